@@ -145,9 +145,7 @@ func ScanNumber(text []byte, i int) (end int, integer bool) {
 		i++
 	}
 	first := i
-	for i < len(text) && text[i]-'0' <= 9 {
-		i++
-	}
+	i = digits(text, i)
 	if i == first || text[first] == '0' && i > first+1 {
 		return start, false
 	}
@@ -155,25 +153,28 @@ func ScanNumber(text []byte, i int) (end int, integer bool) {
 		return i, true
 	}
 	if text[i] == '.' {
-		i++
-		for first = i; i < len(text) && text[i]-'0' <= 9; i++ {
-		}
-		if i == first {
+		first = i + 1
+		if i = digits(text, first); i == first {
 			return start, false
 		}
 	}
 	if i < len(text) && text[i]|0x20 == 'e' {
-		i++
-		if i < len(text) && (text[i] == '+' || text[i] == '-') {
-			i++
+		if first = i + 1; first < len(text) && (text[first] == '+' || text[first] == '-') {
+			first++
 		}
-		for first = i; i < len(text) && text[i]-'0' <= 9; i++ {
-		}
-		if i == first {
+		if i = digits(text, first); i == first {
 			return start, false
 		}
 	}
 	return i, false
+}
+
+// digits returns the index after the decimal digits that begin at text[i].
+func digits(text []byte, i int) int {
+	for i < len(text) && text[i]-'0' <= 9 {
+		i++
+	}
+	return i
 }
 
 // skipSpace returns the index of the first byte from i on that is no white space.

@@ -110,25 +110,30 @@ func (d *decoder) event() error {
 	if err := d.window(ev, tag); err != nil {
 		return err
 	}
-	var err error
-	switch {
+	err := d.body(ev, tag)
+	if err == nil && d.bad {
+		err = fmt.Errorf("%w: %s: a length or number does not fit what is there", ErrCorrupt, kind)
+	}
+	return err
+}
+
+// body reads what events of each kind have behind position and window.
+func (d *decoder) body(ev *Event, tag byte) error {
+	switch kind := ev.Kind; {
 	case kind.Data():
 		if tag&tagPart != 0 {
 			part := d.number(1<<17 - 1)
 			ev.Part, ev.More = uint16(part>>1), part&1 != 0
 		}
-		err = d.data(ev)
+		return d.data(ev)
 	case kind == Activate || kind == Deactivate:
 		ev.Copies = d.copies()
 	case kind == StreamBegin:
-		err = d.begin(ev)
+		return d.begin(ev)
 	case kind == StreamEnd && tag&tagPart != 0:
 		ev.Sums = d.sums()
 	}
-	if err == nil && d.bad {
-		err = fmt.Errorf("%w: %s: a length or number does not fit what is there", ErrCorrupt, kind)
-	}
-	return err
+	return nil
 }
 
 func (d *decoder) startRun() error {

@@ -137,6 +137,11 @@ func (e *Encoder) append(ev *Event) error {
 		e.buf = binary.AppendUvarint(e.buf, ev.Window.End-ev.Window.Start)
 		e.run.window = ev.Window
 	}
+	return e.body(ev, at)
+}
+
+// body appends what events of each kind have behind position and window; the event's tag is at that place.
+func (e *Encoder) body(ev *Event, at int) error {
 	switch {
 	case ev.Kind.Data():
 		return e.data(ev, at)

@@ -103,32 +103,42 @@ func (l *Layout) Check() error {
 	case HashDocID:
 		return nil
 	case HashKey:
-		for i, c := range l.Components {
-			if i > 0 && c <= l.Components[i-1] {
-				return fmt.Errorf("%w: components %v, want each once and ascending", ErrLayout, l.Components)
-			}
-		}
-		if n := len(l.Components); n == 0 || len(l.Desc) != int(l.Components[n-1])+1 {
-			return fmt.Errorf("%w: components %v with the directions of %d", ErrLayout, l.Components, len(l.Desc))
-		}
-		return nil
+		return l.checkComponents()
 	case RangeKey:
-		if len(l.Bounds) != int(l.Partitions)-1 {
-			return fmt.Errorf("%w: %d bounds make %d partitions, not %d", ErrLayout, len(l.Bounds), len(l.Bounds)+1,
-				l.Partitions)
-		}
-		for i, b := range l.Bounds {
-			if len(b) == 0 || len(b) > MaxBound {
-				return fmt.Errorf("%w: bound %d has %d bytes, want 1 to %d", ErrLayout, i, len(b), MaxBound)
-			}
-			if i > 0 && bytes.Compare(l.Bounds[i-1], b) >= 0 {
-				return fmt.Errorf("%w: bound %d is not above the one before", ErrLayout, i)
-			}
-		}
-		return nil
+		return l.checkBounds()
 	}
 	return fmt.Errorf("%w: scheme %d, known: %d (%s), %d (%s), %d (%s)", ErrLayout, l.Scheme, HashDocID, HashDocID,
 		HashKey, HashKey, RangeKey, RangeKey)
+}
+
+// checkComponents looks at what a hash of the key is made of.
+func (l *Layout) checkComponents() error {
+	for i, c := range l.Components {
+		if i > 0 && c <= l.Components[i-1] {
+			return fmt.Errorf("%w: components %v, want each once and ascending", ErrLayout, l.Components)
+		}
+	}
+	if n := len(l.Components); n == 0 || len(l.Desc) != int(l.Components[n-1])+1 {
+		return fmt.Errorf("%w: components %v with the directions of %d", ErrLayout, l.Components, len(l.Desc))
+	}
+	return nil
+}
+
+// checkBounds looks at what divides the ranges of the key.
+func (l *Layout) checkBounds() error {
+	if len(l.Bounds) != int(l.Partitions)-1 {
+		return fmt.Errorf("%w: %d bounds make %d partitions, not %d", ErrLayout, len(l.Bounds), len(l.Bounds)+1,
+			l.Partitions)
+	}
+	for i, b := range l.Bounds {
+		if len(b) == 0 || len(b) > MaxBound {
+			return fmt.Errorf("%w: bound %d has %d bytes, want 1 to %d", ErrLayout, i, len(b), MaxBound)
+		}
+		if i > 0 && bytes.Compare(l.Bounds[i-1], b) >= 0 {
+			return fmt.Errorf("%w: bound %d is not above the one before", ErrLayout, i)
+		}
+	}
+	return nil
 }
 
 // Equal reports whether both place everything alike.

@@ -232,20 +232,9 @@ func (c Context) started(a Answers) (Decision, error) {
 		d.Reason = "waiting for failover logs"
 		return d, nil
 	}
-	logs, revisions := slices.Clone(c.Logs), slices.Clone(c.Revisions)
-	found := make([]bool, len(logs))
-	for _, p := range a.Projectors {
-		for _, g := range a.Logs[p] {
-			v := int(g.VBucket)
-			if v >= len(logs) || len(g.Log) == 0 || g.Revision.Compare(revisions[v]) < 0 && !c.AnyMap || found[v] &&
-				g.Revision == revisions[v] {
-				continue
-			}
-			logs[v], revisions[v], found[v] = g.Log, g.Revision, true
-		}
-	}
-	if v := slices.Index(found, false); v >= 0 {
-		d.Reason = fmt.Sprintf("no projector hosts vbucket %d under the newest vbucket map", v)
+	logs, revisions, missing := c.newestLogs(a)
+	if missing >= 0 {
+		d.Reason = fmt.Sprintf("no projector hosts vbucket %d under the newest vbucket map", missing)
 		d.AskLogs = a.Projectors
 		return d, nil
 	}
@@ -261,6 +250,24 @@ func (c Context) started(a Answers) (Decision, error) {
 		return Decision{}, err
 	}
 	return Decision{Advance: true, To: Prepare, Logs: logs, Revisions: revisions, Failover: failover}, nil
+}
+
+// newestLogs returns the log of each vbucket under the newest map that an answer has it under, and a vbucket that no
+// answer has, -1 when there is none.
+func (c Context) newestLogs(a Answers) (logs []timestamp.FailoverLog, revisions []timestamp.MapRevision, missing int) {
+	logs, revisions = slices.Clone(c.Logs), slices.Clone(c.Revisions)
+	found := make([]bool, len(logs))
+	for _, p := range a.Projectors {
+		for _, g := range a.Logs[p] {
+			v := int(g.VBucket)
+			if v >= len(logs) || len(g.Log) == 0 || g.Revision.Compare(revisions[v]) < 0 && !c.AnyMap || found[v] &&
+				g.Revision == revisions[v] {
+				continue
+			}
+			logs[v], revisions[v], found[v] = g.Log, g.Revision, true
+		}
+	}
+	return logs, revisions, slices.Index(found, false)
 }
 
 // older returns the first of the revisions that is not the newest, or -1.

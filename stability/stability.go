@@ -383,6 +383,14 @@ func (b *Bucket) Next(nowMS int64) Decision {
 	ref := b.last.Ref
 	ref.Number++
 	d := Decision{Promote: true, Next: Stamp{Ref: ref, Logs: b.last.Logs}}
+	d.Next.Vector = b.withLogs(&d, next, first)
+	d.Mutation = b.mutation(d.Next.Vector)
+	return d
+}
+
+// withLogs puts the failover logs that next needs into d, as far as there is room, and returns next without the
+// vbuckets whose turn has not come.
+func (b *Bucket) withLogs(d *Decision, next timestamp.Vector, first bool) timestamp.Vector {
 	bytes := 0
 	kept := draft{base: next}
 	for v, fresh := range b.freshLog {
@@ -401,11 +409,10 @@ func (b *Bucket) Next(nowMS int64) Decision {
 		d.Next.Logs[v] = x.Log
 		d.Logs = append(d.Logs, LogChange{VBucket: uint16(v), Log: x.Log, Revision: x.Revision})
 	}
-	if d.Next.Vector = next; kept.vector.Len() > 0 {
-		d.Next.Vector = kept.vector
+	if kept.vector.Len() > 0 {
+		return kept.vector
 	}
-	d.Mutation = b.mutation(d.Next.Vector)
-	return d
+	return next
 }
 
 // maxLogBytes bounds the failover logs of one promotion: what is committed at once is bounded, and all logs of a bucket
@@ -497,17 +504,8 @@ func (b *Bucket) propose(nowMS int64) timestamp.Vector {
 // Committed tells that the Raft log holds s. It fails, wrapping ErrStamp, when s belongs to another generation or is
 // older, or goes backwards under the same rollback id. One that is known already changes nothing.
 func (b *Bucket) Committed(s Stamp) error {
-	if err := s.Vector.Check(len(b.vbs)); err != nil {
+	if err := b.follows(s); err != nil {
 		return err
-	}
-	switch {
-	case s.Generation != b.last.Generation:
-		return fmt.Errorf("%w: generation %d, bucket has %d", ErrStamp, s.Generation, b.last.Generation)
-	case s.Compare(b.last.Ref) < 0:
-		return fmt.Errorf("%w: rollback id %d number %d, bucket has %d and %d", ErrStamp, s.RollbackID, s.Number,
-			b.last.RollbackID, b.last.Number)
-	case s.RollbackID == b.last.RollbackID && !s.Vector.Covers(b.last.Vector):
-		return fmt.Errorf("%w: it goes backwards without a rollback", ErrStamp)
 	}
 	rolledBack := s.RollbackID > b.last.RollbackID
 	old := b.last
@@ -524,6 +522,23 @@ func (b *Bucket) Committed(s Stamp) error {
 		if rolledBack || !sameLogs || b.vbs[v].live && !b.vbs[v].onward && old.Vector.At(v) != s.Vector.At(v) {
 			b.judge(v)
 		}
+	}
+	return nil
+}
+
+// follows returns why s cannot come after the last one.
+func (b *Bucket) follows(s Stamp) error {
+	if err := s.Vector.Check(len(b.vbs)); err != nil {
+		return err
+	}
+	switch {
+	case s.Generation != b.last.Generation:
+		return fmt.Errorf("%w: generation %d, bucket has %d", ErrStamp, s.Generation, b.last.Generation)
+	case s.Compare(b.last.Ref) < 0:
+		return fmt.Errorf("%w: rollback id %d number %d, bucket has %d and %d", ErrStamp, s.RollbackID, s.Number,
+			b.last.RollbackID, b.last.Number)
+	case s.RollbackID == b.last.RollbackID && !s.Vector.Covers(b.last.Vector):
+		return fmt.Errorf("%w: it goes backwards without a rollback", ErrStamp)
 	}
 	return nil
 }

@@ -311,38 +311,26 @@ func (c *RollbackLogs) apply(t *tx) *Rejection {
 
 // moveRollback takes the step; b is a copy that may be changed.
 func (b *Bucket) moveRollback(c *SetRollbackStep) *Rejection {
-	want := func(name string, v timestamp.Vector) *Rejection {
-		if v.Len() != b.VBuckets {
-			return reject(errcode.InvalidArgument, "bucket %q: %s timestamp of %d vbuckets, the bucket has %d", b.Name, name, v.Len(),
-				b.VBuckets)
-		}
-		return nil
-	}
 	var r RollbackContext
 	if b.Rollback != nil {
 		r = *b.Rollback
 	}
+	var rejection *Rejection
 	switch {
 	case c.To == Started: // from none, or again from any step: a newer failover log has turned up
-		r = RollbackContext{ID: b.lastRollback() + 1, Logs: b.Stability.Logs, Revisions: b.Stability.Revisions}
-		if b.Rollback != nil {
-			r.Logs, r.Revisions = b.Rollback.Logs, b.Rollback.Revisions
-		}
+		r = b.restartedRollback()
 	case c.From == Started && c.To == Prepare:
-		if rejection := want("failover", c.Failover); rejection != nil {
-			return rejection
-		}
-		r.Failover = c.Failover
+		r.Failover, rejection = c.Failover, b.wholeTimestamp("failover", c.Failover)
 	case c.From == Prepare && c.To == Restart:
-		if rejection := want("restart", c.Restart); rejection != nil {
-			return rejection
-		}
-		r.Restart = c.Restart
+		r.Restart, rejection = c.Restart, b.wholeTimestamp("restart", c.Restart)
 	case c.From == Restart && c.To == RollingBack:
 	case c.From == RollingBack && c.To == NoRollback:
 		return b.finishRollback(c)
 	default:
 		return reject(errcode.IllegalTransition, "bucket %q: rollback from step %s to %s", b.Name, c.From, c.To)
+	}
+	if rejection != nil {
+		return rejection
 	}
 	if c.To == Started || c.To == Prepare {
 		r.Logs, r.Revisions = slices.Clone(r.Logs), slices.Clone(r.Revisions)
@@ -352,6 +340,25 @@ func (b *Bucket) moveRollback(c *SetRollbackStep) *Rejection {
 	}
 	r.Step = c.To
 	b.Rollback = &r
+	return nil
+}
+
+// restartedRollback is a new context: with the logs of the one that it follows, else with those of the stability
+// timestamp.
+func (b *Bucket) restartedRollback() RollbackContext {
+	r := RollbackContext{ID: b.lastRollback() + 1, Logs: b.Stability.Logs, Revisions: b.Stability.Revisions}
+	if b.Rollback != nil {
+		r.Logs, r.Revisions = b.Rollback.Logs, b.Rollback.Revisions
+	}
+	return r
+}
+
+// wholeTimestamp rejects a timestamp that has not all vbuckets of the bucket.
+func (b *Bucket) wholeTimestamp(name string, v timestamp.Vector) *Rejection {
+	if v.Len() != b.VBuckets {
+		return reject(errcode.InvalidArgument, "bucket %q: %s timestamp of %d vbuckets, the bucket has %d", b.Name, name,
+			v.Len(), b.VBuckets)
+	}
 	return nil
 }
 

@@ -74,14 +74,39 @@ func ReadBackup(data []byte) (*Backup, error) { return ReadBackupUpTo(FormatLeve
 // ReadBackupUpTo reads a whole backup file, as a program does whose newest format level is the one given, and checks
 // all of it. The backup refers to data. Errors wrap ErrBackupCorrupt or ErrBackupVersion.
 func ReadBackupUpTo(level uint64, data []byte) (*Backup, error) {
-	corrupt := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %w", ErrBackupCorrupt, fmt.Errorf(format, args...))
+	b, err := readBackupHead(data)
+	if err != nil {
+		return nil, err
 	}
+	if sum := sha256.Sum256(data[:len(data)-sha256.Size]); !bytes.Equal(sum[:], data[len(data)-sha256.Size:]) {
+		return nil, corruptBackup("the SHA-256 of its %d bytes is not the one at its end: it was cut or damaged", len(data))
+	}
+	if b.FormatLevel > level {
+		return nil, fmt.Errorf("%w: format level %d, this program knows up to %d: install tidemark %s, which took it, or a "+
+			"newer version", ErrBackupVersion, b.FormatLevel, level, b.Version)
+	}
+	if b.State, err = ReadSnapshotUpTo(level, bytes.NewReader(b.Snapshot)); err != nil {
+		return nil, corruptBackup("%w", err)
+	}
+	if s := b.State; s.clusterID != b.ClusterID || s.epoch != b.Epoch || s.cas != b.CAS || s.formatLevel != b.FormatLevel {
+		return nil, corruptBackup("it says cluster %s, epoch %d, cas %d, format level %d; its state is of cluster %s, "+
+			"epoch %d, cas %d, format level %d",
+			b.ClusterID, b.Epoch, b.CAS, b.FormatLevel, s.clusterID, s.epoch, s.cas, s.formatLevel)
+	}
+	return b, nil
+}
+
+func corruptBackup(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrBackupCorrupt, fmt.Errorf(format, args...))
+}
+
+// readBackupHead reads what stands before a backup's snapshot, and finds the snapshot.
+func readBackupHead(data []byte) (*Backup, error) {
 	switch {
 	case len(data) > MaxBackupBytes:
-		return nil, corrupt("%d bytes, at most %d", len(data), MaxBackupBytes)
+		return nil, corruptBackup("%d bytes, at most %d", len(data), MaxBackupBytes)
 	case len(data) < len(backupMagic)+1 || [8]byte(data[:8]) != backupMagic:
-		return nil, corrupt("it does not begin with %q: this is no backup, or not its beginning", backupMagic[:])
+		return nil, corruptBackup("it does not begin with %q: this is no backup, or not its beginning", backupMagic[:])
 	}
 	form := data[8]
 	if form > BackupVersion {
@@ -92,34 +117,17 @@ func ReadBackupUpTo(level uint64, data []byte) (*Backup, error) {
 	p := d.bytes()
 	at := len(data) - len(d.b)
 	if d.err != nil || len(d.b) < 4+sha256.Size {
-		return nil, corrupt("it has %d bytes and ends too early", len(data))
+		return nil, corruptBackup("it has %d bytes and ends too early", len(data))
 	}
 	if got, want := crc32.Checksum(data[:at], castagnoli), binary.LittleEndian.Uint32(data[at:]); got != want {
-		return nil, corrupt("its beginning has checksum %08x, want %08x", got, want)
+		return nil, corruptBackup("its beginning has checksum %08x, want %08x", got, want)
 	}
 	b := &Backup{BackupInfo: BackupInfo{Form: int(form)}, Snapshot: data[at+4 : len(data)-sha256.Size]}
 	d = decoder{b: p}
 	b.ClusterID, b.Epoch, b.CAS, b.FormatLevel, b.TimeMS, b.Version = d.string(), d.uint(), d.uint(), d.uint(), d.int(),
 		d.string()
 	if err := d.end(); err != nil || form == 0 {
-		return nil, corrupt("its beginning: %v, form %d", err, form)
-	}
-	if sum := sha256.Sum256(data[:len(data)-sha256.Size]); !bytes.Equal(sum[:], data[len(data)-sha256.Size:]) {
-		return nil, corrupt("the SHA-256 of its %d bytes is not the one at its end: it was cut or damaged", len(data))
-	}
-	if b.FormatLevel > level {
-		return nil, fmt.Errorf("%w: format level %d, this program knows up to %d: install tidemark %s, which took it, or a "+
-			"newer version", ErrBackupVersion,
-			b.FormatLevel, level, b.Version)
-	}
-	var err error
-	if b.State, err = ReadSnapshotUpTo(level, bytes.NewReader(b.Snapshot)); err != nil {
-		return nil, corrupt("%w", err)
-	}
-	if s := b.State; s.clusterID != b.ClusterID || s.epoch != b.Epoch || s.cas != b.CAS || s.formatLevel != b.FormatLevel {
-		return nil, corrupt("it says cluster %s, epoch %d, cas %d, format level %d; its state is of cluster %s, epoch %d, "+
-			"cas %d, format level %d",
-			b.ClusterID, b.Epoch, b.CAS, b.FormatLevel, s.clusterID, s.epoch, s.cas, s.formatLevel)
+		return nil, corruptBackup("its beginning: %v, form %d", err, form)
 	}
 	return b, nil
 }

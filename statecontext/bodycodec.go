@@ -190,6 +190,28 @@ func decodeBody(k kind, d *decoder) Body {
 		return &BootstrapCluster{ClusterID: d.string(), Epoch: d.uint(), FormatLevel: d.uint(), Limits: d.limits()}
 	case kindLeaderStarted:
 		return &LeaderStarted{Term: d.uint(), Manager: d.manager()}
+	case kindSetBucketSettings:
+		return decodeSetBucketSettings(d)
+	case kindSetBucket:
+		return &SetBucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.int())}
+	case kindBucketGone:
+		return &BucketGone{Name: d.string(), UUID: d.string()}
+	case kindSetFormatLevel:
+		return &SetFormatLevel{Level: d.uint()}
+	case kindSetLimits:
+		return &SetLimits{Limits: d.limits()}
+	case kindRaiseEpoch:
+		return decodeRaiseEpoch(d)
+	}
+	if b := decodeRegistrationBody(k, d); b != nil {
+		return b
+	}
+	return decodeIndexBody(k, d)
+}
+
+// decodeRegistrationBody reads the commands about managers, projectors and indexers.
+func decodeRegistrationBody(k kind, d *decoder) Body {
+	switch k {
 	case kindRegisterManager:
 		return &RegisterManager{Manager: d.manager()}
 	case kindRegisterProjector:
@@ -206,20 +228,8 @@ func decodeBody(k kind, d *decoder) Body {
 		return decodeEvictIndexer(d)
 	case kindEvictCopies:
 		return decodeEvictCopies(d)
-	case kindSetBucketSettings:
-		return decodeSetBucketSettings(d)
-	case kindSetBucket:
-		return &SetBucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.int())}
-	case kindBucketGone:
-		return &BucketGone{Name: d.string(), UUID: d.string()}
-	case kindSetFormatLevel:
-		return &SetFormatLevel{Level: d.uint()}
-	case kindSetLimits:
-		return &SetLimits{Limits: d.limits()}
-	case kindRaiseEpoch:
-		return decodeRaiseEpoch(d)
 	}
-	return decodeIndexBody(k, d)
+	return nil
 }
 
 // decodeIndexBody reads the commands about indexes, timestamps and rollbacks.
@@ -237,17 +247,33 @@ func decodeIndexBody(k kind, d *decoder) Body {
 			Guard: Guard{Generation: d.uint(), RollbackID: d.uint()},
 		}
 	case kindSetCopyStates:
-		c := &SetCopyStates{Revision: d.uint()}
-		for n := d.count(); n > 0 && d.err == nil; n-- {
-			c.Copies = append(c.Copies, CopyChange{
-				Index: index.ID(d.uint()), Copy: index.CopyID(d.uint()), State: partition.CopyState(d.byte()),
-			})
-		}
-		return c
+		return decodeSetCopyStates(d)
 	case kindPlaceCopies:
 		return &PlaceCopies{ID: index.ID(d.uint()), IfTopology: d.uint(), Add: d.placements(), Remove: ids[index.CopyID](d)}
 	case kindRemoveIndex:
 		return &RemoveIndex{ID: index.ID(d.uint())}
+	}
+	for _, decode := range [...]func(kind, *decoder) Body{decodeTimestampBody, decodeUserBody, decodeRebalanceBody} {
+		if b := decode(k, d); b != nil {
+			return b
+		}
+	}
+	return decodeRestoreBody(k, d)
+}
+
+func decodeSetCopyStates(d *decoder) Body {
+	c := &SetCopyStates{Revision: d.uint()}
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		c.Copies = append(c.Copies, CopyChange{
+			Index: index.ID(d.uint()), Copy: index.CopyID(d.uint()), State: partition.CopyState(d.byte()),
+		})
+	}
+	return c
+}
+
+// decodeTimestampBody reads the commands about timestamps and rollbacks of a bucket.
+func decodeTimestampBody(k kind, d *decoder) Body {
+	switch k {
 	case kindAdvanceStability:
 		c := &AdvanceStability{}
 		for n := d.count(); n > 0 && d.err == nil; n-- {
@@ -267,11 +293,5 @@ func decodeIndexBody(k kind, d *decoder) Body {
 	case kindRollbackLogs:
 		return &RollbackLogs{Bucket: d.string(), Generation: d.uint(), ID: d.uint(), Logs: d.logChanges()}
 	}
-	if b := decodeUserBody(k, d); b != nil {
-		return b
-	}
-	if b := decodeRebalanceBody(k, d); b != nil {
-		return b
-	}
-	return decodeRestoreBody(k, d)
+	return nil
 }

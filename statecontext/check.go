@@ -85,19 +85,8 @@ func checkRegistrations(s *State) error {
 	count := 0
 	for i := range s.Indexers() {
 		count++
-		switch {
-		case i.Node > index.MaxNodeID:
-			return broken("indexer %d above %d", i.Node, index.MaxNodeID)
-		case len(i.UUID) > maxIdentityBytes:
-			return broken("indexer %d has a uuid of %d bytes", i.Node, len(i.UUID))
-		case i.ModifiedCAS > s.revision:
-			return broken("indexer %d modified at %d above revision %d", i.Node, i.ModifiedCAS, s.revision)
-		case s.IndexerByUUID(i.UUID) != i:
-			return broken("uuid %s does not lead to indexer %d", i.UUID, i.Node)
-		case i.Evicting && s.formatLevel < kindEvictIndexer.format():
-			return broken("indexer %d is being removed at format level %d", i.Node, s.formatLevel)
-		case s.Removed(i.UUID):
-			return broken("indexer %d has the uuid %s of a removed one", i.Node, i.UUID)
+		if err := checkIndexer(s, i); err != nil {
+			return err
 		}
 	}
 	if count != s.nodes.Len() {
@@ -119,6 +108,24 @@ func checkRegistrations(s *State) error {
 	return nil
 }
 
+func checkIndexer(s *State, i *Indexer) error {
+	switch {
+	case i.Node > index.MaxNodeID:
+		return broken("indexer %d above %d", i.Node, index.MaxNodeID)
+	case len(i.UUID) > maxIdentityBytes:
+		return broken("indexer %d has a uuid of %d bytes", i.Node, len(i.UUID))
+	case i.ModifiedCAS > s.revision:
+		return broken("indexer %d modified at %d above revision %d", i.Node, i.ModifiedCAS, s.revision)
+	case s.IndexerByUUID(i.UUID) != i:
+		return broken("uuid %s does not lead to indexer %d", i.UUID, i.Node)
+	case i.Evicting && s.formatLevel < kindEvictIndexer.format():
+		return broken("indexer %d is being removed at format level %d", i.Node, s.formatLevel)
+	case s.Removed(i.UUID):
+		return broken("indexer %d has the uuid %s of a removed one", i.Node, i.UUID)
+	}
+	return nil
+}
+
 func checkBuckets(s *State) error {
 	for b := range s.Buckets() {
 		n := b.VBuckets
@@ -132,23 +139,31 @@ func checkBuckets(s *State) error {
 		if m := b.BackfillTimestamp.Len(); m != 0 && m != n {
 			return broken("bucket %q: backfill timestamp of %d vbuckets, want %d or none", b.Name, m, n)
 		}
-		r := b.Rollback
-		if r == nil {
+		if b.Rollback == nil {
 			continue
 		}
-		switch {
-		case b.Gone:
-			return broken("bucket %q is gone and being rolled back", b.Name)
-		case r.Step < Started || r.Step > RollingBack:
-			return broken("bucket %q: rollback step %d", b.Name, r.Step)
-		case r.ID <= b.Stability.RollbackID:
-			return broken("bucket %q: rollback %d under way after %d", b.Name, r.ID, b.Stability.RollbackID)
-		case len(r.Logs) != n || len(r.Revisions) != n:
-			return broken("bucket %q: rollback with %d logs", b.Name, len(r.Logs))
-		case r.Step >= Prepare != (r.Failover.Len() == n) || r.Step >= Restart != (r.Restart.Len() == n):
-			return broken("bucket %q: step %s with failover of %d and restart of %d vbuckets", b.Name, r.Step, r.Failover.Len(),
-				r.Restart.Len())
+		if err := checkRollback(b); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// checkRollback looks at the rollback context of a bucket that has one.
+func checkRollback(b *Bucket) error {
+	n, r := b.VBuckets, b.Rollback
+	switch {
+	case b.Gone:
+		return broken("bucket %q is gone and being rolled back", b.Name)
+	case r.Step < Started || r.Step > RollingBack:
+		return broken("bucket %q: rollback step %d", b.Name, r.Step)
+	case r.ID <= b.Stability.RollbackID:
+		return broken("bucket %q: rollback %d under way after %d", b.Name, r.ID, b.Stability.RollbackID)
+	case len(r.Logs) != n || len(r.Revisions) != n:
+		return broken("bucket %q: rollback with %d logs", b.Name, len(r.Logs))
+	case r.Step >= Prepare != (r.Failover.Len() == n) || r.Step >= Restart != (r.Restart.Len() == n):
+		return broken("bucket %q: step %s with failover of %d and restart of %d vbuckets", b.Name, r.Step, r.Failover.Len(),
+			r.Restart.Len())
 	}
 	return nil
 }
@@ -158,54 +173,96 @@ func checkIndexes(s *State) error {
 	recount := State{}
 	for x := range s.Indexes() {
 		recount.count(x, 1)
-		f, t := &x.Definition, &x.Topology
-		switch {
-		case f.ID >= s.nextIndexID || f.ID == 0:
-			return broken("index %d, next is %d", f.ID, s.nextIndexID)
-		case t.Layout.ByKey() == f.PartitionBy.IsZero() || t.Layout.ByKey() && s.formatLevel < formatPartitions:
-			return broken("index %d: partitioned by %q, layout %s, format level %d", f.ID, f.PartitionBy.Scheme, t.Layout.Scheme,
-				s.formatLevel)
-		case t.Index != f.ID || t.Layout.Partitions != f.Partitions:
-			return broken("index %d: topology of %d with %d partitions, want %d", f.ID, t.Index, t.Layout.Partitions,
-				f.Partitions)
-		case max(f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS) > x.newest(s) || x.PlacedCAS > x.TopologyCAS:
-			return broken("index %d: modified at %d, topology at %d, placed at %d, revision %d", f.ID, f.ModifiedCAS,
-				x.TopologyCAS, x.PlacedCAS, s.revision)
-		case f.State < index.Pending || f.State > index.Error:
-			return broken("index %d: state %d", f.ID, f.State)
-		case f.Name == "":
-			return broken("index %d has no name", f.ID)
-		case f.Reason != "" && f.State != index.Error:
-			return broken("index %d is %s and has the reason %q of an error", f.ID, f.State, f.Reason)
-		case f.IsPrimary != (len(f.Keys) == 0):
-			return broken("index %d: primary %v with %d keys", f.ID, f.IsPrimary, len(f.Keys))
-		}
-		last := index.CopyID(0)
-		for _, c := range t.Copies {
-			if c.ID <= last || c.ID >= s.nextCopyID || copies[c.ID] {
-				return broken("index %d: copy %d after %d, next is %d", f.ID, c.ID, last, s.nextCopyID)
-			}
-			last, copies[c.ID] = c.ID, true
-			if f.State == index.Dropping && c.State != partition.Leaving {
-				return broken("index %d is being dropped, copy %d is %s", f.ID, c.ID, c.State)
-			}
-		}
-		if f.State == index.Dropping {
-			continue
-		}
-		if rejection := s.checkPlacement(t.Layout, f.Replicas, t.Copies); rejection != nil {
-			return broken("index %d: %v", f.ID, rejection)
-		}
-		b := s.Bucket(f.Bucket)
-		if b == nil {
-			return broken("index %d is of bucket %q, which is not known", f.ID, f.Bucket)
-		}
-		if f.State != index.Error && (b.Gone || b.UUID != f.BucketUUID) {
-			return broken("index %d is %s, its bucket %q is gone or another", f.ID, f.State, f.Bucket)
+		if err := checkIndex(s, x, copies); err != nil {
+			return err
 		}
 	}
 	if recount.placed != s.placed {
 		return broken("copies per node are counted as %v, they are %v", s.placed, recount.placed)
+	}
+	return nil
+}
+
+// checkIndex looks at one index; seen are the copies of those before.
+func checkIndex(s *State, x *Index, seen map[index.CopyID]bool) error {
+	if err := checkDefinition(s, x); err != nil {
+		return err
+	}
+	if err := checkTopology(s, x); err != nil {
+		return err
+	}
+	if err := checkCopies(s, x, seen); err != nil {
+		return err
+	}
+	return checkBucketOf(s, x)
+}
+
+func checkDefinition(s *State, x *Index) error {
+	f := &x.Definition
+	switch {
+	case f.ID >= s.nextIndexID || f.ID == 0:
+		return broken("index %d, next is %d", f.ID, s.nextIndexID)
+	case f.State < index.Pending || f.State > index.Error:
+		return broken("index %d: state %d", f.ID, f.State)
+	case f.Name == "":
+		return broken("index %d has no name", f.ID)
+	case f.Reason != "" && f.State != index.Error:
+		return broken("index %d is %s and has the reason %q of an error", f.ID, f.State, f.Reason)
+	case f.IsPrimary != (len(f.Keys) == 0):
+		return broken("index %d: primary %v with %d keys", f.ID, f.IsPrimary, len(f.Keys))
+	}
+	return nil
+}
+
+func checkTopology(s *State, x *Index) error {
+	f, t := &x.Definition, &x.Topology
+	switch {
+	case t.Layout.ByKey() == f.PartitionBy.IsZero() || t.Layout.ByKey() && s.formatLevel < formatPartitions:
+		return broken("index %d: partitioned by %q, layout %s, format level %d", f.ID, f.PartitionBy.Scheme, t.Layout.Scheme,
+			s.formatLevel)
+	case t.Index != f.ID || t.Layout.Partitions != f.Partitions:
+		return broken("index %d: topology of %d with %d partitions, want %d", f.ID, t.Index, t.Layout.Partitions,
+			f.Partitions)
+	case max(f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS) > x.newest(s) || x.PlacedCAS > x.TopologyCAS:
+		return broken("index %d: modified at %d, topology at %d, placed at %d, revision %d", f.ID, f.ModifiedCAS,
+			x.TopologyCAS, x.PlacedCAS, s.revision)
+	}
+	return nil
+}
+
+func checkCopies(s *State, x *Index, seen map[index.CopyID]bool) error {
+	f, t := &x.Definition, &x.Topology
+	last := index.CopyID(0)
+	for _, c := range t.Copies {
+		if c.ID <= last || c.ID >= s.nextCopyID || seen[c.ID] {
+			return broken("index %d: copy %d after %d, next is %d", f.ID, c.ID, last, s.nextCopyID)
+		}
+		last, seen[c.ID] = c.ID, true
+		if f.State == index.Dropping && c.State != partition.Leaving {
+			return broken("index %d is being dropped, copy %d is %s", f.ID, c.ID, c.State)
+		}
+	}
+	if f.State == index.Dropping {
+		return nil
+	}
+	if rejection := s.checkPlacement(t.Layout, f.Replicas, t.Copies); rejection != nil {
+		return broken("index %d: %v", f.ID, rejection)
+	}
+	return nil
+}
+
+// checkBucketOf looks at the bucket of an index that is not being dropped.
+func checkBucketOf(s *State, x *Index) error {
+	f := &x.Definition
+	if f.State == index.Dropping {
+		return nil
+	}
+	b := s.Bucket(f.Bucket)
+	if b == nil {
+		return broken("index %d is of bucket %q, which is not known", f.ID, f.Bucket)
+	}
+	if f.State != index.Error && (b.Gone || b.UUID != f.BucketUUID) {
+		return broken("index %d is %s, its bucket %q is gone or another", f.ID, f.State, f.Bucket)
 	}
 	return nil
 }
@@ -266,14 +323,18 @@ func checkStep(before, after *State) error {
 	if after.formatLevel < before.formatLevel || after.nextIndexID < before.nextIndexID ||
 		after.nextCopyID < before.nextCopyID {
 		return broken("format level %d after %d, next index %d after %d, next copy %d after %d", after.formatLevel,
-			before.formatLevel,
-			after.nextIndexID, before.nextIndexID, after.nextCopyID, before.nextCopyID)
+			before.formatLevel, after.nextIndexID, before.nextIndexID, after.nextCopyID, before.nextCopyID)
 	}
 	if after.epoch == before.epoch && after.term < before.term || before.clusterID != "" &&
 		after.clusterID != before.clusterID {
 		return broken("term %d after %d in epoch %d, cluster %q after %q", after.term, before.term, after.epoch,
 			after.clusterID, before.clusterID)
 	}
+	return checkStabilitySteps(before, after)
+}
+
+// checkStabilitySteps: a bucket's stability timestamp goes back in a rollback only.
+func checkStabilitySteps(before, after *State) error {
 	for b := range after.Buckets() {
 		old := before.Bucket(b.Name)
 		if old == nil || old.Generation != b.Generation || old.lastRollback() != b.lastRollback() || old.Rollback != nil {

@@ -160,8 +160,7 @@ func Decode(data []byte) ([]Command, error) { return DecodeUpTo(FormatLevel, dat
 func DecodeUpTo(level uint64, data []byte) ([]Command, error) {
 	if len(data) < 6 || len(data) > MaxEntryBytes {
 		return nil, fmt.Errorf("%w: %d bytes, want 6 to %d: the log is damaged; restore this node from its peers",
-			ErrUndecodable,
-			len(data), MaxEntryBytes)
+			ErrUndecodable, len(data), MaxEntryBytes)
 	}
 	body, sum := data[:len(data)-4], binary.LittleEndian.Uint32(data[len(data)-4:])
 	if got := crc32.Checksum(body, castagnoli); got != sum {
@@ -177,12 +176,23 @@ func DecodeUpTo(level uint64, data []byte) ([]Command, error) {
 	}
 	if format > level {
 		return nil, fmt.Errorf("%w: %w: command format %d, this program knows up to %d: install %s", ErrUndecodable,
-			ErrFormatLevel, format, level,
-			versionOr(version))
+			ErrFormatLevel, format, level, versionOr(version))
 	}
 	if format == 0 {
 		d.fail("format 0")
 	}
+	commands, err := d.commands(format, version)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.end(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUndecodable, err)
+	}
+	return commands, nil
+}
+
+// commands reads those of an entry of that format; its other errors stay in d.
+func (d *decoder) commands(format uint64, version string) ([]Command, error) {
 	n := d.max(MaxCommands, "commands")
 	if d.err == nil && n == 0 {
 		d.fail("no commands")
@@ -203,9 +213,6 @@ func DecodeUpTo(level uint64, data []byte) ([]Command, error) {
 				versionOr(version))
 		}
 		commands = append(commands, c)
-	}
-	if err := d.end(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUndecodable, err)
 	}
 	return commands, nil
 }

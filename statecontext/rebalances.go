@@ -607,14 +607,13 @@ func (s *State) loadRebalance(kind byte, d *decoder) bool {
 }
 
 func checkRebalances(s *State) error {
-	r, last := s.RebalanceUnderWay(), uint64(0)
 	if s.formatLevel < formatRebalances && (s.rebalances.next > 1 || s.rebalances.steps.Len() > 0) {
 		return broken("rebalances at format level %d", s.formatLevel)
 	}
+	r, last := s.RebalanceUnderWay(), uint64(0)
 	for x := range s.Rebalances() {
-		if last = x.ID; x.ID >= s.rebalances.next || x.ModifiedCAS > s.cas || x.Phase < RebalanceRunning ||
-			x.Phase > RebalanceFailed || !x.Phase.Over() && x != r ||
-			x.Sends == 0 || x.Receives == 0 || x.Done+x.GivenUp > x.Steps {
+		last = x.ID
+		if !x.sound(s) || !x.Phase.Over() && x != r {
 			return broken("rebalance %d, next is %d: phase %d, %d and %d of %d steps", x.ID, s.rebalances.next, x.Phase, x.Done,
 				x.GivenUp, x.Steps)
 		}
@@ -623,16 +622,26 @@ func checkRebalances(s *State) error {
 		(r.ID != last || int(r.Steps) != s.rebalances.steps.Len()) {
 		return broken("%d steps of the rebalance that is under way", s.rebalances.steps.Len())
 	}
+	for n, going := range s.rebalances.going {
+		if going && s.Indexer(index.NodeID(n)) == nil {
+			return broken("node %d is to leave and is not known", n)
+		}
+	}
+	return checkRebalanceSteps(s)
+}
+
+// sound reports whether the numbers of a rebalance are some that Apply produces.
+func (x *RebalanceJob) sound(s *State) bool {
+	return x.ID < s.rebalances.next && x.ModifiedCAS <= s.cas && x.Phase >= RebalanceRunning &&
+		x.Phase <= RebalanceFailed && x.Sends > 0 && x.Receives > 0 && x.Done+x.GivenUp <= x.Steps
+}
+
+func checkRebalanceSteps(s *State) error {
 	step := uint32(0)
 	for y := range s.RebalanceSteps() {
 		if step++; y.Step != step || y.State < partition.RebalanceStart || y.State > partition.RebalanceGivenUp ||
 			y.New >= s.nextCopyID {
 			return broken("step %d of the rebalance: number %d, state %d, copy %d", step, y.Step, y.State, y.New)
-		}
-	}
-	for n, going := range s.rebalances.going {
-		if going && s.Indexer(index.NodeID(n)) == nil {
-			return broken("node %d is to leave and is not known", n)
 		}
 	}
 	return nil

@@ -318,32 +318,7 @@ func readAtMost(r io.Reader, dst []byte, n int) ([]byte, error) {
 func (s *State) load(kind byte, d *decoder) {
 	switch kind {
 	case recordHeader:
-		s.appliedIndex, s.cas, s.clusterID = d.uint(), d.uint(), d.string()
-		s.epoch, s.formatLevel, s.timeMS, s.wallMS, s.revision = d.uint(), d.uint(), d.int(), d.int(), d.uint()
-		s.term, s.leader, s.limits = d.uint(), d.string(), d.limits()
-		s.nextIndexID, s.nextCopyID, s.nextNodeID = index.ID(d.uint()), index.CopyID(d.uint()), index.NodeID(d.byte())
-		s.ledger.next = d.uint()
-	case recordManager:
-		m := d.manager()
-		s.managers.Set(m.ID, &m)
-	case recordProjector:
-		p := d.projector()
-		s.projectors.Set(p.ID, &p)
-	case recordIndexer:
-		i := d.indexer()
-		s.indexers.Set(i.Node, &i)
-		s.nodes.Set(i.UUID, i.Node)
-	case recordEvicting:
-		old := s.Indexer(index.NodeID(d.byte()))
-		if old == nil || old.Evicting {
-			d.fail("an indexer that is being removed is not known, or named twice")
-			return
-		}
-		i := *old
-		i.Evicting = true
-		s.indexers.Set(i.Node, &i)
-	case recordRemoved:
-		s.removed.Set(d.string(), d.uint())
+		s.loadHeader(d)
 	case recordBucket:
 		b := d.bucket()
 		s.buckets.Set(b.Name, b)
@@ -368,6 +343,54 @@ func (s *State) load(kind byte, d *decoder) {
 		s.settings.Set(b.Bucket, b)
 	case recordPassed:
 		s.passed = bucketNumbers{generation: d.uint(), stability: d.uint(), rollback: d.uint()}
+	default:
+		if !s.loadRegistration(kind, d) && !s.loadRestore(kind, d) && !s.loadRebalance(kind, d) {
+			d.fail("unknown type")
+		}
+	}
+}
+
+func (s *State) loadHeader(d *decoder) {
+	s.appliedIndex, s.cas, s.clusterID = d.uint(), d.uint(), d.string()
+	s.epoch, s.formatLevel, s.timeMS, s.wallMS, s.revision = d.uint(), d.uint(), d.int(), d.int(), d.uint()
+	s.term, s.leader, s.limits = d.uint(), d.string(), d.limits()
+	s.nextIndexID, s.nextCopyID, s.nextNodeID = index.ID(d.uint()), index.CopyID(d.uint()), index.NodeID(d.byte())
+	s.ledger.next = d.uint()
+}
+
+// loadRegistration takes the records of managers, projectors and indexers; false for another kind.
+func (s *State) loadRegistration(kind byte, d *decoder) bool {
+	switch kind {
+	case recordManager:
+		m := d.manager()
+		s.managers.Set(m.ID, &m)
+	case recordProjector:
+		p := d.projector()
+		s.projectors.Set(p.ID, &p)
+	case recordIndexer:
+		i := d.indexer()
+		s.indexers.Set(i.Node, &i)
+		s.nodes.Set(i.UUID, i.Node)
+	case recordEvicting:
+		old := s.Indexer(index.NodeID(d.byte()))
+		if old == nil || old.Evicting {
+			d.fail("an indexer that is being removed is not known, or named twice")
+			return true
+		}
+		i := *old
+		i.Evicting = true
+		s.indexers.Set(i.Node, &i)
+	case recordRemoved:
+		s.removed.Set(d.string(), d.uint())
+	default:
+		return false
+	}
+	return true
+}
+
+// loadRestore takes the records of a restore that was done or is under way; false for another kind.
+func (s *State) loadRestore(kind byte, d *decoder) bool {
+	switch kind {
 	case recordRestored:
 		s.restored = &Restored{ID: d.string(), Mode: RestoreMode(d.byte()), CAS: d.uint(), TimeMS: d.int(),
 			FromID: d.string(), FromCAS: d.uint()}
@@ -378,14 +401,13 @@ func (s *State) load(kind byte, d *decoder) {
 	case recordChunk:
 		if s.staging == nil {
 			d.fail("a piece of a restore that is not under way")
-			return
+			return true
 		}
 		s.staging.chunks = append(s.staging.chunks, bytes.Clone(d.b))
 		s.staging.Received += uint64(len(d.b))
 		d.b = nil
 	default:
-		if !s.loadRebalance(kind, d) {
-			d.fail("unknown type")
-		}
+		return false
 	}
+	return true
 }

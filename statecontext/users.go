@@ -211,7 +211,6 @@ func (c *PutUser) apply(t *tx) *Rejection {
 		return rejection
 	}
 	old := t.s.User(c.Name)
-	u := User{Name: c.Name, Role: c.Role, Hash: c.Hash}
 	switch {
 	case c.Mode == PutFirst && t.s.users.Len() > 0:
 		return nil
@@ -222,20 +221,11 @@ func (c *PutUser) apply(t *tx) *Rejection {
 	case c.Mode < PutNew || c.Mode > PutFirst:
 		return reject(errcode.InvalidArgument, "mode %d of a user", c.Mode)
 	}
-	if c.Mode == PutChange {
-		if u.Role == 0 {
-			u.Role = old.Role
-		}
-		if u.Hash == "" {
-			u.Hash = old.Hash
-		}
+	u := c.user(old)
+	if rejection := u.check(); rejection != nil {
+		return rejection
 	}
 	switch {
-	case u.Role < UserReads || u.Role > UserAdmin:
-		return reject(errcode.InvalidArgument, "user %q: role %d", c.Name, u.Role)
-	case u.Hash == "" || len(u.Hash) > maxHashBytes:
-		return reject(errcode.InvalidArgument, "user %q: a password's hash of %d bytes, want 1 to %d", c.Name, len(u.Hash),
-			maxHashBytes)
 	case old == nil && t.s.users.Len() >= MaxUsers:
 		return reject(errcode.LimitExceeded, "%d users, the most there may be", MaxUsers)
 	case u.Role != UserAdmin && !t.s.otherAdmin(c.Name):
@@ -246,6 +236,32 @@ func (c *PutUser) apply(t *tx) *Rejection {
 	u.ModifiedCAS = t.cas
 	own(&t.s.users, &t.owned.users).Set(u.Name, &u)
 	t.changedUsers()
+	return nil
+}
+
+// user is what the user will be: a change leaves what it does not name.
+func (c *PutUser) user(old *User) User {
+	u := User{Name: c.Name, Role: c.Role, Hash: c.Hash}
+	if c.Mode != PutChange {
+		return u
+	}
+	if u.Role == 0 {
+		u.Role = old.Role
+	}
+	if u.Hash == "" {
+		u.Hash = old.Hash
+	}
+	return u
+}
+
+func (u *User) check() *Rejection {
+	switch {
+	case !u.Role.known():
+		return reject(errcode.InvalidArgument, "user %q: role %d", u.Name, u.Role)
+	case u.Hash == "" || len(u.Hash) > maxHashBytes:
+		return reject(errcode.InvalidArgument, "user %q: a password's hash of %d bytes, want 1 to %d", u.Name, len(u.Hash),
+			maxHashBytes)
+	}
 	return nil
 }
 
@@ -330,17 +346,23 @@ func checkUsers(s *State) error {
 		return broken("%d users and no administrator", s.users.Len())
 	}
 	for u := range s.Users() {
-		if checkUserName(u.Name) != nil || u.Hash == "" || len(u.Hash) > maxHashBytes || u.Role < UserReads ||
-			u.Role > UserAdmin || u.ModifiedCAS > s.cas {
+		if checkUserName(u.Name) != nil || u.Hash == "" || len(u.Hash) > maxHashBytes || !u.Role.known() ||
+			u.ModifiedCAS > s.cas {
 			return broken("user %q: role %d, modified at %d", u.Name, u.Role, u.ModifiedCAS)
 		}
 	}
+	return checkTokens(s)
+}
+
+func checkTokens(s *State) error {
 	for x := range s.Tokens() {
-		if x.ID != TokenID(x.Hash) || s.User(x.User) == nil || x.Role < UserReads || x.Role > UserAdmin ||
-			x.ModifiedCAS > s.cas ||
+		if x.ID != TokenID(x.Hash) || s.User(x.User) == nil || !x.Role.known() || x.ModifiedCAS > s.cas ||
 			len(x.Note) > maxNoteBytes || x.ExpiresMS < 0 {
 			return broken("token %q of user %q: role %d, modified at %d", x.ID, x.User, x.Role, x.ModifiedCAS)
 		}
 	}
 	return nil
 }
+
+// known reports whether a role is one of those there are.
+func (r UserRole) known() bool { return r >= UserReads && r <= UserAdmin }

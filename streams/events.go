@@ -25,16 +25,7 @@ func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimu
 		}
 		return
 	}
-	owners := make([][]claim, len(l.vbs))
-	for p, s := range streams {
-		for _, r := range s.Streams {
-			v := int(r.VBucket)
-			if v >= len(l.vbs) || r.Ended || r.Incarnation.Compare(l.vbs[v].fence) < 0 && l.on(FencedAdopted) {
-				continue
-			}
-			owners[v] = append(owners[v], claim{Running: r, projector: p})
-		}
-	}
+	owners := l.claims(streams)
 	for v := range l.vbs {
 		e := &l.vbs[v]
 		if e.State != Idle {
@@ -50,6 +41,21 @@ func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimu
 		}
 		l.begin(v, nowMS, owners[v][0])
 	}
+}
+
+// claims lists who says that he streams a vbucket, by vbucket, without what has ended or was fenced off.
+func (l *Ledger) claims(streams map[index.ProjectorID]Report) [][]claim {
+	owners := make([][]claim, len(l.vbs))
+	for p, s := range streams {
+		for _, r := range s.Streams {
+			v := int(r.VBucket)
+			if v >= len(l.vbs) || r.Ended || r.Incarnation.Compare(l.vbs[v].fence) < 0 && l.on(FencedAdopted) {
+				continue
+			}
+			owners[v] = append(owners[v], claim{Running: r, projector: p})
+		}
+	}
+	return owners
 }
 
 func adoptReason(owners int) string {
@@ -277,37 +283,41 @@ func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) (
 		l.mismatch[node] = since
 	}
 	for _, a := range accepts {
-		v := int(a.VBucket)
-		if v >= len(l.vbs) {
-			continue
+		if v := int(a.VBucket); v < len(l.vbs) {
+			l.accepted(v, nowMS, node, a, since)
+			settled = settled && since[v] == 0
 		}
-		e := &l.vbs[v]
-		l.raiseFence(v, a.Incarnation)
-		if e.State != Begun {
-			since[v] = 0
-			continue
-		}
-		switch order := a.Incarnation.Compare(e.Incarnation); {
-		case order > 0:
-			l.set(v, nowMS, Lost, "an indexer insists on a newer incarnation")
-		case order == 0 && a.Open && a.Projector != e.Owner:
-			l.set(v, nowMS, Lost, "an indexer accepts another projector under the same incarnation")
-		case order == 0 && a.Open:
-			since[v] = 0
-			if shut := l.shut[node]; shut != nil {
-				shut[v] = false
-			}
-		case since[v] == 0:
-			since[v] = max(nowMS, 1)
-		case l.overdue(nowMS, node, since[v], e.misTries):
-			e.misTries++
-			since[v] = 0
-			l.shutOut(node, v)
-			l.set(v, nowMS, Lost, "an indexer does not receive it")
-		}
-		settled = settled && since[v] == 0
 	}
 	return settled
+}
+
+// accepted takes what one indexer accepts of one vbucket; since is when each vbucket of the indexer began not to be as
+// wanted, 0 for one that is.
+func (l *Ledger) accepted(v int, nowMS int64, node index.NodeID, a Acceptance, since []int64) {
+	e := &l.vbs[v]
+	l.raiseFence(v, a.Incarnation)
+	if e.State != Begun {
+		since[v] = 0
+		return
+	}
+	switch order := a.Incarnation.Compare(e.Incarnation); {
+	case order > 0:
+		l.set(v, nowMS, Lost, "an indexer insists on a newer incarnation")
+	case order == 0 && a.Open && a.Projector != e.Owner:
+		l.set(v, nowMS, Lost, "an indexer accepts another projector under the same incarnation")
+	case order == 0 && a.Open:
+		since[v] = 0
+		if shut := l.shut[node]; shut != nil {
+			shut[v] = false
+		}
+	case since[v] == 0:
+		since[v] = max(nowMS, 1)
+	case l.overdue(nowMS, node, since[v], e.misTries):
+		e.misTries++
+		since[v] = 0
+		l.shutOut(node, v)
+		l.set(v, nowMS, Lost, "an indexer does not receive it")
+	}
 }
 
 // Full tells that an indexer's queue has no room: what is on its way to it waits there, BEGIN too, and is not missing.
@@ -341,18 +351,8 @@ const auditDoubts = 2
 // that stands still below KV's high seqno, is asked for again: the first at once, for the map says it, the others with
 // a patience that doubles.
 func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete func(v int) uint64) {
-	best := map[uint16]hosting{}
 	l.noteShared(logs)
-	for _, p := range sortedKeys(logs) {
-		for _, g := range logs[p] {
-			// of several at one KV node it is the one that streams
-			owner := int(g.VBucket) < len(l.vbs) && l.vbs[g.VBucket].Owner == p
-			old, ok := best[g.VBucket]
-			if order := g.Revision.Compare(old.log.Revision); !ok || order > 0 || order == 0 && owner {
-				best[g.VBucket] = hosting{projector: p, log: g}
-			}
-		}
-	}
+	best := l.newestHosts(logs)
 	for v := range l.vbs {
 		e := &l.vbs[v]
 		at := complete(v)
@@ -363,29 +363,48 @@ func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete f
 			e.doubts = 0
 			continue
 		}
-		reason := ""
-		switch newer := h.log.Revision.Compare(e.Revision) > 0; {
-		case newer && h.projector != e.Owner:
-			reason = takenReason
-		case h.projector == e.Owner && h.log.Log.Newest() != e.Log.Newest():
-			reason = "its stream is on an older branch than KV"
-		case h.projector == e.Owner && still && at < h.log.High:
-			reason = "its stream stands still below KV's high seqno"
-		}
-		switch reason {
+		switch reason := e.doubt(h, still, at); reason {
 		case "":
 			e.doubts = 0
-			continue
 		case takenReason:
 			e.doubts = 0
 			l.set(v, nowMS, Lost, reason)
-			continue
-		}
-		if e.doubts++; e.doubts >= auditDoubts<<min(e.misTries, l.cfg.MaxDoublings) {
-			e.doubts, e.misTries = 0, e.misTries+1
-			l.set(v, nowMS, Lost, reason)
+		default:
+			if e.doubts++; e.doubts >= auditDoubts<<min(e.misTries, l.cfg.MaxDoublings) {
+				e.doubts, e.misTries = 0, e.misTries+1
+				l.set(v, nowMS, Lost, reason)
+			}
 		}
 	}
+}
+
+// newestHosts returns who hosts each vbucket under the newest map; of several at one KV node it is the one that streams.
+func (l *Ledger) newestHosts(logs map[index.ProjectorID][]Log) map[uint16]hosting {
+	best := map[uint16]hosting{}
+	for _, p := range sortedKeys(logs) {
+		for _, g := range logs[p] {
+			owner := int(g.VBucket) < len(l.vbs) && l.vbs[g.VBucket].Owner == p
+			old, ok := best[g.VBucket]
+			if order := g.Revision.Compare(old.log.Revision); !ok || order > 0 || order == 0 && owner {
+				best[g.VBucket] = hosting{projector: p, log: g}
+			}
+		}
+	}
+	return best
+}
+
+// doubt says why a stream that seems to run may not: its host under the newest map is h, and it is at that seqno, still
+// since the last audit or not. Empty for a stream that is well.
+func (e *Entry) doubt(h hosting, still bool, at uint64) string {
+	switch newer := h.log.Revision.Compare(e.Revision) > 0; {
+	case newer && h.projector != e.Owner:
+		return takenReason
+	case h.projector == e.Owner && h.log.Log.Newest() != e.Log.Newest():
+		return "its stream is on an older branch than KV"
+	case h.projector == e.Owner && still && at < h.log.High:
+		return "its stream stands still below KV's high seqno"
+	}
+	return ""
 }
 
 // hosting is who hosts a vbucket, and what KV says there.

@@ -136,21 +136,9 @@ func unpackAccepted(src []byte, each func(v uint16, s acceptedStream)) error {
 	if f := r.byte(); f != acceptedFormat {
 		return fmt.Errorf("%w: format %d, want %d", ErrAccepted, f, acceptedFormat)
 	}
-	n := r.uvarint()
-	if n > maxAcceptedKinds || n > uint64(len(r.b)) {
-		return fmt.Errorf("%w: %d projectors in %d bytes", ErrAccepted, n, len(r.b))
-	}
-	projectors := make([]index.ProjectorID, n)
-	for i := range projectors {
-		projectors[i] = index.ProjectorID(r.take(r.uvarint()))
-	}
-	n = r.uvarint()
-	if n > maxAcceptedKinds || n > uint64(len(r.b)) {
-		return fmt.Errorf("%w: %d incarnations in %d bytes", ErrAccepted, n, len(r.b))
-	}
-	incs := make([]index.Incarnation, n)
-	for i := range incs {
-		incs[i] = index.Incarnation{Epoch: r.uvarint(), Term: r.uvarint(), Counter: r.uvarint()}
+	kinds, err := r.acceptedKinds()
+	if err != nil {
+		return err
 	}
 	rows := r.uvarint()
 	if rows > timestamp.MaxVBuckets || rows > uint64(len(r.b)) {
@@ -167,17 +155,52 @@ func unpackAccepted(src []byte, each func(v uint16, s acceptedStream)) error {
 			each(uint16(v), acceptedStream{})
 			continue
 		}
-		kind := (ref - 1) / 2
-		if kind >= uint64(len(projectors))*uint64(len(incs)) {
-			return fmt.Errorf("%w: vbucket %d names stream %d of %d", ErrAccepted, v, kind, len(projectors)*len(incs))
+		s, ok := kinds.stream(ref)
+		if !ok {
+			return fmt.Errorf("%w: vbucket %d names stream %d of %d", ErrAccepted, v, (ref-1)/2,
+				len(kinds.projectors)*len(kinds.incarnations))
 		}
-		each(uint16(v), acceptedStream{projector: projectors[kind/uint64(len(incs))],
-			incarnation: incs[kind%uint64(len(incs))], open: ref%2 == 0})
+		each(uint16(v), s)
 	}
 	if r.bad || len(r.b) > 0 {
 		return fmt.Errorf("%w: cut short or too long", ErrAccepted)
 	}
 	return nil
+}
+
+// acceptedKinds are the projectors and incarnations that the rows refer to: each pair of them has a number.
+type acceptedKinds struct {
+	projectors   []index.ProjectorID
+	incarnations []index.Incarnation
+}
+
+func (r *unpacker) acceptedKinds() (k acceptedKinds, err error) {
+	n := r.uvarint()
+	if n > maxAcceptedKinds || n > uint64(len(r.b)) {
+		return k, fmt.Errorf("%w: %d projectors in %d bytes", ErrAccepted, n, len(r.b))
+	}
+	k.projectors = make([]index.ProjectorID, n)
+	for i := range k.projectors {
+		k.projectors[i] = index.ProjectorID(r.take(r.uvarint()))
+	}
+	n = r.uvarint()
+	if n > maxAcceptedKinds || n > uint64(len(r.b)) {
+		return k, fmt.Errorf("%w: %d incarnations in %d bytes", ErrAccepted, n, len(r.b))
+	}
+	k.incarnations = make([]index.Incarnation, n)
+	for i := range k.incarnations {
+		k.incarnations[i] = index.Incarnation{Epoch: r.uvarint(), Term: r.uvarint(), Counter: r.uvarint()}
+	}
+	return k, nil
+}
+
+// stream is the one that a reference, which is not 0, means; false when there is none.
+func (k acceptedKinds) stream(ref uint64) (s acceptedStream, ok bool) {
+	kind, n := (ref-1)/2, uint64(len(k.incarnations))
+	if kind >= uint64(len(k.projectors))*n {
+		return s, false
+	}
+	return acceptedStream{projector: k.projectors[kind/n], incarnation: k.incarnations[kind%n], open: ref%2 == 0}, true
 }
 
 // acceptedTable keeps the accepted streams of one bucket at one indexer in two bytes for each vbucket: most have one of

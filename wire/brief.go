@@ -145,10 +145,7 @@ func (b *BucketReport) since(base *BucketReport) (c BucketChange, news bool) {
 		base = &BucketReport{}
 	}
 	o := &base.Heartbeat
-	news = c.Whole || b.Generation != base.Generation || b.RollbackID != base.RollbackID ||
-		h.LastPersistence != o.LastPersistence ||
-		h.LastStability != o.LastStability || h.LastNumber != o.LastNumber || h.MutationQueue != o.MutationQueue ||
-		h.QueueLimit != o.QueueLimit || len(b.Acks) > 0
+	news = c.Whole || b.numbersDiffer(base) || len(b.Acks) > 0
 	if !slices.Equal(h.IndexIDs, o.IndexIDs) {
 		c.IndexesToo, c.IndexIDs = true, h.IndexIDs
 	}
@@ -158,6 +155,14 @@ func (b *BucketReport) since(base *BucketReport) (c BucketChange, news bool) {
 	c.NoBackfill = b.Backfill.Len() == 0 && base.Backfill.Len() > 0
 	c.VBuckets = max(h.HW.Len(), b.Backfill.Len())
 	return c, news || c.IndexesToo || c.Accepted != nil || c.HW != nil || c.Backfill != nil || c.NoBackfill
+}
+
+// numbersDiffer compares what a change states anew each time, as it is small.
+func (b *BucketReport) numbersDiffer(base *BucketReport) bool {
+	h, o := &b.Heartbeat, &base.Heartbeat
+	return b.Generation != base.Generation || b.RollbackID != base.RollbackID || h.LastPersistence != o.LastPersistence ||
+		h.LastStability != o.LastStability || h.LastNumber != o.LastNumber || h.MutationQueue != o.MutationQueue ||
+		h.QueueLimit != o.QueueLimit
 }
 
 // vectorChange is the difference of two vectors, nothing when there is none. One of another length differs from zero.
@@ -229,27 +234,33 @@ func (t *Reported) Take(r *IndexerReport) (all []Taken, ok bool) {
 		if !c.Whole && !ok {
 			continue
 		}
-		b := t.Buckets[c.Bucket]
-		if b == nil || c.Whole {
-			if !c.Whole {
-				ok = false
-				continue
-			}
-			b = &ReportedBucket{}
+		if taken, took := t.change(c); took {
+			all = append(all, taken)
+		} else {
+			ok = false
 		}
-		taken := Taken{Bucket: b, Whole: c.Whole}
-		if err := taken.take(c); err != nil {
-			ok = false // nobody who keeps to the protocol sends this: what is known of the bucket stays as far as it goes
-			continue
-		}
-		t.Buckets[c.Bucket] = b
-		all = append(all, taken)
 	}
 	t.sequence, t.base, t.full = max(t.sequence, r.Sequence), 0, ok
 	if ok {
 		t.base = r.Sequence
 	}
 	return all, ok
+}
+
+// change takes what has changed of one bucket; false when it is compared with what is not known, or cannot be.
+func (t *Reported) change(c *BucketChange) (taken Taken, ok bool) {
+	b := t.Buckets[c.Bucket]
+	if c.Whole {
+		b = &ReportedBucket{}
+	} else if b == nil {
+		return taken, false
+	}
+	taken = Taken{Bucket: b, Whole: c.Whole}
+	if err := taken.take(c); err != nil {
+		return taken, false // nobody who keeps to the protocol sends this: what is known stays as far as it goes
+	}
+	t.Buckets[c.Bucket] = b
+	return taken, true
 }
 
 // Forget makes the next report of changes count as lost: the newest one stood outside their order.

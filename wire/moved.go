@@ -42,10 +42,7 @@ func (s *StreamStates) Move(v uint16, inc index.Incarnation, complete uint64) {
 // Expand makes the streams that moved entries like the others, without a log. Errors wrap ErrMoved; what came before
 // the fault is there then.
 func (s *StreamStates) Expand() error {
-	n := len(s.VBuckets)
-	if len(s.Moved) > 0 && (len(s.Incarnations) != n || len(s.VBUUIDs) != n || len(s.Complete) != n || len(s.Ended) != n ||
-		len(s.Logs) != n ||
-		len(s.Purges) != n || len(s.Revisions) != n) {
+	if len(s.Moved) > 0 && !s.even() {
 		return fmt.Errorf("%w: beside columns of different length", ErrMoved)
 	}
 	moved := s.Moved
@@ -66,4 +63,16 @@ func (s *StreamStates) Expand() error {
 		}
 	}
 	return nil
+}
+
+// even reports whether all columns have the same length.
+func (s *StreamStates) even() bool {
+	n := len(s.VBuckets)
+	for _, column := range [...]int{len(s.Incarnations), len(s.VBUUIDs), len(s.Complete), len(s.Ended), len(s.Logs),
+		len(s.Purges), len(s.Revisions)} {
+		if column != n {
+			return false
+		}
+	}
+	return true
 }

@@ -51,33 +51,9 @@ type pollRun struct {
 
 // packPoll packs the positions; nil when they are not those of asked, in that order.
 func packPoll(asked []uint16, all []PollPosition) []byte {
-	var runs []pollRun
-	place, last := 0, timestamp.MapRevision{}
-	for i := range all {
-		p := &all[i]
-		skipped := 0
-		for ; place < len(asked) && asked[place] != p.VBucket; place++ {
-			skipped++
-		}
-		if place == len(asked) {
-			return nil
-		}
-		place++
-		kind := byte(0)
-		if p.Participant {
-			kind |= pollParticipant
-		}
-		if p.HW != 0 || p.Reach != 0 || len(p.Log) > 0 {
-			kind |= pollSome
-		}
-		if n := len(runs); n > 0 && skipped == 0 && p.Revision == last && kind == runs[n-1].kind&^pollRevision {
-			runs[n-1].length++
-			continue
-		}
-		if p.Revision != last {
-			kind, last = kind|pollRevision, p.Revision
-		}
-		runs = append(runs, pollRun{skipped: skipped, length: 1, kind: kind, revision: last})
+	runs, ok := pollRuns(asked, all)
+	if !ok {
+		return nil
 	}
 	dst := binary.AppendUvarint([]byte{pollFormat}, uint64(len(runs)))
 	w := pollLogs{numbers: map[string]uint64{}}
@@ -101,6 +77,43 @@ func packPoll(asked []uint16, all []PollPosition) []byte {
 	return dst
 }
 
+// pollRuns joins neighbours that are alike; false when the positions are not those of asked, in that order.
+func pollRuns(asked []uint16, all []PollPosition) (runs []pollRun, ok bool) {
+	place, last := 0, timestamp.MapRevision{}
+	for i := range all {
+		p := &all[i]
+		skipped := 0
+		for ; place < len(asked) && asked[place] != p.VBucket; place++ {
+			skipped++
+		}
+		if place == len(asked) {
+			return nil, false
+		}
+		place++
+		kind := p.runKind()
+		if n := len(runs); n > 0 && skipped == 0 && p.Revision == last && kind == runs[n-1].kind&^pollRevision {
+			runs[n-1].length++
+			continue
+		}
+		if p.Revision != last {
+			kind, last = kind|pollRevision, p.Revision
+		}
+		runs = append(runs, pollRun{skipped: skipped, length: 1, kind: kind, revision: last})
+	}
+	return runs, true
+}
+
+// runKind is what positions of one run have in common, but for the revision.
+func (p *PollPosition) runKind() (kind byte) {
+	if p.Participant {
+		kind |= pollParticipant
+	}
+	if p.HW != 0 || p.Reach != 0 || len(p.Log) > 0 {
+		kind |= pollSome
+	}
+	return kind
+}
+
 // pollLogs numbers the distinct failover logs of an answer.
 type pollLogs struct {
 	numbers map[string]uint64
@@ -120,7 +133,7 @@ func (w *pollLogs) append(dst []byte, l timestamp.FailoverLog) []byte {
 // unpackPoll reads what packPoll wrote. It takes no more memory than the positions that were asked for, and the logs
 // that are there, need.
 func unpackPoll(asked []uint16, src []byte) ([]PollPosition, error) {
-	r := unpacker{b: src}
+	r := pollReader{unpacker: unpacker{b: src}}
 	if f := r.byte(); f != pollFormat {
 		return nil, fmt.Errorf("%w: format %d, want %d", ErrPoll, f, pollFormat)
 	}
@@ -132,8 +145,6 @@ func unpackPoll(asked []uint16, src []byte) ([]PollPosition, error) {
 	if runs > 0 {
 		all = make([]PollPosition, 0, len(asked))
 	}
-	var logs []timestamp.FailoverLog
-	revision, hw := timestamp.MapRevision{}, uint64(0)
 	for range runs {
 		skipped, length, kind := r.uvarint(), r.uvarint(), r.byte()
 		left := uint64(len(asked))
@@ -141,28 +152,41 @@ func unpackPoll(asked []uint16, src []byte) ([]PollPosition, error) {
 			return nil, fmt.Errorf("%w: a run of %d, kind %d, after %d others, with %d vbuckets left", ErrPoll, length, kind,
 				skipped, left)
 		}
-		asked = asked[skipped:]
 		if kind&pollRevision != 0 {
-			revision = timestamp.MapRevision{Epoch: r.uvarint(), Rev: r.uvarint()}
+			r.revision = timestamp.MapRevision{Epoch: r.uvarint(), Rev: r.uvarint()}
 		}
-		for _, v := range asked[:length] {
-			p := PollPosition{VBucket: v, Participant: kind&pollParticipant != 0, Revision: revision}
-			if kind&pollSome != 0 {
-				hw += uint64(r.varint())
-				p.HW, p.Reach = hw, hw+r.uvarint()
-				var err error
-				if p.Log, err = r.pollLog(&logs); err != nil {
-					return nil, fmt.Errorf("%w: vbucket %d: %w", ErrPoll, v, err)
-				}
+		for _, v := range asked[skipped : skipped+length] {
+			p, err := r.position(v, kind)
+			if err != nil {
+				return nil, fmt.Errorf("%w: vbucket %d: %w", ErrPoll, v, err)
 			}
 			all = append(all, p)
 		}
-		asked = asked[length:]
+		asked = asked[skipped+length:]
 	}
 	if r.bad || len(r.b) > 0 {
 		return nil, fmt.Errorf("%w: cut short or too long", ErrPoll)
 	}
 	return all, nil
+}
+
+// pollReader is where the reading of positions is: what the next one may leave out.
+type pollReader struct {
+	unpacker
+	revision timestamp.MapRevision
+	hw       uint64
+	logs     []timestamp.FailoverLog // those read so far: later ones may refer to them
+}
+
+// position reads that of one vbucket of a run of that kind.
+func (r *pollReader) position(v uint16, kind byte) (p PollPosition, err error) {
+	p = PollPosition{VBucket: v, Participant: kind&pollParticipant != 0, Revision: r.revision}
+	if kind&pollSome != 0 {
+		r.hw += uint64(r.varint())
+		p.HW, p.Reach = r.hw, r.hw+r.uvarint()
+		p.Log, err = r.pollLog(&r.logs)
+	}
+	return p, err
 }
 
 // pollLog takes a log or the number of one that came before.
