@@ -71,42 +71,55 @@ type ClusterStatus struct {
 
 // Status asks all nodes. It is an error when none answers.
 func (a *Admin) Status(ctx context.Context) (ClusterStatus, error) {
-	var out ClusterStatus
-	views := map[string]ClusterView{} // by address
-	failed := map[string]error{}
-	var m clustermap.Map
-	ask := func(address string) {
-		if _, have := views[address]; have || failed[address] != nil || address == "" {
-			return
-		}
-		ctx, cancel := context.WithTimeout(ctx, viewTimeout)
-		defer cancel()
-		var v ClusterView
-		if err := a.remote.Call(ctx, address, http.MethodGet, pathCluster, nil, &v); err != nil {
-			failed[address] = err
-			return
-		}
-		views[address] = v
-		if v.Map.Newer(m) || m.Leader == "" {
-			m = v.Map
-		}
-	}
+	s := answers{views: map[string]ClusterView{}, failed: map[string]error{}}
 	for _, address := range a.addresses {
-		ask(address)
+		s.ask(ctx, a.remote, address)
 	}
-	for _, x := range m.Nodes {
-		ask(x.Admin)
+	for _, x := range s.m.Nodes {
+		s.ask(ctx, a.remote, x.Admin)
 	}
-	if len(views) == 0 {
+	if len(s.views) == 0 {
 		var all []error
-		for _, err := range failed {
+		for _, err := range s.failed {
 			all = append(all, err)
 		}
-		return out, fmt.Errorf("no KV node answers at %s: %w", strings.Join(a.addresses, ", "), errors.Join(all...))
+		return ClusterStatus{}, fmt.Errorf("no KV node answers at %s: %w", strings.Join(a.addresses, ", "),
+			errors.Join(all...))
 	}
+	return s.status(), nil
+}
+
+// answers is what the nodes of a cluster answer, by address.
+type answers struct {
+	views  map[string]ClusterView
+	failed map[string]error
+	m      clustermap.Map // the newest that a node has
+}
+
+// ask asks a node that was not asked yet.
+func (s *answers) ask(ctx context.Context, r Remote, address string) {
+	if _, have := s.views[address]; have || s.failed[address] != nil || address == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
+	defer cancel()
+	var v ClusterView
+	if err := r.Call(ctx, address, http.MethodGet, pathCluster, nil, &v); err != nil {
+		s.failed[address] = err
+		return
+	}
+	s.views[address] = v
+	if v.Map.Newer(s.m) || s.m.Leader == "" {
+		s.m = v.Map
+	}
+}
+
+// status puts the answers together.
+func (s *answers) status() (out ClusterStatus) {
+	m := s.m
 	out.RevEpoch, out.Rev, out.Leader = m.RevEpoch, m.Rev, m.Leader
-	highs := map[copyID]uint64{}
-	for _, v := range views {
+	highs := map[copyID]uint64{} // of the active copies
+	for _, v := range s.views {
 		for bucket, copies := range v.Copies {
 			for _, c := range copies {
 				if c.State == store.Active.String() {
@@ -119,20 +132,20 @@ func (a *Admin) Status(ctx context.Context) (ClusterStatus, error) {
 				Waiting: v.Progress.Waiting}
 		}
 	}
-	for address, v := range views {
+	for address, v := range s.views {
 		out.Nodes = append(out.Nodes, v.status(address, m, highs))
 	}
-	for address, err := range failed {
-		s := NodeStatus{ID: address, Admin: address, State: "unreachable", Detail: err.Error(), Buckets: []NodeBucketStatus{}}
+	for address, err := range s.failed {
+		n := NodeStatus{ID: address, Admin: address, State: "unreachable", Detail: err.Error(), Buckets: []NodeBucketStatus{}}
 		for _, x := range m.Nodes {
 			if x.Admin == address {
-				s.ID, s.Memcached = x.ID, x.Memcached
+				n.ID, n.Memcached = x.ID, x.Memcached
 			}
 		}
-		out.Nodes = append(out.Nodes, s)
+		out.Nodes = append(out.Nodes, n)
 	}
 	slices.SortFunc(out.Nodes, func(x, y NodeStatus) int { return strings.Compare(x.ID, y.ID) })
-	return out, nil
+	return out
 }
 
 // status sums a node's copies up.

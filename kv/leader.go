@@ -106,18 +106,7 @@ func (c *cluster) step(ctx context.Context, m clustermap.Map) (more bool, err er
 				"again, or fail %s over", p.Maker, v.Node, p.RevEpoch, p.Maker)
 		}
 	}
-	have := surveyOf(views)
-	var over, rest []clustermap.Move
-	for _, v := range moves {
-		switch {
-		case !have.filled(m, v):
-		case !v.Takeover():
-			rest = append(rest, v)
-		case len(over) == 0 || len(over) < takeoversAtOnce && over[0].From[0] == v.From[0] && over[0].Bucket == v.Bucket:
-			over = append(over, v)
-		}
-	}
-	switch {
+	switch over, rest := filledMoves(m, moves, surveyOf(views)); {
 	case len(rest) > 0:
 		_, err := c.commit(ctx, m.Switch(rest), "", nil)
 		return true, err
@@ -129,6 +118,20 @@ func (c *cluster) step(ctx context.Context, m clustermap.Map) (more bool, err er
 	case <-time.After(movesPause):
 	}
 	return true, nil
+}
+
+// filledMoves returns which moves may end: takeovers between one pair of nodes, as many as go at once, and others.
+func filledMoves(m clustermap.Map, moves []clustermap.Move, have survey) (over, rest []clustermap.Move) {
+	for _, v := range moves {
+		switch {
+		case !have.filled(m, v):
+		case !v.Takeover():
+			rest = append(rest, v)
+		case len(over) == 0 || len(over) < takeoversAtOnce && over[0].From[0] == v.From[0] && over[0].Bucket == v.Bucket:
+			over = append(over, v)
+		}
+	}
+	return over, rest
 }
 
 // finish ends an operation. Where its end is another leader, that begins an epoch, as a failover of the leader does.
@@ -555,19 +558,8 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 			}
 		}
 	}
-	for bucket, vbuckets := range out {
-		var ids []uint16
-		for vb := range vbuckets {
-			ids = append(ids, vb)
-		}
-		highs, err := c.peers.seal(ctx, c.contact(id), sealRequest{Bucket: bucket, VBuckets: ids,
-			Milliseconds: maxSeal.Milliseconds()})
-		if err != nil {
-			return "", nil, fmt.Errorf("%w: %s answers, but does not give up its vbuckets: %w", ErrRefused, id, err)
-		}
-		for i, vb := range ids {
-			vbuckets[vb] = highs[i]
-		}
+	if err := c.sealAll(ctx, id, out); err != nil {
+		return "", nil, err
 	}
 	rest := slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool { return x.ID == id })
 	for deadline := time.Now().Add(catchUp); ; {
@@ -581,6 +573,25 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 		case <-time.After(catchPoll):
 		}
 	}
+}
+
+// sealAll makes a node take no more writes in those vbuckets, and notes how far each of them is.
+func (c *cluster) sealAll(ctx context.Context, id string, out sealed) error {
+	for bucket, vbuckets := range out {
+		var ids []uint16
+		for vb := range vbuckets {
+			ids = append(ids, vb)
+		}
+		highs, err := c.peers.seal(ctx, c.contact(id), sealRequest{Bucket: bucket, VBuckets: ids,
+			Milliseconds: maxSeal.Milliseconds()})
+		if err != nil {
+			return fmt.Errorf("%w: %s answers, but does not give up its vbuckets: %w", ErrRefused, id, err)
+		}
+		for i, vb := range ids {
+			vbuckets[vb] = highs[i]
+		}
+	}
+	return nil
 }
 
 // replicated says whether each vbucket has a replica with everything up to the given seqnos.

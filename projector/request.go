@@ -136,12 +136,19 @@ func checkRequest(req *wire.StreamRequest, class keyversion.Class, node index.No
 			return bad("bucket %q: the restart timestamp names no vbucket", b.Bucket)
 		}
 	}
-	t := req.Side
-	switch {
-	case class == keyversion.ClassMaintenance && t != nil:
-		return bad("side is for /backfill/ and /catchup/ only")
-	case class == keyversion.ClassMaintenance:
+	if class == keyversion.ClassMaintenance {
+		if req.Side != nil {
+			return bad("side is for /backfill/ and /catchup/ only")
+		}
 		return nil
+	}
+	return checkSide(req, class, node, bad)
+}
+
+// checkSide looks at what only side streams have: where they go, for which copies, and an end.
+func checkSide(req *wire.StreamRequest, class keyversion.Class, node index.NodeID,
+	bad func(format string, args ...any) error) error {
+	switch t := req.Side; {
 	case t == nil || t.Endpoint == "" || (len(t.Copies) == 0) == (len(t.Indexes) == 0):
 		return bad("want side, with an endpoint and either indexes or copies")
 	case class == keyversion.ClassCatchup && t.Node != node:

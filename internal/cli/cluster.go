@@ -108,47 +108,56 @@ func printStatus(w io.Writer, as format, st client.Status) error {
 		for _, p := range st.Projectors {
 			fmt.Fprintf(t, "projector\t%s\t%s\t%s\t%d streams\n", p.ID, p.State, p.Admin, p.Streams)
 		}
-		for _, i := range st.Indexers {
-			state := i.State
-			if i.Health != "" {
-				state += ", " + i.Health
-			}
-			if i.Evicting {
-				state += ", being removed"
-			}
-			detail := fmt.Sprintf("%d slices, %d MiB", i.Copies, i.Bytes>>20)
-			if i.Role != "" && i.Role != "serving" {
-				detail += ", " + i.Role
-			}
-			if i.Zone != "" {
-				detail += ", zone " + i.Zone
-			}
-			if i.Capacity > 1 {
-				detail += fmt.Sprintf(", capacity %d", i.Capacity)
-			}
-			fmt.Fprintf(t, "indexer\t%s\t%s\t%s\t%s\n", i.ID, state, i.Admin, detail)
-			for _, o := range i.Orphans {
-				what := "a damaged folder"
-				if o.Index != 0 {
-					what = fmt.Sprintf("index %s on %s, slice %d", o.Index, o.Bucket, o.Slice)
-				}
-				fmt.Fprintf(t, "orphan\tcopy %s\t%s\t%s\t%s, %d bytes\n", o.Copy, orphanState(o), i.ID, what, o.Bytes)
-			}
-			if more := i.OrphanCount - len(i.Orphans); more > 0 {
-				fmt.Fprintf(t, "orphan\t%d more\t\t%s\t\n", more, i.ID)
-			}
+		for i := range st.Indexers {
+			tableIndexer(t, &st.Indexers[i])
 		}
-		for _, b := range st.Buckets {
-			state := fmt.Sprintf("%d of %d vbuckets streamed", b.StreamsBegun, b.VBuckets)
-			switch {
-			case b.Rollback != "":
-				state += ", rolling back: " + rollbackState(&b)
-			case !b.Wanted && b.StreamsBegun == 0:
-				state = "not streamed: no index needs it"
-			}
-			fmt.Fprintf(t, "bucket\t%s\t%s\t-\tstability timestamp %d\n", b.Name, state, b.StabilityNumber)
+		for i := range st.Buckets {
+			tableBucket(t, &st.Buckets[i])
 		}
 	})
+}
+
+// tableIndexer shows one indexer and its orphans.
+func tableIndexer(t *tabwriter.Writer, i *client.IndexerStatus) {
+	state := i.State
+	if i.Health != "" {
+		state += ", " + i.Health
+	}
+	if i.Evicting {
+		state += ", being removed"
+	}
+	detail := fmt.Sprintf("%d slices, %d MiB", i.Copies, i.Bytes>>20)
+	if i.Role != "" && i.Role != "serving" {
+		detail += ", " + i.Role
+	}
+	if i.Zone != "" {
+		detail += ", zone " + i.Zone
+	}
+	if i.Capacity > 1 {
+		detail += fmt.Sprintf(", capacity %d", i.Capacity)
+	}
+	fmt.Fprintf(t, "indexer\t%s\t%s\t%s\t%s\n", i.ID, state, i.Admin, detail)
+	for _, o := range i.Orphans {
+		what := "a damaged folder"
+		if o.Index != 0 {
+			what = fmt.Sprintf("index %s on %s, slice %d", o.Index, o.Bucket, o.Slice)
+		}
+		fmt.Fprintf(t, "orphan\tcopy %s\t%s\t%s\t%s, %d bytes\n", o.Copy, orphanState(o), i.ID, what, o.Bytes)
+	}
+	if more := i.OrphanCount - len(i.Orphans); more > 0 {
+		fmt.Fprintf(t, "orphan\t%d more\t\t%s\t\n", more, i.ID)
+	}
+}
+
+func tableBucket(t *tabwriter.Writer, b *client.BucketStatus) {
+	state := fmt.Sprintf("%d of %d vbuckets streamed", b.StreamsBegun, b.VBuckets)
+	switch {
+	case b.Rollback != "":
+		state += ", rolling back: " + rollbackState(b)
+	case !b.Wanted && b.StreamsBegun == 0:
+		state = "not streamed: no index needs it"
+	}
+	fmt.Fprintf(t, "bucket\t%s\t%s\t-\tstability timestamp %d\n", b.Name, state, b.StabilityNumber)
 }
 
 // rollbackState tells the step of a rollback, what it waits for, and since when.

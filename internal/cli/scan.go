@@ -69,7 +69,8 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 	}
 	if sf.project != "" {
 		if err := json.Unmarshal([]byte(sf.project), &req.Project); err != nil {
-			return req, usage(`--project %s: want a JSON array of numbers such as '[0, 2]': %s`, sf.project, rpc.ExplainJSON([]byte(sf.project), 0, err))
+			return req, usage(`--project %s: want a JSON array of numbers such as '[0, 2]': %s`, sf.project,
+				rpc.ExplainJSON([]byte(sf.project), 0, err))
 		}
 	}
 	equal, err := jsonArray("equal", sf.equal)
@@ -85,21 +86,8 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 		return req, err
 	}
 	req.Equal = equal
-	for _, text := range sf.tokens {
-		var t client.Token
-		if err := json.Unmarshal([]byte(text), &t); err != nil {
-			return req, usage(`--token %s: want what kv set printed, such as '{"vbucket":68,"vbuuid":"93034431042923","seqno":73}': %s`, text, rpc.ExplainJSON([]byte(text), 0, err))
-		}
-		req.Tokens, req.Consistency = append(req.Tokens, t), "at_plus"
-	}
-	if sf.vectors != "" {
-		if len(sf.tokens) > 0 {
-			return req, usage("--token and --scan-vector say the same: give one of them")
-		}
-		if err := strictJSON(sf.vectors, &req.ScanVectors); err != nil {
-			return req, usage(`--scan-vector %s: want {"BUCKET":{"VBUCKET":[SEQNO,"VBUUID"]}}: %v`, sf.vectors, err)
-		}
-		req.Consistency = "at_plus"
+	if err := sf.readTokens(&req); err != nil {
+		return req, err
 	}
 	for _, text := range sf.ranges {
 		var r client.Range
@@ -115,6 +103,29 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 		req.Range = &client.Range{Low: low, High: high, Inclusion: sf.inclusion}
 	}
 	return req, nil
+}
+
+// readTokens reads the writes that the scan has to show.
+func (sf *scanFlags) readTokens(req *client.ScanRequest) error {
+	for _, text := range sf.tokens {
+		var t client.Token
+		if err := json.Unmarshal([]byte(text), &t); err != nil {
+			return usage(`--token %s: want what kv set printed, such as '{"vbucket":68,"vbuuid":"93034431042923","seqno":73}': `+
+				`%s`, text, rpc.ExplainJSON([]byte(text), 0, err))
+		}
+		req.Tokens, req.Consistency = append(req.Tokens, t), "at_plus"
+	}
+	if sf.vectors == "" {
+		return nil
+	}
+	if len(sf.tokens) > 0 {
+		return usage("--token and --scan-vector say the same: give one of them")
+	}
+	if err := strictJSON(sf.vectors, &req.ScanVectors); err != nil {
+		return usage(`--scan-vector %s: want {"BUCKET":{"VBUCKET":[SEQNO,"VBUUID"]}}: %v`, sf.vectors, err)
+	}
+	req.Consistency = "at_plus"
+	return nil
 }
 
 // given lists the flags of those that say which rows, of which one may be used.

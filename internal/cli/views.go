@@ -114,12 +114,9 @@ func tableTimestamps(w *tabwriter.Writer, t *client.Timestamps, vectors bool) {
 	fmt.Fprintf(w, "bucket %s  generation %d  %d vbuckets  stability #%d of %s  lag %d  rollback %d  cas %d\n\n", t.Bucket,
 		t.Generation, t.VBuckets, t.Number, age, t.Lag, t.RollbackID, t.CAS)
 	fmt.Fprintln(w, "TIMESTAMP\tTOTAL\tHASH")
-	names := []string{"stability", "mutation", "current", "backfill", "restart"}
-	all := []*client.VectorInfo{&t.Stability, &t.Mutation, t.Current, t.Backfill, t.Restart}
-	for i, v := range all {
-		if v != nil {
-			fmt.Fprintf(w, "%s\t%d\t%s\n", names[i], v.Total, v.Hash)
-		}
+	all := namedVectors(t)
+	for _, v := range all {
+		fmt.Fprintf(w, "%s\t%d\t%s\n", v.name, v.Total, v.Hash)
 	}
 	if t.Waiting > 0 {
 		fmt.Fprintf(w, "\n%d scans wait for the next one\n", t.Waiting)
@@ -144,21 +141,33 @@ func tableTimestamps(w *tabwriter.Writer, t *client.Timestamps, vectors bool) {
 			fmt.Fprintf(w, "%d\t%s\tsince %s\t%s\n", h.VBucket, h.State, clockOf(h.SinceMS), h.Reason)
 		}
 	}
-	if !vectors {
-		return
+	if vectors {
+		tableVectors(w, t, all)
 	}
+}
+
+type namedVector struct {
+	name string
+	*client.VectorInfo
+}
+
+// namedVectors are the vectors that are there.
+func namedVectors(t *client.Timestamps) []namedVector {
+	all := []namedVector{{"stability", &t.Stability}, {"mutation", &t.Mutation}, {"current", t.Current},
+		{"backfill", t.Backfill}, {"restart", t.Restart}}
+	return slices.DeleteFunc(all, func(v namedVector) bool { return v.VectorInfo == nil })
+}
+
+// tableVectors shows each vbucket's place in each vector.
+func tableVectors(w *tabwriter.Writer, t *client.Timestamps, all []namedVector) {
 	fmt.Fprint(w, "\nVBUCKET")
-	for i, v := range all {
-		if v != nil {
-			fmt.Fprint(w, "\t", strings.ToUpper(names[i]))
-		}
+	for _, v := range all {
+		fmt.Fprint(w, "\t", strings.ToUpper(v.name))
 	}
 	for at := range t.Stability.Vector {
 		fmt.Fprintf(w, "\n%d", t.From+at)
 		for _, v := range all {
-			if v != nil {
-				fmt.Fprintf(w, "\t%d", v.Vector[at].Seqno)
-			}
+			fmt.Fprintf(w, "\t%d", v.Vector[at].Seqno)
 		}
 	}
 	fmt.Fprintln(w)

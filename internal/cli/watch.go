@@ -159,36 +159,57 @@ func changeLine(c *client.Change) string {
 	case statecontext.EventLeader:
 		return fmt.Sprintf("%s leads in term %d", what, c.Number)
 	case statecontext.EventCluster:
-		if c.Restored {
-			return what + " restored from a backup"
-		}
-		if c.Cluster != nil {
-			return fmt.Sprintf("%s epoch %d, format level %d", what, c.Cluster.Epoch, c.Cluster.FormatLevel)
-		}
-		return what + " changed"
+		return what + " " + clusterChange(c)
 	case statecontext.EventBucket:
-		if c.Removed {
-			return what + " is gone"
-		}
-		line := fmt.Sprintf("%s generation %d, %d vbuckets", what, c.Number, c.VBuckets)
-		if c.StabilitySource != "" {
-			line += ", stability.source " + c.StabilitySource
-		}
-		return line
+		return what + " " + bucketChange(c)
 	case statecontext.EventStability:
 		return fmt.Sprintf("%s #%d", what, c.Number)
 	case statecontext.EventRebalance:
-		switch {
-		case c.RebalanceStep != nil:
-			y := c.RebalanceStep
-			return fmt.Sprintf("rebalance %d step %d: slice %d of index %s %s", c.Number, y.Step, y.Slice, y.Index, y.State)
-		case c.Rebalance != nil:
-			return fmt.Sprintf("rebalance %d (%s) %s: %d of %d steps", c.Number, c.Rebalance.Cause, c.Rebalance.Phase,
-				c.Rebalance.Done, c.Rebalance.Steps)
+		if line := rebalanceChange(c); line != "" {
+			return line
 		}
 	case statecontext.EventRollback:
 		return fmt.Sprintf("%s %d step %s", what, c.Number, c.Step)
 	}
+	return componentChange(c, what)
+}
+
+func clusterChange(c *client.Change) string {
+	if c.Restored {
+		return "restored from a backup"
+	}
+	if c.Cluster != nil {
+		return fmt.Sprintf("epoch %d, format level %d", c.Cluster.Epoch, c.Cluster.FormatLevel)
+	}
+	return "changed"
+}
+
+func bucketChange(c *client.Change) string {
+	if c.Removed {
+		return "is gone"
+	}
+	line := fmt.Sprintf("generation %d, %d vbuckets", c.Number, c.VBuckets)
+	if c.StabilitySource != "" {
+		line += ", stability.source " + c.StabilitySource
+	}
+	return line
+}
+
+// rebalanceChange says what became of a rebalance or of one of its steps; empty for neither.
+func rebalanceChange(c *client.Change) string {
+	switch {
+	case c.RebalanceStep != nil:
+		y := c.RebalanceStep
+		return fmt.Sprintf("rebalance %d step %d: slice %d of index %s %s", c.Number, y.Step, y.Slice, y.Index, y.State)
+	case c.Rebalance != nil:
+		return fmt.Sprintf("rebalance %d (%s) %s: %d of %d steps", c.Number, c.Rebalance.Cause, c.Rebalance.Phase,
+			c.Rebalance.Done, c.Rebalance.Steps)
+	}
+	return ""
+}
+
+// componentChange says what became of a manager, projector or indexer, or of what this version does not know.
+func componentChange(c *client.Change, what string) string {
 	switch {
 	case c.Removed:
 		return what + " removed"

@@ -118,6 +118,11 @@ func (c *Config) check() error {
 	if c.Throttle != "" && c.Throttle != "all" && c.Throttle != "smart" {
 		return wrongConfig("--throttle %q: want all or smart", c.Throttle)
 	}
+	return c.checkBucket()
+}
+
+// checkBucket looks at the bucket and how it lies on the KV nodes.
+func (c *Config) checkBucket() error {
 	if c.KVReplicas < 0 || c.KVReplicas > maxReplicas || c.KVReplicas >= c.KV {
 		return wrongConfig("--kv-replicas %d: want 0 to %d, and fewer than the %d KV nodes", c.KVReplicas, maxReplicas, c.KV)
 	}

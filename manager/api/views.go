@@ -246,17 +246,9 @@ func (a *API) streams(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	first, from := "", 0 // the first stream of the page
-	if text := r.URL.Query().Get("after"); text != "" {
-		slash := strings.LastIndexByte(text, '/')
-		if slash < 0 {
-			return badAfter(text)
-		}
-		n, err := strconv.Atoi(text[slash+1:])
-		if err != nil || n < 0 {
-			return badAfter(text)
-		}
-		first, from = text[:slash], n+1
+	first, from, err := streamsAfter(r.URL.Query().Get("after"))
+	if err != nil {
+		return err
 	}
 	s, err := a.read(w, r)
 	if err != nil {
@@ -292,6 +284,22 @@ func (a *API) streams(w http.ResponseWriter, r *http.Request) error {
 	}
 	rpc.Write(w, r, http.StatusOK, list)
 	return nil
+}
+
+// streamsAfter reads the mark after which a page begins: its first bucket, and the first vbucket of that.
+func streamsAfter(text string) (bucket string, from int, err error) {
+	if text == "" {
+		return "", 0, nil
+	}
+	slash := strings.LastIndexByte(text, '/')
+	if slash < 0 {
+		return "", 0, badAfter(text)
+	}
+	n, err := strconv.Atoi(text[slash+1:])
+	if err != nil || n < 0 {
+		return "", 0, badAfter(text)
+	}
+	return text[:slash], n + 1, nil
 }
 
 func (a *API) timestamps(w http.ResponseWriter, r *http.Request) error {

@@ -61,7 +61,15 @@ func (l *leader) stepAudit() {
 	if l.nowMS-l.periodic.auditMS < auditSpacing {
 		return
 	}
-	var oldest *bucket
+	if b := l.nextAudited(); b != nil {
+		l.periodic.auditMS = l.nowMS
+		l.beginAudit(b)
+	}
+}
+
+// nextAudited returns the bucket whose audit is due: one that a scan has doubts of before others, then the one that
+// waits longest; nil for none.
+func (l *leader) nextAudited() (oldest *bucket) {
 	for _, b := range l.buckets.ordered {
 		due := b.wanted && b.rolling == nil && b.audit == nil && (b.suspect ||
 			l.nowMS-b.auditMS >= l.cfg.Settings.Audit.Milliseconds())
@@ -70,10 +78,7 @@ func (l *leader) stepAudit() {
 			oldest = b
 		}
 	}
-	if oldest != nil {
-		l.periodic.auditMS = l.nowMS
-		l.beginAudit(oldest)
-	}
+	return oldest
 }
 
 func (l *leader) beginAudit(b *bucket) {

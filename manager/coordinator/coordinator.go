@@ -188,33 +188,8 @@ func New(cfg Config) (*Coordinator, error) {
 		cfg.Now = time.Now
 	}
 	cfg.began = cfg.Now()
-	d := DefaultSettings()
 	s := &cfg.Settings
-	if s.Stability == (stability.Config{}) {
-		s.Stability = d.Stability
-	}
-	if s.Streams == (streams.Config{}) {
-		s.Streams = d.Streams
-	}
-	if s.Pacer == (stability.Pacer{}) {
-		s.Pacer = d.Pacer
-	}
-	for _, f := range []struct {
-		have *time.Duration
-		def  time.Duration
-	}{{&s.HelloWait, d.HelloWait}, {&s.SuspectAfter, d.SuspectAfter}, {&s.OfflineAfter, d.OfflineAfter},
-		{&s.BuildPatience, d.BuildPatience}, {&s.RepairAfter, d.RepairAfter}, {&s.Republish, d.Republish},
-		{&s.BucketCheck, d.BucketCheck}, {&s.Audit, d.Audit}} {
-		if *f.have == 0 {
-			*f.have = f.def
-		}
-	}
-	if s.EvictBytes == 0 {
-		s.EvictBytes = d.EvictBytes
-	}
-	if s.DefaultPartitions == 0 {
-		s.DefaultPartitions = d.DefaultPartitions
-	}
+	s.fillIn(DefaultSettings())
 	if err := s.Stability.Check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
@@ -226,6 +201,30 @@ func New(cfg Config) (*Coordinator, error) {
 			s.OfflineAfter)
 	}
 	return &Coordinator{cfg: cfg}, nil
+}
+
+// fillIn sets what is zero.
+func (s *Settings) fillIn(d Settings) {
+	orDefault(&s.Stability, d.Stability)
+	orDefault(&s.Streams, d.Streams)
+	orDefault(&s.Pacer, d.Pacer)
+	orDefault(&s.HelloWait, d.HelloWait)
+	orDefault(&s.SuspectAfter, d.SuspectAfter)
+	orDefault(&s.OfflineAfter, d.OfflineAfter)
+	orDefault(&s.BuildPatience, d.BuildPatience)
+	orDefault(&s.RepairAfter, d.RepairAfter)
+	orDefault(&s.Republish, d.Republish)
+	orDefault(&s.BucketCheck, d.BucketCheck)
+	orDefault(&s.Audit, d.Audit)
+	orDefault(&s.EvictBytes, d.EvictBytes)
+	orDefault(&s.DefaultPartitions, d.DefaultPartitions)
+}
+
+func orDefault[T comparable](have *T, otherwise T) {
+	var zero T
+	if *have == zero {
+		*have = otherwise
+	}
 }
 
 // Run does the duties of one term until ctx ends: it is the leader loop that package consensus runs. An error is a

@@ -254,24 +254,29 @@ func (l *leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 			continue
 		}
 		s.Full = s.Full || hello
-		if err := s.Expand(); err != nil {
-			l.log.Warn("report", "projector", p.id, "bucket", s.Bucket, "error", err)
-			p.full = false
-		}
-		if !b.ledger.Projector(l.nowMS, p.id, streamReport(s)) {
-			p.full = false
-		}
-		l.takeCompletes(b, p.id, s)
-		if h := s.Hosted; h != nil {
-			b.ledger.Hosted(l.nowMS, p.id, streams.Hosted{Node: h.Node, Revision: h.Revision, VBuckets: h.VBuckets})
-		}
-		if len(s.Dropping) > 0 {
-			b.dropping[p.id] = s.Dropping
-		} else {
-			delete(b.dropping, p.id)
-		}
+		l.takeStreamStates(p, b, s)
 	}
 	return p.full
+}
+
+// takeStreamStates takes what a projector says of its streams of one bucket; p.full tells whether everything is known.
+func (l *leader) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates) {
+	if err := s.Expand(); err != nil {
+		l.log.Warn("report", "projector", p.id, "bucket", s.Bucket, "error", err)
+		p.full = false
+	}
+	if !b.ledger.Projector(l.nowMS, p.id, streamReport(s)) {
+		p.full = false
+	}
+	l.takeCompletes(b, p.id, s)
+	if h := s.Hosted; h != nil {
+		b.ledger.Hosted(l.nowMS, p.id, streams.Hosted{Node: h.Node, Revision: h.Revision, VBuckets: h.VBuckets})
+	}
+	if len(s.Dropping) > 0 {
+		b.dropping[p.id] = s.Dropping
+	} else {
+		delete(b.dropping, p.id)
+	}
 }
 
 // takeCompletes hands the complete seqnos to the decider, after the ledger's changes of ownership.
@@ -348,20 +353,7 @@ func (l *leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 		n.acked = a
 		l.duties.due = true
 	}
-	if r.Full {
-		clear(n.copies)
-		l.held.dirty, l.duties.due = true, true
-	}
-	for _, c := range r.Copies {
-		old, had := n.copies[c.Copy]
-		if !had || old.Ready != c.Ready || old.Held != c.Held {
-			l.held.dirty = true
-		}
-		if !had || old.Ready != c.Ready || c.Ready && old.Held != c.Held {
-			l.duties.due = true
-		}
-		n.copies[c.Copy] = c
-	}
+	l.takeCopies(n, r)
 	for i := range taken {
 		l.takeBucketReport(n, &taken[i])
 	}
@@ -379,6 +371,24 @@ func (l *leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 		l.judgeLate(b, n, nb, told)
 	}
 	return n.full
+}
+
+// takeCopies takes what an indexer says of its copies, and notes whose work that makes.
+func (l *leader) takeCopies(n *indexer, r *wire.IndexerReport) {
+	if r.Full {
+		clear(n.copies)
+		l.held.dirty, l.duties.due = true, true
+	}
+	for _, c := range r.Copies {
+		old, had := n.copies[c.Copy]
+		if !had || old.Ready != c.Ready || old.Held != c.Held {
+			l.held.dirty = true
+		}
+		if !had || old.Ready != c.Ready || c.Ready && old.Held != c.Held {
+			l.duties.due = true
+		}
+		n.copies[c.Copy] = c
+	}
 }
 
 func (l *leader) takeBucketReport(n *indexer, t *wire.Taken) {

@@ -251,25 +251,7 @@ func (l *leader) step(ticked bool) {
 		l.tryActivate()
 	}
 	if l.active {
-		for _, b := range l.buckets.ordered {
-			if b.due || ticked {
-				b.due = false
-				l.stepBucket(b)
-			}
-		}
-		if l.duties.due || ticked {
-			l.duties.due = false
-			l.stepEvaluation()
-			l.stepEvictions()
-			l.stepIndexes()
-			l.followBuilds()
-		}
-		if ticked {
-			l.stepAudit()
-			l.stepRebalance()
-			l.stepBackfill()
-		}
-		l.promote()
+		l.decide(ticked)
 	}
 	if ticked {
 		for _, b := range l.buckets.ordered {
@@ -280,6 +262,29 @@ func (l *leader) step(ticked bool) {
 		l.publishLate()
 		l.show()
 	}
+}
+
+// decide lets the duties run that only a leader has who has taken over.
+func (l *leader) decide(ticked bool) {
+	for _, b := range l.buckets.ordered {
+		if b.due || ticked {
+			b.due = false
+			l.stepBucket(b)
+		}
+	}
+	if l.duties.due || ticked {
+		l.duties.due = false
+		l.stepEvaluation()
+		l.stepEvictions()
+		l.stepIndexes()
+		l.followBuilds()
+	}
+	if ticked {
+		l.stepAudit()
+		l.stepRebalance()
+		l.stepBackfill()
+	}
+	l.promote()
 }
 
 // sync takes over the newest replicated state.

@@ -85,6 +85,29 @@ func (l *leader) promote() {
 	if l.promotion.flying || len(l.buckets.byName) == 0 || l.promotion.pacer.Wait(l.nowMS, l.hurried()) > 0 {
 		return
 	}
+	advances, size := l.advances()
+	if len(advances) == 0 {
+		return
+	}
+	l.promotion.flying = l.propose("stability", &statecontext.AdvanceStability{Buckets: advances},
+		func(l *leader, res statecontext.Result, err error) {
+			l.promotion.flying = false
+			if err != nil && !errors.Is(err, context.Canceled) {
+				l.log.Warn("promotion failed", "error", err)
+			}
+			for _, r := range res.Buckets {
+				l.log.Warn("promotion left a bucket out", "bucket", r.Bucket, "reason", r.Rejection)
+			}
+			l.sync()
+		})
+	if l.promotion.flying {
+		l.promotion.pacer.Sent(l.nowMS, size)
+	}
+}
+
+// advances returns what there is to promote, as much as one command may hold; the next call begins with the bucket after
+// the last one.
+func (l *leader) advances() (advances []statecontext.BucketAdvance, size int) {
 	names := make([]string, 0, len(l.buckets.byName))
 	for name, b := range l.buckets.byName {
 		if b.wanted {
@@ -92,11 +115,10 @@ func (l *leader) promote() {
 		}
 	}
 	if len(names) == 0 {
-		return
+		return nil, 0
 	}
 	slices.Sort(names)
-	var advances []statecontext.BucketAdvance
-	size, taken := 0, 0
+	taken := 0
 	for i := range names {
 		b := l.buckets.byName[names[(l.promotion.next+i)%len(names)]]
 		taken = i + 1
@@ -116,23 +138,7 @@ func (l *leader) promote() {
 		}
 	}
 	l.promotion.next = (l.promotion.next + taken) % len(names)
-	if len(advances) == 0 {
-		return
-	}
-	l.promotion.flying = l.propose("stability", &statecontext.AdvanceStability{Buckets: advances},
-		func(l *leader, res statecontext.Result, err error) {
-			l.promotion.flying = false
-			if err != nil && !errors.Is(err, context.Canceled) {
-				l.log.Warn("promotion failed", "error", err)
-			}
-			for _, r := range res.Buckets {
-				l.log.Warn("promotion left a bucket out", "bucket", r.Bucket, "reason", r.Rejection)
-			}
-			l.sync()
-		})
-	if l.promotion.flying {
-		l.promotion.pacer.Sent(l.nowMS, size)
-	}
+	return advances, size
 }
 
 // publishEarly is what the rule CommitFirst forbids.

@@ -57,29 +57,8 @@ func (s *Sim) checkCommit(old, next *statecontext.State, r statecontext.Result, 
 		s.fail("%T: cas went from %d to %d, changed %v", body, old.CAS(), next.CAS(), r.Changed)
 	}
 	for b := range next.Buckets() {
-		was := old.Bucket(b.Name)
-		if was == nil || was.Stability.Number == b.Stability.Number {
-			continue
-		}
-		key := refKey{b.Name, b.Generation, b.Stability.RollbackID, b.Stability.Number}
-		s.oneVector(key, b.Stability.Vector)
-		s.stable[key] = b.Stability.Vector
-		s.Report.Promotions++
-		if was.Stability.RollbackID != b.Stability.RollbackID {
-			s.Report.Rollbacks++
-			continue
-		}
-		for v, seqno := range b.Stability.Vector.Seqnos {
-			before := was.Stability.Vector.Seqnos[v]
-			if seqno < before {
-				s.fail("stability of %s/%d goes back from %d to %d", b.Name, v, before, seqno)
-			}
-			if of, to := was.Stability.Vector.VBUUIDs[v], b.Stability.Vector.VBUUIDs[v]; before > 0 && of != to && !s.share(of, to, before) {
-				s.fail("stability of %s/%d goes over from branch %d at %d to branch %d, which has left it below, without a rollback", b.Name, v, of, before, to)
-			}
-			if seqno > before && !s.ended(b, v, seqno) {
-				s.fail("stability of %s/%d: %d ends no snapshot of %v", b.Name, v, seqno, b.Stability.Logs[v])
-			}
+		if was := old.Bucket(b.Name); was != nil && was.Stability.Number != b.Stability.Number {
+			s.checkPromotion(was, b)
 		}
 	}
 	if next.Epoch() == old.Epoch() && next.Term() < old.Term() {
@@ -92,6 +71,32 @@ func (s *Sim) checkCommit(old, next *statecontext.State, r statecontext.Result, 
 	}
 	if c, ok := body.(*statecontext.SetIndexState); ok && r.Changed && c.To == index.Maintenance {
 		s.checkReady(next.Index(c.ID))
+	}
+}
+
+// checkPromotion looks at one bucket's new stability timestamp.
+func (s *Sim) checkPromotion(was, b *statecontext.Bucket) {
+	key := refKey{b.Name, b.Generation, b.Stability.RollbackID, b.Stability.Number}
+	s.oneVector(key, b.Stability.Vector)
+	s.stable[key] = b.Stability.Vector
+	s.Report.Promotions++
+	if was.Stability.RollbackID != b.Stability.RollbackID {
+		s.Report.Rollbacks++
+		return
+	}
+	for v, seqno := range b.Stability.Vector.Seqnos {
+		before := was.Stability.Vector.Seqnos[v]
+		if seqno < before {
+			s.fail("stability of %s/%d goes back from %d to %d", b.Name, v, before, seqno)
+		}
+		if of, to := was.Stability.Vector.VBUUIDs[v], b.Stability.Vector.VBUUIDs[v]; before > 0 && of != to &&
+			!s.share(of, to, before) {
+			s.fail("stability of %s/%d goes over from branch %d at %d to branch %d, which has left it below, without a "+
+				"rollback", b.Name, v, of, before, to)
+		}
+		if seqno > before && !s.ended(b, v, seqno) {
+			s.fail("stability of %s/%d: %d ends no snapshot of %v", b.Name, v, seqno, b.Stability.Logs[v])
+		}
 	}
 }
 

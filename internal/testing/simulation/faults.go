@@ -6,7 +6,7 @@ import (
 
 // fault lets one of this seed's faults happen.
 func (s *Sim) fault(b *kvBucket, v, p int, n *node) {
-	switch s.events[s.dice.plan.Intn(len(s.events))] {
+	switch e := s.events[s.dice.plan.Intn(len(s.events))]; e {
 	case failovers:
 		s.failover(b, v)
 	case flushes:
@@ -21,20 +21,29 @@ func (s *Sim) fault(b *kvBucket, v, p int, n *node) {
 		if s.proj[p].up {
 			s.crashProjector(p)
 		}
+	case fullDisks:
+		n.full = !n.full
+		s.ev("disk of n%d full: %v", n.num, n.full)
+	case tornFiles:
+		if n.up {
+			s.reopen(n)
+		}
+	case brokenConnections, drops, streamEnds:
+		s.streamFault(e, b, v, p, n)
+	default:
+		s.controlFault(e, b, v)
+	}
+}
+
+// streamFault lets something happen to a stream or a connection.
+func (s *Sim) streamFault(e fault, b *kvBucket, v, p int, n *node) {
+	switch e {
 	case brokenConnections:
 		s.ev("connection p%d->n%d %s/%d breaks", p, n.num, b.name, v)
 		if s.dice.plan.Intn(2) == 0 {
 			s.breakAll(p, n.num)
 		} else {
 			s.breakConn(p, connKey{n.num, b.name, v}, b)
-		}
-	case leaderChanges:
-		if s.dice.plan.Intn(3) == 0 {
-			s.ev("the leader is deposed")
-			s.depose()
-		} else {
-			s.elect()
-			s.Report.Leaders++
 		}
 	case drops:
 		if st := s.proj[p].stream(b, v); st != nil && st.drop[n.num] {
@@ -50,6 +59,20 @@ func (s *Sim) fault(b *kvBucket, v, p int, n *node) {
 		}
 	case streamEnds:
 		s.endStream(p, b, v, s.dice.plan.Intn(2) == 0)
+	}
+}
+
+// controlFault lets something happen that changes who leads, what indexes there are, or what time it is.
+func (s *Sim) controlFault(e fault, b *kvBucket, v int) {
+	switch e {
+	case leaderChanges:
+		if s.dice.plan.Intn(3) == 0 {
+			s.ev("the leader is deposed")
+			s.depose()
+		} else {
+			s.elect()
+			s.Report.Leaders++
+		}
 	case ddl:
 		if s.dice.plan.Intn(3) == 0 {
 			s.dropIndex(b)
@@ -59,13 +82,6 @@ func (s *Sim) fault(b *kvBucket, v, p int, n *node) {
 	case purges:
 		if !b.early || b.vb[v].cur.high() > young {
 			s.purge(b, v)
-		}
-	case fullDisks:
-		n.full = !n.full
-		s.ev("disk of n%d full: %v", n.num, n.full)
-	case tornFiles:
-		if n.up {
-			s.reopen(n)
 		}
 	case moves:
 		s.placeBeside(b)

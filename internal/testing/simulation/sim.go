@@ -339,25 +339,8 @@ func (s *Sim) act() {
 		s.network()
 	}
 	switch {
-	case x < 14:
-		for range 2 {
-			s.pump(p, b, v)
-		}
-	case x < 34:
-		for range 8 {
-			s.deliver(s.dice.plan.Intn(projectors), s.dice.plan.Intn(len(s.nodes)), b, s.dice.plan.Intn(vbuckets))
-		}
-	case x < 58:
-		if h := n.buckets[b.name]; n.up && h != nil {
-			s.storeStep(n, h)
-			s.checkQueues(n)
-		}
 	case x < 66:
-		if h := n.buckets[b.name]; n.up && h != nil {
-			for range 3 {
-				s.sideStep(n, h)
-			}
-		}
+		s.moveData(x, b, v, p, n)
 	case x < 80:
 		s.leaders()
 	case x < 84:
@@ -383,6 +366,29 @@ func (s *Sim) act() {
 	}
 	if s.mix[flushes] && s.step%10 == 5 {
 		s.session(b)
+	}
+}
+
+// moveData brings documents a step on, on their way from KV to the stores; x below 66 says where.
+func (s *Sim) moveData(x int, b *kvBucket, v, p int, n *node) {
+	h := n.buckets[b.name]
+	switch {
+	case x < 14:
+		for range 2 {
+			s.pump(p, b, v)
+		}
+	case x < 34:
+		for range 8 {
+			s.deliver(s.dice.plan.Intn(projectors), s.dice.plan.Intn(len(s.nodes)), b, s.dice.plan.Intn(vbuckets))
+		}
+	case !n.up || h == nil:
+	case x < 58:
+		s.storeStep(n, h)
+		s.checkQueues(n)
+	default:
+		for range 3 {
+			s.sideStep(n, h)
+		}
 	}
 }
 
