@@ -510,12 +510,15 @@ func (m *merger) adopt(x *Index) (held []partition.Copy) {
 }
 
 // place returns every slice of every replica that has no copy a new one, on the node with the fewest copies among those
-// that the definition allows; when it allows too few, on any.
+// that the definition allows; when it allows too few, on any, and when those are too few, on any that is to leave.
 func (m *merger) place(x *Index, held []partition.Copy) *Rejection {
 	f := &x.Definition
-	all := m.allowed(f.Nodes)
+	all := m.allowed(f.Nodes, false)
 	if len(all) <= int(f.Replicas) {
-		all = m.allowed(nil)
+		all = m.allowed(nil, false)
+	}
+	if len(all) <= int(f.Replicas) {
+		all = m.allowed(nil, true)
 	}
 	copies, load := slices.Clone(held), m.t.s.placed
 	for _, c := range held {
@@ -535,7 +538,7 @@ func (m *merger) place(x *Index, held []partition.Copy) *Rejection {
 				}
 			}
 			if best < 0 {
-				return reject(errcode.PlacementImpossible, "index %q on %q has %d replicas and needs %d indexers; %d are registered: start more",
+				return reject(errcode.PlacementImpossible, "index %q on %q has %d replicas and needs %d indexers; %d are there that stay: start more",
 					f.Name, f.Bucket,
 					f.Replicas, int(f.Replicas)+1, len(all))
 			}
@@ -549,9 +552,13 @@ func (m *merger) place(x *Index, held []partition.Copy) *Rejection {
 	return nil
 }
 
-// allowed returns the nodes that a definition allows by uuid or name, ascending; all when it names none.
-func (m *merger) allowed(names []string) (nodes []index.NodeID) {
+// allowed returns the nodes that a definition allows by uuid or name, ascending; all when it names none. None is being
+// removed; those that are to hold nothing in the end are among them with going only.
+func (m *merger) allowed(names []string, going bool) (nodes []index.NodeID) {
 	for i := range m.t.s.Indexers() {
+		if i.Evicting || m.t.s.Going(i.Node) && !going {
+			continue
+		}
 		if len(names) == 0 || slices.Contains(names, i.UUID) || slices.Contains(names, i.Name) {
 			nodes = append(nodes, i.Node)
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"tidemark/errcode"
@@ -227,6 +228,40 @@ func TestRestoreIntoANewCluster(t *testing.T) {
 		t.Fatalf("the index of a bucket that is not there: %+v", x)
 	}
 	n.stage2(b)
+}
+
+// TestRestorePlacesOnNodesThatStay: a restore puts no copy on an indexer that is being removed, and on one that is to
+// leave only where the others are too few.
+func TestRestorePlacesOnNodesThatStay(t *testing.T) {
+	from := upgraded(t)
+	from.must(create("lone", 0, 0, 1, 0, 1))
+	from.must(create("pair", 1, 0, 1, 1, 0))
+	b := from.backup()
+	for _, c := range []struct {
+		nodes        int
+		lone, paired []index.NodeID
+	}{{5, []index.NodeID{0, 3, 4}, []index.NodeID{0, 3, 4}}, {3, []index.NodeID{0}, []index.NodeID{0, 2}}} {
+		n := elsewhere(t, c.nodes)
+		n.must(&SetFormatLevel{Level: FormatLevel})
+		u := func(node index.NodeID) string { return n.state.Indexer(node).UUID }
+		n.must(&EvictIndexer{Node: 1, UUID: u(1), Revision: n.state.DefinitionsRevision()})
+		n.must(&SetIndexerGoing{Node: 2, UUID: u(2), Going: true})
+		n.stage(b, RestoreNewCluster)
+		n.must(&FinishRestore{ID: "r1", Epoch: 8, Buckets: []FoundBucket{{Name: "b", UUID: "elsewhere", VBuckets: 8}}})
+		for name, want := range map[string][]index.NodeID{"lone": c.lone, "pair": c.paired} {
+			for _, o := range n.state.IndexByName("b", name).Topology.Copies {
+				if !slices.Contains(want, o.Node) {
+					t.Errorf("%d indexers: slice %d of %s was placed on node %d, want one of %v", c.nodes, o.Slice, name, o.Node, want)
+				}
+			}
+		}
+	}
+	n := elsewhere(t, 2)
+	n.must(&SetFormatLevel{Level: FormatLevel})
+	n.must(&EvictIndexer{Node: 1, UUID: n.state.Indexer(1).UUID, Revision: n.state.DefinitionsRevision()})
+	n.stage(b, RestoreNewCluster)
+	n.refuse(&FinishRestore{ID: "r1", Epoch: 8, Buckets: []FoundBucket{{Name: "b", UUID: "elsewhere", VBuckets: 8}}},
+		errcode.PlacementImpossible)
 }
 
 // advanceless is a change that has nothing to do with indexes.
