@@ -22,6 +22,8 @@ type Seen struct {
 	Whole bool
 	// Away is for how long the node that it goes to has not been heard, in milliseconds, 0 when it lives.
 	Away int64
+	// Lost: the node that it comes from is away, or is being removed, and sends nothing.
+	Lost bool
 }
 
 // Bounds of a rebalance that is under way.
@@ -46,8 +48,7 @@ func Advance(seen []Seen, b Bounds, cancelling bool) (next []Transition) {
 	sends, receives := map[index.NodeID]int{}, map[index.NodeID]int{}
 	for i := range seen {
 		if y := &seen[i]; y.State == partition.RebalancePending || y.State == partition.RebalanceCatchup {
-			sends[y.Src.Node]++
-			receives[y.Dst.Node]++
+			y.counts(sends, receives)
 		}
 	}
 	for i := range seen {
@@ -56,17 +57,24 @@ func Advance(seen []Seen, b Bounds, cancelling bool) (next []Transition) {
 		}
 		y := &seen[i]
 		to, reason := y.goesOn(&b, cancelling)
-		if to == 0 || to == partition.RebalancePending && (sends[y.Src.Node] >= b.Sends ||
+		if to == 0 || to == partition.RebalancePending && (!y.Lost && sends[y.Src.Node] >= b.Sends ||
 			receives[y.Dst.Node] >= b.Receives) {
 			continue
 		}
 		if to == partition.RebalancePending {
-			sends[y.Src.Node]++
-			receives[y.Dst.Node]++
+			y.counts(sends, receives)
 		}
 		next = append(next, Transition{Step: y.Step, From: y.State, To: to, Reason: reason})
 	}
 	return next
+}
+
+// counts counts a step that is under way at the nodes that it gives work.
+func (y *Seen) counts(sends, receives map[index.NodeID]int) {
+	if !y.Lost {
+		sends[y.Src.Node]++
+	}
+	receives[y.Dst.Node]++
 }
 
 // goesOn returns the state that follows, 0 for none now. What is whole is not given up: to go on is the shorter way.

@@ -54,6 +54,29 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
+// A node that is lost sends nothing: as many copies of it are made anew at a time as the others receive.
+func TestWhatIsLostSendsNothing(t *testing.T) {
+	var seen []Seen
+	for i := range 6 {
+		seen = append(seen, Seen{Rebalance: partition.Rebalance{Step: uint32(i + 1), State: partition.RebalanceStart,
+			Src: partition.Shard{Node: 9}, Dst: partition.Shard{Node: index.NodeID(i % 3)}}, Wanted: true})
+	}
+	b := Bounds{Sends: 1, Receives: 1, Patience: 100, AtOnce: 9}
+	if got := Advance(seen, b, false); len(got) != 1 {
+		t.Errorf("of a node that lives: %+v", got)
+	}
+	for i := range seen {
+		seen[i].Lost = true
+	}
+	if got := Advance(seen, b, false); len(got) != 3 {
+		t.Errorf("of a node that is lost: %+v", got)
+	}
+	seen[0].State = partition.RebalanceCatchup
+	if got := Advance(seen, b, false); len(got) != 2 {
+		t.Errorf("while one is under way: %+v", got)
+	}
+}
+
 // However steps go on: no node has more in work than it may, and all come to an end.
 func TestAdvanceKeepsToBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -267,8 +267,7 @@ func (l *leader) stepRebalance() {
 	l.moves.atMS = l.nowMS
 	l.noteAway()
 	r := l.now.state.RebalanceUnderWay()
-	if r == nil {
-		l.repair()
+	if l.repair(r); r == nil {
 		return
 	}
 	var seen []rebalance.Seen
@@ -302,7 +301,9 @@ const stepsAtOnce = maxProposals / 2
 
 // see gathers what is known of a step.
 func (l *leader) see(y *partition.Rebalance) rebalance.Seen {
-	e := rebalance.Seen{Rebalance: *y, Away: l.awayFor(y.Dst.Node)}
+	src := l.now.state.Indexer(y.Src.Node)
+	e := rebalance.Seen{Rebalance: *y, Away: l.awayFor(y.Dst.Node), Lost: src == nil || src.Evicting ||
+		l.awayFor(y.Src.Node) > 0}
 	x := l.now.state.Index(y.Index)
 	if x == nil || x.Definition.State == index.Dropping {
 		return e
@@ -392,46 +393,65 @@ func (l *leader) awayFor(node index.NodeID) int64 {
 	return max(l.nowMS-since, 1)
 }
 
-// repair begins a rebalance where an indexer has been away for longer than it may: what it holds is made anew
-// elsewhere, and nothing else moves. When it comes back, what has been made anew meanwhile is dropped there.
-func (l *leader) repair() {
+// repair begins a rebalance where an indexer has been away for longer than it may: what it held is made anew elsewhere,
+// and nothing else moves. When it comes back, what has been made anew meanwhile is dropped there. Another rebalance that
+// is under way, r, is cancelled for that, unless it makes anew what was lost: it may go on for hours.
+func (l *leader) repair(r *statecontext.RebalanceJob) {
 	after := l.cfg.Settings.RepairAfter.Milliseconds()
 	if after <= 0 || l.nowMS < l.moves.failMS || l.now.state.FormatLevel() < statecontext.RebalanceFormat() ||
-		!l.mayPropose("rebalance") {
+		r != nil && (r.Cause == repairCause || r.Phase != statecontext.RebalanceRunning) || !l.mayPropose("rebalance") {
 		return
 	}
-	cluster, lost := l.cluster(), map[index.NodeID]bool{}
-	for i := range cluster.Nodes {
-		n := &cluster.Nodes[i]
-		if n.Role == rebalance.Lost && l.awayFor(n.ID) >= after && l.nowMS >= l.moves.restMS[n.ID] &&
-			l.now.state.Load(n.ID) > 0 &&
-			!l.now.state.Indexer(n.ID).Evicting {
-			lost[n.ID] = true
-		}
-	}
+	lost := l.lost(after)
 	if len(lost) == 0 {
 		return
 	}
-	p, err := rebalance.Make(cluster, rebalance.Options{Receives: repairReceives, Sends: repairReceives})
-	if err != nil {
-		l.log.Error("copies that were lost cannot be placed anew", "error", err)
-		l.moves.failMS = l.nowMS + rebalanceRest
-		return
-	}
 	start := &statecontext.StartRebalance{Cause: repairCause, WallMS: l.cfg.Now().UnixMilli(), Sends: repairReceives,
-		Receives: repairReceives}
-	start.Steps = begun(p, func(y *rebalance.Step) bool { return y.Kind == rebalance.Repair && lost[*y.From] })
-	if len(start.Steps) == 0 { // too few nodes live
+		Receives: repairReceives, Steps: l.lostSteps(lost)}
+	if len(start.Steps) == 0 { // too few nodes live, or all of it is under way
 		l.moves.failMS = l.nowMS + rebalanceRest
 		return
 	}
-	l.log.Warn("copies that were lost are made anew", "indexers", len(lost), "copies", len(start.Steps), "after",
-		time.Duration(after)*time.Millisecond)
-	l.propose("rebalance", start, func(l *leader, _ statecontext.Result, err error) {
+	failed := func(l *leader, _ statecontext.Result, err error) {
 		if err != nil {
 			l.moves.failMS = l.nowMS + rebalanceRest
 		}
-	})
+	}
+	away := time.Duration(after) * time.Millisecond
+	if r != nil {
+		l.log.Warn("a rebalance is cancelled, as copies that were lost come first; begin it again afterwards", "rebalance",
+			r.ID, "cause", r.Cause, "copies", len(start.Steps), "after", away)
+		l.propose("rebalance", &statecontext.CancelRebalance{ID: r.ID}, failed)
+		return
+	}
+	l.log.Warn("copies that were lost are made anew", "indexers", len(lost), "copies", len(start.Steps), "after", away)
+	l.propose("rebalance", start, failed)
+}
+
+// lost are the indexers that have been away for so long, in milliseconds, and have copies.
+func (l *leader) lost(after int64) map[index.NodeID]bool {
+	lost := map[index.NodeID]bool{}
+	for i := range l.now.state.Indexers() {
+		if l.awayFor(i.Node) >= after && l.role(l.now.state, i.Node) == rebalance.Lost && l.nowMS >= l.moves.restMS[i.Node] &&
+			l.now.state.Load(i.Node) > 0 && !i.Evicting {
+			lost[i.Node] = true
+		}
+	}
+	return lost
+}
+
+// lostSteps are what makes anew what indexers held, but for what the rebalance that is under way does already.
+func (l *leader) lostSteps(lost map[index.NodeID]bool) []partition.Rebalance {
+	p, err := rebalance.Make(l.cluster(), rebalance.Options{Receives: repairReceives, Sends: repairReceives})
+	if err != nil {
+		l.log.Error("copies that were lost cannot be placed anew", "error", err)
+		return nil
+	}
+	moving := map[index.CopyID]bool{}
+	for y := range l.now.state.RebalanceSteps() {
+		moving[y.Old] = moving[y.Old] || !y.State.Over()
+	}
+	return begun(p, func(y *rebalance.Step) bool { return y.Kind == rebalance.Repair && lost[*y.From] && !moving[y.Old] })
 }
 
 // repairCause is the cause of a rebalance that nobody asked for.

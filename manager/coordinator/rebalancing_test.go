@@ -263,6 +263,57 @@ func TestLostCopiesAreRepaired(t *testing.T) {
 	})
 }
 
+// What was lost does not wait for a rebalance that goes on and on: that one is cancelled. One that makes it anew itself
+// goes on.
+func TestARepairComesFirst(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.moving()
+		i1, i4 := w.nodeOf("i1"), w.indexer("i4")
+		never := func(never bool) {
+			i4.mu.Lock()
+			defer i4.mu.Unlock()
+			i4.never = never
+		}
+		never(true)
+		w.until("i4 is there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 4 })
+		_, id, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.step(partition.RebalanceCatchup)
+		w.die("i1")
+		time.Sleep(14 * time.Minute)
+		if p := w.log.State().Rebalance(id).Phase; p != statecontext.RebalanceRunning {
+			t.Fatalf("before the time is over: %v", p)
+		}
+		w.until("it gives way", 3*time.Minute, func() bool {
+			return w.log.State().Rebalance(id).Phase == statecontext.RebalanceCancelled
+		})
+		never(false)
+		w.until("the repair begins", time.Minute, func() bool { return w.log.State().Rebalance(id+1) != nil })
+		if held := w.rebalanced(5 * time.Minute); held[i1] != 0 {
+			t.Errorf("copies %v", held)
+		}
+		w.whole()
+
+		w.die("i2")
+		w.until("i2 is away", time.Minute, func() bool { s, _ := w.leader().Status(); return !alive(s, "i2") })
+		never(true)
+		if _, id, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Minute)
+		if p := w.log.State().Rebalance(id).Phase; p == statecontext.RebalanceCancelled || p == statecontext.RebalanceCancelling {
+			t.Errorf("one that makes anew what was lost: %v", p)
+		}
+	})
+}
+
+func alive(s Status, name string) bool {
+	i := slices.IndexFunc(s.Indexers, func(i IndexerStatus) bool { return i.Name == name })
+	return i >= 0 && s.Indexers[i].Life != liveness.Offline
+}
+
 // one starts an indexer with a READY index of that many slices and no replica, then a second indexer.
 func (w *world) one(slices uint16, second func(*fakeIndexer)) Outcome {
 	w.t.Helper()
