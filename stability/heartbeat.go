@@ -157,6 +157,17 @@ func (b *Bucket) heldBy(nowMS int64) []index.NodeID {
 	return held
 }
 
+// Settled reports whether every indexer that promotion waits for has made the last one.
+func (b *Bucket) Settled(nowMS int64) bool {
+	for _, p := range b.nodes {
+		if b.behind(p) > 0 && b.counts(p, nowMS) && !p.late && !b.recovers(p) &&
+			nowMS-p.movedMS <= b.cfg.StalledAfter.Milliseconds() {
+			return false
+		}
+	}
+	return true
+}
+
 // recovers reports whether an indexer does not take a stream that runs, as between DropData and the next BEGIN.
 func (b *Bucket) recovers(p *participant) bool {
 	for v, absent := range p.absent {

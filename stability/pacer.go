@@ -6,26 +6,44 @@ import "time"
 // A command larger than its share stretches the next tick in proportion.
 type Pacer struct {
 	Normal   time.Duration // least time between commands; 200 ms is 5 per second
-	Hurried  time.Duration // the same while a scan waits for session consistency; 50 ms is 20 per second
+	Hurried  time.Duration // the same while a scan waits for session consistency and indexers are behind
+	Settled  time.Duration // the same when no indexer is behind: the next promotion follows as soon as the last was made
 	MaxBytes int           // of one command
 	lastMS   int64
 	stretch  int64
 	sent     bool
 }
 
-// DefaultPacer is what the design asks for: 5 commands per second, 20 while a scan waits, 256 KiB each.
+// Urgency is who waits for the next promotion.
+type Urgency uint8
+
+const (
+	// Calm: nobody waits.
+	Calm Urgency = iota
+	// Hurry: a scan waits, or a build that has everything else, and some indexer has not made the last promotion.
+	Hurry
+	// HurrySettled: as Hurry, and every indexer that is waited for has made the last promotion.
+	HurrySettled
+)
+
+// DefaultPacer allows 5 commands per second, of 256 KiB each. While a scan waits the next one follows 5 ms after the last
+// if every indexer has made that, else after 50 ms: promotions come as fast as the indexers make them, and no faster.
 func DefaultPacer() Pacer {
-	return Pacer{Normal: 200 * time.Millisecond, Hurried: 50 * time.Millisecond, MaxBytes: 256 << 10}
+	return Pacer{Normal: 200 * time.Millisecond, Hurried: 50 * time.Millisecond, Settled: 5 * time.Millisecond,
+		MaxBytes: 256 << 10}
 }
 
 // Wait returns how long to wait at nowMS until a command may be proposed; 0 when it may be now.
-func (p *Pacer) Wait(nowMS int64, hurry bool) time.Duration {
+func (p *Pacer) Wait(nowMS int64, u Urgency) time.Duration {
 	if !p.sent || nowMS < p.lastMS { // the clock went back: do not stand still
 		return 0
 	}
 	gap := p.Normal
-	if hurry {
+	switch u {
+	case Hurry:
 		gap = p.Hurried
+	case HurrySettled:
+		gap = p.Settled
 	}
 	due := p.lastMS + gap.Milliseconds()*p.stretch
 	if due <= nowMS {

@@ -179,6 +179,8 @@ func (s *script) run(d *datadriven.TestData) string {
 			fmt.Fprintf(&out, "%d: behind %d, holds %v, ignored %q\n", p.Node, p.Behind, p.Holds, p.Ignored)
 		}
 		return out.String()
+	case "settled":
+		return fmt.Sprintf("%t\n", s.b.Settled(int64(num(d, "now", 0))))
 	case "lagging":
 		return fmt.Sprintf("%v\n", s.b.Lagging(int64(num(d, "now", 0))))
 	}
@@ -309,13 +311,13 @@ func endsSnapshot(complete map[timestamp.Position]bool, at timestamp.Position, l
 
 func TestPacer(t *testing.T) {
 	p := DefaultPacer()
-	if w := p.Wait(1000, false); w != 0 {
+	if w := p.Wait(1000, Calm); w != 0 {
 		t.Fatalf("the first command waits %v", w)
 	}
-	count := func(hurry bool, bytes int) int {
+	count := func(u Urgency, bytes int) int {
 		n := 0
 		for now := int64(10_000); now < 11_000; now += 5 {
-			if p.Wait(now, hurry) == 0 {
+			if p.Wait(now, u) == 0 {
 				p.Sent(now, bytes)
 				n++
 			}
@@ -324,15 +326,16 @@ func TestPacer(t *testing.T) {
 		return n
 	}
 	for _, c := range []struct {
-		hurry       bool
+		urgency     Urgency
 		bytes, want int
-	}{{false, 100, 5}, {true, 100, 20}, {true, 256 << 10, 20}, {true, 512 << 10, 10}, {false, 1 << 20, 2}} {
-		if got := count(c.hurry, c.bytes); got != c.want {
-			t.Errorf("hurry %v, %d bytes: %d commands in a second, want %d", c.hurry, c.bytes, got, c.want)
+	}{{Calm, 100, 5}, {Hurry, 100, 20}, {Hurry, 256 << 10, 20}, {Hurry, 512 << 10, 10}, {Calm, 1 << 20, 2},
+		{HurrySettled, 100, 200}, {HurrySettled, 512 << 10, 100}} {
+		if got := count(c.urgency, c.bytes); got != c.want {
+			t.Errorf("urgency %d, %d bytes: %d commands in a second, want %d", c.urgency, c.bytes, got, c.want)
 		}
 	}
 	p.Sent(50_000, 1)
-	if w := p.Wait(40_000, false); w != 0 {
+	if w := p.Wait(40_000, Calm); w != 0 {
 		t.Errorf("a clock that went back stops promotion for %v", w)
 	}
 }

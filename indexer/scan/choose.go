@@ -148,7 +148,8 @@ func (s *sliceplan) order(ref wire.StabilityRef, turn uint64, suspect func(index
 }
 
 // farBehind is how many promotions a copy lacks of those that another one has made when it is asked last. What others
-// hold is known a moment later than what one holds oneself: a promotion or two, at twenty a second.
+// hold is known a moment later than what one holds oneself: a promotion or two, as the next one is made when all have
+// made the last (stability.Pacer).
 const farBehind = 3
 
 // rank is 0 for a copy that holds ref, 2 for one that is far behind the newest, 1 between, 3 for one of a suspect node.

@@ -217,8 +217,8 @@ func (l *leader) loop(ctx context.Context) error {
 		if l.now.state.Epoch() != l.epoch {
 			return errRestored
 		}
-		if l.active && !l.promotion.flying && l.hurried() {
-			if wait := l.promotion.pacer.Wait(l.nowMS, true); wait > 0 {
+		if u := l.urgency(); l.active && !l.promotion.flying && u != stability.Calm {
+			if wait := l.promotion.pacer.Wait(l.nowMS, u); wait > 0 {
 				pace.Reset(wait)
 			}
 		}

@@ -82,7 +82,7 @@ func (l *leader) wantHW() {
 // promote commits the next stability timestamps of all buckets in one command, at the pacer's rate. What is committed
 // is published when the state shows it.
 func (l *leader) promote() {
-	if l.promotion.flying || len(l.buckets.byName) == 0 || l.promotion.pacer.Wait(l.nowMS, l.hurried()) > 0 {
+	if l.promotion.flying || len(l.buckets.byName) == 0 || l.promotion.pacer.Wait(l.nowMS, l.urgency()) > 0 {
 		return
 	}
 	advances, size := l.advances()
@@ -426,17 +426,22 @@ func (b *bucket) fail(err error) {
 	b.waiters = nil
 }
 
-// hurried reports whether a scan waits for a promotion, or a build that has everything else.
-func (l *leader) hurried() bool {
-	if l.duties.nearlyReady {
-		return true
+// urgency reports whether a scan waits for a promotion, or a build that has everything else, and whether the indexers
+// of all buckets are ready for one.
+func (l *leader) urgency() stability.Urgency {
+	waits := l.duties.nearlyReady
+	for _, b := range l.buckets.ordered {
+		waits = waits || len(b.waiters) > 0
+	}
+	if !waits {
+		return stability.Calm
 	}
 	for _, b := range l.buckets.ordered {
-		if len(b.waiters) > 0 {
-			return true
+		if b.wanted && !b.stab.Settled(l.nowMS) {
+			return stability.Hurry
 		}
 	}
-	return false
+	return stability.HurrySettled
 }
 
 // syncWait is how long a projector may hold back a fresh report until it has what is wanted. It is short, because scans
