@@ -146,7 +146,7 @@ func (s *Sim) settings() coordinator.Settings {
 		Streams: streams.Config{AnswerWait: 200 * time.Millisecond, BeginWait: 300 * time.Millisecond, RetryWait: 50 * time.Millisecond,
 			MismatchWait: mismatch, ReportGrace: 300 * time.Millisecond, DealEvery: 300 * time.Millisecond, MaxDoublings: 3,
 			StuckAfter: 10 * time.Second, Without: s.off.streams},
-		Pacer:     stability.Pacer{Normal: 40 * time.Millisecond, Hurried: 20 * time.Millisecond,
+		Pacer: stability.Pacer{Normal: 40 * time.Millisecond, Hurried: 20 * time.Millisecond,
 			Settled: 20 * time.Millisecond, MaxBytes: 256 << 10},
 		HelloWait: 400 * time.Millisecond, SuspectAfter: 500 * time.Millisecond, OfflineAfter: 1200 * time.Millisecond,
 		ProbeRest: time.Hour, // SYNC, by which projectors are asked whether they live, is not simulated
