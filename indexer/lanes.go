@@ -246,9 +246,12 @@ func (k *bucket) doTask(ctx context.Context, n *lane, t task) {
 	if ctx.Err() != nil {
 		return // nobody takes it any more; what was written says by itself how far it is
 	}
-	if o.again != nil {
+	switch {
+	case o.again != nil:
 		n.lost.Store(true)
 		k.tell(ctx, result{reopened: n})
+	case o.shut && !n.lost.Swap(true):
+		k.revive(ctx, n)
 	}
 	u.failed[t.at].Store(o != outcome{})
 	shown := u.batch != nil && u.batch.Copies[t.at].Serves && u.servingLeft.Add(-1) == 0

@@ -1,8 +1,13 @@
 package indexer
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,6 +43,7 @@ func writeNow(t testing.TB, k *bucket, b *ingest.Batch) {
 type laneWorld struct {
 	t      *testing.T
 	k      *bucket
+	dir    string
 	begun  chan task
 	goOn   map[index.CopyID]chan struct{}
 	seqno  uint64 // of the side stream
@@ -50,11 +56,12 @@ func newLaneWorld(t *testing.T) *laneWorld {
 	t.Helper()
 	k := testBucketLoop(t)
 	k.x.cfg.QueueBytes = 64 << 20
-	st, err := storage.Open(storage.Options{Dir: t.TempDir()})
+	dir := t.TempDir()
+	st, err := storage.Open(storage.Options{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &laneWorld{t: t, k: k, begun: make(chan task, 100), goOn: map[index.CopyID]chan struct{}{1: make(chan struct{},
+	w := &laneWorld{t: t, k: k, dir: dir, begun: make(chan task, 100), goOn: map[index.CopyID]chan struct{}{1: make(chan struct{},
 		100), 2: make(chan struct{}, 100)}}
 	k.lanes = newLanes(func(n *lane, task task) {
 		w.begun <- task
@@ -347,5 +354,64 @@ func TestRetakenCopyHoldsNothing(t *testing.T) {
 	w.k.x.snapshots.add(1, held{snap: snap}) // as soon as it is exact again
 	if len(w.k.x.snapshots.refs(1)) != 1 {
 		t.Error("it holds no snapshot that was made after it")
+	}
+}
+
+// TestACopyIsRevived: a copy that must be opened again, and cannot be for a time, is opened as soon as it can be; the
+// node's health says so meanwhile. No other copy waits for it, and nothing is written to it behind what it lacks.
+func TestACopyIsRevived(t *testing.T) {
+	w := newLaneWorld(t)
+	slice := w.k.slices[1]
+	var folder string
+	if err := filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && folder == "" && strings.HasPrefix(d.Name(), slice.Meta().Copy.String()) {
+			folder = path
+		}
+		return err
+	}); err != nil || folder == "" {
+		t.Fatal("no folder of the copy", err)
+	}
+	away := filepath.Join(t.TempDir(), "away")
+	if err := errors.Join(os.Rename(folder, away), os.WriteFile(folder, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.k.reopen(t.Context(), slice); err == nil {
+		t.Fatal("a copy without a folder was opened")
+	}
+	if said := w.k.x.health.get(); !strings.Contains(said, "cannot be opened again") {
+		t.Errorf("health %q", said)
+	}
+	for n := range uint64(2) {
+		w.promote()
+		for range w.k.under[len(w.k.under)-1].batch.Copies {
+			w.begins()
+		}
+		w.ends(1)
+		w.ends(2)
+		for len(w.k.under) > 0 {
+			w.result()
+		}
+		if got := w.acked(); len(got) != int(n)+1 {
+			t.Fatalf("acknowledged %v", got)
+		}
+	}
+	if !w.k.laneOf[1].lost.Load() {
+		t.Error("the lane of a copy that lacks what it was handed is not lost")
+	}
+	if err := errors.Join(os.Remove(folder), os.Rename(away, folder)); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.result(); r.reopened == nil || r.reopened.copy != 1 {
+		t.Fatalf("the loop is told of %+v", r)
+	}
+	if said := w.k.x.health.get(); said != "" || w.k.laneOf[1] != nil {
+		t.Errorf("health %q, lane %v", said, w.k.laneOf[1])
+	}
+	snap, err := slice.Snapshot()
+	if err == nil {
+		err = snap.Close()
+	}
+	if err != nil {
+		t.Errorf("it is not open: %v", err)
 	}
 }

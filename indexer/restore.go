@@ -31,6 +31,7 @@ type restored struct {
 type putBack struct {
 	what   []ingest.Restore
 	slices map[index.CopyID]*storage.Slice
+	lanes  map[index.CopyID]*lane
 	done   []restored
 	again  []*lane
 	ended  chan struct{} // closed when the loop has heard of it
@@ -39,6 +40,10 @@ type putBack struct {
 // handRestores lets vbuckets be put back. Nothing else is under way, or begun meanwhile.
 func (k *bucket) handRestores(ctx context.Context, what []ingest.Restore) {
 	p := &putBack{what: what, slices: maps.Clone(k.slices), ended: make(chan struct{})}
+	p.lanes = map[index.CopyID]*lane{}
+	for _, r := range what {
+		p.lanes[r.Copy] = k.lane(r.Copy)
+	}
 	k.puts = p
 	k.lanes.all.Add(1)
 	go func() {
@@ -86,10 +91,13 @@ func (k *bucket) restore(ctx context.Context, p *putBack) {
 	}
 	_ = g.Wait() // the functions give no errors
 	for i, o := range outcomes {
-		if o.again != nil {
+		switch n := p.lanes[order[i]]; {
+		case o.again != nil:
 			p.again = append(p.again, &lane{copy: order[i], slice: o.again})
-		} else if !o.missing {
+		case !o.missing:
 			p.done = append(p.done, backs[i]...)
+		case o.shut && n != nil && !n.lost.Swap(true):
+			k.revive(ctx, n)
 		}
 	}
 }

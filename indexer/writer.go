@@ -19,6 +19,9 @@ const (
 	retryMost  = time.Second
 	// hangs is how long one write may take until the node's health says so.
 	hangs = 30 * time.Second
+	// reviveFirst and reviveMost bound the pause before a copy is opened again that could not be.
+	reviveFirst = 100 * time.Millisecond
+	reviveMost  = 30 * time.Second
 	// recoverTimeout bounds the wait for scans that still read a copy that must be opened again.
 	recoverTimeout = 30 * time.Second
 )
@@ -66,6 +69,7 @@ type result struct {
 // outcome of one copy's write.
 type outcome struct {
 	missing bool
+	shut    bool           // and the copy is there, but could not be opened again: see revive
 	again   *storage.Slice // was reopened: the write is lost
 }
 
@@ -89,7 +93,7 @@ func (k *bucket) persistentlyWithin(ctx context.Context, s *storage.Slice, patie
 			}
 			return outcome{}
 		case errors.Is(err, storage.ErrClosed):
-			return outcome{missing: true}
+			return outcome{missing: true, shut: !s.Ended()}
 		case ctx.Err() != nil:
 			return outcome{}
 		}
@@ -98,8 +102,7 @@ func (k *bucket) persistentlyWithin(ctx context.Context, s *storage.Slice, patie
 			wake(k.x.report)
 		}
 		if errors.Is(err, storage.ErrReopen) || errors.Is(err, storage.ErrDamaged) {
-			if k.reopen(ctx, s) {
-				k.x.health.set(source, "")
+			if k.reopen(ctx, s) == nil {
 				return outcome{again: s}
 			}
 		}
@@ -130,19 +133,51 @@ func (k *bucket) watched(source string, patience time.Duration, f func() error) 
 	return err
 }
 
-// reopen brings a copy back to its last durable batch.
-func (k *bucket) reopen(ctx context.Context, s *storage.Slice) bool {
-	k.x.snapshots.drop(s.Meta().Copy)
+// reopen brings a copy back to its last durable batch. The node's health says when that fails.
+func (k *bucket) reopen(ctx context.Context, s *storage.Slice) error {
+	id := s.Meta().Copy
+	source := copySource + id.String()
+	k.x.snapshots.drop(id)
 	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
 	defer cancel()
 	r, err := s.Recover(ctx)
-	if err != nil {
-		k.log.Error("a copy cannot be opened again", "copy", s.Meta().Copy, "error", err)
-		return false
+	switch {
+	case errors.Is(err, storage.ErrClosed): // it has gone meanwhile
+		k.x.health.set(source, "")
+	case err != nil:
+		if k.x.health.set(source, fmt.Sprintf("it cannot be opened again, which is tried again and again: %v", err)) {
+			k.log.Error("a copy cannot be opened again; trying again", "copy", id, "error", err)
+			wake(k.x.report)
+		}
+	default:
+		k.x.health.set(source, "")
+		k.log.Warn("a copy was opened again; what it lacks is streamed again", "copy", id, "outcome", r.Outcome,
+			"cause", r.Cause)
+		wake(k.x.report)
 	}
-	k.log.Warn("a copy was opened again; what it lacks is streamed again", "copy", s.Meta().Copy, "outcome", r.Outcome,
-		"cause", r.Cause)
-	return true
+	return err
+}
+
+// revive opens a copy of which a try has failed, with growing pauses, until it is open or has gone. Its lane is lost
+// from the beginning: nothing is written to it behind what it lacks, and no other copy waits for it. It is not called by
+// two for the same lane.
+func (k *bucket) revive(ctx context.Context, n *lane) {
+	k.lanes.all.Add(1)
+	go func() {
+		defer k.lanes.all.Done()
+		for pause := reviveFirst; ; pause = min(2*pause, reviveMost) {
+			if sleep(ctx, pause) != nil {
+				return
+			}
+			err := k.reopen(ctx, n.slice)
+			if err == nil {
+				k.tell(ctx, result{reopened: n})
+			}
+			if err == nil || errors.Is(err, storage.ErrClosed) {
+				return
+			}
+		}
+	}()
 }
 
 // writeCopy is one copy's share of a batch.

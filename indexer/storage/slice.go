@@ -115,6 +115,14 @@ func (s *Slice) install(g *generation) (old *generation) {
 // Meta returns what the copy is.
 func (s *Slice) Meta() Meta { return s.meta }
 
+// Ended reports whether the copy was dropped, or its store was closed. One that is closed and has not ended is to be
+// opened by Recover.
+func (s *Slice) Ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}
+
 // Recovery says how the copy was opened.
 func (s *Slice) Recovery() Recovery {
 	s.mu.Lock()
