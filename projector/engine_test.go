@@ -249,9 +249,9 @@ func TestAVBucketThatLeftIsEnded(t *testing.T) {
 	w.expect(3, "1:STREAM_BEGIN@0")
 	w.expect(4, "1:STREAM_BEGIN@0")
 	b := w.p.bucket(testBucket)
-	b.checkOwnership()
+	b.look(true)
 	e.set(func() { delete(e.active, 3) })
-	b.checkOwnership()
+	b.look(true)
 	w.expect(3, "1:STREAM_BEGIN@0", "1:STREAM_END@0")
 	w.eventually("the stream is closed at KV", func() bool { return e.stream(3).peer == nil })
 	if r := w.startAt(3, 2, 0); r.Outcome != wire.StartNotMine {
@@ -277,10 +277,10 @@ func TestAVBucketThatCameBackIsEnded(t *testing.T) {
 	e.stream(5).write(0, 100) // all that KV has, it says
 	w.eventually("all of vbucket 5", func() bool { return len(w.data.story(5)) == 101 })
 	b := w.p.bucket(testBucket)
-	b.checkOwnership()
+	b.look(true)
 	e.set(func() { delete(e.streams, 3) })
 	asked := e.requests()
-	b.checkOwnership() // 3 and 4 are silent, and only of 3 KV has no stream
+	b.look(true) // 3 and 4 are silent, and only of 3 KV has no stream
 	w.expect(3, "1:STREAM_BEGIN@0", "1:STREAM_END@0")
 	if n := e.requests() - asked; n != 1 {
 		t.Errorf("%d requests were not for a stream that is there, want that for vbucket 3 alone", n)

@@ -51,9 +51,6 @@ func (b *bucket) watch() {
 // looksAtOnce is how many silent streams KV is asked about at a time.
 const looksAtOnce = 64
 
-// checkOwnership is a look that also asks for streams that bring nothing.
-func (b *bucket) checkOwnership() { b.look(true) }
-
 // look ends the streams of vbuckets that KV does not host any more, and those that KV does not have any more. A
 // vbucket may have left and come back since the last look: then KV hosts it, and has nothing for the stream of before.
 // So a stream that has brought nothing since the last look, though KV is at another seqno, is asked for. It may as well

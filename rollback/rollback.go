@@ -58,31 +58,6 @@ func (s Step) CheckNext(to Step) error {
 	return fmt.Errorf("%w: from %s to %s", ErrStep, s, to)
 }
 
-// Hold is a state that a slice can be in or go back to, for one vbucket: its live state, a snapshot, a checkpoint.
-type Hold struct {
-	Reach uint64                // highest seqno, window end or floor that it may reflect
-	Log   timestamp.FailoverLog // under which it was taken
-}
-
-// Valid is the branch rule: everything that the state may reflect is on the producer's branch. A state that reflects
-// nothing is always valid.
-func (h Hold) Valid(producer timestamp.FailoverLog) bool {
-	return h.Reach == 0 || h.Reach <= h.Log.Common(producer)
-}
-
-// Zero says that no state is valid: the vbucket's range is deleted and streamed again.
-const Zero = -1
-
-// Choose returns the place in newestFirst of the first state that is valid on the producer's log, or Zero.
-func Choose(newestFirst []Hold, producer timestamp.FailoverLog) int {
-	for i, h := range newestFirst {
-		if h.Valid(producer) {
-			return i
-		}
-	}
-	return Zero
-}
-
 // Failover returns the failover timestamp: per vbucket min(current, the highest seqno that its branch shares with
 // KV's). logs has one failover log per vbucket; the error wraps timestamp.ErrLength when there are not as many.
 func Failover(current timestamp.Vector, logs []timestamp.FailoverLog) (timestamp.Vector, error) {

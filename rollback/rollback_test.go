@@ -19,41 +19,6 @@ func log(pairs ...uint64) (l timestamp.FailoverLog) {
 
 const a, b, c, x = 0xA, 0xB, 0xC, 0x99
 
-// TestBranchRule is the example of the design: branch C began at 500, B covers 300 to 500, A 0 to 300.
-func TestBranchRule(t *testing.T) {
-	kv := log(c, 500, b, 300, a, 0)
-	for _, tc := range []struct {
-		name string
-		h    Hold
-		ok   bool
-	}{
-		{"on A beyond its end", Hold{350, log(a, 0)}, false},
-		{"on A up to its end", Hold{300, log(a, 0)}, true},
-		{"on B, continues on C", Hold{450, log(b, 300, a, 0)}, true},
-		{"where C began", Hold{500, log(b, 300, a, 0)}, true},
-		{"on C", Hold{9000, log(c, 500, b, 300, a, 0)}, true},
-		{"on a branch that KV never had", Hold{1, log(x, 0)}, false},
-		{"nothing at all", Hold{0, log(x, 0)}, true},
-		{"a lost branch that left B at 400", Hold{420, log(x, 400, b, 300, a, 0)}, false},
-		{"the same, before it left", Hold{390, log(x, 400, b, 300, a, 0)}, true},
-	} {
-		if got := tc.h.Valid(kv); got != tc.ok {
-			t.Errorf("%s: valid %v, want %v", tc.name, got, tc.ok)
-		}
-	}
-}
-
-func TestChoose(t *testing.T) {
-	kv := log(b, 6, a, 0)
-	// 4 out of a window (0,10] reaches 10: something at 2 may have been hidden by a lost 9.
-	if got := Choose([]Hold{{12, log(a, 0)}, {10, log(a, 0)}, {6, log(a, 0)}, {3, log(a, 0)}}, kv); got != 2 {
-		t.Errorf("chose %d, want the newest valid one, 2", got)
-	}
-	if got := Choose([]Hold{{12, log(a, 0)}, {10, log(a, 0)}}, kv); got != Zero {
-		t.Errorf("chose %d, want zero", got)
-	}
-}
-
 func TestSteps(t *testing.T) {
 	legal := map[[2]Step]bool{{None, Started}: true, {Started, Prepare}: true, {Prepare, Restart}: true,
 		{Restart, Rollback}: true,

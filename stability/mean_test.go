@@ -33,7 +33,21 @@ func TestDivide(t *testing.T) {
 	})
 }
 
-// The quick mean is the mean of timestamp.Mean, which knows no shortcuts, for any number of members.
+// mean is the mean without shortcuts: per vbucket, rounded down, without an overflow.
+func mean(vectors []timestamp.Vector) []uint64 {
+	count := uint64(len(vectors))
+	out := make([]uint64, vectors[0].Len())
+	for v := range out {
+		var quotient, remainder uint64
+		for _, t := range vectors {
+			quotient, remainder = quotient+t.Seqnos[v]/count, remainder+t.Seqnos[v]%count
+		}
+		out[v] = quotient + remainder/count
+	}
+	return out
+}
+
+// The quick mean is the mean without shortcuts, for any number of members.
 func TestPlainMean(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const n = 5
@@ -55,13 +69,10 @@ func TestPlainMean(t *testing.T) {
 		}
 		members, _ := b.members(0)
 		b.meanHW(members)
-		want, err := timestamp.Mean(all)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := mean(all)
 		for v, s := range b.mean {
-			if s != want.Seqnos[v] {
-				t.Fatalf("mean %v, want %v", b.mean, want.Seqnos)
+			if s != want[v] {
+				t.Fatalf("mean %v, want %v", b.mean, want)
 			}
 		}
 	})

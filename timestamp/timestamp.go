@@ -199,34 +199,6 @@ func (t Vector) Max(o Vector) error {
 	return nil
 }
 
-// Mean returns the mean sequence number per vbucket, rounded down, with the vbuuid of the highest position. The error
-// wraps ErrLength: the vectors differ in length, or there are none.
-func Mean(vectors []Vector) (Vector, error) {
-	if len(vectors) == 0 {
-		return Vector{}, fmt.Errorf("%w: mean of no vectors", ErrLength)
-	}
-	n := vectors[0].Len()
-	mean := New(n)
-	for _, t := range vectors {
-		if t.Len() != n {
-			return Vector{}, fmt.Errorf("%w: %d and %d", ErrLength, n, t.Len())
-		}
-	}
-	count := uint64(len(vectors))
-	for v := range n {
-		var quotient, remainder, top uint64
-		for _, t := range vectors {
-			s := t.Seqnos[v]
-			quotient, remainder = quotient+s/count, remainder+s%count
-			if s >= top {
-				top, mean.VBUUIDs[v] = s, t.VBUUIDs[v]
-			}
-		}
-		mean.Seqnos[v] = quotient + remainder/count
-	}
-	return mean, nil
-}
-
 // Total is the sum of all sequence numbers: a measure of work for progress bars, never of order.
 func (t Vector) Total() uint64 {
 	var sum uint64

@@ -35,13 +35,9 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-func TestMeanMinMax(t *testing.T) {
+func TestMinMax(t *testing.T) {
 	// The worked example of the design: HW of two indexers over four vbuckets.
 	a, b := vec(1, 10, 2, 20, 0, 0, 4, 40), vec(1, 14, 2, 16, 0, 0, 4, 44)
-	m, err := Mean([]Vector{a, b})
-	if err != nil || !m.Equal(vec(1, 12, 2, 18, 0, 0, 4, 42)) {
-		t.Errorf("mean %v, %v", m, err)
-	}
 	low, high := a.Clone(), a.Clone()
 	if low.Min(b) != nil || !low.Equal(vec(1, 10, 2, 16, 0, 0, 4, 40)) {
 		t.Errorf("min %v", low)
@@ -49,15 +45,8 @@ func TestMeanMinMax(t *testing.T) {
 	if high.Max(b) != nil || !high.Equal(vec(1, 14, 2, 20, 0, 0, 4, 44)) {
 		t.Errorf("max %v", high)
 	}
-	if _, err := Mean([]Vector{a, vec(1, 1)}); !errors.Is(err, ErrLength) {
-		t.Errorf("mean of unequal lengths: %v", err)
-	}
 	if err := low.Min(vec(1, 1)); !errors.Is(err, ErrLength) {
 		t.Errorf("min of unequal lengths: %v", err)
-	}
-	huge, _ := Mean([]Vector{vec(1, Infinity), vec(1, Infinity), vec(1, Infinity)})
-	if huge.Seqnos[0] != Infinity {
-		t.Errorf("the mean overflows: %d", huge.Seqnos[0])
 	}
 }
 
@@ -228,5 +217,31 @@ func TestLongLogsAreCut(t *testing.T) {
 	back, rest, err := DecodeLog(AppendLog(nil, long))
 	if err != nil || len(rest) > 0 || !back.Equal(long[:64]) {
 		t.Errorf("%d entries, %d bytes left, %v", len(back), len(rest), err)
+	}
+}
+
+// TestCommon is the example of the design: branch C began at 500, B covers 300 to 500, A 0 to 300. A state counts when
+// all that it may reflect lies on KV's branch.
+func TestCommon(t *testing.T) {
+	const a, b, c, x = 0xA, 0xB, 0xC, 0x99
+	kv := FailoverLog{{c, 500}, {b, 300}, {a, 0}}
+	for _, tc := range []struct {
+		name  string
+		reach uint64
+		log   FailoverLog
+		ok    bool
+	}{
+		{"on A beyond its end", 350, FailoverLog{{a, 0}}, false},
+		{"on A up to its end", 300, FailoverLog{{a, 0}}, true},
+		{"on B, continues on C", 450, FailoverLog{{b, 300}, {a, 0}}, true},
+		{"where C began", 500, FailoverLog{{b, 300}, {a, 0}}, true},
+		{"on C", 9000, FailoverLog{{c, 500}, {b, 300}, {a, 0}}, true},
+		{"on a branch that KV never had", 1, FailoverLog{{x, 0}}, false},
+		{"a lost branch that left B at 400", 420, FailoverLog{{x, 400}, {b, 300}, {a, 0}}, false},
+		{"the same, before it left", 390, FailoverLog{{x, 400}, {b, 300}, {a, 0}}, true},
+	} {
+		if got := tc.reach <= tc.log.Common(kv); got != tc.ok {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.ok)
+		}
 	}
 }
