@@ -334,9 +334,28 @@ func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subs
 	if err == nil && (reply.VBuckets < 1 || reply.VBuckets > timestamp.MaxVBuckets) {
 		err = fmt.Errorf("an answer that says of bucket %s that it has %d vbuckets", s.cfg.Bucket, reply.VBuckets)
 	}
+	back, recreated := s.note(addr, req, reply, err)
+	if recreated != nil {
+		return recreated
+	}
+	if err != nil {
+		return s.refused(addr, err)
+	}
+	for _, r := range back {
+		if err := s.rollBack(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// note writes down which vbuckets an answer has begun, none when err says that there is no answer; back are those that
+// have to go back first.
+func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscription, err error) (
+	back []*wire.StartResult, recreated error) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	begun := map[uint16]bool{}
-	var back []*wire.StartResult
 	if err == nil {
 		s.missing = time.Time{}
 		delete(s.told, addr)
@@ -349,8 +368,7 @@ func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subs
 			}
 		}
 		if s.cluster = reply.ClusterID; s.uuid != reply.BucketUUID {
-			s.mu.Unlock()
-			return fmt.Errorf("%w: %s", ErrRecreated, s.cfg.Bucket)
+			return nil, fmt.Errorf("%w: %s", ErrRecreated, s.cfg.Bucket)
 		}
 		for i := range reply.Results {
 			switch r := &reply.Results[i]; r.Outcome {
@@ -374,16 +392,7 @@ func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subs
 			v.request, v.owner = 0, nil
 		}
 	}
-	s.mu.Unlock()
-	if err != nil {
-		return s.refused(addr, err)
-	}
-	for _, r := range back {
-		if err := s.rollBack(ctx, r); err != nil {
-			return err
-		}
-	}
-	return nil
+	return back, nil
 }
 
 // begin makes the vbuckets; the lock is held.

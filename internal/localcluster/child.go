@@ -267,56 +267,60 @@ func (c *Cluster) waitReady(ctx context.Context) (missing map[string]error, err 
 	}
 	client := &http.Client{Timeout: readyCallLimit, Transport: &http.Transport{DisableKeepAlives: true,
 		TLSClientConfig: conf}}
-	type answer struct {
-		child *child
-		err   error
-	}
 	waiting, stop := context.WithCancel(limit)
-	answers := make(chan answer, len(c.children))
+	answers := make(chan childAnswer, len(c.children))
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer stop()
-	missing = map[string]error{}
-	up := map[role]int{}
+	seen := roll{missing: map[string]error{}, up: map[role]int{}}
 	for _, ch := range c.children {
-		missing[ch.id] = nil
-		all.Go(func() { answers <- answer{ch, ch.answers(waiting, client)} })
+		seen.missing[ch.id] = nil
+		all.Go(func() { answers <- childAnswer{ch, ch.answers(waiting, client)} })
 	}
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
 	var enough time.Time // since when the cluster can serve
-	for len(missing) > 0 && waiting.Err() == nil {
+	for len(seen.missing) > 0 && waiting.Err() == nil {
 		select {
 		case a := <-answers:
-			if missing[a.child.id] = a.err; a.err == nil {
-				delete(missing, a.child.id)
-				up[a.child.role]++
-			}
+			seen.take(a)
 		case <-tick.C:
 		}
-		if enough.IsZero() && c.canServe(up) {
+		if enough.IsZero() && c.canServe(seen.up) {
 			enough = time.Now()
 		}
-		if !enough.IsZero() && (time.Since(enough) > patience || c.hopeless(missing)) {
+		if !enough.IsZero() && (time.Since(enough) > patience || c.hopeless(seen.missing)) {
 			stop()
 		}
 	}
 	stop()
 	all.Wait()
-	for close(answers); ; {
-		a, ok := <-answers
-		if !ok {
-			break
-		}
-		if missing[a.child.id] = a.err; a.err == nil {
-			delete(missing, a.child.id)
-			up[a.child.role]++
-		}
+	close(answers)
+	for a := range answers {
+		seen.take(a)
 	}
-	if !c.canServe(up) {
-		return nil, c.notReady(missing)
+	if !c.canServe(seen.up) {
+		return nil, c.notReady(seen.missing)
 	}
-	return missing, c.finish(limit, client, c.cfg.KV+up[roleIndexer])
+	return seen.missing, c.finish(limit, client, c.cfg.KV+seen.up[roleIndexer])
+}
+
+type childAnswer struct {
+	child *child
+	err   error
+}
+
+// roll is who has answered.
+type roll struct {
+	missing map[string]error // by id: why, as far as it is known
+	up      map[role]int
+}
+
+func (r *roll) take(a childAnswer) {
+	if r.missing[a.child.id] = a.err; a.err == nil {
+		delete(r.missing, a.child.id)
+		r.up[a.child.role]++
+	}
 }
 
 // canServe reports whether what answers is enough to work with: a majority of the managers that were not removed, all

@@ -42,10 +42,20 @@ func (m Map) StartRebalance(id string, add []Node, remove []string) (Map, error)
 	if len(stay) == 0 || len(n.Nodes) > MaxNodes {
 		return m, fmt.Errorf("%w: %d nodes would remain, want 1 to %d", ErrMap, len(stay), MaxNodes)
 	}
+	op, err := n.operation(id, stay)
+	if err != nil {
+		return m, err
+	}
+	n.Operation = op
+	return n, nil
+}
+
+// operation is what brings all vbuckets to those nodes.
+func (m Map) operation(id string, stay []string) (*Operation, error) {
 	op := &Operation{ID: id, Nodes: stay}
-	for _, b := range n.Buckets {
+	for _, b := range m.Buckets {
 		if len(b.Chains) < len(stay) {
-			return m, fmt.Errorf("%w: bucket %q has %d vbuckets for %d nodes: want at least one each", ErrMap, b.Name,
+			return nil, fmt.Errorf("%w: bucket %q has %d vbuckets for %d nodes: want at least one each", ErrMap, b.Name,
 				len(b.Chains), len(stay))
 		}
 		target := place(b.Chains, stay, b.Replicas)
@@ -56,8 +66,7 @@ func (m Map) StartRebalance(id string, add []Node, remove []string) (Map, error)
 			}
 		}
 	}
-	n.Operation = op
-	return n, nil
+	return op, nil
 }
 
 func (m Map) ids() (out []string) {

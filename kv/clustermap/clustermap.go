@@ -206,21 +206,29 @@ func (m Map) Check(specs []Spec) error {
 		return fmt.Errorf("%w: its leader %q is no member", ErrMap, m.Leader)
 	}
 	for i, s := range specs {
-		b := m.Bucket(s.Name)
-		switch {
-		case b == nil || b.UUID != s.UUID:
-			return fmt.Errorf("%w: the cluster has no bucket %q (%s): a bucket keeps its name and uuid", ErrMap, s.Name, s.UUID)
-		case len(b.Chains) != s.VBuckets:
-			return fmt.Errorf("%w: bucket %q was made with %d vbuckets, wanted %d: the number cannot change", ErrMap, s.Name,
-				len(b.Chains), s.VBuckets)
-		case m.Operation != nil && len(m.Operation.Targets[i]) != s.VBuckets:
-			return fmt.Errorf("%w: bucket %q: an operation for %d of %d vbuckets", ErrMap, s.Name, len(m.Operation.Targets[i]),
-				s.VBuckets)
+		if err := m.checkBucket(i, s); err != nil {
+			return err
 		}
-		for v, chain := range b.Chains {
-			if err := m.checkChain(chain); err != nil {
-				return fmt.Errorf("bucket %q vbucket %d: %w", s.Name, v, err)
-			}
+	}
+	return nil
+}
+
+// checkBucket looks at the bucket that is configured at that place.
+func (m Map) checkBucket(i int, s Spec) error {
+	b := m.Bucket(s.Name)
+	switch {
+	case b == nil || b.UUID != s.UUID:
+		return fmt.Errorf("%w: the cluster has no bucket %q (%s): a bucket keeps its name and uuid", ErrMap, s.Name, s.UUID)
+	case len(b.Chains) != s.VBuckets:
+		return fmt.Errorf("%w: bucket %q was made with %d vbuckets, wanted %d: the number cannot change", ErrMap, s.Name,
+			len(b.Chains), s.VBuckets)
+	case m.Operation != nil && len(m.Operation.Targets[i]) != s.VBuckets:
+		return fmt.Errorf("%w: bucket %q: an operation for %d of %d vbuckets", ErrMap, s.Name, len(m.Operation.Targets[i]),
+			s.VBuckets)
+	}
+	for v, chain := range b.Chains {
+		if err := m.checkChain(chain); err != nil {
+			return fmt.Errorf("bucket %q vbucket %d: %w", s.Name, v, err)
 		}
 	}
 	return nil

@@ -23,31 +23,8 @@ func (c *conn) dispatch(ctx context.Context, f mcbp.Frame) error {
 			return nil
 		}
 	}
-	switch f.Op {
-	case mcbp.OpQuit:
-		c.status(f.Header, mcbp.StatusOK, nil)
-		return errQuit
-	case mcbp.OpQuitQ:
-		return errQuit
-	case mcbp.OpNoop:
-		c.status(f.Header, mcbp.StatusOK, nil)
-		return nil
-	case mcbp.OpVersion:
-		c.value(f.Header, []byte(c.srv.opts.Version))
-		return nil
-	case mcbp.OpHello:
-		c.hello(f)
-		return nil
-	case mcbp.OpGetErrorMap:
-		c.errorMap(f)
-		return nil
-	case mcbp.OpSASLList:
-		c.value(f.Header, []byte(c.srv.auth.mechanisms(c.plainAllowed())))
-		return nil
-	case mcbp.OpSASLAuth:
-		return c.saslAuth(f)
-	case mcbp.OpSASLStep:
-		return c.saslStep(f)
+	if done, err := c.dispatchAnybody(f); done {
+		return err
 	}
 	if !c.authed {
 		c.status(f.Header, mcbp.StatusAuthError, nil)
@@ -61,6 +38,34 @@ func (c *conn) dispatch(ctx context.Context, f mcbp.Frame) error {
 		return nil
 	}
 	return c.dispatchBucket(ctx, f)
+}
+
+// dispatchAnybody answers what needs no authentication; false for any other request.
+func (c *conn) dispatchAnybody(f mcbp.Frame) (done bool, err error) {
+	switch f.Op {
+	case mcbp.OpQuit:
+		c.status(f.Header, mcbp.StatusOK, nil)
+		return true, errQuit
+	case mcbp.OpQuitQ:
+		return true, errQuit
+	case mcbp.OpNoop:
+		c.status(f.Header, mcbp.StatusOK, nil)
+	case mcbp.OpVersion:
+		c.value(f.Header, []byte(c.srv.opts.Version))
+	case mcbp.OpHello:
+		c.hello(f)
+	case mcbp.OpGetErrorMap:
+		c.errorMap(f)
+	case mcbp.OpSASLList:
+		c.value(f.Header, []byte(c.srv.auth.mechanisms(c.plainAllowed())))
+	case mcbp.OpSASLAuth:
+		return true, c.saslAuth(f)
+	case mcbp.OpSASLStep:
+		return true, c.saslStep(f)
+	default:
+		return false, nil
+	}
+	return true, nil
 }
 
 // dispatchBucket answers a request on the selected bucket.

@@ -9,6 +9,7 @@
 package consensus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,44 +102,29 @@ type Config struct {
 var ErrConfig = errors.New("consensus configuration")
 
 func (c *Config) withDefaults() error {
-	if c.Name == "" || c.Dir == "" {
-		return fmt.Errorf("%w: Name %q and Dir %q must not be empty", ErrConfig, c.Name, c.Dir)
-	}
-	if c.Listener == nil && c.RaftAddr == "" {
-		return fmt.Errorf("%w: neither Listener nor RaftAddr is set", ErrConfig)
-	}
-	if c.Heartbeat == 0 {
-		c.Heartbeat = DefaultHeartbeat
-	}
-	if c.Heartbeat < 20*time.Millisecond {
-		return fmt.Errorf("%w: heartbeat %v, want at least 20ms", ErrConfig, c.Heartbeat)
-	}
-	if c.SlowWrite == 0 {
-		c.SlowWrite = slowHeartbeats * c.Heartbeat
-	}
-	if c.SnapshotThreshold == 0 {
-		c.SnapshotThreshold = snapshotEntries
-	}
-	if c.SnapshotInterval == 0 {
-		c.SnapshotInterval = snapshotInterval
-	}
-	if c.TrailingLogs == 0 {
-		c.TrailingLogs = trailingLogs
-	}
-	if c.TrailingLogs < tailEntries {
-		return fmt.Errorf("%w: TrailingLogs %d, want at least %d: as many entries may be uncommitted (raft#697)", ErrConfig,
-			c.TrailingLogs, tailEntries)
-	}
+	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
+	c.SlowWrite = cmp.Or(c.SlowWrite, slowHeartbeats*c.Heartbeat)
+	c.SnapshotThreshold = cmp.Or(c.SnapshotThreshold, snapshotEntries)
+	c.SnapshotInterval = cmp.Or(c.SnapshotInterval, snapshotInterval)
+	c.TrailingLogs = cmp.Or(c.TrailingLogs, trailingLogs)
+	c.FormatLevel = cmp.Or(c.FormatLevel, statecontext.FormatLevel)
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.FormatLevel == 0 {
-		c.FormatLevel = statecontext.FormatLevel
-	}
-	if c.FormatLevel > statecontext.FormatLevel {
+	switch {
+	case c.Name == "" || c.Dir == "":
+		return fmt.Errorf("%w: Name %q and Dir %q must not be empty", ErrConfig, c.Name, c.Dir)
+	case c.Listener == nil && c.RaftAddr == "":
+		return fmt.Errorf("%w: neither Listener nor RaftAddr is set", ErrConfig)
+	case c.Heartbeat < 20*time.Millisecond:
+		return fmt.Errorf("%w: heartbeat %v, want at least 20ms", ErrConfig, c.Heartbeat)
+	case c.TrailingLogs < tailEntries:
+		return fmt.Errorf("%w: TrailingLogs %d, want at least %d: as many entries may be uncommitted (raft#697)", ErrConfig,
+			c.TrailingLogs, tailEntries)
+	case c.FormatLevel > statecontext.FormatLevel:
 		return fmt.Errorf("%w: format level %d, this program knows up to %d", ErrConfig, c.FormatLevel,
 			statecontext.FormatLevel)
 	}

@@ -300,6 +300,14 @@ func (s *Sim) nodeDefinitions(n *node, d *wire.Definitions) (*wire.DefinitionsRe
 	if n.defs != nil && n.defs.Fence.Epoch == d.Fence.Epoch && (d.Revision > n.obeyed || !s.on(revisions)) {
 		named = placed(n.defs, index.NodeID(n.id))
 	}
+	s.allocate(n, want)
+	s.letGo(n, want, named)
+	n.defs, n.have, n.obeyed = d, d.Revision, d.Revision
+	return &wire.DefinitionsReply{Revision: d.Revision}, nil
+}
+
+// allocate makes the copies that are wanted and not there.
+func (s *Sim) allocate(n *node, want map[index.CopyID]place) {
 	for _, id := range sortedKeys(want) {
 		w := want[id]
 		st := n.stores[id]
@@ -312,6 +320,10 @@ func (s *Sim) nodeDefinitions(n *node, d *wire.Definitions) (*wire.DefinitionsRe
 			s.add(n, id, st)
 		}
 	}
+}
+
+// letGo closes the copies that are not wanted, and drops those of them that the list before named.
+func (s *Sim) letGo(n *node, want, named map[index.CopyID]place) {
 	for _, id := range sortedKeys(n.stores) {
 		if _, ok := want[id]; ok {
 			continue
@@ -328,8 +340,6 @@ func (s *Sim) nodeDefinitions(n *node, d *wire.Definitions) (*wire.DefinitionsRe
 			s.ev("n%d drops copy %d", n.num, id)
 		}
 	}
-	n.defs, n.have, n.obeyed = d, d.Revision, d.Revision
-	return &wire.DefinitionsReply{Revision: d.Revision}, nil
 }
 
 // place is a copy that definitions place on a node.
