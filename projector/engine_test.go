@@ -292,6 +292,25 @@ func TestAVBucketThatCameBackIsEnded(t *testing.T) {
 	}
 }
 
+// A projector of which nothing is streamed tells what its KV node has as the others do, of the buckets that indexes are
+// on.
+func TestANodeThatStreamsNothingIsLookedAt(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1)
+	w.define(3, 1)
+	w.eventually("it reports what its node has", func() bool {
+		if w.p.bucket(testBucket) == nil {
+			return false
+		}
+		report := w.p.currentReport(testBucket)
+		h := report.Buckets[0].Hosted
+		return h != nil && len(h.VBuckets) == vbuckets && len(report.Buckets[0].VBuckets) == 0
+	})
+	w.startAt(3, 1, 0) // it streams like any other then
+	w.expect(3, "1:STREAM_BEGIN@0")
+}
+
 // A KV node that has not answered a look is asked by looks alone: whoever has a question is told so, and the node does
 // not hear of it.
 func TestASilentNodeIsNotAsked(t *testing.T) {

@@ -215,6 +215,7 @@ func (p *Projector) Run(ctx context.Context) error {
 	server.BaseContext = func(net.Listener) context.Context { return run } // what waits for KV ends at once
 	g.Go(func() error { return rpc.Serve(run, server, p.cfg.TLS.Listen(p.listener, tlsconf.HTTP), stopGrace) })
 	g.Go(func() error { return p.report(run) })
+	g.Go(func() error { p.attend(run); return nil })
 	err := g.Wait()
 	p.tasks.wait()
 	for _, b := range p.buckets { // nobody else is left to look at them
