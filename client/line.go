@@ -18,7 +18,7 @@ const (
 // parseRow reads a line of the very form in which indexers write rows whose components are strings, numbers, true,
 // false or null, and whose strings have no escapes in the document's id; false for any other line, which json.Unmarshal
 // has to look at. What it gives is a copy.
-func parseRow(line []byte, row *Row) bool {
+func parseRow(line []byte, row *Row) bool { //nolint:gocyclo // a hot path, read in one piece
 	if !bytes.HasPrefix(line, []byte(rowBegin)) || !bytes.HasSuffix(line, []byte(rowEnd)) || !utf8.Valid(line) {
 		return false
 	}

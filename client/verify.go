@@ -14,11 +14,16 @@ import (
 
 // What a verification is asked and answers.
 type (
-	VerifyRequest  = wire.VerifyRequest
-	VerifyLine     = wire.VerifyLine
-	VerifyEnd      = wire.VerifyEnd
+	// VerifyRequest says how an index is compared with the KV data.
+	VerifyRequest = wire.VerifyRequest
+	// VerifyLine is one line of a verification's answer.
+	VerifyLine = wire.VerifyLine
+	// VerifyEnd is what a verification has found.
+	VerifyEnd = wire.VerifyEnd
+	// VerifyProgress says how far a verification is.
 	VerifyProgress = wire.VerifyProgress
-	Difference     = wire.Difference
+	// Difference is a document that index and KV data do not agree on.
+	Difference = wire.Difference
 )
 
 // errEnough is wrapped when nobody has to be asked again, though the answer may be another one later.

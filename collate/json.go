@@ -141,7 +141,7 @@ func (e *encoder) deeper(depth, i int) bool {
 type member struct{ name, value, end int }
 
 // object appends the kind, the number of members in four bytes, the members in the order of their names, and the end.
-func (e *encoder) object(dst []byte, i, depth int) ([]byte, int) {
+func (e *encoder) object(dst []byte, i, depth int) ([]byte, int) { //nolint:gocyclo // a hot path, read in one piece
 	if depth++; !e.deeper(depth, i) {
 		return dst, i
 	}

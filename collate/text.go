@@ -139,7 +139,7 @@ func hex4(b []byte) (r rune) {
 
 // ScanNumber returns the index after the number that begins at text[i], and whether it has neither fraction nor
 // exponent. What is no number ends at i.
-func ScanNumber(text []byte, i int) (end int, integer bool) {
+func ScanNumber(text []byte, i int) (end int, integer bool) { //nolint:gocyclo // a hot path, read in one piece
 	start := i
 	if i < len(text) && text[i] == '-' {
 		i++

@@ -17,7 +17,8 @@ const (
 	// DefaultAuditRate is how many rows and documents a second an indexer compares with KV by itself; MinAuditRate is the
 	// least.
 	DefaultAuditRate = 500
-	MinAuditRate     = wire.MinVerifyRate
+	// MinAuditRate is the slowest that makes sense.
+	MinAuditRate = wire.MinVerifyRate
 	// DefaultAuditEvery is the pause between two rounds over all copies.
 	DefaultAuditEvery = 10 * time.Minute
 	// auditShare is how much of one processor comparing takes at most. What makes documents and copies costly to look at

@@ -250,7 +250,7 @@ func (b *Bucket) completeAtOrBelow(v int, target uint64) uint64 {
 }
 
 // proposeHeartbeat is the algorithm of IM-16: mean of HW, leaning to the fastest queue, rounded down.
-func (b *Bucket) proposeHeartbeat(nowMS int64) timestamp.Vector {
+func (b *Bucket) proposeHeartbeat(nowMS int64) timestamp.Vector { //nolint:gocyclo // a hot path, read in one piece
 	members, fast := b.members(nowMS)
 	if len(members) == 0 {
 		return timestamp.Vector{}

@@ -18,11 +18,11 @@ type Pacer struct {
 type Urgency uint8
 
 const (
-	// Calm: nobody waits.
+	// Calm says that nobody waits.
 	Calm Urgency = iota
-	// Hurry: a scan waits, or a build that has everything else, and some indexer has not made the last promotion.
+	// Hurry says that a scan waits, or a build that has everything else, and some indexer has not made the last promotion.
 	Hurry
-	// HurrySettled: as Hurry, and every indexer that is waited for has made the last promotion.
+	// HurrySettled says the same as Hurry, and that every indexer that is waited for has made the last promotion.
 	HurrySettled
 )
 

@@ -71,7 +71,7 @@ func checkRestore(s *State) error {
 	return nil
 }
 
-func checkRegistrations(s *State) error {
+func checkRegistrations(s *State) error { //nolint:gocyclo // one check after the other
 	for m := range s.Managers() {
 		if m.ModifiedCAS > s.cas || m.ID == "" || len(m.ID) > maxIdentityBytes {
 			return broken("manager %q modified at %d above cas %d", m.ID, m.ModifiedCAS, s.cas)

@@ -63,7 +63,7 @@ type State struct {
 // product always runs with all of them.
 type Rules uint8
 
-// Apart: two copies of one slice are never placed on one node.
+// Apart is the rule that two copies of one slice are never placed on one node.
 const Apart Rules = 1
 
 // NewWithout is New for simulations: these rules are switched off.

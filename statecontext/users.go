@@ -206,7 +206,7 @@ func checkUserName(name string) *Rejection {
 	return nil
 }
 
-func (c *PutUser) apply(t *tx) *Rejection {
+func (c *PutUser) apply(t *tx) *Rejection { //nolint:gocyclo // one rule per case, in the order in which they count
 	if rejection := checkUserName(c.Name); rejection != nil {
 		return rejection
 	}

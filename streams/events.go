@@ -137,7 +137,7 @@ func (l *Ledger) Projector(nowMS int64, p index.ProjectorID, s Report) bool {
 
 // claimed handles "p streams v under this incarnation", said for the first time or again. It is false when the log is
 // missing that would be needed to believe it.
-func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
+func (l *Ledger) claimed(v int, nowMS int64, c claim) bool { //nolint:gocyclo // one rule per case, in the order in which they count
 	e := &l.vbs[v]
 	if l.Owns(v, c.projector, c.Incarnation) {
 		if c.Log != nil && !c.Log.Equal(e.Log) {

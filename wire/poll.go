@@ -132,7 +132,7 @@ func (w *pollLogs) append(dst []byte, l timestamp.FailoverLog) []byte {
 
 // unpackPoll reads what packPoll wrote. It takes no more memory than the positions that were asked for, and the logs
 // that are there, need.
-func unpackPoll(asked []uint16, src []byte) ([]PollPosition, error) {
+func unpackPoll(asked []uint16, src []byte) ([]PollPosition, error) { //nolint:gocyclo // one check after the other
 	r := pollReader{unpacker: unpacker{b: src}}
 	if f := r.byte(); f != pollFormat {
 		return nil, fmt.Errorf("%w: format %d, want %d", ErrPoll, f, pollFormat)
