@@ -19,8 +19,9 @@ func TestDocumentedForms(t *testing.T) {
 	section, _, _ = strings.Cut(section, "\n## ")
 	taken, refused := 0, 0
 	for line := range strings.Lines(section) {
-		text, verdict, row := strings.Cut(strings.TrimSpace(line), "` | ")
-		if text, row = strings.CutPrefix(text, "| `"); !row {
+		text, verdict, _ := strings.Cut(strings.TrimSpace(line), "` | ")
+		text, row := strings.CutPrefix(text, "| `")
+		if !row {
 			continue
 		}
 		text = strings.ReplaceAll(text, `\|`, "|")

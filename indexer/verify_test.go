@@ -51,7 +51,7 @@ func (w *world) verify(ctx context.Context, id index.ID, body string) (found []w
 		case l.Difference != nil:
 			found = append(found, *l.Difference)
 		case l.Error != nil:
-			return found, nil, fmt.Errorf("%s: %s", l.Error.Code, l.Error.Detail)
+			return found, nil, fmt.Errorf("%w: %s", l.Error.Code, l.Error.Detail)
 		case l.End != nil:
 			return found, l.End, nil
 		}

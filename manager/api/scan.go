@@ -25,12 +25,9 @@ import (
 )
 
 func (a *API) scanRoutes() []route {
-	codes := []errcode.Code{errcode.UnknownIndex, errcode.IndexNotReady, errcode.NoLeader, errcode.Busy}
-	for _, c := range []errcode.Code{errcode.IndexNotHosted, errcode.IndexInRollback, errcode.SnapshotTooOld, errcode.SnapshotSkipped,
-		errcode.TokenLost, errcode.Unavailable,
-		errcode.VBucketsUnavailable, errcode.Damaged} {
-		codes = append(codes, c)
-	}
+	codes := []errcode.Code{errcode.UnknownIndex, errcode.IndexNotReady, errcode.NoLeader, errcode.Busy,
+		errcode.IndexNotHosted, errcode.IndexInRollback, errcode.SnapshotTooOld, errcode.SnapshotSkipped, errcode.TokenLost,
+		errcode.Unavailable, errcode.VBucketsUnavailable, errcode.Damaged}
 	return []route{
 		{method: "POST", path: "/v1/indexes/{ref:.+}:scan", handle: a.scan, role: RoleRead, limit: ScanTimeout,
 			doc: operation{
