@@ -166,9 +166,10 @@ func (s *Slice) release(g *generation) error {
 	return err
 }
 
-// removeAll removes the copy's folder: renamed first, so that what is left after a crash is nobody's.
+// removeAll removes the copy's folder: renamed first, so that what is left after a crash is nobody's. The name is no
+// other copy's: one of the same id may be created from then on.
 func (s *Slice) removeAll() error {
-	fs, tmp := s.store.fs, s.dir+tmpSuffix
+	fs, tmp := s.store.fs, s.dir+"-"+strconv.FormatUint(s.birth, 16)+tmpSuffix
 	err := fs.Rename(s.dir, tmp)
 	if err == nil {
 		err = fs.RemoveAll(tmp)

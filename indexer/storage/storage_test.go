@@ -9,6 +9,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"tidemark/index"
 	"tidemark/ingest"
@@ -303,5 +306,52 @@ func TestContextEndsAWalk(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, snap.Close())
+	must(t, store.Close())
+}
+
+// slowRemoval is a file system whose folders of copies that were dropped take long to be removed.
+type slowRemoval struct {
+	vfs.FS
+	began, goOn chan struct{}
+	once        sync.Once
+}
+
+// RemoveAll removes a folder.
+func (f *slowRemoval) RemoveAll(path string) error {
+	if info, err := f.Stat(path); err == nil && info.IsDir() && strings.HasSuffix(path, tmpSuffix) {
+		f.once.Do(func() {
+			close(f.began)
+			<-f.goOn
+		})
+	}
+	return f.FS.RemoveAll(path)
+}
+
+// TestCreateBesideRemoval: a copy that is created while one of its id is being removed from the disk keeps its folder.
+func TestCreateBesideRemoval(t *testing.T) {
+	fs := &slowRemoval{FS: vfs.NewMem(), began: make(chan struct{}), goOn: make(chan struct{})}
+	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	_, err := store.Create(testMeta(1))
+	must(t, err)
+	dropped := make(chan error, 1)
+	go func() { dropped <- store.Drop(1) }()
+	<-fs.began
+	made := make(chan error, 1)
+	go func() {
+		_, err := store.Create(testMeta(1))
+		made <- err
+	}()
+	select {
+	case err = <-made: // it need not wait for the removal
+	case <-time.After(time.Minute):
+		t.Fatal("the new copy waits for the old one's removal")
+	}
+	close(fs.goOn)
+	must(t, errors.Join(err, <-dropped))
+	must(t, store.Close())
+	store = openTest(t, "data", func(o *Options) { o.fs = fs })
+	if _, there := store.Slice(1); !there {
+		t.Error("the new copy went with the old one")
+	}
 	must(t, store.Close())
 }
