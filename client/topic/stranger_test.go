@@ -213,6 +213,7 @@ type stranger struct {
 	hellos   int
 	bytes    int64 // of batches that were not acknowledged, all connections
 	most     int64 // so many bytes there were at a time, without the newest frame
+	fullest  int64 // so many bytes one connection had at a time
 	beats    int
 	hold     bool // nothing is acknowledged
 	cut      map[uint64]bool
@@ -405,6 +406,7 @@ func (c *strangeStream) batch(frame []byte) (goOn bool, err error) {
 		c.s.most = max(c.s.most, c.s.bytes)
 		c.unacked += int64(len(frame))
 		c.s.bytes += int64(len(frame))
+		c.s.fullest = max(c.s.fullest, c.unacked)
 	}
 	for i := range all {
 		if number == 0 && all[i].kind != kBegin {
