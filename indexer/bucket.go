@@ -510,29 +510,43 @@ func (k *bucket) do(ctx context.Context, f func()) error {
 	return nil
 }
 
-// addCopy takes an opened slice in.
-func (k *bucket) addCopy(ctx context.Context, s *storage.Slice) error {
+// addCopy takes an opened slice in. Where nothing is in it, and others have it, it is filled from one of them.
+func (k *bucket) addCopy(ctx context.Context, s *storage.Slice, others []index.NodeID) error {
 	var err error
+	later := false
 	if e := k.do(ctx, func() {
-		m := s.Meta()
-		if _, ok := k.slices[m.Copy]; ok {
+		id := s.Meta().Copy
+		if _, ok := k.slices[id]; ok {
 			return
 		}
 		stable, _ := s.Timestamp() // all zero until it was exact once; at an empty bucket that is judged anew
-		err = k.st.Add(ingest.Copy{ID: m.Copy, Index: m.Index, Slice: m.Slice, Ready: stable.Total() > 0,
-			Positions: s.Positions(), Logs: s.Logs()})
-		if err == nil {
-			k.slices[m.Copy] = s
-		}
-		if err == nil && k.x.marks.has(m.Copy) {
-			for vb := range k.vbuckets {
-				k.purges = append(k.purges, purge{m.Copy, vb})
-			}
+		if err = k.add(s, stable.Total() > 0); err == nil {
+			later = k.x.cfg.TransferRate != 0 && len(others) > 0 && unfilled(s)
+			k.st.Defer(id, later)
 		}
 	}); e != nil {
 		return e
 	}
+	if later {
+		k.x.fills.add(k, s, others)
+	}
 	return err
+}
+
+// add takes a copy in with what its store holds; ready: it has been exact here. It runs in the loop.
+func (k *bucket) add(s *storage.Slice, ready bool) error {
+	m := s.Meta()
+	if err := k.st.Add(ingest.Copy{ID: m.Copy, Index: m.Index, Slice: m.Slice, Ready: ready, Positions: s.Positions(),
+		Logs: s.Logs()}); err != nil {
+		return err
+	}
+	k.slices[m.Copy] = s
+	if k.x.marks.has(m.Copy) {
+		for vb := range k.vbuckets {
+			k.purges = append(k.purges, purge{m.Copy, vb})
+		}
+	}
+	return nil
 }
 
 // removeCopy lets a copy go; after it returns without an error nothing is written to it any more. A call that was given up is

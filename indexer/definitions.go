@@ -28,6 +28,7 @@ type wanted struct {
 	copy   partition.Copy
 	def    *index.Definition
 	bucket *wire.Bucket
+	others []index.NodeID // that have the slice of an index that is ready
 }
 
 // placed lists the copies that definitions place on a node. What belongs to an index or bucket that they do not have is
@@ -49,11 +50,21 @@ func placed(d *wire.Definitions, node index.NodeID) map[index.CopyID]wanted {
 		}
 		for _, c := range t.Copies {
 			if c.Node == node && c.State != partition.Leaving {
-				all[c.ID] = wanted{c, def, buckets[def.Bucket]}
+				all[c.ID] = wanted{c, def, buckets[def.Bucket], othersWith(&t, &c, def)}
 			}
 		}
 	}
 	return all
+}
+
+// othersWith lists the other nodes that have the slice of a copy, as far as its index is ready.
+func othersWith(t *partition.Topology, c *partition.Copy, def *index.Definition) (nodes []index.NodeID) {
+	for _, o := range t.Copies {
+		if def.State == index.Maintenance && o.Slice == c.Slice && o.Node != c.Node && o.State == partition.Allocated {
+			nodes = append(nodes, o.Node)
+		}
+	}
+	return nodes
 }
 
 // nodeOf returns the number that definitions know this indexer by.
@@ -94,7 +105,7 @@ func (x *Indexer) resume() error {
 		if !ok || !w.is(m) {
 			continue
 		}
-		if err := x.bucketNamed(m.Bucket).addCopy(context.Background(), s); err != nil {
+		if err := x.bucketNamed(m.Bucket).addCopy(context.Background(), s, w.others); err != nil {
 			return fmt.Errorf("copy %s: %w", m.Copy, err)
 		}
 	}
@@ -333,7 +344,7 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w wanted) err
 		}
 		x.log.Info("copy allocated", "copy", id, "index", w.def.ID, "slice", w.copy.Slice, "bucket", w.bucket.Name)
 	}
-	if err := x.bucketNamed(w.bucket.Name).addCopy(ctx, s); err != nil {
+	if err := x.bucketNamed(w.bucket.Name).addCopy(ctx, s, w.others); err != nil {
 		return err
 	}
 	if x.claim(id) {
@@ -351,6 +362,7 @@ func (x *Indexer) closeCopy(ctx context.Context, s *storage.Slice) error {
 			return err
 		}
 	}
+	x.fills.drop(m.Copy)
 	x.snapshots.drop(m.Copy)
 	x.health.set(fmt.Sprintf("copy %s", m.Copy), "")
 	return nil

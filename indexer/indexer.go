@@ -35,6 +35,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer/storage"
+	"tidemark/indexer/transfer"
 	"tidemark/indexer/transport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
@@ -101,6 +102,9 @@ type Config struct {
 	// its recovery leaves the others' streams their share of projectors and KV. 0: DefaultCatchupRate for each processor.
 	// Below 0: no bound.
 	CatchupRate int64
+	// TransferRate bounds the bytes a second of copies' files that are sent to other indexers, so that scans keep their share
+	// of disk and network. 0: new copies here are filled from KV alone. Below 0: no bound.
+	TransferRate int64
 	// AuditRate is how many rows and documents a second are compared with the KV data all the time, and AuditEvery the
 	// pause between two rounds. 0: DefaultAuditRate, DefaultAuditEvery. A rate below 0: never.
 	AuditRate   int64
@@ -126,6 +130,9 @@ func (c Config) withDefaults() (Config, error) {
 	case c.CatchupRate > 0 && c.CatchupRate < MinCatchupRate:
 		return c, fmt.Errorf("indexer: a catchup of %d events a second: want at least %d, or less than 0 for no bound",
 			c.CatchupRate, MinCatchupRate)
+	case c.TransferRate > 0 && c.TransferRate < transfer.MinRate:
+		return c, fmt.Errorf("indexer: a transfer of %d bytes a second: want at least %d, or less than 0 for no bound",
+			c.TransferRate, transfer.MinRate)
 	case c.AuditRate > 0 && c.AuditRate < MinAuditRate:
 		return c, fmt.Errorf("indexer: an audit of %d rows and documents a second: want at least %d, or less than 0 for none",
 			c.AuditRate, MinAuditRate)
@@ -188,6 +195,8 @@ type Indexer struct {
 	store      *storage.Store
 	snapshots  *snapshots
 	catchup    *pace // of catchup streams; nil: no bound
+	sender     *transfer.Sender
+	fills      *filler
 	marks      *marks
 	managers   *managerclient.Client
 	projectors *projectorclient.Client
@@ -276,6 +285,11 @@ func Open(cfg Config) (*Indexer, error) {
 	if cfg.CatchupRate > 0 {
 		x.catchup = &pace{rate: cfg.CatchupRate, now: x.now}
 	}
+	x.sender = &transfer.Sender{Open: x.export, Now: x.now, Log: x.log, Pace: func(context.Context, int) error { return nil }}
+	if cfg.TransferRate > 0 {
+		x.sender.Pace = (&pace{rate: cfg.TransferRate, now: x.now}).wait
+	}
+	x.fills = newFiller(x)
 	x.verifyID.Store(uint64(x.now().UnixNano())) // of another process they are lower
 	x.store, err = storage.Open(storage.Options{
 		Dir: filepath.Join(cfg.Dir, copiesDir), CacheBytes: cfg.CacheBytes, MemTableBytes: cfg.MemTableBytes,
@@ -370,6 +384,9 @@ func (x *Indexer) Run(ctx context.Context) error {
 	g.Go(func() error { return direct.run(inner) })
 	g.Go(func() error { return (&reporter{x: x}).Run(inner) })
 	g.Go(func() error { return newSideLoop(x).Run(inner) })
+	g.Go(func() error { return x.sender.Run(inner) })
+	g.Go(func() error { return x.fills.Run(inner) })
+	g.Go(func() error { return x.fills.Expire(inner) })
 	g.Go(func() error { return (&keeper{x: x}).Run(inner) })
 	g.Go(func() error { return (&auditor{x: x}).Run(inner) })
 	g.Go(func() error { return x.watchMemory(inner) })
@@ -382,6 +399,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 		err = errors.Join(err, x.store.Close())
 		x.managers.Close()
 		x.projectors.Close()
+		x.fills.nodes.http.CloseIdleConnections()
 		x.alive.Close()
 		x.probes.Close()
 		return err

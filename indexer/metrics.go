@@ -30,6 +30,8 @@ type metrics struct {
 	reports  *prometheus.CounterVec
 	rolls    prometheus.Histogram
 	restores *prometheus.CounterVec
+	fills    *prometheus.CounterVec
+	filled   *prometheus.CounterVec
 
 	verifies  *prometheus.CounterVec
 	verified  prometheus.Counter
@@ -85,6 +87,12 @@ func newMetrics() *metrics {
 			Name: "verify_differences_total",
 			Help: "Documents of which a copy here did not hold what it should, by kind."}, []string{"kind"}),
 	}
+	m.fills = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+		Name: "fills_total",
+		Help: "New copies that were to be filled with another indexer's files, by outcome."}, []string{"outcome"})
+	m.filled = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+		Name: "fill_bytes_total",
+		Help: "Bytes of copies' files that were sent to other indexers and received from them."}, []string{"direction"})
 	m.audits = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
 		Name: "audit_rounds_total",
 		Help: "Times that all copies here have been compared with the KV data by themselves."})
@@ -94,7 +102,7 @@ func newMetrics() *metrics {
 	m.retaken = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
 		Name: "retaken_vbuckets_total",
 		Help: "Vbuckets of copies that were taken anew from KV because of such a difference."})
-	r.MustRegister(m.audits, m.audited, m.retaken, m.ahead, m.refused, m.fenced, m.batches, m.sides, m.catchup, m.scans,
+	r.MustRegister(m.fills, m.filled, m.audits, m.audited, m.retaken, m.ahead, m.refused, m.fenced, m.batches, m.sides, m.catchup, m.scans,
 		m.reports, m.rolls, m.restores, m.verifies, m.verified, m.different)
 	return m
 }

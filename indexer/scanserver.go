@@ -17,6 +17,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/scanport"
+	"tidemark/indexer/transfer"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 )
@@ -47,6 +48,7 @@ func (x *Indexer) scanHandler() (h http.Handler, direct *clients) {
 	r.Handle("/v1/indexes/{id:[0-9]+}:verify", rpc.Guard(asked, http.HandlerFunc(s.verify))).Methods(http.MethodPost)
 	r.Handle(verifyPath, rpc.Guard(node, http.HandlerFunc(s.verifyCopies))).Methods(http.MethodPost)
 	r.Handle(slicesPath, rpc.Guard(node, http.HandlerFunc(s.serveSlices))).Methods(http.MethodPost)
+	r.Handle(transfer.Path, rpc.Guard(node, x.sender)).Methods(http.MethodPost)
 	r.Handle(scanport.Path, direct).Methods(http.MethodGet)
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
 		rpc.Write(w, r, http.StatusOK,

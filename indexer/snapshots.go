@@ -239,6 +239,13 @@ func (s *snapshots) doubt(id index.CopyID) {
 	s.let(id, true)
 }
 
+// inDoubt reports whether what a copy holds is known to be wrong.
+func (s *snapshots) inDoubt(id index.CopyID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.doubted[id]
+}
+
 // trust ends the doubt: a writer that mends the copy has done so, and what comes after it is right.
 func (s *snapshots) trust(id index.CopyID) {
 	s.mu.Lock()

@@ -54,7 +54,7 @@ func (b *Bucket) describe(w *strings.Builder, vb int) {
 		for _, f := range []struct {
 			on   bool
 			word string
-		}{{p.sub, "fed"}, {p.restoring, "being restored"}, {c.ready, "ready"}} {
+		}{{p.sub, "fed"}, {p.restoring, "being restored"}, {c.ready, "ready"}, {c.later, "filled by files"}} {
 			if f.on {
 				w.WriteString(", " + f.word)
 			}

@@ -170,6 +170,7 @@ type slice struct {
 	exact  bool // at is one it has an exact snapshot of
 	held   Ref
 	has    bool // held counts: its batch is done
+	later  bool // no side stream is wanted for it, see Defer
 }
 
 // New returns the state of a bucket without copies.

@@ -60,7 +60,7 @@ func (b *Bucket) want(vb int) (Want, bool) {
 	w := Want{VBucket: vb, Branch: v.log.Newest(), Build: true}
 	for _, c := range b.copies {
 		p := &c.parts[vb]
-		if !p.sub || p.restoring || p.pos.Side >= p.pos.A || w.To > 0 && !w.Build && !c.ready {
+		if c.later || !p.sub || p.restoring || p.pos.Side >= p.pos.A || w.To > 0 && !w.Build && !c.ready {
 			continue
 		}
 		if w.To == 0 || w.Build && c.ready {
@@ -72,6 +72,14 @@ func (b *Bucket) want(vb int) (Want, bool) {
 	w.VBUUID = v.log.Covering(w.From)
 	w.Previous, _ = v.log.Previous(w.From)
 	return w, len(w.Copies) > 0
+}
+
+// Defer lets no side stream be wanted for a copy as long as it is to be filled in another way: it is removed then, and added
+// again with what its store holds.
+func (b *Bucket) Defer(id index.CopyID, yes bool) {
+	if sl := b.find(id); sl != nil {
+		sl.later = yes
+	}
 }
 
 // OpenSide notes that a side stream was asked for under an id that is not used twice in a run.

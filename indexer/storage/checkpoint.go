@@ -65,13 +65,7 @@ func (s *Slice) checkpoint(ctx context.Context, g *generation, cur *state, m Che
 	}
 	fs, dir := s.store.fs, s.checkpointDir(info.Seq)
 	tmp := dir + tmpSuffix
-	err := fs.RemoveAll(tmp)
-	if err == nil {
-		err = g.eng.checkpoint(ctx, tmp)
-	}
-	if err == nil {
-		err = writeSmall(fs, tmp, checkpointName, info)
-	}
+	err := s.linkTo(ctx, g, tmp, info)
 	if err == nil {
 		err = fs.Rename(tmp, dir)
 	}
@@ -90,6 +84,18 @@ func (s *Slice) checkpoint(ctx context.Context, g *generation, cur *state, m Che
 	}
 	s.setCheckpoints(kept)
 	return info, nil
+}
+
+// linkTo makes a folder with what a generation holds and what is known of it; everything has been persisted.
+func (s *Slice) linkTo(ctx context.Context, g *generation, dir string, info CheckpointInfo) error {
+	err := s.store.fs.RemoveAll(dir)
+	if err == nil {
+		err = g.eng.checkpoint(ctx, dir)
+	}
+	if err == nil {
+		err = writeSmall(s.store.fs, dir, checkpointName, info)
+	}
+	return err
 }
 
 func (s *Slice) setCheckpoints(all []CheckpointInfo) {

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -104,8 +105,9 @@ type Store struct {
 	res  *resources
 	lock io.Closer
 
-	making sync.WaitGroup // creations under way
-	common commons
+	making  sync.WaitGroup // creations under way
+	common  commons
+	exports atomic.Uint64 // numbers them
 
 	mu       sync.Mutex
 	copies   map[index.CopyID]*Slice

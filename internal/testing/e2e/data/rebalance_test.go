@@ -3,6 +3,8 @@ package data
 import (
 	"context"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -106,6 +108,27 @@ func (s *scanner) wrong() map[string]int {
 	return f
 }
 
+// fills counts the copies that were filled with another indexer's files, and those that were to be and were not.
+func fills(ctx context.Context, t *testing.T, up *testcluster.Cluster) (installed, failed int) {
+	t.Helper()
+	for _, e := range up.Manifest().Indexers {
+		_, page := harness.Get(ctx, t, e.Admin+"/metrics")
+		for _, line := range strings.Split(page, "\n") {
+			if rest, ok := strings.CutPrefix(line, `tidemark_indexer_fills_total{outcome="`); ok {
+				outcome, number, _ := strings.Cut(rest, `"} `)
+				n, _ := strconv.Atoi(number)
+				switch outcome {
+				case "installed":
+					installed += n
+				case "failed":
+					failed += n
+				}
+			}
+		}
+	}
+	return installed, failed
+}
+
 // TestRebalance: slices with a replica leave an indexer and come back while documents change. Scans all the time equal
 // the oracle's answer at their own timestamps, also when the leader, the indexer that a slice goes to, the one that it
 // comes from, or a projector is killed in the middle; while nothing is killed none fails. In the end every slice is
@@ -113,6 +136,7 @@ func (s *scanner) wrong() map[string]int {
 func TestRebalance(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
+	t.Setenv("TIDEMARK_TRANSFER_RATE", strconv.Itoa(64<<20)) // of the indexers: files, not KV, fill new copies
 	up := testcluster.Start(t, t.TempDir())
 	c, bucket := up.Client(), up.Manifest().Bucket
 	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
@@ -138,6 +162,10 @@ func TestRebalance(t *testing.T) {
 	}
 	if f := s.wrong(); len(f) > 0 {
 		t.Errorf("scans failed while nothing was killed: %v", f)
+	}
+
+	if installed, failed := fills(ctx, t, up); installed == 0 || failed > 0 {
+		t.Errorf("while nothing was killed %d copies were filled by files, %d were to be and were not", installed, failed)
 	}
 
 	indexerPID := func(node index.NodeID) func(*localcluster.Manifest) int {

@@ -1,0 +1,430 @@
+package indexer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/indexer/storage"
+	"tidemark/indexer/transfer"
+	"tidemark/ingest"
+	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
+	"tidemark/wire"
+)
+
+// A new copy of a slice that another indexer has is filled with that one's files. It joins the running streams at once,
+// as every newcomer does, but asks for no side streams (ingest.Bucket.Defer). When all files are here and good, it is what an
+// indexer is that starts again with them on its disk: it is taken away from its bucket, gets them in the place of what it
+// had, and is added anew with their positions, from which the joining rule makes it whole. Whatever goes wrong leaves a
+// copy that asks KV for everything, as if nobody had had files.
+
+const (
+	// fillPause is how long is waited when all who could send are sending to others.
+	fillPause = time.Second
+	// fillPatience is how long a copy waits for its turn, here and at who could send it, before KV fills it.
+	fillPatience = 10 * time.Minute
+	// A transfer that brings less than fillLeast bytes a second, after fillWarm, is given up.
+	fillLeast = 256 << 10
+	fillWarm  = time.Minute
+	// fillsAnew is how often a copy is asked for again because its bucket was rolled back meanwhile.
+	fillsAnew = 3
+)
+
+var (
+	// errUnwanted: nothing has to be filled any more.
+	errUnwanted = errors.New("the copy is whole or gone")
+	// errNobody: it is of what each of them has answered.
+	errNobody = errors.New("no indexer could send it")
+	// errAnew: what was sent is of before a rollback.
+	errAnew = errors.New("the bucket was rolled back meanwhile")
+	// errSlow: a transfer is given up.
+	errSlow = fmt.Errorf("files come at less than %d bytes a second", fillLeast)
+	// errHalf: the copy was taken from its bucket and could not be given the files. Nothing else is tried: streams may be
+	// open that know where it stood.
+	errHalf = errors.New("the files could not be installed")
+)
+
+// filler fills copies from other indexers, one at a time.
+type filler struct {
+	x     *Indexer
+	nodes nodes
+	wake  chan struct{} // capacity 1
+
+	mu    sync.Mutex
+	queue []*fill
+	now   *fill // under way
+}
+
+// fill is a copy that is to be filled.
+type fill struct {
+	s      *storage.Slice
+	k      *bucket
+	from   []index.NodeID // who has the slice, by the definitions
+	until  time.Time      // for so long it may wait for its turn
+	cancel context.CancelFunc
+	gone   atomic.Bool // the copy was dropped: another one of its id is none of this fill's business
+}
+
+func newFiller(x *Indexer) *filler {
+	c := rpc.NewClient(1, x.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
+	return &filler{x: x, nodes: nodes{x, c.HTTP()}, wake: make(chan struct{}, 1)}
+}
+
+// unfilled reports whether a copy has nothing of what was before it.
+func unfilled(s *storage.Slice) bool {
+	stable, _ := s.Timestamp()
+	return stable.Total() == 0 && !slices.ContainsFunc(s.Positions(), func(p ingest.Position) bool { return p.Side > 0 })
+}
+
+func (f *filler) add(k *bucket, s *storage.Slice, from []index.NodeID) {
+	f.mu.Lock()
+	f.queue = append(f.queue, &fill{s: s, k: k, from: slices.Clone(from), until: f.x.now().Add(fillPatience)})
+	f.mu.Unlock()
+	wake(f.wake)
+}
+
+// drop ends what is under way for a copy that goes.
+func (f *filler) drop(id index.CopyID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.queue = slices.DeleteFunc(f.queue, func(o *fill) bool { return o.s.Meta().Copy == id })
+	if f.now != nil && f.now.s.Meta().Copy == id {
+		f.now.gone.Store(true)
+		f.now.cancel()
+	}
+}
+
+// Expire lets KV fill what has waited too long for its turn, until ctx ends.
+func (f *filler) Expire(ctx context.Context) error {
+	for sleep(ctx, fillPause) == nil {
+		now := f.x.now()
+		var late []*fill
+		f.mu.Lock()
+		f.queue = slices.DeleteFunc(f.queue, func(o *fill) bool {
+			if now.After(o.until) {
+				late = append(late, o)
+			}
+			return now.After(o.until)
+		})
+		f.mu.Unlock()
+		for _, o := range late {
+			f.x.log.Warn("a copy has waited too long for files: it is filled from KV", "copy", o.s.Meta().Copy)
+			f.x.metrics.fills.WithLabelValues("failed").Inc()
+			f.fromKV(ctx, o)
+		}
+	}
+	return nil
+}
+
+// fromKV lets side streams be wanted for a copy. Of one that is gone nothing is here; one that was installed is wanted
+// already.
+func (f *filler) fromKV(ctx context.Context, o *fill) {
+	id := o.s.Meta().Copy
+	_ = o.k.do(ctx, func() {
+		if o.k.slices[id] == o.s && !o.gone.Load() {
+			o.k.st.Defer(id, false)
+		}
+	})
+	wake(f.x.sides)
+}
+
+// Run fills until ctx ends.
+func (f *filler) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		below, o := f.next(ctx)
+		if o == nil {
+			select {
+			case <-f.wake:
+			case <-ctx.Done():
+			}
+			continue
+		}
+		f.one(below, o)
+		o.cancel()
+	}
+	return nil
+}
+
+func (f *filler) next(ctx context.Context) (context.Context, *fill) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now = nil
+	if len(f.queue) == 0 {
+		return ctx, nil
+	}
+	f.now, f.queue = f.queue[0], f.queue[1:]
+	ctx, f.now.cancel = context.WithCancel(ctx)
+	return ctx, f.now
+}
+
+// one fills a copy, or lets KV do it.
+func (f *filler) one(ctx context.Context, o *fill) {
+	m, began := o.s.Meta(), f.x.now()
+	node, err := f.fill(ctx, o)
+	outcome := "installed"
+	switch {
+	case err == nil:
+		f.x.log.Info("a copy was filled with another indexer's files", "copy", m.Copy, "index", m.Index, "slice", m.Slice,
+			"node", node, "took", f.x.now().Sub(began))
+	case ctx.Err() != nil || errors.Is(err, errUnwanted):
+		outcome = "unwanted"
+	default:
+		outcome = "failed"
+		f.x.log.Warn("a copy cannot be filled with another indexer's files: it is filled from KV", "copy", m.Copy, "index",
+			m.Index, "slice", m.Slice, "error", err)
+	}
+	f.x.metrics.fills.WithLabelValues(outcome).Inc()
+	f.fromKV(context.WithoutCancel(ctx), o)
+}
+
+// fill asks one after the other who has the slice.
+func (f *filler) fill(ctx context.Context, o *fill) (from index.NodeID, err error) {
+	var failed []error
+	d := f.x.settled()
+	o.from = slices.DeleteFunc(o.from, func(n index.NodeID) bool {
+		return !slices.ContainsFunc(d.Indexers, func(e wire.Endpoint) bool { return e.Node == n })
+	})
+	for anew := 0; ; {
+		var busy error
+		for i := 0; i < len(o.from); i++ {
+			err := f.from(ctx, o, o.from[i])
+			switch {
+			case err == nil || ctx.Err() != nil || errors.Is(err, errUnwanted) || errors.Is(err, errHalf) ||
+				errors.Is(err, storage.ErrDiskFull):
+				return o.from[i], err
+			case errors.Is(err, errAnew) && anew < fillsAnew:
+				anew++
+				busy = err
+			case errors.Is(err, transfer.ErrBusy):
+				busy = err
+			default:
+				failed = append(failed, fmt.Errorf("node %d: %w", o.from[i], err))
+				o.from = slices.Delete(o.from, i, i+1)
+				i--
+			}
+		}
+		if busy == nil || f.x.now().After(o.until) {
+			return 0, errors.Join(append(failed, busy, errNobody)...)
+		}
+		if err := sleep(ctx, fillPause); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// about is what an indexer says of a copy that it sends.
+type about struct {
+	Meta       storage.Meta `json:"meta"`
+	Format     string       `json:"format"` // of the files
+	Generation uint64       `json:"generation"`
+	RollbackID uint64       `json:"rollback_id"`
+	Tombstones bool         `json:"tombstones"` // there may be some of a side stream
+}
+
+// fits: files are of the same slice of the same index and bucket, and of a form that is known here.
+func (a *about) fits(m storage.Meta) error {
+	theirs := a.Meta
+	theirs.Copy = m.Copy
+	if !reflect.DeepEqual(theirs, m) {
+		return fmt.Errorf("files of %+v, want %+v", a.Meta, m)
+	}
+	if a.Format != storage.ExportFormat {
+		return fmt.Errorf("files of format %s, want %s", a.Format, storage.ExportFormat)
+	}
+	return nil
+}
+
+// from brings a copy here from one node, and installs it.
+func (f *filler) from(ctx context.Context, o *fill, node index.NodeID) (err error) {
+	m, began, got := o.s.Meta(), f.x.now(), 0.0
+	ctx, slow := context.WithCancelCause(ctx)
+	defer slow(nil)
+	var in *storage.Incoming
+	defer func() {
+		if in != nil {
+			err = errors.Join(err, in.Discard())
+		}
+	}()
+	var said about
+	r := transfer.Receiver{
+		Peer: func(ctx context.Context, q *transfer.Question) (io.ReadCloser, error) {
+			// where it is silent and this one is not, KV is asked instead
+			here := func() []string { return []string{f.x.ports.scan.Addr().String()} }
+			return f.nodes.watched(ctx, node, transfer.Path, q, here)
+		},
+		Begin: func(offer *transfer.Offer) (transfer.Sink, error) {
+			if err := json.Unmarshal(offer.About, &said); err != nil {
+				return nil, fmt.Errorf("what is said of the files: %w", err)
+			}
+			if err := said.fits(m); err != nil {
+				return nil, err
+			}
+			files := make([]storage.File, len(offer.Files))
+			for i, file := range offer.Files {
+				files[i] = storage.File(file)
+			}
+			var err error
+			in, err = o.s.Receive(files)
+			return in, err
+		},
+		Got: func(n int) {
+			f.x.metrics.filled.WithLabelValues("received").Add(float64(n))
+			got += float64(n)
+			if took := f.x.now().Sub(began); took > fillWarm && got < fillLeast*took.Seconds() {
+				slow(errSlow)
+			}
+		},
+	}
+	if _, _, err = r.Receive(ctx, &transfer.Want{Receiver: f.x.identity.get().UUID, Index: m.Index, CreatedMS: m.CreatedMS, Slice: m.Slice,
+		BucketUUID: m.BucketUUID}); err != nil {
+		return err
+	}
+	if err := in.Verify(ctx); err != nil {
+		return err
+	}
+	return f.install(ctx, o, in, &said)
+}
+
+// install gives a copy the files. No definitions are taken over meanwhile. Nothing is written to a copy that was taken
+// away from its bucket; added again, it is as after a restart of the process.
+func (f *filler) install(ctx context.Context, o *fill, in *storage.Incoming, said *about) error {
+	x, id := f.x, o.s.Meta().Copy
+	x.applying.Lock()
+	defer x.applying.Unlock()
+	here, whole, same := false, false, false
+	look := func() {
+		here = o.k.slices[id] == o.s
+		whole = !unfilled(o.s) || len(x.snapshots.refs(id)) > 0
+		same = o.k.st.Generation() == said.Generation && o.k.st.RollbackID() == said.RollbackID
+	}
+	if err := o.k.do(ctx, look); err != nil {
+		return err
+	}
+	switch s, ok := x.store.Slice(id); {
+	case !ok || s != o.s || !here || whole || x.isOrphan(id):
+		return errUnwanted
+	case !same || x.inRollback(o.k.name):
+		return errAnew
+	}
+	if said.Tombstones {
+		if err := x.marks.set(id); err != nil {
+			return err
+		}
+	}
+	// from here on it is not left in the middle: ctx may end, the bucket has the copy again
+	ctx = context.WithoutCancel(ctx)
+	if err := o.k.removeCopy(ctx, id); err != nil {
+		return err
+	}
+	x.snapshots.drop(id)
+	if err := o.s.Install(ctx, in); err != nil {
+		// what it says of its rows counts again once it was opened anew
+		if _, e := o.s.Recover(ctx); e != nil {
+			x.health.set(fmt.Sprintf("copy %s", id), e.Error())
+			return errors.Join(errHalf, err, e)
+		}
+		return errors.Join(errHalf, err, x.putBack(ctx, o))
+	}
+	return x.putBack(ctx, o)
+}
+
+// putBack adds a copy to its bucket again. It serves once it is exact there.
+func (x *Indexer) putBack(ctx context.Context, o *fill) error {
+	var added error
+	err := o.k.do(ctx, func() { added = o.k.add(o.s, false) })
+	return errors.Join(err, added)
+}
+
+// settled returns the definitions that are in force when no list is being taken over: copies are made before it is.
+func (x *Indexer) settled() wire.Definitions {
+	x.applying.Lock()
+	defer x.applying.Unlock()
+	return x.present()
+}
+
+func (x *Indexer) inRollback(bucket string) bool {
+	d := x.present()
+	return slices.ContainsFunc(d.Buckets, func(b wire.Bucket) bool { return b.Name == bucket && b.InRollback })
+}
+
+// export makes what another indexer wants of a copy here, when that is whole.
+func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export, error) {
+	for _, s := range x.store.Slices() {
+		m := s.Meta()
+		if m.Index != w.Index || m.Slice != w.Slice || m.CreatedMS != w.CreatedMS || m.BucketUUID != w.BucketUUID ||
+			x.isOrphan(m.Copy) {
+			continue
+		}
+		k := x.bucketNamed(m.Bucket)
+		if k == nil {
+			continue
+		}
+		said, fit := about{Meta: m, Format: storage.ExportFormat, Tombstones: x.marks.has(m.Copy)}, false
+		if err := k.do(ctx, func() {
+			said.Generation, said.RollbackID = k.st.Generation(), k.st.RollbackID()
+			fit = k.slices[m.Copy] == s && k.st.Restoring() == 0 && !x.snapshots.inDoubt(m.Copy)
+			for vb := 0; fit && vb < k.vbuckets; vb++ {
+				p, _ := k.st.Position(m.Copy, vb) // what is to be taken anew is none, also before its rows have gone
+				fit = p.Whole()
+			}
+		}); err != nil {
+			return nil, rpc.Refuse(errcode.Unavailable, "copy %s: %v", m.Copy, err)
+		}
+		stable, _ := s.Timestamp()
+		if !fit || stable.Total() == 0 || slices.ContainsFunc(s.Positions(), func(p ingest.Position) bool { return !p.Whole() }) {
+			return nil, rpc.Refuse(errcode.NotFound, "copy %s of index %s is not whole here", m.Copy, m.Index)
+		}
+		return x.exportOf(ctx, s, &said)
+	}
+	return nil, rpc.Refuse(errcode.NotFound, "no copy of slice %d of index %s is here", w.Slice, w.Index)
+}
+
+func (x *Indexer) exportOf(ctx context.Context, s *storage.Slice, said *about) (transfer.Export, error) {
+	text, err := json.Marshal(said)
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.Export(ctx)
+	if err != nil {
+		return nil, err
+	}
+	x.log.Info("a copy's files are sent to another indexer", "copy", said.Meta.Copy, "index", said.Meta.Index, "slice",
+		said.Meta.Slice, "files", len(e.Files))
+	return &exported{Export: e, about: text, x: x}, nil
+}
+
+// exported is an export as package transfer sends it.
+type exported struct {
+	*storage.Export
+	about []byte
+	x     *Indexer
+}
+
+// Files implements transfer.Export.
+func (e *exported) Files() []transfer.File {
+	files := make([]transfer.File, len(e.Export.Files))
+	for i, f := range e.Export.Files {
+		files[i] = transfer.File(f)
+	}
+	return files
+}
+
+// About implements transfer.Export.
+func (e *exported) About() []byte { return e.about }
+
+// ReadAt implements transfer.Export.
+func (e *exported) ReadAt(name string, p []byte, at int64) (int, error) {
+	n, err := e.Export.ReadAt(name, p, at)
+	e.x.metrics.filled.WithLabelValues("sent").Add(float64(n))
+	return n, err
+}

@@ -1,0 +1,362 @@
+package indexer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tidemark/indexer/storage"
+	"tidemark/indexer/transfer"
+	"tidemark/partition"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// pair is two indexers of one KV: a has copy 10 of a slice, and b is to have copy 11 of it.
+type pair struct {
+	t    *testing.T
+	a, b *world
+	// what b asks a, before it is answered; true: it was answered here
+	between func(w http.ResponseWriter, r *http.Request, n int64) bool
+	asked   atomic.Int64
+}
+
+const pairNode = 4 // of a, as b knows it
+
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	p := &pair{t: t, a: newWorld(t), b: newWorld(t)}
+	p.b.tweak = func(c *Config) { c.TransferRate = 64 * transfer.MinRate }
+	p.a.write(docs(0, 400, 1)...)
+	p.a.serve(10)
+	p.b.kv = p.a.kv
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: p.a.endpoint.Scan})
+	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "copies:send") {
+			if n := p.asked.Add(1); p.between != nil && p.between(w, r, n) {
+				return
+			}
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	p.b.others = []wire.Endpoint{{Node: pairNode, UUID: "a", Scan: strings.TrimPrefix(s.URL, "http://")}}
+	p.b.place = func(c *partition.Copy) {
+		if c.ID == 10 {
+			c.Node = pairNode
+		} else {
+			c.State = partition.Placed
+		}
+	}
+	return p
+}
+
+// fill places the copy on b and waits until it is exact there.
+func (p *pair) fill() {
+	p.t.Helper()
+	if err := p.b.define(10, 11); err != nil {
+		p.t.Fatal(err)
+	}
+	p.b.begin(nil)
+	p.b.write(docs(390, 420, 7)...)
+	p.outcome()
+	p.whole()
+}
+
+// outcome waits until it is decided what b is filled from.
+func (p *pair) outcome() (installed bool) {
+	p.t.Helper()
+	m := p.b.x.metrics
+	p.b.until("the copy is filled, or not", func() bool {
+		installed = counted(p.t, m.registry, "tidemark_indexer_fills_total", "installed") > 0
+		return installed || counted(p.t, m.registry, "tidemark_indexer_fills_total", "failed") > 0
+	})
+	return installed
+}
+
+// whole waits until the copy of b is exact, and compares it with KV.
+func (p *pair) whole() {
+	p.t.Helper()
+	p.b.promote(p.t.Context())
+	p.b.held(11)
+	s, _ := p.b.x.store.Slice(11)
+	snap, err := s.Snapshot()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var got []string
+	if err := snap.Iterate(context.Background(), storage.Range{}, false, func(_, id []byte) error {
+		got = append(got, string(id))
+		return nil
+	}); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := snap.Close(); err != nil {
+		p.t.Fatal(err)
+	}
+	want := p.b.oracle()
+	if len(got) != len(want) {
+		p.t.Fatalf("the copy has %d rows, KV %d", len(got), len(want))
+	}
+	for i := range want {
+		if got[i] != want[i].ID {
+			p.t.Fatalf("row %d is of %s, want %s", i, got[i], want[i].ID)
+		}
+	}
+}
+
+// fromZero counts the vbuckets that b has asked KV for from the beginning.
+func (p *pair) fromZero() (n int) {
+	for _, q := range p.b.calls() {
+		for _, seqno := range q.Buckets[0].Restart.Seqnos {
+			if seqno == 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// TestFillByFiles: a new copy gets the files of another indexer's, and from KV only what has come since.
+func TestFillByFiles(t *testing.T) {
+	p := newPair(t)
+	p.b.start()
+	p.fill()
+	if !p.outcome() || p.fromZero() > 0 {
+		t.Errorf("%d vbuckets were streamed from 0", p.fromZero())
+	}
+	if n := counted(t, p.a.x.metrics.registry, "tidemark_indexer_fill_bytes_total", "sent"); n == 0 {
+		t.Error("nothing was sent")
+	}
+	p.b.stopIndexer() // what was installed is durable
+	p.b.start()
+	if err := p.b.define(10, 11); err != nil {
+		t.Fatal(err)
+	}
+	p.b.begin(nil)
+	p.b.write(docs(5, 15, 9)...)
+	p.whole()
+	if n := p.fromZero(); n > 0 {
+		t.Errorf("after a restart %d vbuckets were streamed from 0", n)
+	}
+}
+
+// TestFillFallsBack: where files cannot be had the copy is filled from KV: the source dies at the first question or in the
+// middle, its answers are damaged for good, it has no such copy, it speaks another version.
+func TestFillFallsBack(t *testing.T) {
+	for name, between := range map[string]func(w http.ResponseWriter, r *http.Request, n int64) bool{
+		"down":   func(w http.ResponseWriter, _ *http.Request, _ int64) bool { w.WriteHeader(502); return true },
+		"middle": func(w http.ResponseWriter, _ *http.Request, n int64) bool { fail(w, n > 3); return n > 3 },
+		"older":  func(w http.ResponseWriter, r *http.Request, _ int64) bool { http.NotFound(w, r); return true },
+		"damaged": func(w http.ResponseWriter, _ *http.Request, n int64) bool {
+			if n > 1 {
+				_, _ = w.Write(bytes.Repeat([]byte{1}, 100))
+			}
+			return n > 1
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t)
+			p.between = between
+			p.b.start()
+			p.fill()
+			if p.outcome() || p.fromZero() == 0 {
+				t.Error("it was filled by files")
+			}
+		})
+	}
+}
+
+func fail(w http.ResponseWriter, yes bool) {
+	if yes {
+		w.WriteHeader(http.StatusBadGateway)
+	}
+}
+
+// hang answers nothing until the client is gone, which is seen once the body was read.
+func hang(r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	<-r.Context().Done()
+}
+
+// TestFillGoesOn: a chunk that is lost or damaged now and then is asked for again.
+func TestFillGoesOn(t *testing.T) {
+	p := newPair(t)
+	p.between = func(w http.ResponseWriter, _ *http.Request, n int64) bool {
+		fail(w, n%4 == 2)
+		if n%4 == 3 {
+			_, _ = w.Write([]byte("cut"))
+		}
+		return n%4 == 2 || n%4 == 3
+	}
+	p.b.start()
+	p.fill()
+	if !p.outcome() || p.fromZero() > 0 {
+		t.Error("it was filled from KV")
+	}
+}
+
+// TestFillWaits: while the source sends to another receiver the copy waits, and nothing of it is asked of KV.
+func TestFillWaits(t *testing.T) {
+	p := newPair(t)
+	const busy = 3
+	p.between = func(w http.ResponseWriter, _ *http.Request, n int64) bool {
+		if n <= busy {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte(`{"code":"UNAVAILABLE","detail":"busy"}`))
+		}
+		return n <= busy
+	}
+	p.b.start()
+	p.fill()
+	if !p.outcome() || p.fromZero() > 0 || p.asked.Load() <= busy {
+		t.Error("it was filled from KV")
+	}
+}
+
+// TestFillAfterCrash: a process that ends in the middle of it leaves nothing behind but the copy as it was, and begins
+// anew.
+func TestFillAfterCrash(t *testing.T) {
+	p := newPair(t)
+	stuck := make(chan struct{})
+	var gone atomic.Bool
+	p.between = func(_ http.ResponseWriter, r *http.Request, n int64) bool {
+		if n == 4 {
+			close(stuck)
+		}
+		hangs := n >= 4 && !gone.Load()
+		if hangs {
+			hang(r)
+		}
+		return hangs
+	}
+	p.b.start()
+	if err := p.b.define(10, 11); err != nil {
+		t.Fatal(err)
+	}
+	p.b.begin(nil)
+	select {
+	case <-stuck:
+	case <-time.After(testTimeout):
+		t.Fatal("nothing was asked")
+	}
+	p.b.write(docs(400, 410, 3)...)
+	p.b.stopIndexer()
+	gone.Store(true)
+	p.b.start()
+	p.fill()
+	if !p.outcome() || p.fromZero() > 0 {
+		t.Error("it was filled from KV")
+	}
+}
+
+// TestFillDropped: a copy that is dropped in the middle of it is gone, at once and for good.
+func TestFillDropped(t *testing.T) {
+	p := newPair(t)
+	stuck := make(chan struct{})
+	p.between = func(_ http.ResponseWriter, r *http.Request, n int64) bool {
+		if n == 4 {
+			close(stuck)
+			hang(r)
+		}
+		return n == 4
+	}
+	p.b.start()
+	if err := p.b.define(10, 11); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-stuck:
+	case <-time.After(testTimeout):
+		t.Fatal("nothing was asked")
+	}
+	if err := p.b.define(10); err != nil {
+		t.Fatal(err)
+	}
+	p.b.until("the copy is gone", func() bool { return !p.b.there(11) })
+	if err := p.b.define(10, 11); err != nil { // and comes again
+		t.Fatal(err)
+	}
+	p.fill()
+	if n := p.fromZero(); n > 0 {
+		t.Errorf("%d vbuckets were streamed from 0", n)
+	}
+}
+
+// TestFillRollback: files of before a rollback are not installed while it is known here; where KV left the branch without
+// anybody's knowing, what left it is taken anew.
+func TestFillRollback(t *testing.T) {
+	p := newPair(t)
+	p.b.start()
+	// KV failed over at 50: what a has above it is lost, and a does not know
+	p.b.locked(func() {
+		p.b.log = timestamp.FailoverLog{{VBUUID: 78, Seqno: 50}, {VBUUID: 77}}
+		for vb := range p.b.kv {
+			p.b.kv[vb] = append([]testDoc(nil), p.b.kv[vb][:50]...)
+		}
+	})
+	p.fill()
+	if !p.outcome() {
+		t.Error("it was not installed")
+	}
+}
+
+// TestFillOfAnotherRollback: files of before a rollback of the bucket, or of a bucket that was made anew, are not installed.
+func TestFillOfAnotherRollback(t *testing.T) {
+	p := newPair(t)
+	stuck, once := make(chan struct{}), sync.Once{}
+	p.between = func(_ http.ResponseWriter, r *http.Request, _ int64) bool {
+		once.Do(func() { close(stuck) })
+		hang(r)
+		return true
+	}
+	p.b.start()
+	if err := p.b.define(10, 11); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-stuck:
+	case <-time.After(testTimeout):
+		t.Fatal("nothing was asked")
+	}
+	s, _ := p.b.x.store.Slice(11)
+	o := &fill{s: s, k: p.b.x.bucketNamed(testBucket)}
+	is := about{Generation: o.k.st.Generation(), RollbackID: o.k.st.RollbackID()}
+	for _, said := range []about{{Generation: is.Generation, RollbackID: is.RollbackID + 1},
+		{Generation: is.Generation + 1, RollbackID: is.RollbackID}} {
+		if err := p.b.x.fills.install(t.Context(), o, nil, &said); !errors.Is(err, errAnew) {
+			t.Errorf("files of %+v at %+v: %v", said, is, err)
+		}
+	}
+}
+
+// counted is what a registry's counter of a name has under a label's value.
+func counted(t testing.TB, r *prometheus.Registry, name, value string) (n float64) {
+	t.Helper()
+	all, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		for _, m := range f.GetMetric() {
+			if l := m.GetLabel(); f.GetName() == name && len(l) == 1 && l[0].GetValue() == value {
+				n += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return n
+}

@@ -1,0 +1,140 @@
+package storage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"slices"
+	"strconv"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// A copy goes to another indexer as the files of a checkpoint (Export), which is made for that alone, and is installed
+// there in the place of what the copy held (Incoming). Both lie beside the copies' folders under names that Open removes: what
+// a crash leaves of them is gone at the next start.
+
+// ExportFormat names what the files of an Export are written by; who has another one cannot install them.
+var ExportFormat = fmt.Sprintf("%d.%d", fileVersion, formatVersion)
+
+// File is one file of an Export. Tables have no Sum here: each block of them has one of its own.
+type File struct {
+	Name string
+	Size int64
+	Sum  uint32 // of all other files
+}
+
+// Export is what a copy held at one moment. It stays as it is, whatever becomes of the copy; close it.
+type Export struct {
+	Files []File
+	fs    vfs.FS
+	dir   string
+	open  map[string]vfs.File
+}
+
+// Export makes one of the copy as it is now: everything is written, the files are linked. It waits and fails as
+// Checkpoint does.
+func (s *Slice) Export(ctx context.Context) (*Export, error) {
+	if err := s.Persist(ctx); err != nil { // most of the work, beside the writer
+		return nil, err
+	}
+	e := &Export{fs: s.store.fs, open: map[string]vfs.File{}}
+	e.dir = s.store.fs.PathJoin(s.store.opts.Dir, "out-"+s.meta.Copy.String()+"-"+
+		strconv.FormatUint(s.store.exports.Add(1), 10)+tmpSuffix)
+	err := s.export(ctx, e.dir)
+	if err == nil {
+		e.Files, err = filesOf(e.fs, e.dir)
+	}
+	if err != nil {
+		return nil, errors.Join(classify(s.meta.Copy, e.dir, err), e.Close())
+	}
+	return e, nil
+}
+
+func (s *Slice) export(ctx context.Context, dir string) error {
+	s.write.Lock()
+	defer s.write.Unlock()
+	g, cur, err := s.hold()
+	if err != nil {
+		return err
+	}
+	if err = errors.Join(g.eng.failing(), g.eng.persist(ctx)); err == nil {
+		info := CheckpointInfo{Batch: cur.number, Exact: cur.exact, Positions: slices.Clone(cur.positions)}
+		info.Stable, info.Logs = cur.stable.Clone(), slices.Clone(cur.logs)
+		err = s.linkTo(ctx, g, dir, info)
+	}
+	return errors.Join(err, s.release(g))
+}
+
+// filesOf lists the files of a folder, the small ones first: what cannot be used is seen early.
+func filesOf(fs vfs.FS, dir string) (all []File, err error) {
+	names, err := fs.List(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if name == lockName {
+			continue
+		}
+		f := File{Name: name}
+		if isTable(name) {
+			info, err := fs.Stat(fs.PathJoin(dir, name))
+			if err != nil {
+				return nil, err
+			}
+			f.Size = info.Size()
+		} else if f.Size, f.Sum, err = sumOf(fs, fs.PathJoin(dir, name)); err != nil {
+			return nil, err
+		}
+		all = append(all, f)
+	}
+	slices.SortFunc(all, func(a, b File) int { return cmp.Or(cmp.Compare(a.Size, b.Size), cmp.Compare(a.Name, b.Name)) })
+	return all, nil
+}
+
+// sumOf reads a file.
+func sumOf(fs vfs.FS, path string) (size int64, sum uint32, err error) {
+	f, err := fs.Open(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	h := crc32.New(castagnoli)
+	size, err = io.Copy(h, f)
+	return size, h.Sum32(), errors.Join(err, f.Close())
+}
+
+// ReadAt reads from one of the files. One goroutine at a time may read.
+func (e *Export) ReadAt(name string, p []byte, at int64) (n int, err error) {
+	f := e.open[name]
+	if f == nil {
+		if !slices.ContainsFunc(e.Files, func(o File) bool { return o.Name == name }) {
+			return 0, fmt.Errorf("file %q: %w", name, ErrNotFound)
+		}
+		e.close() // one after the other is read
+		if f, err = e.fs.Open(e.fs.PathJoin(e.dir, name)); err != nil {
+			return 0, err
+		}
+		e.open[name] = f
+	}
+	n, err = f.ReadAt(p, at)
+	if n == len(p) {
+		err = nil
+	}
+	return n, err
+}
+
+func (e *Export) close() {
+	for name, f := range e.open {
+		_ = f.Close() // it was only read
+		delete(e.open, name)
+	}
+}
+
+// Close removes it.
+func (e *Export) Close() error {
+	e.close()
+	return e.fs.RemoveAll(e.dir)
+}

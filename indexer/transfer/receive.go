@@ -1,0 +1,140 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+)
+
+const (
+	// openPatience is how long an export may take to be made: what is in memory is written before.
+	openPatience = 2 * time.Minute
+	// chunkPatience is how long one chunk may take.
+	chunkPatience = 20 * time.Second
+	// chunkTries is how often a chunk is asked for, with a growing pause between.
+	chunkTries = 5
+	chunkPause = 200 * time.Millisecond
+)
+
+// Sink takes what is received.
+type Sink interface {
+	// Held is how much of a file is here.
+	Held(name string) int64
+	// Append adds to a file what follows what is here.
+	Append(name string, at int64, p []byte) error
+}
+
+// Peer asks another indexer: the body of a good answer, or a problem.
+type Peer func(ctx context.Context, q *Question) (io.ReadCloser, error)
+
+// Receiver receives exports of one peer.
+type Receiver struct {
+	Peer Peer
+	// Begin makes the place for what is offered.
+	Begin func(o *Offer) (Sink, error)
+	// Got is told of bytes that have arrived.
+	Got func(n int)
+
+	pause, patience time.Duration // 0: as above; tests are quicker
+}
+
+// Receive brings a copy here. Errors wrap ErrBusy, come from the peer as a Problem, from Begin or from the Sink.
+func (r *Receiver) Receive(ctx context.Context, w *Want) (*Offer, Sink, error) {
+	body, err := r.ask(ctx, openPatience, maxOffer, &Question{Op: opOpen, Want: w})
+	var p *rpc.Problem
+	if errors.As(err, &p) && p.Code == errcode.Unavailable {
+		return nil, nil, fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	o := &Offer{}
+	if err := rpc.Unmarshal(body, o); err != nil {
+		return nil, nil, fmt.Errorf("an offer: %w", err)
+	}
+	defer r.end(ctx, o)
+	sink, err := r.Begin(o)
+	if err != nil {
+		return o, nil, err
+	}
+	for i := range o.Files {
+		if err := r.file(ctx, o, i, sink); err != nil {
+			return o, sink, fmt.Errorf("file %s of %d bytes: %w", o.Files[i].Name, o.Files[i].Size, err)
+		}
+	}
+	return o, sink, nil
+}
+
+// end lets the peer go on to the next, also when ctx has ended.
+func (r *Receiver) end(ctx context.Context, o *Offer) {
+	_, _ = r.ask(context.WithoutCancel(ctx), r.within(chunkPatience)/4, sumBytes, &Question{Op: opEnd, ID: o.ID}) // else it waits a while
+}
+
+func (r *Receiver) within(d time.Duration) time.Duration {
+	if r.patience > 0 {
+		return r.patience
+	}
+	return d
+}
+
+func (r *Receiver) file(ctx context.Context, o *Offer, i int, sink Sink) error {
+	f := &o.Files[i]
+	for at := sink.Held(f.Name); at < f.Size; at = sink.Held(f.Name) {
+		p, err := r.chunk(ctx, &Question{Op: opRead, ID: o.ID, File: i, At: at, Bytes: int(min(ChunkBytes, f.Size-at))})
+		if err != nil {
+			return err
+		}
+		if err := sink.Append(f.Name, at, p); err != nil {
+			return err
+		}
+		r.Got(len(p))
+	}
+	return nil
+}
+
+// chunk asks until it comes whole. A peer that has let the export go is not asked again.
+func (r *Receiver) chunk(ctx context.Context, q *Question) (p []byte, err error) {
+	pause := chunkPause
+	if r.pause > 0 {
+		pause = r.pause
+	}
+	for range chunkTries {
+		if p, err = r.ask(ctx, r.within(chunkPatience), int64(q.Bytes), q); err == nil && len(p) != q.Bytes {
+			err = fmt.Errorf("%w: %d bytes, want %d", errSum, len(p), q.Bytes)
+		}
+		var refused *rpc.Problem
+		if err == nil || ctx.Err() != nil || errors.As(err, &refused) && refused.Code != errcode.Internal {
+			return p, err
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, context.Cause(ctx)
+		}
+		pause *= 2
+	}
+	return nil, err
+}
+
+// ask gives what an answer holds, at most so many bytes.
+func (r *Receiver) ask(ctx context.Context, patience time.Duration, most int64, q *Question) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	q.Format = Format
+	body, err := r.Peer(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	all, err := io.ReadAll(io.LimitReader(body, most+sumBytes+1))
+	if err = errors.Join(err, body.Close()); err != nil {
+		return nil, err
+	}
+	return unframe(all)
+}

@@ -1,0 +1,227 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/fxamacker/cbor/v2"
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+)
+
+// Export is what a Sender sends. One goroutine at a time uses it.
+type Export interface {
+	Files() []File
+	About() []byte
+	ReadAt(name string, p []byte, at int64) (int, error)
+	Close() error
+}
+
+// Sender answers receivers. Fields are set before it is used.
+type Sender struct {
+	// Open makes an export of a copy that fits; an error is told to who asked.
+	Open func(ctx context.Context, w *Want) (Export, error)
+	// Pace waits until so many bytes more may be sent.
+	Pace func(ctx context.Context, n int) error
+	Now  func() time.Time
+	Log  hclog.Logger
+
+	mu   sync.Mutex
+	next uint64
+	cur  *sending
+}
+
+// sending is an export under way, or one that is being made.
+type sending struct {
+	id       uint64
+	receiver string
+	using    sync.Mutex // held by who reads or closes it
+
+	// guarded by using
+	export Export // nil: being made, or ended
+	files  []File
+
+	// guarded by Sender.mu
+	asked time.Time
+	users int
+}
+
+// Run lets exports go that nobody reads, and the last one when ctx ends.
+func (s *Sender) Run(ctx context.Context) error {
+	tick := time.NewTicker(idleAfter / 8)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			s.end(func(*sending) bool { return true })
+			return nil
+		case <-tick.C:
+			s.end(s.idle)
+		}
+	}
+}
+
+func (s *Sender) idle(c *sending) bool { return c.users == 0 && s.Now().Sub(c.asked) > idleAfter }
+
+// end lets the present export go when it is one of these.
+func (s *Sender) end(which func(*sending) bool) {
+	s.mu.Lock()
+	c := s.cur
+	if c != nil && which(c) {
+		s.cur = nil
+	} else {
+		c = nil
+	}
+	s.mu.Unlock()
+	if c != nil {
+		s.close(c)
+	}
+}
+
+func (s *Sender) close(c *sending) {
+	c.using.Lock()
+	defer c.using.Unlock()
+	if c.export == nil {
+		return
+	}
+	if err := c.export.Close(); err != nil {
+		s.Log.Warn("what was sent of a copy stays on disk until the next start", "error", err)
+	}
+	c.export = nil
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Sender) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var q Question
+	err := rpc.Read(w, r, rpc.MaxUserBody, &q)
+	var answer []byte
+	if err == nil {
+		answer, err = s.answer(r.Context(), &q)
+	}
+	if err != nil {
+		rpc.WriteProblem(w, err)
+		return
+	}
+	frame(answer)
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
+	// a receiver that takes nothing is given up; where that cannot be set the server's own bounds count
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(chunkPatience))
+	_, _ = w.Write(answer) // who asked asks again
+}
+
+// answer gives the bytes of an answer behind the room for its checksum.
+func (s *Sender) answer(ctx context.Context, q *Question) ([]byte, error) {
+	if q.Format != Format {
+		return nil, rpc.Refuse(errcode.UnsupportedFormat, "copies of format %d, this version sends %d", q.Format, Format)
+	}
+	switch {
+	case q.Op == opOpen && q.Want != nil:
+		return s.offer(ctx, q.Want)
+	case q.Op == opRead:
+		return s.read(ctx, q)
+	case q.Op == opEnd:
+		s.end(func(c *sending) bool { return c.id == q.ID })
+		return make([]byte, sumBytes), nil
+	}
+	return nil, rpc.Refuse(errcode.BadRequest, "operation %q: want %s, %s or %s", q.Op, opOpen, opRead, opEnd)
+}
+
+// offer makes an export, unless another receiver has one.
+func (s *Sender) offer(ctx context.Context, w *Want) ([]byte, error) {
+	s.mu.Lock()
+	old := s.cur
+	if old != nil && (old.users > 0 || old.receiver != w.Receiver) && !s.idle(old) {
+		s.mu.Unlock()
+		p := rpc.Refuse(errcode.Unavailable, "this indexer sends another copy, one at a time: try again")
+		p.RetryAfterMS = time.Second.Milliseconds()
+		return nil, p
+	}
+	s.next++
+	c := &sending{id: s.next, receiver: w.Receiver, asked: s.Now(), users: 1}
+	s.cur = c
+	s.mu.Unlock()
+	if old != nil {
+		s.close(old)
+	}
+	c.using.Lock()
+	defer c.using.Unlock()
+	defer s.used(c)
+	e, err := s.Open(ctx, w)
+	if err != nil {
+		s.forget(c)
+		return nil, err
+	}
+	c.export, c.files = e, e.Files()
+	o := Offer{ID: c.id, Files: c.files, About: e.About()}
+	body, err := cbor.Marshal(&o)
+	if err == nil && !s.present(c) { // the process ends
+		err = rpc.Refuse(errcode.Unavailable, "this indexer is being stopped")
+	}
+	if err != nil {
+		c.export = nil
+		s.forget(c)
+		return nil, errors.Join(err, e.Close())
+	}
+	return append(make([]byte, sumBytes, sumBytes+len(body)), body...), nil
+}
+
+func (s *Sender) present(c *sending) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cur == c
+}
+
+func (s *Sender) forget(c *sending) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cur == c {
+		s.cur = nil
+	}
+}
+
+func (s *Sender) used(c *sending) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.users--
+	c.asked = s.Now()
+}
+
+// read gives a chunk.
+func (s *Sender) read(ctx context.Context, q *Question) ([]byte, error) {
+	s.mu.Lock()
+	c := s.cur
+	if c == nil || c.id != q.ID {
+		s.mu.Unlock()
+		return nil, rpc.Refuse(errcode.NotFound, "no export %d is being sent", q.ID)
+	}
+	c.users++
+	s.mu.Unlock()
+	defer s.used(c)
+	if q.Bytes < 1 || q.Bytes > ChunkBytes {
+		return nil, rpc.Refuse(errcode.BadRequest, "%d bytes: want 1 to %d", q.Bytes, ChunkBytes)
+	}
+	if err := s.Pace(ctx, q.Bytes); err != nil {
+		return nil, err
+	}
+	c.using.Lock()
+	defer c.using.Unlock()
+	if c.export == nil {
+		return nil, rpc.Refuse(errcode.NotFound, "export %d has ended", q.ID)
+	}
+	if q.File < 0 || q.File >= len(c.files) || q.At < 0 || q.At+int64(q.Bytes) > c.files[q.File].Size {
+		return nil, rpc.Refuse(errcode.BadRequest, "%d bytes at %d of file %d of %d", q.Bytes, q.At, q.File, len(c.files))
+	}
+	answer := make([]byte, sumBytes+q.Bytes)
+	if n, err := c.export.ReadAt(c.files[q.File].Name, answer[sumBytes:], q.At); n < q.Bytes {
+		return nil, errors.Join(io.ErrUnexpectedEOF, err)
+	}
+	return answer, nil
+}

@@ -1,0 +1,108 @@
+// Package transfer brings the files of a copy from one indexer to another: who needs a copy asks one that has it for an
+// export, reads it chunk by chunk, and says when it has all (IM-18).
+//
+// It promises: a chunk arrives as it was sent or not at all; one that is lost is asked for again where the files that are
+// here end; each question has a deadline, so that a peer which hangs is given up; an indexer sends one export at a time, at no
+// more than so many bytes a second; an export that nobody reads any more is let go. It never looks into the files, and
+// does not decide what becomes of them.
+package transfer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"tidemark/index"
+)
+
+// Path is where an indexer takes the questions of this package.
+const Path = "/v1/copies:send"
+
+// Format is the version of the messages. Who does not know it refuses.
+const Format = 1
+
+const (
+	// ChunkBytes is the most that one question brings.
+	ChunkBytes = 1 << 20
+	// MinRate is the fewest bytes a second that an indexer sends: a chunk takes a second.
+	MinRate = ChunkBytes
+	// idleAfter is how long an export is kept that nobody reads, longer than a receiver tries for one chunk.
+	idleAfter = 2 * time.Minute
+	// maxOffer bounds what an offer takes.
+	maxOffer = 64 << 20
+)
+
+// ErrBusy is wrapped when an indexer is sending another export: it may be asked again later.
+var ErrBusy = errors.New("another copy is being sent")
+
+// The operations of a Question.
+const (
+	opOpen = "open"
+	opRead = "read"
+	opEnd  = "end"
+)
+
+// Question is what a receiver asks.
+type Question struct {
+	Format int    `json:"format"`
+	Op     string `json:"op"`
+	Want   *Want  `json:"want,omitempty"` // of open
+	ID     uint64 `json:"id,omitempty"`   // of the offer, of read and end
+	File   int    `json:"file,omitempty"` // number in the offer
+	At     int64  `json:"at,omitempty"`
+	Bytes  int    `json:"bytes,omitempty"`
+}
+
+// Want names the copy that is wanted: any of the slice.
+type Want struct {
+	Receiver   string        `json:"receiver"` // an indexer: when it asks again, also after a restart, what it read before is not wanted any more
+	Index      index.ID      `json:"index"`
+	CreatedMS  int64         `json:"created_ms"`
+	Slice      index.SliceID `json:"slice"`
+	BucketUUID string        `json:"bucket_uuid"`
+}
+
+// File is one file of an export.
+type File struct {
+	Name string `json:"name"`
+	Size int64  `json:"size"`
+	Sum  uint32 `json:"sum"`
+}
+
+// Offer is an export that may be read. About is what its owner says of it, in a form that this package does not know.
+type Offer struct {
+	ID    uint64 `json:"id"`
+	Files []File `json:"files"`
+	About []byte `json:"about"`
+}
+
+// Bytes is the size of all files.
+func (o *Offer) Bytes() (sum int64) {
+	for _, f := range o.Files {
+		sum += f.Size
+	}
+	return sum
+}
+
+// Answers are framed: the checksum of the rest, then the rest.
+const sumBytes = 4
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// frame puts the checksum in front of what follows its place.
+func frame(b []byte) { binary.BigEndian.PutUint32(b, crc32.Checksum(b[sumBytes:], castagnoli)) }
+
+// errSum says that an answer is not what was sent.
+var errSum = errors.New("an answer's checksum is wrong")
+
+func unframe(b []byte) ([]byte, error) {
+	if len(b) < sumBytes {
+		return nil, fmt.Errorf("%w: %d bytes", errSum, len(b))
+	}
+	if want, is := binary.BigEndian.Uint32(b), crc32.Checksum(b[sumBytes:], castagnoli); want != is {
+		return nil, fmt.Errorf("%w: %08x, want %08x", errSum, is, want)
+	}
+	return b[sumBytes:], nil
+}

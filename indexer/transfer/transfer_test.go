@@ -1,0 +1,300 @@
+package transfer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fxamacker/cbor/v2"
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+)
+
+// folder is an Export and a Sink in memory.
+type folder struct {
+	mu     sync.Mutex
+	order  []string
+	files  map[string][]byte
+	closed bool
+	broken error
+}
+
+func newFolder() *folder {
+	f := &folder{files: map[string][]byte{}, order: []string{"empty", "small", "large"}}
+	f.files["small"], f.files["empty"] = []byte("hello"), nil
+	f.files["large"] = bytes.Repeat([]byte("0123456789abcdef"), 3*ChunkBytes/16+7)
+	return f
+}
+
+func (f *folder) Files() (all []File) {
+	for _, n := range f.order {
+		all = append(all, File{Name: n, Size: int64(len(f.files[n]))})
+	}
+	return all
+}
+func (f *folder) About() []byte { return []byte("about") }
+func (f *folder) ReadAt(name string, p []byte, at int64) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.broken != nil || f.closed {
+		return 0, errors.Join(f.broken, io.ErrClosedPipe)
+	}
+	return copy(p, f.files[name][at:]), nil
+}
+
+func (f *folder) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	return nil
+}
+
+func (f *folder) isClosed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.closed
+}
+func (f *folder) Held(name string) int64 { return int64(len(f.files[name])) }
+func (f *folder) Append(name string, at int64, p []byte) error {
+	if at != f.Held(name) {
+		return fmt.Errorf("at %d of %d", at, f.Held(name))
+	}
+	f.files[name] = append(f.files[name], p...)
+	return nil
+}
+
+// link is a sender, and receivers of it whose questions may be spoilt.
+type link struct {
+	t     *testing.T
+	s     *Sender
+	http  *httptest.Server
+	src   []*folder
+	spoil func(q *Question, answer []byte) ([]byte, error) // nil: nothing
+	now   time.Time
+}
+
+func newLink(t *testing.T) *link {
+	l := &link{t: t, now: time.Unix(1e9, 0)}
+	l.s = &Sender{Now: func() time.Time { return l.now }, Log: hclog.NewNullLogger(),
+		Pace: func(context.Context, int) error { return nil },
+		Open: func(_ context.Context, w *Want) (Export, error) {
+			if w.Index == 404 {
+				return nil, rpc.Refuse(errcode.NotFound, "no such copy")
+			}
+			l.src = append(l.src, newFolder())
+			return l.src[len(l.src)-1], nil
+		}}
+	l.http = httptest.NewServer(l.s)
+	t.Cleanup(l.http.Close)
+	return l
+}
+
+func (l *link) peer(ctx context.Context, q *Question) (io.ReadCloser, error) {
+	body, err := cbor.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, l.http.URL, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", rpc.MediaCBOR)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, errors.Join(rpc.ReadProblem(resp), resp.Body.Close())
+	}
+	all, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err == nil && l.spoil != nil {
+		all, err = l.spoil(q, all)
+	}
+	return io.NopCloser(bytes.NewReader(all)), err
+}
+
+func (l *link) receive(who string, sink *folder) (*Offer, error) {
+	r := Receiver{Peer: l.peer, Begin: func(*Offer) (Sink, error) { return sink, nil }, Got: func(int) {}, pause: 1}
+	o, _, err := r.Receive(l.t.Context(), &Want{Receiver: who})
+	return o, err
+}
+
+func (f *folder) same(t *testing.T, want *folder) {
+	t.Helper()
+	for n, b := range want.files {
+		if !bytes.Equal(f.files[n], b) {
+			t.Errorf("file %s has %d bytes, want %d", n, len(f.files[n]), len(b))
+		}
+	}
+}
+
+// TestReceive: everything arrives, goes on where it was interrupted, and the export is let go.
+func TestReceive(t *testing.T) {
+	l := newLink(t)
+	half := &folder{files: map[string][]byte{"large": newFolder().files["large"][:ChunkBytes+100]}}
+	for _, sink := range []*folder{{files: map[string][]byte{}}, half} {
+		o, err := l.receive("r", sink)
+		if err != nil || string(o.About) != "about" || o.Bytes() == 0 {
+			t.Fatalf("%+v, %v", o, err)
+		}
+		sink.same(t, newFolder())
+		if src := l.src[len(l.src)-1]; !src.isClosed() {
+			t.Error("the export is kept")
+		}
+	}
+}
+
+// TestSpoilt: an answer that is cut, lost, or of which any byte is another one is asked for again, and where it always is,
+// given up.
+func TestSpoilt(t *testing.T) {
+	l := newLink(t)
+	n := 0
+	l.spoil = func(q *Question, b []byte) ([]byte, error) {
+		n++
+		switch {
+		case q.Op != opRead || n%5 == 0:
+		case n%5 == 1:
+			b[len(b)-1]++
+		case n%5 == 2:
+			b[0]++
+		case n%5 == 3:
+			b = b[:len(b)-1]
+		default:
+			return nil, io.ErrUnexpectedEOF
+		}
+		return b, nil
+	}
+	sink := &folder{files: map[string][]byte{}}
+	if _, err := l.receive("r", sink); err != nil {
+		t.Fatal(err)
+	}
+	sink.same(t, newFolder())
+	for i := range sumBytes + 5 {
+		l.spoil = func(q *Question, b []byte) ([]byte, error) {
+			if q.Op == opRead {
+				b[i] ^= 4
+			}
+			return b, nil
+		}
+		sink = &folder{files: map[string][]byte{}}
+		if _, err := l.receive("r", sink); !errors.Is(err, errSum) || len(sink.files["small"]) > 0 {
+			t.Fatalf("byte %d: %v", i, err)
+		}
+	}
+	l.spoil = func(q *Question, b []byte) ([]byte, error) {
+		if q.Op == opOpen {
+			b[7]++
+		}
+		return b, nil
+	}
+	if _, err := l.receive("r", sink); !errors.Is(err, errSum) {
+		t.Errorf("the offer: %v", err)
+	}
+}
+
+// TestOneAtATime: another receiver is refused for as long as somebody reads, and the same one begins anew; who has fallen
+// silent is forgotten.
+func TestOneAtATime(t *testing.T) {
+	l := newLink(t)
+	ctx := t.Context()
+	open := func(who string) error {
+		b, err := l.peer(ctx, &Question{Format: Format, Op: opOpen, Want: &Want{Receiver: who}})
+		if err == nil {
+			err = b.Close()
+		}
+		return err
+	}
+	if err := open("r"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.receive("other", newFolder()); !errors.Is(err, ErrBusy) {
+		t.Errorf("another one: %v, want ErrBusy", err)
+	}
+	if err := open("r"); err != nil || !l.src[0].isClosed() {
+		t.Errorf("the same again: %v", err)
+	}
+	l.s.end(l.s.idle)
+	if l.src[1].isClosed() {
+		t.Error("it is let go at once")
+	}
+	l.now = l.now.Add(idleAfter + 1)
+	l.s.end(l.s.idle)
+	if !l.src[1].isClosed() {
+		t.Error("it is kept for ever")
+	}
+	if err := open("other"); err != nil {
+		t.Errorf("another one then: %v", err)
+	}
+	l.now = l.now.Add(idleAfter + 1)
+	if err := open("third"); err != nil || !l.src[2].isClosed() {
+		t.Errorf("nobody looked meanwhile: %v", err)
+	}
+	run, stop := context.WithCancel(ctx)
+	stop()
+	if err := l.s.Run(run); err != nil || !l.src[3].isClosed() {
+		t.Errorf("at the end: %v", err)
+	}
+}
+
+// TestRefused: what is not there, means nothing, or cannot be read is refused, and not asked for for ever.
+func TestRefused(t *testing.T) {
+	l := newLink(t)
+	r := Receiver{Peer: l.peer, Got: func(int) {}, pause: 1}
+	var p *rpc.Problem
+	if _, _, err := r.Receive(t.Context(), &Want{Index: 404}); !errors.As(err, &p) || p.Code != errcode.NotFound {
+		t.Errorf("no copy: %v", err)
+	}
+	for text, q := range map[string]*Question{
+		"format": {Format: Format + 1, Op: opRead}, "operation": {Format: Format, Op: "steal"},
+		"no export": {Format: Format, Op: opRead, ID: 99, Bytes: 1},
+	} {
+		if _, err := l.peer(t.Context(), q); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%+v: %v", q, err)
+		}
+	}
+	b, err := l.peer(t.Context(), &Question{Format: Format, Op: opOpen, Want: &Want{Receiver: "r"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = b.Close()
+	id := l.s.cur.id
+	for _, q := range []Question{{File: 3, Bytes: 1}, {File: -1, Bytes: 1}, {File: 1, Bytes: 6}, {File: 1, At: -1, Bytes: 1},
+		{File: 2, Bytes: ChunkBytes + 1}, {File: 1}, {File: 1, At: 5, Bytes: 1}} {
+		q.Format, q.Op, q.ID = Format, opRead, id
+		if _, err := l.peer(t.Context(), &q); !errors.As(err, &p) || p.Code != errcode.BadRequest {
+			t.Errorf("%+v: %v", q, err)
+		}
+	}
+	l.src[0].broken = errors.New("disk")
+	if _, err := l.peer(t.Context(), &Question{Format: Format, Op: opRead, ID: id, File: 1, Bytes: 1}); err == nil {
+		t.Error("a file that cannot be read")
+	}
+}
+
+// TestHangs: a peer that does not answer is given up.
+func TestHangs(t *testing.T) {
+	l := newLink(t)
+	hangs := func(ctx context.Context, q *Question) (io.ReadCloser, error) {
+		if q.Op != opOpen {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return l.peer(ctx, q)
+	}
+	sink := &folder{files: map[string][]byte{}}
+	r := Receiver{Peer: hangs, Begin: func(*Offer) (Sink, error) { return sink, nil }, Got: func(int) {}, pause: 1,
+		patience: time.Millisecond}
+	if _, _, err := r.Receive(t.Context(), &Want{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+}
