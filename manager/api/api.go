@@ -111,11 +111,15 @@ func New(cfg Config) *API {
 		return cfg.TLS.BaseURL(addr) +
 			"/healthz"
 	}))
-	return &API{cfg: cfg, rpc: rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
+	a := &API{cfg: cfg, rpc: rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
 		scans:    rpc.NewClient(scansAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
 		indexers: indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)), alive: alive,
 		probes: probes,
 		now:    time.Now, began: time.Now(), places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1)}
+	if cfg.Auth != nil {
+		cfg.Auth.CountsUnknownIf(a.current)
+	}
+	return a
 }
 
 // Close drops idle connections.

@@ -69,6 +69,8 @@ type Authenticator struct {
 	slots *turns
 	// failures of users and addresses.
 	failures *failures
+	// current: see CountsUnknownIf.
+	current func() bool
 
 	mu     sync.Mutex
 	cache  map[[32]byte]remembered
@@ -106,6 +108,11 @@ func New(state func() *statecontext.State, now func() time.Time) (*Authenticator
 	a.dummy, err = HashPassword(rand.Text())
 	return a, err
 }
+
+// CountsUnknownIf lets failures of users and tokens that the state does not have count only while current reports that
+// the state has all of them: where it may lag behind, they say nothing about who sends them. By default they count. It is
+// to be called before the first Identify.
+func (a *Authenticator) CountsUnknownIf(current func() bool) { a.current = current }
 
 // Identify says who sends a request; nil for a request without any credentials. Errors wrap ErrUnauthenticated,
 // ErrTooMany or the context's.
@@ -222,6 +229,9 @@ func (a *Authenticator) token(r *http.Request, secret string) (*Identity, error)
 			return id, nil
 		}
 	}
+	if a.current != nil && !a.current() {
+		return nil, errWrong()
+	}
 	if err := a.failures.take("tokens from "+address(r), addressBurst, addressPause); err != nil {
 		return nil, err
 	}
@@ -289,6 +299,9 @@ func (a *Authenticator) tryPassword(ctx context.Context, addr, name, password st
 	}
 	right := len(password) <= MaxPassword && verifyPassword(hash, password)
 	a.slots.leave()
+	if u == nil && a.current != nil && !a.current() {
+		a.failures.giveBack(who, from)
+	}
 	if !right || u == nil {
 		return errWrong()
 	}

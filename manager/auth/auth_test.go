@@ -185,6 +185,39 @@ func TestFailuresAreCounted(t *testing.T) {
 	}
 }
 
+// TestWhoCannotKnowCountsNothing: while the state may lack users, those that it does not have are not counted as failed;
+// wrong passwords of those that it has are.
+func TestWhoCannotKnowCountsNothing(t *testing.T) {
+	w := newWorld(t)
+	w.user("root", statecontext.UserAdmin, "correct horse")
+	current := false
+	w.a.CountsUnknownIf(func() bool { return current })
+	for i := range addressBurst + 5 {
+		if _, err := w.ask("Bearer " + newToken()); !errors.Is(err, ErrUnauthenticated) {
+			t.Fatalf("try %d of a token: %v", i, err)
+		}
+		if i > userBurst+5 {
+			continue // a password costs a hash
+		}
+		if _, err := w.ask("ann/battery staple"); !errors.Is(err, ErrUnauthenticated) {
+			t.Fatalf("try %d of a password: %v", i, err)
+		}
+	}
+	for range userBurst {
+		_, _ = w.ask("root/wrong")
+	}
+	if _, err := w.ask("root/wrong"); !errors.Is(err, ErrTooMany) {
+		t.Errorf("a user whom the state has may be guessed at without an end: %v", err)
+	}
+	current = true
+	for range userBurst {
+		_, _ = w.ask("ann/battery staple")
+	}
+	if _, err := w.ask("ann/battery staple"); !errors.Is(err, ErrTooMany) {
+		t.Errorf("a user whom nobody has may be tried without an end: %v", err)
+	}
+}
+
 // from asks from an address.
 func (w *world) from(addr, user, password string) (*Identity, error) {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
