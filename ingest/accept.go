@@ -70,14 +70,14 @@ func (b *Bucket) Accept(src Source, e *keyversion.Event) Verdict {
 		}
 	case keyversion.Deactivate:
 		for _, id := range e.Copies {
-			if sl := b.find(id); sl != nil && b.on(deactivate) {
+			if sl := b.find(id); sl != nil {
 				sl.out = true
 				b.reset(sl, vb)
 			}
 		}
 		v.awaited = slices.DeleteFunc(v.awaited, func(id index.CopyID) bool { return listed(e.Copies, id) })
 	case keyversion.DropData:
-		v.cur.dropping, v.parts = b.on(dropData), parts{}
+		v.cur.dropping, v.parts = true, parts{}
 	case keyversion.StreamEnd:
 		v.cur.open, v.parts = false, parts{}
 	default:
@@ -88,15 +88,13 @@ func (b *Bucket) Accept(src Source, e *keyversion.Event) Verdict {
 
 // admit: only what belongs to the BEGIN that is current.
 func (b *Bucket) admit(v *vbucket, src Source, e *keyversion.Event) Verdict {
-	if b.on(incarnation) {
-		switch {
-		case e.Incarnation.Compare(v.min) < 0:
-			return StaleIncarnation
-		case !v.cur.open || e.Incarnation != v.cur.inc:
-			return NotOwner
-		case b.on(ownerFence) && (src.Connection != v.cur.conn || src.Projector != v.cur.projector):
-			return NotOwner
-		}
+	switch {
+	case e.Incarnation.Compare(v.min) < 0:
+		return StaleIncarnation
+	case !v.cur.open || e.Incarnation != v.cur.inc:
+		return NotOwner
+	case src.Connection != v.cur.conn || src.Projector != v.cur.projector:
+		return NotOwner
 	}
 	if v.cur.dropping {
 		return Dropped
@@ -111,7 +109,6 @@ func (b *Bucket) data(vb int, e *keyversion.Event) Verdict {
 	if e.More || e.Part > 0 || len(v.parts.entries) > 0 {
 		held, broken := v.parts.judge(e)
 		switch {
-		case !b.on(wholeParts):
 		case broken:
 			v.parts, v.cur.open = parts{}, false
 			return Malformed
@@ -123,13 +120,10 @@ func (b *Bucket) data(vb int, e *keyversion.Event) Verdict {
 	wanted := false
 	for _, c := range b.distinct() {
 		p := &c.parts[vb]
-		if p.sub && (e.Seqno > b.received(p, vb) || !b.on(posSkip)) {
+		if p.sub && e.Seqno > b.received(p, vb) {
 			wanted = true
 			break
 		}
-	}
-	if !b.on(slicePos) && e.Seqno <= b.nodeHW(vb) {
-		wanted = false
 	}
 	v.recv = max(v.recv, e.Seqno)
 	if !wanted {
@@ -152,31 +146,18 @@ func (b *Bucket) enqueue(v *vbucket, en Entry) {
 	b.queued += en.size()
 }
 
-// nodeHW is the highest seqno up to which any copy has everything.
-func (b *Bucket) nodeHW(vb int) (hw uint64) {
-	for _, c := range b.distinct() {
-		if p := &c.parts[vb]; p.sub {
-			hw = max(hw, b.received(p, vb))
-		}
-	}
-	return hw
-}
-
 // begin: a stream starts, or starts again.
 func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 	vb := int(e.VBucket)
 	v, g := &b.vbs[vb], e.Begin
-	if b.on(incarnation) {
-		if e.Incarnation.Compare(v.min) < 0 || e.Incarnation.Compare(v.cur.inc) < 0 {
-			return StaleIncarnation
-		}
-		if b.on(ownerFence) && e.Incarnation == v.cur.inc && (src.Projector != v.cur.projector ||
-			src.Connection < v.cur.conn) {
-			return NotOwner // it belongs to another projector, or to a later connection of this one
-		}
+	if e.Incarnation.Compare(v.min) < 0 || e.Incarnation.Compare(v.cur.inc) < 0 {
+		return StaleIncarnation
+	}
+	if e.Incarnation == v.cur.inc && (src.Projector != v.cur.projector || src.Connection < v.cur.conn) {
+		return NotOwner // it belongs to another projector, or to a later connection of this one
 	}
 	log := g.Log.Clone()
-	if b.on(staleLog) && b.outdated(vb, log, g.Revision) {
+	if b.outdated(vb, log, g.Revision) {
 		return StaleLog
 	}
 	b.foldStream(vb)
@@ -187,9 +168,7 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 	}
 	top := v.top()
 	for _, c := range b.copies {
-		if b.on(beginCheck) {
-			b.checkBranch(c, vb, log, top)
-		}
+		b.checkBranch(c, vb, log, top)
 	}
 	v.log, v.begun, v.purge = log, true, g.Purge
 	v.recv, v.activated, v.parts = g.Start, 0, parts{}

@@ -53,11 +53,8 @@ func (b *Bucket) takeAhead(t *Batch, vb int) {
 	t.Segments = append(t.Segments, Segment{VBucket: vb, Events: events})
 	for i, c := range b.copies {
 		p := b.part(c, vb)
-		pt := Part{VBucket: vb, Segment: -1, upTo: ^uint64(0), epoch: p.from, KeepTombstones: p.pos.Side < p.pos.A &&
-			b.on(tombstones)}
-		if b.on(posSkip) {
-			pt.after = max(p.pos.Main, p.pos.A)
-		}
+		pt := Part{VBucket: vb, Segment: -1, after: max(p.pos.Main, p.pos.A), upTo: ^uint64(0), epoch: p.from,
+			KeepTombstones: p.pos.Side < p.pos.A}
 		for k := range events {
 			e := &events[k]
 			if !pt.Selects(e) {
@@ -67,9 +64,7 @@ func (b *Bucket) takeAhead(t *Batch, vb int) {
 			p.tombs = p.tombs || pt.KeepTombstones && e.empty
 			p.pos.Main = max(p.pos.Main, e.Seqno)
 			p.pos.WindowEnd = max(p.pos.WindowEnd, e.Window.End)
-			if b.on(aheadFloor) {
-				p.pos.Floor = max(p.pos.Floor, e.Window.End)
-			}
+			p.pos.Floor = max(p.pos.Floor, e.Window.End)
 		}
 		if pt.Segment < 0 {
 			continue

@@ -42,7 +42,7 @@ func (b *Bucket) Publish(s Stability) bool {
 	if s.Vector.Check(len(b.vbs)) != nil || s.Generation != b.opt.Generation {
 		return false
 	}
-	if s.RollbackID < b.rollbackID && b.on(sRollback) {
+	if s.RollbackID < b.rollbackID {
 		return false
 	}
 	if s.RollbackID > b.rollbackID {
@@ -101,7 +101,7 @@ func (b *Bucket) Flush() (t *Batch, acks []Ack) {
 			b.stability = b.stability[1:]
 			continue
 		}
-		if b.on(sBranch) && b.lost(s) {
+		if b.lost(s) {
 			if b.unacked > 0 { // to acknowledge it says that those before are
 				return nil, acks
 			}
@@ -185,7 +185,7 @@ func (b *Bucket) waits(c *slice, vb int, seqno uint64) bool {
 // resettle: nothing new is published on an idle bucket, so copies that became whole after the last S was flushed make
 // their snapshot at the S they already have. That acknowledges it once more, and so comes after it was.
 func (b *Bucket) resettle() *Batch {
-	if !b.haveLast || !b.on(resettle) || b.unacked > 0 {
+	if !b.haveLast || b.unacked > 0 {
 		return nil
 	}
 	could := map[*part]bool{} // by list
@@ -223,7 +223,7 @@ func (b *Bucket) couldBeExact(c *slice, s *Stability) bool {
 		if p.pos.Main < seqno && (!p.sub || b.received(p, vb) < seqno) {
 			return false
 		}
-		if b.on(straddle) && b.vbs[vb].straddles(p, seqno) > seqno {
+		if b.vbs[vb].straddles(p, seqno) > seqno {
 			return false
 		}
 	}
@@ -357,15 +357,11 @@ func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken in
 		cb.Exact = false
 		return
 	}
-	was, keep := p.pos, p.pos.Side < p.pos.A
+	was := p.pos
 	reached := p.pos.Main >= seqno || p.sub && b.received(p, vb) >= seqno
-	if b.on(straddle) {
-		p.pos.Floor = max(p.pos.Floor, v.straddles(p, seqno))
-	}
-	pt := Part{VBucket: vb, Segment: -1, upTo: seqno, epoch: p.from, KeepTombstones: keep && b.on(tombstones)}
-	if b.on(posSkip) {
-		pt.after = max(p.pos.Main, p.pos.A)
-	}
+	p.pos.Floor = max(p.pos.Floor, v.straddles(p, seqno))
+	pt := Part{VBucket: vb, Segment: -1, after: max(p.pos.Main, p.pos.A), upTo: seqno, epoch: p.from,
+		KeepTombstones: p.pos.Side < p.pos.A}
 	for i := range events {
 		e := &events[i]
 		if !pt.Selects(e) {

@@ -42,14 +42,11 @@ type Options struct {
 	// Pack returns the bytes by which an accepted data event is kept; they belong to the Bucket from then on. The length
 	// counts against the memory bound.
 	Pack func(*keyversion.Event) []byte
-	// Without are rules that are switched off, by simulations only.
-	Without Rules
 }
 
 // Bucket is the state of one bucket on one node. Its methods may be called by one goroutine at a time.
 type Bucket struct {
 	opt    Options
-	off    Rules // switched off, by simulations only
 	vbs    []vbucket
 	copies []*slice // ascending by id
 	work   []Work
@@ -181,7 +178,7 @@ func New(o Options) (*Bucket, error) {
 	if o.Pack == nil {
 		return nil, errors.New("ingest: Options.Pack is missing")
 	}
-	return &Bucket{opt: o, off: o.Without, vbs: make([]vbucket, o.VBuckets), rollbackID: o.RollbackID}, nil
+	return &Bucket{opt: o, vbs: make([]vbucket, o.VBuckets), rollbackID: o.RollbackID}, nil
 }
 
 // Copy describes a copy to be added. Positions and Logs are what its store holds, one per vbucket, or nil for a new

@@ -14,13 +14,10 @@ func (b *Bucket) checkBranch(sl *slice, vb int, log timestamp.FailoverLog, queue
 	if p.restoring {
 		return
 	}
-	if !b.on(windowRule) {
-		queueTop = 0
-	}
 	if p.log.Common(log) != timestamp.Infinity {
 		b.unread(p)
 	}
-	if b.content(p) > p.log.Common(log) || !b.on(scoped) && b.content(p) > 0 {
+	if p.content() > p.log.Common(log) {
 		p.sub, p.restoring, p.rejoin, p.from = false, true, false, noQueue
 		sl.exact = false
 		b.work = append(b.work, Work{Restore: &Restore{Copy: sl.id, VBucket: vb, Log: log}})
@@ -41,7 +38,7 @@ const unsure = timestamp.Infinity
 
 // unread goes back with side to where it is known what was read; the rows stay, and are read again.
 func (b *Bucket) unread(p *part) {
-	if p.pos.WindowEnd == unsure && b.on(sideFloor) {
+	if p.pos.WindowEnd == unsure {
 		p.pos.Floor = max(p.pos.Floor, p.pos.Side)
 		p.pos.Side, p.pos.WindowEnd, p.lent = p.solid, p.reach(), 0
 	}
@@ -51,12 +48,7 @@ func (b *Bucket) unread(p *part) {
 func (p *part) reach() uint64 { return max(p.pos.Main, p.pos.Side, p.pos.Floor) }
 
 // content is the highest seqno whose effects the copy may reflect.
-func (b *Bucket) content(p *part) uint64 {
-	if b.on(windowRule) {
-		return p.pos.Content()
-	}
-	return max(p.pos.Main, p.pos.Side)
-}
+func (p *part) content() uint64 { return p.pos.Content() }
 
 // leaveBranch: an activation point on a lost branch means nothing. What is held is then at most side, and may reflect
 // everything up to the floor.
@@ -74,11 +66,11 @@ func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
 	if p.from == noQueue {
 		b.clearQueue(sl, vb)
 	}
-	if start < purge && b.on(purgeFloor) {
+	if start < purge {
 		// purged deletions leave no event that could carry their window
 		p.pos.Floor = max(p.pos.Floor, purge)
 	}
-	if start < purge && p.base > start && p.base < purge && b.on(purgeBegin) {
+	if start < purge && p.base > start && p.base < purge {
 		// a stream from below the purge seqno leaves out deletions that we have not seen
 		p.pos, p.solid, p.lent = Position{Floor: p.pos.Floor}, 0, 0
 		b.deleteRange(sl, vb)
@@ -86,10 +78,8 @@ func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
 		p.base = 0
 	}
 	if p.base < start {
-		if b.on(gapRule) {
-			b.clearQueue(sl, vb)
-			p.pos.A = start
-		}
+		b.clearQueue(sl, vb)
+		p.pos.A = start
 		p.base = start
 	}
 	b.trim(vb)
@@ -120,7 +110,7 @@ func (b *Bucket) await(sl *slice) {
 func (b *Bucket) fed(vb int, id index.CopyID) bool {
 	v := &b.vbs[vb]
 	i := slices.Index(v.awaited, id)
-	if i < 0 || !b.on(awaited) {
+	if i < 0 {
 		return false
 	}
 	v.awaited = slices.Delete(v.awaited, i, i+1)
@@ -134,9 +124,7 @@ func (b *Bucket) dropRange(sl *slice, vb int) {
 	if p.pos.Side, p.solid, p.lent = 0, 0, 0; p.pos.WindowEnd == unsure {
 		p.pos.WindowEnd = p.reach()
 	}
-	if b.on(rangeA) {
-		p.pos.A = max(p.pos.A, p.pos.Main)
-	}
+	p.pos.A = max(p.pos.A, p.pos.Main)
 	p.pos.Floor = max(p.pos.Floor, p.pos.A)
 	sl.exact = false
 	b.deleteRange(sl, vb)
@@ -180,7 +168,7 @@ func (b *Bucket) Restored(r Restore, pos Position, held timestamp.FailoverLog) {
 	if v.begun {
 		log = v.log // a newer BEGIN may have come meanwhile
 	}
-	if b.content(p) > held.Common(log) {
+	if p.content() > held.Common(log) {
 		b.work = append(b.work, Work{Restore: &Restore{Copy: sl.id, VBucket: r.VBucket, Log: log}})
 		return
 	}

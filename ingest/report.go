@@ -24,11 +24,11 @@ func (b *Bucket) Poll(vbuckets []uint16, inc index.Incarnation) []Progress {
 		if int(n) >= len(b.vbs) {
 			continue
 		}
-		if v := &b.vbs[n]; b.on(fencePoll) && inc.Compare(v.min) > 0 {
+		if v := &b.vbs[n]; inc.Compare(v.min) > 0 {
 			v.min = inc
 		}
 		pp := b.position(int(n))
-		if pp.Participant && b.on(windowRule) {
+		if pp.Participant {
 			pp.Reach = max(pp.Reach, b.vbs[n].top())
 		}
 		out = append(out, pp)
@@ -48,10 +48,7 @@ func (b *Bucket) position(vb int) Progress {
 			pp.HW = r
 		}
 		pp.Participant = true
-		pp.Reach = max(pp.Reach, p.pos.Main, p.pos.Side)
-		if b.on(windowRule) {
-			pp.Reach = max(pp.Reach, p.pos.Floor)
-		}
+		pp.Reach = max(pp.Reach, p.pos.Main, p.pos.Side, p.pos.Floor)
 	}
 	pp.Reach = max(pp.Reach, pp.HW)
 	return pp

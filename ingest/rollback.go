@@ -127,9 +127,6 @@ func (b *Bucket) overtaken(inc index.Incarnation) bool {
 
 // staleLogs: a newer log than one of these is known here.
 func (b *Bucket) staleLogs(logs []timestamp.FailoverLog) bool {
-	if !b.on(staleLog) {
-		return false
-	}
 	for vb := range b.vbs {
 		if b.vbs[vb].begun && left(b.vbs[vb].log, logs[vb]) {
 			return true

@@ -110,9 +110,6 @@ func (b *Bucket) SideRefused(vb int, id uint64, purge uint64) {
 		return
 	}
 	b.dropSide(vb)
-	if !b.on(purgeSide) {
-		return
-	}
 	for _, c := range b.copies {
 		p := &c.parts[vb]
 		if listed(s.copies, c.id) && p.pos.Side < p.pos.A && p.pos.Side > 0 && (p.pos.Side <= s.from || p.pos.Side < purge) {
@@ -210,10 +207,10 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 			b.arrived(s, e.Seqno, e.Window.End)
 			return Covered
 		}
-		if held, broken := s.parts.judge(e); broken && b.on(wholeParts) {
+		if held, broken := s.parts.judge(e); broken {
 			b.SideFailed(vb, s.id)
 			return Malformed
-		} else if held && b.on(wholeParts) {
+		} else if held {
 			s.parts.hold(e, b.newEntry(e, 0))
 			return Taken
 		}
@@ -246,16 +243,11 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 // there, stays below A, and the rest is wanted from another side stream. How far was read counts in full, for the
 // floor.
 func (b *Bucket) arrived(s *sideStream, seqno, windowEnd uint64) {
-	s.at, s.read = max(s.at, b.counted(s, seqno)), max(s.read, seqno, windowEnd)
+	s.at, s.read = max(s.at, s.counted(seqno)), max(s.read, seqno, windowEnd)
 }
 
 // counted is how much of what a side stream has come to counts (sideEnd).
-func (b *Bucket) counted(s *sideStream, seqno uint64) uint64 {
-	if b.on(sideEnd) {
-		return min(seqno, s.to)
-	}
-	return seqno
-}
+func (s *sideStream) counted(seqno uint64) uint64 { return min(seqno, s.to) }
 
 // beginSide: the stream starts, or goes on over a new connection. One that has read on beyond its end goes on there:
 // nothing that counts is left out then.
@@ -268,8 +260,8 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 	if s.begun && src.Connection < s.conn {
 		return NotOwner
 	}
-	start := b.counted(s, g.Start)
-	if b.on(sideBranch) && g.Log.Newest() != v.log.Newest() || start > s.at {
+	start := s.counted(g.Start)
+	if g.Log.Newest() != v.log.Newest() || start > s.at {
 		s.over = true // another branch, or a gap: ask again
 		b.abandoned = append(b.abandoned, s.id)
 		return StaleLog
@@ -280,7 +272,7 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 		return Taken
 	}
 	s.at, s.taken = start, min(s.taken, start)
-	if g.Start >= g.Purge || !b.on(purgeRows) {
+	if g.Start >= g.Purge {
 		return Taken
 	}
 	for _, c := range b.copies {
@@ -399,14 +391,12 @@ func (b *Bucket) sidePart(c *slice, vb int, s *sideStream, at uint64, ended bool
 	was := p.pos.Side
 	p.pos.Side = min(at, p.pos.A)
 	p.lent = p.pos.Side
-	if !ended && p.pos.Side == min(s.to, p.pos.A) && b.on(sideFloor) {
+	if !ended && p.pos.Side == min(s.to, p.pos.A) {
 		p.pos.Side--
 	}
-	if b.on(sideFloor) {
-		p.pos.Floor = max(p.pos.Floor, s.read)
-		if p.pos.Side == p.pos.A {
-			p.pos.Floor = max(p.pos.Floor, p.pos.A)
-		}
+	p.pos.Floor = max(p.pos.Floor, s.read)
+	if p.pos.Side == p.pos.A {
+		p.pos.Floor = max(p.pos.Floor, p.pos.A)
 	}
 	if p.pos.WindowEnd = unsure; ended {
 		p.solid, p.pos.WindowEnd = p.pos.Side, p.reach()

@@ -8,14 +8,6 @@ import (
 
 // The coordinator and the projectors of the simulation. Commands and answers are late, lost or overtaken.
 
-// upsertDeletion is a rule of the router: hosts of slices that a document's key is not in are told so.
-const upsertDeletion Rules = 1 << 30
-
-// snapshotEnds is a rule of the projector: SYNC names only sequence numbers that end a DCP snapshot.
-const snapshotEnds Rules = 1 << 29
-
-const useOlder Rules = 1 << 31 // rollbacks use snapshots and checkpoints (a rule of the store, off: always to nothing)
-
 type simProj struct {
 	up     bool
 	st     [simVBs]*simMain
@@ -132,7 +124,7 @@ func (s *sim) emit(p, to int, v int, inc uint64, e keyversion.Event) {
 // parts cuts some of the events that are about several indexes; not in runs that show what another rule is for: their
 // seeds stay what they are.
 func (s *sim) parts(e keyversion.Event) []keyversion.Event {
-	if s.off&^wholeParts != 0 {
+	if s.off.others("wholeParts") {
 		return []keyversion.Event{e}
 	}
 	at := 0
@@ -182,7 +174,7 @@ func (s *sim) breakConn(p, to int) {
 				x := n.side[id]
 				switch {
 				case x.p != p:
-				case s.off == 0 && s.r.Intn(2) == 0:
+				case len(s.off) == 0 && s.r.Intn(2) == 0:
 					x.told = false // the router goes on over the next connection
 				default:
 					delete(n.side, id)
@@ -247,7 +239,7 @@ func (s *sim) pump(p, v int) {
 		k.mid, k.cur = false, k.window.End
 		st.comp, st.known = k.window.End, true
 		s.sync(p, v)
-	} else if s.off&snapshotEnds != 0 {
+	} else if s.off["snapshotEnds"] {
 		st.comp, st.known = k.cur, true
 		s.sync(p, v)
 	}
@@ -261,7 +253,7 @@ func (s *sim) coRecv(p int, m simMsg) {
 	switch m.e.Kind {
 	case keyversion.StreamBegin:
 		g := m.e.Begin
-		if inc < l.inc || co.rolling || g.Revision.Compare(co.rev[v]) < 0 && s.off&staleLog == 0 {
+		if inc < l.inc || co.rolling || g.Revision.Compare(co.rev[v]) < 0 && !s.off["staleLog"] {
 			return
 		}
 		if l.state == "begun" && inc == l.inc && p != l.owner {
@@ -366,7 +358,7 @@ func (s *sim) rollbackStep() {
 		logs := make([]timestamp.FailoverLog, simVBs)
 		for v := range simVBs {
 			logs[v] = s.kv[v].cur.fl
-			if z := s.kv[v].zombie; z != nil && s.off&staleLog != 0 && s.r.Intn(2) == 0 {
+			if z := s.kv[v].zombie; z != nil && s.off["staleLog"] && s.r.Intn(2) == 0 {
 				logs[v] = z.fl
 			}
 		}
@@ -513,15 +505,15 @@ func (s *sim) request(v int, r *simRepair) {
 	co.rep[v] = nil
 	lg, ok := simLog{}, false
 	for p := range 2 {
-		if a, have := r.logs[p]; have && (!ok || s.off&staleLog == 0 && a.rev.Compare(lg.rev) > 0) {
+		if a, have := r.logs[p]; have && (!ok || !s.off["staleLog"] && a.rev.Compare(lg.rev) > 0) {
 			lg, ok = a, true
 		}
 	}
-	if !ok || s.off&staleLog == 0 && lg.rev.Compare(co.rev[v]) < 0 {
+	if !ok || !s.off["staleLog"] && lg.rev.Compare(co.rev[v]) < 0 {
 		return
 	}
 	for _, p := range r.parts {
-		if s.off&staleLog == 0 && lg.rev.Compare(p.Revision) < 0 {
+		if !s.off["staleLog"] && lg.rev.Compare(p.Revision) < 0 {
 			return // an indexer knows a newer map
 		}
 	}

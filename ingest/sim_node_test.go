@@ -30,10 +30,6 @@ type simState struct {
 	}
 }
 
-// commonRows is a rule of the store: what it keeps of where copies stand together is of rows that are durable, and of
-// no others.
-const commonRows Rules = 1 << 28
-
 // simCommon is what a store keeps of where a copy stands beyond what the copy has stored.
 type simCommon struct {
 	batch uint64
@@ -51,7 +47,7 @@ func (s *sim) ofBatch(st *simState) {
 func (s *sim) keepCommon(n *simNode) {
 	for id, st := range n.stores {
 		switch k, ok := n.common[id]; {
-		case st.dur.batch == st.live.batch || s.off&commonRows != 0:
+		case st.dur.batch == st.live.batch || s.off["commonRows"]:
 			n.common[id] = simCommon{st.live.batch, st.live.pos, st.live.logs}
 			s.keptCommon++
 		case ok && k.batch != st.dur.batch:
@@ -65,7 +61,7 @@ func (s *sim) lose(n *simNode, id index.CopyID, st *simStore) {
 	st.live = st.dur.clone()
 	st.older = st.older[:st.ckpts]
 	st.live.pos, st.live.logs = st.live.stored.pos, st.live.stored.logs
-	if k, ok := n.common[id]; ok && (k.batch == st.live.batch || s.off&commonRows != 0) {
+	if k, ok := n.common[id]; ok && (k.batch == st.live.batch || s.off["commonRows"]) {
 		st.live.pos, st.live.logs = k.pos, k.logs
 	}
 	st.dur = st.live.clone()
@@ -138,7 +134,7 @@ func (s *sim) newBucket(n *simNode) {
 		s.fail("%v", err)
 		return
 	}
-	b.off, b.alone = s.off, s.alone
+	b.alone = s.alone
 	n.b = b
 	n.ops, n.under, n.side = nil, nil, map[uint64]*simSide{}
 }
@@ -321,7 +317,7 @@ func (s *sim) write1(ni int, t *Batch, c *CopyBatch, st *simStore) {
 		}
 	}
 	// runs that show what another rule is for keep their seeds
-	if s.whole || s.off&^commonRows != 0 || c.Common == nil || !maps.Equal(before.rows, st.live.rows) {
+	if s.whole || s.off.others("commonRows") || c.Common == nil || !maps.Equal(before.rows, st.live.rows) {
 		s.ofBatch(st.live)
 	}
 	if t.Kind == AtStability {
@@ -338,7 +334,7 @@ func (s *sim) write1(ni int, t *Batch, c *CopyBatch, st *simStore) {
 	} else {
 		s.ev("n%d copy %d batch kind %d: %+v", ni, c.ID, t.Kind, st.live.pos)
 	}
-	if s.off&^commonRows == 0 && s.tear.Intn(4) == 0 {
+	if !s.off.others("commonRows") && s.tear.Intn(4) == 0 {
 		s.keepCommon(s.nodes[ni])
 	}
 	if s.r.Intn(3) == 0 { // a memtable reaches the disk
@@ -402,7 +398,7 @@ func (s *sim) restore(ni int, r Restore) {
 	i := Choose(held, r.Log)
 	st.live.dropVB(r.VBucket)
 	var h Held
-	if i >= 0 && s.off&useOlder == 0 {
+	if i >= 0 && !s.off["useOlder"] {
 		h = held[i]
 		from := st.older[len(st.older)-1-i]
 		for d, row := range from.rows {
@@ -541,7 +537,7 @@ func (s *sim) openSide(ni int, w Want) {
 	n := s.nodes[ni]
 	p := s.r.Intn(2)
 	k := s.hosted(p, w.VBucket)
-	if k == nil || !s.proj[p].up || s.off&sideBranch == 0 && k.fl.Newest() != w.Branch || w.From > k.high() {
+	if k == nil || !s.proj[p].up || !s.off["sideBranch"] && k.fl.Newest() != w.Branch || w.From > k.high() {
 		return
 	}
 	s.sideID++
@@ -551,7 +547,7 @@ func (s *sim) openSide(ni int, w Want) {
 	if !k.admit(start, 0, timestamp.FailoverLog{{VBUUID: w.VBUUID}}) {
 		n.b.SideRefused(w.VBucket, id, k.purge)
 		s.collect(n)
-		if s.off&purgeSide == 0 {
+		if !s.off["purgeSide"] {
 			return
 		}
 		n.b.OpenSide(w, id)
@@ -624,7 +620,7 @@ func (s *sim) event(ni int, it simItem, w timestamp.Window, copies []index.CopyI
 	for _, id := range copies {
 		c := s.copies[id]
 		told := c.no == s.slice(c.index, it.doc, keyOf(c.index, it.value))
-		if s.byKey[c.index] && (s.off&upsertDeletion == 0 || it.value == 0) {
+		if s.byKey[c.index] && (!s.off["upsertDeletion"] || it.value == 0) {
 			told = true
 		}
 		if c.node == ni && told {

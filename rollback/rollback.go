@@ -132,9 +132,6 @@ type Context struct {
 	Logs      []timestamp.FailoverLog // per vbucket; KV's from Prepare on, before it what was known
 	Revisions []timestamp.MapRevision // per vbucket, of Logs
 	Restart   timestamp.Vector        // from Restart on
-	// AnyMap: logs under an older vbucket map than one seen count too. Simulations switch the rule off with it, to show
-	// what breaks.
-	AnyMap bool
 }
 
 // Answers is what came in since the step was entered.
@@ -235,8 +232,10 @@ func (c Context) newestLogs(a Answers) (logs []timestamp.FailoverLog, revisions 
 	for _, p := range a.Projectors {
 		for _, g := range a.Logs[p] {
 			v := int(g.VBucket)
-			if v >= len(logs) || len(g.Log) == 0 || g.Revision.Compare(revisions[v]) < 0 && !c.AnyMap || found[v] &&
-				g.Revision == revisions[v] {
+			if v >= len(logs) || len(g.Log) == 0 {
+				continue
+			}
+			if g.Revision.Compare(revisions[v]) < 0 || found[v] && g.Revision == revisions[v] {
 				continue
 			}
 			logs[v], revisions[v], found[v] = g.Log, g.Revision, true

@@ -79,22 +79,7 @@ type Config struct {
 	// QueueLow and QueueHigh are fills of an indexer's mutation queue in thousandths: below the first the target is the
 	// mean, at the second it is the fast indexer's HW, between them it moves in proportion.
 	QueueLow, QueueHigh int
-	// Without are rules that are switched off, by simulations only.
-	Without Rules
 }
-
-// Rules is a set of protocol rules, as values so that a simulation can switch one off and show what breaks; the product
-// always runs with all of them.
-type Rules uint8
-
-// The rules.
-const (
-	OnBranch  Rules = 1 << iota // only a stream on the committed timestamp's branch carries it on
-	NewestMap                   // a stream under an older vbucket map than one seen does not count
-	Paced                       // at most Config.MaxOutstanding promotions are unacknowledged
-)
-
-func (b *Bucket) on(r Rules) bool { return b.cfg.Without&r == 0 }
 
 // DefaultConfig returns the product's values: 4 outstanding promotions, rings of 16, silent after 3 s, stalled after 10
 // s, late for a minute, queue from 500 to 900 thousandths.
@@ -248,7 +233,7 @@ func (b *Bucket) Begin(v int, s Stream) bool {
 		return false
 	}
 	x := &b.vbs[v]
-	if s.Incarnation.Compare(x.stream.Incarnation) < 0 || s.Revision.Compare(x.stream.Revision) < 0 && b.on(NewestMap) {
+	if s.Incarnation.Compare(x.stream.Incarnation) < 0 || s.Revision.Compare(x.stream.Revision) < 0 {
 		return false
 	}
 	if x.live && s.Incarnation == x.stream.Incarnation && s.Projector == x.stream.Projector && s.Log.Equal(x.stream.Log) {
@@ -311,7 +296,7 @@ func (x *vbucket) position(seqno uint64) timestamp.Position {
 // judge sets onward: may this vbucket move on from the committed position?
 func (b *Bucket) judge(v int) {
 	x := &b.vbs[v]
-	x.onward = Valid(b.last, v, x.stream.Log) || !b.on(OnBranch)
+	x.onward = Valid(b.last, v, x.stream.Log)
 	branch := timestamp.Position{Seqno: timestamp.Infinity}
 	if x.live && x.onward && len(x.stream.Log) > 0 {
 		branch = timestamp.Position{VBUUID: x.stream.Log[0].VBUUID, Seqno: x.stream.Log[0].Seqno}
@@ -377,7 +362,7 @@ func (b *Bucket) Next(nowMS int64) Decision {
 	if next.Len() == 0 {
 		return Decision{}
 	}
-	if held := b.heldBy(nowMS); len(held) > 0 && b.on(Paced) {
+	if held := b.heldBy(nowMS); len(held) > 0 {
 		return Decision{HeldBy: held}
 	}
 	ref := b.last.Ref

@@ -321,7 +321,7 @@ func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []part
 		if seen[r]++; seen[r] > 2 {
 			return reject(errcode.PlacementInconsistent, "slice %d of replica %d is placed more than twice", c.Slice, c.Replica)
 		}
-		if onNode[n] && s.off&Apart == 0 {
+		if onNode[n] {
 			return reject(errcode.PlacementInconsistent, "two copies of slice %d on node %d", c.Slice, c.Node)
 		}
 		onNode[n] = true

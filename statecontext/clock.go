@@ -9,12 +9,7 @@ type Clock struct {
 	stateMS  int64 // the state's time, when
 	steadyMS int64 // the steady clock stood here
 	seen     bool
-	naive    bool // the rule is switched off, see Naive
 }
-
-// Naive returns a clock that begins where the state's time stood, as if no time had passed since: a planted fault for
-// simulations.
-func Naive() Clock { return Clock{naive: true} }
 
 // Saw notes the state's time: from a leader, or from this manager's own disk when it starts.
 func (c *Clock) Saw(stateMS, steadyMS int64) {
@@ -30,9 +25,6 @@ func (c *Clock) Saw(stateMS, steadyMS int64) {
 // by it.
 func (c Clock) Begin(stateMS, steadyMS int64) Clock {
 	c.Saw(stateMS, steadyMS)
-	if c.naive {
-		c.stateMS, c.steadyMS = stateMS, steadyMS
-	}
 	if c.Stamp(steadyMS) <= stateMS {
 		c.stateMS, c.steadyMS = stateMS+1, steadyMS
 	}

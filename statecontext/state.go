@@ -55,22 +55,6 @@ type State struct {
 
 	staging  *Staging  // a restore under way
 	restored *Restored // the newest restore that was finished
-
-	off Rules // switched off, by simulations only; in no snapshot
-}
-
-// Rules is a set of rules of the state, as values so that a simulation can switch one off and show what breaks; the
-// product always runs with all of them.
-type Rules uint8
-
-// Apart is the rule that two copies of one slice are never placed on one node.
-const Apart Rules = 1
-
-// NewWithout is New for simulations: these rules are switched off.
-func NewWithout(r Rules) *State {
-	s := New()
-	s.off = r
-	return s
 }
 
 // New returns the state before the first command.

@@ -49,7 +49,7 @@ func (l *Ledger) claims(streams map[index.ProjectorID]Report) [][]claim {
 	for p, s := range streams {
 		for _, r := range s.Streams {
 			v := int(r.VBucket)
-			if v >= len(l.vbs) || r.Ended || r.Incarnation.Compare(l.vbs[v].fence) < 0 && l.on(FencedAdopted) {
+			if v >= len(l.vbs) || r.Ended || r.Incarnation.Compare(l.vbs[v].fence) < 0 {
 				continue
 			}
 			owners[v] = append(owners[v], claim{Running: r, projector: p})
@@ -161,7 +161,7 @@ func (l *Ledger) claimed(v int, nowMS int64, c claim) bool { //nolint:gocyclo //
 		e.Owner = c.projector
 		l.set(v, nowMS, Ended, "its projector ended it")
 		return true
-	case e.State == Begun && order == 0 && l.on(OneOwner):
+	case e.State == Begun && order == 0:
 		l.twoOwners(v, nowMS)
 		return true
 	}
@@ -171,7 +171,7 @@ func (l *Ledger) claimed(v int, nowMS int64, c claim) bool { //nolint:gocyclo //
 	if c.Log == nil {
 		return false
 	}
-	if c.Revision.Compare(e.Revision) < 0 && l.on(NewestMap) {
+	if c.Revision.Compare(e.Revision) < 0 {
 		return true // a stale owner must not carry S back to its branch
 	}
 	l.begin(v, nowMS, c)

@@ -41,7 +41,7 @@ func (l *Ledger) Forget(p index.ProjectorID) { delete(l.hosts, p) }
 // an older one does not count from now on, or an owner that was failed over, and answers on, would be asked for ever.
 func (l *Ledger) taken(v int, nowMS int64) {
 	e := &l.vbs[v]
-	if e.State != Begun || !l.on(NewestMap) {
+	if e.State != Begun {
 		return
 	}
 	for _, p := range l.projectors {

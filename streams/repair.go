@@ -284,9 +284,6 @@ func (l *Ledger) decide(nowMS int64, r *repair) {
 			return
 		}
 		s := Restart(l.receivers(r, vb, holders), log, l.vbs[v].refused)
-		if at := l.committed.Vector.At(v); !l.on(LowestHW) && at.Seqno > 0 {
-			s.VBUUID, s.Seqno, s.Window = at.VBUUID, at.Seqno, timestamp.Window{Start: at.Seqno, End: at.Seqno}
-		}
 		s.Incarnation = r.inc
 		p := l.share(r, vb, log.Revision)
 		starts[p] = append(starts[p], s)
@@ -397,12 +394,9 @@ func (l *Ledger) bestLog(v int, r *repair, seen timestamp.MapRevision) (Log, boo
 	found := false
 	for _, p := range sortedKeys(r.logs) {
 		g, ok := r.logs[p][uint16(v)]
-		if ok && (!found || g.Revision.Compare(best.Revision) > 0 && l.on(NewestMap)) {
+		if ok && (!found || g.Revision.Compare(best.Revision) > 0) {
 			best, found = g, true
 		}
-	}
-	if found && !l.on(NewestMap) {
-		return best, true
 	}
 	if !found || best.Revision.Compare(seen) < 0 || best.Revision.Compare(l.vbs[v].Revision) < 0 {
 		return best, false

@@ -77,24 +77,7 @@ type Config struct {
 	MaxDoublings int
 	// StuckAfter is how long a vbucket may be without a stream before it is reported.
 	StuckAfter time.Duration
-	// Without are rules that are switched off, by simulations only.
-	Without Rules
 }
-
-// Rules is a set of protocol rules, as values so that a simulation can switch one off and show what breaks; the product
-// always runs with all of them.
-type Rules uint8
-
-// The rules.
-const (
-	LowestHW      Rules = 1 << iota // a stream restarts at the lowest position of the indexers, not at what was promoted
-	NewestMap                       // a log under an older vbucket map than one seen does not count
-	CommittedToo                    // the committed stability timestamp takes part in the branch rule
-	OneOwner                        // two projectors under one incarnation: neither counts
-	FencedAdopted                   // a stream that an indexer has fenced off is not taken over
-)
-
-func (l *Ledger) on(r Rules) bool { return l.cfg.Without&r == 0 }
 
 // DefaultConfig is what the design asks for.
 func DefaultConfig() Config {
@@ -438,7 +421,7 @@ func (l *Ledger) request(v int, nowMS int64, inc index.Incarnation, start uint64
 // have diverged and yet it lies on a lost branch.
 func (l *Ledger) valid(v int, log timestamp.FailoverLog) bool {
 	at := l.committed.Vector.At(v)
-	if at.Seqno == 0 || !l.on(CommittedToo) {
+	if at.Seqno == 0 {
 		return true
 	}
 	reach := log.ValidUpTo(at.VBUUID)

@@ -397,9 +397,6 @@ func (h *indexerHello) apply(l *leader) {
 	l.takeIndexerReport(n, r)
 	n.reports.Forget()                    // it stands outside the order of reports
 	for _, b := range l.buckets.ordered { // the present S is told at every handshake, unless it is held
-		if !l.on(Republish) {
-			break
-		}
 		if nb := n.bucket(b.name); nb.acked == b.stable.StabilityRef {
 			nb.toldRef, nb.toldMS = nb.acked, l.nowMS
 		} else {

@@ -101,24 +101,7 @@ type Settings struct {
 	DefaultPartitions uint16
 	// EvictBytes bounds one command that takes copies off an indexer. Whoever watches gets what it did in one piece.
 	EvictBytes int
-	// Without are rules that are switched off, by simulations only.
-	Without Rules
 }
-
-// Rules is a set of protocol rules, as values so that a simulation can switch one off and show what breaks; the product
-// always runs with all of them.
-type Rules uint8
-
-// The rules.
-const (
-	CommitFirst   Rules = 1 << iota // a stability timestamp is published when it is committed, not before
-	Republish                       // what was not acknowledged for long is told again, and at every handshake
-	NewestMap                       // a rollback goes by logs under the newest vbucket map
-	AllocateFirst                   // projectors feed a copy when its host has it, not before
-	EmptyBranch                     // what a scan needs is compared by branch also where KV has nothing
-)
-
-func (l *leader) on(r Rules) bool { return l.cfg.Settings.Without&r == 0 }
 
 // DefaultSettings is what the design asks for.
 func DefaultSettings() Settings {

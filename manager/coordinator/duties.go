@@ -133,9 +133,6 @@ func (l *leader) copyFacts(x *statecontext.Index, c partition.Copy) lifecycle.Co
 	f.Host = lifecycle.Host{Known: true, Offline: l.life(&n.component) == liveness.Offline, Name: n.name, Acked: n.acked}
 	r, has := n.copies[c.ID]
 	f.Made, f.Revision = has, n.acked
-	if !l.on(AllocateFirst) {
-		f.Made, f.Revision = true, x.PlacedCAS
-	}
 	f.Reported, f.Done, f.Total = has, r.Done, r.Total
 	f.Exact, f.At = r.Ready, lifecycle.Guard{Generation: r.Held.Generation, RollbackID: r.Held.RollbackID}
 	return f

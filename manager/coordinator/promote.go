@@ -133,27 +133,9 @@ func (l *leader) advances() (advances []statecontext.BucketAdvance, size int) {
 		}
 		size += bytes
 		advances = append(advances, a)
-		if !l.on(CommitFirst) {
-			l.publishEarly(b)
-		}
 	}
 	l.promotion.next = (l.promotion.next + taken) % len(names)
 	return advances, size
-}
-
-// publishEarly is what the rule CommitFirst forbids.
-func (l *leader) publishEarly(b *bucket) {
-	d := b.stab.Next(l.nowMS)
-	was := b.stable
-	b.stable = wire.Stability{Vector: d.Next.Vector, Logs: d.Next.Logs, StabilityRef: wire.StabilityRef{Bucket: b.name,
-		Generation: b.generation,
-		RollbackID: d.Next.RollbackID, Number: d.Next.Number, Hash: d.Next.Vector.Hash()}}
-	for _, node := range b.hosts {
-		if n := l.components.indexers[node]; n != nil {
-			l.publish(b, n)
-		}
-	}
-	b.stable = was
 }
 
 func advanceBytes(a *statecontext.BucketAdvance) int {
@@ -220,7 +202,7 @@ const lateEvery = 100 // ms
 
 // publishLate tells stability timestamps again that were not acknowledged for long.
 func (l *leader) publishLate() {
-	if !l.on(Republish) || l.nowMS-l.shown.lateMS < lateEvery && l.nowMS >= l.shown.lateMS {
+	if l.nowMS-l.shown.lateMS < lateEvery && l.nowMS >= l.shown.lateMS {
 		return
 	}
 	l.shown.lateMS = l.nowMS
@@ -357,7 +339,7 @@ func (w *waiter) answered(l *leader, b *bucket) bool {
 // (endLost).
 func (w *waiter) has(l *leader, b *bucket, v int) (bool, error) {
 	at, s := w.need.At(v), b.stable.Vector.At(v)
-	nothing := at.Seqno == 0 && (s.Seqno == 0 || !l.on(EmptyBranch))
+	nothing := at.Seqno == 0 && s.Seqno == 0
 	if nothing || at.VBUUID == 0 || at.VBUUID == s.VBUUID {
 		return s.Seqno >= at.Seqno, nil
 	}

@@ -66,7 +66,7 @@ func (l *leader) stepRollback(b *bucket) {
 	d, err := rollback.Next(rollback.Context{ID: r.id, Step: rollback.Step(r.step), Current: s.MutationTimestamp,
 		Logs:      s.Rollback.Logs,
 		Revisions: s.Rollback.Revisions, Restart: s.Rollback.Restart,
-		Stability: rollback.Stability{Vector: s.Stability.Vector, Logs: s.Stability.Logs}, AnyMap: !l.on(NewestMap)},
+		Stability: rollback.Stability{Vector: s.Stability.Vector, Logs: s.Stability.Logs}},
 		r.answers)
 	if err != nil {
 		if r.reason != err.Error() {

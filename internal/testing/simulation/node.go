@@ -9,6 +9,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/ingest"
+	"tidemark/internal/testing/planted"
 	"tidemark/keyversion"
 	"tidemark/partition"
 	"tidemark/timestamp"
@@ -367,7 +368,7 @@ func (s *Sim) hostBuckets(n *node, d *wire.Definitions) {
 			h.st.SetGeneration(b.Generation, b.RollbackID)
 			continue
 		}
-		st, err := ingest.New(ingest.Options{VBuckets: vbuckets, Generation: b.Generation, RollbackID: b.RollbackID, Pack: pack, Without: s.off.ingest})
+		st, err := ingest.New(ingest.Options{VBuckets: vbuckets, Generation: b.Generation, RollbackID: b.RollbackID, Pack: pack})
 		if err != nil {
 			s.fail("%v", err)
 			return
@@ -538,7 +539,7 @@ func (s *Sim) openSide(n *node, h *hosted, w ingest.Want) {
 	p := s.dice.node.Intn(projectors)
 	k := b.hosted(p, w.VBucket)
 	pr := s.proj[p]
-	if k == nil || !pr.up || k.fl.Newest() != w.Branch && s.off.ingest&ingest.Rule("sideBranch") == 0 || w.From > k.high() {
+	if k == nil || !pr.up || k.fl.Newest() != w.Branch && !planted.Off("sideBranch") || w.From > k.high() {
 		return
 	}
 	var copies []fedCopy

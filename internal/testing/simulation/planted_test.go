@@ -5,9 +5,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	"tidemark/internal/testing/planted"
 )
 
 var hunt = flag.Int64("hunt", 0, "count the seeds that show each planted bug, among so many, and write testdata/planted.txt")
@@ -23,8 +26,8 @@ type plant struct {
 	backs string
 }
 
-// planted must each be seen within reach seeds.
-var planted = []plant{
+// bugs must each be seen within reach seeds.
+var bugs = []plant{
 	{bug: "a stability timestamp in the middle of a snapshot", rules: "snapshotEnds", faults: "streamEnds"},
 	{bug: "a stability timestamp published before its commit", rules: "commitFirst", faults: "leaderChanges"},
 	{bug: "restart at the coordinator's own timestamp", rules: "lowestHW,gapRule", faults: "streamEnds"},
@@ -83,26 +86,69 @@ var planted = []plant{
 // that who changes what a seed does need not find new ones.
 const reach = 3000
 
-// TestPlantedBugs: the simulation sees what it is for.
+// TestPlantedBugs: the simulation sees what it is for. Each bug is looked for in a process of its own, of a program whose
+// rules can be switched off (package planted).
 func TestPlantedBugs(t *testing.T) {
-	if *hunt > 0 {
-		huntPlanted(t, *hunt)
+	if planted.Built {
+		for _, p := range bugs {
+			t.Run(p.name(), p.search)
+		}
 		return
 	}
-	first := readSeeds(t)
-	for _, p := range planted {
+	program, lines := planted.Build(t), make([]string, len(bugs))
+	t.Cleanup(func() { // all have been looked for
+		if *hunt == 0 || slices.Contains(lines, "") {
+			return
+		}
+		if err := os.WriteFile(seedsFile, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+			t.Error(err)
+		}
+	})
+	for i, p := range bugs {
 		t.Run(p.name(), func(t *testing.T) {
 			t.Parallel()
-			begin := max(first[p.name()], 1)
-			for n := begin; n < begin+reach; n++ {
-				if step, why := p.shows(t, n); why != "" {
-					t.Logf("seed %d step %d: %.160s", n, step, why)
-					return
-				}
+			out, err := planted.Run(t, program, "-test.run=^TestPlantedBugs$/^"+regexp.QuoteMeta(p.name())+"$", "-test.v",
+				fmt.Sprint("-hunt=", *hunt), fmt.Sprint("-from=", *from))
+			if err != nil {
+				t.Errorf("%v\n%s", err, out)
 			}
-			t.Errorf("without %s nothing was seen in %d seeds", p.rules, reach)
+			_, line, _ := strings.Cut(out, found)
+			lines[i], _, _ = strings.Cut(line, "\n")
+			t.Log(lines[i])
 		})
 	}
+}
+
+// found stands before what the other process has to say.
+const found = "found: "
+
+// search looks for the bug in one seed after the other, or, for a hunt, in all of them.
+func (p *plant) search(t *testing.T) {
+	begin := max(readSeeds(t)[p.name()], 1)
+	if *hunt > 0 {
+		p.count(t, begin)
+		return
+	}
+	for n := begin; n < begin+reach; n++ {
+		if step, why := p.shows(t, n); why != "" {
+			t.Logf("%sseed %d step %d: %.160s", found, n, step, why)
+			return
+		}
+	}
+	t.Errorf("without %s nothing was seen in %d seeds", p.rules, reach)
+}
+
+// count makes the bug's line of seedsFile.
+func (p *plant) count(t *testing.T, before int64) {
+	first, shown := int64(0), 0
+	for n := *from; n < *from+*hunt; n++ {
+		if _, why := p.shows(t, n); why != "" {
+			if shown++; first == 0 {
+				first = n
+			}
+		}
+	}
+	t.Logf("%s%d %d/%d %s", found, cmp.Or(first, before), shown, *hunt, p.name())
 }
 
 func (p *plant) name() string { return strings.ReplaceAll(p.bug, " ", "-") }
@@ -125,7 +171,8 @@ func (p *plant) shows(t *testing.T, seed int64) (step int, why string) {
 }
 
 func (p *plant) run(t *testing.T, seed int64, without string) (*Sim, string) {
-	return run(t, Options{Seed: seed, Without: names(without), Faults: names(p.faults), Rate: p.rate, Steps: p.steps, Less: p.less, OneSequence: p.one})
+	return run(t, Options{Seed: seed, Without: names(without), Faults: names(p.faults), Rate: p.rate, Steps: p.steps,
+		Less: p.less, OneSequence: p.one})
 }
 
 // seedsFile has a line for each planted bug: a seed that shows it, how many do of how many, its name.
@@ -149,35 +196,10 @@ func readSeeds(t *testing.T) map[string]int64 {
 	return first
 }
 
-// huntPlanted runs many seeds of every planted bug, and writes seedsFile.
-func huntPlanted(t *testing.T, many int64) {
-	lines, before := make([]string, len(planted)), readSeeds(t)
-	t.Run("hunt", func(t *testing.T) {
-		for i, p := range planted {
-			t.Run(p.name(), func(t *testing.T) {
-				t.Parallel()
-				first, shown, began := int64(0), 0, time.Now()
-				for n := *from; n < *from+many; n++ {
-					if _, why := p.shows(t, n); why != "" {
-						if shown++; first == 0 {
-							first = n
-						}
-					}
-				}
-				lines[i] = fmt.Sprintf("%d %d/%d %s\n", cmp.Or(first, before[p.name()], *from), shown, many, p.name())
-				t.Logf("%v %s", time.Since(began).Round(time.Second), lines[i])
-			})
-		}
-	})
-	if err := os.WriteFile(seedsFile, []byte(strings.Join(lines, "")), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestEveryRuleIsPlanted: there is no rule that nothing shows the need of.
 func TestEveryRuleIsPlanted(t *testing.T) {
 	shown := map[string]bool{}
-	for _, p := range planted {
+	for _, p := range bugs {
 		for _, r := range names(p.rules) {
 			shown[r] = true
 		}

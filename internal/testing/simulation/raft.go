@@ -136,7 +136,6 @@ func (s *Sim) settings() coordinator.Settings {
 	if s.heartbeat {
 		st.Source = stability.Heartbeat
 	}
-	st.Without = s.off.stability
 	mismatch := 800 * time.Millisecond
 	if s.patient {
 		mismatch = time.Hour
@@ -145,12 +144,12 @@ func (s *Sim) settings() coordinator.Settings {
 		Stability: st,
 		Streams: streams.Config{AnswerWait: 200 * time.Millisecond, BeginWait: 300 * time.Millisecond, RetryWait: 50 * time.Millisecond,
 			MismatchWait: mismatch, ReportGrace: 300 * time.Millisecond, DealEvery: 300 * time.Millisecond, MaxDoublings: 3,
-			StuckAfter: 10 * time.Second, Without: s.off.streams},
+			StuckAfter: 10 * time.Second},
 		Pacer: stability.Pacer{Normal: 40 * time.Millisecond, Hurried: 20 * time.Millisecond,
 			Settled: 20 * time.Millisecond, MaxBytes: 256 << 10},
 		HelloWait: 400 * time.Millisecond, SuspectAfter: 500 * time.Millisecond, OfflineAfter: 1200 * time.Millisecond,
 		ProbeRest: time.Hour, // SYNC, by which projectors are asked whether they live, is not simulated
-		Republish: 400 * time.Millisecond, Audit: time.Second, Without: s.off.coordinator,
+		Republish: 400 * time.Millisecond, Audit: time.Second,
 	}
 	if s.opt.Patient {
 		c.HelloWait, c.OfflineAfter, c.Audit = time.Hour, time.Hour, time.Hour

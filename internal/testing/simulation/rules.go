@@ -2,17 +2,14 @@ package simulation
 
 import (
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 
 	"tidemark/index"
 	"tidemark/ingest"
-	"tidemark/manager/coordinator"
+	"tidemark/internal/testing/planted"
 	"tidemark/partition"
-	"tidemark/stability"
 	"tidemark/statecontext"
-	"tidemark/streams"
 )
 
 // rule is one of those that parts of the system keep which are modelled here.
@@ -42,54 +39,26 @@ var ruleNames = map[string]rule{"snapshotEnds": snapshotEnds, "inOrder": inOrder
 	"sameBranch": sameBranch, "committed": committed, "newestLog": newestLog, "bounded": bounded,
 	"pacedTime": pacedTime}
 
-var stateRules = map[string]statecontext.Rules{"apart": statecontext.Apart}
-
-var streamRules = map[string]streams.Rules{"lowestHW": streams.LowestHW, "newestMap": streams.NewestMap, "committedToo": streams.CommittedToo,
-	"oneOwner": streams.OneOwner, "fencedAdopted": streams.FencedAdopted}
-
-var stabilityRules = map[string]stability.Rules{"onBranch": stability.OnBranch, "newestMap": stability.NewestMap, "paced": stability.Paced}
-
-var coordinatorRules = map[string]coordinator.Rules{"commitFirst": coordinator.CommitFirst, "republish": coordinator.Republish,
-	"allocateFirst": coordinator.AllocateFirst, "newestMap": coordinator.NewestMap, "emptyBranch": coordinator.EmptyBranch}
-
-// allRules lists the names of all rules, ascending.
+// allRules lists the names of all rules, ascending: of what is modelled here, and of the product.
 func allRules() []string {
-	all := ingest.RuleNames()
-	for _, names := range []iter.Seq[string]{maps.Keys(ruleNames), maps.Keys(stateRules), maps.Keys(streamRules), maps.Keys(stabilityRules), maps.Keys(coordinatorRules)} {
-		all = slices.AppendSeq(all, names)
-	}
+	all := slices.AppendSeq(planted.Names(), maps.Keys(ruleNames))
 	slices.Sort(all)
-	return slices.Compact(all)
+	return all
 }
 
-// off is what is switched off in each package.
-type off struct {
-	own         rule
-	ingest      ingest.Rules
-	streams     streams.Rules
-	stability   stability.Rules
-	coordinator coordinator.Rules
-	state       statecontext.Rules
-}
-
-// parseRules reads names of rules; one that several packages have is switched off in all of them.
-func parseRules(names []string) (o off, err error) {
+// split separates the rules of what is modelled here from those of the product.
+func split(names []string) (own rule, product []string) {
 	for _, n := range names {
-		was := o
-		o.own |= ruleNames[n]
-		o.ingest |= ingest.Rule(n)
-		o.streams |= streamRules[n]
-		o.stability |= stabilityRules[n]
-		o.coordinator |= coordinatorRules[n]
-		o.state |= stateRules[n]
-		if o == was {
-			return o, fmt.Errorf("no rule %q, or named twice", n)
+		if r := ruleNames[n]; r != 0 {
+			own |= r
+		} else {
+			product = append(product, n)
 		}
 	}
-	return o, nil
+	return own, product
 }
 
-func (s *Sim) on(r rule) bool { return s.off.own&r == 0 }
+func (s *Sim) on(r rule) bool { return s.off&r == 0 }
 
 func partitionReplica(r int) partition.Replica { return partition.Replica(r) }
 

@@ -1,11 +1,6 @@
 package simulation
 
 import (
-	"io/fs"
-	"os"
-	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -46,34 +41,4 @@ func TestLeaderChangesRestartNothing(t *testing.T) {
 		}
 	}
 	t.Logf("%d leaders", leaders)
-}
-
-// TestRulesStayOn: nothing but simulations switches rules of the protocol off.
-func TestRulesStayOn(t *testing.T) {
-	sets := regexp.MustCompile(`\b(Without|AnyMap)( =|:) |\.NewWithout\(`)
-	looked := 0
-	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "../../../internal/testing/simulation") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		looked++
-		for _, l := range strings.Split(string(text), "\n") {
-			if strings.HasPrefix(strings.TrimSpace(l), "//") {
-				continue
-			}
-			if sets.MatchString(l) && !slices.Contains(allowed, strings.TrimSpace(l)) {
-				t.Errorf("%s: %s", path, l)
-			}
-		}
-		return err
-	})
-	if err != nil || looked < 100 {
-		t.Errorf("%d files, %v", looked, err)
-	}
-}
-
-// allowed hands a setting on that only simulations set.
-var allowed = []string{
-	"Stability: rollback.Stability{Vector: s.Stability.Vector, Logs: s.Stability.Logs}, AnyMap: !l.on(NewestMap)},",
 }

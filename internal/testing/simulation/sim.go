@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"tidemark/index"
+	"tidemark/internal/testing/planted"
 	"tidemark/keyversion"
 	"tidemark/statecontext"
 	"tidemark/timestamp"
@@ -54,7 +55,7 @@ type Sim struct {
 
 	opt         Options
 	dice        choices
-	off         off
+	off         rule // rules of what is modelled here that are switched off
 	trace       bool
 	healing     bool
 	nowMS       int64
@@ -151,11 +152,11 @@ func New(o Options) (*Sim, error) {
 	if o.Steps == 0 {
 		o.Steps = 1500
 	}
-	rules, err := parseRules(o.Without)
-	if err != nil {
+	own, product := split(o.Without)
+	if err := planted.Switch(product...); err != nil {
 		return nil, err
 	}
-	s := &Sim{opt: o, off: rules, trace: o.Trace, nowMS: 1_000_000, state: statecontext.NewWithout(rules.state),
+	s := &Sim{opt: o, off: own, trace: o.Trace, nowMS: 1_000_000, state: statecontext.New(),
 		branches: map[uint64]*branch{}, ends: map[endKey]bool{}, owners: map[ownerKey]index.ProjectorID{},
 		told: map[refKey]timestamp.Vector{}, lost: map[index.CopyID]bool{}, stable: map[refKey]timestamp.Vector{},
 		ledger: map[ownerKey]index.ProjectorID{}, owed: map[owedKey]uint64{}, obeyed: map[string]wire.Fence{}, acked: map[string]ddlState{}, asking: map[string]*session{}}

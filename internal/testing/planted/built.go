@@ -1,0 +1,4 @@
+package planted
+
+// Built reports whether this program has the patches.
+const Built = false
