@@ -119,7 +119,8 @@ type worker struct {
 	http    *http.Client
 	servers []string
 	bucket  string
-	query   string // of listings
+	query   string        // of listings
+	pace    time.Duration // between two operations
 }
 
 func (w *worker) server() string { return w.servers[w.rand.IntN(len(w.servers))] }
@@ -145,6 +146,9 @@ func (w *worker) run(ctx context.Context, enough func() bool) {
 			continue
 		}
 		w.one(ctx)
+		if w.pace > 0 {
+			wait(ctx, w.pace)
+		}
 	}
 }
 
