@@ -55,8 +55,8 @@ type Config struct {
 	Join            []string // REST addresses of all managers
 	Heartbeat       time.Duration
 	PromoteAfter    time.Duration // a new member gets its vote; consensus.DefaultPromoteAfter
-	// MaxFormatLevel makes it behave as a program whose newest format level is this one; 0 is the program's own.
-	MaxFormatLevel uint64
+	// newestFormat makes it behave as a program whose newest format level is this one, for tests; 0 is the program's own.
+	newestFormat uint64
 	// StabilitySource moves the stability timestamps of buckets for which none is set; 0 is stability.Sync.
 	StabilitySource stability.Source
 	// RepairAfter is for how long an indexer may be away before what it holds is made anew elsewhere; 0:
@@ -130,10 +130,8 @@ func Open(cfg Config) (*Manager, error) {
 }
 
 func (m *Manager) open() error {
-	if m.cfg.MaxFormatLevel == 0 {
-		m.cfg.MaxFormatLevel = statecontext.FormatLevel
-	}
-	m.machine = fsm.NewUpTo(m.cfg.MaxFormatLevel, m.log.Named("fsm"), func(err error) {
+	m.cfg.newestFormat = cmp.Or(m.cfg.newestFormat, statecontext.FormatLevel)
+	m.machine = fsm.NewUpTo(m.cfg.newestFormat, m.log.Named("fsm"), func(err error) {
 		err = fmt.Errorf("raft store %s: %w", filepath.Join(m.cfg.Dir, "raft", "raft.db"), err)
 		m.log.Error("this manager ends", "error", err)
 		select {
@@ -146,7 +144,7 @@ func (m *Manager) open() error {
 		RaftAddr: m.cfg.Raft,
 		TLS:      m.cfg.TLS, Advertise: m.cfg.RaftAdvertise, Heartbeat: m.cfg.Heartbeat, MinFree: m.cfg.MinFree,
 		Failpoint: m.cfg.Failpoint,
-		Logger:    m.log.Named("raft"), Version: version.Number, FormatLevel: m.cfg.MaxFormatLevel, Now: m.cfg.Now}, m.machine)
+		Logger:    m.log.Named("raft"), Version: version.Number, FormatLevel: m.cfg.newestFormat, Now: m.cfg.Now}, m.machine)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 // refuses to start over that data and to join, by name.
 func TestRollingUpgrade(t *testing.T) {
 	const old = 1
-	c := newTrio(t, func(cfg *Config) { cfg.MaxFormatLevel = old })
+	c := newTrio(t, func(cfg *Config) { cfg.newestFormat = old })
 	backup := func() (int, []byte) {
 		code, _, body := c.call(c.nodes[c.leader()], "GET", "/v1/backup", "", nil)
 		return code, body
@@ -44,7 +44,7 @@ func TestRollingUpgrade(t *testing.T) {
 			t.Fatalf("with %d of 3 replaced, a restore gives %d %s", i, code, body)
 		}
 		c.stop(i)
-		c.cfgs[i].MaxFormatLevel = 0
+		c.cfgs[i].newestFormat = 0
 		c.start(i)
 		c.leader()
 		name := c.cfgs[i].Name
@@ -82,7 +82,7 @@ func TestRollingUpgrade(t *testing.T) {
 	})
 
 	c.stop(2)
-	c.cfgs[2].MaxFormatLevel = old
+	c.cfgs[2].newestFormat = old
 	if m, err := Open(c.cfgs[2]); !errors.Is(err, consensus.ErrFormatTooNew) ||
 		!strings.Contains(err.Error(), "install tidemark") {
 		t.Fatalf("an older version starts over the data: %v %v", m, err)

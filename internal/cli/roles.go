@@ -11,7 +11,6 @@ import (
 	"tidemark/index"
 	"tidemark/indexer"
 	"tidemark/indexer/storage"
-	"tidemark/internal/failpoint"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/kvclient"
 	"tidemark/manager"
@@ -25,7 +24,7 @@ func newManager(s Streams) *cobra.Command {
 	var adminFile, source string
 	var logs logFlags
 	var tlsF tlsFlags
-	var failpoints string
+	spoil := func() error { return nil }
 	cmd := &cobra.Command{Use: "manager", Short: "Run an IndexManager", Args: noArgs,
 		Long: `Runs one IndexManager: a Raft node with the StateContext and the REST interface. Start the same command on each
 node, with its own --id, --data and addresses, and the same --bootstrap-expect and --join. One more for a cluster that
@@ -49,11 +48,9 @@ exists: an empty --data and --join only.`,
 			if cfg.StabilitySource, err = stability.ParseSource(source); err != nil {
 				return usage("--stability-source %s: want sync or heartbeat", source)
 			}
-			faults := failpoint.Dir(failpoints)
-			if cfg.Now, err = faults.Clock(cfg.Name); err != nil {
+			if err := spoil(); err != nil {
 				return err
 			}
-			cfg.Failpoint = faults.Write(cfg.Name)
 			if !cmd.Flags().Changed("bootstrap-expect") && len(cfg.Join) == 0 {
 				cfg.BootstrapExpect = 1
 			}
@@ -95,14 +92,10 @@ exists: an empty --data and --join only.`,
 	fl.StringVar(&source, "stability-source", stability.Sync.String(), "what moves the stability timestamps of buckets "+
 		"for which bucket settings say nothing: sync or heartbeat")
 	complete(cmd, "stability-source", fixed("sync", "heartbeat"))
-	fl.Uint64Var(&cfg.MaxFormatLevel, "max-format-level", 0, "behave as a version that knows format levels up to this "+
-		"one; for tests of upgrades")
-	_ = fl.MarkHidden("max-format-level") // it exists
 	fl.Uint64Var(&cfg.MinFree, "min-free-bytes", 32<<20, "with less free space than this under --data, hand leadership "+
 		"on and be not ready; 0: never")
 	tlsF.add(cmd)
-	fl.StringVar(&failpoints, "failpoints", "", "folder with faults, for tests")
-	fl.Lookup("failpoints").Hidden = true
+	spoil = managerFailpoints(fl, &cfg)
 	addCommon(cmd, &logs)
 	return cmd
 }

@@ -61,8 +61,8 @@ The same command on the same --data folder resumes with everything that was ther
 		"one; more ports follow it")
 	fl.StringVar(&f.cfg.Advertise, "advertise-host", "", "host under which the processes know each other, for tests "+
 		"that cut links")
-	fl.StringVar(&f.cfg.Failpoints, "failpoints", "", "folder with faults for the managers, for tests")
-	fl.Lookup("advertise-host").Hidden, fl.Lookup("failpoints").Hidden = true, true
+	fl.Lookup("advertise-host").Hidden = true
+	upFailpoints(fl, &f.cfg)
 	fl.BoolVar(&f.cfg.TLS, "tls", false, "TLS on every port; KV nodes keep one without, and an admin port; the "+
 		"certificates are made in DIR/certs")
 	fl.BoolVar(&f.sample, "sample", false, "load the sample data, create the sample indexes and show a scan of each")

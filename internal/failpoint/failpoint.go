@@ -2,7 +2,8 @@
 // under the Raft log. A process looks into a folder that `tidemark up --failpoints` names; there is one file for each
 // fault and process.
 //
-// It promises that nothing is read and nothing is slower where no folder is named. It is never for production.
+// What is shipped does not have it: only a program built with -tags failpoints knows the flag. Where no folder is named
+// nothing is read and nothing is slower.
 package failpoint
 
 import (

@@ -58,6 +58,19 @@ func lookup(name string) (room string, level int, ok bool) {
 	return name, 0, false
 }
 
+// TestShipped: the shipped program has nothing that is for tests only.
+func TestShipped(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "tidemark/cmd/tidemark").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dep := range strings.Fields(string(out)) {
+		if strings.HasPrefix(dep, module+"internal/testing/") || dep == module+"internal/failpoint" {
+			t.Errorf("cmd/tidemark is built with %s", dep)
+		}
+	}
+}
+
 func TestImportsPointDown(t *testing.T) {
 	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", "../../...").Output()
 	if err != nil {

@@ -90,12 +90,11 @@ func (c *Cluster) makeChildren() {
 	}
 	for i, e := range m.Managers {
 		add(&child{id: e.ID, role: roleManager, health: e.REST + "/readyz",
-			pid: func(m *Manifest, pid int) { m.Managers[i].PID = pid }, args: []string{
+			pid: func(m *Manifest, pid int) { m.Managers[i].PID = pid }, args: append([]string{
 				"manager", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--rest", hostport(e.REST), "--raft", e.Raft,
 				"--bootstrap-expect", fmt.Sprint(len(m.Managers)), "--join", servers,
 				"--rest-advertise", c.told(hostport(e.REST)), "--raft-advertise", c.told(e.Raft),
-				"--failpoints", c.cfg.Failpoints,
-			}})
+			}, c.cfg.ManagerArgs...)})
 	}
 	for i, e := range m.Projectors {
 		kv := []string{"--kv", m.KV[i].Memcached}

@@ -88,8 +88,8 @@ type Config struct {
 	Throttle  string // --throttle of the projectors; all when empty
 	// MemoryQuota is --memory-quota of the indexers in bytes; their default when 0.
 	MemoryQuota int64
-	// Failpoints is a folder in which a test puts faults of the machine (package internal/failpoint).
-	Failpoints string
+	// ManagerArgs are more arguments of each manager, after the others.
+	ManagerArgs []string
 	// Changed is called with the manifest whenever it was written.
 	Changed func(m Manifest)
 	// Died is called when a child ends without being asked to, and is started again after the delay.

@@ -53,7 +53,8 @@ var ranges struct {
 	taken atomic.Int64
 }
 
-// Binary builds the product once for each test process and gives its path. TIDEMARK_TEST_BINARY names another one.
+// Binary builds the product once for each test process, with the flags for faults (-tags failpoints), and returns its
+// path. TIDEMARK_TEST_BINARY names another one, built likewise.
 func Binary(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv("TIDEMARK_TEST_BINARY"); path != "" {
@@ -66,7 +67,7 @@ func Binary(t testing.TB) string {
 			return
 		}
 		build.path = filepath.Join(dir, "tidemark")
-		out, err := exec.Command("go", "build", "-o", build.path, "tidemark/cmd/tidemark").CombinedOutput()
+		out, err := exec.Command("go", "build", "-tags", "failpoints", "-o", build.path, "tidemark/cmd/tidemark").CombinedOutput()
 		if err != nil {
 			build.err = fmt.Errorf("go build: %w\n%s", err, out)
 		}
