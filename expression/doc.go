@@ -34,5 +34,5 @@
 // A document is in an index if it is JSON, the WHERE predicate is TRUE (a value that is no boolean counts as above),
 // and the leading key is not MISSING. A primary index has every document, whether JSON or not; its key is META().id.
 // Of an id that is not UTF-8 each such byte is U+FFFD there, as in JSON that shows it.
-// An array key (ALL, DISTINCT, path[*]) makes one entry for each different element; at most one stands in an index.
+// An array key (ALL, DISTINCT) makes one entry for each different element; at most one stands in an index.
 package expression

@@ -15,9 +15,9 @@ var update = flag.Bool("update", false, "write docs/expressions.md anew")
 // examples are the lines of docs/expressions.md about what is no function: an expression and its value.
 var examples = []struct{ title, about, examples string }{
 	{"Paths", "A name is a member, `[n]` an element (from the end if negative), `[a:b]` the elements from a up to b, " +
-		"which is left out, `.[x]` the member whose name x gives; `self` is the whole document. What is not there is " +
+		"which is left out, `[*]` is ARRAY_STAR() of an array of objects, `.[x]` the member whose name x gives; `self` is the whole document. What is not there is " +
 		"MISSING. Names with other characters than letters, digits and `_`, and reserved words, stand in backticks.",
-		"items[0].sku\nitems[-1].qty\ntags[7]\ntags[n - 6]\ntags[1:]\ntags[0:2]\nitems[0].[\"s\" || \"ku\"]\nself.n"},
+		"items[0].sku\nitems[-1].qty\ntags[7]\ntags[n - 6]\ntags[1:]\ntags[0:2]\nitems[*].sku\nitems[0].[\"s\" || \"ku\"]\nself.n"},
 	{"The document itself", "`META().id` is its id, `.cas`, `.expiration` (seconds since 1970, 0 for never) and " +
 		"`.flags` are what KV keeps of it; `.xattrs.name` is one of its extended attributes, here _sync and owner.",
 		"META().id\nMETA().flags\nMETA().xattrs._sync.rev\nMETA().xattrs.owner\nMETA().xattrs.gone"},
@@ -67,8 +67,8 @@ processors (SIN, EXP, …). Names of zones are those of the IANA time zone datab
 
 ## What is indexed
 
-A document is in an index if it is JSON, WHERE is TRUE and the leading key is not MISSING. A key component ` + "`ALL x`, `DISTINCT x`" + `
-or ` + "`path[*]`" + ` makes an entry for each different element of an array; an index has at most one. An empty array counts as
+A document is in an index if it is JSON, WHERE is TRUE and the leading key is not MISSING. A key component ` + "`ALL x` or `DISTINCT x`" + `
+makes an entry for each different element of an array; an index has at most one. An empty array counts as
 MISSING, and what is no array as its own one element. Equal elements of one document are one entry, with ALL too. An element
 may make several components of the key: ` + "`DISTINCT ARRAY FLATTEN_KEYS(v.a, v.b DESC) FOR v IN x END`" + `; without elements all of
 them are MISSING, and where x is no array they are NULL.

@@ -92,12 +92,9 @@ type parser struct {
 	operators   int      // how deep operators are nested
 	parentheses int      // and parentheses; apart, so that the canonical text of what was read can be read again
 	scope       []string // the variables that are bound here, innermost last
-	starAllowed bool     // path[*] may stand here
-	star        token    // of the first path[*], kind tokEnd if there is none
-	starred     *ArrayKey
-	lookahead   int  // how many bodies of ARRAY … FOR are being read ahead
-	nestable    bool // an array key may stand as the body of an ARRAY … FOR that is read here
-	stored      bool // it is read from a definition that was accepted once
+	lookahead   int      // how many bodies of ARRAY … FOR are being read ahead
+	nestable    bool     // an array key may stand as the body of an ARRAY … FOR that is read here
+	stored      bool     // it is read from a definition that was accepted once
 }
 
 // newParser looks at the first token. It returns plain error so that no typed nil can be mistaken for one.
@@ -545,15 +542,11 @@ func (p *parser) path(first token) (Expr, error) {
 // into reads the steps of a path into x, if there are any.
 func (p *parser) into(x Expr) (_ Expr, err error) {
 	var steps []Step
-	limit := MaxPathSteps
-	switch x := x.(type) { // steps are joined to those that stand in parentheses
-	case *Path:
-		limit -= len(x.Steps)
-	case *Nav:
-		limit -= len(x.Steps)
-	}
-	for {
+	for taken := pathSteps(x); ; taken++ { // steps are joined to those that stand in parentheses
 		at := p.tok
+		if taken > MaxPathSteps {
+			return nil, p.fail(at, "the path has more than %d steps", MaxPathSteps)
+		}
 		switch {
 		case p.isOp("."):
 			if err := p.advance(); err != nil {
@@ -578,7 +571,11 @@ func (p *parser) into(x Expr) (_ Expr, err error) {
 				return nil, err
 			}
 			if p.isOp("*") {
-				return p.every(navigate(x, steps))
+				if x, err = p.star(navigate(x, steps)); err != nil {
+					return nil, err
+				}
+				steps = nil
+				continue
 			}
 			next, step, err := p.element(x, steps)
 			if err != nil {
@@ -592,10 +589,26 @@ func (p *parser) into(x Expr) (_ Expr, err error) {
 		default:
 			return navigate(x, steps), nil
 		}
-		if len(steps) > limit {
-			return nil, p.fail(at, "the path has more than %d steps", MaxPathSteps)
+	}
+}
+
+// pathSteps counts the steps that stand one behind the other at the end of x.
+func pathSteps(x Expr) int {
+	switch x := x.(type) {
+	case *Path:
+		return len(x.Steps)
+	case *Nav:
+		return len(x.Steps) + pathSteps(x.X)
+	case *At:
+		return 1 + pathSteps(x.X)
+	case *Slice:
+		return 1 + pathSteps(x.X)
+	case *Call:
+		if x.Star {
+			return 1 + pathSteps(x.Args[0])
 		}
 	}
+	return 0
 }
 
 // navigate adds steps to x.

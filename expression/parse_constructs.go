@@ -10,8 +10,6 @@ import (
 const (
 	// MaxList limits the arguments of a function, and the items of an array or object, that a text may write down.
 	MaxList = 1000
-	// eachVariable is the name that path[*] gives to its elements.
-	eachVariable = "v"
 )
 
 // key reads a key expression: one that makes an entry for each element of an array, or a plain one.
@@ -36,8 +34,6 @@ func (p *parser) includeMissing(x Expr) (Expr, error) {
 }
 
 func (p *parser) plainKey() (Expr, error) {
-	p.starAllowed, p.starred = true, nil
-	defer func() { p.starAllowed = false }()
 	at := p.tok
 	distinct, isArray, err := p.arrayWords()
 	if err != nil {
@@ -49,14 +45,7 @@ func (p *parser) plainKey() (Expr, error) {
 	if x, ok, err := p.keyInParentheses(p.plainKey); ok || err != nil {
 		return x, err
 	}
-	x, err := p.expression(0)
-	if err != nil {
-		return nil, err
-	}
-	if p.starred != nil && x != Expr(p.starred) {
-		return nil, p.partlyStarred()
-	}
-	return x, nil
+	return p.expression(0)
 }
 
 // arrayWords passes ALL, DISTINCT or ALL DISTINCT.
@@ -73,21 +62,15 @@ func (p *parser) arrayKey(at token, distinct bool) (Expr, error) {
 	p.nestable = true
 	x, err := p.expression(0)
 	p.nestable = false
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case p.starred == nil:
-		key := &ArrayKey{Distinct: distinct, X: x}
-		if !wellNested(key) {
-			return nil, p.fail(at, "DISTINCT and ALL stand before a whole key expression, or before the whole body of its "+
-				"ARRAY … FOR")
-		}
-		return key, nil
-	case x != Expr(p.starred):
-		return nil, p.partlyStarred()
 	}
-	p.starred.Distinct = distinct // [*] says ALL by itself
-	return x, nil
+	key := &ArrayKey{Distinct: distinct, X: x}
+	if !wellNested(key) {
+		return nil, p.fail(at, "DISTINCT and ALL stand before a whole key expression, or before the whole body of its "+
+			"ARRAY … FOR")
+	}
+	return key, nil
 }
 
 // keyInParentheses reads ( [(…] DISTINCT … ), if that stands here.
@@ -169,33 +152,12 @@ func wellNested(key *ArrayKey) bool {
 // isOfArrayKey tells what stands in array keys only.
 func isOfArrayKey(x Expr) bool { return is[*ArrayKey](x) || is[*Flatten](x) }
 
-func (p *parser) partlyStarred() error {
-	return p.fail(p.star, "path[*] has to be the whole key expression; write ALL ARRAY … FOR v IN path END instead")
-}
-
-// every reads the rest of path[*].rest, which is ALL ARRAY v.rest FOR v IN path END, or ALL path.
-func (p *parser) every(over Expr) (Expr, error) {
-	at := p.tok
-	if !p.starAllowed {
-		return nil, p.fail(at, "[*] stands in a key expression, once; elsewhere write ANY v IN path SATISFIES … END, or "+
-			"ARRAY … FOR v IN path END")
-	}
-	p.starAllowed, p.star = false, at
+// star reads the rest of x[*], which is ARRAY_STAR(x).
+func (p *parser) star(x Expr) (Expr, error) {
 	if err := p.advance(); err != nil {
 		return nil, err
 	}
-	if err := p.wantOp("]"); err != nil {
-		return nil, err
-	}
-	p.starred = &ArrayKey{X: over}
-	body, err := p.into(&Var{Name: eachVariable})
-	if err != nil {
-		return nil, err
-	}
-	if _, plain := body.(*Var); !plain {
-		p.starred.X = &Each{Kind: EachArray, Bindings: []Binding{{Var: eachVariable, Over: over}}, Body: body}
-	}
-	return p.starred, nil
+	return &Call{Name: "ARRAY_STAR", Args: []Expr{x}, Star: true, fn: functionNamed("ARRAY_STAR")}, p.wantOp("]")
 }
 
 // test reads [NOT] LIKE, IN or BETWEEN and what follows.
@@ -273,10 +235,10 @@ func (p *parser) deeper(read func() (Expr, error)) (Expr, error) {
 	if p.parentheses++; p.parentheses > MaxNesting {
 		return nil, p.fail(p.tok, "parentheses are nested deeper than %d levels", MaxNesting)
 	}
-	starAllowed, nestable := p.starAllowed, p.nestable
-	p.starAllowed, p.nestable = false, false
+	nestable := p.nestable
+	p.nestable = false
 	x, err := read()
-	p.starAllowed, p.nestable = starAllowed, nestable
+	p.nestable = nestable
 	p.parentheses--
 	return x, err
 }

@@ -102,6 +102,7 @@ type Xattr struct{ Name string }
 type Call struct {
 	Name string
 	Args []Expr
+	Star bool // ARRAY_STAR(x) that is written x[*]
 	fn   *Function
 }
 
@@ -144,7 +145,7 @@ func (x *Each) plain() bool {
 // Exists is EXISTS X: whether an array has an element.
 type Exists struct{ X Expr }
 
-// ArrayKey is a key component that makes an entry for each element of an array: ALL X, DISTINCT X, path[*].
+// ArrayKey is a key component that makes an entry for each element of an array: ALL X, DISTINCT X.
 type ArrayKey struct {
 	Distinct bool
 	X        Expr
@@ -393,6 +394,9 @@ func (x *Xattr) appendTo(dst []byte) []byte {
 func (x *Meta) appendTo(dst []byte) []byte { return append(append(dst, "META()."...), x.Field...) }
 
 func (x *Call) appendTo(dst []byte) []byte {
+	if x.Star {
+		return append(appendInto(dst, x.Args[0]), "[*]"...)
+	}
 	return append(appendList(append(append(dst, x.Name...), '('), x.Args), ')')
 }
 
