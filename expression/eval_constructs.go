@@ -463,17 +463,17 @@ func (c *compiler) at(x *At) evaluator {
 			return missing
 		case member && i.kind == kindString && v.kind == kindObject:
 			return s.member(v, string(i.data))
+		case member && i.kind == kindString:
+			return missing
 		case !member && i.kind == kindNumber:
-			n, ok := s.whole(i)
+			n, ok := s.subscript(i)
 			if !ok {
 				break
 			}
 			if v.kind == kindArray {
 				return s.element(v, int(max(-MaxElement-1, min(n, MaxElement+1))))
 			}
-			return into(v)
-		case member && i.kind == kindString:
-			return into(v)
+			return missing
 		}
 		if v.kind == kindMissing {
 			return missing
@@ -482,12 +482,21 @@ func (c *compiler) at(x *At) evaluator {
 	}
 }
 
-// into is what a step gives of a value that has no such steps: NULL of NULL, else MISSING.
-func into(v value) value {
-	if v.kind == kindNull {
-		return null
+// subscript reads a number without a fraction; one beyond 64 bits is the last of them.
+func (s *Scratch) subscript(v value) (n int64, ok bool) {
+	if v.kind != kindNumber {
+		return 0, false
 	}
-	return missing
+	switch x, ok := s.parseNumber(v); {
+	case !ok || x.isInt:
+		return x.i, ok
+	case x.f >= 1<<63:
+		return math.MaxInt64, true
+	case x.f < -1<<63:
+		return math.MinInt64, true
+	default:
+		return int64(x.f), x.f == math.Trunc(x.f)
+	}
 }
 
 // slice makes X[Low:High].
@@ -503,8 +512,8 @@ func (c *compiler) slice(x *Slice) evaluator {
 		if v.kind == kindMissing || l.kind == kindMissing || h.kind == kindMissing {
 			return missing
 		}
-		from, ok := s.whole(l)
-		to, fine := s.whole(h)
+		from, ok := s.subscript(l)
+		to, fine := s.subscript(h)
 		if !ok || !fine && !toEnd || v.kind != kindArray {
 			return null
 		}

@@ -194,7 +194,7 @@ func parseDate(v value) (t time.Time, form string, ok bool) {
 	}
 	hour, minute, second := r.hour(), r.mark(":").digits(2), r.mark(":").digits(2)
 	nanoseconds, zone := 0, time.UTC
-	if strings.HasPrefix(r.text, ".") {
+	if r.text != "" && strings.ContainsRune(".,", rune(r.text[0])) {
 		nanoseconds = r.fraction()
 	}
 	if r.text != "" {
@@ -246,9 +246,9 @@ func (r *dateReader) hour() int {
 	return r.digits(1)
 }
 
-// fraction reads a point and digits, of which those of nanoseconds count.
+// fraction reads a point or a comma, and digits, of which those of nanoseconds count.
 func (r *dateReader) fraction() (nanoseconds int) {
-	r.mark(".")
+	r.text = r.text[1:]
 	digits := len(r.text) - len(strings.TrimLeft(r.text, "0123456789"))
 	if digits == 0 {
 		r.wrong = true

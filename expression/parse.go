@@ -2,6 +2,7 @@ package expression
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -644,11 +645,11 @@ func (p *parser) element(x Expr, steps []Step) (next Expr, step Step, err error)
 	if !ok {
 		return &At{X: navigate(x, steps), Index: index}, step, nil
 	}
-	n, err := strconv.Atoi(l.Text)
-	if l.Kind != collate.Number || err != nil || n > MaxElement || n < -MaxElement {
+	n, err := strconv.ParseFloat(l.Text, 64)
+	if l.Kind != collate.Number || err != nil || n != math.Trunc(n) || math.Abs(n) > MaxElement {
 		return nil, step, p.fail(at, "%s is no place in an array: expected an integer up to %d", index, MaxElement)
 	}
-	return nil, Step{Index: n, Element: true}, nil
+	return nil, Step{Index: int(n), Element: true}, nil
 }
 
 // bracketed reads an expression within brackets.

@@ -581,7 +581,7 @@ func (p *parser) followedByExpression() bool {
 	}
 	switch next.kind {
 	case tokEnd, tokOp:
-		return next.kind == tokOp && (next.value == "{" || next.value == "(")
+		return next.kind == tokOp && (next.value == "{" || next.value == "(" || next.value == "[" && arrayBefore(ahead, "FOR"))
 	case tokWord:
 		switch strings.ToUpper(next.value) {
 		case "AND", "OR", "IS", "LIKE", "IN", "BETWEEN", "NOT", "ASC", "DESC", "WHERE", "WITH", "USING", "PARTITION", "THEN",
@@ -591,6 +591,23 @@ func (p *parser) followedByExpression() bool {
 		}
 	}
 	return true
+}
+
+// arrayBefore reports whether a word follows the bracket that closes the one that was read.
+func arrayBefore(ahead lexer, word string) bool {
+	for open := 1; open > 0; {
+		next, err := ahead.next()
+		switch {
+		case err != nil || next.kind == tokEnd:
+			return false
+		case next.kind == tokOp && next.value == "[":
+			open++
+		case next.kind == tokOp && next.value == "]":
+			open--
+		}
+	}
+	next, err := ahead.next()
+	return err == nil && next.kind == tokWord && strings.EqualFold(next.value, word)
 }
 
 // followedByName reports whether the word SOME begins SOME v IN x SATISFIES y END, as ANY does: it is a name otherwise.

@@ -2,32 +2,124 @@ package n1ql
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 
 	"tidemark/collate"
 	"tidemark/expression"
 	"tidemark/index"
+	"tidemark/kv/mcbp"
 )
 
-// here evaluates with package expression, as the second component of a key. A longer key than an index takes is one
+// here evaluates with package expression, as what follows META().id in a key. A longer key than an index takes is one
 // here.
 func here(s *expression.Scratch, r request) (out reply) {
-	source := expression.Source{Keys: []index.KeyExpr{{Expr: "META().id"}, {Expr: r.Expr}}}
+	source, err := sourceOf(r)
+	if err != nil {
+		return reply{Parse: err.Error()}
+	}
 	p, err := expression.CompileLimits([]expression.Source{source}, expression.Limits{KeyBytes: 1 << 20})
 	if err != nil {
 		return reply{Parse: err.Error()}
 	}
-	result := p.EvaluateMeta(s, []byte("doc"), expression.DocMeta{CAS: 1, Flags: 3}, r.Doc)
+	meta := expression.DocMeta{CAS: 1, Flags: 3, Xattrs: section(r.Xattrs)}
+	result := p.EvaluateMeta(s, []byte("doc"), meta, r.Doc)
 	if err := result.Err(0); err != nil {
 		return reply{Error: err.Error()}
 	}
-	key := result.Keys(0)[0]
-	if m, _ := collate.MissingComponents(key, []bool{false, false}); len(m) > 0 {
-		return reply{Missing: true}
+	for _, key := range result.Keys(0) {
+		element, err := decoded(key, r.Desc)
+		if err != nil {
+			return reply{Error: err.Error()}
+		}
+		if !isArrayKey(r.Expr) {
+			return element
+		}
+		out.Elements = append(out.Elements, element)
 	}
-	text, err := collate.DecodeComposite(nil, key, []bool{false, false})
+	return out
+}
+
+// sourceOf is an index of META().id and what is asked for. Flattened keys are read from a statement, which makes a
+// component of each part.
+func sourceOf(r request) (expression.Source, error) {
+	if r.Here == "" {
+		return expression.Source{Keys: []index.KeyExpr{{Expr: "META().id"}, {Expr: r.Expr}}}, nil
+	}
+	all, err := expression.Parse("CREATE INDEX i ON b(META().id, " + r.Here + ")")
 	if err != nil {
-		return reply{Error: err.Error()}
+		return expression.Source{}, err
 	}
-	return reply{Value: json.RawMessage(strings.TrimSuffix(strings.TrimPrefix(string(text), `["doc",`), "]"))}
+	d := all[0].(*expression.CreateIndex).Definition()
+	return expression.SourceOf(&d), nil
+}
+
+// isArrayKey reports whether an expression has an entry for each element of an array.
+func isArrayKey(expr string) bool {
+	return strings.HasPrefix(expr, "DISTINCT ") || strings.HasPrefix(expr, "ALL ")
+}
+
+// section is the section of extended attributes that an object of them stands for.
+func section(attributes json.RawMessage) (out []byte) {
+	var members map[string]json.RawMessage
+	if attributes == nil || json.Unmarshal(attributes, &members) != nil {
+		return nil
+	}
+	for name, value := range members {
+		out = mcbp.AppendXattr(out, name, value)
+	}
+	return out
+}
+
+// decoded is what follows the id in a key: a value, or an array of the parts if there are directions of them.
+func decoded(key []byte, desc []bool) (reply, error) {
+	single := len(desc) == 0
+	if single {
+		desc = []bool{false}
+	}
+	desc = slices.Concat([]bool{false}, desc)
+	missing, err := collate.MissingComponents(key, desc)
+	if err != nil {
+		return reply{}, err
+	}
+	text, err := collate.DecodeComposite(nil, key, desc)
+	if err != nil {
+		return reply{}, err
+	}
+	var parts []json.RawMessage
+	if err := json.Unmarshal(text, &parts); err != nil {
+		return reply{}, err
+	}
+	for _, i := range missing {
+		parts[i] = json.RawMessage(absent)
+	}
+	if !single {
+		all, err := json.Marshal(parts[1:])
+		return reply{Value: all}, err
+	}
+	if len(missing) > 0 {
+		return reply{Missing: true}, nil
+	}
+	return reply{Value: parts[1]}, nil
+}
+
+// flat gives the elements of flattened keys that the other evaluator says as those of so many parts: no array to go
+// over has all parts MISSING, what is none has them NULL.
+func flat(elements []reply, parts int) (out []reply) {
+	for _, e := range elements {
+		part := ""
+		switch {
+		case e.Missing:
+			part = absent
+		case string(e.Value) == "null":
+			part = "null"
+		}
+		if part != "" {
+			all := strings.TrimSuffix(strings.Repeat(part+",", parts), ",")
+			e = reply{Value: json.RawMessage(fmt.Sprintf("[%s]", all))}
+		}
+		out = append(out, e)
+	}
+	return out
 }

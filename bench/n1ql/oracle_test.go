@@ -3,6 +3,7 @@ package n1ql
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os/exec"
 	"testing"
@@ -10,16 +11,20 @@ import (
 
 // request is one evaluation.
 type request struct {
-	Expr string          `json:"expr"`
-	Doc  json.RawMessage `json:"doc"`
+	Expr   string          `json:"expr"`
+	Doc    json.RawMessage `json:"doc"`
+	Xattrs json.RawMessage `json:"xattrs,omitempty"`
+	Here   string          `json:"-"` // what is evaluated here, if it is other than there
+	Desc   []bool          `json:"-"` // the directions of the parts of a flattened key
 }
 
 // reply is what an evaluator says of it.
 type reply struct {
-	Value   json.RawMessage `json:"value,omitempty"`
-	Missing bool            `json:"missing,omitempty"`
-	Error   string          `json:"error,omitempty"`
-	Parse   string          `json:"parse,omitempty"`
+	Value    json.RawMessage `json:"value,omitempty"`
+	Missing  bool            `json:"missing,omitempty"`
+	Elements []reply         `json:"elements,omitempty"` // of an array key
+	Error    string          `json:"error,omitempty"`
+	Parse    string          `json:"parse,omitempty"`
 }
 
 func (r reply) String() string {
@@ -30,6 +35,8 @@ func (r reply) String() string {
 		return "error: " + r.Error
 	case r.Missing:
 		return "MISSING"
+	case r.Elements != nil:
+		return fmt.Sprint("elements ", r.Elements)
 	}
 	return string(r.Value)
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
+
 	"tidemark/client"
 	"tidemark/expression"
 	"tidemark/internal/testing/e2e/harness"
@@ -18,7 +20,7 @@ import (
 // forms are keys of every form of arrays and dates, and of what else a key may be; behind a bar what they are
 // partitioned by.
 var forms = []string{
-	"DISTINCT tags", "ALL DISTINCT tags", "(ALL (tags)), n", "tags[*], n DESC", "legs[*].stops",
+	"DISTINCT tags", "ALL DISTINCT tags", "(ALL (tags)), n", "tags[*], n DESC", "legs[*].stops", "ALL legs[*].day, n",
 	"DISTINCT ARRAY v FOR v IN tags WHEN ISSTRING(v) END DESC",
 	"n, DISTINCT ARRAY v.day FOR v IN legs END", "DISTINCT ARRAY (DISTINCT ARRAY s FOR s IN v.stops END) FOR v IN legs " +
 		"END", "ALL ARRAY (ALL v.stops) FOR v IN legs WHEN v.day < 3 END, n",
@@ -32,9 +34,24 @@ var forms = []string{
 	"ALL ARRAY v FOR v WITHIN legs END", "DISTINCT PAIRS(self)", "DISTINCT PAIRS({n, t})",
 	"DISTINCT TOKENS(self)", `ALL TOKENS(text, {"case": "lower", "specials": true})`, "DISTINCT OBJECT_NAMES(self)", "DISTINCT tags INCLUDE MISSING, n", "gone INCLUDE MISSING DESC, n", "tags[1:]", "legs[0:1], n",
 	"OBJECT v.day:v.stops FOR v IN legs END", "{n, legs[0].day}", "self.n, self", "big, n",
-	`DATE_ADD_STR(t, 1, "month")`, `DATE_DIFF_STR(t, "2024-02-29", "day"), n`, `DATE_FORMAT_STR(t, "1111-11-11")`, `DATE_PART_STR(t, "iso_week"), t`, `DATE_TRUNC_STR(t, "month"), n`, "STR_TO_MILLIS(t)", "STR_TO_UTC(t)",
-	`MILLIS_TO_STR(n * 1000000007)`, `MILLIS_TO_TZ(n * 1000000007, "America/New_York")`, `STR_TO_TZ(t, "Asia/Kolkata")`, "WEEKDAY_STR(t)", `DATE_RANGE_STR(t, DATE_ADD_STR(t, 3, "day"), "day")`,
-	`DISTINCT DATE_RANGE_STR(t, DATE_ADD_STR(t, 2, "week"), "week")`, `DATE_DIFF_MILLIS(n * 1000000007, 0, "quarter"), n`,
+	`DATE_ADD_STR(t, 1, "month")`, `DATE_DIFF_STR(t, "2024-02-29", "day"), n`, `DATE_TRUNC_STR(t, "month"), n`,
+	`DISTINCT DATE_RANGE_STR(t, DATE_ADD_STR(t, 2, "week"), "week")`,
+	`n, STR_TO_MILLIS(t), STR_TO_UTC(t), STR_TO_TZ(t, "Asia/Kolkata"), DATE_FORMAT_STR(t, "1111-11-11"), ` +
+		`DATE_PART_STR(t, "iso_week"), DATE_DIFF_ABS_STR(t, "2024-02-29", "hour"), WEEKDAY_STR(t) DESC, ` +
+		`DATE_RANGE_STR(t, DATE_ADD_STR(t, 3, "day"), "day"), STR_TO_DURATION(CONCAT(TOSTRING(n), "m"))`,
+	`n, MILLIS_TO_STR(n * 1000000007), MILLIS_TO_TZ(n * 1000000007, "America/New_York"), ` +
+		`DATE_ADD_MILLIS(n * 1000000007, -1, "quarter"), DATE_DIFF_MILLIS(n * 1000000007, 0, "quarter"), ` +
+		`DATE_DIFF_ABS_MILLIS(0, n * 1000000007, "week"), DATE_PART_MILLIS(n * 1000000007, "hour", "Europe/Berlin"), ` +
+		`DATE_TRUNC_MILLIS(n * 1000000007, "month") DESC, WEEKDAY_MILLIS(n * 1000000007), DURATION_TO_STR(n * 1000000007), ` +
+		`DATE_RANGE_MILLIS(n * 1000000007, n * 1000000007 + 90000000, "day")`,
+	`n, ARRAY_APPEND(tags, n), ARRAY_AVG(tags), ARRAY_BINARY_SEARCH(ARRAY_SORT(tags), 1), ARRAY_CONCAT(tags, legs), ` +
+		`ARRAY_CONTAINS(tags, 1), ARRAY_COUNT(tags), ARRAY_DISTINCT(tags), ARRAY_EXCEPT(tags, [1]), ` +
+		`ARRAY_FLATTEN([tags, [legs]], 2), ARRAY_IFNULL(tags), ARRAY_INSERT(tags, 1, n), ARRAY_INTERSECT(tags, [0, 1, 2]), ` +
+		`ARRAY_LENGTH(tags), ARRAY_MAX(tags), ARRAY_MIN(tags)`,
+	`n, ARRAY_MOVE(tags, 0, 2), ARRAY_POSITION(tags, 1), ARRAY_PREPEND(n, tags), ARRAY_PUT(tags, 1, n), ` +
+		`ARRAY_RANGE(0, n % 7), ARRAY_REMOVE(tags, 1), ARRAY_REPEAT(t, 2), ARRAY_REPLACE(tags, 1, "one"), ` +
+		`ARRAY_REVERSE(tags) DESC, ARRAY_SORT(tags), ARRAY_STAR(legs), ARRAY_SUM(tags), ARRAY_SWAP(tags, 0, 1), ` +
+		`ARRAY_SYMDIFF(tags, [0, 1]), ARRAY_SYMDIFFN(tags, [0, 1], [1]), ARRAY_UNION(tags, [0, 1])`,
 }
 
 // formDocument is one of the documents; turn 1 is what they become.
@@ -67,54 +84,70 @@ func TestForms(t *testing.T) {
 		}
 	}
 	write(0, 1)
-	var statements []string
+	var statements, names []string
 	indexes := map[string]oracle.Index{}
 	for i, keys := range forms {
 		keys, by, partitioned := strings.Cut(keys, "|")
+		options := `{"defer_build":true}`
 		if partitioned {
-			by = "PARTITION BY HASH(" + by + ")"
+			by, options = "PARTITION BY HASH("+by+")", `{"defer_build":true, "num_partition":2}`
 		}
-		s := fmt.Sprintf(`CREATE INDEX form_%d ON world(%s) %s WHERE form = TRUE WITH {"num_partition":2}`, i, keys, by)
+		s := fmt.Sprintf(`CREATE INDEX form_%d ON world(%s) %s WHERE form = TRUE WITH %s`, i, keys, by, options)
 		parsed, err := expression.Parse(s)
 		if err != nil {
 			t.Fatal(err)
 		}
 		d := parsed[0].(*expression.CreateIndex).Definition()
 		indexes[d.Name] = oracle.OfDefinition(&d)
-		statements = append(statements, s)
+		statements, names = append(statements, s), append(names, d.Name)
 	}
 	const attribute = "form_attribute"
-	statements = append(statements, "CREATE INDEX "+attribute+" ON world(META().xattrs.owner.name, n)")
+	statements = append(statements, "CREATE INDEX "+attribute+` ON world(META().xattrs.owner.name, n) WITH {"defer_build":true}`)
+	names = append(names, attribute)
 	indexes[attribute] = oracle.Index{Desc: []bool{false, false}, Keys: func(id string, doc any) [][]any {
 		return [][]any{{owners[id], doc.(map[string]any)["n"]}}
 	}}
-	names := []string{attribute}
-	for i := range forms {
-		names = append(names, fmt.Sprintf("form_%d", i))
+	statements = append(statements, "BUILD INDEX ON world("+strings.Join(names, ", ")+")")
+	if _, err := c.Statement(ctx, strings.Join(statements, ";\n")); err != nil {
+		t.Fatal(err)
 	}
-	harness.Create(ctx, t, c, statements...)
+	harness.WaitReady(ctx, t, c, "world")
+	each := func(do func(i int) error) {
+		t.Helper()
+		var g errgroup.Group
+		g.SetLimit(4)
+		for i := range names {
+			g.Go(func() error { return do(i) })
+		}
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	check := func(when string) {
-		for i, keys := range append([]string{attribute}, forms...) {
-			name := names[i]
-			want, err := indexes[name].Rows(docs)
+		t.Helper()
+		each(func(i int) error {
+			want, err := indexes[names[i]].Rows(docs)
 			if err != nil {
-				t.Fatal(err)
+				return err
 			}
-			got, err := harness.Collect(ctx, c, "world", name, client.ScanRequest{Consistency: "session"})
+			got, err := harness.Collect(ctx, c, "world", names[i], client.ScanRequest{Consistency: "session"})
 			if err != nil {
-				t.Fatalf("%s: %v", keys, err)
+				return fmt.Errorf("%s: %w", statements[i], err)
 			}
 			if diff := oracle.Diff(want, got.Keys, got.IDs); diff != "" || len(want) == 0 {
-				t.Errorf("%s, (%s): %d rows: %s", when, keys, len(want), diff)
+				t.Errorf("%s: %s: %d rows: %s", when, statements[i], len(want), diff)
 			}
-		}
+			return nil
+		})
 	}
 	check("built")
 	write(1, 2)
 	check("changed")
-	for _, name := range names {
-		if found, end := verified(ctx, t, c, name); len(found) > 0 || end.Documents == 0 {
-			t.Errorf("%s: %+v, %+v", name, found, end)
+	each(func(i int) error {
+		found, end, err := verify(ctx, c, names[i])
+		if err == nil && (len(found) > 0 || end.Documents == 0) {
+			t.Errorf("%s: %+v, %+v", statements[i], found, end)
 		}
-	}
+		return err
+	})
 }

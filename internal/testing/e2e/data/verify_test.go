@@ -29,17 +29,23 @@ const (
 func verified(ctx context.Context, t *testing.T, c *client.Client, name string) (found []wire.Difference,
 	end client.VerifyEnd) {
 	t.Helper()
-	end, err := c.Verify(ctx, client.Ref("world", name), client.VerifyRequest{Rate: 1_000_000},
+	found, end, err := verify(ctx, c, name)
+	if err != nil {
+		t.Fatalf("verify %s: %v", name, err)
+	}
+	return found, end
+}
+
+// verify is verified for goroutines that are not the test's.
+func verify(ctx context.Context, c *client.Client, name string) (found []wire.Difference, end client.VerifyEnd, err error) {
+	end, err = c.Verify(ctx, client.Ref("world", name), client.VerifyRequest{Rate: 1_000_000},
 		func(l client.VerifyLine) error {
 			if l.Difference != nil {
 				found = append(found, *l.Difference)
 			}
 			return nil
 		})
-	if err != nil {
-		t.Fatalf("verify %s: %v", name, err)
-	}
-	return found, end
+	return found, end, err
 }
 
 // TestVerify: an index over real processes, whose rows move from slice to slice as documents change, has no difference
