@@ -38,8 +38,16 @@ type RebalanceInfo struct {
 	Percent float64 `json:"percent"`
 	// RemainingMS is how long it will still take, by how it has gone so far; absent before that can be told.
 	RemainingMS *int64 `json:"remaining_ms,omitempty"`
+	// BytesDone is what has arrived of bytes, while it is under way.
+	BytesDone uint64 `json:"bytes_done,omitempty"`
 	// Moves are its steps while it is under way.
-	Moves []partition.Rebalance `json:"moves,omitempty"`
+	Moves []RebalanceMove `json:"moves,omitempty"`
+}
+
+// RebalanceMove is a step of a rebalance, and what has arrived of its bytes.
+type RebalanceMove struct {
+	partition.Rebalance
+	BytesDone uint64 `json:"bytes_done"`
 }
 
 // RebalanceList lists the newest rebalances.

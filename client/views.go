@@ -26,7 +26,20 @@ type IndexTopology struct {
 	State       index.State      `json:"state"`
 	TopologyCAS uint64           `json:"topology_cas"` // of its newest change
 	Layout      partition.Layout `json:"layout"`
-	Copies      []partition.Copy `json:"copies"`
+	Copies      []CopyPlace      `json:"copies"`
+}
+
+// CopyPlace is where a copy lies, and what its indexer has last reported of it; heard is false when it has not.
+type CopyPlace struct {
+	partition.Copy
+	Heard bool   `json:"heard"`
+	Exact bool   `json:"exact"` // it has been exact at a stability timestamp: scans may use it
+	Items uint64 `json:"items"` // entries
+	Bytes uint64 `json:"bytes"` // on disk and in memory
+	// Received of Expected bytes are here of the files that another indexer sends for it; absent when none does.
+	Received uint64 `json:"received,omitempty"`
+	Expected uint64 `json:"expected,omitempty"`
+	Error    string `json:"error,omitempty"` // why it cannot be written now
 }
 
 // RollbackList is the answer of GET /v1/rollbacks.

@@ -87,9 +87,10 @@ type bucket struct {
 	st      *ingest.Bucket
 	mem     arena
 	slices  map[index.CopyID]*storage.Slice
-	laneOf  map[index.CopyID]*lane    // of those that have had something to write
-	leaving map[index.CopyID][]*lane  // of copies that were let go, and whose newest task has perhaps not ended
-	sizes   map[index.CopyID]copySize // of copies that are, or have just been, built: see sizeOf
+	away    map[index.CopyID]*storage.Slice // taken away for a while, see takeAway
+	laneOf  map[index.CopyID]*lane          // of those that have had something to write
+	leaving map[index.CopyID][]*lane        // of copies that were let go, and whose newest task has perhaps not ended
+	sizes   map[index.CopyID]copySize       // of copies that are, or have just been, built: see sizeOf
 	pending []ingest.Work
 	strays  map[vbOfCopy][]storage.Row // to be removed with the range of a vbucket that is taken anew
 	// tombstones that have no use any more, to be removed when nothing else is to be written
@@ -106,8 +107,9 @@ type bucket struct {
 	queueBytes atomic.Int64
 	measured   atomic.Pointer[measurement]
 	flushed    atomic.Pointer[wire.StabilityRef] // newest one that was flushed, exactly or not
-	rollback   atomic.Uint64                     // highest rollback id
-	restoring  chan struct{}                     // of the loop: closed when something was put back
+	generation atomic.Uint64
+	rollback   atomic.Uint64 // highest rollback id
+	restoring  chan struct{} // of the loop: closed when something was put back
 }
 
 func (x *Indexer) newBucket(b wire.Bucket) (*bucket, error) {
@@ -115,7 +117,8 @@ func (x *Indexer) newBucket(b wire.Bucket) (*bucket, error) {
 		x: x, log: x.log.With("bucket", b.Name), name: b.Name, uuid: b.UUID, vbuckets: b.VBuckets, piece: x.cfg.pieceBytes(),
 		data: make(chan inbound, dataInbox), side: make(chan inbound, dataInbox), control: make(chan func(), controlInbox),
 		stop: make(chan struct{}), done: make(chan struct{}), results: make(chan result),
-		slices: map[index.CopyID]*storage.Slice{}, laneOf: map[index.CopyID]*lane{}, leaving: map[index.CopyID][]*lane{}, unmark: map[index.CopyID]bool{},
+		slices: map[index.CopyID]*storage.Slice{}, away: map[index.CopyID]*storage.Slice{},
+		laneOf: map[index.CopyID]*lane{}, leaving: map[index.CopyID][]*lane{}, unmark: map[index.CopyID]bool{},
 		sizes: map[index.CopyID]copySize{}, strays: map[vbOfCopy][]storage.Row{},
 	}
 	st, err := ingest.New(ingest.Options{VBuckets: b.VBuckets, Generation: b.Generation, RollbackID: b.RollbackID,
@@ -124,6 +127,7 @@ func (x *Indexer) newBucket(b wire.Bucket) (*bucket, error) {
 		return nil, err
 	}
 	k.st = st
+	k.tellBranch()
 	k.mem.refused = func(e *keyversion.Event, s *keyversion.Statement, key []byte) { x.refuse(k.name, e, s, key) }
 	return k, nil
 }
@@ -171,8 +175,14 @@ func (k *bucket) loop(ctx context.Context) {
 		}
 		k.pump(ctx, false)
 		k.queueBytes.Store(int64(k.st.QueueBytes()))
-		k.rollback.Store(k.st.RollbackID())
+		k.tellBranch()
 	}
+}
+
+// tellBranch lets others see by what stability timestamps are judged.
+func (k *bucket) tellBranch() {
+	k.generation.Store(k.st.Generation())
+	k.rollback.Store(k.st.RollbackID())
 }
 
 // full: the bucket holds as much as it may.
@@ -282,14 +292,18 @@ func (k *bucket) room(all bool) ingest.Room {
 	return r
 }
 
-// purgeNext lets the tombstones of one vbucket be removed when nothing else is to be written, unless a side stream
-// needs them again.
+// purgeNext lets the tombstones of one vbucket be removed when nothing else is to be written. Where a side stream needs
+// them again, they go when it has come to its end.
 func (k *bucket) purgeNext() {
 	for len(k.purges) > 0 && len(k.under) == 0 && !k.purging {
 		p := k.purges[0]
 		k.purges = k.purges[1:]
-		if pos, ok := k.st.Position(p.copy, p.vb); ok && pos.Whole() && k.slices[p.copy] != nil {
+		switch pos, ok := k.st.Position(p.copy, p.vb); {
+		case !ok || k.slices[p.copy] == nil:
+		case pos.Whole():
 			k.handPurge(p)
+		default:
+			k.st.HoldsTombstones(p.copy, p.vb)
 		}
 	}
 }
@@ -513,14 +527,15 @@ func (k *bucket) do(ctx context.Context, f func()) error {
 // addCopy takes an opened slice in. Where nothing is in it, and others have it, it is filled from one of them.
 func (k *bucket) addCopy(ctx context.Context, s *storage.Slice, others []index.NodeID) error {
 	var err error
-	later := false
+	added, later := false, false
 	if e := k.do(ctx, func() {
 		id := s.Meta().Copy
-		if _, ok := k.slices[id]; ok {
+		if _, ok := k.slices[id]; ok || k.away[id] != nil { // the latter comes back by itself
 			return
 		}
 		stable, _ := s.Timestamp() // all zero until it was exact once; at an empty bucket that is judged anew
 		if err = k.add(s, stable.Total() > 0); err == nil {
+			added = true
 			later = k.x.cfg.TransferRate != 0 && len(others) > 0 && unfilled(s)
 			k.st.Defer(id, later)
 		}
@@ -529,6 +544,8 @@ func (k *bucket) addCopy(ctx context.Context, s *storage.Slice, others []index.N
 	}
 	if later {
 		k.x.fills.add(k, s, others)
+	} else if added { // an earlier process may have received files for it
+		err = s.DropIncoming()
 	}
 	return err
 }
@@ -553,33 +570,91 @@ func (k *bucket) add(s *storage.Slice, ready bool) error {
 // made again: it waits for the same.
 func (k *bucket) removeCopy(ctx context.Context, id index.CopyID) error {
 	var waits []<-chan struct{}
-	err := k.do(ctx, func() {
-		k.st.Remove(id)
-		k.forget(id)
-		for _, u := range k.under { // a copy of the same id that comes now has nothing of it
-			u.spoilt = append(u.spoilt, id)
-		}
-		if n := k.laneOf[id]; n != nil {
-			k.leaving[id] = append(k.leaving[id], n)
-			delete(k.laneOf, id)
-		}
-		for _, n := range k.leaving[id] {
-			if rest := k.lanes.lose(n); rest != nil {
-				waits = append(waits, rest)
-			}
-		}
-		if len(waits) == 0 {
-			delete(k.leaving, id)
-		}
-		delete(k.slices, id)
-		delete(k.sizes, id)
-		if k.puts != nil {
-			waits = append(waits, k.puts.ended)
-		}
-	})
-	if err != nil {
+	if err := k.do(ctx, func() {
+		delete(k.away, id)
+		waits = k.remove(id)
+	}); err != nil {
 		return err
 	}
+	return k.rest(ctx, waits)
+}
+
+// takeAway lets a copy go for a while, unless may says no: it is not here until bringBack, and nothing is written to it, but
+// lists of definitions take it for here.
+func (k *bucket) takeAway(ctx context.Context, s *storage.Slice, may func() error) error {
+	id := s.Meta().Copy
+	var waits []<-chan struct{}
+	var no error
+	if err := k.do(ctx, func() {
+		if no = may(); no == nil && k.slices[id] != s {
+			no = errUnwanted
+		}
+		if no == nil {
+			k.away[id] = s
+			waits = k.remove(id)
+		}
+	}); err != nil || no != nil {
+		return errors.Join(err, no)
+	}
+	return k.rest(ctx, waits)
+}
+
+// bringBack adds a copy again with what its store holds, unless it was let go meanwhile. It serves once it is exact here.
+func (k *bucket) bringBack(ctx context.Context, s *storage.Slice) error {
+	id := s.Meta().Copy
+	var added error
+	err := k.do(ctx, func() {
+		if k.away[id] == s {
+			delete(k.away, id)
+			added = k.add(s, false)
+		}
+	})
+	return errors.Join(err, added)
+}
+
+// bringBackOpen is bringBack for a copy that has to be opened anew before, which is tried until it is done or the copy goes.
+func (k *bucket) bringBackOpen(ctx context.Context, s *storage.Slice) {
+	for pause := reviveFirst; ; pause = min(2*pause, reviveMost) {
+		err := k.reopen(ctx, s)
+		if err == nil {
+			err = k.bringBack(ctx, s)
+			wake(k.x.sides)
+		}
+		if err == nil || errors.Is(err, storage.ErrClosed) || errors.Is(err, errBucketGone) || sleep(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// remove lets a copy go. When all waits are over nothing is written to it any more. It runs in the loop.
+func (k *bucket) remove(id index.CopyID) (waits []<-chan struct{}) {
+	k.st.Remove(id)
+	k.forget(id)
+	for _, u := range k.under { // a copy of the same id that comes now has nothing of it
+		u.spoilt = append(u.spoilt, id)
+	}
+	if n := k.laneOf[id]; n != nil {
+		k.leaving[id] = append(k.leaving[id], n)
+		delete(k.laneOf, id)
+	}
+	for _, n := range k.leaving[id] {
+		if rest := k.lanes.lose(n); rest != nil {
+			waits = append(waits, rest)
+		}
+	}
+	if len(waits) == 0 {
+		delete(k.leaving, id)
+	}
+	delete(k.slices, id)
+	delete(k.sizes, id)
+	if k.puts != nil {
+		waits = append(waits, k.puts.ended)
+	}
+	return waits
+}
+
+// rest waits for what remove gives.
+func (k *bucket) rest(ctx context.Context, waits []<-chan struct{}) error {
 	for _, w := range waits {
 		select {
 		case <-w:

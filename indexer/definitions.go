@@ -357,12 +357,14 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w wanted) err
 // closeCopy takes a copy away from its bucket and from scans.
 func (x *Indexer) closeCopy(ctx context.Context, s *storage.Slice) error {
 	m := s.Meta()
+	if err := x.fills.drop(ctx, m.Copy); err != nil {
+		return err
+	}
 	if k := x.bucketNamed(m.Bucket); k != nil {
 		if err := k.removeCopy(ctx, m.Copy); err != nil && !errors.Is(err, errBucketGone) {
 			return err
 		}
 	}
-	x.fills.drop(m.Copy)
 	x.snapshots.drop(m.Copy)
 	x.health.set(fmt.Sprintf("copy %s", m.Copy), "")
 	return nil

@@ -47,6 +47,8 @@ var (
 	errNobody = errors.New("no indexer could send it")
 	// errAnew: what was sent is of before a rollback.
 	errAnew = errors.New("the bucket was rolled back meanwhile")
+	// errOtherBranch: who has the slice has not heard of a rollback that is known here, or the other way round.
+	errOtherBranch = errors.New("the bucket is not rolled back there as it is here")
 	// errSlow: a transfer is given up.
 	errSlow = fmt.Errorf("files come at less than %d bytes a second", fillLeast)
 	// errHalf: the copy was taken from its bucket and could not be given the files. Nothing else is tried: streams may be
@@ -72,7 +74,10 @@ type fill struct {
 	from   []index.NodeID // who has the slice, by the definitions
 	until  time.Time      // for so long it may wait for its turn
 	cancel context.CancelFunc
-	gone   atomic.Bool // the copy was dropped: another one of its id is none of this fill's business
+	gone   atomic.Bool   // the copy was let go: another one of its id is none of this fill's business
+	puts   chan struct{} // of filler.mu; closed when its files are not being installed any more; nil: they are not yet
+	// expected is how many bytes the files are that are being received
+	expected atomic.Int64
 }
 
 func newFiller(x *Indexer) *filler {
@@ -93,15 +98,47 @@ func (f *filler) add(k *bucket, s *storage.Slice, from []index.NodeID) {
 	wake(f.wake)
 }
 
-// drop ends what is under way for a copy that goes.
-func (f *filler) drop(id index.CopyID) {
+// drop ends what is under way for a copy that goes. After it nothing is installed in it, or added to its bucket.
+func (f *filler) drop(ctx context.Context, id index.CopyID) error {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.queue = slices.DeleteFunc(f.queue, func(o *fill) bool { return o.s.Meta().Copy == id })
+	var puts chan struct{}
 	if f.now != nil && f.now.s.Meta().Copy == id {
 		f.now.gone.Store(true)
 		f.now.cancel()
+		puts = f.now.puts
 	}
+	f.mu.Unlock()
+	if puts == nil {
+		return nil
+	}
+	select {
+	case <-puts:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// underWay is the copy that receives files, what of them is here, and how much they are; 0 when none does.
+func (f *filler) underWay() (id index.CopyID, received, expected uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.now == nil || f.now.expected.Load() == 0 {
+		return 0, 0, 0
+	}
+	return f.now.s.Meta().Copy, uint64(max(f.now.s.Incoming(), 0)), uint64(f.now.expected.Load())
+}
+
+// putting notes that files are being installed in a copy, unless it was let go. done is called when they are, or are not.
+func (f *filler) putting(o *fill) (done func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o.gone.Load() {
+		return nil, errUnwanted
+	}
+	o.puts = make(chan struct{})
+	return func() { close(o.puts) }, nil
 }
 
 // Expire lets KV fill what has waited too long for its turn, until ctx ends.
@@ -184,6 +221,12 @@ func (f *filler) one(ctx context.Context, o *fill) {
 			m.Index, "slice", m.Slice, "error", err)
 	}
 	f.x.metrics.fills.WithLabelValues(outcome).Inc()
+	if ended := ctx.Err() != nil && !o.gone.Load(); ended {
+		return // the process: the next one goes on with what is here
+	}
+	if err := o.s.DropIncoming(); err != nil {
+		f.x.log.Warn("files that were received for a copy stay for now", "copy", m.Copy, "error", err)
+	}
 	f.fromKV(context.WithoutCancel(ctx), o)
 }
 
@@ -205,7 +248,7 @@ func (f *filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 			case errors.Is(err, errAnew) && anew < fillsAnew:
 				anew++
 				busy = err
-			case errors.Is(err, transfer.ErrBusy):
+			case errors.Is(err, transfer.ErrBusy), errors.Is(err, errOtherBranch):
 				busy = err
 			default:
 				failed = append(failed, fmt.Errorf("node %d: %w", o.from[i], err))
@@ -226,6 +269,7 @@ func (f *filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 type about struct {
 	Meta       storage.Meta `json:"meta"`
 	Format     string       `json:"format"` // of the files
+	Source     string       `json:"source"` // see storage.Export
 	Generation uint64       `json:"generation"`
 	RollbackID uint64       `json:"rollback_id"`
 	Tombstones bool         `json:"tombstones"` // there may be some of a side stream
@@ -244,23 +288,27 @@ func (a *about) fits(m storage.Meta) error {
 	return nil
 }
 
+// same reports whether files are of the bucket as it is here now, after the same rollbacks.
+func (f *filler) same(k *bucket, said *about) bool {
+	return k.generation.Load() == said.Generation && k.rollback.Load() == said.RollbackID && !f.x.inRollback(k.name)
+}
+
 // from brings a copy here from one node, and installs it.
 func (f *filler) from(ctx context.Context, o *fill, node index.NodeID) (err error) {
 	m, began, got := o.s.Meta(), f.x.now(), 0.0
-	ctx, slow := context.WithCancelCause(ctx)
-	defer slow(nil)
 	var in *storage.Incoming
 	defer func() {
+		o.expected.Store(0)
 		if in != nil {
-			err = errors.Join(err, in.Discard())
+			err = errors.Join(err, in.Close())
 		}
 	}()
 	var said about
 	r := transfer.Receiver{
+		Name: f.x.identity.get().UUID,
 		Peer: func(ctx context.Context, q *transfer.Question) (io.ReadCloser, error) {
-			// where it is silent and this one is not, KV is asked instead
-			here := func() []string { return []string{f.x.ports.scan.Addr().String()} }
-			return f.nodes.watched(ctx, node, transfer.Path, q, here)
+			// Each question has a deadline of its own, for links of any length; a node is silent where it is that alone.
+			return f.nodes.watched(ctx, node, transfer.Path, q, nil)
 		},
 		Begin: func(offer *transfer.Offer) (transfer.Sink, error) {
 			if err := json.Unmarshal(offer.About, &said); err != nil {
@@ -269,80 +317,79 @@ func (f *filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 			if err := said.fits(m); err != nil {
 				return nil, err
 			}
+			if !f.same(o.k, &said) {
+				return nil, errOtherBranch
+			}
 			files := make([]storage.File, len(offer.Files))
 			for i, file := range offer.Files {
 				files[i] = storage.File(file)
 			}
 			var err error
-			in, err = o.s.Receive(files)
+			in, err = o.s.Receive(said.Source, files)
+			o.expected.Store(offer.Bytes())
 			return in, err
 		},
-		Got: func(n int) {
+		Got: func(n int) error {
 			f.x.metrics.filled.WithLabelValues("received").Add(float64(n))
 			got += float64(n)
 			if took := f.x.now().Sub(began); took > fillWarm && got < fillLeast*took.Seconds() {
-				slow(errSlow)
+				return errSlow
 			}
+			if !f.same(o.k, &said) {
+				return errAnew
+			}
+			return nil
 		},
 	}
-	if _, _, err = r.Receive(ctx, &transfer.Want{Receiver: f.x.identity.get().UUID, Index: m.Index, CreatedMS: m.CreatedMS, Slice: m.Slice,
+	if _, _, err = r.Receive(ctx, &transfer.Want{Index: m.Index, CreatedMS: m.CreatedMS, Slice: m.Slice,
 		BucketUUID: m.BucketUUID}); err != nil {
 		return err
 	}
 	if err := in.Verify(ctx); err != nil {
+		if errors.Is(err, storage.ErrDamaged) { // nothing of it is gone on with
+			err = errors.Join(err, in.Discard())
+		}
 		return err
 	}
 	return f.install(ctx, o, in, &said)
 }
 
-// install gives a copy the files. No definitions are taken over meanwhile. Nothing is written to a copy that was taken
-// away from its bucket; added again, it is as after a restart of the process.
+// install gives a copy the files. Nothing is written to a copy that was taken away from its bucket; added again, it is
+// as after a restart of the process. Meanwhile lists of definitions are taken over that leave it where it is.
 func (f *filler) install(ctx context.Context, o *fill, in *storage.Incoming, said *about) error {
 	x, id := f.x, o.s.Meta().Copy
-	x.applying.Lock()
-	defer x.applying.Unlock()
-	here, whole, same := false, false, false
-	look := func() {
-		here = o.k.slices[id] == o.s
-		whole = !unfilled(o.s) || len(x.snapshots.refs(id)) > 0
-		same = o.k.st.Generation() == said.Generation && o.k.st.RollbackID() == said.RollbackID
-	}
-	if err := o.k.do(ctx, look); err != nil {
+	done, err := f.putting(o)
+	if err != nil {
 		return err
 	}
-	switch s, ok := x.store.Slice(id); {
-	case !ok || s != o.s || !here || whole || x.isOrphan(id):
-		return errUnwanted
-	case !same || x.inRollback(o.k.name):
-		return errAnew
-	}
+	defer done()
 	if said.Tombstones {
 		if err := x.marks.set(id); err != nil {
 			return err
 		}
 	}
-	// from here on it is not left in the middle: ctx may end, the bucket has the copy again
-	ctx = context.WithoutCancel(ctx)
-	if err := o.k.removeCopy(ctx, id); err != nil {
+	if err := o.k.takeAway(ctx, o.s, func() error {
+		switch s, ok := x.store.Slice(id); {
+		case !ok || s != o.s || x.isOrphan(id) || !unfilled(o.s) || len(x.snapshots.refs(id)) > 0:
+			return errUnwanted
+		case o.k.st.Generation() != said.Generation || o.k.st.RollbackID() != said.RollbackID || x.inRollback(o.k.name):
+			return errAnew
+		}
+		return nil
+	}); err != nil {
 		return err
 	}
+	// from here on it is not left in the middle: ctx may end, the bucket has the copy again
+	ctx = context.WithoutCancel(ctx)
 	x.snapshots.drop(id)
 	if err := o.s.Install(ctx, in); err != nil {
-		// what it says of its rows counts again once it was opened anew
-		if _, e := o.s.Recover(ctx); e != nil {
-			x.health.set(fmt.Sprintf("copy %s", id), e.Error())
-			return errors.Join(errHalf, err, e)
-		}
-		return errors.Join(errHalf, err, x.putBack(ctx, o))
+		x.spawn(func(ctx context.Context) error {
+			o.k.bringBackOpen(ctx, o.s)
+			return nil
+		})
+		return errors.Join(errHalf, err)
 	}
-	return x.putBack(ctx, o)
-}
-
-// putBack adds a copy to its bucket again. It serves once it is exact there.
-func (x *Indexer) putBack(ctx context.Context, o *fill) error {
-	var added error
-	err := o.k.do(ctx, func() { added = o.k.add(o.s, false) })
-	return errors.Join(err, added)
+	return o.k.bringBack(ctx, o.s)
 }
 
 // settled returns the definitions that are in force when no list is being taken over: copies are made before it is.
@@ -390,13 +437,14 @@ func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export
 }
 
 func (x *Indexer) exportOf(ctx context.Context, s *storage.Slice, said *about) (transfer.Export, error) {
-	text, err := json.Marshal(said)
-	if err != nil {
-		return nil, err
-	}
 	e, err := s.Export(ctx)
 	if err != nil {
 		return nil, err
+	}
+	said.Source = e.Source
+	text, err := json.Marshal(said)
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
 	}
 	x.log.Info("a copy's files are sent to another indexer", "copy", said.Meta.Copy, "index", said.Meta.Index, "slice",
 		said.Meta.Slice, "files", len(e.Files))

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fxamacker/cbor/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/indexer/storage"
@@ -31,6 +32,7 @@ type pair struct {
 	// what b asks a, before it is answered; true: it was answered here
 	between func(w http.ResponseWriter, r *http.Request, n int64) bool
 	asked   atomic.Int64
+	tables  atomic.Int64 // files that a sends, where a test asks for it
 }
 
 const pairNode = 4 // of a, as b knows it
@@ -52,7 +54,11 @@ func newPair(t *testing.T) *pair {
 		}
 		proxy.ServeHTTP(w, r)
 	}))
-	t.Cleanup(s.Close)
+	t.Cleanup(func() {
+		p.b.stopIndexer() // who asks the server ends before it
+		s.CloseClientConnections()
+		s.Close()
+	})
 	p.b.others = []wire.Endpoint{{Node: pairNode, UUID: "a", Scan: strings.TrimPrefix(s.URL, "http://")}}
 	p.b.place = func(c *partition.Copy) {
 		if c.ID == 10 {
@@ -79,12 +85,18 @@ func (p *pair) fill() {
 // outcome waits until it is decided what b is filled from.
 func (p *pair) outcome() (installed bool) {
 	p.t.Helper()
-	m := p.b.x.metrics
-	p.b.until("the copy is filled, or not", func() bool {
-		installed = counted(p.t, m.registry, "tidemark_indexer_fills_total", "installed") > 0
-		return installed || counted(p.t, m.registry, "tidemark_indexer_fills_total", "failed") > 0
-	})
-	return installed
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		// not under the lock: what is gathered asks the projector
+		r := p.b.x.metrics.registry
+		if counted(p.t, r, "tidemark_indexer_fills_total", "installed") > 0 {
+			return true
+		}
+		if counted(p.t, r, "tidemark_indexer_fills_total", "failed") > 0 {
+			return false
+		}
+	}
+	p.t.Fatalf("the copy is neither filled nor left to KV within %s", testTimeout)
+	return false
 }
 
 // whole waits until the copy of b is exact, and compares it with KV.
@@ -254,6 +266,10 @@ func TestFillAfterCrash(t *testing.T) {
 	case <-time.After(testTimeout):
 		t.Fatal("nothing was asked")
 	}
+	p.b.until("the leader is told how much has come", func() bool {
+		r := p.b.report[11]
+		return r.Expected > 0 && r.Received > 0 && r.Received < r.Expected
+	})
 	p.b.write(docs(400, 410, 3)...)
 	p.b.stopIndexer()
 	gone.Store(true)
@@ -341,6 +357,168 @@ func TestFillOfAnotherRollback(t *testing.T) {
 		if err := p.b.x.fills.install(t.Context(), o, nil, &said); !errors.Is(err, errAnew) {
 			t.Errorf("files of %+v at %+v: %v", said, is, err)
 		}
+	}
+}
+
+// question is what a request asks; the request can be answered still.
+func question(t *testing.T, r *http.Request) (q transfer.Question) {
+	t.Helper()
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = cbor.Unmarshal(body, &q)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return q
+}
+
+// TestFillWatchesTheBranch: what is of another generation of the bucket, or of before a rollback, is not sent at all; where that
+// turns out in the middle, it is not sent to its end.
+func TestFillWatchesTheBranch(t *testing.T) {
+	p := newPair(t)
+	var reads, opens atomic.Int64
+	p.between = func(_ http.ResponseWriter, r *http.Request, _ int64) bool {
+		switch question(t, r).Op {
+		case "open":
+			opens.Add(1)
+		case "read":
+			if reads.Add(1) == 2 {
+				k := p.b.x.bucketNamed(testBucket)
+				k.setGeneration(2, 0)
+				for k.generation.Load() != 2 {
+					time.Sleep(time.Millisecond)
+				}
+			}
+		}
+		return false
+	}
+	p.b.start()
+	if err := p.b.define(10, 11); err != nil {
+		t.Fatal(err)
+	}
+	p.b.begin(nil)
+	p.b.until("it has asked again", func() bool { return opens.Load() >= 3 })
+	if n := reads.Load(); n != 2 {
+		t.Errorf("%d chunks were sent, want 2", n)
+	}
+	p.b.x.bucketNamed(testBucket).setGeneration(1, 0)
+	if !p.outcome() {
+		t.Error("it was filled from KV")
+	}
+	p.whole()
+}
+
+// TestFillBringsTombstones: tombstones that come with files go when the copy is whole, without a restart.
+func TestFillBringsTombstones(t *testing.T) {
+	p := newPair(t)
+	if err := p.a.x.marks.set(10); err != nil {
+		t.Fatal(err)
+	}
+	p.b.start()
+	if err := p.b.define(10, 11); err != nil {
+		t.Fatal(err)
+	}
+	p.b.write(docs(600, 640, 3)...) // that the files do not have: a side stream comes
+	p.b.begin(nil)
+	if !p.outcome() {
+		t.Fatal("it was filled from KV")
+	}
+	p.whole()
+	p.b.until("there are no tombstones left", func() bool { return !p.b.x.marks.has(11) })
+}
+
+// TestFillGoesOnAfterACrash: tables that were received before the process ended are not sent again.
+func TestFillGoesOnAfterACrash(t *testing.T) {
+	p := newPair(t)
+	s, _ := p.a.x.store.Slice(10)
+	for n := range 3 {
+		if err := s.Persist(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		p.a.write(docs(1000+400*n, 1400+400*n, 1)...)
+		p.a.promote(t.Context())
+		p.a.held(10)
+	}
+	p.b.kv = p.a.kv
+	var total, sent, last atomic.Int64
+	var gone atomic.Bool
+	stuck := make(chan struct{})
+	p.between = func(_ http.ResponseWriter, r *http.Request, _ int64) bool {
+		q := question(t, r)
+		if q.Op == "read" {
+			last.Store(max(last.Load(), int64(q.File)))
+			if gone.Load() {
+				sent.Add(int64(q.Bytes))
+			} else if total.Add(int64(q.Bytes)); q.File == int(p.tables.Load())-1 {
+				close(stuck)
+				hang(r)
+				return true
+			}
+		}
+		return false
+	}
+	e, err := s.Export(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.tables.Store(int64(len(e.Files)))
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.b.start()
+	if err := p.b.define(10, 11); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-stuck:
+	case <-time.After(testTimeout):
+		t.Fatal("the last file was not asked for")
+	}
+	p.b.stopIndexer()
+	gone.Store(true)
+	p.b.start()
+	p.fill()
+	if !p.outcome() || p.fromZero() > 0 {
+		t.Error("it was filled from KV")
+	}
+	if sent.Load() >= total.Load() {
+		t.Errorf("%d bytes were sent again of %d", sent.Load(), total.Load())
+	}
+}
+
+// TestWhoIsLetGoWaitsForFiles: a copy is let go of when its files are installed, or are not, and gets none afterwards.
+func TestWhoIsLetGoWaitsForFiles(t *testing.T) {
+	p := newPair(t)
+	p.b.start()
+	if err := p.b.define(20); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := p.b.x.store.Slice(20)
+	f := newFiller(p.b.x)
+	f.add(p.b.x.bucketNamed(testBucket), s, nil)
+	_, o := f.next(t.Context())
+	done, err := f.putting(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropped := make(chan error, 1)
+	go func() { dropped <- f.drop(t.Context(), 20) }()
+	for !o.gone.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	select {
+	case err := <-dropped:
+		t.Errorf("it is let go of while its files are installed: %v", err)
+	default:
+	}
+	done()
+	if err := <-dropped; err != nil {
+		t.Error(err)
+	}
+	if err := f.install(t.Context(), o, nil, &about{}); !errors.Is(err, errUnwanted) {
+		t.Errorf("files for a copy that is gone: %v", err)
 	}
 }
 

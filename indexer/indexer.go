@@ -57,6 +57,8 @@ const (
 	// DefaultCatchupRate is for each processor of the machine: what one catches up with beside a third of its time idle
 	// without delaying others' session scans by more than a tenth (docs/performance.md).
 	DefaultCatchupRate = 10_000
+	// DefaultTransferRate is of the command: a gigabyte in 16 s, about half of what a link of 1 Gbit/s carries.
+	DefaultTransferRate = 64 << 20
 )
 
 const (
@@ -195,6 +197,7 @@ type Indexer struct {
 	store      *storage.Store
 	snapshots  *snapshots
 	catchup    *pace // of catchup streams; nil: no bound
+	sending    *pace // of files to other indexers
 	sender     *transfer.Sender
 	fills      *filler
 	marks      *marks
@@ -285,10 +288,8 @@ func Open(cfg Config) (*Indexer, error) {
 	if cfg.CatchupRate > 0 {
 		x.catchup = &pace{rate: cfg.CatchupRate, now: x.now}
 	}
-	x.sender = &transfer.Sender{Open: x.export, Now: x.now, Log: x.log, Pace: func(context.Context, int) error { return nil }}
-	if cfg.TransferRate > 0 {
-		x.sender.Pace = (&pace{rate: cfg.TransferRate, now: x.now}).wait
-	}
+	x.sending = &pace{rate: cfg.TransferRate, now: x.now}
+	x.sender = &transfer.Sender{Open: x.export, Now: x.now, Log: x.log, Pace: x.sending.wait}
 	x.fills = newFiller(x)
 	x.verifyID.Store(uint64(x.now().UnixNano())) // of another process they are lower
 	x.store, err = storage.Open(storage.Options{

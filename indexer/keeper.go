@@ -21,11 +21,19 @@ import (
 // copies would hold up scans and writes for as long as that takes.
 type keeper struct {
 	x     *Indexer
-	kept  map[index.CopyID]uint64 // batch number that is durable
-	saved map[index.CopyID]uint64 // batch number of the newest checkpoint
+	kept  map[index.CopyID]rowsAt // that are durable
+	saved map[index.CopyID]rowsAt // of the newest checkpoint
 
 	durable, stored turns     // of making durable, and of checkpoints
 	common          time.Time // when it is kept next where copies stand together
+}
+
+// rowsAt names what a copy held after one of its batches.
+type rowsAt struct{ generation, batch uint64 }
+
+func newestRows(s *storage.Slice) rowsAt {
+	st := s.Stats()
+	return rowsAt{st.Generation, st.Batch}
 }
 
 // turns says whose turn it is.
@@ -83,7 +91,7 @@ func (c *Config) spanLag() error {
 
 // Run works until ctx ends.
 func (p *keeper) Run(ctx context.Context) error {
-	p.kept, p.saved = map[index.CopyID]uint64{}, map[index.CopyID]uint64{}
+	p.kept, p.saved = map[index.CopyID]rowsAt{}, map[index.CopyID]rowsAt{}
 	p.durable = turns{period: p.x.cfg.PersistEvery, due: map[index.CopyID]time.Time{}}
 	p.stored = turns{period: p.x.cfg.Checkpoint, due: map[index.CopyID]time.Time{}}
 	tick := time.NewTicker(max(min(p.durable.period, p.stored.period)/turnsPer, time.Millisecond))
@@ -133,14 +141,14 @@ func (p *keeper) step(ctx context.Context) {
 }
 
 func (p *keeper) persist(ctx context.Context, s *storage.Slice) error {
-	batch := s.Stats().Batch
-	if batch == p.kept[s.Meta().Copy] {
+	rows := newestRows(s)
+	if rows == p.kept[s.Meta().Copy] {
 		return nil
 	}
 	if err := s.Persist(ctx); err != nil {
 		return err
 	}
-	p.kept[s.Meta().Copy] = batch
+	p.kept[s.Meta().Copy] = rows
 	return nil
 }
 
@@ -149,7 +157,7 @@ func (p *keeper) checkpoint(ctx context.Context, s *storage.Slice) error {
 	if p.x.isOrphan(id) {
 		return nil
 	}
-	if s.Stats().Batch == p.saved[id] {
+	if newestRows(s) == p.saved[id] {
 		s.Mark()
 		return nil
 	}
@@ -169,7 +177,8 @@ func (p *keeper) checkpoint(ctx context.Context, s *storage.Slice) error {
 	if err != nil {
 		return err
 	}
-	p.saved[id], p.kept[id] = info.Batch, info.Batch
+	p.saved[id] = rowsAt{info.Generation, info.Batch}
+	p.kept[id] = p.saved[id]
 	return nil
 }
 

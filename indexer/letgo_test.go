@@ -127,3 +127,55 @@ func TestWhoIsLetGoWaitsForNoDisk(t *testing.T) {
 		t.Errorf("%d tries, %+v", tries, o)
 	}
 }
+
+// TestACopyThatIsAway: a copy that gets files waits for what is being written to it. Meanwhile lists of definitions find it
+// where it is, and wait for nothing; one that lets it go keeps it from coming back.
+func TestACopyThatIsAway(t *testing.T) {
+	w := newLaneWorld(t)
+	w.promote()
+	w.begins()
+	w.begins()
+	w.serve()
+	here := func(id index.CopyID) (yes bool) {
+		if err := w.k.do(t.Context(), func() { yes = w.k.slices[id] != nil }); err != nil {
+			t.Fatal(err)
+		}
+		return yes
+	}
+	may := func() error { return nil }
+	w.k.x.marks = &marks{dir: t.TempDir()}
+	s := w.k.slices[1]
+	if err := w.k.takeAway(t.Context(), s, func() error { return errAnew }); !errors.Is(err, errAnew) || !here(1) {
+		t.Errorf("taken away against a no: %v", err)
+	}
+	away := make(chan error, 1)
+	go func() { away <- w.k.takeAway(t.Context(), s, may) }()
+	for here(1) {
+		time.Sleep(time.Millisecond)
+	}
+	if err := w.k.addCopy(t.Context(), s, nil); err != nil || here(1) {
+		t.Errorf("a list of definitions: %v, and it is added: %v", err, here(1))
+	}
+	select {
+	case err := <-away:
+		t.Fatalf("it is away while it is being written to: %v", err)
+	default:
+	}
+	w.ends(1)
+	if err := <-away; err != nil {
+		t.Fatal(err)
+	}
+	if err := w.k.bringBack(t.Context(), s); err != nil || !here(1) {
+		t.Errorf("brought back: %v, here: %v", err, here(1))
+	}
+	if err := w.k.takeAway(t.Context(), s, may); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.k.removeCopy(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.k.bringBack(t.Context(), s); err != nil || here(1) {
+		t.Errorf("let go of while it was away, it comes back: %v", err)
+	}
+	w.ends(2)
+}

@@ -143,6 +143,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		prometheus.GaugeValue, float64(count))
 	ch <- prometheus.MustNewConstMetric(gauge("orphan_disk_bytes", "Size of the orphans' files."), prometheus.GaugeValue,
 		float64(size))
+	exported, incoming := c.x.transferBytes()
+	ch <- prometheus.MustNewConstMetric(gauge("export_disk_bytes", "Files linked for another indexer, which is sent them."),
+		prometheus.GaugeValue, float64(exported))
+	ch <- prometheus.MustNewConstMetric(gauge("incoming_disk_bytes", "Files received from other indexers and not installed."),
+		prometheus.GaugeValue, float64(incoming))
 	ch <- prometheus.MustNewConstMetric(gauge("verifying", "1 while copies here are being compared with the KV data."),
 		prometheus.GaugeValue, float64(len(c.x.checking)))
 	c.x.collectStats(ch)

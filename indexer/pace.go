@@ -12,7 +12,7 @@ const leastPause = 2 * time.Millisecond
 // pace lets so many things happen in a second, whoever does them, and, where it has a share, lets no more than that
 // part of the time go into doing them.
 type pace struct {
-	rate  int64
+	rate  int64   // 0 or less: no bound
 	share float64 // of one processor; 0: as much as it takes
 	now   func() time.Time
 
@@ -31,6 +31,13 @@ func (p *pace) worked(d time.Duration) {
 	p.work += d
 }
 
+// limit changes the rate from now on.
+func (p *pace) limit(rate int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rate = rate
+}
+
 // wait lets n things have their time.
 func (p *pace) wait(ctx context.Context, n int) error {
 	p.mu.Lock()
@@ -38,7 +45,10 @@ func (p *pace) wait(ctx context.Context, n int) error {
 	if p.next.Before(now) {
 		p.next = now
 	}
-	due := time.Duration(int64(n) * int64(time.Second) / p.rate)
+	due := time.Duration(0)
+	if p.rate > 0 {
+		due = time.Duration(int64(n) * int64(time.Second) / p.rate)
+	}
 	if p.share > 0 {
 		due = max(due, time.Duration(float64(p.work)/p.share)-p.work)
 		p.work = 0

@@ -235,6 +235,7 @@ func (k *bucket) report(unready map[index.ID]index.State, wantsHW bool) (wire.Bu
 	}
 	seen, states := map[index.ID]bool{}, k.st.States()
 	copies := make([]wire.CopyReport, 0, len(states))
+	filling, received, expected := k.x.fills.underWay()
 	for i := range states {
 		s := &states[i]
 		if (i == 0 || states[i-1].Index != s.Index) && !seen[s.Index] {
@@ -244,6 +245,9 @@ func (k *bucket) report(unready map[index.ID]index.State, wantsHW bool) (wire.Bu
 		c := wire.CopyReport{Copy: s.ID, Index: s.Index, Ready: s.Ready, Done: s.Done, Total: s.Total}
 		if s.Held.Number > 0 {
 			c.Held = k.ref(s.Held)
+		}
+		if s.ID == filling {
+			c.Received, c.Expected = received, expected
 		}
 		_, changes := unready[s.Index]
 		z := k.sizeOf(s.ID, m, changes)

@@ -117,12 +117,21 @@ func (x *Indexer) stats(ctx context.Context) *wire.IndexerStats {
 			s.Unknown[k.name] = why
 		}
 	}
+	s.ExportBytes, s.IncomingBytes = x.transferBytes()
 	slices.SortFunc(s.Copies, func(a, b wire.CopyStats) int { return cmp.Compare(a.Copy, b.Copy) })
 	u := x.memoryUse()
 	s.MemoryUsedQueue, s.MemoryUsedStorage, s.MemoryUsed = u.queue, u.storage, u.queue+u.storage
 	s.MemoryQueueLimit, s.MemoryStorageLimit = uint64(x.cfg.QueueBytes), uint64(x.store.Memory().Limit)
 	s.MemoryQuota, s.MemoryRSS, s.MemoryNearQuota = u.quota, u.rss, x.nearQuota.Load()
 	return s
+}
+
+// transferBytes is what files that are sent to others, and that were received and are not installed, take of the disk.
+func (x *Indexer) transferBytes() (exported, incoming uint64) {
+	for _, s := range x.store.Slices() {
+		incoming += uint64(max(s.Incoming(), 0))
+	}
+	return uint64(max(x.store.Exported(), 0)), incoming
 }
 
 // stats are the figures of a bucket's copies. KV is asked first: what comes meanwhile is not taken for pending.
@@ -160,6 +169,7 @@ func (k *bucket) stats(ctx context.Context, defs *wire.Definitions) (copies []wi
 		st := s.Stats()
 		c.ItemsCount, c.MemoryUsed = uint64(max(st.Items, 0)), uint64(max(st.MemoryBytes, 0))
 		c.DiskSize, c.DiskLive = uint64(max(st.DiskBytes, 0)), uint64(max(st.LiveBytes, 0))
+		c.IncomingBytes = uint64(max(s.Incoming(), 0))
 		c.DataSize, c.Snapshots = c.DiskLive+c.MemoryUsed, len(k.x.snapshots.refs(c.Copy))
 		if st.Failing != nil {
 			c.LastError = st.Failing.Error()

@@ -223,7 +223,8 @@ func (b *Bucket) Add(c Copy) error {
 	return nil
 }
 
-// Remove forgets a copy. What is queued for it alone goes.
+// Remove forgets a copy. What is queued for it alone goes, and what side streams were to bring: added again, it asks for
+// what it lacks then.
 func (b *Bucket) Remove(id index.CopyID) {
 	for i, c := range b.copies {
 		if c.id == id {
@@ -235,6 +236,7 @@ func (b *Bucket) Remove(id index.CopyID) {
 	}
 	for v := range b.vbs {
 		b.trim(v)
+		b.leaveSide(v, id)
 	}
 	b.blocked.ok = false
 }

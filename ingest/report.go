@@ -235,6 +235,14 @@ func (b *Bucket) Tombstones(id index.CopyID) bool {
 	return false
 }
 
+// HoldsTombstones tells that a copy has tombstones in a vbucket that it cannot do without yet: a flush that leaves it
+// whole asks for their removal (Part.PurgeTombstones).
+func (b *Bucket) HoldsTombstones(id index.CopyID, vb int) {
+	if c := b.find(id); c != nil && vb >= 0 && vb < len(b.vbs) {
+		b.part(c, vb).tombs = true
+	}
+}
+
 // Position returns what a copy holds of a vbucket once all Work and batches handed out are done.
 func (b *Bucket) Position(id index.CopyID, vb int) (Position, bool) {
 	if c := b.find(id); c != nil && vb >= 0 && vb < len(b.vbs) {

@@ -152,6 +152,18 @@ func (b *Bucket) dropSide(vb int) {
 	}
 }
 
+// leaveSide lets a side stream bring nothing for a copy any more; one that nobody else wants is given up.
+func (b *Bucket) leaveSide(vb int, id index.CopyID) {
+	s := b.vbs[vb].side
+	if s == nil || !listed(s.copies, id) {
+		return
+	}
+	s.copies = slices.DeleteFunc(slices.Clone(s.copies), func(c index.CopyID) bool { return c == id })
+	if len(s.copies) == 0 {
+		b.dropSide(vb)
+	}
+}
+
 // Abandoned takes the ids of side streams that are not listened to any more in some vbucket although they may go on.
 func (b *Bucket) Abandoned() []uint64 {
 	ids := b.abandoned

@@ -172,3 +172,69 @@ func TestSideBatches(t *testing.T) {
 		t.Error("what is less than was asked for was given out")
 	}
 }
+
+// TestSideStreamOfARemovedCopy: a side stream brings nothing for a copy that was removed, also when one of its id is there
+// again: that one asks for what it lacks itself. A stream that was for it alone is given up.
+func TestSideStreamOfARemovedCopy(t *testing.T) {
+	w := newSideWorld(t, 1)
+	w.is("BEGIN", w.begin(2, 0, 0), Taken)
+	w.is("seqno 1", w.data(2, 1, 0), Taken)
+	w.b.Remove(1)
+	if ids := w.b.Abandoned(); len(ids) != 1 || len(w.b.SideStreams()) != 0 || w.b.SideBytes() != 0 {
+		t.Errorf("%v were given up, %+v are open, and %d bytes wait", ids, w.b.SideStreams(), w.b.SideBytes())
+	}
+	held := Position{VBUUID: 7, Side: 4, Main: 4, A: 4}
+	if err := w.b.Add(Copy{ID: 1, Positions: []Position{held}, Logs: []timestamp.FailoverLog{w.log}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.b.Wants(); len(got) != 1 || got[0].From != 4 || got[0].To != 10 {
+		t.Errorf("wanted: %+v, want 4 to 10", got)
+	}
+}
+
+// TestSideStreamOfTwo: what is for two copies goes on for the one that stays, and is not for the other one when it is
+// there again.
+func TestSideStreamOfTwo(t *testing.T) {
+	w := newSideWorld(t, 1)
+	if err := w.b.Add(Copy{ID: 2}); err != nil {
+		t.Fatal(err)
+	}
+	w.is("ACTIVATE", w.b.Accept(Source{Connection: 1}, &keyversion.Event{Kind: keyversion.Activate, Incarnation: incOf(1),
+		Seqno: 10, Copies: []index.CopyID{2}}), Taken)
+	w.b.SideFailed(0, w.side.Counter)
+	w.b.TakeSide(1, 0)
+	w.b.Abandoned()
+	wants := w.b.Wants()
+	if len(wants) != 1 || len(wants[0].Copies) != 2 {
+		t.Fatalf("wanted: %+v, want one stream for both", wants)
+	}
+	w.b.OpenSide(wants[0], w.side.Counter)
+	w.is("BEGIN", w.begin(2, 0, 0), Taken)
+	w.is("seqno 1", w.data(2, 1, 0), Taken)
+	w.b.Remove(1)
+	if err := w.b.Add(Copy{ID: 1}); err != nil {
+		t.Fatal(err)
+	}
+	w.is("seqno 2", w.data(2, 2, 0), Taken)
+	batch := w.b.TakeSide(1, 0)
+	if batch == nil || len(batch.Copies) != 1 || batch.Copies[0].ID != 2 || len(w.b.Abandoned()) != 0 {
+		t.Errorf("%+v, want a batch for copy 2", batch)
+	}
+	if len(wants[0].Copies) != 2 {
+		t.Error("what was asked for is changed")
+	}
+}
+
+// TestTombstonesOfBefore: what a copy may have kept of before goes when it is whole, in a part that says so.
+func TestTombstonesOfBefore(t *testing.T) {
+	w := newTurnsWorld(t)
+	w.b.HoldsTombstones(1, 0)
+	if !w.b.Tombstones(1) {
+		t.Error("it holds none")
+	}
+	w.write()
+	batch, _ := w.b.Next(Room{Stability: true, SideMost: 1, SideLeast: 1 << 20, AheadFrom: 1 << 30})
+	if batch == nil || len(batch.Copies[0].Parts) != 1 || !batch.Copies[0].Parts[0].PurgeTombstones || w.b.Tombstones(1) {
+		t.Errorf("%+v", batch)
+	}
+}

@@ -153,7 +153,10 @@ type CopyReport struct {
 	Total uint64       `json:"total"` // sum of the activation timestamps
 	Items uint64       `json:"items"` // entries
 	Bytes uint64       `json:"bytes"` // on disk
-	Error string       `json:"error,omitempty"`
+	// Received is how much is here of the files that another indexer sends, Expected how much they are; 0: none are sent.
+	Received uint64 `json:"received,omitempty"`
+	Expected uint64 `json:"expected,omitempty"`
+	Error    string `json:"error,omitempty"`
 }
 
 // BucketReport is an indexer's level state of one bucket.

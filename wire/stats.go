@@ -22,6 +22,11 @@ type IndexerStats struct {
 	MemoryQueueLimit   uint64 `json:"memory_queue_limit"`   // the part of the quota for queues
 	MemoryStorageLimit uint64 `json:"memory_storage_limit"` // the part of the quota for storage
 
+	// ExportBytes are files that are linked for another indexer, which is sent them: what compactions replace of them
+	// meanwhile stays on the disk. IncomingBytes were received from other indexers and are not installed.
+	ExportBytes   uint64 `json:"export_bytes"`
+	IncomingBytes uint64 `json:"incoming_bytes"`
+
 	NumConnections uint64 `json:"num_connections"` // on the data ports, since the process began
 
 	Copies []CopyStats `json:"copies"` // ascending by id
@@ -43,11 +48,13 @@ type CopyStats struct {
 	DataSize       uint64 `json:"data_size"`        // what is no garbage, in memory and on disk; estimated
 	DiskSize       uint64 `json:"disk_size"`
 	DiskLive       uint64 `json:"disk_live"` // part of disk_size that is no garbage; estimated
-	MemoryUsed     uint64 `json:"memory_used"`
-	Snapshots      int    `json:"snapshots"` // timestamps held for scans
-	Done           uint64 `json:"done"`      // as in CopyReport
-	Total          uint64 `json:"total"`
-	LastError      string `json:"last_error,omitempty"` // why it cannot be written at the moment
+	// IncomingBytes were received for it from another indexer and are not installed: no part of disk_size.
+	IncomingBytes uint64 `json:"incoming_bytes,omitempty"`
+	MemoryUsed    uint64 `json:"memory_used"`
+	Snapshots     int    `json:"snapshots"` // timestamps held for scans
+	Done          uint64 `json:"done"`      // as in CopyReport
+	Total         uint64 `json:"total"`
+	LastError     string `json:"last_error,omitempty"` // why it cannot be written at the moment
 }
 
 // ScanStats count the scans of an index that an indexer has coordinated since its process began.

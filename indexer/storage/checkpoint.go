@@ -28,10 +28,11 @@ type CheckpointMeta struct {
 
 // CheckpointInfo describes a stored checkpoint.
 type CheckpointInfo struct {
-	Seq       uint64            `json:"seq"` // counts the copy's checkpoints; its name
-	Batch     uint64            `json:"batch"`
-	Exact     bool              `json:"exact"` // the rows are exactly those at Stable
-	Positions []ingest.Position `json:"positions"`
+	Seq        uint64            `json:"seq"`        // counts the copy's checkpoints; its name
+	Generation uint64            `json:"generation"` // of the data folder, within which numbers of batches mean something
+	Batch      uint64            `json:"batch"`
+	Exact      bool              `json:"exact"` // the rows are exactly those at Stable
+	Positions  []ingest.Position `json:"positions"`
 	CheckpointMeta
 }
 
@@ -58,11 +59,9 @@ func (s *Slice) checkpoint(ctx context.Context, g *generation, cur *state, m Che
 	}
 	kept := s.Checkpoints()
 	m.Stable, m.Logs = cur.stable.Clone(), slices.Clone(cur.logs)
-	info := CheckpointInfo{Seq: 1, Batch: cur.number, Exact: cur.exact, Positions: slices.Clone(cur.positions),
-		CheckpointMeta: m}
-	if len(kept) > 0 {
-		info.Seq = kept[0].Seq + 1
-	}
+	s.newestSeq++ // also of one that fails: what is left of it may be in the way
+	info := CheckpointInfo{Seq: s.newestSeq, Generation: g.number, Batch: cur.number, Exact: cur.exact,
+		Positions: slices.Clone(cur.positions), CheckpointMeta: m}
 	fs, dir := s.store.fs, s.checkpointDir(info.Seq)
 	tmp := dir + tmpSuffix
 	err := s.linkTo(ctx, g, tmp, info)
@@ -112,7 +111,7 @@ func (s *Slice) setCheckpoints(all []CheckpointInfo) {
 func (s *Slice) Mark() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.cps) == 0 || s.gen == nil || s.cps[0].Batch != s.cur.number {
+	if len(s.cps) == 0 || s.gen == nil || s.cps[0].Batch != s.cur.number || s.cps[0].Generation != s.number {
 		return
 	}
 	m := s.cps[0]
@@ -175,6 +174,7 @@ func (s *Slice) loadCheckpoints() error {
 		if err != nil {
 			continue
 		}
+		s.newestSeq = max(s.newestSeq, seq)
 		var info CheckpointInfo
 		if err = readSmall(fs, path, checkpointName, &info); err == nil &&
 			(info.Seq != seq || len(info.Positions) != s.meta.VBuckets) {
@@ -246,7 +246,7 @@ func (s *Slice) replaceFrom(ctx context.Context, to []VBPosition, seq uint64) (d
 	from := old.view()
 	err = s.replace(ctx, to, from)
 	if errors.Is(err, ErrDamaged) {
-		_, verr := old.verify(-1)
+		_, verr := old.verify(ctx, -1)
 		errors.As(verr, &damaged)
 	}
 	return damaged, errors.Join(err, from.close(), old.close())
@@ -326,7 +326,7 @@ func (s *Slice) fromCheckpoint(seq, number uint64) (*generation, error) {
 	if err != nil {
 		return nil, errors.Join(err, fs.RemoveAll(dir))
 	}
-	if _, err := eng.verify(-1); err != nil {
+	if _, err := eng.verify(context.Background(), -1); err != nil {
 		return nil, errors.Join(err, eng.close(), fs.RemoveAll(dir))
 	}
 	return &generation{number: number, dir: dir, eng: eng}, nil

@@ -28,8 +28,9 @@ type engine interface {
 	persist(ctx context.Context) error
 	// checkpoint makes a copy of everything in a new folder; everything has been persisted.
 	checkpoint(ctx context.Context, dir string) error
-	// verify reads and checks stored files, all of them when budget is negative, else as long as their sizes fit.
-	verify(budget int64) (read int64, err error)
+	// verify reads and checks stored files, all of them when budget is negative, else as long as their sizes fit. It ends
+	// with ctx, whose cause is not damage.
+	verify(ctx context.Context, budget int64) (read int64, err error)
 	// failing gives why the engine cannot write now, nil when it can.
 	failing() error
 	stats() engineStats

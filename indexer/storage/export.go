@@ -14,8 +14,8 @@ import (
 )
 
 // A copy goes to another indexer as the files of a checkpoint (Export), which is made for that alone, and is installed
-// there in the place of what the copy held (Incoming). Both lie beside the copies' folders under names that Open removes: what
-// a crash leaves of them is gone at the next start.
+// there in the place of what the copy held (Incoming). An export lies beside the copies' folders under a name that Open
+// removes: what a crash leaves of it is gone at the next start. What was received stays in its copy's folder.
 
 // ExportFormat names what the files of an Export are written by; who has another one cannot install them.
 var ExportFormat = fmt.Sprintf("%d.%d", fileVersion, formatVersion)
@@ -29,10 +29,14 @@ type File struct {
 
 // Export is what a copy held at one moment. It stays as it is, whatever becomes of the copy; close it.
 type Export struct {
-	Files []File
-	fs    vfs.FS
-	dir   string
-	open  map[string]vfs.File
+	// Source names the folder that the tables are of: one of the same name and size there is the same table.
+	Source string
+	Files  []File
+	store  *Store
+	fs     vfs.FS
+	dir    string
+	open   map[string]vfs.File
+	linked int64 // bytes, as far as Close has not been called
 }
 
 // Export makes one of the copy as it is now: everything is written, the files are linked. It waits and fails as
@@ -41,36 +45,42 @@ func (s *Slice) Export(ctx context.Context) (*Export, error) {
 	if err := s.Persist(ctx); err != nil { // most of the work, beside the writer
 		return nil, err
 	}
-	e := &Export{fs: s.store.fs, open: map[string]vfs.File{}}
+	e := &Export{store: s.store, fs: s.store.fs, open: map[string]vfs.File{}}
 	e.dir = s.store.fs.PathJoin(s.store.opts.Dir, "out-"+s.meta.Copy.String()+"-"+
 		strconv.FormatUint(s.store.exports.Add(1), 10)+tmpSuffix)
-	err := s.export(ctx, e.dir)
+	err := s.export(ctx, e)
 	if err == nil {
-		e.Files, err = filesOf(e.fs, e.dir)
+		e.Files, err = filesOf(ctx, e.fs, e.dir)
 	}
 	if err != nil {
 		return nil, errors.Join(classify(s.meta.Copy, e.dir, err), e.Close())
 	}
+	for _, f := range e.Files {
+		e.linked += f.Size
+	}
+	s.store.exported.Add(e.linked)
 	return e, nil
 }
 
-func (s *Slice) export(ctx context.Context, dir string) error {
+func (s *Slice) export(ctx context.Context, e *Export) error {
 	s.write.Lock()
 	defer s.write.Unlock()
 	g, cur, err := s.hold()
 	if err != nil {
 		return err
 	}
+	e.Source = fmt.Sprintf("%016x.%d", s.birth, g.number)
 	if err = errors.Join(g.eng.failing(), g.eng.persist(ctx)); err == nil {
-		info := CheckpointInfo{Batch: cur.number, Exact: cur.exact, Positions: slices.Clone(cur.positions)}
+		info := CheckpointInfo{Generation: g.number, Batch: cur.number, Exact: cur.exact,
+			Positions: slices.Clone(cur.positions)}
 		info.Stable, info.Logs = cur.stable.Clone(), slices.Clone(cur.logs)
-		err = s.linkTo(ctx, g, dir, info)
+		err = s.linkTo(ctx, g, e.dir, info)
 	}
 	return errors.Join(err, s.release(g))
 }
 
 // filesOf lists the files of a folder, the small ones first: what cannot be used is seen early.
-func filesOf(fs vfs.FS, dir string) (all []File, err error) {
+func filesOf(ctx context.Context, fs vfs.FS, dir string) (all []File, err error) {
 	names, err := fs.List(dir)
 	if err != nil {
 		return nil, err
@@ -86,7 +96,7 @@ func filesOf(fs vfs.FS, dir string) (all []File, err error) {
 				return nil, err
 			}
 			f.Size = info.Size()
-		} else if f.Size, f.Sum, err = sumOf(fs, fs.PathJoin(dir, name)); err != nil {
+		} else if f.Size, f.Sum, err = sumOf(ctx, fs, fs.PathJoin(dir, name)); err != nil {
 			return nil, err
 		}
 		all = append(all, f)
@@ -95,9 +105,9 @@ func filesOf(fs vfs.FS, dir string) (all []File, err error) {
 	return all, nil
 }
 
-// sumOf reads a file.
-func sumOf(fs vfs.FS, path string) (size int64, sum uint32, err error) {
-	f, err := fs.Open(path)
+// sumOf reads a file, for as long as ctx lasts.
+func sumOf(ctx context.Context, fs vfs.FS, path string) (size int64, sum uint32, err error) {
+	f, err := openUntil(ctx, fs, path)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -136,5 +146,7 @@ func (e *Export) close() {
 // Close removes it.
 func (e *Export) Close() error {
 	e.close()
+	e.store.exported.Add(-e.linked)
+	e.linked = 0
 	return e.fs.RemoveAll(e.dir)
 }

@@ -70,7 +70,7 @@ func TestExportInstall(t *testing.T) {
 	before, err := target.Snapshot()
 	must(t, err)
 	items := before.Items()
-	in, err := target.Receive(e.Files)
+	in, err := target.Receive(e.Source, e.Files)
 	must(t, err)
 	must(t, from.Drop(1)) // what is under way stays
 	send(t, e, in, 100, -1)
@@ -126,7 +126,7 @@ func TestExportStands(t *testing.T) {
 	must(t, err)
 	target, err := store.Create(testMeta(2))
 	must(t, err)
-	in, err := target.Receive(e.Files)
+	in, err := target.Receive(e.Source, e.Files)
 	must(t, err)
 	send(t, e, in, 1<<20, -1)
 	must(t, in.Verify(t.Context()))
@@ -153,7 +153,7 @@ func TestExportInterrupted(t *testing.T) {
 		target, err := store.Create(testMeta(9))
 		must(t, err)
 		must(t, target.Flush(t.Context(), own))
-		in, err := target.Receive(e.Files)
+		in, err := target.Receive(e.Source, e.Files)
 		must(t, err)
 		sent := send(t, e, in, 1500, most)
 		if sent < most {
@@ -179,7 +179,7 @@ func TestExportInterrupted(t *testing.T) {
 		store = openTest(t, t.TempDir())
 		target, err = store.Create(testMeta(9))
 		must(t, err)
-		in, err = target.Receive(e.Files)
+		in, err = target.Receive(e.Source, e.Files)
 		must(t, err)
 		send(t, e, in, 1500, most)
 		send(t, e, in, 1500, -1)
@@ -207,7 +207,7 @@ func TestExportFlipped(t *testing.T) {
 	store := openTest(t, t.TempDir())
 	target, err := store.Create(testMeta(9))
 	must(t, err)
-	in, err := target.Receive(e.Files)
+	in, err := target.Receive(e.Source, e.Files)
 	must(t, err)
 	send(t, e, in, 1<<20, -1)
 	must(t, in.Verify(t.Context()))
@@ -247,14 +247,14 @@ func TestReceiveRefuses(t *testing.T) {
 	cp := File{Name: checkpointName, Size: 10}
 	for _, bad := range [][]File{nil, {{Name: "a", Size: 1}}, {cp, {Name: "../a"}}, {cp, {Name: ".."}}, {cp, {Name: "a/b"}},
 		{cp, {Name: ""}}, {cp, cp}, {cp, {Name: "a", Size: -1}}, {cp, {Name: lockName}}} {
-		if _, err := s.Receive(bad); !errors.Is(err, ErrInvalid) {
+		if _, err := s.Receive("a", bad); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v, want ErrInvalid", bad, err)
 		}
 	}
-	if _, err := s.Receive([]File{cp, {Name: "large", Size: 1 << 49}}); !errors.Is(err, ErrDiskFull) {
+	if _, err := s.Receive("a", []File{cp, {Name: "large", Size: 1 << 49}}); !errors.Is(err, ErrDiskFull) {
 		t.Errorf("no room: %v", err)
 	}
-	in, err := s.Receive([]File{cp, {Name: "a", Size: 4}})
+	in, err := s.Receive("a", []File{cp, {Name: "a", Size: 4}})
 	must(t, err)
 	must(t, in.Append("a", 0, []byte("ab")))
 	for _, bad := range []struct {
@@ -269,4 +269,62 @@ func TestReceiveRefuses(t *testing.T) {
 	must(t, in.Append("a", 2, []byte("cd")))
 	must(t, in.Discard())
 	must(t, store.Close())
+}
+
+// TestReceiveGoesOn: what was received whole before a process ended is not asked for again, as long as the source is the
+// same; after each number of chunks. Of another source, and of a copy that was dropped, nothing is kept.
+func TestReceiveGoesOn(t *testing.T) {
+	const chunk = 3000
+	from := openTest(t, t.TempDir())
+	_, e, m := exported(t, from)
+	for most, whole := 0, false; !whole; most++ {
+		dir := t.TempDir()
+		store := openTest(t, dir)
+		target, err := store.Create(testMeta(9))
+		must(t, err)
+		in, err := target.Receive(e.Source, e.Files)
+		must(t, err)
+		whole = send(t, e, in, chunk, most) < most
+		var held int64
+		for _, f := range e.Files {
+			if isTable(f.Name) && in.Held(f.Name) == f.Size {
+				held += f.Size
+			}
+		}
+		must(t, store.Close())
+		store = openTest(t, dir)
+		target, _ = store.Slice(9)
+		in, err = target.Receive(e.Source, e.Files)
+		must(t, err)
+		if got := target.Incoming(); got != held {
+			t.Fatalf("after %d chunks and a restart %d bytes are here, want %d", most, got, held)
+		}
+		send(t, e, in, chunk, -1)
+		must(t, in.Verify(t.Context()))
+		must(t, target.Install(t.Context(), in))
+		if m.sameSlice(t, target); target.Incoming() != 0 {
+			t.Errorf("%d bytes are incoming", target.Incoming())
+		}
+		must(t, store.Close())
+	}
+	store := openTest(t, t.TempDir())
+	target, err := store.Create(testMeta(9))
+	must(t, err)
+	in, err := target.Receive(e.Source, e.Files)
+	must(t, err)
+	send(t, e, in, chunk, -1)
+	in, err = target.Receive("another", e.Files)
+	if must(t, err); target.Incoming() != 0 || in.Held(e.Files[len(e.Files)-1].Name) != 0 {
+		t.Errorf("%d bytes of another source are kept", target.Incoming())
+	}
+	must(t, in.Discard())
+	if exists(store.fs, in.dir) {
+		t.Error("the folder stays")
+	}
+	must(t, store.Drop(9))
+	must(t, store.Close())
+	if must(t, e.Close()); from.Exported() != 0 {
+		t.Errorf("%d bytes are still linked", from.Exported())
+	}
+	must(t, from.Close())
 }

@@ -12,31 +12,42 @@ import (
 	"tidemark/timestamp"
 )
 
-// Incoming is an Export of another indexer that is being received. It is not used by several goroutines.
+// Incoming is an Export of another indexer that is being received. It is not used by several goroutines. What is here of
+// it lies in the copy's own folder, and outlives the process: who receives an export of the same source again goes on
+// with the tables that are whole, as a table never changes.
 type Incoming struct {
 	s       *Slice
 	dir     string
 	files   []File
-	writing vfs.File // the file that grows
+	writing vfs.File // the file that grows, under a name of its own until it is whole
 	name    string
 	held    map[string]int64
 	whole   bool // Verify has found all good
 	info    CheckpointInfo
 }
 
-// incomingFiles bounds how many files are received, far above what a copy has.
-const incomingFiles = 1 << 20
+const (
+	incomingName = "incoming"
+	sourceName   = "SOURCE"
+	// incomingFiles bounds how many files are received, far above what a copy has.
+	incomingFiles = 1 << 20
+)
+
+// sourceFile is the form of the file SOURCE: of which Export.Source the tables beside it are.
+type sourceFile struct {
+	Source string `json:"source"`
+}
 
 // Receive makes a folder for files that are to be installed in the slice, with those that are empty. What was received for
-// it before goes. Errors wrap ErrInvalid, ErrDiskFull, ErrIO.
-func (s *Slice) Receive(files []File) (*Incoming, error) {
+// it before of the same source, and is whole and wanted, is kept; all else goes. Errors wrap ErrInvalid, ErrDiskFull,
+// ErrIO.
+func (s *Slice) Receive(source string, files []File) (*Incoming, error) {
 	fs, total := s.store.fs, int64(0)
-	in := &Incoming{s: s, files: files, held: map[string]int64{},
-		dir: fs.PathJoin(s.store.opts.Dir, "in-"+s.meta.Copy.String()+tmpSuffix)}
+	in := &Incoming{s: s, files: files, held: map[string]int64{}, dir: fs.PathJoin(s.dir, incomingName)}
 	seen := map[string]bool{}
 	for _, f := range files {
-		if f.Name == "" || f.Name != fs.PathBase(f.Name) || strings.HasPrefix(f.Name, ".") || f.Name == lockName || f.Size < 0 ||
-			f.Size > 1<<50 || seen[f.Name] || len(files) > incomingFiles {
+		if f.Name == "" || f.Name != fs.PathBase(f.Name) || strings.HasPrefix(f.Name, ".") || f.Name == lockName ||
+			f.Name == sourceName || f.Size < 0 || f.Size > 1<<50 || seen[f.Name] || len(files) > incomingFiles {
 			return nil, fmt.Errorf("%w: file %q of %d bytes among %d", ErrInvalid, f.Name, f.Size, len(files))
 		}
 		seen[f.Name] = true
@@ -45,12 +56,9 @@ func (s *Slice) Receive(files []File) (*Incoming, error) {
 	if !seen[checkpointName] {
 		return nil, fmt.Errorf("%w: %d files without %s", ErrInvalid, len(files), checkpointName)
 	}
-	if err := s.store.res.space.room(total); err != nil {
-		return nil, err
-	}
-	err := fs.RemoveAll(in.dir)
+	kept, err := in.resume(source)
 	if err == nil {
-		err = fs.MkdirAll(in.dir, 0o755)
+		err = s.store.res.space.room(total - kept)
 	}
 	for _, f := range files {
 		if err == nil && f.Size == 0 {
@@ -60,14 +68,51 @@ func (s *Slice) Receive(files []File) (*Incoming, error) {
 	if err != nil {
 		return nil, classify(s.meta.Copy, in.dir, err)
 	}
+	s.incoming.Store(kept)
 	return in, nil
+}
+
+// resume keeps the tables that are here whole of the same source, and removes everything else.
+func (in *Incoming) resume(source string) (kept int64, err error) {
+	fs := in.s.store.fs
+	var was sourceFile
+	if readSmall(fs, in.dir, sourceName, &was) != nil || was.Source != source {
+		if err = in.s.DropIncoming(); err == nil {
+			err = fs.MkdirAll(in.dir, 0o755)
+		}
+		if err == nil {
+			err = writeSmall(fs, in.dir, sourceName, sourceFile{source})
+		}
+		return 0, err
+	}
+	names, err := fs.List(in.dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range names {
+		path := fs.PathJoin(in.dir, name)
+		i := slices.IndexFunc(in.files, func(f File) bool { return f.Name == name && isTable(name) })
+		if info, e := fs.Stat(path); e == nil && i >= 0 && info.Size() == in.files[i].Size {
+			in.held[name] = in.files[i].Size
+			kept += in.files[i].Size
+		} else if name != sourceName {
+			err = errors.Join(err, fs.RemoveAll(path))
+		}
+	}
+	return kept, err
+}
+
+// DropIncoming removes what was received for the slice and is not installed.
+func (s *Slice) DropIncoming() error {
+	s.incoming.Store(0)
+	return s.store.fs.RemoveAll(s.store.fs.PathJoin(s.dir, incomingName))
 }
 
 // Held is how much of a file is here.
 func (in *Incoming) Held(name string) int64 { return in.held[name] }
 
-// Append adds bytes to a file, each where the last ones ended. A file that is whole is synced. Errors wrap ErrInvalid,
-// ErrDiskFull, ErrIO.
+// Append adds bytes to a file, each where the last ones ended. A file that is whole is synced, and has its name. Errors
+// wrap ErrInvalid, ErrDiskFull, ErrIO.
 func (in *Incoming) Append(name string, at int64, p []byte) error {
 	i := slices.IndexFunc(in.files, func(f File) bool { return f.Name == name })
 	if i < 0 || len(p) == 0 || at != in.held[name] || at+int64(len(p)) > in.files[i].Size || at > 0 && in.name != name {
@@ -79,9 +124,9 @@ func (in *Incoming) Append(name string, at int64, p []byte) error {
 	}
 	var err error
 	if at == 0 {
-		err = in.end()
+		err = in.Close()
 		if err == nil {
-			in.writing, err = fs.Create(path, diskCategory)
+			in.writing, err = fs.Create(path+tmpSuffix, diskCategory)
 		}
 		in.name = name
 	}
@@ -89,42 +134,43 @@ func (in *Incoming) Append(name string, at int64, p []byte) error {
 		_, err = in.writing.Write(p)
 	}
 	if err == nil {
+		in.s.incoming.Add(int64(len(p)))
 		if in.held[name] += int64(len(p)); in.held[name] == in.files[i].Size {
-			err = in.end()
+			err = errors.Join(in.writing.Sync(), in.Close())
+			if err == nil {
+				err = fs.Rename(path+tmpSuffix, path)
+			}
 		}
 	}
 	return classify(in.s.meta.Copy, path, err)
 }
 
-// end syncs and closes the file that grows.
-func (in *Incoming) end() error {
-	f := in.writing
+// Close leaves the rest of the file that grows away. What is here stays for who receives it again.
+func (in *Incoming) Close() error {
+	f, name := in.writing, in.name
 	if f == nil {
 		return nil
 	}
 	in.writing, in.name = nil, ""
-	return errors.Join(f.Sync(), f.Close())
+	for i := range in.files {
+		if in.files[i].Name == name && in.held[name] < in.files[i].Size {
+			in.s.incoming.Add(-in.held[name])
+			in.held[name] = 0
+		}
+	}
+	return f.Close()
 }
 
 // Verify reads and checks all that was received. A CorruptError says that it is not what was sent; what it names is not
-// the slice's. It takes as long as reading everything once.
+// the slice's. It takes as long as reading everything once, and no longer than ctx, whose cause it wraps then.
 func (in *Incoming) Verify(ctx context.Context) error {
 	fs := in.s.store.fs
-	if err := in.end(); err != nil {
+	if err := in.Close(); err != nil {
 		return classify(in.s.meta.Copy, in.dir, err)
 	}
-	for _, f := range in.files {
-		path := fs.PathJoin(in.dir, f.Name)
-		if in.held[f.Name] != f.Size {
-			return &CorruptError{Copy: in.s.meta.Copy, File: path,
-				Err: fmt.Errorf("%d bytes of %d are here", in.held[f.Name], f.Size)}
-		}
-		if isTable(f.Name) {
-			continue
-		}
-		if _, sum, err := sumOf(fs, path); err != nil || sum != f.Sum {
-			return damage(in.s.meta.Copy, path, errors.Join(err, fmt.Errorf("%w: checksum %08x, want %08x", errSmallFile, sum,
-				f.Sum)))
+	for i := range in.files {
+		if err := in.check(ctx, &in.files[i]); err != nil {
+			return err
 		}
 	}
 	if err := readSmall(fs, in.dir, checkpointName, &in.info); err != nil {
@@ -137,16 +183,38 @@ func (in *Incoming) Verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = eng.verify(-1)
+	_, err = eng.verify(ctx, -1)
 	if written := eng.state(); err == nil && written.number != in.info.Batch {
 		err = &CorruptError{Copy: in.s.meta.Copy, File: in.dir,
 			Err: fmt.Errorf("its rows are of batch %d, its positions of %d", written.number, in.info.Batch)}
 	}
-	if err = errors.Join(err, eng.close(), syncDir(fs, in.dir)); err == nil {
-		in.whole = true
-		err = context.Cause(ctx)
+	err = errors.Join(err, eng.close())
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("files of copy %s: %w", in.s.meta.Copy, context.Cause(ctx))
+	case err == nil:
+		err = syncDir(fs, in.dir)
+		in.whole = err == nil
 	}
 	return classify(in.s.meta.Copy, in.dir, err)
+}
+
+// check reads a small file, and looks whether a table, whose blocks have sums of their own, is here.
+func (in *Incoming) check(ctx context.Context, f *File) error {
+	id, path := in.s.meta.Copy, in.s.store.fs.PathJoin(in.dir, f.Name)
+	if in.held[f.Name] != f.Size {
+		return &CorruptError{Copy: id, File: path, Err: fmt.Errorf("%d bytes of %d are here", in.held[f.Name], f.Size)}
+	}
+	if isTable(f.Name) {
+		return nil
+	}
+	switch _, sum, err := sumOf(ctx, in.s.store.fs, path); {
+	case ctx.Err() != nil:
+		return fmt.Errorf("files of copy %s: %w", id, context.Cause(ctx))
+	case err != nil || sum != f.Sum:
+		return damage(id, path, errors.Join(err, fmt.Errorf("%w: checksum %08x, want %08x", errSmallFile, sum, f.Sum)))
+	}
+	return nil
 }
 
 // checkInfo: what is said of the rows is of a bucket of so many vbuckets.
@@ -159,7 +227,7 @@ func (in *Incoming) checkInfo() error {
 }
 
 // Discard removes what was received, unless it was installed.
-func (in *Incoming) Discard() error { return errors.Join(in.end(), in.s.store.fs.RemoveAll(in.dir)) }
+func (in *Incoming) Discard() error { return errors.Join(in.Close(), in.s.DropIncoming()) }
 
 // Install makes the slice what the Export was, rows and positions, in the place of all that it held, checkpoints too. It
 // is durable when it returns; a crash before leaves what was. in has been verified. Snapshots taken before stay as they
@@ -176,7 +244,7 @@ func (s *Slice) Install(ctx context.Context, in *Incoming) error {
 	}
 	next, err := s.fromIncoming(in, g.number+1)
 	if err == nil {
-		s.forgetCheckpoints() // batches are counted anew: those of before mean nothing any more
+		s.forgetCheckpoints() // the copy goes back to none of them
 		err = s.switchTo(next)
 	}
 	if err = errors.Join(err, s.release(g)); err != nil {
@@ -189,11 +257,14 @@ func (s *Slice) Install(ctx context.Context, in *Incoming) error {
 func (s *Slice) fromIncoming(in *Incoming, number uint64) (*generation, error) {
 	fs, dir := s.store.fs, s.generationDir(number)
 	err := fs.RemoveAll(dir)
-	if err == nil {
-		err = fs.Remove(fs.PathJoin(in.dir, checkpointName))
+	for _, name := range []string{checkpointName, sourceName} {
+		if err == nil {
+			err = fs.Remove(fs.PathJoin(in.dir, name))
+		}
 	}
 	if err == nil {
 		err = fs.Rename(in.dir, dir)
+		in.s.incoming.Store(0)
 	}
 	if err == nil {
 		err = syncDir(fs, s.dir)
@@ -227,8 +298,9 @@ func (s *Slice) stand(ctx context.Context, in *Incoming) error {
 	}
 	next := cur.next(nil)
 	next.positions, next.logs, next.stable, next.exact = to.Positions, to.Logs, to.Stable, to.Exact
-	if err = g.eng.flush(ctx, nil, nil, next, false, false); err == nil {
-		err = g.eng.persist(ctx)
+	if err = g.eng.flush(ctx, nil, nil, next, false, false); err != nil {
+		return s.finish(g, next, err)
 	}
-	return s.finish(g, next, err)
+	err = g.eng.persist(ctx)
+	return errors.Join(s.finish(g, next, nil), err) // the batch is applied, and counts, also when it is not durable yet
 }

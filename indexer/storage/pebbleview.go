@@ -356,8 +356,8 @@ func (e *pebbleEngine) commitOps(ctx context.Context) error {
 }
 
 // verifyTable reads every block of one table against its checksum.
-func verifyTable(fs vfs.FS, path string, o sstable.ReaderOptions) error {
-	f, err := fs.Open(path)
+func verifyTable(ctx context.Context, fs vfs.FS, path string, o sstable.ReaderOptions) error {
+	f, err := openUntil(ctx, fs, path)
 	if err != nil {
 		return err
 	}
@@ -368,9 +368,43 @@ func verifyTable(fs vfs.FS, path string, o sstable.ReaderOptions) error {
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	r, err := sstable.NewReader(context.Background(), readable, o)
+	r, err := sstable.NewReader(ctx, readable, o)
 	if err != nil {
 		return err // the reader has closed the file
 	}
 	return errors.Join(r.ValidateBlockChecksums(), r.Close())
+}
+
+// untilFile is a file that is read no longer than ctx lasts.
+type untilFile struct {
+	vfs.File
+	ctx context.Context
+}
+
+// openUntil opens a file to be read for as long as ctx lasts.
+func openUntil(ctx context.Context, fs vfs.FS, path string) (vfs.File, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	f, err := fs.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return untilFile{f, ctx}, nil
+}
+
+// Read implements io.Reader.
+func (f untilFile) Read(p []byte) (int, error) {
+	if f.ctx.Err() != nil {
+		return 0, context.Cause(f.ctx)
+	}
+	return f.File.Read(p)
+}
+
+// ReadAt implements io.ReaderAt.
+func (f untilFile) ReadAt(p []byte, at int64) (int, error) {
+	if f.ctx.Err() != nil {
+		return 0, context.Cause(f.ctx)
+	}
+	return f.File.ReadAt(p, at)
 }

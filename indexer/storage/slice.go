@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -26,7 +27,10 @@ type Slice struct {
 	log      hclog.Logger
 	memTable int64
 
-	write sync.Mutex // one writer at a time
+	write     sync.Mutex // one writer at a time
+	newestSeq uint64     // of all checkpoints that there ever were, those too that could not be removed; guarded by write
+
+	incoming atomic.Int64 // bytes that were received for it and are not installed
 
 	mu        sync.Mutex
 	gen       *generation // nil: closed, or Recover has not succeeded yet
@@ -376,6 +380,7 @@ func (s *Slice) Durable() (Durable, error) {
 type Stats struct {
 	Items       int64  // rows of the forward index
 	Batch       uint64 // number of the newest batch
+	Generation  uint64 // of the data folder: batches of another one count anew
 	DiskBytes   int64
 	LiveBytes   int64 // part of DiskBytes that is not overwritten or deleted, estimated
 	MemoryBytes int64 // applied and not yet written
@@ -392,7 +397,7 @@ func (s *Slice) Stats() Stats {
 	}
 	es := g.eng.stats()
 	st := Stats{
-		Items: cur.items, Batch: cur.number, DiskBytes: es.diskBytes, LiveBytes: es.liveBytes, MemoryBytes: es.memoryBytes,
+		Items: cur.items, Batch: cur.number, Generation: g.number, DiskBytes: es.diskBytes, LiveBytes: es.liveBytes, MemoryBytes: es.memoryBytes,
 		Failing: g.eng.failing(),
 	}
 	s.mu.Lock()
@@ -403,6 +408,9 @@ func (s *Slice) Stats() Stats {
 	}
 	return st
 }
+
+// Incoming is how many bytes were received for the slice from another indexer and are not installed.
+func (s *Slice) Incoming() int64 { return s.incoming.Load() }
 
 // Items returns the number of entries after the newest batch.
 func (s *Slice) Items() int64 { return s.present().items }

@@ -105,9 +105,10 @@ type Store struct {
 	res  *resources
 	lock io.Closer
 
-	making  sync.WaitGroup // creations under way
-	common  commons
-	exports atomic.Uint64 // numbers them
+	making   sync.WaitGroup // creations under way
+	common   commons
+	exports  atomic.Uint64 // numbers them
+	exported atomic.Int64  // bytes that they link
 
 	mu       sync.Mutex
 	copies   map[index.CopyID]*Slice
@@ -267,6 +268,10 @@ func (s *Store) Slices() []*Slice {
 	slices.SortFunc(all, func(a, b *Slice) int { return int(int64(a.meta.Copy - b.meta.Copy)) })
 	return all
 }
+
+// Exported is how many bytes exports link that are not closed: of them, what compactions have replaced meanwhile takes
+// room on the disk for them alone.
+func (s *Store) Exported() int64 { return s.exported.Load() }
 
 // Slice returns one copy.
 func (s *Store) Slice(id index.CopyID) (*Slice, bool) {

@@ -34,16 +34,17 @@ type Peer func(ctx context.Context, q *Question) (io.ReadCloser, error)
 
 // Receiver receives exports of one peer.
 type Receiver struct {
+	Name string // who receives
 	Peer Peer
 	// Begin makes the place for what is offered.
 	Begin func(o *Offer) (Sink, error)
-	// Got is told of bytes that have arrived.
-	Got func(n int)
+	// Got is told of bytes that have arrived; its error ends the transfer.
+	Got func(n int) error
 
 	pause, patience time.Duration // 0: as above; tests are quicker
 }
 
-// Receive brings a copy here. Errors wrap ErrBusy, come from the peer as a Problem, from Begin or from the Sink.
+// Receive brings a copy here. Errors wrap ErrBusy, come from the peer as a Problem, from Begin, Got or the Sink.
 func (r *Receiver) Receive(ctx context.Context, w *Want) (*Offer, Sink, error) {
 	body, err := r.ask(ctx, openPatience, maxOffer, &Question{Op: opOpen, Want: w})
 	var p *rpc.Problem
@@ -92,7 +93,9 @@ func (r *Receiver) file(ctx context.Context, o *Offer, i int, sink Sink) error {
 		if err := sink.Append(f.Name, at, p); err != nil {
 			return err
 		}
-		r.Got(len(p))
+		if err := r.Got(len(p)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -127,7 +130,7 @@ func (r *Receiver) chunk(ctx context.Context, q *Question) (p []byte, err error)
 func (r *Receiver) ask(ctx context.Context, patience time.Duration, most int64, q *Question) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	q.Format = Format
+	q.Format, q.Receiver = Format, r.Name
 	body, err := r.Peer(ctx, q)
 	if err != nil {
 		return nil, err

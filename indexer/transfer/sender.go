@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"net/http"
@@ -33,14 +34,13 @@ type Sender struct {
 	Now  func() time.Time
 	Log  hclog.Logger
 
-	mu   sync.Mutex
-	next uint64
-	cur  *sending
+	mu  sync.Mutex
+	cur *sending
 }
 
 // sending is an export under way, or one that is being made.
 type sending struct {
-	id       uint64
+	id       string
 	receiver string
 	using    sync.Mutex // held by who reads or closes it
 
@@ -124,28 +124,27 @@ func (s *Sender) answer(ctx context.Context, q *Question) ([]byte, error) {
 	}
 	switch {
 	case q.Op == opOpen && q.Want != nil:
-		return s.offer(ctx, q.Want)
+		return s.offer(ctx, q)
 	case q.Op == opRead:
 		return s.read(ctx, q)
 	case q.Op == opEnd:
-		s.end(func(c *sending) bool { return c.id == q.ID })
+		s.end(func(c *sending) bool { return c.is(q) })
 		return make([]byte, sumBytes), nil
 	}
 	return nil, rpc.Refuse(errcode.BadRequest, "operation %q: want %s, %s or %s", q.Op, opOpen, opRead, opEnd)
 }
 
 // offer makes an export, unless another receiver has one.
-func (s *Sender) offer(ctx context.Context, w *Want) ([]byte, error) {
+func (s *Sender) offer(ctx context.Context, q *Question) ([]byte, error) {
 	s.mu.Lock()
 	old := s.cur
-	if old != nil && (old.users > 0 || old.receiver != w.Receiver) && !s.idle(old) {
+	if old != nil && (old.users > 0 || old.receiver != q.Receiver) && !s.idle(old) {
 		s.mu.Unlock()
 		p := rpc.Refuse(errcode.Unavailable, "this indexer sends another copy, one at a time: try again")
 		p.RetryAfterMS = time.Second.Milliseconds()
 		return nil, p
 	}
-	s.next++
-	c := &sending{id: s.next, receiver: w.Receiver, asked: s.Now(), users: 1}
+	c := &sending{id: rand.Text(), receiver: q.Receiver, asked: s.Now(), users: 1}
 	s.cur = c
 	s.mu.Unlock()
 	if old != nil {
@@ -154,7 +153,7 @@ func (s *Sender) offer(ctx context.Context, w *Want) ([]byte, error) {
 	c.using.Lock()
 	defer c.using.Unlock()
 	defer s.used(c)
-	e, err := s.Open(ctx, w)
+	e, err := s.Open(ctx, q.Want)
 	if err != nil {
 		s.forget(c)
 		return nil, err
@@ -172,6 +171,9 @@ func (s *Sender) offer(ctx context.Context, w *Want) ([]byte, error) {
 	}
 	return append(make([]byte, sumBytes, sumBytes+len(body)), body...), nil
 }
+
+// is reports whether a question is about this export, and comes from who has opened it.
+func (c *sending) is(q *Question) bool { return c.id == q.ID && c.receiver == q.Receiver }
 
 func (s *Sender) present(c *sending) bool {
 	s.mu.Lock()
@@ -198,9 +200,9 @@ func (s *Sender) used(c *sending) {
 func (s *Sender) read(ctx context.Context, q *Question) ([]byte, error) {
 	s.mu.Lock()
 	c := s.cur
-	if c == nil || c.id != q.ID {
+	if c == nil || !c.is(q) {
 		s.mu.Unlock()
-		return nil, rpc.Refuse(errcode.NotFound, "no export %d is being sent", q.ID)
+		return nil, rpc.Refuse(errcode.NotFound, "no export %q is being sent to %q", q.ID, q.Receiver)
 	}
 	c.users++
 	s.mu.Unlock()
@@ -214,7 +216,7 @@ func (s *Sender) read(ctx context.Context, q *Question) ([]byte, error) {
 	c.using.Lock()
 	defer c.using.Unlock()
 	if c.export == nil {
-		return nil, rpc.Refuse(errcode.NotFound, "export %d has ended", q.ID)
+		return nil, rpc.Refuse(errcode.NotFound, "export %q has ended", q.ID)
 	}
 	if q.File < 0 || q.File >= len(c.files) || q.At < 0 || q.At+int64(q.Bytes) > c.files[q.File].Size {
 		return nil, rpc.Refuse(errcode.BadRequest, "%d bytes at %d of file %d of %d", q.Bytes, q.At, q.File, len(c.files))

@@ -2,9 +2,9 @@
 // export, reads it chunk by chunk, and says when it has all (IM-18).
 //
 // It promises: a chunk arrives as it was sent or not at all; one that is lost is asked for again where the files that are
-// here end; each question has a deadline, so that a peer which hangs is given up; an indexer sends one export at a time, at no
-// more than so many bytes a second; an export that nobody reads any more is let go. It never looks into the files, and
-// does not decide what becomes of them.
+// here end; each question has a deadline, so that a peer which hangs is given up; an indexer sends one export at a time, to
+// the one who asked for it and nobody else, at no more than so many bytes a second; an export that nobody reads any more is
+// let go. It never looks into the files, and does not decide what becomes of them.
 package transfer
 
 import (
@@ -48,16 +48,18 @@ const (
 type Question struct {
 	Format int    `json:"format"`
 	Op     string `json:"op"`
-	Want   *Want  `json:"want,omitempty"` // of open
-	ID     uint64 `json:"id,omitempty"`   // of the offer, of read and end
-	File   int    `json:"file,omitempty"` // number in the offer
-	At     int64  `json:"at,omitempty"`
-	Bytes  int    `json:"bytes,omitempty"`
+	// Receiver is who asks, an indexer: when it opens again, also after a restart, what it read before is not wanted any
+	// more. Nobody else reads or ends what it has opened.
+	Receiver string `json:"receiver"`
+	Want     *Want  `json:"want,omitempty"` // of open
+	ID       string `json:"id,omitempty"`   // of the offer, of read and end
+	File     int    `json:"file,omitempty"` // number in the offer
+	At       int64  `json:"at,omitempty"`
+	Bytes    int    `json:"bytes,omitempty"`
 }
 
 // Want names the copy that is wanted: any of the slice.
 type Want struct {
-	Receiver   string        `json:"receiver"` // an indexer: when it asks again, also after a restart, what it read before is not wanted any more
 	Index      index.ID      `json:"index"`
 	CreatedMS  int64         `json:"created_ms"`
 	Slice      index.SliceID `json:"slice"`
@@ -73,7 +75,7 @@ type File struct {
 
 // Offer is an export that may be read. About is what its owner says of it, in a form that this package does not know.
 type Offer struct {
-	ID    uint64 `json:"id"`
+	ID    string `json:"id"` // random: no other export, of this process or another one, has it
 	Files []File `json:"files"`
 	About []byte `json:"about"`
 }

@@ -123,9 +123,11 @@ func (l *link) peer(ctx context.Context, q *Question) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(all)), err
 }
 
+func got(int) error { return nil }
+
 func (l *link) receive(who string, sink *folder) (*Offer, error) {
-	r := Receiver{Peer: l.peer, Begin: func(*Offer) (Sink, error) { return sink, nil }, Got: func(int) {}, pause: 1}
-	o, _, err := r.Receive(l.t.Context(), &Want{Receiver: who})
+	r := Receiver{Name: who, Peer: l.peer, Begin: func(*Offer) (Sink, error) { return sink, nil }, Got: got, pause: 1}
+	o, _, err := r.Receive(l.t.Context(), &Want{})
 	return o, err
 }
 
@@ -208,7 +210,7 @@ func TestOneAtATime(t *testing.T) {
 	l := newLink(t)
 	ctx := t.Context()
 	open := func(who string) error {
-		b, err := l.peer(ctx, &Question{Format: Format, Op: opOpen, Want: &Want{Receiver: who}})
+		b, err := l.peer(ctx, &Question{Format: Format, Op: opOpen, Receiver: who, Want: &Want{}})
 		if err == nil {
 			err = b.Close()
 		}
@@ -249,20 +251,20 @@ func TestOneAtATime(t *testing.T) {
 // TestRefused: what is not there, means nothing, or cannot be read is refused, and not asked for for ever.
 func TestRefused(t *testing.T) {
 	l := newLink(t)
-	r := Receiver{Peer: l.peer, Got: func(int) {}, pause: 1}
+	r := Receiver{Peer: l.peer, Got: got, pause: 1}
 	var p *rpc.Problem
 	if _, _, err := r.Receive(t.Context(), &Want{Index: 404}); !errors.As(err, &p) || p.Code != errcode.NotFound {
 		t.Errorf("no copy: %v", err)
 	}
 	for text, q := range map[string]*Question{
 		"format": {Format: Format + 1, Op: opRead}, "operation": {Format: Format, Op: "steal"},
-		"no export": {Format: Format, Op: opRead, ID: 99, Bytes: 1},
+		"no export": {Format: Format, Op: opRead, ID: "99", Bytes: 1},
 	} {
 		if _, err := l.peer(t.Context(), q); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}
-	b, err := l.peer(t.Context(), &Question{Format: Format, Op: opOpen, Want: &Want{Receiver: "r"}})
+	b, err := l.peer(t.Context(), &Question{Format: Format, Op: opOpen, Receiver: "r", Want: &Want{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,13 +272,13 @@ func TestRefused(t *testing.T) {
 	id := l.s.cur.id
 	for _, q := range []Question{{File: 3, Bytes: 1}, {File: -1, Bytes: 1}, {File: 1, Bytes: 6}, {File: 1, At: -1, Bytes: 1},
 		{File: 2, Bytes: ChunkBytes + 1}, {File: 1}, {File: 1, At: 5, Bytes: 1}} {
-		q.Format, q.Op, q.ID = Format, opRead, id
+		q.Format, q.Op, q.Receiver, q.ID = Format, opRead, "r", id
 		if _, err := l.peer(t.Context(), &q); !errors.As(err, &p) || p.Code != errcode.BadRequest {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}
 	l.src[0].broken = errors.New("disk")
-	if _, err := l.peer(t.Context(), &Question{Format: Format, Op: opRead, ID: id, File: 1, Bytes: 1}); err == nil {
+	if _, err := l.peer(t.Context(), &Question{Format: Format, Op: opRead, Receiver: "r", ID: id, File: 1, Bytes: 1}); err == nil {
 		t.Error("a file that cannot be read")
 	}
 }
@@ -292,9 +294,55 @@ func TestHangs(t *testing.T) {
 		return l.peer(ctx, q)
 	}
 	sink := &folder{files: map[string][]byte{}}
-	r := Receiver{Peer: hangs, Begin: func(*Offer) (Sink, error) { return sink, nil }, Got: func(int) {}, pause: 1,
+	r := Receiver{Peer: hangs, Begin: func(*Offer) (Sink, error) { return sink, nil }, Got: got, pause: 1,
 		patience: time.Millisecond}
 	if _, _, err := r.Receive(t.Context(), &Want{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestBoundToItsReceiver: what one indexer has opened no other one reads or ends, and no export has the id of another one,
+// of another process either.
+func TestBoundToItsReceiver(t *testing.T) {
+	ids := map[string]bool{}
+	for range 3 {
+		l := newLink(t)
+		body, err := l.peer(t.Context(), &Question{Format: Format, Op: opOpen, Receiver: "r", Want: &Want{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = body.Close()
+		id := l.s.cur.id
+		if ids[id] || len(id) < 20 {
+			t.Errorf("id %q", id)
+		}
+		ids[id] = true
+		var p *rpc.Problem
+		if _, err := l.peer(t.Context(), &Question{Format: Format, Op: opRead, Receiver: "other", ID: id, File: 1, Bytes: 1}); !errors.As(err, &p) ||
+			p.Code != errcode.NotFound {
+			t.Errorf("read by another one: %v", err)
+		}
+		if body, err = l.peer(t.Context(), &Question{Format: Format, Op: opEnd, Receiver: "other", ID: id}); err != nil {
+			t.Fatal(err)
+		}
+		_ = body.Close()
+		if l.src[0].isClosed() {
+			t.Error("it was ended by another one")
+		}
+		if body, err = l.peer(t.Context(), &Question{Format: Format, Op: opRead, Receiver: "r", ID: id, File: 1, Bytes: 1}); err != nil {
+			t.Fatalf("by its own: %v", err)
+		}
+		_ = body.Close()
+	}
+}
+
+// TestGotEnds: who receives may end it in the middle, and the export is let go.
+func TestGotEnds(t *testing.T) {
+	l := newLink(t)
+	sink, enough := &folder{files: map[string][]byte{}}, errors.New("enough")
+	r := Receiver{Peer: l.peer, Begin: func(*Offer) (Sink, error) { return sink, nil }, pause: 1,
+		Got: func(int) error { return enough }}
+	if _, _, err := r.Receive(t.Context(), &Want{}); !errors.Is(err, enough) || !l.src[0].isClosed() || len(sink.files["large"]) > 0 {
 		t.Errorf("%v", err)
 	}
 }

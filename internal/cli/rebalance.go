@@ -15,7 +15,6 @@ import (
 	"tidemark/client"
 	"tidemark/index"
 	"tidemark/internal/rpc"
-	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
 )
@@ -238,15 +237,19 @@ func rebalanceArg(cmd *cobra.Command, args []string) (uint64, error) {
 
 func printRebalances(s Streams, as format, list []client.RebalanceInfo) error {
 	return show(s.Out, as, client.RebalanceList{Rebalances: list}, list, func(t *tabwriter.Writer) {
-		fmt.Fprintln(t, "ID\tSTATE\tCAUSE\tSTEPS\tDONE\tGIVEN UP\tMiB\tPROGRESS\tREMAINING")
+		fmt.Fprintln(t, "ID\tSTATE\tCAUSE\tSTEPS\tDONE\tGIVEN UP\tMiB\tARRIVED\tPROGRESS\tREMAINING")
 		for i := range list {
 			r := &list[i]
 			remaining := "-"
 			if r.RemainingMS != nil {
 				remaining = (time.Duration(*r.RemainingMS) * time.Millisecond).Round(time.Second).String()
 			}
-			fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d\t%d\t%d\t%.0f %%\t%s\n", r.ID, r.Phase, r.Cause, r.Steps, r.Done, r.GivenUp,
-				r.Bytes>>20, r.Percent, remaining)
+			arrived := "-"
+			if !r.Phase.Over() {
+				arrived = strconv.FormatUint(r.BytesDone>>20, 10)
+			}
+			fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d\t%d\t%d\t%s\t%.0f %%\t%s\n", r.ID, r.Phase, r.Cause, r.Steps, r.Done, r.GivenUp,
+				r.Bytes>>20, arrived, r.Percent, remaining)
 		}
 		for i := range list {
 			if list[i].Reason != "" {
@@ -257,14 +260,15 @@ func printRebalances(s Streams, as format, list []client.RebalanceInfo) error {
 	})
 }
 
-func printMoves(t *tabwriter.Writer, moves []partition.Rebalance) {
+func printMoves(t *tabwriter.Writer, moves []client.RebalanceMove) {
 	if len(moves) == 0 {
 		return
 	}
-	fmt.Fprintln(t, "\nSTEP\tSTATE\tINDEX\tSLICE\tREPLICA\tFROM NODE\tTO NODE\tMiB\t")
-	for _, y := range moves {
-		fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\n", y.Step, y.State, y.Index, y.Slice, y.Replica, y.Src.Node,
-			y.Dst.Node, y.Bytes>>20, y.Reason)
+	fmt.Fprintln(t, "\nSTEP\tSTATE\tINDEX\tSLICE\tREPLICA\tFROM NODE\tTO NODE\tMiB\tARRIVED\t")
+	for i := range moves {
+		y := &moves[i]
+		fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", y.Step, y.State, y.Index, y.Slice, y.Replica, y.Src.Node,
+			y.Dst.Node, y.Bytes>>20, y.BytesDone>>20, y.Reason)
 	}
 }
 

@@ -8,7 +8,8 @@
 // asked last.
 //
 // It promises that a peer that answers probes is waited for, however long its answer takes; that whoever waits is told
-// once, or never; and that nothing is sent for answers that come soon. It never asks anything but probes.
+// once, or never; and that nothing is sent for answers that come soon. A link is measured by the probes that were
+// answered: on a long one a peer has longer to answer the next. It never asks anything but probes.
 package detector
 
 import (
@@ -63,6 +64,7 @@ type peer struct {
 	probing  bool
 	silent   time.Time     // since when a probe has no answer; zero: the last one had
 	answered time.Time     // when the last probe began that was answered
+	trip     time.Duration // how long an answer to a probe takes, see measured; 0: it is not known
 	until    time.Time     // it is suspect
 	rest     time.Duration // how long it was the last time
 }
@@ -267,7 +269,7 @@ func (w *Wait) late(now time.Time) bool {
 			continue
 		}
 		o := d.peer(name)
-		silent = silent || lasts >= patience && o.answered.After(since)
+		silent = silent || lasts >= p.patience() && o.answered.After(since)
 		if !o.answered.After(since) {
 			d.ask(name, o, now)
 		}
@@ -322,8 +324,25 @@ func (d *Detector) ask(name string, p *peer, now time.Time) {
 		defer d.mu.Unlock()
 		if p.probing = false; err == nil {
 			p.answered, p.silent = now, time.Time{}
+			p.measured(time.Since(now))
 		}
 	})
+}
+
+// measured notes how long an answer took. The shortest counts, as any other may have waited for a peer that was slow for a
+// while; it is let go slowly, as links change.
+func (p *peer) measured(took time.Duration) {
+	if took = max(took, 1); p.trip == 0 || took < p.trip {
+		p.trip = took
+	} else {
+		p.trip = min(took, p.trip+p.trip/8+time.Millisecond)
+	}
+}
+
+// patience is how long a probe of this peer may go unanswered while another peer answers: twice what an answer takes on
+// its link, and one look.
+func (p *peer) patience() time.Duration {
+	return min(max(patience, 2*p.trip+lookEvery), alonePatience)
 }
 
 // ErrSilent is wrapped when who was asked is silent.

@@ -82,6 +82,33 @@ func wait(d *Detector, peer string, others []string, most time.Duration) time.Du
 	return after
 }
 
+// TestLongLink: a peer on a link that is longer than the patience with others is found out once, when nothing is known of
+// it, and waited for from then on; when it does stop, it is found soon for such a link.
+func TestLongLink(t *testing.T) {
+	const far = 150 * time.Millisecond
+	in(t, map[string]time.Duration{"a": far, "b": time.Millisecond}, func(t *testing.T, n *town, d *Detector) {
+		wait(d, "a", []string{"b"}, time.Second)
+		time.Sleep(time.Minute)
+		for range 20 {
+			if got := wait(d, "a", []string{"b"}, 2*time.Second); got > 0 || d.Suspect("a") {
+				t.Fatalf("silent after %v", got)
+			}
+		}
+		n.set("a", never)
+		if got := wait(d, "a", []string{"b"}, 10*time.Second); got < 2*far || got > time.Second {
+			t.Errorf("stopped, it is found silent after %v", got)
+		}
+		n.set("a", time.Millisecond) // another way to it
+		for range 60 {
+			wait(d, "a", []string{"b"}, time.Second)
+		}
+		n.set("a", never)
+		if got := wait(d, "a", []string{"b"}, 10*time.Second); got == 0 || got > 200*time.Millisecond {
+			t.Errorf("on a short link it is found silent after %v", got)
+		}
+	})
+}
+
 // TestWhoIsSilent: who does not answer probes while another one does is silent soon; who answers, however slowly the
 // rest of the machine does, is not; and nobody is waited for without an end.
 func TestWhoIsSilent(t *testing.T) {

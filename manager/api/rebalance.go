@@ -114,9 +114,14 @@ func (a *API) writeRebalance(w http.ResponseWriter, r *http.Request, status int)
 	}
 	info := a.rebalanceInfo(x)
 	if !x.Phase.Over() {
-		info.Moves = []partition.Rebalance{}
+		info.Moves = []client.RebalanceMove{}
+		c, _ := a.cfg.Coordinator.Status()
 		for y := range s.RebalanceSteps() {
-			info.Moves = append(info.Moves, *y)
+			m := client.RebalanceMove{Rebalance: *y, BytesDone: y.Bytes}
+			if y.State != partition.RebalanceDone {
+				m.BytesDone = c.Rebalance.Moving[y.Step]
+			}
+			info.Moves = append(info.Moves, m)
 		}
 	}
 	rpc.Write(w, r, status, info)
@@ -142,7 +147,7 @@ func (a *API) rebalanceInfo(x *statecontext.RebalanceJob) client.RebalanceInfo {
 		return info
 	}
 	if c, leads := a.cfg.Coordinator.Status(); leads && c.Rebalance.ID == x.ID {
-		info.Percent = 100 * c.Rebalance.Part
+		info.Percent, info.BytesDone = 100*c.Rebalance.Part, c.Rebalance.BytesDone
 		if elapsed := a.now().UnixMilli() - x.StartedMS; c.Rebalance.Part >= 0.05 && elapsed > 0 {
 			info.RemainingMS = new(int64(float64(elapsed) * (1 - c.Rebalance.Part) / c.Rebalance.Part))
 		}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/url"
@@ -160,12 +161,39 @@ func (a *API) topology(w http.ResponseWriter, r *http.Request) error {
 			list.Next = list.Indexes[limit-1].ID.String()
 			break
 		}
-		list.Indexes = append(list.Indexes, client.IndexTopology{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State,
-			TopologyCAS: x.TopologyCAS,
-			Layout:      x.Topology.Layout, Copies: append([]partition.Copy{}, x.Topology.Copies...)})
+		t := client.IndexTopology{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, TopologyCAS: x.TopologyCAS,
+			Layout: x.Topology.Layout, Copies: []client.CopyPlace{}}
+		for _, c := range x.Topology.Copies {
+			t.Copies = append(t.Copies, client.CopyPlace{Copy: c})
+		}
+		list.Indexes = append(list.Indexes, t)
 	}
+	a.addReported(r.Context(), list.Indexes)
 	rpc.Write(w, r, http.StatusOK, list)
 	return nil
+}
+
+// addReported adds what indexers report of copies, as far as the leader can be asked here and now.
+func (a *API) addReported(ctx context.Context, list []client.IndexTopology) {
+	var all []partition.Copy
+	for i := range list {
+		for _, c := range list[i].Copies {
+			all = append(all, c.Copy)
+		}
+	}
+	told, err := a.cfg.Coordinator.Copies(ctx, all)
+	if err != nil {
+		return // copies are shown as not heard of
+	}
+	for i := range list {
+		for n := range list[i].Copies {
+			c := &list[i].Copies[n]
+			if r, ok := told[c.ID]; ok {
+				c.Heard, c.Exact, c.Items, c.Bytes = true, r.Ready, r.Items, r.Bytes
+				c.Received, c.Expected, c.Error = r.Received, r.Expected, r.Error
+			}
+		}
+	}
 }
 
 func badAfter(text string) error {

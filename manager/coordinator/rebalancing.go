@@ -13,6 +13,7 @@ import (
 	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 var (
@@ -490,25 +491,42 @@ func (l *leader) forgetLeaving(x *statecontext.Index) {
 // stepWeight is what a step counts in a rebalance's progress beside its bytes.
 const stepWeight = 1 << 20
 
-// rebalanceProgress weighs what is done against what there is to do. A copy that is being filled counts by its side
-// streams.
+// rebalanceProgress weighs what is done against what there is to do.
 func (l *leader) rebalanceProgress() (p RebalanceProgress) {
 	r := l.now.state.RebalanceUnderWay()
 	if r == nil {
 		return p
 	}
+	p.ID, p.Moving = r.ID, map[uint32]uint64{}
 	var done, all float64
 	for y := range l.now.state.RebalanceSteps() {
 		weight := float64(y.Bytes) + stepWeight
 		all += weight
 		switch n := l.components.indexers[y.Dst.Node]; {
+		case y.State == partition.RebalanceDone:
+			done += weight
+			p.BytesDone += y.Bytes
 		case y.State.Over():
 			done += weight
 		case y.State == partition.RebalanceCatchup && n != nil:
-			if c, has := n.copies[y.New]; has && c.Total > 0 {
-				done += 0.95 * weight * float64(min(c.Done, c.Total)) / float64(c.Total)
-			}
+			part := filled(n.copies[y.New])
+			done += 0.95 * weight * part
+			p.Moving[y.Step] = uint64(part * float64(y.Bytes))
+			p.BytesDone += p.Moving[y.Step]
 		}
 	}
-	return RebalanceProgress{ID: r.ID, Part: done / max(all, 1)}
+	p.Part = done / max(all, 1)
+	return p
+}
+
+// filled is how much of a copy is here, 0 to 1: of the files that another indexer sends, or else of what side streams are
+// to bring.
+func filled(c wire.CopyReport) float64 {
+	switch {
+	case c.Expected > 0:
+		return float64(min(c.Received, c.Expected)) / float64(c.Expected)
+	case c.Total > 0:
+		return float64(min(c.Done, c.Total)) / float64(c.Total)
+	}
+	return 0
 }

@@ -13,6 +13,7 @@ import (
 	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 // level raises the format level to the newest.
@@ -75,7 +76,7 @@ func (w *world) nodeOf(name string) index.NodeID {
 // become fewer.
 func TestRebalanceToANewIndexer(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.moving()
+		lone, _ := w.moving()
 		if _, _, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test"}); !errors.Is(err, ErrBalanced) {
 			t.Fatalf("nothing to do: %v", err)
 		}
@@ -115,6 +116,12 @@ func TestRebalanceToANewIndexer(t *testing.T) {
 		}
 		if _, _, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Plan: p}); !errors.Is(err, ErrBalanced) {
 			t.Errorf("the plan is done: %v", err)
+		}
+
+		all := w.log.State().Topology(lone.ID).Copies
+		told, err := w.leader().Copies(w.ctx, append(slices.Clone(all), partition.Copy{ID: 999, Node: 77}))
+		if err != nil || len(told) != len(all) || !told[all[0].ID].Ready {
+			t.Errorf("%+v of %d copies, %v", told, len(all), err)
 		}
 
 		i2 := w.nodeOf("i2")
@@ -483,5 +490,23 @@ func TestAPlanIsBegunInPieces(t *testing.T) {
 		Receives: 1, Steps: steps}})
 	if err != nil || len(steps) != rebalance.MaxBegun || steps[0].Index != 1<<20+1 || len(data) > commandBytes {
 		t.Errorf("%d steps in %d bytes: %v", len(steps), len(data), err)
+	}
+}
+
+// TestFilled: a copy counts by the files that are sent for it, or else by its side streams.
+func TestFilled(t *testing.T) {
+	for _, c := range []struct {
+		is   wire.CopyReport
+		want float64
+	}{
+		{},
+		{wire.CopyReport{Done: 5, Total: 10}, 0.5},
+		{wire.CopyReport{Done: 5, Total: 10, Received: 1, Expected: 4}, 0.25},
+		{wire.CopyReport{Received: 5, Expected: 4}, 1},
+		{wire.CopyReport{Done: 11, Total: 10}, 1},
+	} {
+		if got := filled(c.is); got != c.want {
+			t.Errorf("%+v: %v, want %v", c.is, got, c.want)
+		}
 	}
 }

@@ -31,6 +31,9 @@ type Status struct {
 type RebalanceProgress struct {
 	ID   uint64  // 0: none
 	Part float64 // 0 to 1, by bytes
+	// BytesDone is what has arrived of RebalanceJob.Bytes, Moving the same of each step that is filled now, by its number.
+	BytesDone uint64
+	Moving    map[uint32]uint64
 }
 
 // ProjectorStatus is a projector as the coordinator sees it.

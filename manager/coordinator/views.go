@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 
+	"tidemark/index"
+	"tidemark/partition"
 	"tidemark/stability"
 	"tidemark/streams"
 	"tidemark/timestamp"
+	"tidemark/wire"
 )
 
 // BucketView is what only the leader knows of a bucket: its streams, and what its next stability timestamp waits for.
@@ -72,4 +75,42 @@ func (q *viewQuery) apply(l *leader) {
 		v.Diverged = fmt.Sprintf("vbucket %d: %s", d.VBucket, d.Reason)
 	}
 	q.reply <- v
+}
+
+// Copies returns what indexers have last reported of copies; those that none has reported are left out. Errors wrap
+// ErrNotLeading, ErrBusy, or ctx's error.
+func (c *Coordinator) Copies(ctx context.Context, all []partition.Copy) (map[index.CopyID]wire.CopyReport, error) {
+	l, err := c.leading()
+	if err != nil {
+		return nil, err
+	}
+	q := &copiesQuery{all: all, reply: make(chan map[index.CopyID]wire.CopyReport, 1)}
+	if err := l.post(ctx, q); err != nil {
+		return nil, err
+	}
+	select {
+	case told := <-q.reply:
+		return told, nil
+	case <-l.ended:
+		return nil, ErrNotLeading
+	case <-ctx.Done():
+		return nil, fmt.Errorf("what is reported of copies: %w", ctx.Err())
+	}
+}
+
+type copiesQuery struct {
+	all   []partition.Copy
+	reply chan map[index.CopyID]wire.CopyReport
+}
+
+func (q *copiesQuery) apply(l *leader) {
+	told := make(map[index.CopyID]wire.CopyReport, len(q.all))
+	for i := range q.all {
+		if n := l.components.indexers[q.all[i].Node]; n != nil {
+			if r, ok := n.copies[q.all[i].ID]; ok {
+				told[r.Copy] = r
+			}
+		}
+	}
+	q.reply <- told
 }

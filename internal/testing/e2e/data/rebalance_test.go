@@ -60,8 +60,8 @@ func (m *mover) midway(id uint64) (y partition.Rebalance, found bool) {
 		if err != nil {
 			return false, err.Error()
 		}
-		for _, y = range r.Moves {
-			if y.State == partition.RebalancePending || y.State == partition.RebalanceCatchup {
+		for i := range r.Moves {
+			if y = r.Moves[i].Rebalance; y.State == partition.RebalancePending || y.State == partition.RebalanceCatchup {
 				found = true
 				return true, ""
 			}
@@ -136,7 +136,6 @@ func fills(ctx context.Context, t *testing.T, up *testcluster.Cluster) (installe
 func TestRebalance(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
-	t.Setenv("TIDEMARK_TRANSFER_RATE", strconv.Itoa(64<<20)) // of the indexers: files, not KV, fill new copies
 	up := testcluster.Start(t, t.TempDir())
 	c, bucket := up.Client(), up.Manifest().Bucket
 	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
