@@ -148,13 +148,14 @@ var differences = []struct{ kind, what, why string }{
 	{"value", "`SQRT`", "Of a negative number NULL; there it is NaN, which no JSON has."},
 	{"value", "`BASE64_DECODE` `DECODE_BASE64`", "NULL of what is no JSON; there it is binary, which a key of JSON " +
 		"values cannot hold."},
-	{"value", "`LIKE \"\"` `LIKE (`", "The empty pattern fits the empty text only, and a pattern all lines of a text, as " +
+	{"value", "`LIKE \"\"` `LIKE (` `\\n…LIKE`", "The empty pattern fits the empty text only, and a pattern all lines of a text, as " +
 		"in later versions; in 6.6 they fit every text, and one line."},
 	{"value", "`LIKE … \\\\`", "A backslash escapes a backslash, as the documents say; there two stand for two. ^ and $ " +
 		"of a text of several lines are those of the text."},
 	{"value", "`OBJECT_INNER`", "An array of one element is replaced by it wherever it comes from; there only if it " +
 		"comes from a document as it is."},
-	{"value", "`[MISSING`", "MISSING in an array is NULL at once; there only once the array is written."},
+	{"value", "`[MISSING` `[v, w]` `[i, v]` `[*]`", "MISSING in an array is NULL at once, but for the elements of a key " +
+		"`DISTINCT […]` or `ALL x[*].name`; there only once the array is written."},
 	{"fails", "`IDIV` `IMOD`", "NULL by a divisor between -1 and 1; there the evaluation ends in a panic."},
 	{"fails", "`DATE_RANGE_` `REPEAT`", "The limit is of what is made, 10,000 dates and 1 MiB; there 32,767 parts that " +
 		"lie between, or times."},

@@ -113,12 +113,13 @@ func CompileLimits(sources []Source, limits Limits) (*Program, error) {
 		out := source{primary: sources[i].IsPrimary, where: s.where, array: s.array, missing: s.missing}
 		for _, k := range s.keys {
 			x, component := k.x, component{slot: -1, desc: k.desc[0], more: k.desc[1:]}
-			if array, ok := x.(*ArrayKey); ok {
+			array, isArray := x.(*ArrayKey)
+			if isArray {
 				x = array.X
 			}
 			if steps, ok := documentPath(x); ok {
 				component.slot = c.root.add(steps).slot
-			} else if nested(x) {
+			} else if isArray && apart(x) {
 				component.spread = c.spread(x)
 			} else {
 				component.eval = c.compile(x)
@@ -221,10 +222,19 @@ func (c *compiler) paths(x Expr) {
 	}
 }
 
-// nested reports whether an expression is an array whose elements are array keys, or have several components.
-func nested(x Expr) bool {
-	each, ok := x.(*Each)
-	return ok && isOfArrayKey(each.Body)
+// apart reports whether the elements of an array key are made by a spreader: they have entries of their own, several
+// components, or may be MISSING.
+func apart(x Expr) bool {
+	switch x := x.(type) {
+	case *Each:
+		return isOfArrayKey(x.Body)
+	case *Array:
+		return true
+	case *Nav:
+		_, ok := column(x)
+		return ok
+	}
+	return false
 }
 
 // documentPath returns the steps of a place in the document; the document itself has none.

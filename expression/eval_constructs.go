@@ -532,7 +532,7 @@ func (c *compiler) slice(x *Slice) evaluator {
 		if to < 0 {
 			to += n
 		}
-		if from < 0 || from > to || to > n || from >= n && !(toEnd && from == n) {
+		if from < 0 || from > to || to > n {
 			return missing
 		}
 		return s.list(s.stack[base+int(from) : base+int(to)])

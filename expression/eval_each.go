@@ -275,10 +275,19 @@ func (l *loop) object(s *Scratch, all turns) value {
 // there was instead of an array.
 type spreader func(s *Scratch) collate.Kind
 
-// spread makes what an array key that has another one, or several components, in its body gives.
+// spread makes the elements of an array key. What is MISSING in […] and in x[*].name stays so.
 func (c *compiler) spread(x Expr) spreader {
-	if each, ok := x.(*Each); ok && isOfArrayKey(each.Body) {
-		return c.loop(each).spreadAll
+	switch x := x.(type) {
+	case *Each:
+		if isOfArrayKey(x.Body) {
+			return c.loop(x).spreadAll
+		}
+	case *Array:
+		return c.items(x)
+	case *Nav:
+		if name, ok := column(x); ok {
+			return c.column(x.X.(*Call).Args[0], name)
+		}
 	}
 	inner := c.compile(x)
 	return func(s *Scratch) collate.Kind {
@@ -288,6 +297,43 @@ func (c *compiler) spread(x Expr) spreader {
 			return min(v.kind, kindTrue)
 		}
 		s.push(v)
+		return kindTrue
+	}
+}
+
+func (c *compiler) items(x *Array) spreader {
+	parts := c.compileAll(x.Items)
+	return func(s *Scratch) collate.Kind {
+		for _, part := range parts {
+			v := part(s)
+			s.stack = append(s.stack, v)
+		}
+		return kindTrue
+	}
+}
+
+// column returns the name in x[*].name.
+func column(x *Nav) (name string, ok bool) {
+	call, star := x.X.(*Call)
+	return x.Steps[0].Name, star && call.Name == "ARRAY_STAR" && len(x.Steps) == 1 && !x.Steps[0].Element
+}
+
+// column makes the members of a name that the elements of an array have.
+func (c *compiler) column(x Expr, name string) spreader {
+	array := c.compile(x)
+	return func(s *Scratch) collate.Kind {
+		v := array(s)
+		if v.kind != kindArray {
+			s.stack = append(s.stack, missing)
+			return kindMissing
+		}
+		base, _ := s.push(v)
+		for i, element := range s.stack[base:] {
+			s.stack[base+i] = missing
+			if element.kind == kindObject {
+				s.stack[base+i] = s.member(element, name)
+			}
+		}
 		return kindTrue
 	}
 }

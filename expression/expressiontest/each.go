@@ -79,7 +79,7 @@ func (m *interpreter) each(x *expression.Each) any {
 			continue
 		}
 		if key, nested := x.Body.(*expression.ArrayKey); nested {
-			result = append(result, spread(m.eval(key.X))...)
+			result = append(result, m.elements(key.X)...)
 			continue
 		}
 		if flat, ok := x.Body.(*expression.Flatten); ok { // of one part, MISSING or not
@@ -114,6 +114,29 @@ func (m *interpreter) each(x *expression.Each) any {
 }
 
 // spread returns the elements of an array, and what is none as one.
+// elements are what an array key has entries for, but for an array without elements.
+func (m *interpreter) elements(x expression.Expr) []any {
+	switch x := x.(type) {
+	case *expression.Array:
+		return m.all(x.Items)
+	case *expression.Nav:
+		star, ok := x.X.(*expression.Call)
+		if !ok || star.Name != "ARRAY_STAR" || len(x.Steps) != 1 || x.Steps[0].Element {
+			break
+		}
+		list, ok := m.eval(star.Args[0]).([]any)
+		if !ok {
+			return []any{Missing}
+		}
+		var column []any
+		for _, v := range list {
+			column = append(column, walk(v, x.Steps))
+		}
+		return column
+	}
+	return spread(m.eval(x))
+}
+
 func spread(v any) []any {
 	if list, ok := v.([]any); ok {
 		return list

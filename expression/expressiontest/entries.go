@@ -64,18 +64,18 @@ func component(d Doc, keys []index.KeyExpr) (parts [][]any, withMissing bool, er
 		if i > 0 && !flat {
 			break
 		}
+		m := &interpreter{doc: d}
+		var column []any
 		if isArray {
-			x = array.X
+			column = m.elements(array.X)
+		} else {
+			column = []any{m.eval(x)}
 		}
-		v, err := Eval(x, d)
-		if err != nil {
-			return nil, false, err
+		if m.err != nil {
+			return nil, false, m.err
 		}
-		column := []any{v}
-		if list, ok := v.([]any); ok && isArray {
-			if column = list; len(list) == 0 {
-				column = []any{Missing}
-			}
+		if len(column) == 0 {
+			column = []any{Missing}
 		}
 		if columns = append(columns, column); !flat {
 			break

@@ -286,7 +286,7 @@ func at(v, index any, member bool) any {
 	_, isText := index.(string)
 	n, isPlace := whole(index)
 	switch {
-	case v == nil, v == Missing:
+	case v == Missing:
 		return v
 	case member && isText:
 		return walk(v, []expression.Step{{Name: index.(string)}})
@@ -316,8 +316,7 @@ func slice(v, low, high any, toEnd bool) any {
 	if to < 0 {
 		to += n
 	}
-	switch {
-	case from < 0 || to < from || to > n, from == n && !toEnd:
+	if from < 0 || to < from || to > n {
 		return Missing
 	}
 	return list[from:to]
