@@ -165,6 +165,8 @@ func (g *generator) argument(f callable, param string, depth int) *node {
 		param = "date part"
 	case param == "part" && strings.HasPrefix(f.name, "DATE_TRUNC"):
 		param = "trunc part"
+	case param == "n" && strings.HasPrefix(f.name, "DATE_RANGE"): // more overflow there, without an end
+		return leaf(pick(g, arguments["few"]))
 	case param == "like":
 		param = "token like"
 	case param == "array" && slices.Contains([]string{"ARRAY_MOVE", "ARRAY_SWAP", "ARRAY_EXCEPT"}, f.name):
