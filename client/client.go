@@ -364,7 +364,9 @@ func ownEnd(ctx context.Context, err error) bool {
 
 // retry calls try with one server after another until it succeeds or fails for good. Each has limit, 0 for no limit,
 // and the next one is asked at once when it is silent while others answer.
-func (c *Client) retry(ctx context.Context, q question, limit time.Duration, //nolint:gocyclo // one rule per case, in the order in which they count
+//
+//nolint:gocyclo // one rule per case, in the order in which they count
+func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 	try func(ctx context.Context, server string) error) error {
 	if c.bad != nil {
 		return c.bad

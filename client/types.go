@@ -25,7 +25,8 @@ type IndexInfo struct {
 	Deferred bool        `json:"deferred,omitempty"`
 	Reason   string      `json:"reason,omitempty"` // of state error
 	Progress float64     `json:"progress"`         // of the build, percent: 0 to 100
-	// Availability says how much of a ready index can be scanned; absent when it is not ready, or when no leader was asked.
+	// Availability says how much of a ready index can be scanned; absent when it is not ready, or when no leader was
+	// asked.
 	Availability *Availability   `json:"availability,omitempty"`
 	Definition   string          `json:"definition"` // canonical DDL text
 	IsPrimary    bool            `json:"is_primary"`
@@ -52,8 +53,8 @@ type IndexInfo struct {
 
 // Availability says how much of a ready index can be scanned.
 type Availability struct {
-	// State is available: every slice has as many copies as were asked for; degraded: every slice can be scanned, some have
-	// fewer copies; or unavailable: some slice cannot be scanned.
+	// State is available: every slice has as many copies as were asked for; degraded: every slice can be scanned, some
+	// have fewer copies; or unavailable: some slice cannot be scanned.
 	State   string `json:"state"`
 	Why     string `json:"why,omitempty"` // it is not available: which slices, and what is wrong with their copies
 	SinceMS int64  `json:"since_ms"`      // unix milliseconds; when this leader saw it first

@@ -51,15 +51,15 @@ func (p *patience) judge(q question, server string, err error) error {
 	if time.Since(p.since) < p.limit {
 		return err
 	}
-	return fmt.Errorf("%w: %w for %s %s in %s; %s was asked last: %w", ErrUnavailable, errEnough, q.op, q.of, p.limit, server,
-		err)
+	return fmt.Errorf("%w: %w for %s %s in %s; %s was asked last: %w", ErrUnavailable, errEnough, q.op, q.of, p.limit,
+		server, err)
 }
 
 // Verify compares an index with the KV data, every copy of it, while both are used. each is called with every
 // difference and with the progress as they come (docs/scans.md); its error ends the verification. End.Differences is 0
-// when they agree. An error says that the comparison did not come to its end, whatever was found before. One that cannot
-// begin, as something that it needs is away, is asked for again for a minute: then the error wraps ErrUnavailable and
-// names what is. A server that is busy is asked again until ctx ends.
+// when they agree. An error says that the comparison did not come to its end, whatever was found before. One that
+// cannot begin, as something that it needs is away, is asked for again for a minute: then the error wraps
+// ErrUnavailable and names what is. A server that is busy is asked again until ctx ends.
 func (c *Client) Verify(ctx context.Context, ref string, req VerifyRequest, each func(VerifyLine) error) (VerifyEnd,
 	error) {
 	body, err := json.Marshal(req)

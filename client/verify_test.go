@@ -10,8 +10,9 @@ import (
 	"tidemark/errcode"
 )
 
-// TestVerifyIsAskedForLongEnough: a verification that cannot begin is given up with an error that says who refused it and
-// why, long before its caller does; one that waits for another's end, or for a short while only, is asked for again.
+// TestVerifyIsAskedForLongEnough: a verification that cannot begin is given up with an error that says who refused it
+// and why, long before its caller does; one that waits for another's end, or for a short while only, is asked for
+// again.
 func TestVerifyIsAskedForLongEnough(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

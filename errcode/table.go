@@ -2,8 +2,8 @@ package errcode
 
 import "slices"
 
-// CodeInfo is all there is to know of a code: docs/errors.md, the OpenAPI document, the exit code of the command line and
-// what clients try again come from here.
+// CodeInfo is all there is to know of a code: docs/errors.md, the OpenAPI document, the exit code of the command line
+// and what clients try again come from here.
 type CodeInfo struct {
 	Code    Code   `json:"code"`
 	Status  int    `json:"status"`    // of HTTP

@@ -121,7 +121,8 @@ func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 		}
 		made++
 		if sl := b.find(c.ID); sl != nil && !c.Serves && t.Ref.RollbackID == b.rollbackID &&
-			t.Ref.Generation == b.opt.Generation && (!sl.has || sl.held.Compare(t.Ref) <= 0) { // Shown of a newer one may have come
+			// Shown of a newer one may have come
+			t.Ref.Generation == b.opt.Generation && (!sl.has || sl.held.Compare(t.Ref) <= 0) {
 			sl.held, sl.has, sl.told = t.Ref, true, true
 		}
 	}

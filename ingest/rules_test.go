@@ -29,7 +29,9 @@ func switchOff(names []string) simOffs {
 	for _, n := range names {
 		o[n] = true
 	}
-	if err := planted.Switch(slices.DeleteFunc(slices.Clone(names), func(n string) bool { return simRules[n] != "" })...); err != nil {
+	if err := planted.Switch(slices.DeleteFunc(slices.Clone(names), func(n string) bool {
+		return simRules[n] != ""
+	})...); err != nil {
 		panic(err)
 	}
 	return o
@@ -47,9 +49,9 @@ func ofProduct(names []string) bool {
 	return slices.ContainsFunc(names, func(n string) bool { return simRules[n] == "" })
 }
 
-// needed are rules whose lack the simulation shows within 100 seeds from the one named. Not found by themselves in 3,000
-// seeds, because another rule does the same work there: staleLog, fencePoll, deactivate, sBranch, sRollback, purgeFloor,
-// purgeBegin, purgeSide, aheadFloor. Tables and scripts show those.
+// needed are rules whose lack the simulation shows within 100 seeds from the one named. Not found by themselves in
+// 3,000 seeds, because another rule does the same work there: staleLog, fencePoll, deactivate, sBranch, sRollback,
+// purgeFloor, purgeBegin, purgeSide, aheadFloor. Tables and scripts show those.
 var needed = []struct {
 	rule string
 	from int64

@@ -74,8 +74,8 @@ func (b *Bucket) want(vb int) (Want, bool) {
 	return w, len(w.Copies) > 0
 }
 
-// Defer lets no side stream be wanted for a copy as long as it is to be filled in another way: it is removed then, and added
-// again with what its store holds.
+// Defer lets no side stream be wanted for a copy as long as it is to be filled in another way: it is removed then, and
+// added again with what its store holds.
 func (b *Bucket) Defer(id index.CopyID, yes bool) {
 	if sl := b.find(id); sl != nil {
 		sl.later = yes

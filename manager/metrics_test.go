@@ -36,15 +36,16 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// TestFollowerDiskIsVisible: a follower whose log cannot be written is not ready and says why, the leader's status shows
-// it, writes go on, and all is well when its disk is.
+// TestFollowerDiskIsVisible: a follower whose log cannot be written is not ready and says why, the leader's status
+// shows it, writes go on, and all is well when its disk is.
 func TestFollowerDiskIsVisible(t *testing.T) {
 	c := newTrio(t)
 	f := c.follower()
 	f.full.Store(true)
 	c.until("the follower says what is wrong", func() bool {
 		began := time.Now()
-		if status, _, body := c.call(c.nodes[c.leader()], "POST", "/v1/statements", statement("DROP INDEX IF EXISTS n ON b"), nil); status != 202 {
+		if status, _, body := c.call(c.nodes[c.leader()], "POST", "/v1/statements", statement("DROP INDEX IF EXISTS n ON b"),
+			nil); status != 202 {
 			t.Errorf("a write while a follower's disk is full: %d %s", status, body)
 		}
 		if took := time.Since(began); took > patience/2 {

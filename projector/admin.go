@@ -296,7 +296,8 @@ func (p *Projector) positions(ctx context.Context, bucket string, conn feed.Feed
 			return nil
 		}
 	}
-	return rpc.Refuse(errcode.KVUnavailable, "KV of bucket %q changes the branches of its vbuckets too fast: ask again", bucket)
+	return rpc.Refuse(errcode.KVUnavailable, "KV of bucket %q changes the branches of its vbuckets too fast: ask again",
+		bucket)
 }
 
 // branches notes the branch of each stream that is not known to have ended.

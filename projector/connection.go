@@ -45,8 +45,9 @@ func (b *bucket) connect(ctx context.Context) (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{b: b, feed: f, xattrs: xattrs, before: before, drained: make(chan struct{}), streams: map[feed.StreamID]*stream{},
-		newest: make([]*stream, len(b.streams))}
+	c := &connection{b: b, feed: f, xattrs: xattrs, before: before, drained: make(chan struct{}),
+		streams: map[feed.StreamID]*stream{},
+		newest:  make([]*stream, len(b.streams))}
 	for n := range b.p.cfg.Workers {
 		w := &worker{conn: c, number: n, of: b.p.cfg.Workers, blocks: make(chan *feed.Block, workerQueue),
 			kicked:  make(chan struct{}, 1),

@@ -73,11 +73,11 @@ func kvProblem(bucket string, err error) error {
 		return rpc.Refuse(errcode.BucketNotInKV, "bucket %q does not exist in the KV store, or its user may not read it: %v",
 			bucket, err)
 	case errors.Is(err, feed.ErrAuth):
-		return rpc.Refuse(errcode.KVUnavailable, "the KV store refuses the projector's user; check --kv-user and --kv-password-file: %v",
-			err)
+		return rpc.Refuse(errcode.KVUnavailable, "the KV store refuses the projector's user; check --kv-user and "+
+			"--kv-password-file: %v", err)
 	case errors.Is(err, feed.ErrNotSupported), errors.Is(err, mcbp.ErrNoVBuckets):
-		return rpc.Refuse(errcode.KVUnavailable, "the KV node of bucket %q is no engine that can be streamed from, or is too old: %v",
-			bucket, err)
+		return rpc.Refuse(errcode.KVUnavailable, "the KV node of bucket %q is no engine that can be streamed from, or is "+
+			"too old: %v", bucket, err)
 	}
 	return rpc.Refuse(errcode.KVUnavailable, "KV of bucket %q cannot be asked now: %v", bucket, err)
 }

@@ -117,8 +117,8 @@ func TestARequestForSeveralBuckets(t *testing.T) {
 	req.Buckets = append(req.Buckets, wire.StreamBucket{Bucket: "nowhere", BucketUUID: testUUID,
 		Restart: req.Buckets[0].Restart})
 	reply, err := w.client.Streams(context.Background(), w.url, req)
-	if err != nil || reply.Buckets[0].Results[0].Outcome != wire.StartBegun || reply.Buckets[1].Code != errcode.BucketNotInKV ||
-		len(reply.Buckets[1].Results) != 0 {
+	if err != nil || reply.Buckets[0].Results[0].Outcome != wire.StartBegun ||
+		reply.Buckets[1].Code != errcode.BucketNotInKV || len(reply.Buckets[1].Results) != 0 {
 		t.Errorf("%+v, %v", reply, err)
 	}
 	req.Fence, req.Buckets = w.fence(), req.Buckets[1:]

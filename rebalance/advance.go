@@ -17,8 +17,8 @@ type Seen struct {
 	Lacks string
 	// Allocated: the host of the new copy has made it, and the state says so.
 	Allocated bool
-	// Whole: the new copy is, on a node that is active, exact at a stability timestamp of the bucket's present generation and rollback; or the index
-	// has nothing that could be missing in it, as it is not built.
+	// Whole: the new copy is, on a node that is active, exact at a stability timestamp of the bucket's present generation
+	// and rollback; or the index has nothing that could be missing in it, as it is not built.
 	Whole bool
 	// Away is for how long the node that it goes to has not been heard, in milliseconds, 0 when it lives.
 	Away int64

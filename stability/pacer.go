@@ -26,8 +26,9 @@ const (
 	HurrySettled
 )
 
-// DefaultPacer allows 5 commands per second, of 256 KiB each. While a scan waits the next one follows 5 ms after the last
-// if every indexer has made that, else after 50 ms: promotions come as fast as the indexers make them, and no faster.
+// DefaultPacer allows 5 commands per second, of 256 KiB each. While a scan waits the next one follows 5 ms after the
+// last if every indexer has made that, else after 50 ms: promotions come as fast as the indexers make them, and no
+// faster.
 func DefaultPacer() Pacer {
 	return Pacer{Normal: 200 * time.Millisecond, Hurried: 50 * time.Millisecond, Settled: 5 * time.Millisecond,
 		MaxBytes: 256 << 10}

@@ -11,8 +11,8 @@ import (
 // AlterIndex changes where an index may lie, or how many replicas it has. New copies are filled from KV beside those
 // there are; copies of dropped replicas leave, and the replicas that stay are numbered anew, in their order.
 // Rejections: UnknownIndex, CASMismatch, StateMismatch unless the index is READY or waits for BUILD INDEX,
-// RebalanceIsRunning while slices of it change their place, InvalidArgument, StateMismatch where no copy of a slice that
-// has been made would stay, and those of placements.
+// RebalanceIsRunning while slices of it change their place, InvalidArgument, StateMismatch where no copy of a slice
+// that has been made would stay, and those of placements.
 type AlterIndex struct {
 	ID index.ID
 	// IfMatch, unless 0, must be the definition's ModifiedCAS.
@@ -87,17 +87,17 @@ func (c *AlterIndex) admit(t *tx, x *Index) *Rejection {
 	f := &x.Definition
 	switch {
 	case c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS:
-		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name,
-			f.ModifiedCAS, c.IfMatch)
+		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID,
+			f.Name, f.ModifiedCAS, c.IfMatch)
 	case f.State != index.Maintenance && !x.Waits():
 		return reject(errcode.StateMismatch, "index %d (%s) is in state %s; wait until it is ready", f.ID, f.Name, f.State)
 	case len(t.s.RebalancesOf(f.ID)) > 0:
-		return reject(errcode.RebalanceRunning, "slices of index %d (%s) are changing their place; wait for the end of that, or "+
-			"cancel it", f.ID, f.Name)
+		return reject(errcode.RebalanceRunning, "slices of index %d (%s) are changing their place; wait for the end "+
+			"of that, or cancel it", f.ID, f.Name)
 	case int(f.Replicas)-len(c.Drop) < 0 || len(c.Drop) > 0 && (int(f.Replicas)-len(c.Drop) != int(c.Replicas) ||
 		len(c.Add) > 0):
-		return reject(errcode.InvalidArgument, "index %d (%s) has %d replicas; %d cannot be dropped so that %d stay", f.ID, f.Name,
-			f.Replicas, len(c.Drop), c.Replicas)
+		return reject(errcode.InvalidArgument, "index %d (%s) has %d replicas; %d cannot be dropped so that %d stay", f.ID,
+			f.Name, f.Replicas, len(c.Drop), c.Replicas)
 	}
 	for i, r := range c.Drop {
 		if uint8(r) > f.Replicas || i > 0 && r <= c.Drop[i-1] {
@@ -140,8 +140,8 @@ func (c *AlterIndex) keeps(x *Index) *Rejection {
 		}
 	}
 	if at := slices.Index(made, false); at >= 0 {
-		return reject(errcode.StateMismatch, "index %d (%s) would have no copy of slice %d that has been made; wait until the other "+
-			"replicas are there", x.Definition.ID, x.Definition.Name, at)
+		return reject(errcode.StateMismatch, "index %d (%s) would have no copy of slice %d that has been made; wait "+
+			"until the other replicas are there", x.Definition.ID, x.Definition.Name, at)
 	}
 	return nil
 }

@@ -90,10 +90,12 @@ type ownership struct {
 // mean something, and users wait for the end of a restore.
 func (t *tx) admit(c *Command) *Rejection {
 	if t.s.staging != nil && c.waitsForRestore() {
-		return reject(errcode.Restoring, "the cluster is being restored from a backup; nothing was done: try again when it is over")
+		return reject(errcode.Restoring, "the cluster is being restored from a backup; nothing was done: try again "+
+			"when it is over")
 	}
 	if need := RequiredFormat(c); need > t.s.formatLevel {
-		return reject(errcode.FormatNotAllowed, "it needs format level %d, the cluster is at %d; finalize the upgrade first", need,
+		return reject(errcode.FormatNotAllowed,
+			"it needs format level %d, the cluster is at %d; finalize the upgrade first", need,
 			t.s.formatLevel)
 	}
 	if t.s.clusterID != "" {
@@ -195,8 +197,8 @@ func (t *tx) bucket(name string, generation uint64) (*Bucket, *Rejection) {
 	case b.Gone:
 		return nil, reject(errcode.BucketGone, "bucket %q (uuid %s) was deleted", name, b.UUID)
 	case generation != 0 && generation != b.Generation:
-		return nil, reject(errcode.GenerationMismatch, "bucket %q is of generation %d, the command was made for %d; decide again "+
-			"from the present state",
+		return nil, reject(errcode.GenerationMismatch, "bucket %q is of generation %d, the command was made for %d; "+
+			"decide again from the present state",
 			name, b.Generation, generation)
 	}
 	return b, nil

@@ -32,7 +32,8 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 		return rejection
 	}
 	if c.VBuckets < 1 || c.VBuckets > timestamp.MaxVBuckets {
-		return reject(errcode.InvalidArgument, "bucket %q has %d vbuckets; want 1 to %d", c.Name, c.VBuckets, timestamp.MaxVBuckets)
+		return reject(errcode.InvalidArgument, "bucket %q has %d vbuckets; want 1 to %d", c.Name, c.VBuckets,
+			timestamp.MaxVBuckets)
 	}
 	old := t.s.Bucket(c.Name)
 	generation := t.s.passed.generation + 1
@@ -40,8 +41,8 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 		t.result.Number = old.Generation
 		if old.UUID == c.UUID && !old.Gone {
 			if old.VBuckets != c.VBuckets {
-				return reject(errcode.InvalidArgument, "bucket %q has %d vbuckets; %d of the same uuid cannot be", c.Name, old.VBuckets,
-					c.VBuckets)
+				return reject(errcode.InvalidArgument, "bucket %q has %d vbuckets; %d of the same uuid cannot be", c.Name,
+					old.VBuckets, c.VBuckets)
 			}
 			return nil
 		}
@@ -127,8 +128,8 @@ func (c *AdvanceStability) apply(t *tx) *Rejection {
 		size += len(c.Buckets[i].Stability) + len(c.Buckets[i].Mutation)
 	}
 	if size > MaxStabilityBytes {
-		return reject(errcode.LimitExceeded, "stability timestamps of %d bytes in one command; at most %d: promote fewer buckets "+
-			"at a time", size, MaxStabilityBytes)
+		return reject(errcode.LimitExceeded, "stability timestamps of %d bytes in one command; at most %d: promote "+
+			"fewer buckets at a time", size, MaxStabilityBytes)
 	}
 	var first *Rejection
 	for i := range c.Buckets {
@@ -166,7 +167,8 @@ func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
 			a.Bucket, old.lastRollback(), old.step(), a.RollbackID)
 	}
 	if a.Number != old.Stability.Number+1 {
-		return nil, reject(errcode.StabilityNotMonotone, "bucket %q: promotion %d after %d", a.Bucket, a.Number, old.Stability.Number)
+		return nil, reject(errcode.StabilityNotMonotone, "bucket %q: promotion %d after %d", a.Bucket, a.Number,
+			old.Stability.Number)
 	}
 	stability, rest, err := timestamp.ApplyDeltaShared(a.Stability, old.Stability.Vector)
 	if err != nil || len(rest) > 0 {
@@ -175,12 +177,13 @@ func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
 	}
 	mutation, rest, err := timestamp.ApplyDeltaShared(a.Mutation, old.MutationTimestamp)
 	if err != nil || len(rest) > 0 {
-		return nil, reject(errcode.InvalidArgument, "bucket %q: mutation timestamp: %v, %d bytes left over", a.Bucket, err, len(rest))
+		return nil, reject(errcode.InvalidArgument, "bucket %q: mutation timestamp: %v, %d bytes left over", a.Bucket, err,
+			len(rest))
 	}
 	for v, s := range stability.Seqnos {
 		if s < old.Stability.Vector.Seqnos[v] {
-			return nil, reject(errcode.StabilityNotMonotone, "bucket %q vbucket %d: %d is below the present %d; only a rollback goes "+
-				"back",
+			return nil, reject(errcode.StabilityNotMonotone, "bucket %q vbucket %d: %d is below the present %d; only a "+
+				"rollback goes back",
 				a.Bucket, v, s, old.Stability.Vector.Seqnos[v])
 		}
 	}
@@ -221,8 +224,8 @@ func (b *Bucket) mergeLogs(logs []timestamp.FailoverLog, revisions []timestamp.M
 				b.VBuckets)
 		}
 		if l.Revision.Compare(revisions[v]) < 0 {
-			return false, reject(errcode.StaleRevision, "bucket %q vbucket %d: a failover log of map revision %d.%d, that of %d.%d is "+
-				"known",
+			return false, reject(errcode.StaleRevision, "bucket %q vbucket %d: a failover log of map revision %d.%d, that "+
+				"of %d.%d is known",
 				b.Name, v, l.Revision.Epoch, l.Revision.Rev, revisions[v].Epoch, revisions[v].Rev)
 		}
 		changed = changed || !l.Log.Equal(logs[v]) || l.Revision != revisions[v]
@@ -264,8 +267,8 @@ func (c *SetRollbackStep) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if old.step() != c.From {
-		return reject(errcode.StepMismatch, "bucket %q: the rollback is in step %s, the command expects %s", c.Bucket, old.step(),
-			c.From)
+		return reject(errcode.StepMismatch, "bucket %q: the rollback is in step %s, the command expects %s", c.Bucket,
+			old.step(), c.From)
 	}
 	if c.ID != old.lastRollback() {
 		return reject(errcode.RollbackMismatch, "bucket %q is at rollback %d, the command was made for %d", c.Bucket,
@@ -289,12 +292,12 @@ func (c *RollbackLogs) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if old.step() != Started {
-		return reject(errcode.StepMismatch, "bucket %q: the rollback is in step %s; it takes failover logs in step %s", c.Bucket,
-			old.step(), Started)
+		return reject(errcode.StepMismatch, "bucket %q: the rollback is in step %s; it takes failover logs in step %s",
+			c.Bucket, old.step(), Started)
 	}
 	if c.ID != old.Rollback.ID {
-		return reject(errcode.RollbackMismatch, "bucket %q is at rollback %d, the command was made for %d", c.Bucket, old.Rollback.ID,
-			c.ID)
+		return reject(errcode.RollbackMismatch, "bucket %q is at rollback %d, the command was made for %d", c.Bucket,
+			old.Rollback.ID, c.ID)
 	}
 	b, r := *old, *old.Rollback
 	r.Logs, r.Revisions = slices.Clone(r.Logs), slices.Clone(r.Revisions)
@@ -369,8 +372,8 @@ func (b *Bucket) finishRollback(c *SetRollbackStep) *Rejection {
 			c.Stability.Len(), b.VBuckets)
 	}
 	if !b.Stability.Vector.Covers(c.Stability) {
-		return reject(errcode.StabilityNotMonotone, "bucket %q: a rollback may not end above the stability timestamp that it began "+
-			"with", b.Name)
+		return reject(errcode.StabilityNotMonotone, "bucket %q: a rollback may not end above the stability timestamp "+
+			"that it began with", b.Name)
 	}
 	s := b.Stability
 	s.Number++

@@ -48,8 +48,8 @@ func (c *RegisterManager) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if level := t.s.formatLevel; level > 1 && c.Manager.FormatLevel < level {
-		return reject(errcode.FormatNotAllowed, "manager %s knows format levels up to %d, the cluster is at %d; install a newer "+
-			"version of tidemark on it",
+		return reject(errcode.FormatNotAllowed, "manager %s knows format levels up to %d, the cluster is at %d; "+
+			"install a newer version of tidemark on it",
 			c.Manager.ID, c.Manager.FormatLevel, level)
 	}
 	t.registerManager(c.Manager)
@@ -113,8 +113,8 @@ func (c *RegisterIndexer) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if t.s.Removed(i.UUID) {
-		return reject(errcode.NodeRemoved, "indexer %s was removed from the cluster; wipe its data folder, it then joins as a new "+
-			"one", i.UUID)
+		return reject(errcode.NodeRemoved, "indexer %s was removed from the cluster; wipe its data folder, it then "+
+			"joins as a new one", i.UUID)
 	}
 	if old := t.s.IndexerByUUID(i.UUID); old != nil {
 		i.Node, i.ModifiedCAS, i.Evicting, t.result.Node = old.Node, old.ModifiedCAS, old.Evicting, old.Node
@@ -184,7 +184,8 @@ func (c *RemoveIndexer) apply(t *tx) *Rejection {
 		return reject(errcode.UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
 	}
 	if held := t.s.nodesWithCopies(); held[c.Node] {
-		return reject(errcode.NodeInUse, "indexer %d (%s) still has copies of indexes; move or drop them first", c.Node, i.Name)
+		return reject(errcode.NodeInUse, "indexer %d (%s) still has copies of indexes; move or drop them first", c.Node,
+			i.Name)
 	}
 	own(&t.s.indexers, &t.owned.indexers).Delete(c.Node)
 	own(&t.s.nodes, &t.owned.nodes).Delete(c.UUID)
@@ -197,8 +198,8 @@ func (c *RemoveIndexer) apply(t *tx) *Rejection {
 
 func (c *SetFormatLevel) apply(t *tx) *Rejection {
 	if c.Level < t.s.formatLevel || c.Level > FormatLevel {
-		return reject(errcode.FormatNotAllowed, "format level %d; the cluster is at %d, a level never falls, and one that is not "+
-			"known cannot be set", c.Level, t.s.formatLevel)
+		return reject(errcode.FormatNotAllowed, "format level %d; the cluster is at %d, a level never falls, and one "+
+			"that is not known cannot be set", c.Level, t.s.formatLevel)
 	}
 	if c.Level == t.s.formatLevel {
 		return nil
@@ -212,8 +213,8 @@ func (c *SetFormatLevel) apply(t *tx) *Rejection {
 func (c *SetLimits) apply(t *tx) *Rejection {
 	l := c.Limits.withDefaults()
 	if l.LedgerMaxAgeMS < l.LedgerMinAgeMS || l.LedgerMinAgeMS < 0 {
-		return reject(errcode.InvalidArgument, "requests are remembered at most %d ms and at least %d ms; the first must not be "+
-			"smaller", l.LedgerMaxAgeMS, l.LedgerMinAgeMS)
+		return reject(errcode.InvalidArgument, "requests are remembered at most %d ms and at least %d ms; the first "+
+			"must not be smaller", l.LedgerMaxAgeMS, l.LedgerMinAgeMS)
 	}
 	if l == t.s.limits {
 		return nil
@@ -308,8 +309,8 @@ func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []part
 	seen, onNode := make(map[place]int, len(copies)), make(map[place]bool, len(copies))
 	for _, c := range copies {
 		if c.Slice >= index.SliceID(l.Partitions) || uint8(c.Replica) > replicas && c.State != partition.Leaving {
-			return reject(errcode.PlacementInconsistent, "slice %d of replica %d; the index has %d slices and replicas 0 to %d", c.Slice,
-				c.Replica, l.Partitions, replicas)
+			return reject(errcode.PlacementInconsistent, "slice %d of replica %d; the index has %d slices and replicas 0 to %d",
+				c.Slice, c.Replica, l.Partitions, replicas)
 		}
 		if s.Indexer(c.Node) == nil {
 			return reject(errcode.UnknownNode, "slice %d is placed on node %d, which is not registered", c.Slice, c.Node)

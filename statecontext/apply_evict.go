@@ -77,8 +77,8 @@ func (c *EvictIndexer) apply(t *tx) *Rejection {
 	case old.Evicting:
 		return nil
 	case c.Revision != t.s.revision:
-		return reject(errcode.StaleRevision, "indexer %d (%s) was to be removed at definitions revision %d, it is %d; decide again",
-			c.Node, old.Name, c.Revision, t.s.revision)
+		return reject(errcode.StaleRevision, "indexer %d (%s) was to be removed at definitions revision %d, it is %d; "+
+			"decide again", c.Node, old.Name, c.Revision, t.s.revision)
 	}
 	i := *old
 	i.Evicting, i.ModifiedCAS = true, t.cas
@@ -112,8 +112,8 @@ func (t *tx) evict(node index.NodeID, e Eviction) *Rejection {
 	x := *p
 	f := &x.Definition
 	if e.IfTopology != x.TopologyCAS {
-		return reject(errcode.CASMismatch, "the topology of index %d (%s) was modified at cas %d, the command was made for %d", f.ID,
-			f.Name, x.TopologyCAS, e.IfTopology)
+		return reject(errcode.CASMismatch, "the topology of index %d (%s) was modified at cas %d, the command was "+
+			"made for %d", f.ID, f.Name, x.TopologyCAS, e.IfTopology)
 	}
 	kept := slices.DeleteFunc(slices.Clone(x.Topology.Copies), func(o partition.Copy) bool { return o.Node == node })
 	if len(kept) == len(x.Topology.Copies) {
@@ -140,7 +140,8 @@ func (t *tx) evict(node index.NodeID, e Eviction) *Rejection {
 func (s *State) checkNew(add []Placement) *Rejection {
 	for _, p := range add {
 		if i := s.Indexer(p.Node); i != nil && i.Evicting {
-			return reject(errcode.UnknownNode, "slice %d is placed on node %d (%s), which is being removed", p.Slice, p.Node, i.Name)
+			return reject(errcode.UnknownNode, "slice %d is placed on node %d (%s), which is being removed", p.Slice, p.Node,
+				i.Name)
 		}
 	}
 	return nil

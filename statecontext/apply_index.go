@@ -23,12 +23,12 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 		if c.IfNotExists {
 			return nil
 		}
-		return reject(errcode.NameExists, "bucket %q has an index %q already (id %d, %s); drop it first or choose another name",
-			f.Bucket, f.Name, old.Definition.ID, old.Definition.State)
+		return reject(errcode.NameExists, "bucket %q has an index %q already (id %d, %s); drop it first or choose "+
+			"another name", f.Bucket, f.Name, old.Definition.ID, old.Definition.State)
 	}
 	if f.BucketUUID != b.UUID {
-		return reject(errcode.BucketGone, "the definition was made for bucket %q of uuid %q, the bucket is %q by now", f.Bucket,
-			f.BucketUUID, b.UUID)
+		return reject(errcode.BucketGone, "the definition was made for bucket %q of uuid %q, the bucket is %q by now",
+			f.Bucket, f.BucketUUID, b.UUID)
 	}
 	if rejection := t.s.checkCounts(&f); rejection != nil {
 		return rejection
@@ -40,7 +40,8 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 		return reject(errcode.InvalidArgument, "%v", err)
 	}
 	if c.Layout.Partitions != f.Partitions {
-		return reject(errcode.InvalidArgument, "the definition has %d partitions, the layout %d", f.Partitions, c.Layout.Partitions)
+		return reject(errcode.InvalidArgument, "the definition has %d partitions, the layout %d", f.Partitions,
+			c.Layout.Partitions)
 	}
 	if c.Layout.ByKey() == f.PartitionBy.IsZero() || len(c.Layout.Desc) > len(f.Keys) {
 		return reject(errcode.InvalidArgument, "the definition has %d keys and is partitioned by %q, the layout is %s of %v",
@@ -56,8 +57,8 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if want := int(f.Partitions) * (int(f.Replicas) + 1); len(c.Placement) != want {
-		return reject(errcode.PlacementInconsistent, "%d copies are placed; %d slices with %d replicas need %d", len(c.Placement),
-			f.Partitions, f.Replicas, want)
+		return reject(errcode.PlacementInconsistent, "%d copies are placed; %d slices with %d replicas need %d",
+			len(c.Placement), f.Partitions, f.Replicas, want)
 	}
 	f.ID, f.State, f.Reason, f.CreatedMS = id, index.Pending, "", t.calendar(f.CreatedMS)
 	t.s.nextIndexID++
@@ -100,8 +101,8 @@ func (t *tx) checkDefinition(f *index.Definition) *Rejection {
 		return reject(errcode.LimitExceeded, "%d key expressions; at most %d", len(f.Keys), l.KeyExpressions)
 	}
 	if f.IsPrimary != (len(f.Keys) == 0) {
-		return reject(errcode.InvalidArgument, "a primary index has no key expressions and every other index at least one; this "+
-			"one has %d", len(f.Keys))
+		return reject(errcode.InvalidArgument, "a primary index has no key expressions and every other index at "+
+			"least one; this one has %d", len(f.Keys))
 	}
 	if len(f.Nodes) > int(index.MaxNodeID)+1 {
 		return reject(errcode.LimitExceeded, "%d nodes named; at most %d", len(f.Nodes), int(index.MaxNodeID)+1)
@@ -124,8 +125,8 @@ func (c *BuildIndexes) apply(t *tx) *Rejection {
 			return rejection
 		}
 		if f := &x.Definition; c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS {
-			return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name,
-				f.ModifiedCAS, c.IfMatch)
+			return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again",
+				f.ID, f.Name, f.ModifiedCAS, c.IfMatch)
 		}
 		if rejection := t.build(*x, c.Rules); rejection != nil {
 			return rejection
@@ -186,8 +187,8 @@ func (c *DropIndex) apply(t *tx) *Rejection {
 		return nil
 	}
 	if c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS {
-		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name,
-			f.ModifiedCAS, c.IfMatch)
+		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID,
+			f.Name, f.ModifiedCAS, c.IfMatch)
 	}
 	if x.Waits() { // no host has ever been told of it
 		own(&t.s.names, &t.owned.names).Delete(nameKey(f.Bucket, f.Name))
@@ -212,7 +213,8 @@ func (c *SetIndexState) apply(t *tx) *Rejection {
 	x := *p
 	f := &x.Definition
 	if f.State != c.From {
-		return reject(errcode.StateMismatch, "index %d (%s) is in state %s, the command expects %s", f.ID, f.Name, f.State, c.From)
+		return reject(errcode.StateMismatch, "index %d (%s) is in state %s, the command expects %s", f.ID, f.Name, f.State,
+			c.From)
 	}
 	if c.To == index.Dropping || c.From == c.To {
 		return reject(errcode.IllegalTransition, "index %d (%s): from %s to %s", f.ID, f.Name, c.From, c.To)
@@ -226,11 +228,12 @@ func (c *SetIndexState) apply(t *tx) *Rejection {
 			return rejection
 		}
 		if f.BucketUUID != b.UUID {
-			return reject(errcode.BucketGone, "index %d (%s) is of an older bucket %q; BUILD makes it anew", f.ID, f.Name, f.Bucket)
+			return reject(errcode.BucketGone, "index %d (%s) is of an older bucket %q; BUILD makes it anew", f.ID, f.Name,
+				f.Bucket)
 		}
 		if c.Guard.Generation != 0 && (c.Guard.RollbackID != b.Stability.RollbackID || b.Rollback != nil) {
-			return reject(errcode.RollbackMismatch, "bucket %q was or is being rolled back (id %d); the command was made at rollback %d",
-				f.Bucket, b.lastRollback(), c.Guard.RollbackID)
+			return reject(errcode.RollbackMismatch, "bucket %q was or is being rolled back (id %d); the command was made at "+
+				"rollback %d", f.Bucket, b.lastRollback(), c.Guard.RollbackID)
 		}
 	}
 	f.State, f.Reason = c.To, ""
@@ -266,8 +269,8 @@ func (c *SetCopyStates) apply(t *tx) *Rejection {
 			return reject(errcode.UnknownCopy, "index %d (%s) has no copy %d", x.Definition.ID, x.Definition.Name, h.Copy)
 		}
 		if c.Revision < x.PlacedCAS {
-			return reject(errcode.StaleRevision, "copies of index %d (%s) were placed at revision %d, the report was made under %d",
-				x.Definition.ID, x.Definition.Name, x.PlacedCAS, c.Revision)
+			return reject(errcode.StaleRevision, "copies of index %d (%s) were placed at revision %d, the report was "+
+				"made under %d", x.Definition.ID, x.Definition.Name, x.PlacedCAS, c.Revision)
 		}
 		from := x.Topology.Copies[at].State
 		switch {
@@ -282,8 +285,8 @@ func (c *SetCopyStates) apply(t *tx) *Rejection {
 		x.Topology.Copies[at].State = h.State
 		if h.State == partition.Leaving {
 			if from == partition.Allocated && !hasPeer(x.Topology.Copies, at) {
-				return reject(errcode.PlacementInconsistent, "copy %d is the only one of slice %d, replica %d that is allocated; another "+
-					"one has to be in first",
+				return reject(errcode.PlacementInconsistent, "copy %d is the only one of slice %d, replica %d that is "+
+					"allocated; another one has to be in first",
 					h.Copy, x.Topology.Copies[at].Slice, x.Topology.Copies[at].Replica)
 			}
 			if rejection := t.s.checkPlacement(x.Topology.Layout, x.Definition.Replicas, x.Topology.Copies); rejection != nil {
@@ -314,8 +317,8 @@ func (c *PlaceCopies) apply(t *tx) *Rejection {
 		return reject(errcode.StateMismatch, "index %d (%s) is being dropped", f.ID, f.Name)
 	}
 	if c.IfTopology != 0 && c.IfTopology != x.TopologyCAS {
-		return reject(errcode.CASMismatch, "the topology of index %d (%s) was modified at cas %d, the command was made for %d", f.ID,
-			f.Name, x.TopologyCAS, c.IfTopology)
+		return reject(errcode.CASMismatch, "the topology of index %d (%s) was modified at cas %d, the command was "+
+			"made for %d", f.ID, f.Name, x.TopologyCAS, c.IfTopology)
 	}
 	kept := slices.DeleteFunc(slices.Clone(x.Topology.Copies),
 		func(o partition.Copy) bool { return slices.Contains(c.Remove, o.ID) })
@@ -346,7 +349,8 @@ func (c *RemoveIndex) apply(t *tx) *Rejection {
 	}
 	f := &x.Definition
 	if f.State != index.Dropping {
-		return reject(errcode.StateMismatch, "index %d (%s) is in state %s; only one that is being dropped can be removed", f.ID,
+		return reject(errcode.StateMismatch,
+			"index %d (%s) is in state %s; only one that is being dropped can be removed", f.ID,
 			f.Name, f.State)
 	}
 	t.removeIndex(x)

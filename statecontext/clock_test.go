@@ -65,10 +65,10 @@ func (e *eras) term(step func(fromMS, toMS, stampedMS int64)) {
 	}
 }
 
-// paces runs many terms and returns the first fault: the state's time goes on as time passes, idle or not, whoever leads,
-// and from no stamp to the next any faster, but for a millisecond that each term adds: what it was behind is not made
-// up for. What it may be behind is what passed between a stamp and its application, and, with restarts of all, what
-// passed since the last stamp.
+// paces runs many terms and returns the first fault: the state's time goes on as time passes, idle or not, whoever
+// leads, and from no stamp to the next any faster, but for a millisecond that each term adds: what it was behind is not
+// made up for. What it may be behind is what passed between a stamp and its application, and, with restarts of all,
+// what passed since the last stamp.
 func paces(seed int64, naive, restarts bool) (fault string) {
 	e := newEras(seed)
 	e.naive = naive

@@ -107,9 +107,10 @@ func (s *State) Outcome(r *Request) (out Result, known bool) { return s.recall(r
 // recall returns the outcome of a request that is known, or refuses one whose body is another.
 func (s *State) recall(r *Request) (Result, bool) {
 	if len(r.Principal) > MaxKeyBytes || len(r.Key) > MaxKeyBytes || r.Key == "" {
-		return Result{CAS: s.cas, Rejection: reject(errcode.InvalidArgument, "idempotency key of %d and principal of %d bytes; "+
-			"want 1 to %d and at most %d",
-			len(r.Key), len(r.Principal), MaxKeyBytes, MaxKeyBytes)}, true
+		return Result{CAS: s.cas,
+			Rejection: reject(errcode.InvalidArgument, "idempotency key of %d and principal of %d bytes; "+
+				"want 1 to %d and at most %d",
+				len(r.Key), len(r.Principal), MaxKeyBytes, MaxKeyBytes)}, true
 	}
 	e, ok := s.ledger.entries.Get(requestKey(r))
 	if !ok || s.timeMS-e.timeMS >= s.limits.LedgerMaxAgeMS {
@@ -166,8 +167,8 @@ func (s *State) makeRoom(c *Command) *Rejection {
 			return nil
 		}
 		if old := s.timeMS - e.timeMS; old < s.limits.LedgerMinAgeMS {
-			return reject(errcode.LedgerFull, "%d requests are remembered, %d of them of %q, and there is room for no more of these: "+
-				"the oldest that may go is %d s old; "+
+			return reject(errcode.LedgerFull, "%d requests are remembered, %d of them of %q, and there is room for no "+
+				"more of these: the oldest that may go is %d s old; "+
 				"none is forgotten before %d s: try again later", s.ledger.len(), own, principal, old/1000,
 				s.limits.LedgerMinAgeMS/1000)
 		}

@@ -181,8 +181,8 @@ func (s *State) WithinLimits(f *index.Definition) *Rejection {
 	}
 	for _, row := range s.limits.Table() {
 		if n, ok := need[row.Name]; ok && n.value > row.Value {
-			return reject(errcode.LimitExceeded, "%d %s; the limit %s is %d: tidemark cluster limits %s=N (or PATCH /v1/limits) "+
-				"raises it, to at most %d",
+			return reject(errcode.LimitExceeded, "%d %s; the limit %s is %d: tidemark cluster limits %s=N (or PATCH "+
+				"/v1/limits) raises it, to at most %d",
 				n.value, n.what, row.Name, row.Value, row.Name, row.Most)
 		}
 	}

@@ -39,7 +39,9 @@ func TestPassingRejectionsAreForgotten(t *testing.T) {
 			n := upgraded(t)
 			n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 1})
 			return n
-		}, errcode.Restoring, func(n *node) { n.must(&AbortRestore{}) }, &BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 1}},
+		}, errcode.Restoring, func(n *node) {
+			n.must(&AbortRestore{})
+		}, &BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 1}},
 		{"an older format", func(t testing.TB) *node { return cluster(t) }, errcode.FormatNotAllowed, func(n *node) {
 			n.must(&SetFormatLevel{Level: FormatLevel})
 		}, byLevel},

@@ -99,8 +99,8 @@ type StartRebalance struct {
 // StepRebalance moves one step of the rebalance on. Which fields count depends on To:
 //   - RebalancePending places the new copy,
 //   - RebalanceCatchup wants it allocated, under the definitions revision that its host reported,
-//   - RebalanceDone takes the old copy out of the topology; that the new one is whole is the coordinator's to know. It is
-//     refused where the new one may not stay so: its node is being removed, or its bucket is being rolled back,
+//   - RebalanceDone takes the old copy out of the topology; that the new one is whole is the coordinator's to know. It
+//     is refused where the new one may not stay so: its node is being removed, or its bucket is being rolled back,
 //   - RebalanceGivenUp forgets the new copy.
 //
 // Rejections: UnknownRebalance, StepMismatch, UnknownIndex, UnknownCopy, StateMismatch, and those of placements.
@@ -265,11 +265,12 @@ func (t *tx) setStep(y partition.Rebalance) {
 
 func (c *StartRebalance) apply(t *tx) *Rejection {
 	if r := t.s.RebalanceUnderWay(); r != nil {
-		return reject(errcode.RebalanceRunning, "rebalance %d (%s) is %s; wait for its end, or cancel it", r.ID, r.Cause, r.Phase)
+		return reject(errcode.RebalanceRunning, "rebalance %d (%s) is %s; wait for its end, or cancel it", r.ID, r.Cause,
+			r.Phase)
 	}
 	if len(c.Steps) == 0 || len(c.Steps) > MaxRebalanceSteps || c.Sends == 0 || c.Receives == 0 {
-		return reject(errcode.InvalidArgument, "a rebalance of %d steps with %d sends and %d receives at a time; want 1 to %d "+
-			"steps, and at least 1 of each",
+		return reject(errcode.InvalidArgument, "a rebalance of %d steps with %d sends and %d receives at a time; "+
+			"want 1 to %d steps, and at least 1 of each",
 			len(c.Steps), c.Sends, c.Receives, MaxRebalanceSteps)
 	}
 	if rejection := checkText("cause of a rebalance", c.Cause, maxCauseBytes); rejection != nil {
@@ -292,8 +293,8 @@ func (c *StartRebalance) apply(t *tx) *Rejection {
 		}
 		a, b := place{y.Index, y.Slice, uint16(y.Dst.Node)}, place{y.Index, y.Slice, 0x100 | uint16(y.Replica)}
 		if seen[a] || seen[b] {
-			return reject(errcode.InvalidArgument, "two steps put slice %d of index %d on node %d, or concern its replica %d", y.Slice,
-				y.Index, y.Dst.Node, y.Replica)
+			return reject(errcode.InvalidArgument, "two steps put slice %d of index %d on node %d, or concern its replica %d",
+				y.Slice, y.Index, y.Dst.Node, y.Replica)
 		}
 		seen[a], seen[b] = true, true
 		r.Bytes += min(y.Bytes, math.MaxUint64-r.Bytes)
@@ -334,18 +335,18 @@ func (s *State) fits(y *partition.Rebalance) *Rejection {
 		}
 		switch {
 		case o.Node == y.Dst.Node:
-			return reject(errcode.StalePlan, "index %d (%s): node %d has a copy of slice %d already", y.Index, x.Definition.Name, o.Node,
-				y.Slice)
+			return reject(errcode.StalePlan, "index %d (%s): node %d has a copy of slice %d already", y.Index,
+				x.Definition.Name, o.Node, y.Slice)
 		case o.ID == y.Old:
 			old = o
 		case o.Replica == y.Replica:
-			return reject(errcode.StalePlan, "index %d (%s): replica %d of slice %d is copy %d on node %d", y.Index, x.Definition.Name,
-				y.Replica, y.Slice, o.ID, o.Node)
+			return reject(errcode.StalePlan, "index %d (%s): replica %d of slice %d is copy %d on node %d", y.Index,
+				x.Definition.Name, y.Replica, y.Slice, o.ID, o.Node)
 		}
 	}
 	if old == nil || old.Node != y.Src.Node || old.Replica != y.Replica {
-		return reject(errcode.StalePlan, "index %d (%s): copy %d of slice %d is no longer on node %d", y.Index, x.Definition.Name,
-			y.Old, y.Slice, y.Src.Node)
+		return reject(errcode.StalePlan, "index %d (%s): copy %d of slice %d is no longer on node %d", y.Index,
+			x.Definition.Name, y.Old, y.Slice, y.Src.Node)
 	}
 	return nil
 }
@@ -433,7 +434,8 @@ func (t *tx) newCopy(y *partition.Rebalance) (*Index, int, *Rejection) {
 	}
 	at := slices.IndexFunc(x.Topology.Copies, func(o partition.Copy) bool { return o.ID == y.New })
 	if at < 0 || x.Topology.Copies[at].State == partition.Leaving {
-		return nil, 0, reject(errcode.UnknownCopy, "index %d (%s) has no copy %d any more", x.Definition.ID, x.Definition.Name, y.New)
+		return nil, 0, reject(errcode.UnknownCopy, "index %d (%s) has no copy %d any more", x.Definition.ID,
+			x.Definition.Name, y.New)
 	}
 	return x, at, nil
 }

@@ -115,7 +115,8 @@ func TestRebalanceIsCancelled(t *testing.T) {
 	r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: steps}).Number
 	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
 	n.must(&CancelRebalance{ID: r})
-	n.refuse(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceStart, To: partition.RebalancePending}, errcode.StateMismatch)
+	n.refuse(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceStart, To: partition.RebalancePending},
+		errcode.StateMismatch)
 	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalancePending, To: partition.RebalanceGivenUp,
 		Reason: "cancelled"})
 	n.must(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceStart, To: partition.RebalanceGivenUp})
@@ -164,7 +165,8 @@ func TestNothingMovesToAnEvictedNode(t *testing.T) {
 		Steps: []partition.Rebalance{{Index: id, Old: n.state.Topology(id).Copies[0].ID,
 			Dst: partition.Shard{Node: to}}}}).Number
 	n.must(&EvictIndexer{Node: to, UUID: n.state.Indexer(to).UUID, Revision: n.state.DefinitionsRevision()})
-	n.refuse(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending}, errcode.UnknownNode)
+	n.refuse(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending},
+		errcode.UnknownNode)
 	n.refuse(&AlterIndex{ID: other, Replicas: 1, Add: []Placement{{Replica: 1, Node: to}}}, errcode.UnknownNode)
 	n.must(&AlterIndex{ID: other, Replicas: 1, Add: []Placement{{Replica: 1, Node: 1}}})
 	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalanceGivenUp,

@@ -294,16 +294,16 @@ func (m *merger) merge() *Rejection {
 	s, b := &m.t.s, m.backup
 	switch {
 	case m.mode == RestoreInPlace && b.clusterID != s.clusterID:
-		return reject(errcode.BackupOfOther, "the backup is of cluster %s, this is %s; to bring its indexes up here, restore it as "+
-			"into a new cluster", b.clusterID, s.clusterID)
+		return reject(errcode.BackupOfOther, "the backup is of cluster %s, this is %s; to bring its indexes up here, "+
+			"restore it as into a new cluster", b.clusterID, s.clusterID)
 	case m.mode == RestoreNewCluster && b.clusterID == s.clusterID:
 		return reject(errcode.BackupOfOther, "the backup is of this very cluster %s; restore it in place", b.clusterID)
 	case m.mode == RestoreNewCluster && s.indexes.Len() > 0:
-		return reject(errcode.BackupOfOther, "this cluster has %d indexes of its own; drop them, or restore into an empty cluster",
-			s.indexes.Len())
+		return reject(errcode.BackupOfOther, "this cluster has %d indexes of its own; drop them, or restore into an "+
+			"empty cluster", s.indexes.Len())
 	case b.formatLevel > s.formatLevel:
-		return reject(errcode.FormatNotAllowed, "the backup is of format level %d, the cluster is at %d; finalize the upgrade first",
-			b.formatLevel, s.formatLevel)
+		return reject(errcode.FormatNotAllowed, "the backup is of format level %d, the cluster is at %d; finalize the "+
+			"upgrade first", b.formatLevel, s.formatLevel)
 	case m.epoch <= max(s.epoch, b.epoch):
 		return reject(errcode.StaleTerm, "epoch %d; the cluster is at %d, the backup at %d", m.epoch, s.epoch, b.epoch)
 	}
@@ -392,7 +392,8 @@ func (m *merger) mergeIndexes() *Rejection {
 		switch {
 		case x.Definition.State != index.Dropping && (b == nil || b.Definition.State == index.Dropping || !sameIndex(x, b)):
 			m.plan.Dropped++
-		case x.Definition.State != index.Dropping, b == nil || b.Definition.State == index.Dropping: // the latter: its drop goes on
+		// the latter: its drop goes on
+		case x.Definition.State != index.Dropping, b == nil || b.Definition.State == index.Dropping:
 			m.take(x)
 		}
 	}
@@ -538,8 +539,8 @@ func (m *merger) place(x *Index, held []partition.Copy) *Rejection {
 				}
 			}
 			if best < 0 {
-				return reject(errcode.PlacementImpossible, "index %q on %q has %d replicas and needs %d indexers; %d are there that stay: start more",
-					f.Name, f.Bucket,
+				return reject(errcode.PlacementImpossible, "index %q on %q has %d replicas and needs %d indexers; %d are there "+
+					"that stay: start more", f.Name, f.Bucket,
 					f.Replicas, int(f.Replicas)+1, len(all))
 			}
 			copies = append(copies, partition.Copy{ID: m.t.s.nextCopyID, Slice: slice, Replica: r, Node: all[best],

@@ -536,7 +536,8 @@ func TestLedger(t *testing.T) {
 	if rs := n.apply(both, both); rs[0].Replayed || !rs[1].Replayed || rs[0].Index != rs[1].Index {
 		t.Fatalf("duplicates in one entry: %+v", rs)
 	}
-	if r := ask("k4", 1, create("w", 0, 0)); !errors.Is(r.Err(), errcode.LedgerFull) || n.state.IndexByName("b", "w") != nil {
+	if r := ask("k4", 1, create("w", 0, 0)); !errors.Is(r.Err(), errcode.LedgerFull) ||
+		n.state.IndexByName("b", "w") != nil {
 		t.Fatalf("full: %+v", r)
 	}
 	n.now += limits.LedgerMinAgeMS

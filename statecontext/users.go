@@ -200,8 +200,8 @@ func checkUserName(name string) *Rejection {
 		ok = ok && c > ' ' && c < 0x7f && !strings.ContainsRune(`:/?#%"\`, rune(c))
 	}
 	if !ok {
-		return reject(errcode.InvalidArgument, "user name %q: want 1 to %d printable ASCII characters without any of : / ? # %% \" "+
-			"\\", name, MaxUserNameBytes)
+		return reject(errcode.InvalidArgument, "user name %q: want 1 to %d printable ASCII characters without any of : "+
+			"/ ? # %% \" \\", name, MaxUserNameBytes)
 	}
 	return nil
 }
@@ -292,8 +292,8 @@ func (c *PutToken) apply(t *tx) *Rejection {
 	case x.Role < UserReads || x.Role > u.Role:
 		return reject(errcode.InvalidArgument, "token of role %s for user %q, who is %s", x.Role, x.User, u.Role)
 	case len(x.Note) > maxNoteBytes || x.ExpiresMS < 0 || x.ExpiresMS != 0 && x.ExpiresMS <= x.CreatedMS:
-		return reject(errcode.InvalidArgument, "token with a note of %d bytes (at most %d) that ends at %d (now is %d)", len(x.Note),
-			maxNoteBytes, x.ExpiresMS, x.CreatedMS)
+		return reject(errcode.InvalidArgument, "token with a note of %d bytes (at most %d) that ends at %d (now is %d)",
+			len(x.Note), maxNoteBytes, x.ExpiresMS, x.CreatedMS)
 	case t.s.Token(x.ID) != nil:
 		return reject(errcode.TokenExists, "this token exists already; make another one")
 	}

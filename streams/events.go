@@ -137,7 +137,9 @@ func (l *Ledger) Projector(nowMS int64, p index.ProjectorID, s Report) bool {
 
 // claimed handles "p streams v under this incarnation", said for the first time or again. It is false when the log is
 // missing that would be needed to believe it.
-func (l *Ledger) claimed(v int, nowMS int64, c claim) bool { //nolint:gocyclo // one rule per case, in the order in which they count
+//
+//nolint:gocyclo // one rule per case, in the order in which they count
+func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 	e := &l.vbs[v]
 	if l.Owns(v, c.projector, c.Incarnation) {
 		if c.Log != nil && !c.Log.Equal(e.Log) {
@@ -378,7 +380,8 @@ func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete f
 	}
 }
 
-// newestHosts returns who hosts each vbucket under the newest map; of several at one KV node it is the one that streams.
+// newestHosts returns who hosts each vbucket under the newest map; of several at one KV node it is the one that
+// streams.
 func (l *Ledger) newestHosts(logs map[index.ProjectorID][]Log) map[uint16]hosting {
 	best := map[uint16]hosting{}
 	for _, p := range sortedKeys(logs) {

@@ -209,7 +209,8 @@ func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 		return nil, fmt.Errorf("%w: %d vbuckets, want 1 to %d", ErrConfig, n, timestamp.MaxVBuckets)
 	}
 	return &Ledger{cfg: cfg, epoch: epoch, term: term, vbs: make([]Entry, n), counts: [Unknown + 1]int{Idle: n},
-			committed: Committed{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{}, shut: map[index.NodeID][]bool{},
+			committed: Committed{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{},
+			shut:   map[index.NodeID][]bool{},
 			fullMS: map[index.NodeID]int64{},
 			strays: map[stray]index.Incarnation{}, hosts: map[index.ProjectorID]hosted{}, dealMS: cfg.DealEvery.Milliseconds()},
 		nil

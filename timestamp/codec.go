@@ -59,7 +59,8 @@ func ApplyDeltaShared(src []byte, base Vector) (t Vector, rest []byte, err error
 	return applyDelta(src, base, true)
 }
 
-func applyDelta(src []byte, base Vector, share bool) (t Vector, rest []byte, err error) { //nolint:gocyclo // a hot path, read in one piece
+//nolint:gocyclo // a hot path, read in one piece
+func applyDelta(src []byte, base Vector, share bool) (t Vector, rest []byte, err error) {
 	r := reader{b: src}
 	if f := r.byte(); r.ok() && f != formatDelta {
 		return Vector{}, nil, fmt.Errorf("%w: format %d, want %d", ErrCorrupt, f, formatDelta)

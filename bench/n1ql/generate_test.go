@@ -227,7 +227,8 @@ func (g *generator) operator(x func() *node) *node {
 		return join("(%s)"+pick(g, []string{" IS NULL", " IS NOT NULL", " IS MISSING", " IS NOT MISSING", " IS VALUED",
 			" IS NOT VALUED", " IS KNOWN", " IS NOT KNOWN"}), x())
 	case 4:
-		return join("%s"+pick(g, []string{" + ", " - ", " * ", " / ", " %% "})+"(%s)", leaf(pick(g, arguments["number"])), x())
+		return join("%s"+pick(g, []string{" + ", " - ", " * ", " / ", " %% "})+"(%s)",
+			leaf(pick(g, arguments["number"])), x())
 	case 5:
 		return join("-(%s)", x())
 	case 6:
@@ -288,8 +289,9 @@ func (g *generator) arrayKey() *node {
 		x.kids = over.kids
 		return x
 	}
-	return join(words+"ARRAY ("+pick(g, []string{"DISTINCT ", "ALL "})+pick(g, []string{"v", "v.n", "ARRAY w FOR w IN v END",
-		"ARRAY w.n FOR w IN v WHEN w > 1 END", "ARRAY [v, w] FOR w IN v.a END"})+") FOR v IN %s END", g.array(1))
+	return join(words+"ARRAY ("+pick(g, []string{"DISTINCT ", "ALL "})+
+		pick(g, []string{"v", "v.n", "ARRAY w FOR w IN v END", "ARRAY w.n FOR w IN v WHEN w > 1 END",
+			"ARRAY [v, w] FOR w IN v.a END"})+") FOR v IN %s END", g.array(1))
 }
 
 // absent stands for MISSING in the arrays that the other evaluator makes of flattened keys, which it does not know.

@@ -239,7 +239,8 @@ func (s *barePebble) Close() error { return s.db.Close() }
 type onBadger struct{ db *badger.DB }
 
 func openBadger(dir string) (store, error) {
-	o := badger.DefaultOptions(dir).WithSyncWrites(false).WithCompression(options.None).WithBlockCacheSize(256 << 20).WithIndexCacheSize(128 << 20).
+	o := badger.DefaultOptions(dir).WithSyncWrites(false).WithCompression(options.None).WithBlockCacheSize(256 << 20).
+		WithIndexCacheSize(128 << 20).
 		WithNumVersionsToKeep(1).WithDetectConflicts(false).WithMetricsEnabled(false).WithLogger(nil)
 	db, err := badger.Open(o)
 	return &onBadger{db}, err

@@ -104,7 +104,9 @@ func (k *sink) event(ctx context.Context, ev *Event) error {
 }
 
 // admit judges an event by its vbucket's state; false: it is none for the user.
-func (k *sink) admit(ev *Event) (wanted bool, err error) { //nolint:gocyclo // one rule per case, in the order in which they count
+//
+//nolint:gocyclo // one rule per case, in the order in which they count
+func (k *sink) admit(ev *Event) (wanted bool, err error) {
 	s := k.s
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -410,8 +410,9 @@ func (s *Subscription) begin(reply *wire.Subscription) {
 func (s *Subscription) refused(addr string, err error) error {
 	s.tell(addr, "a projector does not take the subscription; trying again", "projector", addr, "error", err)
 	var problem *rpc.Problem
-	if !errors.As(err, &problem) || !slices.Contains([]errcode.Code{errcode.NotFound, errcode.Forbidden, errcode.Unauthenticated},
-		problem.Code) {
+	if !errors.As(err, &problem) ||
+		!slices.Contains([]errcode.Code{errcode.NotFound, errcode.Forbidden, errcode.Unauthenticated},
+			problem.Code) {
 		return nil
 	}
 	s.mu.Lock()

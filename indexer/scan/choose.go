@@ -97,9 +97,9 @@ func (v *View) unheld(s index.SliceID, nodes Nodes) error {
 			on = append(on, nodes.Name(c.Node))
 		}
 	}
-	return Errorf(errcode.Unavailable, "slice %d of index %s (%s) is on %s, and no copy of it can be read now: that indexer is "+
-		"away, not well, or not caught up: see cluster status, start it again; an index with num_replica goes on without it",
-		s, v.Definition.ID, v.Definition.Name, strings.Join(on, ", "))
+	return Errorf(errcode.Unavailable, "slice %d of index %s (%s) is on %s, and no copy of it can be read now: that "+
+		"indexer is away, not well, or not caught up: see cluster status, start it again; an index with num_replica goes "+
+		"on without it", s, v.Definition.ID, v.Definition.Name, strings.Join(on, ", "))
 }
 
 // Prepare finds out what is the same for all scans of a view. The view is not changed any more afterwards: scans share

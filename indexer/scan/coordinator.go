@@ -297,7 +297,8 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 	error) {
 	for _, t := range tokens {
 		if int(t.VBucket) >= b.VBuckets {
-			return wire.Stability{}, Errorf(errcode.BadRequest, "token of vbucket %d: bucket %q has %d", t.VBucket, b.Name, b.VBuckets)
+			return wire.Stability{}, Errorf(errcode.BadRequest, "token of vbucket %d: bucket %q has %d", t.VBucket, b.Name,
+				b.VBuckets)
 		}
 	}
 	s, ok := c.catalog.Newest(b.Name)
@@ -322,8 +323,8 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 	for _, t := range tokens {
 		log := s.Logs[t.VBucket]
 		if !log.Valid(t.VBUUID, t.Seqno) {
-			e := Errorf(errcode.TokenLost, "vbucket %d: the write at seqno %d of branch %d was lost in a failover; the bucket is on "+
-				"branch %d",
+			e := Errorf(errcode.TokenLost, "vbucket %d: the write at seqno %d of branch %d was lost in a failover; the "+
+				"bucket is on branch %d",
 				t.VBucket, t.Seqno, t.VBUUID, log.Newest())
 			e.VBuckets = []uint16{t.VBucket}
 			return s, e

@@ -258,8 +258,9 @@ func rangedLayout(partitions int) partition.Layout {
 // clusterOf is newCluster with any layout.
 func clusterOf(layout partition.Layout, replicas, nodes int) *fakeCluster {
 	partitions := int(layout.Partitions)
-	f := &fakeCluster{rows: map[uint64][][]Row{}, has: map[index.CopyID]map[uint64]errcode.Code{}, changed: make(chan struct{}),
-		newest: 5, current: 5}
+	f := &fakeCluster{rows: map[uint64][][]Row{}, has: map[index.CopyID]map[uint64]errcode.Code{},
+		changed: make(chan struct{}),
+		newest:  5, current: 5}
 	f.view = View{
 		Definition: *definition(false), Bucket: wire.Bucket{Name: testBucket, VBuckets: testVBs, Generation: 1,
 			RollbackID: 2},

@@ -17,7 +17,8 @@ import (
 // type and payload (4). The first is a header, then rows, then exactly one end or error. Whatever stops before that is
 // not an answer.
 const (
-	frameHeader = 1 // format (1), flags (1), count (uvarint, of a counting answer), vector as a delta against zero when flagged
+	// format (1), flags (1), count (uvarint, of a counting answer), vector as a delta against zero when flagged
+	frameHeader = 1
 	frameRows   = 2 // rows: key length, key, docid length, docid (lengths as uvarints)
 	frameEnd    = 3 // number of rows sent (uvarint)
 	frameError  = 4 // an Error as JSON

@@ -175,7 +175,8 @@ func TestNDJSON(t *testing.T) {
 	if err := e.End(Result{Rows: 2, Ref: refOf(5), Vector: v}); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Fail(&Error{Code: errcode.VBucketsUnavailable, Detail: "nobody owns 3", VBuckets: []uint16{3}}); err != nil {
+	if err := e.Fail(&Error{Code: errcode.VBucketsUnavailable, Detail: "nobody owns 3",
+		VBuckets: []uint16{3}}); err != nil {
 		t.Fatal(err)
 	}
 	want := `{"key":["FR",12.5],"id":"doc\"1"}

@@ -200,8 +200,8 @@ func (n *remote) failed(why error, away func(index.SliceID, index.NodeID, error)
 
 // away words why a node could not be asked for a slice.
 func (r *run) away(s index.SliceID, node index.NodeID, why error) error {
-	return Errorf(errcode.Unavailable, "slice %d of index %s: indexer %s does not answer: %w: see cluster status, start it "+
-		"again; an index with num_replica goes on without it",
+	return Errorf(errcode.Unavailable, "slice %d of index %s: indexer %s does not answer: %w: see cluster "+
+		"status, start it again; an index with num_replica goes on without it",
 		s, r.spec.Index, r.c.nodes.Name(node), why)
 }
 

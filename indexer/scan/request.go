@@ -195,8 +195,8 @@ func (r *Request) tokensOf(bucket string) ([]Token, error) {
 		}
 		uuid, perr := strconv.ParseUint(id, 10, 64)
 		if err != nil || perr != nil || len(pair) != 2 {
-			return nil, Errorf(errcode.BadRequest, `scan_vectors of %q, vbucket %q: want {"vbucket":[seqno,"vbuuid"]}: a vbucket's number up to %d, a seqno, and the vbuuid's decimal digits as a string`,
-				bucket, vb, math.MaxUint16)
+			return nil, Errorf(errcode.BadRequest, "scan_vectors of %q, vbucket %q: want {\"vbucket\":[seqno,\"vbuuid\"]}: "+
+				"a vbucket's number up to %d, a seqno, and the vbuuid's decimal digits as a string", bucket, vb, math.MaxUint16)
 		}
 		all = append(all, Token{VBucket: uint16(v), VBUUID: uuid, Seqno: seqno})
 	}
@@ -232,7 +232,8 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 	var bounds []Bounds
 	switch {
 	case len(r.Equal) > len(s.Desc):
-		return s, Errorf(errcode.BadRequest, "equal has %d values, a key of this index has %d components", len(r.Equal), len(s.Desc))
+		return s, Errorf(errcode.BadRequest, "equal has %d values, a key of this index has %d components", len(r.Equal),
+			len(s.Desc))
 	case r.Equal != nil:
 		bounds = []Bounds{{Low: r.Equal, High: r.Equal}}
 	case r.Range != nil:
@@ -262,7 +263,8 @@ func (s *Spec) project(distinct bool) error {
 	leading := true
 	for i, p := range s.Project {
 		if p < 0 || p >= len(s.Desc) {
-			return Errorf(errcode.BadRequest, "project[%d] is %d: a key of this index has the components 0 to %d", i, p, len(s.Desc)-1)
+			return Errorf(errcode.BadRequest, "project[%d] is %d: a key of this index has the components 0 to %d", i, p,
+				len(s.Desc)-1)
 		}
 		if slices.Contains(s.Project[:i], p) {
 			return Errorf(errcode.BadRequest, "project names component %d twice", p)
@@ -277,8 +279,8 @@ func (s *Spec) project(distinct bool) error {
 		s.Distinct = len(s.Project)
 	}
 	if !leading || s.Distinct == 0 {
-		return Errorf(errcode.BadRequest, "distinct goes with the leading components of the key: project [0], [0,1] and so on, or "+
-			"none given")
+		return Errorf(errcode.BadRequest, "distinct goes with the leading components of the key: project [0], [0,1] "+
+			"and so on, or none given")
 	}
 	return nil
 }
@@ -327,8 +329,8 @@ func (b *Bounds) compile(desc []bool) (Range, bool, error) {
 // encodeBound encodes the components of a bound; ends tells where each one ends.
 func encodeBound(name string, values []json.RawMessage, desc []bool) (key []byte, ends []int, err error) {
 	if len(values) > len(desc) {
-		return nil, nil, Errorf(errcode.BadRequest, "%s has %d values, a key of this index has %d components", name, len(values),
-			len(desc))
+		return nil, nil, Errorf(errcode.BadRequest, "%s has %d values, a key of this index has %d components", name,
+			len(values), len(desc))
 	}
 	for i, v := range values {
 		if key, err = collate.AppendComposite(key, [][]byte{v}, desc[i:i+1]); err != nil {

@@ -65,8 +65,8 @@ func (r *Request) checkStability() error {
 func tooOld(at *wire.StabilityRef, err error) error {
 	switch CodeOf(err) {
 	case errcode.SnapshotSkipped, errcode.SnapshotTooOld, errcode.IndexInRollback:
-		return Errorf(errcode.SnapshotTooOld, "timestamp %s is not kept any more (it is for %s after its last use, for %s in all); "+
-			"begin the query anew: %w", TimestampID(*at), KeepFor,
+		return Errorf(errcode.SnapshotTooOld, "timestamp %s is not kept any more (it is for %s after its last use, for "+
+			"%s in all); begin the query anew: %w", TimestampID(*at), KeepFor,
 			MaxKeep, err)
 	}
 	return err

@@ -22,9 +22,9 @@ func indexAlter(s Streams, f *serverFlags) *cobra.Command {
 	a := &alterFlags{}
 	cmd := &cobra.Command{Use: "alter BUCKET/NAME|ID", Short: "Change where the copies of an index are, and how many",
 		ValidArgsFunction: f.indexes(false),
-		Long: `Says what ALTER INDEX says: how many replicas an index has (--replicas), which indexers hold it (--nodes), or that one replica goes
-(--drop-replica). Setting what is so already does nothing and succeeds. New copies are filled while the others serve; other nodes begin a rebalance
-(tidemark rebalance status).`,
+		Long: `Says what ALTER INDEX says: how many replicas an index has (--replicas), which indexers hold it (--nodes), or
+that one replica goes (--drop-replica). Setting what is so already does nothing and succeeds. New copies are filled
+while the others serve; other nodes begin a rebalance (tidemark rebalance status).`,
 		Example: "  tidemark index alter world/by_name --replicas 1\n  tidemark index alter world/by_name --nodes i1,i2 " +
 			"--dry-run",
 		RunE: func(cmd *cobra.Command, args []string) error {

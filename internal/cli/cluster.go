@@ -28,9 +28,9 @@ func clusterStatus(s Streams, f *serverFlags) *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{Use: "status", Short: "Managers, projectors, indexers and buckets, and what is wrong with them",
 		Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Shows who there is and how each does, and a verdict: ready; degraded, when it serves but something is missing; or not
-ready, with the reasons. It answers whatever the verdict; --wait waits until it is ready, and is exit code 6 when it is
-not by --timeout.`,
+		Long: `Shows who there is and how each does, and a verdict: ready; degraded, when it serves but something is missing;
+or not ready, with the reasons. It answers whatever the verdict; --wait waits until it is ready, and is exit code 6 when
+it is not by --timeout.`,
 		Example: "  tidemark cluster status --server 127.0.0.1:9520\n  tidemark cluster status --watch\n  tidemark cluster " +
 			"status --wait --timeout 2m",
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -20,8 +20,8 @@ import (
 func newBackup(s Streams, f *serverFlags) *cobra.Command {
 	cmd := &cobra.Command{Use: "backup FILE", Short: "Write definitions, placements and limits to a file",
 		Args: exactArgs("a file"),
-		Long: `Takes a backup of the StateContext as of now: index definitions, placements and limits. The rows of indexes are not in
-it; they come from KV. The file is written beside its place and moved there when it is whole and checked.`,
+		Long: `Takes a backup of the StateContext as of now: index definitions, placements and limits. The rows of indexes are
+not in it; they come from KV. The file is written beside its place and moved there when it is whole and checked.`,
 		Example: "  tidemark cluster backup /var/backups/tidemark-$(date +%F).backup",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -155,7 +155,8 @@ func newRestore(s Streams, f *serverFlags) *cobra.Command {
 
 In place (default): into the cluster that the backup was made of. Indexes that are there stay as they are, those of the
 backup that are not come back, and those that the backup does not have are dropped. Outcomes of earlier requests are
-forgotten. Into a new cluster (--new-cluster): into another cluster, which has no indexes; all of them are built from KV.`,
+forgotten. Into a new cluster (--new-cluster): into another cluster, which has no indexes; all of them are built from
+KV.`,
 		Example: "  tidemark cluster restore tidemark.backup --dry-run\n  tidemark cluster restore tidemark.backup --yes",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			data, b, err := readBackupFile(args[0])
@@ -212,8 +213,9 @@ func planText(p statecontext.RestorePlan) string {
 func newFinalizeUpgrade(s Streams, f *serverFlags) *cobra.Command {
 	return &cobra.Command{Use: "finalize-upgrade", Short: "Allow what needs the newest version, when all managers run it",
 		Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Raises the cluster's format level to the newest one that its managers know. What needs it works from then on, and no older
-version can take part any more: there is no way back. It is refused while any voter runs an older version.`,
+		Long: `Raises the cluster's format level to the newest one that its managers know. What needs it works from then on,
+and no older version can take part any more: there is no way back. It is refused while any voter runs an older
+version.`,
 		Example: "  tidemark cluster finalize-upgrade",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -233,8 +235,8 @@ version can take part any more: there is no way back. It is refused while any vo
 func newLimits(s Streams, f *serverFlags) *cobra.Command {
 	return &cobra.Command{Use: "limits [NAME=VALUE ...]", Short: "Show the limits, or change them",
 		ValidArgsFunction: noFiles,
-		Long: `Shows the limits in force: how many buckets and indexes, how long names and statements, how many requests are remembered
-for how long. NAME=VALUE changes one; 0 is its default.`,
+		Long: `Shows the limits in force: how many buckets and indexes, how long names and statements, how many requests are
+remembered for how long. NAME=VALUE changes one; 0 is its default.`,
 		Example: "  tidemark cluster limits\n  tidemark cluster limits indexes_per_bucket=500 key_expressions=0   # 0: the " +
 			"default",
 		RunE: func(cmd *cobra.Command, args []string) error {

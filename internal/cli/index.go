@@ -424,8 +424,8 @@ func indexBuild(s Streams, f *serverFlags) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{Use: "build {BUCKET NAME... | BUCKET --all | --file FILE}",
 		Short: "Build deferred indexes and wait until they are ready",
-		Long: `Starts the builds of deferred indexes of a bucket together, which reads the bucket once for all of them, and waits until
-they are ready. --file takes JSON as POST /v1/indexes:build does: {"bucket":"world","names":["a","b"]}.`,
+		Long: `Starts the builds of deferred indexes of a bucket together, which reads the bucket once for all of them, and
+waits until they are ready. --file takes JSON as POST /v1/indexes:build does: {"bucket":"world","names":["a","b"]}.`,
 		Example: `  tidemark index build world by_country by_name
   tidemark index build world --all --no-wait`,
 		ValidArgsFunction: f.deferred(),
@@ -518,8 +518,8 @@ type dropped struct {
 func indexDrop(s Streams, f *serverFlags) *cobra.Command {
 	d := &dropFlags{}
 	cmd := &cobra.Command{Use: "drop BUCKET/NAME|ID...", Short: "Drop indexes", ValidArgsFunction: f.indexes(true),
-		Long: `Drops one index, or several with --yes. The name is free at once; the data goes as the indexers are told. --wait waits for
-that.`,
+		Long: `Drops one index, or several with --yes. The name is free at once; the data goes as the indexers are told.
+--wait waits for that.`,
 		Example: "  tidemark index drop world/by_name\n  tidemark index drop world/a world/b --yes\n  tidemark index drop " +
 			"world/by_name --if-exists --wait",
 		RunE: func(cmd *cobra.Command, args []string) error {

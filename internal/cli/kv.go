@@ -217,7 +217,8 @@ func orElse(s, other string) string {
 
 func kvLoad(s Streams) *cobra.Command {
 	f := &kvFlags{}
-	cmd := &cobra.Command{Use: "load FILE", Short: `Store the documents of a file with lines {"key", "value"} (- for standard input; gzip is fine)`,
+	cmd := &cobra.Command{Use: "load FILE",
+		Short: `Store the documents of a file with lines {"key", "value"} (- for standard input; gzip is fine)`,
 		Example: "  tidemark kv load --data ./cluster documents.jsonl.gz\n  tidemark kv load --kv 127.0.0.1:11210 --bucket " +
 			"world --kv-user tidemark --kv-password-file pw - < documents.jsonl", Args: exactArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

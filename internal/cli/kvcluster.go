@@ -166,9 +166,10 @@ func kvFailover(s Streams) *cobra.Command {
 	var lose bool
 	cmd := &cobra.Command{Use: "failover NODE…", Short: "Take KV nodes out of the cluster and promote the replicas of " +
 		"their vbuckets",
-		Long: `Takes nodes out of the cluster and promotes the replicas of their vbuckets. A node that still answers hands its vbuckets over
-first. Without --lose it is refused as soon as something that is known to have been written would be lost. With --lose the best
-replicas are promoted as they are: their vbuckets begin new branches, and whoever has read beyond them is told to roll back.
+		Long: `Takes nodes out of the cluster and promotes the replicas of their vbuckets. A node that still answers hands its
+vbuckets over first. Without --lose it is refused as soon as something that is known to have been written would be lost.
+With --lose the best replicas are promoted as they are: their vbuckets begin new branches, and whoever has read beyond
+them is told to roll back.
 
 All other members must answer. A node that was failed over and comes back learns it before it serves.`,
 		Example: "  tidemark kv failover kv2 --data ./cluster\n  tidemark kv failover kv2 --lose --data ./cluster",
@@ -210,8 +211,9 @@ func kvFlush(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
 	var yes bool
 	cmd := &cobra.Command{Use: "flush BUCKET", Short: "Delete all documents of a bucket at once",
-		Long: `Makes each vbucket of the bucket anew, as a Couchbase cluster does when a bucket is flushed: its sequence numbers begin at 0, on a new
-branch. The indexes of the bucket are rolled back to nothing and follow by themselves. There is no way back.`,
+		Long: `Makes each vbucket of the bucket anew, as a Couchbase cluster does when a bucket is flushed: its sequence
+numbers begin at 0, on a new branch. The indexes of the bucket are rolled back to nothing and follow by themselves.
+There is no way back.`,
 		Example: "  tidemark kv flush world --yes --data ./cluster", Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usage("%s takes one BUCKET", cmd.CommandPath())
@@ -239,9 +241,10 @@ func kvRebalance(s Streams) *cobra.Command {
 	var stop, noWait bool
 	cmd := &cobra.Command{Use: "rebalance", Short: "Add or remove KV nodes and spread the vbuckets evenly, while " +
 		"traffic runs", Args: noArgs,
-		Long: `Changes who is a member and moves vbuckets so that they are spread evenly; without --add and --remove it only spreads them (also the
-replicas that a failover left missing). A new node is started with tidemark kv --join. The move goes on by itself when this command
-is interrupted, or a node is killed and comes back; until it is done the same command again shows how far it is.`,
+		Long: `Changes who is a member and moves vbuckets so that they are spread evenly; without --add and --remove it only
+spreads them (also the replicas that a failover left missing). A new node is started with tidemark kv --join. The move
+goes on by itself when this command is interrupted, or a node is killed and comes back; until it is done the same
+command again shows how far it is.`,
 		Example: "  tidemark kv rebalance --data ./cluster --add kv4=127.0.0.1:11310=127.0.0.1:11311\n  tidemark kv " +
 			"rebalance --data ./cluster --remove kv1",
 		RunE: func(cmd *cobra.Command, _ []string) error {

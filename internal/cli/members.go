@@ -20,9 +20,9 @@ import (
 func clusterJoin(s Streams, f *serverFlags) *cobra.Command {
 	return &cobra.Command{Use: "join ADDRESS", Short: "Add a manager that waits for a cluster", Args: exactArgs("ADDRESS"),
 		ValidArgsFunction: noFiles,
-		Long: `Adds the manager that listens for REST at ADDRESS and belongs to no cluster yet (started with an empty folder and
---bootstrap-expect 0) to the cluster of --server. It gets its vote when it has caught up and stayed for some seconds.
-A manager that is started with --join asks for this by itself.`,
+		Long: `Adds the manager that listens for REST at ADDRESS and belongs to no cluster yet (started with an empty folder
+and --bootstrap-expect 0) to the cluster of --server. It gets its vote when it has caught up and stayed for some
+seconds. A manager that is started with --join asks for this by itself.`,
 		Example: "  tidemark cluster join 10.0.0.4:9520 --server 10.0.0.1:9520",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -61,8 +61,9 @@ func words(cmd *cobra.Command, means string) func() string {
 func clusterLeave(s Streams, f *serverFlags) *cobra.Command {
 	cmd := &cobra.Command{Use: "leave", Short: "Take a manager out of its cluster, in order", Args: noArgs,
 		ValidArgsFunction: noFiles,
-		Long: `The manager of --server (one address) leaves its cluster for good: it hands leadership on when it has it, is removed
-from the voters, and ends. Its folder holds nothing that the cluster needs. TIDEMARK_SERVER does not stand for --server here.`,
+		Long: `The manager of --server (one address) leaves its cluster for good: it hands leadership on when it has it, is
+removed from the voters, and ends. Its folder holds nothing that the cluster needs. TIDEMARK_SERVER does not stand for
+--server here.`,
 		Annotations: map[string]string{typedServer: "yes"}, Example: "  tidemark cluster leave --server 10.0.0.4:9520"}
 	yes := words(cmd, "where a majority of the managers that are left would be missing, remove those that do not answer "+
 		"before it, as few as will do")
@@ -130,11 +131,12 @@ func clusterRemove(s Streams, f *serverFlags) *cobra.Command {
 		Long: `Removes a node for good, by its name (or a manager's server id, an indexer's uuid).
 
 A manager is taken off the voters; a leader hands leadership on first. It is refused where fewer voters than a majority
-would be left alive: bring those back that do not answer, or remove them first (--yes-lose-data does). Where a majority is
-lost already nothing can be removed; cluster recover goes on with one survivor. A projector is forgotten; its KV node's vbuckets are streamed by another one of that node, or by
-nobody. An indexer's copies are placed on other living indexers, a piece at a time, and filled from KV; it is refused while
-it lives, and when it has the only copies of something (--force: those indexes cannot be scanned until they are filled).
-Once begun, that is not taken back; the command waits for its end. Its folder is never accepted again; delete it.`,
+would be left alive: bring those back that do not answer, or remove them first (--yes-lose-data does). Where a majority
+is lost already nothing can be removed; cluster recover goes on with one survivor. A projector is forgotten; its KV
+node's vbuckets are streamed by another one of that node, or by nobody. An indexer's copies are placed on other living
+indexers, a piece at a time, and filled from KV; it is refused while it lives, and when it has the only copies of
+something (--force: those indexes cannot be scanned until they are filled). Once begun, that is not taken back; the
+command waits for its end. Its folder is never accepted again; delete it.`,
 		Example: "  tidemark cluster remove m2\n  tidemark cluster remove i3 --dry-run\n  tidemark cluster remove i3 --force"}
 	fl := cmd.Flags()
 	fl.StringVar(&role, "role", "", "manager, projector or indexer, when NODE is the name of several")
@@ -249,13 +251,13 @@ func clusterRecover(s Streams) *cobra.Command {
 	as := formatTable
 	cmd := &cobra.Command{Use: "recover", Short: "Go on with one manager when a majority is lost for ever (offline)",
 		Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Offline, on the one manager that survived (stop it first), when a majority of the managers and their folders are lost
-for ever. It makes this manager the only voter of its cluster.
+		Long: `Offline, on the one manager that survived (stop it first), when a majority of the managers and their folders
+are lost for ever. It makes this manager the only voter of its cluster.
 
 What it does: everything in this manager's log becomes the truth, also entries at its end that no majority ever had and
 that nobody was told of as done. What it gives up: everything that only the lost managers had, acknowledged writes among
-it if this one was behind. The lost managers may never come back into the cluster: delete their folders. The epoch of the
-cluster rises, so that projectors and indexers refuse any of them that speaks again.
+it if this one was behind. The lost managers may never come back into the cluster: delete their folders. The epoch of
+the cluster rises, so that projectors and indexers refuse any of them that speaks again.
 
 Without --yes-lose-data it only shows what it would do. Of several survivors take the one with the highest last_index.
 Then start the manager as before, and others with empty folders and --join.

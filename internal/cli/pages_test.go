@@ -97,8 +97,8 @@ func counts(text string) map[string]bool {
 	return all
 }
 
-// compare wants each line that is shown among what was printed, but for the width of columns and for numbers that do not count rows; … is
-// any lines.
+// compare wants each line that is shown among what was printed, but for the width of columns and for numbers that do
+// not count rows; … is any lines.
 func (p *page) compare(command, shown, printed string) {
 	got := same(strings.ReplaceAll(printed, "\n", " \u2028 ")) + " "
 	for line := range strings.SplitSeq(shown, "\n") {
@@ -143,7 +143,8 @@ func (p *page) commands(path, block string) {
 	}
 }
 
-// fields wants each member that a shown answer has among those of the answer. What is shown is shortened, and in another layout.
+// fields wants each member that a shown answer has among those of the answer. What is shown is shortened, and in
+// another layout.
 func (p *page) fields(command, shown, printed string) {
 	for _, name := range pageField.FindAllString(shown, -1) {
 		if !strings.Contains(strings.ReplaceAll(printed, `": `, `":`), strings.ReplaceAll(name, `": `, `":`)) {
@@ -169,8 +170,8 @@ func (p *page) parts(block string) {
 	}
 }
 
-// grammar parses every statement that a block of forms stands for: […] may be left out, | divides alternatives within it
-// and at the end of a statement, and … is more of the same.
+// grammar parses every statement that a block of forms stands for: […] may be left out, | divides alternatives within
+// it and at the end of a statement, and … is more of the same.
 func (p *page) grammar(block string) {
 	all := 0
 	for form := range strings.SplitSeq(strings.ReplaceAll(strings.TrimSpace(block), "\n  ", " "), "\n") {
@@ -247,8 +248,8 @@ func (p *page) printed(block string) {
 	p.compare("tidemark up --sample", took(pageFolder.ReplaceAllString(block, p.cluster.Dir)), took(p.cluster.Output()))
 }
 
-// builds tries the commands of somebody who has the source: what is run has these flags, what is tested is there. (All tests
-// run in CI, and up --sample is what these run in.)
+// builds tries the commands of somebody who has the source: what is run has these flags, what is tested is there. (All
+// tests run in CI, and up --sample is what these run in.)
 func (p *page) builds(block string) {
 	for line := range strings.Lines(block) {
 		command, _, _ := strings.Cut(line, "#")
@@ -259,7 +260,8 @@ func (p *page) builds(block string) {
 			cmd = exec.CommandContext(p.t.Context(), p.bin, append(fields[3:], "--help")...)
 		case len(fields) > 2 && strings.Join(fields[:2], " ") == "go test":
 			last := len(fields) - 1
-			if out, err := exec.CommandContext(p.t.Context(), "go", append(fields[1:last:last], "-list", "^$", "tidemark/index")...).CombinedOutput(); err != nil {
+			if out, err := exec.CommandContext(p.t.Context(), "go",
+				append(fields[1:last:last], "-list", "^$", "tidemark/index")...).CombinedOutput(); err != nil {
 				p.t.Errorf("flags of %q: %v\n%s", line, err, out)
 			}
 			cmd = exec.CommandContext(p.t.Context(), "go", "list", fields[last])
@@ -276,7 +278,8 @@ func (p *page) builds(block string) {
 
 // TestCounts: which numbers of an example have to be right.
 func TestCounts(t *testing.T) {
-	text := "KEY  ID\n7, \"x\"  airport::12\n2 rows at timestamp 945\n61\n{\"count\": 9359,\"timestamp\":{\"id\":\"1.0.2\"}}\n1 row of N rows\n"
+	text := "KEY  ID\n7, \"x\"  airport::12\n2 rows at timestamp 945\n61\n{\"count\": " +
+		"9359,\"timestamp\":{\"id\":\"1.0.2\"}}\n1 row of N rows\n"
 	got := strings.Join(slices.Sorted(maps.Keys(counts(text))), " ")
 	if want := `"count":9359 1row 2rows 61`; got != want {
 		t.Errorf("%s, want %s", got, want)

@@ -45,11 +45,12 @@ func projectorState(s Streams) *cobra.Command {
 	var vbuckets bool
 	cmd := &cobra.Command{Use: "state [ID ...]", Short: "Show what projectors stream: buckets and vbuckets, topics and " +
 		"their queues, faults",
-		Long: `Asks a manager where the projectors are, and each of them (or those that are named) for its state. With --admin projectors are asked
-directly, without any manager. STREAMS are vbuckets that run and those that it has, BEHIND the seqnos that have come since the last whole
-snapshot, HELD the bytes that KV has sent and that are not worked off, of how many KV may send; QUEUE is the fill of the fullest queue.
-With --output json everything, under the names of GET /v1/state. One that does not answer is listed with the reason; it is an error when
-none does. With TLS the certificate must be one of a node or of an administrator.`,
+		Long: `Asks a manager where the projectors are, and each of them (or those that are named) for its state. With --admin
+projectors are asked directly, without any manager. STREAMS are vbuckets that run and those that it has, BEHIND the
+seqnos that have come since the last whole snapshot, HELD the bytes that KV has sent and that are not worked off, of how
+many KV may send; QUEUE is the fill of the fullest queue. With --output json everything, under the names of GET
+/v1/state. One that does not answer is listed with the reason; it is an error when none does. With TLS the certificate
+must be one of a node or of an administrator.`,
 		Example: "  tidemark projector state --data ./cluster\n  tidemark projector state p1 --vbuckets\n  tidemark " +
 			"projector state --admin 10.0.0.4:9530 --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -45,8 +45,9 @@ func (p *planFlags) add(cmd *cobra.Command, f *serverFlags) {
 func rebalancePlan(s Streams, f *serverFlags) *cobra.Command {
 	p := &planFlags{}
 	cmd := &cobra.Command{Use: "plan", Short: "Show what would move, and why", Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Shows the fewest moves after which each indexer has its share by its capacity, replicas of a slice lie on different indexers
-and in different zones as far as possible, and those of --remove, and those that do not answer now, hold nothing. Nothing is done.
+		Long: `Shows the fewest moves after which each indexer has its share by its capacity, replicas of a slice lie on
+different indexers and in different zones as far as possible, and those of --remove, and those that do not answer now,
+hold nothing. Nothing is done.
 --output json prints what "rebalance run --plan FILE" takes.`,
 		Example: "  tidemark rebalance plan\n  tidemark rebalance plan --remove i2 --output json > plan.json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -103,9 +104,9 @@ func rebalanceRun(s Streams, f *serverFlags) *cobra.Command {
 	var file string
 	var wait bool
 	cmd := &cobra.Command{Use: "run", Short: "Move what has to move", Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Plans and begins, or begins what was planned before (--plan FILE; refused when the placement has moved on since). Scans, writes and
-DDL go on meanwhile: the old copy of a slice serves until the new one is whole. One rebalance at a time. --wait shows progress until it is over, and is
-exit code 1 when some step could not be taken.`,
+		Long: `Plans and begins, or begins what was planned before (--plan FILE; refused when the placement has moved on
+since). Scans, writes and DDL go on meanwhile: the old copy of a slice serves until the new one is whole. One rebalance
+at a time. --wait shows progress until it is over, and is exit code 1 when some step could not be taken.`,
 		Example: "  tidemark rebalance run --wait --timeout 1h\n  tidemark rebalance run --remove i2 --wait\n  tidemark " +
 			"rebalance run --plan plan.json"}
 	fl := cmd.Flags()
@@ -275,8 +276,8 @@ func printMoves(t *tabwriter.Writer, moves []client.RebalanceMove) {
 func rebalanceCancel(s Streams, f *serverFlags) *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{Use: "cancel ID", Short: "End a rebalance as soon as it can", ValidArgsFunction: noFiles,
-		Long: `Slices that have moved stay where they are, those that are moving stay where they were. Indexers of --remove stay marked; "rebalance run --keep" takes
-that back.`,
+		Long: `Slices that have moved stay where they are, those that are moving stay where they were. Indexers of --remove
+stay marked; "rebalance run --keep" takes that back.`,
 		Example: "  tidemark rebalance cancel 3",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id, err := rebalanceArg(cmd, args)

@@ -32,12 +32,15 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&sf.high, "high", "", "JSON array: upper bound")
 	cmd.Flags().StringVar(&sf.inclusion, "inclusion", "both", "which bounds belong to the range: both, low, high or "+
 		"neither")
-	cmd.Flags().StringArrayVar(&sf.ranges, "range", nil, `a range as a JSON object, '{"low":["FR"],"high":["FR"],"inclusion":"both"}', each of them optional; repeat for more: a row in several comes once`)
+	cmd.Flags().StringArrayVar(&sf.ranges, "range", nil,
+		`a range as a JSON object, '{"low":["FR"],"high":["FR"],"inclusion":"both"}', each of them optional; `+
+			"repeat for more: a row in several comes once")
 	cmd.Flags().StringVar(&sf.consistency, "consistency", "any", "any (newest stability timestamp), session (all that "+
 		"KV has now) or at_plus (all up to the tokens)")
 	cmd.Flags().StringArrayVar(&sf.tokens, "token", nil, "a `TOKEN` as kv set and kv delete print it: the scan shows "+
 		"that write (at_plus); repeat for more")
-	cmd.Flags().StringVar(&sf.vectors, "scan-vector", "", `tokens as SDKs of Couchbase write them, '{"BUCKET":{"68":[73,"93034431042923"]}}': vbucket, seqno, vbuuid (at_plus)`)
+	cmd.Flags().StringVar(&sf.vectors, "scan-vector", "",
+		`tokens as SDKs of Couchbase write them, '{"BUCKET":{"68":[73,"93034431042923"]}}': vbucket, seqno, vbuuid (at_plus)`)
 	cmd.Flags().IntVar(&sf.limit, "limit", 0, "most rows, 0 for all")
 	cmd.Flags().IntVar(&sf.offset, "offset", 0, "rows passed over before the first one")
 	cmd.Flags().BoolVar(&sf.distinct, "distinct", false, "one row of those with the same key, or with the same --project")
@@ -92,7 +95,8 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 	for _, text := range sf.ranges {
 		var r client.Range
 		if err := strictJSON(text, &r); err != nil {
-			return req, usage(`--range %s: want an object such as '{"low":["FR"],"high":["GB"],"inclusion":"low"}': %v`, text, err)
+			return req, usage(`--range %s: want an object such as '{"low":["FR"],"high":["GB"],"inclusion":"low"}': %v`,
+				text, err)
 		}
 		req.Ranges = append(req.Ranges, r)
 	}
@@ -162,7 +166,8 @@ func jsonArray(flag, text string) ([]json.RawMessage, error) {
 	var a []json.RawMessage
 	if err := json.Unmarshal([]byte(text), &a); err != nil {
 		if json.Valid([]byte(text)) {
-			return nil, usage(`--%s %s: want a JSON array such as '["FR", 10]', for one value too: put it in brackets`, flag, text)
+			return nil, usage(`--%s %s: want a JSON array such as '["FR", 10]', for one value too: put it in brackets`,
+				flag, text)
 		}
 		return nil, usage(`--%s %s: want a JSON array such as '["FR", 10]': %v`, flag, text, err)
 	}
@@ -173,7 +178,7 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 	sf := &scanFlags{}
 	cmd := &cobra.Command{Use: "scan BUCKET/NAME|ID", Short: "Scan an index",
 		Example: `  tidemark index scan world/airports_by_country --equal '["FR"]' --limit 5
-  tidemark index scan world/airports_by_country --range '{"low":["FR"],"high":["FR"]}' --range '{"low":["FM"],"high":["FO"]}'
+  tidemark index scan world/airports_by_country --range '{"low":["FR"]}' --range '{"low":["FM"],"high":["FO"]}'
   tidemark index scan world/airports_by_elevation --low '[3000]' --consistency session`,
 		Args: exactArgs(refWords), ValidArgsFunction: f.indexes(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -248,7 +253,8 @@ func printScan(ctx context.Context, s Streams, c *client.Client, r string, req c
 func indexCount(s Streams, f *serverFlags) *cobra.Command {
 	sf := &scanFlags{}
 	cmd := &cobra.Command{Use: "count BUCKET/NAME|ID", Short: "Count the entries of an index",
-		Example: `  tidemark index count world/by_country --equal '["FR"]' --consistency session`, Args: exactArgs(refWords), ValidArgsFunction: f.indexes(false),
+		Example: `  tidemark index count world/by_country --equal '["FR"]' --consistency session`, Args: exactArgs(refWords),
+		ValidArgsFunction: f.indexes(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := sf.request()
 			if err != nil {

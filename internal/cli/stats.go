@@ -17,10 +17,11 @@ import (
 func indexStats(s Streams, f *serverFlags) *cobra.Command {
 	return &cobra.Command{Use: "stats [BUCKET/NAME|ID ...]", Short: "Figures of indexes and indexers: entries, backlog, " +
 		"sizes, scans, memory, errors",
-		Long: `Shows the figures of indexes, of all or of those that are named, and of indexers. PENDING are changes that KV has and that
-have not come to the copy that lacks most, QUEUED those that have come and that no scan sees yet. DATA is what is no garbage,
-DISK the files of all copies, FRAG the share of garbage in them (estimated). REQUESTS, ROWS and LATENCY are of scans since the
-indexers' processes began. With --output json all of it, under the names of GET /v1/stats.`,
+		Long: `Shows the figures of indexes, of all or of those that are named, and of indexers. PENDING are changes that KV
+has and that have not come to the copy that lacks most, QUEUED those that have come and that no scan sees yet. DATA is
+what is no garbage, DISK the files of all copies, FRAG the share of garbage in them (estimated). REQUESTS, ROWS and
+LATENCY are of scans since the indexers' processes began. With --output json all of it, under the names of GET
+/v1/stats.`,
 		Example:           "  tidemark index stats\n  tidemark index stats world/places_by_name --output json",
 		ValidArgsFunction: f.indexes(true),
 		RunE: func(cmd *cobra.Command, args []string) error {

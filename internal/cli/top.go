@@ -49,8 +49,9 @@ func newTop(s Streams) *cobra.Command {
 	var once bool
 	cmd := &cobra.Command{Use: "top", Short: "The cluster, live: managers, projectors, indexers, buckets, indexes",
 		Args: noArgs, ValidArgsFunction: noFiles,
-		Long: `Shows the cluster again and again until Ctrl-C: in place on a terminal, else one block for each interval; with --output
-json or jsonl one JSON line for each. Rates are over the interval. What does not answer is told, and asked again.`,
+		Long: `Shows the cluster again and again until Ctrl-C: in place on a terminal, else one block for each interval; with
+--output json or jsonl one JSON line for each. Rates are over the interval. What does not answer is told, and asked
+again.`,
 		Example: "  tidemark top\n  tidemark top --once --interval 500ms\n  tidemark top --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if every < 100*time.Millisecond || every > time.Hour {

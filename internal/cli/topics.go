@@ -34,17 +34,17 @@ func topics() []*cobra.Command {
 // nastyText describes tidemark kv --nasty.
 func nastyText() string {
 	var b strings.Builder
-	b.WriteString(`tidemark kv --nasty LIST makes a KV node as hard to live with as real engines are, for tests of clients and of
-tidemark itself. LIST is "all", or names with commas between them:
+	b.WriteString(`tidemark kv --nasty LIST makes a KV node as hard to live with as real engines are, for tests of clients
+and of tidemark itself. LIST is "all", or names with commas between them:
 
 `)
 	for _, m := range server.MoodList() {
 		fmt.Fprintf(&b, "  %-18s %s\n", m.Name, m.Help)
 	}
 	b.WriteString(`
-These are so always: DCP requests before DCP_OPEN and a second DCP_OPEN close the connection; a second connection of the same
-name closes the first; an unknown key of DCP_CONTROL is answered INVALID_ARGUMENTS; a replica gives streams to those who do
-not ask for active vbuckets only; the last message may pass the end of the flow control window.`)
+These are so always: DCP requests before DCP_OPEN and a second DCP_OPEN close the connection; a second connection of the
+same name closes the first; an unknown key of DCP_CONTROL is answered INVALID_ARGUMENTS; a replica gives streams to
+those who do not ask for active vbuckets only; the last message may pass the end of the flow control window.`)
 	return b.String()
 }
 
@@ -74,9 +74,9 @@ Codes 5 and 6 may be tried again. Writes are sent with an Idempotency-Key and tr
 	return b.String()
 }
 
-const environmentText = `Every flag has an environment variable: --log-level is TIDEMARK_LOG_LEVEL. A value comes from the command line, else the
-environment, else the configuration file (roles and up: --config FILE), else the default; tidemark config show ROLE tells
-which. docs/configuration.md lists every setting.
+const environmentText = `Every flag has an environment variable: --log-level is TIDEMARK_LOG_LEVEL. A value comes from
+the command line, else the environment, else the configuration file (roles and up: --config FILE), else the default;
+tidemark config show ROLE tells which. docs/configuration.md lists every setting.
 
   TIDEMARK_SERVER        managers to speak to, host:port, separated by commas
   TIDEMARK_OUTPUT        table, json or jsonl
@@ -96,11 +96,11 @@ const outputText = `Data goes to standard output; questions, progress, warnings 
 Ids and vbuuids are strings, since they may pass 2^53; cas, seqnos and counts are numbers. Scans write one JSON row per
 line for json as well, {"key":[…],"id":"…"}, so that a scan of any length needs no memory.
 
-Progress is a bar on a terminal, elsewhere a line for every 10 %. --watch shows a table again whenever it has changed; when
-standard output is no terminal each change is written behind the last one.`
+Progress is a bar on a terminal, elsewhere a line for every 10 %. --watch shows a table again whenever it has changed;
+when standard output is no terminal each change is written behind the last one.`
 
-const shellText = `Completion knows commands, flags, and from the cluster at hand the names of indexes, buckets, indexers and managers. The
-cluster has 0.8 s to answer; when it does not, there are no names.
+const shellText = `Completion knows commands, flags, and from the cluster at hand the names of indexes, buckets,
+indexers and managers. The cluster has 0.8 s to answer; when it does not, there are no names.
 
   bash        source <(tidemark completion bash)
   zsh         source <(tidemark completion zsh)
@@ -131,12 +131,13 @@ func configurationDoc(roles []*cobra.Command) string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-For whoever writes unit files, containers or a configuration file: every setting of every role, with its default. Made by
-` + "`tidemark docs configuration`" + ` from the flags themselves; a test keeps it current.
+For whoever writes unit files, containers or a configuration file: every setting of every role, with its default. Made
+by ` + "`tidemark docs configuration`" + ` from the flags themselves; a test keeps it current.
 
 Each setting of a role has one name in three places: the flag ` + "`--log-level`" + `, the environment variable
-` + "`TIDEMARK_LOG_LEVEL`" + `, the key ` + "`log-level`" + ` of a YAML file that ` + "`--config`" + ` names. The first of these that has a value wins:
-flag, environment, file, default. ` + "`tidemark config show ROLE`" + ` with the same flags tells each value and its origin.
+` + "`TIDEMARK_LOG_LEVEL`" + `, the key ` + "`log-level`" + ` of a YAML file that ` + "`--config`" + ` names. The
+first of these that has a value wins: flag, environment, file, default. ` + "`tidemark config show ROLE`" + ` with
+the same flags tells each value and its origin.
 
 One file may serve one role or all of a machine. Keys at the top level hold for the role that reads the file; a section,
 which is a role's name with keys below it, holds for that role only and wins over the top level. Lists are YAML lists or
@@ -155,8 +156,9 @@ indexer:
   managers: [10.0.0.1:9520, 10.0.0.2:9520, 10.0.0.3:9520]
 ` + "```" + `
 
-Passwords are read from files (` + "`…-password-file`" + `) or the environment; no role takes one on its command line, where other
-users of the machine could see it. ` + "`config show`" + ` prints ` + "`" + config.Redacted + "`" + ` for a secret that is set.
+Passwords are read from files (` + "`…-password-file`" + `) or the environment; no role takes one on its
+command line, where other users of the machine could see it. ` + "`config show`" + ` prints
+` + "`" + config.Redacted + "`" + ` for a secret that is set.
 `)
 	for _, r := range roles {
 		fmt.Fprintf(&b, "\n## %s\n\n%s.\n\n| key and flag | environment | default | meaning |\n|---|---|---|---|\n", r.Name(),
@@ -185,8 +187,8 @@ func cliDoc(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString(`# Command line
 
-Every command with its flags and examples. Made by ` + "`tidemark docs cli`" + ` from the commands themselves; a test keeps it current.
-` + "`tidemark COMMAND --help`" + ` says the same.
+Every command with its flags and examples. Made by ` + "`tidemark docs cli`" + ` from the commands themselves; a
+test keeps it current. ` + "`tidemark COMMAND --help`" + ` says the same.
 `)
 	var commands, notes []*cobra.Command
 	var walk func(c *cobra.Command)

@@ -27,8 +27,8 @@ func asClient(cmd *cobra.Command, f *serverFlags, do func(ctx context.Context, c
 func newUser(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	cmd := &cobra.Command{Use: "user", Short: "Add, list, change and remove users", Args: noArgs,
-		Long: `Users have a role: read (listings, status, scans), ddl (changes of indexes too) or admin (everything). Once there is a
-user, requests without credentials are refused. Passwords come from a file, standard input or the terminal.`,
+		Long: `Users have a role: read (listings, status, scans), ddl (changes of indexes too) or admin (everything). Once
+there is a user, requests without credentials are refused. Passwords come from a file, standard input or the terminal.`,
 		Example: "  tidemark user add alice --role ddl --new-password-file ./alice\n  tidemark user list",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	f.add(cmd, s)
@@ -118,8 +118,8 @@ func userRemove(s Streams, f *serverFlags) *cobra.Command {
 func newToken(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	cmd := &cobra.Command{Use: "token", Short: "Make, list and revoke tokens", Args: noArgs,
-		Long: `A token stands for a user without his password, for programs. Its secret is shown once, when it is made; the cluster
-keeps a hash. It ends when its time is over, when it is revoked, or with its user.`,
+		Long: `A token stands for a user without his password, for programs. Its secret is shown once, when it is made; the
+cluster keeps a hash. It ends when its time is over, when it is revoked, or with its user.`,
 		Example: "  tidemark token create alice --expires 720h > alice.token\n  tidemark index list --token-file alice.token",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	f.add(cmd, s)

@@ -27,10 +27,10 @@ var errDiffers = errors.New("the index differs from the KV data")
 func indexVerify(s Streams, f *serverFlags) *cobra.Command {
 	var req client.VerifyRequest
 	cmd := &cobra.Command{Use: "verify BUCKET/NAME|ID", Short: "Compare an index with the KV data",
-		Long: `Evaluates the index anew for every document that KV has, compares that with every copy of every slice at one stability
-timestamp, and prints each difference: missing_row, extra_row, wrong_key, back_entry (the rows are right, but the document's
-own list of them is not), refused_key (a key that no index can store), or lost_on_way (of a vbucket: other keys were evaluated
-than arrived). The exit code is 1 when there is one, and 2 when what was asked for cannot be.
+		Long: `Evaluates the index anew for every document that KV has, compares that with every copy of every slice at one
+stability timestamp, and prints each difference: missing_row, extra_row, wrong_key, back_entry (the rows are right, but
+the document's own list of them is not), refused_key (a key that no index can store), or lost_on_way (of a vbucket:
+other keys were evaluated than arrived). The exit code is 1 when there is one, and 2 when what was asked for cannot be.
 
 It runs while the index is used and documents change: those that change meanwhile are compared at a later timestamp. It
 reads all documents of the bucket from KV, once for each indexer that holds the index: --rate bounds that. Without

@@ -70,9 +70,9 @@ func bucketSettings(s Streams, f *serverFlags) *cobra.Command {
 		},
 		Long: `Shows what is set of a bucket and what is in force. There is one setting:
 
-stability.source  sync: the newest complete seqno of each vbucket, as projectors tell it. heartbeat: the mean of what the
-                  indexers have received, leaning to the one whose queue fills. Empty: what --stability-source of the
-                  leading manager says.
+stability.source  sync: the newest complete seqno of each vbucket, as projectors tell it. heartbeat: the mean of
+                  what the indexers have received, leaning to the one whose queue fills. Empty: what
+                  --stability-source of the leading manager says.
 
 A change is in force at once and stays over restarts, a change of leaders, and a bucket that is made anew.`,
 		Example: "  tidemark bucket settings world\n  tidemark bucket settings world stability.source=heartbeat\n  " +

@@ -25,10 +25,10 @@ func newWatch(s Streams) *cobra.Command {
 	var count uint64
 	cmd := &cobra.Command{Use: "watch", Short: "Follow what changes in the replicated state", Args: noArgs,
 		ValidArgsFunction: noFiles,
-		Long: `Shows the present state in a line, then a line for each change, in order, none missing and none twice, whichever managers
-come and go, until Ctrl-C, --timeout or --count; that is exit code 0. With --since it goes on after a position: a cas, or
-the "id" that --output json shows. Stability timestamps and backfill timestamps, which come several times a second, are
-shown when --kinds names them, or is all.`,
+		Long: `Shows the present state in a line, then a line for each change, in order, none missing and none twice,
+whichever managers come and go, until Ctrl-C, --timeout or --count; that is exit code 0. With --since it goes on after a
+position: a cas, or the "id" that --output json shows. Stability timestamps and backfill timestamps, which come several
+times a second, are shown when --kinds names them, or is all.`,
 		Example: "  tidemark watch\n  tidemark watch --kinds index,topology --output json\n  tidemark watch --since 87 " +
 			"--count 1 --timeout 1m",
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -132,7 +132,8 @@ func (c *Config) checkBucket() error {
 			maxVBuckets)
 	}
 	if c.Bucket == "" || len(c.Bucket) > 100 || strings.ContainsAny(c.Bucket, "`/:,= \t\n") {
-		return wrongConfig("--bucket %q: want a name of 1 to 100 characters without spaces, quotes or any of / : , =", c.Bucket)
+		return wrongConfig("--bucket %q: want a name of 1 to 100 characters without spaces, quotes or any of / : , =",
+			c.Bucket)
 	}
 	return nil
 }
@@ -188,8 +189,8 @@ func takeLock(path string) (*os.File, error) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		b, _ := io.ReadAll(io.LimitReader(f, 32)) // who has it is a courtesy
 		_ = f.Close()
-		return nil, fmt.Errorf("%w: %s is locked by `tidemark up` with pid %s; stop that one or name another folder with --data",
-			ErrInUse, filepath.Dir(path), strings.TrimSpace(string(b)))
+		return nil, fmt.Errorf("%w: %s is locked by `tidemark up` with pid %s; stop that one or name another folder "+
+			"with --data", ErrInUse, filepath.Dir(path), strings.TrimSpace(string(b)))
 	}
 	if err := f.Truncate(0); err == nil {
 		_, err = f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
@@ -216,7 +217,8 @@ func (c *Cluster) plan() error {
 		return fmt.Errorf("data folder: %w", err)
 	}
 	if exists(filepath.Join(c.cfg.Dir, "m1")) {
-		return fmt.Errorf("%s holds a cluster's data but its %s is missing: restore that file or name another folder with --data", c.cfg.Dir, planFile)
+		return fmt.Errorf("%s holds a cluster's data but its %s is missing: restore that file or name another folder "+
+			"with --data", c.cfg.Dir, planFile)
 	}
 	m, err = c.fresh()
 	if err != nil {
@@ -234,18 +236,22 @@ func (c *Cluster) plan() error {
 
 // resume checks that what the folder has is what is asked for and that its ports are free.
 func (c *Cluster) resume(m *Manifest) error {
-	if len(m.Managers) != c.cfg.Managers || len(m.KV) != c.cfg.KV || len(m.Indexers) != c.cfg.Indexers || m.Bucket != c.cfg.Bucket {
-		return wrongConfig("%s was made with --managers %d --kv %d --indexers %d --bucket %s: use the same, or another folder with --data",
-			c.cfg.Dir, len(m.Managers), len(m.KV), len(m.Indexers), m.Bucket)
+	if len(m.Managers) != c.cfg.Managers || len(m.KV) != c.cfg.KV || len(m.Indexers) != c.cfg.Indexers ||
+		m.Bucket != c.cfg.Bucket {
+		return wrongConfig("%s was made with --managers %d --kv %d --indexers %d --bucket %s: use the same, or another "+
+			"folder with --data", c.cfg.Dir, len(m.Managers), len(m.KV), len(m.Indexers), m.Bucket)
 	}
 	if m.KVReplicas != c.cfg.KVReplicas {
-		return wrongConfig("%s was made with --kv-replicas %d: use the same, or another folder with --data", c.cfg.Dir, m.KVReplicas)
+		return wrongConfig("%s was made with --kv-replicas %d: use the same, or another folder with --data", c.cfg.Dir,
+			m.KVReplicas)
 	}
 	if c.cfg.VBuckets != 0 && m.VBuckets != c.cfg.VBuckets {
-		return wrongConfig("%s was made with --vbuckets %d: use the same, or another folder with --data", c.cfg.Dir, m.VBuckets)
+		return wrongConfig("%s was made with --vbuckets %d: use the same, or another folder with --data", c.cfg.Dir,
+			m.VBuckets)
 	}
 	if (m.TLS != nil) != c.cfg.TLS {
-		return wrongConfig("%s was made %s --tls: use the same, or another folder with --data", c.cfg.Dir, map[bool]string{true: "with", false: "without"}[m.TLS != nil])
+		return wrongConfig("%s was made %s --tls: use the same, or another folder with --data", c.cfg.Dir,
+			map[bool]string{true: "with", false: "without"}[m.TLS != nil])
 	}
 	if m.TLS != nil {
 		m.TLS, m.Subscriber = c.adminFiles(), c.subscriberFiles() // the folder may have been moved
@@ -256,11 +262,13 @@ func (c *Cluster) resume(m *Manifest) error {
 	deadline := time.Now().Add(portGrace)
 	for _, a := range m.addresses() {
 		err := portFree(a)
-		for ; err != nil && time.Now().Before(deadline); err = portFree(a) { // children of a run that was killed are just stopping
+		// children of a run that was killed are just stopping
+		for ; err != nil && time.Now().Before(deadline); err = portFree(a) {
 			<-time.After(readyPoll)
 		}
 		if err != nil {
-			return fmt.Errorf("%s keeps its addresses, and %s is taken: %w; end the process that has it, or name another folder with --data", c.cfg.Dir, a, err)
+			return fmt.Errorf("%s keeps its addresses, and %s is taken: %w; end the process that has it, or name another "+
+				"folder with --data", c.cfg.Dir, a, err)
 		}
 	}
 	return nil
@@ -270,7 +278,8 @@ func (c *Cluster) resume(m *Manifest) error {
 func (c *Cluster) fresh() (*Manifest, error) {
 	ports := &portChooser{next: c.cfg.FirstREST}
 	defer ports.release()
-	m := &Manifest{KVUser: kvUser, KVPassword: rand.Text(), KVReplicas: c.cfg.KVReplicas, Bucket: c.cfg.Bucket, BucketUUID: strings.ToLower(rand.Text()), VBuckets: cmp.Or(c.cfg.VBuckets, VBuckets)}
+	m := &Manifest{KVUser: kvUser, KVPassword: rand.Text(), KVReplicas: c.cfg.KVReplicas, Bucket: c.cfg.Bucket,
+		BucketUUID: strings.ToLower(rand.Text()), VBuckets: cmp.Or(c.cfg.VBuckets, VBuckets)}
 	scheme := "http://"
 	if c.cfg.TLS {
 		scheme = "https://"
@@ -290,7 +299,8 @@ func (c *Cluster) fresh() (*Manifest, error) {
 		m.Projectors = append(m.Projectors, ProjectorEntry{ID: fmt.Sprintf("p%d", i+1), Admin: scheme + ports.take()})
 	}
 	for i := range c.cfg.Indexers {
-		m.Indexers = append(m.Indexers, IndexerEntry{ID: fmt.Sprintf("i%d", i+1), Admin: scheme + ports.take(), Scan: ports.take(),
+		m.Indexers = append(m.Indexers, IndexerEntry{ID: fmt.Sprintf("i%d", i+1), Admin: scheme + ports.take(),
+			Scan: ports.take(),
 			Data: DataPorts{Maintenance: ports.take(), Backfill: ports.take(), Catchup: ports.take()}})
 	}
 	return m, ports.err

@@ -13,7 +13,8 @@ const problemTypes = "/v1/errors/"
 func Refuse(code errcode.Code, format string, args ...any) *Problem {
 	info, ok := errcode.Lookup(code)
 	if !ok { // of a newer version
-		info = errcode.CodeInfo{Status: http.StatusInternalServerError, Title: http.StatusText(http.StatusInternalServerError)}
+		info = errcode.CodeInfo{Status: http.StatusInternalServerError,
+			Title: http.StatusText(http.StatusInternalServerError)}
 	}
 	p := NewProblem(info.Status, code, format, args...)
 	p.Title = info.Title

@@ -133,13 +133,15 @@ func Unmarshal(body []byte, v any) error {
 // *Problem.
 func Read(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
 	if f := r.Header.Get(HeaderFormat); f != "" && f != strconv.Itoa(wire.FormatVersion) {
-		return Refuse(errcode.UnsupportedFormat, "wire format %s, this version speaks %d: upgrade the older side", f, wire.FormatVersion)
+		return Refuse(errcode.UnsupportedFormat, "wire format %s, this version speaks %d: upgrade the older side", f,
+			wire.FormatVersion)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most that %s takes", tooLarge.Limit, r.URL.Path)
+		return Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most that %s takes", tooLarge.Limit,
+			r.URL.Path)
 	case err != nil:
 		return Refuse(errcode.BadRequest, "reading the body: %v", err)
 	}
@@ -410,8 +412,8 @@ func ReadProblem(answer *http.Response) *Problem {
 	b, _ := io.ReadAll(io.LimitReader(answer.Body, maxErrorBody)) // what came is what can be told
 	p := &Problem{}
 	if bytes.Contains(b, []byte("HTTP request to an HTTPS server")) { // net/http's own answer
-		p = NewProblem(answer.StatusCode, errcode.BadRequest, "the server speaks TLS: begin its address with https:// and name "+
-			"its CA (--tls-ca)")
+		p = NewProblem(answer.StatusCode, errcode.BadRequest, "the server speaks TLS: begin its address with "+
+			"https:// and name its CA (--tls-ca)")
 	} else if json.Unmarshal(b, p) != nil || p.Code == "" {
 		text := strings.TrimSpace(string(b))
 		if text == "" {

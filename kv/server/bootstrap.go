@@ -12,7 +12,8 @@ const (
 	// maxAuthFailures on one connection end it.
 	maxAuthFailures = 8
 
-	collectionsManifest = `{"uid":"0","scopes":[{"name":"_default","uid":"0","collections":[{"name":"_default","uid":"0"}]}]}`
+	collectionsManifest = `{"uid":"0","scopes":[{"name":"_default","uid":"0",` +
+		`"collections":[{"name":"_default","uid":"0"}]}]}`
 )
 
 func (c *conn) hello(f mcbp.Frame) {

@@ -25,7 +25,8 @@ func (c *conn) dcpOpen(ctx context.Context, f mcbp.Frame) error {
 		return fmt.Errorf("%w: a second DCP_OPEN on one connection", mcbp.ErrMalformed)
 	}
 	open, err := mcbp.DecodeOpen(f.Extras)
-	const known = mcbp.OpenProducer | mcbp.OpenXattrs | mcbp.OpenNoValue | mcbp.OpenDeleteTimes | mcbp.OpenDeletedUserXattrs
+	const known = mcbp.OpenProducer | mcbp.OpenXattrs | mcbp.OpenNoValue | mcbp.OpenDeleteTimes |
+		mcbp.OpenDeletedUserXattrs
 	switch {
 	case err != nil, len(f.Key) == 0, len(f.Key) > mcbp.MaxConnectionName, open.Flags&^(known|mcbp.OpenNotifier) != 0:
 		c.status(f.Header, mcbp.StatusInvalid, nil)

@@ -185,8 +185,8 @@ func FuzzLogin(f *testing.F) {
 	})
 }
 
-// TestRefusalsKeepSecrets: what a client sent is in no error, which goes to the log: it may be a password, sent under the
-// wrong mechanism.
+// TestRefusalsKeepSecrets: what a client sent is in no error, which goes to the log: it may be a password, sent under
+// the wrong mechanism.
 func TestRefusalsKeepSecrets(t *testing.T) {
 	auth := newAuthenticator("user", "secret", func(b []byte) { clear(b) })
 	for _, message := range []string{"\x00user\x00secret,,,", "n,secret,n=user,r=x", "n,,secret,r=x", "n,,n=sec=ret,r=x",

@@ -236,8 +236,8 @@ func (a *API) router(serve func(route) http.Handler) http.Handler {
 func wrongMethod(methods []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", strings.Join(methods, ", "))
-		rpc.WriteProblem(w, rpc.Refuse(errcode.MethodNotAllowed, "%s takes %s, not %s", r.URL.Path, strings.Join(methods, " or "),
-			r.Method))
+		rpc.WriteProblem(w, rpc.Refuse(errcode.MethodNotAllowed, "%s takes %s, not %s", r.URL.Path,
+			strings.Join(methods, " or "), r.Method))
 	}
 }
 

@@ -240,8 +240,8 @@ func (a *API) nodeMay(r *http.Request, rt *route) error {
 	p, ok := a.node(r)
 	switch {
 	case !ok:
-		return rpc.Refuse(errcode.Unauthenticated, "%s is between components: it needs the certificate of one of %v", r.URL.Path,
-			roles)
+		return rpc.Refuse(errcode.Unauthenticated, "%s is between components: it needs the certificate of one of %v",
+			r.URL.Path, roles)
 	case !slices.Contains(roles, p.Role):
 		return rpc.Refuse(errcode.Forbidden, "%s is not for %s: it needs the certificate of one of %v", r.URL.Path, p, roles)
 	}

@@ -32,7 +32,8 @@ func request(r *http.Request, part int, sent []byte) (*statecontext.Request, err
 	case key == "":
 		return nil, nil
 	case len(key) > maxKeyBytes:
-		return nil, rpc.Refuse(errcode.BadIdempotencyKey, "%s has %d bytes, at most %d are taken", HeaderKey, len(key), maxKeyBytes)
+		return nil, rpc.Refuse(errcode.BadIdempotencyKey, "%s has %d bytes, at most %d are taken", HeaderKey, len(key),
+			maxKeyBytes)
 	}
 	return &statecontext.Request{Principal: rpc.Principal(r.Context()), Key: key + ":" + strconv.Itoa(part),
 			BodyHash: sha256.Sum256(fmt.Appendf(nil, "%s %s\n%s\n%s", r.Method, r.URL.Path, r.Header.Get(headerIfMatch), sent))},
@@ -177,8 +178,8 @@ func (a *API) dropNamed(r *http.Request, bucket, name string, ifMatch uint64,
 	return o, nil
 }
 
-// alterNamed alters by name. Setting what is so already does nothing. A name that is not there is asked for all the same,
-// as dropNamed does.
+// alterNamed alters by name. Setting what is so already does nothing. A name that is not there is asked for all the
+// same, as dropNamed does.
 func (a *API) alterNamed(r *http.Request, s *expression.AlterIndex,
 	req *statecontext.Request) ([]client.StatementResult, error) {
 	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {

@@ -29,7 +29,8 @@ func (a *API) errorRoutes() []route {
 			}},
 		{method: "GET", path: "/v1/errors/{code}", role: RoleNone, limit: ReadTimeout, doc: operation{
 			id: "getError", tag: tagNode, summary: "One code of problems: where their type points",
-			answers: []answer{{status: 200, means: "the code", body: errcode.CodeInfo{}}}, codes: []errcode.Code{errcode.NotFound}},
+			answers: []answer{{status: 200, means: "the code", body: errcode.CodeInfo{}}},
+			codes:   []errcode.Code{errcode.NotFound}},
 			handle: func(w http.ResponseWriter, r *http.Request) error {
 				code := mux.Vars(r)["code"]
 				info, ok := errcode.Lookup(errcode.Code(code))
@@ -47,7 +48,8 @@ type errorList struct {
 	Errors []errcode.CodeInfo `json:"errors"`
 }
 
-// sentinels maps what lower floors fail with to codes: the first that matches counts. What a code is, package errcode says.
+// sentinels maps what lower floors fail with to codes: the first that matches counts. What a code is, package errcode
+// says.
 func sentinels() []sentinel {
 	return []sentinel{
 		{consensus.ErrUnknownOutcome, errcode.OutcomeUnknown, "the write may or may not be done; send it again with the " +

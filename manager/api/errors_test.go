@@ -17,8 +17,8 @@ import (
 
 var update = flag.Bool("update", false, "write the documents that are made from the tables")
 
-// TestCodesAreAnswered: what a code's line says is what the answer to it is, and each known failure becomes a code of the
-// table.
+// TestCodesAreAnswered: what a code's line says is what the answer to it is, and each known failure becomes a code of
+// the table.
 func TestCodesAreAnswered(t *testing.T) {
 	for _, c := range errcode.All() {
 		p := rpc.Refuse(c.Code, "")

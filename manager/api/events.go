@@ -33,9 +33,10 @@ func (a *API) watchRoutes() []route {
 				id: "watchEvents", tag: tagReads, summary: "Watch the replicated state: a snapshot, then every change in cas " +
 					"order, as server-sent events",
 				params: []param{
-					{name: "since", means: "the id of the newest event seen, or a cas; the header Last-Event-ID counts more. Without " +
-						"it, a snapshot comes first"},
-					{name: "kinds", means: "a list of kinds separated by commas, or all; the default is all but stability and backfill"},
+					{name: "since", means: "the id of the newest event seen, or a cas; the header Last-Event-ID counts " +
+						"more. Without it, a snapshot comes first"},
+					{name: "kinds", means: "a list of kinds separated by commas, or all; the default is all but stability " +
+						"and backfill"},
 					{name: "consistency", enum: []string{"linearizable", "stale"}, means: "no matter here: the stream is this " +
 						"manager's own"},
 				},

@@ -39,8 +39,8 @@ func (a *API) memberRoutes() []route {
 	return []route{
 		{method: "POST", path: "/v1/cluster/managers:join", handle: a.joinManager, role: RoleAdmin, leader: true,
 			limit: memberTimeout, doc: operation{
-				id: "joinManager", tag: tagCluster, summary: "Add a manager that waits for a cluster, without a vote until it has " +
-					"caught up",
+				id: "joinManager", tag: tagCluster, summary: "Add a manager that waits for a cluster, without a vote " +
+					"until it has caught up",
 				body: client.JoinRequest{}, answers: []answer{{status: 200, means: "it is a member", body: client.MemberReply{}}},
 				codes: []errcode.Code{errcode.MemberConflict, errcode.NodeRemoved, errcode.ForeignCluster}}},
 		{method: "POST", path: "/v1/cluster/managers:transfer-leadership", handle: a.transferAny, role: RoleAdmin,
@@ -71,8 +71,8 @@ func (a *API) memberRoutes() []route {
 					body: client.IndexerRemoval{}},
 					{status: 202, means: "its removal is decided and goes on by itself; the same call waits for it",
 						body: client.IndexerRemoval{}}},
-				codes: []errcode.Code{errcode.UnknownNode, errcode.NodeAlive, errcode.LastCopies, errcode.PlacementImpossible, errcode.MemberConflict,
-					errcode.StaleRevision, errcode.FormatTooOld}}},
+				codes: []errcode.Code{errcode.UnknownNode, errcode.NodeAlive, errcode.LastCopies, errcode.PlacementImpossible,
+					errcode.MemberConflict, errcode.StaleRevision, errcode.FormatTooOld}}},
 		{method: "DELETE", path: "/v1/cluster/projectors/{id}", handle: a.removeProjector, role: RoleAdmin, leader: true,
 			limit: memberTimeout, doc: operation{
 				id: "removeProjector", tag: tagCluster, summary: "Forget a projector, by its id",

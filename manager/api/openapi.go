@@ -105,7 +105,8 @@ func requestHeaders() map[string]header {
 	return map[string]header{
 		HeaderKey: {most: maxKeyBytes, means: "The write is done once however often it is sent with this key, to " +
 			"whichever manager, for 24 hours; each time the answer is the first one."},
-		headerIfMatch: {pattern: `^(\*|"?[0-9]+"?)$`, means: "The ETag that the index must have; else 412 with the present modified_cas. * or none: any."},
+		headerIfMatch: {pattern: `^(\*|"?[0-9]+"?)$`, means: "The ETag that the index must have; else 412 with the " +
+			"present modified_cas. * or none: any."},
 		headerIfNoneMatch: {means: "ETags that the client has; when the index has one of them, the answer is 304 without " +
 			"a body."},
 		rpc.HeaderRequestID: {means: "The id under which logs have this request: letters, digits and ._:/+=-. At most 64 " +
@@ -159,8 +160,8 @@ func (rt *route) commonCodes() []errcode.Code {
 
 // ddlCodes are what a change of indexes may be refused with.
 func ddlCodes(more ...errcode.Code) []errcode.Code {
-	return append(more, errcode.BadDefinition, errcode.PlacementImpossible, errcode.LastCopies, errcode.NoProjector, errcode.NoIndexer, errcode.IndexNotReady, errcode.BucketNotInKV,
-		errcode.TooManyVBuckets, errcode.UnknownIndex,
+	return append(more, errcode.BadDefinition, errcode.PlacementImpossible, errcode.LastCopies, errcode.NoProjector,
+		errcode.NoIndexer, errcode.IndexNotReady, errcode.BucketNotInKV, errcode.TooManyVBuckets, errcode.UnknownIndex,
 		errcode.NameExists, errcode.StateMismatch, errcode.IllegalTransition,
 		errcode.BucketGone,
 		errcode.GenerationMismatch, errcode.LimitExceeded, errcode.IndexInRollback)

@@ -121,9 +121,11 @@ func checkPatch(fields map[string]json.RawMessage) error {
 			return rpc.Refuse(errcode.Unsupported, "%s cannot be changed: it says what the entries of the index are; create "+
 				"another index, then drop this one", name)
 		case "id", "state", "reason", "progress", "items", "disk_bytes", "created_ms", "modified_cas":
-			return rpc.Refuse(errcode.BadRequest, `%s is told and cannot be set; {"deferred": false} starts a build, DELETE drops the index`, name)
+			return rpc.Refuse(errcode.BadRequest,
+				`%s is told and cannot be set; {"deferred": false} starts a build, DELETE drops the index`, name)
 		default:
-			return rpc.Refuse(errcode.BadRequest, `unknown field %q; what can be changed: {"deferred": false} starts the build`, name)
+			return rpc.Refuse(errcode.BadRequest,
+				`unknown field %q; what can be changed: {"deferred": false} starts the build`, name)
 		}
 	}
 	deferred, ok := fields["deferred"]
@@ -131,7 +133,8 @@ func checkPatch(fields map[string]json.RawMessage) error {
 	case fields["defer_build"] != nil:
 		return rpc.Refuse(errcode.BadRequest, `defer_build is of CREATE; send {"deferred": false}`)
 	case !ok:
-		return rpc.Refuse(errcode.BadRequest, `nothing to change: send {"deferred": false}, which starts the build of a deferred index`)
+		return rpc.Refuse(errcode.BadRequest,
+			`nothing to change: send {"deferred": false}, which starts the build of a deferred index`)
 	case string(deferred) == "true":
 		return rpc.Refuse(errcode.Unsupported, "deferred cannot be set: a build cannot be put off once the index is there; "+
 			"drop it, and create it with defer_build")

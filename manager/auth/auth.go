@@ -110,8 +110,8 @@ func New(state func() *statecontext.State, now func() time.Time) (*Authenticator
 }
 
 // CountsUnknownIf lets failures of users and tokens that the state does not have count only while current reports that
-// the state has all of them: where it may lag behind, they say nothing about who sends them. By default they count. It is
-// to be called before the first Identify.
+// the state has all of them: where it may lag behind, they say nothing about who sends them. By default they count. It
+// is to be called before the first Identify.
 func (a *Authenticator) CountsUnknownIf(current func() bool) { a.current = current }
 
 // Identify says who sends a request; nil for a request without any credentials. Errors wrap ErrUnauthenticated,

@@ -185,8 +185,8 @@ func TestFailuresAreCounted(t *testing.T) {
 	}
 }
 
-// TestWhoCannotKnowCountsNothing: while the state may lack users, those that it does not have are not counted as failed;
-// wrong passwords of those that it has are.
+// TestWhoCannotKnowCountsNothing: while the state may lack users, those that it does not have are not counted as
+// failed; wrong passwords of those that it has are.
 func TestWhoCannotKnowCountsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")

@@ -7,9 +7,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// apart keeps snapshots apart in time. The library names them by term, index and millisecond, so that one which is sent twice
-// within a millisecond has the name of the first: it cannot be put into place, the first is taken away with it, and the
-// node is left without the log between them.
+// apart keeps snapshots apart in time. The library names them by term, index and millisecond, so that one which is sent
+// twice within a millisecond has the name of the first: it cannot be put into place, the first is taken away with it,
+// and the node is left without the log between them.
 type apart struct {
 	raft.SnapshotStore
 

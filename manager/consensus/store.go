@@ -54,7 +54,8 @@ func (n *Node) openStore() error {
 	n.store = &recorder{BoltStore: store, disk: n.disk, stop: n.stop}
 	if n.logs, err = raft.NewLogCache(logCacheEntries, n.store); err == nil {
 		var files *raft.FileSnapshotStore
-		if files, err = raft.NewFileSnapshotStoreWithLogger(n.cfg.Dir, snapshotsKept, n.cfg.Logger.Named("snapshot")); err == nil {
+		if files, err = raft.NewFileSnapshotStoreWithLogger(n.cfg.Dir, snapshotsKept,
+			n.cfg.Logger.Named("snapshot")); err == nil {
 			n.snaps = &apart{SnapshotStore: files}
 		}
 	}

@@ -10,7 +10,8 @@ import (
 )
 
 // TestAvailability: a ready index is available while all its copies can be scanned; when an indexer goes, one with
-// replicas is degraded and one without is unavailable, each says whose copies are missing, and since when does not move.
+// replicas is degraded and one without is unavailable, each says whose copies are missing, and since when does not
+// move.
 func TestAvailability(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)

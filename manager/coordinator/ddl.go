@@ -101,8 +101,8 @@ func (c *Coordinator) created(d *index.Definition, res statecontext.Result) (Out
 	return o, nil
 }
 
-// recalled is the outcome of a request that was done before. It is asked for before anything is judged: what the request
-// was about may have gone since, or be as it wanted by now.
+// recalled is the outcome of a request that was done before. It is asked for before anything is judged: what the
+// request was about may have gone since, or be as it wanted by now.
 func recalled(s *statecontext.State, r *statecontext.Request) (res statecontext.Result, known bool) {
 	if r == nil {
 		return res, false

@@ -61,7 +61,8 @@ func TestRetriesKeepTheirOutcome(t *testing.T) {
 }
 
 // TestChangesOfPlacesKeepTheirOutcome: an ALTER and a rebalance that are sent again are answered as they were, whatever
-// a fresh look at the placement would say: that nothing has to move, that another rebalance runs, that the index is gone.
+// a fresh look at the placement would say: that nothing has to move, that another rebalance runs, that the index is
+// gone.
 func TestChangesOfPlacesKeepTheirOutcome(t *testing.T) {
 	inWorld(t, func(w *world) {
 		lone, pair := w.moving()

@@ -236,7 +236,9 @@ func (l *leader) hand(ctx context.Context, c *component, by pushes, base uint64)
 		switch {
 		case err == nil && !reply.Missing:
 			return change.Revision, reply.Revision, nil
-		case err != nil && !(errors.As(err, &p) && (p.Status == http.StatusNotFound || p.Status == http.StatusMethodNotAllowed)): // an earlier version
+		// an earlier version
+		case err != nil &&
+			!(errors.As(err, &p) && (p.Status == http.StatusNotFound || p.Status == http.StatusMethodNotAllowed)):
 			return 0, 0, err
 		}
 	}

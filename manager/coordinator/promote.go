@@ -105,8 +105,8 @@ func (l *leader) promote() {
 	}
 }
 
-// advances returns what there is to promote, as much as one command may hold; the next call begins with the bucket after
-// the last one.
+// advances returns what there is to promote, as much as one command may hold; the next call begins with the bucket
+// after the last one.
 func (l *leader) advances() (advances []statecontext.BucketAdvance, size int) {
 	names := make([]string, 0, len(l.buckets.byName))
 	for name, b := range l.buckets.byName {

@@ -395,8 +395,8 @@ func (l *leader) awayFor(node index.NodeID) int64 {
 }
 
 // repair begins a rebalance where an indexer has been away for longer than it may: what it held is made anew elsewhere,
-// and nothing else moves. When it comes back, what has been made anew meanwhile is dropped there. Another rebalance that
-// is under way, r, is cancelled for that, unless it makes anew what was lost: it may go on for hours.
+// and nothing else moves. When it comes back, what has been made anew meanwhile is dropped there. Another rebalance
+// that is under way, r, is cancelled for that, unless it makes anew what was lost: it may go on for hours.
 func (l *leader) repair(r *statecontext.RebalanceJob) {
 	after := l.cfg.Settings.RepairAfter.Milliseconds()
 	if after <= 0 || l.nowMS < l.moves.failMS || l.now.state.FormatLevel() < statecontext.RebalanceFormat() ||

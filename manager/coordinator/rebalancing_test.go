@@ -310,7 +310,8 @@ func TestARepairComesFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(30 * time.Minute)
-		if p := w.log.State().Rebalance(id).Phase; p == statecontext.RebalanceCancelled || p == statecontext.RebalanceCancelling {
+		if p := w.log.State().Rebalance(id).Phase; p == statecontext.RebalanceCancelled ||
+			p == statecontext.RebalanceCancelling {
 			t.Errorf("one that makes anew what was lost: %v", p)
 		}
 	})

@@ -220,8 +220,8 @@ func filling(s *statecontext.State) map[index.CopyID]bool {
 // lossOf tells what an index loses with a node: what it keeps elsewhere, and the copies to be placed anew. A copy that
 // is moving away is lost with the node, too, but has its new place already. An index that is being dropped loses
 // nothing.
-func lossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node, filling map[index.CopyID]bool) (loss Loss,
-	held, lost []rebalance.Placement) {
+func lossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node,
+	filling map[index.CopyID]bool) (loss Loss, held, lost []rebalance.Placement) {
 	d := &x.Definition
 	loss = Loss{Index: d.ID, Name: d.Name, Bucket: d.Bucket}
 	if d.State == index.Dropping {

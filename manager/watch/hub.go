@@ -124,7 +124,8 @@ func (h *Hub) pull() {
 	case feed.Restores != h.restores:
 		h.reset(feed, lineage, reason{"restored", "the state of this manager was replaced as a whole"})
 		return
-	case lineage != h.lineage && h.lineage.Cluster != "": // else the cluster has got its id: what was before is its history
+	// else the cluster has got its id: what was before is its history
+	case lineage != h.lineage && h.lineage.Cluster != "":
 		h.reset(feed, lineage, reason{"epoch", fmt.Sprintf("the cluster is %s in epoch %d now", lineage.Cluster,
 			lineage.Epoch)})
 		return

@@ -32,7 +32,8 @@ const (
 	ddlPassword   = "whoever-creates-indexes"
 	bucketName    = "world"
 
-	// pace is between two operations of a client: what the ledger remembers of one user in a day has to last for 300 faults.
+	// pace is between two operations of a client: what the ledger remembers of one user in a day has to last for 300
+	// faults.
 	pace         = 200 * time.Millisecond
 	calm         = 2 * time.Second // without a new fault, so that not only retries are seen
 	memberWithin = 2 * time.Minute // a change of members, under faults
@@ -349,7 +350,8 @@ func TestNamespaces(t *testing.T) {
 	all := make([]*worker, workers)
 	var working sync.WaitGroup
 	for i := range all {
-		all[i] = &worker{recorder: r, rand: rand.New(rand.NewPCG(*seed, uint64(100+i))), servers: urls, bucket: bucketName, pace: pace,
+		all[i] = &worker{recorder: r, rand: rand.New(rand.NewPCG(*seed, uint64(100+i))), servers: urls, bucket: bucketName,
+			pace: pace,
 			http: &http.Client{Transport: bearer{user: "ddl", password: ddlPassword, next: transport}}}
 		working.Go(func() {
 			all[i].run(ctx, func() bool { return trouble.Err() != nil })

@@ -113,7 +113,8 @@ func Documents() *rapid.Generator[[]byte] {
 		return "[" +
 			strings.Join(all, ",") + "]"
 	})
-	text := rapid.OneOf(collatetest.StringText(), rapid.SampledFrom([]string{`"aß c"`, `"2024-02-29T23:59:59.987-05:00"`, `"a,b c"`, `"7"`}))
+	text := rapid.OneOf(collatetest.StringText(),
+		rapid.SampledFrom([]string{`"aß c"`, `"2024-02-29T23:59:59.987-05:00"`, `"a,b c"`, `"7"`}))
 	members := map[string]*rapid.Generator[string]{"a": value, "b": rapid.OneOf(value, list), "c": value,
 		"s":     rapid.OneOf(text, text, value),
 		"n":     rapid.OneOf(collatetest.NumberText(), rapid.SampledFrom([]string{"7", "0", "2.5", "1e400"}), value),
@@ -125,7 +126,8 @@ func Documents() *rapid.Generator[[]byte] {
 		case 0:
 			return []byte(collatetest.ValueText(3).Draw(t, "value"))
 		case 1:
-			return rapid.SampledFrom([][]byte{{}, []byte("{"), []byte("no JSON"), []byte(`{"a":1}{}`), {0xff, 0}, []byte(`{"a":01}`), []byte(" ")}).Draw(t, "no JSON")
+			return rapid.SampledFrom([][]byte{{}, []byte("{"), []byte("no JSON"), []byte(`{"a":1}{}`), {0xff, 0},
+				[]byte(`{"a":01}`), []byte(" ")}).Draw(t, "no JSON")
 		}
 		var all []string
 		for _, n := range names {

@@ -129,7 +129,8 @@ func apply(file, text string, all []patch) (string, error) {
 	for _, p := range all {
 		at, err := p.find(bare)
 		if err != nil {
-			return "", fmt.Errorf("%s: rule %s no longer applies to %s: %w:\n%s", p.at, p.rule, file, err, strings.Join(p.old, "\n"))
+			return "", fmt.Errorf("%s: rule %s no longer applies to %s: %w:\n%s", p.at, p.rule, file, err,
+				strings.Join(p.old, "\n"))
 		}
 		for i := range p.old {
 			lines[at+i], bare[at+i] = "", "\x00" // no other patch may match it; line numbers stay

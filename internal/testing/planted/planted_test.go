@@ -47,7 +47,8 @@ func TestPatchThatNoLongerApplies(t *testing.T) {
 	} {
 		out, err := apply("x.go", text, parse("rules/r.txt", rules))
 		switch {
-		case want == "" && (err != nil || !strings.Contains(out, "if a && !planted") || !strings.HasPrefix(out, "package x; import ")):
+		case want == "" && (err != nil || !strings.Contains(out, "if a && !planted") ||
+			!strings.HasPrefix(out, "package x; import ")):
 			t.Errorf("%v\n%s", err, out)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("%v, want %s", err, want)

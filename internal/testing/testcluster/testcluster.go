@@ -67,7 +67,8 @@ func Binary(t testing.TB) string {
 			return
 		}
 		build.path = filepath.Join(dir, "tidemark")
-		out, err := exec.Command("go", "build", "-tags", "failpoints", "-o", build.path, "tidemark/cmd/tidemark").CombinedOutput()
+		out, err := exec.Command("go", "build", "-tags", "failpoints", "-o", build.path, "tidemark/cmd/tidemark").
+			CombinedOutput()
 		if err != nil {
 			build.err = fmt.Errorf("go build: %w\n%s", err, out)
 		}

@@ -97,10 +97,15 @@ func documents(kv *gocbcore.Agent) (last gocbcore.MutationToken, err error) {
 		start func(done chan<- error) (gocbcore.PendingOp, error)
 	}{
 		{"set", func(done chan<- error) (gocbcore.PendingOp, error) {
-			return kv.Set(gocbcore.SetOptions{Key: key, Value: []byte(`{"a"`), Expiry: 3600}, func(_ *gocbcore.StoreResult, err error) { done <- err })
+			return kv.Set(gocbcore.SetOptions{Key: key, Value: []byte(`{"a"`), Expiry: 3600},
+				func(_ *gocbcore.StoreResult, err error) {
+					done <- err
+				})
 		}},
 		{"append", func(done chan<- error) (gocbcore.PendingOp, error) {
-			return kv.Append(gocbcore.AdjoinOptions{Key: key, Value: []byte(`:1}`)}, func(_ *gocbcore.AdjoinResult, err error) { done <- err })
+			return kv.Append(gocbcore.AdjoinOptions{Key: key, Value: []byte(`:1}`)}, func(_ *gocbcore.AdjoinResult, err error) {
+				done <- err
+			})
 		}},
 		{"touch", func(done chan<- error) (gocbcore.PendingOp, error) {
 			return kv.Touch(gocbcore.TouchOptions{Key: key, Expiry: 7200},

@@ -99,7 +99,8 @@ func documents(c *memcached.Client) error {
 		return fmt.Errorf("append: %w", err)
 	}
 	bulk := map[string]*gomemcached.MCResponse{}
-	if err := c.GetBulk(0, []string{"airport", "nothing"}, bulk, nil); err != nil || len(bulk) != 1 || string(bulk["airport"].Body) != `["a"]` {
+	if err := c.GetBulk(0, []string{"airport", "nothing"}, bulk, nil); err != nil || len(bulk) != 1 ||
+		string(bulk["airport"].Body) != `["a"]` {
 		return fmt.Errorf("get bulk: %v %w", bulk, err)
 	}
 	if _, err := c.GetAndTouch(0, "airport", 3600); err != nil {
