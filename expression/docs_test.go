@@ -185,6 +185,8 @@ var differences = []struct{ kind, what, why string }{
 		"What they give is no number that JSON has."},
 	{"refused", "`SUCCESSOR` `LIKE_PREFIX` `LIKE_STOP` `LIKE_SUFFIX` `REGEXP_PREFIX` `REGEXP_STOP` `REGEXP_SUFFIX`",
 		"The bounds of a plan, not documented."},
+	{"refused", "`NAMEi` with NAME in backticks", "A name whose case does not matter: a document may have several such " +
+		"members, and there any of them counts."},
 	{"refused", "`)[`", "A place in an array that is written down is an integer up to 1,048,576, since a name in brackets " +
 		"was meant as x.name; there it gives NULL, or MISSING."},
 	{"refused", "`REGEXP_` `REGEX_` `TOKENS` `CONTAINS_TOKEN`", "Patterns, and the names of options, stand in the " +

@@ -221,6 +221,10 @@ func (l *lexer) quoted() (token, *SyntaxError) {
 			if !utf8.Valid(name) {
 				return token{}, l.fail(start, "this name is not UTF-8")
 			}
+			if rest := l.text[l.pos:]; rest != "" && rest[0] == 'i' && (len(rest) == 1 || !isWordPart(rest[1])) {
+				return token{}, errorAt(l.text, l.pos, true, "a name whose case does not matter is not supported, as a document "+
+					"may have several such members: write it as it stands there, without i")
+			}
 			return token{tokQuoted, string(name), start, l.pos}, nil
 		case c == '\n':
 			return token{}, l.fail(start, "this name does not end on its line: expected a backtick")

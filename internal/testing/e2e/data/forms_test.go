@@ -2,7 +2,9 @@ package data
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,7 +35,7 @@ var forms = []string{
 	"DISTINCT ARRAY i FOR i:v IN tags END", "DISTINCT ARRAY [v, w.day] FOR v IN tags, w IN legs END",
 	"ALL ARRAY v FOR v WITHIN legs END", "DISTINCT PAIRS(self)", "DISTINCT PAIRS({n, t})",
 	"DISTINCT TOKENS(self)", `ALL TOKENS(text, {"case": "lower", "specials": true})`, "DISTINCT OBJECT_NAMES(self)", "DISTINCT tags INCLUDE MISSING, n", "gone INCLUDE MISSING DESC, n", "tags[1:]", "legs[0:1], n",
-	"OBJECT v.day:v.stops FOR v IN legs END", "{n, legs[0].day}", "self.n, self", "big, n",
+	"OBJECT v.day:v.stops FOR v IN legs END", "{n, legs[0].day}", "self.n, self", "big, n", "big + 0, n",
 	`DATE_ADD_STR(t, 1, "month")`, `DATE_DIFF_STR(t, "2024-02-29", "day"), n`, `DATE_TRUNC_STR(t, "month"), n`,
 	`DISTINCT DATE_RANGE_STR(t, DATE_ADD_STR(t, 2, "week"), "week")`,
 	`n, STR_TO_MILLIS(t), STR_TO_UTC(t), STR_TO_TZ(t, "Asia/Kolkata"), DATE_FORMAT_STR(t, "1111-11-11"), ` +
@@ -61,7 +63,7 @@ func formDocument(n, turn int) []byte {
 		return fmt.Appendf(nil, `{"form":true,"n":%d}`, n+turn)
 	}
 	return fmt.Appendf(nil, `{"form":true,"n":%d,"t":%s,"text":"Word %d-b a@b.c","tags":[%d,"t%d",%d,null],"big":%d8446744073709551616,"legs":[{"day":%d,"stops":["a",%d]},{"day":%d,"stops":%s}]}`,
-		n+turn, times[(n+turn)%len(times)], n%7, n%5, n%3, (n+turn)%5, 1+n%3, n%4, n%6, (n+turn)%5, []string{"[]", "7", "null", `["b","c"]`}[(n+turn)%4])
+		n+turn, times[(n+turn)%len(times)], n%7, n%5, n%3, 1+(n+turn)%5, 1+n%3, n%4, n%6, (n+turn)%5, []string{"[]", "7", "null", `["b","c"]`}[(n+turn)%4])
 }
 
 // TestForms: an index of each form of arrays and dates, built over documents and kept as they change, has the rows that
@@ -143,6 +145,11 @@ func TestForms(t *testing.T) {
 	check("built")
 	write(1, 2)
 	check("changed")
+	for i, statement := range statements {
+		if strings.Contains(statement, "(big") {
+			findBig(ctx, t, c, names[i])
+		}
+	}
 	each(func(i int) error {
 		found, end, err := verify(ctx, c, names[i])
 		if err == nil && (len(found) > 0 || end.Documents == 0) {
@@ -150,4 +157,24 @@ func TestForms(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// findBig: a bound finds a number beyond 64 bits as it was written, and as the index shows it, whether the key computes
+// with it or not.
+func findBig(ctx context.Context, t *testing.T, c *client.Client, name string) {
+	t.Helper()
+	const written, shown = "18446744073709551616", "1.8446744073709552e+19"
+	var ids [2][]string
+	for i, bound := range []string{written, shown} {
+		got, err := harness.Collect(ctx, c, "world", name, client.ScanRequest{Consistency: "session",
+			Equal: []json.RawMessage{json.RawMessage(bound)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(got.IDs)
+		ids[i] = got.IDs
+	}
+	if len(ids[0]) == 0 || !slices.Equal(ids[0], ids[1]) {
+		t.Errorf("%s: %s finds %q, %s finds %q", name, written, ids[0], shown, ids[1])
+	}
 }
