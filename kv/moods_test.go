@@ -330,3 +330,25 @@ func TestMoodPurges(t *testing.T) {
 	c.want(streamFrame(0, mcbp.StreamRequest{Start: 2, End: 4, VBUUID: vb.Info().Failover[0].UUID, SnapStart: 2,
 		SnapEnd: 2}), mcbp.StatusRollback)
 }
+
+// Of each four streams from 0 one lacks a deletion that was there when the stream was granted.
+func TestMoodPurgesBeforeTheFirstSnapshot(t *testing.T) {
+	n := nastyNode(t, server.Purges)
+	kv := login(t, n.MemcachedAddr())
+	write := func(frames ...mcbp.Frame) {
+		for _, f := range frames {
+			kv.want(f, mcbp.StatusOK)
+		}
+	}
+	write(setFrame(0, "a", "1"), setFrame(0, "b", "1"), request(mcbp.OpDelete, 0, nil, []byte("b"), nil), setFrame(0, "c", "1"))
+	vb := n.buckets[0].store.VBucket(0)
+	c := openDCP(t, n.MemcachedAddr(), "c", 0)
+	c.want(streamFrame(0, mcbp.StreamRequest{End: 1}), mcbp.StatusOK)
+	c.lines("snapshot 0-4 2 <nil>", "mutation 1 a=1 <nil>", "mutation 4 c=1 <nil>", "end ok <nil>")
+	if purged := vb.Purged(); purged != 3 {
+		t.Errorf("the purge seqno is %d, want 3", purged)
+	}
+	write(request(mcbp.OpDelete, 0, nil, []byte("a"), nil), setFrame(0, "d", "1"))
+	c.want(streamFrame(0, mcbp.StreamRequest{End: 1}), mcbp.StatusOK)
+	c.lines("snapshot 0-6 2 <nil>", "mutation 4 c=1 <nil>", "DCP_DELETION 5 a <nil>", "mutation 6 d=1 <nil>", "end ok <nil>")
+}

@@ -52,7 +52,7 @@ func (b *bucket) connect(ctx context.Context) (*connection, error) {
 		w := &worker{conn: c, number: n, of: b.p.cfg.Workers, blocks: make(chan *feed.Block, workerQueue),
 			kicked:  make(chan struct{}, 1),
 			current: map[uint16]*stream{}, pump: pump{topic: b.topic, counters: &b.p.counters,
-				received: b.p.counters.received[keyversion.ClassMaintenance], faults: &b.p.faults}}
+				received: b.p.counters.received[keyversion.ClassMaintenance], faults: &b.p.faults, purgeNow: b.control.purgeNow}}
 		w.plan.Store(pl)
 		c.workers = append(c.workers, w)
 	}

@@ -190,6 +190,26 @@ func (s *kvState) purgeAt(vb uint16, start uint64) uint64 {
 	return s.highs[vb]
 }
 
+// purgeNow returns up to where KV has forgotten deletions of a vbucket; 0 where statistics do not tell.
+func purgeNow(ctx context.Context, conn feed.Feed, vb uint16) (uint64, error) {
+	d, err := conn.DetailsOf(ctx, vb)
+	if feed.Refused(err) {
+		return 0, nil
+	}
+	return d.PurgeSeqno, err
+}
+
+// purgeNow is purgeNow over the bucket's connection for questions.
+func (c *control) purgeNow(ctx context.Context, vb uint16) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, kvTimeout)
+	defer cancel()
+	conn, err := c.get(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return purgeNow(ctx, conn, vb)
+}
+
 func revisionOf(c *mcbp.ClusterConfig) timestamp.MapRevision {
 	return timestamp.MapRevision{Epoch: uint64(max(c.RevEpoch, 0)), Rev: uint64(max(c.Rev, 0))}
 }

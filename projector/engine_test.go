@@ -642,3 +642,36 @@ func TestDataConnections(t *testing.T) {
 		return len(w.data.hellos) == testConnections
 	})
 }
+
+// KV forgets deletions between the reading of its purge seqno, which BEGIN tells, and the snapshot that a stream from 0
+// begins with: the stream does not go on under what BEGIN says. One that begins above 0 does; KV looks itself then.
+func TestAPurgeBeforeTheFirstSnapshot(t *testing.T) {
+	e := newEngine(t)
+	purged := func(seqno int) {
+		e.set(func() { e.lines = []string{"vb_3=active", fmt.Sprintf("vb_3:purge_seqno=%d", seqno)} })
+	}
+	purged(5)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	if r := w.startAt(3, 1, 0); r.Outcome != wire.StartBegun || r.Purge != 5 {
+		t.Fatalf("%+v", r)
+	}
+	purged(9)
+	e.stream(3).write(0, 2)
+	w.expect(3, "1:STREAM_BEGIN@0", "1:STREAM_END@0")
+	if r := w.startAt(3, 2, 0); r.Outcome != wire.StartBegun || r.Purge != 9 {
+		t.Fatalf("%+v", r)
+	}
+	e.stream(3).write(0, 2)
+	w.expect(3, "1:STREAM_BEGIN@0", "1:STREAM_END@0", "2:STREAM_BEGIN@0", "2:INSERT@1", "2:INSERT@2")
+	purged(10)
+	e.stream(3).write(2, 3)
+	w.expect(3, "1:STREAM_BEGIN@0", "1:STREAM_END@0", "2:STREAM_BEGIN@0", "2:INSERT@1", "2:INSERT@2", "2:INSERT@3")
+	if r := w.startAt(3, 3, 20); r.Outcome != wire.StartBegun {
+		t.Fatalf("%+v", r)
+	}
+	purged(30)
+	e.stream(3).write(20, 21)
+	w.expect(3, "1:STREAM_BEGIN@0", "1:STREAM_END@0", "2:STREAM_BEGIN@0", "2:INSERT@1", "2:INSERT@2", "2:INSERT@3",
+		"2:STREAM_END@3", "3:STREAM_BEGIN@20", "3:INSERT@21")
+}

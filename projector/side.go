@@ -377,7 +377,8 @@ func (s *side) waits() bool {
 
 // pumpAll takes blocks until every vbucket has ended.
 func (s *side) pumpAll(ctx context.Context) error {
-	p := &pump{topic: s.topic, counters: &s.p.counters, received: s.p.counters.received[s.class], faults: &s.p.faults}
+	p := &pump{topic: s.topic, counters: &s.p.counters, received: s.p.counters.received[s.class], faults: &s.p.faults,
+		purgeNow: func(ctx context.Context, vb uint16) (uint64, error) { return purgeNow(ctx, s.conn, vb) }}
 	for s.open > 0 {
 		block, err := s.conn.Next(ctx)
 		if err != nil {

@@ -209,6 +209,41 @@ func TestSideStreamGoesBeyondItsEnd(t *testing.T) {
 	}
 }
 
+// As with a maintenance stream: what KV forgets between the answer and the first snapshot is not told by BEGIN, so the
+// side stream is given up, and its indexer asks again.
+func TestAPurgeBeforeASideStreamsFirstSnapshot(t *testing.T) {
+	e := newEngine(t)
+	purged := func(seqno int) {
+		e.set(func() { e.lines = []string{"vb_3=active", fmt.Sprintf("vb_3:purge_seqno=%d", seqno)} })
+	}
+	purged(0)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	for id := uint64(1); id <= 2; id++ {
+		if err := <-w.beside(w.backfill(id, "boot")); err != nil { // up to 10
+			t.Fatal(err)
+		}
+		w.eventually("BEGIN", func() bool {
+			begun := w.side.kinds(keyversion.StreamBegin)
+			return slices.ContainsFunc(begun, func(b keyversion.Event) bool {
+				return b.VBucket == 3 && b.Incarnation.Counter == id && b.Begin.Purge == 9*(id-1)
+			})
+		})
+		purged(9)
+		e.stream(3).write(0, 12)
+		if id == 1 {
+			w.eventually("it is given up", func() bool { return len(w.sides()) == 0 })
+			e.set(func() { clear(e.streams) })
+		}
+	}
+	w.eventually("END of the second", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == 1 })
+	for _, d := range w.side.kinds(keyversion.Insert) {
+		if d.Incarnation.Counter != 2 {
+			t.Errorf("%d was sent by the stream that lacks deletions", d.Seqno)
+		}
+	}
+}
+
 func TestSideRequestsThatCannotBe(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())

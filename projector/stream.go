@@ -38,6 +38,7 @@ type stream struct {
 
 	// Of the pump alone.
 	begun   bool
+	marked  bool // its first snapshot has begun
 	passed  bool // of a side stream: KV has sent everything up to its end
 	tracker feed.Tracker
 	plan    *plan
@@ -61,6 +62,7 @@ type pump struct {
 	counters *counters
 	received *traffic // of its class
 	faults   *faults
+	purgeNow func(ctx context.Context, vb uint16) (uint64, error) // up to where KV has forgotten deletions; 0: it does not tell
 	sums     sums
 	scratch  expression.Scratch
 	keys     [][][]byte
@@ -131,7 +133,7 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 	}
 	if e.Kind == feed.SnapshotMarker {
 		s.reach = max(s.reach, e.SnapEnd)
-		return false, nil
+		return false, p.marked(ctx, s)
 	}
 	s.place(progress)
 	if e.Kind.IsDocument() {
@@ -158,6 +160,27 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 		err = p.topic.Sync(s.vb, s.vbuuid, progress.Complete)
 	}
 	return progress.Completed, err
+}
+
+// marked takes a stream's first snapshot marker. From 0 KV streams whatever it has forgotten, and what that is may have
+// changed since the purge seqno was read that BEGIN tells: KV fixes the snapshot some time after it has consented. Then
+// rows would stay whose deletion was purged in between. So it is read again, now that the snapshot is fixed, and a
+// stream that lacks more than it says is given up; the next one says it. Of every other start KV looks itself at what
+// has been purged, when it consents and when it fixes the snapshot.
+func (p *pump) marked(ctx context.Context, s *stream) error {
+	if s.marked || s.start.Seqno > 0 {
+		return nil
+	}
+	s.marked = true
+	purge, err := p.purgeNow(ctx, s.vb)
+	if err != nil {
+		return fmt.Errorf("whether KV has purged deletions of vbucket %d meanwhile: %w", s.vb, err)
+	}
+	if purge > s.purge {
+		return fmt.Errorf("%w: vbucket %d: KV has purged deletions up to %d, above %d, since its purge seqno was read",
+			errStreamBroken, s.vb, purge, s.purge)
+	}
+	return nil
 }
 
 // place notes the window of the item that comes now. For those downstream it starts where the stream was last complete,

@@ -44,7 +44,8 @@ const (
 	Compressed
 	// ExactEnd: of each second vbucket a finite stream ends at its end, not with the snapshot that its end lies in.
 	ExactEnd
-	// Purges: tombstones are forgotten when they are a second old.
+	// Purges: tombstones are forgotten when they are a second old; with each fourth stream that begins at 0 those of its
+	// vbucket at once, between the consent to the stream and its first snapshot.
 	Purges
 
 	// NoMoods is a mild node, AllMoods the nastiest one.
@@ -82,7 +83,8 @@ func MoodList() []Mood {
 		{Compressed, "compressed", "values are compressed once snappy was negotiated"},
 		{ExactEnd, "exact-end", "of each second vbucket a finite stream ends at its end, not with the snapshot that it " +
 			"lies in"},
-		{Purges, "purges", "tombstones are forgotten when they are a second old"},
+		{Purges, "purges", "tombstones are forgotten when they are a second old, and some just before the first snapshot of " +
+			"a stream from 0"},
 	}
 }
 

@@ -125,6 +125,7 @@ type Server struct {
 	large    *semaphore.Weighted // bytes of large frames
 	queued   atomic.Int64        // connections that wait for a part of large
 	warmup   atomic.Int64        // requests refused, in the mood Warmup
+	fromZero atomic.Int64        // first snapshots of streams that begin at 0, in the mood Purges
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{}

@@ -131,6 +131,7 @@ func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 	if moods.Has(ExactEnd) && st.id%2 == 1 {
 		limit = st.end
 	}
+	st.purgeLate(moods)
 	snap, upTo := st.vb.SnapshotAfter(st.last, limit)
 	if snap == nil {
 		if upTo >= st.end {
@@ -168,6 +169,18 @@ func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 	return st.appendMessage(buf, mcbp.Frame{
 		Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, st.id, st.opaque), Extras: st.p.extras, Value: marker.AppendValue(nil),
 	}), true
+}
+
+// purgeLate forgets the vbucket's tombstones before the first snapshot of a stream from 0, in the mood Purges and each
+// fourth time: engines compact when they like.
+func (st *stream) purgeLate(moods Moods) {
+	if !moods.Has(Purges) || st.marked || st.start > 0 || strings.HasPrefix(st.p.name, replication) ||
+		st.p.c.srv.fromZero.Add(1)%4 != 1 {
+		return
+	}
+	if err := st.vb.ForgetTombstones(); err != nil {
+		st.p.c.srv.opts.Logger.Debug("tombstones could not be forgotten", "vbucket", st.id, "error", err)
+	}
 }
 
 // appendAdvanced says that the stream has come to the end of its window, where there is no item.

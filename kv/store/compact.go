@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"tidemark/kv/seglog"
@@ -174,6 +175,24 @@ func (v *VBucket) forgetLocked(d *Doc) {
 	if v.stale >= pruneAt && v.stale*2 > len(v.list) {
 		v.pruneLocked()
 	}
+}
+
+// ForgetTombstones forgets the vbucket's tombstones, however young, but for what a reader still needs (Purged tells). The
+// log keeps them until it is rewritten. Nodes that play an engine which purges at a bad moment use it.
+func (v *VBucket) ForgetTombstones() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	before := v.purge
+	for _, d := range v.docs {
+		if v.forgettableLocked(d, math.MaxUint32) {
+			v.forgetLocked(d)
+		}
+	}
+	if v.purge == before {
+		return nil
+	}
+	_, err := v.saveLocked()
+	return err
 }
 
 // PurgeTombstones forgets all tombstones older than age at once, and rewrites the whole log for it. It must not run

@@ -43,6 +43,8 @@ type Feed interface {
 	HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error)
 	// Details are those of the node's vbuckets, in whatever state.
 	Details(ctx context.Context) (map[uint16]VBucketDetails, error)
+	// DetailsOf are those of one vbucket; zero where the node tells nothing of it.
+	DetailsOf(ctx context.Context, vbucket uint16) (VBucketDetails, error)
 	// ClusterConfig is the node's present map.
 	ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error)
 	// Done is closed at the end of the connection, Err says why.
@@ -224,9 +226,25 @@ func (c *Conn) ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error) {
 
 // Details asks for the figures of all vbuckets that the node has.
 func (c *Conn) Details(ctx context.Context) (map[uint16]VBucketDetails, error) {
+	return c.details(ctx, DetailsGroup)
+}
+
+// DetailsOf asks for the figures of one vbucket.
+func (c *Conn) DetailsOf(ctx context.Context, vbucket uint16) (VBucketDetails, error) {
+	all, err := c.details(ctx, DetailsOfGroup(vbucket))
+	return all[vbucket], err
+}
+
+// DetailsGroup names the statistics of all vbuckets.
+const DetailsGroup = "vbucket-details"
+
+// DetailsOfGroup names the statistics of one vbucket.
+func DetailsOfGroup(vbucket uint16) string { return DetailsGroup + " " + strconv.Itoa(int(vbucket)) }
+
+func (c *Conn) details(ctx context.Context, group string) (map[uint16]VBucketDetails, error) {
 	out := map[uint16]VBucketDetails{}
 	var bad error
-	req := mcbp.Frame{Header: mcbp.Request(mcbp.OpStat, 0, 0), Key: []byte("vbucket-details")}
+	req := mcbp.Frame{Header: mcbp.Request(mcbp.OpStat, 0, 0), Key: []byte(group)}
 	f, err := c.callMore(ctx, req, func(f mcbp.Frame) {
 		if err := AddDetail(out, string(f.Key), string(f.Value)); err != nil && bad == nil {
 			bad = err

@@ -562,6 +562,7 @@ func (s *Sim) openSide(n *node, h *hosted, w ingest.Want) {
 	}
 	s.ev("n%d side %d %s/%d %d->%d from p%d for %v", n.num, id, b.name, w.VBucket, w.From, w.To, p, w.Copies)
 	h.sides[id] = &side{p: p, v: w.VBucket, ks: dcp{branch: k, cur: start}, to: w.To, on: id%4 > 0, purge: k.purge, copies: copies}
+	s.purgeLate(b, w.VBucket, start)
 }
 
 func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
@@ -585,6 +586,10 @@ func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
 		}
 	case !k.mid && k.cur < x.to && k.cur < k.branch.high():
 		k.marker(k.cur + 1 + uint64(s.dice.node.Intn(int(k.branch.high()-k.cur))))
+		if s.on(purgeAgain) && k.lacksMore(x.purge) {
+			h.st.SideFailed(x.v, id)
+			delete(h.sides, id)
+		}
 	case k.mid && len(k.items) > 0 && (x.on || k.items[0].seqno <= x.to):
 		it := k.items[0]
 		if len(x.rest) == 0 {

@@ -311,6 +311,7 @@ func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.Str
 		s.emit(p, to, b, v, s.beginEvent(st, to, st.ks.cur, st.topo), st.ks.cur)
 	}
 	a.Outcome, a.Log = wire.StartBegun, k.fl
+	s.purgeLate(b, v, q.Seqno)
 	return a
 }
 
@@ -475,6 +476,10 @@ func (s *Sim) pump(p int, b *kvBucket, v int) {
 			return
 		}
 		k.marker(k.cur + 1 + uint64(s.dice.projector.Intn(int(k.branch.high()-k.cur))))
+		if s.on(purgeAgain) && k.lacksMore(st.purge) {
+			s.endStream(p, b, v, true)
+			return
+		}
 	}
 	if len(k.items) > 0 {
 		it := k.items[0]

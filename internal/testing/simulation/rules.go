@@ -32,12 +32,13 @@ const (
 	newestLog                       // who is elected has all that is committed
 	bounded                         // a node takes nothing while its queue is full
 	pacedTime                       // the state's time does not follow wall clocks
+	purgeAgain                      // the purge seqno is read again when a stream from 0 has its first snapshot
 )
 
 var ruleNames = map[string]rule{"snapshotEnds": snapshotEnds, "inOrder": inOrder, "upsertDeletion": upsertDeletion, "dropBegin": dropBegin,
 	"memtables": memtables, "seqCheck": seqCheck, "fence": fence, "revisions": revisions, "freshLead": freshLead, "askFirst": askFirst, "projInc": projInc,
 	"sameBranch": sameBranch, "committed": committed, "newestLog": newestLog, "bounded": bounded,
-	"pacedTime": pacedTime}
+	"pacedTime": pacedTime, "purgeAgain": purgeAgain}
 
 // allRules lists the names of all rules, ascending: of what is modelled here, and of the product.
 func allRules() []string {

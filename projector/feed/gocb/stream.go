@@ -394,6 +394,16 @@ func (c *Conn) ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error) {
 
 // Details asks for the figures of all vbuckets that the node has.
 func (c *Conn) Details(ctx context.Context) (map[uint16]feed.VBucketDetails, error) {
+	return c.details(ctx, feed.DetailsGroup)
+}
+
+// DetailsOf asks for the figures of one vbucket.
+func (c *Conn) DetailsOf(ctx context.Context, vbucket uint16) (feed.VBucketDetails, error) {
+	all, err := c.details(ctx, feed.DetailsOfGroup(vbucket))
+	return all[vbucket], err
+}
+
+func (c *Conn) details(ctx context.Context, group string) (map[uint16]feed.VBucketDetails, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.conf.RequestTimeout)
 	defer cancel()
 	if err := c.Err(); err != nil {
@@ -401,7 +411,7 @@ func (c *Conn) Details(ctx context.Context) (map[uint16]feed.VBucketDetails, err
 	}
 	out := map[uint16]feed.VBucketDetails{}
 	var bad error
-	err := c.control.Stat(ctx, "vbucket-details", func(key, value []byte) {
+	err := c.control.Stat(ctx, group, func(key, value []byte) {
 		if err := feed.AddDetail(out, string(key), string(value)); err != nil && bad == nil {
 			bad = err
 		}
