@@ -50,7 +50,9 @@ type WatchState struct {
 	Rollbacks  []WatchRollback           `json:"rollbacks,omitzero"`
 	// Rebalances are the newest ones, Moves the steps of the one that is under way.
 	Rebalances []*statecontext.RebalanceJob `json:"rebalances,omitzero"`
-	Moves      []*partition.Rebalance       `json:"moves,omitzero"`
+	// Differences are the copies that differ from the KV data.
+	Differences []*statecontext.DifferingCopy `json:"differences,omitzero"`
+	Moves       []*partition.Rebalance     `json:"moves,omitzero"`
 }
 
 // WatchLeader is the newest term that has begun.

@@ -49,41 +49,48 @@ func (a *auditor) Run(ctx context.Context) error {
 		return nil
 	}
 	for sleep(ctx, a.x.cfg.AuditEvery) == nil {
-		defs := a.x.present()
+		defs, all := a.x.present(), true
 		for i := range defs.Indexes {
 			if d := &defs.Indexes[i]; d.State == index.Maintenance && ctx.Err() == nil {
-				a.audit(ctx, d)
+				all = a.audit(ctx, d) && all
 			}
 		}
 		a.x.metrics.audits.Inc()
+		if all && ctx.Err() == nil {
+			a.x.differing.round()
+		}
 	}
 	return nil
 }
 
-// audit compares the copies of one index.
-func (a *auditor) audit(ctx context.Context, d *index.Definition) {
+// audit compares the copies of one index; false: not all of them could be.
+func (a *auditor) audit(ctx context.Context, d *index.Definition) bool {
 	log := a.x.log.With("index", d.Bucket+"/"+d.Name)
-	found, err := a.compare(ctx, d, nil)
+	copies := a.copies(d.ID)
+	found, err := a.compare(ctx, d, copies, nil)
 	if err == nil && len(found) > 0 {
 		var again []finding
-		if again, err = a.compare(ctx, d, found); err == nil {
+		if again, err = a.compare(ctx, d, copies, found); err == nil {
 			found = confirmed(found, again)
 		}
 	}
 	if err != nil {
 		log.Debug("an index could not be compared with KV; it has its turn again", "error", err)
-		return
+		return false
 	}
-	source := auditSource + d.ID.String()
-	if len(found) == 0 {
-		if a.x.health.set(source, "") {
-			log.Info("the copies here are as KV has it again")
-			wake(a.x.report)
-		}
-		return
+	source, here := auditSource+d.ID.String(), a.here(d.ID)
+	if a.x.differing.note(d.ID, copies, here, found) {
+		wake(a.x.report)
 	}
-	a.tell(d, source, found)
-	a.heal(ctx, d, found)
+	switch {
+	case len(found) > 0:
+		a.tell(d, source, found)
+		a.heal(ctx, d, found)
+	case !a.x.differing.has(d.ID) && a.x.health.set(source, ""):
+		log.Info("the copies here are as KV has it again")
+		wake(a.x.report)
+	}
+	return len(copies) == len(here)
 }
 
 // finding is a document of which a copy does not hold what it should.
@@ -93,9 +100,9 @@ type finding struct {
 	rows [][]byte // that the copy has of it
 }
 
-// compare verifies the copies here, in the vbuckets of some findings only unless that is nil.
-func (a *auditor) compare(ctx context.Context, d *index.Definition, where []finding) (found []finding, err error) {
-	copies := a.copies(d.ID)
+// compare verifies copies here, in the vbuckets of some findings only unless that is nil.
+func (a *auditor) compare(ctx context.Context, d *index.Definition, copies []index.CopyID,
+	where []finding) (found []finding, err error) {
 	if len(copies) == 0 {
 		return nil, nil
 	}
@@ -123,14 +130,19 @@ func (a *auditor) compare(ctx context.Context, d *index.Definition, where []find
 }
 
 // copies are those of an index that scans read here.
-func (a *auditor) copies(id index.ID) (ids []index.CopyID) {
+func (a *auditor) copies(id index.ID) []index.CopyID {
+	return slices.DeleteFunc(a.here(id), func(c index.CopyID) bool { return len(a.x.snapshots.refs(c)) == 0 })
+}
+
+// here are the copies of an index that are here.
+func (a *auditor) here(id index.ID) (ids []index.CopyID) {
 	view, err := catalog{a.x}.View(id)
 	if err != nil {
 		return nil
 	}
 	node := a.x.identity.get().Node
 	for _, c := range view.Topology.Copies {
-		if c.Node == node && c.State == partition.Allocated && len(a.x.snapshots.refs(c.ID)) > 0 {
+		if c.Node == node && c.State == partition.Allocated {
 			ids = append(ids, c.ID)
 		}
 	}

@@ -219,6 +219,7 @@ type Indexer struct {
 	began       time.Time
 	scanned     scanBook
 	unstorable  refusedKeys
+	differing   differing
 	nearQuota   atomic.Bool // the memory quota is nearly used up
 
 	applying sync.Mutex // one list of definitions at a time

@@ -191,6 +191,7 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 	}
 	rep.Orphans, rep.OrphanCount, _ = x.toldOrphans()
 	rep.Faults = x.unstorable.list(&defs)
+	rep.Differing, rep.Rounds = x.differing.list(&defs)
 	unready := map[index.ID]index.State{}
 	for i := range defs.Indexes {
 		if d := &defs.Indexes[i]; d.State != index.Maintenance {

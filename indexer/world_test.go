@@ -69,6 +69,8 @@ type world struct {
 	report    map[index.CopyID]wire.CopyReport
 	buckets   map[string]wire.BucketReport
 	health    string
+	differing []wire.CopyDifference
+	rounds    uint64
 	orphans   []wire.Orphan
 	acks      []wire.Ack
 	sideCalls []wire.StreamRequest
@@ -153,6 +155,7 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 				w.acks = append(w.acks, b.Acks...)
 			}
 			w.health, w.orphans, w.faults = q.Health, q.Orphans, q.Faults
+			w.differing, w.rounds = q.Differing, q.Rounds
 			reply := &wire.ReportReply{Known: w.known, Revision: w.revision, Leader: wire.Leader{ID: "m1", REST: w.manager.URL,
 				Term: w.term}}
 			return reply, nil

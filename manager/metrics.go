@@ -18,7 +18,7 @@ type gauges struct {
 	raft                                                 *consensus.Node
 	coord                                                *coordinator.Coordinator
 	cas, term, leader, indexes, failed, outdated, ledger *prometheus.Desc
-	rebalance, moves, degraded, unavailable              *prometheus.Desc
+	rebalance, moves, degraded, unavailable, differing   *prometheus.Desc
 }
 
 func newGauges(n *consensus.Node, c *coordinator.Coordinator) *gauges {
@@ -35,6 +35,8 @@ func newGauges(n *consensus.Node, c *coordinator.Coordinator) *gauges {
 			"scanned. 0 where this manager does not lead."),
 		unavailable: d("indexes_unavailable", "Ready indexes of which some slice cannot be scanned. 0 where this manager "+
 			"does not lead."),
+		differing: d("copies_differing", "Copies that their indexers have found to differ from the KV data and not to agree "+
+			"since."),
 		ledger: d("request_ledger_entries", "Outcomes kept for retries."),
 		rebalance: d("rebalance_progress", "How far the rebalance is that is under way, 0 to 1; 1 without one. 1 where "+
 			"this manager does not lead."),
@@ -44,7 +46,7 @@ func newGauges(n *consensus.Node, c *coordinator.Coordinator) *gauges {
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{g.cas, g.term, g.leader, g.indexes, g.failed, g.outdated, g.ledger, g.rebalance,
-		g.moves, g.degraded, g.unavailable} {
+		g.moves, g.degraded, g.unavailable, g.differing} {
 		ch <- d
 	}
 }
@@ -74,11 +76,15 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	if r := s.RebalanceUnderWay(); r != nil {
 		left = int(r.Steps - r.Done - r.GivenUp)
 	}
+	differing := 0
+	for range s.Differences() {
+		differing++
+	}
 	for d, v := range map[*prometheus.Desc]float64{g.cas: float64(s.CAS()), g.term: float64(g.raft.Term()), g.leader: lead,
 		g.indexes: float64(s.IndexCount()), g.failed: float64(failed), g.outdated: float64(outdated),
 		g.ledger:    float64(s.LedgerLen()),
 		g.rebalance: progress, g.moves: float64(left), g.degraded: float64(of[lifecycle.Degraded]),
-		g.unavailable: float64(of[lifecycle.Unavailable])} {
+		g.unavailable: float64(of[lifecycle.Unavailable]), g.differing: float64(differing)} {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
 	}
 }

@@ -83,7 +83,7 @@ type tx struct {
 // ownership remembers which maps of the version have been copied already.
 type ownership struct {
 	managers, projectors, indexers, nodes, removed, buckets, indexes, names, users, tokens, settings, rebalances,
-	steps bool
+	steps, differences bool
 }
 
 // admit holds for every command, and what it refuses is not remembered: before the cluster has an id only these two

@@ -253,7 +253,8 @@ func decodeIndexBody(k kind, d *decoder) Body {
 	case kindRemoveIndex:
 		return &RemoveIndex{ID: index.ID(d.uint())}
 	}
-	for _, decode := range [...]func(kind, *decoder) Body{decodeTimestampBody, decodeUserBody, decodeRebalanceBody} {
+	for _, decode := range [...]func(kind, *decoder) Body{decodeTimestampBody, decodeUserBody, decodeRebalanceBody,
+		decodeDifferenceBody} {
 		if b := decode(k, d); b != nil {
 			return b
 		}

@@ -22,7 +22,7 @@ func Check(s *State) error {
 		return broken("definitions revision %d above cas %d", s.revision, s.cas)
 	}
 	for _, check := range [...]func(*State) error{checkHeader, checkRestore, checkRegistrations, checkBuckets,
-		checkIndexes, checkNames, checkUsers, checkSettings, checkRebalances, checkLedger} {
+		checkIndexes, checkNames, checkUsers, checkSettings, checkRebalances, checkDifferences, checkLedger} {
 		if err := check(s); err != nil {
 			return err
 		}

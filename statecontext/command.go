@@ -78,6 +78,7 @@ const (
 	kindEndRebalance         kind = 53
 	kindSetIndexerGoing      kind = 54
 	kindAlterIndex           kind = 55
+	kindNoteDifference       kind = 56
 )
 
 // BootstrapCluster returns the cluster its id, once. Rejections: AlreadyBootstrapped, InvalidArgument,

@@ -23,13 +23,15 @@ const (
 	EventBackfill  EventKind = "backfill"  // Bucket: its backfill timestamp moved
 	EventRollback  EventKind = "rollback"  // Bucket, Number is the rollback id, Step
 	EventRebalance EventKind = "rebalance" // Number is its id; Rebalance, or RebalanceStep
+	// Index, Name, Bucket, Node; Difference; Removed: the copy is right again, or is no more
+	EventDifference EventKind = "difference"
 )
 
 // EventKinds lists all kinds. A new one is added at the end.
 func EventKinds() []EventKind {
 	return []EventKind{EventCluster, EventLeader, EventManager, EventProjector, EventIndexer, EventBucket, EventIndex,
 		EventTopology,
-		EventStability, EventBackfill, EventRollback, EventRebalance}
+		EventStability, EventBackfill, EventRollback, EventRebalance, EventDifference}
 }
 
 // Loud tells that events of the kind come several times a second for each bucket, as long as there are writes. Whoever
@@ -63,6 +65,7 @@ type Event struct {
 	Rebalance  *RebalanceJob       `json:"rebalance,omitempty"`
 	// RebalanceStep is the step that has moved on, where it is not Rebalance as a whole.
 	RebalanceStep *partition.Rebalance `json:"rebalance_step,omitempty"`
+	Difference    *DifferingCopy       `json:"difference,omitempty"`
 	UUID          string               `json:"uuid,omitempty"`
 	VBuckets      int                  `json:"vbuckets,omitempty"`
 	Cluster       *Cluster             `json:"cluster,omitempty"`

@@ -51,6 +51,7 @@ const (
 	recordGoing         = 25 // form 6
 	recordNextRebalance = 26 // form 6
 	recordEvicting      = 27 // form 6
+	recordDifference    = 28 // form 6
 
 	recordEnd = 255
 )
@@ -176,6 +177,7 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 		rw.write(recordPassed, p)
 	}
 	p = rw.rebalances(s, p)
+	p = rw.differences(s, p)
 	if r := s.restored; r != nil {
 		p = appendUint(append(appendString(p[:0], r.ID), byte(r.Mode)), r.CAS)
 		p = appendUint(appendString(appendInt(p, r.TimeMS), r.FromID), r.FromCAS)
@@ -344,7 +346,8 @@ func (s *State) load(kind byte, d *decoder) {
 	case recordPassed:
 		s.passed = bucketNumbers{generation: d.uint(), stability: d.uint(), rollback: d.uint()}
 	default:
-		if !s.loadRegistration(kind, d) && !s.loadRestore(kind, d) && !s.loadRebalance(kind, d) {
+		if !s.loadRegistration(kind, d) && !s.loadRestore(kind, d) && !s.loadRebalance(kind, d) &&
+			!s.loadDifference(kind, d) {
 			d.fail("unknown type")
 		}
 	}

@@ -49,9 +49,11 @@ type State struct {
 	tokens     *btree.Map[string, *Token]
 	settings   *btree.Map[string, *BucketSettings]
 	rebalances rebalanceSet
-	passed     bucketNumbers // the highest of buckets that were forgotten
-	ledger     ledger
-	placed     [index.MaxNodeID + 1]uint32 // copies of each node that are not leaving; follows from indexes
+	// differences are the copies that differ from the KV data, as their indexers have told.
+	differences *btree.Map[index.CopyID, *DifferingCopy]
+	passed      bucketNumbers // the highest of buckets that were forgotten
+	ledger      ledger
+	placed      [index.MaxNodeID + 1]uint32 // copies of each node that are not leaving; follows from indexes
 
 	staging  *Staging  // a restore under way
 	restored *Restored // the newest restore that was finished
@@ -75,6 +77,7 @@ func New() *State {
 		users:       btree.NewMap[string, *User](0),
 		tokens:      btree.NewMap[string, *Token](0),
 		settings:    btree.NewMap[string, *BucketSettings](0),
+		differences: newDifferences(),
 		rebalances:  newRebalanceSet(),
 		ledger:      newLedger(),
 	}

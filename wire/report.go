@@ -171,6 +171,19 @@ type BucketReport struct {
 	Backfill timestamp.Vector `json:"backfill,omitzero"`
 }
 
+// MaxDifferingCopies bounds the copies that one indexer tells to differ from the KV data.
+const MaxDifferingCopies = 64
+
+// CopyDifference tells that a copy differs from the KV data.
+type CopyDifference struct {
+	Index index.ID     `json:"index"`
+	Copy  index.CopyID `json:"copy"`
+	// Documents is how many documents differ, as far as the newest comparison remembers; Kind is that of the first.
+	Documents uint32         `json:"documents"`
+	Kind      DifferenceKind `json:"kind"`
+	TakenAnew bool           `json:"taken_anew"` // their vbuckets are streamed again
+}
+
 // IndexerReport is an indexer's level state. POST /v1/components/{id}/reports every 100 ms, and at once on begin, end,
 // and made or skipped stability timestamps. Without Full, only buckets and copies that changed are listed. A leader
 // that is Brief is told Changes, the others Buckets; either way what is left out is as it was in the newest report that
@@ -192,6 +205,11 @@ type IndexerReport struct {
 	OrphanCount int      `json:"orphan_count,omitempty"`
 	// Faults are of documents with keys that cannot be stored here, in every report.
 	Faults []IndexFaults `json:"faults,omitempty"`
+	// Differing are copies that were found to differ from the KV data and not to agree since, the first
+	// MaxDifferingCopies of them by number, in every report. Rounds is how many times every copy here was compared since
+	// the process started: before the first it is not known of a copy that is not listed whether it differs.
+	Differing []CopyDifference `json:"differing,omitempty"`
+	Rounds    uint64           `json:"rounds,omitempty"`
 	// Packed is true of an indexer that reads HeldPacked; one of an earlier version does not say so. HeldHash is that of
 	// the newest list it has, 0 none.
 	Packed   bool   `json:"packed,omitempty"`

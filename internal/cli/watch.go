@@ -142,6 +142,7 @@ func countsOf(s *client.WatchState) string {
 	count(len(s.Indexes), s.Indexes != nil, "index", "indexes")
 	count(len(s.Rollbacks), s.Rollbacks != nil, "rollback", "rollbacks")
 	count(len(s.Rebalances), s.Rebalances != nil, "rebalance", "rebalances")
+	count(len(s.Differences), len(s.Differences) > 0, "copy that differs", "copies that differ")
 	for _, b := range s.Stability {
 		parts = append(parts, fmt.Sprintf("stability %s #%d", b.Bucket, b.Number))
 	}
@@ -168,6 +169,10 @@ func changeLine(c *client.Change) string {
 		if line := rebalanceChange(c); line != "" {
 			return line
 		}
+	case statecontext.EventDifference:
+		if c.Difference != nil {
+			return differenceChange(c)
+		}
 	case statecontext.EventRollback:
 		return fmt.Sprintf("%s %d step %s", what, c.Number, c.Step)
 	}
@@ -193,6 +198,20 @@ func bucketChange(c *client.Change) string {
 		line += ", stability.source " + c.StabilitySource
 	}
 	return line
+}
+
+// differenceChange says that a copy differs from the KV data, or does not any more.
+func differenceChange(c *client.Change) string {
+	d := c.Difference
+	what := fmt.Sprintf("copy of %s/%s (slice %d, replica %d, indexer %s)", c.Bucket, c.Name, d.Slice, d.Replica, d.Indexer)
+	switch {
+	case c.Removed:
+		return what + " agrees with KV again, or is no more"
+	case d.TakenAnew:
+		return fmt.Sprintf("%s differs from KV in %s (%s); they are taken anew", what,
+			counted(int(d.Documents), "document", "documents"), d.Kind)
+	}
+	return fmt.Sprintf("%s differs from KV in %s (%s)", what, counted(int(d.Documents), "document", "documents"), d.Kind)
 }
 
 // rebalanceChange says what became of a rebalance or of one of its steps; empty for neither.

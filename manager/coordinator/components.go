@@ -72,6 +72,7 @@ type indexer struct {
 	orphans     []wire.Orphan // as last reported
 	orphanCount int
 	faults      []wire.IndexFaults
+	differing   differing
 	drops       liveness.Retry // of orphans
 }
 

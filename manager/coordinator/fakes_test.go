@@ -424,6 +424,8 @@ type fakeIndexer struct {
 	side      uint64   // how far its builds have come
 	rollbacks []string // steps it was told
 	faults    []wire.IndexFaults
+	differing []wire.CopyDifference
+	rounds    uint64
 	orphans   []wire.Orphan
 	asked     [][]wire.OrphanRef // orphans that it was told to drop
 }
@@ -499,7 +501,8 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 	n.sequence++
 	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: n.boot, Sequence: n.sequence, Full: true,
 		Revision: n.revision,
-		Orphans:  slices.Clone(n.orphans), OrphanCount: len(n.orphans), Faults: n.faults}
+		Orphans:  slices.Clone(n.orphans), OrphanCount: len(n.orphans), Faults: n.faults,
+		Differing: slices.Clone(n.differing), Rounds: n.rounds}
 	if n.defs == nil {
 		return r
 	}

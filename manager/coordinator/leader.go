@@ -101,7 +101,7 @@ type promotion struct {
 }
 
 // periodic is when a duty that looks now and then looked last.
-type periodic struct{ checkMS, auditMS, backfillMS int64 }
+type periodic struct{ checkMS, auditMS, backfillMS, differMS int64 }
 
 // heldList is which copies hold which stability timestamp, for scans.
 type heldList struct {
@@ -281,6 +281,7 @@ func (l *leader) decide(ticked bool) {
 	}
 	if ticked {
 		l.stepAudit()
+		l.stepDifferences()
 		l.stepRebalance()
 		l.stepBackfill()
 	}

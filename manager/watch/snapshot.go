@@ -85,6 +85,9 @@ func newSnapshot(s *statecontext.State, kinds Kinds) *client.WatchState {
 		v.Rebalances = slices.AppendSeq([]*statecontext.RebalanceJob{}, s.Rebalances())
 		v.Moves = slices.AppendSeq([]*partition.Rebalance{}, s.RebalanceSteps())
 	}
+	if kinds.Has(statecontext.EventDifference) {
+		v.Differences = slices.AppendSeq([]*statecontext.DifferingCopy{}, s.Differences())
+	}
 	return v
 }
 

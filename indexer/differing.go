@@ -1,0 +1,84 @@
+package indexer
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+
+	"tidemark/index"
+	"tidemark/wire"
+)
+
+// differing is what the comparisons with KV have shown: the copies that differ and were not found to agree since. It is
+// told to the leader, who makes events of what changes.
+type differing struct {
+	mu     sync.Mutex
+	all    map[index.ID]map[index.CopyID]wire.CopyDifference
+	rounds uint64
+}
+
+// note takes a comparison of some copies of an index, of those that are here. Whoever is not here any more is forgotten;
+// a copy that was not compared stays as it is. False: nothing has changed.
+func (d *differing) note(id index.ID, compared, here []index.CopyID, found []finding) (changed bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	was := d.all[id]
+	now := map[index.CopyID]wire.CopyDifference{}
+	for c, x := range was {
+		if slices.Contains(here, c) && !slices.Contains(compared, c) {
+			now[c] = x
+		}
+	}
+	for i := range found {
+		f := &found[i]
+		x, had := now[f.copy]
+		if !had {
+			x = wire.CopyDifference{Index: id, Copy: f.copy, Kind: f.Kind}
+		}
+		x.Documents++
+		x.TakenAnew = x.TakenAnew || f.mends()
+		now[f.copy] = x
+	}
+	changed = len(was) != len(now)
+	for c, x := range now {
+		changed = changed || was[c] != x
+	}
+	if d.all == nil {
+		d.all = map[index.ID]map[index.CopyID]wire.CopyDifference{}
+	}
+	if d.all[id] = now; len(now) == 0 {
+		delete(d.all, id)
+	}
+	return changed
+}
+
+// has reports whether a copy of an index differs.
+func (d *differing) has(id index.ID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.all[id]) > 0
+}
+
+// round notes that every copy here was compared once more.
+func (d *differing) round() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rounds++
+}
+
+// list returns the first of them by number, and how many rounds there were; what is not defined any more is forgotten.
+func (d *differing) list(defs *wire.Definitions) (all []wire.CopyDifference, rounds uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for id, copies := range d.all {
+		if !known(defs, id) {
+			delete(d.all, id)
+			continue
+		}
+		for _, x := range copies {
+			all = append(all, x)
+		}
+	}
+	slices.SortFunc(all, func(a, b wire.CopyDifference) int { return cmp.Compare(a.Copy, b.Copy) })
+	return all[:min(len(all), wire.MaxDifferingCopies)], d.rounds
+}

@@ -1,0 +1,162 @@
+package statecontext
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/tidwall/btree"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+// DifferingCopy is a copy that its indexer has compared with the KV data, and found to differ.
+type DifferingCopy struct {
+	Index   index.ID          `json:"index"`
+	Copy    index.CopyID      `json:"copy"`
+	Slice   index.SliceID     `json:"slice"`
+	Replica partition.Replica `json:"replica"`
+	Node    index.NodeID      `json:"node"`
+	Indexer string            `json:"indexer"` // its name
+	// Documents is how many documents the copy holds wrongly, as the newest comparison has it; one comparison remembers
+	// some thousand at most. 0: it is right again.
+	Documents uint32 `json:"documents"`
+	Kind      string `json:"kind"` // in which way the first of them differs
+	// TakenAnew: the vbuckets of these documents are streamed again. Where that would mend nothing they are not.
+	TakenAnew   bool   `json:"taken_anew"`
+	SinceMS     int64  `json:"since_ms"` // by the wall clock of the leader then, unix milliseconds
+	ModifiedCAS uint64 `json:"modified_cas"`
+}
+
+const (
+	// MaxDifferences bounds the copies of a cluster that are known to differ.
+	MaxDifferences = 4096
+	// maxDifferenceKind bounds the text of a kind.
+	maxDifferenceKind = 40
+)
+
+// NoteDifference tells what an indexer has found of one of its copies: that so many documents differ from the KV data,
+// or, with 0 Documents, that none does any more, or that nobody knows any more as there is no such copy. What is so
+// already is no update. Rejections: UnknownCopy, InvalidArgument, LimitExceeded.
+type NoteDifference struct {
+	Index     index.ID
+	Copy      index.CopyID
+	Node      index.NodeID // that has the copy; with 0 Documents it does not matter
+	Documents uint32
+	Kind      string
+	TakenAnew bool
+}
+
+func (*NoteDifference) kind() kind { return kindNoteDifference }
+
+func (c *NoteDifference) append(dst []byte) []byte {
+	dst = append(appendUint(appendUint(dst, uint64(c.Index)), uint64(c.Copy)), byte(c.Node))
+	return appendBool(appendString(appendUint(dst, uint64(c.Documents)), c.Kind), c.TakenAnew)
+}
+
+func decodeDifferenceBody(k kind, d *decoder) Body {
+	if k != kindNoteDifference {
+		return nil
+	}
+	return &NoteDifference{Index: index.ID(d.uint()), Copy: index.CopyID(d.uint()), Node: index.NodeID(d.byte()),
+		Documents: d.uint32(), Kind: d.string(), TakenAnew: d.bool()}
+}
+
+// Differences returns the copies that are known to differ, by id.
+func (s *State) Differences() iter.Seq[*DifferingCopy] { return values(s.differences) }
+
+// Difference returns what is known of a copy, nil when it is not known to differ.
+func (s *State) Difference(id index.CopyID) *DifferingCopy { d, _ := s.differences.Get(id); return d }
+
+func newDifferences() *btree.Map[index.CopyID, *DifferingCopy] {
+	return btree.NewMap[index.CopyID, *DifferingCopy](0)
+}
+
+func (c *NoteDifference) apply(t *tx) *Rejection {
+	was := t.s.Difference(c.Copy)
+	if c.Documents == 0 {
+		if was != nil {
+			gone := *was
+			gone.Documents, gone.TakenAnew, gone.ModifiedCAS = 0, false, t.cas
+			own(&t.s.differences, &t.owned.differences).Delete(c.Copy)
+			t.emitDifference(&gone)
+		}
+		return nil
+	}
+	x, rejection := t.index(c.Index)
+	if rejection != nil {
+		return rejection
+	}
+	i := slices.IndexFunc(x.Topology.Copies, func(y partition.Copy) bool { return y.ID == c.Copy && y.Node == c.Node })
+	node := t.s.Indexer(c.Node)
+	switch {
+	case i < 0 || node == nil:
+		return reject(errcode.UnknownCopy, "index %d has no copy %d on node %d", c.Index, c.Copy, c.Node)
+	case c.Kind == "" || len(c.Kind) > maxDifferenceKind:
+		return reject(errcode.InvalidArgument, "a kind of difference of %d bytes, want 1 to %d", len(c.Kind), maxDifferenceKind)
+	case was == nil && t.s.differences.Len() >= MaxDifferences:
+		return reject(errcode.LimitExceeded, "%d copies are known to differ, the most that are remembered", MaxDifferences)
+	}
+	y := x.Topology.Copies[i]
+	d := &DifferingCopy{Index: c.Index, Copy: c.Copy, Slice: y.Slice, Replica: y.Replica, Node: c.Node, Indexer: node.Name,
+		Documents: c.Documents, Kind: c.Kind, TakenAnew: c.TakenAnew, SinceMS: t.s.wallMS, ModifiedCAS: t.cas}
+	if was != nil {
+		d.SinceMS = was.SinceMS
+		if c.Matches(was) {
+			return nil
+		}
+	}
+	own(&t.s.differences, &t.owned.differences).Set(d.Copy, d)
+	t.emitDifference(d)
+	return nil
+}
+
+// Matches reports whether a difference is known as it is told.
+func (c *NoteDifference) Matches(d *DifferingCopy) bool {
+	return d.Documents == c.Documents && d.Kind == c.Kind && d.TakenAnew == c.TakenAnew && d.Node == c.Node
+}
+
+func (t *tx) emitDifference(d *DifferingCopy) {
+	t.changed = true
+	e := Event{Kind: EventDifference, Index: d.Index, Node: d.Node, Removed: d.Documents == 0, Difference: d}
+	if x := t.s.Index(d.Index); x != nil {
+		e.Name, e.Bucket = x.Definition.Name, x.Definition.Bucket
+	}
+	t.emit(e)
+}
+
+func (rw *recordWriter) differences(s *State, p []byte) []byte {
+	for d := range s.Differences() {
+		p = appendUint(appendUint(appendUint(p[:0], uint64(d.Index)), uint64(d.Copy)), uint64(d.Slice))
+		p = appendString(append(p, byte(d.Replica), byte(d.Node)), d.Indexer)
+		p = appendBool(appendString(appendUint(p, uint64(d.Documents)), d.Kind), d.TakenAnew)
+		p = appendUint(appendInt(p, d.SinceMS), d.ModifiedCAS)
+		rw.write(recordDifference, p)
+	}
+	return p
+}
+
+// loadDifference is load for what differences has written; false for other records.
+func (s *State) loadDifference(kind byte, d *decoder) bool {
+	if kind != recordDifference {
+		return false
+	}
+	x := &DifferingCopy{Index: index.ID(d.uint()), Copy: index.CopyID(d.uint()),
+		Slice: d.slice(), Replica: partition.Replica(d.byte()), Node: index.NodeID(d.byte()), Indexer: d.string(),
+		Documents: d.uint32(), Kind: d.string(), TakenAnew: d.bool(), SinceMS: d.int(), ModifiedCAS: d.uint()}
+	s.differences.Set(x.Copy, x)
+	return true
+}
+
+func checkDifferences(s *State) error {
+	if n := s.differences.Len(); n > MaxDifferences || n > 0 && s.formatLevel < kindNoteDifference.format() {
+		return broken("%d copies differ at format level %d", n, s.formatLevel)
+	}
+	for d := range s.Differences() {
+		if d.Documents == 0 || d.Kind == "" || len(d.Kind) > maxDifferenceKind || d.ModifiedCAS > s.cas {
+			return broken("copy %d differs in %d documents (%q), noted at %d", d.Copy, d.Documents, d.Kind, d.ModifiedCAS)
+		}
+	}
+	return nil
+}
