@@ -11,8 +11,8 @@ import (
 // AlterIndex changes where an index may lie, or how many replicas it has. New copies are filled from KV beside those
 // there are; copies of dropped replicas leave, and the replicas that stay are numbered anew, in their order.
 // Rejections: UnknownIndex, CASMismatch, StateMismatch unless the index is READY or waits for BUILD INDEX,
-// RebalanceIsRunning while slices of it change their place, InvalidArgument, StateMismatch where no copy of a slice
-// that has been made would stay, and those of placements.
+// RebalanceIsRunning while slices of it change their place, InvalidArgument, StateMismatch where no copy of a slice that
+// has been made would stay, those of placements, and of StartRebalance.
 type AlterIndex struct {
 	ID index.ID
 	// IfMatch, unless 0, must be the definition's ModifiedCAS.
@@ -21,6 +21,9 @@ type AlterIndex struct {
 	Drop     []partition.Replica // those that go, ascending
 	Add      []Placement         // of those that come
 	Nodes    []string            // uuids or names of indexers that may hold it; none: all
+	// Start moves what then lies elsewhere; nil: nothing does. It begins with the change or not at all, so that no leader
+	// can end between the two (Result.Number).
+	Start *StartRebalance
 }
 
 func (*AlterIndex) kind() kind { return kindAlterIndex }
@@ -35,6 +38,9 @@ func (c *AlterIndex) append(dst []byte) []byte {
 	for _, n := range c.Nodes {
 		dst = appendString(dst, n)
 	}
+	if c.Start != nil {
+		dst = c.Start.append(dst)
+	}
 	return dst
 }
 
@@ -46,6 +52,9 @@ func decodeAlterIndex(d *decoder) *AlterIndex {
 	c.Add = d.placements()
 	for n := d.count(); n > 0 && d.err == nil; n-- {
 		c.Nodes = append(c.Nodes, d.string())
+	}
+	if d.err == nil && len(d.b) > 0 {
+		c.Start = decodeStartRebalance(d)
 	}
 	return c
 }
@@ -80,6 +89,9 @@ func (c *AlterIndex) apply(t *tx) *Rejection {
 	}
 	t.result.Index = f.ID
 	t.setIndex(x, true, len(c.Add)+len(c.Drop) > 0)
+	if c.Start != nil {
+		return c.Start.apply(t)
+	}
 	return nil
 }
 

@@ -84,7 +84,8 @@ const (
 	MaxRebalanceSteps = 64 << 10
 	// keptRebalances is how many that are over are remembered.
 	keptRebalances = 16
-	maxCauseBytes  = 200
+	// MaxCauseBytes bounds the text that says why there is a rebalance.
+	MaxCauseBytes = 200
 )
 
 // StartRebalance begins one. Each step is checked against the state: a plan that was made of another placement is
@@ -155,14 +156,18 @@ func (c *SetIndexerGoing) append(dst []byte) []byte {
 	return appendBool(appendString(append(dst, byte(c.Node)), c.UUID), c.Going)
 }
 
+func decodeStartRebalance(d *decoder) *StartRebalance {
+	c := &StartRebalance{Cause: d.string(), WallMS: d.int(), Sends: d.byte(), Receives: d.byte()}
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		c.Steps = append(c.Steps, d.step())
+	}
+	return c
+}
+
 func decodeRebalanceBody(k kind, d *decoder) Body {
 	switch k {
 	case kindStartRebalance:
-		c := &StartRebalance{Cause: d.string(), WallMS: d.int(), Sends: d.byte(), Receives: d.byte()}
-		for n := d.count(); n > 0 && d.err == nil; n-- {
-			c.Steps = append(c.Steps, d.step())
-		}
-		return c
+		return decodeStartRebalance(d)
 	case kindStepRebalance:
 		return &StepRebalance{ID: d.uint(), Step: d.uint32(), From: partition.RebalanceState(d.byte()),
 			To: partition.RebalanceState(d.byte()), Reason: d.string()}
@@ -273,7 +278,7 @@ func (c *StartRebalance) apply(t *tx) *Rejection {
 			"want 1 to %d steps, and at least 1 of each",
 			len(c.Steps), c.Sends, c.Receives, MaxRebalanceSteps)
 	}
-	if rejection := checkText("cause of a rebalance", c.Cause, maxCauseBytes); rejection != nil {
+	if rejection := checkText("cause of a rebalance", c.Cause, MaxCauseBytes); rejection != nil {
 		return rejection
 	}
 	r := RebalanceJob{ID: t.s.rebalances.next, Phase: RebalanceRunning, Cause: c.Cause, StartedMS: t.calendar(c.WallMS),

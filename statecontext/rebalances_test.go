@@ -342,3 +342,29 @@ func TestTheOldCopyStays(t *testing.T) {
 		t.Fatalf("copies %+v", copies)
 	}
 }
+
+// A change of nodes and the rebalance that carries it out are one update: both are there, or neither is.
+func TestAlterIndexStartsARebalance(t *testing.T) {
+	n := upgraded(t)
+	id := n.must(create("x", 1, 0, 1)).Index
+	n.ready(id)
+	to, old := n.third(), n.state.Topology(id).Copies[1]
+	step := partition.Rebalance{Index: id, Replica: 1, Old: old.ID, Src: partition.Shard{Node: 1}, Dst: partition.Shard{Node: to}}
+	alter := &AlterIndex{ID: id, Replicas: 1, Nodes: []string{"u0", "u3"},
+		Start: &StartRebalance{Cause: "ALTER INDEX", Sends: 1, Receives: 1, Steps: []partition.Rebalance{step}}}
+	cas := n.state.CAS()
+	res := n.must(alter)
+	r := n.state.RebalanceUnderWay()
+	if res.CAS != cas+1 || r == nil || res.Number != r.ID || r.Steps != 1 || res.Index != id ||
+		len(n.state.Definition(id).Nodes) != 2 {
+		t.Fatalf("%+v, rebalance %+v, definition %+v", res, r, n.state.Definition(id))
+	}
+	n.must(&CancelRebalance{ID: r.ID})
+	n.must(&StepRebalance{ID: r.ID, Step: 1, From: partition.RebalanceStart, To: partition.RebalanceGivenUp, Reason: "why"})
+	n.must(&EndRebalance{ID: r.ID})
+	alter.Nodes, alter.Start.Steps[0].Old = []string{"u3"}, 99
+	n.refuse(alter, errcode.StalePlan)
+	if d := n.state.Definition(id); len(d.Nodes) != 2 {
+		t.Errorf("the change was refused, and is there: %v", d.Nodes)
+	}
+}

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -26,7 +25,7 @@ type AlterRequest struct {
 }
 
 // AlterIndex changes replicas in one update: new copies are filled from KV beside those there are. Other nodes are
-// noted, and then a rebalance moves what lies elsewhere. Errors wrap statecontext codes, ErrLastCopies,
+// noted, and a rebalance that begins with the same update moves what lies elsewhere. Errors wrap statecontext codes, ErrLastCopies,
 // rebalance.ErrTooFewNodes or ErrUnknownNode, ErrNotLeading, ErrBusy, or come from the proposal.
 func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome, error) {
 	l, err := c.leading()
@@ -67,20 +66,40 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 		return Outcome{}, &statecontext.Rejection{Code: errcode.RebalanceRunning,
 			Message: fmt.Sprintf("rebalance %d (%s) is %s; wait for its end, or cancel it", r.ID, r.Cause, r.Phase)}
 	}
+	if len(req.Nodes) > 0 {
+		if err := c.moves(cluster, x, body); err != nil {
+			return Outcome{}, err
+		}
+	}
 	res, err := c.proposeRequest(ctx, req.Request, body)
 	if err != nil {
 		return Outcome{}, err
 	}
-	o, err := altered(c.cfg.Consensus.State(), x.Definition, res)
-	if err != nil || len(req.Nodes) == 0 || res.Replayed {
-		return o, err
+	if body.Start != nil && !res.Replayed {
+		c.cfg.Logger.Info("a rebalance begins", "rebalance", res.Number, "cause", body.Start.Cause, "steps", len(body.Start.Steps))
 	}
-	_, _, err = c.Rebalance(ctx, RebalanceRequest{Cause: "ALTER INDEX " + o.Definition.Bucket + "/" + o.Definition.Name,
-		only: func(y *rebalance.Step) bool { return y.Index == req.ID }})
-	if errors.Is(err, ErrBalanced) {
-		err = nil
+	return altered(c.cfg.Consensus.State(), x.Definition, res)
+}
+
+// moves plans what changes its place with an alteration; cluster has the new nodes.
+func (c *Coordinator) moves(cluster *rebalance.Cluster, x *statecontext.Index, body *statecontext.AlterIndex) error {
+	d := &x.Definition
+	for i := range cluster.Indexes {
+		if y := &cluster.Indexes[i]; y.ID == d.ID {
+			y.Replicas = int(body.Replicas)
+			y.Copies = slices.DeleteFunc(y.Copies, func(o rebalance.Copy) bool { return slices.Contains(body.Drop, o.Replica) })
+		}
 	}
-	return o, err
+	p, err := rebalance.Make(cluster, rebalance.Options{})
+	if err != nil {
+		return err
+	}
+	start := c.starting(p, "ALTER INDEX "+d.Bucket+"/"+d.Name)
+	start.Steps = begun(p, func(y *rebalance.Step) bool { return y.Index == d.ID && wanted(cluster, y) })
+	if len(start.Steps) > 0 {
+		body.Start = start
+	}
+	return nil
 }
 
 // altered is the outcome of an AlterIndex of an index that was so before.

@@ -2,11 +2,14 @@ package coordinator
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"tidemark/index"
 	"tidemark/partition"
+	"tidemark/statecontext"
 )
 
 // A replica that alone is whole is not dropped: not while the one beside it is being filled, nor while the indexer of
@@ -55,6 +58,47 @@ func TestAlterKeepsAWholeCopy(t *testing.T) {
 		}
 		if err := alter(nil, &zero); err != nil {
 			t.Fatalf("the other one is whole: %v", err)
+		}
+	})
+}
+
+// The leader ends when an ALTER INDEX to other indexers is committed: what moves has begun with it, so that the next
+// leader carries it out, and a retry of the request is told the outcome. A rebalance that cannot begin refuses all of it.
+func TestAlterWithNodesOutlivesTheLeader(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		w.level()
+		name := strings.Repeat("long", 25)
+		o := w.create(name, "", 3, 0)
+		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.indexer("i2")
+		w.until("i2 is there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 2 })
+		altered := false
+		w.log.mu.Lock()
+		w.log.refuse = func(c statecontext.Command) error {
+			if altered {
+				return ErrNotLeading
+			}
+			_, altered = c.Body.(*statecontext.AlterIndex)
+			return nil
+		}
+		w.log.mu.Unlock()
+		req := AlterRequest{ID: o.ID, Nodes: []string{"i2"}, Request: &statecontext.Request{Principal: "p", Key: "move"}}
+		_, _ = w.leader().AlterIndex(w.ctx, req) // its caller hears nothing of it
+		w.depose()
+		w.log.mu.Lock()
+		w.log.refuse = nil
+		w.log.mu.Unlock()
+		w.lead()
+		w.until("a retry has the outcome", 20*time.Second, func() bool {
+			got, err := w.leader().AlterIndex(w.ctx, req)
+			return err == nil && got.Replayed && slices.Equal(got.Definition.Nodes, req.Nodes)
+		})
+		w.until("all of it is on i2", 5*time.Minute, func() bool {
+			return len(w.on(o.ID, w.nodeOf("i2"))) == 3 && len(w.on(o.ID, w.nodeOf("i1"))) == 0
+		})
+		if n := w.log.counted("*statecontext.AlterIndex"); n != 1 {
+			t.Errorf("%d alterations", n)
 		}
 	})
 }

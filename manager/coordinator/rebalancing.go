@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"tidemark/errcode"
@@ -33,7 +34,6 @@ type RebalanceRequest struct {
 	Plan         *rebalance.Plan // to be run instead of a new one; Remove and Keep then only mark
 	Cause        string
 	Request      *statecontext.Request // nil: not remembered
-	only         func(*rebalance.Step) bool
 }
 
 // Rebalance plans, and begins what was planned; id is 0 of a plan alone. A request that has begun one before is given
@@ -98,9 +98,6 @@ func planned(cluster *rebalance.Cluster, req *RebalanceRequest) (p *rebalance.Pl
 	} else if err = p.Options.Check(); err == nil {
 		err = p.Stale(cluster)
 	}
-	if err == nil && req.only != nil {
-		p.Steps = slices.DeleteFunc(p.Steps, func(y rebalance.Step) bool { return !req.only(&y) })
-	}
 	return p, err
 }
 
@@ -119,12 +116,8 @@ func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *
 			return 0, err
 		}
 	}
-	start := &statecontext.StartRebalance{Cause: req.Cause, WallMS: c.cfg.Now().UnixMilli(),
-		Sends: uint8(max(p.Options.Sends, 1)), Receives: uint8(max(p.Options.Receives, 1))}
-	start.Steps = begun(p, func(y *rebalance.Step) bool {
-		done, err := y.Done(cluster)
-		return err == nil && !done && y.Old != 0 && y.From != nil
-	})
+	start := c.starting(p, req.Cause)
+	start.Steps = begun(p, func(y *rebalance.Step) bool { return wanted(cluster, y) })
 	if len(start.Steps) == 0 {
 		return 0, fmt.Errorf("%w: each indexer that serves has its share", ErrBalanced)
 	}
@@ -136,6 +129,19 @@ func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *
 		c.cfg.Logger.Info("a rebalance begins", "rebalance", res.Number, "cause", req.Cause, "steps", len(start.Steps))
 	}
 	return res.Number, err
+}
+
+// starting is the command that begins a plan, without its steps.
+func (c *Coordinator) starting(p *rebalance.Plan, cause string) *statecontext.StartRebalance {
+	cause = strings.ToValidUTF8(cause[:min(len(cause), statecontext.MaxCauseBytes)], "")
+	return &statecontext.StartRebalance{Cause: cause, WallMS: c.cfg.Now().UnixMilli(),
+		Sends: uint8(max(p.Options.Sends, 1)), Receives: uint8(max(p.Options.Receives, 1))}
+}
+
+// wanted reports whether a step moves a copy, and has not been done.
+func wanted(cluster *rebalance.Cluster, y *rebalance.Step) bool {
+	done, err := y.Done(cluster)
+	return err == nil && !done && y.Old != 0 && y.From != nil
 }
 
 // begun are the first steps of a plan that are wanted, as many as one command carries.
