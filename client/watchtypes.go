@@ -52,7 +52,7 @@ type WatchState struct {
 	Rebalances []*statecontext.RebalanceJob `json:"rebalances,omitzero"`
 	// Differences are the copies that differ from the KV data.
 	Differences []*statecontext.DifferingCopy `json:"differences,omitzero"`
-	Moves       []*partition.Rebalance     `json:"moves,omitzero"`
+	Moves       []*partition.Rebalance        `json:"moves,omitzero"`
 }
 
 // WatchLeader is the newest term that has begun.
