@@ -18,7 +18,7 @@
 //
 //   - Comparison is MISSING if one side is MISSING, else NULL if one side is NULL. Values of the same type compare in
 //     collation order. Values of different types are unequal, and one is less than the other as its type is in the
-//     collation order (as in N1QL). Within arrays and objects NULL equals NULL.
+//     collation order (as in N1QL). NULL within both makes it NULL whether they are equal.
 //   - AND is FALSE if one operand is FALSE, else MISSING if one is, else NULL if one is, else TRUE. OR is TRUE if one
 //     operand is TRUE, else NULL if one is, else MISSING if one is, else FALSE. NOT leaves MISSING and NULL as they are.
 //     An operand that is no boolean counts as FALSE if it is 0, "", [] or {}, and as TRUE otherwise (as in N1QL).

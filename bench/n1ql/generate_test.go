@@ -128,12 +128,23 @@ func (g *generator) expr(depth int) *node {
 	switch {
 	case depth == 0 || g.IntN(8) == 0:
 		return leaf(pick(g, leaves))
+	case g.IntN(80) == 0:
+		return g.refused()
 	case g.IntN(3) > 0:
 		return g.call(pick(g, g.functions), depth)
 	case g.IntN(4) == 0:
 		return g.comprehension(depth)
 	}
 	return g.construct(depth)
+}
+
+// refused makes a call that the page says to be refused.
+func (g *generator) refused() *node {
+	name := pick(g, pick(g, expression.RefusedFunctionTable()).Names)
+	if strings.HasSuffix(name, "_") {
+		name += "STR"
+	}
+	return leaf(name + pick(g, []string{"()", "(a)", "(a, b)"}))
 }
 
 // call makes a call with arguments that mostly fit.

@@ -69,7 +69,7 @@ var (
 )
 
 // covers reports whether a row is about such a difference in an expression: of one that is a call the row has to name
-// the function, or what its name begins with.
+// the function, or with _ at its end what its name begins with.
 func (d *difference) covers(kind, expr string) bool {
 	if d.kind != kind {
 		return false
@@ -81,7 +81,8 @@ func (d *difference) covers(kind, expr string) bool {
 	call := isCall.MatchString(expr)
 	return slices.ContainsFunc(d.names, func(name string) bool {
 		if call && isFunction.MatchString(name) {
-			return strings.HasPrefix(strings.TrimPrefix(expr, "ARRAY_SORT("), name)
+			rest, begins := strings.CutPrefix(strings.TrimPrefix(expr, "ARRAY_SORT("), name)
+			return begins && (strings.HasSuffix(name, "_") || strings.HasPrefix(rest, "("))
 		}
 		if isFunction.MatchString(name) {
 			at := strings.Index(expr, name) // as a word, not within one

@@ -37,7 +37,8 @@ func verified(ctx context.Context, t *testing.T, c *client.Client, name string) 
 }
 
 // verify is verified for goroutines that are not the test's.
-func verify(ctx context.Context, c *client.Client, name string) (found []wire.Difference, end client.VerifyEnd, err error) {
+func verify(ctx context.Context, c *client.Client, name string) (found []wire.Difference, end client.VerifyEnd,
+	err error) {
 	end, err = c.Verify(ctx, client.Ref("world", name), client.VerifyRequest{Rate: 1_000_000},
 		func(l client.VerifyLine) error {
 			if l.Difference != nil {
