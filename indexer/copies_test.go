@@ -27,6 +27,7 @@ type crowd struct {
 	at     timestamp.Vector
 	number uint64
 	docs   int
+	rests  [crowdSlices]*keyversion.Places // of documents by slice
 }
 
 const crowdVBs, crowdSlices = 1024, 6
@@ -65,6 +66,13 @@ func newCrowd(t testing.TB, indexes int) *crowd {
 		}
 		k.slices[id], c.ids = s, append(c.ids, id)
 	}
+	for slice := range c.rests {
+		var all []keyversion.Place
+		for ix := range index.ID(indexes) {
+			all = append(all, keyversion.Place{Index: ix + 1, Slice: index.SliceID(slice)})
+		}
+		c.rests[slice] = keyversion.NewPlaces(all)
+	}
 	for v := range uint16(crowdVBs) {
 		c.accept(&keyversion.Event{Kind: keyversion.StreamBegin, VBucket: v,
 			Begin: &keyversion.Begin{Log: c.log, Copies: c.ids}})
@@ -87,10 +95,11 @@ func (c *crowd) mutate() {
 	q := c.at.Seqnos[vb]
 	e := keyversion.Event{Kind: keyversion.Insert, VBucket: uint16(vb), Seqno: q,
 		Window: timestamp.Window{Start: q - 1, End: q}, DocID: fmt.Appendf(nil, "document-%08d", doc)}
-	for ix := range index.ID(len(c.ids) / crowdSlices) {
-		e.Statements = append(e.Statements, keyversion.Statement{Index: ix + 1, Slice: index.SliceID(doc % crowdSlices)})
+	e.Statements = []keyversion.Statement{{Index: 1, Slice: index.SliceID(doc % crowdSlices),
+		Keys: [][]byte{fmt.Appendf(nil, "secondary key %d", c.docs)}}}
+	if len(c.ids) > crowdSlices {
+		e.Rest = c.rests[doc%crowdSlices]
 	}
-	e.Statements[0].Keys = [][]byte{fmt.Appendf(nil, "secondary key %d", c.docs)}
 	c.accept(&e)
 }
 

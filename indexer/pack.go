@@ -10,7 +10,7 @@ import (
 
 // A packed event is the part of a KeyVersions event that is needed when it is written: a flag byte, the document id
 // with its length, then per statement {index 8, slice 2, length of the rest 4, number of keys, keys with their
-// lengths}. Numbers without a size are varints.
+// lengths}. Numbers without a size are varints. The event's Rest is kept beside it.
 const (
 	packEverywhere = 1 // a deletion that names nobody: no copy has the document
 	statementHead  = 8 + 2 + 4
@@ -53,7 +53,7 @@ func (a *arena) pack(e *keyversion.Event) []byte {
 	}
 	b := a.take(size)
 	flag := byte(0)
-	if e.Kind == keyversion.Delete && len(e.Statements) == 0 {
+	if e.Kind == keyversion.Delete && len(e.Statements) == 0 && e.Rest == nil {
 		flag = packEverywhere
 	}
 	b = append(b, flag)
@@ -103,12 +103,15 @@ type unpacker struct {
 	keys  [][]byte // backing of all keys given out
 }
 
-// unknown is the place of a statement that has to be looked for.
-const unknown = -1
+// Places of a copy's statement in a packed event, where there is none.
+const (
+	unknown = -1 // it has to be looked for
+	inRest  = -2 // it is one of the event's Rest
+)
 
 // update returns what the event states for the copy; false when it does not concern it. at is the place of its
 // statement, see share.
-func (u *unpacker) update(b []byte, at, vb int, seqno uint64) (storage.Update, bool) {
+func (u *unpacker) update(b []byte, rest *keyversion.Places, at, vb int, seqno uint64) (storage.Update, bool) {
 	n, k := binary.Uvarint(b[1:])
 	id := b[1+k:][:n:n]
 	up := storage.Update{VBucket: uint16(vb), DocID: id, Seqno: seqno}
@@ -117,20 +120,23 @@ func (u *unpacker) update(b []byte, at, vb int, seqno uint64) (storage.Update, b
 	}
 	if at == unknown {
 		if at = u.find(b, 1+k+len(id)); at == unknown {
-			return up, false
+			return up, rest.Cover(u.index, u.slice)
 		}
 	}
-	rest := b[at+statementHead:]
-	count, k := binary.Uvarint(rest)
-	rest = rest[k:]
+	if at == inRest {
+		return up, true
+	}
+	keys := b[at+statementHead:]
+	count, k := binary.Uvarint(keys)
+	keys = keys[k:]
 	if count == 0 {
 		return up, true
 	}
 	from := len(u.keys)
 	for range count {
-		size, k := binary.Uvarint(rest)
-		u.keys = append(u.keys, rest[k:k+int(size):k+int(size)])
-		rest = rest[k+int(size):]
+		size, k := binary.Uvarint(keys)
+		u.keys = append(u.keys, keys[k:k+int(size):k+int(size)])
+		keys = keys[k+int(size):]
 	}
 	up.Keys = u.keys[from:len(u.keys):len(u.keys)]
 	return up, true

@@ -27,6 +27,14 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }
 
+// someRests are such as events share; two say the same.
+var someRests = []*keyversion.Places{
+	nil,
+	keyversion.NewPlaces([]keyversion.Place{{Index: 1, Slice: 0}, {Index: 2, Slice: index.AllSlices}}),
+	keyversion.NewPlaces([]keyversion.Place{{Index: 1, Slice: 0}, {Index: 2, Slice: index.AllSlices}}),
+	keyversion.NewPlaces([]keyversion.Place{{Index: 3, Slice: 1}, {Index: 3, Slice: index.AllSlices}, {Index: 9, Slice: 1}}),
+}
+
 // TestPack: every copy gets out of a packed event exactly what the event states for it.
 func TestPack(t *testing.T) {
 	kinds := []keyversion.Kind{keyversion.Insert, keyversion.Delete, keyversion.UpsertDeletion}
@@ -46,12 +54,13 @@ func TestPack(t *testing.T) {
 				}
 				e.Statements = append(e.Statements, s)
 			}
+			e.Rest = rapid.SampledFrom(someRests).Draw(t, "rest")
 			events, packed = append(events, e), append(packed, a.pack(&e))
 		}
 		batch := &ingest.Batch{Segments: make([]ingest.Segment, 2)}
 		for i := range packed {
 			of := &batch.Segments[i%2].Events
-			*of = append(*of, ingest.Entry{Data: packed[i]})
+			*of = append(*of, ingest.Entry{Data: packed[i], Rest: events[i].Rest})
 		}
 		for ix := range index.ID(4) {
 			for no := range index.SliceID(2) {
@@ -63,13 +72,13 @@ func TestPack(t *testing.T) {
 			for ix := range index.ID(4) {
 				for no := range index.SliceID(2) {
 					u := unpacker{index: ix, slice: no}
-					got, ok := u.update(packed[i], unknown, 9, 77)
+					got, ok := u.update(packed[i], events[i].Rest, unknown, 9, 77)
 					at, has := shares[2*int(ix)+int(no)].has(i%2, i/2, len(batch.Segments[i%2].Events))
 					if has != ok {
 						t.Fatalf("%v for %d/%d: in the share %v, want %v", events[i].Kind, ix, no, !ok, ok)
 					}
 					if has {
-						at, _ := u.update(packed[i], at, 9, 77)
+						at, _ := u.update(packed[i], events[i].Rest, at, 9, 77)
 						if !slices.EqualFunc(at.Keys, got.Keys, slices.Equal) || string(at.DocID) != string(got.DocID) {
 							t.Fatalf("%v for %d/%d: %v where the share says, want %v", events[i].Kind, ix, no, at, got)
 						}
@@ -97,7 +106,7 @@ func TestPack(t *testing.T) {
 func (s *share) has(segment, number, n int) (at int, has bool) {
 	times := 0
 	events := make([]ingest.Entry, n)
-	for e, place := range s.each(segment, events) {
+	for e, place := range s.whole().each(segment, events) {
 		if e == &events[number] {
 			at = place
 			times++
@@ -108,10 +117,10 @@ func (s *share) has(segment, number, n int) (at int, has bool) {
 
 // stated is the obvious reading of an event.
 func stated(e *keyversion.Event, ix index.ID, no index.SliceID) ([][]byte, bool) {
-	if e.Kind == keyversion.Delete && len(e.Statements) == 0 {
+	if e.Kind == keyversion.Delete && len(e.Statements) == 0 && e.Rest == nil {
 		return nil, true
 	}
-	for _, s := range e.Statements {
+	for _, s := range e.Explicit(nil) {
 		if s.Index != ix || s.Slice != no && s.Slice != index.AllSlices {
 			continue
 		}

@@ -9,16 +9,22 @@ import (
 
 	"tidemark/index"
 	"tidemark/ingest"
+	"tidemark/keyversion"
 )
 
 // share is which events of a batch concern one copy, so that each copy of a bucket with many slices does not look
 // through the events of all, nor through the statements of others. Nil: all of them have to be looked through.
+//
+// Those that name the copy are its own; those that concern it by their Rest only are found by it, since most copies
+// need no look at them: see whole.
 type share struct {
 	events   []int32 // numbers of events in their segment, segment by segment
 	at       []int32 // of each: where in it the copy's statement stands
 	segments []int32 // those that have any, ascending
 	from     []int32 // of these: where its numbers begin
 	stating  int     // events that state keys
+	rests    []*share
+	all      *share // of whole, kept for the next batch
 }
 
 // everywhere is the place of the statement in an event that states for all copies that they have nothing of the
@@ -40,6 +46,59 @@ func (s *share) add(segment, number, at int32, keys bool) {
 
 func (s *share) reset() {
 	s.events, s.at, s.segments, s.from, s.stating = s.events[:0], s.at[:0], s.segments[:0], s.from[:0], 0
+	s.rests = s.rests[:0]
+}
+
+// whole returns the share with what concerns the copy by Rests. A statement goes before a Rest.
+func (s *share) whole() *share {
+	if s == nil || len(s.rests) == 0 {
+		return s
+	}
+	if s.all == nil {
+		s.all = &share{}
+	}
+	s.all.reset()
+	cursors := make([]shareCursor, 0, 1+len(s.rests))
+	for _, of := range append([]*share{s}, s.rests...) {
+		if len(of.events) > 0 {
+			cursors = append(cursors, shareCursor{of: of})
+		}
+	}
+	for len(cursors) > 0 {
+		first := 0 // of those that stand at the same event the statement, which is in the first
+		for i := 1; i < len(cursors); i++ {
+			if cursors[i].before(cursors[first]) {
+				first = i
+			}
+		}
+		c := &cursors[first]
+		s.all.add(c.of.segments[c.segment], c.of.events[c.event], c.of.at[c.event], false)
+		if !c.next() {
+			cursors = slices.Delete(cursors, first, first+1)
+		}
+	}
+	s.all.stating = s.stating
+	return s.all
+}
+
+// shareCursor stands at an event of a share.
+type shareCursor struct {
+	of             *share
+	segment, event int
+}
+
+func (c shareCursor) before(o shareCursor) bool {
+	a, b := c.of.segments[c.segment], o.of.segments[o.segment]
+	return a < b || a == b && c.of.events[c.event] < o.of.events[o.event]
+}
+
+// next goes on; false at the end.
+func (c *shareCursor) next() bool {
+	c.event++
+	if c.segment+1 < len(c.of.from) && c.event == int(c.of.from[c.segment+1]) {
+		c.segment++
+	}
+	return c.event < len(c.of.events)
 }
 
 // of returns the numbers of the events of a segment that the copy has to look at, and where its statements stand; all:
@@ -157,6 +216,10 @@ type spreader struct {
 	// guess has the hosts of the index that the statement of that number in an event is of: most often it is the same in
 	// all.
 	guess []*hosts
+	rests map[*keyversion.Places]*share // the events that have it
+	last  *keyversion.Places            // and whose share that is
+	of    *share
+	free  []*share
 }
 
 // hosts are the copies of an index in a batch.
@@ -186,13 +249,62 @@ func (s *spreader) spread(t *ingest.Batch) []share {
 		h.slices, h.copies = append(h.slices, c.Slice), append(h.copies, int32(i))
 	}
 	shares := s.shares[:len(t.Copies)]
+	for _, r := range s.rests {
+		s.free = append(s.free, r)
+	}
+	clear(s.rests)
+	s.last, s.of = nil, nil
 	for n := range t.Segments {
 		events := t.Segments[n].Events
 		for i := range events {
 			s.event(shares, events[i].Data, int32(n), int32(i))
+			if rest := events[i].Rest; rest != nil {
+				s.restOf(shares, rest).add(int32(n), int32(i), inRest, false)
+			}
 		}
 	}
 	return shares
+}
+
+// restOf returns the events that have a Rest, and lets the copies that it covers know them.
+func (s *spreader) restOf(shares []share, rest *keyversion.Places) *share {
+	if rest == s.last {
+		return s.of
+	}
+	r := s.rests[rest]
+	if r == nil {
+		if n := len(s.free); n > 0 {
+			r, s.free = s.free[n-1], s.free[:n-1]
+			r.reset()
+		} else {
+			r = &share{}
+		}
+		if s.rests == nil {
+			s.rests = make(map[*keyversion.Places]*share)
+		}
+		s.rests[rest] = r
+		for _, at := range rest.All() {
+			s.concerns(shares, at, r)
+		}
+	}
+	s.last, s.of = rest, r
+	return r
+}
+
+// concerns adds events to what the copies at a place know of Rests.
+func (s *spreader) concerns(shares []share, at keyversion.Place, events *share) {
+	h := s.hosts[at.Index]
+	if h == nil {
+		return
+	}
+	for i, hosted := range h.slices {
+		if at.Slice != hosted && at.Slice != index.AllSlices {
+			continue
+		}
+		if mine := &shares[h.copies[i]]; !slices.Contains(mine.rests, events) {
+			mine.rests = append(mine.rests, events)
+		}
+	}
 }
 
 // event adds an event to the shares of the copies that it names.

@@ -47,7 +47,7 @@ func (j *judge) expected(id string) (keys [][]byte, seqno uint64, ok bool) {
 	}
 	j.unpack.keys = nil
 	for _, e := range d.events {
-		if u, some := j.unpack.update(e, unknown, int(j.vb), d.seqno); some {
+		if u, some := j.unpack.update(e.data, e.rest, unknown, int(j.vb), d.seqno); some {
 			ok = true
 			keys = append(keys, u.Keys...)
 		}

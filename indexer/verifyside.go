@@ -46,10 +46,16 @@ type stretch struct {
 }
 
 // kvVersion is what KV's newest version says of a document; more than one event when several slices are told of it
+// packedEvent is an event as arena.pack keeps it, and its Rest.
+type packedEvent struct {
+	data []byte
+	rest *keyversion.Places
+}
+
 // apart.
 type kvVersion struct {
 	seqno   uint64
-	events  [][]byte        // packed
+	events  []packedEvent
 	refused []index.SliceID // of keys that were not packed, see arena.pack
 }
 
@@ -245,7 +251,7 @@ func (r *sideRead) data(v *vbRead, e *keyversion.Event) error {
 	if d.seqno < e.Seqno {
 		d.seqno, d.events, d.refused = e.Seqno, d.events[:0], nil
 	}
-	d.events, d.refused = append(d.events, packed), append(d.refused, refused...)
+	d.events, d.refused = append(d.events, packedEvent{packed, e.Rest}), append(d.refused, refused...)
 	return nil
 }
 

@@ -231,6 +231,7 @@ func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 	// That documents of which a copy without rows has nothing have no keys changes nothing. One that shares keeps no
 	// tombstones.
 	if c.Common == nil || mine == nil || mine.stating > 0 || s.Items() > 0 {
+		mine = mine.whole()
 		parts = mine.parts(t, c)
 		events, keep = mine.sums(t, parts)
 	}
@@ -257,7 +258,7 @@ func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 			if !p.Selects(e) {
 				continue
 			}
-			up, ok := u.update(e.Data, at, p.VBucket, e.Seqno)
+			up, ok := u.update(e.Data, e.Rest, at, p.VBucket, e.Seqno)
 			if !ok {
 				continue
 			}

@@ -85,20 +85,22 @@ type Entry struct {
 	Seqno  uint64
 	Window timestamp.Window
 	Data   []byte // what Options.Pack gave
+	Rest   *keyversion.Places
 	epoch  uint32
 	empty  bool // some copy may be told that it has no keys: a tombstone where those are kept
 }
 
 // newEntry packs an event.
 func (b *Bucket) newEntry(e *keyversion.Event, epoch uint32) Entry {
-	en := Entry{Seqno: e.Seqno, Window: e.Window, Data: b.opt.Pack(e), epoch: epoch, empty: e.Kind != keyversion.Insert}
+	en := Entry{Seqno: e.Seqno, Window: e.Window, Data: b.opt.Pack(e), Rest: e.Rest, epoch: epoch,
+		empty: e.Kind != keyversion.Insert || e.Rest != nil}
 	for i := range e.Statements {
 		en.empty = en.empty || len(e.Statements[i].Keys) == 0
 	}
 	return en
 }
 
-const entryOverhead = 64 // bytes of an Entry beside its Data
+const entryOverhead = 72 // bytes of an Entry beside its Data
 
 func (e *Entry) size() int { return len(e.Data) + entryOverhead }
 

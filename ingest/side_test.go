@@ -18,7 +18,7 @@ type sideWorld struct {
 
 func newSideWorld(t *testing.T, vbuckets int) *sideWorld {
 	t.Helper()
-	b, err := New(Options{VBuckets: vbuckets, Pack: func(*keyversion.Event) []byte { return make([]byte, 36) }})
+	b, err := New(Options{VBuckets: vbuckets, Pack: func(*keyversion.Event) []byte { return make([]byte, 100-entryOverhead) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ const turnsActive = 10_000
 
 func newTurnsWorld(t *testing.T) *turnsWorld {
 	t.Helper()
-	b, err := New(Options{VBuckets: 1, Pack: func(*keyversion.Event) []byte { return make([]byte, 36) }})
+	b, err := New(Options{VBuckets: 1, Pack: func(*keyversion.Event) []byte { return make([]byte, 100-entryOverhead) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,6 +32,14 @@ func genWindow(t *rapid.T) timestamp.Window {
 	return timestamp.Window{Start: numbers().Draw(t, "start"), End: numbers().Draw(t, "end")}
 }
 
+// someLists are Rests that events share, and some that say the same.
+var someLists = []*keyversion.Places{
+	nil,
+	keyversion.NewPlaces([]keyversion.Place{{Index: 1 << 33, Slice: 3}}),
+	keyversion.NewPlaces([]keyversion.Place{{Index: 1 << 33, Slice: 3}}),
+	keyversion.NewPlaces([]keyversion.Place{{Index: 2, Slice: index.AllSlices}, {Index: 7, Slice: 0xfffe}, {Index: 1<<64 - 1}}),
+}
+
 func genEvent(t *rapid.T) keyversion.Event {
 	ev := keyversion.Event{
 		Kind:    keyversion.Kind(rapid.IntRange(1, int(keyversion.Deactivate)).Draw(t, "kind")),
@@ -53,6 +61,7 @@ func genEvent(t *rapid.T) keyversion.Event {
 				Keys:  rapid.SliceOfN(bytesUpTo(20), 0, 5).Draw(t, "keys"),
 			}
 		}), 0, 4).Draw(t, "statements")
+		ev.Rest = rapid.SampledFrom(someLists).Draw(t, "rest")
 	case ev.Kind == keyversion.StreamEnd:
 		ev.Window = genWindow(t)
 	case ev.Kind == keyversion.Activate || ev.Kind == keyversion.Deactivate:

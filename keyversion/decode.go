@@ -14,7 +14,18 @@ type arena struct {
 	keys       [][]byte
 	copies     []index.CopyID
 	begins     []Begin
+	lists      []*Places // of this frame
+	// known has lists of frames before, by their bytes: they are few, and one is the same object in all frames.
+	known map[string]*Places
 }
+
+const (
+	// maxKnown is how many lists are kept for the next frame, and maxKnownBytes how long they may be there.
+	maxKnown      = 256
+	maxKnownBytes = 8 << 10
+	// maxPlace is the most bytes of a place.
+	maxPlace = 10 + 3
+)
 
 // maxKept is the most entries that a slice of a batch keeps for the next frame, so that one huge document does not pin
 // its memory for ever.
@@ -57,6 +68,7 @@ func (b *Batch) reset() {
 	b.arena.keys = emptied(b.arena.keys)
 	b.arena.copies = emptied(b.arena.copies)
 	b.arena.begins = emptied(b.arena.begins)
+	b.arena.lists = emptied(b.arena.lists)
 }
 
 func emptied[T any](s []T) []T {
@@ -76,14 +88,15 @@ func (b *Batch) next() *Event {
 	b.Events = b.Events[:n+1]
 	ev := &b.Events[n]
 	ev.Window, ev.DocID, ev.Statements, ev.Copies, ev.Begin = timestamp.Window{}, nil, nil, nil, nil
-	ev.Part, ev.More, ev.Sums = 0, false, nil
+	ev.Part, ev.More, ev.Sums, ev.Rest = 0, false, nil, nil
 	return ev
 }
 
 type decoder struct {
 	reader
-	batch *Batch
-	run   run
+	batch  *Batch
+	run    run
+	places int // in the lists so far
 }
 
 func (d *decoder) event() error {
@@ -168,10 +181,7 @@ func (d *decoder) data(ev *Event) error {
 	a := &d.batch.arena
 	ev.DocID = d.bytes(MaxDocID)
 	n := d.count(MaxStatements)
-	if n == 0 {
-		return nil
-	}
-	if len(a.statements)+n > MaxBatchStatements {
+	if len(a.statements)+d.places+n > MaxBatchStatements {
 		return fmt.Errorf("%w: more than %d statements", ErrCorrupt, MaxBatchStatements)
 	}
 	first := len(a.statements)
@@ -190,8 +200,60 @@ func (d *decoder) data(ev *Event) error {
 		}
 		a.statements = append(a.statements, s)
 	}
-	ev.Statements = a.statements[first:len(a.statements):len(a.statements)]
+	if n > 0 {
+		ev.Statements = a.statements[first:len(a.statements):len(a.statements)]
+	}
+	return d.rest(ev)
+}
+
+// rest reads which list of the frame is the event's Rest, and the list where it is new.
+func (d *decoder) rest(ev *Event) error {
+	a := &d.batch.arena
+	no := d.uvarint()
+	switch known := uint64(len(a.lists)); {
+	case d.bad || no == 0:
+		return nil
+	case no <= known:
+		ev.Rest = a.lists[no-1]
+		return nil
+	case no > known+1:
+		return fmt.Errorf("%w: list %d of places, the frame has %d", ErrCorrupt, no, known)
+	}
+	b := d.bytes(MaxStatements * maxPlace)
+	p := a.known[string(b)]
+	if p == nil {
+		var err error
+		if p, err = places(b); err != nil {
+			return err
+		}
+		if a.known == nil || len(a.known) >= maxKnown {
+			a.known = make(map[string]*Places)
+		}
+		if len(b) <= maxKnownBytes {
+			a.known[string(b)] = p
+		}
+	}
+	if d.places += len(p.all); len(a.statements)+d.places > MaxBatchStatements {
+		return fmt.Errorf("%w: more than %d statements and places", ErrCorrupt, MaxBatchStatements)
+	}
+	a.lists = append(a.lists, p)
+	ev.Rest = p
 	return nil
+}
+
+// places reads a list.
+func places(b []byte) (*Places, error) {
+	r := reader{b: b}
+	all := make([]Place, r.count(MaxStatements))
+	for i := range all {
+		id, slice := r.uvarint(), r.uvarint()
+		r.bad = r.bad || slice > uint64(index.AllSlices)
+		all[i] = Place{Index: index.ID(id), Slice: index.SliceID(slice) - 1}
+	}
+	if r.bad || r.left() > 0 || len(all) == 0 {
+		return nil, fmt.Errorf("%w: a list of %d places in %d bytes", ErrCorrupt, len(all), len(b))
+	}
+	return NewPlaces(all), nil
 }
 
 func (d *decoder) copies() []index.CopyID {

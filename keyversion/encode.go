@@ -3,6 +3,7 @@ package keyversion
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"tidemark/index"
 	"tidemark/timestamp"
@@ -17,7 +18,9 @@ import (
 //	data and StreamEnd, with tagWindow: start as signed difference seqno-start, length end-start (modulo 2^64)
 //	data, with tagPart: 2 * number of the part, and 1 with More
 //	StreamEnd, with tagPart: number of sums, each {index id, slice, number of keys, sum of their hashes (8 bytes)}
-//	data: docid, number of statements, each {index id, slice + 1 modulo 2^16, number of keys, keys}
+//	data: docid, number of statements, each {index id, slice + 1 modulo 2^16, number of keys, keys}, number of the list of
+//	    its Rest: 0 for none, from 1 in the order in which lists first stand in the frame; behind the number of one that is
+//	    new the list: its bytes, number of places, each {index id, slice + 1 modulo 2^16}
 //	Activate, Deactivate: copies
 //	StreamBegin: start, failover log, purge, revision epoch, revision, copies
 //
@@ -51,10 +54,15 @@ type Encoder struct {
 	statements int
 	keys       int
 	run        run
+	lists      []*Places // that the frame has
+	scratch    []byte
 }
 
 // Reset makes the encoder empty; the next frame is built in buf's memory, which may be nil.
-func (e *Encoder) Reset(buf []byte) { *e = Encoder{buf: buf[:0]} }
+func (e *Encoder) Reset(buf []byte) {
+	clear(e.lists)
+	*e = Encoder{buf: buf[:0], lists: e.lists[:0], scratch: e.scratch}
+}
 
 // Events is the number of events in the frame so far.
 func (e *Encoder) Events() int { return e.events }
@@ -215,6 +223,33 @@ func (e *Encoder) data(ev *Event, tag int) error {
 			return err
 		}
 	}
+	return e.rest(ev.Rest)
+}
+
+// rest appends the number of a list, and the list where the frame does not have it.
+func (e *Encoder) rest(p *Places) error {
+	if len(p.All()) == 0 {
+		e.buf = append(e.buf, 0)
+		return nil
+	}
+	no := slices.Index(e.lists, p)
+	if no >= 0 {
+		e.buf = binary.AppendUvarint(e.buf, uint64(no+1))
+		return nil
+	}
+	if e.statements += len(p.all); len(p.all) > MaxStatements || e.statements > MaxBatchStatements {
+		return fmt.Errorf("%w: a list of %d places (%d in the batch), at most %d (%d)", ErrTooLarge, len(p.all), e.statements,
+			MaxStatements, MaxBatchStatements)
+	}
+	e.lists = append(e.lists, p)
+	e.buf = binary.AppendUvarint(e.buf, uint64(len(e.lists)))
+	list := binary.AppendUvarint(e.scratch[:0], uint64(len(p.all)))
+	for _, at := range p.all {
+		list = binary.AppendUvarint(list, uint64(at.Index))
+		list = binary.AppendUvarint(list, uint64(at.Slice+1))
+	}
+	e.scratch = list
+	e.buf = appendBytes(e.buf, list)
 	return nil
 }
 

@@ -18,7 +18,7 @@ import (
 var update = flag.Bool("update", false, "write the golden frames anew (only for a new format version)")
 
 // goldenBatch has every kind of event and every branch of the encoding: runs that change by vbucket, vbuuid and
-// incarnation, windows that stay and change, seqnos that fall, empty sets and empty keys, all slices.
+// incarnation, windows that stay and change, seqnos that fall, empty sets and empty keys, all slices, lists of places.
 func goldenBatch() *keyversion.Batch {
 	first := index.Incarnation{Epoch: 1700000000, Term: 12, Counter: 345}
 	next := index.Incarnation{Epoch: 1700000000, Term: 13, Counter: 1}
@@ -39,6 +39,8 @@ func goldenBatch() *keyversion.Batch {
 	remove := event(keyversion.Delete, 7, 104)
 	remove.Window, remove.DocID = insert.Window, []byte("airport::2")
 	remove.Statements = []keyversion.Statement{{Index: 2, Slice: 4}}
+	rest := keyversion.NewPlaces([]keyversion.Place{{Index: 1 << 33, Slice: 3}, {Index: 2, Slice: index.AllSlices}})
+	insert.Rest, remove.Rest = rest, rest
 	sync := event(keyversion.Sync, 7, 105)
 	other := event(keyversion.Insert, 1023, 1<<50)
 	other.Window, other.DocID = timestamp.Window{Start: 0, End: 1 << 51}, []byte("d")
@@ -53,6 +55,7 @@ func goldenBatch() *keyversion.Batch {
 	end := event(keyversion.StreamEnd, 7, 107)
 	end.Incarnation, end.Window = next, timestamp.Window{End: 110}
 	part, second := insert, insert
+	part.Rest, second.Rest = nil, keyversion.NewPlaces([]keyversion.Place{{Index: 9}})
 	part.Seqno, part.More, part.Statements = 105, true, insert.Statements[:1]
 	second.Seqno, second.Part, second.Statements = 105, 1, insert.Statements[1:]
 	dsync := event(keyversion.DSync, 7, 105)

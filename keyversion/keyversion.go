@@ -10,6 +10,8 @@
 package keyversion
 
 import (
+	"slices"
+
 	"tidemark/index"
 	"tidemark/timestamp"
 )
@@ -55,6 +57,38 @@ type Statement struct {
 	Keys  [][]byte      // collated composite keys (package collate); alias the frame
 }
 
+// Place is a slice of an index, or all of them that the receiver hosts (index.AllSlices).
+type Place struct {
+	Index index.ID
+	Slice index.SliceID
+}
+
+// Places are where a document has no keys, see Event.Rest. They do not change, and may be kept.
+type Places struct {
+	all []Place
+}
+
+// NewPlaces returns the places of a list, which it keeps.
+func NewPlaces(all []Place) *Places { return &Places{all: all} }
+
+// All lists them; the list must not be changed.
+func (p *Places) All() []Place {
+	if p == nil {
+		return nil
+	}
+	return p.all
+}
+
+// Cover reports whether a slice is among them. Nil covers none.
+func (p *Places) Cover(id index.ID, slice index.SliceID) bool {
+	for _, at := range p.All() {
+		if at.Index == id && (at.Slice == slice || at.Slice == index.AllSlices) {
+			return true
+		}
+	}
+	return false
+}
+
 // Begin is what StreamBegin says.
 type Begin struct {
 	Start    uint64                // the stream starts after this seqno
@@ -82,9 +116,24 @@ type Event struct {
 	More       bool
 	DocID      []byte
 	Statements []Statement
-	Copies     []index.CopyID // Activate, Deactivate
-	Begin      *Begin         // StreamBegin
-	Sums       Sums           // StreamEnd of a side stream that was asked for them: of what was evaluated for the receiver
+	// Rest states the empty set for each of its places, behind Statements: a place that one of these covers is theirs. Most
+	// documents have keys in few of the indexes that look at them, and no keys in the same other places, so that these travel
+	// once in a frame. A part has none. It does not alias the frame.
+	Rest   *Places
+	Copies []index.CopyID // Activate, Deactivate
+	Begin  *Begin         // StreamBegin
+	Sums   Sums           // StreamEnd of a side stream that was asked for them: of what was evaluated for the receiver
+}
+
+// Explicit appends all that a data event states to dst, Rest as statements of their own behind the others.
+func (ev *Event) Explicit(dst []Statement) []Statement {
+	dst = append(dst, ev.Statements...)
+	for _, at := range ev.Rest.All() {
+		if !slices.ContainsFunc(ev.Statements, func(s Statement) bool { return s.Index == at.Index && s.Slice == at.Slice }) {
+			dst = append(dst, Statement{Index: at.Index, Slice: at.Slice})
+		}
+	}
+	return dst
 }
 
 // Class is the type of a topic; its value is the topic id byte of PR-14 for the shared ones.

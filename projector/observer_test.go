@@ -98,7 +98,9 @@ func (s observerSink) Receive(_ context.Context, b *keyversion.Batch, release fu
 	s.o.mu.Lock()
 	defer s.o.mu.Unlock()
 	for i := range b.Events {
-		s.o.take(s.p, &b.Events[i])
+		ev := b.Events[i]
+		ev.Statements, ev.Rest = ev.Explicit(nil), nil
+		s.o.take(s.p, &ev)
 	}
 	return nil
 }

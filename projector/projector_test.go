@@ -129,14 +129,14 @@ func (e *endpoint) Receive(_ context.Context, b *keyversion.Batch, release func(
 	for _, ev := range b.Events {
 		ev.DocID = bytes.Clone(ev.DocID)
 		var statements []keyversion.Statement
-		for _, s := range ev.Statements {
+		for _, s := range ev.Explicit(nil) {
 			c := keyversion.Statement{Index: s.Index, Slice: s.Slice}
 			for _, k := range s.Keys {
 				c.Keys = append(c.Keys, bytes.Clone(k))
 			}
 			statements = append(statements, c)
 		}
-		ev.Statements = statements
+		ev.Statements, ev.Rest = statements, nil
 		ev.Copies = append([]index.CopyID(nil), ev.Copies...)
 		if ev.Begin != nil {
 			begin := *ev.Begin

@@ -124,6 +124,7 @@ const (
 // events takes a batch's body apart.
 func events(c *cursor, desc map[uint64][]bool) (all []strangeEvent, err error) {
 	var run strangeEvent
+	var lists [][]uint64
 	for len(c.b) > 0 && c.err == nil {
 		tag := c.one()
 		if tag&0x80 != 0 {
@@ -170,6 +171,11 @@ func events(c *cursor, desc map[uint64][]bool) (all []strangeEvent, err error) {
 				}
 				e.keys[id] = keys
 			}
+			for _, id := range rest(c, &lists) {
+				if e.keys[id] == nil {
+					e.keys[id] = []string{}
+				}
+			}
 		case kActivate, kDeactivate:
 			for left := c.n(); left > 0 && c.err == nil; left-- {
 				c.n()
@@ -194,6 +200,33 @@ func events(c *cursor, desc map[uint64][]bool) (all []strangeEvent, err error) {
 		all = append(all, e)
 	}
 	return all, c.err
+}
+
+// rest reads which list an event has, and the list where it is new; it returns the indexes of its places.
+func rest(c *cursor, lists *[][]uint64) []uint64 {
+	no := c.n()
+	if no == 0 || c.err != nil {
+		return nil
+	}
+	if no == uint64(len(*lists))+1 {
+		in, ids := &cursor{b: []byte(c.text())}, []uint64{}
+		for left := in.n(); left > 0 && in.err == nil; left-- {
+			id, slice := in.n(), in.n()
+			if slice != 1 {
+				c.fail(fmt.Sprintf("a subscriber is told slice+1 = %d in a list, want slice 0", slice))
+			}
+			ids = append(ids, id)
+		}
+		if in.err != nil || len(in.b) > 0 {
+			c.fail("a list")
+		}
+		*lists = append(*lists, ids)
+	}
+	if no > uint64(len(*lists)) {
+		c.fail(fmt.Sprintf("list %d", no))
+		return nil
+	}
+	return (*lists)[no-1]
 }
 
 // stranger is a subscriber that keeps what it is told, and what was not as it is documented.

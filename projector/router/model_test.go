@@ -336,12 +336,12 @@ func (s *nodeSink) data(v *nodeVB, ev *keyversion.Event) {
 		n.fail("vbucket %d: %s %d of %q was never made", ev.VBucket, ev.Kind, ev.Seqno, ev.DocID)
 		return
 	}
-	named := make(map[int]bool)
+	named, all := make(map[int]bool), ev.Explicit(nil)
 	for id, c := range v.copies {
 		if !c.fed || !c.told(m.doc) {
 			continue
 		}
-		i := slices.IndexFunc(ev.Statements, func(s keyversion.Statement) bool {
+		i := slices.IndexFunc(all, func(s keyversion.Statement) bool {
 			return s.Index == c.index && (s.Slice == c.slice || s.Slice == index.AllSlices)
 		})
 		if i < 0 {
@@ -349,14 +349,16 @@ func (s *nodeSink) data(v *nodeVB, ev *keyversion.Event) {
 			continue
 		}
 		named[i] = true
-		if ev.Kind == keyversion.UpsertDeletion && len(ev.Statements[i].Keys) > 0 {
+		if ev.Kind == keyversion.UpsertDeletion && len(all[i].Keys) > 0 {
 			n.fail("vbucket %d seqno %d: an UpsertDeletion with keys", ev.VBucket, ev.Seqno)
 		}
-		s.statement(v, ev, id, c, m, ev.Statements[i])
+		s.statement(v, ev, id, c, m, all[i])
 	}
-	if len(named) != len(ev.Statements) {
-		n.fail("vbucket %d seqno %d: %d statements, %d of them about copies here that are fed", ev.VBucket, ev.Seqno,
-			len(ev.Statements), len(named))
+	for i, st := range all {
+		// what says that all other slices have nothing may find none left
+		if !named[i] && (i < len(ev.Statements) || st.Slice != index.AllSlices) {
+			n.fail("vbucket %d seqno %d: index %d slice %d is about no copy here that is fed", ev.VBucket, ev.Seqno, st.Index, st.Slice)
+		}
 	}
 }
 

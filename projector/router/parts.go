@@ -1,6 +1,9 @@
 package router
 
 import (
+	"cmp"
+	"slices"
+
 	"tidemark/index"
 	"tidemark/keyversion"
 )
@@ -21,8 +24,11 @@ const (
 // The parts are queued at once, whatever room there is: a queue holds one document more than its limit. Between them
 // nothing else is queued, and none is taken off the queue before the last was acknowledged (outbox.acknowledged).
 func (l *lane) putParts(s *laneVB, ev *keyversion.Event, before uint64) error {
-	parts := l.cut(ev)
-	part := *ev
+	whole := *ev
+	whole.Statements, whole.Rest = ev.Explicit(nil), nil
+	slices.SortStableFunc(whole.Statements, func(a, b keyversion.Statement) int { return cmp.Compare(a.Index, b.Index) })
+	parts := l.cut(&whole)
+	part := whole
 	for i, statements := range parts {
 		part.Statements, part.Part, part.More = statements, uint16(i), i+1 < len(parts)
 		if s.seqno = before; !part.More {

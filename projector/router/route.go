@@ -12,7 +12,9 @@ type scratch struct {
 	event      keyversion.Event
 	slices     []index.SliceID          // per layout
 	statements [][]keyversion.Statement // per endpoint
-	touched    []uint16                 // endpoints with a statement
+	touched    []uint16                 // endpoints that are told
+	rests      *rests                   // nil: every empty set is a statement
+	covered    []int                    // per endpoint: places of its rest that statements cover
 
 	// Of the index that is being routed by key.
 	keyed  []keyed
@@ -27,10 +29,10 @@ type keyed struct {
 }
 
 // route fills in the statements of every endpoint that holds a slice in which the document has, or may have had, keys.
-// keys is nil for a deletion.
+// keys is nil for a deletion. Where the view keeps rests, empty sets are no statements: see rest.
 func (s *scratch) route(v *View, docID []byte, keys [][][]byte) {
 	for _, e := range s.touched {
-		s.statements[e] = s.statements[e][:0]
+		s.statements[e], s.covered[e] = s.statements[e][:0], 0
 	}
 	s.touched, s.slices, s.sorted = s.touched[:0], s.slices[:0], s.sorted[:0]
 	for _, l := range v.layouts {
@@ -38,13 +40,22 @@ func (s *scratch) route(v *View, docID []byte, keys [][][]byte) {
 	}
 	for len(s.statements) < len(v.endpoints) {
 		s.statements = append(s.statements, nil)
-		s.stated = append(s.stated, 0)
+		s.stated, s.covered = append(s.stated, 0), append(s.covered, 0)
+	}
+	if s.rests = v.restsOf(s.slices); s.rests != nil {
+		s.touched = append(s.touched, s.rests.touched...)
+		if keys == nil {
+			return
+		}
 	}
 	for i := range v.sources {
 		src := &v.sources[i]
 		var set [][]byte
 		if keys != nil {
 			set = keys[i]
+		}
+		if len(set) == 0 && s.rests != nil {
+			continue
 		}
 		if src.byKey != nil {
 			s.routeByKey(src, set)
@@ -53,12 +64,24 @@ func (s *scratch) route(v *View, docID []byte, keys [][][]byte) {
 		slice := s.slices[src.layout]
 		for _, e := range src.hosts[slice] {
 			s.state(e, keyversion.Statement{Index: src.id, Slice: slice, Keys: set})
+			s.covered[e]++
 		}
 	}
 }
 
+// rest returns what an endpoint is told besides its statements.
+func (s *scratch) rest(e uint16) *keyversion.Places {
+	if s.rests == nil {
+		return nil
+	}
+	if all := s.rests.of[e]; s.covered[e] < len(all.All()) {
+		return all
+	}
+	return nil
+}
+
 func (s *scratch) state(e uint16, st keyversion.Statement) {
-	if len(s.statements[e]) == 0 {
+	if s.rests == nil && len(s.statements[e]) == 0 {
 		s.touched = append(s.touched, e)
 	}
 	s.statements[e] = append(s.statements[e], st)
@@ -79,7 +102,10 @@ func (s *scratch) routeByKey(src *source, keys [][]byte) {
 		s.stateSlices(src, keys)
 	}
 	for _, h := range src.at {
-		if s.stated[h.endpoint] < h.slices {
+		switch {
+		case s.stated[h.endpoint] == h.slices:
+			s.covered[h.endpoint]++
+		case s.rests == nil:
 			s.state(h.endpoint, keyversion.Statement{Index: src.id, Slice: index.AllSlices})
 		}
 	}
@@ -115,7 +141,7 @@ func (s *scratch) stateSlices(src *source, keys [][]byte) {
 	}
 }
 
-// elsewhere tells that an endpoint's statements say nothing but that the document's keys are not there: the event is an
+// elsewhere reports whether all that an endpoint is told is that the document's keys are not there: the event is an
 // UpsertDeletion. What it means is the same under any name.
 func (s *scratch) elsewhere(e uint16) bool {
 	for i := range s.statements[e] {
@@ -123,5 +149,5 @@ func (s *scratch) elsewhere(e uint16) bool {
 			return false
 		}
 	}
-	return true
+	return s.rests == nil || s.rests.keyed[e]
 }

@@ -2,9 +2,11 @@ package router_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -152,7 +154,9 @@ func draw(ev *keyversion.Event) string {
 	s := fmt.Sprintf("%s vb%d i%d %d", ev.Kind, ev.VBucket, ev.Incarnation.Counter, ev.Seqno)
 	if ev.Kind.Data() {
 		s += " " + string(ev.DocID)
-		for _, st := range ev.Statements {
+		all := ev.Explicit(nil)
+		slices.SortStableFunc(all, func(a, b keyversion.Statement) int { return cmp.Compare(a.Index, b.Index) })
+		for _, st := range all {
 			s += fmt.Sprintf(" %d/%d=%s", st.Index, st.Slice, bytes.Join(st.Keys, []byte(",")))
 		}
 	}

@@ -222,7 +222,7 @@ func (t *Topic) data(ctx context.Context, kind keyversion.Kind, s *vbucket, vb u
 	ev.VBucket, ev.Incarnation, ev.VBUUID = vb, s.inc, d.VBUUID
 	ev.Seqno, ev.Window, ev.DocID = d.Seqno, d.Window, d.DocID
 	for _, e := range w.touched {
-		ev.Statements = w.statements[e]
+		ev.Statements, ev.Rest = w.statements[e], w.rest(e)
 		ev.Kind = kind
 		if kind == keyversion.Insert && w.elsewhere(e) {
 			ev.Kind = keyversion.UpsertDeletion
@@ -232,7 +232,7 @@ func (t *Topic) data(ctx context.Context, kind keyversion.Kind, s *vbucket, vb u
 			first = err
 		}
 	}
-	ev.DocID, ev.Statements = nil, nil
+	ev.DocID, ev.Statements, ev.Rest = nil, nil, nil
 	t.scratch.Put(w)
 	return first
 }

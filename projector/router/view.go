@@ -3,8 +3,10 @@ package router
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"tidemark/index"
+	"tidemark/keyversion"
 	"tidemark/partition"
 )
 
@@ -28,6 +30,19 @@ type View struct {
 	endpoints []endpoint          // ascending by node, each with a copy at least
 	layouts   []*partition.Layout // of hash(docid), each once
 	sources   []source
+	// rests are made when a document first needs them, by number of the combination of slices that documents lie in, one of
+	// each layout. Empty where there would be too many.
+	rests []atomic.Pointer[rests]
+}
+
+// mostRests bounds what rests of a view hold: combinations of slices × indexes.
+const mostRests = 1 << 17
+
+// rests are what documents of one combination of slices may have no keys in, by endpoint.
+type rests struct {
+	touched []uint16             // endpoints that host a slice of them
+	of      []*keyversion.Places // nil: of an endpoint that hosts none
+	keyed   []bool               // all of them are of indexes that are partitioned by key
 }
 
 type endpoint struct {
@@ -106,7 +121,57 @@ func NewView(cfg ViewConfig) (*View, error) {
 	for i := range v.endpoints {
 		slices.Sort(v.endpoints[i].copies)
 	}
+	combinations := 1
+	for _, l := range v.layouts {
+		if combinations *= int(l.Partitions); combinations*len(v.sources) > mostRests {
+			return v, nil
+		}
+	}
+	v.rests = make([]atomic.Pointer[rests], combinations)
 	return v, nil
+}
+
+// restsOf returns what documents in these slices, one of each layout, may have no keys in; nil where that is not kept.
+func (v *View) restsOf(in []index.SliceID) *rests {
+	if len(v.rests) == 0 {
+		return nil
+	}
+	n := 0
+	for i, l := range v.layouts {
+		n = n*int(l.Partitions) + int(in[i])
+	}
+	r := v.rests[n].Load()
+	if r == nil { // others that make it at the same time make the same
+		v.rests[n].CompareAndSwap(nil, v.makeRests(in))
+		r = v.rests[n].Load()
+	}
+	return r
+}
+
+func (v *View) makeRests(in []index.SliceID) *rests {
+	places := make([][]keyversion.Place, len(v.endpoints))
+	for i := range v.sources {
+		src := &v.sources[i]
+		if src.byKey != nil {
+			for _, h := range src.at {
+				places[h.endpoint] = append(places[h.endpoint], keyversion.Place{Index: src.id, Slice: index.AllSlices})
+			}
+			continue
+		}
+		slice := in[src.layout]
+		for _, e := range src.hosts[slice] {
+			places[e] = append(places[e], keyversion.Place{Index: src.id, Slice: slice})
+		}
+	}
+	r := &rests{of: make([]*keyversion.Places, len(v.endpoints)), keyed: make([]bool, len(v.endpoints))}
+	for e, all := range places {
+		if len(all) == 0 {
+			continue
+		}
+		r.touched, r.of[e] = append(r.touched, uint16(e)), keyversion.NewPlaces(all)
+		r.keyed[e] = !slices.ContainsFunc(all, func(p keyversion.Place) bool { return p.Slice != index.AllSlices })
+	}
+	return r
 }
 
 // layout returns the place of a layout in the list.

@@ -150,6 +150,8 @@ func TestRouteEqualsTheTopologies(t *testing.T) {
 					t.Fatalf("endpoint %d twice", e)
 				}
 				byID := hosted[node]
+				event := keyversion.Event{Statements: s.statements[e], Rest: s.rest(e)}
+				statements := event.Explicit(nil)
 				for i, top := range cfg.Topologies {
 					if !top.Layout.ByKey() { // nothing is said of other slices
 						byID[top.Index] = slices.DeleteFunc(byID[top.Index],
@@ -158,7 +160,7 @@ func TestRouteEqualsTheTopologies(t *testing.T) {
 						t.Fatalf("%d statements about %d slices of index %d at node %d", n, len(byID[top.Index]), i, node)
 					}
 				}
-				got[node] = said(s.statements[e], byID)
+				got[node] = said(statements, byID)
 			}
 			if !reflect.DeepEqual(got, want) {
 				t.Fatalf("document %q goes to %v, want %v", id, got, want)
