@@ -265,6 +265,9 @@ func (k *bucket) sizeOf(id index.CopyID, m *measurement, unready bool) (z copySi
 	if m != nil {
 		z = m.copies[id]
 	}
+	if !unready && len(k.sizes) == 0 {
+		return z
+	}
 	s := k.slices[id]
 	seen, had := k.sizes[id]
 	switch {

@@ -127,6 +127,9 @@ func (s *Slice) ahead(was ahead) (ahead, bool) {
 	if err != nil {
 		return was, was.at != nil // it is being opened again
 	}
+	if was.at != nil && was.rows == s.rows(g.number, cur.number) { // what is durable does not become less
+		return ahead{was.rows, cur}, s.release(g) == nil
+	}
 	d, err := g.eng.durable()
 	rows := s.rows(g.number, d.number)
 	if err = errors.Join(err, s.release(g)); err != nil {
