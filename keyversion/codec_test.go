@@ -61,7 +61,9 @@ func genEvent(t *rapid.T) keyversion.Event {
 				Keys:  rapid.SliceOfN(bytesUpTo(20), 0, 5).Draw(t, "keys"),
 			}
 		}), 0, 4).Draw(t, "statements")
-		ev.Rest = rapid.SampledFrom(someLists).Draw(t, "rest")
+		if ev.Part == 0 && !ev.More {
+			ev.Rest = rapid.SampledFrom(someLists).Draw(t, "rest")
+		}
 	case ev.Kind == keyversion.StreamEnd:
 		ev.Window = genWindow(t)
 	case ev.Kind == keyversion.Activate || ev.Kind == keyversion.Deactivate:

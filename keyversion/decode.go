@@ -21,7 +21,7 @@ type arena struct {
 
 const (
 	// maxKnown is how many lists are kept for the next frame, and maxKnownBytes how long they may be there.
-	maxKnown      = 256
+	maxKnown      = 512
 	maxKnownBytes = 8 << 10
 	// maxPlace is the most bytes of a place.
 	maxPlace = 10 + 3
@@ -213,6 +213,8 @@ func (d *decoder) rest(ev *Event) error {
 	switch known := uint64(len(a.lists)); {
 	case d.bad || no == 0:
 		return nil
+	case ev.Part > 0 || ev.More:
+		return fmt.Errorf("%w: a part with a list of places", ErrCorrupt)
 	case no <= known:
 		ev.Rest = a.lists[no-1]
 		return nil

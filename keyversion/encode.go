@@ -223,14 +223,18 @@ func (e *Encoder) data(ev *Event, tag int) error {
 			return err
 		}
 	}
-	return e.rest(ev.Rest)
+	return e.rest(ev)
 }
 
 // rest appends the number of a list, and the list where the frame does not have it.
-func (e *Encoder) rest(p *Places) error {
+func (e *Encoder) rest(ev *Event) error {
+	p := ev.Rest
 	if len(p.All()) == 0 {
 		e.buf = append(e.buf, 0)
 		return nil
+	}
+	if ev.Part > 0 || ev.More {
+		return fmt.Errorf("%w: a part with a list of places", ErrTooLarge)
 	}
 	no := slices.Index(e.lists, p)
 	if no >= 0 {

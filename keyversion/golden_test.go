@@ -55,7 +55,7 @@ func goldenBatch() *keyversion.Batch {
 	end := event(keyversion.StreamEnd, 7, 107)
 	end.Incarnation, end.Window = next, timestamp.Window{End: 110}
 	part, second := insert, insert
-	part.Rest, second.Rest = nil, keyversion.NewPlaces([]keyversion.Place{{Index: 9}})
+	part.Rest, second.Rest = nil, nil
 	part.Seqno, part.More, part.Statements = 105, true, insert.Statements[:1]
 	second.Seqno, second.Part, second.Statements = 105, 1, insert.Statements[1:]
 	dsync := event(keyversion.DSync, 7, 105)

@@ -35,8 +35,12 @@ type View struct {
 	rests []atomic.Pointer[rests]
 }
 
-// mostRests bounds what rests of a view hold: combinations of slices × indexes.
-const mostRests = 1 << 17
+const (
+	// mostCombinations bounds how many lists a frame may come to have, where empty sets are to be few bytes.
+	mostCombinations = 512
+	// mostRests bounds what rests of a view hold: combinations of slices × indexes.
+	mostRests = 1 << 17
+)
 
 // rests are what documents of one combination of slices may have no keys in, by endpoint.
 type rests struct {
@@ -123,7 +127,8 @@ func NewView(cfg ViewConfig) (*View, error) {
 	}
 	combinations := 1
 	for _, l := range v.layouts {
-		if combinations *= int(l.Partitions); combinations*len(v.sources) > mostRests {
+		combinations *= int(l.Partitions)
+		if combinations > mostCombinations || combinations*len(v.sources) > mostRests {
 			return v, nil
 		}
 	}
