@@ -387,6 +387,9 @@ func TestACopyIsRevived(t *testing.T) {
 			w.begins()
 		}
 		w.ends(1)
+		if r := w.result(); r.shown == nil { // of the copies that serve the one has no more to do
+			t.Fatalf("told of %+v, want that the ready copy is done", r)
+		}
 		w.ends(2)
 		for len(w.k.under) > 0 {
 			w.result()
