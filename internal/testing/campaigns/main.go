@@ -66,6 +66,8 @@ var campaigns = []campaign{
 		"100000 -timeout 0", ""},
 	{"planted", "how many seeds show each planted bug; writes the table",
 		"./internal/testing/simulation -run TestPlantedBugs -hunt 1000 -timeout 0", ""},
+	{"grow", "3, then 5, then 4 indexers under updates and scans: bytes, time and scans, by files; -grow.kv: from KV",
+		"./internal/testing/e2e/data -run TestGrow -grow.docs 1000000 -grow.rate 5000 -timeout 3h", ""},
 	{"scale", "250 indexers and 64 projectors against real managers",
 		"./bench/scale -timeout 60m -scale.indexers 250 -scale.projectors 64 -scale.buckets 20 -scale.vbuckets 1024", ""},
 }

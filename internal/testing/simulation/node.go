@@ -297,6 +297,13 @@ func (s *Sim) nodeDefinitions(n *node, d *wire.Definitions) (*wire.DefinitionsRe
 	}
 	s.hostBuckets(n, d)
 	want := placed(d, index.NodeID(n.id))
+	if !s.on(dropAfter) {
+		for i := range d.Topologies {
+			for id := range replaced(d.Topologies[i].Copies) {
+				delete(want, id)
+			}
+		}
+	}
 	var named map[index.CopyID]place
 	if n.defs != nil && n.defs.Fence.Epoch == d.Fence.Epoch && (d.Revision > n.obeyed || !s.on(revisions)) {
 		named = placed(n.defs, index.NodeID(n.id))
@@ -314,6 +321,9 @@ func (s *Sim) allocate(n *node, want map[index.CopyID]place) {
 		st := n.stores[id]
 		if st == nil {
 			st = newStore(w)
+			if s.wantsFiles() {
+				st.files = &files{}
+			}
 			n.stores[id] = st
 			s.ev("n%d allocates copy %d of index %v slice %d", n.num, id, w.index, w.no)
 		}
@@ -387,6 +397,7 @@ func (s *Sim) add(n *node, id index.CopyID, st *store) {
 		s.fail("n%d copy %d: %v", n.num, id, err)
 	}
 	st.open = true
+	s.deferred(h, id, st)
 }
 
 // collect takes what the states want done.
@@ -519,6 +530,7 @@ func (s *Sim) reopen(n *node) {
 
 // sideStep opens, feeds or ends one side stream.
 func (s *Sim) sideStep(n *node, h *hosted) {
+	s.fillStep(n, h)
 	for _, id := range h.st.Abandoned() {
 		delete(h.sides, id)
 	}

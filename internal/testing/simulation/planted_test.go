@@ -80,6 +80,9 @@ var bugs = []plant{
 	{bug: "a side stream that counts beyond its end", rules: "sideEnd", faults: "purges,tornFiles,nodeCrashes,ddl"},
 	{bug: "a document in parts counts with the first of them", rules: "wholeParts", faults: "ddl"},
 	{bug: "a session scan shows what a flush has undone", rules: "emptyBranch", faults: "flushes", says: "a session scan"},
+	{bug: "files of a source that goes on", rules: "pinned", faults: "moves"},
+	{bug: "a copy that serves before it is whole", rules: "wholeFirst", faults: "moves", says: "scan"},
+	{bug: "an old copy dropped before the commit", rules: "dropAfter", faults: "moves", says: "which is placed there"},
 	{bug: "promotion that waits for nobody", rules: "paced", faults: "pauses", says: "does not wait"},
 }
 

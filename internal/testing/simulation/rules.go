@@ -33,12 +33,15 @@ const (
 	bounded                         // a node takes nothing while its queue is full
 	pacedTime                       // the state's time does not follow wall clocks
 	purgeAgain                      // the purge seqno is read again when a stream from 0 has its first snapshot
+	pinned                          // files that are sent stay as they were at one moment
+	wholeFirst                      // a copy that has got files serves when it is exact here, not before
+	dropAfter                       // an old copy is dropped when the list says so, not when its successor is there
 )
 
 var ruleNames = map[string]rule{"snapshotEnds": snapshotEnds, "inOrder": inOrder, "upsertDeletion": upsertDeletion, "dropBegin": dropBegin,
 	"memtables": memtables, "seqCheck": seqCheck, "fence": fence, "revisions": revisions, "freshLead": freshLead, "askFirst": askFirst, "projInc": projInc,
 	"sameBranch": sameBranch, "committed": committed, "newestLog": newestLog, "bounded": bounded,
-	"pacedTime": pacedTime, "purgeAgain": purgeAgain}
+	"pacedTime": pacedTime, "purgeAgain": purgeAgain, "pinned": pinned, "wholeFirst": wholeFirst, "dropAfter": dropAfter}
 
 // allRules lists the names of all rules, ascending: of what is modelled here, and of the product.
 func allRules() []string {

@@ -38,14 +38,14 @@ type Options struct {
 
 // Report is what a run has reached.
 type Report struct {
-	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders, Moves, Moved, Sessions int
+	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders, Moves, Moved, Filled, Sessions int
 }
 
 // Add sums reports up.
 func (r *Report) Add(o Report) {
 	r.Steps, r.Exact, r.Promotions, r.Restores, r.Rollbacks = r.Steps+o.Steps, r.Exact+o.Exact, r.Promotions+o.Promotions, r.Restores+o.Restores, r.Rollbacks+o.Rollbacks
 	r.Ranges, r.Ahead, r.Scans, r.Leaders, r.Moves, r.Moved = r.Ranges+o.Ranges, r.Ahead+o.Ahead, r.Scans+o.Scans, r.Leaders+o.Leaders, r.Moves+o.Moves, r.Moved+o.Moved
-	r.Sessions += o.Sessions
+	r.Filled, r.Sessions = r.Filled+o.Filled, r.Sessions+o.Sessions
 }
 
 // Sim is one run.

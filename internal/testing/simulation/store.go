@@ -43,6 +43,7 @@ type store struct {
 	snaps, ckpts []*content // newest last
 	ready, open  bool
 	states       uint64 // kept so far
+	files        *files // nil: it is not to be filled by files
 }
 
 const (

@@ -1,0 +1,207 @@
+package data
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/testing/e2e/harness"
+	"tidemark/internal/testing/testcluster"
+	"tidemark/kv/kvclient"
+	"tidemark/statecontext"
+)
+
+var (
+	growDocs = flag.Int("grow.docs", 0, "documents of TestGrow; 0: it is left out")
+	growRate = flag.Int("grow.rate", 5000, "updates a second of TestGrow")
+	growKV   = flag.Bool("grow.kv", false, "TestGrow fills new copies from KV alone")
+)
+
+// grower measures a cluster that grows and shrinks.
+type grower struct {
+	t      *testing.T
+	ctx    context.Context
+	c      *client.Client
+	bucket string
+
+	mu    sync.Mutex
+	took  []time.Duration // of scans, since it was asked last
+	wrong map[string]int
+}
+
+func growDoc(n, version int) []byte {
+	return fmt.Appendf(nil, `{"a":%d,"b":%d,"c":"name %d","d":%d}`, n%1000, (n+version)%5000, n, version)
+}
+
+func growKey(n int) string { return "doc" + strconv.Itoa(n) }
+
+// load stores the documents.
+func (g *grower) load(kv *kvclient.Client) {
+	n := 0
+	if _, err := kv.Load(g.ctx, func() (string, []byte, bool, error) {
+		n++
+		return growKey(n - 1), growDoc(n-1, 0), n <= *growDocs, nil
+	}, nil); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// update changes documents at the rate until ctx ends.
+func (g *grower) update(ctx context.Context, kv *kvclient.Client) (done int) {
+	r := rand.New(rand.NewPCG(1, 2))
+	harness.Paced(ctx, time.Second/time.Duration(*growRate), func(ctx context.Context, due int) {
+		end := done + due
+		_, _ = kv.Load(ctx, func() (string, []byte, bool, error) { // the end of ctx ends it
+			done++
+			n := r.IntN(*growDocs)
+			return growKey(n), growDoc(n, done), done <= end, nil
+		}, nil)
+		done = end
+	})
+	return done
+}
+
+// scan reads a few rows of one index after the other until ctx ends.
+func (g *grower) scan(ctx context.Context, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 3))
+	for ctx.Err() == nil {
+		name := fmt.Sprintf("g%d", 1+r.IntN(4))
+		began := time.Now()
+		_, err := harness.Collect(ctx, g.c, g.bucket, name, client.ScanRequest{Limit: 20,
+			Equal: []json.RawMessage{json.RawMessage(strconv.Itoa(r.IntN(1000)))}})
+		g.mu.Lock()
+		if err == nil {
+			g.took = append(g.took, time.Since(began))
+		} else if ctx.Err() == nil {
+			g.wrong[err.Error()]++
+		}
+		g.mu.Unlock()
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// scans says how scans went since it was asked last.
+func (g *grower) scans() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	took, wrong := g.took, g.wrong
+	g.took, g.wrong = nil, map[string]int{}
+	if len(wrong) > 0 {
+		g.t.Errorf("scans failed: %v", wrong)
+	}
+	if len(took) == 0 {
+		return "no scans"
+	}
+	slices.Sort(took)
+	at := func(q float64) time.Duration {
+		return took[int(q*float64(len(took)-1))].Round(100 * time.Microsecond)
+	}
+	return fmt.Sprintf("%d scans, p50 %v, p99 %v, most %v", len(took), at(0.5), at(0.99), at(1))
+}
+
+// received sums up the bytes of files that indexers have received.
+func (g *grower) received() (bytes float64) {
+	st, err := g.c.Status(g.ctx)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for _, i := range st.Indexers {
+		if i.State != "active" {
+			continue
+		}
+		_, page := harness.Get(g.ctx, g.t, i.Admin+"/metrics")
+		for line := range strings.Lines(page) {
+			if n, ok := strings.CutPrefix(line, `tidemark_indexer_fill_bytes_total{direction="received"} `); ok {
+				b, _ := strconv.ParseFloat(strings.TrimSpace(n), 64)
+				bytes += b
+			}
+		}
+	}
+	return bytes
+}
+
+// change runs a rebalance and tells what it took.
+func (g *grower) change(what string, req client.RebalanceRequest) {
+	g.t.Helper()
+	g.scans()
+	time.Sleep(15 * time.Second)
+	before, had := g.scans(), g.received()
+	m := &mover{t: g.t, ctx: g.ctx, c: g.c}
+	began := time.Now()
+	r := m.over(m.begin(req))
+	took := time.Since(began)
+	if r.Phase != statecontext.RebalanceFinished {
+		g.t.Errorf("%s: %+v", what, r)
+	}
+	moved := g.received() - had
+	g.t.Logf("%s: %d copies of %.1f MiB in %v; files of %.1f MiB arrived: %.2f of that; before: %s; during: %s", what, r.Done,
+		float64(r.Bytes)/(1<<20), took.Round(time.Millisecond), moved/(1<<20), moved/max(float64(r.Bytes), 1), before, g.scans())
+}
+
+// TestGrow: a cluster of three indexers gets two more and loses one, with updates and scans all the time. It tells how many
+// bytes moved beside those that had to, how long it took, and what scans took before and during; with -grow.kv the same
+// from KV. No scan fails, and in the end every index is right.
+func TestGrow(t *testing.T) {
+	if *growDocs == 0 {
+		t.Skip("a campaign: -grow.docs")
+	}
+	ctx := t.Context()
+	if *growKV {
+		t.Setenv("TIDEMARK_TRANSFER_RATE", "0")
+	}
+	dir := t.TempDir()
+	up := testcluster.Start(t, dir)
+	m := up.Manifest()
+	g := &grower{t: t, ctx: ctx, c: up.Client(), bucket: m.Bucket, wrong: map[string]int{}}
+	began := time.Now()
+	g.load(up.KV(ctx))
+	t.Logf("%d documents stored in %v", *growDocs, time.Since(began).Round(time.Second))
+	began = time.Now()
+	for i, keys := range []string{"a, b", "a, c", "a, d", "a, b, c"} {
+		harness.Create(ctx, t, g.c, fmt.Sprintf(`CREATE INDEX g%d ON %s(%s) PARTITION BY HASH(META().id) WITH {"num_partition":8,"num_replica":1}`,
+			i+1, m.Bucket, keys))
+	}
+	harness.WaitReady(ctx, t, g.c, m.Bucket)
+	t.Logf("4 indexes of 8 slices with a replica built in %v", time.Since(began).Round(time.Second))
+	load, stop := context.WithCancel(ctx)
+	defer stop()
+	var wg sync.WaitGroup
+	updates := 0
+	wg.Go(func() { updates = g.update(load, up.KV(ctx)) })
+	for n := range uint64(2) {
+		wg.Go(func() { g.scan(load, n) })
+	}
+	var managers []string
+	for _, e := range m.Managers {
+		managers = append(managers, e.REST)
+	}
+	for _, id := range []string{"i4", "i5"} {
+		args := []string{"indexer", "--id", id, "--data", dir + "/" + id, "--managers", strings.Join(managers, ",")}
+		for _, port := range []string{"admin", "scan", "maintenance", "backfill", "catchup"} {
+			args = append(args, "--"+port, "127.0.0.1:0")
+		}
+		testcluster.Spawn(t, dir, id, args...)
+	}
+	harness.Eventually(t, harness.Hang, "five indexers", func() (bool, string) {
+		st, err := g.c.Status(ctx)
+		return err == nil && len(st.Indexers) == 5, ""
+	})
+	began = time.Now()
+	g.change("3 to 5", client.RebalanceRequest{})
+	g.change("5 to 4", client.RebalanceRequest{Remove: []string{"i5"}})
+	stop()
+	wg.Wait()
+	t.Logf("%d updates, %.0f a second", updates, float64(updates)/time.Since(began).Seconds())
+	for i := range 4 {
+		harness.MustRun(ctx, t, up, "index", "verify", fmt.Sprintf("%s/g%d", m.Bucket, i+1))
+	}
+}
