@@ -75,7 +75,7 @@ func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerReques
 	}
 	for try := 1; ; try++ {
 		s := c.cfg.Consensus.State()
-		r, err := c.planRemoval(l, s, req)
+		r, err := c.planRemoval(ctx, l, s, req)
 		if err != nil || req.DryRun || r.Done {
 			return r, err
 		}
@@ -119,7 +119,8 @@ func (c *Coordinator) awaitRemoval(ctx context.Context, l *leader, uuid string) 
 
 // planRemoval decides on one state whether an indexer may be removed, and says what that means. One that is being
 // removed already may.
-func (c *Coordinator) planRemoval(l *leader, s *statecontext.State, req RemoveIndexerRequest) (Removal, error) {
+func (c *Coordinator) planRemoval(ctx context.Context, l *leader, s *statecontext.State,
+	req RemoveIndexerRequest) (Removal, error) {
 	if s.Removed(req.ID) { // asked again
 		return Removal{Indexer: statecontext.Indexer{UUID: req.ID}, Done: true}, nil
 	}
@@ -131,6 +132,9 @@ func (c *Coordinator) planRemoval(l *leader, s *statecontext.State, req RemoveIn
 	nodes := living(s, l.offline, i.Node)
 	var lonely []string
 	filling := filling(s)
+	if err := addUnfilled(ctx, l, s, i.Node, filling); err != nil {
+		return r, err
+	}
 	for x := range s.Indexes() {
 		loss, held, lost := lossOf(x, i.Node, nodes, filling)
 		if loss.Copies == 0 {
@@ -215,6 +219,50 @@ func filling(s *statecontext.State) map[index.CopyID]bool {
 		}
 	}
 	return copies
+}
+
+// unfilledQuery asks the loop, which knows what indexers have reported, which copies of ready indexes that a node has
+// copies of are not whole: placed by an ALTER INDEX or a removal, they are allocated before anything is in them.
+type unfilledQuery struct {
+	s     *statecontext.State
+	node  index.NodeID
+	reply chan []index.CopyID
+}
+
+func (q *unfilledQuery) apply(l *leader) {
+	var ids []index.CopyID
+	for x := range q.s.Indexes() {
+		if x.Definition.State != index.Maintenance || !slices.ContainsFunc(x.Topology.Copies,
+			func(c partition.Copy) bool { return c.Node == q.node }) {
+			continue
+		}
+		for _, c := range x.Topology.Copies {
+			if c.Node != q.node && !l.whole(x, c) {
+				ids = append(ids, c.ID)
+			}
+		}
+	}
+	q.reply <- ids
+}
+
+// addUnfilled adds to the copies that are being filled those that are not whole for another reason than a move.
+func addUnfilled(ctx context.Context, l *leader, s *statecontext.State, node index.NodeID,
+	filling map[index.CopyID]bool) error {
+	q := &unfilledQuery{s: s, node: node, reply: make(chan []index.CopyID, 1)}
+	if err := l.post(ctx, q); err != nil {
+		return err
+	}
+	select {
+	case ids := <-q.reply:
+		for _, id := range ids {
+			filling[id] = true
+		}
+		return nil
+	case <-l.ended:
+		return ErrNotLeading
+	case <-ctx.Done():
+		return fmt.Errorf("what the other indexers have: %w", ctx.Err())
+	}
 }
 
 // lossOf tells what an index loses with a node: what it keeps elsewhere, and the copies to be placed anew. A copy that

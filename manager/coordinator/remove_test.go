@@ -152,3 +152,36 @@ func TestRemoveProjector(t *testing.T) {
 		}
 	})
 }
+
+// TestRemoveIndexerBesideEmptyCopies: a replica that ALTER INDEX has just placed, and that is not filled, is no reason to
+// let the indexer go that has the only whole copies.
+func TestRemoveIndexerBesideEmptyCopies(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		w.level()
+		lone := w.create("lone", "", 2, 0)
+		w.until("READY", 20*time.Second, func() bool { return w.state(lone.ID) == index.Maintenance })
+		n := w.indexer("i2")
+		n.mu.Lock()
+		n.never = true // its copies are never whole
+		n.mu.Unlock()
+		w.indexer("i3")
+		w.until("they are there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 3 })
+		one := 1
+		if _, err := w.leader().AlterIndex(w.ctx, AlterRequest{ID: lone.ID, Replicas: &one, Nodes: []string{"i1", "i2"}}); err != nil {
+			t.Fatal(err)
+		}
+		w.until("the new copies are made", 20*time.Second, func() bool {
+			made := w.on(lone.ID, w.nodeOf("i2"))
+			return len(made) == 2 && made[0].State == partition.Allocated && made[1].State == partition.Allocated
+		})
+		w.die("i1")
+		remove := func() error {
+			_, err := w.leader().RemoveIndexer(w.ctx, RemoveIndexerRequest{ID: "i1"})
+			return err
+		}
+		if err := remove(); !errors.Is(err, ErrLastCopies) || !strings.Contains(err.Error(), "world/lone (2 slices)") {
+			t.Fatalf("with the only whole copies: %v", err)
+		}
+	})
+}
