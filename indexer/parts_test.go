@@ -356,6 +356,49 @@ func TestLargeBatch(t *testing.T) {
 	}
 }
 
+// TestPieceOfABatch: who goes on from a copy of whose batch a piece is written is not exact below the batch's end.
+func TestPieceOfABatch(t *testing.T) {
+	k := testBucketLoop(t)
+	_, s := openStore(t)
+	log := timestamp.FailoverLog{{VBUUID: 7}}
+	const piece, end = 5, 70
+	held := ingest.Position{VBUUID: 7, Main: piece, Side: piece, A: piece}
+	other := ingest.Position{VBUUID: 7}
+	if err := s.Flush(t.Context(), storage.Batch{Positions: []storage.VBPosition{{VBucket: 0, Position: held, Log: log},
+		{VBucket: 1, Position: other, Log: log}}}); err != nil {
+		t.Fatal(err)
+	}
+	cut := &ingest.CopyBatch{ID: 1, Index: 1, Parts: []ingest.Part{{Position: ingest.Position{VBUUID: 7, Main: end, Side: end,
+		A: end}}}}
+	row := storage.Update{DocID: []byte("d"), Seqno: end - 1, Keys: [][]byte{{1}}}
+	if err := k.early(t.Context(), &storage.Batch{Updates: []storage.Update{row}}, cut, s); err != nil {
+		t.Fatal(err)
+	}
+	b, err := ingest.New(ingest.Options{VBuckets: 2, Pack: new(arena).pack})
+	if err == nil {
+		err = b.Add(ingest.Copy{ID: 1, Index: 1, Ready: true, Positions: s.Positions(), Logs: s.Logs()})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := ingest.Source{Connection: 1}
+	for vb, start := range []uint64{piece, 0} {
+		b.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(vb), Begin: &keyversion.Begin{Start: start,
+			Log: log, Copies: []index.CopyID{1}}})
+	}
+	for n, at := range []uint64{40, end - 1, end} {
+		b.Accept(src, &keyversion.Event{Kind: keyversion.Sync, Seqno: at})
+		v := timestamp.New(2)
+		v.Set(0, timestamp.Position{VBUUID: 7, Seqno: at})
+		b.Publish(ingest.Stability{Ref: ingest.Ref{Number: uint64(n) + 1}, Vector: v})
+		batch, _ := b.Flush()
+		if batch == nil || batch.Copies[0].Exact != (at == end) {
+			t.Fatalf("at %d: %+v, want that it is exact from %d on", at, batch, end)
+		}
+		b.Done(batch)
+	}
+}
+
 // TestDo: a command that was given up never runs.
 func TestDo(t *testing.T) {
 	k := testBucketLoop(t)

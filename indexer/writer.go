@@ -277,7 +277,9 @@ func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 	return s.Flush(ctx, b)
 }
 
-// early writes a piece of a batch that is too large for one write.
+// early writes a piece of a batch that is too large for one write. What is stored then reflects some of what comes up to the
+// batch's end and not all: it is a state of no timestamp below that, for whoever goes on from it (after a crash, or from
+// files that are sent), so that the floor rises with it.
 func (k *bucket) early(ctx context.Context, b *storage.Batch, c *ingest.CopyBatch, s *storage.Slice) error {
 	piece := storage.Batch{Updates: b.Updates, Yields: b.Yields, KeepTombstones: b.KeepTombstones}
 	held := s.Positions()
@@ -285,6 +287,7 @@ func (k *bucket) early(ctx context.Context, b *storage.Batch, c *ingest.CopyBatc
 		p := &c.Parts[i]
 		was := held[p.VBucket]
 		was.WindowEnd = max(was.WindowEnd, p.Position.Content())
+		was.Floor = max(was.Floor, p.Position.Floor, p.Position.Main, p.Position.Side)
 		if was.VBUUID == 0 {
 			was.VBUUID = p.Position.VBUUID
 		}
