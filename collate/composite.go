@@ -66,8 +66,8 @@ func Next(key []byte, desc bool) (component, rest []byte, err error) {
 	return key[:n], key[n:], nil
 }
 
-// KindOf returns the kind of the first component of a key, 0 if the key is empty.
-func KindOf(key []byte, desc bool) Kind {
+// kindOf returns the kind of the first component of a key, 0 if the key is empty.
+func kindOf(key []byte, desc bool) Kind {
 	switch {
 	case len(key) == 0:
 		return 0
@@ -107,7 +107,7 @@ func DecodeComposite(dst, key []byte, desc []bool) (jsonArray []byte, err error)
 func MissingComponents(key []byte, desc []bool) (places []int, err error) {
 	for i := 0; len(key) > 0; i++ {
 		down := i < len(desc) && desc[i]
-		if KindOf(key, down) == Missing {
+		if kindOf(key, down) == Missing {
 			places = append(places, i)
 		}
 		if _, key, err = Next(key, down); err != nil {

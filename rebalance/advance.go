@@ -82,22 +82,36 @@ func (y *Seen) goesOn(b *Bounds, cancelling bool) (to partition.RebalanceState, 
 	switch {
 	case y.State.Over():
 		return 0, ""
-	case !y.Wanted && y.State == partition.RebalanceStart:
-		return partition.RebalanceGivenUp, "the index was dropped"
 	case !y.Wanted:
-		return partition.RebalanceGivenUp, "the index was dropped, or the node that the copy was to go to is removed"
+		return partition.RebalanceGivenUp, y.unwanted()
 	case y.State == partition.RebalanceCatchup && y.Allocated && y.Whole && y.Away == 0:
 		return partition.RebalanceDone, ""
 	case cancelling:
 		return partition.RebalanceGivenUp, "cancelled"
 	case y.Away > b.Patience:
 		return partition.RebalanceGivenUp, fmt.Sprintf("node %d has been away for %d s", y.Dst.Node, y.Away/1000)
-	case y.State == partition.RebalanceStart && y.Lacks != "":
-		return partition.RebalanceGivenUp, y.Lacks
-	case y.State == partition.RebalanceStart && y.Away == 0:
-		return partition.RebalancePending, ""
 	case y.State == partition.RebalancePending && y.Allocated:
 		return partition.RebalanceCatchup, ""
+	case y.State == partition.RebalanceStart:
+		return y.begins()
 	}
 	return 0, ""
+}
+
+// begins: a step that has not begun does so when its node answers, unless that node lacks something.
+func (y *Seen) begins() (to partition.RebalanceState, reason string) {
+	switch {
+	case y.Lacks != "":
+		return partition.RebalanceGivenUp, y.Lacks
+	case y.Away == 0:
+		return partition.RebalancePending, ""
+	}
+	return 0, ""
+}
+
+func (y *Seen) unwanted() string {
+	if y.State == partition.RebalanceStart {
+		return "the index was dropped"
+	}
+	return "the index was dropped, or the node that the copy was to go to is removed"
 }

@@ -223,13 +223,18 @@ func (m *maker) addIndex(i int) error {
 	for s := range x.Slices {
 		m.slices = append(m.slices, sliceOf{index: i, slice: index.SliceID(s), want: want})
 	}
+	return m.addCopies(x, m.slices[first:])
+}
+
+// addCopies notes where the copies of an index lie, whose slices these are.
+func (m *maker) addCopies(x *Index, of []sliceOf) error {
 	for _, y := range x.Copies {
 		at, known := m.at[y.Node]
 		if int(y.Slice) >= x.Slices || int(y.Replica) > x.Replicas || !known || y.Bytes < 0 {
 			return fmt.Errorf("%w: %s has replica %d of slice %d on node %d", ErrInput, x.label(), y.Replica, y.Slice, y.Node)
 		}
 		m.before[at]++
-		s := &m.slices[first+int(y.Slice)]
+		s := &of[y.Slice]
 		if slices.ContainsFunc(s.copies, func(o Copy) bool { return o.Node == y.Node || o.Replica == y.Replica }) {
 			return fmt.Errorf("%w: %s has two copies of slice %d on node %d, or two of replica %d", ErrInput, x.label(), y.Slice,
 				y.Node, y.Replica)

@@ -149,9 +149,6 @@ func EncodeAs(version string, commands ...Command) ([]byte, error) {
 	return dst, nil
 }
 
-// EncodedSize is what a command adds to an entry, without the entry's own few bytes.
-func EncodedSize(c *Command) int { return len(appendCommand(nil, c)) + binary.MaxVarintLen64 }
-
 // Decode is DecodeUpTo with everything that this program knows.
 func Decode(data []byte) ([]Command, error) { return DecodeUpTo(FormatLevel, data) }
 

@@ -121,16 +121,7 @@ in order; the first that fails ends it.`,
 // requests are those of the file, or the one of flags and arguments.
 func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([]client.CreateRequest, error) {
 	if cf.file != "" {
-		for _, other := range []string{"key", "where", "primary", "if-not-exists", "defer-build", "partition-by",
-			"partitions", "replicas", "nodes"} {
-			if cmd.Flags().Changed(other) {
-				return nil, usage("--file says all of an index: leave out --%s", other)
-			}
-		}
-		if len(args) > 0 {
-			return nil, usage("--file says all of an index: leave out %s", strings.Join(args, " "))
-		}
-		return readJSON[client.CreateRequest](s, cf.file)
+		return cf.fromFile(s, cmd, args)
 	}
 	if len(args) != 2 {
 		return nil, usage("%s takes BUCKET NAME, or --file, got %d arguments", cmd.CommandPath(), len(args))
@@ -147,19 +138,34 @@ func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([
 	for _, k := range cf.keys {
 		req.Keys = append(req.Keys, keyExpr(k))
 	}
-	if cf.partitionBy != "" {
-		s := expression.CreateIndex{Name: req.Name, Bucket: req.Bucket, IsPrimary: req.IsPrimary, Keys: req.Keys}
-		all, err := expression.Parse(s.String() + " PARTITION BY " + cf.partitionBy)
-		if err != nil {
-			return nil, usage("--partition-by: %v", err)
-		}
-		if made, ok := all[0].(*expression.CreateIndex); ok && len(all) == 1 && made.Where == "" {
-			req.PartitionBy = made.PartitionBy
-		} else {
-			return nil, usage("--partition-by takes HASH(…) or RANGE(…) VALUES (…) and nothing behind it")
+	if cf.partitionBy == "" {
+		return []client.CreateRequest{req}, nil
+	}
+	statement := expression.CreateIndex{Name: req.Name, Bucket: req.Bucket, IsPrimary: req.IsPrimary, Keys: req.Keys}
+	all, err := expression.Parse(statement.String() + " PARTITION BY " + cf.partitionBy)
+	if err != nil {
+		return nil, usage("--partition-by: %v", err)
+	}
+	made, ok := all[0].(*expression.CreateIndex)
+	if !ok || len(all) != 1 || made.Where != "" {
+		return nil, usage("--partition-by takes HASH(…) or RANGE(…) VALUES (…) and nothing behind it")
+	}
+	req.PartitionBy = made.PartitionBy
+	return []client.CreateRequest{req}, nil
+}
+
+// fromFile reads definitions, which say all of an index.
+func (cf *createFlags) fromFile(s Streams, cmd *cobra.Command, args []string) ([]client.CreateRequest, error) {
+	for _, other := range []string{"key", "where", "primary", "if-not-exists", "defer-build", "partition-by",
+		"partitions", "replicas", "nodes"} {
+		if cmd.Flags().Changed(other) {
+			return nil, usage("--file says all of an index: leave out --%s", other)
 		}
 	}
-	return []client.CreateRequest{req}, nil
+	if len(args) > 0 {
+		return nil, usage("--file says all of an index: leave out %s", strings.Join(args, " "))
+	}
+	return readJSON[client.CreateRequest](s, cf.file)
 }
 
 func (cf *createFlags) run(ctx context.Context, s Streams, f *serverFlags, c *client.Client,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/errcode"
 	"tidemark/kv"
 	"tidemark/kv/kvclient"
 )
@@ -42,13 +43,13 @@ func TestFlush(t *testing.T) {
 		t.Fatal(err)
 	}
 	flush := []string{"kv", "flush", "b", "--admin", node.AdminAddr(), "--kv-user", "u", "--kv-password", "secret"}
-	if code, _, talk := run(t, "", flush...); code != ExitUsage || !strings.Contains(talk, "--yes") {
+	if code, _, talk := run(t, "", flush...); code != errcode.ExitUsage || !strings.Contains(talk, "--yes") {
 		t.Errorf("without a yes: exit %d, %s", code, talk)
 	}
 	if _, err := c.Get(soon, "k"); err != nil {
 		t.Fatalf("without a yes: %v", err)
 	}
-	if code, _, talk := run(t, "", append(flush, "--yes")...); code != ExitOK {
+	if code, _, talk := run(t, "", append(flush, "--yes")...); code != errcode.ExitOK {
 		t.Fatalf("exit %d: %s", code, talk)
 	}
 	if _, err := c.Get(soon, "k"); !errors.Is(err, kvclient.ErrKeyNotFound) {

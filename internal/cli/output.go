@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
+
+	"tidemark/errcode"
 )
 
 // format is how data is written: table, json or jsonl.
@@ -129,7 +132,11 @@ func repeat(ctx context.Context, s Streams, every time.Duration,
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var last []byte
-	screen, failing := isTerminal(s.Out) && !noColor(), false
+	var clearing []byte // before each of them
+	if isTerminal(s.Out) && !noColor() {
+		clearing = []byte(clearScreen)
+	}
+	failing := false
 	for {
 		var b bytes.Buffer
 		err := render(ctx, &b)
@@ -137,19 +144,15 @@ func repeat(ctx context.Context, s Streams, every time.Duration,
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && (last == nil || code != ExitUnavailable && code != ExitTimeout):
+		case err != nil && (last == nil || code != errcode.ExitUnavailable && code != errcode.ExitTimeout):
 			return err
 		case err != nil && !failing:
 			fmt.Fprintf(s.Err, "tidemark: %v; trying again every %s\n", err, every)
 		case err == nil && !bytes.Equal(b.Bytes(), last):
 			last = b.Bytes()
-			if screen {
-				last = append([]byte(clearScreen), last...)
-			}
-			if _, err := s.Out.Write(last); err != nil {
+			if _, err := s.Out.Write(append(slices.Clone(clearing), last...)); err != nil {
 				return err
 			}
-			last = b.Bytes()
 		}
 		failing = err != nil
 		select {

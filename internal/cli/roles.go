@@ -133,6 +133,21 @@ func managerURLs(addrs []string, files tlsconf.Files) ([]string, error) {
 	return urls, nil
 }
 
+// kvUser lets a projector be a user of the KV store: by a password, or by its certificate alone where it has one.
+func kvUser(cfg *projector.Config, passwordFile string, certificate bool) error {
+	if cfg.User != "" || passwordFile != "" {
+		cfg.ReadPassword = func() (string, error) { return secretFile(passwordFile) }
+		if _, err := cfg.ReadPassword(); err != nil {
+			return err
+		}
+	}
+	if cfg.User == "" && (!certificate || passwordFile != "") {
+		return usage("tidemark projector needs --kv-user and --kv-password-file, or --kv-tls-cert and --kv-tls-key alone " +
+			"where KV knows users by their certificates")
+	}
+	return nil
+}
+
 func newProjector(s Streams) *cobra.Command {
 	var cfg projector.Config
 	var kvTLS kvTLSFlags
@@ -161,15 +176,8 @@ func newProjector(s Streams) *cobra.Command {
 			if cfg.Share, err = projector.ParseShare(share); err != nil {
 				return usageError{err}
 			}
-			if cfg.User != "" || passwordFile != "" {
-				cfg.ReadPassword = func() (string, error) { return secretFile(passwordFile) }
-				if _, err = cfg.ReadPassword(); err != nil {
-					return err
-				}
-			}
-			if cfg.User == "" && (kvTLS.files.Cert == "" || passwordFile != "") {
-				return usage("tidemark projector needs --kv-user and --kv-password-file, or --kv-tls-cert and --kv-tls-key alone " +
-					"where KV knows users by their certificates")
+			if err := kvUser(&cfg, passwordFile, kvTLS.files.Cert != ""); err != nil {
+				return err
 			}
 			if cfg.Logger, err = logs.logger(s, "projector"); err != nil {
 				return err

@@ -32,18 +32,6 @@ import (
 	"tidemark/manager/consensus"
 )
 
-// Exit codes; errcode.All has those of refused requests.
-const (
-	ExitOK          = errcode.ExitOK
-	ExitFailed      = errcode.ExitFailed
-	ExitUsage       = errcode.ExitUsage
-	ExitNotFound    = errcode.ExitNotFound
-	ExitConflict    = errcode.ExitConflict
-	ExitUnavailable = errcode.ExitUnavailable
-	ExitTimeout     = errcode.ExitTimeout
-	ExitRemoved     = errcode.ExitRemoved
-)
-
 // Streams are where a command reads and writes.
 type Streams struct {
 	In  io.Reader
@@ -56,7 +44,7 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// usage makes an error whose exit code is ExitUsage.
+// usage makes an error whose exit code is errcode.ExitUsage.
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // Main runs the command line and gives the exit code. The context of commands ends with SIGINT or SIGTERM, and, in a
@@ -67,11 +55,11 @@ func Main(args []string, s Streams) int {
 	ctx, err := leash.Watch(ctx, func() {
 		fmt.Fprintf(s.Err, "tidemark: the process that started this one is gone, and this one has not stopped within %s\n",
 			leash.Grace)
-		os.Exit(ExitFailed)
+		os.Exit(errcode.ExitFailed)
 	})
 	if err != nil {
 		fmt.Fprintln(s.Err, "tidemark:", err)
-		return ExitFailed
+		return errcode.ExitFailed
 	}
 	root := newRoot(s)
 	root.SetArgs(args)
@@ -94,29 +82,29 @@ func exitCode(err error) int {
 	var p *rpc.Problem
 	switch {
 	case err == nil:
-		return ExitOK
+		return errcode.ExitOK
 	case errors.Is(err, consensus.ErrRemoved), errors.Is(err, indexer.ErrRemoved):
-		return ExitRemoved
+		return errcode.ExitRemoved
 	case errors.As(err, &u), strings.HasPrefix(err.Error(), "unknown command"): // the latter is cobra's own
-		return ExitUsage
+		return errcode.ExitUsage
 	case errors.Is(err, kvclient.ErrKeyNotFound), errors.Is(err, kvclient.ErrNoBucket):
-		return ExitNotFound
+		return errcode.ExitNotFound
 	case errors.Is(err, kvclient.ErrKeyExists), errors.Is(err, localcluster.ErrInUse), errors.Is(err, consensus.ErrInUse):
-		return ExitConflict
+		return errcode.ExitConflict
 	case errors.Is(err, client.ErrServer), errors.Is(err, localcluster.ErrConfig):
-		return ExitUsage
+		return errcode.ExitUsage
 	case errors.Is(err, kvclient.ErrNoMap), errors.Is(err, kvclient.ErrClosed), errors.Is(err, kvclient.ErrTemporary):
-		return ExitUnavailable
+		return errcode.ExitUnavailable
 	case errors.Is(err, kvclient.ErrAmbiguous):
-		return ExitTimeout
+		return errcode.ExitTimeout
 	case errors.As(err, &p):
 		return p.Exit()
 	case errors.Is(err, client.ErrUnavailable), errors.Is(err, errNoProjector):
-		return ExitUnavailable
+		return errcode.ExitUnavailable
 	case errors.Is(err, context.DeadlineExceeded):
-		return ExitTimeout
+		return errcode.ExitTimeout
 	}
-	return ExitFailed
+	return errcode.ExitFailed
 }
 
 func newRoot(s Streams) *cobra.Command {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"tidemark/errcode"
 	"tidemark/internal/config"
 	"tidemark/kv/server"
 )
@@ -53,13 +54,13 @@ var exitCodes = []struct {
 	code  int
 	means string
 }{
-	{ExitOK, "done"},
-	{ExitFailed, "failed: the statement is wrong, a scan was cut, …"},
-	{ExitUsage, "wrong use: a flag, an argument, the environment, a configuration file"},
-	{ExitNotFound, "not found: index, bucket, document"},
-	{ExitConflict, "conflict: it exists, it is not ready, it has changed, the folder is in use"},
-	{ExitUnavailable, "no leader, or nobody answers: try again"},
-	{ExitTimeout, "not in time, or the outcome is unknown"},
+	{errcode.ExitOK, "done"},
+	{errcode.ExitFailed, "failed: the statement is wrong, a scan was cut, …"},
+	{errcode.ExitUsage, "wrong use: a flag, an argument, the environment, a configuration file"},
+	{errcode.ExitNotFound, "not found: index, bucket, document"},
+	{errcode.ExitConflict, "conflict: it exists, it is not ready, it has changed, the folder is in use"},
+	{errcode.ExitUnavailable, "no leader, or nobody answers: try again"},
+	{errcode.ExitTimeout, "not in time, or the outcome is unknown"},
 }
 
 func exitCodeText() string {
