@@ -20,14 +20,14 @@
 //     collation order. Values of different types are unequal, and one is less than the other as its type is in the
 //     collation order (as in N1QL). NULL within both makes it NULL whether they are equal.
 //   - AND is FALSE if one operand is FALSE, else MISSING if one is, else NULL if one is, else TRUE. OR is TRUE if one
-//     operand is TRUE, else NULL if one is, else MISSING if one is, else FALSE. NOT leaves MISSING and NULL as they are.
-//     An operand that is no boolean counts as FALSE if it is 0, "", [] or {}, and as TRUE otherwise (as in N1QL).
+//     operand is TRUE, else NULL if one is, else MISSING if one is, else FALSE. NOT leaves MISSING and NULL as they
+//     are. An operand that is no boolean counts as FALSE if it is 0, "", [] or {}, and as TRUE otherwise (as in N1QL).
 //   - x IS NULL and x IS NOT NULL are MISSING for MISSING; IS [NOT] MISSING and IS [NOT] VALUED (neither MISSING nor
 //     NULL) are always TRUE or FALSE.
-//   - Arithmetic of what is no number is NULL, with MISSING it is MISSING; it is exact as long as both sides and the result
-//     are int64, else float64. Dividing by 0 is NULL, a result beyond float64 an error.
-//   - LIKE, IN, BETWEEN, CASE, ANY, EVERY, ARRAY and FIRST, EXISTS, || and the functions: docs/expressions.md, which is made
-//     from the tables of this package.
+//   - Arithmetic of what is no number is NULL, with MISSING it is MISSING; it is exact as long as both sides and the
+//     result are int64, else float64. Dividing by 0 is NULL, a result beyond float64 an error.
+//   - LIKE, IN, BETWEEN, CASE, ANY, EVERY, ARRAY and FIRST, EXISTS, || and the functions: docs/expressions.md, which is
+//     made from the tables of this package.
 //
 // # What is indexed
 //

@@ -91,8 +91,8 @@ func meta(field string) evaluator {
 	}
 }
 
-// xattr returns an extended attribute. In their section each has its length, its name, a zero, its JSON and a zero. What
-// cannot be read is MISSING.
+// xattr returns an extended attribute. In their section each has its length, its name, a zero, its JSON and a zero.
+// What cannot be read is MISSING.
 func (s *Scratch) xattr(name []byte) value {
 	for rest := s.meta.Xattrs; len(rest) >= lengthBytes; {
 		n := uint64(binary.BigEndian.Uint32(rest))

@@ -25,7 +25,9 @@ func elements(f func(s *Scratch, list []value, rest []value) value) evaluation {
 var arrayFunctions = []*Function{
 	{Name: "ARRAY_APPEND", Family: FamilyArray, Params: "array, value, …", Min: 2, Max: MaxArgs, nulls: true,
 		About:   "With the values at its end.",
-		Example: Example{`ARRAY_APPEND([1], 2)`, `[1,2]`}, eval: elements(func(s *Scratch, l, rest []value) value { return s.list(append(l, rest...)) })},
+		Example: Example{`ARRAY_APPEND([1], 2)`, `[1,2]`}, eval: elements(func(s *Scratch, l, rest []value) value {
+			return s.list(append(l, rest...))
+		})},
 	{Name: "ARRAY_AVG", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
 		About:   "The mean of its numbers; NULL if there are none.",
 		Example: Example{`ARRAY_AVG([1, "a", 2])`, `1.5`}, eval: elements(func(s *Scratch, l, _ []value) value {
@@ -46,7 +48,9 @@ var arrayFunctions = []*Function{
 		Example: Example{`ARRAY_CONCAT([1], [2, 3])`, `[1,2,3]`}, eval: arrayConcat},
 	{Name: "ARRAY_CONTAINS", Family: FamilyArray, Params: "array, value", Min: 2, Max: 2,
 		About:   "Whether an element equals the value.",
-		Example: Example{`ARRAY_CONTAINS([1, 2], 2.0)`, `true`}, eval: elements(func(s *Scratch, l, rest []value) value { return boolean(s.place(l, rest[0]) >= 0) })},
+		Example: Example{`ARRAY_CONTAINS([1, 2], 2.0)`, `true`}, eval: elements(func(s *Scratch, l, rest []value) value {
+			return boolean(s.place(l, rest[0]) >= 0)
+		})},
 	{Name: "ARRAY_COUNT", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "How many elements are not NULL.",
 		Example: Example{`ARRAY_COUNT([1, null])`, `1`}, eval: elements(func(s *Scratch, l, _ []value) value {
 			n := 0
@@ -59,7 +63,9 @@ var arrayFunctions = []*Function{
 		})},
 	{Name: "ARRAY_DISTINCT", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
 		About:   "Each different element once, where it first stands.",
-		Example: Example{`ARRAY_DISTINCT([2, 1, 2.0])`, `[2,1]`}, eval: elements(func(s *Scratch, l, _ []value) value { return s.list(s.firsts(l)) })},
+		Example: Example{`ARRAY_DISTINCT([2, 1, 2.0])`, `[2,1]`}, eval: elements(func(s *Scratch, l, _ []value) value {
+			return s.list(s.firsts(l))
+		})},
 	{Name: "ARRAY_EXCEPT", Family: FamilyArray, Params: "array, array", Min: 2, Max: 2,
 		About:   "The elements of the first that are not in the second.",
 		Example: Example{`ARRAY_EXCEPT([1, 2, 3], [2])`, `[1,3]`}, eval: elements(func(s *Scratch, l, rest []value) value {
@@ -100,15 +106,23 @@ var arrayFunctions = []*Function{
 		})},
 	{Name: "ARRAY_INTERSECT", Family: FamilyArray, Params: "array, array, …", Min: 2, Max: MaxArgs,
 		About:   "The different elements but NULL that all have, in collation order.",
-		Example: Example{`ARRAY_INTERSECT([1, 2, 3], [3, 2])`, `[2,3]`}, eval: arraysCounted(func(count, arrays int) bool { return count == arrays }, true)},
+		Example: Example{`ARRAY_INTERSECT([1, 2, 3], [3, 2])`, `[2,3]`}, eval: arraysCounted(func(count, arrays int) bool {
+			return count == arrays
+		}, true)},
 	{Name: "ARRAY_LENGTH", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "How many elements it has.",
-		Example: Example{`ARRAY_LENGTH([1, null])`, `2`}, eval: elements(func(s *Scratch, l, _ []value) value { return s.integer(int64(len(l))) })},
+		Example: Example{`ARRAY_LENGTH([1, null])`, `2`}, eval: elements(func(s *Scratch, l, _ []value) value {
+			return s.integer(int64(len(l)))
+		})},
 	{Name: "ARRAY_MAX", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
 		About:   "The last element in collation order; NULL if all are NULL or there are none.",
-		Example: Example{`ARRAY_MAX([1, 3, 2])`, `3`}, eval: elements(func(s *Scratch, l, _ []value) value { return extreme(1)(s, l) })},
+		Example: Example{`ARRAY_MAX([1, 3, 2])`, `3`}, eval: elements(func(s *Scratch, l, _ []value) value {
+			return extreme(1)(s, l)
+		})},
 	{Name: "ARRAY_MIN", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
 		About:   "The first element in collation order that is not NULL.",
-		Example: Example{`ARRAY_MIN([null, 3, 2])`, `2`}, eval: elements(func(s *Scratch, l, _ []value) value { return extreme(-1)(s, l) })},
+		Example: Example{`ARRAY_MIN([null, 3, 2])`, `2`}, eval: elements(func(s *Scratch, l, _ []value) value {
+			return extreme(-1)(s, l)
+		})},
 	{Name: "ARRAY_MOVE", Family: FamilyArray, Params: "array, place, place", Min: 3, Max: 3,
 		About:   "With the element of the first place at the second. Outside the array: NULL.",
 		Example: Example{`ARRAY_MOVE([1, 2, 3], 0, 2)`, `[2,3,1]`}, eval: places(func(l []value, i, j int) []value {
@@ -117,7 +131,9 @@ var arrayFunctions = []*Function{
 		})},
 	{Name: "ARRAY_POSITION", Aliases: []string{"ARRAY_POS"}, Family: FamilyArray, Params: "array, value", Min: 2, Max: 2,
 		About:   "The place of the first element that equals the value, from 0; else -1.",
-		Example: Example{`ARRAY_POSITION(["a", "b"], "b")`, `1`}, eval: elements(func(s *Scratch, l, rest []value) value { return s.integer(int64(s.place(l, rest[0]))) })},
+		Example: Example{`ARRAY_POSITION(["a", "b"], "b")`, `1`}, eval: elements(func(s *Scratch, l, rest []value) value {
+			return s.integer(int64(s.place(l, rest[0])))
+		})},
 	{Name: "ARRAY_PREPEND", Family: FamilyArray, Params: "value, …, array", Min: 2, Max: MaxArgs, nulls: true,
 		About:   "With the values before its begin.",
 		Example: Example{`ARRAY_PREPEND(1, [2])`, `[1,2]`}, eval: func(s *Scratch, a []value) value {
@@ -142,7 +158,8 @@ var arrayFunctions = []*Function{
 		Example: Example{`ARRAY_REPEAT("a", 2)`, `["a","a"]`}, eval: arrayRepeat},
 	{Name: "ARRAY_REPLACE", Family: FamilyArray, Params: "array, value, value", Min: 3, Max: 3, nulls: true,
 		About:   "With each element that equals the first value replaced by the second.",
-		Example: Example{`ARRAY_REPLACE([1, 2, 1], 1, 9)`, `[9,2,9]`}, eval: elements(func(s *Scratch, l, rest []value) value {
+		Example: Example{`ARRAY_REPLACE([1, 2, 1], 1, 9)`, `[9,2,9]`},
+		eval: elements(func(s *Scratch, l, rest []value) value {
 			if rest[0].kind == kindNull {
 				return null
 			}
@@ -155,9 +172,14 @@ var arrayFunctions = []*Function{
 		})},
 	{Name: "ARRAY_REVERSE", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
 		About:   "From the last element to the first.",
-		Example: Example{`ARRAY_REVERSE([1, 2])`, `[2,1]`}, eval: elements(func(s *Scratch, l, _ []value) value { slices.Reverse(l); return s.list(l) })},
+		Example: Example{`ARRAY_REVERSE([1, 2])`, `[2,1]`}, eval: elements(func(s *Scratch, l, _ []value) value {
+			slices.Reverse(l)
+			return s.list(l)
+		})},
 	{Name: "ARRAY_SORT", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "In collation order.",
-		Example: Example{`ARRAY_SORT(["a", 2, null])`, `[null,2,"a"]`}, eval: elements(func(s *Scratch, l, _ []value) value { return s.list(s.sorted(l)) })},
+		Example: Example{`ARRAY_SORT(["a", 2, null])`, `[null,2,"a"]`}, eval: elements(func(s *Scratch, l, _ []value) value {
+			return s.list(s.sorted(l))
+		})},
 	{Name: "ARRAY_STAR", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
 		About: "An object with, under each name that its objects have, the array of their values; NULL of those that do " +
 			"not have it.",
@@ -179,10 +201,14 @@ var arrayFunctions = []*Function{
 		})},
 	{Name: "ARRAY_SYMDIFF", Aliases: []string{"ARRAY_SYMDIFF1"}, Family: FamilyArray, Params: "array, array, …", Min: 2,
 		Max: MaxArgs, About: "The different elements that one of the arrays alone has, in collation order.",
-		Example: Example{`ARRAY_SYMDIFF([1, 2], [2, 3])`, `[1,3]`}, eval: arraysCounted(func(count, _ int) bool { return count == 1 }, false)},
+		Example: Example{`ARRAY_SYMDIFF([1, 2], [2, 3])`, `[1,3]`}, eval: arraysCounted(func(count, _ int) bool {
+			return count == 1
+		}, false)},
 	{Name: "ARRAY_SYMDIFFN", Family: FamilyArray, Params: "array, array, …", Min: 2, Max: MaxArgs,
 		About:   "The different elements that an odd number of the arrays has, in collation order.",
-		Example: Example{`ARRAY_SYMDIFFN([1, 2], [2, 3], [2])`, `[1,2,3]`}, eval: arraysCounted(func(count, _ int) bool { return count%2 == 1 }, false)},
+		Example: Example{`ARRAY_SYMDIFFN([1, 2], [2, 3], [2])`, `[1,2,3]`}, eval: arraysCounted(func(count, _ int) bool {
+			return count%2 == 1
+		}, false)},
 	{Name: "ARRAY_UNION", Family: FamilyArray, Params: "array, array, …", Min: 2, Max: MaxArgs,
 		About:   "The different elements of all, in collation order.",
 		Example: Example{`ARRAY_UNION([2, 1], [3, 2])`, `[1,2,3]`}, eval: func(s *Scratch, a []value) value {

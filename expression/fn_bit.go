@@ -13,7 +13,9 @@ var bitFunctions = []*Function{
 		Example: Example{`BITAND(6, 3)`, `2`}, eval: bitwise(func(x, y int64) int64 { return x & y })},
 	{Name: "BITCLEAR", Family: FamilyBit, Params: "integer, positions", Min: 2, Max: 2,
 		About:   "With the bits of a position, or of an array of them, 0. Positions are 1 (the lowest) to 64.",
-		Example: Example{`BITCLEAR(7, [1, 3])`, `2`}, eval: bitsAt(func(s *Scratch, x, at uint64, _ bool) value { return s.integer(int64(x &^ at)) })},
+		Example: Example{`BITCLEAR(7, [1, 3])`, `2`}, eval: bitsAt(func(s *Scratch, x, at uint64, _ bool) value {
+			return s.integer(int64(x &^ at))
+		})},
 	{Name: "BITNOT", Family: FamilyBit, Params: "integer", Min: 1, Max: 1, About: "Each bit reversed, of 64.",
 		Example: Example{`BITNOT(0)`, `-1`}, eval: func(s *Scratch, a []value) value {
 			x, ok := s.whole(a[0])
@@ -27,7 +29,9 @@ var bitFunctions = []*Function{
 		Example: Example{`BITOR(4, 1)`, `5`}, eval: bitwise(func(x, y int64) int64 { return x | y })},
 	{Name: "BITSET", Family: FamilyBit, Params: "integer, positions", Min: 2, Max: 2,
 		About:   "With the bits of a position, or of an array of them, 1.",
-		Example: Example{`BITSET(0, [1, 3])`, `5`}, eval: bitsAt(func(s *Scratch, x, at uint64, _ bool) value { return s.integer(int64(x | at)) })},
+		Example: Example{`BITSET(0, [1, 3])`, `5`}, eval: bitsAt(func(s *Scratch, x, at uint64, _ bool) value {
+			return s.integer(int64(x | at))
+		})},
 	{Name: "BITSHIFT", Family: FamilyBit, Params: "integer, shift [, flag]", Min: 2, Max: 3, lenient: true,
 		About: "Moved so many bits to the left, or to the right if negative; with TRUE the bits come in again on the other " +
 			"side.",

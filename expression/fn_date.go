@@ -26,51 +26,84 @@ const (
 )
 
 var dateFunctions = []*Function{
-	{Name: "DATE_ADD_MILLIS", Family: FamilyDate, Params: `millis, n, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "The date n parts later. Parts: millennium, century, decade, year, quarter, month, week, day, hour, minute, second, millisecond. A day that the month does not have is one of the next month.",
-		Example: Example{`DATE_ADD_MILLIS(0, 1, "day")`, `86400000`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value { return s.millis(s.later(t, a[1], a[2])) })},
-	{Name: "DATE_ADD_STR", Family: FamilyDate, Params: `date, n, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "As DATE_ADD_MILLIS, of a text.",
-		Example: Example{`DATE_ADD_STR("2024-01-31", 1, "month")`, `"2024-03-02"`}, eval: onDate(func(s *Scratch, t time.Time, form string, a []value) value {
+	{Name: "DATE_ADD_MILLIS", Family: FamilyDate, Params: `millis, n, "part"`, Min: 3, Max: 3,
+		newly: checkPart(2, lengths), About: "The date n parts later. Parts: millennium, century, decade, year, quarter, " +
+			"month, week, day, hour, minute, second, millisecond. A day that the month does not have is one of the next month.",
+		Example: Example{`DATE_ADD_MILLIS(0, 1, "day")`, `86400000`},
+		eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
+			return s.millis(s.later(t, a[1], a[2]))
+		})},
+	{Name: "DATE_ADD_STR", Family: FamilyDate, Params: `date, n, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths),
+		About:   "As DATE_ADD_MILLIS, of a text.",
+		Example: Example{`DATE_ADD_STR("2024-01-31", 1, "month")`, `"2024-03-02"`},
+		eval: onDate(func(s *Scratch, t time.Time, form string, a []value) value {
 			return s.date(s.later(t, a[1], a[2]))(made(form))
 		})},
-	{Name: "DATE_DIFF_MILLIS", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "How many parts lie between b and a by the calendar: the parts of the one less those of the other. A week is seven days.",
+	{Name: "DATE_DIFF_MILLIS", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths),
+		About: "How many parts lie between b and a by the calendar: the parts of the one less those of the other. A " +
+			"week is seven days.",
 		Example: Example{`DATE_DIFF_MILLIS(172800000, 0, "day")`, `2`}, eval: onMillis(differenceMillis(false))},
-	{Name: "DATE_DIFF_STR", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "As DATE_DIFF_MILLIS, of texts, each in its own zone.",
-		Example: Example{`DATE_DIFF_STR("2018-09-11 00:00:01", "2018-09-10 23:59:59", "day")`, `1`}, eval: onDate(differenceText(false))},
-	{Name: "DATE_DIFF_ABS_MILLIS", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "As DATE_DIFF_MILLIS, without a sign.",
+	{Name: "DATE_DIFF_STR", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths),
+		About:   "As DATE_DIFF_MILLIS, of texts, each in its own zone.",
+		Example: Example{`DATE_DIFF_STR("2018-09-11 00:00:01", "2018-09-10 23:59:59", "day")`, `1`},
+		eval:    onDate(differenceText(false))},
+	{Name: "DATE_DIFF_ABS_MILLIS", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3,
+		newly: checkPart(2, lengths), About: "As DATE_DIFF_MILLIS, without a sign.",
 		Example: Example{`DATE_DIFF_ABS_MILLIS(0, 172800000, "day")`, `2`}, eval: onMillis(differenceMillis(true))},
-	{Name: "DATE_DIFF_ABS_STR", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "As DATE_DIFF_STR, without a sign.",
+	{Name: "DATE_DIFF_ABS_STR", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths),
+		About:   "As DATE_DIFF_STR, without a sign.",
 		Example: Example{`DATE_DIFF_ABS_STR("1998-06-01", "2006-01-01", "year")`, `8`}, eval: onDate(differenceText(true))},
 	{Name: "DATE_FORMAT_STR", Family: FamilyDate, Params: "date, example", Min: 2, Max: 2, newly: checkForm,
 		About:   "The date in the form of the example.",
-		Example: Example{`DATE_FORMAT_STR("2024-02-29T08:07:06Z", "1111-11-11")`, `"2024-02-29"`}, eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value {
+		Example: Example{`DATE_FORMAT_STR("2024-02-29T08:07:06Z", "1111-11-11")`, `"2024-02-29"`},
+		eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value {
 			return s.like(t, a[1])
 		})},
-	{Name: "DATE_PART_MILLIS", Family: FamilyDate, Params: `millis, "part" [, zone]`, Min: 2, Max: 3, newly: checkPart(1, partsOfDates), lenient: true, About: "A part of the date as a number: those of DATE_ADD_MILLIS, and iso_year, iso_week, day_of_year (doy), day_of_week (dow; 0 is Sunday), iso_dow (7 is Sunday), timezone (seconds east of UTC), timezone_hour, timezone_minute.",
-		Example: Example{`DATE_PART_MILLIS(0, "hour", "Asia/Kolkata")`, `5`}, eval: typed(onMillis(func(s *Scratch, t time.Time, a []value) value {
+	{Name: "DATE_PART_MILLIS", Family: FamilyDate, Params: `millis, "part" [, zone]`, Min: 2, Max: 3,
+		newly: checkPart(1, partsOfDates), lenient: true, About: "A part of the date as a number: those of " +
+			"DATE_ADD_MILLIS, and iso_year, iso_week, day_of_year (doy), day_of_week (dow; 0 is Sunday), iso_dow (7 is " +
+			"Sunday), timezone (seconds east of UTC), timezone_hour, timezone_minute.",
+		Example: Example{`DATE_PART_MILLIS(0, "hour", "Asia/Kolkata")`, `5`},
+		eval: typed(onMillis(func(s *Scratch, t time.Time, a []value) value {
 			return s.zoned(t, a[2:], func(t time.Time) value { return s.part(t, a[1]) })
 		}), kindNumber, kindString)},
-	{Name: "DATE_PART_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, newly: checkPart(1, partsOfDates), About: "As DATE_PART_MILLIS, of a text, in its own zone.",
-		Example: Example{`DATE_PART_STR("2024-02-29T23:00:00-05:00", "day")`, `29`}, eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value { return s.part(t, a[1]) })},
-	{Name: "DATE_RANGE_MILLIS", Family: FamilyDate, Params: `millis, millis, "part" [, n]`, Min: 3, Max: 4, newly: checkPart(2, lengths), About: "The dates from the first up to the second, which is left out, n parts apart (1 if not given).",
-		Example: Example{`DATE_RANGE_MILLIS(0, 7200000, "hour")`, `[0,3600000]`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
+	{Name: "DATE_PART_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, newly: checkPart(1, partsOfDates),
+		About:   "As DATE_PART_MILLIS, of a text, in its own zone.",
+		Example: Example{`DATE_PART_STR("2024-02-29T23:00:00-05:00", "day")`, `29`},
+		eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value {
+			return s.part(t, a[1])
+		})},
+	{Name: "DATE_RANGE_MILLIS", Family: FamilyDate, Params: `millis, millis, "part" [, n]`, Min: 3, Max: 4,
+		newly: checkPart(2, lengths), About: "The dates from the first up to the second, which is left out, n parts apart " +
+			"(1 if not given).",
+		Example: Example{`DATE_RANGE_MILLIS(0, 7200000, "hour")`, `[0,3600000]`},
+		eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
 			u, ok := s.fromMillis(a[1])
 			if !ok {
 				return null
 			}
 			return s.dates(t, u, a[2:], func(t time.Time) value { return s.millis(t, true) })
 		})},
-	{Name: "DATE_RANGE_STR", Family: FamilyDate, Params: `date, date, "part" [, n]`, Min: 3, Max: 4, newly: checkPart(2, lengths), About: "As DATE_RANGE_MILLIS, of texts, in the form of the first.",
-		Example: Example{`DATE_RANGE_STR("2024-01-01", "2024-01-04", "day", 2)`, `["2024-01-01","2024-01-03"]`}, eval: onDate(func(s *Scratch, t time.Time, form string, a []value) value {
+	{Name: "DATE_RANGE_STR", Family: FamilyDate, Params: `date, date, "part" [, n]`, Min: 3, Max: 4,
+		newly: checkPart(2, lengths), About: "As DATE_RANGE_MILLIS, of texts, in the form of the first.",
+		Example: Example{`DATE_RANGE_STR("2024-01-01", "2024-01-04", "day", 2)`, `["2024-01-01","2024-01-03"]`},
+		eval: onDate(func(s *Scratch, t time.Time, form string, a []value) value {
 			u, _, ok := parseDate(a[1])
 			if !ok {
 				return null
 			}
 			return s.dates(t, u, a[2:], func(t time.Time) value { return s.date(t, true)(made(form)) })
 		})},
-	{Name: "DATE_TRUNC_MILLIS", Family: FamilyDate, Params: `millis, "part"`, Min: 2, Max: 2, newly: checkPart(1, lengths), About: "The begin of the part that the date lies in; a week begins on Monday.",
-		Example: Example{`DATE_TRUNC_MILLIS(90000000, "day")`, `86400000`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value { return s.millis(truncate(t, a[1])) })},
-	{Name: "DATE_TRUNC_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, newly: checkPart(1, lengths), About: "As DATE_TRUNC_MILLIS, of a text, in its own zone.",
-		Example: Example{`DATE_TRUNC_STR("2024-02-29T08:07:06.123Z", "month")`, `"2024-02-01T00:00:00Z"`}, eval: onDate(truncatedText)},
+	{Name: "DATE_TRUNC_MILLIS", Family: FamilyDate, Params: `millis, "part"`, Min: 2, Max: 2,
+		newly: checkPart(1, lengths), About: "The begin of the part that the date lies in; a week begins on Monday.",
+		Example: Example{`DATE_TRUNC_MILLIS(90000000, "day")`, `86400000`},
+		eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
+			return s.millis(truncate(t, a[1]))
+		})},
+	{Name: "DATE_TRUNC_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, newly: checkPart(1, lengths),
+		About:   "As DATE_TRUNC_MILLIS, of a text, in its own zone.",
+		Example: Example{`DATE_TRUNC_STR("2024-02-29T08:07:06.123Z", "month")`, `"2024-02-01T00:00:00Z"`},
+		eval:    onDate(truncatedText)},
 	{Name: "DURATION_TO_STR", Family: FamilyDate, Params: "nanos", Min: 1, Max: 1,
 		About:   "A number of nanoseconds as a duration.",
 		Example: Example{`DURATION_TO_STR(5430000000000)`, `"1h30m30s"`}, eval: number1(func(s *Scratch, n number) value {
@@ -83,7 +116,8 @@ var dateFunctions = []*Function{
 	{Name: "MILLIS_TO_STR", Aliases: []string{"MILLIS_TO_UTC", "MILLIS_TO_LOCAL"}, Family: FamilyDate,
 		Params: "millis [, example]", Min: 1, Max: 2, newly: checkForm, About: "The date as text in UTC, in the form of " +
 			"the example.",
-		Example: Example{`MILLIS_TO_STR(1500)`, `"1970-01-01T00:00:01.5Z"`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
+		Example: Example{`MILLIS_TO_STR(1500)`, `"1970-01-01T00:00:01.5Z"`},
+		eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
 			if len(a) == 1 {
 				return s.date(t, true)(formFull)
 			}
@@ -92,7 +126,8 @@ var dateFunctions = []*Function{
 	{Name: "MILLIS_TO_TZ", Aliases: []string{"MILLIS_TO_ZONE_NAME"}, Family: FamilyDate,
 		Params: "millis, zone [, example]", Min: 2, Max: 3, newly: checkFormAt(2),
 		About:   "As MILLIS_TO_STR, in a zone of the time zone database.",
-		Example: Example{`MILLIS_TO_TZ(0, "America/New_York")`, `"1969-12-31T19:00:00-05:00"`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
+		Example: Example{`MILLIS_TO_TZ(0, "America/New_York")`, `"1969-12-31T19:00:00-05:00"`},
+		eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
 			if len(a) == 3 && a[2].kind != kindString {
 				return null
 			}
@@ -114,24 +149,33 @@ var dateFunctions = []*Function{
 		})},
 	{Name: "STR_TO_MILLIS", Aliases: []string{"MILLIS"}, Family: FamilyDate, Params: "date", Min: 1, Max: 1,
 		About:   "The date as milliseconds since 1970.",
-		Example: Example{`STR_TO_MILLIS("1970-01-02")`, `86400000`}, eval: onDate(func(s *Scratch, t time.Time, _ string, _ []value) value { return s.millis(t, true) })},
+		Example: Example{`STR_TO_MILLIS("1970-01-02")`, `86400000`},
+		eval: onDate(func(s *Scratch, t time.Time, _ string, _ []value) value {
+			return s.millis(t, true)
+		})},
 	{Name: "STR_TO_TZ", Aliases: []string{"STR_TO_ZONE_NAME"}, Family: FamilyDate, Params: "date, zone", Min: 2, Max: 2,
 		About:   "The same moment in a zone of the time zone database.",
-		Example: Example{`STR_TO_TZ("2024-07-01T00:00:00Z", "Europe/Berlin")`, `"2024-07-01T02:00:00+02:00"`}, eval: onDate(func(s *Scratch, t time.Time, form string, a []value) value {
+		Example: Example{`STR_TO_TZ("2024-07-01T00:00:00Z", "Europe/Berlin")`, `"2024-07-01T02:00:00+02:00"`},
+		eval: onDate(func(s *Scratch, t time.Time, form string, a []value) value {
 			return s.zoned(t, a[1:], func(t time.Time) value { return s.date(t, true)(form) })
 		})},
 	{Name: "STR_TO_UTC", Family: FamilyDate, Params: "date", Min: 1, Max: 1, About: "The same moment in UTC.",
-		Example: Example{`STR_TO_UTC("2024-02-29T23:00:00-05:00")`, `"2024-03-01T04:00:00Z"`}, eval: onDate(func(s *Scratch, t time.Time, form string, _ []value) value {
+		Example: Example{`STR_TO_UTC("2024-02-29T23:00:00-05:00")`, `"2024-03-01T04:00:00Z"`},
+		eval: onDate(func(s *Scratch, t time.Time, form string, _ []value) value {
 			return s.date(t.UTC(), true)(form)
 		})},
 	{Name: "WEEKDAY_MILLIS", Family: FamilyDate, Params: "millis [, zone]", Min: 1, Max: 2, lenient: true,
 		About:   "The English name of the day of the week, in UTC or the zone.",
-		Example: Example{`WEEKDAY_MILLIS(0, "America/New_York")`, `"Wednesday"`}, eval: typed(onMillis(func(s *Scratch, t time.Time, a []value) value {
+		Example: Example{`WEEKDAY_MILLIS(0, "America/New_York")`, `"Wednesday"`},
+		eval: typed(onMillis(func(s *Scratch, t time.Time, a []value) value {
 			return s.zoned(t, a[1:], weekday)
 		}), kindNumber)},
 	{Name: "WEEKDAY_STR", Family: FamilyDate, Params: "date", Min: 1, Max: 1,
 		About:   "The English name of the day of the week.",
-		Example: Example{`WEEKDAY_STR("2024-02-29")`, `"Thursday"`}, eval: onDate(func(_ *Scratch, t time.Time, _ string, _ []value) value { return weekday(t) })},
+		Example: Example{`WEEKDAY_STR("2024-02-29")`, `"Thursday"`},
+		eval: onDate(func(_ *Scratch, t time.Time, _ string, _ []value) value {
+			return weekday(t)
+		})},
 }
 
 func weekday(t time.Time) value { return value{kindString, []byte(t.Weekday().String())} }
@@ -448,7 +492,9 @@ func checkFormAt(argument int) func(args []Expr) string {
 		if _, _, fine := parseDate(value{l.Kind, []byte(l.Text)}); fine {
 			return ""
 		}
-		return fmt.Sprintf(`%s is no date; the form is said by an example, such as "1111-11-11", "1111-11-11 11:11:11" or "1111-11-11T11:11:11.111Z"`, l)
+		return fmt.Sprintf(
+			`%s is no date; the form is said by an example, such as "1111-11-11", "1111-11-11 11:11:11" `+
+				`or "1111-11-11T11:11:11.111Z"`, l)
 	}
 }
 

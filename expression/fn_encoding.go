@@ -31,13 +31,18 @@ var encodingFunctions = []*Function{
 		}},
 	{Name: "ENCODED_SIZE", Family: FamilyEncoding, Params: "value", Min: 1, Max: 1, lenient: true,
 		About:   "How many bytes the value has as JSON.",
-		Example: Example{`ENCODED_SIZE([1, 2])`, `5`}, eval: func(s *Scratch, a []value) value { return s.integer(int64(len(s.encoded(a[0])))) }},
+		Example: Example{`ENCODED_SIZE([1, 2])`, `5`}, eval: func(s *Scratch, a []value) value {
+			return s.integer(int64(len(s.encoded(a[0]))))
+		}},
 	{Name: "JSON_DECODE", Aliases: []string{"DECODE_JSON"}, Family: FamilyEncoding, Params: "json", Min: 1, Max: 1,
 		About:   "The value that a text is in JSON; NULL if it is none.",
 		Example: Example{`JSON_DECODE("[1]")`, `[1]`}, eval: text1(jsonDecode)},
 	{Name: "JSON_ENCODE", Aliases: []string{"ENCODE_JSON"}, Family: FamilyEncoding, Params: "value", Min: 1, Max: 1,
 		lenient: true, About: "The value as JSON, the members of objects in order; MISSING as null.",
-		Example: Example{`JSON_ENCODE({"b": 1.0, "a": "x"})`, `"{\"a\":\"x\",\"b\":1}"`}, eval: func(s *Scratch, a []value) value { return value{kindString, s.encoded(a[0])} }},
+		Example: Example{`JSON_ENCODE({"b": 1.0, "a": "x"})`, `"{\"a\":\"x\",\"b\":1}"`},
+		eval: func(s *Scratch, a []value) value {
+			return value{kindString, s.encoded(a[0])}
+		}},
 	{Name: "PAIRS", Family: FamilyEncoding, Params: "value", Min: 1, Max: 1,
 		About: "An array of [name, value] for each member of an object at any depth, and for each element of a member that " +
 			"is an array. DISTINCT PAIRS(self) is the key of an adaptive index.",

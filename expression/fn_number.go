@@ -29,7 +29,8 @@ func rounded(f func(float64) float64) evaluation {
 }
 
 var numberFunctions = []*Function{
-	{Name: "ABS", Family: FamilyNumber, Params: "number", Min: 1, Max: 1, About: "Without its sign.", Example: Example{`ABS(-3)`, `3`}, eval: abs},
+	{Name: "ABS", Family: FamilyNumber, Params: "number", Min: 1, Max: 1, About: "Without its sign.",
+		Example: Example{`ABS(-3)`, `3`}, eval: abs},
 	{Name: "CEIL", Family: FamilyNumber, Params: "number", Min: 1, Max: 1,
 		About:   "The smallest integer that is not below it.",
 		Example: Example{`CEIL(2.1)`, `3`}, eval: rounded(math.Ceil)},
@@ -41,21 +42,28 @@ var numberFunctions = []*Function{
 		Example: Example{`GREATEST(2, null, 3)`, `3`}, lenient: true, eval: extreme(1)},
 	{Name: "DEGREES", Aliases: []string{"DEG"}, Family: FamilyNumber, Params: "number", Min: 1, Max: 1,
 		About:   "An angle in degrees, from one in radians.",
-		Example: Example{`DEGREES(PI())`, `180`}, eval: number1(func(s *Scratch, n number) value { return s.float(float64(float64(n.f*180) / math.Pi)) })},
-	{Name: "E", Family: FamilyNumber, Params: "", Min: 0, Max: 0, About: "The base of natural logarithms.", Example: Example{`E()`, `2.718281828459045`},
-		eval: func(s *Scratch, _ []value) value { return s.float(math.E) }},
+		Example: Example{`DEGREES(PI())`, `180`}, eval: number1(func(s *Scratch, n number) value {
+			return s.float(float64(float64(n.f*180) / math.Pi))
+		})},
+	{Name: "E", Family: FamilyNumber, Params: "", Min: 0, Max: 0, About: "The base of natural logarithms.",
+		Example: Example{`E()`, `2.718281828459045`},
+		eval:    func(s *Scratch, _ []value) value { return s.float(math.E) }},
 	{Name: "IDIV", Family: FamilyNumber, Params: "number, number", Min: 2, Max: 2,
 		About:   "How often the second goes into the first, both without their fractions. By 0: NULL.",
 		Example: Example{`IDIV(-7, 2)`, `-3`}, eval: idiv},
-	{Name: "IMOD", Family: FamilyNumber, Params: "number, number", Min: 2, Max: 2, About: "What IDIV leaves.", Example: Example{`IMOD(-7, 2)`, `-1`}, eval: imod},
+	{Name: "IMOD", Family: FamilyNumber, Params: "number, number", Min: 2, Max: 2, About: "What IDIV leaves.",
+		Example: Example{`IMOD(-7, 2)`, `-1`}, eval: imod},
 	{Name: "LEAST", Family: FamilyNumber, Params: "value, value, …", Min: 2, Max: MaxArgs,
 		About:   "The first of the values in collation order; MISSING and NULL do not count.",
 		Example: Example{`LEAST("a", 3)`, `3`}, lenient: true, eval: extreme(-1)},
-	{Name: "PI", Family: FamilyNumber, Params: "", Min: 0, Max: 0, About: "The number π.", Example: Example{`PI()`, `3.141592653589793`},
-		eval: func(s *Scratch, _ []value) value { return s.float(math.Pi) }},
+	{Name: "PI", Family: FamilyNumber, Params: "", Min: 0, Max: 0, About: "The number π.",
+		Example: Example{`PI()`, `3.141592653589793`},
+		eval:    func(s *Scratch, _ []value) value { return s.float(math.Pi) }},
 	{Name: "RADIANS", Aliases: []string{"RAD"}, Family: FamilyNumber, Params: "number", Min: 1, Max: 1,
 		About:   "An angle in radians, from one in degrees.",
-		Example: Example{`RADIANS(180)`, `3.141592653589793`}, eval: number1(func(s *Scratch, n number) value { return s.float(float64(float64(n.f*math.Pi) / 180)) })},
+		Example: Example{`RADIANS(180)`, `3.141592653589793`}, eval: number1(func(s *Scratch, n number) value {
+			return s.float(float64(float64(n.f*math.Pi) / 180))
+		})},
 	{Name: "ROUND", Aliases: []string{"ROUND_EVEN"}, Family: FamilyNumber, Params: "number [, digits]", Min: 1, Max: 2,
 		About: "The nearest with so many digits after the point (0 if not given; before the point if negative); of two " +
 			"that are as near, the even one.",
@@ -63,7 +71,8 @@ var numberFunctions = []*Function{
 	{Name: "ROUND_NEAREST", Family: FamilyNumber, Params: "number [, digits]", Min: 1, Max: 2,
 		About:   "As ROUND; of two that are as near, the one further from 0.",
 		Example: Example{`ROUND_NEAREST(2.5)`, `3`}, lenient: true, eval: toDigits(roundAway)},
-	{Name: "SIGN", Family: FamilyNumber, Params: "number", Min: 1, Max: 1, About: "-1, 0 or 1.", Example: Example{`SIGN(-0.5)`, `-1`}, eval: number1(sign)},
+	{Name: "SIGN", Family: FamilyNumber, Params: "number", Min: 1, Max: 1, About: "-1, 0 or 1.",
+		Example: Example{`SIGN(-0.5)`, `-1`}, eval: number1(sign)},
 	{Name: "SQRT", Family: FamilyNumber, Params: "number", Min: 1, Max: 1,
 		About:   "The square root; of a negative number NULL.",
 		Example: Example{`SQRT(9)`, `3`}, eval: number1(func(s *Scratch, n number) value { return s.float(math.Sqrt(n.f)) })},

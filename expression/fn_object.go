@@ -53,24 +53,30 @@ var objectFunctions = []*Function{
 		Example: Example{`OBJECT_CONCAT({"a": 1, "b": 1}, {"b": 2})`, `{"a":1,"b":2}`}, eval: objectConcat},
 	{Name: "OBJECT_INNER_PAIRS", Aliases: []string{"OBJECT_INNERPAIRS"}, Family: FamilyObject, Params: "object", Min: 1,
 		Max: 1, About: "As OBJECT_PAIRS, with an array of one element replaced by it, unless it is the only member.",
-		Example: Example{`OBJECT_INNER_PAIRS({"a": [1], "b": 2})`, `[{"name":"a","val":1},{"name":"b","val":2}]`}, eval: membersOf(func(s *Scratch, l []field, _ []value) value {
+		Example: Example{`OBJECT_INNER_PAIRS({"a": [1], "b": 2})`, `[{"name":"a","val":1},{"name":"b","val":2}]`},
+		eval: membersOf(func(s *Scratch, l []field, _ []value) value {
 			return s.pairObjects(s.inner(l))
 		})},
 	{Name: "OBJECT_INNER_VALUES", Aliases: []string{"OBJECT_INNERVALUES"}, Family: FamilyObject, Params: "object", Min: 1,
 		Max: 1, About: "As OBJECT_VALUES, with an array of one element replaced by it, unless it is the only member.",
-		Example: Example{`OBJECT_INNER_VALUES({"a": [1], "b": 2})`, `[1,2]`}, eval: membersOf(func(s *Scratch, l []field, _ []value) value {
+		Example: Example{`OBJECT_INNER_VALUES({"a": [1], "b": 2})`, `[1,2]`},
+		eval: membersOf(func(s *Scratch, l []field, _ []value) value {
 			return s.collect(s.inner(l), func(f field) value { return s.valueOf(f.text) })
 		})},
 	{Name: "OBJECT_LENGTH", Family: FamilyObject, Params: "object", Min: 1, Max: 1, About: "How many members it has.",
-		Example: Example{`OBJECT_LENGTH({"a": 1})`, `1`}, eval: membersOf(func(s *Scratch, l []field, _ []value) value { return s.integer(int64(len(l))) })},
+		Example: Example{`OBJECT_LENGTH({"a": 1})`, `1`}, eval: membersOf(func(s *Scratch, l []field, _ []value) value {
+			return s.integer(int64(len(l)))
+		})},
 	{Name: "OBJECT_NAMES", Family: FamilyObject, Params: "object", Min: 1, Max: 1,
 		About:   "The names of its members, in order.",
-		Example: Example{`OBJECT_NAMES({"b": 1, "a": 2})`, `["a","b"]`}, eval: membersOf(func(s *Scratch, l []field, _ []value) value {
+		Example: Example{`OBJECT_NAMES({"b": 1, "a": 2})`, `["a","b"]`},
+		eval: membersOf(func(s *Scratch, l []field, _ []value) value {
 			return s.collect(l, func(f field) value { return value{kindString, f.name} })
 		})},
 	{Name: "OBJECT_PAIRS", Aliases: []string{"OBJECT_OUTER_PAIRS", "OBJECT_OUTERPAIRS"}, Family: FamilyObject,
 		Params: "object", Min: 1, Max: 1, About: "An object with name and val for each member, in the order of the names.",
-		Example: Example{`OBJECT_PAIRS({"a": 1})`, `[{"name":"a","val":1}]`}, eval: membersOf(func(s *Scratch, l []field, _ []value) value {
+		Example: Example{`OBJECT_PAIRS({"a": 1})`, `[{"name":"a","val":1}]`},
+		eval: membersOf(func(s *Scratch, l []field, _ []value) value {
 			return s.pairObjects(l)
 		})},
 	{Name: "OBJECT_PUT", Family: FamilyObject, Params: "object, name, value", Min: 3, Max: 3,
@@ -78,7 +84,8 @@ var objectFunctions = []*Function{
 		Example: Example{`OBJECT_PUT({"a": 1}, "b", 2)`, `{"a":1,"b":2}`}, lenient: true, eval: objectPut},
 	{Name: "OBJECT_REMOVE", Family: FamilyObject, Params: "object, name, …", Min: 2, Max: MaxArgs,
 		About:   "Without the members of these names.",
-		Example: Example{`OBJECT_REMOVE({"a": 1, "b": 2}, "b")`, `{"a":1}`}, eval: membersOf(func(s *Scratch, l []field, rest []value) value {
+		Example: Example{`OBJECT_REMOVE({"a": 1, "b": 2}, "b")`, `{"a":1}`},
+		eval: membersOf(func(s *Scratch, l []field, rest []value) value {
 			if slices.ContainsFunc(rest, func(v value) bool { return v.kind != kindString }) {
 				return null
 			}
@@ -88,7 +95,8 @@ var objectFunctions = []*Function{
 		})},
 	{Name: "OBJECT_RENAME", Family: FamilyObject, Params: "object, name, name", Min: 3, Max: 3,
 		About:   "With the member of the first name under the second.",
-		Example: Example{`OBJECT_RENAME({"a": 1}, "a", "b")`, `{"b":1}`}, eval: membersOf(func(s *Scratch, l []field, rest []value) value {
+		Example: Example{`OBJECT_RENAME({"a": 1}, "a", "b")`, `{"b":1}`},
+		eval: membersOf(func(s *Scratch, l []field, rest []value) value {
 			if rest[0].kind != kindString || rest[1].kind != kindString {
 				return null
 			}
@@ -113,7 +121,8 @@ var objectFunctions = []*Function{
 		})},
 	{Name: "OBJECT_VALUES", Aliases: []string{"OBJECT_OUTER_VALUES", "OBJECT_OUTERVALUES"}, Family: FamilyObject,
 		Params: "object", Min: 1, Max: 1, About: "The values of its members, in the order of their names.",
-		Example: Example{`OBJECT_VALUES({"b": 1, "a": 2})`, `[2,1]`}, eval: membersOf(func(s *Scratch, l []field, _ []value) value {
+		Example: Example{`OBJECT_VALUES({"b": 1, "a": 2})`, `[2,1]`},
+		eval: membersOf(func(s *Scratch, l []field, _ []value) value {
 			return s.collect(l, func(f field) value { return s.valueOf(f.text) })
 		})},
 }

@@ -53,9 +53,10 @@ var refusedFunctions = []RefusedFunctions{
 		"REGEXP_SUFFIX"},
 		Why:     "is not supported: it makes the bounds of a query's plan and is documented nowhere",
 		Instead: "bounds stand in the request of a scan"},
-	{Names: []string{"LEN"}, Why: "is not supported", Instead: "POLY_LENGTH(x) gives the length of a text, array or object"},
-	{Names: []string{"OBJECT_FIELD"}, Why: "is not supported", Instead: "write the path: x.name, or x.[\"name\"] with an " +
-		"expression for the name"},
+	{Names: []string{"LEN"}, Why: "is not supported",
+		Instead: "POLY_LENGTH(x) gives the length of a text, array or object"},
+	{Names: []string{"OBJECT_FIELD"}, Why: "is not supported",
+		Instead: "write the path: x.name, or x.[\"name\"] with an expression for the name"},
 	{Names: []string{"OBJECT_PATHS", "OBJECT_PAIRS_NESTED"}, Why: "is not supported",
 		Instead: "PAIRS(x) has the names and values at any depth"},
 	{Names: []string{"URLENCODE", "URLDECODE", "URL_ENCODE", "URL_DECODE", "MASK", "COMPRESS", "UNCOMPRESS", "HASHBYTES"},

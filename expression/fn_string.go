@@ -37,16 +37,20 @@ var stringFunctions = []*Function{
 		About:   "The texts, and the texts in arrays, one after the other with the first between them.",
 		Example: Example{`CONCAT2("-", "a", ["b", "c"])`, `"a-b-c"`}, eval: concatWith},
 	{Name: "CONTAINS", Family: FamilyString, Params: "text, text", Min: 2, Max: 2, About: "Whether part stands in text.",
-		Example: Example{`CONTAINS(s, "ß")`, `true`}, eval: text2(func(_ *Scratch, t, u []byte) value { return boolean(bytes.Contains(t, u)) })},
+		Example: Example{`CONTAINS(s, "ß")`, `true`}, eval: text2(func(_ *Scratch, t, u []byte) value {
+			return boolean(bytes.Contains(t, u))
+		})},
 	{Name: "CONTAINS_TOKEN", Aliases: []string{"HAS_TOKEN"}, Family: FamilyString, Params: "value, text [, options]",
 		Min: 2, Max: 3, newly: checkTokens(2), lenient: true, About: "Whether the value is among the TOKENS of another, " +
 			"with the same options.",
-		Example: Example{`CONTAINS_TOKEN(s, "c")`, `true`}, eval: containsToken(func(s *Scratch, a []value, token value) bool {
+		Example: Example{`CONTAINS_TOKEN(s, "c")`, `true`},
+		eval: containsToken(func(s *Scratch, a []value, token value) bool {
 			return s.equal(a[1], token).kind == kindTrue
 		}, 0)},
 	{Name: "CONTAINS_TOKEN_LIKE", Family: FamilyString, Params: "value, like [, options]", Min: 2, Max: 3,
 		newly: checkTokens(2), lenient: true, About: "Whether one of the TOKENS that are strings is LIKE a pattern.",
-		Example: Example{`CONTAINS_TOKEN_LIKE(s, "a_")`, `true`}, eval: containsToken(func(s *Scratch, a []value, token value) bool {
+		Example: Example{`CONTAINS_TOKEN_LIKE(s, "a_")`, `true`},
+		eval: containsToken(func(s *Scratch, a []value, token value) bool {
 			if token.kind != kindString {
 				return false
 			}
@@ -58,7 +62,9 @@ var stringFunctions = []*Function{
 			"space, and all of ASCII but letters, digits and _.",
 		Example: Example{`INITCAP("hello WORLD")`, `"Hello World"`}, eval: text1(initcap)},
 	{Name: "LENGTH", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "The length in bytes of UTF-8.",
-		Example: Example{`LENGTH(s)`, `5`}, eval: text1(func(s *Scratch, t []byte) value { return s.integer(int64(len(t))) })},
+		Example: Example{`LENGTH(s)`, `5`}, eval: text1(func(s *Scratch, t []byte) value {
+			return s.integer(int64(len(t)))
+		})},
 	{Name: "LOWER", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "All letters in lower case.",
 		Example: Example{`LOWER("ÀB")`, `"àb"`}, eval: text1(lower)},
 	{Name: "LPAD", Aliases: []string{"MB_LPAD"}, Family: FamilyString, Params: "text, length [, with]", Min: 2, Max: 3,
@@ -68,13 +74,19 @@ var stringFunctions = []*Function{
 		About:   "Without white space, or these characters, on the left.",
 		Example: Example{`LTRIM("xxay", "x")`, `"ay"`}, eval: trim(true, false)},
 	{Name: "MB_LENGTH", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "The length in characters.",
-		Example: Example{`MB_LENGTH(s)`, `4`}, eval: text1(func(s *Scratch, t []byte) value { return s.integer(int64(utf8.RuneCount(t))) })},
+		Example: Example{`MB_LENGTH(s)`, `4`}, eval: text1(func(s *Scratch, t []byte) value {
+			return s.integer(int64(utf8.RuneCount(t)))
+		})},
 	{Name: "MB_POSITION", Aliases: []string{"MB_POSITION0", "MB_POS", "MB_POS0"}, Family: FamilyString,
 		Params: "text, text", Min: 2, Max: 2, About: "As POSITION, in characters.",
-		Example: Example{`MB_POSITION(s, "c")`, `3`}, eval: text2(func(s *Scratch, t, u []byte) value { return s.integer(characters(t, bytes.Index(t, u))) })},
+		Example: Example{`MB_POSITION(s, "c")`, `3`}, eval: text2(func(s *Scratch, t, u []byte) value {
+			return s.integer(characters(t, bytes.Index(t, u)))
+		})},
 	{Name: "MB_POSITION1", Aliases: []string{"MB_POS1"}, Family: FamilyString, Params: "text, text", Min: 2, Max: 2,
 		About:   "As POSITION1, in characters.",
-		Example: Example{`MB_POSITION1(s, "c")`, `4`}, eval: text2(func(s *Scratch, t, u []byte) value { return s.integer(characters(t, bytes.Index(t, u)) + 1) })},
+		Example: Example{`MB_POSITION1(s, "c")`, `4`}, eval: text2(func(s *Scratch, t, u []byte) value {
+			return s.integer(characters(t, bytes.Index(t, u)) + 1)
+		})},
 	{Name: "MB_SUBSTR", Aliases: []string{"MB_SUBSTR0"}, Family: FamilyString, Params: "text, from [, length]", Min: 2,
 		Max: 3, About: "As SUBSTR, in characters.",
 		Example: Example{`MB_SUBSTR(s, 1, 2)`, `"ß "`}, eval: substr(0, true)},
@@ -84,10 +96,14 @@ var stringFunctions = []*Function{
 	{Name: "POSITION", Aliases: []string{"POSITION0", "POS", "POS0"}, Family: FamilyString, Params: "text, text", Min: 2,
 		Max:     2,
 		About:   "The byte at which part first stands in text, from 0; -1 if it does not.",
-		Example: Example{`POSITION("banana", "na")`, `2`}, eval: text2(func(s *Scratch, t, u []byte) value { return s.integer(int64(bytes.Index(t, u))) })},
+		Example: Example{`POSITION("banana", "na")`, `2`}, eval: text2(func(s *Scratch, t, u []byte) value {
+			return s.integer(int64(bytes.Index(t, u)))
+		})},
 	{Name: "POSITION1", Aliases: []string{"POS1"}, Family: FamilyString, Params: "text, text", Min: 2, Max: 2,
 		About:   "As POSITION, from 1; 0 if it does not stand there.",
-		Example: Example{`POSITION1("banana", "na")`, `3`}, eval: text2(func(s *Scratch, t, u []byte) value { return s.integer(int64(bytes.Index(t, u)) + 1) })},
+		Example: Example{`POSITION1("banana", "na")`, `3`}, eval: text2(func(s *Scratch, t, u []byte) value {
+			return s.integer(int64(bytes.Index(t, u)) + 1)
+		})},
 	{Name: "REPEAT", Family: FamilyString, Params: "text, times", Min: 2, Max: 2, About: "The text so many times.",
 		Example: Example{`REPEAT("ab", 3)`, `"ababab"`}, eval: repeat},
 	{Name: "REPLACE", Family: FamilyString, Params: "text, old, new [, times]", Min: 3, Max: 4, lenient: true,
@@ -115,9 +131,13 @@ var stringFunctions = []*Function{
 		About:   "The text from each of its characters on.",
 		Example: Example{`SUFFIXES("abc")`, `["abc","bc","c"]`}, eval: text1(suffixes)},
 	{Name: "TOKENS", Family: FamilyString, Params: "value [, options]", Min: 1, Max: 2, newly: checkTokens(1), nulls: true,
-		About: `The different words (letters and digits) in a value of any depth, its numbers, truth values and NULL, and the names of its members, in collation order. {"case": "lower"} or "upper" changes the words, ` +
-			`{"names": false} leaves the names out, {"specials": true} adds what stands between blanks and brackets, such as an address of mail, {"split": false} takes each text as a whole, without the blanks around it, unless {"trim": false}.`,
-		Example: Example{`TOKENS(["Nice, côte d'Azur", 7], {"case": "lower"})`, `[7,"azur","côte","d","nice"]`}, eval: tokens},
+		About: `The different words (letters and digits) in a value of any depth, its numbers, truth values and NULL, ` +
+			`and the names of its members, in collation order. {"case": "lower"} or "upper" changes the words, ` +
+			`{"names": false} leaves the names out, {"specials": true} adds what stands between blanks and brackets, such ` +
+			`as an address of mail, {"split": false} takes each text as a whole, without the blanks around it, unless ` +
+			`{"trim": false}.`,
+		Example: Example{`TOKENS(["Nice, côte d'Azur", 7], {"case": "lower"})`, `[7,"azur","côte","d","nice"]`},
+		eval:    tokens},
 	{Name: "TRIM", Family: FamilyString, Params: "text [, characters]", Min: 1, Max: 2,
 		About:   "Without white space, or these characters, on both sides.",
 		Example: Example{`TRIM("  a ")`, `"a"`}, eval: trim(true, true)},
@@ -126,28 +146,41 @@ var stringFunctions = []*Function{
 }
 
 var patternFunctions = []*Function{
-	{Name: "REGEXP_CONTAINS", Aliases: []string{"REGEX_CONTAINS", "CONTAINS_REGEX", "CONTAINS_REGEXP"}, Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2,
+	{Name: "REGEXP_CONTAINS", Aliases: []string{"REGEX_CONTAINS", "CONTAINS_REGEX", "CONTAINS_REGEXP"},
+		Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2,
 		About:   "Whether a part of the text fits the pattern (RE2 syntax). The pattern stands in the expression.",
-		Example: Example{`REGEXP_CONTAINS("banana", "n.n")`, `true`}, constant: []int{1}, prepare: pattern(func(r *regexp.Regexp) evaluation {
+		Example: Example{`REGEXP_CONTAINS("banana", "n.n")`, `true`}, constant: []int{1},
+		prepare: pattern(func(r *regexp.Regexp) evaluation {
 			return text1(func(_ *Scratch, t []byte) value { return boolean(r.Match(t)) })
 		})},
-	{Name: "REGEXP_LIKE", Aliases: []string{"REGEX_LIKE"}, Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2, About: "Whether the whole text fits the pattern.",
+	{Name: "REGEXP_LIKE", Aliases: []string{"REGEX_LIKE"}, Family: FamilyString, Params: `text, "pattern"`, Min: 2,
+		Max: 2, About: "Whether the whole text fits the pattern.",
 		Example: Example{`REGEXP_LIKE("banana", "b.*a")`, `true`}, constant: []int{1}, prepare: wholePattern},
-	{Name: "CONTAINS_TOKEN_REGEXP", Aliases: []string{"CONTAINS_TOKEN_REGEX"}, Family: FamilyString, Params: `value, "pattern" [, options]`, Min: 2, Max: 3, newly: checkTokens(2), lenient: true,
-		About: "Whether one of the TOKENS that are strings fits a pattern as a whole.", Example: Example{`CONTAINS_TOKEN_REGEXP(s, "[a-d]")`, `true`}, constant: []int{1}, prepare: tokenPattern},
-	{Name: "REGEXP_MATCHES", Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2, About: "The parts of the text that fit the pattern.",
-		Example: Example{`REGEXP_MATCHES("banana", "[an]{2}")`, `["an","an"]`}, constant: []int{1}, prepare: pattern(func(r *regexp.Regexp) evaluation {
+	{Name: "CONTAINS_TOKEN_REGEXP", Aliases: []string{"CONTAINS_TOKEN_REGEX"}, Family: FamilyString,
+		Params: `value, "pattern" [, options]`, Min: 2, Max: 3, newly: checkTokens(2), lenient: true,
+		About:   "Whether one of the TOKENS that are strings fits a pattern as a whole.",
+		Example: Example{`CONTAINS_TOKEN_REGEXP(s, "[a-d]")`, `true`}, constant: []int{1}, prepare: tokenPattern},
+	{Name: "REGEXP_MATCHES", Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2,
+		About:   "The parts of the text that fit the pattern.",
+		Example: Example{`REGEXP_MATCHES("banana", "[an]{2}")`, `["an","an"]`}, constant: []int{1},
+		prepare: pattern(func(r *regexp.Regexp) evaluation {
 			return text1(func(s *Scratch, t []byte) value {
 				fits := r.FindAllIndex(t, -1)
 				return s.cut(t, fits)
 			})
 		})},
-	{Name: "REGEXP_POSITION", Aliases: []string{"REGEXP_POSITION0", "REGEXP_POS", "REGEXP_POS0", "REGEX_POSITION", "REGEX_POSITION0", "REGEX_POS", "REGEX_POS0"}, Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2, About: "The byte at which the pattern first fits, from 0; else -1.",
+	{Name: "REGEXP_POSITION", Aliases: []string{"REGEXP_POSITION0", "REGEXP_POS", "REGEXP_POS0", "REGEX_POSITION",
+		"REGEX_POSITION0", "REGEX_POS", "REGEX_POS0"}, Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2,
+		About:   "The byte at which the pattern first fits, from 0; else -1.",
 		Example: Example{`REGEXP_POSITION("banana", "n.n")`, `2`}, constant: []int{1}, prepare: patternPosition(0)},
-	{Name: "REGEXP_POSITION1", Aliases: []string{"REGEXP_POS1", "REGEX_POSITION1", "REGEX_POS1"}, Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2, About: "As REGEXP_POSITION, from 1; also -1 if it does not fit.",
+	{Name: "REGEXP_POSITION1", Aliases: []string{"REGEXP_POS1", "REGEX_POSITION1", "REGEX_POS1"}, Family: FamilyString,
+		Params: `text, "pattern"`, Min: 2, Max: 2, About: "As REGEXP_POSITION, from 1; also -1 if it does not fit.",
 		Example: Example{`REGEXP_POSITION1("banana", "n.n")`, `3`}, constant: []int{1}, prepare: patternPosition(1)},
-	{Name: "REGEXP_REPLACE", Aliases: []string{"REGEX_REPLACE"}, Family: FamilyString, Params: `text, "pattern", new [, times]`, Min: 3, Max: 4, lenient: true, About: "With what fits the pattern, or the first so many of it, replaced by a text as it is.",
-		Example: Example{`REGEXP_REPLACE("banana", "a.", "$1", 1)`, `"b$1ana"`}, constant: []int{1}, prepare: pattern(func(r *regexp.Regexp) evaluation {
+	{Name: "REGEXP_REPLACE", Aliases: []string{"REGEX_REPLACE"}, Family: FamilyString,
+		Params: `text, "pattern", new [, times]`, Min: 3, Max: 4, lenient: true,
+		About:   "With what fits the pattern, or the first so many of it, replaced by a text as it is.",
+		Example: Example{`REGEXP_REPLACE("banana", "a.", "$1", 1)`, `"b$1ana"`}, constant: []int{1},
+		prepare: pattern(func(r *regexp.Regexp) evaluation {
 			return counted(func(s *Scratch, a []value) value {
 				if len(a[0].data)*(len(a[2].data)+1) > maxTemp {
 					s.fail(tooLarge("REGEXP_REPLACE"))
@@ -164,8 +197,10 @@ var patternFunctions = []*Function{
 				return s.replaceFits(r, a[0].data, a[2].data, times)
 			})
 		})},
-	{Name: "REGEXP_SPLIT", Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2, About: "The parts of the text between those that fit the pattern.",
-		Example: Example{`REGEXP_SPLIT("a1b22c", "[0-9]+")`, `["a","b","c"]`}, constant: []int{1}, prepare: pattern(func(r *regexp.Regexp) evaluation {
+	{Name: "REGEXP_SPLIT", Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2,
+		About:   "The parts of the text between those that fit the pattern.",
+		Example: Example{`REGEXP_SPLIT("a1b22c", "[0-9]+")`, `["a","b","c"]`}, constant: []int{1},
+		prepare: pattern(func(r *regexp.Regexp) evaluation {
 			return text1(func(s *Scratch, t []byte) value {
 				between := [][]int(nil)
 				at := 0

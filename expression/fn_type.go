@@ -52,11 +52,15 @@ var typeFunctions = []*Function{
 	{Name: "TOATOM", Aliases: []string{"TO_ATOM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
 		About:   "The one element or member of what has just one, as far as it goes; else NULL.",
 		Example: Example{`TOATOM([{"a": 5}])`, `5`}, eval: toAtom},
-	{Name: "TOBOOLEAN", Aliases: []string{"TO_BOOLEAN", "TOBOOL", "TO_BOOL"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: `FALSE for 0, "", [] and {}, TRUE for anything else.`,
-		Example: Example{`TOBOOLEAN("a")`, `true`}, eval: func(s *Scratch, a []value) value { return value{kind: s.truth(a[0])} }},
+	{Name: "TOBOOLEAN", Aliases: []string{"TO_BOOLEAN", "TOBOOL", "TO_BOOL"}, Family: FamilyType, Params: "value", Min: 1,
+		Max: 1, About: `FALSE for 0, "", [] and {}, TRUE for anything else.`,
+		Example: Example{`TOBOOLEAN("a")`, `true`}, eval: func(s *Scratch, a []value) value {
+			return value{kind: s.truth(a[0])}
+		}},
 	{Name: "TONUMBER", Aliases: []string{"TO_NUMBER", "TONUM", "TO_NUM"}, Family: FamilyType, Params: "value", Min: 1,
-		Max:   1,
-		About: "FALSE is 0, TRUE is 1, a string that is a decimal number is that number (a plus sign, zeros in front, .5 and 5. are taken); anything else is NULL.", Example: Example{`TONUMBER("1.5")`, `1.5`}, eval: toNumber},
+		Max: 1,
+		About: "FALSE is 0, TRUE is 1, a string that is a decimal number is that number (a plus sign, zeros in front, .5 " +
+			"and 5. are taken); anything else is NULL.", Example: Example{`TONUMBER("1.5")`, `1.5`}, eval: toNumber},
 	{Name: "TOOBJECT", Aliases: []string{"TO_OBJECT", "TOOBJ", "TO_OBJ"}, Family: FamilyType, Params: "value", Min: 1,
 		Max: 1, About: "An object as it is, anything else as {}.",
 		Example: Example{`TOOBJECT(1)`, `{}`}, eval: func(s *Scratch, a []value) value {
@@ -181,14 +185,20 @@ var conditionalFunctions = []*Function{
 		Example: Example{`DECODE(2, 1, "one", 2, "two")`, `"two"`}, lenient: true, eval: decode},
 	{Name: "IFMISSING", Aliases: []string{"IF_MISSING"}, Family: FamilyConditional, Params: "value, …", Min: 2,
 		Max: MaxArgs, About: "The first value that is not MISSING; NULL if there is none.",
-		Example: Example{`IFMISSING(gone, null, 1)`, `null`}, lenient: true, eval: firstOf(func(v value) bool { return v.kind != kindMissing })},
+		Example: Example{`IFMISSING(gone, null, 1)`, `null`}, lenient: true, eval: firstOf(func(v value) bool {
+			return v.kind != kindMissing
+		})},
 	{Name: "IFMISSINGORNULL", Aliases: []string{"IF_MISSING_OR_NULL", "COALESCE"}, Family: FamilyConditional,
 		Params: "value, …", Min: 2, Max: MaxArgs, About: "The first value that is neither MISSING nor NULL; NULL if there " +
 			"is none.",
-		Example: Example{`IFMISSINGORNULL(gone, null, 1)`, `1`}, lenient: true, eval: firstOf(func(v value) bool { return v.kind > kindNull })},
+		Example: Example{`IFMISSINGORNULL(gone, null, 1)`, `1`}, lenient: true, eval: firstOf(func(v value) bool {
+			return v.kind > kindNull
+		})},
 	{Name: "IFNULL", Aliases: []string{"IF_NULL"}, Family: FamilyConditional, Params: "value, …", Min: 2, Max: MaxArgs,
 		About:   "The first value that is not NULL; NULL if there is none.",
-		Example: Example{`IFNULL(null, 1)`, `1`}, lenient: true, eval: firstOf(func(v value) bool { return v.kind != kindNull })},
+		Example: Example{`IFNULL(null, 1)`, `1`}, lenient: true, eval: firstOf(func(v value) bool {
+			return v.kind != kindNull
+		})},
 	{Name: "MISSINGIF", Aliases: []string{"MISSING_IF"}, Family: FamilyConditional, Params: "value, value", Min: 2, Max: 2,
 		About:   "MISSING if both are equal, else a.",
 		Example: Example{`MISSINGIF("", "")`, `MISSING`}, eval: valueUnless(missing)},

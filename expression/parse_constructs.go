@@ -581,7 +581,8 @@ func (p *parser) followedByExpression() bool {
 	}
 	switch next.kind {
 	case tokEnd, tokOp:
-		return next.kind == tokOp && (next.value == "{" || next.value == "(" || next.value == "[" && arrayBefore(ahead, "FOR"))
+		return next.kind == tokOp && (next.value == "{" || next.value == "(" || next.value == "[" &&
+			arrayBefore(ahead, "FOR"))
 	case tokWord:
 		switch strings.ToUpper(next.value) {
 		case "AND", "OR", "IS", "LIKE", "IN", "BETWEEN", "NOT", "ASC", "DESC", "WHERE", "WITH", "USING", "PARTITION", "THEN",

@@ -105,7 +105,8 @@ func (l *lexer) next() (token, *SyntaxError) {
 	case unicode.IsLetter(r):
 		return token{}, l.foreign(start)
 	case r == '$' || r == '?':
-		return token{}, l.fail(start, "unexpected character %q: a parameter is not supported, an index must depend on the document alone", r)
+		return token{}, l.fail(start, "unexpected character %q: a parameter is not supported, an index must depend on the "+
+			"document alone", r)
 	case r == '&':
 		return token{}, l.fail(start, "unexpected character '&'; write AND")
 	}
@@ -114,11 +115,14 @@ func (l *lexer) next() (token, *SyntaxError) {
 
 // foreign is the error for a bare word with other letters than A to Z.
 func (l *lexer) foreign(start int) *SyntaxError {
-	word := strings.IndexFunc(l.text[start:], func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' })
+	word := strings.IndexFunc(l.text[start:], func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_'
+	})
 	if word < 0 {
 		word = len(l.text) - start
 	}
-	return l.fail(start, "a name with other letters than A to Z is written in backticks: `%s`", l.text[start:start+min(word, maxShown)])
+	return l.fail(start, "a name with other letters than A to Z is written in backticks: `%s`",
+		l.text[start:start+min(word, maxShown)])
 }
 
 func isWordStart(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_' }
@@ -176,7 +180,8 @@ func (l *lexer) string(quote byte) (token, *SyntaxError) {
 			}
 			value, err := collate.AppendUnquoted(nil, body)
 			if err != nil {
-				return token{}, l.fail(start, "this string has a wrong escape; known: \\\" \\' \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX")
+				return token{}, l.fail(start, "this string has a wrong escape; known: \\\" \\' \\\\ \\/ \\b \\f \\n \\r "+
+					"\\t \\uXXXX")
 			}
 			return token{tokString, string(value), start, l.pos}, nil
 		case c == '\\' && i+1 < len(l.text) && l.text[i+1] == '\'':

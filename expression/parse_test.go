@@ -201,7 +201,8 @@ func checkError(t *testing.T, text string, err error) {
 		t.Fatalf("%q: %v", text, err)
 	}
 	lines := strings.Split(text, "\n")
-	if syntax.Line < 1 || syntax.Line > len(lines) || syntax.Column < 1 || syntax.Column > len([]rune(lines[syntax.Line-1]))+1 {
+	if syntax.Line < 1 || syntax.Line > len(lines) || syntax.Column < 1 ||
+		syntax.Column > len([]rune(lines[syntax.Line-1]))+1 {
 		t.Fatalf("%q: line %d, column %d", text, syntax.Line, syntax.Column)
 	}
 	if shown := strings.Split(err.Error(), "\n"); len(shown) != 3 || !strings.HasSuffix(shown[2], "^") {
@@ -235,13 +236,15 @@ func FuzzEvaluate(f *testing.F) {
 		if !expensive(x) {
 			checkDocument(t, &s, x.String(), "b", x.String(), "doc", doc)
 		}
-		if r, err := expression.Compile([]expression.Source{keys(x.String())}); err != nil || r.Evaluate(&s, nil, doc).NotJSON == json.Valid(doc) {
+		if r, err := expression.Compile([]expression.Source{keys(x.String())}); err != nil ||
+			r.Evaluate(&s, nil, doc).NotJSON == json.Valid(doc) {
 			t.Fatalf("%v", err)
 		}
 	})
 }
 
-// checkTwice: an evaluation gives the same in a Scratch that was used before and in a new one, and what it gives is a key.
+// checkTwice: an evaluation gives the same in a Scratch that was used before and in a new one, and what it gives is a
+// key.
 func checkTwice(t *testing.T, used *expression.Scratch, text string, doc []byte) {
 	t.Helper()
 	p, err := expression.Compile([]expression.Source{keys("META().id", text), keys("META().id", "b", text)})

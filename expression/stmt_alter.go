@@ -120,7 +120,9 @@ func (p *parser) alterWhole(s *AlterIndex, at token) error {
 		{ActionDropReplica, "replicaId", s.ReplicaID != nil}} {
 		switch {
 		case s.Action == "":
-			return p.fail(at, `ALTER INDEX needs an action: {"action":"move","nodes":["…"]}, {"action":"replica_count","num_replica":n} or {"action":"drop_replica","replicaId":n}`)
+			return p.fail(at,
+				`ALTER INDEX needs an action: {"action":"move","nodes":["…"]}, `+
+					`{"action":"replica_count","num_replica":n} or {"action":"drop_replica","replicaId":n}`)
 		case s.Action == o.action && !o.given:
 			return p.fail(at, "the action %s needs %s", s.Action, o.option)
 		case s.Action == ActionReplicaCount && o.option == "nodes":

@@ -100,8 +100,8 @@ func (p *parser) addPartitionKey(at token, s *CreateIndex, x Expr) error {
 	bare, missing := bareKey(x)
 	switch {
 	case isOfArrayKey(bare):
-		return p.fail(at, "PARTITION BY HASH takes an array key as it stands in the key, and %s does not; of a flattened one "+
-			"it takes one part", text)
+		return p.fail(at, "PARTITION BY HASH takes an array key as it stands in the key, and %s does not; of a "+
+			"flattened one it takes one part", text)
 	case missing:
 		return p.fail(at, "INCLUDE MISSING goes with a key expression: partitions take documents without %s anyway", bare)
 	case isConstant(x):

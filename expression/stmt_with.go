@@ -102,7 +102,8 @@ func (p *parser) withOption(w *With, key token) error {
 		return err
 	}
 	if key.value == "retain_deleted_xattr" {
-		return p.unsupported(key, "retain_deleted_xattr is not supported: a document that was deleted has no entries; leave it out")
+		return p.unsupported(key, "retain_deleted_xattr is not supported: a document that was deleted has no entries; "+
+			"leave it out")
 	}
 	return p.unknown(key, "option", known...)
 }

@@ -32,7 +32,8 @@ func TestXattrs(t *testing.T) {
 			t.Errorf("%q: %q, %q, want %d and %d", c.section, r.Keys(0), r.Keys(1), c.first, c.last)
 		}
 	}
-	if p, err := expression.Compile([]expression.Source{{Keys: keysOf("META().flags", "xattrs")}}); err != nil || p.Xattrs() {
+	if p, err := expression.Compile([]expression.Source{{Keys: keysOf("META().flags", "xattrs")}}); err != nil ||
+		p.Xattrs() {
 		t.Error(err, p.Xattrs())
 	}
 }

@@ -566,8 +566,8 @@ func (k *bucket) add(s *storage.Slice, ready bool) error {
 	return nil
 }
 
-// removeCopy lets a copy go; after it returns without an error nothing is written to it any more. A call that was given up is
-// made again: it waits for the same.
+// removeCopy lets a copy go; after it returns without an error nothing is written to it any more. A call that was given
+// up is made again: it waits for the same.
 func (k *bucket) removeCopy(ctx context.Context, id index.CopyID) error {
 	var waits []<-chan struct{}
 	if err := k.do(ctx, func() {
@@ -579,8 +579,8 @@ func (k *bucket) removeCopy(ctx context.Context, id index.CopyID) error {
 	return k.rest(ctx, waits)
 }
 
-// takeAway lets a copy go for a while, unless may says no: it is not here until bringBack, and nothing is written to it, but
-// lists of definitions take it for here.
+// takeAway lets a copy go for a while, unless may says no: it is not here until bringBack, and nothing is written to
+// it, but lists of definitions take it for here.
 func (k *bucket) takeAway(ctx context.Context, s *storage.Slice, may func() error) error {
 	id := s.Meta().Copy
 	var waits []<-chan struct{}
@@ -599,7 +599,8 @@ func (k *bucket) takeAway(ctx context.Context, s *storage.Slice, may func() erro
 	return k.rest(ctx, waits)
 }
 
-// bringBack adds a copy again with what its store holds, unless it was let go meanwhile. It serves once it is exact here.
+// bringBack adds a copy again with what its store holds, unless it was let go meanwhile. It serves once it is exact
+// here.
 func (k *bucket) bringBack(ctx context.Context, s *storage.Slice) error {
 	id := s.Meta().Copy
 	var added error
@@ -612,7 +613,8 @@ func (k *bucket) bringBack(ctx context.Context, s *storage.Slice) error {
 	return errors.Join(err, added)
 }
 
-// bringBackOpen is bringBack for a copy that has to be opened anew before, which is tried until it is done or the copy goes.
+// bringBackOpen is bringBack for a copy that has to be opened anew before, which is tried until it is done or the copy
+// goes.
 func (k *bucket) bringBackOpen(ctx context.Context, s *storage.Slice) {
 	for pause := reviveFirst; ; pause = min(2*pause, reviveMost) {
 		err := k.reopen(ctx, s)

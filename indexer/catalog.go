@@ -206,8 +206,8 @@ func (t truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vect
 			d = t.x.present()
 		case <-ctx.Done():
 			pause.Stop()
-			e := scan.Errorf(errcode.VBucketsUnavailable, "%d of %d vbuckets of bucket %q have no owner that could be asked (%v)",
-				len(unowned), n, bucket, why)
+			e := scan.Errorf(errcode.VBucketsUnavailable, "%d of %d vbuckets of bucket %q have no owner that could "+
+				"be asked (%v)", len(unowned), n, bucket, why)
 			e.VBuckets = unowned
 			return said.at, e
 		}
@@ -264,8 +264,8 @@ func (t truth) Stabilize(ctx context.Context, bucket string, need timestamp.Vect
 				return wire.Stability{}, scan.Errorf(code, "%s", p.Detail)
 			}
 		}
-		return wire.Stability{}, scan.Errorf(errcode.Unavailable, "the leader could not be asked for a stability timestamp: %w",
-			err)
+		return wire.Stability{}, scan.Errorf(errcode.Unavailable, "the leader could not be asked for a stability "+
+			"timestamp: %w", err)
 	}
 	s.Bucket = bucket
 	t.x.published(s)
@@ -459,7 +459,8 @@ func (p pins) one(ctx context.Context, k *bucket, id index.ID, c index.CopyID, r
 		case !ok || s.Meta().Index != id:
 			return held{}, scan.Errorf(errcode.IndexNotHosted, "copy %s of index %s is not on this node", c, id)
 		case k.rollback.Load() > ref.RollbackID:
-			return held{}, scan.Errorf(errcode.IndexInRollback, "bucket %q was rolled back after timestamp %d", k.name, ref.Number)
+			return held{}, scan.Errorf(errcode.IndexInRollback, "bucket %q was rolled back after timestamp %d", k.name,
+				ref.Number)
 		}
 		if refs := p.x.snapshots.refs(c); len(refs) > 0 && refs[0].Compare(ref) > 0 {
 			return held{}, scan.Errorf(errcode.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more", c,

@@ -23,10 +23,10 @@ import (
 )
 
 // A new copy of a slice that another indexer has is filled with that one's files. It joins the running streams at once,
-// as every newcomer does, but asks for no side streams (ingest.Bucket.Defer). When all files are here and good, it is what an
-// indexer is that starts again with them on its disk: it is taken away from its bucket, gets them in the place of what it
-// had, and is added anew with their positions, from which the joining rule makes it whole. Whatever goes wrong leaves a
-// copy that asks KV for everything, as if nobody had had files.
+// as every newcomer does, but asks for no side streams (ingest.Bucket.Defer). When all files are here and good, it is
+// what an indexer is that starts again with them on its disk: it is taken away from its bucket, gets them in the place
+// of what it had, and is added anew with their positions, from which the joining rule makes it whole. Whatever goes
+// wrong leaves a copy that asks KV for everything, as if nobody had had files.
 
 const (
 	// fillPause is how long is waited when all who could send are sending to others.
@@ -130,7 +130,8 @@ func (f *filler) underWay() (id index.CopyID, received, expected uint64) {
 	return f.now.s.Meta().Copy, uint64(max(f.now.s.Incoming(), 0)), uint64(f.now.expected.Load())
 }
 
-// putting notes that files are being installed in a copy, unless it was let go. done is called when they are, or are not.
+// putting notes that files are being installed in a copy, unless it was let go. done is called when they are, or are
+// not.
 func (f *filler) putting(o *fill) (done func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -428,7 +429,9 @@ func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export
 			return nil, rpc.Refuse(errcode.Unavailable, "copy %s: %v", m.Copy, err)
 		}
 		stable, _ := s.Timestamp()
-		if !fit || stable.Total() == 0 || slices.ContainsFunc(s.Positions(), func(p ingest.Position) bool { return !p.Whole() }) {
+		if !fit || stable.Total() == 0 || slices.ContainsFunc(s.Positions(), func(p ingest.Position) bool {
+			return !p.Whole()
+		}) {
 			return nil, rpc.Refuse(errcode.NotFound, "copy %s of index %s is not whole here", m.Copy, m.Index)
 		}
 		return x.exportOf(ctx, s, &said)

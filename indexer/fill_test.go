@@ -166,8 +166,8 @@ func TestFillByFiles(t *testing.T) {
 	}
 }
 
-// TestFillFallsBack: where files cannot be had the copy is filled from KV: the source dies at the first question or in the
-// middle, its answers are damaged for good, it has no such copy, it speaks another version.
+// TestFillFallsBack: where files cannot be had the copy is filled from KV: the source dies at the first question or in
+// the middle, its answers are damaged for good, it has no such copy, it speaks another version.
 func TestFillFallsBack(t *testing.T) {
 	for name, between := range map[string]func(w http.ResponseWriter, r *http.Request, n int64) bool{
 		"down":   func(w http.ResponseWriter, _ *http.Request, _ int64) bool { w.WriteHeader(502); return true },
@@ -313,8 +313,8 @@ func TestFillDropped(t *testing.T) {
 	}
 }
 
-// TestFillRollback: files of before a rollback are not installed while it is known here; where KV left the branch without
-// anybody's knowing, what left it is taken anew.
+// TestFillRollback: files of before a rollback are not installed while it is known here; where KV left the branch
+// without anybody's knowing, what left it is taken anew.
 func TestFillRollback(t *testing.T) {
 	p := newPair(t)
 	p.b.start()
@@ -331,7 +331,8 @@ func TestFillRollback(t *testing.T) {
 	}
 }
 
-// TestFillOfAnotherRollback: files of before a rollback of the bucket, or of a bucket that was made anew, are not installed.
+// TestFillOfAnotherRollback: files of before a rollback of the bucket, or of a bucket that was made anew, are not
+// installed.
 func TestFillOfAnotherRollback(t *testing.T) {
 	p := newPair(t)
 	stuck, once := make(chan struct{}), sync.Once{}
@@ -374,8 +375,8 @@ func question(t *testing.T, r *http.Request) (q transfer.Question) {
 	return q
 }
 
-// TestFillWatchesTheBranch: what is of another generation of the bucket, or of before a rollback, is not sent at all; where that
-// turns out in the middle, it is not sent to its end.
+// TestFillWatchesTheBranch: what is of another generation of the bucket, or of before a rollback, is not sent at all;
+// where that turns out in the middle, it is not sent to its end.
 func TestFillWatchesTheBranch(t *testing.T) {
 	p := newPair(t)
 	var reads, opens atomic.Int64

@@ -104,8 +104,8 @@ type Config struct {
 	// its recovery leaves the others' streams their share of projectors and KV. 0: DefaultCatchupRate for each processor.
 	// Below 0: no bound.
 	CatchupRate int64
-	// TransferRate bounds the bytes a second of copies' files that are sent to other indexers, so that scans keep their share
-	// of disk and network. 0: new copies here are filled from KV alone. Below 0: no bound.
+	// TransferRate bounds the bytes a second of copies' files that are sent to other indexers, so that scans keep their
+	// share of disk and network. 0: new copies here are filled from KV alone. Below 0: no bound.
 	TransferRate int64
 	// AuditRate is how many rows and documents a second are compared with the KV data all the time, and AuditEvery the
 	// pause between two rounds. 0: DefaultAuditRate, DefaultAuditEvery. A rate below 0: never.

@@ -263,7 +263,8 @@ func (k *bucket) doTask(ctx context.Context, n *lane, t task) {
 	}
 }
 
-// toLane is persistently for a lane's copy, and ends when the lane is lost: a full disk is not waited for by who was let go.
+// toLane is persistently for a lane's copy, and ends when the lane is lost: a full disk is not waited for by who was
+// let go.
 func (k *bucket) toLane(ctx context.Context, n *lane, f func() error) outcome {
 	return k.persistently(ctx, n.slice, func() error {
 		if n.lost.Load() {

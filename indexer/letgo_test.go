@@ -73,7 +73,8 @@ func TestACopyIsLetGoOfOnce(t *testing.T) {
 	w.ends(2)
 }
 
-// TestACopyThatComesAgainHoldsNothing: what was under way when a copy was removed is not counted for another one of its id.
+// TestACopyThatComesAgainHoldsNothing: what was under way when a copy was removed is not counted for another one of its
+// id.
 func TestACopyThatComesAgainHoldsNothing(t *testing.T) {
 	w := newLaneWorld(t)
 	w.promote()
@@ -128,8 +129,8 @@ func TestWhoIsLetGoWaitsForNoDisk(t *testing.T) {
 	}
 }
 
-// TestACopyThatIsAway: a copy that gets files waits for what is being written to it. Meanwhile lists of definitions find it
-// where it is, and wait for nothing; one that lets it go keeps it from coming back.
+// TestACopyThatIsAway: a copy that gets files waits for what is being written to it. Meanwhile lists of definitions
+// find it where it is, and wait for nothing; one that lets it go keeps it from coming back.
 func TestACopyThatIsAway(t *testing.T) {
 	w := newLaneWorld(t)
 	w.promote()

@@ -102,8 +102,8 @@ func newMetrics() *metrics {
 	m.retaken = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
 		Name: "retaken_vbuckets_total",
 		Help: "Vbuckets of copies that were taken anew from KV because of such a difference."})
-	r.MustRegister(m.fills, m.filled, m.audits, m.audited, m.retaken, m.ahead, m.refused, m.fenced, m.batches, m.sides, m.catchup, m.scans,
-		m.reports, m.rolls, m.restores, m.verifies, m.verified, m.different)
+	r.MustRegister(m.fills, m.filled, m.audits, m.audited, m.retaken, m.ahead, m.refused, m.fenced, m.batches, m.sides,
+		m.catchup, m.scans, m.reports, m.rolls, m.restores, m.verifies, m.verified, m.different)
 	return m
 }
 
@@ -144,10 +144,10 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(gauge("orphan_disk_bytes", "Size of the orphans' files."), prometheus.GaugeValue,
 		float64(size))
 	exported, incoming := c.x.transferBytes()
-	ch <- prometheus.MustNewConstMetric(gauge("export_disk_bytes", "Files linked for another indexer, which is sent them."),
-		prometheus.GaugeValue, float64(exported))
-	ch <- prometheus.MustNewConstMetric(gauge("incoming_disk_bytes", "Files received from other indexers and not installed."),
-		prometheus.GaugeValue, float64(incoming))
+	ch <- prometheus.MustNewConstMetric(gauge("export_disk_bytes",
+		"Files linked for another indexer, which is sent them."), prometheus.GaugeValue, float64(exported))
+	ch <- prometheus.MustNewConstMetric(gauge("incoming_disk_bytes",
+		"Files received from other indexers and not installed."), prometheus.GaugeValue, float64(incoming))
 	ch <- prometheus.MustNewConstMetric(gauge("verifying", "1 while copies here are being compared with the KV data."),
 		prometheus.GaugeValue, float64(len(c.x.checking)))
 	c.x.collectStats(ch)

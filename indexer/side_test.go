@@ -29,8 +29,9 @@ func TestSatisfiedWantsForgetFailures(t *testing.T) {
 	}
 }
 
-// TestOneSideStreamForWhatIsMadeTogether: copies that one list of definitions brings are made one after the other, and the
-// stream that feeds them may be there before. None of them is asked for before all are there: KV is read once for all.
+// TestOneSideStreamForWhatIsMadeTogether: copies that one list of definitions brings are made one after the other, and
+// the stream that feeds them may be there before. None of them is asked for before all are there: KV is read once for
+// all.
 func TestOneSideStreamForWhatIsMadeTogether(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 50, 1)...)

@@ -19,7 +19,8 @@ func TestStabilizeRefusals(t *testing.T) {
 	for code, want := range map[errcode.Code]errcode.Code{
 		errcode.Timeout: errcode.Timeout, errcode.TokenLost: errcode.TokenLost,
 		errcode.IndexInRollback: errcode.IndexInRollback,
-		errcode.NoLeader:        errcode.Unavailable, errcode.Busy: errcode.Unavailable, errcode.IndexNotReady: errcode.Unavailable,
+		errcode.NoLeader:        errcode.Unavailable, errcode.Busy: errcode.Unavailable,
+		errcode.IndexNotReady: errcode.Unavailable,
 	} {
 		manager := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			rpc.WriteProblem(w, rpc.Refuse(code, "because of %s", code))

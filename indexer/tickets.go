@@ -51,8 +51,8 @@ func newTickets(managers *managerclient.Client, now func() time.Time) *tickets {
 // none can be asked; the client then goes by way of the managers.
 func (t *tickets) check(ctx context.Context, ticket string) (string, error) {
 	if ticket == "" || len(ticket) > scanport.MaxTicket {
-		return "", rpc.Refuse(errcode.Unauthenticated, "the header %s is missing, or too long: a manager issues tickets (POST "+
-			"/v1/indexes/{bucket}/{name}:locate)", scanport.HeaderTicket)
+		return "", rpc.Refuse(errcode.Unauthenticated, "the header %s is missing, or too long: a manager issues "+
+			"tickets (POST /v1/indexes/{bucket}/{name}:locate)", scanport.HeaderTicket)
 	}
 	t.mu.Lock()
 	v, ok := t.known[ticket]

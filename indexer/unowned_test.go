@@ -41,8 +41,8 @@ func TestUnownedVBuckets(t *testing.T) {
 	defer x.projectors.Close()
 
 	_, err := truth{x}.CurrentSeqnos(ctx, "b")
-	if e := scan.AsError(err); err == nil || e.Code != errcode.VBucketsUnavailable || !slices.Equal(e.VBuckets, []uint16{1}) ||
-		!strings.Contains(e.Detail, "1 of 3 vbuckets") {
+	if e := scan.AsError(err); err == nil || e.Code != errcode.VBucketsUnavailable ||
+		!slices.Equal(e.VBuckets, []uint16{1}) || !strings.Contains(e.Detail, "1 of 3 vbuckets") {
 		t.Errorf("nobody owns vbucket 1: %+v", e)
 	}
 

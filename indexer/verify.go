@@ -165,8 +165,8 @@ func (v *verification) hold(ctx context.Context, ref wire.StabilityRef) (*frozen
 // newest holds the newest timestamp that all copies have.
 func (v *verification) newest(ctx context.Context) (*frozen, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, scan.DefaultWait,
-		scan.Errorf(errcode.Timeout, "no stability timestamp is held by all copies of index %s on this node within %s", v.def.ID,
-			scan.DefaultWait))
+		scan.Errorf(errcode.Timeout, "no stability timestamp is held by all copies of index %s on this node within %s",
+			v.def.ID, scan.DefaultWait))
 	defer cancel()
 	for {
 		changed := v.x.snapshots.changes()
@@ -245,8 +245,8 @@ func (v *verification) group(ctx context.Context, vbs []uint16) error {
 			}
 			return v.group(ctx, vbs[len(vbs)/2:])
 		case errors.Is(err, errVerifyLarge) && v.page.last():
-			return scan.Errorf(errcode.Unavailable, "vbucket %d of bucket %q: %w even of one document in %d", vbs[0], v.k.name, err,
-				v.page.of)
+			return scan.Errorf(errcode.Unavailable, "vbucket %d of bucket %q: %w even of one document in %d", vbs[0],
+				v.k.name, err, v.page.of)
 		case errors.Is(err, errVerifyLarge):
 			return v.halves(ctx, vbs)
 		case errors.Is(err, errVerifyBranch) && restarts < verifyRestarts:

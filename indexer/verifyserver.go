@@ -73,8 +73,8 @@ func checkVerify(q *wire.VerifyRequest) error {
 		return scan.Errorf(errcode.BadRequest, "rate %d: want %d to %d documents a second, or 0 for %d", q.Rate,
 			wire.MinVerifyRate, wire.MaxVerifyRate, wire.DefaultVerifyRate)
 	case q.Limit < 0 || q.Limit > wire.MaxVerifyShown:
-		return scan.Errorf(errcode.BadRequest, "limit %d: want 1 to %d differences, or 0 for %d", q.Limit, wire.MaxVerifyShown,
-			wire.DefaultVerifyShown)
+		return scan.Errorf(errcode.BadRequest, "limit %d: want 1 to %d differences, or 0 for %d", q.Limit,
+			wire.MaxVerifyShown, wire.DefaultVerifyShown)
 	}
 	if q.Rate == 0 {
 		q.Rate = wire.DefaultVerifyRate
@@ -153,7 +153,8 @@ func (s *scanServer) verifyAt(ctx context.Context, node index.NodeID, q wire.Ver
 	for dec := json.NewDecoder(body); ; {
 		var l wire.VerifyLine
 		if err := dec.Decode(&l); err != nil {
-			return nil, scan.Errorf(errcode.Unavailable, "indexer %d ended before copies %v were checked: %w", node, q.Copies, err)
+			return nil, scan.Errorf(errcode.Unavailable, "indexer %d ended before copies %v were checked: %w", node,
+				q.Copies, err)
 		}
 		switch {
 		case l.End != nil:

@@ -147,8 +147,8 @@ func (f *findings) add(p *part) {
 	case p.most >= 1<<53 && kind == kindValue:
 		kind = kindExact
 	}
-	seen := fmt.Sprintf("%s\n      on %s %s\n      here  %.300s\n      there %.300s", cmp.Or(p.Here, p.Expr), p.Doc, p.Xattrs,
-		p.here, p.there)
+	seen := fmt.Sprintf("%s\n      on %s %s\n      here  %.300s\n      there %.300s", cmp.Or(p.Here, p.Expr), p.Doc,
+		p.Xattrs, p.here, p.there)
 	for _, row := range f.rows {
 		if row.covers(kind, p.Expr) {
 			row.met++

@@ -230,7 +230,8 @@ func (s *Slice) RestoreVBucketsTo(ctx context.Context, vbs []uint16, past Checkp
 	defer s.write.Unlock()
 	s.log.Error("a checkpoint is damaged and is not used any more", "checkpoint", past.Seq, "error", damaged)
 	s.dropCheckpoint(past.Seq)
-	return fmt.Errorf("checkpoint %d of copy %s: %w: %v", past.Seq, s.meta.Copy, ErrNotFound, damaged) //nolint:errorlint // the copy is not damaged
+	//nolint:errorlint // the copy is not damaged
+	return fmt.Errorf("checkpoint %d of copy %s: %w: %v", past.Seq, s.meta.Copy, ErrNotFound, damaged)
 }
 
 // replaceFrom makes vbuckets what they were at a checkpoint. damaged is set when that cannot be read, apart from all

@@ -36,7 +36,8 @@ func exported(t *testing.T, store *Store) (*Slice, *Export, *model) {
 	return s, e, m
 }
 
-// send copies what an export has into an incoming one in chunks; it stops after so many of them, unless that is below 0.
+// send copies what an export has into an incoming one in chunks; it stops after so many of them, unless that is below
+// 0.
 func send(t *testing.T, e *Export, in *Incoming, chunk, most int) (sent int) {
 	t.Helper()
 	for _, f := range e.Files {
@@ -115,7 +116,8 @@ func TestExportStands(t *testing.T) {
 	must(t, err)
 	must(t, s.Flush(t.Context(), historyBatch(1)))
 	at := timestamp.New(testVBuckets)
-	c := &ingest.Common{Positions: make([]ingest.Position, testVBuckets), Logs: make([]timestamp.FailoverLog, testVBuckets)}
+	c := &ingest.Common{Positions: make([]ingest.Position, testVBuckets),
+		Logs: make([]timestamp.FailoverLog, testVBuckets)}
 	for vb := range testVBuckets {
 		c.Positions[vb] = ingest.Position{VBUUID: 5, Main: 900_000, Side: 900_000, A: 900_000}
 		c.Logs[vb] = timestamp.FailoverLog{{VBUUID: 5}}
@@ -141,8 +143,8 @@ func TestExportStands(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestExportInterrupted: a transfer that ends after any number of chunks leaves the copy as it was and, after a restart,
-// nothing behind; one that goes on is whole.
+// TestExportInterrupted: a transfer that ends after any number of chunks leaves the copy as it was and, after a
+// restart, nothing behind; one that goes on is whole.
 func TestExportInterrupted(t *testing.T) {
 	from := openTest(t, t.TempDir())
 	_, e, m := exported(t, from)
@@ -195,8 +197,8 @@ func TestExportInterrupted(t *testing.T) {
 // tableEnd is the length of a table's end, see footer.go.
 const tableEnd = 53
 
-// TestExportFlipped: a byte that is not what was sent is found before anything is installed: each one of the small files and
-// of a table's end, each seventh of the rest.
+// TestExportFlipped: a byte that is not what was sent is found before anything is installed: each one of the small
+// files and of a table's end, each seventh of the rest.
 func TestExportFlipped(t *testing.T) {
 	from := openTest(t, t.TempDir())
 	s, err := from.Create(testMeta(1))
@@ -245,7 +247,8 @@ func TestReceiveRefuses(t *testing.T) {
 	s, err := store.Create(testMeta(1))
 	must(t, err)
 	cp := File{Name: checkpointName, Size: 10}
-	for _, bad := range [][]File{nil, {{Name: "a", Size: 1}}, {cp, {Name: "../a"}}, {cp, {Name: ".."}}, {cp, {Name: "a/b"}},
+	for _, bad := range [][]File{nil, {{Name: "a", Size: 1}}, {cp, {Name: "../a"}}, {cp, {Name: ".."}},
+		{cp, {Name: "a/b"}},
 		{cp, {Name: ""}}, {cp, cp}, {cp, {Name: "a", Size: -1}}, {cp, {Name: lockName}}} {
 		if _, err := s.Receive("a", bad); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v, want ErrInvalid", bad, err)
@@ -271,8 +274,8 @@ func TestReceiveRefuses(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestReceiveGoesOn: what was received whole before a process ended is not asked for again, as long as the source is the
-// same; after each number of chunks. Of another source, and of a copy that was dropped, nothing is kept.
+// TestReceiveGoesOn: what was received whole before a process ended is not asked for again, as long as the source is
+// the same; after each number of chunks. Of another source, and of a copy that was dropped, nothing is kept.
 func TestReceiveGoesOn(t *testing.T) {
 	const chunk = 3000
 	from := openTest(t, t.TempDir())

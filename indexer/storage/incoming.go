@@ -12,9 +12,9 @@ import (
 	"tidemark/timestamp"
 )
 
-// Incoming is an Export of another indexer that is being received. It is not used by several goroutines. What is here of
-// it lies in the copy's own folder, and outlives the process: who receives an export of the same source again goes on
-// with the tables that are whole, as a table never changes.
+// Incoming is an Export of another indexer that is being received. It is not used by several goroutines. What is here
+// of it lies in the copy's own folder, and outlives the process: who receives an export of the same source again goes
+// on with the tables that are whole, as a table never changes.
 type Incoming struct {
 	s       *Slice
 	dir     string
@@ -38,9 +38,9 @@ type sourceFile struct {
 	Source string `json:"source"`
 }
 
-// Receive makes a folder for files that are to be installed in the slice, with those that are empty. What was received for
-// it before of the same source, and is whole and wanted, is kept; all else goes. Errors wrap ErrInvalid, ErrDiskFull,
-// ErrIO.
+// Receive makes a folder for files that are to be installed in the slice, with those that are empty. What was received
+// for it before of the same source, and is whole and wanted, is kept; all else goes. Errors wrap ErrInvalid,
+// ErrDiskFull, ErrIO.
 func (s *Slice) Receive(source string, files []File) (*Incoming, error) {
 	fs, total := s.store.fs, int64(0)
 	in := &Incoming{s: s, files: files, held: map[string]int64{}, dir: fs.PathJoin(s.dir, incomingName)}
@@ -229,9 +229,9 @@ func (in *Incoming) checkInfo() error {
 // Discard removes what was received, unless it was installed.
 func (in *Incoming) Discard() error { return errors.Join(in.Close(), in.s.DropIncoming()) }
 
-// Install makes the slice what the Export was, rows and positions, in the place of all that it held, checkpoints too. It
-// is durable when it returns; a crash before leaves what was. in has been verified. Snapshots taken before stay as they
-// are.
+// Install makes the slice what the Export was, rows and positions, in the place of all that it held, checkpoints too.
+// It is durable when it returns; a crash before leaves what was. in has been verified. Snapshots taken before stay as
+// they are.
 func (s *Slice) Install(ctx context.Context, in *Incoming) error {
 	if in.s != s || !in.whole {
 		return fmt.Errorf("%w: copy %s from files that were not verified for it", ErrInvalid, s.meta.Copy)

@@ -61,8 +61,8 @@ func TestVerifyEnds(t *testing.T) {
 	must(t, from.Close())
 }
 
-// TestStandIsApplied: where a copy stands after its files were installed is a batch of its own, also when it cannot be made
-// durable in time: the next one has another number.
+// TestStandIsApplied: where a copy stands after its files were installed is a batch of its own, also when it cannot be
+// made durable in time: the next one has another number.
 func TestStandIsApplied(t *testing.T) {
 	var armed atomic.Bool
 	gate := make(chan struct{})
@@ -102,7 +102,8 @@ func TestStandIsApplied(t *testing.T) {
 func TestCheckpointsInTheWay(t *testing.T) {
 	var stuck atomic.Bool
 	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if stuck.Load() && op.Kind == errorfs.OpRename && strings.Contains(op.Path, checkpointsName) && !strings.HasSuffix(op.Path, tmpSuffix) {
+		if stuck.Load() && op.Kind == errorfs.OpRename && strings.Contains(op.Path, checkpointsName) &&
+			!strings.HasSuffix(op.Path, tmpSuffix) {
 			return errors.New("busy")
 		}
 		return nil
@@ -132,8 +133,8 @@ func TestCheckpointsInTheWay(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestMarkOfAnotherGeneration: batches of a copy that went back to a checkpoint count anew: a checkpoint of before is not
-// good for where it stands now, though the number is the same.
+// TestMarkOfAnotherGeneration: batches of a copy that went back to a checkpoint count anew: a checkpoint of before is
+// not good for where it stands now, though the number is the same.
 func TestMarkOfAnotherGeneration(t *testing.T) {
 	store := openTest(t, t.TempDir())
 	s, err := store.Create(testMeta(1))

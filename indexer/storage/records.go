@@ -11,7 +11,8 @@ import (
 
 // What is stored under which key. All numbers of keys are big-endian; the order of the keys is the order of the bytes.
 //
-//	'b' vbucket(2) docid        -> back entry: seqno, number of keys, each key with its length (varints); no keys: tombstone
+//	'b' vbucket(2) docid        -> back entry: seqno, number of keys, each key with its length (varints);
+//	                               no keys: tombstone
 //	'f' key docid               -> length of docid (varint)
 //	'l' vbucket(2)              -> failover log
 //	'p' slot                    -> state record, see state.go

@@ -397,8 +397,9 @@ func (s *Slice) Stats() Stats {
 	}
 	es := g.eng.stats()
 	st := Stats{
-		Items: cur.items, Batch: cur.number, Generation: g.number, DiskBytes: es.diskBytes, LiveBytes: es.liveBytes, MemoryBytes: es.memoryBytes,
-		Failing: g.eng.failing(),
+		Items: cur.items, Batch: cur.number, Generation: g.number, DiskBytes: es.diskBytes, LiveBytes: es.liveBytes,
+		MemoryBytes: es.memoryBytes,
+		Failing:     g.eng.failing(),
 	}
 	s.mu.Lock()
 	st.Snapshots, st.Checkpoints = s.snapshots, len(s.cps)

@@ -73,7 +73,8 @@ func (r *Receiver) Receive(ctx context.Context, w *Want) (*Offer, Sink, error) {
 
 // end lets the peer go on to the next, also when ctx has ended.
 func (r *Receiver) end(ctx context.Context, o *Offer) {
-	_, _ = r.ask(context.WithoutCancel(ctx), r.within(chunkPatience)/4, sumBytes, &Question{Op: opEnd, ID: o.ID}) // else it waits a while
+	// else it waits a while
+	_, _ = r.ask(context.WithoutCancel(ctx), r.within(chunkPatience)/4, sumBytes, &Question{Op: opEnd, ID: o.ID})
 }
 
 func (r *Receiver) within(d time.Duration) time.Duration {

@@ -156,8 +156,8 @@ func TestReceive(t *testing.T) {
 	}
 }
 
-// TestSpoilt: an answer that is cut, lost, or of which any byte is another one is asked for again, and where it always is,
-// given up.
+// TestSpoilt: an answer that is cut, lost, or of which any byte is another one is asked for again, and where it always
+// is, given up.
 func TestSpoilt(t *testing.T) {
 	l := newLink(t)
 	n := 0
@@ -204,8 +204,8 @@ func TestSpoilt(t *testing.T) {
 	}
 }
 
-// TestOneAtATime: another receiver is refused for as long as somebody reads, and the same one begins anew; who has fallen
-// silent is forgotten.
+// TestOneAtATime: another receiver is refused for as long as somebody reads, and the same one begins anew; who has
+// fallen silent is forgotten.
 func TestOneAtATime(t *testing.T) {
 	l := newLink(t)
 	ctx := t.Context()
@@ -270,7 +270,8 @@ func TestRefused(t *testing.T) {
 	}
 	_ = b.Close()
 	id := l.s.cur.id
-	for _, q := range []Question{{File: 3, Bytes: 1}, {File: -1, Bytes: 1}, {File: 1, Bytes: 6}, {File: 1, At: -1, Bytes: 1},
+	for _, q := range []Question{{File: 3, Bytes: 1}, {File: -1, Bytes: 1}, {File: 1, Bytes: 6},
+		{File: 1, At: -1, Bytes: 1},
 		{File: 2, Bytes: ChunkBytes + 1}, {File: 1}, {File: 1, At: 5, Bytes: 1}} {
 		q.Format, q.Op, q.Receiver, q.ID = Format, opRead, "r", id
 		if _, err := l.peer(t.Context(), &q); !errors.As(err, &p) || p.Code != errcode.BadRequest {
@@ -278,7 +279,8 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	l.src[0].broken = errors.New("disk")
-	if _, err := l.peer(t.Context(), &Question{Format: Format, Op: opRead, Receiver: "r", ID: id, File: 1, Bytes: 1}); err == nil {
+	if _, err := l.peer(t.Context(), &Question{Format: Format, Op: opRead, Receiver: "r", ID: id, File: 1,
+		Bytes: 1}); err == nil {
 		t.Error("a file that cannot be read")
 	}
 }
@@ -301,8 +303,8 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// TestBoundToItsReceiver: what one indexer has opened no other one reads or ends, and no export has the id of another one,
-// of another process either.
+// TestBoundToItsReceiver: what one indexer has opened no other one reads or ends, and no export has the id of another
+// one, of another process either.
 func TestBoundToItsReceiver(t *testing.T) {
 	ids := map[string]bool{}
 	for range 3 {
@@ -318,8 +320,8 @@ func TestBoundToItsReceiver(t *testing.T) {
 		}
 		ids[id] = true
 		var p *rpc.Problem
-		if _, err := l.peer(t.Context(), &Question{Format: Format, Op: opRead, Receiver: "other", ID: id, File: 1, Bytes: 1}); !errors.As(err, &p) ||
-			p.Code != errcode.NotFound {
+		if _, err := l.peer(t.Context(), &Question{Format: Format, Op: opRead, Receiver: "other", ID: id, File: 1,
+			Bytes: 1}); !errors.As(err, &p) || p.Code != errcode.NotFound {
 			t.Errorf("read by another one: %v", err)
 		}
 		if body, err = l.peer(t.Context(), &Question{Format: Format, Op: opEnd, Receiver: "other", ID: id}); err != nil {
@@ -329,7 +331,8 @@ func TestBoundToItsReceiver(t *testing.T) {
 		if l.src[0].isClosed() {
 			t.Error("it was ended by another one")
 		}
-		if body, err = l.peer(t.Context(), &Question{Format: Format, Op: opRead, Receiver: "r", ID: id, File: 1, Bytes: 1}); err != nil {
+		if body, err = l.peer(t.Context(), &Question{Format: Format, Op: opRead, Receiver: "r", ID: id, File: 1,
+			Bytes: 1}); err != nil {
 			t.Fatalf("by its own: %v", err)
 		}
 		_ = body.Close()
@@ -342,7 +345,8 @@ func TestGotEnds(t *testing.T) {
 	sink, enough := &folder{files: map[string][]byte{}}, errors.New("enough")
 	r := Receiver{Peer: l.peer, Begin: func(*Offer) (Sink, error) { return sink, nil }, pause: 1,
 		Got: func(int) error { return enough }}
-	if _, _, err := r.Receive(t.Context(), &Want{}); !errors.Is(err, enough) || !l.src[0].isClosed() || len(sink.files["large"]) > 0 {
+	if _, _, err := r.Receive(t.Context(), &Want{}); !errors.Is(err, enough) || !l.src[0].isClosed() ||
+		len(sink.files["large"]) > 0 {
 		t.Errorf("%v", err)
 	}
 }

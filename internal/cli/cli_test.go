@@ -273,7 +273,8 @@ func TestWhereAValueComesFrom(t *testing.T) {
 		t.Errorf("the command line does not win: %s", out)
 	}
 	t.Setenv("TIDEMARK_TIMEOUT", "soon")
-	if code, _, talk := run(t, "", "index", "list"); code != errcode.ExitUsage || !strings.Contains(talk, "TIDEMARK_TIMEOUT") {
+	if code, _, talk := run(t, "", "index", "list"); code != errcode.ExitUsage ||
+		!strings.Contains(talk, "TIDEMARK_TIMEOUT") {
 		t.Errorf("exit %d: %s", code, talk)
 	}
 	file := filepath.Join(t.TempDir(), "m.yaml")

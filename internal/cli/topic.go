@@ -40,13 +40,13 @@ func topicTail(s Streams, f *serverFlags) *cobra.Command {
 		"document on",
 		Long: `Subscribes to the KeyVersions of the named indexes (ids or names; none: all) at every projector, and prints a
 JSON line for each: first those of all documents that there are, then what changes, in order within each vbucket, until
-Ctrl-C, --timeout or --count. Projectors connect to --listen: with others than those of tidemark up, give an address that they
-reach. With TLS managers are asked as the user of --user, --token-file or --tls-cert, and projectors want a certificate
-of role indexer (--subscriber-cert; tidemark cert node); --data of a tidemark up --tls has both. Programs subscribe with
-the Go package client/topic, or by docs/protocol.md.`,
-		Example: "  tidemark topic tail world --data ./cluster\n  tidemark topic tail world airports_by_country --count 10\n" +
-			"  tidemark topic tail world --server m1:9520 --tls-ca ca.pem --token-file token --subscriber-cert audit.pem " +
-			"--subscriber-key audit-key.pem",
+Ctrl-C, --timeout or --count. Projectors connect to --listen: with others than those of tidemark up, give an address
+that they reach. With TLS managers are asked as the user of --user, --token-file or --tls-cert, and projectors want a
+certificate of role indexer (--subscriber-cert; tidemark cert node); --data of a tidemark up --tls has both. Programs
+subscribe with the Go package client/topic, or by docs/protocol.md.`,
+		Example: "  tidemark topic tail world --data ./cluster\n  tidemark topic tail world airports_by_country " +
+			"--count 10\n  tidemark topic tail world --server m1:9520 --tls-ca ca.pem --token-file token " +
+			"--subscriber-cert audit.pem --subscriber-key audit-key.pem",
 		Args: atLeast("BUCKET [INDEX...]: a bucket, and ids or names of its indexes"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.timeout == 0 {

@@ -329,8 +329,8 @@ func (d *Detector) ask(name string, p *peer, now time.Time) {
 	})
 }
 
-// measured notes how long an answer took. The shortest counts, as any other may have waited for a peer that was slow for a
-// while; it is let go slowly, as links change.
+// measured notes how long an answer took. The shortest counts, as any other may have waited for a peer that was slow
+// for a while; it is let go slowly, as links change.
 func (p *peer) measured(took time.Duration) {
 	if took = max(took, 1); p.trip == 0 || took < p.trip {
 		p.trip = took

@@ -82,8 +82,8 @@ func wait(d *Detector, peer string, others []string, most time.Duration) time.Du
 	return after
 }
 
-// TestLongLink: a peer on a link that is longer than the patience with others is found out once, when nothing is known of
-// it, and waited for from then on; when it does stop, it is found soon for such a link.
+// TestLongLink: a peer on a link that is longer than the patience with others is found out once, when nothing is known
+// of it, and waited for from then on; when it does stop, it is found soon for such a link.
 func TestLongLink(t *testing.T) {
 	const far = 150 * time.Millisecond
 	in(t, map[string]time.Duration{"a": far, "b": time.Millisecond}, func(t *testing.T, n *town, d *Detector) {

@@ -155,7 +155,8 @@ func alteration(cluster *rebalance.Cluster, x *statecontext.Index, req *AlterReq
 
 // keeps refuses to drop replicas unless those that stay have a whole copy of each slice on an indexer that lives. The
 // command is then for the definition that was looked at: of two that are asked for at once one is decided anew.
-func (c *Coordinator) keeps(ctx context.Context, l *leader, x *statecontext.Index, body *statecontext.AlterIndex) error {
+func (c *Coordinator) keeps(ctx context.Context, l *leader, x *statecontext.Index,
+	body *statecontext.AlterIndex) error {
 	if len(body.Drop) == 0 || x.Waits() {
 		return nil
 	}

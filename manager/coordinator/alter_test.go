@@ -48,7 +48,8 @@ func TestAlterKeepsAWholeCopy(t *testing.T) {
 		n.never = false
 		n.mu.Unlock()
 		w.until("replica 0 can go, the other is whole", time.Minute, func() bool {
-			q := &lackingQuery{x: w.log.State().Index(lone.ID), drop: []partition.Replica{0}, reply: make(chan []index.SliceID, 1)}
+			q := &lackingQuery{x: w.log.State().Index(lone.ID), drop: []partition.Replica{0},
+				reply: make(chan []index.SliceID, 1)}
 			l, err := w.leader().leading()
 			return err == nil && l.post(w.ctx, q) == nil && len(<-q.reply) == 0
 		})

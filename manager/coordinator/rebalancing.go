@@ -525,8 +525,8 @@ func (l *leader) rebalanceProgress() (p RebalanceProgress) {
 	return p
 }
 
-// filled is how much of a copy is here, 0 to 1: of the files that another indexer sends, or else of what side streams are
-// to bring.
+// filled is how much of a copy is here, 0 to 1: of the files that another indexer sends, or else of what side streams
+// are to bring.
 func filled(c wire.CopyReport) float64 {
 	switch {
 	case c.Expected > 0:

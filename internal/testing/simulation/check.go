@@ -197,7 +197,8 @@ func (s *Sim) checkOneOwner(l *leader, b *coordinator.BucketView) {
 		}
 		k := ownerKey{int(l.term), b.Name, v, e.Incarnation}
 		if was, ok := s.ledger[k]; ok && was != e.Owner {
-			s.fail("the ledger of term %d has two owners of %s/%d under %v: %s and %s", l.term, b.Name, v, e.Incarnation, was, e.Owner)
+			s.fail("the ledger of term %d has two owners of %s/%d under %v: %s and %s", l.term, b.Name, v, e.Incarnation, was,
+				e.Owner)
 		}
 		s.ledger[k] = e.Owner
 	}
@@ -210,8 +211,8 @@ type owedKey struct {
 	node   index.NodeID
 }
 
-// checkPaced: who takes part owes no more than the bound, or what it owed already when it came back, and the promotion that was
-// under way then.
+// checkPaced: who takes part owes no more than the bound, or what it owed already when it came back, and the promotion
+// that was under way then.
 func (s *Sim) checkPaced(l *leader, b *coordinator.BucketView) {
 	for _, p := range b.Participants {
 		k := owedKey{l, b.Name, p.Node}
@@ -219,7 +220,8 @@ func (s *Sim) checkPaced(l *leader, b *coordinator.BucketView) {
 		if now := max(p.Behind, uint64(s.outstanding)) + 1; !known || p.Ignored != "" || now < most {
 			s.owed[k] = now
 		} else if p.Behind > most {
-			s.fail("promotion of %s in term %d does not wait for indexer %d, which owes %d of at most %d", b.Name, l.term, p.Node, p.Behind, s.outstanding)
+			s.fail("promotion of %s in term %d does not wait for indexer %d, which owes %d of at most %d", b.Name, l.term,
+				p.Node, p.Behind, s.outstanding)
 		}
 	}
 }
@@ -264,8 +266,8 @@ func (s *Sim) compare(what string, n *node, id index.CopyID, st *store, c *conte
 	want := s.oracle(st.index, st.no, at)
 	for d := range want {
 		if r := c.rows[d]; r.key != want[d] {
-			s.fail("%s of %s at %v: n%d copy %d (index %v slice %d) document %d has %d@%d, the oracle %d", what, st.bucket, at, n.num, id, st.index, st.no,
-				d, r.key, r.seqno, want[d])
+			s.fail("%s of %s at %v: n%d copy %d (index %v slice %d) document %d has %d@%d, the oracle %d", what, st.bucket, at,
+				n.num, id, st.index, st.no, d, r.key, r.seqno, want[d])
 		}
 	}
 }
@@ -273,8 +275,10 @@ func (s *Sim) compare(what string, n *node, id index.CopyID, st *store, c *conte
 // checkScoped: a rollback takes only what left its branch.
 func (s *Sim) checkScoped(n *node, h *hosted, st *store, r ingest.Restore) {
 	held := ingest.History(st.live.pos[r.VBucket].VBUUID, st.live.logs[r.VBucket])
-	if p, _ := h.st.Position(r.Copy, r.VBucket); p.Content() > 0 && p.WindowEnd != timestamp.Infinity && p.Content() <= held.Common(r.Log) {
-		s.fail("n%d puts back %s/%d of copy %d at %v, which is on the branch of %v", n.num, st.bucket, r.VBucket, r.Copy, p, r.Log)
+	if p, _ := h.st.Position(r.Copy, r.VBucket); p.Content() > 0 && p.WindowEnd != timestamp.Infinity &&
+		p.Content() <= held.Common(r.Log) {
+		s.fail("n%d puts back %s/%d of copy %d at %v, which is on the branch of %v", n.num, st.bucket, r.VBucket, r.Copy,
+			p, r.Log)
 	}
 }
 
@@ -369,7 +373,8 @@ func (s *Sim) settled() string {
 			return fmt.Sprintf("%s is in rollback %d, step %v", b.name, k.Rollback.ID, k.Rollback.Step)
 		}
 		if at := b.present(); !(k.Stability.Vector.Reaches(at) && at.Reaches(k.Stability.Vector)) && s.indexed(b) {
-			return fmt.Sprintf("S%d of %s is %v, KV is at %v; %s", k.Stability.Number, b.name, k.Stability.Vector, at, s.explain(b))
+			return fmt.Sprintf("S%d of %s is %v, KV is at %v; %s", k.Stability.Number, b.name, k.Stability.Vector, at,
+				s.explain(b))
 		}
 	}
 	if r := s.state.RebalanceUnderWay(); r != nil {
@@ -377,7 +382,8 @@ func (s *Sim) settled() string {
 	}
 	for x := range s.state.Indexes() {
 		if x.Definition.State != index.Maintenance {
-			return fmt.Sprintf("index %v is in state %v; %s", x.Definition.ID, x.Definition.State, s.explain(s.bucket(x.Definition.Bucket)))
+			return fmt.Sprintf("index %v is in state %v; %s", x.Definition.ID, x.Definition.State,
+				s.explain(s.bucket(x.Definition.Bucket)))
 		}
 		if why := s.settledIndex(x); why != "" {
 			return why
@@ -408,7 +414,8 @@ func (s *Sim) settledIndex(x *statecontext.Index) string {
 			return f.ID == c.ID && f.Held.Number == k.Stability.Number && f.Held.RollbackID == k.Stability.RollbackID
 		})
 		if !held {
-			return fmt.Sprintf("n%d copy %d does not hold S%d: %+v", n.num, c.ID, k.Stability.Number, s.explain(s.bucket(k.Name)))
+			return fmt.Sprintf("n%d copy %d does not hold S%d: %+v", n.num, c.ID, k.Stability.Number,
+				s.explain(s.bucket(k.Name)))
 		}
 		s.compare("convergence", n, c.ID, st, st.live, k.Stability.Vector)
 	}
@@ -429,7 +436,8 @@ func (s *Sim) explain(b *kvBucket) string {
 	for p, pr := range s.proj {
 		for v, st := range pr.st[b.name] {
 			if st != nil {
-				t += fmt.Sprintf("\n  p%d streams %d %v at %d complete %d, ended %v, drops %v, up %v", p, v, st.inc, st.ks.cur, st.comp, st.ended, st.drop, pr.up)
+				t += fmt.Sprintf("\n  p%d streams %d %v at %d complete %d, ended %v, drops %v, up %v", p, v, st.inc, st.ks.cur,
+					st.comp, st.ended, st.drop, pr.up)
 			}
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 )
 
-// dice are a seed's choices of one kind. They begin anew with every step: how many of them a step takes changes nothing in
-// the steps that follow, nor in the choices of another kind. So a seed keeps its schedule of faults, writes and
+// dice are a seed's choices of one kind. They begin anew with every step: how many of them a step takes changes nothing
+// in the steps that follow, nor in the choices of another kind. So a seed keeps its schedule of faults, writes and
 // deliveries when a part of the system begins to choose more often, or less.
 type dice struct {
 	pcg rand.PCG

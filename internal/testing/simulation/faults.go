@@ -53,7 +53,8 @@ func (s *Sim) streamFault(e fault, b *kvBucket, v, p int, n *node) {
 			if s.dice.plan.Intn(2) == 0 {
 				st.mute[n.num] = true
 			} else {
-				s.emit(p, n.num, b, v, keyversion.Event{Kind: keyversion.DropData, Incarnation: st.inc, Seqno: st.ks.cur + 1}, st.ks.cur)
+				s.emit(p, n.num, b, v, keyversion.Event{Kind: keyversion.DropData, Incarnation: st.inc, Seqno: st.ks.cur + 1},
+					st.ks.cur)
 			}
 			s.ev("p%d drops %s/%d for n%d after %d", p, b.name, v, n.num, st.ks.cur)
 		}

@@ -46,8 +46,9 @@ type vbucket struct {
 type kvBucket struct {
 	name, uuid string
 	vb         [vbuckets]vbucket
-	early      bool // it is indexed while it is empty: streams begin at 0, and KV purges nothing that is young but when one starts
-	waits      bool // of early: nothing is written before its streams run
+	// it is indexed while it is empty: streams begin at 0, and KV purges nothing that is young but when one starts
+	early bool
+	waits bool // of early: nothing is written before its streams run
 }
 
 // dcp is one DCP stream.
@@ -187,7 +188,8 @@ func (s *Sim) failover(b *kvBucket, v int) {
 	s.ev("FAILOVER %s/%d high %d -> %v owner p%d zombie %v", b.name, v, old.high(), k.cur.fl, k.owner, k.zombie != nil)
 }
 
-// flush: every vbucket is deleted and made again, at seqno 0 on a branch of its own. Streams end, now or when their turn comes.
+// flush: every vbucket is deleted and made again, at seqno 0 on a branch of its own. Streams end, now or when their
+// turn comes.
 func (s *Sim) flush(b *kvBucket) {
 	s.ev("FLUSH %s", b.name)
 	for v := range b.vb {
@@ -218,8 +220,8 @@ func (b *kvBucket) hosted(p, v int) *branch {
 	return nil
 }
 
-// lacks tells whether KV ends a stream because of a purge: it had not got so far. One from 0 that has not begun to read goes on with what
-// there is then.
+// lacks tells whether KV ends a stream because of a purge: it had not got so far. One from 0 that has not begun to read
+// goes on with what there is then.
 func (k *dcp) lacks() bool { return k.cur < k.branch.purge && (k.cur > 0 || k.mid) }
 
 // lacksMore tells, when a window has been fixed, whether a stream from 0 lacks more deletions than those up to purge. It begins above 0

@@ -47,7 +47,8 @@ func (s *Sim) placeOne(b *kvBucket) bool {
 			s.commit(&statecontext.SetFormatLevel{Level: statecontext.RebalanceFormat()})
 		}
 		r := s.commit(&statecontext.StartRebalance{Cause: "simulation", Sends: 1, Receives: 1,
-			Steps: []partition.Rebalance{{Index: x.Definition.ID, Slice: c.Slice, Replica: c.Replica, Old: c.ID, Src: partition.Shard{Node: c.Node}, Dst: partition.Shard{Node: index.NodeID(n.id)}}}})
+			Steps: []partition.Rebalance{{Index: x.Definition.ID, Slice: c.Slice, Replica: c.Replica, Old: c.ID,
+				Src: partition.Shard{Node: c.Node}, Dst: partition.Shard{Node: index.NodeID(n.id)}}}})
 		if !r.Changed {
 			continue
 		}
@@ -57,8 +58,8 @@ func (s *Sim) placeOne(b *kvBucket) bool {
 	return false
 }
 
-// byHand tells whether moves of this seed (three of four) are placed and ended command by command, as a repair once did, or are rebalances that the
-// leader's duty carries out.
+// byHand tells whether moves of this seed (three of four) are placed and ended command by command, as a repair once
+// did, or are rebalances that the leader's duty carries out.
 func (s *Sim) byHand() bool { return s.opt.Seed%4 != 3 }
 
 // goOnMoving lets old copies leave whose successors are whole, and forgets those that left.

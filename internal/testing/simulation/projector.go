@@ -75,8 +75,9 @@ type message struct {
 }
 
 func (s *Sim) newProjector(p, boot int) *projector {
-	pr := &projector{up: true, name: index.ProjectorID(fmt.Sprintf("p%d", p)), boot: boot, topo: map[string][]fedCopy{}, full: true,
-		st: map[string]*[vbuckets]*mainStream{}, seen: map[string]*[vbuckets]seen{}, conn: map[connKey]*conn{}}
+	pr := &projector{up: true, name: index.ProjectorID(fmt.Sprintf("p%d", p)), boot: boot, topo: map[string][]fedCopy{},
+		full: true,
+		st:   map[string]*[vbuckets]*mainStream{}, seen: map[string]*[vbuckets]seen{}, conn: map[connKey]*conn{}}
 	for _, b := range s.kv {
 		pr.st[b.name], pr.seen[b.name] = &[vbuckets]*mainStream{}, &[vbuckets]seen{}
 		for ni := range s.nodes {
@@ -142,7 +143,8 @@ func (s *Sim) projHello(p int, r *wire.HelloRequest) (*wire.ProjectorHello, erro
 func (s *Sim) projReport(p int, full bool) *wire.ProjectorReport {
 	pr := s.proj[p]
 	pr.sequence++
-	r := &wire.ProjectorReport{ID: pr.name, BootID: fmt.Sprintf("%s-%d", pr.name, pr.boot), ClusterID: pr.fence.ClusterID, Sequence: pr.sequence}
+	r := &wire.ProjectorReport{ID: pr.name, BootID: fmt.Sprintf("%s-%d", pr.name, pr.boot), ClusterID: pr.fence.ClusterID,
+		Sequence: pr.sequence}
 	if pr.defs != nil && pr.defs.Fence.Epoch == pr.fence.Epoch {
 		r.Revision = pr.defs.Revision
 	}
@@ -175,7 +177,8 @@ func (s *Sim) projReport(p int, full bool) *wire.ProjectorReport {
 	return r
 }
 
-// hostedBy is what p's KV node says that it has under the newest map which it knows; also where it was failed over and does not know.
+// hostedBy is what p's KV node says that it has under the newest map which it knows; also where it was failed over and
+// does not know.
 func (s *Sim) hostedBy(p int, b *kvBucket) *wire.Hosted {
 	h := &wire.Hosted{Node: string(s.proj[p].name)}
 	for v := range vbuckets {
@@ -196,7 +199,9 @@ func (s *Sim) hostedBy(p int, b *kvBucket) *wire.Hosted {
 // dropping lists the nodes to which a projector drops some data of a bucket.
 func (s *Sim) dropping(pr *projector, b *kvBucket) (nodes []index.NodeID) {
 	for _, n := range s.nodes {
-		drops := slices.ContainsFunc(pr.st[b.name][:], func(st *mainStream) bool { return st != nil && !st.ended && st.drop[n.num] })
+		drops := slices.ContainsFunc(pr.st[b.name][:], func(st *mainStream) bool {
+			return st != nil && !st.ended && st.drop[n.num]
+		})
 		if drops && n.id >= 0 {
 			nodes = append(nodes, index.NodeID(n.id))
 		}
@@ -238,7 +243,8 @@ func (s *Sim) projLogs(p int, r *wire.FailoverLogsRequest) (*wire.FailoverLogsRe
 			continue
 		}
 		if k := b.hosted(p, v); k != nil {
-			a.Logs = append(a.Logs, wire.VBucketLog{VBucket: uint16(v), Log: k.fl, High: k.high(), Purge: k.purge, Revision: k.rev})
+			a.Logs = append(a.Logs, wire.VBucketLog{VBucket: uint16(v), Log: k.fl, High: k.high(), Purge: k.purge,
+				Revision: k.rev})
 		}
 	}
 	return a, nil
@@ -292,7 +298,8 @@ func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.Str
 	a.High, a.Purge, a.Revision = k.high(), k.purge, k.rev
 	reach := max(q.Seqno, q.Window.End)
 	if !k.admit(q.Seqno, reach, q.VBUUID) && (q.Previous == 0 || !k.admit(q.Seqno, reach, q.Previous)) {
-		s.ev("p%d %s/%d %v ROLLBACK (start %d reach %d branch %d, has %v purge %d)", p, b.name, v, inc, q.Seqno, reach, q.VBUUID, k.fl, k.purge)
+		s.ev("p%d %s/%d %v ROLLBACK (start %d reach %d branch %d, has %v purge %d)", p, b.name, v, inc, q.Seqno, reach,
+			q.VBUUID, k.fl, k.purge)
 		a.Outcome, a.Log = wire.StartRollback, k.fl
 		return a
 	}
@@ -300,7 +307,8 @@ func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.Str
 		a.Outcome, a.Log = wire.StartFailover, k.fl
 		return a
 	}
-	st := &mainStream{inc: inc, ks: dcp{branch: k, cur: q.Seqno}, topo: pr.topo[b.name], drop: map[int]bool{}, mute: map[int]bool{}, purge: k.purge}
+	st := &mainStream{inc: inc, ks: dcp{branch: k, cur: q.Seqno}, topo: pr.topo[b.name], drop: map[int]bool{},
+		mute: map[int]bool{}, purge: k.purge}
 	if reach <= q.Seqno {
 		st.comp, st.known = q.Seqno, true
 		s.noteEnd(b, v, k, st.comp)
@@ -392,11 +400,13 @@ func (s *Sim) retopo(p int, b *kvBucket, v int, st *mainStream) {
 	was, now := st.topo, s.proj[p].topo[b.name]
 	kept := without(was, without(was, now))
 	for to := range s.nodes {
-		e := keyversion.Event{Kind: keyversion.Deactivate, Incarnation: st.inc, Seqno: st.ks.cur, Copies: idsAt(without(was, now), to)}
+		e := keyversion.Event{Kind: keyversion.Deactivate, Incarnation: st.inc, Seqno: st.ks.cur,
+			Copies: idsAt(without(was, now), to)}
 		if st.topo = was; len(e.Copies) > 0 {
 			s.emit(p, to, b, v, e, st.ks.cur)
 		}
-		e = keyversion.Event{Kind: keyversion.Activate, Incarnation: st.inc, Seqno: st.ks.cur, Copies: idsAt(without(now, was), to)}
+		e = keyversion.Event{Kind: keyversion.Activate, Incarnation: st.inc, Seqno: st.ks.cur,
+			Copies: idsAt(without(now, was), to)}
 		if st.topo = kept; len(e.Copies) > 0 {
 			s.ev("p%d activates copies %v %s/%d at A=%d", p, e.Copies, b.name, v, st.ks.cur)
 			s.emit(p, to, b, v, e, st.ks.cur)
@@ -555,7 +565,8 @@ func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
 		return
 	}
 	keep := len(again)
-	for keep > 0 && again[keep-1].e.Incarnation == st.inc && again[keep-1].e.Kind != keyversion.StreamBegin && again[keep-1].e.Kind != keyversion.DropData {
+	for keep > 0 && again[keep-1].e.Incarnation == st.inc && again[keep-1].e.Kind != keyversion.StreamBegin &&
+		again[keep-1].e.Kind != keyversion.DropData {
 		keep--
 	}
 	again = again[keep:]

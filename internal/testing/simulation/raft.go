@@ -112,7 +112,8 @@ func (s *Sim) evCommit(body statecontext.Body, r statecontext.Result) {
 	case *statecontext.AdvanceStability:
 		for _, a := range c.Buckets {
 			if b := s.state.Bucket(a.Bucket); b != nil {
-				s.ev("commit cas %d: S%d of %s %v of rollback %d (%v)", r.CAS, b.Stability.Number, a.Bucket, b.Stability.Vector.Seqnos, b.Stability.RollbackID, r.Err())
+				s.ev("commit cas %d: S%d of %s %v of rollback %d (%v)", r.CAS, b.Stability.Number, a.Bucket,
+					b.Stability.Vector.Seqnos, b.Stability.RollbackID, r.Err())
 			}
 		}
 	case *statecontext.SetRollbackStep:
@@ -142,7 +143,8 @@ func (s *Sim) settings() coordinator.Settings {
 	}
 	c := coordinator.Settings{
 		Stability: st,
-		Streams: streams.Config{AnswerWait: 200 * time.Millisecond, BeginWait: 300 * time.Millisecond, RetryWait: 50 * time.Millisecond,
+		Streams: streams.Config{AnswerWait: 200 * time.Millisecond, BeginWait: 300 * time.Millisecond,
+			RetryWait:    50 * time.Millisecond,
 			MismatchWait: mismatch, ReportGrace: 300 * time.Millisecond, DealEvery: 300 * time.Millisecond, MaxDoublings: 3,
 			StuckAfter: 10 * time.Second},
 		Pacer: stability.Pacer{Normal: 40 * time.Millisecond, Hurried: 20 * time.Millisecond,
@@ -177,14 +179,16 @@ func (s *Sim) elect() {
 	s.time.terms++
 	s.time.term = s.time.seen.Begin(s.state.TimeMS(), s.nowMS)
 	l := &leader{sim: s, term: s.term, id: fmt.Sprintf("m%d", s.term%3)}
-	s.commit(&statecontext.LeaderStarted{Term: s.term, Manager: statecontext.Manager{ID: l.id, Name: l.id, REST: "http://" + l.id, Raft: l.id, FormatLevel: 1}})
+	s.commit(&statecontext.LeaderStarted{Term: s.term, Manager: statecontext.Manager{ID: l.id, Name: l.id,
+		REST: "http://" + l.id, Raft: l.id, FormatLevel: 1}})
 	if s.state.ClusterID() == "" {
 		s.commit(&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1})
 	}
 	s.lead = l
 	n := network{l}
-	step, err := coordinator.NewStepper(coordinator.Config{Consensus: l, Machine: l, Projectors: toProjectors{n}, Indexers: toIndexers{n},
-		REST: "http://" + l.id, Now: s.now, Settings: s.settings(), Logger: s.logger(l)}, s.term)
+	step, err := coordinator.NewStepper(coordinator.Config{Consensus: l, Machine: l, Projectors: toProjectors{n},
+		Indexers: toIndexers{n},
+		REST:     "http://" + l.id, Now: s.now, Settings: s.settings(), Logger: s.logger(l)}, s.term)
 	if err != nil {
 		s.fail("leader: %v", err)
 		return
@@ -315,17 +319,23 @@ func (t toProjectors) Hello(_ context.Context, addr string, r *wire.HelloRequest
 }
 
 func (t toProjectors) Definitions(_ context.Context, addr string, d *wire.Definitions) (*wire.DefinitionsReply, error) {
-	return toProjector(t, addr, "definitions", func(p int) (*wire.DefinitionsReply, error) { return t.l.sim.projDefinitions(p, d) })
+	return toProjector(t, addr, "definitions", func(p int) (*wire.DefinitionsReply, error) {
+		return t.l.sim.projDefinitions(p, d)
+	})
 }
 
-func (t toProjectors) Change(_ context.Context, addr string, c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+func (t toProjectors) Change(_ context.Context, addr string, c *wire.DefinitionsChange) (*wire.DefinitionsReply,
+	error) {
 	return toProjector(t, addr, "change", func(p int) (*wire.DefinitionsReply, error) {
-		return changed(c, t.l.sim.proj[p].defs, func(d *wire.Definitions) (*wire.DefinitionsReply, error) { return t.l.sim.projDefinitions(p, d) })
+		return changed(c, t.l.sim.proj[p].defs, func(d *wire.Definitions) (*wire.DefinitionsReply, error) {
+			return t.l.sim.projDefinitions(p, d)
+		})
 	})
 }
 
 // changed takes a change of a list over as the list.
-func changed(c *wire.DefinitionsChange, base *wire.Definitions, take func(*wire.Definitions) (*wire.DefinitionsReply, error)) (*wire.DefinitionsReply, error) {
+func changed(c *wire.DefinitionsChange, base *wire.Definitions, take func(*wire.Definitions) (*wire.DefinitionsReply,
+	error)) (*wire.DefinitionsReply, error) {
 	d, err := c.Apply(base)
 	if err != nil {
 		return &wire.DefinitionsReply{Missing: true}, nil //nolint:nilerr // the answer says it
@@ -342,7 +352,8 @@ func (t toProjectors) Bucket(_ context.Context, addr string, r *wire.BucketReque
 	})
 }
 
-func (t toProjectors) FailoverLogs(_ context.Context, addr string, r *wire.FailoverLogsRequest) (*wire.FailoverLogsReply, error) {
+func (t toProjectors) FailoverLogs(_ context.Context, addr string,
+	r *wire.FailoverLogsRequest) (*wire.FailoverLogsReply, error) {
 	return toProjector(t, addr, "logs", func(p int) (*wire.FailoverLogsReply, error) { return t.l.sim.projLogs(p, r) })
 }
 
@@ -379,12 +390,16 @@ func (t toIndexers) Hello(_ context.Context, addr string, r *wire.HelloRequest) 
 }
 
 func (t toIndexers) Definitions(_ context.Context, addr string, d *wire.Definitions) (*wire.DefinitionsReply, error) {
-	return toIndexer(t, addr, "definitions", func(n *node) (*wire.DefinitionsReply, error) { return t.l.sim.nodeDefinitions(n, d) })
+	return toIndexer(t, addr, "definitions", func(n *node) (*wire.DefinitionsReply, error) {
+		return t.l.sim.nodeDefinitions(n, d)
+	})
 }
 
 func (t toIndexers) Change(_ context.Context, addr string, c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
 	return toIndexer(t, addr, "change", func(n *node) (*wire.DefinitionsReply, error) {
-		return changed(c, n.defs, func(d *wire.Definitions) (*wire.DefinitionsReply, error) { return t.l.sim.nodeDefinitions(n, d) })
+		return changed(c, n.defs, func(d *wire.Definitions) (*wire.DefinitionsReply, error) {
+			return t.l.sim.nodeDefinitions(n, d)
+		})
 	})
 }
 
@@ -393,12 +408,16 @@ func (t toIndexers) Poll(_ context.Context, addr string, r *wire.PollRequest) (*
 }
 
 func (t toIndexers) Stability(_ context.Context, addr string, r *wire.StabilityRequest) error {
-	_, err := toIndexer(t, addr, "stability", func(n *node) (struct{}, error) { return struct{}{}, t.l.sim.nodeStability(n, r) })
+	_, err := toIndexer(t, addr, "stability", func(n *node) (struct{}, error) {
+		return struct{}{}, t.l.sim.nodeStability(n, r)
+	})
 	return err
 }
 
 func (t toIndexers) Rollback(_ context.Context, addr string, r *wire.RollbackRequest) (*wire.RollbackReply, error) {
-	return toIndexer(t, addr, "rollback "+r.Step, func(n *node) (*wire.RollbackReply, error) { return t.l.sim.nodeRollback(n, r) })
+	return toIndexer(t, addr, "rollback "+r.Step, func(n *node) (*wire.RollbackReply, error) {
+		return t.l.sim.nodeRollback(n, r)
+	})
 }
 
 func (t toIndexers) DropOrphans(context.Context, string, *wire.DropOrphans) (*wire.DropOrphansReply, error) {
@@ -425,11 +444,13 @@ func (s *Sim) createIndex(b *kvBucket) {
 			if n.id < 0 {
 				return
 			}
-			placement = append(placement, statecontext.Placement{Slice: index.SliceID(no), Replica: partitionReplica(r), Node: index.NodeID(n.id)})
+			placement = append(placement, statecontext.Placement{Slice: index.SliceID(no), Replica: partitionReplica(r),
+				Node: index.NodeID(n.id)})
 		}
 	}
-	d := index.Definition{Bucket: b.name, BucketUUID: b.uuid, Name: fmt.Sprintf("i%d", s.names), Partitions: partitions, Replicas: uint8(replicas),
-		Keys: []index.KeyExpr{{Expr: "k"}}, Using: index.UsingOrdered, ExprType: index.ExprN1QL}
+	d := index.Definition{Bucket: b.name, BucketUUID: b.uuid, Name: fmt.Sprintf("i%d", s.names), Partitions: partitions,
+		Replicas: uint8(replicas),
+		Keys:     []index.KeyExpr{{Expr: "k"}}, Using: index.UsingOrdered, ExprType: index.ExprN1QL}
 	if s.ddl(&statecontext.CreateIndex{Definition: d, Layout: layout(), Placement: placement}) {
 		s.acked[ddlName(b.name, d.Name)] = created
 	}

@@ -14,8 +14,8 @@ type session struct {
 	ask  func() (wire.Stability, error, bool)
 }
 
-// session goes on with a bucket's scan, or begins one. As package scan does, it takes the newest timestamp where that reaches what KV
-// has, and asks the leader otherwise.
+// session goes on with a bucket's scan, or begins one. As package scan does, it takes the newest timestamp where that
+// reaches what KV has, and asks the leader otherwise.
 func (s *Sim) session(b *kvBucket) {
 	if a := s.asking[b.name]; a != nil {
 		at, err, ok := a.ask()

@@ -2,7 +2,8 @@ package simulation
 
 import "tidemark/statecontext"
 
-// stateTime is what is known of the state's time. All managers apply a command at once; each term's leader has a wall clock of its own.
+// stateTime is what is known of the state's time. All managers apply a command at once; each term's leader has a wall
+// clock of its own.
 type stateTime struct {
 	seen, term      statecontext.Clock
 	terms           int64 // that began; a recovery counts Raft's anew
@@ -15,8 +16,8 @@ const (
 	timeSlackMS = 1000             // by so much the state's time may be behind: nobody has stamped it since
 )
 
-// wallMS is the wall clock of this term's leader: right in one seed of four, else off by hours, and set anew when another one leads. It
-// takes no chance from the seed.
+// wallMS is the wall clock of this term's leader: right in one seed of four, else off by hours, and set anew when
+// another one leads. It takes no chance from the seed.
 func (s *Sim) wallMS() int64 {
 	if s.opt.Seed%4 == 0 {
 		return s.nowMS
@@ -33,8 +34,8 @@ func (s *Sim) stampMS() int64 {
 	return s.time.term.Stamp(s.nowMS)
 }
 
-// checkTime: the state's time never stands still and never runs, whoever leads: it goes as true time does, and no faster but for a
-// millisecond that each term adds.
+// checkTime: the state's time never stands still and never runs, whoever leads: it goes as true time does, and no
+// faster but for a millisecond that each term adds.
 func (s *Sim) checkTime() {
 	t := &s.time
 	if !t.looked {
