@@ -241,7 +241,7 @@ func TestMarks(t *testing.T) {
 // testBucketLoop is a bucket that nothing runs.
 func testBucketLoop(t testing.TB) *bucket {
 	t.Helper()
-	x := &Indexer{cfg: Config{QueueBytes: 1 << 20}, log: hclog.NewNullLogger(), report: make(chan struct{}, 1),
+	x := &Indexer{fills: &filler{}, cfg: Config{QueueBytes: 1 << 20}, log: hclog.NewNullLogger(), report: make(chan struct{}, 1),
 		sides:   make(chan struct{}, 1),
 		metrics: newMetrics(), snapshots: newSnapshots(2, hclog.NewNullLogger()), now: time.Now, changed: make(chan struct{})}
 	k, err := x.newBucket(wire.Bucket{Name: "b", UUID: "u", VBuckets: 2})
