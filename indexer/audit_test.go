@@ -64,7 +64,8 @@ func TestAuditHeals(t *testing.T) {
 		return err == nil && len(found) == 0 && end.Rows == 199
 	})
 	w.until("and said to be", func() bool { return w.health == "" && len(w.differing) == 0 && w.rounds > 0 })
-	if len(told) != 1 || told[0].Index != 1 || told[0].Copy != 10 || told[0].Documents == 0 || told[0].Documents > 2 || !told[0].TakenAnew {
+	if len(told) != 1 || told[0].Index != 1 || told[0].Copy != 10 || told[0].Documents == 0 ||
+		told[0].Documents > 2 || !told[0].TakenAnew {
 		t.Errorf("the leader was told %+v", told)
 	}
 	if !strings.Contains(said, lost) && !strings.Contains(said, stray) {

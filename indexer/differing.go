@@ -17,8 +17,8 @@ type differing struct {
 	rounds uint64
 }
 
-// note takes a comparison of some copies of an index, of those that are here. Whoever is not here any more is forgotten;
-// a copy that was not compared stays as it is. False: nothing has changed.
+// note takes a comparison of some copies of an index, of those that are here. Whoever is not here any more is
+// forgotten; a copy that was not compared stays as it is. False: nothing has changed.
 func (d *differing) note(id index.ID, compared, here []index.CopyID, found []finding) (changed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

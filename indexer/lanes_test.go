@@ -61,8 +61,8 @@ func newLaneWorld(t *testing.T) *laneWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &laneWorld{t: t, k: k, dir: dir, begun: make(chan task, 100), goOn: map[index.CopyID]chan struct{}{1: make(chan struct{},
-		100), 2: make(chan struct{}, 100)}}
+	w := &laneWorld{t: t, k: k, dir: dir, begun: make(chan task, 100),
+		goOn: map[index.CopyID]chan struct{}{1: make(chan struct{}, 100), 2: make(chan struct{}, 100)}}
 	k.lanes = newLanes(func(n *lane, task task) {
 		w.begun <- task
 		<-w.goOn[n.copy]

@@ -31,13 +31,6 @@ func (p *pace) worked(d time.Duration) {
 	p.work += d
 }
 
-// limit changes the rate from now on.
-func (p *pace) limit(rate int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.rate = rate
-}
-
 // wait lets n things have their time.
 func (p *pace) wait(ctx context.Context, n int) error {
 	p.mu.Lock()

@@ -32,7 +32,8 @@ var someRests = []*keyversion.Places{
 	nil,
 	keyversion.NewPlaces([]keyversion.Place{{Index: 1, Slice: 0}, {Index: 2, Slice: index.AllSlices}}),
 	keyversion.NewPlaces([]keyversion.Place{{Index: 1, Slice: 0}, {Index: 2, Slice: index.AllSlices}}),
-	keyversion.NewPlaces([]keyversion.Place{{Index: 3, Slice: 1}, {Index: 3, Slice: index.AllSlices}, {Index: 9, Slice: 1}}),
+	keyversion.NewPlaces([]keyversion.Place{{Index: 3, Slice: 1}, {Index: 3, Slice: index.AllSlices},
+		{Index: 9, Slice: 1}}),
 }
 
 // TestPack: every copy gets out of a packed event exactly what the event states for it.
@@ -241,8 +242,8 @@ func TestMarks(t *testing.T) {
 // testBucketLoop is a bucket that nothing runs.
 func testBucketLoop(t testing.TB) *bucket {
 	t.Helper()
-	x := &Indexer{fills: &filler{}, cfg: Config{QueueBytes: 1 << 20}, log: hclog.NewNullLogger(), report: make(chan struct{}, 1),
-		sides:   make(chan struct{}, 1),
+	x := &Indexer{fills: &filler{}, cfg: Config{QueueBytes: 1 << 20}, log: hclog.NewNullLogger(),
+		report: make(chan struct{}, 1), sides: make(chan struct{}, 1),
 		metrics: newMetrics(), snapshots: newSnapshots(2, hclog.NewNullLogger()), now: time.Now, changed: make(chan struct{})}
 	k, err := x.newBucket(wire.Bucket{Name: "b", UUID: "u", VBuckets: 2})
 	if err != nil {
@@ -368,8 +369,8 @@ func TestPieceOfABatch(t *testing.T) {
 		{VBucket: 1, Position: other, Log: log}}}); err != nil {
 		t.Fatal(err)
 	}
-	cut := &ingest.CopyBatch{ID: 1, Index: 1, Parts: []ingest.Part{{Position: ingest.Position{VBUUID: 7, Main: end, Side: end,
-		A: end}}}}
+	whole := ingest.Position{VBUUID: 7, Main: end, Side: end, A: end}
+	cut := &ingest.CopyBatch{ID: 1, Index: 1, Parts: []ingest.Part{{Position: whole}}}
 	row := storage.Update{DocID: []byte("d"), Seqno: end - 1, Keys: [][]byte{{1}}}
 	if err := k.early(t.Context(), &storage.Batch{Updates: []storage.Update{row}}, cut, s); err != nil {
 		t.Fatal(err)
@@ -383,8 +384,8 @@ func TestPieceOfABatch(t *testing.T) {
 	}
 	src := ingest.Source{Connection: 1}
 	for vb, start := range []uint64{piece, 0} {
-		b.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(vb), Begin: &keyversion.Begin{Start: start,
-			Log: log, Copies: []index.CopyID{1}}})
+		b.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(vb),
+			Begin: &keyversion.Begin{Start: start, Log: log, Copies: []index.CopyID{1}}})
 	}
 	for n, at := range []uint64{40, end - 1, end} {
 		b.Accept(src, &keyversion.Event{Kind: keyversion.Sync, Seqno: at})

@@ -35,8 +35,8 @@ type vbOfCopy struct {
 	vb   int
 }
 
-// straysOf takes the rows that have to go with the range that a batch deletes. mends: it is deleted because the copy was
-// found to be wrong.
+// straysOf takes the rows that have to go with the range that a batch deletes. mends: it is deleted because the copy
+// was found to be wrong.
 func (k *bucket) straysOf(t *ingest.Batch) (rows []storage.Row, mends bool) {
 	if t == nil || t.Kind != ingest.DeleteRange {
 		return nil, false
@@ -159,8 +159,8 @@ func (k *bucket) reopen(ctx context.Context, s *storage.Slice) error {
 }
 
 // revive opens a copy of which a try has failed, with growing pauses, until it is open or has gone. Its lane is lost
-// from the beginning: nothing is written to it behind what it lacks, and no other copy waits for it. It is not called by
-// two for the same lane.
+// from the beginning: nothing is written to it behind what it lacks, and no other copy waits for it. It is not called
+// by two for the same lane.
 func (k *bucket) revive(ctx context.Context, n *lane) {
 	k.lanes.all.Add(1)
 	go func() {
@@ -277,9 +277,9 @@ func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 	return s.Flush(ctx, b)
 }
 
-// early writes a piece of a batch that is too large for one write. What is stored then reflects some of what comes up to the
-// batch's end and not all: it is a state of no timestamp below that, for whoever goes on from it (after a crash, or from
-// files that are sent), so that the floor rises with it.
+// early writes a piece of a batch that is too large for one write. What is stored then reflects some of what comes up
+// to the batch's end and not all: it is a state of no timestamp below that, for whoever goes on from it (after a crash,
+// or from files that are sent), so that the floor rises with it.
 func (k *bucket) early(ctx context.Context, b *storage.Batch, c *ingest.CopyBatch, s *storage.Slice) error {
 	piece := storage.Batch{Updates: b.Updates, Yields: b.Yields, KeepTombstones: b.KeepTombstones}
 	held := s.Positions()

@@ -225,8 +225,8 @@ func (b *Bucket) Add(c Copy) error {
 	return nil
 }
 
-// Remove forgets a copy. What is queued for it alone goes, and what side streams were to bring: added again, it asks for
-// what it lacks then.
+// Remove forgets a copy. What is queued for it alone goes, and what side streams were to bring: added again, it asks
+// for what it lacks then.
 func (b *Bucket) Remove(id index.CopyID) {
 	for i, c := range b.copies {
 		if c.id == id {

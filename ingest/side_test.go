@@ -18,7 +18,8 @@ type sideWorld struct {
 
 func newSideWorld(t *testing.T, vbuckets int) *sideWorld {
 	t.Helper()
-	b, err := New(Options{VBuckets: vbuckets, Pack: func(*keyversion.Event) []byte { return make([]byte, 100-entryOverhead) }})
+	pack := func(*keyversion.Event) []byte { return make([]byte, 100-entryOverhead) }
+	b, err := New(Options{VBuckets: vbuckets, Pack: pack})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,8 +174,8 @@ func TestSideBatches(t *testing.T) {
 	}
 }
 
-// TestSideStreamOfARemovedCopy: a side stream brings nothing for a copy that was removed, also when one of its id is there
-// again: that one asks for what it lacks itself. A stream that was for it alone is given up.
+// TestSideStreamOfARemovedCopy: a side stream brings nothing for a copy that was removed, also when one of its id is
+// there again: that one asks for what it lacks itself. A stream that was for it alone is given up.
 func TestSideStreamOfARemovedCopy(t *testing.T) {
 	w := newSideWorld(t, 1)
 	w.is("BEGIN", w.begin(2, 0, 0), Taken)

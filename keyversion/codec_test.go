@@ -37,7 +37,8 @@ var someLists = []*keyversion.Places{
 	nil,
 	keyversion.NewPlaces([]keyversion.Place{{Index: 1 << 33, Slice: 3}}),
 	keyversion.NewPlaces([]keyversion.Place{{Index: 1 << 33, Slice: 3}}),
-	keyversion.NewPlaces([]keyversion.Place{{Index: 2, Slice: index.AllSlices}, {Index: 7, Slice: 0xfffe}, {Index: 1<<64 - 1}}),
+	keyversion.NewPlaces([]keyversion.Place{{Index: 2, Slice: index.AllSlices}, {Index: 7, Slice: 0xfffe},
+		{Index: 1<<64 - 1}}),
 }
 
 func genEvent(t *rapid.T) keyversion.Event {

@@ -18,9 +18,10 @@ import (
 //	data and StreamEnd, with tagWindow: start as signed difference seqno-start, length end-start (modulo 2^64)
 //	data, with tagPart: 2 * number of the part, and 1 with More
 //	StreamEnd, with tagPart: number of sums, each {index id, slice, number of keys, sum of their hashes (8 bytes)}
-//	data: docid, number of statements, each {index id, slice + 1 modulo 2^16, number of keys, keys}, number of the list of
-//	    its Rest: 0 for none, from 1 in the order in which lists first stand in the frame; behind the number of one that is
-//	    new the list: its bytes, number of places, each {index id, slice + 1 modulo 2^16}
+//	data: docid, number of statements, each {index id, slice + 1 modulo 2^16, number of keys, keys},
+//	    number of the list of its Rest: 0 for none, from 1 in the order in which lists first stand in the frame;
+//	    behind the number of one that is new the list: its bytes, number of places,
+//	    each {index id, slice + 1 modulo 2^16}
 //	Activate, Deactivate: copies
 //	StreamBegin: start, failover log, purge, revision epoch, revision, copies
 //

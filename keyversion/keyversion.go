@@ -116,9 +116,9 @@ type Event struct {
 	More       bool
 	DocID      []byte
 	Statements []Statement
-	// Rest states the empty set for each of its places, behind Statements: a place that one of these covers is theirs. Most
-	// documents have keys in few of the indexes that look at them, and no keys in the same other places, so that these travel
-	// once in a frame. A part has none. It does not alias the frame.
+	// Rest states the empty set for each of its places, behind Statements: a place that one of these covers is theirs.
+	// Most documents have keys in few of the indexes that look at them, and no keys in the same other places, so that
+	// these travel once in a frame. A part has none. It does not alias the frame.
 	Rest   *Places
 	Copies []index.CopyID // Activate, Deactivate
 	Begin  *Begin         // StreamBegin

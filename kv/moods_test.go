@@ -340,7 +340,8 @@ func TestMoodPurgesBeforeTheFirstSnapshot(t *testing.T) {
 			kv.want(f, mcbp.StatusOK)
 		}
 	}
-	write(setFrame(0, "a", "1"), setFrame(0, "b", "1"), request(mcbp.OpDelete, 0, nil, []byte("b"), nil), setFrame(0, "c", "1"))
+	write(setFrame(0, "a", "1"), setFrame(0, "b", "1"), request(mcbp.OpDelete, 0, nil, []byte("b"), nil),
+		setFrame(0, "c", "1"))
 	vb := n.buckets[0].store.VBucket(0)
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
 	c.want(streamFrame(0, mcbp.StreamRequest{End: 1}), mcbp.StatusOK)
@@ -350,5 +351,6 @@ func TestMoodPurgesBeforeTheFirstSnapshot(t *testing.T) {
 	}
 	write(request(mcbp.OpDelete, 0, nil, []byte("a"), nil), setFrame(0, "d", "1"))
 	c.want(streamFrame(0, mcbp.StreamRequest{End: 1}), mcbp.StatusOK)
-	c.lines("snapshot 0-6 2 <nil>", "mutation 4 c=1 <nil>", "DCP_DELETION 5 a <nil>", "mutation 6 d=1 <nil>", "end ok <nil>")
+	c.lines("snapshot 0-6 2 <nil>", "mutation 4 c=1 <nil>", "DCP_DELETION 5 a <nil>", "mutation 6 d=1 <nil>",
+		"end ok <nil>")
 }

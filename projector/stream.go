@@ -62,7 +62,8 @@ type pump struct {
 	counters *counters
 	received *traffic // of its class
 	faults   *faults
-	purgeNow func(ctx context.Context, vb uint16) (uint64, error) // up to where KV has forgotten deletions; 0: it does not tell
+	// purgeNow tells up to where KV has forgotten deletions; 0: it does not tell.
+	purgeNow func(ctx context.Context, vb uint16) (uint64, error)
 	sums     sums
 	scratch  expression.Scratch
 	keys     [][][]byte

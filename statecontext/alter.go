@@ -11,8 +11,8 @@ import (
 // AlterIndex changes where an index may lie, or how many replicas it has. New copies are filled from KV beside those
 // there are; copies of dropped replicas leave, and the replicas that stay are numbered anew, in their order.
 // Rejections: UnknownIndex, CASMismatch, StateMismatch unless the index is READY or waits for BUILD INDEX,
-// RebalanceIsRunning while slices of it change their place, InvalidArgument, StateMismatch where no copy of a slice that
-// has been made would stay, those of placements, and of StartRebalance.
+// RebalanceIsRunning while slices of it change their place, InvalidArgument, StateMismatch where no copy of a slice
+// that has been made would stay, those of placements, and of StartRebalance.
 type AlterIndex struct {
 	ID index.ID
 	// IfMatch, unless 0, must be the definition's ModifiedCAS.

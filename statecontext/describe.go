@@ -63,8 +63,10 @@ func Describe(s *State) string {
 		describeIndex(&w, x)
 	}
 	for d := range s.Differences() {
-		fmt.Fprintf(&w, "difference index %d copy %d slice %d replica %d node %d (%s): %d documents, %s, anew %v, since %d @%d\n", d.Index,
-			d.Copy, d.Slice, d.Replica, d.Node, d.Indexer, d.Documents, d.Kind, d.TakenAnew, d.SinceMS, d.ModifiedCAS)
+		fmt.Fprintf(&w, "difference index %d copy %d slice %d replica %d node %d (%s): ",
+			d.Index, d.Copy, d.Slice, d.Replica, d.Node, d.Indexer)
+		fmt.Fprintf(&w, "%d documents, %s, anew %v, since %d @%d\n",
+			d.Documents, d.Kind, d.TakenAnew, d.SinceMS, d.ModifiedCAS)
 	}
 	s.ledger.ages.Scan(func(number uint64, key string) bool {
 		e, _ := s.ledger.entries.Get(key)

@@ -94,7 +94,8 @@ func (c *NoteDifference) apply(t *tx) *Rejection {
 	case i < 0 || node == nil:
 		return reject(errcode.UnknownCopy, "index %d has no copy %d on node %d", c.Index, c.Copy, c.Node)
 	case c.Kind == "" || len(c.Kind) > maxDifferenceKind:
-		return reject(errcode.InvalidArgument, "a kind of difference of %d bytes, want 1 to %d", len(c.Kind), maxDifferenceKind)
+		return reject(errcode.InvalidArgument, "a kind of difference of %d bytes, want 1 to %d",
+			len(c.Kind), maxDifferenceKind)
 	case was == nil && t.s.differences.Len() >= MaxDifferences:
 		return reject(errcode.LimitExceeded, "%d copies are known to differ, the most that are remembered", MaxDifferences)
 	}

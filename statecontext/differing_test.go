@@ -7,8 +7,8 @@ import (
 	"tidemark/index"
 )
 
-// TestDifferences: a copy that differs is known until its indexer says that it agrees, or nobody has it any more. What is
-// so already is no update; each change is one event that names copy, index and indexer.
+// TestDifferences: a copy that differs is known until its indexer says that it agrees, or nobody has it any more. What
+// is so already is no update; each change is one event that names copy, index and indexer.
 func TestDifferences(t *testing.T) {
 	n := upgraded(t)
 	id := n.must(create("x", 1, 0, 1)).Index
@@ -25,7 +25,8 @@ func TestDifferences(t *testing.T) {
 	n.refuse(&NoteDifference{Index: id, Copy: c.ID, Node: c.Node, Documents: 1}, errcode.InvalidArgument)
 	note := func(body NoteDifference, changed bool, want DifferingCopy) {
 		t.Helper()
-		state, results, events := ApplyCommands(n.state, n.state.AppliedIndex()+1, []Command{{TimeMS: n.now, WallMS: 77, Body: &body}})
+		state, results, events := ApplyCommands(n.state, n.state.AppliedIndex()+1,
+			[]Command{{TimeMS: n.now, WallMS: 77, Body: &body}})
 		n.state = state
 		if results[0].Rejection != nil || results[0].Changed != changed || len(events) != map[bool]int{true: 1}[changed] {
 			t.Fatalf("%+v: %+v, %d events", body, results[0], len(events))
@@ -44,8 +45,8 @@ func TestDifferences(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	want := DifferingCopy{Index: id, Copy: c.ID, Slice: c.Slice, Replica: c.Replica, Node: c.Node, Indexer: n.state.Indexer(c.Node).Name,
-		Documents: 3, Kind: "missing_row", TakenAnew: true, SinceMS: 77}
+	want := DifferingCopy{Index: id, Copy: c.ID, Slice: c.Slice, Replica: c.Replica, Node: c.Node,
+		Indexer: n.state.Indexer(c.Node).Name, Documents: 3, Kind: "missing_row", TakenAnew: true, SinceMS: 77}
 	note(*found, true, want)
 	note(*found, false, want)
 	found.Documents, want.Documents = 5, 5

@@ -349,7 +349,8 @@ func TestAlterIndexStartsARebalance(t *testing.T) {
 	id := n.must(create("x", 1, 0, 1)).Index
 	n.ready(id)
 	to, old := n.third(), n.state.Topology(id).Copies[1]
-	step := partition.Rebalance{Index: id, Replica: 1, Old: old.ID, Src: partition.Shard{Node: 1}, Dst: partition.Shard{Node: to}}
+	step := partition.Rebalance{Index: id, Replica: 1, Old: old.ID,
+		Src: partition.Shard{Node: 1}, Dst: partition.Shard{Node: to}}
 	alter := &AlterIndex{ID: id, Replicas: 1, Nodes: []string{"u0", "u3"},
 		Start: &StartRebalance{Cause: "ALTER INDEX", Sends: 1, Receives: 1, Steps: []partition.Rebalance{step}}}
 	cas := n.state.CAS()
@@ -360,7 +361,8 @@ func TestAlterIndexStartsARebalance(t *testing.T) {
 		t.Fatalf("%+v, rebalance %+v, definition %+v", res, r, n.state.Definition(id))
 	}
 	n.must(&CancelRebalance{ID: r.ID})
-	n.must(&StepRebalance{ID: r.ID, Step: 1, From: partition.RebalanceStart, To: partition.RebalanceGivenUp, Reason: "why"})
+	n.must(&StepRebalance{ID: r.ID, Step: 1, Reason: "why",
+		From: partition.RebalanceStart, To: partition.RebalanceGivenUp})
 	n.must(&EndRebalance{ID: r.ID})
 	alter.Nodes, alter.Start.Steps[0].Old = []string{"u3"}, 99
 	n.refuse(alter, errcode.StalePlan)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -132,25 +131,20 @@ func repeat(ctx context.Context, s Streams, every time.Duration,
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var last []byte
-	var clearing []byte // before each of them
-	if isTerminal(s.Out) && !noColor() {
-		clearing = []byte(clearScreen)
-	}
 	failing := false
 	for {
 		var b bytes.Buffer
 		err := render(ctx, &b)
-		code := exitCode(err)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && (last == nil || code != errcode.ExitUnavailable && code != errcode.ExitTimeout):
+		case err != nil && (last == nil || !transient(err)):
 			return err
 		case err != nil && !failing:
 			fmt.Fprintf(s.Err, "tidemark: %v; trying again every %s\n", err, every)
 		case err == nil && !bytes.Equal(b.Bytes(), last):
 			last = b.Bytes()
-			if _, err := s.Out.Write(append(slices.Clone(clearing), last...)); err != nil {
+			if err := redraw(s.Out, last); err != nil {
 				return err
 			}
 		}
@@ -161,4 +155,19 @@ func repeat(ctx context.Context, s Streams, every time.Duration,
 		case <-tick.C:
 		}
 	}
+}
+
+// transient reports whether err may be gone with the next try.
+func transient(err error) bool {
+	code := exitCode(err)
+	return code == errcode.ExitUnavailable || code == errcode.ExitTimeout
+}
+
+// redraw writes text; on a terminal in the place of what is there.
+func redraw(w io.Writer, text []byte) error {
+	if isTerminal(w) && !noColor() {
+		text = append([]byte(clearScreen), text...)
+	}
+	_, err := w.Write(text)
+	return err
 }

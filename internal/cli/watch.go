@@ -203,7 +203,8 @@ func bucketChange(c *client.Change) string {
 // differenceChange says that a copy differs from the KV data, or does not any more.
 func differenceChange(c *client.Change) string {
 	d := c.Difference
-	what := fmt.Sprintf("copy of %s/%s (slice %d, replica %d, indexer %s)", c.Bucket, c.Name, d.Slice, d.Replica, d.Indexer)
+	what := fmt.Sprintf("copy of %s/%s (slice %d, replica %d, indexer %s)",
+		c.Bucket, c.Name, d.Slice, d.Replica, d.Indexer)
 	switch {
 	case c.Removed:
 		return what + " agrees with KV again, or is no more"

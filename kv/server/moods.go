@@ -83,8 +83,8 @@ func MoodList() []Mood {
 		{Compressed, "compressed", "values are compressed once snappy was negotiated"},
 		{ExactEnd, "exact-end", "of each second vbucket a finite stream ends at its end, not with the snapshot that it " +
 			"lies in"},
-		{Purges, "purges", "tombstones are forgotten when they are a second old, and some just before the first snapshot of " +
-			"a stream from 0"},
+		{Purges, "purges", "tombstones are forgotten when they are a second old, and some just before the first " +
+			"snapshot of a stream from 0"},
 	}
 }
 

@@ -177,8 +177,8 @@ func (v *VBucket) forgetLocked(d *Doc) {
 	}
 }
 
-// ForgetTombstones forgets the vbucket's tombstones, however young, but for what a reader still needs (Purged tells). The
-// log keeps them until it is rewritten. Nodes that play an engine which purges at a bad moment use it.
+// ForgetTombstones forgets the vbucket's tombstones, however young, but for what a reader still needs (Purged tells).
+// The log keeps them until it is rewritten. Nodes that play an engine which purges at a bad moment use it.
 func (v *VBucket) ForgetTombstones() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -25,8 +25,8 @@ type AlterRequest struct {
 }
 
 // AlterIndex changes replicas in one update: new copies are filled from KV beside those there are. Other nodes are
-// noted, and a rebalance that begins with the same update moves what lies elsewhere. Errors wrap statecontext codes, ErrLastCopies,
-// rebalance.ErrTooFewNodes or ErrUnknownNode, ErrNotLeading, ErrBusy, or come from the proposal.
+// noted, and a rebalance that begins with the same update moves what lies elsewhere. Errors wrap statecontext codes,
+// ErrLastCopies, rebalance.ErrTooFewNodes or ErrUnknownNode, ErrNotLeading, ErrBusy, or come from the proposal.
 func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome, error) {
 	l, err := c.leading()
 	if err != nil {
@@ -76,7 +76,8 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 		return Outcome{}, err
 	}
 	if body.Start != nil && !res.Replayed {
-		c.cfg.Logger.Info("a rebalance begins", "rebalance", res.Number, "cause", body.Start.Cause, "steps", len(body.Start.Steps))
+		c.cfg.Logger.Info("a rebalance begins", "rebalance", res.Number, "cause", body.Start.Cause,
+			"steps", len(body.Start.Steps))
 	}
 	return altered(c.cfg.Consensus.State(), x.Definition, res)
 }

@@ -64,7 +64,8 @@ func TestAlterKeepsAWholeCopy(t *testing.T) {
 }
 
 // The leader ends when an ALTER INDEX to other indexers is committed: what moves has begun with it, so that the next
-// leader carries it out, and a retry of the request is told the outcome. A rebalance that cannot begin refuses all of it.
+// leader carries it out, and a retry of the request is told the outcome. A rebalance that cannot begin refuses
+// all of it.
 func TestAlterWithNodesOutlivesTheLeader(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)

@@ -35,7 +35,8 @@ func TestDifferences(t *testing.T) {
 		}
 		w.level()
 		w.until("it is known", 5*time.Second, func() bool { return known() != nil })
-		if d := known(); d.Index != o.ID || d.Node != i1.node || d.Documents != 2 || d.Kind != string(wire.MissingRow) || !d.TakenAnew {
+		if d := known(); d.Index != o.ID || d.Node != i1.node || d.Documents != 2 ||
+			d.Kind != string(wire.MissingRow) || !d.TakenAnew {
 			t.Errorf("%+v", d)
 		}
 		report(0) // the process has begun anew, and compared nothing yet

@@ -153,8 +153,8 @@ func TestRemoveProjector(t *testing.T) {
 	})
 }
 
-// TestRemoveIndexerBesideEmptyCopies: a replica that ALTER INDEX has just placed, and that is not filled, is no reason to
-// let the indexer go that has the only whole copies.
+// TestRemoveIndexerBesideEmptyCopies: a replica that ALTER INDEX has just placed, and that is not filled, is no reason
+// to let the indexer go that has the only whole copies.
 func TestRemoveIndexerBesideEmptyCopies(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -168,7 +168,8 @@ func TestRemoveIndexerBesideEmptyCopies(t *testing.T) {
 		w.indexer("i3")
 		w.until("they are there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 3 })
 		one := 1
-		if _, err := w.leader().AlterIndex(w.ctx, AlterRequest{ID: lone.ID, Replicas: &one, Nodes: []string{"i1", "i2"}}); err != nil {
+		req := AlterRequest{ID: lone.ID, Replicas: &one, Nodes: []string{"i1", "i2"}}
+		if _, err := w.leader().AlterIndex(w.ctx, req); err != nil {
 			t.Fatal(err)
 		}
 		w.until("the new copies are made", 20*time.Second, func() bool {

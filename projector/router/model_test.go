@@ -357,7 +357,8 @@ func (s *nodeSink) data(v *nodeVB, ev *keyversion.Event) {
 	for i, st := range all {
 		// what says that all other slices have nothing may find none left
 		if !named[i] && (i < len(ev.Statements) || st.Slice != index.AllSlices) {
-			n.fail("vbucket %d seqno %d: index %d slice %d is about no copy here that is fed", ev.VBucket, ev.Seqno, st.Index, st.Slice)
+			n.fail("vbucket %d seqno %d: index %d slice %d is about no copy here that is fed",
+				ev.VBucket, ev.Seqno, st.Index, st.Slice)
 		}
 	}
 }

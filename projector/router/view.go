@@ -30,8 +30,8 @@ type View struct {
 	endpoints []endpoint          // ascending by node, each with a copy at least
 	layouts   []*partition.Layout // of hash(docid), each once
 	sources   []source
-	// rests are made when a document first needs them, by number of the combination of slices that documents lie in, one of
-	// each layout. Empty where there would be too many.
+	// rests are made when a document first needs them, by number of the combination of slices that documents lie in, one
+	// of each layout. Empty where there would be too many.
 	rests []atomic.Pointer[rests]
 }
 

@@ -143,8 +143,9 @@ func (g *grower) change(what string, req client.RebalanceRequest) {
 		g.t.Errorf("%s: %+v", what, r)
 	}
 	moved := g.received() - had
-	g.t.Logf("%s: %d copies of %.1f MiB in %v; files of %.1f MiB arrived: %.2f of that; before: %s; during: %s", what, r.Done,
-		float64(r.Bytes)/(1<<20), took.Round(time.Millisecond), moved/(1<<20), moved/max(float64(r.Bytes), 1), before, g.scans())
+	g.t.Logf("%s: %d copies of %.1f MiB in %v; files of %.1f MiB arrived: %.2f of that; before: %s; during: %s",
+		what, r.Done, float64(r.Bytes)/(1<<20), took.Round(time.Millisecond),
+		moved/(1<<20), moved/max(float64(r.Bytes), 1), before, g.scans())
 }
 
 // verify compares an index with KV; a comparison that is cut off, as the machine is too busy, is made again.
@@ -161,9 +162,9 @@ func (g *grower) verify(up *testcluster.Cluster, name string) {
 	}
 }
 
-// TestGrow: a cluster of three indexers gets two more and loses one, with updates and scans all the time. It tells how many
-// bytes moved beside those that had to, how long it took, and what scans took before and during; with -grow.kv the same
-// from KV. No scan fails, and in the end every index is right.
+// TestGrow: a cluster of three indexers gets two more and loses one, with updates and scans all the time. It tells how
+// many bytes moved beside those that had to, how long it took, and what scans took before and during; with -grow.kv the
+// same from KV. No scan fails, and in the end every index is right.
 func TestGrow(t *testing.T) {
 	if *growDocs == 0 {
 		t.Skip("a campaign: -grow.docs")
