@@ -29,15 +29,19 @@ import (
 // wrong leaves a copy that asks KV for everything, as if nobody had had files.
 
 const (
-	// fillPause is how long is waited when all who could send are sending to others.
+	// fillPause is how long is waited at first when all who could send are sending to others; fillMost later on.
 	fillPause = time.Second
-	// fillPatience is how long a copy waits for its turn, here and at who could send it, before KV fills it.
+	fillMost  = 8 * time.Second
+	// fillPatience is how long a copy waits for its turn at who could send it, before KV fills it. While another copy
+	// receives files here no time passes.
 	fillPatience = 10 * time.Minute
 	// A transfer that brings less than fillLeast bytes a second, after fillWarm, is given up.
 	fillLeast = 256 << 10
 	fillWarm  = time.Minute
 	// fillsAnew is how often a copy is asked for again because its bucket was rolled back meanwhile.
 	fillsAnew = 3
+	// fillsCut is how often it is asked for again because its source went in the middle.
+	fillsCut = 1
 )
 
 var (
@@ -51,6 +55,10 @@ var (
 	errOtherBranch = errors.New("the bucket is not rolled back there as it is here")
 	// errSlow: a transfer is given up.
 	errSlow = fmt.Errorf("files come at less than %d bytes a second", fillLeast)
+	// errCut: the source went when it had sent something, as one does that is started again.
+	errCut = errors.New("it went in the middle")
+	// errLater: it is to be tried again, when others had their turn.
+	errLater = errors.New("later")
 	// errHalf: the copy was taken from its bucket and could not be given the files. Nothing else is tried: streams may be
 	// open that know where it stood.
 	errHalf = errors.New("the files could not be installed")
@@ -74,6 +82,11 @@ type fill struct {
 	from   []index.NodeID // who has the slice, by the definitions
 	until  time.Time      // for so long it may wait for its turn
 	cancel context.CancelFunc
+	failed []error // why those that have gone from the list cannot send it
+	anew   int     // of fillsAnew
+	cut    int     // of fillsCut
+	pause  time.Duration
+	after  time.Time     // it is not to be tried before
 	gone   atomic.Bool   // the copy was let go: another one of its id is none of this fill's business
 	puts   chan struct{} // of filler.mu; closed when its files are not being installed any more; nil: they are not yet
 	// expected is how many bytes the files are that are being received
@@ -142,13 +155,17 @@ func (f *filler) putting(o *fill) (done func(), err error) {
 	return func() { close(o.puts) }, nil
 }
 
-// Expire lets KV fill what has waited too long for its turn, until ctx ends.
+// Expire lets KV fill what has waited too long for a source, until ctx ends.
 func (f *filler) Expire(ctx context.Context) error {
 	for sleep(ctx, fillPause) == nil {
 		now := f.x.now()
 		var late []*fill
 		f.mu.Lock()
+		moving := f.now != nil && f.now.expected.Load() > 0
 		f.queue = slices.DeleteFunc(f.queue, func(o *fill) bool {
+			if moving {
+				o.until = o.until.Add(fillPause)
+			}
 			if now.After(o.until) {
 				late = append(late, o)
 			}
@@ -179,12 +196,15 @@ func (f *filler) fromKV(ctx context.Context, o *fill) {
 // Run fills until ctx ends.
 func (f *filler) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		below, o := f.next(ctx)
+		below, o, pause := f.next(ctx)
 		if o == nil {
+			timer := time.NewTimer(pause)
 			select {
 			case <-f.wake:
+			case <-timer.C:
 			case <-ctx.Done():
 			}
+			timer.Stop()
 			continue
 		}
 		f.one(below, o)
@@ -193,28 +213,50 @@ func (f *filler) Run(ctx context.Context) error {
 	return nil
 }
 
-func (f *filler) next(ctx context.Context) (context.Context, *fill) {
+// next takes the first that may be tried now; where there is none, pause is how long that may stay so.
+func (f *filler) next(ctx context.Context) (below context.Context, o *fill, pause time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.now = nil
-	if len(f.queue) == 0 {
-		return ctx, nil
+	f.now, pause = nil, time.Hour
+	now := f.x.now()
+	for i, o := range f.queue {
+		if wait := o.after.Sub(now); wait > 0 {
+			pause = min(pause, wait)
+			continue
+		}
+		f.now, f.queue = o, slices.Delete(f.queue, i, i+1)
+		below, o.cancel = context.WithCancel(ctx)
+		return below, o, 0
 	}
-	f.now, f.queue = f.queue[0], f.queue[1:]
-	ctx, f.now.cancel = context.WithCancel(ctx)
-	return ctx, f.now
+	return ctx, nil, pause
+}
+
+// putBack lets a fill be tried again later, behind others; false when its copy was let go.
+func (f *filler) putBack(o *fill) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o.gone.Load() {
+		return false
+	}
+	o.pause = min(max(2*o.pause, fillPause), fillMost)
+	o.after = f.x.now().Add(o.pause)
+	f.now, f.queue = nil, append(f.queue, o)
+	return true
 }
 
 // one fills a copy, or lets KV do it.
 func (f *filler) one(ctx context.Context, o *fill) {
 	m, began := o.s.Meta(), f.x.now()
 	node, err := f.fill(ctx, o)
+	if errors.Is(err, errLater) && ctx.Err() == nil && f.putBack(o) {
+		return
+	}
 	outcome := "installed"
 	switch {
 	case err == nil:
 		f.x.log.Info("a copy was filled with another indexer's files", "copy", m.Copy, "index", m.Index, "slice", m.Slice,
 			"node", node, "took", f.x.now().Sub(began))
-	case ctx.Err() != nil || errors.Is(err, errUnwanted):
+	case ctx.Err() != nil || errors.Is(err, errUnwanted) || errors.Is(err, errLater):
 		outcome = "unwanted"
 	default:
 		outcome = "failed"
@@ -231,39 +273,40 @@ func (f *filler) one(ctx context.Context, o *fill) {
 	f.fromKV(context.WithoutCancel(ctx), o)
 }
 
-// fill asks one after the other who has the slice.
+// fill asks one after the other who has the slice. Errors wrap errLater when one of them may send it later.
 func (f *filler) fill(ctx context.Context, o *fill) (from index.NodeID, err error) {
-	var failed []error
+	if f.x.inRollback(o.k.name) && f.x.now().Before(o.until) {
+		return 0, fmt.Errorf("%w: %w", errLater, errOtherBranch)
+	}
 	d := f.x.settled()
 	o.from = slices.DeleteFunc(o.from, func(n index.NodeID) bool {
 		return !slices.ContainsFunc(d.Indexers, func(e wire.Endpoint) bool { return e.Node == n })
 	})
-	for anew := 0; ; {
-		var busy error
-		for i := 0; i < len(o.from); i++ {
-			err := f.from(ctx, o, o.from[i])
-			switch {
-			case err == nil || ctx.Err() != nil || errors.Is(err, errUnwanted) || errors.Is(err, errHalf) ||
-				errors.Is(err, storage.ErrDiskFull):
-				return o.from[i], err
-			case errors.Is(err, errAnew) && anew < fillsAnew:
-				anew++
-				busy = err
-			case errors.Is(err, transfer.ErrBusy), errors.Is(err, errOtherBranch):
-				busy = err
-			default:
-				failed = append(failed, fmt.Errorf("node %d: %w", o.from[i], err))
-				o.from = slices.Delete(o.from, i, i+1)
-				i--
-			}
-		}
-		if busy == nil || f.x.now().After(o.until) {
-			return 0, errors.Join(append(failed, busy, errNobody)...)
-		}
-		if err := sleep(ctx, fillPause); err != nil {
-			return 0, err
+	var busy error
+	for i := 0; i < len(o.from); i++ {
+		err := f.from(ctx, o, o.from[i])
+		switch {
+		case err == nil || ctx.Err() != nil || errors.Is(err, errUnwanted) || errors.Is(err, errHalf) ||
+			errors.Is(err, storage.ErrDiskFull):
+			return o.from[i], err
+		case errors.Is(err, errAnew) && o.anew < fillsAnew:
+			o.anew++
+			busy = err
+		case errors.Is(err, errCut) && o.cut < fillsCut:
+			o.cut++
+			busy = err
+		case errors.Is(err, transfer.ErrBusy), errors.Is(err, errOtherBranch):
+			busy = err
+		default:
+			o.failed = append(o.failed, fmt.Errorf("node %d: %w", o.from[i], err))
+			o.from = slices.Delete(o.from, i, i+1)
+			i--
 		}
 	}
+	if busy == nil || f.x.now().After(o.until) {
+		return 0, errors.Join(append(o.failed, busy, errNobody)...)
+	}
+	return 0, fmt.Errorf("%w: %w", errLater, busy)
 }
 
 // about is what an indexer says of a copy that it sends.
@@ -321,6 +364,7 @@ func (f *filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 			if !f.same(o.k, &said) {
 				return nil, errOtherBranch
 			}
+			began = f.x.now()
 			files := make([]storage.File, len(offer.Files))
 			for i, file := range offer.Files {
 				files[i] = storage.File(file)
@@ -343,7 +387,10 @@ func (f *filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 		},
 	}
 	if _, _, err = r.Receive(ctx, &transfer.Want{Index: m.Index, CreatedMS: m.CreatedMS, Slice: m.Slice,
-		BucketUUID: m.BucketUUID}); err != nil {
+		BucketUUID: m.BucketUUID, Generation: o.k.generation.Load(), RollbackID: o.k.rollback.Load()}); err != nil {
+		if got > 0 && lost(err) {
+			err = fmt.Errorf("%w: %w", errCut, err)
+		}
 		return err
 	}
 	if err := in.Verify(ctx); err != nil {
@@ -353,6 +400,16 @@ func (f *filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 		return err
 	}
 	return f.install(ctx, o, in, &said)
+}
+
+// lost reports whether a transfer ended because the source does not answer, or does not know of it any more.
+func lost(err error) bool {
+	var refused *rpc.Problem
+	if errors.As(err, &refused) {
+		return refused.Code == errcode.NotFound || refused.Code == errcode.Unavailable || refused.Code == errcode.Internal
+	}
+	return !errors.Is(err, errSlow) && !errors.Is(err, errAnew) && !errors.Is(err, storage.ErrIO) &&
+		!errors.Is(err, storage.ErrDiskFull) && !errors.Is(err, storage.ErrInvalid)
 }
 
 // install gives a copy the files. Nothing is written to a copy that was taken away from its bucket; added again, it is
@@ -407,6 +464,9 @@ func (x *Indexer) inRollback(bucket string) bool {
 
 // export makes what another indexer wants of a copy here, when that is whole.
 func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export, error) {
+	if x.cfg.TransferRate == 0 {
+		return nil, rpc.Refuse(errcode.NotFound, "this indexer sends no files: it was started with --transfer-rate 0")
+	}
 	for _, s := range x.store.Slices() {
 		m := s.Meta()
 		if m.Index != w.Index || m.Slice != w.Slice || m.CreatedMS != w.CreatedMS || m.BucketUUID != w.BucketUUID ||
@@ -429,10 +489,15 @@ func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export
 			return nil, rpc.Refuse(errcode.Unavailable, "copy %s: %v", m.Copy, err)
 		}
 		stable, _ := s.Timestamp()
-		if !fit || stable.Total() == 0 || slices.ContainsFunc(s.Positions(), func(p ingest.Position) bool {
-			return !p.Whole()
-		}) {
-			return nil, rpc.Refuse(errcode.NotFound, "copy %s of index %s is not whole here", m.Copy, m.Index)
+		switch {
+		case stable.Total() == 0:
+			return nil, rpc.Refuse(errcode.NotFound, "copy %s of index %s is not filled here", m.Copy, m.Index)
+		case !fit || slices.ContainsFunc(s.Positions(), func(p ingest.Position) bool { return !p.Whole() }):
+			return nil, rpc.Refuse(errcode.Unavailable, "copy %s of index %s is not whole here now", m.Copy, m.Index)
+		case said.Generation != w.Generation || said.RollbackID != w.RollbackID:
+			return nil, rpc.Refuse(errcode.Unavailable,
+				"copy %s is of generation %d and rollback %d of its bucket, not of %d and %d", m.Copy,
+				said.Generation, said.RollbackID, w.Generation, w.RollbackID)
 		}
 		return x.exportOf(ctx, s, &said)
 	}

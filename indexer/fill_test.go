@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"tidemark/index"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/transfer"
 	"tidemark/partition"
@@ -40,7 +42,8 @@ const pairNode = 4 // of a, as b knows it
 func newPair(t *testing.T) *pair {
 	t.Helper()
 	p := &pair{t: t, a: newWorld(t), b: newWorld(t)}
-	p.b.tweak = func(c *Config) { c.TransferRate = 64 * transfer.MinRate }
+	files := func(c *Config) { c.TransferRate = 64 * transfer.MinRate }
+	p.a.tweak, p.b.tweak = files, files
 	p.a.write(docs(0, 400, 1)...)
 	p.a.serve(10)
 	p.b.kv = p.a.kv
@@ -218,6 +221,67 @@ func TestFillGoesOn(t *testing.T) {
 	p.fill()
 	if !p.outcome() || p.fromZero() > 0 {
 		t.Error("it was filled from KV")
+	}
+}
+
+// TestFillBesideARestart: a source that goes in the middle and comes back is asked again for what is not here yet.
+func TestFillBesideARestart(t *testing.T) {
+	p := newPair(t)
+	p.between = func(w http.ResponseWriter, _ *http.Request, n int64) bool {
+		away := n >= 4 && n < 4+6 // each try of a chunk, and the end of the export
+		fail(w, away)
+		return away
+	}
+	p.b.start()
+	p.fill()
+	if !p.outcome() || p.fromZero() > 0 {
+		t.Error("it was filled from KV")
+	}
+}
+
+// TestSendsNothing: an indexer that is to fill its copies from KV alone does not send them either.
+func TestSendsNothing(t *testing.T) {
+	p := newPair(t)
+	p.a.x.cfg.TransferRate = 0
+	p.b.start()
+	p.fill()
+	if p.outcome() || p.fromZero() == 0 {
+		t.Error("it was filled by files")
+	}
+}
+
+// TestFillsTakeTurns: a copy whose sources are busy keeps no other one waiting, and is tried again after it.
+func TestFillsTakeTurns(t *testing.T) {
+	p := newPair(t)
+	p.b.start()
+	if err := p.b.define(20, 21); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(1000, 0)
+	x := &Indexer{now: func() time.Time { return now }}
+	f := &filler{x: x, wake: make(chan struct{}, 1)}
+	for _, id := range []index.CopyID{20, 21} {
+		s, _ := p.b.x.store.Slice(id)
+		f.add(p.b.x.bucketNamed(testBucket), s, nil)
+	}
+	var got []index.CopyID
+	for range 2 {
+		_, o, _ := f.next(t.Context())
+		got = append(got, o.s.Meta().Copy)
+		if !f.putBack(o) {
+			t.Fatal("it is not tried again")
+		}
+	}
+	if _, o, pause := f.next(t.Context()); o != nil || pause != fillPause {
+		t.Errorf("%v again after %s, want none before %s", o, pause, fillPause)
+	}
+	now = now.Add(fillPause)
+	_, o, _ := f.next(t.Context())
+	if got = append(got, o.s.Meta().Copy); !slices.Equal(got, []index.CopyID{20, 21, 20}) {
+		t.Errorf("in turn %v", got)
+	}
+	if err := f.drop(t.Context(), 20); err != nil || f.putBack(o) {
+		t.Errorf("what was let go is tried again: %v", err)
 	}
 }
 
@@ -499,7 +563,7 @@ func TestWhoIsLetGoWaitsForFiles(t *testing.T) {
 	s, _ := p.b.x.store.Slice(20)
 	f := newFiller(p.b.x)
 	f.add(p.b.x.bucketNamed(testBucket), s, nil)
-	_, o := f.next(t.Context())
+	_, o, _ := f.next(t.Context())
 	done, err := f.putting(o)
 	if err != nil {
 		t.Fatal(err)

@@ -47,7 +47,7 @@ func (s *Slice) Receive(source string, files []File) (*Incoming, error) {
 	seen := map[string]bool{}
 	for _, f := range files {
 		if f.Name == "" || f.Name != fs.PathBase(f.Name) || strings.HasPrefix(f.Name, ".") || f.Name == lockName ||
-			f.Name == sourceName || f.Size < 0 || f.Size > 1<<50 || seen[f.Name] || len(files) > incomingFiles {
+			f.Name == sourceName || f.Size < 0 || f.Size > 1<<50-total || seen[f.Name] || len(files) > incomingFiles {
 			return nil, fmt.Errorf("%w: file %q of %d bytes among %d", ErrInvalid, f.Name, f.Size, len(files))
 		}
 		seen[f.Name] = true

@@ -64,6 +64,9 @@ type Want struct {
 	CreatedMS  int64         `json:"created_ms"`
 	Slice      index.SliceID `json:"slice"`
 	BucketUUID string        `json:"bucket_uuid"`
+	// Generation and RollbackID of the bucket: files of another history are not wanted.
+	Generation uint64 `json:"generation"`
+	RollbackID uint64 `json:"rollback_id"`
 }
 
 // File is one file of an export.
