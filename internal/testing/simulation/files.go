@@ -8,10 +8,10 @@ import (
 	"tidemark/partition"
 )
 
-// A new copy of a slice that another node has is filled with that one's files, as package indexer does it: the source pins what
-// it holds at one moment; meanwhile the target takes what its stream brings and asks for no side stream; then it is removed,
-// gets the files in the place of all that it held, and is added with their positions. Nothing here is chosen by chance, so that
-// the other choices of a seed stay where they are.
+// A new copy of a slice that another node has is filled with that one's files, as package indexer does it: the source
+// pins what it holds at one moment; meanwhile the target takes what its stream brings and asks for no side stream; then
+// it is removed, gets the files in the place of all that it held, and is added with their positions. Nothing here is
+// chosen by chance, so that the other choices of a seed stay where they are.
 
 const (
 	// fileSteps is how many steps of side streams a transfer takes.
@@ -64,7 +64,8 @@ func (s *Sim) fromKV(h *hosted, id index.CopyID, st *store) {
 	h.st.Defer(id, false)
 }
 
-// hasSource tells whether the slice of a copy is one of an index that is ready, with a copy elsewhere, by the node's list.
+// hasSource tells whether the slice of a copy is one of an index that is ready, with a copy elsewhere, by the node's
+// list.
 func (s *Sim) hasSource(n *node, st *store) bool {
 	for i := range n.defs.Indexes {
 		if n.defs.Indexes[i].ID == st.index {

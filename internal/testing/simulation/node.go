@@ -16,8 +16,8 @@ import (
 	"tidemark/wire"
 )
 
-// The indexers: the real ingest.Bucket, commands of the leader as package indexer answers them, and a store of maps that
-// does its work late and in order.
+// The indexers: the real ingest.Bucket, commands of the leader as package indexer answers them, and a store of maps
+// that does its work late and in order.
 
 type node struct {
 	up, full, registered bool
@@ -119,8 +119,8 @@ func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, erro
 }
 
 func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
-	r := &wire.IndexerReport{Node: index.NodeID(max(n.id, 0)), UUID: fmt.Sprintf("u%d", n.num), BootID: fmt.Sprintf("n%d-%d", n.num, n.boot),
-		ClusterID: n.fence.ClusterID}
+	r := &wire.IndexerReport{Node: index.NodeID(max(n.id, 0)), UUID: fmt.Sprintf("u%d", n.num),
+		BootID: fmt.Sprintf("n%d-%d", n.num, n.boot), ClusterID: n.fence.ClusterID}
 	if n.defs != nil && n.defs.Fence.Epoch == n.fence.Epoch { // revisions of another epoch mean nothing to the leader
 		r.Revision = n.have
 	}
@@ -128,7 +128,8 @@ func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 		h := n.buckets[name]
 		b := wire.BucketReport{Generation: h.st.Generation(), RollbackID: h.st.RollbackID(), Acks: slices.Clone(h.acks),
 			Backfill: h.st.Backfill(n.building)}
-		b.Heartbeat = wire.HWHeartbeat{Bucket: name, HW: h.st.HW(), MutationQueue: uint64(h.st.QueueBytes()), QueueLimit: uint64(s.bound)}
+		b.Heartbeat = wire.HWHeartbeat{Bucket: name, HW: h.st.HW(),
+			MutationQueue: uint64(h.st.QueueBytes()), QueueLimit: uint64(s.bound)}
 		if ack, ok := h.st.LastAck(); ok {
 			b.Heartbeat.LastStability, b.Heartbeat.LastNumber = ack.Ref.Hash, ack.Ref.Number
 		}
@@ -152,19 +153,21 @@ func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 
 // building tells whether an index is being built, as far as the node knows.
 func (n *node) building(id index.ID) bool {
-	return n.defs != nil && slices.ContainsFunc(n.defs.Indexes, func(d index.Definition) bool { return d.ID == id && d.State == index.Backfill })
+	builds := func(d index.Definition) bool { return d.ID == id && d.State == index.Backfill }
+	return n.defs != nil && slices.ContainsFunc(n.defs.Indexes, builds)
 }
 
 func wireRef(bucket string, r ingest.Ref) wire.StabilityRef {
-	return wire.StabilityRef{Bucket: bucket, Generation: r.Generation, RollbackID: r.RollbackID, Number: r.Number, Hash: r.Hash}
+	return wire.StabilityRef{Bucket: bucket, Generation: r.Generation, RollbackID: r.RollbackID,
+		Number: r.Number, Hash: r.Hash}
 }
 
 func localRef(r wire.StabilityRef) ingest.Ref {
 	return ingest.Ref{Generation: r.Generation, RollbackID: r.RollbackID, Number: r.Number, Hash: r.Hash}
 }
 
-// reportNode sends a report on its way to the leader, and its answer back. As package indexer it sends no other before the
-// answer, unless it gives that up: then the report may still come.
+// reportNode sends a report on its way to the leader, and its answer back. As package indexer it sends no other before
+// the answer, unless it gives that up: then the report may still come.
 func (s *Sim) reportNode(n *node) {
 	if !n.registered || s.lead == nil {
 		return
@@ -227,7 +230,8 @@ func (s *Sim) nodePoll(n *node, r *wire.PollRequest) (*wire.PollReply, error) {
 func positions(all []ingest.Progress) []wire.PollPosition {
 	out := make([]wire.PollPosition, len(all))
 	for i, p := range all {
-		out[i] = wire.PollPosition{VBucket: uint16(p.VBucket), Participant: p.Participant, HW: p.HW, Reach: p.Reach, Log: p.Log, Revision: p.Revision}
+		out[i] = wire.PollPosition{VBucket: uint16(p.VBucket), Participant: p.Participant,
+			HW: p.HW, Reach: p.Reach, Log: p.Log, Revision: p.Revision}
 	}
 	return out
 }
@@ -257,7 +261,7 @@ func (s *Sim) nodeRollback(n *node, r *wire.RollbackRequest) (*wire.RollbackRepl
 		return a, nil
 	}
 	if r.Step == "prepare" {
-		restart, outcome := h.st.RollbackAsk(r.RollbackID, r.Logs, r.Incarnation, func(id index.CopyID, v int) []ingest.Held { return n.heldStates(id, v) })
+		restart, outcome := h.st.RollbackAsk(r.RollbackID, r.Logs, r.Incarnation, n.heldStates)
 		asked := *r
 		asked.Brief = r.Brief && n.num%3 > 0 // each third node is of an earlier version
 		a = asked.Answer(restart)
@@ -378,7 +382,8 @@ func (s *Sim) hostBuckets(n *node, d *wire.Definitions) {
 			h.st.SetGeneration(b.Generation, b.RollbackID)
 			continue
 		}
-		st, err := ingest.New(ingest.Options{VBuckets: vbuckets, Generation: b.Generation, RollbackID: b.RollbackID, Pack: pack})
+		st, err := ingest.New(ingest.Options{VBuckets: vbuckets, Generation: b.Generation, RollbackID: b.RollbackID,
+			Pack: pack})
 		if err != nil {
 			s.fail("%v", err)
 			return
@@ -392,7 +397,8 @@ func (s *Sim) add(n *node, id index.CopyID, st *store) {
 	if h == nil {
 		return
 	}
-	err := h.st.Add(ingest.Copy{ID: id, Index: st.index, Slice: st.no, Ready: st.ready, Positions: st.live.pos[:], Logs: st.live.logs[:]})
+	err := h.st.Add(ingest.Copy{ID: id, Index: st.index, Slice: st.no, Ready: st.ready,
+		Positions: st.live.pos[:], Logs: st.live.logs[:]})
 	if err != nil {
 		s.fail("n%d copy %d: %v", n.num, id, err)
 	}
@@ -573,7 +579,8 @@ func (s *Sim) openSide(n *node, h *hosted, w ingest.Want) {
 		return
 	}
 	s.ev("n%d side %d %s/%d %d->%d from p%d for %v", n.num, id, b.name, w.VBucket, w.From, w.To, p, w.Copies)
-	h.sides[id] = &side{p: p, v: w.VBucket, ks: dcp{branch: k, cur: start}, to: w.To, on: id%4 > 0, purge: k.purge, copies: copies}
+	h.sides[id] = &side{p: p, v: w.VBucket, ks: dcp{branch: k, cur: start}, to: w.To, on: id%4 > 0,
+		purge: k.purge, copies: copies}
 	s.purgeLate(b, w.VBucket, start)
 }
 
@@ -593,7 +600,8 @@ func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
 	switch {
 	case !x.told:
 		x.told, x.rest = true, nil
-		if send(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Start: k.cur, Log: k.branch.fl, Purge: x.purge}}) != ingest.Taken {
+		begin := &keyversion.Begin{Start: k.cur, Log: k.branch.fl, Purge: x.purge}
+		if send(keyversion.Event{Kind: keyversion.StreamBegin, Begin: begin}) != ingest.Taken {
 			delete(h.sides, id)
 		}
 	case !k.mid && k.cur < x.to && k.cur < k.branch.high():

@@ -13,7 +13,8 @@ import (
 	"tidemark/internal/testing/planted"
 )
 
-var hunt = flag.Int64("hunt", 0, "count the seeds that show each planted bug, among so many, and write testdata/planted.txt")
+var hunt = flag.Int64("hunt", 0,
+	"count the seeds that show each planted bug, among so many, and write testdata/planted.txt")
 
 // plant is a bug: rules of the protocol switched off.
 type plant struct {
@@ -22,7 +23,8 @@ type plant struct {
 	less               string // of this kind of step there are few
 	one                bool   // Options.OneSequence: hardly a seed shows it
 	says               string // in what is seen, where one check is meant and no other
-	// backs are those of the rules that repair what comes of the others' absence: without them alone the seed does not show it.
+	// backs are those of the rules that repair what comes of the others' absence: without them alone the seed does not
+	// show it.
 	backs string
 }
 
@@ -86,12 +88,12 @@ var bugs = []plant{
 	{bug: "promotion that waits for nobody", rules: "paced", faults: "pauses", says: "does not wait"},
 }
 
-// reach is how many seeds are tried for a planted bug, from the one on that seedsFile names. Most bugs show in the first few, so
-// that who changes what a seed does need not find new ones.
+// reach is how many seeds are tried for a planted bug, from the one on that seedsFile names. Most bugs show in the
+// first few, so that who changes what a seed does need not find new ones.
 const reach = 3000
 
-// TestPlantedBugs: the simulation sees what it is for. Each bug is looked for in a process of its own, of a program whose
-// rules can be switched off (package planted).
+// TestPlantedBugs: the simulation sees what it is for. Each bug is looked for in a process of its own, of a program
+// whose rules can be switched off (package planted).
 func TestPlantedBugs(t *testing.T) {
 	if planted.Built {
 		for _, p := range bugs {

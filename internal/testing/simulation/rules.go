@@ -38,10 +38,13 @@ const (
 	dropAfter                       // an old copy is dropped when the list says so, not when its successor is there
 )
 
-var ruleNames = map[string]rule{"snapshotEnds": snapshotEnds, "inOrder": inOrder, "upsertDeletion": upsertDeletion, "dropBegin": dropBegin,
-	"memtables": memtables, "seqCheck": seqCheck, "fence": fence, "revisions": revisions, "freshLead": freshLead, "askFirst": askFirst, "projInc": projInc,
+var ruleNames = map[string]rule{
+	"snapshotEnds": snapshotEnds, "inOrder": inOrder, "upsertDeletion": upsertDeletion, "dropBegin": dropBegin,
+	"memtables": memtables, "seqCheck": seqCheck, "fence": fence, "revisions": revisions,
+	"freshLead": freshLead, "askFirst": askFirst, "projInc": projInc,
 	"sameBranch": sameBranch, "committed": committed, "newestLog": newestLog, "bounded": bounded,
-	"pacedTime": pacedTime, "purgeAgain": purgeAgain, "pinned": pinned, "wholeFirst": wholeFirst, "dropAfter": dropAfter}
+	"pacedTime": pacedTime, "purgeAgain": purgeAgain, "pinned": pinned, "wholeFirst": wholeFirst, "dropAfter": dropAfter,
+}
 
 // allRules lists the names of all rules, ascending: of what is modelled here, and of the product.
 func allRules() []string {
@@ -72,7 +75,8 @@ func statecontextProjector(name index.ProjectorID, boot string) statecontext.Bod
 
 func statecontextIndexer(num int, boot string) statecontext.Body {
 	name := fmt.Sprintf("n%d", num)
-	return &statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: fmt.Sprintf("u%d", num), BootID: boot, Name: name, Admin: name, Scan: name,
+	return &statecontext.RegisterIndexer{Indexer: statecontext.Indexer{
+		UUID: fmt.Sprintf("u%d", num), BootID: boot, Name: name, Admin: name, Scan: name,
 		Data: statecontext.DataAddrs{Maintenance: name, Backfill: name, Catchup: name}}}
 }
 

@@ -1,10 +1,10 @@
 // Package simulation runs the whole system in one thread, in virtual time, from one seed: the real state machine of the
-// managers, the real coordinator, ledger, stability and rollback deciders, and the real state of an indexer, over models
-// of KV, of projectors, of a store, and of a network that delays, loses and reorders.
+// managers, the real coordinator, ledger, stability and rollback deciders, and the real state of an indexer, over
+// models of KV, of projectors, of a store, and of a network that delays, loses and reorders.
 //
-// It promises that a seed gives the same run every time, that what must always hold is looked at at every step (docs/
-// simulation.md lists it), and that after the faults have ended every index must equal the oracle: the definition applied
-// to what KV holds. It never starts a goroutine, reads a clock or opens a file.
+// It promises that a seed gives the same run every time, that what must always hold is looked at at every step
+// (docs/simulation.md lists it), and that after the faults have ended every index must equal the oracle: the definition
+// applied to what KV holds. It never starts a goroutine, reads a clock or opens a file.
 package simulation
 
 import (
@@ -28,8 +28,8 @@ type Options struct {
 	Faults  []string // these go wrong and no others; none: as the seed says
 	Rate    int      // of Faults, in percent of what seeds have at most; 0: 100, mostRate: faults and no writes
 	Less    string   // of this kind of step there are few, see classes
-	// OneSequence lets all choices follow from those before: for two planted bugs that hardly a seed shows, and for which only such
-	// seeds are known.
+	// OneSequence lets all choices follow from those before: for two planted bugs that hardly a seed shows, and for which
+	// only such seeds are known.
 	OneSequence bool
 	Trace       bool // keep a line per event
 	// Patient leaders wait for answers and streams for as long as it takes.
@@ -43,8 +43,10 @@ type Report struct {
 
 // Add sums reports up.
 func (r *Report) Add(o Report) {
-	r.Steps, r.Exact, r.Promotions, r.Restores, r.Rollbacks = r.Steps+o.Steps, r.Exact+o.Exact, r.Promotions+o.Promotions, r.Restores+o.Restores, r.Rollbacks+o.Rollbacks
-	r.Ranges, r.Ahead, r.Scans, r.Leaders, r.Moves, r.Moved = r.Ranges+o.Ranges, r.Ahead+o.Ahead, r.Scans+o.Scans, r.Leaders+o.Leaders, r.Moves+o.Moves, r.Moved+o.Moved
+	r.Steps, r.Exact, r.Promotions = r.Steps+o.Steps, r.Exact+o.Exact, r.Promotions+o.Promotions
+	r.Restores, r.Rollbacks, r.Ranges = r.Restores+o.Restores, r.Rollbacks+o.Rollbacks, r.Ranges+o.Ranges
+	r.Ahead, r.Scans, r.Leaders = r.Ahead+o.Ahead, r.Scans+o.Scans, r.Leaders+o.Leaders
+	r.Moves, r.Moved = r.Moves+o.Moves, r.Moved+o.Moved
 	r.Filled, r.Sessions = r.Filled+o.Filled, r.Sessions+o.Sessions
 }
 
@@ -96,12 +98,12 @@ type Sim struct {
 	told   map[refKey]timestamp.Vector
 	lost   map[index.CopyID]bool // copies whose folder a crash has taken
 	stable map[refKey]timestamp.Vector
-	ledger map[ownerKey]index.ProjectorID // who owned a vbucket under an incarnation, as leaders believed; node is the term
+	ledger map[ownerKey]index.ProjectorID // as leaders believed, who owned a vbucket under an incarnation; node: term
 	owed   map[owedKey]uint64             // see checkPaced
 	obeyed map[string]wire.Fence          // by component: of the highest term that it has obeyed, without the counter
 	asking map[string]*session            // by bucket
 	acked  map[string]ddlState            // by name, which is used once: indexes whose CREATE was acknowledged
-	before []*statecontext.State          // the last few that were committed, oldest first; only for a leader that lacks some
+	before []*statecontext.State          // the last few committed, oldest first; only for a leader that lacks some
 }
 
 // fault is a kind of thing that goes wrong.
@@ -133,11 +135,13 @@ const (
 	kinds
 )
 
-var faultNames = [kinds]string{failovers: "failovers", takeovers: "takeovers", nodeCrashes: "nodeCrashes", projectorCrashes: "projectorCrashes",
-	brokenConnections: "brokenConnections", leaderChanges: "leaderChanges", drops: "drops", streamEnds: "streamEnds", ddl: "ddl", purges: "purges",
-	fullDisks: "fullDisks", tornFiles: "tornFiles", pauses: "pauses", moves: "moves", epochs: "epochs", lostProposals: "lostProposals",
-	lostRequests: "lostRequests", lateRequests: "lateRequests", lostSlices: "lostSlices", tornCheckpoints: "tornCheckpoints",
-	flushes: "flushes"}
+var faultNames = [kinds]string{
+	failovers: "failovers", takeovers: "takeovers", nodeCrashes: "nodeCrashes", projectorCrashes: "projectorCrashes",
+	brokenConnections: "brokenConnections", leaderChanges: "leaderChanges", drops: "drops", streamEnds: "streamEnds",
+	ddl: "ddl", purges: "purges", fullDisks: "fullDisks", tornFiles: "tornFiles", pauses: "pauses", moves: "moves",
+	epochs: "epochs", lostProposals: "lostProposals", lostRequests: "lostRequests", lateRequests: "lateRequests",
+	lostSlices: "lostSlices", tornCheckpoints: "tornCheckpoints", flushes: "flushes",
+}
 
 const (
 	stepMS  = 10 // a step takes up to twice as long
@@ -159,7 +163,8 @@ func New(o Options) (*Sim, error) {
 	s := &Sim{opt: o, off: own, trace: o.Trace, nowMS: 1_000_000, state: statecontext.New(),
 		branches: map[uint64]*branch{}, ends: map[endKey]bool{}, owners: map[ownerKey]index.ProjectorID{},
 		told: map[refKey]timestamp.Vector{}, lost: map[index.CopyID]bool{}, stable: map[refKey]timestamp.Vector{},
-		ledger: map[ownerKey]index.ProjectorID{}, owed: map[owedKey]uint64{}, obeyed: map[string]wire.Fence{}, acked: map[string]ddlState{}, asking: map[string]*session{}}
+		ledger: map[ownerKey]index.ProjectorID{}, owed: map[owedKey]uint64{}, obeyed: map[string]wire.Fence{},
+		acked: map[string]ddlState{}, asking: map[string]*session{}}
 	if o.OneSequence {
 		s.dice.oneSequence(o.Seed)
 	}
@@ -181,7 +186,8 @@ func New(o Options) (*Sim, error) {
 		s.kv = append(s.kv, b)
 	}
 	for i := range 2 + s.dice.plan.Intn(3) {
-		s.nodes = append(s.nodes, &node{num: i, id: -1, up: true, boot: 1, buckets: map[string]*hosted{}, stores: map[index.CopyID]*store{}})
+		s.nodes = append(s.nodes, &node{num: i, id: -1, up: true, boot: 1,
+			buckets: map[string]*hosted{}, stores: map[index.CopyID]*store{}})
 	}
 	for p := range s.proj {
 		s.proj[p] = s.newProjector(p, 1)
@@ -254,8 +260,8 @@ func (s *Sim) choose(names []string) error {
 	return nil
 }
 
-// chance tells whether something goes wrong now, one time in n, when this seed has that fault. Requests are still lost when
-// the last writes were made: nothing newer tells what was in them.
+// chance tells whether something goes wrong now, one time in n, when this seed has that fault. Requests are still lost
+// when the last writes were made: nothing newer tells what was in them.
 func (s *Sim) chance(k fault, n int) bool {
 	on := !s.healing || k == lostRequests && s.step < s.opt.Steps+2*healWrites
 	return s.mix[k] && on && s.dice.net.Intn(n) == 0
@@ -270,7 +276,8 @@ func (s *Sim) fail(form string, a ...any) {
 
 func (s *Sim) ev(form string, a ...any) {
 	if s.trace {
-		s.Legend = append(s.Legend, fmt.Sprintf("%5d %8.3fs ", s.step, float64(s.nowMS-1_000_000)/1000)+fmt.Sprintf(form, a...))
+		at := fmt.Sprintf("%5d %8.3fs ", s.step, float64(s.nowMS-1_000_000)/1000)
+		s.Legend = append(s.Legend, at+fmt.Sprintf(form, a...))
 	}
 }
 
@@ -318,7 +325,10 @@ func (s *Sim) pass(ms int64) {
 type class struct{ first, end int }
 
 // classes are the kinds of steps that a run may have few of, as act draws them.
-var classes = map[string]class{"": {}, "pumps": {0, 14}, "deliveries": {14, 34}, "flushing": {34, 58}, "sideSteps": {58, 66}, "leading": {66, 80}, "syncs": {80, 84}}
+var classes = map[string]class{
+	"": {}, "pumps": {0, 14}, "deliveries": {14, 34}, "flushing": {34, 58},
+	"sideSteps": {58, 66}, "leading": {66, 80}, "syncs": {80, 84},
+}
 
 func (c class) has(x int) bool { return c.first <= x && x < c.end }
 
@@ -328,7 +338,8 @@ func (s *Sim) act() {
 	s.dice.begin(s.opt.Seed, s.step)
 	s.pass(int64(s.dice.plan.Intn(2*stepMS) + 1))
 	x := s.dice.plan.Intn(100)
-	if !s.healing && (x/8 == s.starve || s.less.has(x)) && s.dice.plan.Intn(8) > 0 { // one class of events is starved per seed
+	// One class of events is starved per seed.
+	if !s.healing && (x/8 == s.starve || s.less.has(x)) && s.dice.plan.Intn(8) > 0 {
 		x = 86 + s.dice.plan.Intn(10)
 	}
 	b, v := s.kv[s.dice.plan.Intn(len(s.kv))], s.dice.plan.Intn(vbuckets)
@@ -483,7 +494,8 @@ func (s *Sim) resume(p int, b *kvBucket, v int, n *node) {
 	st.drop[n.num] = false
 	if st.mute[n.num] {
 		st.mute[n.num] = false
-		s.emit(p, n.num, b, v, keyversion.Event{Kind: keyversion.DropData, Incarnation: st.inc, Seqno: st.ks.cur + 1}, st.ks.cur)
+		drop := keyversion.Event{Kind: keyversion.DropData, Incarnation: st.inc, Seqno: st.ks.cur + 1}
+		s.emit(p, n.num, b, v, drop, st.ks.cur)
 	}
 	if s.on(dropBegin) {
 		s.emit(p, n.num, b, v, s.beginEvent(st, n.num, st.ks.cur, st.topo), st.ks.cur)
