@@ -20,11 +20,11 @@ import (
 // ExportFormat names what the files of an Export are written by; who has another one cannot install them.
 var ExportFormat = fmt.Sprintf("%d.%d", fileVersion, formatVersion)
 
-// File is one file of an Export. Tables have no Sum here: each block of them has one of its own.
+// File is one file of an Export.
 type File struct {
 	Name string
 	Size int64
-	Sum  uint32 // of all other files
+	Sum  uint32 // crc32c; of a table of its end alone, see summedEnd
 }
 
 // Export is what a copy held at one moment. It stays as it is, whatever becomes of the copy; close it.
@@ -90,13 +90,7 @@ func filesOf(ctx context.Context, fs vfs.FS, dir string) (all []File, err error)
 			continue
 		}
 		f := File{Name: name}
-		if isTable(name) {
-			info, err := fs.Stat(fs.PathJoin(dir, name))
-			if err != nil {
-				return nil, err
-			}
-			f.Size = info.Size()
-		} else if f.Size, f.Sum, err = sumOf(ctx, fs, fs.PathJoin(dir, name)); err != nil {
+		if f.Size, f.Sum, err = sumOf(ctx, fs, fs.PathJoin(dir, name)); err != nil {
 			return nil, err
 		}
 		all = append(all, f)
@@ -105,15 +99,30 @@ func filesOf(ctx context.Context, fs vfs.FS, dir string) (all []File, err error)
 	return all, nil
 }
 
-// sumOf reads a file, for as long as ctx lasts.
+// summedEnd is how much of a table is summed up: its blocks have sums of their own, and its end tells it from any other.
+const summedEnd = 64 << 10
+
+// sumOf sums a file up, of a table its end, for as long as ctx lasts.
 func sumOf(ctx context.Context, fs vfs.FS, path string) (size int64, sum uint32, err error) {
 	f, err := openUntil(ctx, fs, path)
 	if err != nil {
 		return 0, 0, err
 	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return 0, 0, err
+	}
+	size, from := info.Size(), int64(0)
+	if isTable(path) {
+		from = max(size-summedEnd, 0)
+	}
 	h := crc32.New(castagnoli)
-	size, err = io.Copy(h, f)
-	return size, h.Sum32(), errors.Join(err, f.Close())
+	n, err := io.Copy(h, io.NewSectionReader(f, from, size-from))
+	if err == nil && n < size-from {
+		err = io.ErrUnexpectedEOF
+	}
+	return size, h.Sum32(), err
 }
 
 // ReadAt reads from one of the files. One goroutine at a time may read.

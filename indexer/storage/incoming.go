@@ -83,6 +83,9 @@ func (in *Incoming) resume(source string) (kept int64, err error) {
 		if err == nil {
 			err = writeSmall(fs, in.dir, sourceName, sourceFile{source})
 		}
+		if _, e := fs.Stat(fs.PathJoin(in.s.dir, metaName)); e != nil { // it was dropped meanwhile: nothing is to stay
+			err = errors.Join(ErrClosed, e, fs.RemoveAll(in.dir), fs.Remove(in.s.dir))
+		}
 		return 0, err
 	}
 	names, err := fs.List(in.dir)
@@ -92,7 +95,8 @@ func (in *Incoming) resume(source string) (kept int64, err error) {
 	for _, name := range names {
 		path := fs.PathJoin(in.dir, name)
 		i := slices.IndexFunc(in.files, func(f File) bool { return f.Name == name && isTable(name) })
-		if info, e := fs.Stat(path); e == nil && i >= 0 && info.Size() == in.files[i].Size {
+		if size, sum, e := sumOf(context.Background(), fs, path); e == nil && i >= 0 && size == in.files[i].Size &&
+			sum == in.files[i].Sum {
 			in.held[name] = in.files[i].Size
 			kept += in.files[i].Size
 		} else if name != sourceName {
@@ -199,14 +203,11 @@ func (in *Incoming) Verify(ctx context.Context) error {
 	return classify(in.s.meta.Copy, in.dir, err)
 }
 
-// check reads a small file, and looks whether a table, whose blocks have sums of their own, is here.
+// check reads a small file, and of a table, whose blocks have sums of their own, the end.
 func (in *Incoming) check(ctx context.Context, f *File) error {
 	id, path := in.s.meta.Copy, in.s.store.fs.PathJoin(in.dir, f.Name)
 	if in.held[f.Name] != f.Size {
 		return &CorruptError{Copy: id, File: path, Err: fmt.Errorf("%d bytes of %d are here", in.held[f.Name], f.Size)}
-	}
-	if isTable(f.Name) {
-		return nil
 	}
 	switch _, sum, err := sumOf(ctx, in.s.store.fs, path); {
 	case ctx.Err() != nil:
