@@ -99,7 +99,7 @@ func filesOf(ctx context.Context, fs vfs.FS, dir string) (all []File, err error)
 	return all, nil
 }
 
-// summedEnd is how much of a table is summed up: its blocks have sums of their own, and its end tells it from any other.
+// summedEnd is how much of a table is summed up: its blocks have sums of their own, and its end tells it from others.
 const summedEnd = 64 << 10
 
 // sumOf sums a file up, of a table its end, for as long as ctx lasts.
