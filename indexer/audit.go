@@ -49,37 +49,40 @@ func (a *auditor) Run(ctx context.Context) error {
 		return nil
 	}
 	for sleep(ctx, a.x.cfg.AuditEvery) == nil {
-		defs, all := a.x.present(), true
-		for i := range defs.Indexes {
-			if d := &defs.Indexes[i]; d.State == index.Maintenance && ctx.Err() == nil {
-				all = a.audit(ctx, d) && all
-			}
-		}
-		a.x.metrics.audits.Inc()
-		if all && ctx.Err() == nil {
-			a.x.differing.round()
-		}
+		a.round(ctx)
 	}
 	return nil
+}
+
+// round compares what is here once. It counts as a round over all copies only where a leader has told which those are.
+func (a *auditor) round(ctx context.Context) {
+	defs := a.x.present()
+	all := defs.Revision > 0
+	for i := range defs.Indexes {
+		if d := &defs.Indexes[i]; d.State == index.Maintenance && ctx.Err() == nil {
+			all = a.audit(ctx, d) && all
+		}
+	}
+	a.x.metrics.audits.Inc()
+	if all && ctx.Err() == nil {
+		a.x.differing.round()
+	}
 }
 
 // audit compares the copies of one index; false: not all of them could be.
 func (a *auditor) audit(ctx context.Context, d *index.Definition) bool {
 	log := a.x.log.With("index", d.Bucket+"/"+d.Name)
-	copies := a.copies(d.ID)
-	found, err := a.compare(ctx, d, copies, nil)
-	if err == nil && len(found) > 0 {
-		var again []finding
-		if again, err = a.compare(ctx, d, copies, found); err == nil {
-			found = confirmed(found, again)
-		}
+	found, compared, err := a.twice(ctx, d)
+	var here []index.CopyID
+	if err == nil {
+		here, err = a.here(d.ID)
 	}
 	if err != nil {
 		log.Debug("an index could not be compared with KV; it has its turn again", "error", err)
 		return false
 	}
-	source, here := auditSource+d.ID.String(), a.here(d.ID)
-	if a.x.differing.note(d.ID, copies, here, found) {
+	source := auditSource + d.ID.String()
+	if a.x.differing.note(d.ID, compared, here, found) {
 		wake(a.x.report)
 	}
 	switch {
@@ -90,7 +93,27 @@ func (a *auditor) audit(ctx context.Context, d *index.Definition) bool {
 		log.Info("the copies here are as KV has it again")
 		wake(a.x.report)
 	}
-	return len(copies) == len(here)
+	return len(compared) == len(here)
+}
+
+// twice compares the copies of an index that scans read here, and what differs once more. compared are those of which
+// it is known now whether they differ.
+func (a *auditor) twice(ctx context.Context, d *index.Definition) (found []finding,
+	compared []index.CopyID, err error) {
+	copies, err := a.copies(d.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	first, err := a.compare(ctx, d, copies, nil)
+	if err != nil || len(first.all) == 0 {
+		return nil, decided(copies, nil, first), err
+	}
+	again, err := a.compare(ctx, d, copies, first.all)
+	if err != nil {
+		return nil, nil, err
+	}
+	found = confirmed(first.all, again.all)
+	return found, decided(copies, found, first, again), nil
 }
 
 // finding is a document of which a copy does not hold what it should.
@@ -100,17 +123,44 @@ type finding struct {
 	rows [][]byte // that the copy has of it
 }
 
+// findings are what one comparison has found, as much of it as is remembered.
+type findings struct {
+	all   []finding
+	bytes int                   // of rows
+	cut   map[index.CopyID]bool // of which more was found than is remembered
+}
+
+func (f *findings) add(x finding) {
+	if f.bytes += size(x.rows); len(f.all) < auditFound && f.bytes <= auditRowBytes {
+		f.all = append(f.all, x)
+		return
+	}
+	if f.cut == nil {
+		f.cut = map[index.CopyID]bool{}
+	}
+	f.cut[x.copy] = true
+}
+
+// decided are the copies of which comparisons tell whether they differ: not those of which something was cut, while
+// nothing that is remembered of them was confirmed.
+func decided(copies []index.CopyID, confirmed []finding, all ...findings) []index.CopyID {
+	return slices.DeleteFunc(slices.Clone(copies), func(c index.CopyID) bool {
+		return slices.ContainsFunc(all, func(f findings) bool { return f.cut[c] }) &&
+			!slices.ContainsFunc(confirmed, func(f finding) bool { return f.copy == c })
+	})
+}
+
 // compare verifies copies here, in the vbuckets of some findings only unless that is nil.
 func (a *auditor) compare(ctx context.Context, d *index.Definition, copies []index.CopyID,
-	where []finding) (found []finding, err error) {
+	where []finding) (found findings, err error) {
 	if len(copies) == 0 {
-		return nil, nil
+		return found, nil
 	}
 	q := &wire.VerifyCopies{Index: d.ID, Copies: copies, VerifyRequest: wire.VerifyRequest{Rate: a.x.cfg.AuditRate,
 		Limit: 1}}
 	v, err := a.x.newVerification(q, func(*wire.VerifyLine) error { return nil })
 	if err != nil {
-		return nil, err
+		return found, err
 	}
 	v.pace.share = auditShare
 	v.audit, v.atOnce = true, int(min(verifyRows, max(paceStep, a.x.cfg.AuditRate*int64(auditHold/time.Second))))
@@ -120,25 +170,22 @@ func (a *auditor) compare(ctx context.Context, d *index.Definition, copies []ind
 			v.only[where[i].VBucket] = true
 		}
 	}
-	bytes := 0
-	v.found = func(c *verifiedCopy, d wire.Difference, rows [][]byte) {
-		if bytes += size(rows); len(found) < auditFound && bytes <= auditRowBytes {
-			found = append(found, finding{c.place.ID, d, rows})
-		}
-	}
-	return found, v.run(ctx)
+	v.found = func(c *verifiedCopy, d wire.Difference, rows [][]byte) { found.add(finding{c.place.ID, d, rows}) }
+	err = v.run(ctx)
+	return found, err
 }
 
 // copies are those of an index that scans read here.
-func (a *auditor) copies(id index.ID) []index.CopyID {
-	return slices.DeleteFunc(a.here(id), func(c index.CopyID) bool { return len(a.x.snapshots.refs(c)) == 0 })
+func (a *auditor) copies(id index.ID) ([]index.CopyID, error) {
+	here, err := a.here(id)
+	return slices.DeleteFunc(here, func(c index.CopyID) bool { return len(a.x.snapshots.refs(c)) == 0 }), err
 }
 
-// here are the copies of an index that are here.
-func (a *auditor) here(id index.ID) (ids []index.CopyID) {
+// here are the copies of an index that are here; an error where that cannot be told now, as in a rollback.
+func (a *auditor) here(id index.ID) (ids []index.CopyID, err error) {
 	view, err := catalog{a.x}.View(id)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	node := a.x.identity.get().Node
 	for _, c := range view.Topology.Copies {
@@ -146,7 +193,7 @@ func (a *auditor) here(id index.ID) (ids []index.CopyID) {
 			ids = append(ids, c.ID)
 		}
 	}
-	return ids
+	return ids, nil
 }
 
 // confirmed are the findings that both comparisons have.

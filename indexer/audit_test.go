@@ -103,3 +103,87 @@ func TestConfirmed(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// auditing returns a world that compares when the test says so, and the auditor of it.
+func auditing(t *testing.T) (*world, *auditor) {
+	w := newWorld(t)
+	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = wire.MaxVerifyRate, time.Hour }
+	w.write(docs(0, 20, 1)...)
+	w.serve(10)
+	return w, &auditor{w.x}
+}
+
+// TestAuditInRollback: while nothing can be compared, a copy that differs is not found to agree, and there is no round.
+func TestAuditInRollback(t *testing.T) {
+	w, a := auditing(t)
+	w.x.differing.note(1, nil, []index.CopyID{10}, []finding{{copy: 10}})
+	rollback := func(is bool) {
+		w.mu.Lock()
+		w.revision++
+		d := w.definitionsLocked()
+		w.mu.Unlock()
+		d.Buckets[0].InRollback = is
+		w.push(d)
+	}
+	rollback(true)
+	a.round(t.Context())
+	if defs := w.x.present(); !w.x.differing.has(1) {
+		t.Error("the copy is said to agree")
+	} else if _, rounds := w.x.differing.list(&defs); rounds != 0 {
+		t.Errorf("%d rounds", rounds)
+	}
+	rollback(false)
+	w.until("the copy is compared", func() bool {
+		w.mu.Unlock()
+		defer w.mu.Lock()
+		w.promote(t.Context())
+		a.round(t.Context())
+		return !w.x.differing.has(1)
+	})
+}
+
+// TestAuditWithoutDefinitions: before a leader has told what is here, there is nothing to have gone round.
+func TestAuditWithoutDefinitions(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	(&auditor{w.x}).round(t.Context())
+	if _, rounds := w.x.differing.list(&wire.Definitions{}); rounds != 0 {
+		t.Errorf("%d rounds", rounds)
+	}
+}
+
+// TestAuditCut: a copy of which nothing is remembered, as others have more than that, does not count as compared; one
+// of which all is remembered does, and so does one of which something was confirmed.
+func TestAuditCut(t *testing.T) {
+	var first findings
+	for i := range auditFound + 1 {
+		first.add(finding{copy: 10, Difference: wire.Difference{ID: string(rune('a' + i))}})
+	}
+	first.add(finding{copy: 11})
+	copies := []index.CopyID{10, 11, 12}
+	if got := decided(copies, first.all, first); len(first.all) != auditFound || !slices.Equal(got,
+		[]index.CopyID{10, 12}) {
+		t.Errorf("%d findings tell of copies %v", len(first.all), got)
+	}
+	if got := decided(copies, nil, findings{}, first); !slices.Equal(got, []index.CopyID{12}) {
+		t.Errorf("nothing that is confirmed tells of copies %v", got)
+	}
+	var d differing
+	d.note(1, copies, copies, []finding{{copy: 11}, {copy: 12}})
+	d.note(1, decided(copies, first.all, first), copies, first.all)
+	all, _ := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}})
+	if len(all) != 2 || all[0].Copy != 10 || all[0].Documents != auditFound || all[1].Copy != 11 {
+		t.Errorf("%+v", all)
+	}
+}
+
+// TestAuditCutByBytes: rows beyond the bound are not remembered, nor forgotten.
+func TestAuditCutByBytes(t *testing.T) {
+	var f findings
+	row := make([]byte, auditRowBytes)
+	f.add(finding{copy: 10, rows: [][]byte{row}})
+	f.add(finding{copy: 11, rows: [][]byte{row}})
+	if got := decided([]index.CopyID{10, 11}, f.all, f); !slices.Equal(got, []index.CopyID{10}) {
+		t.Errorf("they tell of copies %v", got)
+	}
+}

@@ -35,6 +35,13 @@ func (l *leader) stepDifferences() {
 		return
 	}
 	l.periodic.differMS = l.nowMS
+	// What is right again goes first: there is room for so many copies only, and for so many proposals.
+	for d := range s.Differences() {
+		n := l.components.indexers[d.Node]
+		if !hosts(s, d.Index, d.Copy, d.Node) || n != nil && n.heard && n.differing.silent(d.Copy) {
+			l.propose(differenceKey(d.Copy), &statecontext.NoteDifference{Index: d.Index, Copy: d.Copy, Node: d.Node}, nil)
+		}
+	}
 	for i := range s.Indexers() {
 		n := l.components.indexers[i.Node]
 		if n == nil {
@@ -46,12 +53,6 @@ func (l *leader) stepDifferences() {
 			if d := s.Difference(x.Copy); (d == nil || !c.Matches(d)) && hosts(s, x.Index, x.Copy, n.node) {
 				l.propose(differenceKey(x.Copy), c, nil)
 			}
-		}
-	}
-	for d := range s.Differences() {
-		n := l.components.indexers[d.Node]
-		if !hosts(s, d.Index, d.Copy, d.Node) || n != nil && n.heard && n.differing.silent(d.Copy) {
-			l.propose(differenceKey(d.Copy), &statecontext.NoteDifference{Index: d.Index, Copy: d.Copy, Node: d.Node}, nil)
 		}
 	}
 }

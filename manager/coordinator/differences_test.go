@@ -57,6 +57,39 @@ func TestDifferences(t *testing.T) {
 	})
 }
 
+// TestDifferencesRightFirst: a copy that is right again makes room before others take it.
+func TestDifferencesRightFirst(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		o := w.create("a", "", 2*maxProposals, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.level()
+		i1 := w.indexers["http://i1"]
+		var all []wire.CopyDifference
+		for _, c := range w.log.State().Index(o.ID).Topology.Copies {
+			all = append(all, wire.CopyDifference{Index: o.ID, Copy: c.ID, Documents: 1, Kind: wire.MissingRow})
+		}
+		report := func(all []wire.CopyDifference) {
+			i1.mu.Lock()
+			defer i1.mu.Unlock()
+			i1.differing, i1.rounds = all, 1
+		}
+		known := func() []*statecontext.DifferingCopy { return slices.Collect(w.log.State().Differences()) }
+		report(all[:1])
+		w.until("one is known", 5*time.Second, func() bool { return len(known()) == 1 })
+		report(all[1:])
+		w.until("the first of the others are known", 10*time.Second, func() bool { return len(known()) >= maxProposals/2 })
+		time.Sleep(differEvery / 2 * time.Millisecond) // of virtual time: what was proposed with them is committed
+		if n := len(known()); n > maxProposals {
+			t.Errorf("%d are known after the first step", n)
+		}
+		if w.log.State().Difference(all[0].Copy) != nil {
+			t.Error("the copy that is right again waits behind those that are not")
+		}
+		w.until("all are known", 10*time.Second, func() bool { return len(known()) == len(all)-1 })
+	})
+}
+
 // TestSilent: a list that is full says nothing of copies behind its last.
 func TestSilent(t *testing.T) {
 	d := differing{}
