@@ -86,6 +86,7 @@ type bucket struct {
 	// of the loop
 	st      *ingest.Bucket
 	mem     arena
+	places  interned
 	slices  map[index.CopyID]*storage.Slice
 	away    map[index.CopyID]*storage.Slice // taken away for a while, see takeAway
 	laneOf  map[index.CopyID]*lane          // of those that have had something to write
@@ -219,6 +220,7 @@ func (k *bucket) take(in inbound) {
 	}
 	for i := range in.batch.Events {
 		e := &in.batch.Events[i]
+		e.Rest = k.places.of(e.Rest)
 		var v ingest.Verdict
 		if in.side {
 			v = k.st.AcceptSide(in.src, e)

@@ -41,7 +41,7 @@ const (
 	// fillsAnew is how often a copy is asked for again because its bucket was rolled back meanwhile.
 	fillsAnew = 3
 	// fillsCut is how often it is asked for again because its source went in the middle.
-	fillsCut = 1
+	fillsCut = 4
 )
 
 var (
@@ -85,6 +85,7 @@ type fill struct {
 	failed []error // why those that have gone from the list cannot send it
 	anew   int     // of fillsAnew
 	cut    int     // of fillsCut
+	had    bool    // something has come
 	pause  time.Duration
 	after  time.Time     // it is not to be tried before
 	gone   atomic.Bool   // the copy was let go: another one of its id is none of this fill's business
@@ -174,6 +175,9 @@ func (f *filler) Expire(ctx context.Context) error {
 		f.mu.Unlock()
 		for _, o := range late {
 			f.x.log.Warn("a copy has waited too long for files: it is filled from KV", "copy", o.s.Meta().Copy)
+			if err := o.s.DropIncoming(); err != nil {
+				f.x.log.Warn("files that were received for a copy stay for now", "copy", o.s.Meta().Copy, "error", err)
+			}
 			f.x.metrics.fills.WithLabelValues("failed").Inc()
 			f.fromKV(ctx, o)
 		}
@@ -377,6 +381,7 @@ func (f *filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 		Got: func(n int) error {
 			f.x.metrics.filled.WithLabelValues("received").Add(float64(n))
 			got += float64(n)
+			o.had = true
 			if took := f.x.now().Sub(began); took > fillWarm && got < fillLeast*took.Seconds() {
 				return errSlow
 			}
@@ -388,7 +393,7 @@ func (f *filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 	}
 	if _, _, err = r.Receive(ctx, &transfer.Want{Index: m.Index, CreatedMS: m.CreatedMS, Slice: m.Slice,
 		BucketUUID: m.BucketUUID, Generation: o.k.generation.Load(), RollbackID: o.k.rollback.Load()}); err != nil {
-		if got > 0 && lost(err) {
+		if o.had && lost(err) {
 			err = fmt.Errorf("%w: %w", errCut, err)
 		}
 		return err

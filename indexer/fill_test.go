@@ -34,7 +34,8 @@ type pair struct {
 	// what b asks a, before it is answered; true: it was answered here
 	between func(w http.ResponseWriter, r *http.Request, n int64) bool
 	asked   atomic.Int64
-	tables  atomic.Int64 // files that a sends, where a test asks for it
+	files   atomic.Int64 // of a's newest offer
+	tables  atomic.Int64 // how many of them are tables
 }
 
 const pairNode = 4 // of a, as b knows it
@@ -48,6 +49,7 @@ func newPair(t *testing.T) *pair {
 	p.a.serve(10)
 	p.b.kv = p.a.kv
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: p.a.endpoint.Scan})
+	proxy.ModifyResponse = p.offered
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "copies:send") {
@@ -71,6 +73,28 @@ func newPair(t *testing.T) *pair {
 		}
 	}
 	return p
+}
+
+// offered counts the files of an offer that a makes.
+func (p *pair) offered(r *http.Response) error {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	var o transfer.Offer
+	if r.StatusCode != http.StatusOK || len(body) < 4 || cbor.Unmarshal(body[4:], &o) != nil || len(o.Files) == 0 {
+		return nil // of a question that is none for an offer
+	}
+	tables := 0
+	for _, f := range o.Files {
+		if strings.HasSuffix(f.Name, ".sst") {
+			tables++
+		}
+	}
+	p.files.Store(int64(len(o.Files)))
+	p.tables.Store(int64(tables))
+	return nil
 }
 
 // fill places the copy on b and waits until it is exact there.
@@ -228,7 +252,7 @@ func TestFillGoesOn(t *testing.T) {
 func TestFillBesideARestart(t *testing.T) {
 	p := newPair(t)
 	p.between = func(w http.ResponseWriter, _ *http.Request, n int64) bool {
-		away := n >= 4 && n < 4+6 // each try of a chunk, and the end of the export
+		away := n >= 4 && n < 4+8 // each try of a chunk, the end of the export, and twice the next one's beginning
 		fail(w, away)
 		return away
 	}
@@ -516,21 +540,13 @@ func TestFillGoesOnAfterACrash(t *testing.T) {
 			last.Store(max(last.Load(), int64(q.File)))
 			if gone.Load() {
 				sent.Add(int64(q.Bytes))
-			} else if total.Add(int64(q.Bytes)); q.File == int(p.tables.Load())-1 {
+			} else if total.Add(int64(q.Bytes)); q.File == int(p.files.Load())-1 {
 				close(stuck)
 				hang(r)
 				return true
 			}
 		}
 		return false
-	}
-	e, err := s.Export(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.tables.Store(int64(len(e.Files)))
-	if err := e.Close(); err != nil {
-		t.Fatal(err)
 	}
 	p.b.start()
 	if err := p.b.define(10, 11); err != nil {
@@ -548,7 +564,7 @@ func TestFillGoesOnAfterACrash(t *testing.T) {
 	if !p.outcome() || p.fromZero() > 0 {
 		t.Error("it was filled from KV")
 	}
-	if sent.Load() >= total.Load() {
+	if p.tables.Load() > 1 && sent.Load() >= total.Load() { // a compaction may have left one, which was not whole
 		t.Errorf("%d bytes were sent again of %d", sent.Load(), total.Load())
 	}
 }

@@ -27,6 +27,9 @@ type share struct {
 	all      *share // of whole, kept for the next batch
 }
 
+// maxShare is how many events a share keeps room for, for the next batch.
+const maxShare = 1 << 16
+
 // everywhere is the place of the statement in an event that states for all copies that they have nothing of the
 // document.
 const everywhere = 0
@@ -46,7 +49,11 @@ func (s *share) add(segment, number, at int32, keys bool) {
 
 func (s *share) reset() {
 	s.events, s.at, s.segments, s.from, s.stating = s.events[:0], s.at[:0], s.segments[:0], s.from[:0], 0
+	clear(s.rests)
 	s.rests = s.rests[:0]
+	if cap(s.events) > maxShare {
+		s.events, s.at = nil, nil
+	}
 }
 
 // whole returns the share with what concerns the copy by Rests. A statement goes before a Rest.
@@ -301,7 +308,8 @@ func (s *spreader) concerns(shares []share, at keyversion.Place, events *share) 
 		if at.Slice != hosted && at.Slice != index.AllSlices {
 			continue
 		}
-		if mine := &shares[h.copies[i]]; !slices.Contains(mine.rests, events) {
+		mine := &shares[h.copies[i]]
+		if n := len(mine.rests); n == 0 || mine.rests[n-1] != events { // the last ones, where a list names it twice
 			mine.rests = append(mine.rests, events)
 		}
 	}

@@ -45,13 +45,13 @@ type stretch struct {
 	fromUUID, toUUID uint64
 }
 
-// kvVersion is what KV's newest version says of a document; more than one event when several slices are told of it
 // packedEvent is an event as arena.pack keeps it, and its Rest.
 type packedEvent struct {
 	data []byte
 	rest *keyversion.Places
 }
 
+// kvVersion is what KV's newest version says of a document; more than one event when several slices are told of it
 // apart.
 type kvVersion struct {
 	seqno   uint64

@@ -14,6 +14,9 @@ import (
 const (
 	// writeBytes bounds one write of one copy; more is cut into several. See pieceBytes.
 	writeBytes = 64 << 20
+	// mostUpdates is for how many updates of a batch room is made at once, and updateBytes what one takes beside its keys.
+	mostUpdates = 1 << 12
+	updateBytes = 128
 	// retryFirst and retryMost bound the pause before a write is tried again that found no room.
 	retryFirst = 20 * time.Millisecond
 	retryMost  = time.Second
@@ -241,7 +244,7 @@ func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 			return fmt.Errorf("%w: %w", storage.ErrIO, err)
 		}
 	}
-	b.Updates = make([]storage.Update, 0, events)
+	b.Updates = make([]storage.Update, 0, min(events, mostUpdates))
 	if c.Exact {
 		b.Timestamp = t.Vector
 	}
@@ -263,7 +266,7 @@ func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 				continue
 			}
 			b.Updates = append(b.Updates, up)
-			if bytes += 3 * len(e.Data); bytes >= k.piece {
+			if bytes += 3*len(e.Data) + updateBytes; bytes >= k.piece {
 				if err := k.early(ctx, &b, c, s); err != nil {
 					return err
 				}

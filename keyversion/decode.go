@@ -21,7 +21,7 @@ type arena struct {
 
 const (
 	// maxKnown is how many lists are kept for the next frame, and maxKnownBytes how long they may be there.
-	maxKnown      = 512
+	maxKnown      = 64
 	maxKnownBytes = 8 << 10
 	// maxPlace is the most bytes of a place.
 	maxPlace = 10 + 3
@@ -57,7 +57,7 @@ func (b *Batch) Size() int { return b.frame + b.Memory() }
 
 // Memory estimates what b occupies beside its frame, in bytes.
 func (b *Batch) Memory() int {
-	const event, statement, key = 176, 40, 24
+	const event, statement, key = 184, 40, 24
 	return cap(b.Events)*event + cap(b.arena.statements)*statement + cap(b.arena.keys)*key
 }
 

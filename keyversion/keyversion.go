@@ -68,8 +68,13 @@ type Places struct {
 	all []Place
 }
 
-// NewPlaces returns the places of a list, which it keeps.
-func NewPlaces(all []Place) *Places { return &Places{all: all} }
+// NewPlaces returns the places of a list, which it keeps; nil for none.
+func NewPlaces(all []Place) *Places {
+	if len(all) == 0 {
+		return nil
+	}
+	return &Places{all: all}
+}
 
 // All lists them; the list must not be changed.
 func (p *Places) All() []Place {

@@ -88,7 +88,9 @@ func (k *sink) event(ctx context.Context, ev *Event) error {
 	if err != nil || !wanted {
 		return err
 	}
-	ev.Statements, ev.Rest = ev.Explicit(nil), nil
+	if ev.Rest != nil {
+		ev.Statements, ev.Rest = ev.Explicit(nil), nil
+	}
 	if err := k.s.cfg.Handle(ctx, ev); err != nil {
 		if errors.Is(err, ctx.Err()) { // the connection has ended meanwhile: the event comes again on another one
 			return err

@@ -162,6 +162,9 @@ func (a *API) lookUp(r *http.Request) (*auth.Identity, error) {
 			return nil, a.refuseUnsure()
 		}
 	}
+	if errors.Is(err, auth.ErrTooMany) && !a.current() {
+		return nil, a.refuseUnsure() // else it would tell which names there are: of others nothing is counted then
+	}
 	if err != nil || id == nil || id.Node == nil {
 		return id, err
 	}

@@ -36,8 +36,8 @@ type View struct {
 }
 
 const (
-	// mostCombinations bounds how many lists a frame may come to have, where empty sets are to be few bytes.
-	mostCombinations = 512
+	// mostCombinations bounds how many lists there are, of which a frame of some dozens of events is to have few.
+	mostCombinations = 64
 	// mostRests bounds what rests of a view hold: combinations of slices × indexes.
 	mostRests = 1 << 17
 )
