@@ -420,11 +420,31 @@ func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*s
 		default:
 			_, err = p.take(ctx, st, e)
 		}
+		if errors.Is(err, errPurged) {
+			s.endEarly(ctx, p, st, err)
+			err = nil
+		}
 		if err != nil {
 			return nil, err
 		}
 	}
 	return over, nil
+}
+
+// endEarly ends one stream where it is, and closes it at KV without waiting for it: its indexer asks for this vbucket
+// again, and the others go on.
+func (s *side) endEarly(ctx context.Context, p *pump, st *stream, why error) {
+	s.p.log.Info("a vbucket of a side stream ended early; its indexer will ask again", "topic", s.key.topic,
+		"bucket", s.key.bucket, "vbucket", st.vb, "error", why)
+	st.passed = true // what KV sends until it hears is for nobody
+	p.end(ctx, st, 0)
+	s.open--
+	s.left.Add(-1)
+	s.p.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, kvTimeout)
+		defer cancel()
+		_ = s.conn.CloseStream(ctx, st.vb)
+	})
 }
 
 // endAll ends streams that KV has sent up to their end. What KV left out as de-duplicated has a newer version at or

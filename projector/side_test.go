@@ -210,7 +210,7 @@ func TestSideStreamGoesBeyondItsEnd(t *testing.T) {
 }
 
 // As with a maintenance stream: what KV forgets between the answer and the first snapshot is not told by BEGIN, so the
-// side stream is given up, and its indexer asks again.
+// vbucket ends before it has brought anything, and its indexer asks for it again. The others go on.
 func TestAPurgeBeforeASideStreamsFirstSnapshot(t *testing.T) {
 	e := newEngine(t)
 	purged := func(seqno int) {
@@ -232,13 +232,23 @@ func TestAPurgeBeforeASideStreamsFirstSnapshot(t *testing.T) {
 		purged(9)
 		e.stream(3).write(0, 12)
 		if id == 1 {
-			w.eventually("it is given up", func() bool { return len(w.sides()) == 0 })
+			w.eventually("END of the one", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == 1 })
+			w.eventually("it is closed at KV", func() bool { return e.stream(3).peer == nil })
+			e.stream(4).write(0, 12)
+			w.eventually("END of the other, and of the side stream", func() bool { return len(w.sides()) == 0 })
 			e.set(func() { clear(e.streams) })
 		}
 	}
-	w.eventually("END of the second", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == 1 })
+	w.eventually("END of the second", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == 3 })
+	got := []string{}
+	for _, end := range w.side.kinds(keyversion.StreamEnd) {
+		got = append(got, fmt.Sprintf("%d:%d@%d", end.Incarnation.Counter, end.VBucket, end.Seqno))
+	}
+	if want := []string{"1:3@0", "1:4@10", "2:3@10"}; !slices.Equal(got, want) {
+		t.Errorf("ENDs %v, want %v", got, want)
+	}
 	for _, d := range w.side.kinds(keyversion.Insert) {
-		if d.Incarnation.Counter != 2 {
+		if d.VBucket == 3 && d.Incarnation.Counter != 2 {
 			t.Errorf("%d was sent by the stream that lacks deletions", d.Seqno)
 		}
 	}

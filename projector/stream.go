@@ -102,6 +102,9 @@ func (p *pump) tell() {
 // errStreamBroken is wrapped when a stream's events contradict each other.
 var errStreamBroken = errors.New("stream broken")
 
+// errPurged is wrapped when a stream may lack more deletions than its BEGIN told. Nothing else has gone downstream.
+var errPurged = errors.New("deletions were purged before the first snapshot")
+
 // begin makes a stream known downstream when KV has consented to it.
 func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) error {
 	entries, err := e.FailoverLog()
@@ -163,11 +166,11 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 	return progress.Completed, err
 }
 
-// marked takes a stream's first snapshot marker. From 0 KV streams whatever it has forgotten, and what that is may have
-// changed since the purge seqno was read that BEGIN tells: KV fixes the snapshot some time after it has consented. Then
-// rows would stay whose deletion was purged in between. So it is read again, now that the snapshot is fixed, and a
-// stream that lacks more than it says is given up; the next one says it. Of every other start KV looks itself at what
-// has been purged, when it consents and when it fixes the snapshot.
+// marked takes a stream's first snapshot marker. From 0 KV streams whatever it has forgotten, and what that is may
+// have changed since the purge seqno was read that BEGIN tells: KV fixes the snapshot some time after it has
+// consented. Then rows would stay whose deletion was purged in between. So it is read again, now that the snapshot
+// is fixed, and a stream that lacks more than it says is given up, it alone (errPurged); the next one says it. Of
+// every other start KV looks itself at what has been purged, when it consents and when it fixes the snapshot.
 func (p *pump) marked(ctx context.Context, s *stream) error {
 	if s.marked || s.start.Seqno > 0 {
 		return nil
@@ -178,8 +181,8 @@ func (p *pump) marked(ctx context.Context, s *stream) error {
 		return fmt.Errorf("whether KV has purged deletions of vbucket %d meanwhile: %w", s.vb, err)
 	}
 	if purge > s.purge {
-		return fmt.Errorf("%w: vbucket %d: KV has purged deletions up to %d, above %d, since its purge seqno was read",
-			errStreamBroken, s.vb, purge, s.purge)
+		return fmt.Errorf("%w: %w: vbucket %d: up to %d, above %d, which was told", errStreamBroken, errPurged, s.vb, purge,
+			s.purge)
 	}
 	return nil
 }
