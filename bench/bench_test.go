@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -321,21 +320,6 @@ func profile(b *testing.B, m *localcluster.Manifest) (end func()) {
 		signal(syscall.SIGUSR2)
 		b.Logf("profiles are in %s", dir)
 	}
-}
-
-// freePorts gives n ports that were free a moment ago.
-func freePorts(b *testing.B, n int) []string {
-	b.Helper()
-	var addrs []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer l.Close()
-		addrs = append(addrs, l.Addr().String())
-	}
-	return addrs
 }
 
 // spawn starts a program that is ended by SIGTERM at the end of the benchmark, if not before by the function.

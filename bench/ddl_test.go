@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
 )
 
@@ -32,7 +33,7 @@ func (r *bare) cpu() (sum time.Duration) {
 
 func startBare(ctx context.Context, b *testing.B) (*bare, func()) {
 	b.Helper()
-	addrs := freePorts(b, 6)
+	addrs := ports.Addrs(b, 6)
 	var peers []string
 	for i := range 3 {
 		peers = append(peers, fmt.Sprintf("%d=%s", i+1, addrs[i]))

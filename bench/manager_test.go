@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
 )
 
@@ -64,7 +65,7 @@ func BenchmarkStart(b *testing.B) {
 	var took []time.Duration
 	var most int64
 	for range starts {
-		dir, addrs := b.TempDir(), freePorts(b, 6)
+		dir, addrs := b.TempDir(), ports.Addrs(b, 6)
 		var pids []int
 		var stops []func()
 		began := time.Now()

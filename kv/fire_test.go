@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/internal/testing/ports"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/kvclient"
 	"tidemark/kv/server"
@@ -117,22 +117,6 @@ func (b *burning) end(s syscall.Signal) {
 	b.cmd = nil
 }
 
-// lowPorts gives addresses that nobody listens on, below those that the system gives to connections: they stay free
-// while their node is down.
-func lowPorts(t *testing.T, n int) (out []string) {
-	t.Helper()
-	for tries := 0; len(out) < n; tries++ {
-		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 12000+rand.IntN(18000)))
-		if err == nil {
-			defer l.Close()
-			out = append(out, l.Addr().String())
-		} else if tries > 1000 {
-			t.Fatal(err)
-		}
-	}
-	return out
-}
-
 func newFire(t *testing.T, n, replicas int, moods server.Moods) *fire {
 	seed := *fireSeed
 	if seed == 0 {
@@ -140,10 +124,10 @@ func newFire(t *testing.T, n, replicas int, moods server.Moods) *fire {
 	}
 	t.Logf("-fire.seed %d", seed)
 	f := &fire{t: t, r: rand.New(rand.NewPCG(seed, 1)), keys: map[string]*pledge{}, tally: map[string]int{}}
-	ports := lowPorts(t, 2*n)
+	addrs := ports.Addrs(t, 2*n)
 	var peers []Peer
 	for i := range n {
-		peers = append(peers, Peer{ID: fmt.Sprint("kv", i+1), Memcached: ports[2*i], Admin: ports[2*i+1]})
+		peers = append(peers, Peer{ID: fmt.Sprint("kv", i+1), Memcached: addrs[2*i], Admin: addrs[2*i+1]})
 	}
 	for _, p := range peers {
 		c := testConfig(t.TempDir())

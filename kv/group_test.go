@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/internal/testing/ports"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/kvclient"
 )
@@ -39,7 +40,7 @@ func newGroupWith(t *testing.T, n, replicas int, edit func(*Config)) *group {
 	g := &group{t: t, nodes: map[string]*Node{}, stops: map[string]func(){}, confs: map[string]Config{}}
 	var peers []Peer
 	for i := range n {
-		peers = append(peers, Peer{ID: fmt.Sprint("kv", i+1), Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"})
+		peers = append(peers, Peer{ID: fmt.Sprint("kv", i+1), Memcached: ports.Addr(t), Admin: ports.Addr(t)})
 	}
 	for _, p := range peers {
 		config := testConfig(t.TempDir())
@@ -105,11 +106,9 @@ func (g *group) join(id string) Peer {
 	config := testConfig(g.t.TempDir())
 	config.NodeID, config.Join = id, true
 	config.Nodes = []Peer{{ID: id}}
+	config.Listen, config.Admin = ports.Addr(g.t), ports.Addr(g.t)
 	g.open(config)
 	n := g.nodes[id]
-	config = g.confs[id]
-	config.Listen, config.Admin = n.MemcachedAddr(), n.AdminAddr()
-	g.confs[id] = config
 	g.run(id)
 	ready(g.t, n)
 	return Peer{ID: id, Memcached: n.MemcachedAddr(), Admin: n.AdminAddr()}

@@ -10,6 +10,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/internal/testing/need"
+	"tidemark/internal/testing/ports"
 	"tidemark/manager/consensus"
 )
 
@@ -17,7 +18,7 @@ import (
 // not start again; a node of another cluster is refused by name.
 func TestJoinAndRemove(t *testing.T) {
 	c := newTrio(t)
-	addrs := freeAddrs(t, 2)
+	addrs := ports.Addrs(t, 2)
 	cfg := Config{Name: "m4", Dir: need.Memory(t), REST: addrs[0], Raft: addrs[1], Join: c.cfgs[0].Join,
 		Heartbeat:    c.cfgs[0].Heartbeat,
 		PromoteAfter: 300 * time.Millisecond}

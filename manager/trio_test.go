@@ -17,6 +17,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/testing/contract"
 	"tidemark/internal/testing/need"
+	"tidemark/internal/testing/ports"
 	"tidemark/manager/api"
 )
 
@@ -49,19 +50,6 @@ const heartbeat = time.Second
 // steadfast is for tests that hold up the log of a leader, which has to stay one meanwhile however busy the machine is.
 func steadfast(c *Config) { c.Heartbeat = 5 * heartbeat }
 
-func freeAddrs(t testing.TB, n int) (addrs []string) {
-	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		addrs = append(addrs, l.Addr().String())
-	}
-	return addrs
-}
-
 func newTrio(t testing.TB, change ...func(*Config)) *trio {
 	t.Helper()
 	c := newTrioWith(t, change...)
@@ -81,7 +69,7 @@ func newTrio(t testing.TB, change ...func(*Config)) *trio {
 // newTrioWith waits for a leader only.
 func newTrioWith(t testing.TB, change ...func(*Config)) *trio {
 	t.Helper()
-	addrs := freeAddrs(t, 6)
+	addrs := ports.Addrs(t, 6)
 	checker, err := contract.New()
 	if err != nil {
 		t.Fatal(err)
@@ -497,7 +485,7 @@ func TestLostQuorum(t *testing.T) {
 
 // TestFoldersAndPorts: what cannot be opened says what and where, and lets go of what it had.
 func TestFoldersAndPorts(t *testing.T) {
-	addrs := freeAddrs(t, 4)
+	addrs := ports.Addrs(t, 4)
 	cfg := Config{Name: "m1", Dir: need.Memory(t), REST: addrs[0], Raft: addrs[1], BootstrapExpect: 1, Join: addrs[:1]}
 	m, err := Open(cfg)
 	if err != nil {

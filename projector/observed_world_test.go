@@ -26,6 +26,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/transport"
 	"tidemark/internal/rpc"
+	"tidemark/internal/testing/ports"
 	"tidemark/kv"
 	"tidemark/kv/kvclient"
 	"tidemark/kv/server"
@@ -102,23 +103,6 @@ func (k *kvProcess) end(s os.Signal) {
 	}
 }
 
-// freePorts gives addresses that nobody listens on, below those that the system gives to connections: they stay free
-// while their node is down.
-func freePorts(t *testing.T, n int) []string {
-	t.Helper()
-	var all []string
-	for tries := 0; len(all) < n; tries++ {
-		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 12000+rand.IntN(18000)))
-		if err == nil {
-			defer l.Close() // when all are found, so that none is found twice
-			all = append(all, l.Addr().String())
-		} else if tries > 1000 {
-			t.Fatal(err)
-		}
-	}
-	return all
-}
-
 // observedWorld is a KV cluster, a projector for each of its nodes behind a proxy that can cut, the observer as their
 // only subscriber, and the coordinator's ledger.
 type observedWorld struct {
@@ -148,10 +132,10 @@ func newObservedWorld(t *testing.T, nodes int, moods server.Moods) *observedWorl
 	w := &observedWorld{t: t, o: newObserver(vbuckets), client: projectorclient.New(8, nil),
 		full: map[index.ProjectorID]bool{}, begun: time.Now()}
 	t.Cleanup(w.client.Close)
-	ports := freePorts(t, 2*nodes)
+	addrs := ports.Addrs(t, 2*nodes)
 	var peers []kv.Peer
 	for i := range nodes {
-		peers = append(peers, kv.Peer{ID: fmt.Sprint("kv", i+1), Memcached: ports[2*i], Admin: ports[2*i+1]})
+		peers = append(peers, kv.Peer{ID: fmt.Sprint("kv", i+1), Memcached: addrs[2*i], Admin: addrs[2*i+1]})
 	}
 	for i, p := range peers {
 		k := &kvProcess{t: t, conf: kv.Config{NodeID: p.ID, Dir: filepath.Join(t.TempDir(), p.ID), Listen: p.Memcached,
@@ -160,7 +144,7 @@ func newObservedWorld(t *testing.T, nodes int, moods server.Moods) *observedWorl
 				Replicas: min(1, nodes-1)}}}}
 		k.start()
 		t.Cleanup(func() { k.end(os.Kill) })
-		w.nodes, w.cuts = append(w.nodes, k), append(w.cuts, newProxy(t, ports[2*i]))
+		w.nodes, w.cuts = append(w.nodes, k), append(w.cuts, newProxy(t, addrs[2*i]))
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

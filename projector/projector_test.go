@@ -25,6 +25,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/transport"
 	"tidemark/internal/rpc"
+	"tidemark/internal/testing/ports"
 	"tidemark/keyversion"
 	"tidemark/kv"
 	"tidemark/kv/kvclient"
@@ -95,7 +96,7 @@ type endpoint struct {
 	hellos  map[uint16]uint16 // of the connections that were there: which of how many
 }
 
-func newEndpoint(t testing.TB) *endpoint { return newEndpointAt(t, "127.0.0.1:0") }
+func newEndpoint(t testing.TB) *endpoint { return newEndpointAt(t, ports.Addr(t)) }
 
 func newEndpointAt(t testing.TB, addr string) *endpoint {
 	t.Helper()

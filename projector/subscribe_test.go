@@ -3,12 +3,12 @@ package projector
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"tidemark/internal/testing/ports"
 	"tidemark/keyversion"
 	"tidemark/wire"
 )
@@ -107,23 +107,15 @@ func TestWhatIsLeftAtTheEnd(t *testing.T) {
 		defer w.p.mu.Unlock()
 		return w.p.sides[sideKey{"/backfill/" + id, testBucket}]
 	}
-	nobody := func() string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		return l.Addr().String()
-	}
 	there := func(id string) bool {
 		w.p.mu.Lock()
 		defer w.p.mu.Unlock()
 		return w.p.sides[sideKey{"/backfill/" + id, testBucket}] != nil
 	}
-	ask("once", nobody(), false)
+	ask("once", ports.Addr(t), false)
 	w.eventually("it is given up", func() bool { return !there("once") })
 
-	addr := nobody()
+	addr := ports.Addr(t)
 	s := ask("ever", addr, true)
 	w.eventually("KV has sent all", func() bool { return s.left.Load() == 0 })
 	beats := s.beats.Load()

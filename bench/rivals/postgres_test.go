@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
@@ -122,7 +122,7 @@ func startPostgres(ctx context.Context, b *testing.B, programs string) *postgres
 	if out, err := initdb.CombinedOutput(); err != nil {
 		b.Fatalf("initdb: %v\n%s", err, out)
 	}
-	port := freePort(b)
+	port := ports.Range(b)
 	args := []string{"-D", data, "-k", dir, "-p", strconv.Itoa(port)}
 	for _, s := range pgSettings {
 		args = append(args, "-c", strings.ReplaceAll(s, "'", ""))
@@ -168,17 +168,6 @@ func (p *postgres) connectTCP(ctx context.Context) (*pgx.Conn, error) {
 
 func (p *postgres) dial(ctx context.Context, host string) (*pgx.Conn, error) {
 	return pgx.Connect(ctx, fmt.Sprintf("host=%s port=%d user=bench dbname=postgres sslmode=disable", host, p.port))
-}
-
-// freePort returns one that nobody listens on now.
-func freePort(b *testing.B) int {
-	b.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // sinkRows is how many changes go into one statement; sinkWait bounds how long the first of them waits.

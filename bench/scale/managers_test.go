@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,7 +20,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"tidemark/internal/testing/testcluster"
+	"tidemark/internal/testing/ports"
 	"tidemark/manager"
 )
 
@@ -87,7 +86,7 @@ type process struct {
 // startManagers starts n managers of one cluster; they end with the test.
 func startManagers(t *testing.T, n int, level, profiles string) (all []*process) {
 	t.Helper()
-	addrs := freeAddrs(t, 2*n)
+	addrs := ports.Addrs(t, 2*n)
 	for i := range n {
 		c := managerConfig{Name: "m" + strconv.Itoa(i+1), Dir: filepath.Join(t.TempDir(), "m"), REST: addrs[i],
 			Raft: addrs[n+i], Join: addrs[:n], Log: level}
@@ -130,24 +129,6 @@ func (p *process) stop() {
 }
 
 func (p *process) kill() { _ = p.cmd.Process.Kill() }
-
-// freeAddrs gives addresses that nobody uses, and nobody is given by chance: below the ephemeral ports. That of a
-// manager that was killed is free until it is started again.
-func freeAddrs(t *testing.T, n int) (addrs []string) {
-	t.Helper()
-	for base := testcluster.FreeRange(); len(addrs) < n; base++ {
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(base))
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			continue
-		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		addrs = append(addrs, addr)
-	}
-	return addrs
-}
 
 // usage is what a process has used since it began.
 type usage struct {

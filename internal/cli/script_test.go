@@ -20,6 +20,7 @@ import (
 	"tidemark/client"
 	"tidemark/index"
 	"tidemark/internal/sample"
+	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
 )
 
@@ -57,7 +58,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("DATA", dir)
 			e.Setenv("SERVERS", strings.Join(servers, ","))
 			e.Setenv("TIDEMARK_SERVER", servers[0])
-			e.Setenv("PORTS", strconv.Itoa(testcluster.FreeRange()))
+			e.Setenv("PORTS", strconv.Itoa(ports.Range(t)))
 			e.Setenv("GOCOVERDIR", os.Getenv("GOCOVERDIR"))
 			return nil
 		},

@@ -17,6 +17,7 @@ import (
 
 	"tidemark/fsm"
 	"tidemark/index"
+	"tidemark/internal/testing/ports"
 	"tidemark/manager/consensus"
 	"tidemark/statecontext"
 )
@@ -57,7 +58,7 @@ type server struct {
 type servers []*server
 
 func newServer(t testing.TB, name string) *server {
-	return &server{t: t, name: name, dir: filepath.Join(t.TempDir(), name), addr: "127.0.0.1:0"}
+	return &server{t: t, name: name, dir: filepath.Join(t.TempDir(), name), addr: ports.Addr(t)}
 }
 
 // newCluster starts n servers and bootstraps them.

@@ -13,6 +13,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer/transport"
+	"tidemark/internal/testing/ports"
 	"tidemark/keyversion"
 	"tidemark/partition"
 	"tidemark/timestamp"
@@ -166,7 +167,7 @@ func (n *node) learn(topologies []partition.Topology) {
 func (n *node) start(t testing.TB, addr string) {
 	t.Helper()
 	if addr == "" {
-		addr = "127.0.0.1:0"
+		addr = ports.Addr(t)
 	}
 	lis, err := net.Listen("tcp", addr)
 	if err != nil {

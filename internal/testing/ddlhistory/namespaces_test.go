@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/internal/tlsconf"
 )
@@ -269,7 +270,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 // data starts one KV node, its projector and an indexer on the host of the test: as little as DDL needs.
 func (w *network) data(managers []string) {
 	w.t.Helper()
-	base := testcluster.FreeRange()
+	base := ports.Range(w.t)
 	at := func(n int) string { return fmt.Sprintf("127.0.0.1:%d", base+n) }
 	open := func(n int) string { return fmt.Sprintf("%s:%d", gateway, base+n) } // managers have to reach it
 	pair := func(role tlsconf.Role, id string) []string {

@@ -19,6 +19,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/internal/testing/e2e/harness"
+	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/internal/tlsconf"
 )
@@ -37,16 +38,6 @@ const (
 	otherPassword = "correct-horse-of-another"
 	wrongPassword = "battery-staple-is-wrong"
 )
-
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
 
 func writeFile(t *testing.T, path string, parts ...[]byte) {
 	t.Helper()
@@ -89,7 +80,7 @@ func issue(t *testing.T, ca *tlsconf.CA, dir, name string, role tlsconf.Role, id
 // startGuarded starts it with certificates of a CA in DIR/certs.
 func startGuarded(t *testing.T, ca *tlsconf.CA, certs string) *guarded {
 	t.Helper()
-	g := &guarded{t: t, dir: t.TempDir(), certs: certs, rest: freeAddr(t), raft: freeAddr(t)}
+	g := &guarded{t: t, dir: t.TempDir(), certs: certs, rest: ports.Addr(t), raft: ports.Addr(t)}
 	g.log = filepath.Join(g.dir, "log")
 	files := issue(t, ca, certs, "m1", tlsconf.Manager, "m1")
 	password := filepath.Join(g.dir, "password")

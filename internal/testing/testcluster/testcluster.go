@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -16,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +23,7 @@ import (
 	"tidemark/internal/leash"
 	"tidemark/internal/localcluster"
 	"tidemark/internal/testing/contract"
+	"tidemark/internal/testing/ports"
 	"tidemark/kv/kvclient"
 )
 
@@ -44,13 +43,6 @@ var build struct {
 	once sync.Once
 	path string
 	err  error
-}
-
-// ranges of ports of this process's clusters: taken counts them from a random one on.
-var ranges struct {
-	once  sync.Once
-	first int
-	taken atomic.Int64
 }
 
 // Binary builds the product once for each test process, with the flags for faults (-tags failpoints), and returns its
@@ -129,7 +121,7 @@ func (c *Cluster) waitManifest() {
 func Launch(t testing.TB, dir string, args ...string) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t, Dir: dir, out: &syncBuffer{}, ended: make(chan struct{}), tail: logTail}
-	c.cmd = exec.Command(Binary(t), append([]string{"up", "--data", dir, "--rest-port", fmt.Sprint(FreeRange())},
+	c.cmd = exec.Command(Binary(t), append([]string{"up", "--data", dir, "--rest-port", fmt.Sprint(ports.Range(t))},
 		args...)...)
 	c.cmd.Stdout, c.cmd.Stderr = c.out, c.out
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -153,15 +145,6 @@ func Launch(t testing.TB, dir string, args ...string) *Cluster {
 		c.Stop()
 	})
 	return c
-}
-
-// FreeRange returns the first port of a range that another cluster of this machine will hardly use: a killed child's
-// port is free until it is back, and nobody else must take it meanwhile. It lies below the ephemeral ports.
-// Two clusters of one process never share one.
-func FreeRange() int {
-	const all = 200
-	ranges.once.Do(func() { ranges.first = rand.IntN(all) })
-	return 10_000 + 100*((ranges.first+int(ranges.taken.Add(1)))%all)
 }
 
 // Manifest reads cluster.json.

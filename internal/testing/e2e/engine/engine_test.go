@@ -22,6 +22,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/internal/testing/e2e/harness"
+	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
 )
@@ -60,7 +61,7 @@ func newTown(ctx context.Context, t *testing.T, feed string) *town {
 	if engine == "" {
 		t.Skip("needs a real KV engine: ENGINE_DIR does not name a folder where one was built (docs/couchbase.md)")
 	}
-	w := &town{dir: t.TempDir(), base: testcluster.FreeRange(), procs: map[string]*testcluster.Process{},
+	w := &town{dir: t.TempDir(), base: ports.Range(t), procs: map[string]*testcluster.Process{},
 		r: rand.New(rand.NewPCG(*seed, 0))}
 	folder := filepath.Join(w.dir, "engine")
 	if err := os.Mkdir(folder, 0o700); err != nil {

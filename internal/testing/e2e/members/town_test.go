@@ -26,6 +26,7 @@ import (
 	"tidemark/internal/sample"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/oracle"
+	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
 )
@@ -59,7 +60,7 @@ type town struct {
 
 func newTown(t *testing.T) *town {
 	t.Helper()
-	w := &town{t: t, dir: t.TempDir(), base: testcluster.FreeRange(), host: "127.0.0.1",
+	w := &town{t: t, dir: t.TempDir(), base: ports.Range(t), host: "127.0.0.1",
 		procs: map[string]*testcluster.Process{}}
 	if err := os.WriteFile(filepath.Join(w.dir, "password"), []byte("pw\n"), 0o600); err != nil {
 		t.Fatal(err)
