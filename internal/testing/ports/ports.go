@@ -51,8 +51,8 @@ func reserve() (base int, guard net.Listener, err error) {
 	return 0, nil, fmt.Errorf("none of %d ranges of %d ports from %d on is free: %w", ranges, size, lowest, err)
 }
 
-// allFree returns nil if nobody listens on a port of a range: neither a program that knows nothing of ranges, nor what a
-// killed test left behind for a moment.
+// allFree returns nil if nobody listens on a port of a range: neither a program that knows nothing of ranges, nor what
+// a killed test left behind for a moment.
 func allFree(base int) error {
 	for p := base; p < base+Size; p++ {
 		l, err := net.Listen("tcp", address(p))

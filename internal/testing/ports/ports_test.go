@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestRangesAreNotShared: neither two tests of a process nor two processes have one range; it is free again when the test
-// that had it is over, or its process has been killed.
+// TestRangesAreNotShared: neither two tests of a process nor two processes have one range; it is free again when the
+// test that had it is over, or its process has been killed.
 func TestRangesAreNotShared(t *testing.T) {
 	if os.Getenv("TIDEMARK_TEST_RANGE") != "" { // the other process: it says its range and waits to be killed
 		_, _ = os.Stdout.WriteString("range " + strconv.Itoa(Range(t)) + "\n")
