@@ -264,7 +264,7 @@ func rulesSection(b *strings.Builder) {
 What expressions give may change with a version of tidemark, where it was not what N1QL gives. Each such change has a number: these are
 the rules %d. An index carries the lowest rules by which its entries were made (`+"`expression_rules`"+`); documents that were written since an
 upgrade have entries by the rules of the projectors, others those of before. Where an expression of the index gives other values by
-both, the index is outdated: `+"`tidemark index list` and `index describe`"+` say so, `+"`outdated`"+` does in REST, and `+"`tidemark_manager_indexes_outdated`"+`
+both, the index is outdated: `+"`tidemark index list` and `index describe`"+` say so, `+"`outdated`"+` does in REST, and `+"`tidemark_cluster_outdated_indexes`"+`
 counts them. Create it anew under another name, let scans use that one, and drop the old one; or drop it and create it again.
 
 | rules | what | since then |

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"tidemark/indexer/scan"
 	"tidemark/ingest"
 )
 
@@ -27,6 +28,8 @@ type metrics struct {
 	sides    *prometheus.CounterVec
 	catchup  prometheus.Counter
 	scans    *prometheus.CounterVec
+	took     *prometheus.HistogramVec
+	waited   *prometheus.HistogramVec
 	reports  *prometheus.CounterVec
 	rolls    prometheus.Histogram
 	restores *prometheus.CounterVec
@@ -102,9 +105,26 @@ func newMetrics() *metrics {
 	m.retaken = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
 		Name: "retaken_vbuckets_total",
 		Help: "Vbuckets of copies that were taken anew from KV because of such a difference."})
-	r.MustRegister(m.fills, m.filled, m.audits, m.audited, m.retaken, m.ahead, m.refused, m.fenced, m.batches, m.sides,
+	m.took = prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "indexer",
+		Name: "scan_seconds", Help: "Time of scans and counts coordinated here, the clients' slowness included.",
+		Buckets: scanBuckets}, []string{"consistency"})
+	m.waited = prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "indexer",
+		Name:    "scan_wait_seconds",
+		Help:    "Part of it until a stability timestamp was known that is new enough; consistency any waits for none.",
+		Buckets: scanBuckets}, []string{"consistency"})
+	r.MustRegister(m.took, m.waited, m.fills, m.filled, m.audits, m.audited, m.retaken, m.ahead, m.refused, m.fenced, m.batches, m.sides,
 		m.catchup, m.scans, m.reports, m.rolls, m.restores, m.verifies, m.verified, m.different)
 	return m
+}
+
+// scanBuckets are of seconds: 0.25 ms to 8 s.
+var scanBuckets = prometheus.ExponentialBuckets(0.00025, 2, 16)
+
+func (m *metrics) scan(consistency string, took, waited time.Duration) {
+	m.took.WithLabelValues(consistency).Observe(took.Seconds())
+	if consistency != string(scan.Any) {
+		m.waited.WithLabelValues(consistency).Observe(waited.Seconds())
+	}
 }
 
 var batchKinds = [...]string{ingest.AtStability: "stability", ingest.FromSide: "side", ingest.Ahead: "ahead",

@@ -376,12 +376,12 @@ func (o *clientConn) scan(ctx context.Context, req *scanport.Request) error {
 	}
 	spec, err := s.parse(id, req.Body)
 	if err != nil {
-		s.done(id, began, 0, err)
+		s.done(id, began, &spec, scan.Result{}, err)
 		return o.refuse(err)
 	}
 	if req.Op == scanport.Count {
 		result, err := s.c.Count(ctx, spec)
-		s.done(id, began, 0, err)
+		s.done(id, began, &spec, scan.Result{Waited: result.Waited}, err)
 		if err != nil {
 			return o.refuse(err)
 		}
@@ -390,7 +390,7 @@ func (o *clientConn) scan(ctx context.Context, req *scanport.Request) error {
 	p := scan.NewPacker(o.write, o.room, &spec)
 	defer func() { o.room = p.Room() }()
 	result, err := s.c.Scan(ctx, spec, p)
-	s.done(id, began, result.Rows, err)
+	s.done(id, began, &spec, result, err)
 	if err != nil {
 		return p.Fail(problemText(err))
 	}

@@ -134,14 +134,14 @@ func (s *scanServer) scan(w http.ResponseWriter, r *http.Request) {
 	began := s.x.now()
 	spec, err := s.prepare(w, r)
 	if err != nil {
-		s.doneHTTP(r, began, 0, err)
+		s.doneHTTP(r, began, &spec, scan.Result{}, err)
 		s.problem(w, err)
 		return
 	}
 	out := &answer{w: w, c: http.NewResponseController(w)}
 	enc := scan.NewEncoder(out, out.flush, out.whole, spec)
 	result, err := s.c.Scan(r.Context(), spec, enc)
-	s.doneHTTP(r, began, result.Rows, err)
+	s.doneHTTP(r, began, &spec, result, err)
 	switch {
 	case err == nil:
 		err = enc.End(result)
@@ -167,7 +167,7 @@ func (s *scanServer) count(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		result, err = s.c.Count(r.Context(), spec)
 	}
-	s.doneHTTP(r, began, 0, err) // a number is no row
+	s.doneHTTP(r, began, &spec, scan.Result{Waited: result.Waited}, err) // a number is no row
 	if err != nil {
 		s.problem(w, err)
 		return
@@ -178,23 +178,27 @@ func (s *scanServer) count(w http.ResponseWriter, r *http.Request) {
 }
 
 // doneHTTP is done for a request whose path may name no index.
-func (s *scanServer) doneHTTP(r *http.Request, began time.Time, rows int64, err error) {
+func (s *scanServer) doneHTTP(r *http.Request, began time.Time, spec *scan.Spec, result scan.Result, err error) {
 	id, bad := index.ParseID(mux.Vars(r)["id"])
 	if bad != nil {
 		id = 0
 	}
-	s.done(id, began, rows, err)
+	s.done(id, began, spec, result, err)
 }
 
-// done counts a scan or a count that has ended, of index 0 as one of none.
-func (s *scanServer) done(id index.ID, began time.Time, rows int64, err error) {
+// done counts a scan or a count that has ended, of index 0 as one of none. The spec of one that was refused before it
+// was understood has no consistency.
+func (s *scanServer) done(id index.ID, began time.Time, spec *scan.Spec, result scan.Result, err error) {
 	code := "OK"
 	if err != nil {
 		code = string(scan.CodeOf(err))
 	}
 	s.x.metrics.scans.WithLabelValues(code).Inc()
+	if spec.Consistency != "" {
+		s.x.metrics.scan(string(spec.Consistency), s.x.now().Sub(began), result.Waited)
+	}
 	if id != 0 {
-		s.x.countScan(id, began, rows, err)
+		s.x.countScan(id, began, result.Rows, err)
 	}
 }
 

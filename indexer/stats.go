@@ -184,8 +184,8 @@ type indexSum struct {
 	copies, ready                                                 int
 }
 
-// collectStats returns the figures under the names that dashboards for such indexes read, with labels bucket and index.
-// They are of this node: sums of the copies here, scans that were coordinated here.
+// collectStats sends the figures of indexes, with labels bucket and index. They are of this node: sums of the copies
+// here, scans that were coordinated here.
 func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 	s := x.stats(context.Background())
 	defs := x.present()
@@ -207,14 +207,11 @@ func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 	}
 	send := func(name, help string, v float64, labels ...string) {
 		kind := prometheus.GaugeValue
-		if strings.HasPrefix(name, "num_r") || strings.HasPrefix(name, "num_scan") || strings.HasPrefix(name, "total_") {
+		if strings.HasSuffix(name, "_total") {
 			kind = prometheus.CounterValue
 		}
-		var names []string
-		if len(labels) > 0 {
-			names = []string{"bucket", "index"}
-		}
-		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("index_"+name, help, names, nil), kind, v, labels...)
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("tidemark_index_"+name, help, []string{"bucket", "index"},
+			nil), kind, v, labels...)
 	}
 	for i := range defs.Indexes {
 		d := &defs.Indexes[i]
@@ -232,29 +229,35 @@ func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 	if s.MemoryNearQuota {
 		near = 1
 	}
-	send("memory_quota", "What the node was given.", float64(s.MemoryQuota))
-	send("memory_used_total", "Part of the quota in queues, cache and what is not yet written.", float64(s.MemoryUsed))
-	send("memory_near_quota", "1 while the queue or the process is at 90 % of its bound.", near)
-	send("memory_rss", "Resident memory of the process.", float64(s.MemoryRSS))
+	for _, f := range []struct {
+		name, help string
+		v          float64
+	}{
+		{"memory_quota_bytes", "What the node was given: --memory-quota.", float64(s.MemoryQuota)},
+		{"memory_used_bytes", "Part of the quota in queues, cache and what is not yet written.", float64(s.MemoryUsed)},
+		{"memory_near_quota", "1 while the queue or the process is at 90 % of its bound.", near},
+	} {
+		ch <- prometheus.MustNewConstMetric(gauge(f.name, f.help), prometheus.GaugeValue, f.v)
+	}
 }
 
 func collectCopies(send func(name, help string, v float64, labels ...string), d *index.Definition, t *indexSum) {
 	labels := []string{d.Bucket, d.Name}
-	send("items_count", "Entries of the copies here.", t.items, labels...)
-	send("num_docs_pending", "Seqnos that KV has and that have not come, of the copy that lacks most.", t.pending,
+	send("items", "Entries of the copies here.", t.items, labels...)
+	send("docs_pending", "Seqnos that KV has and that have not come, of the copy that lacks most.", t.pending, labels...)
+	send("docs_queued", "Seqnos that have come and are not applied, of the copy that lacks most.", t.queued, labels...)
+	send("data_bytes", "Bytes of the copies here that are no garbage, estimated.", t.data, labels...)
+	send("disk_bytes", "Bytes of the files of the copies here.", t.disk, labels...)
+	send("fragmentation_ratio", "Share of the files that is garbage, estimated, 0 to 1.", fragPercent(t.live, t.disk)/100,
 		labels...)
-	send("num_docs_queued", "Seqnos that have come and are not applied, of the copy that lacks most.", t.queued, labels...)
-	send("data_size", "Bytes of the copies here that are no garbage, estimated.", t.data, labels...)
-	send("disk_size", "Bytes of the files of the copies here.", t.disk, labels...)
-	send("frag_percent", "Share of the files that is garbage, estimated.", fragPercent(t.live, t.disk), labels...)
-	send("memory_used", "Bytes that are applied and not yet written.", t.memory, labels...)
-	progress := 100.0
+	send("unwritten_bytes", "Bytes that are applied and not yet written.", t.memory, labels...)
+	progress := 1.0
 	if d.State != index.Maintenance {
 		if progress = 0; t.total > 0 {
-			progress = 99 * t.done / t.total
+			progress = 0.99 * t.done / t.total
 		}
 	}
-	send("initial_build_progress", "Of the build, in percent.", progress, labels...)
+	send("build_progress_ratio", "Of the build, 0 to 1.", progress, labels...)
 	ready := 0.0
 	if d.State == index.Maintenance && t.ready == t.copies {
 		ready = 1
@@ -264,16 +267,14 @@ func collectCopies(send func(name, help string, v float64, labels ...string), d 
 
 func collectScans(send func(name, help string, v float64, labels ...string), d *index.Definition, s *wire.ScanStats) {
 	labels := []string{d.Bucket, d.Name}
-	send("num_requests", "Scans and counts coordinated here that have ended.", float64(s.NumRequests), labels...)
-	send("num_rows_returned", "Rows that they gave.", float64(s.NumRowsReturned), labels...)
-	send("num_scan_errors", "Those that failed.", float64(s.NumScanErrors), labels...)
-	send("num_scan_timeouts", "Those that failed because something did not come in time.", float64(s.NumScanTimeouts),
+	send("scans_total", "Scans and counts coordinated here that have ended.", float64(s.NumRequests), labels...)
+	send("scan_rows_total", "Rows that they gave.", float64(s.NumRowsReturned), labels...)
+	send("scan_errors_total", "Those that failed.", float64(s.NumScanErrors), labels...)
+	send("scan_timeouts_total", "Those that failed because something did not come in time.", float64(s.NumScanTimeouts),
 		labels...)
-	send("total_scan_duration", "Nanoseconds that they took, the clients' slowness included.",
-		float64(s.TotalScanDuration), labels...)
-	send("avg_scan_latency", "Nanoseconds that one took.", float64(s.TotalScanDuration)/float64(max(s.NumRequests, 1)),
-		labels...)
-	send("last_known_scan_time", "When the last one ended, nanoseconds of Unix time.", float64(s.LastKnownScanTime),
+	send("scan_seconds_total", "Time that they took, the clients' slowness included.",
+		time.Duration(s.TotalScanDuration).Seconds(), labels...)
+	send("last_scan_timestamp_seconds", "When the last one ended, Unix time.", float64(s.LastKnownScanTime)/1e9,
 		labels...)
 }
 

@@ -132,10 +132,13 @@ func (w *world) metrics() {
 		w.t.Fatal(err)
 	}
 	for _, line := range []string{
-		`index_items_count{bucket="world",index="i1"} 199`, `index_num_docs_pending{bucket="world",index="i1"} 0`,
-		`index_num_docs_queued{bucket="world",index="i1"} 0`, `index_num_requests{bucket="world",index="i1"} 4`,
-		`index_num_rows_returned{bucket="world",index="i1"} 406`, `index_num_scan_errors{bucket="world",index="i1"} 1`,
-		`index_initial_build_progress{bucket="world",index="i1"} 100`, `# TYPE index_total_scan_duration counter`, `# TYPE index_disk_size gauge`,
+		`tidemark_index_items{bucket="world",index="i1"} 199`, `tidemark_index_docs_pending{bucket="world",index="i1"} 0`,
+		`tidemark_index_docs_queued{bucket="world",index="i1"} 0`,
+		`tidemark_index_scans_total{bucket="world",index="i1"} 4`,
+		`tidemark_index_scan_rows_total{bucket="world",index="i1"} 406`,
+		`tidemark_index_scan_errors_total{bucket="world",index="i1"} 1`,
+		`tidemark_index_build_progress_ratio{bucket="world",index="i1"} 1`,
+		`# TYPE tidemark_index_scan_seconds_total counter`, `# TYPE tidemark_index_disk_bytes gauge`,
 	} {
 		if !strings.Contains(string(text), line+"\n") {
 			w.t.Errorf("no line %s in\n%s", line, text)

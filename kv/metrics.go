@@ -61,7 +61,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		gauge("bucket_items", "Documents in active vbuckets.", float64(st.Items), st.Name)
 		gauge("bucket_tombstones", "Tombstones in active vbuckets.", float64(st.Tombstones), st.Name)
 		gauge("bucket_active_vbuckets", "Active vbuckets.", float64(st.ActiveVBuckets), st.Name)
-		gauge("bucket_high_seqno_sum", "Sum of the high seqnos of active vbuckets.", float64(st.HighSeqnoSum), st.Name)
+		gauge("bucket_high_seqnos", "Sum of the high seqnos of active vbuckets.", float64(st.HighSeqnoSum), st.Name)
 		gauge("bucket_disk_bytes", "Size of the log.", float64(st.DiskBytes), st.Name)
 		gauge("bucket_live_bytes", "Part of the log that is still needed.", float64(st.LiveBytes), st.Name)
 		count("bucket_writes_total", "Writes to the log.", totals.Writes.Load(), st.Name)

@@ -161,9 +161,13 @@ func (m *Manager) open() error {
 	if err != nil {
 		return errors.Join(err, m.raft.Close())
 	}
+	now := m.cfg.Now
+	if now == nil {
+		now = time.Now
+	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		newGauges(m.raft, m.coord),
+		&collector{raft: m.raft, coord: m.coord, now: now},
 		m.raft.Collector())
 	if m.cfg.RaftMetrics {
 		if err := showLibrary(registry); err != nil {

@@ -1,74 +1,153 @@
 package manager
 
 import (
-	"fmt"
+	"time"
 
-	gometrics "github.com/armon/go-metrics"
-	sink "github.com/armon/go-metrics/prometheus"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/index"
 	"tidemark/lifecycle"
+	"tidemark/liveness"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
+	"tidemark/statecontext"
 )
 
-// gauges show the state at each scrape.
-type gauges struct {
-	raft                                                 *consensus.Node
-	coord                                                *coordinator.Coordinator
-	cas, term, leader, indexes, failed, outdated, ledger *prometheus.Desc
-	rebalance, moves, degraded, unavailable, differing   *prometheus.Desc
+// collector shows this manager, and, where it leads, the cluster as its coordinator sees it, at each scrape: other
+// managers have no figures of the cluster, so that sums over all managers are right. None has a label per index or
+// vbucket. docs/metrics.md lists the names.
+type collector struct {
+	raft  *consensus.Node
+	coord *coordinator.Coordinator
+	now   func() time.Time
 }
 
-func newGauges(n *consensus.Node, c *coordinator.Coordinator) *gauges {
-	d := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("tidemark_manager_"+name, help, nil, nil)
-	}
-	return &gauges{raft: n, coord: c, cas: d("cas", "Number of updates of the StateContext."),
-		term:   d("raft_term", "Raft's term."),
-		leader: d("is_leader", "1 while this manager coordinates."), indexes: d("indexes", "Indexes in the StateContext."),
-		failed: d("indexes_failed", "Indexes in state error."),
-		outdated: d("indexes_outdated", "Indexes whose entries were made by other rules of expressions than projectors "+
-			"evaluate by now. 0 where this manager does not lead."),
-		degraded: d("indexes_degraded", "Ready indexes with fewer copies than were asked for, of which all slices can be "+
-			"scanned. 0 where this manager does not lead."),
-		unavailable: d("indexes_unavailable", "Ready indexes of which some slice cannot be scanned. 0 where this manager "+
-			"does not lead."),
-		differing: d("copies_differing", "Copies that their indexers have found to differ from the KV data and not to agree "+
-			"since."),
-		ledger: d("request_ledger_entries", "Outcomes kept for retries."),
-		rebalance: d("rebalance_progress", "How far the rebalance is that is under way, 0 to 1; 1 without one. 1 where "+
-			"this manager does not lead."),
-		moves: d("rebalance_steps_left", "Steps of the rebalance that is under way that are not over.")}
-}
-
-// Describe implements prometheus.Collector.
-func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.cas, g.term, g.leader, g.indexes, g.failed, g.outdated, g.ledger, g.rebalance,
-		g.moves, g.degraded, g.unavailable, g.differing} {
-		ch <- d
-	}
-}
+// Describe sends nothing: what there is hangs on who leads.
+func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (g *gauges) Collect(ch chan<- prometheus.Metric) {
-	s := g.raft.State()
-	lead := 0.0
-	if _, ok := g.raft.Serving(); ok {
-		lead = 1
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	s := c.raft.State()
+	_, leads := c.raft.Serving()
+	g := gauges{ch: ch, prefix: "tidemark_manager_"}
+	g.set("cas", "Number of updates of the StateContext.", float64(s.CAS()))
+	g.set("raft_term", "Raft's term.", float64(c.raft.Term()))
+	g.set("is_leader", "1 while this manager coordinates.", flag(leads))
+	g.set("request_ledger_entries", "Outcomes kept for retries.", float64(s.LedgerLen()))
+	g.set("indexes", "Indexes in the StateContext.", float64(s.IndexCount()))
+	if !leads {
+		return
 	}
-	status, _ := g.coord.Status()
-	failed, outdated, of := 0, 0, map[lifecycle.Availability]int{}
+	status, _ := c.coord.Status()
+	g.prefix = "tidemark_cluster_"
+	g.components(&status)
+	g.indexes(s, &status, c.now())
+	for i := range status.Buckets {
+		g.bucket(&status.Buckets[i])
+	}
+	g.rebalance(s, &status)
+}
+
+// gauges sends the figures of one scrape.
+type gauges struct {
+	ch     chan<- prometheus.Metric
+	prefix string
+}
+
+// set sends a figure that has no label.
+func (g *gauges) set(name, help string, v float64) { g.of(name, help, "", "", v) }
+
+// of sends the figure of one value of a label.
+func (g *gauges) of(name, help, label, value string, v float64) {
+	var names, values []string
+	if label != "" {
+		names, values = []string{label}, []string{value}
+	}
+	g.ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(g.prefix+name, help, names, nil), prometheus.GaugeValue, v,
+		values...)
+}
+
+// counts sends how many there are of each value of a label, those too of which there is none.
+func counts[K comparable](g *gauges, name, help, label string, all []K, text func(K) string, n map[K]int) {
+	for _, k := range all {
+		g.of(name, help, label, text(k), float64(n[k]))
+	}
+}
+
+func flag(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// components counts projectors, indexers and what they say is wrong.
+func (g *gauges) components(status *coordinator.Status) {
+	projectors, indexers, troubles := map[liveness.Life]int{}, map[liveness.Life]int{}, 0
+	for i := range status.Projectors {
+		projectors[status.Projectors[i].Life]++
+		troubles += len(status.Projectors[i].KV)
+	}
+	for i := range status.Indexers {
+		indexers[status.Indexers[i].Life]++
+	}
+	all := []liveness.Life{liveness.Active, liveness.Suspect, liveness.Offline}
+	counts(g, "projectors", "Projectors, by what their leader believes of them.", "state", all, liveness.Life.String,
+		projectors)
+	counts(g, "indexers", "Indexers, by what their leader believes of them.", "state", all, liveness.Life.String, indexers)
+	g.set("kv_troubles", "Buckets about which some projector cannot ask its KV node, of all projectors.",
+		float64(troubles))
+}
+
+// indexes counts indexes by state and availability.
+func (g *gauges) indexes(s *statecontext.State, status *coordinator.Status, now time.Time) {
+	states, of, outdated, since := map[index.State]int{}, map[lifecycle.Availability]int{}, 0, now
 	for x := range s.Indexes() {
-		if x.Definition.State == index.Error {
-			failed++
+		states[x.Definition.State]++
+		p := status.Progress[x.Definition.ID]
+		if p.Availability != 0 {
+			of[p.Availability]++
 		}
-		of[status.Progress[x.Definition.ID].Availability]++
+		if at := time.UnixMilli(p.SinceMS); p.Availability == lifecycle.Unavailable && at.Before(since) {
+			since = at
+		}
 		if status.ExprRules.Outdated(&x.Definition) != "" {
 			outdated++
 		}
 	}
+	counts(g, "indexes", "Indexes, by state.", "state", []index.State{index.Pending, index.Backfill, index.Maintenance,
+		index.Dropping, index.Error}, index.State.String, states)
+	counts(g, "ready_indexes", "Ready indexes, by how much of them can be scanned.", "availability",
+		[]lifecycle.Availability{lifecycle.Available, lifecycle.Degraded, lifecycle.Unavailable},
+		lifecycle.Availability.String, of)
+	g.set("unavailable_seconds", "Since when some ready index cannot be scanned in whole; 0 while all can be.",
+		now.Sub(since).Seconds())
+	g.set("outdated_indexes", "Indexes whose entries were made by other rules of expressions than projectors evaluate by "+
+		"now.", float64(outdated))
+	differing := 0
+	for range s.Differences() {
+		differing++
+	}
+	g.set("differing_copies", "Copies that their indexers have found to differ from the KV data and not to agree since.",
+		float64(differing))
+}
+
+// bucket shows how far a bucket is.
+func (g *gauges) bucket(b *coordinator.BucketStatus) {
+	of := func(name, help string, v float64) { g.of("bucket_"+name, help, "bucket", b.Name, v) }
+	if b.AgeMS != nil {
+		of("stability_age_seconds", "Age of the newest stability timestamp, of those of this leader's term.",
+			(time.Duration(*b.AgeMS) * time.Millisecond).Seconds())
+	}
+	of("lag_seqnos", "Complete seqnos above the newest stability timestamp, over all vbuckets.", float64(b.Lag))
+	of("lagging_indexers", "Indexers that promotions do not wait for.", float64(len(b.Lagging)))
+	of("waiting_scans", "Scans that wait for a stability timestamp.", float64(b.Waiting))
+	of("rollback_seconds", "Since when the bucket is being rolled back; 0 while it is not.",
+		(time.Duration(b.RollbackForMS) * time.Millisecond).Seconds())
+}
+
+// rebalance shows the one that is under way.
+func (g *gauges) rebalance(s *statecontext.State, status *coordinator.Status) {
 	progress, left := 1.0, 0
 	if status.Rebalance.ID != 0 {
 		progress = status.Rebalance.Part
@@ -76,30 +155,6 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	if r := s.RebalanceUnderWay(); r != nil {
 		left = int(r.Steps - r.Done - r.GivenUp)
 	}
-	differing := 0
-	for range s.Differences() {
-		differing++
-	}
-	for d, v := range map[*prometheus.Desc]float64{g.cas: float64(s.CAS()), g.term: float64(g.raft.Term()), g.leader: lead,
-		g.indexes: float64(s.IndexCount()), g.failed: float64(failed), g.outdated: float64(outdated),
-		g.ledger:    float64(s.LedgerLen()),
-		g.rebalance: progress, g.moves: float64(left), g.degraded: float64(of[lifecycle.Degraded]),
-		g.unavailable: float64(of[lifecycle.Unavailable]), g.differing: float64(differing)} {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
-	}
-}
-
-// showLibrary puts what hashicorp/raft and raft-boltdb measure (raft_commitTime, raft_leader_lastContact, …) into a
-// registry. The library knows one receiver per process and takes no other: this sets it.
-func showLibrary(registry *prometheus.Registry) error {
-	to, err := sink.NewPrometheusSinkFrom(sink.PrometheusOpts{Registerer: registry, Name: "raft_library"})
-	if err != nil {
-		return fmt.Errorf("raft metrics: %w", err)
-	}
-	cfg := gometrics.DefaultConfig("")
-	cfg.EnableHostname, cfg.EnableRuntimeMetrics = false, false
-	if _, err := gometrics.NewGlobal(cfg, to); err != nil {
-		return fmt.Errorf("raft metrics: %w", err)
-	}
-	return nil
+	g.set("rebalance_progress_ratio", "How far the rebalance is that is under way, 0 to 1; 1 without one.", progress)
+	g.set("rebalance_steps_left", "Steps of the rebalance that is under way that are not over.", float64(left))
 }

@@ -62,6 +62,8 @@ type Result struct {
 	Rows   int64 // rows given, or counted
 	Ref    wire.StabilityRef
 	Vector timestamp.Vector // empty unless it was wanted
+	// Waited is how long it waited for a stability timestamp that is new enough.
+	Waited time.Duration
 }
 
 // Prepare looks an index up and checks a request against it, so that what is wrong is told before an answer begins.
@@ -183,9 +185,10 @@ type run struct {
 	given   bool // the sink has been given a row
 }
 
-// reset begins with the first row.
+// reset begins with the first row; what was waited counts.
 func (r *run) reset() {
-	r.result, r.repeats, r.skip = Result{}, repeats{parts: r.spec.Distinct, desc: r.spec.Desc}, r.spec.Offset
+	r.result, r.skip = Result{Waited: r.result.Waited}, r.spec.Offset
+	r.repeats = repeats{parts: r.spec.Distinct, desc: r.spec.Desc}
 }
 
 // again reports whether another attempt may go better.
@@ -253,6 +256,8 @@ func (r *run) consistency(ctx context.Context, view *View) error {
 	}
 	wait, cancel := context.WithDeadline(ctx, r.deadline)
 	defer cancel()
+	began := time.Now()
+	defer func() { r.result.Waited += time.Since(began) }()
 	var s wire.Stability
 	var err error
 	switch r.spec.Consistency {

@@ -51,6 +51,7 @@ func TestScripts(t *testing.T) {
 			func(t *testing.T) { (&page{t: t, cluster: cluster, bin: bin, servers: servers}).run(path) })
 	}
 	t.Run("stats", func(t *testing.T) { checkStats(t, cluster.Client()) })
+	t.Run("metrics", func(t *testing.T) { checkMetrics(t, cluster) })
 	testscript.Run(t, testscript.Params{
 		Dir: scripts, RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(e *testscript.Env) error {

@@ -97,9 +97,10 @@ type API struct {
 	places   chan struct{} // one for each scan that is passed on
 	// asking is held by who asks the leader how far this manager should be; asked is when the last question began that was
 	// answered and caught up with, in nanoseconds after began, 0 for never.
-	asking chan struct{}
-	asked  atomic.Int64
-	began  time.Time
+	asking  chan struct{}
+	asked   atomic.Int64
+	began   time.Time
+	metrics metrics
 	// foreign is the cluster of the node that was refused last.
 	foreign atomic.Pointer[string]
 }
@@ -116,6 +117,7 @@ func New(cfg Config) *API {
 		indexers: indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)), alive: alive,
 		probes: probes,
 		now:    time.Now, began: time.Now(), places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1)}
+	a.metrics = newMetrics(cfg.Registry)
 	if cfg.Auth != nil {
 		cfg.Auth.CountsUnknownIf(a.current)
 	}
@@ -264,21 +266,29 @@ func (a *API) serve(rt route) http.Handler {
 		}
 		r, err := a.authorize(r, &rt)
 		if err != nil {
-			a.refuse(w, r, name, err)
-			return
-		}
-		if !write {
-			a.answer(w, r, &rt)
+			a.metrics.request(name, a.refuse(w, r, name, err))
 			return
 		}
 		began := a.now()
-		here, outcome := a.answer(kept, r, &rt)
-		a.logWrite(r, name, kept.Status, outcome, here, a.now().Sub(began))
+		if write {
+			w = kept
+		}
+		here, outcome := a.answer(w, r, &rt)
+		if here {
+			a.metrics.request(name, outcome)
+		}
+		if write {
+			took := a.now().Sub(began)
+			if here {
+				a.metrics.write(name, took)
+			}
+			a.logWrite(r, name, kept.Status, outcome, here, took)
+		}
 	})
 }
 
-// refuse answers somebody who may not, and says so in the log.
-func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err error) {
+// refuse answers somebody who may not, says so in the log, and returns the code of the answer.
+func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err error) string {
 	p := a.problem(err)
 	if p.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Basic realm="tidemark", Bearer realm="tidemark"`)
@@ -286,6 +296,7 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err er
 	a.cfg.Logger.Info("refused", "request_id", rpc.RequestID(r.Context()), "route", name, "remote", r.RemoteAddr, "status",
 		p.Status, "outcome", p.Code)
 	rpc.WriteProblem(w, p)
+	return string(p.Code)
 }
 
 // answer does a call here or at the leader, and tells which, and its outcome: the code it was refused with here, or OK.

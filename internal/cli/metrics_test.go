@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"tidemark/internal/testing/testcluster"
+)
+
+// checkMetrics: what each role shows is named as Prometheus' own check wants it, and docs/metrics.md names all of ours.
+func checkMetrics(t *testing.T, cluster *testcluster.Cluster) {
+	docs, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := cluster.Manifest()
+	roles := map[string]string{"kv": m.KV[0].Admin, "projector": m.Projectors[0].Admin, "indexer": m.Indexers[0].Admin}
+	for _, e := range m.Managers {
+		roles["manager "+e.ID] = e.REST
+	}
+	leading := 0
+	for role, at := range roles {
+		text := fetch(t.Context(), t, at+"/metrics")
+		problems, err := promlint.New(bytes.NewReader(text)).Lint()
+		if err != nil {
+			t.Fatalf("%s: %v", role, err)
+		}
+		for _, p := range problems {
+			t.Errorf("%s: %s: %s", role, p.Metric, p.Text)
+		}
+		for _, name := range typed.FindAllSubmatch(text, -1) {
+			if !bytes.Contains(docs, append([]byte("`"), name[1]...)) {
+				t.Errorf("%s: docs/metrics.md does not name %s", role, name[1])
+			}
+		}
+		if camel := regexp.MustCompile(`(?m)^# TYPE (\S*[A-Z]\S*)`).FindSubmatch(text); camel != nil {
+			t.Errorf("%s: %s is camel case", role, camel[1])
+		}
+		if bytes.Contains(text, []byte("\ntidemark_cluster_ready_indexes{")) {
+			leading++
+		}
+	}
+	if leading != 1 {
+		t.Errorf("%d managers show the cluster, want the leader alone", leading)
+	}
+}
+
+// typed finds metrics of ours: those of hashicorp/raft and of the Go runtime are listed in part.
+var typed = regexp.MustCompile(`(?m)^# TYPE (tidemark_\S+)`)
+
+func fetch(ctx context.Context, t *testing.T, url string) []byte {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v", url, resp.Status, err)
+	}
+	return text
+}

@@ -1,0 +1,37 @@
+package api
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics count the calls that were answered by this manager; those that it has passed on are counted by the leader.
+// A call is named by its route, of which there are as many as docs/api.md lists, an outcome by its code.
+type metrics struct {
+	requests *prometheus.CounterVec
+	writes   *prometheus.HistogramVec
+}
+
+// newMetrics registers them; a nil registry shows them to nobody.
+func newMetrics(r *prometheus.Registry) metrics {
+	m := metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "manager",
+			Name: "requests_total", Help: "Calls that this manager has answered, by route and outcome."},
+			[]string{"route", "outcome"}),
+		writes: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "manager",
+			Name:    "write_seconds",
+			Help:    "Time of changes of indexes and of the cluster that this manager has made, from request to answer.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}, []string{"route"}),
+	}
+	if r != nil {
+		r.MustRegister(m.requests, m.writes)
+	}
+	return m
+}
+
+func (m *metrics) request(route, outcome string) { m.requests.WithLabelValues(route, outcome).Inc() }
+
+func (m *metrics) write(route string, took time.Duration) {
+	m.writes.WithLabelValues(route).Observe(took.Seconds())
+}
