@@ -533,6 +533,8 @@ func (k *bucket) addCopy(ctx context.Context, s *storage.Slice, others []index.N
 	if e := k.do(ctx, func() {
 		id := s.Meta().Copy
 		if _, ok := k.slices[id]; ok || k.away[id] != nil { // the latter comes back by itself
+			// its removal may have been given up when nothing filled it any more
+			later = k.slices[id] == s && k.st.Deferred(id) && !k.x.fills.fills(s)
 			return
 		}
 		stable, _ := s.Timestamp() // all zero until it was exact once; at an empty bucket that is judged anew

@@ -139,14 +139,15 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	if !ok {
 		return nil, rpc.Refuse(errcode.Unavailable, "this indexer is not registered yet and not in the list")
 	}
-	if d.Revision == have && have > 0 {
+	if d.Revision == have && have > 0 && !x.halfway {
 		return &wire.DefinitionsReply{Revision: have}, nil
 	}
 	slices.SortFunc(d.Indexes, func(a, b index.Definition) int { return cmp.Compare(a.ID, b.ID) })
 	slices.SortFunc(d.Topologies, func(a, b partition.Topology) int { return cmp.Compare(a.Index, b.Index) })
-	if x.nothingNew(d) {
+	if !x.halfway && x.nothingNew(d) {
 		return &wire.DefinitionsReply{Revision: d.Revision}, nil
 	}
+	x.halfway = true // until all of it is done: the next list is compared with what is here
 	if err := x.syncBuckets(d); err != nil {
 		return nil, err
 	}
@@ -174,6 +175,7 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	x.mu.Lock()
 	x.defs, x.obeyed, x.making = *d, d.Revision, nil
 	x.mu.Unlock()
+	x.halfway = false
 	x.viewChanged()
 	wake(x.report)
 	wake(x.sides)

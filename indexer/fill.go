@@ -32,9 +32,12 @@ const (
 	// fillPause is how long is waited at first when all who could send are sending to others; fillMost later on.
 	fillPause = time.Second
 	fillMost  = 8 * time.Second
-	// fillPatience is how long a copy waits for its turn at who could send it, before KV fills it. While another copy
-	// receives files here no time passes.
+	// fillPatience is how long a copy waits for its turn while nothing moves, neither here nor at who could send it; KV
+	// fills it then, and in any case after fillLongest.
 	fillPatience = 10 * time.Minute
+	fillLongest  = 6 * time.Hour
+	// fillShare is which part of a processor's time goes into checking what was received.
+	fillShare = 0.5
 	// A transfer that brings less than fillLeast bytes a second, after fillWarm, is given up.
 	fillLeast = 256 << 10
 	fillWarm  = time.Minute
@@ -80,7 +83,9 @@ type fill struct {
 	s      *storage.Slice
 	k      *bucket
 	from   []index.NodeID // who has the slice, by the definitions
-	until  time.Time      // for so long it may wait for its turn
+	began  time.Time
+	moved  time.Time               // when something that it waits for was seen moving
+	sent   map[index.NodeID]uint64 // what busy sources have moved, as they said last
 	cancel context.CancelFunc
 	failed []error // why those that have gone from the list cannot send it
 	anew   int     // of fillsAnew
@@ -106,10 +111,32 @@ func unfilled(s *storage.Slice) bool {
 }
 
 func (f *filler) add(k *bucket, s *storage.Slice, from []index.NodeID) {
+	now := f.x.now()
 	f.mu.Lock()
-	f.queue = append(f.queue, &fill{s: s, k: k, from: slices.Clone(from), until: f.x.now().Add(fillPatience)})
+	f.queue = append(f.queue, &fill{s: s, k: k, from: slices.Clone(from), began: now, moved: now,
+		sent: map[index.NodeID]uint64{}})
 	f.mu.Unlock()
 	wake(f.wake)
+}
+
+// fills reports whether something is under way, or waits, for a copy.
+func (f *filler) fills(s *storage.Slice) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now != nil && f.now.s == s && !f.now.gone.Load() ||
+		slices.ContainsFunc(f.queue, func(o *fill) bool { return o.s == s })
+}
+
+// patient reports whether it may still wait for its turn.
+func (o *fill) patient(now time.Time) bool {
+	return now.Sub(o.moved) <= fillPatience && now.Sub(o.began) <= fillLongest
+}
+
+// saw notes what a busy source has moved since its process began.
+func (o *fill) saw(node index.NodeID, moved uint64, now time.Time) {
+	if was, heard := o.sent[node]; !heard || was != moved {
+		o.sent[node], o.moved = moved, now
+	}
 }
 
 // drop ends what is under way for a copy that goes. After it nothing is installed in it, or added to its bucket.
@@ -165,12 +192,12 @@ func (f *filler) Expire(ctx context.Context) error {
 		moving := f.now != nil && f.now.expected.Load() > 0
 		f.queue = slices.DeleteFunc(f.queue, func(o *fill) bool {
 			if moving {
-				o.until = o.until.Add(fillPause)
+				o.moved = now
 			}
-			if now.After(o.until) {
+			if !o.patient(now) {
 				late = append(late, o)
 			}
-			return now.After(o.until)
+			return !o.patient(now)
 		})
 		f.mu.Unlock()
 		for _, o := range late {
@@ -279,7 +306,7 @@ func (f *filler) one(ctx context.Context, o *fill) {
 
 // fill asks one after the other who has the slice. Errors wrap errLater when one of them may send it later.
 func (f *filler) fill(ctx context.Context, o *fill) (from index.NodeID, err error) {
-	if f.x.inRollback(o.k.name) && f.x.now().Before(o.until) {
+	if f.x.inRollback(o.k.name) && o.patient(f.x.now()) {
 		return 0, fmt.Errorf("%w: %w", errLater, errOtherBranch)
 	}
 	d := f.x.settled()
@@ -301,13 +328,16 @@ func (f *filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 			busy = err
 		case errors.Is(err, transfer.ErrBusy), errors.Is(err, errOtherBranch):
 			busy = err
+			if said := (*transfer.Busy)(nil); errors.As(err, &said) {
+				o.saw(o.from[i], said.Moved, f.x.now())
+			}
 		default:
 			o.failed = append(o.failed, fmt.Errorf("node %d: %w", o.from[i], err))
 			o.from = slices.Delete(o.from, i, i+1)
 			i--
 		}
 	}
-	if busy == nil || f.x.now().After(o.until) {
+	if busy == nil || !o.patient(f.x.now()) {
 		return 0, errors.Join(append(o.failed, busy, errNobody)...)
 	}
 	return 0, fmt.Errorf("%w: %w", errLater, busy)
@@ -398,13 +428,24 @@ func (f *filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 		}
 		return err
 	}
-	if err := in.Verify(ctx); err != nil {
+	if err := in.Verify(ctx, f.x.checkPace()); err != nil {
 		if errors.Is(err, storage.ErrDamaged) { // nothing of it is gone on with
 			err = errors.Join(err, in.Discard())
 		}
 		return err
 	}
 	return f.install(ctx, o, in, &said)
+}
+
+// checkPace lets the check of what was received go no faster than files are sent, and take no more than its share.
+func (x *Indexer) checkPace() func(ctx context.Context, n int) error {
+	resumed := x.now()
+	return func(ctx context.Context, n int) error {
+		x.checked.worked(x.now().Sub(resumed))
+		err := x.checked.wait(ctx, n)
+		resumed = x.now()
+		return err
+	}
 }
 
 // lost reports whether a transfer ended because the source does not answer, or does not know of it any more.
@@ -467,7 +508,7 @@ func (x *Indexer) inRollback(bucket string) bool {
 	return slices.ContainsFunc(d.Buckets, func(b wire.Bucket) bool { return b.Name == bucket && b.InRollback })
 }
 
-// export makes what another indexer wants of a copy here, when that is whole.
+// export makes what another indexer wants of a copy here that was exact once, and lacks little now.
 func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export, error) {
 	if x.cfg.TransferRate == 0 {
 		return nil, rpc.Refuse(errcode.NotFound, "this indexer sends no files: it was started with --transfer-rate 0")
@@ -482,13 +523,15 @@ func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export
 		if k == nil {
 			continue
 		}
-		said, fit := about{Meta: m, Format: storage.ExportFormat, Tombstones: x.marks.has(m.Copy)}, false
+		said, fit, empty := about{Meta: m, Format: storage.ExportFormat}, false, 0
 		if err := k.do(ctx, func() {
 			said.Generation, said.RollbackID = k.st.Generation(), k.st.RollbackID()
-			fit = k.slices[m.Copy] == s && k.st.Restoring() == 0 && !x.snapshots.inDoubt(m.Copy)
+			fit = k.slices[m.Copy] == s && k.st.RestoringOf(m.Copy) == 0 && !x.snapshots.inDoubt(m.Copy)
 			for vb := 0; fit && vb < k.vbuckets; vb++ {
-				p, _ := k.st.Position(m.Copy, vb) // what is to be taken anew is none, also before its rows have gone
-				fit = p.Whole()
+				// what is to be taken anew is nothing, also before its rows have gone
+				if p, _ := k.st.Position(m.Copy, vb); p.Side == 0 && !p.Whole() {
+					empty++
+				}
 			}
 		}); err != nil {
 			return nil, rpc.Refuse(errcode.Unavailable, "copy %s: %v", m.Copy, err)
@@ -497,8 +540,12 @@ func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export
 		switch {
 		case stable.Total() == 0:
 			return nil, rpc.Refuse(errcode.NotFound, "copy %s of index %s is not filled here", m.Copy, m.Index)
-		case !fit || slices.ContainsFunc(s.Positions(), func(p ingest.Position) bool { return !p.Whole() }):
-			return nil, rpc.Refuse(errcode.Unavailable, "copy %s of index %s is not whole here now", m.Copy, m.Index)
+		case !fit:
+			return nil, rpc.Refuse(errcode.Unavailable, "copy %s of index %s is put back to an earlier state here now", m.Copy,
+				m.Index)
+		case 2*empty > k.vbuckets: // of others KV is asked for what is missing, as after a restart with them
+			return nil, rpc.Refuse(errcode.Unavailable, "copy %s of index %s lacks %d of %d vbuckets here now", m.Copy, m.Index,
+				empty, k.vbuckets)
 		case said.Generation != w.Generation || said.RollbackID != w.RollbackID:
 			return nil, rpc.Refuse(errcode.Unavailable,
 				"copy %s is of generation %d and rollback %d of its bucket, not of %d and %d", m.Copy,
@@ -510,11 +557,13 @@ func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export
 }
 
 func (x *Indexer) exportOf(ctx context.Context, s *storage.Slice, said *about) (transfer.Export, error) {
+	said.Tombstones = x.marks.has(said.Meta.Copy)
 	e, err := s.Export(ctx)
 	if err != nil {
 		return nil, err
 	}
-	said.Source = e.Source
+	// marked before the first one is written
+	said.Source, said.Tombstones = e.Source, said.Tombstones || x.marks.has(said.Meta.Copy)
 	text, err := json.Marshal(said)
 	if err != nil {
 		return nil, errors.Join(err, e.Close())

@@ -3,7 +3,9 @@ package indexer
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -22,6 +24,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/transfer"
+	"tidemark/ingest"
 	"tidemark/partition"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -180,6 +183,11 @@ func TestFillByFiles(t *testing.T) {
 	if n := counted(t, p.a.x.metrics.registry, "tidemark_indexer_fill_bytes_total", "sent"); n == 0 {
 		t.Error("nothing was sent")
 	}
+	p.b.x.checked.mu.Lock()
+	if p.b.x.checked.next.IsZero() {
+		t.Error("what was received was checked without a bound")
+	}
+	p.b.x.checked.mu.Unlock()
 	p.b.stopIndexer() // what was installed is durable
 	p.b.start()
 	if err := p.b.define(10, 11); err != nil {
@@ -600,6 +608,153 @@ func TestWhoIsLetGoWaitsForFiles(t *testing.T) {
 	}
 	if err := f.install(t.Context(), o, nil, &about{}); !errors.Is(err, errUnwanted) {
 		t.Errorf("files for a copy that is gone: %v", err)
+	}
+}
+
+// TestFillPatience: a copy waits for its turn for as long as something moves, here or at a source that is busy, but not
+// for ever.
+func TestFillPatience(t *testing.T) {
+	began := time.Unix(1000, 0)
+	fresh := func() *fill {
+		return &fill{began: began, moved: began, sent: map[index.NodeID]uint64{}}
+	}
+	o := fresh()
+	if !o.patient(began.Add(fillPatience)) || o.patient(began.Add(fillPatience+1)) {
+		t.Errorf("where nothing moves it does not wait for %s", fillPatience)
+	}
+	at := began
+	for n := uint64(1); o.patient(at) && at.Sub(began) <= fillLongest; n++ {
+		at = at.Add(fillPatience)
+		o.saw(4, n, at)
+	}
+	if waited := at.Sub(began); waited < fillLongest || waited > fillLongest+fillPatience {
+		t.Errorf("where its source moves it waits for %s, want %s", waited, fillLongest)
+	}
+	o = fresh()
+	o.saw(4, 7, began.Add(time.Minute))
+	for n := range 20 {
+		o.saw(4, 7, began.Add(time.Duration(n)*time.Minute))
+	}
+	if o.patient(began.Add(time.Minute + fillPatience + 1)) {
+		t.Error("a source that has sent nothing meanwhile counts as one that moves")
+	}
+}
+
+// TestFillWaitsForOneThatMoves: a source that says that it sends to others is waited for, and what it has sent counts.
+func TestFillWaitsForOneThatMoves(t *testing.T) {
+	p := newPair(t)
+	var now atomic.Int64
+	const busy = 3
+	p.between = func(w http.ResponseWriter, r *http.Request, n int64) bool {
+		if q := question(t, r); q.Op != "open" || n > busy {
+			return false
+		}
+		now.Add(int64(fillPatience - time.Minute)) // so long nobody had a turn
+		answerFramed(t, w, &transfer.Offer{Busy: "sends to others", Moved: uint64(n)})
+		return true
+	}
+	p.b.start()
+	p.b.x.now = func() time.Time { return time.Now().Add(time.Duration(now.Load())) }
+	p.fill()
+	if !p.outcome() || p.fromZero() > 0 || p.asked.Load() <= busy {
+		t.Error("it was filled from KV")
+	}
+}
+
+// answerFramed answers as a sender does.
+func answerFramed(t *testing.T, w http.ResponseWriter, o *transfer.Offer) {
+	t.Helper()
+	body, err := cbor.Marshal(o)
+	if err != nil {
+		t.Error(err)
+	}
+	sum := crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli))
+	_, _ = w.Write(append(binary.BigEndian.AppendUint32(nil, sum), body...))
+}
+
+// TestFillAfterADropGivenUp: a copy whose removal was given up half-way, and that is wanted again, gets its files.
+func TestFillAfterADropGivenUp(t *testing.T) {
+	p := newPair(t)
+	stuck := make(chan struct{})
+	p.between = func(_ http.ResponseWriter, r *http.Request, n int64) bool {
+		if n == 2 {
+			close(stuck)
+			hang(r)
+		}
+		return n == 2
+	}
+	p.b.start()
+	if err := p.b.define(10, 11); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-stuck:
+	case <-time.After(testTimeout):
+		t.Fatal("nothing was asked")
+	}
+	f := p.b.x.fills
+	f.mu.Lock()
+	o := f.now
+	f.mu.Unlock()
+	done, err := f.putting(o) // its files are being installed for longer than the leader waits
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.b.locked(func() {
+		p.b.copies = []partition.Copy{{ID: 10, Node: pairNode, State: partition.Allocated}}
+		p.b.revision++
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := p.b.x.definitions(ctx, p.b.definitionsLocked()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("its removal was not given up: %v", err)
+	}
+	done()
+	p.fill()
+	if p.fromZero() > 0 {
+		t.Error("it was filled from KV")
+	}
+}
+
+// TestFillOfACopyThatLacksSomething: a copy of which something is missing at the moment is sent as it is, and KV is
+// asked for what is missing; so is one beside another copy that is put back. Of one that has next to nothing the files
+// are of no use.
+func TestFillOfACopyThatLacksSomething(t *testing.T) {
+	for name, lacks := range map[string]struct {
+		empty int
+		sent  bool
+	}{"little": {1, true}, "most": {testVBs, false}} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t)
+			p.b.start()
+			k := p.a.x.bucketNamed(testBucket)
+			s, _ := p.a.x.store.Slice(10)
+			if err := k.do(t.Context(), func() {
+				at := s.Positions()
+				for vb := range lacks.empty {
+					at[vb].A, at[vb].Side = at[vb].Main, 0
+				}
+				k.st.Remove(10)
+				if err := k.st.Add(ingest.Copy{ID: 10, Index: s.Meta().Index, Slice: s.Meta().Slice, Ready: true, Positions: at,
+					Logs: s.Logs()}); err != nil {
+					t.Error(err)
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			m := s.Meta()
+			e, err := p.a.x.export(t.Context(), &transfer.Want{Index: m.Index, CreatedMS: m.CreatedMS, Slice: m.Slice,
+				BucketUUID: m.BucketUUID, Generation: k.generation.Load(), RollbackID: k.rollback.Load()})
+			if (err == nil) != lacks.sent {
+				t.Fatalf("%v", err)
+			}
+			if err == nil {
+				err = e.Close()
+			}
+			if lacks.sent && err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

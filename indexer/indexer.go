@@ -198,6 +198,7 @@ type Indexer struct {
 	snapshots  *snapshots
 	catchup    *pace // of catchup streams; nil: no bound
 	sending    *pace // of files to other indexers
+	checked    *pace // of files that were received, while they are checked
 	sender     *transfer.Sender
 	fills      *filler
 	marks      *marks
@@ -223,6 +224,7 @@ type Indexer struct {
 	nearQuota   atomic.Bool // the memory quota is nearly used up
 
 	applying sync.Mutex // one list of definitions at a time
+	halfway  bool       // guarded by applying: the last one was given up in the middle
 	mu       sync.Mutex
 	spawn    func(func(context.Context) error)
 	buckets  map[string]*bucket
@@ -290,7 +292,9 @@ func Open(cfg Config) (*Indexer, error) {
 		x.catchup = &pace{rate: cfg.CatchupRate, now: x.now}
 	}
 	x.sending = &pace{rate: cfg.TransferRate, now: x.now}
-	x.sender = &transfer.Sender{Open: x.export, Now: x.now, Log: x.log, Pace: x.sending.wait}
+	x.checked = &pace{rate: cfg.TransferRate, share: fillShare, now: x.now}
+	x.sender = &transfer.Sender{Open: x.export, Now: x.now, Log: x.log, Pace: x.sending.wait,
+		Spawn: func(f func(context.Context) error) { x.spawn(f) }}
 	x.fills = newFiller(x)
 	x.verifyID.Store(uint64(x.now().UnixNano())) // of another process they are lower
 	x.store, err = storage.Open(storage.Options{

@@ -196,6 +196,17 @@ func (b *Bucket) Restoring() int {
 	return n
 }
 
+// RestoringOf is the number of vbuckets of one copy that are being restored.
+func (b *Bucket) RestoringOf(id index.CopyID) int {
+	n, c := 0, b.find(id)
+	for v := range b.vbs {
+		if c != nil && c.parts[v].restoring {
+			n++
+		}
+	}
+	return n
+}
+
 // Held is one state to which a vbucket of a copy could be restored.
 type Held struct {
 	Position Position

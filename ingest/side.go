@@ -82,6 +82,12 @@ func (b *Bucket) Defer(id index.CopyID, yes bool) {
 	}
 }
 
+// Deferred reports whether a copy has been told to want no side streams for now.
+func (b *Bucket) Deferred(id index.CopyID) bool {
+	sl := b.find(id)
+	return sl != nil && sl.later
+}
+
 // OpenSide notes that a side stream was asked for under an id that is not used twice in a run.
 func (b *Bucket) OpenSide(w Want, id uint64) {
 	if v := &b.vbs[w.VBucket]; v.side == nil {

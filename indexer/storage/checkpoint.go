@@ -247,7 +247,7 @@ func (s *Slice) replaceFrom(ctx context.Context, to []VBPosition, seq uint64) (d
 	from := old.view()
 	err = s.replace(ctx, to, from)
 	if errors.Is(err, ErrDamaged) {
-		_, verr := old.verify(ctx, -1)
+		_, verr := old.verify(ctx, -1, nil)
 		errors.As(verr, &damaged)
 	}
 	return damaged, errors.Join(err, from.close(), old.close())
@@ -327,7 +327,7 @@ func (s *Slice) fromCheckpoint(seq, number uint64) (*generation, error) {
 	if err != nil {
 		return nil, errors.Join(err, fs.RemoveAll(dir))
 	}
-	if _, err := eng.verify(context.Background(), -1); err != nil {
+	if _, err := eng.verify(context.Background(), -1, nil); err != nil {
 		return nil, errors.Join(err, eng.close(), fs.RemoveAll(dir))
 	}
 	return &generation{number: number, dir: dir, eng: eng}, nil

@@ -30,7 +30,7 @@ type engine interface {
 	checkpoint(ctx context.Context, dir string) error
 	// verify reads and checks stored files, all of them when budget is negative, else as long as their sizes fit. It ends
 	// with ctx, whose cause is not damage.
-	verify(ctx context.Context, budget int64) (read int64, err error)
+	verify(ctx context.Context, budget int64, pace Pace) (read int64, err error)
 	// failing gives why the engine cannot write now, nil when it can.
 	failing() error
 	stats() engineStats

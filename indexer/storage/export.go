@@ -104,7 +104,7 @@ const summedEnd = 64 << 10
 
 // sumOf sums a file up, of a table its end, for as long as ctx lasts.
 func sumOf(ctx context.Context, fs vfs.FS, path string) (size int64, sum uint32, err error) {
-	f, err := openUntil(ctx, fs, path)
+	f, err := openUntil(ctx, fs, path, nil)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -78,7 +78,7 @@ func TestExportInstall(t *testing.T) {
 	if err := target.Install(ctx, in); !errors.Is(err, ErrInvalid) {
 		t.Fatalf("what was not verified: %v", err)
 	}
-	must(t, in.Verify(ctx))
+	must(t, in.Verify(ctx, nil))
 	must(t, target.Install(ctx, in))
 	must(t, in.Discard())
 	must(t, e.Close())
@@ -131,7 +131,7 @@ func TestExportStands(t *testing.T) {
 	in, err := target.Receive(e.Source, e.Files)
 	must(t, err)
 	send(t, e, in, 1<<20, -1)
-	must(t, in.Verify(t.Context()))
+	must(t, in.Verify(t.Context(), nil))
 	must(t, target.Install(t.Context(), in))
 	must(t, e.Close())
 	d, err := target.Durable()
@@ -162,7 +162,7 @@ func TestExportInterrupted(t *testing.T) {
 			must(t, store.Close())
 			break
 		}
-		if err := in.Verify(t.Context()); sent > 0 && err == nil && sent == most {
+		if err := in.Verify(t.Context(), nil); sent > 0 && err == nil && sent == most {
 			t.Logf("whole after %d chunks", sent)
 		} else if !errors.Is(err, ErrDamaged) {
 			t.Fatalf("after %d chunks: %v, want ErrDamaged", most, err)
@@ -185,7 +185,7 @@ func TestExportInterrupted(t *testing.T) {
 		must(t, err)
 		send(t, e, in, 1500, most)
 		send(t, e, in, 1500, -1)
-		must(t, in.Verify(t.Context()))
+		must(t, in.Verify(t.Context(), nil))
 		must(t, target.Install(t.Context(), in))
 		m.sameSlice(t, target)
 		must(t, store.Close())
@@ -209,7 +209,7 @@ func TestExportFlipped(t *testing.T) {
 	in, err := target.Receive(e.Source, e.Files)
 	must(t, err)
 	send(t, e, in, 1<<20, -1)
-	must(t, in.Verify(t.Context()))
+	must(t, in.Verify(t.Context(), nil))
 	for _, f := range e.Files {
 		path := filepath.Join(in.dir, f.Name)
 		was, err := os.ReadFile(path)
@@ -221,13 +221,13 @@ func TestExportFlipped(t *testing.T) {
 			bad := slices.Clone(was)
 			bad[i] ^= 1 << (i % 8)
 			must(t, os.WriteFile(path, bad, 0o644))
-			if err := in.Verify(t.Context()); !errors.Is(err, ErrDamaged) {
+			if err := in.Verify(t.Context(), nil); !errors.Is(err, ErrDamaged) {
 				t.Fatalf("byte %d of %d of %s: %v, want ErrDamaged", i, len(was), f.Name, err)
 			}
 		}
 		must(t, os.WriteFile(path, was, 0o644))
 	}
-	must(t, in.Verify(t.Context()))
+	must(t, in.Verify(t.Context(), nil))
 	must(t, in.Discard())
 	must(t, store.Close())
 	must(t, e.Close())
@@ -296,7 +296,7 @@ func TestReceiveGoesOn(t *testing.T) {
 			t.Fatalf("after %d chunks and a restart %d bytes are here, want %d", most, got, held)
 		}
 		send(t, e, in, chunk, -1)
-		must(t, in.Verify(t.Context()))
+		must(t, in.Verify(t.Context(), nil))
 		must(t, target.Install(t.Context(), in))
 		if m.sameSlice(t, target); target.Incoming() != 0 {
 			t.Errorf("%d bytes are incoming", target.Incoming())
@@ -333,4 +333,38 @@ func TestReceiveGoesOn(t *testing.T) {
 		t.Errorf("%d bytes are still linked", from.Exported())
 	}
 	must(t, from.Close())
+}
+
+// TestVerifyIsPaced: what was received is read no faster than it may be, table by table, and no further than that.
+func TestVerifyIsPaced(t *testing.T) {
+	ctx := t.Context()
+	_, e, _ := exported(t, openTest(t, t.TempDir()))
+	target, err := openTest(t, t.TempDir()).Create(testMeta(9))
+	must(t, err)
+	in, err := target.Receive(e.Source, e.Files)
+	must(t, err)
+	send(t, e, in, 1<<20, -1)
+	enough := errors.New("enough")
+	short, end := context.WithCancelCause(ctx)
+	if err := in.Verify(short, func(ctx context.Context, _ int) error {
+		end(enough)
+		return context.Cause(ctx)
+	}); !errors.Is(err, enough) || errors.Is(err, ErrDamaged) {
+		t.Errorf("a check that is not to go on: %v", err)
+	}
+	var tables, paid int64
+	for _, f := range e.Files {
+		if isTable(f.Name) {
+			tables += f.Size
+		}
+	}
+	must(t, in.Verify(ctx, func(_ context.Context, n int) error {
+		paid += int64(n)
+		return nil
+	}))
+	if tables == 0 || paid < tables/2 {
+		t.Errorf("%d bytes were paid for of tables of %d", paid, tables)
+	}
+	must(t, in.Discard())
+	must(t, e.Close())
 }

@@ -166,8 +166,9 @@ func (in *Incoming) Close() error {
 }
 
 // Verify reads and checks all that was received. A CorruptError says that it is not what was sent; what it names is not
-// the slice's. It takes as long as reading everything once, and no longer than ctx, whose cause it wraps then.
-func (in *Incoming) Verify(ctx context.Context) error {
+// the slice's. It takes as long as reading everything once at that pace, and no longer than ctx, whose cause it wraps
+// then.
+func (in *Incoming) Verify(ctx context.Context, pace Pace) error {
 	fs := in.s.store.fs
 	if err := in.Close(); err != nil {
 		return classify(in.s.meta.Copy, in.dir, err)
@@ -187,7 +188,7 @@ func (in *Incoming) Verify(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = eng.verify(ctx, -1)
+	_, err = eng.verify(ctx, -1, pace)
 	if written := eng.state(); err == nil && written.number != in.info.Batch {
 		err = &CorruptError{Copy: in.s.meta.Copy, File: in.dir,
 			Err: fmt.Errorf("its rows are of batch %d, its positions of %d", written.number, in.info.Batch)}

@@ -40,7 +40,7 @@ func TestVerifyEnds(t *testing.T) {
 		if end.Store(&cancel); n == 0 {
 			cancel()
 		}
-		err := in.Verify(ctx)
+		err := in.Verify(ctx, nil)
 		ended := ctx.Err() != nil
 		cancel()
 		if !ended {

@@ -523,7 +523,7 @@ func (e *pebbleEngine) checkpoint(ctx context.Context, dir string) error {
 }
 
 // verify reads every block of the tables against its checksum.
-func (e *pebbleEngine) verify(ctx context.Context, budget int64) (read int64, err error) {
+func (e *pebbleEngine) verify(ctx context.Context, budget int64, pace Pace) (read int64, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = &CorruptError{Copy: e.id, File: e.dir, Err: fmt.Errorf("verify: %v", p)}
@@ -538,7 +538,7 @@ func (e *pebbleEngine) verify(ctx context.Context, budget int64) (read int64, er
 			continue
 		}
 		path := e.res.fs.PathJoin(e.dir, fmt.Sprintf("%06d.sst", number))
-		err := verifyTable(ctx, e.res.fs, path, e.readerOptions())
+		err := verifyTable(ctx, e.res.fs, path, e.readerOptions(), pace)
 		if ctx.Err() != nil {
 			return read, fmt.Errorf("checking copy %s: %w", e.id, context.Cause(ctx))
 		}

@@ -356,8 +356,8 @@ func (e *pebbleEngine) commitOps(ctx context.Context) error {
 }
 
 // verifyTable reads every block of one table against its checksum.
-func verifyTable(ctx context.Context, fs vfs.FS, path string, o sstable.ReaderOptions) error {
-	f, err := openUntil(ctx, fs, path)
+func verifyTable(ctx context.Context, fs vfs.FS, path string, o sstable.ReaderOptions, pace Pace) error {
+	f, err := openUntil(ctx, fs, path, pace)
 	if err != nil {
 		return err
 	}
@@ -375,14 +375,18 @@ func verifyTable(ctx context.Context, fs vfs.FS, path string, o sstable.ReaderOp
 	return errors.Join(r.ValidateBlockChecksums(), r.Close())
 }
 
-// untilFile is a file that is read no longer than ctx lasts.
+// Pace waits until so many bytes more may be read, or ctx ends, whose cause it returns; nil: at once.
+type Pace func(ctx context.Context, n int) error
+
+// untilFile is a file that is read no longer than ctx lasts, and no faster than its pace.
 type untilFile struct {
 	vfs.File
-	ctx context.Context
+	ctx  context.Context
+	pace Pace
 }
 
 // openUntil opens a file to be read for as long as ctx lasts.
-func openUntil(ctx context.Context, fs vfs.FS, path string) (vfs.File, error) {
+func openUntil(ctx context.Context, fs vfs.FS, path string, pace Pace) (vfs.File, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -390,21 +394,32 @@ func openUntil(ctx context.Context, fs vfs.FS, path string) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return untilFile{f, ctx}, nil
+	return untilFile{f, ctx, pace}, nil
+}
+
+// may waits until n bytes may be read.
+func (f untilFile) may(n int) error {
+	if f.ctx.Err() != nil {
+		return context.Cause(f.ctx)
+	}
+	if f.pace == nil {
+		return nil
+	}
+	return f.pace(f.ctx, n)
 }
 
 // Read implements io.Reader.
 func (f untilFile) Read(p []byte) (int, error) {
-	if f.ctx.Err() != nil {
-		return 0, context.Cause(f.ctx)
+	if err := f.may(len(p)); err != nil {
+		return 0, err
 	}
 	return f.File.Read(p)
 }
 
 // ReadAt implements io.ReaderAt.
 func (f untilFile) ReadAt(p []byte, at int64) (int, error) {
-	if f.ctx.Err() != nil {
-		return 0, context.Cause(f.ctx)
+	if err := f.may(len(p)); err != nil {
+		return 0, err
 	}
 	return f.File.ReadAt(p, at)
 }

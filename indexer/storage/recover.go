@@ -79,7 +79,7 @@ func (s *Slice) openOrRecover(number uint64, budget int64) (read int64, err erro
 	dir := s.generationDir(number)
 	eng, err := openPebble(s.store.res, dir, s.meta, s.memTable, false)
 	if err == nil {
-		if read, err = eng.verify(context.Background(), budget); err == nil {
+		if read, err = eng.verify(context.Background(), budget, nil); err == nil {
 			s.install(&generation{number: number, dir: dir, eng: eng})
 			s.setRecovery(Recovery{Outcome: Intact})
 			return read, nil

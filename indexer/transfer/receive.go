@@ -12,9 +12,7 @@ import (
 )
 
 const (
-	// openPatience is how long an export may take to be made: what is in memory is written before.
-	openPatience = 2 * time.Minute
-	// chunkPatience is how long one chunk may take.
+	// chunkPatience is how long one chunk may take, and any other answer.
 	chunkPatience = 20 * time.Second
 	// chunkTries is how often a chunk is asked for, with a growing pause between.
 	chunkTries = 5
@@ -44,9 +42,10 @@ type Receiver struct {
 	pause, patience time.Duration // 0: as above; tests are quicker
 }
 
-// Receive brings a copy here. Errors wrap ErrBusy, come from the peer as a Problem, from Begin, Got or the Sink.
+// Receive brings a copy here. Errors wrap ErrBusy (a Busy where the peer says more), come from the peer as a Problem,
+// from Begin, Got or the Sink.
 func (r *Receiver) Receive(ctx context.Context, w *Want) (*Offer, Sink, error) {
-	body, err := r.ask(ctx, openPatience, maxOffer, &Question{Op: opOpen, Want: w})
+	body, err := r.ask(ctx, r.within(chunkPatience), maxOffer, &Question{Op: opOpen, Want: w})
 	var p *rpc.Problem
 	if errors.As(err, &p) && p.Code == errcode.Unavailable {
 		return nil, nil, fmt.Errorf("%w: %w", ErrBusy, err)
@@ -57,6 +56,9 @@ func (r *Receiver) Receive(ctx context.Context, w *Want) (*Offer, Sink, error) {
 	o := &Offer{}
 	if err := rpc.Unmarshal(body, o); err != nil {
 		return nil, nil, fmt.Errorf("an offer: %w", err)
+	}
+	if o.Busy != "" {
+		return nil, nil, &Busy{Why: o.Busy, Moved: o.Moved}
 	}
 	defer r.end(ctx, o)
 	sink, err := r.Begin(o)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
@@ -29,10 +30,15 @@ type Export interface {
 type Sender struct {
 	// Open makes an export of a copy that fits; an error is told to who asked.
 	Open func(ctx context.Context, w *Want) (Export, error)
+	// Spawn runs what may take long beside everything else, for as long as Run runs.
+	Spawn func(f func(ctx context.Context) error)
 	// Pace waits until so many bytes more may be sent.
 	Pace func(ctx context.Context, n int) error
 	Now  func() time.Time
 	Log  hclog.Logger
+
+	patience time.Duration // 0: offerPatience; tests are quicker
+	moved    atomic.Uint64 // see Busy
 
 	mu  sync.Mutex
 	cur *sending
@@ -42,15 +48,20 @@ type Sender struct {
 type sending struct {
 	id       string
 	receiver string
-	using    sync.Mutex // held by who reads or closes it
+	want     Want
+	made     chan struct{} // closed when offer or err is there
+	using    sync.Mutex    // held by who reads or closes it
 
 	// guarded by using
 	export Export // nil: being made, or ended
 	files  []File
 
 	// guarded by Sender.mu
+	offer []byte // an Offer, once it is made
+	err   error  // it could not be
+	taken bool   // the offer was given
 	asked time.Time
-	users int
+	users int // who reads it, and who makes it
 }
 
 // Run lets exports go that nobody reads, and the last one when ctx ends.
@@ -134,42 +145,96 @@ func (s *Sender) answer(ctx context.Context, q *Question) ([]byte, error) {
 	return nil, rpc.Refuse(errcode.BadRequest, "operation %q: want %s, %s or %s", q.Op, opOpen, opRead, opEnd)
 }
 
-// offer makes an export, unless another receiver has one.
+// offer gives an export that is made for who asks, unless another receiver has one. While it is being made who asks is
+// told to come again: he has others to ask, and other copies to fill.
 func (s *Sender) offer(ctx context.Context, q *Question) ([]byte, error) {
-	s.mu.Lock()
-	old := s.cur
-	if old != nil && (old.users > 0 || old.receiver != q.Receiver) && !s.idle(old) {
-		s.mu.Unlock()
-		p := rpc.Refuse(errcode.Unavailable, "this indexer sends another copy, one at a time: try again")
-		p.RetryAfterMS = time.Second.Milliseconds()
-		return nil, p
+	c, old := s.enter(q)
+	if c == nil {
+		return s.busy("it sends another copy, one at a time")
 	}
-	c := &sending{id: rand.Text(), receiver: q.Receiver, asked: s.Now(), users: 1}
-	s.cur = c
-	s.mu.Unlock()
 	if old != nil {
 		s.close(old)
 	}
-	c.using.Lock()
-	defer c.using.Unlock()
-	defer s.used(c)
-	e, err := s.Open(ctx, q.Want)
-	if err != nil {
-		s.forget(c)
-		return nil, err
+	patience := offerPatience
+	if s.patience > 0 {
+		patience = s.patience
 	}
-	c.export, c.files = e, e.Files()
-	o := Offer{ID: c.id, Files: c.files, About: e.About()}
-	body, err := cbor.Marshal(&o)
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-c.made:
+	case <-t.C:
+		return s.busy("the export is being made")
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.err != nil {
+		if s.cur == c {
+			s.cur = nil
+		}
+		return nil, c.err
+	}
+	c.taken, c.asked = true, s.Now()
+	return append(make([]byte, sumBytes, sumBytes+len(c.offer)), c.offer...), nil
+}
+
+// busy answers that there is no export for who asks now.
+func (s *Sender) busy(why string) ([]byte, error) {
+	body, err := cbor.Marshal(&Offer{Busy: why, Moved: s.moved.Load()})
+	return append(make([]byte, sumBytes, sumBytes+len(body)), body...), err
+}
+
+// enter returns the export that is made for a question, or begins to make it; nil when another one is under way. old,
+// if any, gives it its place.
+func (s *Sender) enter(q *Question) (c, old *sending) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old = s.cur
+	switch {
+	case old == nil:
+	case old.receiver == q.Receiver && old.want == *q.Want && !old.taken:
+		return old, nil
+	case old.err == nil && !(old.receiver == q.Receiver && old.taken && old.users == 0) && !s.idle(old):
+		return nil, nil
+	}
+	c = &sending{id: rand.Text(), receiver: q.Receiver, want: *q.Want, made: make(chan struct{}), asked: s.Now(), users: 1}
+	s.cur = c
+	s.Spawn(func(ctx context.Context) error {
+		s.make(ctx, c)
+		return nil
+	})
+	return c, old
+}
+
+// make makes an export; that it cannot be made is told to who asks next.
+func (s *Sender) make(ctx context.Context, c *sending) {
+	ctx, cancel := context.WithTimeoutCause(ctx, makePatience,
+		rpc.Refuse(errcode.Timeout, "the export could not be made within %s", makePatience))
+	defer cancel()
+	defer close(c.made)
+	e, err := s.Open(ctx, &c.want)
+	var body []byte
+	if err == nil {
+		body, err = cbor.Marshal(&Offer{ID: c.id, Files: e.Files(), About: e.About()})
+	}
+	c.using.Lock()
 	if err == nil && !s.present(c) { // the process ends
 		err = rpc.Refuse(errcode.Unavailable, "this indexer is being stopped")
 	}
-	if err != nil {
-		c.export = nil
-		s.forget(c)
-		return nil, errors.Join(err, e.Close())
+	if err == nil {
+		c.export, c.files = e, e.Files()
+		s.moved.Add(1)
 	}
-	return append(make([]byte, sumBytes, sumBytes+len(body)), body...), nil
+	c.using.Unlock()
+	if err != nil && e != nil {
+		err = errors.Join(err, e.Close())
+	}
+	s.mu.Lock()
+	c.offer, c.err = body, err
+	s.mu.Unlock()
+	s.used(c)
 }
 
 // is reports whether a question is about this export, and comes from who has opened it.
@@ -179,14 +244,6 @@ func (s *Sender) present(c *sending) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cur == c
-}
-
-func (s *Sender) forget(c *sending) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cur == c {
-		s.cur = nil
-	}
 }
 
 func (s *Sender) used(c *sending) {
@@ -225,5 +282,6 @@ func (s *Sender) read(ctx context.Context, q *Question) ([]byte, error) {
 	if n, err := c.export.ReadAt(c.files[q.File].Name, answer[sumBytes:], q.At); n < q.Bytes {
 		return nil, errors.Join(io.ErrUnexpectedEOF, err)
 	}
+	s.moved.Add(uint64(q.Bytes))
 	return answer, nil
 }

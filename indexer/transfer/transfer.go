@@ -2,8 +2,8 @@
 // export, reads it chunk by chunk, and says when it has all (IM-18).
 //
 // It promises: a chunk arrives as it was sent or not at all; one that is lost is asked for again where the files that
-// are here end; each question has a deadline, so that a peer which hangs is given up; an indexer sends one export at a
-// time, to the one who asked for it and nobody else, at no more than so many bytes a second; an export that nobody
+// are here end; each question has a deadline, so that a peer which hangs is given up, and none waits for an export that takes long
+// to be made; an indexer sends one export at a time, to the one who asked for it and nobody else, at no more than so many bytes a second; an export that nobody
 // reads any more is let go. It never looks into the files, and does not decide what becomes of them.
 package transfer
 
@@ -30,12 +30,30 @@ const (
 	MinRate = ChunkBytes
 	// idleAfter is how long an export is kept that nobody reads, longer than a receiver tries for one chunk.
 	idleAfter = 2 * time.Minute
+	// makePatience is how long an export may take to be made: what is in memory is written before.
+	makePatience = 2 * time.Minute
+	// offerPatience is how long who asks is kept waiting meanwhile. Then he asks again, when others had their turn.
+	offerPatience = 2 * time.Second
 	// maxOffer bounds what an offer takes.
 	maxOffer = 64 << 20
 )
 
-// ErrBusy is wrapped when an indexer is sending another export: it may be asked again later.
-var ErrBusy = errors.New("another copy is being sent")
+// ErrBusy is wrapped when an indexer has no export for who asks now: it may be asked again later.
+var ErrBusy = errors.New("it sends no such copy now")
+
+// Busy is an ErrBusy that says what the indexer is at.
+type Busy struct {
+	Why string
+	// Moved is how many bytes the indexer has sent to anybody, and exports it has made, since its process began: it moves
+	// while that grows.
+	Moved uint64
+}
+
+// Error implements error.
+func (b *Busy) Error() string { return ErrBusy.Error() + ": " + b.Why }
+
+// Is implements the interface of errors.Is.
+func (b *Busy) Is(target error) bool { return target == ErrBusy }
 
 // The operations of a Question.
 const (
@@ -81,6 +99,9 @@ type Offer struct {
 	ID    string `json:"id"` // random: no other export, of this process or another one, has it
 	Files []File `json:"files"`
 	About []byte `json:"about"`
+	// Busy says why there is none now, and all else is empty but Moved, see Busy.
+	Busy  string `json:"busy,omitempty"`
+	Moved uint64 `json:"moved,omitempty"`
 }
 
 // Bytes is the size of all files.

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/errcode"
+	"tidemark/index"
 	"tidemark/internal/rpc"
 )
 
@@ -85,8 +86,11 @@ type link struct {
 
 func newLink(t *testing.T) *link {
 	l := &link{t: t, now: time.Unix(1e9, 0)}
+	var made sync.WaitGroup
+	t.Cleanup(made.Wait)
 	l.s = &Sender{Now: func() time.Time { return l.now }, Log: hclog.NewNullLogger(),
-		Pace: func(context.Context, int) error { return nil },
+		Spawn: func(f func(context.Context) error) { made.Go(func() { _ = f(t.Context()) }) },
+		Pace:  func(context.Context, int) error { return nil },
 		Open: func(_ context.Context, w *Want) (Export, error) {
 			if w.Index == 404 {
 				return nil, rpc.Refuse(errcode.NotFound, "no such copy")
@@ -348,5 +352,61 @@ func TestGotEnds(t *testing.T) {
 	if _, _, err := r.Receive(t.Context(), &Want{}); !errors.Is(err, enough) || !l.src[0].isClosed() ||
 		len(sink.files["large"]) > 0 {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestMadeSlowly: who asks for an export that takes long to be made is told to come again, and gets it then; meanwhile
+// nobody else gets one, be it the same receiver for another copy. An export that could not be made is told of once.
+func TestMadeSlowly(t *testing.T) {
+	l := newLink(t)
+	l.s.patience = time.Millisecond
+	opened, open := make(chan struct{}, 9), make(chan error)
+	l.s.Open = func(context.Context, *Want) (Export, error) {
+		opened <- struct{}{}
+		if err := <-open; err != nil {
+			return nil, err
+		}
+		l.src = append(l.src, newFolder())
+		return l.src[len(l.src)-1], nil
+	}
+	sink := &folder{files: map[string][]byte{}}
+	receive := func(who string, slice index.SliceID) error {
+		r := Receiver{Name: who, Peer: l.peer, Begin: func(*Offer) (Sink, error) { return sink, nil }, Got: got, pause: 1}
+		_, _, err := r.Receive(t.Context(), &Want{Slice: slice})
+		return err
+	}
+	for range 2 { // what could not be made is made anew
+		for _, w := range []struct {
+			who   string
+			slice index.SliceID
+		}{{"r", 1}, {"other", 1}, {"r", 2}, {"r", 1}} {
+			var busy *Busy
+			if err := receive(w.who, w.slice); !errors.Is(err, ErrBusy) || !errors.As(err, &busy) || busy.Why == "" {
+				t.Errorf("%+v: %v, want Busy", w, err)
+			}
+		}
+		made := l.s.cur.made
+		open <- rpc.Refuse(errcode.NotFound, "gone")
+		<-made
+		var p *rpc.Problem
+		if err := receive("r", 1); !errors.As(err, &p) || p.Code != errcode.NotFound {
+			t.Errorf("%v, want what Open has said", err)
+		}
+	}
+	if err := receive("r", 1); !errors.Is(err, ErrBusy) {
+		t.Fatal(err)
+	}
+	made := l.s.cur.made
+	open <- nil
+	<-made
+	if err := receive("other", 1); !errors.Is(err, ErrBusy) {
+		t.Errorf("what is made for another one: %v", err)
+	}
+	if err := receive("r", 1); err != nil {
+		t.Fatal(err)
+	}
+	sink.same(t, newFolder())
+	if n := len(opened); n != 3 {
+		t.Errorf("%d exports were begun, want 3", n)
 	}
 }

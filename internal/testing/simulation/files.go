@@ -78,17 +78,17 @@ func (s *Sim) hasSource(n *node, st *store) bool {
 	return false
 }
 
-// pin lets a node that has the slice whole, on the same branch, write what it holds and keep it for this copy.
+// pin lets a node that has the slice, on the same branch, write what it holds and keep it for this copy.
 func (s *Sim) pin(n *node, h *hosted, id index.CopyID, st *store) {
 	for _, m := range s.nodes {
 		from := m.buckets[h.name]
 		if m == n || !m.up || from == nil || m.full || from.st.Generation() != h.st.Generation() ||
-			from.st.RollbackID() != h.st.RollbackID() || from.st.Restoring() > 0 {
+			from.st.RollbackID() != h.st.RollbackID() {
 			continue
 		}
 		for _, other := range sortedKeys(m.stores) {
 			o := m.stores[other]
-			if o.index != st.index || o.no != st.no || !o.open || !o.ready || !from.holdsWhole(other, o) {
+			if o.index != st.index || o.no != st.no || !o.open || !o.ready || !from.mayBeSent(other) {
 				continue
 			}
 			o.dur = o.live.clone()
@@ -100,14 +100,15 @@ func (s *Sim) pin(n *node, h *hosted, id index.CopyID, st *store) {
 	}
 }
 
-// holdsWhole tells whether nothing is missing in a copy, as it is stored and as it is to be.
-func (h *hosted) holdsWhole(id index.CopyID, st *store) bool {
-	for v := range st.live.pos {
-		if p, ok := h.st.Position(id, v); !ok || !p.Whole() || !st.live.pos[v].Whole() {
-			return false
+// mayBeSent tells whether a copy is not being put back, and most of it is here: KV is asked for what is missing.
+func (h *hosted) mayBeSent(id index.CopyID) bool {
+	empty := 0
+	for v := range vbuckets {
+		if p, ok := h.st.Position(id, v); !ok || p.Side == 0 && !p.Whole() {
+			empty++
 		}
 	}
-	return true
+	return 2*empty <= vbuckets && h.st.RestoringOf(id) == 0
 }
 
 // installFiles makes a copy what was sent.
