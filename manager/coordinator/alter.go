@@ -48,7 +48,7 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 		return Outcome{}, &statecontext.Rejection{Code: errcode.BucketGone,
 			Message: fmt.Sprintf("bucket %q of index %s was deleted", x.Definition.Bucket, x.Definition.Name)}
 	}
-	cluster, err := c.clusterNow(ctx, l)
+	cluster, err := l.clusterNow(ctx)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -156,7 +156,7 @@ func alteration(cluster *rebalance.Cluster, x *statecontext.Index, req *AlterReq
 
 // keeps refuses to drop replicas unless those that stay have a whole copy of each slice on an indexer that lives. The
 // command is then for the definition that was looked at: of two that are asked for at once one is decided anew.
-func (c *Coordinator) keeps(ctx context.Context, l *leader, x *statecontext.Index,
+func (c *Coordinator) keeps(ctx context.Context, l *term, x *statecontext.Index,
 	body *statecontext.AlterIndex) error {
 	if len(body.Drop) == 0 || x.Waits() {
 		return nil
@@ -165,32 +165,16 @@ func (c *Coordinator) keeps(ctx context.Context, l *leader, x *statecontext.Inde
 		body.IfMatch = x.Definition.ModifiedCAS
 	}
 	q := &lackingQuery{x: x, drop: body.Drop, reply: make(chan []index.SliceID, 1)}
-	if err := l.post(ctx, q); err != nil {
-		return err
-	}
-	select {
-	case lacking := <-q.reply:
-		if len(lacking) == 0 {
-			return nil
-		}
-		return fmt.Errorf("%w: without what is to be dropped, no indexer that lives has a whole copy of slice %d of index "+
+	lacking, err := ask(ctx, l, "what the other replicas have", q, q.reply)
+	if err == nil && len(lacking) > 0 {
+		err = fmt.Errorf("%w: without what is to be dropped, no indexer that lives has a whole copy of slice %d of index "+
 			"%s/%s (%d slices in all); wait until the other replicas are filled, or bring their indexers back",
 			ErrLastCopies, lacking[0], x.Definition.Bucket, x.Definition.Name, len(lacking))
-	case <-l.ended:
-		return ErrNotLeading
-	case <-ctx.Done():
-		return fmt.Errorf("what the other replicas have: %w", ctx.Err())
 	}
+	return err
 }
 
-// lackingQuery asks the loop, which knows what indexers have reported, for the slices that would have no whole copy.
-type lackingQuery struct {
-	x     *statecontext.Index
-	drop  []partition.Replica
-	reply chan []index.SliceID
-}
-
-func (q *lackingQuery) apply(l *leader) {
+func (q *lackingQuery) apply(l *Leader) {
 	safe := map[index.SliceID]bool{}
 	for _, o := range q.x.Topology.Copies {
 		if n := l.components.indexers[o.Node]; o.State == partition.Allocated && !slices.Contains(q.drop, o.Replica) &&
@@ -204,7 +188,7 @@ func (q *lackingQuery) apply(l *leader) {
 			lacking = append(lacking, s)
 		}
 	}
-	q.reply <- lacking
+	reply(l, q.reply, lacking)
 }
 
 // onto notes on which indexers an index is to lie.

@@ -1,11 +1,8 @@
 package coordinator
 
 import (
-	"context"
-
 	"tidemark/index"
 	"tidemark/streams"
-	"tidemark/wire"
 )
 
 const (
@@ -18,6 +15,7 @@ const (
 
 // audit is one comparison of a bucket's streams with what KV says.
 type audit struct {
+	number  uint64
 	sinceMS int64
 	asked   int
 	logs    map[index.ProjectorID][]streams.Log
@@ -41,7 +39,7 @@ func (a *audit) lacks(v uint16, branch uint64) (shown bool) {
 
 // stepAudit begins an audit where one is due, or where a scan needs a branch that is not known here, one bucket at a
 // time, and ends one whose answers are there (IM-14).
-func (l *leader) stepAudit() {
+func (l *Leader) stepAudit() {
 	for _, b := range l.buckets.ordered {
 		a := b.audit
 		patience := int64(auditPatience)
@@ -69,10 +67,10 @@ func (l *leader) stepAudit() {
 
 // nextAudited returns the bucket whose audit is due: one that a scan has doubts of before others, then the one that
 // waits longest; nil for none.
-func (l *leader) nextAudited() (oldest *bucket) {
+func (l *Leader) nextAudited() (oldest *bucket) {
 	for _, b := range l.buckets.ordered {
 		due := b.wanted && b.rolling == nil && b.audit == nil && (b.suspect ||
-			l.nowMS-b.auditMS >= l.cfg.Settings.Audit.Milliseconds())
+			l.nowMS-b.auditMS >= l.settings.Audit.Milliseconds())
 		if due && (oldest == nil || b.suspect && !oldest.suspect || b.suspect == oldest.suspect &&
 			b.auditMS < oldest.auditMS) {
 			oldest = b
@@ -81,38 +79,28 @@ func (l *leader) nextAudited() (oldest *bucket) {
 	return oldest
 }
 
-func (l *leader) beginAudit(b *bucket) {
-	b.auditMS, b.audit = l.nowMS, &audit{sinceMS: l.nowMS, logs: map[index.ProjectorID][]streams.Log{}}
-	ref, mine := bucketRef{name: b.name, generation: b.generation}, b.audit
+func (l *Leader) beginAudit(b *bucket) {
+	l.periodic.audits++
+	b.auditMS, b.audit = l.nowMS, &audit{number: l.periodic.audits, sinceMS: l.nowMS,
+		logs: map[index.ProjectorID][]streams.Log{}}
 	for _, id := range l.components.alive {
 		p := l.components.projectors[id]
 		if p == nil {
 			continue
 		}
-		mine.asked++
-		p.questions.put(task{key: "audit/" + ref.name, do: func(ctx context.Context) {
-			reply, err := fenced(ctx, p.fences, func(f wire.Fence) (*wire.FailoverLogsReply, error) {
-				return l.cfg.Projectors.FailoverLogs(ctx, p.addr, &wire.FailoverLogsRequest{Fence: f, Bucket: ref.name})
-			})
-			if err != nil {
-				l.log.Debug("audit", "projector", p.id, "error", err)
-			}
-			_ = l.post(ctx, answer(func(l *leader) {
-				if b := ref.find(l); b == nil || b.audit != mine {
-					return
-				}
-				if mine.answers++; err == nil {
-					mine.logs[p.id] = logsOf(reply)
-				}
-			}))
-		}})
+		b.audit.asked++
+		l.tell(&p.component, Questions, "audit/"+b.name, AskLogs{Projector: id, Bucket: b.ref(),
+			For: Purpose{Kind: forAudit, Audit: b.audit.number}})
 	}
 }
 
-func logsOf(reply *wire.FailoverLogsReply) []streams.Log {
-	logs := make([]streams.Log, len(reply.Logs))
-	for i, g := range reply.Logs {
-		logs[i] = streams.Log{VBucket: g.VBucket, Log: g.Log, High: g.High, Purge: g.Purge, Revision: g.Revision}
+// audited takes a projector's answer.
+func (b *bucket) audited(in *LogsTold) {
+	a := b.audit
+	if a == nil || a.number != in.For.Audit {
+		return
 	}
-	return logs
+	if a.answers++; in.Err == nil {
+		a.logs[in.Projector] = in.Logs
+	}
 }

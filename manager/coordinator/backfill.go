@@ -15,7 +15,7 @@ const backfillEvery = 1_000 // ms
 // stepBackfill replicates how far the builds of each bucket have come (IM-1): per vbucket the smallest side position of
 // the copies of its indexes that are being built, and nothing once there are none. It is for those who look: a build
 // itself resumes from what its copies hold.
-func (l *leader) stepBackfill() {
+func (l *Leader) stepBackfill() {
 	if l.nowMS-l.periodic.backfillMS < backfillEvery && l.nowMS >= l.periodic.backfillMS {
 		return
 	}
@@ -41,7 +41,7 @@ func (l *leader) stepBackfill() {
 
 // backfillOf returns the least of what the hosts of a bucket's builds report; it is not known until all of them have
 // reported under definitions that name the builds and on the bucket's present branch.
-func (l *leader) backfillOf(b *bucket, s *statecontext.Bucket, builds []*statecontext.Index) (v timestamp.Vector,
+func (l *Leader) backfillOf(b *bucket, s *statecontext.Bucket, builds []*statecontext.Index) (v timestamp.Vector,
 	known bool) {
 	var asked []index.NodeID
 	for _, x := range builds {

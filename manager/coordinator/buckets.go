@@ -1,15 +1,10 @@
 package coordinator
 
 import (
-	"context"
-	"errors"
-	"net/http"
 	"slices"
 	"strings"
 
-	"tidemark/errcode"
 	"tidemark/index"
-	"tidemark/internal/rpc"
 	"tidemark/liveness"
 	"tidemark/partition"
 	"tidemark/stability"
@@ -32,7 +27,7 @@ type bucket struct {
 	hosts      []index.NodeID // have a copy of one of its indexes, ascending
 	fed        []index.NodeID // have an allocated copy of an index that projectors evaluate, ascending
 	members    []index.NodeID // of fed, those that are not offline: as the ledger knows it
-	waiters    []*waiter
+	waiters    []*Stabilize
 	rolling    *rolling // while it is being rolled back
 	auditMS    int64    // when the newest audit began
 	suspect    bool     // a scan needs a branch that is not known here: an audit is due
@@ -47,11 +42,11 @@ type bucket struct {
 }
 
 // reconcileBuckets makes the buckets known here those of the state.
-func (l *leader) reconcileBuckets() {
+func (l *Leader) reconcileBuckets() {
 	for name, b := range l.buckets.byName {
 		s := l.now.state.Bucket(name)
 		if s == nil || s.Gone || s.Generation != b.generation || s.UUID != b.uuid {
-			b.fail(ErrBucketGone)
+			l.fail(b, ErrBucketGone)
 			delete(l.buckets.byName, name)
 		}
 	}
@@ -79,15 +74,15 @@ func (l *leader) reconcileBuckets() {
 	}
 }
 
-func (l *leader) newBucket(s *statecontext.Bucket) (*bucket, error) {
+func (l *Leader) newBucket(s *statecontext.Bucket) (*bucket, error) {
 	b := &bucket{name: s.Name, uuid: s.UUID, generation: s.Generation, stable: published(s),
 		dropping: map[index.ProjectorID][]index.NodeID{}}
 	b.first = b.stable
 	var err error
-	if b.stab, err = stability.New(l.cfg.Settings.Stability, stampOf(b.stable)); err != nil {
+	if b.stab, err = stability.New(l.settings.Stability, stampOf(b.stable)); err != nil {
 		return nil, err
 	}
-	if b.ledger, err = streams.New(l.cfg.Settings.Streams, s.VBuckets, l.epoch, l.term); err != nil {
+	if b.ledger, err = streams.New(l.settings.Streams, s.VBuckets, l.epoch, l.self.Term); err != nil {
 		return nil, err
 	}
 	b.stab.SetSource(l.sourceOf(s.Name))
@@ -98,10 +93,10 @@ func (l *leader) newBucket(s *statecontext.Bucket) (*bucket, error) {
 }
 
 // sourceOf tells what moves a bucket's stability timestamp: what was set of it, else the configuration.
-func (l *leader) sourceOf(bucket string) stability.Source {
+func (l *Leader) sourceOf(bucket string) stability.Source {
 	source, err := stability.ParseSource(l.now.state.BucketSettings(bucket).StabilitySource)
 	if err != nil { // nothing is set
-		return l.cfg.Settings.Stability.Source
+		return l.settings.Stability.Source
 	}
 	return source
 }
@@ -123,7 +118,7 @@ func refOf(r wire.StabilityRef) stability.Ref {
 }
 
 // reconcileHosts finds out which buckets need streams and who takes part.
-func (l *leader) reconcileHosts() {
+func (l *Leader) reconcileHosts() {
 	type set struct {
 		hosts, fed [256]bool
 		wanted     bool
@@ -171,7 +166,7 @@ func nodesOf(set *[256]bool) (nodes []index.NodeID) {
 }
 
 // setParticipants tells the ledger who takes part: fed indexers that are not offline.
-func (l *leader) setParticipants(b *bucket) {
+func (l *Leader) setParticipants(b *bucket) {
 	var members []index.NodeID
 	for _, node := range b.fed {
 		if n := l.components.indexers[node]; n != nil && l.life(&n.component) != liveness.Offline {
@@ -192,7 +187,7 @@ func (l *leader) setParticipants(b *bucket) {
 }
 
 // adopt takes over the running streams, once.
-func (l *leader) adopt(b *bucket) {
+func (l *Leader) adopt(b *bucket) {
 	if b.ledger.Adopted() {
 		return
 	}
@@ -226,7 +221,7 @@ func (l *leader) adopt(b *bucket) {
 // unheard lists the live projectors that have not told this leader what they stream, ascending: they are unknown, not
 // absent. One that is silent for Settings.OfflineAfter of this term is not alive, and none counts for longer than
 // unheardMost.
-func (l *leader) unheard() (ids []index.ProjectorID) {
+func (l *Leader) unheard() (ids []index.ProjectorID) {
 	if l.nowMS-l.startedMS >= unheardMost {
 		return nil
 	}
@@ -242,7 +237,7 @@ func (l *leader) unheard() (ids []index.ProjectorID) {
 const unheardMost = 30_000 // ms
 
 // refreshBucket takes over what the state says of a bucket.
-func (l *leader) refreshBucket(b *bucket, s *statecontext.Bucket) {
+func (l *Leader) refreshBucket(b *bucket, s *statecontext.Bucket) {
 	if s == nil || s.Generation != b.generation {
 		return // reconcileBuckets will come
 	}
@@ -269,7 +264,7 @@ func (l *leader) refreshBucket(b *bucket, s *statecontext.Bucket) {
 }
 
 // owners hands changes of ownership from the ledger to the stability decider.
-func (l *leader) owners(b *bucket) {
+func (l *Leader) owners(b *bucket) {
 	for _, v := range b.ledger.Changed() {
 		e := b.ledger.At(v)
 		if e.State == streams.Begun {
@@ -294,7 +289,7 @@ func (b *bucket) ownership() map[index.ProjectorID]int {
 }
 
 // stepBucket lets the ledger decide, and carries it out.
-func (l *leader) stepBucket(b *bucket) {
+func (l *Leader) stepBucket(b *bucket) {
 	for _, a := range b.ledger.Step(l.nowMS) {
 		l.execute(b, a)
 	}
@@ -306,13 +301,13 @@ func (l *leader) stepBucket(b *bucket) {
 }
 
 // execute sends what the ledger wants done. Who does not answer does not count: the ledger's patience sees to it.
-func (l *leader) execute(b *bucket, a streams.Action) {
+func (l *Leader) execute(b *bucket, a streams.Action) {
 	l.log.Debug("streams", "bucket", b.name, "action", a.Kind, "incarnation", a.Incarnation, "vbuckets",
 		len(a.VBuckets)+len(a.Starts))
-	ref := bucketRef{name: b.name, generation: b.generation}
 	for _, node := range a.Nodes {
 		if n := l.components.indexers[node]; n != nil {
-			l.poll(ref, n, a)
+			l.tell(&n.component, Commands, "poll/"+b.name, Poll{Node: node, Bucket: b.ref(), VBuckets: a.VBuckets,
+				Incarnation: a.Incarnation})
 		}
 	}
 	for _, id := range a.Projectors {
@@ -322,144 +317,65 @@ func (l *leader) execute(b *bucket, a streams.Action) {
 		}
 		switch a.Kind {
 		case streams.FetchLogs:
-			l.fetchLogs(ref, p, a)
+			l.tell(&p.component, Questions, "logs/"+b.name, AskLogs{Projector: id, Bucket: b.ref(), VBuckets: a.VBuckets,
+				For: Purpose{Kind: forStreams, Incarnation: a.Incarnation}})
 		case streams.StartStreams:
-			l.startStreams(ref, b.uuid, p, a)
+			l.tell(&p.component, Commands, "", StartStreams{Projector: id, Bucket: b.ref(), UUID: b.uuid,
+				Incarnation: a.Incarnation, Starts: a.Starts})
 		case streams.StopStreams:
-			p.commands.put(task{do: func(ctx context.Context) {
-				_, err := fenced(ctx, p.fences, func(f wire.Fence) (struct{}, error) {
-					return struct{}{}, l.cfg.Projectors.Stop(ctx, p.addr, &wire.StreamStop{Fence: f, Topic: wire.MaintenanceTopic,
-						Bucket:   ref.name,
-						VBuckets: a.VBuckets, Incarnation: a.Incarnation})
-				})
-				if err != nil {
-					l.log.Debug("stop of streams", "projector", p.id, "error", err) // its next report renews it
-				}
-			}})
+			l.tell(&p.component, Commands, "", StopStreams{Bucket: b.ref(), VBuckets: a.VBuckets,
+				Incarnation: a.Incarnation})
 		}
 	}
 }
 
-// bucketRef names a bucket to an answer that may come after it was re-created.
-type bucketRef struct {
-	name       string
-	generation uint64
-}
+// ref names the bucket.
+func (b *bucket) ref() BucketRef { return BucketRef{Name: b.name, Generation: b.generation} }
 
-func (r bucketRef) find(l *leader) *bucket {
-	if b := l.buckets.byName[r.name]; b != nil && b.generation == r.generation {
+// find returns the bucket that is meant; nil when it was re-created since.
+func (l *Leader) find(r BucketRef) *bucket {
+	if b := l.buckets.byName[r.Name]; b != nil && b.generation == r.Generation {
 		return b
 	}
 	return nil
 }
 
-func (l *leader) poll(ref bucketRef, n *indexer, a streams.Action) {
-	n.commands.put(task{key: "poll/" + ref.name, do: func(ctx context.Context) {
-		ctx = l.traced(ctx, ref.name)
-		all, err := fenced(ctx, n.fences, func(f wire.Fence) ([]wire.PollPosition, error) {
-			req := &wire.PollRequest{Fence: f, Bucket: ref.name, VBuckets: a.VBuckets, Incarnation: a.Incarnation, Brief: true}
-			reply, err := l.cfg.Indexers.Poll(ctx, n.addr, req)
-			if err != nil {
-				return nil, err
-			}
-			return req.Take(reply)
-		})
-		if err != nil {
-			l.log.Debug("poll", "indexer", n.name, "error", err)
-			return
-		}
-		positions := make([]streams.Position, len(all))
-		for i, p := range all {
-			positions[i] = streams.Position(p)
-		}
-		_ = l.post(ctx, answer(func(l *leader) {
-			if b := ref.find(l); b != nil {
-				b.ledger.Positions(n.node, a.Incarnation, positions)
-				b.due = true
-			}
-		}))
-	}})
-}
-
-func (l *leader) fetchLogs(ref bucketRef, p *projector, a streams.Action) {
-	p.questions.put(task{key: "logs/" + ref.name, do: func(ctx context.Context) {
-		ctx = l.traced(ctx, ref.name)
-		reply, err := fenced(ctx, p.fences, func(f wire.Fence) (*wire.FailoverLogsReply, error) {
-			return l.cfg.Projectors.FailoverLogs(ctx, p.addr, &wire.FailoverLogsRequest{Fence: f, Bucket: ref.name,
-				VBuckets: a.VBuckets})
-		})
-		if err != nil {
-			l.log.Debug("failover logs", "projector", p.id, "error", err)
-			reply = &wire.FailoverLogsReply{} // it hosts nothing that can be started now
-		}
-		logs := logsOf(reply)
-		_ = l.post(ctx, answer(func(l *leader) {
-			if b := ref.find(l); b != nil {
-				b.ledger.Logs(p.id, a.Incarnation, logs)
-				b.due = true
-			}
-		}))
-	}})
-}
-
-func (l *leader) startStreams(ref bucketRef, uuid string, p *projector, a streams.Action) {
-	want := wire.StreamBucket{Bucket: ref.name, BucketUUID: uuid}
-	for _, s := range a.Starts {
-		want.Restart.Add(wire.StreamStart{VBucket: s.VBucket, VBUUID: s.VBUUID, Seqno: s.Seqno, Window: s.Window,
-			Branch: s.Branch, Previous: s.Previous})
+func (a *Polled) apply(l *Leader) {
+	if b := l.find(a.Bucket); b != nil {
+		b.ledger.Positions(a.Node, a.Incarnation, a.Positions)
+		b.due = true
 	}
-	req := wire.StreamRequest{Topic: wire.MaintenanceTopic, Incarnation: a.Incarnation, Buckets: []wire.StreamBucket{want}}
-	p.commands.put(task{do: func(ctx context.Context) {
-		ctx = l.traced(ctx, ref.name)
-		reply, err := fenced(ctx, p.fences, func(f wire.Fence) (*wire.StreamReply, error) {
-			r := req
-			r.Fence = f
-			return l.cfg.Projectors.Streams(ctx, p.addr, &r)
-		})
-		if err != nil || len(reply.Buckets) != 1 {
-			l.log.Debug("start of streams", "projector", p.id, "error", err)
-			return // the outcome is unknown: its report or patience tells
-		}
-		results := make([]streams.Started, len(reply.Buckets[0].Results))
-		for i, r := range reply.Buckets[0].Results {
-			results[i] = streams.Started{VBucket: r.VBucket, Outcome: outcome(r.Outcome), Log: r.Log, Purge: r.Purge,
-				Revision: r.Revision,
-				Detail:   r.Detail}
-		}
-		_ = l.post(ctx, answer(func(l *leader) {
-			if b := ref.find(l); b != nil {
-				b.ledger.Started(l.nowMS, p.id, a.Incarnation, results)
-				b.due = true
-			}
-		}))
-	}})
 }
 
-func outcome(o wire.StartOutcome) streams.Outcome {
-	switch o {
-	case wire.StartBegun:
-		return streams.Streams
-	case wire.StartNotMine:
-		return streams.NotMine
-	case wire.StartRollback:
-		return streams.RolledKV
-	case wire.StartStale:
-		return streams.Stale
+func (a *LogsTold) apply(l *Leader) {
+	b := l.find(a.Bucket)
+	if b == nil {
+		return
 	}
-	return streams.Failed
+	switch a.For.Kind {
+	case forStreams: // who does not answer hosts nothing that can be started now
+		b.ledger.Logs(a.Projector, a.For.Incarnation, a.Logs)
+		b.due = true
+	case forRollback:
+		b.rollbackLogs(a)
+	case forAudit:
+		b.audited(a)
+	}
 }
 
-// answer is what a lane hands back to the loop.
-type answer func(l *leader)
-
-func (a answer) apply(l *leader) { a(l) }
+func (a *StreamsStarted) apply(l *Leader) {
+	if b := l.find(a.Bucket); b != nil {
+		b.ledger.Started(l.nowMS, a.Projector, a.Incarnation, a.Results)
+		b.due = true
+	}
+}
 
 // goneAfter is how many checks in a row must not find a bucket before its indexes go to error.
 const goneAfter = 3
 
 // checkBuckets asks a projector, now and then, whether the known buckets are still what they were.
-func (l *leader) checkBuckets() {
-	if !l.active || l.nowMS-l.periodic.checkMS < l.cfg.Settings.BucketCheck.Milliseconds() ||
+func (l *Leader) checkBuckets() {
+	if !l.active || l.nowMS-l.periodic.checkMS < l.settings.BucketCheck.Milliseconds() ||
 		len(l.components.alive) == 0 {
 		return
 	}
@@ -469,43 +385,39 @@ func (l *leader) checkBuckets() {
 		return
 	}
 	for _, b := range l.buckets.ordered {
-		name, uuid := b.name, b.uuid
-		p.checks.put(task{key: "bucket/" + name, do: func(ctx context.Context) {
-			reply, err := l.cfg.Projectors.Bucket(ctx, p.addr, &wire.BucketRequest{Bucket: name})
-			_ = l.post(ctx, answer(func(l *leader) { l.bucketChecked(p.id, name, uuid, reply, err) }))
-		}})
+		l.tell(&p.component, Checks, "bucket/"+b.name, CheckBucket{Projector: p.id, Bucket: b.name, UUID: b.uuid})
 	}
 }
 
-// bucketChecked takes a projector's answer. What one says against a bucket is not believed while others stream it: its
+// apply takes a projector's answer. What one says against a bucket is not believed while others stream it: its
 // KV node may have left the KV cluster, its user may have lost the right, it may have been pointed at another cluster.
 // A bucket that is deleted loses all its streams, and the projectors do not begin them again on another one of its
 // name.
-func (l *leader) bucketChecked(id index.ProjectorID, name, uuid string, reply *wire.BucketReply, err error) {
+func (a *BucketChecked) apply(l *Leader) {
+	name, uuid := a.Bucket, a.UUID
 	b := l.buckets.byName[name]
 	if b == nil || b.uuid != uuid {
 		return
 	}
-	var p *rpc.Problem
-	unknown := errors.As(err, &p) && p.Status == http.StatusNotFound && p.Code == errcode.BucketNotInKV
+	another := a.Err == nil && a.Found.UUID != uuid
 	sum := b.ledger.Summary(l.nowMS)
-	if begun := sum.Begun + sum.Unknown; begun > 0 && (unknown || err == nil && reply.UUID != uuid) {
+	if begun := sum.Begun + sum.Unknown; begun > 0 && (a.Unknown || another) {
 		delete(l.buckets.missing, name)
 		if !b.doubted {
 			b.doubted = true
 			l.log.Warn("a projector says that the bucket is gone or another one, while it is being streamed: not believed; "+
 				"check its KV node, user and address",
-				"bucket", name, "projector", id, "streams", begun, "error", err)
+				"bucket", name, "projector", a.Projector, "streams", begun, "error", a.Err)
 		}
 		return
 	}
 	switch {
-	case err == nil && reply.UUID == uuid:
+	case another:
+		l.log.Warn("bucket was re-created", "bucket", name, "uuid", a.Found.UUID, "was", uuid)
+		l.propose("bucket/"+name, &statecontext.SetBucket{Name: name, UUID: a.Found.UUID, VBuckets: a.Found.VBuckets}, nil)
+	case a.Err == nil:
 		delete(l.buckets.missing, name)
-	case err == nil:
-		l.log.Warn("bucket was re-created", "bucket", name, "uuid", reply.UUID, "was", uuid)
-		l.propose("bucket/"+name, &statecontext.SetBucket{Name: name, UUID: reply.UUID, VBuckets: reply.VBuckets}, nil)
-	case unknown:
+	case a.Unknown:
 		if l.buckets.missing[name]++; l.buckets.missing[name] >= goneAfter {
 			l.log.Warn("bucket is gone", "bucket", name, "uuid", uuid)
 			l.propose("bucket/"+name, &statecontext.BucketGone{Name: name, UUID: uuid}, nil)

@@ -1,9 +1,7 @@
 package coordinator
 
 import (
-	"context"
 	"slices"
-	"sync"
 
 	"tidemark/index"
 	"tidemark/liveness"
@@ -15,10 +13,7 @@ import (
 // component is what projectors and indexers have in common.
 type component struct {
 	addr, boot string
-	cancel     context.CancelFunc
-	fences     *fences
-	control    *lane // hello and definitions
-	commands   *lane
+	receiver   Receiver
 
 	seenMS   int64
 	refused  bool // nobody listened at its address, and nothing was heard of it since
@@ -36,14 +31,10 @@ type component struct {
 
 type projector struct {
 	component
-	id    index.ProjectorID
-	syncs *lane // fresh reports for scans that wait
-	// syncing are the buckets of which one is on its way. Its answer is lost with the process that was asked, and so is
-	// this.
-	syncing map[bucketRef]bool
-	// questions are about what its KV node says. None waits for another, nor for what it is to do: the node may hang.
-	questions *lane
-	checks    *lane // of what its KV node says of buckets: as many as there are
+	id index.ProjectorID
+	// syncing are the buckets of which a fresh report is on its way. Its answer is lost with the process that was asked,
+	// and so is this.
+	syncing map[BucketRef]bool
 	// probeMS is before when it is not asked whether it lives.
 	probeMS int64
 	// running is what its hello told, until the streams were adopted.
@@ -60,8 +51,6 @@ type indexer struct {
 	node    index.NodeID
 	uuid    string
 	name    string
-	publish *lane
-	outbox  *outbox
 	health  string
 	offline bool          // as the newest list of held timestamps says
 	reports wire.Reported // what it said of buckets
@@ -91,54 +80,16 @@ type nodeBucket struct {
 	absent absences
 }
 
-// outbox holds the newest stability timestamp of each bucket that waits to be sent to one indexer, and of buckets of
-// which this leader has told it none what the leader before has probably told it.
-type outbox struct {
-	mu      sync.Mutex
-	pending map[string]wire.Stability
-	base    []wire.Stability
-}
-
-func (o *outbox) put(s wire.Stability) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.pending[s.Bucket] = s
-}
-
-func (o *outbox) believe(s wire.Stability) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.base = append(o.base, s)
-}
-
-func (o *outbox) take() (all, base []wire.Stability) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	base, o.base = o.base, nil
-	all = make([]wire.Stability, 0, len(o.pending))
-	for name, s := range o.pending {
-		all = append(all, s)
-		delete(o.pending, name)
-	}
-	slices.SortFunc(all, func(a, b wire.Stability) int {
-		if a.Bucket < b.Bucket {
-			return -1
-		}
-		return 1
-	})
-	return all, base
-}
-
 // life judges by the age of the last sign of life; of one that has not been heard in this term, by the age of the term.
-func (l *leader) life(c *component) liveness.Life {
-	limits := liveness.Limits{SuspectMS: l.cfg.Settings.SuspectAfter.Milliseconds(),
-		OfflineMS: l.cfg.Settings.OfflineAfter.Milliseconds()}
+func (l *Leader) life(c *component) liveness.Life {
+	limits := liveness.Limits{SuspectMS: l.settings.SuspectAfter.Milliseconds(),
+		OfflineMS: l.settings.OfflineAfter.Milliseconds()}
 	return limits.Judge(liveness.Signs{AgeMS: l.nowMS - c.seenMS, Spoken: c.heard || c.hello || c.retry.Tries > 0,
 		Refused: c.refused})
 }
 
 // reconcileComponents makes the components known here those of the state.
-func (l *leader) reconcileComponents() {
+func (l *Leader) reconcileComponents() {
 	known := map[index.ProjectorID]bool{}
 	for p := range l.now.state.Projectors() {
 		known[p.ID] = true
@@ -146,7 +97,7 @@ func (l *leader) reconcileComponents() {
 	}
 	for id, p := range l.components.projectors {
 		if !known[id] {
-			p.cancel()
+			l.do(Close{To: p.receiver})
 			delete(l.components.projectors, id)
 			for _, b := range l.buckets.ordered {
 				b.ledger.Forget(id)
@@ -160,7 +111,7 @@ func (l *leader) reconcileComponents() {
 	}
 	for id, n := range l.components.indexers {
 		if !nodes[id] {
-			n.cancel()
+			l.do(Close{To: n.receiver})
 			delete(l.components.indexers, id)
 			for _, b := range l.buckets.ordered {
 				b.stab.Forget(id)
@@ -169,77 +120,75 @@ func (l *leader) reconcileComponents() {
 	}
 }
 
-func (l *leader) reconcileProjector(p *statecontext.Projector) {
+func (l *Leader) reconcileProjector(p *statecontext.Projector) {
 	old := l.components.projectors[p.ID]
 	if old != nil && old.boot == p.BootID && old.addr == p.Admin {
 		return
 	}
+	open := Open{Projector: true, Name: string(p.ID), Addr: p.Admin}
 	if old != nil {
-		old.cancel()
+		open.Instead = old.receiver
 		if old.boot != p.BootID { // its streams have gone with its process
 			l.projectorGone(p.ID)
 		}
 	}
-	n := &projector{component: l.newComponent(p.Admin, p.BootID, fencesOf(old)), id: p.ID, syncs: newLane(),
-		syncing:   map[bucketRef]bool{},
-		questions: newLane(), checks: newLane(), probeMS: l.nowMS + l.cfg.Settings.ProbeRest.Milliseconds()}
-	n.questions.workers = questionsAtOnce
-	l.components.projectors[p.ID] = n
-	l.open(&n.component, n.control, n.commands, n.syncs, n.questions, n.checks)
+	l.components.projectors[p.ID] = &projector{component: l.open(open, p.BootID), id: p.ID,
+		syncing: map[BucketRef]bool{}, probeMS: l.nowMS + l.settings.ProbeRest.Milliseconds()}
 }
 
-func fencesOf(p *projector) *fences {
-	if p == nil {
-		return nil
-	}
-	return p.fences
-}
-
-func (l *leader) reconcileIndexer(i *statecontext.Indexer) {
+func (l *Leader) reconcileIndexer(i *statecontext.Indexer) {
 	old := l.components.indexers[i.Node]
 	if old != nil && old.boot == i.BootID && old.addr == i.Admin && old.uuid == i.UUID {
 		return
 	}
-	var f *fences
+	open := Open{Name: i.Name, Addr: i.Admin}
 	if old != nil {
-		old.cancel()
-		f = old.fences
+		open.Instead = old.receiver
 	}
-	n := &indexer{component: l.newComponent(i.Admin, i.BootID, f), node: i.Node, uuid: i.UUID, name: i.Name,
-		publish: newLane(),
-		outbox:  &outbox{pending: map[string]wire.Stability{}}, copies: map[index.CopyID]wire.CopyReport{},
-		buckets: map[string]*nodeBucket{}}
-	l.components.indexers[i.Node] = n
-	l.open(&n.component, n.control, n.commands, n.publish)
+	l.components.indexers[i.Node] = &indexer{component: l.open(open, i.BootID), node: i.Node, uuid: i.UUID, name: i.Name,
+		copies: map[index.CopyID]wire.CopyReport{}, buckets: map[string]*nodeBucket{}}
 }
 
-// newComponent is one that counts as alive until its patience is over. Fences go on where the receiver stays the same.
-func (l *leader) newComponent(addr, boot string, f *fences) component {
-	if f == nil {
-		f = &fences{last: l.fence()}
-	}
-	return component{addr: addr, boot: boot, fences: f, control: newLane(), commands: newLane(), seenMS: l.nowMS}
+// open makes a component that counts as alive until its patience is over.
+func (l *Leader) open(o Open, boot string) component {
+	l.components.opened++
+	o.To, o.Fence = l.components.opened, l.fence()
+	l.do(o)
+	return component{addr: o.Addr, boot: boot, receiver: o.To, seenMS: l.nowMS}
 }
 
-// open starts the component's lanes; they end with it or with the term.
-func (l *leader) open(c *component, lanes ...*lane) {
-	ctx, cancel := context.WithCancel(l.ctx)
-	c.cancel = cancel
-	for _, q := range lanes {
-		l.crew.open(ctx, c.addr, q)
+// tell has something said to a component.
+func (l *Leader) tell(c *component, by Lane, key string, say Message) {
+	l.do(Tell{To: c.receiver, Lane: by, Key: key, Say: say})
+}
+
+// opened returns the component of a receiver that is open.
+func (l *Leader) opened(r Receiver) *component {
+	for _, p := range l.components.projectors {
+		if p.receiver == r {
+			return &p.component
+		}
 	}
+	for _, n := range l.components.indexers {
+		if n.receiver == r {
+			return &n.component
+		}
+	}
+	return nil
 }
 
 // watch notices silence, and says hello and definitions again where they are due.
-func (l *leader) watch() {
+func (l *Leader) watch() {
 	for _, p := range l.components.projectors {
 		if !p.hello && p.retry.Ready(l.nowMS) {
-			l.helloProjector(p)
+			p.retry.Begin()
+			l.tell(&p.component, Control, "hello", Greet{Projector: p.id})
 		}
 	}
 	for _, n := range l.components.indexers {
 		if !n.hello && n.retry.Ready(l.nowMS) {
-			l.helloIndexer(n)
+			n.retry.Begin()
+			l.tell(&n.component, Control, "hello", Greet{Node: n.node})
 		}
 		if l.active && n.hello && n.drops.Ready(l.nowMS) {
 			l.dropOrphans(n)
@@ -264,7 +213,7 @@ func (l *leader) watch() {
 }
 
 // watchProjectors tells the ledgers which projectors live.
-func (l *leader) watchProjectors() {
+func (l *Leader) watchProjectors() {
 	var alive []index.ProjectorID
 	for id, p := range l.components.projectors {
 		if l.life(&p.component) != liveness.Offline {
@@ -288,7 +237,7 @@ func (l *leader) watchProjectors() {
 }
 
 // projectorGone tells the ledgers that a projector's process has ended.
-func (l *leader) projectorGone(id index.ProjectorID) {
+func (l *Leader) projectorGone(id index.ProjectorID) {
 	rest := slices.DeleteFunc(slices.Clone(l.components.alive), func(o index.ProjectorID) bool { return o == id })
 	for _, b := range l.buckets.ordered {
 		b.ledger.SetProjectors(l.nowMS, rest)
@@ -297,54 +246,20 @@ func (l *leader) projectorGone(id index.ProjectorID) {
 	l.components.alive = rest
 }
 
-func (l *leader) hello(f wire.Fence) *wire.HelloRequest {
-	req := &wire.HelloRequest{Fence: f, Leader: l.self, Brief: true}
-	for m := range l.cfg.Consensus.State().Managers() {
-		req.Managers = append(req.Managers, wire.ManagerEndpoint{ID: m.ID, REST: m.REST})
-	}
-	return req
-}
-
-func (l *leader) helloProjector(p *projector) {
-	p.retry.Begin()
-	p.control.put(task{key: "hello", do: func(ctx context.Context) {
-		a, err := fenced(ctx, p.fences, func(f wire.Fence) (*wire.ProjectorHello, error) {
-			return l.cfg.Projectors.Hello(ctx, p.addr, l.hello(f))
-		})
-		_ = l.post(ctx, &projectorHello{p: p, answer: a, err: err})
-	}})
-}
-
-func (l *leader) helloIndexer(n *indexer) {
-	n.retry.Begin()
-	n.control.put(task{key: "hello", do: func(ctx context.Context) {
-		a, err := fenced(ctx, n.fences, func(f wire.Fence) (*wire.IndexerHello, error) {
-			return l.cfg.Indexers.Hello(ctx, n.addr, l.hello(f))
-		})
-		_ = l.post(ctx, &indexerHello{n: n, answer: a, err: err})
-	}})
-}
-
-type projectorHello struct {
-	p      *projector
-	answer *wire.ProjectorHello
-	err    error
-}
-
-func (h *projectorHello) apply(l *leader) {
-	p := h.p
-	if l.components.projectors[p.id] != p {
+func (h *ProjectorGreeted) apply(l *Leader) {
+	p := l.components.projectors[h.Projector]
+	if p == nil || p.receiver != h.From {
 		return // it has registered anew meanwhile
 	}
-	if h.err != nil {
+	if h.Err != nil {
 		p.retry.Failed(l.nowMS)
-		l.log.Debug("hello", "projector", p.id, "error", h.err)
+		l.log.Debug("hello", "projector", p.id, "error", h.Err)
 		return
 	}
 	p.retry.Succeeded(0)
 	p.hello = true
 	defer l.spoke(p.id)
-	r := &h.answer.Report
+	r := &h.Answer.Report
 	if r.BootID != p.boot {
 		l.log.Warn("another process answers for a projector; waiting for it to register", "projector", p.id, "boot", r.BootID)
 		return
@@ -357,38 +272,32 @@ func (h *projectorHello) apply(l *leader) {
 }
 
 // spoke tells the ledgers that a projector has said all that it streams.
-func (l *leader) spoke(id index.ProjectorID) {
+func (l *Leader) spoke(id index.ProjectorID) {
 	for _, b := range l.buckets.ordered {
 		b.ledger.Heard(l.nowMS, id)
 		b.due = true
 	}
 }
 
-type indexerHello struct {
-	n      *indexer
-	answer *wire.IndexerHello
-	err    error
-}
-
-func (h *indexerHello) apply(l *leader) {
-	n := h.n
-	if l.components.indexers[n.node] != n {
+func (h *IndexerGreeted) apply(l *Leader) {
+	n := l.components.indexers[h.Node]
+	if n == nil || n.receiver != h.From {
 		return
 	}
-	if h.err != nil {
+	if h.Err != nil {
 		n.retry.Failed(l.nowMS)
-		l.log.Debug("hello", "indexer", n.name, "error", h.err)
+		l.log.Debug("hello", "indexer", n.name, "error", h.Err)
 		return
 	}
 	n.retry.Succeeded(0)
 	n.hello = true
-	r := &h.answer.Report
+	r := &h.Answer.Report
 	if r.BootID != n.boot {
 		l.log.Warn("another process answers for an indexer; waiting for it to register", "indexer", n.name, "boot", r.BootID)
 		return
 	}
 	n.minimum = map[string][]index.Incarnation{}
-	for _, m := range h.answer.Minimum {
+	for _, m := range h.Answer.Minimum {
 		n.minimum[m.Bucket] = m.Incarnations
 		if b := l.buckets.byName[m.Bucket]; b != nil {
 			b.ledger.Minimum(l.nowMS, m.Incarnations)

@@ -10,8 +10,8 @@
 // What it never does: change the replicated state other than by proposing, or decide anything that packages stability,
 // streams and rebalance decide.
 //
-// One goroutine per term owns all of it (type leader): inputs come through one bounded queue, effects go out through a
-// lane per receiver.
+// What decides is Leader, whose step takes an input and returns effects as data. A driver per term owns it (type term):
+// inputs come through one bounded queue, effects go out through lanes, a few per receiver.
 package coordinator
 
 import (
@@ -135,7 +135,7 @@ const (
 	tick = 20 * time.Millisecond
 	// maxProposals bounds the coordinator's own proposals in flight, so that users' DDL is never crowded out.
 	maxProposals = 32
-	// laneLength bounds commands that wait for one receiver; the oldest is dropped, because duties tell it again.
+	// laneLength bounds what waits in one lane; the oldest is dropped, because duties tell it again.
 	laneLength = 256
 	// questionsAtOnce is how many questions about a projector's KV node are under way.
 	questionsAtOnce = 4
@@ -150,7 +150,7 @@ type Coordinator struct {
 	cfg Config
 
 	mu      sync.Mutex
-	current *leader
+	current *term
 }
 
 // DefaultSource moves the stability timestamps of buckets for which none is set, while this manager leads.
@@ -214,7 +214,7 @@ func orDefault[T comparable](have *T, otherwise T) {
 // set-up that failed; leadership should be handed on.
 func (c *Coordinator) Run(ctx context.Context, term uint64) error {
 	for {
-		l := newLeader(c.cfg, term)
+		l := newTerm(c.cfg, term)
 		c.mu.Lock()
 		c.current = l
 		c.mu.Unlock()
@@ -229,8 +229,8 @@ func (c *Coordinator) Run(ctx context.Context, term uint64) error {
 	}
 }
 
-// leading returns the loop of the present term.
-func (c *Coordinator) leading() (*leader, error) {
+// leading returns the present term.
+func (c *Coordinator) leading() (*term, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.current == nil {

@@ -73,15 +73,15 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 		return Outcome{}, err
 	}
 	d.BucketUUID, d.Rules, d.CreatedMS = bucket.UUID, c.newRules(), c.cfg.Now().UnixMilli()
-	placement, settle, err := c.place(ctx, l, &d)
+	placement, settle, err := l.place(ctx, &d)
 	if err != nil {
 		return Outcome{}, err
 	}
-	b := l.beginBuild(ctx, d.Bucket)
+	build := l.gate.traces.begin(ctx, d.Bucket)
 	res, err := c.proposeRequest(ctx, req.Request, &statecontext.CreateIndex{Definition: d, IfNotExists: req.IfNotExists,
 		Layout: layout, Placement: placement})
 	settle(res, err)
-	b.proposed(ctx, l, c.cfg.Consensus.State(), err, res.Index)
+	l.traced(ctx, build, c.cfg.Consensus.State(), err, res.Index)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -99,6 +99,29 @@ func (c *Coordinator) created(d *index.Definition, res statecontext.Result) (Out
 		o.Definition = *now
 	}
 	return o, nil
+}
+
+// place returns the nodes of a new index's copies, and what is to be called with the outcome of its proposal. Errors
+// wrap ErrNoIndexer, those of package rebalance, ErrBusy or ErrNotLeading.
+func (t *term) place(ctx context.Context, d *index.Definition) ([]statecontext.Placement,
+	func(statecontext.Result, error), error) {
+	p := &placing{d: d, reply: make(chan placed, 1)}
+	if err := t.post(ctx, p); err != nil {
+		return nil, nil, err
+	}
+	a, err := await(ctx, t, "places for the copies", p.reply)
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	if err == nil {
+		err = a.err
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return a.placement, func(res statecontext.Result, err error) {
+		_ = t.post(ctx, &settled{reservation: a.reservation, cas: res.CAS, err: err}) // else it ends by itself
+	}, nil
 }
 
 // recalled is the outcome of a request that was done before. It is asked for before anything is judged: what the
@@ -165,10 +188,10 @@ func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Out
 	if err != nil {
 		return nil, err
 	}
-	b := l.beginBuild(ctx, "")
+	build := l.gate.traces.begin(ctx, "")
 	res, err := c.proposeRequest(ctx, req.Request, &statecontext.BuildIndexes{IDs: req.IDs, IfMatch: req.IfMatch,
 		Rules: c.newRules()})
-	b.proposed(ctx, l, c.cfg.Consensus.State(), err, req.IDs...)
+	l.traced(ctx, build, c.cfg.Consensus.State(), err, req.IDs...)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +208,7 @@ func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Out
 }
 
 // findBucket returns a bucket as the state knows it, after asking the projectors where it does not.
-func (c *Coordinator) findBucket(ctx context.Context, l *leader, name string) (*statecontext.Bucket, error) {
+func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*statecontext.Bucket, error) {
 	if b := c.cfg.Consensus.State().Bucket(name); b != nil && !b.Gone {
 		return b, nil // whether it still exists is checked now and then
 	}
@@ -201,7 +224,7 @@ func (c *Coordinator) findBucket(ctx context.Context, l *leader, name string) (*
 	if b == nil || b.Gone {
 		return nil, fmt.Errorf("%w: %q", ErrBucketGone, name)
 	}
-	_ = l.post(ctx, answer(func(l *leader) { l.sync() })) // sooner is better; it would see it anyway
+	_ = l.post(ctx, Committed{}) // sooner is better; it would see it anyway
 	return b, nil
 }
 

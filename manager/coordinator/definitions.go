@@ -1,15 +1,11 @@
 package coordinator
 
 import (
-	"context"
-	"errors"
-	"net/http"
 	"reflect"
 	"slices"
 	"sync"
 
 	"tidemark/index"
-	"tidemark/internal/rpc"
 	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/wire"
@@ -170,106 +166,4 @@ func describeBucket(b *statecontext.Bucket) wire.Bucket {
 		w.RollbackID, w.InRollback = b.Rollback.ID, true
 	}
 	return w
-}
-
-// pushSpacing is the least time between two lists for one component: what many DDL requests change in a row travels
-// together.
-const pushSpacing = 50 // ms
-
-// repush is how long a component may work with an older revision than it was handed before it is handed over again.
-const repush = 1000 // ms
-
-// pushDefinitions hands the newest revision to everybody who does not work with it yet.
-func (l *leader) pushDefinitions() {
-	for _, p := range l.components.projectors {
-		if l.pushDue(&p.component) {
-			l.pushTo(&p.component, l.cfg.Projectors)
-		}
-	}
-	for _, n := range l.components.indexers {
-		if l.pushDue(&n.component) {
-			l.pushTo(&n.component, l.cfg.Indexers)
-		}
-	}
-}
-
-// pushDue reports whether a component is to be told now. Its hello comes first: it may have the newest list already,
-// from the leader before.
-func (l *leader) pushDue(c *component) bool {
-	if !c.hello || c.acked >= l.now.revision || c.push.Flying() || l.nowMS-c.pushMS < pushSpacing && l.nowMS >= c.pushMS {
-		return false
-	}
-	return c.pushed < l.now.revision && c.push.Tries == 0 || c.push.Ready(l.nowMS)
-}
-
-// pushes is what definitions travel by.
-type pushes interface {
-	Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply, error)
-	Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error)
-}
-
-// pushTo sends the newest definitions. A list may make its receiver drop copies, which cannot be undone: leadership is
-// checked first.
-func (l *leader) pushTo(c *component, by pushes) {
-	c.push.Begin()
-	c.pushMS = l.nowMS
-	base := max(c.pushed, c.acked)
-	c.control.put(task{key: "definitions", do: func(ctx context.Context) {
-		ctx = l.traced(ctx, "")
-		a := &definitionsAnswer{c: c}
-		if a.err = l.cfg.Consensus.ReadBarrier(ctx); a.err == nil {
-			a.handed, a.acked, a.err = l.hand(ctx, c, by, base)
-		}
-		_ = l.post(ctx, a)
-	}})
-}
-
-// hand tells what has changed since base, the newest revision that the component is known to have, or everything.
-func (l *leader) hand(ctx context.Context, c *component, by pushes, base uint64) (handed, acked uint64, err error) {
-	if change := l.cache.since(base); change != nil {
-		reply, err := fenced(ctx, c.fences, func(f wire.Fence) (*wire.DefinitionsReply, error) {
-			d := *change
-			d.Fence = f
-			return by.Change(ctx, c.addr, &d)
-		})
-		var p *rpc.Problem
-		switch {
-		case err == nil && !reply.Missing:
-			return change.Revision, reply.Revision, nil
-		// an earlier version
-		case err != nil &&
-			!(errors.As(err, &p) && (p.Status == http.StatusNotFound || p.Status == http.StatusMethodNotAllowed)):
-			return 0, 0, err
-		}
-	}
-	newest := l.cache.newest()
-	reply, err := fenced(ctx, c.fences, func(f wire.Fence) (*wire.DefinitionsReply, error) {
-		d := *newest
-		d.Fence = f
-		return by.Definitions(ctx, c.addr, &d)
-	})
-	if err != nil {
-		return 0, 0, err
-	}
-	return newest.Revision, reply.Revision, nil
-}
-
-// definitionsAnswer is a component's answer to a push.
-type definitionsAnswer struct {
-	c             *component
-	handed, acked uint64
-	err           error
-}
-
-func (a *definitionsAnswer) apply(l *leader) {
-	if a.err != nil {
-		a.c.push.Failed(l.nowMS)
-		l.log.Debug("definitions", "to", a.c.addr, "error", a.err)
-		return
-	}
-	a.c.seenMS = l.nowMS
-	a.c.pushed, a.c.acked = max(a.c.pushed, a.handed), max(a.c.acked, a.acked)
-	a.c.push.Succeeded(l.nowMS + repush)
-	l.duties.due = true
-	l.pushDefinitions()
 }

@@ -29,7 +29,7 @@ func (d *differing) silent(id index.CopyID) bool {
 
 // stepDifferences commits which copies differ from the KV data, as their indexers tell, so that whoever watches hears
 // that one is wrong, and that it is right again.
-func (l *leader) stepDifferences() {
+func (l *Leader) stepDifferences() {
 	s := l.now.state
 	if l.nowMS-l.periodic.differMS < differEvery || s.FormatLevel() < statecontext.RebalanceFormat() {
 		return

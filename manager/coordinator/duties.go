@@ -13,7 +13,7 @@ import (
 )
 
 // survey lists the indexes that a duty has something to do for.
-func (l *leader) survey() {
+func (l *Leader) survey() {
 	l.duties.unsettled = l.duties.unsettled[:0]
 	for x := range l.now.state.Indexes() {
 		if unsettled(x) {
@@ -42,12 +42,12 @@ func unsettled(x *statecontext.Index) bool {
 }
 
 // stepIndexes moves each index one step on when what the step waits for has been reported. Package lifecycle decides.
-func (l *leader) stepIndexes() {
+func (l *Leader) stepIndexes() {
 	l.duties.nearlyReady = false
 	var ready []readied
 	for _, id := range l.duties.unsettled {
 		x := l.now.state.Index(id)
-		if x == nil || l.proposals.flying[indexKey(id)] {
+		if x == nil || l.isFlying(indexKey(id)) {
 			continue
 		}
 		f := l.facts(x)
@@ -65,7 +65,7 @@ func (l *leader) stepIndexes() {
 }
 
 // carryOut proposes a step.
-func (l *leader) carryOut(x *statecontext.Index, s lifecycle.Step) {
+func (l *Leader) carryOut(x *statecontext.Index, s lifecycle.Step) {
 	d := &x.Definition
 	move := &statecontext.SetIndexState{ID: d.ID, From: d.State, Guard: statecontext.Guard(s.Guard), Reason: s.Reason}
 	key := indexKey(d.ID)
@@ -93,7 +93,7 @@ func (l *leader) carryOut(x *statecontext.Index, s lifecycle.Step) {
 }
 
 // forgetCopies forgets what hosts have reported of an index that is no more.
-func (l *leader) forgetCopies(x *statecontext.Index) {
+func (l *Leader) forgetCopies(x *statecontext.Index) {
 	for _, c := range x.Topology.Copies {
 		if n := l.components.indexers[c.Node]; n != nil {
 			delete(n.copies, c.ID)
@@ -103,11 +103,11 @@ func (l *leader) forgetCopies(x *statecontext.Index) {
 }
 
 // facts gathers what is known of an index.
-func (l *leader) facts(x *statecontext.Index) lifecycle.Facts {
+func (l *Leader) facts(x *statecontext.Index) lifecycle.Facts {
 	d := &x.Definition
 	f := lifecycle.Facts{State: d.State, CannotEvaluate: d.CannotEvaluate(), Waits: x.Waits(), Modified: d.ModifiedCAS,
 		PlacedAt: x.PlacedCAS,
-		Copies:   make([]lifecycle.Copy, 0, len(x.Topology.Copies)), Enough: l.cfg.Settings.BuildPatience}
+		Copies:   make([]lifecycle.Copy, 0, len(x.Topology.Copies)), Enough: l.settings.BuildPatience}
 	for _, c := range x.Topology.Copies {
 		// what leaves an index that stays is no part of its life
 		if c.State != partition.Leaving || d.State == index.Dropping {
@@ -124,7 +124,7 @@ func (l *leader) facts(x *statecontext.Index) lifecycle.Facts {
 	return f
 }
 
-func (l *leader) copyFacts(x *statecontext.Index, c partition.Copy) lifecycle.Copy {
+func (l *Leader) copyFacts(x *statecontext.Index, c partition.Copy) lifecycle.Copy {
 	f := lifecycle.Copy{Copy: c}
 	n := l.components.indexers[c.Node]
 	if n == nil {
@@ -139,7 +139,7 @@ func (l *leader) copyFacts(x *statecontext.Index, c partition.Copy) lifecycle.Co
 }
 
 // evaluators are the projectors that live, and what they have told of an index.
-func (l *leader) evaluators(d *index.Definition) (all []lifecycle.Projector) {
+func (l *Leader) evaluators(d *index.Definition) (all []lifecycle.Projector) {
 	for q := range l.now.state.Projectors() {
 		p := l.components.projectors[q.ID]
 		if p == nil || l.life(&p.component) == liveness.Offline {
@@ -154,7 +154,7 @@ func (l *leader) evaluators(d *index.Definition) (all []lifecycle.Projector) {
 }
 
 // lacking returns for how long a build has lacked a host.
-func (l *leader) lacking(id index.ID, away bool) time.Duration {
+func (l *Leader) lacking(id index.ID, away bool) time.Duration {
 	if !away {
 		delete(l.duties.lackMS, id)
 		return 0
@@ -173,7 +173,7 @@ type readied struct {
 
 // finish makes them ready. The picture is made anew before: whoever sees an index ready sees the entries that it has
 // then.
-func (l *leader) finish(all []readied) {
+func (l *Leader) finish(all []readied) {
 	if len(all) == 0 {
 		return
 	}
@@ -189,8 +189,8 @@ const indexPrefix = "index/"
 func indexKey(id index.ID) string { return indexPrefix + id.String() }
 
 // logged logs a step of an index when it is committed.
-func logged(what string, d *index.Definition) func(*leader, statecontext.Result, error) {
-	return func(l *leader, _ statecontext.Result, err error) {
+func logged(what string, d *index.Definition) func(*Leader, statecontext.Result, error) {
+	return func(l *Leader, _ statecontext.Result, err error) {
 		if err == nil {
 			l.log.Info(what, "index", d.Name, "bucket", d.Bucket, "id", d.ID)
 		}

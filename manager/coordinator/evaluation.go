@@ -9,7 +9,7 @@ import (
 
 // stepEvaluation puts an index into state error that a projector which lives cannot evaluate: the documents of that
 // projector are missing in it, and a scan must not show the others as if they were all.
-func (l *leader) stepEvaluation() {
+func (l *Leader) stepEvaluation() {
 	for q := range l.now.state.Projectors() {
 		p := l.components.projectors[q.ID]
 		if p == nil || p.evaluation == nil || l.life(&p.component) == liveness.Offline {
@@ -34,7 +34,7 @@ type ExprRules struct{ Lowest, Highest uint32 }
 
 // exprRules sums up what the projectors have told. One of an earlier version says nothing, and one that has no
 // definitions yet neither.
-func (l *leader) exprRules() (r ExprRules) {
+func (l *Leader) exprRules() (r ExprRules) {
 	for q := range l.now.state.Projectors() {
 		p := l.components.projectors[q.ID]
 		if p == nil || p.evaluation == nil || p.evaluation.Rules == 0 || l.life(&p.component) == liveness.Offline {

@@ -23,7 +23,7 @@ type stuckEviction struct {
 // stepEvictions goes on with the removal of indexers: what they hold is placed elsewhere, as much as one command
 // carries at a time, and one that holds nothing any more is forgotten. It is decided from the present state alone, so
 // that a new leader goes on where the old one stopped.
-func (l *leader) stepEvictions() {
+func (l *Leader) stepEvictions() {
 	for i := range l.now.state.Indexers() {
 		if i.Evicting {
 			l.evict(i)
@@ -37,7 +37,7 @@ func (l *leader) stepEvictions() {
 }
 
 // evict does the next piece for one of them.
-func (l *leader) evict(i *statecontext.Indexer) {
+func (l *Leader) evict(i *statecontext.Indexer) {
 	key, stuck := "evict/"+i.UUID, l.evictions[i.Node]
 	if !l.mayPropose(key) || stuck.again > l.nowMS {
 		return
@@ -46,13 +46,13 @@ func (l *leader) evict(i *statecontext.Indexer) {
 		n := l.components.indexers[node]
 		return n == nil || l.life(&n.component) == liveness.Offline
 	}
-	piece, held, err := evictions(l.now.state, i.Node, living(l.now.state, offline, i.Node), l.cfg.Settings.EvictBytes)
+	piece, held, err := evictions(l.now.state, i.Node, living(l.now.state, offline, i.Node), l.settings.EvictBytes)
 	switch {
 	case len(piece) > 0:
 		l.propose(key, &statecontext.EvictCopies{Node: i.Node, UUID: i.UUID, Indexes: piece}, nil)
 	case !held:
 		l.propose(key, &statecontext.RemoveIndexer{Node: i.Node, UUID: i.UUID},
-			func(l *leader, _ statecontext.Result, err error) {
+			func(l *Leader, _ statecontext.Result, err error) {
 				if err == nil {
 					l.log.Warn("an indexer was removed", "indexer", i.Name, "node", i.Node, "uuid", i.UUID)
 				}

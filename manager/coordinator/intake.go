@@ -2,230 +2,69 @@ package coordinator
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 
 	"tidemark/index"
 	"tidemark/liveness"
-	"tidemark/statecontext"
 	"tidemark/streams"
 	"tidemark/wire"
 )
 
-var (
-	// ErrBootConflict is wrapped when a component registers whose former process is still alive.
-	ErrBootConflict = errors.New("another process of that identity is alive")
-	// ErrRegistration is wrapped when a registration lacks something.
-	ErrRegistration = errors.New("bad registration")
-)
-
-// RegisterIndexer makes an indexer known and gives it its number (IM-10). Errors wrap ErrNotLeading, ErrBootConflict,
-// ErrRegistration, wire.ErrForeignCluster, statecontext.NodeRemoved, or come from the proposal.
-func (c *Coordinator) RegisterIndexer(ctx context.Context, req *wire.RegisterIndexer) (*wire.RegisterReply, error) {
-	l, err := c.leading()
-	if err != nil {
-		return nil, err
-	}
-	e := &req.Endpoint
-	if e.UUID == "" || e.BootID == "" || e.Admin == "" || e.Maintenance == "" {
-		return nil, fmt.Errorf("%w: uuid, boot id, admin address and data addresses are needed", ErrRegistration)
-	}
-	if len(e.Zone) > wire.MaxZone || e.Capacity > wire.MaxCapacity {
-		return nil, fmt.Errorf("%w: a zone of %d bytes and a capacity of %d; at most %d and %d", ErrRegistration, len(e.Zone),
-			e.Capacity, wire.MaxZone, wire.MaxCapacity)
-	}
-	if err := l.admit(ctx, req.ClusterID, &bootCheck{uuid: e.UUID, boot: e.BootID, addr: e.Admin}); err != nil {
-		return nil, err
-	}
-	res, err := c.proposeFor(ctx, &statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: e.UUID,
-		BootID: e.BootID, Name: e.Name, Zone: e.Zone, Capacity: e.Capacity,
-		Admin: e.Admin, Scan: e.Scan, Data: statecontext.DataAddrs{Maintenance: e.Maintenance, Backfill: e.Backfill,
-			Catchup: e.Catchup}}})
-	if err != nil {
-		return nil, err
-	}
-	return l.registered(ctx, &registration{node: res.Node, boot: e.BootID, isNode: true})
-}
-
-// RegisterProjector makes a projector known. Errors as RegisterIndexer's.
-func (c *Coordinator) RegisterProjector(ctx context.Context, req *wire.RegisterProjector) (*wire.RegisterReply, error) {
-	l, err := c.leading()
-	if err != nil {
-		return nil, err
-	}
-	e := &req.Endpoint
-	if e.ID == "" || e.BootID == "" || e.Admin == "" {
-		return nil, fmt.Errorf("%w: id, boot id and admin address are needed", ErrRegistration)
-	}
-	if err := l.admit(ctx, req.ClusterID, &bootCheck{projector: e.ID, boot: e.BootID, addr: e.Admin}); err != nil {
-		return nil, err
-	}
-	if _, err := c.proposeFor(ctx, &statecontext.RegisterProjector{Projector: statecontext.Projector{ID: e.ID,
-		Admin: e.Admin, BootID: e.BootID}}); err != nil {
-		return nil, err
-	}
-	return l.registered(ctx, &registration{projector: e.ID, boot: e.BootID})
-}
-
-// proposeFor proposes on behalf of a caller who waits.
-func (c *Coordinator) proposeFor(ctx context.Context, body statecontext.Body) (statecontext.Result, error) {
-	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{Body: body})
-	if err == nil {
-		err = res.Err()
-	}
-	return res, err
-}
-
-// admit refuses foreign clusters and second live processes.
-func (l *leader) admit(ctx context.Context, clusterID string, check *bootCheck) error {
-	if own := l.cfg.Consensus.State().ClusterID(); clusterID != "" && clusterID != own {
-		return fmt.Errorf("%w: it belongs to %q, this is %q", wire.ErrForeignCluster, clusterID, own)
-	}
-	check.reply = make(chan error, 1)
-	if err := l.post(ctx, check); err != nil {
-		return err
-	}
-	return await(ctx, l, check.reply)
-}
-
-// await waits for one answer of the loop.
-func await[T any](ctx context.Context, l *leader, reply chan T) (v T) {
-	select {
-	case v = <-reply:
-		return v
-	case <-l.ended:
-	case <-ctx.Done():
-	}
-	var failed any = &v
-	if e, ok := failed.(*error); ok {
-		*e = ErrNotLeading
-		if ctx.Err() != nil {
-			*e = ctx.Err()
-		}
-	}
-	return v
-}
-
-// bootCheck asks whether a former process of this identity was heard lately and is still alive. One that listens at the
-// former's address is its successor, however soon: two processes cannot listen there at once.
-type bootCheck struct {
-	uuid      string
-	projector index.ProjectorID
-	boot      string
-	addr      string
-	reply     chan error
-}
-
-func (b *bootCheck) apply(l *leader) {
+func (b *Registering) apply(l *Leader) {
 	var c *component
-	what := "indexer " + b.uuid
-	if b.uuid == "" {
-		what = "projector " + string(b.projector)
-		if p := l.components.projectors[b.projector]; p != nil {
+	what := "indexer " + b.UUID
+	if b.UUID == "" {
+		what = "projector " + string(b.Projector)
+		if p := l.components.projectors[b.Projector]; p != nil {
 			c = &p.component
 		}
 	} else {
 		for _, n := range l.components.indexers {
-			if n.uuid == b.uuid {
+			if n.uuid == b.UUID {
 				c = &n.component
 			}
 		}
 	}
-	if c != nil && c.boot != b.boot && c.addr != b.addr && c.heard && l.life(c) == liveness.Active {
-		b.reply <- fmt.Errorf("%w: %s at %s (boot %s) was heard %d ms ago; stop it, or wait until it is silent",
-			ErrBootConflict, what, c.addr,
-			c.boot, l.nowMS-c.seenMS)
+	if c != nil && c.boot != b.Boot && c.addr != b.Addr && c.heard && l.life(c) == liveness.Active {
+		reply(l, b.Reply, fmt.Errorf("%w: %s at %s (boot %s) was heard %d ms ago; stop it, or wait until it is silent",
+			ErrBootConflict, what, c.addr, c.boot, l.nowMS-c.seenMS))
 		return
 	}
-	b.reply <- nil
+	reply(l, b.Reply, nil)
 }
 
-// registration asks the loop to take over what was registered, and for the answer.
-type registration struct {
-	isNode    bool
-	node      index.NodeID
-	projector index.ProjectorID
-	boot      string
-	reply     chan *wire.RegisterReply
-}
-
-func (r *registration) apply(l *leader) {
+func (r *Registered) apply(l *Leader) {
 	l.sync()
-	a := &wire.RegisterReply{ClusterID: l.now.state.ClusterID(), Node: r.node, Leader: l.self, Fence: l.fence(),
+	a := &wire.RegisterReply{ClusterID: l.now.state.ClusterID(), Node: r.Node, Leader: l.self, Fence: l.fence(),
 		Brief: true}
-	if r.isNode {
-		if n := l.components.indexers[r.node]; n != nil && n.boot == r.boot {
-			n.seenMS, n.heard = l.nowMS, true
-			a.Fence = n.fences.present()
-		}
-	} else if p := l.components.projectors[r.projector]; p != nil && p.boot == r.boot {
-		p.seenMS, p.heard = l.nowMS, true
-		a.Fence = p.fences.present()
+	var c *component
+	if n := l.components.indexers[r.Node]; r.IsNode && n != nil {
+		c = &n.component
+	} else if p := l.components.projectors[r.Projector]; !r.IsNode && p != nil {
+		c = &p.component
 	}
-	r.reply <- a
+	if c != nil && c.boot == r.Boot {
+		c.seenMS, c.heard = l.nowMS, true
+	} else {
+		c = nil
+	}
+	replyFenced(l, r.Reply, a, &a.Fence, c)
 }
 
-func (l *leader) registered(ctx context.Context, r *registration) (*wire.RegisterReply, error) {
-	r.reply = make(chan *wire.RegisterReply, 1)
-	if err := l.post(ctx, r); err != nil {
-		return nil, err
-	}
-	if a := await(ctx, l, r.reply); a != nil {
-		return a, nil
-	}
-	return nil, ErrNotLeading
-}
-
-// HandleProjectorReport takes a projector's level state (SYNC included). Errors wrap ErrNotLeading, ErrBusy or
-// wire.ErrForeignCluster.
-func (c *Coordinator) HandleProjectorReport(ctx context.Context, r *wire.ProjectorReport) (*wire.ReportReply, error) {
-	in := &projectorReport{r: r, reply: make(chan *wire.ReportReply, 1)}
-	return c.handleReport(ctx, r.ClusterID, in, in.reply)
-}
-
-// HandleIndexerReport takes an indexer's level state. Errors as HandleProjectorReport's.
-func (c *Coordinator) HandleIndexerReport(ctx context.Context, r *wire.IndexerReport) (*wire.ReportReply, error) {
-	in := &indexerReport{r: r, reply: make(chan *wire.ReportReply, 1)}
-	return c.handleReport(ctx, r.ClusterID, in, in.reply)
-}
-
-func (c *Coordinator) handleReport(ctx context.Context, clusterID string, in input,
-	reply chan *wire.ReportReply) (*wire.ReportReply, error) {
-	l, err := c.leading()
-	if err != nil {
-		return nil, err
-	}
-	if own := c.cfg.Consensus.State().ClusterID(); clusterID != "" && clusterID != own {
-		return nil, fmt.Errorf("%w: the report is of %q, this is %q", wire.ErrForeignCluster, clusterID, own)
-	}
-	if err := l.post(ctx, in); err != nil {
-		return nil, err
-	}
-	if a := await(ctx, l, reply); a != nil {
-		return a, nil
-	}
-	return nil, ErrNotLeading
-}
-
-type projectorReport struct {
-	r     *wire.ProjectorReport
-	reply chan *wire.ReportReply
-}
-
-func (in *projectorReport) apply(l *leader) {
-	p := l.components.projectors[in.r.ID]
+func (in *ProjectorReported) apply(l *Leader) {
+	p := l.components.projectors[in.Report.ID]
 	a := &wire.ReportReply{Leader: l.self, Revision: l.now.revision, Fence: l.fence(), Brief: true}
-	if p != nil && p.boot == in.r.BootID {
-		a.Known, a.Fence = true, p.fences.present()
-		a.Full = !l.takeProjectorReport(p, in.r, false)
+	var known *component
+	if p != nil && p.boot == in.Report.BootID {
+		a.Known, known = true, &p.component
+		a.Full = !l.takeProjectorReport(p, in.Report, false)
 	}
-	in.reply <- a
+	replyFenced(l, in.Reply, a, &a.Fence, known)
 }
 
 // takeProjectorReport is false when a full report is wanted next: the first one in this term, or one was lost.
-func (l *leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hello bool) bool {
+func (l *Leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hello bool) bool {
 	p.seenMS, p.heard, p.refused = l.nowMS, true, false
 	if r.Sequence <= p.sequence && p.sequence > 0 && !hello {
 		return p.full // overtaken: a later one was taken already
@@ -260,7 +99,7 @@ func (l *leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 }
 
 // takeStreamStates takes what a projector says of its streams of one bucket; p.full tells whether everything is known.
-func (l *leader) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates) {
+func (l *Leader) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates) {
 	if err := s.Expand(); err != nil {
 		l.log.Warn("report", "projector", p.id, "bucket", s.Bucket, "error", err)
 		p.full = false
@@ -280,7 +119,7 @@ func (l *leader) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates)
 }
 
 // takeCompletes hands the complete seqnos to the decider, after the ledger's changes of ownership.
-func (l *leader) takeCompletes(b *bucket, p index.ProjectorID, s *wire.StreamStates) {
+func (l *Leader) takeCompletes(b *bucket, p index.ProjectorID, s *wire.StreamStates) {
 	l.owners(b)
 	for i, v := range s.VBuckets {
 		if i < len(s.Complete) && i < len(s.Incarnations) && (i >= len(s.Ended) || !s.Ended[i]) {
@@ -313,33 +152,29 @@ func streamReport(s *wire.StreamStates) streams.Report {
 	return r
 }
 
-type indexerReport struct {
-	r     *wire.IndexerReport
-	reply chan *wire.ReportReply
-}
-
-func (in *indexerReport) apply(l *leader) {
-	n := l.components.indexers[in.r.Node]
+func (in *IndexerReported) apply(l *Leader) {
+	n := l.components.indexers[in.Report.Node]
 	a := &wire.ReportReply{Leader: l.self, Revision: l.now.revision, Fence: l.fence(), Brief: true}
-	if n != nil && n.uuid == in.r.UUID && n.boot == in.r.BootID {
-		a.Known, a.Fence = true, n.fences.present()
-		a.Full, a.HW = !l.takeIndexerReport(n, in.r), l.promotion.hwWanted
+	var known *component
+	if n != nil && n.uuid == in.Report.UUID && n.boot == in.Report.BootID {
+		a.Known, known = true, &n.component
+		a.Full, a.HW = !l.takeIndexerReport(n, in.Report), l.promotion.hwWanted
 		l.packHeld()
 		switch {
-		case !in.r.Packed:
+		case !in.Report.Packed:
 			a.Held = l.held.list
-		case in.r.HeldHash != l.held.hash:
+		case in.Report.HeldHash != l.held.hash:
 			a.HeldPacked = l.held.packed
 			fallthrough
 		default:
 			a.HeldHash = l.held.hash
 		}
 	}
-	in.reply <- a
+	replyFenced(l, in.Reply, a, &a.Fence, known)
 }
 
 // takeIndexerReport is false when a full report is wanted next.
-func (l *leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
+func (l *Leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 	n.seenMS, n.heard = l.nowMS, true
 	if r.Sequence <= n.sequence && n.sequence > 0 && !r.Full {
 		return n.full
@@ -375,7 +210,7 @@ func (l *leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 }
 
 // takeCopies takes what an indexer says of its copies, and notes whose work that makes.
-func (l *leader) takeCopies(n *indexer, r *wire.IndexerReport) {
+func (l *Leader) takeCopies(n *indexer, r *wire.IndexerReport) {
 	if r.Full {
 		clear(n.copies)
 		l.held.dirty, l.duties.due = true, true
@@ -392,7 +227,7 @@ func (l *leader) takeCopies(n *indexer, r *wire.IndexerReport) {
 	}
 }
 
-func (l *leader) takeBucketReport(n *indexer, t *wire.Taken) {
+func (l *Leader) takeBucketReport(n *indexer, t *wire.Taken) {
 	r := &t.Bucket.Told
 	b := l.buckets.byName[r.Heartbeat.Bucket]
 	if b == nil || r.Generation != b.generation {
@@ -413,7 +248,7 @@ func (l *leader) takeBucketReport(n *indexer, t *wire.Taken) {
 
 // judge tells the ledger which streams an indexer accepts. It is false when the ledger is to be told again as time
 // passes.
-func (l *leader) judge(b *bucket, n *indexer, a *wire.Accepted) bool {
+func (l *Leader) judge(b *bucket, n *indexer, a *wire.Accepted) bool {
 	accepts := make([]streams.Acceptance, 0, len(a.VBuckets))
 	for i, v := range a.VBuckets {
 		if i >= len(a.Incarnations) || i >= len(a.Projectors) || i >= len(a.Open) {
@@ -433,12 +268,12 @@ func (l *leader) judge(b *bucket, n *indexer, a *wire.Accepted) bool {
 const judgePart = 10
 
 // judgeLate tells the ledger all streams that an indexer accepts, where it has changed since, or waits for the indexer.
-func (l *leader) judgeLate(b *bucket, n *indexer, nb *nodeBucket, told *wire.ReportedBucket) {
+func (l *Leader) judgeLate(b *bucket, n *indexer, nb *nodeBucket, told *wire.ReportedBucket) {
 	if nb.judgedBy == b.ledger {
 		if nb.settled && nb.judgedAt == b.ledger.Changes() {
 			return
 		}
-		if rest := l.cfg.Settings.Streams.MismatchWait.Milliseconds() / judgePart; l.nowMS-nb.judgedMS < rest &&
+		if rest := l.settings.Streams.MismatchWait.Milliseconds() / judgePart; l.nowMS-nb.judgedMS < rest &&
 			l.nowMS >= nb.judgedMS {
 			return
 		}
@@ -495,7 +330,7 @@ func (n *indexer) bucket(name string) *nodeBucket {
 
 // packHeld lists which copies hold which stability timestamp, for scans. With many copies there are always some that
 // have moved on: the list is then made anew now and then only.
-func (l *leader) packHeld() {
+func (l *Leader) packHeld() {
 	copies := 0
 	for _, n := range l.components.indexers {
 		copies += len(n.copies)

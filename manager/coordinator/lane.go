@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -11,40 +12,72 @@ import (
 	"tidemark/wire"
 )
 
-// task is something to be told to one receiver. A later task with the same key takes the place of one that still
-// waits; "" never does.
-type task struct {
-	key string
-	do  func(ctx context.Context)
-}
+// Queue holds what waits to be told by one lane. It is owned by one goroutine.
+type Queue struct{ waiting []Tell }
 
-// lane is a bounded queue of tasks with goroutines of its own, so that a slow receiver delays nobody else: one, in
-// order, or several, in none.
-type lane struct {
-	workers int // set before it is opened
-	mu      sync.Mutex
-	tasks   []task
-	wake    chan struct{} // one slot
-}
+// Len is how much waits.
+func (q *Queue) Len() int { return len(q.waiting) }
 
-func newLane() *lane { return &lane{workers: 1, wake: make(chan struct{}, 1)} }
-
-// put adds a task. When the lane is full the oldest one goes: duties are level-triggered and will tell it again.
-func (q *lane) put(t task) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if i := slices.IndexFunc(q.tasks, func(o task) bool { return t.key != "" && o.key == t.key }); i >= 0 {
-		q.tasks[i] = t
+// Put adds something. When the queue is full the oldest goes: duties are level-triggered and will tell it again.
+func (q *Queue) Put(t Tell) {
+	if i := slices.IndexFunc(q.waiting, func(o Tell) bool { return t.Key != "" && o.Key == t.Key }); i >= 0 {
+		if old, is := q.waiting[i].Say.(PublishStable); is {
+			t.Say = old.and(t.Say.(PublishStable))
+		}
+		q.waiting[i] = t
 		return
 	}
-	if len(q.tasks) == laneLength {
-		q.tasks = append(q.tasks[:0], q.tasks[1:]...)
+	if len(q.waiting) == laneLength {
+		q.waiting = append(q.waiting[:0], q.waiting[1:]...)
 	}
-	q.tasks = append(q.tasks, t)
+	q.waiting = append(q.waiting, t)
+}
+
+// Take removes the oldest.
+func (q *Queue) Take() (Tell, bool) {
+	if len(q.waiting) == 0 {
+		return Tell{}, false
+	}
+	t := q.waiting[0]
+	q.waiting = append(q.waiting[:0], q.waiting[1:]...)
+	return t, true
+}
+
+// and is what is told when more is added to what waits: the newest of each bucket.
+func (m PublishStable) and(more PublishStable) PublishStable {
+	sum := PublishStable{Base: slices.Concat(m.Base, more.Base)}
+	for _, s := range m.Newest {
+		if !slices.ContainsFunc(more.Newest, func(o wire.Stability) bool { return o.Bucket == s.Bucket }) {
+			sum.Newest = append(sum.Newest, s)
+		}
+	}
+	sum.Newest = append(sum.Newest, more.Newest...)
+	return sum
+}
+
+// sorted lists the newest ones by bucket.
+func (m PublishStable) sorted() []wire.Stability {
+	return slices.SortedFunc(slices.Values(m.Newest), func(a, b wire.Stability) int { return cmp.Compare(a.Bucket, b.Bucket) })
+}
+
+// lane is a bounded queue with goroutines of its own, so that a slow receiver delays nobody else: one, in order, or
+// several, in none.
+type lane struct {
+	mu    sync.Mutex
+	queue Queue
+	wake  chan struct{} // one slot
+}
+
+func newLane() *lane { return &lane{wake: make(chan struct{}, 1)} }
+
+func (q *lane) put(t Tell) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.queue.Put(t)
 	q.rouse()
 }
 
-// rouse wakes one of those who wait for a task.
+// rouse wakes one of those who wait for something to say.
 func (q *lane) rouse() {
 	select {
 	case q.wake <- struct{}{}:
@@ -52,48 +85,32 @@ func (q *lane) rouse() {
 	}
 }
 
-func (q *lane) take() (task, bool) {
+func (q *lane) take() (Tell, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.tasks) == 0 {
-		return task{}, false
+	t, ok := q.queue.Take()
+	if q.queue.Len() > 0 {
+		q.rouse() // another goroutine may take it meanwhile
 	}
-	t := q.tasks[0]
-	if q.tasks = append(q.tasks[:0], q.tasks[1:]...); len(q.tasks) > 0 {
-		q.rouse() // another worker may take it meanwhile
-	}
-	return t, true
+	return t, ok
 }
 
-// full reports whether one more task would drop the oldest.
-func (q *lane) full() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.tasks) == laneLength
-}
-
-func (q *lane) waiting() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.tasks) > 0
-}
-
-// Run does tasks, one after the other, until ctx ends: the work of one goroutine.
-func (q *lane) Run(ctx context.Context) error {
+// run says what is put in, one after the other, until ctx ends: the work of one goroutine.
+func (q *lane) run(ctx context.Context, say func(Tell)) {
 	for {
 		for {
 			if ctx.Err() != nil {
-				return nil
+				return
 			}
 			t, ok := q.take()
 			if !ok {
 				break
 			}
-			t.do(ctx)
+			say(t)
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-q.wake:
 		}
 	}

@@ -1,15 +1,11 @@
 package coordinator
 
 import (
-	"context"
 	"errors"
-	"fmt"
+	"slices"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
 	"tidemark/stability"
@@ -17,27 +13,21 @@ import (
 	"tidemark/wire"
 )
 
-// input is something that came in for the loop.
-type input interface{ apply(l *leader) }
-
-// leader is one term's coordinator: the loop's step over its parts. Everything below inbox belongs to the goroutine of
-// loop, but for what is atomic.
-type leader struct {
-	cfg   Config
-	term  uint64
-	epoch uint64
-	first uint64 // see firstCounter
-	self  wire.Leader
-	log   hclog.Logger
-	ended chan struct{} // closed when the loop has ended
-	crew  crew
-	ctx   context.Context // of the term
-	inbox chan input
+// Leader is the coordinator of one term: a step takes an input, and time, over its parts, and says what it wants done.
+// It waits for nothing, starts nothing and reads no clock. It is owned by one goroutine.
+type Leader struct {
+	settings Settings
+	self     wire.Leader
+	epoch    uint64
+	first    uint64 // see firstCounter
+	log      hclog.Logger
 
 	nowMS     int64
+	wallMS    int64
 	startedMS int64
 	active    bool // the start sequence is over
 	now       replica
+	effects   []Effect // of this step
 
 	components components
 	buckets    buckets
@@ -47,16 +37,16 @@ type leader struct {
 	promotion  promotion
 	periodic   periodic
 	held       heldList
-	cache      definitions
 	shown      shown
-	builds     builds
+	builds     []*build // that are traced
 	evictions  map[index.NodeID]stuckEviction
 	moves      rebalancing
 }
 
 // replica is the newest replicated state that the loop works with.
 type replica struct {
-	state    *statecontext.State
+	newest   *statecontext.State // as of this step
+	state    *statecontext.State // as of the newest sync
 	syncedMS int64
 	stale    bool   // the state has changed since sync
 	revision uint64 // of its definitions
@@ -68,6 +58,7 @@ type components struct {
 	indexers   map[index.NodeID]*indexer
 	alive      []index.ProjectorID // as the ledgers know it
 	waited     bool                // unheardMost is over
+	opened     Receiver            // the newest
 }
 
 // buckets are those that the state knows.
@@ -79,7 +70,8 @@ type buckets struct {
 
 // proposals are the coordinator's own, by keys that their duties choose.
 type proposals struct {
-	flying  map[string]bool // in flight, or landed and not yet seen in state
+	// flying are in flight, or landed and not yet seen in state, with what is done with the outcome.
+	flying  map[string]outcomeDuty
 	landed  []string
 	retryMS map[string]int64 // of those that failed: not before
 }
@@ -101,7 +93,10 @@ type promotion struct {
 }
 
 // periodic is when a duty that looks now and then looked last.
-type periodic struct{ checkMS, auditMS, backfillMS, differMS int64 }
+type periodic struct {
+	checkMS, auditMS, backfillMS, differMS int64
+	audits                                 uint64 // that were begun
+}
 
 // heldList is which copies hold which stability timestamp, for scans.
 type heldList struct {
@@ -114,35 +109,53 @@ type heldList struct {
 
 // shown is the picture that others look at.
 type shown struct {
-	status atomic.Pointer[Status]
+	newest *Status
 	atMS   int64
 	lateMS int64 // when publishLate looked last
 }
 
-// builds are the traced ones.
-type builds struct {
-	newest atomic.Pointer[build] // that was asked for last, nil when it is over
-	all    []*build
-}
-
-func newLeader(cfg Config, term uint64) *leader {
-	s := cfg.Consensus.State()
-	return &leader{cfg: cfg, term: term, epoch: s.Epoch(), first: firstCounter(s),
-		self: wire.Leader{ID: cfg.Consensus.ID(), REST: cfg.REST, Term: term},
-		log:  cfg.Logger.With("term", term), inbox: make(chan input, inboxLength), ended: make(chan struct{}),
-		cache:      definitions{consensus: cfg.Consensus},
+// newLeader begins a term, and says what it wants done first.
+func newLeader(settings Settings, self wire.Leader, log hclog.Logger, now Now) (*Leader, []Effect) {
+	l := &Leader{settings: settings, self: self, epoch: now.State.Epoch(), first: firstCounter(now.State), log: log,
 		components: components{projectors: map[index.ProjectorID]*projector{}, indexers: map[index.NodeID]*indexer{}},
 		buckets:    buckets{byName: map[string]*bucket{}, missing: map[string]int{}},
-		proposals:  proposals{flying: map[string]bool{}, retryMS: map[string]int64{}},
+		proposals:  proposals{flying: map[string]outcomeDuty{}, retryMS: map[string]int64{}},
 		reserved:   map[*reservation]struct{}{},
 		duties:     duties{lackMS: map[index.ID]int64{}},
 		evictions:  map[index.NodeID]stuckEviction{},
-		promotion:  promotion{pacer: cfg.Settings.Pacer}}
+		promotion:  promotion{pacer: settings.Pacer}}
+	l.at(now)
+	l.startedMS, l.periodic.checkMS = l.nowMS, l.nowMS
+	l.sync()
+	l.log.Info("coordinator starts", "projectors", len(l.components.projectors), "indexers", len(l.components.indexers),
+		"buckets", len(l.buckets.byName))
+	return l, l.effects
 }
 
+// at takes over what the world is like.
+func (l *Leader) at(now Now) { l.nowMS, l.wallMS, l.now.newest = now.MS, now.WallMS, now.State }
+
+// do wants an effect.
+func (l *Leader) do(e Effect) { l.effects = append(l.effects, e) }
+
+// reply answers who asked.
+func reply[T any](l *Leader, to chan T, v T) { l.do(answer[T]{to: to, v: v}) }
+
+// replyFenced answers with the newest fence of a component in v; nil: with what is there.
+func replyFenced[T any](l *Leader, to chan T, v T, fence *wire.Fence, of *component) {
+	a := answer[T]{to: to, v: v, fence: fence}
+	if of != nil {
+		a.of = of.receiver
+	}
+	l.do(a)
+}
+
+// Active reports whether the start sequence is over.
+func (l *Leader) Active() bool { return l.active }
+
 // fence is what every command of this term begins with; the counter is the receiver's, and starts at first.
-func (l *leader) fence() wire.Fence {
-	return wire.Fence{ClusterID: l.cfg.Consensus.State().ClusterID(), Epoch: l.epoch, Term: l.term, Counter: l.first}
+func (l *Leader) fence() wire.Fence {
+	return wire.Fence{ClusterID: l.now.newest.ClusterID(), Epoch: l.epoch, Term: l.self.Term, Counter: l.first}
 }
 
 // firstCounter is where the counters of commands start. A leader may lay its duties down and take them up again in one
@@ -153,92 +166,45 @@ func firstCounter(s *statecontext.State) uint64 { return s.CAS() << counterBits 
 // counterBits leave room for 16 million commands to one receiver between two updates of the state.
 const counterBits = 24
 
-// run is the term: the loop and the lanes that it opens.
-func (l *leader) run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	l.crew, l.ctx = &goroutines{group: group}, ctx
-	group.Go(func() error {
-		defer close(l.ended)
-		defer l.endBuilds()
-		return l.loop(ctx)
-	})
-	return group.Wait()
-}
-
-// crew does beside the loop what takes time: the tasks of lanes, until ctx ends, and proposals.
-type crew interface {
-	open(ctx context.Context, owner string, q *lane)
-	propose(do func())
-}
-
-// goroutines is the crew of Run: one for each lane and each proposal.
-type goroutines struct{ group *errgroup.Group }
-
-func (g *goroutines) open(ctx context.Context, _ string, q *lane) {
-	for range q.workers {
-		g.group.Go(func() error { return q.Run(ctx) })
+// Step takes an input, lets the duties follow that it gives cause for, and returns what they want done, in order. The
+// list is valid until the next step.
+func (l *Leader) Step(now Now, in Input) []Effect {
+	clear(l.effects)
+	l.effects = l.effects[:0]
+	l.at(now)
+	in.apply(l)
+	_, ticked := in.(Tick)
+	l.follow(ticked)
+	if l.now.state.Epoch() != l.epoch {
+		l.do(Anew{})
+	} else if u := l.urgency(); l.active && !l.promotion.flying && u != stability.Calm {
+		if wait := l.promotion.pacer.Wait(l.nowMS, u); wait > 0 {
+			l.do(Wake{After: wait})
+		}
 	}
+	return l.effects
 }
 
-func (g *goroutines) propose(do func()) {
-	g.group.Go(func() error {
-		do()
-		return nil
-	})
-}
-
-// loop takes inputs and time, and keeps the duties going.
-func (l *leader) loop(ctx context.Context) error {
-	changes := l.cfg.Machine.Subscribe()
-	defer changes.Close()
-	clock := time.NewTicker(tick)
-	defer clock.Stop()
-	pace := time.NewTimer(tick) // when a promotion that scans wait for may be made
-	defer pace.Stop()
-	l.begin()
-	for {
-		var in input
-		ticked := false
-		select {
-		case <-ctx.Done():
-			return nil
-		case in = <-l.inbox:
-		case <-changes.C():
-			l.now.stale = true
-		case <-clock.C:
-			ticked = true
-		case <-pace.C:
-		}
-		l.nowMS = l.cfg.nowMS()
-		if in != nil {
-			in.apply(l)
-		}
-		l.step(ticked)
-		if l.now.state.Epoch() != l.epoch {
-			return errRestored
-		}
-		if u := l.urgency(); l.active && !l.promotion.flying && u != stability.Calm {
-			if wait := l.promotion.pacer.Wait(l.nowMS, u); wait > 0 {
-				pace.Reset(wait)
-			}
+func (t Tick) apply(l *Leader) {
+	for _, s := range t.Left {
+		s.left = true // it may come in only now
+		if b := l.buckets.byName[s.Bucket]; b != nil {
+			b.waiters = slices.DeleteFunc(b.waiters, func(o *Stabilize) bool { return o.left })
 		}
 	}
 }
 
-// begin is what comes before the first step.
-func (l *leader) begin() {
-	l.nowMS = l.cfg.nowMS()
-	l.startedMS, l.periodic.checkMS = l.nowMS, l.nowMS
-	l.sync()
-	l.log.Info("coordinator starts", "projectors", len(l.components.projectors), "indexers", len(l.components.indexers),
-		"buckets", len(l.buckets.byName))
-}
+func (Woken) apply(*Leader) {}
+
+func (Changed) apply(l *Leader) { l.now.stale = true }
+
+func (Committed) apply(l *Leader) { l.sync() }
 
 // syncEvery bounds how often a changed state is looked through: with thousands of indexes that costs a millisecond.
 const syncEvery = 5 // ms
 
-// step is what follows every input.
-func (l *leader) step(ticked bool) {
+// follow is what follows every input.
+func (l *Leader) follow(ticked bool) {
 	if l.now.stale && (l.nowMS-l.now.syncedMS >= syncEvery || l.nowMS < l.now.syncedMS) {
 		l.sync()
 	}
@@ -265,7 +231,7 @@ func (l *leader) step(ticked bool) {
 }
 
 // decide lets the duties run that only a leader has who has taken over.
-func (l *leader) decide(ticked bool) {
+func (l *Leader) decide(ticked bool) {
 	for _, b := range l.buckets.ordered {
 		if b.due || ticked {
 			b.due = false
@@ -289,17 +255,17 @@ func (l *leader) decide(ticked bool) {
 }
 
 // sync takes over the newest replicated state.
-func (l *leader) sync() {
+func (l *Leader) sync() {
 	l.now.stale, l.now.syncedMS = false, l.nowMS
 	for _, key := range l.proposals.landed {
 		delete(l.proposals.flying, key)
 		l.duties.due = true
 	}
 	l.proposals.landed = l.proposals.landed[:0]
-	l.now.state = l.cfg.Consensus.State()
+	l.now.state = l.now.newest
 	if r := l.now.state.DefinitionsRevision(); r != l.now.revision {
 		l.now.revision = r
-		l.cache.note(l.now.state)
+		l.do(Describe{State: l.now.state})
 		l.reconcileComponents()
 		l.reconcileBuckets()
 		l.survey()
@@ -313,8 +279,8 @@ func (l *leader) sync() {
 
 // tryActivate ends the start sequence: all known components have answered, or patience is over. Then running streams
 // are adopted; those of projectors that have not answered are unknown for as long as these may live.
-func (l *leader) tryActivate() {
-	late := l.nowMS-l.startedMS >= l.cfg.Settings.HelloWait.Milliseconds()
+func (l *Leader) tryActivate() {
+	late := l.nowMS-l.startedMS >= l.settings.HelloWait.Milliseconds()
 	for _, p := range l.components.projectors {
 		if !p.hello && !late {
 			return
@@ -333,69 +299,48 @@ func (l *leader) tryActivate() {
 	l.log.Info("coordinator is active", "after_ms", l.nowMS-l.startedMS)
 }
 
-// post hands an input to the loop; it waits for room, and gives up when the term or ctx ends.
-func (l *leader) post(ctx context.Context, in input) error {
-	select {
-	case l.inbox <- in:
-		return nil
-	case <-l.ended:
-		return ErrNotLeading
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
-	}
-}
+// outcomeDuty is what a duty does with the outcome of its proposal; nil: nothing.
+type outcomeDuty func(l *Leader, res statecontext.Result, err error)
 
-// propose puts a command of the coordinator's own on its way, unless one with the same key is. Its outcome comes back
-// as an input; a failure is tried again by the duty that wanted it, after a rest.
-func (l *leader) propose(key string, body statecontext.Body, done func(l *leader, res statecontext.Result,
-	err error)) bool {
+// propose puts a command of the coordinator's own on its way, unless one with the same key is. A failure is tried again
+// by the duty that wanted it, after a rest.
+func (l *Leader) propose(key string, body statecontext.Body, done outcomeDuty) bool {
 	if !l.mayPropose(key) {
 		return false
 	}
-	l.proposals.flying[key] = true
-	l.crew.propose(func() {
-		ctx := l.ctx
-		if strings.HasPrefix(key, indexPrefix) {
-			ctx = l.traced(ctx, "")
-		}
-		res, err := l.cfg.Consensus.Propose(ctx, statecontext.Command{Body: body})
-		if err == nil {
-			err = res.Err()
-		}
-		_ = l.post(l.ctx, &proposed{key: key, res: res, err: err, done: done}) // the term is over: nobody to tell
-	})
+	l.proposals.flying[key] = done
+	l.do(Propose{Key: key, Body: body, Traced: strings.HasPrefix(key, indexPrefix)})
 	return true
 }
 
+// isFlying reports whether a command with this key is on its way, or landed and not yet seen.
+func (l *Leader) isFlying(key string) bool {
+	_, is := l.proposals.flying[key]
+	return is
+}
+
 // mayPropose reports whether a command with this key would go on its way now.
-func (l *leader) mayPropose(key string) bool {
-	return !l.proposals.flying[key] && len(l.proposals.flying) < maxProposals && l.nowMS >= l.proposals.retryMS[key]
+func (l *Leader) mayPropose(key string) bool {
+	return !l.isFlying(key) && len(l.proposals.flying) < maxProposals && l.nowMS >= l.proposals.retryMS[key]
 }
 
 // proposalRest is how long a duty waits after a proposal of its own failed.
 const proposalRest = 200 // ms
 
-// proposed is the outcome of a proposal.
-type proposed struct {
-	key  string
-	res  statecontext.Result
-	err  error
-	done func(l *leader, res statecontext.Result, err error)
-}
-
-func (p *proposed) apply(l *leader) {
-	delete(l.proposals.retryMS, p.key)
-	if p.err == nil {
-		l.proposals.landed = append(l.proposals.landed, p.key) // its duty looks again when the state shows it
+func (p *Proposed) apply(l *Leader) {
+	done := l.proposals.flying[p.Key]
+	delete(l.proposals.retryMS, p.Key)
+	if p.Err == nil {
+		l.proposals.landed = append(l.proposals.landed, p.Key) // its duty looks again when the state shows it
 	} else {
-		delete(l.proposals.flying, p.key)
-		l.proposals.retryMS[p.key] = l.nowMS + proposalRest
-		if !errors.Is(p.err, context.Canceled) {
-			l.log.Debug("proposal failed", "what", p.key, "error", p.err)
+		delete(l.proposals.flying, p.Key)
+		l.proposals.retryMS[p.Key] = l.nowMS + proposalRest
+		if !errors.Is(p.Err, errTermOver) {
+			l.log.Debug("proposal failed", "what", p.Key, "error", p.Err)
 		}
 	}
 	l.now.stale, l.duties.due = true, true
-	if p.done != nil {
-		p.done(l, p.res, p.err)
+	if done != nil {
+		done(l, p.Result, p.Err)
 	}
 }

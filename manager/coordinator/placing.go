@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"context"
 	"fmt"
 
 	"tidemark/index"
@@ -9,14 +8,8 @@ import (
 	"tidemark/statecontext"
 )
 
-// placing asks the loop where the copies of a new index go. The loop decides, so that two statements at once do not
-// read the same load: what it has chosen counts as load until the state shows it, or the statement has come to nothing.
-type placing struct {
-	d     *index.Definition
-	reply chan placed
-}
-
-// placed is the answer. The reservation is to be settled.
+// placed answers placing. The Leader decides, so that two statements at once do not read the same load: what it has
+// chosen counts as load until the state shows it, or the statement has come to nothing. The reservation is to be settled.
 type placed struct {
 	placement   []statecontext.Placement
 	reservation *reservation
@@ -33,28 +26,7 @@ type reservation struct {
 // reservedFor is how long a statement that nobody settles counts as load.
 const reservedFor = 10_000 // ms
 
-// place returns the nodes of a new index's copies, and what is to be called with the outcome of its proposal. Errors
-// wrap ErrNoIndexer, those of package rebalance, ErrBusy or ErrNotLeading.
-func (c *Coordinator) place(ctx context.Context, l *leader, d *index.Definition) ([]statecontext.Placement,
-	func(statecontext.Result, error), error) {
-	p := &placing{d: d, reply: make(chan placed, 1)}
-	if err := l.post(ctx, p); err != nil {
-		return nil, nil, err
-	}
-	select {
-	case a := <-p.reply:
-		settle := func(res statecontext.Result, err error) {
-			_ = l.post(ctx, answer(func(l *leader) { l.settle(a.reservation, res, err) })) // else it ends by itself
-		}
-		return a.placement, settle, a.err
-	case <-l.ended:
-		return nil, nil, ErrNotLeading
-	case <-ctx.Done():
-		return nil, nil, fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
-	}
-}
-
-func (p *placing) apply(l *leader) {
+func (p *placing) apply(l *Leader) {
 	a := placed{}
 	if a.placement, a.err = l.choose(p.d); a.err == nil {
 		a.reservation = &reservation{load: map[index.NodeID]int{}, untilMS: l.nowMS + reservedFor}
@@ -63,23 +35,19 @@ func (p *placing) apply(l *leader) {
 		}
 		l.reserved[a.reservation] = struct{}{}
 	}
-	p.reply <- a
+	reply(l, p.reply, a)
 }
 
-// settle takes the outcome of a proposal whose load was reserved.
-func (l *leader) settle(r *reservation, res statecontext.Result, err error) {
-	if r == nil {
-		return
-	}
-	if r.cas = res.CAS; err != nil || r.cas == 0 {
-		delete(l.reserved, r)
+func (s *settled) apply(l *Leader) {
+	if s.reservation.cas = s.cas; s.err != nil || s.cas == 0 {
+		delete(l.reserved, s.reservation)
 	}
 }
 
 // choose places the copies of a new index on nodes that live, by their load in the newest state and in statements on
 // their way.
-func (l *leader) choose(d *index.Definition) ([]statecontext.Placement, error) {
-	s := l.cfg.Consensus.State()
+func (l *Leader) choose(d *index.Definition) ([]statecontext.Placement, error) {
+	s := l.now.newest
 	load := map[index.NodeID]int{}
 	for r := range l.reserved {
 		if r.cas != 0 && r.cas <= s.CAS() || l.nowMS >= r.untilMS {
@@ -90,7 +58,7 @@ func (l *leader) choose(d *index.Definition) ([]statecontext.Placement, error) {
 			load[node] += n
 		}
 	}
-	nodes := living(s, l.offline, noNode)
+	nodes := living(s, l.shown.newest.offline, noNode)
 	for i := range nodes {
 		nodes[i].Load += load[nodes[i].ID]
 	}

@@ -43,7 +43,7 @@ func TestStatementsAtOnceSpreadTheirCopies(t *testing.T) {
 			t.Fatal(err)
 		}
 		left := make(chan int, 1)
-		if err := l.post(w.ctx, answer(func(l *leader) { left <- len(l.reserved) })); err != nil {
+		if err := l.post(w.ctx, look(func(l *Leader) { left <- len(l.reserved) })); err != nil {
 			t.Fatal(err)
 		}
 		if n := <-left; n > 1 {
@@ -51,3 +51,8 @@ func TestStatementsAtOnceSpreadTheirCopies(t *testing.T) {
 		}
 	})
 }
+
+// look is an input that only looks.
+type look func(l *Leader)
+
+func (f look) apply(l *Leader) { f(l) }

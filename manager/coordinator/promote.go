@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,7 +15,7 @@ import (
 )
 
 // reportStability tells the decider what an indexer has acknowledged and holds.
-func (l *leader) reportStability(b *bucket, n *indexer, nb *nodeBucket, told *wire.BucketReport) {
+func (l *Leader) reportStability(b *bucket, n *indexer, nb *nodeBucket, told *wire.BucketReport) {
 	h := &told.Heartbeat
 	// Also what was told to the leader before. The same vector under another number is another: a recovery has passed over
 	// numbers.
@@ -36,7 +35,7 @@ func (l *leader) reportStability(b *bucket, n *indexer, nb *nodeBucket, told *wi
 // leaveOut tells the decider which indexers are not sent some of the streams that run: those of the projectors that
 // drop what is meant for them. Only projectors that are alive count: with another one its streams, and what it dropped,
 // are over.
-func (l *leader) leaveOut(b *bucket) {
+func (l *Leader) leaveOut(b *bucket) {
 	if len(b.dropping) == 0 && len(b.leftOut) == 0 {
 		return
 	}
@@ -70,7 +69,7 @@ func (l *leader) leaveOut(b *bucket) {
 }
 
 // wantHW lists the buckets whose stability timestamps follow their indexers' HW.
-func (l *leader) wantHW() {
+func (l *Leader) wantHW() {
 	l.promotion.hwWanted = nil // the old one may still be on its way to somebody
 	for _, b := range l.buckets.ordered {
 		if b.stab.Source() == stability.Heartbeat {
@@ -81,7 +80,7 @@ func (l *leader) wantHW() {
 
 // promote commits the next stability timestamps of all buckets in one command, at the pacer's rate. What is committed
 // is published when the state shows it.
-func (l *leader) promote() {
+func (l *Leader) promote() {
 	if l.promotion.flying || len(l.buckets.byName) == 0 || l.promotion.pacer.Wait(l.nowMS, l.urgency()) > 0 {
 		return
 	}
@@ -90,9 +89,9 @@ func (l *leader) promote() {
 		return
 	}
 	l.promotion.flying = l.propose("stability", &statecontext.AdvanceStability{Buckets: advances},
-		func(l *leader, res statecontext.Result, err error) {
+		func(l *Leader, res statecontext.Result, err error) {
 			l.promotion.flying = false
-			if err != nil && !errors.Is(err, context.Canceled) {
+			if err != nil && !errors.Is(err, errTermOver) {
 				l.log.Warn("promotion failed", "error", err)
 			}
 			for _, r := range res.Buckets {
@@ -107,7 +106,7 @@ func (l *leader) promote() {
 
 // advances returns what there is to promote, as much as one command may hold; the next call begins with the bucket
 // after the last one.
-func (l *leader) advances() (advances []statecontext.BucketAdvance, size int) {
+func (l *Leader) advances() (advances []statecontext.BucketAdvance, size int) {
 	names := make([]string, 0, len(l.buckets.byName))
 	for name, b := range l.buckets.byName {
 		if b.wanted {
@@ -147,7 +146,7 @@ func advanceBytes(a *statecontext.BucketAdvance) int {
 }
 
 // nextOf asks the decider for a bucket's promotion.
-func (l *leader) nextOf(b *bucket) (statecontext.BucketAdvance, bool) {
+func (l *Leader) nextOf(b *bucket) (statecontext.BucketAdvance, bool) {
 	s := l.now.state.Bucket(b.name)
 	if s == nil || s.Generation != b.generation || s.Rollback != nil || s.Stability.Number != b.stable.Number {
 		return statecontext.BucketAdvance{}, false
@@ -170,38 +169,25 @@ func (l *leader) nextOf(b *bucket) (statecontext.BucketAdvance, bool) {
 }
 
 // publish puts a bucket's committed stability timestamp on its way to one indexer.
-func (l *leader) publish(b *bucket, n *indexer) {
+func (l *Leader) publish(b *bucket, n *indexer) {
 	if b.stable.Number == 0 || !slices.Contains(b.hosts, n.node) {
 		return
 	}
 	nb := n.bucket(b.name)
+	say := PublishStable{Newest: []wire.Stability{b.stable}}
 	if !nb.based && b.first.Number > 0 {
-		n.outbox.believe(b.first)
+		say.Base = []wire.Stability{b.first}
 	}
 	nb.based = true
 	nb.toldMS, nb.toldRef = l.nowMS, b.stable.StabilityRef
-	n.outbox.put(b.stable)
-	n.publish.put(task{key: "stability", do: func(ctx context.Context) {
-		ctx = l.traced(ctx, b.name)
-		all, base := n.outbox.take()
-		if len(all) == 0 {
-			return
-		}
-		_, err := fenced(ctx, n.fences, func(f wire.Fence) (struct{}, error) {
-			return struct{}{}, l.cfg.Indexers.Stability(ctx, n.addr, &wire.StabilityRequest{Fence: f, Stabilities: all,
-				Base: base})
-		})
-		if err != nil {
-			l.log.Debug("stability timestamp", "indexer", n.name, "error", err) // told again when it is late
-		}
-	}})
+	l.tell(&n.component, Publish, "stability", say)
 }
 
 // lateEvery is how often it is looked for indexers that have not acknowledged.
 const lateEvery = 100 // ms
 
 // publishLate tells stability timestamps again that were not acknowledged for long.
-func (l *leader) publishLate() {
+func (l *Leader) publishLate() {
 	if l.nowMS-l.shown.lateMS < lateEvery && l.nowMS >= l.shown.lateMS {
 		return
 	}
@@ -217,7 +203,7 @@ func (l *leader) publishLate() {
 			}
 			nb := n.bucket(b.name)
 			if nb.toldRef == b.stable.StabilityRef && (nb.acked == nb.toldRef ||
-				l.nowMS-nb.toldMS < l.cfg.Settings.Republish.Milliseconds()) {
+				l.nowMS-nb.toldMS < l.settings.Republish.Milliseconds()) {
 				continue
 			}
 			l.publish(b, n)
@@ -238,64 +224,25 @@ var (
 	ErrTokenLost = errors.New("the write was lost in a failover")
 )
 
-// waiter is a scan that waits for a stability timestamp at or above need.
-type waiter struct {
-	ctx    context.Context
-	bucket string
-	need   timestamp.Vector
-	reply  chan stabilized
-	judged wire.StabilityRef // for which it was looked whether something is lost
-	cameMS int64
-	// unknown: it needs branches that neither the newest stability timestamp nor the streams that run know.
-	unknown bool
-}
-
-type stabilized struct {
-	s   wire.Stability
-	err error
-}
-
-// Stabilize returns a committed stability timestamp of the bucket at or above need, as soon as there is one (IX-7,
-// session and at_plus), at the latest when ctx ends. A vbuuid of 0 in need stands for any branch. Errors wrap
-// ErrNotLeading, ErrUnknownBucket, ErrInRollback, ErrNoStreams, ErrBucketGone, ErrTokenLost, ErrBusy,
-// timestamp.ErrLength, or ctx's
-// error.
-func (c *Coordinator) Stabilize(ctx context.Context, bucket string, need timestamp.Vector) (wire.Stability, error) {
-	l, err := c.leading()
-	if err != nil {
-		return wire.Stability{}, err
-	}
-	w := &waiter{ctx: ctx, bucket: bucket, need: need, reply: make(chan stabilized, 1)}
-	if err := l.post(ctx, w); err != nil {
-		return wire.Stability{}, err
-	}
-	select {
-	case a := <-w.reply:
-		return a.s, a.err
-	case <-l.ended:
-		return wire.Stability{}, ErrNotLeading
-	case <-ctx.Done():
-		return wire.Stability{}, fmt.Errorf("waiting for a stability timestamp of bucket %q: %w", bucket, ctx.Err())
-	}
-}
-
-func (w *waiter) apply(l *leader) {
-	b := l.buckets.byName[w.bucket]
+func (w *Stabilize) apply(l *Leader) {
+	b := l.buckets.byName[w.Bucket]
 	switch {
-	case b == nil:
-		w.reply <- stabilized{err: fmt.Errorf("%w: %q", ErrUnknownBucket, w.bucket)}
+	case w.left:
 		return
-	case w.need.Check(b.stab.Len()) != nil:
-		w.reply <- stabilized{err: w.need.Check(b.stab.Len())}
+	case b == nil:
+		w.refuse(l, fmt.Errorf("%w: %q", ErrUnknownBucket, w.Bucket))
+		return
+	case w.Need.Check(b.stab.Len()) != nil:
+		w.refuse(l, w.Need.Check(b.stab.Len()))
 		return
 	case b.rolling != nil:
-		w.reply <- stabilized{err: fmt.Errorf("%w: %q", ErrInRollback, w.bucket)}
+		w.refuse(l, fmt.Errorf("%w: %q", ErrInRollback, w.Bucket))
 		return
 	case !b.wanted:
-		w.reply <- stabilized{err: fmt.Errorf("%w: %q", ErrNoStreams, w.bucket)}
+		w.refuse(l, fmt.Errorf("%w: %q", ErrNoStreams, w.Bucket))
 		return
 	case len(b.waiters) >= maxWaiters:
-		w.reply <- stabilized{err: fmt.Errorf("%w: %d scans wait for bucket %q", ErrBusy, len(b.waiters), w.bucket)}
+		w.refuse(l, fmt.Errorf("%w: %d scans wait for bucket %q", ErrBusy, len(b.waiters), w.Bucket))
 		return
 	}
 	w.cameMS = l.nowMS
@@ -306,27 +253,27 @@ func (w *waiter) apply(l *leader) {
 	}
 }
 
+// refuse answers with an error.
+func (w *Stabilize) refuse(l *Leader, err error) { reply(l, w.Reply, Stabilized{Err: err}) }
+
 // answered reports whether nothing is to be waited for any more.
-func (w *waiter) answered(l *leader, b *bucket) bool {
-	if w.ctx.Err() != nil {
-		return true
-	}
-	if w.judged == b.stable.StabilityRef && !b.stable.Vector.Covers(w.need) {
+func (w *Stabilize) answered(l *Leader, b *bucket) bool {
+	if w.judged == b.stable.StabilityRef && !b.stable.Vector.Covers(w.Need) {
 		return false
 	}
 	w.judged = b.stable.StabilityRef
 	ready := true
 	w.unknown = false
-	for v := range w.need.Seqnos {
+	for v := range w.Need.Seqnos {
 		has, err := w.has(l, b, v)
 		if err != nil {
-			w.reply <- stabilized{err: err}
+			w.refuse(l, err)
 			return true
 		}
 		ready = ready && has
 	}
 	if ready {
-		w.reply <- stabilized{s: b.stable}
+		reply(l, w.Reply, Stabilized{Stability: b.stable})
 	}
 	return ready
 }
@@ -337,8 +284,8 @@ func (w *waiter) answered(l *leader, b *bucket) bool {
 // come. A branch that the timestamp's own log does not know may be newer than it: then the log of the stream that runs
 // decides. Where that does not know it either, KV may have failed over and nobody here has noticed: an audit tells
 // (endLost).
-func (w *waiter) has(l *leader, b *bucket, v int) (bool, error) {
-	at, s := w.need.At(v), b.stable.Vector.At(v)
+func (w *Stabilize) has(l *Leader, b *bucket, v int) (bool, error) {
+	at, s := w.Need.At(v), b.stable.Vector.At(v)
 	nothing := at.Seqno == 0 && s.Seqno == 0
 	if nothing || at.VBUUID == 0 || at.VBUUID == s.VBUUID {
 		return s.Seqno >= at.Seqno, nil
@@ -371,21 +318,20 @@ func knows(log timestamp.FailoverLog, branch uint64) bool {
 }
 
 // endLost answers the waiters who need a branch that KV does not have, as an audit shows that began after they came.
-func (l *leader) endLost(b *bucket, a *audit) {
+func (l *Leader) endLost(b *bucket, a *audit) {
 	b.suspect = false
-	b.waiters = slices.DeleteFunc(b.waiters, func(w *waiter) bool {
+	b.waiters = slices.DeleteFunc(b.waiters, func(w *Stabilize) bool {
 		if !w.unknown {
 			return false
 		}
-		for v := range w.need.Seqnos {
-			at := w.need.At(v)
+		for v := range w.Need.Seqnos {
+			at := w.Need.At(v)
 			if at.VBUUID == 0 || at.Seqno == 0 && b.stable.Vector.Seqnos[v] == 0 {
 				continue
 			}
 			if w.cameMS <= a.sinceMS && a.lacks(uint16(v), at.VBUUID) {
-				w.reply <- stabilized{err: fmt.Errorf("%w: bucket %q vbucket %d seqno %d: KV has no branch %d; read the document "+
-					"again",
-					ErrTokenLost, b.name, v, at.Seqno, at.VBUUID)}
+				w.refuse(l, fmt.Errorf("%w: bucket %q vbucket %d seqno %d: KV has no branch %d; read the document again",
+					ErrTokenLost, b.name, v, at.Seqno, at.VBUUID))
 				return true
 			}
 		}
@@ -395,22 +341,22 @@ func (l *leader) endLost(b *bucket, a *audit) {
 }
 
 // serve answers the waiters whom the newest stability timestamp satisfies.
-func (l *leader) serve(b *bucket) {
-	b.waiters = slices.DeleteFunc(b.waiters, func(w *waiter) bool { return w.answered(l, b) })
+func (l *Leader) serve(b *bucket) {
+	b.waiters = slices.DeleteFunc(b.waiters, func(w *Stabilize) bool { return w.answered(l, b) })
 	l.hurry(b)
 }
 
 // fail answers all waiters with an error.
-func (b *bucket) fail(err error) {
+func (l *Leader) fail(b *bucket, err error) {
 	for _, w := range b.waiters {
-		w.reply <- stabilized{err: fmt.Errorf("%w: %q", err, b.name)}
+		w.refuse(l, fmt.Errorf("%w: %q", err, b.name))
 	}
 	b.waiters = nil
 }
 
 // urgency reports whether a scan waits for a promotion, or a build that has everything else, and whether the indexers
 // of all buckets are ready for one.
-func (l *leader) urgency() stability.Urgency {
+func (l *Leader) urgency() stability.Urgency {
 	waits := l.duties.nearlyReady
 	for _, b := range l.buckets.ordered {
 		waits = waits || len(b.waiters) > 0
@@ -431,34 +377,28 @@ func (l *leader) urgency() stability.Urgency {
 const syncWait = 40 // ms
 
 // hurry asks the projectors for fresh complete seqnos, one request at a time to each, while scans wait.
-func (l *leader) hurry(b *bucket) {
+func (l *Leader) hurry(b *bucket) {
 	if len(b.waiters) == 0 {
 		return
 	}
 	want := make([]uint64, b.stab.Len())
 	for _, w := range b.waiters {
-		for v, s := range w.need.Seqnos {
+		for v, s := range w.Need.Seqnos {
 			want[v] = max(want[v], s)
 		}
 	}
-	ref := bucketRef{name: b.name, generation: b.generation}
 	for _, id := range l.components.alive {
 		p := l.components.projectors[id]
-		if p == nil || p.syncing[ref] || p.syncs.full() || !l.streamsBehind(b, id, want) {
+		if p == nil || p.syncing[b.ref()] || len(p.syncing) >= laneLength || !l.streamsBehind(b, id, want) {
 			continue
 		}
-		p.syncing[ref] = true
-		p.syncs.put(task{do: func(ctx context.Context) {
-			f := p.fences.present() // no command: it may share the newest one's fence
-			r, err := l.cfg.Projectors.Sync(ctx, p.addr, &wire.SyncRequest{Fence: f, Bucket: ref.name, Want: want,
-				WaitMS: syncWait})
-			_ = l.post(ctx, &synced{p: p, ref: ref, r: r, err: err})
-		}})
+		p.syncing[b.ref()] = true
+		l.tell(&p.component, Syncs, "", AskSync{Projector: id, Bucket: b.ref(), Want: want})
 	}
 }
 
 // streamsBehind reports whether a projector owns a vbucket whose complete seqno is below what is wanted.
-func (l *leader) streamsBehind(b *bucket, id index.ProjectorID, want []uint64) bool {
+func (l *Leader) streamsBehind(b *bucket, id index.ProjectorID, want []uint64) bool {
 	for v, s := range want {
 		if s > b.stable.Vector.Seqnos[v] && s > b.stab.CompleteAt(v) && b.ledger.At(v).Owner == id {
 			return true
@@ -467,28 +407,22 @@ func (l *leader) streamsBehind(b *bucket, id index.ProjectorID, want []uint64) b
 	return false
 }
 
-// synced is a fresh report on one bucket. Only its complete seqnos count: it stands outside the order of reports.
-type synced struct {
-	p   *projector
-	ref bucketRef
-	r   *wire.ProjectorReport
-	err error
-}
-
-func (s *synced) apply(l *leader) {
-	delete(s.p.syncing, s.ref)
-	b := s.ref.find(l)
-	if b == nil || l.components.projectors[s.p.id] != s.p {
+func (s *Synced) apply(l *Leader) {
+	p, b := l.components.projectors[s.Projector], l.find(s.Bucket)
+	if p == nil || p.receiver != s.From {
+		return // it has registered anew meanwhile
+	}
+	if delete(p.syncing, s.Bucket); b == nil {
 		return
 	}
-	if s.err != nil {
-		l.log.Debug("sync", "projector", s.p.id, "error", s.err)
+	if s.Err != nil {
+		l.log.Debug("sync", "projector", p.id, "error", s.Err)
 		return // the tick asks again
 	}
-	s.p.seenMS = l.nowMS
-	for i := range s.r.Buckets {
-		if r := &s.r.Buckets[i]; r.Bucket == b.name && (r.BucketUUID == "" || r.BucketUUID == b.uuid) {
-			l.takeCompletes(b, s.p.id, r)
+	p.seenMS = l.nowMS
+	for i := range s.Report.Buckets {
+		if r := &s.Report.Buckets[i]; r.Bucket == b.name && (r.BucketUUID == "" || r.BucketUUID == b.uuid) {
+			l.takeCompletes(b, p.id, r)
 		}
 	}
 	l.serve(b)

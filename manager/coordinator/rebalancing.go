@@ -55,7 +55,7 @@ func (c *Coordinator) Rebalance(ctx context.Context, req RebalanceRequest) (p *r
 	if err != nil {
 		return nil, 0, err
 	}
-	cluster, err := c.clusterNow(ctx, l)
+	cluster, err := l.clusterNow(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -168,24 +168,12 @@ func (c *Coordinator) CancelRebalance(ctx context.Context, id uint64) error {
 	return err
 }
 
-type clusterQuery struct{ reply chan *rebalance.Cluster }
-
-func (q *clusterQuery) apply(l *leader) { q.reply <- l.cluster() }
+func (q *clusterQuery) apply(l *Leader) { reply(l, q.reply, l.cluster()) }
 
 // clusterNow asks the loop, which knows what indexers have reported.
-func (c *Coordinator) clusterNow(ctx context.Context, l *leader) (*rebalance.Cluster, error) {
+func (t *term) clusterNow(ctx context.Context) (*rebalance.Cluster, error) {
 	q := &clusterQuery{reply: make(chan *rebalance.Cluster, 1)}
-	if err := l.post(ctx, q); err != nil {
-		return nil, err
-	}
-	select {
-	case r := <-q.reply:
-		return r, nil
-	case <-l.ended:
-		return nil, ErrNotLeading
-	case <-ctx.Done():
-		return nil, fmt.Errorf("what a plan is made of: %w", ctx.Err())
-	}
+	return ask(ctx, t, "what a plan is made of", q, q.reply)
 }
 
 // bucketGone reports whether the bucket of an index was deleted: hosts have nothing of it then, and fill nothing.
@@ -196,8 +184,8 @@ func bucketGone(s *statecontext.State, d *index.Definition) bool {
 
 // cluster is what a plan is made of. Of a copy that is changing its place, the old one counts. Indexes of buckets that
 // were deleted stay where they are.
-func (l *leader) cluster() *rebalance.Cluster {
-	s := l.cfg.Consensus.State()
+func (l *Leader) cluster() *rebalance.Cluster {
+	s := l.now.newest
 	r := &rebalance.Cluster{Revision: s.DefinitionsRevision()}
 	for i := range s.Indexers() {
 		r.Nodes = append(r.Nodes, rebalance.Node{ID: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Capacity: i.Capacity,
@@ -212,7 +200,7 @@ func (l *leader) cluster() *rebalance.Cluster {
 }
 
 // role is what may be done with an indexer now.
-func (l *leader) role(s *statecontext.State, node index.NodeID) rebalance.Role {
+func (l *Leader) role(s *statecontext.State, node index.NodeID) rebalance.Role {
 	n := l.components.indexers[node]
 	switch i := s.Indexer(node); {
 	case n != nil && l.life(&n.component) == liveness.Offline, i != nil && i.Evicting: // the latter is being removed
@@ -223,7 +211,7 @@ func (l *leader) role(s *statecontext.State, node index.NodeID) rebalance.Role {
 	return rebalance.Serving
 }
 
-func (l *leader) placedIndex(nodes []rebalance.Node, x *statecontext.Index) rebalance.Index {
+func (l *Leader) placedIndex(nodes []rebalance.Node, x *statecontext.Index) rebalance.Index {
 	d := &x.Definition
 	p := rebalance.Index{ID: d.ID, Bucket: d.Bucket, Name: d.Name, Slices: int(x.Topology.Layout.Partitions),
 		Replicas: int(d.Replicas), Nodes: named(nodes, d.Nodes)}
@@ -267,7 +255,7 @@ const (
 
 // stepRebalance moves the rebalance on that is under way, if there is one, and begins one where copies have been lost
 // for long.
-func (l *leader) stepRebalance() {
+func (l *Leader) stepRebalance() {
 	if l.nowMS-l.moves.atMS < rebalanceEvery && l.nowMS >= l.moves.atMS {
 		return
 	}
@@ -280,15 +268,15 @@ func (l *leader) stepRebalance() {
 	var seen []rebalance.Seen
 	for y := range l.now.state.RebalanceSteps() {
 		if r.Phase == statecontext.RebalanceCancelling && r.Cause == repairCause { // it is not begun again at once
-			l.moves.restMS[y.Src.Node] = l.nowMS + l.cfg.Settings.RepairAfter.Milliseconds()
+			l.moves.restMS[y.Src.Node] = l.nowMS + l.settings.RepairAfter.Milliseconds()
 		}
 		if !y.State.Over() {
 			seen = append(seen, l.see(y))
 		}
 	}
 	if len(seen) == 0 {
-		l.propose("rebalance", &statecontext.EndRebalance{ID: r.ID, WallMS: l.cfg.Now().UnixMilli()},
-			func(l *leader, _ statecontext.Result, err error) {
+		l.propose("rebalance", &statecontext.EndRebalance{ID: r.ID, WallMS: l.wallMS},
+			func(l *Leader, _ statecontext.Result, err error) {
 				if err == nil {
 					l.log.Info("the rebalance is over", "rebalance", r.ID)
 				}
@@ -296,7 +284,7 @@ func (l *leader) stepRebalance() {
 		return
 	}
 	bounds := rebalance.Bounds{Sends: int(r.Sends), Receives: int(r.Receives),
-		Patience: l.cfg.Settings.BuildPatience.Milliseconds(), AtOnce: stepsAtOnce}
+		Patience: l.settings.BuildPatience.Milliseconds(), AtOnce: stepsAtOnce}
 	for _, t := range rebalance.Advance(seen, bounds, r.Phase == statecontext.RebalanceCancelling) {
 		l.propose(fmt.Sprintf("rebalance/%d", t.Step), &statecontext.StepRebalance{ID: r.ID, Step: t.Step, From: t.From,
 			To: t.To, Reason: t.Reason}, nil)
@@ -307,7 +295,7 @@ func (l *leader) stepRebalance() {
 const stepsAtOnce = maxProposals / 2
 
 // see gathers what is known of a step.
-func (l *leader) see(y *partition.Rebalance) rebalance.Seen {
+func (l *Leader) see(y *partition.Rebalance) rebalance.Seen {
 	src := l.now.state.Indexer(y.Src.Node)
 	e := rebalance.Seen{Rebalance: *y, Away: l.awayFor(y.Dst.Node), Lost: src == nil || src.Evicting ||
 		l.awayFor(y.Src.Node) > 0}
@@ -332,7 +320,7 @@ func (l *leader) see(y *partition.Rebalance) rebalance.Seen {
 }
 
 // lacks says why a step that has not begun never will.
-func (l *leader) lacks(x *statecontext.Index, y *partition.Rebalance) string {
+func (l *Leader) lacks(x *statecontext.Index, y *partition.Rebalance) string {
 	switch old := slices.IndexFunc(x.Topology.Copies, func(o partition.Copy) bool {
 		return o.ID == y.Old &&
 			o.State != partition.Leaving
@@ -356,7 +344,7 @@ func (l *leader) lacks(x *statecontext.Index, y *partition.Rebalance) string {
 }
 
 // whole reports whether a copy could serve alone.
-func (l *leader) whole(x *statecontext.Index, c partition.Copy) bool {
+func (l *Leader) whole(x *statecontext.Index, c partition.Copy) bool {
 	n := l.components.indexers[c.Node]
 	if n == nil {
 		return false
@@ -371,7 +359,7 @@ func (l *leader) whole(x *statecontext.Index, c partition.Copy) bool {
 }
 
 // noteAway keeps since when indexers are offline.
-func (l *leader) noteAway() {
+func (l *Leader) noteAway() {
 	if l.moves.awayMS == nil {
 		l.moves.awayMS, l.moves.restMS = map[index.NodeID]int64{}, map[index.NodeID]int64{}
 	}
@@ -392,7 +380,7 @@ func (l *leader) noteAway() {
 }
 
 // awayFor is for how long an indexer has been offline, 0 when it is not.
-func (l *leader) awayFor(node index.NodeID) int64 {
+func (l *Leader) awayFor(node index.NodeID) int64 {
 	since := l.moves.awayMS[node]
 	if since == 0 {
 		return 0
@@ -403,8 +391,8 @@ func (l *leader) awayFor(node index.NodeID) int64 {
 // repair begins a rebalance where an indexer has been away for longer than it may: what it held is made anew elsewhere,
 // and nothing else moves. When it comes back, what has been made anew meanwhile is dropped there. Another rebalance
 // that is under way, r, is cancelled for that, unless it makes anew what was lost: it may go on for hours.
-func (l *leader) repair(r *statecontext.RebalanceJob) {
-	after := l.cfg.Settings.RepairAfter.Milliseconds()
+func (l *Leader) repair(r *statecontext.RebalanceJob) {
+	after := l.settings.RepairAfter.Milliseconds()
 	if after <= 0 || l.nowMS < l.moves.failMS || l.now.state.FormatLevel() < statecontext.RebalanceFormat() ||
 		r != nil && (r.Cause == repairCause || r.Phase != statecontext.RebalanceRunning) || !l.mayPropose("rebalance") {
 		return
@@ -413,13 +401,13 @@ func (l *leader) repair(r *statecontext.RebalanceJob) {
 	if len(lost) == 0 {
 		return
 	}
-	start := &statecontext.StartRebalance{Cause: repairCause, WallMS: l.cfg.Now().UnixMilli(), Sends: repairReceives,
+	start := &statecontext.StartRebalance{Cause: repairCause, WallMS: l.wallMS, Sends: repairReceives,
 		Receives: repairReceives, Steps: l.lostSteps(lost)}
 	if len(start.Steps) == 0 { // too few nodes live, or all of it is under way
 		l.moves.failMS = l.nowMS + rebalanceRest
 		return
 	}
-	failed := func(l *leader, _ statecontext.Result, err error) {
+	failed := func(l *Leader, _ statecontext.Result, err error) {
 		if err != nil {
 			l.moves.failMS = l.nowMS + rebalanceRest
 		}
@@ -436,7 +424,7 @@ func (l *leader) repair(r *statecontext.RebalanceJob) {
 }
 
 // lost are the indexers that have been away for so long, in milliseconds, and have copies.
-func (l *leader) lost(after int64) map[index.NodeID]bool {
+func (l *Leader) lost(after int64) map[index.NodeID]bool {
 	lost := map[index.NodeID]bool{}
 	for i := range l.now.state.Indexers() {
 		if l.awayFor(i.Node) >= after && l.role(l.now.state, i.Node) == rebalance.Lost && l.nowMS >= l.moves.restMS[i.Node] &&
@@ -448,7 +436,7 @@ func (l *leader) lost(after int64) map[index.NodeID]bool {
 }
 
 // lostSteps are what makes anew what indexers held, but for what the rebalance that is under way does already.
-func (l *leader) lostSteps(lost map[index.NodeID]bool) []partition.Rebalance {
+func (l *Leader) lostSteps(lost map[index.NodeID]bool) []partition.Rebalance {
 	p, err := rebalance.Make(l.cluster(), rebalance.Options{Receives: repairReceives, Sends: repairReceives})
 	if err != nil {
 		l.log.Error("copies that were lost cannot be placed anew", "error", err)
@@ -470,7 +458,7 @@ const repairReceives = 8
 
 // forgetLeaving forgets copies that their hosts have let go of, or never will: a host that is away learns it when it
 // comes back.
-func (l *leader) forgetLeaving(x *statecontext.Index) {
+func (l *Leader) forgetLeaving(x *statecontext.Index) {
 	if x.Definition.State == index.Dropping {
 		return
 	}
@@ -498,7 +486,7 @@ func (l *leader) forgetLeaving(x *statecontext.Index) {
 const stepWeight = 1 << 20
 
 // rebalanceProgress weighs what is done against what there is to do.
-func (l *leader) rebalanceProgress() (p RebalanceProgress) {
+func (l *Leader) rebalanceProgress() (p RebalanceProgress) {
 	r := l.now.state.RebalanceUnderWay()
 	if r == nil {
 		return p

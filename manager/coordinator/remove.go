@@ -91,14 +91,14 @@ func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerReques
 			return r, err
 		}
 		if r.Done = c.awaitRemoval(ctx, l, i.UUID); !r.Done {
-			r.Waits = l.evictionWaits(i.Node)
+			r.Waits = l.gate.shown.Load().evictionWaits(i.Node)
 		}
 		return r, nil
 	}
 }
 
 // awaitRemoval waits until an indexer is no member any more. It is false where that takes longer than is waited for.
-func (c *Coordinator) awaitRemoval(ctx context.Context, l *leader, uuid string) bool {
+func (c *Coordinator) awaitRemoval(ctx context.Context, l *term, uuid string) bool {
 	ctx, cancel := context.WithTimeout(ctx, removeWait)
 	defer cancel()
 	changes := c.cfg.Machine.Subscribe()
@@ -119,7 +119,7 @@ func (c *Coordinator) awaitRemoval(ctx context.Context, l *leader, uuid string) 
 
 // planRemoval decides on one state whether an indexer may be removed, and says what that means. One that is being
 // removed already may.
-func (c *Coordinator) planRemoval(ctx context.Context, l *leader, s *statecontext.State,
+func (c *Coordinator) planRemoval(ctx context.Context, l *term, s *statecontext.State,
 	req RemoveIndexerRequest) (Removal, error) {
 	if s.Removed(req.ID) { // asked again
 		return Removal{Indexer: statecontext.Indexer{UUID: req.ID}, Done: true}, nil
@@ -128,8 +128,9 @@ func (c *Coordinator) planRemoval(ctx context.Context, l *leader, s *statecontex
 	if err != nil {
 		return Removal{}, err
 	}
-	r := Removal{Indexer: *i, Alive: !l.offline(i.Node)}
-	nodes := living(s, l.offline, i.Node)
+	seen := l.gate.shown.Load()
+	r := Removal{Indexer: *i, Alive: !seen.offline(i.Node)}
+	nodes := living(s, seen.offline, i.Node)
 	var lonely []string
 	filling := filling(s)
 	if err := addUnfilled(ctx, l, s, i.Node, filling); err != nil {
@@ -221,15 +222,7 @@ func filling(s *statecontext.State) map[index.CopyID]bool {
 	return copies
 }
 
-// unfilledQuery asks the loop, which knows what indexers have reported, which copies of ready indexes that a node has
-// copies of are not whole: placed by an ALTER INDEX or a removal, they are allocated before anything is in them.
-type unfilledQuery struct {
-	s     *statecontext.State
-	node  index.NodeID
-	reply chan []index.CopyID
-}
-
-func (q *unfilledQuery) apply(l *leader) {
+func (q *unfilledQuery) apply(l *Leader) {
 	var ids []index.CopyID
 	for x := range q.s.Indexes() {
 		if x.Definition.State != index.Maintenance || !slices.ContainsFunc(x.Topology.Copies,
@@ -242,27 +235,18 @@ func (q *unfilledQuery) apply(l *leader) {
 			}
 		}
 	}
-	q.reply <- ids
+	reply(l, q.reply, ids)
 }
 
 // addUnfilled adds to the copies that are being filled those that are not whole for another reason than a move.
-func addUnfilled(ctx context.Context, l *leader, s *statecontext.State, node index.NodeID,
+func addUnfilled(ctx context.Context, l *term, s *statecontext.State, node index.NodeID,
 	filling map[index.CopyID]bool) error {
 	q := &unfilledQuery{s: s, node: node, reply: make(chan []index.CopyID, 1)}
-	if err := l.post(ctx, q); err != nil {
-		return err
+	ids, err := ask(ctx, l, "what the other indexers have", q, q.reply)
+	for _, id := range ids {
+		filling[id] = true
 	}
-	select {
-	case ids := <-q.reply:
-		for _, id := range ids {
-			filling[id] = true
-		}
-		return nil
-	case <-l.ended:
-		return ErrNotLeading
-	case <-ctx.Done():
-		return fmt.Errorf("what the other indexers have: %w", ctx.Err())
-	}
+	return err
 }
 
 // lossOf tells what an index loses with a node: what it keeps elsewhere, and the copies to be placed anew. A copy that
@@ -326,7 +310,7 @@ func (c *Coordinator) RemoveProjector(ctx context.Context, id index.ProjectorID,
 		return 0, false, fmt.Errorf("%w: no projector has the id %q; tidemark cluster status lists them", ErrUnknownComponent,
 			id)
 	}
-	if s := l.shown.status.Load(); s != nil {
+	if s := l.gate.shown.Load(); s != nil {
 		for _, p := range s.Projectors {
 			if p.ID == id {
 				streams, alive = p.Streams, p.Life != liveness.Offline

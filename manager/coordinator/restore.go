@@ -20,9 +20,6 @@ const (
 	bucketsAtOnce = 8
 )
 
-// errRestored ends a term's duties when the epoch has risen under them: they begin anew from the restored state.
-var errRestored = errors.New("the state was restored")
-
 // RestoreRequest asks for a backup to be restored.
 type RestoreRequest struct {
 	ID     string // names the request: asked again under the same id, it is done once

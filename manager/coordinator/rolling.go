@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"tidemark/rollback"
 	"tidemark/statecontext"
 	"tidemark/streams"
-	"tidemark/wire"
 )
 
 // ErrInRollback is wrapped when the bucket is being rolled back.
@@ -40,7 +38,7 @@ type rolling struct {
 }
 
 // beginRollback proposes the rollback of a bucket whose history KV has lost in part.
-func (l *leader) beginRollback(b *bucket, d streams.Divergence) {
+func (l *Leader) beginRollback(b *bucket, d streams.Divergence) {
 	s := l.now.state.Bucket(b.name)
 	if s == nil || s.Rollback != nil || s.Generation != b.generation {
 		return
@@ -54,7 +52,7 @@ func (l *leader) beginRollback(b *bucket, d streams.Divergence) {
 }
 
 // stepRollback goes on from the committed step: what package rollback decides by the answers so far.
-func (l *leader) stepRollback(b *bucket) {
+func (l *Leader) stepRollback(b *bucket) {
 	s := l.now.state.Bucket(b.name)
 	if s == nil || s.Rollback == nil || s.Generation != b.generation {
 		b.rolling = nil
@@ -84,21 +82,21 @@ func (l *leader) stepRollback(b *bucket) {
 }
 
 // enterRollback begins a step that is new here: scans that wait are told, and nothing has been answered.
-func (l *leader) enterRollback(b *bucket, c *statecontext.RollbackContext) {
+func (l *Leader) enterRollback(b *bucket, c *statecontext.RollbackContext) {
 	if r := b.rolling; r != nil && r.id == c.ID && r.step == c.Step {
 		return
 	}
 	b.rolling = &rolling{id: c.ID, step: c.Step, sinceMS: l.nowMS, askedMS: map[string]int64{}, answers: rollback.Answers{
 		Logs: map[index.ProjectorID][]rollback.Log{}, Away: map[index.ProjectorID]bool{},
 		Prepared: map[index.NodeID]rollback.Reply{}, Done: map[index.NodeID]rollback.Reply{}}}
-	b.fail(ErrInRollback)
+	l.fail(b, ErrInRollback)
 	l.log.Info("rollback", "bucket", b.name, "id", c.ID, "step", c.Step)
 }
 
 // waitedFor notes whose answers the step waits for: projectors that live, until logsPatience, and the bucket's indexers
 // that live, until rollbackPatience. An indexer that is suspect, for it has said nothing for a while where it speaks
 // ten times a second, is not waited for as long as another one is active: it compares logs when it comes back.
-func (l *leader) waitedFor(b *bucket) {
+func (l *Leader) waitedFor(b *bucket) {
 	r := b.rolling
 	r.answers.Projectors, r.answers.Nodes = l.components.alive, nil
 	var suspect []index.NodeID
@@ -126,7 +124,7 @@ func (l *leader) waitedFor(b *bucket) {
 }
 
 // namesOf lists, for people, whom a decision waits for.
-func (l *leader) namesOf(d rollback.Decision) (names []string) {
+func (l *Leader) namesOf(d rollback.Decision) (names []string) {
 	for _, id := range d.AskLogs {
 		names = append(names, string(id))
 	}
@@ -139,17 +137,19 @@ func (l *leader) namesOf(d rollback.Decision) (names []string) {
 }
 
 // askRollback asks those whose answers are missing.
-func (l *leader) askRollback(b *bucket, c *statecontext.RollbackContext, d rollback.Decision) {
+func (l *Leader) askRollback(b *bucket, c *statecontext.RollbackContext, d rollback.Decision) {
 	r := b.rolling
 	for _, id := range d.AskLogs {
 		if p := l.components.projectors[id]; p != nil && r.due(l.nowMS, "logs/"+string(id), logsAgain) {
-			l.rollbackLogs(b, r, p)
+			l.tell(&p.component, Questions, "rollback/"+b.name, AskLogs{Projector: id, Bucket: b.ref(),
+				For: Purpose{Kind: forRollback, Rollback: r.id}})
 		}
 	}
 	tell := func(nodes []index.NodeID, step string) {
 		for _, node := range nodes {
 			if n := l.components.indexers[node]; n != nil && r.due(l.nowMS, fmt.Sprint(step, "/", node), rollbackAgain) {
-				l.tellRollback(b, c, r, n, step)
+				l.tell(&n.component, Commands, "rollback/"+b.name, RollBack{Node: node, Bucket: b.ref(), ID: r.id, Step: step,
+					Logs: c.Logs, Incarnation: b.ledger.RollbackIncarnation()})
 			}
 		}
 	}
@@ -168,7 +168,7 @@ func (r *rolling) due(nowMS int64, who string, again int64) bool {
 
 // advanceRollback commits the next step; before it, in commands of their own, the failover logs that it has no room
 // for. What of them is committed is in the context when this is decided again, by whoever leads then.
-func (l *leader) advanceRollback(b *bucket, s *statecontext.Bucket, d rollback.Decision) {
+func (l *Leader) advanceRollback(b *bucket, s *statecontext.Bucket, d rollback.Decision) {
 	l.propose("rollback/"+b.name, rollbackCommand(s, d), nil)
 }
 
@@ -189,59 +189,31 @@ func rollbackCommand(s *statecontext.Bucket, d rollback.Decision) statecontext.B
 	return &statecontext.RollbackLogs{Bucket: c.Bucket, Generation: c.Generation, ID: c.ID, Logs: piece}
 }
 
-func (l *leader) rollbackLogs(b *bucket, r *rolling, p *projector) {
-	ref, id := bucketRef{name: b.name, generation: b.generation}, r.id
-	p.questions.put(task{key: "rollback/" + ref.name, do: func(ctx context.Context) {
-		reply, err := fenced(ctx, p.fences, func(f wire.Fence) (*wire.FailoverLogsReply, error) {
-			return l.cfg.Projectors.FailoverLogs(ctx, p.addr, &wire.FailoverLogsRequest{Fence: f, Bucket: ref.name})
-		})
-		if err != nil {
-			l.log.Debug("failover logs for a rollback", "projector", p.id, "error", err)
-			reply = &wire.FailoverLogsReply{}
-		}
-		away, logs := err != nil, make([]rollback.Log, len(reply.Logs))
-		for i, g := range reply.Logs {
-			logs[i] = rollback.Log{VBucket: g.VBucket, Log: g.Log, Revision: g.Revision}
-		}
-		_ = l.post(ctx, answer(func(l *leader) {
-			if b := ref.find(l); b != nil && b.rolling != nil && b.rolling.id == id && b.rolling.step == statecontext.Started {
-				if b.due = true; away {
-					b.rolling.answers.Away[p.id] = true
-				} else {
-					b.rolling.answers.Logs[p.id] = logs
-				}
-			}
-		}))
-	}})
+// rollbackLogs takes a projector's answer.
+func (b *bucket) rollbackLogs(a *LogsTold) {
+	r := b.rolling
+	if r == nil || r.id != a.For.Rollback || r.step != statecontext.Started {
+		return
+	}
+	if b.due = true; a.Err != nil {
+		r.answers.Away[a.Projector] = true
+		return
+	}
+	logs := make([]rollback.Log, len(a.Logs))
+	for i, g := range a.Logs {
+		logs[i] = rollback.Log{VBucket: g.VBucket, Log: g.Log, Revision: g.Revision}
+	}
+	r.answers.Logs[a.Projector] = logs
 }
 
-// tellRollback takes an indexer through a step. What it restores cannot be undone: leadership is checked first.
-func (l *leader) tellRollback(b *bucket, c *statecontext.RollbackContext, r *rolling, n *indexer, step string) {
-	ref, id, inc := bucketRef{name: b.name, generation: b.generation}, r.id, b.ledger.RollbackIncarnation()
-	n.commands.put(task{key: "rollback/" + ref.name, do: func(ctx context.Context) {
-		if err := l.cfg.Consensus.ReadBarrier(ctx); err != nil {
-			return
-		}
-		reply, err := fenced(ctx, n.fences, func(f wire.Fence) (*wire.RollbackReply, error) {
-			return l.cfg.Indexers.Rollback(ctx, n.addr, &wire.RollbackRequest{Fence: f, Bucket: ref.name,
-				Generation: ref.generation, RollbackID: id,
-				Step: step, Logs: c.Logs, Incarnation: inc, Brief: true})
-		})
-		if err != nil {
-			l.log.Debug("rollback step", "indexer", n.name, "step", step, "error", err)
-			return
-		}
-		a := rollback.Reply{Stale: reply.Stale, Restart: reply.Timestamp(len(c.Logs))}
-		_ = l.post(ctx, answer(func(l *leader) {
-			b := ref.find(l)
-			if b == nil || b.rolling == nil || b.rolling.id != id {
-				return
-			}
-			if b.due = true; step == "prepare" && b.rolling.step == statecontext.Prepare {
-				b.rolling.answers.Prepared[n.node] = a
-			} else if step == "rollback" && b.rolling.step == statecontext.Restart {
-				b.rolling.answers.Done[n.node] = a
-			}
-		}))
-	}})
+func (a *RolledBack) apply(l *Leader) {
+	b := l.find(a.Bucket)
+	if b == nil || b.rolling == nil || b.rolling.id != a.ID {
+		return
+	}
+	if b.due = true; a.Step == "prepare" && b.rolling.step == statecontext.Prepare {
+		b.rolling.answers.Prepared[a.Node] = a.Reply
+	} else if a.Step == "rollback" && b.rolling.step == statecontext.Restart {
+		b.rolling.answers.Done[a.Node] = a.Reply
+	}
 }

@@ -153,15 +153,14 @@ func (c *Coordinator) Status() (Status, bool) {
 	if err != nil {
 		return Status{}, false
 	}
-	if s := l.shown.status.Load(); s != nil {
+	if s := l.gate.shown.Load(); s != nil {
 		return *s, true
 	}
-	return Status{Step: "hello", Term: l.term}, true
+	return Status{Step: "hello", Term: l.number}, true
 }
 
-// offline tells what the newest picture says of an indexer; one that is not in it yet counts as alive.
-func (l *leader) offline(node index.NodeID) bool {
-	s := l.shown.status.Load()
+// offline reports what a picture says of an indexer; one that is not in it yet counts as alive.
+func (s *Status) offline(node index.NodeID) bool {
 	if s == nil {
 		return false
 	}
@@ -169,9 +168,9 @@ func (l *leader) offline(node index.NodeID) bool {
 	return i >= 0 && s.Indexers[i].Life == liveness.Offline
 }
 
-// evictionWaits returns why the removal of an indexer does not go on, as the newest picture has it.
-func (l *leader) evictionWaits(node index.NodeID) string {
-	if s := l.shown.status.Load(); s != nil {
+// evictionWaits returns why the removal of an indexer does not go on, as a picture has it.
+func (s *Status) evictionWaits(node index.NodeID) string {
+	if s != nil {
 		for i := range s.Indexers {
 			if s.Indexers[i].Node == node {
 				return s.Indexers[i].Waits
@@ -182,16 +181,16 @@ func (l *leader) evictionWaits(node index.NodeID) string {
 }
 
 // show makes the picture anew, now and then.
-func (l *leader) show() {
+func (l *Leader) show() {
 	if l.nowMS-l.shown.atMS >= showEvery || l.nowMS < l.shown.atMS {
 		l.draw()
 	}
 }
 
 // draw makes the picture.
-func (l *leader) draw() {
+func (l *Leader) draw() {
 	l.shown.atMS = l.nowMS
-	s := &Status{Step: "hello", Term: l.term, Proposals: len(l.proposals.flying), Progress: l.progress(),
+	s := &Status{Step: "hello", Term: l.self.Term, Proposals: len(l.proposals.flying), Progress: l.progress(),
 		ExprRules: l.exprRules(), Rebalance: l.rebalanceProgress()}
 	if l.active {
 		s.Step = "active"
@@ -216,10 +215,11 @@ func (l *leader) draw() {
 			s.Indexers = append(s.Indexers, l.indexerStatus(i, n))
 		}
 	}
-	l.shown.status.Store(s)
+	l.shown.newest = s
+	l.do(Show{Status: s})
 }
 
-func (l *leader) bucketStatus(b *bucket) BucketStatus {
+func (l *Leader) bucketStatus(b *bucket) BucketStatus {
 	sum := b.ledger.Summary(l.nowMS)
 	l.logStuck(b, &sum)
 	w := BucketStatus{Name: b.name, UUID: b.uuid, VBuckets: b.ledger.Len(), Generation: b.generation, Wanted: b.wanted,
@@ -240,7 +240,7 @@ func (l *leader) bucketStatus(b *bucket) BucketStatus {
 }
 
 // rollbackStatus tells the step, why it does not go on, and whom it waits for.
-func (l *leader) rollbackStatus(w *BucketStatus, c *statecontext.RollbackContext, r *rolling) {
+func (l *Leader) rollbackStatus(w *BucketStatus, c *statecontext.RollbackContext, r *rolling) {
 	w.Rollback = c.Step.String()
 	if r == nil {
 		return
@@ -255,7 +255,7 @@ func (l *leader) rollbackStatus(w *BucketStatus, c *statecontext.RollbackContext
 }
 
 // logStuck logs that vbuckets begin, or no longer are, without a stream for long.
-func (l *leader) logStuck(b *bucket, sum *streams.Summary) {
+func (l *Leader) logStuck(b *bucket, sum *streams.Summary) {
 	stuck := len(sum.Stuck) > 0
 	if stuck == b.stuck {
 		return
@@ -270,7 +270,7 @@ func (l *leader) logStuck(b *bucket, sum *streams.Summary) {
 		"reason", x.Reason, "for_ms", x.ForMS)
 }
 
-func (l *leader) indexerStatus(i *statecontext.Indexer, n *indexer) IndexerStatus {
+func (l *Leader) indexerStatus(i *statecontext.Indexer, n *indexer) IndexerStatus {
 	s := IndexerStatus{Node: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Weight: max(i.Capacity, 1),
 		Going: l.now.state.Going(i.Node), Admin: i.Admin, Scan: i.Scan, BootID: i.BootID,
 		Life: l.life(&n.component), AgeMS: l.nowMS - n.seenMS, Copies: len(n.copies), Health: n.health, Revision: n.acked,
@@ -287,9 +287,9 @@ func (l *leader) indexerStatus(i *statecontext.Indexer, n *indexer) IndexerStatu
 }
 
 // progress sums up what the indexers report of each index's copies.
-func (l *leader) progress() map[index.ID]Progress {
+func (l *Leader) progress() map[index.ID]Progress {
 	all := make(map[index.ID]Progress, l.now.state.IndexCount())
-	was := l.shown.status.Load()
+	was := l.shown.newest
 	for x := range l.now.state.Indexes() {
 		p := l.progressOf(x)
 		p.Availability, p.Why = l.availability(x)
@@ -305,7 +305,7 @@ func (l *leader) progress() map[index.ID]Progress {
 }
 
 // availability judges a ready index by what its indexers report and whether they live.
-func (l *leader) availability(x *statecontext.Index) (lifecycle.Availability, string) {
+func (l *Leader) availability(x *statecontext.Index) (lifecycle.Availability, string) {
 	d := &x.Definition
 	if d.State != index.Maintenance || !l.active {
 		return 0, ""
@@ -323,7 +323,7 @@ func (l *leader) availability(x *statecontext.Index) (lifecycle.Availability, st
 }
 
 // copyFault says why scans cannot use a copy of a ready index, "" when they can.
-func (l *leader) copyFault(c partition.Copy) string {
+func (l *Leader) copyFault(c partition.Copy) string {
 	n := l.components.indexers[c.Node]
 	if n == nil {
 		return fmt.Sprintf("node %d is not known", c.Node)
@@ -348,7 +348,7 @@ func (p *Progress) addFaults(f wire.IndexFaults) {
 	p.Faults.Index, p.Faults.Sample = f.Index, f.Sample
 }
 
-func (l *leader) progressOf(x *statecontext.Index) (p Progress) {
+func (l *Leader) progressOf(x *statecontext.Index) (p Progress) {
 	for q := range l.now.state.Projectors() { // in their order, so that the sample stays the same
 		if c := l.components.projectors[q.ID]; c != nil {
 			if f, has := c.faults[x.Definition.ID]; has {

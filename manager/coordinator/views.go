@@ -36,32 +36,23 @@ func (c *Coordinator) View(ctx context.Context, bucket string) (BucketView, erro
 		return BucketView{}, err
 	}
 	q := &viewQuery{bucket: bucket, reply: make(chan *BucketView, 1)}
-	if err := l.post(ctx, q); err != nil {
+	v, err := ask(ctx, l, "the view of the bucket", q, q.reply)
+	switch {
+	case err != nil:
 		return BucketView{}, err
+	case v == nil:
+		return BucketView{}, fmt.Errorf("%w: %q", ErrUnknownBucket, bucket)
 	}
-	select {
-	case v := <-q.reply:
-		if v == nil {
-			return BucketView{}, fmt.Errorf("%w: %q", ErrUnknownBucket, bucket)
-		}
-		return *v, nil
-	case <-l.ended:
-		return BucketView{}, ErrNotLeading
-	case <-ctx.Done():
-		return BucketView{}, fmt.Errorf("the view of bucket %q: %w", bucket, ctx.Err())
-	}
+	return *v, nil
 }
 
-type viewQuery struct {
-	bucket string
-	reply  chan *BucketView
-}
+func (q *viewQuery) apply(l *Leader) { reply(l, q.reply, l.View(q.bucket)) }
 
-func (q *viewQuery) apply(l *leader) {
-	b := l.buckets.byName[q.bucket]
+// View returns what is known of a bucket; nil where there is no such bucket.
+func (l *Leader) View(bucket string) *BucketView {
+	b := l.buckets.byName[bucket]
 	if b == nil {
-		q.reply <- nil
-		return
+		return nil
 	}
 	v := &BucketView{Name: b.name, Generation: b.generation, Wanted: b.wanted,
 		Entries: make([]streams.Entry, b.ledger.Len()),
@@ -74,7 +65,7 @@ func (q *viewQuery) apply(l *leader) {
 	if d, bad := b.ledger.Diverged(); bad {
 		v.Diverged = fmt.Sprintf("vbucket %d: %s", d.VBucket, d.Reason)
 	}
-	q.reply <- v
+	return v
 }
 
 // Copies returns what indexers have last reported of copies; those that none has reported are left out. Errors wrap
@@ -85,25 +76,10 @@ func (c *Coordinator) Copies(ctx context.Context, all []partition.Copy) (map[ind
 		return nil, err
 	}
 	q := &copiesQuery{all: all, reply: make(chan map[index.CopyID]wire.CopyReport, 1)}
-	if err := l.post(ctx, q); err != nil {
-		return nil, err
-	}
-	select {
-	case told := <-q.reply:
-		return told, nil
-	case <-l.ended:
-		return nil, ErrNotLeading
-	case <-ctx.Done():
-		return nil, fmt.Errorf("what is reported of copies: %w", ctx.Err())
-	}
+	return ask(ctx, l, "what is reported of copies", q, q.reply)
 }
 
-type copiesQuery struct {
-	all   []partition.Copy
-	reply chan map[index.CopyID]wire.CopyReport
-}
-
-func (q *copiesQuery) apply(l *leader) {
+func (q *copiesQuery) apply(l *Leader) {
 	told := make(map[index.CopyID]wire.CopyReport, len(q.all))
 	for i := range q.all {
 		if n := l.components.indexers[q.all[i].Node]; n != nil {
@@ -112,5 +88,26 @@ func (q *copiesQuery) apply(l *leader) {
 			}
 		}
 	}
-	q.reply <- told
+	reply(l, q.reply, told)
+}
+
+// Stabilize returns a committed stability timestamp of the bucket at or above need, as soon as there is one (IX-7,
+// session and at_plus), at the latest when ctx ends. A vbuuid of 0 in need stands for any branch. Errors wrap
+// ErrNotLeading, ErrUnknownBucket, ErrInRollback, ErrNoStreams, ErrBucketGone, ErrTokenLost, ErrBusy,
+// timestamp.ErrLength, or ctx's error.
+func (c *Coordinator) Stabilize(ctx context.Context, bucket string, need timestamp.Vector) (wire.Stability, error) {
+	l, err := c.leading()
+	if err != nil {
+		return wire.Stability{}, err
+	}
+	s := &Stabilize{Bucket: bucket, Need: need, Reply: make(chan Stabilized, 1)}
+	if err := l.post(ctx, s); err != nil {
+		return wire.Stability{}, err
+	}
+	a, err := await(ctx, l, "waiting for a stability timestamp of bucket "+bucket, s.Reply)
+	if err != nil {
+		l.leave(s)
+		return wire.Stability{}, err
+	}
+	return a.Stability, a.Err
 }

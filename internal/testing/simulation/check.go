@@ -179,12 +179,12 @@ func (s *Sim) oneVector(key refKey, t timestamp.Vector) {
 // observe looks at what a leader believes, after each thing that may change it.
 func (s *Sim) observe(l *leader) {
 	for _, b := range s.kv {
-		v, err := l.step.View(b.name)
-		if err != nil {
+		v := l.step.leader.View(b.name)
+		if v == nil {
 			continue
 		}
-		s.checkOneOwner(l, &v)
-		s.checkPaced(l, &v)
+		s.checkOneOwner(l, v)
+		s.checkPaced(l, v)
 	}
 }
 
@@ -359,7 +359,7 @@ func (s *Sim) heldBy(x *statecontext.Index) map[ingest.Ref]map[index.SliceID]hol
 
 // settled says what is still to come, "" when every index equals the oracle at KV's present.
 func (s *Sim) settled() string {
-	if s.lead == nil || !s.lead.step.Active() {
+	if s.lead == nil || !s.lead.step.leader.Active() {
 		return "no leader is active"
 	}
 	for _, n := range s.nodes {
@@ -426,7 +426,7 @@ func (s *Sim) settledIndex(x *statecontext.Index) string {
 func (s *Sim) explain(b *kvBucket) string {
 	t := ""
 	if s.lead != nil {
-		if v, err := s.lead.step.View(b.name); err == nil {
+		if v := s.lead.step.leader.View(b.name); v != nil {
 			for i, e := range v.Entries {
 				t += fmt.Sprintf("\n  ledger %d: %v %v of %s (%s) log %v", i, e.State, e.Incarnation, e.Owner, e.Reason, e.Log)
 			}

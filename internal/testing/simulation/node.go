@@ -89,7 +89,7 @@ func (s *Sim) registerNode(n *node) {
 	boot := fmt.Sprintf("n%d-%d", n.num, n.boot)
 	r := s.commit(statecontextIndexer(n.num, boot))
 	n.id = int(r.Node)
-	n.told.Brief(s.lead.step.IndexerRegistered(r.Node, boot).Brief)
+	n.told.Brief(s.lead.step.indexerRegistered(r.Node, boot).Brief)
 	n.registered = true
 	s.ev("n%d registered as %d with term %d", n.num, n.id, s.lead.term)
 }
@@ -192,7 +192,7 @@ func (s *Sim) reportNode(n *node) {
 		if s.lead != lead {
 			return
 		}
-		a := s.lead.step.IndexerReport(r)
+		a := s.lead.step.indexerReport(r)
 		s.observe(s.lead)
 		if n.boot != boot || n.telling != r.Sequence {
 			return

@@ -124,7 +124,7 @@ func (s *Sim) registerProjector(p int) {
 	pr := s.proj[p]
 	boot := fmt.Sprintf("%s-%d", pr.name, pr.boot)
 	s.commit(statecontextProjector(pr.name, boot))
-	r := s.lead.step.ProjectorRegistered(pr.name, boot)
+	r := s.lead.step.projectorRegistered(pr.name, boot)
 	if pr.fence.ClusterID == "" || pr.fence.Less(r.Fence) {
 		pr.fence = r.Fence
 	}
@@ -223,7 +223,7 @@ func (s *Sim) reportProjector(p int) {
 		if s.lead != lead {
 			return
 		}
-		a := s.lead.step.ProjectorReport(r)
+		a := s.lead.step.projectorReport(r)
 		s.observe(s.lead)
 		if pr := s.proj[p]; pr.boot == boot {
 			pr.full = a.Full

@@ -28,7 +28,7 @@ type leader struct {
 	sim     *Sim
 	term    uint64
 	id      string
-	step    *coordinator.Stepper
+	step    *term
 	frozen  *statecontext.State // what a deposed leader still sees
 	deposed bool
 	endMS   int64 // when a deposed leader finds out
@@ -69,7 +69,7 @@ func (l *leader) Propose(_ context.Context, c statecontext.Command) (statecontex
 	return r, nil
 }
 
-// Subscribe implements coordinator.Machine; a Stepper is told by its caller.
+// Subscribe implements coordinator.Machine; a term is told by its caller.
 func (l *leader) Subscribe() *fsm.Subscription { return nil }
 
 // lostEntries is how many commands a leader may lack for which newestLog is switched off.
@@ -186,14 +186,14 @@ func (s *Sim) elect() {
 	}
 	s.lead = l
 	n := network{l}
-	step, err := coordinator.NewStepper(coordinator.Config{Consensus: l, Machine: l, Projectors: toProjectors{n},
+	c, err := coordinator.New(coordinator.Config{Consensus: l, Machine: l, Projectors: toProjectors{n},
 		Indexers: toIndexers{n},
-		REST:     "http://" + l.id, Now: s.now, Settings: s.settings(), Logger: s.logger(l)}, s.term)
+		REST:     "http://" + l.id, Now: s.now, Settings: s.settings(), Logger: s.logger(l)})
 	if err != nil {
 		s.fail("leader: %v", err)
 		return
 	}
-	l.step = step
+	l.step = newTerm(c, l, s.term)
 	s.ev("LEADER of term %d: %s", s.term, l.id)
 }
 
@@ -222,12 +222,12 @@ func (s *Sim) leaderStep(l *leader) {
 	for range 3 {
 		switch s.dice.leader.Intn(4) {
 		case 0:
-			if n := l.step.Proposals(); n > 0 {
-				l.step.Propose(s.dice.leader.Intn(n))
+			if n := len(l.step.proposals); n > 0 {
+				l.step.propose(s.dice.leader.Intn(n))
 			}
 		case 1:
-			if n := l.step.Arrived(); n > 0 {
-				l.step.Take(s.dice.leader.Intn(n))
+			if n := len(l.step.arrived); n > 0 {
+				l.step.take(s.dice.leader.Intn(n))
 				s.observe(l)
 			}
 		default:
@@ -235,37 +235,29 @@ func (s *Sim) leaderStep(l *leader) {
 		}
 		if l.stale && !l.deposed {
 			l.stale = false
-			l.step.Changed()
+			l.step.step(coordinator.Changed{})
 		}
 	}
 }
 
 func (s *Sim) laneStep(l *leader) {
-	lanes := l.step.Lanes()
-	waiting := lanes[:0:0]
-	at := make([]int, 0, len(lanes))
-	for i, owner := range lanes {
-		if owner != "" {
-			waiting, at = append(waiting, owner), append(at, i)
-		}
-	}
-	if len(waiting) > 0 {
-		l.step.Work(at[s.dice.leader.Intn(len(at))])
+	if waiting := l.step.waiting(); len(waiting) > 0 {
+		l.step.say(waiting[s.dice.leader.Intn(len(waiting))])
 	}
 }
 
 // tick lets time pass for the leaders.
 func (s *Sim) tick() {
 	if s.lead != nil {
-		s.lead.step.Tick()
+		s.lead.step.step(coordinator.Tick{})
 		s.observe(s.lead)
 	}
 	for _, l := range s.old {
-		l.step.Tick()
+		l.step.step(coordinator.Tick{})
 	}
 	s.old = slices.DeleteFunc(s.old, func(l *leader) bool {
 		if s.nowMS >= l.endMS {
-			l.step.End()
+			l.step.end()
 			return true
 		}
 		return false

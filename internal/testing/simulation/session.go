@@ -1,8 +1,8 @@
 package simulation
 
 import (
+	"tidemark/manager/coordinator"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 // Scans with session consistency: what KV has is asked for, and then a stability timestamp at or above it.
@@ -11,19 +11,19 @@ import (
 type session struct {
 	lead *leader
 	need timestamp.Vector
-	ask  func() (wire.Stability, error, bool)
+	ask  func() (coordinator.Stabilized, bool)
 }
 
 // session goes on with a bucket's scan, or begins one. As package scan does, it takes the newest timestamp where that
 // reaches what KV has, and asks the leader otherwise.
 func (s *Sim) session(b *kvBucket) {
 	if a := s.asking[b.name]; a != nil {
-		at, err, ok := a.ask()
+		at, ok := a.ask()
 		if !ok && a.lead == s.lead {
 			return
 		}
-		if delete(s.asking, b.name); ok && err == nil && at.Number > 0 {
-			s.checkSession(b, a.need, at.Vector)
+		if delete(s.asking, b.name); ok && at.Err == nil && at.Stability.Number > 0 {
+			s.checkSession(b, a.need, at.Stability.Vector)
 		}
 		return
 	}
@@ -36,7 +36,7 @@ func (s *Sim) session(b *kvBucket) {
 		return
 	}
 	s.ev("a session scan of %s needs %v", b.name, need)
-	s.asking[b.name] = &session{s.lead, need, s.lead.step.Stabilize(b.name, need)}
+	s.asking[b.name] = &session{s.lead, need, s.lead.step.stabilize(b.name, need)}
 }
 
 // checkSession: a scan shows all that KV had when it was asked, and nothing that KV had undone by then.

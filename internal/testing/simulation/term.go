@@ -1,0 +1,151 @@
+package simulation
+
+import (
+	"context"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/manager/coordinator"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// term drives the coordinator of one term, as the product's loop does, but does nothing by itself: the seed says when
+// time passes, when an answer comes in, when a lane says what waits next and when a proposal is made.
+type term struct {
+	lead      *leader
+	leader    *coordinator.Leader
+	gate      *coordinator.Gateway
+	lanes     []*lane // as they were opened
+	proposals []coordinator.Propose
+	arrived   []coordinator.Input // answers that have come and were not taken
+	ended     bool
+}
+
+// lane is one of a receiver's.
+type lane struct {
+	to    coordinator.Open
+	name  coordinator.Lane
+	queue coordinator.Queue
+}
+
+func newTerm(c *coordinator.Coordinator, lead *leader, number uint64) *term {
+	t := &term{lead: lead}
+	var effects []coordinator.Effect
+	t.leader, t.gate, effects = c.Begin(number)
+	t.carryOut(effects)
+	return t
+}
+
+func (t *term) step(in coordinator.Input) {
+	now := t.lead.sim.nowMS
+	t.carryOut(t.leader.Step(coordinator.Now{MS: now, WallMS: now, State: t.lead.State()}, in))
+}
+
+// carryOut does what takes no time, and keeps the rest until the seed asks for it.
+func (t *term) carryOut(effects []coordinator.Effect) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case coordinator.Open:
+			t.close(e.Instead)
+			for _, name := range e.Lanes() {
+				t.lanes = append(t.lanes, &lane{to: e, name: name})
+			}
+		case coordinator.Close:
+			t.close(e.To)
+		case coordinator.Tell:
+			for _, q := range t.lanes {
+				if q.to.To == e.To && q.name == e.Lane {
+					q.queue.Put(e)
+				}
+			}
+		case coordinator.Propose:
+			t.proposals = append(t.proposals, e)
+		}
+		t.gate.Do(e)
+	}
+}
+
+func (t *term) close(r coordinator.Receiver) {
+	t.lanes = slices.DeleteFunc(t.lanes, func(q *lane) bool { return q.to.To == r })
+}
+
+// end ends the term: nothing more is done.
+func (t *term) end() { t.ended = true }
+
+func (t *term) arrive(in coordinator.Input) {
+	if in != nil && !t.ended {
+		t.arrived = append(t.arrived, in)
+	}
+}
+
+// take takes the i-th of the answers that have come.
+func (t *term) take(i int) {
+	in := t.arrived[i]
+	t.arrived = slices.Delete(t.arrived, i, i+1)
+	t.step(in)
+}
+
+// waiting lists the lanes by which something waits to be said.
+func (t *term) waiting() (all []*lane) {
+	for _, q := range t.lanes {
+		if q.queue.Len() > 0 {
+			all = append(all, q)
+		}
+	}
+	return all
+}
+
+// say says what waits next in a lane.
+func (t *term) say(q *lane) {
+	if next, ok := q.queue.Take(); ok {
+		t.arrive(t.gate.Say(context.Background(), next))
+	}
+}
+
+// propose makes the i-th of the proposals that wait.
+func (t *term) propose(i int) {
+	p := t.proposals[i]
+	t.proposals = slices.Delete(t.proposals, i, i+1)
+	t.arrive(t.gate.Propose(context.Background(), p))
+}
+
+func (t *term) projectorReport(r *wire.ProjectorReport) *wire.ReportReply {
+	in := &coordinator.ProjectorReported{Report: r, Reply: make(chan *wire.ReportReply, 1)}
+	t.step(in)
+	return <-in.Reply
+}
+
+func (t *term) indexerReport(r *wire.IndexerReport) *wire.ReportReply {
+	in := &coordinator.IndexerReported{Report: r, Reply: make(chan *wire.ReportReply, 1)}
+	t.step(in)
+	return <-in.Reply
+}
+
+func (t *term) indexerRegistered(node index.NodeID, boot string) *wire.RegisterReply {
+	return t.registered(&coordinator.Registered{IsNode: true, Node: node, Boot: boot})
+}
+
+func (t *term) projectorRegistered(id index.ProjectorID, boot string) *wire.RegisterReply {
+	return t.registered(&coordinator.Registered{Projector: id, Boot: boot})
+}
+
+func (t *term) registered(r *coordinator.Registered) *wire.RegisterReply {
+	r.Reply = make(chan *wire.RegisterReply, 1)
+	t.step(r)
+	return <-r.Reply
+}
+
+// stabilize asks for a stability timestamp at or above need. The answer is there when ask says so.
+func (t *term) stabilize(bucket string, need timestamp.Vector) (ask func() (coordinator.Stabilized, bool)) {
+	in := &coordinator.Stabilize{Bucket: bucket, Need: need, Reply: make(chan coordinator.Stabilized, 1)}
+	t.step(in)
+	return func() (coordinator.Stabilized, bool) {
+		select {
+		case a := <-in.Reply:
+			return a, true
+		default:
+			return coordinator.Stabilized{}, t.ended
+		}
+	}
+}

@@ -1,0 +1,402 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+	"tidemark/rollback"
+	"tidemark/statecontext"
+	"tidemark/streams"
+	"tidemark/wire"
+)
+
+// Gateway carries a term's effects out: it says what is told to components, proposes, and hands answers over. When and
+// in which order that happens is its caller's affair: goroutines (term.go), or the seed of a simulation. It is safe for
+// concurrent use.
+type Gateway struct {
+	cfg    Config
+	self   wire.Leader
+	log    hclog.Logger
+	cache  definitions
+	traces traces
+	shown  atomic.Pointer[Status]
+
+	mu        sync.Mutex
+	receivers map[Receiver]*receiver
+}
+
+// receiver is what is kept of an Open.
+type receiver struct {
+	Open
+	fences *fences
+}
+
+func newGateway(cfg Config, self wire.Leader, log hclog.Logger) *Gateway {
+	return &Gateway{cfg: cfg, self: self, log: log, cache: definitions{consensus: cfg.Consensus},
+		receivers: map[Receiver]*receiver{}}
+}
+
+// Do carries out an effect that takes no time: all but Tell and Propose, which Say and Propose carry out, Wake and Anew.
+func (g *Gateway) Do(e Effect) {
+	switch e := e.(type) {
+	case Open:
+		g.open(e)
+	case Close:
+		g.mu.Lock()
+		delete(g.receivers, e.To)
+		g.mu.Unlock()
+	case Describe:
+		g.cache.note(e.State)
+	case Show:
+		g.shown.Store(e.Status)
+	case Stage:
+		g.traces.enter(e.Build, e.Name)
+	case BuildOver:
+		g.traces.end(e.Build, e.Err)
+	case Answer:
+		e.Deliver(g.present)
+	}
+}
+
+func (g *Gateway) open(o Open) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r := &receiver{Open: o, fences: &fences{last: o.Fence}}
+	if old := g.receivers[o.Instead]; old != nil {
+		r.fences = old.fences
+		delete(g.receivers, o.Instead)
+	}
+	g.receivers[o.To] = r
+}
+
+func (g *Gateway) receiver(id Receiver) *receiver {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.receivers[id]
+}
+
+func (g *Gateway) present(id Receiver) (f wire.Fence) {
+	if r := g.receiver(id); r != nil {
+		f = r.fences.present()
+	}
+	return f
+}
+
+// errTermOver is the outcome of a proposal that nobody waits for any more.
+var errTermOver = errors.New("the term is over")
+
+// Propose proposes.
+func (g *Gateway) Propose(ctx context.Context, p Propose) Input {
+	if p.Traced {
+		ctx = g.traces.in(ctx, "")
+	}
+	res, err := g.cfg.Consensus.Propose(ctx, statecontext.Command{Body: p.Body})
+	switch {
+	case err == nil:
+		err = res.Err()
+	case errors.Is(err, context.Canceled):
+		err = errTermOver
+	}
+	return &Proposed{Key: p.Key, Result: res, Err: err}
+}
+
+// Say says something to a receiver, waits for the answer, and returns what goes back to the Leader; nil: nothing.
+func (g *Gateway) Say(ctx context.Context, t Tell) Input {
+	r := g.receiver(t.To)
+	if r == nil {
+		return nil
+	}
+	switch m := t.Say.(type) {
+	case Greet:
+		return g.greet(ctx, r, m)
+	case Push:
+		return g.push(ctx, r, m)
+	case Probe:
+		return g.probe(ctx, r, m)
+	case AskLogs:
+		return g.askLogs(ctx, r, m)
+	case StartStreams:
+		return g.startStreams(ctx, r, m)
+	case StopStreams:
+		g.stopStreams(ctx, r, m)
+	case CheckBucket:
+		return g.checkBucket(ctx, r, m)
+	case AskSync:
+		return g.sync(ctx, r, m)
+	case Poll:
+		return g.poll(ctx, r, m)
+	case PublishStable:
+		g.publish(ctx, r, m)
+	case RollBack:
+		return g.rollBack(ctx, r, m)
+	case DropOrphans:
+		return g.dropOrphans(ctx, r, m)
+	}
+	return nil
+}
+
+func (g *Gateway) greet(ctx context.Context, r *receiver, m Greet) Input {
+	if r.Projector {
+		a, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.ProjectorHello, error) {
+			return g.cfg.Projectors.Hello(ctx, r.Addr, g.hello(f))
+		})
+		return &ProjectorGreeted{Greet: m, From: r.To, Answer: a, Err: err}
+	}
+	a, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.IndexerHello, error) {
+		return g.cfg.Indexers.Hello(ctx, r.Addr, g.hello(f))
+	})
+	return &IndexerGreeted{Greet: m, From: r.To, Answer: a, Err: err}
+}
+
+func (g *Gateway) hello(f wire.Fence) *wire.HelloRequest {
+	req := &wire.HelloRequest{Fence: f, Leader: g.self, Brief: true}
+	for m := range g.cfg.Consensus.State().Managers() {
+		req.Managers = append(req.Managers, wire.ManagerEndpoint{ID: m.ID, REST: m.REST})
+	}
+	return req
+}
+
+// pushes is what definitions travel by.
+type pushes interface {
+	Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply, error)
+	Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error)
+}
+
+// push sends the newest definitions. A list may make its receiver drop copies, which cannot be undone: leadership is
+// checked first.
+func (g *Gateway) push(ctx context.Context, r *receiver, m Push) Input {
+	ctx = g.traces.in(ctx, "")
+	var by pushes = g.cfg.Indexers
+	if r.Projector {
+		by = g.cfg.Projectors
+	}
+	a := &Handed{From: r.To, Addr: r.Addr}
+	if a.Err = g.cfg.Consensus.ReadBarrier(ctx); a.Err == nil {
+		a.Handed, a.Acked, a.Err = g.hand(ctx, r, by, m.Base)
+	}
+	return a
+}
+
+// hand tells what has changed since base, the newest revision that the component is known to have, or everything.
+func (g *Gateway) hand(ctx context.Context, r *receiver, by pushes, base uint64) (handed, acked uint64, err error) {
+	if change := g.cache.since(base); change != nil {
+		reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.DefinitionsReply, error) {
+			d := *change
+			d.Fence = f
+			return by.Change(ctx, r.Addr, &d)
+		})
+		var p *rpc.Problem
+		switch {
+		case err == nil && !reply.Missing:
+			return change.Revision, reply.Revision, nil
+		// an earlier version
+		case err != nil &&
+			!(errors.As(err, &p) && (p.Status == http.StatusNotFound || p.Status == http.StatusMethodNotAllowed)):
+			return 0, 0, err
+		}
+	}
+	newest := g.cache.newest()
+	reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.DefinitionsReply, error) {
+		d := *newest
+		d.Fence = f
+		return by.Definitions(ctx, r.Addr, &d)
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	return newest.Revision, reply.Revision, nil
+}
+
+// errLost is given for a question that came to no end and no answer, though not because of a deadline.
+var errLost = errors.New("no answer")
+
+func (g *Gateway) probe(ctx context.Context, r *receiver, m Probe) Input {
+	err := g.probeOnce(ctx, r, m)
+	if errors.Is(err, errLost) { // of a connection from before: a new one tells
+		err = g.probeOnce(ctx, r, m)
+	}
+	return &Probed{Probe: m, From: r.To, Refused: errors.Is(err, syscall.ECONNREFUSED)}
+}
+
+func (g *Gateway) probeOnce(ctx context.Context, r *receiver, m Probe) error {
+	_, err := g.cfg.Projectors.Sync(ctx, r.Addr, &wire.SyncRequest{Fence: r.fences.present(), Bucket: m.Bucket})
+	var refusal *rpc.Problem
+	switch {
+	case err == nil, errors.As(err, &refusal), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
+		errors.Is(err, syscall.ECONNREFUSED):
+		return err
+	}
+	return errors.Join(errLost, err)
+}
+
+func (g *Gateway) askLogs(ctx context.Context, r *receiver, m AskLogs) Input {
+	if m.For.Kind == forStreams {
+		ctx = g.traces.in(ctx, m.Bucket.Name)
+	}
+	reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.FailoverLogsReply, error) {
+		return g.cfg.Projectors.FailoverLogs(ctx, r.Addr, &wire.FailoverLogsRequest{Fence: f, Bucket: m.Bucket.Name,
+			VBuckets: m.VBuckets})
+	})
+	a := &LogsTold{AskLogs: m, Err: err}
+	if err != nil {
+		g.log.Debug(m.For.Kind.String(), "projector", r.Name, "error", err)
+		return a
+	}
+	a.Logs = make([]streams.Log, len(reply.Logs))
+	for i, x := range reply.Logs {
+		a.Logs[i] = streams.Log{VBucket: x.VBucket, Log: x.Log, High: x.High, Purge: x.Purge, Revision: x.Revision}
+	}
+	return a
+}
+
+func (k purposeKind) String() string {
+	switch k {
+	case forRollback:
+		return "failover logs for a rollback"
+	case forAudit:
+		return "audit"
+	}
+	return "failover logs"
+}
+
+func (g *Gateway) startStreams(ctx context.Context, r *receiver, m StartStreams) Input {
+	ctx = g.traces.in(ctx, m.Bucket.Name)
+	want := wire.StreamBucket{Bucket: m.Bucket.Name, BucketUUID: m.UUID}
+	for _, s := range m.Starts {
+		want.Restart.Add(wire.StreamStart{VBucket: s.VBucket, VBUUID: s.VBUUID, Seqno: s.Seqno, Window: s.Window,
+			Branch: s.Branch, Previous: s.Previous})
+	}
+	reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.StreamReply, error) {
+		return g.cfg.Projectors.Streams(ctx, r.Addr, &wire.StreamRequest{Fence: f, Topic: wire.MaintenanceTopic,
+			Incarnation: m.Incarnation, Buckets: []wire.StreamBucket{want}})
+	})
+	if err != nil || len(reply.Buckets) != 1 {
+		g.log.Debug("start of streams", "projector", r.Name, "error", err)
+		return nil // the outcome is unknown: its report or patience tells
+	}
+	a := &StreamsStarted{StartStreams: m, Results: make([]streams.Started, len(reply.Buckets[0].Results))}
+	for i, x := range reply.Buckets[0].Results {
+		a.Results[i] = streams.Started{VBucket: x.VBucket, Outcome: outcome(x.Outcome), Log: x.Log, Purge: x.Purge,
+			Revision: x.Revision, Detail: x.Detail}
+	}
+	return a
+}
+
+func outcome(o wire.StartOutcome) streams.Outcome {
+	switch o {
+	case wire.StartBegun:
+		return streams.Streams
+	case wire.StartNotMine:
+		return streams.NotMine
+	case wire.StartRollback:
+		return streams.RolledKV
+	case wire.StartStale:
+		return streams.Stale
+	}
+	return streams.Failed
+}
+
+func (g *Gateway) stopStreams(ctx context.Context, r *receiver, m StopStreams) {
+	_, err := fenced(ctx, r.fences, func(f wire.Fence) (struct{}, error) {
+		return struct{}{}, g.cfg.Projectors.Stop(ctx, r.Addr, &wire.StreamStop{Fence: f, Topic: wire.MaintenanceTopic,
+			Bucket: m.Bucket.Name, VBuckets: m.VBuckets, Incarnation: m.Incarnation})
+	})
+	if err != nil {
+		g.log.Debug("stop of streams", "projector", r.Name, "error", err) // its next report renews it
+	}
+}
+
+func (g *Gateway) checkBucket(ctx context.Context, r *receiver, m CheckBucket) Input {
+	reply, err := g.cfg.Projectors.Bucket(ctx, r.Addr, &wire.BucketRequest{Bucket: m.Bucket})
+	if err != nil {
+		reply = nil
+	}
+	var p *rpc.Problem
+	return &BucketChecked{CheckBucket: m, Found: reply, Err: err,
+		Unknown: errors.As(err, &p) && p.Status == http.StatusNotFound && p.Code == errcode.BucketNotInKV}
+}
+
+func (g *Gateway) sync(ctx context.Context, r *receiver, m AskSync) Input {
+	f := r.fences.present() // no command: it may share the newest one's fence
+	report, err := g.cfg.Projectors.Sync(ctx, r.Addr, &wire.SyncRequest{Fence: f, Bucket: m.Bucket.Name, Want: m.Want,
+		WaitMS: syncWait})
+	return &Synced{AskSync: m, From: r.To, Report: report, Err: err}
+}
+
+func (g *Gateway) poll(ctx context.Context, r *receiver, m Poll) Input {
+	ctx = g.traces.in(ctx, m.Bucket.Name)
+	all, err := fenced(ctx, r.fences, func(f wire.Fence) ([]wire.PollPosition, error) {
+		req := &wire.PollRequest{Fence: f, Bucket: m.Bucket.Name, VBuckets: m.VBuckets, Incarnation: m.Incarnation,
+			Brief: true}
+		reply, err := g.cfg.Indexers.Poll(ctx, r.Addr, req)
+		if err != nil {
+			return nil, err
+		}
+		return req.Take(reply)
+	})
+	if err != nil {
+		g.log.Debug("poll", "indexer", r.Name, "error", err)
+		return nil
+	}
+	a := &Polled{Poll: m, Positions: make([]streams.Position, len(all))}
+	for i, p := range all {
+		a.Positions[i] = streams.Position(p)
+	}
+	return a
+}
+
+func (g *Gateway) publish(ctx context.Context, r *receiver, m PublishStable) {
+	ctx = g.traces.in(ctx, m.Newest[len(m.Newest)-1].Bucket)
+	_, err := fenced(ctx, r.fences, func(f wire.Fence) (struct{}, error) {
+		return struct{}{}, g.cfg.Indexers.Stability(ctx, r.Addr, &wire.StabilityRequest{Fence: f, Stabilities: m.sorted(),
+			Base: m.Base})
+	})
+	if err != nil {
+		g.log.Debug("stability timestamp", "indexer", r.Name, "error", err) // told again when it is late
+	}
+}
+
+// rollBack takes an indexer through a step. What it restores cannot be undone: leadership is checked first.
+func (g *Gateway) rollBack(ctx context.Context, r *receiver, m RollBack) Input {
+	if err := g.cfg.Consensus.ReadBarrier(ctx); err != nil {
+		return nil
+	}
+	reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.RollbackReply, error) {
+		return g.cfg.Indexers.Rollback(ctx, r.Addr, &wire.RollbackRequest{Fence: f, Bucket: m.Bucket.Name,
+			Generation: m.Bucket.Generation, RollbackID: m.ID, Step: m.Step, Logs: m.Logs, Incarnation: m.Incarnation,
+			Brief: true})
+	})
+	if err != nil {
+		g.log.Debug("rollback step", "indexer", r.Name, "step", m.Step, "error", err)
+		return nil
+	}
+	return &RolledBack{RollBack: m, Reply: rollback.Reply{Stale: reply.Stale, Restart: reply.Timestamp(len(m.Logs))}}
+}
+
+// dropOrphans tells an indexer which of its orphans the StateContext does not place on it (IM-8). It cannot be undone:
+// leadership is checked first, and nothing is dropped while a restore is under way.
+func (g *Gateway) dropOrphans(ctx context.Context, r *receiver, m DropOrphans) Input {
+	a := &OrphansDropped{From: r.To, Name: r.Name}
+	if a.Err = g.cfg.Consensus.ReadBarrier(ctx); a.Err != nil {
+		return a
+	}
+	ask := unknown(g.cfg.Consensus.State(), m.Node, m.Copies)
+	if len(ask) == 0 {
+		return a
+	}
+	reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.DropOrphansReply, error) {
+		return g.cfg.Indexers.DropOrphans(ctx, r.Addr, &wire.DropOrphans{Fence: f, Copies: ask})
+	})
+	if a.Err = err; err == nil {
+		a.Dropped = reply.Dropped
+	}
+	return a
+}

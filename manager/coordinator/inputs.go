@@ -1,0 +1,207 @@
+package coordinator
+
+import (
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/rollback"
+	"tidemark/statecontext"
+	"tidemark/streams"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// Input is something that comes in for a Leader: one of the types of this file. Its apply, beside what it changes, takes
+// it over; the duties that follow every input (Leader.Step) act on it.
+type Input interface{ apply(l *Leader) }
+
+// Now is what the world is like at a step.
+type Now struct {
+	MS     int64 // of a clock that never jumps
+	WallMS int64 // unix milliseconds
+	State  *statecontext.State
+}
+
+// Time, and the replicated state.
+type (
+	// Tick lets time alone move what it moves. Left are requests whose callers no longer wait.
+	Tick struct{ Left []*Stabilize }
+	// Woken follows Wake.
+	Woken struct{}
+	// Changed says that the replicated state has changed.
+	Changed struct{}
+	// Committed says the same of a change that somebody waits for: it is looked at at once.
+	Committed struct{}
+)
+
+// What components say of themselves. What is asked for at Reply, a channel with room for it, is answered in the step.
+type (
+	// ProjectorReported is a projector's level state.
+	ProjectorReported struct {
+		Report *wire.ProjectorReport
+		Reply  chan *wire.ReportReply
+	}
+	// IndexerReported is an indexer's level state.
+	IndexerReported struct {
+		Report *wire.IndexerReport
+		Reply  chan *wire.ReportReply
+	}
+	// Registering asks whether a former process of this identity was heard lately and is still alive. One that listens at
+	// the former's address is its successor, however soon: two processes cannot listen there at once.
+	Registering struct {
+		UUID       string            // of an indexer, or
+		Projector  index.ProjectorID // a projector
+		Boot, Addr string
+		Reply      chan error
+	}
+	// Registered asks for what was registered to be taken over, and for the answer.
+	Registered struct {
+		IsNode    bool
+		Node      index.NodeID
+		Projector index.ProjectorID
+		Boot      string
+		Reply     chan *wire.RegisterReply
+	}
+)
+
+// Answers of components: what came of a Tell. Err is nil where there is an answer.
+type (
+	// ProjectorGreeted answers Greet.
+	ProjectorGreeted struct {
+		Greet
+		From   Receiver
+		Answer *wire.ProjectorHello
+		Err    error
+	}
+	// IndexerGreeted answers Greet.
+	IndexerGreeted struct {
+		Greet
+		From   Receiver
+		Answer *wire.IndexerHello
+		Err    error
+	}
+	// Handed answers Push: the revision that was handed over, and the one that the component works with.
+	Handed struct {
+		From          Receiver
+		Addr          string
+		Handed, Acked uint64
+		Err           error
+	}
+	// Probed answers Probe. Refused: nobody listens at the address.
+	Probed struct {
+		Probe
+		From    Receiver
+		Refused bool
+	}
+	// LogsTold answers AskLogs.
+	LogsTold struct {
+		AskLogs
+		Logs []streams.Log
+		Err  error
+	}
+	// StreamsStarted answers StartStreams.
+	StreamsStarted struct {
+		StartStreams
+		Results []streams.Started
+	}
+	// BucketChecked answers CheckBucket. Unknown: the KV node says that it has no such bucket.
+	BucketChecked struct {
+		CheckBucket
+		Found   *wire.BucketReply // nil with an error
+		Unknown bool
+		Err     error
+	}
+	// Synced answers AskSync. Only complete seqnos count: it stands outside the order of reports.
+	Synced struct {
+		AskSync
+		From   Receiver
+		Report *wire.ProjectorReport
+		Err    error
+	}
+	// Polled answers Poll.
+	Polled struct {
+		Poll
+		Positions []streams.Position
+	}
+	// RolledBack answers RollBack.
+	RolledBack struct {
+		RollBack
+		Reply rollback.Reply
+	}
+	// OrphansDropped answers DropOrphans.
+	OrphansDropped struct {
+		From    Receiver
+		Name    string
+		Dropped []wire.OrphanRef
+		Err     error
+	}
+)
+
+// Proposed is the outcome of a Propose.
+type Proposed struct {
+	Key    string
+	Result statecontext.Result
+	Err    error
+}
+
+// Requests of whoever serves users. Reply has room for the answer, which may come in a later step for Stabilize only.
+type (
+	// Stabilize is a scan that waits for a stability timestamp at or above Need.
+	Stabilize struct {
+		Bucket string
+		Need   timestamp.Vector
+		Reply  chan Stabilized
+		judged wire.StabilityRef // for which it was looked whether something is lost
+		cameMS int64
+		left   bool // nobody waits any more
+		// unknown: it needs branches that neither the newest stability timestamp nor the streams that run know.
+		unknown bool
+	}
+	// viewQuery asks for a bucket's view; nil where there is no such bucket.
+	viewQuery struct {
+		bucket string
+		reply  chan *BucketView
+	}
+	// copiesQuery asks what indexers have last reported of copies.
+	copiesQuery struct {
+		all   []partition.Copy
+		reply chan map[index.CopyID]wire.CopyReport
+	}
+	// clusterQuery asks what a plan is made of.
+	clusterQuery struct{ reply chan *rebalance.Cluster }
+	// lackingQuery asks for the slices of an index that would have no whole copy without some replicas.
+	lackingQuery struct {
+		x     *statecontext.Index
+		drop  []partition.Replica
+		reply chan []index.SliceID
+	}
+	// unfilledQuery asks which copies of ready indexes that a node has copies of are not whole: placed by an ALTER INDEX or
+	// a removal, they are allocated before anything is in them.
+	unfilledQuery struct {
+		s     *statecontext.State
+		node  index.NodeID
+		reply chan []index.CopyID
+	}
+	// placing asks where the copies of a new index go.
+	placing struct {
+		d     *index.Definition
+		reply chan placed
+	}
+	// settled is the outcome of the statement for which places were chosen.
+	settled struct {
+		reservation *reservation
+		cas         uint64
+		err         error
+	}
+	// buildBegun says that a traced statement has begun to build indexes.
+	buildBegun struct {
+		build uint64
+		ids   []index.ID
+	}
+)
+
+// Stabilized answers Stabilize.
+type Stabilized struct {
+	Stability wire.Stability
+	Err       error
+}

@@ -1,0 +1,55 @@
+package coordinator
+
+// pushSpacing is the least time between two lists for one component: what many DDL requests change in a row travels
+// together.
+const pushSpacing = 50 // ms
+
+// repush is how long a component may work with an older revision than it was handed before it is handed over again.
+const repush = 1000 // ms
+
+// pushDefinitions hands the newest revision to everybody who does not work with it yet.
+func (l *Leader) pushDefinitions() {
+	for _, p := range l.components.projectors {
+		if l.pushDue(&p.component) {
+			l.pushTo(&p.component)
+		}
+	}
+	for _, n := range l.components.indexers {
+		if l.pushDue(&n.component) {
+			l.pushTo(&n.component)
+		}
+	}
+}
+
+// pushDue reports whether a component is to be told now. Its hello comes first: it may have the newest list already,
+// from the leader before.
+func (l *Leader) pushDue(c *component) bool {
+	if !c.hello || c.acked >= l.now.revision || c.push.Flying() || l.nowMS-c.pushMS < pushSpacing && l.nowMS >= c.pushMS {
+		return false
+	}
+	return c.pushed < l.now.revision && c.push.Tries == 0 || c.push.Ready(l.nowMS)
+}
+
+// pushTo has the newest definitions handed over.
+func (l *Leader) pushTo(c *component) {
+	c.push.Begin()
+	c.pushMS = l.nowMS
+	l.tell(c, Control, "definitions", Push{Base: max(c.pushed, c.acked)})
+}
+
+func (a *Handed) apply(l *Leader) {
+	c := l.opened(a.From)
+	if a.Err != nil {
+		if l.log.Debug("definitions", "to", a.Addr, "error", a.Err); c != nil {
+			c.push.Failed(l.nowMS)
+		}
+		return
+	}
+	if c != nil { // it has not registered anew meanwhile
+		c.seenMS = l.nowMS
+		c.pushed, c.acked = max(c.pushed, a.Handed), max(c.acked, a.Acked)
+		c.push.Succeeded(l.nowMS + repush)
+	}
+	l.duties.due = true
+	l.pushDefinitions()
+}

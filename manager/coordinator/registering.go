@@ -1,0 +1,129 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+var (
+	// ErrBootConflict is wrapped when a component registers whose former process is still alive.
+	ErrBootConflict = errors.New("another process of that identity is alive")
+	// ErrRegistration is wrapped when a registration lacks something.
+	ErrRegistration = errors.New("bad registration")
+)
+
+// RegisterIndexer makes an indexer known and gives it its number (IM-10). Errors wrap ErrNotLeading, ErrBootConflict,
+// ErrRegistration, wire.ErrForeignCluster, statecontext.NodeRemoved, or come from the proposal.
+func (c *Coordinator) RegisterIndexer(ctx context.Context, req *wire.RegisterIndexer) (*wire.RegisterReply, error) {
+	l, err := c.leading()
+	if err != nil {
+		return nil, err
+	}
+	e := &req.Endpoint
+	if e.UUID == "" || e.BootID == "" || e.Admin == "" || e.Maintenance == "" {
+		return nil, fmt.Errorf("%w: uuid, boot id, admin address and data addresses are needed", ErrRegistration)
+	}
+	if len(e.Zone) > wire.MaxZone || e.Capacity > wire.MaxCapacity {
+		return nil, fmt.Errorf("%w: a zone of %d bytes and a capacity of %d; at most %d and %d", ErrRegistration, len(e.Zone),
+			e.Capacity, wire.MaxZone, wire.MaxCapacity)
+	}
+	if err := l.admit(ctx, req.ClusterID, &Registering{UUID: e.UUID, Boot: e.BootID, Addr: e.Admin}); err != nil {
+		return nil, err
+	}
+	res, err := c.proposeFor(ctx, &statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: e.UUID,
+		BootID: e.BootID, Name: e.Name, Zone: e.Zone, Capacity: e.Capacity,
+		Admin: e.Admin, Scan: e.Scan, Data: statecontext.DataAddrs{Maintenance: e.Maintenance, Backfill: e.Backfill,
+			Catchup: e.Catchup}}})
+	if err != nil {
+		return nil, err
+	}
+	return l.registered(ctx, &Registered{IsNode: true, Node: res.Node, Boot: e.BootID})
+}
+
+// RegisterProjector makes a projector known. Errors as RegisterIndexer's.
+func (c *Coordinator) RegisterProjector(ctx context.Context, req *wire.RegisterProjector) (*wire.RegisterReply, error) {
+	l, err := c.leading()
+	if err != nil {
+		return nil, err
+	}
+	e := &req.Endpoint
+	if e.ID == "" || e.BootID == "" || e.Admin == "" {
+		return nil, fmt.Errorf("%w: id, boot id and admin address are needed", ErrRegistration)
+	}
+	if err := l.admit(ctx, req.ClusterID, &Registering{Projector: e.ID, Boot: e.BootID, Addr: e.Admin}); err != nil {
+		return nil, err
+	}
+	if _, err := c.proposeFor(ctx, &statecontext.RegisterProjector{Projector: statecontext.Projector{ID: e.ID,
+		Admin: e.Admin, BootID: e.BootID}}); err != nil {
+		return nil, err
+	}
+	return l.registered(ctx, &Registered{Projector: e.ID, Boot: e.BootID})
+}
+
+// proposeFor proposes on behalf of a caller who waits.
+func (c *Coordinator) proposeFor(ctx context.Context, body statecontext.Body) (statecontext.Result, error) {
+	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{Body: body})
+	if err == nil {
+		err = res.Err()
+	}
+	return res, err
+}
+
+// admit refuses foreign clusters and second live processes.
+func (t *term) admit(ctx context.Context, clusterID string, check *Registering) error {
+	if own := t.cfg.Consensus.State().ClusterID(); clusterID != "" && clusterID != own {
+		return fmt.Errorf("%w: it belongs to %q, this is %q", wire.ErrForeignCluster, clusterID, own)
+	}
+	check.Reply = make(chan error, 1)
+	conflict, err := ask(ctx, t, "whether its former process lives", Input(check), check.Reply)
+	if err != nil {
+		return err
+	}
+	return conflict
+}
+
+func (t *term) registered(ctx context.Context, r *Registered) (*wire.RegisterReply, error) {
+	r.Reply = make(chan *wire.RegisterReply, 1)
+	if err := t.post(ctx, r); err != nil {
+		return nil, err
+	}
+	if a, err := await(ctx, t, "the registration", r.Reply); err == nil {
+		return a, nil
+	}
+	return nil, ErrNotLeading
+}
+
+// HandleProjectorReport takes a projector's level state (SYNC included). Errors wrap ErrNotLeading, ErrBusy or
+// wire.ErrForeignCluster.
+func (c *Coordinator) HandleProjectorReport(ctx context.Context, r *wire.ProjectorReport) (*wire.ReportReply, error) {
+	in := &ProjectorReported{Report: r, Reply: make(chan *wire.ReportReply, 1)}
+	return c.handleReport(ctx, r.ClusterID, in, in.Reply)
+}
+
+// HandleIndexerReport takes an indexer's level state. Errors as HandleProjectorReport's.
+func (c *Coordinator) HandleIndexerReport(ctx context.Context, r *wire.IndexerReport) (*wire.ReportReply, error) {
+	in := &IndexerReported{Report: r, Reply: make(chan *wire.ReportReply, 1)}
+	return c.handleReport(ctx, r.ClusterID, in, in.Reply)
+}
+
+func (c *Coordinator) handleReport(ctx context.Context, clusterID string, in Input,
+	reply chan *wire.ReportReply) (*wire.ReportReply, error) {
+	l, err := c.leading()
+	if err != nil {
+		return nil, err
+	}
+	if own := c.cfg.Consensus.State().ClusterID(); clusterID != "" && clusterID != own {
+		return nil, fmt.Errorf("%w: the report is of %q, this is %q", wire.ErrForeignCluster, clusterID, own)
+	}
+	if err := l.post(ctx, in); err != nil {
+		return nil, err
+	}
+	if a, err := await(ctx, l, "the answer to a report", reply); err == nil {
+		return a, nil
+	}
+	return nil, ErrNotLeading
+}

@@ -1,0 +1,213 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/wire"
+)
+
+// term drives a Leader: it hands it inputs and time, one after the other, and carries out what it wants done, each thing
+// that takes time in a goroutine of its own.
+type term struct {
+	cfg    Config
+	number uint64
+	log    hclog.Logger
+	gate   *Gateway
+	inbox  chan Input
+	ended  chan struct{} // closed when the loop has ended
+
+	// of the loop
+	ctx   context.Context //nolint:containedctx // of the term: what is begun for it ends with it
+	group *errgroup.Group
+	pace  *time.Timer // when a promotion that scans wait for may be made
+	lanes map[Receiver]*lanes
+
+	mu   sync.Mutex
+	left []*Stabilize // scans that no longer wait
+}
+
+// lanes are a receiver's.
+type lanes struct {
+	of     map[Lane]*lane
+	cancel context.CancelFunc
+}
+
+// Begin begins a term whose effects its caller carries out, as loop does it: the Leader's first are effects. It is for
+// simulations, which have neither goroutines nor a clock.
+func (c *Coordinator) Begin(number uint64) (l *Leader, g *Gateway, effects []Effect) {
+	t := newTerm(c.cfg, number)
+	l, effects = newLeader(t.cfg.Settings, t.gate.self, t.log, t.cfg.now())
+	return l, t.gate, effects
+}
+
+// now is what the world is like now.
+func (c *Config) now() Now {
+	return Now{MS: c.nowMS(), WallMS: c.Now().UnixMilli(), State: c.Consensus.State()}
+}
+
+// newTerm makes one that can be asked, once its loop runs.
+func newTerm(cfg Config, number uint64) *term {
+	log := cfg.Logger.With("term", number)
+	self := wire.Leader{ID: cfg.Consensus.ID(), REST: cfg.REST, Term: number}
+	return &term{cfg: cfg, number: number, log: log, gate: newGateway(cfg, self, log),
+		inbox: make(chan Input, inboxLength), ended: make(chan struct{}), lanes: map[Receiver]*lanes{}}
+}
+
+// run does the duties until ctx ends, and returns when everything it began has ended.
+func (t *term) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	t.group, t.ctx = group, ctx
+	group.Go(func() error {
+		defer close(t.ended)
+		defer t.gate.traces.endFollowed()
+		return t.loop()
+	})
+	return group.Wait()
+}
+
+// loop takes inputs and time.
+func (t *term) loop() error {
+	changes := t.cfg.Machine.Subscribe()
+	defer changes.Close()
+	clock := time.NewTicker(tick)
+	defer clock.Stop()
+	t.pace = time.NewTimer(tick)
+	defer t.pace.Stop()
+	l, effects := newLeader(t.cfg.Settings, t.gate.self, t.log, t.cfg.now())
+	for {
+		if t.carryOut(effects) {
+			return errRestored
+		}
+		var in Input
+		select {
+		case <-t.ctx.Done():
+			return nil
+		case in = <-t.inbox:
+		case <-changes.C():
+			in = Changed{}
+		case <-clock.C:
+			in = Tick{Left: t.takeLeft()}
+		case <-t.pace.C:
+			in = Woken{}
+		}
+		effects = l.Step(t.cfg.now(), in)
+	}
+}
+
+// carryOut begins what is wanted. It reports whether duties begin anew.
+func (t *term) carryOut(effects []Effect) (anew bool) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case Open:
+			t.close(e.Instead)
+			t.gate.Do(e)
+			t.open(e)
+		case Close:
+			t.close(e.To)
+			t.gate.Do(e)
+		case Tell:
+			if r := t.lanes[e.To]; r != nil {
+				r.of[e.Lane].put(e)
+			}
+		case Propose:
+			t.group.Go(func() error {
+				_ = t.post(t.ctx, t.gate.Propose(t.ctx, e)) // the term is over: nobody to tell
+				return nil
+			})
+		case Wake:
+			t.pace.Reset(e.After)
+		case Anew:
+			anew = true
+		default:
+			t.gate.Do(e)
+		}
+	}
+	return anew
+}
+
+// open starts a receiver's lanes; they end with it or with the term.
+func (t *term) open(o Open) {
+	ctx, cancel := context.WithCancel(t.ctx)
+	r := &lanes{of: map[Lane]*lane{}, cancel: cancel}
+	for _, name := range o.Lanes() {
+		q, workers := newLane(), 1
+		if r.of[name] = q; name == Questions {
+			workers = questionsAtOnce
+		}
+		for range workers {
+			t.group.Go(func() error {
+				q.run(ctx, func(say Tell) {
+					if in := t.gate.Say(ctx, say); in != nil {
+						_ = t.post(ctx, in) // else the receiver is no more
+					}
+				})
+				return nil
+			})
+		}
+	}
+	t.lanes[o.To] = r
+}
+
+func (t *term) close(id Receiver) {
+	if r := t.lanes[id]; r != nil {
+		r.cancel()
+		delete(t.lanes, id)
+	}
+}
+
+// post hands an input to the loop; it waits for room, and gives up when the term or ctx ends.
+func (t *term) post(ctx context.Context, in Input) error {
+	select {
+	case t.inbox <- in:
+		return nil
+	case <-t.ended:
+		return ErrNotLeading
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
+	}
+}
+
+// await waits for the answer to what was posted. Errors wrap ErrNotLeading or ctx's error.
+func await[T any](ctx context.Context, t *term, what string, reply chan T) (v T, err error) {
+	select {
+	case v = <-reply:
+		return v, nil
+	case <-t.ended:
+		return v, ErrNotLeading
+	case <-ctx.Done():
+		return v, fmt.Errorf("%s: %w", what, ctx.Err())
+	}
+}
+
+// ask posts a request and waits for its answer. Errors wrap ErrNotLeading, ErrBusy or ctx's error.
+func ask[T any](ctx context.Context, t *term, what string, in Input, reply chan T) (v T, err error) {
+	if err := t.post(ctx, in); err != nil {
+		return v, err
+	}
+	return await(ctx, t, what, reply)
+}
+
+// leave has the loop forget a scan that no longer waits.
+func (t *term) leave(s *Stabilize) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.left = append(t.left, s)
+}
+
+func (t *term) takeLeft() []*Stabilize {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	left := t.left
+	t.left = nil
+	return left
+}
+
+// errRestored ends a term's duties when the epoch has risen under them: they begin anew from the restored state.
+var errRestored = errors.New("the state was restored")
