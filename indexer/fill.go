@@ -85,7 +85,7 @@ type fill struct {
 	from   []index.NodeID // who has the slice, by the definitions
 	began  time.Time
 	moved  time.Time               // when something that it waits for was seen moving
-	sent   map[index.NodeID]uint64 // what busy sources have moved, as they said last
+	sent   map[index.NodeID]uint64 // of filler.mu: what busy sources have moved, as they said last
 	cancel context.CancelFunc
 	failed []error // why those that have gone from the list cannot send it
 	anew   int     // of fillsAnew
@@ -329,7 +329,9 @@ func (f *filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 		case errors.Is(err, transfer.ErrBusy), errors.Is(err, errOtherBranch):
 			busy = err
 			if said := (*transfer.Busy)(nil); errors.As(err, &said) {
+				f.mu.Lock()
 				o.saw(o.from[i], said.Moved, f.x.now())
+				f.mu.Unlock()
 			}
 		default:
 			o.failed = append(o.failed, fmt.Errorf("node %d: %w", o.from[i], err))

@@ -643,18 +643,21 @@ func TestFillPatience(t *testing.T) {
 // TestFillWaitsForOneThatMoves: a source that says that it sends to others is waited for, and what it has sent counts.
 func TestFillWaitsForOneThatMoves(t *testing.T) {
 	p := newPair(t)
-	var now atomic.Int64
 	const busy = 3
 	p.between = func(w http.ResponseWriter, r *http.Request, n int64) bool {
 		if q := question(t, r); q.Op != "open" || n > busy {
 			return false
 		}
-		now.Add(int64(fillPatience - time.Minute)) // so long nobody had a turn
+		f := p.b.x.fills
+		f.mu.Lock()
+		if got := f.now.sent[pairNode]; got != uint64(n-1) {
+			t.Errorf("it knows of %d that its source has moved, was told of %d", got, n-1)
+		}
+		f.mu.Unlock()
 		answerFramed(t, w, &transfer.Offer{Busy: "sends to others", Moved: uint64(n)})
 		return true
 	}
 	p.b.start()
-	p.b.x.now = func() time.Time { return time.Now().Add(time.Duration(now.Load())) }
 	p.fill()
 	if !p.outcome() || p.fromZero() > 0 || p.asked.Load() <= busy {
 		t.Error("it was filled from KV")
