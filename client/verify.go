@@ -55,17 +55,42 @@ func (p *patience) judge(q question, server string, err error) error {
 		server, err)
 }
 
+// verifyTries is how often a comparison that was cut off is made again, as long as it has found nothing.
+const verifyTries = 3
+
 // Verify compares an index with the KV data, every copy of it, while both are used. each is called with every
 // difference and with the progress as they come (docs/scans.md); its error ends the verification. End.Differences is 0
 // when they agree. An error says that the comparison did not come to its end, whatever was found before. One that
 // cannot begin, as something that it needs is away, is asked for again for a minute: then the error wraps
-// ErrUnavailable and names what is. A server that is busy is asked again until ctx ends.
+// ErrUnavailable and names what is. One that is cut off, as a server falls silent, is begun anew up to three times
+// unless it has told a difference; its progress begins anew, too. A server that is busy is asked again until ctx ends.
 func (c *Client) Verify(ctx context.Context, ref string, req VerifyRequest, each func(VerifyLine) error) (VerifyEnd,
 	error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return VerifyEnd{}, fmt.Errorf("encoding the request: %w", err)
 	}
+	for tries := 1; ; tries++ {
+		v := verifying{each: each}
+		end, err := c.verify(ctx, ref, body, &v)
+		if err == nil || !v.cut || v.found || tries == verifyTries || ctx.Err() != nil {
+			return end, err
+		}
+		if c.Waiting != nil {
+			c.Waiting(err)
+		}
+	}
+}
+
+// verifying is one try of a verification.
+type verifying struct {
+	each  func(VerifyLine) error
+	found bool // a difference was told
+	cut   bool // it ended early, and another try may not
+}
+
+// verify tries it once.
+func (c *Client) verify(ctx context.Context, ref string, body []byte, v *verifying) (VerifyEnd, error) {
 	rows, err := c.lines(ctx, question{op: "verify", of: ref}, "/v1/indexes/"+ref+":verify", body,
 		&patience{limit: c.enough})
 	if err != nil {
@@ -75,6 +100,7 @@ func (c *Client) Verify(ctx context.Context, ref string, req VerifyRequest, each
 	for {
 		text, err := rows.readLine()
 		if err != nil {
+			v.cut = true
 			return VerifyEnd{}, err
 		}
 		var l VerifyLine
@@ -85,9 +111,12 @@ func (c *Client) Verify(ctx context.Context, ref string, req VerifyRequest, each
 			rows.drain()
 			return *l.End, nil
 		case l.Error != nil:
-			return VerifyEnd{}, rpc.Refuse(l.Error.Code, "%s", l.Error.Detail)
+			p := rpc.Refuse(l.Error.Code, "%s", l.Error.Detail)
+			v.cut = p.Code == errcode.Unavailable
+			return VerifyEnd{}, p
 		}
-		if err := each(l); err != nil {
+		v.found = v.found || l.Difference != nil
+		if err := v.each(l); err != nil {
 			return VerifyEnd{}, err
 		}
 	}

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -44,5 +45,31 @@ func TestVerifyIsAskedForLongEnough(t *testing.T) {
 	_, url = serve(t, refuse(404, "UNKNOWN_INDEX"))
 	if err := verify(url); err == nil || errors.Is(err, ErrUnavailable) {
 		t.Errorf("of no index: %v", err)
+	}
+}
+
+// TestAVerificationThatIsCutIsBegunAnew: up to three times, unless it has told a difference.
+func TestAVerificationThatIsCutIsBegunAnew(t *testing.T) {
+	const progress, difference = `{"progress":{"percent":7}}` + "\n", `{"difference":{"kind":"missing_row","id":"a"}}` + "\n"
+	const end, gone = `{"end":{"differences":0}}` + "\n", `{"error":{"code":"UNAVAILABLE","detail":"it was cut off"}}` + "\n"
+	const refused = `{"error":{"code":"DAMAGED","detail":"a stored key"}}` + "\n"
+	half := text(progress) // without an end
+	for name, c := range map[string]struct {
+		steps []http.HandlerFunc
+		asked int
+		err   string
+	}{
+		"cut, then whole": {[]http.HandlerFunc{half, text(progress + gone), text(progress + end)}, 3, ""},
+		"always cut":      {[]http.HandlerFunc{half}, verifyTries, "EOF"},
+		"always told":     {[]http.HandlerFunc{text(gone)}, verifyTries, "it was cut off"},
+		"found something": {[]http.HandlerFunc{text(difference + gone)}, 1, "it was cut off"},
+		"refused":         {[]http.HandlerFunc{text(progress + refused)}, 1, "a stored key"},
+	} {
+		s, url := serve(t, c.steps...)
+		_, err := newClient(t, url).Verify(t.Context(), "b/n", VerifyRequest{}, func(VerifyLine) error { return nil })
+		if n := len(s.asked()); n != c.asked || (err == nil) != (c.err == "") ||
+			err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: asked %d times, want %d; %v, want %q", name, n, c.asked, err, c.err)
+		}
 	}
 }

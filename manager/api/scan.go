@@ -22,6 +22,7 @@ import (
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 func (a *API) scanRoutes() []route {
@@ -180,8 +181,7 @@ func (a *API) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 			continue
 		}
 		defer resp.Body.Close() //nolint:gocritic // the loop ends here
-		stream(w, resp)
-		return nil
+		return stream(r.Context(), w, resp)
 	}
 }
 
@@ -293,9 +293,10 @@ func (w *watched) Close() error {
 	return w.Body.Close()
 }
 
-// stream passes an answer on as it comes; a short one, whose length was told, in one piece. When it is cut, so is ours:
-// a client must not take it for an end.
-func stream(w http.ResponseWriter, resp *http.Response) {
+// stream passes an answer of lines on as it comes; a short one, whose length was told, in one piece. When it is cut its
+// last line says why, and half a line before that is left out; where half of a long one has gone already our answer is
+// cut, too: a client must not take it for an end.
+func stream(ctx context.Context, w http.ResponseWriter, resp *http.Response) error {
 	for _, h := range []string{"Content-Type", "Retry-After"} {
 		if v := resp.Header.Get(h); v != "" {
 			w.Header().Set(h, v)
@@ -305,35 +306,63 @@ func stream(w http.ResponseWriter, resp *http.Response) {
 	if n := resp.ContentLength; n > 0 && n <= pieceOfAnswer {
 		body := make([]byte, n)
 		if _, err := io.ReadFull(resp.Body, body); err != nil {
-			panic(http.ErrAbortHandler) // net/http's way to cut the connection
+			return cutShort(ctx, err) // nothing has gone yet
 		}
 		w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
 		_ = control.SetWriteDeadline(time.Now().Add(rowsPatience)) // a client that takes nothing is let go
 		w.WriteHeader(resp.StatusCode)
 		_, _ = w.Write(body) // the client has gone: nobody is left to tell
-		return
+		return nil
 	}
 	w.WriteHeader(resp.StatusCode)
-	buf := make([]byte, pieceOfAnswer)
+	send := func(b []byte) bool {
+		_ = control.SetWriteDeadline(time.Now().Add(rowsPatience))
+		_, err := w.Write(b)
+		return err == nil // else the client has gone
+	}
+	held, midway := make([]byte, 0, pieceOfAnswer), false // of a line that has not come whole; a part of it has gone
 	for {
-		n, err := resp.Body.Read(buf)
-		if n > 0 {
-			_ = control.SetWriteDeadline(time.Now().Add(rowsPatience))
-			if _, werr := w.Write(buf[:n]); werr != nil {
-				return
-			}
-			if err == nil {
-				_ = control.Flush()
-			}
+		n, err := resp.Body.Read(held[len(held):cap(held)])
+		held = held[:len(held)+n]
+		whole := bytes.LastIndexByte(held, '\n') + 1
+		switch {
+		case err == io.EOF:
+			whole = len(held)
+		case whole > 0:
+			midway = false
+		case len(held) == cap(held):
+			whole, midway = len(held), true
 		}
-		if err == io.EOF {
+		if whole > 0 {
+			if !send(held[:whole]) {
+				return nil
+			}
+			held = held[:copy(held, held[whole:])]
+		}
+		switch {
+		case err == io.EOF:
 			_ = control.SetWriteDeadline(time.Now().Add(rowsPatience)) // the server writes the end
-			return
-		}
-		if err != nil {
-			panic(http.ErrAbortHandler)
+			return nil
+		case err != nil && midway:
+			panic(http.ErrAbortHandler) // net/http's way to cut the connection
+		case err != nil:
+			p := cutShort(ctx, err)
+			line, _ := json.Marshal(wire.VerifyLine{Error: &wire.VerifyFailure{Code: p.Code, Detail: p.Detail}}) // of strings
+			send(append(line, '\n'))
+			return nil
+		case whole > 0:
+			_ = control.Flush()
 		}
 	}
+}
+
+// cutShort tells a client why an answer has no end.
+func cutShort(ctx context.Context, err error) *rpc.Problem {
+	if ctx.Err() != nil {
+		return rpc.Refuse(errcode.Timeout, "the answer was cut off before its end: %v", context.Cause(ctx))
+	}
+	return rpc.Refuse(errcode.Unavailable, "the answer was cut off before its end, ask again: the indexer that gave it: %v",
+		err)
 }
 
 // pieceOfAnswer is how many bytes of an answer are passed on at once.

@@ -1,8 +1,10 @@
 package api
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -44,5 +46,67 @@ func TestOneWaitForAScan(t *testing.T) {
 			t.Errorf("each waits %s: %d were asked, want %d: %v", c.waits, asked.Load(), c.asked, err)
 		}
 		a.Close()
+	}
+}
+
+// TestACutAnswerIsTold: what an indexer leaves off in the middle ends with a line that says so, behind lines that are
+// whole; where half of a long line has gone it is cut. A short answer that is cut is none.
+func TestACutAnswerIsTold(t *testing.T) {
+	long := `{"key":["` + strings.Repeat("x", 3*pieceOfAnswer) + `"],"id":"c"}` + "\n"
+	const a, b = `{"key":[1],"id":"a"}` + "\n", `{"key":[2],"id":"b"}` + "\n"
+	for name, c := range map[string]struct {
+		sent, want string
+		length     int
+		whole, cut bool
+	}{
+		"whole":           {sent: a + b, want: a + b, whole: true},
+		"long, whole":     {sent: a + long + b, want: a + long + b, whole: true},
+		"at a line's end": {sent: a + b, want: a + b},
+		"in a line":       {sent: a + b[:9], want: a},
+		"behind a long":   {sent: long + a + b[:9], want: long + a},
+		"in a long":       {sent: a + long[:2*pieceOfAnswer], want: a, cut: true},
+		"nothing":         {},
+		"short":           {sent: a, length: 2 * len(a)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			indexer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", scan.MediaType)
+				if c.length > 0 {
+					w.Header().Set("Content-Length", strconv.Itoa(c.length))
+				}
+				_, _ = io.WriteString(w, c.sent)
+				_ = http.NewResponseController(w).Flush()
+				if !c.whole {
+					panic(http.ErrAbortHandler)
+				}
+			}))
+			defer indexer.Close()
+			manager := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				resp, err := http.Get(indexer.URL)
+				if err == nil {
+					defer resp.Body.Close()
+					err = stream(r.Context(), w, resp)
+				}
+				if err != nil {
+					rpc.WriteProblem(w, err)
+				}
+			}))
+			defer manager.Close()
+			resp, err := http.Get(manager.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			got, err := io.ReadAll(resp.Body)
+			rest, begins := strings.CutPrefix(string(got), c.want)
+			switch told := strings.Contains(rest, string(errcode.Unavailable)) && strings.HasSuffix(rest, "}\n"); {
+			case c.length > 0:
+				if err != nil || resp.StatusCode != http.StatusServiceUnavailable {
+					t.Errorf("%d, %v, want 503", resp.StatusCode, err)
+				}
+			case !begins, (err != nil) != c.cut, c.whole && rest != "", !c.whole && !c.cut && !told:
+				t.Errorf("%d bytes, then %.200q, %v", len(got)-len(rest), rest, err)
+			}
+		})
 	}
 }
