@@ -15,6 +15,7 @@ type sideStream struct {
 	copies []index.CopyID
 	conn   uint64
 	begun  bool
+	purge  uint64 // that its BEGIN told
 	lost   bool   // its connection is: it goes on with a BEGIN over another one
 	over   bool   // nothing more comes
 	ended  bool   // it came to its end, and said how far it read
@@ -268,7 +269,7 @@ func (b *Bucket) arrived(s *sideStream, seqno, windowEnd uint64) {
 func (s *sideStream) counted(seqno uint64) uint64 { return min(seqno, s.to) }
 
 // beginSide: the stream starts, or goes on over a new connection. One that has read on beyond its end goes on there:
-// nothing that counts is left out then.
+// nothing that counts is left out then. Before anything else comes, BEGIN may come again and tell a higher purge seqno.
 func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdict {
 	vb := int(e.VBucket)
 	v, g := &b.vbs[vb], e.Begin
@@ -286,10 +287,12 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 	}
 	first := !s.begun
 	s.begun, s.lost, s.conn, s.parts = true, false, src.Connection, parts{}
-	if !first {
+	if first {
+		s.at, s.taken = start, min(s.taken, start)
+	} else if g.Purge <= s.purge {
 		return Taken
 	}
-	s.at, s.taken = start, min(s.taken, start)
+	s.purge = g.Purge
 	if g.Start >= g.Purge {
 		return Taken
 	}

@@ -65,6 +65,41 @@ func (w *sideWorld) is(what string, got, want Verdict) {
 	}
 }
 
+// TestSideStreamTellsAPurgeLate: a BEGIN that comes again and tells more purged deletions counts as the first one does,
+// and one that comes again for another reason does not.
+func TestSideStreamTellsAPurgeLate(t *testing.T) {
+	w := newSideWorld(t, 1)
+	begin := func(conn, purge uint64) {
+		t.Helper()
+		w.is("BEGIN", w.b.AcceptSide(Source{Connection: conn}, &keyversion.Event{Kind: keyversion.StreamBegin,
+			Incarnation: w.side, Begin: &keyversion.Begin{Log: w.log, Purge: purge}}), Taken)
+	}
+	deleted := func() (n int) {
+		for _, work := range w.b.Work() {
+			if work.Batch != nil && work.Batch.Kind == DeleteRange {
+				n++
+			}
+		}
+		return n
+	}
+	w.b.copies[0].parts[0].pos.Main = 12 // it has rows
+	begin(2, 0)
+	if n := deleted(); n != 0 {
+		t.Errorf("nothing was purged: %d ranges deleted", n)
+	}
+	begin(2, 5)
+	if n := deleted(); n != 1 {
+		t.Errorf("deletions up to 5 were purged: %d ranges deleted", n)
+	}
+	w.is("seqno 1", w.data(2, 1, 0), Taken)
+	w.b.TakeSide(0, 0)
+	w.b.ConnectionLost(2)
+	begin(3, 5)
+	if n := deleted(); n != 0 {
+		t.Errorf("it goes on over another connection: %d ranges deleted", n)
+	}
+}
+
 // TestSideStreamGoesOn: neither a broken connection nor a maintenance stream that begins again on the same branch costs
 // what a side stream has brought; on another branch it is given up.
 func TestSideStreamGoesOn(t *testing.T) {

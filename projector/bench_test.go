@@ -89,9 +89,8 @@ func benchPump(t testing.TB, indexes int, keyed bool) (*pump, *stream) {
 		t.Fatal(err, bad)
 	}
 	c := newCounters(prometheus.NewRegistry())
-	p := &pump{topic: topic, counters: &c, received: c.received[keyversion.ClassMaintenance],
-		purgeNow: func(context.Context, uint16) (uint64, error) { return 0, nil }}
-	s := &stream{inc: index.Incarnation{Epoch: 1, Term: 1, Counter: 1}, end: mcbp.EndOfTime}
+	p := &pump{topic: topic, counters: &c, received: c.received[keyversion.ClassMaintenance]}
+	s := &stream{inc: index.Incarnation{Epoch: 1, Term: 1, Counter: 1}, end: mcbp.EndOfTime, blind: true}
 	begin := &feed.Event{Kind: feed.StreamBegin, Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 77}})}
 	if err := p.begin(context.Background(), s, begin, pl); err != nil {
 		t.Fatal(err)

@@ -97,6 +97,7 @@ func (b *bucket) close() {
 	b.cancel()
 	b.topic.Close()
 	b.control.close()
+	b.p.purges.note(b.name, nil)
 }
 
 // replan makes the plan of new definitions, unless that of newer ones is there; workers take it between two mutations.

@@ -48,11 +48,13 @@ func (b *bucket) connect(ctx context.Context) (*connection, error) {
 	c := &connection{b: b, feed: f, xattrs: xattrs, before: before, drained: make(chan struct{}),
 		streams: map[feed.StreamID]*stream{},
 		newest:  make([]*stream, len(b.streams))}
+	desk := &purgeDesk{p: b.p, bucket: b.name, ctx: b.ctx, conn: b.control.get}
 	for n := range b.p.cfg.Workers {
 		w := &worker{conn: c, number: n, of: b.p.cfg.Workers, blocks: make(chan *feed.Block, workerQueue),
 			kicked:  make(chan struct{}, 1),
 			current: map[uint16]*stream{}, pump: pump{topic: b.topic, counters: &b.p.counters,
-				received: b.p.counters.received[keyversion.ClassMaintenance], faults: &b.p.faults, purgeNow: b.control.purgeNow}}
+				received: b.p.counters.received[keyversion.ClassMaintenance], faults: &b.p.faults, desk: desk,
+				answers: newPurgeAnswers()}}
 		w.plan.Store(pl)
 		c.workers = append(c.workers, w)
 	}

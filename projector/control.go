@@ -171,7 +171,7 @@ func (c *control) state(ctx context.Context) (*kvState, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.p.stateOf(ctx, conn)
+	s, err := c.p.stateOf(ctx, conn, c.bucket)
 	if err != nil {
 		if errors.Is(err, feed.ErrAuth) || errors.Is(err, feed.ErrNoBucket) {
 			_ = conn.Close() // what the user may do is asked anew, also of engines that keep what they once knew of a connection
@@ -181,33 +181,14 @@ func (c *control) state(ctx context.Context) (*kvState, error) {
 	return s, nil
 }
 
-// purgeAt is up to where a stream that KV grants from a seqno may lack deletions. Where statistics do not tell, a seqno
-// that KV grants is not below it; but 0 is granted always, and then it may be anything up to the present.
-func (s *kvState) purgeAt(vb uint16, start uint64) uint64 {
-	if purge, ok := s.purges[vb]; ok || start > 0 {
-		return purge
+// purgeAt is up to where a stream that KV grants from a seqno may lack deletions; blind: statistics do not tell. A
+// seqno that KV grants is not below it then; but 0 is granted always, and it may be anything up to the present.
+func (s *kvState) purgeAt(vb uint16, start uint64) (purge uint64, blind bool) {
+	purge, told := s.purges[vb]
+	if told || start > 0 {
+		return purge, !told
 	}
-	return s.highs[vb]
-}
-
-// purgeNow returns up to where KV has forgotten deletions of a vbucket; 0 where statistics do not tell.
-func purgeNow(ctx context.Context, conn feed.Feed, vb uint16) (uint64, error) {
-	d, err := conn.DetailsOf(ctx, vb)
-	if feed.Refused(err) {
-		return 0, nil
-	}
-	return d.PurgeSeqno, err
-}
-
-// purgeNow is purgeNow over the bucket's connection for questions.
-func (c *control) purgeNow(ctx context.Context, vb uint16) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, kvTimeout)
-	defer cancel()
-	conn, err := c.get(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return purgeNow(ctx, conn, vb)
+	return s.highs[vb], true
 }
 
 func revisionOf(c *mcbp.ClusterConfig) timestamp.MapRevision {
@@ -215,7 +196,7 @@ func revisionOf(c *mcbp.ClusterConfig) timestamp.MapRevision {
 }
 
 // stateOf is what KV says of the vbuckets that are in the projector's share.
-func (p *Projector) stateOf(ctx context.Context, conn feed.Feed) (*kvState, error) {
+func (p *Projector) stateOf(ctx context.Context, conn feed.Feed, bucket string) (*kvState, error) {
 	s := &kvState{highs: map[uint16]uint64{}, purges: map[uint16]uint64{}}
 	var err error
 	if s.config, err = conn.ClusterConfig(ctx); err != nil {
@@ -231,13 +212,10 @@ func (p *Projector) stateOf(ctx context.Context, conn feed.Feed) (*kvState, erro
 			s.highs[h.VBucket] = h.Seqno
 		}
 	}
+	// The user may stream and not read statistics, or the engine has none of this name. KV knows its purge seqnos, and
+	// demands a rollback of all starts below them but 0: purgeAt.
 	details, err := conn.Details(ctx)
-	switch {
-	case feed.Refused(err):
-		// The user may stream and not read statistics, or the engine has none of this name. KV knows its purge seqnos, and
-		// demands a rollback of all starts below them but 0: purgeAt.
-		p.log.Debug("KV gives no statistics: purge seqnos are not known beforehand", "error", err)
-	case err != nil:
+	if err != nil && !feed.Refused(err) {
 		return nil, err
 	}
 	for vb, d := range details {
@@ -245,5 +223,12 @@ func (p *Projector) stateOf(ctx context.Context, conn feed.Feed) (*kvState, erro
 			s.purges[vb] = d.PurgeSeqno
 		}
 	}
+	if err == nil && len(s.purges) == 0 && len(s.highs) > 0 {
+		err = errNoPurges
+	}
+	p.untold(bucket, err)
 	return s, nil
 }
+
+// errNoPurges is noted of an engine whose statistics leave purge seqnos out.
+var errNoPurges = errors.New("its statistics have none")

@@ -36,6 +36,8 @@ type engine struct {
 	wide    atomic.Bool // its map has more vbuckets than can be indexed
 	stats   mcbp.Status // of the answer to STAT
 	lines   []string    // of it, before the last, as key=value
+	stat    chan any    // STAT is answered when this is closed; nil: at once
+	asks    []string    // keys of STAT, in order
 	// log is every vbucket's failover log; a start above 0 on a branch that it lacks is answered with ROLLBACK to 0.
 	log   []mcbp.FailoverEntry
 	asked []uint64 // branches of stream requests, in order
@@ -121,11 +123,20 @@ func (e *engine) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		}
 		reply()
 	case mcbp.OpStat:
-		for _, line := range e.lines {
-			key, value, _ := strings.Cut(line, "=")
-			p.Reply(f, mcbp.StatusOK, mcbp.Frame{Key: []byte(key), Value: []byte(value)})
+		e.asks = append(e.asks, string(f.Key))
+		lines, status := e.lines, e.stats
+		reply := func() {
+			for _, line := range lines {
+				key, value, _ := strings.Cut(line, "=")
+				p.Reply(f, mcbp.StatusOK, mcbp.Frame{Key: []byte(key), Value: []byte(value)})
+			}
+			p.Reply(f, status, mcbp.Frame{})
 		}
-		p.Reply(f, e.stats, mcbp.Frame{})
+		if wait := e.stat; wait != nil {
+			go func() { <-wait; reply() }()
+			return true
+		}
+		reply()
 	case mcbp.OpDCPFailoverLog:
 		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, e.log)})
 	case mcbp.OpDCPCloseStream:
@@ -440,6 +451,12 @@ func TestAUserWithoutStatistics(t *testing.T) {
 		if begun := w.data.kinds(keyversion.StreamBegin); len(begun) != 1 || begun[0].Begin.Purge != 100 {
 			t.Errorf("%v: BEGIN says %+v", status, begun)
 		}
+		w.startAt(5, 1, 0)
+		e.stream(5).write(0, 120) // written since, and purged for what is known
+		w.eventually("BEGIN says so", func() bool { return slices.Equal(w.data.purges(5), []uint64{100, 120}) })
+		if s := w.p.state(); s.Buckets[0].PurgesUntold == "" {
+			t.Errorf("%v: the state does not say so", status)
+		}
 		if r := w.startAt(4, 1, 7); r.Outcome != wire.StartBegun || r.Purge != 0 {
 			t.Errorf("%v: KV has granted it from 7, so that nothing was purged above: %+v", status, r)
 		}
@@ -644,34 +661,125 @@ func TestDataConnections(t *testing.T) {
 }
 
 // KV forgets deletions between the reading of its purge seqno, which BEGIN tells, and the snapshot that a stream from 0
-// begins with: the stream does not go on under what BEGIN says. One that begins above 0 does; KV looks itself then.
+// begins with: BEGIN tells it once more before anything else comes. One that begins above 0 goes on; KV looks itself
+// then.
 func TestAPurgeBeforeTheFirstSnapshot(t *testing.T) {
 	e := newEngine(t)
-	purged := func(seqno int) {
-		e.set(func() { e.lines = []string{"vb_3=active", fmt.Sprintf("vb_3:purge_seqno=%d", seqno)} })
-	}
-	purged(5)
+	e.purged(5, 3)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
 	if r := w.startAt(3, 1, 0); r.Outcome != wire.StartBegun || r.Purge != 5 {
 		t.Fatalf("%+v", r)
 	}
-	purged(9)
+	e.purged(9, 3)
 	e.stream(3).write(0, 2)
-	w.expect(3, "1:STREAM_BEGIN@0", "1:STREAM_END@0")
-	if r := w.startAt(3, 2, 0); r.Outcome != wire.StartBegun || r.Purge != 9 {
-		t.Fatalf("%+v", r)
+	want := []string{"1:STREAM_BEGIN@0", "1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2"}
+	w.expect(3, want...)
+	if got := w.data.purges(3); !slices.Equal(got, []uint64{5, 9}) {
+		t.Errorf("BEGIN told purge seqnos %d", got)
 	}
-	e.stream(3).write(0, 2)
-	w.expect(3, "1:STREAM_BEGIN@0", "1:STREAM_END@0", "2:STREAM_BEGIN@0", "2:INSERT@1", "2:INSERT@2")
-	purged(10)
+	if r := w.p.currentReport(testBucket); !slices.Equal(r.Buckets[0].Purges, []uint64{9}) {
+		t.Errorf("the leader is told purge seqnos %d", r.Buckets[0].Purges)
+	}
+	e.purged(10, 3)
 	e.stream(3).write(2, 3)
-	w.expect(3, "1:STREAM_BEGIN@0", "1:STREAM_END@0", "2:STREAM_BEGIN@0", "2:INSERT@1", "2:INSERT@2", "2:INSERT@3")
+	want = append(want, "1:INSERT@3")
+	w.expect(3, want...)
 	if r := w.startAt(3, 3, 20); r.Outcome != wire.StartBegun {
 		t.Fatalf("%+v", r)
 	}
-	purged(30)
+	e.purged(30, 3)
 	e.stream(3).write(20, 21)
-	w.expect(3, "1:STREAM_BEGIN@0", "1:STREAM_END@0", "2:STREAM_BEGIN@0", "2:INSERT@1", "2:INSERT@2", "2:INSERT@3",
-		"2:STREAM_END@3", "3:STREAM_BEGIN@20", "3:INSERT@21")
+	w.expect(3, append(want, "1:STREAM_END@3", "3:STREAM_BEGIN@20", "3:INSERT@21")...)
+}
+
+// purged sets the purge seqno of vbuckets.
+func (e *engine) purged(seqno int, vbuckets ...uint16) {
+	e.set(func() {
+		e.lines = nil
+		for _, vb := range vbuckets {
+			e.lines = append(e.lines, fmt.Sprintf("vb_%d=active", vb), fmt.Sprintf("vb_%d:purge_seqno=%d", vb, seqno))
+		}
+	})
+}
+
+// purges lists what the BEGINs of a vbucket told.
+func (e *endpoint) purges(vb uint16) (all []uint64) {
+	for _, b := range e.kinds(keyversion.StreamBegin) {
+		if b.VBucket == vb {
+			all = append(all, b.Begin.Purge)
+		}
+	}
+	return all
+}
+
+// While KV is asked what it has forgotten, the other vbuckets of a worker go on; those that begin meanwhile share the
+// next question.
+func TestNobodyElseWaitsForPurgeSeqnos(t *testing.T) {
+	e := newEngine(t)
+	all := []uint16{0, 1, 2, 3, 4, 5, 6, 7}
+	e.purged(5, all...)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	for _, vb := range all[1:] {
+		w.startAt(vb, 1, 0)
+	}
+	w.startAt(0, 1, 20)
+	wait := make(chan any)
+	asked := 0
+	e.set(func() { e.stat, asked = wait, len(e.asks) })
+	e.purged(7, all...)
+	e.stream(1).write(0, 2)
+	w.eventually("KV is asked", func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.asks) > asked
+	})
+	for _, vb := range all[2:] {
+		e.stream(vb).write(0, 2)
+	}
+	e.stream(0).write(20, 21) // behind all of them on the connection
+	w.expect(0, "1:STREAM_BEGIN@20", "1:INSERT@21")
+	for _, vb := range all[1:] {
+		w.expect(vb, "1:STREAM_BEGIN@0")
+	}
+	e.set(func() { e.stat = nil })
+	close(wait)
+	for _, vb := range all[1:] {
+		w.expect(vb, "1:STREAM_BEGIN@0", "1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2")
+	}
+	e.set(func() { asked = len(e.asks) - asked })
+	if asked > len(all)/2 {
+		t.Errorf("%d questions for %d vbuckets", asked, len(all)-1)
+	}
+}
+
+// Where KV does not say what it has forgotten, whether it refuses, fails or says nothing, a stream from 0 may lack any
+// deletion of its first snapshot, says so before anything else, and goes on.
+func TestPurgeSeqnosThatCannotBeHad(t *testing.T) {
+	never := make(chan any)
+	t.Cleanup(func() { close(never) })
+	for name, fails := range map[string]func(e *engine){
+		"refused":    func(e *engine) { e.stats, e.lines = mcbp.StatusNoAccess, nil },
+		"busy":       func(e *engine) { e.stats, e.lines = mcbp.StatusBusy, nil },
+		"left out":   func(e *engine) { e.lines = nil },
+		"unanswered": func(e *engine) { e.stat = never },
+		"malformed":  func(e *engine) { e.lines = []string{"vb_3:purge_seqno=many"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEngine(t)
+			e.purged(5, 3)
+			w := newWorldAt(t, e.Addr())
+			w.define(1, 1)
+			w.startAt(3, 1, 0)
+			w.expect(3, "1:STREAM_BEGIN@0")
+			e.set(func() { fails(e) })
+			e.stream(3).write(0, 7)
+			w.eventually("the stream goes on", func() bool { return len(w.data.story(3)) == 9 })
+			if got := w.data.purges(3); !slices.Equal(got, []uint64{5, 7}) {
+				t.Errorf("BEGIN told purge seqnos %d", got)
+			}
+		})
+	}
 }

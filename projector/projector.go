@@ -129,6 +129,7 @@ type Projector struct {
 	faults   faults
 	assessor assessor
 	troubles troubles // with KV
+	purges   untold
 	log      hclog.Logger
 
 	wake   chan struct{} // report at once

@@ -17,6 +17,7 @@ type knowledge struct {
 type known struct {
 	stream   *stream
 	complete uint64
+	purge    uint64
 	ended    bool
 }
 
@@ -156,12 +157,12 @@ func (b *bucket) states(before *knowledge, brief bool) (wire.StreamStates, *know
 		if before != nil {
 			was = before.streams[v]
 		}
-		is := known{stream: s, complete: s.complete.Load(), ended: s.ended.Load()}
+		is := known{stream: s, complete: s.complete.Load(), purge: s.purge.Load(), ended: s.ended.Load()}
 		now.streams[v] = is
 		if is == was {
 			continue
 		}
-		if brief && was.stream == s && was.ended == is.ended {
+		if brief && was.stream == s && was.ended == is.ended && was.purge == is.purge {
 			r.Move(s.vb, s.inc, is.complete)
 			continue
 		}
@@ -172,7 +173,7 @@ func (b *bucket) states(before *knowledge, brief bool) (wire.StreamStates, *know
 		r.VBuckets, r.Incarnations = append(r.VBuckets, s.vb), append(r.Incarnations, s.inc)
 		r.VBUUIDs, r.Complete = append(r.VBUUIDs, s.log.Newest()), append(r.Complete, is.complete)
 		r.Ended, r.Logs = append(r.Ended, is.ended), append(r.Logs, log)
-		r.Purges, r.Revisions = append(r.Purges, s.purge), append(r.Revisions, s.revision)
+		r.Purges, r.Revisions = append(r.Purges, is.purge), append(r.Revisions, s.revision)
 	}
 	return r, now
 }

@@ -190,7 +190,7 @@ func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, er
 		s.plan.program.Xattrs()); err != nil {
 		return nil, kvProblem(bucket, err)
 	}
-	at, err := s.p.stateOf(s.ctx, s.conn)
+	at, err := s.p.stateOf(s.ctx, s.conn, bucket)
 	if err != nil {
 		return nil, kvProblem(bucket, err)
 	}
@@ -221,9 +221,7 @@ func (s *side) openStreams(at *kvState) []wire.StartResult {
 			results[i].Outcome = wire.StartNotMine
 			continue
 		}
-		all[i] = &stream{vb: req.VBucket, inc: s.inc, purge: at.purgeAt(req.VBucket, req.Seqno), revision: at.revision,
-			end: req.End, branch: req.Branch,
-			start: feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
+		all[i] = newStream(at, &req, s.inc, req.End)
 		asked, reqs = append(asked, i), append(reqs, s.request(all[i], req.VBUUID))
 	}
 	if s.target.Sums {
@@ -378,14 +376,37 @@ func (s *side) waits() bool {
 // pumpAll takes blocks until every vbucket has ended.
 func (s *side) pumpAll(ctx context.Context) error {
 	p := &pump{topic: s.topic, counters: &s.p.counters, received: s.p.counters.received[s.class], faults: &s.p.faults,
-		purgeNow: func(ctx context.Context, vb uint16) (uint64, error) { return purgeNow(ctx, s.conn, vb) }}
-	for s.open > 0 {
-		block, err := s.conn.Next(ctx)
-		if err != nil {
-			return err
+		answers: newPurgeAnswers(), desk: &purgeDesk{p: s.p, bucket: s.key.bucket, ctx: s.ctx,
+			conn: func(context.Context) (feed.Feed, error) { return s.conn, nil }}}
+	ctx, stop := context.WithCancel(ctx)
+	var reader errgroup.Group
+	defer func() { stop(); _ = reader.Wait() }()
+	blocks, failed := make(chan *feed.Block), make(chan error, 1)
+	reader.Go(func() error {
+		for {
+			block, err := s.conn.Next(ctx)
+			if err != nil {
+				failed <- err
+				return nil
+			}
+			select {
+			case blocks <- block:
+			case <-ctx.Done(): // the connection is closed, nobody waits for these bytes
+				return nil
+			}
 		}
-		over, err := s.block(ctx, p, block)
-		block.Release()
+	})
+	for s.open > 0 {
+		var over []*stream
+		var err error
+		select {
+		case err = <-failed:
+		case block := <-blocks:
+			over, err = s.block(ctx, p, block)
+			block.Release()
+		case <-p.answers.ready:
+			over, err = s.answered(ctx, p)
+		}
 		if err == nil && len(over) > 0 {
 			err = s.endAll(ctx, p, over)
 		}
@@ -396,9 +417,7 @@ func (s *side) pumpAll(ctx context.Context) error {
 	return nil
 }
 
-// block returns a block's events to the router, and the streams that have ended back. KV ends a finite stream with the
-// snapshot that its end lies in, which may be millions of documents further on. Documents come in order, so that the
-// first one above the end says that everything up to the end has come.
+// block returns a block's events to the router, and the streams that have ended back.
 func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*stream, err error) {
 	defer p.tell()
 	for i := range block.Events {
@@ -408,22 +427,36 @@ func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*s
 			continue
 		}
 		s.beats.Add(1)
-		switch {
-		case e.Kind == feed.StreamBegin:
-			err = p.begin(ctx, st, e, s.plan)
-		case !st.begun || st.passed: // KV reads on beyond the end
-		case e.Kind == feed.StreamEnd && e.EndReason == 0, e.Kind.IsDocument() && e.Seqno > st.end:
-			st.passed = true
+		if st.waits {
+			st.hold(block, i)
+			continue
+		}
+		ended, err := s.event(ctx, p, st, e)
+		if err != nil {
+			return nil, err
+		}
+		if ended {
 			over = append(over, st)
-		case e.Kind == feed.StreamEnd:
-			err = fmt.Errorf("%w: vbucket %d: KV ended it for reason %d", errStreamBroken, st.vb, e.EndReason)
-		default:
-			_, err = p.take(ctx, st, e)
 		}
-		if errors.Is(err, errPurged) {
-			s.endEarly(ctx, p, st, err)
-			err = nil
-		}
+	}
+	return over, nil
+}
+
+// answered lets streams go on of which it is known now what KV has forgotten.
+func (s *side) answered(ctx context.Context, p *pump) (over []*stream, err error) {
+	defer p.tell()
+	for _, a := range p.answers.take() {
+		s.beats.Add(1)
+		err = p.answered(ctx, &a)
+		a.s.release(func(e *feed.Event) {
+			ended := false
+			if err == nil {
+				ended, err = s.event(ctx, p, a.s, e)
+			}
+			if ended {
+				over = append(over, a.s)
+			}
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -431,20 +464,22 @@ func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*s
 	return over, nil
 }
 
-// endEarly ends one stream where it is, and closes it at KV without waiting for it: its indexer asks for this vbucket
-// again, and the others go on.
-func (s *side) endEarly(ctx context.Context, p *pump, st *stream, why error) {
-	s.p.log.Info("a vbucket of a side stream ended early; its indexer will ask again", "topic", s.key.topic,
-		"bucket", s.key.bucket, "vbucket", st.vb, "error", why)
-	st.passed = true // what KV sends until it hears is for nobody
-	p.end(ctx, st, 0)
-	s.open--
-	s.left.Add(-1)
-	s.p.tasks.Go(func() {
-		ctx, cancel := context.WithTimeout(s.ctx, kvTimeout)
-		defer cancel()
-		_ = s.conn.CloseStream(ctx, st.vb)
-	})
+// event takes one event of a stream; ended: it was the last one. KV ends a finite stream with the snapshot that its end
+// lies in, which may be millions of documents further on. Documents come in order, so that the first one above the end
+// says that everything up to the end has come.
+func (s *side) event(ctx context.Context, p *pump, st *stream, e *feed.Event) (ended bool, err error) {
+	switch {
+	case e.Kind == feed.StreamBegin:
+		err = p.begin(ctx, st, e, s.plan)
+	case !st.begun || st.passed: // KV reads on beyond the end
+	case e.Kind == feed.StreamEnd && e.EndReason == 0, e.Kind.IsDocument() && e.Seqno > st.end:
+		st.passed, ended = true, true
+	case e.Kind == feed.StreamEnd:
+		err = fmt.Errorf("%w: vbucket %d: KV ended it for reason %d", errStreamBroken, st.vb, e.EndReason)
+	default:
+		_, err = p.take(ctx, st, e)
+	}
+	return ended, err
 }
 
 // endAll ends streams that KV has sent up to their end. What KV left out as de-duplicated has a newer version at or

@@ -174,12 +174,20 @@ func (b *bucket) claimed(inc index.Incarnation, req *wire.StreamStart, at *kvSta
 	if end == 0 {
 		end = mcbp.EndOfTime
 	}
-	s := &stream{vb: req.VBucket, inc: inc, purge: at.purgeAt(req.VBucket, req.Seqno), revision: at.revision, end: end,
-		branch: req.Branch,
-		start:  feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
+	s := newStream(at, req, inc, end)
 	tracker := feed.NewTracker(s.start)
 	s.complete.Store(tracker.Progress().Complete)
 	return r, s
+}
+
+// newStream is the stream that a request asks for.
+func newStream(at *kvState, req *wire.StreamStart, inc index.Incarnation, end uint64) *stream {
+	s := &stream{vb: req.VBucket, inc: inc, revision: at.revision, end: end, branch: req.Branch,
+		start: feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
+	purge, blind := at.purgeAt(req.VBucket, req.Seqno)
+	s.blind = blind
+	s.purge.Store(purge)
+	return s
 }
 
 // settled is the outcome of a stream that KV was asked for, with its answer; the caller holds the vbucket's gate.
@@ -218,7 +226,7 @@ func (s *stream) failedOver(log timestamp.FailoverLog) bool {
 // failover is the outcome of a stream that was closed because KV has failed over since its log was read.
 func (s *stream) failover(r wire.StartResult, at *kvState) wire.StartResult {
 	settle(&r, s.log)
-	r.Outcome, r.Purge, r.Revision, r.High = wire.StartFailover, s.purge, s.revision, at.highs[s.vb]
+	r.Outcome, r.Purge, r.Revision, r.High = wire.StartFailover, s.purge.Load(), s.revision, at.highs[s.vb]
 	r.Detail = fmt.Sprintf("the KV node is on branch %d, the request knows %d: read its failover log again",
 		s.log.Newest(), s.branch)
 	return r
@@ -227,7 +235,7 @@ func (s *stream) failover(r wire.StartResult, at *kvState) wire.StartResult {
 // begunAs is the outcome of a stream that runs.
 func (s *stream) begunAs(r wire.StartResult, at *kvState) wire.StartResult {
 	settle(&r, s.log)
-	r.Outcome, r.Purge, r.Revision, r.High = wire.StartBegun, s.purge, s.revision, at.highs[s.vb]
+	r.Outcome, r.Purge, r.Revision, r.High = wire.StartBegun, s.purge.Load(), s.revision, at.highs[s.vb]
 	r.Stream = timestamp.Position{VBUUID: s.asked, Seqno: s.start.Seqno}
 	return r
 }

@@ -53,7 +53,7 @@ func (p *Projector) state() *wire.ProjectorState {
 // before it came on the list.
 func (b *bucket) state() wire.BucketState {
 	s := wire.BucketState{Bucket: b.name, BucketUUID: b.uuid, Revision: b.applied(), Activations: b.activations(),
-		BufferBytes: feed.DefaultBufferBytes}
+		BufferBytes: feed.DefaultBufferBytes, PurgesUntold: b.p.purges.of(b.name)}
 	b.mu.Lock()
 	streams, c := slices.Clone(b.streams), b.conn
 	b.mu.Unlock()

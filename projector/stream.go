@@ -22,12 +22,13 @@ type stream struct {
 	inc      index.Incarnation
 	start    feed.Position
 	end      uint64 // up to and including it
-	purge    uint64
+	blind    bool   // KV tells no purge seqnos
 	revision timestamp.MapRevision
 	branch   uint64                // newest one that the asker knew; 0: any will do
 	asked    uint64                // branch that KV was asked for
 	log      timestamp.FailoverLog // of KV's consent
 
+	purge    atomic.Uint64 // KV may have forgotten deletions up to here
 	complete atomic.Uint64
 	seqno    atomic.Uint64 // last one given to the router, for those who watch
 	atKV     atomic.Bool   // it may be open at KV
@@ -38,15 +39,21 @@ type stream struct {
 
 	// Of the pump alone.
 	begun   bool
-	marked  bool // its first snapshot has begun
 	passed  bool // of a side stream: KV has sent everything up to its end
 	tracker feed.Tracker
 	plan    *plan
 	vbuuid  uint64
-	last    uint64           // last seqno given to the router
-	window  timestamp.Window // of last; Start is the newest complete seqno before it
-	reach   uint64           // highest window end seen
-	promise *promise         // nil: nobody asked for it
+	told    timestamp.FailoverLog // by BEGIN
+	last    uint64                // last seqno given to the router
+	window  timestamp.Window      // of last; Start is the newest complete seqno before it
+	reach   uint64                // highest window end seen
+	promise *promise              // nil: nobody asked for it
+
+	// Of the pump, too: the first snapshot of a stream from 0, see marked.
+	marked   bool        // it has begun
+	firstEnd uint64      // its end
+	waits    bool        // for what KV has forgotten by now
+	held     []heldBlock // meanwhile
 }
 
 // request is what KV is asked for the stream.
@@ -62,8 +69,8 @@ type pump struct {
 	counters *counters
 	received *traffic // of its class
 	faults   *faults
-	// purgeNow tells up to where KV has forgotten deletions; 0: it does not tell.
-	purgeNow func(ctx context.Context, vb uint16) (uint64, error)
+	desk     *purgeDesk
+	answers  *purgeAnswers // of the desk
 	sums     sums
 	scratch  expression.Scratch
 	keys     [][][]byte
@@ -102,9 +109,6 @@ func (p *pump) tell() {
 // errStreamBroken is wrapped when a stream's events contradict each other.
 var errStreamBroken = errors.New("stream broken")
 
-// errPurged is wrapped when a stream may lack more deletions than its BEGIN told. Nothing else has gone downstream.
-var errPurged = errors.New("deletions were purged before the first snapshot")
-
 // begin makes a stream known downstream when KV has consented to it.
 func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) error {
 	entries, err := e.FailoverLog()
@@ -116,16 +120,24 @@ func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) er
 		// the answer to the request says so
 		return fmt.Errorf("%w: vbucket %d: KV failed over before it began", errStreamBroken, s.vb)
 	}
-	s.tracker, s.plan, s.last, s.vbuuid = feed.NewTracker(s.start), pl, s.start.Seqno, log.Newest()
+	s.tracker, s.plan, s.last, s.vbuuid, s.told = feed.NewTracker(s.start), pl, s.start.Seqno, log.Newest(), log
 	s.window = timestamp.Window{Start: s.start.Seqno, End: s.start.Seqno}
 	s.complete.Store(s.tracker.Progress().Complete)
 	s.seqno.Store(s.last)
-	begin := keyversion.Begin{Start: s.start.Seqno, Log: log, Purge: s.purge, Revision: s.revision}
-	if err := p.topic.Begin(ctx, s.vb, s.inc, pl.view, begin); err != nil {
+	if err := p.tellBegin(ctx, s); err != nil {
 		return err
 	}
 	s.begun = true
 	pl.activate(s.vb, s.start.Seqno)
+	return nil
+}
+
+// tellBegin says BEGIN downstream, and how far the stream is complete.
+func (p *pump) tellBegin(ctx context.Context, s *stream) error {
+	begin := keyversion.Begin{Start: s.start.Seqno, Log: s.told, Purge: s.purge.Load(), Revision: s.revision}
+	if err := p.topic.Begin(ctx, s.vb, s.inc, s.plan.view, begin); err != nil {
+		return err
+	}
 	return p.topic.Sync(s.vb, s.vbuuid, s.complete.Load())
 }
 
@@ -137,7 +149,7 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 	}
 	if e.Kind == feed.SnapshotMarker {
 		s.reach = max(s.reach, e.SnapEnd)
-		return false, p.marked(ctx, s)
+		return false, p.marked(ctx, s, e.SnapEnd)
 	}
 	s.place(progress)
 	if e.Kind.IsDocument() {
@@ -164,27 +176,6 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 		err = p.topic.Sync(s.vb, s.vbuuid, progress.Complete)
 	}
 	return progress.Completed, err
-}
-
-// marked takes a stream's first snapshot marker. From 0 KV streams whatever it has forgotten, and what that is may
-// have changed since the purge seqno was read that BEGIN tells: KV fixes the snapshot some time after it has
-// consented. Then rows would stay whose deletion was purged in between. So it is read again, now that the snapshot
-// is fixed, and a stream that lacks more than it says is given up, it alone (errPurged); the next one says it. Of
-// every other start KV looks itself at what has been purged, when it consents and when it fixes the snapshot.
-func (p *pump) marked(ctx context.Context, s *stream) error {
-	if s.marked || s.start.Seqno > 0 {
-		return nil
-	}
-	s.marked = true
-	purge, err := p.purgeNow(ctx, s.vb)
-	if err != nil {
-		return fmt.Errorf("whether KV has purged deletions of vbucket %d meanwhile: %w", s.vb, err)
-	}
-	if purge > s.purge {
-		return fmt.Errorf("%w: %w: vbucket %d: up to %d, above %d, which was told", errStreamBroken, errPurged, s.vb, purge,
-			s.purge)
-	}
-	return nil
 }
 
 // place notes the window of the item that comes now. For those downstream it starts where the stream was last complete,

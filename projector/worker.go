@@ -55,6 +55,9 @@ func (w *worker) run(ctx context.Context) {
 		case <-w.kicked:
 			w.replan(ctx)
 			w.revoke(ctx)
+		case <-w.pump.answers.ready:
+			w.replan(ctx)
+			w.answered(ctx)
 		case block, ok := <-w.blocks:
 			if !ok {
 				w.finish(ctx)
@@ -110,9 +113,12 @@ func (w *worker) sync() {
 	}
 }
 
+// news is what a worker's events were, for those who wait for it.
+type news struct{ tell, moved bool }
+
 // block returns the worker's events of a block to the router.
 func (w *worker) block(ctx context.Context, block *feed.Block) {
-	tell, moved := false, false
+	var n news
 	for i := range block.Events {
 		e := &block.Events[i]
 		if !w.owns(e.VBucket) {
@@ -125,32 +131,62 @@ func (w *worker) block(ctx context.Context, block *feed.Block) {
 			}
 			w.last = s
 		}
-		switch {
-		case e.Kind == feed.StreamBegin:
-			w.begin(ctx, s, e)
-			tell, moved = true, true
-		case s.ended.Load() || !s.begun:
-		case e.Kind == feed.StreamEnd:
-			w.end(ctx, s)
-			tell = true
-		default:
-			if e.EmptiesDefault && s.complete.Load() > 0 { // else nothing of before it has been seen
-				w.conn.b.collectionEmptied(s.vb)
-			}
-			completed, err := w.pump.take(ctx, s, e)
-			if err != nil {
-				w.broken(ctx, s, err)
-				tell = true
-			}
-			moved = moved || completed
+		if s.waits {
+			s.hold(block, i)
+			continue
 		}
+		w.event(ctx, s, e, &n)
 	}
+	w.tell(n)
+}
+
+// event takes one event of a stream.
+func (w *worker) event(ctx context.Context, s *stream, e *feed.Event, n *news) {
+	switch {
+	case e.Kind == feed.StreamBegin:
+		w.begin(ctx, s, e)
+		n.tell, n.moved = true, true
+	case s.ended.Load() || !s.begun:
+	case e.Kind == feed.StreamEnd:
+		w.end(ctx, s)
+		n.tell = true
+	default:
+		if e.EmptiesDefault && s.complete.Load() > 0 { // else nothing of before it has been seen
+			w.conn.b.collectionEmptied(s.vb)
+		}
+		completed, err := w.pump.take(ctx, s, e)
+		if err != nil {
+			w.broken(ctx, s, err)
+			n.tell = true
+		}
+		n.moved = n.moved || completed
+	}
+}
+
+// tell tells them.
+func (w *worker) tell(n news) {
 	w.pump.tell()
-	if moved {
+	if n.moved {
 		w.conn.b.moved()
 	}
-	if tell {
+	if n.tell {
 		w.conn.b.p.notify()
+	}
+}
+
+// answered lets streams go on of which it is known now what KV has forgotten.
+func (w *worker) answered(ctx context.Context) {
+	for _, a := range w.pump.answers.take() {
+		s := a.s
+		if !s.waits || w.current[s.vb] != s {
+			continue // it has ended
+		}
+		n := news{tell: true}
+		if err := w.pump.answered(ctx, &a); err != nil {
+			w.broken(ctx, s, err)
+		}
+		s.release(func(e *feed.Event) { w.event(ctx, s, e, &n) })
+		w.tell(n)
 	}
 }
 
@@ -183,6 +219,7 @@ func (w *worker) end(ctx context.Context, s *stream) {
 // gone takes a stream that ended off the lists; the bucket keeps it for reports.
 func (w *worker) gone(s *stream) {
 	s.ended.Store(true)
+	s.letGo()
 	w.conn.remove(s)
 	if w.current[s.vb] == s {
 		delete(w.current, s.vb)

@@ -57,7 +57,8 @@ type BucketState struct {
 	Activations  []Activation            `json:"activations"` // newest last
 	HeldBytes    int64                   `json:"held_bytes"`  // received from KV and not acknowledged
 	BufferBytes  int64                   `json:"buffer_bytes"`
-	Workers      []QueueFill             `json:"workers"` // blocks of events that wait for each
+	Workers      []QueueFill             `json:"workers"`                 // blocks of events that wait for each
+	PurgesUntold string                  `json:"purges_untold,omitempty"` // why KV's purge seqnos are not known
 }
 
 // Columns checks that each column has a row for every vbucket, as a receiver must before it reads them side by side.

@@ -224,6 +224,12 @@ func tableProjectors(t io.Writer, views []projectorView, vbuckets bool) {
 			fmt.Fprintf(t, "\n%s: KV node %s cannot be asked about bucket %s since %s: %s\n", v.State.ID, k.Node, k.Bucket,
 				clockOf(k.SinceMS), k.Error)
 		}
+		for i := range v.State.Buckets {
+			if b := &v.State.Buckets[i]; b.PurgesUntold != "" {
+				fmt.Fprintf(t, "\n%s: KV does not tell its purge seqnos of bucket %s, so that copies may take vbuckets anew "+
+					"without need: %s\n", v.State.ID, b.Bucket, b.PurgesUntold)
+			}
+		}
 		for _, f := range v.State.Faults {
 			fmt.Fprintf(t, "\n%s: index %d: %d documents have no entry: an expression failed (%d), a key was too long (%d); "+
 				"one is %s (vbucket %d, seqno %d): %s\n",

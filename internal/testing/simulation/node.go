@@ -607,8 +607,7 @@ func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
 	case !k.mid && k.cur < x.to && k.cur < k.branch.high():
 		k.marker(k.cur + 1 + uint64(s.dice.node.Intn(int(k.branch.high()-k.cur))))
 		if s.on(purgeAgain) && k.lacksMore(x.purge) {
-			h.st.SideFailed(x.v, id)
-			delete(h.sides, id)
+			x.purge, x.told = k.branch.purge, false
 		}
 	case k.mid && len(k.items) > 0 && (x.on || k.items[0].seqno <= x.to):
 		it := k.items[0]

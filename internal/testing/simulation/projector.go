@@ -487,8 +487,13 @@ func (s *Sim) pump(p int, b *kvBucket, v int) {
 		}
 		k.marker(k.cur + 1 + uint64(s.dice.projector.Intn(int(k.branch.high()-k.cur))))
 		if s.on(purgeAgain) && k.lacksMore(st.purge) {
-			s.endStream(p, b, v, true)
-			return
+			st.purge = k.branch.purge
+			s.ev("p%d BEGIN %s/%d %v again, purge %d", p, b.name, v, st.inc, st.purge)
+			for to := range s.nodes {
+				if !st.drop[to] { // else the BEGIN that ends it says so
+					s.emit(p, to, b, v, s.beginEvent(st, to, k.cur, st.topo), k.cur)
+				}
+			}
 		}
 	}
 	if len(k.items) > 0 {
