@@ -38,6 +38,9 @@ func TestAFollowerThatIsBehindVouchesForNobody(t *testing.T) {
 		ask(root, leader, "PUT", "/v1/users/"+name, fmt.Sprintf(`{"new":true,"role":"admin","password":%q}`, ddlPassword), 200)
 	}
 	ask(root, leader, "POST", "/v1/tokens", fmt.Sprintf(`{"user":"removed","role":"admin","secret":%q}`, secret), 201)
+	promoted := &who{name: "promoted", basic: [2]string{"promoted", readPassword}}
+	ask(root, leader, "PUT", "/v1/users/promoted", fmt.Sprintf(`{"new":true,"role":"read","password":%q}`, readPassword), 200)
+	ask(promoted, follower, "GET", staleRead, "", 200)
 	for _, w := range append(gone, root) { // passwords that were right are remembered
 		ask(w, follower, "PATCH", write, `{}`, 200)
 		ask(w, follower, "GET", staleRead, "", 200)
@@ -52,6 +55,11 @@ func TestAFollowerThatIsBehindVouchesForNobody(t *testing.T) {
 	if status, code := s.as(late, follower, "GET", staleRead, ""); status != http.StatusServiceUnavailable ||
 		code != errcode.ManagerNotCurrent {
 		t.Errorf("a user whom the follower cannot know yet: %d %s", status, code)
+	}
+	ask(root, leader, "PUT", "/v1/users/promoted", `{"role":"admin"}`, 200)
+	if status, code := s.as(promoted, follower, "PATCH", write, `{}`); status != http.StatusServiceUnavailable ||
+		code != errcode.ManagerNotCurrent {
+		t.Errorf("a user whose new role the follower cannot know yet: %d %s", status, code)
 	}
 	for _, w := range gone {
 		want := http.StatusUnauthorized

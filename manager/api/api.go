@@ -118,9 +118,6 @@ func New(cfg Config) *API {
 		probes: probes,
 		now:    time.Now, began: time.Now(), places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1)}
 	a.metrics = newMetrics(cfg.Registry)
-	if cfg.Auth != nil {
-		cfg.Auth.CountsUnknownIf(a.current)
-	}
 	return a
 }
 

@@ -52,7 +52,7 @@ func (a *API) authorize(r *http.Request, rt *route) (*http.Request, error) {
 	if rt.component() {
 		return r, a.nodeMay(r, rt)
 	}
-	id, err := a.identify(r)
+	id, err := a.identifyFor(r, rt)
 	switch {
 	case err != nil:
 		return r, unauthenticated(err)
@@ -65,6 +65,20 @@ func (a *API) authorize(r *http.Request, rt *route) (*http.Request, error) {
 		ctx = context.WithValue(ctx, credentialsKey{}, h)
 	}
 	return r.WithContext(ctx), nil
+}
+
+// identifyFor returns who sends a request. Who may not do what he asks for, as far as is known here, may have been
+// allowed to a moment ago: that is looked at before he is refused.
+func (a *API) identifyFor(r *http.Request, rt *route) (*auth.Identity, error) {
+	sure := a.catchUpTo(r.Context(), a.now())
+	id, err := a.identify(r)
+	if err != nil || id.Role >= rt.role.needs() || !id.OfUser() {
+		return id, err
+	}
+	if !sure() {
+		return nil, a.refuseUnsure()
+	}
+	return a.identify(r)
 }
 
 // hostOf returns the host of a base URL.
@@ -150,28 +164,25 @@ func (a *API) identify(r *http.Request) (*auth.Identity, error) {
 // lookUp gives whose credentials a request shows, or for whom a manager says that it is. Credentials that are not known
 // here are refused as such only by who knows every user there was when the request came.
 func (a *API) lookUp(r *http.Request) (*auth.Identity, error) {
-	came, before := a.now(), a.cfg.Raft.State()
-	id, err := a.cfg.Auth.Identify(r)
-	if errors.Is(err, auth.ErrUnauthenticated) { // the user may be newer than what was known here
-		a.catchUpOnce(r.Context(), came)
-		if a.cfg.Auth.Differs(r, before) {
-			id, err = a.cfg.Auth.Identify(r)
-		}
-		// a right password must not be called a wrong one
-		if errors.Is(err, auth.ErrUnauthenticated) && !a.currentSince(came) {
-			return nil, a.refuseUnsure()
-		}
-	}
-	if errors.Is(err, auth.ErrTooMany) && !a.current() {
-		return nil, a.refuseUnsure() // else it would tell which names there are: of others nothing is counted then
+	sure := a.catchUpTo(r.Context(), a.now())
+	id, err := a.cfg.Auth.IdentifyIn(r, sure) // a right password must not be called a wrong one
+	if errors.Is(err, auth.ErrUnsure) {
+		return nil, a.refuseUnsure()
 	}
 	if err != nil || id == nil || id.Node == nil {
 		return id, err
 	}
-	if claim := passedOn(r, id.Node); claim != "" && claim != principalNobody {
-		return a.cfg.Auth.Accept(claim)
+	claim := passedOn(r, id.Node)
+	if claim == "" || claim == principalNobody {
+		return id, nil
 	}
-	return id, nil
+	if id, err = a.cfg.Auth.Accept(claim); errors.Is(err, auth.ErrUnauthenticated) { // it may be ahead of this manager
+		if !sure() {
+			return nil, a.refuseUnsure()
+		}
+		id, err = a.cfg.Auth.Accept(claim)
+	}
+	return id, err
 }
 
 func errNobody() error {

@@ -73,6 +73,15 @@ func (a *API) currentSince(at time.Time) bool {
 	return a.serves() || a.asked.Load() > 0 && !a.began.Add(time.Duration(a.asked.Load())).Before(at)
 }
 
+// catchUpTo returns what brings the state up to what was acknowledged when a request came, and reports whether that is
+// certain.
+func (a *API) catchUpTo(ctx context.Context, came time.Time) func() bool {
+	return func() bool {
+		a.catchUpOnce(ctx, came)
+		return a.currentSince(came)
+	}
+}
+
 // refuseUnsure is for credentials that may be newer than what this manager knows.
 func (a *API) refuseUnsure() error {
 	const what = "manager %s does not know these credentials and cannot make sure that they are not new: the leader is " +

@@ -44,6 +44,8 @@ var (
 	ErrUnauthenticated = errors.New("unauthenticated")
 	// ErrTooMany is wrapped when a user or an address has failed too often.
 	ErrTooMany = errors.New("too many failed logins")
+	// ErrUnsure is wrapped when credentials may be newer than what is known.
+	ErrUnsure = errors.New("credentials that are not known here, and may be new")
 )
 
 // Identity is who sends a request.
@@ -69,8 +71,6 @@ type Authenticator struct {
 	slots *turns
 	// failures of users and addresses.
 	failures *failures
-	// current: see CountsUnknownIf.
-	current func() bool
 
 	mu     sync.Mutex
 	cache  map[[32]byte]remembered
@@ -109,10 +109,52 @@ func New(state func() *statecontext.State, now func() time.Time) (*Authenticator
 	return a, err
 }
 
-// CountsUnknownIf lets failures of users and tokens that the state does not have count only while current reports that
-// the state has all of them: where it may lag behind, they say nothing about who sends them. By default they count. It
-// is to be called before the first Identify.
-func (a *Authenticator) CountsUnknownIf(current func() bool) { a.current = current }
+// Failure is the error of credentials that were looked at in vain, and counted. It wraps ErrUnauthenticated, or
+// ErrTooMany where the count has no more room.
+type Failure struct {
+	err     error
+	unknown bool   // the state does not have whom they name: nothing was guessed
+	back    func() // takes back what was counted, once
+}
+
+// Error is what is told.
+func (f *Failure) Error() string { return f.err.Error() }
+
+// Unwrap returns ErrUnauthenticated or ErrTooMany with its words.
+func (f *Failure) Unwrap() error { return f.err }
+
+// IdentifyIn is Identify by a state that may lag: whom it refuses is looked at once more when catchUp has brought the
+// state up to what was acknowledged when the request came; catchUp reports whether that is certain. What was refused by
+// an older state does not count when a newer one knows better. Without certainty the answer is ErrUnsure, of names that
+// there are as of others, and only passwords of users that the state has count as guesses.
+func (a *Authenticator) IdentifyIn(r *http.Request, catchUp func() (certain bool)) (*Identity, error) {
+	before := a.state()
+	id, err := a.Identify(r)
+	if !refused(err) {
+		return id, err
+	}
+	certain := catchUp()
+	if a.Differs(r, before) {
+		forgive(err, false)
+		id, err = a.Identify(r)
+	}
+	if !refused(err) || certain {
+		return id, err
+	}
+	forgive(err, true)
+	return nil, ErrUnsure
+}
+
+// refused reports whether a state speaks against credentials.
+func refused(err error) bool { return errors.Is(err, ErrUnauthenticated) || errors.Is(err, ErrTooMany) }
+
+// forgive takes back what a failure has counted; onlyUnknown: unless somebody may have guessed.
+func forgive(err error, onlyUnknown bool) {
+	var f *Failure
+	if errors.As(err, &f) && f.back != nil && (f.unknown || !onlyUnknown) {
+		f.back()
+	}
+}
 
 // Identify says who sends a request; nil for a request without any credentials. Errors wrap ErrUnauthenticated,
 // ErrTooMany or the context's.
@@ -229,13 +271,16 @@ func (a *Authenticator) token(r *http.Request, secret string) (*Identity, error)
 			return id, nil
 		}
 	}
-	if a.current != nil && !a.current() {
-		return nil, errWrong()
+	who := "tokens from " + address(r)
+	if err := a.failures.take(who, addressBurst, addressPause); err != nil {
+		return nil, &Failure{err: err, unknown: true}
 	}
-	if err := a.failures.take("tokens from "+address(r), addressBurst, addressPause); err != nil {
-		return nil, err
-	}
-	return nil, errWrong()
+	return nil, a.failed(true, who)
+}
+
+// failed is the error of credentials that were wrong, and counted.
+func (a *Authenticator) failed(unknown bool, who ...string) error {
+	return &Failure{err: errWrong(), unknown: unknown, back: sync.OnceFunc(func() { a.failures.giveBack(who...) })}
 }
 
 func (a *Authenticator) password(ctx context.Context, addr, name, password string) (*Identity, error) {
@@ -299,11 +344,8 @@ func (a *Authenticator) tryPassword(ctx context.Context, addr, name, password st
 	}
 	right := len(password) <= MaxPassword && verifyPassword(hash, password)
 	a.slots.leave()
-	if u == nil && a.current != nil && !a.current() {
-		a.failures.giveBack(who, from)
-	}
 	if !right || u == nil {
-		return errWrong()
+		return a.failed(u == nil, who, from)
 	}
 	a.failures.giveBack(who, from)
 	return nil

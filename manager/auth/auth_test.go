@@ -57,14 +57,25 @@ func (w *world) user(name string, role statecontext.UserRole, password string) {
 	w.do(&statecontext.PutUser{Mode: statecontext.PutNew, Name: name, Role: role, Hash: hash})
 }
 
-func (w *world) ask(header string) (*Identity, error) {
+func (w *world) password(name, password string) {
+	w.t.Helper()
+	hash, err := HashPassword(password)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.do(&statecontext.PutUser{Mode: statecontext.PutChange, Name: name, Hash: hash})
+}
+
+func (w *world) ask(header string) (*Identity, error) { return w.a.Identify(w.request(header)) }
+
+func (w *world) request(header string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	if user, password, ok := strings.Cut(header, "/"); ok {
 		r.SetBasicAuth(user, password)
 	} else if header != "" {
 		r.Header.Set("Authorization", header)
 	}
-	return w.a.Identify(r)
+	return r
 }
 
 func newToken() string {
@@ -185,36 +196,93 @@ func TestFailuresAreCounted(t *testing.T) {
 	}
 }
 
+// askIn asks by a state that may lag.
+func (w *world) askIn(who string, certain bool, news func()) error {
+	w.t.Helper()
+	_, err := w.a.IdentifyIn(w.request(who), func() bool {
+		if news != nil {
+			news()
+		}
+		return certain
+	})
+	return err
+}
+
 // TestWhoCannotKnowCountsNothing: while the state may lack users, those that it does not have are not counted as
 // failed; wrong passwords of those that it has are.
 func TestWhoCannotKnowCountsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
-	current := false
-	w.a.CountsUnknownIf(func() bool { return current })
 	for i := range addressBurst + 5 {
-		if _, err := w.ask("Bearer " + newToken()); !errors.Is(err, ErrUnauthenticated) {
+		if err := w.askIn("Bearer "+newToken(), false, nil); !errors.Is(err, ErrUnsure) {
 			t.Fatalf("try %d of a token: %v", i, err)
 		}
 		if i > userBurst+5 {
 			continue // a password costs a hash
 		}
-		if _, err := w.ask("ann/battery staple"); !errors.Is(err, ErrUnauthenticated) {
+		if err := w.askIn("ann/battery staple", false, nil); !errors.Is(err, ErrUnsure) {
 			t.Fatalf("try %d of a password: %v", i, err)
 		}
 	}
 	for range userBurst {
-		_, _ = w.ask("root/wrong")
+		_ = w.askIn("root/wrong", false, nil)
+	}
+	if err := w.askIn("root/wrong", false, nil); !errors.Is(err, ErrUnsure) {
+		t.Errorf("it tells which names there are: %v", err)
 	}
 	if _, err := w.ask("root/wrong"); !errors.Is(err, ErrTooMany) {
 		t.Errorf("a user whom the state has may be guessed at without an end: %v", err)
 	}
-	current = true
 	for range userBurst {
-		_, _ = w.ask("ann/battery staple")
+		_ = w.askIn("ann/battery staple", true, nil)
 	}
-	if _, err := w.ask("ann/battery staple"); !errors.Is(err, ErrTooMany) {
+	if err := w.askIn("ann/battery staple", true, nil); !errors.Is(err, ErrTooMany) {
 		t.Errorf("a user whom nobody has may be tried without an end: %v", err)
+	}
+}
+
+// TestWhatIsNewHereIsNotCounted: users, passwords and tokens that the state learns of only when it is asked for them
+// are let in, and have failed as far as anybody counts not once; a token is found however many wrong ones came.
+func TestWhatIsNewHereIsNotCounted(t *testing.T) {
+	w := newWorld(t)
+	w.user("root", statecontext.UserAdmin, "correct horse")
+	for i := range userBurst + 2 {
+		name := fmt.Sprint("new", i)
+		made := func() { w.user(name, statecontext.UserReads, "battery staple") }
+		if err := w.askIn(name+"/battery staple", true, made); err != nil {
+			t.Fatalf("user %d: %v", i, err)
+		}
+		password := fmt.Sprint("password ", i)
+		changed := func() { w.password("root", password) }
+		if err := w.askIn("root/"+password, true, changed); err != nil {
+			t.Fatalf("password %d: %v", i, err)
+		}
+	}
+	token := func() (secret string, made func()) {
+		secret = newToken()
+		hash, err := TokenHash(secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return secret, func() {
+			w.do(&statecontext.PutToken{Token: statecontext.Token{User: "root", Role: statecontext.UserAdmin, Hash: hash}})
+		}
+	}
+	for i := range 3 {
+		secret, made := token()
+		if err := w.askIn("Bearer "+secret, true, made); err != nil {
+			t.Fatalf("token %d: %v", i, err)
+		}
+	}
+	if n := len(w.a.failures.of); n != 0 {
+		t.Errorf("%d have failed", n)
+	}
+	for range addressBurst + 2 {
+		_, _ = w.ask("Bearer " + newToken())
+	}
+	secret, made := token()
+	if err := w.askIn("Bearer "+secret, true, made); err != nil {
+		t.Errorf("a new token behind many wrong ones: %v", err)
 	}
 }
 
