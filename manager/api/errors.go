@@ -78,6 +78,7 @@ func sentinels() []sentinel {
 		{coordinator.ErrUnknownComponent, errcode.UnknownNode, "%v"},
 		{coordinator.ErrAmbiguous, errcode.MemberConflict, "%v"},
 		{coordinator.ErrAlive, errcode.NodeAlive, "%v"},
+		{coordinator.ErrNotKnown, errcode.Unavailable, "%v"},
 		{coordinator.ErrLastCopies, errcode.LastCopies, "%v"},
 		{coordinator.ErrRegistration, errcode.BadRequest, "%v"},
 		{timestamp.ErrLength, errcode.BadRequest, "%v"},

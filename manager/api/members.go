@@ -71,8 +71,8 @@ func (a *API) memberRoutes() []route {
 					body: client.IndexerRemoval{}},
 					{status: 202, means: "its removal is decided and goes on by itself; the same call waits for it",
 						body: client.IndexerRemoval{}}},
-				codes: []errcode.Code{errcode.UnknownNode, errcode.NodeAlive, errcode.LastCopies, errcode.PlacementImpossible,
-					errcode.MemberConflict, errcode.StaleRevision, errcode.FormatTooOld}}},
+				codes: []errcode.Code{errcode.UnknownNode, errcode.NodeAlive, errcode.LastCopies, errcode.Unavailable,
+					errcode.PlacementImpossible, errcode.MemberConflict, errcode.StaleRevision, errcode.FormatTooOld}}},
 		{method: "DELETE", path: "/v1/cluster/projectors/{id}", handle: a.removeProjector, role: RoleAdmin, leader: true,
 			limit: memberTimeout, doc: operation{
 				id: "removeProjector", tag: tagCluster, summary: "Forget a projector, by its id",

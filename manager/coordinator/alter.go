@@ -164,31 +164,56 @@ func (c *Coordinator) keeps(ctx context.Context, l *term, x *statecontext.Index,
 	if body.IfMatch == 0 {
 		body.IfMatch = x.Definition.ModifiedCAS
 	}
-	q := &lackingQuery{x: x, drop: body.Drop, reply: make(chan []index.SliceID, 1)}
-	lacking, err := ask(ctx, l, "what the other replicas have", q, q.reply)
-	if err == nil && len(lacking) > 0 {
-		err = fmt.Errorf("%w: without what is to be dropped, no indexer that lives has a whole copy of slice %d of index "+
-			"%s/%s (%d slices in all); wait until the other replicas are filled, or bring their indexers back",
-			ErrLastCopies, lacking[0], x.Definition.Bucket, x.Definition.Name, len(lacking))
-	}
-	return err
+	return untilKnown(ctx, func(bool) error {
+		q := &lackingQuery{x: x, drop: body.Drop, reply: make(chan lacking, 1)}
+		lacks, err := ask(ctx, l, "what the other replicas have", q, q.reply)
+		if err != nil {
+			return err
+		}
+		return lacks.refusal(&x.Definition)
+	})
 }
 
+// lacking are slices without a whole copy, and those of which that is not known.
+type lacking struct{ slices, unsure []index.SliceID }
+
 func (q *lackingQuery) apply(l *Leader) {
-	safe := map[index.SliceID]bool{}
+	safe, maybe := map[index.SliceID]bool{}, map[index.SliceID]bool{}
 	for _, o := range q.x.Topology.Copies {
-		if n := l.components.indexers[o.Node]; o.State == partition.Allocated && !slices.Contains(q.drop, o.Replica) &&
-			n != nil && l.life(&n.component) != liveness.Offline && l.whole(q.x, o) {
-			safe[o.Slice] = true
+		n := l.components.indexers[o.Node]
+		if o.State != partition.Allocated || slices.Contains(q.drop, o.Replica) ||
+			n != nil && l.life(&n.component) == liveness.Offline {
+			continue
 		}
+		whole, known := l.wholeness(q.x, o)
+		safe[o.Slice] = safe[o.Slice] || whole
+		maybe[o.Slice] = maybe[o.Slice] || !known
 	}
-	var lacking []index.SliceID
+	var a lacking
 	for s := range index.SliceID(q.x.Topology.Layout.Partitions) {
-		if !safe[s] {
-			lacking = append(lacking, s)
+		switch {
+		case safe[s]:
+		case maybe[s]:
+			a.unsure = append(a.unsure, s)
+		default:
+			a.slices = append(a.slices, s)
 		}
 	}
-	reply(l, q.reply, lacking)
+	reply(l, q.reply, a)
+}
+
+// refusal is why replicas may not be dropped, nil: they may.
+func (a *lacking) refusal(d *index.Definition) error {
+	switch {
+	case len(a.slices) > 0:
+		return fmt.Errorf("%w: without what is to be dropped, no indexer that lives has a whole copy of slice %d of index "+
+			"%s/%s (%d slices in all); wait until the other replicas are filled, or bring their indexers back",
+			ErrLastCopies, a.slices[0], d.Bucket, d.Name, len(a.slices))
+	case len(a.unsure) > 0:
+		return fmt.Errorf("%w: whether an indexer that stays has a whole copy of slice %d of index %s/%s (%d slices in all)",
+			ErrNotKnown, a.unsure[0], d.Bucket, d.Name, len(a.unsure))
+	}
+	return nil
 }
 
 // onto notes on which indexers an index is to lie.

@@ -49,9 +49,13 @@ func TestAlterKeepsAWholeCopy(t *testing.T) {
 		n.mu.Unlock()
 		w.until("replica 0 can go, the other is whole", time.Minute, func() bool {
 			q := &lackingQuery{x: w.log.State().Index(lone.ID), drop: []partition.Replica{0},
-				reply: make(chan []index.SliceID, 1)}
+				reply: make(chan lacking, 1)}
 			l, err := w.leader().leading()
-			return err == nil && l.post(w.ctx, q) == nil && len(<-q.reply) == 0
+			if err != nil || l.post(w.ctx, q) != nil {
+				return false
+			}
+			lacks := <-q.reply
+			return len(lacks.slices)+len(lacks.unsure) == 0
 		})
 		w.die("i1")
 		if err := alter(&zero, nil); !errors.Is(err, ErrLastCopies) {

@@ -82,7 +82,7 @@ func evictions(s *statecontext.State, node index.NodeID, nodes []rebalance.Node,
 			continue
 		}
 		held = true
-		loss, keeps, lost := lossOf(x, node, nodes, nil)
+		loss, keeps, lost := lossOf(x, node, nodes, others{})
 		add, noPlace := rebalance.Substitute(nodes, keeps, lost)
 		if noPlace != nil {
 			if err == nil {

@@ -173,14 +173,14 @@ type (
 	lackingQuery struct {
 		x     *statecontext.Index
 		drop  []partition.Replica
-		reply chan []index.SliceID
+		reply chan lacking
 	}
-	// unfilledQuery asks which copies of ready indexes that a node has copies of are not whole: placed by an ALTER INDEX or
-	// a removal, they are allocated before anything is in them.
-	unfilledQuery struct {
+	// wholeQuery asks which copies of ready indexes that a node has copies of are not whole for another reason than a move,
+	// or maybe not: placed by an ALTER INDEX or a removal, they are allocated before anything is in them.
+	wholeQuery struct {
 		s     *statecontext.State
 		node  index.NodeID
-		reply chan []index.CopyID
+		reply chan others
 	}
 	// placing asks where the copies of a new index go.
 	placing struct {

@@ -345,17 +345,32 @@ func (l *Leader) lacks(x *statecontext.Index, y *partition.Rebalance) string {
 
 // whole reports whether a copy could serve alone.
 func (l *Leader) whole(x *statecontext.Index, c partition.Copy) bool {
+	whole, _ := l.wholeness(x, c)
+	return whole
+}
+
+// wholeness is whole, and whether it is known: a leader that has just begun has not heard of every indexer yet, and of
+// the copies of a bucket that is rolled back nobody knows before it is over and they have said that they are back.
+func (l *Leader) wholeness(x *statecontext.Index, c partition.Copy) (whole, known bool) {
 	n := l.components.indexers[c.Node]
 	if n == nil {
-		return false
+		return false, false
 	}
 	r, has := n.copies[c.ID]
+	if !has && !n.full {
+		return false, l.life(&n.component) == liveness.Offline
+	}
 	if s := x.Definition.State; s != index.Maintenance && s != index.Backfill {
-		return has // nothing is built
+		return has, true // nothing is built
 	}
 	b := l.now.state.Bucket(x.Definition.Bucket)
-	return has && b != nil && !b.Gone && b.Rollback == nil && r.Ready && r.Held.Generation == b.Generation &&
-		r.Held.RollbackID == b.Stability.RollbackID
+	switch {
+	case b == nil || b.Gone || !has || b.Rollback == nil && !r.Ready:
+		return false, true
+	case b.Rollback != nil || r.Held.Generation != b.Generation || r.Held.RollbackID != b.Stability.RollbackID:
+		return false, false
+	}
+	return true, true
 }
 
 // noteAway keeps since when indexers are offline.

@@ -24,6 +24,10 @@ var (
 	ErrAlive = errors.New("the node lives")
 	// ErrLastCopies is wrapped when an indexer, or a replica, has the only copies of something.
 	ErrLastCopies = errors.New("those are the only copies")
+	// ErrNotKnown is wrapped when it depends on what indexers have not told the leader yet, which has just begun or rolls
+	// a bucket back, whether something would be lost.
+	ErrNotKnown = errors.New("not known yet, as the leader is new or a bucket is being rolled back; nothing was done, " +
+		"try again in a moment")
 	// ErrAmbiguous is wrapped when several indexers have a name.
 	ErrAmbiguous = errors.New("several indexers have that name")
 )
@@ -42,6 +46,8 @@ type Loss struct {
 	Copies       int  // that the indexer had
 	LastCopies   int  // of them: no other living indexer has an allocated copy of the slice
 	Rebuilt      bool // slices are built anew from KV; until then the index cannot be scanned
+
+	unsure int // of LastCopies: another indexer may have a whole copy
 }
 
 // Removal is what the removal of an indexer means.
@@ -58,12 +64,32 @@ const (
 	removeTries = 5
 	// removeWait is how long a removal is waited for; it goes on by itself.
 	removeWait = 10 * time.Second
+	// knownWait is how long it is waited for that indexers tell what they have, knownPause between two looks.
+	knownWait  = 6 * time.Second // longer than a leader takes to call an indexer offline that it has not heard
+	knownPause = 100 * time.Millisecond
 )
+
+// untilKnown calls f until it does not say ErrNotKnown any more; late: it will not be called again.
+func untilKnown(ctx context.Context, f func(late bool) error) error {
+	deadline := time.Now().Add(knownWait)
+	for {
+		late := !time.Now().Before(deadline)
+		err := f(late)
+		if late || !errors.Is(err, ErrNotKnown) {
+			return err
+		}
+		select {
+		case <-time.After(knownPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
 
 // RemoveIndexer removes an indexer for good, with everything that it held: what it had is placed on other living
 // indexers, which fill it from KV, and its uuid never registers again. It is decided in one update; then this leader,
 // or another one, takes the copies off it, in as many updates as that takes (stepEvictions). An indexer that is being
-// removed is waited for. Errors wrap ErrUnknownComponent, ErrAmbiguous, ErrAlive, ErrLastCopies,
+// removed is waited for. Errors wrap ErrUnknownComponent, ErrAmbiguous, ErrAlive, ErrLastCopies, ErrNotKnown,
 // rebalance.ErrTooFewNodes or ErrNotLeading, or come from the proposal.
 func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerRequest) (Removal, error) {
 	l, err := c.leading()
@@ -74,8 +100,13 @@ func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerReques
 		return Removal{}, err
 	}
 	for try := 1; ; try++ {
-		s := c.cfg.Consensus.State()
-		r, err := c.planRemoval(ctx, l, s, req)
+		var s *statecontext.State
+		var r Removal
+		err := untilKnown(ctx, func(late bool) (err error) {
+			s = c.cfg.Consensus.State()
+			r, err = c.planRemoval(ctx, l, s, req, late)
+			return err
+		})
 		if err != nil || req.DryRun || r.Done {
 			return r, err
 		}
@@ -118,9 +149,9 @@ func (c *Coordinator) awaitRemoval(ctx context.Context, l *term, uuid string) bo
 }
 
 // planRemoval decides on one state whether an indexer may be removed, and says what that means. One that is being
-// removed already may.
-func (c *Coordinator) planRemoval(ctx context.Context, l *term, s *statecontext.State,
-	req RemoveIndexerRequest) (Removal, error) {
+// removed already may. late: what is not known counts as lost, where that is no reason to refuse.
+func (c *Coordinator) planRemoval(ctx context.Context, l *term, s *statecontext.State, req RemoveIndexerRequest,
+	late bool) (Removal, error) {
 	if s.Removed(req.ID) { // asked again
 		return Removal{Indexer: statecontext.Indexer{UUID: req.ID}, Done: true}, nil
 	}
@@ -131,13 +162,14 @@ func (c *Coordinator) planRemoval(ctx context.Context, l *term, s *statecontext.
 	seen := l.gate.shown.Load()
 	r := Removal{Indexer: *i, Alive: !seen.offline(i.Node)}
 	nodes := living(s, seen.offline, i.Node)
-	var lonely []string
-	filling := filling(s)
-	if err := addUnfilled(ctx, l, s, i.Node, filling); err != nil {
+	var lonely, unsure []string
+	whole, err := wholeElsewhere(ctx, l, s, i.Node)
+	if err != nil {
 		return r, err
 	}
+	r.Alive = r.Alive && !whole.offline
 	for x := range s.Indexes() {
-		loss, held, lost := lossOf(x, i.Node, nodes, filling)
+		loss, held, lost := lossOf(x, i.Node, nodes, whole)
 		if loss.Copies == 0 {
 			continue
 		}
@@ -145,12 +177,20 @@ func (c *Coordinator) planRemoval(ctx context.Context, l *term, s *statecontext.
 			return r, fmt.Errorf("index %s on %s: %w", loss.Name, loss.Bucket, err)
 		}
 		r.Losses = append(r.Losses, loss)
-		if loss.LastCopies > 0 && !bucketGone(s, &x.Definition) {
-			lonely = append(lonely, fmt.Sprintf("%s/%s (%d slices)", loss.Bucket, loss.Name, loss.LastCopies))
+		if loss.LastCopies > loss.unsure && !bucketGone(s, &x.Definition) {
+			lonely = append(lonely, fmt.Sprintf("%s/%s (%d slices)", loss.Bucket, loss.Name, loss.LastCopies-loss.unsure))
+		} else if loss.unsure > 0 {
+			unsure = append(unsure, loss.Bucket+"/"+loss.Name)
 		}
 	}
 	switch {
-	case req.Force || req.DryRun || i.Evicting:
+	case i.Evicting || req.Force && late:
+	case r.Alive && whole.silent:
+		return r, fmt.Errorf("%w: whether indexer %s (node %d) lives", ErrNotKnown, i.Name, i.Node)
+	case len(unsure) > 0 && len(lonely) == 0 && (req.Force || req.DryRun || !r.Alive):
+		return r, fmt.Errorf("%w: whether other indexers have whole copies of what indexer %s (node %d) has of %s",
+			ErrNotKnown, i.Name, i.Node, shorten(unsure))
+	case req.Force || req.DryRun:
 	case r.Alive:
 		return r, fmt.Errorf("%w: indexer %s (node %d) was heard lately; stop it first, and wait until it counts as "+
 			"offline, or force it", ErrAlive, i.Name, i.Node)
@@ -222,44 +262,53 @@ func filling(s *statecontext.State) map[index.CopyID]bool {
 	return copies
 }
 
-func (q *unfilledQuery) apply(l *Leader) {
-	var ids []index.CopyID
+// others says of copies elsewhere that they do not count: they are not whole, as they are being filled, or maybe not.
+type others struct {
+	filling, unsure map[index.CopyID]bool
+	offline, silent bool // the node itself; silent: a leader that has just begun does not know yet
+}
+
+func (q *wholeQuery) apply(l *Leader) {
+	n := l.components.indexers[q.node]
+	o := others{filling: filling(q.s), unsure: map[index.CopyID]bool{}}
+	o.offline = n != nil && l.life(&n.component) == liveness.Offline
+	o.silent = n == nil || !o.offline && !n.heard && !n.hello
 	for x := range q.s.Indexes() {
 		if x.Definition.State != index.Maintenance || !slices.ContainsFunc(x.Topology.Copies,
 			func(c partition.Copy) bool { return c.Node == q.node }) {
 			continue
 		}
 		for _, c := range x.Topology.Copies {
-			if c.Node != q.node && !l.whole(x, c) {
-				ids = append(ids, c.ID)
+			if c.Node == q.node || o.filling[c.ID] {
+				continue
+			}
+			if whole, known := l.wholeness(x, c); !known {
+				o.unsure[c.ID] = true
+			} else if !whole {
+				o.filling[c.ID] = true
 			}
 		}
 	}
-	reply(l, q.reply, ids)
+	reply(l, q.reply, o)
 }
 
-// addUnfilled adds to the copies that are being filled those that are not whole for another reason than a move.
-func addUnfilled(ctx context.Context, l *term, s *statecontext.State, node index.NodeID,
-	filling map[index.CopyID]bool) error {
-	q := &unfilledQuery{s: s, node: node, reply: make(chan []index.CopyID, 1)}
-	ids, err := ask(ctx, l, "what the other indexers have", q, q.reply)
-	for _, id := range ids {
-		filling[id] = true
-	}
-	return err
+// wholeElsewhere asks what the other indexers have of a node's indexes.
+func wholeElsewhere(ctx context.Context, l *term, s *statecontext.State, node index.NodeID) (others, error) {
+	q := &wholeQuery{s: s, node: node, reply: make(chan others, 1)}
+	return ask(ctx, l, "what the other indexers have", q, q.reply)
 }
 
 // lossOf tells what an index loses with a node: what it keeps elsewhere, and the copies to be placed anew. A copy that
 // is moving away is lost with the node, too, but has its new place already. An index that is being dropped loses
 // nothing.
-func lossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node,
-	filling map[index.CopyID]bool) (loss Loss, held, lost []rebalance.Placement) {
+func lossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node, others others) (loss Loss,
+	held, lost []rebalance.Placement) {
 	d := &x.Definition
 	loss = Loss{Index: d.ID, Name: d.Name, Bucket: d.Bucket}
 	if d.State == index.Dropping {
 		return loss, nil, nil
 	}
-	safe := map[index.SliceID]bool{}
+	safe, maybe := map[index.SliceID]bool{}, map[index.SliceID]bool{}
 	var taken []index.SliceID
 	for _, o := range x.Topology.Copies {
 		p := rebalance.Placement{Slice: o.Slice, Replica: o.Replica, Node: o.Node}
@@ -267,13 +316,18 @@ func lossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node,
 		case o.State == partition.Leaving:
 		case o.Node != node:
 			held = append(held, p)
-			if o.State == partition.Allocated && !filling[o.ID] && slices.ContainsFunc(living,
+			if o.State != partition.Allocated || others.filling[o.ID] || !slices.ContainsFunc(living,
 				func(n rebalance.Node) bool { return n.ID == o.Node }) {
+				continue
+			}
+			if others.unsure[o.ID] {
+				maybe[o.Slice] = true
+			} else {
 				safe[o.Slice] = true
 			}
 		case !twice(x, &o):
 			lost, taken = append(lost, p), append(taken, o.Slice)
-		case !filling[o.ID]: // it is moving away
+		case !others.filling[o.ID]: // it is moving away
 			taken = append(taken, o.Slice)
 		}
 	}
@@ -281,6 +335,9 @@ func lossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node,
 	for _, slice := range taken {
 		if !safe[slice] && d.State != index.Pending && d.State != index.Error { // those have nothing to lose
 			loss.LastCopies++
+			if maybe[slice] {
+				loss.unsure++
+			}
 		}
 	}
 	loss.Rebuilt = loss.LastCopies > 0

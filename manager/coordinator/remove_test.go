@@ -12,6 +12,7 @@ import (
 	"tidemark/liveness"
 	"tidemark/partition"
 	"tidemark/rebalance"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -184,5 +185,73 @@ func TestRemoveIndexerBesideEmptyCopies(t *testing.T) {
 		if err := remove(); !errors.Is(err, ErrLastCopies) || !strings.Contains(err.Error(), "world/lone (2 slices)") {
 			t.Fatalf("with the only whole copies: %v", err)
 		}
+	})
+}
+
+// TestRemoveIndexerAtANewLeader: a leader that has just begun does not say of an indexer that it lives, or has the only
+// copies, because it has not heard yet what there is: it waits for that.
+func TestRemoveIndexerAtANewLeader(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(3)
+		pair := w.create("pair", "", 3, 1)
+		w.until("READY", 20*time.Second, func() bool { return w.state(pair.ID) == index.Maintenance })
+		w.finalize()
+		w.die("i1")
+		w.depose()
+		w.lead()
+		if r, err := w.leader().RemoveIndexer(w.ctx, RemoveIndexerRequest{ID: "i1"}); err != nil {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	})
+}
+
+// TestRemoveIndexerDuringARollback: while a bucket is rolled back, and until an indexer has said that it is back,
+// nobody knows what it has: that is what is said, of removals and of replicas that are dropped, and not that those are
+// the only copies.
+func TestRemoveIndexerDuringARollback(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(3)
+		pair := w.create("pair", "", 3, 1)
+		w.until("READY", 20*time.Second, func() bool { return w.state(pair.ID) == index.Maintenance })
+		w.finalize()
+		w.write("world", 5)
+		w.until("15 is stable", 2*time.Second,
+			func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[3] == 15 })
+		hang := func(yes bool) {
+			for _, name := range []string{"i2", "i3"} {
+				n := w.indexers["http://"+name]
+				n.mu.Lock()
+				n.down = yes
+				n.mu.Unlock()
+			}
+		}
+		hang(true)
+		w.mu.Lock() // vbucket 3 fails over and loses 13 to 15
+		kv := w.kv["world"]
+		kv.rev++
+		kv.high[3], kv.logs[3] = 12, append(timestamp.FailoverLog{{VBUUID: 4711, Seqno: 12}}, kv.logs[3]...)
+		w.mu.Unlock()
+		p2 := w.projectors["http://p2"]
+		p2.mu.Lock()
+		delete(p2.streams["world"], 3)
+		p2.mu.Unlock()
+		w.until("rollback", 5*time.Second, func() bool { return w.log.State().Bucket("world").Rollback != nil })
+		remove := func(dry bool) error {
+			_, err := w.leader().RemoveIndexer(w.ctx, RemoveIndexerRequest{ID: "i1", DryRun: dry})
+			return err
+		}
+		zero := 0
+		if _, err := w.leader().AlterIndex(w.ctx, AlterRequest{ID: pair.ID, Replicas: &zero}); !errors.Is(err, ErrNotKnown) {
+			t.Errorf("a replica less: %v", err)
+		}
+		w.die("i1")
+		if err := remove(false); !errors.Is(err, ErrNotKnown) {
+			t.Errorf("a removal: %v", err)
+		}
+		if err := remove(true); !errors.Is(err, ErrNotKnown) {
+			t.Errorf("a dry run: %v", err)
+		}
+		hang(false)
+		w.until("it is known", time.Minute, func() bool { return remove(false) == nil })
 	})
 }
