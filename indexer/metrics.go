@@ -112,8 +112,8 @@ func newMetrics() *metrics {
 		Name:    "scan_wait_seconds",
 		Help:    "Part of it until a stability timestamp was known that is new enough; consistency any waits for none.",
 		Buckets: scanBuckets}, []string{"consistency"})
-	r.MustRegister(m.took, m.waited, m.fills, m.filled, m.audits, m.audited, m.retaken, m.ahead, m.refused, m.fenced, m.batches, m.sides,
-		m.catchup, m.scans, m.reports, m.rolls, m.restores, m.verifies, m.verified, m.different)
+	r.MustRegister(m.took, m.waited, m.fills, m.filled, m.audits, m.audited, m.retaken, m.ahead, m.refused, m.fenced,
+		m.batches, m.sides, m.catchup, m.scans, m.reports, m.rolls, m.restores, m.verifies, m.verified, m.different)
 	return m
 }
 

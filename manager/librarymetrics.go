@@ -20,8 +20,8 @@ func showLibrary(registry *prometheus.Registry) error {
 }
 
 // librarySink takes the measurements of hashicorp/raft and raft-boltdb and shows them as Prometheus has it: words apart
-// (raft.fsm.lastRestoreDuration is raft_fsm_last_restore_duration_seconds), seconds for its milliseconds, _total behind a
-// counter, histograms for its samples.
+// (raft.fsm.lastRestoreDuration is raft_fsm_last_restore_duration_seconds), seconds for its milliseconds, _total behind
+// a counter, histograms for its samples.
 type librarySink struct {
 	registry *prometheus.Registry
 	vectors  sync.Map // name and labels as the library has them, joined → what takes the value

@@ -34,7 +34,7 @@ var floor = map[string]int{
 	"internal/testing/simulation": 8, "internal/testing/contract": 8, "internal/cli": 9,
 	"internal/testing/testcluster": 9,
 	"cmd/tidemark":                 10, "internal/testing/e2e/harness": 10, "internal/testing/e2e": 11, "internal/testing/campaigns": 10,
-	"internal/testing/ddlhistory": 10, "bench": 10, "internal/layers": 10,
+	"internal/testing/ddlhistory": 10, "bench": 10, "deploy": 10, "internal/layers": 10,
 }
 
 // pure is the highest floor that holds no I/O, no clock, no lock and no chance.
