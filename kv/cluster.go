@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/kv/clustermap"
+	"tidemark/kv/mcbp"
 	"tidemark/kv/seglog"
 	"tidemark/kv/server"
 	"tidemark/kv/store"
@@ -49,7 +50,8 @@ type cluster struct {
 	m         clustermap.Map
 	promises  clustermap.Promises // not met; changed under changing
 	configs   map[string]server.ClusterConfig
-	addresses []clustermap.Node // as this node was told, which may be newer than the map's
+	manifests map[string]*mcbp.Manifest // by bucket; as in m, without what all have
+	addresses []clustermap.Node         // as this node was told, which may be newer than the map's
 	progress  Progress
 	missing   []string // members that have not answered, before learnt
 	learnt    bool     // the map has been compared with a majority
@@ -217,6 +219,10 @@ func (c *cluster) show(m clustermap.Map, configs map[string]server.ClusterConfig
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.m, c.configs, c.promises = m, configs, c.promises.Beyond(m.RevEpoch)
+	c.manifests = map[string]*mcbp.Manifest{}
+	for i := range m.Buckets {
+		c.manifests[m.Buckets[i].Name] = m.Buckets[i].Manifest()
+	}
 }
 
 func (c *cluster) config(bucket string) server.ClusterConfig {
@@ -375,6 +381,9 @@ func (c *cluster) applyLocked() {
 			if err := v.SetState(want); err != nil { // in memory it has that state, on disk the map says so
 				c.n.config.Logger.Warn("state of a vbucket not stored", "bucket", b.name, "vbucket", i, "state", want, "error", err)
 			}
+		}
+		if err := b.store.SetManifest(part.Manifest()); err != nil { // tried again with the next look at the map
+			c.n.config.Logger.Warn("collections of a bucket not stored yet", "bucket", b.name, "error", err)
 		}
 	}
 	c.n.replicator.kick()
@@ -537,7 +546,10 @@ func (c *cluster) flush(bucket string) error {
 				g.Go(v.Flush)
 			}
 		}
-		return g.Wait()
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		return b.store.SetManifest(c.manifest(bucket)) // its collections stay
 	}
 	return fmt.Errorf("%w: no bucket %q is served here", ErrRefused, bucket)
 }

@@ -99,6 +99,7 @@ func (n *Node) View() ClusterView {
 func (n *Node) clusterHandlers(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+pathCluster, n.known(func(w http.ResponseWriter, _ *http.Request) { n.writeJSON(w, n.View()) }))
 	mux.HandleFunc("GET "+pathMap, n.known(n.getMap))
+	n.collectionHandlers(mux)
 	anybody := func(*http.Request) error { return nil }
 	for path, add := range map[string]struct {
 		check  func(*http.Request) error
@@ -107,7 +108,7 @@ func (n *Node) clusterHandlers(mux *http.ServeMux) {
 		pathMap: {tlsconf.Only(tlsconf.KV), n.postMap}, pathSeal: {tlsconf.Only(tlsconf.KV), n.postSeal},
 		pathPromise: {tlsconf.Only(tlsconf.KV), n.postPromise},
 		pathPause:   {anybody, n.postPause}, pathFlush: {anybody, n.postFlush}, pathFailover: {anybody, n.postFailover},
-		pathRebalance: {anybody, n.postRebalance},
+		pathRebalance: {anybody, n.postRebalance}, pathCollections: {anybody, n.postCollections},
 	} {
 		mux.HandleFunc("POST "+path, n.authorized(add.check, add.handle))
 	}
@@ -155,7 +156,7 @@ func (n *Node) authorized(check func(*http.Request) error, handle func(context.C
 		case errors.Is(err, errOlder):
 			n.refuse(w, http.StatusConflict, problem{Code: codeOlder, Detail: err.Error()})
 		default:
-			n.refuse(w, http.StatusConflict, problem{Code: codeRefused, Detail: err.Error()})
+			n.refuse(w, http.StatusConflict, problem{Code: codeOf(err), Detail: err.Error()})
 		}
 	}
 }

@@ -119,9 +119,9 @@ func TestStreamRequestsRefused(t *testing.T) {
 	c.want(fromZero(77), mcbp.StatusNotMyVBucket)
 	c.want(request(mcbp.OpDCPStreamReq, 0, []byte{1, 2, 3}, nil, nil), mcbp.StatusInvalid)
 	for value, status := range map[string]mcbp.Status{
-		`{"collections":["0"]}`: mcbp.StatusOK, `{"scope":"0"}`: mcbp.StatusOK, `{"uid":"0"}`: mcbp.StatusOK, `{"purge_seqno":"12"}`: mcbp.StatusOK,
-		`{"collections":["8"]}`: mcbp.StatusUnknownCollection, `{"scope":"a"}`: mcbp.StatusUnknownCollection,
-		`{"collections":["x"]}`: mcbp.StatusInvalid, `{"sid":1}`: mcbp.StatusInvalid, `[]`: mcbp.StatusInvalid, `{"purge_seqno":"x"}`: mcbp.StatusInvalid,
+		`{"purge_seqno":"12"}`: mcbp.StatusOK, `{}`: mcbp.StatusOK,
+		`{"collections":["0"]}`: mcbp.StatusInvalid, `{"scope":"0"}`: mcbp.StatusInvalid, `{"uid":"0"}`: mcbp.StatusInvalid, // not negotiated
+		`{"sid":1}`: mcbp.StatusInvalid, `[]`: mcbp.StatusInvalid, `{"purge_seqno":"x"}`: mcbp.StatusInvalid,
 	} {
 		f := streamFrame(0, mcbp.StreamRequest{End: 0})
 		f.Value = []byte(value)

@@ -117,6 +117,7 @@ func (n *Node) open() error {
 		b := &bucket{name: bc.Name, dir: filepath.Join(n.config.Dir, "buckets", bc.Name)}
 		b.served = &server.Bucket{
 			Ready: n.serving.Load, Config: func() server.ClusterConfig { return n.cluster.config(bc.Name) },
+			Manifest: func() *mcbp.Manifest { return n.cluster.manifest(bc.Name) },
 		}
 		served[bc.Name] = b.served
 		n.buckets = append(n.buckets, b)

@@ -242,5 +242,8 @@ func refusal(admin, status string, raw []byte) error {
 	case codeOlder:
 		return fmt.Errorf("%w: %s", errOlder, p.Detail)
 	}
+	if err := refusalOf(p.Code, p.Detail); err != nil {
+		return err
+	}
 	return fmt.Errorf("%w by %s: %s", ErrRefused, admin, p.Detail)
 }

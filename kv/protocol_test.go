@@ -283,7 +283,8 @@ func TestStatisticsAndSeqnos(t *testing.T) {
 	c.want(request(mcbp.OpObserveSeqno, 5, nil, nil, mcbp.AppendRollback(nil, 1)), mcbp.StatusKeyNotFound)
 	c.want(request(mcbp.OpObserveSeqno, 99, nil, nil, mcbp.AppendRollback(nil, 1)), mcbp.StatusNotMyVBucket)
 	c.want(request(mcbp.OpGetCollectionID, 0, nil, nil, []byte("_default._default")), mcbp.StatusOK)
-	c.want(request(mcbp.OpGetCollectionID, 0, nil, nil, []byte("a.b")), mcbp.StatusUnknownCollection)
+	c.want(request(mcbp.OpGetCollectionID, 0, nil, nil, []byte("a.b")), mcbp.StatusUnknownScope)
+	c.want(request(mcbp.OpGetCollectionID, 0, nil, nil, []byte("_default.b")), mcbp.StatusUnknownCollection)
 	c.want(request(mcbp.OpGetCollectionsManifest, 0, nil, nil, nil), mcbp.StatusOK)
 }
 

@@ -509,8 +509,12 @@ func (s *session) event(p *replica, e *feed.Event, paused bool) (*store.Ticket, 
 	switch {
 	case e.Kind == feed.SnapshotMarker:
 		s.l.r.note(bucket, p.vb, source, func(x *seen) { x.known = max(x.known, e.SnapEnd) })
-	case e.Kind.IsDocument() && e.Collection == 0:
-		t, err := p.v.Replicate(document(e), store.Window{Start: progress.SnapStart, End: progress.SnapEnd})
+	case e.Kind.IsDocument(), e.Kind == feed.SystemEvent:
+		d, err := s.version(e)
+		if err != nil {
+			return nil, err
+		}
+		t, err := p.v.Replicate(d, store.Window{Start: progress.SnapStart, End: progress.SnapEnd})
 		if err != nil {
 			p.over = true
 			return nil, s.fatal(err)
@@ -528,11 +532,28 @@ func (s *session) fatal(err error) error {
 	return err
 }
 
+// version copies an event out of the connection's memory.
+func (s *session) version(e *feed.Event) (*store.Doc, error) {
+	if e.Kind != feed.SystemEvent {
+		return document(e), nil
+	}
+	what, err := mcbp.DecodeCollectionEvent(e.Flags, e.Value)
+	if err != nil {
+		return nil, err
+	}
+	d := store.NewEvent(e.Flags, what, e.Key)
+	d.Seqno, d.Rev, d.Cas = e.Seqno, 1, e.CAS
+	if d.Deleted {
+		d.DeleteTime = uint32(s.l.r.n.config.Now().Unix())
+	}
+	return d, nil
+}
+
 // document copies an event out of the connection's memory.
 func document(e *feed.Event) *store.Doc {
 	d := &store.Doc{
-		Key: string(e.Key), Seqno: e.Seqno, Rev: e.RevSeqno, Cas: e.CAS, Flags: e.Flags, Expiry: e.Expiry,
-		Datatype:   byte(e.Datatype),
+		Key: string(e.Key), Collection: e.Collection, Seqno: e.Seqno, Rev: e.RevSeqno, Cas: e.CAS,
+		Flags: e.Flags, Expiry: e.Expiry, Datatype: byte(e.Datatype),
 		DeleteTime: e.DeleteTime, Deleted: e.Kind != feed.Mutation, Expired: e.Kind == feed.Expiration,
 	}
 	attributes := e.Datatype.Has(mcbp.DatatypeXattr) && !e.Undecodable

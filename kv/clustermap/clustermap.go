@@ -71,6 +71,8 @@ type Bucket struct {
 	Replicas int                 `json:"replicas"`
 	Chains   [][]string          `json:"chains"`
 	Incoming map[uint16][]string `json:"incoming,omitempty"`
+	// Collections are the bucket's; nil for those that every bucket has.
+	Collections *Collections `json:"collections,omitempty"`
 }
 
 // Operation is a rebalance that is under way: Nodes are the ids that remain, Targets the chains to reach, by bucket in
@@ -222,6 +224,8 @@ func (m Map) checkBucket(i int, s Spec) error {
 	case len(b.Chains) != s.VBuckets:
 		return fmt.Errorf("%w: bucket %q was made with %d vbuckets, wanted %d: the number cannot change", ErrMap, s.Name,
 			len(b.Chains), s.VBuckets)
+	case b.Collections != nil && b.Collections.Manifest == nil:
+		return fmt.Errorf("%w: bucket %q: collections without a manifest", ErrMap, s.Name)
 	case m.Operation != nil && len(m.Operation.Targets[i]) != s.VBuckets:
 		return fmt.Errorf("%w: bucket %q: an operation for %d of %d vbuckets", ErrMap, s.Name, len(m.Operation.Targets[i]),
 			s.VBuckets)

@@ -34,6 +34,7 @@ const (
 	StatusUnknownCollection Status = 0x88
 	StatusNoManifest        Status = 0x89 // of collections: not told yet
 	StatusManifestAhead     Status = 0x8b // the vbucket has not come to it yet
+	StatusUnknownScope      Status = 0x8c
 	// A write asks for more copies than its success alone: no such level, or not to be had here.
 	StatusDurabilityInvalid    Status = 0xa0
 	StatusDurabilityImpossible Status = 0xa1
@@ -68,6 +69,7 @@ var statusNames = map[Status]string{
 	StatusUnknownCollection:    "UNKNOWN_COLLECTION",
 	StatusNoManifest:           "NO_COLLECTIONS_MANIFEST",
 	StatusManifestAhead:        "COLLECTIONS_MANIFEST_AHEAD",
+	StatusUnknownScope:         "UNKNOWN_SCOPE",
 	StatusDurabilityInvalid:    "DURABILITY_INVALID_LEVEL",
 	StatusDurabilityImpossible: "DURABILITY_IMPOSSIBLE",
 }

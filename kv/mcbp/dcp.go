@@ -338,20 +338,64 @@ func DecodeSystemEvent(extras []byte) (SystemEvent, error) {
 		Version: extras[12]}, nil
 }
 
-// The events of DCP_SYSTEM_EVENT that are about one collection, and the least that their value has: the manifest's uid,
-// scope, collection.
+// The events of DCP_SYSTEM_EVENT.
 const (
-	eventCollectionBegins = 0
-	eventCollectionEnds   = 1
-	collectionEventSize   = 16
+	EventCollectionBegins  uint32 = 0
+	EventCollectionEnds    uint32 = 1
+	EventCollectionEmptied uint32 = 2
+	EventScopeBegins       uint32 = 3
+	EventScopeEnds         uint32 = 4
+
+	// The least that the value of an event about a collection, and about a scope, has.
+	collectionEventSize = 16
+	scopeEventSize      = 12
 )
+
+// CollectionEvent is what the value of a DCP_SYSTEM_EVENT says: which manifest made it, and of which scope and
+// collection. Collection is 0 in events about scopes.
+type CollectionEvent struct {
+	Manifest          uint64
+	Scope, Collection uint32
+}
+
+// AboutScope reports whether an event is about a scope.
+func AboutScope(event uint32) bool { return event == EventScopeBegins || event == EventScopeEnds }
+
+// AppendValue appends the value of version 0: 16 bytes, 12 for events about scopes.
+func (m CollectionEvent) AppendValue(dst []byte, event uint32) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, m.Manifest)
+	dst = binary.BigEndian.AppendUint32(dst, m.Scope)
+	if AboutScope(event) {
+		return dst
+	}
+	return binary.BigEndian.AppendUint32(dst, m.Collection)
+}
+
+// DecodeCollectionEvent decodes the value of a DCP_SYSTEM_EVENT; later versions have more behind it.
+func DecodeCollectionEvent(event uint32, value []byte) (CollectionEvent, error) {
+	want := collectionEventSize
+	if AboutScope(event) {
+		want = scopeEventSize
+	}
+	if len(value) < want {
+		return CollectionEvent{}, malformed("DCP_SYSTEM_EVENT value", len(value), "16 or more, 12 about a scope")
+	}
+	m := CollectionEvent{Manifest: binary.BigEndian.Uint64(value), Scope: binary.BigEndian.Uint32(value[8:])}
+	if !AboutScope(event) {
+		m.Collection = binary.BigEndian.Uint32(value[12:])
+	}
+	return m, nil
+}
 
 // EmptiesDefault reports whether the event says that all documents of the default collection are gone: it was dropped,
 // or it begins, which it does only when it was emptied. No deletion says it of each. value is the message's; its form
 // is known for the versions 0 and 1, which are what is sent to who has not asked for another.
 func (m SystemEvent) EmptiesDefault(value []byte) bool {
-	return (m.Event == eventCollectionBegins || m.Event == eventCollectionEnds) && m.Version <= 1 &&
-		len(value) >= collectionEventSize && binary.BigEndian.Uint32(value[12:]) == 0
+	if m.Event != EventCollectionBegins && m.Event != EventCollectionEnds || m.Version > 1 {
+		return false
+	}
+	e, err := DecodeCollectionEvent(m.Event, value)
+	return err == nil && e.Collection == DefaultCollection
 }
 
 // AppendSeqnoAdvanced appends the extras of DCP_SEQNO_ADVANCED.

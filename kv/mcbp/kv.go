@@ -153,6 +153,9 @@ type VBucketSeqno struct {
 	Seqno   uint64
 }
 
+// VBSeqnosOfCollection is the length of the extras of GET_ALL_VB_SEQNOS that name a collection.
+const VBSeqnosOfCollection = 8
+
 // AppendVBSeqnosRequest appends the extras of GET_ALL_VB_SEQNOS: which state.
 func AppendVBSeqnosRequest(dst []byte, state VBucketState) []byte {
 	return binary.BigEndian.AppendUint32(dst, uint32(state))
@@ -166,7 +169,7 @@ func DecodeVBSeqnosRequest(extras []byte) (state VBucketState, collection uint32
 		return VBucketAlive, 0, nil
 	case 4:
 		return VBucketState(binary.BigEndian.Uint32(extras)), 0, nil
-	case 8:
+	case VBSeqnosOfCollection:
 		return VBucketState(binary.BigEndian.Uint32(extras)), binary.BigEndian.Uint32(extras[4:]), nil
 	}
 	return 0, 0, malformed("GET_ALL_VB_SEQNOS extras", len(extras), "0, 4 or 8")
@@ -262,14 +265,14 @@ func DecodeKnownConfig(extras []byte) (m KnownConfig, ok bool, err error) {
 	return KnownConfig{}, false, malformed("GET_CLUSTER_CONFIG extras", len(extras), "0 or 16")
 }
 
-// AppendCollectionID appends the answer extras of GET_COLLECTION_ID: manifest
-// uid and collection id.
+// AppendCollectionID appends the answer extras of GET_COLLECTION_ID and GET_SCOPE_ID: manifest
+// uid and collection or scope id.
 func AppendCollectionID(dst []byte, manifest uint64, collection uint32) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, manifest)
 	return binary.BigEndian.AppendUint32(dst, collection)
 }
 
-// DecodeCollectionID decodes the answer extras of GET_COLLECTION_ID.
+// DecodeCollectionID decodes them.
 func DecodeCollectionID(extras []byte) (manifest uint64, collection uint32, err error) {
 	if len(extras) != 12 {
 		return 0, 0, malformed("GET_COLLECTION_ID answer extras", len(extras), "12")

@@ -81,6 +81,7 @@ const (
 	OpGetRandomKey           Opcode = 0xb6
 	OpGetCollectionsManifest Opcode = 0xba
 	OpGetCollectionID        Opcode = 0xbb
+	OpGetScopeID             Opcode = 0xbc
 	OpSubdocGet              Opcode = 0xc5
 	OpSubdocMultiLookup      Opcode = 0xd0
 	OpSubdocMultiMutation    Opcode = 0xd1
@@ -190,6 +191,7 @@ func (o Opcode) addedName() string {
 		OpGetRandomKey:           "GET_RANDOM_KEY",
 		OpGetCollectionsManifest: "GET_COLLECTIONS_MANIFEST",
 		OpGetCollectionID:        "GET_COLLECTION_ID",
+		OpGetScopeID:             "GET_SCOPE_ID",
 		OpSubdocGet:              "SUBDOC_GET",
 		OpSubdocMultiLookup:      "SUBDOC_MULTI_LOOKUP",
 		OpSubdocMultiMutation:    "SUBDOC_MULTI_MUTATION",

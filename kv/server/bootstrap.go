@@ -8,13 +8,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-const (
-	// maxAuthFailures on one connection end it.
-	maxAuthFailures = 8
-
-	collectionsManifest = `{"uid":"0","scopes":[{"name":"_default","uid":"0",` +
-		`"collections":[{"name":"_default","uid":"0"}]}]}`
-)
+// maxAuthFailures on one connection end it.
+const maxAuthFailures = 8
 
 func (c *conn) hello(f mcbp.Frame) {
 	asked, err := mcbp.DecodeFeatures(f.Value)
@@ -85,6 +80,8 @@ func (c *conn) errorMap(f mcbp.Frame) {
 		{mcbp.StatusInternal, "internal error", []string{"internal", "conn-state-invalidated"}},
 		{mcbp.StatusTemporary, "cannot be done now", []string{"temp", "retry-now"}},
 		{mcbp.StatusUnknownCollection, "the collection does not exist", []string{"item-only"}},
+		{mcbp.StatusUnknownScope, "the scope does not exist", []string{"item-only"}},
+		{mcbp.StatusManifestAhead, "the manifest of collections is not known here yet", []string{"temp", "retry-later"}},
 		{mcbp.StatusDurabilityInvalid, "there is no such durability level", []string{"item-only", "invalid-input"}},
 		{mcbp.StatusDurabilityImpossible, "durability levels are not supported here", []string{"item-only", "support"}},
 	} {
@@ -208,18 +205,4 @@ func (c *conn) jsonType() mcbp.Datatype {
 		return mcbp.DatatypeJSON
 	}
 	return 0
-}
-
-// collectionID knows one path: the default collection of the default scope.
-func (c *conn) collectionID(f mcbp.Frame) {
-	path := string(f.Value)
-	if path == "" {
-		path = string(f.Key)
-	}
-	switch path {
-	case "_default._default", "_default.", "._default", ".":
-		c.reply(f.Header, mcbp.Frame{Extras: mcbp.AppendCollectionID(nil, 0, 0)}, nil)
-	default:
-		c.status(f.Header, mcbp.StatusUnknownCollection, nil)
-	}
 }

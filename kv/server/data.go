@@ -20,36 +20,43 @@ func quiet(op mcbp.Opcode) bool {
 	return false
 }
 
-// document finds the vbucket and the plain key of a request, or answers it and returns nil.
-func (c *conn) document(f mcbp.Frame) (*store.VBucket, []byte) {
-	key := f.Key
+// place is where a request's document is.
+type place struct {
+	v          *store.VBucket
+	collection uint32
+	key        []byte
+}
+
+// document finds the vbucket, the collection and the plain key of a request, or answers it and reports false.
+func (c *conn) document(f mcbp.Frame) (p place, ok bool) {
+	p.key = f.Key
+	longest := store.MaxKeyBytes
 	if c.features.collections {
-		collection, rest, err := mcbp.SplitCollectionKey(key)
-		if err != nil {
+		var err error
+		if p.collection, p.key, err = mcbp.SplitCollectionKey(f.Key); err != nil {
 			c.status(f.Header, mcbp.StatusInvalid, nil)
-			return nil, nil
+			return p, false
 		}
-		if collection != 0 {
-			c.status(f.Header, mcbp.StatusUnknownCollection, nil)
-			return nil, nil
+		if p.collection != mcbp.DefaultCollection {
+			longest = store.MaxMemberKeyBytes
 		}
-		key = rest
 	}
-	if len(key) == 0 || len(key) > store.MaxKeyBytes {
+	if len(p.key) == 0 || len(p.key) > longest {
 		c.status(f.Header, mcbp.StatusInvalid, nil)
-		return nil, nil
+		return p, false
 	}
-	v := c.bucket.Store.VBucket(f.VBucket())
-	if v == nil {
+	if p.v = c.bucket.Store.VBucket(f.VBucket()); p.v == nil {
 		c.notMyVBucket(f.Header)
-		return nil, nil
+		return p, false
 	}
-	return v, key
+	return p, true
 }
 
 // failed answers a request that the store refused.
-func (c *conn) failed(h mcbp.Header, err error, ticket *store.Ticket) {
+func (c *conn) failed(h mcbp.Header, err error, ticket *store.Ticket, collection uint32) {
 	switch {
+	case errors.Is(err, store.ErrNoCollection):
+		c.noCollection(h, collection)
 	case errors.Is(err, store.ErrNotFound):
 		c.status(h, mcbp.StatusKeyNotFound, ticket)
 	case errors.Is(err, store.ErrExists):
@@ -75,12 +82,12 @@ func (c *conn) failed(h mcbp.Header, err error, ticket *store.Ticket) {
 }
 
 func (c *conn) get(f mcbp.Frame) {
-	v, key := c.document(f)
-	if v == nil || c.excess(f, 0) {
+	p, ok := c.document(f)
+	if !ok || c.excess(f, 0) {
 		return
 	}
 	c.srv.counters.Gets.Add(1)
-	r, err := v.Get(key)
+	r, err := p.v.Lookup(p.collection, p.key)
 	if err != nil {
 		c.srv.counters.GetMisses.Add(1)
 		switch missing := errors.Is(err, store.ErrNotFound); {
@@ -90,7 +97,7 @@ func (c *conn) get(f mcbp.Frame) {
 			c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(mcbp.StatusKeyNotFound)}, Key: f.Key},
 				r.Ticket)
 		default:
-			c.failed(f.Header, err, r.Ticket)
+			c.failed(f.Header, err, r.Ticket, p.collection)
 		}
 		return
 	}
@@ -140,22 +147,22 @@ func (c *conn) shown(d *store.Doc, xattrs bool) ([]byte, mcbp.Datatype) {
 }
 
 func (c *conn) store(f mcbp.Frame, kind store.Kind) {
-	v, key := c.document(f)
-	if v == nil {
+	p, ok := c.document(f)
+	if !ok {
 		return
 	}
 	extras, err := mcbp.DecodeStore(f.Extras)
-	value, datatype, ok := c.datatype(f)
+	value, datatype, known := c.datatype(f)
 	switch {
-	case err != nil || !ok || kind == store.Add && f.CAS != 0:
+	case err != nil || !known || kind == store.Add && f.CAS != 0:
 		c.status(f.Header, mcbp.StatusInvalid, nil)
 		return
 	case len(value) > maxValue(datatype):
 		c.status(f.Header, mcbp.StatusTooBig, nil)
 		return
 	}
-	c.change(f, v, store.Change{
-		Kind: kind, Key: key, Value: value, Flags: extras.Flags, Expiry: c.expiry(extras.Expiry), Datatype: byte(datatype),
+	c.change(f, p, store.Change{
+		Kind: kind, Value: value, Flags: extras.Flags, Expiry: c.expiry(extras.Expiry), Datatype: byte(datatype),
 		Cas: f.CAS,
 	})
 }
@@ -201,14 +208,15 @@ func (c *conn) datatype(f mcbp.Frame) (value []byte, d mcbp.Datatype, ok bool) {
 // bury answers DELETE_WITH_META: a tombstone with the numbers of another cluster, which may have extended attributes
 // and a body. The higher revision wins, then the higher CAS, unless the client says that its version counts.
 func (c *conn) bury(f mcbp.Frame) {
-	v, key := c.document(f)
-	if v == nil {
+	p, ok := c.document(f)
+	if !ok {
 		return
 	}
 	m, err := mcbp.DecodeWithMeta(f.Extras)
-	value, datatype, ok := c.datatype(f)
+	value, datatype, known := c.datatype(f)
 	switch {
-	case err != nil || !ok || m.CAS == 0 || m.Rev == 0 || m.Options&^(mcbp.MetaSkipConflict|mcbp.MetaForceAccept) != 0 ||
+	case err != nil || !known || m.CAS == 0 || m.Rev == 0 ||
+		m.Options&^(mcbp.MetaSkipConflict|mcbp.MetaForceAccept) != 0 ||
 		m.MetaLen != 0:
 		c.refuse(f.Header, mcbp.StatusInvalid, "DELETE_WITH_META needs revision and CAS, and takes no metadata behind the "+
 			"value")
@@ -217,7 +225,7 @@ func (c *conn) bury(f mcbp.Frame) {
 		c.status(f.Header, mcbp.StatusTooBig, nil)
 		return
 	}
-	c.change(f, v, store.Change{Kind: store.Bury, Key: key, Value: value, Flags: m.Flags, Expiry: m.Time,
+	c.change(f, p, store.Change{Kind: store.Bury, Value: value, Flags: m.Flags, Expiry: m.Time,
 		Datatype: byte(datatype), Cas: f.CAS,
 		Rev: m.Rev, NewCas: m.CAS, Always: m.Options&mcbp.MetaSkipConflict != 0})
 }
@@ -227,14 +235,14 @@ func (c *conn) expiry(e uint32) uint32 {
 }
 
 func (c *conn) remove(f mcbp.Frame) {
-	if v, key := c.document(f); v != nil && !c.excess(f, 0) {
-		c.change(f, v, store.Change{Kind: store.Delete, Key: key, Cas: f.CAS})
+	if p, ok := c.document(f); ok && !c.excess(f, 0) {
+		c.change(f, p, store.Change{Kind: store.Delete, Cas: f.CAS})
 	}
 }
 
 func (c *conn) touch(f mcbp.Frame) {
-	v, key := c.document(f)
-	if v == nil {
+	p, ok := c.document(f)
+	if !ok {
 		return
 	}
 	expiry, err := mcbp.DecodeTouch(f.Extras)
@@ -242,12 +250,12 @@ func (c *conn) touch(f mcbp.Frame) {
 		c.status(f.Header, mcbp.StatusInvalid, nil)
 		return
 	}
-	c.change(f, v, store.Change{Kind: store.Touch, Key: key, Expiry: c.expiry(expiry), Cas: f.CAS})
+	c.change(f, p, store.Change{Kind: store.Touch, Expiry: c.expiry(expiry), Cas: f.CAS})
 }
 
 // change makes a change and answers when it is in the log.
-func (c *conn) change(f mcbp.Frame, v *store.VBucket, change store.Change) {
-	if r, ok := c.apply(f, v, change); ok {
+func (c *conn) change(f mcbp.Frame, p place, change store.Change) {
+	if r, ok := c.apply(f, p, change); ok {
 		if f.Op == mcbp.OpGAT || f.Op == mcbp.OpGATQ {
 			c.answerDocument(f, r)
 		} else {
@@ -257,8 +265,9 @@ func (c *conn) change(f mcbp.Frame, v *store.VBucket, change store.Change) {
 }
 
 // apply makes a change; one that failed is answered.
-func (c *conn) apply(f mcbp.Frame, v *store.VBucket, change store.Change) (store.Result, bool) {
-	r, err := v.Apply(change)
+func (c *conn) apply(f mcbp.Frame, p place, change store.Change) (store.Result, bool) {
+	change.Collection, change.Key = p.collection, p.key
+	r, err := p.v.Apply(change)
 	if err == nil {
 		c.srv.counters.Mutations.Add(1)
 		return r, true
@@ -266,7 +275,7 @@ func (c *conn) apply(f mcbp.Frame, v *store.VBucket, change store.Change) (store
 	if f.Op == mcbp.OpGATQ && errors.Is(err, store.ErrNotFound) {
 		c.after(f.Header, r.Ticket, len(c.out))
 	} else {
-		c.failed(f.Header, err, r.Ticket)
+		c.failed(f.Header, err, r.Ticket, p.collection)
 	}
 	return r, false
 }
@@ -285,20 +294,27 @@ func (c *conn) changed(f mcbp.Frame, r store.Result, value []byte) {
 	c.reply(f.Header, answer, r.Ticket)
 }
 
+// allSeqnos answers with how far the vbuckets are: with collections as a whole, or one of them; without them the
+// default one.
 func (c *conn) allSeqnos(f mcbp.Frame) {
 	want, collection, err := mcbp.DecodeVBSeqnosRequest(f.Extras)
-	if err != nil || want > mcbp.VBucketDead {
+	one := err == nil && len(f.Extras) == mcbp.VBSeqnosOfCollection || !c.features.collections
+	if err != nil || want > mcbp.VBucketDead || !c.features.collections && collection != mcbp.DefaultCollection {
 		c.status(f.Header, mcbp.StatusInvalid, nil)
 		return
 	}
-	if collection != 0 {
-		c.status(f.Header, mcbp.StatusUnknownCollection, nil)
+	if _, ok := c.bucket.Manifest().ScopeOf(collection); one && !ok {
+		c.unknown(f.Header, mcbp.StatusUnknownCollection)
 		return
 	}
 	var out []byte
 	for i := range c.bucket.Store.VBuckets() {
-		state, high := c.bucket.Store.VBucket(uint16(i)).Status()
+		v := c.bucket.Store.VBucket(uint16(i))
+		state, high := v.Status()
 		if want == mcbp.VBucketAlive && state != store.Dead || byte(want) == byte(state) {
+			if one {
+				high = v.HighOf(collection)
+			}
 			out = mcbp.AppendVBSeqno(out, mcbp.VBucketSeqno{VBucket: uint16(i), Seqno: high})
 		}
 	}

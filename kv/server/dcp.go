@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -157,45 +156,6 @@ func oldControl(key string) bool {
 	return false
 }
 
-// streamFilter is the JSON value of a stream request. Numbers travel as strings, ids in hexadecimal.
-type streamFilter struct {
-	Collections []string `json:"collections"`
-	Scope       *string  `json:"scope"`
-	UID         *string  `json:"uid"`
-	StreamID    *int     `json:"sid"`
-	PurgeSeqno  string   `json:"purge_seqno"`
-}
-
-// readFilter checks the JSON value of a stream request: only the default collection exists.
-func readFilter(value []byte) (clientPurge uint64, status mcbp.Status) {
-	if len(value) == 0 {
-		return 0, mcbp.StatusOK
-	}
-	var f streamFilter
-	if len(value) > mcbp.MaxStreamRequestFilter || json.Unmarshal(value, &f) != nil || f.StreamID != nil {
-		return 0, mcbp.StatusInvalid
-	}
-	ids := f.Collections
-	if f.Scope != nil {
-		ids = append(ids, *f.Scope)
-	}
-	for _, id := range ids {
-		if n, err := strconv.ParseUint(id, 16, 32); err != nil {
-			return 0, mcbp.StatusInvalid
-		} else if n != 0 {
-			return 0, mcbp.StatusUnknownCollection
-		}
-	}
-	if f.PurgeSeqno != "" {
-		n, err := strconv.ParseUint(f.PurgeSeqno, 10, 64)
-		if err != nil {
-			return 0, mcbp.StatusInvalid
-		}
-		clientPurge = n
-	}
-	return clientPurge, mcbp.StatusOK
-}
-
 // streamRequest decides about a stream and, when it is accepted, begins it behind its answer.
 func (c *conn) streamRequest(f mcbp.Frame) error {
 	c.srv.counters.StreamRequests.Add(1)
@@ -204,7 +164,7 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 		c.status(f.Header, mcbp.StatusInvalid, nil)
 		return nil
 	}
-	clientPurge, status := readFilter(f.Value)
+	want, status := c.readFilter(f.Value)
 	const unsupported = mcbp.StreamTakeover | mcbp.StreamFromLatest
 	switch {
 	case status != mcbp.StatusOK:
@@ -212,7 +172,7 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 		status = mcbp.StatusNotSupported
 	}
 	if status != mcbp.StatusOK {
-		c.status(f.Header, status, nil)
+		c.refused(f.Header, status)
 		return nil
 	}
 	v := c.bucket.Store.VBucket(f.VBucket())
@@ -225,13 +185,18 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 		c.notMyVBucket(f.Header)
 		return nil
 	}
+	shown, status := c.filterOf(want, v)
+	if status != mcbp.StatusOK {
+		c.refused(f.Header, status)
+		return nil
+	}
 	if r.Flags&(mcbp.StreamToLatest|mcbp.StreamDiskOnly) != 0 {
 		r.End = history.High
 	}
 	outcome, seqno := history.Decide(store.StreamRequest{
 		Start: r.Start, End: r.End, VBUUID: r.VBUUID, SnapStart: r.SnapStart, SnapEnd: r.SnapEnd,
 		Strict: r.Flags&mcbp.StreamStrictVBUUID != 0, IgnorePurged: r.Flags&mcbp.StreamIgnorePurged != 0,
-		ClientPurge: clientPurge,
+		ClientPurge: want.clientPurge,
 	})
 	switch {
 	case outcome == store.OutOfRange:
@@ -251,11 +216,21 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 		}
 		c.dcp.begin(&stream{
 			p: c.dcp, vb: v, id: f.VBucket(), opaque: f.Opaque, start: r.Start, last: r.Start, end: r.End, purged: history.Purge,
-			life:     history.Life,
+			life: history.Life, filter: shown,
 			backfill: r.Start < history.High, noValue: r.Flags&mcbp.StreamNoValue != 0, activeOnly: state == store.Active,
 		})
 	}
 	return nil
+}
+
+// refused answers a stream request that cannot be had; where it is about collections, with the manifest's uid.
+func (c *conn) refused(h mcbp.Header, status mcbp.Status) {
+	switch status {
+	case mcbp.StatusUnknownCollection, mcbp.StatusUnknownScope, mcbp.StatusManifestAhead:
+		c.unknown(h, status)
+	default:
+		c.status(h, status, nil)
+	}
 }
 
 // closeStream ends a stream: after the answer nothing of it follows, except STREAM_END when that was asked for.

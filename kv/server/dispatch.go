@@ -88,9 +88,11 @@ func (c *conn) dispatchBucket(ctx context.Context, f mcbp.Frame) error {
 	case mcbp.OpObserveSeqno:
 		c.observeSeqno(f)
 	case mcbp.OpGetCollectionsManifest:
-		c.value(f.Header, []byte(collectionsManifest))
+		c.manifest(f)
 	case mcbp.OpGetCollectionID:
 		c.collectionID(f)
+	case mcbp.OpGetScopeID:
+		c.scopeID(f)
 	case mcbp.OpDCPOpen:
 		return c.dcpOpen(ctx, f)
 	case mcbp.OpDCPControl, mcbp.OpDCPStreamReq, mcbp.OpDCPCloseStream, mcbp.OpDCPBufferAck, mcbp.OpDCPFailoverLog,

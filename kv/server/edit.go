@@ -53,15 +53,15 @@ func joinValue(attributes []byte, parts ...[]byte) (value []byte, datatype byte,
 
 // concat answers APPEND and PREPEND: the document must exist; its flags, expiry and attributes stay.
 func (c *conn) concat(f mcbp.Frame, before bool) {
-	v, key := c.document(f)
-	if v == nil {
+	p, ok := c.document(f)
+	if !ok {
 		return
 	}
 	if len(f.Extras) != 0 || f.Datatype&^mcbp.DatatypeJSON != 0 {
 		c.refuse(f.Header, mcbp.StatusInvalid, f.Op.String()+" with extras or a compressed value")
 		return
 	}
-	c.change(f, v, store.Change{Kind: store.Edit, Key: key, Cas: f.CAS, Edit: func(prev *store.Doc) ([]byte, byte, error) {
+	c.change(f, p, store.Change{Kind: store.Edit, Cas: f.CAS, Edit: func(prev *store.Doc) ([]byte, byte, error) {
 		if prev == nil {
 			return nil, 0, errNotStored
 		}
@@ -76,8 +76,8 @@ func (c *conn) concat(f mcbp.Frame, before bool) {
 // arithmetic answers INCREMENT and DECREMENT: a document that is a decimal number of 64 bits becomes another one.
 // Adding wraps around, subtracting stops at 0. Flags, expiry and attributes of an existing document stay.
 func (c *conn) arithmetic(f mcbp.Frame, subtract bool) {
-	v, key := c.document(f)
-	if v == nil {
+	p, ok := c.document(f)
+	if !ok {
 		return
 	}
 	a, err := mcbp.DecodeArithmetic(f.Extras)
@@ -85,7 +85,7 @@ func (c *conn) arithmetic(f mcbp.Frame, subtract bool) {
 		c.status(f.Header, mcbp.StatusInvalid, nil)
 		return
 	}
-	change := store.Change{Kind: store.Edit, Key: key, Cas: f.CAS}
+	change := store.Change{Kind: store.Edit, Cas: f.CAS}
 	if a.Expiry != mcbp.NoCreate {
 		change.Expiry = c.expiry(a.Expiry)
 	}
@@ -106,7 +106,7 @@ func (c *conn) arithmetic(f mcbp.Frame, subtract bool) {
 		}
 		return joinValue(attributes, strconv.AppendUint(nil, number, 10))
 	}
-	if r, ok := c.apply(f, v, change); ok {
+	if r, ok := c.apply(f, p, change); ok {
 		c.changed(f, r, mcbp.AppendCounter(nil, number))
 	}
 }

@@ -159,7 +159,7 @@ func (s *Server) warmingRefuses(op mcbp.Opcode) bool {
 	}
 	switch op {
 	case mcbp.OpGetClusterConfig, mcbp.OpStat, mcbp.OpVerbosity, mcbp.OpGetCollectionsManifest, mcbp.OpGetCollectionID,
-		mcbp.OpDCPControl, mcbp.OpDCPBufferAck, mcbp.OpDCPNoop, mcbp.OpDCPCloseStream:
+		mcbp.OpGetScopeID, mcbp.OpDCPControl, mcbp.OpDCPBufferAck, mcbp.OpDCPNoop, mcbp.OpDCPCloseStream:
 		return false
 	}
 	return s.warmup.Add(1) <= warmupRequests

@@ -49,6 +49,8 @@ type Bucket struct {
 	Ready func() bool
 	// Config is the present cluster config as JSON, with its revision.
 	Config func() ClusterConfig
+	// Manifest is the present manifest of collections.
+	Manifest func() *mcbp.Manifest
 }
 
 // ClusterConfig is a cluster config ready for clients.

@@ -70,18 +70,8 @@ func (c *conn) statBucket(group string, emit func(key, value string)) bool {
 		emit("maxconns", strconv.Itoa(c.srv.opts.MaxConnections))
 		emit("item_size_max", strconv.Itoa(store.MaxValueBytes))
 		emit("sasl_mechanisms", c.srv.auth.mechanisms(c.plainAllowed()))
-	case "collections":
-		items, _ := activeItems(b)
-		emit("manifest_uid", "0x0")
-		emit("0x0:0x0:name", "_default")
-		emit("0x0:0x0:scope_name", "_default")
-		emit("0x0:0x0:items", strconv.Itoa(items))
-	case "scopes":
-		items, _ := activeItems(b)
-		emit("manifest_uid", "0x0")
-		emit("0x0:name", "_default")
-		emit("0x0:collections", "1")
-		emit("0x0:items", strconv.Itoa(items))
+	case "collections", "scopes":
+		c.statCollections(group == "scopes", emit)
 	case "dcpagg":
 		c.statDCPSum(emit)
 	case "reset": // totals are never taken back here; known clients ask all the same
@@ -109,7 +99,7 @@ func (c *conn) statKey(f mcbp.Frame, argument string, emit func(key, value strin
 		err = r.Ticket.Wait()
 	}
 	if err != nil {
-		c.failed(f.Header, err, r.Ticket)
+		c.failed(f.Header, err, r.Ticket, mcbp.DefaultCollection)
 		return
 	}
 	emit("key_is_dirty", "false")

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/binary"
 	"errors"
 	"math"
 	"strings"
@@ -27,6 +28,8 @@ type stream struct {
 	life   uint64 // the vbucket's at that time
 
 	backfill, noValue, activeOnly bool
+
+	filter *filter
 
 	queued atomic.Bool // it is in the producer's ready list
 
@@ -77,14 +80,19 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 		if st.next < len(st.docs) {
 			n := st.next
 			for n < len(st.docs) && len(buf) < limit {
-				buf = st.appendDoc(buf, st.docs[n])
-				st.shown = st.docs[n].Seqno
+				if d := st.docs[n]; st.filter.shows(d) {
+					buf = st.appendDoc(buf, d)
+					st.shown = d.Seqno
+					messages++
+					st.p.items.Add(1)
+				}
 				n++
 			}
-			st.p.items.Add(int64(n - st.next))
-			messages += n - st.next
 			clear(st.docs[st.next:n])
 			st.next = n
+			if st.filter != nil && st.filter.over {
+				return st.finish(buf, mcbp.EndFilterEmpty, messages)
+			}
 			continue
 		}
 		if st.snap != nil {
@@ -139,8 +147,16 @@ func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 		}
 		return buf, false
 	}
-	st.snap, st.upTo = snap, snap.End
 	marker := mcbp.SnapshotMarker{Start: snap.First, End: snap.End, Flags: mcbp.SnapshotMemory}
+	if st.filter != nil && st.filter.legacy { // no message could bring it to a seqno of another collection
+		if marker.End = snap.EndFor(st.filter.shows); marker.End == 0 {
+			snap.Close()
+			st.last = upTo
+			return buf, false
+		}
+		marker.Start = min(marker.Start, marker.End)
+	}
+	st.snap, st.upTo = snap, snap.End
 	if !st.marked {
 		marker.Start = st.start
 		if st.backfill {
@@ -217,12 +233,15 @@ func appendStreamEnd(buf []byte, st *stream, reason mcbp.EndReason) ([]byte, err
 	})
 }
 
-// appendDoc appends one version as MUTATION, DELETION or EXPIRATION.
+// appendDoc appends one version as MUTATION, DELETION, EXPIRATION or SYSTEM_EVENT.
 func (st *stream) appendDoc(buf []byte, d *store.Doc) []byte {
+	if d.Collection == store.SystemCollection {
+		return st.appendEvent(buf, d)
+	}
 	p := st.p
 	p.key = p.key[:0]
 	if p.c.features.collections {
-		p.key = append(p.key, 0)
+		p.key = binary.AppendUvarint(p.key, uint64(d.Collection))
 	}
 	p.key = append(p.key, d.Key...)
 	f := mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPMutation, st.id, st.opaque), Key: p.key}

@@ -97,11 +97,11 @@ func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter t
 			states[vb] = true
 			return nil
 		}
-		key, seqno, err := docIdentity(rest)
+		collection, key, seqno, _, err := docIdentity(rest)
 		if err != nil {
 			return err
 		}
-		t, purged, err := v.relocate(key, seqno, cutoff)
+		t, purged, err := v.relocate(collection, key, seqno, cutoff)
 		if err != nil {
 			return err
 		}
@@ -143,13 +143,14 @@ func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter t
 
 // relocate appends the stored version again if it is still the newest of its key; an old tombstone is forgotten
 // instead.
-func (v *VBucket) relocate(key []byte, seqno uint64, cutoff uint32) (t *Ticket, purged bool, err error) {
+func (v *VBucket) relocate(collection uint32, key []byte, seqno uint64, cutoff uint32) (t *Ticket, purged bool,
+	err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.resetting {
 		return nil, false, fmt.Errorf("vbucket %d is being emptied: %w", v.id, ErrTemporary)
 	}
-	d := v.docs[string(key)]
+	d := v.docs[docID{collection, string(key)}]
 	if d == nil || d.Seqno != seqno {
 		return nil, false, nil
 	}
@@ -166,7 +167,7 @@ func (v *VBucket) relocate(key []byte, seqno uint64, cutoff uint32) (t *Ticket, 
 
 // forgetLocked removes a tombstone.
 func (v *VBucket) forgetLocked(d *Doc) {
-	delete(v.docs, d.Key)
+	delete(v.docs, d.id())
 	d.next = d.Seqno // superseded by nothing: left out of every later snapshot
 	v.stale++
 	v.countLocked(d, -1)
@@ -265,7 +266,7 @@ func (v *VBucket) rewriteSome(docs []*Doc) (left []*Doc, t *Ticket, err error) {
 		return nil, nil, fmt.Errorf("vbucket %d is being emptied: %w", v.id, ErrTemporary)
 	}
 	for i, d := range docs {
-		if v.docs[d.Key] != d {
+		if v.docs[d.id()] != d {
 			continue // a newer version is in the new segments
 		}
 		if t, err = v.bucket.commit.appendCopy(func(dst []byte) []byte { return appendDoc(dst, v.id, d) }); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"tidemark/kv/mcbp"
 	"tidemark/kv/seglog"
 )
 
@@ -19,6 +20,8 @@ const (
 const (
 	// MaxKeyBytes is the longest key.
 	MaxKeyBytes = 250
+	// MaxMemberKeyBytes is the longest key in another collection than the default one.
+	MaxMemberKeyBytes = 246
 	// MaxValueBytes is the largest value.
 	MaxValueBytes = 20 << 20
 )
@@ -28,6 +31,8 @@ const (
 type Doc struct {
 	Key   string
 	Value []byte
+	// Collection is the id of the one that the document is in.
+	Collection uint32
 	// Seqno is the version's sequence number in its vbucket, Rev counts the document's versions, Cas is its CAS.
 	Seqno, Rev, Cas uint64
 	// Flags belong to the client. Expiry is an absolute time in unix seconds, 0 for never.
@@ -50,7 +55,8 @@ const docOverhead = 224
 func (d *Doc) memory() int64 { return docOverhead + int64(len(d.Key)) + int64(len(d.Value)) }
 
 // Record kinds in the log. Format: kind u8, vbucket u16, then for a document: bits u8 (1 deleted, 2 expired), datatype
-// u8, seqno u64, cas u64, rev u64, flags u32, expiry u32, delete time u32, key length u16, key, value; for a vbucket
+// u8, seqno u64, cas u64, rev u64, flags u32, expiry u32, delete time u32, key length u16, key, value, where the key
+// begins with the collection's id (LEB128) when bits has 4; for a vbucket
 // state: state u8, high u64, purge u64, max cas u64, n u16, n × (vbuuid u64, seqno u64) newest first; for a replica's
 // snapshot window: start u64, end u64; for a reset, which voids all earlier records of the vbucket: nothing.
 const (
@@ -64,12 +70,25 @@ const (
 
 	bitDeleted = 1
 	bitExpired = 2
+	bitMember  = 4 // of another collection than the default one
 )
 
 var errRecord = errors.New("record cannot be read")
 
 func (d *Doc) recordBytes() int64 {
-	return seglog.FrameOverhead + docHeader + int64(len(d.Key)) + int64(len(d.Value))
+	return seglog.FrameOverhead + docHeader + d.prefixBytes() + int64(len(d.Key)) + int64(len(d.Value))
+}
+
+// prefixBytes is the length of the collection's id before the key.
+func (d *Doc) prefixBytes() (n int64) {
+	if d.Collection == mcbp.DefaultCollection {
+		return 0
+	}
+	for c := d.Collection; ; c >>= 7 {
+		if n++; c < 0x80 {
+			return n
+		}
+	}
 }
 
 func appendDoc(dst []byte, vb uint16, d *Doc) []byte {
@@ -84,6 +103,9 @@ func appendDoc(dst []byte, vb uint16, d *Doc) []byte {
 	if d.Expired {
 		bits |= bitExpired
 	}
+	if d.Collection != mcbp.DefaultCollection {
+		bits |= bitMember
+	}
 	dst = append(dst, bits, d.Datatype)
 	dst = binary.BigEndian.AppendUint64(dst, d.Seqno)
 	dst = binary.BigEndian.AppendUint64(dst, d.Cas)
@@ -91,7 +113,10 @@ func appendDoc(dst []byte, vb uint16, d *Doc) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, d.Flags)
 	dst = binary.BigEndian.AppendUint32(dst, d.Expiry)
 	dst = binary.BigEndian.AppendUint32(dst, d.DeleteTime)
-	dst = binary.BigEndian.AppendUint16(dst, uint16(len(d.Key)))
+	dst = binary.BigEndian.AppendUint16(dst, uint16(int(d.prefixBytes())+len(d.Key)))
+	if bits&bitMember != 0 {
+		dst = binary.AppendUvarint(dst, uint64(d.Collection))
+	}
 	dst = append(dst, d.Key...)
 	dst = append(dst, d.Value...)
 	return seglog.FinishFrame(dst, start)
@@ -105,32 +130,39 @@ func recordPlace(payload []byte) (kind byte, vb uint16, rest []byte, err error) 
 	return payload[0], binary.BigEndian.Uint16(payload[1:]), payload[3:], nil
 }
 
-// docIdentity reads only the key and the seqno of a document record.
-func docIdentity(b []byte) (key []byte, seqno uint64, err error) {
+// docIdentity reads only what tells a document record from others. value is where its value begins.
+func docIdentity(b []byte) (collection uint32, key []byte, seqno uint64, value int, err error) {
 	const fixed = docHeader - 3
 	if len(b) < fixed {
-		return nil, 0, fmt.Errorf("%w: document of %d bytes", errRecord, len(b))
+		return 0, nil, 0, 0, fmt.Errorf("%w: document of %d bytes", errRecord, len(b))
 	}
 	keyLen := int(binary.BigEndian.Uint16(b[fixed-2:]))
 	if len(b) < fixed+keyLen {
-		return nil, 0, fmt.Errorf("%w: key of %d bytes in %d", errRecord, keyLen, len(b)-fixed)
+		return 0, nil, 0, 0, fmt.Errorf("%w: key of %d bytes in %d", errRecord, keyLen, len(b)-fixed)
 	}
-	return b[fixed : fixed+keyLen], binary.BigEndian.Uint64(b[2:]), nil
+	key = b[fixed : fixed+keyLen]
+	if b[0]&bitMember != 0 {
+		if collection, key, err = mcbp.SplitCollectionKey(key); err != nil {
+			return 0, nil, 0, 0, fmt.Errorf("%w: %w", errRecord, err)
+		}
+	}
+	return collection, key, binary.BigEndian.Uint64(b[2:]), fixed + keyLen, nil
 }
 
 // decodeDoc reads what follows the place of a document record. The result owns its memory.
 func decodeDoc(b []byte) (*Doc, error) {
-	key, seqno, err := docIdentity(b)
+	collection, key, seqno, at, err := docIdentity(b)
 	if err != nil {
 		return nil, err
 	}
 	d := &Doc{
 		Deleted: b[0]&bitDeleted != 0, Expired: b[0]&bitExpired != 0, Datatype: b[1],
-		Key: string(key), Seqno: seqno, Cas: binary.BigEndian.Uint64(b[10:]), Rev: binary.BigEndian.Uint64(b[18:]),
+		Key: string(key), Collection: collection, Seqno: seqno, Cas: binary.BigEndian.Uint64(b[10:]),
+		Rev:   binary.BigEndian.Uint64(b[18:]),
 		Flags: binary.BigEndian.Uint32(b[26:]), Expiry: binary.BigEndian.Uint32(b[30:]),
 		DeleteTime: binary.BigEndian.Uint32(b[34:]),
 	}
-	if value := b[docHeader-3+len(key):]; len(value) > 0 {
+	if value := b[at:]; len(value) > 0 {
 		d.Value = append(make([]byte, 0, len(value)), value...)
 	}
 	return d, nil

@@ -13,10 +13,10 @@ func AbsoluteExpiry(expiry, now uint32) uint32 {
 	return now + expiry
 }
 
-// expiryEntry says that version seqno of key is to go at a time. Entries of versions that are gone are skipped.
+// expiryEntry says that version seqno of a document is to go at a time. Entries of versions that are gone are skipped.
 type expiryEntry struct {
 	at    uint32
-	key   string
+	id    docID
 	seqno uint64
 }
 
@@ -51,7 +51,7 @@ func (v *VBucket) trimExpiriesLocked() {
 	}
 	keep := v.expiries[:0]
 	for _, e := range v.expiries {
-		if e.current(v.docs[e.key]) {
+		if e.current(v.docs[e.id]) {
 			keep = append(keep, e)
 		}
 	}
@@ -71,7 +71,7 @@ func (v *VBucket) expire(now uint32, n int) (int, *Ticket, error) {
 	}
 	for done < n && len(v.expiries) > 0 && v.expiries[0].at <= now && v.state == Active {
 		e := v.expiries[0]
-		d := v.docs[e.key]
+		d := v.docs[e.id]
 		if e.current(d) {
 			t, err := v.expireLocked(d, now)
 			if err != nil {

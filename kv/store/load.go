@@ -25,8 +25,8 @@ func (b *Bucket) replay(r seglog.Record) error {
 		if err != nil {
 			return err
 		}
-		if old := v.docs[d.Key]; old == nil || old.Seqno < d.Seqno {
-			v.docs[d.Key] = d
+		if old := v.docs[d.id()]; old == nil || old.Seqno < d.Seqno {
+			v.docs[d.id()] = d
 		}
 		v.high = max(v.high, d.Seqno)
 		v.maxCas = max(v.maxCas, d.Cas)
@@ -44,7 +44,7 @@ func (b *Bucket) replay(r seglog.Record) error {
 		}
 		v.window = w
 	case recordReset:
-		v.docs, v.failover, v.window = map[string]*Doc{}, nil, Window{}
+		v.docs, v.failover, v.window = map[docID]*Doc{}, nil, Window{}
 		v.high, v.purge, v.maxCas = 0, 0, 0
 	default:
 		return fmt.Errorf("%w: kind %d: use the program version that wrote it", errRecord, kind)
@@ -63,7 +63,7 @@ func (b *Bucket) begin(report seglog.Report) error {
 		v.mu.Lock()
 		stale := want == Active && v.state == Dead && v.high > 0
 		if stale {
-			v.docs, v.failover, v.window = map[string]*Doc{}, nil, Window{}
+			v.docs, v.failover, v.window = map[docID]*Doc{}, nil, Window{}
 			v.high, v.purge = 0, 0
 		}
 		v.buildListLocked()
@@ -93,12 +93,14 @@ func (b *Bucket) begin(report seglog.Report) error {
 
 // buildListLocked derives the seqno list and the sums from the documents.
 func (v *VBucket) buildListLocked() {
+	v.loadEventsLocked()
 	v.list = make([]*Doc, 0, len(v.docs))
 	for _, d := range v.docs {
 		v.list = append(v.list, d)
 		v.countLocked(d, 1)
+		v.lastLocked(d)
 		if d.Expiry != 0 && !d.Deleted {
-			v.expiries = append(v.expiries, expiryEntry{at: d.Expiry, key: d.Key, seqno: d.Seqno})
+			v.expiries = append(v.expiries, expiryEntry{at: d.Expiry, id: d.id(), seqno: d.Seqno})
 		}
 	}
 	slices.SortFunc(v.list, func(a, b *Doc) int {

@@ -65,7 +65,7 @@ func (v *VBucket) Replicate(doc *Doc, w Window) (*Ticket, error) {
 		}
 		v.window, v.windowAt = w, failures
 	}
-	prev := v.docs[doc.Key]
+	prev := v.docs[doc.id()]
 	t, err := v.bucket.commit.appendDoc(v, doc, prev)
 	if err != nil {
 		return nil, err
@@ -119,7 +119,8 @@ func (v *VBucket) Reset() error {
 	for _, d := range v.docs {
 		v.countLocked(d, -1)
 	}
-	v.docs, v.list, v.stale, v.expiries = map[string]*Doc{}, nil, 0, nil
+	v.docs, v.list, v.stale, v.expiries = map[docID]*Doc{}, nil, 0, nil
+	v.clearCollectionsLocked()
 	v.high, v.written, v.purge, v.maxCas, v.window = 0, 0, 0, 0, Window{}
 	v.failover = nil
 	v.life++

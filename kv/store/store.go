@@ -142,8 +142,9 @@ func Open(opts Options) (*Bucket, seglog.Report, error) {
 	opts.setDefaults()
 	b := &Bucket{opts: opts, quota: opts.Quota, pinLimit: max(minPinBytes, opts.Quota.Limit()/int64(opts.VBuckets))}
 	for i := range opts.VBuckets {
-		b.vbs = append(b.vbs, &VBucket{id: uint16(i), bucket: b, state: Dead, docs: map[string]*Doc{},
+		b.vbs = append(b.vbs, &VBucket{id: uint16(i), bucket: b, state: Dead, docs: map[docID]*Doc{},
 			listeners: map[Listener]struct{}{}})
+		b.vbs[i].clearCollectionsLocked()
 	}
 	log, report, err := seglog.Open(seglog.Options{
 		Dir: opts.Dir, Identity: identity(opts), SegmentBytes: opts.SegmentBytes, Wrap: opts.WrapFile,
@@ -338,7 +339,7 @@ func (b *Bucket) release() {
 		for _, d := range v.docs {
 			b.quota.add(-d.memory())
 		}
-		v.docs = map[string]*Doc{}
+		v.docs = map[docID]*Doc{}
 		v.mu.Unlock()
 	}
 }

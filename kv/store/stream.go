@@ -129,6 +129,26 @@ func (s *Snapshot) Next(dst []*Doc, n int) []*Doc {
 	return dst
 }
 
+// EndFor is where the snapshot ends for one who is shown only what is wanted: at its end, or at the last version that
+// is wanted when others follow that one; 0 when none is. It is asked before Next.
+func (s *Snapshot) EndFor(want func(d *Doc) bool) uint64 {
+	s.vb.mu.Lock()
+	defer s.vb.mu.Unlock()
+	others := false
+	for i := len(s.list) - 1; i >= 0; i-- {
+		switch d := s.list[i]; {
+		case s.stale(d):
+		case !want(d):
+			others = true
+		case others:
+			return d.Seqno
+		default:
+			return s.End
+		}
+	}
+	return 0
+}
+
 // Overtaken says whether the versions that only open snapshots still hold have grown beyond the vbucket's share: the
 // consumer is too slow to be served from memory.
 func (s *Snapshot) Overtaken() bool {

@@ -48,14 +48,15 @@ const (
 	pruneAt = 512
 )
 
-// VBucket is one shard of a bucket: documents by key, and by sequence number with only the newest version of each key.
+// VBucket is one shard of a bucket: documents by collection and key, and by sequence number with only the newest
+// version of each.
 type VBucket struct {
 	id     uint16
 	bucket *Bucket
 
 	mu        sync.Mutex
 	state     State
-	docs      map[string]*Doc
+	docs      map[docID]*Doc
 	list      []*Doc // ascending seqnos; superseded versions stay until pruned
 	stale     int    // superseded versions in list
 	high      uint64 // last assigned seqno
@@ -70,6 +71,12 @@ type VBucket struct {
 	life      uint64    // how often it was emptied, or given up
 	listeners map[Listener]struct{}
 	expiries  expiryHeap
+
+	members     map[uint32]*member  // collections beside the default one
+	scopes      map[uint32]struct{} // beside the default one
+	dropping    map[*Doc]dropped    // by events that are not in the log yet
+	defaultLast uint64              // the newest version in the default collection
+	manifest    uint64              // the uid of the manifest it is known to have, and 1; 0: not known
 
 	items, tombstones int
 	liveBytes         int64 // log bytes of the newest versions
@@ -104,6 +111,7 @@ const (
 // Value are copied.
 type Change struct {
 	Kind          Kind
+	Collection    uint32
 	Key, Value    []byte
 	Flags, Expiry uint32
 	Datatype      byte
@@ -125,8 +133,8 @@ type Result struct {
 	Ticket *Ticket
 }
 
-// Apply makes a change. Errors: ErrNotMyVBucket, ErrNotFound, ErrExists, ErrNoMemory, ErrTemporary, and those of
-// Change.Edit.
+// Apply makes a change. Errors: ErrNotMyVBucket, ErrNoCollection, ErrNotFound, ErrExists, ErrNoMemory, ErrTemporary,
+// and those of Change.Edit.
 func (v *VBucket) Apply(c Change) (Result, error) {
 	now := v.bucket.now()
 	v.mu.Lock()
@@ -137,22 +145,26 @@ func (v *VBucket) Apply(c Change) (Result, error) {
 	if v.sealedLocked(now) {
 		return Result{}, ErrSealed
 	}
-	prev, ticket := v.liveLocked(c.Key, uint32(now.Unix()))
-	if err := check(c, prev, v.docs[string(c.Key)]); err != nil {
+	if err := v.livesLocked(c.Collection); err != nil {
+		return Result{}, err
+	}
+	prev, ticket := v.liveLocked(c.Collection, c.Key, uint32(now.Unix()))
+	if err := check(c, prev, v.docs[docID{c.Collection, string(c.Key)}]); err != nil {
 		return Result{Ticket: ticket}, err
 	}
-	doc := &Doc{Key: string(c.Key), Flags: c.Flags, Expiry: c.Expiry, Datatype: c.Datatype}
+	doc := &Doc{Key: string(c.Key), Collection: c.Collection, Flags: c.Flags, Expiry: c.Expiry, Datatype: c.Datatype}
 	switch c.Kind {
 	case Delete:
 		*doc = tombstone(prev, uint32(now.Unix()))
 	case Bury:
-		*doc = Doc{Key: doc.Key, Value: append([]byte(nil), c.Value...), Flags: c.Flags, Datatype: c.Datatype, Deleted: true,
-			DeleteTime: c.Expiry, Rev: c.Rev, Cas: c.NewCas}
+		*doc = Doc{Key: doc.Key, Collection: c.Collection, Value: append([]byte(nil), c.Value...), Flags: c.Flags,
+			Datatype: c.Datatype, Deleted: true, DeleteTime: c.Expiry, Rev: c.Rev, Cas: c.NewCas}
 		if doc.DeleteTime == 0 {
 			doc.DeleteTime = uint32(now.Unix())
 		}
 	case Touch:
-		*doc = Doc{Key: prev.Key, Value: prev.Value, Flags: prev.Flags, Datatype: prev.Datatype, Expiry: c.Expiry}
+		*doc = Doc{Key: prev.Key, Collection: c.Collection, Value: prev.Value, Flags: prev.Flags, Datatype: prev.Datatype,
+			Expiry: c.Expiry}
 	case Edit:
 		var err error
 		if doc.Value, doc.Datatype, err = c.Edit(prev); err != nil {
@@ -180,7 +192,7 @@ func (v *VBucket) Apply(c Change) (Result, error) {
 
 // tombstone is what remains of a version: the extended attributes of the system outlive the document.
 func tombstone(prev *Doc, now uint32) Doc {
-	d := Doc{Key: prev.Key, Deleted: true, DeleteTime: now}
+	d := Doc{Key: prev.Key, Collection: prev.Collection, Deleted: true, DeleteTime: now}
 	if prev.Datatype&DatatypeXattr == 0 {
 		return d
 	}
@@ -208,24 +220,38 @@ func check(c Change, prev, newest *Doc) error {
 	return nil
 }
 
-// Get reads a document; ErrNotFound when there is none.
-func (v *VBucket) Get(key []byte) (Result, error) {
+// Get reads a document of the default collection; ErrNotFound when there is none.
+func (v *VBucket) Get(key []byte) (Result, error) { return v.Lookup(mcbp.DefaultCollection, key) }
+
+// Lookup reads a document; ErrNotFound when there is none, ErrNoCollection when there is no such collection.
+func (v *VBucket) Lookup(collection uint32, key []byte) (Result, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.state != Active {
 		return Result{}, fmt.Errorf("%w: vbucket %d is %s", ErrNotMyVBucket, v.id, v.state)
 	}
-	d, ticket := v.liveLocked(key, uint32(v.bucket.now().Unix()))
+	if err := v.livesLocked(collection); err != nil {
+		return Result{}, err
+	}
+	d, ticket := v.liveLocked(collection, key, uint32(v.bucket.now().Unix()))
 	if d == nil {
 		return Result{Ticket: ticket}, ErrNotFound
 	}
 	return Result{Doc: d, VBUUID: v.failover[0].UUID, Ticket: ticket}, nil
 }
 
+// livesLocked refuses a collection that the vbucket does not have.
+func (v *VBucket) livesLocked(collection uint32) error {
+	if collection != mcbp.DefaultCollection && v.members[collection] == nil {
+		return fmt.Errorf("%w: %x in vbucket %d", ErrNoCollection, collection, v.id)
+	}
+	return nil
+}
+
 // liveLocked finds the live version of a key. An expired one is turned into a tombstone first. The ticket is that of
 // the newest version found, live or not: what the answer depends on.
-func (v *VBucket) liveLocked(key []byte, now uint32) (*Doc, *Ticket) {
-	d := v.docs[string(key)]
+func (v *VBucket) liveLocked(collection uint32, key []byte, now uint32) (*Doc, *Ticket) {
+	d := v.docs[docID{collection, string(key)}]
 	if d == nil {
 		return nil, nil
 	}
@@ -254,7 +280,7 @@ func (v *VBucket) putLocked(doc *Doc) (*Ticket, error) {
 	if v.sealedLocked(v.bucket.now()) { // also an expiry found by a reader
 		return nil, ErrSealed
 	}
-	prev := v.docs[doc.Key]
+	prev := v.docs[doc.id()]
 	doc.Seqno = v.high + 1
 	if v.bucket.opts.Gaps && doc.Seqno%gapEvery == 0 {
 		doc.Seqno++
@@ -284,21 +310,29 @@ func (v *VBucket) installLocked(doc, prev *Doc) {
 			v.pinned += prev.memory()
 		}
 	}
-	v.docs[doc.Key] = doc
+	v.docs[doc.id()] = doc
 	v.list = append(v.list, doc)
 	v.countLocked(doc, 1)
+	v.lastLocked(doc)
 	if doc.Expiry != 0 {
-		heap.Push(&v.expiries, expiryEntry{at: doc.Expiry, key: doc.Key, seqno: doc.Seqno})
+		heap.Push(&v.expiries, expiryEntry{at: doc.Expiry, id: doc.id(), seqno: doc.Seqno})
 		v.trimExpiriesLocked()
+	}
+	if doc.Collection == SystemCollection {
+		v.eventLocked(doc)
 	}
 }
 
 // countLocked adds (sign 1) or removes (-1) a version from the vbucket's sums.
 func (v *VBucket) countLocked(d *Doc, sign int) {
-	if d.Deleted {
+	switch m := v.members[d.Collection]; {
+	case d.Deleted:
 		v.tombstones += sign
-	} else {
+	case d.Collection != SystemCollection:
 		v.items += sign
+		if m != nil {
+			m.items += sign
+		}
 	}
 	v.liveBytes += int64(sign) * d.recordBytes()
 	v.bucket.liveBytes.Add(int64(sign) * d.recordBytes())
@@ -312,17 +346,24 @@ func (v *VBucket) undo(doc, prev *Doc, high uint64) {
 	v.list[len(v.list)-1] = nil
 	v.list = v.list[:len(v.list)-1]
 	v.high = high
+	if doc.Collection == SystemCollection {
+		v.takeEventBackLocked(doc)
+	}
+	if m := v.members[doc.Collection]; m != nil {
+		m.last = min(m.last, high)
+	}
+	v.defaultLast = min(v.defaultLast, high)
 	v.countLocked(doc, -1)
 	if prev == nil {
-		delete(v.docs, doc.Key)
+		delete(v.docs, doc.id())
 		return
 	}
 	prev.next = 0
 	v.stale--
-	v.docs[doc.Key] = prev
+	v.docs[doc.id()] = prev
 	v.countLocked(prev, 1)
 	if prev.Expiry != 0 { // its entry may have been used up by the expiry that is taken back
-		heap.Push(&v.expiries, expiryEntry{at: prev.Expiry, key: prev.Key, seqno: prev.Seqno})
+		heap.Push(&v.expiries, expiryEntry{at: prev.Expiry, id: prev.id(), seqno: prev.Seqno})
 	}
 }
 
@@ -331,6 +372,11 @@ func (v *VBucket) publish(high uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.written = high
+	for d := range v.dropping {
+		if d.Seqno <= high {
+			delete(v.dropping, d)
+		}
+	}
 	if v.stale >= pruneAt && v.stale*2 > len(v.list) {
 		v.pruneLocked()
 	}
@@ -495,7 +541,7 @@ func (v *VBucket) changeLocked(s State) {
 	if s == Dead {
 		v.life++
 	}
-	v.state, v.sealed = s, time.Time{}
+	v.state, v.sealed, v.manifest = s, time.Time{}, 0
 }
 
 // branchLocked puts a new entry on top of the failover log, at seqno at.

@@ -1,5 +1,5 @@
 // Command gocbcore shows that Couchbase's gocbcore agents work against an embedded KV node: documents with the KV
-// agent, a stream with the DCP agent.
+// agent, a stream with the DCP agent; then a collection is made, written, streamed and dropped.
 //
 //	go run ./kv/clients/gocbcore HOST:PORT USER PASSWORD BUCKET
 //
@@ -9,6 +9,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -85,7 +86,10 @@ func run(addr, user, password, bucket string) error {
 	}); err != nil {
 		return err
 	}
-	return stream(dcp, token)
+	if err := stream(dcp, token); err != nil {
+		return err
+	}
+	return collections(kv, dcp, bucket)
 }
 
 // documents stores, counts, appends, touches and deletes; the token is that of the last change.
@@ -158,13 +162,17 @@ type observer struct {
 	ended chan error
 }
 
-func (o *observer) SnapshotMarker(gocbcore.DcpSnapshotMarker)           {}
-func (o *observer) Mutation(m gocbcore.DcpMutation)                     { o.seen <- "mutation " + string(m.Key) }
-func (o *observer) Deletion(m gocbcore.DcpDeletion)                     { o.seen <- "deletion " + string(m.Key) }
-func (o *observer) Expiration(m gocbcore.DcpExpiration)                 { o.seen <- "expiration " + string(m.Key) }
-func (o *observer) End(_ gocbcore.DcpStreamEnd, err error)              { o.ended <- err }
-func (o *observer) CreateCollection(gocbcore.DcpCollectionCreation)     {}
-func (o *observer) DeleteCollection(gocbcore.DcpCollectionDeletion)     {}
+func (o *observer) SnapshotMarker(gocbcore.DcpSnapshotMarker) {}
+func (o *observer) Mutation(m gocbcore.DcpMutation)           { o.seen <- "mutation " + string(m.Key) }
+func (o *observer) Deletion(m gocbcore.DcpDeletion)           { o.seen <- "deletion " + string(m.Key) }
+func (o *observer) Expiration(m gocbcore.DcpExpiration)       { o.seen <- "expiration " + string(m.Key) }
+func (o *observer) End(_ gocbcore.DcpStreamEnd, err error)    { o.ended <- err }
+func (o *observer) CreateCollection(m gocbcore.DcpCollectionCreation) {
+	o.seen <- "begins " + string(m.Key)
+}
+func (o *observer) DeleteCollection(m gocbcore.DcpCollectionDeletion) {
+	o.seen <- fmt.Sprintf("ends %x", m.CollectionID)
+}
 func (o *observer) FlushCollection(gocbcore.DcpCollectionFlush)         {}
 func (o *observer) CreateScope(gocbcore.DcpScopeCreation)               {}
 func (o *observer) DeleteScope(gocbcore.DcpScopeDeletion)               {}
@@ -201,5 +209,148 @@ func stream(dcp *gocbcore.DCPAgent, to gocbcore.MutationToken) error {
 		return fmt.Errorf("dcp stream: the last message is %q", last)
 	}
 	fmt.Println("dcp: a finite stream with its end")
+	return nil
+}
+
+// The scope and the collection that the example makes.
+const (
+	exampleScope      = "gocbcore_example"
+	exampleCollection = "people"
+)
+
+// manage asks the node's REST interface, by the calls that Couchbase's documentation has for scopes and collections.
+func manage(kv *gocbcore.Agent, method, path, form string) error {
+	return await(method+" "+path, func(done chan<- error) (gocbcore.PendingOp, error) {
+		return kv.DoHTTPRequest(&gocbcore.HTTPRequest{Service: gocbcore.MgmtService, Method: method, Path: path,
+			Body: []byte(form), ContentType: "application/x-www-form-urlencoded", Deadline: time.Now().Add(patience)},
+			func(a *gocbcore.HTTPResponse, err error) {
+				if err == nil {
+					body, _ := io.ReadAll(a.Body)
+					_ = a.Body.Close()
+					if a.StatusCode != 200 {
+						err = fmt.Errorf("status %d: %s", a.StatusCode, body)
+					}
+				}
+				done <- err
+			})
+	})
+}
+
+// collections makes a collection, writes and reads there, streams what is in it alone, drops it, and makes it again.
+func collections(kv *gocbcore.Agent, dcp *gocbcore.DCPAgent, bucket string) error {
+	scopes := "/pools/default/buckets/" + bucket + "/scopes"
+	members := scopes + "/" + exampleScope + "/collections"
+	if err := manage(kv, "POST", scopes, "name="+exampleScope); err != nil {
+		return err
+	}
+	if err := manage(kv, "POST", members, "name="+exampleCollection); err != nil {
+		return err
+	}
+	var at gocbcore.MutationToken
+	write := func() error {
+		return await("set in a collection", func(done chan<- error) (gocbcore.PendingOp, error) {
+			return kv.Set(gocbcore.SetOptions{Key: []byte("airport"), Value: []byte(`{"in":"a collection"}`),
+				ScopeName: exampleScope, CollectionName: exampleCollection, Deadline: time.Now().Add(patience)},
+				func(r *gocbcore.StoreResult, err error) {
+					if err == nil {
+						at = r.MutationToken
+					}
+					done <- err
+				})
+		})
+	}
+	read := func() (value string, err error) {
+		err = await("get from a collection", func(done chan<- error) (gocbcore.PendingOp, error) {
+			return kv.Get(gocbcore.GetOptions{Key: []byte("airport"), ScopeName: exampleScope,
+				CollectionName: exampleCollection, Deadline: time.Now().Add(patience)},
+				func(r *gocbcore.GetResult, err error) {
+					if err == nil {
+						value = string(r.Value)
+					}
+					done <- err
+				})
+		})
+		return value, err
+	}
+	if err := write(); err != nil {
+		return err
+	}
+	if value, err := read(); err != nil || value != `{"in":"a collection"}` {
+		return fmt.Errorf("get from a collection: %q, %w", value, err)
+	}
+	id, err := collectionID(kv)
+	if err != nil {
+		return err
+	}
+	o := &observer{seen: make(chan string, maxItems), ended: make(chan error, 1)}
+	filter := gocbcore.OpenStreamOptions{FilterOptions: &gocbcore.OpenStreamFilterOptions{CollectionIDs: []uint32{id}}}
+	if err := await("stream of a collection", func(done chan<- error) (gocbcore.PendingOp, error) {
+		return dcp.OpenStream(at.VbID, memd.DcpStreamAddFlagActiveOnly, at.VbUUID, 0, gocbcore.SeqNo(^uint64(0)), 0, 0, o,
+			filter, func(_ []gocbcore.FailoverEntry, err error) { done <- err })
+	}); err != nil {
+		return err
+	}
+	if err := o.expect("begins "+exampleCollection, "mutation airport"); err != nil {
+		return err
+	}
+	if err := manage(kv, "DELETE", members+"/"+exampleCollection, ""); err != nil {
+		return err
+	}
+	if err := o.expect(fmt.Sprintf("ends %x", id)); err != nil {
+		return err
+	}
+	select {
+	case err := <-o.ended:
+		if !errors.Is(err, gocbcore.ErrDCPStreamFilterEmpty) {
+			return fmt.Errorf("stream of a dropped collection: %w", err)
+		}
+	case <-time.After(patience):
+		return errors.New("stream of a dropped collection: no end")
+	}
+	if err := manage(kv, "POST", members, "name="+exampleCollection); err != nil {
+		return err
+	}
+	if value, err := read(); !errors.Is(err, gocbcore.ErrDocumentNotFound) {
+		return fmt.Errorf("get from a collection that was made again: %q, %w", value, err)
+	}
+	if err := write(); err != nil {
+		return err
+	}
+	again, err := collectionID(kv)
+	if err != nil || again == id {
+		return fmt.Errorf("the collection that was made again has id %x as before, %w", again, err)
+	}
+	if err := manage(kv, "DELETE", scopes+"/"+exampleScope, ""); err != nil {
+		return err
+	}
+	fmt.Println("collections: made, written, read, streamed alone, dropped, made again with another id; a scope dropped")
+	return nil
+}
+
+func collectionID(kv *gocbcore.Agent) (id uint32, err error) {
+	err = await("collection id", func(done chan<- error) (gocbcore.PendingOp, error) {
+		return kv.GetCollectionID(exampleScope, exampleCollection, gocbcore.GetCollectionIDOptions{
+			Deadline: time.Now().Add(patience)}, func(r *gocbcore.GetCollectionIDResult, err error) {
+			if err == nil {
+				id = r.CollectionID
+			}
+			done <- err
+		})
+	})
+	return id, err
+}
+
+// expect waits for messages.
+func (o *observer) expect(want ...string) error {
+	for _, w := range want {
+		select {
+		case got := <-o.seen:
+			if got != w {
+				return fmt.Errorf("dcp stream: %q, want %q", got, w)
+			}
+		case <-time.After(patience):
+			return fmt.Errorf("dcp stream: nothing, want %q", w)
+		}
+	}
 	return nil
 }

@@ -1,0 +1,149 @@
+package clustermap
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"tidemark/kv/mcbp"
+)
+
+// ErrCollections means that a change of a bucket's collections is refused; the message says why.
+var ErrCollections = errors.New("collections cannot be changed so")
+
+// ErrNoScope and ErrNoCollection name what there is none of; both are ErrCollections.
+var (
+	ErrNoScope      = fmt.Errorf("%w: there is no such scope", ErrCollections)
+	ErrNoCollection = fmt.Errorf("%w: there is no such collection", ErrCollections)
+)
+
+// MaxCollections bounds the collections of a bucket, and its scopes.
+const MaxCollections = 1000
+
+// idsOfEpoch are left out when an epoch begins: a map that was passed over may have given some away.
+const idsOfEpoch = 1 << 12
+
+// Collections are a bucket's manifest, and what numbers come next: none is given twice.
+type Collections struct {
+	Manifest *mcbp.Manifest `json:"manifest"`
+	NextID   uint32         `json:"next_id"`
+	// Epoch is that in which the last change was made.
+	Epoch int64 `json:"epoch"`
+}
+
+// Manifest is the bucket's manifest of collections.
+func (b *Bucket) Manifest() *mcbp.Manifest {
+	if b == nil || b.Collections == nil {
+		return mcbp.DefaultManifest()
+	}
+	return b.Collections.Manifest
+}
+
+// CollectionChange makes or drops a scope, or a collection when Collection is given.
+type CollectionChange struct {
+	Bucket     string `json:"bucket"`
+	Scope      string `json:"scope"`
+	Collection string `json:"collection,omitempty"`
+	Drop       bool   `json:"drop,omitempty"`
+}
+
+// ChangeCollections makes a change; the manifest's uid rises by one, more when an epoch has begun. Error:
+// ErrCollections.
+func (m Map) ChangeCollections(c CollectionChange) (Map, error) {
+	n := m.next()
+	b := n.Bucket(c.Bucket)
+	if b == nil {
+		return m, fmt.Errorf("%w: no bucket %q", ErrMap, c.Bucket)
+	}
+	now := Collections{NextID: mcbp.FirstCollection, Epoch: m.RevEpoch}
+	if b.Collections != nil {
+		now = *b.Collections
+	}
+	next := mcbp.Manifest{UID: b.Manifest().UID + 1, Scopes: slices.Clone(b.Manifest().Scopes)}
+	if now.Epoch != m.RevEpoch {
+		now.Epoch = m.RevEpoch
+		now.NextID += idsOfEpoch
+		next.UID += idsOfEpoch
+	}
+	scope := next.Scope(c.Scope)
+	var err error
+	switch {
+	case c.Collection == "" && c.Drop:
+		err = dropScope(&next, c)
+	case c.Collection == "":
+		err = addScope(&next, c, now.NextID)
+		now.NextID++
+	case scope == nil:
+		err = fmt.Errorf("%w: %q", ErrNoScope, c.Scope)
+	case c.Drop:
+		err = dropCollection(scope, c)
+	default:
+		err = addCollection(&next, scope, c, now.NextID)
+		now.NextID++
+	}
+	if err != nil {
+		return m, err
+	}
+	now.Manifest = &next
+	b.Collections = &now
+	return n, nil
+}
+
+func addScope(m *mcbp.Manifest, c CollectionChange, id uint32) error {
+	switch {
+	case !mcbp.ValidName(c.Scope):
+		return badName("scope", c.Scope)
+	case m.Scope(c.Scope) != nil:
+		return fmt.Errorf("%w: scope %q exists already", ErrCollections, c.Scope)
+	case len(m.Scopes) >= MaxCollections:
+		return fmt.Errorf("%w: the bucket has %d scopes, which is the most", ErrCollections, MaxCollections)
+	}
+	m.Scopes = append(m.Scopes, mcbp.Scope{Name: c.Scope, ID: id})
+	return nil
+}
+
+func dropScope(m *mcbp.Manifest, c CollectionChange) error {
+	switch {
+	case c.Scope == mcbp.DefaultName:
+		return fmt.Errorf("%w: the default scope stays", ErrCollections)
+	case m.Scope(c.Scope) == nil:
+		return fmt.Errorf("%w: %q", ErrNoScope, c.Scope)
+	}
+	m.Scopes = slices.DeleteFunc(m.Scopes, func(s mcbp.Scope) bool { return s.Name == c.Scope })
+	return nil
+}
+
+func addCollection(m *mcbp.Manifest, s *mcbp.Scope, c CollectionChange, id uint32) error {
+	all := 0
+	for _, x := range m.Scopes {
+		all += len(x.Collections)
+	}
+	switch {
+	case !mcbp.ValidName(c.Collection):
+		return badName("collection", c.Collection)
+	case s.Collection(c.Collection) != nil:
+		return fmt.Errorf("%w: collection %q of scope %q exists already", ErrCollections, c.Collection, c.Scope)
+	case all >= MaxCollections:
+		return fmt.Errorf("%w: the bucket has %d collections, which is the most", ErrCollections, MaxCollections)
+	}
+	s.Collections = append(slices.Clip(s.Collections), mcbp.Collection{Name: c.Collection, ID: id})
+	return nil
+}
+
+func dropCollection(s *mcbp.Scope, c CollectionChange) error {
+	switch {
+	case c.Collection == mcbp.DefaultName:
+		return fmt.Errorf("%w: the default collection stays", ErrCollections)
+	case s.Collection(c.Collection) == nil:
+		return fmt.Errorf("%w: %q in scope %q", ErrNoCollection, c.Collection, c.Scope)
+	}
+	s.Collections = slices.DeleteFunc(slices.Clone(s.Collections), func(x mcbp.Collection) bool {
+		return x.Name == c.Collection
+	})
+	return nil
+}
+
+func badName(what, name string) error {
+	return fmt.Errorf("%w: %s name %q: want 1 to %d letters, digits, '_', '-' or '%%', not beginning with '_' or '%%'",
+		ErrCollections, what, name, mcbp.MaxCollectionName)
+}

@@ -1,0 +1,309 @@
+package store
+
+import (
+	"container/heap"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"tidemark/kv/mcbp"
+)
+
+// ErrNoCollection means that the vbucket has no such collection: it was dropped, or the vbucket has not come to the
+// manifest that has it.
+var ErrNoCollection = errors.New("no such collection")
+
+// SystemCollection is the collection of the events: a version for each scope and collection, under a key of its own,
+// which is a tombstone when that was dropped. No client reads or writes it.
+const SystemCollection uint32 = 1
+
+// docID tells documents of a vbucket apart.
+type docID struct {
+	collection uint32
+	key        string
+}
+
+func (d *Doc) id() docID { return docID{d.Collection, d.Key} }
+
+// member is a collection that a vbucket has, beside the default one.
+type member struct {
+	scope uint32
+	items int
+	last  uint64 // its newest version, or where it begins
+}
+
+// dropped is what an event has taken away, until the event is in the log.
+type dropped struct {
+	member *member
+	docs   []*Doc
+}
+
+// EventOf says what a version of the SystemCollection tells: the event's number in the protocol, of what it is, and the
+// name where something begins.
+func (d *Doc) EventOf() (event uint32, what mcbp.CollectionEvent, name []byte, err error) {
+	if len(d.Value) < 4 {
+		return 0, what, nil, fmt.Errorf("%w: event of %d bytes", errRecord, len(d.Value))
+	}
+	event = binary.BigEndian.Uint32(d.Value)
+	if what, err = mcbp.DecodeCollectionEvent(event, d.Value[4:]); err != nil {
+		return 0, what, nil, err
+	}
+	return event, what, d.Value[4+len(what.AppendValue(nil, event)):], nil
+}
+
+// NewEvent makes the version that tells an event; it has no numbers yet, and a tombstone no time.
+func NewEvent(event uint32, what mcbp.CollectionEvent, name []byte) *Doc {
+	d := &Doc{Collection: SystemCollection, Deleted: event == mcbp.EventCollectionEnds || event == mcbp.EventScopeEnds}
+	if mcbp.AboutScope(event) {
+		d.Key = fmt.Sprintf("scope/%x", what.Scope)
+	} else {
+		d.Key = fmt.Sprintf("collection/%x", what.Collection)
+	}
+	d.Value = append(what.AppendValue(binary.BigEndian.AppendUint32(nil, event), event), name...)
+	return d
+}
+
+// eventLocked carries out an event that has just been installed. What a collection had until then is superseded by its
+// end: snapshots that were fixed before still have it.
+func (v *VBucket) eventLocked(d *Doc) {
+	event, what, _, err := d.EventOf()
+	if err != nil {
+		return // nobody writes such a one
+	}
+	switch event {
+	case mcbp.EventScopeBegins:
+		v.scopes[what.Scope] = struct{}{}
+	case mcbp.EventScopeEnds:
+		delete(v.scopes, what.Scope)
+	case mcbp.EventCollectionBegins:
+		if v.members[what.Collection] == nil {
+			v.members[what.Collection] = &member{scope: what.Scope, last: d.Seqno}
+		}
+	case mcbp.EventCollectionEnds:
+		gone := dropped{member: v.members[what.Collection]}
+		for id, x := range v.docs {
+			if id.collection != what.Collection {
+				continue
+			}
+			gone.docs = append(gone.docs, x)
+			x.next = d.Seqno
+			v.stale++
+			v.countLocked(x, -1)
+			if v.openSnapshots > 0 {
+				v.pinned += x.memory()
+			}
+			delete(v.docs, id)
+		}
+		delete(v.members, what.Collection)
+		v.dropping[d] = gone
+	}
+}
+
+// takeEventBackLocked undoes eventLocked.
+func (v *VBucket) takeEventBackLocked(d *Doc) {
+	event, what, _, err := d.EventOf()
+	if err != nil {
+		return
+	}
+	switch event {
+	case mcbp.EventScopeBegins:
+		delete(v.scopes, what.Scope)
+	case mcbp.EventScopeEnds:
+		v.scopes[what.Scope] = struct{}{}
+	case mcbp.EventCollectionBegins:
+		delete(v.members, what.Collection)
+	case mcbp.EventCollectionEnds:
+		gone := v.dropping[d]
+		delete(v.dropping, d)
+		if gone.member != nil {
+			v.members[what.Collection] = gone.member
+		}
+		for _, x := range gone.docs {
+			x.next = 0
+			v.stale--
+			v.docs[x.id()] = x
+			v.countLocked(x, 1)
+			if x.Expiry != 0 && !x.Deleted {
+				heap.Push(&v.expiries, expiryEntry{at: x.Expiry, id: x.id(), seqno: x.Seqno})
+			}
+		}
+	}
+	v.manifest = 0
+}
+
+// loadEventsLocked finds the collections among the documents that were read from the log, and drops what belongs to
+// none: their end is newer.
+func (v *VBucket) loadEventsLocked() {
+	v.clearCollectionsLocked()
+	for id, d := range v.docs {
+		if id.collection != SystemCollection || d.Deleted {
+			continue
+		}
+		switch event, what, _, err := d.EventOf(); {
+		case err != nil:
+		case event == mcbp.EventScopeBegins:
+			v.scopes[what.Scope] = struct{}{}
+		case event == mcbp.EventCollectionBegins:
+			v.members[what.Collection] = &member{scope: what.Scope, last: d.Seqno}
+		}
+	}
+	maps.DeleteFunc(v.docs, func(id docID, _ *Doc) bool {
+		return id.collection > SystemCollection && v.members[id.collection] == nil
+	})
+}
+
+func (v *VBucket) clearCollectionsLocked() {
+	v.members, v.scopes, v.dropping = map[uint32]*member{}, map[uint32]struct{}{}, map[*Doc]dropped{}
+	v.defaultLast, v.manifest = 0, 0
+}
+
+// lastLocked notes the newest version of a collection.
+func (v *VBucket) lastLocked(d *Doc) {
+	if d.Collection == mcbp.DefaultCollection {
+		v.defaultLast = max(v.defaultLast, d.Seqno)
+	} else if m := v.members[d.Collection]; m != nil {
+		m.last = max(m.last, d.Seqno)
+	}
+}
+
+// HasCollection reports whether the vbucket has a collection, and in which scope.
+func (v *VBucket) HasCollection(id uint32) (scope uint32, ok bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if m := v.members[id]; m != nil {
+		return m.scope, true
+	}
+	return mcbp.DefaultCollection, id == mcbp.DefaultCollection
+}
+
+// CollectionsOf lists the collections of a scope, beside the default one; false when the vbucket has no such scope.
+func (v *VBucket) CollectionsOf(scope uint32) (ids []uint32, ok bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for id, m := range v.members {
+		if m.scope == scope {
+			ids = append(ids, id)
+		}
+	}
+	_, ok = v.scopes[scope]
+	return ids, ok || scope == mcbp.DefaultCollection
+}
+
+// CollectionItems adds the number of documents of each collection to sums.
+func (v *VBucket) CollectionItems(sums map[uint32]int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	rest := v.items
+	for id, m := range v.members {
+		sums[id] += m.items
+		rest -= m.items
+	}
+	sums[mcbp.DefaultCollection] += rest
+}
+
+// HighOf is the seqno of the newest durable version of a collection, or that at which it begins; 0 when there is none.
+func (v *VBucket) HighOf(id uint32) uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	last, begins := v.defaultLast, uint64(0)
+	if id != mcbp.DefaultCollection {
+		m := v.members[id]
+		if m == nil {
+			return 0
+		}
+		last = m.last
+		if d := v.docs[NewEvent(mcbp.EventCollectionBegins, mcbp.CollectionEvent{Collection: id}, nil).id()]; d != nil {
+			begins = d.Seqno
+		}
+	}
+	if last <= v.written {
+		return last
+	}
+	for i := v.searchLocked(v.written+1) - 1; i >= 0; i-- { // the newest ones are on their way to the log
+		if v.list[i].Collection == id {
+			return v.list[i].Seqno
+		}
+	}
+	return min(begins, v.written)
+}
+
+// SetManifest brings the active vbuckets to a manifest: each tells what has come and gone by versions of the
+// SystemCollection, which are in the log when it returns. Nobody else may change states meanwhile. After an error it is
+// called again.
+func (b *Bucket) SetManifest(m *mcbp.Manifest) error {
+	var changed []*VBucket
+	for _, v := range b.vbs {
+		some, err := v.follow(m)
+		if err != nil {
+			return fmt.Errorf("bucket %q: manifest %x of collections: %w", b.opts.Name, m.UID, err)
+		}
+		if some {
+			changed = append(changed, v)
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	if err := b.commit.current().Wait(); err != nil {
+		return fmt.Errorf("bucket %q: manifest %x of collections: %w", b.opts.Name, m.UID, err)
+	}
+	for _, v := range changed {
+		v.mu.Lock()
+		if v.state == Active {
+			v.manifest = m.UID + 1
+		}
+		v.mu.Unlock()
+	}
+	return nil
+}
+
+// follow writes the events between what the vbucket has and a manifest; false when it is known to have it.
+func (v *VBucket) follow(m *mcbp.Manifest) (bool, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.state != Active || v.manifest == m.UID+1 {
+		return false, nil
+	}
+	var events []*Doc
+	tell := func(event, scope, collection uint32, name string) {
+		events = append(events, NewEvent(event, mcbp.CollectionEvent{Manifest: m.UID, Scope: scope, Collection: collection},
+			[]byte(name)))
+	}
+	for _, id := range slices.Sorted(maps.Keys(v.members)) {
+		if scope := v.members[id].scope; !has(m, id) {
+			tell(mcbp.EventCollectionEnds, scope, id, "")
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(v.scopes)) {
+		if !m.HasScope(id) {
+			tell(mcbp.EventScopeEnds, id, 0, "")
+		}
+	}
+	for _, s := range m.Scopes {
+		if _, ok := v.scopes[s.ID]; !ok && s.ID != mcbp.DefaultCollection {
+			tell(mcbp.EventScopeBegins, s.ID, 0, s.Name)
+		}
+		for _, c := range s.Collections {
+			if v.members[c.ID] == nil && c.ID != mcbp.DefaultCollection {
+				tell(mcbp.EventCollectionBegins, s.ID, c.ID, c.Name)
+			}
+		}
+	}
+	now := uint32(v.bucket.now().Unix())
+	for _, d := range events {
+		if d.Deleted {
+			d.DeleteTime = now
+		}
+		if _, err := v.putLocked(d); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func has(m *mcbp.Manifest, collection uint32) bool {
+	_, ok := m.ScopeOf(collection)
+	return ok
+}

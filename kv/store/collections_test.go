@@ -1,0 +1,226 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/kv/mcbp"
+)
+
+// manifest has the default collection, and scopes with collections as "scope/8=name/9".
+func manifest(uid uint64, scopes ...string) *mcbp.Manifest {
+	m := mcbp.DefaultManifest()
+	m.UID = uid
+	for _, text := range scopes {
+		var s mcbp.Scope
+		for i, part := range strings.Split(text, "=") {
+			var id uint32
+			name, number, _ := strings.Cut(part, "/")
+			_, _ = fmt.Sscan(number, &id)
+			if i == 0 {
+				s = mcbp.Scope{Name: name, ID: id}
+			} else {
+				s.Collections = append(s.Collections, mcbp.Collection{Name: name, ID: id})
+			}
+		}
+		m.Scopes = append(m.Scopes, s)
+	}
+	return m
+}
+
+func (w *world) follow(m *mcbp.Manifest) {
+	w.t.Helper()
+	if err := w.b.SetManifest(m); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) put(collection uint32, key, value string) {
+	w.t.Helper()
+	if _, err := w.apply(0, Change{Collection: collection, Key: []byte(key), Value: []byte(value)}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// all lists a vbucket's versions with their collections.
+func (w *world) all() string {
+	s, _ := w.b.VBucket(0).SnapshotAfter(0, all)
+	if s == nil {
+		return ""
+	}
+	return collected(s)
+}
+
+func collected(s *Snapshot) string {
+	var out []string
+	for {
+		docs := s.Next(nil, 2)
+		if len(docs) == 0 {
+			return strings.Join(out, ", ")
+		}
+		for _, d := range docs {
+			if d.Collection != SystemCollection {
+				out = append(out, fmt.Sprintf("%d %x/%s=%s", d.Seqno, d.Collection, d.Key, d.Value))
+				continue
+			}
+			event, what, name, err := d.EventOf()
+			out = append(out, fmt.Sprintf("%d event %d of %d.%d %s %v", d.Seqno, event, what.Scope, what.Collection, name, err))
+			out[len(out)-1] = strings.TrimSpace(strings.TrimSuffix(out[len(out)-1], "<nil>"))
+		}
+	}
+}
+
+func (w *world) want(what string) {
+	w.t.Helper()
+	if got := w.all(); got != what {
+		w.t.Fatalf("vbucket has\n%s, want\n%s", got, what)
+	}
+}
+
+// Collections come and go with versions of their own; their end supersedes what they had, for snapshots of later.
+func TestCollectionsComeAndGo(t *testing.T) {
+	w := newWorld(t, 1)
+	defer func() { _ = w.b.Close() }()
+	v := w.b.VBucket(0)
+	w.set(0, "k", "1")
+	if _, err := w.apply(0, Change{Collection: 9, Key: []byte("k")}); !errors.Is(err, ErrNoCollection) {
+		t.Fatalf("a write to a collection that is not there: %v", err)
+	}
+	m := manifest(1, "s/8=a/9=b/10")
+	w.follow(m)
+	w.follow(m) // once only
+	w.put(9, "k", "2")
+	w.put(10, "k", "3")
+	const both = "1 0/k=1, 2 event 3 of 8.0 s, 3 event 0 of 8.9 a, 4 event 0 of 8.10 b, 5 9/k=2, 6 a/k=3"
+	w.want(both)
+	r, err := v.Lookup(9, []byte("k"))
+	if err != nil || string(r.Doc.Value) != "2" || v.HighOf(9) != 5 || v.HighOf(0) != 1 || v.Info().Items != 3 {
+		t.Fatalf("%v %v, seqnos %d %d, %d items", r.Doc, err, v.HighOf(9), v.HighOf(0), v.Info().Items)
+	}
+	held, _ := v.SnapshotAfter(0, all)
+	w.follow(manifest(2, "s/8=b/10"))
+	if got := collected(held); got != both {
+		t.Fatalf("a snapshot of before shows\n%s", got)
+	}
+	const one = "1 0/k=1, 2 event 3 of 8.0 s, 4 event 0 of 8.10 b, 6 a/k=3, 7 event 1 of 8.9"
+	w.want(one)
+	if _, err := v.Lookup(9, []byte("k")); !errors.Is(err, ErrNoCollection) || v.Info().Items != 2 || v.HighOf(9) != 0 {
+		t.Fatalf("of the dropped collection: %v, %d items, seqno %d", err, v.Info().Items, v.HighOf(9))
+	}
+	sums := map[uint32]int{}
+	if v.CollectionItems(sums); len(sums) != 2 || sums[0] != 1 || sums[10] != 1 {
+		t.Fatalf("items %v", sums)
+	}
+	for _, orderly := range []bool{true, false} {
+		w.restart(orderly)
+		v = w.b.VBucket(0)
+		w.want(one)
+		if _, ok := v.HasCollection(9); ok || v.HighOf(10) != 6 {
+			t.Fatalf("after a restart: collection 9 is there: %v, seqno of 10: %d", ok, v.HighOf(10))
+		}
+	}
+	w.follow(manifest(3)) // a scope goes with what is in it
+	w.want("1 0/k=1, 7 event 1 of 8.9, 8 event 1 of 8.10, 9 event 4 of 8.0")
+	if ids, ok := v.CollectionsOf(8); ok || len(ids) > 0 {
+		t.Fatalf("scope 8 has %v", ids)
+	}
+}
+
+// Compaction keeps what collections have, and forgets the end of one with what it had, never before.
+func TestCollectionsAndCompaction(t *testing.T) {
+	w := newWorld(t, 1)
+	w.opts.PurgeAfter = time.Hour
+	w.restart(true)
+	defer func() { _ = w.b.Close() }()
+	w.follow(manifest(1, "s/8=a/9=b/10"))
+	w.put(9, "k", "1")
+	w.put(10, "k", "2")
+	w.follow(manifest(2, "s/8=b/10"))
+	w.set(0, "last", "3")
+	if err := w.b.PurgeTombstones(context.Background(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	const kept = "1 event 3 of 8.0 s, 3 event 0 of 8.10 b, 5 a/k=2, 6 event 1 of 8.9, 7 0/last=3"
+	w.restart(false)
+	w.want(kept)
+	w.now = w.now.Add(3 * time.Hour)
+	if err := w.b.PurgeTombstones(context.Background(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	w.restart(false)
+	w.want(strings.Replace(kept, "6 event 1 of 8.9, ", "", 1))
+	if v := w.b.VBucket(0); v.Purged() != 6 {
+		t.Fatalf("purge seqno %d", v.Purged())
+	}
+}
+
+// What the disk did not take has not happened: neither the end of a collection nor its beginning.
+func TestCollectionsOnAFullDisk(t *testing.T) {
+	w := newWorld(t, 1)
+	defer func() { _ = w.b.Close() }()
+	w.follow(manifest(1, "s/8=a/9"))
+	w.put(9, "k", "1")
+	before := w.all()
+	w.full = true
+	if err := w.b.SetManifest(manifest(2, "t/10=b/11")); !errors.Is(err, ErrTemporary) {
+		t.Fatalf("with a full disk: %v", err)
+	}
+	w.full = false
+	w.now = w.now.Add(time.Second)
+	w.want(before)
+	v := w.b.VBucket(0)
+	if _, ok := v.HasCollection(9); !ok || v.Info().Items != 1 || v.HighOf(9) != 3 {
+		t.Fatalf("collection 9 is there: %v, %d items, seqno %d", ok, v.Info().Items, v.HighOf(9))
+	}
+	if _, ok := v.HasCollection(11); ok {
+		t.Fatal("collection 11 is there")
+	}
+	w.follow(manifest(2, "t/10=b/11"))
+	w.put(11, "k", "2")
+	w.restart(false)
+	w.want("4 event 1 of 8.9, 5 event 4 of 8.0, 6 event 3 of 10.0 t, 7 event 0 of 10.11 b, 8 b/k=2")
+}
+
+// A replica follows the events with the documents, and a vbucket that becomes active catches up with the manifest; one
+// that is emptied begins anew with it.
+func TestCollectionsOfReplicas(t *testing.T) {
+	w := newWorld(t, 2)
+	defer func() { _ = w.b.Close() }()
+	replica := w.b.VBucket(1)
+	if err := replica.SetState(Replica); err != nil {
+		t.Fatal(err)
+	}
+	w.follow(manifest(1, "s/8=a/9"))
+	w.put(9, "k", "1")
+	s, _ := w.b.VBucket(0).SnapshotAfter(0, all)
+	for _, d := range s.Next(nil, 10) {
+		x := *d
+		x.next = 0
+		if _, err := replica.Replicate(&x, Window{0, s.End}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.follow(manifest(2, "s/8=b/10"))
+	if _, ok := replica.HasCollection(9); !ok {
+		t.Fatal("a replica follows the manifest by itself")
+	}
+	if err := replica.SetState(Active); err != nil {
+		t.Fatal(err)
+	}
+	w.follow(manifest(2, "s/8=b/10"))
+	if ids, _ := replica.CollectionsOf(8); !slices.Equal(ids, []uint32{10}) {
+		t.Fatalf("after the takeover scope 8 has %v", ids)
+	}
+	if err := replica.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	w.follow(manifest(2, "s/8=b/10"))
+	if ids, _ := replica.CollectionsOf(8); !slices.Equal(ids, []uint32{10}) || replica.Info().High != 2 {
+		t.Fatalf("after a flush scope 8 has %v, seqno %d", ids, replica.Info().High)
+	}
+}
