@@ -133,7 +133,7 @@ func printBackup(s Streams, output format, b *statecontext.Backup) error {
 			Statement: d.Statement})
 	}
 	if output != formatTable {
-		return printJSON(s.Out, c, output == formatJSONL)
+		return write(s.Out, output, c)
 	}
 	t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "cluster\t%s\nepoch\t%d\ncas\t%d\nformat level\t%d\ntaken\t%s by tidemark %s\nholds\t%s, %s, %s, "+
@@ -183,7 +183,7 @@ KV.`,
 					return err
 				}
 				if f.output != formatTable {
-					return printJSON(s.Out, reply, f.output == formatJSONL)
+					return write(s.Out, f.output, reply)
 				}
 				word := "restored"
 				if dryRun {
@@ -224,7 +224,7 @@ version.`,
 					return err
 				}
 				if f.output != formatTable {
-					return printJSON(s.Out, reply, f.output == formatJSONL)
+					return write(s.Out, f.output, reply)
 				}
 				_, err = fmt.Fprintf(s.Out, "the cluster is at format level %d\n", reply.FormatLevel)
 				return err
@@ -258,7 +258,7 @@ remembered for how long. NAME=VALUE changes one; 0 is its default.`,
 					return err
 				}
 				if f.output != formatTable {
-					return printJSON(s.Out, l, f.output == formatJSONL)
+					return write(s.Out, f.output, l)
 				}
 				t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
 				for _, row := range l.Table() {

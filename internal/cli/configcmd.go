@@ -51,7 +51,7 @@ started. Secrets are not shown, only that they are set.`, role.Name()),
 	})
 	cmd.Annotations = map[string]string{roleKey: role.Name()}
 	addOutput(cmd.Flags(), &as)
-	complete(cmd, "output", fixed("table", "json", "jsonl"))
+	complete(cmd, "output", fixed(formats...))
 	return cmd
 }
 

@@ -273,7 +273,8 @@ func indexList(s Streams, f *serverFlags) *cobra.Command {
 	var bucket string
 	var ddl bool
 	var every time.Duration
-	cmd := &cobra.Command{Use: "list", Short: "List indexes", Args: noArgs, ValidArgsFunction: noFiles,
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List indexes", Args: noArgs,
+		ValidArgsFunction: noFiles,
 		Long: `Lists the indexes, of all buckets or of one.
 
 --ddl prints statements that create the same indexes again, for tidemark sql: CREATE INDEX for each, and BUILD INDEX for

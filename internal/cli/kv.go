@@ -151,7 +151,7 @@ type kvFlags struct {
 
 func (f *kvFlags) add(cmd *cobra.Command) {
 	addOutput(cmd.Flags(), &f.output)
-	complete(cmd, "output", fixed("table", "json", "jsonl"))
+	complete(cmd, "output", fixed(formats...))
 	cmd.Flags().StringVar(&f.kv, "kv", "", "a KV node, host:port")
 	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, for address and credentials")
 	cmd.Flags().StringVar(&f.bucket, "bucket", "", "bucket (default: that of --data)")
@@ -340,10 +340,12 @@ type token struct {
 	Seqno   uint64 `json:"seqno"`
 }
 
-// printToken prints the token on one line, the way scan --token takes it, unless --output json.
+// printToken prints the token on one line, the way scan --token takes it, unless --output json or yaml.
 func printToken(s Streams, as format, m kvclient.Mutation) error {
-	return printJSON(s.Out, token{VBucket: m.VBucket, VBUUID: strconv.FormatUint(m.VBUUID, 10), Seqno: m.Seqno},
-		as != formatJSON)
+	if as == formatTable {
+		as = formatJSONL
+	}
+	return write(s.Out, as, token{VBucket: m.VBucket, VBUUID: strconv.FormatUint(m.VBUUID, 10), Seqno: m.Seqno})
 }
 
 func kvSet(s Streams) *cobra.Command {

@@ -28,7 +28,7 @@ type kvAdminFlags struct {
 
 func (f *kvAdminFlags) add(cmd *cobra.Command) {
 	addOutput(cmd.Flags(), &f.output)
-	complete(cmd, "output", fixed("table", "json", "jsonl"))
+	complete(cmd, "output", fixed(formats...))
 	cmd.Flags().StringVar(&f.admin, "admin", "", "admin addresses of KV nodes, host:port,…; with --tls-ca, or https:// "+
 		"before them, inside TLS")
 	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, for addresses and credentials")

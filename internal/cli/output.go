@@ -8,37 +8,50 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/term"
 
 	"tidemark/errcode"
 )
 
-// format is how data is written: table, json or jsonl.
+// format is how data is written: table, json, jsonl or yaml.
 type format string
 
 const (
 	formatTable format = "table"
 	formatJSON  format = "json"
 	formatJSONL format = "jsonl"
+	formatYAML  format = "yaml"
 )
+
+// formats are all of them, for completion and for what is said of another word.
+var formats = []string{string(formatTable), string(formatJSON), string(formatJSONL), string(formatYAML)}
+
+// each is how one thing of many is written that come one after the other: json is a line for each then.
+func (f format) each() format {
+	if f == formatJSON {
+		return formatJSONL
+	}
+	return f
+}
 
 func (f *format) String() string { return string(*f) }
 
 // Type is the word behind the flag's name in help texts.
 func (f *format) Type() string { return "format" }
 
-// Set refuses all but the three.
+// Set refuses all but the four.
 func (f *format) Set(text string) error {
-	switch v := format(text); v {
-	case formatTable, formatJSON, formatJSONL:
-		*f = v
-		return nil
+	if !slices.Contains(formats, text) {
+		return errors.New("want table, json, jsonl or yaml")
 	}
-	return errors.New("want table, json or jsonl")
+	*f = format(text)
+	return nil
 }
 
 // addOutput adds --output.
@@ -46,7 +59,7 @@ func addOutput(fl *pflag.FlagSet, f *format) {
 	if *f == "" {
 		*f = formatTable
 	}
-	fl.Var(f, "output", "table, json or jsonl (one line for each thing)")
+	fl.VarP(f, "output", "o", "table, json, jsonl (one line for each thing) or yaml")
 }
 
 // counted is a number with its noun.
@@ -60,11 +73,11 @@ func counted(n int, one, many string) string {
 // show writes data: v as one JSON value, its items as one line each, or as a table.
 func show[T any](w io.Writer, as format, v any, items []T, table func(t *tabwriter.Writer)) error {
 	switch as {
-	case formatJSON:
-		return printJSON(w, v, false)
+	case formatJSON, formatYAML:
+		return write(w, as, v)
 	case formatJSONL:
 		for _, i := range items {
-			if err := printJSON(w, i, true); err != nil {
+			if err := write(w, as, i); err != nil {
 				return err
 			}
 		}
@@ -75,14 +88,45 @@ func show[T any](w io.Writer, as format, v any, items []T, table func(t *tabwrit
 	return t.Flush()
 }
 
-// printJSON writes v with indentation, or on one line for jsonl.
-func printJSON(w io.Writer, v any, oneLine bool) error {
-	enc := json.NewEncoder(w)
+// write writes v: as JSON with indentation, on one line for jsonl, as a document of YAML with the same names in the same
+// order.
+func write(w io.Writer, as format, v any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if !oneLine {
+	if as == formatJSON {
 		enc.SetIndent("", "  ")
 	}
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	text := b.Bytes()
+	if as == formatYAML {
+		var n yaml.Node
+		if err := yaml.Unmarshal(text, &n); err != nil {
+			return err
+		}
+		block(&n)
+		out, err := yaml.Marshal(&n)
+		if err != nil {
+			return err
+		}
+		text = append([]byte("---\n"), out...)
+	}
+	_, err := w.Write(text)
+	return err
+}
+
+// block gives what was read as JSON the form that people expect of YAML: blocks, and quotes only where they are needed.
+func block(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
+		n.Style = 0 // the encoder quotes what would be read as something else
+	} else if len(n.Content) > 0 {
+		n.Style = 0
+	}
+	for _, c := range n.Content {
+		block(c)
+	}
 }
 
 // isTerminal reports whether a stream is a terminal, so that a bar may be drawn or a question asked.

@@ -128,6 +128,8 @@ func newRoot(s Streams) *cobra.Command {
 			return cmd.Help()
 		},
 	}
+	root.Version = version.Full()
+	root.SetVersionTemplate("tidemark {{.Version}}\n")
 	root.SetIn(s.In)
 	root.SetOut(s.Out)
 	root.SetErr(s.Err)
@@ -261,7 +263,7 @@ func (f *serverFlags) add(cmd *cobra.Command, s Streams) {
 	cmd.PersistentFlags().DurationVar(&f.timeout, "timeout", 60*time.Second, "how long to try, a build included")
 	addOutput(cmd.PersistentFlags(), &f.output)
 	complete(cmd, "server", f.servers)
-	complete(cmd, "output", fixed("table", "json", "jsonl"))
+	complete(cmd, "output", fixed(formats...))
 }
 
 // do runs one call with a client of the cluster, within --timeout.

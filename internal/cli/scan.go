@@ -200,7 +200,7 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 					fmt.Fprintf(s.Err, "the same state again: --at %s\n", end.Timestamp.ID)
 				}
 				if sf.timestamp {
-					return printJSON(s.Err, end.Timestamp.Vector, true)
+					return write(s.Err, formatJSONL, end.Timestamp.Vector)
 				}
 				return nil
 			})
@@ -225,7 +225,7 @@ func printScan(ctx context.Context, s Streams, c *client.Client, r string, req c
 	for n := 1; rows.Next(); n++ {
 		row := rows.Row()
 		if !table {
-			if err := printJSON(s.Out, row, true); err != nil {
+			if err := write(s.Out, output.each(), row); err != nil {
 				return client.ScanEnd{}, err
 			}
 			continue

@@ -166,7 +166,7 @@ func (v *topView) compareScans(last, next *look, seconds float64) {
 
 func printTop(w io.Writer, output format, v *topView) error {
 	if output != formatTable {
-		return printJSON(w, v, true)
+		return write(w, output.each(), v)
 	}
 	var text strings.Builder
 	if isTerminal(w) && !noColor() {

@@ -211,7 +211,7 @@ func (p *topicPrinter) handle(_ context.Context, ev *topic.Event) error {
 		}
 		l.Keys[name] = keys
 	}
-	if err := printJSON(p.out.Out, l, true); err != nil {
+	if err := write(p.out.Out, formatJSONL, l); err != nil {
 		return err
 	}
 	if p.left > 0 {

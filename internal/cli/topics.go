@@ -80,7 +80,7 @@ the command line, else the environment, else the configuration file (roles and u
 tidemark config show ROLE tells which. docs/configuration.md lists every setting.
 
   TIDEMARK_SERVER        managers to speak to, host:port, separated by commas
-  TIDEMARK_OUTPUT        table, json or jsonl
+  TIDEMARK_OUTPUT        table, json, jsonl or yaml
   TIDEMARK_TIMEOUT       how long a command tries, as 30s
   TIDEMARK_CONFIG        configuration file of a role or up; up does not hand it to its children
   TIDEMARK_KV_PASSWORD   password for tidemark kv get, set, delete and load
@@ -93,6 +93,7 @@ const outputText = `Data goes to standard output; questions, progress, warnings 
   --output table   for people (default); its columns may change
   --output json    one value; field names are stable and those of the REST interface (docs/api.md)
   --output jsonl   one line for each thing: index, statement, setting, process
+  --output yaml    the same as json in YAML; a document for each thing where there may be many (scans, watch, top)
 
 Ids and vbuuids are strings, since they may pass 2^53; cas, seqnos and counts are numbers. Scans write one JSON row per
 line for json as well, {"key":[…],"id":"…"}, so that a scan of any length needs no memory.

@@ -67,7 +67,7 @@ The same command on the same --data folder resumes with everything that was ther
 		"certificates are made in DIR/certs")
 	fl.BoolVar(&f.sample, "sample", false, "load the sample data, create the sample indexes and show a scan of each")
 	addOutput(fl, &f.output)
-	complete(cmd, "output", fixed("table", "json", "jsonl"))
+	complete(cmd, "output", fixed(formats...))
 	addCommon(cmd, &f.logs)
 	return cmd
 }

@@ -75,13 +75,13 @@ func userPut(s Streams, f *serverFlags, verb string) *cobra.Command {
 }
 
 func userList(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "list", Short: "List the users", Args: noArgs,
+	return &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the users", Args: noArgs,
 		Example: "  tidemark user list --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
 				users, err := c.Users(ctx)
-				if err != nil || f.output != "table" {
-					return firstError(err, func() error { return printJSON(s.Out, users, f.output == "jsonl") })
+				if err != nil || f.output != formatTable {
+					return firstError(err, func() error { return write(s.Out, f.output, users) })
 				}
 				t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
 				fmt.Fprintln(t, "NAME\tROLE")
@@ -157,13 +157,13 @@ func tokenCreate(s Streams, f *serverFlags) *cobra.Command {
 }
 
 func tokenList(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "list", Short: "List the tokens, without their secrets", Args: noArgs,
+	return &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the tokens, without their secrets", Args: noArgs,
 		Example: "  tidemark token list",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
 				tokens, err := c.Tokens(ctx)
-				if err != nil || f.output != "table" {
-					return firstError(err, func() error { return printJSON(s.Out, tokens, f.output == "jsonl") })
+				if err != nil || f.output != formatTable {
+					return firstError(err, func() error { return write(s.Out, f.output, tokens) })
 				}
 				t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
 				fmt.Fprintln(t, "ID\tUSER\tROLE\tENDS\tNOTE")

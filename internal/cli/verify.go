@@ -69,7 +69,7 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req c
 			return nil
 		}
 		if d := l.Difference; d != nil && !table {
-			return printJSON(s.Out, d, true)
+			return write(s.Out, output.each(), d)
 		} else if d != nil {
 			if shown++; shown == 1 {
 				fmt.Fprintln(t, "KIND\tDOCUMENT\tSLICE\tREPLICA\tCOPY\tINDEXER\tEXPECTED\tFOUND\tDETAIL")
@@ -98,7 +98,7 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req c
 			end.Unsettled)
 	}
 	if !table {
-		if err := printJSON(s.Out, map[string]any{"end": end}, true); err != nil {
+		if err := write(s.Out, output.each(), map[string]any{"end": end}); err != nil {
 			return err
 		}
 	}

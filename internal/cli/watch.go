@@ -100,8 +100,8 @@ type watchLine struct {
 
 func printWatch(s Streams, output format, e *client.WatchEvent) error {
 	if output != formatTable {
-		return printJSON(s.Out, watchLine{ID: e.ID, CAS: e.CAS, Reason: e.Reason, Snapshot: e.Snapshot, Changes: e.Changes},
-			true)
+		return write(s.Out, output.each(), watchLine{ID: e.ID, CAS: e.CAS, Reason: e.Reason, Snapshot: e.Snapshot,
+			Changes: e.Changes})
 	}
 	if e.Snapshot != nil {
 		_, err := fmt.Fprintf(s.Out, "%s cas %d snapshot: %s (%s)\n", clockOf(e.Snapshot.TimeMS), e.CAS, e.Detail,
