@@ -254,7 +254,7 @@ func TestRebalancesAreSound(t *testing.T) {
 			case 4:
 				body = &PlaceCopies{ID: id, Remove: leaving(x)}
 			case 5:
-				if x.Definition.State == index.Pending {
+				if x.Definition.State == index.Pending && len(leaving(x)) == 0 { // of those that leave none comes back
 					n.ready(id)
 				}
 				continue
