@@ -39,6 +39,7 @@ type LimitsChange struct {
 	LedgerEntries    *uint32 `json:"ledger_entries,omitempty"`
 	LedgerMaxAgeMS   *int64  `json:"ledger_max_age_ms,omitempty"`
 	LedgerMinAgeMS   *int64  `json:"ledger_min_age_ms,omitempty"`
+	TransferRate     *int64  `json:"transfer_rate,omitempty"` // bytes a second that each indexer sends of copies' files
 }
 
 // Apply returns the limits with the change.
@@ -52,6 +53,7 @@ func (c *LimitsChange) Apply(l statecontext.Limits) statecontext.Limits {
 	set(&l.LedgerEntries, c.LedgerEntries)
 	set(&l.LedgerMaxAgeMS, c.LedgerMaxAgeMS)
 	set(&l.LedgerMinAgeMS, c.LedgerMinAgeMS)
+	set(&l.TransferRate, c.TransferRate)
 	return l.WithDefaults()
 }
 

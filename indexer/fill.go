@@ -439,6 +439,15 @@ func (f *filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 	return f.install(ctx, o, in, &said)
 }
 
+// setTransferRate takes over what the cluster has set, 0: nothing. An indexer that sends no files goes on so.
+func (x *Indexer) setTransferRate(rate int64) {
+	if rate == 0 {
+		rate = x.cfg.TransferRate
+	}
+	x.sending.set(rate)
+	x.checked.set(rate)
+}
+
 // checkPace lets the check of what was received go no faster than files are sent, and take no more than its share.
 func (x *Indexer) checkPace() func(ctx context.Context, n int) error {
 	resumed := x.now()

@@ -761,6 +761,53 @@ func TestFillOfACopyThatLacksSomething(t *testing.T) {
 	}
 }
 
+// TestTransferRateChanges: an indexer that sends takes over the rate that the leader says, in the middle of it, and goes
+// back to its own; one that sends nothing goes on so.
+func TestTransferRateChanges(t *testing.T) {
+	p := newPair(t)
+	stuck, once, free := make(chan struct{}), sync.Once{}, make(chan struct{})
+	p.between = func(_ http.ResponseWriter, r *http.Request, n int64) bool {
+		if n == 3 {
+			once.Do(func() { close(stuck) })
+			select {
+			case <-free:
+			case <-r.Context().Done():
+			}
+		}
+		return false
+	}
+	p.b.start()
+	if err := p.b.define(10, 11); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-stuck:
+	case <-time.After(testTimeout):
+		t.Fatal("nothing was asked")
+	}
+	rates := func(x *Indexer) (of [2]int64) {
+		for i, p := range []*pace{x.sending, x.checked} {
+			p.mu.Lock()
+			of[i] = p.rate
+			p.mu.Unlock()
+		}
+		return of
+	}
+	for _, rate := range []int64{2 * transfer.MinRate, 0} {
+		p.a.locked(func() { p.a.rate = rate })
+		want := rate
+		if rate == 0 {
+			want = p.a.x.cfg.TransferRate
+		}
+		p.a.until("the rate is taken over", func() bool { return rates(p.a.x) == [2]int64{want, want} })
+	}
+	close(free)
+	p.fill()
+	if !p.outcome() || p.fromZero() > 0 {
+		t.Error("it was filled from KV")
+	}
+}
+
 // counted is what a registry's counter of a name has under a label's value.
 func counted(t testing.TB, r *prometheus.Registry, name, value string) (n float64) {
 	t.Helper()

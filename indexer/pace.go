@@ -21,6 +21,13 @@ type pace struct {
 	work time.Duration // that has not been waited for
 }
 
+// set changes the rate; who waits has waited by the old one.
+func (p *pace) set(rate int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rate = rate
+}
+
 // worked notes time that was spent: the next who waits lets it have its share.
 func (p *pace) worked(d time.Duration) {
 	if p.share == 0 || d <= 0 {

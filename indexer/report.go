@@ -159,6 +159,7 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	if !reply.Known {
 		return false, nil
 	}
+	x.setTransferRate(reply.TransferRate)
 	return true, r.takeHeld(reply)
 }
 

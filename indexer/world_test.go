@@ -86,6 +86,7 @@ type world struct {
 	stop   context.CancelFunc
 	ended  chan error
 	stream *maintenance
+	rate   int64 // of files, that the leader says
 }
 
 type testDoc struct {
@@ -157,7 +158,7 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 			w.health, w.orphans, w.faults = q.Health, q.Orphans, q.Faults
 			w.differing, w.rounds = q.Differing, q.Rounds
 			reply := &wire.ReportReply{Known: w.known, Revision: w.revision, Leader: wire.Leader{ID: "m1", REST: w.manager.URL,
-				Term: w.term}}
+				Term: w.term}, TransferRate: w.rate}
 			return reply, nil
 		})(rw, r)
 	case strings.HasSuffix(r.URL.Path, ":stabilize"):

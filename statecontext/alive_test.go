@@ -1,8 +1,10 @@
 package statecontext
 
 import (
+	"bytes"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -74,7 +76,7 @@ func drawLimits(rt *rapid.T) Limits {
 		KeyExpressions: small("keys"),
 		NameLength:     small("name length"), StatementLength: small("statement length"), LedgerEntries: small("ledger"),
 		LedgerMaxAgeMS: age("max age"),
-		LedgerMinAgeMS: age("min age")}
+		LedgerMinAgeMS: age("min age"), TransferRate: age("rate")}
 }
 
 // TestAnyAcceptedHistoryGoesOn: whatever was accepted before, a new leader begins, and members register (see alive).
@@ -140,6 +142,47 @@ func TestLimitsOfABackup(t *testing.T) {
 	}
 	if got := DefaultLimits(); got.usable() != got || got.Check() != nil {
 		t.Fatal("the defaults may not be set")
+	}
+}
+
+// TestTransferRate: the rate at which files are sent travels, is kept and reset as limits are, needs the format level
+// that has it, and has a least value.
+func TestTransferRate(t *testing.T) {
+	set := &SetLimits{Limits: Limits{Buckets: 7, TransferRate: 16 << 20}}
+	if f := bodyFormat(set); f != formatRebalances || bodyFormat(&SetLimits{Limits: Limits{Buckets: 7}}) != 1 {
+		t.Errorf("it needs format %d", f)
+	}
+	entry, err := Encode(Command{TimeMS: 1, Body: set})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := Decode(entry)
+	if err != nil || !reflect.DeepEqual(e[0].Body, set) {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	n := upgraded(t)
+	n.must(set)
+	var file bytes.Buffer
+	if err := WriteSnapshot(&file, n.state); err != nil {
+		t.Fatal(err)
+	}
+	again, err := ReadSnapshot(&file)
+	if err != nil || again.Limits() != n.state.Limits() || again.Limits().TransferRate != 16<<20 ||
+		Hash(again) != Hash(n.state) {
+		t.Errorf("after a snapshot %+v, %v", again.Limits(), err)
+	}
+	before := Hash(n.state)
+	n.must(&SetLimits{Limits: Limits{Buckets: 7}})
+	if n.state.Limits().TransferRate != 0 || Hash(n.state) == before {
+		t.Errorf("0 leaves %d", n.state.Limits().TransferRate)
+	}
+	for rate, good := range map[int64]bool{0: true, 1: false, LeastTransferRate - 1: false, LeastTransferRate: true,
+		-1: false, mostTransferRate: true, mostTransferRate + 1: false} {
+		l := DefaultLimits()
+		l.TransferRate = rate
+		if err := l.Check(); (err == nil) != good || l.usable().Check() != nil {
+			t.Errorf("rate %d: %v; usable: %+v", rate, err, l.usable())
+		}
 	}
 }
 

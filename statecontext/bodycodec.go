@@ -149,7 +149,13 @@ func (c *RollbackLogs) append(dst []byte) []byte {
 }
 
 func (c *SetFormatLevel) append(dst []byte) []byte { return appendUint(dst, c.Level) }
-func (c *SetLimits) append(dst []byte) []byte      { return appendLimits(dst, c.Limits) }
+func (c *SetLimits) append(dst []byte) []byte {
+	dst = appendLimits(dst, c.Limits)
+	if c.Limits.TransferRate != 0 { // format 6
+		dst = appendInt(dst, c.Limits.TransferRate)
+	}
+	return dst
+}
 
 // Flags of RaiseEpoch.
 const (
@@ -199,7 +205,7 @@ func decodeBody(k kind, d *decoder) Body {
 	case kindSetFormatLevel:
 		return &SetFormatLevel{Level: d.uint()}
 	case kindSetLimits:
-		return &SetLimits{Limits: d.limits()}
+		return d.setLimits()
 	case kindRaiseEpoch:
 		return decodeRaiseEpoch(d)
 	}

@@ -12,8 +12,8 @@ import (
 // FormatLevel is the newest command format that this program understands and proposes when the state's level allows.
 // Level 1 is the first; level 2 has restore (kinds 30 to 33) and whatever came after it; level 3 has indexes that are
 // partitioned by key and settings of buckets; level 4 keeps with an index under which version of the expressions' rules
-// its entries were made; level 5 forgets buckets; level 6 has rebalances, evicts indexers and takes the logs of
-// rollbacks in pieces. A level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it
+// its entries were made; level 5 forgets buckets; level 6 has rebalances and their rate, evicts indexers and takes the logs
+// of rollbacks in pieces. A level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it
 // never falls.
 const FormatLevel = 6
 
@@ -86,6 +86,10 @@ func bodyFormat(b Body) uint64 {
 		case c.Layout.Scheme == partition.HashKey || c.Layout.Scheme == partition.RangeKey ||
 			!c.Definition.PartitionBy.IsZero():
 			return formatPartitions
+		}
+	case *SetLimits:
+		if c.Limits.TransferRate != 0 {
+			return formatRebalances
 		}
 	case *BuildIndexes:
 		if c.Rules != 0 {

@@ -25,6 +25,9 @@ type Limits struct {
 	LedgerEntries    uint32 `json:"ledger_entries"`    // outcomes remembered
 	LedgerMaxAgeMS   int64  `json:"ledger_max_age_ms"` // forgotten after this
 	LedgerMinAgeMS   int64  `json:"ledger_min_age_ms"` // never forgotten before this: rather refuse
+	// TransferRate bounds the bytes of files a second that each indexer sends to others; 0: what each was started with. It
+	// is no bound of what users ask for, but changed as those are, while slices move (format 6).
+	TransferRate int64 `json:"transfer_rate"`
 }
 
 // DefaultLimits are in force until SetLimits.
@@ -58,6 +61,10 @@ const (
 	leastEntries    = 1000
 	leastMaxAgeMS   = 60 * 1000
 	leastMinAgeMS   = 1000
+
+	// LeastTransferRate is what an indexer sends at the least: a chunk takes a second.
+	LeastTransferRate = 1 << 20
+	mostTransferRate  = 1 << 40
 )
 
 // Bounds of what the cluster's own commands carry.
@@ -82,6 +89,10 @@ func (l Limits) Check() error {
 		return fmt.Errorf("%w: ledger_max_age_ms %d must not be below ledger_min_age_ms %d", ErrLimits, l.LedgerMaxAgeMS,
 			l.LedgerMinAgeMS)
 	}
+	if l.TransferRate != 0 && l.TransferRate < LeastTransferRate {
+		return fmt.Errorf("%w: transfer_rate %d; want at least %d bytes a second, or 0 for what each indexer was started with",
+			ErrLimits, l.TransferRate, LeastTransferRate)
+	}
 	return nil
 }
 
@@ -104,6 +115,7 @@ func (l Limits) Table() []LimitRow {
 		{"ledger_entries", int64(l.LedgerEntries), leastEntries, mostEntries},
 		{"ledger_max_age_ms", l.LedgerMaxAgeMS, leastMaxAgeMS, mostAgeMS},
 		{"ledger_min_age_ms", l.LedgerMinAgeMS, leastMinAgeMS, mostMinAgeMS},
+		{"transfer_rate", l.TransferRate, 0, mostTransferRate},
 	}
 }
 
@@ -123,6 +135,9 @@ func (l Limits) usable() Limits {
 	}
 	l.LedgerMinAgeMS = min(max(l.LedgerMinAgeMS, leastMinAgeMS), mostMinAgeMS)
 	l.LedgerMaxAgeMS = min(max(l.LedgerMaxAgeMS, leastMaxAgeMS, l.LedgerMinAgeMS), mostAgeMS)
+	if l.TransferRate != 0 {
+		l.TransferRate = min(max(l.TransferRate, LeastTransferRate), mostTransferRate)
+	}
 	return l
 }
 

@@ -32,6 +32,17 @@ func (d *decoder) limits() Limits {
 	}
 }
 
+// setLimits reads a rate where there is one; none is what it looked like before there was any.
+func (d *decoder) setLimits() *SetLimits {
+	c := &SetLimits{Limits: d.limits()}
+	if d.err == nil && len(d.b) > 0 {
+		if c.Limits.TransferRate = d.int(); c.Limits.TransferRate == 0 {
+			d.fail("a rate of 0 is left out")
+		}
+	}
+	return c
+}
+
 func appendManager(dst []byte, m *Manager) []byte {
 	for _, s := range [...]string{m.ID, m.Name, m.REST, m.Raft} {
 		dst = appendString(dst, s)

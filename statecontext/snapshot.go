@@ -52,6 +52,7 @@ const (
 	recordNextRebalance = 26 // form 6
 	recordEvicting      = 27 // form 6
 	recordDifference    = 28 // form 6
+	recordRate          = 29 // form 6
 
 	recordEnd = 255
 )
@@ -175,6 +176,10 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 	if n := s.passed; n != (bucketNumbers{}) {
 		p = appendUint(appendUint(appendUint(p[:0], n.generation), n.stability), n.rollback)
 		rw.write(recordPassed, p)
+	}
+	if s.limits.TransferRate != 0 {
+		p = appendInt(p[:0], s.limits.TransferRate)
+		rw.write(recordRate, p)
 	}
 	p = rw.rebalances(s, p)
 	p = rw.differences(s, p)
@@ -343,6 +348,8 @@ func (s *State) load(kind byte, d *decoder) {
 	case recordSettings:
 		b := d.bucketSettings()
 		s.settings.Set(b.Bucket, b)
+	case recordRate:
+		s.limits.TransferRate = d.int()
 	case recordPassed:
 		s.passed = bucketNumbers{generation: d.uint(), stability: d.uint(), rollback: d.uint()}
 	default:

@@ -263,6 +263,8 @@ type ReportReply struct {
 	// versions give neither, but Held.
 	HeldPacked []byte `json:"held_packed,omitempty"`
 	HeldHash   uint64 `json:"held_hash,string,omitempty"`
+	// TransferRate, for indexers only, is how many bytes of files a second they send at most; 0: as they were started.
+	TransferRate int64 `json:"transfer_rate,omitempty"`
 }
 
 // IndexerHello answers a HelloRequest: all that an indexer hosts (IM-8). It is a full report.

@@ -23,7 +23,8 @@ func newRebalance(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	cmd := group("rebalance", "Spread the slices of indexes over the indexers that are there",
 		"  tidemark rebalance plan\n  tidemark rebalance run --wait",
-		rebalancePlan(s, f), rebalanceRun(s, f), rebalanceStatus(s, f), rebalanceCancel(s, f))
+		rebalancePlan(s, f), rebalanceRun(s, f), rebalanceStatus(s, f), rebalanceCancel(s, f),
+		rebalanceRate(s, f))
 	f.add(cmd, s)
 	return cmd
 }
@@ -302,4 +303,49 @@ stay marked; "rebalance run --keep" takes that back.`,
 		}}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is over, at most for --timeout")
 	return cmd
+}
+
+// rateDefault lets each indexer go back to what it was started with.
+const rateDefault = "default"
+
+func rebalanceRate(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "rate [BYTES|" + rateDefault + "]", Short: "Show or change how fast files of slices are sent",
+		ValidArgsFunction: noFiles,
+		Long: `Shows, or sets, how many bytes of files a second each indexer sends to others, at least 1MiB. It holds within a second,
+also for what is being sent, outlives restarts, and goes before "tidemark indexer --transfer-rate"; ` + rateDefault + `: that one. An
+indexer with --transfer-rate 0 sends nothing all the same. It is the limit transfer_rate of "cluster limits".`,
+		Example: "  tidemark rebalance rate\n  tidemark rebalance rate 16MiB\n  tidemark rebalance rate " + rateDefault,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage("%d arguments: want a number of bytes, as 16MiB, or %s", len(args), rateDefault)
+			}
+			var rate byteSize
+			if len(args) == 1 && args[0] != rateDefault {
+				if err := rate.Set(args[0]); err != nil {
+					return usage("%q: %v, or %s", args[0], err, rateDefault)
+				}
+				if rate < statecontext.LeastTransferRate {
+					return usage("%q: want at least 1MiB, or %s", args[0], rateDefault)
+				}
+			}
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				l, err := c.Limits(ctx)
+				if len(args) == 1 && err == nil {
+					l, err = c.SetLimits(ctx, map[string]int64{"transfer_rate": int64(rate)})
+				}
+				if err != nil {
+					return err
+				}
+				shown := struct {
+					TransferRate int64 `json:"transfer_rate"`
+				}{l.TransferRate}
+				return show(s.Out, f.output, shown, []any{shown}, func(t *tabwriter.Writer) {
+					if rate = byteSize(l.TransferRate); rate == 0 {
+						fmt.Fprintln(t, "what each indexer was started with (--transfer-rate)")
+						return
+					}
+					fmt.Fprintf(t, "%s a second and indexer\n", &rate)
+				})
+			})
+		}}
 }

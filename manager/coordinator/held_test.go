@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -28,6 +29,12 @@ func TestHeldIsToldOnce(t *testing.T) {
 			}
 			return reply
 		}
+		w.level()
+		if _, err := w.log.Propose(w.ctx, statecontext.Command{Body: &statecontext.SetLimits{
+			Limits: statecontext.Limits{TransferRate: 2 << 20}}}); err != nil {
+			t.Fatal(err)
+		}
+		w.until("it is told the rate", 10*time.Second, func() bool { return ask(true, 0).TransferRate == 2<<20 })
 		ask(true, 0) // tells what it holds now, which is what the others know then
 		first := ask(true, 0)
 		held, err := wire.UnpackHeld(first.HeldPacked)

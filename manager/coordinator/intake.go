@@ -159,6 +159,7 @@ func (in *IndexerReported) apply(l *Leader) {
 	if n != nil && n.uuid == in.Report.UUID && n.boot == in.Report.BootID {
 		a.Known, known = true, &n.component
 		a.Full, a.HW = !l.takeIndexerReport(n, in.Report), l.promotion.hwWanted
+		a.TransferRate = l.now.state.Limits().TransferRate
 		l.packHeld()
 		switch {
 		case !in.Report.Packed:
