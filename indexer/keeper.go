@@ -31,6 +31,12 @@ type keeper struct {
 // rowsAt names what a copy held after one of its batches.
 type rowsAt struct{ generation, batch uint64 }
 
+// before reports whether r was there earlier. A data folder that is newer begins with what an older batch held, and
+// counts on from there.
+func (r rowsAt) before(o rowsAt) bool {
+	return r.generation < o.generation || r.generation == o.generation && r.batch < o.batch
+}
+
 func newestRows(s *storage.Slice) rowsAt {
 	st := s.Stats()
 	return rowsAt{st.Generation, st.Batch}

@@ -261,27 +261,28 @@ func (k *bucket) report(unready map[index.ID]index.State, wantsHW bool) (wire.Bu
 
 // sizeOf returns a copy's size as it was measured last. Until its index is ready its entries are counted anew for every
 // report, so that what the leader knows is true at the moment in which the index becomes ready; a measurement that is
-// older than such a look does not take its place.
+// older than such a look does not take its place, nor one of another slice that was here before.
 func (k *bucket) sizeOf(id index.CopyID, m *measurement, unready bool) (z copySize) {
 	if m != nil {
 		z = m.copies[id]
 	}
-	if !unready && len(k.sizes) == 0 {
+	s := k.slices[id]
+	if s == nil {
 		return z
 	}
-	s := k.slices[id]
+	if z.of != s {
+		z = copySize{of: s}
+	}
 	seen, had := k.sizes[id]
 	switch {
-	case s == nil:
-		return z
-	case unready:
-		items, batch, err := s.Counted()
+	case unready || z.rows == (rowsAt{}) && !had:
+		items, generation, batch, err := s.Counted()
 		if err != nil {
 			z.err = err.Error()
 		}
-		z.items, z.batch = uint64(max(items, 0)), batch
+		z.items, z.rows = uint64(max(items, 0)), rowsAt{generation, batch}
 		k.sizes[id] = z
-	case z.batch < seen.batch:
+	case had && z.rows.before(seen.rows):
 		return seen
 	case had:
 		delete(k.sizes, id)
@@ -300,14 +301,16 @@ type measurement struct {
 }
 
 type copySize struct {
-	batch        uint64 // the newest one in it
+	of           *storage.Slice
+	rows         rowsAt // that were counted
 	items, bytes uint64
 	err          string
 }
 
 func sizeOf(s *storage.Slice) copySize {
 	st := s.Stats()
-	z := copySize{batch: st.Batch, items: uint64(max(st.Items, 0)), bytes: uint64(max(st.DiskBytes+st.MemoryBytes, 0))}
+	z := copySize{of: s, rows: rowsAt{st.Generation, st.Batch}, items: uint64(max(st.Items, 0)),
+		bytes: uint64(max(st.DiskBytes+st.MemoryBytes, 0))}
 	if st.Failing != nil {
 		z.err = fmt.Sprint(st.Failing)
 	}

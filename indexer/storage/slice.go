@@ -416,15 +416,15 @@ func (s *Slice) Incoming() int64 { return s.incoming.Load() }
 // Items returns the number of entries after the newest batch.
 func (s *Slice) Items() int64 { return s.present().items }
 
-// Counted returns the number of entries and the newest batch that is in it. Unlike Stats it never holds files open that
-// somebody else gives up meanwhile, and so never waits for a disk.
-func (s *Slice) Counted() (items int64, batch uint64, err error) {
+// Counted returns the number of entries, and the newest batch that is in it with its data folder. Unlike Stats it never
+// holds files open that somebody else gives up meanwhile, and so never waits for a disk.
+func (s *Slice) Counted() (items int64, generation, batch uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gen == nil {
-		return 0, 0, fmt.Errorf("copy %s: %w", s.meta.Copy, ErrClosed)
+		return 0, 0, 0, fmt.Errorf("copy %s: %w", s.meta.Copy, ErrClosed)
 	}
-	return s.cur.items, s.cur.number, nil
+	return s.cur.items, s.gen.number, s.cur.number, nil
 }
 
 // generations lists the numbers of the data folders.
