@@ -141,9 +141,7 @@ func (k *bucket) reopen(ctx context.Context, s *storage.Slice) error {
 	id := s.Meta().Copy
 	source := copySource + id.String()
 	k.x.snapshots.drop(id)
-	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
-	defer cancel()
-	r, err := s.Recover(ctx)
+	r, err := s.Recover(ctx, recoverTimeout)
 	switch {
 	case errors.Is(err, storage.ErrClosed): // it has gone meanwhile
 		k.x.health.set(source, "")

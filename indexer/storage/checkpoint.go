@@ -310,15 +310,15 @@ func (s *Slice) Restore(seq uint64) error {
 	if err != nil {
 		return err
 	}
-	next, err := s.fromCheckpoint(seq, g.number+1)
+	next, err := s.fromCheckpoint(context.Background(), seq, g.number+1)
 	if err == nil {
 		err = s.switchTo(next)
 	}
 	return errors.Join(err, s.release(g))
 }
 
-// fromCheckpoint links a checkpoint's files into a new data folder and opens it. Every file is checked.
-func (s *Slice) fromCheckpoint(seq, number uint64) (*generation, error) {
+// fromCheckpoint links a checkpoint's files into a new data folder and opens it. Every file is checked, until ctx ends.
+func (s *Slice) fromCheckpoint(ctx context.Context, seq, number uint64) (*generation, error) {
 	fs, from, dir := s.store.fs, s.checkpointDir(seq), s.generationDir(number)
 	if err := linkFolder(fs, from, dir); err != nil {
 		return nil, errors.Join(classify(s.meta.Copy, dir, err), fs.RemoveAll(dir))
@@ -327,7 +327,7 @@ func (s *Slice) fromCheckpoint(seq, number uint64) (*generation, error) {
 	if err != nil {
 		return nil, errors.Join(err, fs.RemoveAll(dir))
 	}
-	if _, err := eng.verify(context.Background(), -1, nil); err != nil {
+	if _, err := eng.verify(ctx, -1, nil); err != nil {
 		return nil, errors.Join(err, eng.close(), fs.RemoveAll(dir))
 	}
 	return &generation{number: number, dir: dir, eng: eng}, nil

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
@@ -147,7 +148,7 @@ func TestCommon(t *testing.T) {
 			"persist": func(t *rapid.T) { must(t, one(t).Persist(context.Background())) },
 			"keep":    func(t *rapid.T) { must(t, r.store.KeepCommon()) },
 			"recover": func(t *rapid.T) {
-				_, err := one(t).Recover(context.Background())
+				_, err := one(t).Recover(context.Background(), time.Minute)
 				must(t, err)
 			},
 			"again": func(t *rapid.T) {

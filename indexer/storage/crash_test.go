@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/go-hclog"
@@ -367,7 +368,7 @@ func readOrRecover(t *rapid.T, slice *Slice, outcomes map[string]int) {
 			t.Fatalf("reading a damaged file gave %v", err)
 		}
 		outcomes["found when read"]++
-		r, err := slice.Recover(context.Background())
+		r, err := slice.Recover(context.Background(), time.Minute)
 		must(t, err)
 		if r.Outcome == Intact {
 			t.Fatalf("recovered as intact")
@@ -432,7 +433,7 @@ func readDamaged(t *testing.T, slice *Slice) (found int) {
 		if err := slice.Flush(context.Background(), historyBatch(61)); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("a batch on damaged data: %v", err)
 		}
-		r, err := slice.Recover(context.Background())
+		r, err := slice.Recover(context.Background(), time.Minute)
 		if err != nil || r.Outcome != FromCheckpoint {
 			t.Fatalf("recovered %v: %v", r.Outcome, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -186,7 +187,7 @@ func TestWritesFail(t *testing.T) {
 				t.Fatalf("durable is batch %d (%v), want 10", d.Batch, err)
 			}
 			if c.dead { // again and again, as long as the disk fails
-				if _, err := slice.Recover(within(t, time.Minute)); err != nil {
+				if _, err := slice.Recover(t.Context(), time.Minute); err != nil {
 					t.Fatal(err)
 				}
 				err := slice.Flush(context.Background(), historyBatch(slice.Stats().Batch+1))
@@ -200,7 +201,7 @@ func TestWritesFail(t *testing.T) {
 			}
 			fs.heal()
 			if c.dead {
-				if r, err := slice.Recover(within(t, time.Minute)); err != nil || r.Outcome != Intact {
+				if r, err := slice.Recover(t.Context(), time.Minute); err != nil || r.Outcome != Intact {
 					t.Fatalf("recovered %v: %v", r, err)
 				}
 				if n := checkHistory(t, slice); n != 10 && n != 11 { // the write that failed may have come through
@@ -316,5 +317,64 @@ func TestRealDisk(t *testing.T) {
 	if got := count(); got != int64(applied)+1 || slice.Stats().Batch != applied+1 {
 		t.Fatalf("reopened with %d rows at batch %d, want %d", got, slice.Stats().Batch, applied+1)
 	}
+	must(t, store.Close())
+}
+
+// slowTables calls entered for each table that is opened for reading.
+type slowTables struct {
+	vfs.FS
+	entered atomic.Pointer[func()]
+}
+
+func (f *slowTables) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	if each := f.entered.Load(); each != nil && isTable(name) {
+		(*each)()
+	}
+	return f.FS.Open(name, opts...)
+}
+
+// TestRecoverEndsWithItsContext: a copy that is opened again reads all its files, which may take as long as it likes;
+// the end of the process, or of the copy, does not wait for that.
+func TestRecoverEndsWithItsContext(t *testing.T) {
+	fs := &slowTables{FS: vfs.NewMem()}
+	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	slice, err := store.Create(testMeta(1))
+	must(t, err)
+	for n := uint64(1); n <= 60; n++ {
+		must(t, slice.Flush(t.Context(), historyBatch(n)))
+	}
+	must(t, slice.Persist(t.Context()))
+	ctx, cancel := context.WithCancel(t.Context())
+	stop := func() { cancel() }
+	fs.entered.Store(&stop)
+	if _, err := slice.Recover(ctx, time.Minute); !errors.Is(err, context.Canceled) {
+		t.Fatalf("its context has ended: %v", err)
+	}
+	fs.entered.Store(nil)
+	if r, err := slice.Recover(t.Context(), time.Minute); err != nil || r.Outcome != Intact {
+		t.Fatalf("tried again: %v, %v", r, err)
+	}
+	checkHistory(t, slice)
+
+	ended := make(chan error, 1)
+	drop := sync.OnceFunc(func() {
+		remove, err := store.Retire(1)
+		if err != nil {
+			ended <- err
+			return
+		}
+		go func() { ended <- remove() }()
+		until(t, func() error {
+			if !slice.Ended() {
+				return errors.New("not closed yet")
+			}
+			return nil
+		})
+	})
+	fs.entered.Store(&drop)
+	if _, err := slice.Recover(t.Context(), time.Minute); !errors.Is(err, ErrClosed) {
+		t.Errorf("the copy was dropped meanwhile: %v", err)
+	}
+	must(t, <-ended)
 	must(t, store.Close())
 }

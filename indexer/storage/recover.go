@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Outcome says what became of a copy when it was opened or recovered.
@@ -56,7 +57,7 @@ func openSlice(store *Store, dir string, memTable, budget int64) (*Slice, int64,
 	if err := errors.Join(s.loadCheckpoints(), s.removeGenerations(m.Generation)); err != nil {
 		return nil, 0, classify(m.Copy, dir, err)
 	}
-	read, err := s.openOrRecover(m.Generation, max(budget, 0))
+	read, err := s.openOrRecover(context.Background(), m.Generation, max(budget, 0))
 	return s, read, err
 }
 
@@ -75,11 +76,11 @@ func (s *Slice) removeGenerations(but uint64) error {
 }
 
 // openOrRecover opens generation number; where that is damaged, the newest whole checkpoint; else an empty folder.
-func (s *Slice) openOrRecover(number uint64, budget int64) (read int64, err error) {
+func (s *Slice) openOrRecover(ctx context.Context, number uint64, budget int64) (read int64, err error) {
 	dir := s.generationDir(number)
 	eng, err := openPebble(s.store.res, dir, s.meta, s.memTable, false)
 	if err == nil {
-		if read, err = eng.verify(context.Background(), budget, nil); err == nil {
+		if read, err = eng.verify(ctx, budget, nil); err == nil {
 			s.install(&generation{number: number, dir: dir, eng: eng})
 			s.setRecovery(Recovery{Outcome: Intact})
 			return read, nil
@@ -90,14 +91,14 @@ func (s *Slice) openOrRecover(number uint64, budget int64) (read int64, err erro
 	if !errors.As(err, &corrupt) {
 		return read, err
 	}
-	return read, s.fallBack(number+1, corrupt)
+	return read, s.fallBack(ctx, number+1, corrupt)
 }
 
 // fallBack opens the newest checkpoint that is whole, or an empty folder.
-func (s *Slice) fallBack(number uint64, cause *CorruptError) error {
+func (s *Slice) fallBack(ctx context.Context, number uint64, cause *CorruptError) error {
 	s.log.Error("the copy is damaged", "file", cause.File, "error", cause.Err)
 	for _, c := range s.Checkpoints() {
-		next, err := s.fromCheckpoint(c.Seq, number)
+		next, err := s.fromCheckpoint(ctx, c.Seq, number)
 		var corrupt *CorruptError
 		if errors.As(err, &corrupt) {
 			s.log.Error("a checkpoint is damaged, too", "checkpoint", c.Seq, "file", corrupt.File, "error", corrupt.Err)
@@ -141,14 +142,17 @@ func (s *Slice) setRecovery(r Recovery) {
 }
 
 // Recover closes the slice and opens it again: at its last durable batch, or as Open does when it is damaged. It is the
-// way out of ErrReopen and ErrDamaged. It waits until all snapshots of the slice are closed, at most as long as ctx.
-// Positions go back; every file is checked. After an error it may be called
-// again; until it succeeds the slice answers ErrClosed.
-func (s *Slice) Recover(ctx context.Context) (Recovery, error) {
+// way out of ErrReopen and ErrDamaged. It waits until all snapshots of the slice are closed, at most for readers.
+// Positions go back; every file is checked, until ctx ends or the slice is closed or dropped. After an error it may be
+// called again; until it succeeds the slice answers ErrClosed.
+func (s *Slice) Recover(ctx context.Context, readers time.Duration) (Recovery, error) {
 	s.write.Lock()
 	defer s.write.Unlock()
+	ctx, done := context.WithCancelCause(ctx)
+	defer done(nil)
 	s.mu.Lock()
 	ended, number := s.ended, s.number
+	s.checking = done
 	s.mu.Unlock()
 	if ended {
 		return Recovery{}, fmt.Errorf("copy %s: %w", s.meta.Copy, ErrClosed)
@@ -157,18 +161,20 @@ func (s *Slice) Recover(ctx context.Context) (Recovery, error) {
 		if err := s.release(g); err != nil {
 			s.log.Warn("closing the copy in order to recover it", "error", err)
 		}
-		if err := s.awaitClosed(ctx, g); err != nil {
+		if err := s.awaitClosed(ctx, readers, g); err != nil {
 			return Recovery{}, err
 		}
 	}
-	if _, err := s.openOrRecover(number, -1); err != nil {
+	if _, err := s.openOrRecover(ctx, number, -1); err != nil {
 		return Recovery{}, err
 	}
 	return s.Recovery(), nil
 }
 
 // awaitClosed waits until nobody reads a retired generation any more. When that takes too long it is put back.
-func (s *Slice) awaitClosed(ctx context.Context, g *generation) error {
+func (s *Slice) awaitClosed(ctx context.Context, readers time.Duration, g *generation) error {
+	ctx, cancel := context.WithTimeout(ctx, readers)
+	defer cancel()
 	select {
 	case <-g.done:
 		return nil

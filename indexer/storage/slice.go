@@ -36,6 +36,7 @@ type Slice struct {
 	gen       *generation // nil: closed, or Recover has not succeeded yet
 	number    uint64      // of the newest generation
 	ended     bool        // closed or dropped
+	checking  func(error) // ends the Recover that is, or was, under way; nil: there was none
 	cur       *state      // replaced, never changed
 	recovery  Recovery
 	alive     int // generations that are not closed yet
@@ -195,10 +196,15 @@ func (s *Slice) retire() *generation {
 
 // end closes the slice, writing what is in memory until ctx ends, or drops it.
 func (s *Slice) end(ctx context.Context, drop bool) error {
+	s.mu.Lock()
+	s.ended = true
+	if s.checking != nil {
+		s.checking(ErrClosed)
+	}
+	s.mu.Unlock()
 	s.write.Lock()
 	defer s.write.Unlock()
 	s.mu.Lock()
-	s.ended = true
 	s.dropped = s.dropped || drop
 	open := s.snapshots
 	orphan := s.dropped && s.alive == 0
