@@ -57,20 +57,16 @@ func (a *auditor) Run(ctx context.Context) error {
 // round compares what is here once. It counts as a round over all copies only where a leader has told which those are.
 func (a *auditor) round(ctx context.Context) {
 	defs := a.x.present()
-	all := defs.Revision > 0
 	for i := range defs.Indexes {
 		if d := &defs.Indexes[i]; d.State == index.Maintenance && ctx.Err() == nil {
-			all = a.audit(ctx, d) && all
+			a.audit(ctx, d)
 		}
 	}
 	a.x.metrics.audits.Inc()
-	if all && ctx.Err() == nil {
-		a.x.differing.round()
-	}
 }
 
-// audit compares the copies of one index; false: not all of them could be.
-func (a *auditor) audit(ctx context.Context, d *index.Definition) bool {
+// audit compares the copies of one index, as far as they can be.
+func (a *auditor) audit(ctx context.Context, d *index.Definition) {
 	log := a.x.log.With("index", d.Bucket+"/"+d.Name)
 	found, compared, err := a.twice(ctx, d)
 	var here []index.CopyID
@@ -79,7 +75,7 @@ func (a *auditor) audit(ctx context.Context, d *index.Definition) bool {
 	}
 	if err != nil {
 		log.Debug("an index could not be compared with KV; it has its turn again", "error", err)
-		return false
+		return
 	}
 	source := auditSource + d.ID.String()
 	if a.x.differing.note(d.ID, compared, here, found) {
@@ -93,7 +89,6 @@ func (a *auditor) audit(ctx context.Context, d *index.Definition) bool {
 		log.Info("the copies here are as KV has it again")
 		wake(a.x.report)
 	}
-	return len(compared) == len(here)
 }
 
 // twice compares the copies of an index that scans read here, and what differs once more. compared are those of which

@@ -63,7 +63,7 @@ func TestAuditHeals(t *testing.T) {
 		found, end, err := w.verify(t.Context(), 1, ``)
 		return err == nil && len(found) == 0 && end.Rows == 199
 	})
-	w.until("and said to be", func() bool { return w.health == "" && len(w.differing) == 0 && w.rounds > 0 })
+	w.until("and said to be", func() bool { return w.health == "" && len(w.differing) == 0 && w.report[10].Compared })
 	if len(told) != 1 || told[0].Index != 1 || told[0].Copy != 10 || told[0].Documents == 0 ||
 		told[0].Documents > 2 || !told[0].TakenAnew {
 		t.Errorf("the leader was told %+v", told)
@@ -129,8 +129,8 @@ func TestAuditInRollback(t *testing.T) {
 	a.round(t.Context())
 	if defs := w.x.present(); !w.x.differing.has(1) {
 		t.Error("the copy is said to agree")
-	} else if _, rounds := w.x.differing.list(&defs); rounds != 0 {
-		t.Errorf("%d rounds", rounds)
+	} else if _, compared := w.x.differing.list(&defs); len(compared) != 0 {
+		t.Errorf("compared are %v", compared)
 	}
 	rollback(false)
 	w.until("the copy is compared", func() bool {
@@ -147,8 +147,8 @@ func TestAuditWithoutDefinitions(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	(&auditor{w.x}).round(t.Context())
-	if _, rounds := w.x.differing.list(&wire.Definitions{}); rounds != 0 {
-		t.Errorf("%d rounds", rounds)
+	if _, compared := w.x.differing.list(&wire.Definitions{}); len(compared) != 0 {
+		t.Errorf("compared are %v", compared)
 	}
 }
 
@@ -171,7 +171,14 @@ func TestAuditCut(t *testing.T) {
 	var d differing
 	d.note(1, copies, copies, []finding{{copy: 11}, {copy: 12}})
 	d.note(1, decided(copies, first.all, first), copies, first.all)
-	all, _ := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}})
+	all, compared := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}})
+	if len(compared) != 3 {
+		t.Errorf("compared are %v", compared)
+	}
+	d.note(1, nil, copies[1:], nil)
+	if _, rest := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}}); len(rest) != 2 || len(compared) != 3 {
+		t.Errorf("one has gone: compared are %v, were %v", rest, compared)
+	}
 	if len(all) != 2 || all[0].Copy != 10 || all[0].Documents != auditFound || all[1].Copy != 11 {
 		t.Errorf("%+v", all)
 	}

@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 
@@ -12,9 +13,10 @@ import (
 // differing is what the comparisons with KV have shown: the copies that differ and were not found to agree since. It is
 // told to the leader, who makes events of what changes.
 type differing struct {
-	mu     sync.Mutex
-	all    map[index.ID]map[index.CopyID]wire.CopyDifference
-	rounds uint64
+	mu  sync.Mutex
+	all map[index.ID]map[index.CopyID]wire.CopyDifference
+	// compared are the copies that were compared at all; replaced, never changed.
+	compared map[index.CopyID]index.ID
 }
 
 // note takes a comparison of some copies of an index, of those that are here. Whoever is not here any more is
@@ -39,7 +41,7 @@ func (d *differing) note(id index.ID, compared, here []index.CopyID, found []fin
 		x.TakenAnew = x.TakenAnew || f.mends()
 		now[f.copy] = x
 	}
-	changed = len(was) != len(now)
+	changed = d.noteCompared(id, compared, here) || len(was) != len(now)
 	for c, x := range now {
 		changed = changed || was[c] != x
 	}
@@ -59,15 +61,33 @@ func (d *differing) has(id index.ID) bool {
 	return len(d.all[id]) > 0
 }
 
-// round notes that every copy here was compared once more.
-func (d *differing) round() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.rounds++
+// noteCompared notes that copies of an index were compared; false: that is nothing new. d.mu is held.
+func (d *differing) noteCompared(id index.ID, compared, here []index.CopyID) (changed bool) {
+	for _, c := range compared {
+		_, was := d.compared[c]
+		changed = changed || !was
+	}
+	for c, of := range d.compared {
+		changed = changed || of == id && !slices.Contains(here, c)
+	}
+	if !changed {
+		return false
+	}
+	now := maps.Clone(d.compared)
+	maps.DeleteFunc(now, func(c index.CopyID, of index.ID) bool { return of == id && !slices.Contains(here, c) })
+	for _, c := range compared {
+		if now == nil {
+			now = map[index.CopyID]index.ID{}
+		}
+		now[c] = id
+	}
+	d.compared = now
+	return true
 }
 
-// list returns the first of them by number, and how many rounds there were; what is not defined any more is forgotten.
-func (d *differing) list(defs *wire.Definitions) (all []wire.CopyDifference, rounds uint64) {
+// list returns the first of them by number, and of all copies which were compared; what is not defined any more is
+// forgotten.
+func (d *differing) list(defs *wire.Definitions) (all []wire.CopyDifference, compared map[index.CopyID]index.ID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for id, copies := range d.all {
@@ -80,5 +100,9 @@ func (d *differing) list(defs *wire.Definitions) (all []wire.CopyDifference, rou
 		}
 	}
 	slices.SortFunc(all, func(a, b wire.CopyDifference) int { return cmp.Compare(a.Copy, b.Copy) })
-	return all[:min(len(all), wire.MaxDifferingCopies)], d.rounds
+	if slices.ContainsFunc(slices.Collect(maps.Values(d.compared)), func(id index.ID) bool { return !known(defs, id) }) {
+		d.compared = maps.Clone(d.compared)
+		maps.DeleteFunc(d.compared, func(_ index.CopyID, id index.ID) bool { return !known(defs, id) })
+	}
+	return all[:min(len(all), wire.MaxDifferingCopies)], d.compared
 }

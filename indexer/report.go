@@ -192,7 +192,8 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 	}
 	rep.Orphans, rep.OrphanCount, _ = x.toldOrphans()
 	rep.Faults = x.unstorable.list(&defs)
-	rep.Differing, rep.Rounds = x.differing.list(&defs)
+	var compared map[index.CopyID]index.ID
+	rep.Differing, compared = x.differing.list(&defs)
 	unready := map[index.ID]index.State{}
 	for i := range defs.Indexes {
 		if d := &defs.Indexes[i]; d.State != index.Maintenance {
@@ -205,6 +206,9 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 			rep.Buckets = append(rep.Buckets, b)
 			rep.Copies = append(rep.Copies, copies...)
 		})
+	}
+	for i := range rep.Copies {
+		_, rep.Copies[i].Compared = compared[rep.Copies[i].Copy]
 	}
 	return rep
 }

@@ -70,7 +70,6 @@ type world struct {
 	buckets   map[string]wire.BucketReport
 	health    string
 	differing []wire.CopyDifference
-	rounds    uint64
 	orphans   []wire.Orphan
 	acks      []wire.Ack
 	sideCalls []wire.StreamRequest
@@ -156,7 +155,7 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 				w.acks = append(w.acks, b.Acks...)
 			}
 			w.health, w.orphans, w.faults = q.Health, q.Orphans, q.Faults
-			w.differing, w.rounds = q.Differing, q.Rounds
+			w.differing = q.Differing
 			reply := &wire.ReportReply{Known: w.known, Revision: w.revision, Leader: wire.Leader{ID: "m1", REST: w.manager.URL,
 				Term: w.term}, TransferRate: w.rate}
 			return reply, nil

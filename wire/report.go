@@ -157,6 +157,9 @@ type CopyReport struct {
 	Received uint64 `json:"received,omitempty"`
 	Expected uint64 `json:"expected,omitempty"`
 	Error    string `json:"error,omitempty"`
+	// Compared: it was compared with the KV data since the process began. Before that it is not known of one that is not
+	// listed as differing whether it does.
+	Compared bool `json:"compared,omitempty"`
 }
 
 // BucketReport is an indexer's level state of one bucket.
@@ -206,10 +209,8 @@ type IndexerReport struct {
 	// Faults are of documents with keys that cannot be stored here, in every report.
 	Faults []IndexFaults `json:"faults,omitempty"`
 	// Differing are copies that were found to differ from the KV data and not to agree since, the first
-	// MaxDifferingCopies of them by number, in every report. Rounds is how many times every copy here was compared since
-	// the process started: before the first it is not known of a copy that is not listed whether it differs.
+	// MaxDifferingCopies of them by number, in every report.
 	Differing []CopyDifference `json:"differing,omitempty"`
-	Rounds    uint64           `json:"rounds,omitempty"`
 	// Packed is true of an indexer that reads HeldPacked; one of an earlier version does not say so. HeldHash is that of
 	// the newest list it has, 0 none.
 	Packed   bool   `json:"packed,omitempty"`

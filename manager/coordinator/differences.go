@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -13,18 +14,33 @@ import (
 // differEvery is how often the copies that differ are compared with what is committed of them.
 const differEvery = 1000 // ms
 
-// differing is what an indexer has told of its copies that differ from the KV data.
-type differing struct {
-	copies []wire.CopyDifference // by number
-	rounds uint64
+// differAtOnce bounds the proposals of one look, so that other duties have room, and differRest is the longest pause
+// before one that is refused is made again.
+const (
+	differAtOnce = maxProposals / 2
+	differRest   = 5 * 60 * 1000 // ms
+)
+
+// differing is what an indexer has told of its copies that differ from the KV data, by number.
+type differing []wire.CopyDifference
+
+// silent reports whether an indexer that has compared a copy and does not list it says that it is right: its list ends
+// behind this one, or names all there are.
+func (d differing) silent(id index.CopyID) bool {
+	n := len(d)
+	return (n < wire.MaxDifferingCopies || id < d[n-1].Copy) &&
+		!slices.ContainsFunc(d, func(x wire.CopyDifference) bool { return x.Copy == id })
 }
 
-// silent reports whether an indexer that does not list a copy says that it is right: it has compared all its copies,
-// and its list ends behind this one, or names all there are.
-func (d *differing) silent(id index.CopyID) bool {
-	n := len(d.copies)
-	return d.rounds > 0 && (n < wire.MaxDifferingCopies || id < d.copies[n-1].Copy) &&
-		!slices.ContainsFunc(d.copies, func(x wire.CopyDifference) bool { return x.Copy == id })
+// refused are the copies whose difference the state does not take.
+type refused map[index.CopyID]refusal
+
+type refusal struct{ pause, nextMS int64 }
+
+// again notes a refusal, and when it is tried again.
+func (r refused) again(id index.CopyID, nowMS int64) {
+	pause := min(max(2*r[id].pause, differEvery), differRest)
+	r[id] = refusal{pause, nowMS + pause}
 }
 
 // stepDifferences commits which copies differ from the KV data, as their indexers tell, so that whoever watches hears
@@ -35,24 +51,62 @@ func (l *Leader) stepDifferences() {
 		return
 	}
 	l.periodic.differMS = l.nowMS
-	// What is right again goes first: there is room for so many copies only, and for so many proposals.
-	for d := range s.Differences() {
-		n := l.components.indexers[d.Node]
-		if !hosts(s, d.Index, d.Copy, d.Node) || n != nil && n.heard && n.differing.silent(d.Copy) {
-			l.propose(differenceKey(d.Copy), &statecontext.NoteDifference{Index: d.Index, Copy: d.Copy, Node: d.Node}, nil)
+	left, known := differAtOnce, 0
+	propose := func(c *statecontext.NoteDifference) {
+		if left > 0 && l.propose(differenceKey(c.Copy), c, differenceNoted(c)) {
+			left--
 		}
 	}
+	// What is right again goes first: there is room for so many copies only, and for so many proposals.
+	for d := range s.Differences() {
+		known++
+		n := l.components.indexers[d.Node]
+		if !hosts(s, d.Index, d.Copy, d.Node) || n != nil && n.heard && n.copies[d.Copy].Compared &&
+			n.differing.silent(d.Copy) {
+			propose(&statecontext.NoteDifference{Index: d.Index, Copy: d.Copy, Node: d.Node})
+		}
+	}
+	told, out := refused{}, 0
 	for i := range s.Indexers() {
 		n := l.components.indexers[i.Node]
 		if n == nil {
 			continue
 		}
-		for _, x := range n.differing.copies {
+		for _, x := range n.differing {
 			c := &statecontext.NoteDifference{Index: x.Index, Copy: x.Copy, Node: n.node, Documents: max(x.Documents, 1),
 				Kind: string(x.Kind), TakenAnew: x.TakenAnew}
-			if d := s.Difference(x.Copy); (d == nil || !c.Matches(d)) && hosts(s, x.Index, x.Copy, n.node) {
-				l.propose(differenceKey(x.Copy), c, nil)
+			d := s.Difference(x.Copy)
+			switch r, was := l.refused[x.Copy]; {
+			case d != nil && c.Matches(d) || !hosts(s, x.Index, x.Copy, n.node):
+			case d == nil && known >= statecontext.MaxDifferences:
+				out++ // it would be refused: others have to be right first
+			default:
+				if was {
+					told[x.Copy] = r
+				}
+				if l.nowMS >= r.nextMS {
+					propose(c)
+				}
 			}
+		}
+	}
+	l.refused = told // of others nobody tells any more
+	if out > 0 != l.periodic.differOut {
+		if l.periodic.differOut = out > 0; out > 0 {
+			l.log.Warn("more copies differ from the KV data than are remembered: watchers do not hear of the others before "+
+				"some of those are right", "known", known, "others", out)
+		}
+	}
+}
+
+// differenceNoted rests before a difference that was refused is proposed again.
+func differenceNoted(c *statecontext.NoteDifference) outcomeDuty {
+	return func(l *Leader, _ statecontext.Result, err error) {
+		var rejected *statecontext.Rejection
+		if errors.As(err, &rejected) {
+			l.refused.again(c.Copy, l.nowMS)
+			l.log.Warn("a copy differs from the KV data, and that cannot be noted; it is tried again, ever more rarely", "index",
+				c.Index, "copy", c.Copy, "node", c.Node, "error", rejected, "pause_ms", l.refused[c.Copy].pause)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // TestDifferences: a copy that its indexer finds to differ from KV becomes known, also to a new leader, and is known to
-// be right again when the indexer has compared all its copies and lists it no more; not before.
+// be right again when the indexer has compared it and lists it no more; not before, whatever became of others.
 func TestDifferences(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -21,13 +22,14 @@ func TestDifferences(t *testing.T) {
 		i1 := w.indexers["http://i1"]
 		copies := w.log.State().Index(o.ID).Topology.Copies
 		c := copies[slices.IndexFunc(copies, func(c partition.Copy) bool { return c.Node == i1.node })]
-		report := func(rounds uint64, all ...wire.CopyDifference) {
+		report := func(compared bool, all ...wire.CopyDifference) {
 			i1.mu.Lock()
 			defer i1.mu.Unlock()
-			i1.differing, i1.rounds = all, rounds
+			i1.differing = all
+			i1.compared = func(id index.CopyID) bool { return id == c.ID == compared } // the others as it is not
 		}
 		known := func() *statecontext.DifferingCopy { return w.log.State().Difference(c.ID) }
-		report(0, wire.CopyDifference{Index: o.ID, Copy: c.ID, Documents: 2, Kind: wire.MissingRow, TakenAnew: true},
+		report(false, wire.CopyDifference{Index: o.ID, Copy: c.ID, Documents: 2, Kind: wire.MissingRow, TakenAnew: true},
 			wire.CopyDifference{Index: o.ID, Copy: 999, Documents: 2, Kind: wire.MissingRow})
 		time.Sleep(3 * time.Second)
 		if known() != nil {
@@ -39,16 +41,16 @@ func TestDifferences(t *testing.T) {
 			d.Kind != string(wire.MissingRow) || !d.TakenAnew {
 			t.Errorf("%+v", d)
 		}
-		report(0) // the process has begun anew, and compared nothing yet
+		report(false) // the process has begun anew, and compared others
 		time.Sleep(5 * time.Second)
 		if known() == nil {
 			t.Fatal("nobody has compared the copy since")
 		}
 		w.depose()
 		w.lead()
-		report(1)
+		report(true) // it alone
 		w.until("it is right again", 20*time.Second, func() bool { return known() == nil })
-		report(1, wire.CopyDifference{Index: o.ID, Copy: c.ID, Documents: 7, Kind: wire.LostOnWay})
+		report(true, wire.CopyDifference{Index: o.ID, Copy: c.ID, Documents: 7, Kind: wire.LostOnWay})
 		w.until("it is wrong again", 5*time.Second, func() bool { return known() != nil && known().Documents == 7 })
 		if _, err := w.leader().DropIndex(w.ctx, DropRequest{ID: o.ID}); err != nil {
 			t.Fatal(err)
@@ -72,7 +74,7 @@ func TestDifferencesRightFirst(t *testing.T) {
 		report := func(all []wire.CopyDifference) {
 			i1.mu.Lock()
 			defer i1.mu.Unlock()
-			i1.differing, i1.rounds = all, 1
+			i1.differing, i1.compared = all, func(index.CopyID) bool { return true }
 		}
 		known := func() []*statecontext.DifferingCopy { return slices.Collect(w.log.State().Differences()) }
 		report(all[:1])
@@ -90,18 +92,38 @@ func TestDifferencesRightFirst(t *testing.T) {
 	})
 }
 
+// TestDifferencesThatAreRefused: what the state does not take is proposed again ever more rarely.
+func TestDifferencesThatAreRefused(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		o := w.create("a", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.level()
+		i1 := w.indexers["http://i1"]
+		c := w.log.State().Index(o.ID).Topology.Copies
+		report := func(kind wire.DifferenceKind) {
+			i1.mu.Lock()
+			defer i1.mu.Unlock()
+			i1.differing = []wire.CopyDifference{{Index: o.ID, Copy: c[0].ID, Documents: 1, Kind: kind}}
+		}
+		report(wire.DifferenceKind(strings.Repeat("x", 1000)))
+		time.Sleep(2 * time.Minute)
+		if n := w.log.counted("*statecontext.NoteDifference"); n < 2 || n > 10 {
+			t.Errorf("it was proposed %d times in two minutes", n)
+		}
+		report(wire.MissingRow)
+		w.until("it is known", 5*time.Minute, func() bool { return w.log.State().Difference(c[0].ID) != nil })
+	})
+}
+
 // TestSilent: a list that is full says nothing of copies behind its last.
 func TestSilent(t *testing.T) {
-	d := differing{}
-	if d.silent(1) {
-		t.Error("nothing was compared yet")
-	}
-	d.rounds = 1
+	var d differing
 	if !d.silent(1) {
-		t.Error("an empty list after a round")
+		t.Error("an empty list")
 	}
 	for i := range wire.MaxDifferingCopies {
-		d.copies = append(d.copies, wire.CopyDifference{Copy: index.CopyID(2 * (i + 1))})
+		d = append(d, wire.CopyDifference{Copy: index.CopyID(2 * (i + 1))})
 	}
 	last := index.CopyID(2 * wire.MaxDifferingCopies)
 	if d.silent(2) || !d.silent(3) || d.silent(last) || d.silent(last+1) {

@@ -425,7 +425,7 @@ type fakeIndexer struct {
 	rollbacks []string // steps it was told
 	faults    []wire.IndexFaults
 	differing []wire.CopyDifference
-	rounds    uint64
+	compared  func(index.CopyID) bool // with KV; nil: none
 	orphans   []wire.Orphan
 	asked     [][]wire.OrphanRef // orphans that it was told to drop
 }
@@ -502,7 +502,7 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: n.boot, Sequence: n.sequence, Full: true,
 		Revision: n.revision,
 		Orphans:  slices.Clone(n.orphans), OrphanCount: len(n.orphans), Faults: n.faults,
-		Differing: slices.Clone(n.differing), Rounds: n.rounds}
+		Differing: slices.Clone(n.differing)}
 	if n.defs == nil {
 		return r
 	}
@@ -527,6 +527,7 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 					rep.Ready, rep.Held, rep.Done, rep.Items = true, s.StabilityRef, 80, 7
 				}
 			}
+			rep.Compared = n.compared != nil && n.compared(c.ID)
 			r.Copies = append(r.Copies, rep)
 		}
 	}

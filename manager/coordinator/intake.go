@@ -184,7 +184,7 @@ func (l *Leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 	n.sequence, n.full = max(n.sequence, r.Sequence), ok
 	n.health = r.Health
 	n.faults = r.Faults[:min(len(r.Faults), wire.MaxIndexFaults)]
-	n.differing = differing{copies: r.Differing[:min(len(r.Differing), wire.MaxDifferingCopies)], rounds: r.Rounds}
+	n.differing = r.Differing[:min(len(r.Differing), wire.MaxDifferingCopies)]
 	n.orphans, n.orphanCount = r.Orphans[:min(len(r.Orphans), wire.MaxOrphans)], r.OrphanCount
 	if a := min(r.Revision, l.now.revision); n.hello && a > n.acked { // before its hello it may speak of another epoch's
 		n.acked = a

@@ -36,6 +36,7 @@ type Leader struct {
 	duties     duties
 	promotion  promotion
 	periodic   periodic
+	refused    refused // differences
 	held       heldList
 	shown      shown
 	builds     []*build // that are traced
@@ -96,6 +97,7 @@ type promotion struct {
 type periodic struct {
 	checkMS, auditMS, backfillMS, differMS int64
 	audits                                 uint64 // that were begun
+	differOut                              bool   // more copies differ than are remembered, and that was said
 }
 
 // heldList is which copies hold which stability timestamp, for scans.
