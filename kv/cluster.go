@@ -206,6 +206,9 @@ func (c *cluster) configsOf(m clustermap.Map) (map[string]server.ClusterConfig, 
 		if err != nil {
 			return nil, err
 		}
+		if c.n.config.Nasty.Has(server.OddMaps) {
+			odd(config)
+		}
 		raw, err := config.Marshal()
 		if err != nil {
 			return nil, fmt.Errorf("encode cluster config: %w", err)

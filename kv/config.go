@@ -126,6 +126,9 @@ func (c *Config) setDefaults() {
 	if c.Heartbeat <= 0 {
 		c.Heartbeat = defaultHeartbeat
 	}
+	if c.IdleTimeout <= 0 && c.Nasty.Has(server.IdleClose) {
+		c.IdleTimeout = server.IdleCloseAfter
+	}
 	if c.PurgeAfter <= 0 && c.Nasty.Has(server.Purges) {
 		c.PurgeAfter = time.Second
 	}

@@ -245,7 +245,8 @@ func TestMoodFrames(t *testing.T) {
 
 func TestMoodNoCloseEnd(t *testing.T) {
 	n := nastyNode(t, server.NoCloseEnd)
-	c := openDCP(t, n.MemcachedAddr(), "c", 0, "send_stream_end_on_client_close_stream", "true")
+	c := openDCP(t, n.MemcachedAddr(), "c", 0)
+	c.want(request(mcbp.OpDCPControl, 0, nil, []byte(mcbp.ControlEndOnClose), []byte("true")), mcbp.StatusInvalid)
 	c.want(fromZero(0), mcbp.StatusOK)
 	c.want(request(mcbp.OpDCPCloseStream, 0, nil, nil, nil), mcbp.StatusOK)
 	c.want(request(mcbp.OpDCPCloseStream, 0, nil, nil, nil), mcbp.StatusKeyNotFound) // the next thing after the answer

@@ -69,6 +69,7 @@ type bucket struct {
 	served *server.Bucket
 	store  *store.Bucket // nil until it is loaded
 	report seglog.Report
+	held   *heldFiles // in the mood Unpersisted
 }
 
 // Open takes the node's folder, its map and its listeners; Run serves. Errors: ErrConfig, ErrInUse, clustermap.ErrMap,
@@ -173,11 +174,17 @@ func (n *Node) load(b *bucket) error {
 	}
 	m := n.cluster.current()
 	part := m.Bucket(b.name)
+	var held *heldFiles
+	wrap := n.config.WrapFile
+	if n.config.Nasty.Has(server.Unpersisted) {
+		held = &heldFiles{}
+		wrap = held.wrap(wrap)
+	}
 	s, report, err := store.Open(store.Options{
 		Dir: b.logDir(), Name: b.name, UUID: part.UUID, VBuckets: len(part.Chains),
 		State: func(vb uint16) store.State { return stateOf(part.Role(vb, n.config.NodeID)) },
 		Quota: n.quota, PurgeAfter: n.config.PurgeAfter, SegmentBytes: n.config.SegmentBytes, Housekeep: n.config.Housekeep,
-		Now: n.config.Now, Random: randomUint64, Logger: n.config.Logger.Named("store"), WrapFile: n.config.WrapFile,
+		Now: n.config.Now, Random: randomUint64, Logger: n.config.Logger.Named("store"), WrapFile: wrap,
 		Gaps: n.config.Nasty.Has(server.Gaps),
 	})
 	switch {
@@ -189,7 +196,7 @@ func (n *Node) load(b *bucket) error {
 	case err != nil:
 		return err
 	}
-	b.store, b.report, b.served.Store = s, report, s
+	b.store, b.report, b.served.Store, b.held = s, report, s, held
 	n.config.Logger.Info("bucket opened", "bucket", b.name, "new", report.Fresh, "orderly_stop", report.Clean, "records",
 		report.Records,
 		"bytes", report.Bytes, "torn_bytes", report.TornBytes)
@@ -284,6 +291,14 @@ func (n *Node) work(ctx context.Context, group *errgroup.Group) error {
 // process would have left. For tests.
 func (n *Node) Abandon() { _ = n.release(false) }
 
+// Lose has a node in the mood Unpersisted forget what its log has not synced, as a kill would. For tests: nothing
+// that is written from now on is kept either.
+func (n *Node) Lose() {
+	for _, b := range n.buckets {
+		b.held.lose()
+	}
+}
+
 // release closes everything that is open.
 func (n *Node) release(orderly bool) error {
 	var first error
@@ -299,6 +314,7 @@ func (n *Node) release(orderly bool) error {
 		case orderly:
 			err = b.store.Close()
 		default:
+			b.held.lose()
 			err = b.store.Abandon()
 		}
 		if err != nil && first == nil {

@@ -8,14 +8,16 @@ import (
 
 	"tidemark/kv"
 	"tidemark/kv/server"
+	"tidemark/wire"
 )
 
 // TestChaosWithANastyKV is TestChaos with an engine in all of its moods, for each feed: what comes out for the indexers
 // is the same. With old controls gocbcore itself reads a map that it writes elsewhere (see package gocb).
-// Nothing is purged: the consumer here asks for what follows what it has, and would have to begin anew.
+// Nothing is purged, and no stream ends by itself: the consumer here asks for what follows what it has, when it likes.
 func TestChaosWithANastyKV(t *testing.T) {
-	for kind, moods := range map[FeedKind]server.Moods{FeedNative: server.AllMoods &^ server.Purges,
-		FeedGocbcore: server.AllMoods &^ (server.OldControls | server.Purges)} {
+	const borne = server.AllMoods &^ (server.Purges | server.PurgeByWindow | server.Eviction | server.SlowEnd)
+	for kind, moods := range map[FeedKind]server.Moods{FeedNative: borne,
+		FeedGocbcore: borne &^ (server.OldControls | server.NoCloseEnd | server.NoFlowControl)} {
 		t.Run(string(kind), func(t *testing.T) {
 			node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0",
 				User: "u", Password: "secret",
@@ -27,6 +29,33 @@ func TestChaosWithANastyKV(t *testing.T) {
 			}
 			running(t, func(ctx context.Context) { _ = node.Run(ctx) })
 			chaos(t, node.MemcachedAddr(), kind)
+		})
+	}
+}
+
+// A stream that was closed is on KV's list for a moment longer: the one that follows it is asked for again, and
+// begins with the same request.
+func TestStreamExistsForAMoment(t *testing.T) {
+	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
+		t.Run(string(kind), func(t *testing.T) {
+			node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0",
+				User: "u", Password: "secret",
+				Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
+				Buckets: []kv.BucketConfig{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets}}, Nasty: server.StreamExists})
+			if err != nil {
+				t.Fatal(err)
+			}
+			running(t, func(ctx context.Context) { _ = node.Run(ctx) })
+			<-node.Ready()
+			w := newWorldWith(t, node.MemcachedAddr(), kind)
+			w.define(1, 1)
+			for inc := range uint64(4) {
+				for _, r := range w.start(inc + 1).Results {
+					if r.Outcome != wire.StartBegun {
+						t.Errorf("incarnation %d, vbucket %d: %s: %s", inc+1, r.VBucket, r.Outcome, r.Detail)
+					}
+				}
+			}
 		})
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"tidemark/internal/testing/ports"
 	"tidemark/kv"
 	"tidemark/kv/kvclient"
+	"tidemark/kv/mcbp"
 	"tidemark/kv/server"
 	"tidemark/partition"
 	"tidemark/projector/feed"
@@ -39,6 +40,9 @@ import (
 
 // observeFor is how long TestObserver lets things go wrong.
 var observeFor = flag.Duration("observe", 4*time.Second, "how long each part of TestObserver lets things go wrong")
+
+// moodSeed is of the moods that are drawn.
+var moodSeed = flag.Uint64("moods.seed", uint64(time.Now().UnixNano()), "of the moods that are drawn")
 
 // kvChild is the environment variable by which the test's binary becomes a KV node.
 const kvChild = "TIDEMARK_TEST_KV"
@@ -446,17 +450,35 @@ func (w *observedWorld) read(ctx context.Context) (all []map[string]row, err err
 	return all, nil
 }
 
+// whileTemporary tries again what a node refuses for now.
+func whileTemporary(ctx context.Context, try func() error) error {
+	for {
+		err := try()
+		if !errors.Is(err, feed.ErrTemporary) || ctx.Err() != nil {
+			return err
+		}
+		pause(ctx, time.Millisecond)
+	}
+}
+
 func readNode(ctx context.Context, addr string, all []map[string]row) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	c, err := feed.Dial(ctx, feed.Config{Addr: addr, Bucket: testBucket, User: "u", Password: "secret",
-		Name: fmt.Sprint("reader-", time.Now().UnixNano())})
+	var c *feed.Conn
+	err := whileTemporary(ctx, func() (err error) {
+		c, err = feed.Dial(ctx, feed.Config{Addr: addr, Bucket: testBucket, User: "u", Password: "secret",
+			Name: fmt.Sprint("reader-", time.Now().UnixNano())})
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	highs, err := c.HighSeqnos(ctx)
-	if err != nil {
+	var highs []mcbp.VBucketSeqno
+	if err := whileTemporary(ctx, func() (err error) {
+		highs, err = c.HighSeqnos(ctx)
+		return err
+	}); err != nil {
 		return err
 	}
 	open := map[feed.StreamID]uint16{}
@@ -469,7 +491,10 @@ func readNode(ctx context.Context, addr string, all []map[string]row) error {
 			continue
 		}
 		id := c.NewStreamID()
-		if _, err := c.OpenStream(ctx, feed.StreamRequest{VBucket: h.VBucket, ID: id, End: h.Seqno}); err != nil {
+		if err := whileTemporary(ctx, func() error {
+			_, err := c.OpenStream(ctx, feed.StreamRequest{VBucket: h.VBucket, ID: id, End: h.Seqno})
+			return err
+		}); err != nil {
 			return err
 		}
 		open[id] = h.VBucket

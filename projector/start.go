@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -194,6 +195,12 @@ func newStream(at *kvState, req *wire.StreamStart, inc index.Incarnation, end ui
 func (b *bucket) settled(ctx context.Context, c *connection, s *stream, req *wire.StreamStart, at *kvState,
 	err error) wire.StartResult {
 	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}}
+	for wait := existsWait; errors.Is(err, feed.ErrStreamExists) && wait <= existsMost; wait *= 2 {
+		if !sleep(ctx, wait) {
+			break
+		}
+		err = c.open(ctx, s, req.VBUUID)
+	}
 	if again(err, req) { // the producer may have lost its newest branch, which shares this seqno with the one before
 		err = c.open(ctx, s, req.Previous)
 	}
@@ -210,6 +217,25 @@ func (b *bucket) settled(ctx context.Context, c *connection, s *stream, req *wir
 		return r
 	}
 	return s.begunAs(r, at)
+}
+
+// A stream that was closed may be on KV's list for a moment longer, and KV refuses the next one. It is asked for again
+// after existsWait, then after twice that, up to existsMost.
+const (
+	existsWait = 5 * time.Millisecond
+	existsMost = 320 * time.Millisecond
+)
+
+// sleep waits; false if ctx ended before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // again reports whether KV's answer is a ROLLBACK that the branch before may not get.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -102,19 +103,19 @@ func (p *producer) control(key, value string) mcbp.Status {
 	switch key {
 	case mcbp.ControlBufferSize:
 		n, err := strconv.ParseUint(value, 10, 32)
-		if err != nil {
+		if err != nil || p.c.moods().Has(NoFlowControl) {
 			return mcbp.StatusInvalid
 		}
 		p.buffer = int64(n)
 	case mcbp.ControlNoopInterval:
 		// NaN is in none
 		if inRange := number >= minNoopInterval.Seconds() && number <= maxNoopInterval.Seconds(); numberErr != nil ||
-			!inRange {
+			!inRange || p.c.moods().Has(NoopIntervals) && math.Mod(number, defaultNoopInterval.Seconds()) != 0 {
 			return mcbp.StatusInvalid
 		}
 		p.noopInterval = time.Duration(number * float64(time.Second))
 	case mcbp.ControlEnableNoop, mcbp.ControlEndOnClose, mcbp.ControlExpiryOpcode:
-		if flagErr != nil {
+		if flagErr != nil || key == mcbp.ControlEndOnClose && p.c.moods().Has(NoCloseEnd) {
 			return mcbp.StatusInvalid
 		}
 		switch key {
@@ -196,12 +197,12 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 	outcome, seqno := history.Decide(store.StreamRequest{
 		Start: r.Start, End: r.End, VBUUID: r.VBUUID, SnapStart: r.SnapStart, SnapEnd: r.SnapEnd,
 		Strict: r.Flags&mcbp.StreamStrictVBUUID != 0, IgnorePurged: r.Flags&mcbp.StreamIgnorePurged != 0,
-		ClientPurge: want.clientPurge,
+		ClientPurge: want.clientPurge, PurgeByWindow: c.moods().Has(PurgeByWindow),
 	})
 	switch {
 	case outcome == store.OutOfRange:
 		c.status(f.Header, mcbp.StatusRange, nil)
-	case c.dcp.has(f.VBucket()):
+	case c.dcp.has(f.VBucket()), c.dcp.lingers(f.VBucket()):
 		c.status(f.Header, mcbp.StatusKeyExists, nil)
 	case outcome == store.Rollback:
 		c.srv.counters.Rollbacks.Add(1)
@@ -246,7 +247,7 @@ func (c *conn) closeStream(f mcbp.Frame) error {
 		return nil
 	}
 	out, err := mcbp.Append(nil, mcbp.Frame{Header: mcbp.Response(f.Header, mcbp.StatusOK)})
-	if err == nil && c.dcp.wantsEnd() && !c.srv.opts.Moods.Has(NoCloseEnd) {
+	if err == nil && c.dcp.wantsEnd() {
 		before := len(out)
 		out, err = appendStreamEnd(out, st, mcbp.EndClosed)
 		c.dcp.sent(len(out)-before, 1)

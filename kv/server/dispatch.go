@@ -70,9 +70,14 @@ func (c *conn) dispatchAnybody(f mcbp.Frame) (done bool, err error) {
 
 // dispatchBucket answers a request on the selected bucket.
 func (c *conn) dispatchBucket(ctx context.Context, f mcbp.Frame) error {
-	if c.srv.warmingRefuses(f.Op) || f.Op != mcbp.OpGetClusterConfig && !c.bucket.Ready() {
+	if c.srv.warmingRefuses(f.Op) || c.srv.onlyReads(f.Op) || f.Op != mcbp.OpGetClusterConfig && !c.bucket.Ready() {
 		c.srv.counters.TemporaryFailures.Add(1)
 		c.refuse(f.Header, mcbp.StatusTemporary, "the node is warming up")
+		return nil
+	}
+	if status, fails := c.lacksMemory(f.Op); fails {
+		c.srv.counters.TemporaryFailures.Add(1)
+		c.refuse(f.Header, status, "the node has no memory for it now")
 		return nil
 	}
 	if c.dispatchDocument(f) {

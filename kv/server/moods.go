@@ -10,7 +10,7 @@ import (
 
 // Moods are habits of real KV engines that make a consumer's life hard. Each is allowed by the protocol. They are for
 // tests: a mild node has none of them.
-type Moods uint32
+type Moods uint64
 
 // The moods.
 const (
@@ -35,7 +35,7 @@ const (
 	RawJSON
 	// Frames: responses carry frame extras (magic 0x18) when flexible frames or tracing were negotiated.
 	Frames
-	// NoCloseEnd: CLOSE_STREAM is not followed by STREAM_END, whatever was negotiated.
+	// NoCloseEnd: DCP_CONTROL does not know how to ask for a STREAM_END after CLOSE_STREAM, and there is none.
 	NoCloseEnd
 	// Overshoot: one message is sent when the flow control window is just used up.
 	Overshoot
@@ -47,10 +47,50 @@ const (
 	// Purges: tombstones are forgotten when they are a second old; with each fourth stream that begins at 0 those of its
 	// vbucket at once, between the consent to the stream and its first snapshot.
 	Purges
+	// PurgeByWindow: a stream request is refused for the purge seqno by the beginning of its snapshot, as by engines of
+	// the 5 line, not by its start.
+	PurgeByWindow
+	// StreamExists: the first request for a stream of a vbucket after one of it has ended on the connection is refused:
+	// the old one is still on the engine's list.
+	StreamExists
+	// NoFlowControl: DCP_CONTROL does not know connection_buffer_size.
+	NoFlowControl
+	// NoopIntervals: DCP_CONTROL refuses intervals of noops that are no multiple of 20 seconds.
+	NoopIntervals
+	// NoStats: STAT is not permitted.
+	NoStats
+	// OddMaps: a cluster config names its own node $HOST, and one more node, which is gone.
+	OddMaps
+	// Temporary: each so many requests for documents, streams, seqnos and failover logs fail for lack of memory.
+	Temporary
+	// WarmupReads: after the start documents can be read and DCP opened; the first writes and streams fail temporarily.
+	WarmupReads
+	// Pauses: a connection has few backfills at a time, and each makes a pause before it begins.
+	Pauses
+	// CursorDrop: each so many snapshots from memory are cut short, and the stream goes on from disk.
+	CursorDrop
+	// SlowEnd: each so many snapshots from memory end the stream as too slow.
+	SlowEnd
+	// Uneven: each fourth vbucket shows what is new some hundred milliseconds after the others.
+	Uneven
+	// InsideWindows: the first snapshot from memory begins in the middle of the one from disk before it.
+	InsideWindows
+	// IdleClose: a connection without DCP that has asked nothing for some seconds is closed.
+	IdleClose
+	// Unpersisted: what is acknowledged is in memory until the next sync: who kills the node loses it.
+	Unpersisted
+	// Eviction: each so many writes to a vbucket delete its oldest document, as a full ephemeral bucket does.
+	Eviction
+	// Xattrs: each third write of a document is followed by one of its extended attributes only; its deletion keeps them.
+	Xattrs
 
 	// NoMoods is a mild node, AllMoods the nastiest one.
-	NoMoods  Moods = 0
-	AllMoods       = Purges<<1 - 1
+	NoMoods Moods = 0
+	// Losing are the moods that lose what was acknowledged.
+	Losing = Unpersisted | Eviction
+	// Spared are the moods that connections between the nodes of a cluster do not meet.
+	Spared   = OldControls | ExpiryAsDeletion | RawJSON | Pauses | Uneven | NoStats | NoFlowControl | NoopIntervals
+	AllMoods = Xattrs<<1 - 1
 )
 
 // ErrMood means that a mood is not known; the message lists those that are.
@@ -85,6 +125,27 @@ func MoodList() []Mood {
 			"lies in"},
 		{Purges, "purges", "tombstones are forgotten when they are a second old, and some just before the first " +
 			"snapshot of a stream from 0"},
+		{PurgeByWindow, "purge-by-window", "streams are refused for purged tombstones by where their snapshot begins"},
+		{StreamExists, "stream-exists", "the first request for a stream after one has ended says that there is one"},
+		{NoFlowControl, "no-flow-control", "DCP_CONTROL does not know connection_buffer_size"},
+		{NoopIntervals, "noop-intervals", "intervals of noops must be multiples of 20 seconds"},
+		{NoStats, "no-stats", "statistics are not permitted"},
+		{OddMaps, "odd-maps", "a cluster config says $HOST, and names a node that is gone"},
+		{Temporary, "temporary", fmt.Sprintf("one in %d requests for documents, streams or seqnos fails for lack of memory",
+			temporaryEvery)},
+		{WarmupReads, "warmup-reads", fmt.Sprintf("the first %d writes and stream requests fail temporarily, reads do not",
+			warmupWrites)},
+		{Pauses, "pauses", fmt.Sprintf("a connection has %d backfills at a time, each %v late", backfillsAtOnce,
+			backfillPause)},
+		{CursorDrop, "cursor-drop", fmt.Sprintf("one in %d snapshots from memory is cut short, and goes on from disk",
+			cursorDropEvery)},
+		{SlowEnd, "slow-end", fmt.Sprintf("one in %d snapshots from memory ends its stream as too slow", slowEndEvery)},
+		{Uneven, "uneven", fmt.Sprintf("each fourth vbucket shows what is new %v late", unevenPause)},
+		{InsideWindows, "inside-windows", "the first snapshot from memory begins inside the one from disk"},
+		{IdleClose, "idle-close", fmt.Sprintf("connections without DCP that are idle for %v are closed", IdleCloseAfter)},
+		{Unpersisted, "unpersisted", "what is acknowledged is lost with a kill until the next sync, every second"},
+		{Eviction, "eviction", fmt.Sprintf("one in %d writes to a vbucket deletes its oldest document", evictEvery)},
+		{Xattrs, "xattrs", "each third write is followed by one of extended attributes; deletions keep them"},
 	}
 }
 
@@ -139,10 +200,10 @@ func (m Moods) String() string {
 const replication = "replication:"
 
 // moods are those that the connection has to live with. The nodes of a cluster are of one kind: between them documents
-// keep their datatype and the reason of their end.
+// keep their datatype and the reason of their end, and nobody waits for effect.
 func (c *conn) moods() Moods {
 	if c.dcp != nil && strings.HasPrefix(c.dcp.name, replication) {
-		return c.srv.opts.Moods &^ (OldControls | ExpiryAsDeletion | RawJSON)
+		return c.srv.opts.Moods &^ Spared
 	}
 	return c.srv.opts.Moods
 }

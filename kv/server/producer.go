@@ -50,6 +50,8 @@ type producer struct {
 	noopSent     time.Time // zero when the last one was answered
 	endOnClose   bool
 	stopped      bool
+	over         map[uint16]bool // streams that have ended, in the mood StreamExists
+	backfills    int             // that are read, in the mood Pauses
 	bytes        int64
 
 	// Of the goroutine that holds wmu.
@@ -59,6 +61,7 @@ type producer struct {
 func newProducer(c *conn, name string, flags mcbp.OpenFlags) *producer {
 	return &producer{
 		c: c, name: name, flags: flags, wake: make(chan struct{}, 1), streams: map[uint16]*stream{},
+		over:         map[uint16]bool{},
 		noopInterval: defaultNoopInterval,
 	}
 }
@@ -129,8 +132,7 @@ func (p *producer) remove(vb uint16) *stream {
 	defer p.mu.Unlock()
 	st := p.streams[vb]
 	if st != nil {
-		delete(p.streams, vb)
-		p.c.srv.counters.Streams.Add(-1)
+		p.left(st)
 	}
 	return st
 }

@@ -129,6 +129,10 @@ type Server struct {
 	warmup   atomic.Int64        // requests refused, in the mood Warmup
 	fromZero atomic.Int64        // first snapshots of streams that begin at 0, in the mood Purges
 
+	// Counted in moods: requests that memory may lack for, those that only reads are answered before, snapshots from
+	// memory, those that may be cut short, and writes.
+	hard, early, fromMemory, cuts, written atomic.Int64
+
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
 	dcp    map[dcpName]*conn // by bucket and connection name

@@ -11,6 +11,10 @@ import (
 
 // stat answers a STAT request: one answer per statistic, then an empty one.
 func (c *conn) stat(f mcbp.Frame) {
+	if c.moods().Has(NoStats) {
+		c.refuse(f.Header, mcbp.StatusNoAccess, "statistics need a right that this user does not have")
+		return
+	}
 	group, argument, _ := strings.Cut(string(f.Key), " ")
 	emit := func(key, value string) {
 		c.reply(f.Header, mcbp.Frame{Key: []byte(key), Value: []byte(value)}, nil)

@@ -32,6 +32,7 @@ type stream struct {
 	filter *filter
 
 	queued atomic.Bool // it is in the producer's ready list
+	held   atomic.Bool // it waits, in moods
 
 	last   uint64 // everything up to it has been sent
 	shown  uint64 // seqno of the last item sent
@@ -41,6 +42,12 @@ type stream struct {
 	upTo   uint64       // end of snap
 	docs   []*store.Doc // taken from snap; those from next on are not yet sent
 	next   int
+
+	// In moods: the stream has waited for its next snapshot; it has one of the connection's places for backfills; the
+	// rest of its snapshot is to be left out, or was; the next one is from disk; the last one was, and began at
+	// diskStart.
+	rested, filling, dropping, dropped, fromDisk, wasDisk bool
+	diskStart                                             uint64
 }
 
 // Notify is part of store.Listener: the vbucket has something new.
@@ -76,6 +83,9 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 		}
 		return st.finish(buf, mcbp.EndStateChanged, messages)
 	}
+	if st.held.Load() {
+		return buf, messages, false
+	}
 	for len(buf) < limit {
 		if st.next < len(st.docs) {
 			n := st.next
@@ -95,6 +105,9 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 			}
 			continue
 		}
+		if st.dropped {
+			st.goOnFromDisk()
+		}
 		if st.snap != nil {
 			if st.snap.Overtaken() {
 				return st.finish(buf, mcbp.EndTooSlow, messages)
@@ -105,7 +118,9 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 					messages++
 				}
 				st.snap, st.last = nil, st.upTo
+				st.p.filled(st)
 			}
+			st.drops()
 			continue
 		}
 		if st.last >= st.end {
@@ -113,7 +128,7 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 		}
 		var began bool
 		before := len(buf)
-		if buf, began = st.beginSnapshot(buf); st.lacks() { // its next request is answered ROLLBACK
+		if buf, began = st.beginSnapshot(buf); st.lacks() || began && st.tooSlow() {
 			return st.finish(buf[:before], mcbp.EndTooSlow, messages)
 		} else if began {
 			messages++
@@ -132,7 +147,10 @@ func (st *stream) lacks() bool {
 
 // beginSnapshot fixes the next snapshot and appends its marker; false when there is nothing now.
 func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
-	moods := st.p.c.srv.opts.Moods
+	moods := st.p.c.moods()
+	if st.postponed(moods) {
+		return buf, false
+	}
 	// A snapshot that was begun is sent to its end: as with engines a finite stream ends with the one that its end lies
 	// in.
 	limit := uint64(math.MaxUint64)
@@ -164,15 +182,8 @@ func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 		}
 	}
 	st.marked = true
-	if moods.Has(DiskSnapshots) {
-		marker.Flags = mcbp.SnapshotDisk
-	}
-	if moods.Has(OddBoundaries) {
-		if marker.Start = st.last; st.odd {
-			marker.Start = snap.First
-		}
-		st.odd = !st.odd
-	}
+	st.window(moods, &marker, snap.First)
+	st.cut(marker.Flags)
 	st.p.c.srv.counters.Snapshots.Add(1)
 	if form := markerForm(st.p.marker.Load()); form != markerV1 {
 		marker.V2, marker.MaxVisible = true, marker.End
@@ -220,8 +231,7 @@ func (st *stream) finish(buf []byte, reason mcbp.EndReason, messages int) ([]byt
 func (st *stream) drop() {
 	st.p.mu.Lock()
 	if st.p.streams[st.id] == st {
-		delete(st.p.streams, st.id)
-		st.p.c.srv.counters.Streams.Add(-1)
+		st.p.left(st)
 	}
 	st.p.mu.Unlock()
 	st.release()

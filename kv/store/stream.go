@@ -15,6 +15,8 @@ type StreamRequest struct {
 	IgnorePurged bool
 	// ClientPurge is the purge seqno the consumer knows; equal to the vbucket's it proves that nothing was missed.
 	ClientPurge uint64
+	// PurgeByWindow asks for SnapStart, not Start, to be no lower than the purge seqno.
+	PurgeByWindow bool
 }
 
 // Outcome is the kind of answer a stream request gets.
@@ -46,7 +48,11 @@ func (h History) Decide(r StreamRequest) (outcome Outcome, seqno uint64) {
 	if r.Start == 0 && (!r.Strict || r.VBUUID == 0) {
 		return Accept, 0
 	}
-	if r.Start != 0 && r.Start < h.Purge && !r.IgnorePurged && r.ClientPurge != h.Purge {
+	from := r.Start
+	if r.PurgeByWindow {
+		from = r.SnapStart
+	}
+	if r.Start != 0 && from < h.Purge && !r.IgnorePurged && r.ClientPurge != h.Purge {
 		return Rollback, 0
 	}
 	at := slices.IndexFunc(h.Failover, func(e FailoverEntry) bool { return e.UUID == r.VBUUID })

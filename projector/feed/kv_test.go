@@ -163,7 +163,9 @@ func patiently(t testing.TB, try func() error) error {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		err := try()
-		if !errors.Is(err, feed.ErrTemporary) && !errors.Is(err, feed.ErrNotMyVBucket) || time.Now().After(deadline) {
+		passes := errors.Is(err, feed.ErrTemporary) || errors.Is(err, feed.ErrNotMyVBucket) ||
+			errors.Is(err, feed.ErrStreamExists)
+		if !passes || time.Now().After(deadline) {
 			return err
 		}
 	}
@@ -190,6 +192,19 @@ func (m *mirror) read(t testing.TB, c feed.Feed, targets map[uint16]uint64) {
 			m.apply(t, &b.Events[i])
 		}
 		b.Release()
+		m.goOn(t, c)
+	}
+}
+
+// goOn opens streams again that the node has ended because they were slow.
+func (m *mirror) goOn(t testing.TB, c feed.Feed) {
+	t.Helper()
+	for vb, reason := range m.ends {
+		if reason != mcbp.EndTooSlow {
+			continue
+		}
+		delete(m.ends, vb)
+		m.followBack(t, c, []uint16{vb})
 	}
 }
 

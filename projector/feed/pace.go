@@ -168,7 +168,7 @@ func (p *pacer) reopened(s *paced, b *Block, f *mcbp.Frame) {
 		}
 		return
 	}
-	if errors.Is(err, ErrTemporary) {
+	if errors.Is(err, ErrTemporary) || errors.Is(err, ErrStreamExists) { // the one that was closed is not quite gone
 		s.state = paused
 		p.paused++ // tried again with the watchdog's next look
 		return

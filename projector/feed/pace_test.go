@@ -171,6 +171,38 @@ func TestWithoutFlowControl(t *testing.T) {
 	}
 }
 
+// A stream that is closed may be on the node's list for a moment, and its memory short: it is asked for again, and
+// its user sees one stream.
+func TestWithoutFlowControlLater(t *testing.T) {
+	for name, status := range map[string]mcbp.Status{"exists": mcbp.StatusKeyExists, "temporary": mcbp.StatusTemporary} {
+		t.Run(name, func(t *testing.T) {
+			n := startFlood(t, 300, 1<<10)
+			n.answer = func(_ uint16, opens int) (mcbp.Status, []byte) {
+				if opens%3 != 0 {
+					return status, nil
+				}
+				return mcbp.StatusOK, nil
+			}
+			conf := config(n.node)
+			conf.BufferBytes, conf.DeadAfter = feed.MinBufferBytes, time.Second // which paces the questions
+			c := dial(t, conf)
+			if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "it is closed", func() bool { return n.seen(mcbp.OpDCPCloseStream) > 0 })
+			until(t, c, "the last document", func(e *feed.Event) bool {
+				if e.Kind == feed.StreamEnd {
+					t.Fatalf("it ended for reason %d", e.EndReason)
+				}
+				return e.Kind == feed.Mutation && e.Seqno == n.docs
+			})
+			if n.reopened() < 3 {
+				t.Errorf("%d requests for the stream", n.reopened())
+			}
+		})
+	}
+}
+
 // What a node answers when a stream is opened again may need its user's decision: the stream ends then, with a reason.
 func TestWithoutFlowControlRefused(t *testing.T) {
 	for name, tt := range map[string]struct {

@@ -134,7 +134,9 @@ func silentTakeover(s *stage) {
 		for vb := range uint16(stageVBuckets) {
 			var there bool
 			err := patiently(s, func() (err error) {
-				there, err = c.HasStream(within60(s), vb)
+				if there, err = c.HasStream(within60(s), vb); err == nil && there {
+					there, err = c.HasStream(within60(s), vb) // a stream that is gone may be on a list for a moment
+				}
 				return err
 			})
 			if err != nil || there == slices.Contains(moved, vb) {

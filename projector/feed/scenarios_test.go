@@ -29,7 +29,9 @@ import (
 
 var (
 	manyStreams = flag.Int("streams", 300, "streams that the scenario of many opens and closes")
+	moodSeed    = flag.Uint64("moods.seed", uint64(time.Now().UnixNano()), "of the moods that are drawn")
 	slowFor     = flag.Duration("slow", 1500*time.Millisecond, "how long the slow consumer takes nothing")
+	idleFor     = flag.Duration("idle", 2500*time.Millisecond, "how long the idle node has nothing to say but noops")
 )
 
 // moods change a node's configuration, for one of the implementations.
@@ -39,12 +41,22 @@ var moods = []struct {
 }{
 	{"mild", func(*kv.Config, string) {}},
 	{"nasty", func(c *kv.Config, implementation string) {
-		c.Nasty = server.AllMoods &^ server.Purges // a slow machine would turn continuations into rollbacks
-		// it waits for the end that was promised, and races when a control is refused
-		if implementation == "gocbcore" {
-			c.Nasty &^= server.NoCloseEnd | server.OldControls
-		}
+		c.Nasty = bearable(implementation) &^ server.NoFlowControl // or nothing is slowed down
 	}},
+	{"drawn", func(c *kv.Config, implementation string) {
+		c.Nasty = bearable(implementation).Some(*moodSeed)
+	}},
+}
+
+// bearable are the moods in which a scenario knows what comes, with one of the implementations. With purges a slow
+// machine would turn continuations into rollbacks; evictions are a scenario of their own.
+func bearable(implementation string) server.Moods {
+	all := server.AllMoods &^ (server.Purges | server.PurgeByWindow | server.Eviction)
+	// it waits for the end that was promised, races when a control is refused, and needs this one
+	if implementation == "gocbcore" {
+		all &^= server.NoCloseEnd | server.OldControls | server.NoFlowControl
+	}
+	return all
 }
 
 // stage is what a scenario plays on: one node with one bucket, a writer, and what must be there in the end.
@@ -79,8 +91,10 @@ var scenarios = []struct {
 	{"rollback by unknown branch", nil, unknownBranch},
 	{"rollback by purge", nil, purged},
 	{"rollback by window", nil, byWindow},
-	{"takeover", func(c *kv.Config) { c.Nasty &^= server.SilentTakeover }, takeover},
-	{"takeover without END", func(c *kv.Config) { c.Nasty |= server.SilentTakeover }, silentTakeover},
+	{"takeover", func(c *kv.Config) { c.Nasty &^= server.SilentTakeover | server.SlowEnd }, takeover},
+	{"takeover without END", func(c *kv.Config) {
+		c.Nasty = c.Nasty&^server.SlowEnd | server.SilentTakeover
+	}, silentTakeover},
 	{"failover of a replica that lags", nil, failover},
 	{"failover with loss", nil, failoverWithLoss},
 	{"producer killed", nil, producerKilled},
@@ -88,12 +102,21 @@ var scenarios = []struct {
 	{"slow consumer", nil, slowConsumer},
 	{"large and odd documents", nil, oddDocuments},
 	{"compressed", func(c *kv.Config) { c.Nasty |= server.Compressed }, compressed},
-	{"deletions with bodies", nil, deletionsWithBodies},
+	{"deletions with bodies", func(c *kv.Config) { c.Nasty &^= server.Xattrs }, deletionsWithBodies},
+	{"changes of attributes", func(c *kv.Config) { c.Nasty |= server.Xattrs }, changesOfAttributes},
+	{"evictions", func(c *kv.Config) { c.Nasty |= server.Eviction }, evictions},
+	{"cursor dropped", func(c *kv.Config) { c.Nasty |= server.CursorDrop | server.InsideWindows }, cursorDropped},
+	{"killed before it is on disk", func(c *kv.Config) {
+		c.Nasty |= server.Unpersisted
+		c.Housekeep = time.Hour
+	}, unpersisted},
+	{"idle", nil, idle},
 	{"expiry", func(c *kv.Config) { c.Housekeep = 10 * time.Millisecond }, expiry},
 	{"one name twice", nil, sameName},
 }
 
 func TestScenarios(t *testing.T) {
+	t.Logf("-moods.seed %d: %v", *moodSeed, server.AllMoods.Some(*moodSeed))
 	for _, sc := range scenarios {
 		t.Run(strings.ReplaceAll(sc.name, " ", "-"), func(t *testing.T) {
 			for _, i := range implementations {
@@ -283,6 +306,9 @@ func (m *mirror) readSome(t testing.TB, c feed.Feed, documents int, cut bool) {
 			}
 		}
 		b.Release()
+		if !cut {
+			m.goOn(t, c)
+		}
 	}
 }
 
