@@ -30,6 +30,7 @@ import (
 	"tidemark/manager/auth"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
+	"tidemark/manager/coordinator/core"
 	"tidemark/manager/watch"
 	"tidemark/projectorclient"
 	"tidemark/stability"
@@ -152,7 +153,7 @@ func (m *Manager) open() error {
 	projectors, indexers := projectorclient.New(clientsPerHost, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)),
 		indexerclient.New(clientsPerHost, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
 	m.commands = [2]interface{ Close() }{projectors, indexers}
-	settings := coordinator.DefaultSettings()
+	settings := core.DefaultSettings()
 	settings.Stability.Source = cmp.Or(m.cfg.StabilitySource, settings.Stability.Source)
 	settings.RepairAfter = cmp.Or(m.cfg.RepairAfter, settings.RepairAfter)
 	m.coord, err = coordinator.New(coordinator.Config{Consensus: m.raft, Machine: m.machine, Projectors: projectors,

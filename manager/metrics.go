@@ -10,6 +10,7 @@ import (
 	"tidemark/liveness"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
+	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 )
 
@@ -82,7 +83,7 @@ func flag(b bool) float64 {
 }
 
 // components counts projectors, indexers and what they say is wrong.
-func (g *gauges) components(status *coordinator.Status) {
+func (g *gauges) components(status *core.Status) {
 	projectors, indexers, troubles := map[liveness.Life]int{}, map[liveness.Life]int{}, 0
 	for i := range status.Projectors {
 		projectors[status.Projectors[i].Life]++
@@ -100,7 +101,7 @@ func (g *gauges) components(status *coordinator.Status) {
 }
 
 // indexes counts indexes by state and availability.
-func (g *gauges) indexes(s *statecontext.State, status *coordinator.Status, now time.Time) {
+func (g *gauges) indexes(s *statecontext.State, status *core.Status, now time.Time) {
 	states, of, outdated, since := map[index.State]int{}, map[lifecycle.Availability]int{}, 0, now
 	for x := range s.Indexes() {
 		states[x.Definition.State]++
@@ -133,7 +134,7 @@ func (g *gauges) indexes(s *statecontext.State, status *coordinator.Status, now 
 }
 
 // bucket shows how far a bucket is.
-func (g *gauges) bucket(b *coordinator.BucketStatus) {
+func (g *gauges) bucket(b *core.BucketStatus) {
 	of := func(name, help string, v float64) { g.of("bucket_"+name, help, "bucket", b.Name, v) }
 	if b.AgeMS != nil {
 		of("stability_age_seconds", "Age of the newest stability timestamp, of those of this leader's term.",
@@ -147,7 +148,7 @@ func (g *gauges) bucket(b *coordinator.BucketStatus) {
 }
 
 // rebalance shows the one that is under way.
-func (g *gauges) rebalance(s *statecontext.State, status *coordinator.Status) {
+func (g *gauges) rebalance(s *statecontext.State, status *core.Status) {
 	progress, left := 1.0, 0
 	if status.Rebalance.ID != 0 {
 		progress = status.Rebalance.Part

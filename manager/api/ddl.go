@@ -17,6 +17,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/manager/coordinator"
+	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 )
 
@@ -283,7 +284,7 @@ func (a *API) create(w http.ResponseWriter, r *http.Request) error {
 	if x == nil { // dropped since
 		x = &statecontext.Index{Definition: o.Definition}
 	}
-	i := info(x, &coordinator.Status{})
+	i := info(x, &core.Status{})
 	if i.ModifiedCAS != 0 {
 		w.Header().Set("ETag", etag(i.ModifiedCAS))
 	}

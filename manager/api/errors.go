@@ -12,6 +12,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
+	"tidemark/manager/coordinator/core"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
 	"tidemark/timestamp"
@@ -65,16 +66,16 @@ func sentinels() []sentinel {
 		{consensus.ErrFormatTooOld, errcode.FormatTooOld, "nothing was done: %v"},
 		{consensus.ErrCommand, errcode.InvalidArgument, "nothing was done: %v"},
 		{consensus.ErrBusy, errcode.Busy, "too much waits already, nothing was done: %v"},
-		{coordinator.ErrBusy, errcode.Busy, "too much waits already, nothing was done: %v"},
-		{coordinator.ErrUnknownBucket, errcode.BucketNotInKV, "%v"},
+		{core.ErrBusy, errcode.Busy, "too much waits already, nothing was done: %v"},
+		{core.ErrUnknownBucket, errcode.BucketNotInKV, "%v"},
 		{coordinator.ErrVBuckets, errcode.TooManyVBuckets, "%v"},
 		{coordinator.ErrNoProjector, errcode.NoProjector, "%v"},
-		{coordinator.ErrNoIndexer, errcode.NoIndexer, "%v"},
-		{coordinator.ErrBucketGone, errcode.BucketGone, "%v"},
-		{coordinator.ErrNoStreams, errcode.IndexNotReady, "%v"},
-		{coordinator.ErrInRollback, errcode.IndexInRollback, "%v"},
-		{coordinator.ErrTokenLost, errcode.TokenLost, "%v"},
-		{coordinator.ErrBootConflict, errcode.BootConflict, "%v"},
+		{core.ErrNoIndexer, errcode.NoIndexer, "%v"},
+		{core.ErrBucketGone, errcode.BucketGone, "%v"},
+		{core.ErrNoStreams, errcode.IndexNotReady, "%v"},
+		{core.ErrInRollback, errcode.IndexInRollback, "%v"},
+		{core.ErrTokenLost, errcode.TokenLost, "%v"},
+		{core.ErrBootConflict, errcode.BootConflict, "%v"},
 		{coordinator.ErrUnknownComponent, errcode.UnknownNode, "%v"},
 		{coordinator.ErrAmbiguous, errcode.MemberConflict, "%v"},
 		{coordinator.ErrAlive, errcode.NodeAlive, "%v"},

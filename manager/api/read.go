@@ -20,7 +20,7 @@ import (
 	"tidemark/internal/version"
 	"tidemark/liveness"
 	"tidemark/manager/auth"
-	"tidemark/manager/coordinator"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
@@ -203,16 +203,16 @@ func (a *API) describe(w http.ResponseWriter, r *http.Request) error {
 func etag(cas uint64) string { return `"` + strconv.FormatUint(cas, 10) + `"` }
 
 // progress is what the coordinator knows of builds; empty on a follower (a stale read).
-func (a *API) progress() map[index.ID]coordinator.Progress { return a.coordination().Progress }
+func (a *API) progress() map[index.ID]core.Progress { return a.coordination().Progress }
 
 // coordination is the coordinator's picture; empty on a follower.
-func (a *API) coordination() *coordinator.Status {
+func (a *API) coordination() *core.Status {
 	s, _ := a.cfg.Coordinator.Status()
 	return &s
 }
 
 // info is an index as the API shows it.
-func info(x *statecontext.Index, now *coordinator.Status) client.IndexInfo {
+func info(x *statecontext.Index, now *core.Status) client.IndexInfo {
 	d := &x.Definition
 	i := client.IndexInfo{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, Deferred: d.Deferred, Reason: d.Reason,
 		Definition: d.Statement,

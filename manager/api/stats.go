@@ -12,7 +12,7 @@ import (
 	"tidemark/client"
 	"tidemark/index"
 	"tidemark/internal/rpc"
-	"tidemark/manager/coordinator"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/wire"
@@ -143,7 +143,7 @@ func indexerStats(i *statecontext.Indexer, told *wire.IndexerStats) client.Index
 
 // indexStats sums up what was told of an index. Entries are counted of one copy of each slice: of the one that lacks
 // least.
-func indexStats(x *statecontext.Index, p coordinator.Progress, told map[index.NodeID]*wire.IndexerStats,
+func indexStats(x *statecontext.Index, p core.Progress, told map[index.NodeID]*wire.IndexerStats,
 	copies map[index.CopyID]*wire.CopyStats) client.IndexStats {
 	d := &x.Definition
 	st := client.IndexStats{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, Reason: d.Reason,
@@ -151,7 +151,7 @@ func indexStats(x *statecontext.Index, p coordinator.Progress, told map[index.No
 	if f := p.Faults; f.Expression+f.TooLong > 0 {
 		st.Faults = &client.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: client.FaultSample(f.Sample)}
 	}
-	build := coordinator.Progress{Copies: len(x.Topology.Copies)}
+	build := core.Progress{Copies: len(x.Topology.Copies)}
 	best := map[index.SliceID]*wire.CopyStats{}
 	live, everywhere := uint64(0), uint64(0)
 	for i := range x.Topology.Copies {

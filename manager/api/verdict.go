@@ -9,7 +9,7 @@ import (
 	"tidemark/client"
 	"tidemark/index"
 	"tidemark/lifecycle"
-	"tidemark/manager/coordinator"
+	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 )
 
@@ -20,7 +20,7 @@ const namedTroubles = 4
 const namedLacking = 16
 
 // availabilityOf is what is known of a ready index; nil for another one.
-func availabilityOf(p *coordinator.Progress) *client.Availability {
+func availabilityOf(p *core.Progress) *client.Availability {
 	if p.Availability == 0 {
 		return nil
 	}
@@ -28,7 +28,7 @@ func availabilityOf(p *coordinator.Progress) *client.Availability {
 }
 
 // summary counts the indexes and names those that lack copies.
-func summary(s *statecontext.State, now *coordinator.Status) *client.IndexSummary {
+func summary(s *statecontext.State, now *core.Status) *client.IndexSummary {
 	sum := &client.IndexSummary{}
 	unavailable := 0 // of those that are named, which come first
 	for x := range s.Indexes() {

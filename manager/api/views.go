@@ -15,6 +15,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/manager/coordinator"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/streams"
@@ -219,7 +220,7 @@ func (a *API) rollbacks(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	details := map[string]coordinator.BucketStatus{}
+	details := map[string]core.BucketStatus{}
 	if c, leads := a.cfg.Coordinator.Status(); leads {
 		for _, b := range c.Buckets {
 			details[b.Name] = b
@@ -241,12 +242,12 @@ func (a *API) rollbacks(w http.ResponseWriter, r *http.Request) error {
 }
 
 // view is what the leader knows of a bucket; false where that cannot be known (a stale read, a bucket that is gone).
-func (a *API) view(r *http.Request, bucket string) (v coordinator.BucketView, known bool, err error) {
+func (a *API) view(r *http.Request, bucket string) (v core.BucketView, known bool, err error) {
 	v, err = a.cfg.Coordinator.View(r.Context(), bucket)
 	switch {
 	case err == nil:
 		return v, true, nil
-	case errors.Is(err, coordinator.ErrUnknownBucket), errors.Is(err, coordinator.ErrNotLeading) &&
+	case errors.Is(err, core.ErrUnknownBucket), errors.Is(err, coordinator.ErrNotLeading) &&
 		r.URL.Query().Get("consistency") == "stale":
 		return v, false, nil
 	}
@@ -376,7 +377,7 @@ func (a *API) timestamps(w http.ResponseWriter, r *http.Request) error {
 }
 
 // addView adds what the leader knows.
-func (a *API) addView(s *statecontext.State, b *statecontext.Bucket, v *coordinator.BucketView, t *client.Timestamps,
+func (a *API) addView(s *statecontext.State, b *statecontext.Bucket, v *core.BucketView, t *client.Timestamps,
 	from, to int) {
 	t.Current, t.Waiting, t.Diverged, t.Source = vectorInfo(v.Current, from, to), v.Waiting, v.Diverged, v.Source.String()
 	if v.StableMS > 0 {

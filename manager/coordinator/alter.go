@@ -7,7 +7,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
-	"tidemark/liveness"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
@@ -44,7 +44,7 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 		return Outcome{}, &statecontext.Rejection{Code: errcode.UnknownIndex,
 			Message: fmt.Sprintf("no index has id %d; it may have been dropped", req.ID)}
 	}
-	if bucketGone(s, &x.Definition) {
+	if core.BucketGone(s, &x.Definition) {
 		return Outcome{}, &statecontext.Rejection{Code: errcode.BucketGone,
 			Message: fmt.Sprintf("bucket %q of index %s was deleted", x.Definition.Bucket, x.Definition.Name)}
 	}
@@ -96,7 +96,7 @@ func (c *Coordinator) moves(cluster *rebalance.Cluster, x *statecontext.Index, b
 		return err
 	}
 	start := c.starting(p, "ALTER INDEX "+d.Bucket+"/"+d.Name)
-	start.Steps = begun(p, func(y *rebalance.Step) bool { return y.Index == d.ID && wanted(cluster, y) })
+	start.Steps = core.Begun(p, func(y *rebalance.Step) bool { return y.Index == d.ID && wanted(cluster, y) })
 	if len(start.Steps) > 0 {
 		body.Start = start
 	}
@@ -165,53 +165,25 @@ func (c *Coordinator) keeps(ctx context.Context, l *term, x *statecontext.Index,
 		body.IfMatch = x.Definition.ModifiedCAS
 	}
 	return untilKnown(ctx, func(bool) error {
-		q := &lackingQuery{x: x, drop: body.Drop, reply: make(chan lacking, 1)}
-		lacks, err := ask(ctx, l, "what the other replicas have", q, q.reply)
+		q := &core.LackingQuery{Index: x, Drop: body.Drop, Reply: make(chan core.Lacking, 1)}
+		lacks, err := ask(ctx, l, "what the other replicas have", q, q.Reply)
 		if err != nil {
 			return err
 		}
-		return lacks.refusal(&x.Definition)
+		return refusal(&lacks, &x.Definition)
 	})
 }
 
-// lacking are slices without a whole copy, and those of which that is not known.
-type lacking struct{ slices, unsure []index.SliceID }
-
-func (q *lackingQuery) apply(l *Leader) {
-	safe, maybe := map[index.SliceID]bool{}, map[index.SliceID]bool{}
-	for _, o := range q.x.Topology.Copies {
-		n := l.components.indexers[o.Node]
-		if o.State != partition.Allocated || slices.Contains(q.drop, o.Replica) ||
-			n != nil && l.life(&n.component) == liveness.Offline {
-			continue
-		}
-		whole, known := l.wholeness(q.x, o)
-		safe[o.Slice] = safe[o.Slice] || whole
-		maybe[o.Slice] = maybe[o.Slice] || !known
-	}
-	var a lacking
-	for s := range index.SliceID(q.x.Topology.Layout.Partitions) {
-		switch {
-		case safe[s]:
-		case maybe[s]:
-			a.unsure = append(a.unsure, s)
-		default:
-			a.slices = append(a.slices, s)
-		}
-	}
-	reply(l, q.reply, a)
-}
-
 // refusal is why replicas may not be dropped, nil: they may.
-func (a *lacking) refusal(d *index.Definition) error {
+func refusal(a *core.Lacking, d *index.Definition) error {
 	switch {
-	case len(a.slices) > 0:
+	case len(a.Slices) > 0:
 		return fmt.Errorf("%w: without what is to be dropped, no indexer that lives has a whole copy of slice %d of index "+
 			"%s/%s (%d slices in all); wait until the other replicas are filled, or bring their indexers back",
-			ErrLastCopies, a.slices[0], d.Bucket, d.Name, len(a.slices))
-	case len(a.unsure) > 0:
+			ErrLastCopies, a.Slices[0], d.Bucket, d.Name, len(a.Slices))
+	case len(a.Unsure) > 0:
 		return fmt.Errorf("%w: whether an indexer that stays has a whole copy of slice %d of index %s/%s (%d slices in all)",
-			ErrNotKnown, a.unsure[0], d.Bucket, d.Name, len(a.unsure))
+			ErrNotKnown, a.Unsure[0], d.Bucket, d.Name, len(a.Unsure))
 	}
 	return nil
 }
@@ -228,7 +200,7 @@ func onto(cluster *rebalance.Cluster, d *index.Definition, nodes []string, c *st
 	c.Nodes = nodes
 	for i := range cluster.Indexes {
 		if x := &cluster.Indexes[i]; x.ID == d.ID {
-			x.Nodes = named(cluster.Nodes, nodes)
+			x.Nodes = core.Named(cluster.Nodes, nodes)
 		}
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"
 )
@@ -48,14 +49,14 @@ func TestAlterKeepsAWholeCopy(t *testing.T) {
 		n.never = false
 		n.mu.Unlock()
 		w.until("replica 0 can go, the other is whole", time.Minute, func() bool {
-			q := &lackingQuery{x: w.log.State().Index(lone.ID), drop: []partition.Replica{0},
-				reply: make(chan lacking, 1)}
+			q := &core.LackingQuery{Index: w.log.State().Index(lone.ID), Drop: []partition.Replica{0},
+				Reply: make(chan core.Lacking, 1)}
 			l, err := w.leader().leading()
 			if err != nil || l.post(w.ctx, q) != nil {
 				return false
 			}
-			lacks := <-q.reply
-			return len(lacks.slices)+len(lacks.unsure) == 0
+			lacks := <-q.Reply
+			return len(lacks.Slices)+len(lacks.Unsure) == 0
 		})
 		w.die("i1")
 		if err := alter(&zero, nil); !errors.Is(err, ErrLastCopies) {

@@ -7,6 +7,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/lifecycle"
+	"tidemark/manager/coordinator/core"
 )
 
 // TestAvailability: a ready index is available while all its copies can be scanned; when an indexer goes, one with
@@ -16,7 +17,7 @@ func TestAvailability(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
 		lone, pair := w.create("lone", "", 3, 0), w.create("pair", "", 3, 1)
-		of := func(id index.ID) Progress { return w.leader().Progress()[id] }
+		of := func(id index.ID) core.Progress { return w.leader().Progress()[id] }
 		w.until("both are available", 20*time.Second, func() bool {
 			return of(lone.ID).Availability == lifecycle.Available && of(pair.ID).Availability == lifecycle.Available
 		})
@@ -28,7 +29,7 @@ func TestAvailability(t *testing.T) {
 		w.until("the loss is seen", 20*time.Second, func() bool {
 			return of(lone.ID).Availability == lifecycle.Unavailable && of(pair.ID).Availability == lifecycle.Degraded
 		})
-		for _, p := range []Progress{of(lone.ID), of(pair.ID)} {
+		for _, p := range []core.Progress{of(lone.ID), of(pair.ID)} {
 			if !strings.Contains(p.Why, "i1 is offline") {
 				t.Errorf("%v: %q does not say whose copies are missing", p.Availability, p.Why)
 			}

@@ -10,8 +10,8 @@
 // What it never does: change the replicated state other than by proposing, or decide anything that packages stability,
 // streams and rebalance decide.
 //
-// What decides is Leader, whose step takes an input and returns effects as data. A driver per term owns it (type term):
-// inputs come through one bounded queue, effects go out through lanes, a few per receiver.
+// Package core decides: its Leader's step takes an input and returns effects as data. A driver per term owns one
+// (type term): inputs come through one bounded queue, effects go out through lanes, a few per receiver.
 package coordinator
 
 import (
@@ -24,9 +24,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/fsm"
+	"tidemark/manager/coordinator/core"
 	"tidemark/stability"
 	"tidemark/statecontext"
-	"tidemark/streams"
 	"tidemark/wire"
 )
 
@@ -72,46 +72,7 @@ var (
 	ErrNotLeading = errors.New("this manager does not lead")
 	// ErrConfig is wrapped when a Config cannot be used.
 	ErrConfig = errors.New("coordinator configuration")
-	// ErrBusy is wrapped when too much waits for the coordinator already.
-	ErrBusy = errors.New("the coordinator is busy")
 )
-
-// Settings are the limits of the duties. Zero fields have the defaults named.
-type Settings struct {
-	Stability stability.Config
-	Streams   streams.Config
-	Pacer     stability.Pacer
-	// HelloWait is how long a new leader waits for components that do not answer before it goes on without them.
-	HelloWait time.Duration
-	// SuspectAfter and OfflineAfter are ages of a component's last sign of life.
-	SuspectAfter, OfflineAfter time.Duration
-	// ProbeRest is how long a projector is left alone after it has registered, or was asked whether it lives.
-	ProbeRest time.Duration
-	// BuildPatience is how long a build may lack a host before it goes to error.
-	BuildPatience time.Duration
-	// RepairAfter is for how long an indexer may be away before what it holds is made anew elsewhere; below 0: for ever.
-	RepairAfter time.Duration
-	// Republish is after how long a stability timestamp that was not acknowledged is told again.
-	Republish time.Duration
-	// BucketCheck is how often a projector is asked whether the known buckets still exist.
-	BucketCheck time.Duration
-	// Audit is how often the streams of a bucket are compared with what KV says.
-	Audit time.Duration
-	// DefaultPartitions is used where a definition leaves the number open.
-	DefaultPartitions uint16
-	// EvictBytes bounds one command that takes copies off an indexer. Whoever watches gets what it did in one piece.
-	EvictBytes int
-}
-
-// DefaultSettings is what the design asks for.
-func DefaultSettings() Settings {
-	return Settings{Stability: stability.DefaultConfig(), Streams: streams.DefaultConfig(),
-		Pacer:     stability.DefaultPacer(),
-		HelloWait: 3 * time.Second, SuspectAfter: 1500 * time.Millisecond, OfflineAfter: 5 * time.Second,
-		ProbeRest: 200 * time.Millisecond, BuildPatience: 10 * time.Minute, RepairAfter: 15 * time.Minute,
-		Republish: time.Second, BucketCheck: 5 * time.Second,
-		Audit: 10 * time.Second, DefaultPartitions: 6, EvictBytes: 64 << 10}
-}
 
 // Config holds what a Coordinator works with.
 type Config struct {
@@ -124,7 +85,7 @@ type Config struct {
 	Logger   hclog.Logger
 	Now      func() time.Time // time.Now
 	began    time.Time
-	Settings Settings
+	Settings core.Settings
 }
 
 // Bounds. They are constants because they bound memory, not behaviour.
@@ -133,14 +94,8 @@ const (
 	inboxLength = 4096
 	// tick is how often time alone moves something.
 	tick = 20 * time.Millisecond
-	// maxProposals bounds the coordinator's own proposals in flight, so that users' DDL is never crowded out.
-	maxProposals = 32
-	// laneLength bounds what waits in one lane; the oldest is dropped, because duties tell it again.
-	laneLength = 256
 	// questionsAtOnce is how many questions about a projector's KV node are under way.
 	questionsAtOnce = 4
-	// maxWaiters bounds scans that wait for a stability timestamp.
-	maxWaiters = 4096
 	// commandRetries is how often a command is sent again at once that another lane's command overtook.
 	commandRetries = 3
 )
@@ -172,7 +127,7 @@ func New(cfg Config) (*Coordinator, error) {
 	}
 	cfg.began = cfg.Now()
 	s := &cfg.Settings
-	s.fillIn(DefaultSettings())
+	s.FillIn(core.DefaultSettings())
 	if err := s.Stability.Check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
@@ -184,30 +139,6 @@ func New(cfg Config) (*Coordinator, error) {
 			s.OfflineAfter)
 	}
 	return &Coordinator{cfg: cfg}, nil
-}
-
-// fillIn sets what is zero.
-func (s *Settings) fillIn(d Settings) {
-	orDefault(&s.Stability, d.Stability)
-	orDefault(&s.Streams, d.Streams)
-	orDefault(&s.Pacer, d.Pacer)
-	orDefault(&s.HelloWait, d.HelloWait)
-	orDefault(&s.SuspectAfter, d.SuspectAfter)
-	orDefault(&s.OfflineAfter, d.OfflineAfter)
-	orDefault(&s.BuildPatience, d.BuildPatience)
-	orDefault(&s.RepairAfter, d.RepairAfter)
-	orDefault(&s.Republish, d.Republish)
-	orDefault(&s.BucketCheck, d.BucketCheck)
-	orDefault(&s.Audit, d.Audit)
-	orDefault(&s.EvictBytes, d.EvictBytes)
-	orDefault(&s.DefaultPartitions, d.DefaultPartitions)
-}
-
-func orDefault[T comparable](have *T, otherwise T) {
-	var zero T
-	if *have == zero {
-		*have = otherwise
-	}
 }
 
 // Run does the duties of one term until ctx ends: it is the leader loop that package consensus runs. An error is a

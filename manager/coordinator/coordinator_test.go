@@ -11,6 +11,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/expression"
 	"tidemark/index"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
@@ -299,7 +300,8 @@ func TestDDLErrors(t *testing.T) {
 		}
 		w.projector("p1")
 		time.Sleep(time.Second)
-		if err := ask(def("a", "nowhere", "name")); !errors.Is(err, ErrUnknownBucket) || !strings.Contains(err.Error(), `"nowhere"`) {
+		if err := ask(def("a", "nowhere", "name")); !errors.Is(err, core.ErrUnknownBucket) ||
+			!strings.Contains(err.Error(), `"nowhere"`) {
 			t.Errorf("unknown bucket: %v", err)
 		}
 		if err := ask(def("a", "wide", "name")); !errors.Is(err, ErrVBuckets) || !strings.Contains(err.Error(), "8192") {
@@ -355,7 +357,7 @@ func TestRegistration(t *testing.T) {
 		w.components(1)
 		_, err := w.leader().RegisterIndexer(w.ctx, &wire.RegisterIndexer{Endpoint: wire.Endpoint{UUID: "uuid-i1",
 			BootID: "other", Admin: "http://x", Maintenance: "x:1"}})
-		if !errors.Is(err, ErrBootConflict) {
+		if !errors.Is(err, core.ErrBootConflict) {
 			t.Errorf("a second live process: %v", err)
 		}
 		restarted := wire.ProjectorEndpoint{ID: "p1", BootID: "other", Admin: "http://p1"}
@@ -403,7 +405,7 @@ func TestStabilize(t *testing.T) {
 			}
 			return v
 		}
-		if _, err := w.leader().Stabilize(w.ctx, "world", need(1)); !errors.Is(err, ErrUnknownBucket) {
+		if _, err := w.leader().Stabilize(w.ctx, "world", need(1)); !errors.Is(err, core.ErrUnknownBucket) {
 			t.Errorf("unknown bucket: %v", err)
 		}
 		o := w.create("a", "", 2, 0)
@@ -430,7 +432,7 @@ func TestStabilize(t *testing.T) {
 		}
 		lost := need(1)
 		lost.VBUUIDs[2] = 4711
-		if _, err := w.leader().Stabilize(w.ctx, "world", lost); !errors.Is(err, ErrTokenLost) {
+		if _, err := w.leader().Stabilize(w.ctx, "world", lost); !errors.Is(err, core.ErrTokenLost) {
 			t.Errorf("a token of a lost branch: %v", err)
 		}
 		if _, err := w.leader().Stabilize(w.ctx, "world", timestamp.New(3)); !errors.Is(err, timestamp.ErrLength) {
@@ -550,7 +552,7 @@ func TestStabilizeAcrossFailover(t *testing.T) {
 		if before.VBUUID != 1003 {
 			t.Errorf("the question came too late to show anything: %v was stable", before)
 		}
-		if err := <-lost; !errors.Is(err, ErrTokenLost) {
+		if err := <-lost; !errors.Is(err, core.ErrTokenLost) {
 			t.Errorf("a write that was lost: %v", err)
 		}
 		if high := stable().Seqno; high != 15 {
@@ -579,7 +581,7 @@ func TestStabilizeBeforeAFailoverIsNoticed(t *testing.T) {
 		need.Set(3, timestamp.Position{VBUUID: 2003, Seqno: 14})
 		began := time.Now()
 		s, err := w.leader().Stabilize(w.ctx, "world", need)
-		if !errors.Is(err, ErrInRollback) {
+		if !errors.Is(err, core.ErrInRollback) {
 			t.Errorf("%v, %v: that is of the branch which was lost", s.Vector, err)
 		}
 		if took := time.Since(began); took > 5*time.Second {
@@ -612,7 +614,7 @@ func TestStabilizeOfAnEmptiedVBucket(t *testing.T) {
 		w.mu.Unlock()
 		need := timestamp.New(vbuckets)
 		need.Set(3, timestamp.Position{VBUUID: 2003})
-		if s, err := w.leader().Stabilize(w.ctx, "world", need); !errors.Is(err, ErrInRollback) {
+		if s, err := w.leader().Stabilize(w.ctx, "world", need); !errors.Is(err, core.ErrInRollback) {
 			t.Errorf("%v, %v: that is what the vbucket had before", s.Vector, err)
 		}
 		w.until("rolled back", 20*time.Second, func() bool { return w.log.State().Bucket("world").Rollback == nil })
@@ -634,7 +636,7 @@ func TestStabilizeOfAnEmptiedVBucket(t *testing.T) {
 			b := w.log.State().Bucket("world")
 			return b.Rollback == nil && b.Stability.Vector.At(3) == timestamp.Position{VBUUID: 4003, Seqno: 4}
 		})
-		if s, err := w.leader().Stabilize(w.ctx, "world", need); !errors.Is(err, ErrTokenLost) {
+		if s, err := w.leader().Stabilize(w.ctx, "world", need); !errors.Is(err, core.ErrTokenLost) {
 			t.Errorf("a branch that KV does not have any more: %v, %v", s.Vector, err)
 		}
 	})
@@ -779,7 +781,7 @@ func TestRollback(t *testing.T) {
 
 			w.until("rollback", 5*time.Second, func() bool { return w.log.State().Bucket("world").Rollback != nil })
 			if _, err := w.leader().Stabilize(w.ctx, "world", timestamp.New(vbuckets)); err != nil &&
-				!errors.Is(err, ErrInRollback) {
+				!errors.Is(err, core.ErrInRollback) {
 				t.Errorf("a scan meanwhile: %v", err)
 			}
 			w.until("it is told who is waited for", 4*time.Second, func() bool {
@@ -991,7 +993,7 @@ func TestStabilityAge(t *testing.T) {
 			w.until("its age", 10*time.Second, func() bool {
 				a := age()
 				return a != nil && *a >= 3000 &&
-					*a < 3000+2*showEvery
+					*a < 3000+2*100
 			})
 		}
 		w.write("world", 5)

@@ -13,16 +13,17 @@ import (
 	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
 var (
+	// ErrVBuckets is wrapped when a bucket has more vbuckets than timestamp.MaxVBuckets.
+	ErrVBuckets = errors.New("too many vbuckets")
 	// ErrNoProjector is wrapped when no projector could say whether a bucket exists.
 	ErrNoProjector = errors.New("no projector could be asked about the bucket")
-	// ErrNoIndexer is wrapped when indexers are registered, and none of them answers now.
-	ErrNoIndexer = errors.New("no indexer answers")
 )
 
 // Outcome of a DDL request.
@@ -105,22 +106,22 @@ func (c *Coordinator) created(d *index.Definition, res statecontext.Result) (Out
 // wrap ErrNoIndexer, those of package rebalance, ErrBusy or ErrNotLeading.
 func (t *term) place(ctx context.Context, d *index.Definition) ([]statecontext.Placement,
 	func(statecontext.Result, error), error) {
-	p := &placing{d: d, reply: make(chan placed, 1)}
+	p := &core.Placing{Definition: d, Reply: make(chan core.Placed, 1)}
 	if err := t.post(ctx, p); err != nil {
 		return nil, nil, err
 	}
-	a, err := await(ctx, t, "places for the copies", p.reply)
+	a, err := await(ctx, t, "places for the copies", p.Reply)
 	if err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("%w: %w", ErrBusy, err)
+		err = fmt.Errorf("%w: %w", core.ErrBusy, err)
 	}
 	if err == nil {
-		err = a.err
+		err = a.Err
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	return a.placement, func(res statecontext.Result, err error) {
-		_ = t.post(ctx, &settled{reservation: a.reservation, cas: res.CAS, err: err}) // else it ends by itself
+	return a.Placement, func(res statecontext.Result, err error) {
+		_ = t.post(ctx, &core.Settled{Reservation: a.Reservation, CAS: res.CAS, Err: err}) // else it ends by itself
 	}, nil
 }
 
@@ -222,9 +223,9 @@ func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*st
 	}
 	b := c.cfg.Consensus.State().Bucket(name)
 	if b == nil || b.Gone {
-		return nil, fmt.Errorf("%w: %q", ErrBucketGone, name)
+		return nil, fmt.Errorf("%w: %q", core.ErrBucketGone, name)
 	}
-	_ = l.post(ctx, Committed{}) // sooner is better; it would see it anyway
+	_ = l.post(ctx, core.Committed{}) // sooner is better; it would see it anyway
 	return b, nil
 }
 
@@ -267,9 +268,21 @@ func (c *Coordinator) askBucket(ctx context.Context, name string) (*wire.BucketR
 	case vbuckets != nil:
 		return nil, fmt.Errorf("%w: %s", ErrVBuckets, vbuckets.Detail)
 	case unknown > 0:
-		return nil, fmt.Errorf("%w: no KV node has a bucket %q", ErrUnknownBucket, name)
+		return nil, fmt.Errorf("%w: no KV node has a bucket %q", core.ErrUnknownBucket, name)
 	}
 	return nil, fmt.Errorf("%w %q: %d asked, none answered: %w", ErrNoProjector, name, asked, last)
 }
 
 var errFound = errors.New("found")
+
+// newRules are those that an index carries which is built now; 0 while the cluster has not the format for it.
+func (c *Coordinator) newRules() uint32 {
+	if c.cfg.Consensus.State().FormatLevel() < statecontext.RulesFormat() {
+		return 0
+	}
+	s, _ := c.Status()
+	if low := s.ExprRules.Lowest; low != 0 {
+		return min(low, expression.Rules)
+	}
+	return expression.Rules
+}

@@ -7,6 +7,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 )
 
@@ -50,7 +51,7 @@ func TestRetriesKeepTheirOutcome(t *testing.T) {
 		w.indexers["http://i1"].kill()
 		time.Sleep(time.Minute) // it is offline
 		if _, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "b", Bucket: "world",
-			IsPrimary: true}}); !errors.Is(err, ErrNoIndexer) {
+			IsPrimary: true}}); !errors.Is(err, core.ErrNoIndexer) {
 			t.Errorf("no indexer that answers: %v", err)
 		}
 		if o, err := w.leader().CreateIndex(w.ctx, create); err != nil || o.ID != first.ID || !o.Replayed || o.Existed ||

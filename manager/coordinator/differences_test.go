@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/wire"
@@ -63,7 +64,7 @@ func TestDifferences(t *testing.T) {
 func TestDifferencesRightFirst(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
-		o := w.create("a", "", 2*maxProposals, 0)
+		o := w.create("a", "", 2*core.MaxProposals, 0)
 		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
 		w.level()
 		i1 := w.indexers["http://i1"]
@@ -80,9 +81,11 @@ func TestDifferencesRightFirst(t *testing.T) {
 		report(all[:1])
 		w.until("one is known", 5*time.Second, func() bool { return len(known()) == 1 })
 		report(all[1:])
-		w.until("the first of the others are known", 10*time.Second, func() bool { return len(known()) >= maxProposals/2 })
-		time.Sleep(differEvery / 2 * time.Millisecond) // of virtual time: what was proposed with them is committed
-		if n := len(known()); n > maxProposals {
+		w.until("the first of the others are known", 10*time.Second, func() bool {
+			return len(known()) >= core.MaxProposals/2
+		})
+		time.Sleep(500 * time.Millisecond) // of virtual time: what was proposed with them is committed
+		if n := len(known()); n > core.MaxProposals {
 			t.Errorf("%d are known after the first step", n)
 		}
 		if w.log.State().Difference(all[0].Copy) != nil {
@@ -114,19 +117,4 @@ func TestDifferencesThatAreRefused(t *testing.T) {
 		report(wire.MissingRow)
 		w.until("it is known", 5*time.Minute, func() bool { return w.log.State().Difference(c[0].ID) != nil })
 	})
-}
-
-// TestSilent: a list that is full says nothing of copies behind its last.
-func TestSilent(t *testing.T) {
-	var d differing
-	if !d.silent(1) {
-		t.Error("an empty list")
-	}
-	for i := range wire.MaxDifferingCopies {
-		d = append(d, wire.CopyDifference{Copy: index.CopyID(2 * (i + 1))})
-	}
-	last := index.CopyID(2 * wire.MaxDifferingCopies)
-	if d.silent(2) || !d.silent(3) || d.silent(last) || d.silent(last+1) {
-		t.Error("a full list")
-	}
 }

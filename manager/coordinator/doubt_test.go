@@ -6,6 +6,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/liveness"
+	"tidemark/manager/coordinator/core"
 )
 
 // shares returns how many vbuckets each projector streams, as the ledger has it.
@@ -45,8 +46,8 @@ func TestProjectorCrashes(t *testing.T) {
 		}
 		w.crash("p2")
 		took := w.until("p1 has all", 20*time.Second, func() bool { return w.shares()["p1"] == vbuckets })
-		if took > DefaultSettings().OfflineAfter/4 {
-			t.Errorf("p1 took over after %v; silence would count after %v", took, DefaultSettings().OfflineAfter)
+		if took > core.DefaultSettings().OfflineAfter/4 {
+			t.Errorf("p1 took over after %v; silence would count after %v", took, core.DefaultSettings().OfflineAfter)
 		}
 		w.write("world", 3)
 		w.until("stability goes on", 2*time.Second,

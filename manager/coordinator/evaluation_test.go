@@ -10,6 +10,7 @@ import (
 
 	"tidemark/expression"
 	"tidemark/index"
+	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
@@ -99,10 +100,10 @@ func TestRulesAreKept(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
 		all := w.evaluating(expression.Rules)
-		rules := func(want ExprRules) func() bool {
+		rules := func(want core.ExprRules) func() bool {
 			return func() bool { s, ok := w.leader().Status(); return ok && s.ExprRules == want }
 		}
-		w.until("rules are told", 10*time.Second, rules(ExprRules{expression.Rules, expression.Rules}))
+		w.until("rules are told", 10*time.Second, rules(core.ExprRules{Lowest: expression.Rules, Highest: expression.Rules}))
 		old := w.create("old", `SUBSTR(x, 0) = "a"`, 1, 0)
 		if got := w.log.State().Definition(old.ID).Rules; got != 0 {
 			t.Errorf("an index of a cluster of format level 1 carries rules %d", got)
@@ -118,7 +119,7 @@ func TestRulesAreKept(t *testing.T) {
 		})
 		mixed := w.create("mixed", `SUBSTR(x, 0) = "a"`, 1, 0)
 		all[0].evaluates(expression.Rules)
-		w.until("it is gone", 10*time.Second, rules(ExprRules{expression.Rules, expression.Rules}))
+		w.until("it is gone", 10*time.Second, rules(core.ExprRules{Lowest: expression.Rules, Highest: expression.Rules}))
 		fresh, plain := w.create("fresh", `SUBSTR(x, 0) = "a"`, 1, 0), w.create("plain", `x = "a"`, 1, 0)
 		for _, c := range []struct {
 			o        Outcome
@@ -132,7 +133,8 @@ func TestRulesAreKept(t *testing.T) {
 				t.Errorf("%s carries rules %d, want %d; outdated %q", d.Name, d.Rules, c.rules, said)
 			}
 		}
-		if said := (ExprRules{1, 1}).Outdated(w.log.State().Definition(fresh.ID)); !strings.Contains(said,
+		back := core.ExprRules{Lowest: 1, Highest: 1}
+		if said := back.Outdated(w.log.State().Definition(fresh.ID)); !strings.Contains(said,
 			fmt.Sprintf("rules %d, projectors evaluate by 1", expression.Rules)) {
 			t.Errorf("after a step back: %q", said)
 		}

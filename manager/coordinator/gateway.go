@@ -11,7 +11,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/errcode"
+	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/manager/coordinator/core"
 	"tidemark/rollback"
 	"tidemark/statecontext"
 	"tidemark/streams"
@@ -27,46 +29,47 @@ type Gateway struct {
 	log    hclog.Logger
 	cache  definitions
 	traces traces
-	shown  atomic.Pointer[Status]
+	shown  atomic.Pointer[core.Status]
 
 	mu        sync.Mutex
-	receivers map[Receiver]*receiver
+	receivers map[core.Receiver]*receiver
 }
 
 // receiver is what is kept of an Open.
 type receiver struct {
-	Open
+	core.Open
 	fences *fences
 }
 
 func newGateway(cfg Config, self wire.Leader, log hclog.Logger) *Gateway {
 	return &Gateway{cfg: cfg, self: self, log: log, cache: definitions{consensus: cfg.Consensus},
-		receivers: map[Receiver]*receiver{}}
+		receivers: map[core.Receiver]*receiver{}}
 }
 
-// Do carries out an effect that takes no time: all but Tell and Propose, which Say and Propose carry out, Wake and Anew.
-func (g *Gateway) Do(e Effect) {
+// Do carries out an effect that takes no time: all but Tell and Propose, which Say and Propose carry out, Wake and
+// Anew.
+func (g *Gateway) Do(e core.Effect) {
 	switch e := e.(type) {
-	case Open:
+	case core.Open:
 		g.open(e)
-	case Close:
+	case core.Close:
 		g.mu.Lock()
 		delete(g.receivers, e.To)
 		g.mu.Unlock()
-	case Describe:
+	case core.Describe:
 		g.cache.note(e.State)
-	case Show:
+	case core.Show:
 		g.shown.Store(e.Status)
-	case Stage:
+	case core.Stage:
 		g.traces.enter(e.Build, e.Name)
-	case BuildOver:
+	case core.BuildOver:
 		g.traces.end(e.Build, e.Err)
-	case Answer:
+	case core.Answer:
 		e.Deliver(g.present)
 	}
 }
 
-func (g *Gateway) open(o Open) {
+func (g *Gateway) open(o core.Open) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	r := &receiver{Open: o, fences: &fences{last: o.Fence}}
@@ -77,24 +80,21 @@ func (g *Gateway) open(o Open) {
 	g.receivers[o.To] = r
 }
 
-func (g *Gateway) receiver(id Receiver) *receiver {
+func (g *Gateway) receiver(id core.Receiver) *receiver {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.receivers[id]
 }
 
-func (g *Gateway) present(id Receiver) (f wire.Fence) {
+func (g *Gateway) present(id core.Receiver) (f wire.Fence) {
 	if r := g.receiver(id); r != nil {
 		f = r.fences.present()
 	}
 	return f
 }
 
-// errTermOver is the outcome of a proposal that nobody waits for any more.
-var errTermOver = errors.New("the term is over")
-
 // Propose proposes.
-func (g *Gateway) Propose(ctx context.Context, p Propose) Input {
+func (g *Gateway) Propose(ctx context.Context, p core.Propose) core.Input {
 	if p.Traced {
 		ctx = g.traces.in(ctx, "")
 	}
@@ -103,57 +103,57 @@ func (g *Gateway) Propose(ctx context.Context, p Propose) Input {
 	case err == nil:
 		err = res.Err()
 	case errors.Is(err, context.Canceled):
-		err = errTermOver
+		err = core.ErrTermOver
 	}
-	return &Proposed{Key: p.Key, Result: res, Err: err}
+	return &core.Proposed{Key: p.Key, Result: res, Err: err}
 }
 
 // Say says something to a receiver, waits for the answer, and returns what goes back to the Leader; nil: nothing.
-func (g *Gateway) Say(ctx context.Context, t Tell) Input {
+func (g *Gateway) Say(ctx context.Context, t core.Tell) core.Input {
 	r := g.receiver(t.To)
 	if r == nil {
 		return nil
 	}
 	switch m := t.Say.(type) {
-	case Greet:
+	case core.Greet:
 		return g.greet(ctx, r, m)
-	case Push:
+	case core.Push:
 		return g.push(ctx, r, m)
-	case Probe:
+	case core.Probe:
 		return g.probe(ctx, r, m)
-	case AskLogs:
+	case core.AskLogs:
 		return g.askLogs(ctx, r, m)
-	case StartStreams:
+	case core.StartStreams:
 		return g.startStreams(ctx, r, m)
-	case StopStreams:
+	case core.StopStreams:
 		g.stopStreams(ctx, r, m)
-	case CheckBucket:
+	case core.CheckBucket:
 		return g.checkBucket(ctx, r, m)
-	case AskSync:
+	case core.AskSync:
 		return g.sync(ctx, r, m)
-	case Poll:
+	case core.Poll:
 		return g.poll(ctx, r, m)
-	case PublishStable:
+	case core.PublishStable:
 		g.publish(ctx, r, m)
-	case RollBack:
+	case core.RollBack:
 		return g.rollBack(ctx, r, m)
-	case DropOrphans:
+	case core.DropOrphans:
 		return g.dropOrphans(ctx, r, m)
 	}
 	return nil
 }
 
-func (g *Gateway) greet(ctx context.Context, r *receiver, m Greet) Input {
+func (g *Gateway) greet(ctx context.Context, r *receiver, m core.Greet) core.Input {
 	if r.Projector {
 		a, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.ProjectorHello, error) {
 			return g.cfg.Projectors.Hello(ctx, r.Addr, g.hello(f))
 		})
-		return &ProjectorGreeted{Greet: m, From: r.To, Answer: a, Err: err}
+		return &core.ProjectorGreeted{Greet: m, From: r.To, Answer: a, Err: err}
 	}
 	a, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.IndexerHello, error) {
 		return g.cfg.Indexers.Hello(ctx, r.Addr, g.hello(f))
 	})
-	return &IndexerGreeted{Greet: m, From: r.To, Answer: a, Err: err}
+	return &core.IndexerGreeted{Greet: m, From: r.To, Answer: a, Err: err}
 }
 
 func (g *Gateway) hello(f wire.Fence) *wire.HelloRequest {
@@ -172,13 +172,13 @@ type pushes interface {
 
 // push sends the newest definitions. A list may make its receiver drop copies, which cannot be undone: leadership is
 // checked first.
-func (g *Gateway) push(ctx context.Context, r *receiver, m Push) Input {
+func (g *Gateway) push(ctx context.Context, r *receiver, m core.Push) core.Input {
 	ctx = g.traces.in(ctx, "")
 	var by pushes = g.cfg.Indexers
 	if r.Projector {
 		by = g.cfg.Projectors
 	}
-	a := &Handed{From: r.To, Addr: r.Addr}
+	a := &core.Handed{From: r.To, Addr: r.Addr}
 	if a.Err = g.cfg.Consensus.ReadBarrier(ctx); a.Err == nil {
 		a.Handed, a.Acked, a.Err = g.hand(ctx, r, by, m.Base)
 	}
@@ -218,15 +218,15 @@ func (g *Gateway) hand(ctx context.Context, r *receiver, by pushes, base uint64)
 // errLost is given for a question that came to no end and no answer, though not because of a deadline.
 var errLost = errors.New("no answer")
 
-func (g *Gateway) probe(ctx context.Context, r *receiver, m Probe) Input {
+func (g *Gateway) probe(ctx context.Context, r *receiver, m core.Probe) core.Input {
 	err := g.probeOnce(ctx, r, m)
 	if errors.Is(err, errLost) { // of a connection from before: a new one tells
 		err = g.probeOnce(ctx, r, m)
 	}
-	return &Probed{Probe: m, From: r.To, Refused: errors.Is(err, syscall.ECONNREFUSED)}
+	return &core.Probed{Probe: m, From: r.To, Refused: errors.Is(err, syscall.ECONNREFUSED)}
 }
 
-func (g *Gateway) probeOnce(ctx context.Context, r *receiver, m Probe) error {
+func (g *Gateway) probeOnce(ctx context.Context, r *receiver, m core.Probe) error {
 	_, err := g.cfg.Projectors.Sync(ctx, r.Addr, &wire.SyncRequest{Fence: r.fences.present(), Bucket: m.Bucket})
 	var refusal *rpc.Problem
 	switch {
@@ -237,15 +237,15 @@ func (g *Gateway) probeOnce(ctx context.Context, r *receiver, m Probe) error {
 	return errors.Join(errLost, err)
 }
 
-func (g *Gateway) askLogs(ctx context.Context, r *receiver, m AskLogs) Input {
-	if m.For.Kind == forStreams {
+func (g *Gateway) askLogs(ctx context.Context, r *receiver, m core.AskLogs) core.Input {
+	if m.For.Kind == core.ForStreams {
 		ctx = g.traces.in(ctx, m.Bucket.Name)
 	}
 	reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.FailoverLogsReply, error) {
 		return g.cfg.Projectors.FailoverLogs(ctx, r.Addr, &wire.FailoverLogsRequest{Fence: f, Bucket: m.Bucket.Name,
 			VBuckets: m.VBuckets})
 	})
-	a := &LogsTold{AskLogs: m, Err: err}
+	a := &core.LogsTold{AskLogs: m, Err: err}
 	if err != nil {
 		g.log.Debug(m.For.Kind.String(), "projector", r.Name, "error", err)
 		return a
@@ -257,17 +257,7 @@ func (g *Gateway) askLogs(ctx context.Context, r *receiver, m AskLogs) Input {
 	return a
 }
 
-func (k purposeKind) String() string {
-	switch k {
-	case forRollback:
-		return "failover logs for a rollback"
-	case forAudit:
-		return "audit"
-	}
-	return "failover logs"
-}
-
-func (g *Gateway) startStreams(ctx context.Context, r *receiver, m StartStreams) Input {
+func (g *Gateway) startStreams(ctx context.Context, r *receiver, m core.StartStreams) core.Input {
 	ctx = g.traces.in(ctx, m.Bucket.Name)
 	want := wire.StreamBucket{Bucket: m.Bucket.Name, BucketUUID: m.UUID}
 	for _, s := range m.Starts {
@@ -282,7 +272,7 @@ func (g *Gateway) startStreams(ctx context.Context, r *receiver, m StartStreams)
 		g.log.Debug("start of streams", "projector", r.Name, "error", err)
 		return nil // the outcome is unknown: its report or patience tells
 	}
-	a := &StreamsStarted{StartStreams: m, Results: make([]streams.Started, len(reply.Buckets[0].Results))}
+	a := &core.StreamsStarted{StartStreams: m, Results: make([]streams.Started, len(reply.Buckets[0].Results))}
 	for i, x := range reply.Buckets[0].Results {
 		a.Results[i] = streams.Started{VBucket: x.VBucket, Outcome: outcome(x.Outcome), Log: x.Log, Purge: x.Purge,
 			Revision: x.Revision, Detail: x.Detail}
@@ -304,7 +294,7 @@ func outcome(o wire.StartOutcome) streams.Outcome {
 	return streams.Failed
 }
 
-func (g *Gateway) stopStreams(ctx context.Context, r *receiver, m StopStreams) {
+func (g *Gateway) stopStreams(ctx context.Context, r *receiver, m core.StopStreams) {
 	_, err := fenced(ctx, r.fences, func(f wire.Fence) (struct{}, error) {
 		return struct{}{}, g.cfg.Projectors.Stop(ctx, r.Addr, &wire.StreamStop{Fence: f, Topic: wire.MaintenanceTopic,
 			Bucket: m.Bucket.Name, VBuckets: m.VBuckets, Incarnation: m.Incarnation})
@@ -314,24 +304,24 @@ func (g *Gateway) stopStreams(ctx context.Context, r *receiver, m StopStreams) {
 	}
 }
 
-func (g *Gateway) checkBucket(ctx context.Context, r *receiver, m CheckBucket) Input {
+func (g *Gateway) checkBucket(ctx context.Context, r *receiver, m core.CheckBucket) core.Input {
 	reply, err := g.cfg.Projectors.Bucket(ctx, r.Addr, &wire.BucketRequest{Bucket: m.Bucket})
 	if err != nil {
 		reply = nil
 	}
 	var p *rpc.Problem
-	return &BucketChecked{CheckBucket: m, Found: reply, Err: err,
+	return &core.BucketChecked{CheckBucket: m, Found: reply, Err: err,
 		Unknown: errors.As(err, &p) && p.Status == http.StatusNotFound && p.Code == errcode.BucketNotInKV}
 }
 
-func (g *Gateway) sync(ctx context.Context, r *receiver, m AskSync) Input {
+func (g *Gateway) sync(ctx context.Context, r *receiver, m core.AskSync) core.Input {
 	f := r.fences.present() // no command: it may share the newest one's fence
 	report, err := g.cfg.Projectors.Sync(ctx, r.Addr, &wire.SyncRequest{Fence: f, Bucket: m.Bucket.Name, Want: m.Want,
-		WaitMS: syncWait})
-	return &Synced{AskSync: m, From: r.To, Report: report, Err: err}
+		WaitMS: core.SyncWait})
+	return &core.Synced{AskSync: m, From: r.To, Report: report, Err: err}
 }
 
-func (g *Gateway) poll(ctx context.Context, r *receiver, m Poll) Input {
+func (g *Gateway) poll(ctx context.Context, r *receiver, m core.Poll) core.Input {
 	ctx = g.traces.in(ctx, m.Bucket.Name)
 	all, err := fenced(ctx, r.fences, func(f wire.Fence) ([]wire.PollPosition, error) {
 		req := &wire.PollRequest{Fence: f, Bucket: m.Bucket.Name, VBuckets: m.VBuckets, Incarnation: m.Incarnation,
@@ -346,17 +336,17 @@ func (g *Gateway) poll(ctx context.Context, r *receiver, m Poll) Input {
 		g.log.Debug("poll", "indexer", r.Name, "error", err)
 		return nil
 	}
-	a := &Polled{Poll: m, Positions: make([]streams.Position, len(all))}
+	a := &core.Polled{Poll: m, Positions: make([]streams.Position, len(all))}
 	for i, p := range all {
 		a.Positions[i] = streams.Position(p)
 	}
 	return a
 }
 
-func (g *Gateway) publish(ctx context.Context, r *receiver, m PublishStable) {
+func (g *Gateway) publish(ctx context.Context, r *receiver, m core.PublishStable) {
 	ctx = g.traces.in(ctx, m.Newest[len(m.Newest)-1].Bucket)
 	_, err := fenced(ctx, r.fences, func(f wire.Fence) (struct{}, error) {
-		return struct{}{}, g.cfg.Indexers.Stability(ctx, r.Addr, &wire.StabilityRequest{Fence: f, Stabilities: m.sorted(),
+		return struct{}{}, g.cfg.Indexers.Stability(ctx, r.Addr, &wire.StabilityRequest{Fence: f, Stabilities: m.Sorted(),
 			Base: m.Base})
 	})
 	if err != nil {
@@ -365,7 +355,7 @@ func (g *Gateway) publish(ctx context.Context, r *receiver, m PublishStable) {
 }
 
 // rollBack takes an indexer through a step. What it restores cannot be undone: leadership is checked first.
-func (g *Gateway) rollBack(ctx context.Context, r *receiver, m RollBack) Input {
+func (g *Gateway) rollBack(ctx context.Context, r *receiver, m core.RollBack) core.Input {
 	if err := g.cfg.Consensus.ReadBarrier(ctx); err != nil {
 		return nil
 	}
@@ -378,13 +368,13 @@ func (g *Gateway) rollBack(ctx context.Context, r *receiver, m RollBack) Input {
 		g.log.Debug("rollback step", "indexer", r.Name, "step", m.Step, "error", err)
 		return nil
 	}
-	return &RolledBack{RollBack: m, Reply: rollback.Reply{Stale: reply.Stale, Restart: reply.Timestamp(len(m.Logs))}}
+	return &core.RolledBack{RollBack: m, Reply: rollback.Reply{Stale: reply.Stale, Restart: reply.Timestamp(len(m.Logs))}}
 }
 
 // dropOrphans tells an indexer which of its orphans the StateContext does not place on it (IM-8). It cannot be undone:
 // leadership is checked first, and nothing is dropped while a restore is under way.
-func (g *Gateway) dropOrphans(ctx context.Context, r *receiver, m DropOrphans) Input {
-	a := &OrphansDropped{From: r.To, Name: r.Name}
+func (g *Gateway) dropOrphans(ctx context.Context, r *receiver, m core.DropOrphans) core.Input {
+	a := &core.OrphansDropped{From: r.To, Name: r.Name}
 	if a.Err = g.cfg.Consensus.ReadBarrier(ctx); a.Err != nil {
 		return a
 	}
@@ -399,4 +389,25 @@ func (g *Gateway) dropOrphans(ctx context.Context, r *receiver, m DropOrphans) I
 		a.Dropped = reply.Dropped
 	}
 	return a
+}
+
+// unknown returns the copies that a state does not place on a node, whatever their indexes are about to become.
+func unknown(s *statecontext.State, node index.NodeID, copies []wire.OrphanRef) (none []wire.OrphanRef) {
+	if s.Staging() != nil {
+		return nil
+	}
+	known := map[index.CopyID]bool{}
+	for x := range s.Indexes() {
+		for _, c := range x.Topology.Copies {
+			if c.Node == node {
+				known[c.ID] = true
+			}
+		}
+	}
+	for _, r := range copies {
+		if !known[r.Copy] {
+			none = append(none, r)
+		}
+	}
+	return none
 }

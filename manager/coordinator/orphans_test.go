@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
@@ -40,7 +41,7 @@ func TestOrphans(t *testing.T) {
 			i1.mu.Unlock()
 			w.until("status", 2*time.Second, func() bool {
 				s, _ := w.leader().Status()
-				at := slices.IndexFunc(s.Indexers, func(n IndexerStatus) bool { return n.Name == "i1" })
+				at := slices.IndexFunc(s.Indexers, func(n core.IndexerStatus) bool { return n.Name == "i1" })
 				return at >= 0 && s.Indexers[at].OrphanCount == len(all) && len(s.Indexers[at].Orphans) == len(all)
 			})
 		}

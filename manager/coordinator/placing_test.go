@@ -35,24 +35,5 @@ func TestStatementsAtOnceSpreadTheirCopies(t *testing.T) {
 			Keys: []index.KeyExpr{{Expr: "name"}}, Partitions: 1}}); err == nil {
 			t.Error("a name was given twice")
 		}
-		for i := range 4 { // a reservation that the state shows goes when the next one is made
-			w.create(fmt.Sprintf("y%d", i), "", 1, 0)
-		}
-		l, err := w.leader().leading()
-		if err != nil {
-			t.Fatal(err)
-		}
-		left := make(chan int, 1)
-		if err := l.post(w.ctx, look(func(l *Leader) { left <- len(l.reserved) })); err != nil {
-			t.Fatal(err)
-		}
-		if n := <-left; n > 1 {
-			t.Errorf("%d reservations are left", n)
-		}
 	})
 }
-
-// look is an input that only looks.
-type look func(l *Leader)
-
-func (f look) apply(l *Leader) { f(l) }

@@ -10,10 +10,10 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/liveness"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
-	"tidemark/wire"
 )
 
 // level raises the format level to the newest.
@@ -317,8 +317,8 @@ func TestARepairComesFirst(t *testing.T) {
 	})
 }
 
-func alive(s Status, name string) bool {
-	i := slices.IndexFunc(s.Indexers, func(i IndexerStatus) bool { return i.Name == name })
+func alive(s core.Status, name string) bool {
+	i := slices.IndexFunc(s.Indexers, func(i core.IndexerStatus) bool { return i.Name == name })
 	return i >= 0 && s.Indexers[i].Life != liveness.Offline
 }
 
@@ -477,37 +477,4 @@ func TestARefusedRebalanceChangesNothing(t *testing.T) {
 			t.Errorf("i1 is to leave: %v, %v", w.log.State().Going(w.nodeOf("i1")), err)
 		}
 	})
-}
-
-// As much of a plan is begun as one command carries.
-func TestAPlanIsBegunInPieces(t *testing.T) {
-	p, from := &rebalance.Plan{}, index.NodeID(1)
-	for i := range 30_000 {
-		p.Steps = append(p.Steps, rebalance.Step{Index: index.ID(1<<20 + i), Slice: 63, Old: index.CopyID(1<<34 + i),
-			From: &from, To: 2, Bytes: 1 << 40})
-	}
-	steps := begun(p, func(y *rebalance.Step) bool { return y.Index > 1<<20 })
-	data, err := statecontext.Encode(statecontext.Command{Body: &statecontext.StartRebalance{Cause: "test", Sends: 1,
-		Receives: 1, Steps: steps}})
-	if err != nil || len(steps) != rebalance.MaxBegun || steps[0].Index != 1<<20+1 || len(data) > commandBytes {
-		t.Errorf("%d steps in %d bytes: %v", len(steps), len(data), err)
-	}
-}
-
-// TestFilled: a copy counts by the files that are sent for it, or else by its side streams.
-func TestFilled(t *testing.T) {
-	for _, c := range []struct {
-		is   wire.CopyReport
-		want float64
-	}{
-		{},
-		{wire.CopyReport{Done: 5, Total: 10}, 0.5},
-		{wire.CopyReport{Done: 5, Total: 10, Received: 1, Expected: 4}, 0.25},
-		{wire.CopyReport{Received: 5, Expected: 4}, 1},
-		{wire.CopyReport{Done: 11, Total: 10}, 1},
-	} {
-		if got := filled(c.is); got != c.want {
-			t.Errorf("%+v: %v, want %v", c.is, got, c.want)
-		}
-	}
 }

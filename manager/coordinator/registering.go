@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 
+	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
 var (
-	// ErrBootConflict is wrapped when a component registers whose former process is still alive.
-	ErrBootConflict = errors.New("another process of that identity is alive")
 	// ErrRegistration is wrapped when a registration lacks something.
 	ErrRegistration = errors.New("bad registration")
 )
@@ -31,7 +30,7 @@ func (c *Coordinator) RegisterIndexer(ctx context.Context, req *wire.RegisterInd
 		return nil, fmt.Errorf("%w: a zone of %d bytes and a capacity of %d; at most %d and %d", ErrRegistration, len(e.Zone),
 			e.Capacity, wire.MaxZone, wire.MaxCapacity)
 	}
-	if err := l.admit(ctx, req.ClusterID, &Registering{UUID: e.UUID, Boot: e.BootID, Addr: e.Admin}); err != nil {
+	if err := l.admit(ctx, req.ClusterID, &core.Registering{UUID: e.UUID, Boot: e.BootID, Addr: e.Admin}); err != nil {
 		return nil, err
 	}
 	res, err := c.proposeFor(ctx, &statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: e.UUID,
@@ -41,7 +40,7 @@ func (c *Coordinator) RegisterIndexer(ctx context.Context, req *wire.RegisterInd
 	if err != nil {
 		return nil, err
 	}
-	return l.registered(ctx, &Registered{IsNode: true, Node: res.Node, Boot: e.BootID})
+	return l.registered(ctx, &core.Registered{IsNode: true, Node: res.Node, Boot: e.BootID})
 }
 
 // RegisterProjector makes a projector known. Errors as RegisterIndexer's.
@@ -54,14 +53,14 @@ func (c *Coordinator) RegisterProjector(ctx context.Context, req *wire.RegisterP
 	if e.ID == "" || e.BootID == "" || e.Admin == "" {
 		return nil, fmt.Errorf("%w: id, boot id and admin address are needed", ErrRegistration)
 	}
-	if err := l.admit(ctx, req.ClusterID, &Registering{Projector: e.ID, Boot: e.BootID, Addr: e.Admin}); err != nil {
+	if err := l.admit(ctx, req.ClusterID, &core.Registering{Projector: e.ID, Boot: e.BootID, Addr: e.Admin}); err != nil {
 		return nil, err
 	}
 	if _, err := c.proposeFor(ctx, &statecontext.RegisterProjector{Projector: statecontext.Projector{ID: e.ID,
 		Admin: e.Admin, BootID: e.BootID}}); err != nil {
 		return nil, err
 	}
-	return l.registered(ctx, &Registered{Projector: e.ID, Boot: e.BootID})
+	return l.registered(ctx, &core.Registered{Projector: e.ID, Boot: e.BootID})
 }
 
 // proposeFor proposes on behalf of a caller who waits.
@@ -74,19 +73,19 @@ func (c *Coordinator) proposeFor(ctx context.Context, body statecontext.Body) (s
 }
 
 // admit refuses foreign clusters and second live processes.
-func (t *term) admit(ctx context.Context, clusterID string, check *Registering) error {
+func (t *term) admit(ctx context.Context, clusterID string, check *core.Registering) error {
 	if own := t.cfg.Consensus.State().ClusterID(); clusterID != "" && clusterID != own {
 		return fmt.Errorf("%w: it belongs to %q, this is %q", wire.ErrForeignCluster, clusterID, own)
 	}
 	check.Reply = make(chan error, 1)
-	conflict, err := ask(ctx, t, "whether its former process lives", Input(check), check.Reply)
+	conflict, err := ask(ctx, t, "whether its former process lives", core.Input(check), check.Reply)
 	if err != nil {
 		return err
 	}
 	return conflict
 }
 
-func (t *term) registered(ctx context.Context, r *Registered) (*wire.RegisterReply, error) {
+func (t *term) registered(ctx context.Context, r *core.Registered) (*wire.RegisterReply, error) {
 	r.Reply = make(chan *wire.RegisterReply, 1)
 	if err := t.post(ctx, r); err != nil {
 		return nil, err
@@ -100,17 +99,17 @@ func (t *term) registered(ctx context.Context, r *Registered) (*wire.RegisterRep
 // HandleProjectorReport takes a projector's level state (SYNC included). Errors wrap ErrNotLeading, ErrBusy or
 // wire.ErrForeignCluster.
 func (c *Coordinator) HandleProjectorReport(ctx context.Context, r *wire.ProjectorReport) (*wire.ReportReply, error) {
-	in := &ProjectorReported{Report: r, Reply: make(chan *wire.ReportReply, 1)}
+	in := &core.ProjectorReported{Report: r, Reply: make(chan *wire.ReportReply, 1)}
 	return c.handleReport(ctx, r.ClusterID, in, in.Reply)
 }
 
 // HandleIndexerReport takes an indexer's level state. Errors as HandleProjectorReport's.
 func (c *Coordinator) HandleIndexerReport(ctx context.Context, r *wire.IndexerReport) (*wire.ReportReply, error) {
-	in := &IndexerReported{Report: r, Reply: make(chan *wire.ReportReply, 1)}
+	in := &core.IndexerReported{Report: r, Reply: make(chan *wire.ReportReply, 1)}
 	return c.handleReport(ctx, r.ClusterID, in, in.Reply)
 }
 
-func (c *Coordinator) handleReport(ctx context.Context, clusterID string, in Input,
+func (c *Coordinator) handleReport(ctx context.Context, clusterID string, in core.Input,
 	reply chan *wire.ReportReply) (*wire.ReportReply, error) {
 	l, err := c.leading()
 	if err != nil {

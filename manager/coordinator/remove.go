@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,7 +11,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/liveness"
-	"tidemark/partition"
+	"tidemark/manager/coordinator/core"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
 )
@@ -39,24 +38,13 @@ type RemoveIndexerRequest struct {
 	DryRun bool   // only tell
 }
 
-// Loss is what the removal means for an index.
-type Loss struct {
-	Index        index.ID
-	Name, Bucket string
-	Copies       int  // that the indexer had
-	LastCopies   int  // of them: no other living indexer has an allocated copy of the slice
-	Rebuilt      bool // slices are built anew from KV; until then the index cannot be scanned
-
-	unsure int // of LastCopies: another indexer may have a whole copy
-}
-
 // Removal is what the removal of an indexer means.
 type Removal struct {
 	Indexer statecontext.Indexer
 	Alive   bool
-	Losses  []Loss // of the copies that it still has
-	Done    bool   // it is no member any more; else it is being removed, or was only asked about
-	Waits   string // why it is not removed yet, where that does not go on
+	Losses  []core.Loss // of the copies that it still has
+	Done    bool        // it is no member any more; else it is being removed, or was only asked about
+	Waits   string      // why it is not removed yet, where that does not go on
 }
 
 const (
@@ -122,7 +110,7 @@ func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerReques
 			return r, err
 		}
 		if r.Done = c.awaitRemoval(ctx, l, i.UUID); !r.Done {
-			r.Waits = l.gate.shown.Load().evictionWaits(i.Node)
+			r.Waits = l.gate.shown.Load().EvictionWaits(i.Node)
 		}
 		return r, nil
 	}
@@ -160,16 +148,16 @@ func (c *Coordinator) planRemoval(ctx context.Context, l *term, s *statecontext.
 		return Removal{}, err
 	}
 	seen := l.gate.shown.Load()
-	r := Removal{Indexer: *i, Alive: !seen.offline(i.Node)}
-	nodes := living(s, seen.offline, i.Node)
+	r := Removal{Indexer: *i, Alive: !seen.Offline(i.Node)}
+	nodes := core.Living(s, seen.Offline, i.Node)
 	var lonely, unsure []string
 	whole, err := wholeElsewhere(ctx, l, s, i.Node)
 	if err != nil {
 		return r, err
 	}
-	r.Alive = r.Alive && !whole.offline
+	r.Alive = r.Alive && !whole.Offline
 	for x := range s.Indexes() {
-		loss, held, lost := lossOf(x, i.Node, nodes, whole)
+		loss, held, lost := core.LossOf(x, i.Node, nodes, whole)
 		if loss.Copies == 0 {
 			continue
 		}
@@ -177,15 +165,15 @@ func (c *Coordinator) planRemoval(ctx context.Context, l *term, s *statecontext.
 			return r, fmt.Errorf("index %s on %s: %w", loss.Name, loss.Bucket, err)
 		}
 		r.Losses = append(r.Losses, loss)
-		if loss.LastCopies > loss.unsure && !bucketGone(s, &x.Definition) {
-			lonely = append(lonely, fmt.Sprintf("%s/%s (%d slices)", loss.Bucket, loss.Name, loss.LastCopies-loss.unsure))
-		} else if loss.unsure > 0 {
+		if loss.LastCopies > loss.Unsure && !core.BucketGone(s, &x.Definition) {
+			lonely = append(lonely, fmt.Sprintf("%s/%s (%d slices)", loss.Bucket, loss.Name, loss.LastCopies-loss.Unsure))
+		} else if loss.Unsure > 0 {
 			unsure = append(unsure, loss.Bucket+"/"+loss.Name)
 		}
 	}
 	switch {
 	case i.Evicting || req.Force && late:
-	case r.Alive && whole.silent:
+	case r.Alive && whole.Silent:
 		return r, fmt.Errorf("%w: whether indexer %s (node %d) lives", ErrNotKnown, i.Name, i.Node)
 	case len(unsure) > 0 && len(lonely) == 0 && (req.Force || req.DryRun || !r.Alive):
 		return r, fmt.Errorf("%w: whether other indexers have whole copies of what indexer %s (node %d) has of %s",
@@ -237,118 +225,10 @@ func findIndexer(s *statecontext.State, id string) (*statecontext.Indexer, error
 		ErrUnknownComponent, id)
 }
 
-// noNode is the number of no indexer.
-const noNode = index.MaxNodeID + 1
-
-// living lists the indexers that may take copies: not those that are being removed, nor one that is to be.
-func living(s *statecontext.State, offline func(index.NodeID) bool, but index.NodeID) (nodes []rebalance.Node) {
-	for i := range s.Indexers() {
-		if i.Node != but && !i.Evicting && !s.Going(i.Node) && !offline(i.Node) {
-			nodes = append(nodes, rebalance.Node{ID: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Capacity: i.Capacity,
-				Load: s.Load(i.Node)})
-		}
-	}
-	return nodes
-}
-
-// filling are the copies that slices are moving to: they are not whole yet, or nobody has said so.
-func filling(s *statecontext.State) map[index.CopyID]bool {
-	copies := map[index.CopyID]bool{}
-	for y := range s.RebalanceSteps() {
-		if !y.State.Over() {
-			copies[y.New] = true
-		}
-	}
-	return copies
-}
-
-// others says of copies elsewhere that they do not count: they are not whole, as they are being filled, or maybe not.
-type others struct {
-	filling, unsure map[index.CopyID]bool
-	offline, silent bool // the node itself; silent: a leader that has just begun does not know yet
-}
-
-func (q *wholeQuery) apply(l *Leader) {
-	n := l.components.indexers[q.node]
-	o := others{filling: filling(q.s), unsure: map[index.CopyID]bool{}}
-	o.offline = n != nil && l.life(&n.component) == liveness.Offline
-	o.silent = n == nil || !o.offline && !n.heard && !n.hello
-	for x := range q.s.Indexes() {
-		if x.Definition.State != index.Maintenance || !slices.ContainsFunc(x.Topology.Copies,
-			func(c partition.Copy) bool { return c.Node == q.node }) {
-			continue
-		}
-		for _, c := range x.Topology.Copies {
-			if c.Node == q.node || o.filling[c.ID] {
-				continue
-			}
-			if whole, known := l.wholeness(x, c); !known {
-				o.unsure[c.ID] = true
-			} else if !whole {
-				o.filling[c.ID] = true
-			}
-		}
-	}
-	reply(l, q.reply, o)
-}
-
 // wholeElsewhere asks what the other indexers have of a node's indexes.
-func wholeElsewhere(ctx context.Context, l *term, s *statecontext.State, node index.NodeID) (others, error) {
-	q := &wholeQuery{s: s, node: node, reply: make(chan others, 1)}
-	return ask(ctx, l, "what the other indexers have", q, q.reply)
-}
-
-// lossOf tells what an index loses with a node: what it keeps elsewhere, and the copies to be placed anew. A copy that
-// is moving away is lost with the node, too, but has its new place already. An index that is being dropped loses
-// nothing.
-func lossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node, others others) (loss Loss,
-	held, lost []rebalance.Placement) {
-	d := &x.Definition
-	loss = Loss{Index: d.ID, Name: d.Name, Bucket: d.Bucket}
-	if d.State == index.Dropping {
-		return loss, nil, nil
-	}
-	safe, maybe := map[index.SliceID]bool{}, map[index.SliceID]bool{}
-	var taken []index.SliceID
-	for _, o := range x.Topology.Copies {
-		p := rebalance.Placement{Slice: o.Slice, Replica: o.Replica, Node: o.Node}
-		switch {
-		case o.State == partition.Leaving:
-		case o.Node != node:
-			held = append(held, p)
-			if o.State != partition.Allocated || others.filling[o.ID] || !slices.ContainsFunc(living,
-				func(n rebalance.Node) bool { return n.ID == o.Node }) {
-				continue
-			}
-			if others.unsure[o.ID] {
-				maybe[o.Slice] = true
-			} else {
-				safe[o.Slice] = true
-			}
-		case !twice(x, &o):
-			lost, taken = append(lost, p), append(taken, o.Slice)
-		case !others.filling[o.ID]: // it is moving away
-			taken = append(taken, o.Slice)
-		}
-	}
-	loss.Copies = len(taken)
-	for _, slice := range taken {
-		if !safe[slice] && d.State != index.Pending && d.State != index.Error { // those have nothing to lose
-			loss.LastCopies++
-			if maybe[slice] {
-				loss.unsure++
-			}
-		}
-	}
-	loss.Rebuilt = loss.LastCopies > 0
-	return loss, held, lost
-}
-
-// twice reports whether a replica has another copy on another node, as it has while it moves.
-func twice(x *statecontext.Index, c *partition.Copy) bool {
-	return slices.ContainsFunc(x.Topology.Copies, func(o partition.Copy) bool {
-		return o.Node != c.Node && o.Slice == c.Slice && o.Replica == c.Replica && o.State != partition.Leaving
-	})
+func wholeElsewhere(ctx context.Context, l *term, s *statecontext.State, node index.NodeID) (core.Others, error) {
+	q := &core.WholeQuery{State: s, Node: node, Reply: make(chan core.Others, 1)}
+	return ask(ctx, l, "what the other indexers have", q, q.Reply)
 }
 
 // RemoveProjector forgets a projector and gives how many vbuckets it streamed and whether it lives: then, with force,

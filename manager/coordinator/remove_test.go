@@ -10,6 +10,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/liveness"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/timestamp"
@@ -36,7 +37,7 @@ func (w *world) die(name string) *fakeIndexer {
 	n.kill()
 	w.until(name+" is offline", time.Minute, func() bool {
 		s, _ := w.leader().Status()
-		return slices.ContainsFunc(s.Indexers, func(i IndexerStatus) bool {
+		return slices.ContainsFunc(s.Indexers, func(i core.IndexerStatus) bool {
 			return i.Name == name &&
 				i.Life == liveness.Offline
 		})
@@ -140,7 +141,7 @@ func TestRemoveProjector(t *testing.T) {
 		p.kill()
 		w.until("p2 is offline", time.Minute, func() bool {
 			s, _ := w.leader().Status()
-			return slices.ContainsFunc(s.Projectors, func(p ProjectorStatus) bool {
+			return slices.ContainsFunc(s.Projectors, func(p core.ProjectorStatus) bool {
 				return p.ID == "p2" &&
 					p.Life == liveness.Offline
 			})

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/errcode"
+	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 )
 
@@ -113,7 +114,7 @@ func (c *Coordinator) findBuckets(ctx context.Context, s, backup *statecontext.S
 	for i, name := range names {
 		g.Go(func() error {
 			found, err := c.askBucket(ctx, name)
-			if errors.Is(err, ErrUnknownBucket) {
+			if errors.Is(err, core.ErrUnknownBucket) {
 				return nil // it is gone
 			}
 			if err != nil {

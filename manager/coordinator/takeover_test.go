@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/manager/coordinator/core"
 )
 
 // TestLateAnswerOpensNothingAnew: a projector that answers a new leader's hello later than the start sequence waits is
@@ -90,7 +91,7 @@ func TestGoneSinceBeforeTheTerm(t *testing.T) {
 			s, ok := w.leader().Status()
 			return ok && len(s.Buckets) == 1 && s.Buckets[0].Streams.Begun == vbuckets
 		})
-		if took, patience := time.Since(began), DefaultSettings().OfflineAfter; took < patience ||
+		if took, patience := time.Since(began), core.DefaultSettings().OfflineAfter; took < patience ||
 			took > patience+time.Second {
 			t.Errorf("after %v, want a little more than %v", took, patience)
 		}

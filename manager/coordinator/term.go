@@ -10,46 +10,47 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/manager/coordinator/core"
 	"tidemark/wire"
 )
 
-// term drives a Leader: it hands it inputs and time, one after the other, and carries out what it wants done, each thing
-// that takes time in a goroutine of its own.
+// term drives a Leader: it hands it inputs and time, one after the other, and carries out what it wants done, each
+// thing that takes time in a goroutine of its own.
 type term struct {
 	cfg    Config
 	number uint64
 	log    hclog.Logger
 	gate   *Gateway
-	inbox  chan Input
+	inbox  chan core.Input
 	ended  chan struct{} // closed when the loop has ended
 
 	// of the loop
 	ctx   context.Context //nolint:containedctx // of the term: what is begun for it ends with it
 	group *errgroup.Group
 	pace  *time.Timer // when a promotion that scans wait for may be made
-	lanes map[Receiver]*lanes
+	lanes map[core.Receiver]*lanes
 
 	mu   sync.Mutex
-	left []*Stabilize // scans that no longer wait
+	left []*core.Stabilize // scans that no longer wait
 }
 
 // lanes are a receiver's.
 type lanes struct {
-	of     map[Lane]*lane
+	of     map[core.Lane]*lane
 	cancel context.CancelFunc
 }
 
 // Begin begins a term whose effects its caller carries out, as loop does it: the Leader's first are effects. It is for
 // simulations, which have neither goroutines nor a clock.
-func (c *Coordinator) Begin(number uint64) (l *Leader, g *Gateway, effects []Effect) {
+func (c *Coordinator) Begin(number uint64) (l *core.Leader, g *Gateway, effects []core.Effect) {
 	t := newTerm(c.cfg, number)
-	l, effects = newLeader(t.cfg.Settings, t.gate.self, t.log, t.cfg.now())
+	l, effects = core.New(t.cfg.Settings, t.gate.self, t.log, t.cfg.now())
 	return l, t.gate, effects
 }
 
 // now is what the world is like now.
-func (c *Config) now() Now {
-	return Now{MS: c.nowMS(), WallMS: c.Now().UnixMilli(), State: c.Consensus.State()}
+func (c *Config) now() core.Now {
+	return core.Now{MS: c.nowMS(), WallMS: c.Now().UnixMilli(), State: c.Consensus.State()}
 }
 
 // newTerm makes one that can be asked, once its loop runs.
@@ -57,7 +58,7 @@ func newTerm(cfg Config, number uint64) *term {
 	log := cfg.Logger.With("term", number)
 	self := wire.Leader{ID: cfg.Consensus.ID(), REST: cfg.REST, Term: number}
 	return &term{cfg: cfg, number: number, log: log, gate: newGateway(cfg, self, log),
-		inbox: make(chan Input, inboxLength), ended: make(chan struct{}), lanes: map[Receiver]*lanes{}}
+		inbox: make(chan core.Input, inboxLength), ended: make(chan struct{}), lanes: map[core.Receiver]*lanes{}}
 }
 
 // run does the duties until ctx ends, and returns when everything it began has ended.
@@ -80,50 +81,50 @@ func (t *term) loop() error {
 	defer clock.Stop()
 	t.pace = time.NewTimer(tick)
 	defer t.pace.Stop()
-	l, effects := newLeader(t.cfg.Settings, t.gate.self, t.log, t.cfg.now())
+	l, effects := core.New(t.cfg.Settings, t.gate.self, t.log, t.cfg.now())
 	for {
 		if t.carryOut(effects) {
 			return errRestored
 		}
-		var in Input
+		var in core.Input
 		select {
 		case <-t.ctx.Done():
 			return nil
 		case in = <-t.inbox:
 		case <-changes.C():
-			in = Changed{}
+			in = core.Changed{}
 		case <-clock.C:
-			in = Tick{Left: t.takeLeft()}
+			in = core.Tick{Left: t.takeLeft()}
 		case <-t.pace.C:
-			in = Woken{}
+			in = core.Woken{}
 		}
 		effects = l.Step(t.cfg.now(), in)
 	}
 }
 
 // carryOut begins what is wanted. It reports whether duties begin anew.
-func (t *term) carryOut(effects []Effect) (anew bool) {
+func (t *term) carryOut(effects []core.Effect) (anew bool) {
 	for _, e := range effects {
 		switch e := e.(type) {
-		case Open:
+		case core.Open:
 			t.close(e.Instead)
 			t.gate.Do(e)
 			t.open(e)
-		case Close:
+		case core.Close:
 			t.close(e.To)
 			t.gate.Do(e)
-		case Tell:
+		case core.Tell:
 			if r := t.lanes[e.To]; r != nil {
 				r.of[e.Lane].put(e)
 			}
-		case Propose:
+		case core.Propose:
 			t.group.Go(func() error {
 				_ = t.post(t.ctx, t.gate.Propose(t.ctx, e)) // the term is over: nobody to tell
 				return nil
 			})
-		case Wake:
+		case core.Wake:
 			t.pace.Reset(e.After)
-		case Anew:
+		case core.Anew:
 			anew = true
 		default:
 			t.gate.Do(e)
@@ -133,17 +134,17 @@ func (t *term) carryOut(effects []Effect) (anew bool) {
 }
 
 // open starts a receiver's lanes; they end with it or with the term.
-func (t *term) open(o Open) {
+func (t *term) open(o core.Open) {
 	ctx, cancel := context.WithCancel(t.ctx)
-	r := &lanes{of: map[Lane]*lane{}, cancel: cancel}
+	r := &lanes{of: map[core.Lane]*lane{}, cancel: cancel}
 	for _, name := range o.Lanes() {
 		q, workers := newLane(), 1
-		if r.of[name] = q; name == Questions {
+		if r.of[name] = q; name == core.Questions {
 			workers = questionsAtOnce
 		}
 		for range workers {
 			t.group.Go(func() error {
-				q.run(ctx, func(say Tell) {
+				q.run(ctx, func(say core.Tell) {
 					if in := t.gate.Say(ctx, say); in != nil {
 						_ = t.post(ctx, in) // else the receiver is no more
 					}
@@ -155,7 +156,7 @@ func (t *term) open(o Open) {
 	t.lanes[o.To] = r
 }
 
-func (t *term) close(id Receiver) {
+func (t *term) close(id core.Receiver) {
 	if r := t.lanes[id]; r != nil {
 		r.cancel()
 		delete(t.lanes, id)
@@ -163,14 +164,14 @@ func (t *term) close(id Receiver) {
 }
 
 // post hands an input to the loop; it waits for room, and gives up when the term or ctx ends.
-func (t *term) post(ctx context.Context, in Input) error {
+func (t *term) post(ctx context.Context, in core.Input) error {
 	select {
 	case t.inbox <- in:
 		return nil
 	case <-t.ended:
 		return ErrNotLeading
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
+		return fmt.Errorf("%w: %w", core.ErrBusy, ctx.Err())
 	}
 }
 
@@ -187,7 +188,7 @@ func await[T any](ctx context.Context, t *term, what string, reply chan T) (v T,
 }
 
 // ask posts a request and waits for its answer. Errors wrap ErrNotLeading, ErrBusy or ctx's error.
-func ask[T any](ctx context.Context, t *term, what string, in Input, reply chan T) (v T, err error) {
+func ask[T any](ctx context.Context, t *term, what string, in core.Input, reply chan T) (v T, err error) {
 	if err := t.post(ctx, in); err != nil {
 		return v, err
 	}
@@ -195,13 +196,13 @@ func ask[T any](ctx context.Context, t *term, what string, in Input, reply chan 
 }
 
 // leave has the loop forget a scan that no longer waits.
-func (t *term) leave(s *Stabilize) {
+func (t *term) leave(s *core.Stabilize) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.left = append(t.left, s)
 }
 
-func (t *term) takeLeft() []*Stabilize {
+func (t *term) takeLeft() []*core.Stabilize {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	left := t.left

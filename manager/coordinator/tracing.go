@@ -9,12 +9,13 @@ import (
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 )
 
 // traces are the spans of traced builds (trace.go says which stages they have): one from the proposal to the last
-// component that knows the indexes as ready, and below it one for each stage. What the leader sends meanwhile is part of
-// the newest.
+// component that knows the indexes as ready, and below it one for each stage. What the leader sends meanwhile is part
+// of the newest.
 type traces struct {
 	mu     sync.Mutex
 	begun  uint64
@@ -118,17 +119,17 @@ func (t *term) traced(ctx context.Context, build uint64, s *statecontext.State, 
 	if build == 0 {
 		return
 	}
-	begun := &buildBegun{build: build}
+	begun := &core.BuildBegun{Build: build}
 	for _, id := range ids {
 		if x := s.Index(id); err == nil && x != nil && !x.Waits() {
-			begun.ids = append(begun.ids, id)
+			begun.IDs = append(begun.IDs, id)
 			t.gate.traces.describe(build, &x.Definition)
 		}
 	}
-	if len(begun.ids) > 0 {
+	if len(begun.IDs) > 0 {
 		err = t.post(ctx, begun)
 	}
-	if len(begun.ids) == 0 || err != nil {
+	if len(begun.IDs) == 0 || err != nil {
 		t.gate.traces.end(build, err)
 	}
 }

@@ -5,67 +5,27 @@ import (
 	"fmt"
 
 	"tidemark/index"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
-	"tidemark/stability"
-	"tidemark/streams"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
-// BucketView is what only the leader knows of a bucket: its streams, and what its next stability timestamp waits for.
-type BucketView struct {
-	Name       string
-	Generation uint64
-	Wanted     bool            // it has an index that needs its streams
-	Entries    []streams.Entry // by vbucket
-	Summary    streams.Summary
-	// Current are the newest complete seqnos of the streams, 0 where none is known.
-	Current timestamp.Vector
-	// StableMS is when the newest stability timestamp was seen here, unix milliseconds; 0: before this leader's term.
-	StableMS     int64
-	Participants []stability.Participant
-	Source       stability.Source
-	Waiting      int    // scans that wait for a stability timestamp
-	Diverged     string // why the bucket has to be rolled back, "" when it has not
-}
-
 // View returns a bucket's view. Errors wrap ErrNotLeading, ErrUnknownBucket, ErrBusy, or ctx's error.
-func (c *Coordinator) View(ctx context.Context, bucket string) (BucketView, error) {
+func (c *Coordinator) View(ctx context.Context, bucket string) (core.BucketView, error) {
 	l, err := c.leading()
 	if err != nil {
-		return BucketView{}, err
+		return core.BucketView{}, err
 	}
-	q := &viewQuery{bucket: bucket, reply: make(chan *BucketView, 1)}
-	v, err := ask(ctx, l, "the view of the bucket", q, q.reply)
+	q := &core.ViewQuery{Bucket: bucket, Reply: make(chan *core.BucketView, 1)}
+	v, err := ask(ctx, l, "the view of the bucket", q, q.Reply)
 	switch {
 	case err != nil:
-		return BucketView{}, err
+		return core.BucketView{}, err
 	case v == nil:
-		return BucketView{}, fmt.Errorf("%w: %q", ErrUnknownBucket, bucket)
+		return core.BucketView{}, fmt.Errorf("%w: %q", core.ErrUnknownBucket, bucket)
 	}
 	return *v, nil
-}
-
-func (q *viewQuery) apply(l *Leader) { reply(l, q.reply, l.View(q.bucket)) }
-
-// View returns what is known of a bucket; nil where there is no such bucket.
-func (l *Leader) View(bucket string) *BucketView {
-	b := l.buckets.byName[bucket]
-	if b == nil {
-		return nil
-	}
-	v := &BucketView{Name: b.name, Generation: b.generation, Wanted: b.wanted,
-		Entries: make([]streams.Entry, b.ledger.Len()),
-		Summary: b.ledger.Summary(l.nowMS), Current: b.stab.Current(), StableMS: b.stableMS,
-		Participants: b.stab.Participants(l.nowMS),
-		Source:       b.stab.Source(), Waiting: len(b.waiters)}
-	for i := range v.Entries {
-		v.Entries[i] = b.ledger.At(i)
-	}
-	if d, bad := b.ledger.Diverged(); bad {
-		v.Diverged = fmt.Sprintf("vbucket %d: %s", d.VBucket, d.Reason)
-	}
-	return v
 }
 
 // Copies returns what indexers have last reported of copies; those that none has reported are left out. Errors wrap
@@ -75,20 +35,8 @@ func (c *Coordinator) Copies(ctx context.Context, all []partition.Copy) (map[ind
 	if err != nil {
 		return nil, err
 	}
-	q := &copiesQuery{all: all, reply: make(chan map[index.CopyID]wire.CopyReport, 1)}
-	return ask(ctx, l, "what is reported of copies", q, q.reply)
-}
-
-func (q *copiesQuery) apply(l *Leader) {
-	told := make(map[index.CopyID]wire.CopyReport, len(q.all))
-	for i := range q.all {
-		if n := l.components.indexers[q.all[i].Node]; n != nil {
-			if r, ok := n.copies[q.all[i].ID]; ok {
-				told[r.Copy] = r
-			}
-		}
-	}
-	reply(l, q.reply, told)
+	q := &core.CopiesQuery{All: all, Reply: make(chan map[index.CopyID]wire.CopyReport, 1)}
+	return ask(ctx, l, "what is reported of copies", q, q.Reply)
 }
 
 // Stabilize returns a committed stability timestamp of the bucket at or above need, as soon as there is one (IX-7,
@@ -100,7 +48,7 @@ func (c *Coordinator) Stabilize(ctx context.Context, bucket string, need timesta
 	if err != nil {
 		return wire.Stability{}, err
 	}
-	s := &Stabilize{Bucket: bucket, Need: need, Reply: make(chan Stabilized, 1)}
+	s := &core.Stabilize{Bucket: bucket, Need: need, Reply: make(chan core.Stabilized, 1)}
 	if err := l.post(ctx, s); err != nil {
 		return wire.Stability{}, err
 	}
@@ -110,4 +58,25 @@ func (c *Coordinator) Stabilize(ctx context.Context, bucket string, need timesta
 		return wire.Stability{}, err
 	}
 	return a.Stability, a.Err
+}
+
+// Progress returns what the indexers report of each index; it is empty while this manager does not lead.
+func (c *Coordinator) Progress() map[index.ID]core.Progress {
+	s, ok := c.Status()
+	if !ok {
+		return nil
+	}
+	return s.Progress
+}
+
+// Status returns the newest picture; false while this manager does not lead.
+func (c *Coordinator) Status() (core.Status, bool) {
+	l, err := c.leading()
+	if err != nil {
+		return core.Status{}, false
+	}
+	if s := l.gate.shown.Load(); s != nil {
+		return *s, true
+	}
+	return core.Status{Step: "hello", Term: l.number}, true
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
+	"tidemark/manager/coordinator/core"
 	"tidemark/streams"
 )
 
@@ -54,10 +55,10 @@ func TestSilentProjectorIsNamed(t *testing.T) {
 		p2.mu.Unlock()
 		p2.kill()
 		began := time.Now()
-		status := func() BucketStatus {
+		status := func() core.BucketStatus {
 			s, _ := w.leader().Status()
 			if len(s.Buckets) == 0 {
-				return BucketStatus{}
+				return core.BucketStatus{}
 			}
 			return s.Buckets[0]
 		}

@@ -14,6 +14,7 @@ import (
 
 	"tidemark/fsm"
 	"tidemark/index"
+	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 	"tidemark/timestamp"
 )
@@ -105,9 +106,9 @@ type world struct {
 	projectors map[string]*fakeProjector // by address
 	indexers   map[string]*fakeIndexer
 	running    sync.WaitGroup
-	says       hclog.Logger // of the leaders from now on; nil: nothing
-	looks      bool         // projectors tell what their KV nodes have
-	settings   Settings     // of the leaders from now on
+	says       hclog.Logger  // of the leaders from now on; nil: nothing
+	looks      bool          // projectors tell what their KV nodes have
+	settings   core.Settings // of the leaders from now on
 }
 
 type kvBucket struct {

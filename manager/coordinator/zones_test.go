@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/wire"
 )
@@ -30,7 +31,7 @@ func TestZonesAndCapacities(t *testing.T) {
 			}
 		}
 		s, _ := w.leader().Status()
-		byName := map[string]IndexerStatus{}
+		byName := map[string]core.IndexerStatus{}
 		for _, i := range s.Indexers {
 			byName[i.Name] = i
 		}

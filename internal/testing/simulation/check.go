@@ -8,7 +8,7 @@ import (
 	"tidemark/index"
 	"tidemark/ingest"
 	"tidemark/keyversion"
-	"tidemark/manager/coordinator"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/streams"
@@ -189,7 +189,7 @@ func (s *Sim) observe(l *leader) {
 }
 
 // checkOneOwner: a leader takes one projector for the owner of a vbucket under one incarnation, and never another.
-func (s *Sim) checkOneOwner(l *leader, b *coordinator.BucketView) {
+func (s *Sim) checkOneOwner(l *leader, b *core.BucketView) {
 	for v := range b.Entries {
 		e := &b.Entries[v]
 		if e.State != streams.Begun {
@@ -213,7 +213,7 @@ type owedKey struct {
 
 // checkPaced: who takes part owes no more than the bound, or what it owed already when it came back, and the promotion
 // that was under way then.
-func (s *Sim) checkPaced(l *leader, b *coordinator.BucketView) {
+func (s *Sim) checkPaced(l *leader, b *core.BucketView) {
 	for _, p := range b.Participants {
 		k := owedKey{l, b.Name, p.Node}
 		most, known := s.owed[k]

@@ -13,6 +13,7 @@ import (
 	"tidemark/fsm"
 	"tidemark/index"
 	"tidemark/manager/coordinator"
+	"tidemark/manager/coordinator/core"
 	"tidemark/stability"
 	"tidemark/statecontext"
 	"tidemark/streams"
@@ -130,7 +131,7 @@ func (s *Sim) evCommit(body statecontext.Body, r statecontext.Result) {
 }
 
 // settings are the coordinator's, with a patience that fits into a short run.
-func (s *Sim) settings() coordinator.Settings {
+func (s *Sim) settings() core.Settings {
 	st := stability.DefaultConfig()
 	st.SilentAfter, st.StalledAfter, st.MaxOutstanding = 800*time.Millisecond, 1500*time.Millisecond, s.outstanding
 	st.LateFor = 3 * time.Second
@@ -141,7 +142,7 @@ func (s *Sim) settings() coordinator.Settings {
 	if s.patient {
 		mismatch = time.Hour
 	}
-	c := coordinator.Settings{
+	c := core.Settings{
 		Stability: st,
 		Streams: streams.Config{AnswerWait: 200 * time.Millisecond, BeginWait: 300 * time.Millisecond,
 			RetryWait:    50 * time.Millisecond,
@@ -235,7 +236,7 @@ func (s *Sim) leaderStep(l *leader) {
 		}
 		if l.stale && !l.deposed {
 			l.stale = false
-			l.step.step(coordinator.Changed{})
+			l.step.step(core.Changed{})
 		}
 	}
 }
@@ -249,11 +250,11 @@ func (s *Sim) laneStep(l *leader) {
 // tick lets time pass for the leaders.
 func (s *Sim) tick() {
 	if s.lead != nil {
-		s.lead.step.step(coordinator.Tick{})
+		s.lead.step.step(core.Tick{})
 		s.observe(s.lead)
 	}
 	for _, l := range s.old {
-		l.step.step(coordinator.Tick{})
+		l.step.step(core.Tick{})
 	}
 	s.old = slices.DeleteFunc(s.old, func(l *leader) bool {
 		if s.nowMS >= l.endMS {

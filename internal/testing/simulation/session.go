@@ -1,7 +1,7 @@
 package simulation
 
 import (
-	"tidemark/manager/coordinator"
+	"tidemark/manager/coordinator/core"
 	"tidemark/timestamp"
 )
 
@@ -11,7 +11,7 @@ import (
 type session struct {
 	lead *leader
 	need timestamp.Vector
-	ask  func() (coordinator.Stabilized, bool)
+	ask  func() (core.Stabilized, bool)
 }
 
 // session goes on with a bucket's scan, or begins one. As package scan does, it takes the newest timestamp where that

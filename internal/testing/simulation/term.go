@@ -6,6 +6,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/manager/coordinator"
+	"tidemark/manager/coordinator/core"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -14,66 +15,66 @@ import (
 // time passes, when an answer comes in, when a lane says what waits next and when a proposal is made.
 type term struct {
 	lead      *leader
-	leader    *coordinator.Leader
+	leader    *core.Leader
 	gate      *coordinator.Gateway
 	lanes     []*lane // as they were opened
-	proposals []coordinator.Propose
-	arrived   []coordinator.Input // answers that have come and were not taken
+	proposals []core.Propose
+	arrived   []core.Input // answers that have come and were not taken
 	ended     bool
 }
 
 // lane is one of a receiver's.
 type lane struct {
-	to    coordinator.Open
-	name  coordinator.Lane
-	queue coordinator.Queue
+	to    core.Open
+	name  core.Lane
+	queue core.Queue
 }
 
 func newTerm(c *coordinator.Coordinator, lead *leader, number uint64) *term {
 	t := &term{lead: lead}
-	var effects []coordinator.Effect
+	var effects []core.Effect
 	t.leader, t.gate, effects = c.Begin(number)
 	t.carryOut(effects)
 	return t
 }
 
-func (t *term) step(in coordinator.Input) {
+func (t *term) step(in core.Input) {
 	now := t.lead.sim.nowMS
-	t.carryOut(t.leader.Step(coordinator.Now{MS: now, WallMS: now, State: t.lead.State()}, in))
+	t.carryOut(t.leader.Step(core.Now{MS: now, WallMS: now, State: t.lead.State()}, in))
 }
 
 // carryOut does what takes no time, and keeps the rest until the seed asks for it.
-func (t *term) carryOut(effects []coordinator.Effect) {
+func (t *term) carryOut(effects []core.Effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
-		case coordinator.Open:
+		case core.Open:
 			t.close(e.Instead)
 			for _, name := range e.Lanes() {
 				t.lanes = append(t.lanes, &lane{to: e, name: name})
 			}
-		case coordinator.Close:
+		case core.Close:
 			t.close(e.To)
-		case coordinator.Tell:
+		case core.Tell:
 			for _, q := range t.lanes {
 				if q.to.To == e.To && q.name == e.Lane {
 					q.queue.Put(e)
 				}
 			}
-		case coordinator.Propose:
+		case core.Propose:
 			t.proposals = append(t.proposals, e)
 		}
 		t.gate.Do(e)
 	}
 }
 
-func (t *term) close(r coordinator.Receiver) {
+func (t *term) close(r core.Receiver) {
 	t.lanes = slices.DeleteFunc(t.lanes, func(q *lane) bool { return q.to.To == r })
 }
 
 // end ends the term: nothing more is done.
 func (t *term) end() { t.ended = true }
 
-func (t *term) arrive(in coordinator.Input) {
+func (t *term) arrive(in core.Input) {
 	if in != nil && !t.ended {
 		t.arrived = append(t.arrived, in)
 	}
@@ -111,41 +112,41 @@ func (t *term) propose(i int) {
 }
 
 func (t *term) projectorReport(r *wire.ProjectorReport) *wire.ReportReply {
-	in := &coordinator.ProjectorReported{Report: r, Reply: make(chan *wire.ReportReply, 1)}
+	in := &core.ProjectorReported{Report: r, Reply: make(chan *wire.ReportReply, 1)}
 	t.step(in)
 	return <-in.Reply
 }
 
 func (t *term) indexerReport(r *wire.IndexerReport) *wire.ReportReply {
-	in := &coordinator.IndexerReported{Report: r, Reply: make(chan *wire.ReportReply, 1)}
+	in := &core.IndexerReported{Report: r, Reply: make(chan *wire.ReportReply, 1)}
 	t.step(in)
 	return <-in.Reply
 }
 
 func (t *term) indexerRegistered(node index.NodeID, boot string) *wire.RegisterReply {
-	return t.registered(&coordinator.Registered{IsNode: true, Node: node, Boot: boot})
+	return t.registered(&core.Registered{IsNode: true, Node: node, Boot: boot})
 }
 
 func (t *term) projectorRegistered(id index.ProjectorID, boot string) *wire.RegisterReply {
-	return t.registered(&coordinator.Registered{Projector: id, Boot: boot})
+	return t.registered(&core.Registered{Projector: id, Boot: boot})
 }
 
-func (t *term) registered(r *coordinator.Registered) *wire.RegisterReply {
+func (t *term) registered(r *core.Registered) *wire.RegisterReply {
 	r.Reply = make(chan *wire.RegisterReply, 1)
 	t.step(r)
 	return <-r.Reply
 }
 
 // stabilize asks for a stability timestamp at or above need. The answer is there when ask says so.
-func (t *term) stabilize(bucket string, need timestamp.Vector) (ask func() (coordinator.Stabilized, bool)) {
-	in := &coordinator.Stabilize{Bucket: bucket, Need: need, Reply: make(chan coordinator.Stabilized, 1)}
+func (t *term) stabilize(bucket string, need timestamp.Vector) (ask func() (core.Stabilized, bool)) {
+	in := &core.Stabilize{Bucket: bucket, Need: need, Reply: make(chan core.Stabilized, 1)}
 	t.step(in)
-	return func() (coordinator.Stabilized, bool) {
+	return func() (core.Stabilized, bool) {
 		select {
 		case a := <-in.Reply:
 			return a, true
 		default:
-			return coordinator.Stabilized{}, t.ended
+			return core.Stabilized{}, t.ended
 		}
 	}
 }

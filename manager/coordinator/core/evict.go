@@ -1,4 +1,4 @@
-package coordinator
+package core
 
 import (
 	"fmt"
@@ -46,7 +46,7 @@ func (l *Leader) evict(i *statecontext.Indexer) {
 		n := l.components.indexers[node]
 		return n == nil || l.life(&n.component) == liveness.Offline
 	}
-	piece, held, err := evictions(l.now.state, i.Node, living(l.now.state, offline, i.Node), l.settings.EvictBytes)
+	piece, held, err := evictions(l.now.state, i.Node, Living(l.now.state, offline, i.Node), l.settings.EvictBytes)
 	switch {
 	case len(piece) > 0:
 		l.propose(key, &statecontext.EvictCopies{Node: i.Node, UUID: i.UUID, Indexes: piece}, nil)
@@ -82,7 +82,7 @@ func evictions(s *statecontext.State, node index.NodeID, nodes []rebalance.Node,
 			continue
 		}
 		held = true
-		loss, keeps, lost := lossOf(x, node, nodes, others{})
+		loss, keeps, lost := LossOf(x, node, nodes, Others{})
 		add, noPlace := rebalance.Substitute(nodes, keeps, lost)
 		if noPlace != nil {
 			if err == nil {

@@ -1,4 +1,13 @@
-package coordinator
+// Package core is the coordinator of one term as a function: Leader.Step takes an input and time, and returns what it
+// wants done. inputs.go lists all that can come in, effects.go all that can be wanted.
+//
+// What it promises: every duty works from the replicated state and from what components have reported
+// (level-triggered), so that a lost message or a new leader loses nothing; the same inputs give the same effects, but
+// for their order among receivers.
+//
+// What it never does: wait, start something, read a clock, take a lock, or decide anything that packages lifecycle,
+// liveness, stability, streams, rollback and rebalance decide.
+package core
 
 import (
 	"errors"
@@ -32,7 +41,7 @@ type Leader struct {
 	components components
 	buckets    buckets
 	proposals  proposals
-	reserved   map[*reservation]struct{} // by statements that place copies
+	reserved   map[*Reservation]struct{} // by statements that place copies
 	duties     duties
 	promotion  promotion
 	periodic   periodic
@@ -116,13 +125,13 @@ type shown struct {
 	lateMS int64 // when publishLate looked last
 }
 
-// newLeader begins a term, and says what it wants done first.
-func newLeader(settings Settings, self wire.Leader, log hclog.Logger, now Now) (*Leader, []Effect) {
+// New begins a term, and says what it wants done first.
+func New(settings Settings, self wire.Leader, log hclog.Logger, now Now) (*Leader, []Effect) {
 	l := &Leader{settings: settings, self: self, epoch: now.State.Epoch(), first: firstCounter(now.State), log: log,
 		components: components{projectors: map[index.ProjectorID]*projector{}, indexers: map[index.NodeID]*indexer{}},
 		buckets:    buckets{byName: map[string]*bucket{}, missing: map[string]int{}},
 		proposals:  proposals{flying: map[string]outcomeDuty{}, retryMS: map[string]int64{}},
-		reserved:   map[*reservation]struct{}{},
+		reserved:   map[*Reservation]struct{}{},
 		duties:     duties{lackMS: map[index.ID]int64{}},
 		evictions:  map[index.NodeID]stuckEviction{},
 		promotion:  promotion{pacer: settings.Pacer}}
@@ -323,8 +332,11 @@ func (l *Leader) isFlying(key string) bool {
 
 // mayPropose reports whether a command with this key would go on its way now.
 func (l *Leader) mayPropose(key string) bool {
-	return !l.isFlying(key) && len(l.proposals.flying) < maxProposals && l.nowMS >= l.proposals.retryMS[key]
+	return !l.isFlying(key) && len(l.proposals.flying) < MaxProposals && l.nowMS >= l.proposals.retryMS[key]
 }
+
+// MaxProposals bounds the coordinator's own proposals in flight, so that users' DDL is never crowded out.
+const MaxProposals = 32
 
 // proposalRest is how long a duty waits after a proposal of its own failed.
 const proposalRest = 200 // ms
@@ -337,7 +349,7 @@ func (p *Proposed) apply(l *Leader) {
 	} else {
 		delete(l.proposals.flying, p.Key)
 		l.proposals.retryMS[p.Key] = l.nowMS + proposalRest
-		if !errors.Is(p.Err, errTermOver) {
+		if !errors.Is(p.Err, ErrTermOver) {
 			l.log.Debug("proposal failed", "what", p.Key, "error", p.Err)
 		}
 	}

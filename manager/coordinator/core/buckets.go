@@ -1,4 +1,4 @@
-package coordinator
+package core
 
 import (
 	"slices"
@@ -318,7 +318,7 @@ func (l *Leader) execute(b *bucket, a streams.Action) {
 		switch a.Kind {
 		case streams.FetchLogs:
 			l.tell(&p.component, Questions, "logs/"+b.name, AskLogs{Projector: id, Bucket: b.ref(), VBuckets: a.VBuckets,
-				For: Purpose{Kind: forStreams, Incarnation: a.Incarnation}})
+				For: Purpose{Kind: ForStreams, Incarnation: a.Incarnation}})
 		case streams.StartStreams:
 			l.tell(&p.component, Commands, "", StartStreams{Projector: id, Bucket: b.ref(), UUID: b.uuid,
 				Incarnation: a.Incarnation, Starts: a.Starts})
@@ -353,12 +353,12 @@ func (a *LogsTold) apply(l *Leader) {
 		return
 	}
 	switch a.For.Kind {
-	case forStreams: // who does not answer hosts nothing that can be started now
+	case ForStreams: // who does not answer hosts nothing that can be started now
 		b.ledger.Logs(a.Projector, a.For.Incarnation, a.Logs)
 		b.due = true
-	case forRollback:
+	case ForRollback:
 		b.rollbackLogs(a)
-	case forAudit:
+	case ForAudit:
 		b.audited(a)
 	}
 }

@@ -1,7 +1,6 @@
-package coordinator
+package core
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -11,9 +10,6 @@ import (
 	"tidemark/statecontext"
 	"tidemark/streams"
 )
-
-// ErrInRollback is wrapped when the bucket is being rolled back.
-var ErrInRollback = errors.New("the bucket is being rolled back")
 
 // Patience of a rollback step: who has not answered by then compares logs when it comes back.
 const (
@@ -142,7 +138,7 @@ func (l *Leader) askRollback(b *bucket, c *statecontext.RollbackContext, d rollb
 	for _, id := range d.AskLogs {
 		if p := l.components.projectors[id]; p != nil && r.due(l.nowMS, "logs/"+string(id), logsAgain) {
 			l.tell(&p.component, Questions, "rollback/"+b.name, AskLogs{Projector: id, Bucket: b.ref(),
-				For: Purpose{Kind: forRollback, Rollback: r.id}})
+				For: Purpose{Kind: ForRollback, Rollback: r.id}})
 		}
 	}
 	tell := func(nodes []index.NodeID, step string) {

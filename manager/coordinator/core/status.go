@@ -1,4 +1,4 @@
-package coordinator
+package core
 
 import (
 	"fmt"
@@ -138,29 +138,8 @@ func (p Progress) Percent(state index.State) float64 {
 	return 99 * float64(p.Ready) / float64(p.Copies)
 }
 
-// Progress returns what the indexers report of each index; it is empty while this manager does not lead.
-func (c *Coordinator) Progress() map[index.ID]Progress {
-	s, ok := c.Status()
-	if !ok {
-		return nil
-	}
-	return s.Progress
-}
-
-// Status returns the newest picture; false while this manager does not lead.
-func (c *Coordinator) Status() (Status, bool) {
-	l, err := c.leading()
-	if err != nil {
-		return Status{}, false
-	}
-	if s := l.gate.shown.Load(); s != nil {
-		return *s, true
-	}
-	return Status{Step: "hello", Term: l.number}, true
-}
-
-// offline reports what a picture says of an indexer; one that is not in it yet counts as alive.
-func (s *Status) offline(node index.NodeID) bool {
+// Offline reports what a picture says of an indexer; one that is not in it yet counts as alive.
+func (s *Status) Offline(node index.NodeID) bool {
 	if s == nil {
 		return false
 	}
@@ -168,8 +147,8 @@ func (s *Status) offline(node index.NodeID) bool {
 	return i >= 0 && s.Indexers[i].Life == liveness.Offline
 }
 
-// evictionWaits returns why the removal of an indexer does not go on, as a picture has it.
-func (s *Status) evictionWaits(node index.NodeID) string {
+// EvictionWaits returns why the removal of an indexer does not go on, as a picture has it.
+func (s *Status) EvictionWaits(node index.NodeID) string {
 	if s != nil {
 		for i := range s.Indexers {
 			if s.Indexers[i].Node == node {

@@ -1,4 +1,4 @@
-package coordinator
+package core
 
 import (
 	"tidemark/index"
@@ -11,8 +11,8 @@ import (
 	"tidemark/wire"
 )
 
-// Input is something that comes in for a Leader: one of the types of this file. Its apply, beside what it changes, takes
-// it over; the duties that follow every input (Leader.Step) act on it.
+// Input is something that comes in for a Leader: one of the types of this file. Its apply, beside what it changes,
+// takes it over; the duties that follow every input (Leader.Step) act on it.
 type Input interface{ apply(l *Leader) }
 
 // Now is what the world is like at a step.
@@ -157,48 +157,58 @@ type (
 		// unknown: it needs branches that neither the newest stability timestamp nor the streams that run know.
 		unknown bool
 	}
-	// viewQuery asks for a bucket's view; nil where there is no such bucket.
-	viewQuery struct {
-		bucket string
-		reply  chan *BucketView
+	// ViewQuery asks for a bucket's view; nil where there is no such bucket.
+	ViewQuery struct {
+		Bucket string
+		Reply  chan *BucketView
 	}
-	// copiesQuery asks what indexers have last reported of copies.
-	copiesQuery struct {
-		all   []partition.Copy
-		reply chan map[index.CopyID]wire.CopyReport
+	// CopiesQuery asks what indexers have last reported of copies.
+	CopiesQuery struct {
+		All   []partition.Copy
+		Reply chan map[index.CopyID]wire.CopyReport
 	}
-	// clusterQuery asks what a plan is made of.
-	clusterQuery struct{ reply chan *rebalance.Cluster }
-	// lackingQuery asks for the slices of an index that would have no whole copy without some replicas.
-	lackingQuery struct {
-		x     *statecontext.Index
-		drop  []partition.Replica
-		reply chan lacking
+	// ClusterQuery asks what a plan is made of.
+	ClusterQuery struct{ Reply chan *rebalance.Cluster }
+	// LackingQuery asks for the slices of an index that would have no whole copy without some replicas.
+	LackingQuery struct {
+		Index *statecontext.Index
+		Drop  []partition.Replica
+		Reply chan Lacking
 	}
-	// wholeQuery asks which copies of ready indexes that a node has copies of are not whole for another reason than a move,
+	// WholeQuery asks which copies of ready indexes that a node has copies of are not whole for another reason than a move,
 	// or maybe not: placed by an ALTER INDEX or a removal, they are allocated before anything is in them.
-	wholeQuery struct {
-		s     *statecontext.State
-		node  index.NodeID
-		reply chan others
+	WholeQuery struct {
+		State *statecontext.State
+		Node  index.NodeID
+		Reply chan Others
 	}
 	// placing asks where the copies of a new index go.
-	placing struct {
-		d     *index.Definition
-		reply chan placed
+	Placing struct {
+		Definition *index.Definition
+		Reply      chan Placed
 	}
 	// settled is the outcome of the statement for which places were chosen.
-	settled struct {
-		reservation *reservation
-		cas         uint64
-		err         error
+	Settled struct {
+		Reservation *Reservation
+		CAS         uint64
+		Err         error
 	}
-	// buildBegun says that a traced statement has begun to build indexes.
-	buildBegun struct {
-		build uint64
-		ids   []index.ID
+	// BuildBegun says that a traced statement has begun to build indexes.
+	BuildBegun struct {
+		Build uint64
+		IDs   []index.ID
 	}
 )
+
+// Lacking answers LackingQuery: slices without a whole copy, and those of which that is not known.
+type Lacking struct{ Slices, Unsure []index.SliceID }
+
+// Others answers WholeQuery. It says of copies elsewhere that they do not count: they are not whole, as they are being
+// filled, or maybe not.
+type Others struct {
+	filling, unsure map[index.CopyID]bool
+	Offline, Silent bool // the node itself; Silent: a leader that has just begun does not know yet
+}
 
 // Stabilized answers Stabilize.
 type Stabilized struct {

@@ -1,4 +1,4 @@
-package coordinator
+package core
 
 import (
 	"errors"
@@ -17,7 +17,7 @@ const differEvery = 1000 // ms
 // differAtOnce bounds the proposals of one look, so that other duties have room, and differRest is the longest pause
 // before one that is refused is made again.
 const (
-	differAtOnce = maxProposals / 2
+	differAtOnce = MaxProposals / 2
 	differRest   = 5 * 60 * 1000 // ms
 )
 

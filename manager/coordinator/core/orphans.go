@@ -1,15 +1,14 @@
-package coordinator
+package core
 
 import (
-	"tidemark/index"
-	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
 // redrop is the pause before an indexer is told again, or told of more orphans.
 const redrop = 1000 // ms
 
-// dropOrphans has an indexer told which of the orphans whose grace is over the StateContext does not place on it (IM-8).
+// dropOrphans has an indexer told which of the orphans whose grace is over the StateContext does not place on it
+// (IM-8).
 func (l *Leader) dropOrphans(n *indexer) {
 	var due []wire.OrphanRef
 	for _, o := range n.orphans {
@@ -22,27 +21,6 @@ func (l *Leader) dropOrphans(n *indexer) {
 	}
 	n.drops.Begin()
 	l.tell(&n.component, Control, "orphans", DropOrphans{Node: n.node, Copies: due})
-}
-
-// unknown returns the copies that a state does not place on a node, whatever their indexes are about to become.
-func unknown(s *statecontext.State, node index.NodeID, copies []wire.OrphanRef) (none []wire.OrphanRef) {
-	if s.Staging() != nil {
-		return nil
-	}
-	known := map[index.CopyID]bool{}
-	for x := range s.Indexes() {
-		for _, c := range x.Topology.Copies {
-			if c.Node == node {
-				known[c.ID] = true
-			}
-		}
-	}
-	for _, r := range copies {
-		if !known[r.Copy] {
-			none = append(none, r)
-		}
-	}
-	return none
 }
 
 func (a *OrphansDropped) apply(l *Leader) {

@@ -1,7 +1,6 @@
-package coordinator
+package core
 
 import (
-	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/liveness"
 	"tidemark/statecontext"
@@ -45,16 +44,4 @@ func (l *Leader) exprRules() (r ExprRules) {
 		}
 	}
 	return r
-}
-
-// newRules are those that an index carries which is built now; 0 while the cluster has not the format for it.
-func (c *Coordinator) newRules() uint32 {
-	if c.cfg.Consensus.State().FormatLevel() < statecontext.RulesFormat() {
-		return 0
-	}
-	s, _ := c.Status()
-	if low := s.ExprRules.Lowest; low != 0 {
-		return min(low, expression.Rules)
-	}
-	return expression.Rules
 }

@@ -1,4 +1,4 @@
-package coordinator
+package core
 
 import (
 	"tidemark/index"
@@ -90,7 +90,7 @@ func (l *Leader) beginAudit(b *bucket) {
 		}
 		b.audit.asked++
 		l.tell(&p.component, Questions, "audit/"+b.name, AskLogs{Projector: id, Bucket: b.ref(),
-			For: Purpose{Kind: forAudit, Audit: b.audit.number}})
+			For: Purpose{Kind: ForAudit, Audit: b.audit.number}})
 	}
 }
 

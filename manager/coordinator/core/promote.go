@@ -1,4 +1,4 @@
-package coordinator
+package core
 
 import (
 	"errors"
@@ -91,7 +91,7 @@ func (l *Leader) promote() {
 	l.promotion.flying = l.propose("stability", &statecontext.AdvanceStability{Buckets: advances},
 		func(l *Leader, res statecontext.Result, err error) {
 			l.promotion.flying = false
-			if err != nil && !errors.Is(err, errTermOver) {
+			if err != nil && !errors.Is(err, ErrTermOver) {
 				l.log.Warn("promotion failed", "error", err)
 			}
 			for _, r := range res.Buckets {
@@ -211,18 +211,8 @@ func (l *Leader) publishLate() {
 	}
 }
 
-var (
-	// ErrUnknownBucket is wrapped when no such bucket is known.
-	ErrUnknownBucket = errors.New("unknown bucket")
-	// ErrVBuckets is wrapped when a bucket has more vbuckets than timestamp.MaxVBuckets.
-	ErrVBuckets = errors.New("too many vbuckets")
-	// ErrBucketGone is wrapped when the bucket was deleted or re-created meanwhile.
-	ErrBucketGone = errors.New("the bucket is gone")
-	// ErrNoStreams is wrapped when the bucket has no index that is kept current.
-	ErrNoStreams = errors.New("no index of the bucket is being kept current")
-	// ErrTokenLost is wrapped when what is asked for was lost in a failover of KV.
-	ErrTokenLost = errors.New("the write was lost in a failover")
-)
+// maxWaiters bounds scans that wait for a stability timestamp.
+const maxWaiters = 4096
 
 func (w *Stabilize) apply(l *Leader) {
 	b := l.buckets.byName[w.Bucket]
@@ -372,9 +362,9 @@ func (l *Leader) urgency() stability.Urgency {
 	return stability.HurrySettled
 }
 
-// syncWait is how long a projector may hold back a fresh report until it has what is wanted. It is short, because scans
+// SyncWait is how long a projector may hold back a fresh report until it has what is wanted. It is short, because scans
 // that come meanwhile want more.
-const syncWait = 40 // ms
+const SyncWait = 40 // ms
 
 // hurry asks the projectors for fresh complete seqnos, one request at a time to each, while scans wait.
 func (l *Leader) hurry(b *bucket) {
@@ -389,7 +379,7 @@ func (l *Leader) hurry(b *bucket) {
 	}
 	for _, id := range l.components.alive {
 		p := l.components.projectors[id]
-		if p == nil || p.syncing[b.ref()] || len(p.syncing) >= laneLength || !l.streamsBehind(b, id, want) {
+		if p == nil || p.syncing[b.ref()] || len(p.syncing) >= LaneLength || !l.streamsBehind(b, id, want) {
 			continue
 		}
 		p.syncing[b.ref()] = true

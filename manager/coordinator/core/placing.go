@@ -1,4 +1,4 @@
-package coordinator
+package core
 
 import (
 	"fmt"
@@ -9,15 +9,16 @@ import (
 )
 
 // placed answers placing. The Leader decides, so that two statements at once do not read the same load: what it has
-// chosen counts as load until the state shows it, or the statement has come to nothing. The reservation is to be settled.
-type placed struct {
-	placement   []statecontext.Placement
-	reservation *reservation
-	err         error
+// chosen counts as load until the state shows it, or the statement has come to nothing. The reservation is to be
+// settled.
+type Placed struct {
+	Placement   []statecontext.Placement
+	Reservation *Reservation
+	Err         error
 }
 
 // reservation is the load of a statement that is not in the state yet.
-type reservation struct {
+type Reservation struct {
 	load    map[index.NodeID]int
 	cas     uint64 // the state shows it from here on; 0: it is on its way
 	untilMS int64  // nobody may settle it: a statement can be cancelled at any time
@@ -26,21 +27,21 @@ type reservation struct {
 // reservedFor is how long a statement that nobody settles counts as load.
 const reservedFor = 10_000 // ms
 
-func (p *placing) apply(l *Leader) {
-	a := placed{}
-	if a.placement, a.err = l.choose(p.d); a.err == nil {
-		a.reservation = &reservation{load: map[index.NodeID]int{}, untilMS: l.nowMS + reservedFor}
-		for _, c := range a.placement {
-			a.reservation.load[c.Node]++
+func (p *Placing) apply(l *Leader) {
+	a := Placed{}
+	if a.Placement, a.Err = l.choose(p.Definition); a.Err == nil {
+		a.Reservation = &Reservation{load: map[index.NodeID]int{}, untilMS: l.nowMS + reservedFor}
+		for _, c := range a.Placement {
+			a.Reservation.load[c.Node]++
 		}
-		l.reserved[a.reservation] = struct{}{}
+		l.reserved[a.Reservation] = struct{}{}
 	}
-	reply(l, p.reply, a)
+	reply(l, p.Reply, a)
 }
 
-func (s *settled) apply(l *Leader) {
-	if s.reservation.cas = s.cas; s.err != nil || s.cas == 0 {
-		delete(l.reserved, s.reservation)
+func (s *Settled) apply(l *Leader) {
+	if s.Reservation.cas = s.CAS; s.Err != nil || s.CAS == 0 {
+		delete(l.reserved, s.Reservation)
 	}
 }
 
@@ -58,7 +59,7 @@ func (l *Leader) choose(d *index.Definition) ([]statecontext.Placement, error) {
 			load[node] += n
 		}
 	}
-	nodes := living(s, l.shown.newest.offline, noNode)
+	nodes := Living(s, l.shown.newest.Offline, NoNode)
 	for i := range nodes {
 		nodes[i].Load += load[nodes[i].ID]
 	}

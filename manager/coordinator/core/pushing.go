@@ -1,4 +1,4 @@
-package coordinator
+package core
 
 // pushSpacing is the least time between two lists for one component: what many DDL requests change in a row travels
 // together.

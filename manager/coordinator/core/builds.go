@@ -1,4 +1,4 @@
-package coordinator
+package core
 
 import (
 	"errors"
@@ -22,9 +22,9 @@ type build struct {
 	stage int // among stages, 1 is the first; 0: in none
 }
 
-func (b *buildBegun) apply(l *Leader) {
+func (b *BuildBegun) apply(l *Leader) {
 	l.sync() // it is committed
-	l.builds = append(l.builds, &build{id: b.build, ids: b.ids})
+	l.builds = append(l.builds, &build{id: b.Build, ids: b.IDs})
 	l.followBuilds()
 }
 

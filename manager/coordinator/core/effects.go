@@ -1,4 +1,4 @@
-package coordinator
+package core
 
 import (
 	"time"
@@ -209,20 +209,31 @@ type BucketRef struct {
 
 // Purpose is what failover logs are asked for.
 type Purpose struct {
-	Kind purposeKind
+	Kind PurposeKind
 	// Incarnation is of the streams that are to begin, Rollback the id of one, Audit its number; the others are 0.
 	Incarnation index.Incarnation
 	Rollback    uint64
 	Audit       uint64
 }
 
-type purposeKind uint8
+type PurposeKind uint8
 
 const (
-	forStreams purposeKind = iota
-	forRollback
-	forAudit
+	ForStreams PurposeKind = iota
+	ForRollback
+	ForAudit
 )
+
+// String says what the logs are asked for.
+func (k PurposeKind) String() string {
+	switch k {
+	case ForRollback:
+		return "failover logs for a rollback"
+	case ForAudit:
+		return "audit"
+	}
+	return "failover logs"
+}
 
 // answer is an Answer to one who waits at a channel with room for it.
 type answer[T any] struct {

@@ -1,0 +1,24 @@
+package core
+
+import "errors"
+
+var (
+	// ErrBusy is wrapped when too much waits for the coordinator already.
+	ErrBusy = errors.New("the coordinator is busy")
+	// ErrBootConflict is wrapped when a component registers whose former process is still alive.
+	ErrBootConflict = errors.New("another process of that identity is alive")
+	// ErrNoIndexer is wrapped when indexers are registered, and none of them answers now.
+	ErrNoIndexer = errors.New("no indexer answers")
+	// ErrInRollback is wrapped when the bucket is being rolled back.
+	ErrInRollback = errors.New("the bucket is being rolled back")
+	// ErrTermOver is the outcome of a proposal that nobody waits for any more.
+	ErrTermOver = errors.New("the term is over")
+	// ErrUnknownBucket is wrapped when no such bucket is known.
+	ErrUnknownBucket = errors.New("unknown bucket")
+	// ErrBucketGone is wrapped when the bucket was deleted or re-created meanwhile.
+	ErrBucketGone = errors.New("the bucket is gone")
+	// ErrNoStreams is wrapped when the bucket has no index that is kept current.
+	ErrNoStreams = errors.New("no index of the bucket is being kept current")
+	// ErrTokenLost is wrapped when what is asked for was lost in a failover of KV.
+	ErrTokenLost = errors.New("the write was lost in a failover")
+)

@@ -1,0 +1,181 @@
+package core
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/rollback"
+	"tidemark/statecontext"
+	"tidemark/timestamp"
+)
+
+// commandBytes is what one command may have (package consensus).
+const commandBytes = 512 << 10
+
+// applied is a state that takes commands as the log carries them.
+type applied struct {
+	t     testing.TB
+	state *statecontext.State
+	index uint64
+	most  int // bytes of the largest command
+}
+
+func (a *applied) do(b statecontext.Body) statecontext.Result {
+	a.t.Helper()
+	data, err := statecontext.Encode(statecontext.Command{Body: b})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.most = max(a.most, len(data))
+	a.index++
+	next, results, _, err := statecontext.Apply(a.state, a.index, data)
+	if err == nil {
+		err = results[0].Err()
+	}
+	if err != nil {
+		a.t.Fatalf("%T: %v", b, err)
+	}
+	a.state = next
+	return results[0]
+}
+
+// crowded has as many indexes as there may be, with 64 slices each, all of them on node 0 of four.
+func crowded(t testing.TB, indexes int) *applied {
+	a := &applied{t: t, state: statecontext.New()}
+	a.do(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m1", Name: "m1", REST: "http://m1"}})
+	a.do(&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1, FormatLevel: statecontext.FormatLevel,
+		Limits: statecontext.Limits{Indexes: uint32(indexes), IndexesPerBucket: uint32(indexes)}})
+	for i := range 4 {
+		a.do(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: fmt.Sprint("u", i), Name: fmt.Sprint("i", i),
+			Admin: "http://i"}})
+	}
+	a.do(&statecontext.RegisterProjector{Projector: statecontext.Projector{ID: "p1", Admin: "http://p"}})
+	const slices, buckets = 64, 20
+	for b := range buckets {
+		a.do(&statecontext.SetBucket{Name: fmt.Sprint("b", b), UUID: "u", VBuckets: 8})
+	}
+	placement := make([]statecontext.Placement, slices)
+	for s := range placement {
+		placement[s].Slice = index.SliceID(s)
+	}
+	for i := range indexes {
+		a.do(&statecontext.CreateIndex{Placement: placement, Layout: partition.Layout{Scheme: partition.HashDocID,
+			Partitions: slices},
+			Definition: index.Definition{Name: fmt.Sprint("x", i), Bucket: fmt.Sprint("b", i%buckets), BucketUUID: "u",
+				Keys: []index.KeyExpr{{Expr: "a"}}, Partitions: slices}})
+	}
+	return a
+}
+
+// again is the state as a manager has it that was sent a snapshot.
+func (a *applied) again() {
+	a.t.Helper()
+	var w bytes.Buffer
+	if err := statecontext.WriteSnapshot(&w, a.state); err != nil {
+		a.t.Fatal(err)
+	}
+	s, err := statecontext.ReadSnapshot(&w)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	if statecontext.Hash(s) != statecontext.Hash(a.state) {
+		a.t.Fatal("the snapshot has another hash")
+	}
+	a.state = s
+}
+
+// TestEvictionsFitIntoCommands: all that an indexer may hold is taken off it, each command is one that may be proposed,
+// and the others share it.
+func TestEvictionsFitIntoCommands(t *testing.T) {
+	indexes := 10_000
+	if testing.Short() {
+		indexes = 1_000
+	}
+	a := crowded(t, indexes)
+	a.do(&statecontext.EvictIndexer{Node: 0, UUID: "u0", Revision: a.state.DefinitionsRevision()})
+	a.most = 0
+	nobody := func(index.NodeID) bool { return false }
+	pieces := 0
+	for {
+		piece, held, err := evictions(a.state, 0, Living(a.state, nobody, 0), DefaultSettings().EvictBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !held {
+			break
+		}
+		was := a.state.Load(0)
+		a.do(&statecontext.EvictCopies{Node: 0, UUID: "u0", Indexes: piece})
+		if now := a.state.Load(0); now != was-64*len(piece) {
+			t.Fatalf("%d indexes: %d copies are left of %d", len(piece), now, was)
+		}
+		if pieces++; pieces == 3 { // what a new leader has that was down
+			a.again()
+		}
+	}
+	if a.most > commandBytes || pieces < 2 {
+		t.Errorf("%d commands, of %d bytes at most; %d may be", pieces, a.most, commandBytes)
+	}
+	a.do(&statecontext.RemoveIndexer{Node: 0, UUID: "u0"})
+	if err := statecontext.Check(a.state); err != nil {
+		t.Fatal(err)
+	}
+	least, most := indexes*64, 0
+	for node := range index.NodeID(3) {
+		least, most = min(least, a.state.Load(node+1)), max(most, a.state.Load(node+1))
+	}
+	if a.state.Load(0) != 0 || most-least > 1 || least+most < indexes*64*2/3-1 {
+		t.Errorf("%d copies are on the node, the others have %d to %d", a.state.Load(0), least, most)
+	}
+	t.Logf("%d copies in %d commands of at most %d bytes", indexes*64, pieces, a.most)
+}
+
+// TestRollbackWithLongLogs: the failover logs of a bucket are more than one command may carry. The rollback takes them
+// in pieces, and goes on when its leader ends between two of them.
+func TestRollbackWithLongLogs(t *testing.T) {
+	log := make(timestamp.FailoverLog, 64)
+	changes := make([]statecontext.LogChange, 1024)
+	for v := range changes {
+		for i := range log {
+			log[i] = timestamp.LogEntry{VBUUID: 1<<63 | uint64(v*64+i), Seqno: 1<<40 + uint64(64-i)}
+		}
+		log[len(log)-1].Seqno = 0
+		changes[v] = statecontext.LogChange{VBucket: uint16(v), Log: append(timestamp.FailoverLog(nil), log...),
+			Revision: timestamp.MapRevision{Epoch: 1, Rev: 9}}
+	}
+	a := &applied{t: t, state: statecontext.New()}
+	a.do(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m1", Name: "m1", REST: "http://m1"}})
+	a.do(&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1, FormatLevel: statecontext.FormatLevel})
+	a.do(&statecontext.RegisterProjector{Projector: statecontext.Projector{ID: "p1", Admin: "http://p"}})
+	a.do(&statecontext.SetBucket{Name: "b", UUID: "u", VBuckets: len(changes)})
+	a.do(&statecontext.SetRollbackStep{Bucket: "b", Generation: 1, To: statecontext.Started})
+	whole := statecontext.Command{Body: &statecontext.SetRollbackStep{Bucket: "b", Generation: 1, ID: 1,
+		From: statecontext.Started, To: statecontext.Prepare, Logs: changes}}
+	if entry, err := statecontext.Encode(whole); err == nil && len(entry) <= commandBytes {
+		t.Fatalf("all logs have %d bytes: that is not enough to show anything", len(entry))
+	}
+	pieces := 0
+	for a.state.Bucket("b").Rollback.Step == statecontext.Started {
+		s := a.state.Bucket("b")
+		logs, revisions := make([]timestamp.FailoverLog, len(changes)), make([]timestamp.MapRevision, len(changes))
+		for v := range changes {
+			logs[v], revisions[v] = changes[v].Log, changes[v].Revision
+		}
+		a.do(rollbackCommand(s, rollback.Decision{Advance: true, To: rollback.Prepare, Logs: logs, Revisions: revisions,
+			Failover: timestamp.New(len(changes))}))
+		if pieces++; pieces == 2 {
+			a.again()
+		}
+	}
+	if pieces < 3 || a.most > commandBytes {
+		t.Errorf("%d commands of at most %d bytes", pieces, a.most)
+	}
+	for v, g := range a.state.Bucket("b").Rollback.Logs {
+		if !g.Equal(changes[v].Log) {
+			t.Fatalf("vbucket %d has the log %v", v, g)
+		}
+	}
+}

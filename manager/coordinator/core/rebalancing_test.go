@@ -1,0 +1,42 @@
+package core
+
+import (
+	"testing"
+	"tidemark/index"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// As much of a plan is begun as one command carries.
+func TestAPlanIsBegunInPieces(t *testing.T) {
+	p, from := &rebalance.Plan{}, index.NodeID(1)
+	for i := range 30_000 {
+		p.Steps = append(p.Steps, rebalance.Step{Index: index.ID(1<<20 + i), Slice: 63, Old: index.CopyID(1<<34 + i),
+			From: &from, To: 2, Bytes: 1 << 40})
+	}
+	steps := Begun(p, func(y *rebalance.Step) bool { return y.Index > 1<<20 })
+	data, err := statecontext.Encode(statecontext.Command{Body: &statecontext.StartRebalance{Cause: "test", Sends: 1,
+		Receives: 1, Steps: steps}})
+	if err != nil || len(steps) != rebalance.MaxBegun || steps[0].Index != 1<<20+1 || len(data) > commandBytes {
+		t.Errorf("%d steps in %d bytes: %v", len(steps), len(data), err)
+	}
+}
+
+// TestFilled: a copy counts by the files that are sent for it, or else by its side streams.
+func TestFilled(t *testing.T) {
+	for _, c := range []struct {
+		is   wire.CopyReport
+		want float64
+	}{
+		{},
+		{wire.CopyReport{Done: 5, Total: 10}, 0.5},
+		{wire.CopyReport{Done: 5, Total: 10, Received: 1, Expected: 4}, 0.25},
+		{wire.CopyReport{Received: 5, Expected: 4}, 1},
+		{wire.CopyReport{Done: 11, Total: 10}, 1},
+	} {
+		if got := filled(c.is); got != c.want {
+			t.Errorf("%+v: %v, want %v", c.is, got, c.want)
+		}
+	}
+}
