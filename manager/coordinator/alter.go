@@ -96,7 +96,14 @@ func (c *Coordinator) moves(cluster *rebalance.Cluster, x *statecontext.Index, b
 		return err
 	}
 	start := c.starting(p, "ALTER INDEX "+d.Bucket+"/"+d.Name)
-	start.Steps = core.Begun(p, func(y *rebalance.Step) bool { return y.Index == d.ID && wanted(cluster, y) })
+	left := 0
+	start.Steps, left = core.Begun(p, func(y *rebalance.Step) bool { return y.Index == d.ID && wanted(cluster, y) })
+	if left > 0 { // nobody would move them
+		return &statecontext.Rejection{Code: errcode.LimitExceeded, Message: fmt.Sprintf("ALTER INDEX %s/%s to these "+
+			"indexers moves %d copies, and one rebalance begins %d; name fewer new indexers, beside some of those that have "+
+			"copies, and the rest when they have moved; or lower num_replica before, and raise it afterwards",
+			d.Bucket, d.Name, len(start.Steps)+left, rebalance.MaxBegun)}
+	}
 	if len(start.Steps) > 0 {
 		body.Start = start
 	}

@@ -2,14 +2,17 @@ package coordinator
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
+	"tidemark/rebalance"
 	"tidemark/statecontext"
 )
 
@@ -108,4 +111,37 @@ func TestAlterWithNodesOutlivesTheLeader(t *testing.T) {
 			t.Errorf("%d alterations", n)
 		}
 	})
+}
+
+// TestAlterThatMovesTooMuch: an ALTER INDEX of which one rebalance cannot begin everything is refused, with what to do;
+// one of fewer copies is not.
+func TestAlterThatMovesTooMuch(t *testing.T) {
+	const replicas = 15
+	cluster := func(slices int) *rebalance.Cluster {
+		r := &rebalance.Cluster{}
+		for n := range index.NodeID(2 * (replicas + 1)) {
+			r.Nodes = append(r.Nodes, rebalance.Node{ID: n + 1, UUID: fmt.Sprint(n), Role: rebalance.Serving})
+		}
+		x := rebalance.Index{ID: 1, Bucket: "b", Name: "wide", Slices: slices, Replicas: replicas}
+		for slice := range index.SliceID(slices) {
+			for n := range replicas + 1 {
+				x.Copies = append(x.Copies, rebalance.Copy{ID: index.CopyID(len(x.Copies) + 1), Slice: slice,
+					Replica: partition.Replica(n), Node: index.NodeID(n + 1)})
+			}
+		}
+		for n := range replicas + 1 {
+			x.Nodes = append(x.Nodes, index.NodeID(n+2+replicas))
+		}
+		r.Indexes = append(r.Indexes, x)
+		return r
+	}
+	x := &statecontext.Index{Definition: index.Definition{ID: 1, Bucket: "b", Name: "wide"}}
+	c := &Coordinator{cfg: Config{Now: time.Now}}
+	for slices, refused := range map[int]bool{partition.MaxPartitions: true, 16: false} {
+		body := &statecontext.AlterIndex{ID: 1, Replicas: replicas}
+		err := c.moves(cluster(slices), x, body)
+		if refused != errors.Is(err, errcode.LimitExceeded) || !refused && (err != nil || body.Start == nil) {
+			t.Errorf("%d slices: %v", slices, err)
+		}
+	}
 }

@@ -113,7 +113,8 @@ func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *
 		}
 	}
 	start := c.starting(p, req.Cause)
-	start.Steps = core.Begun(p, func(y *rebalance.Step) bool { return wanted(cluster, y) })
+	left := 0
+	start.Steps, left = core.Begun(p, func(y *rebalance.Step) bool { return wanted(cluster, y) })
 	if len(start.Steps) == 0 {
 		return 0, fmt.Errorf("%w: each indexer that serves has its share", ErrBalanced)
 	}
@@ -122,7 +123,8 @@ func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *
 		err = res.Err()
 	}
 	if err == nil {
-		c.cfg.Logger.Info("a rebalance begins", "rebalance", res.Number, "cause", req.Cause, "steps", len(start.Steps))
+		c.cfg.Logger.Info("a rebalance begins", "rebalance", res.Number, "cause", req.Cause, "steps", len(start.Steps),
+			"for_the_next", left)
 	}
 	return res.Number, err
 }

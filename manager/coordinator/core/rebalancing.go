@@ -297,7 +297,11 @@ func (l *Leader) lostSteps(lost map[index.NodeID]bool) []partition.Rebalance {
 	for y := range l.now.state.RebalanceSteps() {
 		moving[y.Old] = moving[y.Old] || !y.State.Over()
 	}
-	return Begun(p, func(y *rebalance.Step) bool { return y.Kind == rebalance.Repair && lost[*y.From] && !moving[y.Old] })
+	// What is left is begun with the next one, when this is over.
+	steps, _ := Begun(p, func(y *rebalance.Step) bool {
+		return y.Kind == rebalance.Repair && lost[*y.From] && !moving[y.Old]
+	})
+	return steps
 }
 
 // repairCause is the cause of a rebalance that nobody asked for.
@@ -376,13 +380,18 @@ func filled(c wire.CopyReport) float64 {
 	return 0
 }
 
-// begun are the first steps of a plan that are wanted, as many as one command carries.
-func Begun(p *rebalance.Plan, wanted func(*rebalance.Step) bool) (steps []partition.Rebalance) {
+// Begun returns the first steps of a plan that are wanted, as many as one command carries, and how many others are.
+func Begun(p *rebalance.Plan, wanted func(*rebalance.Step) bool) (steps []partition.Rebalance, left int) {
 	for i := range p.Steps {
-		if y := &p.Steps[i]; len(steps) < rebalance.MaxBegun && wanted(y) {
+		y := &p.Steps[i]
+		switch {
+		case !wanted(y):
+		case len(steps) == rebalance.MaxBegun:
+			left++
+		default:
 			steps = append(steps, partition.Rebalance{Index: y.Index, Slice: y.Slice, Replica: y.Replica, Old: y.Old,
 				Src: partition.Shard{Node: *y.From}, Dst: partition.Shard{Node: y.To}, Bytes: uint64(max(y.Bytes, 0))})
 		}
 	}
-	return steps
+	return steps, left
 }

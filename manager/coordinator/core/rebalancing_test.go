@@ -15,10 +15,10 @@ func TestAPlanIsBegunInPieces(t *testing.T) {
 		p.Steps = append(p.Steps, rebalance.Step{Index: index.ID(1<<20 + i), Slice: 63, Old: index.CopyID(1<<34 + i),
 			From: &from, To: 2, Bytes: 1 << 40})
 	}
-	steps := Begun(p, func(y *rebalance.Step) bool { return y.Index > 1<<20 })
+	steps, left := Begun(p, func(y *rebalance.Step) bool { return y.Index > 1<<20 })
 	data, err := statecontext.Encode(statecontext.Command{Body: &statecontext.StartRebalance{Cause: "test", Sends: 1,
 		Receives: 1, Steps: steps}})
-	if err != nil || len(steps) != rebalance.MaxBegun || steps[0].Index != 1<<20+1 || len(data) > commandBytes {
+	if err != nil || len(steps) != rebalance.MaxBegun || left != 30_000-1-len(steps) || steps[0].Index != 1<<20+1 || len(data) > commandBytes {
 		t.Errorf("%d steps in %d bytes: %v", len(steps), len(data), err)
 	}
 }
