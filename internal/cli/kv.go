@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -16,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/internal/config"
+	"tidemark/internal/documents"
 	"tidemark/internal/localcluster"
-	"tidemark/internal/sample"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv"
 	"tidemark/kv/kvclient"
@@ -217,26 +218,31 @@ func orElse(s, other string) string {
 
 func kvLoad(s Streams) *cobra.Command {
 	f := &kvFlags{}
+	var o documents.Options
+	var format string
+	var unchecked bool
 	cmd := &cobra.Command{Use: "load FILE",
-		Short: `Store the documents of a file with lines {"key", "value"} (- for standard input; gzip is fine)`,
-		Example: "  tidemark kv load --data ./cluster documents.jsonl.gz\n  tidemark kv load --kv 127.0.0.1:11210 --bucket " +
-			"world --kv-user tidemark --kv-password-file pw - < documents.jsonl", Args: exactArgs("FILE"),
+		Short: "Store the documents of a file: lines of JSON, a JSON array, CSV or TSV (- for standard input; gzip is fine)",
+		Long: `Each object of the file is {"key", "value"}, or, with --key-field, a document as it is, whose key is one of its
+fields. The whole file is read before anything of it is stored: what is wrong is told with its line. Standard input is
+kept in a temporary file for that; with --unchecked what comes is stored as it comes.`,
+		Example: `  tidemark kv load --data ./cluster documents.jsonl.gz
+  tidemark kv load --data ./cluster airports.json --key-field iata --key-prefix airport::
+  tidemark kv load --data ./cluster people.csv --key-field id --infer-types
+  tidemark kv load --kv 127.0.0.1:11210 --bucket world --kv-user tidemark --kv-password-file pw - < documents.jsonl`,
+		Args: exactArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in, size := s.In, int64(0)
-			if args[0] != "-" {
-				file, err := os.Open(args[0])
-				if err != nil {
-					return usage("%v", err)
-				}
-				defer file.Close()
-				if st, err := file.Stat(); err == nil {
-					size = st.Size()
-				}
-				in = file
+			if !slices.Contains(documents.Formats, format) {
+				return usage("--format %q: want one of %s", format, strings.Join(documents.Formats, ", "))
 			}
+			o.Format = documents.Format(format)
+			in, size, closeInput, err := openDocuments(args[0], s.In, o, unchecked)
+			if err != nil {
+				return err
+			}
+			defer closeInput()
 			read := &counter{Reader: in}
-			in = read
-			in, err := sample.Detect(in)
+			r, err := documents.New(read, o)
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
@@ -252,7 +258,7 @@ func kvLoad(s Streams) *cobra.Command {
 			if size > 0 { // of a stream nobody knows how long it is
 				progress = func(kvclient.LoadStats) { bar.set(float64(read.n.Load()) * 100 / float64(size)) }
 			}
-			stats, err := loadDocuments(ctx, c, sample.NewReader(in), progress)
+			stats, err := loadDocuments(ctx, c, r, progress)
 			bar.done(err == nil && size > 0)
 			took := time.Since(started)
 			fmt.Fprintf(s.Err, "%d documents, %d bytes stored in %s\n", stats.Documents, stats.Bytes,
@@ -265,7 +271,76 @@ func kvLoad(s Streams) *cobra.Command {
 			return show(s.Out, f.output, l, []loaded{l}, func(*tabwriter.Writer) {})
 		}}
 	f.add(cmd)
+	fl := cmd.Flags()
+	fl.StringVar(&format, "format", string(documents.Auto), "lines (of JSON objects), list (a JSON array), csv or tsv; "+
+		"auto looks at the first character")
+	fl.StringVar(&o.KeyField, "key-field", "", "`FIELD` with the key of each document, as id or meta.id; without it, objects "+
+		`are {"key", "value"}`)
+	fl.StringVar(&o.KeyPrefix, "key-prefix", "", "`TEXT` before each key, as airport::")
+	fl.BoolVar(&o.InferTypes, "infer-types", false, "cells of a table that are numbers, true or false become that, empty "+
+		"ones are left out; else all are strings")
+	fl.BoolVar(&unchecked, "unchecked", false, "store what is read at once, instead of reading the whole file before")
+	complete(cmd, "format", fixed(documents.Formats...))
 	return cmd
+}
+
+// openDocuments opens a file and, unless it is to be believed, reads all of it once. It returns it at its beginning, with
+// its size, 0 for what comes as a stream.
+func openDocuments(name string, stdin io.Reader, o documents.Options, unchecked bool) (in io.Reader, size int64,
+	closeInput func(), err error) {
+	closeInput = func() {}
+	defer func() {
+		if err != nil {
+			closeInput()
+		}
+	}()
+	var file *os.File
+	switch {
+	case name != "-":
+		if file, err = os.Open(name); err != nil {
+			return nil, 0, closeInput, usage("%v", err)
+		}
+		closeInput = func() { _ = file.Close() }
+	case unchecked:
+		return stdin, 0, closeInput, nil
+	default:
+		if file, err = os.CreateTemp("", "tidemark-load-"); err != nil {
+			return nil, 0, closeInput, err
+		}
+		closeInput = func() { _, _ = file.Close(), os.Remove(file.Name()) }
+		if _, err = io.Copy(file, stdin); err != nil {
+			return nil, 0, closeInput, fmt.Errorf("standard input: %w", err)
+		}
+	}
+	if st, err := file.Stat(); err == nil {
+		if size = st.Size(); !st.Mode().IsRegular() { // a pipe is read once
+			return file, 0, closeInput, nil
+		}
+	}
+	if !unchecked {
+		if _, err = file.Seek(0, io.SeekStart); err == nil {
+			err = checkDocuments(file, o)
+		}
+		if err != nil {
+			return nil, 0, closeInput, fmt.Errorf("%s: %w; nothing was stored", name, err)
+		}
+	}
+	if _, err = file.Seek(0, io.SeekStart); err != nil {
+		return nil, 0, closeInput, err
+	}
+	return file, size, closeInput, nil
+}
+
+// checkDocuments reads all documents of a file and returns what is wrong with the first one that cannot be stored.
+func checkDocuments(in io.Reader, o documents.Options) error {
+	r, err := documents.New(in, o)
+	for err == nil {
+		_, err = r.Next()
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 // loaded is what kv load tells as JSON.
@@ -289,7 +364,7 @@ func (c *counter) Read(p []byte) (int, error) {
 }
 
 // loadDocuments stores all that r has.
-func loadDocuments(ctx context.Context, c *kvclient.Client, r *sample.Reader,
+func loadDocuments(ctx context.Context, c *kvclient.Client, r *documents.Reader,
 	progress func(kvclient.LoadStats)) (kvclient.LoadStats, error) {
 	return c.Load(ctx, func() (string, []byte, bool, error) {
 		d, err := r.Next()

@@ -3,7 +3,6 @@ package sample
 import (
 	"errors"
 	"io"
-	"strings"
 	"testing"
 )
 
@@ -25,22 +24,5 @@ func TestTheSampleIsWhole(t *testing.T) {
 	}
 	if len(keys) != Documents {
 		t.Errorf("%d documents, want %d", len(keys), Documents)
-	}
-}
-
-func TestErrorsNameTheLine(t *testing.T) {
-	for _, c := range []struct{ in, want string }{
-		{"{\"key\":\"a\",\"value\":1}\n\n{\"key\":", "line 3"},
-		{`{"value":1}`, "want {\"key\""},
-		{`{"key":"a"}`, "want {\"key\""},
-	} {
-		r := NewReader(strings.NewReader(c.in))
-		var err error
-		for err == nil {
-			_, err = r.Next()
-		}
-		if errors.Is(err, io.EOF) || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q: %v", c.in, err)
-		}
 	}
 }
