@@ -38,6 +38,8 @@ const (
 	fillLongest  = 6 * time.Hour
 	// fillShare is which part of a processor's time goes into checking what was received.
 	fillShare = 0.5
+	// fillCheck is how many times as fast as files are sent they are read again, so that the check takes little beside.
+	fillCheck = 4
 	// A transfer that brings less than fillLeast bytes a second, after fillWarm, is given up.
 	fillLeast = 256 << 10
 	fillWarm  = time.Minute
@@ -445,7 +447,7 @@ func (x *Indexer) setTransferRate(rate int64) {
 		rate = x.cfg.TransferRate
 	}
 	x.sending.set(rate)
-	x.checked.set(rate)
+	x.checked.set(fillCheck * rate)
 }
 
 // checkPace lets the check of what was received go no faster than files are sent, and take no more than its share.

@@ -799,7 +799,7 @@ func TestTransferRateChanges(t *testing.T) {
 		if rate == 0 {
 			want = p.a.x.cfg.TransferRate
 		}
-		p.a.until("the rate is taken over", func() bool { return rates(p.a.x) == [2]int64{want, want} })
+		p.a.until("the rate is taken over", func() bool { return rates(p.a.x) == [2]int64{want, fillCheck * want} })
 	}
 	close(free)
 	p.fill()

@@ -292,7 +292,7 @@ func Open(cfg Config) (*Indexer, error) {
 		x.catchup = &pace{rate: cfg.CatchupRate, now: x.now}
 	}
 	x.sending = &pace{rate: cfg.TransferRate, now: x.now}
-	x.checked = &pace{rate: cfg.TransferRate, share: fillShare, now: x.now}
+	x.checked = &pace{rate: fillCheck * cfg.TransferRate, share: fillShare, now: x.now}
 	x.sender = &transfer.Sender{Open: x.export, Now: x.now, Log: x.log, Pace: x.sending.wait,
 		Spawn: func(f func(context.Context) error) { x.spawn(f) }}
 	x.fills = newFiller(x)

@@ -148,8 +148,8 @@ func (a *API) rebalanceInfo(x *statecontext.RebalanceJob) client.RebalanceInfo {
 	}
 	if c, leads := a.cfg.Coordinator.Status(); leads && c.Rebalance.ID == x.ID {
 		info.Percent, info.BytesDone = 100*c.Rebalance.Part, c.Rebalance.BytesDone
-		if elapsed := a.now().UnixMilli() - x.StartedMS; c.Rebalance.Part >= 0.05 && elapsed > 0 {
-			info.RemainingMS = new(int64(float64(elapsed) * (1 - c.Rebalance.Part) / c.Rebalance.Part))
+		if elapsed := a.now().UnixMilli() - x.StartedMS; c.Rebalance.LeftKnown && elapsed > 0 {
+			info.RemainingMS = new(int64(float64(elapsed) * c.Rebalance.Left))
 		}
 	}
 	return info

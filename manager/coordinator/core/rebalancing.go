@@ -81,6 +81,23 @@ type rebalancing struct {
 	awayMS map[index.NodeID]int64 // since when an indexer is offline, as this leader has seen it
 	restMS map[index.NodeID]int64 // before when an indexer is not repaired, as that was cancelled
 	failMS int64                  // before when no repair is planned anew
+	come   come
+}
+
+// come is how much of copies that are being filled has come, at the most so far: what files bring and what is behind
+// them are counted one after the other.
+type come struct {
+	of    uint64 // a rebalance
+	parts map[uint32]float64
+}
+
+// most returns the most that was seen of a step of a rebalance, with this.
+func (c *come) most(id uint64, step uint32, part float64) float64 {
+	if c.of != id || c.parts == nil {
+		c.of, c.parts = id, map[uint32]float64{}
+	}
+	c.parts[step] = max(c.parts[step], part)
+	return c.parts[step]
 }
 
 const (
@@ -340,6 +357,15 @@ func (l *Leader) forgetLeaving(x *statecontext.Index) {
 // stepWeight is what a step counts in a rebalance's progress beside its bytes.
 const stepWeight = 1 << 20
 
+const (
+	// presumedRate is how many bytes a second come where no rate is set for the cluster.
+	presumedRate = 64 << 20
+	// stepSeconds is what a step takes beside its bytes: its copy is made, joins, and is exact at a timestamp.
+	stepSeconds = 0.5
+	// filesPart is how much of a step is done when its files are here: they are checked, and streams are caught up with.
+	filesPart = 0.8
+)
+
 // rebalanceProgress weighs what is done against what there is to do.
 func (l *Leader) rebalanceProgress() (p RebalanceProgress) {
 	r := l.now.state.RebalanceUnderWay()
@@ -348,23 +374,35 @@ func (l *Leader) rebalanceProgress() (p RebalanceProgress) {
 	}
 	p.ID, p.Moving = r.ID, map[uint32]uint64{}
 	var done, all float64
+	var steps []rebalance.Work
 	for y := range l.now.state.RebalanceSteps() {
+		w := rebalance.Work{Src: y.Src.Node, Dst: y.Dst.Node, Bytes: float64(y.Bytes), Lost: l.awayFor(y.Src.Node) > 0,
+			Begun: y.State != partition.RebalanceStart, Skipped: y.State == partition.RebalanceGivenUp}
 		weight := float64(y.Bytes) + stepWeight
 		all += weight
 		switch n := l.components.indexers[y.Dst.Node]; {
 		case y.State == partition.RebalanceDone:
 			done += weight
 			p.BytesDone += y.Bytes
+			w.Part = 1
 		case y.State.Over():
 			done += weight
 		case y.State == partition.RebalanceCatchup && n != nil:
-			part := filled(n.copies[y.New])
-			done += 0.95 * weight * part
+			part := l.moves.come.most(r.ID, y.Step, filled(n.copies[y.New]))
+			w.Part = filesPart * part
+			done += filesPart * weight * part
 			p.Moving[y.Step] = uint64(part * float64(y.Bytes))
 			p.BytesDone += p.Moving[y.Step]
 		}
+		steps = append(steps, w)
 	}
 	p.Part = done / max(all, 1)
+	rate := l.now.state.Limits().TransferRate
+	if rate == 0 {
+		rate = presumedRate
+	}
+	p.Left, p.LeftKnown = rebalance.Left(steps, rebalance.Bounds{Sends: int(r.Sends), Receives: int(r.Receives)},
+		stepSeconds*float64(rate))
 	return p
 }
 

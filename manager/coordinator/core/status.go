@@ -34,6 +34,9 @@ type RebalanceProgress struct {
 	// BytesDone is what has arrived of RebalanceJob.Bytes, Moving the same of each step that is filled now, by its number.
 	BytesDone uint64
 	Moving    map[uint32]uint64
+	// Left is how long it still takes, as a multiple of what it has taken, once LeftKnown (rebalance.Left).
+	Left      float64
+	LeftKnown bool
 }
 
 // ProjectorStatus is a projector as the coordinator sees it.
