@@ -16,7 +16,7 @@ func managerFailpoints(fl *pflag.FlagSet, cfg *manager.Config) func() error {
 	fl.Lookup("failpoints").Hidden = true
 	return func() (err error) {
 		faults := failpoint.Dir(*dir)
-		cfg.Failpoint = faults.Write(cfg.Name)
+		cfg.Failpoint, cfg.Hold = faults.Write(cfg.Name), faults.Hold()
 		cfg.Now, err = faults.Clock(cfg.Name)
 		return err
 	}

@@ -1,5 +1,5 @@
 // Package failpoint lets tests with real processes spoil what a process takes from its machine: the clock, and the disk
-// under the Raft log. A process looks into a folder that `tidemark up --failpoints` names; there is one file for each
+// under the Raft log; and hold the steps of a rebalance back. A process looks into a folder that `tidemark up --failpoints` names; there is one file for each
 // fault and process.
 //
 // What is shipped does not have it: only a program built with -tags failpoints knows the flag. Where no folder is named
@@ -23,6 +23,12 @@ type Dir string
 const (
 	clockFile = "clock" // the wall clock is that much ahead; read when the process starts
 	writeFile = "write" // every write to the Raft log's store takes that much longer; read at every write
+)
+
+// Names of the files that concern all processes: what is held back, and what somebody has held back since.
+const (
+	holdFile = "moves.hold"
+	heldFile = "moves.held"
 )
 
 // Clock gives the clock of a process: the machine's, or one that is ahead or behind. The error names a file that holds
@@ -49,6 +55,39 @@ func (d Dir) Write(process string) func() error {
 		}
 		return err
 	}
+}
+
+// Hold gives what says of a transition whether it is held back now, nil where there are no faults.
+func (d Dir) Hold() func(what string) bool {
+	if d == "" {
+		return nil
+	}
+	return func(what string) bool {
+		b, err := os.ReadFile(filepath.Join(string(d), holdFile))
+		if err != nil || string(b) != what {
+			return false
+		}
+		_ = os.WriteFile(filepath.Join(string(d), heldFile), b, 0o600) // else the test waits in vain, and says so
+		return true
+	}
+}
+
+// SetHold is the test's side of Hold: that transition is held back from now on, "" for none.
+func (d Dir) SetHold(what string) error {
+	if err := os.Remove(filepath.Join(string(d), heldFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	path := filepath.Join(string(d), holdFile)
+	if err := os.WriteFile(path+".new", []byte(what), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// Held reports whether that transition was held back since SetHold.
+func (d Dir) Held(what string) bool {
+	b, err := os.ReadFile(filepath.Join(string(d), heldFile))
+	return err == nil && string(b) == what
 }
 
 // SetClock is the test's side of Clock: the process has that clock from its next start on.

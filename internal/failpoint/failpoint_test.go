@@ -7,6 +7,29 @@ import (
 	"time"
 )
 
+// TestHold: one transition is held back, which the test sees, until another one or none is.
+func TestHold(t *testing.T) {
+	if Dir("").Hold() != nil {
+		t.Error("without a folder something is asked")
+	}
+	d := Dir(t.TempDir())
+	hold := d.Hold()
+	if hold("done") || d.Held("done") {
+		t.Error("it is held back and nobody wanted it")
+	}
+	for _, what := range []string{"done", "forget"} {
+		if err := d.SetHold(what); err != nil || d.Held(what) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if hold("pending") || d.Held(what) || !hold(what) || !d.Held(what) || d.Held("pending") {
+			t.Errorf("%s is not what is held back", what)
+		}
+	}
+	if err := d.SetHold(""); err != nil || hold("forget") || d.Held("forget") {
+		t.Errorf("nothing is to be held back: %v", err)
+	}
+}
+
 // TestFaults: each file is of one process and one fault, none is no fault, nonsense is an error that names the file.
 func TestFaults(t *testing.T) {
 	d := Dir(t.TempDir())

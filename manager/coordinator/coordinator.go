@@ -86,7 +86,13 @@ type Config struct {
 	Now      func() time.Time // time.Now
 	began    time.Time
 	Settings core.Settings
+	// Hold, for tests, is asked before each transition of a slice that moves is proposed (the state that follows, or
+	// HoldForget): true holds it back, and the duty comes again. nil: nothing is.
+	Hold func(what string) bool
 }
+
+// HoldForget is what Hold is asked before copies are forgotten that have left.
+const HoldForget = "forget"
 
 // Bounds. They are constants because they bound memory, not behaviour.
 const (

@@ -98,6 +98,9 @@ func (g *Gateway) Propose(ctx context.Context, p core.Propose) core.Input {
 	if p.Traced {
 		ctx = g.traces.in(ctx, "")
 	}
+	if g.holds(p.Body) {
+		return &core.Proposed{Key: p.Key, Err: errHeld}
+	}
 	res, err := g.cfg.Consensus.Propose(ctx, statecontext.Command{Body: p.Body})
 	switch {
 	case err == nil:
@@ -106,6 +109,23 @@ func (g *Gateway) Propose(ctx context.Context, p core.Propose) core.Input {
 		err = core.ErrTermOver
 	}
 	return &core.Proposed{Key: p.Key, Result: res, Err: err}
+}
+
+// errHeld: a test holds a transition back.
+var errHeld = errors.New("held back for a test")
+
+// holds reports whether a test holds back what a command does.
+func (g *Gateway) holds(body statecontext.Body) bool {
+	if g.cfg.Hold == nil {
+		return false
+	}
+	switch c := body.(type) {
+	case *statecontext.StepRebalance:
+		return g.cfg.Hold(c.To.String())
+	case *statecontext.PlaceCopies:
+		return len(c.Remove) > 0 && g.cfg.Hold(HoldForget)
+	}
+	return false
 }
 
 // Say says something to a receiver, waits for the answer, and returns what goes back to the Leader; nil: nothing.

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/partition"
+	"tidemark/rebalance"
 	"tidemark/statecontext"
 )
 
@@ -23,6 +25,8 @@ type mover struct {
 	t   *testing.T
 	ctx context.Context
 	c   *client.Client
+	// steps of the newest plan that has begun
+	steps []rebalance.Step
 }
 
 // begin starts a rebalance; it is tried again where no leader answers.
@@ -33,7 +37,9 @@ func (m *mover) begin(req client.RebalanceRequest) (id uint64) {
 		if err != nil {
 			return false, err.Error()
 		}
-		id = r.ID
+		if id = r.ID; r.Plan != nil {
+			m.steps = r.Plan.Steps
+		}
 		return true, ""
 	})
 	return id
@@ -77,7 +83,10 @@ type scanner struct {
 	scans    []harness.Scanned
 	failures map[string]int
 	wg       sync.WaitGroup
+	pause    time.Duration // between two scans of an index, to leave the cores to the cluster; 0: scanPause
 }
+
+const scanPause = 200 * time.Millisecond
 
 func (s *scanner) run(ctx context.Context, c *client.Client, bucket string) {
 	s.failures = map[string]int{}
@@ -93,7 +102,7 @@ func (s *scanner) run(ctx context.Context, c *client.Client, bucket string) {
 					s.failures[name+": "+err.Error()]++
 				}
 				s.mu.Unlock()
-				time.Sleep(200 * time.Millisecond) // leave the cores to the cluster
+				time.Sleep(cmp.Or(s.pause, scanPause))
 			}
 		})
 	}

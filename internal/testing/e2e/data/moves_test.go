@@ -1,0 +1,244 @@
+package data
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/failpoint"
+	"tidemark/internal/localcluster"
+	"tidemark/internal/testing/e2e/harness"
+	"tidemark/internal/testing/testcluster"
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+)
+
+var movesFlag = flag.String("moves", "catchup/target,done/source,done/leader,forget/target",
+	"cells of TestMoves, TRANSITION/VICTIM, or all: "+strings.Join(moveTransitions, ", ")+" with "+
+		strings.Join(moveVictims, ", "))
+
+// Transitions of a slice that moves: the state that follows; forget is that the old copy goes for good. Victims are who
+// is killed before it.
+var (
+	moveTransitions = []string{"pending", "catchup", "done", "forget"}
+	moveVictims     = []string{"source", "target", "third", "leader", "projector", "kv"}
+)
+
+// movesCells returns what -moves asks for.
+func movesCells(t *testing.T) (all [][2]string) {
+	t.Helper()
+	if *movesFlag == "all" {
+		for _, what := range moveTransitions {
+			for _, who := range moveVictims {
+				all = append(all, [2]string{what, who})
+			}
+		}
+		return all
+	}
+	for text := range strings.SplitSeq(*movesFlag, ",") {
+		what, who, ok := strings.Cut(text, "/")
+		if !ok || !slices.Contains(moveTransitions, what) || !slices.Contains(moveVictims, who) {
+			t.Fatalf("-moves %q: want TRANSITION/VICTIM of %v and %v", text, moveTransitions, moveVictims)
+		}
+		all = append(all, [2]string{what, who})
+	}
+	return all
+}
+
+// breaker kills a process at a transition.
+type breaker struct {
+	mover
+	up     *testcluster.Cluster
+	fail   failpoint.Dir
+	bucket string
+}
+
+// victim gives the pid of who is to be killed at a step.
+func (b *breaker) victim(who string, y partition.Rebalance) func(f *localcluster.Manifest) int {
+	switch who {
+	case "leader":
+		leader := -1
+		harness.Eventually(b.t, harness.Hang, "a leader", func() (bool, string) {
+			leader = b.up.Leader(b.ctx, 0)
+			return leader >= 0, ""
+		})
+		return func(f *localcluster.Manifest) int { return f.Managers[leader].PID }
+	case "projector":
+		return func(f *localcluster.Manifest) int { return f.Projectors[0].PID }
+	case "kv":
+		return func(f *localcluster.Manifest) int { return f.KV[0].PID }
+	}
+	st, err := b.c.Status(b.ctx)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	name := ""
+	for _, i := range st.Indexers {
+		switch i.Node {
+		case y.Src.Node:
+			if who == "source" {
+				name = i.ID
+			}
+		case y.Dst.Node:
+			if who == "target" {
+				name = i.ID
+			}
+		default:
+			if who == "third" {
+				name = i.ID
+			}
+		}
+	}
+	return func(f *localcluster.Manifest) int {
+		return f.Indexers[slices.IndexFunc(f.Indexers, func(e localcluster.IndexerEntry) bool { return e.ID == name })].PID
+	}
+}
+
+// before is the state of a step that waits for a transition.
+func before(what string) partition.RebalanceState {
+	switch what {
+	case "pending":
+		return partition.RebalanceStart
+	case "catchup":
+		return partition.RebalancePending
+	case "done":
+		return partition.RebalanceCatchup
+	}
+	return partition.RebalanceDone
+}
+
+// held waits until a transition of a rebalance is held back, and returns a step that waits for it.
+func (b *breaker) held(id uint64, what string) (y partition.Rebalance) {
+	b.t.Helper()
+	harness.Eventually(b.t, harness.Hang, "a slice is about to be "+what, func() (bool, string) {
+		r, err := b.c.RebalanceStatus(b.ctx, id)
+		if err != nil {
+			return false, err.Error()
+		}
+		if r.Phase.Over() && what != "forget" {
+			b.t.Fatalf("it is over: %+v", r)
+		}
+		for i := range r.Moves {
+			if r.Moves[i].State == before(what) {
+				y = r.Moves[i].Rebalance
+			}
+		}
+		if r.Phase.Over() { // what is forgotten is no step any more
+			at := slices.IndexFunc(b.steps, func(p rebalance.Step) bool { return p.Old != 0 && p.From != nil })
+			y = partition.Rebalance{Old: b.steps[at].Old, Src: partition.Shard{Node: *b.steps[at].From},
+				Dst: partition.Shard{Node: b.steps[at].To}}
+		}
+		return b.fail.Held(what) && y.Old != 0, fmt.Sprintf("%+v", r)
+	})
+	return y
+}
+
+// settled waits until each slice has its copies, whole, and no other one.
+func (b *breaker) settled() {
+	b.t.Helper()
+	harness.Eventually(b.t, harness.Hang, "all copies are whole, and none leaves", func() (bool, string) {
+		var list client.TopologyList
+		if err := testcluster.GetJSON(b.ctx, b.up.Manifest().Managers[0].REST+"/v1/topology", &list); err != nil {
+			return false, err.Error()
+		}
+		for _, x := range list.Indexes {
+			for i := range x.Copies {
+				if c := &x.Copies[i]; c.State != partition.Allocated || !c.Exact {
+					return false, fmt.Sprintf("%s: %+v", x.Name, *c)
+				}
+			}
+			if n := int(x.Layout.Partitions) * 2; len(x.Copies) != n {
+				return false, fmt.Sprintf("%s has %d copies, want %d", x.Name, len(x.Copies), n)
+			}
+		}
+		return true, ""
+	})
+}
+
+// cell holds a transition back, kills somebody there, and lets it go on: at once, or when the process is there again.
+func (b *breaker) cell(what, who string, req client.RebalanceRequest, atOnce bool) {
+	b.t.Helper()
+	hold := func(what string) {
+		if err := b.fail.SetHold(what); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	hold(what)
+	defer hold("")
+	id := b.begin(req)
+	pid := b.victim(who, b.held(id, what))
+	old := pid(b.up.Manifest())
+	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
+		b.t.Fatal(err)
+	}
+	if atOnce {
+		hold("")
+	}
+	b.up.WaitRestart(old, pid)
+	hold("")
+	if r := b.over(id); r.Phase != statecontext.RebalanceFinished {
+		b.t.Errorf("%s/%s: %+v", what, who, r)
+	}
+	b.settled()
+}
+
+// TestMoves: slices with a replica move while documents change, and at each of their transitions each kind of process is
+// killed (-moves all). No scan fails, none shows a wrong row, and in the end every slice is where the plan wants it.
+func TestMoves(t *testing.T) {
+	cells := movesCells(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(len(cells)+2)*3*time.Minute)
+	defer cancel()
+	fail := failpoint.Dir(t.TempDir())
+	up := testcluster.Start(t, t.TempDir(), "--failpoints", string(fail))
+	c, bucket := up.Client(), up.Manifest().Bucket
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
+	for _, name := range harness.SampleIndexes() {
+		harness.MustRun(ctx, t, up, "index", "alter", bucket+"/"+name, "--replicas", "1")
+	}
+	b := &breaker{mover: mover{t: t, ctx: ctx, c: c}, up: up, fail: fail, bucket: bucket}
+	b.settled()
+	load, stop := context.WithCancel(ctx)
+	defer stop()
+	var writers sync.WaitGroup
+	writers.Go(func() { w.Run(load, 1, 200) })
+	s := scanner{pause: 20 * time.Millisecond} // so that some are under way at each kill
+	s.run(load, c, bucket)
+	for n, cell := range cells {
+		req := client.RebalanceRequest{Remove: []string{"i3"}, Receives: 2, Sends: 2}
+		if n%2 == 1 {
+			req = client.RebalanceRequest{Keep: []string{"i3"}, Receives: 2, Sends: 2}
+		}
+		began := time.Now()
+		b.cell(cell[0], cell[1], req, n%4 < 2)
+		t.Logf("%s/%s: %s", cell[0], cell[1], time.Since(began).Round(time.Millisecond))
+		if f := s.wrong(); len(f) > 0 {
+			t.Errorf("%s/%s: scans failed: %v", cell[0], cell[1], f)
+		}
+	}
+	if len(cells)%2 == 1 {
+		b.over(b.begin(client.RebalanceRequest{Keep: []string{"i3"}, Receives: 2, Sends: 2}))
+	}
+	r, err := c.Rebalance(ctx, client.RebalanceRequest{}, true)
+	if err != nil || !r.Plan.Balanced {
+		t.Errorf("the plan in the end: %+v, %v", r.Plan, err)
+	}
+	stop()
+	writers.Wait()
+	s.wg.Wait()
+	for i, got := range s.scans {
+		if d := got.Check(w.History); d != "" {
+			t.Fatalf("scan %d of %s: %s", i, got.Index, d)
+		}
+	}
+	t.Logf("%d writes, %d scans equal the oracle's", w.Writes.Load(), len(s.scans))
+	harness.CheckFinal(ctx, t, c, w, bucket)
+}
