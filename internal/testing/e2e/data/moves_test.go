@@ -210,7 +210,7 @@ func TestMoves(t *testing.T) {
 	defer stop()
 	var writers sync.WaitGroup
 	writers.Go(func() { w.Run(load, 1, 200) })
-	s := scanner{pause: 20 * time.Millisecond} // so that some are under way at each kill
+	s := scanner{pause: 60 * time.Millisecond} // so that some are under way at each kill
 	s.run(load, c, bucket)
 	for n, cell := range cells {
 		req := client.RebalanceRequest{Remove: []string{"i3"}, Receives: 2, Sends: 2}
