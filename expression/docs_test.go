@@ -26,8 +26,12 @@ var examples = []struct{ title, about, examples string }{
 		"a member with its last name.",
 		`[n, "x", gone]` + "\n" + `{"a": n, "b": gone}` + "\n" + `{"a": {"b": 1}}.a.b` + "\n" + `{"a" || n: 1}` + "\n" + `{n, items[0].sku}` + "\n" + `9223372036854775807 > 9223372036854775806` + "\n" + `123456789012345678901234567890`},
 	{"Arithmetic", "`+ - * / %` and a minus sign. Exact where both sides and the result are integers of 64 bits, else " +
-		"float64. Of what is no number: NULL. By 0: NULL. A result beyond float64 is an error.",
-		"n + 1\nn / 2\nn % 4\n9007199254740993 + n - n\n9223372036854775807 + n\nn / 0\nn + s"},
+		"float64. An integer beyond 64 bits is the nearest float64 from where it is read, so its remainder is that of this one. " +
+		"SQRT and what divides with a fraction make a float64, ROUND and TRUNC with digits move them as one; the others keep " +
+		"integers of 64 bits. Of what is no number: NULL. By 0: NULL. A result beyond float64 is an error.",
+		"n + 1\nn / 2\nn % 4\n9007199254740993 + n - n\n9223372036854775807 + n\n9223372036854775807 % 10\n" +
+			"9223372036854775809 % 10\n18446744073709551615 % 10\nABS(-9007199254740993)\nCEIL(9007199254740993)\n" +
+			"ROUND(9007199254740993)\nn / 0\nn + s"},
 	{"Text", "`||` joins strings. LIKE has `%` for any text and `_` for one character; the backslash, or the character " +
 		"after ESCAPE, takes the next one as it is.",
 		`s || "!"` + "\n" + `s LIKE "a_ %"` + "\n" + `"50%" LIKE "%!%" ESCAPE "!"` + "\n" + `s NOT LIKE "x%"`},

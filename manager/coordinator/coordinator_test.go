@@ -286,6 +286,29 @@ func TestLastIndexDropped(t *testing.T) {
 	})
 }
 
+// A statement that comes before the first projector waits for it.
+func TestStatementBeforeTheFirstProjector(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.indexer("i1")
+		answer := make(chan error, 1)
+		go func() {
+			_, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "a", Bucket: "world",
+				Keys: []index.KeyExpr{{Expr: "name"}}, Partitions: 1}})
+			answer <- err
+		}()
+		time.Sleep(core.DefaultSettings().ProjectorWait / 2)
+		select {
+		case err := <-answer:
+			t.Fatalf("answered before there was a projector: %v", err)
+		default:
+		}
+		w.projector("p1")
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestDDLErrors(t *testing.T) {
 	inWorld(t, func(w *world) {
 		def := func(name, bucket, expr string) index.Definition {
@@ -295,8 +318,10 @@ func TestDDLErrors(t *testing.T) {
 			_, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: d})
 			return err
 		}
-		if err := ask(def("a", "world", "name")); !errors.Is(err, ErrNoProjector) {
-			t.Errorf("no projector: %v", err)
+		began := time.Now()
+		if err := ask(def("a", "world", "name")); !errors.Is(err, ErrNoProjector) ||
+			time.Since(began) < core.DefaultSettings().ProjectorWait {
+			t.Errorf("no projector, after %v: %v", time.Since(began), err)
 		}
 		w.projector("p1")
 		time.Sleep(time.Second)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -213,7 +214,7 @@ func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*st
 	if b := c.cfg.Consensus.State().Bucket(name); b != nil && !b.Gone {
 		return b, nil // whether it still exists is checked now and then
 	}
-	found, err := c.askBucket(ctx, name)
+	found, err := c.askBucketSoon(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -228,6 +229,30 @@ func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*st
 	_ = l.post(ctx, core.Committed{}) // sooner is better; it would see it anyway
 	return b, nil
 }
+
+// askBucketSoon is askBucket, and waits for the first projector, or the first that can be reached. One that answers that it
+// cannot say has said why: nobody waits for that to change.
+func (c *Coordinator) askBucketSoon(ctx context.Context, name string) (*wire.BucketReply, error) {
+	patience, cancel := context.WithTimeout(ctx, c.cfg.Settings.ProjectorWait)
+	defer cancel()
+	tick := time.NewTicker(projectorPause)
+	defer tick.Stop()
+	for {
+		found, err := c.askBucket(ctx, name)
+		var problem *rpc.Problem
+		if !errors.Is(err, ErrNoProjector) || errors.As(err, &problem) {
+			return found, err
+		}
+		select {
+		case <-tick.C:
+		case <-patience.Done():
+			return found, err
+		}
+	}
+}
+
+// projectorPause is how long it rests between two looks for a projector.
+const projectorPause = 100 * time.Millisecond
 
 // askBucket asks all projectors; the first that knows the bucket counts.
 func (c *Coordinator) askBucket(ctx context.Context, name string) (*wire.BucketReply, error) {

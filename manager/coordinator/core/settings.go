@@ -25,6 +25,9 @@ type Settings struct {
 	Republish time.Duration
 	// BucketCheck is how often a projector is asked whether the known buckets still exist.
 	BucketCheck time.Duration
+	// ProjectorWait is how long a statement about a bucket that is not known yet waits for a projector that answers: right
+	// after a start they come a moment later than the managers.
+	ProjectorWait time.Duration
 	// Audit is how often the streams of a bucket are compared with what KV says.
 	Audit time.Duration
 	// DefaultPartitions is used where a definition leaves the number open.
@@ -39,7 +42,7 @@ func DefaultSettings() Settings {
 		Pacer:     stability.DefaultPacer(),
 		HelloWait: 3 * time.Second, SuspectAfter: 1500 * time.Millisecond, OfflineAfter: 5 * time.Second,
 		ProbeRest: 200 * time.Millisecond, BuildPatience: 10 * time.Minute, RepairAfter: 15 * time.Minute,
-		Republish: time.Second, BucketCheck: 5 * time.Second,
+		Republish: time.Second, BucketCheck: 5 * time.Second, ProjectorWait: 3 * time.Second,
 		Audit: 10 * time.Second, DefaultPartitions: 6, EvictBytes: 64 << 10}
 }
 
@@ -55,6 +58,7 @@ func (s *Settings) FillIn(d Settings) {
 	orDefault(&s.RepairAfter, d.RepairAfter)
 	orDefault(&s.Republish, d.Republish)
 	orDefault(&s.BucketCheck, d.BucketCheck)
+	orDefault(&s.ProjectorWait, d.ProjectorWait)
 	orDefault(&s.Audit, d.Audit)
 	orDefault(&s.EvictBytes, d.EvictBytes)
 	orDefault(&s.DefaultPartitions, d.DefaultPartitions)
