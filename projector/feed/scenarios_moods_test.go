@@ -58,6 +58,9 @@ func evictions(s *stage) {
 // A snapshot that is cut short, and goes on from disk, is no state: who comes back from within it says so by its
 // window. The next one may begin inside what was had.
 func cursorDropped(s *stage) {
+	for i := range 40 {
+		s.set(fmt.Sprint("k", i), "before")
+	}
 	m := s.mirror()
 	c := s.feed()
 	m.follow(s, c, all())

@@ -1,0 +1,52 @@
+package feed_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"tidemark/internal/testing/planted"
+)
+
+// kindEnv names, to a program with planted rules, the one to switch off.
+const kindEnv = "TIDEMARK_TEST_KIND"
+
+func init() {
+	if rule := os.Getenv(kindEnv); rule != "" {
+		if err := planted.Switch(rule); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// A consumer that expects kind servers does not pass: for each of the rules that real engines ask for there is a
+// test, with a node in the moods that need it, which fails without the rule.
+func TestKindConsumers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a program")
+	}
+	kinds := map[string]string{
+		"consumerCut":       "^TestTracker(Scripts|Property)$",
+		"consumerInside":    "^TestScenarios$/^cursor-dropped$/^native$/^mild$",
+		"consumerNoops":     "^TestScenarios$/^idle$/^native$/^nasty$",
+		"consumerExists":    "^TestWithoutFlowControlLater$",
+		"consumerTemporary": "^TestScenarios$/^idle$/^native$/^nasty$",
+	}
+	program := planted.Build(t)
+	for _, rule := range planted.Names() {
+		if !strings.HasPrefix(rule, "consumer") {
+			continue
+		}
+		t.Run(rule, func(t *testing.T) {
+			if kinds[rule] == "" {
+				t.Fatal("no test shows the need of it")
+			}
+			t.Setenv(kindEnv, rule)
+			if out, err := planted.Run(t, program, "-test.run="+kinds[rule], "-rapid.nofailfile"); err == nil {
+				t.Errorf("nothing was seen:\n%s", out)
+			} else if !strings.Contains(out, "--- FAIL: ") {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
