@@ -53,9 +53,15 @@ type town struct {
 	client  *client.Client
 	r       *rand.Rand
 	version atomic.Uint64
+
+	other *node  // where the bucket is not
+	pad   string // of each document
+	rough bool   // writes may fail
+	// seqnos that kills have cost, in all, and the most of a vbucket at a time
+	seqnos, most uint64
 }
 
-func newTown(ctx context.Context, t *testing.T, feed string) *town {
+func newTown(ctx context.Context, t *testing.T, feed string, settings ...string) *town {
 	t.Helper()
 	engine := os.Getenv("ENGINE_DIR")
 	if engine == "" {
@@ -68,6 +74,7 @@ func newTown(ctx context.Context, t *testing.T, feed string) *town {
 		t.Fatal(err)
 	}
 	w.node = startNode(t, engine, folder, w.base+40)
+	w.extra = settings
 	w.create(ctx, bucket, *vbuckets)
 	if err := os.WriteFile(filepath.Join(w.dir, "password"), []byte(password), 0o600); err != nil {
 		t.Fatal(err)
@@ -108,8 +115,16 @@ func (w *town) indexer(n int) {
 func key(n int) string { return fmt.Sprint("k", n) }
 
 func (w *town) set(ctx context.Context, n int) error {
-	_, err := w.kv.Set(ctx, key(n), fmt.Appendf(nil, `{"n":%d}`, w.version.Add(1)), kvclient.StoreOptions{})
+	_, err := w.kv.Set(ctx, key(n), fmt.Appendf(nil, `{"n":%d%s}`, w.version.Add(1), w.pad), kvclient.StoreOptions{})
 	return err
+}
+
+// try is change where writes may fail: the engine is away, or the vbucket is.
+func (w *town) try(ctx context.Context, writer int, r *rand.Rand) error {
+	one, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_ = w.change(one, writer, r) // what became of it is read in the end
+	return nil
 }
 
 // change writes or deletes one of a writer's own keys.
@@ -158,10 +173,17 @@ func (w *town) writing(ctx context.Context, f func()) {
 	var wg sync.WaitGroup
 	for n := range writers {
 		r := rand.New(rand.NewPCG(w.r.Uint64(), uint64(n)))
+		change := w.change
+		if w.rough {
+			change = w.try
+		}
 		wg.Go(func() {
 			harness.Paced(load, time.Second*writers/perSecond, func(ctx context.Context, due int) {
 				for range due {
-					if err := w.change(ctx, n, r); err != nil {
+					if ctx.Err() != nil {
+						return
+					}
+					if err := change(ctx, n, r); err != nil {
 						w.t.Errorf("writer %d: %v", n, err)
 						stop()
 						return
@@ -185,7 +207,7 @@ func (w *town) purgeAll(ctx context.Context) {
 		w.purge(ctx, bucket, *vbuckets)
 		none := 0
 		for _, seqno := range w.purged(ctx, bucket) {
-			if seqno == "0" {
+			if seqno == 0 {
 				none++
 			}
 		}
@@ -211,11 +233,11 @@ func (w *town) check(ctx context.Context, round int, name string) {
 	var missing, stale, extra []string
 	seen := map[string]bool{}
 	for i, id := range s.IDs {
-		switch doc := fmt.Sprintf(`{"n":%s}`, joined(s.Keys[i])); {
+		switch doc := fmt.Sprintf(`{"n":%s%s}`, joined(s.Keys[i]), w.pad); {
 		case docs[id] == nil || seen[id]:
 			extra = append(extra, id)
 		case doc != string(docs[id]):
-			stale = append(stale, fmt.Sprintf("%s: %s, KV has %s", id, doc, docs[id]))
+			stale = append(stale, fmt.Sprintf("%s: %.30s, KV has %.30s", id, doc, docs[id]))
 		}
 		seen[id] = true
 	}

@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,6 +38,8 @@ const (
 	opSetConfig    mcbp.Opcode = 0xb4
 	opTraffic      mcbp.Opcode = 0xad
 	opCompact      mcbp.Opcode = 0xb3
+	opDelVBucket   mcbp.Opcode = 0x3f
+	opStopStoring  mcbp.Opcode = 0x80
 )
 
 const (
@@ -45,6 +48,7 @@ const (
 	password = "password"
 	uuid     = "5a3e5a3e5a3e5a3e5a3e5a3e5a3e5a3e"
 	active   = 1
+	dead     = 4
 )
 
 // node is one engine process and what a cluster manager would do for it.
@@ -54,10 +58,20 @@ type node struct {
 	dir   string
 	port  int
 	cmd   *exec.Cmd
+	rev   int      // of the map
+	extra []string // settings of the bucket
 }
 
 // startNode writes the files that an engine reads at its start, and starts it.
 func startNode(t *testing.T, engineDir, dir string, port int) *node {
+	t.Helper()
+	n := newNode(t, engineDir, dir, port)
+	n.start()
+	return n
+}
+
+// newNode is startNode without the start.
+func newNode(t *testing.T, engineDir, dir string, port int) *node {
 	t.Helper()
 	n := &node{t: t, built: filepath.Join(engineDir, "b"), dir: dir, port: port}
 	maps := filepath.Join(engineDir, "kv_engine", "etc", "couchbase", "kv", "error_maps")
@@ -85,7 +99,6 @@ func startNode(t *testing.T, engineDir, dir string, port int) *node {
 			"sleeptime": 1, "unit_test": true},
 		"opcode_attributes_override": map[string]any{"version": 1, "default": map[string]any{"slow": "10 s"}},
 	})
-	n.start()
 	return n
 }
 
@@ -192,16 +205,38 @@ func (n *node) tell(ctx context.Context, c *kvclient.Conn, f mcbp.Frame) {
 	}
 }
 
-// create makes a bucket whose vbuckets are all active here, and shows clients the map.
+// kill ends the engine as a crash does: what it has acknowledged and not stored is lost.
+func (n *node) kill() {
+	_ = n.cmd.Process.Kill()
+	_ = n.cmd.Wait() // killed on purpose
+}
+
+// flush empties the bucket as a cluster manager does it: each vbucket dies, is deleted, and is made again.
+func (n *node) flush(ctx context.Context, bucket string, vbuckets int) {
+	n.t.Helper()
+	c := n.dial(ctx, bucket)
+	defer c.Close()
+	for vb := range uint16(vbuckets) {
+		for _, f := range []mcbp.Frame{
+			{Header: mcbp.Request(opSetVBucket, vb, 0), Extras: binary.BigEndian.AppendUint32(nil, dead)},
+			{Header: mcbp.Request(opDelVBucket, vb, 0)},
+			{Header: mcbp.Request(opSetVBucket, vb, 0), Extras: binary.BigEndian.AppendUint32(nil, active)},
+		} {
+			n.tell(ctx, c, f)
+		}
+	}
+}
+
+// create makes a bucket whose vbuckets are all active here, with what its folder has of them, and shows clients the map.
 func (n *node) create(ctx context.Context, bucket string, vbuckets int) {
 	n.t.Helper()
 	c := n.dial(ctx, "")
-	settings := strings.Join([]string{"dbname=" + filepath.Join(n.dir, bucket), "max_size=1073741824",
+	settings := strings.Join(append([]string{"dbname=" + filepath.Join(n.dir, bucket), "max_size=1073741824",
 		fmt.Sprint("max_vbuckets=", vbuckets), "uuid=" + uuid,
 		"couch_bucket=" + bucket, "ht_size=3079", "backend=couchdb", "data_traffic_enabled=false", "failpartialwarmup=false",
 		"max_num_workers=3",
 		"conflict_resolution_type=seqno", "item_eviction_policy=value_only", "alog_path=" +
-			filepath.Join(n.dir, "access.log")}, ";")
+			filepath.Join(n.dir, "access.log")}, n.extra...), ";")
 	n.tell(ctx, c, mcbp.Frame{Header: mcbp.Request(opCreateBucket, 0, 0), Key: []byte(bucket),
 		Value: append([]byte("ep.so\x00"), settings...)})
 	_ = c.Close()
@@ -211,6 +246,7 @@ func (n *node) create(ctx context.Context, bucket string, vbuckets int) {
 		a, err := c.Do(ctx, mcbp.Frame{Header: mcbp.Request(opTraffic, 0, 0)})
 		return err == nil && a.Status() == mcbp.StatusOK, fmt.Sprint(a.Status(), err)
 	})
+	n.rev++
 	placed := make([][]int, vbuckets)
 	for vb := range placed {
 		placed[vb] = []int{0}
@@ -218,7 +254,7 @@ func (n *node) create(ctx context.Context, bucket string, vbuckets int) {
 			Extras: binary.BigEndian.AppendUint32(nil, active)})
 	}
 	shown, err := json.Marshal(map[string]any{
-		"rev": 1, "name": bucket, "uuid": uuid, "nodeLocator": "vbucket", "bucketCapabilitiesVer": "",
+		"rev": n.rev, "name": bucket, "uuid": uuid, "nodeLocator": "vbucket", "bucketCapabilitiesVer": "",
 		"uri": "/pools/default/buckets/" + bucket, "streamingUri": "/pools/default/bucketsStreaming/" + bucket,
 		"bucketCapabilities": []string{"xattr", "dcp", "cbhello", "touch", "cccp", "nodesExt"},
 		"nodes": []any{map[string]any{"hostname": "$HOST:8091",
@@ -247,14 +283,26 @@ func (n *node) purge(ctx context.Context, bucket string, vbuckets int) {
 }
 
 // purged returns the purge seqno of each vbucket.
-func (n *node) purged(ctx context.Context, bucket string) map[string]string {
+func (n *node) purged(ctx context.Context, bucket string) map[string]uint64 {
+	n.t.Helper()
+	return n.details(ctx, bucket, ":purge_seqno")
+}
+
+// highs returns the high seqno of each vbucket.
+func (n *node) highs(ctx context.Context, bucket string) map[string]uint64 {
+	n.t.Helper()
+	return n.details(ctx, bucket, ":high_seqno")
+}
+
+// details returns one of the numbers that an engine tells of each vbucket.
+func (n *node) details(ctx context.Context, bucket, name string) map[string]uint64 {
 	n.t.Helper()
 	c := n.dial(ctx, bucket)
 	defer c.Close()
-	all := map[string]string{}
+	all := map[string]uint64{}
 	err := c.Stat(ctx, "vbucket-details", func(key, value []byte) {
-		if vb, ok := strings.CutSuffix(string(key), ":purge_seqno"); ok {
-			all[vb] = string(value)
+		if vb, ok := strings.CutSuffix(string(key), name); ok {
+			all[vb], _ = strconv.ParseUint(string(value), 10, 64)
 		}
 	})
 	if err != nil {
