@@ -50,8 +50,9 @@ func TestVerifyIsAskedForLongEnough(t *testing.T) {
 
 // TestAVerificationThatIsCutIsBegunAnew: up to three times, unless it has told a difference.
 func TestAVerificationThatIsCutIsBegunAnew(t *testing.T) {
-	const progress, difference = `{"progress":{"percent":7}}` + "\n", `{"difference":{"kind":"missing_row","id":"a"}}` + "\n"
-	const end, gone = `{"end":{"differences":0}}` + "\n", `{"error":{"code":"UNAVAILABLE","detail":"it was cut off"}}` + "\n"
+	const progress, end = `{"progress":{"percent":7}}` + "\n", `{"end":{"differences":0}}` + "\n"
+	const difference = `{"difference":{"kind":"missing_row","id":"a"}}` + "\n"
+	const gone = `{"error":{"code":"UNAVAILABLE","detail":"it was cut off"}}` + "\n"
 	const refused = `{"error":{"code":"DAMAGED","detail":"a stored key"}}` + "\n"
 	half := text(progress) // without an end
 	for name, c := range map[string]struct {

@@ -761,8 +761,8 @@ func TestFillOfACopyThatLacksSomething(t *testing.T) {
 	}
 }
 
-// TestTransferRateChanges: an indexer that sends takes over the rate that the leader says, in the middle of it, and goes
-// back to its own; one that sends nothing goes on so.
+// TestTransferRateChanges: an indexer that sends takes over the rate that the leader says, in the middle of it, and
+// goes back to its own.
 func TestTransferRateChanges(t *testing.T) {
 	p := newPair(t)
 	stuck, once, free := make(chan struct{}), sync.Once{}, make(chan struct{})

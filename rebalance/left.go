@@ -18,8 +18,8 @@ type Work struct {
 // leastDone is how much of a rebalance has to be done before it is told how long the rest takes.
 const leastDone = 0.05
 
-// Left estimates how long a rebalance still takes, as a multiple of the time that it has taken; known is false while too
-// little is done for that. overhead is as how many bytes counts what a step takes beside its bytes.
+// Left estimates how long a rebalance still takes, as a multiple of the time that it has taken; known is false while
+// too little is done for that. overhead is as how many bytes counts what a step takes beside its bytes.
 //
 // The time is that of the node that has the most to send or to receive: its bytes go one copy after the other, its
 // steps beside each other. So the end, where few nodes have something left to do, is not taken for as quick as the

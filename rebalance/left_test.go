@@ -51,8 +51,8 @@ func (r *leftRun) tick(dt float64) (over bool) {
 	return over
 }
 
-// TestLeft: what is said of the time that is left is right within a quarter from the first tenth on (near the end, where
-// a quarter is next to nothing, within a twentieth of the whole time).
+// TestLeft: what is said of the time that is left is right within a quarter from the first tenth on (near the end,
+// where a quarter is next to nothing, within a twentieth of the whole time).
 func TestLeft(t *testing.T) {
 	const MiB, speed = 1 << 20, 64 << 20
 	one := Bounds{Sends: 1, Receives: 1, AtOnce: 64}

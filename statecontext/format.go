@@ -12,9 +12,9 @@ import (
 // FormatLevel is the newest command format that this program understands and proposes when the state's level allows.
 // Level 1 is the first; level 2 has restore (kinds 30 to 33) and whatever came after it; level 3 has indexes that are
 // partitioned by key and settings of buckets; level 4 keeps with an index under which version of the expressions' rules
-// its entries were made; level 5 forgets buckets; level 6 has rebalances and their rate, evicts indexers and takes the logs
-// of rollbacks in pieces. A level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it
-// never falls.
+// its entries were made; level 5 forgets buckets; level 6 has rebalances and their rate, evicts indexers and takes the
+// logs of rollbacks in pieces. A level is raised for the whole cluster by SetFormatLevel, once every voter understands
+// it; it never falls.
 const FormatLevel = 6
 
 // formatPartitions is the first format with indexes that are partitioned by key.

@@ -90,8 +90,8 @@ func (l Limits) Check() error {
 			l.LedgerMinAgeMS)
 	}
 	if l.TransferRate != 0 && l.TransferRate < LeastTransferRate {
-		return fmt.Errorf("%w: transfer_rate %d; want at least %d bytes a second, or 0 for what each indexer was started with",
-			ErrLimits, l.TransferRate, LeastTransferRate)
+		return fmt.Errorf("%w: transfer_rate %d; want at least %d bytes a second, or 0 for what each indexer was started "+
+			"with", ErrLimits, l.TransferRate, LeastTransferRate)
 	}
 	return nil
 }

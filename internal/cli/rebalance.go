@@ -309,11 +309,12 @@ stay marked; "rebalance run --keep" takes that back.`,
 const rateDefault = "default"
 
 func rebalanceRate(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "rate [BYTES|" + rateDefault + "]", Short: "Show or change how fast files of slices are sent",
-		ValidArgsFunction: noFiles,
-		Long: `Shows, or sets, how many bytes of files a second each indexer sends to others, at least 1MiB. It holds within a second,
-also for what is being sent, outlives restarts, and goes before "tidemark indexer --transfer-rate"; ` + rateDefault + `: that one. An
-indexer with --transfer-rate 0 sends nothing all the same. It is the limit transfer_rate of "cluster limits".`,
+	return &cobra.Command{Use: "rate [BYTES|" + rateDefault + "]", ValidArgsFunction: noFiles,
+		Short: "Show or change how fast files of slices are sent",
+		Long: `Shows, or sets, how many bytes of files a second each indexer sends to others, at least 1MiB. It holds within a
+second, also for what is being sent, outlives restarts, and goes before "tidemark indexer --transfer-rate";
+` + rateDefault + `: that one. An indexer with --transfer-rate 0 sends nothing all the same. It is the limit
+transfer_rate of "cluster limits".`,
 		Example: "  tidemark rebalance rate\n  tidemark rebalance rate 16MiB\n  tidemark rebalance rate " + rateDefault,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {

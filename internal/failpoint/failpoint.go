@@ -1,6 +1,6 @@
-// Package failpoint lets tests with real processes spoil what a process takes from its machine: the clock, and the disk
-// under the Raft log; and hold the steps of a rebalance back. A process looks into a folder that `tidemark up --failpoints` names; there is one file for each
-// fault and process.
+// Package failpoint lets tests with real processes spoil what a process takes from its machine, the clock, and the disk
+// under the Raft log, and hold the steps of a rebalance back. A process looks into a folder that `tidemark up
+// --failpoints` names; there is one file for each fault and process.
 //
 // What is shipped does not have it: only a program built with -tags failpoints knows the flag. Where no folder is named
 // nothing is read and nothing is slower.

@@ -361,8 +361,8 @@ func cutShort(ctx context.Context, err error) *rpc.Problem {
 	if ctx.Err() != nil {
 		return rpc.Refuse(errcode.Timeout, "the answer was cut off before its end: %v", context.Cause(ctx))
 	}
-	return rpc.Refuse(errcode.Unavailable, "the answer was cut off before its end, ask again: the indexer that gave it: %v",
-		err)
+	return rpc.Refuse(errcode.Unavailable,
+		"the answer was cut off before its end, ask again: the indexer that gave it: %v", err)
 }
 
 // pieceOfAnswer is how many bytes of an answer are passed on at once.

@@ -68,8 +68,8 @@ var campaigns = []campaign{
 		"./internal/testing/simulation -run TestPlantedBugs -hunt 1000 -timeout 0", ""},
 	{"grow", "3, then 5, then 4 indexers under updates and scans: bytes, time and scans, by files; -grow.kv: from KV",
 		"./internal/testing/e2e/data -run TestGrow -grow.docs 1000000 -grow.rate 5000 -timeout 3h", ""},
-	{"moves", "each process killed at each transition of a slice that moves", "./internal/testing/e2e/data -run TestMoves " +
-		"-moves all -timeout 2h", ""},
+	{"moves", "each process killed at each transition of a slice that moves",
+		"./internal/testing/e2e/data -run TestMoves -moves all -timeout 2h", ""},
 	{"scale", "250 indexers and 64 projectors against real managers",
 		"./bench/scale -timeout 60m -scale.indexers 250 -scale.projectors 64 -scale.buckets 20 -scale.vbuckets 1024", ""},
 }
