@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
 	"tidemark/index"
 	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
-	"time"
 )
 
 // TestEvictionGoesOn: leaders end in the middle of a removal, and for a while there is no place for what is left.

@@ -13,33 +13,17 @@ const (
 	suspectPatience = 1_000 // ms
 )
 
-// audit is one comparison of a bucket's streams with what KV says.
-type audit struct {
-	number  uint64
-	sinceMS int64
-	asked   int
-	logs    map[index.ProjectorID][]streams.Log
-	answers int
+// audits compare the streams of buckets with what KV says.
+type audits struct {
+	*scene
+	promotion *promotion
+	atMS      int64 // when one was begun last
+	begun     uint64
 }
 
-// lacks reports whether the vbucket was shown and no log of it has the branch.
-func (a *audit) lacks(v uint16, branch uint64) (shown bool) {
-	for _, logs := range a.logs {
-		for i := range logs {
-			if logs[i].VBucket == v {
-				if knows(logs[i].Log, branch) {
-					return false
-				}
-				shown = true
-			}
-		}
-	}
-	return shown
-}
-
-// stepAudit begins an audit where one is due, or where a scan needs a branch that is not known here, one bucket at a
+// step begins an audit where one is due, or where a scan needs a branch that is not known here, one bucket at a
 // time, and ends one whose answers are there (IM-14).
-func (l *Leader) stepAudit() {
+func (l *audits) step() {
 	for _, b := range l.buckets.ordered {
 		a := b.audit
 		patience := int64(auditPatience)
@@ -52,22 +36,22 @@ func (l *Leader) stepAudit() {
 		b.audit = nil
 		if b.wanted && b.rolling == nil {
 			b.ledger.Audit(l.nowMS, a.logs, b.stab.CompleteAt)
-			l.endLost(b, a)
+			l.promotion.endLost(b, a)
 			b.due = true
 		}
 	}
-	if l.nowMS-l.periodic.auditMS < auditSpacing {
+	if l.nowMS-l.atMS < auditSpacing {
 		return
 	}
-	if b := l.nextAudited(); b != nil {
-		l.periodic.auditMS = l.nowMS
-		l.beginAudit(b)
+	if b := l.next(); b != nil {
+		l.atMS = l.nowMS
+		l.begin(b)
 	}
 }
 
-// nextAudited returns the bucket whose audit is due: one that a scan has doubts of before others, then the one that
+// next returns the bucket whose audit is due: one that a scan has doubts of before others, then the one that
 // waits longest; nil for none.
-func (l *Leader) nextAudited() (oldest *bucket) {
+func (l *audits) next() (oldest *bucket) {
 	for _, b := range l.buckets.ordered {
 		due := b.wanted && b.rolling == nil && b.audit == nil && (b.suspect ||
 			l.nowMS-b.auditMS >= l.settings.Audit.Milliseconds())
@@ -79,9 +63,9 @@ func (l *Leader) nextAudited() (oldest *bucket) {
 	return oldest
 }
 
-func (l *Leader) beginAudit(b *bucket) {
-	l.periodic.audits++
-	b.auditMS, b.audit = l.nowMS, &audit{number: l.periodic.audits, sinceMS: l.nowMS,
+func (l *audits) begin(b *bucket) {
+	l.begun++
+	b.auditMS, b.audit = l.nowMS, &audit{number: l.begun, sinceMS: l.nowMS,
 		logs: map[index.ProjectorID][]streams.Log{}}
 	for _, id := range l.components.alive {
 		p := l.components.projectors[id]

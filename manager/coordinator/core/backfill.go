@@ -15,13 +15,13 @@ const backfillEvery = 1_000 // ms
 // stepBackfill replicates how far the builds of each bucket have come (IM-1): per vbucket the smallest side position of
 // the copies of its indexes that are being built, and nothing once there are none. It is for those who look: a build
 // itself resumes from what its copies hold.
-func (l *Leader) stepBackfill() {
-	if l.nowMS-l.periodic.backfillMS < backfillEvery && l.nowMS >= l.periodic.backfillMS {
+func (l *lives) stepBackfill() {
+	if l.nowMS-l.backfillMS < backfillEvery && l.nowMS >= l.backfillMS {
 		return
 	}
-	l.periodic.backfillMS = l.nowMS
+	l.backfillMS = l.nowMS
 	builds := map[string][]*statecontext.Index{}
-	for _, id := range l.duties.unsettled {
+	for _, id := range l.unsettled {
 		if x := l.now.state.Index(id); x != nil && x.Definition.State == index.Backfill {
 			builds[x.Definition.Bucket] = append(builds[x.Definition.Bucket], x)
 		}
@@ -41,7 +41,7 @@ func (l *Leader) stepBackfill() {
 
 // backfillOf returns the least of what the hosts of a bucket's builds report; it is not known until all of them have
 // reported under definitions that name the builds and on the bucket's present branch.
-func (l *Leader) backfillOf(b *bucket, s *statecontext.Bucket, builds []*statecontext.Index) (v timestamp.Vector,
+func (l *lives) backfillOf(b *bucket, s *statecontext.Bucket, builds []*statecontext.Index) (v timestamp.Vector,
 	known bool) {
 	var asked []index.NodeID
 	for _, x := range builds {

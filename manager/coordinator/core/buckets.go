@@ -13,40 +13,21 @@ import (
 	"tidemark/wire"
 )
 
-// bucket is what the loop keeps of one bucket.
-type bucket struct {
-	name, uuid string
-	generation uint64
-	ledger     *streams.Ledger
-	stab       *stability.Bucket
-	stable     wire.Stability // newest committed
-	first      wire.Stability // newest committed when this leader began
-	stableMS   int64          // when it was seen to be; 0: before this term
-	wanted     bool           // it has an index that projectors evaluate
-	due        bool           // something came in
-	hosts      []index.NodeID // have a copy of one of its indexes, ascending
-	fed        []index.NodeID // have an allocated copy of an index that projectors evaluate, ascending
-	members    []index.NodeID // of fed, those that are not offline: as the ledger knows it
-	waiters    []*Stabilize
-	rolling    *rolling // while it is being rolled back
-	auditMS    int64    // when the newest audit began
-	suspect    bool     // a scan needs a branch that is not known here: an audit is due
-	audit      *audit   // that is under way
-	stuck      bool     // some vbucket has had no stream for long, and the log says so
-	doubted    bool     // a projector has said that it is gone, or another one, and was not believed
-	// dropping is, by projector, whom it does not send some of its data, as it told last; only those that drop anything.
-	dropping map[index.ProjectorID][]index.NodeID
-	leftOut  []index.NodeID            // whom the decider knows to be left out somewhere
-	owned    map[index.ProjectorID]int // streams by owner, as of ownedAt
-	ownedAt  uint64                    // Ledger.Changes
+// ledgers keep the streams of each bucket.
+type ledgers struct {
+	*scene
+	promotion *promotion
+	audits    *audits
+	rollbacks rollbacks
+	checkMS   int64 // when it was looked last whether buckets still exist
 }
 
-// reconcileBuckets makes the buckets known here those of the state.
-func (l *Leader) reconcileBuckets() {
+// reconcile makes the buckets known here those of the state.
+func (l *ledgers) reconcile() {
 	for name, b := range l.buckets.byName {
 		s := l.now.state.Bucket(name)
 		if s == nil || s.Gone || s.Generation != b.generation || s.UUID != b.uuid {
-			l.fail(b, ErrBucketGone)
+			l.promotion.fail(b, ErrBucketGone)
 			delete(l.buckets.byName, name)
 		}
 	}
@@ -74,9 +55,9 @@ func (l *Leader) reconcileBuckets() {
 	}
 }
 
-func (l *Leader) newBucket(s *statecontext.Bucket) (*bucket, error) {
-	b := &bucket{name: s.Name, uuid: s.UUID, generation: s.Generation, stable: published(s),
-		dropping: map[index.ProjectorID][]index.NodeID{}}
+func (l *ledgers) newBucket(s *statecontext.Bucket) (*bucket, error) {
+	b := &bucket{name: s.Name, uuid: s.UUID, generation: s.Generation}
+	b.stable, b.dropping = published(s), map[index.ProjectorID][]index.NodeID{}
 	b.first = b.stable
 	var err error
 	if b.stab, err = stability.New(l.settings.Stability, stampOf(b.stable)); err != nil {
@@ -93,7 +74,7 @@ func (l *Leader) newBucket(s *statecontext.Bucket) (*bucket, error) {
 }
 
 // sourceOf tells what moves a bucket's stability timestamp: what was set of it, else the configuration.
-func (l *Leader) sourceOf(bucket string) stability.Source {
+func (l *ledgers) sourceOf(bucket string) stability.Source {
 	source, err := stability.ParseSource(l.now.state.BucketSettings(bucket).StabilitySource)
 	if err != nil { // nothing is set
 		return l.settings.Stability.Source
@@ -118,7 +99,7 @@ func refOf(r wire.StabilityRef) stability.Ref {
 }
 
 // reconcileHosts finds out which buckets need streams and who takes part.
-func (l *Leader) reconcileHosts() {
+func (l *ledgers) reconcileHosts() {
 	type set struct {
 		hosts, fed [256]bool
 		wanted     bool
@@ -150,7 +131,7 @@ func (l *Leader) reconcileHosts() {
 		if b.wanted != s.wanted {
 			b.wanted, b.due = s.wanted, true
 			b.ledger.SetWanted(l.nowMS, s.wanted)
-			l.owners(b)
+			b.owners()
 		}
 		l.setParticipants(b)
 	}
@@ -166,7 +147,7 @@ func nodesOf(set *[256]bool) (nodes []index.NodeID) {
 }
 
 // setParticipants tells the ledger who takes part: fed indexers that are not offline.
-func (l *Leader) setParticipants(b *bucket) {
+func (l *ledgers) setParticipants(b *bucket) {
 	var members []index.NodeID
 	for _, node := range b.fed {
 		if n := l.components.indexers[node]; n != nil && l.life(&n.component) != liveness.Offline {
@@ -179,7 +160,7 @@ func (l *Leader) setParticipants(b *bucket) {
 	for _, node := range b.members {
 		if !slices.Contains(members, node) && slices.Contains(b.fed, node) {
 			l.log.Warn("indexer is offline; the bucket goes on without it", "bucket", b.name, "node", node)
-			l.held.dirty = true
+			l.heldDirty = true
 		}
 	}
 	b.members = members
@@ -187,7 +168,7 @@ func (l *Leader) setParticipants(b *bucket) {
 }
 
 // adopt takes over the running streams, once.
-func (l *Leader) adopt(b *bucket) {
+func (l *ledgers) adopt(b *bucket) {
 	if b.ledger.Adopted() {
 		return
 	}
@@ -210,7 +191,7 @@ func (l *Leader) adopt(b *bucket) {
 	b.due = true
 	for id, p := range l.components.projectors {
 		if s, ok := p.running[b.name]; ok {
-			l.takeCompletes(b, id, &s)
+			b.takeCompletes(id, &s)
 		}
 	}
 	if sum := b.ledger.Summary(l.nowMS); b.wanted {
@@ -221,7 +202,7 @@ func (l *Leader) adopt(b *bucket) {
 // unheard lists the live projectors that have not told this leader what they stream, ascending: they are unknown, not
 // absent. One that is silent for Settings.OfflineAfter of this term is not alive, and none counts for longer than
 // unheardMost.
-func (l *Leader) unheard() (ids []index.ProjectorID) {
+func (l *ledgers) unheard() (ids []index.ProjectorID) {
 	if l.nowMS-l.startedMS >= unheardMost {
 		return nil
 	}
@@ -236,10 +217,10 @@ func (l *Leader) unheard() (ids []index.ProjectorID) {
 // unheardMost is how long a leader waits for what a projector streams that reports, but does not answer its hello.
 const unheardMost = 30_000 // ms
 
-// refreshBucket takes over what the state says of a bucket.
-func (l *Leader) refreshBucket(b *bucket, s *statecontext.Bucket) {
+// refresh takes over what the state says of a bucket.
+func (l *ledgers) refresh(b *bucket, s *statecontext.Bucket) {
 	if s == nil || s.Generation != b.generation {
-		return // reconcileBuckets will come
+		return // reconcile will come
 	}
 	if l.active {
 		b.ledger.SetRollback(l.nowMS, s.Rollback != nil)
@@ -254,54 +235,29 @@ func (l *Leader) refreshBucket(b *bucket, s *statecontext.Bucket) {
 	}
 	b.ledger.SetCommitted(streams.Committed{Vector: s.Stability.Vector, Logs: s.Stability.Logs,
 		Revisions: s.Stability.Revisions})
-	l.owners(b)
+	b.owners()
 	for _, node := range b.hosts {
 		if n := l.components.indexers[node]; n != nil {
-			l.publish(b, n)
+			l.promotion.publish(b, n)
 		}
 	}
-	l.serve(b)
-}
-
-// owners hands changes of ownership from the ledger to the stability decider.
-func (l *Leader) owners(b *bucket) {
-	for _, v := range b.ledger.Changed() {
-		e := b.ledger.At(v)
-		if e.State == streams.Begun {
-			b.stab.Begin(v, stability.Stream{Projector: e.Owner, Incarnation: e.Incarnation, Log: e.Log, Revision: e.Revision})
-		} else {
-			b.stab.End(v, e.Incarnation)
-		}
-	}
-}
-
-// ownership counts the streams of each projector.
-func (b *bucket) ownership() map[index.ProjectorID]int {
-	if b.owned == nil || b.ownedAt != b.ledger.Changes() {
-		b.owned, b.ownedAt = map[index.ProjectorID]int{}, b.ledger.Changes()
-		for v := range b.ledger.Len() {
-			if e := b.ledger.At(v); e.State == streams.Begun {
-				b.owned[e.Owner]++
-			}
-		}
-	}
-	return b.owned
+	l.promotion.serve(b)
 }
 
 // stepBucket lets the ledger decide, and carries it out.
-func (l *Leader) stepBucket(b *bucket) {
+func (l *ledgers) stepBucket(b *bucket) {
 	for _, a := range b.ledger.Step(l.nowMS) {
 		l.execute(b, a)
 	}
-	l.owners(b)
+	b.owners()
 	if d, bad := b.ledger.Diverged(); bad {
-		l.beginRollback(b, d)
+		l.rollbacks.begin(b, d)
 	}
-	l.stepRollback(b)
+	l.rollbacks.step(b)
 }
 
 // execute sends what the ledger wants done. Who does not answer does not count: the ledger's patience sees to it.
-func (l *Leader) execute(b *bucket, a streams.Action) {
+func (l *ledgers) execute(b *bucket, a streams.Action) {
 	l.log.Debug("streams", "bucket", b.name, "action", a.Kind, "incarnation", a.Incarnation, "vbuckets",
 		len(a.VBuckets)+len(a.Starts))
 	for _, node := range a.Nodes {
@@ -329,25 +285,14 @@ func (l *Leader) execute(b *bucket, a streams.Action) {
 	}
 }
 
-// ref names the bucket.
-func (b *bucket) ref() BucketRef { return BucketRef{Name: b.name, Generation: b.generation} }
-
-// find returns the bucket that is meant; nil when it was re-created since.
-func (l *Leader) find(r BucketRef) *bucket {
-	if b := l.buckets.byName[r.Name]; b != nil && b.generation == r.Generation {
-		return b
-	}
-	return nil
-}
-
-func (a *Polled) apply(l *Leader) {
+func (l *ledgers) polled(a *Polled) {
 	if b := l.find(a.Bucket); b != nil {
 		b.ledger.Positions(a.Node, a.Incarnation, a.Positions)
 		b.due = true
 	}
 }
 
-func (a *LogsTold) apply(l *Leader) {
+func (l *ledgers) logsTold(a *LogsTold) {
 	b := l.find(a.Bucket)
 	if b == nil {
 		return
@@ -363,7 +308,7 @@ func (a *LogsTold) apply(l *Leader) {
 	}
 }
 
-func (a *StreamsStarted) apply(l *Leader) {
+func (l *ledgers) started(a *StreamsStarted) {
 	if b := l.find(a.Bucket); b != nil {
 		b.ledger.Started(l.nowMS, a.Projector, a.Incarnation, a.Results)
 		b.due = true
@@ -374,12 +319,12 @@ func (a *StreamsStarted) apply(l *Leader) {
 const goneAfter = 3
 
 // checkBuckets asks a projector, now and then, whether the known buckets are still what they were.
-func (l *Leader) checkBuckets() {
-	if !l.active || l.nowMS-l.periodic.checkMS < l.settings.BucketCheck.Milliseconds() ||
+func (l *ledgers) checkBuckets() {
+	if !l.active || l.nowMS-l.checkMS < l.settings.BucketCheck.Milliseconds() ||
 		len(l.components.alive) == 0 {
 		return
 	}
-	l.periodic.checkMS = l.nowMS
+	l.checkMS = l.nowMS
 	p := l.components.projectors[l.components.alive[int(l.nowMS/1000)%len(l.components.alive)]]
 	if p == nil {
 		return
@@ -389,11 +334,11 @@ func (l *Leader) checkBuckets() {
 	}
 }
 
-// apply takes a projector's answer. What one says against a bucket is not believed while others stream it: its
+// bucketChecked takes a projector's answer. What one says against a bucket is not believed while others stream it: its
 // KV node may have left the KV cluster, its user may have lost the right, it may have been pointed at another cluster.
 // A bucket that is deleted loses all its streams, and the projectors do not begin them again on another one of its
 // name.
-func (a *BucketChecked) apply(l *Leader) {
+func (l *ledgers) bucketChecked(a *BucketChecked) {
 	name, uuid := a.Bucket, a.UUID
 	b := l.buckets.byName[name]
 	if b == nil || b.uuid != uuid {

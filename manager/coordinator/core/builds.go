@@ -22,15 +22,21 @@ type build struct {
 	stage int // among stages, 1 is the first; 0: in none
 }
 
-func (b *BuildBegun) apply(l *Leader) {
-	l.sync() // it is committed
-	l.builds = append(l.builds, &build{id: b.Build, ids: b.IDs})
-	l.followBuilds()
+// begun follows one more.
+func (l *builds) begun(b *BuildBegun) {
+	l.all = append(l.all, &build{id: b.Build, ids: b.IDs})
+	l.follow()
 }
 
-// followBuilds moves traced builds on, and ends those that are over.
-func (l *Leader) followBuilds() {
-	l.builds = slices.DeleteFunc(l.builds, func(b *build) bool {
+// builds are the traced ones.
+type builds struct {
+	*scene
+	all []*build
+}
+
+// follow moves traced builds on, and ends those that are over.
+func (l *builds) follow() {
+	l.all = slices.DeleteFunc(l.all, func(b *build) bool {
 		over, err := l.followBuild(b)
 		if over {
 			l.do(BuildOver{Build: b.id, Err: err})
@@ -42,7 +48,7 @@ func (l *Leader) followBuilds() {
 var errDropped = errors.New("the index was dropped")
 
 // followBuild enters the stage of the index that is the furthest behind.
-func (l *Leader) followBuild(b *build) (over bool, err error) {
+func (l *builds) followBuild(b *build) (over bool, err error) {
 	least, over := len(stages), true
 	for _, id := range b.ids {
 		x := l.now.state.Index(id)
@@ -66,7 +72,7 @@ func (l *Leader) followBuild(b *build) (over bool, err error) {
 
 // stageOf returns the place among stages of an index that is not in error; behind them all when nothing is to be done
 // for it any more.
-func (l *Leader) stageOf(x *statecontext.Index) int {
+func (l *builds) stageOf(x *statecontext.Index) int {
 	d, b := &x.Definition, l.buckets.byName[x.Definition.Bucket]
 	switch {
 	case d.State == index.Pending:
@@ -84,7 +90,7 @@ func (l *Leader) stageOf(x *statecontext.Index) int {
 }
 
 // filled reports whether a copy has said that its side streams have brought everything.
-func (l *Leader) filled(c partition.Copy) bool {
+func (l *builds) filled(c partition.Copy) bool {
 	n := l.components.indexers[c.Node]
 	if n == nil {
 		return false
@@ -94,7 +100,7 @@ func (l *Leader) filled(c partition.Copy) bool {
 }
 
 // everybodyWorksWith reports whether all components that live have taken over a revision.
-func (l *Leader) everybodyWorksWith(revision uint64) bool {
+func (l *builds) everybodyWorksWith(revision uint64) bool {
 	for _, p := range l.components.projectors {
 		if p.acked < revision && l.life(&p.component) != liveness.Offline {
 			return false

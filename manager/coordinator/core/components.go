@@ -1,95 +1,24 @@
 package core
 
 import (
+	"fmt"
 	"slices"
 
 	"tidemark/index"
 	"tidemark/liveness"
 	"tidemark/statecontext"
-	"tidemark/streams"
 	"tidemark/wire"
 )
 
-// component is what projectors and indexers have in common.
-type component struct {
-	addr, boot string
-	receiver   Receiver
-
-	seenMS   int64
-	refused  bool // nobody listened at its address, and nothing was heard of it since
-	heard    bool // in this term, under this boot id
-	hello    bool // has answered the hello under this boot id
-	full     bool // a full report was seen under this boot id
-	sequence uint64
-	retry    liveness.Retry // of the hello
-
-	acked  uint64 // definitions revision that it works with
-	pushed uint64 // newest revision that it was handed
-	push   liveness.Retry
-	pushMS int64 // when the newest push began
+// membership is who is there: it makes components known, greets them, hands definitions to them and notices who is
+// silent.
+type membership struct {
+	*scene
+	ledgers *ledgers
 }
 
-type projector struct {
-	component
-	id index.ProjectorID
-	// syncing are the buckets of which a fresh report is on its way. Its answer is lost with the process that was asked,
-	// and so is this.
-	syncing map[BucketRef]bool
-	// probeMS is before when it is not asked whether it lives.
-	probeMS int64
-	// running is what its hello told, until the streams were adopted.
-	running  map[string]wire.StreamStates
-	counters wire.ProjectorCounters
-	faults   map[index.ID]wire.IndexFaults // as it told last
-	// evaluation is what it can evaluate, as it told last; nil: it has not, or does not know how to.
-	evaluation *wire.Evaluation
-	kv         []wire.KVTrouble // buckets about which it cannot ask its KV node
-}
-
-type indexer struct {
-	component
-	node    index.NodeID
-	uuid    string
-	name    string
-	health  string
-	offline bool          // as the newest list of held timestamps says
-	reports wire.Reported // what it said of buckets
-	copies  map[index.CopyID]wire.CopyReport
-	buckets map[string]*nodeBucket
-	minimum map[string][]index.Incarnation // of its hello
-
-	orphans     []wire.Orphan // as last reported
-	orphanCount int
-	faults      []wire.IndexFaults
-	differing   differing
-	drops       liveness.Retry // of orphans
-}
-
-// nodeBucket is how an indexer stands to a bucket; what it said of it is in indexer.reports.
-type nodeBucket struct {
-	acked   wire.StabilityRef
-	toldMS  int64 // when a stability timestamp was last sent
-	toldRef wire.StabilityRef
-	based   bool // the first one that is told is told as a change
-
-	judgedBy *streams.Ledger // that was told all streams which it accepts
-	judgedAt uint64          // Ledger.Changes at that time
-	judgedMS int64
-	settled  bool // nothing that the ledger waits for
-
-	absent absences
-}
-
-// life judges by the age of the last sign of life; of one that has not been heard in this term, by the age of the term.
-func (l *Leader) life(c *component) liveness.Life {
-	limits := liveness.Limits{SuspectMS: l.settings.SuspectAfter.Milliseconds(),
-		OfflineMS: l.settings.OfflineAfter.Milliseconds()}
-	return limits.Judge(liveness.Signs{AgeMS: l.nowMS - c.seenMS, Spoken: c.heard || c.hello || c.retry.Tries > 0,
-		Refused: c.refused})
-}
-
-// reconcileComponents makes the components known here those of the state.
-func (l *Leader) reconcileComponents() {
+// reconcile makes the components known here those of the state.
+func (l *membership) reconcile() {
 	known := map[index.ProjectorID]bool{}
 	for p := range l.now.state.Projectors() {
 		known[p.ID] = true
@@ -120,7 +49,7 @@ func (l *Leader) reconcileComponents() {
 	}
 }
 
-func (l *Leader) reconcileProjector(p *statecontext.Projector) {
+func (l *membership) reconcileProjector(p *statecontext.Projector) {
 	old := l.components.projectors[p.ID]
 	if old != nil && old.boot == p.BootID && old.addr == p.Admin {
 		return
@@ -136,7 +65,7 @@ func (l *Leader) reconcileProjector(p *statecontext.Projector) {
 		syncing: map[BucketRef]bool{}, probeMS: l.nowMS + l.settings.ProbeRest.Milliseconds()}
 }
 
-func (l *Leader) reconcileIndexer(i *statecontext.Indexer) {
+func (l *membership) reconcileIndexer(i *statecontext.Indexer) {
 	old := l.components.indexers[i.Node]
 	if old != nil && old.boot == i.BootID && old.addr == i.Admin && old.uuid == i.UUID {
 		return
@@ -150,20 +79,15 @@ func (l *Leader) reconcileIndexer(i *statecontext.Indexer) {
 }
 
 // open makes a component that counts as alive until its patience is over.
-func (l *Leader) open(o Open, boot string) component {
+func (l *membership) open(o Open, boot string) component {
 	l.components.opened++
 	o.To, o.Fence = l.components.opened, l.fence()
 	l.do(o)
-	return component{addr: o.Addr, boot: boot, receiver: o.To, seenMS: l.nowMS}
-}
-
-// tell has something said to a component.
-func (l *Leader) tell(c *component, by Lane, key string, say Message) {
-	l.do(Tell{To: c.receiver, Lane: by, Key: key, Say: say})
+	return component{addr: o.Addr, boot: boot, receiver: o.To, contact: contact{seenMS: l.nowMS}}
 }
 
 // opened returns the component of a receiver that is open.
-func (l *Leader) opened(r Receiver) *component {
+func (l *membership) opened(r Receiver) *component {
 	for _, p := range l.components.projectors {
 		if p.receiver == r {
 			return &p.component
@@ -178,7 +102,7 @@ func (l *Leader) opened(r Receiver) *component {
 }
 
 // watch notices silence, and says hello and definitions again where they are due.
-func (l *Leader) watch() {
+func (l *membership) watch() {
 	for _, p := range l.components.projectors {
 		if !p.hello && p.retry.Ready(l.nowMS) {
 			p.retry.Begin()
@@ -194,26 +118,31 @@ func (l *Leader) watch() {
 			l.dropOrphans(n)
 		}
 		if offline := l.life(&n.component) == liveness.Offline; offline != n.offline {
-			n.offline, l.held.dirty = offline, true
+			n.offline, l.heldDirty = offline, true
 		}
 	}
 	l.pushDefinitions()
 	if l.active {
-		l.watchProjectors()
-		if !l.components.waited && l.nowMS-l.startedMS >= unheardMost {
-			l.components.waited = true
-			for id := range l.components.projectors {
-				l.spoke(id)
-			}
+		l.tellLedgers()
+	}
+}
+
+// tellLedgers tells the ledgers who lives, and, once that was waited for long enough, that nothing is unknown.
+func (l *membership) tellLedgers() {
+	l.watchProjectors()
+	if !l.components.waited && l.nowMS-l.startedMS >= unheardMost {
+		l.components.waited = true
+		for id := range l.components.projectors {
+			l.spoke(id)
 		}
-		for _, b := range l.buckets.ordered {
-			l.setParticipants(b)
-		}
+	}
+	for _, b := range l.buckets.ordered {
+		l.ledgers.setParticipants(b)
 	}
 }
 
 // watchProjectors tells the ledgers which projectors live.
-func (l *Leader) watchProjectors() {
+func (l *membership) watchProjectors() {
 	var alive []index.ProjectorID
 	for id, p := range l.components.projectors {
 		if l.life(&p.component) != liveness.Offline {
@@ -237,7 +166,7 @@ func (l *Leader) watchProjectors() {
 }
 
 // projectorGone tells the ledgers that a projector's process has ended.
-func (l *Leader) projectorGone(id index.ProjectorID) {
+func (l *membership) projectorGone(id index.ProjectorID) {
 	rest := slices.DeleteFunc(slices.Clone(l.components.alive), func(o index.ProjectorID) bool { return o == id })
 	for _, b := range l.buckets.ordered {
 		b.ledger.SetProjectors(l.nowMS, rest)
@@ -246,71 +175,52 @@ func (l *Leader) projectorGone(id index.ProjectorID) {
 	l.components.alive = rest
 }
 
-func (h *ProjectorGreeted) apply(l *Leader) {
-	p := l.components.projectors[h.Projector]
-	if p == nil || p.receiver != h.From {
-		return // it has registered anew meanwhile
-	}
-	if h.Err != nil {
-		p.retry.Failed(l.nowMS)
-		l.log.Debug("hello", "projector", p.id, "error", h.Err)
-		return
-	}
-	p.retry.Succeeded(0)
-	p.hello = true
-	defer l.spoke(p.id)
-	r := &h.Answer.Report
-	if r.BootID != p.boot {
-		l.log.Warn("another process answers for a projector; waiting for it to register", "projector", p.id, "boot", r.BootID)
-		return
-	}
-	p.running = map[string]wire.StreamStates{}
-	for _, s := range r.Buckets {
-		p.running[s.Bucket] = s
-	}
-	l.takeProjectorReport(p, r, true)
-}
-
 // spoke tells the ledgers that a projector has said all that it streams.
-func (l *Leader) spoke(id index.ProjectorID) {
+func (l *membership) spoke(id index.ProjectorID) {
 	for _, b := range l.buckets.ordered {
 		b.ledger.Heard(l.nowMS, id)
 		b.due = true
 	}
 }
 
-func (h *IndexerGreeted) apply(l *Leader) {
-	n := l.components.indexers[h.Node]
-	if n == nil || n.receiver != h.From {
-		return
-	}
-	if h.Err != nil {
-		n.retry.Failed(l.nowMS)
-		l.log.Debug("hello", "indexer", n.name, "error", h.Err)
-		return
-	}
-	n.retry.Succeeded(0)
-	n.hello = true
-	r := &h.Answer.Report
-	if r.BootID != n.boot {
-		l.log.Warn("another process answers for an indexer; waiting for it to register", "indexer", n.name, "boot", r.BootID)
-		return
-	}
-	n.minimum = map[string][]index.Incarnation{}
-	for _, m := range h.Answer.Minimum {
-		n.minimum[m.Bucket] = m.Incarnations
-		if b := l.buckets.byName[m.Bucket]; b != nil {
-			b.ledger.Minimum(l.nowMS, m.Incarnations)
+// registering refuses a second live process of one identity.
+func (l *membership) registering(b *Registering) {
+	var c *component
+	what := "indexer " + b.UUID
+	if b.UUID == "" {
+		what = "projector " + string(b.Projector)
+		if p := l.components.projectors[b.Projector]; p != nil {
+			c = &p.component
+		}
+	} else {
+		for _, n := range l.components.indexers {
+			if n.uuid == b.UUID {
+				c = &n.component
+			}
 		}
 	}
-	r.Full = true
-	l.takeIndexerReport(n, r)
-	n.reports.Forget()                    // it stands outside the order of reports
-	for _, b := range l.buckets.ordered { // the present S is told at every handshake, unless it is held
-		if nb := n.bucket(b.name); nb.acked == b.stable.StabilityRef {
-			nb.toldRef, nb.toldMS = nb.acked, l.nowMS
-		} else {
-			l.publish(b, n)
-		}
+	if c != nil && c.boot != b.Boot && c.addr != b.Addr && c.heard && l.life(c) == liveness.Active {
+		reply(l.scene, b.Reply, fmt.Errorf("%w: %s at %s (boot %s) was heard %d ms ago; stop it, or wait until it is silent",
+			ErrBootConflict, what, c.addr, c.boot, l.nowMS-c.seenMS))
+		return
 	}
+	reply(l.scene, b.Reply, nil)
+}
+
+// registered answers who has registered.
+func (l *membership) registered(r *Registered) {
+	a := &wire.RegisterReply{ClusterID: l.now.state.ClusterID(), Node: r.Node, Leader: l.self, Fence: l.fence(),
+		Brief: true}
+	var c *component
+	if n := l.components.indexers[r.Node]; r.IsNode && n != nil {
+		c = &n.component
+	} else if p := l.components.projectors[r.Projector]; !r.IsNode && p != nil {
+		c = &p.component
+	}
+	if c != nil && c.boot == r.Boot {
+		c.seenMS, c.heard = l.nowMS, true
+	} else {
+		c = nil
+	}
+	replyFenced(l.scene, r.Reply, a, &a.Fence, c)
 }

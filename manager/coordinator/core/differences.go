@@ -8,7 +8,6 @@ import (
 	"tidemark/index"
 	"tidemark/partition"
 	"tidemark/statecontext"
-	"tidemark/wire"
 )
 
 // differEvery is how often the copies that differ are compared with what is committed of them.
@@ -21,17 +20,6 @@ const (
 	differRest   = 5 * 60 * 1000 // ms
 )
 
-// differing is what an indexer has told of its copies that differ from the KV data, by number.
-type differing []wire.CopyDifference
-
-// silent reports whether an indexer that has compared a copy and does not list it says that it is right: its list ends
-// behind this one, or names all there are.
-func (d differing) silent(id index.CopyID) bool {
-	n := len(d)
-	return (n < wire.MaxDifferingCopies || id < d[n-1].Copy) &&
-		!slices.ContainsFunc(d, func(x wire.CopyDifference) bool { return x.Copy == id })
-}
-
 // refused are the copies whose difference the state does not take.
 type refused map[index.CopyID]refusal
 
@@ -43,17 +31,25 @@ func (r refused) again(id index.CopyID, nowMS int64) {
 	r[id] = refusal{pause, nowMS + pause}
 }
 
-// stepDifferences commits which copies differ from the KV data, as their indexers tell, so that whoever watches hears
+// differences are copies that differ from the KV data, as is committed.
+type differences struct {
+	*scene
+	atMS    int64
+	refused refused
+	out     bool // more are told of than there is room for
+}
+
+// step commits which copies differ from the KV data, as their indexers tell, so that whoever watches hears
 // that one is wrong, and that it is right again.
-func (l *Leader) stepDifferences() {
+func (l *differences) step() {
 	s := l.now.state
-	if l.nowMS-l.periodic.differMS < differEvery || s.FormatLevel() < statecontext.RebalanceFormat() {
+	if l.nowMS-l.atMS < differEvery || s.FormatLevel() < statecontext.RebalanceFormat() {
 		return
 	}
-	l.periodic.differMS = l.nowMS
+	l.atMS = l.nowMS
 	left, known := differAtOnce, 0
 	propose := func(c *statecontext.NoteDifference) {
-		if left > 0 && l.propose(differenceKey(c.Copy), c, differenceNoted(c)) {
+		if left > 0 && l.propose(differenceKey(c.Copy), c, l.noted(c)) {
 			left--
 		}
 	}
@@ -91,17 +87,17 @@ func (l *Leader) stepDifferences() {
 		}
 	}
 	l.refused = told // of others nobody tells any more
-	if out > 0 != l.periodic.differOut {
-		if l.periodic.differOut = out > 0; out > 0 {
+	if out > 0 != l.out {
+		if l.out = out > 0; out > 0 {
 			l.log.Warn("more copies differ from the KV data than are remembered: watchers do not hear of the others before "+
 				"some of those are right", "known", known, "others", out)
 		}
 	}
 }
 
-// differenceNoted rests before a difference that was refused is proposed again.
-func differenceNoted(c *statecontext.NoteDifference) outcomeDuty {
-	return func(l *Leader, _ statecontext.Result, err error) {
+// noted rests before a difference that was refused is proposed again.
+func (l *differences) noted(c *statecontext.NoteDifference) outcomeDuty {
+	return func(_ statecontext.Result, err error) {
 		var rejected *statecontext.Rejection
 		if errors.As(err, &rejected) {
 			l.refused.again(c.Copy, l.nowMS)

@@ -2,6 +2,7 @@ package core
 
 import (
 	"testing"
+
 	"tidemark/index"
 	"tidemark/wire"
 )

@@ -17,7 +17,7 @@ func refusesStream(e streams.Entry, a *streams.Acceptance) bool {
 // doubt asks a projector whether it lives, because an indexer has lost its streams. A process that has ended is known
 // by that nobody listens at its address; an answer, and silence too, prove nothing: one link may be broken, a machine
 // may be slow.
-func (l *Leader) doubt(bucket string, id index.ProjectorID) {
+func (l *membership) doubt(bucket string, id index.ProjectorID) {
 	p := l.components.projectors[id]
 	if p == nil || p.refused || l.nowMS < p.probeMS {
 		return
@@ -26,7 +26,8 @@ func (l *Leader) doubt(bucket string, id index.ProjectorID) {
 	l.tell(&p.component, Questions, "probe", Probe{Projector: id, Bucket: bucket})
 }
 
-func (a *Probed) apply(l *Leader) {
+// probed takes the outcome.
+func (l *membership) probed(a *Probed) {
 	p := l.components.projectors[a.Projector]
 	if p == nil || p.receiver != a.From {
 		return // it has registered anew meanwhile

@@ -12,17 +12,26 @@ import (
 	"tidemark/wire"
 )
 
+// lives move indexes through their lives.
+type lives struct {
+	*scene
+	picture    *picture
+	unsettled  []index.ID         // indexes that there is something to be done for
+	lackMS     map[index.ID]int64 // since when a build lacks a host
+	backfillMS int64              // when backfill timestamps were looked at last
+}
+
 // survey lists the indexes that a duty has something to do for.
-func (l *Leader) survey() {
-	l.duties.unsettled = l.duties.unsettled[:0]
+func (l *lives) survey() {
+	l.unsettled = l.unsettled[:0]
 	for x := range l.now.state.Indexes() {
 		if unsettled(x) {
-			l.duties.unsettled = append(l.duties.unsettled, x.Definition.ID)
+			l.unsettled = append(l.unsettled, x.Definition.ID)
 		}
 	}
-	for id := range l.duties.lackMS {
+	for id := range l.lackMS {
 		if d := l.now.state.Definition(id); d == nil || d.State != index.Backfill && d.State != index.Pending {
-			delete(l.duties.lackMS, id)
+			delete(l.lackMS, id)
 		}
 	}
 }
@@ -42,17 +51,17 @@ func unsettled(x *statecontext.Index) bool {
 }
 
 // stepIndexes moves each index one step on when what the step waits for has been reported. Package lifecycle decides.
-func (l *Leader) stepIndexes() {
-	l.duties.nearlyReady = false
+func (l *lives) stepIndexes() {
+	l.nearlyReady = false
 	var ready []readied
-	for _, id := range l.duties.unsettled {
+	for _, id := range l.unsettled {
 		x := l.now.state.Index(id)
 		if x == nil || l.isFlying(indexKey(id)) {
 			continue
 		}
 		f := l.facts(x)
 		s := lifecycle.Next(&f)
-		l.duties.nearlyReady = l.duties.nearlyReady || s.Nearly
+		l.nearlyReady = l.nearlyReady || s.Nearly
 		if s.Kind == lifecycle.MakeReady && l.mayPropose(indexKey(id)) {
 			ready = append(ready, readied{&x.Definition, statecontext.Guard(s.Guard)})
 			continue
@@ -65,7 +74,7 @@ func (l *Leader) stepIndexes() {
 }
 
 // carryOut proposes a step.
-func (l *Leader) carryOut(x *statecontext.Index, s lifecycle.Step) {
+func (l *lives) carryOut(x *statecontext.Index, s lifecycle.Step) {
 	d := &x.Definition
 	move := &statecontext.SetIndexState{ID: d.ID, From: d.State, Guard: statecontext.Guard(s.Guard), Reason: s.Reason}
 	key := indexKey(d.ID)
@@ -78,13 +87,13 @@ func (l *Leader) carryOut(x *statecontext.Index, s lifecycle.Step) {
 		l.propose(key, c, nil)
 	case lifecycle.Build:
 		move.To = index.Backfill
-		l.propose(key, move, logged("index is being built", d))
+		l.propose(key, move, l.logged("index is being built", d))
 	case lifecycle.Fail:
 		move.To = index.Error
 		l.propose(key, move, nil)
 	case lifecycle.Rebuild:
 		move.To = index.Pending
-		l.propose(key, move, logged("index can be evaluated again", d))
+		l.propose(key, move, l.logged("index can be evaluated again", d))
 	case lifecycle.Forget:
 		if l.propose(key, &statecontext.RemoveIndex{ID: d.ID}, nil) {
 			l.forgetCopies(x)
@@ -93,17 +102,17 @@ func (l *Leader) carryOut(x *statecontext.Index, s lifecycle.Step) {
 }
 
 // forgetCopies forgets what hosts have reported of an index that is no more.
-func (l *Leader) forgetCopies(x *statecontext.Index) {
+func (l *lives) forgetCopies(x *statecontext.Index) {
 	for _, c := range x.Topology.Copies {
 		if n := l.components.indexers[c.Node]; n != nil {
 			delete(n.copies, c.ID)
-			l.held.dirty = true
+			l.heldDirty = true
 		}
 	}
 }
 
 // facts gathers what is known of an index.
-func (l *Leader) facts(x *statecontext.Index) lifecycle.Facts {
+func (l *lives) facts(x *statecontext.Index) lifecycle.Facts {
 	d := &x.Definition
 	f := lifecycle.Facts{State: d.State, CannotEvaluate: d.CannotEvaluate(), Waits: x.Waits(), Modified: d.ModifiedCAS,
 		PlacedAt: x.PlacedCAS,
@@ -124,7 +133,7 @@ func (l *Leader) facts(x *statecontext.Index) lifecycle.Facts {
 	return f
 }
 
-func (l *Leader) copyFacts(x *statecontext.Index, c partition.Copy) lifecycle.Copy {
+func (l *lives) copyFacts(x *statecontext.Index, c partition.Copy) lifecycle.Copy {
 	f := lifecycle.Copy{Copy: c}
 	n := l.components.indexers[c.Node]
 	if n == nil {
@@ -139,7 +148,7 @@ func (l *Leader) copyFacts(x *statecontext.Index, c partition.Copy) lifecycle.Co
 }
 
 // evaluators are the projectors that live, and what they have told of an index.
-func (l *Leader) evaluators(d *index.Definition) (all []lifecycle.Projector) {
+func (l *lives) evaluators(d *index.Definition) (all []lifecycle.Projector) {
 	for q := range l.now.state.Projectors() {
 		p := l.components.projectors[q.ID]
 		if p == nil || l.life(&p.component) == liveness.Offline {
@@ -154,15 +163,15 @@ func (l *Leader) evaluators(d *index.Definition) (all []lifecycle.Projector) {
 }
 
 // lacking returns for how long a build has lacked a host.
-func (l *Leader) lacking(id index.ID, away bool) time.Duration {
+func (l *lives) lacking(id index.ID, away bool) time.Duration {
 	if !away {
-		delete(l.duties.lackMS, id)
+		delete(l.lackMS, id)
 		return 0
 	}
-	if l.duties.lackMS[id] == 0 {
-		l.duties.lackMS[id] = max(l.nowMS, 1)
+	if l.lackMS[id] == 0 {
+		l.lackMS[id] = max(l.nowMS, 1)
 	}
-	return time.Duration(l.nowMS-l.duties.lackMS[id]) * time.Millisecond
+	return time.Duration(l.nowMS-l.lackMS[id]) * time.Millisecond
 }
 
 // readied is an index whose build is done.
@@ -173,26 +182,39 @@ type readied struct {
 
 // finish makes them ready. The picture is made anew before: whoever sees an index ready sees the entries that it has
 // then.
-func (l *Leader) finish(all []readied) {
+func (l *lives) finish(all []readied) {
 	if len(all) == 0 {
 		return
 	}
-	l.draw()
+	l.picture.draw()
 	for _, r := range all {
 		l.propose(indexKey(r.def.ID), &statecontext.SetIndexState{ID: r.def.ID, From: r.def.State, To: index.Maintenance,
-			Guard: r.guard}, logged("index is ready", r.def))
+			Guard: r.guard}, l.logged("index is ready", r.def))
 	}
 }
 
-const indexPrefix = "index/"
-
-func indexKey(id index.ID) string { return indexPrefix + id.String() }
-
-// logged logs a step of an index when it is committed.
-func logged(what string, d *index.Definition) func(*Leader, statecontext.Result, error) {
-	return func(l *Leader, _ statecontext.Result, err error) {
-		if err == nil {
-			l.log.Info(what, "index", d.Name, "bucket", d.Bucket, "id", d.ID)
+// forgetLeaving forgets copies that their hosts have let go of, or never will: a host that is away learns it when it
+// comes back.
+func (l *lives) forgetLeaving(x *statecontext.Index) {
+	if x.Definition.State == index.Dropping {
+		return
+	}
+	var gone []index.CopyID
+	for _, c := range x.Topology.Copies {
+		n := l.components.indexers[c.Node]
+		if c.State == partition.Leaving && (n == nil || n.acked >= x.TopologyCAS ||
+			l.life(&n.component) == liveness.Offline) {
+			gone = append(gone, c.ID)
+		}
+	}
+	if len(gone) == 0 || !l.propose(indexKey(x.Definition.ID), &statecontext.PlaceCopies{ID: x.Definition.ID,
+		IfTopology: x.TopologyCAS, Remove: gone}, nil) {
+		return
+	}
+	for _, c := range x.Topology.Copies {
+		if n := l.components.indexers[c.Node]; n != nil && slices.Contains(gone, c.ID) {
+			delete(n.copies, c.ID)
+			l.heldDirty = true
 		}
 	}
 }

@@ -216,8 +216,10 @@ type Purpose struct {
 	Audit       uint64
 }
 
+// PurposeKind is one of the constants below.
 type PurposeKind uint8
 
+// The purposes.
 const (
 	ForStreams PurposeKind = iota
 	ForRollback

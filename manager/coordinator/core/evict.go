@@ -20,25 +20,31 @@ type stuckEviction struct {
 	again  int64 // when it is tried again, on nowMS
 }
 
-// stepEvictions goes on with the removal of indexers: what they hold is placed elsewhere, as much as one command
+// evictions are removals of indexers that are under way.
+type evictions struct {
+	*scene
+	stuck map[index.NodeID]stuckEviction
+}
+
+// step goes on with the removal of indexers: what they hold is placed elsewhere, as much as one command
 // carries at a time, and one that holds nothing any more is forgotten. It is decided from the present state alone, so
 // that a new leader goes on where the old one stopped.
-func (l *Leader) stepEvictions() {
+func (l *evictions) step() {
 	for i := range l.now.state.Indexers() {
 		if i.Evicting {
 			l.evict(i)
 		}
 	}
-	for node := range l.evictions {
+	for node := range l.stuck {
 		if l.now.state.Indexer(node) == nil {
-			delete(l.evictions, node)
+			delete(l.stuck, node)
 		}
 	}
 }
 
 // evict does the next piece for one of them.
-func (l *Leader) evict(i *statecontext.Indexer) {
-	key, stuck := "evict/"+i.UUID, l.evictions[i.Node]
+func (l *evictions) evict(i *statecontext.Indexer) {
+	key, stuck := "evict/"+i.UUID, l.stuck[i.Node]
 	if !l.mayPropose(key) || stuck.again > l.nowMS {
 		return
 	}
@@ -46,13 +52,13 @@ func (l *Leader) evict(i *statecontext.Indexer) {
 		n := l.components.indexers[node]
 		return n == nil || l.life(&n.component) == liveness.Offline
 	}
-	piece, held, err := evictions(l.now.state, i.Node, Living(l.now.state, offline, i.Node), l.settings.EvictBytes)
+	piece, held, err := evicted(l.now.state, i.Node, Living(l.now.state, offline, i.Node), l.settings.EvictBytes)
 	switch {
 	case len(piece) > 0:
 		l.propose(key, &statecontext.EvictCopies{Node: i.Node, UUID: i.UUID, Indexes: piece}, nil)
 	case !held:
 		l.propose(key, &statecontext.RemoveIndexer{Node: i.Node, UUID: i.UUID},
-			func(l *Leader, _ statecontext.Result, err error) {
+			func(_ statecontext.Result, err error) {
 				if err == nil {
 					l.log.Warn("an indexer was removed", "indexer", i.Name, "node", i.Node, "uuid", i.UUID)
 				}
@@ -61,20 +67,20 @@ func (l *Leader) evict(i *statecontext.Indexer) {
 		stuck.again = l.nowMS + evictAgain
 	}
 	if err == nil {
-		delete(l.evictions, i.Node)
+		delete(l.stuck, i.Node)
 		return
 	}
 	if stuck.reason != err.Error() {
 		l.log.Error("an indexer cannot be removed yet", "indexer", i.Name, "node", i.Node, "error", err)
 	}
 	stuck.reason = err.Error()
-	l.evictions[i.Node] = stuck
+	l.stuck[i.Node] = stuck
 }
 
-// evictions decides the next piece: indexes that have copies on the node, and where new ones go instead. held says
+// evicted decides the next piece: indexes that have copies on the node, and where new ones go instead. held says
 // whether the node has copies at all. err is of the first index for whose copies there is no place; those of others go
 // on. An index is never divided: its copies fit into any command.
-func evictions(s *statecontext.State, node index.NodeID, nodes []rebalance.Node,
+func evicted(s *statecontext.State, node index.NodeID, nodes []rebalance.Node,
 	bytes int) (piece []statecontext.Eviction, held bool, err error) {
 	size := 0
 	for x := range s.Indexes() {

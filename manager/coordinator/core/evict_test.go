@@ -100,7 +100,7 @@ func TestEvictionsFitIntoCommands(t *testing.T) {
 	nobody := func(index.NodeID) bool { return false }
 	pieces := 0
 	for {
-		piece, held, err := evictions(a.state, 0, Living(a.state, nobody, 0), DefaultSettings().EvictBytes)
+		piece, held, err := evicted(a.state, 0, Living(a.state, nobody, 0), DefaultSettings().EvictBytes)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,9 +11,9 @@ import (
 	"tidemark/wire"
 )
 
-// Input is something that comes in for a Leader: one of the types of this file. Its apply, beside what it changes,
-// takes it over; the duties that follow every input (Leader.Step) act on it.
-type Input interface{ apply(l *Leader) }
+// Input is something that comes in for a Leader: one of the types of this file. take.go says which part takes it over;
+// the duties that follow every input (Leader.Step) act on it.
+type Input interface{ input() }
 
 // Now is what the world is like at a step.
 type Now struct {
@@ -175,19 +175,19 @@ type (
 		Drop  []partition.Replica
 		Reply chan Lacking
 	}
-	// WholeQuery asks which copies of ready indexes that a node has copies of are not whole for another reason than a move,
-	// or maybe not: placed by an ALTER INDEX or a removal, they are allocated before anything is in them.
+	// WholeQuery asks which copies of ready indexes that a node has copies of are not whole for another reason than a
+	// move, or maybe not: placed by an ALTER INDEX or a removal, they are allocated before anything is in them.
 	WholeQuery struct {
 		State *statecontext.State
 		Node  index.NodeID
 		Reply chan Others
 	}
-	// placing asks where the copies of a new index go.
+	// Placing asks where the copies of a new index go.
 	Placing struct {
 		Definition *index.Definition
 		Reply      chan Placed
 	}
-	// settled is the outcome of the statement for which places were chosen.
+	// Settled is the outcome of the statement for which places were chosen.
 	Settled struct {
 		Reservation *Reservation
 		CAS         uint64
@@ -215,3 +215,33 @@ type Stabilized struct {
 	Stability wire.Stability
 	Err       error
 }
+
+func (Tick) input()               {}
+func (Woken) input()              {}
+func (Changed) input()            {}
+func (Committed) input()          {}
+func (*ProjectorReported) input() {}
+func (*IndexerReported) input()   {}
+func (*Registering) input()       {}
+func (*Registered) input()        {}
+func (*ProjectorGreeted) input()  {}
+func (*IndexerGreeted) input()    {}
+func (*Handed) input()            {}
+func (*Probed) input()            {}
+func (*LogsTold) input()          {}
+func (*StreamsStarted) input()    {}
+func (*BucketChecked) input()     {}
+func (*Synced) input()            {}
+func (*Polled) input()            {}
+func (*RolledBack) input()        {}
+func (*OrphansDropped) input()    {}
+func (*Proposed) input()          {}
+func (*Stabilize) input()         {}
+func (*ViewQuery) input()         {}
+func (*CopiesQuery) input()       {}
+func (*ClusterQuery) input()      {}
+func (*LackingQuery) input()      {}
+func (*WholeQuery) input()        {}
+func (*Placing) input()           {}
+func (*Settled) input()           {}
+func (*BuildBegun) input()        {}

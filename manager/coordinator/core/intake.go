@@ -1,58 +1,23 @@
 package core
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
 
 	"tidemark/index"
-	"tidemark/liveness"
 	"tidemark/streams"
 	"tidemark/wire"
 )
 
-func (b *Registering) apply(l *Leader) {
-	var c *component
-	what := "indexer " + b.UUID
-	if b.UUID == "" {
-		what = "projector " + string(b.Projector)
-		if p := l.components.projectors[b.Projector]; p != nil {
-			c = &p.component
-		}
-	} else {
-		for _, n := range l.components.indexers {
-			if n.uuid == b.UUID {
-				c = &n.component
-			}
-		}
-	}
-	if c != nil && c.boot != b.Boot && c.addr != b.Addr && c.heard && l.life(c) == liveness.Active {
-		reply(l, b.Reply, fmt.Errorf("%w: %s at %s (boot %s) was heard %d ms ago; stop it, or wait until it is silent",
-			ErrBootConflict, what, c.addr, c.boot, l.nowMS-c.seenMS))
-		return
-	}
-	reply(l, b.Reply, nil)
+// intake takes what components say of themselves.
+type intake struct {
+	*scene
+	promotion  *promotion
+	membership *membership
+	held       heldList
 }
 
-func (r *Registered) apply(l *Leader) {
-	l.sync()
-	a := &wire.RegisterReply{ClusterID: l.now.state.ClusterID(), Node: r.Node, Leader: l.self, Fence: l.fence(),
-		Brief: true}
-	var c *component
-	if n := l.components.indexers[r.Node]; r.IsNode && n != nil {
-		c = &n.component
-	} else if p := l.components.projectors[r.Projector]; !r.IsNode && p != nil {
-		c = &p.component
-	}
-	if c != nil && c.boot == r.Boot {
-		c.seenMS, c.heard = l.nowMS, true
-	} else {
-		c = nil
-	}
-	replyFenced(l, r.Reply, a, &a.Fence, c)
-}
-
-func (in *ProjectorReported) apply(l *Leader) {
+// projectorReported takes a projector's report, and answers it.
+func (l *intake) projectorReported(in *ProjectorReported) {
 	p := l.components.projectors[in.Report.ID]
 	a := &wire.ReportReply{Leader: l.self, Revision: l.now.revision, Fence: l.fence(), Brief: true}
 	var known *component
@@ -60,27 +25,18 @@ func (in *ProjectorReported) apply(l *Leader) {
 		a.Known, known = true, &p.component
 		a.Full = !l.takeProjectorReport(p, in.Report, false)
 	}
-	replyFenced(l, in.Reply, a, &a.Fence, known)
+	replyFenced(l.scene, in.Reply, a, &a.Fence, known)
 }
 
 // takeProjectorReport is false when a full report is wanted next: the first one in this term, or one was lost.
-func (l *Leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hello bool) bool {
+func (l *intake) takeProjectorReport(p *projector, r *wire.ProjectorReport, hello bool) bool {
 	p.seenMS, p.heard, p.refused = l.nowMS, true, false
 	if r.Sequence <= p.sequence && p.sequence > 0 && !hello {
 		return p.full // overtaken: a later one was taken already
 	}
 	lost := p.sequence > 0 && !r.Follows(p.sequence) && !hello
 	p.sequence = max(p.sequence, r.Sequence)
-	p.counters, p.kv = r.Counters, r.KV
-	if r.FaultsToo {
-		p.faults = make(map[index.ID]wire.IndexFaults, len(r.Faults))
-		for _, f := range r.Faults {
-			p.faults[f.Index] = f
-		}
-	}
-	if r.Evaluation != nil {
-		p.evaluation, l.duties.due = r.Evaluation, true
-	}
+	l.indexesDue = p.take(r) || l.indexesDue
 	full := hello || slices.ContainsFunc(r.Buckets, func(s wire.StreamStates) bool { return s.Full })
 	p.full = full || p.full && !lost
 	if p.hello { // before its hello it may speak of another epoch's
@@ -99,7 +55,7 @@ func (l *Leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 }
 
 // takeStreamStates takes what a projector says of its streams of one bucket; p.full tells whether everything is known.
-func (l *Leader) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates) {
+func (l *intake) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates) {
 	if err := s.Expand(); err != nil {
 		l.log.Warn("report", "projector", p.id, "bucket", s.Bucket, "error", err)
 		p.full = false
@@ -107,7 +63,7 @@ func (l *Leader) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates)
 	if !b.ledger.Projector(l.nowMS, p.id, streamReport(s)) {
 		p.full = false
 	}
-	l.takeCompletes(b, p.id, s)
+	b.takeCompletes(p.id, s)
 	if h := s.Hosted; h != nil {
 		b.ledger.Hosted(l.nowMS, p.id, streams.Hosted{Node: h.Node, Revision: h.Revision, VBuckets: h.VBuckets})
 	}
@@ -116,17 +72,6 @@ func (l *Leader) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates)
 	} else {
 		delete(b.dropping, p.id)
 	}
-}
-
-// takeCompletes hands the complete seqnos to the decider, after the ledger's changes of ownership.
-func (l *Leader) takeCompletes(b *bucket, p index.ProjectorID, s *wire.StreamStates) {
-	l.owners(b)
-	for i, v := range s.VBuckets {
-		if i < len(s.Complete) && i < len(s.Incarnations) && (i >= len(s.Ended) || !s.Ended[i]) {
-			b.stab.Complete(int(v), p, s.Incarnations[i], s.Complete[i])
-		}
-	}
-	b.due = true
 }
 
 // streamReport reads the parallel slices; what is cut short is left out.
@@ -152,7 +97,8 @@ func streamReport(s *wire.StreamStates) streams.Report {
 	return r
 }
 
-func (in *IndexerReported) apply(l *Leader) {
+// indexerReported takes an indexer's report, and answers it.
+func (l *intake) indexerReported(in *IndexerReported) {
 	n := l.components.indexers[in.Report.Node]
 	a := &wire.ReportReply{Leader: l.self, Revision: l.now.revision, Fence: l.fence(), Brief: true}
 	var known *component
@@ -160,7 +106,7 @@ func (in *IndexerReported) apply(l *Leader) {
 		a.Known, known = true, &n.component
 		a.Full, a.HW = !l.takeIndexerReport(n, in.Report), l.promotion.hwWanted
 		a.TransferRate = l.now.state.Limits().TransferRate
-		l.packHeld()
+		l.held.pack()
 		switch {
 		case !in.Report.Packed:
 			a.Held = l.held.list
@@ -171,11 +117,11 @@ func (in *IndexerReported) apply(l *Leader) {
 			a.HeldHash = l.held.hash
 		}
 	}
-	replyFenced(l, in.Reply, a, &a.Fence, known)
+	replyFenced(l.scene, in.Reply, a, &a.Fence, known)
 }
 
 // takeIndexerReport is false when a full report is wanted next.
-func (l *Leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
+func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 	n.seenMS, n.heard = l.nowMS, true
 	if r.Sequence <= n.sequence && n.sequence > 0 && !r.Full {
 		return n.full
@@ -188,7 +134,7 @@ func (l *Leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 	n.orphans, n.orphanCount = r.Orphans[:min(len(r.Orphans), wire.MaxOrphans)], r.OrphanCount
 	if a := min(r.Revision, l.now.revision); n.hello && a > n.acked { // before its hello it may speak of another epoch's
 		n.acked = a
-		l.duties.due = true
+		l.indexesDue = true
 	}
 	l.takeCopies(n, r)
 	for i := range taken {
@@ -200,7 +146,7 @@ func (l *Leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 			continue
 		}
 		nb := n.bucket(name)
-		l.reportStability(b, n, nb, &told.Told)
+		l.promotion.reportStability(b, n, nb, &told.Told)
 		// so full it applies ahead to have room
 		if h := &told.Told.Heartbeat; h.QueueLimit > 0 && h.MutationQueue*4 > h.QueueLimit*3 {
 			b.ledger.Full(l.nowMS, n.node)
@@ -211,24 +157,24 @@ func (l *Leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 }
 
 // takeCopies takes what an indexer says of its copies, and notes whose work that makes.
-func (l *Leader) takeCopies(n *indexer, r *wire.IndexerReport) {
+func (l *intake) takeCopies(n *indexer, r *wire.IndexerReport) {
 	if r.Full {
 		clear(n.copies)
-		l.held.dirty, l.duties.due = true, true
+		l.heldDirty, l.indexesDue = true, true
 	}
 	for _, c := range r.Copies {
 		old, had := n.copies[c.Copy]
 		if !had || old.Ready != c.Ready || old.Held != c.Held {
-			l.held.dirty = true
+			l.heldDirty = true
 		}
 		if !had || old.Ready != c.Ready || c.Ready && old.Held != c.Held {
-			l.duties.due = true
+			l.indexesDue = true
 		}
 		n.copies[c.Copy] = c
 	}
 }
 
-func (l *Leader) takeBucketReport(n *indexer, t *wire.Taken) {
+func (l *intake) takeBucketReport(n *indexer, t *wire.Taken) {
 	r := &t.Bucket.Told
 	b := l.buckets.byName[r.Heartbeat.Bucket]
 	if b == nil || r.Generation != b.generation {
@@ -249,7 +195,7 @@ func (l *Leader) takeBucketReport(n *indexer, t *wire.Taken) {
 
 // judge tells the ledger which streams an indexer accepts. It is false when the ledger is to be told again as time
 // passes.
-func (l *Leader) judge(b *bucket, n *indexer, a *wire.Accepted) bool {
+func (l *intake) judge(b *bucket, n *indexer, a *wire.Accepted) bool {
 	accepts := make([]streams.Acceptance, 0, len(a.VBuckets))
 	for i, v := range a.VBuckets {
 		if i >= len(a.Incarnations) || i >= len(a.Projectors) || i >= len(a.Open) {
@@ -258,7 +204,7 @@ func (l *Leader) judge(b *bucket, n *indexer, a *wire.Accepted) bool {
 		one := streams.Acceptance{VBucket: v, Incarnation: a.Incarnations[i], Projector: a.Projectors[i], Open: a.Open[i]}
 		accepts = append(accepts, one)
 		if !one.Open && int(v) < b.ledger.Len() && refusesStream(b.ledger.At(int(v)), &one) {
-			l.doubt(b.name, one.Projector)
+			l.membership.doubt(b.name, one.Projector)
 		}
 	}
 	b.due = true
@@ -269,7 +215,7 @@ func (l *Leader) judge(b *bucket, n *indexer, a *wire.Accepted) bool {
 const judgePart = 10
 
 // judgeLate tells the ledger all streams that an indexer accepts, where it has changed since, or waits for the indexer.
-func (l *Leader) judgeLate(b *bucket, n *indexer, nb *nodeBucket, told *wire.ReportedBucket) {
+func (l *intake) judgeLate(b *bucket, n *indexer, nb *nodeBucket, told *wire.ReportedBucket) {
 	if nb.judgedBy == b.ledger {
 		if nb.settled && nb.judgedAt == b.ledger.Changes() {
 			return
@@ -284,79 +230,65 @@ func (l *Leader) judgeLate(b *bucket, n *indexer, nb *nodeBucket, told *wire.Rep
 	nb.settled = l.judge(b, n, &a)
 }
 
-// absences are the vbuckets of a bucket for which an indexer is in recovery: no stream is accepted there, so that what
-// it has received stands still until the next BEGIN, whatever KV does.
-type absences struct {
-	generation uint64
-	marks      []bool
-	count      int
-}
-
-// take takes over what is accepted; what is left out is as it was, and nothing was at first.
-func (s *absences) take(a *wire.Accepted, generation uint64, vbuckets int) {
-	if s.generation != generation || len(s.marks) != vbuckets {
-		*s = absences{generation: generation, marks: make([]bool, vbuckets), count: vbuckets}
-		for v := range s.marks {
-			s.marks[v] = true
-		}
+// projectorGreeted takes the answer to a hello.
+func (l *intake) projectorGreeted(h *ProjectorGreeted) {
+	p := l.components.projectors[h.Projector]
+	if p == nil || p.receiver != h.From {
+		return // it has registered anew meanwhile
 	}
-	for i, v := range a.VBuckets {
-		if int(v) >= vbuckets || i >= len(a.Open) || s.marks[v] != a.Open[i] {
-			continue
-		}
-		if s.marks[v] = !a.Open[i]; s.marks[v] {
-			s.count++
-		} else {
-			s.count--
-		}
-	}
-}
-
-// vbuckets marks them; nil without any.
-func (s *absences) vbuckets() []bool {
-	if s.count == 0 {
-		return nil
-	}
-	return s.marks
-}
-
-func (n *indexer) bucket(name string) *nodeBucket {
-	nb := n.buckets[name]
-	if nb == nil {
-		nb = &nodeBucket{}
-		n.buckets[name] = nb
-	}
-	return nb
-}
-
-// packHeld lists which copies hold which stability timestamp, for scans. With many copies there are always some that
-// have moved on: the list is then made anew now and then only.
-func (l *Leader) packHeld() {
-	copies := 0
-	for _, n := range l.components.indexers {
-		copies += len(n.copies)
-	}
-	if l.held.packed != nil && (!l.held.dirty || l.nowMS-l.held.madeMS < int64(copies/copiesPerMS) &&
-		l.nowMS >= l.held.madeMS) {
+	if h.Err != nil {
+		p.retry.Failed(l.nowMS)
+		l.log.Debug("hello", "projector", p.id, "error", h.Err)
 		return
 	}
-	l.held.dirty, l.held.madeMS = false, l.nowMS
-	l.held.list = make([]wire.Held, 0, copies) // the old one may still be on its way to somebody
-	for _, n := range l.components.indexers {
-		ok := !n.offline && n.heard
-		for _, c := range n.copies {
-			if c.Held.Number > 0 {
-				l.held.list = append(l.held.list, wire.Held{Copy: c.Copy, Node: n.node, Ref: c.Held, OK: ok})
-			}
-		}
+	p.retry.Succeeded(0)
+	p.hello = true
+	defer l.membership.spoke(p.id)
+	r := &h.Answer.Report
+	if r.BootID != p.boot {
+		l.log.Warn("another process answers for a projector; waiting for it to register", "projector", p.id, "boot", r.BootID)
+		return
 	}
-	slices.SortFunc(l.held.list, func(a, b wire.Held) int {
-		return cmp.Or(cmp.Compare(a.Copy, b.Copy),
-			cmp.Compare(a.Node, b.Node))
-	})
-	l.held.packed = wire.PackHeld(l.held.list)
-	l.held.hash = wire.HeldHash(l.held.packed)
+	p.running = map[string]wire.StreamStates{}
+	for _, s := range r.Buckets {
+		p.running[s.Bucket] = s
+	}
+	l.takeProjectorReport(p, r, true)
 }
 
-// copiesPerMS: a list of so many copies is made anew once in a millisecond at most.
-const copiesPerMS = 8
+// indexerGreeted takes the answer to a hello.
+func (l *intake) indexerGreeted(h *IndexerGreeted) {
+	n := l.components.indexers[h.Node]
+	if n == nil || n.receiver != h.From {
+		return
+	}
+	if h.Err != nil {
+		n.retry.Failed(l.nowMS)
+		l.log.Debug("hello", "indexer", n.name, "error", h.Err)
+		return
+	}
+	n.retry.Succeeded(0)
+	n.hello = true
+	r := &h.Answer.Report
+	if r.BootID != n.boot {
+		l.log.Warn("another process answers for an indexer; waiting for it to register", "indexer", n.name, "boot", r.BootID)
+		return
+	}
+	n.minimum = map[string][]index.Incarnation{}
+	for _, m := range h.Answer.Minimum {
+		n.minimum[m.Bucket] = m.Incarnations
+		if b := l.buckets.byName[m.Bucket]; b != nil {
+			b.ledger.Minimum(l.nowMS, m.Incarnations)
+		}
+	}
+	r.Full = true
+	l.takeIndexerReport(n, r)
+	n.reports.Forget()                    // it stands outside the order of reports
+	for _, b := range l.buckets.ordered { // the present S is told at every handshake, unless it is held
+		if nb := n.bucket(b.name); nb.acked == b.stable.StabilityRef {
+			nb.toldRef, nb.toldMS = nb.acked, l.nowMS
+		} else {
+			l.promotion.publish(b, n)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package core
 
 import (
 	"slices"
+
 	"tidemark/index"
 	"tidemark/partition"
 	"tidemark/rebalance"

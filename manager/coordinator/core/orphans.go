@@ -9,7 +9,7 @@ const redrop = 1000 // ms
 
 // dropOrphans has an indexer told which of the orphans whose grace is over the StateContext does not place on it
 // (IM-8).
-func (l *Leader) dropOrphans(n *indexer) {
+func (l *membership) dropOrphans(n *indexer) {
 	var due []wire.OrphanRef
 	for _, o := range n.orphans {
 		if o.LeftMS == 0 {
@@ -23,7 +23,8 @@ func (l *Leader) dropOrphans(n *indexer) {
 	l.tell(&n.component, Control, "orphans", DropOrphans{Node: n.node, Copies: due})
 }
 
-func (a *OrphansDropped) apply(l *Leader) {
+// orphansDropped takes an indexer's answer.
+func (l *membership) orphansDropped(a *OrphansDropped) {
 	for _, n := range l.components.indexers {
 		switch {
 		case n.receiver != a.From:

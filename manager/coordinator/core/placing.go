@@ -8,7 +8,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// placed answers placing. The Leader decides, so that two statements at once do not read the same load: what it has
+// Placed answers Placing. The Leader decides, so that two statements at once do not read the same load: what it has
 // chosen counts as load until the state shows it, or the statement has come to nothing. The reservation is to be
 // settled.
 type Placed struct {
@@ -17,7 +17,14 @@ type Placed struct {
 	Err         error
 }
 
-// reservation is the load of a statement that is not in the state yet.
+// places are where the copies of new indexes go.
+type places struct {
+	*scene
+	picture  *picture
+	reserved map[*Reservation]struct{} // by statements on their way
+}
+
+// Reservation is the load of a statement that is not in the state yet.
 type Reservation struct {
 	load    map[index.NodeID]int
 	cas     uint64 // the state shows it from here on; 0: it is on its way
@@ -27,7 +34,8 @@ type Reservation struct {
 // reservedFor is how long a statement that nobody settles counts as load.
 const reservedFor = 10_000 // ms
 
-func (p *Placing) apply(l *Leader) {
+// placing chooses, and counts what was chosen as load from now on.
+func (l *places) placing(p *Placing) {
 	a := Placed{}
 	if a.Placement, a.Err = l.choose(p.Definition); a.Err == nil {
 		a.Reservation = &Reservation{load: map[index.NodeID]int{}, untilMS: l.nowMS + reservedFor}
@@ -36,10 +44,11 @@ func (p *Placing) apply(l *Leader) {
 		}
 		l.reserved[a.Reservation] = struct{}{}
 	}
-	reply(l, p.Reply, a)
+	reply(l.scene, p.Reply, a)
 }
 
-func (s *Settled) apply(l *Leader) {
+// settled takes what came of a statement.
+func (l *places) settled(s *Settled) {
 	if s.Reservation.cas = s.CAS; s.Err != nil || s.CAS == 0 {
 		delete(l.reserved, s.Reservation)
 	}
@@ -47,7 +56,7 @@ func (s *Settled) apply(l *Leader) {
 
 // choose places the copies of a new index on nodes that live, by their load in the newest state and in statements on
 // their way.
-func (l *Leader) choose(d *index.Definition) ([]statecontext.Placement, error) {
+func (l *places) choose(d *index.Definition) ([]statecontext.Placement, error) {
 	s := l.now.newest
 	load := map[index.NodeID]int{}
 	for r := range l.reserved {
@@ -59,7 +68,7 @@ func (l *Leader) choose(d *index.Definition) ([]statecontext.Placement, error) {
 			load[node] += n
 		}
 	}
-	nodes := Living(s, l.shown.newest.Offline, NoNode)
+	nodes := Living(s, l.picture.newest.Offline, NoNode)
 	for i := range nodes {
 		nodes[i].Load += load[nodes[i].ID]
 	}

@@ -14,8 +14,18 @@ import (
 	"tidemark/wire"
 )
 
+// promotion makes stability timestamps, has them published, and answers the scans that wait for one.
+type promotion struct {
+	*scene
+	pacer    stability.Pacer
+	flying   bool
+	next     int      // bucket where the next one begins, so that large ones take turns
+	hwWanted []string // buckets of which indexers are to tell HW
+	lateMS   int64    // when publishLate looked last
+}
+
 // reportStability tells the decider what an indexer has acknowledged and holds.
-func (l *Leader) reportStability(b *bucket, n *indexer, nb *nodeBucket, told *wire.BucketReport) {
+func (l *promotion) reportStability(b *bucket, n *indexer, nb *nodeBucket, told *wire.BucketReport) {
 	h := &told.Heartbeat
 	// Also what was told to the leader before. The same vector under another number is another: a recovery has passed over
 	// numbers.
@@ -35,7 +45,7 @@ func (l *Leader) reportStability(b *bucket, n *indexer, nb *nodeBucket, told *wi
 // leaveOut tells the decider which indexers are not sent some of the streams that run: those of the projectors that
 // drop what is meant for them. Only projectors that are alive count: with another one its streams, and what it dropped,
 // are over.
-func (l *Leader) leaveOut(b *bucket) {
+func (l *promotion) leaveOut(b *bucket) {
 	if len(b.dropping) == 0 && len(b.leftOut) == 0 {
 		return
 	}
@@ -69,44 +79,44 @@ func (l *Leader) leaveOut(b *bucket) {
 }
 
 // wantHW lists the buckets whose stability timestamps follow their indexers' HW.
-func (l *Leader) wantHW() {
-	l.promotion.hwWanted = nil // the old one may still be on its way to somebody
+func (l *promotion) wantHW() {
+	l.hwWanted = nil // the old one may still be on its way to somebody
 	for _, b := range l.buckets.ordered {
 		if b.stab.Source() == stability.Heartbeat {
-			l.promotion.hwWanted = append(l.promotion.hwWanted, b.name)
+			l.hwWanted = append(l.hwWanted, b.name)
 		}
 	}
 }
 
 // promote commits the next stability timestamps of all buckets in one command, at the pacer's rate. What is committed
 // is published when the state shows it.
-func (l *Leader) promote() {
-	if l.promotion.flying || len(l.buckets.byName) == 0 || l.promotion.pacer.Wait(l.nowMS, l.urgency()) > 0 {
+func (l *promotion) promote() {
+	if l.flying || len(l.buckets.byName) == 0 || l.pacer.Wait(l.nowMS, l.urgency()) > 0 {
 		return
 	}
 	advances, size := l.advances()
 	if len(advances) == 0 {
 		return
 	}
-	l.promotion.flying = l.propose("stability", &statecontext.AdvanceStability{Buckets: advances},
-		func(l *Leader, res statecontext.Result, err error) {
-			l.promotion.flying = false
+	l.flying = l.propose("stability", &statecontext.AdvanceStability{Buckets: advances},
+		func(res statecontext.Result, err error) {
+			l.flying = false
 			if err != nil && !errors.Is(err, ErrTermOver) {
 				l.log.Warn("promotion failed", "error", err)
 			}
 			for _, r := range res.Buckets {
 				l.log.Warn("promotion left a bucket out", "bucket", r.Bucket, "reason", r.Rejection)
 			}
-			l.sync()
+			l.now.atOnce = true
 		})
-	if l.promotion.flying {
-		l.promotion.pacer.Sent(l.nowMS, size)
+	if l.flying {
+		l.pacer.Sent(l.nowMS, size)
 	}
 }
 
 // advances returns what there is to promote, as much as one command may hold; the next call begins with the bucket
 // after the last one.
-func (l *Leader) advances() (advances []statecontext.BucketAdvance, size int) {
+func (l *promotion) advances() (advances []statecontext.BucketAdvance, size int) {
 	names := make([]string, 0, len(l.buckets.byName))
 	for name, b := range l.buckets.byName {
 		if b.wanted {
@@ -119,21 +129,21 @@ func (l *Leader) advances() (advances []statecontext.BucketAdvance, size int) {
 	slices.Sort(names)
 	taken := 0
 	for i := range names {
-		b := l.buckets.byName[names[(l.promotion.next+i)%len(names)]]
+		b := l.buckets.byName[names[(l.next+i)%len(names)]]
 		taken = i + 1
 		a, ok := l.nextOf(b)
 		if !ok {
 			continue
 		}
 		bytes := advanceBytes(&a)
-		if size+bytes > min(l.promotion.pacer.MaxBytes, statecontext.MaxStabilityBytes) && len(advances) > 0 {
+		if size+bytes > min(l.pacer.MaxBytes, statecontext.MaxStabilityBytes) && len(advances) > 0 {
 			taken = i // it begins the next command
 			break
 		}
 		size += bytes
 		advances = append(advances, a)
 	}
-	l.promotion.next = (l.promotion.next + taken) % len(names)
+	l.next = (l.next + taken) % len(names)
 	return advances, size
 }
 
@@ -146,7 +156,7 @@ func advanceBytes(a *statecontext.BucketAdvance) int {
 }
 
 // nextOf asks the decider for a bucket's promotion.
-func (l *Leader) nextOf(b *bucket) (statecontext.BucketAdvance, bool) {
+func (l *promotion) nextOf(b *bucket) (statecontext.BucketAdvance, bool) {
 	s := l.now.state.Bucket(b.name)
 	if s == nil || s.Generation != b.generation || s.Rollback != nil || s.Stability.Number != b.stable.Number {
 		return statecontext.BucketAdvance{}, false
@@ -169,7 +179,7 @@ func (l *Leader) nextOf(b *bucket) (statecontext.BucketAdvance, bool) {
 }
 
 // publish puts a bucket's committed stability timestamp on its way to one indexer.
-func (l *Leader) publish(b *bucket, n *indexer) {
+func (l *promotion) publish(b *bucket, n *indexer) {
 	if b.stable.Number == 0 || !slices.Contains(b.hosts, n.node) {
 		return
 	}
@@ -187,11 +197,11 @@ func (l *Leader) publish(b *bucket, n *indexer) {
 const lateEvery = 100 // ms
 
 // publishLate tells stability timestamps again that were not acknowledged for long.
-func (l *Leader) publishLate() {
-	if l.nowMS-l.shown.lateMS < lateEvery && l.nowMS >= l.shown.lateMS {
+func (l *promotion) publishLate() {
+	if l.nowMS-l.lateMS < lateEvery && l.nowMS >= l.lateMS {
 		return
 	}
-	l.shown.lateMS = l.nowMS
+	l.lateMS = l.nowMS
 	for _, b := range l.buckets.ordered {
 		if b.stable.Number == 0 {
 			continue
@@ -214,29 +224,40 @@ func (l *Leader) publishLate() {
 // maxWaiters bounds scans that wait for a stability timestamp.
 const maxWaiters = 4096
 
-func (w *Stabilize) apply(l *Leader) {
+// forget forgets scans that no longer wait.
+func (l *promotion) forget(left []*Stabilize) {
+	for _, s := range left {
+		s.left = true // it may come in only now
+		if b := l.buckets.byName[s.Bucket]; b != nil {
+			b.waiters = slices.DeleteFunc(b.waiters, func(o *Stabilize) bool { return o.left })
+		}
+	}
+}
+
+// stabilize lets a scan wait, unless it is answered at once.
+func (l *promotion) stabilize(w *Stabilize) {
 	b := l.buckets.byName[w.Bucket]
 	switch {
 	case w.left:
 		return
 	case b == nil:
-		w.refuse(l, fmt.Errorf("%w: %q", ErrUnknownBucket, w.Bucket))
+		w.refuse(l.scene, fmt.Errorf("%w: %q", ErrUnknownBucket, w.Bucket))
 		return
 	case w.Need.Check(b.stab.Len()) != nil:
-		w.refuse(l, w.Need.Check(b.stab.Len()))
+		w.refuse(l.scene, w.Need.Check(b.stab.Len()))
 		return
 	case b.rolling != nil:
-		w.refuse(l, fmt.Errorf("%w: %q", ErrInRollback, w.Bucket))
+		w.refuse(l.scene, fmt.Errorf("%w: %q", ErrInRollback, w.Bucket))
 		return
 	case !b.wanted:
-		w.refuse(l, fmt.Errorf("%w: %q", ErrNoStreams, w.Bucket))
+		w.refuse(l.scene, fmt.Errorf("%w: %q", ErrNoStreams, w.Bucket))
 		return
 	case len(b.waiters) >= maxWaiters:
-		w.refuse(l, fmt.Errorf("%w: %d scans wait for bucket %q", ErrBusy, len(b.waiters), w.Bucket))
+		w.refuse(l.scene, fmt.Errorf("%w: %d scans wait for bucket %q", ErrBusy, len(b.waiters), w.Bucket))
 		return
 	}
 	w.cameMS = l.nowMS
-	if !w.answered(l, b) {
+	if !w.answered(l.scene, b) {
 		b.suspect = b.suspect || w.unknown
 		b.waiters = append(b.waiters, w)
 		l.hurry(b)
@@ -244,10 +265,10 @@ func (w *Stabilize) apply(l *Leader) {
 }
 
 // refuse answers with an error.
-func (w *Stabilize) refuse(l *Leader, err error) { reply(l, w.Reply, Stabilized{Err: err}) }
+func (w *Stabilize) refuse(l *scene, err error) { reply(l, w.Reply, Stabilized{Err: err}) }
 
 // answered reports whether nothing is to be waited for any more.
-func (w *Stabilize) answered(l *Leader, b *bucket) bool {
+func (w *Stabilize) answered(l *scene, b *bucket) bool {
 	if w.judged == b.stable.StabilityRef && !b.stable.Vector.Covers(w.Need) {
 		return false
 	}
@@ -255,7 +276,7 @@ func (w *Stabilize) answered(l *Leader, b *bucket) bool {
 	ready := true
 	w.unknown = false
 	for v := range w.Need.Seqnos {
-		has, err := w.has(l, b, v)
+		has, err := w.has(b, v)
 		if err != nil {
 			w.refuse(l, err)
 			return true
@@ -274,7 +295,7 @@ func (w *Stabilize) answered(l *Leader, b *bucket) bool {
 // come. A branch that the timestamp's own log does not know may be newer than it: then the log of the stream that runs
 // decides. Where that does not know it either, KV may have failed over and nobody here has noticed: an audit tells
 // (endLost).
-func (w *Stabilize) has(l *Leader, b *bucket, v int) (bool, error) {
+func (w *Stabilize) has(b *bucket, v int) (bool, error) {
 	at, s := w.Need.At(v), b.stable.Vector.At(v)
 	nothing := at.Seqno == 0 && s.Seqno == 0
 	if nothing || at.VBUUID == 0 || at.VBUUID == s.VBUUID {
@@ -303,12 +324,8 @@ func (w *Stabilize) has(l *Leader, b *bucket, v int) (bool, error) {
 	return s.Seqno >= at.Seqno && log.Valid(s.VBUUID, s.Seqno), nil
 }
 
-func knows(log timestamp.FailoverLog, branch uint64) bool {
-	return slices.ContainsFunc(log, func(e timestamp.LogEntry) bool { return e.VBUUID == branch })
-}
-
 // endLost answers the waiters who need a branch that KV does not have, as an audit shows that began after they came.
-func (l *Leader) endLost(b *bucket, a *audit) {
+func (l *promotion) endLost(b *bucket, a *audit) {
 	b.suspect = false
 	b.waiters = slices.DeleteFunc(b.waiters, func(w *Stabilize) bool {
 		if !w.unknown {
@@ -320,7 +337,7 @@ func (l *Leader) endLost(b *bucket, a *audit) {
 				continue
 			}
 			if w.cameMS <= a.sinceMS && a.lacks(uint16(v), at.VBUUID) {
-				w.refuse(l, fmt.Errorf("%w: bucket %q vbucket %d seqno %d: KV has no branch %d; read the document again",
+				w.refuse(l.scene, fmt.Errorf("%w: bucket %q vbucket %d seqno %d: KV has no branch %d; read the document again",
 					ErrTokenLost, b.name, v, at.Seqno, at.VBUUID))
 				return true
 			}
@@ -331,23 +348,23 @@ func (l *Leader) endLost(b *bucket, a *audit) {
 }
 
 // serve answers the waiters whom the newest stability timestamp satisfies.
-func (l *Leader) serve(b *bucket) {
-	b.waiters = slices.DeleteFunc(b.waiters, func(w *Stabilize) bool { return w.answered(l, b) })
+func (l *promotion) serve(b *bucket) {
+	b.waiters = slices.DeleteFunc(b.waiters, func(w *Stabilize) bool { return w.answered(l.scene, b) })
 	l.hurry(b)
 }
 
 // fail answers all waiters with an error.
-func (l *Leader) fail(b *bucket, err error) {
+func (l *promotion) fail(b *bucket, err error) {
 	for _, w := range b.waiters {
-		w.refuse(l, fmt.Errorf("%w: %q", err, b.name))
+		w.refuse(l.scene, fmt.Errorf("%w: %q", err, b.name))
 	}
 	b.waiters = nil
 }
 
 // urgency reports whether a scan waits for a promotion, or a build that has everything else, and whether the indexers
 // of all buckets are ready for one.
-func (l *Leader) urgency() stability.Urgency {
-	waits := l.duties.nearlyReady
+func (l *promotion) urgency() stability.Urgency {
+	waits := l.nearlyReady
 	for _, b := range l.buckets.ordered {
 		waits = waits || len(b.waiters) > 0
 	}
@@ -367,7 +384,7 @@ func (l *Leader) urgency() stability.Urgency {
 const SyncWait = 40 // ms
 
 // hurry asks the projectors for fresh complete seqnos, one request at a time to each, while scans wait.
-func (l *Leader) hurry(b *bucket) {
+func (l *promotion) hurry(b *bucket) {
 	if len(b.waiters) == 0 {
 		return
 	}
@@ -388,7 +405,7 @@ func (l *Leader) hurry(b *bucket) {
 }
 
 // streamsBehind reports whether a projector owns a vbucket whose complete seqno is below what is wanted.
-func (l *Leader) streamsBehind(b *bucket, id index.ProjectorID, want []uint64) bool {
+func (l *promotion) streamsBehind(b *bucket, id index.ProjectorID, want []uint64) bool {
 	for v, s := range want {
 		if s > b.stable.Vector.Seqnos[v] && s > b.stab.CompleteAt(v) && b.ledger.At(v).Owner == id {
 			return true
@@ -397,7 +414,8 @@ func (l *Leader) streamsBehind(b *bucket, id index.ProjectorID, want []uint64) b
 	return false
 }
 
-func (s *Synced) apply(l *Leader) {
+// synced takes a fresh report.
+func (l *promotion) synced(s *Synced) {
 	p, b := l.components.projectors[s.Projector], l.find(s.Bucket)
 	if p == nil || p.receiver != s.From {
 		return // it has registered anew meanwhile
@@ -412,7 +430,7 @@ func (s *Synced) apply(l *Leader) {
 	p.seenMS = l.nowMS
 	for i := range s.Report.Buckets {
 		if r := &s.Report.Buckets[i]; r.Bucket == b.name && (r.BucketUUID == "" || r.BucketUUID == b.uuid) {
-			l.takeCompletes(b, p.id, r)
+			b.takeCompletes(p.id, r)
 		}
 	}
 	l.serve(b)

@@ -8,7 +8,7 @@ const pushSpacing = 50 // ms
 const repush = 1000 // ms
 
 // pushDefinitions hands the newest revision to everybody who does not work with it yet.
-func (l *Leader) pushDefinitions() {
+func (l *membership) pushDefinitions() {
 	for _, p := range l.components.projectors {
 		if l.pushDue(&p.component) {
 			l.pushTo(&p.component)
@@ -23,7 +23,7 @@ func (l *Leader) pushDefinitions() {
 
 // pushDue reports whether a component is to be told now. Its hello comes first: it may have the newest list already,
 // from the leader before.
-func (l *Leader) pushDue(c *component) bool {
+func (l *membership) pushDue(c *component) bool {
 	if !c.hello || c.acked >= l.now.revision || c.push.Flying() || l.nowMS-c.pushMS < pushSpacing && l.nowMS >= c.pushMS {
 		return false
 	}
@@ -31,13 +31,14 @@ func (l *Leader) pushDue(c *component) bool {
 }
 
 // pushTo has the newest definitions handed over.
-func (l *Leader) pushTo(c *component) {
+func (l *membership) pushTo(c *component) {
 	c.push.Begin()
 	c.pushMS = l.nowMS
 	l.tell(c, Control, "definitions", Push{Base: max(c.pushed, c.acked)})
 }
 
-func (a *Handed) apply(l *Leader) {
+// handed takes a component's answer.
+func (l *membership) handed(a *Handed) {
 	c := l.opened(a.From)
 	if a.Err != nil {
 		if l.log.Debug("definitions", "to", a.Addr, "error", a.Err); c != nil {
@@ -50,6 +51,6 @@ func (a *Handed) apply(l *Leader) {
 		c.pushed, c.acked = max(c.pushed, a.Handed), max(c.acked, a.Acked)
 		c.push.Succeeded(l.nowMS + repush)
 	}
-	l.duties.due = true
+	l.indexesDue = true
 	l.pushDefinitions()
 }

@@ -3,36 +3,17 @@ package core
 import (
 	"fmt"
 	"slices"
+
 	"tidemark/index"
 	"tidemark/liveness"
 	"tidemark/partition"
-	"tidemark/stability"
+	"tidemark/statecontext"
 	"tidemark/streams"
-	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
-// BucketView is what only the leader knows of a bucket: its streams, and what its next stability timestamp waits for.
-type BucketView struct {
-	Name       string
-	Generation uint64
-	Wanted     bool            // it has an index that needs its streams
-	Entries    []streams.Entry // by vbucket
-	Summary    streams.Summary
-	// Current are the newest complete seqnos of the streams, 0 where none is known.
-	Current timestamp.Vector
-	// StableMS is when the newest stability timestamp was seen here, unix milliseconds; 0: before this leader's term.
-	StableMS     int64
-	Participants []stability.Participant
-	Source       stability.Source
-	Waiting      int    // scans that wait for a stability timestamp
-	Diverged     string // why the bucket has to be rolled back, "" when it has not
-}
-
-func (q *ViewQuery) apply(l *Leader) { reply(l, q.Reply, l.View(q.Bucket)) }
-
 // View returns what is known of a bucket; nil where there is no such bucket.
-func (l *Leader) View(bucket string) *BucketView {
+func (l *scene) View(bucket string) *BucketView {
 	b := l.buckets.byName[bucket]
 	if b == nil {
 		return nil
@@ -51,32 +32,33 @@ func (l *Leader) View(bucket string) *BucketView {
 	return v
 }
 
-func (q *CopiesQuery) apply(l *Leader) {
-	told := make(map[index.CopyID]wire.CopyReport, len(q.All))
-	for i := range q.All {
-		if n := l.components.indexers[q.All[i].Node]; n != nil {
-			if r, ok := n.copies[q.All[i].ID]; ok {
+// reported returns what indexers have last reported of copies.
+func (l *scene) reported(all []partition.Copy) map[index.CopyID]wire.CopyReport {
+	told := make(map[index.CopyID]wire.CopyReport, len(all))
+	for i := range all {
+		if n := l.components.indexers[all[i].Node]; n != nil {
+			if r, ok := n.copies[all[i].ID]; ok {
 				told[r.Copy] = r
 			}
 		}
 	}
-	reply(l, q.Reply, told)
+	return told
 }
 
-func (q *LackingQuery) apply(l *Leader) {
+// lackingWithout returns the slices of an index that would have no whole copy without some replicas.
+func (l *scene) lackingWithout(x *statecontext.Index, drop []partition.Replica) (a Lacking) {
 	safe, maybe := map[index.SliceID]bool{}, map[index.SliceID]bool{}
-	for _, o := range q.Index.Topology.Copies {
+	for _, o := range x.Topology.Copies {
 		n := l.components.indexers[o.Node]
-		if o.State != partition.Allocated || slices.Contains(q.Drop, o.Replica) ||
+		if o.State != partition.Allocated || slices.Contains(drop, o.Replica) ||
 			n != nil && l.life(&n.component) == liveness.Offline {
 			continue
 		}
-		whole, known := l.wholeness(q.Index, o)
+		whole, known := l.wholeness(x, o)
 		safe[o.Slice] = safe[o.Slice] || whole
 		maybe[o.Slice] = maybe[o.Slice] || !known
 	}
-	var a Lacking
-	for s := range index.SliceID(q.Index.Topology.Layout.Partitions) {
+	for s := range index.SliceID(x.Topology.Layout.Partitions) {
 		switch {
 		case safe[s]:
 		case maybe[s]:
@@ -85,21 +67,22 @@ func (q *LackingQuery) apply(l *Leader) {
 			a.Slices = append(a.Slices, s)
 		}
 	}
-	reply(l, q.Reply, a)
+	return a
 }
 
-func (q *WholeQuery) apply(l *Leader) {
-	n := l.components.indexers[q.Node]
-	o := Others{filling: filling(q.State), unsure: map[index.CopyID]bool{}}
+// others says which copies elsewhere do not count of ready indexes that a node has copies of.
+func (l *scene) others(s *statecontext.State, node index.NodeID) Others {
+	n := l.components.indexers[node]
+	o := Others{filling: filling(s), unsure: map[index.CopyID]bool{}}
 	o.Offline = n != nil && l.life(&n.component) == liveness.Offline
 	o.Silent = n == nil || !o.Offline && !n.heard && !n.hello
-	for x := range q.State.Indexes() {
+	for x := range s.Indexes() {
 		if x.Definition.State != index.Maintenance || !slices.ContainsFunc(x.Topology.Copies,
-			func(c partition.Copy) bool { return c.Node == q.Node }) {
+			func(c partition.Copy) bool { return c.Node == node }) {
 			continue
 		}
 		for _, c := range x.Topology.Copies {
-			if c.Node == q.Node || o.filling[c.ID] {
+			if c.Node == node || o.filling[c.ID] {
 				continue
 			}
 			if whole, known := l.wholeness(x, c); !known {
@@ -109,7 +92,5 @@ func (q *WholeQuery) apply(l *Leader) {
 			}
 		}
 	}
-	reply(l, q.Reply, o)
+	return o
 }
-
-func (q *ClusterQuery) apply(l *Leader) { reply(l, q.Reply, l.cluster()) }

@@ -3,6 +3,7 @@ package core
 import (
 	"cmp"
 	"slices"
+
 	"tidemark/wire"
 )
 

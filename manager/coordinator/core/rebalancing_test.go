@@ -2,6 +2,7 @@ package core
 
 import (
 	"testing"
+
 	"tidemark/index"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
@@ -18,7 +19,8 @@ func TestAPlanIsBegunInPieces(t *testing.T) {
 	steps, left := Begun(p, func(y *rebalance.Step) bool { return y.Index > 1<<20 })
 	data, err := statecontext.Encode(statecontext.Command{Body: &statecontext.StartRebalance{Cause: "test", Sends: 1,
 		Receives: 1, Steps: steps}})
-	if err != nil || len(steps) != rebalance.MaxBegun || left != 30_000-1-len(steps) || steps[0].Index != 1<<20+1 || len(data) > commandBytes {
+	if err != nil || len(steps) != rebalance.MaxBegun || left != 30_000-1-len(steps) ||
+		steps[0].Index != 1<<20+1 || len(data) > commandBytes {
 		t.Errorf("%d steps in %d bytes: %v", len(steps), len(data), err)
 	}
 }

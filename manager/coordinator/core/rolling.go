@@ -21,20 +21,14 @@ const (
 	logsAgain    = 250   // ms
 )
 
-// rolling is one step of a bucket's rollback (IM-23): what came in since it was entered. A new leader, or a new step,
-// begins with nothing; asking again is idempotent.
-type rolling struct {
-	id      uint64
-	step    statecontext.RollbackStep
-	sinceMS int64
-	answers rollback.Answers
-	askedMS map[string]int64
-	reason  string
-	waits   []string // names of the projectors and indexers whose answers are awaited
+// rollbacks take buckets from step to step of a rollback.
+type rollbacks struct {
+	*scene
+	promotion *promotion
 }
 
-// beginRollback proposes the rollback of a bucket whose history KV has lost in part.
-func (l *Leader) beginRollback(b *bucket, d streams.Divergence) {
+// begin proposes the rollback of a bucket whose history KV has lost in part.
+func (l *rollbacks) begin(b *bucket, d streams.Divergence) {
 	s := l.now.state.Bucket(b.name)
 	if s == nil || s.Rollback != nil || s.Generation != b.generation {
 		return
@@ -47,14 +41,14 @@ func (l *Leader) beginRollback(b *bucket, d streams.Divergence) {
 	}
 }
 
-// stepRollback goes on from the committed step: what package rollback decides by the answers so far.
-func (l *Leader) stepRollback(b *bucket) {
+// step goes on from the committed step: what package rollback decides by the answers so far.
+func (l *rollbacks) step(b *bucket) {
 	s := l.now.state.Bucket(b.name)
 	if s == nil || s.Rollback == nil || s.Generation != b.generation {
 		b.rolling = nil
 		return
 	}
-	l.enterRollback(b, s.Rollback)
+	l.enter(b, s.Rollback)
 	r := b.rolling
 	l.waitedFor(b)
 	d, err := rollback.Next(rollback.Context{ID: r.id, Step: rollback.Step(r.step), Current: s.MutationTimestamp,
@@ -71,28 +65,28 @@ func (l *Leader) stepRollback(b *bucket) {
 	}
 	r.reason, r.waits = d.Reason, l.namesOf(d)
 	if d.Advance {
-		l.advanceRollback(b, s, d)
+		l.advance(b, s, d)
 		return
 	}
-	l.askRollback(b, s.Rollback, d)
+	l.ask(b, s.Rollback, d)
 }
 
-// enterRollback begins a step that is new here: scans that wait are told, and nothing has been answered.
-func (l *Leader) enterRollback(b *bucket, c *statecontext.RollbackContext) {
+// enter begins a step that is new here: scans that wait are told, and nothing has been answered.
+func (l *rollbacks) enter(b *bucket, c *statecontext.RollbackContext) {
 	if r := b.rolling; r != nil && r.id == c.ID && r.step == c.Step {
 		return
 	}
 	b.rolling = &rolling{id: c.ID, step: c.Step, sinceMS: l.nowMS, askedMS: map[string]int64{}, answers: rollback.Answers{
 		Logs: map[index.ProjectorID][]rollback.Log{}, Away: map[index.ProjectorID]bool{},
 		Prepared: map[index.NodeID]rollback.Reply{}, Done: map[index.NodeID]rollback.Reply{}}}
-	l.fail(b, ErrInRollback)
+	l.promotion.fail(b, ErrInRollback)
 	l.log.Info("rollback", "bucket", b.name, "id", c.ID, "step", c.Step)
 }
 
 // waitedFor notes whose answers the step waits for: projectors that live, until logsPatience, and the bucket's indexers
 // that live, until rollbackPatience. An indexer that is suspect, for it has said nothing for a while where it speaks
 // ten times a second, is not waited for as long as another one is active: it compares logs when it comes back.
-func (l *Leader) waitedFor(b *bucket) {
+func (l *rollbacks) waitedFor(b *bucket) {
 	r := b.rolling
 	r.answers.Projectors, r.answers.Nodes = l.components.alive, nil
 	var suspect []index.NodeID
@@ -120,7 +114,7 @@ func (l *Leader) waitedFor(b *bucket) {
 }
 
 // namesOf lists, for people, whom a decision waits for.
-func (l *Leader) namesOf(d rollback.Decision) (names []string) {
+func (l *rollbacks) namesOf(d rollback.Decision) (names []string) {
 	for _, id := range d.AskLogs {
 		names = append(names, string(id))
 	}
@@ -132,8 +126,8 @@ func (l *Leader) namesOf(d rollback.Decision) (names []string) {
 	return names
 }
 
-// askRollback asks those whose answers are missing.
-func (l *Leader) askRollback(b *bucket, c *statecontext.RollbackContext, d rollback.Decision) {
+// ask asks those whose answers are missing.
+func (l *rollbacks) ask(b *bucket, c *statecontext.RollbackContext, d rollback.Decision) {
 	r := b.rolling
 	for _, id := range d.AskLogs {
 		if p := l.components.projectors[id]; p != nil && r.due(l.nowMS, "logs/"+string(id), logsAgain) {
@@ -153,18 +147,9 @@ func (l *Leader) askRollback(b *bucket, c *statecontext.RollbackContext, d rollb
 	tell(d.AskDo, "rollback")
 }
 
-// due reports whether somebody may be asked (again) now, and notes that it is.
-func (r *rolling) due(nowMS int64, who string, again int64) bool {
-	if at, asked := r.askedMS[who]; asked && nowMS-at < again {
-		return false
-	}
-	r.askedMS[who] = nowMS
-	return true
-}
-
-// advanceRollback commits the next step; before it, in commands of their own, the failover logs that it has no room
+// advance commits the next step; before it, in commands of their own, the failover logs that it has no room
 // for. What of them is committed is in the context when this is decided again, by whoever leads then.
-func (l *Leader) advanceRollback(b *bucket, s *statecontext.Bucket, d rollback.Decision) {
+func (l *rollbacks) advance(b *bucket, s *statecontext.Bucket, d rollback.Decision) {
 	l.propose("rollback/"+b.name, rollbackCommand(s, d), nil)
 }
 
@@ -202,7 +187,8 @@ func (b *bucket) rollbackLogs(a *LogsTold) {
 	r.answers.Logs[a.Projector] = logs
 }
 
-func (a *RolledBack) apply(l *Leader) {
+// rolledBack takes an indexer's answer.
+func (l *rollbacks) rolledBack(a *RolledBack) {
 	b := l.find(a.Bucket)
 	if b == nil || b.rolling == nil || b.rolling.id != a.ID {
 		return

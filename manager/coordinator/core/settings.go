@@ -1,9 +1,10 @@
 package core
 
 import (
+	"time"
+
 	"tidemark/stability"
 	"tidemark/streams"
-	"time"
 )
 
 // Settings are the limits of the duties. Zero fields have the defaults named.

@@ -14,172 +14,33 @@ import (
 	"tidemark/wire"
 )
 
-// Status is the coordinator's picture of the cluster (for /v1/status, /v1/indexes and metrics), at most showEvery old.
-type Status struct {
-	Step       string // of the start sequence: "hello", then "active"
-	Term       uint64
-	Projectors []ProjectorStatus // ascending by id
-	Indexers   []IndexerStatus   // ascending by node
-	Buckets    []BucketStatus    // ascending by name
-	Progress   map[index.ID]Progress
-	Proposals  int // of the coordinator's own, in flight
-	ExprRules  ExprRules
-	Rebalance  RebalanceProgress
-}
-
-// RebalanceProgress is how far the rebalance is that is under way.
-type RebalanceProgress struct {
-	ID   uint64  // 0: none
-	Part float64 // 0 to 1, by bytes
-	// BytesDone is what has arrived of RebalanceJob.Bytes, Moving the same of each step that is filled now, by its number.
-	BytesDone uint64
-	Moving    map[uint32]uint64
-	// Left is how long it still takes, as a multiple of what it has taken, once LeftKnown (rebalance.Left).
-	Left      float64
-	LeftKnown bool
-}
-
-// ProjectorStatus is a projector as the coordinator sees it.
-type ProjectorStatus struct {
-	ID       index.ProjectorID
-	Admin    string
-	BootID   string
-	Life     liveness.Life
-	AgeMS    int64 // since its last sign of life
-	Streams  int   // vbuckets that it owns, over all buckets
-	Revision uint64
-	Hello    bool
-	Counters wire.ProjectorCounters // since its process began
-	KV       []wire.KVTrouble       // buckets about which it cannot ask its KV node
-}
-
-// IndexerStatus is an indexer as the coordinator sees it.
-type IndexerStatus struct {
-	Node   index.NodeID
-	UUID   string
-	Name   string
-	Zone   string
-	Going  bool   // it is to hold nothing in the end
-	Bytes  uint64 // on disk, of its copies
-	Weight uint32 // its capacity, at least 1
-	Admin  string
-	Scan   string
-	BootID string
-	Life   liveness.Life
-	AgeMS  int64
-	Copies int // that it has
-	// QueueBytes and QueueLimit are of its mutation queues, summed over the buckets.
-	QueueBytes, QueueLimit uint64
-	Health                 string
-	Revision               uint64
-	Hello                  bool
-	// Orphans are copies that it has and that the state does not place on it: the oldest of OrphanCount.
-	Orphans     []wire.Orphan
-	OrphanCount int
-	// Evicting says that it is being removed; Placed is how many copies have still their place on it, and Waits why it
-	// does not go on.
-	Evicting bool
-	Placed   int
-	Waits    string
-}
-
-// BucketStatus is a bucket as the coordinator sees it.
-type BucketStatus struct {
-	Name       string
-	UUID       string
-	VBuckets   int
-	Generation uint64
-	Wanted     bool
-	Number     uint64 // of the newest stability timestamp
-	Hash       uint64
-	Streams    streams.Summary
-	Lagging    []index.NodeID // indexers that promotion does not wait for
-	Waiting    int            // scans that wait for a stability timestamp
-	AgeMS      *int64         // of the newest stability timestamp; nil: none was promoted in this term
-	Lag        uint64         // complete seqnos above it, over all vbuckets
-	Rollback   string         // step, or why the bucket has to be rolled back; empty: all is well
-	// RollbackSinceMS is when this leader saw the rollback's step begin, unix milliseconds, 0 without one; RollbackWaits
-	// names the projectors and indexers whose answers the step waits for.
-	RollbackSinceMS int64
-	RollbackForMS   int64 // how long that is ago
-	RollbackWaits   []string
-}
-
-// Progress of an index: of its build, and what its copies hold.
-type Progress struct {
-	Done, Total uint64 // seqnos of side streams, over all copies
-	Items       uint64 // entries of the first replica of each slice
-	Bytes       uint64 // on disk, of all copies
-	Ready       int    // copies that are exact
-	Copies      int
-	Errors      []string // at most maxErrors, of its copies
-	// Availability says how much of it can be scanned, since SinceMS (unix milliseconds, of this leader's clock) and Why
-	// not all; none unless it is ready.
-	Availability lifecycle.Availability
-	Why          string
-	SinceMS      int64
-	// Faults sums up what projectors and indexers tell of documents that have no entry because of an error; its sample is
-	// one's.
-	Faults wire.IndexFaults
-}
-
-const (
-	showEvery = 100 // ms
-	maxErrors = 4
-)
-
-// Percent of the build, 0 to 100; READY is 100, and nothing else is.
-func (p Progress) Percent(state index.State) float64 {
-	switch {
-	case state == index.Maintenance:
-		return 100
-	case state != index.Backfill || p.Copies == 0:
-		return 0
-	case p.Total > 0:
-		return 99 * float64(min(p.Done, p.Total)) / float64(p.Total)
-	}
-	return 99 * float64(p.Ready) / float64(p.Copies)
-}
-
-// Offline reports what a picture says of an indexer; one that is not in it yet counts as alive.
-func (s *Status) Offline(node index.NodeID) bool {
-	if s == nil {
-		return false
-	}
-	i := slices.IndexFunc(s.Indexers, func(n IndexerStatus) bool { return n.Node == node })
-	return i >= 0 && s.Indexers[i].Life == liveness.Offline
-}
-
-// EvictionWaits returns why the removal of an indexer does not go on, as a picture has it.
-func (s *Status) EvictionWaits(node index.NodeID) string {
-	if s != nil {
-		for i := range s.Indexers {
-			if s.Indexers[i].Node == node {
-				return s.Indexers[i].Waits
-			}
-		}
-	}
-	return ""
+// picture is what others look at.
+type picture struct {
+	*scene
+	evictions *evictions
+	moves     *moves
+	newest    *Status
+	atMS      int64
 }
 
 // show makes the picture anew, now and then.
-func (l *Leader) show() {
-	if l.nowMS-l.shown.atMS >= showEvery || l.nowMS < l.shown.atMS {
+func (l *picture) show() {
+	if l.nowMS-l.atMS >= showEvery || l.nowMS < l.atMS {
 		l.draw()
 	}
 }
 
 // draw makes the picture.
-func (l *Leader) draw() {
-	l.shown.atMS = l.nowMS
+func (l *picture) draw() {
+	l.atMS = l.nowMS
 	s := &Status{Step: "hello", Term: l.self.Term, Proposals: len(l.proposals.flying), Progress: l.progress(),
-		ExprRules: l.exprRules(), Rebalance: l.rebalanceProgress()}
+		ExprRules: l.exprRules(), Rebalance: l.moves.progress()}
 	if l.active {
 		s.Step = "active"
 	}
 	owned := map[index.ProjectorID]int{}
 	for _, b := range l.buckets.ordered {
-		for id, n := range b.ownership() {
+		for id, n := range b.streamsOf() {
 			owned[id] += n
 		}
 		s.Buckets = append(s.Buckets, l.bucketStatus(b))
@@ -197,11 +58,11 @@ func (l *Leader) draw() {
 			s.Indexers = append(s.Indexers, l.indexerStatus(i, n))
 		}
 	}
-	l.shown.newest = s
+	l.newest = s
 	l.do(Show{Status: s})
 }
 
-func (l *Leader) bucketStatus(b *bucket) BucketStatus {
+func (l *picture) bucketStatus(b *bucket) BucketStatus {
 	sum := b.ledger.Summary(l.nowMS)
 	l.logStuck(b, &sum)
 	w := BucketStatus{Name: b.name, UUID: b.uuid, VBuckets: b.ledger.Len(), Generation: b.generation, Wanted: b.wanted,
@@ -222,7 +83,7 @@ func (l *Leader) bucketStatus(b *bucket) BucketStatus {
 }
 
 // rollbackStatus tells the step, why it does not go on, and whom it waits for.
-func (l *Leader) rollbackStatus(w *BucketStatus, c *statecontext.RollbackContext, r *rolling) {
+func (l *picture) rollbackStatus(w *BucketStatus, c *statecontext.RollbackContext, r *rolling) {
 	w.Rollback = c.Step.String()
 	if r == nil {
 		return
@@ -237,7 +98,7 @@ func (l *Leader) rollbackStatus(w *BucketStatus, c *statecontext.RollbackContext
 }
 
 // logStuck logs that vbuckets begin, or no longer are, without a stream for long.
-func (l *Leader) logStuck(b *bucket, sum *streams.Summary) {
+func (l *picture) logStuck(b *bucket, sum *streams.Summary) {
 	stuck := len(sum.Stuck) > 0
 	if stuck == b.stuck {
 		return
@@ -252,13 +113,13 @@ func (l *Leader) logStuck(b *bucket, sum *streams.Summary) {
 		"reason", x.Reason, "for_ms", x.ForMS)
 }
 
-func (l *Leader) indexerStatus(i *statecontext.Indexer, n *indexer) IndexerStatus {
+func (l *picture) indexerStatus(i *statecontext.Indexer, n *indexer) IndexerStatus {
 	s := IndexerStatus{Node: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Weight: max(i.Capacity, 1),
 		Going: l.now.state.Going(i.Node), Admin: i.Admin, Scan: i.Scan, BootID: i.BootID,
 		Life: l.life(&n.component), AgeMS: l.nowMS - n.seenMS, Copies: len(n.copies), Health: n.health, Revision: n.acked,
 		Hello:   n.hello,
 		Orphans: n.orphans, OrphanCount: n.orphanCount, Evicting: i.Evicting, Placed: l.now.state.Load(i.Node),
-		Waits: l.evictions[i.Node].reason}
+		Waits: l.evictions.stuck[i.Node].reason}
 	for _, c := range n.copies {
 		s.Bytes += c.Bytes
 	}
@@ -269,9 +130,9 @@ func (l *Leader) indexerStatus(i *statecontext.Indexer, n *indexer) IndexerStatu
 }
 
 // progress sums up what the indexers report of each index's copies.
-func (l *Leader) progress() map[index.ID]Progress {
+func (l *picture) progress() map[index.ID]Progress {
 	all := make(map[index.ID]Progress, l.now.state.IndexCount())
-	was := l.shown.newest
+	was := l.newest
 	for x := range l.now.state.Indexes() {
 		p := l.progressOf(x)
 		p.Availability, p.Why = l.availability(x)
@@ -287,7 +148,7 @@ func (l *Leader) progress() map[index.ID]Progress {
 }
 
 // availability judges a ready index by what its indexers report and whether they live.
-func (l *Leader) availability(x *statecontext.Index) (lifecycle.Availability, string) {
+func (l *picture) availability(x *statecontext.Index) (lifecycle.Availability, string) {
 	d := &x.Definition
 	if d.State != index.Maintenance || !l.active {
 		return 0, ""
@@ -305,7 +166,7 @@ func (l *Leader) availability(x *statecontext.Index) (lifecycle.Availability, st
 }
 
 // copyFault says why scans cannot use a copy of a ready index, "" when they can.
-func (l *Leader) copyFault(c partition.Copy) string {
+func (l *picture) copyFault(c partition.Copy) string {
 	n := l.components.indexers[c.Node]
 	if n == nil {
 		return fmt.Sprintf("node %d is not known", c.Node)
@@ -330,7 +191,7 @@ func (p *Progress) addFaults(f wire.IndexFaults) {
 	p.Faults.Index, p.Faults.Sample = f.Index, f.Sample
 }
 
-func (l *Leader) progressOf(x *statecontext.Index) (p Progress) {
+func (l *picture) progressOf(x *statecontext.Index) (p Progress) {
 	for q := range l.now.state.Projectors() { // in their order, so that the sample stays the same
 		if c := l.components.projectors[q.ID]; c != nil {
 			if f, has := c.faults[x.Definition.ID]; has {

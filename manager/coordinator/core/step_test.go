@@ -82,12 +82,12 @@ func TestPlacesChosenInARowDiffer(t *testing.T) {
 		t.Errorf("node %d was chosen, though the statement that had %d came to nothing", node, freed)
 	}
 	l.Step(now, &Settled{Reservation: reserved[0], CAS: now.State.CAS()})
-	if chosen(); len(l.reserved) != 4 { // three of the first four, one more, this one; without what the state shows
-		t.Errorf("%d reservations, want 4", len(l.reserved))
+	if chosen(); len(l.places.reserved) != 4 { // three of the first four, one more, this one; without what the state shows
+		t.Errorf("%d reservations, want 4", len(l.places.reserved))
 	}
 	now.MS += reservedFor
-	if chosen(); len(l.reserved) != 1 {
-		t.Errorf("%d reservations are left of statements that nobody settled", len(l.reserved)-1)
+	if chosen(); len(l.places.reserved) != 1 {
+		t.Errorf("%d reservations are left of statements that nobody settled", len(l.places.reserved)-1)
 	}
 }
 

@@ -1,0 +1,148 @@
+package core
+
+import (
+	"slices"
+
+	"tidemark/index"
+	"tidemark/rollback"
+	"tidemark/stability"
+	"tidemark/statecontext"
+	"tidemark/streams"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// bucket is what the Leader keeps of one bucket.
+type bucket struct {
+	name, uuid string
+	generation uint64
+	ledger     *streams.Ledger
+	stab       *stability.Bucket
+	promoted
+	takers
+	drops
+	ownership
+	waiters []*Stabilize
+	rolling *rolling // while it is being rolled back
+	audit   *audit   // that is under way
+	auditMS int64    // when the newest audit began
+	suspect bool     // a scan needs a branch that is not known here: an audit is due
+	due     bool     // something came in
+	stuck   bool     // some vbucket has had no stream for long, and the log says so
+	doubted bool     // a projector has said that it is gone, or another one, and was not believed
+}
+
+// promoted are a bucket's stability timestamps.
+type promoted struct {
+	stable   wire.Stability // newest committed
+	first    wire.Stability // newest committed when this leader began
+	stableMS int64          // when it was seen to be; 0: before this term
+}
+
+// takers are those who get a bucket's streams.
+type takers struct {
+	wanted  bool           // it has an index that projectors evaluate
+	hosts   []index.NodeID // have a copy of one of its indexes, ascending
+	fed     []index.NodeID // have an allocated copy of an index that projectors evaluate, ascending
+	members []index.NodeID // of fed, those that are not offline: as the ledger knows it
+}
+
+// drops say who is not sent some of a bucket's data.
+type drops struct {
+	dropping map[index.ProjectorID][]index.NodeID // by projector, as it told last; only those that drop anything
+	leftOut  []index.NodeID                       // whom the decider knows to be left out somewhere
+}
+
+// ownership is how many streams each projector has.
+type ownership struct {
+	owned   map[index.ProjectorID]int // as of ownedAt
+	ownedAt uint64                    // Ledger.Changes
+}
+
+// rolling is one step of a bucket's rollback (IM-23): what came in since it was entered. A new leader, or a new step,
+// begins with nothing; asking again is idempotent.
+type rolling struct {
+	id      uint64
+	step    statecontext.RollbackStep
+	sinceMS int64
+	answers rollback.Answers
+	askedMS map[string]int64
+	reason  string
+	waits   []string // names of the projectors and indexers whose answers are awaited
+}
+
+// audit is one comparison of a bucket's streams with what KV says.
+type audit struct {
+	number  uint64
+	sinceMS int64
+	asked   int
+	logs    map[index.ProjectorID][]streams.Log
+	answers int
+}
+
+// lacks reports whether the vbucket was shown and no log of it has the branch.
+func (a *audit) lacks(v uint16, branch uint64) (shown bool) {
+	for _, logs := range a.logs {
+		for i := range logs {
+			if logs[i].VBucket == v {
+				if knows(logs[i].Log, branch) {
+					return false
+				}
+				shown = true
+			}
+		}
+	}
+	return shown
+}
+
+// streamsOf counts the streams of each projector.
+func (b *bucket) streamsOf() map[index.ProjectorID]int {
+	if b.owned == nil || b.ownedAt != b.ledger.Changes() {
+		b.owned, b.ownedAt = map[index.ProjectorID]int{}, b.ledger.Changes()
+		for v := range b.ledger.Len() {
+			if e := b.ledger.At(v); e.State == streams.Begun {
+				b.owned[e.Owner]++
+			}
+		}
+	}
+	return b.owned
+}
+
+// ref names the bucket.
+func (b *bucket) ref() BucketRef { return BucketRef{Name: b.name, Generation: b.generation} }
+
+// owners hands changes of ownership from the ledger to the stability decider.
+func (b *bucket) owners() {
+	for _, v := range b.ledger.Changed() {
+		e := b.ledger.At(v)
+		if e.State == streams.Begun {
+			b.stab.Begin(v, stability.Stream{Projector: e.Owner, Incarnation: e.Incarnation, Log: e.Log, Revision: e.Revision})
+		} else {
+			b.stab.End(v, e.Incarnation)
+		}
+	}
+}
+
+// takeCompletes hands the complete seqnos to the decider, after the ledger's changes of ownership.
+func (b *bucket) takeCompletes(p index.ProjectorID, s *wire.StreamStates) {
+	b.owners()
+	for i, v := range s.VBuckets {
+		if i < len(s.Complete) && i < len(s.Incarnations) && (i >= len(s.Ended) || !s.Ended[i]) {
+			b.stab.Complete(int(v), p, s.Incarnations[i], s.Complete[i])
+		}
+	}
+	b.due = true
+}
+
+// due reports whether somebody may be asked (again) now, and notes that it is.
+func (r *rolling) due(nowMS int64, who string, again int64) bool {
+	if at, asked := r.askedMS[who]; asked && nowMS-at < again {
+		return false
+	}
+	r.askedMS[who] = nowMS
+	return true
+}
+
+func knows(log timestamp.FailoverLog, branch uint64) bool {
+	return slices.ContainsFunc(log, func(e timestamp.LogEntry) bool { return e.VBUUID == branch })
+}

@@ -1,0 +1,61 @@
+package core
+
+import (
+	"slices"
+
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+)
+
+// BucketGone reports whether the bucket of an index was deleted: hosts have nothing of it then, and fill nothing.
+func BucketGone(s *statecontext.State, d *index.Definition) bool {
+	b := s.Bucket(d.Bucket)
+	return b != nil && b.Gone
+}
+
+// cluster is what a plan is made of. Of a copy that is changing its place, the old one counts. Indexes of buckets that
+// were deleted stay where they are.
+func (l *scene) cluster() *rebalance.Cluster {
+	s := l.now.newest
+	r := &rebalance.Cluster{Revision: s.DefinitionsRevision()}
+	for i := range s.Indexers() {
+		r.Nodes = append(r.Nodes, rebalance.Node{ID: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Capacity: i.Capacity,
+			Role: l.role(s, i.Node)})
+	}
+	for x := range s.Indexes() {
+		if x.Definition.State != index.Dropping && !BucketGone(s, &x.Definition) {
+			r.Indexes = append(r.Indexes, l.placedIndex(r.Nodes, x))
+		}
+	}
+	return r
+}
+
+func (l *scene) placedIndex(nodes []rebalance.Node, x *statecontext.Index) rebalance.Index {
+	d := &x.Definition
+	p := rebalance.Index{ID: d.ID, Bucket: d.Bucket, Name: d.Name, Slices: int(x.Topology.Layout.Partitions),
+		Replicas: int(d.Replicas), Nodes: Named(nodes, d.Nodes)}
+	for _, c := range x.Topology.Copies {
+		if c.State == partition.Leaving || slices.ContainsFunc(p.Copies,
+			func(o rebalance.Copy) bool { return o.Slice == c.Slice && o.Replica == c.Replica }) {
+			continue
+		}
+		o := rebalance.Copy{ID: c.ID, Slice: c.Slice, Replica: c.Replica, Node: c.Node}
+		if n := l.components.indexers[c.Node]; n != nil {
+			o.Bytes = int64(n.copies[c.ID].Bytes)
+		}
+		p.Copies = append(p.Copies, o)
+	}
+	return p
+}
+
+// Named returns the nodes of a list of names or uuids; none, which is all, where none of them is there any more.
+func Named(nodes []rebalance.Node, wanted []string) (ids []index.NodeID) {
+	for _, n := range nodes {
+		if slices.Contains(wanted, n.Name) || slices.Contains(wanted, n.UUID) {
+			ids = append(ids, n.ID)
+		}
+	}
+	return ids
+}

@@ -1,0 +1,159 @@
+package core
+
+import (
+	"slices"
+
+	"tidemark/index"
+	"tidemark/liveness"
+	"tidemark/streams"
+	"tidemark/wire"
+)
+
+// component is what projectors and indexers have in common.
+type component struct {
+	addr, boot string
+	receiver   Receiver
+	contact
+	handing
+}
+
+// contact is what was heard of a component.
+type contact struct {
+	seenMS   int64
+	refused  bool // nobody listened at its address, and nothing was heard of it since
+	heard    bool // in this term, under this boot id
+	hello    bool // has answered the hello under this boot id
+	full     bool // a full report was seen under this boot id
+	sequence uint64
+	retry    liveness.Retry // of the hello
+}
+
+// handing is which definitions a component has.
+type handing struct {
+	acked  uint64 // definitions revision that it works with
+	pushed uint64 // newest revision that it was handed
+	push   liveness.Retry
+	pushMS int64 // when the newest push began
+}
+
+type projector struct {
+	component
+	id index.ProjectorID
+	// syncing are the buckets of which a fresh report is on its way. Its answer is lost with the process that was asked,
+	// and so is this.
+	syncing map[BucketRef]bool
+	// probeMS is before when it is not asked whether it lives.
+	probeMS int64
+	// running is what its hello told, until the streams were adopted.
+	running  map[string]wire.StreamStates
+	counters wire.ProjectorCounters
+	faults   map[index.ID]wire.IndexFaults // as it told last
+	// evaluation is what it can evaluate, as it told last; nil: it has not, or does not know how to.
+	evaluation *wire.Evaluation
+	kv         []wire.KVTrouble // buckets about which it cannot ask its KV node
+}
+
+// take takes what a report says of the projector itself. It reports whether an index may move on by that.
+func (p *projector) take(r *wire.ProjectorReport) bool {
+	p.counters, p.kv = r.Counters, r.KV
+	if r.FaultsToo {
+		p.faults = make(map[index.ID]wire.IndexFaults, len(r.Faults))
+		for _, f := range r.Faults {
+			p.faults[f.Index] = f
+		}
+	}
+	if r.Evaluation != nil {
+		p.evaluation = r.Evaluation
+	}
+	return r.Evaluation != nil
+}
+
+type indexer struct {
+	component
+	node    index.NodeID
+	uuid    string
+	name    string
+	health  string
+	offline bool          // as the newest list of held timestamps says
+	reports wire.Reported // what it said of buckets
+	copies  map[index.CopyID]wire.CopyReport
+	buckets map[string]*nodeBucket
+	minimum map[string][]index.Incarnation // of its hello
+
+	orphans     []wire.Orphan // as last reported
+	orphanCount int
+	faults      []wire.IndexFaults
+	differing   differing
+	drops       liveness.Retry // of orphans
+}
+
+// nodeBucket is how an indexer stands to a bucket; what it said of it is in indexer.reports.
+type nodeBucket struct {
+	acked   wire.StabilityRef
+	toldMS  int64 // when a stability timestamp was last sent
+	toldRef wire.StabilityRef
+	based   bool // the first one that is told is told as a change
+
+	judgedBy *streams.Ledger // that was told all streams which it accepts
+	judgedAt uint64          // Ledger.Changes at that time
+	judgedMS int64
+	settled  bool // nothing that the ledger waits for
+
+	absent absences
+}
+
+// absences are the vbuckets of a bucket for which an indexer is in recovery: no stream is accepted there, so that what
+// it has received stands still until the next BEGIN, whatever KV does.
+type absences struct {
+	generation uint64
+	marks      []bool
+	count      int
+}
+
+// take takes over what is accepted; what is left out is as it was, and nothing was at first.
+func (s *absences) take(a *wire.Accepted, generation uint64, vbuckets int) {
+	if s.generation != generation || len(s.marks) != vbuckets {
+		*s = absences{generation: generation, marks: make([]bool, vbuckets), count: vbuckets}
+		for v := range s.marks {
+			s.marks[v] = true
+		}
+	}
+	for i, v := range a.VBuckets {
+		if int(v) >= vbuckets || i >= len(a.Open) || s.marks[v] != a.Open[i] {
+			continue
+		}
+		if s.marks[v] = !a.Open[i]; s.marks[v] {
+			s.count++
+		} else {
+			s.count--
+		}
+	}
+}
+
+// vbuckets marks them; nil without any.
+func (s *absences) vbuckets() []bool {
+	if s.count == 0 {
+		return nil
+	}
+	return s.marks
+}
+
+func (n *indexer) bucket(name string) *nodeBucket {
+	nb := n.buckets[name]
+	if nb == nil {
+		nb = &nodeBucket{}
+		n.buckets[name] = nb
+	}
+	return nb
+}
+
+// differing is what an indexer has told of its copies that differ from the KV data, by number.
+type differing []wire.CopyDifference
+
+// silent reports whether an indexer that has compared a copy and does not list it says that it is right: its list ends
+// behind this one, or names all there are.
+func (d differing) silent(id index.CopyID) bool {
+	n := len(d)
+	return (n < wire.MaxDifferingCopies || id < d[n-1].Copy) &&
+		!slices.ContainsFunc(d, func(x wire.CopyDifference) bool { return x.Copy == id })
+}

@@ -1,0 +1,49 @@
+package core
+
+import (
+	"cmp"
+	"slices"
+
+	"tidemark/wire"
+)
+
+// heldList is which copies hold which stability timestamp, for scans.
+type heldList struct {
+	*scene
+	list   []wire.Held
+	packed []byte
+	hash   uint64
+	madeMS int64
+}
+
+// pack lists which copies hold which stability timestamp, for scans. With many copies there are always some that
+// have moved on: the list is then made anew now and then only.
+func (l *heldList) pack() {
+	copies := 0
+	for _, n := range l.components.indexers {
+		copies += len(n.copies)
+	}
+	if l.packed != nil && (!l.heldDirty || l.nowMS-l.madeMS < int64(copies/copiesPerMS) &&
+		l.nowMS >= l.madeMS) {
+		return
+	}
+	l.heldDirty, l.madeMS = false, l.nowMS
+	l.list = make([]wire.Held, 0, copies) // the old one may still be on its way to somebody
+	for _, n := range l.components.indexers {
+		ok := !n.offline && n.heard
+		for _, c := range n.copies {
+			if c.Held.Number > 0 {
+				l.list = append(l.list, wire.Held{Copy: c.Copy, Node: n.node, Ref: c.Held, OK: ok})
+			}
+		}
+	}
+	slices.SortFunc(l.list, func(a, b wire.Held) int {
+		return cmp.Or(cmp.Compare(a.Copy, b.Copy),
+			cmp.Compare(a.Node, b.Node))
+	})
+	l.packed = wire.PackHeld(l.list)
+	l.hash = wire.HeldHash(l.packed)
+}
+
+// copiesPerMS: a list of so many copies is made anew once in a millisecond at most.
+const copiesPerMS = 8
