@@ -171,23 +171,29 @@ func (c *Coordinator) planRemoval(ctx context.Context, l *term, s *statecontext.
 			unsure = append(unsure, loss.Bucket+"/"+loss.Name)
 		}
 	}
+	return r, r.refusal(&req, &whole, lonely, unsure, late)
+}
+
+// refusal is why an indexer may not be removed, nil: it may. lonely are indexes of which it has the only copies, unsure
+// those of which that is not known.
+func (r *Removal) refusal(req *RemoveIndexerRequest, whole *core.Others, lonely, unsure []string, late bool) error {
 	switch {
-	case i.Evicting || req.Force && late:
+	case r.Indexer.Evicting || req.Force && late:
 	case r.Alive && whole.Silent:
-		return r, fmt.Errorf("%w: whether indexer %s (node %d) lives", ErrNotKnown, i.Name, i.Node)
+		return fmt.Errorf("%w: whether indexer %s (node %d) lives", ErrNotKnown, r.Indexer.Name, r.Indexer.Node)
 	case len(unsure) > 0 && len(lonely) == 0 && (req.Force || req.DryRun || !r.Alive):
-		return r, fmt.Errorf("%w: whether other indexers have whole copies of what indexer %s (node %d) has of %s",
-			ErrNotKnown, i.Name, i.Node, shorten(unsure))
+		return fmt.Errorf("%w: whether other indexers have whole copies of what indexer %s (node %d) has of %s",
+			ErrNotKnown, r.Indexer.Name, r.Indexer.Node, shorten(unsure))
 	case req.Force || req.DryRun:
 	case r.Alive:
-		return r, fmt.Errorf("%w: indexer %s (node %d) was heard lately; stop it first, and wait until it counts as "+
-			"offline, or force it", ErrAlive, i.Name, i.Node)
+		return fmt.Errorf("%w: indexer %s (node %d) was heard lately; stop it first, and wait until it counts as "+
+			"offline, or force it", ErrAlive, r.Indexer.Name, r.Indexer.Node)
 	case len(lonely) > 0:
-		return r, fmt.Errorf("%w: indexer %s (node %d) has the only copies of %s; bring it back, or force it: they are "+
+		return fmt.Errorf("%w: indexer %s (node %d) has the only copies of %s; bring it back, or force it: they are "+
 			"then built anew from KV, and cannot be scanned until that is done",
-			ErrLastCopies, i.Name, i.Node, shorten(lonely))
+			ErrLastCopies, r.Indexer.Name, r.Indexer.Node, shorten(lonely))
 	}
-	return r, nil
+	return nil
 }
 
 // maxNamed is how many indexes an error names.

@@ -36,6 +36,16 @@ type handing struct {
 	pushMS int64 // when the newest push began
 }
 
+// works notes a definitions revision that a component says it works with: before its hello it may speak of another
+// epoch's. It reports whether that is news.
+func (c *component) works(revision uint64) bool {
+	if !c.hello || revision <= c.acked {
+		return false
+	}
+	c.acked = revision
+	return true
+}
+
 type projector struct {
 	component
 	id index.ProjectorID

@@ -47,13 +47,26 @@ func (l *differences) step() {
 		return
 	}
 	l.atMS = l.nowMS
-	left, known := differAtOnce, 0
+	left := differAtOnce
 	propose := func(c *statecontext.NoteDifference) {
 		if left > 0 && l.propose(differenceKey(c.Copy), c, l.noted(c)) {
 			left--
 		}
 	}
 	// What is right again goes first: there is room for so many copies only, and for so many proposals.
+	known := l.noteRight(propose)
+	out := l.noteWrong(known, propose)
+	if out > 0 != l.out {
+		if l.out = out > 0; out > 0 {
+			l.log.Warn("more copies differ from the KV data than are remembered: watchers do not hear of the others before "+
+				"some of those are right", "known", known, "others", out)
+		}
+	}
+}
+
+// noteRight proposes to forget what differs no more, and returns how many are known to differ.
+func (l *differences) noteRight(propose func(*statecontext.NoteDifference)) (known int) {
+	s := l.now.state
 	for d := range s.Differences() {
 		known++
 		n := l.components.indexers[d.Node]
@@ -62,7 +75,12 @@ func (l *differences) step() {
 			propose(&statecontext.NoteDifference{Index: d.Index, Copy: d.Copy, Node: d.Node})
 		}
 	}
-	told, out := refused{}, 0
+	return known
+}
+
+// noteWrong proposes to note what differs, and returns for how many there is no room.
+func (l *differences) noteWrong(known int, propose func(*statecontext.NoteDifference)) (out int) {
+	s, told := l.now.state, refused{}
 	for i := range s.Indexers() {
 		n := l.components.indexers[i.Node]
 		if n == nil {
@@ -87,12 +105,7 @@ func (l *differences) step() {
 		}
 	}
 	l.refused = told // of others nobody tells any more
-	if out > 0 != l.out {
-		if l.out = out > 0; out > 0 {
-			l.log.Warn("more copies differ from the KV data than are remembered: watchers do not hear of the others before "+
-				"some of those are right", "known", known, "others", out)
-		}
-	}
+	return out
 }
 
 // noted rests before a difference that was refused is proposed again.

@@ -39,17 +39,13 @@ func (l *intake) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 	l.indexesDue = p.take(r) || l.indexesDue
 	full := hello || slices.ContainsFunc(r.Buckets, func(s wire.StreamStates) bool { return s.Full })
 	p.full = full || p.full && !lost
-	if p.hello { // before its hello it may speak of another epoch's
-		p.acked = max(p.acked, min(r.Revision, l.now.revision))
-	}
+	p.works(min(r.Revision, l.now.revision))
 	for i := range r.Buckets {
 		s := &r.Buckets[i]
-		b := l.buckets.byName[s.Bucket]
-		if b == nil || s.BucketUUID != "" && s.BucketUUID != b.uuid {
-			continue
-		}
 		s.Full = s.Full || hello
-		l.takeStreamStates(p, b, s)
+		if b := l.buckets.byName[s.Bucket]; b != nil && (s.BucketUUID == "" || s.BucketUUID == b.uuid) {
+			l.takeStreamStates(p, b, s)
+		}
 	}
 	return p.full
 }
@@ -132,10 +128,7 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 	n.faults = r.Faults[:min(len(r.Faults), wire.MaxIndexFaults)]
 	n.differing = r.Differing[:min(len(r.Differing), wire.MaxDifferingCopies)]
 	n.orphans, n.orphanCount = r.Orphans[:min(len(r.Orphans), wire.MaxOrphans)], r.OrphanCount
-	if a := min(r.Revision, l.now.revision); n.hello && a > n.acked { // before its hello it may speak of another epoch's
-		n.acked = a
-		l.indexesDue = true
-	}
+	l.indexesDue = n.works(min(r.Revision, l.now.revision)) || l.indexesDue
 	l.takeCopies(n, r)
 	for i := range taken {
 		l.takeBucketReport(n, &taken[i])

@@ -63,15 +63,8 @@ func LossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node, o
 		case o.State == partition.Leaving:
 		case o.Node != node:
 			held = append(held, p)
-			if o.State != partition.Allocated || others.filling[o.ID] || !slices.ContainsFunc(living,
-				func(n rebalance.Node) bool { return n.ID == o.Node }) {
-				continue
-			}
-			if others.unsure[o.ID] {
-				maybe[o.Slice] = true
-			} else {
-				safe[o.Slice] = true
-			}
+			whole, unsure := others.count(&o, living)
+			safe[o.Slice], maybe[o.Slice] = safe[o.Slice] || whole, maybe[o.Slice] || unsure
 		case !twice(x, &o):
 			lost, taken = append(lost, p), append(taken, o.Slice)
 		case !others.filling[o.ID]: // it is moving away
@@ -89,6 +82,15 @@ func LossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node, o
 	}
 	loss.Rebuilt = loss.LastCopies > 0
 	return loss, held, lost
+}
+
+// count reports whether a copy elsewhere counts as whole, or may be.
+func (o *Others) count(c *partition.Copy, living []rebalance.Node) (whole, unsure bool) {
+	if c.State != partition.Allocated || o.filling[c.ID] || !slices.ContainsFunc(living,
+		func(n rebalance.Node) bool { return n.ID == c.Node }) {
+		return false, false
+	}
+	return !o.unsure[c.ID], o.unsure[c.ID]
 }
 
 // twice reports whether a replica has another copy on another node, as it has while it moves.
