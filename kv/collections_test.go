@@ -261,6 +261,29 @@ func TestStreamsOfCollections(t *testing.T) {
 	}
 }
 
+// A stream without collections that waits for its consumer while a deletion is made and forgotten ends, also where
+// everything after that is of other collections: nobody could tell it of the deletion any more.
+func TestLegacyStreamLacksADeletion(t *testing.T) {
+	n, _ := runNode(t, testConfig(t.TempDir()))
+	restOK(t, n, `{"uid":"1"}`, "POST", scopesOf, "name", "s")
+	restOK(t, n, `{"uid":"2"}`, "POST", scopesOf+"/s/collections", "name", "c")
+	c := login(t, n.MemcachedAddr(), mcbp.FeatureCollections)
+	c.want(withCollection(0, setFrame(0, "k", "1")), mcbp.StatusOK)
+	legacy := openDCP(t, n.MemcachedAddr(), "legacy", 0)
+	legacy.want(request(mcbp.OpDCPControl, 0, nil, []byte(mcbp.ControlBufferSize), []byte("60")), mcbp.StatusOK)
+	legacy.want(fromZero(0), mcbp.StatusOK)
+	legacy.lines("snapshot 0-3 2 <nil>", "mutation 3 k=1 <nil>") // the window is full
+
+	c.want(withCollection(0, request(mcbp.OpDelete, 0, nil, []byte("k"), nil)), mcbp.StatusOK)
+	c.want(withCollection(9, setFrame(0, "x", "1")), mcbp.StatusOK)
+	v := n.vbucket("world", 0)
+	if err := v.ForgetTombstones(); err != nil || v.Purged() != 4 {
+		t.Fatal(v.Purged(), err)
+	}
+	legacy.send(request(mcbp.OpDCPBufferAck, 0, mcbp.AppendBufferAck(nil, 1<<10), nil, nil))
+	legacy.lines("end too slow <nil>")
+}
+
 // The nodes of a cluster agree on collections, replicas have their documents, and what one node missed it catches up
 // with, also when it becomes active only then.
 func TestCollectionsOfACluster(t *testing.T) {

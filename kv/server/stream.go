@@ -127,8 +127,8 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 			return st.finish(buf, mcbp.EndOK, messages)
 		}
 		var began bool
-		before := len(buf)
-		if buf, began = st.beginSnapshot(buf); st.lacks() || began && st.tooSlow() {
+		before, sent := len(buf), st.last
+		if buf, began = st.beginSnapshot(buf); st.lacks(sent) || began && st.tooSlow() {
 			return st.finish(buf[:before], mcbp.EndTooSlow, messages)
 		} else if began {
 			messages++
@@ -139,10 +139,11 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 	return buf, messages, true
 }
 
-// lacks says whether a tombstone was forgotten that the stream has not sent. It is asked when the snapshot is fixed:
-// while one is open nothing is forgotten. A stream that has sent nothing of a vbucket from its beginning lacks nothing.
-func (st *stream) lacks() bool {
-	return st.last > 0 && st.vb.Purged() > max(st.last, st.purged)
+// lacks says whether a tombstone was forgotten that the stream has not sent, which has sent everything up to a seqno.
+// It is asked when the next snapshot is fixed, or nothing was found to show: while one is open nothing is forgotten. A
+// stream that has sent nothing of a vbucket from its beginning lacks nothing.
+func (st *stream) lacks(sent uint64) bool {
+	return sent > 0 && st.vb.Purged() > max(sent, st.purged)
 }
 
 // beginSnapshot fixes the next snapshot and appends its marker; false when there is nothing now.
