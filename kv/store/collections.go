@@ -31,7 +31,7 @@ func (d *Doc) id() docID { return docID{d.Collection, d.Key} }
 type member struct {
 	scope uint32
 	items int
-	last  uint64 // its newest version, or where it begins
+	last  uint64 // its newest durable version, or where it begins; 0 while that is not in the log
 }
 
 // dropped is what an event has taken away, until the event is in the log.
@@ -79,7 +79,7 @@ func (v *VBucket) eventLocked(d *Doc) {
 		delete(v.scopes, what.Scope)
 	case mcbp.EventCollectionBegins:
 		if v.members[what.Collection] == nil {
-			v.members[what.Collection] = &member{scope: what.Scope, last: d.Seqno}
+			v.members[what.Collection] = &member{scope: what.Scope}
 		}
 	case mcbp.EventCollectionEnds:
 		gone := dropped{member: v.members[what.Collection]}
@@ -159,13 +159,36 @@ func (v *VBucket) clearCollectionsLocked() {
 	v.defaultLast, v.manifest = 0, 0
 }
 
-// lastLocked notes the newest version of a collection.
+// lastLocked notes that a version is in the log: it may be the newest of its collection, or say where that begins.
 func (v *VBucket) lastLocked(d *Doc) {
-	if d.Collection == mcbp.DefaultCollection {
+	id := d.Collection
+	if id == mcbp.DefaultCollection {
 		v.defaultLast = max(v.defaultLast, d.Seqno)
-	} else if m := v.members[d.Collection]; m != nil {
+		return
+	}
+	if id == SystemCollection {
+		event, what, _, err := d.EventOf()
+		if err != nil || event != mcbp.EventCollectionBegins {
+			return
+		}
+		id = what.Collection
+	}
+	m := v.members[id]
+	if m == nil { // its end may be on the way to the log, and be taken back
+		m = v.dropping[v.docs[NewEvent(mcbp.EventCollectionEnds, mcbp.CollectionEvent{Collection: id}, nil).id()]].member
+	}
+	if m != nil {
 		m.last = max(m.last, d.Seqno)
 	}
+}
+
+// newestLocked says whether no durable version of the same collection is newer.
+func (v *VBucket) newestLocked(d *Doc) bool {
+	if d.Collection == mcbp.DefaultCollection {
+		return d.Seqno >= v.defaultLast
+	}
+	m := v.members[d.Collection]
+	return m != nil && d.Seqno >= m.last
 }
 
 // HasCollection reports whether the vbucket has a collection, and in which scope.
@@ -207,26 +230,13 @@ func (v *VBucket) CollectionItems(sums map[uint32]int) {
 func (v *VBucket) HighOf(id uint32) uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	last, begins := v.defaultLast, uint64(0)
-	if id != mcbp.DefaultCollection {
-		m := v.members[id]
-		if m == nil {
-			return 0
-		}
-		last = m.last
-		if d := v.docs[NewEvent(mcbp.EventCollectionBegins, mcbp.CollectionEvent{Collection: id}, nil).id()]; d != nil {
-			begins = d.Seqno
-		}
+	if id == mcbp.DefaultCollection {
+		return v.defaultLast
 	}
-	if last <= v.written {
-		return last
+	if m := v.members[id]; m != nil {
+		return m.last
 	}
-	for i := v.searchLocked(v.written+1) - 1; i >= 0; i-- { // the newest ones are on their way to the log
-		if v.list[i].Collection == id {
-			return v.list[i].Seqno
-		}
-	}
-	return min(begins, v.written)
+	return 0
 }
 
 // SetManifest brings the active vbuckets to a manifest: each tells what has come and gone by versions of the

@@ -224,3 +224,103 @@ func TestCollectionsOfReplicas(t *testing.T) {
 		t.Fatalf("after a flush scope 8 has %v, seqno %d", ids, replica.Info().High)
 	}
 }
+
+// The newest version of each collection stays, though it is an old tombstone: its seqno is what a stream of the
+// collection is to reach.
+func TestHighOfACollectionStays(t *testing.T) {
+	w := newWorld(t, 1)
+	w.opts.PurgeAfter = time.Hour
+	w.restart(true)
+	defer func() { _ = w.b.Close() }()
+	w.follow(manifest(1, "s/8=a/9"))
+	w.put(9, "k", "1")
+	w.set(0, "j", "1")
+	for _, id := range []uint32{9, 9, 0} {
+		w.put(id, "gone", "1")
+		if _, err := w.apply(0, Change{Kind: Delete, Collection: id, Key: []byte("gone")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.follow(manifest(2, "s/8=a/9=b/10"))
+	high := func(when string) {
+		t.Helper()
+		if v := w.b.VBucket(0); v.HighOf(0) != 10 || v.HighOf(9) != 8 || v.HighOf(10) != 11 {
+			t.Fatalf("%s the newest seqnos are %d %d %d", when, v.HighOf(0), v.HighOf(9), v.HighOf(10))
+		}
+		w.want("1 event 3 of 8.0 s, 2 event 0 of 8.9 a, 3 9/k=1, 4 0/j=1, 8 9/gone=, 10 0/gone=, 11 event 0 of 8.10 b")
+	}
+	high("before")
+	w.now = w.now.Add(3 * time.Hour)
+	if err := w.b.PurgeTombstones(context.Background(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.b.VBucket(0).ForgetTombstones(); err != nil {
+		t.Fatal(err)
+	}
+	high("after compaction")
+	w.restart(false)
+	high("after a restart")
+	w.put(9, "k", "2")
+	w.set(0, "j", "2")
+	if err := w.b.VBucket(0).ForgetTombstones(); err != nil {
+		t.Fatal(err)
+	}
+	w.want("1 event 3 of 8.0 s, 2 event 0 of 8.9 a, 11 event 0 of 8.10 b, 12 9/k=2, 13 0/j=2") // not the newest now
+}
+
+// A write that is taken back leaves each collection the newest seqno that it had; so does the end of a collection
+// whose last versions came into the log before the end was taken back.
+func TestHighOfACollectionAfterAFailedWrite(t *testing.T) {
+	w := newWorld(t, 1)
+	defer func() { _ = w.b.Close() }()
+	v := w.b.VBucket(0)
+	w.follow(manifest(1, "s/8=a/9"))
+	w.set(0, "k", "1")
+	w.put(9, "x", "1")
+	w.put(9, "y", "1")
+	high := func(when string, standard, member uint64) {
+		t.Helper()
+		if v.HighOf(0) != standard || v.HighOf(9) != member {
+			t.Fatalf("%s the newest seqnos are %d and %d, want %d and %d", when, v.HighOf(0), v.HighOf(9), standard, member)
+		}
+	}
+	write := func(collection uint32, key string) {
+		t.Helper()
+		if _, err := v.Apply(Change{Collection: collection, Key: []byte(key), Value: []byte("1")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fail := func() {
+		t.Helper()
+		w.full = true
+		if err := w.b.commit.current().Wait(); !errors.Is(err, ErrTemporary) {
+			t.Fatal(err)
+		}
+		w.full = false
+		w.now = w.now.Add(retryAfterFailure)
+	}
+	write(0, "lost")
+	high("on the way", 3, 5)
+	fail()
+	high("taken back", 3, 5)
+	write(9, "lost")
+	write(0, "lost")
+	write(9, "lost")
+	fail()
+	high("several taken back", 3, 5)
+
+	write(9, "last")
+	w.writing = func() { // the end waits for the next write
+		if _, err := v.follow(manifest(2)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := w.b.commit.current().Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := v.HasCollection(9); ok {
+		t.Fatal("collection 9 has not ended")
+	}
+	fail()
+	high("its end taken back", 3, 6)
+}

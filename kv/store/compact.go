@@ -68,10 +68,10 @@ func (v *VBucket) due(cutoff uint32) bool {
 // cutoffAt is the unix second before which a tombstone must have been made to be forgotten.
 func cutoffAt(now time.Time, age time.Duration) uint32 { return uint32(now.Add(-age).Unix()) }
 
-// forgettableLocked says whether d is a tombstone that nothing needs any more. The newest version of a vbucket stays:
-// its seqno is the high seqno.
+// forgettableLocked says whether d is a tombstone that nothing needs any more. The newest version of a vbucket stays,
+// and that of a collection: its seqno is the high seqno, which streams must reach.
 func (v *VBucket) forgettableLocked(d *Doc, cutoff uint32) bool {
-	return d.Deleted && d.DeleteTime < cutoff && d.Seqno < v.written && v.openSnapshots == 0
+	return d.Deleted && d.DeleteTime < cutoff && d.Seqno < v.written && v.openSnapshots == 0 && !v.newestLocked(d)
 }
 
 // compactSegment rewrites what is needed of the oldest sealed segment and drops it. A write that fails meanwhile stops

@@ -25,6 +25,8 @@ type world struct {
 	b    *Bucket
 	now  time.Time
 	full bool // the disk takes nothing more
+
+	writing func() // called once, in the next write
 }
 
 func newWorld(t testing.TB, vbuckets int) *world {
@@ -45,6 +47,10 @@ type switchable struct {
 }
 
 func (s *switchable) Write(b []byte) (int, error) {
+	if f := s.w.writing; f != nil {
+		s.w.writing = nil
+		f()
+	}
 	if s.w.full {
 		n, _ := s.File.Write(b[:len(b)/2])
 		return n, syscall.ENOSPC

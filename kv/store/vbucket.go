@@ -75,7 +75,7 @@ type VBucket struct {
 	members     map[uint32]*member  // collections beside the default one
 	scopes      map[uint32]struct{} // beside the default one
 	dropping    map[*Doc]dropped    // by events that are not in the log yet
-	defaultLast uint64              // the newest version in the default collection
+	defaultLast uint64              // the newest durable version in the default collection
 	manifest    uint64              // the uid of the manifest it is known to have, and 1; 0: not known
 
 	items, tombstones int
@@ -313,7 +313,6 @@ func (v *VBucket) installLocked(doc, prev *Doc) {
 	v.docs[doc.id()] = doc
 	v.list = append(v.list, doc)
 	v.countLocked(doc, 1)
-	v.lastLocked(doc)
 	if doc.Expiry != 0 {
 		heap.Push(&v.expiries, expiryEntry{at: doc.Expiry, id: doc.id(), seqno: doc.Seqno})
 		v.trimExpiriesLocked()
@@ -349,10 +348,6 @@ func (v *VBucket) undo(doc, prev *Doc, high uint64) {
 	if doc.Collection == SystemCollection {
 		v.takeEventBackLocked(doc)
 	}
-	if m := v.members[doc.Collection]; m != nil {
-		m.last = min(m.last, high)
-	}
-	v.defaultLast = min(v.defaultLast, high)
 	v.countLocked(doc, -1)
 	if prev == nil {
 		delete(v.docs, doc.id())
@@ -371,6 +366,9 @@ func (v *VBucket) undo(doc, prev *Doc, high uint64) {
 func (v *VBucket) publish(high uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	for _, d := range v.list[v.searchLocked(v.written+1):v.searchLocked(high+1)] {
+		v.lastLocked(d)
+	}
 	v.written = high
 	for d := range v.dropping {
 		if d.Seqno <= high {
