@@ -55,7 +55,7 @@ func (v *VBucket) Replicate(doc *Doc, w Window) (*Ticket, error) {
 	case doc.Seqno <= v.high || doc.Seqno < w.Start || doc.Seqno > w.End:
 		return nil, fmt.Errorf("%w: vbucket %d: seqno %d after %d in the window %d to %d", ErrOrder, v.id, doc.Seqno, v.high,
 			w.Start, w.End)
-	case v.bucket.quota.Full(doc.memory()):
+	case !doc.Deleted && doc.Collection != SystemCollection && v.bucket.quota.Full(doc.memory()): // the others make room
 		return nil, ErrNoMemory
 	}
 	// A window that was taken back with a failed write is written again.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"tidemark/kv/mcbp"
 )
 
 // replicaWorld has vbucket 0 as a replica, vbucket 1 active.
@@ -236,5 +238,61 @@ func TestSeal(t *testing.T) {
 	}
 	if _, err := v.Seal(time.Minute); !errors.Is(err, ErrNotMyVBucket) {
 		t.Fatal(err)
+	}
+}
+
+// A replica without room takes what makes room: deletions, and the end of a collection with the other events.
+func TestFullReplicaTakesWhatFreesIt(t *testing.T) {
+	w := replicaWorld(t)
+	w.opts.Quota = NewQuota(10_000)
+	w.restart(true)
+	defer func() { _ = w.b.Close() }()
+	v := w.b.VBucket(0)
+	seqno := uint64(0)
+	take := func(d *Doc) error {
+		d.Seqno, d.Rev, d.Cas = seqno+1, 1, seqno+1
+		ticket, err := v.Replicate(d, Window{seqno + 1, seqno + 1})
+		if err == nil {
+			seqno++
+			err = ticket.Wait()
+		}
+		return err
+	}
+	must := func(d *Doc) {
+		t.Helper()
+		if err := take(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	about := mcbp.CollectionEvent{Manifest: 1, Scope: 8, Collection: 9}
+	must(NewEvent(mcbp.EventScopeBegins, about, []byte("s")))
+	must(NewEvent(mcbp.EventCollectionBegins, about, []byte("a")))
+	for err := error(nil); err == nil; {
+		if err = take(&Doc{Key: fmt.Sprint(seqno), Collection: 9}); err != nil && !errors.Is(err, ErrNoMemory) {
+			t.Fatal(err)
+		}
+	}
+	must(&Doc{Key: "3", Collection: 9, Deleted: true})
+	full := w.opts.Quota.Used()
+	must(NewEvent(mcbp.EventCollectionEnds, about, nil))
+	if used := w.opts.Quota.Used(); used > full/4 {
+		t.Fatalf("%d bytes of %d are used after the collection has ended", used, full)
+	}
+	must(&Doc{Key: "more"})
+}
+
+// A replica deletes nothing on its own.
+func TestReplicaEvictsNothing(t *testing.T) {
+	w := replicaWorld(t)
+	defer func() { _ = w.b.Close() }()
+	if err := w.take(1, "k", 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	w.b.VBucket(0).Evict(nil)
+	if err := w.b.commit.current().Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if i := w.b.VBucket(0).Info(); i.High != 1 || i.Items != 1 {
+		t.Fatalf("%+v", i)
 	}
 }
