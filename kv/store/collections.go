@@ -240,24 +240,29 @@ func (v *VBucket) HighOf(id uint32) uint64 {
 }
 
 // SetManifest brings the active vbuckets to a manifest: each tells what has come and gone by versions of the
-// SystemCollection, which are in the log when it returns. Nobody else may change states meanwhile. After an error it is
-// called again.
+// SystemCollection, which are in the log when it returns. Nobody else may change states meanwhile. After an error, which
+// is that of the first vbucket that could not follow, it is called again; the others have followed.
 func (b *Bucket) SetManifest(m *mcbp.Manifest) error {
+	failures := b.commit.failures.Load()
 	var changed []*VBucket
+	var refused error
 	for _, v := range b.vbs {
-		some, err := v.follow(m)
-		if err != nil {
-			return fmt.Errorf("bucket %q: manifest %x of collections: %w", b.opts.Name, m.UID, err)
-		}
-		if some {
+		switch some, err := v.follow(m); {
+		case err != nil && refused == nil:
+			refused = fmt.Errorf("bucket %q: vbucket %d: manifest %x of collections: %w", b.opts.Name, v.id, m.UID, err)
+		case err == nil && some:
 			changed = append(changed, v)
 		}
 	}
 	if len(changed) == 0 {
-		return nil
+		return refused
 	}
 	if err := b.commit.current().Wait(); err != nil {
 		return fmt.Errorf("bucket %q: manifest %x of collections: %w", b.opts.Name, m.UID, err)
+	}
+	if b.commit.failures.Load() != failures { // some may have been in an earlier write than the last
+		return fmt.Errorf("bucket %q: manifest %x of collections: %w: a write failed meanwhile", b.opts.Name, m.UID,
+			ErrTemporary)
 	}
 	for _, v := range changed {
 		v.mu.Lock()
@@ -266,7 +271,7 @@ func (b *Bucket) SetManifest(m *mcbp.Manifest) error {
 		}
 		v.mu.Unlock()
 	}
-	return nil
+	return refused
 }
 
 // follow writes the events between what the vbucket has and a manifest; false when it is known to have it.

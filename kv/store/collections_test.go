@@ -324,3 +324,71 @@ func TestHighOfACollectionAfterAFailedWrite(t *testing.T) {
 	fail()
 	high("its end taken back", 3, 6)
 }
+
+// lacking lists the vbuckets that do not have collection 9.
+func (w *world) lacking() (ids []uint16) {
+	for _, v := range w.b.vbs {
+		if _, ok := v.HasCollection(9); !ok {
+			ids = append(ids, v.id)
+		}
+	}
+	return ids
+}
+
+// A vbucket whose events were taken back by somebody else's write, while others were still to follow, is not taken for
+// one that has the manifest.
+func TestManifestWhoseFirstEventsFail(t *testing.T) {
+	w := newWorld(t, 2)
+	armed := false
+	w.opts.Now = func() time.Time {
+		first := w.b.VBucket(0)
+		if !armed || !first.mu.TryLock() { // it is just telling its events
+			return w.now
+		}
+		told := first.high > first.written
+		first.mu.Unlock()
+		if armed = !told; armed {
+			return w.now
+		}
+		w.full = true
+		if err := w.b.commit.current().Wait(); !errors.Is(err, ErrTemporary) {
+			t.Error(err)
+		}
+		w.full = false
+		w.now = w.now.Add(retryAfterFailure)
+		return w.now
+	}
+	w.restart(true)
+	defer func() { _ = w.b.Close() }()
+	armed = true
+	if err := w.b.SetManifest(manifest(1, "s/8=a/9")); !errors.Is(err, ErrTemporary) || armed {
+		t.Fatalf("%v, and a write failed: %v", err, !armed)
+	}
+	w.follow(manifest(1, "s/8=a/9"))
+	if ids := w.lacking(); len(ids) > 0 {
+		t.Fatalf("vbuckets %d do not have the collection", ids)
+	}
+}
+
+// A vbucket that cannot follow holds up no other.
+func TestManifestWhileAVBucketIsSealed(t *testing.T) {
+	w := newWorld(t, 4)
+	defer func() { _ = w.b.Close() }()
+	if _, err := w.b.VBucket(1).Seal(time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	m := manifest(1, "s/8=a/9")
+	for range 2 {
+		if err := w.b.SetManifest(m); !errors.Is(err, ErrSealed) {
+			t.Fatal(err)
+		}
+		if ids := w.lacking(); !slices.Equal(ids, []uint16{1}) {
+			t.Fatalf("vbuckets %d do not have the collection", ids)
+		}
+	}
+	w.b.VBucket(1).Unseal()
+	w.follow(m)
+	if ids := w.lacking(); len(ids) > 0 || w.b.VBucket(0).Info().High != 2 {
+		t.Fatalf("vbuckets %d do not have the collection, the first is at %d", ids, w.b.VBucket(0).Info().High)
+	}
+}
