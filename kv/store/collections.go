@@ -31,6 +31,7 @@ func (d *Doc) id() docID { return docID{d.Collection, d.Key} }
 type member struct {
 	scope uint32
 	items int
+	docs  int    // with its tombstones
 	last  uint64 // its newest durable version, or where it begins; 0 while that is not in the log
 }
 
@@ -82,23 +83,46 @@ func (v *VBucket) eventLocked(d *Doc) {
 			v.members[what.Collection] = &member{scope: what.Scope}
 		}
 	case mcbp.EventCollectionEnds:
-		gone := dropped{member: v.members[what.Collection]}
-		for id, x := range v.docs {
-			if id.collection != what.Collection {
-				continue
-			}
-			gone.docs = append(gone.docs, x)
+		gone := dropped{member: v.members[what.Collection], docs: v.leaving[what.Collection]}
+		if v.leaving == nil {
+			gone.docs = v.docsOfLocked(what.Collection)[what.Collection]
+		}
+		for _, x := range gone.docs {
 			x.next = d.Seqno
 			v.stale++
 			v.countLocked(x, -1)
 			if v.openSnapshots > 0 {
 				v.pinned += x.memory()
 			}
-			delete(v.docs, id)
+			delete(v.docs, x.id())
 		}
 		delete(v.members, what.Collection)
 		v.dropping[d] = gone
 	}
+}
+
+// docsOfLocked finds the newest versions that collections have, in one walk through the vbucket, and in none where they
+// have nothing.
+func (v *VBucket) docsOfLocked(ids ...uint32) map[uint32][]*Doc {
+	of, left := map[uint32][]*Doc{}, 0
+	for _, id := range ids {
+		if m := v.members[id]; m != nil && m.docs > 0 {
+			of[id] = make([]*Doc, 0, m.docs)
+			left += m.docs
+		}
+	}
+	if left == 0 {
+		return of
+	}
+	for id, d := range v.docs {
+		if docs, ok := of[id.collection]; ok {
+			of[id.collection] = append(docs, d)
+			if left--; left == 0 {
+				break
+			}
+		}
+	}
+	return of
 }
 
 // takeEventBackLocked undoes eventLocked.
@@ -282,12 +306,14 @@ func (v *VBucket) follow(m *mcbp.Manifest) (bool, error) {
 		return false, nil
 	}
 	var events []*Doc
+	var ends []uint32
 	tell := func(event, scope, collection uint32, name string) {
 		events = append(events, NewEvent(event, mcbp.CollectionEvent{Manifest: m.UID, Scope: scope, Collection: collection},
 			[]byte(name)))
 	}
 	for _, id := range slices.Sorted(maps.Keys(v.members)) {
 		if scope := v.members[id].scope; !has(m, id) {
+			ends = append(ends, id)
 			tell(mcbp.EventCollectionEnds, scope, id, "")
 		}
 	}
@@ -306,6 +332,8 @@ func (v *VBucket) follow(m *mcbp.Manifest) (bool, error) {
 			}
 		}
 	}
+	v.leaving = v.docsOfLocked(ends...)
+	defer func() { v.leaving = nil }()
 	now := uint32(v.bucket.now().Unix())
 	for _, d := range events {
 		if d.Deleted {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"tidemark/kv/mcbp"
 )
@@ -390,5 +393,157 @@ func TestManifestWhileAVBucketIsSealed(t *testing.T) {
 	w.follow(m)
 	if ids := w.lacking(); len(ids) > 0 || w.b.VBucket(0).Info().High != 2 {
 		t.Fatalf("vbuckets %d do not have the collection, the first is at %d", ids, w.b.VBucket(0).Info().High)
+	}
+}
+
+// What a collection had leaves memory with the write that ends it, also where most of the vbucket stays; a snapshot of
+// before still has it.
+func TestEndedCollectionLeavesMemory(t *testing.T) {
+	w := newWorld(t, 1)
+	defer func() { _ = w.b.Close() }()
+	w.follow(manifest(1, "s/8=a/9"))
+	for i := range 20 {
+		w.set(0, fmt.Sprint("k", i), "1")
+	}
+	w.put(9, "k", "1")
+	w.put(9, "j", "1")
+	v := w.b.VBucket(0)
+	held, _ := v.SnapshotAfter(21, all)
+	w.follow(manifest(2, "s/8"))
+	v.mu.Lock()
+	if len(v.list) != len(v.docs) || v.stale != 0 {
+		t.Errorf("%d versions are held for %d documents", len(v.list), len(v.docs))
+	}
+	v.mu.Unlock()
+	if got := collected(held); got != "22 0/k19=1, 23 9/k=1, 24 9/j=1" {
+		t.Errorf("a snapshot of before shows %s", got)
+	}
+}
+
+// Property: whatever happens to collections, what is known of each is what its documents say, and nothing of one that
+// has ended stays.
+func TestSumsOfCollections(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld(t, 1)
+		defer func() { _ = w.b.Abandon() }()
+		w.opts.PurgeAfter = time.Hour
+		w.restart(true)
+		uid := uint64(1)
+		w.follow(manifest(uid, "s/8=a/9"))
+		write := func() {
+			c := Change{Collection: rapid.SampledFrom([]uint32{0, 9, 10, 11}).Draw(rt, "collection"),
+				Key: []byte(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "key"))}
+			if rapid.Bool().Draw(rt, "delete") {
+				c.Kind = Delete
+			}
+			if _, err := w.b.VBucket(0).Apply(c); err != nil && !errors.Is(err, ErrNoCollection) &&
+				!errors.Is(err, ErrNotFound) {
+				rt.Fatal(err)
+			}
+		}
+		follow := func() {
+			uid++
+			text := rapid.SampledFrom([]string{"s/8", "s/8=a/9", "s/8=b/10=c/11", "s/8=a/9=b/10=c/11"}).Draw(rt, "manifest")
+			if _, err := w.b.VBucket(0).follow(manifest(uid, text)); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+			switch rapid.IntRange(0, 9).Draw(rt, "do") {
+			case 0, 1, 2, 3:
+				write()
+			case 4, 5:
+				follow()
+			case 6: // the write is made while more is told
+				w.writing = func() { write(); follow(); write() }
+			case 7:
+				w.full = true
+				_ = w.b.commit.current().Wait()
+				w.full = false
+				w.now = w.now.Add(retryAfterFailure)
+			case 8:
+				if err := w.b.commit.current().Wait(); err != nil {
+					rt.Fatal(err)
+				}
+				w.writing = nil
+				w.restart(rapid.Bool().Draw(rt, "orderly"))
+			case 9:
+				w.now = w.now.Add(2 * time.Hour)
+				if err := w.b.PurgeTombstones(t.Context(), time.Hour); err != nil {
+					rt.Fatal(err)
+				}
+			}
+		}
+		w.writing = nil
+		if err := w.b.commit.current().Wait(); err != nil {
+			rt.Fatal(err)
+		}
+		w.checkSums(rt)
+	})
+}
+
+func (w *world) checkSums(rt *rapid.T) {
+	v := w.b.VBucket(0)
+	type sums struct{ docs, items, last uint64 }
+	said, found, used := map[uint32]sums{0: {}}, map[uint32]sums{}, int64(0)
+	v.mu.Lock()
+	for id, m := range v.members {
+		said[id] = sums{docs: uint64(m.docs), items: uint64(m.items)}
+		begins := NewEvent(mcbp.EventCollectionBegins, mcbp.CollectionEvent{Collection: id}, nil)
+		found[id] = sums{last: v.docs[begins.id()].Seqno}
+	}
+	found[0] = sums{}
+	for _, d := range v.docs {
+		used += d.memory()
+		if d.Collection == SystemCollection {
+			continue
+		}
+		s := found[d.Collection]
+		s.docs++
+		if !d.Deleted {
+			s.items++
+		}
+		s.last = max(s.last, d.Seqno)
+		found[d.Collection] = s
+	}
+	if len(v.list)-v.stale != len(v.docs) || used != w.opts.Quota.Used() {
+		rt.Errorf("%d versions, %d superseded, of %d documents; %d bytes of %d", len(v.list), v.stale, len(v.docs),
+			w.opts.Quota.Used(), used)
+	}
+	v.mu.Unlock()
+	items := map[uint32]int{}
+	v.CollectionItems(items)
+	for id, s := range said {
+		if s.last = v.HighOf(id); id == 0 { // of the default one versions are not counted
+			s.docs, s.items = found[0].docs, uint64(items[0])
+		}
+		said[id] = s
+	}
+	if !maps.Equal(said, found) {
+		rt.Errorf("known %v, found %v", said, found)
+	}
+}
+
+// BenchmarkEndOfCollections drops a scope with 1,000 empty collections, in a vbucket of 10,000 documents.
+func BenchmarkEndOfCollections(b *testing.B) {
+	text := "s/8"
+	for i := range 1000 {
+		text += fmt.Sprintf("=c%d/%d", i, 9+i)
+	}
+	for b.Loop() {
+		b.StopTimer()
+		w := newWorld(b, 1)
+		w.follow(manifest(1, text))
+		for i := range 10_000 {
+			if _, err := w.b.VBucket(0).Apply(Change{Key: fmt.Append(nil, "k", i)}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		_ = w.b.commit.current().Wait()
+		b.StartTimer()
+		w.follow(manifest(2))
+		b.StopTimer()
+		_ = w.b.Close()
+		b.StartTimer()
 	}
 }

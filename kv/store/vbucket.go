@@ -75,6 +75,7 @@ type VBucket struct {
 	members     map[uint32]*member  // collections beside the default one
 	scopes      map[uint32]struct{} // beside the default one
 	dropping    map[*Doc]dropped    // by events that are not in the log yet
+	leaving     map[uint32][]*Doc   // what collections have whose ends are just being told together
 	defaultLast uint64              // the newest durable version in the default collection
 	manifest    uint64              // the uid of the manifest it is known to have, and 1; 0: not known
 
@@ -324,7 +325,11 @@ func (v *VBucket) installLocked(doc, prev *Doc) {
 
 // countLocked adds (sign 1) or removes (-1) a version from the vbucket's sums.
 func (v *VBucket) countLocked(d *Doc, sign int) {
-	switch m := v.members[d.Collection]; {
+	m := v.members[d.Collection]
+	if m != nil {
+		m.docs += sign
+	}
+	switch {
 	case d.Deleted:
 		v.tombstones += sign
 	case d.Collection != SystemCollection:
@@ -370,12 +375,14 @@ func (v *VBucket) publish(high uint64) {
 		v.lastLocked(d)
 	}
 	v.written = high
-	for d := range v.dropping {
+	ended := 0
+	for d, gone := range v.dropping {
 		if d.Seqno <= high {
+			ended += len(gone.docs)
 			delete(v.dropping, d)
 		}
 	}
-	if v.stale >= pruneAt && v.stale*2 > len(v.list) {
+	if ended > 0 || v.stale >= pruneAt && v.stale*2 > len(v.list) {
 		v.pruneLocked()
 	}
 	v.notifyLocked()
