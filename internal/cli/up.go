@@ -17,6 +17,7 @@ import (
 	"tidemark/internal/localcluster"
 	"tidemark/internal/sample"
 	"tidemark/kv/kvclient"
+	"tidemark/kv/server"
 	"tidemark/projector"
 )
 
@@ -62,6 +63,8 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.StringVar(&f.cfg.Advertise, "advertise-host", "", "host under which the processes know each other, for tests "+
 		"that cut links")
 	fl.Lookup("advertise-host").Hidden = true
+	fl.StringVar(&f.cfg.Nasty, "nasty", "", "habits of real engines for the KV nodes, for tests; see tidemark help nasty")
+	_ = fl.MarkHidden("nasty")
 	upFailpoints(fl, &f.cfg)
 	fl.BoolVar(&f.cfg.TLS, "tls", false, "TLS on every port; KV nodes keep one without, and an admin port; the "+
 		"certificates are made in DIR/certs")
@@ -73,6 +76,9 @@ The same command on the same --data folder resumes with everything that was ther
 }
 
 func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
+	if _, err := server.ParseMoods(f.cfg.Nasty); err != nil {
+		return usage("--nasty: %v", err)
+	}
 	if _, err := f.logs.logger(s, "up"); err != nil { // that of its children
 		return err
 	}

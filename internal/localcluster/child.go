@@ -76,9 +76,12 @@ func (c *Cluster) makeChildren() {
 		c.children = append(c.children, ch)
 	}
 	for i, e := range m.KV {
-		var secure []string
+		var more []string
 		if e.MemcachedTLS != "" {
-			secure = append(c.tlsArgs(e.ID), "--memcached-tls", e.MemcachedTLS)
+			more = append(c.tlsArgs(e.ID), "--memcached-tls", e.MemcachedTLS)
+		}
+		if c.cfg.Nasty != "" {
+			more = append(more, "--nasty", c.cfg.Nasty)
 		}
 		add(&child{id: e.ID, role: roleKV, late: true, health: e.Admin + "/readyz",
 			pid: func(m *Manifest, pid int) { m.KV[i].PID = pid }, args: append([]string{
@@ -86,7 +89,7 @@ func (c *Cluster) makeChildren() {
 				"--nodes", strings.Join(nodes, ","), "--buckets", fmt.Sprintf("%s:%s:%d:%d", m.Bucket, m.BucketUUID, m.VBuckets,
 					m.KVReplicas),
 				"--kv-user", m.KVUser, "--kv-password-file", password,
-			}, secure...)})
+			}, more...)})
 	}
 	for i, e := range m.Managers {
 		add(&child{id: e.ID, role: roleManager, health: e.REST + "/readyz",

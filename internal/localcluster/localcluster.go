@@ -86,6 +86,7 @@ type Config struct {
 	TLS       bool   // on every port; KV nodes have a memcached port without beside that with it
 	Feed      string // --feed of the projectors; native when empty
 	Throttle  string // --throttle of the projectors; all when empty
+	Nasty     string // --nasty of the KV nodes; mild when empty
 	// MemoryQuota is --memory-quota of the indexers in bytes; their default when 0.
 	MemoryQuota int64
 	// ManagerArgs are more arguments of each manager, after the others.

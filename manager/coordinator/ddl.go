@@ -230,8 +230,8 @@ func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*st
 	return b, nil
 }
 
-// askBucketSoon is askBucket, and waits for the first projector, or the first that can be reached. One that answers that it
-// cannot say has said why: nobody waits for that to change.
+// askBucketSoon is askBucket, and waits for the first projector, or the first that can be reached. One that answers
+// that it cannot say has said why: nobody waits for that to change.
 func (c *Coordinator) askBucketSoon(ctx context.Context, name string) (*wire.BucketReply, error) {
 	patience, cancel := context.WithTimeout(ctx, c.cfg.Settings.ProjectorWait)
 	defer cancel()

@@ -15,6 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	switchedOff()
 	if blastIfAsked() || preloadIfAsked() {
 		return
 	}

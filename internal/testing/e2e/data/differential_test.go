@@ -21,11 +21,13 @@ import (
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv"
 	"tidemark/kv/kvclient"
+	"tidemark/kv/server"
 )
 
 var (
 	differentialRounds = flag.Int("differential.rounds", 0, "rounds of TestDifferential; 0: it is skipped")
 	differentialSeed   = flag.Uint64("differential.seed", uint64(time.Now().UnixNano()), "of TestDifferential")
+	differentialMoods  = flag.String("differential.moods", "none", "of KV nodes: none, drawn, or as kv --nasty has them")
 	differentialFeed   = flag.String("differential.feed", "native", "feed of TestDifferential: native or gocbcore")
 )
 
@@ -61,9 +63,11 @@ func TestDifferential(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(*differentialRounds)*5*time.Minute)
 	defer cancel()
-	t.Logf("-differential.seed %d -differential.feed %s", *differentialSeed, *differentialFeed)
+	moods := differentialNasty()
+	t.Logf("-differential.seed %d -differential.feed %s -differential.moods %s", *differentialSeed, *differentialFeed,
+		moods)
 	up := testcluster.Start(t, t.TempDir(), "--kv", "3", "--kv-replicas", "1", "--indexers", "3", "--vbuckets", "64",
-		"--feed", *differentialFeed)
+		"--feed", *differentialFeed, "--nasty", moods)
 	d := &differential{t: t, up: up, c: up.Client(), admin: harness.KVAdmin(up), kv: up.KV(ctx),
 		bucket: up.Manifest().Bucket,
 		rand:   rand.New(rand.NewPCG(*differentialSeed, 1)), faults: map[string]int{}}
@@ -80,6 +84,22 @@ func TestDifferential(t *testing.T) {
 		t.Logf("round %d: %s", round, time.Since(began).Round(time.Second))
 	}
 	t.Logf("%d writes, %d rows equal the oracle's; faults %v", d.writes.Load(), d.rows, d.faults)
+}
+
+// differentialNasty are the moods of the KV nodes.
+func differentialNasty() string {
+	switch *differentialMoods {
+	case "none":
+		return ""
+	case "drawn":
+	default:
+		return *differentialMoods
+	}
+	all := server.AllMoods
+	if *differentialFeed == "gocbcore" { // see TestScenarios
+		all &^= server.OldControls | server.NoCloseEnd | server.NoFlowControl
+	}
+	return all.Some(*differentialSeed).String()
 }
 
 // round makes indexes before and during faults, and compares all of them after it.

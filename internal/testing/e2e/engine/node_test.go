@@ -227,7 +227,8 @@ func (n *node) flush(ctx context.Context, bucket string, vbuckets int) {
 	}
 }
 
-// create makes a bucket whose vbuckets are all active here, with what its folder has of them, and shows clients the map.
+// create makes a bucket whose vbuckets are all active here, with what its folder has of them, and shows clients the
+// map.
 func (n *node) create(ctx context.Context, bucket string, vbuckets int) {
 	n.t.Helper()
 	c := n.dial(ctx, "")

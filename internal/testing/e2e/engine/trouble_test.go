@@ -24,8 +24,8 @@ func (w *town) twoEngines(ctx context.Context, feed string) {
 	}
 	w.other = newNode(w.t, os.Getenv("ENGINE_DIR"), folder, w.base+41)
 	w.other.extra = w.extra
-	w.spawn("p2", "projector", "--id", "p2", "--managers", w.at(0), "--admin", w.at(3), "--kv", w.other.addr(), "--kv-user",
-		user, "--kv-password-file", "password", "--feed", feed)
+	w.spawn("p2", "projector", "--id", "p2", "--managers", w.at(0), "--admin", w.at(3), "--kv", w.other.addr(),
+		"--kv-user", user, "--kv-password-file", "password", "--feed", feed)
 	kv, err := kvclient.Connect(ctx, []string{w.addr(), w.other.addr()}, kvclient.Options{User: user, Password: password,
 		Bucket: bucket})
 	if err != nil {
@@ -100,9 +100,9 @@ func (w *town) restart(name string, again func()) {
 	again()
 }
 
-// TestTrouble: an index follows an engine that is killed with writes that it had not stored, emptied, stopped for a time,
-// and failed over to another one, in any order, under writes, while deletions are purged, indexes are made and an indexer
-// is killed. After each round every index has what KV has.
+// TestTrouble: an index follows an engine that is killed with writes that it had not stored, emptied, stopped for a
+// time, and failed over to another one, in any order, under writes, while deletions are purged, indexes are made and
+// an indexer is killed. After each round every index has what KV has.
 func TestTrouble(t *testing.T) {
 	for _, feed := range []string{"native", "gocbcore"} {
 		t.Run(feed, func(t *testing.T) {
@@ -158,8 +158,8 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-// TestOverQuota: the bucket's documents do not fit into its memory: values, or whole documents, are on disk alone, writes
-// fail for lack of memory, and what an index is built of comes from disk.
+// TestOverQuota: the bucket's documents do not fit into its memory: values, or whole documents, are on disk alone,
+// writes fail for lack of memory, and what an index is built of comes from disk.
 func TestOverQuota(t *testing.T) {
 	for _, feed := range []string{"native", "gocbcore"} {
 		for _, policy := range []string{"value_only", "full_eviction"} {
