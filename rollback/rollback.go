@@ -78,13 +78,6 @@ type Stability struct {
 	Logs   []timestamp.FailoverLog // by vbucket; may be shorter where nothing is known
 }
 
-// Log is a projector's answer for one vbucket that its KV nodes host.
-type Log struct {
-	VBucket  uint16
-	Log      timestamp.FailoverLog // newest branch first
-	Revision timestamp.MapRevision // of the vbucket map that the KV node has
-}
-
 // Reply is an indexer's answer to a step.
 type Reply struct {
 	Stale bool // it knows a newer failover log: start again
@@ -136,9 +129,9 @@ type Context struct {
 
 // Answers is what came in since the step was entered.
 type Answers struct {
-	Projectors []index.ProjectorID         // that are alive
-	Nodes      []index.NodeID              // indexers of the bucket that are alive
-	Logs       map[index.ProjectorID][]Log // of step started, by who answered
+	Projectors []index.ProjectorID                          // that are alive
+	Nodes      []index.NodeID                               // indexers of the bucket that are alive
+	Logs       map[index.ProjectorID][]timestamp.VBucketLog // of step started, by who answered
 	// Away: projectors whose KV node does not answer them. They are asked again, and waited for only where the others do
 	// not have every vbucket under one map.
 	Away     map[index.ProjectorID]bool

@@ -337,18 +337,11 @@ type Decision struct {
 	Promote bool  // there is a newer stability timestamp; without it only HeldBy is set
 	Next    Stamp // to be committed, then told back with Committed
 	// Logs are the failover logs that differ from those of the last one, with the map revision they came with.
-	Logs []LogChange
+	Logs []timestamp.VBucketLog
 	// Mutation is what is current: the newest complete seqno of every vbucket, never below Next (mutationTimestamp).
 	Mutation timestamp.Vector
 	// HeldBy lists the indexers that hold promotion back by not acknowledging; only when Promote is false.
 	HeldBy []index.NodeID
-}
-
-// LogChange is the failover log of one vbucket.
-type LogChange struct {
-	VBucket  uint16
-	Log      timestamp.FailoverLog // of the stream that owns the vbucket
-	Revision timestamp.MapRevision // of the vbucket map under which that stream began
 }
 
 // Next decides at time nowMS (unix milliseconds) whether there is a newer stability timestamp and which. It changes
@@ -392,7 +385,7 @@ func (b *Bucket) withLogs(d *Decision, next timestamp.Vector, first bool) timest
 		}
 		x := &b.vbs[v].stream
 		d.Next.Logs[v] = x.Log
-		d.Logs = append(d.Logs, LogChange{VBucket: uint16(v), Log: x.Log, Revision: x.Revision})
+		d.Logs = append(d.Logs, timestamp.VBucketLog{VBucket: uint16(v), Log: x.Log, Revision: x.Revision})
 	}
 	if kept.vector.Len() > 0 {
 		return kept.vector

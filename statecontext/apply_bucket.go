@@ -200,7 +200,7 @@ func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
 }
 
 // setLogs stores failover logs that changed, and reports whether any did.
-func (b *Bucket) setLogs(changes []LogChange) (changed bool, rejection *Rejection) {
+func (b *Bucket) setLogs(changes []timestamp.VBucketLog) (changed bool, rejection *Rejection) {
 	if len(changes) == 0 {
 		return false, nil
 	}
@@ -216,7 +216,7 @@ func (b *Bucket) setLogs(changes []LogChange) (changed bool, rejection *Rejectio
 // mergeLogs puts changed logs and their map revisions into lists of one per vbucket. A lower revision is a stale
 // producer's and refused.
 func (b *Bucket) mergeLogs(logs []timestamp.FailoverLog, revisions []timestamp.MapRevision,
-	changes []LogChange) (changed bool, rejection *Rejection) {
+	changes []timestamp.VBucketLog) (changed bool, rejection *Rejection) {
 	for _, l := range changes {
 		v := int(l.VBucket)
 		if v >= b.VBuckets {

@@ -121,7 +121,7 @@ func (c *AdvanceStability) append(dst []byte) []byte {
 		dst = appendUint(dst, b.Number)
 		dst = appendBytes(dst, b.Stability)
 		dst = appendBytes(dst, b.Mutation)
-		dst = appendLogChanges(dst, b.Logs)
+		dst = appendVBucketLogs(dst, b.Logs)
 	}
 	return dst
 }
@@ -140,12 +140,12 @@ func (c *SetRollbackStep) append(dst []byte) []byte {
 	dst = appendVector(dst, c.Failover)
 	dst = appendVector(dst, c.Restart)
 	dst = appendVector(dst, c.Stability)
-	return appendLogChanges(dst, c.Logs)
+	return appendVBucketLogs(dst, c.Logs)
 }
 
 func (c *RollbackLogs) append(dst []byte) []byte {
 	dst = appendUint(appendUint(appendString(dst, c.Bucket), c.Generation), c.ID)
-	return appendLogChanges(dst, c.Logs)
+	return appendVBucketLogs(dst, c.Logs)
 }
 
 func (c *SetFormatLevel) append(dst []byte) []byte { return appendUint(dst, c.Level) }
@@ -286,7 +286,7 @@ func decodeTimestampBody(k kind, d *decoder) Body {
 		for n := d.count(); n > 0 && d.err == nil; n-- {
 			c.Buckets = append(c.Buckets, BucketAdvance{
 				Bucket: d.string(), Generation: d.uint(), RollbackID: d.uint(), Number: d.uint(),
-				Stability: d.bytes(), Mutation: d.bytes(), Logs: d.logChanges(),
+				Stability: d.bytes(), Mutation: d.bytes(), Logs: d.vbucketLogs(),
 			})
 		}
 		return c
@@ -295,10 +295,10 @@ func decodeTimestampBody(k kind, d *decoder) Body {
 	case kindSetRollbackStep:
 		return &SetRollbackStep{
 			Bucket: d.string(), Generation: d.uint(), ID: d.uint(), From: RollbackStep(d.byte()), To: RollbackStep(d.byte()),
-			Failover: d.vector(), Restart: d.vector(), Stability: d.vector(), Logs: d.logChanges(),
+			Failover: d.vector(), Restart: d.vector(), Stability: d.vector(), Logs: d.vbucketLogs(),
 		}
 	case kindRollbackLogs:
-		return &RollbackLogs{Bucket: d.string(), Generation: d.uint(), ID: d.uint(), Logs: d.logChanges()}
+		return &RollbackLogs{Bucket: d.string(), Generation: d.uint(), ID: d.uint(), Logs: d.vbucketLogs()}
 	}
 	return nil
 }

@@ -223,13 +223,6 @@ type PlaceCopies struct {
 // StateMismatch.
 type RemoveIndex struct{ ID index.ID }
 
-// LogChange is a vbucket's failover log with the map revision that it came with.
-type LogChange struct {
-	VBucket  uint16
-	Log      timestamp.FailoverLog
-	Revision timestamp.MapRevision
-}
-
 // BucketAdvance promotes one bucket; see NewBucketAdvance.
 type BucketAdvance struct {
 	Bucket     string
@@ -238,7 +231,7 @@ type BucketAdvance struct {
 	Number     uint64 // the previous number + 1
 	Stability  []byte // delta against the previous stability vector
 	Mutation   []byte // delta against the previous mutation timestamp
-	Logs       []LogChange
+	Logs       []timestamp.VBucketLog
 }
 
 // AdvanceStability promotes stability timestamps of any number of buckets (IM-15). A bucket whose guards fail, or whose
@@ -246,7 +239,8 @@ type BucketAdvance struct {
 type AdvanceStability struct{ Buckets []BucketAdvance }
 
 // NewBucketAdvance makes the promotion of b to the given vectors; logs are those that changed.
-func NewBucketAdvance(b *Bucket, stability, mutation timestamp.Vector, logs []LogChange) (BucketAdvance, error) {
+func NewBucketAdvance(b *Bucket, stability, mutation timestamp.Vector,
+	logs []timestamp.VBucketLog) (BucketAdvance, error) {
 	a := BucketAdvance{
 		Bucket:     b.Name,
 		Generation: b.Generation,
@@ -281,7 +275,8 @@ type SetRollbackStep struct {
 	Restart  timestamp.Vector // To restart
 	// Stability is the stability timestamp from which the bucket goes on, nowhere above the present one (To none).
 	Stability timestamp.Vector
-	Logs      []LogChange // To started, prepare: failover logs that changed; kept in context and, at the end, in Stability
+	// Logs: to started, prepare: failover logs that changed; kept in context and, at the end, in Stability.
+	Logs []timestamp.VBucketLog
 }
 
 // RollbackLogs merges failover logs into a bucket's rollback context in step started, as SetRollbackStep to prepare
@@ -291,17 +286,17 @@ type RollbackLogs struct {
 	Bucket     string
 	Generation uint64
 	ID         uint64 // the rollback's
-	Logs       []LogChange
+	Logs       []timestamp.VBucketLog
 }
 
 // PieceBytes is how much of something that one command cannot carry goes into one.
 const PieceBytes = 256 << 10
 
 // SplitLogs divides changes into those that fit into a piece, at least one, and the rest.
-func SplitLogs(changes []LogChange) (piece, rest []LogChange) {
+func SplitLogs(changes []timestamp.VBucketLog) (piece, rest []timestamp.VBucketLog) {
 	bytes := 0
 	for i := range changes {
-		if bytes += changes[i].encodedSize(); bytes > PieceBytes && i > 0 {
+		if bytes += len(appendVBucketLog(nil, &changes[i])); bytes > PieceBytes && i > 0 {
 			return changes[:i], changes[i:]
 		}
 	}

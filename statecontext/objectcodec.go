@@ -302,23 +302,21 @@ func (d *decoder) revision() timestamp.MapRevision {
 	return timestamp.MapRevision{Epoch: d.uint(), Rev: d.uint()}
 }
 
-func appendLogChanges(dst []byte, ls []LogChange) []byte {
+func appendVBucketLogs(dst []byte, ls []timestamp.VBucketLog) []byte {
 	dst = appendUint(dst, uint64(len(ls)))
 	for i := range ls {
-		dst = ls[i].append(dst)
+		dst = appendVBucketLog(dst, &ls[i])
 	}
 	return dst
 }
 
-func (l *LogChange) append(dst []byte) []byte {
+func appendVBucketLog(dst []byte, l *timestamp.VBucketLog) []byte {
 	return appendRevision(timestamp.AppendLog(appendUint(dst, uint64(l.VBucket)), l.Log), l.Revision)
 }
 
-func (l *LogChange) encodedSize() int { return len(l.append(nil)) }
-
-func (d *decoder) logChanges() (ls []LogChange) {
+func (d *decoder) vbucketLogs() (ls []timestamp.VBucketLog) {
 	for n := d.count(); n > 0 && d.err == nil; n-- {
-		ls = append(ls, LogChange{VBucket: uint16(d.max(timestamp.MaxVBuckets-1, "vbucket")), Log: d.log(),
+		ls = append(ls, timestamp.VBucketLog{VBucket: uint16(d.max(timestamp.MaxVBuckets-1, "vbucket")), Log: d.log(),
 			Revision: d.revision()})
 	}
 	return ls

@@ -297,13 +297,13 @@ func parseEvictCopies(t *testing.T, n *node, w *words) Body {
 }
 
 // parseLogs reads log=VB:uuid@seqno+uuid@seqno, newest first, with the map revision of rev=.
-func parseLogs(t *testing.T, w *words) []LogChange {
+func parseLogs(t *testing.T, w *words) []timestamp.VBucketLog {
 	text := w.named["log"]
 	if text == "" {
 		return nil
 	}
 	vb, list, _ := strings.Cut(text, ":")
-	l := LogChange{VBucket: uint16(number(t, vb))}
+	l := timestamp.VBucketLog{VBucket: uint16(number(t, vb))}
 	if r := w.named["rev"]; r != "" {
 		l.Revision.Rev = uint64(number(t, r))
 	}
@@ -315,7 +315,7 @@ func parseLogs(t *testing.T, w *words) []LogChange {
 		}
 		l.Log = append(l.Log, timestamp.LogEntry{VBUUID: u, Seqno: uint64(number(t, seqno))})
 	}
-	return []LogChange{l}
+	return []timestamp.VBucketLog{l}
 }
 
 // parseCreate reads create BUCKET NAME UUID NODE,NODE... [replicas=N] [if-not-exists=1] [deferred=1]: nodes of all
@@ -381,7 +381,7 @@ func goldenEvict(t testing.TB) *node {
 		{ID: 2, IfTopology: topology(2), Add: []Placement{{Slice: 0, Node: 2}, {Slice: 1, Replica: 1, Node: 2}}}}})
 	n.must(&RemoveIndexer{Node: 0, UUID: "u0"})
 	n.must(&SetRollbackStep{Bucket: "b", Generation: 1, To: Started})
-	n.must(&RollbackLogs{Bucket: "b", Generation: 1, ID: 1, Logs: []LogChange{{VBucket: 2,
+	n.must(&RollbackLogs{Bucket: "b", Generation: 1, ID: 1, Logs: []timestamp.VBucketLog{{VBucket: 2,
 		Log:      timestamp.FailoverLog{{VBUUID: 0xb, Seqno: 3}, {VBUUID: 0xa}},
 		Revision: timestamp.MapRevision{Epoch: 1, Rev: 5}}}})
 	return n // with node 1 on its way out

@@ -185,7 +185,7 @@ func vector(seqnos ...uint64) timestamp.Vector {
 	return t
 }
 
-func (n *node) advance(bucket string, s timestamp.Vector, logs ...LogChange) *AdvanceStability {
+func (n *node) advance(bucket string, s timestamp.Vector, logs ...timestamp.VBucketLog) *AdvanceStability {
 	n.t.Helper()
 	a, err := NewBucketAdvance(n.state.Bucket(bucket), s, s, logs)
 	if err != nil {
@@ -382,7 +382,7 @@ func TestStability(t *testing.T) {
 	n.refuse(twice, errcode.StabilityNotMonotone) // its number is taken
 	branch := vector(13, 18, 0, 40)
 	branch.VBUUIDs[0] = 0xb
-	log := LogChange{VBucket: 0, Log: timestamp.FailoverLog{{VBUUID: 0xb, Seqno: 13}, {VBUUID: 0xa}},
+	log := timestamp.VBucketLog{VBucket: 0, Log: timestamp.FailoverLog{{VBUUID: 0xb, Seqno: 13}, {VBUUID: 0xa}},
 		Revision: timestamp.MapRevision{Rev: 5}}
 	n.must(n.advance("b", branch, log)) // only a vbuuid changed
 	log.Revision.Rev = 4
@@ -415,7 +415,7 @@ func (n *node) mergesRollbackLogs() {
 	n.t.Helper()
 	n.must(&SetFormatLevel{Level: FormatLevel})
 	logs := func(rid uint64, v uint16, rev uint64, branch uint64) *RollbackLogs {
-		return &RollbackLogs{Bucket: "b", Generation: 1, ID: rid, Logs: []LogChange{{VBucket: v,
+		return &RollbackLogs{Bucket: "b", Generation: 1, ID: rid, Logs: []timestamp.VBucketLog{{VBucket: v,
 			Log:      timestamp.FailoverLog{{VBUUID: branch, Seqno: 5}, {VBUUID: 0xa}},
 			Revision: timestamp.MapRevision{Rev: rev}}}}
 	}
@@ -455,7 +455,7 @@ func TestRollbackSteps(t *testing.T) {
 	n.refuse(prepare, errcode.InvalidArgument)
 	n.mergesRollbackLogs()
 	prepare.Failover = vector(8, 20, 30, 40)
-	prepare.Logs = []LogChange{{VBucket: 0, Log: timestamp.FailoverLog{{VBUUID: 0xc, Seqno: 8}, {VBUUID: 0xa}}}}
+	prepare.Logs = []timestamp.VBucketLog{{VBucket: 0, Log: timestamp.FailoverLog{{VBUUID: 0xc, Seqno: 8}, {VBUUID: 0xa}}}}
 	n.must(prepare)
 	n.refuse(&RollbackLogs{Bucket: "b", Generation: 1, ID: 1}, errcode.StepMismatch)
 	if r := n.must(step(1, Prepare, Started)); r.Number != 2 { // a newer log turned up
@@ -613,7 +613,7 @@ func populated(t testing.TB) *node {
 	n.must(&SetIndexState{ID: 1, From: index.Pending, To: index.Error, Reason: "lost"})
 	n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k"}, Body: create("z", 0, 1)})
 	n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "l"}, Body: create("z", 0, 1)})
-	n.must(n.advance("b", vector(1, 2, 3, 4), LogChange{VBucket: 2, Log: timestamp.FailoverLog{{VBUUID: 0xa}}}))
+	n.must(n.advance("b", vector(1, 2, 3, 4), timestamp.VBucketLog{VBucket: 2, Log: timestamp.FailoverLog{{VBUUID: 0xa}}}))
 	n.must(&SetBackfillTimestamp{Bucket: "b", Generation: 1, Vector: vector(1, 1, 1, 1)})
 	n.must(&SetRollbackStep{Bucket: "b", Generation: 1, To: Started})
 	n.must(&SetRollbackStep{Bucket: "b", Generation: 1, ID: 1, From: Started, To: Prepare, Failover: vector(1, 1, 1, 1)})

@@ -10,6 +10,13 @@ type LogEntry struct {
 // that branch C began at 500, B covers 300 to 500 and A 0 to 300.
 type FailoverLog []LogEntry
 
+// VBucketLog is a vbucket's failover log with the revision of the vbucket map that it came with.
+type VBucketLog struct {
+	VBucket  uint16
+	Log      FailoverLog // newest branch first
+	Revision MapRevision
+}
+
 // Newest returns the vbuuid of the present branch, 0 for an empty log.
 func (l FailoverLog) Newest() uint64 {
 	if len(l) == 0 {

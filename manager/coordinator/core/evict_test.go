@@ -137,13 +137,13 @@ func TestEvictionsFitIntoCommands(t *testing.T) {
 // in pieces, and goes on when its leader ends between two of them.
 func TestRollbackWithLongLogs(t *testing.T) {
 	log := make(timestamp.FailoverLog, 64)
-	changes := make([]statecontext.LogChange, 1024)
+	changes := make([]timestamp.VBucketLog, 1024)
 	for v := range changes {
 		for i := range log {
 			log[i] = timestamp.LogEntry{VBUUID: 1<<63 | uint64(v*64+i), Seqno: 1<<40 + uint64(64-i)}
 		}
 		log[len(log)-1].Seqno = 0
-		changes[v] = statecontext.LogChange{VBucket: uint16(v), Log: append(timestamp.FailoverLog(nil), log...),
+		changes[v] = timestamp.VBucketLog{VBucket: uint16(v), Log: append(timestamp.FailoverLog(nil), log...),
 			Revision: timestamp.MapRevision{Epoch: 1, Rev: 9}}
 	}
 	a := &applied{t: t, state: statecontext.New()}

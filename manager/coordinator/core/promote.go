@@ -166,11 +166,7 @@ func (l *promotion) nextOf(b *bucket) (statecontext.BucketAdvance, bool) {
 	if !d.Promote {
 		return statecontext.BucketAdvance{}, false
 	}
-	logs := make([]statecontext.LogChange, len(d.Logs))
-	for i, g := range d.Logs {
-		logs[i] = statecontext.LogChange(g)
-	}
-	a, err := statecontext.NewBucketAdvance(s, d.Next.Vector, d.Mutation, logs)
+	a, err := statecontext.NewBucketAdvance(s, d.Next.Vector, d.Mutation, d.Logs)
 	if err != nil {
 		l.log.Error("promotion cannot be encoded", "bucket", b.name, "error", err)
 		return a, false

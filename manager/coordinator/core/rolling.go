@@ -9,6 +9,7 @@ import (
 	"tidemark/rollback"
 	"tidemark/statecontext"
 	"tidemark/streams"
+	"tidemark/timestamp"
 )
 
 // Patience of a rollback step: who has not answered by then compares logs when it comes back.
@@ -77,7 +78,7 @@ func (l *rollbacks) enter(b *bucket, c *statecontext.RollbackContext) {
 		return
 	}
 	b.rolling = &rolling{id: c.ID, step: c.Step, sinceMS: l.nowMS, askedMS: map[string]int64{}, answers: rollback.Answers{
-		Logs: map[index.ProjectorID][]rollback.Log{}, Away: map[index.ProjectorID]bool{},
+		Logs: map[index.ProjectorID][]timestamp.VBucketLog{}, Away: map[index.ProjectorID]bool{},
 		Prepared: map[index.NodeID]rollback.Reply{}, Done: map[index.NodeID]rollback.Reply{}}}
 	l.promotion.fail(b, ErrInRollback)
 	l.log.Info("rollback", "bucket", b.name, "id", c.ID, "step", c.Step)
@@ -160,7 +161,7 @@ func rollbackCommand(s *statecontext.Bucket, d rollback.Decision) statecontext.B
 		To: statecontext.RollbackStep(d.To), Failover: d.Failover, Restart: d.Restart, Stability: d.Stability}
 	for v, log := range d.Logs {
 		if !log.Equal(s.Rollback.Logs[v]) || d.Revisions[v] != s.Rollback.Revisions[v] {
-			c.Logs = append(c.Logs, statecontext.LogChange{VBucket: uint16(v), Log: log, Revision: d.Revisions[v]})
+			c.Logs = append(c.Logs, timestamp.VBucketLog{VBucket: uint16(v), Log: log, Revision: d.Revisions[v]})
 		}
 	}
 	piece, rest := statecontext.SplitLogs(c.Logs)
@@ -180,9 +181,9 @@ func (b *bucket) rollbackLogs(a *LogsTold) {
 		r.answers.Away[a.Projector] = true
 		return
 	}
-	logs := make([]rollback.Log, len(a.Logs))
+	logs := make([]timestamp.VBucketLog, len(a.Logs))
 	for i, g := range a.Logs {
-		logs[i] = rollback.Log{VBucket: g.VBucket, Log: g.Log, Revision: g.Revision}
+		logs[i] = timestamp.VBucketLog{VBucket: g.VBucket, Log: g.Log, Revision: g.Revision}
 	}
 	r.answers.Logs[a.Projector] = logs
 }
