@@ -3,6 +3,7 @@ package clustermap
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"tidemark/kv/mcbp"
@@ -20,8 +21,15 @@ var (
 // MaxCollections bounds the collections of a bucket, and its scopes.
 const MaxCollections = 1000
 
-// idsOfEpoch are left out when an epoch begins: a map that was passed over may have given some away.
-const idsOfEpoch = 1 << 12
+const (
+	// idsOfEpoch are left out for each epoch that has begun since the last change: a map of any of them may have been
+	// passed over, and have given some away.
+	idsOfEpoch = 1 << 12
+	// firstEpoch is that of the first map.
+	firstEpoch = 1
+	// lastID is the highest number that is given to a collection or scope.
+	lastID = math.MaxUint32
+)
 
 // Collections are a bucket's manifest, and what numbers come next: none is given twice.
 type Collections struct {
@@ -47,7 +55,7 @@ type CollectionChange struct {
 	Drop       bool   `json:"drop,omitempty"`
 }
 
-// ChangeCollections makes a change; the manifest's uid rises by one, more when an epoch has begun. Error:
+// ChangeCollections makes a change; the manifest's uid rises by one, more when epochs have begun. Error:
 // ErrCollections.
 func (m Map) ChangeCollections(c CollectionChange) (Map, error) {
 	n := m.next()
@@ -55,15 +63,21 @@ func (m Map) ChangeCollections(c CollectionChange) (Map, error) {
 	if b == nil {
 		return m, fmt.Errorf("%w: no bucket %q", ErrMap, c.Bucket)
 	}
-	now := Collections{NextID: mcbp.FirstCollection, Epoch: m.RevEpoch}
+	now := Collections{NextID: mcbp.FirstCollection, Epoch: firstEpoch}
 	if b.Collections != nil {
 		now = *b.Collections
 	}
 	next := mcbp.Manifest{UID: b.Manifest().UID + 1, Scopes: slices.Clone(b.Manifest().Scopes)}
-	if now.Epoch != m.RevEpoch {
+	if begun := max(0, m.RevEpoch-now.Epoch); begun > 0 {
+		if begun > int64(lastID-now.NextID)/idsOfEpoch {
+			return m, fmt.Errorf("%w: bucket %q has no ids left after %d epochs", ErrCollections, c.Bucket, m.RevEpoch)
+		}
 		now.Epoch = m.RevEpoch
-		now.NextID += idsOfEpoch
-		next.UID += idsOfEpoch
+		now.NextID += uint32(begun) * idsOfEpoch
+		next.UID += uint64(begun) * idsOfEpoch
+	}
+	if !c.Drop && now.NextID == lastID {
+		return m, fmt.Errorf("%w: bucket %q has no ids left", ErrCollections, c.Bucket)
 	}
 	scope := next.Scope(c.Scope)
 	var err error
