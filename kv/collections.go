@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 
 	"tidemark/kv/clustermap"
 	"tidemark/kv/mcbp"
@@ -22,6 +23,8 @@ const (
 	pathMember      = pathMembers + "/{collection}"
 
 	maxForm = 4 << 10
+	// followAgain is between attempts to bring vbuckets to a manifest that somebody waits for.
+	followAgain = 100 * time.Millisecond
 )
 
 // manifest is a bucket's manifest of collections as this node knows it.
@@ -35,27 +38,73 @@ func (c *cluster) manifest(bucket string) *mcbp.Manifest {
 }
 
 // changeCollections makes a revision of the map with other collections. When it returns this node's vbuckets have
-// them, and all members that could be reached.
+// them, and all members that could be reached have been told.
 func (c *cluster) changeCollections(ctx context.Context, change clustermap.CollectionChange) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	end, err := c.alone(ctx)
+	uid, err := c.reviseCollections(ctx, change)
 	if err != nil {
 		return nil, err
+	}
+	if err := c.followed(ctx, change.Bucket); err != nil {
+		return nil, fmt.Errorf("manifest %x is made, but not all vbuckets have it yet, which follow as soon as they can: %w",
+			uid, err)
+	}
+	return collectionsAnswer{UID: strconv.FormatUint(uid, 16)}, nil
+}
+
+// reviseCollections makes the revision, and returns the manifest's uid.
+func (c *cluster) reviseCollections(ctx context.Context, change clustermap.CollectionChange) (uint64, error) {
+	end, err := c.alone(ctx)
+	if err != nil {
+		return 0, err
 	}
 	defer end()
 	m, err := c.ask(ctx, nil)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	next, err := m.ChangeCollections(change)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	if next, err = c.commit(ctx, next, "", nil); err != nil {
-		return nil, err
+		return 0, err
 	}
-	return collectionsAnswer{UID: strconv.FormatUint(next.Bucket(change.Bucket).Manifest().UID, 16)}, nil
+	return next.Bucket(change.Bucket).Manifest().UID, nil
+}
+
+// followed waits until this node's vbuckets have the manifest of a bucket: one may be sealed for a moment, or the disk
+// have refused a write.
+func (c *cluster) followed(ctx context.Context, bucket string) error {
+	again := time.NewTicker(followAgain)
+	defer again.Stop()
+	for {
+		err := c.follow(bucket)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// follow brings this node's vbuckets to the manifest of a bucket, where the documents are there.
+func (c *cluster) follow(bucket string) error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	if !c.loaded { // they follow before they are served
+		return nil
+	}
+	for _, b := range c.n.buckets {
+		if b.name == bucket {
+			return b.store.SetManifest(c.manifest(bucket))
+		}
+	}
+	return nil
 }
 
 // collectionsAnswer is the uid of the manifest that a change has made, in hexadecimal.

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 
 	"tidemark/kv/clustermap"
 	"tidemark/kv/mcbp"
+	"tidemark/kv/server"
+	"tidemark/kv/store"
 )
 
 // rest asks a node's admin interface in a documented way and returns status and body.
@@ -261,27 +264,80 @@ func TestStreamsOfCollections(t *testing.T) {
 	}
 }
 
-// A stream without collections that waits for its consumer while a deletion is made and forgotten ends, also where
-// everything after that is of other collections: nobody could tell it of the deletion any more.
-func TestLegacyStreamLacksADeletion(t *testing.T) {
-	n, _ := runNode(t, testConfig(t.TempDir()))
+// A finite stream that waits for its consumer while a deletion is made and forgotten does not end as if it had sent
+// it: neither where nothing is left up to its end, nor where only other collections have something there.
+func TestFiniteStreamLacksADeletion(t *testing.T) {
+	config := testConfig(t.TempDir())
+	config.Nasty = server.ExactEnd // in vbucket 1
+	n, _ := runNode(t, config)
 	restOK(t, n, `{"uid":"1"}`, "POST", scopesOf, "name", "s")
 	restOK(t, n, `{"uid":"2"}`, "POST", scopesOf+"/s/collections", "name", "c")
 	c := login(t, n.MemcachedAddr(), mcbp.FeatureCollections)
-	c.want(withCollection(0, setFrame(0, "k", "1")), mcbp.StatusOK)
-	legacy := openDCP(t, n.MemcachedAddr(), "legacy", 0)
-	legacy.want(request(mcbp.OpDCPControl, 0, nil, []byte(mcbp.ControlBufferSize), []byte("60")), mcbp.StatusOK)
-	legacy.want(fromZero(0), mcbp.StatusOK)
-	legacy.lines("snapshot 0-3 2 <nil>", "mutation 3 k=1 <nil>") // the window is full
-
-	c.want(withCollection(0, request(mcbp.OpDelete, 0, nil, []byte("k"), nil)), mcbp.StatusOK)
-	c.want(withCollection(9, setFrame(0, "x", "1")), mcbp.StatusOK)
-	v := n.vbucket("world", 0)
+	c.want(withCollection(0, setFrame(1, "k", "1")), mcbp.StatusOK)
+	var waiting []*rawClient
+	for _, end := range []uint64{4, 5} {
+		d := openDCP(t, n.MemcachedAddr(), fmt.Sprint("to ", end), 0)
+		d.want(request(mcbp.OpDCPControl, 0, nil, []byte(mcbp.ControlBufferSize), []byte("60")), mcbp.StatusOK)
+		d.want(streamFrame(1, mcbp.StreamRequest{End: end}), mcbp.StatusOK)
+		d.lines("snapshot 0-3 2 <nil>", "mutation 3 k=1 <nil>") // the window is full
+		waiting = append(waiting, d)
+	}
+	c.want(withCollection(0, request(mcbp.OpDelete, 1, nil, []byte("k"), nil)), mcbp.StatusOK)
+	c.want(withCollection(9, setFrame(1, "x", "1")), mcbp.StatusOK)
+	c.want(withCollection(0, setFrame(1, "j", "1")), mcbp.StatusOK)
+	v := n.vbucket("world", 1)
 	if err := v.ForgetTombstones(); err != nil || v.Purged() != 4 {
 		t.Fatal(v.Purged(), err)
 	}
-	legacy.send(request(mcbp.OpDCPBufferAck, 0, mcbp.AppendBufferAck(nil, 1<<10), nil, nil))
-	legacy.lines("end too slow <nil>")
+	for _, d := range waiting {
+		d.send(request(mcbp.OpDCPBufferAck, 0, mcbp.AppendBufferAck(nil, 1<<10), nil, nil))
+		d.lines("end too slow <nil>")
+	}
+}
+
+// A change of collections is answered when the vbuckets have it: not while one is sealed, nor as done when that lasts.
+func TestCollectionsOfASealedVBucket(t *testing.T) {
+	n, _ := runNode(t, testConfig(t.TempDir()))
+	v := n.vbucket("world", 1)
+	change := func(scope string) (context.CancelFunc, <-chan error) {
+		t.Helper()
+		if _, err := v.Seal(time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		before := n.cluster.manifest("world").UID
+		ctx, cancel := context.WithCancel(t.Context())
+		t.Cleanup(cancel)
+		done := make(chan error, 1)
+		go func() {
+			_, err := n.cluster.changeCollections(ctx, clustermap.CollectionChange{Bucket: "world", Scope: scope})
+			done <- err
+		}()
+		eventually(t, func() error {
+			if n.cluster.manifest("world").UID == before {
+				return errors.New("no new manifest")
+			}
+			return nil
+		})
+		return cancel, done
+	}
+	cancel, done := change("s")
+	cancel()
+	if err := <-done; !errors.Is(err, store.ErrSealed) {
+		t.Fatalf("while a vbucket is sealed: %v", err)
+	}
+	if _, ok := n.vbucket("world", 0).CollectionsOf(8); !ok {
+		t.Fatal("the others wait for it")
+	}
+	_, done = change("t")
+	v.Unseal()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []uint32{8, 9} {
+		if _, ok := v.CollectionsOf(id); !ok {
+			t.Fatalf("the vbucket does not have scope %d", id)
+		}
+	}
 }
 
 // The nodes of a cluster agree on collections, replicas have their documents, and what one node missed it catches up
