@@ -502,9 +502,17 @@ func (s *session) event(p *replica, e *feed.Event, paused bool) (*store.Ticket, 
 		p.over = true
 		return nil, nil
 	}
+	empty := p.tracker.Progress().Seqno == 0
 	progress, err := p.tracker.Observe(e)
 	if err != nil {
 		return nil, err
+	}
+	if e.Kind == feed.SnapshotMarker && empty {
+		// What the snapshot lacks, it lacks from its first document on, and for whoever streams from this copy once it is
+		// active. Of what lies above the snapshot the deletions come.
+		if err := p.v.RaisePurge(min(e.Purge, e.SnapEnd)); err != nil {
+			return nil, err
+		}
 	}
 	switch {
 	case e.Kind == feed.SnapshotMarker:

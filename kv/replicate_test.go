@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"tidemark/kv/mcbp"
+	"tidemark/kv/store"
 	"tidemark/projector/feed"
 )
 
@@ -20,5 +21,62 @@ func TestDocumentOfAReplica(t *testing.T) {
 		if d := document(&e); !bytes.Equal(d.Value, []byte(value)) || d.Datatype != byte(e.Datatype) {
 			t.Errorf("%q became %q of datatype %d, want %d", value, d.Value, d.Datatype, e.Datatype)
 		}
+	}
+}
+
+// A copy that is filled from the beginning knows which deletions the active one has forgotten before it has its first
+// document: it may become active at any moment, and whoever streams from it has to be told.
+func TestAReplicaKnowsWhatIsForgotten(t *testing.T) {
+	n, _ := runNode(t, testConfig(t.TempDir()))
+	kv := login(t, n.MemcachedAddr())
+	for _, f := range []mcbp.Frame{setFrame(0, "a", "1"), setFrame(0, "b", "1"),
+		request(mcbp.OpDelete, 0, nil, []byte("b"), nil), setFrame(0, "c", "1")} {
+		kv.want(f, mcbp.StatusOK)
+	}
+	if err := n.buckets[0].store.VBucket(0).ForgetTombstones(); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := feed.Dial(t.Context(), feed.Config{Addr: n.MemcachedAddr(), Bucket: n.buckets[0].name, Name: "replica",
+		User: n.config.User, Password: n.config.Password, Tombstones: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.OpenStream(t.Context(), feed.StreamRequest{VBucket: 0, End: mcbp.EndOfTime}); err != nil {
+		t.Fatal(err)
+	}
+	copied := n.buckets[0].store.VBucket(1)
+	if err := copied.SetState(store.Replica); err != nil {
+		t.Fatal(err)
+	}
+	r := newReplicator(n)
+	s := &session{l: &link{r: r, id: linkID{n.buckets[0].name, "other"}}, conn: conn}
+	p := &replica{vb: 1, v: copied, tracker: feed.NewTracker(feed.Position{})}
+	for docs := 0; docs < 1; {
+		block, err := conn.Next(within(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range block.Events {
+			e := &block.Events[i]
+			switch {
+			case e.Kind == feed.StreamBegin || docs > 0:
+				continue
+			case e.Kind.IsDocument():
+				if docs++; copied.Purged() != 3 {
+					t.Errorf("at its first document the copy says that deletions up to %d are forgotten, want 3", copied.Purged())
+				}
+			}
+			if _, err := s.event(p, e, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		block.Release()
+	}
+	if err := copied.SetState(store.Active); err != nil { // in the middle of its first snapshot
+		t.Fatal(err)
+	}
+	if info := copied.Info(); info.High != 1 || info.Purge != 1 {
+		t.Errorf("it is active at %d, and lacks deletions up to %d", info.High, info.Purge)
 	}
 }

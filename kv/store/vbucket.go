@@ -537,6 +537,7 @@ func (v *VBucket) changeLocked(s State) {
 			at = w.Start
 		}
 		v.branchLocked(v.bucket.newUUID(), at)
+		v.purge = min(v.purge, v.high) // of a snapshot that came in part
 	case len(v.failover) == 0:
 		v.branchLocked(v.bucket.newUUID(), v.high)
 	}

@@ -50,8 +50,8 @@ type Config struct {
 	RequestTimeout time.Duration
 	// Xattrs asks for extended attributes; without it the node leaves them out.
 	Xattrs bool
-	// Tombstones asks for what a copy of the vbucket needs to know of deletions: when they were made, and which were
-	// expirations.
+	// Tombstones asks for what a copy of the vbucket needs to know of deletions: when they were made, which were
+	// expirations, and which are forgotten.
 	Tombstones bool
 	// TLS encrypts when not nil.
 	TLS *tls.Config

@@ -161,9 +161,10 @@ func (c *Conn) negotiate(ctx context.Context) error {
 		{mcbp.ControlBufferSize, fmt.Sprint(c.conf.BufferBytes), true},
 		{mcbp.ControlEndOnClose, "true", false},
 		{mcbp.ControlExpiryOpcode, "true", true},
+		{mcbp.ControlMaxMarker, "2.2", false},
 	}
 	if !c.conf.Tombstones {
-		controls = controls[:len(controls)-1]
+		controls = controls[:len(controls)-2]
 	}
 	for _, k := range controls {
 		err := c.control(ctx, k.key, k.value)

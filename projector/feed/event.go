@@ -72,8 +72,9 @@ type Event struct {
 	Seqno     uint64
 	RevSeqno  uint64
 	CAS       uint64
-	// SnapStart and SnapEnd belong to a SnapshotMarker.
-	SnapStart, SnapEnd uint64
+	// SnapStart and SnapEnd belong to a SnapshotMarker, and so does Purge: up to where deletions are forgotten that the
+	// snapshot would have had; 0 when the node does not tell (Config.Tombstones).
+	SnapStart, SnapEnd, Purge uint64
 	// Key is the document's key without its collection prefix.
 	Key []byte
 	// Value is the document, decompressed and without extended attributes.

@@ -215,7 +215,7 @@ func (r *reader) event(b *Block, f *mcbp.Frame) error {
 			return violation(f, err)
 		}
 		e := b.next(SnapshotMarker, f)
-		e.SnapStart, e.SnapEnd, e.SnapFlags = m.Start, m.End, m.Flags
+		e.SnapStart, e.SnapEnd, e.SnapFlags, e.Purge = m.Start, m.End, m.Flags, m.Purge
 		return nil
 	}
 	return r.rareEvent(b, f)
