@@ -37,7 +37,8 @@ func (x *Indexer) adminHandler() http.Handler {
 	add(http.MethodGet, "/v1/stats", anyone, http.HandlerFunc(x.serveStats))
 	add(http.MethodGet, "/v1/positions", anyone, http.HandlerFunc(x.positions))
 	x.metrics.registry.MustRegister(collector{x})
-	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(x.metrics.registry, promhttp.HandlerOpts{}))
+	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(x.metrics.registry,
+		promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce}))
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
 		rpc.Write(w, r, http.StatusOK,
 			wire.OK{})

@@ -276,6 +276,7 @@ func (k *bucket) retake(id index.CopyID, vb int, stray []storage.Row, elsewhere 
 		return false
 	}
 	k.strays[vbOfCopy{id, vb}] = stray
+	k.emptied[id]++
 	k.x.metrics.retaken.Inc()
 	if elsewhere {
 		k.x.snapshots.doubt(id)

@@ -94,6 +94,7 @@ type bucket struct {
 	sizes   map[index.CopyID]copySize       // of copies that are, or have just been, built: see sizeOf
 	pending []ingest.Work
 	strays  map[vbOfCopy][]storage.Row // to be removed with the range of a vbucket that is taken anew
+	emptied map[index.CopyID]uint64    // how many ranges of a copy were to be deleted: see wrongUntil
 	// tombstones that have no use any more, to be removed when nothing else is to be written
 	purges  []purge
 	under   []*underway           // batches that are not done, in the order in which they were handed out
@@ -121,6 +122,7 @@ func (x *Indexer) newBucket(b wire.Bucket) (*bucket, error) {
 		slices: map[index.CopyID]*storage.Slice{}, away: map[index.CopyID]*storage.Slice{},
 		laneOf: map[index.CopyID]*lane{}, leaving: map[index.CopyID][]*lane{}, unmark: map[index.CopyID]bool{},
 		sizes: map[index.CopyID]copySize{}, strays: map[vbOfCopy][]storage.Row{},
+		emptied: map[index.CopyID]uint64{},
 	}
 	st, err := ingest.New(ingest.Options{VBuckets: b.VBuckets, Generation: b.Generation, RollbackID: b.RollbackID,
 		Pack: k.mem.pack})
@@ -652,6 +654,7 @@ func (k *bucket) remove(id index.CopyID) (waits []<-chan struct{}) {
 		delete(k.leaving, id)
 	}
 	delete(k.slices, id)
+	delete(k.emptied, id)
 	delete(k.sizes, id)
 	if k.puts != nil {
 		waits = append(waits, k.puts.ended)

@@ -537,7 +537,10 @@ func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export
 			continue
 		}
 		said, fit, empty := about{Meta: m, Format: storage.ExportFormat}, false, 0
+		var wrong bool
+		var emptied uint64
 		if err := k.do(ctx, func() {
+			wrong, emptied = k.wrongUntil(m.Copy)
 			said.Generation, said.RollbackID = k.st.Generation(), k.st.RollbackID()
 			fit = k.slices[m.Copy] == s && k.st.RestoringOf(m.Copy) == 0 && !x.snapshots.inDoubt(m.Copy)
 			for vb := 0; fit && vb < k.vbuckets; vb++ {
@@ -556,6 +559,8 @@ func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export
 		case !fit:
 			return nil, rpc.Refuse(errcode.Unavailable, "copy %s of index %s is put back to an earlier state here now", m.Copy,
 				m.Index)
+		case wrong:
+			return nil, errWrongRows(m)
 		case 2*empty > k.vbuckets: // of others KV is asked for what is missing, as after a restart with them
 			return nil, rpc.Refuse(errcode.Unavailable, "copy %s of index %s lacks %d of %d vbuckets here now", m.Copy, m.Index,
 				empty, k.vbuckets)
@@ -564,9 +569,26 @@ func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export
 				"copy %s is of generation %d and rollback %d of its bucket, not of %d and %d", m.Copy,
 				said.Generation, said.RollbackID, w.Generation, w.RollbackID)
 		}
-		return x.exportOf(ctx, s, &said)
+		e, err := x.exportOf(ctx, s, &said)
+		if err != nil {
+			return nil, err
+		}
+		count := emptied
+		if err = k.do(ctx, func() { wrong, count = k.wrongUntil(m.Copy) }); err == nil && (wrong || count != emptied) {
+			err = errWrongRows(m)
+		}
+		if err != nil {
+			return nil, errors.Join(err, e.Close())
+		}
+		return e, nil
 	}
 	return nil, rpc.Refuse(errcode.NotFound, "no copy of slice %d of index %s is here", w.Slice, w.Index)
+}
+
+// errWrongRows refuses to send files that have, or may have, rows of a vbucket that is being taken anew. Their positions
+// say that it is whole: who got them would never ask KV for it.
+func errWrongRows(m storage.Meta) error {
+	return rpc.Refuse(errcode.Unavailable, "copy %s of index %s is taking vbuckets anew here now", m.Copy, m.Index)
 }
 
 func (x *Indexer) exportOf(ctx context.Context, s *storage.Slice, said *about) (transfer.Export, error) {

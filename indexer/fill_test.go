@@ -21,10 +21,12 @@ import (
 	"github.com/fxamacker/cbor/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/transfer"
 	"tidemark/ingest"
+	"tidemark/internal/rpc"
 	"tidemark/partition"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -707,8 +709,14 @@ func TestFillAfterADropGivenUp(t *testing.T) {
 		p.b.copies = []partition.Copy{{ID: 10, Node: pairNode, State: partition.Allocated}}
 		p.b.revision++
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
+	ctx, giveUp := context.WithCancelCause(t.Context())
+	defer giveUp(nil)
+	go func() {
+		for !o.gone.Load() && ctx.Err() == nil { // until its removal waits for what is being installed
+			time.Sleep(time.Millisecond)
+		}
+		giveUp(context.DeadlineExceeded) // so long the leader waits
+	}()
 	if _, err := p.b.x.definitions(ctx, p.b.definitionsLocked()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("its removal was not given up: %v", err)
 	}
@@ -758,6 +766,52 @@ func TestFillOfACopyThatLacksSomething(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestNoFilesOfACopyKnownToBeWrong: while a vbucket is to be taken anew and its rows have not gone, no files of the copy
+// are sent: they say that the vbucket is whole.
+func TestNoFilesOfACopyKnownToBeWrong(t *testing.T) {
+	p := newPair(t)
+	p.b.start()
+	k := p.a.x.bucketNamed(testBucket)
+	s, _ := p.a.x.store.Slice(10)
+	m := s.Meta()
+	export := func() error {
+		e, err := p.a.x.export(t.Context(), &transfer.Want{Index: m.Index, CreatedMS: m.CreatedMS, Slice: m.Slice,
+			BucketUUID: m.BucketUUID, Generation: k.generation.Load(), RollbackID: k.rollback.Load()})
+		if err == nil {
+			err = e.Close()
+		}
+		return err
+	}
+	inLoop := func(f func()) {
+		if err := k.do(t.Context(), f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(when string) {
+		t.Helper()
+		var problem *rpc.Problem
+		if err := export(); !errors.As(err, &problem) || problem.Code != errcode.Unavailable {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	if err := export(); err != nil {
+		t.Fatal(err)
+	}
+	at := vbOfCopy{10, 3}
+	inLoop(func() { k.strays[at] = nil })
+	refused("not begun")
+	u := &underway{batch: &ingest.Batch{Kind: ingest.DeleteRange, Copies: []ingest.CopyBatch{{ID: 10}}}}
+	inLoop(func() {
+		delete(k.strays, at)
+		k.under = append(k.under, u)
+	})
+	refused("being deleted")
+	inLoop(func() { k.under = slices.DeleteFunc(k.under, func(o *underway) bool { return o == u }) })
+	if err := export(); err != nil {
+		t.Fatal(err)
 	}
 }
 

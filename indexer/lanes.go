@@ -189,6 +189,11 @@ func (u *underway) without() []index.CopyID {
 func (k *bucket) hand(t *ingest.Batch) {
 	u := &underway{batch: t, began: k.x.now(), failed: make([]atomic.Bool, len(t.Copies))}
 	u.strays, u.mends = k.straysOf(t)
+	if t.Kind == ingest.DeleteRange {
+		for i := range t.Copies {
+			k.emptied[t.Copies[i].ID]++
+		}
+	}
 	k.under = append(k.under, u)
 	all := make([]task, len(t.Copies))
 	for i := range t.Copies {

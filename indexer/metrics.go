@@ -10,6 +10,9 @@ import (
 	"tidemark/ingest"
 )
 
+// scrapesAtOnce bounds how many readers of the metrics wait for a bucket that stands still.
+const scrapesAtOnce = 4
+
 // verdicts is the number of ingest's verdicts.
 const verdicts = int(ingest.Malformed) + 1
 

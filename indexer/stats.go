@@ -20,6 +20,9 @@ import (
 	"tidemark/wire"
 )
 
+// scrapePatience bounds how long a scrape waits for buckets; of one that stands still the others' figures are shown.
+const scrapePatience = 5 * time.Second
+
 // seqnosPatience bounds how long statistics wait for KV's seqnos.
 const seqnosPatience = 2 * time.Second
 
@@ -187,7 +190,9 @@ type indexSum struct {
 // collectStats sends the figures of indexes, with labels bucket and index. They are of this node: sums of the copies
 // here, scans that were coordinated here.
 func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
-	s := x.stats(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), scrapePatience)
+	defer cancel()
+	s := x.stats(ctx)
 	defs := x.present()
 	sums := map[index.ID]*indexSum{}
 	for i := range s.Copies {

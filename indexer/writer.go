@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"tidemark/index"
@@ -53,6 +54,19 @@ func (k *bucket) straysOf(t *ingest.Batch) (rows []storage.Row, mends bool) {
 		}
 	}
 	return rows, mends
+}
+
+// wrongUntil reports whether a copy's files still have rows that are known to be wrong: a vbucket is to be taken anew, and
+// its rows have not gone. count changes with each such vbucket. It runs in the loop.
+func (k *bucket) wrongUntil(id index.CopyID) (wrong bool, count uint64) {
+	for at := range k.strays {
+		wrong = wrong || at.copy == id
+	}
+	for _, u := range k.under {
+		wrong = wrong || u.batch.Kind == ingest.DeleteRange && slices.ContainsFunc(u.batch.Copies,
+			func(c ingest.CopyBatch) bool { return c.ID == id })
+	}
+	return wrong, k.emptied[id]
 }
 
 // purge removes the tombstones of one vbucket of one copy.

@@ -48,7 +48,7 @@ func (b *bucket) connect(ctx context.Context) (*connection, error) {
 	c := &connection{b: b, feed: f, xattrs: xattrs, before: before, drained: make(chan struct{}),
 		streams: map[feed.StreamID]*stream{},
 		newest:  make([]*stream, len(b.streams))}
-	desk := &purgeDesk{p: b.p, bucket: b.name, ctx: b.ctx, conn: b.control.get}
+	desk := newPurgeDesk(b.ctx, b.p, b.name, b.control.get)
 	for n := range b.p.cfg.Workers {
 		w := &worker{conn: c, number: n, of: b.p.cfg.Workers, blocks: make(chan *feed.Block, workerQueue),
 			kicked:  make(chan struct{}, 1),

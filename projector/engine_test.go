@@ -719,7 +719,7 @@ func TestNobodyElseWaitsForPurgeSeqnos(t *testing.T) {
 	e := newEngine(t)
 	all := []uint16{0, 1, 2, 3, 4, 5, 6, 7}
 	e.purged(5, all...)
-	w := newWorldAt(t, e.Addr())
+	w := newWorldWith(t, e.Addr(), FeedNative, func(c *Config) { c.purgePatience = time.Hour })
 	w.define(1, 1)
 	for _, vb := range all[1:] {
 		w.startAt(vb, 1, 0)
@@ -770,7 +770,7 @@ func TestPurgeSeqnosThatCannotBeHad(t *testing.T) {
 			t.Parallel()
 			e := newEngine(t)
 			e.purged(5, 3)
-			w := newWorldAt(t, e.Addr())
+			w := newWorldWith(t, e.Addr(), FeedNative, func(c *Config) { c.purgePatience = 100 * time.Millisecond })
 			w.define(1, 1)
 			w.startAt(3, 1, 0)
 			w.expect(3, "1:STREAM_BEGIN@0")

@@ -95,6 +95,8 @@ type Config struct {
 	TLS *tlsconf.Source
 	// Insecure allows to listen beyond loopback without TLS.
 	Insecure bool
+
+	purgePatience time.Duration // 0: purgePatience
 }
 
 // Throttle says what happens when an indexer is slow on maintenance streams (RT-6, RT-8).

@@ -1,6 +1,7 @@
 package projector
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -10,9 +11,11 @@ import (
 )
 
 const (
-	// purgePatience is how long streams wait for what KV says of its purge seqnos, over all tries. Meanwhile what KV sends
-	// of them is held, which fills the window of their connection.
-	purgePatience = 2 * time.Second
+	// purgePatience is how long streams wait for what KV says of its purge seqnos, over all tries of one question; those
+	// that come while one is asked wait for that one, too. Meanwhile what KV sends of them is held, which fills the window
+	// of their connection. It is long: without an answer copies that have such vbuckets take them anew, and KV is slow to
+	// answer just when it has much to do.
+	purgePatience = 10 * time.Second
 	// purgePause is the pause between two tries; it doubles.
 	purgePause = 50 * time.Millisecond
 )
@@ -29,6 +32,11 @@ type purgeDesk struct {
 	mu      sync.Mutex // leaf
 	waiting []purgeQuestion
 	busy    bool
+}
+
+func newPurgeDesk(ctx context.Context, p *Projector, bucket string,
+	conn func(ctx context.Context) (feed.Feed, error)) *purgeDesk {
+	return &purgeDesk{p: p, bucket: bucket, ctx: ctx, conn: conn}
 }
 
 type purgeQuestion struct {
@@ -107,7 +115,7 @@ func (d *purgeDesk) run() {
 
 // details asks for the figures of streams' vbuckets, again and again as long as there is no answer and patience.
 func (d *purgeDesk) details(some []purgeQuestion) (all map[uint16]feed.VBucketDetails, err error) {
-	ctx, cancel := context.WithTimeout(d.ctx, purgePatience)
+	ctx, cancel := context.WithTimeout(d.ctx, cmp.Or(d.p.cfg.purgePatience, purgePatience))
 	defer cancel()
 	for pause := purgePause; ; pause *= 2 {
 		if all, err = d.try(ctx, some); err == nil || feed.Refused(err) {

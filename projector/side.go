@@ -376,8 +376,8 @@ func (s *side) waits() bool {
 // pumpAll takes blocks until every vbucket has ended.
 func (s *side) pumpAll(ctx context.Context) error {
 	p := &pump{topic: s.topic, counters: &s.p.counters, received: s.p.counters.received[s.class], faults: &s.p.faults,
-		answers: newPurgeAnswers(), desk: &purgeDesk{p: s.p, bucket: s.key.bucket, ctx: s.ctx,
-			conn: func(context.Context) (feed.Feed, error) { return s.conn, nil }}}
+		answers: newPurgeAnswers(), desk: newPurgeDesk(s.ctx, s.p, s.key.bucket,
+			func(context.Context) (feed.Feed, error) { return s.conn, nil })}
 	ctx, stop := context.WithCancel(ctx)
 	var reader errgroup.Group
 	defer func() { stop(); _ = reader.Wait() }()

@@ -271,7 +271,7 @@ func (a *API) serve(rt route) http.Handler {
 			w = kept
 		}
 		here, outcome := a.answer(w, r, &rt)
-		if here {
+		if here || outcome != outcomeOK { // what could not be passed on was answered here
 			a.metrics.request(name, outcome)
 		}
 		if write {
@@ -296,6 +296,9 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err er
 	return string(p.Code)
 }
 
+// outcomeOK is the outcome of a call that was not refused.
+const outcomeOK = "OK"
+
 // answer does a call here or at the leader, and tells which, and its outcome: the code it was refused with here, or OK.
 func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bool, outcome string) {
 	_, serving := a.cfg.Raft.Serving()
@@ -312,7 +315,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bo
 		err = a.forward(w, r, rt)
 	}
 	if err == nil {
-		return here, "OK"
+		return here, outcomeOK
 	}
 	p := a.problem(err)
 	rpc.WriteProblem(w, p)

@@ -77,7 +77,7 @@ func (a *API) currentSince(at time.Time) bool {
 // certain.
 func (a *API) catchUpTo(ctx context.Context, came time.Time) func() bool {
 	return func() bool {
-		a.catchUpOnce(ctx, came)
+		a.catchUpOnce(context.WithoutCancel(ctx), came)
 		return a.currentSince(came)
 	}
 }

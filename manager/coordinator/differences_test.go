@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
@@ -116,5 +117,27 @@ func TestDifferencesThatAreRefused(t *testing.T) {
 		}
 		report(wire.MissingRow)
 		w.until("it is known", 5*time.Minute, func() bool { return w.log.State().Difference(c[0].ID) != nil })
+		time.Sleep(10 * time.Second) // what was refused before is forgotten
+		// nor that it is right again
+		refused := 0
+		w.log.mu.Lock()
+		w.log.refuse = func(c statecontext.Command) error {
+			if _, ok := c.Body.(*statecontext.NoteDifference); ok {
+				refused++
+				return &statecontext.Rejection{Code: errcode.LimitExceeded, Message: "not now"}
+			}
+			return nil
+		}
+		w.log.mu.Unlock()
+		i1.mu.Lock()
+		i1.differing, i1.compared = nil, func(index.CopyID) bool { return true }
+		i1.mu.Unlock()
+		time.Sleep(2 * time.Minute)
+		w.log.mu.Lock()
+		if w.log.refuse = nil; refused < 2 || refused > 10 {
+			t.Errorf("that it is right was proposed %d times in two minutes", refused)
+		}
+		w.log.mu.Unlock()
+		w.until("it is right again", 10*time.Minute, func() bool { return w.log.State().Difference(c[0].ID) == nil })
 	})
 }

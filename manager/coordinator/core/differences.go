@@ -47,15 +47,20 @@ func (l *differences) step() {
 		return
 	}
 	l.atMS = l.nowMS
-	left := differAtOnce
+	left, told := differAtOnce, refused{}
 	propose := func(c *statecontext.NoteDifference) {
-		if left > 0 && l.propose(differenceKey(c.Copy), c, l.noted(c)) {
+		r, was := l.refused[c.Copy]
+		if was {
+			told[c.Copy] = r
+		}
+		if left > 0 && l.nowMS >= r.nextMS && l.propose(differenceKey(c.Copy), c, l.noted(c)) {
 			left--
 		}
 	}
 	// What is right again goes first: there is room for so many copies only, and for so many proposals.
 	known := l.noteRight(propose)
 	out := l.noteWrong(known, propose)
+	l.refused = told // of others nothing is to be noted any more
 	if out > 0 != l.out {
 		if l.out = out > 0; out > 0 {
 			l.log.Warn("more copies differ from the KV data than are remembered: watchers do not hear of the others before "+
@@ -80,7 +85,7 @@ func (l *differences) noteRight(propose func(*statecontext.NoteDifference)) (kno
 
 // noteWrong proposes to note what differs, and returns for how many there is no room.
 func (l *differences) noteWrong(known int, propose func(*statecontext.NoteDifference)) (out int) {
-	s, told := l.now.state, refused{}
+	s := l.now.state
 	for i := range s.Indexers() {
 		n := l.components.indexers[i.Node]
 		if n == nil {
@@ -90,21 +95,15 @@ func (l *differences) noteWrong(known int, propose func(*statecontext.NoteDiffer
 			c := &statecontext.NoteDifference{Index: x.Index, Copy: x.Copy, Node: n.node, Documents: max(x.Documents, 1),
 				Kind: string(x.Kind), TakenAnew: x.TakenAnew}
 			d := s.Difference(x.Copy)
-			switch r, was := l.refused[x.Copy]; {
+			switch {
 			case d != nil && c.Matches(d) || !hosts(s, x.Index, x.Copy, n.node):
 			case d == nil && known >= statecontext.MaxDifferences:
 				out++ // it would be refused: others have to be right first
 			default:
-				if was {
-					told[x.Copy] = r
-				}
-				if l.nowMS >= r.nextMS {
-					propose(c)
-				}
+				propose(c)
 			}
 		}
 	}
-	l.refused = told // of others nobody tells any more
 	return out
 }
 
