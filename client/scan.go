@@ -22,7 +22,8 @@ const (
 	lineBuffer = 64 << 10
 )
 
-// ErrCut is wrapped when a scan's stream stopped before its last line.
+// ErrCut is wrapped when a scan's stream stopped before its last line. What a server can still say of why a scan ends
+// early is its last line, and comes as a *Problem.
 var ErrCut = errors.New("the scan was cut off before its end")
 
 // Rows is a running scan. Use: for rows.Next() { rows.Row() }; then rows.Err(); always Close.

@@ -50,11 +50,13 @@ type Removal struct {
 const (
 	// removeTries is how often a removal is planned anew when definitions change meanwhile.
 	removeTries = 5
-	// removeWait is how long a removal is waited for; it goes on by itself.
+	// removeWait is how long a removal is waited for; it goes on by itself. The answer has answerTime of what the caller
+	// waits at all.
 	removeWait = 10 * time.Second
+	answerTime = time.Second
 	// knownWait is how long it is waited for that indexers tell what they have, knownPause between two looks.
 	knownWait  = 6 * time.Second // longer than a leader takes to call an indexer offline that it has not heard
-	knownPause = 100 * time.Millisecond
+	knownPause = 500 * time.Millisecond
 )
 
 // untilKnown calls f until it does not say ErrNotKnown any more; late: it will not be called again.
@@ -118,7 +120,11 @@ func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerReques
 
 // awaitRemoval waits until an indexer is no member any more. It is false where that takes longer than is waited for.
 func (c *Coordinator) awaitRemoval(ctx context.Context, l *term, uuid string) bool {
-	ctx, cancel := context.WithTimeout(ctx, removeWait)
+	patience := removeWait
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(deadline)-answerTime)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	changes := c.cfg.Machine.Subscribe()
 	defer changes.Close()
