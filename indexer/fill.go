@@ -585,8 +585,8 @@ func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export
 	return nil, rpc.Refuse(errcode.NotFound, "no copy of slice %d of index %s is here", w.Slice, w.Index)
 }
 
-// errWrongRows refuses to send files that have, or may have, rows of a vbucket that is being taken anew. Their positions
-// say that it is whole: who got them would never ask KV for it.
+// errWrongRows refuses to send files that have, or may have, rows of a vbucket that is being taken anew. Their
+// positions say that it is whole: who got them would never ask KV for it.
 func errWrongRows(m storage.Meta) error {
 	return rpc.Refuse(errcode.Unavailable, "copy %s of index %s is taking vbuckets anew here now", m.Copy, m.Index)
 }

@@ -769,8 +769,8 @@ func TestFillOfACopyThatLacksSomething(t *testing.T) {
 	}
 }
 
-// TestNoFilesOfACopyKnownToBeWrong: while a vbucket is to be taken anew and its rows have not gone, no files of the copy
-// are sent: they say that the vbucket is whole.
+// TestNoFilesOfACopyKnownToBeWrong: while a vbucket is to be taken anew and its rows have not gone, no files of the
+// copy are sent: they say that the vbucket is whole.
 func TestNoFilesOfACopyKnownToBeWrong(t *testing.T) {
 	p := newPair(t)
 	p.b.start()

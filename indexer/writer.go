@@ -56,8 +56,8 @@ func (k *bucket) straysOf(t *ingest.Batch) (rows []storage.Row, mends bool) {
 	return rows, mends
 }
 
-// wrongUntil reports whether a copy's files still have rows that are known to be wrong: a vbucket is to be taken anew, and
-// its rows have not gone. count changes with each such vbucket. It runs in the loop.
+// wrongUntil reports whether a copy's files still have rows that are known to be wrong: a vbucket is to be taken anew,
+// and its rows have not gone. count changes with each such vbucket. It runs in the loop.
 func (k *bucket) wrongUntil(id index.CopyID) (wrong bool, count uint64) {
 	for at := range k.strays {
 		wrong = wrong || at.copy == id

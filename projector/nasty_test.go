@@ -13,8 +13,8 @@ import (
 
 // TestChaosWithANastyKV is TestChaos with an engine in all of its moods, for each feed: what comes out for the indexers
 // is the same. With old controls gocbcore itself reads a map that it writes elsewhere (see package gocb).
-// Nothing is purged, and no stream ends by itself: the consumer here asks for what follows what it has, when it likes. No
-// memory lacks: it asks for all streams at once, until all have begun together.
+// Nothing is purged, and no stream ends by itself: the consumer here asks for what follows what it has, when it likes.
+// No memory lacks: it asks for all streams at once, until all have begun together.
 func TestChaosWithANastyKV(t *testing.T) {
 	const borne = server.AllMoods &^ (server.Purges | server.PurgeByWindow | server.Eviction | server.SlowEnd |
 		server.Temporary)

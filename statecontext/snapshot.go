@@ -183,6 +183,11 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 	}
 	p = rw.rebalances(s, p)
 	p = rw.differences(s, p)
+	rw.payload = rw.restores(s, p)
+}
+
+// restores writes what is known of the newest restore, and one that is being taken in.
+func (rw *recordWriter) restores(s *State, p []byte) []byte {
 	if r := s.restored; r != nil {
 		p = appendUint(append(appendString(p[:0], r.ID), byte(r.Mode)), r.CAS)
 		p = appendUint(appendString(appendInt(p, r.TimeMS), r.FromID), r.FromCAS)
@@ -196,7 +201,7 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 			rw.write(recordChunk, chunk)
 		}
 	}
-	rw.payload = p
+	return p
 }
 
 // ReadSnapshot is ReadSnapshotUpTo with everything that this program knows.

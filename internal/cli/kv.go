@@ -274,8 +274,8 @@ kept in a temporary file for that; with --unchecked what comes is stored as it c
 	fl := cmd.Flags()
 	fl.StringVar(&format, "format", string(documents.Auto), "lines (of JSON objects), list (a JSON array), csv or tsv; "+
 		"auto looks at the first character")
-	fl.StringVar(&o.KeyField, "key-field", "", "`FIELD` with the key of each document, as id or meta.id; without it, objects "+
-		`are {"key", "value"}`)
+	fl.StringVar(&o.KeyField, "key-field", "", "`FIELD` with the key of each document, as id or meta.id; without it, "+
+		`objects are {"key", "value"}`)
 	fl.StringVar(&o.KeyPrefix, "key-prefix", "", "`TEXT` before each key, as airport::")
 	fl.BoolVar(&o.InferTypes, "infer-types", false, "cells of a table that are numbers, true or false become that, empty "+
 		"ones are left out; else all are strings")
@@ -284,8 +284,8 @@ kept in a temporary file for that; with --unchecked what comes is stored as it c
 	return cmd
 }
 
-// openDocuments opens a file and, unless it is to be believed, reads all of it once. It returns it at its beginning, with
-// its size, 0 for what comes as a stream.
+// openDocuments opens a file and, unless it is to be believed, reads all of it once. It returns it at its beginning,
+// with its size, 0 for what comes as a stream.
 func openDocuments(name string, stdin io.Reader, o documents.Options, unchecked bool) (in io.Reader, size int64,
 	closeInput func(), err error) {
 	closeInput = func() {}

@@ -88,8 +88,8 @@ func show[T any](w io.Writer, as format, v any, items []T, table func(t *tabwrit
 	return t.Flush()
 }
 
-// write writes v: as JSON with indentation, on one line for jsonl, as a document of YAML with the same names in the same
-// order.
+// write writes v: as JSON with indentation, on one line for jsonl, as a document of YAML with the same names in the
+// same order.
 func write(w io.Writer, as format, v any) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -157,7 +157,8 @@ func tokenCreate(s Streams, f *serverFlags) *cobra.Command {
 }
 
 func tokenList(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the tokens, without their secrets", Args: noArgs,
+	return &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the tokens, without their secrets",
+		Args:    noArgs,
 		Example: "  tidemark token list",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {

@@ -264,8 +264,8 @@ func (v *VBucket) HighOf(id uint32) uint64 {
 }
 
 // SetManifest brings the active vbuckets to a manifest: each tells what has come and gone by versions of the
-// SystemCollection, which are in the log when it returns. Nobody else may change states meanwhile. After an error, which
-// is that of the first vbucket that could not follow, it is called again; the others have followed.
+// SystemCollection, which are in the log when it returns. Nobody else may change states meanwhile. After an error,
+// which is that of the first vbucket that could not follow, it is called again; the others have followed.
 func (b *Bucket) SetManifest(m *mcbp.Manifest) error {
 	failures := b.commit.failures.Load()
 	var changed []*VBucket

@@ -1,8 +1,8 @@
 package store
 
 // Evict deletes the oldest document but one, as an engine does whose memory is full and whose bucket has no disk: a
-// deletion that nobody asked for. A vbucket that is not active has no numbers to give. Nodes that play such an engine use
-// it.
+// deletion that nobody asked for. A vbucket that is not active has no numbers to give. Nodes that play such an engine
+// use it.
 func (v *VBucket) Evict(but *Doc) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

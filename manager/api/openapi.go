@@ -161,7 +161,8 @@ func (rt *route) commonCodes() []errcode.Code {
 // ddlCodes are what a change of indexes may be refused with.
 func ddlCodes(more ...errcode.Code) []errcode.Code {
 	return append(more, errcode.BadDefinition, errcode.PlacementImpossible, errcode.LastCopies, errcode.Unavailable,
-		errcode.NoProjector, errcode.NoIndexer, errcode.IndexNotReady, errcode.BucketNotInKV, errcode.TooManyVBuckets, errcode.UnknownIndex,
+		errcode.NoProjector, errcode.NoIndexer, errcode.IndexNotReady, errcode.BucketNotInKV, errcode.TooManyVBuckets,
+		errcode.UnknownIndex,
 		errcode.NameExists, errcode.StateMismatch, errcode.IllegalTransition,
 		errcode.BucketGone,
 		errcode.GenerationMismatch, errcode.LimitExceeded, errcode.IndexInRollback)
