@@ -47,9 +47,15 @@ const pairNode = 4 // of a, as b knows it
 
 func newPair(t *testing.T) *pair {
 	t.Helper()
+	return newPairAt(t, 64*transfer.MinRate)
+}
+
+// newPairAt is newPair with an a that was started to send at a rate.
+func newPairAt(t *testing.T, rate int64) *pair {
+	t.Helper()
 	p := &pair{t: t, a: newWorld(t), b: newWorld(t)}
-	files := func(c *Config) { c.TransferRate = 64 * transfer.MinRate }
-	p.a.tweak, p.b.tweak = files, files
+	p.a.tweak = func(c *Config) { c.TransferRate = rate }
+	p.b.tweak = func(c *Config) { c.TransferRate = 64 * transfer.MinRate }
 	p.a.write(docs(0, 400, 1)...)
 	p.a.serve(10)
 	p.b.kv = p.a.kv
@@ -275,8 +281,7 @@ func TestFillBesideARestart(t *testing.T) {
 
 // TestSendsNothing: an indexer that is to fill its copies from KV alone does not send them either.
 func TestSendsNothing(t *testing.T) {
-	p := newPair(t)
-	p.a.x.cfg.TransferRate = 0
+	p := newPairAt(t, 0)
 	p.b.start()
 	p.fill()
 	if p.outcome() || p.fromZero() == 0 {

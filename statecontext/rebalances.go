@@ -574,6 +574,10 @@ func (rw *recordWriter) rebalances(s *State, p []byte) []byte {
 	if s.formatLevel < formatRebalances {
 		return p
 	}
+	if s.limits.TransferRate != 0 {
+		p = appendInt(p[:0], s.limits.TransferRate)
+		rw.write(recordRate, p)
+	}
 	for r := range s.Rebalances() {
 		p = appendRebalance(p[:0], r)
 		rw.write(recordRebalance, p)

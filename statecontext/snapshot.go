@@ -177,10 +177,6 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 		p = appendUint(appendUint(appendUint(p[:0], n.generation), n.stability), n.rollback)
 		rw.write(recordPassed, p)
 	}
-	if s.limits.TransferRate != 0 {
-		p = appendInt(p[:0], s.limits.TransferRate)
-		rw.write(recordRate, p)
-	}
 	p = rw.rebalances(s, p)
 	p = rw.differences(s, p)
 	rw.payload = rw.restores(s, p)
