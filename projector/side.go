@@ -400,6 +400,8 @@ func (s *side) pumpAll(ctx context.Context) error {
 		var over []*stream
 		var err error
 		select {
+		case <-ctx.Done(): // the reader may have ended with a block in its hand
+			err = context.Cause(ctx)
 		case err = <-failed:
 		case block := <-blocks:
 			over, err = s.block(ctx, p, block)
