@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"tidemark/kv/clustermap"
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
 )
 
@@ -209,6 +211,25 @@ func (a *Admin) Flush(ctx context.Context, bucket string) error {
 		}
 	}
 	return nil
+}
+
+// Collections makes or drops a scope or collection, and returns the uid of the manifest that has come of it.
+func (a *Admin) Collections(ctx context.Context, c clustermap.CollectionChange) (uid string, err error) {
+	var answer collectionsAnswer
+	err = a.lead(ctx, pathCollections, c, &answer)
+	return answer.UID, err
+}
+
+// Manifest is the bucket's manifest of collections, as the first node that answers knows it.
+func (a *Admin) Manifest(ctx context.Context, bucket string) (m *mcbp.Manifest, err error) {
+	for _, address := range a.addresses {
+		m = new(mcbp.Manifest)
+		path := strings.Replace(pathScopes, "{bucket}", url.PathEscape(bucket), 1)
+		if err = a.remote.Call(ctx, address, http.MethodGet, path, nil, m); err == nil {
+			return m, nil
+		}
+	}
+	return nil, err
 }
 
 // lead sends a request to the node that leads what is asked.

@@ -240,21 +240,3 @@ func (e *refusedError) Error() string { return e.detail }
 func (e *refusedError) Is(target error) bool {
 	return errors.Is(e.kind, target) || target == ErrRefused
 }
-
-// Collections changes a bucket's collections through the admin interface of a member.
-func (r Remote) Collections(ctx context.Context, admin string, change clustermap.CollectionChange) (uid string,
-	err error) {
-	var answer collectionsAnswer
-	for range 2 { // the second time the one that leads
-		err = r.Call(ctx, admin, http.MethodPost, pathCollections, change, &answer)
-		var other *NotLeaderError
-		if !errors.As(err, &other) {
-			break
-		}
-		admin = other.Leader
-	}
-	if err != nil {
-		return "", fmt.Errorf("collections of bucket %q: %w", change.Bucket, err)
-	}
-	return answer.UID, nil
-}

@@ -390,14 +390,15 @@ func TestCollectionsOfACluster(t *testing.T) {
 	if n := items(); n != 64 {
 		t.Fatalf("%d documents after a failover", n)
 	}
-	if _, err := remote.Collections(t.Context(), g.nodes["kv2"].AdminAddr(), clustermap.CollectionChange{Bucket: "world",
+	admins := NewAdmin([]string{g.nodes["kv2"].AdminAddr()}, testUser, testPassword, nil)
+	if _, err := admins.Collections(t.Context(), clustermap.CollectionChange{Bucket: "world",
 		Scope: "skv1", Collection: "c", Drop: true}); err != nil {
 		t.Fatal(err)
 	}
 	if n := items(); n != 0 {
 		t.Fatalf("%d documents after the collection was dropped", n)
 	}
-	_, err = remote.Collections(t.Context(), g.nodes["kv2"].AdminAddr(), clustermap.CollectionChange{Bucket: "world",
+	_, err = admins.Collections(t.Context(), clustermap.CollectionChange{Bucket: "world",
 		Scope: "skv1", Collection: "c", Drop: true})
 	if !errors.Is(err, clustermap.ErrNoCollection) {
 		t.Fatalf("dropped again: %v", err)

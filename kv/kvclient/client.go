@@ -25,8 +25,9 @@ const (
 // changes. Operations repeat after NOT_MY_VBUCKET, temporary failures and lost
 // connections until they succeed, are refused for good, or their context ends.
 type Client struct {
-	opt   Options
-	seeds []string
+	opt    Options
+	seeds  []string
+	prefix []byte // of keys: the collection's id
 
 	life context.Context // ends with Close: dials are of the client, not of who asked first
 	end  context.CancelFunc
@@ -64,12 +65,18 @@ func Connect(ctx context.Context, seeds []string, opt Options) (*Client, error) 
 	}
 	opt = opt.withDefaults()
 	opt.Features = append([]mcbp.Feature{mcbp.FeatureMutationToken, mcbp.FeatureXattr}, opt.Features...)
+	if opt.Collection != "" {
+		opt.Features = append(opt.Features, mcbp.FeatureCollections)
+	}
 	c := &Client{opt: opt, seeds: seeds, nodes: map[string]*node{}}
 	c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
 	retry := backoff{}
 	var reason error // of the last attempt that ended before ctx did
 	for {
 		err := c.Refresh(ctx)
+		if err == nil {
+			err = c.findCollection(ctx)
+		}
 		if err == nil {
 			return c, nil
 		}
@@ -91,6 +98,41 @@ func Connect(ctx context.Context, seeds []string, opt Options) (*Client, error) 
 			return nil, fmt.Errorf("%w (%w)", werr, err)
 		}
 	}
+}
+
+// findCollection asks for the id of the collection that was named. The seeds are asked, one after the other.
+func (c *Client) findCollection(ctx context.Context) (err error) {
+	if c.opt.Collection == "" {
+		return nil
+	}
+	for _, addr := range c.known() {
+		var conn *Conn
+		if conn, err = c.conn(ctx, addr); err != nil {
+			continue
+		}
+		if !conn.Granted(mcbp.FeatureCollections) {
+			return fmt.Errorf("%w: %s has no collections", ErrNotSupported, addr)
+		}
+		var f mcbp.Frame
+		if f, err = conn.Do(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetCollectionID, 0, 0),
+			Value: []byte(c.opt.Collection)}); err != nil {
+			continue
+		}
+		if err = NewStatusError(f); err != nil {
+			return fmt.Errorf("collection %s: %w", c.opt.Collection, err)
+		}
+		_, id, err := mcbp.DecodeCollectionID(f.Extras)
+		if err == nil {
+			c.prefix = mcbp.AppendCollectionKey(nil, id, nil)
+		}
+		return err
+	}
+	return err
+}
+
+// wire is a document's key as it travels.
+func (c *Client) wire(key string) []byte {
+	return append(append(make([]byte, 0, len(c.prefix)+len(key)), c.prefix...), key...)
 }
 
 // Close ends all connections; operations under way fail with ErrClosed.

@@ -14,6 +14,8 @@ var (
 	ErrAuth = errors.New("kvclient: authentication failed")
 	// ErrNoBucket: no such bucket, or this user may not open it.
 	ErrNoBucket = errors.New("kvclient: no such bucket or no access to it")
+	// ErrNoCollection: there is no such scope or collection, or not any more.
+	ErrNoCollection = errors.New("kvclient: no such collection")
 	// ErrNotMyVBucket: the node does not own the vbucket; ask the owner.
 	ErrNotMyVBucket = errors.New("kvclient: node does not own the vbucket")
 	// ErrTemporary: the node is busy, out of memory or warming up; try again later.
@@ -88,6 +90,8 @@ func (e *StatusError) advice() string {
 		return "check the user and the password"
 	case e.Is(ErrNoBucket):
 		return "check the bucket's name, that it was not deleted, and that the user may read it"
+	case e.Is(ErrNoCollection):
+		return "check the names of scope and collection, and that they were not dropped"
 	case e.Is(ErrTemporary) && e.Status != mcbp.StatusLocked:
 		return "the node warms up or is short of memory: trying again helps"
 	case e.Is(ErrNotSupported):
@@ -118,6 +122,8 @@ func (e *StatusError) Is(target error) bool {
 		return target == ErrTemporary
 	case mcbp.StatusNoBucket:
 		return target == ErrNoBucket
+	case mcbp.StatusUnknownCollection, mcbp.StatusUnknownScope:
+		return target == ErrNoCollection
 	case mcbp.StatusNoAccess:
 		if e.Op == mcbp.OpSelectBucket {
 			return target == ErrNoBucket

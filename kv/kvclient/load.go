@@ -96,7 +96,8 @@ func (l *loader) send(key string, value []byte) error {
 		return l.again(loaded{key, value, conn, err})
 	}
 	var extras [8]byte
-	req := mcbp.Frame{Header: mcbp.Request(mcbp.OpSet, vb, 0), Extras: extras[:], Key: []byte(key), Value: value}
+	req := mcbp.Frame{Header: mcbp.Request(mcbp.OpSet, vb, 0), Extras: extras[:], Key: l.client.wire(key),
+		Value: value}
 	results := l.results
 	err = conn.Start(l.ctx, req, func(f mcbp.Frame, err error) {
 		if err == nil {

@@ -128,7 +128,7 @@ func (c *Client) keyed(ctx context.Context, op mcbp.Opcode, key string, f mcbp.F
 	}
 	cas, datatype := f.CAS, f.Datatype
 	f.Header = mcbp.Request(op, vbucketOf(c.Config(), key), 0)
-	f.CAS, f.Datatype, f.Key = cas, datatype, []byte(key)
+	f.CAS, f.Datatype, f.Key = cas, datatype, c.wire(key)
 	out, lost, err := c.do(ctx, f)
 	if err != nil {
 		return out, lost, fmt.Errorf("key %q, vbucket %d: %w", key, f.VBucket(), err)

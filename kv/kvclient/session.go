@@ -33,6 +33,9 @@ type Options struct {
 	User, Password string
 	// Bucket is selected after authentication; empty selects none.
 	Bucket string
+	// Collection is the one that a Client's documents are in, as "scope.collection"; empty: the default one. Its names
+	// mean the collection that has them when the Client connects.
+	Collection string
 	// Name identifies the client in the node's logs; at most MaxAgentName bytes are
 	// sent.
 	Name string
