@@ -213,10 +213,15 @@ func (c *Client) Change(ctx context.Context, ref string, req PatchRequest, ifMat
 	return info, c.call(ctx, http.MethodPatch, "/v1/indexes/"+ref, header, req, &info)
 }
 
-// Build starts the builds of deferred indexes.
+// Build starts the builds of deferred indexes on a bucket's default collection.
 func (c *Client) Build(ctx context.Context, bucket string, names ...string) ([]StatementResult, error) {
+	return c.BuildIn(ctx, BuildRequest{Bucket: bucket, Names: names})
+}
+
+// BuildIn starts the builds of deferred indexes.
+func (c *Client) BuildIn(ctx context.Context, req BuildRequest) ([]StatementResult, error) {
 	var reply StatementReply
-	err := c.call(ctx, http.MethodPost, "/v1/indexes:build", nil, BuildRequest{Bucket: bucket, Names: names}, &reply)
+	err := c.call(ctx, http.MethodPost, "/v1/indexes:build", nil, req, &reply)
 	return reply.Results, err
 }
 

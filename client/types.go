@@ -18,13 +18,18 @@ type Reason = rpc.Reason
 
 // IndexInfo is an index as GET /v1/indexes shows it.
 type IndexInfo struct {
-	ID       index.ID    `json:"id"`
-	Name     string      `json:"name"`
-	Bucket   string      `json:"bucket"`
-	State    index.State `json:"state"`
-	Deferred bool        `json:"deferred,omitempty"`
-	Reason   string      `json:"reason,omitempty"` // of state error
-	Progress float64     `json:"progress"`         // of the build, percent: 0 to 100
+	ID     index.ID `json:"id"`
+	Name   string   `json:"name"`
+	Bucket string   `json:"bucket"`
+	// Scope and Collection name the collection that the documents are in; absent: the default one.
+	Scope      string `json:"scope,omitempty"`
+	Collection string `json:"collection,omitempty"`
+	// CollectionID is the id that it had when the index was made: one that is made again under the name is another one.
+	CollectionID uint32      `json:"collection_id,omitempty"`
+	State        index.State `json:"state"`
+	Deferred     bool        `json:"deferred,omitempty"`
+	Reason       string      `json:"reason,omitempty"` // of state error
+	Progress     float64     `json:"progress"`         // of the build, percent: 0 to 100
 	// Availability says how much of a ready index can be scanned; absent when it is not ready, or when no leader was
 	// asked.
 	Availability *Availability   `json:"availability,omitempty"`
@@ -92,11 +97,14 @@ type StatementRequest struct {
 
 // StatementResult is what one statement has done.
 type StatementResult struct {
-	ID     index.ID    `json:"id"`
-	Name   string      `json:"name"`
-	Bucket string      `json:"bucket"`
-	State  index.State `json:"state"`
-	CAS    uint64      `json:"cas"`
+	ID     index.ID `json:"id"`
+	Name   string   `json:"name"`
+	Bucket string   `json:"bucket"`
+	// Scope and Collection name the collection that the documents are in; absent: the default one.
+	Scope      string      `json:"scope,omitempty"`
+	Collection string      `json:"collection,omitempty"`
+	State      index.State `json:"state"`
+	CAS        uint64      `json:"cas"`
 	// Deferred tells that the index waits for BUILD INDEX.
 	Deferred bool `json:"deferred,omitempty"`
 	// Existed tells that IF NOT EXISTS or IF EXISTS made the statement do nothing.
@@ -112,11 +120,14 @@ type StatementReply struct {
 
 // CreateRequest is the body of POST /v1/indexes: what CREATE INDEX says, in JSON.
 type CreateRequest struct {
-	Name      string          `json:"name"`
-	Bucket    string          `json:"bucket"`
-	IsPrimary bool            `json:"is_primary,omitempty"`
-	Keys      []index.KeyExpr `json:"keys,omitempty"`
-	Where     string          `json:"where,omitempty"`
+	Name   string `json:"name"`
+	Bucket string `json:"bucket"`
+	// Scope and Collection name the collection that the documents are in; absent: the default one.
+	Scope      string          `json:"scope,omitempty"`
+	Collection string          `json:"collection,omitempty"`
+	IsPrimary  bool            `json:"is_primary,omitempty"`
+	Keys       []index.KeyExpr `json:"keys,omitempty"`
+	Where      string          `json:"where,omitempty"`
 	// PartitionBy spreads entries over slices by key; absent: by the document's id.
 	PartitionBy index.PartitionBy `json:"partition_by,omitzero"`
 	IfNotExists bool              `json:"if_not_exists,omitempty"`
@@ -128,8 +139,11 @@ type CreateRequest struct {
 
 // BuildRequest is the body of POST /v1/indexes:build.
 type BuildRequest struct {
-	Bucket string   `json:"bucket"`
-	Names  []string `json:"names"`
+	Bucket string `json:"bucket"`
+	// Scope and Collection name the collection that the documents are in; absent: the default one.
+	Scope      string   `json:"scope,omitempty"`
+	Collection string   `json:"collection,omitempty"`
+	Names      []string `json:"names"`
 }
 
 // PatchRequest is the body of PATCH /v1/indexes/{id}: what is to change.
@@ -445,4 +459,14 @@ type BucketStatus struct {
 	Rollback       string `json:"rollback,omitempty"`
 	// RollbackForMS is for how long the leader has seen the rollback's present step under way; 0 without one.
 	RollbackForMS int64 `json:"rollback_for_ms,omitempty"`
+}
+
+// Keyspace is where the documents of the index are: bucket, or bucket.scope.collection.
+func (i *IndexInfo) Keyspace() string {
+	return index.KeyspaceOf(i.Bucket, i.Scope, i.Collection).String()
+}
+
+// Keyspace is where the documents of the index are: bucket, or bucket.scope.collection.
+func (r *StatementResult) Keyspace() string {
+	return index.KeyspaceOf(r.Bucket, r.Scope, r.Collection).String()
 }

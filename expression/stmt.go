@@ -37,7 +37,7 @@ type Statement interface {
 // CreateIndex is CREATE [PRIMARY] INDEX. Keys and Where are canonical text.
 type CreateIndex struct {
 	Name        string
-	Bucket      string
+	Keyspace    index.Keyspace
 	IsPrimary   bool
 	IfNotExists bool
 	PartitionBy index.PartitionBy // as written: HASH(META().id), which is also what happens otherwise, stands here, too
@@ -60,14 +60,14 @@ type With struct {
 // DropIndex is DROP [PRIMARY] INDEX.
 type DropIndex struct {
 	Name     string
-	Bucket   string
+	Keyspace index.Keyspace
 	IfExists bool
 }
 
 // BuildIndex is BUILD INDEX: it starts the deferred indexes of these names together.
 type BuildIndex struct {
-	Bucket string
-	Names  []string
+	Keyspace index.Keyspace
+	Names    []string
 }
 
 func (*CreateIndex) statement() {}
@@ -78,7 +78,8 @@ func (*BuildIndex) statement()  {}
 // and all that the coordinator stamps are zero. Statement is the canonical text without IF NOT EXISTS.
 func (s *CreateIndex) Definition() index.Definition {
 	d := index.Definition{
-		Name: s.Name, Bucket: s.Bucket, IsPrimary: s.IsPrimary, Keys: s.Keys, Where: s.Where, Nodes: s.With.Nodes,
+		Name: s.Name, Bucket: s.Keyspace.Bucket, Member: s.Keyspace.Member(),
+		IsPrimary: s.IsPrimary, Keys: s.Keys, Where: s.Where, Nodes: s.With.Nodes,
 		Using: index.UsingOrdered, ExprType: index.ExprN1QL,
 	}
 	if s.With.DeferBuild != nil {
@@ -126,7 +127,7 @@ func (s *CreateIndex) String() string {
 		b = append(b, "IF NOT EXISTS "...)
 	}
 	b = appendName(b, s.Name)
-	b = appendName(append(b, " ON "...), s.Bucket)
+	b = appendKeyspace(append(b, " ON "...), s.Keyspace)
 	if !s.IsPrimary {
 		b = appendKeys(b, s.Keys)
 	}
@@ -179,12 +180,12 @@ func (s *DropIndex) String() string {
 		b = append(b, "IF EXISTS "...)
 	}
 	b = appendName(b, s.Name)
-	return string(appendName(append(b, " ON "...), s.Bucket))
+	return string(appendKeyspace(append(b, " ON "...), s.Keyspace))
 }
 
 // String returns the canonical text.
 func (s *BuildIndex) String() string {
-	b := appendName([]byte("BUILD INDEX ON "), s.Bucket)
+	b := appendKeyspace([]byte("BUILD INDEX ON "), s.Keyspace)
 	for i, n := range s.Names {
 		b = append(b, [...]string{"(", ", "}[min(i, 1)]...)
 		b = appendName(b, n)
@@ -272,11 +273,10 @@ func (p *parser) create() (Statement, error) {
 	if err := p.exists(true, &s.IfNotExists); err != nil {
 		return nil, err
 	}
-	bucket, err := p.onBucket()
-	if err != nil {
+	var err error
+	if s.Keyspace, err = p.onKeyspace(); err != nil {
 		return nil, err
 	}
-	s.Bucket = bucket
 	if err := p.keys(s); err != nil {
 		return nil, err
 	}
@@ -496,21 +496,20 @@ func (p *parser) drop() (Statement, error) {
 	if primary && p.isWord("ON") {
 		s.Name = PrimaryName
 	} else {
-		bucket, name, err := p.indexPath()
+		keyspace, name, err := p.indexPath()
 		if err != nil {
 			return nil, err
 		}
-		s.Bucket, s.Name = bucket, name
+		s.Keyspace, s.Name = keyspace, name
 	}
 	if err := p.exists(false, &s.IfExists); err != nil {
 		return nil, err
 	}
-	if s.Bucket == "" {
-		bucket, err := p.onBucket()
-		if err != nil {
+	if s.Keyspace.Bucket == "" {
+		var err error
+		if s.Keyspace, err = p.onKeyspace(); err != nil {
 			return nil, err
 		}
-		s.Bucket = bucket
 		if err := p.exists(false, &s.IfExists); err != nil {
 			return nil, err
 		}
@@ -540,11 +539,10 @@ func (p *parser) build() (Statement, error) {
 	if primary {
 		return nil, p.fail(at, "BUILD INDEX names a primary index like any other: BUILD INDEX ON bucket(`%s`)", PrimaryName)
 	}
-	bucket, err := p.onBucket()
-	if err != nil {
+	var err error
+	if s.Keyspace, err = p.onKeyspace(); err != nil {
 		return nil, err
 	}
-	s.Bucket = bucket
 	if err := p.wantOp("("); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"tidemark/collate"
+	"tidemark/index"
 )
 
 // The actions of ALTER INDEX.
@@ -16,7 +17,7 @@ const (
 // AlterIndex is ALTER INDEX.
 type AlterIndex struct {
 	Name       string
-	Bucket     string
+	Keyspace   index.Keyspace
 	Action     string
 	Nodes      []string // of ActionMove, and where new replicas may be, of ActionReplicaCount
 	NumReplica *int     // of ActionReplicaCount
@@ -28,7 +29,7 @@ func (*AlterIndex) statement() {}
 // String returns the canonical text.
 func (s *AlterIndex) String() string {
 	b := appendName([]byte("ALTER INDEX "), s.Name)
-	b = appendName(append(b, " ON "...), s.Bucket)
+	b = appendKeyspace(append(b, " ON "...), s.Keyspace)
 	b = append(b, ` WITH {"action":`...)
 	b = collate.AppendQuoted(b, []byte(s.Action))
 	if s.NumReplica != nil {
@@ -58,11 +59,11 @@ func (p *parser) alter() (Statement, error) {
 	var err error
 	if primary && p.isWord("ON") {
 		s.Name = PrimaryName
-	} else if s.Bucket, s.Name, err = p.indexPath(); err != nil {
+	} else if s.Keyspace, s.Name, err = p.indexPath(); err != nil {
 		return nil, err
 	}
-	if s.Bucket == "" {
-		if s.Bucket, err = p.onBucket(); err != nil {
+	if s.Keyspace.Bucket == "" {
+		if s.Keyspace, err = p.onKeyspace(); err != nil {
 			return nil, err
 		}
 	}

@@ -1,56 +1,95 @@
 package expression
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+
+	"tidemark/index"
 )
 
-// The parts of a keyspace's path that every bucket has: default:bucket._default._default is the bucket itself.
-const (
-	defaultNamespace  = "default"
-	defaultCollection = "_default" // and the scope's name
-)
+// defaultNamespace may stand before the path of a keyspace: default:bucket.scope.collection.
+const defaultNamespace = "default"
 
-// onBucket reads ON and a bucket: its name, or the path of its default collection.
-func (p *parser) onBucket() (string, error) {
+// onKeyspace reads ON and a keyspace: a bucket's name, or the path of a collection.
+func (p *parser) onKeyspace() (index.Keyspace, error) {
 	if err := p.wantWord("ON"); err != nil {
-		return "", err
+		return index.Keyspace{}, err
 	}
 	at := p.tok
 	names, err := p.dotted("bucket", 3)
 	if err != nil {
-		return "", err
+		return index.Keyspace{}, err
 	}
-	if len(names) > 1 && !slices.Equal(names[1:], []string{defaultCollection, defaultCollection}) {
-		return "", p.otherCollection(at)
-	}
-	return names[0], nil
+	return p.keyspace(at, names)
 }
 
-// indexPath reads the name of an index, alone or behind its bucket as old statements have it: bucket.name, and
-// default:bucket._default._default.name.
-func (p *parser) indexPath() (bucket, name string, err error) {
+// keyspace makes one of the names of its path.
+func (p *parser) keyspace(at token, names []string) (index.Keyspace, error) {
+	switch len(names) {
+	case 1:
+		return index.InBucket(names[0]), nil
+	case 3:
+		for _, name := range names[1:] {
+			if wrong := wrongCollection(name); wrong != "" {
+				return index.Keyspace{}, p.fail(at, "%s", wrong)
+			}
+		}
+		return index.KeyspaceOf(names[0], names[1], names[2]), nil
+	}
+	return index.Keyspace{}, p.fail(at, "expected a bucket, or bucket.scope.collection; a name with a point is written "+
+		"in backticks")
+}
+
+// indexPath reads the name of an index, alone or behind its keyspace as old statements have it: bucket.name, and
+// default:bucket.scope.collection.name.
+func (p *parser) indexPath() (k index.Keyspace, name string, err error) {
 	at := p.tok
 	names, err := p.dotted("index", 4)
 	if err != nil {
-		return "", "", err
+		return k, "", err
 	}
-	switch n := len(names); {
-	case n == 1:
-		return "", names[0], nil
-	case n == 2, n == 4 && slices.Equal(names[1:3], []string{defaultCollection, defaultCollection}):
-		if wrong := wrongName("bucket", names[0]); wrong != "" {
-			return "", "", p.fail(at, "%s", wrong)
-		}
-		return names[0], names[n-1], nil
+	n := len(names) - 1
+	if n == 0 {
+		return k, names[0], nil
 	}
-	return "", "", p.otherCollection(at)
+	if k, err = p.keyspace(at, names[:n]); err != nil {
+		return k, "", err
+	}
+	if wrong := wrongName("bucket", k.Bucket); wrong != "" {
+		return k, "", p.fail(at, "%s", wrong)
+	}
+	return k, names[n], nil
 }
 
-func (p *parser) otherCollection(at token) error {
-	return p.unsupported(at, "scopes and collections other than %s.%s are not supported: write ON and the bucket's name "+
-		"alone (in backticks if it has a point)",
-		defaultCollection, defaultCollection)
+// maxCollectionBytes is the longest name of a scope or collection.
+const maxCollectionBytes = 251
+
+// wrongCollection says what is wrong with the name of a scope or collection; nothing when it may be one.
+func wrongCollection(name string) string {
+	switch {
+	case name == index.DefaultCollection:
+		return ""
+	case len(name) > maxCollectionBytes:
+		return fmt.Sprintf("the name of a scope or collection has %d bytes; at most %d", len(name), maxCollectionBytes)
+	}
+	for i, r := range name {
+		known := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '%'
+		if !known || i == 0 && (r == '_' || r == '%') {
+			return fmt.Sprintf("unexpected %q in the name %q of a scope or collection; expected letters, digits and _ - %%, "+
+				"not beginning with _ or %%", r, name)
+		}
+	}
+	return ""
+}
+
+func appendKeyspace(b []byte, k index.Keyspace) []byte {
+	b = appendName(b, k.Bucket)
+	if k.IsDefault() {
+		return b
+	}
+	b = appendName(append(b, '.'), k.Scope)
+	return appendName(append(b, '.'), k.Collection)
 }
 
 // dotted reads at most so many names between points, behind a namespace if there is one.
@@ -69,7 +108,7 @@ func (p *parser) dotted(what string, most int) (names []string, err error) {
 	}
 	for err == nil {
 		if len(names) == most {
-			return nil, p.otherCollection(at)
+			return nil, p.fail(at, "the path has more than %d names: a keyspace is a bucket, or bucket.scope.collection", most)
 		}
 		names = append(names, name)
 		more := false

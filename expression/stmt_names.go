@@ -49,8 +49,8 @@ func wrongName(what, name string) string {
 // Normalize checks a definition that did not come from Parse (names, counts, expressions), and replaces expressions and
 // Statement by their canonical text. Partitions 0 is "not given". The error wraps ErrDefinition or is a *SyntaxError.
 func Normalize(d *index.Definition) error {
-	s := CreateIndex{Name: d.Name, Bucket: d.Bucket, IsPrimary: d.IsPrimary, Keys: d.Keys, Where: d.Where,
-		PartitionBy: d.PartitionBy}
+	s := CreateIndex{Name: d.Name, Keyspace: index.KeyspaceOf(d.Bucket, d.Member.Scope, d.Member.Collection),
+		IsPrimary: d.IsPrimary, Keys: d.Keys, Where: d.Where, PartitionBy: d.PartitionBy}
 	if d.Deferred {
 		s.With.DeferBuild = &d.Deferred
 	}
@@ -80,6 +80,7 @@ func Normalize(d *index.Definition) error {
 	n := whole.Definition()
 	d.Keys, d.Where, d.Statement, d.Using, d.ExprType = n.Keys, n.Where, n.Statement, n.Using, n.ExprType
 	d.PartitionBy, d.Partitions = n.PartitionBy, n.Partitions
+	d.Member.Scope, d.Member.Collection = n.Member.Scope, n.Member.Collection
 	return nil
 }
 
@@ -89,8 +90,18 @@ func checkParts(s *CreateIndex) error {
 	if err := CheckIndexName(s.Name); err != nil {
 		return err
 	}
-	if err := CheckBucketName(s.Bucket); err != nil {
+	if err := CheckBucketName(s.Keyspace.Bucket); err != nil {
 		return err
+	}
+	if k := s.Keyspace; !k.IsDefault() {
+		for _, name := range []string{k.Scope, k.Collection} {
+			if name == "" {
+				return fmt.Errorf("%w: a scope and a collection are named together", ErrDefinition)
+			}
+			if wrong := wrongCollection(name); wrong != "" {
+				return fmt.Errorf("%w: %s", ErrDefinition, wrong)
+			}
+		}
 	}
 	switch {
 	case s.IsPrimary && (len(s.Keys) > 0 || s.Where != ""):

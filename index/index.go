@@ -175,6 +175,7 @@ type Definition struct {
 	Name        string      `json:"name"`
 	Bucket      string      `json:"bucket"`
 	BucketUUID  string      `json:"bucket_uuid"`
+	Member      Member      `json:"member,omitzero"` // of the bucket: the collection that the documents are in
 	State       State       `json:"state"`
 	Reason      string      `json:"reason,omitempty"` // of state error: a code and what to do
 	Deferred    bool        `json:"deferred,omitempty"`
@@ -192,6 +193,74 @@ type Definition struct {
 	Rules       uint32 `json:"expression_rules,omitempty"`
 	CreatedMS   int64  `json:"created_ms"`   // unix milliseconds, by the wall clock of the leader then
 	ModifiedCAS uint64 `json:"modified_cas"` // cas of the newest change of this object: its ETag
+}
+
+// DefaultCollection is the name of the scope that every bucket has, and of the collection in it.
+const DefaultCollection = "_default"
+
+// Member is a collection of a bucket by its names, and, once the index is made, by the id that these had then: a
+// collection that is dropped and made again has another one, and is another one. The zero value is the default
+// collection.
+type Member struct {
+	Scope      string `json:"scope,omitempty"`
+	Collection string `json:"collection,omitempty"`
+	ID         uint32 `json:"collection_id,omitempty"`
+	// Manifest is the uid of the manifest in which the id was found; an earlier one says nothing of it.
+	Manifest uint64 `json:"manifest_uid,omitempty"`
+}
+
+// IsZero tells the default collection.
+func (m Member) IsZero() bool { return m == Member{} }
+
+// Keyspace is where the documents of an index are: a bucket, and the names of a collection unless it is the default
+// one.
+type Keyspace struct{ Bucket, Scope, Collection string }
+
+// KeyspaceOf gives a keyspace its one form: the default collection has no names.
+func KeyspaceOf(bucket, scope, collection string) Keyspace {
+	k := Keyspace{bucket, scope, collection}
+	if scope == DefaultCollection && collection == DefaultCollection {
+		k.Scope, k.Collection = "", ""
+	}
+	return k
+}
+
+// InBucket is the default collection of a bucket.
+func InBucket(bucket string) Keyspace { return Keyspace{Bucket: bucket} }
+
+// IsDefault reports whether it is the default collection.
+func (k Keyspace) IsDefault() bool { return k.Scope == "" && k.Collection == "" }
+
+// String is what people read: bucket, or bucket.scope.collection.
+func (k Keyspace) String() string {
+	if k.IsDefault() {
+		return k.Bucket
+	}
+	return k.Bucket + "." + k.Scope + "." + k.Collection
+}
+
+// Member is the collection by its names.
+func (k Keyspace) Member() Member { return Member{Scope: k.Scope, Collection: k.Collection} }
+
+// Keyspaces are what a text may mean: a bucket, whose name may have points, then a collection of one.
+func Keyspaces(text string) []Keyspace {
+	all := []Keyspace{InBucket(text)}
+	if parts := strings.Split(text, "."); len(parts) > 2 {
+		n := len(parts)
+		all = append(all, KeyspaceOf(strings.Join(parts[:n-2], "."), parts[n-2], parts[n-1]))
+	}
+	return all
+}
+
+// Keyspace is where the documents of the index are.
+func (d *Definition) Keyspace() Keyspace { return Keyspace{d.Bucket, d.Member.Scope, d.Member.Collection} }
+
+// ReasonCollectionGone begins the reason of an index whose collection was dropped. It stays so until it is dropped.
+const ReasonCollectionGone = "COLLECTION_GONE: "
+
+// CollectionGone tells an index in state error because its collection was dropped.
+func (d *Definition) CollectionGone() bool {
+	return d.State == Error && strings.HasPrefix(d.Reason, ReasonCollectionGone)
 }
 
 // ReasonCannotEvaluate begins the reason of an index that a projector cannot evaluate. Such an index is built again by

@@ -171,8 +171,28 @@ func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*w
 		return nil, rpc.Refuse(errcode.TooManyVBuckets, "bucket %q has %d vbuckets, an index can be on one of at most %d",
 			req.Bucket, n, timestamp.MaxVBuckets)
 	}
-	return &wire.BucketReply{Name: req.Bucket, UUID: config.UUID, VBuckets: config.NumVBuckets(),
-		Revision: revisionOf(config)}, nil
+	reply := &wire.BucketReply{Name: req.Bucket, UUID: config.UUID, VBuckets: config.NumVBuckets(),
+		Revision: revisionOf(config)}
+	if req.Collections {
+		m, err := conn.Manifest(ctx)
+		switch {
+		case err == nil:
+			reply.Collections = collectionsOf(m)
+		case !errors.Is(err, feed.ErrNotSupported):
+			return nil, kvProblem(req.Bucket, err)
+		}
+	}
+	return reply, nil
+}
+
+func collectionsOf(m *mcbp.Manifest) *wire.Collections {
+	c := &wire.Collections{UID: m.UID}
+	for _, s := range m.Scopes {
+		for _, x := range s.Collections {
+			c.All = append(c.All, wire.Collection{Scope: s.Name, Name: x.Name, ID: x.ID})
+		}
+	}
+	return c
 }
 
 // kvOf returns the control connection of a bucket that may or may not be streamed here.

@@ -118,7 +118,8 @@ func (b *bucket) replan(d *wire.Definitions) error {
 	if was := b.plan.Load(); was != nil {
 		before = *was
 	}
-	pl.faults, pl.joins = b.p.faults.of(pl.ids), joinsOf(before.joins, before.ids, pl, len(b.streams))
+	pl.countFaults(&b.p.faults)
+	pl.joins = joinsOf(before.joins, before.ids, pl, len(b.streams))
 	b.defs = d
 	b.plan.Store(pl)
 	b.topic.Announce(pl.view)

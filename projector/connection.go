@@ -40,7 +40,7 @@ func (b *bucket) connect(ctx context.Context) (*connection, error) {
 		return have, nil
 	}
 	pl := b.plan.Load()
-	xattrs := pl.program.Xattrs()
+	xattrs := pl.xattrs()
 	f, err := b.p.dial(ctx, b.name, "maintenance", feed.DefaultBufferBytes, xattrs)
 	if err != nil {
 		return nil, err

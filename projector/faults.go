@@ -83,8 +83,8 @@ func (f *faults) list() []wire.IndexFaults {
 
 // note counts what went wrong with a document. The sample is renewed when a count doubles: a bad index costs no
 // allocation per document, and the sample is still recent.
-func (f *faults) note(pl *plan, result *expression.Result, e *feed.Event) {
-	for i, x := range pl.faults {
+func (f *faults) note(m *part, result *expression.Result, e *feed.Event) {
+	for i, x := range m.faults {
 		err := result.Err(i)
 		if err == nil {
 			continue

@@ -16,13 +16,58 @@ import (
 // it goes. It is immutable.
 type plan struct {
 	revision uint64
-	ids      []index.ID // of the program's sources
-	program  *expression.Program
+	ids      []index.ID // of the indexes, whatever they are on
+	part                // of the default collection
+	members  map[uint32]*part
 	view     *router.View
-	faults   []*fault   // by source
-	joins    []*join    // of maintenance streams
-	promised []promised // by source, of side streams to copies
+	joins    []*join // of maintenance streams
 }
+
+// part is what is done with documents of one collection.
+type part struct {
+	sources    []index.ID // of the program
+	program    *expression.Program
+	faults     []*fault   // by source
+	promised   []promised // by source, of side streams to copies
+	topologies []partition.Topology
+	texts      []expression.Source
+}
+
+// of returns what is done with documents of a collection; nil when no index is on it.
+func (pl *plan) of(collection uint32) *part {
+	if collection == 0 {
+		return &pl.part
+	}
+	return pl.members[collection]
+}
+
+// member is of, made when there is none.
+func (pl *plan) member(collection uint32) *part {
+	if collection != 0 && pl.members[collection] == nil {
+		if pl.members == nil {
+			pl.members = map[uint32]*part{}
+		}
+		pl.members[collection] = &part{}
+	}
+	return pl.of(collection)
+}
+
+// each calls f for what is done with documents of each collection.
+func (pl *plan) each(f func(m *part)) {
+	f(&pl.part)
+	for _, m := range pl.members {
+		f(m)
+	}
+}
+
+// xattrs reports whether any index needs extended attributes.
+func (pl *plan) xattrs() (need bool) {
+	pl.each(func(m *part) { need = need || m.program.Xattrs() })
+	return need
+}
+
+// countFaults makes the counters of documents that have no entry because of an error.
+func (pl *plan) countFaults(f *faults) { pl.each(func(m *part) { m.faults = f.of(m.sources) }) }
 
 // newPlan makes the plan of a bucket's stream. only limits a side stream to these copies; nil takes every active index.
 // Indexes that cannot be evaluated or placed are left out and given back; the coordinator hears of them by the
@@ -33,9 +78,8 @@ func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoin
 	for i := range d.Topologies {
 		places[d.Topologies[i].Index] = &d.Topologies[i]
 	}
-	var sources []expression.Source
-	var topologies []partition.Topology
-	var ids []index.ID
+	pl := &plan{revision: d.Revision}
+	config := router.ViewConfig{Revision: d.Revision, Endpoints: endpoints, Only: only}
 	var bad []error
 	for i := range d.Indexes {
 		def := &d.Indexes[i]
@@ -50,7 +94,7 @@ func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoin
 		_, err := expression.Compile([]expression.Source{source})
 		switch {
 		case err != nil:
-		case len(sources) == expression.MaxSources:
+		case len(pl.ids) == expression.MaxSources:
 			err = tooMany(bucket)
 		default:
 			err = placeable(place, endpoints, only)
@@ -59,21 +103,28 @@ func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoin
 			bad = append(bad, fmt.Errorf("index %s (%s): %w", def.Name, def.ID, err))
 			continue
 		}
-		ids = append(ids, def.ID)
-		sources, topologies = append(sources, source), append(topologies, *place)
+		collection := def.Member.ID
+		m := pl.member(collection)
+		pl.ids, m.sources = append(pl.ids, def.ID), append(m.sources, def.ID)
+		m.texts, m.topologies = append(m.texts, source), append(m.topologies, *place)
+		config.Topologies, config.Collections = append(config.Topologies, *place), append(config.Collections, collection)
 	}
-	program, err := expression.Compile(sources)
+	var err error
+	pl.each(func(m *part) {
+		var wrong error
+		if m.program, wrong = expression.Compile(m.texts); wrong != nil {
+			err = wrong
+		}
+		if only != nil {
+			m.promised = promises(m.sources, m.topologies, only)
+		}
+		m.texts, m.topologies = nil, nil
+	})
 	if err != nil {
 		return nil, bad, fmt.Errorf("bucket %s: %w", bucket, err)
 	}
-	view, err := router.NewView(router.ViewConfig{Revision: d.Revision, Endpoints: endpoints, Topologies: topologies,
-		Only: only})
-	if err != nil {
+	if pl.view, err = router.NewView(config); err != nil {
 		return nil, bad, fmt.Errorf("bucket %s, %s stream: %w", bucket, class, err)
-	}
-	pl := &plan{revision: d.Revision, ids: ids, program: program, view: view}
-	if only != nil {
-		pl.promised = promises(ids, topologies, only)
 	}
 	return pl, bad, nil
 }

@@ -12,8 +12,7 @@ import (
 // results and the layouts alone, before anything is routed, and told with the stream's end: who compares an index with
 // the KV data learns by it what was lost on the way, where a loss would else be no difference.
 type promise struct {
-	places []promised // by source of the plan
-	sums   keyversion.Sums
+	sums keyversion.Sums
 }
 
 // promised is where the keys of one source are to arrive.
@@ -37,10 +36,10 @@ func promises(ids []index.ID, topologies []partition.Topology, only []index.Copy
 	return all
 }
 
-// add sums up a document's keys, by source.
-func (p *promise) add(docID []byte, seqno uint64, keys [][][]byte) {
-	for i := range p.places {
-		at := &p.places[i]
+// add sums up a document's keys, by source, as its collection's part of the plan has promised them.
+func (p *promise) add(places []promised, docID []byte, seqno uint64, keys [][][]byte) {
+	for i := range places {
+		at := &places[i]
 		for _, key := range keys[i] {
 			slice := at.layout.Slice(partition.KeyVersion{Key: key, DocID: docID})
 			if slices.Contains(at.slices, slice) {

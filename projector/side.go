@@ -138,7 +138,7 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 	if err != nil {
 		return nil, err
 	}
-	pl.faults = p.faults.of(pl.ids)
+	pl.countFaults(&p.faults)
 	if len(pl.view.Copies(t.Node)) == 0 {
 		return nil, rpc.Refuse(errcode.Unavailable, "topic %q: definitions revision %d has none of indexes %v, copies %v "+
 			"on node %d in bucket %q that can be evaluated; try again (%v)",
@@ -187,7 +187,7 @@ func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, er
 	_, span := rpc.StartSpan(asked, "connect to KV")
 	defer func() { rpc.EndSpan(asked, span, err) }()
 	if s.conn, err = s.p.dial(s.ctx, bucket, s.key.topic, sideBufferBytes,
-		s.plan.program.Xattrs()); err != nil {
+		s.plan.xattrs()); err != nil {
 		return nil, kvProblem(bucket, err)
 	}
 	at, err := s.p.stateOf(s.ctx, s.conn, bucket)
@@ -227,7 +227,7 @@ func (s *side) openStreams(at *kvState) []wire.StartResult {
 	if s.target.Sums {
 		for _, st := range all {
 			if st != nil {
-				st.promise = &promise{places: s.plan.promised}
+				st.promise = &promise{}
 			}
 		}
 	}

@@ -81,11 +81,11 @@ type pump struct {
 type sums struct{ mutations, deletions, versions, bytes uint64 }
 
 // note counts a document.
-func (c *sums) note(e *feed.Event) {
+func (c *sums) note(e *feed.Event, indexed bool) {
 	c.versions++
 	c.bytes += uint64(len(e.Key) + len(e.Value))
 	switch {
-	case e.Collection != 0: // of another collection: only its seqno counts
+	case !indexed: // of a collection that no index is on: only its seqno counts
 	case e.Kind == feed.Mutation:
 		c.mutations++
 	default:
@@ -152,16 +152,18 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 		return false, p.marked(ctx, s, e.SnapEnd)
 	}
 	s.place(progress)
+	var m *part
 	if e.Kind.IsDocument() {
-		p.sums.note(e)
+		m = s.plan.of(e.Collection)
+		p.sums.note(e, m != nil)
 	}
 	if progress.Completed {
 		p.tell()
 	}
 	switch {
-	case e.Collection != 0 || !e.Kind.IsDocument():
+	case m == nil:
 	case e.Kind == feed.Mutation:
-		err = p.mutation(ctx, s, e)
+		err = p.mutation(ctx, s, m, e)
 	default:
 		p.fill(s, e)
 		err = p.topic.Delete(ctx, s.vb, &p.doc)
@@ -190,22 +192,23 @@ func (s *stream) place(p feed.Progress) {
 
 func (p *pump) fill(s *stream, e *feed.Event) {
 	p.doc.VBUUID, p.doc.Seqno, p.doc.Window, p.doc.DocID = s.vbuuid, e.Seqno, s.window, e.Key
+	p.doc.Collection = e.Collection
 }
 
-func (p *pump) mutation(ctx context.Context, s *stream, e *feed.Event) error {
+func (p *pump) mutation(ctx context.Context, s *stream, m *part, e *feed.Event) error {
 	p.fill(s, e)
-	result := s.plan.program.EvaluateMeta(&p.scratch, e.Key, expression.DocMeta{CAS: e.CAS, Expiration: e.Expiry,
+	result := m.program.EvaluateMeta(&p.scratch, e.Key, expression.DocMeta{CAS: e.CAS, Expiration: e.Expiry,
 		Flags: e.Flags, Xattrs: e.Xattrs}, e.Value)
 	if result.Errors > 0 {
 		p.counters.errors.Add(uint64(result.Errors))
-		p.faults.note(s.plan, &result, e)
+		p.faults.note(m, &result, e)
 	}
 	p.keys = p.keys[:0]
-	for i := range s.plan.program.Sources() {
+	for i := range m.program.Sources() {
 		p.keys = append(p.keys, result.Keys(i))
 	}
 	if s.promise != nil {
-		s.promise.add(e.Key, e.Seqno, p.keys)
+		s.promise.add(m.promised, e.Key, e.Seqno, p.keys)
 	}
 	p.doc.Keys = p.keys
 	return p.topic.Mutation(ctx, s.vb, &p.doc)

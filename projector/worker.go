@@ -76,7 +76,7 @@ func (w *worker) replan(ctx context.Context) {
 	if pl == w.plan.Load() {
 		return
 	}
-	if pl.program.Xattrs() && !w.conn.xattrs {
+	if pl.xattrs() && !w.conn.xattrs {
 		w.conn.renew()
 		return
 	}

@@ -12,6 +12,8 @@ import (
 const (
 	reasonRecreated = "BUCKET_GONE: the bucket was re-created; BUILD INDEX makes the index anew, or drop it"
 	reasonDeleted   = "BUCKET_GONE: the bucket was deleted; drop the index, or re-create the bucket and BUILD INDEX"
+	// of a collection, which another bucket does not have, whatever its names
+	reasonElsewhere = index.ReasonCollectionGone + "it was of another bucket; drop the index and create it again"
 	reasonNotThere  = "BUCKET_GONE: the bucket was not there when the index was restored; drop the index, or re-create " +
 		"the bucket and BUILD INDEX"
 )

@@ -18,17 +18,20 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 	if rejection := t.checkName("index name", f.Name); rejection != nil {
 		return rejection
 	}
-	if old := t.s.IndexByName(f.Bucket, f.Name); old != nil {
+	if old := t.s.IndexIn(f.Keyspace(), f.Name); old != nil {
 		t.result.Index = old.Definition.ID
 		if c.IfNotExists {
 			return nil
 		}
 		return reject(errcode.NameExists, "bucket %q has an index %q already (id %d, %s); drop it first or choose "+
-			"another name", f.Bucket, f.Name, old.Definition.ID, old.Definition.State)
+			"another name", f.Keyspace().String(), f.Name, old.Definition.ID, old.Definition.State)
 	}
 	if f.BucketUUID != b.UUID {
 		return reject(errcode.BucketGone, "the definition was made for bucket %q of uuid %q, the bucket is %q by now",
 			f.Bucket, f.BucketUUID, b.UUID)
+	}
+	if rejection := checkMember(f.Member); rejection != nil {
+		return rejection
 	}
 	if rejection := t.s.checkCounts(&f); rejection != nil {
 		return rejection
@@ -63,9 +66,18 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 	f.ID, f.State, f.Reason, f.CreatedMS = id, index.Pending, "", t.calendar(f.CreatedMS)
 	t.s.nextIndexID++
 	t.result.Index = id
-	own(&t.s.names, &t.owned.names).Set(nameKey(f.Bucket, f.Name), id)
+	own(&t.s.names, &t.owned.names).Set(spaceKey(f.Keyspace(), f.Name), id)
 	t.setIndex(Index{Definition: f, Topology: topology, PlacedCAS: t.cas}, true, true)
 	return nil
+}
+
+// checkMember refuses half of a collection.
+func checkMember(m index.Member) *Rejection {
+	if !m.IsZero() && (m.Scope == "" || m.Collection == "" || m.ID == 0) {
+		return reject(errcode.InvalidArgument, "collection %q of scope %q with id %d: want all of them", m.Collection,
+			m.Scope, m.ID)
+	}
+	return checkAddresses(m.Scope, m.Collection)
 }
 
 // placeCopies appends new copies, with fresh ids, to those there are.
@@ -149,11 +161,19 @@ func (t *tx) build(x Index, rules uint32) *Rejection {
 			return nil
 		}
 	}
+	if f.CollectionGone() {
+		return reject(errcode.CollectionGone, "collection %s of index %d (%s) was dropped; drop the index and create it "+
+			"again", f.Keyspace(), f.ID, f.Name)
+	}
 	b, rejection := t.bucket(f.Bucket, 0)
 	if rejection != nil {
 		return rejection
 	}
 	moved := f.BucketUUID != b.UUID
+	if moved && !f.Member.IsZero() {
+		return reject(errcode.CollectionGone, "collection %s of index %d (%s) went with its bucket; drop the index and "+
+			"create it again", f.Keyspace(), f.ID, f.Name)
+	}
 	if moved { // what the copies hold is of another bucket: new ones, at the same places
 		placement := make([]Placement, 0, len(x.Topology.Copies))
 		for _, c := range x.Topology.Copies {
@@ -191,7 +211,7 @@ func (c *DropIndex) apply(t *tx) *Rejection {
 			f.Name, f.ModifiedCAS, c.IfMatch)
 	}
 	if x.Waits() { // no host has ever been told of it
-		own(&t.s.names, &t.owned.names).Delete(nameKey(f.Bucket, f.Name))
+		own(&t.s.names, &t.owned.names).Delete(spaceKey(f.Keyspace(), f.Name))
 		t.removeIndex(&x)
 		return nil
 	}
@@ -200,7 +220,7 @@ func (c *DropIndex) apply(t *tx) *Rejection {
 	for i := range x.Topology.Copies {
 		x.Topology.Copies[i].State = partition.Leaving
 	}
-	own(&t.s.names, &t.owned.names).Delete(nameKey(f.Bucket, f.Name))
+	own(&t.s.names, &t.owned.names).Delete(spaceKey(f.Keyspace(), f.Name))
 	t.setIndex(x, true, true)
 	return nil
 }

@@ -275,7 +275,7 @@ func checkNames(s *State) error {
 			continue
 		}
 		named++
-		if s.IndexByName(f.Bucket, f.Name) != x {
+		if s.IndexIn(f.Keyspace(), f.Name) != x {
 			return broken("name %q of bucket %q does not lead to index %d", f.Name, f.Bucket, f.ID)
 		}
 	}

@@ -13,9 +13,9 @@ import (
 // Level 1 is the first; level 2 has restore (kinds 30 to 33) and whatever came after it; level 3 has indexes that are
 // partitioned by key and settings of buckets; level 4 keeps with an index under which version of the expressions' rules
 // its entries were made; level 5 forgets buckets; level 6 has rebalances and their rate, evicts indexers and takes the
-// logs of rollbacks in pieces. A level is raised for the whole cluster by SetFormatLevel, once every voter understands
-// it; it never falls.
-const FormatLevel = 6
+// logs of rollbacks in pieces; level 7 has indexes on collections. A level is raised for the whole cluster by
+// SetFormatLevel, once every voter understands it; it never falls.
+const FormatLevel = 7
 
 // formatPartitions is the first format with indexes that are partitioned by key.
 const formatPartitions = 3
@@ -28,6 +28,12 @@ const formatForgets = 5
 
 // formatRebalances is the first format with rebalances.
 const formatRebalances = 6
+
+// formatCollections is the first format with definitions that have a Member.
+const formatCollections = 7
+
+// CollectionFormat is the format level that an index on a collection needs.
+func CollectionFormat() uint64 { return formatCollections }
 
 // RebalanceFormat is the format level from which on there are rebalances.
 func RebalanceFormat() uint64 { return formatRebalances }
@@ -57,7 +63,7 @@ func (k kind) format() uint64 {
 	case kindSetBucketSettings:
 		return 3
 	}
-	return FormatLevel
+	return formatRebalances
 }
 
 // waitsForRestore returns which commands are refused while a restore is under way: what users ask for. What components
@@ -81,6 +87,8 @@ func bodyFormat(b Body) uint64 {
 	switch c := b.(type) {
 	case *CreateIndex:
 		switch {
+		case !c.Definition.Member.IsZero():
+			return formatCollections
 		case c.Definition.Rules != 0:
 			return formatRules
 		case c.Layout.Scheme == partition.HashKey || c.Layout.Scheme == partition.RangeKey ||

@@ -12,7 +12,7 @@ import (
 
 // The forms of the objects that commands and snapshots share. They are format 1 and never change; a new field is a new
 // format. Format 3 has definitions and layouts of indexes that are partitioned by key, format 4 those
-// with the rules of their expressions: what is and has none looks as ever.
+// with the rules of their expressions, format 7 those on collections: what is and has none looks as ever.
 
 func appendLimits(dst []byte, l Limits) []byte {
 	for _, u := range [...]uint32{l.Buckets, l.Indexes, l.IndexesPerBucket, l.KeyExpressions, l.NameLength,
@@ -101,6 +101,9 @@ func appendDefinition(dst []byte, f *index.Definition) []byte {
 	if f.Rules != 0 {
 		flags |= definitionRules
 	}
+	if !f.Member.IsZero() {
+		flags |= definitionMember
+	}
 	dst = append(appendBool(dst, f.Deferred), flags)
 	dst = appendUint(dst, uint64(len(f.Keys)))
 	for _, k := range f.Keys {
@@ -115,7 +118,21 @@ func appendDefinition(dst []byte, f *index.Definition) []byte {
 	if flags&definitionPartitioned != 0 {
 		dst = appendPartitionBy(dst, &f.PartitionBy)
 	}
-	return appendRules(dst, f.Rules)
+	dst = appendRules(dst, f.Rules)
+	if flags&definitionMember != 0 {
+		dst = appendString(appendString(dst, f.Member.Scope), f.Member.Collection)
+		dst = appendUint(appendUint(dst, uint64(f.Member.ID)), f.Member.Manifest)
+	}
+	return dst
+}
+
+// member reads the collection of a definition that has one.
+func (d *decoder) member() index.Member {
+	m := index.Member{Scope: d.string(), Collection: d.string(), ID: d.uint32(), Manifest: d.uint()}
+	if m.Scope == "" || m.Collection == "" {
+		d.fail("a collection without a name")
+	}
+	return m
 }
 
 // appendRules adds the version of the expressions' rules at the end of what has one.
@@ -140,6 +157,7 @@ const (
 	definitionPrimary     = 1
 	definitionPartitioned = 2 // PartitionBy follows at the end
 	definitionRules       = 4 // then Rules
+	definitionMember      = 8 // then Member
 )
 
 func appendPartitionBy(dst []byte, p *index.PartitionBy) []byte {
@@ -188,7 +206,7 @@ func (d *decoder) definition() index.Definition {
 		State: index.State(d.byte()), Deferred: d.bool(),
 	}
 	flags := d.byte()
-	if flags > definitionPrimary|definitionPartitioned|definitionRules {
+	if flags > definitionPrimary|definitionPartitioned|definitionRules|definitionMember {
 		d.fail("flags %x of a definition", flags)
 	}
 	f.IsPrimary = flags&definitionPrimary != 0
@@ -205,6 +223,9 @@ func (d *decoder) definition() index.Definition {
 	}
 	if flags&definitionRules != 0 && d.err == nil {
 		f.Rules = d.rules()
+	}
+	if flags&definitionMember != 0 && d.err == nil {
+		f.Member = d.member()
 	}
 	return f
 }

@@ -418,7 +418,7 @@ func (m *merger) take(x *Index) {
 	m.t.s.indexes.Set(f.ID, x)
 	m.t.s.count(x, 1)
 	if f.State != index.Dropping {
-		m.t.s.names.Set(nameKey(f.Bucket, f.Name), f.ID)
+		m.t.s.names.Set(spaceKey(f.Keyspace(), f.Name), f.ID)
 	}
 	for _, c := range x.Topology.Copies {
 		m.used[c.ID] = true
@@ -428,8 +428,8 @@ func (m *merger) take(x *Index) {
 // sameIndex reports whether two versions are of one index: what a user has said of it is the same.
 func sameIndex(a, b *Index) bool {
 	x, y := a.Definition, b.Definition
-	return x.Name == y.Name && x.Bucket == y.Bucket && x.BucketUUID == y.BucketUUID && x.CreatedMS == y.CreatedMS &&
-		x.IsPrimary == y.IsPrimary &&
+	return x.Name == y.Name && x.Bucket == y.Bucket && x.BucketUUID == y.BucketUUID && x.Member == y.Member &&
+		x.CreatedMS == y.CreatedMS && x.IsPrimary == y.IsPrimary &&
 		x.Where == y.Where && x.PartitionBy.Equal(&y.PartitionBy) && x.Partitions == y.Partitions &&
 		x.Replicas == y.Replicas && slices.Equal(x.Keys, y.Keys) && slices.Equal(x.Nodes, y.Nodes) &&
 		a.Topology.Layout.Equal(&b.Topology.Layout)
@@ -438,8 +438,8 @@ func sameIndex(a, b *Index) bool {
 // bring brings an index of the backup back.
 func (m *merger) bring(x Index) *Rejection {
 	f := &x.Definition
-	if f.Name == "" || m.t.s.IndexByName(f.Bucket, f.Name) != nil {
-		return reject(errcode.BackupUnusable, "two indexes %q on bucket %q", f.Name, f.Bucket)
+	if f.Name == "" || m.t.s.IndexIn(f.Keyspace(), f.Name) != nil {
+		return reject(errcode.BackupUnusable, "two indexes %q on bucket %q", f.Name, f.Keyspace().String())
 	}
 	if err := x.Topology.Layout.Check(); err != nil {
 		return reject(errcode.BackupUnusable, "index %d: %v", f.ID, err)
@@ -448,12 +448,15 @@ func (m *merger) bring(x Index) *Rejection {
 	if b == nil {
 		return reject(errcode.BackupUnusable, "index %d is of bucket %q, which the backup does not have", f.ID, f.Bucket)
 	}
+	elsewhere := !f.Member.IsZero() && b.UUID != f.BucketUUID // the ids of its collections say nothing here
 	if m.mode == RestoreNewCluster && !b.Gone {
 		f.BucketUUID = b.UUID
 	}
 	switch {
 	case b.Gone:
 		f.State, f.Reason = index.Error, reasonNotThere
+	case elsewhere:
+		f.State, f.Reason = index.Error, reasonElsewhere
 	case b.UUID != f.BucketUUID:
 		f.State, f.Reason = index.Error, reasonRecreated
 	case f.State == index.Error && m.mode == RestoreInPlace:

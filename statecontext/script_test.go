@@ -353,6 +353,7 @@ var goldens = []struct {
 	{"v3-settings", 3, goldenSettings},
 	{"v6-evict", 6, goldenEvict},
 	{"v2-users", 2, goldenUsers},
+	{"v7", 7, goldenCollections},
 }
 
 // The golden files hold what each format's log and snapshot look like for ever: a log, one entry per line, ended by its
@@ -385,6 +386,32 @@ func goldenEvict(t testing.TB) *node {
 		Log:      timestamp.FailoverLog{{VBUUID: 0xb, Seqno: 3}, {VBUUID: 0xa}},
 		Revision: timestamp.MapRevision{Epoch: 1, Rev: 5}}}})
 	return n // with node 1 on its way out
+}
+
+// goldenCollections has indexes of one name on collections of a bucket, of which one is dropped.
+func goldenCollections(t testing.TB) *node {
+	n := raised(t, 7)
+	for i, m := range []index.Member{{}, {Scope: "s", Collection: "c", ID: 9, Manifest: 2},
+		{Scope: "_default", Collection: "c", ID: 10, Manifest: 3}} {
+		c := create("same", 0, 0, 1)
+		c.Definition.Member = m
+		n.must(c)
+		if x := n.state.IndexIn(c.Definition.Keyspace(), "same"); x == nil || x.Definition.ID != index.ID(i+1) {
+			t.Fatalf("index %d is not found by its keyspace", i+1)
+		}
+	}
+	again := create("same", 0, 0, 1)
+	again.Definition.Member = index.Member{Scope: "s", Collection: "c", ID: 11, Manifest: 4}
+	n.refuse(again, errcode.NameExists)
+	again.Definition.Member.ID = 0
+	again.Definition.Name = "other"
+	n.refuse(again, errcode.InvalidArgument)
+	n.must(&SetIndexState{ID: 2, From: index.Pending, To: index.Error, Reason: index.ReasonCollectionGone + "dropped"})
+	n.refuse(&BuildIndexes{IDs: []index.ID{2}}, errcode.CollectionGone)
+	n.must(&DropIndex{ID: 1})
+	n.must(&SetBucket{Name: "b", UUID: "bu2", VBuckets: 4})
+	n.refuse(&BuildIndexes{IDs: []index.ID{3}}, errcode.CollectionGone) // of the bucket before
+	return n
 }
 
 // goldenPartitions has indexes that are partitioned by components of the key and by its leading one, among others.

@@ -44,7 +44,7 @@ type State struct {
 	removed    *btree.Map[string, uint64]       // tombstones of indexer uuids: the cas of their removal
 	buckets    *btree.Map[string, *Bucket]
 	indexes    *btree.Map[index.ID, *Index]
-	names      *btree.Map[string, index.ID] // nameKey(bucket, name) of every index that is not being dropped
+	names      *btree.Map[string, index.ID] // spaceKey(keyspace, name) of every index that is not being dropped
 	users      *btree.Map[string, *User]
 	tokens     *btree.Map[string, *Token]
 	settings   *btree.Map[string, *BucketSettings]
@@ -312,9 +312,25 @@ func (s *State) Topology(id index.ID) *partition.Topology {
 	return nil
 }
 
-// IndexByName returns the index of this name that is not being dropped, nil when there is none.
+// IndexByName returns the index of this name on the bucket's default collection that is not being dropped, nil when
+// there is none.
 func (s *State) IndexByName(bucket, name string) *Index {
-	id, ok := s.names.Get(nameKey(bucket, name))
+	return s.IndexIn(index.InBucket(bucket), name)
+}
+
+// IndexByPath returns the index of this name in one of the keyspaces that a text may mean.
+func (s *State) IndexByPath(keyspace, name string) *Index {
+	for _, k := range index.Keyspaces(keyspace) {
+		if x := s.IndexIn(k, name); x != nil {
+			return x
+		}
+	}
+	return nil
+}
+
+// IndexIn returns the index of this name in a keyspace that is not being dropped, nil when there is none.
+func (s *State) IndexIn(k index.Keyspace, name string) *Index {
+	id, ok := s.names.Get(spaceKey(k, name))
 	if !ok {
 		return nil
 	}
@@ -353,6 +369,14 @@ func (s *State) LedgerLen() int { return s.ledger.len() }
 
 // nameKey orders names within their bucket; neither part may hold a zero byte.
 func nameKey(bucket, name string) string { return bucket + "\x00" + name }
+
+// spaceKey orders the names of a bucket's indexes; those of one name by collection, the default one first.
+func spaceKey(k index.Keyspace, name string) string {
+	if k.IsDefault() {
+		return nameKey(k.Bucket, name)
+	}
+	return nameKey(k.Bucket, name) + "\x00" + k.Scope + "\x00" + k.Collection
+}
 
 // orderedKey is what keys of the maps are made of.
 type orderedKey interface{ ~string | ~uint64 | ~uint8 }

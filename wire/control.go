@@ -85,6 +85,8 @@ type DefinitionsReply struct {
 // BUCKET_NOT_IN_KV (404), a KV cluster that cannot be asked KV_UNAVAILABLE (503).
 type BucketRequest struct {
 	Bucket string `json:"bucket"`
+	// Collections asks for the bucket's collections, too.
+	Collections bool `json:"collections,omitempty"`
 }
 
 // BucketReply describes a bucket.
@@ -93,6 +95,21 @@ type BucketReply struct {
 	UUID     string                `json:"uuid"`
 	VBuckets int                   `json:"vbuckets"`
 	Revision timestamp.MapRevision `json:"revision"`
+	// Collections, when asked for; nil where KV has none.
+	Collections *Collections `json:"collections,omitempty"`
+}
+
+// Collections are the collections of a bucket as of a manifest.
+type Collections struct {
+	UID uint64       `json:"uid"`
+	All []Collection `json:"all"`
+}
+
+// Collection is one of them.
+type Collection struct {
+	Scope string `json:"scope"`
+	Name  string `json:"name"`
+	ID    uint32 `json:"id"`
 }
 
 // FailoverLogsRequest asks a projector for the logs of the vbuckets that its KV nodes host as active; none listed

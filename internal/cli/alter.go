@@ -8,6 +8,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/expression"
+	"tidemark/index"
 )
 
 // alterFlags say what ALTER INDEX is to do; one of them is given.
@@ -36,19 +37,21 @@ while the others serve; other nodes begin a rebalance (tidemark rebalance status
 				return err
 			}
 			bucket, name, named := strings.Cut(args[0], "/")
-			if _, err := ref(args[0]); err != nil {
+			path, err := ref(args[0])
+			if err != nil {
 				return err
 			}
-			if st.Bucket, st.Name = bucket, name; named && a.dryRun {
+			named = named && len(index.Keyspaces(bucket)) == 1 // else it may be one of a collection: ask
+			if st.Keyspace, st.Name = index.InBucket(bucket), name; named && a.dryRun {
 				return printStatements(s.Out, f.output, []expression.Statement{st})
 			}
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				if !named {
-					info, err := c.Index(ctx, args[0])
+					info, err := c.Index(ctx, path)
 					if err != nil {
 						return err
 					}
-					st.Bucket, st.Name = info.Bucket, info.Name
+					st.Keyspace, st.Name = index.KeyspaceOf(info.Bucket, info.Scope, info.Collection), info.Name
 				}
 				if a.dryRun {
 					return printStatements(s.Out, f.output, []expression.Statement{st})

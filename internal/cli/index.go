@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"tidemark/client"
 	"tidemark/expression"
@@ -53,6 +54,7 @@ type createFlags struct {
 	req                  client.CreateRequest
 	keys                 []string
 	file, partitionBy    string
+	collection           string
 	partitions, replicas int
 	wait                 waitFlags
 	dryRun               bool
@@ -104,6 +106,7 @@ in order; the first that fails ends it.`,
 	fl.IntVar(&cf.partitions, "partitions", 0, "number of partitions (0: the default)")
 	fl.IntVar(&cf.replicas, "replicas", 0, "copies beside the first")
 	fl.StringSliceVar(&cf.req.Nodes, "nodes", nil, "indexers that may hold it")
+	collectionFlag(fl, &cf.collection)
 	fl.StringVar(&cf.file, "file", "", "take what to create from this JSON `FILE`, - for standard input")
 	fl.BoolVar(&cf.dryRun, "dry-run", false, "check only, and print the statements that it would run")
 	cf.wait.add(fl)
@@ -135,13 +138,18 @@ func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([
 	}
 	req := cf.req
 	req.Bucket, req.Name, req.Partitions, req.Replicas = args[0], args[1], uint16(cf.partitions), uint8(cf.replicas)
+	var err error
+	if req.Scope, req.Collection, err = splitCollection(cf.collection); err != nil {
+		return nil, err
+	}
 	for _, k := range cf.keys {
 		req.Keys = append(req.Keys, keyExpr(k))
 	}
 	if cf.partitionBy == "" {
 		return []client.CreateRequest{req}, nil
 	}
-	statement := expression.CreateIndex{Name: req.Name, Bucket: req.Bucket, IsPrimary: req.IsPrimary, Keys: req.Keys}
+	statement := expression.CreateIndex{Name: req.Name, Keyspace: index.InBucket(req.Bucket),
+		IsPrimary: req.IsPrimary, Keys: req.Keys}
 	all, err := expression.Parse(statement.String() + " PARTITION BY " + cf.partitionBy)
 	if err != nil {
 		return nil, usage("--partition-by: %v", err)
@@ -157,7 +165,7 @@ func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([
 // fromFile reads definitions, which say all of an index.
 func (cf *createFlags) fromFile(s Streams, cmd *cobra.Command, args []string) ([]client.CreateRequest, error) {
 	for _, other := range []string{"key", "where", "primary", "if-not-exists", "defer-build", "partition-by",
-		"partitions", "replicas", "nodes"} {
+		"partitions", "replicas", "nodes", "collection"} {
 		if cmd.Flags().Changed(other) {
 			return nil, usage("--file says all of an index: leave out --%s", other)
 		}
@@ -166,6 +174,24 @@ func (cf *createFlags) fromFile(s Streams, cmd *cobra.Command, args []string) ([
 		return nil, usage("--file says all of an index: leave out %s", strings.Join(args, " "))
 	}
 	return readJSON[client.CreateRequest](s, cf.file)
+}
+
+// collectionFlag names a collection of the bucket.
+func collectionFlag(fl *pflag.FlagSet, to *string) {
+	fl.StringVar(to, "collection", "", "the collection, as `SCOPE.COLLECTION` (default: the bucket's default collection)")
+}
+
+// splitCollection reads what collectionFlag takes; the default collection has no names.
+func splitCollection(text string) (scope, collection string, err error) {
+	if text == "" {
+		return "", "", nil
+	}
+	scope, collection, ok := strings.Cut(text, ".")
+	if !ok || scope == "" || collection == "" || strings.Contains(collection, ".") {
+		return "", "", usage("--collection takes SCOPE.COLLECTION, got %q", text)
+	}
+	k := index.KeyspaceOf("", scope, collection)
+	return k.Scope, k.Collection, nil
 }
 
 func (cf *createFlags) run(ctx context.Context, s Streams, f *serverFlags, c *client.Client,
@@ -311,15 +337,15 @@ func printIndexes(w io.Writer, output format, list client.IndexList) error {
 	return show(w, output, list, list.Indexes, func(t *tabwriter.Writer) {
 		fmt.Fprintln(t, "ID\tBUCKET\tNAME\tSTATE\tPROGRESS\tENTRIES\tDEFINITION")
 		for _, i := range list.Indexes {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.0f%%\t%d\t%s\n", i.ID, i.Bucket, i.Name, stateWord(i), i.Progress, i.Items,
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.0f%%\t%d\t%s\n", i.ID, i.Keyspace(), i.Name, stateWord(i), i.Progress, i.Items,
 				i.Definition)
 		}
 		for _, i := range list.Indexes {
 			if a := i.Availability; a != nil && a.Why != "" {
-				fmt.Fprintf(t, "\n%s/%s is %s since %s: %s\n", i.Bucket, i.Name, a.State, clockOf(a.SinceMS), a.Why)
+				fmt.Fprintf(t, "\n%s/%s is %s since %s: %s\n", i.Keyspace(), i.Name, a.State, clockOf(a.SinceMS), a.Why)
 			}
 			if i.Outdated != "" {
-				fmt.Fprintf(t, "\n%s/%s is outdated: %s\n", i.Bucket, i.Name, i.Outdated)
+				fmt.Fprintf(t, "\n%s/%s is outdated: %s\n", i.Keyspace(), i.Name, i.Outdated)
 			}
 		}
 	})
@@ -391,7 +417,7 @@ func printIndex(w io.Writer, as format, info client.IndexInfo, names map[index.N
 	return show(w, as, info, []client.IndexInfo{info}, func(t *tabwriter.Writer) {
 		fmt.Fprintf(t, "id\t%s\nname\t%s\nbucket\t%s\nstate\t%s\nprogress\t%.0f%%\nentries\t%d\nbytes on "+
 			"disk\t%d\npartitions\t%d\nreplicas\t%d\n",
-			info.ID, info.Name, info.Bucket, stateWord(info), info.Progress, info.Items, info.DiskBytes, info.Partitions,
+			info.ID, info.Name, info.Keyspace(), stateWord(info), info.Progress, info.Items, info.DiskBytes, info.Partitions,
 			info.Replicas)
 		fmt.Fprintf(t, "created\t%s\nmodified_cas\t%d\ndefinition\t%s\n",
 			time.UnixMilli(info.CreatedMS).UTC().Format(time.RFC3339), info.ModifiedCAS, info.Definition)
@@ -428,7 +454,7 @@ func printIndex(w io.Writer, as format, info client.IndexInfo, names map[index.N
 func indexBuild(s Streams, f *serverFlags) *cobra.Command {
 	var wait waitFlags
 	var all, dryRun bool
-	var file string
+	var file, collection string
 	cmd := &cobra.Command{Use: "build {BUCKET NAME... | BUCKET --all | --file FILE}",
 		Short: "Build deferred indexes and wait until they are ready",
 		Long: `Starts the builds of deferred indexes of a bucket together, which reads the bucket once for all of them, and
@@ -437,7 +463,7 @@ waits until they are ready. --file takes JSON as POST /v1/indexes:build does: {"
   tidemark index build world --all --no-wait`,
 		ValidArgsFunction: f.deferred(),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			requests, err := buildRequests(s, cmd, args, all, file)
+			requests, err := buildRequests(s, cmd, args, all, file, collection)
 			if err != nil {
 				return err
 			}
@@ -446,7 +472,7 @@ waits until they are ready. --file takes JSON as POST /v1/indexes:build does: {"
 			}
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				if all {
-					if requests[0].Names, err = deferredNames(ctx, c, requests[0].Bucket); err != nil {
+					if requests[0].Names, err = deferredNames(ctx, c, &requests[0]); err != nil {
 						return err
 					}
 				}
@@ -456,21 +482,26 @@ waits until they are ready. --file takes JSON as POST /v1/indexes:build does: {"
 				return runBuild(ctx, s, f, c, requests, wait.wanted())
 			})
 		}}
-	cmd.Flags().BoolVar(&all, "all", false, "all deferred indexes of the bucket")
+	cmd.Flags().BoolVar(&all, "all", false, "all deferred indexes of the bucket's collection")
+	collectionFlag(cmd.Flags(), &collection)
 	cmd.Flags().StringVar(&file, "file", "", "take what to build from this JSON `FILE`, - for standard input")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the statements that it would run")
 	wait.add(cmd.Flags())
 	return cmd
 }
 
-func buildRequests(s Streams, cmd *cobra.Command, args []string, all bool, file string) ([]client.BuildRequest, error) {
+func buildRequests(s Streams, cmd *cobra.Command, args []string, all bool,
+	file, collection string) ([]client.BuildRequest, error) {
+	scope, collection, err := splitCollection(collection)
 	switch {
-	case file != "" && (all || len(args) > 0):
-		return nil, usage("--file says what to build: leave out the arguments and --all")
+	case err != nil:
+		return nil, err
+	case file != "" && (all || len(args) > 0 || collection != ""):
+		return nil, usage("--file says what to build: leave out the arguments, --all and --collection")
 	case file != "":
 		return readJSON[client.BuildRequest](s, file)
 	case all && len(args) == 1, !all && len(args) > 1:
-		return []client.BuildRequest{{Bucket: args[0], Names: args[1:]}}, nil
+		return []client.BuildRequest{{Bucket: args[0], Scope: scope, Collection: collection, Names: args[1:]}}, nil
 	}
 	return nil, usage("%s takes BUCKET and one or more names, or BUCKET --all, or --file", cmd.CommandPath())
 }
@@ -478,16 +509,17 @@ func buildRequests(s Streams, cmd *cobra.Command, args []string, all bool, file 
 func buildStatements(requests []client.BuildRequest) (all []expression.Statement) {
 	for _, r := range requests {
 		if len(r.Names) > 0 {
-			all = append(all, &expression.BuildIndex{Bucket: r.Bucket, Names: r.Names})
+			all = append(all, &expression.BuildIndex{Keyspace: index.KeyspaceOf(r.Bucket, r.Scope, r.Collection),
+				Names: r.Names})
 		}
 	}
 	return all
 }
 
-func deferredNames(ctx context.Context, c *client.Client, bucket string) (names []string, err error) {
-	list, err := c.Indexes(ctx, bucket)
+func deferredNames(ctx context.Context, c *client.Client, r *client.BuildRequest) (names []string, err error) {
+	list, err := c.Indexes(ctx, r.Bucket)
 	for _, i := range list.Indexes {
-		if i.Deferred && i.State == index.Pending {
+		if i.Scope == r.Scope && i.Collection == r.Collection && i.Deferred && i.State == index.Pending {
 			names = append(names, i.Name)
 		}
 	}
@@ -502,7 +534,7 @@ func runBuild(ctx context.Context, s Streams, f *serverFlags, c *client.Client, 
 			fmt.Fprintf(s.Err, "bucket %s has no deferred index\n", r.Bucket)
 			continue
 		}
-		some, err := c.Build(ctx, r.Bucket, r.Names...)
+		some, err := c.BuildIn(ctx, r)
 		if err != nil {
 			return err
 		}

@@ -95,7 +95,8 @@ func newKV(s Streams) *cobra.Command {
 	_ = fl.MarkHidden("nasty")
 	secure.add(cmd)
 	addCommon(cmd, &logs)
-	cmd.AddCommand(kvLoad(s), kvGet(s), kvSet(s), kvDelete(s), kvStatus(s), kvFailover(s), kvRebalance(s), kvFlush(s))
+	cmd.AddCommand(kvLoad(s), kvGet(s), kvSet(s), kvDelete(s), kvStatus(s), kvFailover(s), kvRebalance(s), kvFlush(s),
+		kvCollection(s))
 	return cmd
 }
 
@@ -144,10 +145,10 @@ func parseBuckets(texts []string) (buckets []kv.BucketConfig, err error) {
 
 // kvFlags say which KV cluster and bucket a client command speaks to: flags, environment, or DIR/cluster.json.
 type kvFlags struct {
-	kv, data, bucket, user, passwordFile, password string
-	timeout                                        time.Duration
-	tls                                            kvTLSFlags
-	output                                         format
+	kv, data, bucket, collection, user, passwordFile, password string
+	timeout                                                    time.Duration
+	tls                                                        kvTLSFlags
+	output                                                     format
 }
 
 func (f *kvFlags) add(cmd *cobra.Command) {
@@ -156,6 +157,7 @@ func (f *kvFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.kv, "kv", "", "a KV node, host:port")
 	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, for address and credentials")
 	cmd.Flags().StringVar(&f.bucket, "bucket", "", "bucket (default: that of --data)")
+	collectionFlag(cmd.Flags(), &f.collection)
 	cmd.Flags().StringVar(&f.user, "kv-user", "", "user")
 	cmd.Flags().StringVar(&f.passwordFile, "kv-password-file", "", "file with the password")
 	cmd.Flags().StringVar(&f.password, "kv-password", "", "password (better: TIDEMARK_KV_PASSWORD or a file)")
@@ -199,9 +201,12 @@ func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Contex
 	if err != nil {
 		return nil, nil, nil, usageError{err}
 	}
+	if _, _, err := splitCollection(f.collection); err != nil {
+		return nil, nil, nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	c, err := kvclient.Connect(ctx, seeds, kvclient.Options{User: f.user, Password: f.password, Bucket: f.bucket,
-		Name: "tidemark-cli", TLS: conf})
+		Collection: f.collection, Name: "tidemark-cli", TLS: conf})
 	if err != nil {
 		cancel()
 		return nil, nil, nil, fmt.Errorf("connecting to KV at %s: %w", strings.Join(seeds, ", "), err)

@@ -87,7 +87,8 @@ func exitCode(err error) int {
 		return errcode.ExitRemoved
 	case errors.As(err, &u), strings.HasPrefix(err.Error(), "unknown command"): // the latter is cobra's own
 		return errcode.ExitUsage
-	case errors.Is(err, kvclient.ErrKeyNotFound), errors.Is(err, kvclient.ErrNoBucket):
+	case errors.Is(err, kvclient.ErrKeyNotFound), errors.Is(err, kvclient.ErrNoBucket),
+		errors.Is(err, kvclient.ErrNoCollection):
 		return errcode.ExitNotFound
 	case errors.Is(err, kvclient.ErrKeyExists), errors.Is(err, localcluster.ErrInUse), errors.Is(err, consensus.ErrInUse):
 		return errcode.ExitConflict

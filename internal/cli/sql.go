@@ -119,8 +119,8 @@ func printStatements(w io.Writer, as format, all []expression.Statement) error {
 // recreate returns the statements that make the same indexes again: those that were created deferred and are built are
 // built, all of a bucket at once.
 func recreate(list []client.IndexInfo) (all []expression.Statement, err error) {
-	builds := map[string][]string{}
-	var buckets []string
+	builds := map[index.Keyspace][]string{}
+	var order []index.Keyspace
 	for _, i := range list {
 		if i.State == index.Dropping {
 			continue
@@ -139,15 +139,15 @@ func recreate(list []client.IndexInfo) (all []expression.Statement, err error) {
 		}
 		all = append(all, create)
 		if create.Definition().Deferred && (i.State != index.Pending || !i.Deferred) {
-			if !slices.Contains(buckets, i.Bucket) {
-				buckets = append(buckets, i.Bucket)
+			if !slices.Contains(order, create.Keyspace) {
+				order = append(order, create.Keyspace)
 			}
-			builds[i.Bucket] = append(builds[i.Bucket], i.Name)
+			builds[create.Keyspace] = append(builds[create.Keyspace], i.Name)
 		}
 	}
-	for _, b := range buckets {
-		for names := range slices.Chunk(builds[b], expression.MaxNodes) {
-			all = append(all, &expression.BuildIndex{Bucket: b, Names: names})
+	for _, k := range order {
+		for names := range slices.Chunk(builds[k], expression.MaxNodes) {
+			all = append(all, &expression.BuildIndex{Keyspace: k, Names: names})
 		}
 	}
 	return all, nil
@@ -155,8 +155,8 @@ func recreate(list []client.IndexInfo) (all []expression.Statement, err error) {
 
 // createStatement is the statement that says the same as a create request; what it cannot say is refused.
 func createStatement(r *client.CreateRequest) (expression.Statement, error) {
-	s := &expression.CreateIndex{Name: r.Name, Bucket: r.Bucket, IsPrimary: r.IsPrimary, IfNotExists: r.IfNotExists,
-		Keys: r.Keys, Where: r.Where, PartitionBy: r.PartitionBy}
+	s := &expression.CreateIndex{Name: r.Name, Keyspace: index.KeyspaceOf(r.Bucket, r.Scope, r.Collection),
+		IsPrimary: r.IsPrimary, IfNotExists: r.IfNotExists, Keys: r.Keys, Where: r.Where, PartitionBy: r.PartitionBy}
 	s.With.Nodes = r.Nodes
 	if r.DeferBuild {
 		s.With.DeferBuild = &r.DeferBuild
@@ -232,7 +232,7 @@ func printResults(w io.Writer, output format, results []client.StatementResult) 
 	return show(w, output, client.StatementReply{Results: results}, results, func(t *tabwriter.Writer) {
 		fmt.Fprintln(t, "ID\tBUCKET\tNAME\tSTATE\tCAS")
 		for _, r := range results {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\n", r.ID, r.Bucket, r.Name, resultWord(r), r.CAS)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\n", r.ID, r.Keyspace(), r.Name, resultWord(r), r.CAS)
 		}
 	})
 }

@@ -134,17 +134,17 @@ func (a *API) run(r *http.Request, s expression.Statement, req *statecontext.Req
 		created.Notices = s.Notices()
 		return []client.StatementResult{created}, nil
 	case *expression.DropIndex:
-		o, err := a.dropNamed(r, s.Bucket, s.Name, 0, req)
+		o, err := a.dropNamed(r, s.Keyspace, s.Name, 0, req)
 		if s.IfExists && errors.Is(err, errcode.UnknownIndex) {
-			return []client.StatementResult{{Name: s.Name, Bucket: s.Bucket, State: index.Dropping,
-				CAS: a.cfg.Raft.State().CAS(), Existed: true}}, nil
+			return []client.StatementResult{{Name: s.Name, Bucket: s.Keyspace.Bucket, Scope: s.Keyspace.Scope,
+				Collection: s.Keyspace.Collection, State: index.Dropping, CAS: a.cfg.Raft.State().CAS(), Existed: true}}, nil
 		}
 		if err != nil {
 			return nil, err
 		}
 		return []client.StatementResult{result(&o)}, nil
 	case *expression.BuildIndex:
-		return a.buildNamed(r, s.Bucket, s.Names, req)
+		return a.buildNamed(r, s.Keyspace, s.Names, req)
 	case *expression.AlterIndex:
 		return a.alterNamed(r, s, req)
 	}
@@ -154,28 +154,28 @@ func (a *API) run(r *http.Request, s expression.Statement, req *statecontext.Req
 // result is an outcome as the API shows it.
 func result(o *coordinator.Outcome) client.StatementResult {
 	d := &o.Definition
-	return client.StatementResult{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, CAS: o.CAS,
-		Deferred: d.Deferred, Existed: o.Existed}
+	return client.StatementResult{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Scope: d.Member.Scope,
+		Collection: d.Member.Collection, State: d.State, CAS: o.CAS, Deferred: d.Deferred, Existed: o.Existed}
 }
 
 // dropNamed drops by name. A name that is not there is proposed all the same, as the index 0 that nobody has: the
 // ledger knows whether it was this request that dropped it, and only a leader that can still write knows that it is not
 // there.
-func (a *API) dropNamed(r *http.Request, bucket, name string, ifMatch uint64,
+func (a *API) dropNamed(r *http.Request, k index.Keyspace, name string, ifMatch uint64,
 	req *statecontext.Request) (coordinator.Outcome, error) {
 	var id index.ID
-	if x := a.cfg.Raft.State().IndexByName(bucket, name); x != nil {
+	if x := a.cfg.Raft.State().IndexIn(k, name); x != nil {
 		id = x.Definition.ID
 	}
 	o, err := a.cfg.Coordinator.DropIndex(r.Context(), coordinator.DropRequest{ID: id, IfMatch: ifMatch, Request: req})
 	switch {
 	case errors.Is(err, errcode.UnknownIndex), err == nil && o.Existed: // the latter: somebody dropped it meanwhile
 		return o, &statecontext.Rejection{Code: errcode.UnknownIndex,
-			Message: fmt.Sprintf("there is no index %q on bucket %q", name, bucket)}
+			Message: fmt.Sprintf("there is no index %q on bucket %q", name, k)}
 	case err != nil:
 		return o, a.withCAS(err, id)
 	}
-	o.Definition.Bucket, o.Definition.Name = bucket, name
+	o.Definition.Bucket, o.Definition.Member, o.Definition.Name = k.Bucket, k.Member(), name
 	return o, nil
 }
 
@@ -187,7 +187,7 @@ func (a *API) alterNamed(r *http.Request, s *expression.AlterIndex,
 		return nil, err
 	}
 	alter := coordinator.AlterRequest{Request: req}
-	if x := a.cfg.Raft.State().IndexByName(s.Bucket, s.Name); x != nil {
+	if x := a.cfg.Raft.State().IndexIn(s.Keyspace, s.Name); x != nil {
 		alter.ID = x.Definition.ID
 	}
 	switch s.Action {
@@ -201,24 +201,24 @@ func (a *API) alterNamed(r *http.Request, s *expression.AlterIndex,
 	o, err := a.cfg.Coordinator.AlterIndex(r.Context(), alter)
 	switch {
 	case alter.ID == 0 && errors.Is(err, errcode.UnknownIndex):
-		return nil, a.unknownName(s.Bucket, s.Name)
+		return nil, a.unknownName(s.Keyspace.String(), s.Name)
 	case err != nil:
 		return nil, err
 	}
 	if o.Definition.Name == "" { // a replay: altered then, and dropped since
-		o.Definition.Bucket, o.Definition.Name = s.Bucket, s.Name
+		o.Definition.Bucket, o.Definition.Member, o.Definition.Name = s.Keyspace.Bucket, s.Keyspace.Member(), s.Name
 	}
 	return []client.StatementResult{result(&o)}, nil
 }
 
 // buildNamed starts builds by name: all or none. Names that are not there are proposed all the same, as dropNamed does.
-func (a *API) buildNamed(r *http.Request, bucket string, names []string,
+func (a *API) buildNamed(r *http.Request, k index.Keyspace, names []string,
 	req *statecontext.Request) ([]client.StatementResult, error) {
 	s := a.cfg.Raft.State()
 	missing := names[0]
 	ids := make([]index.ID, len(names))
 	for i, n := range names {
-		if x := s.IndexByName(bucket, n); x != nil {
+		if x := s.IndexIn(k, n); x != nil {
 			ids[i] = x.Definition.ID
 		} else {
 			missing = n
@@ -227,7 +227,7 @@ func (a *API) buildNamed(r *http.Request, bucket string, names []string,
 	outcomes, err := a.cfg.Coordinator.BuildIndexes(r.Context(), coordinator.BuildRequest{IDs: ids, Request: req})
 	switch {
 	case errors.Is(err, errcode.UnknownIndex):
-		return nil, a.unknownName(bucket, missing)
+		return nil, a.unknownName(k.String(), missing)
 	case err != nil:
 		return nil, err
 	}
@@ -235,7 +235,8 @@ func (a *API) buildNamed(r *http.Request, bucket string, names []string,
 	for i := range outcomes {
 		o := &outcomes[i]
 		if o.Definition.ID == 0 { // a replay: built then, and dropped since
-			o.Definition = index.Definition{ID: o.ID, Bucket: bucket, Name: names[i], State: index.Dropping}
+			o.Definition = index.Definition{ID: o.ID, Bucket: k.Bucket, Member: k.Member(), Name: names[i],
+				State: index.Dropping}
 		}
 		o.Existed = false // of IF [NOT] EXISTS only
 		results = append(results, result(o))
@@ -255,7 +256,7 @@ func (a *API) build(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	results, err := a.buildNamed(r, body.Bucket, body.Names, req)
+	results, err := a.buildNamed(r, index.KeyspaceOf(body.Bucket, body.Scope, body.Collection), body.Names, req)
 	if err != nil {
 		return err
 	}
@@ -272,7 +273,8 @@ func (a *API) create(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	d := index.Definition{Name: body.Name, Bucket: body.Bucket, IsPrimary: body.IsPrimary, Keys: body.Keys,
+	d := index.Definition{Name: body.Name, Bucket: body.Bucket,
+		Member: index.Member{Scope: body.Scope, Collection: body.Collection}, IsPrimary: body.IsPrimary, Keys: body.Keys,
 		Where: body.Where, Deferred: body.DeferBuild,
 		PartitionBy: body.PartitionBy, Partitions: body.Partitions, Replicas: body.Replicas, Nodes: body.Nodes}
 	o, err := a.cfg.Coordinator.CreateIndex(r.Context(), coordinator.CreateRequest{Definition: d,
@@ -308,7 +310,11 @@ func (a *API) drop(w http.ResponseWriter, r *http.Request) error {
 	ref := mux.Vars(r)["ref"]
 	if text, err := url.PathUnescape(ref); err == nil && strings.Contains(text, "/") {
 		bucket, name, _ := strings.Cut(text, "/")
-		o, err := a.dropNamed(r, bucket, name, ifMatch, req)
+		k := index.InBucket(bucket)
+		if x := a.cfg.Raft.State().IndexByPath(bucket, name); x != nil {
+			k = x.Definition.Keyspace()
+		}
+		o, err := a.dropNamed(r, k, name, ifMatch, req)
 		if err != nil {
 			return err
 		}

@@ -68,6 +68,7 @@ func sentinels() []sentinel {
 		{consensus.ErrBusy, errcode.Busy, "too much waits already, nothing was done: %v"},
 		{core.ErrBusy, errcode.Busy, "too much waits already, nothing was done: %v"},
 		{core.ErrUnknownBucket, errcode.BucketNotInKV, "%v"},
+		{coordinator.ErrUnknownCollection, errcode.UnknownCollection, "%v"},
 		{coordinator.ErrVBuckets, errcode.TooManyVBuckets, "%v"},
 		{coordinator.ErrNoProjector, errcode.NoProjector, "%v"},
 		{core.ErrNoIndexer, errcode.NoIndexer, "%v"},

@@ -163,6 +163,7 @@ func ddlCodes(more ...errcode.Code) []errcode.Code {
 	return append(more, errcode.BadDefinition, errcode.PlacementImpossible, errcode.LastCopies, errcode.Unavailable,
 		errcode.NoProjector, errcode.NoIndexer, errcode.IndexNotReady, errcode.BucketNotInKV, errcode.TooManyVBuckets,
 		errcode.UnknownIndex,
+		errcode.UnknownCollection, errcode.CollectionGone,
 		errcode.NameExists, errcode.StateMismatch, errcode.IllegalTransition,
 		errcode.BucketGone,
 		errcode.GenerationMismatch, errcode.LimitExceeded, errcode.IndexInRollback)

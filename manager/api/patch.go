@@ -92,7 +92,7 @@ func (a *API) resolve(ref string) (index.ID, error) {
 		return 0, rpc.Refuse(errcode.BadRequest, "index %q: %v", ref, err)
 	}
 	if bucket, name, named := strings.Cut(text, "/"); named {
-		if x := a.cfg.Raft.State().IndexByName(bucket, name); x != nil {
+		if x := a.cfg.Raft.State().IndexByPath(bucket, name); x != nil {
 			return x.Definition.ID, nil
 		}
 		return 0, nil

@@ -214,7 +214,8 @@ func (a *API) coordination() *core.Status {
 // info is an index as the API shows it.
 func info(x *statecontext.Index, now *core.Status) client.IndexInfo {
 	d := &x.Definition
-	i := client.IndexInfo{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, Deferred: d.Deferred, Reason: d.Reason,
+	i := client.IndexInfo{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Scope: d.Member.Scope, Collection: d.Member.Collection,
+		CollectionID: d.Member.ID, State: d.State, Deferred: d.Deferred, Reason: d.Reason,
 		Definition: d.Statement,
 		IsPrimary:  d.IsPrimary, Keys: d.Keys, Where: d.Where, PartitionBy: d.PartitionBy, Partitions: d.Partitions,
 		Replicas: d.Replicas,
@@ -261,7 +262,7 @@ func (a *API) find(s *statecontext.State, ref string) (*statecontext.Index, erro
 }
 
 func (a *API) byName(s *statecontext.State, bucket, name string) (*statecontext.Index, error) {
-	if x := s.IndexByName(bucket, name); x != nil {
+	if x := s.IndexByPath(bucket, name); x != nil {
 		return x, nil
 	}
 	return nil, a.unknownName(bucket, name)

@@ -17,6 +17,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/errcode"
+	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/internal/detector"
@@ -120,13 +121,14 @@ func (a *API) ready(ctx context.Context, ref string) (*statecontext.Index, error
 	what := "is being built"
 	switch {
 	case d.Deferred:
-		what = fmt.Sprintf("waits to be built: run BUILD INDEX ON `%s`(`%s`)", d.Bucket, d.Name)
+		build := expression.BuildIndex{Keyspace: d.Keyspace(), Names: []string{d.Name}}
+		what = "waits to be built: run " + build.String()
 	case d.State == index.Dropping:
 		what = "is being dropped"
 	case d.State == index.Error:
 		what = "is in state error: " + d.Reason
 	}
-	return nil, rpc.Refuse(errcode.IndexNotReady, "index %s on %s %s (state %s)", d.Name, d.Bucket, what, d.State)
+	return nil, rpc.Refuse(errcode.IndexNotReady, "index %s on %s %s (state %s)", d.Name, d.Keyspace(), what, d.State)
 }
 
 // scan passes a scan or count on to an indexer, and verify a verification.

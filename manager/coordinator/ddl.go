@@ -25,6 +25,8 @@ var (
 	ErrVBuckets = errors.New("too many vbuckets")
 	// ErrNoProjector is wrapped when no projector could say whether a bucket exists.
 	ErrNoProjector = errors.New("no projector could be asked about the bucket")
+	// ErrUnknownCollection is wrapped when KV has no such collection.
+	ErrUnknownCollection = errors.New("no such collection")
 )
 
 // Outcome of a DDL request.
@@ -72,6 +74,9 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 	}
 	bucket, err := c.findBucket(ctx, l, d.Bucket)
 	if err != nil {
+		return Outcome{}, err
+	}
+	if err := c.findCollection(ctx, bucket, &d); err != nil {
 		return Outcome{}, err
 	}
 	d.BucketUUID, d.Rules, d.CreatedMS = bucket.UUID, c.newRules(), c.cfg.Now().UnixMilli()
@@ -214,7 +219,7 @@ func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*st
 	if b := c.cfg.Consensus.State().Bucket(name); b != nil && !b.Gone {
 		return b, nil // whether it still exists is checked now and then
 	}
-	found, err := c.askBucketSoon(ctx, name)
+	found, err := c.askBucketSoon(ctx, &wire.BucketRequest{Bucket: name})
 	if err != nil {
 		return nil, err
 	}
@@ -232,13 +237,13 @@ func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*st
 
 // askBucketSoon is askBucket, and waits for the first projector, or the first that can be reached. One that answers
 // that it cannot say has said why: nobody waits for that to change.
-func (c *Coordinator) askBucketSoon(ctx context.Context, name string) (*wire.BucketReply, error) {
+func (c *Coordinator) askBucketSoon(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
 	patience, cancel := context.WithTimeout(ctx, c.cfg.Settings.ProjectorWait)
 	defer cancel()
 	tick := time.NewTicker(projectorPause)
 	defer tick.Stop()
 	for {
-		found, err := c.askBucket(ctx, name)
+		found, err := c.askBucket(ctx, req)
 		var problem *rpc.Problem
 		if !errors.Is(err, ErrNoProjector) || errors.As(err, &problem) {
 			return found, err
@@ -254,8 +259,41 @@ func (c *Coordinator) askBucketSoon(ctx context.Context, name string) (*wire.Buc
 // projectorPause is how long it rests between two looks for a projector.
 const projectorPause = 100 * time.Millisecond
 
+// findCollection finds the id that the collection's names have now. An index is bound to it: another collection that is
+// made under the names later is another one.
+func (c *Coordinator) findCollection(ctx context.Context, bucket *statecontext.Bucket, d *index.Definition) error {
+	d.Member = d.Keyspace().Member()
+	if d.Member.IsZero() || c.cfg.Consensus.State().IndexIn(d.Keyspace(), d.Name) != nil { // the name decides
+		return nil
+	}
+	if level := c.cfg.Consensus.State().FormatLevel(); level < statecontext.CollectionFormat() {
+		return &statecontext.Rejection{Code: errcode.FormatNotAllowed, Message: fmt.Sprintf("an index on a collection needs "+
+			"format level %d, the cluster is at %d: tidemark cluster finalize-upgrade when every manager has this version",
+			statecontext.CollectionFormat(), level)}
+	}
+	found, err := c.askBucketSoon(ctx, &wire.BucketRequest{Bucket: d.Bucket, Collections: true})
+	switch {
+	case err != nil:
+		return err
+	case found.UUID != bucket.UUID:
+		return fmt.Errorf("%w: %q", core.ErrBucketGone, d.Bucket)
+	case found.Collections == nil:
+		return fmt.Errorf("%w: %s: the KV nodes of bucket %q have no collections", ErrUnknownCollection, d.Keyspace(),
+			d.Bucket)
+	}
+	for _, x := range found.Collections.All {
+		if x.Scope == d.Member.Scope && x.Name == d.Member.Collection {
+			d.Member.ID, d.Member.Manifest = x.ID, found.Collections.UID
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: %s: bucket %q has no collection %q in a scope %q", ErrUnknownCollection, d.Keyspace(), d.Bucket,
+		d.Member.Collection, d.Member.Scope)
+}
+
 // askBucket asks all projectors; the first that knows the bucket counts.
-func (c *Coordinator) askBucket(ctx context.Context, name string) (*wire.BucketReply, error) {
+func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
+	name := req.Bucket
 	var mu sync.Mutex
 	var found *wire.BucketReply
 	var last error
@@ -265,7 +303,7 @@ func (c *Coordinator) askBucket(ctx context.Context, name string) (*wire.BucketR
 	for p := range c.cfg.Consensus.State().Projectors() {
 		asked++
 		g.Go(func() error {
-			r, err := c.cfg.Projectors.Bucket(ctx, p.Admin, &wire.BucketRequest{Bucket: name})
+			r, err := c.cfg.Projectors.Bucket(ctx, p.Admin, req)
 			mu.Lock()
 			defer mu.Unlock()
 			var problem *rpc.Problem

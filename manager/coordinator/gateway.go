@@ -325,7 +325,7 @@ func (g *Gateway) stopStreams(ctx context.Context, r *receiver, m core.StopStrea
 }
 
 func (g *Gateway) checkBucket(ctx context.Context, r *receiver, m core.CheckBucket) core.Input {
-	reply, err := g.cfg.Projectors.Bucket(ctx, r.Addr, &wire.BucketRequest{Bucket: m.Bucket})
+	reply, err := g.cfg.Projectors.Bucket(ctx, r.Addr, &wire.BucketRequest{Bucket: m.Bucket, Collections: m.Collections})
 	if err != nil {
 		reply = nil
 	}

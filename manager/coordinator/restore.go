@@ -12,6 +12,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 const (
@@ -113,7 +114,7 @@ func (c *Coordinator) findBuckets(ctx context.Context, s, backup *statecontext.S
 	g.SetLimit(bucketsAtOnce)
 	for i, name := range names {
 		g.Go(func() error {
-			found, err := c.askBucket(ctx, name)
+			found, err := c.askBucket(ctx, &wire.BucketRequest{Bucket: name})
 			if errors.Is(err, core.ErrUnknownBucket) {
 				return nil // it is gone
 			}

@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -47,6 +48,8 @@ type Feed interface {
 	DetailsOf(ctx context.Context, vbucket uint16) (VBucketDetails, error)
 	// ClusterConfig is the node's present map.
 	ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error)
+	// Manifest is the bucket's manifest of collections; ErrNotSupported where the node has none.
+	Manifest(ctx context.Context) (*mcbp.Manifest, error)
 	// Done is closed at the end of the connection, Err says why.
 	Done() <-chan struct{}
 	Err() error
@@ -222,6 +225,34 @@ func (c *Conn) ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error) {
 		return nil, err
 	}
 	return mcbp.ParseClusterConfig(f.Value)
+}
+
+// Manifest is the bucket's manifest of collections. Errors: ErrNotSupported where the node has none.
+func (c *Conn) Manifest(ctx context.Context) (*mcbp.Manifest, error) {
+	if !c.collections {
+		return nil, errNoCollections(c.conf.Addr)
+	}
+	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetCollectionsManifest, 0, 0)})
+	if err != nil {
+		return nil, err
+	}
+	return ReadManifest(f)
+}
+
+func errNoCollections(addr string) error {
+	return fmt.Errorf("%w: %s has no collections", ErrNotSupported, addr)
+}
+
+// ReadManifest reads the answer to GET_COLLECTIONS_MANIFEST.
+func ReadManifest(f mcbp.Frame) (*mcbp.Manifest, error) {
+	if err := AnswerError(f, 0); err != nil {
+		return nil, err
+	}
+	m := new(mcbp.Manifest)
+	if err := json.Unmarshal(f.Value, m); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	return m, nil
 }
 
 // Details asks for the figures of all vbuckets that the node has.

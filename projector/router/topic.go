@@ -56,8 +56,10 @@ type Doc struct {
 	Seqno  uint64
 	Window timestamp.Window
 	DocID  []byte
-	// Keys holds, for each source of the vbucket's view, the complete set of collated keys, empty where the index has
-	// no entry for the document. Ignored by Delete.
+	// Collection is the one that the document is in. One that no index is on is not routed.
+	Collection uint32
+	// Keys holds, for each source of the vbucket's view on the collection, the complete set of collated keys, empty where
+	// the index has no entry for the document. Ignored by Delete.
 	Keys [][][]byte
 }
 
@@ -198,9 +200,13 @@ func (t *Topic) Mutation(ctx context.Context, vb uint16, d *Doc) error {
 	if err != nil {
 		return err
 	}
-	if len(d.Keys) != len(s.view.sources) {
+	v := s.view.of(d.Collection)
+	switch {
+	case v == nil:
+		return nil
+	case len(d.Keys) != len(v.sources):
 		return fmt.Errorf("%w: keys of %d indexes, the view of vbucket %d has %d", ErrView, len(d.Keys), vb,
-			len(s.view.sources))
+			len(v.sources))
 	}
 	return t.data(ctx, keyversion.Insert, s, vb, d, d.Keys)
 }
@@ -216,8 +222,12 @@ func (t *Topic) Delete(ctx context.Context, vb uint16, d *Doc) error {
 
 func (t *Topic) data(ctx context.Context, kind keyversion.Kind, s *vbucket, vb uint16, d *Doc,
 	keys [][][]byte) (first error) {
+	v := s.view.of(d.Collection)
+	if v == nil {
+		return nil
+	}
 	w := t.scratch.Get().(*scratch)
-	w.route(s.view, d.DocID, keys)
+	w.route(v, d.DocID, keys)
 	ev := &w.event
 	ev.VBucket, ev.Incarnation, ev.VBUUID = vb, s.inc, d.VBUUID
 	ev.Seqno, ev.Window, ev.DocID = d.Seqno, d.Window, d.DocID

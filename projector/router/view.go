@@ -18,6 +18,9 @@ type ViewConfig struct {
 	Endpoints map[index.NodeID]string
 	// Topologies are in the order of the program's sources: Doc.Keys has one entry for each.
 	Topologies []partition.Topology
+	// Collections are those that the indexes are on, by topology; nil: all are on the default one. Documents of one have
+	// nothing to do with indexes on another.
+	Collections []uint32
 	// Only limits a side stream to these copies, in whatever state they are. Nil: every copy in state Allocated.
 	Only []index.CopyID
 }
@@ -33,6 +36,8 @@ type View struct {
 	// rests are made when a document first needs them, by number of the combination of slices that documents lie in, one
 	// of each layout. Empty where there would be too many.
 	rests []atomic.Pointer[rests]
+	// members are views of the indexes on other collections than the default one, with the same endpoints.
+	members map[uint32]*View
 }
 
 const (
@@ -84,6 +89,30 @@ func (s *source) host(slice index.SliceID, endpoint uint16) {
 	s.at[i].slices++
 }
 
+// of returns the view of a collection's documents; nil when no index is on it.
+func (v *View) of(collection uint32) *View {
+	if collection == 0 {
+		return v
+	}
+	return v.members[collection]
+}
+
+// member is of, made when there is none.
+func (v *View) member(cfg *ViewConfig, i int) *View {
+	if len(cfg.Collections) == 0 || cfg.Collections[i] == 0 {
+		return v
+	}
+	m := v.members[cfg.Collections[i]]
+	if m == nil {
+		m = &View{revision: v.revision, endpoints: v.endpoints}
+		if v.members == nil {
+			v.members = map[uint32]*View{}
+		}
+		v.members[cfg.Collections[i]] = m
+	}
+	return m
+}
+
 // NewView builds a view. Errors wrap ErrView or partition.ErrLayout.
 func NewView(cfg ViewConfig) (*View, error) {
 	v := &View{revision: cfg.Revision}
@@ -102,11 +131,12 @@ func NewView(cfg ViewConfig) (*View, error) {
 		if err := t.Layout.Check(); err != nil {
 			return nil, fmt.Errorf("index %d: %w", t.Index, err)
 		}
+		m := v.member(&cfg, i)
 		s := source{id: t.Index, layout: -1, hosts: make([][]uint16, t.Layout.Partitions)}
 		if t.Layout.ByKey() {
 			s.byKey = &t.Layout
 		} else {
-			s.layout = v.layout(&t.Layout)
+			s.layout = m.layout(&t.Layout)
 		}
 		for _, c := range t.Copies {
 			if !wanted(c) {
@@ -120,20 +150,28 @@ func NewView(cfg ViewConfig) (*View, error) {
 			s.host(c.Slice, p)
 			v.endpoints[p].copies = append(v.endpoints[p].copies, c.ID)
 		}
-		v.sources = append(v.sources, s)
+		m.sources = append(m.sources, s)
 	}
 	for i := range v.endpoints {
 		slices.Sort(v.endpoints[i].copies)
 	}
+	v.roomForRests()
+	for _, m := range v.members {
+		m.roomForRests()
+	}
+	return v, nil
+}
+
+// roomForRests makes the places of rests, unless they would be too many.
+func (v *View) roomForRests() {
 	combinations := 1
 	for _, l := range v.layouts {
 		combinations *= int(l.Partitions)
 		if combinations > mostCombinations || combinations*len(v.sources) > mostRests {
-			return v, nil
+			return
 		}
 	}
 	v.rests = make([]atomic.Pointer[rests], combinations)
-	return v, nil
 }
 
 // restsOf returns what documents in these slices, one of each layout, may have no keys in; nil where that is not kept.
@@ -211,7 +249,7 @@ func (v *View) placeEndpoints(cfg ViewConfig, wanted func(partition.Copy) bool) 
 // Revision is the definitions revision that the view was made of.
 func (v *View) Revision() uint64 { return v.revision }
 
-// Sources is the number of indexes, the length that Doc.Keys must have.
+// Sources is the number of indexes on the default collection, the length that Doc.Keys of a document there must have.
 func (v *View) Sources() int { return len(v.sources) }
 
 // Nodes lists the endpoints, ascending.

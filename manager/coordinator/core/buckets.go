@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -330,7 +331,8 @@ func (l *ledgers) checkBuckets() {
 		return
 	}
 	for _, b := range l.buckets.ordered {
-		l.tell(&p.component, Checks, "bucket/"+b.name, CheckBucket{Projector: p.id, Bucket: b.name, UUID: b.uuid})
+		l.tell(&p.component, Checks, "bucket/"+b.name, CheckBucket{Projector: p.id, Bucket: b.name, UUID: b.uuid,
+			Collections: l.onCollections(b.name)})
 	}
 }
 
@@ -362,10 +364,40 @@ func (l *ledgers) bucketChecked(a *BucketChecked) {
 		l.propose("bucket/"+name, &statecontext.SetBucket{Name: name, UUID: a.Found.UUID, VBuckets: a.Found.VBuckets}, nil)
 	case a.Err == nil:
 		delete(l.buckets.missing, name)
+		l.checkCollections(name, a.Found.Collections)
 	case a.Unknown:
 		if l.buckets.missing[name]++; l.buckets.missing[name] >= goneAfter {
 			l.log.Warn("bucket is gone", "bucket", name, "uuid", uuid)
 			l.propose("bucket/"+name, &statecontext.BucketGone{Name: name, UUID: uuid}, nil)
 		}
+	}
+}
+
+// onCollections reports whether an index of the bucket is on a collection that is looked after.
+func (l *ledgers) onCollections(bucket string) bool {
+	for x := range l.now.state.IndexesOf(bucket) {
+		if d := &x.Definition; !d.Member.IsZero() && d.State != index.Error {
+			return true
+		}
+	}
+	return false
+}
+
+// checkCollections puts indexes into error whose collection is not there any more. Ids are given once: what an earlier
+// manifest than that of an index lacks may have come since, what a later one lacks has gone.
+func (l *ledgers) checkCollections(bucket string, found *wire.Collections) {
+	if found == nil {
+		return
+	}
+	for x := range l.now.state.IndexesOf(bucket) {
+		d := &x.Definition
+		if d.Member.IsZero() || d.State == index.Error || found.UID < d.Member.Manifest ||
+			slices.ContainsFunc(found.All, func(c wire.Collection) bool { return c.ID == d.Member.ID }) {
+			continue
+		}
+		l.log.Warn("collection is gone", "keyspace", d.Keyspace(), "id", d.Member.ID, "manifest", found.UID, "index", d.Name)
+		l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Error,
+			Reason: fmt.Sprintf("%scollection %s (id %x) was dropped; drop the index", index.ReasonCollectionGone, d.Keyspace(),
+				d.Member.ID)}, l.logged("index has lost its collection", d))
 	}
 }

@@ -151,6 +151,8 @@ type (
 	CheckBucket struct {
 		Projector    index.ProjectorID
 		Bucket, UUID string
+		// Collections asks for the bucket's collections, too.
+		Collections bool
 	}
 	// AskSync asks for a fresh report, once what is wanted is there; Synced answers.
 	AskSync struct {

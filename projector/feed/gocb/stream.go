@@ -392,6 +392,18 @@ func (c *Conn) ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error) {
 	return mcbp.ParseClusterConfig(f.Value)
 }
 
+// Manifest is the bucket's manifest of collections.
+func (c *Conn) Manifest(ctx context.Context) (*mcbp.Manifest, error) {
+	if !c.control.Granted(mcbp.FeatureCollections) {
+		return nil, fmt.Errorf("%w: %s has no collections", feed.ErrNotSupported, c.conf.Addr)
+	}
+	f, err := c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetCollectionsManifest, 0, 0)})
+	if err != nil {
+		return nil, err
+	}
+	return feed.ReadManifest(f)
+}
+
 // Details asks for the figures of all vbuckets that the node has.
 func (c *Conn) Details(ctx context.Context) (map[uint16]feed.VBucketDetails, error) {
 	return c.details(ctx, feed.DetailsGroup)

@@ -1,0 +1,56 @@
+package core
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// An index says that its collection is gone when a manifest lacks its id that is not older than the one in which it was
+// found, whatever has the name by then; nothing is concluded from an older one, or where KV tells of none.
+func TestCollectionGone(t *testing.T) {
+	create := func(name string, m index.Member) statecontext.Body {
+		return &statecontext.CreateIndex{Definition: index.Definition{Name: name, Bucket: "b", BucketUUID: "u", Member: m,
+			Keys: []index.KeyExpr{{Expr: "a"}}, Statement: "CREATE INDEX", Partitions: 1},
+			Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1}, Placement: []statecontext.Placement{{}}}
+	}
+	now := Now{MS: 1_000_000, WallMS: 1_000_000, State: stateOf(t,
+		&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1, FormatLevel: statecontext.FormatLevel}, member("i1"),
+		&statecontext.SetBucket{Name: "b", UUID: "u", VBuckets: 4}, create("plain", index.Member{}),
+		create("on", index.Member{Scope: "s", Collection: "c", ID: 9, Manifest: 5}))}
+	there := wire.Collection{Scope: "s", Name: "c", ID: 9}
+	again := wire.Collection{Scope: "s", Name: "c", ID: 11}
+	for _, x := range []struct {
+		what  string
+		found *wire.Collections
+		gone  bool
+	}{
+		{"there", &wire.Collections{UID: 7, All: []wire.Collection{{Scope: "_default", Name: "_default"}, there}}, false},
+		{"dropped", &wire.Collections{UID: 7}, true},
+		{"made again", &wire.Collections{UID: 8, All: []wire.Collection{again}}, true},
+		{"an older manifest", &wire.Collections{UID: 4}, false},
+		{"not told", nil, false},
+	} {
+		l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 1}, hclog.NewNullLogger(), now)
+		var got []*statecontext.SetIndexState
+		for _, e := range l.Step(now, &BucketChecked{CheckBucket: CheckBucket{Bucket: "b", UUID: "u", Collections: true},
+			Found: &wire.BucketReply{Name: "b", UUID: "u", VBuckets: 4, Collections: x.found}}) {
+			if p, is := e.(Propose); is {
+				if c, is := p.Body.(*statecontext.SetIndexState); is {
+					got = append(got, c)
+				}
+			}
+		}
+		if gone := len(got) == 1 && got[0].ID == 2 && got[0].To == index.Error &&
+			strings.HasPrefix(got[0].Reason, "COLLECTION_GONE: collection b.s.c (id 9) was dropped"); gone != x.gone || !gone &&
+			len(got) > 0 {
+			t.Errorf("%s: proposed %+v", x.what, got)
+		}
+	}
+}
