@@ -19,10 +19,13 @@ type Stats struct {
 
 // IndexStats are the figures of an index, of all its copies together.
 type IndexStats struct {
-	ID     index.ID    `json:"id"`
-	Name   string      `json:"name"`
-	Bucket string      `json:"bucket"`
-	State  index.State `json:"index_state"`
+	ID     index.ID `json:"id"`
+	Name   string   `json:"name"`
+	Bucket string   `json:"bucket"`
+	// Scope and Collection are absent for the default collection.
+	Scope      string      `json:"scope,omitempty"`
+	Collection string      `json:"collection,omitempty"`
+	State      index.State `json:"index_state"`
 	// Availability says how much of a ready index can be scanned; absent when it is not ready.
 	Availability *Availability `json:"availability,omitempty"`
 	// Reason says what is wrong with it: of state error, or why a copy cannot be written at the moment.

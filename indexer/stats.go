@@ -218,15 +218,22 @@ func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("tidemark_index_"+name, help, []string{"bucket", "index"},
 			nil), kind, v, labels...)
 	}
+	seen := map[[2]string]bool{}
 	for i := range defs.Indexes {
 		d := &defs.Indexes[i]
+		name := [2]string{d.Keyspace().String(), d.Name}
+		if seen[name] { // one that is being dropped, and one that has its name: a registry takes no name twice
+			continue
+		}
 		if t := sums[d.ID]; t != nil {
+			seen[name] = true
 			collectCopies(send, d, t)
 		}
 		if at, ok := slices.BinarySearchFunc(s.Scans, d.ID, func(s wire.ScanStats,
 			id index.ID) int {
 			return cmp.Compare(s.Index, id)
 		}); ok {
+			seen[name] = true
 			collectScans(send, d, &s.Scans[at])
 		}
 	}
@@ -247,7 +254,7 @@ func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 }
 
 func collectCopies(send func(name, help string, v float64, labels ...string), d *index.Definition, t *indexSum) {
-	labels := []string{d.Bucket, d.Name}
+	labels := []string{d.Keyspace().String(), d.Name}
 	send("items", "Entries of the copies here.", t.items, labels...)
 	send("docs_pending", "Seqnos that KV has and that have not come, of the copy that lacks most.", t.pending, labels...)
 	send("docs_queued", "Seqnos that have come and are not applied, of the copy that lacks most.", t.queued, labels...)
@@ -271,7 +278,7 @@ func collectCopies(send func(name, help string, v float64, labels ...string), d 
 }
 
 func collectScans(send func(name, help string, v float64, labels ...string), d *index.Definition, s *wire.ScanStats) {
-	labels := []string{d.Bucket, d.Name}
+	labels := []string{d.Keyspace().String(), d.Name}
 	send("scans_total", "Scans and counts coordinated here that have ended.", float64(s.NumRequests), labels...)
 	send("scan_rows_total", "Rows that they gave.", float64(s.NumRowsReturned), labels...)
 	send("scan_errors_total", "Those that failed.", float64(s.NumScanErrors), labels...)

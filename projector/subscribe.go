@@ -56,13 +56,22 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 		Results: reply.Buckets[0].Results}, nil
 }
 
-// indexesOf finds active indexes of a bucket by id or name; of no words, all.
+// meant reports whether a subscriber's word names an index; "" means all on the default collection.
+func meant(d *index.Definition, word string) bool {
+	if d.Member.IsZero() {
+		return word == "" || word == d.Name || word == d.ID.String()
+	}
+	return word == d.ID.String() || word == d.Member.Scope+"."+d.Member.Collection+"/"+d.Name
+}
+
+// indexesOf finds active indexes of a bucket: by id; those on its default collection by name, those on another one by
+// scope.collection/name; of no words, all on the default collection. What is told of a document does not say its
+// collection: who asks for none hears of none.
 func indexesOf(d *wire.Definitions, bucket string, words []string) (ids []index.ID, err error) {
 	find := func(word string) bool {
 		for i := range d.Indexes {
 			def := &d.Indexes[i]
-			if def.Bucket == bucket && def.State.Active() && (word == "" || def.Name == word || def.ID.String() == word) &&
-				!slices.Contains(ids, def.ID) {
+			if def.Bucket == bucket && def.State.Active() && meant(def, word) && !slices.Contains(ids, def.ID) {
 				ids = append(ids, def.ID)
 			}
 		}

@@ -321,6 +321,9 @@ func (s *State) IndexByName(bucket, name string) *Index {
 // IndexByPath returns the index of this name in one of the keyspaces that a text may mean.
 func (s *State) IndexByPath(keyspace, name string) *Index {
 	for _, k := range index.Keyspaces(keyspace) {
+		if k.IsDefault() && s.Bucket(keyspace) != nil { // it names a bucket, and nothing else
+			return s.IndexIn(k, name)
+		}
 		if x := s.IndexIn(k, name); x != nil {
 			return x
 		}

@@ -75,9 +75,11 @@ type Event = keyversion.Event
 
 // Config says what to subscribe to. ID, Bucket, Projectors and Handle are required.
 type Config struct {
-	ID      string   // names the topics /backfill/<ID>/…; two subscribers need two
-	Bucket  string   // name
-	Indexes []string // ids or names; none: all that are active when it begins
+	ID     string // names the topics /backfill/<ID>/…; two subscribers need two
+	Bucket string // name
+	// Indexes are ids, names of indexes on the default collection, or scope.collection/name; none: all on the default
+	// collection that are active when it begins. Events do not say the collection of a document.
+	Indexes []string
 	// Projectors returns the base URLs of the projectors' admin servers; it is asked again and again.
 	Projectors func(ctx context.Context) ([]string, error)
 	Listen     string // host:port for the data streams; "": a free port of 127.0.0.1

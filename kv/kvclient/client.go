@@ -306,6 +306,11 @@ func (c *Client) conn(ctx context.Context, addr string) (*Conn, error) {
 // dial makes one attempt for all who wait for it, bounded by Options.DialTimeout.
 func (c *Client) dial(addr string, n *node, a *attempt) {
 	conn, err := Dial(c.life, addr, c.opt)
+	if err == nil && c.opt.Collection != "" && !conn.Granted(mcbp.FeatureCollections) {
+		// to it the collection's id would be the beginning of a key
+		_ = conn.Close()
+		conn, err = nil, fmt.Errorf("%w: %s has no collections", ErrNotSupported, addr)
+	}
 	c.mu.Lock()
 	old := n.conn
 	n.dialing = nil

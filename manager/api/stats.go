@@ -146,7 +146,8 @@ func indexerStats(i *statecontext.Indexer, told *wire.IndexerStats) client.Index
 func indexStats(x *statecontext.Index, p core.Progress, told map[index.NodeID]*wire.IndexerStats,
 	copies map[index.CopyID]*wire.CopyStats) client.IndexStats {
 	d := &x.Definition
-	st := client.IndexStats{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, Reason: d.Reason,
+	st := client.IndexStats{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Scope: d.Member.Scope,
+		Collection: d.Member.Collection, State: d.State, Reason: d.Reason,
 		Availability: availabilityOf(&p), Copies: len(x.Topology.Copies)}
 	if f := p.Faults; f.Expression+f.TooLong > 0 {
 		st.Faults = &client.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: client.FaultSample(f.Sample)}
@@ -244,7 +245,8 @@ func (a *API) flatStats(w http.ResponseWriter, r *http.Request) error {
 	flat := map[string]any{}
 	for i := range s.Indexes {
 		x := &s.Indexes[i]
-		if err := flatten(flat, x.Bucket+":"+x.Name+":", x, "id", "name", "bucket"); err != nil {
+		space := index.KeyspaceOf(x.Bucket, x.Scope, x.Collection).String()
+		if err := flatten(flat, space+":"+x.Name+":", x, "id", "name", "bucket", "scope", "collection"); err != nil {
 			return err
 		}
 	}

@@ -20,7 +20,8 @@ type ledgers struct {
 	promotion *promotion
 	audits    *audits
 	rollbacks rollbacks
-	checkMS   int64 // when it was looked last whether buckets still exist
+	checkMS   int64            // when it was looked last whether buckets still exist
+	lost      map[index.ID]int // answers in a row by which an index's collection is gone
 }
 
 // reconcile makes the buckets known here those of the state.
@@ -393,8 +394,16 @@ func (l *ledgers) checkCollections(bucket string, found *wire.Collections) {
 		d := &x.Definition
 		if d.Member.IsZero() || d.State == index.Error || found.UID < d.Member.Manifest ||
 			slices.ContainsFunc(found.All, func(c wire.Collection) bool { return c.ID == d.Member.ID }) {
+			delete(l.lost, d.ID)
 			continue
 		}
+		if l.lost == nil {
+			l.lost = map[index.ID]int{}
+		}
+		if l.lost[d.ID]++; l.lost[d.ID] < goneAfter {
+			continue
+		}
+		delete(l.lost, d.ID)
 		l.log.Warn("collection is gone", "keyspace", d.Keyspace(), "id", d.Member.ID, "manifest", found.UID, "index", d.Name)
 		l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Error,
 			Reason: fmt.Sprintf("%scollection %s (id %x) was dropped; drop the index", index.ReasonCollectionGone, d.Keyspace(),

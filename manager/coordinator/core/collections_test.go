@@ -12,7 +12,7 @@ import (
 	"tidemark/wire"
 )
 
-// An index says that its collection is gone when a manifest lacks its id that is not older than the one in which it was
+// An index says that its collection is gone when so many answers in a row have a manifest that lacks its id and is not older than the one in which it was
 // found, whatever has the name by then; nothing is concluded from an older one, or where KV tells of none.
 func TestCollectionGone(t *testing.T) {
 	create := func(name string, m index.Member) statecontext.Body {
@@ -39,14 +39,27 @@ func TestCollectionGone(t *testing.T) {
 	} {
 		l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 1}, hclog.NewNullLogger(), now)
 		var got []*statecontext.SetIndexState
-		for _, e := range l.Step(now, &BucketChecked{CheckBucket: CheckBucket{Bucket: "b", UUID: "u", Collections: true},
-			Found: &wire.BucketReply{Name: "b", UUID: "u", VBuckets: 4, Collections: x.found}}) {
-			if p, is := e.(Propose); is {
-				if c, is := p.Body.(*statecontext.SetIndexState); is {
-					got = append(got, c)
+		answer := func(found *wire.Collections) {
+			for _, e := range l.Step(now, &BucketChecked{CheckBucket: CheckBucket{Bucket: "b", UUID: "u", Collections: true},
+				Found: &wire.BucketReply{Name: "b", UUID: "u", VBuckets: 4, Collections: found}}) {
+				if p, is := e.(Propose); is {
+					if c, is := p.Body.(*statecontext.SetIndexState); is {
+						got = append(got, c)
+					}
 				}
 			}
 		}
+		for range goneAfter - 1 {
+			answer(x.found)
+		}
+		answer(&wire.Collections{UID: 7, All: []wire.Collection{there}}) // one that has it: it was not in a row
+		for range goneAfter - 1 {
+			answer(x.found)
+		}
+		if len(got) > 0 {
+			t.Errorf("%s: proposed %+v too early", x.what, got)
+		}
+		answer(x.found)
 		if gone := len(got) == 1 && got[0].ID == 2 && got[0].To == index.Error &&
 			strings.HasPrefix(got[0].Reason, "COLLECTION_GONE: collection b.s.c (id 9) was dropped"); gone != x.gone || !gone &&
 			len(got) > 0 {

@@ -3,6 +3,8 @@ package data
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -170,6 +172,23 @@ func testCollections(t *testing.T, feed string) {
 	}
 	for _, p := range places {
 		run("index", "verify", p.keyspace+"/by_n")
+	}
+	for _, x := range up.Manifest().Indexers { // one name in several collections is no name twice
+		resp, err := http.Get(x.Admin + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("metrics of %s: %s, %v\n%s", x.ID, resp.Status, err, text)
+		}
+		for _, p := range places {
+			if want := fmt.Sprintf("\ntidemark_index_items{bucket=%q,index=\"by_n\"} ", p.keyspace); !strings.Contains(string(text),
+				want) {
+				t.Errorf("metrics of %s lack %s", x.ID, want)
+			}
+		}
 	}
 
 	// What KV lacks, and what the bucket has by another path.
