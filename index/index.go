@@ -253,7 +253,9 @@ func Keyspaces(text string) []Keyspace {
 }
 
 // Keyspace is where the documents of the index are.
-func (d *Definition) Keyspace() Keyspace { return Keyspace{d.Bucket, d.Member.Scope, d.Member.Collection} }
+func (d *Definition) Keyspace() Keyspace {
+	return Keyspace{d.Bucket, d.Member.Scope, d.Member.Collection}
+}
 
 // ReasonCollectionGone begins the reason of an index whose collection was dropped. It stays so until it is dropped.
 const ReasonCollectionGone = "COLLECTION_GONE: "

@@ -30,13 +30,7 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 		return reject(errcode.BucketGone, "the definition was made for bucket %q of uuid %q, the bucket is %q by now",
 			f.Bucket, f.BucketUUID, b.UUID)
 	}
-	if rejection := checkMember(f.Member); rejection != nil {
-		return rejection
-	}
-	if rejection := t.s.checkCounts(&f); rejection != nil {
-		return rejection
-	}
-	if rejection := t.checkDefinition(&f); rejection != nil {
+	if rejection := t.checkNewDefinition(&f); rejection != nil {
 		return rejection
 	}
 	if err := c.Layout.Check(); err != nil {
@@ -69,6 +63,17 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 	own(&t.s.names, &t.owned.names).Set(spaceKey(f.Keyspace(), f.Name), id)
 	t.setIndex(Index{Definition: f, Topology: topology, PlacedCAS: t.cas}, true, true)
 	return nil
+}
+
+// checkNewDefinition refuses what no new index may have.
+func (t *tx) checkNewDefinition(f *index.Definition) *Rejection {
+	if rejection := checkMember(f.Member); rejection != nil {
+		return rejection
+	}
+	if rejection := t.s.checkCounts(f); rejection != nil {
+		return rejection
+	}
+	return t.checkDefinition(f)
 }
 
 // checkMember refuses half of a collection.
@@ -161,18 +166,13 @@ func (t *tx) build(x Index, rules uint32) *Rejection {
 			return nil
 		}
 	}
-	if f.CollectionGone() {
-		return reject(errcode.CollectionGone, "collection %s of index %d (%s) was dropped; drop the index and create it "+
-			"again", f.Keyspace(), f.ID, f.Name)
-	}
 	b, rejection := t.bucket(f.Bucket, 0)
 	if rejection != nil {
 		return rejection
 	}
 	moved := f.BucketUUID != b.UUID
-	if moved && !f.Member.IsZero() {
-		return reject(errcode.CollectionGone, "collection %s of index %d (%s) went with its bucket; drop the index and "+
-			"create it again", f.Keyspace(), f.ID, f.Name)
+	if rejection := collectionGone(f, moved); rejection != nil {
+		return rejection
 	}
 	if moved { // what the copies hold is of another bucket: new ones, at the same places
 		placement := make([]Placement, 0, len(x.Topology.Copies))
@@ -192,6 +192,19 @@ func (t *tx) build(x Index, rules uint32) *Rejection {
 		f.Rules = rules
 	}
 	t.setIndex(x, true, moved)
+	return nil
+}
+
+// collectionGone refuses to build an index whose collection is no more. moved: the bucket is another one by now.
+func collectionGone(f *index.Definition, moved bool) *Rejection {
+	switch {
+	case f.CollectionGone():
+		return reject(errcode.CollectionGone, "collection %s of index %d (%s) was dropped; drop the index and create it "+
+			"again", f.Keyspace(), f.ID, f.Name)
+	case moved && !f.Member.IsZero():
+		return reject(errcode.CollectionGone, "collection %s of index %d (%s) went with its bucket; drop the index and "+
+			"create it again", f.Keyspace(), f.ID, f.Name)
+	}
 	return nil
 }
 

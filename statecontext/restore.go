@@ -448,22 +448,7 @@ func (m *merger) bring(x Index) *Rejection {
 	if b == nil {
 		return reject(errcode.BackupUnusable, "index %d is of bucket %q, which the backup does not have", f.ID, f.Bucket)
 	}
-	elsewhere := !f.Member.IsZero() && b.UUID != f.BucketUUID // the ids of its collections say nothing here
-	if m.mode == RestoreNewCluster && !b.Gone {
-		f.BucketUUID = b.UUID
-	}
-	switch {
-	case b.Gone:
-		f.State, f.Reason = index.Error, reasonNotThere
-	case elsewhere:
-		f.State, f.Reason = index.Error, reasonElsewhere
-	case b.UUID != f.BucketUUID:
-		f.State, f.Reason = index.Error, reasonRecreated
-	case f.State == index.Error && m.mode == RestoreInPlace:
-	default:
-		f.Deferred = f.State == index.Pending && f.Deferred
-		f.State, f.Reason = index.Pending, ""
-	}
+	m.settle(f, b)
 	held := m.adopt(&x)
 	if rejection := m.place(&x, held); rejection != nil {
 		return rejection
@@ -480,6 +465,26 @@ func (m *merger) bring(x Index) *Rejection {
 	f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS = m.t.cas, m.t.cas, m.t.cas
 	m.take(&x)
 	return nil
+}
+
+// settle says in which state an index of the backup comes back on a bucket.
+func (m *merger) settle(f *index.Definition, b *Bucket) {
+	elsewhere := !f.Member.IsZero() && b.UUID != f.BucketUUID // the ids of its collections say nothing here
+	if m.mode == RestoreNewCluster && !b.Gone {
+		f.BucketUUID = b.UUID
+	}
+	switch {
+	case b.Gone:
+		f.State, f.Reason = index.Error, reasonNotThere
+	case elsewhere:
+		f.State, f.Reason = index.Error, reasonElsewhere
+	case b.UUID != f.BucketUUID:
+		f.State, f.Reason = index.Error, reasonRecreated
+	case f.State == index.Error && m.mode == RestoreInPlace:
+	default:
+		f.Deferred = f.State == index.Pending && f.Deferred
+		f.State, f.Reason = index.Pending, ""
+	}
 }
 
 // adopt returns the copies whose hosts may still hold them: one of each slice and replica, ascending by id.

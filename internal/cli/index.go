@@ -145,21 +145,26 @@ func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([
 	for _, k := range cf.keys {
 		req.Keys = append(req.Keys, keyExpr(k))
 	}
-	if cf.partitionBy == "" {
-		return []client.CreateRequest{req}, nil
+	if cf.partitionBy != "" {
+		err = partitioned(&req, cf.partitionBy)
 	}
+	return []client.CreateRequest{req}, err
+}
+
+// partitioned takes over what --partition-by says.
+func partitioned(req *client.CreateRequest, by string) error {
 	statement := expression.CreateIndex{Name: req.Name, Keyspace: index.InBucket(req.Bucket),
 		IsPrimary: req.IsPrimary, Keys: req.Keys}
-	all, err := expression.Parse(statement.String() + " PARTITION BY " + cf.partitionBy)
+	all, err := expression.Parse(statement.String() + " PARTITION BY " + by)
 	if err != nil {
-		return nil, usage("--partition-by: %v", err)
+		return usage("--partition-by: %v", err)
 	}
 	made, ok := all[0].(*expression.CreateIndex)
 	if !ok || len(all) != 1 || made.Where != "" {
-		return nil, usage("--partition-by takes HASH(…) or RANGE(…) VALUES (…) and nothing behind it")
+		return usage("--partition-by takes HASH(…) or RANGE(…) VALUES (…) and nothing behind it")
 	}
 	req.PartitionBy = made.PartitionBy
-	return []client.CreateRequest{req}, nil
+	return nil
 }
 
 // fromFile reads definitions, which say all of an index.

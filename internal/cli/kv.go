@@ -186,23 +186,12 @@ func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Contex
 			f.password = orElse(f.password, m.KVPassword)
 		}
 	}
-	if f.passwordFile != "" {
-		p, err := secretFile(f.passwordFile)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		f.password = p
-	}
-	if seeds[0] == "" || f.bucket == "" || f.user == "" {
-		return nil, nil, nil, usage("name the KV node (--kv HOST:PORT), --bucket, --kv-user and the password, or --data " +
-			"DIR of a `tidemark up`")
+	if err := f.check(seeds); err != nil {
+		return nil, nil, nil, err
 	}
 	conf, err := f.tls.files.Config()
 	if err != nil {
 		return nil, nil, nil, usageError{err}
-	}
-	if _, _, err := splitCollection(f.collection); err != nil {
-		return nil, nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	c, err := kvclient.Connect(ctx, seeds, kvclient.Options{User: f.user, Password: f.password, Bucket: f.bucket,
@@ -212,6 +201,23 @@ func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Contex
 		return nil, nil, nil, fmt.Errorf("connecting to KV at %s: %w", strings.Join(seeds, ", "), err)
 	}
 	return c, ctx, cancel, nil
+}
+
+// check reads the password, and refuses what names no collection of a bucket.
+func (f *kvFlags) check(seeds []string) error {
+	if f.passwordFile != "" {
+		p, err := secretFile(f.passwordFile)
+		if err != nil {
+			return err
+		}
+		f.password = p
+	}
+	if seeds[0] == "" || f.bucket == "" || f.user == "" {
+		return usage("name the KV node (--kv HOST:PORT), --bucket, --kv-user and the password, or --data DIR of a " +
+			"`tidemark up`")
+	}
+	_, _, err := splitCollection(f.collection)
+	return err
 }
 
 func orElse(s, other string) string {

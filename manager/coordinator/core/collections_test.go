@@ -12,8 +12,9 @@ import (
 	"tidemark/wire"
 )
 
-// An index says that its collection is gone when so many answers in a row have a manifest that lacks its id and is not older than the one in which it was
-// found, whatever has the name by then; nothing is concluded from an older one, or where KV tells of none.
+// An index says that its collection is gone when so many answers in a row have a manifest that lacks its id and is not
+// older than the one in which it was found, whatever has the name by then; nothing is concluded from an older one, or
+// where KV tells of none.
 func TestCollectionGone(t *testing.T) {
 	create := func(name string, m index.Member) statecontext.Body {
 		return &statecontext.CreateIndex{Definition: index.Definition{Name: name, Bucket: "b", BucketUUID: "u", Member: m,

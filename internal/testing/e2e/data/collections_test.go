@@ -184,8 +184,8 @@ func testCollections(t *testing.T, feed string) {
 			t.Fatalf("metrics of %s: %s, %v\n%s", x.ID, resp.Status, err, text)
 		}
 		for _, p := range places {
-			if want := fmt.Sprintf("\ntidemark_index_items{bucket=%q,index=\"by_n\"} ", p.keyspace); !strings.Contains(string(text),
-				want) {
+			want := fmt.Sprintf("\ntidemark_index_items{bucket=%q,index=\"by_n\"} ", p.keyspace)
+			if !strings.Contains(string(text), want) {
 				t.Errorf("metrics of %s lack %s", x.ID, want)
 			}
 		}
