@@ -15,12 +15,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"tidemark/internal/config"
 	"tidemark/internal/documents"
 	"tidemark/internal/localcluster"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv"
+	"tidemark/kv/connstr"
 	"tidemark/kv/kvclient"
 	"tidemark/kv/server"
 )
@@ -145,57 +147,120 @@ func parseBuckets(texts []string) (buckets []kv.BucketConfig, err error) {
 
 // kvFlags say which KV cluster and bucket a client command speaks to: flags, environment, or DIR/cluster.json.
 type kvFlags struct {
-	kv, data, bucket, collection, user, passwordFile, password string
-	timeout                                                    time.Duration
-	tls                                                        kvTLSFlags
-	output                                                     format
+	kv, data, bucket, collection, user, passwordFile, password, network string
+	timeout                                                             time.Duration
+	tls                                                                 kvTLSFlags
+	output                                                              format
+	talk                                                                func() io.Writer
 }
 
 func (f *kvFlags) add(cmd *cobra.Command) {
 	addOutput(cmd.Flags(), &f.output)
 	complete(cmd, "output", fixed(formats...))
-	cmd.Flags().StringVar(&f.kv, "kv", "", "a KV node, host:port")
+	cmd.Flags().StringVar(&f.kv, "kv", "", "KV nodes, some of the cluster: host:port, host,host2, or as SDKs take it: "+
+		"couchbase[s]://host,host2[/bucket][?network=external]")
 	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, for address and credentials")
-	cmd.Flags().StringVar(&f.bucket, "bucket", "", "bucket (default: that of --data)")
-	collectionFlag(cmd.Flags(), &f.collection)
+	cmd.Flags().StringVar(&f.bucket, "bucket", "", "bucket (default: that of --kv or --data)")
+	networkFlag(cmd.Flags(), &f.network)
+	f.talk = cmd.ErrOrStderr
 	cmd.Flags().StringVar(&f.user, "kv-user", "", "user")
 	cmd.Flags().StringVar(&f.passwordFile, "kv-password-file", "", "file with the password")
 	cmd.Flags().StringVar(&f.password, "kv-password", "", "password (better: TIDEMARK_KV_PASSWORD or a file)")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to try (as 30s)")
 	f.tls.add(cmd)
 }
 
-func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Context, context.CancelFunc, error) {
-	seeds := []string{f.kv}
-	if f.data != "" {
-		m, err := localcluster.ReadManifest(f.data)
-		if err != nil {
-			return nil, nil, nil, usage("--data %s: no running `tidemark up` there: %v", f.data, err)
+// addDocuments adds those of a command for documents.
+func (f *kvFlags) addDocuments(cmd *cobra.Command) {
+	f.add(cmd)
+	collectionFlag(cmd.Flags(), &f.collection)
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to try (as 30s)")
+}
+
+// target is where the flags lead: the nodes to begin with, and how to speak to them.
+func (f *kvFlags) target(ctx context.Context) (seeds []string, opt kvclient.Options, err error) {
+	var spec connstr.Spec
+	if f.kv != "" {
+		if spec, err = parseKV(f.kv, &f.tls, &f.network); err != nil {
+			return nil, opt, err
 		}
-		if f.kv == "" {
-			seeds = seeds[:0]
-			for _, e := range m.KV {
-				seeds = append(seeds, orElse(e.MemcachedTLS, e.Memcached))
-			}
-			if m.TLS != nil && f.tls.files == (kvclient.TLSFiles{}) {
-				f.tls.files.CA = m.TLS.CA
-			}
+		if spec.Bucket != "" && f.bucket != "" && spec.Bucket != f.bucket {
+			return nil, opt, usage("--kv names the bucket %q, --bucket %q: which one?", spec.Bucket, f.bucket)
 		}
-		f.bucket, f.user = orElse(f.bucket, m.Bucket), orElse(f.user, m.KVUser)
-		if f.passwordFile == "" {
-			f.password = orElse(f.password, m.KVPassword)
+		f.bucket = orElse(f.bucket, spec.Bucket)
+	}
+	if seeds, err = f.manifest(); err != nil {
+		return nil, opt, err
+	}
+	if f.kv != "" {
+		var note string
+		if seeds, note = kvclient.Seeds(ctx, spec, spec.TLS(f.tls.files != (kvclient.TLSFiles{})), nil); note != "" {
+			fmt.Fprintln(f.talk(), "tidemark:", note)
 		}
 	}
 	if err := f.check(seeds); err != nil {
-		return nil, nil, nil, err
+		return nil, opt, err
 	}
 	conf, err := f.tls.files.Config()
 	if err != nil {
-		return nil, nil, nil, usageError{err}
+		return nil, opt, usageError{err}
+	}
+	return seeds, kvclient.Options{User: f.user, Password: f.password, Bucket: f.bucket, Collection: f.collection,
+		Name: "tidemark-cli", TLS: conf, Network: f.network}, nil
+}
+
+// manifest fills in what a running up tells, and returns its nodes.
+func (f *kvFlags) manifest() (seeds []string, err error) {
+	if f.data == "" {
+		return nil, nil
+	}
+	m, err := localcluster.ReadManifest(f.data)
+	if err != nil {
+		return nil, usage("--data %s: no running `tidemark up` there: %v", f.data, err)
+	}
+	for _, e := range m.KV {
+		seeds = append(seeds, orElse(e.MemcachedTLS, e.Memcached))
+	}
+	if f.kv == "" && m.TLS != nil && f.tls.files == (kvclient.TLSFiles{}) {
+		f.tls.files.CA = m.TLS.CA
+	}
+	f.bucket, f.user = orElse(f.bucket, m.Bucket), orElse(f.user, m.KVUser)
+	if f.passwordFile == "" {
+		f.password = orElse(f.password, m.KVPassword)
+	}
+	return seeds, nil
+}
+
+// parseKV reads --kv, and makes of the other flags what it says: TLS where the scheme is couchbases, and the network.
+func parseKV(text string, tls *kvTLSFlags, network *string) (connstr.Spec, error) {
+	spec, err := connstr.Parse(text)
+	switch {
+	case err != nil:
+		return spec, usage("--kv: %v", err)
+	case spec.Scheme == connstr.Scheme && tls.files != (kvclient.TLSFiles{}):
+		return spec, usage("--kv %s is without TLS, for which --kv-tls… asks: write %s://", text, connstr.SchemeTLS)
+	case spec.Network != "" && *network != "" && spec.Network != *network:
+		return spec, usage("--kv names the network %q, --kv-network %q: which one?", spec.Network, *network)
+	}
+	if spec.Scheme == connstr.SchemeTLS {
+		tls.files.Enabled = true
+	}
+	*network = orElse(*network, spec.Network)
+	return spec, nil
+}
+
+// networkFlag adds --kv-network.
+func networkFlag(fl *pflag.FlagSet, network *string) {
+	fl.StringVar(network, "kv-network", "", "whose addresses of KV's cluster map count: default, external, or empty to "+
+		"find out")
+}
+
+func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Context, context.CancelFunc, error) {
+	seeds, opt, err := f.target(ctx)
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	c, err := kvclient.Connect(ctx, seeds, kvclient.Options{User: f.user, Password: f.password, Bucket: f.bucket,
-		Collection: f.collection, Name: "tidemark-cli", TLS: conf})
+	c, err := kvclient.Connect(ctx, seeds, opt)
 	if err != nil {
 		cancel()
 		return nil, nil, nil, fmt.Errorf("connecting to KV at %s: %w", strings.Join(seeds, ", "), err)
@@ -212,8 +277,8 @@ func (f *kvFlags) check(seeds []string) error {
 		}
 		f.password = p
 	}
-	if seeds[0] == "" || f.bucket == "" || f.user == "" {
-		return usage("name the KV node (--kv HOST:PORT), --bucket, --kv-user and the password, or --data DIR of a " +
+	if len(seeds) == 0 || f.bucket == "" || f.user == "" && f.tls.files.Cert == "" {
+		return usage("name the KV cluster (--kv HOST), --bucket, --kv-user and the password, or --data DIR of a " +
 			"`tidemark up`")
 	}
 	_, _, err := splitCollection(f.collection)
@@ -281,7 +346,7 @@ kept in a temporary file for that; with --unchecked what comes is stored as it c
 				Milliseconds: took.Milliseconds()}
 			return show(s.Out, f.output, l, []loaded{l}, func(*tabwriter.Writer) {})
 		}}
-	f.add(cmd)
+	f.addDocuments(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&format, "format", string(documents.Auto), "lines (of JSON objects), list (a JSON array), csv or tsv; "+
 		"auto looks at the first character")
@@ -407,7 +472,7 @@ func kvGet(s Streams) *cobra.Command {
 			}
 			return show(s.Out, f.output, doc, []document{doc}, func(t *tabwriter.Writer) { fmt.Fprintf(t, "%s\n", d.Value) })
 		}}
-	f.add(cmd)
+	f.addDocuments(cmd)
 	return cmd
 }
 
@@ -456,7 +521,7 @@ func kvSet(s Streams) *cobra.Command {
 			}
 			return printToken(s, f.output, m)
 		}}
-	f.add(cmd)
+	f.addDocuments(cmd)
 	cmd.Flags().BoolVar(&raw, "raw", false, "store a value that is no JSON")
 	return cmd
 }
@@ -478,6 +543,6 @@ func kvDelete(s Streams) *cobra.Command {
 			}
 			return printToken(s, f.output, m)
 		}}
-	f.add(cmd)
+	f.addDocuments(cmd)
 	return cmd
 }

@@ -148,6 +148,25 @@ func kvUser(cfg *projector.Config, passwordFile string, certificate bool) error 
 	return nil
 }
 
+// projectorKV reads --kv and what belongs to it. A projector has one node: the text may not name more, nor a bucket.
+func projectorKV(cfg *projector.Config, kvTLS *kvTLSFlags) (err error) {
+	spec, err := parseKV(cfg.KV, kvTLS, &cfg.KVNetwork)
+	switch {
+	case err != nil:
+		return err
+	case len(spec.Hosts) > 1:
+		return usage("--kv %s names %d hosts: a projector streams the vbuckets of one node; run one for each of them", cfg.KV,
+			len(spec.Hosts))
+	case spec.Bucket != "":
+		return usage("--kv %s names a bucket: a projector streams those that indexes are on, as it is told", cfg.KV)
+	}
+	if cfg.KVTLS, err = kvTLS.files.Config(); err != nil {
+		return usageError{err}
+	}
+	cfg.KV = spec.Hosts[0].Addr(cfg.KVTLS != nil)
+	return nil
+}
+
 func newProjector(s Streams) *cobra.Command {
 	var cfg projector.Config
 	var kvTLS kvTLSFlags
@@ -164,8 +183,8 @@ func newProjector(s Streams) *cobra.Command {
 			if err := errors.Join(cfg.Feed.Check(), cfg.Throttle.Check()); err != nil {
 				return usageError{err}
 			}
-			if cfg.KVTLS, err = kvTLS.files.Config(); err != nil {
-				return usageError{err}
+			if err := projectorKV(&cfg, &kvTLS); err != nil {
+				return err
 			}
 			if cfg.Managers, err = managerURLs(managers, tlsF.files); err != nil {
 				return err
@@ -204,7 +223,8 @@ func newProjector(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9530", "listen here for commands")
 	fl.StringVar(&cfg.Advertise, "advertise", "", "host at which others reach --admin, if it is another; the port is "+
 		"the same")
-	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams")
+	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams, host:port or "+
+		"couchbase[s]://host; no list, and no name of a whole cluster")
 	fl.StringVar(&share, "vbuckets", "", "of that node's vbuckets stream these only, as 0-511,700; for several "+
 		"projectors at one node")
 	fl.IntVar(&cfg.Connections, "indexer-connections", router.DefaultConnections,
@@ -219,8 +239,7 @@ func newProjector(s Streams) *cobra.Command {
 			"catches up)")
 	complete(cmd, "throttle", fixed("all", "smart"))
 	kvTLS.add(cmd)
-	fl.StringVar(&cfg.KVNetwork, "kv-network", "", "whose addresses of KV's cluster map count: default, external, or "+
-		"empty to find out")
+	networkFlag(fl, &cfg.KVNetwork)
 	tlsF.add(cmd)
 	addCommon(cmd, &logs)
 	cmd.AddCommand(projectorState(s))

@@ -266,7 +266,7 @@ func (c *Client) adopt(config *mcbp.ClusterConfig, addr string) {
 	defer c.mu.Unlock()
 	if config.Newer(c.config) {
 		if c.network = cmp.Or(c.network, c.opt.Network); c.network == "" {
-			c.network = config.NetworkOf(host)
+			c.network = config.NetworkOf(addr)
 		}
 		c.config, c.via = config, host
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
 	"slices"
 	"strconv"
@@ -288,22 +289,46 @@ func (c *ClusterConfig) KVAddr(node int, bootstrapHost string, tls bool) (string
 	return "", fmt.Errorf("%w: node %d has no %q service", ErrConfig, node, service)
 }
 
-// NetworkOf finds the network in which host (as dialled, without its port) is the address of a node: NetworkDefault
-// unless only an alternate address is it.
-func (c *ClusterConfig) NetworkOf(host string) string {
-	for i := range c.NodesExt {
-		if c.hostOf(i, "") == host {
+// NetworkOf finds the network in which address (host:port as dialled) is that of a node's Data Service, as Couchbase's
+// clients do: with its port first, then by the host alone. NetworkDefault where nothing else is found.
+func (c *ClusterConfig) NetworkOf(address string) string {
+	host := address
+	if i := strings.LastIndexByte(address, ':'); i >= 0 {
+		host = strings.Trim(address[:i], "[]")
+	}
+	for _, same := range []func(h string, ports map[string]int) bool{
+		func(h string, ports map[string]int) bool {
+			return joinHostPort(h, ports["kv"]) == address || joinHostPort(h, ports["kvSSL"]) == address
+		},
+		func(h string, _ map[string]int) bool { return h == host },
+	} {
+		if n := c.networkWhere(same); n != "" {
+			return n
+		}
+	}
+	return NetworkDefault
+}
+
+// networkWhere is the network of the first node of which the same says yes, NetworkDefault before others.
+func (c *ClusterConfig) networkWhere(same func(host string, ports map[string]int) bool) string {
+	for i, e := range c.NodesExt {
+		if h := c.hostOf(i, ""); h != "" && same(h, e.Services) {
 			return NetworkDefault
 		}
 	}
 	for _, e := range c.NodesExt {
-		for name, a := range e.AlternateAddresses {
-			if a.Hostname == host {
+		for _, name := range slices.Sorted(maps.Keys(e.AlternateAddresses)) {
+			a := e.AlternateAddresses[name]
+			ports := a.Ports
+			if len(ports) == 0 {
+				ports = e.Services
+			}
+			if same(a.Hostname, ports) {
 				return name
 			}
 		}
 	}
-	return NetworkDefault
+	return ""
 }
 
 // KVAddrIn is KVAddr in a network. A node that has no address there is an error: its default one would lead nowhere.

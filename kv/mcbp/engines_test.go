@@ -81,7 +81,7 @@ func TestConfigsOfEngines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := external.NetworkOf("kv1.example.org"); n != NetworkExternal {
+	if n := external.NetworkOf("kv1.example.org:21210"); n != NetworkExternal {
 		t.Errorf("network %q", n)
 	}
 	if a, err := external.KVAddrIn(NetworkExternal, 0, "seed", false); a != "kv1.example.org:21210" {
@@ -93,5 +93,49 @@ func TestConfigsOfEngines(t *testing.T) {
 	if _, err := ParseClusterConfig([]byte(configMemcached)); !errors.Is(err, ErrConfig) ||
 		!errors.Is(err, ErrNoVBuckets) || !strings.Contains(err.Error(), "ephemeral") {
 		t.Errorf("a memcached bucket: %v", err)
+	}
+}
+
+// One address with ports that are passed on is what a cluster behind a gateway has: the port tells the networks apart.
+func TestNetworkOf(t *testing.T) {
+	node := func(host, external string, kv, outside int) ConfigNodeExt {
+		n := ConfigNodeExt{Hostname: host, Services: map[string]int{"kv": kv, "kvSSL": kv + 1}}
+		if external != "" {
+			n.AlternateAddresses = map[string]AlternateAddress{NetworkExternal: {Hostname: external}}
+		}
+		if outside > 0 {
+			n.AlternateAddresses[NetworkExternal] = AlternateAddress{Hostname: external, Ports: map[string]int{"kv": outside,
+				"kvSSL": outside + 1}}
+		}
+		return n
+	}
+	for _, tt := range []struct {
+		name, address, want string
+		nodes               []ConfigNodeExt
+	}{
+		{"inside", "10.0.0.1:11210", NetworkDefault, []ConfigNodeExt{node("10.0.0.1", "db.example.org", 11210, 31210)}},
+		{"inside, with TLS", "10.0.0.1:11211", NetworkDefault, []ConfigNodeExt{node("10.0.0.1", "10.0.0.1", 11210, 31210)}},
+		{"outside", "db.example.org:31210", NetworkExternal, []ConfigNodeExt{node("10.0.0.1", "db.example.org", 11210, 31210)}},
+		{"outside, with TLS", "db.example.org:31211", NetworkExternal,
+			[]ConfigNodeExt{node("10.0.0.1", "db.example.org", 11210, 31210)}},
+		{"outside, the same ports", "db.example.org:11210", NetworkExternal,
+			[]ConfigNodeExt{node("10.0.0.1", "db.example.org", 11210, 0)}},
+		{"one host, two ports: inside", "gate:11210", NetworkDefault, []ConfigNodeExt{node("gate", "gate", 11210, 31210)}},
+		{"one host, two ports: outside", "gate:31210", NetworkExternal, []ConfigNodeExt{node("gate", "gate", 11210, 31210)}},
+		{"a port that nobody has, inside", "10.0.0.1:9", NetworkDefault,
+			[]ConfigNodeExt{node("10.0.0.1", "db.example.org", 11210, 31210)}},
+		{"a port that nobody has, outside", "db.example.org:9", NetworkExternal,
+			[]ConfigNodeExt{node("10.0.0.1", "db.example.org", 11210, 31210)}},
+		{"the second node", "b.example.org:31210", NetworkExternal,
+			[]ConfigNodeExt{node("10.0.0.1", "a.example.org", 11210, 31210), node("10.0.0.2", "b.example.org", 11210, 31210)}},
+		{"IPv6", "[fd00::1]:11210", NetworkDefault, []ConfigNodeExt{node("fd00::1", "2001:db8::1", 11210, 0)}},
+		{"IPv6, outside", "[2001:db8::1]:11210", NetworkExternal, []ConfigNodeExt{node("fd00::1", "2001:db8::1", 11210, 0)}},
+		{"nobody's", "elsewhere:11210", NetworkDefault, []ConfigNodeExt{node("10.0.0.1", "db.example.org", 11210, 31210)}},
+		{"a node without a name", "elsewhere:11210", NetworkDefault, []ConfigNodeExt{node("", "db.example.org", 11210, 0)}},
+	} {
+		c := &ClusterConfig{NodesExt: tt.nodes}
+		if got := c.NetworkOf(tt.address); got != tt.want {
+			t.Errorf("%s: %s is in %q, want %q", tt.name, tt.address, got, tt.want)
+		}
 	}
 }

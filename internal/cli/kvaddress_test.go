@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"tidemark/kv/kvclient"
+	"tidemark/projector"
+)
+
+// TestTargets: --kv and the flags beside it say one thing, or are refused.
+func TestTargets(t *testing.T) {
+	for _, tt := range []struct {
+		name, kv, bucket, network string
+		tls                       kvclient.TLSFiles
+		seeds, wantBucket         string
+		wantNetwork               string
+		encrypted                 bool
+		refused                   string
+	}{
+		{name: "as ever", kv: "10.0.0.1:12000", bucket: "b", seeds: "10.0.0.1:12000", wantBucket: "b"},
+		{name: "no port", kv: "10.0.0.1", bucket: "b", seeds: "10.0.0.1:11210", wantBucket: "b"},
+		{name: "no port, TLS", kv: "10.0.0.1", bucket: "b", tls: kvclient.TLSFiles{Enabled: true}, seeds: "10.0.0.1:11207",
+			wantBucket: "b", encrypted: true},
+		{name: "two", kv: "couchbase://10.0.0.1,10.0.0.2:7/b", seeds: "10.0.0.1:11210 10.0.0.2:7", wantBucket: "b"},
+		{name: "TLS by scheme", kv: "couchbases://10.0.0.1/b?network=external", bucket: "b", network: "external",
+			seeds: "10.0.0.1:11207", wantBucket: "b", wantNetwork: "external", encrypted: true},
+		{name: "TLS by scheme, unchecked", kv: "couchbases://10.0.0.1/b", tls: kvclient.TLSFiles{SkipVerify: true},
+			seeds: "10.0.0.1:11207", wantBucket: "b", encrypted: true},
+		{name: "two buckets", kv: "couchbase://a/b", bucket: "c", refused: "which one"},
+		{name: "two networks", kv: "couchbase://a/b?network=x", network: "y", refused: "which one"},
+		{name: "TLS and none", kv: "couchbase://a/b", tls: kvclient.TLSFiles{Enabled: true}, refused: "couchbases://"},
+		{name: "no bucket", kv: "couchbase://10.0.0.1", refused: "--bucket"},
+		{name: "REST", kv: "http://10.0.0.1:8091", bucket: "b", refused: "cluster manager"},
+		{name: "nothing", bucket: "b", refused: "--kv HOST"},
+	} {
+		f := kvFlags{kv: tt.kv, bucket: tt.bucket, network: tt.network, user: "u", tls: kvTLSFlags{tt.tls},
+			talk: func() io.Writer { return io.Discard }}
+		seeds, opt, err := f.target(t.Context())
+		if tt.refused != "" {
+			if u := (usageError{}); !errors.As(err, &u) || !strings.Contains(err.Error(), tt.refused) {
+				t.Errorf("%s: %v, want %q", tt.name, err, tt.refused)
+			}
+			continue
+		}
+		if got := strings.Join(seeds, " "); err != nil || got != tt.seeds || opt.Bucket != tt.wantBucket ||
+			opt.Network != tt.wantNetwork || (opt.TLS != nil) != tt.encrypted {
+			t.Errorf("%s: %s, bucket %q, network %q, TLS %t, %v", tt.name, got, opt.Bucket, opt.Network, opt.TLS != nil, err)
+		}
+	}
+}
+
+// TestProjectorsNode: a projector has one node.
+func TestProjectorsNode(t *testing.T) {
+	for _, tt := range []struct {
+		kv              string
+		tls             kvclient.TLSFiles
+		want, refused   string
+		encrypted       bool
+		network, wantIn string
+	}{
+		{kv: "10.0.0.4:11210", want: "10.0.0.4:11210"},
+		{kv: "kv4", want: "kv4:11210"},
+		{kv: "kv4", tls: kvclient.TLSFiles{Enabled: true}, want: "kv4:11207", encrypted: true},
+		{kv: "couchbase://kv4", want: "kv4:11210"},
+		{kv: "couchbases://kv4?network=external", want: "kv4:11207", encrypted: true, wantIn: "external"},
+		{kv: "[::1]:11210", want: "[::1]:11210", network: "default", wantIn: "default"},
+		{kv: "couchbase://kv4,kv5", refused: "one node"},
+		{kv: "couchbase://kv4/world", refused: "a bucket"},
+		{kv: "couchbase://kv4", tls: kvclient.TLSFiles{Enabled: true}, refused: "couchbases://"},
+		{kv: "kv4:8091", refused: "11210"},
+	} {
+		cfg := projector.Config{KV: tt.kv, KVNetwork: tt.network}
+		err := projectorKV(&cfg, &kvTLSFlags{tt.tls})
+		if tt.refused != "" {
+			if u := (usageError{}); !errors.As(err, &u) || !strings.Contains(err.Error(), tt.refused) {
+				t.Errorf("%s: %v, want %q", tt.kv, err, tt.refused)
+			}
+		} else if err != nil || cfg.KV != tt.want || (cfg.KVTLS != nil) != tt.encrypted || cfg.KVNetwork != tt.wantIn {
+			t.Errorf("%s: %s, TLS %t, network %q, %v", tt.kv, cfg.KV, cfg.KVTLS != nil, cfg.KVNetwork, err)
+		}
+	}
+}

@@ -1,0 +1,272 @@
+// Package connstr reads how the nodes of a KV cluster are named: addresses, or a connection string as Couchbase's SDKs
+// take it. It only reads: whoever connects asks the DNS, and chooses the port by whether TLS is spoken.
+package connstr
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// ErrString is wrapped when a text names no nodes; the message says what is wrong and what is wanted.
+var ErrString = errors.New("no connection string")
+
+// Schemes. Without one, TLS is as it was asked for otherwise.
+const (
+	Scheme    = "couchbase"
+	SchemeTLS = "couchbases"
+)
+
+// Ports of the memcached protocol that count where none is given.
+const (
+	Port    = 11210
+	PortTLS = 11207
+)
+
+// Limits.
+const (
+	// MaxBytes bounds the text, MaxHosts the hosts that it names.
+	MaxBytes = 4096
+	MaxHosts = 64
+	// maxHostBytes is the longest name that the DNS has.
+	maxHostBytes = 253
+)
+
+// wanted ends the messages.
+const wanted = "want host:port, host,host2 or couchbase[s]://host,host2[/bucket][?network=default|external|auto]"
+
+// Host is one of the nodes.
+type Host struct {
+	Name string // or an address, IPv6 without brackets
+	Port int    // 0: none was given
+}
+
+// Spec is what a text says.
+type Spec struct {
+	// Scheme is Scheme, SchemeTLS, or empty where there was none.
+	Scheme string
+	Hosts  []Host // at least one
+	Bucket string
+	// Network is whose addresses of the cluster map count; empty to find out.
+	Network string
+}
+
+// Parse reads a text. Error: ErrString.
+func Parse(text string) (Spec, error) {
+	s, err := parse(text)
+	if err != nil {
+		if at := strings.LastIndexByte(text, '@'); at >= 0 { // what is before it may be a password
+			text = "…" + text[at:]
+		}
+		if len(text) > maxHostBytes {
+			text = text[:maxHostBytes] + "…"
+		}
+		return Spec{}, fmt.Errorf("%w: %q: %w; %s", ErrString, text, err, wanted)
+	}
+	return s, nil
+}
+
+func parse(text string) (s Spec, err error) {
+	if len(text) > MaxBytes {
+		return s, fmt.Errorf("it has %d bytes, at most %d are read", len(text), MaxBytes)
+	}
+	rest := text
+	if scheme, after, ok := strings.Cut(text, "://"); ok {
+		rest = after
+		switch s.Scheme = strings.ToLower(scheme); s.Scheme {
+		case Scheme, SchemeTLS:
+		case "http", "https":
+			return s, errors.New("that is the address of a cluster manager (REST); name the Data Service of the same hosts")
+		default:
+			return s, fmt.Errorf("the scheme %q is not known", scheme)
+		}
+	}
+	if strings.Contains(rest, "@") {
+		return s, errors.New("user and password are no part of it; they have flags")
+	}
+	rest, options, _ := strings.Cut(rest, "?")
+	rest, s.Bucket, _ = strings.Cut(rest, "/")
+	if s.Scheme == "" && (s.Bucket != "" || options != "") {
+		return s, errors.New("a bucket or an option needs a scheme before it")
+	}
+	if s.Bucket, err = url.PathUnescape(s.Bucket); err != nil || strings.Contains(s.Bucket, "/") {
+		return s, errors.New("what follows the hosts is no name of a bucket")
+	}
+	if s.Network, err = network(options); err != nil {
+		return s, err
+	}
+	s.Hosts, err = hosts(rest)
+	return s, err
+}
+
+// network reads the options, of which there is one.
+func network(options string) (name string, err error) {
+	values, err := url.ParseQuery(options)
+	if err != nil {
+		return "", fmt.Errorf("the options cannot be read: %w", err)
+	}
+	for key, v := range values {
+		switch {
+		case key != "network":
+			return "", fmt.Errorf("the option %q is not known here: network is the only one, the others are flags", key)
+		case len(v) != 1 || v[0] == "":
+			return "", errors.New("the option network is given without a value, or twice")
+		}
+		if name = v[0]; name == "auto" {
+			name = ""
+		}
+	}
+	return name, nil
+}
+
+// hosts reads a list.
+func hosts(list string) (out []Host, err error) {
+	for _, one := range strings.FieldsFunc(list+",", func(r rune) bool { return r == ',' || r == ';' }) {
+		if len(out) == MaxHosts {
+			return nil, fmt.Errorf("it names more than %d hosts; a few are enough, the cluster names the others", MaxHosts)
+		}
+		h, err := host(strings.TrimSpace(one))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, h)
+	}
+	if len(out) == 0 {
+		return nil, errors.New("it names no host")
+	}
+	return out, nil
+}
+
+// host reads one: a name, an address, an IPv6 address in brackets or without, and perhaps a port.
+func host(text string) (h Host, err error) {
+	name, port, err := split(text)
+	if err == nil {
+		err = checkName(name)
+	}
+	if err != nil {
+		return h, err
+	}
+	h.Name = name
+	if port != "" {
+		h.Port, err = portOf(port)
+	}
+	return h, err
+}
+
+// split parts a host from its port, which is empty where there is none.
+func split(text string) (name, port string, err error) {
+	if strings.HasPrefix(text, "[") {
+		return splitBrackets(text)
+	}
+	if strings.Count(text, ":") > 1 {
+		if a, err := netip.ParseAddr(text); err != nil || !a.Is6() {
+			return "", "", fmt.Errorf("%q is no host: an IPv6 address with a port stands in brackets", text)
+		}
+		return text, "", nil
+	}
+	name, port, colon := strings.Cut(text, ":")
+	if colon && port == "" {
+		return "", "", fmt.Errorf("%q has a colon and no port", text)
+	}
+	return name, port, nil
+}
+
+// splitBrackets is split for [address] and [address]:port.
+func splitBrackets(text string) (name, port string, err error) {
+	name, after, closed := strings.Cut(text[1:], "]")
+	if !closed {
+		return "", "", fmt.Errorf("the bracket of %q is not closed", text)
+	}
+	if a, err := netip.ParseAddr(name); err != nil || !a.Is6() {
+		return "", "", fmt.Errorf("%q is no IPv6 address", name)
+	}
+	port, colon := strings.CutPrefix(after, ":")
+	switch {
+	case after != "" && !colon:
+		return "", "", fmt.Errorf("%q follows an address", after)
+	case colon && port == "":
+		return "", "", fmt.Errorf("%q has a colon and no port", text)
+	}
+	return name, port, nil
+}
+
+// portOf reads a port at which there may be documents.
+func portOf(text string) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	switch {
+	case err != nil || n == 0:
+		return 0, fmt.Errorf("%q is no port", text)
+	case n == 8091 || n == 18091:
+		return 0, fmt.Errorf("%d is the port of a cluster manager (REST); documents are at %d, with TLS at %d", n, Port,
+			PortTLS)
+	}
+	return int(n), nil
+}
+
+// checkName refuses what is neither a name nor an address.
+func checkName(name string) error {
+	if _, err := netip.ParseAddr(name); err == nil {
+		return nil
+	}
+	if name == "" || len(name) > maxHostBytes {
+		return fmt.Errorf("a host's name has 1 to %d bytes, %q has %d", maxHostBytes, shortened(name), len(name))
+	}
+	for _, r := range name {
+		if r != '.' && r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') {
+			return fmt.Errorf("%q is in no host's name", r)
+		}
+	}
+	return nil
+}
+
+func shortened(text string) string {
+	const most = 40
+	if len(text) > most {
+		return text[:most] + "…"
+	}
+	return text
+}
+
+// TLS reports whether TLS is spoken; asked is what counts where the text does not say.
+func (s Spec) TLS(asked bool) bool { return s.Scheme == SchemeTLS || s.Scheme == "" && asked }
+
+// Addrs are the hosts with their ports, for a dialer.
+func (s Spec) Addrs(tls bool) []string {
+	out := make([]string, len(s.Hosts))
+	for i, h := range s.Hosts {
+		out[i] = h.Addr(tls)
+	}
+	return out
+}
+
+// Addr is the host with its port, for a dialer.
+func (h Host) Addr(tls bool) string {
+	port := h.Port
+	switch {
+	case port != 0:
+	case tls:
+		port = PortTLS
+	default:
+		port = Port
+	}
+	name := h.Name
+	if strings.Contains(name, ":") {
+		name = "[" + name + "]"
+	}
+	return name + ":" + strconv.Itoa(port)
+}
+
+// SRV is the name under which the DNS may have the nodes, service and host: of one host that is no address and has no
+// port, behind a scheme. Not ok: the hosts are the nodes.
+func (s Spec) SRV() (service, name string, ok bool) {
+	if s.Scheme == "" || len(s.Hosts) != 1 || s.Hosts[0].Port != 0 {
+		return "", "", false
+	}
+	if _, err := netip.ParseAddr(s.Hosts[0].Name); err == nil {
+		return "", "", false
+	}
+	return s.Scheme, s.Hosts[0].Name, true
+}

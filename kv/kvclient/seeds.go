@@ -1,0 +1,56 @@
+package kvclient
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"tidemark/kv/connstr"
+)
+
+// srvTimeout bounds the question to the DNS.
+const srvTimeout = 5 * time.Second
+
+// Resolver answers what the DNS has under the names of services; *net.Resolver is one.
+type Resolver interface {
+	LookupSRV(ctx context.Context, service, proto, name string) (cname string, records []*net.SRV, err error)
+}
+
+// Seeds are the addresses through which a Client finds the cluster that a text names: the nodes that the DNS has under
+// it, if it is the name of a cluster, or its hosts themselves. note, unless empty, is what the user should know of it.
+// As in Couchbase's SDKs, a DNS that does not answer is no reason not to try. resolver nil is the system's.
+func Seeds(ctx context.Context, spec connstr.Spec, tls bool, resolver Resolver) (addrs []string,
+	note string) {
+	service, name, ok := spec.SRV()
+	if !ok {
+		return spec.Addrs(tls), ""
+	}
+	if resolver == nil {
+		resolver = net.DefaultResolver
+	}
+	ctx, cancel := context.WithTimeout(ctx, srvTimeout)
+	defer cancel()
+	_, records, err := resolver.LookupSRV(ctx, service, "tcp", name)
+	record := fmt.Sprintf("_%s._tcp.%s", service, name)
+	for _, r := range records {
+		if host := strings.TrimSuffix(r.Target, "."); host != "" {
+			addrs = append(addrs, connstr.Host{Name: host, Port: int(r.Port)}.Addr(tls))
+		}
+	}
+	switch missing := (*net.DNSError)(nil); {
+	case len(addrs) > connstr.MaxHosts:
+		note = fmt.Sprintf("the DNS has %d nodes under %s: the first %d are tried, and the cluster names the others",
+			len(addrs), record, connstr.MaxHosts)
+		return addrs[:connstr.MaxHosts], note
+	case len(addrs) > 0:
+		return addrs, ""
+	case errors.As(err, &missing) && missing.IsNotFound:
+		return spec.Addrs(tls), ""
+	}
+	return spec.Addrs(tls), fmt.Sprintf("the DNS was asked for %s in vain (%v): %s itself is taken for a node", record,
+		cmp.Or(err, errors.New("it names no node")), name)
+}
