@@ -16,6 +16,7 @@ import (
 
 	"tidemark/collate"
 	"tidemark/collate/collatetest"
+	_ "tidemark/internal/testing/draws"
 )
 
 func mustAppend(t testing.TB, text string) []byte {

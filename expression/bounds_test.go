@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"tidemark/expression"
+	_ "tidemark/internal/testing/draws"
 )
 
 // TestBounds: what would cost much time or memory out of a large document, or out of a short text, ends with ErrWork,

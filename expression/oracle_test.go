@@ -302,6 +302,17 @@ func TestEvaluateOracle(t *testing.T) {
 	})
 }
 
+// TestPlacesBeyondIntegers: a place beyond 64 bits is one that no array has, whatever it is a place in.
+func TestPlacesBeyondIntegers(t *testing.T) {
+	var s expression.Scratch
+	for _, place := range []string{"META().cas", "-META().cas", "1e300", "-1e300", "0.5"} {
+		for _, doc := range []string{`{"a":{}}`, `{"a":[1,2]}`, `{"a":7}`, `{"b":[1]}`, `{"a":null}`} {
+			checkDocument(t, &s, "a", "self.a[NVL("+place+", 0)]", "a[NVL("+place+", 0):]", "doc", []byte(doc))
+			checkDocument(t, &s, "a", "a[0:NVL("+place+", 0)]", "a[-NVL("+place+", 0):1]", "doc", []byte(doc))
+		}
+	}
+}
+
 // keyText is an expression that may be a key: not a constant.
 func keyText(t *rapid.T, label string) string { return keyText2(constructText(1).Draw(t, label)) }
 

@@ -16,6 +16,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
+	_ "tidemark/internal/testing/draws"
 	"tidemark/keyversion"
 	"tidemark/timestamp"
 	"tidemark/wire"

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"tidemark/index"
+	_ "tidemark/internal/testing/draws"
 	"tidemark/keyversion"
 	"tidemark/timestamp"
 )

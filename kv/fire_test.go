@@ -23,6 +23,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/internal/testing/draws"
 	"tidemark/internal/testing/ports"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/kvclient"
@@ -31,7 +32,7 @@ import (
 
 var (
 	fireHurts = flag.Int("fire", 6, "things that happen to the cluster of TestClusterUnderFire")
-	fireSeed  = flag.Uint64("fire.seed", 0, "seed of TestClusterUnderFire; 0 takes one by chance")
+	fireSeed  = flag.Uint64("fire.seed", 0, "seed of TestClusterUnderFire; 0: -rapid.seed")
 )
 
 // logTail is how much of a node's log is shown after a failure.
@@ -120,7 +121,7 @@ func (b *burning) end(s syscall.Signal) {
 func newFire(t *testing.T, n, replicas int, moods server.Moods) *fire {
 	seed := *fireSeed
 	if seed == 0 {
-		seed = rand.Uint64()
+		seed = draws.Seed(t)
 	}
 	t.Logf("-fire.seed %d", seed)
 	f := &fire{t: t, r: rand.New(rand.NewPCG(seed, 1)), keys: map[string]*pledge{}, tally: map[string]int{}}

@@ -11,6 +11,7 @@ import (
 
 	"tidemark/collate"
 	"tidemark/index"
+	_ "tidemark/internal/testing/draws"
 	"tidemark/partition"
 )
 

@@ -8,10 +8,10 @@ import (
 	"net"
 	"sync"
 	"testing"
-	"time"
 
 	"tidemark/collate"
 	"tidemark/index"
+	"tidemark/internal/testing/draws"
 	"tidemark/keyversion"
 	"tidemark/kv/kvclient"
 	"tidemark/wire"
@@ -157,8 +157,7 @@ func TestChaos(t *testing.T) {
 }
 
 func chaos(t *testing.T, addr string, kind FeedKind) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := draws.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	cuts := newProxy(t, addr)
 	w := newWorldWith(t, cuts.l.Addr().String(), kind)

@@ -8,11 +8,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/internal/testing/draws"
 	"tidemark/keyversion"
 	"tidemark/wire"
 )
@@ -87,8 +87,7 @@ func (s *shouter) start(from, to uint16) (*wire.StreamReply, error) {
 // command of the newer one that is obeyed on, none of the older one is; what runs in the end is what the newer one has
 // asked for, and nothing of the older one's streams comes after a BEGIN of the newer.
 func TestTwoCoordinators(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := draws.Seed(t)
 	w := newWorld(t)
 	w.define(1, 1)
 	var rev atomic.Uint64

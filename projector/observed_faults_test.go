@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/internal/testing/draws"
 	"tidemark/kv"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/server"
@@ -182,8 +183,7 @@ func TestObserver(t *testing.T) {
 }
 
 func observe(t *testing.T, moods server.Moods) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := draws.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	w := newObservedWorld(t, 3, moods)
 	ctx, cancel := context.WithTimeout(context.Background(), *observeFor+2*time.Minute)

@@ -6,6 +6,7 @@ import (
 	"pgregory.net/rapid"
 
 	"tidemark/index"
+	_ "tidemark/internal/testing/draws"
 	"tidemark/timestamp"
 )
 

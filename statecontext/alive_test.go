@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"tidemark/index"
+	_ "tidemark/internal/testing/draws"
 )
 
 // alive reports whether the cluster can go on from the node's state, on a copy of it: a leader begins its term, members

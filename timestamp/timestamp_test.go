@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	_ "tidemark/internal/testing/draws"
 )
 
 func vec(pairs ...uint64) Vector {

@@ -74,6 +74,25 @@ func whole(v any) (int64, bool) {
 	return x.i, ok && x.integer
 }
 
+// place reads a number without a fraction as a place in an array; one beyond 64 bits is the last of them.
+func place(v any) (int64, bool) {
+	if n, ok := whole(v); ok {
+		return n, true
+	}
+	n, ok := v.(json.Number)
+	if !ok {
+		return 0, false
+	}
+	switch x, ok := new(interpreter).numeric(n); {
+	case !ok || x.f != math.Trunc(x.f):
+		return 0, false
+	case x.f < 0:
+		return math.MinInt64, true
+	default:
+		return math.MaxInt64, true
+	}
+}
+
 // texts gives arguments that all have to be strings.
 func texts(a ...any) (list []string, ok bool) {
 	for _, v := range a {

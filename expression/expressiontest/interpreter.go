@@ -284,7 +284,7 @@ func at(v, index any, member bool) any {
 		return Missing
 	}
 	_, isText := index.(string)
-	n, isPlace := whole(index)
+	n, isPlace := place(index)
 	switch {
 	case v == Missing:
 		return v
@@ -301,8 +301,8 @@ func slice(v, low, high any, toEnd bool) any {
 		return Missing
 	}
 	list, isArray := v.([]any)
-	from, ok := whole(low)
-	to, fine := whole(high)
+	from, ok := place(low)
+	to, fine := place(high)
 	if !isArray || !ok || !fine && !toEnd {
 		return nil
 	}

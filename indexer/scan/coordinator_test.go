@@ -18,6 +18,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	_ "tidemark/internal/testing/draws"
 	"tidemark/partition"
 	"tidemark/timestamp"
 	"tidemark/wire"

@@ -13,6 +13,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/ingest"
+	_ "tidemark/internal/testing/draws"
 	"tidemark/timestamp"
 )
 

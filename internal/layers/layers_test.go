@@ -23,8 +23,8 @@ var floor = map[string]int{
 	"statecontext": 3,
 	"internal/rpc": 4, "internal/tracing": 5, "internal/config": 4, "internal/failpoint": 4, "internal/documents": 4, "internal/testing/pipenet": 4,
 	"internal/testing/allocbound": 4, "internal/testing/planted": 4, "internal/version": 4, "internal/leash": 4, "internal/testing/need": 4,
-	"internal/testing/ports": 4,
-	"internal/detector":      4, "internal/tlsconf": 4, "indexer/transport": 4, "indexer/transfer": 5, "kv/kvclient": 4,
+	"internal/testing/ports": 4, "internal/testing/draws": 4,
+	"internal/detector": 4, "internal/tlsconf": 4, "indexer/transport": 4, "indexer/transfer": 5, "kv/kvclient": 4,
 	"manager/auth": 5, "fsm": 5, "manager/consensus": 5, "projectorclient": 5, "indexerclient": 5, "managerclient": 5,
 	"client": 5, "projector/feed": 5, "projector/router": 5,
 	"indexer/storage": 5, "indexer/scan": 5, "internal/testing/rpctest": 5, "internal/testing/tracingtest": 5,
@@ -71,6 +71,21 @@ func TestShipped(t *testing.T) {
 	for _, dep := range strings.Fields(string(out)) {
 		if strings.HasPrefix(dep, module+"internal/testing/") || dep == module+"internal/failpoint" {
 			t.Errorf("cmd/tidemark is built with %s", dep)
+		}
+	}
+}
+
+// TestDrawsAreFixed: tests that draw by chance draw the same in each run.
+func TestDrawsAreFixed(t *testing.T) {
+	const format = `{{.ImportPath}} {{.TestImports}} {{.XTestImports}}`
+	out, err := exec.Command("go", "list", "-f", format, "../../...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "pgregory.net/rapid") && !strings.Contains(line, module+"internal/testing/draws") {
+			name, _, _ := strings.Cut(line, " ")
+			t.Errorf("the tests of %s import rapid, so one of their files imports %sinternal/testing/draws", name, module)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	_ "tidemark/internal/testing/draws"
 )
 
 // A rebalance ends, from any map, after any order of steps, with an even spread; in between every vbucket has one owner

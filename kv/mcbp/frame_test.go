@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	_ "tidemark/internal/testing/draws"
 )
 
 // Golden bytes, written down by hand from the protocol's description, so that

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	_ "tidemark/internal/testing/draws"
 )
 
 func frames(payloads ...string) []byte {

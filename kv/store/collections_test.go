@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	_ "tidemark/internal/testing/draws"
 	"tidemark/kv/mcbp"
 )
 

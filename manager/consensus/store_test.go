@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"tidemark/fsm"
+	_ "tidemark/internal/testing/draws"
 )
 
 // TestSealNamesEveryFlippedBit: whatever bit of an entry changes in the store, the entry is refused, and an untouched

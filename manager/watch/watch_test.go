@@ -21,6 +21,7 @@ import (
 	"tidemark/client"
 	"tidemark/fsm"
 	"tidemark/index"
+	_ "tidemark/internal/testing/draws"
 	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/timestamp"

@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	_ "tidemark/internal/testing/draws"
 	"tidemark/kv/kvclient"
 	"tidemark/kv/mcbp"
 )

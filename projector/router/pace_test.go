@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"tidemark/index"
+	_ "tidemark/internal/testing/draws"
 )
 
 // at moves a judge's picture of a node: what holds it from one moment to another.

@@ -70,6 +70,9 @@ var campaigns = []campaign{
 		"./internal/testing/e2e/data -run TestGrow -grow.docs 1000000 -grow.rate 5000 -timeout 3h", ""},
 	{"moves", "each process killed at each transition of a slice that moves",
 		"./internal/testing/e2e/data -run TestMoves -moves all -timeout 2h", ""},
+	{"properties", "expressions and scans on what was never drawn before, against the slow interpreter",
+		"./expression ./collate ./wire ./rebalance ./stability ./statecontext ./kv/clustermap ./kv/store ./indexer/scan " +
+			"-rapid.seed 0 -rapid.checks 10000 -timeout 5h", ""},
 	{"scale", "250 indexers and 64 projectors against real managers",
 		"./bench/scale -timeout 60m -scale.indexers 250 -scale.projectors 64 -scale.buckets 20 -scale.vbuckets 1024", ""},
 }

@@ -19,6 +19,7 @@ import (
 	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/internal/localcluster"
+	_ "tidemark/internal/testing/draws"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/oracle"
 	"tidemark/internal/testing/testcluster"

@@ -1,0 +1,23 @@
+package draws
+
+import (
+	"flag"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestSame: two runs of a property draw the same, unless a new seed in each was asked for.
+func TestSame(t *testing.T) {
+	if flag.Lookup("rapid.seed").Value.String() == "0" {
+		t.Skip("-rapid.seed 0")
+	}
+	var runs [2][]uint64
+	for i := range runs {
+		rapid.Check(t, func(t *rapid.T) { runs[i] = append(runs[i], rapid.Uint64().Draw(t, "n")) })
+	}
+	if len(runs[0]) == 0 || !slices.Equal(runs[0], runs[1]) || Seed(t) != Seed(t) {
+		t.Fatalf("drawn %v, then %v", runs[0], runs[1])
+	}
+}
