@@ -228,7 +228,9 @@ func (p *Projector) failoverLogs(ctx context.Context, req *wire.FailoverLogsRequ
 	}
 	wanted = slices.DeleteFunc(slices.Clone(wanted), func(vb uint16) bool { _, hosted := at.highs[vb]; return !hosted })
 	reply := &wire.FailoverLogsReply{}
-	for i, a := range conn.FailoverLogs(ctx, wanted) {
+	logs := askEach(ctx, wanted, func(vbs []uint16) []feed.StreamAnswer { return conn.FailoverLogs(ctx, vbs) },
+		func(a feed.StreamAnswer) error { return a.Err })
+	for i, a := range logs {
 		if errors.Is(a.Err, feed.ErrNotMyVBucket) { // it has left since
 			continue
 		}
@@ -300,7 +302,10 @@ func (p *Projector) positions(ctx context.Context, bucket string, conn feed.Feed
 		}
 		changed := false
 		reply.VBuckets, reply.VBUUIDs, reply.Seqnos = nil, nil, nil
-		for i, a := range conn.Branches(ctx, vbs, func(vb uint16) uint64 { return known[vb] }) {
+		branches := askEach(ctx, vbs, func(vbs []uint16) []feed.Branch {
+			return conn.Branches(ctx, vbs, func(vb uint16) uint64 { return known[vb] })
+		}, func(a feed.Branch) error { return a.Err })
+		for i, a := range branches {
 			switch {
 			case errors.Is(a.Err, feed.ErrNotMyVBucket): // it has left
 				continue
