@@ -396,10 +396,14 @@ func (s *side) pumpAll(ctx context.Context) error {
 			}
 		}
 	})
+	tick := time.NewTicker(syncInterval)
+	defer tick.Stop()
 	for s.open > 0 {
 		var over []*stream
 		var err error
 		select {
+		case <-tick.C:
+			s.sync()
 		case <-ctx.Done(): // the reader may have ended with a block in its hand
 			err = context.Cause(ctx)
 		case err = <-failed:
@@ -417,6 +421,21 @@ func (s *side) pumpAll(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// sync says how far streams have come of which nobody is told anything else: their documents are of collections that
+// no index is on, by the million maybe, and one window may have all of them. Who waits for the stream would give up one
+// that is silent, and ask for all of it again. A subscriber does not give up, and takes a SYNC for a place to go on at.
+func (s *side) sync() {
+	if len(s.target.Indexes) > 0 {
+		return
+	}
+	for _, st := range s.streams {
+		if st.mute && st.begun && !st.passed && !st.waits {
+			st.mute = false
+			_ = s.topic.Sync(st.vb, st.vbuuid, min(st.last, st.end)) // a begun stream can be synced
+		}
+	}
 }
 
 // block returns a block's events to the router, and the streams that have ended back.

@@ -209,6 +209,46 @@ func TestSideStreamGoesBeyondItsEnd(t *testing.T) {
 	}
 }
 
+// TestSideStreamOfASmallCollection: its index has no document in what may be a long window, and each second is told how
+// far the stream has come all the same: an indexer gives up a side stream that brings nothing for 30 s, and asks for
+// all of it again, without end. Documents of its own are told as ever.
+func TestSideStreamOfASmallCollection(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	d := w.definitions(1, 1)
+	d.Indexes[0].Member = index.Member{Scope: "s", Collection: "c", ID: 9, Manifest: 2}
+	if _, err := w.client.Definitions(context.Background(), w.url, d); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-w.beside(w.backfill(1, "boot")); err != nil { // up to 10
+		t.Fatal(err)
+	}
+	told := func(want ...string) func() bool {
+		return func() bool {
+			var got []string
+			for _, kind := range []keyversion.Kind{keyversion.Sync, keyversion.Insert, keyversion.StreamEnd} {
+				for _, ev := range w.side.kinds(kind) {
+					if ev.VBucket == 3 && ev.Seqno > 0 {
+						got = append(got, fmt.Sprintf("%v@%d", kind, ev.Seqno))
+					}
+				}
+			}
+			return slices.Equal(got, want)
+		}
+	}
+	s := e.stream(3)
+	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque),
+		Extras: mcbp.SnapshotMarker{End: 1 << 20, Flags: mcbp.SnapshotDisk}.AppendExtras(nil)})
+	s.document(4, 0)
+	w.eventually("SYNC without a document", told("SYNC@4"))
+	s.document(5, 9)
+	w.eventually("its document", told("SYNC@4", "INSERT@5"))
+	s.document(7, 10)
+	w.eventually("SYNC beyond it", told("SYNC@4", "SYNC@7", "INSERT@5"))
+	s.document(1000, 10)
+	w.eventually("END", told("SYNC@4", "SYNC@7", "INSERT@5", "STREAM_END@10"))
+}
+
 // As with a maintenance stream: what KV forgets between the answer and the first snapshot BEGIN tells once more, and
 // where KV does not say what it is, it may be anything in the snapshot. Neither ends anything.
 func TestAPurgeBeforeASideStreamsFirstSnapshot(t *testing.T) {

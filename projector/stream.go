@@ -47,6 +47,7 @@ type stream struct {
 	last    uint64                // last seqno given to the router
 	window  timestamp.Window      // of last; Start is the newest complete seqno before it
 	reach   uint64                // highest window end seen
+	mute    bool                  // documents that no index is on have come since the last SYNC that tells of them
 	promise *promise              // nil: nobody asked for it
 
 	// Of the pump, too: the first snapshot of a stream from 0, see marked.
@@ -156,6 +157,7 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 	if e.Kind.IsDocument() {
 		m = s.plan.of(e.Collection)
 		p.sums.note(e, m != nil)
+		s.mute = s.mute || m == nil || len(m.sources) == 0
 	}
 	if progress.Completed {
 		p.tell()
