@@ -63,11 +63,14 @@ through its own tools.`,
 		Example: "  tidemark kv collection create world inventory --data ./cluster\n  tidemark kv collection create world " +
 			"inventory.airline --data ./cluster", Args: exactArgs("BUCKET", "SCOPE[.COLLECTION]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			scope, collection, pointed := strings.Cut(args[1], ".")
+			if scope == "" || pointed && collection == "" { // the rest of a name that a script has not set is no scope
+				return usage("want SCOPE or SCOPE.COLLECTION, got %q", args[1])
+			}
 			a, err := f.open()
 			if err != nil {
 				return err
 			}
-			scope, collection, _ := strings.Cut(args[1], ".")
 			if err := confirm(s, yes, "drop "+args[1]+" of bucket "+args[0]+" with all of its documents"); err != nil {
 				return err
 			}
