@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -20,8 +21,15 @@ type ledgers struct {
 	promotion *promotion
 	audits    *audits
 	rollbacks rollbacks
-	checkMS   int64            // when it was looked last whether buckets still exist
-	lost      map[index.ID]int // answers in a row by which an index's collection is gone
+	checkMS   int64 // when it was looked last whether buckets still exist
+	checks    int   // how often
+	lost      map[index.ID]lost
+}
+
+// lost is an index whose collection is gone by so many answers in a row, by a manifest of that uid.
+type lost struct {
+	answers  int
+	manifest uint64
 }
 
 // reconcile makes the buckets known here those of the state.
@@ -49,6 +57,7 @@ func (l *ledgers) reconcile() {
 		l.buckets.ordered = append(l.buckets.ordered, b)
 	}
 	slices.SortFunc(l.buckets.ordered, func(a, b *bucket) int { return strings.Compare(a.name, b.name) })
+	maps.DeleteFunc(l.lost, func(id index.ID, _ lost) bool { return l.now.state.Index(id) == nil })
 	l.reconcileHosts()
 	if l.active {
 		for _, b := range l.buckets.ordered {
@@ -320,14 +329,15 @@ func (l *ledgers) started(a *StreamsStarted) {
 // goneAfter is how many checks in a row must not find a bucket before its indexes go to error.
 const goneAfter = 3
 
-// checkBuckets asks a projector, now and then, whether the known buckets are still what they were.
+// checkBuckets asks a projector, each time the next one, whether the known buckets are still what they were.
 func (l *ledgers) checkBuckets() {
 	if !l.active || l.nowMS-l.checkMS < l.settings.BucketCheck.Milliseconds() ||
 		len(l.components.alive) == 0 {
 		return
 	}
 	l.checkMS = l.nowMS
-	p := l.components.projectors[l.components.alive[int(l.nowMS/1000)%len(l.components.alive)]]
+	l.checks++
+	p := l.components.projectors[l.components.alive[l.checks%len(l.components.alive)]]
 	if p == nil {
 		return
 	}
@@ -385,22 +395,34 @@ func (l *ledgers) onCollections(bucket string) bool {
 }
 
 // checkCollections puts indexes into error whose collection is not there any more. Ids are given once: what an earlier
-// manifest than that of an index lacks may have come since, what a later one lacks has gone.
+// manifest than that of an index lacks may have come since, what a later one lacks has gone. A KV node that is behind
+// says nothing of it, whatever it has.
 func (l *ledgers) checkCollections(bucket string, found *wire.Collections) {
 	if found == nil {
 		return
 	}
+	there := make(map[uint32]bool, len(found.All))
+	for _, c := range found.All {
+		there[c.ID] = true
+	}
 	for x := range l.now.state.IndexesOf(bucket) {
 		d := &x.Definition
-		if d.Member.IsZero() || d.State == index.Error || found.UID < d.Member.Manifest ||
-			slices.ContainsFunc(found.All, func(c wire.Collection) bool { return c.ID == d.Member.ID }) {
+		was := l.lost[d.ID]
+		switch {
+		case d.Member.IsZero() || d.State == index.Error:
+			delete(l.lost, d.ID)
+			continue
+		case found.UID < max(d.Member.Manifest, was.manifest):
+			continue
+		case there[d.Member.ID]:
 			delete(l.lost, d.ID)
 			continue
 		}
-		if l.lost == nil {
-			l.lost = map[index.ID]int{}
-		}
-		if l.lost[d.ID]++; l.lost[d.ID] < goneAfter {
+		if was.answers+1 < goneAfter {
+			if l.lost == nil {
+				l.lost = map[index.ID]lost{}
+			}
+			l.lost[d.ID] = lost{was.answers + 1, found.UID}
 			continue
 		}
 		delete(l.lost, d.ID)

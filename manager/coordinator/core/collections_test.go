@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -53,9 +54,11 @@ func TestCollectionGone(t *testing.T) {
 		for range goneAfter - 1 {
 			answer(x.found)
 		}
-		answer(&wire.Collections{UID: 7, All: []wire.Collection{there}}) // one that has it: it was not in a row
+		answer(&wire.Collections{UID: 9, All: []wire.Collection{there}}) // one that has it: it was not in a row
 		for range goneAfter - 1 {
 			answer(x.found)
+			answer(&wire.Collections{UID: 3}) // of KV nodes that are behind: it is in a row
+			answer(&wire.Collections{UID: 6, All: []wire.Collection{there}})
 		}
 		if len(got) > 0 {
 			t.Errorf("%s: proposed %+v too early", x.what, got)
@@ -65,6 +68,45 @@ func TestCollectionGone(t *testing.T) {
 			strings.HasPrefix(got[0].Reason, "COLLECTION_GONE: collection b.s.c (id 9) was dropped"); gone != x.gone || !gone &&
 			len(got) > 0 {
 			t.Errorf("%s: proposed %+v", x.what, got)
+		}
+	}
+}
+
+// TestEachProjectorIsAskedForBuckets: whatever their number is, and however long it is between two questions: one that
+// cannot say keeps the others from saying it no longer than its turn.
+func TestEachProjectorIsAskedForBuckets(t *testing.T) {
+	commands := []statecontext.Body{
+		&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1, FormatLevel: statecontext.FormatLevel}, member("i1"),
+		&statecontext.SetBucket{Name: "b", UUID: "u", VBuckets: 4},
+		&statecontext.CreateIndex{Definition: index.Definition{Name: "x", Bucket: "b", BucketUUID: "u",
+			Keys: []index.KeyExpr{{Expr: "a"}}, Statement: "CREATE INDEX", Partitions: 1},
+			Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1}, Placement: []statecontext.Placement{{}}}}
+	const n = 5
+	for i := range n {
+		commands = append(commands, &statecontext.RegisterProjector{Projector: statecontext.Projector{
+			ID: index.ProjectorID(fmt.Sprint("p", i)), Admin: fmt.Sprint("http://p", i), BootID: "boot"}})
+	}
+	now := Now{MS: 1_000_000, WallMS: 1_000_000, State: stateOf(t, commands...)}
+	l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 1}, hclog.NewNullLogger(), now)
+	l.active = true
+	l.membership.watchProjectors()
+	asked := map[index.ProjectorID]int{}
+	for range 2 * n {
+		now.MS += l.settings.BucketCheck.Milliseconds()
+		l.at(now)
+		l.effects = l.effects[:0]
+		l.ledgers.checkBuckets()
+		for _, e := range l.effects {
+			if told, is := e.(Tell); is {
+				if c, is := told.Say.(CheckBucket); is {
+					asked[c.Projector]++
+				}
+			}
+		}
+	}
+	for i := range n {
+		if id := index.ProjectorID(fmt.Sprint("p", i)); asked[id] != 2 {
+			t.Errorf("of %d questions %s was asked %d: %v", 2*n, id, asked[id], asked)
 		}
 	}
 }
