@@ -18,6 +18,7 @@ import (
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
+	"tidemark/timestamp"
 )
 
 const (
@@ -141,19 +142,13 @@ func (n *Node) bucketStatus(b *bucket) StatusBucket {
 
 // VBucketStatus is one vbucket of this node in GET /v1/buckets.
 type VBucketStatus struct {
-	ID         uint16          `json:"id"`
-	State      string          `json:"state"`
-	Items      int             `json:"items"`
-	Tombstones int             `json:"tombstones"`
-	HighSeqno  uint64          `json:"high_seqno"`
-	PurgeSeqno uint64          `json:"purge_seqno"`
-	Failover   []FailoverEntry `json:"failover_log"`
-}
-
-// FailoverEntry is a branch of a vbucket, newest first in its log.
-type FailoverEntry struct {
-	VBUUID uint64 `json:"vbuuid,string"`
-	Seqno  uint64 `json:"seqno"`
+	ID         uint16                `json:"id"`
+	State      string                `json:"state"`
+	Items      int                   `json:"items"`
+	Tombstones int                   `json:"tombstones"`
+	HighSeqno  uint64                `json:"high_seqno"`
+	PurgeSeqno uint64                `json:"purge_seqno"`
+	Failover   timestamp.FailoverLog `json:"failover_log"`
 }
 
 // BucketStatus is a bucket in GET /v1/buckets: its map and the vbuckets this node has.
@@ -174,10 +169,7 @@ func (n *Node) details(b *bucket) BucketStatus {
 			continue
 		}
 		v := VBucketStatus{ID: info.ID, State: info.State.String(), Items: info.Items, Tombstones: info.Tombstones,
-			HighSeqno: info.High, PurgeSeqno: info.Purge}
-		for _, e := range info.Failover {
-			v.Failover = append(v.Failover, FailoverEntry{VBUUID: e.UUID, Seqno: e.Seqno})
-		}
+			HighSeqno: info.High, PurgeSeqno: info.Purge, Failover: info.Failover}
 		out.VBuckets = append(out.VBuckets, v)
 	}
 	return out

@@ -12,6 +12,7 @@ import (
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
+	"tidemark/timestamp"
 )
 
 const (
@@ -44,10 +45,10 @@ type CopyView struct {
 	Items   int    `json:"items"`
 	// Of a replica: whether High ends a snapshot, whether its history was checked against the active copy's, and the
 	// highest seqno of the active copy that it has heard of.
-	Whole  bool                `json:"whole"`
-	Joined bool                `json:"joined"`
-	Known  uint64              `json:"known"`
-	Log    []clustermap.Branch `json:"failover_log"`
+	Whole  bool                  `json:"whole"`
+	Joined bool                  `json:"joined"`
+	Known  uint64                `json:"known"`
+	Log    timestamp.FailoverLog `json:"failover_log"`
 }
 
 // Progress is how an operation goes; only the leader knows.
@@ -79,10 +80,7 @@ func (n *Node) View() ClusterView {
 				continue
 			}
 			v := CopyView{VBucket: info.ID, State: info.State.String(), High: info.High, Items: info.Items,
-				Whole: info.Window.End == info.High, Known: info.High}
-			for _, e := range info.Failover {
-				v.Log = append(v.Log, clustermap.Branch{VBUUID: e.UUID, Seqno: e.Seqno})
-			}
+				Whole: info.Window.End == info.High, Known: info.High, Log: info.Failover}
 			if info.State == store.Replica {
 				_, source := part.Role(info.ID, n.config.NodeID)
 				seen := n.replicator.look(b.name, info.ID, source)

@@ -48,7 +48,7 @@ func TestMoodPurgeByWindow(t *testing.T) {
 			t.Fatalf("%v, purged up to %d", err, vb.Purged())
 		}
 		c := openDCP(t, n.MemcachedAddr(), "c", 0)
-		uuid := vb.Info().Failover[0].UUID
+		uuid := vb.Info().Failover[0].VBUUID
 		c.want(fromThere(0, uuid, 3, 0, 4), want)
 		c = openDCP(t, n.MemcachedAddr(), "d", 0)
 		c.want(fromThere(0, uuid, 3, 3, 3), mcbp.StatusOK)
@@ -263,7 +263,7 @@ func TestMoodSlowEnd(t *testing.T) {
 			if line(f) != "end too slow <nil>" || i < 10 {
 				t.Errorf("at %d: %s", i, line(f))
 			}
-			uuid := n.buckets[0].store.VBucket(0).Info().Failover[0].UUID
+			uuid := n.buckets[0].store.VBucket(0).Info().Failover[0].VBUUID
 			c.want(fromThere(0, uuid, i-1, i-1, i-1), mcbp.StatusOK)
 			c.lines(fmt.Sprintf("snapshot %d-%d 2 <nil>", i-1, i), fmt.Sprintf("mutation %d k%d=1 <nil>", i, i))
 			return

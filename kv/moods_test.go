@@ -112,7 +112,7 @@ func TestMoodOddBoundaries(t *testing.T) {
 		c.lines("snapshot "+window+" 1 <nil>", fmt.Sprintf("mutation %d k%d=1 <nil>", i+1, i))
 	}
 	// Not contiguous: what was between the windows is de-duplicated away.
-	uuid := n.buckets[0].store.VBucket(0).Info().Failover[0].UUID
+	uuid := n.buckets[0].store.VBucket(0).Info().Failover[0].VBUUID
 	kv.want(setFrame(0, "k1", "2"), mcbp.StatusOK)
 	c.lines("snapshot 4-5 1 <nil>", "mutation 5 k1=2 <nil>")
 	d := openDCP(t, n.MemcachedAddr(), "d", 0)
@@ -328,7 +328,7 @@ func TestMoodPurges(t *testing.T) {
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
 	c.want(streamFrame(0, mcbp.StreamRequest{End: 1}), mcbp.StatusOK)
 	c.lines("snapshot 0-4 2 <nil>", "mutation 1 a=1 <nil>", "mutation 4 c=1 <nil>", "end ok <nil>")
-	c.want(streamFrame(0, mcbp.StreamRequest{Start: 2, End: 4, VBUUID: vb.Info().Failover[0].UUID, SnapStart: 2,
+	c.want(streamFrame(0, mcbp.StreamRequest{Start: 2, End: 4, VBUUID: vb.Info().Failover[0].VBUUID, SnapStart: 2,
 		SnapEnd: 2}), mcbp.StatusRollback)
 }
 

@@ -315,7 +315,7 @@ func TestStatGroups(t *testing.T) {
 	one := openDCP(t, n.MemcachedAddr(), "one", 0)
 	one.want(fromZero(3), mcbp.StatusOK)
 	one.lines("snapshot 0-1 2 <nil>", "mutation 1 a b=1 <nil>") // it counts when it sends, which is after the answer
-	uuid := fmt.Sprint(n.buckets[0].store.VBucket(3).Info().Failover[0].UUID)
+	uuid := fmt.Sprint(n.buckets[0].store.VBucket(3).Info().Failover[0].VBUUID)
 	for group, want := range map[string]map[string]string{
 		"":                  {"curr_items": "1", "vb_active_num": "16", "version": Version},
 		"uuid":              {"uuid": n.config.Buckets[0].UUID},

@@ -147,7 +147,7 @@ func TestFeaturesChangeAnswers(t *testing.T) {
 	}
 	a := rich.want(setFrame(1, "\x00b", `{"x":1}`), mcbp.StatusOK)
 	token, err := mcbp.DecodeMutationToken(a.Extras)
-	if err != nil || token.Seqno != 2 || token.VBUUID != n.buckets[0].store.VBucket(1).Info().Failover[0].UUID {
+	if err != nil || token.Seqno != 2 || token.VBUUID != n.buckets[0].store.VBucket(1).Info().Failover[0].VBUUID {
 		t.Fatalf("token %+v %v", token, err)
 	}
 	if g := rich.want(request(mcbp.OpGet, 1, nil, []byte("\x00b"), nil), mcbp.StatusOK); g.Datatype != mcbp.DatatypeJSON ||
@@ -241,7 +241,7 @@ func TestStatisticsAndSeqnos(t *testing.T) {
 		}
 	}
 	info := n.buckets[0].store.VBucket(5).Info()
-	uuid := fmt.Sprint(info.Failover[0].UUID)
+	uuid := fmt.Sprint(info.Failover[0].VBUUID)
 	for _, w := range []struct{ group, key, value string }{
 		{"", "curr_items", "2"},
 		{"all", "version", Version},
@@ -275,9 +275,10 @@ func TestStatisticsAndSeqnos(t *testing.T) {
 	}
 	c.want(request(mcbp.OpGetAllVBSeqnos, 0, []byte{1}, nil, nil), mcbp.StatusInvalid)
 
-	a := c.want(request(mcbp.OpObserveSeqno, 5, nil, nil, mcbp.AppendRollback(nil, info.Failover[0].UUID)), mcbp.StatusOK)
+	a := c.want(request(mcbp.OpObserveSeqno, 5, nil, nil, mcbp.AppendRollback(nil, info.Failover[0].VBUUID)),
+		mcbp.StatusOK)
 	if o, err := mcbp.DecodeObserveSeqno(a.Value); err != nil || o.Current != 2 || o.Persisted != 2 ||
-		o.VBUUID != info.Failover[0].UUID {
+		o.VBUUID != info.Failover[0].VBUUID {
 		t.Errorf("observe: %+v %v", o, err)
 	}
 	c.want(request(mcbp.OpObserveSeqno, 5, nil, nil, mcbp.AppendRollback(nil, 1)), mcbp.StatusKeyNotFound)

@@ -484,14 +484,10 @@ func (s *session) event(p *replica, e *feed.Event, paused bool) (*store.Ticket, 
 		if err != nil {
 			return nil, err
 		}
-		branches := make([]store.FailoverEntry, len(log))
-		for i, b := range log {
-			branches[i] = store.FailoverEntry{UUID: b.VBUUID, Seqno: b.Seqno}
-		}
 		if len(log) > 0 {
 			p.branch = log[0].VBUUID
 		}
-		if err := p.v.Join(branches); err != nil {
+		if err := p.v.Join(log); err != nil {
 			p.over = true
 			return nil, s.fatal(err)
 		}

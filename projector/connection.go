@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"tidemark/keyversion"
-	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
 	"tidemark/timestamp"
 )
@@ -183,13 +182,13 @@ func (c *connection) request(s *stream, vbuuid uint64) feed.StreamRequest {
 }
 
 // opened takes KV's answer.
-func (c *connection) opened(s *stream, entries []mcbp.FailoverEntry, err error) error {
+func (c *connection) opened(s *stream, log timestamp.FailoverLog, err error) error {
 	if err != nil {
 		s.atKV.Store(false) // should KV consent later, the connection takes it back
 		c.remove(s)
 		return err
 	}
-	s.log = convertLog(entries)
+	s.log = log
 	return nil
 }
 
@@ -243,12 +242,4 @@ func (c *connection) all() []*stream {
 		all = append(all, s)
 	}
 	return all
-}
-
-func convertLog(entries []mcbp.FailoverEntry) timestamp.FailoverLog {
-	log := make(timestamp.FailoverLog, len(entries))
-	for i, e := range entries {
-		log[i] = timestamp.LogEntry{VBUUID: e.VBUUID, Seqno: e.Seqno}
-	}
-	return log
 }

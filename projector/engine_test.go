@@ -39,7 +39,7 @@ type engine struct {
 	stat    chan any    // STAT is answered when this is closed; nil: at once
 	asks    []string    // keys of STAT, in order
 	// log is every vbucket's failover log; a start above 0 on a branch that it lacks is answered with ROLLBACK to 0.
-	log   []mcbp.FailoverEntry
+	log   timestamp.FailoverLog
 	asked []uint64 // branches of stream requests, in order
 	high  uint64   // of every vbucket
 	told  func()   // called under mu when high was told
@@ -56,7 +56,7 @@ type opened struct {
 
 func newEngine(t testing.TB) *engine {
 	t.Helper()
-	e := &engine{active: map[uint16]bool{}, streams: map[uint16]opened{}, answer: map[uint16]chan any{}, value: []byte(`{"f1":1}`), log: []mcbp.FailoverEntry{{VBUUID: 77}}, high: 100}
+	e := &engine{active: map[uint16]bool{}, streams: map[uint16]opened{}, answer: map[uint16]chan any{}, value: []byte(`{"f1":1}`), log: timestamp.FailoverLog{{VBUUID: 77}}, high: 100}
 	for v := range uint16(vbuckets) {
 		e.active[v] = true
 	}
@@ -110,7 +110,7 @@ func (e *engine) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 			return true
 		}
 		e.asked = append(e.asked, r.VBUUID)
-		if r.Start > 0 && !slices.ContainsFunc(e.log, func(x mcbp.FailoverEntry) bool { return x.VBUUID == r.VBUUID }) {
+		if r.Start > 0 && !slices.ContainsFunc(e.log, func(x timestamp.LogEntry) bool { return x.VBUUID == r.VBUUID }) {
 			p.Reply(f, mcbp.StatusRollback, mcbp.Frame{Value: make([]byte, 8)})
 			return true
 		}
@@ -506,7 +506,7 @@ func TestPositionsOfAFlushThatNoStreamHasHeardOf(t *testing.T) {
 			}
 		}
 	}
-	flush := func(branch, high uint64) { e.log, e.high = []mcbp.FailoverEntry{{VBUUID: branch}}, high }
+	flush := func(branch, high uint64) { e.log, e.high = timestamp.FailoverLog{{VBUUID: branch}}, high }
 	ask(77, 100)
 	e.set(func() { flush(88, 100) }) // and written as often as before
 	ask(88, 100)

@@ -139,7 +139,7 @@ func TestAFailoverBetweenLogAndStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	branch := logs.Logs[0].Log.Newest()
-	e.set(func() { e.log = []mcbp.FailoverEntry{{VBUUID: 88, Seqno: 40}, {VBUUID: 77}} })
+	e.set(func() { e.log = timestamp.FailoverLog{{VBUUID: 88, Seqno: 40}, {VBUUID: 77}} })
 	start := wire.StreamStart{VBucket: 3, VBUUID: branch, Seqno: 30, Branch: branch}
 	r := w.ask(w.request(1, start)).Results[0]
 	if r.Outcome != wire.StartFailover || r.Failover != (timestamp.Position{VBUUID: 88, Seqno: 40}) || len(r.Log) != 2 {

@@ -265,7 +265,7 @@ func (s *side) settled(st *stream, req wire.StreamStart, r wire.StartResult, at 
 	if a.Err != nil {
 		return nil, refusal(s.ctx, s.conn, r, at, a.Err)
 	}
-	if st.log = convertLog(a.Log); st.failedOver(st.log) {
+	if st.log = a.Log; st.failedOver(st.log) {
 		// its events find nobody, and the whole connection goes when the others have ended
 		_ = s.conn.CloseStream(s.ctx, st.vb)
 		return nil, st.failover(r, at)

@@ -313,7 +313,7 @@ func refusal(ctx context.Context, conn feed.Feed, r wire.StartResult, at *kvStat
 		r.Outcome, r.Rollback = wire.StartRollback, rollback.Seqno
 		r.Purge, r.Revision, r.High = at.purges[r.VBucket], at.revision, at.highs[r.VBucket]
 		if entries, err := conn.FailoverLog(ctx, r.VBucket); err == nil {
-			settle(&r, convertLog(entries))
+			settle(&r, entries)
 		}
 	case errors.Is(err, feed.ErrNotMyVBucket):
 		r.Outcome = wire.StartNotMine

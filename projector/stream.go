@@ -112,11 +112,10 @@ var errStreamBroken = errors.New("stream broken")
 
 // begin makes a stream known downstream when KV has consented to it.
 func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) error {
-	entries, err := e.FailoverLog()
+	log, err := e.FailoverLog()
 	if err != nil {
 		return fmt.Errorf("%w: vbucket %d: %w", errStreamBroken, s.vb, err)
 	}
-	log := convertLog(entries)
 	if s.failedOver(log) {
 		// the answer to the request says so
 		return fmt.Errorf("%w: vbucket %d: KV failed over before it began", errStreamBroken, s.vb)

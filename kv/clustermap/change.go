@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"tidemark/timestamp"
 )
 
 // StartRebalance plans a rebalance: add joins, remove leaves, every vbucket gets an even place. The new map names the
@@ -194,16 +196,10 @@ func (m *Map) abort() {
 	}
 }
 
-// Branch is an entry of a failover log.
-type Branch struct {
-	VBUUID uint64 `json:"vbuuid,string"`
-	Seqno  uint64 `json:"seqno"`
-}
-
 // Copy is what a surviving node has of a vbucket. Log is its failover log, newest first.
 type Copy struct {
 	Node string
-	Log  []Branch
+	Log  timestamp.FailoverLog
 	High uint64
 	// Whole says that it ends with a complete snapshot, Joined that its history was checked against that of the active
 	// copy.
@@ -229,8 +225,8 @@ func (a Copy) better(b Copy) bool {
 	return a.High > b.High
 }
 
-func has(log []Branch, vbuuid uint64) bool {
-	return slices.ContainsFunc(log, func(b Branch) bool { return b.VBUUID == vbuuid })
+func has(log timestamp.FailoverLog, vbuuid uint64) bool {
+	return slices.ContainsFunc(log, func(b timestamp.LogEntry) bool { return b.VBUUID == vbuuid })
 }
 
 // Promotion is a vbucket that a failover gives another owner.

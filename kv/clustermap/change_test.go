@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	_ "tidemark/internal/testing/draws"
+	"tidemark/timestamp"
 )
 
 // A rebalance ends, from any map, after any order of steps, with an even spread; in between every vbucket has one owner
@@ -158,7 +159,7 @@ func TestRebalanceRefuses(t *testing.T) {
 func copiesOf(m Map, change func(vb uint16, c *Copy)) func(string, uint16) []Copy {
 	return func(_ string, vb uint16) (out []Copy) {
 		for _, id := range m.Buckets[0].Chains[vb] {
-			c := Copy{Node: id, Log: []Branch{{7, 0}}, High: 100, Known: 100, Whole: true, Joined: true}
+			c := Copy{Node: id, Log: timestamp.FailoverLog{{VBUUID: 7}}, High: 100, Known: 100, Whole: true, Joined: true}
 			if change != nil {
 				change(vb, &c)
 			}
@@ -236,10 +237,10 @@ func TestFailover(t *testing.T) {
 
 // The newer branch wins over the longer one; on one branch the longer one.
 func TestBestCopy(t *testing.T) {
-	old := Copy{Node: "old", Log: []Branch{{1, 0}}, High: 900, Joined: true}
-	short := Copy{Node: "short", Log: []Branch{{2, 50}, {1, 0}}, High: 60, Joined: true}
-	long := Copy{Node: "long", Log: []Branch{{2, 50}, {1, 0}}, High: 70}
-	foreign := Copy{Node: "foreign", Log: []Branch{{9, 0}}, High: 2000}
+	old := Copy{Node: "old", Log: timestamp.FailoverLog{{VBUUID: 1}}, High: 900, Joined: true}
+	short := Copy{Node: "short", Log: timestamp.FailoverLog{{VBUUID: 2, Seqno: 50}, {VBUUID: 1}}, High: 60, Joined: true}
+	long := Copy{Node: "long", Log: timestamp.FailoverLog{{VBUUID: 2, Seqno: 50}, {VBUUID: 1}}, High: 70}
+	foreign := Copy{Node: "foreign", Log: timestamp.FailoverLog{{VBUUID: 9}}, High: 2000}
 	for _, c := range []struct{ better, worse Copy }{{short, old}, {long, short}, {long, old}, {old, foreign},
 		{old, Copy{High: 5}}} {
 		if !c.better.better(c.worse) || c.worse.better(c.better) {

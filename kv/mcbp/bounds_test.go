@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"tidemark/internal/testing/allocbound"
+	"tidemark/timestamp"
 )
 
 // A frame and its fields may claim what they like: memory is taken for what is there.
@@ -12,7 +13,7 @@ func TestNoMemoryForClaims(t *testing.T) {
 	for _, f := range []Frame{
 		{Header: Request(OpDCPStreamReq, 3, 4), Extras: StreamRequest{End: EndOfTime}.AppendExtras(nil)},
 		{Header: Header{Magic: MagicResponse, Op: OpDCPStreamReq},
-			Value: AppendFailoverLog(nil, []FailoverEntry{{1, 2}, {3, 4}})},
+			Value: AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: 1, Seqno: 2}, {VBUUID: 3, Seqno: 4}})},
 		{Header: Request(OpDCPMutation, 3, 4), FrameExtras: []byte{1}, Extras: Mutation{Seqno: 1}.AppendExtras(nil),
 			Key: []byte("\x00k"), Value: []byte("{}")},
 		{Header: Request(OpDCPSnapshotMarker, 3, 4), Extras: []byte{2}, Value: SnapshotMarker{V2: true, HasPurge: true,

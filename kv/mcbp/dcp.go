@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+
+	"tidemark/timestamp"
 )
 
 // Sizes of the fixed fields of DCP messages, in bytes.
@@ -86,15 +88,9 @@ func DecodeStreamRequest(extras []byte) (StreamRequest, error) {
 	}, nil
 }
 
-// FailoverEntry is one branch of a vbucket's history: it began at Seqno.
-type FailoverEntry struct {
-	VBUUID uint64
-	Seqno  uint64
-}
-
 // AppendFailoverLog appends the value of a FAILOVER_LOG or STREAM_REQ answer,
 // newest entry first.
-func AppendFailoverLog(dst []byte, log []FailoverEntry) []byte {
+func AppendFailoverLog(dst []byte, log timestamp.FailoverLog) []byte {
 	for _, e := range log {
 		dst = binary.BigEndian.AppendUint64(dst, e.VBUUID)
 		dst = binary.BigEndian.AppendUint64(dst, e.Seqno)
@@ -103,15 +99,15 @@ func AppendFailoverLog(dst []byte, log []FailoverEntry) []byte {
 }
 
 // DecodeFailoverLog decodes a failover log value: 1 to MaxFailoverLog entries.
-func DecodeFailoverLog(value []byte) ([]FailoverEntry, error) {
+func DecodeFailoverLog(value []byte) (timestamp.FailoverLog, error) {
 	n := len(value) / FailoverEntrySize
 	if n == 0 || n > MaxFailoverLog || len(value)%FailoverEntrySize != 0 {
 		return nil, malformed("failover log", len(value), "a multiple of 16, from 16 to 65536")
 	}
-	log := make([]FailoverEntry, n)
+	log := make(timestamp.FailoverLog, n)
 	for i := range log {
 		at := value[i*FailoverEntrySize:]
-		log[i] = FailoverEntry{VBUUID: binary.BigEndian.Uint64(at), Seqno: binary.BigEndian.Uint64(at[8:])}
+		log[i] = timestamp.LogEntry{VBUUID: binary.BigEndian.Uint64(at), Seqno: binary.BigEndian.Uint64(at[8:])}
 	}
 	return log, nil
 }

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	_ "tidemark/internal/testing/draws"
+	"tidemark/timestamp"
 )
 
 // Golden bytes, written down by hand from the protocol's description, so that
@@ -221,7 +222,7 @@ func TestRoundTrip(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, fr := range []Frame{
 		{Header: Request(OpDCPStreamReq, 3, 4), Extras: StreamRequest{End: EndOfTime}.AppendExtras(nil)},
-		{Header: Header{Magic: MagicResponse, Op: OpDCPStreamReq}, Value: AppendFailoverLog(nil, []FailoverEntry{{1, 2}})},
+		{Header: Header{Magic: MagicResponse, Op: OpDCPStreamReq}, Value: AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: 1, Seqno: 2}})},
 		{Header: Request(OpDCPMutation, 3, 4), FrameExtras: []byte{1}, Extras: Mutation{Seqno: 1}.AppendExtras(nil),
 			Key: []byte("\x00k"), Value: []byte("{}")},
 		{Header: Request(OpDCPSnapshotMarker, 3, 4), Extras: []byte{2}, Value: SnapshotMarker{V2: true, HasPurge: true,

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"tidemark/timestamp"
 )
 
 // Each message's fixed fields survive encoding, and any other length of the
@@ -35,7 +37,7 @@ func TestMessagesRoundTrip(t *testing.T) {
 		check("open", open.AppendExtras(nil), func(b []byte) (any, error) { return DecodeOpen(b) }, open)
 		req := StreamRequest{StreamFlags(w()), u(), u(), u(), u(), u()}
 		check("stream request", req.AppendExtras(nil), func(b []byte) (any, error) { return DecodeStreamRequest(b) }, req)
-		log := []FailoverEntry{{u(), u()}, {u(), u()}}
+		log := timestamp.FailoverLog{{VBUUID: u(), Seqno: u()}, {VBUUID: u(), Seqno: u()}}
 		check("failover log", AppendFailoverLog(nil, log), func(b []byte) (any, error) { return DecodeFailoverLog(b) }, log)
 		s := u()
 		check("rollback", AppendRollback(nil, s), func(b []byte) (any, error) { return DecodeRollback(b) }, s)

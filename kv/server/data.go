@@ -338,9 +338,9 @@ func (c *conn) observeSeqno(f mcbp.Frame) {
 		c.notMyVBucket(f.Header)
 		return
 	}
-	answer := mcbp.ObserveSeqno{VBucket: f.VBucket(), VBUUID: h.Failover[0].UUID, Persisted: h.High, Current: h.High}
+	answer := mcbp.ObserveSeqno{VBucket: f.VBucket(), VBUUID: h.Failover[0].VBUUID, Persisted: h.High, Current: h.High}
 	for i, e := range h.Failover {
-		if e.UUID != uuid {
+		if e.VBUUID != uuid {
 			continue
 		}
 		if i > 0 {

@@ -84,11 +84,7 @@ func (c *conn) dcpRequest(f mcbp.Frame) error {
 }
 
 func failoverValue(h store.History) []byte {
-	log := make([]mcbp.FailoverEntry, len(h.Failover))
-	for i, e := range h.Failover {
-		log[i] = mcbp.FailoverEntry{VBUUID: e.UUID, Seqno: e.Seqno}
-	}
-	return mcbp.AppendFailoverLog(nil, log)
+	return mcbp.AppendFailoverLog(nil, h.Failover)
 }
 
 // control sets one of the producer's settings.

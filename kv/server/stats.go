@@ -141,19 +141,19 @@ func statVBucket(group string, i store.Info, emit func(key, value string)) {
 		number("high_seqno", i.High)
 		number("purge_seqno", i.Purge)
 		number("max_cas", i.MaxCas)
-		number("uuid", i.Failover[0].UUID)
+		number("uuid", i.Failover[0].VBUUID)
 	case "vbucket-seqno":
 		number("high_seqno", i.High)
 		number("abs_high_seqno", i.High)
 		number("last_persisted_seqno", i.High)
 		number("purge_seqno", i.Purge)
-		number("uuid", i.Failover[0].UUID)
+		number("uuid", i.Failover[0].VBUUID)
 		number("last_persisted_snap_start", i.High)
 		number("last_persisted_snap_end", i.High)
 	case "failovers":
 		number("num_entries", uint64(len(i.Failover)))
 		for n, e := range i.Failover {
-			number(fmt.Sprintf("%d:id", n), e.UUID)
+			number(fmt.Sprintf("%d:id", n), e.VBUUID)
 			number(fmt.Sprintf("%d:seq", n), e.Seqno)
 		}
 	}

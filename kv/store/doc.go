@@ -7,6 +7,7 @@ import (
 
 	"tidemark/kv/mcbp"
 	"tidemark/kv/seglog"
+	"tidemark/timestamp"
 )
 
 // Datatype bits of a document, as on the wire.
@@ -172,7 +173,7 @@ func decodeDoc(b []byte) (*Doc, error) {
 type vbRecord struct {
 	State               State
 	High, Purge, MaxCas uint64
-	Failover            []FailoverEntry
+	Failover            timestamp.FailoverLog
 }
 
 func (r vbRecord) recordBytes() int64 {
@@ -190,7 +191,7 @@ func appendState(dst []byte, vb uint16, r vbRecord) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, r.MaxCas)
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(r.Failover)))
 	for _, e := range r.Failover {
-		dst = binary.BigEndian.AppendUint64(dst, e.UUID)
+		dst = binary.BigEndian.AppendUint64(dst, e.VBUUID)
 		dst = binary.BigEndian.AppendUint64(dst, e.Seqno)
 	}
 	return seglog.FinishFrame(dst, start)
@@ -211,7 +212,7 @@ func decodeState(b []byte) (vbRecord, error) {
 	}
 	for i := range n {
 		at := b[fixed+16*i:]
-		r.Failover = append(r.Failover, FailoverEntry{UUID: binary.BigEndian.Uint64(at),
+		r.Failover = append(r.Failover, timestamp.LogEntry{VBUUID: binary.BigEndian.Uint64(at),
 			Seqno: binary.BigEndian.Uint64(at[8:])})
 	}
 	return r, nil

@@ -3,6 +3,8 @@ package store
 import (
 	"fmt"
 	"time"
+
+	"tidemark/timestamp"
 )
 
 // Window is a snapshot's range of seqnos.
@@ -22,7 +24,7 @@ func (v *VBucket) Position() (vbuuid, seqno uint64, w Window) {
 	defer v.mu.Unlock()
 	for _, e := range v.failover {
 		if e.Seqno <= v.high {
-			vbuuid = e.UUID
+			vbuuid = e.VBUUID
 			break
 		}
 	}
@@ -30,7 +32,7 @@ func (v *VBucket) Position() (vbuuid, seqno uint64, w Window) {
 }
 
 // Join takes over the failover log of the active copy, newest entry first, which has accepted the replica's position.
-func (v *VBucket) Join(log []FailoverEntry) error {
+func (v *VBucket) Join(log timestamp.FailoverLog) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.state != Replica {
@@ -39,7 +41,7 @@ func (v *VBucket) Join(log []FailoverEntry) error {
 	if len(log) == 0 {
 		return fmt.Errorf("%w: vbucket %d: an empty failover log", ErrOrder, v.id)
 	}
-	v.failover = append([]FailoverEntry(nil), log[:min(len(log), maxFailoverEntries)]...)
+	v.failover = append(timestamp.FailoverLog(nil), log[:min(len(log), maxFailoverEntries)]...)
 	_, err := v.saveLocked()
 	return err
 }

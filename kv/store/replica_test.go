@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"tidemark/kv/mcbp"
+	"tidemark/timestamp"
 )
 
 // replicaWorld has vbucket 0 as a replica, vbucket 1 active.
@@ -48,7 +49,7 @@ func (w *world) position(want string) {
 func TestReplicaKeepsItsPlace(t *testing.T) {
 	w := replicaWorld(t)
 	v := w.b.VBucket(0)
-	if err := v.Join([]FailoverEntry{{UUID: 9, Seqno: 4}, {UUID: 5, Seqno: 0}}); err != nil {
+	if err := v.Join(timestamp.FailoverLog{{VBUUID: 9, Seqno: 4}, {VBUUID: 5, Seqno: 0}}); err != nil {
 		t.Fatal(err)
 	}
 	w.position("0 0 0")
@@ -60,7 +61,8 @@ func TestReplicaKeepsItsPlace(t *testing.T) {
 	for _, orderly := range []bool{true, false} { // in the middle of a snapshot, also after a crash
 		w.restart(orderly)
 		w.position("8 7 12")
-		if i := w.b.VBucket(0).Info(); i.State != Replica || len(i.Failover) != 2 || i.Failover[0] != (FailoverEntry{9, 4}) {
+		if i := w.b.VBucket(0).Info(); i.State != Replica || len(i.Failover) != 2 ||
+			i.Failover[0] != (timestamp.LogEntry{VBUUID: 9, Seqno: 4}) {
 			t.Fatalf("%+v", i)
 		}
 	}
@@ -109,7 +111,7 @@ func TestPromotionBranchesAtASnapshot(t *testing.T) {
 	}{{6, "6"}, {8, "6"}} {
 		w := replicaWorld(t)
 		v := w.b.VBucket(0)
-		if err := v.Join([]FailoverEntry{{UUID: 7, Seqno: 6}, {UUID: 5, Seqno: 0}}); err != nil {
+		if err := v.Join(timestamp.FailoverLog{{VBUUID: 7, Seqno: 6}, {VBUUID: 5, Seqno: 0}}); err != nil {
 			t.Fatal(err)
 		}
 		for s := uint64(1); s <= c.last; s++ {
@@ -128,7 +130,7 @@ func TestPromotionBranchesAtASnapshot(t *testing.T) {
 		if len(i.Failover) != 3 || fmt.Sprint(i.Failover[0].Seqno) != c.wants || i.High != c.last {
 			t.Fatalf("after %d: %+v", c.last, i)
 		}
-		if r := w.set(0, "new", "1"); r.Doc.Seqno != c.last+1 || r.VBUUID != i.Failover[0].UUID {
+		if r := w.set(0, "new", "1"); r.Doc.Seqno != c.last+1 || r.VBUUID != i.Failover[0].VBUUID {
 			t.Fatalf("%+v", r)
 		}
 		if err := v.SetState(Replica); err != nil { // its snapshots are whole again

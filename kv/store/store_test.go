@@ -204,7 +204,7 @@ func TestRestartsKeepEverythingAndBranchOnlyAfterACrash(t *testing.T) {
 	w.restart(false)
 	crashed := w.b.VBucket(0).Info()
 	if len(crashed.Failover) != 2 || crashed.Failover[1] != before.Failover[0] || crashed.Failover[0].Seqno != 3 ||
-		crashed.Failover[0].UUID == before.Failover[0].UUID {
+		crashed.Failover[0].VBUUID == before.Failover[0].VBUUID {
 		t.Fatalf("failover log after a crash: %v", crashed.Failover)
 	}
 	if empty := w.b.VBucket(1).Info(); len(empty.Failover) != 2 || empty.Failover[0].Seqno != 0 {
@@ -517,7 +517,7 @@ func TestPurgedTombstonesStayPurged(t *testing.T) {
 		w.restart(false)
 	}
 	wantShown(t, w.shown(0, 0, all), "2 b=2", "5 c")
-	if outcome, to := decideOn(w, StreamRequest{Start: 2, End: all, VBUUID: w.b.VBucket(0).Info().Failover[0].UUID,
+	if outcome, to := decideOn(w, StreamRequest{Start: 2, End: all, VBUUID: w.b.VBucket(0).Info().Failover[0].VBUUID,
 		SnapStart: 2, SnapEnd: 2}); outcome != Rollback || to != 0 {
 		t.Fatalf("below the purge seqno: %v %d", outcome, to)
 	}

@@ -1,9 +1,10 @@
 package store
 
-import "slices"
+import (
+	"slices"
 
-// FailoverEntry is one branch of a vbucket's history: UUID names it, Seqno is where it began.
-type FailoverEntry struct{ UUID, Seqno uint64 }
+	"tidemark/timestamp"
+)
 
 // StreamRequest is what a DCP consumer says it has: everything up to Start of branch VBUUID, received in the snapshot
 // [SnapStart, SnapEnd].
@@ -35,7 +36,7 @@ const (
 // History is the part of a vbucket that decides about a stream request. Failover is newest first and never empty.
 type History struct {
 	High, Purge uint64
-	Failover    []FailoverEntry
+	Failover    timestamp.FailoverLog
 	Life        uint64 // as VBucket.Life
 }
 
@@ -55,7 +56,7 @@ func (h History) Decide(r StreamRequest) (outcome Outcome, seqno uint64) {
 	if r.Start != 0 && from < h.Purge && !r.IgnorePurged && r.ClientPurge != h.Purge {
 		return Rollback, 0
 	}
-	at := slices.IndexFunc(h.Failover, func(e FailoverEntry) bool { return e.UUID == r.VBUUID })
+	at := slices.IndexFunc(h.Failover, func(e timestamp.LogEntry) bool { return e.VBUUID == r.VBUUID })
 	if at < 0 {
 		return Rollback, 0
 	}

@@ -1,11 +1,16 @@
 package store
 
-import "testing"
+import (
+	"testing"
+
+	"tidemark/timestamp"
+)
 
 // The producer's rollback decision, row by row: what a consumer may continue with, and where it must go back to.
 func TestDecide(t *testing.T) {
 	const newest, older, oldest, unknown = 30, 20, 10, 99
-	h := History{High: 20, Purge: 4, Failover: []FailoverEntry{{newest, 16}, {older, 11}, {oldest, 0}}}
+	h := History{High: 20, Purge: 4, Failover: timestamp.FailoverLog{{VBUUID: newest, Seqno: 16},
+		{VBUUID: older, Seqno: 11}, {VBUUID: oldest}}}
 	req := func(start, snapStart, snapEnd, uuid uint64) StreamRequest {
 		return StreamRequest{Start: start, End: all, VBUUID: uuid, SnapStart: snapStart, SnapEnd: snapEnd}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tidemark/kv/mcbp"
+	"tidemark/timestamp"
 )
 
 // State of a vbucket on this node, with the numbers of the protocol.
@@ -63,7 +64,7 @@ type VBucket struct {
 	written   uint64 // last seqno that is in the log: what streams may show
 	purge     uint64
 	maxCas    uint64
-	failover  []FailoverEntry
+	failover  timestamp.FailoverLog
 	window    Window    // of a replica: the snapshot that high is in
 	windowAt  uint64    // failed writes of the log when window was written to it
 	sealed    time.Time // until then an active vbucket takes no writes
@@ -188,7 +189,7 @@ func (v *VBucket) Apply(c Change) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	return Result{Doc: doc, VBUUID: v.failover[0].UUID, Ticket: t}, nil
+	return Result{Doc: doc, VBUUID: v.failover[0].VBUUID, Ticket: t}, nil
 }
 
 // tombstone is what remains of a version: the extended attributes of the system outlive the document.
@@ -238,7 +239,7 @@ func (v *VBucket) Lookup(collection uint32, key []byte) (Result, error) {
 	if d == nil {
 		return Result{Ticket: ticket}, ErrNotFound
 	}
-	return Result{Doc: d, VBUUID: v.failover[0].UUID, Ticket: ticket}, nil
+	return Result{Doc: d, VBUUID: v.failover[0].VBUUID, Ticket: ticket}, nil
 }
 
 // livesLocked refuses a collection that the vbucket does not have.
@@ -443,7 +444,7 @@ type Info struct {
 	// High is the last seqno that is durable and visible, Purge the highest seqno of a forgotten tombstone.
 	High, Purge, MaxCas uint64
 	Items, Tombstones   int
-	Failover            []FailoverEntry
+	Failover            timestamp.FailoverLog
 	// Window is the snapshot that High is in; of an active vbucket High itself.
 	Window Window
 }
@@ -454,7 +455,7 @@ func (v *VBucket) Info() Info {
 	defer v.mu.Unlock()
 	return Info{
 		ID: v.id, State: v.state, High: v.written, Purge: v.purge, MaxCas: v.maxCas, Items: v.items, Tombstones: v.tombstones,
-		Failover: append([]FailoverEntry(nil), v.failover...), Window: v.windowLocked(v.written),
+		Failover: v.failover.Clone(), Window: v.windowLocked(v.written),
 	}
 }
 
@@ -491,7 +492,7 @@ func (v *VBucket) Flush() error {
 func (v *VBucket) History() (State, History) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.state, History{High: v.written, Purge: v.purge, Failover: append([]FailoverEntry(nil), v.failover...),
+	return v.state, History{High: v.written, Purge: v.purge, Failover: v.failover.Clone(),
 		Life: v.life}
 }
 
@@ -552,7 +553,7 @@ func (v *VBucket) changeLocked(s State) {
 
 // branchLocked puts a new entry on top of the failover log, at seqno at.
 func (v *VBucket) branchLocked(uuid, at uint64) {
-	log := []FailoverEntry{{UUID: uuid, Seqno: at}}
+	log := timestamp.FailoverLog{{VBUUID: uuid, Seqno: at}}
 	for _, e := range v.failover {
 		if e.Seqno <= at && len(log) < maxFailoverEntries {
 			log = append(log, e)

@@ -9,6 +9,7 @@ import (
 
 	"tidemark/kv/kvclient"
 	"tidemark/kv/mcbp"
+	"tidemark/timestamp"
 )
 
 // gatedConn is a memoryConn that gives nothing before its gate is open.
@@ -51,7 +52,7 @@ func FuzzAnswers(f *testing.F) {
 		}
 		return b
 	}
-	log := mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 7, Seqno: 3}, {VBUUID: 6}})
+	log := mcbp.AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: 7, Seqno: 3}, {VBUUID: 6}})
 	const own = uint32(requestOpaque)
 	var all []byte
 	for _, b := range [][]byte{

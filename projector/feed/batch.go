@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/kv/mcbp"
+	"tidemark/timestamp"
 )
 
 // Limits of OpenStreams.
@@ -21,21 +22,21 @@ const (
 // StreamAnswer is what became of one request of OpenStreams or FailoverLogs: the failover log, newest entry first, or
 // the error, as of OpenStream and FailoverLog.
 type StreamAnswer struct {
-	Log []mcbp.FailoverEntry
+	Log timestamp.FailoverLog
 	Err error
 }
 
 // OpenEach is OpenStreams for an implementation that has nothing better than OpenStream.
 func OpenEach(ctx context.Context, f Feed, reqs []StreamRequest) []StreamAnswer {
-	return each(reqs, func(r StreamRequest) ([]mcbp.FailoverEntry, error) { return f.OpenStream(ctx, r) })
+	return each(reqs, func(r StreamRequest) (timestamp.FailoverLog, error) { return f.OpenStream(ctx, r) })
 }
 
 // LogEach is FailoverLogs for an implementation that has nothing better than FailoverLog.
 func LogEach(ctx context.Context, f Feed, vbuckets []uint16) []StreamAnswer {
-	return each(vbuckets, func(vb uint16) ([]mcbp.FailoverEntry, error) { return f.FailoverLog(ctx, vb) })
+	return each(vbuckets, func(vb uint16) (timestamp.FailoverLog, error) { return f.FailoverLog(ctx, vb) })
 }
 
-func each[T any](asked []T, ask func(T) ([]mcbp.FailoverEntry, error)) []StreamAnswer {
+func each[T any](asked []T, ask func(T) (timestamp.FailoverLog, error)) []StreamAnswer {
 	answers := make([]StreamAnswer, len(asked))
 	var g errgroup.Group
 	g.SetLimit(eachAtOnce)
@@ -58,7 +59,7 @@ type batch struct {
 }
 
 // answered takes a request's answer, under the lock.
-func (r *request) answered(log []mcbp.FailoverEntry, err error) {
+func (r *request) answered(log timestamp.FailoverLog, err error) {
 	b := r.batch
 	r.batch, r.open = nil, nil
 	b.answers[r.at] = StreamAnswer{Log: log, Err: err}

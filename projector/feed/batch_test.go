@@ -12,6 +12,7 @@ import (
 	"tidemark/kv/kvclient/kvclienttest"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
+	"tidemark/timestamp"
 )
 
 // Each of many requests gets its own answer, in the order of the requests; what is refused leaves the others alone.
@@ -40,7 +41,7 @@ func TestOpenStreams(t *testing.T) {
 				End: mcbp.EndOfTime})
 		}
 		answers := c.OpenStreams(within(t, time.Minute), reqs)
-		want := []mcbp.FailoverEntry{{VBUUID: 77, Seqno: 3}, {VBUUID: 66, Seqno: 0}}
+		want := timestamp.FailoverLog{{VBUUID: 77, Seqno: 3}, {VBUUID: 66, Seqno: 0}}
 		for i, vb := range []uint16{3, 2, 0, 1} {
 			a := answers[i]
 			var rollback *feed.RollbackError
@@ -168,7 +169,7 @@ func openStreamsGivenUp(t *testing.T, why error) {
 		}
 		return
 	}
-	n.to().Reply(late, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 1}})})
+	n.to().Reply(late, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: 1}})})
 	eventually(t, "the stream is closed", func() bool { return n.seen(mcbp.OpDCPCloseStream) == 1 })
 	if err := c.Err(); err != nil {
 		t.Error(err)

@@ -17,6 +17,7 @@ import (
 	"tidemark/kv/kvclient/kvclienttest"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
+	"tidemark/timestamp"
 )
 
 // blastEnv makes the test binary a node in a process of its own, so that its CPU
@@ -74,7 +75,7 @@ func (b *blaster) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		if err != nil {
 			return false
 		}
-		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 1}})})
+		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: 1}})})
 		go b.blast(p, f.Opaque, req.End)
 	default:
 		p.Reply(f, mcbp.StatusOK, mcbp.Frame{})

@@ -16,6 +16,7 @@ import (
 	"tidemark/kv/kvclient/kvclienttest"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
+	"tidemark/timestamp"
 )
 
 func TestDialNegotiates(t *testing.T) {
@@ -80,7 +81,7 @@ func TestDialRefuses(t *testing.T) {
 
 // Each kind of message, in both forms where there are two, as its event.
 func TestEvents(t *testing.T) {
-	log := []mcbp.FailoverEntry{{VBUUID: 77, Seqno: 3}, {VBUUID: 66, Seqno: 0}}
+	log := timestamp.FailoverLog{{VBUUID: 77, Seqno: 3}, {VBUUID: 66, Seqno: 0}}
 	n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		if f.Op != mcbp.OpDCPStreamReq {
 			return false

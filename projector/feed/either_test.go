@@ -17,6 +17,7 @@ import (
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
 	"tidemark/projector/feed/gocb"
+	"tidemark/timestamp"
 )
 
 // Both implementations of Feed against a scripted node.
@@ -137,7 +138,7 @@ func TestSameEvents(t *testing.T) {
 				return false
 			}
 			p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil,
-				[]mcbp.FailoverEntry{{VBUUID: 77, Seqno: 3}})})
+				timestamp.FailoverLog{{VBUUID: 77, Seqno: 3}})})
 			for _, m := range everything(f.VBucket(), f.Opaque) {
 				p.Send(m)
 			}

@@ -12,6 +12,7 @@ import (
 	"tidemark/kv/kvclient/kvclienttest"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
+	"tidemark/timestamp"
 )
 
 // What engines of the 5.1 and 6.0 lines do, byte by byte, by a scripted node.
@@ -71,9 +72,9 @@ func TestEngineOfThe51Line(t *testing.T) {
 				case mcbp.OpGetAllVBSeqnos:
 					flexible(p, f, mcbp.AppendVBSeqno(nil, mcbp.VBucketSeqno{VBucket: 0, Seqno: 8}))
 				case mcbp.OpDCPFailoverLog:
-					flexible(p, f, mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 77, Seqno: 3}, {VBUUID: 66}}))
+					flexible(p, f, mcbp.AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: 77, Seqno: 3}, {VBUUID: 66}}))
 				case mcbp.OpDCPStreamReq:
-					flexible(p, f, mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 77, Seqno: 3}, {VBUUID: 66}}))
+					flexible(p, f, mcbp.AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: 77, Seqno: 3}, {VBUUID: 66}}))
 					deletion := mcbp.Frame{Header: request(mcbp.OpDCPDeletion, 0, f.Opaque),
 						Extras: mcbp.Deletion{Seqno: 8, RevSeqno: 2}.AppendExtras(nil), Key: []byte("a")}
 					for _, m := range []mcbp.Frame{marker(0, f.Opaque, 0, 1), oldMutation(0, f.Opaque, 1, "a", `{"n":1}`),
@@ -349,7 +350,7 @@ func TestDefaultCollectionEmptied(t *testing.T) {
 		if f.Op != mcbp.OpDCPStreamReq {
 			return false
 		}
-		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 77}})})
+		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: 77}})})
 		for _, m := range append([]mcbp.Frame{marker(1, 0, 0, uint64(len(script)))}, script...) {
 			m.Opaque = f.Opaque
 			p.Send(m)

@@ -1,6 +1,9 @@
 package feed
 
-import "tidemark/kv/mcbp"
+import (
+	"tidemark/kv/mcbp"
+	"tidemark/timestamp"
+)
 
 // StreamID names one stream of a connection. It is never used twice on one
 // connection.
@@ -84,4 +87,4 @@ type Event struct {
 }
 
 // FailoverLog decodes the failover log of a StreamBegin, newest entry first.
-func (e *Event) FailoverLog() ([]mcbp.FailoverEntry, error) { return mcbp.DecodeFailoverLog(e.Value) }
+func (e *Event) FailoverLog() (timestamp.FailoverLog, error) { return mcbp.DecodeFailoverLog(e.Value) }

@@ -12,6 +12,7 @@ import (
 	"tidemark/kv/kvclient/kvclienttest"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
+	"tidemark/timestamp"
 )
 
 func TestSilentNodeIsDead(t *testing.T) {
@@ -95,7 +96,7 @@ func TestLateConsent(t *testing.T) {
 	if !errors.Is(err, feed.ErrTimeout) {
 		t.Fatal(err)
 	}
-	n.to().Reply(<-held, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 1}})})
+	n.to().Reply(<-held, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: 1}})})
 	eventually(t, "the stream is closed", func() bool { return n.seen(mcbp.OpDCPCloseStream) == 1 })
 	if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 5, End: mcbp.EndOfTime}); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"tidemark/kv/kvclient"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
+	"tidemark/timestamp"
 )
 
 // The bytes that go between a consumer and an engine, written down from the protocol's tables, not with our own
@@ -245,7 +246,7 @@ func TestBytesOf51(t *testing.T) {
 	c := dial(t, conf)
 	ctx := within(t, time.Minute)
 	log, err := c.FailoverLog(ctx, 513)
-	if err != nil || !slices.Equal(log, []mcbp.FailoverEntry{{VBUUID: 0xd00d0000beef, Seqno: 7}, {VBUUID: 0x1234}}) {
+	if err != nil || !slices.Equal(log, timestamp.FailoverLog{{VBUUID: 0xd00d0000beef, Seqno: 7}, {VBUUID: 0x1234}}) {
 		t.Fatalf("%v %v", log, err)
 	}
 	highs, err := c.HighSeqnos(ctx)

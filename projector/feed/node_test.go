@@ -12,6 +12,7 @@ import (
 	"tidemark/kv/kvclient/kvclienttest"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
+	"tidemark/timestamp"
 )
 
 func TestMain(m *testing.M) {
@@ -108,7 +109,7 @@ func (n *node) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		n.acks = append(n.acks, v)
 		n.mu.Unlock()
 	case mcbp.OpDCPStreamReq, mcbp.OpDCPFailoverLog:
-		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 77, Seqno: 3},
+		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: 77, Seqno: 3},
 			{VBUUID: 66, Seqno: 0}})})
 	case mcbp.OpDCPCloseStream:
 		p.Reply(f, mcbp.StatusOK, mcbp.Frame{})

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"tidemark/kv/mcbp"
+	"tidemark/timestamp"
 )
 
 // pacer stands in for flow control with a node that knows none (PR-17): a stream whose document would exceed the window
@@ -51,7 +52,7 @@ func newPacer(c *Conn) *pacer {
 }
 
 // begin books the node's first consent.
-func (p *pacer) begin(vb uint16, id StreamID, req mcbp.StreamRequest, log []mcbp.FailoverEntry) {
+func (p *pacer) begin(vb uint16, id StreamID, req mcbp.StreamRequest, log timestamp.FailoverLog) {
 	s := &paced{vb: vb, id: id, wire: id, end: req.End, track: NewTracker(Position{Seqno: req.Start,
 		SnapStart: req.SnapStart, SnapEnd: req.SnapEnd})}
 	if len(log) > 0 {

@@ -9,6 +9,7 @@ import (
 	"tidemark/kv/kvclient/kvclienttest"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
+	"tidemark/timestamp"
 )
 
 // floodNode is an engine without flow control: it sends the whole of a vbucket's history at once, and starts where it
@@ -51,7 +52,7 @@ func (n *floodNode) requests(p *kvclienttest.Peer, f mcbp.Frame) bool {
 			}
 		}
 		n.opaque[vb] = f.Opaque
-		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: n.uuid}})})
+		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: n.uuid}})})
 		go n.flood(p, vb, f.Opaque, r.Start)
 	case mcbp.OpDCPCloseStream:
 		opaque := n.opaque[vb]

@@ -14,6 +14,7 @@ import (
 	_ "tidemark/internal/testing/draws"
 	"tidemark/kv/kvclient"
 	"tidemark/kv/mcbp"
+	"tidemark/timestamp"
 )
 
 // memoryConn returns what it holds in the pieces asked for, then ends.
@@ -152,7 +153,7 @@ func FuzzRead(f *testing.F) {
 		Value: []byte{5, 16, 0, 0, 0, 0, 1, 1}})
 	seed(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPStreamEnd, 1, 2), Extras: mcbp.AppendStreamEnd(nil, 2)})
 	seed(mcbp.Frame{Header: mcbp.Response(mcbp.Request(mcbp.OpDCPStreamReq, 1, 2), 0),
-		Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 1}})})
+		Value: mcbp.AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: 1}})})
 	f.Fuzz(func(t *testing.T, data []byte, cut uint16) {
 		_, end := readAll(data, []int{int(cut) + 1, int(cut) + 1})
 		if end == nil {

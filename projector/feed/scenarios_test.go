@@ -21,6 +21,7 @@ import (
 	"tidemark/kv/server"
 	"tidemark/kv/store"
 	"tidemark/projector/feed"
+	"tidemark/timestamp"
 )
 
 // Scenarios with the embedded KV node on the other side: each runs with each implementation of Feed, and with a node in
@@ -497,7 +498,7 @@ func byWindow(s *stage) {
 	s.set("k0", "other branch")
 	c := s.feed()
 	for _, vb := range all() {
-		var log []mcbp.FailoverEntry
+		var log timestamp.FailoverLog
 		err := patiently(s, func() (err error) {
 			log, err = c.FailoverLog(within60(s), vb)
 			return err

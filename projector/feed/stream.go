@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"tidemark/kv/mcbp"
+	"tidemark/timestamp"
 )
 
 // Feed is a consumer of one node's changes of one bucket. Conn is the native one; package feed/gocb has another.
@@ -24,7 +25,7 @@ type Feed interface {
 	// NewStreamID returns an id for OpenStream.
 	NewStreamID() StreamID
 	// OpenStream asks for a stream and returns its failover log, newest entry first.
-	OpenStream(ctx context.Context, req StreamRequest) ([]mcbp.FailoverEntry, error)
+	OpenStream(ctx context.Context, req StreamRequest) (timestamp.FailoverLog, error)
 	// OpenStreams is OpenStream for many, cheaper than one by one: it gives an answer for each, in the order of the
 	// requests.
 	OpenStreams(ctx context.Context, reqs []StreamRequest) []StreamAnswer
@@ -33,7 +34,7 @@ type Feed interface {
 	// HasStream asks the node whether it still has the vbucket's stream.
 	HasStream(ctx context.Context, vbucket uint16) (bool, error)
 	// FailoverLog is the vbucket's history, newest entry first.
-	FailoverLog(ctx context.Context, vbucket uint16) ([]mcbp.FailoverEntry, error)
+	FailoverLog(ctx context.Context, vbucket uint16) (timestamp.FailoverLog, error)
 	// FailoverLogs is FailoverLog for many, cheaper than one by one: it gives an answer for each, in the order of the
 	// vbuckets.
 	FailoverLogs(ctx context.Context, vbuckets []uint16) []StreamAnswer
@@ -115,7 +116,7 @@ func (c *Conn) newStreamID() StreamID {
 // the node sent one), ErrStreamExists, ErrRange, ErrTemporary, ErrTimeout, and the
 // end of the connection. When the caller gives up before the answer (ctx,
 // ErrTimeout) and the node consents later, the stream is closed again.
-func (c *Conn) OpenStream(ctx context.Context, req StreamRequest) ([]mcbp.FailoverEntry, error) {
+func (c *Conn) OpenStream(ctx context.Context, req StreamRequest) (timestamp.FailoverLog, error) {
 	if req.ID == 0 {
 		req.ID = c.NewStreamID()
 	}
@@ -183,7 +184,7 @@ func StreamThere(err error) (bool, error) {
 }
 
 // FailoverLog asks for the vbucket's history, newest entry first.
-func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) ([]mcbp.FailoverEntry, error) {
+func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) (timestamp.FailoverLog, error) {
 	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPFailoverLog, vbucket, 0)})
 	if err != nil {
 		return nil, fmt.Errorf("vbucket %d: %w", vbucket, err)
@@ -428,7 +429,7 @@ func (c *Conn) response(b *Block, f *mcbp.Frame) error {
 		r.then(b, f)
 		return nil
 	}
-	var log []mcbp.FailoverEntry
+	var log timestamp.FailoverLog
 	if f.Status() == mcbp.StatusOK {
 		var err error
 		if log, err = c.streamAnswer(b, f, r); err != nil {
@@ -451,7 +452,7 @@ func (c *Conn) response(b *Block, f *mcbp.Frame) error {
 
 // streamAnswer books what a consent of the node means for the vbucket's stream, and returns the failover log of a new
 // one.
-func (c *Conn) streamAnswer(b *Block, f *mcbp.Frame, r *request) ([]mcbp.FailoverEntry, error) {
+func (c *Conn) streamAnswer(b *Block, f *mcbp.Frame, r *request) (timestamp.FailoverLog, error) {
 	switch f.Op {
 	case mcbp.OpDCPStreamReq:
 		log, err := mcbp.DecodeFailoverLog(f.Value)

@@ -16,6 +16,7 @@ import (
 	"tidemark/kv/kvclient"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
+	"tidemark/timestamp"
 )
 
 // stream is one stream of a vbucket; gocbcore calls its methods, the events' from one goroutine.
@@ -33,7 +34,7 @@ type stream struct {
 func (c *Conn) NewStreamID() feed.StreamID { return feed.StreamID(c.lastID.Add(1)) }
 
 // OpenStream asks the node for a stream: see feed.Feed.
-func (c *Conn) OpenStream(ctx context.Context, req feed.StreamRequest) ([]mcbp.FailoverEntry, error) {
+func (c *Conn) OpenStream(ctx context.Context, req feed.StreamRequest) (timestamp.FailoverLog, error) {
 	if req.ID == 0 {
 		req.ID = c.NewStreamID()
 	}
@@ -51,7 +52,7 @@ func (c *Conn) OpenStream(ctx context.Context, req feed.StreamRequest) ([]mcbp.F
 	if have != nil {
 		return nil, fmt.Errorf("vbucket %d: %w", req.VBucket, feed.ErrStreamExists)
 	}
-	var log []mcbp.FailoverEntry
+	var log timestamp.FailoverLog
 	err = c.await(ctx, "a stream request", func(done func(error)) (gocbcore.PendingOp, error) {
 		return c.agent.OpenStream(req.VBucket, memd.DcpStreamAddFlag(req.Flags|mcbp.StreamActiveOnly),
 			gocbcore.VbUUID(req.VBUUID),
@@ -82,7 +83,7 @@ var errMoved = fmt.Errorf("%w: it has moved to another node meanwhile", feed.Err
 
 // begin makes the stream's first event of the node's consent. gocbcore calls it before it reads on, so no other event
 // of the stream is before.
-func (s *stream) begin(log []mcbp.FailoverEntry) error {
+func (s *stream) begin(log timestamp.FailoverLog) error {
 	if snapshot, err := s.c.agent.ConfigSnapshot(); err == nil {
 		if node, err := snapshot.VbucketToServer(s.vbucket, 0); err == nil && node != s.node {
 			s.c.mu.Lock()
@@ -156,11 +157,11 @@ func (s *stream) forget() {
 }
 
 // FailoverLog asks for the vbucket's history, newest entry first.
-func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) ([]mcbp.FailoverEntry, error) {
+func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) (timestamp.FailoverLog, error) {
 	if _, err := c.owned(ctx, vbucket); err != nil {
 		return nil, fmt.Errorf("vbucket %d: %w", vbucket, err)
 	}
-	var log []mcbp.FailoverEntry
+	var log timestamp.FailoverLog
 	err := c.await(ctx, "asking for a failover log", func(done func(error)) (gocbcore.PendingOp, error) {
 		return c.agent.GetFailoverLog(vbucket, func(entries []gocbcore.FailoverEntry, err error) {
 			if err == nil {
@@ -252,10 +253,10 @@ func observed(f mcbp.Frame, vb uint16, err error) feed.Branch {
 	return feed.Branch{VBUUID: o.VBUUID}
 }
 
-func convert(entries []gocbcore.FailoverEntry) []mcbp.FailoverEntry {
-	log := make([]mcbp.FailoverEntry, len(entries))
+func convert(entries []gocbcore.FailoverEntry) timestamp.FailoverLog {
+	log := make(timestamp.FailoverLog, len(entries))
 	for i, e := range entries {
-		log[i] = mcbp.FailoverEntry{VBUUID: uint64(e.VbUUID), Seqno: uint64(e.SeqNo)}
+		log[i] = timestamp.LogEntry{VBUUID: uint64(e.VbUUID), Seqno: uint64(e.SeqNo)}
 	}
 	return log
 }
