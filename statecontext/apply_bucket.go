@@ -49,7 +49,7 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 			return nil
 		}
 		generation = old.Generation + 1
-		t.fail(c.Name, reasonRecreated)
+		t.fail(c.Name, c.UUID, reasonRecreated)
 	}
 	b := &Bucket{
 		Name: c.Name, UUID: c.UUID, VBuckets: c.VBuckets, Generation: generation,
@@ -90,7 +90,7 @@ func (c *BucketGone) apply(t *tx) *Rejection {
 	b.Gone, b.BackfillTimestamp, b.ModifiedCAS = true, timestamp.Vector{}, t.cas
 	b.Stability.RollbackID, b.Rollback = old.lastRollback(), nil
 	t.setBucket(&b)
-	t.fail(c.Name, reasonDeleted)
+	t.fail(c.Name, "", reasonDeleted)
 	t.changedDefinitions()
 	t.emit(t.bucketEvent(&b))
 	t.forgetBucket(c.Name)
@@ -104,14 +104,20 @@ func (t *tx) bucketEvent(b *Bucket) Event {
 		StabilitySource: t.s.BucketSettings(b.Name).StabilitySource}
 }
 
-// fail puts every index of a bucket into error.
-func (t *tx) fail(bucket, reason string) {
+// fail puts every index of a bucket into error. One whose collection is gone stays what it is, and gone is the
+// collection of one that was on a bucket of another uuid than the one that there is now; "": there is none.
+func (t *tx) fail(bucket, uuid, reason string) {
 	for x := range t.s.IndexesOf(bucket) {
-		if x.Definition.State == index.Error && x.Definition.Reason == reason {
+		failed := *x
+		f := &failed.Definition
+		why := reason
+		if !f.Member.IsZero() && uuid != "" && uuid != f.BucketUUID {
+			why = reasonElsewhere
+		}
+		if f.CollectionGone() || f.State == index.Error && f.Reason == why {
 			continue
 		}
-		failed := *x
-		failed.Definition.State, failed.Definition.Reason = index.Error, reason
+		f.State, f.Reason = index.Error, why
 		t.setIndex(failed, true, false)
 	}
 }

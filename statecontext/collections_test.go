@@ -1,0 +1,41 @@
+package statecontext
+
+import (
+	"testing"
+
+	"tidemark/errcode"
+	"tidemark/index"
+)
+
+// TestCollectionsOfABucketThatWent: that an index's collection is gone is not forgotten when the bucket goes, too, and
+// comes back as it was; and where it comes back as another one, nobody is told to build what cannot be built.
+func TestCollectionsOfABucketThatWent(t *testing.T) {
+	n := raised(t, formatCollections)
+	for i, name := range []string{"gone", "there", "plain"} {
+		c := create(name, 0, 0, 1)
+		if name != "plain" {
+			c.Definition.Member = index.Member{Scope: "s", Collection: name, ID: uint32(9 + i), Manifest: 2}
+		}
+		n.must(c)
+	}
+	dropped := index.ReasonCollectionGone + "dropped"
+	n.must(&SetIndexState{ID: 1, From: index.Pending, To: index.Error, Reason: dropped})
+	reasons := func(want ...string) {
+		t.Helper()
+		for i, reason := range want {
+			if d := n.state.Definition(index.ID(i + 1)); d.State != index.Error || d.Reason != reason {
+				t.Errorf("index %s is in state %s: %q, want %q", d.Name, d.State, d.Reason, reason)
+			}
+		}
+	}
+	n.must(&BucketGone{Name: "b", UUID: "bu1"})
+	reasons(dropped, reasonDeleted, reasonDeleted)
+	n.must(&SetBucket{Name: "b", UUID: "bu1", VBuckets: 4})
+	reasons(dropped, reasonRecreated, reasonRecreated)
+	n.refuse(&BuildIndexes{IDs: []index.ID{1}}, errcode.CollectionGone)
+	n.must(&BuildIndexes{IDs: []index.ID{2, 3}})
+	n.must(&SetBucket{Name: "b", UUID: "bu2", VBuckets: 4})
+	reasons(dropped, reasonElsewhere, reasonRecreated)
+	n.refuse(&BuildIndexes{IDs: []index.ID{2}}, errcode.CollectionGone)
+	n.must(&BuildIndexes{IDs: []index.ID{3}})
+}
