@@ -21,10 +21,10 @@ var layouts = []string{
 	"15:04:05.999Z07:00", "15:04:05.999",
 }
 
-// readDate reads a date in one of the forms. Package time takes a comma for the point, too.
+// readDate reads a date in one of the forms, with a comma for the point too, as package time has it.
 func readDate(v any) (d date, ok bool) {
 	text, ok := v.(string)
-	if !ok || len(text) > 64 || strings.Contains(text, ",") {
+	if !ok || len(text) > 64 {
 		return d, false
 	}
 	for _, layout := range layouts {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -380,6 +381,37 @@ func TestMapChanges(t *testing.T) {
 		mu.Unlock()
 		eventually(t, "it is back", func() bool { return open(1) == nil })
 	})
+}
+
+// Where gocbcore keeps another map than its node for good, its connection ends, so that there will be another.
+func TestAnotherMapForGood(t *testing.T) {
+	var rev atomic.Int64
+	rev.Store(5)
+	n := startNode(t, nil)
+	n.Config = func(*kvclienttest.Server) []byte {
+		return kvclienttest.ClusterMap(rev.Load(), []*kvclienttest.Server{&n.Server}, [][]int{{0}, {0}})
+	}
+	conf := config(n)
+	conf.NoopInterval, conf.DeadAfter = time.Minute, time.Second
+	c := dialWith(t, gocb.Dial, conf)
+	open := func(vb uint16) error {
+		_, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: vb, End: mcbp.EndOfTime})
+		return err
+	}
+	if err := open(0); err != nil {
+		t.Fatal(err)
+	}
+	rev.Store(3) // gocbcore takes none that is older than its own
+	refused := false
+	eventually(t, "the connection ends", func() bool {
+		err := open(1) // may work while the map of before is young
+		refused = refused || errors.Is(err, feed.ErrTemporary)
+		return errors.Is(err, feed.ErrClosed) && strings.Contains(err.Error(), "kept map 5")
+	})
+	if !refused {
+		t.Error("it ended before anything was refused")
+	}
+	<-c.Done()
 }
 
 // A node that goes away ends what waits, and the feed; queued events are still there.

@@ -34,6 +34,9 @@ const (
 	lookInterval = 50 * time.Millisecond
 	// dialPause is between two attempts to connect within Config.RequestTimeout.
 	dialPause = 100 * time.Millisecond
+	// settleTime is how long a new agent has to come by the node's map, agentsTried how many may fail to.
+	settleTime  = 3 * time.Second
+	agentsTried = 2
 )
 
 // Conn is a feed.Feed on a gocbcore agent: see the package comment.
@@ -51,6 +54,7 @@ type Conn struct {
 	mapping chan struct{} // 1 token: the right to ask for the map; guards the following
 	config  *mcbp.ClusterConfig
 	asked   time.Time
+	stale   time.Time // since when gocbcore has had another map than config; zero: it has the same
 
 	mu      sync.Mutex // leaf: the fields below
 	room    sync.Cond  // held or open have shrunk, or the end has come
@@ -96,10 +100,17 @@ func Dial(ctx context.Context, conf feed.Config) (feed.Feed, error) {
 	c.loops.Go(c.watch)
 	ctx, cancel := context.WithTimeout(ctx, conf.RequestTimeout)
 	defer cancel()
-	for {
+	for unsettled := 0; ; {
 		err := c.connect(ctx)
 		if err == nil {
-			return c, nil
+			if unsettled == agentsTried || c.settled(ctx) {
+				return c, nil
+			}
+			unsettled++
+			agent := c.agent
+			c.loops.Go(func() error { c.closeAgent(agent); return nil })
+			c.agent = nil
+			continue
 		}
 		if errors.Is(err, feed.ErrNotSupported) || ctx.Err() != nil {
 			_ = c.Close()
@@ -111,6 +122,26 @@ func Dial(ctx context.Context, conf feed.Config) (feed.Feed, error) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// settled waits until the agent has the node's map, and reports whether it may serve. gocbcore takes maps from several
+// goroutines at once, above all while it connects: an older one that comes last to what sends its requests stays there
+// until the cluster makes another, and another agent is the only way out.
+func (c *Conn) settled(ctx context.Context) bool {
+	for deadline := time.Now().Add(settleTime); time.Now().Before(deadline); {
+		config, err := c.ClusterConfig(ctx)
+		if err != nil || c.others() == config.Rev { // a node that does not say is asked again before each stream
+			return true
+		}
+		select {
+		case <-time.After(dialPause):
+		case <-ctx.Done():
+			return true
+		}
+	}
+	c.conf.Logger.Warn("gocbcore does not take the node's map: connecting once more", "kv", c.conf.Addr, "name",
+		c.conf.Name, "gocbcore", c.others())
+	return false
 }
 
 // agentBuffer is the agent's part of the window.
@@ -174,7 +205,7 @@ func agentConfig(conf feed.Config, mechanism string) *gocbcore.DCPAgentConfig {
 		KVConfig:           gocbcore.KVConfig{ConnectTimeout: conf.RequestTimeout, ConnectionBufferSize: readBufferBytes},
 		DCPConfig:          gocbcore.DCPConfig{BufferSize: agentBuffer(conf)},
 		EnableCCCPPoller:   true, // there is no other way to a map here
-		ConfigPollerConfig: gocbcore.ConfigPollerConfig{CccpPollPeriod: mapAge},
+		ConfigPollerConfig: gocbcore.ConfigPollerConfig{CccpPollPeriod: mapAge, CccpMaxWait: mapAge},
 	}
 }
 
@@ -342,7 +373,7 @@ func (c *Conn) Close() error {
 	c.mu.Unlock()
 	if first {
 		if c.agent != nil {
-			c.closeAgent()
+			c.closeAgent(c.agent)
 		}
 		_ = c.control.Close()
 	}
@@ -350,13 +381,13 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// closeAgent closes the agent, and leaves it behind when it does not come to an end: it is known to wait for itself
+// closeAgent closes an agent, and leaves it behind when it does not come to an end: it is known to wait for itself
 // after a node that it was connected to has left the cluster.
-func (c *Conn) closeAgent() {
+func (c *Conn) closeAgent(agent *gocbcore.DCPAgent) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		_ = c.agent.Close()
+		_ = agent.Close()
 	}()
 	timer := time.NewTimer(c.conf.DeadAfter)
 	defer timer.Stop()

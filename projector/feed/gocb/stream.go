@@ -321,6 +321,9 @@ func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) 
 		if err != nil {
 			return 0, err
 		}
+		if c.config == nil || c.config.Rev != config.Rev || c.config.RevEpoch != config.RevEpoch {
+			c.stale = time.Time{}
+		}
 		c.config, c.asked = config, time.Now()
 	}
 	owner, self := c.config.Owner(vbucket), c.self()
@@ -328,9 +331,26 @@ func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) 
 		return 0, &kvclient.StatusError{Op: mcbp.OpDCPStreamReq, Status: mcbp.StatusNotMyVBucket, Config: c.config}
 	}
 	if rev := c.others(); rev != c.config.Rev {
-		return 0, fmt.Errorf("%w: gocbcore's map is %d, the node's is %d: ask again", feed.ErrTemporary, rev, c.config.Rev)
+		return 0, c.staler(rev)
 	}
+	c.stale = time.Time{}
 	return owner, nil
+}
+
+// staler is the error of a request while gocbcore has a map of another revision than the node. After
+// Config.DeadAfter the connection ends, as nothing else would change that: see settled. Callers hold the token of
+// mapping.
+func (c *Conn) staler(rev int64) error {
+	if c.stale.IsZero() {
+		c.stale = time.Now()
+	}
+	if time.Since(c.stale) < c.conf.DeadAfter {
+		return fmt.Errorf("%w: gocbcore's map is %d, the node's is %d: ask again", feed.ErrTemporary, rev, c.config.Rev)
+	}
+	err := fmt.Errorf("%w: gocbcore has kept map %d for %v although the node's is %d", feed.ErrClosed, rev,
+		c.conf.DeadAfter, c.config.Rev)
+	c.fail(err)
+	return err
 }
 
 // others is the revision of gocbcore's map; -1 if it has none.
