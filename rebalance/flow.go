@@ -19,64 +19,118 @@ type arc struct {
 }
 
 // graph solves minimum-cost maximum flow by successive shortest paths with potentials (Dijkstra, then a blocking flow
-// on the arcs of reduced cost zero). Costs of new arcs must not be negative.
+// on the arcs of reduced cost zero).
 type graph struct {
-	adj [][]arc
-	pot []cost
+	adj     [][]arc
+	pot     []cost
+	excess  []int32 // what a vertex has to give; below zero: to take
+	degrees []int32
+	added   []added // in the order in which they came
+
+	searches int // for shortest ways, that run took
+}
+
+// added is an arc before the graph is laid out.
+type added struct {
+	from, to, cap int32
+	cost          cost
 }
 
 var unreached = cost{balance: 1 << 60}
 
-func newGraph(vertices int) *graph {
-	return &graph{adj: make([][]arc, vertices), pot: make([]cost, vertices)}
+// newGraph makes a graph with room for so many arcs.
+func newGraph(vertices, arcs int) *graph {
+	return &graph{adj: make([][]arc, vertices), pot: make([]cost, vertices), excess: make([]int32, vertices),
+		degrees: make([]int32, vertices), added: make([]added, 0, arcs)}
 }
 
 // add makes an arc and gives its place in the list of from.
 func (g *graph) add(from, to int, capacity int32, c cost) int {
-	g.adj[from] = append(g.adj[from], arc{to: int32(to), rev: int32(len(g.adj[to])), cap: capacity, cost: c})
-	g.adj[to] = append(g.adj[to], arc{to: int32(from), rev: int32(len(g.adj[from]) - 1), cost: cost{}.minus(c)})
-	return len(g.adj[from]) - 1
+	g.added = append(g.added, added{int32(from), int32(to), capacity, c})
+	g.degrees[from]++
+	g.degrees[to]++
+	return int(g.degrees[from]) - 1
 }
 
-// run pushes a maximum flow of minimum cost from s to t and gives its size.
-func (g *graph) run(s, t int) (flow int) {
+// degree is how many arcs a vertex has.
+func (g *graph) degree(v int) int { return int(g.degrees[v]) }
+
+// layOut puts the arcs of each vertex side by side; no more are added then.
+func (g *graph) layOut() {
+	all := make([]arc, 2*len(g.added))
+	for v, k := range g.degrees {
+		g.adj[v], all = all[:0:k], all[k:]
+	}
+	for i := range g.added {
+		a := &g.added[i]
+		from, to := &g.adj[a.from], &g.adj[a.to]
+		*from = append(*from, arc{to: a.to, rev: int32(len(*to)), cap: a.cap, cost: a.cost})
+		*to = append(*to, arc{to: a.from, rev: int32(len(*from) - 1), cost: cost{}.minus(a.cost)})
+	}
+	g.added = nil
+}
+
+// supply lets a vertex give so many units, or take them where the number is negative.
+func (g *graph) supply(v int, units int32) { g.excess[v] += units }
+
+// warm fills the arcs whose reduced cost is negative, so that potentials that were found otherwise can be gone on with.
+// What lacks or is over at their ends is made up for by run.
+func (g *graph) warm() {
+	for u := range g.adj {
+		for i := range g.adj[u] {
+			a := &g.adj[u][i]
+			if a.cap > 0 && a.cost.plus(g.pot[u]).less(g.pot[a.to]) {
+				g.adj[a.to][a.rev].cap += a.cap
+				g.excess[u] -= a.cap
+				g.excess[a.to] += a.cap
+				a.cap = 0
+			}
+		}
+	}
+}
+
+// run brings as many units as can be from the vertices that give to those that take, at the least cost. No arc may have
+// a negative reduced cost.
+func (g *graph) run() {
 	dist := make([]cost, len(g.adj))
-	w := walk{g: g, t: t, next: make([]int32, len(g.adj)), onPath: make([]bool, len(g.adj))}
+	w := walk{g: g, next: make([]int32, len(g.adj)), level: make([]int32, len(g.adj))}
 	var q queue
-	for g.distances(s, t, dist, &q); dist[t] != unreached; g.distances(s, t, dist, &q) {
+	for {
+		far, ok := g.distances(dist, &q)
+		g.searches++
+		if !ok {
+			return
+		}
 		for v := range dist {
 			d := dist[v]
-			if dist[t].less(d) { // what lies beyond t keeps a reduced cost of at least zero
-				d = dist[t]
+			if far.less(d) { // what lies beyond keeps a reduced cost of at least zero
+				d = far
 			}
 			g.pot[v] = g.pot[v].plus(d)
 		}
-		for {
-			clear(w.next)
-			pushed := w.push(s, 1<<30)
-			if pushed == 0 {
-				break
-			}
-			flow += int(pushed)
+		for w.sweep() {
 		}
 	}
-	return flow
 }
 
-// distances is Dijkstra over reduced costs. It ends when t is reached: others are then at least as far.
-func (g *graph) distances(s, t int, dist []cost, q *queue) {
+// distances is Dijkstra over reduced costs, from all vertices that give. It ends when one that takes is reached: others
+// are then at least as far.
+func (g *graph) distances(dist []cost, q *queue) (far cost, ok bool) {
+	*q = (*q)[:0]
 	for v := range dist {
 		dist[v] = unreached
+		if g.excess[v] > 0 {
+			dist[v] = cost{}
+			*q = append(*q, reached{vertex: int32(v)}) // all are equal: a heap
+		}
 	}
-	dist[s] = cost{}
-	*q = append((*q)[:0], reached{vertex: int32(s)})
 	for len(*q) > 0 {
 		x := q.pop()
 		if x.dist != dist[x.vertex] {
 			continue
 		}
-		if int(x.vertex) == t {
-			return
+		if g.excess[x.vertex] < 0 {
+			return x.dist, true
 		}
 		near := x.dist.plus(g.pot[x.vertex])
 		for i := range g.adj[x.vertex] {
@@ -90,28 +144,78 @@ func (g *graph) distances(s, t int, dist []cost, q *queue) {
 			}
 		}
 	}
+	return cost{}, false
 }
 
-// walk is a depth-first search for a blocking flow on arcs of reduced cost zero.
+// walk finds blocking flows on arcs of reduced cost zero (Dinic): each goes along shortest ways, counted in arcs, so
+// that a search does not lose itself where many ways cost the same.
 type walk struct {
-	g      *graph
-	t      int
-	next   []int32
-	onPath []bool
+	g     *graph
+	next  []int32
+	level []int32 // of each vertex: arcs from one that gives; -1: none
+	queue []int32
 }
 
-func (w *walk) push(u int, want int32) int32 {
-	if u == w.t {
-		return want
+// sweep pushes a blocking flow; false when no way is left.
+func (w *walk) sweep() (some bool) {
+	if !w.levels() {
+		return false
 	}
-	w.onPath[u] = true
+	clear(w.next)
+	for v := range w.g.excess {
+		if have := w.g.excess[v]; have > 0 {
+			k := w.push(int32(v), have)
+			w.g.excess[v] -= k
+			some = some || k > 0
+		}
+	}
+	return some
+}
+
+// levels is a breadth-first search, which ends with the level of the first vertex that takes.
+func (w *walk) levels() (found bool) {
+	w.queue = w.queue[:0]
+	for v := range w.level {
+		w.level[v] = -1
+		if w.g.excess[v] > 0 {
+			w.level[v] = 0
+			w.queue = append(w.queue, int32(v))
+		}
+	}
+	last := int32(1 << 30)
+	for i := 0; i < len(w.queue); i++ {
+		u := w.queue[i]
+		if w.level[u] >= last {
+			break
+		}
+		for k := range w.g.adj[u] {
+			a := &w.g.adj[u][k]
+			if a.cap == 0 || w.level[a.to] >= 0 || a.cost.plus(w.g.pot[u]) != w.g.pot[a.to] {
+				continue
+			}
+			w.level[a.to] = w.level[u] + 1
+			if w.g.excess[a.to] < 0 {
+				last = w.level[a.to]
+			}
+			w.queue = append(w.queue, a.to)
+		}
+	}
+	return last < 1<<30
+}
+
+func (w *walk) push(u, want int32) int32 {
+	if lacks := -w.g.excess[u]; lacks > 0 {
+		k := min(want, lacks)
+		w.g.excess[u] += k
+		return k
+	}
 	var done int32
 	for ; int(w.next[u]) < len(w.g.adj[u]) && done < want; w.next[u]++ {
 		a := &w.g.adj[u][w.next[u]]
-		if a.cap == 0 || w.onPath[a.to] || a.cost.plus(w.g.pot[u]) != w.g.pot[a.to] {
+		if a.cap == 0 || w.level[a.to] != w.level[u]+1 || a.cost.plus(w.g.pot[u]) != w.g.pot[a.to] {
 			continue
 		}
-		if k := w.push(int(a.to), min(want-done, a.cap)); k > 0 {
+		if k := w.push(a.to, min(want-done, a.cap)); k > 0 {
 			a.cap -= k
 			w.g.adj[a.to][a.rev].cap += k
 			if done += k; done == want {
@@ -119,7 +223,6 @@ func (w *walk) push(u int, want int32) int32 {
 			}
 		}
 	}
-	w.onPath[u] = false
 	return done
 }
 

@@ -164,11 +164,16 @@ type maker struct {
 	nodes  []Node // by id
 	at     map[index.NodeID]int
 	usable [][]int // of each index: places of serving nodes that may hold it
+	wants  []int   // of each index: copies of each slice on these
+	kind   []int   // of each index: its row in the network that was solved last
 	slices []sliceOf
 	short  []Short
 	zoneOf []int
 	zones  int
-	before []int // copies per node
+	before []int                  // copies per node
+	on     []map[index.NodeID]int // of each index: copies per node
+
+	searches int // that the last network took
 }
 
 // sliceOf is one slice of one index.
@@ -219,6 +224,7 @@ func (m *maker) addIndex(i int) error {
 	if want <= x.Replicas {
 		m.short = append(m.short, Short{Index: x.ID, Name: x.label(), Want: x.Replicas + 1, Usable: len(usable)})
 	}
+	m.wants = append(m.wants, want)
 	first := len(m.slices)
 	for s := range x.Slices {
 		m.slices = append(m.slices, sliceOf{index: i, slice: index.SliceID(s), want: want})
@@ -228,12 +234,15 @@ func (m *maker) addIndex(i int) error {
 
 // addCopies notes where the copies of an index lie, whose slices these are.
 func (m *maker) addCopies(x *Index, of []sliceOf) error {
+	on := map[index.NodeID]int{}
+	m.on = append(m.on, on)
 	for _, y := range x.Copies {
 		at, known := m.at[y.Node]
 		if int(y.Slice) >= x.Slices || int(y.Replica) > x.Replicas || !known || y.Bytes < 0 {
 			return fmt.Errorf("%w: %s has replica %d of slice %d on node %d", ErrInput, x.label(), y.Replica, y.Slice, y.Node)
 		}
 		m.before[at]++
+		on[y.Node]++
 		s := &of[y.Slice]
 		if slices.ContainsFunc(s.copies, func(o Copy) bool { return o.Node == y.Node || o.Replica == y.Replica }) {
 			return fmt.Errorf("%w: %s has two copies of slice %d on node %d, or two of replica %d", ErrInput, x.label(), y.Slice,
@@ -321,17 +330,9 @@ func (m *maker) why(s *sliceOf, y *Step) string {
 	if a, b := m.before[m.at[from.ID]], m.before[m.at[to.ID]]; int64(a)*to.weight() > int64(b+1)*from.weight() {
 		return fmt.Sprintf("%s has %d copies, %s %d", from.label(), a, to.label(), b)
 	}
-	return fmt.Sprintf("spreads %s: %s has %d of its copies, %s %d", x.label(), from.label(), x.on(from.ID), to.label(),
-		x.on(to.ID))
-}
-
-func (x *Index) on(n index.NodeID) (count int) {
-	for _, c := range x.Copies {
-		if c.Node == n {
-			count++
-		}
-	}
-	return count
+	on := m.on[s.index]
+	return fmt.Sprintf("spreads %s: %s has %d of its copies, %s %d", x.label(), from.label(), on[from.ID], to.label(),
+		on[to.ID])
 }
 
 // inZone counts the copies of a slice in the zone of a node.
@@ -375,6 +376,11 @@ func (m *maker) sources(steps []Step) {
 	}
 }
 
+type copyKey struct {
+	index index.ID
+	copy  index.CopyID
+}
+
 type sliceKey struct {
 	index index.ID
 	slice index.SliceID
@@ -386,8 +392,11 @@ func (m *maker) shares(p *Plan) {
 	for i, n := range m.nodes {
 		all[i] = Share{Node: n.ID, Name: n.label(), Zone: n.Zone, Capacity: max(n.Capacity, 1), Role: n.Role}
 	}
+	bytes := map[copyKey]int64{}
 	for i := range m.c.Indexes {
-		for _, c := range m.c.Indexes[i].Copies {
+		x := &m.c.Indexes[i]
+		for _, c := range x.Copies {
+			bytes[copyKey{x.ID, c.ID}] = c.Bytes
 			s := &all[m.at[c.Node]]
 			s.Before++
 			s.After++
@@ -404,23 +413,8 @@ func (m *maker) shares(p *Plan) {
 		if y.From != nil {
 			s := &all[m.at[*y.From]]
 			s.After--
-			s.Bytes[1] -= m.bytesOf(y)
+			s.Bytes[1] -= bytes[copyKey{y.Index, y.Old}]
 		}
 	}
 	p.Nodes = all
-}
-
-// bytesOf returns the bytes of the copy that a step takes away.
-func (m *maker) bytesOf(y *Step) int64 {
-	for i := range m.c.Indexes {
-		if m.c.Indexes[i].ID != y.Index {
-			continue
-		}
-		for _, c := range m.c.Indexes[i].Copies {
-			if c.ID == y.Old {
-				return c.Bytes
-			}
-		}
-	}
-	return 0
 }

@@ -10,6 +10,12 @@ import (
 // each zone is settled beforehand but for which of the zones get one more, so that all flows of the greatest size are
 // spread over zones as far as possible. What is left is weighed by costs: copies per node, copies of an index per node,
 // new copies.
+//
+// It is solved three times, each time in more detail: slices that may lie on the same nodes are one row first, which
+// says how many copies each node has; then the slices of an index are one row, which says how many of them each node
+// has; and then each slice is. A coarse solution, with its potentials, is only where the next one begins: the last one
+// alone has to be proved. That is what makes it quick: after the first two, what is left to weigh are new copies, whose
+// costs are few, and the number of costs is the number of searches.
 
 // weights of the rest of a cost: a new copy weighs more than all bytes together, the spread of an index more than all
 // new copies.
@@ -25,149 +31,340 @@ const (
 type convex struct {
 	from, to int
 	node     *Node
-	ofIndex  bool
+	of       int // the index, or -1
 	most     int // arcs
 	lo, hi   int
 	free     int // the arc that stands for those below lo, -1: none
 	first    int // of the others
+	arcs     int // how many these are
 	flow     int // in the solution
+	step     int // copies per arc, 0: one; more only where the solution is not the last
 }
 
 // marginal is the cost of the k-th copy, from 0.
 func (v *convex) marginal(k int) cost {
-	if v.ofIndex {
+	if v.of >= 0 {
 		return cost{rest: weightIndex * (int64(2*k+1) * indexScale / v.node.weight())}
 	}
 	return cost{balance: growth(Node{Capacity: v.node.Capacity}, k)}
 }
 
+// row is a slice, or several that have the same choice.
+type row struct {
+	slice  *sliceOf // nil: several
+	of     int      // the index, or -1 when its copies are not spread for themselves
+	usable []int    // places of nodes
+	want   int      // copies of each slice
+	count  int      // slices
+	parent int      // its row in the coarser network
+}
+
 // network is the graph of one attempt.
 type network struct {
-	m      *maker
-	g      *graph
-	next   int // vertex
-	convex []convex
-	wide   int
+	m     *maker
+	rows  []row
+	g     *graph
+	next  int   // vertex
+	hubs  []int // of each index: the first of its vertices, one per node; -1: none
+	first int   // vertex of a row
+	// bundles is of each index with hubs where its bundles begin, one per usable node
+	bundles []int
+	convex  []convex
+	pot     []cost
+	total   int32 // copies
+	wide    int
+
+	searches int // of all attempts
 }
 
 // attempts bounds how often the windows of the convex bundles are widened before everything is weighed.
 const attempts = 7
 
+// coarseAttempts is how often they are widened, each time to four times as many, where nothing has to be proved.
+const coarseAttempts = 4
+
+// stepsOfLoad is how many arcs the average load of a node has at first, and how much finer each next time is.
+const stepsOfLoad = 8
+
 // place chooses the nodes of all slices.
 func (m *maker) place() error {
-	var windows []convex
-	for try := range attempts {
-		n := &network{m: m, wide: 2 << try}
-		n.build(windows, try == attempts-1)
-		want := 0
-		for i := range m.slices {
-			want += m.slices[i].want
-		}
-		flow := n.g.run(0, 1)
-		n.read()
-		if flow == want && n.g.certified() && n.proves() {
-			n.choose()
-			return nil
-		}
-		windows = n.convex
+	var before *network
+	for _, rows := range [][]row{m.alike(), m.whole()} {
+		before = m.coarse(rows, before)
 	}
-	return fmt.Errorf("%w: %d slices on %d nodes", ErrCertificate, len(m.slices), len(m.nodes))
+	n, ok := m.solve(m.each(), before)
+	if !ok {
+		return fmt.Errorf("%w: %d slices on %d nodes", ErrCertificate, len(m.slices), len(m.nodes))
+	}
+	m.searches = n.searches
+	n.choose()
+	return nil
 }
 
-func (n *network) vertex() int { n.next++; return n.next - 1 }
+// alike makes a row of all slices that may lie on the same nodes.
+func (m *maker) alike() (rows []row) {
+	m.kind = make([]int, len(m.c.Indexes))
+	at := map[string]int{}
+	for i := range m.c.Indexes {
+		name := fmt.Sprint(m.wants[i], m.usable[i])
+		k, ok := at[name]
+		if !ok {
+			k = len(rows)
+			at[name] = k
+			rows = append(rows, row{of: -1, usable: m.usable[i], want: m.wants[i]})
+		}
+		m.kind[i] = k
+		rows[k].count += m.c.Indexes[i].Slices
+	}
+	return rows
+}
 
-// build makes vertices and arcs; windows are those of the attempt before.
-func (n *network) build(windows []convex, all bool) {
-	m := n.m
-	n.next = 2
-	total, totals := 0, make([]int, len(m.c.Indexes))
-	counts := make([]int, len(m.nodes))
+// whole makes a row of each index with several slices, and of all others that may lie on the same nodes.
+func (m *maker) whole() (rows []row) {
+	single := map[int]int{}
+	for i := range m.c.Indexes {
+		x := row{of: i, usable: m.usable[i], want: m.wants[i], count: m.c.Indexes[i].Slices, parent: m.kind[i]}
+		if x.count < 2 {
+			if k, ok := single[m.kind[i]]; ok {
+				rows[k].count++
+				m.kind[i] = k
+				continue
+			}
+			single[m.kind[i]], x.of = len(rows), -1
+		}
+		m.kind[i] = len(rows)
+		rows = append(rows, x)
+	}
+	return rows
+}
+
+// each makes a row of every slice.
+func (m *maker) each() []row {
+	rows := make([]row, len(m.slices))
 	for i := range m.slices {
 		s := &m.slices[i]
-		total += s.want
-		totals[s.index] += s.want
-		for _, at := range m.usable[s.index] {
-			counts[at]++
+		rows[i] = row{slice: s, of: s.index, usable: m.usable[s.index], want: s.want, count: 1, parent: m.kind[s.index]}
+		if m.c.Indexes[s.index].Slices < 2 {
+			rows[i].of = -1
 		}
 	}
-	nodes := make([]int, len(m.nodes))
+	return rows
+}
+
+// newNetwork makes the vertices of the rows; what the coarser network has found is where it begins.
+func (m *maker) newNetwork(rows []row, before *network) *network {
+	n := &network{m: m, rows: rows, next: 2 + len(m.nodes), hubs: slices.Repeat([]int{-1}, len(m.c.Indexes)),
+		bundles: make([]int, len(m.c.Indexes))}
+	counts, total := make([]int, len(m.nodes)), 0
+	for i := range rows {
+		total += rows[i].want * rows[i].count
+		for _, at := range rows[i].usable {
+			counts[at] += rows[i].count
+		}
+	}
+	n.total = int32(total)
 	for at := range m.nodes {
-		nodes[at] = n.vertex()
-		n.convex = append(n.convex, convex{from: nodes[at], to: 1, node: &m.nodes[at], most: counts[at]})
+		n.convex = append(n.convex, convex{from: 2 + at, to: 1, node: &m.nodes[at], of: -1, most: counts[at], step: 1})
 	}
 	level(n.convex, total)
-	into := make([][]int, len(m.c.Indexes)) // of each index and node, where its slices' arcs lead
-	for i := range m.c.Indexes {
-		into[i] = slices.Clone(nodes)
-		if m.c.Indexes[i].Slices < 2 {
+	hubs := 0
+	for i := range rows {
+		if rows[i].of >= 0 && (i == 0 || rows[i].of != rows[i-1].of) {
+			hubs += len(rows[i].usable)
+		}
+	}
+	n.convex = slices.Grow(n.convex, hubs)
+	spread := make([]cost, len(m.c.Indexes)) // what the dearest copy of each index costs
+	for i := range rows {
+		if of := rows[i].of; of >= 0 && n.hubs[of] < 0 {
+			spread[of] = n.addHubs(of, before)
+		}
+	}
+	n.first = n.next
+	n.next += len(rows) * (1 + m.zones)
+	n.pot = make([]cost, n.next)
+	if before != nil {
+		n.begin(before, spread)
+	}
+	return n
+}
+
+// addHubs makes the vertices of an index on its nodes, and tells what its dearest copy costs; nothing where the coarser
+// network has that in its potentials.
+func (n *network) addHubs(of int, before *network) (dearest cost) {
+	m := n.m
+	n.hubs[of] = n.next
+	n.next += len(m.nodes)
+	first, most := len(n.convex), m.c.Indexes[of].Slices
+	known := before != nil && before.hubs[of] >= 0
+	for k, at := range m.usable[of] {
+		v := convex{from: n.hubs[of] + at, to: 2 + at, node: &m.nodes[at], of: of, most: most, step: 1}
+		if known {
+			v.flow = before.convex[before.bundles[of]+k].flow
+		}
+		n.convex = append(n.convex, v)
+	}
+	n.bundles[of] = first
+	if !known {
+		dearest.rest = level(n.convex[first:], most*m.wants[of])
+	}
+	return dearest
+}
+
+// begin takes flows and potentials over. spread is by how much the copies of an index cost more than in the coarser
+// network.
+func (n *network) begin(before *network, spread []cost) {
+	m := n.m
+	copy(n.pot, before.pot[:2+len(m.nodes)])
+	for at := range m.nodes {
+		n.convex[at].flow = before.convex[at].flow
+	}
+	for of, hub := range n.hubs {
+		if hub < 0 {
 			continue
 		}
-		first := len(n.convex)
-		for _, at := range m.usable[i] {
-			into[i][at] = n.vertex()
-			n.convex = append(n.convex, convex{from: into[i][at], to: nodes[at], node: &m.nodes[at], ofIndex: true,
-				most: m.c.Indexes[i].Slices})
+		for at := range m.nodes {
+			if was := before.hubs[of]; was >= 0 {
+				n.pot[hub+at] = before.pot[was+at]
+			} else {
+				n.pot[hub+at] = n.pot[2+at].minus(spread[of])
+			}
 		}
-		level(n.convex[first:], totals[i])
 	}
-	sliceAt := n.next
-	n.next += len(m.slices) * (1 + m.zones)
-	n.g = newGraph(n.next)
-	var held int64
-	for i := range m.slices {
-		held += m.slices[i].bytes() * int64(m.slices[i].want)
-	}
-	for i := range m.slices {
-		n.addSlice(&m.slices[i], sliceAt+i*(1+m.zones), into[m.slices[i].index], held, i)
-	}
-	for i := range n.convex {
-		n.addConvex(&n.convex[i], windows, i, all)
+	for i := range n.rows {
+		r := &n.rows[i]
+		for z := range 1 + m.zones {
+			p := before.pot[before.first+r.parent*(1+m.zones)+z]
+			if r.of >= 0 {
+				p = p.minus(spread[r.of])
+			}
+			n.pot[n.first+i*(1+m.zones)+z] = p
+		}
 	}
 }
 
-// addSlice makes the arcs of a slice, whose vertex is v; those of its zones follow it.
-func (n *network) addSlice(s *sliceOf, v int, into []int, held int64, turn int) {
+// attempt builds the graph around the flows that are expected, and solves it.
+func (n *network) attempt(wide int, all bool) {
+	n.wide = wide
+	arcs := 8 * len(n.convex)
+	for i := range n.rows {
+		arcs += len(n.rows[i].usable) + 2*n.m.zones + 1
+	}
+	n.g = newGraph(n.next, arcs)
+	copy(n.g.pot, n.pot)
+	var held int64
+	for i := range n.m.slices {
+		held += n.m.slices[i].bytes() * int64(n.m.slices[i].want)
+	}
+	for i := range n.rows {
+		n.addRow(&n.rows[i], n.first+i*(1+n.m.zones), held, i)
+	}
+	for i := range n.convex {
+		n.addConvex(&n.convex[i], all)
+	}
+	n.g.layOut()
+	n.g.supply(0, n.total)
+	n.g.supply(1, -n.total)
+	n.g.warm()
+	n.g.run()
+	n.pot = n.g.pot
+	n.searches += n.g.searches
+	n.read()
+}
+
+// coarse solves a network whose solution need not be proved.
+func (m *maker) coarse(rows []row, before *network) *network {
+	n := m.newNetwork(rows, before)
+	if before == nil { // several copies at a time first
+		step := max(1, int(n.total)/(stepsOfLoad*len(m.nodes)))
+		n.stepwise(step)
+		n.attempt(0, true)
+		for step > 1 {
+			wide := 4 * step
+			step = max(1, step/stepsOfLoad)
+			n.stepwise(step)
+			n.attempt(wide, false)
+		}
+	}
+	for try := 0; try < coarseAttempts && !n.proved(); try++ {
+		n.attempt(2<<(2*try), false)
+	}
+	return n
+}
+
+// stepwise sets how many copies an arc of a bundle stands for.
+func (n *network) stepwise(step int) {
+	for i := range n.convex {
+		n.convex[i].step = step
+	}
+}
+
+// solve solves a network; false when it could not be proved.
+func (m *maker) solve(rows []row, before *network) (*network, bool) {
+	n := m.newNetwork(rows, before)
+	for try := range attempts {
+		if n.attempt(2<<try, try == attempts-1); n.proved() {
+			return n, true
+		}
+	}
+	return n, false
+}
+
+// proved reports whether every copy has its place, and no other solution is better.
+func (n *network) proved() bool {
+	return n.g != nil && n.g.excess[0] == 0 && n.g.certified() && n.proves()
+}
+
+// addRow makes the arcs of a row, whose vertex is v; those of its zones follow it.
+func (n *network) addRow(r *row, v int, held int64, turn int) {
 	m := n.m
-	usable := m.usable[s.index]
 	inZone := make([]int, m.zones)
-	for _, at := range usable {
+	for _, at := range r.usable {
 		inZone[m.zoneOf[at]]++
 	}
 	high, fixed := 0, 0 // as many copies in each zone as it has nodes, but at most high
-	for sum := 0; sum < s.want; {
+	for sum := 0; sum < r.want; {
 		fixed, sum = sum, 0
 		high++
 		for _, k := range inZone {
 			sum += min(k, high)
 		}
 	}
-	if s.want > fixed {
-		n.g.add(0, v, int32(s.want-fixed), cost{})
+	count := int32(r.count)
+	if r.want > fixed {
+		n.g.add(0, v, int32(r.want-fixed)*count, cost{})
 	}
 	for z, k := range inZone {
 		if low := min(k, high-1); low > 0 {
-			n.g.add(0, v+1+z, int32(low), cost{})
+			n.g.add(0, v+1+z, int32(low)*count, cost{})
 		}
 		if k >= high {
-			n.g.add(v, v+1+z, 1, cost{})
+			n.g.add(v, v+1+z, count, cost{})
 		}
 	}
-	fresh := cost{rest: weightCopy}
-	if held > 0 {
-		fresh.rest += int64(float64(s.bytes()) / float64(held) * (bytesTotal - 1))
+	hub := 2
+	if r.of >= 0 {
+		hub = n.hubs[r.of]
 	}
-	for k := range usable {
-		at := usable[(k+turn)%len(usable)] // spread equal choices over the nodes
+	fresh := cost{}
+	if r.slice != nil {
+		fresh.rest = weightCopy
+		if held > 0 {
+			fresh.rest += int64(float64(r.slice.bytes()) / float64(held) * (bytesTotal - 1))
+		}
+	}
+	for k := range r.usable {
+		at := r.usable[(k+turn)%len(r.usable)] // spread equal choices over the nodes
 		c := fresh
-		if s.holds(m.nodes[at].ID) {
+		if r.slice != nil && r.slice.holds(m.nodes[at].ID) {
 			c = cost{}
 		}
-		n.g.add(v+1+m.zoneOf[at], into[at], 1, c)
+		n.g.add(v+1+m.zoneOf[at], hub+at, count, c)
 	}
 }
 
-// level sets windows around where a plain water-filling of the bundles ends.
-func level(all []convex, total int) {
+// level sets windows around where a plain water-filling of the bundles ends, and tells what it costs there.
+func level(all []convex, total int) int64 {
 	count := func(most int64) (sum int) {
 		for i := range all {
 			sum += all[i].below(most)
@@ -188,6 +385,7 @@ func level(all []convex, total int) {
 	for i := range all {
 		all[i].flow = all[i].below(low)
 	}
+	return low
 }
 
 // below counts the arcs that cost at most this.
@@ -198,21 +396,28 @@ func (v *convex) below(most int64) int {
 	})
 }
 
-// addConvex makes the arcs of a bundle whose flow is expected to be as in the attempt before, or as the level says.
-func (n *network) addConvex(v *convex, windows []convex, i int, all bool) {
-	if windows != nil {
-		v.flow = windows[i].flow
-	}
+// addConvex makes the arcs of a bundle around the flow that is expected of it: one for all copies of one cost.
+func (n *network) addConvex(v *convex, all bool) {
 	v.lo, v.hi, v.free = max(0, v.flow-n.wide/2), min(v.most, v.flow+n.wide), -1
 	if all {
 		v.lo, v.hi = 0, v.most
 	}
+	for v.lo > 0 && v.marginal(v.lo-1) == v.marginal(v.lo) {
+		v.lo--
+	}
 	if v.lo > 0 {
 		v.free = n.g.add(v.from, v.to, int32(v.lo), cost{})
 	}
-	v.first = len(n.g.adj[v.from])
-	for k := v.lo; k < v.hi; k++ {
-		n.g.add(v.from, v.to, 1, v.marginal(k))
+	v.first, v.arcs = n.g.degree(v.from), 0
+	for k := v.lo; k < v.hi; v.arcs++ {
+		size := min(v.step, v.hi-k)
+		c := v.marginal(k + size/2)
+		for k+size < v.most && v.marginal(k+size) == c {
+			size++
+		}
+		n.g.add(v.from, v.to, int32(size), c)
+		k += size
+		v.hi = max(v.hi, k)
 	}
 }
 
@@ -220,14 +425,12 @@ func (n *network) addConvex(v *convex, windows []convex, i int, all bool) {
 func (n *network) read() {
 	for i := range n.convex {
 		v := &n.convex[i]
-		v.flow = 0
+		v.flow = v.hi
 		if v.free >= 0 {
-			v.flow = v.lo - int(n.g.adj[v.from][v.free].cap)
+			v.flow -= int(n.g.adj[v.from][v.free].cap)
 		}
-		for k := range v.hi - v.lo {
-			if n.g.adj[v.from][v.first+k].cap == 0 {
-				v.flow++
-			}
+		for _, a := range n.g.adj[v.from][v.first:][:v.arcs] {
+			v.flow -= int(a.cap)
 		}
 	}
 }
@@ -248,35 +451,20 @@ func (n *network) proves() bool {
 // choose tells the slices their nodes.
 func (n *network) choose() {
 	m := n.m
-	v := n.next - len(m.slices)*(1+m.zones)
-	for i := range m.slices {
-		s := &m.slices[i]
+	for i := range n.rows {
+		s, v := n.rows[i].slice, n.first+i*(1+m.zones)
 		s.chosen = s.chosen[:0]
-		usable := m.usable[s.index]
-		seen := make([]int, m.zones) // arcs of each zone's vertex that were looked at
-		for k := range usable {
-			at := usable[(k+i)%len(usable)]
-			z := v + 1 + m.zoneOf[at]
-			a := n.forward(z, &seen[m.zoneOf[at]])
-			if a.cap == 0 {
-				s.chosen = append(s.chosen, at)
+		hub := 2
+		if of := n.rows[i].of; of >= 0 {
+			hub = n.hubs[of]
+		}
+		for z := range m.zones {
+			for _, a := range n.g.adj[v+1+z] {
+				if int(a.to) >= hub && int(a.to) < n.first && a.cap == 0 {
+					s.chosen = append(s.chosen, int(a.to)-hub)
+				}
 			}
 		}
 		slices.Sort(s.chosen)
-		v += 1 + m.zones
 	}
 }
-
-// forward returns the next arc that leads on from a zone's vertex, in the order in which they were made.
-func (n *network) forward(z int, seen *int) *arc {
-	for {
-		a := &n.g.adj[z][*seen]
-		*seen++
-		if a.cost.rest >= 0 && int(a.to) < n.firstSlice() && int(a.to) > 0 {
-			return a
-		}
-	}
-}
-
-// firstSlice is the first vertex that is a slice's or one of its zones'.
-func (n *network) firstSlice() int { return n.next - len(n.m.slices)*(1+n.m.zones) }

@@ -188,7 +188,12 @@ func solve(nodes []Node, sliceCount, copies, perZone int) (hosts [][]index.NodeI
 	level := fillLevel(nodes, sliceCount, sliceCount*copies)
 	for _, base := range []int64{level, -1} {
 		g := p.graph(copies, base)
-		flow := g.run(p.source, p.sink)
+		want := int32(sliceCount * copies)
+		g.layOut()
+		g.supply(p.source, want)
+		g.supply(p.sink, -want)
+		g.run()
+		flow := int(want - g.excess[p.source])
 		switch {
 		case flow == sliceCount*copies && g.certified() && p.proves(g, base):
 			return p.hosts(g), true, nil
@@ -252,7 +257,7 @@ func (p *problem) zone(s, z int) int { return 1 + p.slices + s*p.zones + z }
 
 // graph makes the arcs; copies that cost at most base are free, as one arc per node.
 func (p *problem) graph(copies int, base int64) *graph {
-	g := newGraph(p.sink + 1)
+	g := newGraph(p.sink+1, p.slices*(1+p.zones+len(p.nodes))+len(p.nodes)*(aboveLevel+1))
 	for s := range p.slices {
 		g.add(p.source, p.slice(s), int32(copies), cost{})
 		for z := range p.zones {
