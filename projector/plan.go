@@ -35,21 +35,28 @@ type part struct {
 
 // of returns what is done with documents of a collection; nil when no index is on it.
 func (pl *plan) of(collection uint32) *part {
-	if collection == 0 {
-		return &pl.part
+	switch {
+	case collection != 0:
+		return pl.members[collection]
+	case len(pl.sources) == 0:
+		return nil
 	}
-	return pl.members[collection]
+	return &pl.part
 }
 
 // member is of, made when there is none.
 func (pl *plan) member(collection uint32) *part {
-	if collection != 0 && pl.members[collection] == nil {
-		if pl.members == nil {
+	if collection == 0 {
+		return &pl.part
+	}
+	m := pl.members[collection]
+	if m == nil {
+		if m = new(part); pl.members == nil {
 			pl.members = map[uint32]*part{}
 		}
-		pl.members[collection] = &part{}
+		pl.members[collection] = m
 	}
-	return pl.of(collection)
+	return m
 }
 
 // each calls f for what is done with documents of each collection.

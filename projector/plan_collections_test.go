@@ -36,7 +36,7 @@ func TestPlanByCollection(t *testing.T) {
 		t.Errorf("%d and %d sources, the view %d", pl.program.Sources(), pl.of(9).program.Sources(), pl.view.Sources())
 	}
 	pl, _, err = newPlan(d, "b", keyversion.ClassCatchup, map[index.NodeID]string{1: "h:1"}, []index.CopyID{40})
-	if err != nil || len(pl.promised) > 0 || len(pl.of(12).promised) != 1 || pl.of(9) != nil {
+	if err != nil || pl.of(0) != nil || len(pl.of(12).promised) != 1 || pl.of(9) != nil {
 		t.Errorf("a side stream for one copy: %+v %v", pl, err)
 	}
 }

@@ -156,7 +156,7 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 	if e.Kind.IsDocument() {
 		m = s.plan.of(e.Collection)
 		p.sums.note(e, m != nil)
-		s.mute = s.mute || m == nil || len(m.sources) == 0
+		s.mute = s.mute || m == nil
 	}
 	if progress.Completed {
 		p.tell()
