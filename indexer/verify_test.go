@@ -19,6 +19,7 @@ import (
 	"tidemark/indexer/storage"
 	"tidemark/indexer/storage/storagetest"
 	"tidemark/internal/rpc"
+	"tidemark/keyversion"
 	"tidemark/kv/mcbp"
 	"tidemark/partition"
 	"tidemark/wire"
@@ -501,4 +502,26 @@ func looksUp(t *testing.T, v *verification, c *verifiedCopy, snap *storage.Snaps
 		t.Fatal(err)
 	}
 	return c.extra
+}
+
+// TestVerifyGoesOnAfterASync: where a stream's connection is lost its router goes on at the newest SYNC that was taken,
+// behind documents that concern nobody here; that is no gap. What begins above is one.
+func TestVerifyGoesOnAfterASync(t *testing.T) {
+	r, v := &sideRead{open: 1}, &vbRead{stretch: stretch{to: 100}}
+	begin := func(start uint64) error {
+		return r.event(v, &keyversion.Event{Kind: keyversion.StreamBegin, Seqno: start,
+			Begin: &keyversion.Begin{Start: start}})
+	}
+	if err := begin(0); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.event(v, &keyversion.Event{Kind: keyversion.Sync, Seqno: 50}); err != nil {
+		t.Fatal(err)
+	}
+	if err := begin(50); err != nil {
+		t.Error(err)
+	}
+	if err := begin(51); !errors.Is(err, errVerifyStream) {
+		t.Errorf("a gap: %v", err)
+	}
 }

@@ -223,6 +223,8 @@ func (r *sideRead) event(v *vbRead, e *keyversion.Event) error {
 		v.last = max(v.last, e.Seqno)
 		v.arrive(e)
 		return r.data(v, e)
+	case keyversion.Sync, keyversion.DSync: // a router that connects again goes on there
+		v.last = max(v.last, e.Seqno)
 	}
 	return nil
 }
