@@ -496,11 +496,36 @@ func (s *side) event(ctx context.Context, p *pump, st *stream, e *feed.Event) (e
 	case e.Kind == feed.StreamEnd && e.EndReason == 0, e.Kind.IsDocument() && e.Seqno > st.end:
 		st.passed, ended = true, true
 	case e.Kind == feed.StreamEnd:
-		err = fmt.Errorf("%w: vbucket %d: KV ended it for reason %d", errStreamBroken, st.vb, e.EndReason)
+		s.breakOff(ctx, p, st, fmt.Errorf("%w: KV ended it for reason %d", errStreamBroken, e.EndReason))
 	default:
-		_, err = p.take(ctx, st, e)
+		if _, err = p.take(ctx, st, e); errors.Is(err, errStreamBroken) {
+			s.breakOff(ctx, p, st, err)
+			s.discard(st)
+			err = nil
+		}
 	}
 	return ended, err
+}
+
+// breakOff ends one stream before its end, where it is: its indexer asks again for this vbucket, and the others go on.
+func (s *side) breakOff(ctx context.Context, p *pump, st *stream, why error) {
+	s.p.log.Info("a vbucket of a side stream ended early; its indexer will ask again", "topic", s.key.topic,
+		"bucket", s.key.bucket, "vbucket", st.vb, "seqno", st.last, "error", why)
+	_ = s.topic.Break(ctx, st.vb, st.last) // a closed topic has nobody left to tell
+	p.tell()
+	st.passed = true // what KV sends until it hears is for nobody
+	st.ended.Store(true)
+	s.open--
+	s.left.Add(-1)
+}
+
+// discard closes a stream at KV without waiting for it.
+func (s *side) discard(st *stream) {
+	s.p.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, kvTimeout)
+		defer cancel()
+		_ = s.conn.CloseStream(ctx, st.vb)
+	})
 }
 
 // endAll ends streams that KV has sent up to their end. What KV left out as de-duplicated has a newer version at or
@@ -518,7 +543,8 @@ func (s *side) endAll(ctx context.Context, p *pump, over []*stream) error {
 	for _, st := range over {
 		high, hosted := highs[st.vb]
 		if !hosted {
-			return fmt.Errorf("%w: vbucket %d left this KV node before its reach was known", errStreamBroken, st.vb)
+			s.breakOff(ctx, p, st, fmt.Errorf("%w: it left this KV node before its reach was known", errStreamBroken))
+			continue
 		}
 		st.last = max(st.last, st.end)
 		p.end(ctx, st, max(st.reach, high))

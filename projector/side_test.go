@@ -285,6 +285,39 @@ func TestAPurgeBeforeASideStreamsFirstSnapshot(t *testing.T) {
 	}
 }
 
+// What ends one vbucket ends that one: KV says END as it moved, contradicts itself, or does not have it any more when its
+// end is reached. Its indexer is told in band, and asks again; the others go on to their end.
+func TestWhatEndsOneVBucketOfASideStream(t *testing.T) {
+	for name, breaks := range map[string]func(w *world, e *engine, s opened){
+		"KV ends it":   func(_ *world, _ *engine, s opened) { s.write(0, 5); s.end(mcbp.EndStateChanged) },
+		"it goes back": func(_ *world, _ *engine, s opened) { s.write(0, 5); s.write(0, 3) },
+		"it has left": func(_ *world, e *engine, s opened) {
+			e.set(func() { delete(e.active, 3) })
+			s.write(0, 12)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t)
+			w := newWorldAt(t, e.Addr())
+			w.define(1, 1)
+			if err := <-w.beside(w.backfill(1, "boot")); err != nil { // up to 10
+				t.Fatal(err)
+			}
+			breaks(w, e, e.stream(3))
+			w.eventually("it is said", func() bool { return len(w.side.kinds(keyversion.DropData)) == 1 })
+			if got := w.side.kinds(keyversion.DropData)[0]; got.VBucket != 3 || got.Incarnation.Counter != 1 {
+				t.Errorf("%+v", got)
+			}
+			e.stream(4).write(0, 12)
+			w.eventually("the side stream is over", func() bool { return len(w.sides()) == 0 })
+			ends := w.side.kinds(keyversion.StreamEnd)
+			if len(ends) != 1 || ends[0].VBucket != 4 || ends[0].Seqno != 10 {
+				t.Errorf("ENDs %+v", ends)
+			}
+		})
+	}
+}
+
 func TestSideRequestsThatCannotBe(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
