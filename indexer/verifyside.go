@@ -116,6 +116,7 @@ type sideRead struct {
 	open    int
 	bytes   *budget
 	err     error
+	cut     error // why the newest vbucket that ended early did
 	moved   time.Time
 	done    chan struct{} // closed with the last vbucket, or the first error
 }
@@ -210,7 +211,8 @@ func (r *sideRead) event(v *vbRead, e *keyversion.Event) error {
 		}
 		v.begun = true
 	case keyversion.DropData:
-		return fmt.Errorf("%w: data was dropped from %d on", errVerifyStream, e.Seqno)
+		r.cut = fmt.Errorf("%w: vbucket %d: it ended before seqno %d, want %d", errVerifyStream, e.VBucket, e.Seqno, v.to)
+		r.leave(v.vb) // it is asked for again; the others go on
 	case keyversion.StreamEnd:
 		if !v.begun || e.Seqno < v.to {
 			return fmt.Errorf("%w: it ended at %d, want %d", errVerifyStream, e.Seqno, v.to)
@@ -275,6 +277,11 @@ func (r *sideRead) end() {
 func (r *sideRead) without(vb uint16) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.leave(vb)
+}
+
+// leave is without; the lock is held.
+func (r *sideRead) leave(vb uint16) {
 	if v := r.vbs[vb]; v != nil && !v.over {
 		delete(r.vbs, vb)
 		if r.open--; r.open == 0 {
@@ -293,7 +300,7 @@ func (r *sideRead) result() (map[uint16]*vbRead, error) {
 			got[vb] = v
 		}
 	}
-	return got, r.err
+	return got, errors.Join(r.err, r.cut)
 }
 
 // silent reports whether nothing has come for too long.

@@ -148,6 +148,45 @@ func TestSideStreamGivenUp(t *testing.T) {
 	}
 }
 
+// TestSideStreamBrokenOff: one that is over before its end ends alone. What has come of it counts, less the document of
+// which only a part has; the rest is wanted from there.
+func TestSideStreamBrokenOff(t *testing.T) {
+	w := newSideWorld(t, 2)
+	for vb := range 2 {
+		w.is("BEGIN", w.begin(2, 0, vb), Taken)
+		w.is("seqno 3", w.data(2, 3, vb), Taken)
+	}
+	half := &keyversion.Event{Kind: keyversion.Insert, Incarnation: w.side, Seqno: 4, DocID: []byte("d"),
+		Window: timestamp.Window{Start: 3, End: 4}, More: true}
+	w.is("a part of seqno 4", w.b.AcceptSide(Source{Connection: 2}, half), Taken)
+	drop := &keyversion.Event{Kind: keyversion.DropData, Incarnation: w.side, Seqno: 5}
+	w.is("DropData", w.b.AcceptSide(Source{Connection: 2}, drop), Taken)
+	w.is("seqno 5 of the one", w.data(2, 5, 0), NotOwner)
+	w.is("seqno 5 of the other", w.data(2, 5, 1), Taken)
+	w.b.Done(w.b.TakeSide(1, 0))
+	if ids := w.b.Abandoned(); len(ids) != 0 {
+		t.Errorf("%v were given up: the producer would be told to stop all of it", ids)
+	}
+	if s := w.b.SideStreams(); len(s) != 1 || s[0].VBucket != 1 || s[0].At != 5 {
+		t.Errorf("open: %+v, want vbucket 1 at 5", s)
+	}
+	wants := w.b.Wants()
+	if len(wants) != 1 || wants[0].VBucket != 0 || wants[0].From != 3 || wants[0].To != 10 {
+		t.Fatalf("wanted: %+v, want 3 to 10 of vbucket 0", wants)
+	}
+	w.side.Counter++
+	w.b.OpenSide(wants[0], w.side.Counter)
+	w.is("BEGIN of the next one", w.begin(3, 3, 0), Taken)
+	w.is("END", w.b.AcceptSide(Source{Connection: 3}, &keyversion.Event{Kind: keyversion.StreamEnd, Incarnation: w.side,
+		Seqno: 10, Window: timestamp.Window{End: 12}}), Taken)
+	batch := w.b.TakeSide(1, 0)
+	for _, p := range batch.Copies[0].Parts {
+		if p.VBucket == 0 && (p.Position.Side != 10 || p.Position.Floor < 12) {
+			t.Errorf("%+v, want all up to 10, exact from 12 on", p.Position)
+		}
+	}
+}
+
 // TestSideStreamBeyondItsEnd: engines end a finite stream with the snapshot that its end lies in. What lies above is
 // the maintenance stream's; how far it went is how far a version may have been hidden.
 func TestSideStreamBeyondItsEnd(t *testing.T) {

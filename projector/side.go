@@ -37,7 +37,9 @@ type side struct {
 	opened  atomic.Pointer[router.Topic] // topic, for those who watch
 	left    atomic.Int64                 // open, for those who watch
 	streams map[feed.StreamID]*stream
-	open    int // streams that have not ended
+	open    int   // streams that have not ended
+	early   int   // those that were broken off and not told yet
+	why     error // of the first of them
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	ended   chan struct{}
@@ -416,6 +418,7 @@ func (s *side) pumpAll(ctx context.Context) error {
 		if err == nil && len(over) > 0 {
 			err = s.endAll(ctx, p, over)
 		}
+		s.tellEarly()
 		if err != nil {
 			return err
 		}
@@ -496,27 +499,40 @@ func (s *side) event(ctx context.Context, p *pump, st *stream, e *feed.Event) (e
 	case e.Kind == feed.StreamEnd && e.EndReason == 0, e.Kind.IsDocument() && e.Seqno > st.end:
 		st.passed, ended = true, true
 	case e.Kind == feed.StreamEnd:
-		s.breakOff(ctx, p, st, fmt.Errorf("%w: KV ended it for reason %d", errStreamBroken, e.EndReason))
+		err = fmt.Errorf("%w: vbucket %d: KV ended it for reason %d", errStreamBroken, st.vb, e.EndReason)
 	default:
-		if _, err = p.take(ctx, st, e); errors.Is(err, errStreamBroken) {
-			s.breakOff(ctx, p, st, err)
+		_, err = p.take(ctx, st, e)
+	}
+	if errors.Is(err, errStreamBroken) {
+		if e.Kind != feed.StreamEnd {
 			s.discard(st)
-			err = nil
 		}
+		s.breakOff(ctx, st, err)
+		err = nil
 	}
 	return ended, err
 }
 
 // breakOff ends one stream before its end, where it is: its indexer asks again for this vbucket, and the others go on.
-func (s *side) breakOff(ctx context.Context, p *pump, st *stream, why error) {
-	s.p.log.Info("a vbucket of a side stream ended early; its indexer will ask again", "topic", s.key.topic,
-		"bucket", s.key.bucket, "vbucket", st.vb, "seqno", st.last, "error", why)
+func (s *side) breakOff(ctx context.Context, st *stream, why error) {
+	if s.early == 0 {
+		s.why = why
+	}
+	s.early++
 	_ = s.topic.Break(ctx, st.vb, st.last) // a closed topic has nobody left to tell
-	p.tell()
-	st.passed = true // what KV sends until it hears is for nobody
+	st.passed = true                       // what KV sends until it hears is for nobody
 	st.ended.Store(true)
 	s.open--
 	s.left.Add(-1)
+}
+
+// tellEarly logs the streams that were broken off since it was called last: a KV node that goes ends all at once.
+func (s *side) tellEarly() {
+	if s.early > 0 {
+		s.p.log.Info("vbuckets of a side stream ended early; their indexer will ask again", "topic", s.key.topic,
+			"bucket", s.key.bucket, "vbuckets", s.early, "first", s.why)
+		s.early, s.why = 0, nil
+	}
 }
 
 // discard closes a stream at KV without waiting for it.
@@ -543,7 +559,8 @@ func (s *side) endAll(ctx context.Context, p *pump, over []*stream) error {
 	for _, st := range over {
 		high, hosted := highs[st.vb]
 		if !hosted {
-			s.breakOff(ctx, p, st, fmt.Errorf("%w: it left this KV node before its reach was known", errStreamBroken))
+			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d left this KV node before its reach was known", errStreamBroken,
+				st.vb))
 			continue
 		}
 		st.last = max(st.last, st.end)

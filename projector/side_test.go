@@ -285,8 +285,8 @@ func TestAPurgeBeforeASideStreamsFirstSnapshot(t *testing.T) {
 	}
 }
 
-// What ends one vbucket ends that one: KV says END as it moved, contradicts itself, or does not have it any more when its
-// end is reached. Its indexer is told in band, and asks again; the others go on to their end.
+// What ends one vbucket ends that one: KV says END as it moved, contradicts itself, or does not have it any more when
+// its end is reached. Its indexer is told in band, and asks again; the others go on to their end.
 func TestWhatEndsOneVBucketOfASideStream(t *testing.T) {
 	for name, breaks := range map[string]func(w *world, e *engine, s opened){
 		"KV ends it":   func(_ *world, _ *engine, s opened) { s.write(0, 5); s.end(mcbp.EndStateChanged) },

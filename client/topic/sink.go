@@ -140,7 +140,7 @@ func (k *sink) admit(ev *Event) (wanted bool, err error) {
 	case v.owner != k:
 		return false, nil // it is not begun on this connection
 	case ev.Kind == keyversion.StreamEnd || ev.Kind == keyversion.DropData:
-		v.request, v.owner = 0, nil // asked for anew
+		v.ended(time.Now()) // asked for anew
 		return false, nil
 	case ev.Kind == keyversion.Sync:
 		return ev.Seqno > v.at.Seqno || ev.Seqno == v.at.Seqno && v.at.Window != timestamp.Window{Start: ev.Seqno,
@@ -157,6 +157,7 @@ func (s *Subscription) handled(ev *Event) {
 		return // the document is handled with its last part; if that never comes, all of them come again
 	}
 	v := &s.vbuckets[ev.VBucket]
+	v.moved = true
 	v.at = Position{VBUUID: ev.VBUUID, Seqno: ev.Seqno, Window: ev.Window}
 	if ev.Kind == keyversion.Sync {
 		v.at.Window = timestamp.Window{Start: ev.Seqno, End: ev.Seqno}

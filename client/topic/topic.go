@@ -45,6 +45,11 @@ const (
 	maxConnections = 256 // routers' connections at a time
 	maxProjectors  = 1000
 	askInterval    = 250 * time.Millisecond // between two looks at what is not fed
+	// maxPause bounds the pause before a vbucket is asked for again whose streams bring nothing; it doubles.
+	maxPause = 5 * time.Second
+	// maxTopics is how many topics are left open at a projector, each of which costs it a connection to KV. Beyond it all
+	// their vbuckets are asked for again as one: they end one by one where KV moves them.
+	maxTopics = 4
 	// beginPatience is how long a vbucket may be without a stream before it is asked for again: routers connect again by
 	// themselves.
 	beginPatience = 3 * time.Second
@@ -131,6 +136,9 @@ type vbucket struct {
 	request uint64 // counter of the newest request for it, whose streams alone count; 0: there is none
 	owner   *sink  // connection that brings it; nil: none
 	idle    time.Time
+	moved   bool          // something has come since it was asked for
+	pause   time.Duration // before it is asked for again, should nothing come
+	after   time.Time     // not before
 }
 
 // request is a topic at a projector.
@@ -254,7 +262,18 @@ func (s *Subscription) unfed() bool {
 }
 
 func (v *vbucket) unfed(now time.Time) bool {
-	return v.request == 0 || v.owner == nil && now.Sub(v.idle) > beginPatience
+	return v.request == 0 && !now.Before(v.after) || v.request != 0 && v.owner == nil && now.Sub(v.idle) > beginPatience
+}
+
+// ended lets the vbucket be asked for again: at once, or, where nothing has come, after a pause that grows.
+func (v *vbucket) ended(now time.Time) {
+	v.request, v.owner = 0, nil
+	if v.moved {
+		v.pause = 0
+		return
+	}
+	v.pause = min(max(2*v.pause, askInterval), maxPause)
+	v.after = now.Add(v.pause)
 }
 
 // tell notes in the log what is wrong with a projector ("": with asking for them), once until something else is.
@@ -316,10 +335,11 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 		}
 	}
 	now := time.Now()
+	joined := s.joined(addr)
 	for vb := range s.vbuckets {
-		if v := &s.vbuckets[vb]; v.unfed(now) {
+		if v := &s.vbuckets[vb]; v.unfed(now) || joined[v.request] {
 			add(uint16(vb), v.at)
-			v.request, v.owner, v.idle = req.Counter, nil, now
+			v.request, v.owner, v.idle, v.moved = req.Counter, nil, now, false
 		}
 	}
 	if restart.Len() == 0 {
@@ -328,6 +348,22 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 	req.Restart = restart
 	s.requests[req.Counter] = &request{addr: addr, topic: "/backfill/" + req.ID}
 	return req, true
+}
+
+// joined are the requests at a projector whose vbuckets are to be asked for as one, none while there are few; the lock
+// is held.
+func (s *Subscription) joined(addr string) map[uint64]bool {
+	at := map[uint64]bool{}
+	for vb := range s.vbuckets {
+		n := s.vbuckets[vb].request
+		if r := s.requests[n]; r != nil && r.addr == addr {
+			at[n] = true
+		}
+	}
+	if len(at) < maxTopics {
+		return nil
+	}
+	return at
 }
 
 // answered takes over what a projector says.

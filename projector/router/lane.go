@@ -87,6 +87,7 @@ type stream struct {
 	begin  keyversion.Begin
 	copies []index.CopyID
 	ended  bool
+	broken bool // it has ended before its end
 	reach  uint64
 	sums   keyversion.Sums
 }
@@ -98,7 +99,13 @@ func (s *stream) beginEvent(vb uint16, start uint64) keyversion.Event {
 		Begin: &b}
 }
 
+// endEvent is what ends the stream at the endpoint: a side stream that came to its end says so, one that did not says
+// from where on it brings nothing.
 func (s *stream) endEvent(vb uint16, last uint64) keyversion.Event {
+	if s.broken {
+		return keyversion.Event{Kind: keyversion.DropData, VBucket: vb, Incarnation: s.inc, VBUUID: s.vbuuid,
+			Seqno: last + 1}
+	}
 	return keyversion.Event{Kind: keyversion.StreamEnd, VBucket: vb, Incarnation: s.inc, VBUUID: s.vbuuid, Seqno: last,
 		Window: timestamp.Window{End: s.reach}, Sums: s.sums}
 }

@@ -339,6 +339,63 @@ func TestSideStreamWaitsForItsEndpoint(t *testing.T) {
 	}
 }
 
+// A side stream that is over before its end says so, however often its connection is cut, and never that it came to
+// its end. The other vbuckets of the connection go on.
+func TestASideStreamIsBrokenOff(t *testing.T) {
+	cfg := maintenance(2)
+	cfg.Path, cfg.Class = "/catchup/1/1", keyversion.ClassCatchup
+	f := newFixture(t, router.Config{}, cfg)
+	f.tap.set(f.tap.hold, "n1", true)
+	v := view(t, 1, one(1, 1))
+	f.begin(0, 1, v, 0)
+	f.begin(1, 1, v, 0)
+	f.must(f.topic.Mutation(t.Context(), 0, doc(6, "a", "x")))
+	f.must(f.topic.Break(t.Context(), 0, 6))
+	if err := f.topic.Break(t.Context(), 0, 6); !errors.Is(err, router.ErrNotBegun) {
+		t.Errorf("a second time: %v", err)
+	}
+	f.must(f.topic.Mutation(t.Context(), 1, doc(7, "b", "y")))
+	want := []string{"STREAM_BEGIN vb0 i1 0 after 0 [11]", "STREAM_BEGIN vb1 i1 0 after 0 [11]", "INSERT vb0 i1 6 a 1/0=x",
+		"DropData vb0 i1 7", "INSERT vb1 i1 7 b 1/0=y"}
+	f.tap.expect(t, "n1", want...)
+	f.tap.at("n1")[0].Close()
+	f.tap.expect(t, "n1", append(append(slices.Clone(want), "-- again"), want...)...)
+	f.tap.ackAll("n1")
+	f.must(f.topic.End(t.Context(), 1, 7, 9, nil))
+	f.must(f.topic.Drain(t.Context()))
+	if s := f.tap.script("n1"); strings.Contains(s, "STREAM_END vb0") || strings.Count(s, "STREAM_END vb1") != 1 {
+		t.Error(s)
+	}
+}
+
+// One that is broken off while its endpoint takes nothing ends as it should, too: what is queued of it is not lost, and
+// where it had to be told later it is told that way.
+func TestASideStreamIsBrokenOffLater(t *testing.T) {
+	cfg := maintenance(1)
+	cfg.Path, cfg.Class = "/catchup/1/1", keyversion.ClassCatchup
+	f := newFixture(t, router.Config{QueueBytes: 64 << 10, ReservedBytes: 1}, cfg)
+	f.tap.set(f.tap.block, "n1", true)
+	f.begin(0, 1, view(t, 1, one(1, 1)), 0)
+	var err error
+	last := uint64(0)
+	for err == nil { // until there is no room
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		last++
+		err = f.topic.Mutation(ctx, 0, big(last))
+		cancel()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	_ = f.topic.Break(ctx, 0, last-1)
+	cancel()
+	f.tap.set(f.tap.block, "n1", false)
+	f.tap.at("n1")[0].Close()
+	f.must(f.topic.Drain(t.Context()))
+	s, want := f.tap.script("n1"), fmt.Sprint("DropData vb0 i1 ", last)
+	if strings.Contains(s, "STREAM_END") || !strings.Contains(s, want) {
+		t.Error(s)
+	}
+}
+
 // A view that no longer has an endpoint frees the workers that wait for it, before they switch.
 func TestAnnounceFreesWorkers(t *testing.T) {
 	f := newFixture(t, router.Config{QueueBytes: 64 << 10}, maintenance(1))

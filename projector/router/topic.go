@@ -264,22 +264,16 @@ func (t *Topic) Sync(vb uint16, vbuuid, complete uint64) error {
 // (0 on a maintenance stream), sums what the caller says of what it gave, if anything. What is queued is still
 // delivered.
 func (t *Topic) End(ctx context.Context, vb uint16, last, reach uint64, sums keyversion.Sums) error {
-	return t.finish(ctx, vb, last, func(next *stream) keyversion.Event {
-		next.reach, next.sums = reach, sums
-		return next.endEvent(vb, last)
-	})
+	return t.finish(ctx, vb, last, func(s *stream) { s.reach, s.sums = reach, sums })
 }
 
 // Break ends a side stream's vbucket in order before its end: DropData says that nothing comes after last.
 func (t *Topic) Break(ctx context.Context, vb uint16, last uint64) error {
-	return t.finish(ctx, vb, last, func(next *stream) keyversion.Event {
-		return keyversion.Event{Kind: keyversion.DropData, VBucket: vb, Incarnation: next.inc, VBUUID: next.vbuuid,
-			Seqno: last + 1}
-	})
+	return t.finish(ctx, vb, last, func(s *stream) { s.broken = true })
 }
 
-// finish ends a vbucket's stream with what say says of it.
-func (t *Topic) finish(ctx context.Context, vb uint16, last uint64, say func(next *stream) keyversion.Event) error {
+// finish ends a vbucket's stream; how notes what is to be said of that.
+func (t *Topic) finish(ctx context.Context, vb uint16, last uint64, how func(*stream)) error {
 	s, err := t.begun(vb)
 	if err != nil {
 		return err
@@ -289,7 +283,8 @@ func (t *Topic) finish(ctx context.Context, vb uint16, last uint64, say func(nex
 		to := &s.targets[i]
 		next := s.stream(s.view.endpoints[i].copies)
 		next.ended = true
-		if err := to.lane.control(ctx, to.vb, next, last, say(next)); err != nil && first == nil {
+		how(next)
+		if err := to.lane.control(ctx, to.vb, next, last, next.endEvent(vb, last)); err != nil && first == nil {
 			first = err
 		}
 		t.release(to.lane, false)

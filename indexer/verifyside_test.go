@@ -1,0 +1,43 @@
+package indexer
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"tidemark/keyversion"
+)
+
+// TestAVerificationsVBucketEndsEarly: it alone is read anew; what has come of the others counts, and they go on.
+func TestAVerificationsVBucketEndsEarly(t *testing.T) {
+	r := &sideRead{x: &Indexer{now: time.Now}, id: 5, vbs: map[uint16]*vbRead{}, open: 2, bytes: &budget{left: 1 << 20},
+		done: make(chan struct{})}
+	for vb := range uint16(2) {
+		r.vbs[vb] = &vbRead{stretch: stretch{to: 10}, vb: vb, docs: map[string]*kvVersion{}}
+	}
+	take := func(kind keyversion.Kind, vb uint16, seqno uint64) {
+		t.Helper()
+		e := keyversion.Event{Kind: kind, VBucket: vb, Seqno: seqno}
+		if e.Incarnation.Counter = 5; kind == keyversion.StreamBegin {
+			e.Begin = &keyversion.Begin{}
+		}
+		if _, err := r.take(&keyversion.Batch{Events: []keyversion.Event{e}}); err != nil {
+			t.Errorf("%v of vbucket %d: %v", kind, vb, err)
+		}
+	}
+	take(keyversion.StreamBegin, 0, 0)
+	take(keyversion.StreamBegin, 1, 0)
+	take(keyversion.DropData, 0, 4)
+	take(keyversion.DropData, 0, 4) // over another connection
+	select {
+	case <-r.done:
+		t.Fatal("it is over, and a vbucket is under way")
+	default:
+	}
+	take(keyversion.StreamEnd, 1, 10)
+	<-r.done
+	got, err := r.result()
+	if len(got) != 1 || got[1] == nil || !errors.Is(err, errVerifyStream) {
+		t.Errorf("%v, %v; want vbucket 1, and why the other one is not there", got, err)
+	}
+}
