@@ -43,6 +43,7 @@ type engine struct {
 	asked []uint64 // branches of stream requests, in order
 	high  uint64   // of every vbucket
 	told  func()   // called under mu when high was told
+	tell  chan any // high is told when this is closed; nil: at once
 }
 
 // opened is a stream as the engine knows it.
@@ -95,6 +96,10 @@ func (e *engine) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		var value []byte
 		for v := range e.active {
 			value = mcbp.AppendVBSeqno(value, mcbp.VBucketSeqno{VBucket: v, Seqno: e.high})
+		}
+		if wait := e.tell; wait != nil {
+			go func() { <-wait; p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: value}) }()
+			return true
 		}
 		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: value})
 		if e.told != nil {

@@ -97,6 +97,7 @@ type Config struct {
 	Insecure bool
 
 	purgePatience time.Duration // 0: purgePatience
+	reachPatience time.Duration // 0: reachPatience
 }
 
 // Throttle says what happens when an indexer is slow on maintenance streams (RT-6, RT-8).

@@ -1,6 +1,7 @@
 package projector
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,6 +46,14 @@ type side struct {
 	ended   chan struct{}
 	beats   atomic.Uint64 // rises with progress
 }
+
+const (
+	// reachPatience is how long vbuckets that have been streamed wait for how far KV is, over all tries of one question;
+	// those that come meanwhile share the next one.
+	reachPatience = 10 * time.Second
+	// reachPause is the pause between two tries; it doubles.
+	reachPause = 50 * time.Millisecond
+)
 
 // Why a side stream is given up.
 var (
@@ -381,10 +390,10 @@ func (s *side) pumpAll(ctx context.Context) error {
 		answers: newPurgeAnswers(), desk: newPurgeDesk(s.ctx, s.p, s.key.bucket,
 			func(context.Context) (feed.Feed, error) { return s.conn, nil })}
 	ctx, stop := context.WithCancel(ctx)
-	var reader errgroup.Group
-	defer func() { stop(); _ = reader.Wait() }()
+	var beside errgroup.Group
+	defer func() { stop(); _ = beside.Wait() }()
 	blocks, failed := make(chan *feed.Block), make(chan error, 1)
-	reader.Go(func() error {
+	beside.Go(func() error {
 		for {
 			block, err := s.conn.Next(ctx)
 			if err != nil {
@@ -400,8 +409,11 @@ func (s *side) pumpAll(ctx context.Context) error {
 	})
 	tick := time.NewTicker(syncInterval)
 	defer tick.Stop()
+	reached := make(chan reach, 1)
+	var over []*stream // whose reach is to be asked for
+	asking := false
 	for s.open > 0 {
-		var over []*stream
+		var some []*stream
 		var err error
 		select {
 		case <-tick.C:
@@ -410,17 +422,25 @@ func (s *side) pumpAll(ctx context.Context) error {
 			err = context.Cause(ctx)
 		case err = <-failed:
 		case block := <-blocks:
-			over, err = s.block(ctx, p, block)
+			some, err = s.block(ctx, p, block)
 			block.Release()
 		case <-p.answers.ready:
-			over, err = s.answered(ctx, p)
-		}
-		if err == nil && len(over) > 0 {
-			err = s.endAll(ctx, p, over)
+			some, err = s.answered(ctx, p)
+		case r := <-reached:
+			asking = false
+			s.endAll(ctx, p, r)
 		}
 		s.tellEarly()
 		if err != nil {
 			return err
+		}
+		if over = append(over, some...); len(over) > 0 && !asking {
+			ask := over
+			over, asking = nil, true
+			beside.Go(func() error {
+				reached <- s.reachOf(ctx, ask)
+				return nil
+			})
 		}
 	}
 	return nil
@@ -544,21 +564,51 @@ func (s *side) discard(st *stream) {
 	})
 }
 
+// reach is what KV says of streams that it has sent up to their end. err: it says nothing.
+type reach struct {
+	of    []*stream
+	highs map[uint16]uint64 // only hosted vbuckets
+	err   error
+}
+
+// reachOf asks KV how far vbuckets are, again and again as long as there is no answer and patience. It runs beside the
+// loop, which goes on with the other streams: KV may be slow to answer, and what is full of a connection holds up all.
+func (s *side) reachOf(ctx context.Context, of []*stream) reach {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.p.cfg.reachPatience, reachPatience))
+	defer cancel()
+	for pause := reachPause; ; pause *= 2 {
+		s.beats.Add(1)
+		all, err := s.conn.HighSeqnos(ctx)
+		if err == nil {
+			r := reach{of: of, highs: make(map[uint16]uint64, len(all))}
+			for _, h := range all {
+				r.highs[h.VBucket] = h.Seqno
+			}
+			return r
+		}
+		select {
+		case <-ctx.Done():
+			return reach{of: of, err: err}
+		case <-s.conn.Done():
+			return reach{of: of, err: err}
+		case <-time.After(pause):
+		}
+	}
+}
+
 // endAll ends streams that KV has sent up to their end. What KV left out as de-duplicated has a newer version at or
 // below KV's present high seqno, so that is the reach that the indexer is told: no marker of a finite stream says it.
 // The last version at or below the end may be among what was left out, so the end itself is what has been covered.
-func (s *side) endAll(ctx context.Context, p *pump, over []*stream) error {
-	all, err := s.conn.HighSeqnos(ctx)
-	if err != nil {
-		return err
-	}
-	highs := make(map[uint16]uint64, len(all))
-	for _, h := range all {
-		highs[h.VBucket] = h.Seqno
-	}
-	for _, st := range over {
-		high, hosted := highs[st.vb]
-		if !hosted {
+// Where KV does not say how far it is, the indexer is told that the stream is over before its end: it asks for the rest.
+func (s *side) endAll(ctx context.Context, p *pump, r reach) {
+	for _, st := range r.of {
+		high, hosted := r.highs[st.vb]
+		switch {
+		case r.err != nil:
+			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d: KV does not say how far it is: %w", errStreamBroken, st.vb,
+				r.err))
+			continue
+		case !hosted:
 			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d left this KV node before its reach was known", errStreamBroken,
 				st.vb))
 			continue
@@ -568,7 +618,6 @@ func (s *side) endAll(ctx context.Context, p *pump, over []*stream) error {
 		s.open--
 		s.left.Add(-1)
 	}
-	return nil
 }
 
 // stopSides ends the side streams of a topic and waits for their end.

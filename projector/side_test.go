@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -313,6 +314,45 @@ func TestWhatEndsOneVBucketOfASideStream(t *testing.T) {
 			ends := w.side.kinds(keyversion.StreamEnd)
 			if len(ends) != 1 || ends[0].VBucket != 4 || ends[0].Seqno != 10 {
 				t.Errorf("ENDs %+v", ends)
+			}
+		})
+	}
+}
+
+// While a KV node is slow to say how far it is, the other vbuckets of a side stream go on; those that end meanwhile share
+// the next question. One that does not say at all ends those that wait alone, before their end.
+func TestNobodyElseWaitsForTheReach(t *testing.T) {
+	for name, patience := range map[string]time.Duration{"slow": time.Hour, "silent": 100 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t)
+			w := newWorldWith(t, e.Addr(), FeedNative, func(c *Config) { c.reachPatience = patience })
+			w.define(1, 1)
+			if err := <-w.beside(w.backfill(1, "boot")); err != nil { // up to 10
+				t.Fatal(err)
+			}
+			tell := make(chan any)
+			e.set(func() { e.tell = tell })
+			tells := sync.OnceFunc(func() { e.set(func() { e.tell = nil }); close(tell) })
+			t.Cleanup(tells)
+			e.stream(3).write(0, 12)
+			e.stream(4).write(0, 5)
+			w.eventually("the other one goes on", func() bool { return len(w.side.kinds(keyversion.Insert)) == 15 })
+			want := []string{"3@10", "4@10"}
+			if name == "silent" {
+				want = want[1:]
+				w.eventually("the one is over", func() bool { return len(w.side.kinds(keyversion.DropData)) == 1 })
+			}
+			e.stream(4).write(5, 7)
+			w.eventually("the other one goes on still", func() bool { return len(w.side.kinds(keyversion.Insert)) == 17 })
+			tells()
+			e.stream(4).write(7, 12)
+			w.eventually("the side stream is over", func() bool { return len(w.sides()) == 0 })
+			got := []string{}
+			for _, end := range w.side.kinds(keyversion.StreamEnd) {
+				got = append(got, fmt.Sprintf("%d@%d", end.VBucket, end.Seqno))
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("ENDs %v, want %v", got, want)
 			}
 		})
 	}
