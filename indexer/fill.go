@@ -33,7 +33,7 @@ const (
 	fillPause = time.Second
 	fillMost  = 8 * time.Second
 	// fillPatience is how long a copy waits for its turn while nothing moves, neither here nor at who could send it; KV
-	// fills it then, and in any case after fillLongest.
+	// fills it then, and in any case when it has waited fillLongest, without the time in which files of copies came here.
 	fillPatience = 10 * time.Minute
 	fillLongest  = 6 * time.Hour
 	// fillShare is which part of a processor's time goes into checking what was received.
@@ -84,9 +84,9 @@ type filler struct {
 type fill struct {
 	s      *storage.Slice
 	k      *bucket
-	from   []index.NodeID // who has the slice, by the definitions
-	began  time.Time
-	moved  time.Time               // when something that it waits for was seen moving
+	from   []index.NodeID          // who has the slice, by the definitions
+	waited time.Duration           // in the queue, while no files came here
+	moved  time.Time               // when something that it waits for, or it itself, was seen moving
 	sent   map[index.NodeID]uint64 // of filler.mu: what busy sources have moved, as they said last
 	cancel context.CancelFunc
 	failed []error // why those that have gone from the list cannot send it
@@ -115,7 +115,7 @@ func unfilled(s *storage.Slice) bool {
 func (f *filler) add(k *bucket, s *storage.Slice, from []index.NodeID) {
 	now := f.x.now()
 	f.mu.Lock()
-	f.queue = append(f.queue, &fill{s: s, k: k, from: slices.Clone(from), began: now, moved: now,
+	f.queue = append(f.queue, &fill{s: s, k: k, from: slices.Clone(from), moved: now,
 		sent: map[index.NodeID]uint64{}})
 	f.mu.Unlock()
 	wake(f.wake)
@@ -131,7 +131,7 @@ func (f *filler) fills(s *storage.Slice) bool {
 
 // patient reports whether it may still wait for its turn.
 func (o *fill) patient(now time.Time) bool {
-	return now.Sub(o.moved) <= fillPatience && now.Sub(o.began) <= fillLongest
+	return now.Sub(o.moved) <= fillPatience && o.waited <= fillLongest
 }
 
 // saw notes what a busy source has moved since its process began.
@@ -187,21 +187,10 @@ func (f *filler) putting(o *fill) (done func(), err error) {
 
 // Expire lets KV fill what has waited too long for a source, until ctx ends.
 func (f *filler) Expire(ctx context.Context) error {
-	for sleep(ctx, fillPause) == nil {
+	for last := f.x.now(); sleep(ctx, fillPause) == nil; {
 		now := f.x.now()
-		var late []*fill
-		f.mu.Lock()
-		moving := f.now != nil && f.now.expected.Load() > 0
-		f.queue = slices.DeleteFunc(f.queue, func(o *fill) bool {
-			if moving {
-				o.moved = now
-			}
-			if !o.patient(now) {
-				late = append(late, o)
-			}
-			return !o.patient(now)
-		})
-		f.mu.Unlock()
+		late := f.late(now, max(now.Sub(last), 0))
+		last = now
 		for _, o := range late {
 			f.x.log.Warn("a copy has waited too long for files: it is filled from KV", "copy", o.s.Meta().Copy)
 			if err := o.s.DropIncoming(); err != nil {
@@ -212,6 +201,25 @@ func (f *filler) Expire(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// late takes off the queue what has waited too long; past is the time since it was looked at last.
+func (f *filler) late(now time.Time, past time.Duration) (late []*fill) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	moving := f.now != nil && f.now.expected.Load() > 0
+	f.queue = slices.DeleteFunc(f.queue, func(o *fill) bool {
+		if moving {
+			o.moved = now
+		} else {
+			o.waited += past
+		}
+		if !o.patient(now) {
+			late = append(late, o)
+		}
+		return !o.patient(now)
+	})
+	return late
 }
 
 // fromKV lets side streams be wanted for a copy. Of one that is gone nothing is here; one that was installed is wanted
@@ -324,10 +332,10 @@ func (f *filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 			return o.from[i], err
 		case errors.Is(err, errAnew) && o.anew < fillsAnew:
 			o.anew++
-			busy = err
+			o.moved, busy = f.x.now(), err // however long it was receiving
 		case errors.Is(err, errCut) && o.cut < fillsCut:
 			o.cut++
-			busy = err
+			o.moved, busy = f.x.now(), err
 		case errors.Is(err, transfer.ErrBusy), errors.Is(err, errOtherBranch):
 			busy = err
 			if said := (*transfer.Busy)(nil); errors.As(err, &said) {

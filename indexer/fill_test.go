@@ -623,19 +623,37 @@ func TestWhoIsLetGoWaitsForFiles(t *testing.T) {
 func TestFillPatience(t *testing.T) {
 	began := time.Unix(1000, 0)
 	fresh := func() *fill {
-		return &fill{began: began, moved: began, sent: map[index.NodeID]uint64{}}
+		return &fill{moved: began, sent: map[index.NodeID]uint64{}}
 	}
 	o := fresh()
 	if !o.patient(began.Add(fillPatience)) || o.patient(began.Add(fillPatience+1)) {
 		t.Errorf("where nothing moves it does not wait for %s", fillPatience)
 	}
 	at := began
-	for n := uint64(1); o.patient(at) && at.Sub(began) <= fillLongest; n++ {
+	f := &filler{queue: []*fill{o}}
+	for n := uint64(1); len(f.late(at, 0)) == 0 && at.Sub(began) <= 2*fillLongest; n++ {
 		at = at.Add(fillPatience)
+		o.waited += fillPatience
 		o.saw(4, n, at)
 	}
 	if waited := at.Sub(began); waited < fillLongest || waited > fillLongest+fillPatience {
 		t.Errorf("where its source moves it waits for %s, want %s", waited, fillLongest)
+	}
+	// While the files of others come here, ahead of it, its time does not begin.
+	o = fresh()
+	ahead := &fill{}
+	ahead.expected.Store(1)
+	f = &filler{queue: []*fill{o}, now: ahead}
+	for at = began; at.Sub(began) <= 2*fillLongest; at = at.Add(time.Minute) {
+		if len(f.late(at, time.Minute)) > 0 {
+			t.Fatalf("it is given up after %s, and others are filled before it", at.Sub(began))
+		}
+	}
+	f.now = nil
+	for from := at; len(f.late(at, time.Minute)) == 0; at = at.Add(time.Minute) {
+		if o.saw(4, uint64(at.Unix()), at); at.Sub(from) > 2*fillLongest {
+			t.Fatal("it waits for ever")
+		}
 	}
 	o = fresh()
 	o.saw(4, 7, began.Add(time.Minute))

@@ -171,7 +171,7 @@ func (c *Coordinator) keeps(ctx context.Context, l *term, x *statecontext.Index,
 	if body.IfMatch == 0 {
 		body.IfMatch = x.Definition.ModifiedCAS
 	}
-	return untilKnown(ctx, func(bool) error {
+	return c.untilKnown(ctx, func(bool) error {
 		q := &core.LackingQuery{Index: x, Drop: body.Drop, Reply: make(chan core.Lacking, 1)}
 		lacks, err := ask(ctx, l, "what the other replicas have", q, q.Reply)
 		if err != nil {

@@ -145,3 +145,21 @@ func TestAlterThatMovesTooMuch(t *testing.T) {
 		}
 	}
 }
+
+// TestUntilKnownGoesByTheLeadersClock: what depends on who is online is waited for as long as the leader's own clock says,
+// by which it judges that.
+func TestUntilKnownGoesByTheLeadersClock(t *testing.T) {
+	now := time.Unix(1000, 0)
+	c := &Coordinator{cfg: Config{Now: func() time.Time { return now }, began: now}}
+	calls := 0
+	err := c.untilKnown(t.Context(), func(late bool) error {
+		calls++
+		if now = now.Add(knownWait); late != (calls == 2) {
+			t.Errorf("call %d: late is %v", calls, late)
+		}
+		return ErrNotKnown
+	})
+	if calls != 2 || !errors.Is(err, ErrNotKnown) {
+		t.Errorf("%d calls, %v", calls, err)
+	}
+}

@@ -59,11 +59,12 @@ const (
 	knownPause = 500 * time.Millisecond
 )
 
-// untilKnown calls f until it does not say ErrNotKnown any more; late: it will not be called again.
-func untilKnown(ctx context.Context, f func(late bool) error) error {
-	deadline := time.Now().Add(knownWait)
+// untilKnown calls f until it does not say ErrNotKnown any more; late: it will not be called again. It goes by the clock
+// by which the leader judges who is online.
+func (c *Coordinator) untilKnown(ctx context.Context, f func(late bool) error) error {
+	deadline := c.cfg.nowMS() + knownWait.Milliseconds()
 	for {
-		late := !time.Now().Before(deadline)
+		late := c.cfg.nowMS() >= deadline
 		err := f(late)
 		if late || !errors.Is(err, ErrNotKnown) {
 			return err
@@ -92,7 +93,7 @@ func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerReques
 	for try := 1; ; try++ {
 		var s *statecontext.State
 		var r Removal
-		err := untilKnown(ctx, func(late bool) (err error) {
+		err := c.untilKnown(ctx, func(late bool) (err error) {
 			s = c.cfg.Consensus.State()
 			r, err = c.planRemoval(ctx, l, s, req, late)
 			return err
