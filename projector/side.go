@@ -599,7 +599,7 @@ func (s *side) reachOf(ctx context.Context, of []*stream) reach {
 // endAll ends streams that KV has sent up to their end. What KV left out as de-duplicated has a newer version at or
 // below KV's present high seqno, so that is the reach that the indexer is told: no marker of a finite stream says it.
 // The last version at or below the end may be among what was left out, so the end itself is what has been covered.
-// Where KV does not say how far it is, the indexer is told that the stream is over before its end: it asks for the rest.
+// Where KV does not say how far it is, the indexer is told that the stream is over before its end: it asks again.
 func (s *side) endAll(ctx context.Context, p *pump, r reach) {
 	for _, st := range r.of {
 		high, hosted := r.highs[st.vb]

@@ -319,8 +319,8 @@ func TestWhatEndsOneVBucketOfASideStream(t *testing.T) {
 	}
 }
 
-// While a KV node is slow to say how far it is, the other vbuckets of a side stream go on; those that end meanwhile share
-// the next question. One that does not say at all ends those that wait alone, before their end.
+// While a KV node is slow to say how far it is, the other vbuckets of a side stream go on; those that end meanwhile
+// share the next question. One that does not say at all ends those that wait alone, before their end.
 func TestNobodyElseWaitsForTheReach(t *testing.T) {
 	for name, patience := range map[string]time.Duration{"slow": time.Hour, "silent": 100 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {

@@ -146,8 +146,8 @@ func TestAlterThatMovesTooMuch(t *testing.T) {
 	}
 }
 
-// TestUntilKnownGoesByTheLeadersClock: what depends on who is online is waited for as long as the leader's own clock says,
-// by which it judges that.
+// TestUntilKnownGoesByTheLeadersClock: what depends on who is online is waited for as long as the leader's own clock
+// says, by which it judges that.
 func TestUntilKnownGoesByTheLeadersClock(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c := &Coordinator{cfg: Config{Now: func() time.Time { return now }, began: now}}

@@ -59,8 +59,8 @@ const (
 	knownPause = 500 * time.Millisecond
 )
 
-// untilKnown calls f until it does not say ErrNotKnown any more; late: it will not be called again. It goes by the clock
-// by which the leader judges who is online.
+// untilKnown calls f until it does not say ErrNotKnown any more; late: it will not be called again. It goes by the
+// clock by which the leader judges who is online.
 func (c *Coordinator) untilKnown(ctx context.Context, f func(late bool) error) error {
 	deadline := c.cfg.nowMS() + knownWait.Milliseconds()
 	for {
