@@ -123,6 +123,7 @@ func TestScenarios(t *testing.T) {
 			for _, i := range implementations {
 				for _, m := range moods {
 					t.Run(i.name+"/"+m.name, func(t *testing.T) {
+						t.Parallel() // most of their time is waiting
 						s := &stage{TB: t, dial: i.dial, mood: func(c *kv.Config) { m.set(c, i.name) }, edit: sc.edit, dir: t.TempDir(),
 							truth: map[string]string{}}
 						s.open()
