@@ -140,7 +140,7 @@ func newRoot(s Streams) *cobra.Command {
 	root.AddCommand(roles(s)...)
 	root.AddCommand(newIndex(s), newSQL(s), newCluster(s), newRebalance(s), newBucket(s), newCert(s), newUser(s),
 		newToken(s), newConfig(s), newVersion(s), newDocs(s))
-	root.AddCommand(newWatch(s), newTop(s), newTopic(s))
+	root.AddCommand(newWatch(s), newTop(s), newTopic(s), newDoctor(s))
 	root.AddCommand(topics()...)
 	return root
 }

@@ -98,15 +98,20 @@ func (c *Conn) Granted(f mcbp.Feature) bool { return c.session.Granted(f) }
 // enough.
 func (c *Conn) Mechanism() string { return c.session.Mechanism() }
 
+// TLS is the state of the encryption; not ok on a connection without any.
+func (c *Conn) TLS() (state tls.ConnectionState, ok bool) {
+	tc, ok := c.session.Conn.(*tls.Conn)
+	if !ok {
+		return state, false
+	}
+	return tc.ConnectionState(), true
+}
+
 // CommonNameOnly reports whether the node has shown a certificate that names it by its common name alone: this package
 // lets that count under a CA that was chosen, others do not.
 func (c *Conn) CommonNameOnly() bool {
-	tc, ok := c.session.Conn.(*tls.Conn)
-	if !ok {
-		return false
-	}
-	chain := tc.ConnectionState().PeerCertificates
-	return len(chain) > 0 && nameless(chain[0])
+	state, ok := c.TLS()
+	return ok && len(state.PeerCertificates) > 0 && nameless(state.PeerCertificates[0])
 }
 
 // Done is closed when the connection has ended.

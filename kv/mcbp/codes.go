@@ -106,6 +106,39 @@ const (
 	FeatureDedupNMVB      Feature = 0x1e // NOT_MY_VBUCKET repeats no known config
 )
 
+// featureNames are the protocol's, in the order of their numbers.
+var featureNames = [...]struct {
+	feature Feature
+	name    string
+}{
+	{FeatureTLS, "TLS"}, {FeatureTCPNoDelay, "TCP nodelay"}, {FeatureMutationToken, "mutation tokens"},
+	{FeatureXattr, "xattrs"}, {FeatureXerror, "xerror"}, {FeatureSelectBucket, "select bucket"},
+	{FeatureSnappy, "snappy"}, {FeatureJSON, "JSON"}, {FeatureDuplex, "duplex"},
+	{FeatureMapNotify, "map notifications"}, {FeatureUnordered, "unordered execution"}, {FeatureTracing, "tracing"},
+	{FeatureFlexibleFrames, "flexible frames"}, {FeatureSyncReplicate, "synchronous replication"},
+	{FeatureCollections, "collections"}, {FeatureKnownConfig, "known config"},
+	{FeatureDedupNMVB, "deduplicated configs"},
+}
+
+// Features lists those that this product knows.
+func Features() []Feature {
+	out := make([]Feature, len(featureNames))
+	for i, f := range featureNames {
+		out[i] = f.feature
+	}
+	return out
+}
+
+// String is the feature's name.
+func (f Feature) String() string {
+	for _, n := range featureNames {
+		if n.feature == f {
+			return n.name
+		}
+	}
+	return fmt.Sprintf("feature %#02x", uint16(f))
+}
+
 // Datatype is the set of flags that describe a value.
 type Datatype uint8
 

@@ -167,6 +167,17 @@ func (c *conn) statAll(emit func(key, value string)) {
 	emit("version", c.srv.opts.Version)
 	number("time", now.Unix())
 	number("uptime", int64(now.Sub(c.srv.started).Seconds()))
+	kind, full := "persistent", ""
+	if c.moods().Has(Eviction) {
+		kind, full = "ephemeral", "auto_delete"
+	}
+	emit("ep_bucket_type", kind)
+	if full != "" {
+		emit("ep_ephemeral_full_policy", full)
+	}
+	emit("ep_item_eviction_policy", "value_only")
+	emit("ep_degraded_mode", strconv.FormatBool(c.srv.warming()))
+	number("ep_"+kind+"_metadata_purge_age", int64(b.PurgeAfter().Seconds()))
 	number("curr_connections", counters.Connections.Load())
 	number("total_connections", counters.ConnectionsTotal.Load())
 	number("auth_errors", counters.AuthFailures.Load())

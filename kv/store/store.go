@@ -219,6 +219,9 @@ func (b *Bucket) Unsynced() bool { return b.unsynced.Load() }
 // Quota is the memory that the bucket shares with the others of its node.
 func (b *Bucket) Quota() *Quota { return b.quota }
 
+// PurgeAfter is the age from which tombstones may be forgotten.
+func (b *Bucket) PurgeAfter() time.Duration { return b.opts.PurgeAfter }
+
 func (b *Bucket) now() time.Time { return b.opts.Now() }
 
 // newUUID makes a vbuuid: 48 random bits, never 0, as KV engines do (it survives every JSON reader).

@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/kv/doctor"
+)
+
+func newDoctor(s Streams) *cobra.Command {
+	f := &kvFlags{}
+	var each time.Duration
+	cmd := &cobra.Command{Use: "doctor", Short: "Ask a KV cluster whether indexes can be kept of it: what works, what " +
+		"will not, and why", Args: noArgs,
+		Long: `Asks every node of a KV cluster for what tidemark hangs on: who answers and how fast, login and rights (DCP,
+statistics), TLS, the kind of bucket, features and controls, the cluster map, vbuckets, purges, clocks and collections.
+It changes nothing there. Each question has a deadline (--each): a node that hangs is named, and the others are judged
+all the same. docs/first-hour.md says what each line means and what to do about it.
+
+The exit code is 0 if everything works, with warnings or without; 3 without such a bucket, 5 if nobody answers, and 1 if
+something else will not work.`,
+		Example: `  tidemark doctor --kv couchbase://10.0.0.4,10.0.0.5 --bucket world --kv-user index --kv-password-file pw
+  tidemark doctor --kv couchbases://10.0.0.4/world --kv-tls-ca ca.pem --kv-user index --kv-password-file pw -o json
+  tidemark doctor --data ./cluster`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if each <= 0 {
+				return usage("--each %s: want a time above 0, such as 5s", each)
+			}
+			seeds, opt, err := f.target(cmd.Context())
+			if err != nil {
+				return err
+			}
+			r := doctor.Examine(cmd.Context(), doctor.Options{Seeds: seeds, KV: opt, Timeout: each})
+			if err := cmd.Context().Err(); err != nil {
+				return err
+			}
+			if err := show(s.Out, f.output, r, r.Checks, func(t *tabwriter.Writer) { tableOfChecks(t, r) }); err != nil {
+				return err
+			}
+			return r.Err()
+		}}
+	f.add(cmd)
+	cmd.Flags().DurationVar(&each, "each", doctor.DefaultTimeout, "the deadline of each question (as 5s)")
+	return cmd
+}
+
+// tableOfChecks writes a line for each finding, and below what is to be done about those that are not fine.
+func tableOfChecks(t *tabwriter.Writer, r *doctor.Report) {
+	fmt.Fprintf(t, "RESULT\tCHECK\tNODES\tSEEN\n")
+	for _, c := range r.Checks {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", c.Result, c.Check, nodesOf(c, r.Nodes), oneLine(c.Seen))
+	}
+	for _, c := range r.Checks {
+		if c.Result != doctor.OK {
+			fmt.Fprintf(t, "\n%s: %s\n  why: %s\n  do:  %s\n", c.Result, c.Check, c.Why, oneLine(c.Do))
+		}
+	}
+	counts := map[doctor.Result]int{}
+	for _, c := range r.Checks {
+		counts[c.Result]++
+	}
+	fmt.Fprintf(t, "\nbucket %s, %s asked in %s: %d ok, %s, %d will not work\n", r.Bucket,
+		counted(r.Nodes, "node", "nodes"), (time.Duration(r.TookMS) * time.Millisecond).String(), counts[doctor.OK],
+		counted(counts[doctor.Warning], "warning", "warnings"), counts[doctor.Fails])
+}
+
+// nodesOf says of which nodes a finding is.
+func nodesOf(c doctor.Check, all int) string {
+	switch {
+	case c.NodesCount == 0:
+		return "cluster"
+	case c.NodesCount == all && all > 1:
+		return fmt.Sprintf("all %d", all)
+	}
+	names := strings.Join(c.Nodes, " ")
+	if more := c.NodesCount - len(c.Nodes); more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return names
+}
+
+// oneLine keeps what a node said from breaking the table.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, text)
+}

@@ -1,0 +1,265 @@
+package doctor
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"tidemark/kv/mcbp"
+	"tidemark/timestamp"
+)
+
+// cluster is what the nodes say of it together.
+type cluster struct {
+	config  *mcbp.ClusterConfig // the newest that anybody showed
+	via     string              // host of whoever did
+	network string
+	tls     bool
+	nodes   []member
+	asked   []*facts
+}
+
+// member is a node of the map.
+type member struct {
+	name   string // address, or what it is called where there is none
+	err    error  // it has no address
+	active int    // vbuckets that the map says it has
+	facts  *facts // nil until it was asked
+}
+
+// newCluster finds the nodes in the newest of the maps that were shown.
+func newCluster(asked []*facts, network string, tls bool) *cluster {
+	c := &cluster{asked: asked, network: network, tls: tls}
+	seed := ""
+	for _, f := range asked {
+		if f.config != nil && f.config.Newer(c.config) {
+			c.config, seed = f.config, f.addr
+		}
+	}
+	if c.config == nil {
+		return c
+	}
+	c.via, _, _ = net.SplitHostPort(seed)
+	if c.network == "" {
+		c.network = c.config.NetworkOf(seed)
+	}
+	for n := range c.config.NumNodes() {
+		m := member{active: len(c.config.Owned(n))}
+		if m.name, m.err = c.config.KVAddrIn(c.network, n, c.via, tls); m.err != nil {
+			m.name = fmt.Sprintf("node %d of the map", n)
+		}
+		c.nodes = append(c.nodes, m)
+	}
+	return c
+}
+
+// addresses are those of the nodes of the map.
+func (c *cluster) addresses() (out []string) {
+	for _, m := range c.nodes {
+		if m.err == nil && !slices.Contains(out, m.name) {
+			out = append(out, m.name)
+		}
+	}
+	return out
+}
+
+// take notes what the nodes of the map have answered. Without a map everybody who was asked counts.
+func (c *cluster) take(asked []*facts) {
+	c.asked = asked
+	for i := range c.nodes {
+		at := slices.IndexFunc(asked, func(f *facts) bool { return f.addr == c.nodes[i].name })
+		if at >= 0 && c.nodes[i].err == nil {
+			c.nodes[i].facts = asked[at]
+		}
+	}
+}
+
+// examined are the nodes that are judged: those of the map, and seeds that are none of them and do not answer.
+func (c *cluster) examined() (out []*facts) {
+	for _, f := range c.asked {
+		member := slices.ContainsFunc(c.nodes, func(m member) bool { return m.facts == f })
+		if member || c.config == nil || f.err != nil {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// judge makes the report.
+func (c *cluster) judge(o Options) *Report {
+	all := c.examined()
+	r := &Report{Network: c.network, Nodes: len(all), Result: OK}
+	for _, m := range c.nodes {
+		if m.err != nil {
+			r.Nodes++
+		}
+	}
+	p := &reporter{}
+	c.reach(p, all)
+	var answering []*facts
+	for _, f := range all {
+		if f.err == nil || f.features != nil { // it has let us in
+			answering = append(answering, f)
+		}
+	}
+	p.each(checkLogin, all, login(o.KV.User))
+	p.each(checkTLS, all, encryption(o.Now()))
+	if len(answering) > 0 {
+		c.maps(p, answering)
+		judgeEach(p, answering, o)
+	}
+	r.Checks = p.bounded()
+	for _, k := range r.Checks {
+		if k.Result.worse(r.Result) {
+			r.Result = k.Result
+		}
+	}
+	if c.config != nil {
+		r.UUID, r.VBuckets = c.config.UUID, c.config.NumVBuckets()
+	}
+	r.cause = causeOf(all)
+	return r
+}
+
+// reach judges who answers.
+func (c *cluster) reach(p *reporter, all []*facts) {
+	for _, f := range all {
+		active, of := c.has(f)
+		found := finding{result: OK, seen: "it answers"}
+		switch {
+		case f.err == nil || refused(f.err):
+		case of && active == 0:
+			found = finding{Warning, "it has no vbucket, and " + f.unreachable(c.tls),
+				"nothing waits for it; if it has left the cluster the map lags behind, else see that it runs"}
+		default:
+			found = finding{Fails, f.unreachable(c.tls),
+				"see that the node runs and that its memcached port is open from here (" +
+					"11210, with TLS 11207); if it is gone for good, fail it over" + c.otherNetworks()}
+		}
+		p.add(checkReach, found, f.addr)
+	}
+	for _, m := range c.nodes {
+		if m.err == nil {
+			continue
+		}
+		found := finding{Fails, m.err.Error(),
+			"name another network (--kv-network), or give the node an address in this one; " +
+				"with TLS it needs the service kvSSL"}
+		if m.active == 0 {
+			found.result = Warning
+		}
+		p.add(checkReach, found, m.name)
+	}
+}
+
+// otherNetworks is advice where the map has addresses that are not dialled.
+func (c *cluster) otherNetworks() string {
+	if c.config == nil {
+		return ""
+	}
+	var names []string
+	for _, e := range c.config.NodesExt {
+		for name := range e.AlternateAddresses {
+			if name != c.network && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("; the map has addresses in other networks too: --kv-network %s",
+		strings.Join(names[:min(len(names), maxNamed)], " or "))
+}
+
+// has is how many vbuckets a node has by the map, and whether it is a node of it.
+func (c *cluster) has(f *facts) (active int, of bool) {
+	for _, m := range c.nodes {
+		if m.facts == f {
+			active, of = active+m.active, true
+		}
+	}
+	return active, of
+}
+
+// maps judges the cluster map, and what the nodes say of it.
+func (c *cluster) maps(p *reporter, all []*facts) {
+	p.each(checkMap, all, func(f *facts) (finding, bool) { return c.mapOf(f) })
+	if c.config == nil {
+		return
+	}
+	v, copies := c.config.NumVBuckets(), c.config.VBucketServerMap.NumReplicas
+	nobody := 0
+	for vb := range v {
+		if c.config.Owner(uint16(vb)) < 0 {
+			nobody++
+		}
+	}
+	switch {
+	case v > timestamp.MaxVBuckets:
+		p.add(checkMap, finding{Fails, fmt.Sprintf("%d vbuckets", v), fmt.Sprintf("an index is on a bucket of at most %d",
+			timestamp.MaxVBuckets)})
+	case nobody > 0:
+		p.add(checkMap, finding{Fails, fmt.Sprintf("nobody has %d of %d vbuckets", nobody, v),
+			"fail over or add back the node that had them; scans wait until somebody has them"})
+	}
+	nodes := fmt.Sprintf("%d vbuckets with %s on %s, revision %d.%d", v, many(copies, "replica"), many(len(c.nodes),
+		"node"),
+		c.config.RevEpoch, c.config.Rev)
+	if c.network != mcbp.NetworkDefault {
+		nodes += fmt.Sprintf(", by the addresses of network %q", c.network)
+	}
+	p.add(checkMap, finding{result: OK, seen: nodes})
+	for _, m := range c.nodes {
+		if m.facts == nil || m.facts.seqnosErr != nil || m.facts.err != nil {
+			continue
+		}
+		if got := len(m.facts.seqnos); got != m.active {
+			p.add(checkActive, finding{Warning, fmt.Sprintf("it has %d active, %d by the newest map", got, m.active),
+				"while vbuckets move this passes; if it stays, look at the rebalance or failover of the cluster"}, m.name)
+			continue
+		}
+		p.add(checkActive, finding{result: OK, seen: "as many active as the map says"}, m.name)
+	}
+}
+
+// mapOf judges the map that one node shows.
+func (c *cluster) mapOf(f *facts) (finding, bool) {
+	switch {
+	case f.err != nil:
+		return finding{}, false
+	case f.configErr != nil:
+		return configFails(f), true
+	case c.config != nil && c.config.Newer(f.config):
+		return finding{Warning,
+			fmt.Sprintf("its map is older: revision %d.%d, not %d.%d", f.config.RevEpoch, f.config.Rev,
+				c.config.RevEpoch, c.config.Rev), "a moment later it should have the newest; if not, the node has lost its " +
+				"cluster manager"}, true
+	case c.config != nil && f.config.UUID != c.config.UUID:
+		return finding{Fails, fmt.Sprintf("its bucket has the uuid %s, not %s", f.config.UUID, c.config.UUID),
+			"the nodes are of two clusters, or the bucket was just made anew: name nodes of one"}, true
+	case c.nameless(f):
+		return finding{Warning, "it does not know its own name ($HOST): who reads the map elsewhere dials himself",
+			"with more than one node set the nodes' host names in the cluster manager"}, true
+	}
+	return finding{}, false
+}
+
+// nameless reports whether a node of several calls itself by no name.
+func (c *cluster) nameless(f *facts) bool {
+	n := f.config.ThisNode()
+	if n < 0 || f.config.NumNodes() < 2 {
+		return false
+	}
+	addr, err := f.config.KVAddr(n, mcbp.HostPlaceholder, false)
+	return err == nil && strings.HasPrefix(addr, mcbp.HostPlaceholder)
+}
+
+func many(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -1,0 +1,529 @@
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"tidemark/kv/kvclient"
+	"tidemark/kv/mcbp"
+)
+
+// Where warnings begin.
+const (
+	expiresSoon = 30 * 24 * time.Hour
+	clockApart  = 5 * time.Second
+	slowAnswer  = 20 * time.Millisecond
+	shortPurge  = time.Hour
+)
+
+// rightsPage is where rights stand.
+const rightsPage = "docs/couchbase.md, \"Rights of the user\""
+
+// judgeEach judges what each node says of itself.
+func judgeEach(p *reporter, all []*facts, o Options) {
+	judges := []struct {
+		check string
+		judge func(*facts) (finding, bool)
+	}{
+		{checkBucket, bucketKind}, {checkWarmup, warmup}, {checkVersion, versionOf}, {checkFeatures, features},
+		{checkDCP, dcp}, {checkSeqnos, seqnos}, {checkStats, statistics}, {checkPurge, purge},
+		{checkClock, clocks(o.Now())}, {checkCollections, collections}, {checkReads, reads},
+	}
+	for _, j := range judges {
+		p.each(j.check, all, j.judge)
+	}
+	for _, f := range all {
+		controls(p, f)
+	}
+	latencies(p, all)
+}
+
+// refused reports whether a node has answered that it will not: it is reached.
+func refused(err error) bool {
+	return errors.Is(err, kvclient.ErrAuth) || errors.Is(err, kvclient.ErrNoBucket) ||
+		errors.Is(err, kvclient.ErrNotSupported) || errors.Is(err, kvclient.ErrTemporary) || answered(err) || untrusted(err)
+}
+
+// untrusted reports whether TLS failed with a node that is there.
+func untrusted(err error) bool {
+	var bad *tls.CertificateVerificationError
+	var alert tls.AlertError
+	var record tls.RecordHeaderError
+	return errors.As(err, &bad) || errors.As(err, &alert) || errors.As(err, &record)
+}
+
+// said is an error in one sentence, without what differs from node to node.
+func (f *facts) said(err error) string {
+	var se *kvclient.StatusError
+	if errors.As(err, &se) {
+		text := fmt.Sprintf("%v answered %v", se.Op, se.Status)
+		var detail struct {
+			Error struct{ Context string }
+		}
+		if json.Unmarshal([]byte(se.Detail), &detail) == nil && detail.Error.Context != "" {
+			text += " (" + detail.Error.Context + ")"
+		}
+		return text
+	}
+	text, _, _ := strings.Cut(err.Error(), " (node "+f.addr) // and what all have in common: user and bucket
+	text = strings.ReplaceAll(text, f.addr, "the node")
+	if host, _, err := net.SplitHostPort(f.addr); err == nil && len(host) > 1 {
+		text = strings.ReplaceAll(text, host, "the node")
+	}
+	return text
+}
+
+// unreachable says how a node does not answer; encrypted: TLS was to be spoken.
+func (f *facts) unreachable(encrypted bool) string {
+	op := &net.OpError{}
+	switch {
+	case f.silent != "" && (errors.Is(f.err, context.DeadlineExceeded) || timedOut(f.err)):
+		return "it hangs: it was logged in to, and " + f.silent + " had no answer"
+	case f.silent != "":
+		return "it hung up at " + f.silent + ": " + f.said(f.err)
+	case errors.As(f.err, &op) && op.Op == "dial":
+		return "there is no connection: " + f.said(op.Err)
+	case errors.Is(f.err, context.DeadlineExceeded) || timedOut(f.err):
+		return "it hangs: it takes connections and does not answer, or nothing comes through"
+	case encrypted:
+		return "it does not speak TLS at this port (11207 is the usual one with it, 11210 the one without): " +
+			f.said(f.err)
+	}
+	return "it does not speak the memcached protocol at this port (is it one with TLS, for which couchbases:// or " +
+		"--kv-tls asks, or one for REST?): " + f.said(f.err)
+}
+
+func timedOut(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout() || err != nil && strings.Contains(err.Error(), "sent nothing for")
+}
+
+// login judges who may come in.
+func login(user string) func(*facts) (finding, bool) {
+	return func(f *facts) (finding, bool) {
+		switch {
+		case f.err == nil || f.features != nil:
+			by := f.mechanism
+			if by == "" {
+				by = "the certificate"
+			}
+			return finding{result: OK, seen: fmt.Sprintf("as %q by %s", user, by)}, true
+		case errors.Is(f.err, kvclient.ErrNoBucket):
+			return finding{Fails, "there is no such bucket for this user: " + f.said(f.err),
+				"check the bucket's name and that the user has a role for it (" + rightsPage +
+					"): a node tells no difference"}, true
+		case errors.Is(f.err, kvclient.ErrAuth):
+			return finding{Fails, "refused: " + f.said(f.err),
+				"check --kv-user and the password; where only PLAIN is offered, as with LDAP, use TLS"}, true
+		case errors.Is(f.err, kvclient.ErrNotSupported):
+			return finding{Fails, f.said(f.err), "take an engine of 5.0 or later"}, true
+		case errors.Is(f.err, kvclient.ErrTemporary):
+			return finding{Warning, "not now: " + f.said(f.err),
+				"the node warms up or is short of memory: ask again later"}, true
+		}
+		return finding{}, false
+	}
+}
+
+// encryption judges TLS: the certificate's dates and names, and its absence.
+func encryption(now time.Time) func(*facts) (finding, bool) {
+	return func(f *facts) (finding, bool) {
+		switch {
+		case f.err != nil && untrusted(f.err):
+			return finding{Fails, "not trusted: " + f.said(f.err) + named(f.certs),
+				"give the cluster's CA by --kv-tls-ca (GET /pools/default/certificate), dial a name that the certificate has, or " +
+					"have it renewed; against a port without TLS use couchbase://"}, true
+		case f.features == nil:
+			return finding{}, false
+		case f.tls == nil:
+			if host, _, err := net.SplitHostPort(f.addr); err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback()) {
+				return finding{result: OK, seen: "none; it is this machine"}, true
+			}
+			return finding{Warning, "none: documents travel in the clear (the password does not)",
+				"couchbases:// where the cluster has TLS (port 11207; Enterprise Edition); else one trusted network"}, true
+		}
+		leaf := f.certs[0]
+		left := leaf.NotAfter.Sub(now)
+		for _, c := range f.certs[1:] {
+			if l := c.NotAfter.Sub(now); l < left {
+				left, leaf = l, c
+			}
+		}
+		until := fmt.Sprintf("%s, valid until %s", tls.VersionName(f.tls.Version), leaf.NotAfter.UTC().Format(time.DateOnly))
+		switch {
+		case left < expiresSoon || now.Before(leaf.NotBefore):
+			return finding{Warning, fmt.Sprintf("%s, from %s on", until, leaf.NotBefore.UTC().Format(time.DateOnly)),
+				"have it renewed before; connections last beyond it, new ones fail"}, true
+		case len(f.tls.VerifiedChains) == 0 && !known(f):
+			return finding{Warning, until + "; it does not name the host dialled, or was not checked" + named(f.certs),
+				"leave out --kv-tls-skip-verify and give the CA: whoever stands between can read everything"}, true
+		}
+		return finding{result: OK, seen: until}, true
+	}
+}
+
+// known reports whether a certificate names the host that was dialled, also by its common name alone.
+func known(f *facts) bool {
+	host, _, err := net.SplitHostPort(f.addr)
+	return err == nil && !f.unchecked &&
+		(f.certs[0].VerifyHostname(host) == nil || strings.EqualFold(f.certs[0].Subject.CommonName, host))
+}
+
+// named lists whom a certificate names.
+func named(certs []*x509.Certificate) string {
+	if len(certs) == 0 {
+		return ""
+	}
+	names := slices.Clone(certs[0].DNSNames)
+	for _, ip := range certs[0].IPAddresses {
+		names = append(names, ip.String())
+	}
+	if len(names) == 0 {
+		names = []string{"common name " + certs[0].Subject.CommonName}
+	}
+	return cut(fmt.Sprintf(" (of %s, until %s)", strings.Join(names[:min(len(names), maxNamed)], ", "),
+		certs[0].NotAfter.UTC().Format(time.DateOnly)))
+}
+
+// configFails judges a node that shows no map.
+func configFails(f *facts) finding {
+	switch err := f.configErr; {
+	case errors.Is(err, mcbp.ErrNoVBuckets):
+		return finding{Fails, "the bucket is of type Memcached: it has no vbuckets",
+			"take a bucket of type Couchbase or Ephemeral"}
+	case errors.Is(err, kvclient.ErrTemporary):
+		return finding{Warning, "it has no map yet: " + f.said(err),
+			"the node has not heard from its cluster manager: wait"}
+	case errors.Is(err, kvclient.ErrAuth):
+		return finding{Fails, f.said(err), "the user has no right to the map: see " + rightsPage}
+	default:
+		return finding{Fails, "no usable map: " + f.said(err), "report it with this text"}
+	}
+}
+
+// bucketKind judges what a bucket keeps.
+func bucketKind(f *facts) (finding, bool) {
+	if f.err != nil || errors.Is(f.configErr, mcbp.ErrNoVBuckets) || f.statsErr != nil {
+		return finding{}, false
+	}
+	kind, policy := f.stats[statBucketType], f.stats[statEviction]
+	switch {
+	case kind == "ephemeral" && f.stats[statFullPolicy] == "auto_delete":
+		return finding{Warning, "ephemeral, and deletes documents when it is full (auto_delete)",
+				"indexes follow such deletions; a node that restarts has lost its documents, and its indexes are rolled back"},
+			true
+	case kind == "ephemeral":
+		return finding{Warning, "ephemeral: nothing is on disk",
+			"a node that restarts has lost its documents, and its indexes are rolled back with it"}, true
+	case kind == "":
+		return finding{result: OK, seen: "its kind is not told"}, true
+	}
+	return finding{result: OK, seen: strings.TrimSuffix(kind+", eviction "+policy, ", eviction ")}, true
+}
+
+// warmup judges whether the node has its documents.
+func warmup(f *facts) (finding, bool) {
+	switch {
+	case f.err != nil || f.statsErr != nil:
+		return finding{}, false
+	case f.stats[statDegraded] == "true" || f.stats[statWarmup] == "running":
+		return finding{Warning, "it still reads its documents", "wait: streams begin by themselves when it has them"},
+			true
+	}
+	return finding{result: OK, seen: "it has its documents"}, true
+}
+
+// versionOf judges the line of the engine.
+func versionOf(f *facts) (finding, bool) {
+	switch {
+	case f.err != nil:
+		return finding{}, false
+	case f.versionErr != nil:
+		return finding{result: OK, seen: "not told: " + f.said(f.versionErr)}, true
+	}
+	major, _, _ := strings.Cut(f.version, ".")
+	switch n, err := strconv.Atoi(major); {
+	case err != nil:
+		return finding{result: OK, seen: fmt.Sprintf("%.40q: no line that is known; what matters is asked for below",
+			f.version)}, true
+	case n < 5:
+		return finding{Fails, f.version, "take 5.0 or later"}, true
+	case n > 8:
+		return finding{Warning, f.version + ": newer than this version of tidemark has heard of",
+			"read what is new in its DCP, and run with --feed gocbcore if the native feed does not get along with it"}, true
+	}
+	return finding{result: OK, seen: cut(f.version)}, true
+}
+
+// features judges what HELLO granted.
+func features(f *facts) (finding, bool) {
+	if f.features == nil {
+		return finding{}, false
+	}
+	var lacks []string
+	for _, w := range []mcbp.Feature{mcbp.FeatureXattr, mcbp.FeatureSnappy, mcbp.FeatureMutationToken,
+		mcbp.FeatureCollections} {
+		if !slices.Contains(f.features, w) {
+			lacks = append(lacks, w.String())
+		}
+	}
+	var has []string
+	for _, x := range f.features {
+		has = append(has, x.String())
+	}
+	seen := "granted: " + strings.Join(has, ", ")
+	switch {
+	case slices.Contains(lacks, mcbp.FeatureXattr.String()):
+		return finding{Warning, seen + "; not granted: " + strings.Join(lacks, ", "),
+			"META().xattrs is missing in indexes; they need 5.0 or later, and xattrs switched on"}, true
+	case len(lacks) > 0:
+		return finding{result: OK, seen: seen + "; not granted, and not needed: " + strings.Join(lacks, ", ")}, true
+	}
+	return finding{result: OK, seen: seen}, true
+}
+
+// dcp judges whether documents can be streamed.
+func dcp(f *facts) (finding, bool) {
+	d := f.dcp
+	right := "give the user a role that reads DCP (Data DCP Reader; Application Access in the Community Edition): " +
+		rightsPage
+	for _, step := range []struct {
+		err      error
+		what, do string
+	}{
+		{d.openErr, "DCP cannot be opened: ", right},
+		{d.logErr, "failover logs cannot be read: ", right},
+		{d.streamErr, "streams are refused: ", right},
+	} {
+		switch err := step.err; {
+		case err == nil:
+		case errors.Is(err, kvclient.ErrTemporary):
+			return finding{Warning, "not now: " + f.said(err),
+				"the node warms up or is short of memory; it is asked again until " +
+					"it consents"}, true
+		case !answered(err):
+			return finding{Fails, step.what + f.said(err), "see that the node answers"}, true
+		case errors.Is(err, kvclient.ErrNotSupported):
+			return finding{Fails, step.what + f.said(err), "take a bucket of type Couchbase or Ephemeral"}, true
+		default:
+			return finding{Fails, step.what + f.said(err), step.do}, true
+		}
+	}
+	switch {
+	case !d.asked || f.err != nil:
+		return finding{}, false
+	case !d.streamed:
+		return finding{result: OK, seen: "opened; no vbucket is active there to stream"}, true
+	}
+	return finding{result: OK, seen: "opened, a failover log read, a stream granted"}, true
+}
+
+// controls judges how DCP connections are kept alive and bounded.
+func controls(p *reporter, f *facts) {
+	if f.dcp.openErr != nil || len(f.dcp.controls) == 0 || f.err != nil {
+		return
+	}
+	var intervals []string
+	fine := true
+	add := func(found finding) {
+		fine = false
+		p.add(checkControls, found, f.addr)
+	}
+	for _, c := range f.dcp.controls {
+		if c.err == nil && c.key == mcbp.ControlNoopInterval {
+			intervals = append(intervals, c.value)
+		}
+		if found, ok := f.lacks(c); ok {
+			add(found)
+		}
+	}
+	switch {
+	case len(intervals) == 0:
+		add(finding{Fails, "every interval of noops is refused (5, 20 and 120 s)", "report it with the engine's version"})
+	case intervals[0] != "5":
+		add(finding{Warning, "noops come every " + intervals[0] + " s at the most",
+			"nothing; a node that hangs is noticed after twice that time"})
+	}
+	if fine {
+		p.add(checkControls, finding{result: OK, seen: "noops every 5 s, flow control, ends of closed streams"}, f.addr)
+	}
+}
+
+// lacks is what is so without a control; not ok where it was taken, and for intervals, of which one is enough.
+func (f *facts) lacks(c control) (finding, bool) {
+	switch {
+	case c.err == nil || c.key == mcbp.ControlNoopInterval:
+	case errors.Is(c.err, kvclient.ErrTemporary):
+		return finding{Warning, c.key + " not now: " + f.said(c.err), "it is asked again with each connection"}, true
+	case c.key == mcbp.ControlEnableNoop:
+		return finding{Fails, "noops are refused: " + f.said(c.err),
+			"take an engine that has them: a node that hangs is not noticed without"}, true
+	case c.key == mcbp.ControlBufferSize:
+		return finding{Warning, "no flow control: " + f.said(c.err), "use the native feed (--feed native): it ends " +
+			"streams and opens them again to bound its memory; gocbcore cannot"}, true
+	case c.key == mcbp.ControlEndOnClose:
+		return finding{Warning, "it sends no STREAM_END after CLOSE_STREAM", "use the native feed (--feed native), " +
+			"which needs none; gocbcore may end the projector's process"}, true
+	}
+	return finding{}, false
+}
+
+// seqnos judges whether a node says how far it is.
+func seqnos(f *facts) (finding, bool) {
+	switch {
+	case f.seqnosErr == nil:
+		return finding{result: OK, seen: "told"}, true
+	case f.err != nil:
+		return finding{}, false
+	case errors.Is(f.seqnosErr, kvclient.ErrTemporary):
+		return finding{Warning, "not now: " + f.said(f.seqnosErr),
+				"the node warms up or is short of memory: ask again later"},
+			true
+	}
+	return finding{Fails, f.said(f.seqnosErr), "give the user a role that reads DCP: " + rightsPage}, true
+}
+
+// statistics judges the right to them.
+func statistics(f *facts) (finding, bool) {
+	if f.err != nil {
+		return finding{}, false
+	}
+	for _, err := range []error{f.detailsErr, f.statsErr, f.failoverErr} {
+		if err == nil {
+			continue
+		}
+		do := "give the user Data Monitor (data_monitoring) if you like; nothing else waits for it. Bucket type, warm-up, " +
+			"purges and clocks cannot be looked at here without"
+		if errors.Is(err, kvclient.ErrTemporary) {
+			do = "the node is busy: ask again later"
+		}
+		return finding{Warning, f.said(err), do}, true
+	}
+	return finding{result: OK, seen: "permitted"}, true
+}
+
+// purge judges for how long deletions are remembered.
+func purge(f *facts) (finding, bool) {
+	if f.err != nil || f.detailsErr != nil || f.statsErr != nil {
+		return finding{}, false
+	}
+	seen := "nothing was purged yet"
+	if f.details.purged > 0 {
+		seen = "deletions were purged"
+	}
+	age := f.stats[statPurgeAge]
+	if f.stats[statBucketType] == "ephemeral" {
+		age = f.stats[statEphemeralPurgeAge]
+	}
+	seconds, err := strconv.ParseInt(age, 10, 64)
+	if err != nil {
+		return finding{result: OK, seen: seen +
+			"; the interval is not told here (cluster manager: Metadata Purge Interval, " +
+			"3 days unless changed)"}, true
+	}
+	kept := time.Duration(seconds) * time.Second
+	if kept < shortPurge {
+		return finding{Warning, fmt.Sprintf("%s; they are kept for %v", seen, kept),
+			"set the Metadata Purge Interval to a day or " +
+				"more: whoever is away longer, and builds that take longer, begin vbuckets anew"}, true
+	}
+	return finding{result: OK, seen: fmt.Sprintf("%s; they are kept for %v", seen, kept)}, true
+}
+
+// casTime is what a CAS says of the time it was made at: nanoseconds in its upper 48 bits.
+func casTime(cas uint64) time.Time { return time.Unix(0, int64(cas&^0xffff)) }
+
+// clocks judges the node's clock, and the one in its CAS values, against ours.
+func clocks(now time.Time) func(*facts) (finding, bool) {
+	return func(f *facts) (finding, bool) {
+		if f.err != nil || !f.clocked && f.details.maxCAS == 0 {
+			return finding{}, false
+		}
+		if f.clocked && f.clock.Abs() > clockApart {
+			side := "ahead of"
+			if f.clock < 0 {
+				side = "behind"
+			}
+			return finding{Warning,
+				fmt.Sprintf("its clock is %v %s this machine's", f.clock.Abs().Round(time.Second), side),
+				"run a time service (NTP) on all machines: expiry, CAS and logs are off by as much"}, true
+		}
+		ahead := casTime(f.details.maxCAS).Sub(now)
+		if cas := f.details.maxCAS; cas>>63 != 0 || cas > 0 && ahead > clockApart {
+			return finding{Warning, fmt.Sprintf("CAS values are of %s, %v ahead of now", casTime(cas&(1<<63-1)).UTC().
+				Format(time.DateTime), ahead.Round(time.Second)),
+				"something was written under a clock that was ahead, here or in " +
+					"a cluster that replicates to this one: META().cas is no time of day until then"}, true
+		}
+		if !f.clocked {
+			return finding{result: OK, seen: "CAS values are not ahead; its own clock is not told"}, true
+		}
+		return finding{result: OK, seen: fmt.Sprintf("within %v of this machine's", clockApart)}, true
+	}
+}
+
+// collections judges whether a bucket has them.
+func collections(f *facts) (finding, bool) {
+	switch {
+	case f.err != nil:
+		return finding{}, false
+	case f.manifest != nil && f.manifestErr == nil:
+		n := 0
+		for _, s := range f.manifest.Scopes {
+			n += len(s.Collections)
+		}
+		return finding{result: OK, seen: fmt.Sprintf("%s in %s, manifest %x", many(n, "collection"),
+			many(len(f.manifest.Scopes), "scope"), f.manifest.UID)}, true
+	case errors.Is(f.manifestErr, kvclient.ErrNotSupported):
+		return finding{result: OK, seen: "none in this line of engines: indexes are on the whole bucket"}, true
+	}
+	return finding{Warning, f.said(f.manifestErr),
+			"indexes on the bucket work; those on collections wait for its manifest"},
+		true
+}
+
+// reads judges the right to documents.
+func reads(f *facts) (finding, bool) {
+	switch {
+	case f.err != nil || errors.Is(f.getErr, kvclient.ErrNotMyVBucket):
+		return finding{}, false
+	case f.getErr != nil:
+		return finding{result: OK, seen: "refused, and not needed: " + f.said(f.getErr)}, true
+	}
+	return finding{result: OK, seen: "permitted"}, true
+}
+
+// latencies judges all nodes together: one line, and one for those that are slow.
+func latencies(p *reporter, all []*facts) {
+	var fast []*facts
+	for _, f := range all {
+		switch {
+		case f.latency == 0:
+		case f.latency > slowAnswer:
+			p.add(checkLatency, finding{Warning, fmt.Sprintf("more than %v for an answer", slowAnswer),
+				"place projectors beside " +
+					"their nodes: each session-consistent scan waits for such an answer"}, f.addr)
+		default:
+			fast = append(fast, f)
+		}
+	}
+	if len(fast) == 0 {
+		return
+	}
+	slices.SortFunc(fast, func(a, b *facts) int { return int(a.latency - b.latency) })
+	names := make([]string, len(fast))
+	for i, f := range fast {
+		names[i] = f.addr
+	}
+	p.add(checkLatency, finding{result: OK, seen: fmt.Sprintf("%v to %v", fast[0].latency.Round(time.Microsecond),
+		fast[len(fast)-1].latency.Round(time.Microsecond))}, names...)
+}

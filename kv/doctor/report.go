@@ -1,0 +1,234 @@
+// Package doctor asks the nodes of a KV cluster everything that tidemark hangs on, and says what works, what will not,
+// and why. It changes nothing at the nodes: it reads, opens DCP connections of its own, and asks for a stream that ends
+// where it begins. Every question has a deadline; a node that hangs is named, and holds nobody up.
+package doctor
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"tidemark/kv/kvclient"
+)
+
+// Result is what became of a check.
+type Result string
+
+// The results, from the best to the worst.
+const (
+	OK      Result = "ok"
+	Warning Result = "warning"       // it works, with something to know
+	Fails   Result = "will not work" // indexes of the bucket, or of some vbuckets, cannot be kept
+)
+
+// worse reports whether r is worse than other.
+func (r Result) worse(other Result) bool { return r.rank() > other.rank() }
+
+func (r Result) rank() int { return slices.Index([]Result{OK, Warning, Fails}, r) }
+
+// Bounds of a report: the nodes that a check names, and the findings that it has, whatever the cluster's size.
+const (
+	maxNamed    = 8
+	maxFindings = 6
+	maxSeen     = 400 // bytes of a sentence that a node has a part in
+)
+
+// ErrFails is wrapped by Report.Err.
+var ErrFails = errors.New("something will not work")
+
+// Report is what was found.
+type Report struct {
+	Bucket   string  `json:"bucket"`
+	UUID     string  `json:"bucket_uuid,omitempty"`
+	Network  string  `json:"network,omitempty"` // whose addresses were dialled
+	Nodes    int     `json:"nodes"`             // that were asked
+	VBuckets int     `json:"vbuckets,omitempty"`
+	TookMS   int64   `json:"took_ms"`
+	Result   Result  `json:"result"` // the worst
+	Checks   []Check `json:"checks"`
+
+	cause error
+}
+
+// Check is one finding, of all nodes that it is true of.
+type Check struct {
+	Check  string `json:"check"`
+	Result Result `json:"result"`
+	Seen   string `json:"seen"`
+	Why    string `json:"why"` // why it is asked
+	Do     string `json:"do,omitempty"`
+	// Nodes are named up to maxNamed of them; NodesCount is how many they are.
+	Nodes      []string `json:"nodes,omitempty"`
+	NodesCount int      `json:"nodes_count"`
+}
+
+// Err is nil unless something fails. It wraps ErrFails and, where one thing keeps everything from working, its reason.
+func (r *Report) Err() error {
+	if r.Result != Fails {
+		return nil
+	}
+	if r.cause == nil {
+		return ErrFails
+	}
+	return fmt.Errorf("%w: %w", ErrFails, r.cause)
+}
+
+// finding is what one node, or the cluster, has to do with a check.
+type finding struct {
+	result   Result
+	seen, do string
+}
+
+// reporter gathers findings.
+type reporter struct {
+	checks []Check
+}
+
+// add notes a finding of some nodes; one that is there already gets them too.
+func (p *reporter) add(check string, f finding, nodes ...string) {
+	f.seen = cut(f.seen)
+	at := slices.IndexFunc(p.checks, func(c Check) bool {
+		return c.Check == check && c.Result == f.result && c.Seen == f.seen && c.Do == f.do
+	})
+	if at < 0 {
+		at = len(p.checks)
+		p.checks = append(p.checks, Check{Check: check, Result: f.result, Seen: f.seen, Do: f.do, Why: why(check)})
+	}
+	c := &p.checks[at]
+	c.NodesCount += len(nodes)
+	c.Nodes = append(c.Nodes, nodes[:min(len(nodes), maxNamed-min(maxNamed, len(c.Nodes)))]...)
+}
+
+// each adds what judge finds of each node that it has something to say about.
+func (p *reporter) each(check string, all []*facts, judge func(*facts) (finding, bool)) {
+	for _, f := range all {
+		if found, ok := judge(f); ok {
+			p.add(check, found, f.addr)
+		}
+	}
+}
+
+// bounded gives the checks in their order, of each the worst findings first and no more than maxFindings: what there is
+// beyond is one more that says so.
+func (p *reporter) bounded() (out []Check) {
+	for _, t := range topics() {
+		var mine []Check
+		for _, c := range p.checks {
+			if c.Check == t.name {
+				mine = append(mine, c)
+			}
+		}
+		slices.SortStableFunc(mine, func(a, b Check) int {
+			return cmp.Or(b.Result.rank()-a.Result.rank(), b.NodesCount-a.NodesCount)
+		})
+		if len(mine) > maxFindings {
+			rest := mine[maxFindings-1:]
+			more := Check{Check: t.name, Result: rest[0].Result, Why: t.why, Do: "ask these nodes alone, each with --kv",
+				Seen: "something else at each of more nodes, as: " + rest[0].Seen}
+			for _, c := range rest {
+				more.NodesCount += c.NodesCount
+				more.Nodes = append(more.Nodes, c.Nodes[:min(len(c.Nodes), maxNamed-len(more.Nodes))]...)
+			}
+			mine = append(mine[:maxFindings-1:maxFindings-1], more)
+		}
+		out = append(out, mine...)
+	}
+	return out
+}
+
+// cut bounds a text, at a rune.
+func cut(text string) string {
+	if len(text) > maxSeen {
+		text = strings.ToValidUTF8(text[:maxSeen], "") + "…"
+	}
+	return text
+}
+
+// causeOf picks, of what kept the nodes from being asked, the reason that the caller should end with.
+func causeOf(all []*facts) error {
+	var last error
+	for _, f := range all {
+		if f.err == nil {
+			return nil // somebody could be asked
+		}
+		for _, known := range []error{kvclient.ErrNoBucket, kvclient.ErrAuth, kvclient.ErrNotSupported} {
+			if errors.Is(f.err, known) {
+				return known
+			}
+		}
+		last = kvclient.ErrNoMap
+	}
+	return last
+}
+
+type topic struct{ name, why string }
+
+// topics are the checks in their order, and why each is made.
+func topics() []topic {
+	return []topic{
+		{checkReach,
+			"a projector streams from each node; the vbuckets of one that does not answer get no index, and scans " +
+				"wait for it"},
+		{checkLogin, "projectors log in to each node with this user"},
+		{checkTLS,
+			"an expired or foreign certificate ends all connections to KV; without TLS documents travel in the clear"},
+		{checkBucket,
+			"indexes follow the vbuckets of a bucket; what a bucket forgets when a node restarts is rolled back in " +
+				"its indexes"},
+		{checkWarmup, "a node that reads its documents refuses streams until it has them"},
+		{checkVersion, "lines of engines behave differently (docs/couchbase.md)"},
+		{checkFeatures, "they are negotiated on each connection"},
+		{checkMap, "it says which node has which vbucket, and where it is"},
+		{checkActive, "a vbucket is streamed from the node that has it active"},
+		{checkDCP, "all that is indexed comes by DCP"},
+		{checkControls, "noops show that a silent node lives, flow control bounds memory"},
+		{checkSeqnos, "scans with session consistency wait for the seqnos that KV has"},
+		{checkStats, "purge seqnos come from statistics: without them copies may be read anew without need"},
+		{checkPurge, "an indexer that was away for longer than deletions are kept takes its vbuckets anew"},
+		{checkClock, "CAS, expiry and logs follow the nodes' clocks"},
+		{checkCollections, "CREATE INDEX … ON bucket.scope.collection needs them"},
+		{checkReads, "indexes read no documents by key; tidemark kv get does"},
+		{checkLatency, "a session-consistent scan asks each node once"},
+	}
+}
+
+// The checks.
+const (
+	checkReach       = "reachable"
+	checkLogin       = "login"
+	checkTLS         = "tls"
+	checkBucket      = "bucket"
+	checkWarmup      = "warmup"
+	checkVersion     = "version"
+	checkFeatures    = "features"
+	checkMap         = "map"
+	checkActive      = "vbuckets"
+	checkDCP         = "dcp"
+	checkControls    = "controls"
+	checkSeqnos      = "seqnos"
+	checkStats       = "statistics"
+	checkPurge       = "purge"
+	checkClock       = "clock"
+	checkCollections = "collections"
+	checkReads       = "reads"
+	checkLatency     = "latency"
+)
+
+// Checks lists the names of all checks, in their order.
+func Checks() (names []string) {
+	for _, t := range topics() {
+		names = append(names, t.name)
+	}
+	return names
+}
+
+func why(check string) string {
+	for _, t := range topics() {
+		if t.name == check {
+			return t.why
+		}
+	}
+	return ""
+}
