@@ -167,8 +167,9 @@ func TestOverQuota(t *testing.T) {
 				ctx := t.Context()
 				w := newTown(ctx, t, feed, "max_size=20000000", "item_eviction_policy="+policy)
 				w.pad = `,"pad":"` + strings.Repeat("x", 4000) + `"`
-				w.begun(ctx)
+				w.load(ctx)
 				w.rough = true
+				w.writing(ctx, func() { w.purgeAll(ctx) }) // few deletions a second: as many as each vbucket needs one
 				harness.Create(ctx, t, w.client, fmt.Sprintf(statement, "kept"))
 				for round := range max(1, *rounds/4) {
 					made := fmt.Sprint("made", round)
