@@ -1,11 +1,13 @@
 package doctor
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -290,35 +292,50 @@ func (q *questions) statistics(ctx context.Context) {
 	f := q.f
 	began := q.o.Now()
 	stats := map[string]string{}
-	f.statsErr = q.stat(ctx, "", func(key, value string) {
-		switch key {
+	f.statsErr = q.stat(ctx, "", func(key []byte) bool {
+		switch string(key) {
 		case statTime, statBucketType, statEviction, statFullPolicy, statDegraded, statWarmup, statPurgeAge,
 			statEphemeralPurgeAge:
-			stats[key] = cut(value)
+			return true
 		}
-	})
+		return false
+	}, func(key, value string) { stats[key] = cut(value) })
 	f.stats = stats
 	if at, err := strconv.ParseInt(stats[statTime], 10, 64); err == nil {
 		took := q.o.Now().Sub(began)
 		f.clock, f.clocked = time.Unix(at, 0).Sub(began.Add(took/2).Truncate(time.Second)), true
 	}
 	var d details
-	f.detailsErr = q.stat(ctx, "vbucket-details", d.take)
+	f.detailsErr = q.stat(ctx, "vbucket-details", func(key []byte) bool {
+		return !bytes.ContainsRune(key, ':') || bytes.HasSuffix(key, []byte(":"+statPurge)) ||
+			bytes.HasSuffix(key, []byte(":"+statMaxCAS))
+	}, d.take)
 	f.details = d
-	f.failoverErr = q.stat(ctx, "failovers", func(string, string) {})
+	f.failoverErr = q.stat(ctx, "failovers", func([]byte) bool { return false }, nil)
 }
 
-// stat reads a group, and hands it on when all of it has come: who is told of an error may still be sent entries.
-func (q *questions) stat(ctx context.Context, group string, each func(key, value string)) error {
+// stat reads a group, and hands on what is kept of it when all of it has come: who is told of an error may still be
+// sent entries.
+func (q *questions) stat(ctx context.Context, group string, keep func(key []byte) bool,
+	each func(key, value string)) error {
 	type entry struct{ key, value string }
 	var all []entry
 	err := q.question(ctx, strings.TrimSpace("STAT "+group), func(ctx context.Context) error {
 		var got []entry
+		left := 0
 		err := q.conn.Stat(ctx, group, func(key, value []byte) {
-			if len(got) < maxStats {
+			switch {
+			case !keep(key):
+			case len(got) == maxStats:
+				left++
+			default:
 				got = append(got, entry{string(key), string(value)})
 			}
 		})
+		if err == nil && left > 0 {
+			err = fmt.Errorf("%w: STAT %s has %d entries more than a bucket of %d vbuckets can have", mcbp.ErrMalformed, group,
+				left, mcbp.MaxVBuckets)
+		}
 		if err == nil {
 			all = got
 		}
@@ -330,8 +347,8 @@ func (q *questions) stat(ctx context.Context, group string, each func(key, value
 	return err
 }
 
-// maxStats bounds the entries of a group that are kept: those of 1,024 vbuckets, of which engines tell some 45 each.
-const maxStats = 1 << 17
+// maxStats bounds the entries of a group that are kept: three of each vbucket, where a map may have most of them.
+const maxStats = 3 * mcbp.MaxVBuckets
 
 // The statistics.
 const (
@@ -343,6 +360,9 @@ const (
 	statWarmup            = "ep_warmup_thread"
 	statPurgeAge          = "ep_persistent_metadata_purge_age"
 	statEphemeralPurgeAge = "ep_ephemeral_metadata_purge_age"
+	// of a vbucket
+	statPurge  = "purge_seqno"
+	statMaxCAS = "max_cas"
 )
 
 // take reads an entry of vbucket-details.
@@ -364,12 +384,12 @@ func (d *details) take(key, value string) {
 		return
 	}
 	switch field {
-	case "purge_seqno":
+	case statPurge:
 		if n > 0 {
 			d.purged++
 		}
 		d.purge = max(d.purge, n)
-	case "max_cas":
+	case statMaxCAS:
 		d.maxCAS = max(d.maxCAS, n)
 	}
 }

@@ -290,3 +290,28 @@ func TestWrongKind(t *testing.T) {
 		t.Errorf("%d nodes", r.Nodes)
 	}
 }
+
+// TestEndlessStatistics: a node that never stops telling is cut, and said to be.
+func TestEndlessStatistics(t *testing.T) {
+	const told = 1 << 17
+	s := &kvclienttest.Server{User: "u", Password: "p", Bucket: "b"}
+	s.Handle = func(p *kvclienttest.Peer, f mcbp.Frame) bool {
+		if f.Op == mcbp.OpStat && string(f.Key) == "vbucket-details" {
+			for i := range told {
+				p.Reply(f, mcbp.StatusOK, mcbp.Frame{Key: fmt.Appendf(nil, "vb_%d:max_cas", i), Value: []byte("1")})
+			}
+		}
+		return answers(0)(p, f)
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	r := doctor.Examine(t.Context(), options(s.Addr()))
+	for _, c := range r.Checks {
+		if c.Check == "statistics" && c.Result == doctor.Warning && strings.Contains(c.Seen, "entries more than") {
+			return
+		}
+	}
+	t.Errorf("%+v", r)
+}
