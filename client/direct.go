@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,7 +19,6 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"tidemark/errcode"
-	"tidemark/index"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
@@ -26,8 +27,8 @@ import (
 
 // Scans go straight to an indexer that holds the index. A manager says which there are, and issues a ticket; both are
 // asked for again, behind the scans' backs, before they are old. An indexer that cannot be reached, breaks off, or is
-// silent while another one is not (package detector) is followed by the next one, and asked last for a while. Whatever
-// else is not as usual — one that refuses, an index that is not there or not ready any more, an older manager — is left
+// silent while another one is not (package detector) is followed by the next one, and asked last for a while; in the
+// middle of an answer the next one goes on at the same timestamp, behind the last row that has come. Whatever else is not as usual — one that refuses, an index that is not there or not ready any more, an older manager — is left
 // to the managers: the same request goes by way of one of them, and its answer counts.
 
 const (
@@ -57,6 +58,7 @@ type direct struct {
 	ctx    context.Context // of what is looked up behind the scans' backs; ends with Close
 	end    context.CancelFunc
 	asking sync.WaitGroup
+	first  func(n int) int // which of so many indexers is asked first
 
 	mu     sync.Mutex
 	routes map[string]*way // by ref
@@ -66,7 +68,7 @@ type direct struct {
 
 // way is how an index is reached.
 type way struct {
-	route   ScanRoute
+	route   *ScanRoute    // never changed, but replaced: scans have it
 	at      time.Time     // of route; zero: there is none
 	asking  chan struct{} // closed when who asks a manager has its answer; nil: nobody does
 	refused error         // the managers' answer to the last question, when it is the scan's answer too
@@ -90,7 +92,8 @@ type directConn struct {
 // newDirect returns nil where there is no direct way: indexers are known by their role, which only a CA of the
 // cluster's own says.
 func newDirect(c *Client, conf *tls.Config) *direct {
-	d := &direct{c: c, scheme: "ws://", routes: map[string]*way{}, idle: map[string][]*directConn{}}
+	d := &direct{c: c, scheme: "ws://", routes: map[string]*way{}, idle: map[string][]*directConn{},
+		first: rand.IntN}
 	base := "http://"
 	if conf != nil {
 		d.scheme, base = "wss://", "https://"
@@ -144,7 +147,7 @@ func (d *direct) way(ctx context.Context, ref string) (*ScanRoute, error) {
 		return nil, nil //nolint:nilnil // no way
 	case age < routeFresh:
 		defer d.mu.Unlock()
-		return &w.route, nil
+		return w.route, nil
 	}
 	if w.asking == nil {
 		w.asking = make(chan struct{})
@@ -153,7 +156,7 @@ func (d *direct) way(ctx context.Context, ref string) (*ScanRoute, error) {
 	asking := w.asking
 	if age < routeGood {
 		defer d.mu.Unlock()
-		return &w.route, nil
+		return w.route, nil
 	}
 	d.mu.Unlock()
 	select {
@@ -164,7 +167,7 @@ func (d *direct) way(ctx context.Context, ref string) (*ScanRoute, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if time.Since(w.at) < routeGood {
-		return &w.route, nil
+		return w.route, nil
 	}
 	return nil, w.refused
 }
@@ -181,7 +184,7 @@ func (d *direct) locate(ref string, w *way) {
 	var p *Error
 	switch refused := errors.As(err, &p); {
 	case err == nil:
-		w.route, w.at, w.refused = route, at, nil
+		w.route, w.at, w.refused = &route, at, nil
 	case refused && (p.Status == http.StatusUnauthorized || p.Status == http.StatusForbidden ||
 		p.Status == http.StatusTooManyRequests):
 		w.at, w.refused = time.Time{}, p // a second try would only count as one
@@ -251,7 +254,7 @@ func (d *direct) order(route *ScanRoute) []string {
 		return all
 	}
 	turned := make([]string, n)
-	first := rand.IntN(n)
+	first := d.first(n)
 	for i := range turned {
 		turned[i] = all[(first+i)%n]
 	}
@@ -344,6 +347,11 @@ type directScan struct {
 	wait   detector.Wait
 	ctx    context.Context
 	answer scanport.Answer
+
+	// of going on with the answer at another indexer
+	of    string // the index
+	req   scanport.Request
+	place []byte // behind the last message that has come; none: it cannot be gone on with
 }
 
 // probesAtOnce bounds the connections to one indexer, or manager, that are only used to see whether it lives.
@@ -369,8 +377,9 @@ func (d *direct) begin(ctx context.Context, q question, body []byte) (*directSca
 	for i, addr := range d.order(route) {
 		var s *directScan
 		before = err
-		if s, err = d.try(ctx, route, addr, q.op, body); err == nil {
+		if s, err = d.try(ctx, route, addr, scanport.Request{Op: q.op, Body: body}); err == nil {
 			d.found(q.of)
+			s.of = q.of
 			return s, nil
 		}
 		last = addr
@@ -391,15 +400,16 @@ func (d *direct) begin(ctx context.Context, q question, body []byte) (*directSca
 }
 
 // try asks one indexer.
-func (d *direct) try(ctx context.Context, route *ScanRoute, addr, op string, body []byte) (s *directScan, err error) {
+func (d *direct) try(ctx context.Context, route *ScanRoute, addr string, req scanport.Request) (s *directScan,
+	err error) {
 	for _, anew := range []bool{false, true} { // the indexer may have closed a connection that nobody used
 		dc, err := d.conn(ctx, route, addr, anew)
 		if err != nil {
 			return nil, err
 		}
 		fresh := dc.fresh
-		s := &directScan{d: d, dc: dc, ctx: ctx, route: route}
-		if err = s.ask(op, route.Index, body); err == nil {
+		s := &directScan{d: d, dc: dc, ctx: ctx, route: route, req: req}
+		if err = s.ask(); err == nil {
 			return s, nil
 		}
 		s.abort()
@@ -433,15 +443,16 @@ func elsewhere(p *Error) bool {
 
 // ask sends the request and reads the first message. A refusal is a *Error; the connection is given back then, or
 // closed.
-func (s *directScan) ask(op string, id index.ID, body []byte) error {
+func (s *directScan) ask() error {
 	ws := s.dc.ws
 	s.stop = context.AfterFunc(s.ctx, func() { _ = ws.Close() })
-	req := scanport.Request{Op: op, Index: id.String(), RequestID: rpc.RequestID(s.ctx), Body: body}
+	req := s.req
+	req.Index, req.RequestID = s.route.Index.String(), rpc.RequestID(s.ctx)
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(s.ctx, carrier)
 	req.Parent = carrier["traceparent"]
 	deadline := time.Now().Add(scanPatience)
-	if op == scanport.Count {
+	if req.Op == scanport.Count {
 		deadline = time.Now().Add(countLimit)
 	}
 	_ = ws.SetWriteDeadline(deadline)
@@ -499,17 +510,77 @@ func (s *directScan) read() error {
 		}
 	}
 	s.dc.in = in
-	return s.answer.Read(in)
+	if err := s.answer.Read(in); err != nil {
+		return err
+	}
+	if s.place = s.place[:0]; s.answer.Tail == scanport.More {
+		s.place = append(s.place, s.answer.Text...)
+	}
+	return nil
 }
 
-// more takes a further message: nobody else has it, and an indexer that stands still is waited for a while.
+// more takes a further message. An indexer that stands still is waited for a while where nobody else can go on.
 func (s *directScan) more() error {
-	s.d.alive.Begin(&s.wait, s.dc.addr, nil, s.hangUp)
+	var others func() []string
+	if len(s.place) > 0 {
+		others = s.route.ports
+	}
+	s.d.alive.Begin(&s.wait, s.dc.addr, others, s.hangUp)
 	err := s.read()
 	if s.wait.End() {
 		return fmt.Errorf("%s: %w", s.dc.addr, detector.ErrSilent)
 	}
 	return err
+}
+
+// goOn has the rest of an answer given by another indexer, at the same timestamp, behind the last row that has come.
+// why is how the answer ended; the error is a refusal (*Error), or has it in it.
+func (s *directScan) goOn(why error) error {
+	lost := s.dc.addr
+	s.abort()
+	switch {
+	case s.ctx.Err() != nil:
+		return fmt.Errorf("%w (%w)", context.Cause(s.ctx), why)
+	case len(s.place) == 0:
+		return why
+	case !errors.Is(why, detector.ErrSilent):
+		s.d.alive.Failed(lost)
+	}
+	// It may have taken long: the indexers may be others now, and the ticket is an old one.
+	if now, err := s.d.way(s.ctx, s.of); err == nil && now != nil && now.Index == s.route.Index {
+		s.route = now
+	}
+	s.req.Resume = bytes.Clone(s.place)
+	all := slices.Clone(s.d.order(s.route))
+	slices.SortStableFunc(all, func(a, b string) int { return tail(a, lost) - tail(b, lost) })
+	for i, addr := range all {
+		if i == mostAsked {
+			break
+		}
+		n, err := s.d.try(s.ctx, s.route, addr, s.req)
+		if err == nil {
+			s.dc, s.stop = n.dc, n.stop
+			s.place = n.place
+			return s.answer.Read(s.dc.in)
+		}
+		var p *Error
+		if errors.As(err, &p) && !errors.Is(err, errDoor) && !elsewhere(p) {
+			return p
+		}
+		if s.ctx.Err() != nil {
+			return fmt.Errorf("%w (%w)", context.Cause(s.ctx), why)
+		}
+		why = fmt.Errorf("%w; %s was to go on: %w", why, addr, err)
+	}
+	return why
+}
+
+// tail is 1 for the indexer that is asked last.
+func tail(addr, last string) int {
+	if addr == last {
+		return 1
+	}
+	return 0
 }
 
 // finish gives the connection back, unless its ticket counts no more, and the failure that the answer ended with, if
@@ -567,11 +638,15 @@ func (s *directScan) next(row *Row) (end *ScanEnd, err error) {
 		if s.answer.Tail != scanport.More {
 			break
 		}
-		if err := s.more(); err != nil {
-			s.abort()
-			if cause := context.Cause(s.ctx); cause != nil {
-				err = fmt.Errorf("%w (%w)", cause, err)
-			}
+		err = s.more()
+		if err != nil {
+			err = s.goOn(err)
+		}
+		var p *Error
+		switch {
+		case errors.As(err, &p) && s.ctx.Err() == nil && !elsewhere(p):
+			return nil, p
+		case err != nil:
 			return nil, fmt.Errorf("%w: %w", ErrCut, err)
 		}
 	}

@@ -108,7 +108,7 @@ func TestDirectConnections(t *testing.T) {
 			d := cl.direct
 			// how long a connection takes says nothing
 			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
-			d.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000},
+			d.routes["b/i"] = &way{route: &ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000},
 				at: time.Now(), detour: time.Minute}
 			for n, want := range c.wants {
 				s, err := d.begin(t.Context(), question{op: scanport.Scan, of: "b/i"}, []byte("{}"))
@@ -176,7 +176,7 @@ func TestASilentIndexerIsPassedBy(t *testing.T) {
 			silent(cl, stands.addr)
 			d := cl.direct
 			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
-			route := &way{route: ScanRoute{Index: 1, ScanPorts: c.ports, Ticket: "t", TicketMS: 60_000}, detour: time.Minute}
+			route := &way{route: &ScanRoute{Index: 1, ScanPorts: c.ports, Ticket: "t", TicketMS: 60_000}, detour: time.Minute}
 			d.routes["b/i"] = route
 			before := well.asked.Load()
 			for range 10 { // each begins with any of them
@@ -200,7 +200,7 @@ func TestASilentIndexerIsPassedBy(t *testing.T) {
 				t.Errorf("the one that is well was asked %d times, want 10", n)
 			}
 			for _, addr := range c.ports[:len(c.ports)-1] {
-				if order := d.order(&route.route); order[0] == addr && d.alive.Suspect(addr) {
+				if order := d.order(route.route); order[0] == addr && d.alive.Suspect(addr) {
 					t.Errorf("%s is asked first", addr)
 				}
 			}
@@ -218,8 +218,8 @@ func TestAScanThatTheContextEnds(t *testing.T) {
 	silent(cl)
 	cl.direct.dialer.NetDialContext, cl.direct.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
 	for _, count := range []bool{false, true} {
-		cl.direct.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000},
-			at: time.Now(), detour: time.Minute}
+		cl.direct.routes["b/i"] = &way{route: &ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t",
+			TicketMS: 60_000}, at: time.Now(), detour: time.Minute}
 		before := f.asked.Load()
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
@@ -248,7 +248,7 @@ func TestCountIsOneMessage(t *testing.T) {
 	cl := New("127.0.0.1:1")
 	defer cl.Close()
 	silent(cl)
-	cl.direct.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000},
+	cl.direct.routes["b/i"] = &way{route: &ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000},
 		at: time.Now(), detour: time.Minute}
 	if n, err := cl.Count(t.Context(), "b/i", ScanRequest{}); !errors.Is(err, ErrCut) {
 		t.Errorf("%+v %v", n, err)

@@ -97,7 +97,7 @@ func (c *clients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer c.leave(one)
-	conn.SetReadLimit(rpc.MaxUserBody + clientFrame)
+	conn.SetReadLimit(rpc.MaxUserBody + scanport.MaxResume + clientFrame)
 	// What ends the connection's life ends what is under way: its certificate has to be shown again.
 	stop := context.AfterFunc(r.Context(), func() { _ = conn.Close() })
 	defer stop()
@@ -374,7 +374,7 @@ func (o *clientConn) scan(ctx context.Context, req *scanport.Request) error {
 	if err != nil {
 		return o.refuse(scan.Errorf(errcode.BadRequest, "%w", err))
 	}
-	spec, err := s.parse(id, req.Body)
+	spec, err := s.parse(id, req.Body, req.Resume)
 	if err != nil {
 		s.done(id, began, &spec, scan.Result{}, err)
 		return o.refuse(err)
@@ -391,6 +391,9 @@ func (o *clientConn) scan(ctx context.Context, req *scanport.Request) error {
 	defer func() { o.room = p.Room() }()
 	result, err := s.c.Scan(ctx, spec, p)
 	s.done(id, began, &spec, result, err)
+	if err != nil && ctx.Err() != nil && p.Begun() {
+		return err // the client has gone, or this node stops: a cut answer is gone on with elsewhere
+	}
 	if err != nil {
 		return p.Fail(problemText(err))
 	}

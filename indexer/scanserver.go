@@ -99,15 +99,16 @@ func (s *scanServer) prepare(w http.ResponseWriter, r *http.Request) (scan.Spec,
 		}
 		return scan.Spec{}, scan.Errorf(errcode.BadRequest, "reading the body: %w", err)
 	}
-	return s.parse(id, body)
+	return s.parse(id, body, nil)
 }
 
 // parse reads a request's body and checks it against the index.
-func (s *scanServer) parse(id index.ID, body []byte) (scan.Spec, error) {
+func (s *scanServer) parse(id index.ID, body, resume []byte) (scan.Spec, error) {
 	req, err := scan.ParseRequest(body)
 	if err != nil {
 		return scan.Spec{}, err
 	}
+	req.Resume = resume
 	return s.c.Prepare(id, req)
 }
 

@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -116,7 +117,12 @@ func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink)
 	ctx, cancel := context.WithTimeoutCause(ctx, c.opts.MaxDuration, c.tooLong)
 	defer cancel()
 	r := &run{c: c, spec: spec, count: count, sink: sink, deadline: time.Now().Add(c.opts.Wait)}
-	r.reset()
+	if err := r.reset(); err != nil {
+		return r.result, err
+	}
+	if spec.Resume != nil && spec.Stability == NoStability { // no page is of an older timestamp than those before
+		r.least = &spec.Resume.Ref
+	}
 	for {
 		err := r.attempt(ctx)
 		if err == nil && r.more {
@@ -185,10 +191,18 @@ type run struct {
 	given   bool // the sink has been given a row
 }
 
-// reset begins with the first row; what was waited counts.
-func (r *run) reset() {
+// reset begins with the first row, or the first that is still to come of an answer that is gone on with; what was
+// waited counts.
+func (r *run) reset() error {
 	r.result, r.skip = Result{Waited: r.result.Waited}, r.spec.Offset
 	r.repeats = repeats{parts: r.spec.Distinct, desc: r.spec.Desc}
+	if p := r.spec.Resume; p != nil {
+		r.result.Rows, r.skip = p.Rows, 0
+		r.after = &Row{Key: bytes.Clone(p.Last.Key), DocID: bytes.Clone(p.Last.DocID)}
+		_, err := r.repeats.seen(p.Last.Key)
+		return err
+	}
+	return nil
 }
 
 // again reports whether another attempt may go better.
@@ -235,13 +249,18 @@ func (r *run) attempt(ctx context.Context) error {
 	if r.plan, err = choose(&view, r.spec.Ranges, r.least, r.spec.At, r.c.turn.Add(1), r.c.nodes); err != nil {
 		return err
 	}
-	if r.after == nil { // else it goes on behind what was seen
-		r.reset()
+	if r.after == nil || r.spec.Stability != NoStability { // else it goes on behind what was seen
+		if err := r.reset(); err != nil {
+			return err
+		}
 		r.held.begin(false)
 	}
 	r.result.Ref = r.plan.ref
+	if d, ok := r.sink.(Dated); ok {
+		d.At(r.plan.ref)
+	}
 	if r.more, err = r.gather(ctx); err != nil && r.spec.At != nil {
-		err = tooOld(r.spec.At, err)
+		err = r.spec.gone(err)
 	}
 	return err
 }

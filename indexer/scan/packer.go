@@ -3,6 +3,7 @@ package scan
 import (
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
+	"tidemark/wire"
 )
 
 // Packer writes an answer for clients that read keys in the index's own form: messages of package scanport. It
@@ -12,7 +13,10 @@ type Packer struct {
 	send  func(message []byte) error
 	out   []byte
 	head  int // bytes of the head
+	full  int // bytes, when a message is sent
 	begun bool
+	token []byte
+	at    Resume // where another indexer would go on behind the row that came last
 }
 
 const (
@@ -23,7 +27,10 @@ const (
 // NewPacker sends messages with the rows of a scan; send is done with one when it returns. room is where they are
 // built, Room gives it back.
 func NewPacker(send func(message []byte) error, room []byte, spec *Spec) *Packer {
-	p := &Packer{projection: newProjection(spec), send: send}
+	p := &Packer{projection: newProjection(spec), send: send, full: packBuffer}
+	if spec.Resume != nil {
+		p.at.Rows = spec.Resume.Rows
+	}
 	size := packBuffer + packGuess
 	if spec.Limit > 0 && spec.Limit < packBuffer/packGuess {
 		size = int(spec.Limit+4) * packGuess
@@ -43,11 +50,17 @@ func (p *Packer) Row(r Row) error {
 		return Errorf(errcode.Damaged, "a stored key of document %q: %w", r.DocID, err)
 	}
 	p.out = scanport.AppendRow(p.out, key, r.DocID)
-	if len(p.out) < packBuffer {
+	p.at.Rows++
+	if len(p.out) < p.full {
 		return nil
 	}
-	return p.finish(scanport.More, nil)
+	p.at.Last = r // for now only
+	p.token = p.at.appendTo(p.token[:0])
+	return p.finish(scanport.More, p.token)
 }
+
+// At implements Dated.
+func (p *Packer) At(ref wire.StabilityRef) { p.at.Ref = ref }
 
 // Begun reports whether something has been sent.
 func (p *Packer) Begun() bool { return p.begun }

@@ -84,6 +84,8 @@ type Request struct {
 	// ScanVectors are tokens as SDKs of Couchbase write them: {"bucket":{"vbucket":[seqno,"vbuuid"]}}. Those of other
 	// buckets than the index's do not count.
 	ScanVectors map[string]map[string][]json.RawMessage `json:"scan_vectors"`
+	// Resume is what came with the last rows of an answer that is to be gone on with; no part of the body.
+	Resume []byte `json:"-"`
 }
 
 // Spec is a request that has been checked against an index.
@@ -101,6 +103,7 @@ type Spec struct {
 	Project       []int // components that rows have; nil: all
 	Stability     Stability
 	At            *wire.StabilityRef // the timestamp that the caller has named
+	Resume        *Resume            // the rest of an answer whose indexer was lost; nil: a whole one
 }
 
 // ParseRequest reads a request strictly: one JSON object, no unknown field, nothing behind it. An empty body asks for
@@ -254,6 +257,9 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 		}
 	}
 	s.Ranges = mergeRanges(ranges)
+	if len(r.Resume) > 0 {
+		return s, s.resume(def.Bucket, r.Resume)
+	}
 	return s, nil
 }
 

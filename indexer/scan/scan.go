@@ -116,3 +116,9 @@ type Nodes interface {
 type Sink interface {
 	Row(Row) error
 }
+
+// Dated is a Sink that wants to know of which timestamp the rows are that come next. It is told before the first one,
+// again where an attempt had to be begun anew, and of each page without stability.
+type Dated interface {
+	At(wire.StabilityRef)
+}

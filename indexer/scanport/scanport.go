@@ -15,6 +15,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"tidemark/collate"
@@ -25,13 +26,15 @@ const (
 	// Path of the WebSocket.
 	Path = "/v1/scans"
 	// Protocol is its subprotocol; another form of messages is another one.
-	Protocol = "tidemark-scan.v1"
+	Protocol = "tidemark-scan.v2"
 	// HeaderTicket carries the ticket of the client.
 	HeaderTicket = "Tidemark-Ticket"
 	// CheckPath is where an indexer asks the manager that has issued a ticket whether it is good.
 	CheckPath = "/v1/tickets:check"
 	// MaxTicket bounds a ticket, in bytes.
 	MaxTicket = 1024
+	// MaxResume bounds what says where a scan goes on, in bytes.
+	MaxResume = 96 << 10
 )
 
 // Check asks a manager about a ticket that it has issued.
@@ -56,6 +59,7 @@ type Request struct {
 	Index     string // its id, in decimal digits
 	RequestID string // "" for none
 	Parent    string // W3C traceparent, "" for none
+	Resume    []byte // of the last message of an answer that was cut: only what follows it is wanted; none: all
 	Body      []byte // what :scan and :count take, in JSON
 }
 
@@ -65,7 +69,7 @@ const none = "-"
 // ErrMessage is wrapped when a message is not of this protocol.
 var ErrMessage = errors.New("bad message on a scan connection")
 
-// AppendRequest appends a request's message: a line with its fields, and the body.
+// AppendRequest appends a request's message: a line with its fields and the length of Resume, Resume, and the body.
 func AppendRequest(dst []byte, r Request) []byte {
 	for _, field := range [...]string{r.Op, r.Index, r.RequestID, r.Parent} {
 		if field == "" {
@@ -73,25 +77,32 @@ func AppendRequest(dst []byte, r Request) []byte {
 		}
 		dst = append(append(dst, field...), ' ')
 	}
-	dst[len(dst)-1] = '\n'
-	return append(dst, r.Body...)
+	dst = append(strconv.AppendInt(dst, int64(len(r.Resume)), 10), '\n')
+	return append(append(dst, r.Resume...), r.Body...)
 }
 
-// ParseRequest reads a request's message; Body is part of it.
+// ParseRequest reads a request's message; Resume and Body are parts of it.
 func ParseRequest(message []byte) (Request, error) {
 	line, body, ok := bytes.Cut(message, []byte{'\n'})
 	fields := strings.Split(string(line), " ")
-	if !ok || len(line) > maxLine || len(fields) != 4 {
-		return Request{}, fmt.Errorf("%w: want a line with op, index, request id and traceparent, then JSON", ErrMessage)
+	if !ok || len(line) > maxLine || len(fields) != 5 {
+		return Request{}, fmt.Errorf("%w: want a line with op, index, request id, traceparent and a length, then JSON",
+			ErrMessage)
+	}
+	resume, err := strconv.ParseUint(fields[4], 10, 32)
+	if err != nil || resume > MaxResume || resume > uint64(len(body)) {
+		return Request{}, fmt.Errorf("%w: %.20q bytes of where it is to go on: want at most %d", ErrMessage, fields[4],
+			MaxResume)
 	}
 	for i := range fields {
 		if fields[i] == none {
 			fields[i] = ""
 		}
 	}
-	r := Request{Op: fields[0], Index: fields[1], RequestID: fields[2], Parent: fields[3], Body: body}
-	if r.Op != Scan && r.Op != Count {
-		return r, fmt.Errorf("%w: op %q: want %s or %s", ErrMessage, r.Op, Scan, Count)
+	r := Request{Op: fields[0], Index: fields[1], RequestID: fields[2], Parent: fields[3], Resume: body[:resume],
+		Body: body[resume:]}
+	if r.Op != Scan && (r.Op != Count || resume > 0) {
+		return r, fmt.Errorf("%w: op %q: want %s or %s, which is of all rows", ErrMessage, r.Op, Scan, Count)
 	}
 	return r, nil
 }
@@ -101,13 +112,13 @@ const maxLine = 1024
 
 // What stands behind the rows of a message.
 const (
-	More    = 0 // nothing: another message follows
+	More    = 0 // where the answer goes on, should it be cut here, or nothing; another message follows
 	End     = 1 // the last line of a scan, as :scan has it, or the answer of :count
 	Failure = 2 // a problem, as REST has it
 )
 
 // An answer's message: number of components that rows have (uvarint), one byte for each (1: descending), length of
-// the rows (4 bytes, big-endian), the rows, one of More, End, Failure (1 byte), and its JSON.
+// the rows (4 bytes, big-endian), the rows, one of More, End, Failure (1 byte), and its text: JSON, but for More.
 
 // AppendHead begins a message whose rows have components of these directions.
 func AppendHead(dst []byte, desc []bool) []byte {
@@ -165,11 +176,8 @@ func (a *Answer) Read(message []byte) error {
 		return fmt.Errorf("%w: %d bytes of rows in %d", ErrMessage, length, len(message))
 	}
 	a.rows, a.Tail, a.Text = message[:length], message[length], message[length+1:]
-	switch {
-	case a.Tail > Failure:
+	if a.Tail > Failure {
 		return fmt.Errorf("%w: tail %d", ErrMessage, a.Tail)
-	case a.Tail == More && len(a.Text) > 0:
-		return fmt.Errorf("%w: %d bytes follow the rows", ErrMessage, len(a.Text))
 	}
 	return nil
 }

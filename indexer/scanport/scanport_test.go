@@ -9,14 +9,16 @@ import (
 )
 
 func TestRequests(t *testing.T) {
-	want := Request{Op: Scan, Index: "5", Parent: "00-a-b-01", Body: []byte(`{"limit":1}`)}
+	want := Request{Op: Scan, Index: "5", Parent: "00-a-b-01", Resume: []byte("a b\n{"),
+		Body: []byte(`{"limit":1}`)}
 	got, err := ParseRequest(AppendRequest(nil, want))
 	if err != nil || got.Op != want.Op || got.Index != want.Index || got.RequestID != "" || got.Parent != want.Parent ||
-		string(got.Body) != string(want.Body) {
+		string(got.Resume) != string(want.Resume) || string(got.Body) != string(want.Body) {
 		t.Errorf("%+v %v", got, err)
 	}
-	for _, bad := range []string{"", "scan 5 - -", "scan 5 -\n{}", "drop 5 - -\n{}", "scan " + strings.Repeat("5", 2000) +
-		" - -\n"} {
+	for _, bad := range []string{"", "scan 5 - -", "scan 5 -\n{}", "drop 5 - - 0\n{}",
+		"scan " + strings.Repeat("5", 2000) + " - - 0\n", "scan 5 - - 3\n{}", "scan 5 - - -1\n{}", "scan 5 - -\n{}",
+		"count 5 - - 1\n {}", "scan 5 - - 1000000\n" + strings.Repeat(" ", 1_000_000)} {
 		if _, err := ParseRequest([]byte(bad)); !errors.Is(err, ErrMessage) {
 			t.Errorf("%.40q: %v", bad, err)
 		}

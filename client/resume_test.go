@@ -1,0 +1,197 @@
+package client
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+
+	"tidemark/collate"
+	"tidemark/errcode"
+	"tidemark/indexer/scanport"
+)
+
+// part is what an indexer sends on one request, before it is killed, stands still, or has told the end.
+type part struct {
+	ids   string // of rows, a letter each: a message for each
+	deaf  bool   // it stands still then
+	tail  string // END, or the code of a failure; "": it is killed
+	blind bool   // its messages do not say where they could be gone on behind
+}
+
+// scripted is an indexer that answers each request by the next part, and notes where it was to go on. The place of a
+// row is its letter.
+type scripted struct {
+	addr string
+	over chan struct{}
+
+	mu    sync.Mutex
+	parts []part
+	asked []string
+}
+
+func newScripted(t *testing.T, parts ...part) *scripted {
+	s := &scripted{parts: parts, over: make(chan struct{})}
+	up := websocket.Upgrader{Subprotocols: []string{scanport.Protocol}}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, err := up.Upgrade(w, r, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		for {
+			_, message, err := conn.ReadMessage()
+			if err != nil {
+				return
+			}
+			req, err := scanport.ParseRequest(message)
+			if err != nil || string(req.Body) != "{}" || req.Op != scanport.Scan {
+				t.Errorf("%+v, %v", req, err)
+				return
+			}
+			if !s.answer(conn, string(req.Resume)) {
+				return
+			}
+		}
+	}))
+	t.Cleanup(srv.Close)
+	t.Cleanup(func() { close(s.over) })
+	s.addr = srv.Listener.Addr().String()
+	return s
+}
+
+func (s *scripted) answer(conn *websocket.Conn, resume string) bool {
+	s.mu.Lock()
+	s.asked = append(s.asked, resume)
+	if len(s.parts) == 0 {
+		s.mu.Unlock()
+		return false
+	}
+	p := s.parts[0]
+	s.parts = s.parts[1:]
+	s.mu.Unlock()
+	head := scanport.AppendHead(nil, []bool{false})
+	send := func(id, text string, tail byte) bool {
+		m := slices.Clone(head)
+		if id != "" {
+			m = scanport.AppendRow(m, collate.AppendInt64(nil, 7), []byte(id))
+		}
+		return conn.WriteMessage(websocket.BinaryMessage, scanport.Finish(m, len(head), tail, []byte(text))) == nil
+	}
+	for _, id := range strings.Split(p.ids, "") {
+		place := id
+		if p.blind {
+			place = ""
+		}
+		if !send(id, place, scanport.More) {
+			return false
+		}
+	}
+	switch {
+	case p.deaf:
+		<-s.over
+		return false
+	case p.tail == "":
+		return false
+	case p.tail == "END":
+		return send("", `{"end":true,"rows":9}`, scanport.End)
+	}
+	return send("", `{"code":"`+p.tail+`","detail":"no"}`, scanport.Failure)
+}
+
+// TestACutAnswerIsGoneOnWith: an indexer that is killed, or stands still, in the middle of its answer is followed by
+// another one, which is told behind which row; and when that cannot be the scan says why.
+func TestACutAnswerIsGoneOnWith(t *testing.T) {
+	end := func(ids string) part { return part{ids: ids, tail: "END"} }
+	fails := func(code errcode.Code) part { return part{tail: string(code)} }
+	for _, c := range []struct {
+		name  string
+		parts [3][]part // of the first indexer, which is asked first, and of two others
+		ids   string
+		asked [3]string // where each was to go on; *: from the begin
+		code  errcode.Code
+		cut   bool
+	}{
+		{"one is killed", [3][]part{{{ids: "abc"}}, {end("de")}}, "abcde", [3]string{"*", "c", ""}, "", false},
+		{"nothing is left to come", [3][]part{{{ids: "abc"}}, {end("")}}, "abc", [3]string{"*", "c", ""}, "", false},
+		{"one after the other is killed", [3][]part{{{ids: "ab"}}, {{ids: "c"}, end("f")}, {{ids: "de"}}}, "abcdef",
+			[3]string{"*", "b e", "c"}, "", false},
+		{"the next is killed before it says anything", [3][]part{{{ids: "ab"}}, {}, {end("c")}}, "abc",
+			[3]string{"*", "b", "b"}, "", false},
+		{"the next does not know the index yet", [3][]part{{{ids: "ab"}}, {fails(errcode.IndexNotHosted)}, {end("c")}}, "abc",
+			[3]string{"*", "b", "b"}, "", false},
+		{"it comes back itself", [3][]part{{{ids: "ab"}, end("c")}, {}, {}}, "abc", [3]string{"* b", "b", "b"}, "", false},
+		{"the timestamp is gone", [3][]part{{{ids: "ab"}}, {fails(errcode.SnapshotTooOld)}}, "ab", [3]string{"*", "b", ""},
+			errcode.SnapshotTooOld, false},
+		{"nobody goes on", [3][]part{{{ids: "ab"}}, {}, {}}, "ab", [3]string{"* b", "b", "b"}, "", true},
+		{"no place is told", [3][]part{{{ids: "ab", blind: true}}, {end("c")}}, "ab", [3]string{"*", "", ""}, "", true},
+		{"one stands still", [3][]part{{{ids: "ab", deaf: true}}, {end("c")}}, "abc", [3]string{"*", "b", ""}, "", false},
+		{"a failure is an end", [3][]part{{{ids: "ab", tail: string(errcode.Damaged)}}, {end("c")}}, "ab",
+			[3]string{"*", "", ""}, errcode.Damaged, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var all [3]*scripted
+			for i := range all {
+				all[i] = newScripted(t, c.parts[i]...)
+			}
+			cl := New("127.0.0.1:1")
+			defer cl.Close()
+			silent(cl, all[0].addr)
+			d := cl.direct
+			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
+			only := &ScanRoute{Index: 1, ScanPorts: []string{all[0].addr}, Ticket: "t", TicketMS: 60_000}
+			d.routes["b/i"] = &way{route: only, at: time.Now(), detour: time.Minute}
+			rows, err := cl.Scan(t.Context(), "b/i", ScanRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer rows.Close()
+			var ids string
+			for first := true; rows.Next(); first = false {
+				if ids += rows.Row().ID; first { // from here on there are others, in this order
+					inOrder(d, all[1].addr, all[2].addr, all[0].addr)
+				}
+			}
+			var p *Error
+			switch err := rows.Err(); {
+			case ids != c.ids:
+				t.Errorf("rows %s, want %s: %v", ids, c.ids, err)
+			case c.cut && !errors.Is(err, ErrCut), c.code != "" && (!errors.As(err, &p) || p.Code != c.code),
+				c.code == "" && !c.cut && err != nil:
+				t.Errorf("%v", err)
+			}
+			for i, s := range all {
+				s.mu.Lock()
+				asked := s.asked
+				s.mu.Unlock()
+				for k := range asked {
+					if asked[k] == "" {
+						asked[k] = "*"
+					}
+				}
+				if got := strings.Join(asked, " "); got != c.asked[i] {
+					t.Errorf("indexer %d was asked %q, want %q", i, got, c.asked[i])
+				}
+			}
+		})
+	}
+}
+
+// inOrder makes a way of several indexers, of which all but the first are asked last, in their order.
+func inOrder(d *direct, addrs ...string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	w := d.routes["b/i"]
+	route := *w.route
+	route.ScanPorts = addrs
+	w.route = &route
+	d.first = func(int) int { return 0 }
+}
