@@ -128,16 +128,11 @@ func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*w
 		if k == nil {
 			continue
 		}
-		next := ingest.Stability{Ref: localRef(s.StabilityRef), Vector: s.Vector, Logs: s.Logs}
-		if err := k.do(ctx, func() { k.st.Publish(next) }); err != nil {
+		if err := k.do(ctx, func() { k.st.Publish(s.Stability) }); err != nil {
 			return nil, err
 		}
 	}
 	return &wire.StabilityReply{Deltas: true, Missing: missing}, nil
-}
-
-func localRef(r wire.StabilityRef) ingest.Ref {
-	return ingest.Ref{Generation: r.Generation, RollbackID: r.RollbackID, Number: r.Number, Hash: r.Hash}
 }
 
 // rollback does one step of the rollback machine (IM-23). "rollback" answers when everything is back.

@@ -35,7 +35,7 @@ func BenchmarkBucket(b *testing.B) {
 			k.st.Accept(src, &keyversion.Event{Kind: keyversion.Sync, VBucket: uint16(v), Incarnation: inc, Seqno: at.Seqnos[v]})
 		}
 		number++
-		k.st.Publish(ingest.Stability{Ref: ingest.Ref{Number: number}, Vector: at.Clone(),
+		k.st.Publish(timestamp.Stability{Ref: timestamp.Ref{Number: number}, Vector: at.Clone(),
 			Logs: []timestamp.FailoverLog{log, log}})
 		t, _ := k.st.Flush()
 		if t == nil || !t.Copies[1].Exact {

@@ -14,6 +14,7 @@ import (
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
 	"tidemark/keyversion"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -451,9 +452,9 @@ func (k *bucket) unmarkNow() {
 }
 
 // noteFlushed lets scans see that nothing at or below a timestamp is still to come.
-func (k *bucket) noteFlushed(r ingest.Ref) {
+func (k *bucket) noteFlushed(r timestamp.Ref) {
 	ref := k.ref(r)
-	if f := k.flushed.Load(); f == nil || f.Compare(ref) < 0 {
+	if f := k.flushed.Load(); f == nil || f.Compare(ref.Ref) < 0 {
 		k.flushed.Store(&ref)
 	}
 	k.x.snapshots.signal()
@@ -489,9 +490,8 @@ func (k *bucket) acknowledge(a ingest.Ack) {
 	wake(k.x.report)
 }
 
-func (k *bucket) ref(r ingest.Ref) wire.StabilityRef {
-	return wire.StabilityRef{Bucket: k.name, Generation: r.Generation, RollbackID: r.RollbackID, Number: r.Number,
-		Hash: r.Hash}
+func (k *bucket) ref(r timestamp.Ref) wire.StabilityRef {
+	return wire.StabilityRef{Bucket: k.name, Ref: r}
 }
 
 // do runs f in the loop and waits for it. An error says that f has not run and never will.

@@ -34,7 +34,7 @@ const (
 func (x *Indexer) published(s *wire.Stability) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if old, ok := x.newest[s.Bucket]; !ok || s.Compare(old.StabilityRef) > 0 {
+	if old, ok := x.newest[s.Bucket]; !ok || s.Compare(old.Ref) > 0 {
 		x.newest[s.Bucket] = *s
 		x.signalLocked()
 	}
@@ -450,7 +450,7 @@ func (p pins) one(ctx context.Context, k *bucket, id index.ID, c index.CopyID, r
 	for {
 		changed := p.x.snapshots.changesOf(c)
 		f := k.flushed.Load() // before the look: what comes after it is not passed over
-		passed := p.x.snapshots.hasSkipped(c, ref) || f != nil && f.Compare(ref) >= 0
+		passed := p.x.snapshots.hasSkipped(c, ref) || f != nil && f.Compare(ref.Ref) >= 0
 		if h, ok := p.x.snapshots.acquire(c, &ref); ok {
 			return h, nil
 		}
@@ -462,7 +462,7 @@ func (p pins) one(ctx context.Context, k *bucket, id index.ID, c index.CopyID, r
 			return held{}, scan.Errorf(errcode.IndexInRollback, "bucket %q was rolled back after timestamp %d", k.name,
 				ref.Number)
 		}
-		if refs := p.x.snapshots.refs(c); len(refs) > 0 && refs[0].Compare(ref) > 0 {
+		if refs := p.x.snapshots.refs(c); len(refs) > 0 && refs[0].Compare(ref.Ref) > 0 {
 			return held{}, scan.Errorf(errcode.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more", c,
 				refs[0].Number, refs[len(refs)-1].Number, ref.Number)
 		}

@@ -111,7 +111,7 @@ func (c *crowd) promote(t testing.TB) {
 	for v := range logs {
 		logs[v] = c.log
 	}
-	c.k.st.Publish(ingest.Stability{Ref: ingest.Ref{Number: c.number}, Vector: c.at.Clone(), Logs: logs})
+	c.k.st.Publish(timestamp.Stability{Ref: timestamp.Ref{Number: c.number}, Vector: c.at.Clone(), Logs: logs})
 	b, _ := c.k.st.Flush()
 	if b == nil || !b.Copies[len(c.ids)-1].Exact {
 		t.Fatal("not flushed")

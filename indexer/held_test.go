@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -12,7 +13,8 @@ import (
 func TestHeldOfEveryLeader(t *testing.T) {
 	x := &Indexer{changed: make(chan struct{})}
 	r := &reporter{x: x}
-	one := []wire.Held{{Copy: 3, Node: 1, OK: true, Ref: wire.StabilityRef{Bucket: "b", Number: 4, Hash: 5}}}
+	one := []wire.Held{{Copy: 3, Node: 1, OK: true,
+		Ref: wire.StabilityRef{Bucket: "b", Ref: timestamp.Ref{Number: 4, Hash: 5}}}}
 	two := append(slices.Clone(one), wire.Held{Copy: 9, Node: 2, Ref: one[0].Ref})
 	packed := wire.PackHeld(two)
 	hash := wire.HeldHash(packed)

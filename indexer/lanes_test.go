@@ -139,7 +139,7 @@ func (w *laneWorld) promote() {
 		w.accept(false, keyversion.Event{Kind: keyversion.Sync, VBucket: uint16(vb), Seqno: at})
 		v.Set(vb, timestamp.Position{VBUUID: 7, Seqno: at})
 	}
-	if !w.k.st.Publish(ingest.Stability{Ref: ingest.Ref{Number: w.number}, Vector: v}) {
+	if !w.k.st.Publish(timestamp.Stability{Ref: timestamp.Ref{Number: w.number}, Vector: v}) {
 		w.t.Fatalf("stability timestamp %d is not taken", w.number)
 	}
 	w.k.pump(w.t.Context(), false)

@@ -178,12 +178,12 @@ func TestSnapshots(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		snaps.add(1, held{ref: wire.StabilityRef{Number: n + 1}, snap: snap})
+		snaps.add(1, held{ref: wire.StabilityRef{Ref: timestamp.Ref{Number: n + 1}}, snap: snap})
 	}
 	if refs := snaps.refs(1); len(refs) != 3 || refs[0].Number != 3 || refs[2].Number != 5 {
 		t.Fatalf("kept %v", refs)
 	}
-	if _, ok := snaps.acquire(1, &wire.StabilityRef{Number: 2}); ok {
+	if _, ok := snaps.acquire(1, &wire.StabilityRef{Ref: timestamp.Ref{Number: 2}}); ok {
 		t.Error("a snapshot that was let go was given")
 	}
 	h, ok := snaps.acquire(1, nil)
@@ -335,7 +335,7 @@ func TestLargeBatch(t *testing.T) {
 	b.Accept(src, &keyversion.Event{Kind: keyversion.Sync, Seqno: n})
 	v := timestamp.New(2)
 	v.Set(0, timestamp.Position{VBUUID: 7, Seqno: n})
-	b.Publish(ingest.Stability{Ref: ingest.Ref{Number: 1}, Vector: v})
+	b.Publish(timestamp.Stability{Ref: timestamp.Ref{Number: 1}, Vector: v})
 	batch, _ := b.Flush()
 	if err := k.writeCopy(context.Background(), &underway{batch: batch}, 0, s); err != nil {
 		t.Fatal(err)
@@ -392,7 +392,7 @@ func TestPieceOfABatch(t *testing.T) {
 		b.Accept(src, &keyversion.Event{Kind: keyversion.Sync, Seqno: at})
 		v := timestamp.New(2)
 		v.Set(0, timestamp.Position{VBUUID: 7, Seqno: at})
-		b.Publish(ingest.Stability{Ref: ingest.Ref{Number: uint64(n) + 1}, Vector: v})
+		b.Publish(timestamp.Stability{Ref: timestamp.Ref{Number: uint64(n) + 1}, Vector: v})
 		batch, _ := b.Flush()
 		if batch == nil || batch.Copies[0].Exact != (at == end) {
 			t.Fatalf("at %d: %+v, want that it is exact from %d on", at, batch, end)

@@ -116,7 +116,7 @@ func (f *shelf) write(t fataler, ids []string, values map[string][]byte) {
 // pin takes the snapshots that scans read.
 func (f *shelf) pin(t fataler, number uint64) {
 	f.unpin(t)
-	ref := wire.StabilityRef{Bucket: testBucket, Generation: 1, Number: number, Hash: f.vector.Hash()}
+	ref := wire.StabilityRef{Bucket: testBucket, Ref: timestamp.Ref{Generation: 1, Number: number, Hash: f.vector.Hash()}}
 	f.view.Held = nil
 	for _, c := range f.view.Topology.Copies {
 		s, err := f.copies[c.ID].Snapshot()

@@ -89,7 +89,7 @@ func (s *snapshots) add(id index.CopyID, h held) {
 func (s *snapshots) skip(id index.CopyID, ref wire.StabilityRef) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if old, ok := s.skipped[id]; !ok || old.Compare(ref) < 0 {
+	if old, ok := s.skipped[id]; !ok || old.Compare(ref.Ref) < 0 {
 		s.skipped[id] = ref
 	}
 	s.wakeLocked(id)
@@ -100,7 +100,7 @@ func (s *snapshots) hasSkipped(id index.CopyID, ref wire.StabilityRef) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, ok := s.skipped[id]
-	return ok && last.Compare(ref) >= 0
+	return ok && last.Compare(ref.Ref) >= 0
 }
 
 // wakeLocked lets those who wait for a copy look again.
@@ -201,7 +201,7 @@ func (s *snapshots) acquire(id index.CopyID, ref *wire.StabilityRef) (held, bool
 	list := s.copies[id]
 	for i := len(list) - 1; i >= 0; i-- {
 		h := list[i]
-		if !h.parted && (ref == nil || h.ref.Compare(*ref) == 0) && h.snap.Retain() {
+		if !h.parted && (ref == nil || h.ref.Compare(ref.Ref) == 0) && h.snap.Retain() {
 			return h, true
 		}
 	}

@@ -21,7 +21,7 @@ func TestQueryKeepsItsTimestamp(t *testing.T) {
 		defer w.x.snapshots.mu.Unlock()
 		clock = clock.Add(d)
 	}
-	ref := w.last.StabilityRef
+	ref := w.last.Named()
 	p := pins{w.x}
 	move := func() {
 		w.write(docs(0, 5, int(w.number)*10)...)
@@ -55,7 +55,7 @@ func TestQueryKeepsItsTimestamp(t *testing.T) {
 		t.Error("it is still held when its time is over")
 	}
 	// However often it is used, it goes when its greatest age is over, and using it then does not begin anew.
-	ref = w.last.StabilityRef
+	ref = w.last.Named()
 	for used := time.Duration(0); used <= scan.MaxKeep; used += 50 * time.Second {
 		w.x.snapshots.keepFor(ref, time.Minute)
 		if used+50*time.Second > scan.MaxKeep {

@@ -177,7 +177,7 @@ func (v *verification) newest(ctx context.Context) (*frozen, error) {
 				ref = nil
 				break
 			}
-			if last := refs[len(refs)-1]; ref == nil || last.Compare(*ref) < 0 {
+			if last := refs[len(refs)-1]; ref == nil || last.Compare(ref.Ref) < 0 {
 				ref = &last
 			}
 		}
@@ -211,7 +211,7 @@ func (v *verification) atLeast(ctx context.Context, need timestamp.Vector) (*fro
 		if err != nil {
 			return nil, err
 		}
-		f, err := v.hold(ctx, s.StabilityRef)
+		f, err := v.hold(ctx, s.Named())
 		if err == nil || !passing(err) {
 			return f, err
 		}

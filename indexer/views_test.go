@@ -31,7 +31,7 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 		Buckets: []wire.Bucket{{Name: "b", Generation: 1}},
 	}
 	ref := func(number uint64) wire.StabilityRef {
-		return wire.StabilityRef{Bucket: "b", Generation: 1, Number: number}
+		return wire.StabilityRef{Bucket: "b", Ref: timestamp.Ref{Generation: 1, Number: number}}
 	}
 	hold := func(number uint64) {
 		flushAt(t, s, 7, number)
@@ -69,7 +69,8 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 			x.viewChanged()
 		}},
 		{"a rollback", func() {
-			x.published(&wire.Stability{StabilityRef: wire.StabilityRef{Bucket: "b", Generation: 1, RollbackID: 1, Number: 30}})
+			x.published(&wire.Stability{Bucket: "b", Stability: timestamp.Stability{
+				Ref: timestamp.Ref{Generation: 1, RollbackID: 1, Number: 30}}})
 		}},
 		{"no snapshot", func() { x.snapshots.drop(1) }},
 	} {

@@ -515,8 +515,8 @@ func (w *world) definitionsLocked() *wire.Definitions {
 func (w *world) promote(ctx context.Context) wire.Stability {
 	w.mu.Lock()
 	w.number++
-	s := wire.Stability{StabilityRef: wire.StabilityRef{Bucket: testBucket, Generation: 1, Number: w.number},
-		Vector: timestamp.New(testVBs)}
+	s := wire.Stability{Bucket: testBucket, Stability: timestamp.Stability{
+		Ref: timestamp.Ref{Generation: 1, Number: w.number}, Vector: timestamp.New(testVBs)}}
 	for vb := range testVBs {
 		s.Logs = append(s.Logs, w.log)
 		if h := w.high(vb); h > 0 {
@@ -617,7 +617,7 @@ func (w *world) held(ids ...index.CopyID) {
 	w.t.Helper()
 	for _, id := range ids { // what is newest may change meanwhile: the indexer asks for timestamps
 		w.until(fmt.Sprintf("copy %d holds the newest", id),
-			func() bool { return w.report[id].Held.Compare(w.last.StabilityRef) == 0 })
+			func() bool { return w.report[id].Held.Compare(w.last.Ref) == 0 })
 	}
 }
 

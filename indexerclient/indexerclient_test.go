@@ -80,9 +80,9 @@ func TestStabilityReachesEveryVersion(t *testing.T) {
 		req := &wire.StabilityRequest{Fence: wire.Fence{ClusterID: "c"}}
 		want := maps.Clone(r.newest)
 		for _, b := range buckets {
-			s := wire.Stability{Vector: timestamp.New(4)}
+			s := wire.Stability{Stability: timestamp.Stability{Vector: timestamp.New(4)}}
 			s.Vector.Set(0, timestamp.Position{VBUUID: 7, Seqno: 10 * number})
-			s.StabilityRef = wire.StabilityRef{Bucket: b, Generation: 1, Number: number, Hash: s.Vector.Hash()}
+			s.Bucket, s.Ref = b, timestamp.Ref{Generation: 1, Number: number, Hash: s.Vector.Hash()}
 			req.Stabilities = append(req.Stabilities, s)
 			want[b] = 10 * number
 		}
@@ -129,9 +129,9 @@ func TestANewLeaderTellsChanges(t *testing.T) {
 	server := httptest.NewServer(r)
 	defer server.Close()
 	stable := func(number uint64) wire.Stability {
-		s := wire.Stability{Vector: timestamp.New(4)}
+		s := wire.Stability{Stability: timestamp.Stability{Vector: timestamp.New(4)}}
 		s.Vector.Set(0, timestamp.Position{VBUUID: 7, Seqno: 10 * number})
-		s.StabilityRef = wire.StabilityRef{Bucket: "a", Generation: 1, Number: number, Hash: s.Vector.Hash()}
+		s.Bucket, s.Ref = "a", timestamp.Ref{Generation: 1, Number: number, Hash: s.Vector.Hash()}
 		return s
 	}
 	tell := func(c *Client, number uint64, requests, deltas int, base ...wire.Stability) {

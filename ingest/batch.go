@@ -35,7 +35,7 @@ const (
 // all. Of batches at stability timestamps, which Done acknowledges, the older one is to be done first.
 type Batch struct {
 	Kind   BatchKind
-	Ref    Ref              // AtStability
+	Ref    timestamp.Ref    // AtStability
 	Vector timestamp.Vector // AtStability
 	// Segments holds the events, by vbucket; copies share them.
 	Segments []Segment

@@ -1,44 +1,22 @@
 package ingest
 
 import (
-	"cmp"
 	"slices"
 
 	"tidemark/index"
 	"tidemark/timestamp"
 )
 
-// Ref names a stability timestamp of the bucket. Hash is carried along for the acknowledgement.
-type Ref struct {
-	Generation uint64
-	RollbackID uint64
-	Number     uint64
-	Hash       uint64
-}
-
-// Compare orders by generation, rollback id, number.
-func (r Ref) Compare(o Ref) int {
-	return cmp.Or(cmp.Compare(r.Generation, o.Generation), cmp.Compare(r.RollbackID, o.RollbackID),
-		cmp.Compare(r.Number, o.Number))
-}
-
-// Stability is a stability timestamp as it was promoted; Logs holds the failover logs known then, by vbucket.
-type Stability struct {
-	Ref
-	Vector timestamp.Vector
-	Logs   []timestamp.FailoverLog
-}
-
 // Ack says what became of a stability timestamp: Made when a snapshot at exactly it exists, else skipped. Exceptions
 // are the copies for which it is the other way round.
 type Ack struct {
-	Ref
+	timestamp.Ref
 	Made       bool
 	Exceptions []index.CopyID
 }
 
 // Publish queues a stability timestamp until everything up to it is here. It reports whether it was new.
-func (b *Bucket) Publish(s Stability) bool {
+func (b *Bucket) Publish(s timestamp.Stability) bool {
 	if s.Vector.Check(len(b.vbs)) != nil || s.Generation != b.opt.Generation {
 		return false
 	}
@@ -47,7 +25,7 @@ func (b *Bucket) Publish(s Stability) bool {
 	}
 	if s.RollbackID > b.rollbackID {
 		b.rollbackID = s.RollbackID
-		b.stability = slices.DeleteFunc(b.stability, func(q Stability) bool { return q.RollbackID < s.RollbackID })
+		b.stability = slices.DeleteFunc(b.stability, func(q timestamp.Stability) bool { return q.RollbackID < s.RollbackID })
 	}
 	if b.haveLast && s.Compare(b.last.Ref) <= 0 {
 		return false
@@ -71,7 +49,7 @@ func (b *Bucket) Publish(s Stability) bool {
 
 // thinned leaves out the one whose neighbours are closest, neither the oldest nor the newest: who lags has always one
 // that is near, and acknowledges as it catches up. If the oldest gave way, it might never reach any.
-func thinned(all []Stability) []Stability {
+func thinned(all []timestamp.Stability) []timestamp.Stability {
 	least, gap := 1, ^uint64(0)
 	for i := 1; i < len(all)-1; i++ {
 		if g := all[i+1].Number - all[i-1].Number; g < gap {
@@ -124,7 +102,7 @@ func (b *Bucket) Flush() (t *Batch, acks []Ack) {
 func (b *Bucket) Pending() int { return len(b.stability) }
 
 // lost: an S that is not on the branch of what is received can never be made, nor made again.
-func (b *Bucket) lost(s *Stability) bool {
+func (b *Bucket) lost(s *timestamp.Stability) bool {
 	for vb := range b.vbs {
 		v := &b.vbs[vb]
 		if v.begun {
@@ -142,7 +120,7 @@ func (b *Bucket) lost(s *Stability) bool {
 	return false
 }
 
-func logOf(s *Stability, vb int) timestamp.FailoverLog {
+func logOf(s *timestamp.Stability, vb int) timestamp.FailoverLog {
 	if vb < len(s.Logs) && len(s.Logs[vb]) > 0 {
 		return s.Logs[vb]
 	}
@@ -151,7 +129,7 @@ func logOf(s *Stability, vb int) timestamp.FailoverLog {
 
 // reached: every copy that is fed, or that is whole and will be fed again, has all of S. It remembers where it found
 // something missing and looks there first the next time.
-func (b *Bucket) reached(s *Stability) bool {
+func (b *Bucket) reached(s *timestamp.Stability) bool {
 	all := b.distinct()
 	if k := &b.blocked; k.ok && k.list < len(all) && b.waits(all[k.list], k.vb, s.Vector.Seqnos[k.vb]) {
 		return false
@@ -211,7 +189,7 @@ func (b *Bucket) resettle() *Batch {
 }
 
 // couldBeExact reports whether flushing at S now would leave the copy exact.
-func (b *Bucket) couldBeExact(c *slice, s *Stability) bool {
+func (b *Bucket) couldBeExact(c *slice, s *timestamp.Stability) bool {
 	for vb, seqno := range s.Vector.Seqnos {
 		p := &c.parts[vb]
 		if p.restoring || p.pos.Side < p.pos.A || max(p.pos.Main, p.pos.A) > seqno || seqno < p.pos.Floor {
@@ -248,7 +226,7 @@ func (v *vbucket) straddles(p *part, seqno uint64) uint64 {
 }
 
 // flushAt makes the batch that takes the given copies to S. Events up to S leave the queue when all copies flush.
-func (b *Bucket) flushAt(s *Stability, copies []*slice) *Batch {
+func (b *Bucket) flushAt(s *timestamp.Stability, copies []*slice) *Batch {
 	t := &Batch{Kind: AtStability, Ref: s.Ref, Vector: s.Vector}
 	t.Copies = make([]CopyBatch, len(copies))
 	for i, c := range copies {
@@ -291,7 +269,7 @@ func (b *Bucket) flushAt(s *Stability, copies []*slice) *Batch {
 			c.at, c.ready = s.Ref, true
 			b.share(c)
 		} else {
-			c.at = Ref{}
+			c.at = timestamp.Ref{}
 		}
 	}
 	b.inFlight += t.bytes
@@ -406,9 +384,9 @@ func (b *Bucket) settle(p *part, pt *Part, main uint64) {
 func (b *Bucket) SetGeneration(generation, rollbackID uint64) {
 	if generation != b.opt.Generation {
 		b.opt.Generation, b.rollbackID = generation, rollbackID
-		b.stability, b.haveLast, b.haveAck, b.newest = nil, false, false, Stability{}
+		b.stability, b.haveLast, b.haveAck, b.newest = nil, false, false, timestamp.Stability{}
 		for _, c := range b.copies {
-			c.exact, c.at, c.has = false, Ref{}, false
+			c.exact, c.at, c.has = false, timestamp.Ref{}, false
 		}
 	}
 }

@@ -57,9 +57,9 @@ type Bucket struct {
 
 	rollbackID   uint64
 	rollbackDone uint64 // newest rollback id that was carried out
-	stability    []Stability
-	newest       Stability // highest one published, kept to be judged again at a BEGIN
-	last         Stability // newest one flushed
+	stability    []timestamp.Stability
+	newest       timestamp.Stability // highest one published, kept to be judged again at a BEGIN
+	last         timestamp.Stability // newest one flushed
 	haveLast     bool
 	ack          Ack
 	haveAck      bool
@@ -165,9 +165,9 @@ type slice struct {
 	ready  bool // was exact once
 	told   bool // and the snapshot was taken
 	out    bool // a router said that it sends nothing more
-	at     Ref
+	at     timestamp.Ref
 	exact  bool // at is one it has an exact snapshot of
-	held   Ref
+	held   timestamp.Ref
 	has    bool // held counts: its batch is done
 	later  bool // no side stream is wanted for it, see Defer
 }
@@ -253,7 +253,7 @@ func (b *Bucket) Reopened(id index.CopyID, positions []Position, logs []timestam
 	if err := b.checkStored(id, positions, logs); err != nil {
 		return err
 	}
-	sl.exact, sl.has, sl.at = false, false, Ref{}
+	sl.exact, sl.has, sl.at = false, false, timestamp.Ref{}
 	b.own(sl)
 	for v := range b.vbs {
 		p := &sl.parts[v]
@@ -364,7 +364,7 @@ func (b *Bucket) reset(sl *slice, vb int) {
 	p, v := b.part(sl, vb), &b.vbs[vb]
 	p.sub, p.from = false, noQueue
 	p.base = max(p.pos.Main, p.pos.A)
-	sl.exact, sl.at = false, Ref{}
+	sl.exact, sl.at = false, timestamp.Ref{}
 	if len(v.queue) > 0 {
 		b.trim(vb)
 	}

@@ -106,12 +106,12 @@ func TestRefuses(t *testing.T) {
 			t.Errorf("side: %v of vbucket %d: %v", e.Kind, e.VBucket, v)
 		}
 	}
-	if b.Publish(Stability{Vector: timestamp.New(3)}) || b.Publish(Stability{Ref: Ref{Generation: 5},
-		Vector: timestamp.New(2)}) {
+	if b.Publish(timestamp.Stability{Vector: timestamp.New(3)}) ||
+		b.Publish(timestamp.Stability{Ref: timestamp.Ref{Generation: 5}, Vector: timestamp.New(2)}) {
 		t.Error("a timestamp of another length or generation was taken")
 	}
 	for n := range uint64(3 * MaxStability) {
-		b.Publish(Stability{Ref: Ref{Number: n + 1}, Vector: timestamp.Vector{VBUUIDs: []uint64{7, 7},
+		b.Publish(timestamp.Stability{Ref: timestamp.Ref{Number: n + 1}, Vector: timestamp.Vector{VBUUIDs: []uint64{7, 7},
 			Seqnos: []uint64{100 + n, 0}}})
 	}
 	if b.Pending() > MaxStability {
@@ -133,7 +133,8 @@ func TestLaggard(t *testing.T) {
 		Begin: &keyversion.Begin{Log: log, Copies: []index.CopyID{1}}})
 	const behind = 1000
 	for n := range uint64(behind) {
-		b.Publish(Stability{Ref: Ref{Number: n + 1}, Vector: timestamp.Vector{VBUUIDs: []uint64{7}, Seqnos: []uint64{n + 1}}})
+		b.Publish(timestamp.Stability{Ref: timestamp.Ref{Number: n + 1},
+			Vector: timestamp.Vector{VBUUIDs: []uint64{7}, Seqnos: []uint64{n + 1}}})
 	}
 	var acked []uint64
 	for n := range uint64(behind) {
@@ -186,8 +187,8 @@ func TestMemory(t *testing.T) {
 	if got := b.QueueBytes(); got != 10*each {
 		t.Errorf("10 events: %d bytes", got)
 	}
-	b.Publish(Stability{Ref: Ref{Number: 1}, Vector: timestamp.Vector{VBUUIDs: []uint64{7}, Seqnos: []uint64{4}},
-		Logs: []timestamp.FailoverLog{log}})
+	b.Publish(timestamp.Stability{Ref: timestamp.Ref{Number: 1}, Logs: []timestamp.FailoverLog{log},
+		Vector: timestamp.Vector{VBUUIDs: []uint64{7}, Seqnos: []uint64{4}}})
 	batch, _ := b.Flush()
 	if b.QueueBytes() != 10*each || b.Queued() != 6*each || batch.Bytes() != 4*each {
 		t.Errorf("in a batch: %d, queued %d, batch %d", b.QueueBytes(), b.Queued(), batch.Bytes())
@@ -250,7 +251,7 @@ func BenchmarkAccept(b *testing.B) {
 				Seqno: at.Seqnos[v]})
 		}
 		number++
-		s.Publish(Stability{Ref: Ref{Number: number}, Vector: at.Clone(), Logs: logs})
+		s.Publish(timestamp.Stability{Ref: timestamp.Ref{Number: number}, Vector: at.Clone(), Logs: logs})
 		t, _ := s.Flush()
 		if t == nil || !t.Copies[3].Exact {
 			b.Fatal("not flushed")
@@ -293,7 +294,7 @@ func benchPromotions(b *testing.B, copies int) {
 			s.Accept(src, &keyversion.Event{Kind: keyversion.Insert, VBucket: uint16(v), Incarnation: incOf(1), Seqno: number,
 				Window: timestamp.Window{Start: number - 1, End: number}})
 		}
-		s.Publish(Stability{Ref: Ref{Number: number}, Vector: at.Clone(), Logs: logs})
+		s.Publish(timestamp.Stability{Ref: timestamp.Ref{Number: number}, Vector: at.Clone(), Logs: logs})
 		t, _ := s.Flush()
 		if t == nil || !t.Copies[copies-1].Exact {
 			b.Fatal("not flushed")

@@ -136,7 +136,7 @@ type CopyState struct {
 	Index     index.ID
 	Slice     index.SliceID
 	Ready     bool // was exact once, and the snapshot was taken
-	Held      Ref
+	Held      timestamp.Ref
 	Done      uint64 // seqnos covered by side streams and written, sum over vbuckets
 	Total     uint64 // sum of the activation timestamps
 	Joined    int    // vbuckets that a stream feeds
@@ -158,7 +158,7 @@ func (b *Bucket) States() []CopyState {
 		if c.shares {
 			shared = &out[i]
 		}
-		s.ID, s.Index, s.Slice, s.Ready, s.Held = c.id, c.index, c.no, c.told, Ref{}
+		s.ID, s.Index, s.Slice, s.Ready, s.Held = c.id, c.index, c.no, c.told, timestamp.Ref{}
 		if c.has {
 			s.Held = c.held
 		}

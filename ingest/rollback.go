@@ -108,10 +108,10 @@ func (b *Bucket) fence(id uint64, inc index.Incarnation) {
 		}
 	}
 	b.stability, b.haveLast, b.haveAck = nil, false, false
-	b.newest = Stability{}
+	b.newest = timestamp.Stability{}
 	b.rollbackID = max(b.rollbackID, id)
 	for _, c := range b.copies {
-		c.exact, c.at, c.has = false, Ref{}, false
+		c.exact, c.at, c.has = false, timestamp.Ref{}, false
 	}
 }
 

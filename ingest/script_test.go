@@ -236,7 +236,7 @@ func (s *script) reopened() string {
 }
 
 func (s *script) publish() string {
-	st := Stability{Ref: Ref{Generation: 1, RollbackID: s.num("rollback"), Number: s.num("n")},
+	st := timestamp.Stability{Ref: timestamp.Ref{Generation: 1, RollbackID: s.num("rollback"), Number: s.num("n")},
 		Vector: timestamp.New(s.b.VBuckets())}
 	l := s.log("log")
 	for v, q := range s.nums("seq") {

@@ -66,7 +66,7 @@ type simCoord struct {
 	cand    [simVBs]simCand
 	rev     [simVBs]timestamp.MapRevision
 	refused [simVBs]uint64
-	s       Stability
+	s       timestamp.Stability
 	inc     uint64
 	rolling bool
 	rbInc   uint64

@@ -92,7 +92,7 @@ func newSim(seed int64, off ...string) *sim {
 	for v := range simVBs {
 		s.kv[v] = simVB{cur: s.newBranch(v, 0, true), owner: v % 2}
 	}
-	s.co = &simCoord{s: Stability{Vector: timestamp.New(simVBs), Logs: make([]timestamp.FailoverLog, simVBs)}}
+	s.co = &simCoord{s: timestamp.Stability{Vector: timestamp.New(simVBs), Logs: make([]timestamp.FailoverLog, simVBs)}}
 	s.co.s.Generation, s.co.s.RollbackID = 1, 1
 	for v := range simVBs {
 		s.co.led[v].state = "lost"

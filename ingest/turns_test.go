@@ -78,7 +78,7 @@ func (w *turnsWorld) write() {
 	w.maintenance(keyversion.Event{Kind: keyversion.Sync, Seqno: seqno})
 	v := timestamp.New(1)
 	v.Set(0, timestamp.Position{VBUUID: 7, Seqno: seqno})
-	if !w.b.Publish(Stability{Ref: Ref{Number: w.number}, Vector: v}) {
+	if !w.b.Publish(timestamp.Stability{Ref: timestamp.Ref{Number: w.number}, Vector: v}) {
 		w.t.Fatalf("stability timestamp %d was not taken", w.number)
 	}
 }

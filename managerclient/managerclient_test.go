@@ -15,6 +15,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -155,6 +156,10 @@ func TestASilentLeaderDoesNotHoldAReport(t *testing.T) {
 	}
 }
 
+func stable(number uint64) wire.Stability {
+	return wire.Stability{Stability: timestamp.Stability{Ref: timestamp.Ref{Number: number}}}
+}
+
 // TestWhoHangsIsNotWaitedFor: a request that may take long goes to the next manager when the one that has it answers
 // nothing at all; one that answers probes has its time.
 func TestWhoHangsIsNotWaitedFor(t *testing.T) {
@@ -165,11 +170,11 @@ func TestWhoHangsIsNotWaitedFor(t *testing.T) {
 		select {
 		case <-r.Context().Done():
 		case <-release:
-			rpc.Write(w, r, http.StatusOK, wire.Stability{StabilityRef: wire.StabilityRef{Number: 1}})
+			rpc.Write(w, r, http.StatusOK, stable(1))
 		}
 	}
 	second := func(w http.ResponseWriter, r *http.Request, _ *managers) {
-		rpc.Write(w, r, http.StatusOK, wire.Stability{StabilityRef: wire.StabilityRef{Number: 2}})
+		rpc.Write(w, r, http.StatusOK, stable(2))
 	}
 	for _, tc := range []struct{ hung, want int }{{0, 2}, {-1, 1}} {
 		ms := start(t, holds, second)

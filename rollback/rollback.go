@@ -72,12 +72,6 @@ func Failover(current timestamp.Vector, logs []timestamp.FailoverLog) (timestamp
 	return f, nil
 }
 
-// Stability is the stability timestamp that a rollback began with, and the failover logs it was promoted under.
-type Stability struct {
-	Vector timestamp.Vector
-	Logs   []timestamp.FailoverLog // by vbucket; may be shorter where nothing is known
-}
-
 // Reply is an indexer's answer to a step.
 type Reply struct {
 	Stale bool // it knows a newer failover log: start again
@@ -88,7 +82,7 @@ type Reply struct {
 
 // Rewind returns the stability timestamp from which the bucket goes on: nowhere above s, and on KV's branch everywhere.
 // logs are KV's, by vbucket; the error wraps timestamp.ErrLength when there are not as many.
-func Rewind(s Stability, logs []timestamp.FailoverLog) (timestamp.Vector, error) {
+func Rewind(s timestamp.Stability, logs []timestamp.FailoverLog) (timestamp.Vector, error) {
 	if err := s.Vector.Check(len(logs)); err != nil {
 		return timestamp.Vector{}, err
 	}
@@ -120,7 +114,7 @@ func on(log timestamp.FailoverLog, seqno uint64) timestamp.Position {
 type Context struct {
 	ID        uint64                  // of this rollback; a new one for each time that it starts again
 	Step      Step                    // the newest that is committed
-	Stability Stability               // the last one before
+	Stability timestamp.Stability     // the last one before
 	Current   timestamp.Vector        // the newest mutation timestamp known
 	Logs      []timestamp.FailoverLog // per vbucket; KV's from Prepare on, before it what was known
 	Revisions []timestamp.MapRevision // per vbucket, of Logs

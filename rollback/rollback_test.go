@@ -50,7 +50,7 @@ func context(step Step) Context {
 	cur.Seqnos[0], cur.Seqnos[1] = 90, 15
 	return Context{ID: 1, Step: step, Current: cur, Revisions: []timestamp.MapRevision{{Rev: 3}, {Rev: 3}},
 		Logs:      []timestamp.FailoverLog{log(a, 0), log(b, 0)},
-		Stability: Stability{Vector: s, Logs: []timestamp.FailoverLog{log(a, 0), log(b, 0)}}}
+		Stability: timestamp.Stability{Vector: s, Logs: []timestamp.FailoverLog{log(a, 0), log(b, 0)}}}
 }
 
 func TestMachine(t *testing.T) {
@@ -178,11 +178,11 @@ func TestRewindNeverRises(t *testing.T) {
 			at := rapid.Uint64Range(0, 60).Draw(t, "at")
 			s.Set(v, timestamp.Position{VBUUID: own[v].Covering(at), Seqno: at})
 		}
-		r, err := Rewind(Stability{Vector: s, Logs: own}, logs)
+		r, err := Rewind(timestamp.Stability{Vector: s, Logs: own}, logs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := Rewind(Stability{Vector: r, Logs: logs}, logs)
+		again, err := Rewind(timestamp.Stability{Vector: r, Logs: logs}, logs)
 		if err != nil || !again.Equal(r) {
 			t.Fatalf("rewound twice: %v, %v, %v", r, again, err)
 		}

@@ -17,7 +17,7 @@ type Report struct {
 	// RollbackID is the one that it has carried out; an indexer behind the bucket's is not waited for.
 	RollbackID uint64
 	// Acked is the newest stability timestamp of this bucket that it has made or skipped; the zero value when none.
-	Acked Ref
+	Acked timestamp.Ref
 	// HW is the tip of its queue per vbucket; an empty vector when it has none. Only Heartbeat reads it. It must not be
 	// changed afterwards.
 	HW timestamp.Vector

@@ -21,7 +21,7 @@ func TestLongLogs(t *testing.T) {
 		return log
 	}
 	begin := func() *Bucket {
-		b, err := New(DefaultConfig(), Stamp{Ref: Ref{Generation: 1}, Vector: timestamp.New(n)})
+		b, err := New(DefaultConfig(), timestamp.Stability{Ref: timestamp.Ref{Generation: 1}, Vector: timestamp.New(n)})
 		if err != nil {
 			t.Fatal(err)
 		}

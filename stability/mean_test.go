@@ -54,7 +54,7 @@ func TestPlainMean(t *testing.T) {
 		const n = 5
 		b, err := New(Config{Source: Heartbeat, MaxOutstanding: 4, RingSize: 4, SilentAfter: 1, StalledAfter: 1, LateFor: 1,
 			QueueLow: 1, QueueHigh: 2},
-			Stamp{Vector: timestamp.New(n)})
+			timestamp.Stability{Vector: timestamp.New(n)})
 		if err != nil {
 			t.Fatal(err)
 		}

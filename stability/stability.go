@@ -12,7 +12,6 @@
 package stability
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -58,8 +57,8 @@ func ParseSource(s string) (Source, error) {
 var (
 	// ErrConfig is wrapped when a configuration cannot be used.
 	ErrConfig = errors.New("bad stability configuration")
-	// ErrStamp is wrapped when a committed timestamp does not fit the bucket.
-	ErrStamp = errors.New("stability timestamp does not fit the bucket")
+	// ErrTimestamp is wrapped when a committed timestamp does not fit the bucket.
+	ErrTimestamp = errors.New("stability timestamp does not fit the bucket")
 )
 
 // Config bounds and tunes a Bucket.
@@ -116,27 +115,6 @@ func (c Config) Check() error {
 	return nil
 }
 
-// Ref names one stability timestamp of a bucket. An indexer discards one of another generation or rollback id.
-type Ref struct {
-	Generation uint64 // of the bucket: another one after it was deleted and created again
-	RollbackID uint64 // of the newest rollback before it
-	Number     uint64 // rises by one with every promotion and every end of a rollback
-}
-
-// Compare orders references by generation, rollback id, number.
-func (r Ref) Compare(o Ref) int {
-	return cmp.Or(cmp.Compare(r.Generation, o.Generation), cmp.Compare(r.RollbackID, o.RollbackID),
-		cmp.Compare(r.Number, o.Number))
-}
-
-// Stamp is a stability timestamp: per vbucket the position, and the failover log under which it was promoted (nil where
-// that is not known).
-type Stamp struct {
-	Ref
-	Vector timestamp.Vector        // never changed: it may share its branches with the one before it
-	Logs   []timestamp.FailoverLog // by vbucket; may be shorter where nothing is known
-}
-
 // Stream is the owner of a vbucket as the ledger (package streams) has it.
 type Stream struct {
 	Projector   index.ProjectorID
@@ -156,7 +134,7 @@ type vbucket struct {
 // Bucket holds what decides the next stability timestamp of one bucket.
 type Bucket struct {
 	cfg  Config
-	last Stamp
+	last timestamp.Stability
 	vbs  []vbucket
 	// cand is per vbucket the newest complete position that may be promoted; 0 where there is none.
 	cand timestamp.Vector
@@ -174,13 +152,13 @@ type Bucket struct {
 }
 
 // New returns a Bucket whose last committed stability timestamp is last; its vector's length is the number of vbuckets.
-func New(cfg Config, last Stamp) (*Bucket, error) {
+func New(cfg Config, last timestamp.Stability) (*Bucket, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
 	n := last.Vector.Len()
 	if n == 0 || n > timestamp.MaxVBuckets {
-		return nil, fmt.Errorf("%w: %d vbuckets, want 1 to %d", ErrStamp, n, timestamp.MaxVBuckets)
+		return nil, fmt.Errorf("%w: %d vbuckets, want 1 to %d", ErrTimestamp, n, timestamp.MaxVBuckets)
 	}
 	if err := last.Vector.Check(n); err != nil {
 		return nil, err
@@ -223,7 +201,7 @@ func (b *Bucket) Source() Source { return b.cfg.Source }
 func (b *Bucket) Len() int { return len(b.vbs) }
 
 // Last returns the newest committed stability timestamp. It must not be changed.
-func (b *Bucket) Last() Stamp { return b.last }
+func (b *Bucket) Last() timestamp.Stability { return b.last }
 
 // Begin tells that a stream owns vbucket v. It is false, and nothing changes, when the vbucket is out of range, the
 // incarnation is older than the one known, or the vbucket map is older than one already seen for this vbucket (a stale
@@ -308,7 +286,7 @@ func (b *Bucket) judge(v int) {
 // Valid is the branch rule for the committed timestamp: may a stream with this failover log carry it on in vbucket v?
 // The log under which it was promoted counts where it is known, so that a producer that lost its newest entry, yet
 // shares the history, is recognised.
-func Valid(s Stamp, v int, log timestamp.FailoverLog) bool {
+func Valid(s timestamp.Stability, v int, log timestamp.FailoverLog) bool {
 	at := s.Vector.At(v)
 	if at.Seqno == 0 {
 		return true
@@ -334,8 +312,8 @@ func (b *Bucket) Diverged() []int {
 
 // Decision is the answer of Next.
 type Decision struct {
-	Promote bool  // there is a newer stability timestamp; without it only HeldBy is set
-	Next    Stamp // to be committed, then told back with Committed
+	Promote bool                // there is a newer stability timestamp; without it only HeldBy is set
+	Next    timestamp.Stability // to be committed, then told back with Committed
 	// Logs are the failover logs that differ from those of the last one, with the map revision they came with.
 	Logs []timestamp.VBucketLog
 	// Mutation is what is current: the newest complete seqno of every vbucket, never below Next (mutationTimestamp).
@@ -360,8 +338,9 @@ func (b *Bucket) Next(nowMS int64) Decision {
 	}
 	ref := b.last.Ref
 	ref.Number++
-	d := Decision{Promote: true, Next: Stamp{Ref: ref, Logs: b.last.Logs}}
+	d := Decision{Promote: true, Next: timestamp.Stability{Ref: ref, Logs: b.last.Logs}}
 	d.Next.Vector = b.withLogs(&d, next, first)
+	d.Next.Hash = d.Next.Vector.Hash()
 	d.Mutation = b.mutation(d.Next.Vector)
 	return d
 }
@@ -479,9 +458,9 @@ func (b *Bucket) propose(nowMS int64) timestamp.Vector {
 	return next.vector
 }
 
-// Committed tells that the Raft log holds s. It fails, wrapping ErrStamp, when s belongs to another generation or is
-// older, or goes backwards under the same rollback id. One that is known already changes nothing.
-func (b *Bucket) Committed(s Stamp) error {
+// Committed tells that the Raft log holds s. It fails, wrapping ErrTimestamp, when s belongs to another generation or
+// is older, or goes backwards under the same rollback id. One that is known already changes nothing.
+func (b *Bucket) Committed(s timestamp.Stability) error {
 	if err := b.follows(s); err != nil {
 		return err
 	}
@@ -505,18 +484,18 @@ func (b *Bucket) Committed(s Stamp) error {
 }
 
 // follows returns why s cannot come after the last one.
-func (b *Bucket) follows(s Stamp) error {
+func (b *Bucket) follows(s timestamp.Stability) error {
 	if err := s.Vector.Check(len(b.vbs)); err != nil {
 		return err
 	}
 	switch {
 	case s.Generation != b.last.Generation:
-		return fmt.Errorf("%w: generation %d, bucket has %d", ErrStamp, s.Generation, b.last.Generation)
+		return fmt.Errorf("%w: generation %d, bucket has %d", ErrTimestamp, s.Generation, b.last.Generation)
 	case s.Compare(b.last.Ref) < 0:
-		return fmt.Errorf("%w: rollback id %d number %d, bucket has %d and %d", ErrStamp, s.RollbackID, s.Number,
+		return fmt.Errorf("%w: rollback id %d number %d, bucket has %d and %d", ErrTimestamp, s.RollbackID, s.Number,
 			b.last.RollbackID, b.last.Number)
 	case s.RollbackID == b.last.RollbackID && !s.Vector.Covers(b.last.Vector):
-		return fmt.Errorf("%w: it goes backwards without a rollback", ErrStamp)
+		return fmt.Errorf("%w: it goes backwards without a rollback", ErrTimestamp)
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func (s *script) run(d *datadriven.TestData) string {
 			return err.Error()
 		}
 		cfg.Source, cfg.MaxOutstanding = src, num(d, "k", cfg.MaxOutstanding)
-		s.b, err = New(cfg, Stamp{Ref: Ref{Generation: 1}, Vector: vector(arg(d, "last", "-0"))})
+		s.b, err = New(cfg, timestamp.Stability{Ref: timestamp.Ref{Generation: 1}, Vector: vector(arg(d, "last", "-0"))})
 		if err != nil {
 			return err.Error()
 		}
@@ -138,7 +138,7 @@ func (s *script) run(d *datadriven.TestData) string {
 			}
 		}
 		if n := num(d, "acked", -1); n >= 0 {
-			r.Acked = Ref{Generation: 1, RollbackID: r.RollbackID, Number: uint64(n)}
+			r.Acked = timestamp.Ref{Generation: 1, RollbackID: r.RollbackID, Number: uint64(n)}
 		}
 		s.b.Report(index.NodeID(num(d, "node", 1)), int64(num(d, "now", 0)), r)
 		return ""
@@ -165,7 +165,7 @@ func (s *script) run(d *datadriven.TestData) string {
 		}
 		return fmt.Sprintf("S%d %s\n", dec.Next.Number, show(dec.Next.Vector))
 	case "rolledback":
-		st := Stamp{Ref: Ref{Generation: 1, RollbackID: uint64(num(d, "rid", 1)),
+		st := timestamp.Stability{Ref: timestamp.Ref{Generation: 1, RollbackID: uint64(num(d, "rid", 1)),
 			Number: uint64(num(d, "number", 1))}, Vector: vector(arg(d, "to", "-0"))}
 		if err := s.b.Committed(st); err != nil {
 			return err.Error() + "\n"
@@ -202,7 +202,7 @@ func TestProperties(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.Source = Source(rapid.IntRange(1, 2).Draw(t, "source"))
 		cfg.RingSize = rapid.IntRange(4, 8).Draw(t, "ring")
-		b, err := New(cfg, Stamp{Ref: Ref{Generation: 1}, Vector: timestamp.New(n)})
+		b, err := New(cfg, timestamp.Stability{Ref: timestamp.Ref{Generation: 1}, Vector: timestamp.New(n)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -257,7 +257,7 @@ func TestProperties(t *testing.T) {
 				}
 				b.Report(index.NodeID(node), now, Report{BootID: "1", Active: true, HW: hw,
 					Fill:  rapid.IntRange(0, 1000).Draw(t, "fill"),
-					Acked: Ref{Generation: 1, Number: nodes[node]}})
+					Acked: timestamp.Ref{Generation: 1, Number: nodes[node]}})
 			}
 			last := b.Last()
 			d := b.Next(now)
@@ -358,14 +358,14 @@ func TestConfig(t *testing.T) {
 		if err := c.Check(); !errors.Is(err, ErrConfig) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := New(c, Stamp{Vector: timestamp.New(1)}); !errors.Is(err, ErrConfig) {
+		if _, err := New(c, timestamp.Stability{Vector: timestamp.New(1)}); !errors.Is(err, ErrConfig) {
 			t.Errorf("%s: New gives %v", name, err)
 		}
 	}
 	if _, err := ParseSource("mean"); !errors.Is(err, ErrConfig) {
 		t.Error(err)
 	}
-	if _, err := New(good, Stamp{}); !errors.Is(err, ErrStamp) {
+	if _, err := New(good, timestamp.Stability{}); !errors.Is(err, ErrTimestamp) {
 		t.Error(err)
 	}
 }
@@ -379,7 +379,7 @@ func BenchmarkNext(b *testing.B) {
 			cfg.Source = src
 			all := make([]*Bucket, buckets)
 			for i := range all {
-				all[i], _ = New(cfg, Stamp{Ref: Ref{Generation: 1}, Vector: timestamp.New(n)})
+				all[i], _ = New(cfg, timestamp.Stability{Ref: timestamp.Ref{Generation: 1}, Vector: timestamp.New(n)})
 				for v := range n {
 					all[i].Begin(v, Stream{Projector: "p", Log: timestamp.FailoverLog{{VBUUID: uint64(v + 1)}}})
 					for s := range 20 {

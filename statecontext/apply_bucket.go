@@ -54,7 +54,7 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 	b := &Bucket{
 		Name: c.Name, UUID: c.UUID, VBuckets: c.VBuckets, Generation: generation,
 		MutationTimestamp: timestamp.New(c.VBuckets),
-		Stability: Stability{
+		Stability: Promoted{
 			Vector:    timestamp.New(c.VBuckets),
 			Logs:      make([]timestamp.FailoverLog, c.VBuckets),
 			Revisions: make([]timestamp.MapRevision, c.VBuckets),

@@ -403,7 +403,7 @@ func appendBucket(dst []byte, b *Bucket) []byte {
 func (d *decoder) bucket() *Bucket {
 	b := &Bucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.max(timestamp.MaxVBuckets, "vbuckets")),
 		Generation: d.uint(), Gone: d.bool()}
-	b.Stability = Stability{Number: d.uint(), RollbackID: d.uint(), Vector: d.vector(), Logs: d.logs(),
+	b.Stability = Promoted{Number: d.uint(), RollbackID: d.uint(), Vector: d.vector(), Logs: d.logs(),
 		Revisions: d.revisions()}
 	b.MutationTimestamp, b.BackfillTimestamp = d.vector(), d.vector()
 	if d.bool() {

@@ -124,8 +124,9 @@ type Indexer struct {
 	Evicting bool `json:"evicting,omitempty"`
 }
 
-// Stability is the newest promoted stability timestamp of a bucket and what its promotion knew.
-type Stability struct {
+// Promoted is what is replicated of a bucket's newest stability timestamp, which Bucket.Timestamp returns, and of its
+// promotion.
+type Promoted struct {
 	// rises by one with every promotion and every end of a rollback
 	Number     uint64                  `json:"number"`
 	RollbackID uint64                  `json:"rollback_id"` // of the newest finished rollback, 0 before the first
@@ -136,12 +137,12 @@ type Stability struct {
 
 // Bucket is a bucket that has at least once been named by a projector.
 type Bucket struct {
-	Name       string    `json:"name"`
-	UUID       string    `json:"uuid"`
-	VBuckets   int       `json:"vbuckets"`
-	Generation uint64    `json:"generation"` // rises when the bucket is re-created or comes back
-	Gone       bool      `json:"gone,omitempty"`
-	Stability  Stability `json:"stability"`
+	Name       string   `json:"name"`
+	UUID       string   `json:"uuid"`
+	VBuckets   int      `json:"vbuckets"`
+	Generation uint64   `json:"generation"` // rises when the bucket is re-created or comes back
+	Gone       bool     `json:"gone,omitempty"`
+	Stability  Promoted `json:"stability"`
 	// MutationTimestamp is what was current at the newest promotion.
 	MutationTimestamp timestamp.Vector `json:"mutation_timestamp"`
 	// BackfillTimestamp is the smallest side position of the active builds; it has no vbuckets while none is active.
@@ -149,6 +150,13 @@ type Bucket struct {
 	Rollback          *RollbackContext `json:"rollback,omitempty"`
 	// of the newest change but promotions and the backfill timestamp
 	ModifiedCAS uint64 `json:"modified_cas"`
+}
+
+// Timestamp returns the newest promoted stability timestamp.
+func (b *Bucket) Timestamp() timestamp.Stability {
+	s := &b.Stability
+	return timestamp.Stability{Vector: s.Vector, Logs: s.Logs, Ref: timestamp.Ref{Generation: b.Generation,
+		RollbackID: s.RollbackID, Number: s.Number, Hash: s.Vector.Hash()}}
 }
 
 // RollbackContext is the rollback of a bucket that is under way (IM-23).

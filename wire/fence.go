@@ -64,35 +64,20 @@ type Leader struct {
 	Term uint64 `json:"term"`
 }
 
-// StabilityRef names one stability timestamp of a bucket.
+// StabilityRef names one stability timestamp of a bucket that is named, too.
 type StabilityRef struct {
-	Bucket     string `json:"bucket"`
-	Generation uint64 `json:"generation"` // of the bucket
-	RollbackID uint64 `json:"rollback_id"`
-	Number     uint64 `json:"number"` // rises by one with every promotion within a bucket
-	Hash       uint64 `json:"hash,string"`
+	Bucket string `json:"bucket"`
+	timestamp.Ref
 }
 
-// Compare orders two references of one bucket by generation, rollback id, number.
-func (r StabilityRef) Compare(o StabilityRef) int {
-	for _, p := range [...][2]uint64{{r.Generation, o.Generation}, {r.RollbackID, o.RollbackID}, {r.Number, o.Number}} {
-		if p[0] < p[1] {
-			return -1
-		}
-		if p[0] > p[1] {
-			return 1
-		}
-	}
-	return 0
-}
-
-// Stability is a stability timestamp as published to indexers (IM-15). Logs holds, per vbucket, the failover log that
-// was known when it was promoted, so that an indexer can tell whether it lies on the branch of what it receives.
+// Stability is a stability timestamp as published to indexers (IM-15): with the name of its bucket.
 type Stability struct {
-	StabilityRef
-	Vector timestamp.Vector        `json:"vector"`
-	Logs   []timestamp.FailoverLog `json:"logs"`
+	Bucket string `json:"bucket"`
+	timestamp.Stability
 }
+
+// Named returns the reference of s.
+func (s *Stability) Named() StabilityRef { return StabilityRef{Bucket: s.Bucket, Ref: s.Ref} }
 
 // Ack is an indexer's answer to a stability timestamp (IM-17). Exceptions name copies whose outcome differs from Made.
 type Ack struct {

@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 
 	"tidemark/index"
+	"tidemark/timestamp"
 )
 
 // ErrHeld is wrapped when bytes are no packed list of Held.
@@ -73,8 +74,8 @@ func UnpackHeld(src []byte) ([]Held, error) {
 	}
 	refs := make([]StabilityRef, n)
 	for i := range refs {
-		refs[i] = StabilityRef{Bucket: string(r.take(r.uvarint())), Generation: r.uvarint(), RollbackID: r.uvarint(),
-			Number: r.uvarint()}
+		refs[i] = StabilityRef{Bucket: string(r.take(r.uvarint())), Ref: timestamp.Ref{Generation: r.uvarint(),
+			RollbackID: r.uvarint(), Number: r.uvarint()}}
 		if hash := r.take(8); hash != nil {
 			refs[i].Hash = binary.LittleEndian.Uint64(hash)
 		}

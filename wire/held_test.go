@@ -6,14 +6,15 @@ import (
 	"testing"
 
 	"tidemark/index"
+	"tidemark/timestamp"
 )
 
 func heldExample() []Held {
 	var all []Held
 	for i := range 40 {
 		all = append(all, Held{Copy: index.CopyID(7 + 100*i), Node: index.NodeID(1 + i%9), OK: i%5 > 0,
-			Ref: StabilityRef{Bucket: []string{"b", "world"}[i%2], Generation: 1, RollbackID: uint64(i % 2),
-				Number: uint64(300 + i%3), Hash: uint64(i%3)<<60 | 5}})
+			Ref: StabilityRef{Bucket: []string{"b", "world"}[i%2], Ref: timestamp.Ref{Generation: 1,
+				RollbackID: uint64(i % 2), Number: uint64(300 + i%3), Hash: uint64(i%3)<<60 | 5}}})
 	}
 	return all
 }

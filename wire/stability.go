@@ -30,7 +30,7 @@ func (s *Stability) Since(base *Stability) (d StabilityDelta, ok bool) {
 	if err != nil {
 		return d, false
 	}
-	d = StabilityDelta{StabilityRef: s.StabilityRef, BaseNumber: base.Number, BaseHash: base.Hash, Delta: delta}
+	d = StabilityDelta{StabilityRef: s.Named(), BaseNumber: base.Number, BaseHash: base.Hash, Delta: delta}
 	if len(s.Logs) > 0 && &s.Logs[0] != &base.Logs[0] {
 		for v, log := range s.Logs {
 			if !log.Equal(base.Logs[v]) {
@@ -51,7 +51,7 @@ func (d *StabilityDelta) apply(base *Stability) (s Stability, ok bool) {
 	if err != nil || len(rest) > 0 || v.Hash() != d.Hash {
 		return s, false
 	}
-	s = Stability{StabilityRef: d.StabilityRef, Vector: v, Logs: base.Logs}
+	s = Stability{Bucket: d.Bucket, Stability: timestamp.Stability{Ref: d.Ref, Vector: v, Logs: base.Logs}}
 	if len(d.Logs) > 0 {
 		s.Logs = append([]timestamp.FailoverLog(nil), base.Logs...)
 		for _, u := range d.Logs {
@@ -83,7 +83,7 @@ func (t Told) Remember(s *Stability) {
 // Believe notes what a receiver is believed to have been told, where nothing newer is known.
 func (t Told) Believe(base []Stability) {
 	for i := range base {
-		if was, known := t[base[i].Bucket]; !known || was.Compare(base[i].StabilityRef) < 0 {
+		if was, known := t[base[i].Bucket]; !known || was.Compare(base[i].Ref) < 0 {
 			t.Remember(&base[i])
 		}
 	}

@@ -8,12 +8,12 @@ import (
 )
 
 func stabilityOf(number uint64, seqnos ...uint64) Stability {
-	s := Stability{Vector: timestamp.New(len(seqnos))}
+	s := Stability{Bucket: "b", Stability: timestamp.Stability{Vector: timestamp.New(len(seqnos))}}
 	for v, seqno := range seqnos {
 		s.Vector.Set(v, timestamp.Position{VBUUID: 7, Seqno: seqno})
 		s.Logs = append(s.Logs, timestamp.FailoverLog{{VBUUID: 7}})
 	}
-	s.StabilityRef = StabilityRef{Bucket: "b", Generation: 1, Number: number, Hash: s.Vector.Hash()}
+	s.Ref = timestamp.Ref{Generation: 1, Number: number, Hash: s.Vector.Hash()}
 	return s
 }
 
@@ -47,7 +47,7 @@ func TestStabilityDeltas(t *testing.T) {
 	}{{d, second}, {e, third}} {
 		all, missing := told.Take(&StabilityRequest{Deltas: []StabilityDelta{want.d}})
 		if len(missing) != 0 || len(all) != 1 || !all[0].Vector.Equal(want.s.Vector) ||
-			all[0].StabilityRef != want.s.StabilityRef ||
+			all[0].Named() != want.s.Named() ||
 			!slices.EqualFunc(all[0].Logs, want.s.Logs, timestamp.FailoverLog.Equal) {
 			t.Fatalf("step %d: got %+v, missing %v, want %+v", i, all, missing, want.s)
 		}

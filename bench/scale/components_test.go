@@ -527,11 +527,11 @@ func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wir
 	all, missing := n.heard.Take(req)
 	for _, s := range all {
 		h := n.hosted[s.Bucket]
-		if h == nil || s.Compare(h.stable.StabilityRef) <= 0 {
+		if h == nil || s.Compare(h.stable.Ref) <= 0 {
 			continue
 		}
 		h.stable = s
-		h.acks = append(h.acks, wire.Ack{StabilityRef: s.StabilityRef, Made: true})
+		h.acks = append(h.acks, wire.Ack{StabilityRef: s.Named(), Made: true})
 		total := uint64(0)
 		for _, seqno := range s.Vector.Seqnos {
 			total += seqno
@@ -565,7 +565,7 @@ func (n *indexer) state(wantsHW func(bucket string) bool) *wire.IndexerReport {
 		}
 		for _, c := range h.copies {
 			if c.Ready = c.Ready && h.stable.Number > 0; c.Ready {
-				c.Held = h.stable.StabilityRef
+				c.Held = h.stable.Named()
 			}
 			r.Copies = append(r.Copies, c)
 		}

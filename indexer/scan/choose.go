@@ -68,12 +68,12 @@ func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, 
 		if len(s.candidates) == 0 {
 			return p, v.unheld(s.slice, nodes)
 		}
-		best := slices.MaxFunc(s.candidates, func(a, b candidate) int { return a.held.Compare(b.held) }).held
-		if i == 0 || best.Compare(p.ref) < 0 {
+		best := slices.MaxFunc(s.candidates, func(a, b candidate) int { return a.held.Compare(b.held.Ref) }).held
+		if i == 0 || best.Compare(p.ref.Ref) < 0 {
 			p.ref = best
 		}
 	}
-	if least != nil && p.ref.Compare(*least) < 0 {
+	if least != nil && p.ref.Compare(least.Ref) < 0 {
 		p.ref = *least
 	}
 	if at != nil {
@@ -136,7 +136,7 @@ func (s *sliceplan) order(ref wire.StabilityRef, turn uint64, suspect func(index
 	for i := range n {
 		c := s.candidates[(i+turn)%n]
 		rotated = append(rotated, c)
-		if c.held.Compare(newest) > 0 {
+		if c.held.Compare(newest.Ref) > 0 {
 			newest = c.held
 		}
 	}
@@ -158,7 +158,7 @@ func (c candidate) rank(ref, newest wire.StabilityRef) int {
 	switch {
 	case c.last:
 		return 3
-	case c.held.Compare(ref) >= 0:
+	case c.held.Compare(ref.Ref) >= 0:
 		return 0
 	case newest.Number-min(c.held.Number, newest.Number) >= farBehind:
 		return 2

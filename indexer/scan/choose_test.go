@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"tidemark/index"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -37,9 +38,9 @@ func TestOrderOfCopies(t *testing.T) {
 			s := &sliceplan{}
 			for i, n := range c.held {
 				s.candidates = append(s.candidates, candidate{node: index.NodeID(i),
-					held: wire.StabilityRef{Generation: 2, RollbackID: 1, Number: n}})
+					held: wire.StabilityRef{Ref: timestamp.Ref{Generation: 2, RollbackID: 1, Number: n}}})
 			}
-			s.order(wire.StabilityRef{Generation: 2, RollbackID: 1, Number: c.ref}, c.turn,
+			s.order(wire.StabilityRef{Ref: timestamp.Ref{Generation: 2, RollbackID: 1, Number: c.ref}}, c.turn,
 				func(n index.NodeID) bool { return slices.Contains(c.suspect, n) })
 			for i, got := range s.candidates {
 				if got.node != c.want[i] {

@@ -295,7 +295,8 @@ func (r *run) consistency(ctx context.Context, view *View) error {
 		}
 		return AsError(err)
 	}
-	r.least = &s.StabilityRef
+	least := s.Named()
+	r.least = &least
 	return nil
 }
 

@@ -41,8 +41,8 @@ func vectorOf(number uint64) timestamp.Vector {
 }
 
 func refOf(number uint64) wire.StabilityRef {
-	return wire.StabilityRef{Bucket: testBucket, Generation: 1, RollbackID: 2, Number: number,
-		Hash: vectorOf(number).Hash()}
+	return wire.StabilityRef{Bucket: testBucket, Ref: timestamp.Ref{Generation: 1, RollbackID: 2, Number: number,
+		Hash: vectorOf(number).Hash()}}
 }
 
 func stabilityOf(number uint64) wire.Stability {
@@ -50,7 +50,9 @@ func stabilityOf(number uint64) wire.Stability {
 	for i := range logs {
 		logs[i] = timestamp.FailoverLog{{VBUUID: 77, Seqno: 5}, {VBUUID: 66, Seqno: 0}}
 	}
-	return wire.Stability{StabilityRef: refOf(number), Vector: vectorOf(number), Logs: logs}
+	ref := refOf(number)
+	return wire.Stability{Bucket: ref.Bucket, Stability: timestamp.Stability{Ref: ref.Ref, Vector: vectorOf(number),
+		Logs: logs}}
 }
 
 // memSlice is a slice in memory: rows in order.

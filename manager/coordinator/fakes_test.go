@@ -524,7 +524,7 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 					n.loaded[c.ID] = high[d.Bucket]
 				}
 				if l := n.loaded[c.ID]; l != nil && s.Vector.Covers(timestamp.Vector{Seqnos: l}) {
-					rep.Ready, rep.Held, rep.Done, rep.Items = true, s.StabilityRef, 80, 7
+					rep.Ready, rep.Held, rep.Done, rep.Items = true, s.Named(), 80, 7
 				}
 			}
 			rep.Compared = n.compared != nil && n.compared(c.ID)
@@ -548,7 +548,7 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 			}
 		}
 		if s := n.stable[b.Name]; s.Number > 0 && !n.owes {
-			br.Acks = []wire.Ack{{StabilityRef: s.StabilityRef, Made: true}}
+			br.Acks = []wire.Ack{{StabilityRef: s.Named(), Made: true}}
 		}
 		r.Buckets = append(r.Buckets, br)
 	}
@@ -655,7 +655,7 @@ func (c indexersOf) Stability(ctx context.Context, addr string, req *wire.Stabil
 		if s.Hash != s.Vector.Hash() {
 			c.w.t.Errorf("hash %x of %v", s.Hash, s.Vector)
 		}
-		if old := n.stable[s.Bucket]; s.Compare(old.StabilityRef) >= 0 {
+		if old := n.stable[s.Bucket]; s.Compare(old.Ref) >= 0 {
 			n.stable[s.Bucket] = s
 		}
 	}

@@ -336,8 +336,8 @@ type holder struct {
 }
 
 // heldBy gives, by stability timestamp, a holder of each slice.
-func (s *Sim) heldBy(x *statecontext.Index) map[ingest.Ref]map[index.SliceID]holder {
-	all := map[ingest.Ref]map[index.SliceID]holder{}
+func (s *Sim) heldBy(x *statecontext.Index) map[timestamp.Ref]map[index.SliceID]holder {
+	all := map[timestamp.Ref]map[index.SliceID]holder{}
 	for _, c := range x.Topology.Copies {
 		n := s.nodes[s.nodeAt(c.Node)]
 		st := n.stores[c.ID]

@@ -142,7 +142,7 @@ func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 		for _, c := range h.st.States() {
 			w := wire.CopyReport{Copy: c.ID, Index: c.Index, Ready: c.Ready, Done: c.Done, Total: c.Total}
 			if c.Held.Number > 0 {
-				w.Held = wireRef(name, c.Held)
+				w.Held = wire.StabilityRef{Bucket: name, Ref: c.Held}
 			}
 			r.Copies = append(r.Copies, w)
 		}
@@ -155,15 +155,6 @@ func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 func (n *node) building(id index.ID) bool {
 	builds := func(d index.Definition) bool { return d.ID == id && d.State == index.Backfill }
 	return n.defs != nil && slices.ContainsFunc(n.defs.Indexes, builds)
-}
-
-func wireRef(bucket string, r ingest.Ref) wire.StabilityRef {
-	return wire.StabilityRef{Bucket: bucket, Generation: r.Generation, RollbackID: r.RollbackID,
-		Number: r.Number, Hash: r.Hash}
-}
-
-func localRef(r wire.StabilityRef) ingest.Ref {
-	return ingest.Ref{Generation: r.Generation, RollbackID: r.RollbackID, Number: r.Number, Hash: r.Hash}
 }
 
 // reportNode sends a report on its way to the leader, and its answer back. As package indexer it sends no other before
@@ -244,7 +235,7 @@ func (s *Sim) nodeStability(n *node, r *wire.StabilityRequest) error {
 		t := &r.Stabilities[i]
 		s.checkPublished(t)
 		if h := n.buckets[t.Bucket]; h != nil {
-			took := h.st.Publish(ingest.Stability{Ref: localRef(t.StabilityRef), Vector: t.Vector, Logs: t.Logs})
+			took := h.st.Publish(t.Stability)
 			s.ev("n%d is told S%d of %s %v rollback %d: %v", n.num, t.Number, t.Bucket, t.Vector.Seqnos, t.RollbackID, took)
 		}
 	}
@@ -444,7 +435,8 @@ func (s *Sim) storeStep(n *node, h *hosted) {
 }
 
 func (h *hosted) acknowledge(a ingest.Ack) {
-	h.acks = append(h.acks, wire.Ack{StabilityRef: wireRef(h.name, a.Ref), Made: a.Made, Exceptions: a.Exceptions})
+	h.acks = append(h.acks, wire.Ack{StabilityRef: wire.StabilityRef{Bucket: h.name, Ref: a.Ref}, Made: a.Made,
+		Exceptions: a.Exceptions})
 	if len(h.acks) > 16 {
 		h.acks = h.acks[1:]
 	}

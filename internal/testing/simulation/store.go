@@ -21,10 +21,10 @@ type content struct {
 	rows   [docs]row
 	pos    [vbuckets]ingest.Position
 	logs   [vbuckets]timestamp.FailoverLog
-	ref    ingest.Ref // of a snapshot
-	exact  bool       // at ref
-	number uint64     // counts the states of a copy that were kept
-	parted bool       // some vbucket left its branch: for restores only
+	ref    timestamp.Ref // of a snapshot
+	exact  bool          // at ref
+	number uint64        // counts the states of a copy that were kept
+	parted bool          // some vbucket left its branch: for restores only
 }
 
 func (c *content) dropVB(v int) {

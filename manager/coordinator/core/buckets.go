@@ -71,7 +71,7 @@ func (l *ledgers) newBucket(s *statecontext.Bucket) (*bucket, error) {
 	b.stable, b.dropping = published(s), map[index.ProjectorID][]index.NodeID{}
 	b.first = b.stable
 	var err error
-	if b.stab, err = stability.New(l.settings.Stability, stampOf(b.stable)); err != nil {
+	if b.stab, err = stability.New(l.settings.Stability, b.stable.Stability); err != nil {
 		return nil, err
 	}
 	if b.ledger, err = streams.New(l.settings.Streams, s.VBuckets, l.epoch, l.self.Term); err != nil {
@@ -95,18 +95,7 @@ func (l *ledgers) sourceOf(bucket string) stability.Source {
 
 // published is a bucket's committed stability timestamp as indexers get it.
 func published(s *statecontext.Bucket) wire.Stability {
-	return wire.Stability{Vector: s.Stability.Vector, Logs: s.Stability.Logs,
-		StabilityRef: wire.StabilityRef{Bucket: s.Name,
-			Generation: s.Generation, RollbackID: s.Stability.RollbackID, Number: s.Stability.Number,
-			Hash: s.Stability.Vector.Hash()}}
-}
-
-func stampOf(s wire.Stability) stability.Stamp {
-	return stability.Stamp{Vector: s.Vector, Logs: s.Logs, Ref: refOf(s.StabilityRef)}
-}
-
-func refOf(r wire.StabilityRef) stability.Ref {
-	return stability.Ref{Generation: r.Generation, RollbackID: r.RollbackID, Number: r.Number}
+	return wire.Stability{Bucket: s.Name, Stability: s.Timestamp()}
 }
 
 // reconcileHosts finds out which buckets need streams and who takes part.
@@ -241,7 +230,7 @@ func (l *ledgers) refresh(b *bucket, s *statecontext.Bucket) {
 		return
 	}
 	b.stable, b.stableMS = published(s), l.nowMS
-	if err := b.stab.Committed(stampOf(b.stable)); err != nil {
+	if err := b.stab.Committed(b.stable.Stability); err != nil {
 		l.log.Error("a committed stability timestamp does not fit", "bucket", b.name, "error", err)
 	}
 	b.ledger.SetCommitted(streams.Committed{Vector: s.Stability.Vector, Logs: s.Stability.Logs,

@@ -6,6 +6,7 @@ import (
 	"tidemark/index"
 	"tidemark/liveness"
 	"tidemark/streams"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -99,9 +100,9 @@ type indexer struct {
 
 // nodeBucket is how an indexer stands to a bucket; what it said of it is in indexer.reports.
 type nodeBucket struct {
-	acked   wire.StabilityRef
+	acked   timestamp.Ref
 	toldMS  int64 // when a stability timestamp was last sent
-	toldRef wire.StabilityRef
+	toldRef timestamp.Ref
 	based   bool // the first one that is told is told as a change
 
 	judgedBy *streams.Ledger // that was told all streams which it accepts

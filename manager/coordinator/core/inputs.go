@@ -151,7 +151,7 @@ type (
 		Bucket string
 		Need   timestamp.Vector
 		Reply  chan Stabilized
-		judged wire.StabilityRef // for which it was looked whether something is lost
+		judged timestamp.Ref // for which it was looked whether something is lost
 		cameMS int64
 		left   bool // nobody waits any more
 		// unknown: it needs branches that neither the newest stability timestamp nor the streams that run know.

@@ -176,7 +176,7 @@ func (l *intake) takeBucketReport(n *indexer, t *wire.Taken) {
 	nb := n.bucket(b.name)
 	for _, a := range r.Acks {
 		if a.Generation == b.generation && a.Compare(nb.acked) > 0 {
-			nb.acked = a.StabilityRef
+			nb.acked = a.Ref
 		}
 	}
 	b.due = b.due || t.Whole
@@ -278,7 +278,7 @@ func (l *intake) indexerGreeted(h *IndexerGreeted) {
 	l.takeIndexerReport(n, r)
 	n.reports.Forget()                    // it stands outside the order of reports
 	for _, b := range l.buckets.ordered { // the present S is told at every handshake, unless it is held
-		if nb := n.bucket(b.name); nb.acked == b.stable.StabilityRef {
+		if nb := n.bucket(b.name); nb.acked == b.stable.Ref {
 			nb.toldRef, nb.toldMS = nb.acked, l.nowMS
 		} else {
 			l.promotion.publish(b, n)

@@ -31,7 +31,7 @@ func (l *promotion) reportStability(b *bucket, n *indexer, nb *nodeBucket, told 
 	// numbers.
 	if h.LastStability == b.stable.Hash && (h.LastNumber == b.stable.Number || h.LastNumber == 0) && b.stable.Number > 0 &&
 		told.RollbackID == b.stable.RollbackID {
-		nb.acked = b.stable.StabilityRef
+		nb.acked = b.stable.Ref
 	}
 	fill := 0
 	if h.QueueLimit > 0 {
@@ -39,7 +39,7 @@ func (l *promotion) reportStability(b *bucket, n *indexer, nb *nodeBucket, told 
 	}
 	b.stab.Report(n.node, l.nowMS, stability.Report{BootID: n.boot, Active: slices.Contains(b.fed, n.node),
 		RollbackID: told.RollbackID,
-		Acked:      refOf(nb.acked), HW: h.HW, Absent: nb.absent.vbuckets(), Fill: fill})
+		Acked:      nb.acked, HW: h.HW, Absent: nb.absent.vbuckets(), Fill: fill})
 }
 
 // leaveOut tells the decider which indexers are not sent some of the streams that run: those of the projectors that
@@ -185,7 +185,7 @@ func (l *promotion) publish(b *bucket, n *indexer) {
 		say.Base = []wire.Stability{b.first}
 	}
 	nb.based = true
-	nb.toldMS, nb.toldRef = l.nowMS, b.stable.StabilityRef
+	nb.toldMS, nb.toldRef = l.nowMS, b.stable.Ref
 	l.tell(&n.component, Publish, "stability", say)
 }
 
@@ -208,7 +208,7 @@ func (l *promotion) publishLate() {
 				continue
 			}
 			nb := n.bucket(b.name)
-			if nb.toldRef == b.stable.StabilityRef && (nb.acked == nb.toldRef ||
+			if nb.toldRef == b.stable.Ref && (nb.acked == nb.toldRef ||
 				l.nowMS-nb.toldMS < l.settings.Republish.Milliseconds()) {
 				continue
 			}
@@ -265,10 +265,10 @@ func (w *Stabilize) refuse(l *scene, err error) { reply(l, w.Reply, Stabilized{E
 
 // answered reports whether nothing is to be waited for any more.
 func (w *Stabilize) answered(l *scene, b *bucket) bool {
-	if w.judged == b.stable.StabilityRef && !b.stable.Vector.Covers(w.Need) {
+	if w.judged == b.stable.Ref && !b.stable.Vector.Covers(w.Need) {
 		return false
 	}
-	w.judged = b.stable.StabilityRef
+	w.judged = b.stable.Ref
 	ready := true
 	w.unknown = false
 	for v := range w.Need.Seqnos {

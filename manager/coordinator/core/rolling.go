@@ -55,7 +55,7 @@ func (l *rollbacks) step(b *bucket) {
 	d, err := rollback.Next(rollback.Context{ID: r.id, Step: rollback.Step(r.step), Current: s.MutationTimestamp,
 		Logs:      s.Rollback.Logs,
 		Revisions: s.Rollback.Revisions, Restart: s.Rollback.Restart,
-		Stability: rollback.Stability{Vector: s.Stability.Vector, Logs: s.Stability.Logs}},
+		Stability: published(s).Stability},
 		r.answers)
 	if err != nil {
 		if r.reason != err.Error() {
