@@ -20,6 +20,9 @@ const (
 	maxBackoff   = 500 * time.Millisecond
 )
 
+// maxSecondOpinions is how many more nodes are asked for a collection when one has said that there is none.
+const maxSecondOpinions = 4
+
 // Client routes document operations over the nodes of a cluster by the bucket
 // map. It keeps one pipelined connection per node and follows the map as it
 // changes. Operations repeat after NOT_MY_VBUCKET, temporary failures and lost
@@ -100,34 +103,51 @@ func Connect(ctx context.Context, seeds []string, opt Options) (*Client, error) 
 	}
 }
 
-// findCollection asks for the id of the collection that was named. The seeds are asked, one after the other.
+// findCollection asks for the id of the collection that was named. The nodes are asked, one after the other, until one
+// has it: one that says that there is none may be behind the others. After the first that says so only a few more are
+// asked.
 func (c *Client) findCollection(ctx context.Context) (err error) {
 	if c.opt.Collection == "" {
 		return nil
 	}
+	var none error
+	more := maxSecondOpinions
 	for _, addr := range c.known() {
-		var conn *Conn
-		if conn, err = c.conn(ctx, addr); err != nil {
-			continue
+		if none != nil {
+			if more--; more < 0 {
+				break
+			}
 		}
-		if !conn.Granted(mcbp.FeatureCollections) {
-			return fmt.Errorf("%w: %s has no collections", ErrNotSupported, addr)
-		}
-		var f mcbp.Frame
-		if f, err = conn.Do(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetCollectionID, 0, 0),
-			Value: []byte(c.opt.Collection)}); err != nil {
-			continue
-		}
-		if err = NewStatusError(f); err != nil {
-			return fmt.Errorf("collection %s: %w", c.opt.Collection, err)
-		}
-		_, id, err := mcbp.DecodeCollectionID(f.Extras)
-		if err == nil {
+		var id uint32
+		if id, err = c.collectionAt(ctx, addr); err == nil {
 			c.prefix = mcbp.AppendCollectionKey(nil, id, nil)
+			return nil
 		}
-		return err
+		if none == nil && (errors.Is(err, ErrNoCollection) || errors.Is(err, ErrNotSupported)) {
+			none = err
+		}
 	}
-	return err
+	return cmp.Or(none, err)
+}
+
+// collectionAt asks one node for the id.
+func (c *Client) collectionAt(ctx context.Context, addr string) (uint32, error) {
+	conn, err := c.conn(ctx, addr)
+	if err != nil {
+		return 0, err
+	}
+	if !conn.Granted(mcbp.FeatureCollections) {
+		return 0, fmt.Errorf("%w: %s has no collections", ErrNotSupported, addr)
+	}
+	f, err := conn.Do(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetCollectionID, 0, 0), Value: []byte(c.opt.Collection)})
+	if err != nil {
+		return 0, err
+	}
+	if err := NewStatusError(f); err != nil {
+		return 0, fmt.Errorf("%s: collection %s: %w", addr, c.opt.Collection, err)
+	}
+	_, id, err := mcbp.DecodeCollectionID(f.Extras)
+	return id, err
 }
 
 // wire is a document's key as it travels.

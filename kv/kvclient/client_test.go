@@ -537,3 +537,41 @@ func TestStat(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestCollectionOfANodeThatIsBehind: one node that has not come to the manifest with a collection does not decide that
+// there is none, and where there is none not all nodes are asked.
+func TestCollectionOfANodeThatIsBehind(t *testing.T) {
+	var asked atomic.Int64
+	node := func(has bool) string {
+		return serve(t, &kvclienttest.Server{
+			Handle: func(p *kvclienttest.Peer, f mcbp.Frame) bool {
+				switch {
+				case f.Op != mcbp.OpGetCollectionID:
+					p.Reply(f, mcbp.StatusUnknownCommand, mcbp.Frame{})
+				case has:
+					p.Reply(f, mcbp.StatusOK, mcbp.Frame{Extras: mcbp.AppendCollectionID(nil, 7, 9)})
+				default:
+					asked.Add(1)
+					p.Reply(f, mcbp.StatusUnknownCollection, mcbp.Frame{})
+				}
+				return true
+			}}).Addr()
+	}
+	opt := options()
+	opt.Collection = "s.c"
+	connect(t, opt, node(false), node(true))
+	if n := asked.Load(); n > 1 {
+		t.Errorf("%d nodes without it were asked, there is one", n)
+	}
+	asked.Store(0)
+	var seeds []string
+	for range 8 {
+		seeds = append(seeds, node(false))
+	}
+	if _, err := kvclient.Connect(within(t, time.Minute), seeds, opt); !errors.Is(err, kvclient.ErrNoCollection) {
+		t.Fatal(err)
+	}
+	if n := asked.Load(); n != 5 {
+		t.Errorf("%d nodes were asked before giving up, want 5", n)
+	}
+}
