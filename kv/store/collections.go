@@ -83,10 +83,7 @@ func (v *VBucket) eventLocked(d *Doc) {
 			v.members[what.Collection] = &member{scope: what.Scope}
 		}
 	case mcbp.EventCollectionEnds:
-		gone := dropped{member: v.members[what.Collection], docs: v.leaving[what.Collection]}
-		if v.leaving == nil {
-			gone.docs = v.docsOfLocked(what.Collection)[what.Collection]
-		}
+		gone := dropped{member: v.members[what.Collection], docs: v.leavingLocked(what.Collection)}
 		for _, x := range gone.docs {
 			x.next = d.Seqno
 			v.stale++
@@ -99,6 +96,25 @@ func (v *VBucket) eventLocked(d *Doc) {
 		delete(v.members, what.Collection)
 		v.dropping[d] = gone
 	}
+}
+
+// leavingLocked takes out what a collection has. Its scope may be ending with it, collection by collection, each by an
+// event of its own where the vbucket is a replica: one walk finds what all of them have, which is kept until a document
+// changes.
+func (v *VBucket) leavingLocked(id uint32) []*Doc {
+	m := v.members[id]
+	if _, ok := v.leaving[id]; !ok && m != nil && m.docs > 0 {
+		var scope []uint32
+		for other, o := range v.members {
+			if o.scope == m.scope {
+				scope = append(scope, other)
+			}
+		}
+		v.leaving = v.docsOfLocked(scope...)
+	}
+	docs := v.leaving[id]
+	delete(v.leaving, id)
+	return docs
 }
 
 // docsOfLocked finds the newest versions that collections have, in one walk through the vbucket, and in none where they
@@ -180,6 +196,7 @@ func (v *VBucket) loadEventsLocked() {
 
 func (v *VBucket) clearCollectionsLocked() {
 	v.members, v.scopes, v.dropping = map[uint32]*member{}, map[uint32]struct{}{}, map[*Doc]dropped{}
+	v.leaving = nil
 	v.defaultLast, v.manifest = 0, 0
 }
 

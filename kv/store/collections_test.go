@@ -229,6 +229,61 @@ func TestCollectionsOfReplicas(t *testing.T) {
 	}
 }
 
+// A scope's end comes to a replica as an end of each of its collections: one walk finds the documents of all, and is
+// not believed any more when a document has changed.
+func TestScopeEndsAtAReplicaInOneWalk(t *testing.T) {
+	w := newWorld(t, 2)
+	defer func() { _ = w.b.Close() }()
+	replica := w.b.VBucket(1)
+	if err := replica.SetState(Replica); err != nil {
+		t.Fatal(err)
+	}
+	const collections = 20
+	seqno := uint64(0)
+	install := func(d *Doc) {
+		t.Helper()
+		seqno++
+		d.Seqno, d.Cas = seqno, seqno
+		if _, err := replica.Replicate(d, Window{Start: seqno, End: seqno}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	event := func(event uint32, id int) {
+		t.Helper()
+		install(NewEvent(event, mcbp.CollectionEvent{Scope: 8, Collection: uint32(id)}, nil))
+	}
+	for id := 9; id < 9+collections; id++ {
+		event(mcbp.EventCollectionBegins, id)
+		install(&Doc{Collection: uint32(id), Key: "k", Value: []byte("1")})
+		install(&Doc{Collection: uint32(id), Key: "l", Value: []byte("1")})
+	}
+	left := 2 * collections
+	ends := func(id, docs int) {
+		t.Helper()
+		event(mcbp.EventCollectionEnds, id)
+		left -= docs
+		if n := replica.Info().Items; n != left {
+			t.Fatalf("%d documents after the end of %d, want %d", n, id, left)
+		}
+	}
+	ends(9, 2)
+	install(&Doc{Collection: 10, Key: "m", Value: []byte("1")}) // what was found is old now
+	left++
+	ends(10, 3)
+	found := replica.leaving
+	found[0] = nil // which is gone after another walk
+	for id := 11; id < 9+collections; id++ {
+		ends(id, 2)
+	}
+	if _, same := replica.leaving[0]; !same || len(replica.leaving) != 1 {
+		t.Errorf("more than one walk: %d collections are kept", len(replica.leaving))
+	}
+	w.restart(false)
+	if n := w.b.VBucket(1).Info().Items; n != 0 {
+		t.Errorf("%d documents after a restart", n)
+	}
+}
+
 // The newest version of each collection stays, though it is an old tombstone: its seqno is what a stream of the
 // collection is to reach.
 func TestHighOfACollectionStays(t *testing.T) {

@@ -168,6 +168,7 @@ func (v *VBucket) relocate(collection uint32, key []byte, seqno uint64, cutoff u
 // forgetLocked removes a tombstone.
 func (v *VBucket) forgetLocked(d *Doc) {
 	delete(v.docs, d.id())
+	v.leaving = nil
 	d.next = d.Seqno // superseded by nothing: left out of every later snapshot
 	v.stale++
 	v.countLocked(d, -1)

@@ -76,7 +76,7 @@ type VBucket struct {
 	members     map[uint32]*member  // collections beside the default one
 	scopes      map[uint32]struct{} // beside the default one
 	dropping    map[*Doc]dropped    // by events that are not in the log yet
-	leaving     map[uint32][]*Doc   // what collections have whose ends are just being told together
+	leaving     map[uint32][]*Doc   // what collections have that may end together; until a document changes
 	defaultLast uint64              // the newest durable version in the default collection
 	manifest    uint64              // the uid of the manifest it is known to have, and 1; 0: not known
 
@@ -321,6 +321,8 @@ func (v *VBucket) installLocked(doc, prev *Doc) {
 	}
 	if doc.Collection == SystemCollection {
 		v.eventLocked(doc)
+	} else {
+		v.leaving = nil
 	}
 }
 
@@ -350,7 +352,7 @@ func (v *VBucket) undo(doc, prev *Doc, high uint64) {
 	defer v.mu.Unlock()
 	v.list[len(v.list)-1] = nil
 	v.list = v.list[:len(v.list)-1]
-	v.high = high
+	v.high, v.leaving = high, nil
 	if doc.Collection == SystemCollection {
 		v.takeEventBackLocked(doc)
 	}
