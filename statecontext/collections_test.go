@@ -39,3 +39,35 @@ func TestCollectionsOfABucketThatWent(t *testing.T) {
 	n.refuse(&BuildIndexes{IDs: []index.ID{2}}, errcode.CollectionGone)
 	n.must(&BuildIndexes{IDs: []index.ID{3}})
 }
+
+// TestPathOfABucketThatWent: a bucket that is gone hides no collection whose path is its name; its own index is found
+// where there is no other.
+func TestPathOfABucketThatWent(t *testing.T) {
+	n := raised(t, formatCollections)
+	n.must(&SetBucket{Name: "b.s.c", UUID: "other", VBuckets: 4})
+	in := func(name, bucket string, m index.Member) {
+		c := create(name, 0, 0, 1)
+		c.Definition.Bucket, c.Definition.BucketUUID, c.Definition.Member = bucket, n.state.Bucket(bucket).UUID, m
+		n.must(c)
+	}
+	collection := index.Member{Scope: "s", Collection: "c", ID: 9, Manifest: 2}
+	in("both", "b.s.c", index.Member{})
+	in("alone", "b.s.c", index.Member{})
+	in("both", "b", collection)
+	in("hidden", "b", collection)
+	found := func(want map[string]string) {
+		t.Helper()
+		for name, bucket := range want {
+			got := ""
+			if x := n.state.IndexByPath("b.s.c", name); x != nil {
+				got = x.Definition.Bucket
+			}
+			if got != bucket {
+				t.Errorf("b.s.c/%s is in bucket %q, want %q", name, got, bucket)
+			}
+		}
+	}
+	found(map[string]string{"both": "b.s.c", "alone": "b.s.c", "hidden": "", "none": ""})
+	n.must(&BucketGone{Name: "b.s.c", UUID: "other"})
+	found(map[string]string{"both": "b", "alone": "b.s.c", "hidden": "b", "none": ""})
+}

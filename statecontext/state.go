@@ -10,6 +10,7 @@
 package statecontext
 
 import (
+	"cmp"
 	"iter"
 
 	"github.com/tidwall/btree"
@@ -326,17 +327,20 @@ func (s *State) IndexByName(bucket, name string) *Index {
 	return s.IndexIn(index.InBucket(bucket), name)
 }
 
-// IndexByPath returns the index of this name in one of the keyspaces that a text may mean.
+// IndexByPath returns the index of this name in one of the keyspaces that a text may mean; one in a bucket that is gone
+// only when there is no other.
 func (s *State) IndexByPath(keyspace, name string) *Index {
+	var gone *Index
 	for _, k := range index.Keyspaces(keyspace) {
-		if k.IsDefault() && s.Bucket(keyspace) != nil { // it names a bucket, and nothing else
-			return s.IndexIn(k, name)
-		}
-		if x := s.IndexIn(k, name); x != nil {
+		x, b := s.IndexIn(k, name), s.Bucket(k.Bucket)
+		switch {
+		case b == nil || b.Gone:
+			gone = cmp.Or(gone, x)
+		case x != nil || k.Bucket == keyspace: // it names a bucket, and nothing else
 			return x
 		}
 	}
-	return nil
+	return gone
 }
 
 // IndexIn returns the index of this name in a keyspace that is not being dropped, nil when there is none.
