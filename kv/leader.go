@@ -385,18 +385,16 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	rest := slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool {
-		return slices.Contains(r.Nodes,
-			x.ID)
-	})
+	rest := slices.DeleteFunc(slices.Clone(m.Nodes),
+		func(x clustermap.Node) bool { return slices.Contains(r.Nodes, x.ID) })
 	views, err := c.views(ctx, rest)
 	if err != nil {
 		return nil, fmt.Errorf("%w: a failover waits for %w", ErrRefused, err)
 	}
 	epoch := m.RevEpoch
 	// Who leads may be making maps, too; and who was promised an epoch may have made one that nobody else has.
-	if slices.Contains(r.Nodes, m.Leader) || slices.ContainsFunc(views,
-		func(v ClusterView) bool { return len(v.Promises) > 0 }) {
+	if slices.Contains(r.Nodes, m.Leader) ||
+		slices.ContainsFunc(views, func(v ClusterView) bool { return len(v.Promises) > 0 }) {
 		defer c.settle(ctx)
 		if epoch, err = c.begin(ctx, m, views); err != nil {
 			return nil, err
@@ -417,22 +415,34 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 		next, err = c.commit(ctx, next, first, expect)
 	}
 	if err != nil {
-		for bucket, vbuckets := range expect {
-			for vb := range vbuckets {
-				// it ends by itself, too
-				_, _ = c.peers.seal(ctx, c.contact(first), sealRequest{Bucket: bucket, VBuckets: []uint16{vb}})
-			}
-		}
+		c.unseal(ctx, first, expect)
 		return nil, err
 	}
-	have, err := c.survey(ctx, next.Nodes)
-	for i, p := range promotions { // where the new branches really begin
-		if at, ok := have[copyOf{p.Node, p.Bucket, p.VBucket}]; err == nil && ok && len(at.Log) > 0 {
+	c.noteBranches(ctx, next.Nodes, promotions)
+	c.kick()
+	return FailoverAnswer{RevEpoch: next.RevEpoch, Rev: next.Rev, Promotions: promotions}, nil
+}
+
+// noteBranches puts in where the new branches really begin, of those that can be asked.
+func (c *cluster) noteBranches(ctx context.Context, nodes []clustermap.Node, promotions []clustermap.Promotion) {
+	have, err := c.survey(ctx, nodes)
+	if err != nil {
+		return
+	}
+	for i, p := range promotions {
+		if at, ok := have[copyOf{p.Node, p.Bucket, p.VBucket}]; ok && len(at.Log) > 0 {
 			promotions[i].Seqno = at.Log[0].Seqno
 		}
 	}
-	c.kick()
-	return FailoverAnswer{RevEpoch: next.RevEpoch, Rev: next.Rev, Promotions: promotions}, nil
+}
+
+// unseal lets a node write again what was sealed for a failover that came to nothing; a seal ends by itself, too.
+func (c *cluster) unseal(ctx context.Context, id string, what sealed) {
+	for bucket, vbuckets := range what {
+		for vb := range vbuckets {
+			_, _ = c.peers.seal(ctx, c.contact(id), sealRequest{Bucket: bucket, VBuckets: []uint16{vb}})
+		}
+	}
 }
 
 // begin has an epoch promised by all that are to remain, whose views these are: none of them takes a map of an earlier
@@ -541,22 +551,9 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 	if err != nil {
 		return "", nil, nil //nolint:nilerr // it does not answer: what its replicas know must do
 	}
-	out := sealed{}
-	for at, v := range have {
-		if v.State == store.Active.String() {
-			if out[at.bucket] == nil {
-				out[at.bucket] = map[uint16]uint64{}
-			}
-			out[at.bucket][at.vb] = 0
-		}
-	}
-	for _, b := range m.Buckets {
-		for vb, chain := range b.Chains {
-			if _, ok := out[b.Name][uint16(vb)]; chain[0] == id && !ok {
-				return "", nil, fmt.Errorf("%w: %s does not have vbucket %d of bucket %q, which is its own by the map: ask again",
-					ErrRefused, id, vb, b.Name)
-			}
-		}
+	out, err := have.toSeal(m, id)
+	if err != nil {
+		return "", nil, err
 	}
 	if err := c.sealAll(ctx, id, out); err != nil {
 		return "", nil, err
@@ -573,6 +570,29 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 		case <-time.After(catchPoll):
 		}
 	}
+}
+
+// toSeal returns the vbuckets that a node has active, of which s is a survey; an error when the map gives it others,
+// too.
+func (s survey) toSeal(m clustermap.Map, id string) (sealed, error) {
+	out := sealed{}
+	for at, v := range s {
+		if v.State == store.Active.String() {
+			if out[at.bucket] == nil {
+				out[at.bucket] = map[uint16]uint64{}
+			}
+			out[at.bucket][at.vb] = 0
+		}
+	}
+	for _, b := range m.Buckets {
+		for vb, chain := range b.Chains {
+			if _, ok := out[b.Name][uint16(vb)]; chain[0] == id && !ok {
+				return nil, fmt.Errorf("%w: %s does not have vbucket %d of bucket %q, which is its own by the map: ask again",
+					ErrRefused, id, vb, b.Name)
+			}
+		}
+	}
+	return out, nil
 }
 
 // sealAll makes a node take no more writes in those vbuckets, and notes how far each of them is.

@@ -480,19 +480,7 @@ func (s *session) event(p *replica, e *feed.Event, paused bool) (*store.Ticket, 
 		}
 		return nil, nil
 	case feed.StreamBegin:
-		log, err := e.FailoverLog()
-		if err != nil {
-			return nil, err
-		}
-		if len(log) > 0 {
-			p.branch = log[0].VBUUID
-		}
-		if err := p.v.Join(log); err != nil {
-			p.over = true
-			return nil, s.fatal(err)
-		}
-		s.l.r.note(bucket, p.vb, source, func(x *seen) { x.joined = true })
-		return nil, nil
+		return nil, s.join(p, e)
 	}
 	if p.over || paused && p.whole() {
 		p.over = true
@@ -526,6 +514,21 @@ func (s *session) event(p *replica, e *feed.Event, paused bool) (*store.Ticket, 
 		return t, nil
 	}
 	return nil, nil
+}
+
+// join takes over the failover log of the active copy, which has accepted the replica's position.
+func (s *session) join(p *replica, e *feed.Event) error {
+	log, err := e.FailoverLog()
+	if err != nil {
+		return err
+	}
+	p.branch = log.Newest()
+	if err := p.v.Join(log); err != nil {
+		p.over = true
+		return s.fatal(err)
+	}
+	s.l.r.note(s.l.id.bucket, p.vb, s.l.id.source, func(x *seen) { x.joined = true })
+	return nil
 }
 
 // fatal passes on what ends the connection: not that the vbucket is no replica any more.

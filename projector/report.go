@@ -29,13 +29,7 @@ func (p *Projector) report(ctx context.Context) error {
 	}
 	tick := time.NewTicker(ReportInterval)
 	defer tick.Stop()
-	silent := 0
-	var told map[*bucket]*knowledge // nil: all is to be told
-	var base uint64                 // sequence of the report by which it is known
-	brief := false                  // the leader takes what has moved in the short form
-	var faultsTold uint64           // changes of the faults that the coordinator knows of
-	var evaluation *wire.Evaluation // that the coordinator knows of
-	var full time.Time
+	t := reporter{p: p}
 	for {
 		select {
 		case <-ctx.Done():
@@ -43,51 +37,8 @@ func (p *Projector) report(ctx context.Context) error {
 		case <-tick.C:
 		case <-p.wake:
 		}
-		if time.Since(full) > fullInterval {
-			told = nil
-		}
-		r, telling := p.reportSince(told, brief)
-		if told != nil {
-			r.Base = base
-		}
-		faults := p.faults.changes.Load()
-		if told == nil || faults != faultsTold {
-			r.FaultsToo, r.Faults = true, p.faults.list()
-		}
-		now := r.Evaluation
-		if told != nil && now == evaluation {
-			r.Evaluation = nil
-		}
-		reply, err := p.managers.ReportProjector(ctx, r)
-		if err == nil {
-			if brief && !reply.Brief {
-				reply.Full = true // another leader, which has not understood
-			}
-			base, brief = r.Sequence, reply.Brief
-		}
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			told = nil
-			p.heard(err)
-			if silent++; silent%50 == 1 {
-				p.log.Warn("report failed, trying again", "error", err)
-			}
-		case !reply.Known:
-			told = nil
-			if err := p.register(ctx); err != nil {
-				return nil //nolint:nilerr // only the end of ctx
-			}
-		case reply.Full:
-			p.heard(nil)
-			told, silent = nil, 0
-		default:
-			if told == nil {
-				full = time.Now()
-			}
-			p.heard(nil)
-			told, silent, faultsTold, evaluation = telling, 0, faults, now
+		if err := t.send(ctx); err != nil {
+			return nil //nolint:nilerr // only the end of ctx
 		}
 		select { // events that come in a burst share a report
 		case <-ctx.Done():
@@ -95,6 +46,75 @@ func (p *Projector) report(ctx context.Context) error {
 		case <-time.After(reportSpacing):
 		}
 	}
+}
+
+// reporter is what is remembered from report to report of what the coordinator knows.
+type reporter struct {
+	p          *Projector
+	told       map[*bucket]*knowledge // nil: all is to be told
+	base       uint64                 // sequence of the report by which it is known
+	brief      bool                   // the leader takes what has moved in the short form
+	faults     uint64                 // changes of the faults that the coordinator knows of
+	evaluation *wire.Evaluation       // that the coordinator knows of
+	full       time.Time              // when all was told last
+	silent     int                    // reports without an answer, one after the other
+}
+
+// send makes a report, sends it and takes the answer; its error is that of ctx.
+func (t *reporter) send(ctx context.Context) error {
+	p := t.p
+	r, next := t.make()
+	reply, err := p.managers.ReportProjector(ctx, r)
+	if err == nil {
+		if t.brief && !reply.Brief {
+			reply.Full = true // another leader, which has not understood
+		}
+		t.base, t.brief = r.Sequence, reply.Brief
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		t.told = nil
+		p.heard(err)
+		if t.silent++; t.silent%50 == 1 {
+			p.log.Warn("report failed, trying again", "error", err)
+		}
+	case !reply.Known:
+		t.told = nil
+		return p.register(ctx)
+	case reply.Full:
+		p.heard(nil)
+		t.told, t.silent = nil, 0
+	default:
+		p.heard(nil)
+		if t.told == nil {
+			t.full = time.Now()
+		}
+		t.told, t.silent, t.faults, t.evaluation = next.told, 0, next.faults, next.evaluation
+	}
+	return nil
+}
+
+// make returns the next report, and what the coordinator knows when it has answered it.
+func (t *reporter) make() (*wire.ProjectorReport, reporter) {
+	if time.Since(t.full) > fullInterval {
+		t.told = nil
+	}
+	next := *t
+	var r *wire.ProjectorReport
+	r, next.told = t.p.reportSince(t.told, t.brief)
+	next.faults, next.evaluation = t.p.faults.changes.Load(), r.Evaluation
+	if t.told == nil || next.faults != t.faults {
+		r.FaultsToo, r.Faults = true, t.p.faults.list()
+	}
+	if t.told != nil {
+		r.Base = t.base
+		if next.evaluation == t.evaluation {
+			r.Evaluation = nil
+		}
+	}
+	return r, next
 }
 
 // currentReport is the level state of one bucket, or of all.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -327,14 +328,7 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 		}
 	}
 	s, ok := c.catalog.Newest(b.Name)
-	known := ok && s.Generation == b.Generation && s.RollbackID == b.RollbackID && s.Vector.Len() == b.VBuckets &&
-		len(s.Logs) == b.VBuckets
-	if known {
-		for _, t := range tokens {
-			known = known && s.Logs[t.VBucket].ValidUpTo(t.VBUUID) > 0
-		}
-	}
-	if !known {
+	if !ok || !knows(&s, &b, tokens) {
 		var err error
 		if s, err = c.session(ctx, b.Name, wait); err != nil {
 			return s, err
@@ -343,8 +337,26 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 			return s, Errorf(errcode.Unavailable, "timestamp %d of bucket %q comes without failover logs", s.Number, b.Name)
 		}
 	}
-	need := timestamp.New(b.VBuckets) // of the other vbuckets nothing
-	higher := false
+	need, err := asked(&s, tokens)
+	if err != nil || s.Vector.Covers(need) {
+		return s, err
+	}
+	return c.truth.Stabilize(ctx, b.Name, need, wait)
+}
+
+// knows reports whether a timestamp is of the bucket as it is now and has the branches of all tokens.
+func knows(s *wire.Stability, b *wire.Bucket, tokens []Token) bool {
+	if s.Generation != b.Generation || s.RollbackID != b.RollbackID || s.Vector.Len() != b.VBuckets ||
+		len(s.Logs) != b.VBuckets {
+		return false
+	}
+	return !slices.ContainsFunc(tokens, func(t Token) bool { return s.Logs[t.VBucket].ValidUpTo(t.VBUUID) == 0 })
+}
+
+// asked returns what the tokens ask for above s, of the other vbuckets nothing; an error of the code TokenLost when the
+// write of one is on no branch of KV's.
+func asked(s *wire.Stability, tokens []Token) (timestamp.Vector, error) {
+	need := timestamp.New(s.Vector.Len())
 	for _, t := range tokens {
 		log := s.Logs[t.VBucket]
 		if !log.Valid(t.VBUUID, t.Seqno) {
@@ -352,17 +364,13 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 				"bucket is on branch %d",
 				t.VBucket, t.Seqno, t.VBUUID, log.Newest())
 			e.VBuckets = []uint16{t.VBucket}
-			return s, e
+			return need, e
 		}
 		if t.Seqno > max(s.Vector.Seqnos[t.VBucket], need.Seqnos[t.VBucket]) {
 			need.Set(int(t.VBucket), timestamp.Position{VBUUID: log.Newest(), Seqno: t.Seqno})
-			higher = true
 		}
 	}
-	if !higher {
-		return s, nil
-	}
-	return c.truth.Stabilize(ctx, b.Name, need, wait)
+	return need, nil
 }
 
 // sinkError marks an error of the sink: nothing can be done about it here.

@@ -70,36 +70,44 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 		if r.spec.Stability == NoStability && seen == PageRows {
 			return true, nil
 		}
-		row, src, ok := m.top()
-		for !ok && len(todo.slices) > 0 {
-			if err := r.openMore(ctx, m, todo.take(), &open); err != nil {
-				return false, err
-			}
-			row, src, ok = m.top()
-		}
-		if !ok {
-			break
-		}
-		n := src.(*remote)
-		n.given(row)
-		if err := r.give(row); err != nil {
+		if ok, err := r.step(ctx, m, &todo, &open); err != nil {
 			return false, err
-		}
-		if r.held.full() { // the client may be slow from here on, and the timestamp is not held for ever
-			if err := r.openMore(ctx, m, todo.rest(), &open); err != nil {
-				return false, err
-			}
-			if err := r.release(); err != nil {
-				return false, err
-			}
-		}
-		if err := m.advance(); err != nil {
-			if err := r.replace(ctx, m, n, err, &open); err != nil {
-				return false, err
-			}
+		} else if !ok {
+			break
 		}
 	}
 	return false, r.release()
+}
+
+// step gives the next row, for which it opens what is to be opened next; false when there is none.
+func (r *run) step(ctx context.Context, m *merger, todo *later, open *[]*remote) (bool, error) {
+	row, src, ok := m.top()
+	for !ok && len(todo.slices) > 0 {
+		if err := r.openMore(ctx, m, todo.take(), open); err != nil {
+			return false, err
+		}
+		row, src, ok = m.top()
+	}
+	if !ok {
+		return false, nil
+	}
+	n := src.(*remote)
+	n.given(row)
+	if err := r.give(row); err != nil {
+		return false, err
+	}
+	if r.held.full() { // the client may be slow from here on, and the timestamp is not held for ever
+		if err := r.openMore(ctx, m, todo.rest(), open); err != nil {
+			return false, err
+		}
+		if err := r.release(); err != nil {
+			return false, err
+		}
+	}
+	if err := m.advance(); err != nil {
+		return true, r.replace(ctx, m, n, err, open)
+	}
+	return true, nil
 }
 
 // openMore opens further slices and puts their rows into the merge.

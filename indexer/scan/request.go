@@ -156,19 +156,11 @@ func (r *Request) check() error {
 		return Errorf(errcode.BadRequest, "limit %d: want 1 to %d, or none for all rows", r.Limit, int64(MaxLimit))
 	case r.Offset < 0 || r.Offset > MaxLimit:
 		return Errorf(errcode.BadRequest, "offset %d: want 0 to %d", r.Offset, int64(MaxLimit))
-	case r.Consistency != Any && r.Consistency != AtPlus && r.Consistency != Session:
-		return Errorf(errcode.BadRequest, "consistency %q: want any, at_plus or session", r.Consistency)
-	case len(r.ScanVectors) > 0 && len(r.Tokens) > 0:
-		return Errorf(errcode.BadRequest, "tokens and scan_vectors say the same: give one of them")
-	case len(r.ScanVectors) > 0 && r.Consistency != AtPlus:
-		return Errorf(errcode.BadRequest, "scan_vectors go with consistency at_plus, not with %s", r.Consistency)
-	case r.Consistency == AtPlus && len(r.Tokens) == 0 && len(r.ScanVectors) == 0:
-		return Errorf(errcode.BadRequest, "consistency at_plus needs tokens or scan_vectors")
-	case r.Consistency != AtPlus && len(r.Tokens) > 0:
-		return Errorf(errcode.BadRequest, "tokens go with consistency at_plus, not with %s", r.Consistency)
-	case len(r.Tokens) > MaxTokens:
-		return Errorf(errcode.BadRequest, "%d tokens, want at most %d", len(r.Tokens), MaxTokens)
-	case len(r.Ranges) > MaxRanges:
+	}
+	if err := r.checkConsistency(); err != nil {
+		return err
+	}
+	if len(r.Ranges) > MaxRanges {
 		return Errorf(errcode.BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
 	}
 	given := 0
@@ -181,6 +173,25 @@ func (r *Request) check() error {
 		return Errorf(errcode.BadRequest, "equal, range and ranges exclude each other: %d of them are given", given)
 	}
 	return r.checkStability()
+}
+
+// checkConsistency refuses a consistency that is not one, and tokens that do not go with it.
+func (r *Request) checkConsistency() error {
+	switch {
+	case r.Consistency != Any && r.Consistency != AtPlus && r.Consistency != Session:
+		return Errorf(errcode.BadRequest, "consistency %q: want any, at_plus or session", r.Consistency)
+	case len(r.ScanVectors) > 0 && len(r.Tokens) > 0:
+		return Errorf(errcode.BadRequest, "tokens and scan_vectors say the same: give one of them")
+	case len(r.ScanVectors) > 0 && r.Consistency != AtPlus:
+		return Errorf(errcode.BadRequest, "scan_vectors go with consistency at_plus, not with %s", r.Consistency)
+	case r.Consistency == AtPlus && len(r.Tokens) == 0 && len(r.ScanVectors) == 0:
+		return Errorf(errcode.BadRequest, "consistency at_plus needs tokens or scan_vectors")
+	case r.Consistency != AtPlus && len(r.Tokens) > 0:
+		return Errorf(errcode.BadRequest, "tokens go with consistency at_plus, not with %s", r.Consistency)
+	case len(r.Tokens) > MaxTokens:
+		return Errorf(errcode.BadRequest, "%d tokens, want at most %d", len(r.Tokens), MaxTokens)
+	}
+	return nil
 }
 
 // tokensOf returns the tokens of a bucket.

@@ -54,6 +54,28 @@ type Batch struct {
 
 // check returns an error wrapping ErrInvalid when something in the batch cannot be stored.
 func (b *Batch) check(vbuckets int) error {
+	if err := b.checkUpdates(vbuckets); err != nil {
+		return err
+	}
+	for i := range b.Positions {
+		if v := b.Positions[i].VBucket; int(v) >= vbuckets {
+			return fmt.Errorf("%w: position of vbucket %d, the bucket has %d", ErrInvalid, v, vbuckets)
+		}
+	}
+	if c := b.Common; c != nil && (len(c.Positions) != vbuckets || len(c.Logs) != vbuckets) {
+		return fmt.Errorf("%w: %d positions and %d logs, the bucket has %d vbuckets", ErrInvalid, len(c.Positions),
+			len(c.Logs), vbuckets)
+	}
+	if n := b.Timestamp.Len(); n != 0 {
+		if err := b.Timestamp.Check(vbuckets); err != nil {
+			return fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+	}
+	return nil
+}
+
+// checkUpdates bounds the documents, their keys, and what all take.
+func (b *Batch) checkUpdates(vbuckets int) error {
 	total := 0
 	for i := range b.Updates {
 		u := &b.Updates[i]
@@ -73,20 +95,6 @@ func (b *Batch) check(vbuckets int) error {
 	}
 	if total > MaxBatchBytes {
 		return fmt.Errorf("%w: batch of %d bytes, want at most %d: split it", ErrInvalid, total, MaxBatchBytes)
-	}
-	for i := range b.Positions {
-		if v := b.Positions[i].VBucket; int(v) >= vbuckets {
-			return fmt.Errorf("%w: position of vbucket %d, the bucket has %d", ErrInvalid, v, vbuckets)
-		}
-	}
-	if c := b.Common; c != nil && (len(c.Positions) != vbuckets || len(c.Logs) != vbuckets) {
-		return fmt.Errorf("%w: %d positions and %d logs, the bucket has %d vbuckets", ErrInvalid, len(c.Positions),
-			len(c.Logs), vbuckets)
-	}
-	if n := b.Timestamp.Len(); n != 0 {
-		if err := b.Timestamp.Check(vbuckets); err != nil {
-			return fmt.Errorf("%w: %w", ErrInvalid, err)
-		}
 	}
 	return nil
 }

@@ -42,20 +42,12 @@ type sourceFile struct {
 // for it before of the same source, and is whole and wanted, is kept; all else goes. Errors wrap ErrInvalid,
 // ErrDiskFull, ErrIO.
 func (s *Slice) Receive(source string, files []File) (*Incoming, error) {
-	fs, total := s.store.fs, int64(0)
+	fs := s.store.fs
+	total, err := s.store.checkFiles(files)
+	if err != nil {
+		return nil, err
+	}
 	in := &Incoming{s: s, files: files, held: map[string]int64{}, dir: fs.PathJoin(s.dir, incomingName)}
-	seen := map[string]bool{}
-	for _, f := range files {
-		if f.Name == "" || f.Name != fs.PathBase(f.Name) || strings.HasPrefix(f.Name, ".") || f.Name == lockName ||
-			f.Name == sourceName || f.Size < 0 || f.Size > 1<<50-total || seen[f.Name] || len(files) > incomingFiles {
-			return nil, fmt.Errorf("%w: file %q of %d bytes among %d", ErrInvalid, f.Name, f.Size, len(files))
-		}
-		seen[f.Name] = true
-		total += f.Size
-	}
-	if !seen[checkpointName] {
-		return nil, fmt.Errorf("%w: %d files without %s", ErrInvalid, len(files), checkpointName)
-	}
 	kept, err := in.resume(source)
 	if err == nil {
 		err = s.store.res.space.room(total - kept)
@@ -70,6 +62,24 @@ func (s *Slice) Receive(source string, files []File) (*Incoming, error) {
 	}
 	s.incoming.Store(kept)
 	return in, nil
+}
+
+// checkFiles returns how many bytes the files have that another indexer offers. Names must be such that each is a file
+// of its own in the folder for them, and none of this program's.
+func (st *Store) checkFiles(files []File) (total int64, err error) {
+	seen := map[string]bool{}
+	for _, f := range files {
+		if f.Name == "" || f.Name != st.fs.PathBase(f.Name) || strings.HasPrefix(f.Name, ".") || f.Name == lockName ||
+			f.Name == sourceName || f.Size < 0 || f.Size > 1<<50-total || seen[f.Name] || len(files) > incomingFiles {
+			return 0, fmt.Errorf("%w: file %q of %d bytes among %d", ErrInvalid, f.Name, f.Size, len(files))
+		}
+		seen[f.Name] = true
+		total += f.Size
+	}
+	if !seen[checkpointName] {
+		return 0, fmt.Errorf("%w: %d files without %s", ErrInvalid, len(files), checkpointName)
+	}
+	return total, nil
 }
 
 // resume keeps the tables that are here whole of the same source, and removes everything else.

@@ -115,9 +115,26 @@ func ParseClusterConfig(data []byte) (*ClusterConfig, error) {
 // pair brings the nodes into the order of the server list, which is what the map's numbers mean: an engine may list
 // them in another. Where not every server is found among the nodes they stay as they are.
 func (c *ClusterConfig) pair() {
+	order := c.order()
+	if order == nil {
+		return
+	}
+	nodes, ext := slices.Clone(c.Nodes), slices.Clone(c.NodesExt)
+	for i, n := range order {
+		ext[i] = c.NodesExt[n]
+		if len(nodes) > 0 {
+			nodes[i] = c.Nodes[n]
+		}
+	}
+	c.Nodes, c.NodesExt = nodes, ext
+}
+
+// order returns the nodes in the order of the vbucket map's list, those that are not in it last; nil when they stand so
+// already, or when it cannot be told which is which.
+func (c *ClusterConfig) order() []int {
 	list := c.VBucketServerMap.ServerList
 	if len(list) == 0 || len(list) > len(c.NodesExt) || len(c.Nodes) > 0 && len(c.Nodes) < len(list) {
-		return
+		return nil
 	}
 	known := len(c.NodesExt)
 	if len(c.Nodes) > 0 {
@@ -131,26 +148,19 @@ func (c *ClusterConfig) pair() {
 	for i, server := range list {
 		n, ok := at[server]
 		if !ok || taken[n] {
-			return
+			return nil
 		}
 		order, taken[n], same = append(order, n), true, same && n == i
 	}
 	if same {
-		return
+		return nil
 	}
 	for n := range known {
 		if !taken[n] {
 			order = append(order, n)
 		}
 	}
-	nodes, ext := slices.Clone(c.Nodes), slices.Clone(c.NodesExt)
-	for i, n := range order {
-		ext[i] = c.NodesExt[n]
-		if len(nodes) > 0 {
-			nodes[i] = c.Nodes[n]
-		}
-	}
-	c.Nodes, c.NodesExt = nodes, ext
+	return order
 }
 
 // Validate checks that the map can be used for routing: vbucket locator, a power

@@ -322,8 +322,23 @@ func (v *VBucket) follow(m *mcbp.Manifest) (bool, error) {
 	if v.state != Active || v.manifest == m.UID+1 {
 		return false, nil
 	}
-	var events []*Doc
-	var ends []uint32
+	events, ends := v.newsLocked(m)
+	v.leaving = v.docsOfLocked(ends...)
+	defer func() { v.leaving = nil }()
+	now := uint32(v.bucket.now().Unix())
+	for _, d := range events {
+		if d.Deleted {
+			d.DeleteTime = now
+		}
+		if _, err := v.putLocked(d); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// newsLocked returns the events by which the vbucket comes to a manifest, and the collections that end with them.
+func (v *VBucket) newsLocked(m *mcbp.Manifest) (events []*Doc, ends []uint32) {
 	tell := func(event, scope, collection uint32, name string) {
 		events = append(events, NewEvent(event, mcbp.CollectionEvent{Manifest: m.UID, Scope: scope, Collection: collection},
 			[]byte(name)))
@@ -349,18 +364,7 @@ func (v *VBucket) follow(m *mcbp.Manifest) (bool, error) {
 			}
 		}
 	}
-	v.leaving = v.docsOfLocked(ends...)
-	defer func() { v.leaving = nil }()
-	now := uint32(v.bucket.now().Unix())
-	for _, d := range events {
-		if d.Deleted {
-			d.DeleteTime = now
-		}
-		if _, err := v.putLocked(d); err != nil {
-			return false, err
-		}
-	}
-	return true, nil
+	return events, ends
 }
 
 func has(m *mcbp.Manifest, collection uint32) bool {

@@ -119,14 +119,8 @@ func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter t
 	if err != nil {
 		return fmt.Errorf("compact segment %d: %w", number, err)
 	}
-	for vb := range states {
-		v := b.vbs[vb]
-		v.mu.Lock()
-		_, err := v.saveLocked()
-		v.mu.Unlock()
-		if err != nil {
-			return fmt.Errorf("compact segment %d: %w", number, err)
-		}
+	if err := b.saveStates(states); err != nil {
+		return fmt.Errorf("compact segment %d: %w", number, err)
 	}
 	if err := b.commit.current().Wait(); err != nil {
 		return fmt.Errorf("compact segment %d: %w", number, err)
@@ -138,6 +132,20 @@ func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter t
 		return err
 	}
 	b.stats.SegmentsDropped.Add(1)
+	return nil
+}
+
+// saveStates writes the states of vbuckets anew.
+func (b *Bucket) saveStates(vbuckets map[uint16]bool) error {
+	for vb := range vbuckets {
+		v := b.vbs[vb]
+		v.mu.Lock()
+		_, err := v.saveLocked()
+		v.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -49,11 +49,7 @@ func (h History) Decide(r StreamRequest) (outcome Outcome, seqno uint64) {
 	if r.Start == 0 && (!r.Strict || r.VBUUID == 0) {
 		return Accept, 0
 	}
-	from := r.Start
-	if r.PurgeByWindow {
-		from = r.SnapStart
-	}
-	if r.Start != 0 && from < h.Purge && !r.IgnorePurged && r.ClientPurge != h.Purge {
+	if r.missedPurge(h.Purge) {
 		return Rollback, 0
 	}
 	at := slices.IndexFunc(h.Failover, func(e timestamp.LogEntry) bool { return e.VBUUID == r.VBUUID })
@@ -64,13 +60,7 @@ func (h History) Decide(r StreamRequest) (outcome Outcome, seqno uint64) {
 	if at > 0 {
 		upper = h.Failover[at-1].Seqno
 	}
-	snapStart, snapEnd := r.SnapStart, r.SnapEnd
-	if r.Start == snapStart {
-		snapEnd = r.Start
-	}
-	if r.Start == snapEnd {
-		snapStart = r.Start
-	}
+	snapStart, snapEnd := r.snapshot()
 	if snapEnd > upper {
 		return Rollback, min(upper, snapStart)
 	}
@@ -78,6 +68,27 @@ func (h History) Decide(r StreamRequest) (outcome Outcome, seqno uint64) {
 		return OutOfRange, 0
 	}
 	return Accept, 0
+}
+
+// missedPurge reports whether the consumer may lack deletions that are forgotten, those at or below purge.
+func (r *StreamRequest) missedPurge(purge uint64) bool {
+	from := r.Start
+	if r.PurgeByWindow {
+		from = r.SnapStart
+	}
+	return r.Start != 0 && from < purge && !r.IgnorePurged && r.ClientPurge != purge
+}
+
+// snapshot returns the snapshot that the consumer is in the middle of; one that is only begun or complete is none.
+func (r *StreamRequest) snapshot() (start, end uint64) {
+	start, end = r.SnapStart, r.SnapEnd
+	if r.Start == start {
+		end = r.Start
+	}
+	if r.Start == end {
+		start = r.Start
+	}
+	return start, end
 }
 
 // Snapshot is a fixed set of versions of one vbucket: for every document changed after Start the newest version at End.

@@ -154,31 +154,9 @@ func (v *VBucket) Apply(c Change) (Result, error) {
 	if err := check(c, prev, v.docs[docID{c.Collection, string(c.Key)}]); err != nil {
 		return Result{Ticket: ticket}, err
 	}
-	doc := &Doc{Key: string(c.Key), Collection: c.Collection, Flags: c.Flags, Expiry: c.Expiry, Datatype: c.Datatype}
-	switch c.Kind {
-	case Delete:
-		*doc = tombstone(prev, uint32(now.Unix()))
-	case Bury:
-		*doc = Doc{Key: doc.Key, Collection: c.Collection, Value: append([]byte(nil), c.Value...), Flags: c.Flags,
-			Datatype: c.Datatype, Deleted: true, DeleteTime: c.Expiry, Rev: c.Rev, Cas: c.NewCas}
-		if doc.DeleteTime == 0 {
-			doc.DeleteTime = uint32(now.Unix())
-		}
-	case Touch:
-		*doc = Doc{Key: prev.Key, Collection: c.Collection, Value: prev.Value, Flags: prev.Flags, Datatype: prev.Datatype,
-			Expiry: c.Expiry}
-	case Edit:
-		var err error
-		if doc.Value, doc.Datatype, err = c.Edit(prev); err != nil {
-			return Result{Ticket: ticket}, err
-		}
-		if prev != nil {
-			doc.Key, doc.Flags, doc.Expiry = prev.Key, prev.Flags, prev.Expiry
-		}
-	default:
-		if len(c.Value) > 0 {
-			doc.Value = append(make([]byte, 0, len(c.Value)), c.Value...)
-		}
+	doc, err := c.doc(prev, uint32(now.Unix()))
+	if err != nil {
+		return Result{Ticket: ticket}, err
 	}
 	if c.Kind != Delete && c.Kind != Touch {
 		if v.bucket.quota.Full(doc.memory()) {
@@ -190,6 +168,42 @@ func (v *VBucket) Apply(c Change) (Result, error) {
 		return Result{}, err
 	}
 	return Result{Doc: doc, VBUUID: v.failover[0].VBUUID, Ticket: t}, nil
+}
+
+// doc returns what a change makes of the document that there is, nil: of none.
+func (c *Change) doc(prev *Doc, now uint32) (*Doc, error) {
+	doc := &Doc{Key: string(c.Key), Collection: c.Collection, Flags: c.Flags, Expiry: c.Expiry, Datatype: c.Datatype}
+	switch c.Kind {
+	case Delete:
+		*doc = tombstone(prev, now)
+	case Bury:
+		*doc = Doc{Key: doc.Key, Collection: c.Collection, Value: append([]byte(nil), c.Value...), Flags: c.Flags,
+			Datatype: c.Datatype, Deleted: true, DeleteTime: c.Expiry, Rev: c.Rev, Cas: c.NewCas}
+		if doc.DeleteTime == 0 {
+			doc.DeleteTime = now
+		}
+	case Touch:
+		*doc = Doc{Key: prev.Key, Collection: c.Collection, Value: prev.Value, Flags: prev.Flags, Datatype: prev.Datatype,
+			Expiry: c.Expiry}
+	case Edit:
+		var err error
+		if doc.Value, doc.Datatype, err = c.Edit(prev); err != nil {
+			return nil, err
+		}
+		if prev != nil {
+			doc.Key, doc.Flags, doc.Expiry = prev.Key, prev.Flags, prev.Expiry
+		}
+	default:
+		if len(c.Value) > 0 {
+			doc.Value = append(make([]byte, 0, len(c.Value)), c.Value...)
+		}
+	}
+	return doc, nil
+}
+
+// loses reports whether what a change buries is older than the newest version there is.
+func (c *Change) loses(newest *Doc) bool {
+	return newest != nil && !c.Always && (newest.Rev > c.Rev || newest.Rev == c.Rev && newest.Cas >= c.NewCas)
 }
 
 // tombstone is what remains of a version: the extended attributes of the system outlive the document.
@@ -209,8 +223,7 @@ func tombstone(prev *Doc, now uint32) Doc {
 // check says whether a change may be made; prev is the live version, newest may be a tombstone.
 func check(c Change, prev, newest *Doc) error {
 	switch {
-	case c.Kind == Bury && newest != nil && !c.Always && (newest.Rev > c.Rev || newest.Rev == c.Rev &&
-		newest.Cas >= c.NewCas):
+	case c.Kind == Bury && c.loses(newest):
 		return ErrExists
 	case prev == nil && (c.Kind == Replace || c.Kind == Delete || c.Kind == Touch || c.Cas != 0):
 		return ErrNotFound

@@ -217,11 +217,9 @@ func (a *API) removeManager(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if req != nil {
-		if res, known := a.cfg.Raft.State().Outcome(req); known && res.Err() == nil {
-			rpc.Write(w, r, http.StatusOK, client.MemberReply{ID: id, Detail: "it was removed by this request before"})
-			return nil
-		}
+	if a.doneBefore(req) {
+		rpc.Write(w, r, http.StatusOK, client.MemberReply{ID: id, Detail: "it was removed by this request before"})
+		return nil
 	}
 	m, err := a.cfg.Steward.Find(id)
 	if err != nil {
@@ -247,17 +245,29 @@ func (a *API) removeManager(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	res, err := a.cfg.Raft.Propose(r.Context(), statecontext.Command{Request: req,
-		Body: &statecontext.RemoveManager{ID: m.ID}})
-	// the steward may have been faster
-	if err == nil && res.Rejection != nil && res.Rejection.Code != errcode.UnknownNode {
-		err = res.Err()
-	}
-	if err != nil {
+	if err := a.forgetManager(r.Context(), req, m.ID); err != nil {
 		return err
 	}
 	rpc.Write(w, r, http.StatusOK, reply)
 	return nil
+}
+
+// doneBefore reports whether a request is remembered that was carried out.
+func (a *API) doneBefore(req *statecontext.Request) bool {
+	if req == nil {
+		return false
+	}
+	res, known := a.cfg.Raft.State().Outcome(req)
+	return known && res.Err() == nil
+}
+
+// forgetManager takes a manager out of the state, which the steward may have done already.
+func (a *API) forgetManager(ctx context.Context, req *statecontext.Request, id string) error {
+	res, err := a.cfg.Raft.Propose(ctx, statecontext.Command{Request: req, Body: &statecontext.RemoveManager{ID: id}})
+	if err == nil && res.Rejection != nil && res.Rejection.Code != errcode.UnknownNode {
+		err = res.Err()
+	}
+	return err
 }
 
 func isNotLeader(err error) bool { return errors.Is(err, consensus.ErrNotLeader) }

@@ -317,6 +317,12 @@ func stream(ctx context.Context, w http.ResponseWriter, resp *http.Response) err
 		return nil
 	}
 	w.WriteHeader(resp.StatusCode)
+	return relay(ctx, w, control, resp.Body)
+}
+
+// relay passes the rest of an answer on as it comes, by whole lines where they are not too long, and ends it with a
+// line that says so when it breaks off between two.
+func relay(ctx context.Context, w io.Writer, control *http.ResponseController, from io.Reader) error {
 	send := func(b []byte) bool {
 		_ = control.SetWriteDeadline(time.Now().Add(rowsPatience))
 		_, err := w.Write(b)
@@ -324,7 +330,7 @@ func stream(ctx context.Context, w http.ResponseWriter, resp *http.Response) err
 	}
 	held, midway := make([]byte, 0, pieceOfAnswer), false // of a line that has not come whole; a part of it has gone
 	for {
-		n, err := resp.Body.Read(held[len(held):cap(held)])
+		n, err := from.Read(held[len(held):cap(held)])
 		held = held[:len(held)+n]
 		whole := bytes.LastIndexByte(held, '\n') + 1
 		switch {

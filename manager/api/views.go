@@ -294,25 +294,37 @@ func (a *API) streams(w http.ResponseWriter, r *http.Request) error {
 		}
 		i := client.BucketStreams{Bucket: b.Name, VBuckets: b.VBuckets}
 		if known {
-			c := &v.Summary
-			i.Wanted, i.Idle, i.Requested, i.Begun, i.Ended, i.Lost, i.Unknown, i.Repairs = v.Wanted, c.Idle, c.Requested,
-				c.Begun, c.Ended, c.Lost, c.Unknown, c.Repairs
-			i.Stuck = stuck(c.Stuck)
+			countStreams(&i, &v)
 		}
 		list.Buckets = append(list.Buckets, i)
-		for at := range v.Entries {
-			if b.Name < first || b.Name == first && at < from || list.Next != "" {
-				continue
-			}
-			if n := len(list.Streams); n == limit {
-				list.Next = list.Streams[n-1].Bucket + "/" + strconv.Itoa(list.Streams[n-1].VBucket)
-				break
-			}
-			list.Streams = append(list.Streams, streamInfo(b.Name, at, &v.Entries[at]))
+		switch {
+		case b.Name == first:
+			addStreams(&list, b.Name, &v, from, limit)
+		case b.Name > first:
+			addStreams(&list, b.Name, &v, 0, limit)
 		}
 	}
 	rpc.Write(w, r, http.StatusOK, list)
 	return nil
+}
+
+// addStreams adds a bucket's streams from a vbucket on, up to the limit of the list.
+func addStreams(list *client.StreamList, bucket string, v *core.BucketView, from, limit int) {
+	for at := from; at < len(v.Entries) && list.Next == ""; at++ {
+		if n := len(list.Streams); n == limit {
+			list.Next = list.Streams[n-1].Bucket + "/" + strconv.Itoa(list.Streams[n-1].VBucket)
+			return
+		}
+		list.Streams = append(list.Streams, streamInfo(bucket, at, &v.Entries[at]))
+	}
+}
+
+// countStreams puts in how many streams of a bucket are in which state.
+func countStreams(i *client.BucketStreams, v *core.BucketView) {
+	c := &v.Summary
+	i.Wanted, i.Idle, i.Requested, i.Begun, i.Ended, i.Lost, i.Unknown, i.Repairs = v.Wanted, c.Idle, c.Requested,
+		c.Begun, c.Ended, c.Lost, c.Unknown, c.Repairs
+	i.Stuck = stuck(c.Stuck)
 }
 
 // streamsAfter reads the mark after which a page begins: its first bucket, and the first vbucket of that.

@@ -52,25 +52,18 @@ var ErrBootstrap = errors.New("bootstrap")
 // the lowest server id does it. A node that expects none only joins. own is this node's answer, others those of the
 // reachable peers; an own answer among them (a node is listed in its own --join) does not count twice.
 func Judge(own PeerAnswer, others []PeerAnswer, expect int) (Verdict, []Server, error) {
-	known := map[string]PeerAnswer{own.ID: own}
-	cluster, exists := PeerAnswer{}, false
-	for _, a := range others {
-		known[a.ID] = a
-		if a.ClusterID != "" && cluster.ClusterID != "" && a.ClusterID != cluster.ClusterID {
-			return VerdictWait, nil, fmt.Errorf("%w: %s is of cluster %s and %s of cluster %s; name managers of one cluster "+
-				"in --join",
-				ErrBootstrap, cluster.ID, cluster.ClusterID, a.ID, a.ClusterID)
-		}
-		if a.ClusterID != "" {
-			cluster = a
-		}
-		exists = exists || a.HasState || a.ClusterID != ""
-	}
-	if exists {
+	switch exists, err := clusterAmong(others); {
+	case err != nil:
+		return VerdictWait, nil, err
+	case exists:
 		return VerdictJoin, nil, nil
 	}
 	if expect == 0 {
 		return VerdictWait, nil, nil
+	}
+	known := map[string]PeerAnswer{own.ID: own}
+	for _, a := range others {
+		known[a.ID] = a
 	}
 	servers := make([]Server, 0, len(known))
 	for _, a := range known {
@@ -93,6 +86,23 @@ func Judge(own PeerAnswer, others []PeerAnswer, expect int) (Verdict, []Server, 
 		return VerdictWait, nil, err
 	}
 	return VerdictBootstrap, servers, nil
+}
+
+// clusterAmong reports whether one of those that answered belongs to a cluster; an error when two belong to different
+// ones.
+func clusterAmong(others []PeerAnswer) (exists bool, err error) {
+	var cluster PeerAnswer
+	for _, a := range others {
+		if a.ClusterID != "" && cluster.ClusterID != "" && a.ClusterID != cluster.ClusterID {
+			return false, fmt.Errorf("%w: %s is of cluster %s and %s of cluster %s; name managers of one cluster in --join",
+				ErrBootstrap, cluster.ID, cluster.ClusterID, a.ID, a.ClusterID)
+		}
+		if a.ClusterID != "" {
+			cluster = a
+		}
+		exists = exists || a.HasState || a.ClusterID != ""
+	}
+	return exists, nil
 }
 
 // sameSet reports whether each of the others sees these servers and no other ones.

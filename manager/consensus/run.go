@@ -124,11 +124,7 @@ func (n *Node) lead(ctx context.Context, onLeader func(context.Context, uint64) 
 	defer retry.Stop()
 	end := func() {
 		if current != nil {
-			current.cancel()
-			if err := <-current.done; err != nil && !errors.Is(err, context.Canceled) {
-				n.cfg.Logger.Warn("the leader loop ended with an error", "error", err)
-			}
-			n.resign()
+			n.finish(current)
 			current, ended = nil, nil
 		}
 	}
@@ -143,14 +139,7 @@ func (n *Node) lead(ctx context.Context, onLeader func(context.Context, uint64) 
 			current.cancel()
 			current, ended = nil, nil
 			n.resign()
-			if n.raft.State() != raft.Leader {
-				continue
-			}
-			n.mu.Lock()
-			n.setUp = err
-			n.mu.Unlock()
-			n.cfg.Logger.Warn("the leader loop ended by itself; leadership is handed on", "error", err)
-			if err := n.TransferLeadership(); err != nil { // there may be nobody else
+			if err := n.handOn(err); err != nil { // there may be nobody else
 				n.cfg.Logger.Warn("leadership cannot be handed on; trying again here", "error", err, "in", patience)
 				retry.Reset(patience)
 				patience = min(2*patience, maxPatience)
@@ -172,6 +161,27 @@ func (n *Node) lead(ctx context.Context, onLeader func(context.Context, uint64) 
 			ended = current.done
 		}
 	}
+}
+
+// finish ends the leader loop and waits for it.
+func (n *Node) finish(d *duty) {
+	d.cancel()
+	if err := <-d.done; err != nil && !errors.Is(err, context.Canceled) {
+		n.cfg.Logger.Warn("the leader loop ended with an error", "error", err)
+	}
+	n.resign()
+}
+
+// handOn gives leadership, if this node still has it, to another one after the leader loop ended by itself with why.
+func (n *Node) handOn(why error) error {
+	if n.raft.State() != raft.Leader {
+		return nil
+	}
+	n.mu.Lock()
+	n.setUp = why
+	n.mu.Unlock()
+	n.cfg.Logger.Warn("the leader loop ended by itself; leadership is handed on", "error", why)
+	return n.TransferLeadership()
 }
 
 // begin starts a leader loop.

@@ -39,14 +39,9 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 	if res, known := recalled(s, req.Request); known {
 		return altered(s, index.Definition{}, res)
 	}
-	x := s.Index(req.ID)
-	if x == nil || x.Definition.State == index.Dropping {
-		return Outcome{}, &statecontext.Rejection{Code: errcode.UnknownIndex,
-			Message: fmt.Sprintf("no index has id %d; it may have been dropped", req.ID)}
-	}
-	if core.BucketGone(s, &x.Definition) {
-		return Outcome{}, &statecontext.Rejection{Code: errcode.BucketGone,
-			Message: fmt.Sprintf("bucket %q of index %s was deleted", x.Definition.Bucket, x.Definition.Name)}
+	x, err := alterable(s, req.ID)
+	if err != nil {
+		return Outcome{}, err
 	}
 	cluster, err := l.clusterNow(ctx)
 	if err != nil {
@@ -62,11 +57,10 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 	if err := c.keeps(ctx, l, x, body); err != nil {
 		return Outcome{}, err
 	}
-	if r := s.RebalanceUnderWay(); r != nil && len(req.Nodes) > 0 {
-		return Outcome{}, &statecontext.Rejection{Code: errcode.RebalanceRunning,
-			Message: fmt.Sprintf("rebalance %d (%s) is %s; wait for its end, or cancel it", r.ID, r.Cause, r.Phase)}
-	}
 	if len(req.Nodes) > 0 {
+		if err := noRebalance(s); err != nil {
+			return Outcome{}, err
+		}
 		if err := c.moves(cluster, x, body); err != nil {
 			return Outcome{}, err
 		}
@@ -80,6 +74,29 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 			"steps", len(body.Start.Steps))
 	}
 	return altered(c.cfg.Consensus.State(), x.Definition, res)
+}
+
+// alterable returns the index with that id, or why it cannot be changed any more.
+func alterable(s *statecontext.State, id index.ID) (*statecontext.Index, error) {
+	x := s.Index(id)
+	if x == nil || x.Definition.State == index.Dropping {
+		return nil, &statecontext.Rejection{Code: errcode.UnknownIndex,
+			Message: fmt.Sprintf("no index has id %d; it may have been dropped", id)}
+	}
+	if core.BucketGone(s, &x.Definition) {
+		return nil, &statecontext.Rejection{Code: errcode.BucketGone,
+			Message: fmt.Sprintf("bucket %q of index %s was deleted", x.Definition.Bucket, x.Definition.Name)}
+	}
+	return x, nil
+}
+
+// noRebalance is an error while a rebalance is under way.
+func noRebalance(s *statecontext.State) error {
+	if r := s.RebalanceUnderWay(); r != nil {
+		return &statecontext.Rejection{Code: errcode.RebalanceRunning,
+			Message: fmt.Sprintf("rebalance %d (%s) is %s; wait for its end, or cancel it", r.ID, r.Cause, r.Phase)}
+	}
+	return nil
 }
 
 // moves plans what changes its place with an alteration; cluster has the new nodes.

@@ -114,18 +114,7 @@ func (r *reader) parse() error {
 			b.hold(r.cur)
 			c.begun()
 		}
-		if f.Magic.IsRequest() {
-			b.bytes += n
-			have := len(b.Events)
-			if err = r.event(b, f); err == nil && len(b.Events) > have {
-				if p := c.pacer.Load(); p != nil {
-					c.pace(p, b, n)
-				}
-			}
-		} else if err = c.response(b, f); err == nil && c.session.Lapsed(f.Status()) {
-			err = c.lost(kvclient.NewStatusError(*f))
-		}
-		if err != nil {
+		if err := r.frameOf(b, n); err != nil {
 			b.free()
 			return err
 		}
@@ -141,6 +130,29 @@ func (r *reader) parse() error {
 	c.counted()
 	if !c.push(b) {
 		b.Release()
+	}
+	return nil
+}
+
+// frameOf takes the frame that was parsed, of n bytes: an event into b, or the answer to a request.
+func (r *reader) frameOf(b *Block, n int) error {
+	c, f := r.conn, &r.frame
+	if !f.Magic.IsRequest() {
+		if err := c.response(b, f); err != nil {
+			return err
+		}
+		if c.session.Lapsed(f.Status()) {
+			return c.lost(kvclient.NewStatusError(*f))
+		}
+		return nil
+	}
+	b.bytes += n
+	have := len(b.Events)
+	if err := r.event(b, f); err != nil {
+		return err
+	}
+	if p := c.pacer.Load(); p != nil && len(b.Events) > have {
+		c.pace(p, b, n)
 	}
 	return nil
 }
