@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -107,4 +108,38 @@ func (s *secured) get(n *node, path string, answer any) (int, error) {
 	}
 	defer resp.Body.Close()
 	return resp.StatusCode, json.NewDecoder(resp.Body).Decode(answer)
+}
+
+// TestAFollowerThatIsBehindDoesNotStayOpen: the first user of an open cluster is made while a follower cannot store
+// that. The leader tells it that there are users, and it lets nobody in any more who shows nothing, though it does not
+// know one of them; a user it cannot know is not called wrong.
+func TestAFollowerThatIsBehindDoesNotStayOpen(t *testing.T) {
+	c := newTrio(t, steadfast)
+	leader, follower := c.nodes[c.leader()], c.follower()
+	const staleRead = "/v1/indexes?consistency=stale"
+	if status, _, body := c.call(follower, "GET", staleRead, "", nil); status != http.StatusOK {
+		t.Fatalf("an open cluster: %d %s", status, body)
+	}
+	follower.full.Store(true)
+	if status, _, body := c.call(leader, "PUT", "/v1/users/root",
+		fmt.Sprintf(`{"new":true,"role":"admin","password":%q}`, rootPassword), nil); status != http.StatusOK {
+		t.Fatalf("the first user: %d %s", status, body)
+	}
+	c.until("the follower is not open any more", func() bool {
+		status, _, _ := c.once(follower, "GET", staleRead, "", nil)
+		return status == http.StatusUnauthorized
+	})
+	if follower.m.raft.HasUsers() {
+		t.Error("it has heard of the user, so that nothing is tested")
+	}
+	login := map[string]string{"Authorization": "Basic " + base64.StdEncoding.EncodeToString([]byte("root:"+rootPassword))}
+	status, h, body := c.once(follower, "GET", staleRead, "", login)
+	if p := problemOf(t, h, body); status != http.StatusServiceUnavailable || p.Code != errcode.ManagerNotCurrent {
+		t.Errorf("a user whom it cannot know: %d %s", status, body)
+	}
+	follower.full.Store(false)
+	c.until("it knows the user", func() bool {
+		status, _, _ := c.once(follower, "GET", staleRead, "", login)
+		return status == http.StatusOK
+	})
 }

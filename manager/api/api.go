@@ -101,6 +101,9 @@ type API struct {
 	asked   atomic.Int64
 	began   time.Time
 	metrics metrics
+	// closed: a leader has said that there are users, of whom this manager may not have heard. What has had users is never
+	// open again.
+	closed atomic.Bool
 	// foreign is the cluster of the node that was refused last.
 	foreign atomic.Pointer[string]
 }

@@ -155,7 +155,7 @@ func (a *API) identify(r *http.Request) (*auth.Identity, error) {
 		return id, nil
 	case !a.authRequired():
 		return &auth.Identity{Name: rpc.Anonymous, Role: statecontext.UserAdmin}, nil
-	case a.cfg.Raft.State().UserCount() == 0:
+	case a.cfg.Raft.State().UserCount() == 0 && !a.closed.Load():
 		return nil, errNobody()
 	}
 	return nil, errNoCredentials()
@@ -195,7 +195,7 @@ func errNoCredentials() error {
 }
 
 // authRequired reports whether requests without credentials are refused.
-func (a *API) authRequired() bool { return !a.cfg.Open || a.cfg.Raft.HasUsers() }
+func (a *API) authRequired() bool { return !a.cfg.Open || a.cfg.Raft.HasUsers() || a.closed.Load() }
 
 // passedOn returns the claim with which a manager passes a request on; "" when it says nothing, or somebody else says
 // it.

@@ -25,12 +25,13 @@ const (
 // reasonNotCurrent is why a manager does not let users in.
 const reasonNotCurrent = "not_current"
 
-// Run keeps this manager's knowledge of users current, so that requests need not wait for that, until ctx ends.
+// Run keeps this manager's knowledge of users current, so that requests need not wait for that, until ctx ends. While
+// there are none it asks as well: a manager that can take in nothing is told all the same that there are.
 func (a *API) Run(ctx context.Context) error {
 	tick := time.NewTicker(currentEvery)
 	defer tick.Stop()
 	for {
-		if a.authRequired() && !a.serves() {
+		if !a.serves() {
 			a.catchUpOnce(ctx, a.now())
 		}
 		select {

@@ -142,7 +142,8 @@ func readHeaders(more ...string) []string { return append(more, HeaderCAS, Heade
 func (rt *route) commonCodes() []errcode.Code {
 	codes := []errcode.Code{errcode.BadRequest, errcode.Internal, errcode.Timeout}
 	if rt.role != RoleNone {
-		codes = append(codes, errcode.Unauthenticated, errcode.Forbidden, errcode.TooManyFailures)
+		codes = append(codes, errcode.Unauthenticated, errcode.Forbidden, errcode.TooManyFailures,
+			errcode.ManagerNotCurrent)
 	}
 	if rt.leader {
 		codes = append(codes, errcode.NoLeader, errcode.Busy)

@@ -479,16 +479,18 @@ func (a *API) state(w http.ResponseWriter, r *http.Request) error {
 
 // readIndex lets a follower read its own state linearizably.
 func (a *API) readIndex(w http.ResponseWriter, r *http.Request) error {
+	users := a.cfg.Raft.HasUsers()
 	i, err := a.cfg.Raft.ReadIndex(r.Context())
 	if err != nil {
 		return err
 	}
-	rpc.Write(w, r, http.StatusOK, readIndexReply{Index: i})
+	rpc.Write(w, r, http.StatusOK, readIndexReply{Index: i, Users: users})
 	return nil
 }
 
 type readIndexReply struct {
 	Index uint64 `json:"index"`
+	Users bool   `json:"users,omitempty"` // the cluster has, or had, some
 }
 
 // bootstrap tells other managers of a new cluster about this one.

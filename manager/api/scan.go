@@ -98,6 +98,9 @@ func (a *API) catchUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if reply.Users {
+		a.closed.Store(true) // also where this manager cannot take in who they are
+	}
 	return a.cfg.Raft.WaitApplied(ctx, reply.Index)
 }
 

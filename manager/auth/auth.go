@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -112,9 +113,9 @@ func New(state func() *statecontext.State, now func() time.Time) (*Authenticator
 // Failure is the error of credentials that were looked at in vain, and counted. It wraps ErrUnauthenticated, or
 // ErrTooMany where the count has no more room.
 type Failure struct {
-	err     error
-	unknown bool   // the state does not have whom they name: nothing was guessed
-	back    func() // takes back what was counted, once
+	err   error
+	token bool   // it is of a token, which nobody guesses
+	back  func() // takes back what was counted, once
 }
 
 // Error is what is told.
@@ -125,8 +126,9 @@ func (f *Failure) Unwrap() error { return f.err }
 
 // IdentifyIn is Identify by a state that may lag: whom it refuses is looked at once more when catchUp has brought the
 // state up to what was acknowledged when the request came; catchUp reports whether that is certain. What was refused by
-// an older state does not count when a newer one knows better. Without certainty the answer is ErrUnsure, of names that
-// there are as of others, and only passwords of users that the state has count as guesses.
+// an older state does not count when a newer one knows better. Without certainty the answer is ErrUnsure, and what was
+// tried of passwords counts, of names that there are as of others: else those would be told apart by who is kept out
+// afterwards, and by how long an answer takes. Of somebody who was not known nothing counts when he is.
 func (a *Authenticator) IdentifyIn(r *http.Request, catchUp func() (certain bool)) (*Identity, error) {
 	before := a.state()
 	id, err := a.Identify(r)
@@ -148,12 +150,22 @@ func (a *Authenticator) IdentifyIn(r *http.Request, catchUp func() (certain bool
 // refused reports whether a state speaks against credentials.
 func refused(err error) bool { return errors.Is(err, ErrUnauthenticated) || errors.Is(err, ErrTooMany) }
 
-// forgive takes back what a failure has counted; onlyUnknown: unless somebody may have guessed.
-func forgive(err error, onlyUnknown bool) {
+// forgive takes back what a failure has counted; onlyToken: unless somebody may have guessed.
+func forgive(err error, onlyToken bool) {
 	var f *Failure
-	if errors.As(err, &f) && f.back != nil && (f.unknown || !onlyUnknown) {
+	if errors.As(err, &f) && f.back != nil && (f.token || !onlyToken) {
 		f.back()
 	}
+}
+
+// counted is under what tries of a user from an address are counted; u is the user, nil where there is none. Who was
+// not known, or had another password, starts afresh when he is known as he is.
+func counted(name, addr string, u *statecontext.User) string {
+	who, modified := "user "+name+" from "+addr, uint64(0)
+	if u != nil {
+		modified = u.ModifiedCAS
+	}
+	return who + untold + strconv.FormatUint(modified, 10)
 }
 
 // Identify says who sends a request; nil for a request without any credentials. Errors wrap ErrUnauthenticated,
@@ -273,14 +285,14 @@ func (a *Authenticator) token(r *http.Request, secret string) (*Identity, error)
 	}
 	who := "tokens from " + address(r)
 	if err := a.failures.take(who, addressBurst, addressPause); err != nil {
-		return nil, &Failure{err: err, unknown: true}
+		return nil, &Failure{err: err, token: true}
 	}
 	return nil, a.failed(true, who)
 }
 
 // failed is the error of credentials that were wrong, and counted.
-func (a *Authenticator) failed(unknown bool, who ...string) error {
-	return &Failure{err: errWrong(), unknown: unknown, back: sync.OnceFunc(func() { a.failures.giveBack(who...) })}
+func (a *Authenticator) failed(token bool, who ...string) error {
+	return &Failure{err: errWrong(), token: token, back: sync.OnceFunc(func() { a.failures.giveBack(who...) })}
 }
 
 func (a *Authenticator) password(ctx context.Context, addr, name, password string) (*Identity, error) {
@@ -327,7 +339,7 @@ func (a *Authenticator) password(ctx context.Context, addr, name, password strin
 
 // tryPassword pays for one look at a password.
 func (a *Authenticator) tryPassword(ctx context.Context, addr, name, password string, u *statecontext.User) error {
-	who, from := "user "+name+" from "+addr, "address "+addr
+	who, from := counted(name, addr, u), "address "+addr
 	if err := a.failures.take(from, addressBurst, addressPause); err != nil {
 		return err
 	}
@@ -345,7 +357,7 @@ func (a *Authenticator) tryPassword(ctx context.Context, addr, name, password st
 	right := len(password) <= MaxPassword && verifyPassword(hash, password)
 	a.slots.leave()
 	if !right || u == nil {
-		return a.failed(u == nil, who, from)
+		return a.failed(false, who, from)
 	}
 	a.failures.giveBack(who, from)
 	return nil

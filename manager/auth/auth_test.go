@@ -208,36 +208,55 @@ func (w *world) askIn(who string, certain bool, news func()) error {
 	return err
 }
 
-// TestWhoCannotKnowCountsNothing: while the state may lack users, those that it does not have are not counted as
-// failed; wrong passwords of those that it has are.
-func TestWhoCannotKnowCountsNothing(t *testing.T) {
+// TestWhoCannotKnowTellsNoNames: while the state may lack users, a name that it has and one that it does not have are
+// answered, and counted, alike, then and afterwards; tokens, which nobody guesses, are not counted.
+func TestWhoCannotKnowTellsNoNames(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
 	for i := range addressBurst + 5 {
 		if err := w.askIn("Bearer "+newToken(), false, nil); !errors.Is(err, ErrUnsure) {
 			t.Fatalf("try %d of a token: %v", i, err)
 		}
-		if i > userBurst+5 {
-			continue // a password costs a hash
+	}
+	for i := range userBurst + 1 {
+		for _, name := range []string{"ann", "root"} {
+			if err := w.askIn(name+"/wrong", false, nil); !errors.Is(err, ErrUnsure) {
+				t.Fatalf("try %d of a password of %s: %v", i, name, err)
+			}
 		}
-		if err := w.askIn("ann/battery staple", false, nil); !errors.Is(err, ErrUnsure) {
-			t.Fatalf("try %d of a password: %v", i, err)
+	}
+	var told []string
+	for _, name := range []string{"ann", "root"} {
+		err := w.askIn(name+"/wrong", true, nil)
+		if !errors.Is(err, ErrTooMany) {
+			t.Fatalf("%s, afterwards: %v", name, err)
 		}
+		told = append(told, strings.ReplaceAll(err.Error(), name, "NAME"))
 	}
-	for range userBurst {
-		_ = w.askIn("root/wrong", false, nil)
+	if told[0] != told[1] {
+		t.Errorf("names are told apart by %q", told)
 	}
-	if err := w.askIn("root/wrong", false, nil); !errors.Is(err, ErrUnsure) {
-		t.Errorf("it tells which names there are: %v", err)
-	}
-	if _, err := w.ask("root/wrong"); !errors.Is(err, ErrTooMany) {
-		t.Errorf("a user whom the state has may be guessed at without an end: %v", err)
-	}
-	for range userBurst {
-		_ = w.askIn("ann/battery staple", true, nil)
-	}
-	if err := w.askIn("ann/battery staple", true, nil); !errors.Is(err, ErrTooMany) {
-		t.Errorf("a user whom nobody has may be tried without an end: %v", err)
+}
+
+// TestANewUserWhoHasTriedForLong: one whom this state did not have, and who asked it again and again, is let in when it
+// has him, however it came to know him.
+func TestANewUserWhoHasTriedForLong(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		w := newWorld(t)
+		w.user("root", statecontext.UserAdmin, "correct horse")
+		for i := range userBurst + 5 {
+			if err := w.askIn("ann/battery staple", false, nil); !errors.Is(err, ErrUnsure) {
+				t.Fatalf("try %d: %v", i, err)
+			}
+		}
+		made := func() { w.user("ann", statecontext.UserReads, "battery staple") }
+		if !asked {
+			made()
+			made = nil
+		}
+		if err := w.askIn("ann/battery staple", true, made); err != nil {
+			t.Errorf("when she is known: %v", err)
+		}
 	}
 }
 

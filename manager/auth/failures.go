@@ -29,6 +29,9 @@ type bucket struct {
 	at    time.Time
 }
 
+// untold begins what of somebody's name under which he is counted nobody is told.
+const untold = "\x00"
+
 // sweepEvery is how often counts that have leaked away are looked for.
 const sweepEvery = time.Minute
 
@@ -65,6 +68,7 @@ func (f *failures) take(who string, burst float64, pause time.Duration) error {
 		f.of[key] = b
 	}
 	if b.leak(now); b.level > burst-1 {
+		who, _, _ = strings.Cut(who, untold)
 		return fmt.Errorf("%w: %s; wait %s", ErrTooMany, strings.ToValidUTF8(fmt.Sprintf("%.200s", who), "?"), pause)
 	}
 	b.level++
