@@ -28,8 +28,9 @@ import (
 // Scans go straight to an indexer that holds the index. A manager says which there are, and issues a ticket; both are
 // asked for again, behind the scans' backs, before they are old. An indexer that cannot be reached, breaks off, or is
 // silent while another one is not (package detector) is followed by the next one, and asked last for a while; in the
-// middle of an answer the next one goes on at the same timestamp, behind the last row that has come. Whatever else is not as usual — one that refuses, an index that is not there or not ready any more, an older manager — is left
-// to the managers: the same request goes by way of one of them, and its answer counts.
+// middle of an answer the next one goes on at the same timestamp, behind the last row that has come. Whatever else is
+// not as usual — one that refuses, an index that is not there or not ready any more, an older manager — is left to the
+// managers: the same request goes by way of one of them, and its answer counts.
 
 const (
 	routeFresh   = 5 * time.Second        // then it is looked up again while scans go on
@@ -54,6 +55,7 @@ type direct struct {
 	dialer *websocket.Dialer
 	scheme string
 	alive  *detector.Detector // of the indexers' scan ports
+	load   detector.Load[string]
 	probes *rpc.Client
 	ctx    context.Context // of what is looked up behind the scans' backs; ends with Close
 	end    context.CancelFunc
@@ -245,8 +247,8 @@ func (d *direct) found(ref string) {
 	}
 }
 
-// order returns the indexers of a way in the order in which they are asked: any of them first, those that are suspect
-// last.
+// order returns the indexers of a way in the order in which they are asked: of any two of them the one first that has
+// less to do for this client, those that are suspect last.
 func (d *direct) order(route *ScanRoute) []string {
 	all := route.ScanPorts
 	n := len(all)
@@ -257,6 +259,9 @@ func (d *direct) order(route *ScanRoute) []string {
 	first := d.first(n)
 	for i := range turned {
 		turned[i] = all[(first+i)%n]
+	}
+	if other := 1 + d.first(n-1); d.load.Busier(turned[0], turned[other], time.Now()) {
+		turned[0], turned[other] = turned[other], turned[0]
 	}
 	return d.alive.Order(turned)
 }
@@ -446,6 +451,8 @@ func elsewhere(p *Error) bool {
 func (s *directScan) ask() error {
 	ws := s.dc.ws
 	s.stop = context.AfterFunc(s.ctx, func() { _ = ws.Close() })
+	began := time.Now()
+	s.d.load.Begin(s.dc.addr)
 	req := s.req
 	req.Index, req.RequestID = s.route.Index.String(), rpc.RequestID(s.ctx)
 	carrier := propagation.MapCarrier{}
@@ -469,6 +476,8 @@ func (s *directScan) ask() error {
 	if err != nil {
 		return err
 	}
+	now := time.Now()
+	s.d.load.Answered(s.dc.addr, now.Sub(began), now)
 	if s.answer.Tail == scanport.Failure && s.answer.Empty() {
 		return s.finish()
 	}
@@ -591,6 +600,7 @@ func (s *directScan) finish() error {
 		s.abort()
 		return err
 	}
+	s.d.load.End(s.dc.addr)
 	if s.stop() {
 		s.d.give(s.dc)
 	}
@@ -615,6 +625,7 @@ func (s *directScan) abort() {
 	if s.dc == nil {
 		return
 	}
+	s.d.load.End(s.dc.addr)
 	s.stop()
 	_ = s.dc.ws.Close()
 	s.dc = nil

@@ -51,7 +51,8 @@ func needed(l *partition.Layout, ranges []Range) []bool {
 // newer: the nodes then wait for it; or at, when the caller has named one. turn spreads scans over copies that are
 // equally good; those of
 // suspect nodes are asked last.
-func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, nodes Nodes) (plan, error) {
+func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, nodes Nodes,
+	busier func(a, b index.NodeID) bool) (plan, error) {
 	marked := needed(&v.Topology.Layout, ranges)
 	p := plan{scheme: v.Topology.Layout.Scheme, slices: make([]sliceplan, 0, len(marked))}
 	healthy := v.healthy
@@ -84,7 +85,7 @@ func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, 
 		p.ref = *at
 	}
 	for i := range p.slices {
-		p.slices[i].order(p.ref, turn, nodes.Suspect)
+		p.slices[i].order(p.ref, turn, nodes.Suspect, busier)
 	}
 	return p, nil
 }
@@ -124,9 +125,11 @@ func (v *View) candidates() [][]candidate {
 }
 
 // order puts copies that hold ref first, then those that soon will: who is far behind another copy, as an indexer that
-// is slow or stands still, is asked last, and behind them who is suspect. Each group is rotated by turn. The candidates
-// of the view stay as they are.
-func (s *sliceplan) order(ref wire.StabilityRef, turn uint64, suspect func(index.NodeID) bool) {
+// is slow or stands still, is asked last, and behind them who is suspect. Each group is rotated by turn; of the first
+// two, if they are of one group, the one with less to do is first: two choices are enough to spread load, and leave
+// nobody to whom all go at once. The candidates of the view stay as they are.
+func (s *sliceplan) order(ref wire.StabilityRef, turn uint64, suspect func(index.NodeID) bool,
+	busier func(a, b index.NodeID) bool) {
 	n := uint64(len(s.candidates))
 	if n == 1 {
 		return
@@ -144,6 +147,9 @@ func (s *sliceplan) order(ref wire.StabilityRef, turn uint64, suspect func(index
 		rotated[i].last = suspect(rotated[i].node)
 	}
 	slices.SortStableFunc(rotated, func(a, b candidate) int { return a.rank(ref, newest) - b.rank(ref, newest) })
+	if a, b := rotated[0], rotated[1]; a.rank(ref, newest) == b.rank(ref, newest) && busier(a.node, b.node) {
+		rotated[0], rotated[1] = b, a
+	}
 	s.candidates = rotated
 }
 

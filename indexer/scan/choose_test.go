@@ -20,19 +20,24 @@ func TestOrderOfCopies(t *testing.T) {
 		want []index.NodeID
 
 		suspect []index.NodeID
+		busy    []index.NodeID
 	}{
-		{"all hold it", []uint64{9, 9, 9}, 9, 0, []index.NodeID{0, 1, 2}, nil},
-		{"all hold it, next turn", []uint64{9, 9, 9}, 9, 1, []index.NodeID{1, 2, 0}, nil},
-		{"one does not yet", []uint64{8, 9, 9}, 9, 0, []index.NodeID{1, 2, 0}, nil},
-		{"nobody does yet, one by far", []uint64{5, 9, 8}, 10, 0, []index.NodeID{1, 2, 0}, nil},
-		{"the same, next turn", []uint64{5, 9, 8}, 10, 2, []index.NodeID{2, 1, 0}, nil},
-		{"nobody does yet, none far behind", []uint64{7, 9, 8}, 10, 0, []index.NodeID{0, 1, 2}, nil},
-		{"an old one that all hold", []uint64{5, 9, 8}, 5, 0, []index.NodeID{0, 1, 2}, nil},
-		{"all stand still", []uint64{5, 5, 5}, 90, 0, []index.NodeID{0, 1, 2}, nil},
-		{"one alone", []uint64{5}, 90, 7, []index.NodeID{0}, nil},
-		{"one is suspect", []uint64{9, 9, 9}, 9, 0, []index.NodeID{1, 2, 0}, []index.NodeID{0}},
-		{"the newest is suspect", []uint64{9, 8, 5}, 9, 0, []index.NodeID{1, 2, 0}, []index.NodeID{0}},
-		{"all are suspect", []uint64{9, 9, 9}, 9, 1, []index.NodeID{1, 2, 0}, []index.NodeID{0, 1, 2}},
+		{"all hold it", []uint64{9, 9, 9}, 9, 0, []index.NodeID{0, 1, 2}, nil, nil},
+		{"all hold it, next turn", []uint64{9, 9, 9}, 9, 1, []index.NodeID{1, 2, 0}, nil, nil},
+		{"one does not yet", []uint64{8, 9, 9}, 9, 0, []index.NodeID{1, 2, 0}, nil, nil},
+		{"nobody does yet, one by far", []uint64{5, 9, 8}, 10, 0, []index.NodeID{1, 2, 0}, nil, nil},
+		{"the same, next turn", []uint64{5, 9, 8}, 10, 2, []index.NodeID{2, 1, 0}, nil, nil},
+		{"nobody does yet, none far behind", []uint64{7, 9, 8}, 10, 0, []index.NodeID{0, 1, 2}, nil, nil},
+		{"an old one that all hold", []uint64{5, 9, 8}, 5, 0, []index.NodeID{0, 1, 2}, nil, nil},
+		{"all stand still", []uint64{5, 5, 5}, 90, 0, []index.NodeID{0, 1, 2}, nil, nil},
+		{"one alone", []uint64{5}, 90, 7, []index.NodeID{0}, nil, nil},
+		{"one is suspect", []uint64{9, 9, 9}, 9, 0, []index.NodeID{1, 2, 0}, []index.NodeID{0}, nil},
+		{"the newest is suspect", []uint64{9, 8, 5}, 9, 0, []index.NodeID{1, 2, 0}, []index.NodeID{0}, nil},
+		{"all are suspect", []uint64{9, 9, 9}, 9, 1, []index.NodeID{1, 2, 0}, []index.NodeID{0, 1, 2}, nil},
+		{"one is busy", []uint64{9, 9, 9}, 9, 0, []index.NodeID{1, 0, 2}, nil, []index.NodeID{0}},
+		{"one is busy, not in its turn", []uint64{9, 9, 9}, 9, 1, []index.NodeID{1, 2, 0}, nil, []index.NodeID{0}},
+		{"who holds it is busy", []uint64{9, 8, 8}, 9, 0, []index.NodeID{0, 1, 2}, nil, []index.NodeID{0}},
+		{"who is well is busy", []uint64{9, 9}, 9, 0, []index.NodeID{0, 1}, []index.NodeID{1}, []index.NodeID{0}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := &sliceplan{}
@@ -41,7 +46,8 @@ func TestOrderOfCopies(t *testing.T) {
 					held: wire.StabilityRef{Ref: timestamp.Ref{Generation: 2, RollbackID: 1, Number: n}}})
 			}
 			s.order(wire.StabilityRef{Ref: timestamp.Ref{Generation: 2, RollbackID: 1, Number: c.ref}}, c.turn,
-				func(n index.NodeID) bool { return slices.Contains(c.suspect, n) })
+				func(n index.NodeID) bool { return slices.Contains(c.suspect, n) },
+				func(a, _ index.NodeID) bool { return slices.Contains(c.busy, a) })
 			for i, got := range s.candidates {
 				if got.node != c.want[i] {
 					t.Fatalf("node %d is asked as number %d of %+v, want %v", got.node, i, s.candidates, c.want)

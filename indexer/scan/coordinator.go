@@ -13,6 +13,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/internal/detector"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -42,7 +43,11 @@ type Coordinator struct {
 	opts    Options
 	tooLong error         // what ends a scan at MaxDuration
 	turn    atomic.Uint64 // spreads scans over replicas
+	load    detector.Load[index.NodeID]
 }
+
+// busier reports whether another node is asked in the place of one that has as good a copy.
+func (c *Coordinator) busier(a, b index.NodeID) bool { return c.load.Busier(a, b, time.Now()) }
 
 // NewCoordinator makes a coordinator of the given parts.
 func NewCoordinator(catalog Catalog, truth Truth, nodes Nodes, o Options) *Coordinator {
@@ -247,7 +252,7 @@ func (r *run) attempt(ctx context.Context) error {
 	if err := r.consistency(ctx, &view); err != nil {
 		return err
 	}
-	if r.plan, err = choose(&view, r.spec.Ranges, r.least, r.spec.At, r.c.turn.Add(1), r.c.nodes); err != nil {
+	if r.plan, err = choose(&view, r.spec.Ranges, r.least, r.spec.At, r.c.turn.Add(1), r.c.nodes, r.c.busier); err != nil {
 		return err
 	}
 	if r.after == nil || r.spec.Stability != NoStability { // else it goes on behind what was seen

@@ -633,3 +633,32 @@ func TestPrepare(t *testing.T) {
 		t.Fatalf("%v, want INDEX_NOT_HOSTED", err)
 	}
 }
+
+// lastGasp is nodes of which the first fails when the others have opened their parts and the scan's client has gone.
+type lastGasp struct {
+	*fakeCluster
+	end context.CancelFunc
+}
+
+// OpenSlices implements Nodes.
+func (l lastGasp) OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID, req NodeRequest) (RowStream,
+	error) {
+	if node == here {
+		return l.fakeCluster.OpenSlices(ctx, node, others, req)
+	}
+	for l.opened.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	l.end()
+	return nil, ctx.Err()
+}
+
+// TestAnOpenPartIsClosed: what one node has opened is given back, whatever becomes of the others.
+func TestAnOpenPartIsClosed(t *testing.T) {
+	f := newCluster(2, 1, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := NewCoordinator(f, f, lastGasp{f, cancel}, Options{}).Scan(ctx, openSpec(), &collect{})
+	if CodeOf(err) != errcode.Cancelled || f.opened.Load() != 1 || f.closed.Load() != 1 {
+		t.Errorf("%d parts opened, %d closed: %v", f.opened.Load(), f.closed.Load(), err)
+	}
+}

@@ -254,7 +254,7 @@ func TestDrain(t *testing.T) {
 	if _, err := r.Next(); err != nil || body.seen {
 		t.Fatal(err, body.seen)
 	}
-	closeAll([]*remote{{stream: r}}, func() {})
+	(&run{c: &Coordinator{}}).closeAll([]*remote{{stream: r}}, func() {})
 	if !body.seen || !body.closed {
 		t.Errorf("end seen: %v, closed: %v", body.seen, body.closed)
 	}

@@ -43,7 +43,7 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 	defer cancel()
 	todo := r.waiting()
 	open, err := r.open(ctx, todo.take(), r.after)
-	defer func() { closeAll(open, cancel) }()
+	defer func() { r.closeAll(open, cancel) }()
 	if err != nil {
 		return false, err
 	}
@@ -223,24 +223,40 @@ func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened [
 		}
 		var others sync.WaitGroup
 		for _, n := range nodes[1:] {
-			others.Go(func() { n.stream, n.err = r.c.nodes.OpenSlices(ctx, n.node, n.others(), r.request(n)) })
+			others.Go(func() { r.ask(ctx, n) })
 		}
-		nodes[0].stream, nodes[0].err = r.c.nodes.OpenSlices(ctx, nodes[0].node, nodes[0].others(), r.request(nodes[0]))
+		r.ask(ctx, nodes[0])
 		others.Wait()
 		todo = nil
-		for _, n := range nodes {
+		for _, n := range nodes { // all of them before anything is given up: what was opened is closed by the caller
 			if n.err == nil {
 				opened = append(opened, n)
-				continue
 			}
-			if ctx.Err() != nil {
+		}
+		for _, n := range nodes {
+			switch {
+			case n.err == nil:
+			case ctx.Err() != nil:
 				return opened, n.err
+			default:
+				n.failed(n.err, r.away)
+				todo = append(todo, n.slices...)
 			}
-			n.failed(n.err, r.away)
-			todo = append(todo, n.slices...)
 		}
 	}
 	return opened, nil
+}
+
+// ask opens a node's part. What is opened counts as load until closeAll.
+func (r *run) ask(ctx context.Context, n *remote) {
+	began := time.Now()
+	r.c.load.Begin(n.node)
+	n.stream, n.err = r.c.nodes.OpenSlices(ctx, n.node, n.others(), r.request(n))
+	if now := time.Now(); n.err == nil {
+		r.c.load.Answered(n.node, now.Sub(began), now)
+	} else {
+		r.c.load.End(n.node)
+	}
 }
 
 // byNode groups slices by the node of their first candidate.
@@ -311,8 +327,9 @@ func (r *run) takeVector(open []*remote) error {
 const drainTime = 2 * time.Millisecond
 
 // closeAll ends the nodes' parts. cancel ends the requests that they come from.
-func closeAll(open []*remote, cancel context.CancelFunc) {
+func (r *run) closeAll(open []*remote, cancel context.CancelFunc) {
 	for _, n := range open {
+		r.c.load.End(n.node)
 		if f, ok := n.stream.(*FrameReader); ok {
 			late := time.AfterFunc(drainTime, cancel)
 			f.drain()
