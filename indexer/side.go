@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -31,8 +32,9 @@ const (
 	// sideResume is how long a side stream may be without a connection before it is given up: its router opens another one
 	// at once, unless it has ended.
 	sideResume = 5 * time.Second
-	// sideRequests bounds the requests that are under way.
-	sideRequests = 16
+	// sideRequests bounds the requests that are under way to one projector. What is wanted beyond waits, and the loop does
+	// not: a projector that hangs keeps each of them for StreamTimeout, and nobody waits for it who wants others.
+	sideRequests = 8
 	// sideGather is how long wants are gathered, so that one request serves many vbuckets.
 	sideGather = 10 * time.Millisecond
 )
@@ -45,6 +47,9 @@ type sideLoop struct {
 	state map[sideKey]*sideAttempt
 	open  map[uint64]*sideTopic
 	calls errgroup.Group
+
+	mu    sync.Mutex     // leaf
+	under map[string]int // requests that are under way, by address
 }
 
 type sideKey struct {
@@ -72,10 +77,8 @@ type sideTopic struct {
 }
 
 func newSideLoop(x *Indexer) *sideLoop {
-	l := &sideLoop{x: x, next: uint64(x.now().UnixNano()), state: map[sideKey]*sideAttempt{},
-		open: map[uint64]*sideTopic{}}
-	l.calls.SetLimit(sideRequests)
-	return l
+	return &sideLoop{x: x, next: uint64(x.now().UnixNano()), state: map[sideKey]*sideAttempt{},
+		open: map[uint64]*sideTopic{}, under: map[string]int{}}
 }
 
 // Run looks and asks until ctx ends.
@@ -146,10 +149,13 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 			t.note(o)
 			continue
 		}
+		if t.abandoned && !l.room(t.addr) {
+			continue
+		}
 		delete(l.open, id)
 		t.span.End()
 		if t.abandoned { // it may go on for nobody
-			l.call(ctx, func(ctx context.Context) {
+			l.call(ctx, t.addr, func(ctx context.Context) {
 				err := l.x.projectors.Stop(ctx, t.addr, &wire.StreamStop{Fence: wire.Fence{ClusterID: l.x.identity.get().ClusterID},
 					Topic: t.topic})
 				k.log.Debug("a side stream was stopped", "topic", t.topic, "error", err)
@@ -247,6 +253,9 @@ func (l *sideLoop) group(k *bucket, w ingest.Want, d *wire.Definitions, groups m
 	key := groupKey{p.ID, w.Build && !l.x.comesBack(k, w.Copies, d)}
 	g := groups[key]
 	if g == nil {
+		if !l.room(p.Admin) {
+			return // the end of one of them wakes us
+		}
 		l.next++
 		g = &sideGroup{addr: p.Admin, id: l.next}
 		groups[key] = g
@@ -366,7 +375,7 @@ func (l *sideLoop) ask(ctx context.Context, k *bucket, key groupKey, g *sideGrou
 	l.open[g.id] = &sideTopic{bucket: k.name, addr: g.addr, topic: topic, span: span}
 	k.log.Debug("asking for a side stream", "topic", topic, "projector", key.projector, "vbuckets", g.restart.Len(),
 		"copies", g.copies)
-	l.call(ctx, func(ctx context.Context) {
+	l.call(ctx, g.addr, func(ctx context.Context) {
 		reply, err := l.x.projectors.Streams(ctx, g.addr, req)
 		if err != nil {
 			k.log.Debug("no side stream", "topic", topic, "projector", key.projector, "error", err)
@@ -377,10 +386,29 @@ func (l *sideLoop) ask(ctx context.Context, k *bucket, key groupKey, g *sideGrou
 	})
 }
 
-// call runs f beside the loop; beyond the bound the loop waits.
-func (l *sideLoop) call(ctx context.Context, f func(context.Context)) {
+// room reports whether another request may be made to a projector.
+func (l *sideLoop) room(addr string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.under[addr] < sideRequests
+}
+
+// call runs a request to a projector beside the loop, and wakes it afterwards where others wait for that.
+func (l *sideLoop) call(ctx context.Context, addr string, f func(context.Context)) {
+	l.mu.Lock()
+	l.under[addr]++
+	l.mu.Unlock()
 	l.calls.Go(func() error {
 		f(ctx)
+		l.mu.Lock()
+		full := l.under[addr] >= sideRequests
+		if l.under[addr]--; l.under[addr] == 0 {
+			delete(l.under, addr)
+		}
+		l.mu.Unlock()
+		if full {
+			wake(l.x.sides)
+		}
 		return nil
 	})
 }

@@ -1,12 +1,15 @@
 package indexer
 
 import (
+	"context"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"tidemark/index"
 	"tidemark/ingest"
+	"tidemark/keyversion"
 	"tidemark/partition"
 	"tidemark/wire"
 )
@@ -78,5 +81,47 @@ func TestOneSideStreamForWhatIsMadeTogether(t *testing.T) {
 		for i := range all {
 			t.Errorf("side stream %s of copies %v, want one of both", all[i].Topic, all[i].Side.Copies)
 		}
+	}
+}
+
+// TestAProjectorThatHangsKeepsNoOthersWaiting: the loop that asks for side streams, and gives silent ones up, does not
+// wait for requests that a projector does not answer, however many: what is wanted of that one waits, and nobody else.
+func TestAProjectorThatHangsKeepsNoOthersWaiting(t *testing.T) {
+	x := &Indexer{now: time.Now, sides: make(chan struct{}, 1)}
+	l := newSideLoop(x)
+	hangs := make(chan struct{})
+	ends := sync.OnceFunc(func() { close(hangs) })
+	t.Cleanup(func() { ends(); _ = l.calls.Wait() })
+	const one, two = "http://127.0.0.1:1", "http://127.0.0.1:2"
+	for range sideRequests {
+		if !l.room(one) {
+			t.Fatal("there is no room")
+		}
+		l.call(t.Context(), one, func(context.Context) { <-hangs })
+	}
+	st, err := ingest.New(ingest.Options{VBuckets: 2, Pack: func(*keyversion.Event) []byte { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &bucket{name: "b", st: st}
+	groups := map[groupKey]*sideGroup{}
+	for vb, p := range []string{one, two} {
+		d := &wire.Definitions{Revision: 1, Projectors: []wire.ProjectorEndpoint{{ID: index.ProjectorID(p), Admin: p}}}
+		l.group(k, ingest.Want{VBucket: vb, To: 10}, d, groups, time.Unix(1000, 0))
+	}
+	if len(groups) != 1 || groups[groupKey{projector: two}] == nil {
+		t.Errorf("asked for: %v, want what the other projector has, and nothing of the one that hangs", groups)
+	}
+	if a := l.attempt("b", 0); a.tries != 0 || a.waits != 0 {
+		t.Errorf("what waits for room counts as asked for: %+v", a)
+	}
+	select { // whatever is in it
+	case <-x.sides:
+	default:
+	}
+	ends()
+	_ = l.calls.Wait()
+	if !l.room(one) || len(l.under) != 0 {
+		t.Errorf("%v are under way", l.under)
 	}
 }
