@@ -163,7 +163,7 @@ func TestCommands(t *testing.T) {
 		{args: "index|list|--server|" + gone.Addr().String() + "" + allOfIt, code: errcode.ExitUnavailable,
 			talk: "no answer in time"},
 		{args: "index|list|--server|ftp://x", code: errcode.ExitUsage, talk: "http://"},
-		{args: "index|list|--output|xml", code: errcode.ExitUsage, talk: `--output "xml": want table, json, jsonl or yaml; see tidemark index list --help`},
+		{args: "index|list|--output|xml", code: errcode.ExitUsage, talk: `--output "xml": want table, json, jsonl, yaml or csv; see tidemark index list --help`},
 		{args: "index|list|--timeout|0s", code: errcode.ExitUsage, talk: "--timeout"},
 		{args: "index|list|--data|" + dir, code: errcode.ExitUsage, talk: "no running `tidemark up`"},
 		{args: "index|list|x", code: errcode.ExitUsage, talk: `got "x"`},

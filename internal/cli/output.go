@@ -19,7 +19,7 @@ import (
 	"tidemark/errcode"
 )
 
-// format is how data is written: table, json, jsonl or yaml.
+// format is how data is written: table, json, jsonl, yaml or csv.
 type format string
 
 const (
@@ -27,10 +27,12 @@ const (
 	formatJSON  format = "json"
 	formatJSONL format = "jsonl"
 	formatYAML  format = "yaml"
+	formatCSV   format = "csv"
 )
 
 // formats are all of them, for completion and for what is said of another word.
-var formats = []string{string(formatTable), string(formatJSON), string(formatJSONL), string(formatYAML)}
+var formats = []string{string(formatTable), string(formatJSON), string(formatJSONL), string(formatYAML),
+	string(formatCSV)}
 
 // each is how one thing of many is written that come one after the other: json is a line for each then.
 func (f format) each() format {
@@ -45,10 +47,10 @@ func (f *format) String() string { return string(*f) }
 // Type is the word behind the flag's name in help texts.
 func (f *format) Type() string { return "format" }
 
-// Set refuses all but the four.
+// Set refuses all but these.
 func (f *format) Set(text string) error {
 	if !slices.Contains(formats, text) {
-		return errors.New("want table, json, jsonl or yaml")
+		return errors.New("want table, json, jsonl, yaml or csv")
 	}
 	*f = format(text)
 	return nil
@@ -59,7 +61,7 @@ func addOutput(fl *pflag.FlagSet, f *format) {
 	if *f == "" {
 		*f = formatTable
 	}
-	fl.VarP(f, "output", "o", "table, json, jsonl (one line for each thing) or yaml")
+	fl.VarP(f, "output", "o", "table, json, jsonl (one line for each thing), yaml or csv (lists and scans)")
 }
 
 // counted is a number with its noun.
@@ -82,6 +84,8 @@ func show[T any](w io.Writer, as format, v any, items []T, table func(t *tabwrit
 			}
 		}
 		return nil
+	case formatCSV:
+		return writeCSV(w, items)
 	}
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
 	table(t)
@@ -91,6 +95,9 @@ func show[T any](w io.Writer, as format, v any, items []T, table func(t *tabwrit
 // write writes v: as JSON with indentation, on one line for jsonl, as a document of YAML with the same names in the
 // same order.
 func write(w io.Writer, as format, v any) error {
+	if as == formatCSV {
+		return writeCSV(w, []any{v})
+	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

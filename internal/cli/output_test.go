@@ -2,9 +2,12 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 	"text/tabwriter"
+
+	"tidemark/client"
 )
 
 // TestFormats: one thing in each form; strings that look like numbers stay strings, numbers of any size are exact, and
@@ -71,5 +74,41 @@ func TestHabits(t *testing.T) {
 			!strings.Contains(out.String(), tc.want) {
 			t.Errorf("%v: %d\n%s%s", tc.args, code, out.String(), err.String())
 		}
+	}
+}
+
+// TestCSV: lists have a line of names, in the order in which they come first, whatever each item leaves out; scans have
+// the id first.
+func TestCSV(t *testing.T) {
+	type item struct {
+		ID    string `json:"id"`
+		Bytes int    `json:"bytes,omitempty"`
+		Keys  []any  `json:"keys"`
+	}
+	var b bytes.Buffer
+	items := []item{{ID: `a,"b"`}, {ID: "2", Bytes: 7, Keys: []any{"x", nil}}}
+	if err := show(&b, formatCSV, 0, items, func(*tabwriter.Writer) {}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "id,keys,bytes\n\"a,\"\"b\"\"\",,\n2,\"[\"\"x\"\",null]\",7\n"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+	b.Reset()
+	if err := show(&b, formatCSV, 0, []item{}, func(*tabwriter.Writer) {}); err != nil || b.Len() > 0 {
+		t.Errorf("nothing: %v %q", err, b.String())
+	}
+	if err := write(&b, formatCSV, items[1]); err != nil || b.String() != "id,bytes,keys\n2,7,\"[\"\"x\"\",null]\"\n" {
+		t.Errorf("one thing: %v %q", err, b.String())
+	}
+	b.Reset()
+	row, flush := scanPrinter(&b, formatCSV)
+	for _, key := range []string{`"é\n"`, `12345678901234567890`, `null`, `{"a":1}`} {
+		if err := row(client.Row{ID: "d", Key: []json.RawMessage{json.RawMessage(key), []byte("true")}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := "id,key1,key2\nd,\"é\n\",true\nd,12345678901234567890,true\nd,,true\nd,\"{\"\"a\"\":1}\",true\n"
+	if err := flush(); err != nil || b.String() != want {
+		t.Errorf("%v %q, want %q", err, b.String(), want)
 	}
 }

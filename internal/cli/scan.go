@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -209,7 +210,7 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 	return cmd
 }
 
-// printScan writes the rows of a scan and gives its end.
+// printScan writes the rows of a scan and gives its end. A table of a million rows is not kept in memory.
 func printScan(ctx context.Context, s Streams, c *client.Client, r string, req client.ScanRequest,
 	output format) (client.ScanEnd, error) {
 	rows, err := c.Scan(ctx, r, req)
@@ -217,37 +218,61 @@ func printScan(ctx context.Context, s Streams, c *client.Client, r string, req c
 		return client.ScanEnd{}, err
 	}
 	defer rows.Close()
-	table := output == formatTable
-	t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
-	if table {
-		fmt.Fprintln(t, "KEY\tID")
-	}
+	row, flush := scanPrinter(s.Out, output)
 	for n := 1; rows.Next(); n++ {
-		row := rows.Row()
-		if !table {
-			if err := write(s.Out, output.each(), row); err != nil {
-				return client.ScanEnd{}, err
-			}
-			continue
+		if err := row(rows.Row()); err != nil {
+			return client.ScanEnd{}, err
 		}
-		var key strings.Builder
-		for i, k := range row.Key {
-			if i > 0 {
-				key.WriteString(", ")
-			}
-			key.Write(k)
-		}
-		fmt.Fprintf(t, "%s\t%s\n", key.String(), row.ID)
-		if n%1000 == 0 { // a table of a million rows is not kept in memory
-			if err := t.Flush(); err != nil {
+		if n%1000 == 0 {
+			if err := flush(); err != nil {
 				return client.ScanEnd{}, err
 			}
 		}
 	}
-	if err := t.Flush(); err != nil {
+	if err := flush(); err != nil {
 		return client.ScanEnd{}, err
 	}
 	return rows.End()
+}
+
+// scanPrinter writes rows one by one; flush writes those that are kept.
+func scanPrinter(w io.Writer, output format) (row func(client.Row) error, flush func() error) {
+	switch output {
+	case formatTable:
+		t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "KEY\tID")
+		return func(r client.Row) error {
+			var key strings.Builder
+			for i, k := range r.Key {
+				if i > 0 {
+					key.WriteString(", ")
+				}
+				key.Write(k)
+			}
+			fmt.Fprintf(t, "%s\t%s\n", key.String(), r.ID)
+			return nil
+		}, t.Flush
+	case formatCSV:
+		out, begun := csv.NewWriter(w), false
+		return func(r client.Row) error {
+			names, fields := []string{"id"}, []string{r.ID}
+			for i, k := range r.Key {
+				field, err := csvField(k)
+				if err != nil {
+					return err
+				}
+				names, fields = append(names, fmt.Sprint("key", i+1)), append(fields, field)
+			}
+			if !begun {
+				begun = true
+				if err := out.Write(names); err != nil {
+					return err
+				}
+			}
+			return out.Write(fields)
+		}, func() error { out.Flush(); return out.Error() }
+	}
+	return func(r client.Row) error { return write(w, output.each(), r) }, func() error { return nil }
 }
 
 func indexCount(s Streams, f *serverFlags) *cobra.Command {

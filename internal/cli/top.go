@@ -54,6 +54,9 @@ func newTop(s Streams) *cobra.Command {
 again.`,
 		Example: "  tidemark top\n  tidemark top --once --interval 500ms\n  tidemark top --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := noCSV(f.output); err != nil {
+				return err
+			}
 			if every < 100*time.Millisecond || every > time.Hour {
 				return usage("--interval %s: want 100ms to 1h", every)
 			}

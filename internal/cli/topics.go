@@ -80,7 +80,7 @@ the command line, else the environment, else the configuration file (roles and u
 tidemark config show ROLE tells which. docs/configuration.md lists every setting.
 
   TIDEMARK_SERVER        managers to speak to, host:port, separated by commas
-  TIDEMARK_OUTPUT        table, json, jsonl or yaml
+  TIDEMARK_OUTPUT        table, json, jsonl, yaml or csv
   TIDEMARK_TIMEOUT       how long a command tries, as 30s
   TIDEMARK_CONFIG        configuration file of a role or up; up does not hand it to its children
   TIDEMARK_KV_PASSWORD   password for tidemark kv get, set, delete and load

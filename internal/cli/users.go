@@ -80,25 +80,17 @@ func userList(s Streams, f *serverFlags) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
 				users, err := c.Users(ctx)
-				if err != nil || f.output != formatTable {
-					return firstError(err, func() error { return write(s.Out, f.output, users) })
+				if err != nil {
+					return err
 				}
-				t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
-				fmt.Fprintln(t, "NAME\tROLE")
-				for _, u := range users {
-					fmt.Fprintf(t, "%s\t%s\n", u.Name, u.Role)
-				}
-				return t.Flush()
+				return show(s.Out, f.output, users, users, func(t *tabwriter.Writer) {
+					fmt.Fprintln(t, "NAME\tROLE")
+					for _, u := range users {
+						fmt.Fprintf(t, "%s\t%s\n", u.Name, u.Role)
+					}
+				})
 			})
 		}}
-}
-
-// firstError gives err, or what next gives when there is none.
-func firstError(err error, next func() error) error {
-	if err != nil {
-		return err
-	}
-	return next()
 }
 
 func userRemove(s Streams, f *serverFlags) *cobra.Command {
@@ -163,19 +155,19 @@ func tokenList(s Streams, f *serverFlags) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
 				tokens, err := c.Tokens(ctx)
-				if err != nil || f.output != formatTable {
-					return firstError(err, func() error { return write(s.Out, f.output, tokens) })
+				if err != nil {
+					return err
 				}
-				t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
-				fmt.Fprintln(t, "ID\tUSER\tROLE\tENDS\tNOTE")
-				for _, x := range tokens {
-					ends := "never"
-					if x.ExpiresMS != 0 {
-						ends = time.UnixMilli(x.ExpiresMS).UTC().Format(time.RFC3339)
+				return show(s.Out, f.output, tokens, tokens, func(t *tabwriter.Writer) {
+					fmt.Fprintln(t, "ID\tUSER\tROLE\tENDS\tNOTE")
+					for _, x := range tokens {
+						ends := "never"
+						if x.ExpiresMS != 0 {
+							ends = time.UnixMilli(x.ExpiresMS).UTC().Format(time.RFC3339)
+						}
+						fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", x.ID, x.User, x.Role, ends, x.Note)
 					}
-					fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", x.ID, x.User, x.Role, ends, x.Note)
-				}
-				return t.Flush()
+				})
 			})
 		}}
 }

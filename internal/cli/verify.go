@@ -39,6 +39,9 @@ reads all documents of the bucket from KV, once for each indexer that holds the 
   tidemark index verify world/airports_by_country --rate 5000 --output jsonl`,
 		Args: exactArgs(refWords), ValidArgsFunction: f.indexes(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := noCSV(f.output); err != nil {
+				return err
+			}
 			r, err := ref(args[0])
 			if err != nil {
 				return err

@@ -32,6 +32,9 @@ times a second, are shown when --kinds names them, or is all.`,
 		Example: "  tidemark watch\n  tidemark watch --kinds index,topology --output json\n  tidemark watch --since 87 " +
 			"--count 1 --timeout 1m",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := noCSV(f.output); err != nil {
+				return err
+			}
 			if f.timeout == 0 {
 				f.timeout = watchForever
 			}
