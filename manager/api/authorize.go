@@ -150,9 +150,15 @@ func (a *API) identify(r *http.Request) (*auth.Identity, error) {
 		}
 		id = nil // who showed nothing there has to show something here, if anybody has
 	}
-	switch {
-	case id != nil:
+	if id != nil {
 		return id, nil
+	}
+	return a.anonymous()
+}
+
+// anonymous returns who sends a request that shows nothing.
+func (a *API) anonymous() (*auth.Identity, error) {
+	switch {
 	case !a.authRequired():
 		return &auth.Identity{Name: rpc.Anonymous, Role: statecontext.UserAdmin}, nil
 	case a.cfg.Raft.State().UserCount() == 0 && !a.closed.Load():
