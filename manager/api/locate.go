@@ -38,7 +38,7 @@ func (a *API) locate(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if x.Definition.State != index.Maintenance {
-		return rpc.Refuse(errcode.IndexNotReady, "index %s on %s is in state %s", x.Definition.Name, x.Definition.Bucket,
+		return rpc.Refuse(errcode.IndexNotReady, "index %s on %s is in state %s", x.Definition.Name, x.Definition.Keyspace(),
 			x.Definition.State)
 	}
 	who, ok := r.Context().Value(identityKey{}).(*auth.Identity)

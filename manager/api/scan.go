@@ -200,7 +200,7 @@ const (
 // for as long as a scan waits has asked all the others: none of them is asked again.
 func (a *API) askOne(ctx context.Context, x *statecontext.Index, addrs []string, action string,
 	body []byte) (*http.Response, error) {
-	name := x.Definition.Name + " on " + x.Definition.Bucket
+	name := x.Definition.Name + " on " + x.Definition.Keyspace().String()
 	path := "/v1/indexes/" + x.Definition.ID.String() + action
 	var last error = rpc.Refuse(errcode.Unavailable, "no indexer holds index %s", name)
 	began := a.now()

@@ -112,14 +112,14 @@ func (c *Coordinator) moves(cluster *rebalance.Cluster, x *statecontext.Index, b
 	if err != nil {
 		return err
 	}
-	start := c.starting(p, "ALTER INDEX "+d.Bucket+"/"+d.Name)
+	start := c.starting(p, "ALTER INDEX "+d.Keyspace().String()+"/"+d.Name)
 	left := 0
 	start.Steps, left = core.Begun(p, func(y *rebalance.Step) bool { return y.Index == d.ID && wanted(cluster, y) })
 	if left > 0 { // nobody would move them
 		return &statecontext.Rejection{Code: errcode.LimitExceeded, Message: fmt.Sprintf("ALTER INDEX %s/%s to these "+
 			"indexers moves %d copies, and one rebalance begins %d; name fewer new indexers, beside some of those that have "+
 			"copies, and the rest when they have moved; or lower num_replica before, and raise it afterwards",
-			d.Bucket, d.Name, len(start.Steps)+left, rebalance.MaxBegun)}
+			d.Keyspace(), d.Name, len(start.Steps)+left, rebalance.MaxBegun)}
 	}
 	if len(start.Steps) > 0 {
 		body.Start = start
@@ -204,10 +204,10 @@ func refusal(a *core.Lacking, d *index.Definition) error {
 	case len(a.Slices) > 0:
 		return fmt.Errorf("%w: without what is to be dropped, no indexer that lives has a whole copy of slice %d of index "+
 			"%s/%s (%d slices in all); wait until the other replicas are filled, or bring their indexers back",
-			ErrLastCopies, a.Slices[0], d.Bucket, d.Name, len(a.Slices))
+			ErrLastCopies, a.Slices[0], d.Keyspace(), d.Name, len(a.Slices))
 	case len(a.Unsure) > 0:
 		return fmt.Errorf("%w: whether an indexer that stays has a whole copy of slice %d of index %s/%s (%d slices in all)",
-			ErrNotKnown, a.Unsure[0], d.Bucket, d.Name, len(a.Unsure))
+			ErrNotKnown, a.Unsure[0], d.Keyspace(), d.Name, len(a.Unsure))
 	}
 	return nil
 }
