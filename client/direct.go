@@ -357,7 +357,12 @@ type directScan struct {
 	of    string // the index
 	req   scanport.Request
 	place []byte // behind the last message that has come; none: it cannot be gone on with
+	came  time.Time
+	idle  time.Duration // that nothing was asked for before the newest message was
 }
+
+// slowReader is after how long an indexer may have hung up because nothing was taken: that says nothing bad of it.
+const slowReader = 20 * time.Second
 
 // probesAtOnce bounds the connections to one indexer, or manager, that are only used to see whether it lives.
 const probesAtOnce = 2
@@ -477,10 +482,13 @@ func (s *directScan) ask() error {
 		return err
 	}
 	now := time.Now()
-	s.d.load.Answered(s.dc.addr, now.Sub(began), now)
 	if s.answer.Tail == scanport.Failure && s.answer.Empty() {
+		if p := (*Error)(nil); errors.As(s.failure(), &p) && elsewhere(p) {
+			s.d.load.Refused(s.dc.addr, now)
+		}
 		return s.finish()
 	}
+	s.d.load.Answered(s.dc.addr, now.Sub(began), now)
 	if s.answer.Tail == scanport.More {
 		s.dc.patience(time.Time{}) // the rows come for as long as the context lasts
 	}
@@ -518,7 +526,7 @@ func (s *directScan) read() error {
 			return err
 		}
 	}
-	s.dc.in = in
+	s.dc.in, s.came = in, time.Now()
 	if err := s.answer.Read(in); err != nil {
 		return err
 	}
@@ -528,13 +536,10 @@ func (s *directScan) read() error {
 	return nil
 }
 
-// more takes a further message. An indexer that stands still is waited for a while where nobody else can go on.
+// more takes a further message. An indexer that stands still is waited for: others may not hold the timestamp any more.
 func (s *directScan) more() error {
-	var others func() []string
-	if len(s.place) > 0 {
-		others = s.route.ports
-	}
-	s.d.alive.Begin(&s.wait, s.dc.addr, others, s.hangUp)
+	s.idle = time.Since(s.came)
+	s.d.alive.Begin(&s.wait, s.dc.addr, nil, s.hangUp)
 	err := s.read()
 	if s.wait.End() {
 		return fmt.Errorf("%s: %w", s.dc.addr, detector.ErrSilent)
@@ -552,6 +557,8 @@ func (s *directScan) goOn(why error) error {
 		return fmt.Errorf("%w (%w)", context.Cause(s.ctx), why)
 	case len(s.place) == 0:
 		return why
+	case s.idle > slowReader:
+		why = fmt.Errorf("nothing was taken for %v: %w", s.idle.Round(time.Second), why)
 	case !errors.Is(why, detector.ErrSilent):
 		s.d.alive.Failed(lost)
 	}
@@ -569,7 +576,7 @@ func (s *directScan) goOn(why error) error {
 		n, err := s.d.try(s.ctx, s.route, addr, s.req)
 		if err == nil {
 			s.dc, s.stop = n.dc, n.stop
-			s.place = n.place
+			s.place, s.came = n.place, n.came
 			return s.answer.Read(s.dc.in)
 		}
 		var p *Error

@@ -198,6 +198,9 @@ func (s *scanServer) done(id index.ID, began time.Time, spec *scan.Spec, result 
 	if spec.Consistency != "" {
 		s.x.metrics.scan(string(spec.Consistency), s.x.now().Sub(began), result.Waited)
 	}
+	if spec.Resume != nil { // those before were another indexer's
+		result.Rows = max(0, result.Rows-spec.Resume.Rows)
+	}
 	if id != 0 {
 		s.x.countScan(id, began, result.Rows, err)
 	}

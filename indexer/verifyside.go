@@ -315,7 +315,7 @@ func (r *sideRead) silent() bool {
 func (v *verification) read(ctx context.Context, want map[uint16]stretch) (map[uint16]*vbRead, error) {
 	got := map[uint16]*vbRead{}
 	room := &budget{left: v.x.cfg.verifyRoom}
-	deadline := v.x.now().Add(verifyPatience)
+	deadline, before := v.x.now().Add(verifyPatience), 0
 	for tries := 0; len(got) < len(want); tries++ {
 		parts, err := v.byProjector(ctx, want, got, tries)
 		if err != nil {
@@ -339,6 +339,9 @@ func (v *verification) read(ctx context.Context, want map[uint16]stretch) (map[u
 			})
 		}
 		_ = g.Wait() // the errors are collected
+		if len(got) > before {
+			deadline, before = v.x.now().Add(verifyPatience), len(got)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)

@@ -276,7 +276,7 @@ func (n *network) attempt(wide int, all bool) {
 func (m *maker) coarse(rows []row, before *network) *network {
 	n := m.newNetwork(rows, before)
 	if before == nil { // several copies at a time first
-		step := max(1, int(n.total)/(stepsOfLoad*len(m.nodes)))
+		step := max(1, int(n.total)/(stepsOfLoad*max(1, len(m.nodes))))
 		n.stepwise(step)
 		n.attempt(0, true)
 		for step > 1 {
@@ -312,7 +312,8 @@ func (m *maker) solve(rows []row, before *network) (*network, bool) {
 
 // proved reports whether every copy has its place, and no other solution is better.
 func (n *network) proved() bool {
-	return n.g != nil && n.g.excess[0] == 0 && n.g.certified() && n.proves()
+	stuck := func(e int32) bool { return e != 0 }
+	return n.g != nil && !slices.ContainsFunc(n.g.excess, stuck) && n.g.certified() && n.proves()
 }
 
 // addRow makes the arcs of a row, whose vertex is v; those of its zones follow it.

@@ -646,7 +646,7 @@ func (l lastGasp) OpenSlices(ctx context.Context, node index.NodeID, others []in
 	if node == here {
 		return l.fakeCluster.OpenSlices(ctx, node, others, req)
 	}
-	for l.opened.Load() == 0 {
+	for end := time.Now().Add(time.Minute); l.opened.Load() == 0 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	l.end()

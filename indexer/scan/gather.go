@@ -252,11 +252,15 @@ func (r *run) ask(ctx context.Context, n *remote) {
 	began := time.Now()
 	r.c.load.Begin(n.node)
 	n.stream, n.err = r.c.nodes.OpenSlices(ctx, n.node, n.others(), r.request(n))
-	if now := time.Now(); n.err == nil {
+	now := time.Now()
+	switch {
+	case n.err == nil:
 		r.c.load.Answered(n.node, now.Sub(began), now)
-	} else {
-		r.c.load.End(n.node)
+		return
+	case ctx.Err() == nil:
+		r.c.load.Refused(n.node, now)
 	}
+	r.c.load.End(n.node)
 }
 
 // byNode groups slices by the node of their first candidate.

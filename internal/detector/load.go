@@ -10,6 +10,8 @@ const (
 	quickest = time.Millisecond
 	// forgotten is after how long a measured time counts half: who was slow is tried again.
 	forgotten = 2 * time.Second
+	// refused is what a refusal counts as: it comes sooner than any answer, and says nothing good.
+	refused = 100 * time.Millisecond
 )
 
 // Load remembers of each peer how many requests are under way and how soon it has begun to answer, so that of two peers
@@ -62,6 +64,9 @@ func (l *Load[P]) Answered(peer P, took time.Duration, now time.Time) {
 	w.measure(took, now)
 	l.peers[peer] = w
 }
+
+// Refused notes that the peer has not taken a request, however soon it said so.
+func (l *Load[P]) Refused(peer P, now time.Time) { l.Answered(peer, refused, now) }
 
 // measure takes a time into the average.
 func (w *work) measure(took time.Duration, now time.Time) {

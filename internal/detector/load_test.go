@@ -95,3 +95,27 @@ func TestLoadSpreads(t *testing.T) {
 		t.Errorf("%d peers are remembered", len(l.peers))
 	}
 }
+
+// TestRefusalsAreNoQuickAnswers: who refuses at once is not taken for one that has nothing to do; after a while it is
+// tried again.
+func TestRefusalsAreNoQuickAnswers(t *testing.T) {
+	var l Load[string]
+	now := time.Unix(1000, 0)
+	for _, p := range []string{"serves", "refuses"} {
+		l.Begin(p)
+	}
+	l.Answered("serves", 5*time.Millisecond, now)
+	l.Refused("refuses", now)
+	for _, p := range []string{"serves", "refuses"} {
+		l.End(p)
+	}
+	if !l.Busier("refuses", "serves", now) || l.Busier("serves", "refuses", now) {
+		t.Error("who refuses is asked first")
+	}
+	l.Begin("serves")
+	l.Answered("serves", 5*time.Millisecond, now.Add(20*time.Second))
+	l.End("serves")
+	if l.Busier("refuses", "serves", now.Add(20*time.Second)) {
+		t.Error("who refused once is never tried again")
+	}
+}

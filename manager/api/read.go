@@ -479,12 +479,11 @@ func (a *API) state(w http.ResponseWriter, r *http.Request) error {
 
 // readIndex lets a follower read its own state linearizably.
 func (a *API) readIndex(w http.ResponseWriter, r *http.Request) error {
-	users := a.cfg.Raft.HasUsers()
 	i, err := a.cfg.Raft.ReadIndex(r.Context())
 	if err != nil {
 		return err
 	}
-	rpc.Write(w, r, http.StatusOK, readIndexReply{Index: i, Users: users})
+	rpc.Write(w, r, http.StatusOK, readIndexReply{Index: i, Users: a.cfg.Raft.HasUsers()})
 	return nil
 }
 

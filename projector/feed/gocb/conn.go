@@ -107,8 +107,7 @@ func Dial(ctx context.Context, conf feed.Config) (feed.Feed, error) {
 				return c, nil
 			}
 			unsettled++
-			agent := c.agent
-			c.loops.Go(func() error { c.closeAgent(agent); return nil })
+			c.closeAgent(c.agent) // first: KV ends the older of two connections of one name
 			c.agent = nil
 			continue
 		}
