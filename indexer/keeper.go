@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"tidemark/index"
 	"tidemark/indexer/storage"
 	"tidemark/timestamp"
@@ -19,13 +21,20 @@ import (
 //
 // Each copy has its turn once in a period, and the turns are spread over it: written together, the memtables of all
 // copies would hold up scans and writes for as long as that takes.
+//
+// What makes durable, what stores checkpoints and what measures are loops of their own. A checkpoint waits for whoever
+// writes to its copy, and for a disk: neither what a crash takes away nor what reports say may wait for it.
 type keeper struct {
-	x     *Indexer
-	kept  map[index.CopyID]rowsAt // that are durable
-	saved map[index.CopyID]rowsAt // of the newest checkpoint
+	x *Indexer
 
-	durable, stored turns     // of making durable, and of checkpoints
-	common          time.Time // when it is kept next where copies stand together
+	// of the loop that makes durable
+	kept    map[index.CopyID]rowsAt // that are durable
+	durable turns
+	common  time.Time // when it is kept next where copies stand together
+
+	// of the loop that stores checkpoints
+	saved  map[index.CopyID]rowsAt // of the newest checkpoint
+	stored turns
 }
 
 // rowsAt names what a copy held after one of its batches.
@@ -51,6 +60,9 @@ type turns struct {
 
 // turnsPer is how often in a period it is looked whose turn it is.
 const turnsPer = 64
+
+// look is how often it is to be looked whose turn it is.
+func (t *turns) look() time.Duration { return max(t.period/turnsPer, time.Millisecond) }
 
 // its reports whether it is a copy's turn. The first one comes within a period of its first sight; the golden ratio
 // lays the copies' first turns evenly, however many there are.
@@ -100,34 +112,51 @@ func (p *keeper) Run(ctx context.Context) error {
 	p.kept, p.saved = map[index.CopyID]rowsAt{}, map[index.CopyID]rowsAt{}
 	p.durable = turns{period: p.x.cfg.PersistEvery, due: map[index.CopyID]time.Time{}}
 	p.stored = turns{period: p.x.cfg.Checkpoint, due: map[index.CopyID]time.Time{}}
-	tick := time.NewTicker(max(min(p.durable.period, p.stored.period)/turnsPer, time.Millisecond))
+	var g errgroup.Group
+	g.Go(func() error { every(ctx, measureEvery, p.x.measure); return nil })
+	g.Go(func() error { every(ctx, p.durable.look(), func() { p.makeDurable(ctx) }); return nil })
+	g.Go(func() error { every(ctx, p.stored.look(), func() { p.storeCheckpoints(ctx) }); return nil })
+	return g.Wait()
+}
+
+// every calls f now and then until ctx ends.
+func every(ctx context.Context, pause time.Duration, f func()) {
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
-	measure := time.NewTicker(measureEvery)
-	defer measure.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-measure.C:
-			p.x.measure()
+			return
 		case <-tick.C:
-			p.step(ctx)
+			f()
 		}
 	}
 }
 
-// step keeps the copies safe whose turn it is.
-func (p *keeper) step(ctx context.Context) {
+// makeDurable makes the copies durable whose turn it is.
+func (p *keeper) makeDurable(ctx context.Context) {
+	p.step(ctx, &p.durable, p.kept, p.persist)
+	if now := p.x.now(); !now.Before(p.common) {
+		p.common = now.Add(p.durable.period)
+		if err := p.x.store.KeepCommon(); err != nil {
+			p.x.log.Warn("keeping where copies stand; trying again later", "error", err)
+		}
+	}
+}
+
+// storeCheckpoints stores checkpoints of the copies whose turn it is.
+func (p *keeper) storeCheckpoints(ctx context.Context) { p.step(ctx, &p.stored, p.saved, p.checkpoint) }
+
+// step keeps the copies safe whose turn it is; done is what is known of those that had one.
+func (p *keeper) step(ctx context.Context, t *turns, done map[index.CopyID]rowsAt,
+	keep func(context.Context, *storage.Slice) error) {
 	all := p.x.store.Slices()
 	for _, s := range all {
-		var err error
-		now, id := p.x.now(), s.Meta().Copy
-		if p.durable.its(id, now) {
-			err = p.persist(ctx, s)
+		id := s.Meta().Copy
+		if !t.its(id, p.x.now()) {
+			continue
 		}
-		if p.stored.its(id, now) {
-			err = errors.Join(err, p.checkpoint(ctx, s))
-		}
+		err := keep(ctx, s)
 		if ctx.Err() != nil {
 			return
 		}
@@ -135,15 +164,11 @@ func (p *keeper) step(ctx context.Context) {
 			p.x.log.Warn("keeping a copy safe; trying again later", "copy", id, "error", err)
 		}
 	}
-	if now := p.x.now(); !now.Before(p.common) {
-		p.common = now.Add(p.durable.period)
-		if err := p.x.store.KeepCommon(); err != nil {
-			p.x.log.Warn("keeping where copies stand; trying again later", "error", err)
-		}
-	}
-	p.durable.forget(all)
-	p.stored.forget(all)
-	p.forget()
+	t.forget(all)
+	maps.DeleteFunc(done, func(id index.CopyID, _ rowsAt) bool {
+		_, ok := p.x.store.Slice(id)
+		return !ok
+	})
 }
 
 func (p *keeper) persist(ctx context.Context, s *storage.Slice) error {
@@ -184,16 +209,5 @@ func (p *keeper) checkpoint(ctx context.Context, s *storage.Slice) error {
 		return err
 	}
 	p.saved[id] = rowsAt{info.Generation, info.Batch}
-	p.kept[id] = p.saved[id]
 	return nil
-}
-
-// forget drops what is known of copies that are gone.
-func (p *keeper) forget() {
-	for id := range p.kept {
-		if _, ok := p.x.store.Slice(id); !ok {
-			delete(p.kept, id)
-			delete(p.saved, id)
-		}
-	}
 }

@@ -1,10 +1,12 @@
 package indexer
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/storage"
 )
 
 // TestTurns: each copy has its turn once in a period, the first one within a period of its first sight, and the turns
@@ -73,4 +75,50 @@ func TestTurnLate(t *testing.T) {
 			t.Errorf("%d of 6 copies have their turn together", together)
 		}
 	}
+}
+
+// TestACheckpointThatWaitsHoldsUpNothing: while a checkpoint of a copy does not end, copies are made durable, and
+// what the bucket holds is measured.
+func TestACheckpointThatWaitsHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	k := testBucketLoop(t)
+	x := k.x
+	x.cfg.PersistEvery, x.cfg.Checkpoint = time.Millisecond, time.Millisecond
+	st, one := openStore(t)
+	two, err := st.Create(storage.Meta{Copy: 2, Index: 1, Bucket: "b", BucketUUID: "u", VBuckets: 2, Desc: []bool{false}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.store, x.buckets = st, map[string]*bucket{k.name: k}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	x.snapshots.mu.Lock() // a checkpoint asks for the newest snapshot
+	go func() { ended <- (&keeper{x: x}).Run(ctx) }()
+	defer func() {
+		cancel()
+		x.snapshots.mu.Unlock()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	late := time.After(patience)
+	wait := func(what string, ok func() bool) {
+		for !ok() {
+			select {
+			case <-late:
+				t.Fatalf("%s", what)
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+	for round := range uint64(3) { // whose checkpoint waits depends on who has its turn first
+		for _, s := range []*storage.Slice{one, two} {
+			flushAt(t, s, 7, round+1)
+			wait("a copy does not become durable", func() bool {
+				d, err := s.Durable()
+				return err == nil && d.Batch == s.Stats().Batch
+			})
+		}
+	}
+	wait("nothing is measured", func() bool { return k.measured.Load() != nil })
 }

@@ -35,6 +35,9 @@ const (
 	// sideRequests bounds the requests that are under way to one projector. What is wanted beyond waits, and the loop does
 	// not: a projector that hangs keeps each of them for StreamTimeout, and nobody waits for it who wants others.
 	sideRequests = 8
+	// sidePatience is how long a projector that has no room for another request may end none of those under way before
+	// others are asked for what it owns: one that is busy ends them within moments, one that hangs does not.
+	sidePatience = time.Second
 	// sideGather is how long wants are gathered, so that one request serves many vbuckets.
 	sideGather = 10 * time.Millisecond
 )
@@ -48,8 +51,14 @@ type sideLoop struct {
 	open  map[uint64]*sideTopic
 	calls errgroup.Group
 
-	mu    sync.Mutex     // leaf
-	under map[string]int // requests that are under way, by address
+	mu    sync.Mutex           // leaf
+	under map[string]sideCalls // requests that are under way, by address
+}
+
+// sideCalls are the requests that are under way to one projector.
+type sideCalls struct {
+	n     int
+	moved time.Time // when the first of them began, or another one ended
 }
 
 type sideKey struct {
@@ -78,7 +87,7 @@ type sideTopic struct {
 
 func newSideLoop(x *Indexer) *sideLoop {
 	return &sideLoop{x: x, next: uint64(x.now().UnixNano()), state: map[sideKey]*sideAttempt{},
-		open: map[uint64]*sideTopic{}, under: map[string]int{}}
+		open: map[uint64]*sideTopic{}, under: map[string]sideCalls{}}
 }
 
 // Run looks and asks until ctx ends.
@@ -249,13 +258,13 @@ func (l *sideLoop) group(k *bucket, w ingest.Want, d *wire.Definitions, groups m
 	if now.Before(a.after) || len(d.Projectors) == 0 || d.Revision == 0 {
 		return
 	}
-	p := choose(d.Projectors, k.st.Owner(w.VBucket), a.tries)
+	p, ok := l.roomy(d.Projectors, k.st.Owner(w.VBucket), a, now)
+	if !ok {
+		return // the end of a request wakes us
+	}
 	key := groupKey{p.ID, w.Build && !l.x.comesBack(k, w.Copies, d)}
 	g := groups[key]
 	if g == nil {
-		if !l.room(p.Admin) {
-			return // the end of one of them wakes us
-		}
 		l.next++
 		g = &sideGroup{addr: p.Admin, id: l.next}
 		groups[key] = g
@@ -272,6 +281,22 @@ func (l *sideLoop) group(k *bucket, w ingest.Want, d *wire.Definitions, groups m
 	}
 	g.restart.Add(wire.StreamStart{VBucket: uint16(w.VBucket), VBUUID: w.VBUUID, Seqno: w.From, End: w.To,
 		Window: timestamp.Window{Start: w.From, End: w.From}, Branch: w.Branch, Previous: w.Previous})
+}
+
+// roomy returns whom to ask next: whoever has no room is waited for, unless it hangs, which may last, and another one
+// may serve the vbucket. false: it has to wait, and nothing was tried.
+func (l *sideLoop) roomy(all []wire.ProjectorEndpoint, owner index.ProjectorID, a *sideAttempt, now time.Time) (
+	wire.ProjectorEndpoint, bool) {
+	for n := range 2 * len(all) { // choose has named each by then
+		switch p := choose(all, owner, a.tries+n); {
+		case l.room(p.Admin):
+			a.tries += n
+			return p, true
+		case !l.hangs(p.Admin, now):
+			return wire.ProjectorEndpoint{}, false
+		}
+	}
+	return wire.ProjectorEndpoint{}, false
 }
 
 // sidePause is the pause after so many others.
@@ -390,23 +415,40 @@ func (l *sideLoop) ask(ctx context.Context, k *bucket, key groupKey, g *sideGrou
 func (l *sideLoop) room(addr string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.under[addr] < sideRequests
+	return l.under[addr].n < sideRequests
+}
+
+// hangs reports whether a projector has no room and ends nothing.
+func (l *sideLoop) hangs(addr string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.under[addr]
+	return c.n >= sideRequests && now.Sub(c.moved) > sidePatience
+}
+
+// count adds a request that begins (1) or ends (-1), and reports whether there was no room before.
+func (l *sideLoop) count(addr string, n int) (full bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.under[addr]
+	full = c.n >= sideRequests
+	if c.n == 0 || n < 0 {
+		c.moved = l.x.now()
+	}
+	if c.n += n; c.n == 0 {
+		delete(l.under, addr)
+		return full
+	}
+	l.under[addr] = c
+	return full
 }
 
 // call runs a request to a projector beside the loop, and wakes it afterwards where others wait for that.
 func (l *sideLoop) call(ctx context.Context, addr string, f func(context.Context)) {
-	l.mu.Lock()
-	l.under[addr]++
-	l.mu.Unlock()
+	l.count(addr, 1)
 	l.calls.Go(func() error {
 		f(ctx)
-		l.mu.Lock()
-		full := l.under[addr] >= sideRequests
-		if l.under[addr]--; l.under[addr] == 0 {
-			delete(l.under, addr)
-		}
-		l.mu.Unlock()
-		if full {
+		if l.count(addr, -1) {
 			wake(l.x.sides)
 		}
 		return nil

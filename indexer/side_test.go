@@ -87,7 +87,8 @@ func TestOneSideStreamForWhatIsMadeTogether(t *testing.T) {
 // TestAProjectorThatHangsKeepsNoOthersWaiting: the loop that asks for side streams, and gives silent ones up, does not
 // wait for requests that a projector does not answer, however many: what is wanted of that one waits, and nobody else.
 func TestAProjectorThatHangsKeepsNoOthersWaiting(t *testing.T) {
-	x := &Indexer{now: time.Now, sides: make(chan struct{}, 1)}
+	now := time.Unix(1000, 0)
+	x := &Indexer{now: func() time.Time { return now }, sides: make(chan struct{}, 1)}
 	l := newSideLoop(x)
 	hangs := make(chan struct{})
 	ends := sync.OnceFunc(func() { close(hangs) })
@@ -99,7 +100,7 @@ func TestAProjectorThatHangsKeepsNoOthersWaiting(t *testing.T) {
 		}
 		l.call(t.Context(), one, func(context.Context) { <-hangs })
 	}
-	st, err := ingest.New(ingest.Options{VBuckets: 2, Pack: func(*keyversion.Event) []byte { return nil }})
+	st, err := ingest.New(ingest.Options{VBuckets: 4, Pack: func(*keyversion.Event) []byte { return nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,13 +108,25 @@ func TestAProjectorThatHangsKeepsNoOthersWaiting(t *testing.T) {
 	groups := map[groupKey]*sideGroup{}
 	for vb, p := range []string{one, two} {
 		d := &wire.Definitions{Revision: 1, Projectors: []wire.ProjectorEndpoint{{ID: index.ProjectorID(p), Admin: p}}}
-		l.group(k, ingest.Want{VBucket: vb, To: 10}, d, groups, time.Unix(1000, 0))
+		l.group(k, ingest.Want{VBucket: vb, To: 10}, d, groups, now)
 	}
 	if len(groups) != 1 || groups[groupKey{projector: two}] == nil {
 		t.Errorf("asked for: %v, want what the other projector has, and nothing of the one that hangs", groups)
 	}
 	if a := l.attempt("b", 0); a.tries != 0 || a.waits != 0 {
 		t.Errorf("what waits for room counts as asked for: %+v", a)
+	}
+	// What one owns is asked of two only when one hangs: while it is busy there will be room in a moment.
+	both := &wire.Definitions{Revision: 1, Projectors: []wire.ProjectorEndpoint{{ID: one, Admin: one},
+		{ID: two, Admin: two}}}
+	for vb, late := range map[int]time.Duration{2: sidePatience, 3: sidePatience + 1} {
+		clear(groups)
+		l.group(k, ingest.Want{VBucket: vb, To: 10}, both, groups, now.Add(late))
+		a, g := l.attempt("b", vb), groups[groupKey{projector: two}]
+		if hung := late > sidePatience; hung && (g == nil || len(g.wants) != 1 || a.tries != 2 || a.waits != 1) ||
+			!hung && (g != nil || a.tries != 0 || a.waits != 0) {
+			t.Errorf("%v after the last answer of one, two is asked for %+v, %+v", late, g, a)
+		}
 	}
 	select { // whatever is in it
 	case <-x.sides:
