@@ -442,6 +442,7 @@ func (c *Client) send(ctx context.Context, method, url string, header http.Heade
 	if deadline, ok := ctx.Deadline(); ok {
 		r.Header.Set("Tidemark-Timeout-Ms", strconv.FormatInt(time.Until(deadline).Milliseconds(), 10))
 	}
+	r.Header.Set("Prefer", "wait=0") // a server without a leader need not wait for one: others are asked, and it again
 	rpc.Outgoing(r)
 	answer, err := c.rpc.HTTP().Do(r)
 	if err != nil {

@@ -462,7 +462,7 @@ func TestLostQuorum(t *testing.T) {
 		{"DELETE", "/v1/indexes/7", "", 503, "NO_LEADER"},
 		{"POST", "/v1/indexes/b/n:scan", "{}", 503, "NO_LEADER"},
 	} {
-		status, h, body := c.once(n, tc.method, tc.path, tc.body, nil)
+		status, h, body := c.once(n, tc.method, tc.path, tc.body, map[string]string{api.HeaderPrefer: "wait=0"})
 		if status != tc.status {
 			t.Errorf("%s %s: %d %s", tc.method, tc.path, status, body)
 		} else if tc.code != "" && problemOf(t, h, body).Code != tc.code {

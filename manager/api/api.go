@@ -95,6 +95,8 @@ type API struct {
 	// indexers asks them for their figures.
 	indexers *indexerclient.Client
 	places   chan struct{} // one for each scan that is passed on
+	// succession lets calls wait for the next leader.
+	succession succession
 	// asking is held by who asks the leader how far this manager should be; asked is when the last question began that was
 	// answered and caught up with, in nanoseconds after began, 0 for never.
 	asking  chan struct{}
@@ -119,7 +121,8 @@ func New(cfg Config) *API {
 		scans:    rpc.NewClient(scansAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
 		indexers: indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)), alive: alive,
 		probes: probes,
-		now:    time.Now, began: time.Now(), places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1)}
+		now:    time.Now, began: time.Now(), places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1),
+		succession: newSuccession(cfg.Raft)}
 	a.metrics = newMetrics(cfg.Registry)
 	return a
 }
@@ -302,20 +305,11 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err er
 // outcomeOK is the outcome of a call that was not refused.
 const outcomeOK = "OK"
 
-// answer does a call here or at the leader, and tells which, and its outcome: the code it was refused with here, or OK.
+// answer does a call here or at the leader, and returns which, and its outcome: the code it was refused with here, or OK.
 func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bool, outcome string) {
-	_, serving := a.cfg.Raft.Serving()
-	stale := rt.method == http.MethodGet && r.URL.Query().Get("consistency") == "stale"
-	if leader, ok := a.leaderOf(a.cfg.Raft.State()); ok {
-		w.Header().Set(rpc.HeaderLeader, leader.REST)
-	}
 	err := a.checkCluster(r)
-	switch here = !rt.leader || serving || stale; {
-	case err != nil:
-	case here:
-		err = rt.handle(w, r)
-	default:
-		err = a.forward(w, r, rt)
+	if err == nil {
+		here, err = a.untilLed(w, r, rt)
 	}
 	if err == nil {
 		return here, outcomeOK
@@ -323,6 +317,19 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bo
 	p := a.problem(err)
 	rpc.WriteProblem(w, p)
 	return here, string(p.Code)
+}
+
+// once does a call here or at who leads now, and returns which.
+func (a *API) once(w http.ResponseWriter, r *http.Request, rt *route) (here bool, err error) {
+	_, serving := a.cfg.Raft.Serving()
+	stale := rt.method == http.MethodGet && r.URL.Query().Get("consistency") == "stale"
+	if leader, ok := a.leaderOf(a.cfg.Raft.State()); ok {
+		w.Header().Set(rpc.HeaderLeader, leader.REST)
+	}
+	if !rt.leader || serving || stale {
+		return true, rt.handle(w, r)
+	}
+	return false, a.forward(w, r, rt)
 }
 
 // logWrite says what came of a write: at level info where it was done, at debug where it was passed on.

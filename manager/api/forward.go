@@ -82,6 +82,9 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) (err er
 		return forwardFailed(r, rt, sent, err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusServiceUnavailable {
+		return rpc.ReadProblem(resp) // NO_LEADER may be waited out
+	}
 	w.Header().Set(rpc.HeaderLeader, leader.REST)
 	copyAnswer(w, resp)
 	return nil

@@ -113,11 +113,19 @@ func requestHeaders() map[string]header {
 			"of them; another one is made when it cannot be one."},
 		HeaderTimeout: {number: true, means: "How many milliseconds the caller waits; the most is 10 s for a write, " +
 			"5 s for a read, 10 min for a scan."},
+		HeaderPrefer: {means: "wait=N: for how many seconds the call may wait for a leader where none is known, as in the " +
+			"moments after one has died; 2 if nothing is said, at most 10; with 0 the answer is NO_LEADER at once."},
 	}
 }
 
-// everyRequest lists the headers that every call heeds.
-func everyRequest() []string { return []string{HeaderTimeout, rpc.HeaderRequestID} }
+// everyRequest lists the headers that calls like this one heed whatever they do.
+func (rt *route) everyRequest() []string {
+	all := []string{HeaderTimeout, rpc.HeaderRequestID}
+	if rt.leader && rt.waits() {
+		all = append(all, HeaderPrefer)
+	}
+	return all
+}
 
 // responseHeaders explains what answers carry.
 func responseHeaders() map[string]header {

@@ -177,7 +177,7 @@ func (g *generator) parameters(rt *route, path string) (list []any) {
 		list = append(list, o)
 	}
 	known := headerParameters()
-	for _, h := range append(slices.Clone(rt.doc.headers), everyRequest()...) {
+	for _, h := range append(slices.Clone(rt.doc.headers), rt.everyRequest()...) {
 		if known[h] == nil {
 			g.t.Errorf("%s %s heeds header %s, which requestHeaders does not explain", rt.method, rt.path, h)
 		}

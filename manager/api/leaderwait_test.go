@@ -1,0 +1,144 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+	"tidemark/manager/consensus"
+)
+
+// TestSuccession: what a call is answered, after how long, and how often it was tried, when leaders change. Before it
+// every one of these was answered at once.
+func TestSuccession(t *testing.T) {
+	none, m1, m2 := leading{}, leading{leader: consensus.Leader{ID: "m1", Known: true}},
+		leading{leader: consensus.Leader{ID: "m2", Known: true}}
+	own := leading{leader: consensus.Leader{ID: "m3", Known: true}, serving: true}
+	lost, unknown := rpc.Refuse(errcode.NoLeader, "no"), rpc.Refuse(errcode.OutcomeUnknown, "who knows")
+	busy, exists := rpc.Refuse(errcode.Busy, "full"), rpc.Refuse(errcode.NameExists, "n")
+	type at struct {
+		after time.Duration
+		leads leading
+	}
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		name    string
+		limit   time.Duration
+		keyed   bool
+		leads   []at
+		answers []*rpc.Problem // of the tries in their order; the last one goes on
+		want    errcode.Code   // "": done
+		tries   int
+		took    time.Duration
+	}{
+		{"nothing in the way", leaderWait, false, []at{{0, m1}}, []*rpc.Problem{nil}, "", 1, 0},
+		{"refused for another reason", leaderWait, false, []at{{0, m1}}, []*rpc.Problem{exists}, errcode.NameExists, 1, 0},
+		{"another leader", leaderWait, false, []at{{0, m1}, {390 * ms, none}, {790 * ms, m2}},
+			[]*rpc.Problem{lost, lost, nil}, "", 3, 800 * ms}, // m1 was asked again after 260 ms
+		{"none, then itself", leaderWait, false, []at{{0, none}, {990 * ms, own}}, []*rpc.Problem{lost, nil},
+			"", 2, 1000 * ms},
+		{"the same one is about to lead", leaderWait, false, []at{{0, m1}}, []*rpc.Problem{lost, lost, nil}, "", 3, 520 * ms},
+		{"nobody ever", leaderWait, false, []at{{0, none}}, []*rpc.Problem{lost}, errcode.NoLeader, 1, 2020 * ms},
+		{"nobody, and little patience", 100 * ms, false, []at{{0, none}}, []*rpc.Problem{lost},
+			errcode.NoLeader, 1, 120 * ms},
+		{"a write that went with the leader", leaderWait, false, []at{{0, m1}, {10 * ms, m2}}, []*rpc.Problem{unknown, nil},
+			errcode.OutcomeUnknown, 1, 0},
+		{"the same with a key", leaderWait, true, []at{{0, m1}, {10 * ms, m2}}, []*rpc.Problem{unknown, nil}, "", 2, 20 * ms},
+		{"with a key, and then nobody leads", leaderWait, true, []at{{0, m1}, {10 * ms, m2}, {30 * ms, none}},
+			[]*rpc.Problem{unknown, lost}, errcode.OutcomeUnknown, 2, 2020 * ms},
+		{"with a key, and then too much to do", leaderWait, true, []at{{0, m1}, {10 * ms, m2}},
+			[]*rpc.Problem{unknown, busy}, errcode.OutcomeUnknown, 9, 2020 * ms},
+		{"with a key, and it had been done", leaderWait, true, []at{{0, m1}, {10 * ms, m2}},
+			[]*rpc.Problem{unknown, exists}, errcode.NameExists, 2, 20 * ms},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				s := succession{places: make(chan struct{}, 1), leads: func() (now leading) {
+					for _, l := range c.leads {
+						if time.Since(began) >= l.after {
+							now = l.leads
+						}
+					}
+					return now
+				}}
+				tries := 0
+				p := s.run(t.Context(), c.limit, c.keyed, func() *rpc.Problem {
+					tries++
+					return c.answers[min(tries, len(c.answers))-1]
+				})
+				var code errcode.Code
+				if p != nil {
+					code = p.Code
+				}
+				if took := time.Since(began); code != c.want || tries != c.tries || took != c.took {
+					t.Errorf("%q after %d tries and %s; want %q, %d, %s", code, tries, took, c.want, c.tries, c.took)
+				}
+				if len(s.places) != 0 {
+					t.Error("it holds its place")
+				}
+			})
+		})
+	}
+}
+
+// TestSuccessionHasBounds: a call whose caller leaves waits no longer, and one too many does not wait at all.
+func TestSuccessionHasBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := succession{places: make(chan struct{}, 1), leads: func() leading { return leading{} }}
+		lost := func() *rpc.Problem { return rpc.Refuse(errcode.NoLeader, "no") }
+		ctx, leave := context.WithTimeout(t.Context(), time.Second)
+		defer leave()
+		first := make(chan time.Duration)
+		began := time.Now()
+		go func() {
+			s.run(ctx, leaderWaitMost, false, lost)
+			first <- time.Since(began)
+		}()
+		synctest.Wait()
+		if p := s.run(t.Context(), leaderWaitMost, false, lost); p.Code != errcode.NoLeader || time.Since(began) != 0 {
+			t.Errorf("one too many: %v after %s", p, time.Since(began))
+		}
+		if took := <-first; took != time.Second {
+			t.Errorf("it waited for %s", took)
+		}
+	})
+}
+
+// TestLeaderPatience: who waits for a leader, and for how long.
+func TestLeaderPatience(t *testing.T) {
+	user := route{method: http.MethodPost, role: RoleDDL, leader: true}
+	for _, c := range []struct {
+		name, prefer string
+		rt           route
+		forwarded    bool
+		want         time.Duration
+	}{
+		{"a user's call", "", user, false, leaderWait},
+		{"no patience", "wait=0", user, false, 0},
+		{"more of it", "respond-async, Wait=5", user, false, 5 * time.Second},
+		{"too much of it", "wait=3600", user, false, leaderWaitMost},
+		{"what cannot be read", "wait=soon", user, false, leaderWait},
+		{"with parameters", `wait="3"; foo=bar`, user, false, 3 * time.Second},
+		{"forwarded", "", user, true, 0},
+		{"a component's", "", route{role: RoleComponent}, false, 0},
+		{"anybody's", "", route{role: RoleNone}, false, 0},
+		{"an upload", "", route{role: RoleAdmin, upload: 1}, false, 0},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody)
+		if c.prefer != "" {
+			r.Header.Set(HeaderPrefer, c.prefer)
+		}
+		if c.forwarded {
+			r.Header.Set(HeaderForwarded, "m2")
+		}
+		if got := leaderPatience(r, &c.rt); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
