@@ -305,7 +305,8 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err er
 // outcomeOK is the outcome of a call that was not refused.
 const outcomeOK = "OK"
 
-// answer does a call here or at the leader, and returns which, and its outcome: the code it was refused with here, or OK.
+// answer does a call here or at the leader, and returns which, and its outcome: the code it was refused with here, or
+// OK.
 func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bool, outcome string) {
 	err := a.checkCluster(r)
 	if err == nil {

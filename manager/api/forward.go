@@ -13,6 +13,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/wire"
 )
 
 // How long a forwarded request is left with a leader that may be gone.
@@ -46,26 +47,9 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) (err er
 	defer func() { rpc.EndSpan(r.Context(), span, err) }()
 	ctx, cancel := context.WithCancelCause(below)
 	defer cancel(nil)
-	req, err := http.NewRequestWithContext(ctx, r.Method, leader.REST+r.URL.RequestURI(), body)
+	req, err := a.forwarded(ctx, r, rt, leader, body)
 	if err != nil {
 		return rpc.Refuse(errcode.BadRequest, "%v", err)
-	}
-	if rt.component() || rt.upload > 0 {
-		req.ContentLength = r.ContentLength
-	}
-	for _, h := range []string{"Content-Type", "Accept", rpc.HeaderFormat, HeaderKey, headerIfMatch, headerIfNoneMatch} {
-		if v := r.Header.Get(h); v != "" {
-			req.Header.Set(h, v)
-		}
-	}
-	rpc.Outgoing(req)
-	a.vouch(req, r.Context(), r)
-	req.Header.Set(HeaderForwarded, a.cfg.Name)
-	if id := a.cfg.Raft.ClusterID(); id != "" {
-		req.Header.Set(rpc.HeaderCluster, id)
-	}
-	if deadline, ok := ctx.Deadline(); ok {
-		req.Header.Set(HeaderTimeout, strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10))
 	}
 	answered := make(chan struct{})
 	go a.watchLeader(answered, cancel)
@@ -88,6 +72,33 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) (err er
 	w.Header().Set(rpc.HeaderLeader, leader.REST)
 	copyAnswer(w, resp)
 	return nil
+}
+
+// forwarded is the request that the leader gets for r.
+func (a *API) forwarded(ctx context.Context, r *http.Request, rt *route, leader wire.Leader, body io.Reader) (
+	*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, r.Method, leader.REST+r.URL.RequestURI(), body)
+	if err != nil {
+		return nil, err
+	}
+	if rt.component() || rt.upload > 0 {
+		req.ContentLength = r.ContentLength
+	}
+	for _, h := range []string{"Content-Type", "Accept", rpc.HeaderFormat, HeaderKey, headerIfMatch, headerIfNoneMatch} {
+		if v := r.Header.Get(h); v != "" {
+			req.Header.Set(h, v)
+		}
+	}
+	rpc.Outgoing(req)
+	a.vouch(req, r.Context(), r)
+	req.Header.Set(HeaderForwarded, a.cfg.Name)
+	if id := a.cfg.Raft.ClusterID(); id != "" {
+		req.Header.Set(rpc.HeaderCluster, id)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		req.Header.Set(HeaderTimeout, strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10))
+	}
+	return req, nil
 }
 
 // forwardBody reads what a user sent, so that too much of it is refused here and the transport may send it again on a
