@@ -101,7 +101,7 @@ func conflicts() []CodeInfo {
 		{Code: TokenLost, Status: 409, Exit: ExitConflict, Title: "The write of a token was lost",
 			WayOut: "KV has failed over without it: read the document again."},
 		{Code: BucketGone, Status: 409, Exit: ExitConflict, Title: "The bucket was deleted", WayOut: "Drop the index."},
-		{Code: CollectionGone, Status: 409, Exit: ExitConflict, Title: "The collection was dropped",
+		{Code: CollectionGone, Status: 409, Exit: ExitConflict, Title: "The collection was dropped or emptied",
 			WayOut: "Drop the index, and create it again on a collection that there is."},
 		{Code: GenerationMismatch, Status: 409, Exit: ExitConflict, Title: "The bucket is another one by now",
 			WayOut: "Drop the index, or build it again."},

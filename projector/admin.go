@@ -189,7 +189,7 @@ func collectionsOf(m *mcbp.Manifest) *wire.Collections {
 	c := &wire.Collections{UID: m.UID}
 	for _, s := range m.Scopes {
 		for _, x := range s.Collections {
-			c.All = append(c.All, wire.Collection{Scope: s.Name, Name: x.Name, ID: x.ID})
+			c.All = append(c.All, wire.Collection{Scope: s.Name, Name: x.Name, ID: x.ID, Flushed: x.Flushed})
 		}
 	}
 	return c

@@ -110,6 +110,8 @@ type Collection struct {
 	Scope string `json:"scope"`
 	Name  string `json:"name"`
 	ID    uint32 `json:"id"`
+	// Flushed is the uid of the manifest that emptied it last, 0 for never.
+	Flushed uint64 `json:"flushed,omitempty"`
 }
 
 // FailoverLogsRequest asks a projector for the logs of the vbuckets that its KV nodes host as active; none listed

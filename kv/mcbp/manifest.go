@@ -40,6 +40,8 @@ type Scope struct {
 type Collection struct {
 	Name string
 	ID   uint32
+	// Flushed is the uid of the manifest that emptied it last, 0 for never: it begins again under its id (later lines).
+	Flushed uint64
 }
 
 // DefaultManifest is that of a bucket to which nobody has added anything.
@@ -59,8 +61,9 @@ type (
 		Collections []collectionJSON `json:"collections"`
 	}
 	collectionJSON struct {
-		Name string `json:"name"`
-		UID  string `json:"uid"`
+		Name     string `json:"name"`
+		UID      string `json:"uid"`
+		FlushUID string `json:"flush_uid,omitempty"`
 	}
 )
 
@@ -72,7 +75,11 @@ func (m Manifest) MarshalJSON() ([]byte, error) {
 	for _, s := range m.Scopes {
 		x := scopeJSON{Name: s.Name, UID: hexOf(s.ID), Collections: []collectionJSON{}}
 		for _, c := range s.Collections {
-			x.Collections = append(x.Collections, collectionJSON{c.Name, hexOf(c.ID)})
+			j := collectionJSON{Name: c.Name, UID: hexOf(c.ID)}
+			if c.Flushed != 0 {
+				j.FlushUID = hexOf(c.Flushed)
+			}
+			x.Collections = append(x.Collections, j)
 		}
 		out.Scopes = append(out.Scopes, x)
 	}
@@ -103,7 +110,13 @@ func (m *Manifest) UnmarshalJSON(raw []byte) error {
 			if id, err = strconv.ParseUint(c.UID, 16, 32); err != nil {
 				return fmt.Errorf("%w: uid %q of collection %q", ErrMalformed, c.UID, c.Name)
 			}
-			scope.Collections = append(scope.Collections, Collection{Name: c.Name, ID: uint32(id)})
+			x := Collection{Name: c.Name, ID: uint32(id)}
+			if c.FlushUID != "" {
+				if x.Flushed, err = strconv.ParseUint(c.FlushUID, 16, 64); err != nil {
+					return fmt.Errorf("%w: flush_uid %q of collection %q", ErrMalformed, c.FlushUID, c.Name)
+				}
+			}
+			scope.Collections = append(scope.Collections, x)
 		}
 		out.Scopes = append(out.Scopes, scope)
 	}

@@ -383,27 +383,28 @@ func (l *ledgers) onCollections(bucket string) bool {
 	return false
 }
 
-// checkCollections puts indexes into error whose collection is not there any more. Ids are given once: what an earlier
-// manifest than that of an index lacks may have come since, what a later one lacks has gone. A KV node that is behind
-// says nothing of it, whatever it has.
+// checkCollections puts indexes into error whose collection is not there any more, or has begun again under its id. Ids
+// are given once: what an earlier manifest than that of an index lacks may have come since, what a later one lacks has
+// gone. A KV node that is behind says nothing of it, whatever it has.
 func (l *ledgers) checkCollections(bucket string, found *wire.Collections) {
 	if found == nil {
 		return
 	}
-	there := make(map[uint32]bool, len(found.All))
+	flushed := make(map[uint32]uint64, len(found.All)) // of those that are there
 	for _, c := range found.All {
-		there[c.ID] = true
+		flushed[c.ID] = c.Flushed
 	}
 	for x := range l.now.state.IndexesOf(bucket) {
 		d := &x.Definition
 		was := l.lost[d.ID]
+		emptied, there := flushed[d.Member.ID]
 		switch {
 		case d.Member.IsZero() || d.State == index.Error:
 			delete(l.lost, d.ID)
 			continue
 		case found.UID < max(d.Member.Manifest, was.manifest):
 			continue
-		case there[d.Member.ID]:
+		case there && emptied <= d.Member.Manifest:
 			delete(l.lost, d.ID)
 			continue
 		}
@@ -415,9 +416,14 @@ func (l *ledgers) checkCollections(bucket string, found *wire.Collections) {
 			continue
 		}
 		delete(l.lost, d.ID)
-		l.log.Warn("collection is gone", "keyspace", d.Keyspace(), "id", d.Member.ID, "manifest", found.UID, "index", d.Name)
+		what := "was dropped; drop the index"
+		if there { // what was in it went without a deletion of any document
+			what = "was emptied; drop the index and create it again"
+		}
+		l.log.Warn("collection is gone", "keyspace", d.Keyspace(), "id", d.Member.ID, "manifest", found.UID, "index", d.Name,
+			"emptied_by", emptied)
 		l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Error,
-			Reason: fmt.Sprintf("%scollection %s (id %x) was dropped; drop the index", index.ReasonCollectionGone, d.Keyspace(),
-				d.Member.ID)}, l.logged("index has lost its collection", d))
+			Reason: fmt.Sprintf("%scollection %s (id %x) %s", index.ReasonCollectionGone, d.Keyspace(), d.Member.ID, what)},
+			l.logged("index has lost its collection", d))
 	}
 }

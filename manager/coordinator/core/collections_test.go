@@ -2,7 +2,6 @@ package core
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -28,16 +27,20 @@ func TestCollectionGone(t *testing.T) {
 		create("on", index.Member{Scope: "s", Collection: "c", ID: 9, Manifest: 5}))}
 	there := wire.Collection{Scope: "s", Name: "c", ID: 9}
 	again := wire.Collection{Scope: "s", Name: "c", ID: 11}
+	emptied := func(by uint64) wire.Collection { return wire.Collection{Scope: "s", Name: "c", ID: 9, Flushed: by} }
 	for _, x := range []struct {
 		what  string
 		found *wire.Collections
-		gone  bool
+		gone  string // how the reason ends, "" where nothing is proposed
 	}{
-		{"there", &wire.Collections{UID: 7, All: []wire.Collection{{Scope: "_default", Name: "_default"}, there}}, false},
-		{"dropped", &wire.Collections{UID: 7}, true},
-		{"made again", &wire.Collections{UID: 8, All: []wire.Collection{again}}, true},
-		{"an older manifest", &wire.Collections{UID: 4}, false},
-		{"not told", nil, false},
+		{"there", &wire.Collections{UID: 7, All: []wire.Collection{{Scope: "_default", Name: "_default"}, there}}, ""},
+		{"dropped", &wire.Collections{UID: 7}, "was dropped; drop the index"},
+		{"made again", &wire.Collections{UID: 8, All: []wire.Collection{again}}, "was dropped; drop the index"},
+		{"emptied since", &wire.Collections{UID: 7, All: []wire.Collection{emptied(7)}},
+			"was emptied; drop the index and create it again"},
+		{"emptied before", &wire.Collections{UID: 7, All: []wire.Collection{emptied(5)}}, ""},
+		{"an older manifest", &wire.Collections{UID: 4}, ""},
+		{"not told", nil, ""},
 	} {
 		l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 1}, hclog.NewNullLogger(), now)
 		var got []*statecontext.SetIndexState
@@ -64,9 +67,11 @@ func TestCollectionGone(t *testing.T) {
 			t.Errorf("%s: proposed %+v too early", x.what, got)
 		}
 		answer(x.found)
-		if gone := len(got) == 1 && got[0].ID == 2 && got[0].To == index.Error &&
-			strings.HasPrefix(got[0].Reason, "COLLECTION_GONE: collection b.s.c (id 9) was dropped"); gone != x.gone || !gone &&
-			len(got) > 0 {
+		switch {
+		case x.gone == "" && len(got) == 0:
+		case x.gone != "" && len(got) == 1 && got[0].ID == 2 && got[0].To == index.Error &&
+			got[0].Reason == "COLLECTION_GONE: collection b.s.c (id 9) "+x.gone:
+		default:
 			t.Errorf("%s: proposed %+v", x.what, got)
 		}
 	}
