@@ -119,17 +119,17 @@ func (k *sink) admit(ev *Event) (wanted bool, err error) {
 	v := &s.vbuckets[ev.VBucket]
 	request := ev.Incarnation.Counter
 	switch {
-	case v.request == 0 || request != v.request:
+	case v.request != request && (ev.Kind != keyversion.StreamBegin || !v.begins(request)):
 		return false, nil // of a stream that was given up
 	case ev.Kind == keyversion.StreamBegin:
 		if ev.Begin.Start > v.at.Seqno {
-			v.request, v.owner = 0, nil
+			v.none()
 			return false, fmt.Errorf("%w: vbucket %d goes on after %d, %d was handled", errGap, ev.VBucket, ev.Begin.Start,
 				v.at.Seqno)
 		}
 		if ev.Begin.Start < v.at.Seqno && ev.VBUUID != v.at.VBUUID && !ev.Begin.Log.Valid(v.at.VBUUID, v.at.Seqno) {
 			// While it was asked for, something of the stream before was still being handled, of a branch that KV has left.
-			v.request, v.owner = 0, nil // asked for anew: KV says to where it goes back
+			v.none() // asked for anew: KV says to where it goes back
 			return false, nil
 		}
 		v.owner = k

@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -112,10 +113,15 @@ type Config struct {
 type Subscription struct {
 	cfg      Config
 	listener net.Listener
-	client   *projectorclient.Client
+	client   projectors
 	log      hclog.Logger
-	next     uint64            // counter of the next request; of the asking loop
-	told     map[string]string // what the log was told last of each projector; of the asking loop
+	calls    errgroup.Group // of projectors
+	answers  chan answer
+
+	// of the asking loop
+	next  uint64            // counter of the next request
+	told  map[string]string // what the log was told last of each projector
+	waits map[string]uint64 // the request that a projector has not answered yet, by address
 
 	mu       sync.Mutex
 	handling chan struct{} // one token: Handle is called by who has it
@@ -130,15 +136,33 @@ type Subscription struct {
 	missing time.Time
 }
 
+// projectors is what is asked of projectors.
+type projectors interface {
+	Subscribe(ctx context.Context, addr string, req *wire.Subscribe) (*wire.Subscription, error)
+	Stop(ctx context.Context, addr string, req *wire.StreamStop) error
+	Close()
+}
+
+// answer is what a projector says to a request.
+type answer struct {
+	addr  string
+	req   *wire.Subscribe
+	reply *wire.Subscription
+	err   error
+}
+
 // vbucket is one vbucket's stream.
 type vbucket struct {
 	at      Position
-	request uint64 // counter of the newest request for it, whose streams alone count; 0: there is none
-	owner   *sink  // connection that brings it; nil: none
-	idle    time.Time
-	moved   bool          // something has come since it was asked for
-	pause   time.Duration // before it is asked for again, should nothing come
-	after   time.Time     // not before
+	request uint64 // counter of the request whose streams alone count; 0: there is none
+	// asked are the requests that may begin it while there is none: of each projector at most one, and the first that
+	// begins counts.
+	asked []uint64
+	owner *sink         // connection that brings it; nil: none
+	idle  time.Time     // since when its request has brought no stream
+	moved bool          // something has come since it was asked for
+	pause time.Duration // before it is asked for again, should nothing come
+	after time.Time     // not before
 }
 
 // request is a topic at a projector.
@@ -177,8 +201,8 @@ func Open(cfg Config) (*Subscription, error) {
 	return &Subscription{cfg: cfg, listener: l, client: projectorclient.New(4,
 		cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)), log: cfg.Logger,
 		next: uint64(time.Now().UnixNano()), handling: make(chan struct{}, 1), known: make(chan struct{}),
-		failed: make(chan error, 1), requests: map[uint64]*request{},
-		told: map[string]string{}}, nil
+		failed: make(chan error, 1), requests: map[uint64]*request{}, answers: make(chan answer),
+		told: map[string]string{}, waits: map[string]uint64{}}, nil
 }
 
 // Addr is where it listens, host:port.
@@ -220,6 +244,7 @@ func (s *Subscription) Run(ctx context.Context) error {
 	})
 	g.Go(func() error { return s.ask(run) })
 	err := g.Wait()
+	_ = s.calls.Wait()
 	if ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err())) {
 		return nil
 	}
@@ -230,18 +255,22 @@ func (s *Subscription) Run(ctx context.Context) error {
 func (s *Subscription) ask(ctx context.Context) error {
 	tick := time.NewTicker(askInterval)
 	defer tick.Stop()
-	for {
-		if s.unfed() {
-			if err := s.askAll(ctx); err != nil {
-				return err
-			}
-		}
+	for s.askAll(ctx); ; {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-s.failed:
 			return err
+		case a := <-s.answers:
+			delete(s.waits, a.addr)
+			if err := s.answered(ctx, a.addr, a.req, a.reply, a.err); err != nil {
+				return err
+			}
+			s.forget(ctx)
 		case <-tick.C:
+			if s.unfed() {
+				s.askAll(ctx)
+			}
 		}
 	}
 }
@@ -265,9 +294,29 @@ func (v *vbucket) unfed(now time.Time) bool {
 	return v.request == 0 && !now.Before(v.after) || v.request != 0 && v.owner == nil && now.Sub(v.idle) > beginPatience
 }
 
+// none says that no request brings the vbucket, and that none that is under way counts.
+func (v *vbucket) none() { v.request, v.asked, v.owner = 0, nil, nil }
+
+// refuse takes over that a request does not bring the vbucket.
+func (v *vbucket) refuse(request uint64) {
+	v.asked = slices.DeleteFunc(v.asked, func(n uint64) bool { return n == request })
+	if v.request == request {
+		v.none()
+	}
+}
+
+// begins takes over that a request brings the vbucket, and reports whether it counts: not when another one does, or it
+// was given up.
+func (v *vbucket) begins(request uint64) bool {
+	if v.request == 0 && slices.Contains(v.asked, request) {
+		v.request, v.asked = request, nil
+	}
+	return v.request == request
+}
+
 // ended lets the vbucket be asked for again: at once, or, where nothing has come, after a pause that grows.
 func (v *vbucket) ended(now time.Time) {
-	v.request, v.owner = 0, nil
+	v.none()
 	if v.moved {
 		v.pause = 0
 		return
@@ -284,26 +333,33 @@ func (s *Subscription) tell(addr, what string, args ...any) {
 	}
 }
 
-// askAll asks the projectors one after the other, each for what the ones before do not host.
-func (s *Subscription) askAll(ctx context.Context) error {
+// askAll asks the projectors, side by side, for what is not fed. Who has not answered yet is not asked again, and
+// nobody waits for it: whoever begins a vbucket first brings it.
+func (s *Subscription) askAll(ctx context.Context) {
 	addrs, err := s.cfg.Projectors(ctx)
 	if err != nil || len(addrs) > maxProjectors {
 		s.tell("", "cannot learn where projectors are; trying again", "projectors", len(addrs), "error", err)
-		return nil
+		return
 	}
 	delete(s.told, "")
 	for _, addr := range addrs {
+		if s.waits[addr] != 0 {
+			continue
+		}
 		req, any := s.wanted(addr)
 		if !any {
-			break
+			continue
 		}
-		reply, err := s.client.Subscribe(ctx, addr, req)
-		if err := s.answered(ctx, addr, req, reply, err); err != nil {
-			return err
-		}
+		s.waits[addr] = req.Counter
+		s.calls.Go(func() error {
+			reply, err := s.client.Subscribe(ctx, addr, req)
+			select {
+			case s.answers <- answer{addr, req, reply, err}:
+			case <-ctx.Done():
+			}
+			return nil
+		})
 	}
-	s.forget(ctx)
-	return nil
 }
 
 // wanted makes the request for what is not fed; any is false when all is.
@@ -339,7 +395,8 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 	for vb := range s.vbuckets {
 		if v := &s.vbuckets[vb]; v.unfed(now) || joined[v.request] {
 			add(uint16(vb), v.at)
-			v.request, v.owner, v.idle, v.moved = req.Counter, nil, now, false
+			v.request, v.owner, v.idle, v.moved = 0, nil, now, false
+			v.asked = append(v.asked, req.Counter)
 		}
 	}
 	if restart.Len() == 0 {
@@ -372,9 +429,13 @@ func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subs
 	if err == nil && (reply.VBuckets < 1 || reply.VBuckets > timestamp.MaxVBuckets) {
 		err = fmt.Errorf("an answer that says of bucket %s that it has %d vbuckets", s.cfg.Bucket, reply.VBuckets)
 	}
-	back, recreated := s.note(addr, req, reply, err)
+	back, twice, recreated := s.note(addr, req, reply, err)
 	if recreated != nil {
 		return recreated
+	}
+	if len(twice) > 0 {
+		s.stopSome(ctx, addr, &wire.StreamStop{Fence: wire.Fence{ClusterID: reply.ClusterID}, Topic: "/backfill/" + req.ID,
+			Bucket: s.cfg.Bucket, VBuckets: twice})
 	}
 	if err != nil {
 		return s.refused(addr, err)
@@ -387,56 +448,55 @@ func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subs
 	return nil
 }
 
-// note writes down which vbuckets an answer has begun, none when err says that there is no answer; back are those that
-// have to go back first.
+// note writes down which vbuckets an answer has begun, none when err says that there is no answer. back are those that
+// have to go back first, twice those that it has begun though another request brings them.
 func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscription, err error) (
-	back []*wire.StartResult, recreated error) {
+	back []*wire.StartResult, twice []uint16, recreated error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	begun := map[uint16]bool{}
+	outcomes := map[uint16]*wire.StartResult{}
 	if err == nil {
 		s.missing = time.Time{}
 		delete(s.told, addr)
 		if s.vbuckets == nil {
 			s.begin(reply)
-			for i := range reply.Results { // what comes from now on counts
-				if vb := int(reply.Results[i].VBucket); vb < len(s.vbuckets) {
-					s.vbuckets[vb].request = req.Counter
-				}
-			}
 		}
 		if s.cluster = reply.ClusterID; s.uuid != reply.BucketUUID {
-			return nil, fmt.Errorf("%w: %s", ErrRecreated, s.cfg.Bucket)
+			return nil, nil, fmt.Errorf("%w: %s", ErrRecreated, s.cfg.Bucket)
 		}
 		for i := range reply.Results {
-			switch r := &reply.Results[i]; r.Outcome {
-			case wire.StartBegun:
-				begun[r.VBucket] = true
-			case wire.StartRollback:
-				back = append(back, r)
-			default:
-				s.log.Debug("a vbucket is not begun", "projector", addr, "vbucket", r.VBucket, "outcome", r.Outcome, "detail",
-					r.Detail)
-			}
+			outcomes[reply.Results[i].VBucket] = &reply.Results[i]
 		}
 	}
 	now := time.Now()
 	for vb := range s.vbuckets {
-		switch v := &s.vbuckets[vb]; {
-		case v.request != req.Counter:
-		case begun[uint16(vb)]:
+		v, r := &s.vbuckets[vb], outcomes[uint16(vb)]
+		switch {
+		case r == nil:
+			v.refuse(req.Counter)
+		case r.Outcome != wire.StartBegun:
+			if r.Outcome == wire.StartRollback && v.begins(req.Counter) {
+				back = append(back, r)
+			} else {
+				s.log.Debug("a vbucket is not begun", "projector", addr, "vbucket", vb, "outcome", r.Outcome, "detail", r.Detail)
+			}
+			v.refuse(req.Counter)
+		case v.begins(req.Counter):
 			v.idle = now
 		default:
-			v.request, v.owner = 0, nil
+			twice = append(twice, uint16(vb))
 		}
 	}
-	return back, nil
+	return back, twice, nil
 }
 
 // begin makes the vbuckets; the lock is held.
 func (s *Subscription) begin(reply *wire.Subscription) {
 	s.vbuckets, s.uuid, s.indexes = make([]vbucket, reply.VBuckets), reply.BucketUUID, reply.Indexes
 	close(s.known)
+	for vb := range s.vbuckets { // what comes from now on counts, of whoever was asked
+		s.vbuckets[vb].asked = slices.Sorted(maps.Keys(s.requests))
+	}
 	for vb, at := range s.cfg.From {
 		if int(vb) < len(s.vbuckets) {
 			s.vbuckets[vb].at = at
@@ -488,7 +548,8 @@ func (s *Subscription) rollBack(ctx context.Context, r *wire.StartResult) error 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if int(r.VBucket) < len(s.vbuckets) {
-		s.vbuckets[r.VBucket].at, s.vbuckets[r.VBucket].request = to, 0
+		s.vbuckets[r.VBucket].at = to
+		s.vbuckets[r.VBucket].none()
 	}
 	return nil
 }
@@ -505,22 +566,38 @@ func (s *Subscription) lock(ctx context.Context) error {
 
 func (s *Subscription) unlock() { <-s.handling }
 
-// forget stops topics that no vbucket is of any more.
+// forget stops topics that no vbucket is of any more, of those that were answered.
 func (s *Subscription) forget(ctx context.Context) {
+	waits := map[uint64]bool{}
+	for _, n := range s.waits {
+		waits[n] = true
+	}
 	s.mu.Lock()
-	used := map[uint64]bool{}
 	for vb := range s.vbuckets {
-		used[s.vbuckets[vb].request] = true
+		waits[s.vbuckets[vb].request] = true
 	}
 	var old []*request
 	for n, r := range s.requests {
-		if !used[n] {
+		if !waits[n] {
 			old = append(old, r)
 			delete(s.requests, n)
 		}
 	}
 	s.mu.Unlock()
-	s.stop(ctx, old)
+	if len(old) > 0 {
+		s.calls.Go(func() error { s.stop(ctx, old); return nil })
+	}
+}
+
+// stopSome stops some vbuckets of a topic, beside the loop: they would be sent in vain.
+func (s *Subscription) stopSome(ctx context.Context, addr string, what *wire.StreamStop) {
+	s.calls.Go(func() error {
+		ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+		defer cancel()
+		err := s.client.Stop(ctx, addr, what)
+		s.log.Debug("streams that another projector brings were stopped", "topic", what.Topic, "error", err)
+		return nil
+	})
 }
 
 // stopAll ends all topics, as far as that is possible in a short time.

@@ -1,13 +1,20 @@
 package topic
 
 import (
+	"context"
 	"fmt"
 	"net"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"tidemark/keyversion"
+	"tidemark/projectorclient"
+	"tidemark/wire"
 )
 
 // TestTopicsOfVBucketsThatMoveAreJoined: where KV ends vbuckets one by one, each is asked for again, and the projectors
@@ -15,7 +22,14 @@ import (
 func TestTopicsOfVBucketsThatMoveAreJoined(t *testing.T) {
 	const vbuckets, one, two = 64, "http://1", "http://2"
 	s := &Subscription{vbuckets: make([]vbucket, vbuckets), requests: map[uint64]*request{}, listener: addressed{}}
-	if _, any := s.wanted(one); !any {
+	wanted := func(addr string) (*wire.Subscribe, bool) {
+		req, any := s.wanted(addr)
+		for vb := range s.vbuckets {
+			s.vbuckets[vb].begins(s.next)
+		}
+		return req, any
+	}
+	if _, any := wanted(one); !any {
 		t.Fatal("nothing is asked for")
 	}
 	for vb := range s.vbuckets {
@@ -23,7 +37,7 @@ func TestTopicsOfVBucketsThatMoveAreJoined(t *testing.T) {
 		s.vbuckets[vb].moved = true
 		at, addr := []string{one, two}[vb%2], ""
 		s.vbuckets[vb].ended(time.Now())
-		if req, any := s.wanted(at); !any {
+		if req, any := wanted(at); !any {
 			t.Fatalf("vbucket %d is not asked for", vb)
 		} else if r := s.requests[req.Counter]; r != nil {
 			addr = r.addr
@@ -58,6 +72,7 @@ func TestAVBucketThatBringsNothing(t *testing.T) {
 			if _, any := s.wanted("http://1"); !any {
 				t.Fatal("it is not asked for")
 			}
+			v.begins(s.next)
 			v.owner = k
 			ev := &Event{Kind: kind}
 			ev.Incarnation.Counter = v.request
@@ -80,6 +95,7 @@ func TestAVBucketThatBringsNothing(t *testing.T) {
 		if _, any := s.wanted("http://1"); !any {
 			t.Fatal("it is not asked for")
 		}
+		v.begins(s.next)
 		s.handled(&Event{Kind: keyversion.Insert, Seqno: 1})
 		v.owner = k
 		ev := &Event{Kind: keyversion.StreamEnd}
@@ -87,5 +103,117 @@ func TestAVBucketThatBringsNothing(t *testing.T) {
 		if _, err := k.admit(ev); err != nil || !s.unfed() {
 			t.Errorf("one that brought something is not asked for at once: %v", err)
 		}
+	})
+}
+
+// hosts are projectors, by address, with the vbuckets that they begin when they are asked; those that hang answer
+// nothing until goOn is closed, or the call's deadline is over.
+type hosts struct {
+	begin    map[string][]uint16
+	vbuckets int
+	hang     map[string]bool
+	goOn     chan struct{}
+
+	mu      sync.Mutex
+	asked   map[string]int
+	stopped []string // address and vbuckets
+}
+
+func (h *hosts) Subscribe(ctx context.Context, addr string, req *wire.Subscribe) (*wire.Subscription, error) {
+	h.mu.Lock()
+	h.asked[addr]++
+	h.mu.Unlock()
+	if h.hang[addr] {
+		select {
+		case <-h.goOn:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(projectorclient.StreamTimeout):
+			return nil, context.DeadlineExceeded
+		}
+	}
+	r := &wire.Subscription{ClusterID: "c", BucketUUID: "u", VBuckets: h.vbuckets, Topic: "/backfill/" + req.ID}
+	for vb := range uint16(h.vbuckets) {
+		if req.Restart != nil && !slices.ContainsFunc(req.Restart.VBuckets, func(v uint16) bool { return v == vb }) {
+			continue
+		}
+		outcome := wire.StartNotMine
+		if slices.Contains(h.begin[addr], vb) {
+			outcome = wire.StartBegun
+		}
+		r.Results = append(r.Results, wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: vb}, Outcome: outcome})
+	}
+	return r, nil
+}
+
+func (h *hosts) Stop(_ context.Context, addr string, req *wire.StreamStop) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopped = append(h.stopped, fmt.Sprint(addr, req.VBuckets))
+	return nil
+}
+
+func (h *hosts) Close() {}
+
+// TestProjectorsThatHang: those that answer are asked beside those that hang, and what they begin comes at once. What
+// one that hung begins after all counts where nobody else has begun it, and is stopped where somebody has.
+func TestProjectorsThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hosts{begin: map[string][]uint16{"a": {0, 1, 2}, "b": {0, 1, 2}, "c": {2, 3}, "d": {4}}, vbuckets: 6,
+			hang: map[string]bool{"a": true, "b": true}, goOn: make(chan struct{}), asked: map[string]int{}}
+		s, err := Open(Config{ID: "x", Bucket: "b", Handle: func(context.Context, *Event) error { return nil },
+			Projectors: func(context.Context) ([]string, error) { return []string{"a", "b", "c", "d"}, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.listener.Close()
+		s.client, s.log = h, hclog.NewNullLogger()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.ask(ctx) }()
+		begun := func() (all []uint16) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for vb := range s.vbuckets {
+				if s.vbuckets[vb].request != 0 {
+					all = append(all, uint16(vb))
+					s.vbuckets[vb].owner = &sink{} // its stream is there
+				}
+			}
+			return all
+		}
+		synctest.Wait()
+		if got := begun(); !slices.Equal(got, []uint16{2, 3, 4}) {
+			t.Errorf("at once, while two hang: %v are begun, want those of the two that answer", got)
+		}
+		time.Sleep(projectorclient.StreamTimeout / 2)
+		synctest.Wait()
+		h.mu.Lock()
+		if h.asked["a"] != 1 || h.asked["b"] != 1 || h.asked["c"] < 2 {
+			t.Errorf("asked %v: want those that hang once, and the others again for what nobody begins", h.asked)
+		}
+		h.mu.Unlock()
+		close(h.goOn)
+		synctest.Wait()
+		if got := begun(); !slices.Equal(got, []uint16{0, 1, 2, 3, 4}) {
+			t.Errorf("when they go on: %v are begun, want those that only they have, too", got)
+		}
+		h.mu.Lock()
+		stops := 0
+		for _, what := range h.stopped {
+			switch what {
+			case "a[0 1 2]", "b[0 1 2]":
+				stops += 3
+			case "a[2]", "b[2]":
+				stops++
+			}
+		}
+		if stops != 4 {
+			t.Errorf("stopped: %v, want at one of the two that hung what both began, and at both what c has begun", h.stopped)
+		}
+		h.mu.Unlock()
+		cancel()
+		<-ended
+		_ = s.calls.Wait()
 	})
 }
