@@ -91,6 +91,9 @@ type Report struct {
 type Log struct {
 	opts Options
 
+	syncing  sync.Mutex // held by who syncs: what one that is under way is about is not synced before that ends
+	dropping sync.Mutex // held by who drops segments; taken before mu
+
 	mu       sync.Mutex // guards the fields below
 	segments []segment  // ascending by number; the last one is open for writing
 	file     File
@@ -200,12 +203,12 @@ func (l *Log) startFresh() error {
 	if err := l.createSegment(1); err != nil {
 		return err
 	}
-	return l.writeManifest()
+	return l.writeManifest(1)
 }
 
-func (l *Log) writeManifest() error {
+func (l *Log) writeManifest(first uint64) error {
 	return WriteJSON(filepath.Join(l.opts.Dir, manifestName), manifest{Format: formatName, Identity: l.opts.Identity,
-		First: l.segments[0].number})
+		First: first})
 }
 
 // findSegments lists the segment files from the manifest's first one on; a gap is damage, files below it are leftovers

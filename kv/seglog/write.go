@@ -82,6 +82,8 @@ func (l *Log) Sync() error {
 
 // sync syncs what can be synced: not what has failed to be.
 func (l *Log) sync() error {
+	l.syncing.Lock()
+	defer l.syncing.Unlock()
 	l.mu.Lock()
 	files, lost, number := l.unsynced, l.lost, l.segments[len(l.segments)-1].number
 	l.unsynced = nil
@@ -154,12 +156,13 @@ func (l *Log) DropFirst(number uint64) error {
 	if err := l.Sync(); err != nil { // nothing is dropped while what has replaced it may not be on disk
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.segments) < 2 || l.segments[0].number != number {
+	l.dropping.Lock()
+	defer l.dropping.Unlock()
+	sealed := l.Sealed()
+	if len(sealed) == 0 || sealed[0] != number {
 		return fmt.Errorf("segment %d is not the oldest sealed one of %s", number, l.opts.Dir)
 	}
-	return l.dropLocked(1)
+	return l.drop(1)
 }
 
 // Renew begins a segment that is synced, so that what is written from now on is not with what could not be. ErrUnsynced
@@ -184,15 +187,23 @@ func (l *Log) DropThrough(number uint64) error {
 	if err := l.sync(); err != nil {
 		return err
 	}
+	l.dropping.Lock()
+	defer l.dropping.Unlock()
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	n := slices.IndexFunc(l.segments, func(s segment) bool { return s.number > number })
+	lost, lostBy := l.lost, l.lostBy
+	l.mu.Unlock()
 	if n < 1 {
 		return fmt.Errorf("segment %d is no sealed one of %s", number, l.opts.Dir)
 	}
-	if err := l.dropLocked(n); err != nil {
+	if lost > number { // another sync has failed on what was written to replace them
+		return fmt.Errorf("%w: %s and what is before it: %w", ErrUnsynced, l.path(lost), lostBy)
+	}
+	if err := l.drop(n); err != nil {
 		return err
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.lost > 0 && l.lost < l.segments[0].number {
 		l.lost, l.lostBy = 0, nil
 		_ = os.Remove(filepath.Join(l.opts.Dir, unsyncedName)) // it means nothing any more
@@ -200,15 +211,18 @@ func (l *Log) DropThrough(number uint64) error {
 	return nil
 }
 
-// dropLocked forgets the first n segments.
-func (l *Log) dropLocked(n int) error {
-	all := l.segments
-	l.segments = all[n:]
-	if err := l.writeManifest(); err != nil {
-		l.segments = all
+// drop forgets the first n segments, which are sealed. Writes do not wait for the disk meanwhile: they add to the end.
+func (l *Log) drop(n int) error {
+	l.mu.Lock()
+	gone, first := slices.Clone(l.segments[:n]), l.segments[n].number
+	l.mu.Unlock()
+	if err := l.writeManifest(first); err != nil {
 		return err
 	}
-	for _, s := range all[:n] {
+	l.mu.Lock()
+	l.segments = l.segments[n:]
+	l.mu.Unlock()
+	for _, s := range gone {
 		if err := os.Remove(l.path(s.number)); err != nil {
 			return fmt.Errorf("remove segment: %w", err)
 		}

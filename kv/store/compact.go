@@ -32,12 +32,20 @@ func (b *Bucket) Compact(ctx context.Context) error {
 // most once in the time that makes a tombstone old, so a tombstone goes at an age between once and twice PurgeAfter.
 func (b *Bucket) purgeDue(ctx context.Context) error {
 	now := b.now()
-	if now.Before(b.nextPurge) || !b.due(now) {
+	if now.Before(b.nextPurge) {
+		return nil
+	}
+	if !b.due(now) {
+		b.nextPurge = now.Add(min(dueAgain, b.opts.PurgeAfter/64))
 		return nil
 	}
 	b.nextPurge = now.Add(b.opts.PurgeAfter)
 	return b.PurgeTombstones(ctx, b.opts.PurgeAfter)
 }
+
+// dueAgain is how long it is not looked again whether a tombstone may be forgotten after none could: it may take a look
+// at every document.
+const dueAgain = time.Minute
 
 // due says whether a tombstone may be forgotten. It reads no more than it must: a vbucket without tombstones not at
 // all.

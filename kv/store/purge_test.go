@@ -79,6 +79,9 @@ func TestPurgeIsRare(t *testing.T) {
 	if n := purge(); n != 0 {
 		t.Fatalf("%d segments rewritten for nothing", n)
 	}
+	if again := w.b.nextPurge.Sub(w.now); again < 30*time.Second || again > time.Minute {
+		t.Fatalf("all documents are looked through again after %v", again)
+	}
 	w.now = w.now.Add(45 * time.Minute)
 	if n := purge(); n == 0 {
 		t.Fatal("nothing was rewritten")

@@ -18,10 +18,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
 
 	"tidemark/kv/seglog"
 )
@@ -121,6 +123,7 @@ type Bucket struct {
 	pinLimit  int64
 	failing   atomic.Bool // the last write failed
 	unsynced  atomic.Bool // the last sync failed, and not all is written anew yet
+	syncing   sync.Mutex  // held from the beginning of a sync until it is known what has become of it
 	skip      int         // rounds of Run before that is tried again; backoff is how many they were last
 	backoff   int
 	nextPurge time.Time // not before it are tombstones looked for; Run's
@@ -249,32 +252,49 @@ func (b *Bucket) wrote(bytes int, _ time.Duration, err error) {
 	}
 }
 
-// Run keeps the bucket's house until ctx ends: syncs the log, expires documents, compacts, forgets old tombstones.
+// Run keeps the bucket's house until ctx ends: syncs the log, expires documents, compacts, forgets old tombstones. What
+// a crash of the machine takes away does not depend on how long the others take.
 func (b *Bucket) Run(ctx context.Context) error {
+	var g errgroup.Group
+	g.Go(func() error { b.every(ctx, func() { _ = b.sync() }); return nil }) // tried again, see keep
+	g.Go(func() error { b.every(ctx, func() { b.keep(ctx) }); return nil })
+	return g.Wait()
+}
+
+// every calls f each time that the house is to be kept, until ctx ends.
+func (b *Bucket) every(ctx context.Context, f func()) {
 	tick := time.NewTicker(b.opts.Housekeep)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
-		}
-		if err := b.sync(ctx); err != nil {
-			continue // tried again
-		}
-		b.Expire()
-		if err := b.Compact(ctx); err != nil && ctx.Err() == nil {
-			b.opts.Logger.Warn("compaction postponed", "bucket", b.opts.Name, "error", err)
-		}
-		if err := b.purgeDue(ctx); err != nil && ctx.Err() == nil {
-			b.opts.Logger.Warn("purge of tombstones postponed", "bucket", b.opts.Name, "error", err)
+			f()
 		}
 	}
 }
 
+// keep does what is to be done beside syncs, in which nothing else of it may happen.
+func (b *Bucket) keep(ctx context.Context) {
+	if b.unsynced.Load() {
+		_ = b.renew(ctx)
+		return
+	}
+	b.Expire()
+	if err := b.Compact(ctx); err != nil && ctx.Err() == nil {
+		b.opts.Logger.Warn("compaction postponed", "bucket", b.opts.Name, "error", err)
+	}
+	if err := b.purgeDue(ctx); err != nil && ctx.Err() == nil {
+		b.opts.Logger.Warn("purge of tombstones postponed", "bucket", b.opts.Name, "error", err)
+	}
+}
+
 // sync syncs the log. When that fails, writes are refused until everything that is needed has been written to new files
-// and synced there: a second sync that succeeds would prove nothing.
-func (b *Bucket) sync(ctx context.Context) error {
+// and synced there (renew): a second sync that succeeds would prove nothing.
+func (b *Bucket) sync() error {
+	b.syncing.Lock()
+	defer b.syncing.Unlock()
 	err := b.log.Sync()
 	if err == nil {
 		return nil
@@ -285,13 +305,27 @@ func (b *Bucket) sync(ctx context.Context) error {
 			"after the disk",
 			"bucket", b.opts.Name, "folder", filepath.Clean(b.opts.Dir), "error", err)
 	}
+	return err
+}
+
+// errNotNow says that it is not tried in this round.
+var errNotNow = errors.New("tried again later")
+
+// renew writes everything that is needed to new files and lets writes in again, after rounds that grow when it fails.
+func (b *Bucket) renew(ctx context.Context) error {
 	if b.skip > 0 {
 		b.skip--
-		return err
+		return errNotNow
 	}
-	if rerr := b.rewrite(ctx); rerr != nil {
+	err := b.rewrite(ctx)
+	if err == nil {
+		b.syncing.Lock() // who has begun before still finds, and tells of, what is made good now
+		defer b.syncing.Unlock()
+		err = b.log.Sync()
+	}
+	if err != nil {
 		if ctx.Err() == nil {
-			b.opts.Logger.Warn("documents are not written to new files yet", "bucket", b.opts.Name, "error", rerr)
+			b.opts.Logger.Warn("documents are not written to new files yet", "bucket", b.opts.Name, "error", err)
 		}
 		b.backoff = min(2*b.backoff+1, maxBackoff)
 		b.skip = b.backoff

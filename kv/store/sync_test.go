@@ -1,12 +1,14 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"tidemark/kv/seglog"
 )
@@ -51,6 +53,15 @@ func newPlatter(w *world) *platter {
 	return p
 }
 
+// sync is a round of both loops.
+func (w *world) sync() error {
+	err := w.b.sync()
+	if err != nil && w.b.renew(w.t.Context()) == nil {
+		return nil
+	}
+	return err
+}
+
 // crash is one of the machine.
 func (p *platter) crash(w *world) {
 	w.t.Helper()
@@ -78,7 +89,7 @@ func TestAFailedSyncIsMadeGood(t *testing.T) {
 			}
 			p := newPlatter(w)
 			w.restart(true)
-			if err := w.b.sync(t.Context()); err != nil {
+			if err := w.sync(); err != nil {
 				t.Fatal(err)
 			}
 			for i := range 20 {
@@ -87,7 +98,7 @@ func TestAFailedSyncIsMadeGood(t *testing.T) {
 			w.delete(0, "k0")
 			p.failing = true
 			for range 3 {
-				if err := w.b.sync(t.Context()); !errors.Is(err, seglog.ErrUnsynced) {
+				if err := w.sync(); !errors.Is(err, seglog.ErrUnsynced) {
 					t.Fatalf("a sync that fails: %v", err)
 				}
 			}
@@ -103,7 +114,7 @@ func TestAFailedSyncIsMadeGood(t *testing.T) {
 			}
 			p.failing = false
 			for range maxBackoff {
-				if err := w.b.sync(t.Context()); err == nil {
+				if err := w.sync(); err == nil {
 					break
 				}
 			}
@@ -111,7 +122,7 @@ func TestAFailedSyncIsMadeGood(t *testing.T) {
 				t.Fatal("the disk is well, and it still fails")
 			}
 			w.set(0, "new", "1")
-			if err := w.b.sync(t.Context()); err != nil {
+			if err := w.sync(); err != nil {
 				t.Fatal(err)
 			}
 			before := []string{contentsOf(w, 0), contentsOf(w, 1)}
@@ -143,7 +154,7 @@ func TestAFailedSyncIsRemembered(t *testing.T) {
 	}
 	p.failing = false
 	w.open()
-	if err := w.b.sync(t.Context()); err != nil {
+	if err := w.sync(); err != nil {
 		t.Fatal(err)
 	}
 	want := contentsOf(w, 0)
@@ -151,7 +162,7 @@ func TestAFailedSyncIsRemembered(t *testing.T) {
 	if got := contentsOf(w, 0); got != want {
 		t.Errorf("%s, before %s", got, want)
 	}
-	if err := w.b.sync(t.Context()); err != nil {
+	if err := w.sync(); err != nil {
 		t.Errorf("it is remembered although all is well: %v", err)
 	}
 }
@@ -167,7 +178,7 @@ func TestAFailedSyncDoesNotFillTheDisk(t *testing.T) {
 	p.failing = true
 	before := w.b.DiskBytes()
 	for range 200 {
-		_ = w.b.sync(t.Context())
+		_ = w.sync()
 	}
 	if now := w.b.DiskBytes(); now > before+1000 {
 		t.Errorf("the log has %d bytes, before %d", now, before)
@@ -175,4 +186,55 @@ func TestAFailedSyncDoesNotFillTheDisk(t *testing.T) {
 	if p.syncs > 20 {
 		t.Errorf("%d syncs in 200 rounds", p.syncs)
 	}
+}
+
+// TestSyncsWaitForNothing: while compaction, or what else keeps the house, does not come to an end, what is written is
+// synced.
+func TestSyncsWaitForNothing(t *testing.T) {
+	w := newWorld(t, 2)
+	w.opts.Housekeep = time.Millisecond
+	w.opts.Now = time.Now
+	synced := make(chan struct{}, 1)
+	w.opts.WrapFile = func(f seglog.File) seglog.File { return &signalled{f, synced} }
+	w.restart(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	late := time.After(time.Minute)
+	v := w.b.VBucket(0)
+	v.mu.Lock() // all of it asks for what is in it
+	go func() { ended <- w.b.Run(ctx) }()
+	defer func() {
+		cancel()
+		v.mu.Unlock()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	for i := range 5 { // the first may be before the others have begun
+		w.set(1, "k", fmt.Sprint(i))
+		select {
+		case <-synced:
+		default:
+		}
+		select {
+		case <-synced:
+		case <-late:
+			t.Fatal("nothing is synced any more")
+		}
+	}
+}
+
+// signalled tells of each sync.
+type signalled struct {
+	seglog.File
+	synced chan struct{}
+}
+
+func (s *signalled) Sync() error {
+	err := s.File.Sync()
+	select {
+	case s.synced <- struct{}{}:
+	default:
+	}
+	return err
 }
