@@ -3,6 +3,7 @@ package projector
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -18,12 +19,45 @@ const (
 	troubleKept = time.Minute
 	maxTroubles = maxBuckets
 	maxTrouble  = 512 // bytes of the error
+	// What turns within turnQuiet of the last line about it is told when it has lasted for turnLasts, or with all other
+	// turns when turnQuiet is over.
+	turnQuiet = time.Minute
+	turnLasts = 5 * time.Second
 )
+
+// turns say what the log is told of something that may be bad: a line for each turn that lasts, not one for each.
+type turns struct {
+	bad, told bool
+	since     time.Time // of bad
+	said      time.Time // when the log was told last
+	n         int       // turns since
+}
+
+// note takes how it is now, and reports whether the log is to be told, with how many turns there were since it was told
+// last. The first one after a quiet time is told at once.
+func (t *turns) note(bad bool, now time.Time) (n int, say bool) {
+	if bad != t.bad {
+		t.bad, t.since = bad, now
+		t.n++
+	}
+	if t.n == 0 || now.Sub(t.said) < turnQuiet && (t.bad == t.told || now.Sub(t.since) < turnLasts) {
+		return 0, false
+	}
+	n = t.n
+	t.told, t.said, t.n = t.bad, now, 0
+	return n, true
+}
+
+// rest reports whether there is nothing to remember.
+func (t *turns) rest(now time.Time) bool {
+	return !t.bad && !t.told && t.n == 0 && now.Sub(t.said) >= turnQuiet
+}
 
 // troubles are the failures to reach KV, or to be let in there, since which nothing has succeeded; one for each bucket.
 type troubles struct {
-	mu  sync.Mutex // leaf
-	all map[string]*trouble
+	mu    sync.Mutex // leaf
+	all   map[string]*trouble
+	turns map[string]*turns // what the log is told of each bucket
 }
 
 type trouble struct {
@@ -82,17 +116,48 @@ func (t *troubles) list(node string, now time.Time) (all []wire.KVTrouble) {
 	return all
 }
 
-// asked notes the outcome of asking KV about a bucket, tells the leader what is news, and logs where it turns.
-func (p *Projector) asked(bucket string, err error) {
-	was := len(p.troubles.list(p.cfg.KV, time.Now()))
-	if !p.troubles.note(bucket, err, time.Now()) {
-		return
+// turn takes whether a bucket cannot be asked about, and reports whether the log is to be told, as turns.note does.
+func (t *troubles) turn(bucket string, bad bool, now time.Time) (n int, say bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.turns[bucket]
+	if x == nil {
+		if !bad {
+			return 0, false
+		}
+		if len(t.turns) >= maxTroubles {
+			maps.DeleteFunc(t.turns, func(_ string, x *turns) bool { return x.rest(now) })
+		}
+		if len(t.turns) >= maxTroubles {
+			return 0, false
+		}
+		if t.turns == nil {
+			t.turns = map[string]*turns{}
+		}
+		x = &turns{}
+		t.turns[bucket] = x
 	}
-	p.notify()
-	switch now := p.troubles.list(p.cfg.KV, time.Now()); {
-	case len(now) > was:
-		p.log.Warn("KV cannot be asked; it is tried again", "kv", p.cfg.KV, "bucket", bucket, "error", err)
-	case len(now) < was:
+	if n, say = x.note(bad, now); x.rest(now) {
+		delete(t.turns, bucket)
+	}
+	return n, say
+}
+
+// asked notes the outcome of asking KV about a bucket, tells the leader what is news, and logs what lasts.
+func (p *Projector) asked(bucket string, err error) {
+	now := time.Now()
+	if p.troubles.note(bucket, err, now) {
+		p.notify()
+	}
+	bad := err != nil && !errors.Is(err, feed.ErrNoBucket)
+	n, say := p.troubles.turn(bucket, bad, now)
+	switch {
+	case !say:
+	case bad:
+		p.log.Warn("KV cannot be asked; it is tried again", "kv", p.cfg.KV, "bucket", bucket, "error", err, "turns", n)
+	case n > 1:
+		p.log.Warn("KV can be asked again, and could by turns only", "kv", p.cfg.KV, "bucket", bucket, "turns", n)
+	default:
 		p.log.Info("KV can be asked again", "kv", p.cfg.KV, "bucket", bucket)
 	}
 }

@@ -59,3 +59,55 @@ func TestTroubles(t *testing.T) {
 	note("new", refused, true)
 	shows(fmt.Sprintf("new refused %d", now.UnixMilli()))
 }
+
+// TestTurns: the log is told of a turn at once where it was quiet, else when it lasts; of turns that do not it is told
+// once in a while, with their number.
+func TestTurns(t *testing.T) {
+	now := time.UnixMilli(1_000_000)
+	var x troubles
+	told := ""
+	note := func(after time.Duration, bad bool) {
+		now = now.Add(after)
+		if n, say := x.turn("a", bad, now); say {
+			told += fmt.Sprintf("%v %d %v; ", bad, n, now.Sub(time.UnixMilli(1_000_000)))
+		}
+	}
+	says := func(what, want string) {
+		t.Helper()
+		if told != want {
+			t.Errorf("%s: the log is told %q, want %q", what, told, want)
+		}
+		told = ""
+	}
+	note(0, false)
+	says("nothing is wrong", "")
+	note(0, true)
+	says("the first failure", "true 1 0s; ")
+	for range 240 { // two minutes
+		note(250*time.Millisecond, false)
+		note(250*time.Millisecond, true)
+	}
+	says("by turns for two minutes", "true 240 1m0s; true 240 2m0s; ")
+	note(250*time.Millisecond, false)
+	says("a success", "")
+	note(turnLasts, false)
+	says("a success that lasts", "false 1 2m5.25s; ")
+	note(time.Second, true)
+	note(time.Second, false)
+	note(turnLasts, false)
+	says("a failure soon after that lasts less", "")
+	note(turnQuiet, false)
+	says("the rest of it", "false 2 3m12.25s; ")
+	note(turnQuiet, false)
+	if len(x.turns) != 0 {
+		t.Errorf("%d buckets are remembered of which nothing is wrong", len(x.turns))
+	}
+	note(time.Second, true)
+	says("a failure after a quiet time", "true 1 4m13.25s; ")
+	for i := range 3 * maxTroubles {
+		x.turn(fmt.Sprint(i), true, now)
+	}
+	if n := len(x.turns); n != maxTroubles {
+		t.Errorf("%d buckets are remembered", n)
+	}
+}

@@ -2,6 +2,7 @@ package projector
 
 import (
 	"context"
+	"net"
 	"slices"
 	"time"
 
@@ -27,6 +28,7 @@ const (
 type sight struct {
 	looks, changed int // how many, and the newest one that saw a change
 	patience       time.Duration
+	silence        turns // of the log
 }
 
 // watch looks at the KV node, for three things that nobody says. Engines are known to say nothing on the stream when a
@@ -106,19 +108,23 @@ func (b *bucket) judge(ctx context.Context, err error) {
 	if b.ctx.Err() == nil {
 		b.p.asked(b.name, err)
 	}
-	switch {
-	case b.ctx.Err() != nil:
-	case err != nil && ctx.Err() != nil:
-		if !b.control.silent.Swap(true) {
-			b.p.log.Warn("the KV node does not answer; nobody waits for it until it does", "bucket", b.name, "kv", b.p.cfg.KV,
-				"waited", b.sight.patience)
-		}
+	if b.ctx.Err() != nil {
+		return
+	}
+	silent, waited := err != nil && ctx.Err() != nil, b.sight.patience
+	b.control.silent.Store(silent)
+	if silent {
 		b.sight.patience = min(2*b.sight.patience, kvTimeout)
-	default:
-		if b.control.silent.Swap(false) {
-			b.p.log.Info("the KV node answers again", "bucket", b.name, "kv", b.p.cfg.KV, "error", err)
-		}
+	} else {
 		b.sight.patience = max(b.sight.patience/2, lookPatience)
+	}
+	switch n, say := b.sight.silence.note(silent, time.Now()); {
+	case !say:
+	case silent:
+		b.p.log.Warn("the KV node does not answer; nobody waits for it until it does", "bucket", b.name, "kv", b.p.cfg.KV,
+			"waited", waited, "turns", n)
+	default:
+		b.p.log.Info("the KV node answers again", "bucket", b.name, "kv", b.p.cfg.KV, "error", err, "turns", n)
 	}
 }
 
@@ -164,18 +170,19 @@ func (b *bucket) mapAt(ctx context.Context, conn feed.Feed) (*wire.Hosted, error
 	if err != nil {
 		return nil, err
 	}
-	return &wire.Hosted{Node: b.p.nodeOf(config), Revision: revisionOf(config)}, nil
+	return &wire.Hosted{Node: nodeOf(config, conn.Addr()), Revision: revisionOf(config)}, nil
 }
 
-// nodeOf names the KV node in a way that two projectors at one node agree on: by its place in the map, or else by the
-// address here.
-func (p *Projector) nodeOf(config *mcbp.ClusterConfig) string {
-	if n := config.ThisNode(); n >= 0 {
-		if addr, err := config.KVAddr(n, "", false); err == nil {
+// nodeOf names the KV node in a way that two projectors at one node agree on: by its place in the map, at the host that
+// was dialled where it does not know its own; or else by the address that was dialled.
+func nodeOf(config *mcbp.ClusterConfig, dialled string) string {
+	host, _, err := net.SplitHostPort(dialled)
+	if n := config.ThisNode(); err == nil && n >= 0 {
+		if addr, err := config.KVAddr(n, host, false); err == nil {
 			return addr
 		}
 	}
-	return p.cfg.KV
+	return dialled
 }
 
 // has reports whether KV still has a stream. It does as long as it cannot be asked.

@@ -1,0 +1,51 @@
+package server
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// slowly is a connection whose closing takes until that of all others has begun.
+type slowly struct {
+	net.Conn
+	begun *sync.WaitGroup
+}
+
+func (s slowly) Close() error {
+	s.begun.Done()
+	s.begun.Wait()
+	return nil
+}
+
+// TestConnectionsAreClosedSideBySide: at the end of a server no connection waits for the closing of another one, nor
+// does anybody who asks the server for its connections meanwhile.
+func TestConnectionsAreClosedSideBySide(t *testing.T) {
+	t.Parallel()
+	const n = 3
+	s := &Server{conns: map[*conn]struct{}{}}
+	var begun sync.WaitGroup
+	begun.Add(n + 1)
+	for range n {
+		s.conns[&conn{nc: slowly{begun: &begun}}] = struct{}{}
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.closeAll()
+	}()
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		s.producers("b") // perhaps while they are being closed
+		begun.Done()
+	}()
+	for _, done := range []chan struct{}{asked, closed} {
+		select {
+		case <-done:
+		case <-time.After(time.Minute):
+			t.Fatal("it does not come to an end")
+		}
+	}
+}
