@@ -187,7 +187,7 @@ func Rows(name string, docs map[string][]byte) ([]Row, error) {
 func (def Index) Rows(docs map[string][]byte) ([]Row, error) {
 	var rows []Row
 	for id, text := range docs {
-		doc, ok := collatetest.Decode(text)
+		doc, ok := decode(text)
 		if !ok && !def.Primary {
 			continue
 		}
@@ -210,6 +210,44 @@ func (def Index) Rows(docs map[string][]byte) ([]Row, error) {
 	return rows, nil
 }
 
+// Bounds of what is remembered.
+const (
+	mostDecoded    = 64 << 20 // bytes of texts
+	longestDecoded = 8 << 10  // of one text
+)
+
+// decoded has values that were decoded before: hundreds of scans are compared with states that differ in few documents,
+// and to decode all of them for each took most of the time of the tests that do so. Nobody changes a value.
+var decoded struct {
+	sync.Mutex
+	values map[string]decodedValue
+	bytes  int
+}
+
+type decodedValue struct {
+	v  any
+	ok bool
+}
+
+// decode is collatetest.Decode.
+func decode(text []byte) (any, bool) {
+	if len(text) > longestDecoded {
+		return collatetest.Decode(text)
+	}
+	decoded.Lock()
+	defer decoded.Unlock()
+	if d, known := decoded.values[string(text)]; known {
+		return d.v, d.ok
+	}
+	v, ok := collatetest.Decode(text)
+	if decoded.values == nil || decoded.bytes > mostDecoded {
+		decoded.values, decoded.bytes = map[string]decodedValue{}, 0
+	}
+	decoded.values[string(text)] = decodedValue{v, ok}
+	decoded.bytes += len(text)
+	return v, ok
+}
+
 // Diff compares what a scan gave with what the oracle says and describes the first difference, "" when equal. got is
 // the scan's keys and ids in the order in which they came.
 func Diff(want []Row, keys [][]json.RawMessage, ids []string) string {
@@ -225,7 +263,7 @@ func Diff(want []Row, keys [][]json.RawMessage, ids []string) string {
 			return fmt.Sprintf("row %d: got %s, want %v", i, keys[i], want[i].Key)
 		}
 		for k, raw := range keys[i] {
-			v, ok := collatetest.Decode(raw)
+			v, ok := decode(raw)
 			if !ok {
 				return fmt.Sprintf("row %d: key %s is no JSON", i, raw)
 			}
