@@ -54,6 +54,7 @@ type Bucket struct {
 	alone   bool     // no copy shares, for tests
 	sharing int      // copies that share one list of parts
 	lists   []*slice // see distinct; nil: to be made anew
+	lack    []bool   // of Wants
 
 	rollbackID   uint64
 	rollbackDone uint64 // newest rollback id that was carried out

@@ -44,9 +44,8 @@ type Want struct {
 // is being built waits for them.
 func (b *Bucket) Wants() []Want {
 	var ws []Want
-	for vb := range b.vbs {
-		v := &b.vbs[vb]
-		if v.side != nil || !v.begun {
+	for vb, lacks := range b.lacking() {
+		if v := &b.vbs[vb]; !lacks || v.side != nil || !v.begun {
 			continue
 		}
 		if w, ok := b.want(vb); ok {
@@ -56,12 +55,32 @@ func (b *Bucket) Wants() []Want {
 	return ws
 }
 
+// lacks reports whether something of the copy is to come on a side stream.
+func (p *part) lacks() bool { return p.sub && !p.restoring && p.pos.Side < p.pos.A }
+
+// lacking says of which vbuckets some copy lacks something. It is asked many times a second, and most often of none:
+// copies that stand together are looked at once, each other one from its first vbucket to its last.
+func (b *Bucket) lacking() []bool {
+	if b.lack == nil {
+		b.lack = make([]bool, len(b.vbs))
+	}
+	clear(b.lack)
+	for _, c := range b.distinct() {
+		for vb := range c.parts {
+			if c.parts[vb].lacks() {
+				b.lack[vb] = true
+			}
+		}
+	}
+	return b.lack
+}
+
 func (b *Bucket) want(vb int) (Want, bool) {
 	v := &b.vbs[vb]
 	w := Want{VBucket: vb, Branch: v.log.Newest(), Build: true}
 	for _, c := range b.copies {
 		p := &c.parts[vb]
-		if c.later || !p.sub || p.restoring || p.pos.Side >= p.pos.A || w.To > 0 && !w.Build && !c.ready {
+		if c.later || !p.lacks() || w.To > 0 && !w.Build && !c.ready {
 			continue
 		}
 		if w.To == 0 || w.Build && c.ready {
