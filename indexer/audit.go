@@ -157,7 +157,7 @@ func (a *auditor) compare(ctx context.Context, d *index.Definition, copies []ind
 	if err != nil {
 		return found, err
 	}
-	v.pace.share = auditShare
+	v.pace = newPace(a.x.cfg.AuditRate, auditShare, a.x.now)
 	v.audit, v.atOnce = true, int(min(verifyRows, max(paceStep, a.x.cfg.AuditRate*int64(auditHold/time.Second))))
 	if where != nil {
 		v.only = map[uint16]bool{}

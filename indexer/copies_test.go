@@ -40,7 +40,7 @@ func newCrowd(t testing.TB, indexes int) *crowd {
 	}
 	x := &Indexer{fills: &filler{}, cfg: Config{QueueBytes: 64 << 20}, log: hclog.NewNullLogger(),
 		report: make(chan struct{}, 1), sides: make(chan struct{}, 1), store: st,
-		metrics: newMetrics(), snapshots: newSnapshots(2, hclog.NewNullLogger()), now: time.Now, changed: make(chan struct{}),
+		metrics: newMetrics(), snapshots: newSnapshots(2, hclog.NewNullLogger(), time.Now), now: time.Now, changed: make(chan struct{}),
 		marks: &marks{dir: t.TempDir(), log: hclog.NewNullLogger()}, buckets: map[string]*bucket{}}
 	k, err := x.newBucket(wire.Bucket{Name: "b", UUID: "u", VBuckets: crowdVBs})
 	if err != nil {

@@ -98,9 +98,9 @@ func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 		}
 	}
 	if pace := s.k.x.catchup; s.catchup && pace != nil {
-		began := pace.now()
+		began := s.k.x.now()
 		err := pace.wait(ctx, len(b.Events))
-		s.k.x.metrics.catchup.Add(pace.now().Sub(began).Seconds())
+		s.k.x.metrics.catchup.Add(s.k.x.now().Sub(began).Seconds())
 		if err != nil {
 			return err
 		}

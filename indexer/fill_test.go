@@ -191,11 +191,9 @@ func TestFillByFiles(t *testing.T) {
 	if n := counted(t, p.a.x.metrics.registry, "tidemark_indexer_fill_bytes_total", "sent"); n == 0 {
 		t.Error("nothing was sent")
 	}
-	p.b.x.checked.mu.Lock()
-	if p.b.x.checked.next.IsZero() {
+	if p.b.x.checked.due().IsZero() {
 		t.Error("what was received was checked without a bound")
 	}
-	p.b.x.checked.mu.Unlock()
 	p.b.stopIndexer() // what was installed is durable
 	p.b.start()
 	if err := p.b.define(10, 11); err != nil {
@@ -862,13 +860,8 @@ func TestTransferRateChanges(t *testing.T) {
 	case <-time.After(testTimeout):
 		t.Fatal("nothing was asked")
 	}
-	rates := func(x *Indexer) (of [2]int64) {
-		for i, p := range []*pace{x.sending, x.checked} {
-			p.mu.Lock()
-			of[i] = p.rate
-			p.mu.Unlock()
-		}
-		return of
+	rates := func(x *Indexer) [2]int64 {
+		return [2]int64{x.sending.perSecond(), x.checked.perSecond()}
 	}
 	for _, rate := range []int64{2 * transfer.MinRate, 0} {
 		p.a.locked(func() { p.a.rate = rate })

@@ -283,16 +283,16 @@ func Open(cfg Config) (*Indexer, error) {
 		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, began: time.Now(), buckets: map[string]*bucket{},
 		orphans: map[index.CopyID]*orphan{},
 		report:  make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
-		snapshots: newSnapshots(cfg.KeepSnapshots, cfg.Logger), newest: map[string]wire.Stability{}, told: wire.Told{},
+		snapshots: newSnapshots(cfg.KeepSnapshots, cfg.Logger, time.Now), newest: map[string]wire.Stability{}, told: wire.Told{},
 		changed:  make(chan struct{}),
 		verifies: map[string]*sideRead{}, checking: make(chan struct{}, 1), old: map[index.CopyID]bool{},
 		parents: map[index.CopyID]trace.SpanContext{},
 	}
 	if cfg.CatchupRate > 0 {
-		x.catchup = &pace{rate: cfg.CatchupRate, now: x.now}
+		x.catchup = newPace(cfg.CatchupRate, 0, x.now)
 	}
-	x.sending = &pace{rate: cfg.TransferRate, now: x.now}
-	x.checked = &pace{rate: fillCheck * cfg.TransferRate, share: fillShare, now: x.now}
+	x.sending = newPace(cfg.TransferRate, 0, x.now)
+	x.checked = newPace(fillCheck*cfg.TransferRate, fillShare, x.now)
 	x.sender = &transfer.Sender{Open: x.export, Now: x.now, Log: x.log, Pace: x.sending.wait,
 		Spawn: func(f func(context.Context) error) { x.spawn(f) }}
 	x.fills = newFiller(x)

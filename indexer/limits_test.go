@@ -9,6 +9,7 @@ import (
 
 	"tidemark/indexer/storage"
 	"tidemark/keyversion"
+	"tidemark/stability"
 )
 
 // TestCatchupRate: what a catchup stream brings is taken at the rate, over all connections; a backfill is taken at
@@ -16,7 +17,7 @@ import (
 func TestCatchupRate(t *testing.T) {
 	const rate, events, batches = 10_000, 1000, 6
 	still := time.Unix(1000, 0) // the clock of the pace stands: each batch waits for all before it
-	x := &Indexer{metrics: newMetrics(), catchup: &pace{rate: rate, now: func() time.Time { return still }}}
+	x := &Indexer{metrics: newMetrics(), now: time.Now, catchup: newPace(rate, 0, func() time.Time { return still })}
 	k := &bucket{x: x, name: "b", vbuckets: 4, side: make(chan inbound, 2*batches), done: make(chan struct{})}
 	batch := &keyversion.Batch{Events: make([]keyversion.Event, events)}
 	sinks := []*sink{{k: k, hello: keyversion.Hello{Connections: 1}, side: true, catchup: true},
@@ -85,5 +86,13 @@ func TestReplicaLag(t *testing.T) {
 	if _, err := (Config{Dir: "d", Managers: []string{"m"}, CatchupRate: 10}).withDefaults(); err == nil ||
 		!strings.Contains(err.Error(), "at least 1000") {
 		t.Errorf("a rate below the least: %v", err)
+	}
+}
+
+// TestMoreSnapshotsThanPromotionsOutstanding: the fastest indexer is as many promotions ahead of the slowest as may be
+// outstanding, and has the one that the slowest is at among those it keeps, together with one that is being made.
+func TestMoreSnapshotsThanPromotionsOutstanding(t *testing.T) {
+	if most := stability.DefaultConfig().MaxOutstanding; DefaultKeepSnapshots < most+2 {
+		t.Errorf("%d snapshots are kept beside %d promotions outstanding", DefaultKeepSnapshots, most)
 	}
 }

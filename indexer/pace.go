@@ -12,13 +12,33 @@ const leastPause = 2 * time.Millisecond
 // pace lets so many things happen in a second, whoever does them, and, where it has a share, lets no more than that
 // part of the time go into doing them.
 type pace struct {
-	rate  int64   // 0 or less: no bound
 	share float64 // of one processor; 0: as much as it takes
 	now   func() time.Time
 
 	mu   sync.Mutex
+	rate int64         // 0 or less: no bound
 	next time.Time     // when everything so far has had its time
 	work time.Duration // that has not been waited for
+}
+
+// newPace lets rate things happen in a second, 0 or less: as many as come, and, unless share is 0, lets that part of one
+// processor's time go into them.
+func newPace(rate int64, share float64, now func() time.Time) *pace {
+	return &pace{rate: rate, share: share, now: now}
+}
+
+// perSecond is the rate.
+func (p *pace) perSecond() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rate
+}
+
+// due is when everything so far has had its time; zero when nothing was done.
+func (p *pace) due() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.next
 }
 
 // set changes the rate; who waits has waited by the old one.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
-	"pgregory.net/rapid"
 
 	"tidemark/index"
 	"tidemark/indexer/storage"
@@ -26,115 +25,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
-}
-
-// someRests are such as events share; two say the same.
-var someRests = []*keyversion.Places{
-	nil,
-	keyversion.NewPlaces([]keyversion.Place{{Index: 1, Slice: 0}, {Index: 2, Slice: index.AllSlices}}),
-	keyversion.NewPlaces([]keyversion.Place{{Index: 1, Slice: 0}, {Index: 2, Slice: index.AllSlices}}),
-	keyversion.NewPlaces([]keyversion.Place{{Index: 3, Slice: 1}, {Index: 3, Slice: index.AllSlices},
-		{Index: 9, Slice: 1}}),
-}
-
-// TestPack: every copy gets out of a packed event exactly what the event states for it.
-func TestPack(t *testing.T) {
-	kinds := []keyversion.Kind{keyversion.Insert, keyversion.Delete, keyversion.UpsertDeletion}
-	var mine spreader
-	rapid.Check(t, func(t *rapid.T) {
-		var a arena
-		var packed [][]byte
-		var events []keyversion.Event
-		for range rapid.IntRange(1, 20).Draw(t, "events") {
-			e := keyversion.Event{Kind: rapid.SampledFrom(kinds).Draw(t, "kind"),
-				DocID: rapid.SliceOfN(rapid.Byte(), 1, 300).Draw(t, "doc")}
-			for i := range rapid.IntRange(0, 3).Draw(t, "statements") {
-				s := keyversion.Statement{Index: index.ID(1 + i), Slice: index.SliceID(rapid.SampledFrom([]int{0, 1,
-					int(index.AllSlices)}).Draw(t, "slice"))}
-				for range rapid.IntRange(0, 3).Draw(t, "keys") {
-					s.Keys = append(s.Keys, rapid.SliceOfN(rapid.Byte(), 0, 10000).Draw(t, "key"))
-				}
-				e.Statements = append(e.Statements, s)
-			}
-			e.Rest = rapid.SampledFrom(someRests).Draw(t, "rest")
-			events, packed = append(events, e), append(packed, a.pack(&e))
-		}
-		batch := &ingest.Batch{Segments: make([]ingest.Segment, 2)}
-		for i := range packed {
-			of := &batch.Segments[i%2].Events
-			*of = append(*of, ingest.Entry{Data: packed[i], Rest: events[i].Rest})
-		}
-		for ix := range index.ID(4) {
-			for no := range index.SliceID(2) {
-				batch.Copies = append(batch.Copies, ingest.CopyBatch{Index: ix, Slice: no})
-			}
-		}
-		shares, stating := mine.spread(batch), map[[2]int]int{}
-		for i := range events {
-			for ix := range index.ID(4) {
-				for no := range index.SliceID(2) {
-					u := unpacker{index: ix, slice: no}
-					got, ok := u.update(packed[i], events[i].Rest, unknown, 9, 77)
-					at, has := shares[2*int(ix)+int(no)].has(i%2, i/2, len(batch.Segments[i%2].Events))
-					if has != ok {
-						t.Fatalf("%v for %d/%d: in the share %v, want %v", events[i].Kind, ix, no, !ok, ok)
-					}
-					if has {
-						at, _ := u.update(packed[i], events[i].Rest, at, 9, 77)
-						if !slices.EqualFunc(at.Keys, got.Keys, slices.Equal) || string(at.DocID) != string(got.DocID) {
-							t.Fatalf("%v for %d/%d: %v where the share says, want %v", events[i].Kind, ix, no, at, got)
-						}
-					}
-					if len(got.Keys) > 0 {
-						stating[[2]int{int(ix), int(no)}]++
-					}
-					want, wantOK := stated(&events[i], ix, no)
-					if ok != wantOK || ok && (string(got.DocID) != string(events[i].DocID) || got.VBucket != 9 || got.Seqno != 77 ||
-						!slices.EqualFunc(got.Keys, want, slices.Equal)) {
-						t.Fatalf("%v for %d/%d: %v %v, want %v %v", events[i].Kind, ix, no, got.Keys, ok, want, wantOK)
-					}
-				}
-			}
-		}
-		for i := range shares {
-			if n := stating[[2]int{i / 2, i % 2}]; shares[i].stating != n {
-				t.Fatalf("%d events with keys in share %d, want %d", shares[i].stating, i, n)
-			}
-		}
-	})
-}
-
-// has reports whether the share of a segment of n events has one of them, once, and where its statement is.
-func (s *share) has(segment, number, n int) (at int, has bool) {
-	times := 0
-	events := make([]ingest.Entry, n)
-	for e, place := range s.whole().each(segment, events) {
-		if e == &events[number] {
-			at = place
-			times++
-		}
-	}
-	return at, times == 1
-}
-
-// stated is the obvious reading of an event.
-func stated(e *keyversion.Event, ix index.ID, no index.SliceID) ([][]byte, bool) {
-	if e.Kind == keyversion.Delete && len(e.Statements) == 0 && e.Rest == nil {
-		return nil, true
-	}
-	for _, s := range e.Explicit(nil) {
-		if s.Index != ix || s.Slice != no && s.Slice != index.AllSlices {
-			continue
-		}
-		var keys [][]byte
-		for _, k := range s.Keys {
-			if e.Kind == keyversion.Insert && len(k) > 0 {
-				keys = append(keys, k)
-			}
-		}
-		return keys, true
-	}
-	return nil, false
 }
 
 func openStore(t *testing.T) (*storage.Store, *storage.Slice) {
@@ -168,60 +58,6 @@ func flushAt(t *testing.T, s *storage.Slice, uuid, seqno uint64) {
 	}
 }
 
-// TestSnapshots: the newest few are kept, a reader's stays as long as it reads, and those off the branch go.
-func TestSnapshots(t *testing.T) {
-	_, s := openStore(t)
-	snaps := newSnapshots(3, hclog.NewNullLogger())
-	for n := range uint64(5) {
-		flushAt(t, s, 7, 10*(n+1))
-		snap, err := s.Snapshot()
-		if err != nil {
-			t.Fatal(err)
-		}
-		snaps.add(1, held{ref: wire.StabilityRef{Ref: timestamp.Ref{Number: n + 1}}, snap: snap})
-	}
-	if refs := snaps.refs(1); len(refs) != 3 || refs[0].Number != 3 || refs[2].Number != 5 {
-		t.Fatalf("kept %v", refs)
-	}
-	if _, ok := snaps.acquire(1, &wire.StabilityRef{Ref: timestamp.Ref{Number: 2}}); ok {
-		t.Error("a snapshot that was let go was given")
-	}
-	h, ok := snaps.acquire(1, nil)
-	if !ok || h.ref.Number != 5 {
-		t.Fatalf("the newest is %v", h.ref)
-	}
-	// branch 8 begins at 45: what holds 50 is not on it
-	snaps.part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: 45}, {VBUUID: 7}}}}, s.Logs())
-	if refs := snaps.refs(1); len(refs) != 2 || refs[1].Number != 4 {
-		t.Errorf("on the branch: %v", refs)
-	}
-	if newest, ok := snaps.acquire(1, nil); !ok || newest.ref.Number != 4 || newest.snap.Close() != nil {
-		t.Errorf("a scan gets %v", newest.ref)
-	}
-	past := snaps.retain(1) // other vbuckets can still be restored from what has parted
-	if len(past) != 3 || past[2].Batch() != 5 {
-		t.Errorf("%d snapshots to restore from", len(past))
-	}
-	for _, p := range past {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	snaps.dropParted(1)
-	if past := snaps.retain(1); len(past) != 2 {
-		t.Errorf("%d snapshots to restore from when all is restored", len(past))
-	} else if err := errors.Join(past[0].Close(), past[1].Close()); err != nil {
-		t.Error(err)
-	}
-	snaps.closeAll()
-	if got := s.Stats().Snapshots; got != 1 {
-		t.Errorf("%d snapshots open, the reader has 1", got)
-	}
-	if err := h.snap.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestMarks(t *testing.T) {
 	dir := t.TempDir()
 	m, err := loadMarks(dir, hclog.NewNullLogger())
@@ -245,7 +81,7 @@ func testBucketLoop(t testing.TB) *bucket {
 	t.Helper()
 	x := &Indexer{fills: &filler{}, cfg: Config{QueueBytes: 1 << 20}, log: hclog.NewNullLogger(),
 		report: make(chan struct{}, 1), sides: make(chan struct{}, 1),
-		metrics: newMetrics(), snapshots: newSnapshots(2, hclog.NewNullLogger()), now: time.Now, changed: make(chan struct{})}
+		metrics: newMetrics(), snapshots: newSnapshots(2, hclog.NewNullLogger(), time.Now), now: time.Now, changed: make(chan struct{})}
 	k, err := x.newBucket(wire.Bucket{Name: "b", UUID: "u", VBuckets: 2})
 	if err != nil {
 		t.Fatal(err)

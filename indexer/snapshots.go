@@ -56,8 +56,9 @@ type snapshots struct {
 	closed  bool
 }
 
-func newSnapshots(keep int, log hclog.Logger) *snapshots {
-	return &snapshots{keep: keep, log: log, now: time.Now, copies: map[index.CopyID][]held{},
+// newSnapshots keeps so many of each copy, and those beside that queries have named.
+func newSnapshots(keep int, log hclog.Logger, now func() time.Time) *snapshots {
+	return &snapshots{keep: keep, log: log, now: now, copies: map[index.CopyID][]held{},
 		skipped: map[index.CopyID]wire.StabilityRef{}, doubted: map[index.CopyID]bool{},
 		waiting: map[index.CopyID]chan struct{}{}, changed: make(chan struct{})}
 }

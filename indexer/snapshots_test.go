@@ -1,65 +1,154 @@
 package indexer
 
 import (
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"tidemark/indexer/scan"
-	"tidemark/stability"
+	"tidemark/indexer/storage"
+	"tidemark/ingest"
+	"tidemark/timestamp"
+	"tidemark/wire"
 )
+
+// one opens a store with a copy of two vbuckets.
+func one(t *testing.T) *storage.Slice {
+	t.Helper()
+	st, err := storage.Open(storage.Options{Dir: t.TempDir(), CacheBytes: 4 << 20, MemTableBytes: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s, err := st.Create(storage.Meta{Copy: 1, Index: 1, Bucket: "b", BucketUUID: "u", VBuckets: 2, Desc: []bool{false}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// hold adds a snapshot with that number, in which vbucket 0 stands at a seqno of branch 7.
+func hold(t *testing.T, snaps *snapshots, s *storage.Slice, number, seqno uint64) wire.StabilityRef {
+	t.Helper()
+	v := timestamp.New(2)
+	v.Set(0, timestamp.Position{VBUUID: 7, Seqno: seqno})
+	err := s.Flush(t.Context(), storage.Batch{Timestamp: v, Positions: []storage.VBPosition{{VBucket: 0,
+		Position: ingest.Position{VBUUID: 7, Main: seqno, Side: seqno, A: seqno},
+		Log:      timestamp.FailoverLog{{VBUUID: 7}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap, err := s.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := wire.StabilityRef{Ref: timestamp.Ref{Number: number}}
+	snaps.add(1, held{ref: ref, snap: snap})
+	return ref
+}
+
+// TestSnapshots: the newest few are kept, a reader's stays as long as it reads, and those off the branch go.
+func TestSnapshots(t *testing.T) {
+	s := one(t)
+	snaps := newSnapshots(3, hclog.NewNullLogger(), time.Now)
+	for n := range uint64(5) {
+		hold(t, snaps, s, n+1, 10*(n+1))
+	}
+	if refs := snaps.refs(1); len(refs) != 3 || refs[0].Number != 3 || refs[2].Number != 5 {
+		t.Fatalf("kept %v", refs)
+	}
+	if _, ok := snaps.acquire(1, &wire.StabilityRef{Ref: timestamp.Ref{Number: 2}}); ok {
+		t.Error("a snapshot that was let go was given")
+	}
+	h, ok := snaps.acquire(1, nil)
+	if !ok || h.ref.Number != 5 {
+		t.Fatalf("the newest is %v", h.ref)
+	}
+	// branch 8 begins at 45: what holds 50 is not on it
+	snaps.part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: 45}, {VBUUID: 7}}}}, s.Logs())
+	if refs := snaps.refs(1); len(refs) != 2 || refs[1].Number != 4 {
+		t.Errorf("on the branch: %v", refs)
+	}
+	if newest, ok := snaps.acquire(1, nil); !ok || newest.ref.Number != 4 || newest.snap.Close() != nil {
+		t.Errorf("a scan gets %v", newest.ref)
+	}
+	past := snaps.retain(1) // other vbuckets can still be restored from what has parted
+	if len(past) != 3 || past[2].Batch() != 5 {
+		t.Errorf("%d snapshots to restore from", len(past))
+	}
+	for _, p := range past {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	snaps.dropParted(1)
+	if past := snaps.retain(1); len(past) != 2 {
+		t.Errorf("%d snapshots to restore from when all is restored", len(past))
+	} else if err := errors.Join(past[0].Close(), past[1].Close()); err != nil {
+		t.Error(err)
+	}
+	snaps.closeAll()
+	if got := s.Stats().Snapshots; got != 1 {
+		t.Errorf("%d snapshots open, the reader has 1", got)
+	}
+	if err := h.snap.Close(); err != nil {
+		t.Error(err)
+	}
+}
 
 // TestQueryKeepsItsTimestamp: a timestamp that a query has named stays over many newer ones, for as long as it is used
 // now and then, and goes after that.
 func TestQueryKeepsItsTimestamp(t *testing.T) {
-	w := built(t)
-	clock := time.Now()
-	w.x.snapshots.mu.Lock()
-	w.x.snapshots.now = func() time.Time { return clock }
-	w.x.snapshots.mu.Unlock()
-	pass := func(d time.Duration) {
-		w.x.snapshots.mu.Lock()
-		defer w.x.snapshots.mu.Unlock()
-		clock = clock.Add(d)
+	const keep = 6
+	s := one(t)
+	clock := time.Unix(1000, 0)
+	snaps := newSnapshots(keep, hclog.NewNullLogger(), func() time.Time { return clock })
+	defer snaps.closeAll()
+	pass := func(d time.Duration) { clock = clock.Add(d) }
+	number := uint64(0)
+	move := func() wire.StabilityRef {
+		number++
+		return hold(t, snaps, s, number, 10*number)
 	}
-	ref := w.last.Named()
-	p := pins{w.x}
-	move := func() {
-		w.write(docs(0, 5, int(w.number)*10)...)
-		w.promote(t.Context())
-		w.held(10, 20)
-	}
+	ref := move()
 	holds := func() bool {
-		h, ok := w.x.snapshots.acquire(10, &ref)
+		h, ok := snaps.acquire(1, &ref)
 		if ok {
 			_ = h.snap.Close()
 		}
 		return ok
 	}
-	w.x.snapshots.keepFor(ref, time.Minute)
-	for range 3 * DefaultKeepSnapshots {
+	snaps.keepFor(ref, time.Minute)
+	for range 3 * keep {
 		move()
 	}
-	if !holds() || len(w.x.snapshots.refs(10)) != DefaultKeepSnapshots+1 {
-		t.Errorf("%s is gone, held are %v", "the timestamp", w.x.snapshots.refs(10))
+	if !holds() || len(snaps.refs(1)) != keep+1 {
+		t.Errorf("%s is gone, held are %v", "the timestamp", snaps.refs(1))
 	}
 	pass(50 * time.Second)
-	w.x.snapshots.keepFor(ref, time.Minute) // used again
+	snaps.keepFor(ref, time.Minute) // used again
 	pass(50 * time.Second)
 	move()
 	if !holds() {
 		t.Error("it went although it was used")
 	}
 	pass(11 * time.Second)
-	move()
+	next := move()
 	if holds() {
 		t.Error("it is still held when its time is over")
 	}
 	// However often it is used, it goes when its greatest age is over, and using it then does not begin anew.
-	ref = w.last.Named()
+	ref = next
 	for used := time.Duration(0); used <= scan.MaxKeep; used += 50 * time.Second {
-		w.x.snapshots.keepFor(ref, time.Minute)
+		snaps.keepFor(ref, time.Minute)
 		if used+50*time.Second > scan.MaxKeep {
-			for range DefaultKeepSnapshots + 1 {
+			for range keep + 1 {
 				move()
 			}
 			if !holds() {
@@ -68,7 +157,7 @@ func TestQueryKeepsItsTimestamp(t *testing.T) {
 		}
 		pass(50 * time.Second)
 	}
-	w.x.snapshots.keepFor(ref, time.Minute)
+	snaps.keepFor(ref, time.Minute)
 	move()
 	if holds() {
 		t.Error("it is held for ever when it is used again and again")
@@ -76,17 +165,9 @@ func TestQueryKeepsItsTimestamp(t *testing.T) {
 	for i := range uint64(3 * maxKept) { // more than can be kept: the ones used last stay
 		r := ref
 		r.Number = 1000 + i
-		p.x.snapshots.keepFor(r, time.Minute)
+		snaps.keepFor(r, time.Minute)
 	}
-	if n := len(w.x.snapshots.kept); n != maxKept || w.x.snapshots.kept[n-1].ref.Number != 1000+3*maxKept-1 {
+	if n := len(snaps.kept); n != maxKept || snaps.kept[n-1].ref.Number != 1000+3*maxKept-1 {
 		t.Errorf("%d are kept", n)
-	}
-}
-
-// TestMoreSnapshotsThanPromotionsOutstanding: the fastest indexer is as many promotions ahead of the slowest as may be
-// outstanding, and has the one that the slowest is at among those it keeps, together with one that is being made.
-func TestMoreSnapshotsThanPromotionsOutstanding(t *testing.T) {
-	if most := stability.DefaultConfig().MaxOutstanding; DefaultKeepSnapshots < most+2 {
-		t.Errorf("%d snapshots are kept beside %d promotions outstanding", DefaultKeepSnapshots, most)
 	}
 }

@@ -189,6 +189,9 @@ func (s *share) parts(t *ingest.Batch, c *ingest.CopyBatch) []ingest.Part {
 	return some
 }
 
+// maxFree is how many spreaders are kept: one for each stability timestamp that may be under way.
+const maxFree = 4
+
 // spreaders are those that no batch uses.
 type spreaders struct {
 	mu   sync.Mutex
@@ -211,7 +214,7 @@ func (p *spreaders) take() *spreader {
 func (p *spreaders) give(s *spreader) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s != nil && len(p.free) < maxStability {
+	if s != nil && len(p.free) < maxFree {
 		p.free = append(p.free, s)
 	}
 }

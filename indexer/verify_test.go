@@ -474,16 +474,16 @@ func TestVerifyIsLinearInTheKeysOfADocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer snap.Close()
-	x := &Indexer{metrics: newMetrics()}
-	now := time.Unix(1000, 0) // the clock of the pace stands: what is due says how much was looked at
+	now := time.Unix(1000, 0) // the clock stands: what is due says how much was looked at
+	x := &Indexer{metrics: newMetrics(), now: func() time.Time { return now }}
 	v := &verification{x: x, k: &bucket{x: x, vbuckets: testVBs}, atOnce: verifyRows,
-		pace: &pace{rate: 1_000_000_000, now: func() time.Time { return now }}}
+		pace: newPace(1_000_000_000, 0, x.now)}
 	c := &verifiedCopy{extra: map[string][][]byte{}}
 	lost := looksUp(t, v, c, snap)
 	if len(lost) != 0 {
 		t.Errorf("%d rows are said to have no entry", len(lost))
 	}
-	units := int(v.pace.next.Sub(now)) + v.owed // a nanosecond each
+	units := int(v.pace.due().Sub(now)) + v.owed // a nanosecond each
 	if least, most := documents*keys, 2*documents*keys; units < least || units > most {
 		t.Errorf("%d things were looked at for %d rows, want %d to %d", units, documents*keys, least, most)
 	}

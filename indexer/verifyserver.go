@@ -214,7 +214,7 @@ func (x *Indexer) newVerification(q *wire.VerifyCopies, emit func(*wire.VerifyLi
 	if k == nil {
 		return nil, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not held on this node", view.Bucket.Name)
 	}
-	v := &verification{x: x, k: k, def: view.Definition, pace: &pace{rate: q.Rate, now: x.now}, most: q.Limit, emit: emit,
+	v := &verification{x: x, k: k, def: view.Definition, pace: newPace(q.Rate, 0, x.now), most: q.Limit, emit: emit,
 		told:   x.now(),
 		atOnce: verifyRows}
 	for _, id := range q.Copies {

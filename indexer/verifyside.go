@@ -167,7 +167,7 @@ func (r *sideRead) Receive(ctx context.Context, b *keyversion.Batch, release fun
 	release()
 	r.pace.worked(r.x.now().Sub(began))
 	// longer, and the stream would be given up as silent
-	return r.pace.wait(ctx, min(n, int(min(verifyHeld*r.pace.rate, 1<<30))))
+	return r.pace.wait(ctx, min(n, int(min(verifyHeld*r.pace.perSecond(), 1<<30))))
 }
 
 // Closed implements transport.Sink. The router connects again and repeats what was not acknowledged.

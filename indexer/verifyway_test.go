@@ -2,7 +2,6 @@ package indexer
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -153,77 +152,4 @@ func TestRefusedKeysAreShown(t *testing.T) {
 			w.faults[0].Sample.DocID == "doc-0020" &&
 			strings.Contains(w.faults[0].Sample.Error, fmt.Sprint(len(long)))
 	})
-}
-
-// TestInboxIsBoundedByBytes: batches beyond the bytes that an inbox may hold wait, in order, until there is room, their
-// connection ends, or the bucket goes; one larger than the bound is alone.
-func TestInboxIsBoundedByBytes(t *testing.T) {
-	var enc keyversion.Encoder
-	ev := keyversion.Event{Kind: keyversion.Insert, Seqno: 1, DocID: []byte("d"),
-		Statements: []keyversion.Statement{{Index: 1, Keys: [][]byte{make([]byte, inboxBytes/2)}}}}
-	if err := enc.Append(&ev); err != nil {
-		t.Fatal(err)
-	}
-	batch := &keyversion.Batch{}
-	if err := keyversion.Decode(enc.Finish(1), batch); err != nil {
-		t.Fatal(err)
-	}
-	k := &bucket{x: &Indexer{}, name: "b", vbuckets: 4, data: make(chan inbound, dataInbox), done: make(chan struct{})}
-	s := &sink{k: k, hello: keyversion.Hello{Connections: 1}}
-	if err := s.Receive(t.Context(), batch, nil); err != nil {
-		t.Fatal(err)
-	}
-	gone, cancel := context.WithCancelCause(t.Context())
-	cut := errors.New("the connection is cut")
-	cancel(cut)
-	if err := s.Receive(gone, batch, nil); !errors.Is(err, cut) || len(k.data) != 1 {
-		t.Errorf("a second one: %v, %d are there", err, len(k.data))
-	}
-	second := make(chan error, 1)
-	go func() { second <- s.Receive(t.Context(), batch, nil) }()
-	in := <-k.data
-	k.inboxes[0].leave(in.size)
-	if err := <-second; err != nil || len(k.data) != 1 {
-		t.Errorf("%v, %d are there", err, len(k.data))
-	}
-	close(k.done)
-	if err := s.Receive(t.Context(), batch, nil); !errors.Is(err, errBucketGone) {
-		t.Errorf("a bucket that goes: %v", err)
-	}
-	k.inboxes[0].leave((<-k.data).size)
-	if err := k.inboxes[0].enter(t.Context(), 10*inboxBytes, k.done); err != nil {
-		t.Errorf("a large one into an empty inbox: %v", err)
-	}
-	if k.inboxes[0].held != 10*inboxBytes || len(k.inboxes[0].waiting) > 0 {
-		t.Errorf("%+v", &k.inboxes[0])
-	}
-}
-
-// TestPaceKeepsToItsShare: what takes long has the time that its share is of, however few things it was.
-func TestPaceKeepsToItsShare(t *testing.T) {
-	now := time.Unix(1000, 0)
-	gone, cancel := context.WithCancel(t.Context()) // nobody waits: the next turn says for how long one would
-	cancel()
-	for _, c := range []struct {
-		share float64
-		work  time.Duration
-		n     int
-		want  time.Duration
-	}{
-		{0, time.Second, 500, time.Second},
-		{0.05, 0, 500, time.Second},
-		{0.05, 20 * time.Millisecond, 500, time.Second}, // less than the rate asks for
-		{0.05, time.Second, 500, 19 * time.Second},
-		{0.5, time.Second, 1, time.Second},
-	} {
-		p := &pace{rate: 500, share: c.share, now: func() time.Time { return now }}
-		p.worked(c.work)
-		_ = p.wait(gone, c.n)
-		if got := p.next.Sub(now); got != c.want {
-			t.Errorf("%+v: %v", c, got)
-		}
-		if p.next = now; p.wait(gone, 0) == nil || !p.next.Equal(now) {
-			t.Errorf("%+v: counted twice", c)
-		}
-	}
 }

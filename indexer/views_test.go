@@ -20,7 +20,7 @@ import (
 // what is held here, and the newest rollback; and it is kept for as long as none of them changes.
 func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 	_, s := openStore(t)
-	x := &Indexer{identity: &identity{st: identityState{Node: 1}}, snapshots: newSnapshots(2, hclog.NewNullLogger()),
+	x := &Indexer{identity: &identity{st: identityState{Node: 1}}, snapshots: newSnapshots(2, hclog.NewNullLogger(), time.Now),
 		now:    time.Now,
 		newest: map[string]wire.Stability{}, changed: make(chan struct{})}
 	defer x.snapshots.closeAll()

@@ -1,0 +1,36 @@
+package indexer
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// TestPaceKeepsToItsShare: what takes long has the time that its share is of, however few things it was.
+func TestPaceKeepsToItsShare(t *testing.T) {
+	now := time.Unix(1000, 0)
+	gone, cancel := context.WithCancel(t.Context()) // nobody waits: the next turn says for how long one would
+	cancel()
+	for _, c := range []struct {
+		share float64
+		work  time.Duration
+		n     int
+		want  time.Duration
+	}{
+		{0, time.Second, 500, time.Second},
+		{0.05, 0, 500, time.Second},
+		{0.05, 20 * time.Millisecond, 500, time.Second}, // less than the rate asks for
+		{0.05, time.Second, 500, 19 * time.Second},
+		{0.5, time.Second, 1, time.Second},
+	} {
+		p := newPace(500, c.share, func() time.Time { return now })
+		p.worked(c.work)
+		_ = p.wait(gone, c.n)
+		if got := p.next.Sub(now); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+		if p.next = now; p.wait(gone, 0) == nil || !p.next.Equal(now) {
+			t.Errorf("%+v: counted twice", c)
+		}
+	}
+}
