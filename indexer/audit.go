@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/pace"
 	"tidemark/indexer/storage"
 	"tidemark/partition"
 	"tidemark/wire"
@@ -48,7 +49,7 @@ func (a *auditor) Run(ctx context.Context) error {
 	if a.x.cfg.AuditRate < 0 {
 		return nil
 	}
-	for sleep(ctx, a.x.cfg.AuditEvery) == nil {
+	for pace.Sleep(ctx, a.x.cfg.AuditEvery) == nil {
 		a.round(ctx)
 	}
 	return nil
@@ -157,7 +158,7 @@ func (a *auditor) compare(ctx context.Context, d *index.Definition, copies []ind
 	if err != nil {
 		return found, err
 	}
-	v.pace = newPace(a.x.cfg.AuditRate, auditShare, a.x.now)
+	v.pace = pace.New(a.x.cfg.AuditRate, auditShare, a.x.now)
 	v.audit, v.atOnce = true, int(min(verifyRows, max(paceStep, a.x.cfg.AuditRate*int64(auditHold/time.Second))))
 	if where != nil {
 		v.only = map[uint16]bool{}
@@ -173,7 +174,7 @@ func (a *auditor) compare(ctx context.Context, d *index.Definition, copies []ind
 // copies are those of an index that scans read here.
 func (a *auditor) copies(id index.ID) ([]index.CopyID, error) {
 	here, err := a.here(id)
-	return slices.DeleteFunc(here, func(c index.CopyID) bool { return len(a.x.snapshots.refs(c)) == 0 }), err
+	return slices.DeleteFunc(here, func(c index.CopyID) bool { return len(a.x.snapshots.Refs(c)) == 0 }), err
 }
 
 // here are the copies of an index that are here; an error where that cannot be told now, as in a rollback.
@@ -279,7 +280,7 @@ func (k *bucket) retake(id index.CopyID, vb int, stray []storage.Row, elsewhere 
 	k.emptied[id]++
 	k.x.metrics.retaken.Inc()
 	if elsewhere {
-		k.x.snapshots.doubt(id)
+		k.x.snapshots.Doubt(id)
 	}
 	return true
 }

@@ -67,7 +67,7 @@ func BenchmarkBucket(b *testing.B) {
 		}
 	}
 	b.StopTimer()
-	k.x.snapshots.closeAll()
+	k.x.snapshots.CloseAll()
 }
 
 func benchBucket(b *testing.B) *bucket {

@@ -11,6 +11,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
+	"tidemark/indexer/pace"
+	"tidemark/indexer/packed"
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
 	"tidemark/keyversion"
@@ -82,12 +84,12 @@ type bucket struct {
 	results chan result
 	lanes   *lanes
 
-	spreaders spreaders
+	spreaders packed.Spreaders
 
 	// of the loop
 	st      *ingest.Bucket
-	mem     arena
-	places  interned
+	mem     packed.Arena
+	places  packed.Interned
 	slices  map[index.CopyID]*storage.Slice
 	away    map[index.CopyID]*storage.Slice // taken away for a while, see takeAway
 	laneOf  map[index.CopyID]*lane          // of those that have had something to write
@@ -126,13 +128,13 @@ func (x *Indexer) newBucket(b wire.Bucket) (*bucket, error) {
 		emptied: map[index.CopyID]uint64{},
 	}
 	st, err := ingest.New(ingest.Options{VBuckets: b.VBuckets, Generation: b.Generation, RollbackID: b.RollbackID,
-		Pack: k.mem.pack})
+		Pack: k.mem.Pack})
 	if err != nil {
 		return nil, err
 	}
 	k.st = st
 	k.tellBranch()
-	k.mem.refused = func(e *keyversion.Event, s *keyversion.Statement, key []byte) { x.refuse(k.name, e, s, key) }
+	k.mem.Refused = func(e *keyversion.Event, s *keyversion.Statement, key []byte) { x.refuse(k.name, e, s, key) }
 	return k, nil
 }
 
@@ -223,7 +225,7 @@ func (k *bucket) take(in inbound) {
 	}
 	for i := range in.batch.Events {
 		e := &in.batch.Events[i]
-		e.Rest = k.places.of(e.Rest)
+		e.Rest = k.places.Of(e.Rest)
 		var v ingest.Verdict
 		if in.side {
 			v = k.st.AcceptSide(in.src, e)
@@ -375,7 +377,7 @@ func (k *bucket) ended(u *underway) {
 
 // written tells the state of a batch that is written.
 func (k *bucket) written(u *underway) {
-	k.spreaders.give(u.spreader)
+	k.spreaders.Give(u.spreader)
 	k.schedulePurges(u.batch)
 	if a, ok := k.st.Done(u.batch, u.without()...); ok {
 		k.acknowledge(a)
@@ -412,7 +414,7 @@ func (k *bucket) tellBack(all []restored) {
 	}
 	if k.st.Restoring() == 0 {
 		for id := range k.slices {
-			k.x.snapshots.dropParted(id)
+			k.x.snapshots.DropParted(id)
 		}
 	}
 	wake(k.x.sides)
@@ -457,7 +459,7 @@ func (k *bucket) noteFlushed(r timestamp.Ref) {
 	if f := k.flushed.Load(); f == nil || f.Compare(ref.Ref) < 0 {
 		k.flushed.Store(&ref)
 	}
-	k.x.snapshots.signal()
+	k.x.snapshots.Signal()
 	k.x.viewChanged()
 }
 
@@ -628,7 +630,7 @@ func (k *bucket) bringBackOpen(ctx context.Context, s *storage.Slice) {
 			err = k.bringBack(ctx, s)
 			wake(k.x.sides)
 		}
-		if err == nil || errors.Is(err, storage.ErrClosed) || errors.Is(err, errBucketGone) || sleep(ctx, pause) != nil {
+		if err == nil || errors.Is(err, storage.ErrClosed) || errors.Is(err, errBucketGone) || pace.Sleep(ctx, pause) != nil {
 			return
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
@@ -102,7 +103,7 @@ func (v *views) put(of viewed, id index.ID, view scan.View) {
 func (c catalog) View(id index.ID) (scan.View, error) {
 	x := c.x
 	// What changes later is in a later view.
-	of := viewed{changes: x.changes.Load(), snapshots: x.snapshots.moved.Load(), node: x.identity.get().Node}
+	of := viewed{changes: x.changes.Load(), snapshots: x.snapshots.Moves(), node: x.identity.get().Node}
 	if v, ok := x.views.get(of, id); ok {
 		return v, nil
 	}
@@ -150,7 +151,7 @@ func (c catalog) view(node index.NodeID, id index.ID) (scan.View, error) {
 	for _, t := range v.Topology.Copies {
 		if t.Node != node {
 			its[t.ID] = struct{}{}
-		} else if refs := x.snapshots.refs(t.ID); len(refs) > 0 {
+		} else if refs := x.snapshots.Refs(t.ID); len(refs) > 0 {
 			v.Held = append(v.Held, wire.Held{Copy: t.ID, Node: node, Ref: refs[len(refs)-1], OK: true})
 		}
 	}
@@ -420,7 +421,7 @@ func (p pins) Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref w
 	pinned := &scan.Pinned{Slices: make([]scan.Slice, 0, len(copies)), Release: release}
 	waits := false
 	for _, c := range copies {
-		h, ok := p.x.snapshots.acquire(c, &ref)
+		h, ok := p.x.snapshots.Acquire(c, &ref)
 		if !ok {
 			if !waits { // most scans read what is there, and need no timer
 				var end context.CancelFunc
@@ -433,48 +434,50 @@ func (p pins) Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref w
 				return nil, errors.Join(err, release())
 			}
 		}
-		got = append(got, h.snap)
-		pinned.Vector = h.vector
-		pinned.Slices = append(pinned.Slices, slice{h.snap})
+		got = append(got, h.Snap)
+		pinned.Vector = h.Vector
+		pinned.Slices = append(pinned.Slices, slice{h.Snap})
 	}
 	return pinned, nil
 }
 
 // Keep implements scan.Pins.
 func (p pins) Keep(ref wire.StabilityRef, d time.Duration) {
-	p.x.snapshots.keepFor(ref, d)
+	p.x.snapshots.KeepFor(ref, d)
 }
 
 // one waits for a copy's snapshot at ref, or says why it will not come.
-func (p pins) one(ctx context.Context, k *bucket, id index.ID, c index.CopyID, ref wire.StabilityRef) (held, error) {
+func (p pins) one(ctx context.Context, k *bucket, id index.ID, c index.CopyID, ref wire.StabilityRef) (h snapshots.Held,
+	err error) {
 	for {
-		changed := p.x.snapshots.changesOf(c)
+		changed := p.x.snapshots.ChangesOf(c)
 		f := k.flushed.Load() // before the look: what comes after it is not passed over
-		passed := p.x.snapshots.hasSkipped(c, ref) || f != nil && f.Compare(ref.Ref) >= 0
-		if h, ok := p.x.snapshots.acquire(c, &ref); ok {
+		passed := p.x.snapshots.HasSkipped(c, ref) || f != nil && f.Compare(ref.Ref) >= 0
+		if h, ok := p.x.snapshots.Acquire(c, &ref); ok {
 			return h, nil
 		}
 		s, ok := p.x.store.Slice(c)
 		switch {
 		case !ok || s.Meta().Index != id:
-			return held{}, scan.Errorf(errcode.IndexNotHosted, "copy %s of index %s is not on this node", c, id)
+			return snapshots.Held{}, scan.Errorf(errcode.IndexNotHosted, "copy %s of index %s is not on this node", c, id)
 		case k.rollback.Load() > ref.RollbackID:
-			return held{}, scan.Errorf(errcode.IndexInRollback, "bucket %q was rolled back after timestamp %d", k.name,
+			return snapshots.Held{}, scan.Errorf(errcode.IndexInRollback, "bucket %q was rolled back after timestamp %d", k.name,
 				ref.Number)
 		}
-		if refs := p.x.snapshots.refs(c); len(refs) > 0 && refs[0].Compare(ref.Ref) > 0 {
-			return held{}, scan.Errorf(errcode.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more", c,
+		if refs := p.x.snapshots.Refs(c); len(refs) > 0 && refs[0].Compare(ref.Ref) > 0 {
+			return snapshots.Held{}, scan.Errorf(errcode.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more", c,
 				refs[0].Number, refs[len(refs)-1].Number, ref.Number)
 		}
 		if passed {
-			return held{}, scan.Errorf(errcode.SnapshotSkipped, "copy %s could not be made exact at timestamp %d", c, ref.Number)
+			return snapshots.Held{}, scan.Errorf(errcode.SnapshotSkipped, "copy %s could not be made exact at timestamp %d", c,
+				ref.Number)
 		}
 		select {
 		case <-changed:
 		case <-k.done:
-			return held{}, scan.Errorf(errcode.IndexNotHosted, "bucket %q has left this node", k.name)
+			return snapshots.Held{}, scan.Errorf(errcode.IndexNotHosted, "bucket %q has left this node", k.name)
 		case <-ctx.Done():
-			return held{}, context.Cause(ctx)
+			return snapshots.Held{}, context.Cause(ctx)
 		}
 	}
 }

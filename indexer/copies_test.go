@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
 	"tidemark/keyversion"
@@ -40,7 +41,8 @@ func newCrowd(t testing.TB, indexes int) *crowd {
 	}
 	x := &Indexer{fills: &filler{}, cfg: Config{QueueBytes: 64 << 20}, log: hclog.NewNullLogger(),
 		report: make(chan struct{}, 1), sides: make(chan struct{}, 1), store: st,
-		metrics: newMetrics(), snapshots: newSnapshots(2, hclog.NewNullLogger(), time.Now), now: time.Now, changed: make(chan struct{}),
+		metrics: newMetrics(), snapshots: snapshots.New(2, hclog.NewNullLogger(), time.Now),
+		now: time.Now, changed: make(chan struct{}),
 		marks: &marks{dir: t.TempDir(), log: hclog.NewNullLogger()}, buckets: map[string]*bucket{}}
 	k, err := x.newBucket(wire.Bucket{Name: "b", UUID: "u", VBuckets: crowdVBs})
 	if err != nil {
@@ -48,7 +50,7 @@ func newCrowd(t testing.TB, indexes int) *crowd {
 	}
 	k.piece = writeBytes
 	t.Cleanup(func() {
-		x.snapshots.closeAll()
+		x.snapshots.CloseAll()
 		if err := st.Close(); err != nil {
 			t.Error(err)
 		}
@@ -148,15 +150,15 @@ func TestCopiesWithoutRows(t *testing.T) {
 		if n := s.Stats().Batch; n != want {
 			t.Errorf("copy %d is at batch %d, want %d", id, n, want)
 		}
-		h, ok := c.k.x.snapshots.acquire(id, nil)
-		if !ok || h.ref.Number != c.number {
-			t.Fatalf("copy %d has a snapshot of %d", id, h.ref.Number)
+		h, ok := c.k.x.snapshots.Acquire(id, nil)
+		if !ok || h.Ref.Number != c.number {
+			t.Fatalf("copy %d has a snapshot of %d", id, h.Ref.Number)
 		}
-		at, exact := h.snap.Timestamp()
+		at, exact := h.Snap.Timestamp()
 		if !exact || !at.Equal(c.at) {
 			t.Errorf("the snapshot of copy %d is not exact at what was promoted", id)
 		}
-		if err := h.snap.Close(); err != nil {
+		if err := h.Snap.Close(); err != nil {
 			t.Error(err)
 		}
 		for vb, p := range s.Positions() {

@@ -99,7 +99,7 @@ func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 	}
 	if pace := s.k.x.catchup; s.catchup && pace != nil {
 		began := s.k.x.now()
-		err := pace.wait(ctx, len(b.Events))
+		err := pace.Wait(ctx, len(b.Events))
 		s.k.x.metrics.catchup.Add(s.k.x.now().Sub(began).Seconds())
 		if err != nil {
 			return err

@@ -367,7 +367,7 @@ func (x *Indexer) closeCopy(ctx context.Context, s *storage.Slice) error {
 			return err
 		}
 	}
-	x.snapshots.drop(m.Copy)
+	x.snapshots.Drop(m.Copy)
 	x.health.set(fmt.Sprintf("copy %s", m.Copy), "")
 	return nil
 }

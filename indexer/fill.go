@@ -14,6 +14,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/pace"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/transfer"
 	"tidemark/ingest"
@@ -187,7 +188,7 @@ func (f *filler) putting(o *fill) (done func(), err error) {
 
 // Expire lets KV fill what has waited too long for a source, until ctx ends.
 func (f *filler) Expire(ctx context.Context) error {
-	for last := f.x.now(); sleep(ctx, fillPause) == nil; {
+	for last := f.x.now(); pace.Sleep(ctx, fillPause) == nil; {
 		now := f.x.now()
 		late := f.late(now, max(now.Sub(last), 0))
 		last = now
@@ -454,16 +455,16 @@ func (x *Indexer) setTransferRate(rate int64) {
 	if rate == 0 {
 		rate = x.cfg.TransferRate
 	}
-	x.sending.set(rate)
-	x.checked.set(fillCheck * rate)
+	x.sending.Set(rate)
+	x.checked.Set(fillCheck * rate)
 }
 
 // checkPace lets the check of what was received go no faster than files are sent, and take no more than its share.
 func (x *Indexer) checkPace() func(ctx context.Context, n int) error {
 	resumed := x.now()
 	return func(ctx context.Context, n int) error {
-		x.checked.worked(x.now().Sub(resumed))
-		err := x.checked.wait(ctx, n)
+		x.checked.Worked(x.now().Sub(resumed))
+		err := x.checked.Wait(ctx, n)
 		resumed = x.now()
 		return err
 	}
@@ -495,7 +496,7 @@ func (f *filler) install(ctx context.Context, o *fill, in *storage.Incoming, sai
 	}
 	if err := o.k.takeAway(ctx, o.s, func() error {
 		switch s, ok := x.store.Slice(id); {
-		case !ok || s != o.s || x.isOrphan(id) || !unfilled(o.s) || len(x.snapshots.refs(id)) > 0:
+		case !ok || s != o.s || x.isOrphan(id) || !unfilled(o.s) || len(x.snapshots.Refs(id)) > 0:
 			return errUnwanted
 		case o.k.st.Generation() != said.Generation || o.k.st.RollbackID() != said.RollbackID || x.inRollback(o.k.name):
 			return errAnew
@@ -506,7 +507,7 @@ func (f *filler) install(ctx context.Context, o *fill, in *storage.Incoming, sai
 	}
 	// from here on it is not left in the middle: ctx may end, the bucket has the copy again
 	ctx = context.WithoutCancel(ctx)
-	x.snapshots.drop(id)
+	x.snapshots.Drop(id)
 	if err := o.s.Install(ctx, in); err != nil {
 		x.spawn(func(ctx context.Context) error {
 			o.k.bringBackOpen(ctx, o.s)
@@ -550,7 +551,7 @@ func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export
 		if err := k.do(ctx, func() {
 			wrong, emptied = k.wrongUntil(m.Copy)
 			said.Generation, said.RollbackID = k.st.Generation(), k.st.RollbackID()
-			fit = k.slices[m.Copy] == s && k.st.RestoringOf(m.Copy) == 0 && !x.snapshots.inDoubt(m.Copy)
+			fit = k.slices[m.Copy] == s && k.st.RestoringOf(m.Copy) == 0 && !x.snapshots.InDoubt(m.Copy)
 			for vb := 0; fit && vb < k.vbuckets; vb++ {
 				// what is to be taken anew is nothing, also before its rows have gone
 				if p, _ := k.st.Position(m.Copy, vb); p.Side == 0 && !p.Whole() {

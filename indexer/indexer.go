@@ -34,6 +34,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
+	"tidemark/indexer/pace"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/transfer"
 	"tidemark/indexer/transport"
@@ -195,10 +197,10 @@ type Indexer struct {
 	boot       string // id of this process
 	identity   *identity
 	store      *storage.Store
-	snapshots  *snapshots
-	catchup    *pace // of catchup streams; nil: no bound
-	sending    *pace // of files to other indexers
-	checked    *pace // of files that were received, while they are checked
+	snapshots  *snapshots.Set
+	catchup    *pace.Pace // of catchup streams; nil: no bound
+	sending    *pace.Pace // of files to other indexers
+	checked    *pace.Pace // of files that were received, while they are checked
 	sender     *transfer.Sender
 	fills      *filler
 	marks      *marks
@@ -283,17 +285,18 @@ func Open(cfg Config) (*Indexer, error) {
 		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, began: time.Now(), buckets: map[string]*bucket{},
 		orphans: map[index.CopyID]*orphan{},
 		report:  make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
-		snapshots: newSnapshots(cfg.KeepSnapshots, cfg.Logger, time.Now), newest: map[string]wire.Stability{}, told: wire.Told{},
+		snapshots: snapshots.New(cfg.KeepSnapshots, cfg.Logger, time.Now),
+		newest: map[string]wire.Stability{}, told: wire.Told{},
 		changed:  make(chan struct{}),
 		verifies: map[string]*sideRead{}, checking: make(chan struct{}, 1), old: map[index.CopyID]bool{},
 		parents: map[index.CopyID]trace.SpanContext{},
 	}
 	if cfg.CatchupRate > 0 {
-		x.catchup = newPace(cfg.CatchupRate, 0, x.now)
+		x.catchup = pace.New(cfg.CatchupRate, 0, x.now)
 	}
-	x.sending = newPace(cfg.TransferRate, 0, x.now)
-	x.checked = newPace(fillCheck*cfg.TransferRate, fillShare, x.now)
-	x.sender = &transfer.Sender{Open: x.export, Now: x.now, Log: x.log, Pace: x.sending.wait,
+	x.sending = pace.New(cfg.TransferRate, 0, x.now)
+	x.checked = pace.New(fillCheck*cfg.TransferRate, fillShare, x.now)
+	x.sender = &transfer.Sender{Open: x.export, Now: x.now, Log: x.log, Pace: x.sending.Wait,
 		Spawn: func(f func(context.Context) error) { x.spawn(f) }}
 	x.fills = newFiller(x)
 	x.verifyID.Store(uint64(x.now().UnixNano())) // of another process they are lower
@@ -401,7 +404,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 		e.Maintenance)
 	return stopWithin(inner, stopMost, func() error { // inner ends also when a part fails
 		err := g.Wait()
-		x.snapshots.closeAll()
+		x.snapshots.CloseAll()
 		err = errors.Join(err, x.store.Close())
 		x.managers.Close()
 		x.projectors.Close()

@@ -201,7 +201,7 @@ func (p *keeper) checkpoint(ctx context.Context, s *storage.Slice) error {
 		}
 		m.Windows = append(m.Windows, w)
 	}
-	if refs := p.x.snapshots.refs(id); len(refs) > 0 {
+	if refs := p.x.snapshots.Refs(id); len(refs) > 0 {
 		m.Number, m.RollbackID = refs[len(refs)-1].Number, refs[len(refs)-1].RollbackID
 	}
 	info, err := s.Checkpoint(ctx, m)

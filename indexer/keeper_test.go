@@ -5,8 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"tidemark/index"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
+	"tidemark/wire"
 )
 
 // TestTurns: each copy has its turn once in a period, the first one within a period of its first sight, and the turns
@@ -90,13 +94,24 @@ func TestACheckpointThatWaitsHoldsUpNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.store, x.buckets = st, map[string]*bucket{k.name: k}
+	// A checkpoint asks for the newest snapshot, and somebody is asking already.
+	asking, answer := make(chan struct{}), make(chan struct{})
+	x.snapshots = snapshots.New(2, hclog.NewNullLogger(), func() time.Time {
+		select {
+		case asking <- struct{}{}:
+		case <-answer:
+		}
+		<-answer
+		return time.Now()
+	})
+	go x.snapshots.KeepFor(wire.StabilityRef{}, time.Minute)
+	<-asking
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	x.snapshots.mu.Lock() // a checkpoint asks for the newest snapshot
 	go func() { ended <- (&keeper{x: x}).Run(ctx) }()
 	defer func() {
 		cancel()
-		x.snapshots.mu.Unlock()
+		close(answer)
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}

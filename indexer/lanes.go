@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/packed"
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
 )
@@ -152,8 +153,8 @@ type underway struct {
 	failed []atomic.Bool // by number of the copy
 
 	spread   sync.Once
-	spreader *spreader
-	shares   []share
+	spreader *packed.Spreader
+	shares   []packed.Share
 
 	servingLeft, left atomic.Int32 // tasks that are not done: of copies that serve, of all
 
@@ -163,10 +164,10 @@ type underway struct {
 }
 
 // share returns which events of the batch a copy has to look at; who comes first looks for all.
-func (u *underway) share(k *bucket, at int) *share {
+func (u *underway) share(k *bucket, at int) *packed.Share {
 	u.spread.Do(func() {
-		u.spreader = k.spreaders.take()
-		u.shares = u.spreader.spread(u.batch)
+		u.spreader = k.spreaders.Take()
+		u.shares = u.spreader.Spread(u.batch)
 	})
 	if u.shares == nil {
 		return nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
 	"tidemark/keyversion"
@@ -32,7 +33,7 @@ func writeNow(t testing.TB, k *bucket, b *ingest.Batch) {
 		k.finish(<-k.results)
 	}
 	for _, c := range b.Copies {
-		if b.Kind == ingest.AtStability && c.Exact && len(k.x.snapshots.refs(c.ID)) == 0 {
+		if b.Kind == ingest.AtStability && c.Exact && len(k.x.snapshots.Refs(c.ID)) == 0 {
 			t.Fatalf("copy %s was not written", c.ID)
 		}
 	}
@@ -73,7 +74,7 @@ func newLaneWorld(t *testing.T) *laneWorld {
 			close(c)
 		}
 		k.lanes.close()
-		k.x.snapshots.closeAll()
+		k.x.snapshots.CloseAll()
 		if err := st.Close(); err != nil {
 			t.Error(err)
 		}
@@ -199,7 +200,7 @@ func TestLanes(t *testing.T) {
 		if r := w.result(); r.shown == nil {
 			t.Fatalf("told of %+v, want that timestamp %d is shown", r, n)
 		}
-		if refs := w.k.x.snapshots.refs(1); len(refs) == 0 || refs[len(refs)-1].Number != n {
+		if refs := w.k.x.snapshots.Refs(1); len(refs) == 0 || refs[len(refs)-1].Number != n {
 			t.Fatalf("the ready copy holds %v, want %d", refs, n)
 		}
 		if s := w.k.st.States()[0]; s.Held.Number != n {
@@ -257,7 +258,7 @@ func TestLaneLost(t *testing.T) {
 	}
 	n := w.k.laneOf[1] // its third task is begun
 	n.lost.Store(true)
-	w.k.x.snapshots.drop(1)
+	w.k.x.snapshots.Drop(1)
 	w.k.finish(result{reopened: n})
 	if w.k.laneOf[1] == n {
 		t.Fatal("the lane is still in use")
@@ -266,8 +267,8 @@ func TestLaneLost(t *testing.T) {
 	if r := w.result(); r.shown == nil {
 		t.Fatalf("told of %+v", r)
 	}
-	if len(w.k.x.snapshots.refs(1)) > 0 {
-		t.Errorf("it holds %v, taken after it had gone back", w.k.x.snapshots.refs(1))
+	if len(w.k.x.snapshots.Refs(1)) > 0 {
+		t.Errorf("it holds %v, taken after it had gone back", w.k.x.snapshots.Refs(1))
 	}
 	for range 4 {
 		w.ends(2)
@@ -340,7 +341,7 @@ func TestRetakenCopyHoldsNothing(t *testing.T) {
 	}
 	for len(w.k.under) > 0 {
 		w.result()
-		if refs := w.k.x.snapshots.refs(1); len(refs) > 0 {
+		if refs := w.k.x.snapshots.Refs(1); len(refs) > 0 {
 			t.Fatalf("the copy that is taken anew shows scans %v", refs)
 		}
 	}
@@ -351,8 +352,8 @@ func TestRetakenCopyHoldsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.k.x.snapshots.add(1, held{snap: snap}) // as soon as it is exact again
-	if len(w.k.x.snapshots.refs(1)) != 1 {
+	w.k.x.snapshots.Add(1, snapshots.Held{Snap: snap}) // as soon as it is exact again
+	if len(w.k.x.snapshots.Refs(1)) != 1 {
 		t.Error("it holds no snapshot that was made after it")
 	}
 }

@@ -86,7 +86,7 @@ func TestACopyThatComesAgainHoldsNothing(t *testing.T) {
 	if err := w.k.removeCopy(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	w.k.x.snapshots.drop(1)
+	w.k.x.snapshots.Drop(1)
 	err := w.k.do(t.Context(), func() {
 		if err := w.k.st.Add(ingest.Copy{ID: 1, Index: 1, Positions: s.Positions(), Logs: s.Logs()}); err != nil {
 			t.Error(err)

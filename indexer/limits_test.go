@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/indexer/pace"
 	"tidemark/indexer/storage"
 	"tidemark/keyversion"
 	"tidemark/stability"
@@ -17,7 +18,7 @@ import (
 func TestCatchupRate(t *testing.T) {
 	const rate, events, batches = 10_000, 1000, 6
 	still := time.Unix(1000, 0) // the clock of the pace stands: each batch waits for all before it
-	x := &Indexer{metrics: newMetrics(), now: time.Now, catchup: newPace(rate, 0, func() time.Time { return still })}
+	x := &Indexer{metrics: newMetrics(), now: time.Now, catchup: pace.New(rate, 0, func() time.Time { return still })}
 	k := &bucket{x: x, name: "b", vbuckets: 4, side: make(chan inbound, 2*batches), done: make(chan struct{})}
 	batch := &keyversion.Batch{Events: make([]keyversion.Event, events)}
 	sinks := []*sink{{k: k, hello: keyversion.Hello{Connections: 1}, side: true, catchup: true},
@@ -31,13 +32,14 @@ func TestCatchupRate(t *testing.T) {
 	if took, least := time.Since(began), time.Second*events*batches/rate; took < least || len(k.side) != batches {
 		t.Errorf("%d batches of %d events after %s, %s at least at %d a second", len(k.side), events, took, least, rate)
 	}
-	owes := x.catchup.next
+	owes := x.catchup.Due()
 	if err := (&sink{k: k, hello: keyversion.Hello{Connections: 1}, side: true}).Receive(t.Context(), batch,
 		func() {}); err != nil {
 		t.Fatal(err)
 	}
-	if len(k.side) != batches+1 || x.catchup.next != owes {
-		t.Errorf("a backfill counts towards the rate of catchups: %d batches, %v after %v", len(k.side), x.catchup.next, owes)
+	if len(k.side) != batches+1 || x.catchup.Due() != owes {
+		t.Errorf("a backfill counts towards the rate of catchups: %d batches, %v after %v", len(k.side),
+			x.catchup.Due(), owes)
 	}
 	gone, cancel := context.WithCancelCause(t.Context())
 	cut := errors.New("the connection is cut")

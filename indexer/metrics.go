@@ -185,6 +185,6 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		labels := []string{m.Bucket, m.Index.String(), m.Copy.String()}
 		ch <- prometheus.MustNewConstMetric(items, prometheus.GaugeValue, float64(st.Items), labels...)
 		ch <- prometheus.MustNewConstMetric(bytes, prometheus.GaugeValue, float64(st.DiskBytes), labels...)
-		ch <- prometheus.MustNewConstMetric(held, prometheus.GaugeValue, float64(len(c.x.snapshots.refs(m.Copy))), labels...)
+		ch <- prometheus.MustNewConstMetric(held, prometheus.GaugeValue, float64(len(c.x.snapshots.Refs(m.Copy))), labels...)
 	}
 }

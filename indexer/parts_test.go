@@ -13,6 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	"tidemark/index"
+	"tidemark/indexer/packed"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
 	_ "tidemark/internal/testing/draws"
@@ -81,7 +83,8 @@ func testBucketLoop(t testing.TB) *bucket {
 	t.Helper()
 	x := &Indexer{fills: &filler{}, cfg: Config{QueueBytes: 1 << 20}, log: hclog.NewNullLogger(),
 		report: make(chan struct{}, 1), sides: make(chan struct{}, 1),
-		metrics: newMetrics(), snapshots: newSnapshots(2, hclog.NewNullLogger(), time.Now), now: time.Now, changed: make(chan struct{})}
+		metrics: newMetrics(), snapshots: snapshots.New(2, hclog.NewNullLogger(), time.Now),
+		now: time.Now, changed: make(chan struct{})}
 	k, err := x.newBucket(wire.Bucket{Name: "b", UUID: "u", VBuckets: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -147,8 +150,8 @@ func TestLargeBatch(t *testing.T) {
 	k.piece = 1 << 20
 	k.x.marks = &marks{dir: t.TempDir(), log: hclog.NewNullLogger()}
 	_, s := openStore(t)
-	var a arena
-	b, err := ingest.New(ingest.Options{VBuckets: 2, Pack: a.pack})
+	var a packed.Arena
+	b, err := ingest.New(ingest.Options{VBuckets: 2, Pack: a.Pack})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,13 +182,13 @@ func TestLargeBatch(t *testing.T) {
 	if got := s.Stats(); got.Items != n || got.Batch < 3 {
 		t.Errorf("%d rows in %d batches, want %d in several", got.Items, got.Batch, n)
 	}
-	h, ok := k.x.snapshots.acquire(1, nil)
-	if !ok || h.ref.Number != 1 {
-		t.Errorf("no snapshot: %+v", h.ref)
+	h, ok := k.x.snapshots.Acquire(1, nil)
+	if !ok || h.Ref.Number != 1 {
+		t.Errorf("no snapshot: %+v", h.Ref)
 	} else {
-		err = h.snap.Close()
+		err = h.Snap.Close()
 	}
-	k.x.snapshots.closeAll()
+	k.x.snapshots.CloseAll()
 	if err != nil {
 		t.Error(err)
 	}
@@ -212,7 +215,7 @@ func TestPieceOfABatch(t *testing.T) {
 	if err := k.early(t.Context(), &storage.Batch{Updates: []storage.Update{row}}, cut, s); err != nil {
 		t.Fatal(err)
 	}
-	b, err := ingest.New(ingest.Options{VBuckets: 2, Pack: new(arena).pack})
+	b, err := ingest.New(ingest.Options{VBuckets: 2, Pack: new(packed.Arena).Pack})
 	if err == nil {
 		err = b.Add(ingest.Copy{ID: 1, Index: 1, Ready: true, Positions: s.Positions(), Logs: s.Logs()})
 	}

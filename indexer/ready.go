@@ -73,7 +73,7 @@ func (x *Indexer) waiting(node index.NodeID) (names []string, of int) {
 			if d == nil || c.Node != node || c.State != partition.Allocated {
 				continue
 			}
-			if of++; len(x.snapshots.refs(c.ID)) == 0 {
+			if of++; len(x.snapshots.Refs(c.ID)) == 0 {
 				names = append(names, fmt.Sprintf("copy %s (slice %d of %s/%s)", c.ID, c.Slice, d.Bucket, d.Name))
 			}
 		}

@@ -108,7 +108,7 @@ func (k *bucket) restoreCopy(ctx context.Context, s *storage.Slice, what []inges
 	id := s.Meta().Copy
 	var count map[string]int
 	o = k.persistentlyWithin(ctx, s, hangs+time.Duration(len(what))*restoreEach, func() (err error) {
-		k.x.snapshots.part(id, what, s.Logs())
+		k.x.snapshots.Part(id, what, s.Logs())
 		done, count, err = k.restoreOnce(ctx, s, what)
 		for errors.Is(err, storage.ErrNotFound) && ctx.Err() == nil { // a checkpoint that was chosen is no more
 			done, count, err = k.restoreOnce(ctx, s, what)
@@ -190,7 +190,7 @@ type past struct {
 
 // pasts lists them, newest first. The snapshots among them stay until release is called.
 func (x *Indexer) pasts(s *storage.Slice) (all []past, release func()) {
-	snaps := x.snapshots.retain(s.Meta().Copy)
+	snaps := x.snapshots.Retain(s.Meta().Copy)
 	for _, snap := range snaps {
 		all = append(all, past{batch: snap.Batch(), snap: snap})
 	}

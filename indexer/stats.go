@@ -173,7 +173,7 @@ func (k *bucket) stats(ctx context.Context, defs *wire.Definitions) (copies []wi
 		c.ItemsCount, c.MemoryUsed = uint64(max(st.Items, 0)), uint64(max(st.MemoryBytes, 0))
 		c.DiskSize, c.DiskLive = uint64(max(st.DiskBytes, 0)), uint64(max(st.LiveBytes, 0))
 		c.IncomingBytes = uint64(max(s.Incoming(), 0))
-		c.DataSize, c.Snapshots = c.DiskLive+c.MemoryUsed, len(k.x.snapshots.refs(c.Copy))
+		c.DataSize, c.Snapshots = c.DiskLive+c.MemoryUsed, len(k.x.snapshots.Refs(c.Copy))
 		if st.Failing != nil {
 			c.LastError = st.Failing.Error()
 		}

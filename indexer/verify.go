@@ -10,6 +10,8 @@ import (
 	"tidemark/collate"
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/pace"
+	"tidemark/indexer/packed"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/storage"
 	"tidemark/kv/mcbp"
@@ -40,7 +42,7 @@ type verification struct {
 	k      *bucket
 	def    index.Definition
 	copies []*verifiedCopy
-	pace   *pace
+	pace   *pace.Pace
 	most   int // differences to list
 	emit   func(*wire.VerifyLine) error
 
@@ -137,7 +139,7 @@ func (v *verification) groups() (all [][]uint16) {
 // yield lets what a user asked for go first.
 func (v *verification) yield(ctx context.Context) error {
 	for v.audit && v.x.verifying() {
-		if err := sleep(ctx, verifyTell); err != nil {
+		if err := pace.Sleep(ctx, verifyTell); err != nil {
 			return err
 		}
 	}
@@ -152,7 +154,7 @@ func (v *verification) hold(ctx context.Context, ref wire.StabilityRef) (*frozen
 		if err != nil {
 			return nil, errors.Join(err, f.release())
 		}
-		f.vector, f.snaps = h.vector, append(f.snaps, h.snap)
+		f.vector, f.snaps = h.Vector, append(f.snaps, h.Snap)
 	}
 	if v.sum.FirstStability == 0 {
 		v.sum.FirstStability = ref.Number
@@ -169,10 +171,10 @@ func (v *verification) newest(ctx context.Context) (*frozen, error) {
 			v.def.ID, scan.DefaultWait))
 	defer cancel()
 	for {
-		changed := v.x.snapshots.changes()
+		changed := v.x.snapshots.Changes()
 		var ref *wire.StabilityRef
 		for _, c := range v.copies {
-			refs := v.x.snapshots.refs(c.place.ID)
+			refs := v.x.snapshots.Refs(c.place.ID)
 			if len(refs) == 0 {
 				ref = nil
 				break
@@ -215,7 +217,7 @@ func (v *verification) atLeast(ctx context.Context, need timestamp.Vector) (*fro
 		if err == nil || !passing(err) {
 			return f, err
 		}
-		if err := sleep(ctx, askAgain); err != nil {
+		if err := pace.Sleep(ctx, askAgain); err != nil {
 			return nil, err
 		}
 	}
@@ -250,7 +252,7 @@ func (v *verification) group(ctx context.Context, vbs []uint16) error {
 		case errors.Is(err, errVerifyLarge):
 			return v.halves(ctx, vbs)
 		case errors.Is(err, errVerifyBranch) && restarts < verifyRestarts:
-			if err := sleep(ctx, time.Duration(restarts+1)*sideFirst); err != nil {
+			if err := pace.Sleep(ctx, time.Duration(restarts+1)*sideFirst); err != nil {
 				return err
 			}
 		case errors.Is(err, errVerifyBranch):
@@ -359,7 +361,7 @@ func (v *verification) compare(ctx context.Context, f *frozen, vb uint16, s *vbS
 	for i, c := range v.copies {
 		j := &judge{v: v, c: c, snap: f.snaps[i], vb: vb, at: f.vector.Seqnos[vb], stability: f.ref.Number, read: r,
 			open:   s.open[i],
-			unpack: unpacker{index: v.def.ID, slice: c.place.Slice}}
+			unpack: packed.Unpacker{Index: v.def.ID, Slice: c.place.Slice}}
 		seen := map[string]bool{}
 		if v.page.n == 0 { // of all pages
 			if err := j.way(); err != nil {

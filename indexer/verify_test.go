@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/pace"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/storage/storagetest"
 	"tidemark/internal/rpc"
@@ -281,7 +282,7 @@ func TestVerifyKeepsToItsRate(t *testing.T) {
 		t.Fatal(err)
 	}
 	things := 3*end.Rows + end.Documents // each entry once beside the rows, and once beside KV
-	if took, least := time.Since(began), time.Duration(things)*time.Second/rate-leastPause; took < least ||
+	if took, least := time.Since(began), time.Duration(things)*time.Second/rate-pace.Least; took < least ||
 		things < 4*199 {
 		t.Errorf("%d rows and twice as many entries, %d documents after %s, %s at least at %d a second", end.Rows,
 			end.Documents, took, least, rate)
@@ -477,13 +478,13 @@ func TestVerifyIsLinearInTheKeysOfADocument(t *testing.T) {
 	now := time.Unix(1000, 0) // the clock stands: what is due says how much was looked at
 	x := &Indexer{metrics: newMetrics(), now: func() time.Time { return now }}
 	v := &verification{x: x, k: &bucket{x: x, vbuckets: testVBs}, atOnce: verifyRows,
-		pace: newPace(1_000_000_000, 0, x.now)}
+		pace: pace.New(1_000_000_000, 0, x.now)}
 	c := &verifiedCopy{extra: map[string][][]byte{}}
 	lost := looksUp(t, v, c, snap)
 	if len(lost) != 0 {
 		t.Errorf("%d rows are said to have no entry", len(lost))
 	}
-	units := int(v.pace.due().Sub(now)) + v.owed // a nanosecond each
+	units := int(v.pace.Due().Sub(now)) + v.owed // a nanosecond each
 	if least, most := documents*keys, 2*documents*keys; units < least || units > most {
 		t.Errorf("%d things were looked at for %d rows, want %d to %d", units, documents*keys, least, most)
 	}

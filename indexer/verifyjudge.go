@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"tidemark/indexer/packed"
 	"tidemark/indexer/storage"
 	"tidemark/wire"
 )
@@ -19,7 +20,7 @@ type judge struct {
 	stability uint64 // its number
 	read      *vbRead
 	open      map[string]bool
-	unpack    unpacker
+	unpack    packed.Unpacker
 }
 
 // entry is what a copy's back index says of a document.
@@ -45,9 +46,9 @@ func (j *judge) expected(id string) (keys [][]byte, seqno uint64, ok bool) {
 	if d == nil || d.seqno > j.at {
 		return nil, 0, false
 	}
-	j.unpack.keys = nil
+	j.unpack.Keys = nil
 	for _, e := range d.events {
-		if u, some := j.unpack.update(e.data, e.rest, unknown, int(j.vb), d.seqno); some {
+		if u, some := j.unpack.Update(e.data, e.rest, packed.Unknown, int(j.vb), d.seqno); some {
 			ok = true
 			keys = append(keys, u.Keys...)
 		}

@@ -185,8 +185,8 @@ func (v *verification) owe(ctx context.Context, n int) error {
 
 // settle waits until everything that is owed has had its time.
 func (v *verification) settle(ctx context.Context) error {
-	v.pace.worked(v.x.now().Sub(v.resumed))
-	err := v.pace.wait(ctx, v.owed)
+	v.pace.Worked(v.x.now().Sub(v.resumed))
+	err := v.pace.Wait(ctx, v.owed)
 	v.owed, v.resumed = 0, v.x.now()
 	return err
 }

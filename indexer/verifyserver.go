@@ -16,6 +16,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/pace"
 	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
@@ -214,7 +215,7 @@ func (x *Indexer) newVerification(q *wire.VerifyCopies, emit func(*wire.VerifyLi
 	if k == nil {
 		return nil, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not held on this node", view.Bucket.Name)
 	}
-	v := &verification{x: x, k: k, def: view.Definition, pace: newPace(q.Rate, 0, x.now), most: q.Limit, emit: emit,
+	v := &verification{x: x, k: k, def: view.Definition, pace: pace.New(q.Rate, 0, x.now), most: q.Limit, emit: emit,
 		told:   x.now(),
 		atOnce: verifyRows}
 	for _, id := range q.Copies {

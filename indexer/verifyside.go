@@ -12,6 +12,8 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/pace"
+	"tidemark/indexer/packed"
 	"tidemark/indexer/scan"
 	"tidemark/keyversion"
 	"tidemark/timestamp"
@@ -106,11 +108,11 @@ type sideRead struct {
 	x     *Indexer
 	id    uint64
 	topic string
-	pace  *pace
+	pace  *pace.Pace
 	page  page
 
 	mu      sync.Mutex
-	mem     arena
+	mem     packed.Arena
 	refused []index.SliceID // of the event that is being packed
 	vbs     map[uint16]*vbRead
 	open    int
@@ -165,9 +167,9 @@ func (r *sideRead) Receive(ctx context.Context, b *keyversion.Batch, release fun
 		return err
 	}
 	release()
-	r.pace.worked(r.x.now().Sub(began))
+	r.pace.Worked(r.x.now().Sub(began))
 	// longer, and the stream would be given up as silent
-	return r.pace.wait(ctx, min(n, int(min(verifyHeld*r.pace.perSecond(), 1<<30))))
+	return r.pace.Wait(ctx, min(n, int(min(verifyHeld*r.pace.PerSecond(), 1<<30))))
 }
 
 // Closed implements transport.Sink. The router connects again and repeats what was not acknowledged.
@@ -246,7 +248,7 @@ func (r *sideRead) data(v *vbRead, e *keyversion.Event) error {
 	case d.seqno > e.Seqno:
 		return nil
 	}
-	packed := r.mem.pack(e)
+	packed := r.mem.Pack(e)
 	refused := r.refused
 	r.refused = nil
 	if !r.bytes.take(int64(len(packed) + len(e.DocID) + mapEntry)) {
@@ -351,7 +353,7 @@ func (v *verification) read(ctx context.Context, want map[uint16]stretch) (map[u
 			return nil, scan.Errorf(errcode.VBucketsUnavailable, "%d of %d vbuckets of bucket %q could not be read from KV (%w)",
 				len(want)-len(got), len(want), v.k.name, last)
 		case len(got) < len(want):
-			if err := sleep(ctx, askAgain); err != nil {
+			if err := pace.Sleep(ctx, askAgain); err != nil {
 				return nil, err
 			}
 		}
@@ -397,7 +399,7 @@ func (v *verification) readFrom(ctx context.Context, p wire.ProjectorEndpoint, w
 	r := &sideRead{x: v.x, id: id, topic: fmt.Sprintf("/catchup/%d%s%d", e.Node, verifyTopic, id), pace: v.pace,
 		page: v.page, vbs: map[uint16]*vbRead{}, bytes: room,
 		open: len(want), moved: v.x.now(), done: make(chan struct{})}
-	r.mem.refused = func(_ *keyversion.Event, s *keyversion.Statement, _ []byte) {
+	r.mem.Refused = func(_ *keyversion.Event, s *keyversion.Statement, _ []byte) {
 		if s.Index == v.def.ID {
 			r.refused = append(r.refused, s.Slice)
 		}

@@ -10,6 +10,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
+	"tidemark/indexer/snapshots"
 	"tidemark/ingest"
 	"tidemark/partition"
 	"tidemark/timestamp"
@@ -20,10 +21,11 @@ import (
 // what is held here, and the newest rollback; and it is kept for as long as none of them changes.
 func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 	_, s := openStore(t)
-	x := &Indexer{identity: &identity{st: identityState{Node: 1}}, snapshots: newSnapshots(2, hclog.NewNullLogger(), time.Now),
+	x := &Indexer{identity: &identity{st: identityState{Node: 1}},
+		snapshots: snapshots.New(2, hclog.NewNullLogger(), time.Now),
 		now:    time.Now,
 		newest: map[string]wire.Stability{}, changed: make(chan struct{})}
-	defer x.snapshots.closeAll()
+	defer x.snapshots.CloseAll()
 	x.defs = wire.Definitions{
 		Indexes: []index.Definition{{ID: 1, Name: "i", Bucket: "b", State: index.Maintenance}},
 		Topologies: []partition.Topology{{Index: 1, Layout: partition.Layout{Partitions: 2},
@@ -39,7 +41,7 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.snapshots.add(1, held{ref: ref(number), snap: snap})
+		x.snapshots.Add(1, snapshots.Held{Ref: ref(number), Snap: snap})
 	}
 	view := func() scan.View {
 		v, err := catalog{x}.View(1)
@@ -59,7 +61,7 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 			x.setHeld([]wire.Held{{Copy: 2, Node: 2, Ref: ref(10), OK: true}, {Copy: 9, Node: 2, Ref: ref(10), OK: true}})
 		}},
 		{"a snapshot that is off the branch", func() {
-			x.snapshots.part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: 15}, {VBUUID: 7}}}},
+			x.snapshots.Part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: 15}, {VBUUID: 7}}}},
 				s.Logs())
 		}},
 		{"definitions", func() {
@@ -72,7 +74,7 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 			x.published(&wire.Stability{Bucket: "b", Stability: timestamp.Stability{
 				Ref: timestamp.Ref{Generation: 1, RollbackID: 1, Number: 30}}})
 		}},
-		{"no snapshot", func() { x.snapshots.drop(1) }},
+		{"no snapshot", func() { x.snapshots.Drop(1) }},
 	} {
 		step.change()
 		got := view()

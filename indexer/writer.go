@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/pace"
+	"tidemark/indexer/packed"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
 )
@@ -154,7 +157,7 @@ func (k *bucket) watched(source string, patience time.Duration, f func() error) 
 func (k *bucket) reopen(ctx context.Context, s *storage.Slice) error {
 	id := s.Meta().Copy
 	source := copySource + id.String()
-	k.x.snapshots.drop(id)
+	k.x.snapshots.Drop(id)
 	r, err := s.Recover(ctx, recoverTimeout)
 	switch {
 	case errors.Is(err, storage.ErrClosed): // it has gone meanwhile
@@ -181,7 +184,7 @@ func (k *bucket) revive(ctx context.Context, n *lane) {
 	go func() {
 		defer k.lanes.all.Done()
 		for pause := reviveFirst; ; pause = min(2*pause, reviveMost) {
-			if sleep(ctx, pause) != nil {
+			if pace.Sleep(ctx, pause) != nil {
 				return
 			}
 			err := k.reopen(ctx, n.slice)
@@ -213,7 +216,7 @@ func (k *bucket) writeCopy(ctx context.Context, u *underway, at int, s *storage.
 			}
 		}
 		if u.mends {
-			k.x.snapshots.trust(c.ID)
+			k.x.snapshots.Trust(c.ID)
 		}
 		return nil
 	}
@@ -222,7 +225,7 @@ func (k *bucket) writeCopy(ctx context.Context, u *underway, at int, s *storage.
 	}
 	if !c.Exact {
 		if t.Kind == ingest.AtStability {
-			k.x.snapshots.skip(c.ID, k.ref(t.Ref))
+			k.x.snapshots.Skip(c.ID, k.ref(t.Ref))
 		}
 		return nil
 	}
@@ -230,25 +233,25 @@ func (k *bucket) writeCopy(ctx context.Context, u *underway, at int, s *storage.
 	if err != nil {
 		return err
 	}
-	k.x.snapshots.add(c.ID, held{ref: k.ref(t.Ref), vector: t.Vector, snap: snap})
+	k.x.snapshots.Add(c.ID, snapshots.Held{Ref: k.ref(t.Ref), Vector: t.Vector, Snap: snap})
 	return nil
 }
 
 // flushCopy applies the parts in one atomic write. Where that would be too large it is cut: the rows of the first
 // pieces go in under the old positions, widened by what they may reflect, so that a crash in between is met by the
 // branch rule and by streaming the same again.
-func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyBatch, mine *share,
+func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyBatch, mine *packed.Share,
 	s *storage.Slice) error {
-	u := unpacker{index: c.Index, slice: c.Slice}
+	u := packed.Unpacker{Index: c.Index, Slice: c.Slice}
 	var parts []ingest.Part
 	var keep map[uint16]bool
 	events := 0
 	// That documents of which a copy without rows has nothing have no keys changes nothing. One that shares keeps no
 	// tombstones.
-	if c.Common == nil || mine == nil || mine.stating > 0 || s.Items() > 0 {
-		mine = mine.whole()
-		parts = mine.parts(t, c)
-		events, keep = mine.sums(t, parts)
+	if c.Common == nil || mine == nil || mine.Stating > 0 || s.Items() > 0 {
+		mine = mine.Whole()
+		parts = mine.Parts(t, c)
+		events, keep = mine.Sums(t, parts)
 	}
 	b := storage.Batch{Common: c.Common, Yields: !c.Ready, KeepTombstones: func(vb uint16) bool { return keep[vb] }}
 	if len(keep) > 0 {
@@ -269,11 +272,11 @@ func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 		if p.Segment < 0 {
 			continue
 		}
-		for e, at := range mine.each(p.Segment, t.Segments[p.Segment].Events) {
+		for e, at := range mine.Each(p.Segment, t.Segments[p.Segment].Events) {
 			if !p.Selects(e) {
 				continue
 			}
-			up, ok := u.update(e.Data, e.Rest, at, p.VBucket, e.Seqno)
+			up, ok := u.Update(e.Data, e.Rest, at, p.VBucket, e.Seqno)
 			if !ok {
 				continue
 			}
@@ -282,7 +285,7 @@ func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 				if err := k.early(ctx, &b, c, s); err != nil {
 					return err
 				}
-				b.Updates, u.keys, bytes = b.Updates[:0], u.keys[:0], 0
+				b.Updates, u.Keys, bytes = b.Updates[:0], u.Keys[:0], 0
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package indexer
+package snapshots
 
 import (
 	"errors"
@@ -34,7 +34,7 @@ func one(t *testing.T) *storage.Slice {
 }
 
 // hold adds a snapshot with that number, in which vbucket 0 stands at a seqno of branch 7.
-func hold(t *testing.T, snaps *snapshots, s *storage.Slice, number, seqno uint64) wire.StabilityRef {
+func hold(t *testing.T, snaps *Set, s *storage.Slice, number, seqno uint64) wire.StabilityRef {
 	t.Helper()
 	v := timestamp.New(2)
 	v.Set(0, timestamp.Position{VBUUID: 7, Seqno: seqno})
@@ -49,36 +49,36 @@ func hold(t *testing.T, snaps *snapshots, s *storage.Slice, number, seqno uint64
 		t.Fatal(err)
 	}
 	ref := wire.StabilityRef{Ref: timestamp.Ref{Number: number}}
-	snaps.add(1, held{ref: ref, snap: snap})
+	snaps.Add(1, Held{Ref: ref, Snap: snap})
 	return ref
 }
 
 // TestSnapshots: the newest few are kept, a reader's stays as long as it reads, and those off the branch go.
 func TestSnapshots(t *testing.T) {
 	s := one(t)
-	snaps := newSnapshots(3, hclog.NewNullLogger(), time.Now)
+	snaps := New(3, hclog.NewNullLogger(), time.Now)
 	for n := range uint64(5) {
 		hold(t, snaps, s, n+1, 10*(n+1))
 	}
-	if refs := snaps.refs(1); len(refs) != 3 || refs[0].Number != 3 || refs[2].Number != 5 {
+	if refs := snaps.Refs(1); len(refs) != 3 || refs[0].Number != 3 || refs[2].Number != 5 {
 		t.Fatalf("kept %v", refs)
 	}
-	if _, ok := snaps.acquire(1, &wire.StabilityRef{Ref: timestamp.Ref{Number: 2}}); ok {
+	if _, ok := snaps.Acquire(1, &wire.StabilityRef{Ref: timestamp.Ref{Number: 2}}); ok {
 		t.Error("a snapshot that was let go was given")
 	}
-	h, ok := snaps.acquire(1, nil)
-	if !ok || h.ref.Number != 5 {
-		t.Fatalf("the newest is %v", h.ref)
+	h, ok := snaps.Acquire(1, nil)
+	if !ok || h.Ref.Number != 5 {
+		t.Fatalf("the newest is %v", h.Ref)
 	}
 	// branch 8 begins at 45: what holds 50 is not on it
-	snaps.part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: 45}, {VBUUID: 7}}}}, s.Logs())
-	if refs := snaps.refs(1); len(refs) != 2 || refs[1].Number != 4 {
+	snaps.Part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: 45}, {VBUUID: 7}}}}, s.Logs())
+	if refs := snaps.Refs(1); len(refs) != 2 || refs[1].Number != 4 {
 		t.Errorf("on the branch: %v", refs)
 	}
-	if newest, ok := snaps.acquire(1, nil); !ok || newest.ref.Number != 4 || newest.snap.Close() != nil {
-		t.Errorf("a scan gets %v", newest.ref)
+	if newest, ok := snaps.Acquire(1, nil); !ok || newest.Ref.Number != 4 || newest.Snap.Close() != nil {
+		t.Errorf("a scan gets %v", newest.Ref)
 	}
-	past := snaps.retain(1) // other vbuckets can still be restored from what has parted
+	past := snaps.Retain(1) // other vbuckets can still be restored from what has parted
 	if len(past) != 3 || past[2].Batch() != 5 {
 		t.Errorf("%d snapshots to restore from", len(past))
 	}
@@ -87,17 +87,17 @@ func TestSnapshots(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	snaps.dropParted(1)
-	if past := snaps.retain(1); len(past) != 2 {
+	snaps.DropParted(1)
+	if past := snaps.Retain(1); len(past) != 2 {
 		t.Errorf("%d snapshots to restore from when all is restored", len(past))
 	} else if err := errors.Join(past[0].Close(), past[1].Close()); err != nil {
 		t.Error(err)
 	}
-	snaps.closeAll()
+	snaps.CloseAll()
 	if got := s.Stats().Snapshots; got != 1 {
 		t.Errorf("%d snapshots open, the reader has 1", got)
 	}
-	if err := h.snap.Close(); err != nil {
+	if err := h.Snap.Close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -108,8 +108,8 @@ func TestQueryKeepsItsTimestamp(t *testing.T) {
 	const keep = 6
 	s := one(t)
 	clock := time.Unix(1000, 0)
-	snaps := newSnapshots(keep, hclog.NewNullLogger(), func() time.Time { return clock })
-	defer snaps.closeAll()
+	snaps := New(keep, hclog.NewNullLogger(), func() time.Time { return clock })
+	defer snaps.CloseAll()
 	pass := func(d time.Duration) { clock = clock.Add(d) }
 	number := uint64(0)
 	move := func() wire.StabilityRef {
@@ -118,21 +118,21 @@ func TestQueryKeepsItsTimestamp(t *testing.T) {
 	}
 	ref := move()
 	holds := func() bool {
-		h, ok := snaps.acquire(1, &ref)
+		h, ok := snaps.Acquire(1, &ref)
 		if ok {
-			_ = h.snap.Close()
+			_ = h.Snap.Close()
 		}
 		return ok
 	}
-	snaps.keepFor(ref, time.Minute)
+	snaps.KeepFor(ref, time.Minute)
 	for range 3 * keep {
 		move()
 	}
-	if !holds() || len(snaps.refs(1)) != keep+1 {
-		t.Errorf("%s is gone, held are %v", "the timestamp", snaps.refs(1))
+	if !holds() || len(snaps.Refs(1)) != keep+1 {
+		t.Errorf("%s is gone, held are %v", "the timestamp", snaps.Refs(1))
 	}
 	pass(50 * time.Second)
-	snaps.keepFor(ref, time.Minute) // used again
+	snaps.KeepFor(ref, time.Minute) // used again
 	pass(50 * time.Second)
 	move()
 	if !holds() {
@@ -146,7 +146,7 @@ func TestQueryKeepsItsTimestamp(t *testing.T) {
 	// However often it is used, it goes when its greatest age is over, and using it then does not begin anew.
 	ref = next
 	for used := time.Duration(0); used <= scan.MaxKeep; used += 50 * time.Second {
-		snaps.keepFor(ref, time.Minute)
+		snaps.KeepFor(ref, time.Minute)
 		if used+50*time.Second > scan.MaxKeep {
 			for range keep + 1 {
 				move()
@@ -157,7 +157,7 @@ func TestQueryKeepsItsTimestamp(t *testing.T) {
 		}
 		pass(50 * time.Second)
 	}
-	snaps.keepFor(ref, time.Minute)
+	snaps.KeepFor(ref, time.Minute)
 	move()
 	if holds() {
 		t.Error("it is held for ever when it is used again and again")
@@ -165,7 +165,7 @@ func TestQueryKeepsItsTimestamp(t *testing.T) {
 	for i := range uint64(3 * maxKept) { // more than can be kept: the ones used last stay
 		r := ref
 		r.Number = 1000 + i
-		snaps.keepFor(r, time.Minute)
+		snaps.KeepFor(r, time.Minute)
 	}
 	if n := len(snaps.kept); n != maxKept || snaps.kept[n-1].ref.Number != 1000+3*maxKept-1 {
 		t.Errorf("%d are kept", n)

@@ -1,4 +1,4 @@
-package indexer
+package pace
 
 import (
 	"context"
@@ -23,13 +23,13 @@ func TestPaceKeepsToItsShare(t *testing.T) {
 		{0.05, time.Second, 500, 19 * time.Second},
 		{0.5, time.Second, 1, time.Second},
 	} {
-		p := newPace(500, c.share, func() time.Time { return now })
-		p.worked(c.work)
-		_ = p.wait(gone, c.n)
+		p := New(500, c.share, func() time.Time { return now })
+		p.Worked(c.work)
+		_ = p.Wait(gone, c.n)
 		if got := p.next.Sub(now); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
-		if p.next = now; p.wait(gone, 0) == nil || !p.next.Equal(now) {
+		if p.next = now; p.Wait(gone, 0) == nil || !p.next.Equal(now) {
 			t.Errorf("%+v: counted twice", c)
 		}
 	}

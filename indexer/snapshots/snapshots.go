@@ -1,4 +1,7 @@
-package indexer
+// Package snapshots keeps what scans read: per copy its newest few snapshots at stability timestamps, and those that
+// queries have named. It promises that what somebody reads stays for as long as it is read, and that nobody is given
+// what has left KV's branch or is in doubt. It never makes a snapshot.
+package snapshots
 
 import (
 	"slices"
@@ -16,11 +19,11 @@ import (
 	"tidemark/wire"
 )
 
-// held is one snapshot of a copy, exact at a stability timestamp.
-type held struct {
-	ref    wire.StabilityRef
-	vector timestamp.Vector
-	snap   *storage.Snapshot
+// Held is one snapshot of a copy, exact at a stability timestamp.
+type Held struct {
+	Ref    wire.StabilityRef
+	Vector timestamp.Vector
+	Snap   *storage.Snapshot
 	// some vbucket of it is on no branch of KV's any more: no scan may read it, others of its vbuckets may be restored
 	// from it
 	parted bool
@@ -37,17 +40,17 @@ type keptRef struct {
 	since, until time.Time
 }
 
-// snapshots keeps, per copy, the newest few snapshots at stability timestamps for scans. A scan holds its own
+// Set keeps, per copy, the newest few snapshots at stability timestamps for scans. A scan holds its own
 // reference, so that what it reads stays as long as it reads.
-type snapshots struct {
+type Set struct {
 	keep int
 	log  hclog.Logger
 	now  func() time.Time
 
-	moved atomic.Uint64 // how often what is held has changed
+	moved atomic.Uint64 // see Moves
 
 	mu      sync.Mutex
-	copies  map[index.CopyID][]held            // oldest first
+	copies  map[index.CopyID][]Held            // oldest first
 	doubted map[index.CopyID]bool              // what is on its way of them is wrong, see doubt
 	skipped map[index.CopyID]wire.StabilityRef // the newest one that a copy could not be made exact at
 	waiting map[index.CopyID]chan struct{}     // closed when one of a copy is added, or will never be
@@ -56,23 +59,26 @@ type snapshots struct {
 	closed  bool
 }
 
-// newSnapshots keeps so many of each copy, and those beside that queries have named.
-func newSnapshots(keep int, log hclog.Logger, now func() time.Time) *snapshots {
-	return &snapshots{keep: keep, log: log, now: now, copies: map[index.CopyID][]held{},
+// New keeps so many of each copy, and those beside that queries have named.
+func New(keep int, log hclog.Logger, now func() time.Time) *Set {
+	return &Set{keep: keep, log: log, now: now, copies: map[index.CopyID][]Held{},
 		skipped: map[index.CopyID]wire.StabilityRef{}, doubted: map[index.CopyID]bool{},
 		waiting: map[index.CopyID]chan struct{}{}, changed: make(chan struct{})}
 }
 
-// add takes over a snapshot; the oldest beyond the limit goes.
-func (s *snapshots) add(id index.CopyID, h held) {
+// Moves is how often what is held has changed.
+func (s *Set) Moves() uint64 { return s.moved.Load() }
+
+// Add takes over a snapshot; the oldest beyond the limit goes.
+func (s *Set) Add(id index.CopyID, h Held) {
 	s.mu.Lock()
-	var gone []held
+	var gone []Held
 	if s.closed || s.doubted[id] {
-		gone = []held{h}
+		gone = []Held{h}
 	} else {
-		var list []held
+		var list []Held
 		for i, old := range s.copies[id] {
-			if i <= len(s.copies[id])-s.keep && !s.isKept(old.ref) {
+			if i <= len(s.copies[id])-s.keep && !s.isKept(old.Ref) {
 				gone = append(gone, old)
 			} else {
 				list = append(list, old)
@@ -86,8 +92,8 @@ func (s *snapshots) add(id index.CopyID, h held) {
 	s.close(gone)
 }
 
-// skip notes that a copy is no further than beyond a timestamp that it has no snapshot of.
-func (s *snapshots) skip(id index.CopyID, ref wire.StabilityRef) {
+// Skip notes that a copy is no further than beyond a timestamp that it has no snapshot of.
+func (s *Set) Skip(id index.CopyID, ref wire.StabilityRef) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old, ok := s.skipped[id]; !ok || old.Compare(ref.Ref) < 0 {
@@ -96,8 +102,8 @@ func (s *snapshots) skip(id index.CopyID, ref wire.StabilityRef) {
 	s.wakeLocked(id)
 }
 
-// hasSkipped reports whether a copy has passed a timestamp without a snapshot.
-func (s *snapshots) hasSkipped(id index.CopyID, ref wire.StabilityRef) bool {
+// HasSkipped reports whether a copy has passed a timestamp without a snapshot.
+func (s *Set) HasSkipped(id index.CopyID, ref wire.StabilityRef) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, ok := s.skipped[id]
@@ -105,15 +111,15 @@ func (s *snapshots) hasSkipped(id index.CopyID, ref wire.StabilityRef) bool {
 }
 
 // wakeLocked lets those who wait for a copy look again.
-func (s *snapshots) wakeLocked(id index.CopyID) {
+func (s *Set) wakeLocked(id index.CopyID) {
 	if c := s.waiting[id]; c != nil {
 		close(c)
 		delete(s.waiting, id)
 	}
 }
 
-// keepFor lets the snapshots at a timestamp stay for so long, or until scan.MaxKeep has passed since it was first kept.
-func (s *snapshots) keepFor(ref wire.StabilityRef, d time.Duration) {
+// KeepFor lets the snapshots at a timestamp stay for so long, or until scan.MaxKeep has passed since it was first kept.
+func (s *Set) KeepFor(ref wire.StabilityRef, d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
@@ -142,7 +148,7 @@ func maxTime(a, b time.Time) time.Time {
 }
 
 // expire forgets the timestamps whose time is long over. The lock is held.
-func (s *snapshots) expire() {
+func (s *Set) expire() {
 	now := s.now()
 	s.kept = slices.DeleteFunc(s.kept, func(k keptRef) bool {
 		return k.since.Add(scan.MaxKeep +
@@ -152,20 +158,20 @@ func (s *snapshots) expire() {
 
 // isKept reports whether snapshots at a timestamp stay; those whose time is over go with the next that comes. The lock
 // is held.
-func (s *snapshots) isKept(ref wire.StabilityRef) bool {
+func (s *Set) isKept(ref wire.StabilityRef) bool {
 	now := s.now()
 	return slices.ContainsFunc(s.kept, func(k keptRef) bool { return k.ref == ref && !k.until.Before(now) })
 }
 
-// changes returns a channel that is closed when the next look at all copies may find something else.
-func (s *snapshots) changes() <-chan struct{} {
+// Changes returns a channel that is closed when the next look at all copies may find something else.
+func (s *Set) Changes() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changed
 }
 
-// changesOf returns a channel that is closed when the next look at a copy may find something else.
-func (s *snapshots) changesOf(id index.CopyID) <-chan struct{} {
+// ChangesOf returns a channel that is closed when the next look at a copy may find something else.
+func (s *Set) ChangesOf(id index.CopyID) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.waiting[id]
@@ -176,8 +182,8 @@ func (s *snapshots) changesOf(id index.CopyID) <-chan struct{} {
 	return c
 }
 
-// signal lets all who wait look again.
-func (s *snapshots) signal() {
+// Signal lets all who wait look again.
+func (s *Set) Signal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.changed)
@@ -187,77 +193,77 @@ func (s *snapshots) signal() {
 	}
 }
 
-func (s *snapshots) close(gone []held) {
+func (s *Set) close(gone []Held) {
 	for _, h := range gone {
-		if err := h.snap.Close(); err != nil {
+		if err := h.Snap.Close(); err != nil {
 			s.log.Warn("closing a snapshot", "error", err)
 		}
 	}
 }
 
-// acquire returns the snapshot of a copy at a stability timestamp, or its newest when ref is nil. The caller closes it.
-func (s *snapshots) acquire(id index.CopyID, ref *wire.StabilityRef) (held, bool) {
+// Acquire returns the snapshot of a copy at a stability timestamp, or its newest when ref is nil. The caller closes it.
+func (s *Set) Acquire(id index.CopyID, ref *wire.StabilityRef) (Held, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := s.copies[id]
 	for i := len(list) - 1; i >= 0; i-- {
 		h := list[i]
-		if !h.parted && (ref == nil || h.ref.Compare(ref.Ref) == 0) && h.snap.Retain() {
+		if !h.parted && (ref == nil || h.Ref.Compare(ref.Ref) == 0) && h.Snap.Retain() {
 			return h, true
 		}
 	}
-	return held{}, false
+	return Held{}, false
 }
 
-// retain returns all snapshots of a copy, those that parted too; the caller closes each.
-func (s *snapshots) retain(id index.CopyID) (all []*storage.Snapshot) {
+// Retain returns all snapshots of a copy, those that parted too; the caller closes each.
+func (s *Set) Retain(id index.CopyID) (all []*storage.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range s.copies[id] {
-		if h.snap.Retain() {
-			all = append(all, h.snap)
+		if h.Snap.Retain() {
+			all = append(all, h.Snap)
 		}
 	}
 	return all
 }
 
-// refs lists what is held of a copy, oldest first.
-func (s *snapshots) refs(id index.CopyID) []wire.StabilityRef {
+// Refs lists what is held of a copy, oldest first.
+func (s *Set) Refs(id index.CopyID) []wire.StabilityRef {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make([]wire.StabilityRef, 0, len(s.copies[id]))
 	for _, h := range s.copies[id] {
 		if !h.parted {
-			out = append(out, h.ref)
+			out = append(out, h.Ref)
 		}
 	}
 	return out
 }
 
-// doubt lets all snapshots of a copy go, and whatever writers that are at work, or have their turn before those that
+// Doubt lets all snapshots of a copy go, and whatever writers that are at work, or have their turn before those that
 // mend it, add to them.
-func (s *snapshots) doubt(id index.CopyID) {
+func (s *Set) Doubt(id index.CopyID) {
 	s.let(id, true)
 }
 
-// inDoubt reports whether what a copy holds is known to be wrong.
-func (s *snapshots) inDoubt(id index.CopyID) bool {
+// InDoubt reports whether what a copy holds is known to be wrong.
+func (s *Set) InDoubt(id index.CopyID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.doubted[id]
 }
 
-// trust ends the doubt: a writer that mends the copy has done so, and what comes after it is right.
-func (s *snapshots) trust(id index.CopyID) {
+// Trust ends the doubt: a writer that mends the copy has done so, and what comes after it is right.
+func (s *Set) Trust(id index.CopyID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.doubted, id)
 }
 
-// drop lets all snapshots of a copy go.
-func (s *snapshots) drop(id index.CopyID) { s.let(id, false) }
+// Drop lets all snapshots of a copy go.
+func (s *Set) Drop(id index.CopyID) { s.let(id, false) }
 
-func (s *snapshots) let(id index.CopyID, doubted bool) {
+func (s *Set) let(id index.CopyID, doubted bool) {
 	s.mu.Lock()
 	if delete(s.doubted, id); doubted {
 		s.doubted[id] = true
@@ -271,9 +277,9 @@ func (s *snapshots) let(id index.CopyID, doubted bool) {
 	s.close(gone)
 }
 
-// part takes those away from scans that hold something of a vbucket that is not on the branch it is restored to. They
+// Part takes those away from scans that hold something of a vbucket that is not on the branch it is restored to. They
 // stay for restores until dropParted. logs are those of the copy.
-func (s *snapshots) part(id index.CopyID, what []ingest.Restore, logs []timestamp.FailoverLog) {
+func (s *Set) Part(id index.CopyID, what []ingest.Restore, logs []timestamp.FailoverLog) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.copies[id] {
@@ -286,15 +292,15 @@ func (s *snapshots) part(id index.CopyID, what []ingest.Restore, logs []timestam
 }
 
 // leaves reports whether what is held of a vbucket is not on the branch that it is restored to.
-func (h *held) leaves(r ingest.Restore, log timestamp.FailoverLog) bool {
-	p, _ := h.snap.At(uint16(r.VBucket))
+func (h *Held) leaves(r ingest.Restore, log timestamp.FailoverLog) bool {
+	p, _ := h.Snap.At(uint16(r.VBucket))
 	return p.Content() > ingest.History(p.VBUUID, log).Common(r.Log)
 }
 
-// dropParted lets those of a copy go that part has taken away.
-func (s *snapshots) dropParted(id index.CopyID) {
+// DropParted lets those of a copy go that part has taken away.
+func (s *Set) DropParted(id index.CopyID) {
 	s.mu.Lock()
-	var kept, gone []held
+	var kept, gone []Held
 	for _, h := range s.copies[id] {
 		if h.parted {
 			gone = append(gone, h)
@@ -308,11 +314,11 @@ func (s *snapshots) dropParted(id index.CopyID) {
 	s.close(gone)
 }
 
-// closeAll ends it.
-func (s *snapshots) closeAll() {
+// CloseAll ends it.
+func (s *Set) CloseAll() {
 	s.mu.Lock()
 	all := s.copies
-	s.copies, s.closed = map[index.CopyID][]held{}, true
+	s.copies, s.closed = map[index.CopyID][]Held{}, true
 	s.moved.Add(1)
 	s.mu.Unlock()
 	for _, list := range all {

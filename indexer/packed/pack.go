@@ -1,4 +1,8 @@
-package indexer
+// Package packed holds events between their arrival and their write: in few bytes and few objects (Arena, Interned),
+// read out for one copy at a time (Unpacker), and shared out among the copies of a bucket in one look at each event
+// (Spreader). It promises that a copy gets exactly what an event states for it. It waits for nothing and writes
+// nothing.
+package packed
 
 import (
 	"encoding/binary"
@@ -16,12 +20,12 @@ const (
 	statementHead  = 8 + 2 + 4
 )
 
-// arena hands out memory in blocks, so that queued events cost no allocation each. A block lives as long as something
+// Arena hands out memory in blocks, so that queued events cost no allocation each. A block lives as long as something
 // in it is referred to.
-type arena struct {
+type Arena struct {
 	block []byte
-	// refused is told of keys that are left out.
-	refused func(*keyversion.Event, *keyversion.Statement, []byte)
+	// Refused is told of keys that are left out.
+	Refused func(*keyversion.Event, *keyversion.Statement, []byte)
 }
 
 const (
@@ -29,7 +33,7 @@ const (
 	arenaLarge = 8 << 10 // from here on an event has its own memory
 )
 
-func (a *arena) take(n int) []byte {
+func (a *Arena) take(n int) []byte {
 	if n >= arenaLarge {
 		return make([]byte, 0, n)
 	}
@@ -41,9 +45,9 @@ func (a *arena) take(n int) []byte {
 	return a.block[at : at : at+n]
 }
 
-// pack keeps an event. Keys that the store would refuse are left out, and refused is told: the projector has its own,
+// Pack keeps an event. Keys that the store would refuse are left out, and refused is told: the projector has its own,
 // lower limits, so that this happens only to what comes from a foreign or damaged one.
-func (a *arena) pack(e *keyversion.Event) []byte {
+func (a *Arena) Pack(e *keyversion.Event) []byte {
 	size := 1 + binary.MaxVarintLen32 + len(e.DocID)
 	for i := range e.Statements {
 		size += statementHead + binary.MaxVarintLen32
@@ -65,7 +69,7 @@ func (a *arena) pack(e *keyversion.Event) []byte {
 	return b
 }
 
-func (a *arena) packStatement(b []byte, e *keyversion.Event, s *keyversion.Statement) []byte {
+func (a *Arena) packStatement(b []byte, e *keyversion.Event, s *keyversion.Statement) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(s.Index))
 	b = binary.LittleEndian.AppendUint16(b, uint16(s.Slice))
 	at := len(b)
@@ -78,8 +82,8 @@ func (a *arena) packStatement(b []byte, e *keyversion.Event, s *keyversion.State
 	for _, k := range keys {
 		if storable(k) {
 			good++
-		} else if a.refused != nil {
-			a.refused(e, s, k)
+		} else if a.Refused != nil {
+			a.Refused(e, s, k)
 		}
 	}
 	b = binary.AppendUvarint(b, uint64(good))
@@ -96,31 +100,31 @@ func (a *arena) packStatement(b []byte, e *keyversion.Event, s *keyversion.State
 // storable reports whether the store takes a key.
 func storable(k []byte) bool { return len(k) > 0 && len(k) <= storage.MaxKey }
 
-// unpacker reads packed events for one copy. Keys it gives out stay valid; it reuses only its list of them.
-type unpacker struct {
-	index index.ID
-	slice index.SliceID
-	keys  [][]byte // backing of all keys given out
+// Unpacker reads packed events for one copy. Keys it gives out stay valid; it reuses only its list of them.
+type Unpacker struct {
+	Index index.ID
+	Slice index.SliceID
+	Keys  [][]byte // backing of all keys given out
 }
 
 // Places of a copy's statement in a packed event, where there is none.
 const (
-	unknown = -1 // it has to be looked for
+	Unknown = -1 // it has to be looked for
 	inRest  = -2 // it is one of the event's Rest
 )
 
-// update returns what the event states for the copy; false when it does not concern it. at is the place of its
+// Update returns what the event states for the copy; false when it does not concern it. at is the place of its
 // statement, see share.
-func (u *unpacker) update(b []byte, rest *keyversion.Places, at, vb int, seqno uint64) (storage.Update, bool) {
+func (u *Unpacker) Update(b []byte, rest *keyversion.Places, at, vb int, seqno uint64) (storage.Update, bool) {
 	n, k := binary.Uvarint(b[1:])
 	id := b[1+k:][:n:n]
 	up := storage.Update{VBucket: uint16(vb), DocID: id, Seqno: seqno}
 	if b[0] == packEverywhere {
 		return up, true
 	}
-	if at == unknown {
-		if at = u.find(b, 1+k+len(id)); at == unknown {
-			return up, rest.Cover(u.index, u.slice)
+	if at == Unknown {
+		if at = u.find(b, 1+k+len(id)); at == Unknown {
+			return up, rest.Cover(u.Index, u.Slice)
 		}
 	}
 	if at == inRest {
@@ -132,25 +136,25 @@ func (u *unpacker) update(b []byte, rest *keyversion.Places, at, vb int, seqno u
 	if count == 0 {
 		return up, true
 	}
-	from := len(u.keys)
+	from := len(u.Keys)
 	for range count {
 		size, k := binary.Uvarint(keys)
-		u.keys = append(u.keys, keys[k:k+int(size):k+int(size)])
+		u.Keys = append(u.Keys, keys[k:k+int(size):k+int(size)])
 		keys = keys[k+int(size):]
 	}
-	up.Keys = u.keys[from:len(u.keys):len(u.keys)]
+	up.Keys = u.Keys[from:len(u.Keys):len(u.Keys)]
 	return up, true
 }
 
 // find looks for the copy's statement from a place on.
-func (u *unpacker) find(b []byte, at int) int {
+func (u *Unpacker) find(b []byte, at int) int {
 	for len(b)-at >= statementHead {
 		head := b[at:]
 		no := index.SliceID(binary.LittleEndian.Uint16(head[8:]))
-		if index.ID(binary.LittleEndian.Uint64(head)) == u.index && (no == u.slice || no == index.AllSlices) {
+		if index.ID(binary.LittleEndian.Uint64(head)) == u.Index && (no == u.Slice || no == index.AllSlices) {
 			return at
 		}
 		at += statementHead + int(binary.LittleEndian.Uint32(head[10:]))
 	}
-	return unknown
+	return Unknown
 }

@@ -1,4 +1,4 @@
-package indexer
+package packed
 
 import (
 	"encoding/binary"
@@ -6,9 +6,9 @@ import (
 	"tidemark/keyversion"
 )
 
-// interned keeps one object for each list of places that events of a bucket have as their Rest, so that those which
+// Interned keeps one object for each list of places that events of a bucket have as their Rest, so that those which
 // wait to be written share it, and a batch has few: each frame that is decoded may bring an object of its own.
-type interned struct {
+type Interned struct {
 	objects map[*keyversion.Places]*keyversion.Places // that came of late, and what each is
 	byBytes map[string]*keyversion.Places
 	bytes   int
@@ -21,8 +21,8 @@ const (
 	mostObjects  = 1 << 10
 )
 
-// of returns the object of a list.
-func (i *interned) of(p *keyversion.Places) *keyversion.Places {
+// Of returns the object of a list.
+func (i *Interned) Of(p *keyversion.Places) *keyversion.Places {
 	if p == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package indexer
+package packed
 
 import (
 	"cmp"
@@ -12,19 +12,19 @@ import (
 	"tidemark/keyversion"
 )
 
-// share is which events of a batch concern one copy, so that each copy of a bucket with many slices does not look
+// Share is which events of a batch concern one copy, so that each copy of a bucket with many slices does not look
 // through the events of all, nor through the statements of others. Nil: all of them have to be looked through.
 //
 // Those that name the copy are its own; those that concern it by their Rest only are found by it, since most copies
 // need no look at them: see whole.
-type share struct {
+type Share struct {
 	events   []int32 // numbers of events in their segment, segment by segment
 	at       []int32 // of each: where in it the copy's statement stands
 	segments []int32 // those that have any, ascending
 	from     []int32 // of these: where its numbers begin
-	stating  int     // events that state keys
-	rests    []*share
-	all      *share // of whole, kept for the next batch
+	Stating  int     // events that state keys
+	rests    []*Share
+	all      *Share // of whole, kept for the next batch
 }
 
 // maxShare is how many events a share keeps room for, for the next batch.
@@ -35,20 +35,20 @@ const maxShare = 1 << 16
 const everywhere = 0
 
 // add notes an event of a segment; events come in order. Of several statements for the copy the first counts.
-func (s *share) add(segment, number, at int32, keys bool) {
+func (s *Share) add(segment, number, at int32, keys bool) {
 	if n := len(s.segments); n == 0 || s.segments[n-1] != segment {
 		s.segments, s.from = append(s.segments, segment), append(s.from, int32(len(s.events)))
 	} else if s.events[len(s.events)-1] == number {
 		return
 	}
 	if keys {
-		s.stating++
+		s.Stating++
 	}
 	s.events, s.at = append(s.events, number), append(s.at, at)
 }
 
-func (s *share) reset() {
-	s.events, s.at, s.segments, s.from, s.stating = s.events[:0], s.at[:0], s.segments[:0], s.from[:0], 0
+func (s *Share) reset() {
+	s.events, s.at, s.segments, s.from, s.Stating = s.events[:0], s.at[:0], s.segments[:0], s.from[:0], 0
 	clear(s.rests)
 	s.rests = s.rests[:0]
 	if cap(s.events) > maxShare {
@@ -56,17 +56,17 @@ func (s *share) reset() {
 	}
 }
 
-// whole returns the share with what concerns the copy by Rests. A statement goes before a Rest.
-func (s *share) whole() *share {
+// Whole returns the share with what concerns the copy by Rests. A statement goes before a Rest.
+func (s *Share) Whole() *Share {
 	if s == nil || len(s.rests) == 0 {
 		return s
 	}
 	if s.all == nil {
-		s.all = &share{}
+		s.all = &Share{}
 	}
 	s.all.reset()
 	cursors := make([]shareCursor, 0, 1+len(s.rests))
-	for _, of := range append([]*share{s}, s.rests...) {
+	for _, of := range append([]*Share{s}, s.rests...) {
 		if len(of.events) > 0 {
 			cursors = append(cursors, shareCursor{of: of})
 		}
@@ -84,13 +84,13 @@ func (s *share) whole() *share {
 			cursors = slices.Delete(cursors, first, first+1)
 		}
 	}
-	s.all.stating = s.stating
+	s.all.Stating = s.Stating
 	return s.all
 }
 
 // shareCursor stands at an event of a share.
 type shareCursor struct {
-	of             *share
+	of             *Share
 	segment, event int
 }
 
@@ -110,7 +110,7 @@ func (c *shareCursor) next() bool {
 
 // of returns the numbers of the events of a segment that the copy has to look at, and where its statements stand; all:
 // each of them.
-func (s *share) of(segment int) (numbers, at []int32, all bool) {
+func (s *Share) of(segment int) (numbers, at []int32, all bool) {
 	if s == nil {
 		return nil, nil, true
 	}
@@ -126,7 +126,7 @@ func (s *share) of(segment int) (numbers, at []int32, all bool) {
 }
 
 // count is how many events of a segment of n the copy has to look at.
-func (s *share) count(segment, n int) int {
+func (s *Share) count(segment, n int) int {
 	numbers, _, all := s.of(segment)
 	if all {
 		return n
@@ -134,13 +134,13 @@ func (s *share) count(segment, n int) int {
 	return len(numbers)
 }
 
-// each returns those events of a segment, and what unpacker.update takes for the place of the statement.
-func (s *share) each(segment int, events []ingest.Entry) iter.Seq2[*ingest.Entry, int] {
+// Each returns those events of a segment, and what unpacker.update takes for the place of the statement.
+func (s *Share) Each(segment int, events []ingest.Entry) iter.Seq2[*ingest.Entry, int] {
 	numbers, at, all := s.of(segment)
 	return func(yield func(*ingest.Entry, int) bool) {
 		if all {
 			for i := range events {
-				if !yield(&events[i], unknown) {
+				if !yield(&events[i], Unknown) {
 					return
 				}
 			}
@@ -154,8 +154,8 @@ func (s *share) each(segment int, events []ingest.Entry) iter.Seq2[*ingest.Entry
 	}
 }
 
-// sums returns how many events of the parts the copy has to look at, and in which vbuckets tombstones stay.
-func (s *share) sums(t *ingest.Batch, parts []ingest.Part) (events int, keep map[uint16]bool) {
+// Sums returns how many events of the parts the copy has to look at, and in which vbuckets tombstones stay.
+func (s *Share) Sums(t *ingest.Batch, parts []ingest.Part) (events int, keep map[uint16]bool) {
 	keep = map[uint16]bool{}
 	for i := range parts {
 		p := &parts[i]
@@ -170,8 +170,8 @@ func (s *share) sums(t *ingest.Batch, parts []ingest.Part) (events int, keep map
 	return events, keep
 }
 
-// parts returns those parts of a copy that may have rows for it, the others only where they have to be written.
-func (s *share) parts(t *ingest.Batch, c *ingest.CopyBatch) []ingest.Part {
+// Parts returns those parts of a copy that may have rows for it, the others only where they have to be written.
+func (s *Share) Parts(t *ingest.Batch, c *ingest.CopyBatch) []ingest.Part {
 	if s == nil || c.Common == nil {
 		return c.Parts
 	}
@@ -192,26 +192,27 @@ func (s *share) parts(t *ingest.Batch, c *ingest.CopyBatch) []ingest.Part {
 // maxFree is how many spreaders are kept: one for each stability timestamp that may be under way.
 const maxFree = 4
 
-// spreaders are those that no batch uses.
-type spreaders struct {
+// Spreaders are those that no batch uses.
+type Spreaders struct {
 	mu   sync.Mutex
-	free []*spreader
+	free []*Spreader
 }
 
-func (p *spreaders) take() *spreader {
+// Take gives one for a batch.
+func (p *Spreaders) Take() *Spreader {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := len(p.free)
 	if n == 0 {
-		return &spreader{}
+		return &Spreader{}
 	}
 	s := p.free[n-1]
 	p.free = p.free[:n-1]
 	return s
 }
 
-// give keeps one for another batch; nil is none.
-func (p *spreaders) give(s *spreader) {
+// Give keeps one for another batch; nil is none.
+func (p *Spreaders) Give(s *Spreader) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s != nil && len(p.free) < maxFree {
@@ -219,17 +220,17 @@ func (p *spreaders) give(s *spreader) {
 	}
 }
 
-// spreader makes the shares of a batch in one pass over its events. What it gives is good until the next batch.
-type spreader struct {
-	shares []share
+// Spreader makes the shares of a batch in one pass over its events. What it gives is good until the next batch.
+type Spreader struct {
+	shares []Share
 	hosts  map[index.ID]*hosts
 	// guess has the hosts of the index that the statement of that number in an event is of: most often it is the same in
 	// all.
 	guess []*hosts
-	rests map[*keyversion.Places]*share // the events that have it
+	rests map[*keyversion.Places]*Share // the events that have it
 	last  *keyversion.Places            // and whose share that is
-	of    *share
-	free  []*share
+	of    *Share
+	free  []*Share
 }
 
 // hosts are the copies of an index in a batch.
@@ -239,13 +240,13 @@ type hosts struct {
 	copies []int32 // their numbers in the batch
 }
 
-// spread returns the share of each copy; nil where there is one copy only.
-func (s *spreader) spread(t *ingest.Batch) []share {
+// Spread returns the share of each copy; nil where there is one copy only.
+func (s *Spreader) Spread(t *ingest.Batch) []Share {
 	if len(t.Copies) < 2 {
 		return nil
 	}
 	for len(s.shares) < len(t.Copies) {
-		s.shares = append(s.shares, share{})
+		s.shares = append(s.shares, Share{})
 	}
 	s.hosts, s.guess = make(map[index.ID]*hosts, len(t.Copies)), s.guess[:0]
 	for i := range t.Copies {
@@ -277,7 +278,7 @@ func (s *spreader) spread(t *ingest.Batch) []share {
 }
 
 // restOf returns the events that have a Rest, and lets the copies that it covers know them.
-func (s *spreader) restOf(shares []share, rest *keyversion.Places) *share {
+func (s *Spreader) restOf(shares []Share, rest *keyversion.Places) *Share {
 	if rest == s.last {
 		return s.of
 	}
@@ -287,10 +288,10 @@ func (s *spreader) restOf(shares []share, rest *keyversion.Places) *share {
 			r, s.free = s.free[n-1], s.free[:n-1]
 			r.reset()
 		} else {
-			r = &share{}
+			r = &Share{}
 		}
 		if s.rests == nil {
-			s.rests = make(map[*keyversion.Places]*share)
+			s.rests = make(map[*keyversion.Places]*Share)
 		}
 		s.rests[rest] = r
 		for _, at := range rest.All() {
@@ -302,7 +303,7 @@ func (s *spreader) restOf(shares []share, rest *keyversion.Places) *share {
 }
 
 // concerns adds events to what the copies at a place know of Rests.
-func (s *spreader) concerns(shares []share, at keyversion.Place, events *share) {
+func (s *Spreader) concerns(shares []Share, at keyversion.Place, events *Share) {
 	h := s.hosts[at.Index]
 	if h == nil {
 		return
@@ -319,7 +320,7 @@ func (s *spreader) concerns(shares []share, at keyversion.Place, events *share) 
 }
 
 // event adds an event to the shares of the copies that it names.
-func (s *spreader) event(shares []share, b []byte, segment, number int32) {
+func (s *Spreader) event(shares []Share, b []byte, segment, number int32) {
 	if b[0] == packEverywhere {
 		for i := range shares {
 			shares[i].add(segment, number, everywhere, false)
@@ -344,7 +345,7 @@ func (s *spreader) event(shares []share, b []byte, segment, number int32) {
 }
 
 // hostsOf returns the copies of the index that the nth statement of an event is of, nil when there are none.
-func (s *spreader) hostsOf(nth int, id index.ID) *hosts {
+func (s *Spreader) hostsOf(nth int, id index.ID) *hosts {
 	if nth < len(s.guess) && s.guess[nth] != nil && s.guess[nth].index == id {
 		return s.guess[nth]
 	}

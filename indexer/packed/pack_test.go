@@ -1,4 +1,4 @@
-package indexer
+package packed
 
 import (
 	"slices"
@@ -24,9 +24,9 @@ var someRests = []*keyversion.Places{
 // TestPack: every copy gets out of a packed event exactly what the event states for it.
 func TestPack(t *testing.T) {
 	kinds := []keyversion.Kind{keyversion.Insert, keyversion.Delete, keyversion.UpsertDeletion}
-	var mine spreader
+	var mine Spreader
 	rapid.Check(t, func(t *rapid.T) {
-		var a arena
+		var a Arena
 		var packed [][]byte
 		var events []keyversion.Event
 		for range rapid.IntRange(1, 20).Draw(t, "events") {
@@ -41,7 +41,7 @@ func TestPack(t *testing.T) {
 				e.Statements = append(e.Statements, s)
 			}
 			e.Rest = rapid.SampledFrom(someRests).Draw(t, "rest")
-			events, packed = append(events, e), append(packed, a.pack(&e))
+			events, packed = append(events, e), append(packed, a.Pack(&e))
 		}
 		batch := &ingest.Batch{Segments: make([]ingest.Segment, 2)}
 		for i := range packed {
@@ -53,18 +53,18 @@ func TestPack(t *testing.T) {
 				batch.Copies = append(batch.Copies, ingest.CopyBatch{Index: ix, Slice: no})
 			}
 		}
-		shares, stating := mine.spread(batch), map[[2]int]int{}
+		shares, stating := mine.Spread(batch), map[[2]int]int{}
 		for i := range events {
 			for ix := range index.ID(4) {
 				for no := range index.SliceID(2) {
-					u := unpacker{index: ix, slice: no}
-					got, ok := u.update(packed[i], events[i].Rest, unknown, 9, 77)
+					u := Unpacker{Index: ix, Slice: no}
+					got, ok := u.Update(packed[i], events[i].Rest, Unknown, 9, 77)
 					at, has := shares[2*int(ix)+int(no)].has(i%2, i/2, len(batch.Segments[i%2].Events))
 					if has != ok {
 						t.Fatalf("%v for %d/%d: in the share %v, want %v", events[i].Kind, ix, no, !ok, ok)
 					}
 					if has {
-						at, _ := u.update(packed[i], events[i].Rest, at, 9, 77)
+						at, _ := u.Update(packed[i], events[i].Rest, at, 9, 77)
 						if !slices.EqualFunc(at.Keys, got.Keys, slices.Equal) || string(at.DocID) != string(got.DocID) {
 							t.Fatalf("%v for %d/%d: %v where the share says, want %v", events[i].Kind, ix, no, at, got)
 						}
@@ -81,18 +81,18 @@ func TestPack(t *testing.T) {
 			}
 		}
 		for i := range shares {
-			if n := stating[[2]int{i / 2, i % 2}]; shares[i].stating != n {
-				t.Fatalf("%d events with keys in share %d, want %d", shares[i].stating, i, n)
+			if n := stating[[2]int{i / 2, i % 2}]; shares[i].Stating != n {
+				t.Fatalf("%d events with keys in share %d, want %d", shares[i].Stating, i, n)
 			}
 		}
 	})
 }
 
 // has reports whether the share of a segment of n events has one of them, once, and where its statement is.
-func (s *share) has(segment, number, n int) (at int, has bool) {
+func (s *Share) has(segment, number, n int) (at int, has bool) {
 	times := 0
 	events := make([]ingest.Entry, n)
-	for e, place := range s.whole().each(segment, events) {
+	for e, place := range s.Whole().Each(segment, events) {
 		if e == &events[number] {
 			at = place
 			times++
