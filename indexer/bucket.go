@@ -185,6 +185,15 @@ func (k *bucket) loop(ctx context.Context) {
 	}
 }
 
+// Flushed implements holder, and so do Rollback and Gone.
+func (k *bucket) Flushed() *wire.StabilityRef { return k.flushed.Load() }
+
+// Rollback is the newest rollback that was carried out.
+func (k *bucket) Rollback() uint64 { return k.rollback.Load() }
+
+// Gone is closed when the bucket's loop has ended.
+func (k *bucket) Gone() <-chan struct{} { return k.done }
+
 // tellBranch lets others see by what stability timestamps are judged.
 func (k *bucket) tellBranch() {
 	k.generation.Store(k.st.Generation())

@@ -4,9 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -15,8 +12,6 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/snapshots"
-	"tidemark/indexer/storage"
-	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
 	"tidemark/timestamp"
@@ -163,6 +158,14 @@ func (c catalog) view(node index.NodeID, id index.ID) (scan.View, error) {
 	return v, nil
 }
 
+// pins gives snapshots of this node to scans and verifications.
+func (x *Indexer) pins() *snapshots.Pins {
+	return &snapshots.Pins{Snapshots: x.snapshots, Store: x.store, Bucket: func(name string) (snapshots.Bucket, bool) {
+		k := x.bucketNamed(name)
+		return k, k != nil
+	}}
+}
+
 // Newest implements scan.Catalog.
 func (c catalog) Newest(bucket string) (wire.Stability, bool) {
 	c.x.mu.Lock()
@@ -271,241 +274,4 @@ func (t truth) Stabilize(ctx context.Context, bucket string, need timestamp.Vect
 	s.Bucket = bucket
 	t.x.published(s)
 	return *s, nil
-}
-
-// nodes reaches the scan ports of all indexers.
-type nodes struct {
-	x    *Indexer
-	http *http.Client
-}
-
-// slicesPath is where a node takes requests of other nodes.
-const slicesPath = "/v1/slices:scan"
-
-// OpenSlices implements scan.Nodes. This node's own slices are read here and now, without a network between.
-func (n nodes) OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID,
-	req scan.NodeRequest) (scan.RowStream, error) {
-	if node == n.x.identity.get().Node {
-		return openHere(ctx, req, pins{n.x})
-	}
-	instead := func() (addrs []string) {
-		for _, o := range others {
-			addrs = append(addrs, n.addr(o))
-		}
-		return addrs
-	}
-	body, err := n.watched(ctx, node, slicesPath, req, instead)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := scan.ReadFrames(body)
-	if err != nil {
-		return nil, err
-	}
-	return rows, nil
-}
-
-// watched is post for an answer that may take long: it fails when the node falls silent, be it in the middle. instead
-// returns who could be asked in its place; nil: nobody, and it has its time (package detector).
-func (n nodes) watched(ctx context.Context, node index.NodeID, path string, req any,
-	instead func() []string) (io.ReadCloser, error) {
-	// The caller's context ends this one: the answer is closed, or the caller gives everything up.
-	ctx, cancel := context.WithCancel(ctx)
-	addr := n.addr(node)
-	var wait detector.Wait
-	n.x.alive.Begin(&wait, addr, instead, cancel)
-	body, err := n.post(ctx, node, path, req)
-	switch silent := wait.End(); {
-	case silent:
-		cancel()
-		if err == nil {
-			_ = body.Close()
-		}
-		return nil, fmt.Errorf("%s: %w", addr, detector.ErrSilent)
-	case err != nil:
-		if !errors.As(err, new(*rpc.Problem)) && ctx.Err() == nil {
-			n.x.alive.Failed(addr)
-		}
-		cancel()
-		return nil, err
-	}
-	return &nodeBody{detector.Body{ReadCloser: body, Detector: n.x.alive, Peer: addr, Others: instead, Silent: cancel},
-		cancel}, nil
-}
-
-// nodeBody ends its request when it is closed.
-type nodeBody struct {
-	detector.Body
-	end func()
-}
-
-// Close implements io.Closer.
-func (b *nodeBody) Close() error {
-	err := b.Body.Close()
-	b.end()
-	return err
-}
-
-// Suspect implements scan.Nodes.
-func (n nodes) Suspect(node index.NodeID) bool {
-	return n.x.alive.Any() && node != n.x.identity.get().Node && n.x.alive.Suspect(n.addr(node))
-}
-
-// Name implements scan.Nodes.
-func (n nodes) Name(node index.NodeID) string {
-	for _, e := range n.x.present().Indexers {
-		if e.Node == node {
-			return fmt.Sprintf("%s (%s)", e.Name, e.Scan)
-		}
-	}
-	return fmt.Sprintf("number %d", node)
-}
-
-// addr returns a node's scan port, "" when it is not known.
-func (n nodes) addr(node index.NodeID) string {
-	for _, e := range n.x.present().Indexers {
-		if e.Node == node {
-			return e.Scan
-		}
-	}
-	return ""
-}
-
-// openHere opens slices of this node, with the span that they would have on another one.
-func openHere(ctx context.Context, req scan.NodeRequest, p pins) (scan.RowStream, error) {
-	below, span := rpc.StartSpan(ctx, "read slices")
-	rows, err := scan.Open(below, req, p)
-	if err != nil {
-		rpc.EndSpan(ctx, span, err)
-		return nil, err
-	}
-	if !span.IsRecording() {
-		return rows, nil
-	}
-	return &tracedRows{rows, func(err error) { rpc.EndSpan(ctx, span, err) }}, nil
-}
-
-// tracedRows ends a span when they are closed.
-type tracedRows struct {
-	scan.RowStream
-	end func(error)
-}
-
-// Close implements scan.RowStream.
-func (t *tracedRows) Close() error {
-	err := t.RowStream.Close()
-	t.end(err)
-	return err
-}
-
-// pins gives snapshots to the node's part of scans.
-type pins struct{ x *Indexer }
-
-// Pin implements scan.Pins.
-func (p pins) Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref wire.StabilityRef,
-	wait time.Duration) (*scan.Pinned, error) {
-	k := p.x.bucketNamed(ref.Bucket)
-	if k == nil {
-		return nil, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not held on this node", ref.Bucket)
-	}
-	got := make([]*storage.Snapshot, 0, len(copies))
-	release := func() error {
-		var first error
-		for _, snap := range got {
-			if err := snap.Close(); first == nil {
-				first = err
-			}
-		}
-		return first
-	}
-	pinned := &scan.Pinned{Slices: make([]scan.Slice, 0, len(copies)), Release: release}
-	waits := false
-	for _, c := range copies {
-		h, ok := p.x.snapshots.Acquire(c, &ref)
-		if !ok {
-			if !waits { // most scans read what is there, and need no timer
-				var end context.CancelFunc
-				ctx, end = context.WithTimeout(ctx, wait)
-				defer end()
-				waits = true
-			}
-			var err error
-			if h, err = p.one(ctx, k, id, c, ref); err != nil {
-				return nil, errors.Join(err, release())
-			}
-		}
-		got = append(got, h.Snap)
-		pinned.Vector = h.Vector
-		pinned.Slices = append(pinned.Slices, slice{h.Snap})
-	}
-	return pinned, nil
-}
-
-// Keep implements scan.Pins.
-func (p pins) Keep(ref wire.StabilityRef, d time.Duration) {
-	p.x.snapshots.KeepFor(ref, d)
-}
-
-// one waits for a copy's snapshot at ref, or says why it will not come.
-func (p pins) one(ctx context.Context, k *bucket, id index.ID, c index.CopyID, ref wire.StabilityRef) (h snapshots.Held,
-	err error) {
-	for {
-		changed := p.x.snapshots.ChangesOf(c)
-		f := k.flushed.Load() // before the look: what comes after it is not passed over
-		passed := p.x.snapshots.HasSkipped(c, ref) || f != nil && f.Compare(ref.Ref) >= 0
-		if h, ok := p.x.snapshots.Acquire(c, &ref); ok {
-			return h, nil
-		}
-		s, ok := p.x.store.Slice(c)
-		switch {
-		case !ok || s.Meta().Index != id:
-			return snapshots.Held{}, scan.Errorf(errcode.IndexNotHosted, "copy %s of index %s is not on this node", c, id)
-		case k.rollback.Load() > ref.RollbackID:
-			return snapshots.Held{}, scan.Errorf(errcode.IndexInRollback, "bucket %q was rolled back after timestamp %d", k.name,
-				ref.Number)
-		}
-		if refs := p.x.snapshots.Refs(c); len(refs) > 0 && refs[0].Compare(ref.Ref) > 0 {
-			return snapshots.Held{}, scan.Errorf(errcode.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more", c,
-				refs[0].Number, refs[len(refs)-1].Number, ref.Number)
-		}
-		if passed {
-			return snapshots.Held{}, scan.Errorf(errcode.SnapshotSkipped, "copy %s could not be made exact at timestamp %d", c,
-				ref.Number)
-		}
-		select {
-		case <-changed:
-		case <-k.done:
-			return snapshots.Held{}, scan.Errorf(errcode.IndexNotHosted, "bucket %q has left this node", k.name)
-		case <-ctx.Done():
-			return snapshots.Held{}, context.Cause(ctx)
-		}
-	}
-}
-
-// slice is a snapshot as a scan reads it.
-type slice struct{ snap *storage.Snapshot }
-
-// Rows implements scan.Slice.
-func (s slice) Rows(ctx context.Context, low, high []byte, reverse bool) (scan.Cursor, error) {
-	rows, err := s.snap.Rows(ctx, storage.Range{Low: low, High: high}, reverse)
-	if err != nil {
-		return nil, scanError(err)
-	}
-	return cursor{rows}, nil
-}
-
-// Items implements scan.Slice.
-func (s slice) Items() int64 { return s.snap.Items() }
-
-// cursor gives storage's errors the codes of scans.
-type cursor struct{ *storage.Rows }
-
-// Close implements scan.Cursor.
-func (c cursor) Close() error { return scanError(c.Rows.Close()) }
-
-func scanError(err error) error {
-	if errors.Is(err, storage.ErrDamaged) {
-		return scan.Errorf(errcode.Damaged, "%w", err)
-	}
-	return err
 }

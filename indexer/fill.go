@@ -15,11 +15,11 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/pace"
+	"tidemark/indexer/peers"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/transfer"
 	"tidemark/ingest"
 	"tidemark/internal/rpc"
-	"tidemark/internal/tlsconf"
 	"tidemark/wire"
 )
 
@@ -73,7 +73,7 @@ var (
 // filler fills copies from other indexers, one at a time.
 type filler struct {
 	x     *Indexer
-	nodes nodes
+	nodes *peers.Nodes
 	wake  chan struct{} // capacity 1
 
 	mu    sync.Mutex
@@ -103,8 +103,7 @@ type fill struct {
 }
 
 func newFiller(x *Indexer) *filler {
-	c := rpc.NewClient(1, x.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
-	return &filler{x: x, nodes: nodes{x, c.HTTP()}, wake: make(chan struct{}, 1)}
+	return &filler{x: x, nodes: x.peers.Ask(1), wake: make(chan struct{}, 1)}
 }
 
 // unfilled reports whether a copy has nothing of what was before it.
@@ -399,7 +398,7 @@ func (f *filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 		Name: f.x.identity.get().UUID,
 		Peer: func(ctx context.Context, q *transfer.Question) (io.ReadCloser, error) {
 			// Each question has a deadline of its own, for links of any length; a node is silent where it is that alone.
-			return f.nodes.watched(ctx, node, transfer.Path, q, nil)
+			return f.nodes.Watched(ctx, node, transfer.Path, q, nil)
 		},
 		Begin: func(offer *transfer.Offer) (transfer.Sink, error) {
 			if err := json.Unmarshal(offer.About, &said); err != nil {

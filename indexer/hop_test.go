@@ -33,7 +33,7 @@ func TestHopCarriesTheTrace(t *testing.T) {
 	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2},
 		TraceFlags: trace.FlagsSampled})
 	ctx := trace.ContextWithSpanContext(rpc.WithRequestID(t.Context(), "r-17"), span)
-	body, err := nodes{w.x, node.Client()}.post(ctx, other, slicesPath, scan.NodeRequest{})
+	body, err := w.x.peers.Ask(1).Post(ctx, other, slicesPath, scan.NodeRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

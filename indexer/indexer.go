@@ -35,11 +35,11 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer/pace"
+	"tidemark/indexer/peers"
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/transfer"
 	"tidemark/indexer/transport"
-	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/managerclient"
@@ -206,8 +206,7 @@ type Indexer struct {
 	marks      *marks
 	managers   *managerclient.Client
 	projectors *projectorclient.Client
-	alive      *detector.Detector // of the indexers' scan ports
-	probes     *rpc.Client
+	peers      *peers.Peers
 	metrics    *metrics
 	ports      ports
 	now        func() time.Time
@@ -286,7 +285,7 @@ func Open(cfg Config) (*Indexer, error) {
 		orphans: map[index.CopyID]*orphan{},
 		report:  make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
 		snapshots: snapshots.New(cfg.KeepSnapshots, cfg.Logger, time.Now),
-		newest: map[string]wire.Stability{}, told: wire.Told{},
+		newest:    map[string]wire.Stability{}, told: wire.Told{},
 		changed:  make(chan struct{}),
 		verifies: map[string]*sideRead{}, checking: make(chan struct{}, 1), old: map[index.CopyID]bool{},
 		parents: map[index.CopyID]trace.SpanContext{},
@@ -298,7 +297,6 @@ func Open(cfg Config) (*Indexer, error) {
 	x.checked = pace.New(fillCheck*cfg.TransferRate, fillShare, x.now)
 	x.sender = &transfer.Sender{Open: x.export, Now: x.now, Log: x.log, Pace: x.sending.Wait,
 		Spawn: func(f func(context.Context) error) { x.spawn(f) }}
-	x.fills = newFiller(x)
 	x.verifyID.Store(uint64(x.now().UnixNano())) // of another process they are lower
 	x.store, err = storage.Open(storage.Options{
 		Dir: filepath.Join(cfg.Dir, copiesDir), CacheBytes: cfg.CacheBytes, MemTableBytes: cfg.MemTableBytes,
@@ -322,11 +320,10 @@ func Open(cfg Config) (*Indexer, error) {
 	}
 	x.managers = managerclient.New(cfg.Managers, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager))
 	x.projectors = projectorclient.New(8, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector))
-	x.probes = rpc.NewClient(probesAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
-	x.alive = detector.New(detector.HTTP(x.probes.HTTP(), func(addr string) string {
-		return cfg.TLS.BaseURL(addr) +
-			"/healthz"
-	}))
+	x.peers = peers.New(cfg.TLS, func() (index.NodeID, string) {
+		return x.identity.get().Node, x.ports.scan.Addr().String()
+	}, func() []wire.Endpoint { return x.present().Indexers })
+	x.fills = newFiller(x)
 	return x, nil
 }
 
@@ -408,9 +405,8 @@ func (x *Indexer) Run(ctx context.Context) error {
 		err = errors.Join(err, x.store.Close())
 		x.managers.Close()
 		x.projectors.Close()
-		x.fills.nodes.http.CloseIdleConnections()
-		x.alive.Close()
-		x.probes.Close()
+		x.fills.nodes.Close()
+		x.peers.Close()
 		return err
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/scanport"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/internal/testing/oracle"
 	"tidemark/partition"
@@ -161,7 +162,7 @@ func (f *shelf) Pin(_ context.Context, _ index.ID, copies []index.CopyID, _ wire
 	_ time.Duration) (*scan.Pinned, error) {
 	p := &scan.Pinned{Vector: f.vector, Release: func() error { return nil }}
 	for _, c := range copies {
-		p.Slices = append(p.Slices, slice{f.snaps[c]})
+		p.Slices = append(p.Slices, snapshots.Slice(f.snaps[c]))
 	}
 	return p, nil
 }

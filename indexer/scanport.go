@@ -361,7 +361,7 @@ func (o *clientConn) serve(ctx context.Context, message []byte) error {
 	case o.c.s.clients <- struct{}{}:
 		defer func() { <-o.c.s.clients }()
 	default:
-		return o.refuse(tooMany(o.c.s.clients, "scans"))
+		return o.refuse(scan.TooMany(o.c.s.clients, "scans"))
 	}
 	return o.scan(ctx, &req)
 }
@@ -411,6 +411,6 @@ func (o *clientConn) tail(kind byte, text []byte) error {
 
 // problemText is an error as REST would tell it.
 func problemText(err error) []byte {
-	b, _ := json.Marshal(problemOf(err)) // a Problem always marshals
+	b, _ := json.Marshal(scan.ProblemOf(err)) // a Problem always marshals
 	return b
 }

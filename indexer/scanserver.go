@@ -1,22 +1,20 @@
 package indexer
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"time"
 
-	"github.com/fxamacker/cbor/v2"
 	"github.com/gorilla/mux"
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/peers"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/scanport"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/transfer"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
@@ -25,19 +23,13 @@ import (
 const (
 	// maxScans bounds the scans that this node coordinates at a time, and, apart from that, the parts of scans it serves.
 	maxScans = 256
-	// probesAtOnce bounds the connections to another node that are only used to see whether it lives.
-	probesAtOnce = 2
-	// writeStall is how long a manager or another node, or the network to it, may take nothing before its scan is ended.
-	// Longer than a manager waits for its own client: that one ends the scan, and says why.
-	writeStall = 60 * time.Second
 )
 
 // scanHandler serves clients' scans and other nodes' requests for rows, on a port of its own.
 func (x *Indexer) scanHandler() (h http.Handler, direct *clients) {
-	client := rpc.NewClient(maxScans, x.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
-	n := nodes{x, client.HTTP()}
-	c := scan.NewCoordinator(catalog{x}, truth{x}, n, scan.Options{Logger: x.log.Named("scan")})
-	s := &scanServer{x: x, c: c, nodes: n, clients: make(chan struct{}, maxScans), parts: make(chan struct{}, maxScans),
+	n, pins := x.peers.Ask(maxScans), x.pins()
+	c := scan.NewCoordinator(catalog{x}, truth{x}, scanNodes{n, pins}, scan.Options{Logger: x.log.Named("scan")})
+	s := &scanServer{x: x, c: c, nodes: n, pins: pins, clients: make(chan struct{}, maxScans), parts: make(chan struct{}, maxScans),
 		verifies: make(chan struct{}, maxVerifies)}
 	direct = newClients(s)
 	r := mux.NewRouter()
@@ -61,27 +53,10 @@ func (x *Indexer) scanHandler() (h http.Handler, direct *clients) {
 type scanServer struct {
 	x              *Indexer
 	c              *scan.Coordinator
-	nodes          nodes
+	nodes          *peers.Nodes
+	pins           *snapshots.Pins
 	clients, parts chan struct{} // what is under way
 	verifies       chan struct{} // coordinated here
-}
-
-// enter takes a place; false, and an answer, when there is none.
-func enter(w http.ResponseWriter, places chan struct{}, what string) bool {
-	select {
-	case places <- struct{}{}:
-		return true
-	default:
-		rpc.WriteProblem(w, tooMany(places, what))
-		return false
-	}
-}
-
-func tooMany(places chan struct{}, what string) *rpc.Problem {
-	p := rpc.Refuse(errcode.Unavailable, "%d %s are under way on this node, the most it takes: try again", cap(places),
-		what)
-	p.RetryAfterMS = 1000
-	return p
 }
 
 // prepare reads the request and checks it against the index.
@@ -114,21 +89,11 @@ func (s *scanServer) parse(id index.ID, body, resume []byte) (scan.Spec, error) 
 
 // problem answers with a scan's error.
 func (s *scanServer) problem(w http.ResponseWriter, err error) {
-	rpc.WriteProblem(w, problemOf(err))
-}
-
-// problemOf makes of any error what REST tells.
-func problemOf(err error) *rpc.Problem {
-	var p *rpc.Problem
-	if errors.As(err, &p) {
-		return p
-	}
-	e := scan.AsError(err)
-	return rpc.Refuse(e.Code, "%s", e.Detail)
+	rpc.WriteProblem(w, scan.ProblemOf(err))
 }
 
 func (s *scanServer) scan(w http.ResponseWriter, r *http.Request) {
-	if !enter(w, s.clients, "scans") {
+	if !scan.Enter(w, s.clients, "scans") {
 		return
 	}
 	defer func() { <-s.clients }()
@@ -139,14 +104,14 @@ func (s *scanServer) scan(w http.ResponseWriter, r *http.Request) {
 		s.problem(w, err)
 		return
 	}
-	out := &answer{w: w, c: http.NewResponseController(w)}
-	enc := scan.NewEncoder(out, out.flush, out.whole, spec)
+	out := scan.NewAnswer(w)
+	enc := scan.NewEncoder(out, out.Flush, out.Whole, spec)
 	result, err := s.c.Scan(r.Context(), spec, enc)
 	s.doneHTTP(r, began, &spec, result, err)
 	switch {
 	case err == nil:
 		err = enc.End(result)
-	case !out.begun && result.Rows == 0:
+	case !out.Begun() && result.Rows == 0:
 		s.problem(w, err)
 		return
 	default:
@@ -158,7 +123,7 @@ func (s *scanServer) scan(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *scanServer) count(w http.ResponseWriter, r *http.Request) {
-	if !enter(w, s.clients, "scans") {
+	if !scan.Enter(w, s.clients, "scans") {
 		return
 	}
 	defer func() { <-s.clients }()
@@ -208,7 +173,7 @@ func (s *scanServer) done(id index.ID, began time.Time, spec *scan.Spec, result 
 
 // serveSlices answers another node.
 func (s *scanServer) serveSlices(w http.ResponseWriter, r *http.Request) {
-	if !enter(w, s.parts, "parts of scans") {
+	if !scan.Enter(w, s.parts, "parts of scans") {
 		return
 	}
 	defer func() { <-s.parts }()
@@ -217,67 +182,67 @@ func (s *scanServer) serveSlices(w http.ResponseWriter, r *http.Request) {
 		rpc.WriteProblem(w, err)
 		return
 	}
-	out := &answer{w: w, c: http.NewResponseController(w)}
-	if err := scan.Serve(r.Context(), out, out.flush, req, pins{s.x}); err != nil {
+	out := scan.NewAnswer(w)
+	if err := scan.Serve(r.Context(), out, out.Flush, req, s.pins); err != nil {
 		s.x.log.Debug("a part of a scan ended early", "index", req.Index, "timestamp", req.Ref.Number, "error", err)
 	}
 }
 
-// answer is a body that is written for as long as the other side takes something now and then.
-type answer struct {
-	w     http.ResponseWriter
-	c     *http.ResponseController
-	begun bool
+// slicesPath is where a node takes requests of other nodes.
+const slicesPath = "/v1/slices:scan"
+
+// scanNodes reads slices of all indexers.
+type scanNodes struct {
+	*peers.Nodes
+	here scan.Pins
 }
 
-// Write implements io.Writer.
-func (a *answer) Write(p []byte) (int, error) {
-	if !a.begun {
-		a.begun = true
-		a.w.Header().Set("Content-Type", scan.MediaType)
+// OpenSlices implements scan.Nodes. This node's own slices are read here and now, without a network between.
+func (n scanNodes) OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID,
+	req scan.NodeRequest) (scan.RowStream, error) {
+	if n.IsHere(node) {
+		return openHere(ctx, req, n.here)
 	}
-	if err := a.c.SetWriteDeadline(time.Now().Add(writeStall)); err != nil {
-		return 0, err
+	instead := func() (addrs []string) {
+		for _, o := range others {
+			addrs = append(addrs, n.Addr(o))
+		}
+		return addrs
 	}
-	n, err := a.w.Write(p)
-	if err != nil {
-		err = scan.Errorf(errcode.Cancelled, "writing to who asked: %w", err)
-	}
-	return n, err
-}
-
-// whole says how long the answer is: who passes it on need not look for its end.
-func (a *answer) whole(size int) { a.w.Header().Set("Content-Length", strconv.Itoa(size)) }
-
-func (a *answer) flush() { _ = a.c.Flush() } // the next write meets the error again
-
-// post sends a request to another node's scan port and gives the body of its answer.
-func (n nodes) post(ctx context.Context, node index.NodeID, path string, req any) (io.ReadCloser, error) {
-	addr := n.addr(node)
-	if node == n.x.identity.get().Node {
-		addr = n.x.ports.scan.Addr().String()
-	}
-	if addr == "" {
-		return nil, fmt.Errorf("node %d has no address here", node)
-	}
-	body, err := cbor.Marshal(req)
-	if err != nil {
-		return nil, fmt.Errorf("encoding a request for %s: %w", path, err)
-	}
-	url := n.x.cfg.TLS.BaseURL(addr) + path
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	body, err := n.Watched(ctx, node, slicesPath, req, instead)
 	if err != nil {
 		return nil, err
 	}
-	r.Header.Set("Content-Type", rpc.MediaCBOR)
-	rpc.Outgoing(r)
-	resp, err := n.http.Do(r)
+	rows, err := scan.ReadFrames(body)
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode != http.StatusOK {
-		p := rpc.ReadProblem(resp)
-		return nil, errors.Join(fmt.Errorf("%s: %w", url, p), resp.Body.Close())
+	return rows, nil
+}
+
+// openHere opens slices of this node, with the span that they would have on another one.
+func openHere(ctx context.Context, req scan.NodeRequest, p scan.Pins) (scan.RowStream, error) {
+	below, span := rpc.StartSpan(ctx, "read slices")
+	rows, err := scan.Open(below, req, p)
+	if err != nil {
+		rpc.EndSpan(ctx, span, err)
+		return nil, err
 	}
-	return resp.Body, nil
+	if !span.IsRecording() {
+		return rows, nil
+	}
+	return &tracedRows{rows, func(err error) { rpc.EndSpan(ctx, span, err) }}, nil
+}
+
+// tracedRows ends a span when they are closed.
+type tracedRows struct {
+	scan.RowStream
+	end func(error)
+}
+
+// Close implements scan.RowStream.
+func (t *tracedRows) Close() error {
+	err := t.RowStream.Close()
+	t.end(err)
+	return err
 }

@@ -13,6 +13,7 @@ import (
 	"tidemark/indexer/pace"
 	"tidemark/indexer/packed"
 	"tidemark/indexer/scan"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/kv/mcbp"
 	"tidemark/partition"
@@ -150,7 +151,7 @@ func (v *verification) yield(ctx context.Context) error {
 func (v *verification) hold(ctx context.Context, ref wire.StabilityRef) (*frozen, error) {
 	f := &frozen{ref: ref}
 	for _, c := range v.copies {
-		h, err := pins{v.x}.one(ctx, v.k, v.def.ID, c.place.ID, ref)
+		h, err := v.x.pins().Hold(ctx, v.def.ID, c.place.ID, ref)
 		if err != nil {
 			return nil, errors.Join(err, f.release())
 		}
@@ -293,7 +294,7 @@ func (v *verification) compareGroup(ctx context.Context, vbs []uint16) error {
 		var need timestamp.Vector
 		need, err = v.round(ctx, f, states, round)
 		if err = errors.Join(err, f.release()); err != nil || len(states) == 0 {
-			return scanError(err)
+			return snapshots.Coded(err)
 		}
 		if round == verifyRounds {
 			v.unsettled(states)

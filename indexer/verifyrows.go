@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"slices"
 
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/kv/mcbp"
 	"tidemark/wire"
@@ -121,7 +122,7 @@ func (v *verification) entries(ctx context.Context, i int, sums *rowSums) error 
 			err = v.owe(ctx, 1) // for the vbucket, which may be empty
 		}
 		if err := errors.Join(err, f.release()); err != nil {
-			return scanError(err)
+			return snapshots.Coded(err)
 		}
 	}
 	return nil
@@ -141,7 +142,7 @@ func (v *verification) walk(ctx context.Context, i int, row func(snap *storage.S
 			err = done(ctx, f.snaps[i])
 		}
 		if err := errors.Join(err, f.release()); err != nil {
-			return scanError(err)
+			return snapshots.Coded(err)
 		}
 	}
 	return nil

@@ -33,17 +33,17 @@ const (
 
 // verify coordinates a verification: every node checks the copies that it holds, and their lines are passed on.
 func (s *scanServer) verify(w http.ResponseWriter, r *http.Request) {
-	if !enter(w, s.verifies, "verifications") {
+	if !scan.Enter(w, s.verifies, "verifications") {
 		return
 	}
 	defer func() { <-s.verifies }()
-	out := &lines{a: &answer{w: w, c: http.NewResponseController(w)}}
+	out := &lines{a: scan.NewAnswer(w)}
 	end, err := s.verifyAll(r, w, out)
 	s.verified(err)
 	switch {
 	case err == nil:
 		err = out.line(&wire.VerifyLine{End: end})
-	case !out.a.begun:
+	case !out.a.Begun():
 		s.problem(w, err)
 		return
 	default:
@@ -142,7 +142,7 @@ func (s *scanServer) verifyAll(r *http.Request, w http.ResponseWriter, out *line
 // verifyAt lets one node check its copies, and passes its lines on but the last one.
 func (s *scanServer) verifyAt(ctx context.Context, node index.NodeID, q wire.VerifyCopies, out *lines) (*wire.VerifyEnd,
 	error) {
-	body, err := s.nodes.watched(ctx, node, verifyPath, q, nil)
+	body, err := s.nodes.Watched(ctx, node, verifyPath, q, nil)
 	if err != nil {
 		var p *rpc.Problem
 		if errors.As(err, &p) {
@@ -178,13 +178,13 @@ func (s *scanServer) verifyCopies(w http.ResponseWriter, r *http.Request) {
 		rpc.WriteProblem(w, err)
 		return
 	}
-	out := &lines{a: &answer{w: w, c: http.NewResponseController(w)}}
+	out := &lines{a: scan.NewAnswer(w)}
 	v, err := s.x.newVerification(&q, out.line)
 	if err != nil {
 		s.problem(w, err)
 		return
 	}
-	if !enter(w, s.x.checking, "verifications") {
+	if !scan.Enter(w, s.x.checking, "verifications") {
 		return
 	}
 	err = v.run(r.Context())
@@ -233,7 +233,7 @@ func (x *Indexer) newVerification(q *wire.VerifyCopies, emit func(*wire.VerifyLi
 // lines writes an answer of lines; it may be used by several goroutines.
 type lines struct {
 	mu     sync.Mutex
-	a      *answer
+	a      *scan.Answer
 	listed uint64 // differences
 }
 
@@ -258,7 +258,7 @@ func (l *lines) line(v *wire.VerifyLine) error {
 	if _, err := l.a.Write(append(b, '\n')); err != nil {
 		return err
 	}
-	l.a.flush()
+	l.a.Flush()
 	return nil
 }
 

@@ -23,8 +23,8 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 	_, s := openStore(t)
 	x := &Indexer{identity: &identity{st: identityState{Node: 1}},
 		snapshots: snapshots.New(2, hclog.NewNullLogger(), time.Now),
-		now:    time.Now,
-		newest: map[string]wire.Stability{}, changed: make(chan struct{})}
+		now:       time.Now,
+		newest:    map[string]wire.Stability{}, changed: make(chan struct{})}
 	defer x.snapshots.CloseAll()
 	x.defs = wire.Definitions{
 		Indexes: []index.Definition{{ID: 1, Name: "i", Bucket: "b", State: index.Maintenance}},

@@ -1,0 +1,79 @@
+package scan
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+)
+
+// writeStall is how long a manager or another node, or the network to it, may take nothing before its scan is ended.
+// Longer than a manager waits for its own client: that one ends the scan, and says why.
+const writeStall = 60 * time.Second
+
+// Answer is a body that is written for as long as the other side takes something now and then.
+type Answer struct {
+	w     http.ResponseWriter
+	c     *http.ResponseController
+	begun bool
+}
+
+// NewAnswer answers a request.
+func NewAnswer(w http.ResponseWriter) *Answer { return &Answer{w: w, c: http.NewResponseController(w)} }
+
+// Begun reports whether something was written: an error can no longer be the whole answer.
+func (a *Answer) Begun() bool { return a.begun }
+
+// Write implements io.Writer.
+func (a *Answer) Write(p []byte) (int, error) {
+	if !a.begun {
+		a.begun = true
+		a.w.Header().Set("Content-Type", MediaType)
+	}
+	if err := a.c.SetWriteDeadline(time.Now().Add(writeStall)); err != nil {
+		return 0, err
+	}
+	n, err := a.w.Write(p)
+	if err != nil {
+		err = Errorf(errcode.Cancelled, "writing to who asked: %w", err)
+	}
+	return n, err
+}
+
+// Whole says how long the answer is: who passes it on need not look for its end.
+func (a *Answer) Whole(size int) { a.w.Header().Set("Content-Length", strconv.Itoa(size)) }
+
+// Flush sends what was written.
+func (a *Answer) Flush() { _ = a.c.Flush() } // the next write meets the error again
+
+// Enter takes a place; false, and an answer, when there is none.
+func Enter(w http.ResponseWriter, places chan struct{}, what string) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	default:
+		rpc.WriteProblem(w, TooMany(places, what))
+		return false
+	}
+}
+
+// TooMany refuses who finds no place.
+func TooMany(places chan struct{}, what string) *rpc.Problem {
+	p := rpc.Refuse(errcode.Unavailable, "%d %s are under way on this node, the most it takes: try again", cap(places),
+		what)
+	p.RetryAfterMS = 1000
+	return p
+}
+
+// ProblemOf makes of any error what REST tells.
+func ProblemOf(err error) *rpc.Problem {
+	var p *rpc.Problem
+	if errors.As(err, &p) {
+		return p
+	}
+	e := AsError(err)
+	return rpc.Refuse(e.Code, "%s", e.Detail)
+}

@@ -1,0 +1,152 @@
+package snapshots
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/indexer/scan"
+	"tidemark/indexer/storage"
+	"tidemark/wire"
+)
+
+// Bucket is a bucket as pins ask it.
+type Bucket interface {
+	// Flushed is the newest stability timestamp at or below which nothing is still to come; nil: none.
+	Flushed() *wire.StabilityRef
+	// Rollback is the newest rollback that was carried out.
+	Rollback() uint64
+	// Gone is closed when the bucket has left this node.
+	Gone() <-chan struct{}
+}
+
+// Pins gives snapshots to the node's part of scans.
+type Pins struct {
+	Snapshots *Set
+	Store     *storage.Store
+	Bucket    func(name string) (Bucket, bool)
+}
+
+// Pin implements scan.Pins.
+func (p *Pins) Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref wire.StabilityRef,
+	wait time.Duration) (*scan.Pinned, error) {
+	k, ok := p.Bucket(ref.Bucket)
+	if !ok {
+		return nil, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not held on this node", ref.Bucket)
+	}
+	got := make([]*storage.Snapshot, 0, len(copies))
+	release := func() error {
+		var first error
+		for _, snap := range got {
+			if err := snap.Close(); first == nil {
+				first = err
+			}
+		}
+		return first
+	}
+	pinned := &scan.Pinned{Slices: make([]scan.Slice, 0, len(copies)), Release: release}
+	waits := false
+	for _, c := range copies {
+		h, ok := p.Snapshots.Acquire(c, &ref)
+		if !ok {
+			if !waits { // most scans read what is there, and need no timer
+				var end context.CancelFunc
+				ctx, end = context.WithTimeout(ctx, wait)
+				defer end()
+				waits = true
+			}
+			var err error
+			if h, err = p.wait(ctx, k, id, c, ref); err != nil {
+				return nil, errors.Join(err, release())
+			}
+		}
+		got = append(got, h.Snap)
+		pinned.Vector = h.Vector
+		pinned.Slices = append(pinned.Slices, slice{h.Snap})
+	}
+	return pinned, nil
+}
+
+// Keep implements scan.Pins.
+func (p *Pins) Keep(ref wire.StabilityRef, d time.Duration) {
+	p.Snapshots.KeepFor(ref, d)
+}
+
+// Hold gives a copy's snapshot at ref as soon as there is one, or says why there will not be.
+func (p *Pins) Hold(ctx context.Context, id index.ID, c index.CopyID, ref wire.StabilityRef) (Held, error) {
+	k, ok := p.Bucket(ref.Bucket)
+	if !ok {
+		return Held{}, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not held on this node", ref.Bucket)
+	}
+	return p.wait(ctx, k, id, c, ref)
+}
+
+// wait waits for a copy's snapshot at ref, or says why it will not come.
+func (p *Pins) wait(ctx context.Context, k Bucket, id index.ID, c index.CopyID, ref wire.StabilityRef) (h Held,
+	err error) {
+	for {
+		changed := p.Snapshots.ChangesOf(c)
+		f := k.Flushed() // before the look: what comes after it is not passed over
+		passed := p.Snapshots.HasSkipped(c, ref) || f != nil && f.Compare(ref.Ref) >= 0
+		if h, ok := p.Snapshots.Acquire(c, &ref); ok {
+			return h, nil
+		}
+		s, ok := p.Store.Slice(c)
+		switch {
+		case !ok || s.Meta().Index != id:
+			return Held{}, scan.Errorf(errcode.IndexNotHosted, "copy %s of index %s is not on this node", c, id)
+		case k.Rollback() > ref.RollbackID:
+			return Held{}, scan.Errorf(errcode.IndexInRollback, "bucket %q was rolled back after timestamp %d", ref.Bucket,
+				ref.Number)
+		}
+		if refs := p.Snapshots.Refs(c); len(refs) > 0 && refs[0].Compare(ref.Ref) > 0 {
+			return Held{}, scan.Errorf(errcode.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more", c,
+				refs[0].Number, refs[len(refs)-1].Number, ref.Number)
+		}
+		if passed {
+			return Held{}, scan.Errorf(errcode.SnapshotSkipped, "copy %s could not be made exact at timestamp %d", c,
+				ref.Number)
+		}
+		select {
+		case <-changed:
+		case <-k.Gone():
+			return Held{}, scan.Errorf(errcode.IndexNotHosted, "bucket %q has left this node", ref.Bucket)
+		case <-ctx.Done():
+			return Held{}, context.Cause(ctx)
+		}
+	}
+}
+
+// Slice is a snapshot as scans read it.
+func Slice(snap *storage.Snapshot) scan.Slice { return slice{snap} }
+
+// slice is a snapshot as a scan reads it.
+type slice struct{ snap *storage.Snapshot }
+
+// Rows implements scan.Slice.
+func (s slice) Rows(ctx context.Context, low, high []byte, reverse bool) (scan.Cursor, error) {
+	rows, err := s.snap.Rows(ctx, storage.Range{Low: low, High: high}, reverse)
+	if err != nil {
+		return nil, Coded(err)
+	}
+	return cursor{rows}, nil
+}
+
+// Items implements scan.Slice.
+func (s slice) Items() int64 { return s.snap.Items() }
+
+// cursor gives storage's errors the codes of scans.
+type cursor struct{ *storage.Rows }
+
+// Close implements scan.Cursor.
+func (c cursor) Close() error { return Coded(c.Rows.Close()) }
+
+// Coded gives an error of package storage the code that scans have for it.
+func Coded(err error) error {
+	if errors.Is(err, storage.ErrDamaged) {
+		return scan.Errorf(errcode.Damaged, "%w", err)
+	}
+	return err
+}
