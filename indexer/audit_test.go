@@ -10,6 +10,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer/storage/storagetest"
+	"tidemark/indexer/verify"
 	"tidemark/wire"
 )
 
@@ -73,7 +74,8 @@ func TestAuditHeals(t *testing.T) {
 	}
 	touched := map[uint16]bool{}
 	for _, q := range w.calls()[before:] {
-		if isVerify(q.Topic) || q.Buckets[0].Restart.At(0).Seqno > 0 || len(q.Side.Copies) != 1 || q.Side.Copies[0] != 10 {
+		if verify.IsTopic(q.Topic) || q.Buckets[0].Restart.At(0).Seqno > 0 || len(q.Side.Copies) != 1 ||
+			q.Side.Copies[0] != 10 {
 			continue
 		}
 		for i := range q.Buckets[0].Restart.Len() {
@@ -84,7 +86,7 @@ func TestAuditHeals(t *testing.T) {
 		t.Errorf("vbuckets %v of copy 10 were taken anew, want those of %s and %s", touched, lost, stray)
 	}
 	for _, q := range w.calls()[before:] {
-		if !isVerify(q.Topic) && q.Buckets[0].Restart.Len() < testVBs && slices.Contains(q.Side.Copies, 20) {
+		if !verify.IsTopic(q.Topic) && q.Buckets[0].Restart.Len() < testVBs && slices.Contains(q.Side.Copies, 20) {
 			t.Errorf("copy 20 was taken anew: %+v", q)
 		}
 	}
@@ -93,30 +95,29 @@ func TestAuditHeals(t *testing.T) {
 	}
 }
 
-// TestConfirmed: what is found once only, or of another copy, is no finding.
-func TestConfirmed(t *testing.T) {
-	f := func(copy index.CopyID, id string) finding {
-		return finding{copy: copy, Difference: wire.Difference{ID: id}}
-	}
-	got := confirmed([]finding{f(1, "a"), f(1, "b"), f(2, "c")}, []finding{f(1, "b"), f(2, "a"), f(2, "c"), f(3, "c")})
-	if len(got) != 2 || got[0].ID != "b" || got[1].copy != 2 || got[1].ID != "c" {
-		t.Errorf("%+v", got)
-	}
-}
-
-// auditing returns a world that compares when the test says so, and the auditor of it.
-func auditing(t *testing.T) (*world, *auditor) {
-	w := newWorld(t)
-	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = wire.MaxVerifyRate, time.Hour }
-	w.write(docs(0, 20, 1)...)
-	w.serve(10)
-	return w, &auditor{w.x}
-}
-
 // TestAuditInRollback: while nothing can be compared, a copy that differs is not found to agree, and there is no round.
 func TestAuditInRollback(t *testing.T) {
-	w, a := auditing(t)
-	w.x.differing.note(1, nil, []index.CopyID{10}, []finding{{copy: 10}})
+	w := built(t)
+	w.stopIndexer()
+	err := storagetest.Edit(filepath.Join(w.dir, copiesDir), 10, func(r *storagetest.Rows) error {
+		return r.Remove(testKey(21), "doc-0020")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = wire.MaxVerifyRate, time.Hour } // when the test says so
+	w.again(t)
+	differs := func() bool {
+		defs := w.x.present()
+		all, _ := w.x.verify.Differing(&defs)
+		return len(all) > 0
+	}
+	w.until("the copy is found to differ", func() bool {
+		w.mu.Unlock()
+		defer w.mu.Lock()
+		w.x.verify.Round(t.Context())
+		return differs()
+	})
 	rollback := func(is bool) {
 		w.mu.Lock()
 		w.revision++
@@ -126,19 +127,17 @@ func TestAuditInRollback(t *testing.T) {
 		w.push(d)
 	}
 	rollback(true)
-	a.round(t.Context())
-	if defs := w.x.present(); !w.x.differing.has(1) {
+	w.x.verify.Round(t.Context())
+	if !differs() {
 		t.Error("the copy is said to agree")
-	} else if _, compared := w.x.differing.list(&defs); len(compared) != 0 {
-		t.Errorf("compared are %v", compared)
 	}
 	rollback(false)
 	w.until("the copy is compared", func() bool {
 		w.mu.Unlock()
 		defer w.mu.Lock()
 		w.promote(t.Context())
-		a.round(t.Context())
-		return !w.x.differing.has(1)
+		w.x.verify.Round(t.Context())
+		return !differs()
 	})
 }
 
@@ -146,51 +145,8 @@ func TestAuditInRollback(t *testing.T) {
 func TestAuditWithoutDefinitions(t *testing.T) {
 	w := newWorld(t)
 	w.start()
-	(&auditor{w.x}).round(t.Context())
-	if _, compared := w.x.differing.list(&wire.Definitions{}); len(compared) != 0 {
+	w.x.verify.Round(t.Context())
+	if _, compared := w.x.verify.Differing(&wire.Definitions{}); len(compared) != 0 {
 		t.Errorf("compared are %v", compared)
-	}
-}
-
-// TestAuditCut: a copy of which nothing is remembered, as others have more than that, does not count as compared; one
-// of which all is remembered does, and so does one of which something was confirmed.
-func TestAuditCut(t *testing.T) {
-	var first findings
-	for i := range auditFound + 1 {
-		first.add(finding{copy: 10, Difference: wire.Difference{ID: string(rune('a' + i))}})
-	}
-	first.add(finding{copy: 11})
-	copies := []index.CopyID{10, 11, 12}
-	if got := decided(copies, first.all, first); len(first.all) != auditFound || !slices.Equal(got,
-		[]index.CopyID{10, 12}) {
-		t.Errorf("%d findings tell of copies %v", len(first.all), got)
-	}
-	if got := decided(copies, nil, findings{}, first); !slices.Equal(got, []index.CopyID{12}) {
-		t.Errorf("nothing that is confirmed tells of copies %v", got)
-	}
-	var d differing
-	d.note(1, copies, copies, []finding{{copy: 11}, {copy: 12}})
-	d.note(1, decided(copies, first.all, first), copies, first.all)
-	all, compared := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}})
-	if len(compared) != 3 {
-		t.Errorf("compared are %v", compared)
-	}
-	d.note(1, nil, copies[1:], nil)
-	if _, rest := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}}); len(rest) != 2 || len(compared) != 3 {
-		t.Errorf("one has gone: compared are %v, were %v", rest, compared)
-	}
-	if len(all) != 2 || all[0].Copy != 10 || all[0].Documents != auditFound || all[1].Copy != 11 {
-		t.Errorf("%+v", all)
-	}
-}
-
-// TestAuditCutByBytes: rows beyond the bound are not remembered, nor forgotten.
-func TestAuditCutByBytes(t *testing.T) {
-	var f findings
-	row := make([]byte, auditRowBytes)
-	f.add(finding{copy: 10, rows: [][]byte{row}})
-	f.add(finding{copy: 11, rows: [][]byte{row}})
-	if got := decided([]index.CopyID{10, 11}, f.all, f); !slices.Equal(got, []index.CopyID{10}) {
-		t.Errorf("they tell of copies %v", got)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"tidemark/indexer/transport"
+	"tidemark/indexer/verify"
 	"tidemark/ingest"
 	"tidemark/internal/tlsconf"
 	"tidemark/keyversion"
@@ -55,15 +56,15 @@ func (x *Indexer) acceptConnection(p port, h keyversion.Hello) (transport.Sink, 
 		return nil, fmt.Errorf("cluster %q: this indexer belongs to %q", h.ClusterID, id.ClusterID)
 	case h.Node != id.Node:
 		return nil, fmt.Errorf("node %d is meant: this is node %d", h.Node, id.Node)
-	case !strings.HasPrefix(h.Topic, p.topic()) && !(p == portCatchup && isVerify(h.Topic)):
+	case !strings.HasPrefix(h.Topic, p.topic()) && !(p == portCatchup && verify.IsTopic(h.Topic)):
 		return nil, fmt.Errorf("topic %q: this port is for %s", h.Topic, p.topic())
 	case k == nil || k.uuid != h.BucketUUID:
 		return nil, fmt.Errorf("bucket %q (%s) is not known here yet: try again", h.Bucket, h.BucketUUID)
 	case h.Connections == 0 || h.Connection >= h.Connections:
 		return nil, fmt.Errorf("connection %d of %d", h.Connection, h.Connections)
 	}
-	if isVerify(h.Topic) {
-		return x.verifyFor(h.Topic)
+	if verify.IsTopic(h.Topic) {
+		return x.verify.SinkFor(h.Topic)
 	}
 	return &sink{
 		k: k, hello: h, side: p != portMaintenance, catchup: p == portCatchup,

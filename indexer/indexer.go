@@ -40,6 +40,7 @@ import (
 	"tidemark/indexer/storage"
 	"tidemark/indexer/transfer"
 	"tidemark/indexer/transport"
+	"tidemark/indexer/verify"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/managerclient"
@@ -110,10 +111,10 @@ type Config struct {
 	// share of disk and network. 0: new copies here are filled from KV alone. Below 0: no bound.
 	TransferRate int64
 	// AuditRate is how many rows and documents a second are compared with the KV data all the time, and AuditEvery the
-	// pause between two rounds. 0: DefaultAuditRate, DefaultAuditEvery. A rate below 0: never.
+	// pause between two rounds. 0: verify.DefaultAuditRate, verify.DefaultAuditEvery. A rate below 0: never.
 	AuditRate   int64
 	AuditEvery  time.Duration
-	verifyRoom  int64         // bytes that a verification holds of KV's side. 0: maxVerifyBytes
+	verifyRoom  int64         // bytes that a verification holds of KV's side. 0: verify.MaxBytes
 	OrphanGrace time.Duration // how long a copy that no definitions name is kept; below 0 for ever
 	Logger      hclog.Logger
 	Tracer      trace.Tracer // nil: no spans
@@ -137,9 +138,9 @@ func (c Config) withDefaults() (Config, error) {
 	case c.TransferRate > 0 && c.TransferRate < transfer.MinRate:
 		return c, fmt.Errorf("indexer: a transfer of %d bytes a second: want at least %d, or less than 0 for no bound",
 			c.TransferRate, transfer.MinRate)
-	case c.AuditRate > 0 && c.AuditRate < MinAuditRate:
+	case c.AuditRate > 0 && c.AuditRate < verify.MinAuditRate:
 		return c, fmt.Errorf("indexer: an audit of %d rows and documents a second: want at least %d, or less than 0 for none",
-			c.AuditRate, MinAuditRate)
+			c.AuditRate, verify.MinAuditRate)
 	case len(c.Zone) > wire.MaxZone || strings.ContainsFunc(c.Zone, unicode.IsControl):
 		return c, fmt.Errorf("indexer: zone %q: want at most %d bytes without control characters", c.Zone, wire.MaxZone)
 	case c.Capacity > wire.MaxCapacity:
@@ -163,15 +164,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Checkpoint <= 0 {
 		c.Checkpoint = DefaultCheckpoint
-	}
-	if c.AuditRate == 0 {
-		c.AuditRate = DefaultAuditRate
-	}
-	if c.AuditEvery <= 0 {
-		c.AuditEvery = DefaultAuditEvery
-	}
-	if c.verifyRoom == 0 {
-		c.verifyRoom = maxVerifyBytes
 	}
 	if c.CatchupRate == 0 {
 		c.CatchupRate = DefaultCatchupRate * int64(runtime.GOMAXPROCS(0))
@@ -207,21 +199,19 @@ type Indexer struct {
 	managers   *managerclient.Client
 	projectors *projectorclient.Client
 	peers      *peers.Peers
+	verify     *verify.Verifier
 	metrics    *metrics
 	ports      ports
 	now        func() time.Time
 
 	conns       atomic.Uint64 // connections on the data ports, numbered
 	bucketCount atomic.Int64
-	verifyID    atomic.Uint64 // of side streams to verifications
-	checking    chan struct{} // capacity 1: held while copies here are being verified
 	report      chan struct{} // capacity 1: something is worth a report at once
 	sides       chan struct{} // capacity 1: side streams may be wanted
 	health      health
 	began       time.Time
 	scanned     scanBook
 	unstorable  refusedKeys
-	differing   differing
 	nearQuota   atomic.Bool // the memory quota is nearly used up
 
 	applying sync.Mutex // one list of definitions at a time
@@ -235,14 +225,13 @@ type Indexer struct {
 	old      map[index.CopyID]bool // copies that are not new to this process, see comesBack
 	making   map[index.CopyID]bool // copies of a list that is not in force yet, see expect; replaced, not changed
 	// of copies that were made here, while there is a tracer: the request that asked for them
-	parents  map[index.CopyID]trace.SpanContext
-	newest   map[string]wire.Stability // highest published, by bucket
-	told     wire.Told                 // by the leader, last, whether or not it is the highest
-	verifies map[string]*sideRead      // by topic
-	held     []wire.Held
-	changed  chan struct{} // closed and replaced when scans may see something else
-	changes  atomic.Uint64 // how often it was
-	views    views         // of the indexes that are scanned
+	parents map[index.CopyID]trace.SpanContext
+	newest  map[string]wire.Stability // highest published, by bucket
+	told    wire.Told                 // by the leader, last, whether or not it is the highest
+	held    []wire.Held
+	changed chan struct{} // closed and replaced when scans may see something else
+	changes atomic.Uint64 // how often it was
+	views   views         // of the indexes that are scanned
 }
 
 // ports are the listeners, opened before anything runs.
@@ -286,8 +275,8 @@ func Open(cfg Config) (*Indexer, error) {
 		report:  make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
 		snapshots: snapshots.New(cfg.KeepSnapshots, cfg.Logger, time.Now),
 		newest:    map[string]wire.Stability{}, told: wire.Told{},
-		changed:  make(chan struct{}),
-		verifies: map[string]*sideRead{}, checking: make(chan struct{}, 1), old: map[index.CopyID]bool{},
+		changed: make(chan struct{}),
+		old:     map[index.CopyID]bool{},
 		parents: map[index.CopyID]trace.SpanContext{},
 	}
 	if cfg.CatchupRate > 0 {
@@ -297,7 +286,6 @@ func Open(cfg Config) (*Indexer, error) {
 	x.checked = pace.New(fillCheck*cfg.TransferRate, fillShare, x.now)
 	x.sender = &transfer.Sender{Open: x.export, Now: x.now, Log: x.log, Pace: x.sending.Wait,
 		Spawn: func(f func(context.Context) error) { x.spawn(f) }}
-	x.verifyID.Store(uint64(x.now().UnixNano())) // of another process they are lower
 	x.store, err = storage.Open(storage.Options{
 		Dir: filepath.Join(cfg.Dir, copiesDir), CacheBytes: cfg.CacheBytes, MemTableBytes: cfg.MemTableBytes,
 		KeepCheckpoints: cfg.KeepCheckpoints, Logger: cfg.Logger.Named("storage"),
@@ -324,6 +312,9 @@ func Open(cfg Config) (*Indexer, error) {
 		return x.identity.get().Node, x.ports.scan.Addr().String()
 	}, func() []wire.Endpoint { return x.present().Indexers })
 	x.fills = newFiller(x)
+	x.verify = verify.New(verify.Options{Name: cfg.Name, Role: verifyRole{x}, Pins: x.pins(), Projectors: x.projectors,
+		Nodes: x.peers.Ask(verify.AtOnce), Room: cfg.verifyRoom, AuditRate: cfg.AuditRate, AuditEvery: cfg.AuditEvery,
+		Registry: x.metrics.registry, Log: cfg.Logger, Now: x.now})
 	return x, nil
 }
 
@@ -394,7 +385,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 	g.Go(func() error { return x.fills.Run(inner) })
 	g.Go(func() error { return x.fills.Expire(inner) })
 	g.Go(func() error { return (&keeper{x: x}).Run(inner) })
-	g.Go(func() error { return (&auditor{x: x}).Run(inner) })
+	g.Go(func() error { return x.verify.Audit(inner) })
 	g.Go(func() error { return x.watchMemory(inner) })
 	e := x.Endpoint()
 	x.log.Info("indexer runs", "name", e.Name, "uuid", e.UUID, "admin", e.Admin, "scan", e.Scan, "maintenance",

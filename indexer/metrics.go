@@ -38,13 +38,7 @@ type metrics struct {
 	restores *prometheus.CounterVec
 	fills    *prometheus.CounterVec
 	filled   *prometheus.CounterVec
-
-	verifies  *prometheus.CounterVec
-	verified  prometheus.Counter
-	different *prometheus.CounterVec
-	audits    prometheus.Counter
-	audited   *prometheus.CounterVec
-	retaken   prometheus.Counter
+	retaken  prometheus.Counter
 }
 
 func newMetrics() *metrics {
@@ -83,15 +77,6 @@ func newMetrics() *metrics {
 		restores: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
 			Name: "restored_vbuckets_total",
 			Help: "Vbuckets of copies that left KV's branch, by what they were put back to."}, []string{"to"}),
-		verifies: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
-			Name: "verifications_total",
-			Help: "Verifications coordinated here, by outcome."}, []string{"code"}),
-		verified: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
-			Name: "verified_rows_total",
-			Help: "Rows, entries and documents of copies here that verifications have looked at."}),
-		different: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
-			Name: "verify_differences_total",
-			Help: "Documents of which a copy here did not hold what it should, by kind."}, []string{"kind"}),
 	}
 	m.fills = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
 		Name: "fills_total",
@@ -99,12 +84,6 @@ func newMetrics() *metrics {
 	m.filled = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
 		Name: "fill_bytes_total",
 		Help: "Bytes of copies' files that were sent to other indexers and received from them."}, []string{"direction"})
-	m.audits = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
-		Name: "audit_rounds_total",
-		Help: "Times that all copies here have been compared with the KV data by themselves."})
-	m.audited = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
-		Name: "audit_differences_total",
-		Help: "Documents of which a copy here was found, twice, not to hold what it should, by kind."}, []string{"kind"})
 	m.retaken = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
 		Name: "retaken_vbuckets_total",
 		Help: "Vbuckets of copies that were taken anew from KV because of such a difference."})
@@ -115,8 +94,8 @@ func newMetrics() *metrics {
 		Name:    "scan_wait_seconds",
 		Help:    "Part of it until a stability timestamp was known that is new enough; consistency any waits for none.",
 		Buckets: scanBuckets}, []string{"consistency"})
-	r.MustRegister(m.took, m.waited, m.fills, m.filled, m.audits, m.audited, m.retaken, m.ahead, m.refused, m.fenced,
-		m.batches, m.sides, m.catchup, m.scans, m.reports, m.rolls, m.restores, m.verifies, m.verified, m.different)
+	r.MustRegister(m.took, m.waited, m.fills, m.filled, m.retaken, m.ahead, m.refused, m.fenced,
+		m.batches, m.sides, m.catchup, m.scans, m.reports, m.rolls, m.restores)
 	return m
 }
 
@@ -171,8 +150,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		"Files linked for another indexer, which is sent them."), prometheus.GaugeValue, float64(exported))
 	ch <- prometheus.MustNewConstMetric(gauge("incoming_disk_bytes",
 		"Files received from other indexers and not installed."), prometheus.GaugeValue, float64(incoming))
+	verifying := 0
+	if c.x.verify.Verifying() {
+		verifying = 1
+	}
 	ch <- prometheus.MustNewConstMetric(gauge("verifying", "1 while copies here are being compared with the KV data."),
-		prometheus.GaugeValue, float64(len(c.x.checking)))
+		prometheus.GaugeValue, float64(verifying))
 	c.x.collectStats(ch)
 	items := gauge("copy_items", "Entries of a copy.", "bucket", "index", "copy")
 	bytes := gauge("copy_disk_bytes", "Size of a copy's files.", "bucket", "index", "copy")

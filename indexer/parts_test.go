@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/indexer/packed"
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
@@ -258,23 +259,6 @@ func TestDo(t *testing.T) {
 	}
 }
 
-func TestChooseProjector(t *testing.T) {
-	all := []wire.ProjectorEndpoint{{ID: "a"}, {ID: "b"}, {ID: "c"}}
-	for _, c := range []struct {
-		owner index.ProjectorID
-		tries int
-		want  index.ProjectorID
-	}{{"b", 0, "b"}, {"b", 1, "c"}, {"b", 2, "b"}, {"b", 3, "a"}, {"b", 4, "b"}, {"b", 5, "c"}, {"", 0, "a"},
-		{"gone", 1, "b"}, {"", 5, "c"}} {
-		if got := choose(all, c.owner, c.tries).ID; got != c.want {
-			t.Errorf("owner %q, try %d: %s, want %s", c.owner, c.tries, got, c.want)
-		}
-	}
-	if got := choose(all[:1], "a", 7).ID; got != "a" {
-		t.Errorf("of one: %s", got)
-	}
-}
-
 // TestSidePauses: when the owner of a vbucket's stream could not open a side stream for a while, however long and
 // whoever else was asked meanwhile, it is asked again soon after it can.
 func TestSidePauses(t *testing.T) {
@@ -284,7 +268,7 @@ func TestSidePauses(t *testing.T) {
 	}
 	for unable := time.Duration(0); unable < time.Minute; unable += 77 * time.Millisecond {
 		at, tries := time.Duration(0), 0
-		for ; at < unable || choose(all, "40", tries).ID != "40"; tries++ {
+		for ; at < unable || core.ChooseProjector(all, "40", tries).ID != "40"; tries++ {
 			at += sidePause(tries)
 		}
 		if late := at - unable; late > 2*sideMost {

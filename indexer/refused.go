@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/indexer/storage"
 	"tidemark/keyversion"
 	"tidemark/wire"
@@ -24,7 +25,7 @@ type refusedKeys struct {
 // refuse counts and names a key that was left out of an event. The log names one whenever their number has doubled.
 func (x *Indexer) refuse(bucket string, e *keyversion.Event, s *keyversion.Statement, key []byte) {
 	defs := x.present()
-	if !known(&defs, s.Index) {
+	if !core.Defines(&defs, s.Index) {
 		return
 	}
 	r := &x.unstorable
@@ -52,7 +53,7 @@ func (x *Indexer) refuse(bucket string, e *keyversion.Event, s *keyversion.State
 // forget drops what is not defined any more.
 func (r *refusedKeys) forget(d *wire.Definitions) {
 	for id := range r.all {
-		if !known(d, id) {
+		if !core.Defines(d, id) {
 			delete(r.all, id)
 		}
 	}

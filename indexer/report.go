@@ -193,7 +193,7 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 	rep.Orphans, rep.OrphanCount, _ = x.toldOrphans()
 	rep.Faults = x.unstorable.list(&defs)
 	var compared map[index.CopyID]index.ID
-	rep.Differing, compared = x.differing.list(&defs)
+	rep.Differing, compared = x.verify.Differing(&defs)
 	unready := map[index.ID]index.State{}
 	for i := range defs.Indexes {
 		if d := &defs.Indexes[i]; d.State != index.Maintenance {

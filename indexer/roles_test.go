@@ -8,6 +8,7 @@ import (
 
 	"tidemark/indexer/scanport"
 	"tidemark/indexer/transfer"
+	"tidemark/indexer/verify"
 	"tidemark/internal/testing/rpctest"
 	"tidemark/internal/tlsconf"
 )
@@ -31,7 +32,7 @@ func TestEveryPathByEveryRole(t *testing.T) {
 	rpctest.Roles(t, h.(*mux.Router), map[string][]tlsconf.Role{
 		"POST /v1/indexes/{id:[0-9]+}:scan": asks, "POST /v1/indexes/{id:[0-9]+}:count": asks,
 		"POST /v1/indexes/{id:[0-9]+}:verify": asks,
-		"POST " + verifyPath:                  node, "POST " + slicesPath: node, "POST " + transfer.Path: node, "GET " + scanport.Path: nil, "GET /healthz": nil,
+		"POST " + verify.Path:                 node, "POST " + slicesPath: node, "POST " + transfer.Path: node, "GET " + scanport.Path: nil, "GET /healthz": nil,
 	})
 	if code := rpctest.As(h, nil, http.MethodGet, scanport.Path, ""); code != http.StatusUnauthorized {
 		t.Errorf("the WebSocket without a ticket: %d", code)

@@ -16,6 +16,7 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/transfer"
+	"tidemark/indexer/verify"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 )
@@ -29,16 +30,17 @@ const (
 func (x *Indexer) scanHandler() (h http.Handler, direct *clients) {
 	n, pins := x.peers.Ask(maxScans), x.pins()
 	c := scan.NewCoordinator(catalog{x}, truth{x}, scanNodes{n, pins}, scan.Options{Logger: x.log.Named("scan")})
-	s := &scanServer{x: x, c: c, nodes: n, pins: pins, clients: make(chan struct{}, maxScans), parts: make(chan struct{}, maxScans),
-		verifies: make(chan struct{}, maxVerifies)}
+	s := &scanServer{x: x, c: c, nodes: n, pins: pins, clients: make(chan struct{}, maxScans),
+		parts: make(chan struct{}, maxScans)}
 	direct = newClients(s)
 	r := mux.NewRouter()
 	// Users come by way of a manager, which knows what they may do.
 	asked, node := tlsconf.Only(tlsconf.Manager, tlsconf.Admin), tlsconf.Only(tlsconf.Indexer)
 	r.Handle("/v1/indexes/{id:[0-9]+}:scan", rpc.Guard(asked, http.HandlerFunc(s.scan))).Methods(http.MethodPost)
 	r.Handle("/v1/indexes/{id:[0-9]+}:count", rpc.Guard(asked, http.HandlerFunc(s.count))).Methods(http.MethodPost)
-	r.Handle("/v1/indexes/{id:[0-9]+}:verify", rpc.Guard(asked, http.HandlerFunc(s.verify))).Methods(http.MethodPost)
-	r.Handle(verifyPath, rpc.Guard(node, http.HandlerFunc(s.verifyCopies))).Methods(http.MethodPost)
+	r.Handle("/v1/indexes/{id:[0-9]+}:verify",
+		rpc.Guard(asked, http.HandlerFunc(x.verify.Coordinate))).Methods(http.MethodPost)
+	r.Handle(verify.Path, rpc.Guard(node, http.HandlerFunc(x.verify.Check))).Methods(http.MethodPost)
 	r.Handle(slicesPath, rpc.Guard(node, http.HandlerFunc(s.serveSlices))).Methods(http.MethodPost)
 	r.Handle(transfer.Path, rpc.Guard(node, x.sender)).Methods(http.MethodPost)
 	r.Handle(scanport.Path, direct).Methods(http.MethodGet)
@@ -56,7 +58,6 @@ type scanServer struct {
 	nodes          *peers.Nodes
 	pins           *snapshots.Pins
 	clients, parts chan struct{} // what is under way
-	verifies       chan struct{} // coordinated here
 }
 
 // prepare reads the request and checks it against the index.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/ingest"
 	"tidemark/internal/rpc"
 	"tidemark/timestamp"
@@ -288,7 +289,7 @@ func (l *sideLoop) group(k *bucket, w ingest.Want, d *wire.Definitions, groups m
 func (l *sideLoop) roomy(all []wire.ProjectorEndpoint, owner index.ProjectorID, a *sideAttempt, now time.Time) (
 	wire.ProjectorEndpoint, bool) {
 	for n := range 2 * len(all) { // choose has named each by then
-		switch p := choose(all, owner, a.tries+n); {
+		switch p := core.ChooseProjector(all, owner, a.tries+n); {
 		case l.room(p.Admin):
 			a.tries += n
 			return p, true
@@ -363,20 +364,6 @@ func (t *sideTopic) note(o *topicProgress) {
 	if !t.came && o.finished == o.open {
 		t.came = true
 		t.span.AddEvent("END of all vbuckets")
-	}
-}
-
-// choose returns the owner of the maintenance stream, where it is known, each second time, and the others in turn
-// between: what the owner cannot do yet nobody else can, however many there are.
-func choose(all []wire.ProjectorEndpoint, owner index.ProjectorID, tries int) wire.ProjectorEndpoint {
-	at := slices.IndexFunc(all, func(p wire.ProjectorEndpoint) bool { return p.ID == owner })
-	switch {
-	case at < 0 || len(all) == 1:
-		return all[tries%len(all)]
-	case tries%2 == 0:
-		return all[at]
-	default:
-		return all[(at+1+tries/2%(len(all)-1))%len(all)]
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/indexer/scan"
 	"tidemark/ingest"
 	"tidemark/internal/rpc"
@@ -41,7 +42,7 @@ func (x *Indexer) countScan(id index.ID, began time.Time, rows int64, err error)
 	defer b.mu.Unlock()
 	s := b.byIndex[id]
 	if s == nil {
-		if !known(&defs, id) {
+		if !core.Defines(&defs, id) {
 			return
 		}
 		b.forget(&defs)
@@ -66,19 +67,10 @@ func (x *Indexer) countScan(id index.ID, began time.Time, rows int64, err error)
 	}
 }
 
-// known reports whether an index is defined. The definitions are ascending by id.
-func known(d *wire.Definitions, id index.ID) bool {
-	_, ok := slices.BinarySearchFunc(d.Indexes, id, func(d index.Definition, id index.ID) int {
-		return cmp.Compare(d.ID,
-			id)
-	})
-	return ok
-}
-
 // forget drops what is not defined any more.
 func (b *scanBook) forget(d *wire.Definitions) {
 	for id := range b.byIndex {
-		if !known(d, id) {
+		if !core.Defines(d, id) {
 			delete(b.byIndex, id)
 		}
 	}

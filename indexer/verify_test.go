@@ -17,11 +17,9 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer/pace"
-	"tidemark/indexer/storage"
 	"tidemark/indexer/storage/storagetest"
+	"tidemark/indexer/verify"
 	"tidemark/internal/rpc"
-	"tidemark/keyversion"
-	"tidemark/kv/mcbp"
 	"tidemark/partition"
 	"tidemark/wire"
 )
@@ -340,7 +338,7 @@ func TestVerifyBesideAnIndexerThatHangs(t *testing.T) {
 		w := newWorld(t)
 		release := make(chan struct{})
 		other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			if begun && r.URL.Path == verifyPath {
+			if begun && r.URL.Path == verify.Path {
 				_ = json.NewEncoder(rw).Encode(wire.VerifyLine{Progress: &wire.VerifyProgress{Indexer: "i2"}})
 				_ = http.NewResponseController(rw).Flush()
 			}
@@ -427,7 +425,7 @@ func TestVerifyRefuses(t *testing.T) {
 		_, _, err := w.verify(ctx, 1, `{"rate":100}`)
 		ended <- err
 	}()
-	w.until("the verification runs", func() bool { return w.x.verifying() })
+	w.until("the verification runs", func() bool { return w.x.verify.Verifying() })
 	if _, _, err := w.verify(t.Context(), 1, ``); err == nil || !strings.Contains(err.Error(), "verifications are under way") {
 		t.Errorf("a second one: %v", err)
 	}
@@ -435,94 +433,8 @@ func TestVerifyRefuses(t *testing.T) {
 	if err := <-ended; err == nil {
 		t.Error("it came to its end")
 	}
-	w.until("it has ended", func() bool { return !w.x.verifying() })
+	w.until("it has ended", func() bool { return !w.x.verify.Verifying() })
 	if _, _, err := w.verify(t.Context(), 1, ``); err != nil {
 		t.Errorf("the next one: %v", err)
-	}
-}
-
-// TestVerifyIsLinearInTheKeysOfADocument: what is read to find rows that no entry lists does not grow with the keys of
-// a document for each of its rows: entries are read once beside all rows, and once more where something differs.
-func TestVerifyIsLinearInTheKeysOfADocument(t *testing.T) {
-	const documents, keys = 3, 2000
-	store, err := storage.Open(storage.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	s, err := store.Create(storage.Meta{Copy: 10, Index: 1, Bucket: testBucket, BucketUUID: testUUID, VBuckets: testVBs})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b storage.Batch
-	for d := range documents {
-		u := storage.Update{DocID: fmt.Appendf(nil, "doc-%d", d), Seqno: uint64(d + 1)}
-		u.VBucket = mcbp.VBucket(u.DocID, testVBs)
-		for k := range keys {
-			u.Keys = append(u.Keys, testKey(k))
-		}
-		b.Updates = append(b.Updates, u)
-	}
-	if err := s.Flush(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
-	snap, err := s.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer snap.Close()
-	now := time.Unix(1000, 0) // the clock stands: what is due says how much was looked at
-	x := &Indexer{metrics: newMetrics(), now: func() time.Time { return now }}
-	v := &verification{x: x, k: &bucket{x: x, vbuckets: testVBs}, atOnce: verifyRows,
-		pace: pace.New(1_000_000_000, 0, x.now)}
-	c := &verifiedCopy{extra: map[string][][]byte{}}
-	lost := looksUp(t, v, c, snap)
-	if len(lost) != 0 {
-		t.Errorf("%d rows are said to have no entry", len(lost))
-	}
-	units := int(v.pace.Due().Sub(now)) + v.owed // a nanosecond each
-	if least, most := documents*keys, 2*documents*keys; units < least || units > most {
-		t.Errorf("%d things were looked at for %d rows, want %d to %d", units, documents*keys, least, most)
-	}
-}
-
-// looksUp looks up all rows of a snapshot, as where a sum differs, and returns those without an entry.
-func looksUp(t *testing.T, v *verification, c *verifiedCopy, snap *storage.Snapshot) map[string][][]byte {
-	t.Helper()
-	s := suspects{v: v, c: c, rows: map[string][][]byte{}}
-	if _, err := v.someRows(t.Context(), snap, nil, func(snap *storage.Snapshot, key, docID []byte) error {
-		return s.add(t.Context(), snap, key, docID)
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.lookUp(t.Context(), snap); err != nil {
-		t.Fatal(err)
-	}
-	return c.extra
-}
-
-// TestVerifyGoesOnAfterASync: where a stream's connection is lost its router goes on at the newest SYNC that was taken,
-// behind documents that concern nobody here; that is no gap. What begins above is one.
-func TestVerifyGoesOnAfterASync(t *testing.T) {
-	r, v := &sideRead{open: 1}, &vbRead{stretch: stretch{to: 100}}
-	begin := func(start uint64) error {
-		return r.event(v, &keyversion.Event{Kind: keyversion.StreamBegin, Seqno: start,
-			Begin: &keyversion.Begin{Start: start}})
-	}
-	if err := begin(0); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.event(v, &keyversion.Event{Kind: keyversion.Sync, Seqno: 50}); err != nil {
-		t.Fatal(err)
-	}
-	if err := begin(50); err != nil {
-		t.Error(err)
-	}
-	if err := begin(51); !errors.Is(err, errVerifyStream) {
-		t.Errorf("a gap: %v", err)
 	}
 }

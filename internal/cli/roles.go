@@ -10,6 +10,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer"
+	"tidemark/indexer/verify"
 	"tidemark/indexer/storage"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/kvclient"
@@ -317,10 +318,10 @@ func newIndexer(s Streams) *cobra.Command {
 	fl.Int64Var(&cfg.TransferRate, "transfer-rate", indexer.DefaultTransferRate, "new slices are filled with the files "+
 		"of indexers that have them, which are sent at so many bytes a second (at least 1048576; below 0: no bound); 0: "+
 		"from KV alone, and none are sent")
-	fl.Int64Var(&cfg.AuditRate, "audit-rate", indexer.DefaultAuditRate, "rows and documents a second that slices here "+
+	fl.Int64Var(&cfg.AuditRate, "audit-rate", verify.DefaultAuditRate, "rows and documents a second that slices here "+
 		"are compared with the KV data all the time, so that one that is wrong is found and taken anew (at least 100); "+
 		"below 0: never")
-	fl.DurationVar(&cfg.AuditEvery, "audit-every", indexer.DefaultAuditEvery,
+	fl.DurationVar(&cfg.AuditEvery, "audit-every", verify.DefaultAuditEvery,
 		"pause between two such rounds over all slices")
 	fl.StringVar(&cfg.Catchup, "catchup", "127.0.0.1:9544", "listen here for catchup streams")
 	fl.Var(&quota, "memory-quota", "memory for queues, cache, what is not yet written, and scans: a `SIZE` as 512MiB "+

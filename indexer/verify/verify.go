@@ -1,4 +1,4 @@
-package indexer
+package verify
 
 import (
 	"context"
@@ -32,6 +32,10 @@ const (
 	verifyStream = 10
 	// verifyKeys is how many keys a difference shows.
 	verifyKeys = 16
+	// askAgain is the pause before projectors, or the leader, are asked again; pauseFirst the first before vbuckets are
+	// begun again.
+	askAgain   = 50 * time.Millisecond
+	pauseFirst = 100 * time.Millisecond
 	// verifyTell is how often progress is told.
 	verifyTell = time.Second
 )
@@ -39,8 +43,8 @@ const (
 // verification compares the copies of one index on this node with the KV data (docs/scans.md has the argument why it is
 // exact while documents change). One goroutine uses it.
 type verification struct {
-	x      *Indexer
-	k      *bucket
+	*Verifier
+	k      Bucket
 	def    index.Definition
 	copies []*verifiedCopy
 	pace   *pace.Pace
@@ -101,13 +105,13 @@ func (v *verification) run(ctx context.Context) error {
 		if err := v.group(ctx, group); err != nil {
 			return err
 		}
-		if err := v.tell(50 + 50*float64(group[len(group)-1]+1)/float64(v.k.vbuckets)); err != nil {
+		if err := v.tell(50 + 50*float64(group[len(group)-1]+1)/float64(v.k.VBuckets())); err != nil {
 			return err
 		}
 	}
 	for _, c := range v.copies {
 		for id, keys := range c.extra { // of documents that KV and the back index know nothing of
-			d := wire.Difference{Kind: wire.ExtraRow, ID: id, VBucket: mcbp.VBucket([]byte(id), v.k.vbuckets),
+			d := wire.Difference{Kind: wire.ExtraRow, ID: id, VBucket: mcbp.VBucket([]byte(id), v.k.VBuckets()),
 				Stability: v.sum.LastStability}
 			if err := v.differ(c, d, nil, keys); err != nil {
 				return err
@@ -125,7 +129,7 @@ func (v *verification) groups() (all [][]uint16) {
 	if v.audit {
 		most = 1
 	}
-	for vb := range v.k.vbuckets {
+	for vb := range v.k.VBuckets() {
 		if v.only != nil && !v.only[uint16(vb)] {
 			continue
 		}
@@ -139,7 +143,7 @@ func (v *verification) groups() (all [][]uint16) {
 
 // yield lets what a user asked for go first.
 func (v *verification) yield(ctx context.Context) error {
-	for v.audit && v.x.verifying() {
+	for v.audit && v.Verifying() {
 		if err := pace.Sleep(ctx, verifyTell); err != nil {
 			return err
 		}
@@ -151,7 +155,7 @@ func (v *verification) yield(ctx context.Context) error {
 func (v *verification) hold(ctx context.Context, ref wire.StabilityRef) (*frozen, error) {
 	f := &frozen{ref: ref}
 	for _, c := range v.copies {
-		h, err := v.x.pins().Hold(ctx, v.def.ID, c.place.ID, ref)
+		h, err := v.pins.Hold(ctx, v.def.ID, c.place.ID, ref)
 		if err != nil {
 			return nil, errors.Join(err, f.release())
 		}
@@ -161,7 +165,7 @@ func (v *verification) hold(ctx context.Context, ref wire.StabilityRef) (*frozen
 		v.sum.FirstStability = ref.Number
 	}
 	v.sum.LastStability = max(v.sum.LastStability, ref.Number)
-	v.resumed = v.x.now()
+	v.resumed = v.now()
 	return f, nil
 }
 
@@ -172,10 +176,10 @@ func (v *verification) newest(ctx context.Context) (*frozen, error) {
 			v.def.ID, scan.DefaultWait))
 	defer cancel()
 	for {
-		changed := v.x.snapshots.Changes()
+		changed := v.pins.Snapshots.Changes()
 		var ref *wire.StabilityRef
 		for _, c := range v.copies {
-			refs := v.x.snapshots.Refs(c.place.ID)
+			refs := v.pins.Snapshots.Refs(c.place.ID)
 			if len(refs) == 0 {
 				ref = nil
 				break
@@ -210,7 +214,7 @@ func (v *verification) atLeast(ctx context.Context, need timestamp.Vector) (*fro
 		scan.Errorf(errcode.Timeout, "no stability timestamp covers what was read from KV within %s", 3*scan.DefaultWait))
 	defer cancel()
 	for {
-		s, err := truth{v.x}.Stabilize(ctx, v.k.name, need, scan.DefaultWait)
+		s, err := v.role.Stabilize(ctx, v.k.Name(), need, scan.DefaultWait)
 		if err != nil {
 			return nil, err
 		}
@@ -227,12 +231,12 @@ func (v *verification) atLeast(ctx context.Context, need timestamp.Vector) (*fro
 // tell says how far it is, now and then.
 func (v *verification) tell(percent float64) error {
 	v.percent = max(v.percent, percent)
-	now := v.x.now()
+	now := v.now()
 	if now.Sub(v.told) < verifyTell {
 		return nil
 	}
 	v.told = now
-	return v.emit(&wire.VerifyLine{Progress: &wire.VerifyProgress{Indexer: v.x.cfg.Name, Percent: v.percent,
+	return v.emit(&wire.VerifyLine{Progress: &wire.VerifyProgress{Indexer: v.name, Percent: v.percent,
 		Documents: v.sum.Documents}})
 }
 
@@ -249,15 +253,15 @@ func (v *verification) group(ctx context.Context, vbs []uint16) error {
 			return v.group(ctx, vbs[len(vbs)/2:])
 		case errors.Is(err, errVerifyLarge) && v.page.last():
 			return scan.Errorf(errcode.Unavailable, "vbucket %d of bucket %q: %w even of one document in %d", vbs[0],
-				v.k.name, err, v.page.of)
+				v.k.Name(), err, v.page.of)
 		case errors.Is(err, errVerifyLarge):
 			return v.halves(ctx, vbs)
 		case errors.Is(err, errVerifyBranch) && restarts < verifyRestarts:
-			if err := pace.Sleep(ctx, time.Duration(restarts+1)*sideFirst); err != nil {
+			if err := pace.Sleep(ctx, time.Duration(restarts+1)*pauseFirst); err != nil {
 				return err
 			}
 		case errors.Is(err, errVerifyBranch):
-			return scan.Errorf(errcode.Unavailable, "bucket %q: %w", v.k.name, err)
+			return scan.Errorf(errcode.Unavailable, "bucket %q: %w", v.k.Name(), err)
 		default:
 			return err
 		}
@@ -326,7 +330,7 @@ func (v *verification) round(ctx context.Context, f *frozen, states map[uint16]*
 		}
 	}
 	got, err := v.read(ctx, want)
-	v.resumed = v.x.now()
+	v.resumed = v.now()
 	if err == nil {
 		err = v.owe(ctx, len(states)+verifyStream*len(want))
 	}
@@ -409,14 +413,14 @@ func (v *verification) compare(ctx context.Context, f *frozen, vb uint16, s *vbS
 
 // differ counts a difference, and lists it while there is room.
 func (v *verification) differ(c *verifiedCopy, d wire.Difference, want, rows [][]byte) error {
-	d.Slice, d.Replica, d.Copy, d.Indexer = c.place.Slice, uint8(c.place.Replica), c.place.ID, v.x.cfg.Name
+	d.Slice, d.Replica, d.Copy, d.Indexer = c.place.Slice, uint8(c.place.Replica), c.place.ID, v.name
 	if v.found != nil {
 		v.found(c, d, rows)
 		return nil
 	}
 	c.sum.Differences++
 	v.sum.Differences++
-	v.x.metrics.different.WithLabelValues(string(d.Kind)).Inc()
+	v.metrics.different.WithLabelValues(string(d.Kind)).Inc()
 	if v.sum.Listed >= uint64(v.most) {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package indexer
+package verify
 
 import (
 	"cmp"
@@ -42,33 +42,34 @@ const auditSource = "index "
 // by nobody. It is a verification (verify.go) of one index after the other, of few vbuckets at a time and at a low
 // rate. What differs is compared a second time, from KV and the copy as they are then; what differs still is counted,
 // named and taken anew: the vbucket of that copy is emptied and streamed again from 0, as after a purge.
-type auditor struct{ x *Indexer }
+type auditor struct{ *Verifier }
 
-// Run goes round until ctx ends.
-func (a *auditor) Run(ctx context.Context) error {
-	if a.x.cfg.AuditRate < 0 {
+// Audit compares what is here by itself, round after round, until ctx ends.
+func (v *Verifier) Audit(ctx context.Context) error {
+	if v.auditRate < 0 {
 		return nil
 	}
-	for pace.Sleep(ctx, a.x.cfg.AuditEvery) == nil {
-		a.round(ctx)
+	for pace.Sleep(ctx, v.auditEvery) == nil {
+		v.Round(ctx)
 	}
 	return nil
 }
 
-// round compares what is here once. It counts as a round over all copies only where a leader has told which those are.
-func (a *auditor) round(ctx context.Context) {
-	defs := a.x.present()
+// Round compares what is here once. It counts as a round over all copies only where a leader has told which those are.
+func (v *Verifier) Round(ctx context.Context) {
+	a := &auditor{v}
+	defs := v.role.Definitions()
 	for i := range defs.Indexes {
 		if d := &defs.Indexes[i]; d.State == index.Maintenance && ctx.Err() == nil {
 			a.audit(ctx, d)
 		}
 	}
-	a.x.metrics.audits.Inc()
+	v.metrics.audits.Inc()
 }
 
 // audit compares the copies of one index, as far as they can be.
 func (a *auditor) audit(ctx context.Context, d *index.Definition) {
-	log := a.x.log.With("index", d.Bucket+"/"+d.Name)
+	log := a.log.With("index", d.Bucket+"/"+d.Name)
 	found, compared, err := a.twice(ctx, d)
 	var here []index.CopyID
 	if err == nil {
@@ -79,16 +80,16 @@ func (a *auditor) audit(ctx context.Context, d *index.Definition) {
 		return
 	}
 	source := auditSource + d.ID.String()
-	if a.x.differing.note(d.ID, compared, here, found) {
-		wake(a.x.report)
+	if a.differing.note(d.ID, compared, here, found) {
+		a.role.Tell()
 	}
 	switch {
 	case len(found) > 0:
 		a.tell(d, source, found)
 		a.heal(ctx, d, found)
-	case !a.x.differing.has(d.ID) && a.x.health.set(source, ""):
+	case !a.differing.has(d.ID) && a.role.Unwell(source, ""):
 		log.Info("the copies here are as KV has it again")
-		wake(a.x.report)
+		a.role.Tell()
 	}
 }
 
@@ -152,38 +153,38 @@ func (a *auditor) compare(ctx context.Context, d *index.Definition, copies []ind
 	if len(copies) == 0 {
 		return found, nil
 	}
-	q := &wire.VerifyCopies{Index: d.ID, Copies: copies, VerifyRequest: wire.VerifyRequest{Rate: a.x.cfg.AuditRate,
+	q := &wire.VerifyCopies{Index: d.ID, Copies: copies, VerifyRequest: wire.VerifyRequest{Rate: a.auditRate,
 		Limit: 1}}
-	v, err := a.x.newVerification(q, func(*wire.VerifyLine) error { return nil })
+	n, err := a.newVerification(q, func(*wire.VerifyLine) error { return nil })
 	if err != nil {
 		return found, err
 	}
-	v.pace = pace.New(a.x.cfg.AuditRate, auditShare, a.x.now)
-	v.audit, v.atOnce = true, int(min(verifyRows, max(paceStep, a.x.cfg.AuditRate*int64(auditHold/time.Second))))
+	n.pace = pace.New(a.auditRate, auditShare, a.now)
+	n.audit, n.atOnce = true, int(min(verifyRows, max(paceStep, a.auditRate*int64(auditHold/time.Second))))
 	if where != nil {
-		v.only = map[uint16]bool{}
+		n.only = map[uint16]bool{}
 		for i := range where {
-			v.only[where[i].VBucket] = true
+			n.only[where[i].VBucket] = true
 		}
 	}
-	v.found = func(c *verifiedCopy, d wire.Difference, rows [][]byte) { found.add(finding{c.place.ID, d, rows}) }
-	err = v.run(ctx)
+	n.found = func(c *verifiedCopy, d wire.Difference, rows [][]byte) { found.add(finding{c.place.ID, d, rows}) }
+	err = n.run(ctx)
 	return found, err
 }
 
 // copies are those of an index that scans read here.
 func (a *auditor) copies(id index.ID) ([]index.CopyID, error) {
 	here, err := a.here(id)
-	return slices.DeleteFunc(here, func(c index.CopyID) bool { return len(a.x.snapshots.Refs(c)) == 0 }), err
+	return slices.DeleteFunc(here, func(c index.CopyID) bool { return len(a.pins.Snapshots.Refs(c)) == 0 }), err
 }
 
 // here are the copies of an index that are here; an error where that cannot be told now, as in a rollback.
 func (a *auditor) here(id index.ID) (ids []index.CopyID, err error) {
-	view, err := catalog{a.x}.View(id)
+	view, err := a.role.View(id)
 	if err != nil {
 		return nil, err
 	}
-	node := a.x.identity.get().Node
+	node := a.role.Endpoint().Node
 	for _, c := range view.Topology.Copies {
 		if c.Node == node && c.State == partition.Allocated {
 			ids = append(ids, c.ID)
@@ -216,9 +217,9 @@ func (a *auditor) tell(d *index.Definition, source string, found []finding) {
 	})
 	for i := range found {
 		f := &found[i]
-		a.x.metrics.audited.WithLabelValues(string(f.Kind)).Inc()
+		a.metrics.audited.WithLabelValues(string(f.Kind)).Inc()
 		if i < auditNames {
-			a.x.log.Error("a copy differs from the KV data", "index", d.Bucket+"/"+d.Name, "slice", f.Slice, "replica",
+			a.log.Error("a copy differs from the KV data", "index", d.Bucket+"/"+d.Name, "slice", f.Slice, "replica",
 				f.Replica, "copy", f.copy,
 				"vbucket", f.VBucket, "document", f.ID, "kind", f.Kind, "detail", f.Detail, "taken_anew", f.mends(), "of",
 				len(found))
@@ -228,16 +229,16 @@ func (a *auditor) tell(d *index.Definition, source string, found []finding) {
 	if !slices.ContainsFunc(found, func(f finding) bool { return f.mends() }) {
 		becomes = "taking them anew would not mend that: " + f.Detail
 	}
-	a.x.health.set(source, fmt.Sprintf("index %s/%s differs from the KV data in %d documents (slice %d, replica %d, "+
+	a.role.Unwell(source, fmt.Sprintf("index %s/%s differs from the KV data in %d documents (slice %d, replica %d, "+
 		"vbucket %d, document %q: %s); %s",
 		d.Bucket, d.Name, len(found), f.Slice, f.Replica, f.VBucket, f.ID, f.Kind, becomes))
-	wake(a.x.report)
+	a.role.Tell()
 }
 
 // heal lets the vbuckets of the copies be taken anew. Where another indexer has the slice, scans go there meanwhile.
 func (a *auditor) heal(ctx context.Context, d *index.Definition, found []finding) {
-	k := a.x.bucketNamed(d.Bucket)
-	if k == nil {
+	k, ok := a.role.Bucket(d.Bucket)
+	if !ok {
 		return
 	}
 	type place struct {
@@ -259,35 +260,15 @@ func (a *auditor) heal(ctx context.Context, d *index.Definition, found []finding
 		}
 	}
 	for at, stray := range rows {
-		elsewhere := a.elsewhere(d.ID, at.copy)
-		if err := k.do(ctx, func() {
-			k.retake(at.copy, int(at.vb), stray, elsewhere)
-		}); err != nil {
+		if err := k.Retake(ctx, at.copy, int(at.vb), stray, a.elsewhere(d.ID, at.copy)); err != nil {
 			return
 		}
 	}
-	wake(a.x.sides)
-}
-
-// retake lets a vbucket of a copy be taken anew, without rows that should not be there. elsewhere: scans have another
-// copy, and shall see nothing of this one until it is right. It runs in the loop; false: the vbucket goes back or joins
-// just now, and its next turn tells.
-func (k *bucket) retake(id index.CopyID, vb int, stray []storage.Row, elsewhere bool) bool {
-	if !k.st.Retake(id, vb) {
-		return false
-	}
-	k.strays[vbOfCopy{id, vb}] = stray
-	k.emptied[id]++
-	k.x.metrics.retaken.Inc()
-	if elsewhere {
-		k.x.snapshots.Doubt(id)
-	}
-	return true
 }
 
 // elsewhere reports whether another node has a copy of the same slice.
 func (a *auditor) elsewhere(id index.ID, copy index.CopyID) bool {
-	view, err := catalog{a.x}.View(id)
+	view, err := a.role.View(id)
 	if err != nil {
 		return false
 	}

@@ -1,4 +1,4 @@
-package indexer
+package verify
 
 import (
 	"context"
@@ -12,9 +12,11 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/indexer/pace"
 	"tidemark/indexer/packed"
 	"tidemark/indexer/scan"
+	"tidemark/indexer/transport"
 	"tidemark/keyversion"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -23,11 +25,15 @@ import (
 const (
 	// verifyTopic marks the catchup topics that a verification reads.
 	verifyTopic = "/verify-"
-	// maxVerifyBytes bounds what the streams of one verification hold in memory. What a vbucket has more is compared page
+	// MaxBytes bounds what the streams of one verification hold in memory. What a vbucket has more is compared page
 	// by page.
-	maxVerifyBytes = 64 << 20
+	MaxBytes = 64 << 20
 	// verifyPatience bounds how long a verification tries to read a vbucket that no projector streams.
 	verifyPatience = 60 * time.Second
+	// sideSilence is how long a stream may bring nothing before it is given up.
+	sideSilence = 30 * time.Second
+	// stopTimeout bounds the request that ends what somebody streams for nobody.
+	stopTimeout = 100 * time.Millisecond
 	// verifyHeld is for how many seconds one message may hold a stream back because of the rate.
 	verifyHeld = 10
 )
@@ -105,7 +111,7 @@ func (v *vbRead) lost(id index.ID, slice index.SliceID) string {
 
 // sideRead is a side stream to a verification: the same that builds and catchups have, into memory.
 type sideRead struct {
-	x     *Indexer
+	now   func() time.Time
 	id    uint64
 	topic string
 	pace  *pace.Pace
@@ -136,24 +142,24 @@ func (b *budget) take(n int64) bool {
 	return b.left >= 0
 }
 
-// expectVerify lets the data port find a side stream; forgetVerify ends that.
-func (x *Indexer) expectVerify(r *sideRead) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.verifies[r.topic] = r
+// expect lets the data port find a side stream; forget ends that.
+func (v *Verifier) expect(r *sideRead) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.reads[r.topic] = r
 }
 
-func (x *Indexer) forgetVerify(r *sideRead) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	delete(x.verifies, r.topic)
+func (v *Verifier) forget(r *sideRead) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.reads, r.topic)
 }
 
-// verifyFor returns the verification that a topic is for.
-func (x *Indexer) verifyFor(topic string) (*sideRead, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if r := x.verifies[topic]; r != nil {
+// SinkFor returns the verification that a topic of the catchup port is for, see IsTopic.
+func (v *Verifier) SinkFor(topic string) (transport.Sink, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if r := v.reads[topic]; r != nil {
 		return r, nil
 	}
 	return nil, fmt.Errorf("topic %q: no verification wants it", topic)
@@ -161,13 +167,13 @@ func (x *Indexer) verifyFor(topic string) (*sideRead, error) {
 
 // Receive implements transport.Sink. It returns as late as the rate wants it: that holds the router back, and KV.
 func (r *sideRead) Receive(ctx context.Context, b *keyversion.Batch, release func()) error {
-	began := r.x.now()
+	began := r.now()
 	n, err := r.take(b)
 	if err != nil {
 		return err
 	}
 	release()
-	r.pace.Worked(r.x.now().Sub(began))
+	r.pace.Worked(r.now().Sub(began))
 	// longer, and the stream would be given up as silent
 	return r.pace.Wait(ctx, min(n, int(min(verifyHeld*r.pace.PerSecond(), 1<<30))))
 }
@@ -178,7 +184,7 @@ func (r *sideRead) Closed(error) {}
 func (r *sideRead) take(b *keyversion.Batch) (docs int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.moved = r.x.now()
+	r.moved = r.now()
 	for i := range b.Events {
 		e := &b.Events[i]
 		v := r.vbs[e.VBucket]
@@ -309,15 +315,15 @@ func (r *sideRead) result() (map[uint16]*vbRead, error) {
 func (r *sideRead) silent() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.x.now().Sub(r.moved) > sideSilence
+	return r.now().Sub(r.moved) > sideSilence
 }
 
 // read returns what KV holds of the stretches: of each vbucket, asked of the projector that owns it, else of the others
 // in turn.
 func (v *verification) read(ctx context.Context, want map[uint16]stretch) (map[uint16]*vbRead, error) {
 	got := map[uint16]*vbRead{}
-	room := &budget{left: v.x.cfg.verifyRoom}
-	deadline, before := v.x.now().Add(verifyPatience), 0
+	room := &budget{left: v.room}
+	deadline, before := v.now().Add(verifyPatience), 0
 	for tries := 0; len(got) < len(want); tries++ {
 		parts, err := v.byProjector(ctx, want, got, tries)
 		if err != nil {
@@ -342,16 +348,16 @@ func (v *verification) read(ctx context.Context, want map[uint16]stretch) (map[u
 		}
 		_ = g.Wait() // the errors are collected
 		if len(got) > before {
-			deadline, before = v.x.now().Add(verifyPatience), len(got)
+			deadline, before = v.now().Add(verifyPatience), len(got)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case errors.Is(last, errVerifyLarge) || errors.Is(last, errVerifyBranch):
 			return nil, last
-		case len(got) < len(want) && v.x.now().After(deadline):
+		case len(got) < len(want) && v.now().After(deadline):
 			return nil, scan.Errorf(errcode.VBucketsUnavailable, "%d of %d vbuckets of bucket %q could not be read from KV (%w)",
-				len(want)-len(got), len(want), v.k.name, last)
+				len(want)-len(got), len(want), v.k.Name(), last)
 		case len(got) < len(want):
 			if err := pace.Sleep(ctx, askAgain); err != nil {
 				return nil, err
@@ -364,17 +370,13 @@ func (v *verification) read(ctx context.Context, want map[uint16]stretch) (map[u
 // byProjector says whom to ask for what is still wanted.
 func (v *verification) byProjector(ctx context.Context, want map[uint16]stretch, got map[uint16]*vbRead,
 	tries int) (map[wire.ProjectorEndpoint]map[uint16]stretch, error) {
-	d := v.x.present()
+	d := v.role.Definitions()
 	if len(d.Projectors) == 0 || d.Revision == 0 {
 		return nil, scan.Errorf(errcode.Unavailable, "this indexer has not heard of any projector from the leader yet: try "+
 			"again")
 	}
-	owners := map[uint16]index.ProjectorID{}
-	if err := v.k.do(ctx, func() {
-		for vb := range want {
-			owners[vb] = v.k.st.Owner(int(vb))
-		}
-	}); err != nil {
+	owners, err := v.k.Owners(ctx)
+	if err != nil {
 		return nil, err
 	}
 	parts := map[wire.ProjectorEndpoint]map[uint16]stretch{}
@@ -382,7 +384,7 @@ func (v *verification) byProjector(ctx context.Context, want map[uint16]stretch,
 		if got[vb] != nil {
 			continue
 		}
-		p := choose(d.Projectors, owners[vb], tries)
+		p := core.ChooseProjector(d.Projectors, owners[vb], tries)
 		if parts[p] == nil {
 			parts[p] = map[uint16]stretch{}
 		}
@@ -394,34 +396,34 @@ func (v *verification) byProjector(ctx context.Context, want map[uint16]stretch,
 // readFrom reads from one projector what it streams of the vbuckets.
 func (v *verification) readFrom(ctx context.Context, p wire.ProjectorEndpoint, want map[uint16]stretch,
 	room *budget) (map[uint16]*vbRead, error) {
-	e := v.x.Endpoint()
-	id := v.x.verifyID.Add(1)
-	r := &sideRead{x: v.x, id: id, topic: fmt.Sprintf("/catchup/%d%s%d", e.Node, verifyTopic, id), pace: v.pace,
+	e := v.role.Endpoint()
+	id := v.last.Add(1)
+	r := &sideRead{now: v.now, id: id, topic: fmt.Sprintf("/catchup/%d%s%d", e.Node, verifyTopic, id), pace: v.pace,
 		page: v.page, vbs: map[uint16]*vbRead{}, bytes: room,
-		open: len(want), moved: v.x.now(), done: make(chan struct{})}
+		open: len(want), moved: v.now(), done: make(chan struct{})}
 	r.mem.Refused = func(_ *keyversion.Event, s *keyversion.Statement, _ []byte) {
 		if s.Index == v.def.ID {
 			r.refused = append(r.refused, s.Slice)
 		}
 	}
-	side := &wire.SideTarget{Revision: v.x.present().Revision, Node: e.Node, BootID: e.BootID, Endpoint: e.Catchup,
+	side := &wire.SideTarget{Revision: v.role.Definitions().Revision, Node: e.Node, BootID: e.BootID, Endpoint: e.Catchup,
 		Sums: true}
 	for _, c := range v.copies {
 		side.Copies = append(side.Copies, c.place.ID)
 	}
-	part := wire.StreamBucket{Bucket: v.k.name, BucketUUID: v.k.uuid}
+	part := wire.StreamBucket{Bucket: v.k.Name(), BucketUUID: v.k.UUID()}
 	for vb, s := range want {
 		r.vbs[vb] = &vbRead{stretch: s, vb: vb, last: s.from, docs: map[string]*kvVersion{}, projector: p.ID}
 		part.Restart.Add(wire.StreamStart{VBucket: vb, VBUUID: s.fromUUID, Seqno: s.from,
 			Window: timestamp.Window{Start: s.from, End: s.from}, End: s.to,
 			Branch: s.toUUID})
 	}
-	req := &wire.StreamRequest{Fence: wire.Fence{ClusterID: v.x.identity.get().ClusterID}, Topic: r.topic,
+	req := &wire.StreamRequest{Fence: wire.Fence{ClusterID: v.role.ClusterID()}, Topic: r.topic,
 		Incarnation: index.Incarnation{Counter: id},
 		Buckets:     []wire.StreamBucket{part}, Side: side}
-	v.x.expectVerify(r)
-	defer v.x.forgetVerify(r)
-	reply, err := v.x.projectors.Streams(ctx, p.Admin, req)
+	v.expect(r)
+	defer v.forget(r)
+	reply, err := v.projectors.Streams(ctx, p.Admin, req)
 	if err != nil {
 		return nil, fmt.Errorf("projector %s: %w", p.ID, err)
 	}
@@ -431,8 +433,8 @@ func (v *verification) readFrom(ctx context.Context, p wire.ProjectorEndpoint, w
 	}
 	got, failed := r.result()
 	if len(got) < len(want) {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), sideFirst)
-		_ = v.x.projectors.Stop(stop, p.Admin, &wire.StreamStop{Fence: req.Fence, Topic: r.topic}) // it ends by itself, too
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		_ = v.projectors.Stop(stop, p.Admin, &wire.StreamStop{Fence: req.Fence, Topic: r.topic}) // it ends by itself, too
 		cancel()
 	}
 	return got, errors.Join(err, failed)
@@ -492,4 +494,5 @@ func (r *sideRead) await(ctx context.Context) error {
 	}
 }
 
-func isVerify(topic string) bool { return strings.Contains(topic, verifyTopic) }
+// IsTopic reports whether a topic is one that verifications read.
+func IsTopic(topic string) bool { return strings.Contains(topic, verifyTopic) }

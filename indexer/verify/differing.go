@@ -1,4 +1,4 @@
-package indexer
+package verify
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/wire"
 )
 
@@ -91,7 +92,7 @@ func (d *differing) list(defs *wire.Definitions) (all []wire.CopyDifference, com
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for id, copies := range d.all {
-		if !known(defs, id) {
+		if !core.Defines(defs, id) {
 			delete(d.all, id)
 			continue
 		}
@@ -100,9 +101,10 @@ func (d *differing) list(defs *wire.Definitions) (all []wire.CopyDifference, com
 		}
 	}
 	slices.SortFunc(all, func(a, b wire.CopyDifference) int { return cmp.Compare(a.Copy, b.Copy) })
-	if slices.ContainsFunc(slices.Collect(maps.Values(d.compared)), func(id index.ID) bool { return !known(defs, id) }) {
+	gone := func(id index.ID) bool { return !core.Defines(defs, id) }
+	if slices.ContainsFunc(slices.Collect(maps.Values(d.compared)), gone) {
 		d.compared = maps.Clone(d.compared)
-		maps.DeleteFunc(d.compared, func(_ index.CopyID, id index.ID) bool { return !known(defs, id) })
+		maps.DeleteFunc(d.compared, func(_ index.CopyID, id index.ID) bool { return gone(id) })
 	}
 	return all[:min(len(all), wire.MaxDifferingCopies)], d.compared
 }

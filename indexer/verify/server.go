@@ -1,4 +1,4 @@
-package indexer
+package verify
 
 import (
 	"bytes"
@@ -24,33 +24,36 @@ import (
 )
 
 const (
-	// verifyPath is where a node takes requests to check copies.
-	verifyPath = "/v1/copies:verify"
+	// Path is where a node takes requests to check copies.
+	Path = "/v1/copies:verify"
 	// maxVerifies bounds the verifications that this node coordinates at a time. Of the copies here one is checked at a
 	// time: a second one would only make both slower.
 	maxVerifies = 4
+	// AtOnce is how many connections to each indexer verifications need: one for each that is coordinated here.
+	AtOnce = maxVerifies
 )
 
-// verify coordinates a verification: every node checks the copies that it holds, and their lines are passed on.
-func (s *scanServer) verify(w http.ResponseWriter, r *http.Request) {
-	if !scan.Enter(w, s.verifies, "verifications") {
+// Coordinate answers who wants an index verified: every node checks the copies that it holds, and their lines are
+// passed on.
+func (v *Verifier) Coordinate(w http.ResponseWriter, r *http.Request) {
+	if !scan.Enter(w, v.coordinated, "verifications") {
 		return
 	}
-	defer func() { <-s.verifies }()
+	defer func() { <-v.coordinated }()
 	out := &lines{a: scan.NewAnswer(w)}
-	end, err := s.verifyAll(r, w, out)
-	s.verified(err)
+	end, err := v.verifyAll(r, w, out)
+	v.verified(err)
 	switch {
 	case err == nil:
 		err = out.line(&wire.VerifyLine{End: end})
 	case !out.a.Begun():
-		s.problem(w, err)
+		rpc.WriteProblem(w, scan.ProblemOf(err))
 		return
 	default:
 		err = out.line(failure(err))
 	}
 	if err != nil {
-		s.x.log.Debug("a verification's client is gone", "error", err)
+		v.log.Debug("a verification's client is gone", "error", err)
 	}
 }
 
@@ -59,12 +62,12 @@ func failure(err error) *wire.VerifyLine {
 	return &wire.VerifyLine{Error: &wire.VerifyFailure{Code: e.Code, Detail: e.Detail}}
 }
 
-func (s *scanServer) verified(err error) {
+func (v *Verifier) verified(err error) {
 	code := "OK"
 	if err != nil {
 		code = string(scan.CodeOf(err))
 	}
-	s.x.metrics.verifies.WithLabelValues(code).Inc()
+	v.metrics.verifies.WithLabelValues(code).Inc()
 }
 
 // checkVerify reads a request's numbers and fills in the defaults.
@@ -86,7 +89,7 @@ func checkVerify(q *wire.VerifyRequest) error {
 	return nil
 }
 
-func (s *scanServer) verifyAll(r *http.Request, w http.ResponseWriter, out *lines) (*wire.VerifyEnd, error) {
+func (v *Verifier) verifyAll(r *http.Request, w http.ResponseWriter, out *lines) (*wire.VerifyEnd, error) {
 	id, err := index.ParseID(mux.Vars(r)["id"])
 	if err != nil {
 		return nil, scan.Errorf(errcode.BadRequest, "%w", err)
@@ -102,7 +105,7 @@ func (s *scanServer) verifyAll(r *http.Request, w http.ResponseWriter, out *line
 	if err := checkVerify(&q); err != nil {
 		return nil, err
 	}
-	view, err := s.c.View(id)
+	view, err := v.role.View(id)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +119,7 @@ func (s *scanServer) verifyAll(r *http.Request, w http.ResponseWriter, out *line
 	g, ctx := errgroup.WithContext(r.Context())
 	for node, copies := range nodes {
 		g.Go(func() error {
-			end, err := s.verifyAt(ctx, node, wire.VerifyCopies{Index: id, Copies: copies, VerifyRequest: q}, out)
+			end, err := v.verifyAt(ctx, node, wire.VerifyCopies{Index: id, Copies: copies, VerifyRequest: q}, out)
 			if err != nil {
 				return err
 			}
@@ -140,9 +143,9 @@ func (s *scanServer) verifyAll(r *http.Request, w http.ResponseWriter, out *line
 }
 
 // verifyAt lets one node check its copies, and passes its lines on but the last one.
-func (s *scanServer) verifyAt(ctx context.Context, node index.NodeID, q wire.VerifyCopies, out *lines) (*wire.VerifyEnd,
+func (v *Verifier) verifyAt(ctx context.Context, node index.NodeID, q wire.VerifyCopies, out *lines) (*wire.VerifyEnd,
 	error) {
-	body, err := s.nodes.Watched(ctx, node, verifyPath, q, nil)
+	body, err := v.nodes.Watched(ctx, node, Path, q, nil)
 	if err != nil {
 		var p *rpc.Problem
 		if errors.As(err, &p) {
@@ -171,63 +174,63 @@ func (s *scanServer) verifyAt(ctx context.Context, node index.NodeID, q wire.Ver
 	}
 }
 
-// verifyCopies checks copies of this node for another one.
-func (s *scanServer) verifyCopies(w http.ResponseWriter, r *http.Request) {
+// Check checks copies of this node for another one.
+func (v *Verifier) Check(w http.ResponseWriter, r *http.Request) {
 	var q wire.VerifyCopies
 	if err := rpc.Read(w, r, rpc.MaxControlBody, &q); err != nil {
 		rpc.WriteProblem(w, err)
 		return
 	}
 	out := &lines{a: scan.NewAnswer(w)}
-	v, err := s.x.newVerification(&q, out.line)
+	one, err := v.newVerification(&q, out.line)
 	if err != nil {
-		s.problem(w, err)
+		rpc.WriteProblem(w, scan.ProblemOf(err))
 		return
 	}
-	if !scan.Enter(w, s.x.checking, "verifications") {
+	if !scan.Enter(w, v.checking, "verifications") {
 		return
 	}
-	err = v.run(r.Context())
-	<-s.x.checking // before the last line: who has it may ask for the next one
+	err = one.run(r.Context())
+	<-v.checking // before the last line: who has it may ask for the next one
 	if err != nil {
 		err = out.line(failure(err))
 	} else {
-		err = out.line(&wire.VerifyLine{End: &v.sum})
+		err = out.line(&wire.VerifyLine{End: &one.sum})
 	}
 	if err != nil {
-		s.x.log.Debug("nobody takes the result of a verification", "index", q.Index, "error", err)
+		v.log.Debug("nobody takes the result of a verification", "index", q.Index, "error", err)
 	}
 }
 
 // newVerification finds what is asked for.
-func (x *Indexer) newVerification(q *wire.VerifyCopies, emit func(*wire.VerifyLine) error) (*verification, error) {
+func (v *Verifier) newVerification(q *wire.VerifyCopies, emit func(*wire.VerifyLine) error) (*verification, error) {
 	if err := checkVerify(&q.VerifyRequest); err != nil {
 		return nil, err
 	}
 	if len(q.Copies) == 0 || len(q.Copies) > scan.MaxCopies {
 		return nil, scan.Errorf(errcode.BadRequest, "%d copies, want 1 to %d", len(q.Copies), scan.MaxCopies)
 	}
-	view, err := catalog{x}.View(q.Index)
+	view, err := v.role.View(q.Index)
 	if err != nil {
 		return nil, err
 	}
-	k := x.bucketNamed(view.Bucket.Name)
-	if k == nil {
+	k, ok := v.role.Bucket(view.Bucket.Name)
+	if !ok {
 		return nil, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not held on this node", view.Bucket.Name)
 	}
-	v := &verification{x: x, k: k, def: view.Definition, pace: pace.New(q.Rate, 0, x.now), most: q.Limit, emit: emit,
-		told:   x.now(),
+	n := &verification{Verifier: v, k: k, def: view.Definition, pace: pace.New(q.Rate, 0, v.now), most: q.Limit,
+		emit: emit, told: v.now(),
 		atOnce: verifyRows}
 	for _, id := range q.Copies {
 		i := slices.IndexFunc(view.Topology.Copies, func(c partition.Copy) bool { return c.ID == id })
-		if _, here := x.store.Slice(id); i < 0 || !here {
+		if _, here := v.pins.Store.Slice(id); i < 0 || !here {
 			return nil, scan.Errorf(errcode.IndexNotHosted, "copy %s of index %s is not on this node", id, q.Index)
 		}
 		c := view.Topology.Copies[i]
-		v.copies = append(v.copies, &verifiedCopy{place: c, extra: map[string][][]byte{},
-			sum: wire.VerifiedCopy{Copy: c.ID, Slice: c.Slice, Replica: uint8(c.Replica), Indexer: x.cfg.Name}})
+		n.copies = append(n.copies, &verifiedCopy{place: c, extra: map[string][][]byte{},
+			sum: wire.VerifiedCopy{Copy: c.ID, Slice: c.Slice, Replica: uint8(c.Replica), Indexer: v.name}})
 	}
-	return v, nil
+	return n, nil
 }
 
 // lines writes an answer of lines; it may be used by several goroutines.
@@ -262,5 +265,5 @@ func (l *lines) line(v *wire.VerifyLine) error {
 	return nil
 }
 
-// verifying reports whether copies here are being checked.
-func (x *Indexer) verifying() bool { return len(x.checking) > 0 }
+// Verifying reports whether copies here are being checked.
+func (v *Verifier) Verifying() bool { return len(v.checking) > 0 }

@@ -1,4 +1,4 @@
-package indexer
+package verify
 
 import (
 	"bytes"
@@ -107,7 +107,7 @@ func (v *verification) rows(ctx context.Context, i int) error {
 
 // entries takes what the back index lists off the sums.
 func (v *verification) entries(ctx context.Context, i int, sums *rowSums) error {
-	for vb := range v.k.vbuckets {
+	for vb := range v.k.VBuckets() {
 		f, err := v.newest(ctx)
 		if err != nil {
 			return err
@@ -171,7 +171,7 @@ func (v *verification) someRows(ctx context.Context, snap *storage.Snapshot, fro
 
 // pay keeps to the rate: it lets a row or document of so many bytes have its time.
 func (v *verification) pay(ctx context.Context, bytes int) error {
-	v.x.metrics.verified.Inc()
+	v.metrics.verified.Inc()
 	return v.owe(ctx, 1+bytes/verifyUnit)
 }
 
@@ -186,9 +186,9 @@ func (v *verification) owe(ctx context.Context, n int) error {
 
 // settle waits until everything that is owed has had its time.
 func (v *verification) settle(ctx context.Context) error {
-	v.pace.Worked(v.x.now().Sub(v.resumed))
+	v.pace.Worked(v.now().Sub(v.resumed))
 	err := v.pace.Wait(ctx, v.owed)
-	v.owed, v.resumed = 0, v.x.now()
+	v.owed, v.resumed = 0, v.now()
 	return err
 }
 
@@ -237,9 +237,9 @@ func (s *suspects) lookUp(ctx context.Context, snap *storage.Snapshot) error {
 // listed returns the keys that the back index lists for a document, in order. A document is in the vbucket that its id
 // hashes to; where it is not, the others are looked at, too: an engine may hash otherwise.
 func (v *verification) listed(snap *storage.Snapshot, docID []byte) ([][]byte, error) {
-	home := mcbp.VBucket(docID, v.k.vbuckets)
-	for n := range v.k.vbuckets {
-		_, keys, found, err := snap.Entry((home+uint16(n))%uint16(v.k.vbuckets), docID)
+	home := mcbp.VBucket(docID, v.k.VBuckets())
+	for n := range v.k.VBuckets() {
+		_, keys, found, err := snap.Entry((home+uint16(n))%uint16(v.k.VBuckets()), docID)
 		if err != nil || found {
 			return sortedKeys(keys), err
 		}
@@ -250,8 +250,8 @@ func (v *verification) listed(snap *storage.Snapshot, docID []byte) ([][]byte, e
 // remember keeps a row until its document is looked at.
 func (v *verification) remember(c *verifiedCopy, key, docID []byte) error {
 	if c.extras++; c.extras > verifyExtras {
-		return v.differ(c, wire.Difference{Kind: wire.ExtraRow, ID: string(docID), VBucket: mcbp.VBucket(docID, v.k.vbuckets),
-			Stability: v.sum.LastStability}, nil, [][]byte{key})
+		return v.differ(c, wire.Difference{Kind: wire.ExtraRow, ID: string(docID),
+			VBucket: mcbp.VBucket(docID, v.k.VBuckets()), Stability: v.sum.LastStability}, nil, [][]byte{key})
 	}
 	c.extra[string(docID)] = append(c.extra[string(docID)], bytes.Clone(key))
 	return nil

@@ -1,4 +1,4 @@
-package indexer
+package verify
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 
 // TestAVerificationsVBucketEndsEarly: it alone is read anew; what has come of the others counts, and they go on.
 func TestAVerificationsVBucketEndsEarly(t *testing.T) {
-	r := &sideRead{x: &Indexer{now: time.Now}, id: 5, vbs: map[uint16]*vbRead{}, open: 2, bytes: &budget{left: 1 << 20},
+	r := &sideRead{now: time.Now, id: 5, vbs: map[uint16]*vbRead{}, open: 2, bytes: &budget{left: 1 << 20},
 		done: make(chan struct{})}
 	for vb := range uint16(2) {
 		r.vbs[vb] = &vbRead{stretch: stretch{to: 10}, vb: vb, docs: map[string]*kvVersion{}}
@@ -39,5 +39,27 @@ func TestAVerificationsVBucketEndsEarly(t *testing.T) {
 	got, err := r.result()
 	if len(got) != 1 || got[1] == nil || !errors.Is(err, errVerifyStream) {
 		t.Errorf("%v, %v; want vbucket 1, and why the other one is not there", got, err)
+	}
+}
+
+// TestVerifyGoesOnAfterASync: where a stream's connection is lost its router goes on at the newest SYNC that was taken,
+// behind documents that concern nobody here; that is no gap. What begins above is one.
+func TestVerifyGoesOnAfterASync(t *testing.T) {
+	r, v := &sideRead{open: 1}, &vbRead{stretch: stretch{to: 100}}
+	begin := func(start uint64) error {
+		return r.event(v, &keyversion.Event{Kind: keyversion.StreamBegin, Seqno: start,
+			Begin: &keyversion.Begin{Start: start}})
+	}
+	if err := begin(0); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.event(v, &keyversion.Event{Kind: keyversion.Sync, Seqno: 50}); err != nil {
+		t.Fatal(err)
+	}
+	if err := begin(50); err != nil {
+		t.Error(err)
+	}
+	if err := begin(51); !errors.Is(err, errVerifyStream) {
+		t.Errorf("a gap: %v", err)
 	}
 }

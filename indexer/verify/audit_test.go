@@ -1,0 +1,63 @@
+package verify
+
+import (
+	"slices"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/wire"
+)
+
+// TestConfirmed: what is found once only, or of another copy, is no finding.
+func TestConfirmed(t *testing.T) {
+	f := func(copy index.CopyID, id string) finding {
+		return finding{copy: copy, Difference: wire.Difference{ID: id}}
+	}
+	got := confirmed([]finding{f(1, "a"), f(1, "b"), f(2, "c")}, []finding{f(1, "b"), f(2, "a"), f(2, "c"), f(3, "c")})
+	if len(got) != 2 || got[0].ID != "b" || got[1].copy != 2 || got[1].ID != "c" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestAuditCut: a copy of which nothing is remembered, as others have more than that, does not count as compared; one
+// of which all is remembered does, and so does one of which something was confirmed.
+func TestAuditCut(t *testing.T) {
+	var first findings
+	for i := range auditFound + 1 {
+		first.add(finding{copy: 10, Difference: wire.Difference{ID: string(rune('a' + i))}})
+	}
+	first.add(finding{copy: 11})
+	copies := []index.CopyID{10, 11, 12}
+	if got := decided(copies, first.all, first); len(first.all) != auditFound || !slices.Equal(got,
+		[]index.CopyID{10, 12}) {
+		t.Errorf("%d findings tell of copies %v", len(first.all), got)
+	}
+	if got := decided(copies, nil, findings{}, first); !slices.Equal(got, []index.CopyID{12}) {
+		t.Errorf("nothing that is confirmed tells of copies %v", got)
+	}
+	var d differing
+	d.note(1, copies, copies, []finding{{copy: 11}, {copy: 12}})
+	d.note(1, decided(copies, first.all, first), copies, first.all)
+	all, compared := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}})
+	if len(compared) != 3 {
+		t.Errorf("compared are %v", compared)
+	}
+	d.note(1, nil, copies[1:], nil)
+	if _, rest := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}}); len(rest) != 2 || len(compared) != 3 {
+		t.Errorf("one has gone: compared are %v, were %v", rest, compared)
+	}
+	if len(all) != 2 || all[0].Copy != 10 || all[0].Documents != auditFound || all[1].Copy != 11 {
+		t.Errorf("%+v", all)
+	}
+}
+
+// TestAuditCutByBytes: rows beyond the bound are not remembered, nor forgotten.
+func TestAuditCutByBytes(t *testing.T) {
+	var f findings
+	row := make([]byte, auditRowBytes)
+	f.add(finding{copy: 10, rows: [][]byte{row}})
+	f.add(finding{copy: 11, rows: [][]byte{row}})
+	if got := decided([]index.CopyID{10, 11}, f.all, f); !slices.Equal(got, []index.CopyID{10}) {
+		t.Errorf("they tell of copies %v", got)
+	}
+}

@@ -1,0 +1,92 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tidemark/index"
+	"tidemark/indexer/pace"
+	"tidemark/indexer/storage"
+	"tidemark/kv/mcbp"
+)
+
+// TestVerifyIsLinearInTheKeysOfADocument: what is read to find rows that no entry lists does not grow with the keys of
+// a document for each of its rows: entries are read once beside all rows, and once more where something differs.
+func TestVerifyIsLinearInTheKeysOfADocument(t *testing.T) {
+	const documents, keys, vbuckets = 3, 2000, 4
+	store, err := storage.Open(storage.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	s, err := store.Create(storage.Meta{Copy: 10, Index: 1, Bucket: "b", BucketUUID: "u", VBuckets: vbuckets})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b storage.Batch
+	for d := range documents {
+		u := storage.Update{DocID: fmt.Appendf(nil, "doc-%d", d), Seqno: uint64(d + 1)}
+		u.VBucket = mcbp.VBucket(u.DocID, vbuckets)
+		for k := range keys {
+			u.Keys = append(u.Keys, fmt.Appendf(nil, "key-%05d", k))
+		}
+		b.Updates = append(b.Updates, u)
+	}
+	if err := s.Flush(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	snap, err := s.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer snap.Close()
+	now := time.Unix(1000, 0) // the clock stands: what is due says how much was looked at
+	x := &Verifier{metrics: newMetrics(prometheus.NewRegistry()), now: func() time.Time { return now }}
+	v := &verification{Verifier: x, k: few(vbuckets), atOnce: verifyRows,
+		pace: pace.New(1_000_000_000, 0, x.now)}
+	c := &verifiedCopy{extra: map[string][][]byte{}}
+	lost := looksUp(t, v, c, snap)
+	if len(lost) != 0 {
+		t.Errorf("%d rows are said to have no entry", len(lost))
+	}
+	units := int(v.pace.Due().Sub(now)) + v.owed // a nanosecond each
+	if least, most := documents*keys, 2*documents*keys; units < least || units > most {
+		t.Errorf("%d things were looked at for %d rows, want %d to %d", units, documents*keys, least, most)
+	}
+}
+
+// few is a bucket of so many vbuckets of which nothing else is asked.
+type few int
+
+func (few) Name() string    { return "b" }
+func (few) UUID() string    { return "u" }
+func (n few) VBuckets() int { return int(n) }
+
+func (few) Owners(context.Context) ([]index.ProjectorID, error) { panic("nobody asks") }
+
+func (few) Retake(context.Context, index.CopyID, int, []storage.Row, bool) error {
+	panic("nobody asks")
+}
+
+// looksUp looks up all rows of a snapshot, as where a sum differs, and returns those without an entry.
+func looksUp(t *testing.T, v *verification, c *verifiedCopy, snap *storage.Snapshot) map[string][][]byte {
+	t.Helper()
+	s := suspects{v: v, c: c, rows: map[string][][]byte{}}
+	if _, err := v.someRows(t.Context(), snap, nil, func(snap *storage.Snapshot, key, docID []byte) error {
+		return s.add(t.Context(), snap, key, docID)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.lookUp(t.Context(), snap); err != nil {
+		t.Fatal(err)
+	}
+	return c.extra
+}

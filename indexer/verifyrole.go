@@ -1,0 +1,42 @@
+package indexer
+
+import (
+	"context"
+	"time"
+
+	"tidemark/index"
+	"tidemark/indexer/scan"
+	"tidemark/indexer/verify"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// verifyRole is the indexer as verifications see it.
+type verifyRole struct{ *Indexer }
+
+// ClusterID implements verify.Role.
+func (r verifyRole) ClusterID() string { return r.identity.get().ClusterID }
+
+// Definitions implements verify.Role.
+func (r verifyRole) Definitions() wire.Definitions { return r.present() }
+
+// View implements verify.Role.
+func (r verifyRole) View(id index.ID) (scan.View, error) { return catalog{r.Indexer}.View(id) }
+
+// Bucket implements verify.Role.
+func (r verifyRole) Bucket(name string) (verify.Bucket, bool) {
+	k := r.bucketNamed(name)
+	return k, k != nil
+}
+
+// Stabilize implements verify.Role.
+func (r verifyRole) Stabilize(ctx context.Context, bucket string, need timestamp.Vector,
+	wait time.Duration) (wire.Stability, error) {
+	return truth{r.Indexer}.Stabilize(ctx, bucket, need, wait)
+}
+
+// Unwell implements verify.Role.
+func (r verifyRole) Unwell(source, why string) bool { return r.health.set(source, why) }
+
+// Tell implements verify.Role.
+func (r verifyRole) Tell() { wake(r.report) }
