@@ -2,28 +2,15 @@ package indexer
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"slices"
 	"sync"
-	"time"
 
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/snapshots"
-	"tidemark/internal/rpc"
 	"tidemark/partition"
-	"tidemark/timestamp"
 	"tidemark/wire"
-)
-
-const (
-	// askAgain is the pause before projectors are asked again for vbuckets that nobody owned.
-	askAgain = 50 * time.Millisecond
-	// askRest is how long the others may take when every vbucket has an owner: the KV node of one that was failed over may
-	// hang.
-	askRest = 250 * time.Millisecond
 )
 
 // published notes a stability timestamp for scans. An older one than known is ignored.
@@ -179,99 +166,4 @@ func (c catalog) Changed() <-chan struct{} {
 	c.x.mu.Lock()
 	defer c.x.mu.Unlock()
 	return c.x.changed
-}
-
-// truth asks projectors and managers.
-type truth struct{ x *Indexer }
-
-// CurrentSeqnos implements scan.Truth: each projector tells what its KV nodes host.
-func (t truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vector, error) {
-	d := t.x.present()
-	i := slices.IndexFunc(d.Buckets, func(b wire.Bucket) bool { return b.Name == bucket })
-	if i < 0 {
-		return timestamp.Vector{}, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not known here", bucket)
-	}
-	n := d.Buckets[i].VBuckets
-	var unowned []uint16
-	var why error
-	for disputed := false; ; {
-		said, err := t.ask(ctx, d.Projectors, wire.SeqnosRequest{Bucket: bucket, Map: disputed}, n)
-		missing := said.missing()
-		if len(missing) == 0 {
-			return said.at, nil
-		}
-		disputed = said.disputes > 0
-		if ctx.Err() == nil || unowned == nil { // the last round, cut short, knows less than the one before
-			unowned, why = missing, err
-		}
-		pause := time.NewTimer(askAgain)
-		select {
-		case <-pause.C:
-			d = t.x.present()
-		case <-ctx.Done():
-			pause.Stop()
-			e := scan.Errorf(errcode.VBucketsUnavailable, "%d of %d vbuckets of bucket %q have no owner that could "+
-				"be asked (%v)", len(unowned), n, bucket, why)
-			e.VBuckets = unowned
-			return said.at, e
-		}
-	}
-}
-
-// ask returns what the projectors say now. When every vbucket has an owner, who has not answered is waited for no
-// longer than askRest.
-func (t truth) ask(ctx context.Context, projectors []wire.ProjectorEndpoint, req wire.SeqnosRequest, n int) (*claims,
-	error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	type answer struct {
-		reply *wire.SeqnosReply
-		err   error
-	}
-	answers := make(chan answer, len(projectors))
-	for _, p := range projectors {
-		go func() {
-			reply, err := t.x.projectors.Seqnos(ctx, p.Admin, &req)
-			answers <- answer{reply, err}
-		}()
-	}
-	said := newClaims(n)
-	var errs []error
-	var rest <-chan time.Time
-	for range projectors {
-		select {
-		case a := <-answers:
-			if errs = append(errs, a.err); a.err == nil {
-				said.add(a.reply)
-			}
-		case <-rest:
-			return said, errors.Join(errs...)
-		}
-		if rest == nil && said.owned == n {
-			rest = time.After(askRest)
-		}
-	}
-	return said, errors.Join(errs...)
-}
-
-// Stabilize implements scan.Truth.
-func (t truth) Stabilize(ctx context.Context, bucket string, need timestamp.Vector, wait time.Duration) (wire.Stability,
-	error) {
-	s, err := t.x.managers.Stabilize(ctx, bucket, &wire.StabilizeRequest{Need: need, WaitMS: max(wait.Milliseconds(), 1)})
-	if err != nil {
-		var p *rpc.Problem
-		if errors.As(err, &p) {
-			switch code := p.Code; code {
-			case errcode.Timeout:
-				return wire.Stability{}, scan.Errorf(code, "no stability timestamp covers KV's present: %w", err)
-			case errcode.TokenLost, errcode.IndexInRollback: // the reason is the scan's own
-				return wire.Stability{}, scan.Errorf(code, "%s", p.Detail)
-			}
-		}
-		return wire.Stability{}, scan.Errorf(errcode.Unavailable, "the leader could not be asked for a stability "+
-			"timestamp: %w", err)
-	}
-	s.Bucket = bucket
-	t.x.published(s)
-	return *s, nil
 }

@@ -11,6 +11,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
+	"tidemark/indexer/scanserver"
 	"tidemark/partition"
 )
 
@@ -35,9 +36,8 @@ func TestCopiesThatGoInTheMiddleOfAScan(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := goStraight(t, long(rows), func(s *straight) {
 				s.place = func(c *partition.Copy) { c.Replica = partition.Replica(c.ID % 10) }
-				if s.direct != nil {
-					s.direct.stall = time.Hour // the client takes nothing while copies come and go
-				}
+				// the client takes nothing while copies come and go
+				s.tune = func(o *scanserver.Options) { o.ClientStall = time.Hour }
 			})
 			if err := s.define(10, 20); err != nil {
 				t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer/scan"
+	"tidemark/indexer/scanserver"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
@@ -33,7 +34,7 @@ func TestHopCarriesTheTrace(t *testing.T) {
 	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2},
 		TraceFlags: trace.FlagsSampled})
 	ctx := trace.ContextWithSpanContext(rpc.WithRequestID(t.Context(), "r-17"), span)
-	body, err := w.x.peers.Ask(1).Post(ctx, other, slicesPath, scan.NodeRequest{})
+	body, err := w.x.peers.Ask(1).Post(ctx, other, scanserver.SlicesPath, scan.NodeRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

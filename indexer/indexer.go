@@ -36,6 +36,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/pace"
 	"tidemark/indexer/peers"
+	"tidemark/indexer/scanserver"
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/transfer"
@@ -200,6 +201,7 @@ type Indexer struct {
 	projectors *projectorclient.Client
 	peers      *peers.Peers
 	verify     *verify.Verifier
+	scans      *scanserver.Server
 	metrics    *metrics
 	ports      ports
 	now        func() time.Time
@@ -210,7 +212,6 @@ type Indexer struct {
 	sides       chan struct{} // capacity 1: side streams may be wanted
 	health      health
 	began       time.Time
-	scanned     scanBook
 	unstorable  refusedKeys
 	nearQuota   atomic.Bool // the memory quota is nearly used up
 
@@ -315,6 +316,7 @@ func Open(cfg Config) (*Indexer, error) {
 	x.verify = verify.New(verify.Options{Name: cfg.Name, Role: verifyRole{x}, Pins: x.pins(), Projectors: x.projectors,
 		Nodes: x.peers.Ask(verify.AtOnce), Room: cfg.verifyRoom, AuditRate: cfg.AuditRate, AuditEvery: cfg.AuditEvery,
 		Registry: x.metrics.registry, Log: cfg.Logger, Now: x.now})
+	x.scans = scanserver.New(x.scanOptions())
 	return x, nil
 }
 
@@ -376,9 +378,8 @@ func (x *Indexer) Run(ctx context.Context) error {
 		return nil
 	})
 	g.Go(func() error { return x.serve(inner, rpc.Traced(x.cfg.Tracer, x.adminHandler()), x.ports.admin) })
-	scans, direct := x.scanHandler()
-	g.Go(func() error { return x.serve(inner, rpc.Traced(x.cfg.Tracer, scans), x.ports.scan) })
-	g.Go(func() error { return direct.run(inner) })
+	g.Go(func() error { return x.serve(inner, rpc.Traced(x.cfg.Tracer, x.scanHandler(x.scans)), x.ports.scan) })
+	g.Go(func() error { return x.scans.Run(inner) })
 	g.Go(func() error { return (&reporter{x: x}).Run(inner) })
 	g.Go(func() error { return newSideLoop(x).Run(inner) })
 	g.Go(func() error { return x.sender.Run(inner) })

@@ -6,7 +6,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"tidemark/indexer/scan"
 	"tidemark/ingest"
 )
 
@@ -30,9 +29,6 @@ type metrics struct {
 	batches  *prometheus.HistogramVec
 	sides    *prometheus.CounterVec
 	catchup  prometheus.Counter
-	scans    *prometheus.CounterVec
-	took     *prometheus.HistogramVec
-	waited   *prometheus.HistogramVec
 	reports  *prometheus.CounterVec
 	rolls    prometheus.Histogram
 	restores *prometheus.CounterVec
@@ -64,9 +60,6 @@ func newMetrics() *metrics {
 		catchup: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
 			Name: "catchup_held_seconds_total",
 			Help: "Time that connections of catchup streams have waited for --catchup-rate."}),
-		scans: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
-			Name: "scans_total",
-			Help: "Scans and counts coordinated here, by outcome."}, []string{"code"}),
 		reports: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
 			Name: "reports_total",
 			Help: "Reports to the leader, by outcome."}, []string{"outcome"}),
@@ -87,26 +80,9 @@ func newMetrics() *metrics {
 	m.retaken = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
 		Name: "retaken_vbuckets_total",
 		Help: "Vbuckets of copies that were taken anew from KV because of such a difference."})
-	m.took = prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "indexer",
-		Name: "scan_seconds", Help: "Time of scans and counts coordinated here, the clients' slowness included.",
-		Buckets: scanBuckets}, []string{"consistency"})
-	m.waited = prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "indexer",
-		Name:    "scan_wait_seconds",
-		Help:    "Part of it until a stability timestamp was known that is new enough; consistency any waits for none.",
-		Buckets: scanBuckets}, []string{"consistency"})
-	r.MustRegister(m.took, m.waited, m.fills, m.filled, m.retaken, m.ahead, m.refused, m.fenced,
-		m.batches, m.sides, m.catchup, m.scans, m.reports, m.rolls, m.restores)
+	r.MustRegister(m.fills, m.filled, m.retaken, m.ahead, m.refused, m.fenced,
+		m.batches, m.sides, m.catchup, m.reports, m.rolls, m.restores)
 	return m
-}
-
-// scanBuckets are of seconds: 0.25 ms to 8 s.
-var scanBuckets = prometheus.ExponentialBuckets(0.00025, 2, 16)
-
-func (m *metrics) scan(consistency string, took, waited time.Duration) {
-	m.took.WithLabelValues(consistency).Observe(took.Seconds())
-	if consistency != string(scan.Any) {
-		m.waited.WithLabelValues(consistency).Observe(waited.Seconds())
-	}
 }
 
 var batchKinds = [...]string{ingest.AtStability: "stability", ingest.FromSide: "side", ingest.Ahead: "ahead",

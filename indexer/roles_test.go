@@ -7,6 +7,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"tidemark/indexer/scanport"
+	"tidemark/indexer/scanserver"
 	"tidemark/indexer/transfer"
 	"tidemark/indexer/verify"
 	"tidemark/internal/testing/rpctest"
@@ -28,11 +29,11 @@ func TestEveryPathByEveryRole(t *testing.T) {
 		"GET /readyz": nil,
 	})
 	asks, node := []tlsconf.Role{tlsconf.Manager, tlsconf.Admin}, []tlsconf.Role{tlsconf.Indexer}
-	h, _ := w.x.scanHandler()
+	h := w.x.scanHandler(w.x.scans)
 	rpctest.Roles(t, h.(*mux.Router), map[string][]tlsconf.Role{
 		"POST /v1/indexes/{id:[0-9]+}:scan": asks, "POST /v1/indexes/{id:[0-9]+}:count": asks,
 		"POST /v1/indexes/{id:[0-9]+}:verify": asks,
-		"POST " + verify.Path:                 node, "POST " + slicesPath: node, "POST " + transfer.Path: node, "GET " + scanport.Path: nil, "GET /healthz": nil,
+		"POST " + verify.Path:                 node, "POST " + scanserver.SlicesPath: node, "POST " + transfer.Path: node, "GET " + scanport.Path: nil, "GET /healthz": nil,
 	})
 	if code := rpctest.As(h, nil, http.MethodGet, scanport.Path, ""); code != http.StatusUnauthorized {
 		t.Errorf("the WebSocket without a ticket: %d", code)

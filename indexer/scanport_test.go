@@ -14,7 +14,6 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
 	"tidemark/manager/auth"
-	"tidemark/managerclient"
 	"tidemark/statecontext"
 )
 
@@ -146,43 +145,4 @@ func foreign(t *testing.T, issuer string) string {
 		t.Fatal(err)
 	}
 	return ticket
-}
-
-// TestATicketIsTrustedForAShortTime: the manager is asked once for many scans, and again when its word is old.
-func TestATicketIsTrustedForAShortTime(t *testing.T) {
-	w := newWorld(t)
-	tickets, err := auth.NewTickets(w.manager.URL, time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := &desk{tickets: tickets}
-	w.users = d
-	m := managerclient.New([]string{w.manager.URL}, nil)
-	defer m.Close()
-	var clock sync.Mutex
-	now := time.Now()
-	known := newTickets(m, func() time.Time { clock.Lock(); defer clock.Unlock(); return now })
-	ticket, err := tickets.Issue(&auth.Identity{Name: "alice", Role: statecontext.UserReads}, time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if who, err := known.check(t.Context(), ticket); err != nil || who != "alice" {
-		t.Fatalf("%q %v", who, err)
-	}
-	d.set(func() { d.revoked = true })
-	if _, err := known.check(t.Context(), ticket); err != nil {
-		t.Errorf("a moment later: %v", err)
-	}
-	clock.Lock()
-	now = now.Add(ticketTrust)
-	clock.Unlock()
-	var p *rpc.Problem
-	if _, err := known.check(t.Context(), ticket); !errors.As(err, &p) || p.Code != errcode.Unauthenticated {
-		t.Errorf("when the word is old: %v", err)
-	}
-	if _, err := known.check(t.Context(), foreign(t, "http://127.0.0.1:1")); !errors.As(err, &p) ||
-		p.Code != errcode.Unauthenticated {
-		t.Errorf("of a manager that nobody knows: %v", err)
-	}
-	known.renewals.Wait()
 }

@@ -1,7 +1,6 @@
 package indexer
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +22,7 @@ import (
 	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
+	"tidemark/indexer/scanserver"
 	"tidemark/internal/rpc"
 	"tidemark/manager/auth"
 	"tidemark/statecontext"
@@ -41,7 +41,9 @@ const (
 type straight struct {
 	*world
 	desk   *desk
-	direct *clients
+	server *scanserver.Server
+	tune   func(*scanserver.Options) // before it is made
+	counts *prometheus.Registry
 	addr   string
 	stop   context.CancelFunc // ends the port as the indexer's end does
 	issued int
@@ -63,18 +65,21 @@ func goStraight(t *testing.T, docs []testDoc, tune func(*straight)) *straight {
 		tune(s)
 	}
 	w.serve(10)
-	h, direct := w.x.scanHandler()
-	s.direct = direct
-	if tune != nil {
-		tune(s)
+	options := w.x.scanOptions()
+	s.counts = prometheus.NewRegistry()
+	options.Registry = s.counts
+	if s.tune != nil {
+		s.tune(&options)
 	}
+	s.server = scanserver.New(options)
+	h := w.x.scanHandler(s.server)
 	server := httptest.NewUnstartedServer(rpc.Traced(w.x.cfg.Tracer, h))
 	server.Listener = tight{server.Listener}
 	server.Start()
 	s.addr = server.Listener.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- direct.run(ctx) }()
+	go func() { ended <- s.server.Run(ctx) }()
 	s.stop = stop
 	t.Cleanup(func() {
 		stop()
@@ -196,7 +201,10 @@ func answered(ws *websocket.Conn) (ids []string, err error) {
 // places waits until so many scans are under way.
 func (s *straight) places(want int) {
 	s.t.Helper()
-	s.until(fmt.Sprintf("%d scans under way", want), func() bool { return len(s.direct.s.clients) == want })
+	s.until(fmt.Sprintf("%d scans under way", want), func() bool {
+		n, _ := s.server.Load()
+		return n == want
+	})
 }
 
 // ended checks that so many scans were given up, as they are counted, and that no other one has ended.
@@ -210,14 +218,15 @@ func (s *straight) ended(what string, want float64) {
 // scans counts those that have ended, by code.
 func (s *straight) scans() map[errcode.Code]float64 {
 	s.t.Helper()
-	r := prometheus.NewRegistry()
-	r.MustRegister(s.x.metrics.scans)
-	families, err := r.Gather()
+	families, err := s.counts.Gather()
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	by := map[errcode.Code]float64{}
 	for _, f := range families {
+		if f.GetName() != "tidemark_indexer_scans_total" {
+			continue
+		}
 		for _, m := range f.GetMetric() {
 			by[errcode.Code(m.GetLabel()[0].GetValue())] = m.GetCounter().GetValue()
 		}
@@ -286,12 +295,10 @@ func TestAClientThatGoesEndsItsScan(t *testing.T) {
 // TestAClientThatTakesNothing: its scan is ended, its place is free, and what it reads later is cut.
 func TestAClientThatTakesNothing(t *testing.T) {
 	s := goStraight(t, long(manyRows), func(s *straight) {
-		if s.direct != nil {
-			if s.direct.stall != clientStall || clientStall != 30*time.Second {
-				t.Errorf("a client may take nothing for %s: docs/scans.md says 30 s", s.direct.stall)
-			}
-			s.direct.stall = 300 * time.Millisecond
+		if scanserver.ClientStall != 30*time.Second {
+			t.Errorf("a client may take nothing for %s: docs/scans.md says 30 s", scanserver.ClientStall)
 		}
+		s.tune = func(o *scanserver.Options) { o.ClientStall = 300 * time.Millisecond }
 	})
 	ws := s.connected()
 	ask(t, ws, scanport.Request{Op: scanport.Scan, Index: "1", Body: []byte(`{}`)})
@@ -373,8 +380,8 @@ func TestATicketThatIsNoMoreGood(t *testing.T) {
 			var clock sync.Mutex
 			now := time.Now()
 			s := goStraight(t, []testDoc{{id: "a", value: 1}}, func(s *straight) {
-				if s.direct != nil {
-					s.direct.tickets.now = func() time.Time { clock.Lock(); defer clock.Unlock(); return now }
+				s.tune = func(o *scanserver.Options) {
+					o.Now = func() time.Time { clock.Lock(); defer clock.Unlock(); return now }
 				}
 			})
 			ticket := s.ticket()
@@ -389,7 +396,7 @@ func TestATicketThatIsNoMoreGood(t *testing.T) {
 				t.Errorf("while its word counts: %v %v", ids, err)
 			}
 			clock.Lock()
-			now = now.Add(ticketTrust)
+			now = now.Add(scanserver.TicketTrust)
 			clock.Unlock()
 			ask(t, ws, req)
 			if ids, err := answered(ws); len(ids) != 0 || code(err) != want {
@@ -410,16 +417,13 @@ func TestATicketThatIsNoMoreGood(t *testing.T) {
 // TestClientsThatWaitCount: among the clients of a node are those whose ticket is being checked.
 func TestClientsThatWaitCount(t *testing.T) {
 	s := goStraight(t, []testDoc{{id: "a", value: 1}}, func(s *straight) {
-		if s.direct != nil {
-			s.direct.most = 2
-		}
+		s.tune = func(o *scanserver.Options) { o.MaxClients = 2 }
 	})
 	there := func(want int) {
 		t.Helper()
 		s.until(fmt.Sprintf("%d clients", want), func() bool {
-			s.direct.mu.Lock()
-			defer s.direct.mu.Unlock()
-			return s.direct.there == want
+			_, n := s.server.Load()
+			return n == want
 		})
 	}
 	first := s.connected()
@@ -497,27 +501,5 @@ func TestSpansOfTheScanPort(t *testing.T) {
 		if told != id {
 			t.Errorf("%s: request id %q, want %q", op, told, id)
 		}
-	}
-}
-
-// TestConnectionsKeepNoLargeRooms: a long request leaves nothing behind on its connection.
-func TestConnectionsKeepNoLargeRooms(t *testing.T) {
-	s := goStraight(t, long(2), nil)
-	ws := s.connected()
-	ask(t, ws, scanport.Request{Op: scanport.Scan, Index: "1", Body: append(bytes.Repeat([]byte{' '}, 8*clientRoom),
-		"{}"...)})
-	if ids, err := answered(ws); err != nil || len(ids) != 2 {
-		t.Fatalf("%v %v", ids, err)
-	}
-	var one *clientConn
-	s.direct.mu.Lock()
-	for o := range s.direct.open {
-		one = o
-	}
-	s.direct.mu.Unlock()
-	s.stop()
-	s.direct.serve.Wait()
-	if cap(one.in) > clientRoom || cap(one.room) > clientRoom {
-		t.Errorf("an idle connection keeps %d and %d bytes", cap(one.in), cap(one.room))
 	}
 }

@@ -7,15 +7,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"tidemark/errcode"
 	"tidemark/index"
-	"tidemark/indexer/core"
-	"tidemark/indexer/scan"
 	"tidemark/ingest"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
@@ -27,67 +23,6 @@ const scrapePatience = 5 * time.Second
 // seqnosPatience bounds how long statistics wait for KV's seqnos.
 const seqnosPatience = 2 * time.Second
 
-// scanBook counts scans by index.
-type scanBook struct {
-	mu      sync.Mutex
-	byIndex map[index.ID]*wire.ScanStats
-}
-
-// countScan notes a scan or count of an index that there is.
-func (x *Indexer) countScan(id index.ID, began time.Time, rows int64, err error) {
-	ended := x.now()
-	defs := x.present()
-	b := &x.scanned
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.byIndex[id]
-	if s == nil {
-		if !core.Defines(&defs, id) {
-			return
-		}
-		b.forget(&defs)
-		if b.byIndex == nil {
-			b.byIndex = map[index.ID]*wire.ScanStats{}
-		}
-		s = &wire.ScanStats{Index: id}
-		b.byIndex[id] = s
-	}
-	s.NumRequests++
-	s.NumRowsReturned += uint64(max(rows, 0))
-	s.TotalScanDuration += uint64(max(ended.Sub(began), 0))
-	s.LastKnownScanTime = ended.UnixNano()
-	if err == nil {
-		return
-	}
-	s.NumScanErrors++
-	e := scan.AsError(err)
-	s.LastScanError = e.Error()
-	if e.Code == errcode.Timeout {
-		s.NumScanTimeouts++
-	}
-}
-
-// forget drops what is not defined any more.
-func (b *scanBook) forget(d *wire.Definitions) {
-	for id := range b.byIndex {
-		if !core.Defines(d, id) {
-			delete(b.byIndex, id)
-		}
-	}
-}
-
-func (b *scanBook) list(d *wire.Definitions) []wire.ScanStats {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.forget(d)
-	all := make([]wire.ScanStats, 0, len(b.byIndex))
-	for _, s := range b.byIndex {
-		all = append(all, *s)
-	}
-	slices.SortFunc(all, func(a, b wire.ScanStats) int { return cmp.Compare(a.Index, b.Index) })
-	return all
-}
-
 func (x *Indexer) serveStats(w http.ResponseWriter, r *http.Request) {
 	rpc.Write(w, r, http.StatusOK, x.stats(r.Context()))
 }
@@ -98,7 +33,7 @@ func (x *Indexer) stats(ctx context.Context) *wire.IndexerStats {
 	id := x.identity.get()
 	s := &wire.IndexerStats{Node: id.Node, Name: x.cfg.Name, BootID: x.boot, State: "active", Health: x.health.get(),
 		UptimeMS: x.now().Sub(x.began).Milliseconds(), NumConnections: x.conns.Load(), Copies: []wire.CopyStats{},
-		Scans: x.scanned.list(&defs)}
+		Scans: x.scans.Stats(&defs)}
 	if strings.HasPrefix(s.Health, copySource) {
 		s.State = "paused"
 	}
@@ -132,9 +67,9 @@ func (x *Indexer) transferBytes() (exported, incoming uint64) {
 // stats are the figures of a bucket's copies. KV is asked first: what comes meanwhile is not taken for pending.
 func (k *bucket) stats(ctx context.Context, defs *wire.Definitions) (copies []wire.CopyStats, unknown string) {
 	asking, cancel := context.WithTimeout(ctx, seqnosPatience)
-	said, err := truth{k.x}.ask(asking, defs.Projectors, wire.SeqnosRequest{Bucket: k.name}, k.vbuckets)
+	at, missing, err := k.x.truth().Ask(asking, k.name, k.vbuckets)
 	cancel()
-	if missing := said.missing(); len(missing) > 0 {
+	if len(missing) > 0 {
 		unknown = strconv.Itoa(len(missing)) + " vbuckets have no owner that could be asked"
 		if err != nil {
 			unknown += ": " + err.Error()
@@ -147,7 +82,7 @@ func (k *bucket) stats(ctx context.Context, defs *wire.Definitions) (copies []wi
 			}
 			return nil
 		}
-		for _, g := range k.st.Backlogs(said.at.Seqnos, stored) {
+		for _, g := range k.st.Backlogs(at.Seqnos, stored) {
 			copies = append(copies, wire.CopyStats{Copy: g.Copy, NumDocsPending: g.Pending, NumDocsQueued: g.Queued})
 		}
 		for i, c := range k.st.States() { // of the same order

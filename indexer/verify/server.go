@@ -19,6 +19,7 @@ import (
 	"tidemark/indexer/pace"
 	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
 	"tidemark/partition"
 	"tidemark/wire"
 )
@@ -33,9 +34,16 @@ const (
 	AtOnce = maxVerifies
 )
 
-// Coordinate answers who wants an index verified: every node checks the copies that it holds, and their lines are
+// Route adds what is answered to a port: users who come by way of a manager, and other indexers.
+func (v *Verifier) Route(r *mux.Router) {
+	asked, node := tlsconf.Only(tlsconf.Manager, tlsconf.Admin), tlsconf.Only(tlsconf.Indexer)
+	r.Handle("/v1/indexes/{id:[0-9]+}:verify", rpc.Guard(asked, http.HandlerFunc(v.coordinate))).Methods(http.MethodPost)
+	r.Handle(Path, rpc.Guard(node, http.HandlerFunc(v.check))).Methods(http.MethodPost)
+}
+
+// coordinate answers who wants an index verified: every node checks the copies that it holds, and their lines are
 // passed on.
-func (v *Verifier) Coordinate(w http.ResponseWriter, r *http.Request) {
+func (v *Verifier) coordinate(w http.ResponseWriter, r *http.Request) {
 	if !scan.Enter(w, v.coordinated, "verifications") {
 		return
 	}
@@ -174,8 +182,8 @@ func (v *Verifier) verifyAt(ctx context.Context, node index.NodeID, q wire.Verif
 	}
 }
 
-// Check checks copies of this node for another one.
-func (v *Verifier) Check(w http.ResponseWriter, r *http.Request) {
+// check checks copies of this node for another one.
+func (v *Verifier) check(w http.ResponseWriter, r *http.Request) {
 	var q wire.VerifyCopies
 	if err := rpc.Read(w, r, rpc.MaxControlBody, &q); err != nil {
 		rpc.WriteProblem(w, err)

@@ -1,4 +1,4 @@
-// Package verify compares index copies with the KV data: when somebody asks (Coordinate, Check), and slowly by itself
+// Package verify compares index copies with the KV data: when somebody asks (Route), and slowly by itself
 // (Audit). It promises that what it calls a difference is one, while documents change (docs/scans.md has the argument),
 // that it keeps to its rate, and that what it holds in memory is bounded, whatever a vbucket holds. It writes nothing:
 // what is found wrong it lets the bucket take anew.

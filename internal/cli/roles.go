@@ -10,8 +10,8 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer"
-	"tidemark/indexer/verify"
 	"tidemark/indexer/storage"
+	"tidemark/indexer/verify"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/kvclient"
 	"tidemark/manager"

@@ -1,4 +1,4 @@
-package indexer
+package scanserver
 
 import (
 	"net/http"
@@ -25,12 +25,13 @@ func TestStabilizeRefusals(t *testing.T) {
 		manager := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			rpc.WriteProblem(w, rpc.Refuse(code, "because of %s", code))
 		}))
-		x := &Indexer{managers: managerclient.New([]string{manager.URL}, nil)}
-		_, err := truth{x}.Stabilize(t.Context(), "b", timestamp.New(1), time.Second)
+		leader := managerclient.New([]string{manager.URL}, nil)
+		truth := Truth{Leader: leader}
+		_, err := truth.Stabilize(t.Context(), "b", timestamp.New(1), time.Second)
 		if got := scan.CodeOf(err); got != want {
 			t.Errorf("%s: %v, want %s", code, err, want)
 		}
-		x.managers.Close()
+		leader.Close()
 		manager.Close()
 	}
 }

@@ -1,4 +1,4 @@
-package indexer
+package scanserver
 
 import (
 	"context"
@@ -85,9 +85,10 @@ func TestNobodyWaitsForANodeThatHangs(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer hangs.Close()
-	x := &Indexer{projectors: projectorclient.New(4, nil), defs: wire.Definitions{Buckets: []wire.Bucket{{Name: "b",
-		VBuckets: 2}}}}
-	defer x.projectors.Close()
+	projectors := projectorclient.New(4, nil)
+	defer projectors.Close()
+	defs := wire.Definitions{Buckets: []wire.Bucket{{Name: "b", VBuckets: 2}}}
+	truth := Truth{Definitions: func() wire.Definitions { return defs }, Projectors: projectors}
 	for _, tc := range []struct {
 		name string
 		urls []string
@@ -96,12 +97,12 @@ func TestNobodyWaitsForANodeThatHangs(t *testing.T) {
 		{"one hangs", []string{hangs.URL, good.URL}, []bool{false}},
 		{"one does not know that it was failed over", []string{stale.URL, good.URL}, []bool{false, true}},
 	} {
-		x.defs.Projectors = nil
+		defs.Projectors = nil
 		for _, url := range tc.urls {
-			x.defs.Projectors = append(x.defs.Projectors, wire.ProjectorEndpoint{Admin: url})
+			defs.Projectors = append(defs.Projectors, wire.ProjectorEndpoint{Admin: url})
 		}
 		began := time.Now()
-		v, err := truth{x}.CurrentSeqnos(t.Context(), "b")
+		v, err := truth.CurrentSeqnos(t.Context(), "b")
 		if err != nil || !slices.Equal(v.Seqnos, []uint64{70, 80}) || !slices.Equal(v.VBUUIDs, []uint64{7, 8}) {
 			t.Errorf("%s: %v, %v", tc.name, v, err)
 		}

@@ -1,4 +1,4 @@
-package indexer
+package scanserver
 
 import (
 	"context"
@@ -35,12 +35,14 @@ func TestUnownedVBuckets(t *testing.T) {
 			return r, nil
 		}))
 	defer projector.Close()
-	x := &Indexer{projectors: projectorclient.New(1, nil), defs: wire.Definitions{Buckets: []wire.Bucket{{Name: "b",
-		VBuckets: 3}},
-		Projectors: []wire.ProjectorEndpoint{{ID: "p", Admin: projector.URL}}}}
-	defer x.projectors.Close()
+	projectors := projectorclient.New(1, nil)
+	defer projectors.Close()
+	truth := Truth{Projectors: projectors, Definitions: func() wire.Definitions {
+		return wire.Definitions{Buckets: []wire.Bucket{{Name: "b", VBuckets: 3}},
+			Projectors: []wire.ProjectorEndpoint{{ID: "p", Admin: projector.URL}}}
+	}}
 
-	_, err := truth{x}.CurrentSeqnos(ctx, "b")
+	_, err := truth.CurrentSeqnos(ctx, "b")
 	if e := scan.AsError(err); err == nil || e.Code != errcode.VBucketsUnavailable ||
 		!slices.Equal(e.VBuckets, []uint16{1}) || !strings.Contains(e.Detail, "1 of 3 vbuckets") {
 		t.Errorf("nobody owns vbucket 1: %+v", e)
@@ -48,12 +50,12 @@ func TestUnownedVBuckets(t *testing.T) {
 
 	asked.Store(0)
 	owned.Store(3) // the third time
-	v, err := truth{x}.CurrentSeqnos(t.Context(), "b")
+	v, err := truth.CurrentSeqnos(t.Context(), "b")
 	if err != nil || !slices.Equal(v.Seqnos, []uint64{70, 80, 90}) || !slices.Equal(v.VBUUIDs, []uint64{7, 8, 9}) ||
 		asked.Load() != 3 {
 		t.Errorf("%v, %v after %d questions", v, err, asked.Load())
 	}
-	if _, err := (truth{x}).CurrentSeqnos(t.Context(), "other"); scan.CodeOf(err) != errcode.IndexNotHosted {
+	if _, err := truth.CurrentSeqnos(t.Context(), "other"); scan.CodeOf(err) != errcode.IndexNotHosted {
 		t.Errorf("a bucket that is not known: %v", err)
 	}
 }
@@ -66,7 +68,7 @@ func TestScansAreBounded(t *testing.T) {
 		places <- struct{}{}
 		return places
 	}
-	s := &scanServer{x: &Indexer{}, clients: full(), parts: full()}
+	s := &Server{scans: full(), parts: full()}
 	for name, serve := range map[string]http.HandlerFunc{"scan": s.scan, "count": s.count, "slices": s.serveSlices} {
 		w := httptest.NewRecorder()
 		serve(w, httptest.NewRequest(http.MethodPost, "/", nil))
@@ -77,7 +79,7 @@ func TestScansAreBounded(t *testing.T) {
 			t.Errorf("%s: %d %s, %v", name, w.Code, w.Body, err)
 		}
 	}
-	if len(s.clients) != 1 || len(s.parts) != 1 {
+	if len(s.scans) != 1 || len(s.parts) != 1 {
 		t.Error("a refused scan took or gave a place")
 	}
 }

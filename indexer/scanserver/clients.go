@@ -1,4 +1,4 @@
-package indexer
+package scanserver
 
 import (
 	"bufio"
@@ -26,12 +26,12 @@ import (
 )
 
 const (
-	// maxClients bounds the connections of clients that scan here without a manager between.
-	maxClients = 1024
+	// MaxClients bounds the connections of clients that scan here without a manager between.
+	MaxClients = 1024
 	// clientIdle is how long one may ask for nothing.
 	clientIdle = 120 * time.Second
-	// clientStall is how long one may take nothing before its scan is ended. Managers give theirs as long.
-	clientStall = 30 * time.Second
+	// ClientStall is how long one may take nothing before its scan is ended. Managers give theirs as long.
+	ClientStall = 30 * time.Second
 	// watchEvery is how often somebody looks for scans that take long. From the second look on at the same scan its client
 	// is watched: when it goes, the scan ends.
 	watchEvery = 10 * time.Millisecond
@@ -45,10 +45,10 @@ const (
 // scans, and writes the answer; while that takes long a second one waits for the next message, so that a client that
 // goes away ends its scan. A timer of its own for each scan would wake a thread each time.
 type clients struct {
-	s       *scanServer
+	s       *Server
 	tickets *tickets
-	most    int           // maxClients
-	stall   time.Duration // clientStall
+	most    int           // MaxClients
+	stall   time.Duration // ClientStall
 
 	mu     sync.Mutex
 	there  int // clients, those whose ticket is being checked too
@@ -60,8 +60,8 @@ type clients struct {
 	look    chan struct{}
 }
 
-func newClients(s *scanServer) *clients {
-	return &clients{s: s, tickets: newTickets(s.x.managers, s.x.now), most: maxClients, stall: clientStall,
+func newClients(s *Server, managers Managers) *clients {
+	return &clients{s: s, tickets: newTickets(managers, s.now), most: MaxClients, stall: ClientStall,
 		open: map[*clientConn]struct{}{}, look: make(chan struct{}, 1)}
 }
 
@@ -92,7 +92,7 @@ func (c *clients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return // it has been answered
 	}
 	defer conn.Close()
-	one := &clientConn{c: c, conn: conn, ticket: ticket, began: c.s.x.now(), tls: r.TLS != nil}
+	one := &clientConn{c: c, conn: conn, ticket: ticket, began: c.s.now(), tls: r.TLS != nil}
 	if conn.Subprotocol() != scanport.Protocol || !c.enter(one) {
 		return
 	}
@@ -265,7 +265,7 @@ func (o *clientConn) run(ctx context.Context) {
 		}
 		var err error
 		if ahead, err = o.answer(ctx); err != nil {
-			o.c.s.x.log.Debug("a scan's client is gone", "error", err)
+			o.c.s.log.Debug("a scan's client is gone", "error", err)
 			break
 		}
 		if cap(o.in) > clientRoom {
@@ -274,7 +274,7 @@ func (o *clientConn) run(ctx context.Context) {
 		if cap(o.room) > clientRoom {
 			o.room = nil
 		}
-		if o.tls && o.c.s.x.now().Sub(o.began) >= tlsconf.RenewAfter {
+		if o.tls && o.c.s.now().Sub(o.began) >= tlsconf.RenewAfter {
 			break // the client begins another connection, and shows who it is again
 		}
 	}
@@ -345,7 +345,7 @@ func (o *clientConn) serve(ctx context.Context, message []byte) error {
 	if rpc.ValidRequestID(req.RequestID) {
 		ctx = rpc.WithRequestID(ctx, req.RequestID)
 	}
-	if tracer := o.c.s.x.cfg.Tracer; tracer != nil {
+	if tracer := o.c.s.tracer; tracer != nil {
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": req.Parent})
 		var span trace.Span
 		ctx, span = tracer.Start(ctx, "scan port "+req.Op, trace.WithSpanKind(trace.SpanKindServer),
@@ -358,10 +358,10 @@ func (o *clientConn) serve(ctx context.Context, message []byte) error {
 	}
 	ctx = rpc.WithPrincipal(ctx, who)
 	select {
-	case o.c.s.clients <- struct{}{}:
-		defer func() { <-o.c.s.clients }()
+	case o.c.s.scans <- struct{}{}:
+		defer func() { <-o.c.s.scans }()
 	default:
-		return o.refuse(scan.TooMany(o.c.s.clients, "scans"))
+		return o.refuse(scan.TooMany(o.c.s.scans, "scans"))
 	}
 	return o.scan(ctx, &req)
 }
@@ -369,7 +369,7 @@ func (o *clientConn) serve(ctx context.Context, message []byte) error {
 // scan scans or counts.
 func (o *clientConn) scan(ctx context.Context, req *scanport.Request) error {
 	s := o.c.s
-	began := s.x.now()
+	began := s.now()
 	id, err := index.ParseID(req.Index)
 	if err != nil {
 		return o.refuse(scan.Errorf(errcode.BadRequest, "%w", err))
@@ -380,7 +380,7 @@ func (o *clientConn) scan(ctx context.Context, req *scanport.Request) error {
 		return o.refuse(err)
 	}
 	if req.Op == scanport.Count {
-		result, err := s.c.Count(ctx, spec)
+		result, err := s.coordinator.Count(ctx, spec)
 		s.done(id, began, &spec, scan.Result{Waited: result.Waited}, err)
 		if err != nil {
 			return o.refuse(err)
@@ -389,7 +389,7 @@ func (o *clientConn) scan(ctx context.Context, req *scanport.Request) error {
 	}
 	p := scan.NewPacker(o.write, o.room, &spec)
 	defer func() { o.room = p.Room() }()
-	result, err := s.c.Scan(ctx, spec, p)
+	result, err := s.coordinator.Scan(ctx, spec, p)
 	s.done(id, began, &spec, result, err)
 	if err != nil && ctx.Err() != nil && p.Begun() {
 		return err // the client has gone, or this node stops: a cut answer is gone on with elsewhere

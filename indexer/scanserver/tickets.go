@@ -1,4 +1,4 @@
-package indexer
+package scanserver
 
 import (
 	"context"
@@ -12,22 +12,26 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
 	"tidemark/manager/auth"
-	"tidemark/managerclient"
 )
 
 const (
-	// ticketTrust is how long a manager's word on a ticket is taken for true: a user or token that is taken away scans no
+	// TicketTrust is how long a manager's word on a ticket is taken for true: a user or token that is taken away scans no
 	// longer than that.
-	ticketTrust = 4 * time.Second
+	TicketTrust = 4 * time.Second
 	// ticketRenew is when the manager is asked again, while scans go on.
 	ticketRenew = 2 * time.Second
 	// maxTickets bounds those that are remembered.
 	maxTickets = 4096
 )
 
+// Managers say whether a ticket that one of them has issued is good.
+type Managers interface {
+	CheckTicket(ctx context.Context, manager, ticket string) (*scanport.Checked, error)
+}
+
 // tickets knows which tickets are good: the managers that have issued them say so.
 type tickets struct {
-	managers *managerclient.Client
+	managers Managers
 	now      func() time.Time
 	asking   singleflight.Group
 	renewals sync.WaitGroup
@@ -43,7 +47,7 @@ type verdict struct {
 	renewing  bool
 }
 
-func newTickets(managers *managerclient.Client, now func() time.Time) *tickets {
+func newTickets(managers Managers, now func() time.Time) *tickets {
 	return &tickets{managers: managers, now: now, known: map[string]verdict{}}
 }
 
@@ -57,7 +61,7 @@ func (t *tickets) check(ctx context.Context, ticket string) (string, error) {
 	t.mu.Lock()
 	v, ok := t.known[ticket]
 	age := t.now().Sub(v.at)
-	renew := ok && age >= ticketRenew && age < ticketTrust && !v.renewing
+	renew := ok && age >= ticketRenew && age < TicketTrust && !v.renewing
 	if renew {
 		v.renewing = true
 		t.known[ticket] = v
@@ -68,7 +72,7 @@ func (t *tickets) check(ctx context.Context, ticket string) (string, error) {
 		// at most as long as the call's own deadline; who comes later sees what it has found
 		t.renewals.Go(func() { _, _ = t.ask(ticket) })
 		return v.principal, nil
-	case ok && age < ticketTrust:
+	case ok && age < TicketTrust:
 		return v.principal, nil
 	}
 	asked := t.asking.DoChan(ticket, func() (any, error) { return t.ask(ticket) })
@@ -111,7 +115,7 @@ func (t *tickets) ask(ticket string) (string, error) {
 // forget lets those go that count no more, or all: they come back one by one. The lock is held.
 func (t *tickets) forget() {
 	for k, v := range t.known {
-		if t.now().Sub(v.at) >= ticketTrust {
+		if t.now().Sub(v.at) >= TicketTrust {
 			delete(t.known, k)
 		}
 	}

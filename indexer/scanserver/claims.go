@@ -1,4 +1,4 @@
-package indexer
+package scanserver
 
 import (
 	"tidemark/timestamp"

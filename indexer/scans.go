@@ -1,0 +1,38 @@
+package indexer
+
+import (
+	"net/http"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/indexer/scanserver"
+	"tidemark/indexer/transfer"
+	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
+	"tidemark/wire"
+)
+
+// scanOptions are what the scan server has of this indexer.
+func (x *Indexer) scanOptions() scanserver.Options {
+	return scanserver.Options{Catalog: catalog{x}, Truth: x.truth(), Definitions: x.present, Pins: x.pins(),
+		Nodes: x.peers.Ask(scanserver.MaxScans), Managers: x.managers, Registry: x.metrics.registry, Tracer: x.cfg.Tracer,
+		Log: x.log, Now: x.now}
+}
+
+// truth asks for where KV is, and for stability timestamps.
+func (x *Indexer) truth() *scanserver.Truth {
+	return &scanserver.Truth{Definitions: x.present, Projectors: x.projectors, Leader: x.managers, Published: x.published}
+}
+
+// scanHandler serves what others ask on a port of its own: scans, verifications, copies' files.
+func (x *Indexer) scanHandler(scans *scanserver.Server) http.Handler {
+	r := mux.NewRouter()
+	scans.Route(r)
+	x.verify.Route(r)
+	r.Handle(transfer.Path, rpc.Guard(tlsconf.Only(tlsconf.Indexer), x.sender)).Methods(http.MethodPost)
+	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
+		rpc.Write(w, r, http.StatusOK, wire.OK{})
+	}).Methods(http.MethodGet)
+	otherwise(r, "an indexer's scan port")
+	return r
+}

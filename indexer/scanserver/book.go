@@ -1,0 +1,73 @@
+package scanserver
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/indexer/core"
+	"tidemark/indexer/scan"
+	"tidemark/wire"
+)
+
+// scanBook counts scans by index.
+type scanBook struct {
+	mu      sync.Mutex
+	byIndex map[index.ID]*wire.ScanStats
+}
+
+// count notes a scan or count of an index that there is.
+func (b *scanBook) count(defs *wire.Definitions, id index.ID, took time.Duration, ended time.Time, rows int64,
+	err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.byIndex[id]
+	if s == nil {
+		if !core.Defines(defs, id) {
+			return
+		}
+		b.forget(defs)
+		if b.byIndex == nil {
+			b.byIndex = map[index.ID]*wire.ScanStats{}
+		}
+		s = &wire.ScanStats{Index: id}
+		b.byIndex[id] = s
+	}
+	s.NumRequests++
+	s.NumRowsReturned += uint64(max(rows, 0))
+	s.TotalScanDuration += uint64(max(took, 0))
+	s.LastKnownScanTime = ended.UnixNano()
+	if err == nil {
+		return
+	}
+	s.NumScanErrors++
+	e := scan.AsError(err)
+	s.LastScanError = e.Error()
+	if e.Code == errcode.Timeout {
+		s.NumScanTimeouts++
+	}
+}
+
+// forget drops what is not defined any more.
+func (b *scanBook) forget(d *wire.Definitions) {
+	for id := range b.byIndex {
+		if !core.Defines(d, id) {
+			delete(b.byIndex, id)
+		}
+	}
+}
+
+func (b *scanBook) list(d *wire.Definitions) []wire.ScanStats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forget(d)
+	all := make([]wire.ScanStats, 0, len(b.byIndex))
+	for _, s := range b.byIndex {
+		all = append(all, *s)
+	}
+	slices.SortFunc(all, func(a, b wire.ScanStats) int { return cmp.Compare(a.Index, b.Index) })
+	return all
+}

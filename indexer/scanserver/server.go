@@ -1,0 +1,292 @@
+// Package scanserver answers scans at an indexer's port: of managers and of clients that come with a ticket, for which
+// it coordinates (package scan), and the parts that other indexers coordinate. It promises that what is under way at
+// once is bounded, that a client that has gone ends its scan, and that nobody scans whom no manager has let in. It
+// decides nothing about what a scan may see.
+package scanserver
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/gorilla/mux"
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/indexer/peers"
+	"tidemark/indexer/scan"
+	"tidemark/indexer/scanport"
+	"tidemark/indexer/snapshots"
+	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
+	"tidemark/wire"
+)
+
+const (
+	// MaxScans bounds the scans that this node coordinates at a time, and, apart from that, the parts of scans it serves.
+	MaxScans = 256
+)
+
+// Options of a Server. MaxClients and ClientStall that are 0 take the constants of these names.
+type Options struct {
+	Catalog     scan.Catalog
+	Truth       scan.Truth
+	Definitions func() wire.Definitions // in force
+	Pins        *snapshots.Pins
+	Nodes       *peers.Nodes
+	Managers    Managers
+	MaxClients  int
+	ClientStall time.Duration
+	Registry    prometheus.Registerer
+	Tracer      trace.Tracer // nil: no spans
+	Log         hclog.Logger
+	Now         func() time.Time
+}
+
+// Server serves scans: managers', clients', and the parts that other indexers ask for.
+type Server struct {
+	coordinator  *scan.Coordinator
+	definitions  func() wire.Definitions
+	pins         *snapshots.Pins
+	metrics      *metrics
+	tracer       trace.Tracer
+	log          hclog.Logger
+	now          func() time.Time
+	scans, parts chan struct{} // what is under way
+	book         scanBook
+	clients      *clients
+}
+
+// New returns a server of which nothing runs.
+func New(o Options) *Server {
+	s := &Server{definitions: o.Definitions, pins: o.Pins, metrics: newMetrics(o.Registry), tracer: o.Tracer, log: o.Log,
+		now: o.Now, scans: make(chan struct{}, MaxScans), parts: make(chan struct{}, MaxScans),
+		coordinator: scan.NewCoordinator(o.Catalog, o.Truth, scanNodes{o.Nodes, o.Pins},
+			scan.Options{Logger: o.Log.Named("scan")})}
+	s.clients = newClients(s, o.Managers)
+	if o.MaxClients > 0 {
+		s.clients.most = o.MaxClients
+	}
+	if o.ClientStall > 0 {
+		s.clients.stall = o.ClientStall
+	}
+	return s
+}
+
+// Route adds what the server answers to a port. Users come by way of a manager, which knows what they may do, or with
+// a ticket of one.
+func (s *Server) Route(r *mux.Router) {
+	asked, node := tlsconf.Only(tlsconf.Manager, tlsconf.Admin), tlsconf.Only(tlsconf.Indexer)
+	r.Handle("/v1/indexes/{id:[0-9]+}:scan", rpc.Guard(asked, http.HandlerFunc(s.scan))).Methods(http.MethodPost)
+	r.Handle("/v1/indexes/{id:[0-9]+}:count", rpc.Guard(asked, http.HandlerFunc(s.count))).Methods(http.MethodPost)
+	r.Handle(SlicesPath, rpc.Guard(node, http.HandlerFunc(s.serveSlices))).Methods(http.MethodPost)
+	r.Handle(scanport.Path, s.clients).Methods(http.MethodGet)
+}
+
+// Run watches the clients of long scans. It ends every connection of clients when ctx ends, and returns when nothing is
+// served to them any more.
+func (s *Server) Run(ctx context.Context) error { return s.clients.run(ctx) }
+
+// Load is how many scans are coordinated here now, and how many clients are connected.
+func (s *Server) Load() (scans, clients int) {
+	s.clients.mu.Lock()
+	defer s.clients.mu.Unlock()
+	return len(s.scans), s.clients.there
+}
+
+// Stats are the figures of the indexes that were scanned here and are defined.
+func (s *Server) Stats(defs *wire.Definitions) []wire.ScanStats { return s.book.list(defs) }
+
+// prepare reads the request and checks it against the index.
+func (s *Server) prepare(w http.ResponseWriter, r *http.Request) (scan.Spec, error) {
+	id, err := index.ParseID(mux.Vars(r)["id"])
+	if err != nil {
+		return scan.Spec{}, scan.Errorf(errcode.BadRequest, "%w", err)
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody))
+	if err != nil {
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			return scan.Spec{}, rpc.Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most a scan takes",
+				large.Limit)
+		}
+		return scan.Spec{}, scan.Errorf(errcode.BadRequest, "reading the body: %w", err)
+	}
+	return s.parse(id, body, nil)
+}
+
+// parse reads a request's body and checks it against the index.
+func (s *Server) parse(id index.ID, body, resume []byte) (scan.Spec, error) {
+	req, err := scan.ParseRequest(body)
+	if err != nil {
+		return scan.Spec{}, err
+	}
+	req.Resume = resume
+	return s.coordinator.Prepare(id, req)
+}
+
+// problem answers with a scan's error.
+func (s *Server) problem(w http.ResponseWriter, err error) {
+	rpc.WriteProblem(w, scan.ProblemOf(err))
+}
+
+func (s *Server) scan(w http.ResponseWriter, r *http.Request) {
+	if !scan.Enter(w, s.scans, "scans") {
+		return
+	}
+	defer func() { <-s.scans }()
+	began := s.now()
+	spec, err := s.prepare(w, r)
+	if err != nil {
+		s.doneHTTP(r, began, &spec, scan.Result{}, err)
+		s.problem(w, err)
+		return
+	}
+	out := scan.NewAnswer(w)
+	enc := scan.NewEncoder(out, out.Flush, out.Whole, spec)
+	result, err := s.coordinator.Scan(r.Context(), spec, enc)
+	s.doneHTTP(r, began, &spec, result, err)
+	switch {
+	case err == nil:
+		err = enc.End(result)
+	case !out.Begun() && result.Rows == 0:
+		s.problem(w, err)
+		return
+	default:
+		err = enc.Fail(err)
+	}
+	if err != nil {
+		s.log.Debug("a scan's client is gone", "index", spec.Index, "error", err)
+	}
+}
+
+func (s *Server) count(w http.ResponseWriter, r *http.Request) {
+	if !scan.Enter(w, s.scans, "scans") {
+		return
+	}
+	defer func() { <-s.scans }()
+	began := s.now()
+	spec, err := s.prepare(w, r)
+	var result scan.Result
+	if err == nil {
+		result, err = s.coordinator.Count(r.Context(), spec)
+	}
+	s.doneHTTP(r, began, &spec, scan.Result{Waited: result.Waited}, err) // a number is no row
+	if err != nil {
+		s.problem(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", rpc.MediaJSON)
+	rpc.BeginAnswer(w)
+	_, _ = w.Write(scan.AppendCount(nil, result)) // the client has gone: nobody is left to tell
+}
+
+// doneHTTP is done for a request whose path may name no index.
+func (s *Server) doneHTTP(r *http.Request, began time.Time, spec *scan.Spec, result scan.Result, err error) {
+	id, bad := index.ParseID(mux.Vars(r)["id"])
+	if bad != nil {
+		id = 0
+	}
+	s.done(id, began, spec, result, err)
+}
+
+// done counts a scan or a count that has ended, of index 0 as one of none. The spec of one that was refused before it
+// was understood has no consistency.
+func (s *Server) done(id index.ID, began time.Time, spec *scan.Spec, result scan.Result, err error) {
+	code := "OK"
+	if err != nil {
+		code = string(scan.CodeOf(err))
+	}
+	s.metrics.scans.WithLabelValues(code).Inc()
+	if spec.Consistency != "" {
+		s.metrics.scan(string(spec.Consistency), s.now().Sub(began), result.Waited)
+	}
+	if spec.Resume != nil { // those before were another indexer's
+		result.Rows = max(0, result.Rows-spec.Resume.Rows)
+	}
+	if id != 0 {
+		defs, ended := s.definitions(), s.now()
+		s.book.count(&defs, id, ended.Sub(began), ended, result.Rows, err)
+	}
+}
+
+// serveSlices answers another node.
+func (s *Server) serveSlices(w http.ResponseWriter, r *http.Request) {
+	if !scan.Enter(w, s.parts, "parts of scans") {
+		return
+	}
+	defer func() { <-s.parts }()
+	var req scan.NodeRequest
+	if err := rpc.Read(w, r, rpc.MaxControlBody, &req); err != nil {
+		rpc.WriteProblem(w, err)
+		return
+	}
+	out := scan.NewAnswer(w)
+	if err := scan.Serve(r.Context(), out, out.Flush, req, s.pins); err != nil {
+		s.log.Debug("a part of a scan ended early", "index", req.Index, "timestamp", req.Ref.Number, "error", err)
+	}
+}
+
+// SlicesPath is where a node takes requests of other nodes.
+const SlicesPath = "/v1/slices:scan"
+
+// scanNodes reads slices of all indexers.
+type scanNodes struct {
+	*peers.Nodes
+	here scan.Pins
+}
+
+// OpenSlices implements scan.Nodes. This node's own slices are read here and now, without a network between.
+func (n scanNodes) OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID,
+	req scan.NodeRequest) (scan.RowStream, error) {
+	if n.IsHere(node) {
+		return openHere(ctx, req, n.here)
+	}
+	instead := func() (addrs []string) {
+		for _, o := range others {
+			addrs = append(addrs, n.Addr(o))
+		}
+		return addrs
+	}
+	body, err := n.Watched(ctx, node, SlicesPath, req, instead)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := scan.ReadFrames(body)
+	if err != nil {
+		return nil, err
+	}
+	return rows, nil
+}
+
+// openHere opens slices of this node, with the span that they would have on another one.
+func openHere(ctx context.Context, req scan.NodeRequest, p scan.Pins) (scan.RowStream, error) {
+	below, span := rpc.StartSpan(ctx, "read slices")
+	rows, err := scan.Open(below, req, p)
+	if err != nil {
+		rpc.EndSpan(ctx, span, err)
+		return nil, err
+	}
+	if !span.IsRecording() {
+		return rows, nil
+	}
+	return &tracedRows{rows, func(err error) { rpc.EndSpan(ctx, span, err) }}, nil
+}
+
+// tracedRows ends a span when they are closed.
+type tracedRows struct {
+	scan.RowStream
+	end func(error)
+}
+
+// Close implements scan.RowStream.
+func (t *tracedRows) Close() error {
+	err := t.RowStream.Close()
+	t.end(err)
+	return err
+}
