@@ -96,7 +96,7 @@ func (s *CreateIndex) Definition() index.Definition {
 	if !byDocID(&s.PartitionBy) {
 		d.PartitionBy = s.PartitionBy
 	}
-	if d.PartitionBy.Scheme == index.PartitionRange {
+	if k, _ := partition.KindBy(d.PartitionBy.Scheme); k.Values {
 		d.Partitions = uint16(len(d.PartitionBy.Values) + 1)
 	}
 	plain := *s
@@ -315,8 +315,9 @@ func (p *parser) clauses(s *CreateIndex) error {
 	if err := p.with(&s.With); err != nil {
 		return err
 	}
+	kind, _ := partition.KindBy(s.PartitionBy.Scheme)
 	for _, n := range []*int{s.With.NumPartition, s.With.NumSlice} {
-		if want := len(s.PartitionBy.Values) + 1; n != nil && s.PartitionBy.Scheme == index.PartitionRange && *n != want {
+		if want := len(s.PartitionBy.Values) + 1; n != nil && kind.Values && *n != want {
 			return p.fail(at, "%d values make %d slices, not %d: leave num_partition out", want-1, want, *n)
 		}
 	}

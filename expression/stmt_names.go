@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"tidemark/index"
+	"tidemark/partition"
 )
 
 // CheckIndexName reports whether an index may have this name: letters, digits and # _ - . but not beginning with a
@@ -58,8 +59,8 @@ func Normalize(d *index.Definition) error {
 		s.With.NumReplica = &n
 	}
 	// else the values say it
-	if n := int(d.Partitions); n > 0 && (d.PartitionBy.Scheme != index.PartitionRange ||
-		n != len(d.PartitionBy.Values)+1) {
+	kind, _ := partition.KindBy(d.PartitionBy.Scheme)
+	if n := int(d.Partitions); n > 0 && (!kind.Values || n != len(d.PartitionBy.Values)+1) {
 		s.With.NumPartition = &n
 	}
 	if len(d.Nodes) > 0 {

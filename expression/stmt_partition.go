@@ -27,7 +27,7 @@ func appendPartitionBy(b []byte, p *index.PartitionBy) []byte {
 	}
 	b = append(append(b, " PARTITION BY "...), strings.ToUpper(string(p.Scheme))...)
 	b = append(append(append(b, '('), strings.Join(p.Exprs, ", ")...), ')')
-	if p.Scheme != index.PartitionRange {
+	if k, _ := partition.KindBy(p.Scheme); !k.Values {
 		return b
 	}
 	for i, v := range p.Values {
@@ -46,11 +46,11 @@ func (p *parser) partitionBy(s *CreateIndex) error {
 	}
 	by := &s.PartitionBy
 	scheme := p.tok
+	word := index.PartitionScheme(strings.ToLower(scheme.value))
+	kind, known := partition.KindBy(word)
 	switch {
-	case p.isWord("HASH"):
-		by.Scheme = index.PartitionHash
-	case p.isWord("RANGE"):
-		by.Scheme = index.PartitionRange
+	case word != "" && known && p.isWord(strings.ToUpper(scheme.value)):
+		by.Scheme = word
 	case p.isWord("KEY"):
 		return p.fail(p.tok, "expected HASH or RANGE, found KEY; write PARTITION BY HASH(…)")
 	default:
@@ -68,7 +68,7 @@ func (p *parser) partitionBy(s *CreateIndex) error {
 		if err != nil {
 			return err
 		}
-		if err := p.partitionExpr(at, s, x); err != nil {
+		if err := p.partitionExpr(at, s, &kind, x); err != nil {
 			return err
 		}
 		if more, err := p.acceptOp(","); err != nil {
@@ -80,7 +80,7 @@ func (p *parser) partitionBy(s *CreateIndex) error {
 	if err := p.wantOp(")"); err != nil {
 		return err
 	}
-	if by.Scheme == index.PartitionRange {
+	if kind.Values {
 		return p.partitionValues(by)
 	}
 	if p.isWord("VALUES") {
@@ -115,7 +115,7 @@ func (p *parser) addPartitionKey(at token, s *CreateIndex, x Expr) error {
 }
 
 // partitionExpr takes one expression that is partitioned by.
-func (p *parser) partitionExpr(at token, s *CreateIndex, x Expr) error {
+func (p *parser) partitionExpr(at token, s *CreateIndex, kind *partition.Kind, x Expr) error {
 	by, text := &s.PartitionBy, x.String()
 	if len(s.Keys) > 0 && s.Keys[0].Expr == text+includeMissing { // it is that key all the same
 		text += includeMissing
@@ -126,17 +126,17 @@ func (p *parser) partitionExpr(at token, s *CreateIndex, x Expr) error {
 		return p.fail(at, "%s stands here twice", text)
 	case len(by.Exprs) == MaxKeys:
 		return p.fail(at, "more than %d expressions", MaxKeys)
-	case by.Scheme == index.PartitionRange && len(by.Exprs) > 0:
-		return p.fail(at, "PARTITION BY RANGE takes one expression, the leading key")
-	case by.Scheme == index.PartitionRange && s.IsPrimary && text != docIDText:
+	case kind.Leading && len(by.Exprs) > 0:
+		return p.fail(at, "PARTITION BY %s takes one expression, the leading key", strings.ToUpper(string(kind.By)))
+	case kind.Leading && s.IsPrimary && text != docIDText:
 		return p.fail(at, "the key of a primary index is %s: it can be partitioned by that only, not by %s", docIDText, text)
-	case by.Scheme == index.PartitionRange && !s.IsPrimary && text != s.Keys[0].Expr:
-		return p.fail(at, "PARTITION BY RANGE takes the leading key expression, %s, not %s: slices follow the order of the "+
-			"index", s.Keys[0].Expr, text)
-	case by.Scheme == index.PartitionHash && s.IsPrimary && text != docIDText:
+	case kind.Leading && !s.IsPrimary && text != s.Keys[0].Expr:
+		return p.fail(at, "PARTITION BY %s takes the leading key expression, %s, not %s: slices follow the order of the "+
+			"index", strings.ToUpper(string(kind.By)), s.Keys[0].Expr, text)
+	case s.IsPrimary && text != docIDText:
 		return p.fail(at, "the key of a primary index is %s: it can be partitioned by that only, not by %s; an index on %s "+
 			"can", docIDText, text, text)
-	case by.Scheme == index.PartitionHash && !isKey && text != docIDText:
+	case !isKey && text != docIDText:
 		if err := p.addPartitionKey(at, s, x); err != nil {
 			return err
 		}
@@ -207,18 +207,19 @@ func constant(x Expr) (key []byte, text json.RawMessage, err error) {
 // canonical text.
 func checkPartitionBy(s *CreateIndex) error {
 	by := &s.PartitionBy
+	kind, known := partition.KindBy(by.Scheme)
 	switch {
 	case by.IsZero():
 		return nil
-	case by.Scheme != index.PartitionHash && by.Scheme != index.PartitionRange:
+	case by.Scheme == "" || !known:
 		return fmt.Errorf("%w: partition_by: scheme %q, want %q or %q", ErrDefinition, by.Scheme, index.PartitionHash,
 			index.PartitionRange)
 	case len(by.Exprs) == 0:
 		return fmt.Errorf("%w: partition_by: expressions are missing", ErrDefinition)
-	case by.Scheme == index.PartitionHash && len(by.Values) > 0:
+	case !kind.Values && len(by.Values) > 0:
 		return fmt.Errorf("%w: partition_by: values go with the scheme %q", ErrDefinition, index.PartitionRange)
-	case by.Scheme == index.PartitionRange && len(by.Values) == 0:
-		return fmt.Errorf("%w: partition_by: the scheme %q needs values", ErrDefinition, index.PartitionRange)
+	case kind.Values && len(by.Values) == 0:
+		return fmt.Errorf("%w: partition_by: the scheme %q needs values", ErrDefinition, by.Scheme)
 	}
 	exprs := make([]string, len(by.Exprs))
 	for i, e := range by.Exprs {

@@ -14,6 +14,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/storage"
+	"tidemark/internal/testing/families"
 	"tidemark/partition"
 )
 
@@ -94,7 +95,7 @@ func (f *shelf) load(t fataler, docs int, version uint64) {
 		id := fmt.Appendf(nil, "bench::%09d", i)
 		doc := fmt.Appendf(nil, `{"name":"name %016x"}`, (uint64(i)+1)*0x9e3779b97f4a7c15^version*0xbf58476d1ce4e5b9)
 		for _, key := range f.program.Evaluate(&f.scratch, id, doc).Keys(0) {
-			at := f.view.Topology.Layout.Slice(partition.KeyVersion{Key: key, DocID: id})
+			at := families.Provider(&f.view.Topology.Layout).Slice(partition.KeyVersion{Key: key, DocID: id})
 			copyID := f.view.Topology.Copies[at].ID
 			if batches[copyID] == nil {
 				batches[copyID] = &storage.Batch{}

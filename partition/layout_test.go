@@ -63,6 +63,15 @@ func definition(t *rapid.T) (d index.Definition, cuts []int) {
 	return d, cuts
 }
 
+// at is the provider of a layout that must be one.
+func at(t interface{ Fatal(...any) }, l *partition.Layout) partition.TopologyProvider {
+	p, err := l.Provider()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 // Every key has one slice, which follows from what is partitioned by and from nothing else. A range of keys that holds
 // a key is said to be in its slice. Slices of a range stand in the order of the index.
 func TestEveryKeyHasItsSlice(t *testing.T) {
@@ -77,9 +86,10 @@ func TestEveryKeyHasItsSlice(t *testing.T) {
 		draw := func(name string) []int { return rapid.SliceOfN(place, len(d.Keys), len(d.Keys)).Draw(t, name) }
 		one, other := draw("one"), draw("other")
 		a, b := encode(t, desc, one...), encode(t, desc, other...)
-		sa, sb := l.SliceOfKey(a), l.SliceOfKey(b)
+		by := at(t, &l)
+		sa, sb := by.Slice(partition.KeyVersion{Key: a}), by.Slice(partition.KeyVersion{Key: b})
 		if sa >= index.SliceID(l.Partitions) || sb >= index.SliceID(l.Partitions) ||
-			l.Slice(partition.KeyVersion{DocID: []byte("x"), Key: a}) != sa {
+			by.Slice(partition.KeyVersion{DocID: []byte("x"), Key: a}) != sa {
 			t.Fatalf("slices %d and %d of %d", sa, sb, l.Partitions)
 		}
 		if d.PartitionBy.Scheme == index.PartitionHash {
@@ -132,7 +142,7 @@ func ranges(t *rapid.T, l *partition.Layout, desc []bool, key []byte, slice inde
 	}
 	row := append(bytes.Clone(key), "docid"...)
 	marked := make([]bool, l.Partitions)
-	l.MayHold(marked, low, high)
+	at(t, l).MayHold(marked, low, high)
 	if in := bytes.Compare(row, low) >= 0 && (high == nil || bytes.Compare(row, high) < 0); in && !marked[slice] {
 		t.Fatalf("row %x of slice %d lies in [%x, %x), which is said to be in %v", row, slice, low, high, marked)
 	}
@@ -170,7 +180,7 @@ func TestSlicesOfKeysAreFixed(t *testing.T) {
 		}
 		got := ""
 		for _, p := range [][]int{{0, 0}, {1, 0}, {9, 14}, {14, 9}, {22, 20}} {
-			got += fmt.Sprint(l.SliceOfKey(encode(t, d.Desc(), p...)), " ")
+			got += fmt.Sprint(at(t, &l).Slice(partition.KeyVersion{Key: encode(t, d.Desc(), p...)}), " ")
 		}
 		if got != c.want {
 			t.Errorf("%v: slices %q, want %q: entries would be looked for where they are not", c.by, got, c.want)
@@ -214,7 +224,7 @@ func TestPruning(t *testing.T) {
 		"hash of the document's id, whatever": {&byID, eighteen, collate.PrefixEnd(eighteen), 3},
 	} {
 		marked := make([]bool, c.l.Partitions)
-		c.l.MayHold(marked, c.low, c.high)
+		at(t, c.l).MayHold(marked, c.low, c.high)
 		got := 0
 		for _, m := range marked {
 			if m {
@@ -270,8 +280,9 @@ func BenchmarkSliceOfKey(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	p := at(b, &l)
 	b.ReportAllocs()
 	for b.Loop() {
-		l.SliceOfKey(key)
+		p.Slice(partition.KeyVersion{Key: key})
 	}
 }

@@ -118,14 +118,9 @@ func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoin
 	}
 	var err error
 	pl.each(func(m *part) {
-		var wrong error
-		if m.program, wrong = expression.Compile(m.texts); wrong != nil {
+		if wrong := m.finish(only); wrong != nil {
 			err = wrong
 		}
-		if only != nil {
-			m.promised = promises(m.sources, m.topologies, only)
-		}
-		m.texts, m.topologies = nil, nil
 	})
 	if err != nil {
 		return nil, bad, fmt.Errorf("bucket %s: %w", bucket, err)
@@ -147,4 +142,13 @@ func maintenanceEndpoints(d *wire.Definitions) map[index.NodeID]string {
 		m[e.Node] = e.Maintenance
 	}
 	return m
+}
+
+// finish compiles what the part is made of; only is newPlan's.
+func (m *part) finish(only []index.CopyID) (err error) {
+	if m.program, err = expression.Compile(m.texts); err == nil && only != nil {
+		m.promised, err = promises(m.sources, m.topologies, only)
+	}
+	m.texts, m.topologies = nil, nil
+	return err
 }

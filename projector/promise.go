@@ -1,6 +1,7 @@
 package projector
 
 import (
+	"fmt"
 	"slices"
 
 	"tidemark/index"
@@ -17,23 +18,27 @@ type promise struct {
 
 // promised is where the keys of one source are to arrive.
 type promised struct {
-	id     index.ID
-	layout *partition.Layout
-	slices []index.SliceID // of the copies that the stream is for
+	id       index.ID
+	provider partition.TopologyProvider
+	slices   []index.SliceID // of the copies that the stream is for
 }
 
-// promises gives where the keys of each source are to arrive, at these copies.
-func promises(ids []index.ID, topologies []partition.Topology, only []index.CopyID) []promised {
+// promises gives where the keys of each source are to arrive, at these copies. Errors wrap partition.ErrLayout.
+func promises(ids []index.ID, topologies []partition.Topology, only []index.CopyID) ([]promised, error) {
 	all := make([]promised, len(ids))
 	for i := range all {
-		all[i] = promised{id: ids[i], layout: &topologies[i].Layout}
+		provider, err := topologies[i].Layout.Provider()
+		if err != nil {
+			return nil, fmt.Errorf("index %d: %w", ids[i], err)
+		}
+		all[i] = promised{id: ids[i], provider: provider}
 		for _, c := range topologies[i].Copies {
 			if slices.Contains(only, c.ID) {
 				all[i].slices = append(all[i].slices, c.Slice)
 			}
 		}
 	}
-	return all
+	return all, nil
 }
 
 // add sums up a document's keys, by source, as its collection's part of the plan has promised them.
@@ -41,7 +46,7 @@ func (p *promise) add(places []promised, docID []byte, seqno uint64, keys [][][]
 	for i := range places {
 		at := &places[i]
 		for _, key := range keys[i] {
-			slice := at.layout.Slice(partition.KeyVersion{Key: key, DocID: docID})
+			slice := at.provider.Slice(partition.KeyVersion{Key: key, DocID: docID})
 			if slices.Contains(at.slices, slice) {
 				p.sums.Add(at.id, slice, docID, seqno, key)
 			}

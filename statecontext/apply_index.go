@@ -40,7 +40,7 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 		return reject(errcode.InvalidArgument, "the definition has %d partitions, the layout %d", f.Partitions,
 			c.Layout.Partitions)
 	}
-	if c.Layout.ByKey() == f.PartitionBy.IsZero() || len(c.Layout.Desc) > len(f.Keys) {
+	if by, _ := c.Layout.Scheme.By(); by != f.PartitionBy.Scheme || len(c.Layout.Desc) > len(f.Keys) {
 		return reject(errcode.InvalidArgument, "the definition has %d keys and is partitioned by %q, the layout is %s of %v",
 			len(f.Keys), f.PartitionBy.Scheme,
 			c.Layout.Scheme, c.Layout.Components)

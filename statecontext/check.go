@@ -216,8 +216,8 @@ func checkDefinition(s *State, x *Index) error {
 
 func checkTopology(s *State, x *Index) error {
 	f, t := &x.Definition, &x.Topology
-	switch {
-	case t.Layout.ByKey() == f.PartitionBy.IsZero() || t.Layout.ByKey() && s.formatLevel < formatPartitions:
+	switch by, known := t.Layout.Scheme.By(); {
+	case !known || by != f.PartitionBy.Scheme || by != "" && s.formatLevel < formatPartitions:
 		return broken("index %d: partitioned by %q, layout %s, format level %d", f.ID, f.PartitionBy.Scheme, t.Layout.Scheme,
 			s.formatLevel)
 	case t.Index != f.ID || t.Layout.Partitions != f.Partitions:

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-
-	"tidemark/partition"
 )
 
 // FormatLevel is the newest command format that this program understands and proposes when the state's level allows.
@@ -91,8 +89,7 @@ func bodyFormat(b Body) uint64 {
 			return formatCollections
 		case c.Definition.Rules != 0:
 			return formatRules
-		case c.Layout.Scheme == partition.HashKey || c.Layout.Scheme == partition.RangeKey ||
-			!c.Definition.PartitionBy.IsZero():
+		case !c.Definition.PartitionBy.IsZero():
 			return formatPartitions
 		}
 	case *SetLimits:

@@ -230,10 +230,16 @@ func (d *decoder) definition() index.Definition {
 	return f
 }
 
+// layoutParts says what a layout of a scheme is written with: all that a provider may be made of, but that the first
+// three do without what they never have.
+func layoutParts(s partition.Scheme) (components, bounds bool) {
+	return s != partition.HashDocID && s != partition.RangeKey, s != partition.HashDocID && s != partition.HashKey
+}
+
 func appendLayout(dst []byte, l *partition.Layout) []byte {
 	dst = appendUint(append(dst, byte(l.Scheme)), uint64(l.Partitions))
-	switch l.Scheme {
-	case partition.HashKey:
+	components, bounds := layoutParts(l.Scheme)
+	if components {
 		dst = appendUint(dst, uint64(len(l.Components)))
 		for _, c := range l.Components {
 			dst = appendUint(dst, uint64(c))
@@ -242,7 +248,8 @@ func appendLayout(dst []byte, l *partition.Layout) []byte {
 		for _, down := range l.Desc {
 			dst = appendBool(dst, down)
 		}
-	case partition.RangeKey:
+	}
+	if bounds {
 		dst = appendUint(dst, uint64(len(l.Bounds)))
 		for _, b := range l.Bounds {
 			dst = appendBytes(dst, b)
@@ -253,15 +260,16 @@ func appendLayout(dst []byte, l *partition.Layout) []byte {
 
 func (d *decoder) layout() partition.Layout {
 	l := partition.Layout{Scheme: partition.Scheme(d.byte()), Partitions: uint16(d.max(math.MaxUint16, "partitions"))}
-	switch l.Scheme {
-	case partition.HashKey:
+	components, bounds := layoutParts(l.Scheme)
+	if components {
 		for n := d.count(); n > 0 && d.err == nil; n-- {
 			l.Components = append(l.Components, uint16(d.max(math.MaxUint16, "component")))
 		}
 		for n := d.count(); n > 0 && d.err == nil; n-- {
 			l.Desc = append(l.Desc, d.bool())
 		}
-	case partition.RangeKey:
+	}
+	if bounds {
 		for n := d.count(); n > 0 && d.err == nil; n-- {
 			l.Bounds = append(l.Bounds, bytes.Clone(d.bytes()))
 		}

@@ -9,6 +9,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/internal/testing/families"
 	"tidemark/partition"
 	"tidemark/timestamp"
 )
@@ -586,6 +587,29 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	b, _, _ := ApplyCommands(back, 99, []Command{c})
 	if Hash(a) != Hash(b) {
 		t.Fatal("the restored state goes another way")
+	}
+}
+
+// A way to spread entries that somebody adds in a file of his own is replicated as those that there are; what a layout
+// says is the definition's.
+func TestAThirdKindOfPartitions(t *testing.T) {
+	n := cluster(t)
+	n.must(&SetFormatLevel{Level: FormatLevel})
+	c := create("x", 0, 0, 1)
+	c.Definition.PartitionBy = index.PartitionBy{Scheme: families.By, Exprs: []string{"META().id"}}
+	n.refuse(c, errcode.InvalidArgument) // the layout is of a hash
+	var err error
+	if c.Layout, err = partition.LayoutOf(&c.Definition); err != nil {
+		t.Fatal(err)
+	}
+	n.must(c)
+	back, err := ReadSnapshot(bytes.NewReader(snapshot(t, n.state)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := back.Index(1).Topology.Layout; l.Scheme != families.Scheme || !l.Equal(&c.Layout) ||
+		Hash(back) != Hash(n.state) {
+		t.Fatalf("%+v", l)
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 
 // plan is which timestamp a scan runs at, and which copies may serve each slice.
 type plan struct {
-	ref    wire.StabilityRef
-	scheme partition.Scheme
-	slices []sliceplan // ascending by slice
+	ref     wire.StabilityRef
+	ordered bool        // the slices stand one behind the other in the order of the index
+	slices  []sliceplan // ascending by slice
 }
 
 // sliceplan lists a slice's copies in the order in which they are tried.
@@ -34,10 +34,10 @@ type candidate struct {
 
 // needed marks the slices that may hold a row of the ranges. When no row can match, every slice is asked all the same:
 // the timestamp has to come from somewhere.
-func needed(l *partition.Layout, ranges []Range) []bool {
-	marked := make([]bool, l.Partitions)
+func needed(provider partition.TopologyProvider, count int, ranges []Range) []bool {
+	marked := make([]bool, count)
 	for _, r := range ranges {
-		l.MayHold(marked, r.Low, r.High)
+		provider.MayHold(marked, r.Low, r.High)
 	}
 	if len(ranges) == 0 {
 		for i := range marked {
@@ -53,16 +53,9 @@ func needed(l *partition.Layout, ranges []Range) []bool {
 // suspect nodes are asked last.
 func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, nodes Nodes,
 	busier func(a, b index.NodeID) bool) (plan, error) {
-	marked := needed(&v.Topology.Layout, ranges)
-	p := plan{scheme: v.Topology.Layout.Scheme, slices: make([]sliceplan, 0, len(marked))}
-	healthy := v.healthy
-	if healthy == nil {
-		healthy = v.candidates()
-	}
-	for i, m := range marked {
-		if m {
-			p.slices = append(p.slices, sliceplan{slice: index.SliceID(i), candidates: healthy[i]})
-		}
+	p, err := begin(v, ranges)
+	if err != nil {
+		return p, err
 	}
 	for i := range p.slices {
 		s := &p.slices[i]
@@ -90,6 +83,25 @@ func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, 
 	return p, nil
 }
 
+// begin lists the slices that are needed, with the copies of each that may be asked.
+func begin(v *View, ranges []Range) (plan, error) {
+	if v.healthy == nil {
+		v.Prepare()
+	}
+	if v.provider == nil {
+		return plan{}, Errorf(errcode.Unavailable, "index %s (%s) is partitioned in a way that this indexer does not know: "+
+			"%v; is it of an older version?", v.Definition.ID, v.Definition.Name, v.Topology.Layout.Check())
+	}
+	marked := needed(v.provider, len(v.healthy), ranges)
+	p := plan{ordered: v.provider.Ordered(), slices: make([]sliceplan, 0, len(marked))}
+	for i, m := range marked {
+		if m {
+			p.slices = append(p.slices, sliceplan{slice: index.SliceID(i), candidates: v.healthy[i]})
+		}
+	}
+	return p, nil
+}
+
 // unheld says who has the copies of a slice that nobody can be asked for.
 func (v *View) unheld(s index.SliceID, nodes Nodes) error {
 	var on []string
@@ -105,7 +117,12 @@ func (v *View) unheld(s index.SliceID, nodes Nodes) error {
 
 // Prepare finds out what is the same for all scans of a view. The view is not changed any more afterwards: scans share
 // it.
-func (v *View) Prepare() { v.healthy = v.candidates() }
+func (v *View) Prepare() {
+	v.healthy = v.candidates()
+	if p, err := v.Topology.Layout.Provider(); err == nil { // else the scans say so
+		v.provider = p
+	}
+}
 
 // candidates returns the healthy copies of each slice.
 func (v *View) candidates() [][]candidate {

@@ -19,6 +19,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	_ "tidemark/internal/testing/draws"
+	"tidemark/internal/testing/families"
 	"tidemark/partition"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -285,7 +286,7 @@ func clusterOf(layout partition.Layout, replicas, nodes int) *fakeCluster {
 		for d := range 40 {
 			doc := fmt.Sprintf("doc%03d", d)
 			key := fmt.Appendf(nil, "%02d.%0300d", (d*7+int(n))%23, d)
-			s := f.view.Topology.Layout.Slice(partition.KeyVersion{DocID: []byte(doc), Key: key})
+			s := families.Provider(&f.view.Topology.Layout).Slice(partition.KeyVersion{DocID: []byte(doc), Key: key})
 			f.rows[n][s] = append(f.rows[n][s], Row{key, []byte(doc)})
 		}
 		for _, rows := range f.rows[n] {

@@ -13,6 +13,8 @@ import (
 	"pgregory.net/rapid"
 
 	"tidemark/errcode"
+	"tidemark/internal/testing/families"
+	"tidemark/partition"
 	"tidemark/timestamp"
 )
 
@@ -207,7 +209,7 @@ func BenchmarkScan(b *testing.B) {
 	all := make([][]Row, 6)
 	for i := range rows {
 		doc := fmt.Appendf(nil, "doc%08d", i)
-		s := f.view.Topology.Layout.SliceOf(doc)
+		s := families.Provider(&f.view.Topology.Layout).Slice(partition.KeyVersion{DocID: doc})
 		all[s] = append(all[s], Row{key(b, fmt.Sprintf(`["name%08d",%d]`, i, i), nil), doc})
 	}
 	f.rows[5] = all

@@ -3,8 +3,6 @@ package scan
 import (
 	"bytes"
 	"slices"
-
-	"tidemark/partition"
 )
 
 // maxHeld is how many bytes of rows are held back while slices are left unopened.
@@ -24,7 +22,7 @@ func (r *run) waiting() later {
 	for i := range r.plan.slices {
 		l.slices[i] = &r.plan.slices[i]
 	}
-	if r.plan.scheme == partition.RangeKey && r.spec.Limit > 0 && r.spec.Stability != QueryStability && !r.count {
+	if r.plan.ordered && r.spec.Limit > 0 && r.spec.Stability != QueryStability && !r.count {
 		l.next = 1
 		if r.spec.Reverse {
 			slices.Reverse(l.slices)

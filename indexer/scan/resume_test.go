@@ -16,6 +16,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scanport"
+	"tidemark/internal/testing/families"
 	"tidemark/partition"
 )
 
@@ -94,7 +95,7 @@ func arrays(t *rapid.T) *fakeCluster {
 			}
 			slices.SortFunc(keys, bytes.Compare)
 			for _, k := range slices.CompactFunc(keys, bytes.Equal) { // one entry for a key that a document has twice
-				s := f.view.Topology.Layout.Slice(partition.KeyVersion{DocID: doc, Key: k})
+				s := families.Provider(&f.view.Topology.Layout).Slice(partition.KeyVersion{DocID: doc, Key: k})
 				f.rows[n][s] = append(f.rows[n][s], Row{k, doc})
 			}
 		}

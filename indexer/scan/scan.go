@@ -78,7 +78,8 @@ type View struct {
 	Bucket     wire.Bucket
 	Held       []wire.Held // newest timestamp held by each ready copy
 
-	healthy [][]candidate // by slice, see Prepare; nil: not found out yet
+	healthy  [][]candidate              // by slice, see Prepare; nil: not found out yet
+	provider partition.TopologyProvider // see Prepare; nil: not found out yet, or of a kind that is not known here
 }
 
 // Catalog is the coordinating node's knowledge, kept current by others.

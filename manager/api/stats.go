@@ -324,7 +324,7 @@ func (a *API) indexStatus(w http.ResponseWriter, r *http.Request) error {
 			IsPrimary: d.IsPrimary,
 			Status:    statusWord(d), Error: d.Reason, Definition: d.Statement, Hosts: hosts(s, &x.Topology),
 			Progress:   p.Percent(d.State),
-			NumReplica: d.Replicas, NumPartition: d.Partitions, Partitioned: x.Topology.Layout.ByKey()})
+			NumReplica: d.Replicas, NumPartition: d.Partitions, Partitioned: !d.PartitionBy.IsZero()})
 	}
 	rpc.Write(w, r, http.StatusOK, list)
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer/transport"
+	"tidemark/internal/testing/families"
 	"tidemark/internal/testing/ports"
 	"tidemark/keyversion"
 	"tidemark/partition"
@@ -88,24 +89,24 @@ func (tr *truth) at(vb uint16, seqno uint64) (change, bool) {
 
 // copyModel is one copy of a slice, for one vbucket.
 type copyModel struct {
-	index  index.ID
-	slice  index.SliceID
-	layout partition.Layout
-	fed    bool
-	main   uint64
-	rows   map[string]string
-	fills  int // times that a gap was filled from the truth
+	index index.ID
+	slice index.SliceID
+	at    partition.TopologyProvider
+	fed   bool
+	main  uint64
+	rows  map[string]string
+	fills int // times that a gap was filled from the truth
 }
 
 // told reports whether the copy hears of every version of a document: where entries lie by key, each slice does.
 func (c *copyModel) told(doc string) bool {
-	return c.layout.ByKey() || c.layout.SliceOf([]byte(doc)) == c.slice
+	return c.at.ByKey() || c.at.Slice(partition.KeyVersion{DocID: []byte(doc)}) == c.slice
 }
 
 // entry returns the key that a version of a document has in the copy.
 func (c *copyModel) entry(m change) (key string, has bool) {
 	key, has = m.keys[c.index]
-	return key, has && !m.delete && c.layout.Slice(partition.KeyVersion{DocID: []byte(m.doc), Key: []byte(key)}) == c.slice
+	return key, has && !m.delete && c.at.Slice(partition.KeyVersion{DocID: []byte(m.doc), Key: []byte(key)}) == c.slice
 }
 
 func (c *copyModel) apply(rows map[string]string, m change) {
@@ -157,7 +158,7 @@ func (n *node) learn(topologies []partition.Topology) {
 	for _, t := range topologies {
 		for _, c := range t.Copies {
 			if c.Node == n.id {
-				n.placed[c.ID] = copyModel{index: t.Index, slice: c.Slice, layout: t.Layout}
+				n.placed[c.ID] = copyModel{index: t.Index, slice: c.Slice, at: families.Provider(&t.Layout)}
 			}
 		}
 	}

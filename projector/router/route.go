@@ -5,6 +5,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/keyversion"
+	"tidemark/partition"
 )
 
 // scratch is the working memory of one routing.
@@ -36,7 +37,7 @@ func (s *scratch) route(v *View, docID []byte, keys [][][]byte) {
 	}
 	s.touched, s.slices, s.sorted = s.touched[:0], s.slices[:0], s.sorted[:0]
 	for _, l := range v.layouts {
-		s.slices = append(s.slices, l.SliceOf(docID))
+		s.slices = append(s.slices, l.provider.Slice(partition.KeyVersion{DocID: docID}))
 	}
 	for len(s.statements) < len(v.endpoints) {
 		s.statements = append(s.statements, nil)
@@ -58,7 +59,7 @@ func (s *scratch) route(v *View, docID []byte, keys [][][]byte) {
 			continue
 		}
 		if src.byKey != nil {
-			s.routeByKey(src, set)
+			s.routeByKey(src, docID, set)
 			continue
 		}
 		slice := s.slices[src.layout]
@@ -90,16 +91,16 @@ func (s *scratch) state(e uint16, st keyversion.Statement) {
 // routeByKey states the keys of one index to the endpoints that have their slices, and to every endpoint of the index
 // that its other slices have none (RT-10). An older version of the document may lie in any of them: which one is not
 // known here, and what KV has de-duplicated is not known anywhere. So this is never left out.
-func (s *scratch) routeByKey(src *source, keys [][]byte) {
+func (s *scratch) routeByKey(src *source, docID []byte, keys [][]byte) {
 	for _, h := range src.at {
 		s.stated[h.endpoint] = 0
 	}
 	switch len(keys) {
 	case 0:
 	case 1:
-		s.stateSlice(src, src.byKey.SliceOfKey(keys[0]), keys)
+		s.stateSlice(src, src.byKey.Slice(partition.KeyVersion{DocID: docID, Key: keys[0]}), keys)
 	default:
-		s.stateSlices(src, keys)
+		s.stateSlices(src, docID, keys)
 	}
 	for _, h := range src.at {
 		switch {
@@ -119,11 +120,11 @@ func (s *scratch) stateSlice(src *source, slice index.SliceID, keys [][]byte) {
 }
 
 // stateSlices states keys that may lie in several slices.
-func (s *scratch) stateSlices(src *source, keys [][]byte) {
+func (s *scratch) stateSlices(src *source, docID []byte, keys [][]byte) {
 	s.keyed = s.keyed[:0]
 	together := true
 	for _, k := range keys {
-		slice := src.byKey.SliceOfKey(k)
+		slice := src.byKey.Slice(partition.KeyVersion{DocID: docID, Key: k})
 		s.keyed = append(s.keyed, keyed{slice, k})
 		together = together && slice == s.keyed[0].slice
 	}

@@ -30,8 +30,8 @@ type ViewConfig struct {
 // key. Copies on a node without an address are left out; they join with a later view.
 type View struct {
 	revision  uint64
-	endpoints []endpoint          // ascending by node, each with a copy at least
-	layouts   []*partition.Layout // of hash(docid), each once
+	endpoints []endpoint // ascending by node, each with a copy at least
+	layouts   []spread   // of indexes that are not partitioned by key, each once
 	sources   []source
 	// rests are made when a document first needs them, by number of the combination of slices that documents lie in, one
 	// of each layout. Empty where there would be too many.
@@ -60,13 +60,19 @@ type endpoint struct {
 	copies []index.CopyID // ascending
 }
 
+// spread is a layout that spreads documents, not keys, with who says how.
+type spread struct {
+	layout   *partition.Layout
+	provider partition.TopologyProvider
+}
+
 // source is one index of the program.
 type source struct {
 	id     index.ID
-	layout int               // in View.layouts; -1: by key
-	byKey  *partition.Layout // of an index that is partitioned by key
-	hosts  [][]uint16        // per slice: its endpoints, as places in View.endpoints
-	at     []hosted          // by key: all its endpoints
+	layout int                        // in View.layouts; -1: by key
+	byKey  partition.TopologyProvider // of an index that is partitioned by key
+	hosts  [][]uint16                 // per slice: its endpoints, as places in View.endpoints
+	at     []hosted                   // by key: all its endpoints
 }
 
 // hosted is how many slices of an index an endpoint has.
@@ -128,15 +134,16 @@ func NewView(cfg ViewConfig) (*View, error) {
 	place := v.placeEndpoints(cfg, wanted)
 	for i := range cfg.Topologies {
 		t := &cfg.Topologies[i]
-		if err := t.Layout.Check(); err != nil {
+		provider, err := t.Layout.Provider()
+		if err != nil {
 			return nil, fmt.Errorf("index %d: %w", t.Index, err)
 		}
 		m := v.member(&cfg, i)
 		s := source{id: t.Index, layout: -1, hosts: make([][]uint16, t.Layout.Partitions)}
-		if t.Layout.ByKey() {
-			s.byKey = &t.Layout
+		if provider.ByKey() {
+			s.byKey = provider
 		} else {
-			s.layout = m.layout(&t.Layout)
+			s.layout = m.layout(spread{&t.Layout, provider})
 		}
 		for _, c := range t.Copies {
 			if !wanted(c) {
@@ -166,7 +173,7 @@ func NewView(cfg ViewConfig) (*View, error) {
 func (v *View) roomForRests() {
 	combinations := 1
 	for _, l := range v.layouts {
-		combinations *= int(l.Partitions)
+		combinations *= int(l.layout.Partitions)
 		if combinations > mostCombinations || combinations*len(v.sources) > mostRests {
 			return
 		}
@@ -181,7 +188,7 @@ func (v *View) restsOf(in []index.SliceID) *rests {
 	}
 	n := 0
 	for i, l := range v.layouts {
-		n = n*int(l.Partitions) + int(in[i])
+		n = n*int(l.layout.Partitions) + int(in[i])
 	}
 	r := v.rests[n].Load()
 	if r == nil { // others that make it at the same time make the same
@@ -218,8 +225,8 @@ func (v *View) makeRests(in []index.SliceID) *rests {
 }
 
 // layout returns the place of a layout in the list.
-func (v *View) layout(l *partition.Layout) int {
-	i := slices.IndexFunc(v.layouts, l.Equal)
+func (v *View) layout(l spread) int {
+	i := slices.IndexFunc(v.layouts, func(o spread) bool { return l.layout.Equal(o.layout) })
 	if i < 0 {
 		i = len(v.layouts)
 		v.layouts = append(v.layouts, l)

@@ -11,6 +11,7 @@ import (
 
 	"tidemark/collate"
 	"tidemark/index"
+	"tidemark/internal/testing/families"
 	"tidemark/keyversion"
 	"tidemark/partition"
 )
@@ -19,10 +20,12 @@ import (
 func drawLayout(t *rapid.T) partition.Layout {
 	d := index.Definition{Keys: []index.KeyExpr{{Expr: "a", Desc: rapid.Bool().Draw(t, "desc")}, {Expr: "b", Desc: true}},
 		Partitions: rapid.Uint16Range(1, 4).Draw(t, "partitions")}
-	switch rapid.IntRange(0, 2).Draw(t, "scheme") {
+	switch rapid.IntRange(0, 3).Draw(t, "scheme") {
 	case 1:
 		d.PartitionBy = index.PartitionBy{Scheme: index.PartitionHash,
 			Exprs: rapid.SampledFrom([][]string{{"a"}, {"b"}, {"b", "a"}}).Draw(t, "by")}
+	case 3:
+		d.PartitionBy = index.PartitionBy{Scheme: families.By, Exprs: []string{"META().id"}}
 	case 2:
 		d.PartitionBy = index.PartitionBy{Scheme: index.PartitionRange, Exprs: []string{"a"}}
 		for _, v := range []string{`"b"`, `"d"`, `"f"`}[:d.Partitions-1] {
@@ -126,12 +129,13 @@ func TestRouteEqualsTheTopologies(t *testing.T) {
 					if !slices.Contains(hosted[c.Node][top.Index], c.Slice) {
 						hosted[c.Node][top.Index] = append(hosted[c.Node][top.Index], c.Slice)
 					}
-					if !top.Layout.ByKey() && top.Layout.SliceOf(id) != c.Slice {
+					if !families.Provider(&top.Layout).ByKey() &&
+						families.Provider(&top.Layout).Slice(partition.KeyVersion{DocID: id}) != c.Slice {
 						continue
 					}
 					here := []string{}
 					for _, k := range set {
-						if top.Layout.Slice(partition.KeyVersion{DocID: id, Key: k}) == c.Slice {
+						if families.Provider(&top.Layout).Slice(partition.KeyVersion{DocID: id, Key: k}) == c.Slice {
 							here = append(here, string(k))
 						}
 					}
@@ -153,9 +157,11 @@ func TestRouteEqualsTheTopologies(t *testing.T) {
 				event := keyversion.Event{Statements: s.statements[e], Rest: s.rest(e)}
 				statements := event.Explicit(nil)
 				for i, top := range cfg.Topologies {
-					if !top.Layout.ByKey() { // nothing is said of other slices
+					if !families.Provider(&top.Layout).ByKey() { // nothing is said of other slices
 						byID[top.Index] = slices.DeleteFunc(byID[top.Index],
-							func(sl index.SliceID) bool { return sl != top.Layout.SliceOf(id) })
+							func(sl index.SliceID) bool {
+								return sl != families.Provider(&top.Layout).Slice(partition.KeyVersion{DocID: id})
+							})
 					} else if n := count(s.statements[e], top.Index); n > len(byID[top.Index]) {
 						t.Fatalf("%d statements about %d slices of index %d at node %d", n, len(byID[top.Index]), i, node)
 					}

@@ -1,0 +1,139 @@
+package partition
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"tidemark/collate"
+	"tidemark/index"
+)
+
+// HashDocID places a document's entries by a hash of its id: the same slice for ever, one endpoint per replica.
+const HashDocID Scheme = 1
+
+// HashKey places an entry by a hash of components of its key.
+const HashKey Scheme = 2
+
+var (
+	_ = Register(Kind{Scheme: HashDocID, Name: "hash(docid)",
+		LayOut:   func(*Layout, *index.Definition) error { return nil },
+		Provider: newDocIDHash})
+	_ = Register(Kind{Scheme: HashKey, Name: "hash(key)", By: index.PartitionHash, LayOut: layOutHash,
+		Provider: newKeyHash})
+)
+
+// docIDHash is hash(docid).
+type docIDHash struct{ partitions uint64 }
+
+func newDocIDHash(l *Layout) (TopologyProvider, error) {
+	return docIDHash{partitions: uint64(l.Partitions)}, l.has(false, false)
+}
+
+func (docIDHash) ByKey() bool   { return false }
+func (docIDHash) Ordered() bool { return false }
+
+func (p docIDHash) Slice(kv KeyVersion) index.SliceID {
+	return index.SliceID(finish(hashMore(hashStart, kv.DocID)) % p.partitions)
+}
+
+func (docIDHash) MayHold(marked []bool, _, _ []byte) {
+	for i := range marked {
+		marked[i] = true
+	}
+}
+
+// keyHash is hash(key).
+type keyHash struct{ l *Layout }
+
+// layOutHash finds the components.
+func layOutHash(l *Layout, d *index.Definition) error {
+	for _, x := range d.PartitionBy.Exprs {
+		i := slices.IndexFunc(d.Keys, func(k index.KeyExpr) bool { return k.Expr == x })
+		if i < 0 {
+			return fmt.Errorf("%w: %s is not among the key expressions of the index", ErrDefinition, x)
+		}
+		l.Components = append(l.Components, uint16(i))
+	}
+	slices.Sort(l.Components)
+	if len(l.Components) > 0 {
+		last := int(l.Components[len(l.Components)-1])
+		l.Desc = slices.Clone(d.Desc()[:last+1])
+	}
+	return nil
+}
+
+func newKeyHash(l *Layout) (TopologyProvider, error) {
+	if err := l.has(true, false); err != nil {
+		return nil, err
+	}
+	for i, c := range l.Components {
+		if i > 0 && c <= l.Components[i-1] {
+			return nil, fmt.Errorf("%w: components %v, want each once and ascending", ErrLayout, l.Components)
+		}
+	}
+	if n := len(l.Components); n == 0 || len(l.Desc) != int(l.Components[n-1])+1 {
+		return nil, fmt.Errorf("%w: components %v with the directions of %d", ErrLayout, l.Components, len(l.Desc))
+	}
+	return keyHash{l}, nil
+}
+
+func (keyHash) ByKey() bool   { return true }
+func (keyHash) Ordered() bool { return false }
+
+func (p keyHash) Slice(kv KeyVersion) index.SliceID {
+	slice, _, _ := p.hash(kv.Key)
+	return slice
+}
+
+// hash hashes the components; length is how many bytes of the key they and those before them take, false when the key
+// ends early.
+func (p keyHash) hash(key []byte) (slice index.SliceID, length int, whole bool) {
+	l := p.l
+	h, rest, next := uint64(hashStart), key, 0
+	for i, desc := range l.Desc {
+		component, more, err := collate.Next(rest, desc)
+		if err != nil {
+			return index.SliceID(finish(hashMore(h, rest)) % uint64(l.Partitions)), 0, false
+		}
+		if l.Components[next] == uint16(i) {
+			h = hashMore(h, component)
+			next++
+		}
+		rest = more
+	}
+	return index.SliceID(finish(h) % uint64(l.Partitions)), len(key) - len(rest), true
+}
+
+// MayHold marks one slice where the range gives every component that is hashed one value.
+func (p keyHash) MayHold(marked []bool, low, high []byte) {
+	if slice, n, whole := p.hash(low); whole && high != nil && int(slice) < len(marked) {
+		// Whatever begins with these components lies below the end of this prefix.
+		if end := collate.PrefixEnd(low[:n]); end == nil || bytes.Compare(high, end) <= 0 {
+			marked[slice] = true
+			return
+		}
+	}
+	for i := range marked {
+		marked[i] = true
+	}
+}
+
+// hashStart, hashMore and finish are FNV-1a with a final mix, so that the low bits of short, similar ids spread. They
+// are part of the stored format.
+const hashStart = 0xcbf29ce484222325
+
+func hashMore(h uint64, b []byte) uint64 {
+	for _, c := range b {
+		h = (h ^ uint64(c)) * 0x100000001b3
+	}
+	return h
+}
+
+func finish(h uint64) uint64 {
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	h ^= h >> 33
+	h *= 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}
