@@ -5,10 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"tidemark/kv/clustermap"
@@ -20,6 +22,8 @@ const (
 	adminCallTimeout = operationTimeout + 2*adminTimeout
 	// viewTimeout is the patience with a node that is only asked how it is.
 	viewTimeout = 3 * time.Second
+	// orderRest is how much longer than the first of several nodes the others may take to show that they live.
+	orderRest = 300 * time.Millisecond
 	// leaderHops is how often a request is sent on to another leader.
 	leaderHops = 3
 )
@@ -74,12 +78,12 @@ type ClusterStatus struct {
 // Status asks all nodes. It is an error when none answers.
 func (a *Admin) Status(ctx context.Context) (ClusterStatus, error) {
 	s := answers{views: map[string]ClusterView{}, failed: map[string]error{}}
-	for _, address := range a.addresses {
-		s.ask(ctx, a.remote, address)
-	}
+	s.ask(ctx, a.remote, a.addresses)
+	var members []string
 	for _, x := range s.m.Nodes {
-		s.ask(ctx, a.remote, x.Admin)
+		members = append(members, x.Admin)
 	}
+	s.ask(ctx, a.remote, members)
 	if len(s.views) == 0 {
 		var all []error
 		for _, err := range s.failed {
@@ -98,21 +102,32 @@ type answers struct {
 	m      clustermap.Map // the newest that a node has
 }
 
-// ask asks a node that was not asked yet.
-func (s *answers) ask(ctx context.Context, r Remote, address string) {
-	if _, have := s.views[address]; have || s.failed[address] != nil || address == "" {
-		return
-	}
+// ask asks the nodes that were not asked yet, side by side: several may hang.
+func (s *answers) ask(ctx context.Context, r Remote, addresses []string) {
 	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
 	defer cancel()
-	var v ClusterView
-	if err := r.Call(ctx, address, http.MethodGet, pathCluster, nil, &v); err != nil {
-		s.failed[address] = err
-		return
+	var asked []string
+	for _, address := range addresses {
+		if _, have := s.views[address]; !have && s.failed[address] == nil && address != "" &&
+			!slices.Contains(asked, address) {
+			asked = append(asked, address)
+		}
 	}
-	s.views[address] = v
-	if v.Map.Newer(s.m) || s.m.Leader == "" {
-		s.m = v.Map
+	views, errs := make([]ClusterView, len(asked)), make([]error, len(asked))
+	var all sync.WaitGroup
+	for i, address := range asked {
+		all.Go(func() { errs[i] = r.Call(ctx, address, http.MethodGet, pathCluster, nil, &views[i]) })
+	}
+	all.Wait()
+	for i, address := range asked {
+		if errs[i] != nil {
+			s.failed[address] = errs[i]
+			continue
+		}
+		s.views[address] = views[i]
+		if views[i].Map.Newer(s.m) || s.m.Leader == "" {
+			s.m = views[i].Map
+		}
 	}
 }
 
@@ -222,7 +237,7 @@ func (a *Admin) Collections(ctx context.Context, c clustermap.CollectionChange) 
 
 // Manifest is the bucket's manifest of collections, as the first node that answers knows it.
 func (a *Admin) Manifest(ctx context.Context, bucket string) (m *mcbp.Manifest, err error) {
-	for _, address := range a.addresses {
+	for _, address := range a.order(ctx) {
 		m = new(mcbp.Manifest)
 		path := strings.Replace(pathScopes, "{bucket}", url.PathEscape(bucket), 1)
 		if err = a.remote.Call(ctx, address, http.MethodGet, path, nil, m); err == nil {
@@ -232,10 +247,55 @@ func (a *Admin) Manifest(ctx context.Context, bucket string) (m *mcbp.Manifest, 
 	return nil, err
 }
 
+// order returns the addresses, last those of nodes that have answered nothing in a moment: a call may take long, and is
+// not to be spent on a node that hangs.
+func (a *Admin) order(ctx context.Context) []string {
+	if len(a.addresses) < 2 {
+		return a.addresses
+	}
+	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
+	defer cancel()
+	answered := make(chan int, len(a.addresses)) // -1: it cannot be reached
+	for i, address := range a.addresses {
+		go func() {
+			// of a map that cannot be: the answer says that there is no newer one
+			path := fmt.Sprintf("%s?rev_epoch=%d&rev=0", pathMap, int64(math.MaxInt64))
+			if errors.As(a.remote.Call(ctx, address, http.MethodGet, path, nil, nil), new(*url.Error)) {
+				i = -1
+			}
+			answered <- i
+		}()
+	}
+	lives := make([]bool, len(a.addresses))
+	var rest <-chan time.Time
+	for n := 0; n < len(a.addresses); n++ {
+		select {
+		case i := <-answered:
+			if i < 0 {
+				continue
+			}
+			if lives[i] = true; rest == nil {
+				rest = time.After(orderRest)
+			}
+		case <-rest:
+			n = len(a.addresses)
+		}
+	}
+	var first, last []string
+	for i, address := range a.addresses {
+		if lives[i] {
+			first = append(first, address)
+		} else {
+			last = append(last, address)
+		}
+	}
+	return append(first, last...)
+}
+
 // lead sends a request to the node that leads what is asked.
 func (a *Admin) lead(ctx context.Context, path string, body, answer any) error {
 	var err error
-	for _, address := range a.addresses {
+	for _, address := range a.order(ctx) {
 		for range leaderHops {
 			err = a.remote.Call(ctx, address, http.MethodPost, path, body, answer)
 			var other *NotLeaderError
