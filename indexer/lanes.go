@@ -52,16 +52,25 @@ type lane struct {
 // lanes lets writers do the tasks of all lanes of a bucket. A writer lives as long as there is something to do.
 type lanes struct {
 	do      func(*lane, task)
-	most    int // writers of each class
+	most    int          // writers of each class
+	usual   [classes]int // of those that are not slow
 	mu      sync.Mutex
 	waiting [classes][]*lane // lanes whose first task is of that class and not under way, in turn
 	writers [classes]int
+	slow    [classes]int // of them, those whose task has taken longer than writerPatience
 	over    bool
 	all     sync.WaitGroup
 }
 
+// writerPatience is how long a task may take before its writer does not count: it may wait for a lock, or for a disk.
+const writerPatience = 200 * time.Millisecond
+
+// newLanes makes them for as many writers as there are processors. What builds leaves one of these to everything else:
+// whatever a scan has to wait for would have its turn behind a whole write else.
 func newLanes(do func(*lane, task)) *lanes {
-	return &lanes{do: do, most: max(2, runtime.GOMAXPROCS(0))}
+	procs := runtime.GOMAXPROCS(0)
+	most := max(2, procs)
+	return &lanes{do: do, most: most, usual: [classes]int{serving: most, building: max(1, procs-1)}}
 }
 
 // give adds a task to a lane.
@@ -77,18 +86,44 @@ func (l *lanes) give(n *lane, t task) {
 func (l *lanes) wait(n *lane) {
 	c := n.tasks[0].class
 	l.waiting[c] = append(l.waiting[c], n)
-	if l.writers[c] < l.most && !l.over {
+	l.begin(c)
+}
+
+// begin lets another writer begin, if there is something for it and it may. The lock is held.
+func (l *lanes) begin(c class) {
+	if len(l.waiting[c]) > 0 && l.writers[c] < l.most && l.writers[c]-l.slow[c] < l.usual[c] && !l.over {
 		l.writers[c]++
 		l.all.Add(1)
 		go l.write(c)
 	}
 }
 
-// write does tasks of a class until there is none.
+// write does tasks of a class until there is none, or there are writers enough.
 func (l *lanes) write(c class) {
 	defer l.all.Done()
 	for n, t := l.next(c, nil); n != nil; n, t = l.next(c, n) {
-		l.do(n, t)
+		l.one(c, n, t)
+	}
+}
+
+// one does a task. While it is slow another writer may do others.
+func (l *lanes) one(c class, n *lane, t task) {
+	slow, done := false, false // guarded by mu
+	late := time.AfterFunc(writerPatience, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !done {
+			slow = true
+			l.slow[c]++
+			l.begin(c)
+		}
+	})
+	l.do(n, t)
+	late.Stop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if done = true; slow {
+		l.slow[c]--
 	}
 }
 
@@ -109,7 +144,7 @@ func (l *lanes) next(c class, done *lane) (*lane, task) {
 			done.tasks = nil
 		}
 	}
-	if l.over || len(l.waiting[c]) == 0 {
+	if l.over || len(l.waiting[c]) == 0 || l.writers[c]-l.slow[c] > l.usual[c] {
 		l.writers[c]--
 		return nil, task{}
 	}

@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"tidemark/index"
@@ -239,6 +241,49 @@ func TestLanes(t *testing.T) {
 	if kinds[ingest.FromSide] != 1 || kinds[ingest.AtStability] != 1 {
 		t.Errorf("then begun: %v, want a piece of the side stream and a timestamp", kinds)
 	}
+}
+
+// TestWritersOfBuilds: those that are at work leave a processor to everything else; one whose task takes long counts no
+// more, so that a copy that cannot be written holds up no other.
+func TestWritersOfBuilds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		begun, goOn := 0, make(chan struct{})
+		l := newLanes(func(*lane, task) {
+			mu.Lock()
+			begun++
+			mu.Unlock()
+			<-goOn
+		})
+		l.most, l.usual[building] = 3, 1
+		for range 5 {
+			l.give(&lane{}, task{class: building})
+		}
+		at := func(what string, want int) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if begun != want {
+				t.Errorf("%s: %d tasks have begun, want %d", what, begun, want)
+			}
+		}
+		at("at once", 1)
+		time.Sleep(writerPatience)
+		at("when the first is slow", 2)
+		time.Sleep(writerPatience)
+		at("when two are", 3)
+		time.Sleep(time.Hour)
+		at("at the most", 3)
+		goOn <- struct{}{}
+		at("when a slow one has ended", 4)
+		close(goOn)
+		at("at the end", 5)
+		l.close()
+		if l.writers[building] != 0 || l.slow[building] != 0 {
+			t.Errorf("%d writers are left, %d slow", l.writers[building], l.slow[building])
+		}
+	})
 }
 
 // TestLaneLost: nothing that was handed out for a copy is written after it has gone back, and no timestamp counts as
