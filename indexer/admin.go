@@ -11,6 +11,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/ingest"
+	"tidemark/internal/logging"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/internal/version"
@@ -33,6 +34,8 @@ func (x *Indexer) adminHandler() http.Handler {
 	add(http.MethodPut, "/v1/stability", manager, rpc.Handle(limit, x.stability))
 	add(http.MethodPut, "/v1/rollback", manager, rpc.Handle(limit, x.rollback))
 	add(http.MethodPost, "/v1/orphans:drop", manager, rpc.Handle(limit, x.dropOrphans))
+	add(http.MethodGet, "/v1/logging", anyone, logging.Handler(x.log))
+	add(http.MethodPut, "/v1/logging", manager, logging.Handler(x.log))
 	add(http.MethodGet, "/v1/status", anyone, http.HandlerFunc(x.status))
 	add(http.MethodGet, "/v1/stats", anyone, http.HandlerFunc(x.serveStats))
 	add(http.MethodGet, "/v1/positions", anyone, http.HandlerFunc(x.positions))

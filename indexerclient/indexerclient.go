@@ -138,3 +138,11 @@ func (c *Client) Stats(ctx context.Context, addr string) (*wire.IndexerStats, er
 func (c *Client) Rollback(ctx context.Context, addr string, req *wire.RollbackRequest) (*wire.RollbackReply, error) {
 	return rpc.Call[wire.RollbackReply](ctx, c.rpc, RollbackTimeout, http.MethodPut, addr+"/v1/rollback", req)
 }
+
+// Logging returns how much it logs, after a change if there is one.
+func (c *Client) Logging(ctx context.Context, addr string, change *wire.LogChange) (*wire.LogLevels, error) {
+	if change == nil {
+		return rpc.Call[wire.LogLevels](ctx, c.rpc, ControlTimeout, http.MethodGet, addr+"/v1/logging", nil)
+	}
+	return rpc.Call[wire.LogLevels](ctx, c.rpc, ControlTimeout, http.MethodPut, addr+"/v1/logging", change)
+}

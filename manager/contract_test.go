@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/client"
+	"tidemark/internal/logging"
 	"tidemark/internal/rpc"
 	"tidemark/internal/testing/contract"
 )
@@ -42,8 +43,7 @@ func TestOneIDFromClientToLog(t *testing.T) {
 	logs := map[string]*lockedBuffer{}
 	c := newTrio(t, func(cfg *Config) {
 		logs[cfg.Name] = &lockedBuffer{}
-		cfg.Logger = hclog.New(&hclog.LoggerOptions{Name: cfg.Name, Level: hclog.Info, Output: logs[cfg.Name],
-			JSONFormat: true})
+		cfg.Logger = logging.New(logs[cfg.Name], "manager", hclog.Info, true)
 	})
 	l, f := c.leader(), c.follower()
 	const id = "cli-3f2a"
@@ -53,7 +53,7 @@ func TestOneIDFromClientToLog(t *testing.T) {
 		t.Errorf("%d, header %q, problem %+v", status, h.Get(rpc.HeaderRequestID), p)
 	}
 	type line struct {
-		Message   string `json:"@message"`
+		Message   string `json:"message"`
 		ID        string `json:"request_id"`
 		Principal string `json:"principal"`
 		Route     string `json:"route"`
@@ -84,6 +84,36 @@ func TestOneIDFromClientToLog(t *testing.T) {
 		_, h, _ := c.call(f, "GET", "/v1/indexes", "", map[string]string{rpc.HeaderRequestID: bad})
 		if got := h.Get(rpc.HeaderRequestID); !rpc.ValidRequestID(got) || got == bad {
 			t.Errorf("for id %q the answer has %q", bad, got)
+		}
+	}
+	loggingOf(t, c, f, l)
+}
+
+// loggingOf: the level of a component of one manager is changed by way of another one, and back; who does not know the
+// node, the component or the level says so.
+func loggingOf(t *testing.T, c *trio, asked *node, of int) {
+	t.Helper()
+	path := "/v1/cluster/nodes/" + c.cfgs[of].Name + "/logging"
+	for _, x := range []struct {
+		method, path, body string
+		status             int
+		in                 string
+	}{
+		{"GET", path, "", 200, `{"name":"manager.api","level":"info","own":false}`},
+		{"PUT", path, `{"component":"manager.api","level":"debug"}`, 200, `{"name":"manager.api","level":"debug","own":true}`},
+		{"GET", path + "?role=manager", "", 200, `{"name":"manager.api","level":"debug","own":true}`},
+		{"PUT", path, `{}`, 200, `{"name":"manager.api","level":"info","own":false}`},
+		{"PUT", path, `{"component":"manager.nothing","level":"debug"}`, 400, "there are manager, manager.api"},
+		{"PUT", path, `{"level":"loud"}`, 400, "want trace, debug"},
+		{"PUT", path, `{"levels":"info"}`, 400, "unknown field"},
+		{"GET", path + "?role=indexer", "", 404, "UNKNOWN_NODE"},
+		{"GET", path + "?role=king", "", 400, "role=king"},
+		{"GET", "/v1/cluster/nodes/nobody/logging", "", 404, "UNKNOWN_NODE"},
+	} {
+		status, _, body := c.call(asked, x.method, x.path, x.body, nil)
+		text := strings.Join(strings.Fields(string(body)), "")
+		if status != x.status || !strings.Contains(text, strings.Join(strings.Fields(x.in), "")) {
+			t.Errorf("%s %s %s: %d %s; want %d, %s", x.method, x.path, x.body, status, body, x.status, x.in)
 		}
 	}
 }

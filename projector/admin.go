@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"tidemark/errcode"
+	"tidemark/internal/logging"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/mcbp"
@@ -44,6 +45,8 @@ func (p *Projector) handler() http.Handler {
 		r *http.Request) {
 		rpc.Write(w, r, http.StatusOK, p.state())
 	}))
+	add(http.MethodGet, "/v1/logging", anyone, logging.Handler(p.log))
+	add(http.MethodPut, "/v1/logging", manager, logging.Handler(p.log))
 	add(http.MethodGet, "/v1/topics", anyone, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rpc.Write(w, r, http.StatusOK, wire.TopicList{Topics: p.topics()})
 	}))

@@ -95,3 +95,11 @@ func (c *Client) Sync(ctx context.Context, addr string, req *wire.SyncRequest) (
 	return rpc.Call[wire.ProjectorReport](ctx, c.rpc, ReadTimeout+time.Duration(req.WaitMS)*time.Millisecond,
 		http.MethodPost, addr+"/v1/sync", req)
 }
+
+// Logging returns how much it logs, after a change if there is one.
+func (c *Client) Logging(ctx context.Context, addr string, change *wire.LogChange) (*wire.LogLevels, error) {
+	if change == nil {
+		return rpc.Call[wire.LogLevels](ctx, c.rpc, ControlTimeout, http.MethodGet, addr+"/v1/logging", nil)
+	}
+	return rpc.Call[wire.LogLevels](ctx, c.rpc, ControlTimeout, http.MethodPut, addr+"/v1/logging", change)
+}

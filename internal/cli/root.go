@@ -25,6 +25,7 @@ import (
 	"tidemark/internal/config"
 	"tidemark/internal/leash"
 	"tidemark/internal/localcluster"
+	"tidemark/internal/logging"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tracing"
 	"tidemark/internal/version"
@@ -354,7 +355,7 @@ func (f *logFlags) logger(s Streams, name string) (hclog.Logger, error) {
 	if f.format != "text" && f.format != "json" {
 		return nil, usage("--log-format %q: want text or json", f.format)
 	}
-	return hclog.New(&hclog.LoggerOptions{Name: name, Level: l, Output: s.Err, JSONFormat: f.format == "json"}), nil
+	return logging.New(s.Err, name, l, f.format == "json"), nil
 }
 
 // secretFile reads a password from a file, without the line end.

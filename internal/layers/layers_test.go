@@ -21,7 +21,7 @@ var floor = map[string]int{
 	"stability": 2, "rollback": 2, "rebalance": 2, "streams": 2, "lifecycle": 2, "liveness": 2, "ingest": 2,
 	"expression": 2, "wire": 2,
 	"statecontext": 3,
-	"internal/rpc": 4, "internal/tracing": 5, "internal/config": 4, "internal/failpoint": 4, "internal/documents": 4, "internal/testing/pipenet": 4,
+	"internal/rpc": 4, "internal/tracing": 5, "internal/logging": 5, "internal/config": 4, "internal/failpoint": 4, "internal/documents": 4, "internal/testing/pipenet": 4,
 	"internal/testing/allocbound": 4, "internal/testing/planted": 4, "internal/version": 4, "internal/leash": 4, "internal/testing/need": 4,
 	"internal/testing/ports": 4, "internal/testing/families": 4, "internal/testing/draws": 4,
 	"internal/detector": 4, "internal/tlsconf": 4, "indexer/transport": 4, "indexer/transfer": 5, "kv/kvclient": 4,

@@ -31,6 +31,7 @@ import (
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/watch"
+	"tidemark/projectorclient"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
@@ -92,9 +93,10 @@ type API struct {
 	// alive returns which indexers are silent, by probes on connections of their own.
 	alive  *detector.Detector
 	probes *rpc.Client
-	// indexers asks them for their figures.
-	indexers *indexerclient.Client
-	places   chan struct{} // one for each scan that is passed on
+	// indexers and projectors are asked for their figures, and for how much they log.
+	indexers   *indexerclient.Client
+	projectors *projectorclient.Client
+	places     chan struct{} // one for each scan that is passed on
 	// succession lets calls wait for the next leader.
 	succession succession
 	// asking is held by who asks the leader how far this manager should be; asked is when the last question began that was
@@ -120,8 +122,8 @@ func New(cfg Config) *API {
 	a := &API{cfg: cfg, rpc: rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
 		scans:    rpc.NewClient(scansAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
 		indexers: indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)), alive: alive,
-		probes: probes,
-		now:    time.Now, began: time.Now(), places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1),
+		projectors: projectorclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)), probes: probes,
+		now: time.Now, began: time.Now(), places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1),
 		succession: newSuccession(cfg.Raft)}
 	a.metrics = newMetrics(cfg.Registry)
 	return a
@@ -134,6 +136,7 @@ func (a *API) Close() {
 	a.probes.Close()
 	a.scans.Close()
 	a.indexers.Close()
+	a.projectors.Close()
 }
 
 // Role is what a caller must be allowed to do.
@@ -192,7 +195,7 @@ func (rt *route) bodyTime(limit time.Duration) time.Duration {
 func (a *API) routes() []route {
 	return slices.Concat(a.userRoutes(), a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(), a.readRoutes(), a.clusterRoutes(),
 		a.rebalanceRoutes(), a.memberRoutes(), a.componentRoutes(),
-		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes(), a.viewRoutes(), a.statsRoutes())
+		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes(), a.viewRoutes(), a.statsRoutes(), a.loggingRoutes())
 }
 
 // RouteInfo is what a call needs, for tests of who may call it.

@@ -1,0 +1,346 @@
+// Package logging makes a role's logger, whose levels can be changed while it runs: for all of its components, or for
+// one of them, for good or for some time.
+//
+// It is hclog's Logger to everybody who logs; a component is what has a name of its own (Named), as "manager.raft". A
+// component's level is that of the longest name above it that was given one, and the role's without any.
+package logging
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+const (
+	// MaxFor is the longest time after which a level goes back by itself.
+	MaxFor = 24 * time.Hour
+	// maxComponents bounds the names that are kept; what has another one logs as what it is part of.
+	maxComponents = 256
+)
+
+// Levels are how much the components of one process log. Its methods may be called from anywhere.
+type Levels struct {
+	mu      sync.Mutex
+	began   hclog.Level
+	base    given
+	own     map[string]given // by component: those that were given a level
+	parts   map[string]*part
+	changes uint64 // so far; a revert that comes after a later change of the same one does nothing
+}
+
+// given is a level that was set, and when it goes back.
+type given struct {
+	level  hclog.Level
+	until  time.Time // zero: never
+	change uint64
+	back   *given // what was set for good before; nil: nothing
+}
+
+// part is a component's level, which its loggers look at before each line.
+type part struct{ level atomic.Int32 }
+
+// New makes a logger that writes to out, as text or as one JSON object per line with the keys time, level, logger and
+// message.
+func New(out io.Writer, name string, level hclog.Level, asJSON bool) hclog.Logger {
+	if asJSON {
+		out = plainKeys{out}
+	}
+	// What passes the levels here passes below.
+	below := hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Trace, Output: out, JSONFormat: asJSON})
+	l := &Levels{began: level, base: given{level: level}, own: map[string]given{}, parts: map[string]*part{}}
+	return &logger{Logger: below, levels: l, part: l.part(name, nil)}
+}
+
+// Of returns the levels of a logger of New; nil of any other.
+func Of(l hclog.Logger) *Levels {
+	if own, ok := l.(*logger); ok {
+		return own.levels
+	}
+	return nil
+}
+
+// Answer returns the levels of a logger of New, after a change if there is one; its errors are problems.
+func Answer(of hclog.Logger, change *wire.LogChange) (*wire.LogLevels, error) {
+	l := Of(of)
+	if l == nil {
+		return nil, rpc.Refuse(errcode.Unavailable, "the log levels of this process cannot be changed")
+	}
+	if change != nil {
+		if err := l.Change(change); err != nil {
+			return nil, rpc.Refuse(errcode.InvalidArgument, "%v", err)
+		}
+		of.Info("log levels were changed", "component", change.Component, "level", change.Level, "for_ms", change.ForMS)
+	}
+	return l.State(), nil
+}
+
+// Handler serves GET and PUT /v1/logging of a role.
+func Handler(of hclog.Logger) http.Handler {
+	put := rpc.Handle(rpc.MaxUserBody, func(_ context.Context, c *wire.LogChange) (*wire.LogLevels, error) {
+		return Answer(of, c)
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			put(w, r)
+			return
+		}
+		levels, err := Answer(of, nil)
+		if err != nil {
+			rpc.WriteProblem(w, err)
+			return
+		}
+		rpc.Write(w, r, http.StatusOK, levels)
+	})
+}
+
+// part returns the component of that name; above, if there are too many names.
+func (l *Levels) part(name string, above *part) *part {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.parts[name]
+	switch {
+	case p != nil:
+		return p
+	case len(l.parts) >= maxComponents:
+		return above
+	}
+	p = &part{}
+	p.level.Store(int32(l.of(name)))
+	l.parts[name] = p
+	return p
+}
+
+// of returns the level that counts for a component.
+func (l *Levels) of(name string) hclog.Level {
+	for {
+		if g, ok := l.own[name]; ok {
+			return g.level
+		}
+		i := strings.LastIndexByte(name, '.')
+		if i < 0 {
+			return l.base.level
+		}
+		name = name[:i]
+	}
+}
+
+// State returns the levels as they are now.
+func (l *Levels) State() *wire.LogLevels {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := &wire.LogLevels{Level: l.base.level.String(), UntilMS: untilMS(l.base), Components: []wire.LogComponent{}}
+	for _, name := range slices.Sorted(maps.Keys(l.parts)) {
+		g, own := l.own[name]
+		s.Components = append(s.Components, wire.LogComponent{Name: name, Level: l.of(name).String(), Own: own,
+			UntilMS: untilMS(g)})
+	}
+	return s
+}
+
+func untilMS(g given) int64 {
+	if g.until.IsZero() {
+		return 0
+	}
+	return g.until.UnixMilli()
+}
+
+// Change sets the level of a component, or without one of all that have none of their own. Without a level the
+// component goes back to that of what it is part of, and all go back to what the process began with. It returns why it
+// cannot be.
+func (l *Levels) Change(c *wire.LogChange) error {
+	level := hclog.LevelFromString(c.Level)
+	if c.Level != "" && level == hclog.NoLevel {
+		return fmt.Errorf("level %q: want trace, debug, info, warn, error or off", c.Level)
+	}
+	span := time.Duration(c.ForMS) * time.Millisecond
+	if c.ForMS < 0 || c.ForMS > MaxFor.Milliseconds() {
+		return fmt.Errorf("for %d ms: want 0, which is for good, to %d (24 h)", c.ForMS, MaxFor.Milliseconds())
+	}
+	if c.Level == "" && span > 0 {
+		return fmt.Errorf("for %s: without a level there is nothing to go back from", span)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.Component != "" && l.parts[c.Component] == nil {
+		return fmt.Errorf("there is no component %q; there are %s", c.Component,
+			strings.Join(slices.Sorted(maps.Keys(l.parts)), ", "))
+	}
+	l.changes++
+	if c.Level == "" {
+		l.reset(c.Component)
+		return nil
+	}
+	g := given{level: level, change: l.changes}
+	if span > 0 {
+		g.until, g.back = time.Now().Add(span), l.forGood(c.Component)
+		component := c.Component
+		time.AfterFunc(span, func() { l.revert(component, g.change) })
+	}
+	l.set(c.Component, g)
+	return nil
+}
+
+// forGood returns what was set for a component last that does not go back by itself.
+func (l *Levels) forGood(component string) *given {
+	g, ok := l.own[component]
+	if component == "" {
+		g, ok = l.base, true
+	}
+	switch {
+	case !ok:
+		return nil
+	case g.until.IsZero():
+		return &g
+	}
+	return g.back
+}
+
+// revert takes a change back, unless there was a later one.
+func (l *Levels) revert(component string, change uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.own[component]
+	if component == "" {
+		g = l.base
+	}
+	switch {
+	case g.change != change:
+	case g.back != nil:
+		l.set(component, *g.back)
+	default:
+		l.reset(component)
+	}
+}
+
+func (l *Levels) set(component string, g given) {
+	if component == "" {
+		l.base = g
+	} else {
+		l.own[component] = g
+	}
+	l.apply()
+}
+
+func (l *Levels) reset(component string) {
+	if component == "" {
+		l.base, l.own = given{level: l.began}, map[string]given{}
+	} else {
+		delete(l.own, component)
+	}
+	l.apply()
+}
+
+func (l *Levels) apply() {
+	for name, p := range l.parts {
+		p.level.Store(int32(l.of(name)))
+	}
+}
+
+// logger is hclog's, with levels that may change.
+type logger struct {
+	hclog.Logger
+	levels *Levels
+	part   *part
+}
+
+func (l *logger) passes(level hclog.Level) bool {
+	least := l.GetLevel()
+	return least != hclog.Off && level >= least
+}
+
+// GetLevel returns the component's level of now.
+func (l *logger) GetLevel() hclog.Level { return hclog.Level(l.part.level.Load()) }
+
+// SetLevel sets the component's level for good.
+func (l *logger) SetLevel(level hclog.Level) {
+	_ = l.levels.Change(&wire.LogChange{Component: l.Name(), Level: level.String()}) // hclog's has no error
+}
+
+func (l *logger) IsTrace() bool { return l.passes(hclog.Trace) }
+func (l *logger) IsDebug() bool { return l.passes(hclog.Debug) }
+func (l *logger) IsInfo() bool  { return l.passes(hclog.Info) }
+func (l *logger) IsWarn() bool  { return l.passes(hclog.Warn) }
+func (l *logger) IsError() bool { return l.passes(hclog.Error) }
+
+// Log writes a line if the component's level lets it through.
+func (l *logger) Log(level hclog.Level, msg string, args ...any) {
+	if l.passes(level) {
+		l.Logger.Log(level, msg, args...)
+	}
+}
+
+func (l *logger) Trace(msg string, args ...any) { l.Log(hclog.Trace, msg, args...) }
+func (l *logger) Debug(msg string, args ...any) { l.Log(hclog.Debug, msg, args...) }
+func (l *logger) Info(msg string, args ...any)  { l.Log(hclog.Info, msg, args...) }
+func (l *logger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, args...) }
+func (l *logger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
+
+// With adds to each line; the component stays.
+func (l *logger) With(args ...any) hclog.Logger {
+	return &logger{Logger: l.Logger.With(args...), levels: l.levels, part: l.part}
+}
+
+// Named is a part of this component.
+func (l *logger) Named(name string) hclog.Logger { return l.as(l.Logger.Named(name)) }
+
+// ResetNamed is another component.
+func (l *logger) ResetNamed(name string) hclog.Logger { return l.as(l.Logger.ResetNamed(name)) }
+
+func (l *logger) as(below hclog.Logger) hclog.Logger {
+	return &logger{Logger: below, levels: l.levels, part: l.levels.part(below.Name(), l.part)}
+}
+
+// StandardLogger is a log.Logger whose lines have the level that is forced, info without one.
+func (l *logger) StandardLogger(opts *hclog.StandardLoggerOptions) *log.Logger {
+	return log.New(l.StandardWriter(opts), "", 0)
+}
+
+// StandardWriter is the same as a writer of lines.
+func (l *logger) StandardWriter(opts *hclog.StandardLoggerOptions) io.Writer {
+	level := hclog.Info
+	if opts != nil && opts.ForceLevel != hclog.NoLevel {
+		level = opts.ForceLevel
+	}
+	return lines{l, level}
+}
+
+type lines struct {
+	to    *logger
+	level hclog.Level
+}
+
+func (w lines) Write(b []byte) (int, error) {
+	w.to.Log(w.level, string(bytes.TrimRight(b, " \t\n")))
+	return len(b), nil
+}
+
+// plainKeys gives hclog's own keys of a JSON line names without the at sign. They come first, as fields are sorted; the
+// text of a field cannot have an unescaped quote.
+type plainKeys struct{ to io.Writer }
+
+func (w plainKeys) Write(b []byte) (int, error) {
+	line := b
+	for _, key := range [...][2]string{{`"@level":`, `"level":`}, {`"@message":`, `"message":`},
+		{`"@module":`, `"logger":`}, {`"@timestamp":`, `"time":`}} {
+		line = bytes.Replace(line, []byte(key[0]), []byte(key[1]), 1)
+	}
+	if _, err := w.to.Write(line); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}

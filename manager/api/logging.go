@@ -1,0 +1,153 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/client"
+	"tidemark/errcode"
+	"tidemark/internal/logging"
+	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
+	"tidemark/wire"
+)
+
+func (a *API) loggingRoutes() []route {
+	role := param{name: "role", enum: nodeRoles(), means: "where nodes of several roles have that name: which"}
+	return []route{
+		{method: "GET", path: "/v1/cluster/nodes/{id}/logging", handle: a.logging, role: RoleRead, limit: ReadTimeout,
+			doc: operation{
+				id: "getLogging", tag: tagCluster, summary: "How much a manager, projector or indexer logs, by component",
+				params:  []param{role},
+				answers: []answer{{status: 200, means: "its levels", body: client.Logging{}}},
+				codes:   []errcode.Code{errcode.UnknownNode, errcode.Unavailable}}},
+		{method: "PUT", path: "/v1/cluster/nodes/{id}/logging", handle: a.logging, role: RoleAdmin, limit: ReadTimeout,
+			doc: operation{
+				id: "setLogging", tag: tagCluster, summary: "Change how much a node, or a component of it, logs while it runs: " +
+					"for some time, or until it ends",
+				params: []param{role}, body: client.LogChange{},
+				answers: []answer{{status: 200, means: "its levels from now on", body: client.Logging{}}},
+				codes:   []errcode.Code{errcode.UnknownNode, errcode.Unavailable, errcode.InvalidArgument}}},
+	}
+}
+
+func nodeRoles() []string {
+	return []string{string(tlsconf.Manager), string(tlsconf.Projector), string(tlsconf.Indexer)}
+}
+
+// logging shows or changes a node's levels: this manager's, or those of the node that it asks.
+func (a *API) logging(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "role"); err != nil {
+		return err
+	}
+	id, role := mux.Vars(r)["id"], r.URL.Query().Get("role")
+	if role != "" && !slices.Contains(nodeRoles(), role) {
+		return rpc.Refuse(errcode.BadRequest, "role=%s: want %s", role, strings.Join(nodeRoles(), ", "))
+	}
+	at, err := a.loggingNode(id, role)
+	if err != nil {
+		return err
+	}
+	if at.role == tlsconf.Manager && at.addr != "" {
+		return a.toManager(w, r, at.addr)
+	}
+	var change *wire.LogChange
+	if r.Method == http.MethodPut {
+		var c client.LogChange
+		if err := rpc.Read(w, r, rpc.MaxUserBody, &c); err != nil {
+			return err
+		}
+		own := wire.LogChange(c)
+		change = &own
+	}
+	levels, err := a.levelsAt(r.Context(), at, change)
+	if err != nil {
+		return err
+	}
+	out := client.Logging{ID: id, Role: string(at.role), Level: levels.Level, UntilMS: levels.UntilMS}
+	for _, c := range levels.Components {
+		out.Components = append(out.Components, client.LogComponent(c))
+	}
+	rpc.Write(w, r, http.StatusOK, out)
+	return nil
+}
+
+// loggingAt is a node whose levels are asked for.
+type loggingAt struct {
+	role tlsconf.Role
+	addr string // base URL; empty: this manager
+}
+
+// loggingNode finds a node by its name, and its role where names of several roles are the same.
+func (a *API) loggingNode(id, role string) (loggingAt, error) {
+	s := a.cfg.Raft.State()
+	var found []loggingAt
+	add := func(as tlsconf.Role, name, addr string) {
+		if name == id && (role == "" || role == string(as)) {
+			found = append(found, loggingAt{as, addr})
+		}
+	}
+	add(tlsconf.Manager, a.cfg.Name, "")
+	for m := range s.Managers() {
+		if m.Name != a.cfg.Name {
+			add(tlsconf.Manager, m.Name, m.REST)
+		}
+	}
+	for p := range s.Projectors() {
+		add(tlsconf.Projector, string(p.ID), p.Admin)
+	}
+	for i := range s.Indexers() {
+		add(tlsconf.Indexer, i.Name, i.Admin)
+	}
+	switch len(found) {
+	case 0:
+		return loggingAt{}, rpc.Refuse(errcode.UnknownNode, "no manager, projector or indexer is called %q; GET /v1/status "+
+			"lists them", id)
+	case 1:
+		return found[0], nil
+	}
+	return loggingAt{}, rpc.Refuse(errcode.BadRequest, "a %s and a %s are called %q: say which by role", found[0].role,
+		found[1].role, id)
+}
+
+// levelsAt asks a node that is not another manager, or changes its levels.
+func (a *API) levelsAt(ctx context.Context, at loggingAt, change *wire.LogChange) (levels *wire.LogLevels, err error) {
+	switch {
+	case at.addr == "":
+		return logging.Answer(a.cfg.Logger, change)
+	case at.role == tlsconf.Projector:
+		levels, err = a.projectors.Logging(ctx, at.addr, change)
+	default:
+		levels, err = a.indexers.Logging(ctx, at.addr, change)
+	}
+	var p *rpc.Problem
+	if err != nil && !errors.As(err, &p) {
+		return nil, rpc.Refuse(errcode.Unavailable, "the %s at %s gives no answer: %v", at.role, at.addr, err)
+	}
+	return levels, err
+}
+
+// toManager sends a request about another manager to it, one hop, and its answer back.
+func (a *API) toManager(w http.ResponseWriter, r *http.Request, addr string) error {
+	if r.Header.Get(HeaderForwarded) != "" {
+		return rpc.Refuse(errcode.UnknownNode, "manager %s was asked for another one, at %s", a.cfg.Name, addr)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), statusTimeout)
+	defer cancel()
+	req, err := a.forwarded(ctx, r, &route{}, wire.Leader{REST: addr}, r.Body)
+	if err != nil {
+		return rpc.Refuse(errcode.BadRequest, "%v", err)
+	}
+	resp, err := a.rpc.HTTP().Do(req)
+	if err != nil {
+		return rpc.Refuse(errcode.Unavailable, "the manager at %s gives no answer: %v", addr, err)
+	}
+	defer resp.Body.Close()
+	copyAnswer(w, resp)
+	return nil
+}
