@@ -34,6 +34,7 @@ func (m *metrics) counted(t testing.TB, name string) (n float64) {
 // TestAuditHeals: a copy that has lost a row, and has one that it should not have, finds that by itself, is named in
 // the node's health, takes those vbuckets anew and no other, and is right again. The other copies are not touched.
 func TestAuditHeals(t *testing.T) {
+	t.Parallel()
 	w := built(t)
 	w.stopIndexer()
 	lost, stray := "doc-0020", "doc-0031"

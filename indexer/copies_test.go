@@ -124,6 +124,7 @@ func (c *crowd) promote(t testing.TB) {
 // TestCopiesWithoutRows: a promotion writes nothing to copies for which it has no rows, and each holds a snapshot of
 // it; what they hold is known in one place, durably.
 func TestCopiesWithoutRows(t *testing.T) {
+	t.Parallel()
 	c := newCrowd(t, 4)
 	step := func() {
 		for range 100 {

@@ -20,6 +20,7 @@ import (
 // next page that there is no such index; a timestamp that was kept is not one of another index. The files of what was
 // dropped go when nobody reads them any more.
 func TestCopiesThatGoInTheMiddleOfAScan(t *testing.T) {
+	t.Parallel()
 	const rows = scan.PageRows + 2000
 	for _, tc := range []struct {
 		name string
@@ -34,6 +35,7 @@ func TestCopiesThatGoInTheMiddleOfAScan(t *testing.T) {
 		{"moved, none", []index.CopyID{11, 20}, client.ScanRequest{Stability: "none"}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			s := goStraight(t, long(rows), func(s *straight) {
 				s.place = func(c *partition.Copy) { c.Replica = partition.Replica(c.ID % 10) }
 				// the client takes nothing while copies come and go

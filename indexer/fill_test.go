@@ -182,6 +182,7 @@ func (p *pair) fromZero() (n int) {
 
 // TestFillByFiles: a new copy gets the files of another indexer's, and from KV only what has come since.
 func TestFillByFiles(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	p.b.start()
 	p.fill()
@@ -210,6 +211,7 @@ func TestFillByFiles(t *testing.T) {
 // TestFillFallsBack: where files cannot be had the copy is filled from KV: the source dies at the first question or in
 // the middle, its answers are damaged for good, it has no such copy, it speaks another version.
 func TestFillFallsBack(t *testing.T) {
+	t.Parallel()
 	for name, between := range map[string]func(w http.ResponseWriter, r *http.Request, n int64) bool{
 		"down":   func(w http.ResponseWriter, _ *http.Request, _ int64) bool { w.WriteHeader(502); return true },
 		"middle": func(w http.ResponseWriter, _ *http.Request, n int64) bool { fail(w, n > 3); return n > 3 },
@@ -222,6 +224,7 @@ func TestFillFallsBack(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := newPair(t)
 			p.between = between
 			p.b.start()
@@ -247,6 +250,7 @@ func hang(r *http.Request) {
 
 // TestFillGoesOn: a chunk that is lost or damaged now and then is asked for again.
 func TestFillGoesOn(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	p.between = func(w http.ResponseWriter, _ *http.Request, n int64) bool {
 		fail(w, n%4 == 2)
@@ -264,6 +268,7 @@ func TestFillGoesOn(t *testing.T) {
 
 // TestFillBesideARestart: a source that goes in the middle and comes back is asked again for what is not here yet.
 func TestFillBesideARestart(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	p.between = func(w http.ResponseWriter, _ *http.Request, n int64) bool {
 		away := n >= 4 && n < 4+8 // each try of a chunk, the end of the export, and twice the next one's beginning
@@ -279,6 +284,7 @@ func TestFillBesideARestart(t *testing.T) {
 
 // TestSendsNothing: an indexer that is to fill its copies from KV alone does not send them either.
 func TestSendsNothing(t *testing.T) {
+	t.Parallel()
 	p := newPairAt(t, 0)
 	p.b.start()
 	p.fill()
@@ -324,6 +330,7 @@ func TestFillsTakeTurns(t *testing.T) {
 
 // TestFillWaits: while the source sends to another receiver the copy waits, and nothing of it is asked of KV.
 func TestFillWaits(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	const busy = 3
 	p.between = func(w http.ResponseWriter, _ *http.Request, n int64) bool {
@@ -344,6 +351,7 @@ func TestFillWaits(t *testing.T) {
 // TestFillAfterCrash: a process that ends in the middle of it leaves nothing behind but the copy as it was, and begins
 // anew.
 func TestFillAfterCrash(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	stuck := make(chan struct{})
 	var gone atomic.Bool
@@ -383,6 +391,7 @@ func TestFillAfterCrash(t *testing.T) {
 
 // TestFillDropped: a copy that is dropped in the middle of it is gone, at once and for good.
 func TestFillDropped(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	stuck := make(chan struct{})
 	p.between = func(_ http.ResponseWriter, r *http.Request, n int64) bool {
@@ -417,6 +426,7 @@ func TestFillDropped(t *testing.T) {
 // TestFillRollback: files of before a rollback are not installed while it is known here; where KV left the branch
 // without anybody's knowing, what left it is taken anew.
 func TestFillRollback(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	p.b.start()
 	// KV failed over at 50: what a has above it is lost, and a does not know
@@ -435,6 +445,7 @@ func TestFillRollback(t *testing.T) {
 // TestFillOfAnotherRollback: files of before a rollback of the bucket, or of a bucket that was made anew, are not
 // installed.
 func TestFillOfAnotherRollback(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	stuck, once := make(chan struct{}), sync.Once{}
 	p.between = func(_ http.ResponseWriter, r *http.Request, _ int64) bool {
@@ -479,6 +490,7 @@ func question(t *testing.T, r *http.Request) (q transfer.Question) {
 // TestFillWatchesTheBranch: what is of another generation of the bucket, or of before a rollback, is not sent at all;
 // where that turns out in the middle, it is not sent to its end.
 func TestFillWatchesTheBranch(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	var reads, opens atomic.Int64
 	p.between = func(_ http.ResponseWriter, r *http.Request, _ int64) bool {
@@ -514,6 +526,7 @@ func TestFillWatchesTheBranch(t *testing.T) {
 
 // TestFillBringsTombstones: tombstones that come with files go when the copy is whole, without a restart.
 func TestFillBringsTombstones(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	if err := p.a.x.marks.set(10); err != nil {
 		t.Fatal(err)
@@ -533,6 +546,7 @@ func TestFillBringsTombstones(t *testing.T) {
 
 // TestFillGoesOnAfterACrash: tables that were received before the process ended are not sent again.
 func TestFillGoesOnAfterACrash(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	s, _ := p.a.x.store.Slice(10)
 	for n := range 3 {
@@ -665,6 +679,7 @@ func TestFillPatience(t *testing.T) {
 
 // TestFillWaitsForOneThatMoves: a source that says that it sends to others is waited for, and what it has sent counts.
 func TestFillWaitsForOneThatMoves(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	const busy = 3
 	p.between = func(w http.ResponseWriter, r *http.Request, n int64) bool {

@@ -16,6 +16,7 @@ import (
 // TestCatchupRate: what a catchup stream brings is taken at the rate, over all connections; a backfill is taken at
 // once; a wait ends with its connection, and what waited is not taken.
 func TestCatchupRate(t *testing.T) {
+	t.Parallel()
 	const rate, events, batches = 10_000, 1000, 6
 	still := time.Unix(1000, 0) // the clock of the pace stands: each batch waits for all before it
 	x := &Indexer{metrics: newMetrics(), now: time.Now, catchup: pace.New(rate, 0, func() time.Time { return still })}

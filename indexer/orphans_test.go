@@ -195,6 +195,7 @@ func TestFolderOfAForeignNumber(t *testing.T) {
 // TestDroppedWhileAway: what was taken away while the indexer was stopped goes at once, because it knows the list
 // before; without that list the copy is an orphan, also after another restart.
 func TestDroppedWhileAway(t *testing.T) {
+	t.Parallel()
 	for _, knows := range []bool{true, false} {
 		w := newWorld(t)
 		build(t, w)

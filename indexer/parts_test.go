@@ -18,6 +18,7 @@ import (
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
+	"tidemark/internal/testing/atonce"
 	_ "tidemark/internal/testing/draws"
 	"tidemark/keyversion"
 	"tidemark/timestamp"
@@ -25,6 +26,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	atonce.Tests(6) // most of their time is waiting
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))

@@ -277,6 +277,7 @@ func byFamily(t fataler, statement string) string {
 //
 //	go test ./indexer -run TestScansEqualOracle -rapid.checks 10000
 func TestScansEqualOracle(t *testing.T) {
+	t.Parallel()
 	store, err := storage.Open(storage.Options{Dir: t.TempDir(), CacheBytes: 8 << 20, MemTableBytes: 8 << 20,
 		ReserveBytes: 1 << 20})
 	if err != nil {

@@ -294,6 +294,7 @@ func TestAClientThatGoesEndsItsScan(t *testing.T) {
 
 // TestAClientThatTakesNothing: its scan is ended, its place is free, and what it reads later is cut.
 func TestAClientThatTakesNothing(t *testing.T) {
+	t.Parallel()
 	s := goStraight(t, long(manyRows), func(s *straight) {
 		if scanserver.ClientStall != 30*time.Second {
 			t.Errorf("a client may take nothing for %s: docs/scans.md says 30 s", scanserver.ClientStall)
@@ -312,6 +313,7 @@ func TestAClientThatTakesNothing(t *testing.T) {
 
 // TestAnIndexerThatStopsCutsAnswers: what was begun is never taken for a whole answer.
 func TestAnIndexerThatStopsCutsAnswers(t *testing.T) {
+	t.Parallel()
 	s := goStraight(t, long(manyRows), nil)
 	c := client.New(s.manager.URL)
 	defer c.Close()

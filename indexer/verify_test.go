@@ -272,6 +272,7 @@ func TestVerifyWhereThingsStand(t *testing.T) {
 // TestVerifyKeepsToItsRate: every row, every entry of the back index and every document of KV has its time, however few
 // of them a vbucket has, and the rows and entries are counted.
 func TestVerifyKeepsToItsRate(t *testing.T) {
+	t.Parallel()
 	const rate = 1000
 	w := built(t)
 	began := time.Now()
@@ -334,6 +335,7 @@ func TestVerifyListsNoMore(t *testing.T) {
 // TestVerifyBesideAnIndexerThatHangs: a verification whose other indexer hangs, at once or in the middle, ends with an
 // error that names it.
 func TestVerifyBesideAnIndexerThatHangs(t *testing.T) {
+	t.Parallel()
 	for _, begun := range []bool{false, true} {
 		w := newWorld(t)
 		release := make(chan struct{})
@@ -371,6 +373,7 @@ func TestVerifyBesideAnIndexerThatHangs(t *testing.T) {
 // TestVerifyWhileDocumentsChange: documents that change all the time, some deleted and made again, are no differences;
 // a row that nobody calls for is found among them.
 func TestVerifyWhileDocumentsChange(t *testing.T) {
+	t.Parallel()
 	w := built(t)
 	w.stopIndexer()
 	if err := storagetest.Edit(filepath.Join(w.dir, copiesDir), 10, func(r *storagetest.Rows) error {

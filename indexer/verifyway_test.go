@@ -69,6 +69,7 @@ func TestAuditTellsWhatItCannotMend(t *testing.T) {
 // TestVerifyPages: a vbucket of which KV holds more than may be in memory is compared page by page, with nothing left
 // out and nothing told twice.
 func TestVerifyPages(t *testing.T) {
+	t.Parallel()
 	w := built(t)
 	w.stopIndexer()
 	err := storagetest.Edit(filepath.Join(w.dir, copiesDir), 10, func(r *storagetest.Rows) error {

@@ -18,13 +18,14 @@ import (
 // store that. By way of it they write nothing from the first moment on, since the leader looks at who they are itself;
 // and what the follower answers by itself it answers no user before long, until it has caught up.
 func TestAFollowerThatIsBehindVouchesForNobody(t *testing.T) {
-	s := newSecured(t)
+	t.Parallel()
+	s := newSecured(t, steadfast)
 	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}}
 	leader, follower := s.nodes[s.leader()], s.follower()
 	const staleRead, write = "/v1/indexes?consistency=stale", "/v1/limits"
 	ask := func(w *who, n *node, method, path, body string, want int) {
 		t.Helper()
-		if status, code := s.as(w, n, method, path, body); status != want {
+		if status, code := s.known(w, n, method, path, body); status != want {
 			t.Fatalf("%s: %s %s: %d %s, want %d", w.name, method, path, status, code, want)
 		}
 	}
@@ -114,6 +115,7 @@ func (s *secured) get(n *node, path string, answer any) (int, error) {
 // that. The leader tells it that there are users, and it lets nobody in any more who shows nothing, though it does not
 // know one of them; a user it cannot know is not called wrong.
 func TestAFollowerThatIsBehindDoesNotStayOpen(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t, steadfast)
 	leader, follower := c.nodes[c.leader()], c.follower()
 	const staleRead = "/v1/indexes?consistency=stale"

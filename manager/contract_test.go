@@ -40,6 +40,7 @@ func (l *lockedBuffer) lines() []string {
 
 // TestOneIDFromClientToLog: a follower is asked, and the leader's log line of the write has the client's id.
 func TestOneIDFromClientToLog(t *testing.T) {
+	t.Parallel()
 	logs := map[string]*lockedBuffer{}
 	c := newTrio(t, func(cfg *Config) {
 		logs[cfg.Name] = &lockedBuffer{}

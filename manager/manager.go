@@ -68,6 +68,8 @@ type Config struct {
 	MinFree uint64
 	// Failpoint, for tests, is called before each write to the Raft log: the write takes as long and fails as it does.
 	Failpoint func() error
+	// OfflineAfter, for tests, is for how long a component may be silent before it counts as gone; 0: as usual.
+	OfflineAfter time.Duration
 	// Hold, for tests, is asked before each transition of a slice that moves (coordinator.Config).
 	Hold func(what string) bool
 	// RaftMetrics shows the Raft library's own metrics at /metrics. It keeps them for the whole process, so that only one
@@ -158,6 +160,7 @@ func (m *Manager) open() error {
 	settings := core.DefaultSettings()
 	settings.Stability.Source = cmp.Or(m.cfg.StabilitySource, settings.Stability.Source)
 	settings.RepairAfter = cmp.Or(m.cfg.RepairAfter, settings.RepairAfter)
+	settings.OfflineAfter = cmp.Or(m.cfg.OfflineAfter, settings.OfflineAfter)
 	m.coord, err = coordinator.New(coordinator.Config{Consensus: m.raft, Machine: m.machine, Projectors: projectors,
 		Indexers: indexers,
 		REST:     m.url(), Now: m.cfg.Now, Logger: m.log.Named("coordinator"), Settings: settings, Hold: m.cfg.Hold})

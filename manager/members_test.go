@@ -17,6 +17,7 @@ import (
 // TestJoinAndRemove: a fourth manager joins by --join alone and gets its vote; a removed one ends, and its folder does
 // not start again; a node of another cluster is refused by name.
 func TestJoinAndRemove(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	addrs := ports.Addrs(t, 2)
 	cfg := Config{Name: "m4", Dir: need.Memory(t), REST: addrs[0], Raft: addrs[1], Join: c.cfgs[0].Join,

@@ -13,6 +13,7 @@ import (
 
 // TestMetricsAreDocumented: docs/metrics.md names every metric of ours that a manager shows.
 func TestMetricsAreDocumented(t *testing.T) {
+	t.Parallel()
 	docs, err := os.ReadFile("../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
@@ -39,6 +40,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 // TestFollowerDiskIsVisible: a follower whose log cannot be written is not ready and says why, the leader's status
 // shows it, writes go on, and all is well when its disk is.
 func TestFollowerDiskIsVisible(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	f := c.follower()
 	f.full.Store(true)

@@ -116,6 +116,7 @@ func timeless(t testing.TB, body []byte) map[string]any {
 // state snapshots, a restart of everybody, and when its index is there no more, gives its first outcome, refusals too.
 // Another body under the key is 422. Nothing is done twice.
 func TestOneOutcomeOfEveryWrite(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	c.furnish()
 	at := 0
@@ -211,6 +212,7 @@ func TestOneOutcomeOfEveryWrite(t *testing.T) {
 // TestIfMatchOverLeaders: a new leader knows each index's modified_cas: the right one is taken, another one is 412 with
 // the right one; 304 for who has it already.
 func TestIfMatchOverLeaders(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	c.furnish()
 	code, h, body := c.call(c.follower(), "POST", "/v1/indexes", `{"name":"x","bucket":"b","keys":[{"expr":"a"}],"defer_build":true}`, nil)
@@ -414,6 +416,7 @@ func TestFullQueue(t *testing.T) {
 
 // TestSlowBody: a body that does not come is waited for no longer than the call may take, and is answered.
 func TestSlowBody(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	for path, n := range map[string]*node{"/v1/statements": c.nodes[c.leader()], "/v1/indexes": c.follower(),
 		"/v1/indexes/b/n:scan": c.follower()} {

@@ -81,8 +81,9 @@ func newTrioWith(t testing.TB, change ...func(*Config)) *trio {
 			func(err error) { t.Errorf("against the contract: %v", err) })}}
 	for i := range 3 {
 		c.cfgs = append(c.cfgs, Config{Name: "m" + string(rune('1'+i)), Dir: need.Memory(t), REST: addrs[i], Raft: addrs[3+i],
-			BootstrapExpect: 3, Join: addrs[:3],
-			Heartbeat: heartbeat})
+			BootstrapExpect: 3, Join: addrs[:3], Heartbeat: heartbeat,
+			// The components that tests register are made up and never answer.
+			OfflineAfter: time.Hour})
 		for _, f := range change {
 			f(&c.cfgs[i])
 		}
@@ -241,6 +242,7 @@ func statement(text string) string {
 
 // TestContract is the table of calls: each on the leader and on a follower, with the same answer.
 func TestContract(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	big := strings.Repeat("x", 1<<20+1)
 	for _, tc := range []struct {
@@ -381,6 +383,7 @@ func TestContract(t *testing.T) {
 
 // TestOneOutcome: the ledger gives the one outcome on any node and after a change of leaders.
 func TestOneOutcome(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	key := func(k string) map[string]string { return map[string]string{"Idempotency-Key": k} }
 	drop := `{"statement":"DROP INDEX IF EXISTS n ON b"}`
@@ -429,6 +432,7 @@ func TestOneOutcome(t *testing.T) {
 
 // TestLostQuorum: one manager of three answers everything, within a bound, and never with a lie.
 func TestLostQuorum(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	l := c.leader()
 	c.stop(l)
@@ -485,6 +489,7 @@ func TestLostQuorum(t *testing.T) {
 
 // TestFoldersAndPorts: what cannot be opened says what and where, and lets go of what it had.
 func TestFoldersAndPorts(t *testing.T) {
+	t.Parallel()
 	addrs := ports.Addrs(t, 4)
 	cfg := Config{Name: "m1", Dir: need.Memory(t), REST: addrs[0], Raft: addrs[1], BootstrapExpect: 1, Join: addrs[:1]}
 	m, err := Open(cfg)

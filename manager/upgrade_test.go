@@ -19,6 +19,7 @@ import (
 // refused until the upgrade is finalized, which is refused until all are replaced; then it works, and the older version
 // refuses to start over that data and to join, by name.
 func TestRollingUpgrade(t *testing.T) {
+	t.Parallel()
 	const old = 1
 	c := newTrio(t, func(cfg *Config) { cfg.newestFormat = old })
 	backup := func() (int, []byte) {
@@ -101,6 +102,7 @@ func TestRollingUpgrade(t *testing.T) {
 
 // TestLimitsAreConfiguration: shown, changed by name, refused by name, and in force at once.
 func TestLimitsAreConfiguration(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	n := c.nodes[c.leader()]
 	for body, want := range map[string]string{
@@ -131,6 +133,7 @@ func TestLimitsAreConfiguration(t *testing.T) {
 // TestLimitsAreEnforced: each limit of an index is the one that was set, lower or higher than the default, whichever
 // way the index is asked for; the refusal names the limit and how to change it.
 func TestLimitsAreEnforced(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	c.furnish()
 	set := func(body string) {

@@ -72,6 +72,7 @@ func (h *history) at() uint64 {
 // TestWatchOverLeaderChanges: while managers stop and start, watchers of one, of another and of all see the same
 // changes, each once, without a gap and with one snapshot: also those whose manager was away.
 func TestWatchOverLeaderChanges(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -123,6 +124,7 @@ func TestWatchOverLeaderChanges(t *testing.T) {
 
 // TestPagesOfIndexes: pages have every index once, and parameters are checked.
 func TestPagesOfIndexes(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	propose := func(bodies ...statecontext.Body) {
 		n := c.nodes[c.leader()]
@@ -198,6 +200,7 @@ func TestPagesOfIndexes(t *testing.T) {
 
 // TestEventsOverHTTP: what a plain HTTP client meets.
 func TestEventsOverHTTP(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	for path, want := range map[string]int{"/v1/events?kinds=wat": 400, "/v1/events?since=x": 400,
 		"/v1/events?wat=1": 400} {

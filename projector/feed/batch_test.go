@@ -117,6 +117,7 @@ func TestOpenManyStreams(t *testing.T) {
 // Whoever gives up keeps the answers that have come; a stream that is consented to later is closed again and never
 // announced.
 func TestOpenStreamsGivenUp(t *testing.T) {
+	t.Parallel()
 	for _, why := range []error{context.Canceled, feed.ErrTimeout, feed.ErrClosed} {
 		t.Run(why.Error(), func(t *testing.T) {
 			t.Parallel()

@@ -323,6 +323,7 @@ func TestUnknownControls(t *testing.T) {
 
 // A cluster map of a node says whose a vbucket is, also while it changes.
 func TestMapChanges(t *testing.T) {
+	t.Parallel()
 	either(t, func(t *testing.T, dial feed.Dialer) {
 		var mu sync.Mutex
 		rev, owner := int64(1), 0

@@ -271,6 +271,7 @@ func keysOf(m map[uint16]uint64) []uint16 {
 // Everything written arrives, in two halves, over a reconnect, over an orderly and
 // an unclean restart of a node: the mirror equals what was written.
 func TestMirrorEqualsKV(t *testing.T) {
+	t.Parallel()
 	w := startCluster(t)
 	client := w.client()
 	truth := map[string]string{}
@@ -360,6 +361,7 @@ var errLoaded = errors.New("loaded")
 // Streams while writing goes on, with a small window: nothing is lost, and every
 // complete state seen on the way is one the node had.
 func TestMirrorUnderLoad(t *testing.T) {
+	t.Parallel()
 	w := startCluster(t)
 	client := w.client()
 	m := newMirror()
@@ -407,6 +409,7 @@ func TestMirrorUnderLoad(t *testing.T) {
 
 // The node's side of the stream request: the table in kv/store/stream.go.
 func TestStreamRequestsToKV(t *testing.T) {
+	t.Parallel()
 	w := startCluster(t)
 	client := w.client()
 	ctx := within(t, time.Minute)

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"tidemark/internal/testing/atonce"
 	"tidemark/kv/kvclient/kvclienttest"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
@@ -20,6 +21,7 @@ func TestMain(m *testing.M) {
 	if blastIfAsked() || preloadIfAsked() {
 		return
 	}
+	atonce.Tests(8) // most of their time is waiting
 	goleak.VerifyTestMain(m)
 }
 

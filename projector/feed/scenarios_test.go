@@ -117,13 +117,15 @@ var scenarios = []struct {
 }
 
 func TestScenarios(t *testing.T) {
+	t.Parallel() // most of their time is waiting
 	t.Logf("-moods.seed %d: %v", *moodSeed, server.AllMoods.Some(*moodSeed))
 	for _, sc := range scenarios {
 		t.Run(strings.ReplaceAll(sc.name, " ", "-"), func(t *testing.T) {
+			t.Parallel()
 			for _, i := range implementations {
 				for _, m := range moods {
 					t.Run(i.name+"/"+m.name, func(t *testing.T) {
-						t.Parallel() // most of their time is waiting
+						t.Parallel()
 						s := &stage{TB: t, dial: i.dial, mood: func(c *kv.Config) { m.set(c, i.name) }, edit: sc.edit, dir: t.TempDir(),
 							truth: map[string]string{}}
 						s.open()
@@ -193,7 +195,9 @@ func (s *stage) warmUp(n *kv.Node) {
 
 func (s *stage) conf() feed.Config {
 	return feed.Config{Addr: s.node.MemcachedAddr(), Bucket: kvBucket, User: kvUser, Password: kvPassword,
-		Name: fmt.Sprint("scenario-", s.names.Add(1)), BufferBytes: 1 << 20}
+		Name: fmt.Sprint("scenario-", s.names.Add(1)), BufferBytes: 1 << 20,
+		// Far more often than a node in the mood idle-close closes, and with patience, however busy the machine is.
+		NoopInterval: time.Second, DeadAfter: time.Minute}
 }
 
 func (s *stage) feed() feed.Feed {

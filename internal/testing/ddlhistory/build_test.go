@@ -12,6 +12,7 @@ import (
 // TestRetriesByName: BUILD and DROP by name, sent again with their key at every manager, keep their outcome and touch
 // nothing when the name has gone, or has come to another index.
 func TestRetriesByName(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up, _, newWorker := start(t)

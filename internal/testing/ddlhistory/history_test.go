@@ -55,6 +55,7 @@ func start(t *testing.T) (up *testcluster.Cluster, links *testcluster.Links,
 
 // TestHistory: what clients see of DDL is linearizable while managers are killed, stopped and go on.
 func TestHistory(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up, links, newWorker := start(t)
@@ -109,6 +110,7 @@ func TestHistory(t *testing.T) {
 // TestStaleReadsAreCaught: the same check finds the violation when reads may be stale: a follower that was stopped
 // while an index was created does not know it when it goes on.
 func TestStaleReadsAreCaught(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up, links, newWorker := start(t)

@@ -86,6 +86,7 @@ func judge(t *testing.T, history []porcupine.Operation) {
 // TestShortCutsChangeNothing: of random histories, most of them nearly right, porcupine says the same with and without
 // what linearizable does to them.
 func TestShortCutsChangeNothing(t *testing.T) {
+	t.Parallel()
 	var good, bad int
 	for n := range uint64(20_000) {
 		r := rand.New(rand.NewPCG(7, n))

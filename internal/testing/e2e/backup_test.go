@@ -37,6 +37,7 @@ func names(ctx context.Context, c *client.Client, bucket string) ([]string, erro
 // another cluster; both times they equal the oracle. A damaged file, one that was cut and one of a newer version are
 // refused, and nothing changes.
 func TestBackupAndRestore(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "3", "--kv", "1", "--indexers", "2")
@@ -119,6 +120,7 @@ func refusedFiles(ctx context.Context, t *testing.T, c *client.Client, good []by
 // TestLeaderKilledInRestore: the leader is killed while it restores, again and again. Whoever reads meanwhile sees the
 // indexes of before or those of the backup, never a mixture; and the restore is done in the end.
 func TestLeaderKilledInRestore(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "3", "--kv", "1", "--indexers", "1")

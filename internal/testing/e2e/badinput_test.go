@@ -46,6 +46,7 @@ func problem(ctx context.Context, t *testing.T, method, url, body string) (int, 
 
 // TestBadInput: a clear error that says what and where; no panic, no hang, nothing lost.
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	dir := t.TempDir()

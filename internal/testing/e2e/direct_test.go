@@ -72,6 +72,7 @@ func (a *asked) direct(ctx context.Context, t *testing.T, who string, c *client.
 // certificate, a user's password and a token alike; nobody is refused, and a token and a user that are taken away scan
 // no more, over connections that are open as well.
 func TestScansGoStraightWithTLS(t *testing.T) {
+	t.Parallel()
 	up := testcluster.Start(t, t.TempDir(), "--tls", "--managers", "1", "--kv", "1", "--indexers", "1", "--vbuckets", "16")
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

@@ -77,6 +77,7 @@ func fill(t *testing.T, dir string) (free func()) {
 // TestFullDisk: the disk of an indexer, of a KV node, of the leading manager is full for a while. What cannot be done
 // is told in words, nothing that was acknowledged is lost, the others go on, and all recovers when there is room.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	dir := t.TempDir()

@@ -210,6 +210,7 @@ func TestLeaderKilled(t *testing.T) {
 // TestOthersKilled: an indexer, a projector and a KV node are killed, one after the other, under load. All indexes end
 // up equal to the oracle, the other nodes are not disturbed, nothing starts again from zero that need not.
 func TestOthersKilled(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())
@@ -267,6 +268,7 @@ func TestOthersKilled(t *testing.T) {
 // and a SIGKILL of `up` itself leaves no child behind, so that another one at once has their ports, and everything is
 // there again.
 func TestStopAndResume(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
@@ -354,6 +356,7 @@ func noneAlive(t *testing.T, pids []int) {
 // TestDeferredIndexHoldsNothingUp: an index that waits to be built has copies that no stream feeds; stability
 // timestamps and scans of the others go on, and BUILD makes it ready.
 func TestDeferredIndexHoldsNothingUp(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())

@@ -51,6 +51,7 @@ func request(ctx context.Context, t *testing.T, method, url, body string) (statu
 // is held on its way until another leads. It answers in bounded time: no write, no linearizable read, stale reads with
 // their age; the others go on. When the links are whole again its late commands change nothing.
 func TestIsolatedLeader(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up, links := testcluster.StartLinked(t, t.TempDir())

@@ -36,6 +36,7 @@ func pause(t *testing.T, pid int, d time.Duration, during func()) {
 // the managers all die at once, and at last everything does. What was acknowledged is there, streams are not started
 // again that need not be, and every index equals the oracle after each step.
 func TestPausesAndOutages(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	dir := t.TempDir()

@@ -18,6 +18,7 @@ import (
 // TestScansOutliveTheirIndexer: many scans that go straight to one of two indexers are in the middle of their answers
 // when one of these is killed. Every one of them has each row once, in order, and its end.
 func TestScansOutliveTheirIndexer(t *testing.T) {
+	t.Parallel()
 	const docs, scans = 24_000, 12
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2", "--vbuckets", "16")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

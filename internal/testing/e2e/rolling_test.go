@@ -49,6 +49,7 @@ func (g *gaps) take() (longest time.Duration) {
 // one before is ready again, while clients write documents, create and drop indexes, and list and scan. No write fails
 // and no linearizable listing; the longest time without an answer is told for each step.
 func TestRollingRestart(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())

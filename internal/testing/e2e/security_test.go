@@ -153,6 +153,7 @@ func (g *guarded) hangUp() {
 // TestGuardedManager: a manager process with TLS: its first administrator, its ports by certificate, a new CA without a
 // stop, and no secret in what it writes, is started with, or answers.
 func TestGuardedManager(t *testing.T) {
+	t.Parallel()
 	oldDir, newDir := filepath.Join(t.TempDir(), "old"), filepath.Join(t.TempDir(), "new")
 	before, after := newCA(t, oldDir), newCA(t, newDir)
 	oldCA, newPEM := readFile(t, filepath.Join(oldDir, tlsconf.CAFile)), readFile(t, filepath.Join(newDir, tlsconf.CAFile))
@@ -359,6 +360,7 @@ func (g *guarded) noSecrets(t *testing.T, said []byte) {
 
 // TestNoPortBeyondLoopback: without TLS no role listens where others reach it, on any of its ports.
 func TestNoPortBeyondLoopback(t *testing.T) {
+	t.Parallel()
 	binary := testcluster.Binary(t)
 	for _, args := range [][]string{
 		{"manager", "--rest", "0.0.0.0:0", "--raft", "127.0.0.1:0"},

@@ -140,6 +140,7 @@ func (s *seen) stream(ctx context.Context, server string, last *string) {
 // with Last-Event-ID see one history: every cas once, without a gap, without a second snapshot, the same everywhere,
 // with all that was acknowledged in it. The manager that is cut off refuses linearizable reads by name in bounded time.
 func TestWatchersOverKills(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up, links := testcluster.StartLinked(t, t.TempDir())

@@ -45,6 +45,7 @@ func usage(t *testing.T, pid int) (cpu time.Duration, rss int64) {
 // TestManyWatchers measures what watchers of one follower cost it: at rest, and while indexes are created. Every one of
 // them is told of every index.
 func TestManyWatchers(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())

@@ -117,12 +117,26 @@ func (c *Cluster) waitManifest() {
 	}
 }
 
+// StartWith is Start with more variables in the environment, each NAME=VALUE.
+func StartWith(t testing.TB, env []string, dir string, args ...string) *Cluster {
+	t.Helper()
+	c := launch(t, env, dir, args...)
+	c.waitManifest()
+	return c
+}
+
 // Launch runs `tidemark up` without waiting for it.
 func Launch(t testing.TB, dir string, args ...string) *Cluster {
+	t.Helper()
+	return launch(t, nil, dir, args...)
+}
+
+func launch(t testing.TB, env []string, dir string, args ...string) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t, Dir: dir, out: &syncBuffer{}, ended: make(chan struct{}), tail: logTail}
 	c.cmd = exec.Command(Binary(t), append([]string{"up", "--data", dir, "--rest-port", fmt.Sprint(ports.Range(t))},
 		args...)...)
+	c.cmd.Env = append(os.Environ(), env...)
 	c.cmd.Stdout, c.cmd.Stderr = c.out, c.out
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	held, err := leash.New(c.cmd) // a test that is killed, or runs into its time limit, leaves nothing behind

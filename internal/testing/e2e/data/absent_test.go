@@ -140,10 +140,10 @@ func probe(ctx context.Context, t *testing.T, c *client.Client, bucket, name str
 // more documents, and on a machine with nothing else to do, it shows what that costs the others: session scans before,
 // and while it catches up.
 func TestCatchupLeavesOthersTheirShare(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	t.Setenv("TIDEMARK_CATCHUP_RATE", fmt.Sprint(*catchupRate))
-	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
+	up := testcluster.StartWith(t, []string{fmt.Sprint("TIDEMARK_CATCHUP_RATE=", *catchupRate)}, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
 	c, kv, bucket := up.Client(), up.KV(ctx), up.Manifest().Bucket
 	store(ctx, t, kv, 0, 1000, 200)
 	harness.Create(ctx, t, c, fmt.Sprintf(`CREATE INDEX gone ON %s(k, text) WITH {"nodes": ["i1"]}`, bucket), fmt.Sprintf(`CREATE INDEX there ON %s(k) WITH {"nodes": ["i2"]}`, bucket))
@@ -219,6 +219,7 @@ func TestCatchupLeavesOthersTheirShare(t *testing.T) {
 // of which no part is a state that KV had. Stability timestamps go on meanwhile or after, scans that take any timestamp
 // are answered all the time, session scans are answered or say why not, and in the end the index equals KV.
 func TestLargeDiskSnapshots(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "1", "--vbuckets", "4")

@@ -97,6 +97,7 @@ func (s *sdk) remove(scope, collection, key string) {
 // stream of each vbucket. Documents are written by Couchbase's client. When a collection is dropped its index says so;
 // one that is made again under the name is another one.
 func TestCollections(t *testing.T) {
+	t.Parallel()
 	for _, feed := range []string{"native", "gocbcore"} {
 		t.Run(feed, func(t *testing.T) { testCollections(t, feed) })
 	}

@@ -138,6 +138,7 @@ var promoted = regexp.MustCompile(`"stability_number": [1-9]`)
 // TestReadyHasEverything: a projector is away while the first index of a bucket is created. The index is not ready
 // without the documents of that projector's KV node; it is when the projector is back.
 func TestReadyHasEverything(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "2", "--indexers", "1")

@@ -45,6 +45,7 @@ var everyFlip = flag.Bool("flips", false, "TestFlippedBits damages every kind of
 // TestFlippedBits: after an orderly stop one bit of a data file is wrong. The next `up` names the file in the log of
 // the role that has it, or serves right answers; it never panics and never gives a wrong row.
 func TestFlippedBits(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	good := filepath.Join(t.TempDir(), "good")

@@ -14,6 +14,7 @@ import (
 // TestEmptyBucket: indexes on a bucket in which nothing was ever written become ready, answer scans with no rows, and
 // show the first document that comes.
 func TestEmptyBucket(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--indexers", "2")

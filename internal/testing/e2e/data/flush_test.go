@@ -24,6 +24,7 @@ const (
 // same seqnos. No session scan that begins after that shows a row of before; those that are answered meanwhile say by
 // name why not.
 func TestFlushedBucket(t *testing.T) {
+	t.Parallel()
 	for _, feed := range []string{"native", "gocbcore"} {
 		t.Run(feed, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

@@ -69,6 +69,7 @@ func formDocument(n, turn int) []byte {
 // TestForms: an index of each form of arrays and dates, built over documents and kept as they change, has the rows that
 // the slow interpreter says, and verification finds no difference.
 func TestForms(t *testing.T) {
+	t.Parallel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "1")
 	ctx, cancel := context.WithTimeout(t.Context(), verifyTime)
 	defer cancel()

@@ -30,10 +30,11 @@ const testGrace = 20 * time.Second
 // that is missing is filled anew and never served by halves; one that nobody knows is told of, kept for its grace and
 // then dropped; one whose index a restore took away is taken over as it is by the restore of a later backup.
 func TestHandshake(t *testing.T) {
-	t.Setenv("TIDEMARK_ORPHAN_GRACE", testGrace.String())
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
+	up := testcluster.StartWith(t, []string{"TIDEMARK_ORPHAN_GRACE=" + testGrace.String()}, t.TempDir(), "--managers", "1",
+		"--kv", "1", "--indexers", "2")
 	c, bucket := up.Client(), up.Manifest().Bucket
 	w := harness.NewWorkload(ctx, t, up.KV(ctx))
 	harness.CreateSampleIndexes(ctx, t, c, bucket)

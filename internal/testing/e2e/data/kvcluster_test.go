@@ -21,6 +21,7 @@ import (
 // TestFailoverThatLoses: the indexes have followed writes that no replica has when their KV node is failed over. The
 // bucket is rolled back to the branch that is left, and every index equals what KV has then, while writes go on.
 func TestFailoverThatLoses(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2")
@@ -134,6 +135,7 @@ func TestFailoverThatLoses(t *testing.T) {
 // TestRebalanceUnderLoad: a KV node leaves and comes back while writes and scans run and one of the others is killed in
 // the middle. Nothing that was acknowledged is lost, and every scan is one state of KV.
 func TestRebalanceUnderLoad(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2")

@@ -17,6 +17,7 @@ import (
 // message between projector and indexer holds, has all its entries in each of them, whichever neighbours that has:
 // built after it, and fed while it changes.
 func TestDocumentLargerThanAFrame(t *testing.T) {
+	t.Parallel()
 	const entries, text, indexes = 3500, 3900, 4
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "1", "--sample")
 	ctx, cancel := context.WithTimeout(t.Context(), verifyTime)

@@ -31,6 +31,7 @@ const memoryKeyBytes = 3 << 10
 // that docs/operations.md says, at its peak, while indexes with long keys and many slices are written, built and
 // scanned at once.
 func TestMemoryQuota(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*harness.Hang)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "1", "--memory-quota", "512MiB")

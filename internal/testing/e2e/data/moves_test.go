@@ -193,6 +193,7 @@ func (b *breaker) cell(what, who string, req client.RebalanceRequest, atOnce boo
 // TestMoves: slices with a replica move while documents change, and at each of their transitions each kind of process
 // is killed (-moves all). No scan fails, none shows a wrong row, and in the end every slice is where the plan wants it.
 func TestMoves(t *testing.T) {
+	t.Parallel()
 	cells := movesCells(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(len(cells)+2)*3*time.Minute)
 	defer cancel()

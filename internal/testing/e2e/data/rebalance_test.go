@@ -143,6 +143,7 @@ func fills(ctx context.Context, t *testing.T, up *testcluster.Cluster) (installe
 // comes from, or a projector is killed in the middle; while nothing is killed none fails. In the end every slice is
 // where the plan wants it.
 func TestRebalance(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())

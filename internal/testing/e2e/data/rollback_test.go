@@ -250,6 +250,7 @@ func (r *rollbackRun) check(ctx context.Context) {
 // What it took is logged beside DROP and CREATE of the same index; -rollback.documents 1000000 -rollback.vbuckets 1024
 // is the run of docs/performance.md.
 func TestRollbackOfOneVBucket(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute+time.Duration(*rollbackDocuments)*time.Millisecond)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2",

@@ -120,6 +120,7 @@ var scansEach = flag.Int("scans.each", 20, "random scans of each index in TestSc
 // TestScansAgainstOracle: limits, both directions, one range and several with every inclusion, prefixes, ascending and
 // descending components, values of every type: each scan equals what the oracle selects.
 func TestScansAgainstOracle(t *testing.T) {
+	t.Parallel()
 	perIndex := *scansEach
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*scansEach)*10*time.Second)
 	defer cancel()

@@ -176,6 +176,7 @@ const pool = 3000
 // every scan, and every count, equals the oracle's answer at its own timestamp. The documents are of all shapes, and
 // then the sample's.
 func TestPartitionSchemes(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*schemeRows)*4*time.Millisecond)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "3")

@@ -22,6 +22,7 @@ var silentScans = flag.Int("silent.scans", 25, "scans that each of TestSilentInd
 // coordinate are coordinated by another one, and the slices that it would read are read by another one: every scan is
 // answered. How long they take is told.
 func TestSilentIndexer(t *testing.T) {
+	t.Parallel()
 	const documents = 300
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()

@@ -15,6 +15,7 @@ import (
 // are built, scanned and kept under heartbeats as under SYNC, and going from one to the other loses and repeats
 // nothing.
 func TestStabilitySource(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")

@@ -195,6 +195,7 @@ func told(t *testing.T, out []byte, want int) keysOf {
 // documents that there are, and of those that change; with one of another role, or without one, it is refused by name,
 // by projectors and by the command.
 func TestSubscriberOverTLS(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--tls", "--managers", "1", "--kv", "1", "--indexers", "1", "--vbuckets", "16")
@@ -300,6 +301,7 @@ func refusedAsSubscriber(ctx context.Context, t *testing.T, m *localcluster.Mani
 // the indexers, and session scans show it. Nothing of theirs is dropped: when they read again they are told all, once
 // and in order.
 func TestSubscriberThatReadsNothing(t *testing.T) {
+	t.Parallel()
 	const documents, size = 4000, 3 << 10 // more than queues hold for one subscriber
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()

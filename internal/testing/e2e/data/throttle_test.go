@@ -19,6 +19,7 @@ import (
 // With smart throttling an indexer that is stopped (SIGSTOP) holds nobody up: while it stands still, every document
 // goes to the others. When it goes on it catches up by itself, and each copy of the index equals KV.
 func TestStoppedIndexer(t *testing.T) {
+	t.Parallel()
 	const documents, bytes = 6000, 3 << 10 // more than queues and sockets hold for one indexer
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()

@@ -21,6 +21,7 @@ func TestMain(m *testing.M) { harness.Main(m) }
 // TestTruth: while 2,000 random updates, deletions and re-creations per second run, each session-consistent
 // scan equals the oracle's answer at the scan's own timestamp, and at the end every index equals the oracle.
 func TestTruth(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+2**truthFor)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())

@@ -53,6 +53,7 @@ func verify(ctx context.Context, c *client.Client, name string) (found []wire.Di
 // while 1,000 documents change all the time, in any copy; with one row of one copy removed, one added, or one under
 // another key, it names the document and the copy, and the command fails.
 func TestVerify(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	args := []string{"--managers", "1", "--kv", "2", "--indexers", "2", "--sample"}
 	up := testcluster.Start(t, dir, args...)

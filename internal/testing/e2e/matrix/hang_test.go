@@ -109,6 +109,7 @@ type hang struct {
 // that one of them took is told. The verdict is that each is done while the process is stopped, but for those that need
 // it; the table is for docs/performance.md.
 func TestHangs(t *testing.T) {
+	t.Parallel()
 	up := testcluster.Start(t, t.TempDir(), "--kv", "3", "--kv-replicas", "2")
 	w := &world{t: t, ctx: t.Context(), up: up, c: up.Client(), admin: harness.KVAdmin(up), bucket: up.Manifest().Bucket,
 		out: map[string]bool{}}

@@ -166,6 +166,7 @@ type figures struct {
 
 // TestKillMatrix: each cell of -matrix, one after the other on one cluster.
 func TestKillMatrix(t *testing.T) {
+	t.Parallel()
 	todo := cells(t)
 	ctx := t.Context()
 	up := testcluster.Start(t, t.TempDir(), "--kv", "3", "--kv-replicas", "2")

@@ -55,6 +55,7 @@ func (w *town) ended(n int) {
 // --yes-lose-data those that are in the way of a majority are removed first. No DDL fails, nothing acknowledged is
 // lost, indexes equal the oracle.
 func TestMembers(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newTown(t)
@@ -129,6 +130,7 @@ func TestMembers(t *testing.T) {
 // TestLostMajority: two folders of three are gone. The survivor recovers alone, with everything acknowledged; indexes
 // go on serving, new ones are built, and two new managers join.
 func TestLostMajority(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newTown(t)
@@ -200,6 +202,7 @@ func (w *town) afterRecovery(ctx context.Context, survivor int, d *ddl) {
 // copy of a living one's folder is refused while that one lives, a node of another cluster is refused by name, and one
 // that moved is taken over, a projector too.
 func TestIndexers(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newTown(t)
@@ -299,6 +302,7 @@ func (w *town) foreign(ctx context.Context, t *testing.T) {
 
 // TestNames: managers know each other by names, one comes back at other ports, then all of them at once.
 func TestNames(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newTown(t)

@@ -33,6 +33,7 @@ func permutations(all []string) (orders [][]string) {
 // TestOrders: managers, KV, projector and indexer are started one after the other, each when the one before answers, in
 // every order. Each time the cluster becomes ready without a hand, and builds an index.
 func TestOrders(t *testing.T) {
+	t.Parallel()
 	turns := make(chan struct{}, atOnce)
 	for _, order := range permutations([]string{"managers", "kv", "projector", "indexer"}) {
 		t.Run(strings.Join(order, " "), func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 // TestStaleSurvivor: the only survivor was away for a while: numbers of stability timestamps, indexes and copies that
 // were given away meanwhile are given away again. What the indexers hold under them is not taken for what is meant now.
 func TestStaleSurvivor(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newTown(t)
