@@ -93,3 +93,28 @@ func (c *Client) CreateToken(ctx context.Context, req TokenRequest) (TokenInfo, 
 func (c *Client) RevokeToken(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, "/v1/tokens/"+url.PathEscape(id), nil, nil, nil)
 }
+
+// How somebody has shown who he is.
+const (
+	ByNothing     = "nothing" // the cluster has no users
+	ByPassword    = "password"
+	ByToken       = "token"
+	BySession     = "session" // of the console
+	ByCertificate = "certificate"
+)
+
+// WhoAmI is as whom the cluster knows a caller.
+type WhoAmI struct {
+	Name string `json:"name"`
+	Role string `json:"role"` // read, ddl or admin
+	By   string `json:"by"`   // nothing, password, token, session or certificate
+	// Users tells that requests without credentials are refused.
+	Users  bool  `json:"users"`
+	EndsMS int64 `json:"ends_ms,omitempty"` // of the token or session, unix milliseconds; never when absent
+}
+
+// WhoAmI asks as whom the cluster knows this client.
+func (c *Client) WhoAmI(ctx context.Context) (WhoAmI, error) {
+	var w WhoAmI
+	return w, c.call(ctx, http.MethodGet, "/v1/whoami", nil, nil, &w)
+}

@@ -29,6 +29,7 @@ import (
 	"tidemark/manager/api"
 	"tidemark/manager/auth"
 	"tidemark/manager/consensus"
+	"tidemark/manager/console"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
 	"tidemark/manager/watch"
@@ -247,7 +248,11 @@ func (m *Manager) Run(ctx context.Context) error {
 
 // serve answers REST requests until ctx ends.
 func (m *Manager) serve(ctx context.Context) error {
-	s := rpc.NewServer(m.api.Handler())
+	pages, err := console.Handler(m.api.Handler())
+	if err != nil {
+		return err
+	}
+	s := rpc.NewServer(pages)
 	s.ErrorLog = m.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
 	return rpc.Serve(ctx, s, m.cfg.TLS.Listen(m.listener, tlsconf.HTTP), drainGrace)
 }

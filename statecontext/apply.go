@@ -67,6 +67,11 @@ func applyOne(s *State, c *Command) (*State, Result, []Event) {
 	if c.Request != nil && looked && (rejection == nil || !Passing(rejection.Code)) {
 		t.s.remember(c.Request, t.result)
 	}
+	if c.Request != nil {
+		for i := range t.events {
+			t.events[i].By = c.Request.Principal
+		}
+	}
 	return &t.s, t.result, t.events
 }
 

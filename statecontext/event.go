@@ -42,10 +42,12 @@ func (k EventKind) Loud() bool { return k == EventStability || k == EventBackfil
 // because whoever acts on one reads the state. The objects are those of the update, nil for a removal; they are shared
 // and must not be changed. Vectors are never held by events: thousands of events may be kept.
 type Event struct {
-	CAS     uint64    `json:"cas"`
-	TimeMS  int64     `json:"time_ms"` // by the wall clock of the leader then, unix milliseconds
-	Kind    EventKind `json:"kind"`
-	Removed bool      `json:"removed,omitempty"`
+	CAS    uint64    `json:"cas"`
+	TimeMS int64     `json:"time_ms"` // by the wall clock of the leader then, unix milliseconds
+	Kind   EventKind `json:"kind"`
+	// By is who asked for the update, where its request had an Idempotency-Key.
+	By      string `json:"by,omitempty"`
+	Removed bool   `json:"removed,omitempty"`
 	// Restored, with kind cluster: everything may have changed; read the state anew.
 	Restored bool         `json:"restored,omitempty"`
 	Name     string       `json:"name,omitempty"`

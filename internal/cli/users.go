@@ -32,7 +32,7 @@ there is a user, requests without credentials are refused. Passwords come from a
 		Example: "  tidemark user add alice --role ddl --new-password-file ./alice\n  tidemark user list",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	f.add(cmd, s)
-	cmd.AddCommand(userPut(s, f, "add"), userPut(s, f, "passwd"), userList(s, f), userRemove(s, f))
+	cmd.AddCommand(userPut(s, f, "add"), userPut(s, f, "passwd"), userList(s, f), userRemove(s, f), userWhoAmI(s, f))
 	return cmd
 }
 
@@ -103,6 +103,27 @@ func userRemove(s Streams, f *serverFlags) *cobra.Command {
 					fmt.Fprintf(s.Err, "removed %s\n", args[0])
 				}
 				return err
+			})
+		}}
+}
+
+func userWhoAmI(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "whoami", Short: "As whom the cluster knows this command, and what it may do", Args: noArgs,
+		Example: "  tidemark user whoami --user alice\n  tidemark user whoami --token-file alice.token --output json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
+				w, err := c.WhoAmI(ctx)
+				if err != nil {
+					return err
+				}
+				return show(s.Out, f.output, w, []client.WhoAmI{w}, func(t *tabwriter.Writer) {
+					ends := "never"
+					if w.EndsMS != 0 {
+						ends = time.UnixMilli(w.EndsMS).UTC().Format(time.RFC3339)
+					}
+					fmt.Fprintln(t, "NAME\tROLE\tBY\tENDS")
+					fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", w.Name, w.Role, w.By, ends)
+				})
 			})
 		}}
 }

@@ -29,7 +29,7 @@ var floor = map[string]int{
 	"client": 5, "projector/feed": 5, "projector/router": 5, "kv/doctor": 5,
 	"indexer/storage": 5, "indexer/scan": 5, "indexer/pace": 4, "indexer/packed": 6, "indexer/snapshots": 6, "indexer/peers": 6, "indexer/verify": 7, "indexer/scanserver": 7, "indexer/core": 3, "internal/testing/rpctest": 5, "internal/testing/tracingtest": 5,
 	"projector": 6, "kv": 6, "indexer": 8, "manager/coordinator": 6, "manager/coordinator/core": 5, "manager/watch": 6, "client/topic": 6,
-	"manager/api":     7,
+	"manager/api": 7, "manager/console": 7,
 	"internal/sample": 7, "manager": 8, "internal/localcluster": 8, "internal/testing/oracle": 8,
 	"internal/testing/simulation": 8, "internal/testing/contract": 8, "internal/cli": 9,
 	"internal/testing/testcluster": 9,

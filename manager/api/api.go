@@ -193,9 +193,10 @@ func (rt *route) bodyTime(limit time.Duration) time.Duration {
 
 // routes lists every call. Of two paths that match, the first one counts.
 func (a *API) routes() []route {
-	return slices.Concat(a.userRoutes(), a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(), a.readRoutes(), a.clusterRoutes(),
-		a.rebalanceRoutes(), a.memberRoutes(), a.componentRoutes(),
-		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes(), a.viewRoutes(), a.statsRoutes(), a.loggingRoutes())
+	return slices.Concat(a.userRoutes(), a.sessionRoutes(), a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(),
+		a.readRoutes(), a.clusterRoutes(), a.rebalanceRoutes(), a.memberRoutes(), a.componentRoutes(),
+		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes(), a.viewRoutes(), a.statsRoutes(),
+		a.loggingRoutes())
 }
 
 // RouteInfo is what a call needs, for tests of who may call it.
@@ -296,7 +297,7 @@ func (a *API) serve(rt route) http.Handler {
 // refuse answers somebody who may not, says so in the log, and returns the code of the answer.
 func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err error) string {
 	p := a.problem(err)
-	if p.Status == http.StatusUnauthorized {
+	if p.Status == http.StatusUnauthorized && r.Header.Get(HeaderConsole) == "" { // a page asks by itself, not the browser
 		w.Header().Set("WWW-Authenticate", `Basic realm="tidemark", Bearer realm="tidemark"`)
 	}
 	a.cfg.Logger.Info("refused", "request_id", rpc.RequestID(r.Context()), "route", name, "remote", r.RemoteAddr, "status",

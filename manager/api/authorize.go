@@ -46,6 +46,7 @@ func (a *API) authorize(r *http.Request, rt *route) (*http.Request, error) {
 	if a.cfg.Auth == nil || rt.role == RoleNone {
 		return r, nil
 	}
+	a.takeSession(r)
 	if err := errors.Join(rpc.CheckOrigin(r), rpc.CheckHost(r, hostOf(a.cfg.REST))); err != nil {
 		return r, rpc.Refuse(errcode.Forbidden, "%s %s: %v", r.Method, r.URL.Path, err)
 	}

@@ -182,7 +182,7 @@ func forwardFailed(r *http.Request, rt *route, sent bool, err error) error {
 // copyAnswer passes on status, the headers that count, and the body.
 func copyAnswer(w http.ResponseWriter, resp *http.Response) {
 	for _, h := range []string{"Content-Type", "Content-Length", "ETag", "Retry-After", "Allow", "WWW-Authenticate",
-		HeaderCAS, rpc.HeaderLeader} {
+		HeaderCAS, rpc.HeaderLeader, "Set-Cookie"} {
 		if v := resp.Header.Get(h); v != "" {
 			w.Header().Set(h, v)
 		}

@@ -110,3 +110,9 @@ func component(p tlsconf.Peer) *Identity {
 // OfUser reports whether an identity is as good only as the state that it was looked up in: a user's or token's, and no
 // administrator's certificate.
 func (id *Identity) OfUser() bool { return id.user != "" }
+
+// Token returns the id of the token that was shown, "" for none.
+func (id *Identity) Token() string { return id.token }
+
+// ByPassword reports whether a password was shown.
+func (id *Identity) ByPassword() bool { return id.hash != "" }

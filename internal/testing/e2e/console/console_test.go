@@ -1,0 +1,362 @@
+// Package console looks at the console as people do: in a real browser, at a real cluster, with TLS and users and
+// without.
+package console
+
+import (
+	"bytes"
+	"cmp"
+	"flag"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"tidemark/client"
+	"tidemark/internal/localcluster"
+	"tidemark/internal/testing/e2e/harness"
+	"tidemark/internal/testing/testcluster"
+)
+
+// pictures makes the pictures of docs/console.md anew.
+var pictures = flag.Bool("pictures", false, "write the pictures of docs/console.md")
+
+const (
+	rootPassword   = "root-of-the-console-1"
+	readerPassword = "reader-of-the-console-1"
+	maxPicture     = 80 << 10
+)
+
+func TestMain(m *testing.M) { harness.Main(m) }
+
+// TestOpen: a cluster without users, with the sample data: every view, read and written.
+func TestOpen(t *testing.T) {
+	b := newBrowser(t)
+	up := testcluster.Start(t, t.TempDir(), "--sample")
+	harness.Eventually(t, patience, "the sample is there", func() (bool, string) {
+		return strings.Contains(up.Output(), "ready; Ctrl-C ends it"), up.Output()
+	})
+	m := up.Manifest()
+	b.visit(m.Managers[0].REST + "/")
+	b.until("a browser is led to the console", "location.pathname === '/console/'")
+	b.shows("Nothing: all is well.")
+	b.shows("no users: open")
+	picture(b, "overview")
+	b.press("2", false)
+	b.shows("Managers: 3 of 3 answer")
+	b.shows("Indexers: 3 of 3 active")
+	see(b, "processes")
+	b.press("3", false)
+	b.shows("airports_by_country")
+	b.click("airports_by_country")
+	b.shows("CREATE INDEX airports_by_country ON")
+	picture(b, "indexes")
+	b.press("4", false)
+	b.until("each slice has a place", "document.querySelectorAll('.matrix td .word.good').length === 24")
+	picture(b, "placement")
+	scans(b)
+	statements(b)
+	happened(b)
+	narrow(b)
+	b.do("document.documentElement.setAttribute('data-theme', 'light')")
+	quiet(b)
+}
+
+// scans: by the form, what a scan gives, and that it was all.
+func scans(b *browser) {
+	b.t.Helper()
+	b.press("Escape", false)
+	b.do("document.activeElement.blur()")
+	b.press("5", false)
+	b.until("the indexes can be chosen", "document.querySelectorAll('#index option').length === 4")
+	b.do(`(() => { const s = document.querySelector('#index');
+		s.value = [...s.options].find((o) => o.textContent.includes('airports_by_country')).value;
+		s.dispatchEvent(new Event('change')); })()`)
+	b.do(`(() => { const s = document.querySelector('[data-row="0"] [data-part=op]');
+		s.value = 'is';
+		s.dispatchEvent(new Event('change')); })()`)
+	b.typeIn(`[data-row="0"] [data-part=low]`, "FR")
+	b.do(`(() => { const s = document.querySelector('#consistency'); s.value = 'session'; })()`)
+	b.typeIn("#limit", "5")
+	b.press("Enter", true)
+	b.shows("airport::LFKJ")
+	b.shows("The limit of 5 rows was reached")
+	b.shows("How it went")
+	b.click("Count")
+	b.until("the number of entries", "/^\\d+ entries$/.test((document.querySelector('.figure') || {}).textContent)")
+	b.click("Scan")
+	b.shows("How it went")
+	picture(b, "scan")
+}
+
+// statements: a caret at what is wrong, a word completed, an index made.
+func statements(b *browser) {
+	b.t.Helper()
+	b.do("document.activeElement.blur()")
+	b.press("6", false)
+	b.typeIn("#statement", "CREATE INDEX bad ON world(name,, x)")
+	b.press("Enter", true)
+	b.shows("SYNTAX_ERROR: line 1, column 32")
+	b.shows("Mend the statement")
+	b.until("what is wrong is selected", "document.querySelector('#statement').selectionStart === 31")
+	b.shows("CREATE INDEX bad ON world(name,, x)\n")
+	see(b, "statements")
+	b.typeIn("#statement", "CREATE INDEX by_type ON wor")
+	b.shows("bucket or collection")
+	b.press("Tab", false)
+	b.until("the name is completed", "document.querySelector('#statement').value === 'CREATE INDEX by_type ON world'")
+	b.typeIn("#statement", "CREATE INDEX by_type ON world(type)")
+	b.press("Enter", true)
+	b.shows("world/by_type")
+	b.do("document.activeElement.blur()")
+	b.press("3", false)
+	b.until("it is built", `[...document.querySelectorAll('tr')].some((r) => r.textContent.includes('by_type') &&
+		r.textContent.includes('ready'))`)
+	b.click("by_type")
+	b.click("Drop…")
+	b.until("nothing is dropped yet", "document.querySelector('dialog button.danger').disabled")
+	b.typeIn("#dropname", "by_type")
+	b.do("document.querySelector('dialog button.danger').click()")
+	b.until("it is gone", `!document.querySelector('dialog') &&
+		![...document.querySelectorAll('tr')].some((r) => r.textContent.includes('by_type'))`)
+}
+
+// happened: what was done is there, with who did it.
+func happened(b *browser) {
+	b.t.Helper()
+	b.press("7", false)
+	b.shows("index world/by_type created: CREATE INDEX by_type ON world(type)")
+	b.until("who did it", `[...document.querySelectorAll('.events li')].some((r) =>
+		r.textContent.includes('by_type created') && r.textContent.includes('by anonymous'))`)
+	b.shows("by the cluster itself")
+	b.do("scrollTo(0, 0)")
+	picture(b, "timeline")
+}
+
+// narrow: nothing is wider than a telephone, in any view, light and dark.
+func narrow(b *browser) {
+	b.t.Helper()
+	b.size(400, 800)
+	everyView(b, func(view string) {
+		b.until("it is not wider than the window: "+view, "document.documentElement.scrollWidth <= 400")
+		see(b, "narrow-"+view)
+	})
+	b.do("location.hash = '#/indexes'")
+	b.shows("airports_by_country")
+	b.scheme("dark")
+	b.until("it is dark", "getComputedStyle(document.body).backgroundColor === 'rgb(18, 22, 28)'")
+	picture(b, "narrow")
+	b.size(1280, 860)
+	everyView(b, func(view string) { see(b, "dark-"+view) })
+	b.do("document.activeElement.blur()")
+	b.press("d", false)
+	b.until("the user's choice counts more", "getComputedStyle(document.body).backgroundColor === 'rgb(245, 246, 248)'")
+}
+
+// everyView goes to each view there is, and waits until it shows something.
+func everyView(b *browser, then func(view string)) {
+	b.t.Helper()
+	var views []string
+	if err := b.eval("[...document.querySelectorAll('nav a')].map((a) => a.getAttribute('data-path'))",
+		&views); err != nil || len(views) < 7 {
+		b.t.Fatalf("views %q, %v", views, err)
+	}
+	for _, view := range views {
+		b.do(fmt.Sprintf("location.hash = '#/%s'", view))
+		b.until("the view "+view, fmt.Sprintf(`document.querySelector('nav a[aria-current]').dataset.path === %q &&
+			document.querySelector('.view').innerText.length > 40 &&
+			!document.body.innerText.includes('Asking the cluster…')`, view))
+		then(cmp.Or(view, "overview"))
+	}
+}
+
+// TestSecured: TLS and users: nobody gets in without a password, a session does what its user may, and ends.
+func TestSecured(t *testing.T) {
+	b := newBrowser(t)
+	dir := t.TempDir()
+	up := testcluster.Start(t, dir, "--tls", "--managers", "3", "--kv", "1", "--indexers", "1")
+	ctx := t.Context()
+	c := up.Client()
+	for _, u := range [][3]string{{"root", "admin", rootPassword}, {"reader", "read", readerPassword}} {
+		if _, err := c.PutUser(ctx, u[0], client.UserRequest{Role: u[1], Password: u[2], New: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	st, err := c.Status(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	managers := up.Manifest().Managers
+	leads := slices.IndexFunc(managers, func(m localcluster.ManagerEntry) bool { return m.ID == st.Leader.ID })
+	follower := managers[(leads+1)%len(managers)].REST
+	b.visit(follower + "/console/")
+	b.shows("This cluster has users.")
+	see(b, "login")
+	login(b, "reader", "a-wrong-password-1")
+	b.shows("UNAUTHENTICATED")
+	b.do("document.querySelector('#name').value = ''")
+	login(b, "reader", readerPassword)
+	b.shows("role read")
+	b.shows("Nothing: all is well.")
+	var script string
+	if err := b.eval("document.cookie", &script); err != nil || script != "" {
+		t.Errorf("a script can read %q, %v", script, err)
+	}
+	cookie(b)
+	foreign(b)
+	b.press("6", false)
+	b.shows("running statements needs role ddl")
+	b.click("Log out")
+	b.shows("This cluster has users.")
+	b.until("the cookie is gone, and nothing is let in", `fetch('/v1/status',
+		{headers: {'Tidemark-Console': '1'}}).then((r) => r.status === 401)`)
+	login(b, "root", rootPassword)
+	b.shows("role admin")
+	b.press("6", false)
+	b.typeIn("#statement", "CREATE INDEX by_name ON world(name)")
+	b.press("Enter", true)
+	b.shows("world/by_name")
+	b.do("document.activeElement.blur()")
+	b.press("7", false)
+	b.shows("by root")
+	revoked := 0
+	tokens, err := c.Tokens(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range tokens {
+		if x.User == "root" {
+			if err := c.RevokeToken(ctx, x.ID); err != nil {
+				t.Fatal(err)
+			}
+			revoked++
+		}
+	}
+	if revoked != 1 || len(tokens) != 1 {
+		t.Errorf("%d of %d sessions are root's, want the one that has not ended", revoked, len(tokens))
+	}
+	b.do("location.hash = '#/'")
+	b.shows("This cluster has users.") // its session was revoked
+	quiet(b)
+}
+
+// login fills the form in and sends it.
+func login(b *browser, user, password string) {
+	b.t.Helper()
+	b.typeIn("#name", user)
+	b.typeIn("#password", password)
+	b.press("Enter", false)
+}
+
+// cookie: how the browser keeps the session.
+func cookie(b *browser) {
+	b.t.Helper()
+	var out struct {
+		Cookies []struct {
+			Name, SameSite, Path string
+			HTTPOnly             bool `json:"httpOnly"`
+			Secure, Session      bool
+		}
+	}
+	b.must("Network.getCookies", nil, &out)
+	if len(out.Cookies) != 1 {
+		b.t.Fatalf("cookies: %+v", out.Cookies)
+	}
+	c := out.Cookies[0]
+	if !strings.HasPrefix(c.Name, "__Host-tidemark-") || c.SameSite != "Strict" || c.Path != "/" || !c.HTTPOnly ||
+		!c.Secure || c.Session {
+		b.t.Errorf("%+v", c)
+	}
+}
+
+// foreign: the cookie alone, as a page of another site may have it sent, is nobody's.
+func foreign(b *browser) {
+	b.t.Helper()
+	for _, call := range []string{"fetch('/v1/status')", "fetch('/v1/indexes/1', {method: 'DELETE'})",
+		"fetch('/v1/session', {method: 'DELETE'})"} {
+		b.until("the cookie alone opens nothing: "+call, call+".then((r) => r.status === 401)")
+	}
+	b.until("the policy lets nothing be written into the page", `(() => {
+		try { document.body.innerHTML = '<b>x</b>'; return false; } catch (e) { return e instanceof TypeError; } })()`)
+	b.complaints() // of that
+}
+
+// quiet: no page has thrown, written an error, or been refused something by the policy.
+func quiet(b *browser) {
+	b.t.Helper()
+	if said := b.complaints(); len(said) > 0 {
+		b.t.Errorf("pages complain: %s", strings.Join(said, "\n"))
+	}
+}
+
+// see keeps a picture for whoever wants to look, in the folder that TIDEMARK_PICTURES names.
+func see(b *browser, name string) {
+	b.t.Helper()
+	if dir := os.Getenv("TIDEMARK_PICTURES"); dir != "" {
+		if err := os.WriteFile(filepath.Join(dir, name+".png"), b.shot(), 0o600); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// picture writes one of docs/console.md, in few colours.
+func picture(b *browser, name string) {
+	b.t.Helper()
+	see(b, name)
+	if !*pictures {
+		return
+	}
+	img, err := png.Decode(bytes.NewReader(b.shot()))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, fewColours(img)); err != nil {
+		b.t.Fatal(err)
+	}
+	if out.Len() > maxPicture {
+		b.t.Errorf("picture %s has %d bytes, want at most %d", name, out.Len(), maxPicture)
+	}
+	if err := os.WriteFile(filepath.Join("../../../../docs/console", name+".png"), out.Bytes(), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// fewColours takes the 64 colours that are most of a picture, and for the others the nearest of them.
+func fewColours(img image.Image) image.Image {
+	seen, box := map[color.RGBA]int{}, img.Bounds()
+	at := func(x, y int) color.RGBA { return color.RGBAModel.Convert(img.At(x, y)).(color.RGBA) }
+	for y := box.Min.Y; y < box.Max.Y; y++ {
+		for x := box.Min.X; x < box.Max.X; x++ {
+			seen[at(x, y)]++
+		}
+	}
+	var all []color.RGBA
+	for c := range seen {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b color.RGBA) int {
+		return cmp.Or(seen[b]-seen[a], int(a.R)-int(b.R), int(a.G)-int(b.G), int(a.B)-int(b.B))
+	})
+	var few color.Palette
+	for _, c := range all[:min(len(all), 64)] {
+		few = append(few, c)
+	}
+	out, index := image.NewPaletted(box, few), map[color.RGBA]uint8{}
+	for y := box.Min.Y; y < box.Max.Y; y++ {
+		for x := box.Min.X; x < box.Max.X; x++ {
+			c := at(x, y)
+			n, ok := index[c]
+			if !ok {
+				n = uint8(few.Index(c))
+				index[c] = n
+			}
+			out.SetColorIndex(x, y, n)
+		}
+	}
+	return out
+}

@@ -1,0 +1,191 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"tidemark/client"
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+	"tidemark/manager/auth"
+	"tidemark/statecontext"
+)
+
+// HeaderConsole is set by pages of the console. A session's cookie counts only beside it: a page of another site can
+// make a browser send the cookie, never the header.
+const HeaderConsole = "Tidemark-Console"
+
+// Limits of sessions. A session is a token of its user's whose secret is in a cookie, so that any manager knows it.
+const (
+	SessionTime    = 8 * time.Hour // from the login on
+	sessionsOfUser = 8             // beyond them the oldest one ends
+	sessionNote    = "session of the console"
+)
+
+func (a *API) sessionRoutes() []route {
+	return []route{
+		{method: "GET", path: "/v1/whoami", handle: a.whoami, role: RoleRead, limit: ReadTimeout, doc: operation{
+			id: "whoAmI", tag: tagUsers, summary: "As whom the cluster knows the caller, and what he may do",
+			answers: []answer{{status: 200, means: "the caller", body: client.WhoAmI{}}}}},
+		{method: "POST", path: "/v1/session", handle: a.beginSession, role: RoleRead, leader: true, limit: WriteTimeout,
+			doc: operation{
+				id: "beginSession", tag: tagUsers, summary: "Begin a session of the console, with the password of a user: the " +
+					"answer sets a cookie, which counts beside the header " + HeaderConsole,
+				answers: []answer{{status: 201, means: "it has begun", body: client.WhoAmI{}}},
+				codes:   []errcode.Code{errcode.LimitExceeded, errcode.UnknownUser, errcode.FormatNotAllowed}}},
+		{method: "DELETE", path: "/v1/session", handle: a.endSession, role: RoleRead, leader: true, limit: WriteTimeout,
+			doc: operation{
+				id: "endSession", tag: tagUsers, summary: "End the caller's session, if he has one",
+				answers: []answer{{status: 204, means: "it has ended"}}}},
+	}
+}
+
+// cookieName is of this cluster, since cookies do not tell ports apart. Browsers take the prefix by TLS only.
+func (a *API) cookieName() string {
+	name := "tidemark-" + cmp.Or(a.cfg.Raft.ClusterID(), "session")
+	if a.cfg.TLS != nil {
+		return "__Host-" + name
+	}
+	return name
+}
+
+// sessionCookie is for a secret, or with "" the one that removes it.
+func (a *API) sessionCookie(secret string) *http.Cookie {
+	c := &http.Cookie{Name: a.cookieName(), Value: secret, Path: "/", MaxAge: int(SessionTime.Seconds()), HttpOnly: true,
+		Secure: a.cfg.TLS != nil, SameSite: http.SameSiteStrictMode}
+	if secret == "" {
+		c.MaxAge = -1
+	}
+	return c
+}
+
+// takeSession puts the token of a session's cookie where tokens stand, for a request of a page that this manager has
+// served and that shows no other credentials.
+func (a *API) takeSession(r *http.Request) {
+	if r.Header.Get(HeaderConsole) == "" || r.Header.Get("Authorization") != "" {
+		return
+	}
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" {
+		return
+	}
+	if c, err := r.Cookie(a.cookieName()); err == nil && c.Value != "" {
+		r.Header.Set("Authorization", "Bearer "+c.Value)
+	}
+}
+
+func (a *API) whoami(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r); err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, a.whoIs(r.Context()))
+	return nil
+}
+
+// whoIs describes who was let in.
+func (a *API) whoIs(ctx context.Context) client.WhoAmI {
+	id, ok := ctx.Value(identityKey{}).(*auth.Identity)
+	if !ok { // nobody is asked who he is
+		return client.WhoAmI{Name: rpc.Anonymous, Role: statecontext.UserAdmin.String(), By: client.ByNothing}
+	}
+	who := client.WhoAmI{Name: id.Name, Role: id.Role.String(), By: client.ByCertificate, Users: a.authRequired()}
+	switch x := a.cfg.Raft.State().Token(id.Token()); {
+	case id.Name == rpc.Anonymous:
+		who.By = client.ByNothing
+	case id.ByPassword():
+		who.By = client.ByPassword
+	case x != nil && x.Note == sessionNote:
+		who.By, who.EndsMS = client.BySession, x.ExpiresMS
+	case x != nil:
+		who.By, who.EndsMS = client.ByToken, x.ExpiresMS
+	}
+	return who
+}
+
+func (a *API) beginSession(w http.ResponseWriter, r *http.Request) error {
+	id, ok := r.Context().Value(identityKey{}).(*auth.Identity)
+	if !ok || !id.ByPassword() {
+		return rpc.Refuse(errcode.InvalidArgument, "a session begins with a user's password (HTTP Basic); who shows a "+
+			"token or a certificate, or speaks to a cluster without users, needs none")
+	}
+	now := a.now()
+	if err := a.endOldest(r.Context(), id.Name, now); err != nil {
+		return err
+	}
+	random := make([]byte, statecontext.TokenSecretBytes)
+	_, _ = rand.Read(random) // crypto/rand.Read never fails
+	secret := statecontext.TokenPrefix + base64.RawURLEncoding.EncodeToString(random)
+	hash, err := auth.TokenHash(secret)
+	if err != nil {
+		return err
+	}
+	x := statecontext.Token{User: id.Name, Role: id.Role, Hash: hash, Note: sessionNote, CreatedMS: now.UnixMilli(),
+		ExpiresMS: now.Add(SessionTime).UnixMilli()}
+	if err := a.proposeToken(r.Context(), &statecontext.PutToken{Token: x}); err != nil {
+		return err
+	}
+	a.cfg.Logger.Info("session begun", "request_id", rpc.RequestID(r.Context()), "principal", id.Name, "token",
+		statecontext.TokenID(hash))
+	http.SetCookie(w, a.sessionCookie(secret))
+	rpc.Write(w, r, http.StatusCreated, client.WhoAmI{Name: id.Name, Role: id.Role.String(), By: client.BySession,
+		EndsMS: x.ExpiresMS, Users: true})
+	return nil
+}
+
+// endOldest makes room for one more session of a user; those that have ended go first.
+func (a *API) endOldest(ctx context.Context, user string, now time.Time) error {
+	var own []*statecontext.Token
+	for x := range a.cfg.Raft.State().Tokens() {
+		if x.User == user && x.Note == sessionNote {
+			own = append(own, x)
+		}
+	}
+	slices.SortFunc(own, func(x, y *statecontext.Token) int { return cmp.Compare(x.ExpiresMS, y.ExpiresMS) })
+	for i, x := range own {
+		if len(own)-i < sessionsOfUser && x.ExpiresMS > now.UnixMilli() {
+			return nil
+		}
+		if err := a.endToken(ctx, x.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *API) endSession(w http.ResponseWriter, r *http.Request) error {
+	id, ok := r.Context().Value(identityKey{}).(*auth.Identity)
+	if ok {
+		if x := a.cfg.Raft.State().Token(id.Token()); x != nil && x.Note == sessionNote {
+			if err := a.endToken(r.Context(), x.ID); err != nil {
+				return err
+			}
+			a.cfg.Logger.Info("session ended", "request_id", rpc.RequestID(r.Context()), "principal", id.Name, "token", x.ID)
+		}
+	}
+	http.SetCookie(w, a.sessionCookie(""))
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// endToken removes a token; one that has gone already is no error.
+func (a *API) endToken(ctx context.Context, id string) error {
+	err := a.proposeToken(ctx, &statecontext.RemoveToken{ID: id})
+	if errors.Is(err, errcode.UnknownToken) {
+		return nil
+	}
+	return err
+}
+
+// proposeToken writes a change of tokens that no retry asks about.
+func (a *API) proposeToken(ctx context.Context, body statecontext.Body) error {
+	res, err := a.cfg.Raft.Propose(ctx, statecontext.Command{Body: body})
+	if err != nil {
+		return err
+	}
+	return res.Err()
+}

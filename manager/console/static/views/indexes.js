@@ -1,0 +1,155 @@
+// Indexes: what state they are in, how far a build is, how big they are and how much they are used.
+
+import { add, bar, button, card, dl, el, empty, put, table, word } from '../lib/dom.js';
+import { get, indexPath, write } from '../lib/api.js';
+import { ago, bytes, count, date, duration, many, nanos, percent } from '../lib/format.js';
+import { poll, trouble } from '../lib/poll.js';
+import { indexState, indexWord, keyspace } from '../lib/states.js';
+
+const PAGE = 200;
+
+// Remaining tells how long builds will still take, by how far they have come while this view looks.
+class Remaining {
+  constructor() { this.seen = new Map(); }
+
+  note(i, now) {
+    const s = this.seen.get(i.id);
+    if (!s || i.progress < s.last) this.seen.set(i.id, { at: now, from: i.progress, last: i.progress });
+    else s.last = i.progress;
+  }
+
+  ms(i, now) {
+    const s = this.seen.get(i.id);
+    if (!s || s.last <= s.from || now - s.at < 1000) return null;
+    return (100 - s.last) * (now - s.at) / (s.last - s.from);
+  }
+}
+
+function progress(i, remaining, now) {
+  if (indexState(i).text !== 'building') return '';
+  const ms = remaining.ms(i, now);
+  return bar(i.progress, `${percent(i.progress)}${ms === null ? '' : `, about ${duration(ms)} left`}`);
+}
+
+function details(view, i, stats) {
+  const { may } = view;
+  const f = stats.get(i.id) || {};
+  const said = el('div', { 'aria-live': 'polite' });
+  const state = indexState(i);
+  const act = (label, does, attrs) => button(label, async (e) => {
+    e.target.disabled = true;
+    try {
+      await does();
+      put(said, el('p', { class: 'done' }, `${label}: done.`));
+      view.again();
+    } catch (err) {
+      put(said, await trouble(err));
+    } finally {
+      e.target.disabled = false;
+    }
+  }, attrs);
+  const again = state.text === 'error' || i.deferred && state.text === 'deferred';
+  return card([el('span', {}, `${keyspace(i)}/${i.name} `), indexWord(i)], el('pre', {}, i.definition),
+    dl([['id', i.id], ['why', state.why], ['availability since', i.availability && date(i.availability.since_ms)],
+      ['slices', `${many(i.num_partition, 'slice')}, ${many(i.num_replica, 'replica')} of each beside the first`],
+      ['entries', count(i.items)], ['size', `${bytes(i.disk_bytes)} in ${many((i.copies || []).length, 'copy', 'copies')}`],
+      ['garbage', f.frag_percent !== undefined && `${percent(f.frag_percent)} of the files, estimated`],
+      ['backlog', f.num_docs_pending !== undefined && `${many(f.num_docs_pending, 'change')} not here yet, ${count(f.num_docs_queued)} not visible yet`],
+      ['backlog may be higher', f.pending_unknown],
+      ['scans', f.num_requests !== undefined && `${many(f.num_requests, 'scan')}, ${many(f.num_rows_returned, 'row')}, ${many(f.num_scan_errors, 'error')}, mean ${nanos(f.avg_scan_latency || 0)}`],
+      ['last error', f.last_scan_error], ['created', date(i.created_ms)],
+      ['without an entry', i.faults && `${many(i.faults.expression + i.faults.too_long, 'document')}; one is ${i.faults.sample.doc_id}: ${i.faults.sample.error}`],
+      ['outdated', i.outdated]], true),
+    el('div', { class: 'row' }, el('a', { href: `#/scan?id=${i.id}` }, 'Scan it'), el('a', { href: `#/placement?id=${i.id}` }, 'Where it lies'),
+      again && may('ddl') && act(state.text === 'error' ? 'Build anew' : 'Build', () => write('the build', 'PATCH', indexPath(i.id), { deferred: false })),
+      may('ddl') && button('Drop…', () => drop(view, i), { class: 'danger' }),
+      button('Close', () => view.choose(null))), said);
+}
+
+// drop asks for the name: an index that is gone has to be built anew.
+function drop(view, i) {
+  const name = el('input', { type: 'text', id: 'dropname', autocomplete: 'off', spellcheck: 'false' });
+  const said = el('div', { 'aria-live': 'polite' });
+  const ok = el('button', { type: 'submit', class: 'danger', disabled: true }, 'Drop');
+  name.addEventListener('input', () => { ok.disabled = name.value !== i.name; });
+  const d = el('dialog', { onclose: () => d.remove() }, el('h2', {}, `Drop ${keyspace(i)}/${i.name}?`),
+    el('p', {}, `Its ${many(i.items, 'entry', 'entries')} go. To have it again it must be created and built.`),
+    el('form', { onsubmit: async (e) => {
+      e.preventDefault();
+      ok.disabled = true;
+      try {
+        await write('dropping the index', 'DELETE', indexPath(i.id), undefined, { more: { 'If-Match': `"${i.modified_cas}"` } });
+        d.close();
+        view.choose(null);
+        view.again();
+      } catch (err) {
+        put(said, await trouble(err));
+        ok.disabled = false;
+      }
+    } }, el('label', { for: 'dropname' }, 'Write its name to drop it: ', el('b', {}, i.name)), el('div', { class: 'row' }, name, ok,
+      button('Keep it', () => d.close())), said));
+  add(document.body, d);
+  d.showModal();
+}
+
+export const indexes = {
+  path: 'indexes', title: 'Indexes',
+  show({ body, tools, status, query, may }) {
+    const remaining = new Remaining();
+    const sort = {};
+    let last = null;
+    let after = query.get('after') || '';
+    let chosen = query.get('id');
+    const filter = el('input', { type: 'search', placeholder: 'Filter: name, bucket or state', 'aria-label': 'Filter', oninput: () => draw() });
+    const kept = el('div', {});
+    const pane = el('div', {});
+    put(tools, filter);
+    put(body, kept, pane);
+    put(kept, card(null, 'Asking the cluster…'));
+
+    const view = { may, again: () => loop.now(), choose: (id) => { chosen = id; draw(); if (id) pane.scrollIntoView({ block: 'nearest' }); } };
+    const ask = async (signal) => {
+      const [list, stats] = await Promise.all([
+        get('listing the indexes', `/v1/indexes?limit=${PAGE}${after ? `&after=${encodeURIComponent(after)}` : ''}`, { signal }),
+        get('reading the figures', '/v1/stats', { signal }).catch(() => null)]);
+      return { list, stats: new Map((stats ? stats.indexes : []).map((i) => [i.id, i])) };
+    };
+
+    function draw() {
+      if (!last) return;
+      const { list, stats } = last;
+      const now = Date.now();
+      const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const rows = list.indexes.filter((i) => words.every((w) => `${keyspace(i)}/${i.name} ${indexState(i).text}`.toLowerCase().includes(w)));
+      const f = (i) => stats.get(i.id) || {};
+      put(kept, card(null, table([
+        { name: 'Index', sort: (i) => i.name, cell: (i) => button(i.name, () => view.choose(i.id), { class: 'plain wrap', 'data-k': `index ${i.id}` }) },
+        { name: 'Bucket', sort: keyspace, cell: (i) => el('span', { class: 'wrap' }, keyspace(i)) },
+        { name: 'State', sort: (i) => indexState(i).text, cell: (i) => [indexWord(i), ' ', progress(i, remaining, now)] },
+        { name: 'Entries', num: true, sort: (i) => i.items, cell: (i) => count(i.items) },
+        { name: 'Size', num: true, sort: (i) => i.disk_bytes, cell: (i) => bytes(i.disk_bytes), hint: 'of all copies' },
+        { name: 'Backlog', num: true, sort: (i) => f(i).num_docs_pending || 0, cell: (i) => (f(i).num_docs_pending === undefined ? '–' : many(f(i).num_docs_pending + f(i).num_docs_queued, 'change')), hint: 'changes that KV has and that no scan sees yet' },
+        { name: 'Scans', num: true, sort: (i) => f(i).num_requests || 0, cell: (i) => count(f(i).num_requests), hint: 'since the indexers’ processes began' },
+        { name: 'Mean time', num: true, sort: (i) => f(i).avg_scan_latency || 0, cell: (i) => (f(i).num_requests ? nanos(f(i).avg_scan_latency) : '–') },
+        { name: 'Last scan', sort: (i) => f(i).last_known_scan_time || 0, cell: (i) => (f(i).last_known_scan_time ? ago(f(i).last_known_scan_time / 1e6) : 'never') },
+        { name: 'Notes', cell: (i) => [i.faults && word(many(i.faults.expression + i.faults.too_long, 'document without an entry', 'documents without an entry'), 'warn'),
+          i.outdated && word('outdated', 'warn', i.outdated), i.reason && el('span', { class: 'wrap' }, i.reason)] },
+      ], rows, { state: sort, again: draw, label: 'Indexes', onrow: (i) => view.choose(i.id), none: list.indexes.length
+        ? empty('No index of this page fits the filter.', 'Clear the filter to see all.')
+        : empty('There are no indexes.', el('span', {}, 'Create one under ', el('a', { href: '#/statements' }, 'Statements'), ': CREATE INDEX by_name ON bucket(name)')) }),
+      (list.next || after) && el('div', { class: 'row' }, after && button('First page', () => { after = ''; loop.now(); }),
+        list.next && button(`Next ${PAGE}`, () => { after = list.next; loop.now(); }),
+        el('span', { class: 'dim' }, `${many(list.indexes.length, 'index', 'indexes')} on this page; the filter looks at this page only`))));
+      const i = list.indexes.find((x) => x.id === chosen);
+      if (i) put(pane, details(view, i, stats));
+      else put(pane, chosen && card(null, el('p', {}, `Index ${chosen} is not on this page, or is no more.`)));
+    }
+
+    const loop = poll(status, ask, (answer) => {
+      last = answer;
+      for (const i of answer.list.indexes) remaining.note(i, Date.now());
+      draw();
+    }, 3000);
+    return loop.end;
+  },
+};

@@ -1,0 +1,230 @@
+// Scans, by a form that knows the index's definition.
+
+import { button, card, dl, el, empty, put, word } from '../lib/dom.js';
+import { Exact, call, get, indexPath, lines, parseExact, show } from '../lib/api.js';
+import { count, duration, many } from '../lib/format.js';
+import { trouble } from '../lib/poll.js';
+import { indexState, keyspace } from '../lib/states.js';
+
+const SHOWN = 500; // rows that a page keeps; more are counted by Count
+
+// valueOf reads what somebody wrote for a component: JSON, or else plain text.
+function valueOf(text) {
+  try {
+    return parseExact(text);
+  } catch {
+    return text;
+  }
+}
+
+// encode writes a request's body; numbers that a browser cannot hold go as they were written.
+function encode(v) {
+  if (v instanceof Exact) return v.text;
+  if (Array.isArray(v)) return `[${v.map(encode).join(',')}]`;
+  if (v && typeof v === 'object') return `{${Object.entries(v).filter(([, x]) => x !== undefined).map(([k, x]) => `${JSON.stringify(k)}:${encode(x)}`).join(',')}}`;
+  return JSON.stringify(v);
+}
+
+// keysOf are the components of an index's key, by their expressions.
+function keysOf(i) {
+  const keys = i.is_primary ? [{ expr: 'META().id' }] : (i.keys || []);
+  return keys.slice(0, 16);
+}
+
+// bounds makes of the form's rows what a scan takes: equal components first, then one range.
+function bounds(rows) {
+  const prefix = [];
+  for (const r of rows) {
+    if (r.op === 'is') {
+      prefix.push(valueOf(r.low));
+      continue;
+    }
+    if (r.op === 'between') {
+      const low = r.low === '' ? [...prefix] : [...prefix, valueOf(r.low)];
+      const high = r.high === '' ? [...prefix] : [...prefix, valueOf(r.high)];
+      const range = { inclusion: r.high !== '' && r.openHigh ? 'low' : 'both' };
+      if (low.length) range.low = low;
+      if (high.length) range.high = high;
+      return { range };
+    }
+    break;
+  }
+  return prefix.length ? { equal: prefix } : {};
+}
+
+export const workbench = {
+  path: 'scan', title: 'Scan',
+  show({ body, status, query }) {
+    let all = [];
+    let chosen = null;
+    let running = null;
+    status.age.textContent = '';
+    const choice = el('select', { id: 'index', onchange: () => choose(choice.value) });
+    const fields = el('div', {});
+    const said = el('div', { 'aria-live': 'polite' });
+    const result = el('div', { class: 'gap' });
+    const side = el('div', {});
+    const consistency = el('select', { id: 'consistency' }, el('option', { value: 'any' }, 'any: the newest timestamp at hand'),
+      el('option', { value: 'session' }, 'session: everything KV has now'));
+    const limit = el('input', { id: 'limit', type: 'number', min: 1, max: SHOWN, value: '50' });
+    const offset = el('input', { id: 'offset', type: 'number', min: 0, value: '0' });
+    const reverse = el('input', { id: 'reverse', type: 'checkbox' });
+    const distinct = el('input', { id: 'distinct', type: 'checkbox' });
+    const go = el('button', { type: 'submit', class: 'main' }, 'Scan');
+    const stop = button('Cancel', () => running && running.abort('left'), { disabled: true });
+    const form = el('form', { onsubmit: (e) => { e.preventDefault(); scan(); }, onkeydown: (e) => { if (e.ctrlKey && e.key === 'Enter') scan(); } },
+      el('div', { class: 'row' }, el('label', { for: 'index' }, 'Index'), choice), fields,
+      el('div', { class: 'row' }, el('label', { for: 'consistency' }, 'Consistency'), consistency),
+      el('div', { class: 'row' }, el('label', { for: 'limit' }, 'Rows, at most'), limit, el('label', { for: 'offset' }, 'after the first'), offset),
+      el('div', { class: 'row chips' }, el('label', {}, reverse, 'from the end'), el('label', {}, distinct, 'each key once')),
+      el('div', { class: 'row' }, go, button('Count', tally), stop));
+    put(body, el('div', { class: 'two' }, el('div', { class: 'view' }, card('What to scan', form), said, result), side));
+    put(side, card('Definition', el('p', { class: 'dim' }, 'Choose an index.')));
+
+    const start = new AbortController();
+    get('listing the indexes', '/v1/indexes?limit=1000', { signal: start.signal }).then((list) => {
+      all = list.indexes.filter((i) => indexState(i).text !== 'dropping');
+      if (!all.length) {
+        put(body, empty('There is no index to scan.', el('span', {}, 'Create one under ', el('a', { href: '#/statements' }, 'Statements'), '.')));
+        return;
+      }
+      put(choice, all.map((i) => el('option', { value: i.id }, `${keyspace(i)}/${i.name}${indexState(i).text === 'ready' ? '' : ` (${indexState(i).text})`}`)));
+      if (list.next) put(said, el('p', { class: 'dim' }, 'The first 1,000 indexes are listed; the others can be scanned by the command line.'));
+      const wanted = all.find((i) => i.id === query.get('id')) || all[0];
+      choice.value = wanted.id;
+      choose(wanted.id);
+    }, async (err) => { if (err.code !== 'CANCELLED') put(said, await trouble(err)); });
+
+    function choose(id) {
+      chosen = all.find((i) => i.id === id);
+      put(fields, keysOf(chosen).map((k, n) => keyRow(k, n)));
+      align();
+      const s = indexState(chosen);
+      put(side, card('Definition', el('pre', {}, chosen.definition), dl([['state', word(s.text, s.kind, s.why)], ['entries', count(chosen.items)],
+        ['slices', chosen.partition_by && chosen.partition_by.scheme ? `${chosen.num_partition}, by ${chosen.partition_by.scheme} of ${(chosen.partition_by.expressions || []).join(', ')}`
+          : `${chosen.num_partition}, by the document’s id: every scan asks all of them`]]),
+      el('p', { class: 'dim' }, 'Values are JSON: 12, true, "text". What is no JSON is taken as text.')));
+      put(result);
+    }
+
+    function keyRow(k, n) {
+      const low = el('input', { type: 'text', 'aria-label': `value of ${k.expr}`, 'data-part': 'low', spellcheck: 'false', autocomplete: 'off' });
+      const high = el('input', { type: 'text', 'aria-label': `upper bound of ${k.expr}`, 'data-part': 'high', placeholder: 'to', spellcheck: 'false', autocomplete: 'off' });
+      const open = el('input', { type: 'checkbox', 'data-part': 'open' });
+      const op = el('select', { 'aria-label': `condition on ${k.expr}`, 'data-part': 'op', onchange: align }, el('option', { value: 'any' }, 'anything'),
+        el('option', { value: 'is' }, 'is'), el('option', { value: 'between' }, 'from … to'));
+      return el('div', { class: 'keyrow', 'data-row': n }, el('span', { class: 'mono wrap' }, k.expr, k.desc && ' DESC'), op, el('div', {}, low, high,
+        el('label', { 'data-part': 'openlabel' }, open, ' without the end')));
+    }
+
+    // align shows the fields that count: a range ends the key, and nothing after "anything" narrows it.
+    function align() {
+      let open = true;
+      for (const row of fields.querySelectorAll('[data-row]')) {
+        const part = (name) => row.querySelector(`[data-part=${name}]`);
+        part('op').disabled = !open;
+        const op = open ? part('op').value : 'any';
+        part('low').hidden = op === 'any';
+        part('low').placeholder = op === 'is' ? 'value' : 'from';
+        part('high').hidden = op !== 'between';
+        part('openlabel').hidden = op !== 'between';
+        if (op !== 'is') open = false;
+      }
+    }
+
+    function request() {
+      const rows = [...fields.querySelectorAll('[data-row]')].map((row) => {
+        const part = (name) => row.querySelector(`[data-part=${name}]`);
+        return { op: part('op').disabled ? 'any' : part('op').value, low: part('low').value, high: part('high').value, openHigh: part('open').checked };
+      });
+      return { ...bounds(rows), consistency: consistency.value, ...(reverse.checked ? { reverse: true } : {}), ...(distinct.checked ? { distinct: true } : {}),
+        ...(Number(offset.value) > 0 ? { offset: Number(offset.value) } : {}) };
+    }
+
+    async function scan() {
+      if (running || !chosen) return;
+      const req = { ...request(), limit: Math.max(1, Math.min(SHOWN, Number(limit.value) || 50)) };
+      await busy(async (signal) => {
+        const began = performance.now();
+        let first = null;
+        let end = null;
+        const rows = [];
+        await lines('the scan', 'POST', indexPath(chosen.id, ':scan'), { raw: encode(req), signal, online: (text) => {
+          if (!text.trim()) return true;
+          const l = parseExact(text);
+          first ??= performance.now() - began;
+          if (l.end || l.error) {
+            end = l;
+            return false;
+          }
+          rows.push(l);
+          return rows.length <= SHOWN;
+        } });
+        const took = performance.now() - began;
+        put(said, end && end.error ? await trouble(Object.assign(new Error(end.error.detail), { what: 'the scan', ...end.error })) : !end
+          && el('div', { class: 'trouble' }, el('strong', {}, 'The scan was cut off'), el('p', {}, 'These rows are not all. What to do: scan again.')));
+        drawRows(req, rows, end, first, took);
+      });
+    }
+
+    async function tally() {
+      if (running || !chosen) return;
+      const req = request();
+      await busy(async (signal) => {
+        const began = performance.now();
+        const r = await call('the count', 'POST', indexPath(chosen.id, ':count'), { raw: encode(req), signal, patience: 600000 });
+        put(said);
+        put(result, card('Count', el('p', { class: 'figure' }, many(r.count, 'entry', 'entries')), dl([['took', duration(performance.now() - began)], ['timestamp', el('span', { class: 'mono' }, r.timestamp.id || r.timestamp.hash)]])));
+      });
+    }
+
+    async function busy(does) {
+      running = new AbortController();
+      go.disabled = true;
+      stop.disabled = false;
+      put(said, el('p', { class: 'dim' }, 'Asking the indexers…'));
+      try {
+        await does(running.signal);
+      } catch (err) {
+        put(said, err.code === 'CANCELLED' ? el('p', {}, 'Cancelled: the indexers have ended the scan.') : await trouble(err));
+      } finally {
+        running = null;
+        go.disabled = false;
+        stop.disabled = true;
+      }
+    }
+
+    function drawRows(req, rows, end, first, took) {
+      const keys = keysOf(chosen);
+      put(result, card(`${many(rows.length, 'row')}`, rows.length ? el('div', { class: 'scroll keep' }, el('table', { 'aria-label': 'Rows' },
+        el('thead', {}, el('tr', {}, keys.map((k) => el('th', { scope: 'col' }, k.expr)), el('th', { scope: 'col' }, 'Document'))),
+        el('tbody', {}, rows.map((r) => el('tr', {}, keys.map((k, n) => el('td', { class: 'mono wrap' }, n < r.key.length ? (r.key[n] === undefined ? 'MISSING' : show(r.key[n])) : '')),
+          el('td', { class: 'mono wrap' }, r.id))))))
+        : empty('No entry fits.', 'Widen the bounds, or take "anything" for a component.'),
+      rows.length === req.limit && el('p', { class: 'dim' }, `The limit of ${req.limit} rows was reached; Count says how many there are.`)),
+      end && end.end && card('How it went', dl([['rows', count(end.rows)], ['timestamp', el('span', { class: 'mono' }, end.timestamp.id || end.timestamp.hash)],
+        ['first row after', duration(first ?? took)], ['all after', `${duration(took)}, seen from this page`], ['asked', el('code', {}, encode(req))],
+        ['command line', el('code', {}, command(req))]])));
+    }
+
+    // command is the same scan as people type it.
+    function command(req) {
+      const q = (v) => `'${encode(v).replaceAll("'", "'\\''")}'`;
+      const parts = ['tidemark index scan', `${keyspace(chosen)}/${chosen.name}`];
+      if (req.equal) parts.push('--equal', q(req.equal));
+      if (req.range && req.range.low) parts.push('--low', q(req.range.low));
+      if (req.range && req.range.high) parts.push('--high', q(req.range.high));
+      if (req.range && req.range.inclusion !== 'both') parts.push('--inclusion', req.range.inclusion);
+      if (req.reverse) parts.push('--reverse');
+      if (req.distinct) parts.push('--distinct');
+      if (req.offset) parts.push('--offset', req.offset);
+      parts.push('--limit', req.limit, '--consistency', req.consistency);
+      return parts.join(' ');
+    }
+
+    return () => {
+      start.abort('left');
+      if (running) running.abort('left');
+    };
+  },
+};

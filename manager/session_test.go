@@ -1,0 +1,126 @@
+package manager
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"tidemark/client"
+	"tidemark/errcode"
+	"tidemark/manager/api"
+)
+
+// console sends a request as the console's pages do, with a session's cookie, and gives the answer with its body.
+func (s *secured) console(n *node, method, path string, cookie *http.Cookie,
+	header map[string]string) (*http.Response, client.WhoAmI) {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), method, n.url+path, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for k, v := range header {
+		req.Header.Set(k, v)
+	}
+	if cookie != nil {
+		req.AddCookie(cookie)
+	}
+	resp, err := s.clients[""].Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var who client.WhoAmI
+	if resp.StatusCode < 204 {
+		if err := json.NewDecoder(resp.Body).Decode(&who); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return resp, who
+}
+
+// enter begins a session of the first administrator.
+func (s *secured) enter(n *node) *http.Cookie {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), "POST", n.url+"/v1/session", nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.SetBasicAuth(FirstAdmin, rootPassword)
+	resp, err := s.clients[""].Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != 201 || len(resp.Cookies()) != 1 {
+		s.t.Fatalf("%d, cookies %v", resp.StatusCode, resp.Cookies())
+	}
+	c := resp.Cookies()[0]
+	if !c.HttpOnly || !c.Secure || c.SameSite != http.SameSiteStrictMode || c.Path != "/" || c.Domain != "" ||
+		!strings.HasPrefix(c.Name, "__Host-") || c.MaxAge != int(api.SessionTime.Seconds()) {
+		s.t.Errorf("cookie %v", c)
+	}
+	return c
+}
+
+// TestSessions: a session that a follower began is known to all managers; its cookie counts only beside the console's
+// header and on pages of the manager's own; there are eight of a user at most, and one that ended lets nobody in.
+func TestSessions(t *testing.T) {
+	s := newSecured(t)
+	leader, follower := s.nodes[s.leader()], s.follower()
+	mine := map[string]string{api.HeaderConsole: "1"}
+	first := s.enter(follower)
+	for _, n := range s.nodes {
+		resp, who := s.console(n, "GET", "/v1/whoami", first, mine)
+		if resp.StatusCode != 200 || who.Name != FirstAdmin || who.Role != "admin" || who.By != client.BySession ||
+			!who.Users || who.EndsMS == 0 {
+			t.Errorf("%d %+v", resp.StatusCode, who)
+		}
+	}
+	for what, header := range map[string]map[string]string{"without the header": nil,
+		"of another site": {api.HeaderConsole: "1", "Sec-Fetch-Site": "cross-site"},
+		"of another port": {api.HeaderConsole: "1", "Sec-Fetch-Site": "same-site"}} {
+		for _, n := range []*node{leader, follower} {
+			if resp, _ := s.console(n, "GET", "/v1/whoami", first, header); resp.StatusCode != 401 {
+				t.Errorf("%s: %d", what, resp.StatusCode)
+			}
+		}
+	}
+	resp, _ := s.console(follower, "GET", "/v1/whoami", nil, mine)
+	if resp.StatusCode != 401 || resp.Header.Get("WWW-Authenticate") != "" {
+		t.Errorf("a page without a session: %d, %q", resp.StatusCode, resp.Header.Get("WWW-Authenticate"))
+	}
+	resp, _ = s.console(follower, "POST", "/v1/session", first, mine)
+	if resp.StatusCode != 400 { // no session out of a session: it would have no end
+		t.Errorf("a session by a session: %d", resp.StatusCode)
+	}
+	root := &who{basic: [2]string{FirstAdmin, rootPassword}}
+	alike := `{"user":"admin","note":"session of the console","secret":"tmt_` + strings.Repeat("A", 43) + `"}`
+	if status, code := s.as(root, leader, "POST", "/v1/tokens", alike); status != 400 || code != errcode.BadRequest {
+		t.Errorf("a token that looks like a session: %d %s", status, code)
+	}
+	var last *http.Cookie
+	for range 8 {
+		last = s.enter(follower)
+	}
+	if resp, _ := s.console(leader, "GET", "/v1/whoami", first, mine); resp.StatusCode != 401 {
+		t.Errorf("the oldest of nine sessions: %d", resp.StatusCode)
+	}
+	tokens := 0
+	for range leader.m.raft.State().Tokens() {
+		tokens++
+	}
+	if tokens != 8 {
+		t.Errorf("%d sessions, want 8", tokens)
+	}
+	resp, _ = s.console(follower, "DELETE", "/v1/session", last, mine)
+	if resp.StatusCode != 204 || len(resp.Cookies()) != 1 || resp.Cookies()[0].MaxAge >= 0 {
+		t.Errorf("%d %v", resp.StatusCode, resp.Cookies())
+	}
+	for _, n := range []*node{leader, follower} { // a follower hears of it a moment later
+		s.until("a session that has ended lets nobody in", func() bool {
+			resp, _ := s.console(n, "GET", "/v1/whoami", last, mine)
+			return resp.StatusCode == 401
+		})
+	}
+}
