@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"tidemark/errcode"
-	"tidemark/ingest"
+	"tidemark/indexer/core"
 	"tidemark/internal/logging"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
@@ -94,27 +94,12 @@ func (x *Indexer) poll(ctx context.Context, req *wire.PollRequest) (*wire.PollRe
 		return nil, err
 	}
 	k := x.bucketNamed(req.Bucket)
-	if k == nil { // nothing of it is here: no participant
-		none := make([]wire.PollPosition, len(req.VBuckets))
-		for i, vb := range req.VBuckets {
-			none[i].VBucket = vb
-		}
-		return req.Answer(none), nil
+	if k == nil {
+		return core.Poll(nil, req), nil
 	}
-	var all []ingest.Progress
-	if err := k.do(ctx, func() { all = k.st.Poll(req.VBuckets, req.Incarnation) }); err != nil {
-		return nil, err
-	}
-	return req.Answer(positions(all)), nil
-}
-
-func positions(all []ingest.Progress) []wire.PollPosition {
-	out := make([]wire.PollPosition, len(all))
-	for i, p := range all {
-		out[i] = wire.PollPosition{VBucket: uint16(p.VBucket), Participant: p.Participant, HW: p.HW, Reach: p.Reach,
-			Log: p.Log, Revision: p.Revision}
-	}
-	return out
+	var reply *wire.PollReply
+	err := k.do(ctx, func() { reply = core.Poll(k.st, req) })
+	return reply, err
 }
 
 func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*wire.StabilityReply, error) {
@@ -150,15 +135,11 @@ func (x *Indexer) rollback(ctx context.Context, req *wire.RollbackRequest) (*wir
 	}
 	switch req.Step {
 	case "prepare":
-		var restart []uint64
-		var outcome ingest.RollbackOutcome
 		err := k.do(ctx, func() {
 			states, release := k.pastsOfCopies()
 			defer release()
-			restart, outcome = k.st.RollbackAsk(req.RollbackID, req.Logs, req.Incarnation, states)
+			reply = k.st.Prepare(req, states)
 		})
-		reply = req.Answer(restart)
-		reply.Stale = outcome == ingest.RollbackStale
 		return reply, err
 	case "rollback":
 		return reply, x.carryOut(ctx, k, req, reply)
@@ -169,27 +150,24 @@ func (x *Indexer) rollback(ctx context.Context, req *wire.RollbackRequest) (*wir
 func (x *Indexer) carryOut(ctx context.Context, k *bucket, req *wire.RollbackRequest, reply *wire.RollbackReply) error {
 	began, waited := x.now(), false
 	for {
-		var outcome ingest.RollbackOutcome
-		busy := 0
+		var back core.Back
 		var changed <-chan struct{}
-		if err := k.do(ctx, func() {
-			outcome = k.st.Rollback(req.RollbackID, req.Logs, req.Incarnation)
-			busy, changed = k.st.Restoring(), k.restoredSignal()
-		}); err != nil {
+		if err := k.do(ctx, func() { back, changed = k.st.CarryOut(req), k.restoredSignal() }); err != nil {
 			return err
 		}
-		switch {
-		case outcome == ingest.RollbackStale:
+		switch back {
+		case core.BackStale:
 			reply.Stale = true
 			return nil
-		case outcome == ingest.RollbackIgnored:
+		case core.BackOlder:
 			return rpc.Refuse(errcode.Fenced, "rollback %d is older than one carried out", req.RollbackID)
-		case outcome == ingest.RollbackDone || busy == 0:
-			if waited || outcome == ingest.RollbackStarted { // not one that was carried out before
+		case core.BackDone, core.BackNow:
+			if waited || back == core.BackNow { // not one that was carried out before
 				x.metrics.rolls.Observe(x.now().Sub(began).Seconds())
 			}
 			x.viewChanged()
 			return nil
+		case core.BackWaits:
 		}
 		waited = true
 		select {

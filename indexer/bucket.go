@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/indexer/pace"
 	"tidemark/indexer/packed"
 	"tidemark/indexer/storage"
@@ -26,8 +27,6 @@ const (
 	dataInbox = 64
 	// controlInbox is how many commands may wait; a command beyond it waits at its caller.
 	controlInbox = 64
-	// maxAcks is how many acknowledgements are kept until a report was answered. Older ones are implied by newer.
-	maxAcks = 64
 	// sideBatch is how many bytes of side streams are written at once: what is written, and with it what a build has
 	// reached and what a crash takes away, moves in steps of that size.
 	sideBatch = 512 << 10
@@ -87,7 +86,7 @@ type bucket struct {
 	spreaders packed.Spreaders
 
 	// of the loop
-	st      *ingest.Bucket
+	st      *core.Bucket
 	mem     packed.Arena
 	places  packed.Interned
 	slices  map[index.CopyID]*storage.Slice
@@ -105,7 +104,6 @@ type bucket struct {
 	unmark  map[index.CopyID]bool // copies of which it is to be seen whether they have any tombstones left
 	puts    *putBack              // restores that are under way
 	look    bool                  // something may have become possible
-	acks    []wire.Ack
 
 	// read from outside the loop
 	events     [verdicts]counter
@@ -127,8 +125,7 @@ func (x *Indexer) newBucket(b wire.Bucket) (*bucket, error) {
 		sizes: map[index.CopyID]copySize{}, strays: map[vbOfCopy][]storage.Row{},
 		emptied: map[index.CopyID]uint64{},
 	}
-	st, err := ingest.New(ingest.Options{VBuckets: b.VBuckets, Generation: b.Generation, RollbackID: b.RollbackID,
-		Pack: k.mem.Pack})
+	st, err := core.NewBucket(&b, b.VBuckets, k.mem.Pack)
 	if err != nil {
 		return nil, err
 	}
@@ -494,10 +491,7 @@ func (k *bucket) forget(id index.CopyID) {
 }
 
 func (k *bucket) acknowledge(a ingest.Ack) {
-	k.acks = append(k.acks, wire.Ack{StabilityRef: k.ref(a.Ref), Made: a.Made, Exceptions: a.Exceptions})
-	if len(k.acks) > maxAcks {
-		k.acks = k.acks[len(k.acks)-maxAcks:]
-	}
+	k.st.Acknowledge(a)
 	wake(k.x.report)
 }
 

@@ -103,21 +103,21 @@ func (c catalog) view(node index.NodeID, id index.ID) (scan.View, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var v scan.View
-	i, ok := slices.BinarySearchFunc(x.defs.Indexes, id, func(d index.Definition,
+	i, ok := slices.BinarySearchFunc(x.lists.InForce.Indexes, id, func(d index.Definition,
 		id index.ID) int {
 		return cmp.Compare(d.ID, id)
 	})
 	if !ok {
 		return v, scan.Errorf(errcode.IndexNotHosted, "no index has id %s", id)
 	}
-	v.Definition = x.defs.Indexes[i]
-	if i, ok = slices.BinarySearchFunc(x.defs.Topologies, id, func(t partition.Topology,
+	v.Definition = x.lists.InForce.Indexes[i]
+	if i, ok = slices.BinarySearchFunc(x.lists.InForce.Topologies, id, func(t partition.Topology,
 		id index.ID) int {
 		return cmp.Compare(t.Index, id)
 	}); ok {
-		v.Topology = x.defs.Topologies[i]
+		v.Topology = x.lists.InForce.Topologies[i]
 	}
-	for _, b := range x.defs.Buckets {
+	for _, b := range x.lists.InForce.Buckets {
 		if b.Name == v.Definition.Bucket {
 			v.Bucket = b
 		}

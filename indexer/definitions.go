@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"reflect"
 	"slices"
 
 	"go.opentelemetry.io/otel/trace"
@@ -14,6 +13,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/indexer/storage"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
@@ -22,50 +22,6 @@ import (
 
 // allocateAtOnce bounds the copies that are made at the same time; each waits for the disk several times.
 const allocateAtOnce = 16
-
-// wanted is a copy that definitions place on this node.
-type wanted struct {
-	copy   partition.Copy
-	def    *index.Definition
-	bucket *wire.Bucket
-	others []index.NodeID // that have the slice of an index that is ready
-}
-
-// placed lists the copies that definitions place on a node. What belongs to an index or bucket that they do not have is
-// left out.
-func placed(d *wire.Definitions, node index.NodeID) map[index.CopyID]wanted {
-	buckets := map[string]*wire.Bucket{}
-	for i := range d.Buckets {
-		buckets[d.Buckets[i].Name] = &d.Buckets[i]
-	}
-	defs := map[index.ID]*index.Definition{}
-	for i := range d.Indexes {
-		defs[d.Indexes[i].ID] = &d.Indexes[i]
-	}
-	all := map[index.CopyID]wanted{}
-	for _, t := range d.Topologies {
-		def := defs[t.Index]
-		if def == nil || buckets[def.Bucket] == nil {
-			continue
-		}
-		for _, c := range t.Copies {
-			if c.Node == node && c.State != partition.Leaving {
-				all[c.ID] = wanted{c, def, buckets[def.Bucket], othersWith(&t, &c, def)}
-			}
-		}
-	}
-	return all
-}
-
-// othersWith lists the other nodes that have the slice of a copy, as far as its index is ready.
-func othersWith(t *partition.Topology, c *partition.Copy, def *index.Definition) (nodes []index.NodeID) {
-	for _, o := range t.Copies {
-		if def.State == index.Maintenance && o.Slice == c.Slice && o.Node != c.Node && o.State == partition.Allocated {
-			nodes = append(nodes, o.Node)
-		}
-	}
-	return nodes
-}
 
 // nodeOf returns the number that definitions know this indexer by.
 func (x *Indexer) nodeOf(d *wire.Definitions) (index.NodeID, bool) {
@@ -98,22 +54,20 @@ func (x *Indexer) resume() error {
 	if err := x.syncBuckets(&d); err != nil {
 		return err
 	}
-	want := placed(&d, node)
+	want := core.Placed(&d, node)
 	for _, s := range x.store.Slices() {
 		m := s.Meta()
 		w, ok := want[m.Copy]
-		if !ok || !w.is(m) {
+		if !ok || !is(w, m) {
 			continue
 		}
-		if err := x.bucketNamed(m.Bucket).addCopy(context.Background(), s, w.others); err != nil {
+		if err := x.bucketNamed(m.Bucket).addCopy(context.Background(), s, w.Others); err != nil {
 			return fmt.Errorf("copy %s: %w", m.Copy, err)
 		}
 	}
 	x.mu.Lock()
-	x.defs = d
-	x.defs.Revision = 0 // the leader's list counts, also when it is the same
-	x.obeyed = d.Revision
-	x.mu.Unlock()
+	defer x.mu.Unlock()
+	x.lists.Resume(&d)
 	return nil
 }
 
@@ -127,31 +81,27 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	x.applying.Lock()
 	defer x.applying.Unlock()
 	x.mu.Lock()
-	have := x.defs.Revision
-	if x.defs.Fence.Epoch < d.Fence.Epoch { // after a lost majority revisions may begin again lower
-		have = 0
-	}
+	judged, have := x.lists.Judge(d)
 	x.mu.Unlock()
-	if d.Revision < have {
+	if judged == core.Older {
 		return nil, rpc.Refuse(errcode.Fenced, "definitions revision %d is older than %d, which is here", d.Revision, have)
 	}
 	node, ok := x.nodeOf(d)
 	if !ok {
 		return nil, rpc.Refuse(errcode.Unavailable, "this indexer is not registered yet and not in the list")
 	}
-	if d.Revision == have && have > 0 && !x.halfway {
+	if judged == core.Known {
 		return &wire.DefinitionsReply{Revision: have}, nil
 	}
-	slices.SortFunc(d.Indexes, func(a, b index.Definition) int { return cmp.Compare(a.ID, b.ID) })
-	slices.SortFunc(d.Topologies, func(a, b partition.Topology) int { return cmp.Compare(a.Index, b.Index) })
-	if !x.halfway && x.nothingNew(d) {
+	core.Sort(d)
+	// Where nothing is new nothing is written: a stored revision counts for nothing at the next start.
+	if x.nothingNew(d) {
 		return &wire.DefinitionsReply{Revision: d.Revision}, nil
 	}
-	x.halfway = true // until all of it is done: the next list is compared with what is here
 	if err := x.syncBuckets(d); err != nil {
 		return nil, err
 	}
-	want, named := placed(d, node), x.named(d)
+	want, named := core.Placed(d, node), x.named(d)
 	if err := x.dropForeign(ctx, want); err != nil {
 		return nil, err
 	}
@@ -173,9 +123,9 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 		return nil, err
 	}
 	x.mu.Lock()
-	x.defs, x.obeyed, x.making = *d, d.Revision, nil
+	x.lists.Take(d)
+	x.making = nil
 	x.mu.Unlock()
-	x.halfway = false
 	x.viewChanged()
 	wake(x.report)
 	wake(x.sides)
@@ -185,7 +135,7 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 // expect notes which copies are about to be made, until the list is in force: no side stream is asked for them alone
 // before all are here. Each takes its time to be made, and the stream that feeds them may have begun: what came first
 // would have KV read the bucket for itself, and once more for the others.
-func (x *Indexer) expect(want map[index.CopyID]wanted) {
+func (x *Indexer) expect(want map[index.CopyID]core.Wanted) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	was := x.making
@@ -198,14 +148,14 @@ func (x *Indexer) expect(want map[index.CopyID]wanted) {
 }
 
 // ensureCopies makes what is missing, side by side.
-func (x *Indexer) ensureCopies(ctx context.Context, want map[index.CopyID]wanted) error {
+func (x *Indexer) ensureCopies(ctx context.Context, want map[index.CopyID]core.Wanted) error {
 	_, span := rpc.StartSpan(ctx, "make copies")
 	g := errgroup.Group{}
 	g.SetLimit(allocateAtOnce)
 	for id, w := range want {
 		g.Go(func() error {
 			if err := x.ensureCopy(ctx, id, w); err != nil {
-				return rpc.Refuse(errcode.Unavailable, "copy %s of index %s: %v", id, w.def.ID, err)
+				return rpc.Refuse(errcode.Unavailable, "copy %s of index %s: %v", id, w.Index.ID, err)
 			}
 			return nil
 		})
@@ -229,22 +179,16 @@ func (x *Indexer) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.
 	return x.definitions(ctx, d)
 }
 
-// nothingNew reports whether a list says what the one before it said, under a newer revision: DDL on indexes that this
-// list leaves out raises it. Then the revision is all there is to take over, and nothing is written: a stored revision
-// counts for nothing at the next start.
+// nothingNew takes over the revision of a list that says what the one before it said; of another one it notes that it
+// is being taken over.
 func (x *Indexer) nothingNew(d *wire.Definitions) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	was := x.defs
-	if was.Revision == 0 || was.Fence.Epoch != d.Fence.Epoch {
-		return false
+	if x.lists.NothingNew(d) {
+		return true
 	}
-	was.Fence, was.Revision = d.Fence, d.Revision
-	if !reflect.DeepEqual(&was, d) {
-		return false
-	}
-	x.defs.Revision, x.defs.Fence, x.obeyed = d.Revision, d.Fence, d.Revision
-	return true
+	x.lists.Begin()
+	return false
 }
 
 // syncBuckets makes the loops of the buckets in the list run, and ends the others. A bucket stays for as long as the
@@ -295,22 +239,22 @@ func (x *Indexer) replaceBuckets(d *wire.Definitions) (gone []*bucket, stay map[
 	return gone, stay, nil
 }
 
-// is reports whether a stored copy is this one: ids of copies are not used again within an epoch, but a lost majority
-// may make them begin again lower.
-func (w wanted) is(m storage.Meta) bool {
-	return w.def.ID == m.Index && (m.CreatedMS == 0 || m.CreatedMS == w.def.CreatedMS) && w.bucket.UUID == m.BucketUUID &&
-		w.bucket.VBuckets == m.VBuckets
+// is reports whether a stored copy is a wanted one: ids of copies are not used again within an epoch, but a lost
+// majority may make them begin again lower.
+func is(w core.Wanted, m storage.Meta) bool {
+	return w.Index.ID == m.Index && (m.CreatedMS == 0 || m.CreatedMS == w.Index.CreatedMS) &&
+		w.Bucket.UUID == m.BucketUUID && w.Bucket.VBuckets == m.VBuckets
 }
 
 // dropForeign drops copies whose place another one has now, by the list: of another incarnation of the bucket, or of
 // another index.
-func (x *Indexer) dropForeign(ctx context.Context, want map[index.CopyID]wanted) error {
+func (x *Indexer) dropForeign(ctx context.Context, want map[index.CopyID]core.Wanted) error {
 	for _, s := range x.store.Slices() {
 		m := s.Meta()
-		if w, ok := want[m.Copy]; ok && !w.is(m) {
+		if w, ok := want[m.Copy]; ok && !is(w, m) {
 			x.log.Warn("a copy is of another index, or its bucket was made anew; it starts empty", "copy", m.Copy, "bucket",
 				m.Bucket,
-				"index", m.Index, "want", w.def.ID)
+				"index", m.Index, "want", w.Index.ID)
 			if err := x.dropCopy(ctx, s); err != nil {
 				return err
 			}
@@ -320,13 +264,13 @@ func (x *Indexer) dropForeign(ctx context.Context, want map[index.CopyID]wanted)
 }
 
 // ensureCopy makes the copy if it is not there and gives it to its bucket.
-func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w wanted) error {
+func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w core.Wanted) error {
 	s, ok := x.store.Slice(id)
 	if !ok {
 		var err error
 		s, err = x.store.Create(storage.Meta{
-			Copy: id, Index: w.def.ID, Slice: w.copy.Slice, Bucket: w.bucket.Name, BucketUUID: w.bucket.UUID,
-			VBuckets: w.bucket.VBuckets, Desc: w.def.Desc(), IsPrimary: w.def.IsPrimary, CreatedMS: w.def.CreatedMS,
+			Copy: id, Index: w.Index.ID, Slice: w.Copy.Slice, Bucket: w.Bucket.Name, BucketUUID: w.Bucket.UUID,
+			VBuckets: w.Bucket.VBuckets, Desc: w.Index.Desc(), IsPrimary: w.Index.IsPrimary, CreatedMS: w.Index.CreatedMS,
 		})
 		if err != nil {
 			return err
@@ -337,21 +281,21 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w wanted) err
 			x.parents[id] = trace.SpanContextFromContext(ctx)
 			x.mu.Unlock()
 		}
-		if w.copy.State == partition.Allocated {
+		if w.Copy.State == partition.Allocated {
 			x.mu.Lock()
 			x.old[id] = true
 			x.mu.Unlock()
-			x.log.Warn("a copy that was here is missing; it is filled from KV anew", "copy", id, "index", w.def.ID, "slice",
-				w.copy.Slice)
+			x.log.Warn("a copy that was here is missing; it is filled from KV anew", "copy", id, "index", w.Index.ID, "slice",
+				w.Copy.Slice)
 		}
-		x.log.Info("copy allocated", "copy", id, "index", w.def.ID, "slice", w.copy.Slice, "bucket", w.bucket.Name)
+		x.log.Info("copy allocated", "copy", id, "index", w.Index.ID, "slice", w.Copy.Slice, "bucket", w.Bucket.Name)
 	}
-	if err := x.bucketNamed(w.bucket.Name).addCopy(ctx, s, w.others); err != nil {
+	if err := x.bucketNamed(w.Bucket.Name).addCopy(ctx, s, w.Others); err != nil {
 		return err
 	}
 	if x.claim(id) {
-		x.log.Info("an orphan is wanted again: it is taken over as it is", "copy", id, "index", w.def.ID, "slice",
-			w.copy.Slice)
+		x.log.Info("an orphan is wanted again: it is taken over as it is", "copy", id, "index", w.Index.ID, "slice",
+			w.Copy.Slice)
 	}
 	return nil
 }
@@ -441,7 +385,7 @@ func (x *Indexer) allBuckets() []*bucket {
 func (x *Indexer) present() wire.Definitions {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.defs
+	return x.lists.InForce
 }
 
 // queueShare is how much one bucket may hold in memory.

@@ -27,7 +27,7 @@ func TestHopCarriesTheTrace(t *testing.T) {
 	node := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header }))
 	t.Cleanup(node.Close)
 	w.x.mu.Lock()
-	w.x.defs.Indexers = append(slices.Clone(w.x.defs.Indexers),
+	w.x.lists.InForce.Indexers = append(slices.Clone(w.x.lists.InForce.Indexers),
 		wire.Endpoint{Node: other, Scan: node.Listener.Addr().String()})
 	w.x.mu.Unlock()
 

@@ -34,6 +34,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/indexer/pace"
 	"tidemark/indexer/peers"
 	"tidemark/indexer/scanserver"
@@ -216,12 +217,10 @@ type Indexer struct {
 	nearQuota   atomic.Bool // the memory quota is nearly used up
 
 	applying sync.Mutex // one list of definitions at a time
-	halfway  bool       // guarded by applying: the last one was given up in the middle
 	mu       sync.Mutex
 	spawn    func(func(context.Context) error)
 	buckets  map[string]*bucket
-	defs     wire.Definitions
-	obeyed   uint64 // revision of defs, also of those of the last run
+	lists    core.Lists
 	orphans  map[index.CopyID]*orphan
 	old      map[index.CopyID]bool // copies that are not new to this process, see comesBack
 	making   map[index.CopyID]bool // copies of a list that is not in force yet, see expect; replaced, not changed

@@ -178,7 +178,7 @@ func (w *laneWorld) result() result {
 }
 
 func (w *laneWorld) acked() (numbers []uint64) {
-	for _, a := range w.k.acks {
+	for _, a := range w.k.st.Acks() {
 		numbers = append(numbers, a.Number)
 	}
 	return numbers
@@ -209,7 +209,7 @@ func TestLanes(t *testing.T) {
 			t.Fatalf("the ready copy is told to hold %+v, want %d", s.Held, n)
 		}
 	}
-	if len(w.k.acks) > 0 {
+	if len(w.k.st.Acks()) > 0 {
 		t.Fatalf("acknowledged before they are written: %v", w.acked())
 	}
 	w.promote() // one more than may be under way
@@ -322,7 +322,7 @@ func TestLaneLost(t *testing.T) {
 	if s := w.k.st.States()[0]; s.Held.Number != 0 {
 		t.Errorf("it is told to hold %+v", s.Held)
 	}
-	for _, a := range w.k.acks {
+	for _, a := range w.k.st.Acks() {
 		if a.Made || len(a.Exceptions) > 0 {
 			t.Errorf("acknowledged: %+v, want that nobody has it", a)
 		}

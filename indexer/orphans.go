@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/indexer/storage"
 	"tidemark/wire"
 )
@@ -26,23 +27,23 @@ type orphan struct {
 
 // named returns the copies of the list before d, when d follows it in the same epoch of the same cluster: what d lacks
 // of them was taken away by a commit. Of any other copy nobody here knows why it is not in d.
-func (x *Indexer) named(d *wire.Definitions) map[index.CopyID]wanted {
+func (x *Indexer) named(d *wire.Definitions) map[index.CopyID]core.Wanted {
 	x.mu.Lock()
-	was, at := x.defs, x.obeyed
+	was, follows := x.lists.InForce, x.lists.Follows(d)
 	x.mu.Unlock()
-	if was.Fence.ClusterID != d.Fence.ClusterID || was.Fence.Epoch != d.Fence.Epoch || d.Revision <= at {
+	if !follows {
 		return nil
 	}
 	node, ok := x.nodeOf(&was)
 	if !ok {
 		return nil
 	}
-	return placed(&was, node)
+	return core.Placed(&was, node)
 }
 
 // letGo drops the copies that were named before and are not wanted now, and makes orphans of the others that are not
 // wanted.
-func (x *Indexer) letGo(ctx context.Context, f wire.Fence, want, named map[index.CopyID]wanted) error {
+func (x *Indexer) letGo(ctx context.Context, f wire.Fence, want, named map[index.CopyID]core.Wanted) error {
 	g := errgroup.Group{}
 	g.SetLimit(allocateAtOnce)
 	defer func() { _ = g.Wait() }() // when it is given up in the middle
@@ -51,7 +52,7 @@ func (x *Indexer) letGo(ctx context.Context, f wire.Fence, want, named map[index
 		if _, ok := want[m.Copy]; ok {
 			continue
 		}
-		if w, ok := named[m.Copy]; ok && w.is(m) {
+		if w, ok := named[m.Copy]; ok && is(w, m) {
 			g.Go(func() error { return x.dropCopySoon(ctx, s) })
 			continue
 		}

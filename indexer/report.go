@@ -9,6 +9,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
 	"tidemark/internal/rpc"
@@ -153,7 +154,7 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	}
 	for _, k := range x.allBuckets() {
 		if n := counts[k.name]; n > 0 {
-			_ = k.do(ctx, func() { k.told(n) })
+			_ = k.do(ctx, func() { k.st.Told(n) })
 		}
 	}
 	if !reply.Known {
@@ -215,50 +216,22 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 
 // report runs in the bucket's loop; unready are the states of the indexes that are not ready.
 func (k *bucket) report(unready map[index.ID]index.State, wantsHW bool) (wire.BucketReport, []wire.CopyReport) {
-	b := wire.BucketReport{Generation: k.st.Generation(), RollbackID: k.st.RollbackID(),
-		Acks:     append([]wire.Ack(nil), k.acks...),
-		Backfill: k.st.Backfill(func(id index.ID) bool { return unready[id] == index.Backfill })}
-	b.Heartbeat = wire.HWHeartbeat{Bucket: k.name, MutationQueue: uint64(k.st.QueueBytes()),
-		QueueLimit: uint64(k.x.queueShare())}
-	if wantsHW {
-		b.Heartbeat.HW = k.st.HW()
-	}
-	if last, ok := k.st.LastAck(); ok { // what is under way may be made by no copy yet
-		b.Heartbeat.LastStability, b.Heartbeat.LastNumber = last.Ref.Hash, last.Ref.Number
-	}
 	m := k.measured.Load()
+	asked := core.Asked{HW: wantsHW, QueueLimit: uint64(k.x.queueShare()),
+		Building: func(id index.ID) bool { return unready[id] == index.Backfill }}
 	if m != nil {
-		b.Persistent = m.persistent
-		b.Heartbeat.LastPersistence = m.persistent.Hash()
-	} else {
-		b.Persistent = timestamp.New(k.vbuckets)
+		asked.Durable = m.persistent
 	}
-	for _, a := range k.st.Accepted() {
-		b.Accepted.VBuckets = append(b.Accepted.VBuckets, uint16(a.VBucket))
-		b.Accepted.Incarnations = append(b.Accepted.Incarnations, a.Incarnation)
-		b.Accepted.Projectors = append(b.Accepted.Projectors, a.Projector)
-		b.Accepted.Open = append(b.Accepted.Open, a.Open)
-	}
-	seen, states := map[index.ID]bool{}, k.st.States()
-	copies := make([]wire.CopyReport, 0, len(states))
+	b, copies := k.st.Report(asked)
 	filling, received, expected := k.x.fills.underWay()
-	for i := range states {
-		s := &states[i]
-		if (i == 0 || states[i-1].Index != s.Index) && !seen[s.Index] {
-			seen[s.Index] = true
-			b.Heartbeat.IndexIDs = append(b.Heartbeat.IndexIDs, s.Index)
-		}
-		c := wire.CopyReport{Copy: s.ID, Index: s.Index, Ready: s.Ready, Done: s.Done, Total: s.Total}
-		if s.Held.Number > 0 {
-			c.Held = k.ref(s.Held)
-		}
-		if s.ID == filling {
+	for i := range copies {
+		c := &copies[i]
+		if c.Copy == filling {
 			c.Received, c.Expected = received, expected
 		}
-		_, changes := unready[s.Index]
-		z := k.sizeOf(s.ID, m, changes)
+		_, changes := unready[c.Index]
+		z := k.sizeOf(c.Copy, m, changes)
 		c.Items, c.Bytes, c.Error = z.items, z.bytes, z.err
-		copies = append(copies, c)
 	}
 	return b, copies
 }
@@ -293,9 +266,6 @@ func (k *bucket) sizeOf(id index.CopyID, m *measurement, unready bool) (z copySi
 	}
 	return z
 }
-
-// told drops acknowledgements that the leader has.
-func (k *bucket) told(n int) { k.acks = append(k.acks[:0], k.acks[min(n, len(k.acks)):]...) }
 
 // measurement is what costs too much to look at for every report.
 type measurement struct {

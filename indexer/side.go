@@ -181,7 +181,7 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 func (x *Indexer) inForce() (wire.Definitions, map[index.CopyID]bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.defs, x.making
+	return x.lists.InForce, x.making
 }
 
 // watch gives up a stream that has brought nothing for too long, or has lost its connection. waits: it is the turn of

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/ingest"
 	"tidemark/keyversion"
 	"tidemark/partition"
@@ -59,7 +60,7 @@ func TestOneSideStreamForWhatIsMadeTogether(t *testing.T) {
 		}
 		return all
 	})
-	want := placed(list, 3)
+	want := core.Placed(list, 3)
 	w.x.expect(want)
 	for _, id := range []index.CopyID{20, 30} {
 		if err := w.x.ensureCopy(t.Context(), id, want[id]); err != nil {
@@ -100,7 +101,7 @@ func TestAProjectorThatHangsKeepsNoOthersWaiting(t *testing.T) {
 		}
 		l.call(t.Context(), one, func(context.Context) { <-hangs })
 	}
-	st, err := ingest.New(ingest.Options{VBuckets: 4, Pack: func(*keyversion.Event) []byte { return nil }})
+	st, err := core.NewBucket(&wire.Bucket{Name: "b"}, 4, func(*keyversion.Event) []byte { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 		now:       time.Now,
 		newest:    map[string]wire.Stability{}, changed: make(chan struct{})}
 	defer x.snapshots.CloseAll()
-	x.defs = wire.Definitions{
+	x.lists.InForce = wire.Definitions{
 		Indexes: []index.Definition{{ID: 1, Name: "i", Bucket: "b", State: index.Maintenance}},
 		Topologies: []partition.Topology{{Index: 1, Layout: partition.Layout{Partitions: 2},
 			Copies: []partition.Copy{{ID: 1, Slice: 0, Node: 1}, {ID: 2, Slice: 1, Node: 2}}}},
@@ -66,7 +66,7 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 		}},
 		{"definitions", func() {
 			x.mu.Lock()
-			x.defs.Indexes = []index.Definition{{ID: 1, Name: "other", Bucket: "b", State: index.Maintenance}}
+			x.lists.InForce.Indexes = []index.Definition{{ID: 1, Name: "other", Bucket: "b", State: index.Maintenance}}
 			x.mu.Unlock()
 			x.viewChanged()
 		}},

@@ -443,7 +443,8 @@ func (s *Sim) explain(b *kvBucket) string {
 	}
 	for _, n := range s.nodes {
 		if h := n.buckets[b.name]; h != nil {
-			t += fmt.Sprintf("\n  n%d (up %v, %d jobs, list %d): %v", n.num, n.up, len(h.ops), n.have, h.st)
+			t += fmt.Sprintf("\n  n%d (up %v, %d jobs, list %d): %v", n.num, n.up, len(h.ops),
+				n.lists.InForce.Revision, h.st.Bucket)
 		}
 	}
 	return t

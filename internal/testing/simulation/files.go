@@ -67,9 +67,10 @@ func (s *Sim) fromKV(h *hosted, id index.CopyID, st *store) {
 // hasSource tells whether the slice of a copy is one of an index that is ready, with a copy elsewhere, by the node's
 // list.
 func (s *Sim) hasSource(n *node, st *store) bool {
-	for i := range n.defs.Indexes {
-		if n.defs.Indexes[i].ID == st.index {
-			return n.defs.Indexes[i].State == index.Maintenance && slices.ContainsFunc(n.defs.Topologies[i].Copies,
+	d := &n.lists.InForce
+	for i := range d.Indexes {
+		if d.Indexes[i].ID == st.index {
+			return d.Indexes[i].State == index.Maintenance && slices.ContainsFunc(d.Topologies[i].Copies,
 				func(c partition.Copy) bool {
 					return c.Slice == st.no && int(c.Node) != n.id && c.State == partition.Allocated
 				})

@@ -8,16 +8,16 @@ import (
 	"slices"
 
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/ingest"
 	"tidemark/internal/testing/planted"
 	"tidemark/keyversion"
-	"tidemark/partition"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
-// The indexers: the real ingest.Bucket, commands of the leader as package indexer answers them, and a store of maps
-// that does its work late and in order.
+// The indexers: the real core of package indexer, driven by commands of the leader as the role does it, and a store of
+// maps that does its work late and in order.
 
 type node struct {
 	up, full, registered bool
@@ -25,8 +25,8 @@ type node struct {
 	id                   int // -1 until it is known
 	boot                 int
 	fence                wire.Fence // kept over restarts
-	defs                 *wire.Definitions
-	have, obeyed         uint64
+	lists                core.Lists
+	stored               wire.Definitions // in its folder
 	buckets              map[string]*hosted
 	stores               map[index.CopyID]*store // in its folder
 	sequence             uint64
@@ -39,10 +39,9 @@ type node struct {
 // hosted is one bucket on one node.
 type hosted struct {
 	name  string
-	st    *ingest.Bucket
+	st    *core.Bucket
 	ops   []ingest.Work
 	sides map[uint64]*side
-	acks  []wire.Ack
 }
 
 // side is a side stream that a projector runs for a node.
@@ -121,31 +120,10 @@ func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, erro
 func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 	r := &wire.IndexerReport{Node: index.NodeID(max(n.id, 0)), UUID: fmt.Sprintf("u%d", n.num),
 		BootID: fmt.Sprintf("n%d-%d", n.num, n.boot), ClusterID: n.fence.ClusterID}
-	if n.defs != nil && n.defs.Fence.Epoch == n.fence.Epoch { // revisions of another epoch mean nothing to the leader
-		r.Revision = n.have
-	}
+	r.Revision = n.lists.Told(n.fence.Epoch)
 	for _, name := range sortedKeys(n.buckets) {
-		h := n.buckets[name]
-		b := wire.BucketReport{Generation: h.st.Generation(), RollbackID: h.st.RollbackID(), Acks: slices.Clone(h.acks),
-			Backfill: h.st.Backfill(n.building)}
-		b.Heartbeat = wire.HWHeartbeat{Bucket: name, HW: h.st.HW(),
-			MutationQueue: uint64(h.st.QueueBytes()), QueueLimit: uint64(s.bound)}
-		if ack, ok := h.st.LastAck(); ok {
-			b.Heartbeat.LastStability, b.Heartbeat.LastNumber = ack.Ref.Hash, ack.Ref.Number
-		}
-		b.Persistent = timestamp.New(vbuckets)
-		for _, a := range h.st.Accepted() {
-			w := &b.Accepted
-			w.VBuckets, w.Incarnations = append(w.VBuckets, uint16(a.VBucket)), append(w.Incarnations, a.Incarnation)
-			w.Projectors, w.Open = append(w.Projectors, a.Projector), append(w.Open, a.Open)
-		}
-		for _, c := range h.st.States() {
-			w := wire.CopyReport{Copy: c.ID, Index: c.Index, Ready: c.Ready, Done: c.Done, Total: c.Total}
-			if c.Held.Number > 0 {
-				w.Held = wire.StabilityRef{Bucket: name, Ref: c.Held}
-			}
-			r.Copies = append(r.Copies, w)
-		}
+		b, copies := n.buckets[name].st.Report(core.Asked{HW: true, Building: n.building, QueueLimit: uint64(s.bound)})
+		r.Copies = append(r.Copies, copies...)
 		r.Buckets = append(r.Buckets, b)
 	}
 	return r
@@ -154,7 +132,7 @@ func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 // building tells whether an index is being built, as far as the node knows.
 func (n *node) building(id index.ID) bool {
 	builds := func(d index.Definition) bool { return d.ID == id && d.State == index.Backfill }
-	return n.defs != nil && slices.ContainsFunc(n.defs.Indexes, builds)
+	return slices.ContainsFunc(n.lists.InForce.Indexes, builds)
 }
 
 // reportNode sends a report on its way to the leader, and its answer back. As package indexer it sends no other before
@@ -193,7 +171,7 @@ func (s *Sim) reportNode(n *node) {
 		n.registered = n.registered && a.Known
 		for _, name := range sortedKeys(acks) {
 			if h := n.buckets[name]; h != nil {
-				h.acks = h.acks[min(acks[name], len(h.acks)):]
+				h.st.Told(acks[name])
 			}
 		}
 	})
@@ -207,24 +185,11 @@ func (s *Sim) nodePoll(n *node, r *wire.PollRequest) (*wire.PollReply, error) {
 	asked.Brief = r.Brief && n.num%3 > 0 // each third node is of an earlier version
 	h := n.buckets[r.Bucket]
 	if h == nil {
-		none := make([]wire.PollPosition, len(r.VBuckets))
-		for i, v := range r.VBuckets {
-			none[i].VBucket = v
-		}
-		return asked.Answer(none), nil
+		return core.Poll(nil, &asked), nil
 	}
-	all := positions(h.st.Poll(r.VBuckets, r.Incarnation))
-	s.ev("n%d polled for %s %v %v: %+v", n.num, r.Bucket, r.VBuckets, r.Incarnation, all)
-	return asked.Answer(all), nil
-}
-
-func positions(all []ingest.Progress) []wire.PollPosition {
-	out := make([]wire.PollPosition, len(all))
-	for i, p := range all {
-		out[i] = wire.PollPosition{VBucket: uint16(p.VBucket), Participant: p.Participant,
-			HW: p.HW, Reach: p.Reach, Log: p.Log, Revision: p.Revision}
-	}
-	return out
+	a := core.Poll(h.st, &asked)
+	s.ev("n%d polled for %s %v %v: %+v", n.num, r.Bucket, r.VBuckets, r.Incarnation, *a)
+	return a, nil
 }
 
 func (s *Sim) nodeStability(n *node, r *wire.StabilityRequest) error {
@@ -252,20 +217,16 @@ func (s *Sim) nodeRollback(n *node, r *wire.RollbackRequest) (*wire.RollbackRepl
 		return a, nil
 	}
 	if r.Step == "prepare" {
-		restart, outcome := h.st.RollbackAsk(r.RollbackID, r.Logs, r.Incarnation, n.heldStates)
 		asked := *r
 		asked.Brief = r.Brief && n.num%3 > 0 // each third node is of an earlier version
-		a = asked.Answer(restart)
-		a.Stale = outcome == ingest.RollbackStale
-		return a, nil
+		return h.st.Prepare(&asked, n.heldStates), nil
 	}
-	switch outcome := h.st.Rollback(r.RollbackID, r.Logs, r.Incarnation); {
-	case outcome == ingest.RollbackStale:
+	switch h.st.CarryOut(r) {
+	case core.BackStale:
 		a.Stale = true
-	case outcome == ingest.RollbackIgnored:
+	case core.BackOlder, core.BackWaits: // the answer would come when all is back; the leader asks again
 		return nil, errNet
-	case outcome != ingest.RollbackDone && h.st.Restoring() > 0:
-		return nil, errNet // the answer would come when all is back; the leader asks again
+	case core.BackDone, core.BackNow:
 	}
 	return a, nil
 }
@@ -275,23 +236,29 @@ func (s *Sim) nodeDefinitions(n *node, d *wire.Definitions) (*wire.DefinitionsRe
 	if err := s.admit(n, d.Fence); err != nil {
 		return nil, err
 	}
-	if n.defs != nil && n.defs.Fence.Epoch < d.Fence.Epoch {
-		n.have = 0
+	if !s.on(revisions) { // what was obeyed counts for nothing
+		n.lists.Obeyed = 0
+		if d.Revision < n.lists.InForce.Revision {
+			n.lists.InForce.Revision = 0
+		}
 	}
-	if d.Revision < n.have && s.on(revisions) {
+	judged, have := n.lists.Judge(d)
+	switch {
+	case judged == core.Older:
 		return nil, wire.ErrFenced
-	}
-	if n.id < 0 {
+	case n.id < 0:
 		return nil, errNet
+	case judged == core.Known:
+		return &wire.DefinitionsReply{Revision: have}, nil
 	}
-	if d.Revision == n.have {
-		return &wire.DefinitionsReply{Revision: n.have}, nil
+	if n.lists.NothingNew(d) {
+		return &wire.DefinitionsReply{Revision: d.Revision}, nil
 	}
 	if n.full {
 		return nil, errNet
 	}
 	s.hostBuckets(n, d)
-	want := placed(d, index.NodeID(n.id))
+	want := core.Placed(d, index.NodeID(n.id))
 	if !s.on(dropAfter) {
 		for i := range d.Topologies {
 			for id := range replaced(d.Topologies[i].Copies) {
@@ -299,28 +266,29 @@ func (s *Sim) nodeDefinitions(n *node, d *wire.Definitions) (*wire.DefinitionsRe
 			}
 		}
 	}
-	var named map[index.CopyID]place
-	if n.defs != nil && n.defs.Fence.Epoch == d.Fence.Epoch && (d.Revision > n.obeyed || !s.on(revisions)) {
-		named = placed(n.defs, index.NodeID(n.id))
+	var named map[index.CopyID]core.Wanted
+	if n.lists.Follows(d) {
+		named = core.Placed(&n.lists.InForce, index.NodeID(n.id))
 	}
 	s.allocate(n, want)
 	s.letGo(n, want, named)
-	n.defs, n.have, n.obeyed = d, d.Revision, d.Revision
+	n.lists.Take(d)
+	n.stored = *d
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
 }
 
 // allocate makes the copies that are wanted and not there.
-func (s *Sim) allocate(n *node, want map[index.CopyID]place) {
+func (s *Sim) allocate(n *node, want map[index.CopyID]core.Wanted) {
 	for _, id := range sortedKeys(want) {
 		w := want[id]
 		st := n.stores[id]
 		if st == nil {
-			st = newStore(w)
+			st = newStore(place{w.Bucket.Name, w.Index.ID, w.Copy.Slice})
 			if s.wantsFiles() {
 				st.files = &files{}
 			}
 			n.stores[id] = st
-			s.ev("n%d allocates copy %d of index %v slice %d", n.num, id, w.index, w.no)
+			s.ev("n%d allocates copy %d of index %v slice %d", n.num, id, w.Index.ID, w.Copy.Slice)
 		}
 		if !st.open {
 			s.add(n, id, st)
@@ -329,7 +297,7 @@ func (s *Sim) allocate(n *node, want map[index.CopyID]place) {
 }
 
 // letGo closes the copies that are not wanted, and drops those of them that the list before named.
-func (s *Sim) letGo(n *node, want, named map[index.CopyID]place) {
+func (s *Sim) letGo(n *node, want, named map[index.CopyID]core.Wanted) {
 	for _, id := range sortedKeys(n.stores) {
 		if _, ok := want[id]; ok {
 			continue
@@ -355,26 +323,13 @@ type place struct {
 	no     index.SliceID
 }
 
-func placed(d *wire.Definitions, node index.NodeID) map[index.CopyID]place {
-	all := map[index.CopyID]place{}
-	for i, x := range d.Indexes {
-		for _, c := range d.Topologies[i].Copies {
-			if c.Node == node && c.State != partition.Leaving {
-				all[c.ID] = place{x.Bucket, x.ID, c.Slice}
-			}
-		}
-	}
-	return all
-}
-
 func (s *Sim) hostBuckets(n *node, d *wire.Definitions) {
 	for _, b := range d.Buckets {
 		if h := n.buckets[b.Name]; h != nil {
 			h.st.SetGeneration(b.Generation, b.RollbackID)
 			continue
 		}
-		st, err := ingest.New(ingest.Options{VBuckets: vbuckets, Generation: b.Generation, RollbackID: b.RollbackID,
-			Pack: pack})
+		st, err := core.NewBucket(&b, vbuckets, pack)
 		if err != nil {
 			s.fail("%v", err)
 			return
@@ -429,17 +384,9 @@ func (s *Sim) storeStep(n *node, h *hosted) {
 		}
 	}
 	if a, ok := h.st.Done(w.Batch); ok {
-		h.acknowledge(a)
+		h.st.Acknowledge(a)
 	}
 	h.ops = append(h.ops, h.st.Work()...)
-}
-
-func (h *hosted) acknowledge(a ingest.Ack) {
-	h.acks = append(h.acks, wire.Ack{StabilityRef: wire.StabilityRef{Bucket: h.name, Ref: a.Ref}, Made: a.Made,
-		Exceptions: a.Exceptions})
-	if len(h.acks) > 16 {
-		h.acks = h.acks[1:]
-	}
 }
 
 // sideMost bounds batches of side streams.
@@ -454,7 +401,7 @@ func (s *Sim) ask(n *node, h *hosted) {
 	t, acks := h.st.Next(r)
 	for _, a := range acks {
 		s.ev("n%d discards S%d of %s", n.num, a.Number, h.name)
-		h.acknowledge(a)
+		h.st.Acknowledge(a)
 	}
 	if t == nil {
 		return
@@ -475,7 +422,7 @@ func (s *Sim) crashNode(n *node) {
 		n.stores[id].crash(s)
 	}
 	n.buckets = map[string]*hosted{}
-	n.have, n.fence.Counter = 0, 0
+	n.lists, n.fence.Counter = core.Lists{}, 0
 	maps.DeleteFunc(s.owners, func(k ownerKey, _ index.ProjectorID) bool { return k.node == n.num })
 	if s.chance(lostSlices, 2) {
 		for _, id := range sortedKeys(n.stores) {
@@ -492,9 +439,10 @@ func (s *Sim) startNode(n *node) {
 	n.boot++
 	n.told, n.telling, n.sequence = wire.Reporting{}, 0, 0
 	s.ev("RESTART n%d", n.num)
-	if n.defs != nil {
-		s.hostBuckets(n, n.defs)
-		want := placed(n.defs, index.NodeID(n.id))
+	if n.stored.Revision > 0 {
+		n.lists.Resume(&n.stored)
+		s.hostBuckets(n, &n.stored)
+		want := core.Placed(&n.stored, index.NodeID(n.id))
 		for _, id := range sortedKeys(n.stores) {
 			if _, ok := want[id]; ok {
 				s.add(n, id, n.stores[id])

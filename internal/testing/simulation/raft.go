@@ -390,7 +390,7 @@ func (t toIndexers) Definitions(_ context.Context, addr string, d *wire.Definiti
 
 func (t toIndexers) Change(_ context.Context, addr string, c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
 	return toIndexer(t, addr, "change", func(n *node) (*wire.DefinitionsReply, error) {
-		return changed(c, n.defs, func(d *wire.Definitions) (*wire.DefinitionsReply, error) {
+		return changed(c, &n.lists.InForce, func(d *wire.Definitions) (*wire.DefinitionsReply, error) {
 			return t.l.sim.nodeDefinitions(n, d)
 		})
 	})
