@@ -330,19 +330,8 @@ func (f *filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 		case err == nil || ctx.Err() != nil || errors.Is(err, errUnwanted) || errors.Is(err, errHalf) ||
 			errors.Is(err, storage.ErrDiskFull):
 			return o.from[i], err
-		case errors.Is(err, errAnew) && o.anew < fillsAnew:
-			o.anew++
-			o.moved, busy = f.x.now(), err // however long it was receiving
-		case errors.Is(err, errCut) && o.cut < fillsCut:
-			o.cut++
-			o.moved, busy = f.x.now(), err
-		case errors.Is(err, transfer.ErrBusy), errors.Is(err, errOtherBranch):
+		case f.again(o, o.from[i], err):
 			busy = err
-			if said := (*transfer.Busy)(nil); errors.As(err, &said) {
-				f.mu.Lock()
-				o.saw(o.from[i], said.Moved, f.x.now())
-				f.mu.Unlock()
-			}
 		default:
 			o.failed = append(o.failed, fmt.Errorf("node %d: %w", o.from[i], err))
 			o.from = slices.Delete(o.from, i, i+1)
@@ -353,6 +342,27 @@ func (f *filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 		return 0, errors.Join(append(o.failed, busy, errNobody)...)
 	}
 	return 0, fmt.Errorf("%w: %w", errLater, busy)
+}
+
+// again reports whether a node that could not send a copy now may be asked again.
+func (f *filler) again(o *fill, node index.NodeID, err error) bool {
+	switch {
+	case errors.Is(err, errAnew) && o.anew < fillsAnew:
+		o.anew++
+		o.moved = f.x.now() // however long it was receiving
+	case errors.Is(err, errCut) && o.cut < fillsCut:
+		o.cut++
+		o.moved = f.x.now()
+	case errors.Is(err, transfer.ErrBusy), errors.Is(err, errOtherBranch):
+		if said := (*transfer.Busy)(nil); errors.As(err, &said) {
+			f.mu.Lock()
+			o.saw(node, said.Moved, f.x.now())
+			f.mu.Unlock()
+		}
+	default:
+		return false
+	}
+	return true
 }
 
 // about is what an indexer says of a copy that it sends.
@@ -540,57 +550,83 @@ func (x *Indexer) export(ctx context.Context, w *transfer.Want) (transfer.Export
 			x.isOrphan(m.Copy) {
 			continue
 		}
-		k := x.bucketNamed(m.Bucket)
-		if k == nil {
-			continue
+		if k := x.bucketNamed(m.Bucket); k != nil {
+			return x.exportFrom(ctx, k, s, w)
 		}
-		said, fit, empty := about{Meta: m, Format: storage.ExportFormat}, false, 0
-		var wrong bool
-		var emptied uint64
-		if err := k.do(ctx, func() {
-			wrong, emptied = k.wrongUntil(m.Copy)
-			said.Generation, said.RollbackID = k.st.Generation(), k.st.RollbackID()
-			fit = k.slices[m.Copy] == s && k.st.RestoringOf(m.Copy) == 0 && !x.snapshots.InDoubt(m.Copy)
-			for vb := 0; fit && vb < k.vbuckets; vb++ {
-				// what is to be taken anew is nothing, also before its rows have gone
-				if p, _ := k.st.Position(m.Copy, vb); p.Side == 0 && !p.Whole() {
-					empty++
-				}
-			}
-		}); err != nil {
-			return nil, rpc.Refuse(errcode.Unavailable, "copy %s: %v", m.Copy, err)
-		}
-		stable, _ := s.Timestamp()
-		switch {
-		case stable.Total() == 0:
-			return nil, rpc.Refuse(errcode.NotFound, "copy %s of index %s is not filled here", m.Copy, m.Index)
-		case !fit:
-			return nil, rpc.Refuse(errcode.Unavailable, "copy %s of index %s is put back to an earlier state here now", m.Copy,
-				m.Index)
-		case wrong:
-			return nil, errWrongRows(m)
-		case 2*empty > k.vbuckets: // of others KV is asked for what is missing, as after a restart with them
-			return nil, rpc.Refuse(errcode.Unavailable, "copy %s of index %s lacks %d of %d vbuckets here now", m.Copy, m.Index,
-				empty, k.vbuckets)
-		case said.Generation != w.Generation || said.RollbackID != w.RollbackID:
-			return nil, rpc.Refuse(errcode.Unavailable,
-				"copy %s is of generation %d and rollback %d of its bucket, not of %d and %d", m.Copy,
-				said.Generation, said.RollbackID, w.Generation, w.RollbackID)
-		}
-		e, err := x.exportOf(ctx, s, &said)
-		if err != nil {
-			return nil, err
-		}
-		count := emptied
-		if err = k.do(ctx, func() { wrong, count = k.wrongUntil(m.Copy) }); err == nil && (wrong || count != emptied) {
-			err = errWrongRows(m)
-		}
-		if err != nil {
-			return nil, errors.Join(err, e.Close())
-		}
-		return e, nil
 	}
 	return nil, rpc.Refuse(errcode.NotFound, "no copy of slice %d of index %s is here", w.Slice, w.Index)
+}
+
+// sendable is a copy as it stands when somebody wants its files.
+type sendable struct {
+	about
+	fit     bool   // it is here, and nothing of it is put back or in doubt
+	wrong   bool   // see errWrongRows
+	emptied uint64 // see wrongUntil
+	empty   int    // vbuckets of which it has nothing
+}
+
+// sendable looks at a copy. It runs in the loop.
+func (k *bucket) sendable(s *storage.Slice) sendable {
+	m := s.Meta()
+	c := sendable{about: about{Meta: m, Format: storage.ExportFormat, Generation: k.st.Generation(),
+		RollbackID: k.st.RollbackID()}}
+	c.wrong, c.emptied = k.wrongUntil(m.Copy)
+	c.fit = k.slices[m.Copy] == s && k.st.RestoringOf(m.Copy) == 0 && !k.x.snapshots.InDoubt(m.Copy)
+	for vb := 0; c.fit && vb < k.vbuckets; vb++ {
+		// what is to be taken anew is nothing, also before its rows have gone
+		if p, _ := k.st.Position(m.Copy, vb); p.Side == 0 && !p.Whole() {
+			c.empty++
+		}
+	}
+	return c
+}
+
+// refusal says why a copy is not sent to who wants it; nil: it is.
+func (c *sendable) refusal(s *storage.Slice, w *transfer.Want) error {
+	m := c.Meta
+	stable, _ := s.Timestamp()
+	switch {
+	case stable.Total() == 0:
+		return rpc.Refuse(errcode.NotFound, "copy %s of index %s is not filled here", m.Copy, m.Index)
+	case !c.fit:
+		return rpc.Refuse(errcode.Unavailable, "copy %s of index %s is put back to an earlier state here now", m.Copy,
+			m.Index)
+	case c.wrong:
+		return errWrongRows(m)
+	case 2*c.empty > m.VBuckets: // of others KV is asked for what is missing, as after a restart with them
+		return rpc.Refuse(errcode.Unavailable, "copy %s of index %s lacks %d of %d vbuckets here now", m.Copy, m.Index,
+			c.empty, m.VBuckets)
+	case c.Generation != w.Generation || c.RollbackID != w.RollbackID:
+		return rpc.Refuse(errcode.Unavailable, "copy %s is of generation %d and rollback %d of its bucket, not of %d and %d",
+			m.Copy, c.Generation, c.RollbackID, w.Generation, w.RollbackID)
+	}
+	return nil
+}
+
+// exportFrom makes what is wanted of one copy.
+func (x *Indexer) exportFrom(ctx context.Context, k *bucket, s *storage.Slice, w *transfer.Want) (transfer.Export,
+	error) {
+	m := s.Meta()
+	var c sendable
+	if err := k.do(ctx, func() { c = k.sendable(s) }); err != nil {
+		return nil, rpc.Refuse(errcode.Unavailable, "copy %s: %v", m.Copy, err)
+	}
+	if err := c.refusal(s, w); err != nil {
+		return nil, err
+	}
+	e, err := x.exportOf(ctx, s, &c.about)
+	if err != nil {
+		return nil, err
+	}
+	wrong, count := false, c.emptied
+	if err = k.do(ctx, func() { wrong, count = k.wrongUntil(m.Copy) }); err == nil && (wrong || count != c.emptied) {
+		err = errWrongRows(m)
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
 }
 
 // errWrongRows refuses to send files that have, or may have, rows of a vbucket that is being taken anew. Their

@@ -127,30 +127,39 @@ type Config struct {
 	Insecure bool
 }
 
-func (c Config) withDefaults() (Config, error) {
+// check reports what of a configuration cannot be.
+func (c *Config) check() error {
 	switch {
 	case c.KeepCheckpoints < 0:
-		return c, fmt.Errorf("indexer: %d checkpoints to keep: want at least 1, or 0 for %d", c.KeepCheckpoints,
+		return fmt.Errorf("indexer: %d checkpoints to keep: want at least 1, or 0 for %d", c.KeepCheckpoints,
 			storage.DefaultKeepCheckpoints)
 	case c.KeepCheckpoints > MaxCheckpoints:
-		return c, fmt.Errorf("indexer: %d checkpoints to keep: want at most %d", c.KeepCheckpoints, MaxCheckpoints)
+		return fmt.Errorf("indexer: %d checkpoints to keep: want at most %d", c.KeepCheckpoints, MaxCheckpoints)
 	case c.CatchupRate > 0 && c.CatchupRate < MinCatchupRate:
-		return c, fmt.Errorf("indexer: a catchup of %d events a second: want at least %d, or less than 0 for no bound",
+		return fmt.Errorf("indexer: a catchup of %d events a second: want at least %d, or less than 0 for no bound",
 			c.CatchupRate, MinCatchupRate)
 	case c.TransferRate > 0 && c.TransferRate < transfer.MinRate:
-		return c, fmt.Errorf("indexer: a transfer of %d bytes a second: want at least %d, or less than 0 for no bound",
+		return fmt.Errorf("indexer: a transfer of %d bytes a second: want at least %d, or less than 0 for no bound",
 			c.TransferRate, transfer.MinRate)
 	case c.AuditRate > 0 && c.AuditRate < verify.MinAuditRate:
-		return c, fmt.Errorf("indexer: an audit of %d rows and documents a second: want at least %d, or less than 0 for none",
+		return fmt.Errorf("indexer: an audit of %d rows and documents a second: want at least %d, or less than 0 for none",
 			c.AuditRate, verify.MinAuditRate)
 	case len(c.Zone) > wire.MaxZone || strings.ContainsFunc(c.Zone, unicode.IsControl):
-		return c, fmt.Errorf("indexer: zone %q: want at most %d bytes without control characters", c.Zone, wire.MaxZone)
+		return fmt.Errorf("indexer: zone %q: want at most %d bytes without control characters", c.Zone, wire.MaxZone)
 	case c.Capacity > wire.MaxCapacity:
-		return c, fmt.Errorf("indexer: capacity %d: want 1 to %d", c.Capacity, wire.MaxCapacity)
+		return fmt.Errorf("indexer: capacity %d: want 1 to %d", c.Capacity, wire.MaxCapacity)
 	case c.Dir == "":
-		return c, errors.New("indexer: no data folder")
+		return errors.New("indexer: no data folder")
 	case len(c.Managers) == 0:
-		return c, errors.New("indexer: no managers")
+		return errors.New("indexer: no managers")
+	}
+	return nil
+}
+
+// withDefaults sets what is left open.
+func (c Config) withDefaults() (Config, error) {
+	if err := c.check(); err != nil {
+		return c, err
 	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()

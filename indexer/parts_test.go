@@ -202,7 +202,6 @@ func TestLargeBatch(t *testing.T) {
 
 // TestPieceOfABatch: who goes on from a copy of whose batch a piece is written is not exact below the batch's end.
 func TestPieceOfABatch(t *testing.T) {
-	k := testBucketLoop(t)
 	_, s := openStore(t)
 	log := timestamp.FailoverLog{{VBUUID: 7}}
 	const piece, end = 5, 70
@@ -215,7 +214,8 @@ func TestPieceOfABatch(t *testing.T) {
 	whole := ingest.Position{VBUUID: 7, Main: end, Side: end, A: end}
 	cut := &ingest.CopyBatch{ID: 1, Index: 1, Parts: []ingest.Part{{Position: whole}}}
 	row := storage.Update{DocID: []byte("d"), Seqno: end - 1, Keys: [][]byte{{1}}}
-	if err := k.early(t.Context(), &storage.Batch{Updates: []storage.Update{row}}, cut, s); err != nil {
+	f := &flush{copy: cut, slice: s, batch: storage.Batch{Updates: []storage.Update{row}}}
+	if err := f.early(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	b, err := ingest.New(ingest.Options{VBuckets: 2, Pack: new(packed.Arena).Pack})

@@ -116,46 +116,63 @@ func (l *sideLoop) Run(ctx context.Context) error {
 
 // look asks for what one bucket wants and gives up what has fallen silent.
 func (l *sideLoop) look(ctx context.Context, k *bucket) {
-	now := l.x.now()
-	var d wire.Definitions
-	groups := map[groupKey]*sideGroup{}
-	open, abandoned, busy := map[uint64]*topicProgress{}, map[uint64]bool{}, map[int]bool{}
-	err := k.do(ctx, func() {
-		var making map[index.CopyID]bool
-		d, making = l.x.inForce() // here: before a copy comes to this loop, it is known that it is being made
-		streams, deaf := k.st.SideStreams(), k.sideFull()
-		moving := map[uint64]bool{}
-		for i := range streams {
-			p := &streams[i]
-			open[p.ID], busy[p.VBucket] = open[p.ID].add(p), true
-			if a := l.attempt(k.name, p.VBucket); a.id != p.ID || a.at != p.At {
-				moving[p.ID] = true
-			}
-		}
-		for i := range streams {
-			l.watch(k, &streams[i], now, deaf || moving[streams[i].ID])
-		}
-		for _, id := range k.st.Abandoned() {
-			abandoned[id] = true
-		}
-		for _, w := range k.st.Wants() {
-			busy[w.VBucket] = true
-			if !slices.ContainsFunc(w.Copies, func(id index.CopyID) bool { return !making[id] }) {
-				continue // definitions wake us
-			}
-			l.group(k, w, &d, groups, now)
-		}
-		l.satisfied(k.name, busy)
-	})
-	if err != nil {
+	var seen sideLook
+	if err := k.do(ctx, func() { seen = l.seen(k, l.x.now()) }); err != nil {
 		return
 	}
+	l.end(ctx, k, &seen)
+	for key, g := range seen.groups {
+		l.ask(ctx, k, key, g, &seen.defs)
+	}
+}
+
+// sideLook is what a look at a bucket has found.
+type sideLook struct {
+	defs      wire.Definitions
+	open      map[uint64]*topicProgress // requests that bring something still
+	abandoned map[uint64]bool           // those that nobody wants
+	groups    map[groupKey]*sideGroup   // what is to be asked for
+}
+
+// seen looks at what a bucket has and wants, and opens what may be asked for now. It runs in the bucket's loop.
+func (l *sideLoop) seen(k *bucket, now time.Time) sideLook {
+	s := sideLook{open: map[uint64]*topicProgress{}, abandoned: map[uint64]bool{}, groups: map[groupKey]*sideGroup{}}
+	busy, moving := map[int]bool{}, map[uint64]bool{}
+	var making map[index.CopyID]bool
+	s.defs, making = l.x.inForce() // here: before a copy comes to this loop, it is known that it is being made
+	streams, deaf := k.st.SideStreams(), k.sideFull()
+	for i := range streams {
+		p := &streams[i]
+		s.open[p.ID], busy[p.VBucket] = s.open[p.ID].add(p), true
+		if a := l.attempt(k.name, p.VBucket); a.id != p.ID || a.at != p.At {
+			moving[p.ID] = true
+		}
+	}
+	for i := range streams {
+		l.watch(k, &streams[i], now, deaf || moving[streams[i].ID])
+	}
+	for _, id := range k.st.Abandoned() {
+		s.abandoned[id] = true
+	}
+	for _, w := range k.st.Wants() {
+		busy[w.VBucket] = true
+		if !slices.ContainsFunc(w.Copies, func(id index.CopyID) bool { return !making[id] }) {
+			continue // definitions wake us
+		}
+		l.group(k, w, &s.defs, s.groups, now)
+	}
+	l.satisfied(k.name, busy)
+	return s
+}
+
+// end forgets the requests of a bucket that bring nothing any more, and stops those that nobody wants.
+func (l *sideLoop) end(ctx context.Context, k *bucket, seen *sideLook) {
 	for id, t := range l.open {
-		t.abandoned = t.abandoned || abandoned[id]
+		t.abandoned = t.abandoned || seen.abandoned[id]
 		if t.bucket != k.name {
 			continue
 		}
-		if o := open[id]; o != nil {
+		if o := seen.open[id]; o != nil {
 			t.note(o)
 			continue
 		}
@@ -171,9 +188,6 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 				k.log.Debug("a side stream was stopped", "topic", t.topic, "error", err)
 			})
 		}
-	}
-	for key, g := range groups {
-		l.ask(ctx, k, key, g, &d)
 	}
 }
 

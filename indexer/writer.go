@@ -242,7 +242,6 @@ func (k *bucket) writeCopy(ctx context.Context, u *underway, at int, s *storage.
 // branch rule and by streaming the same again.
 func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyBatch, mine *packed.Share,
 	s *storage.Slice) error {
-	u := packed.Unpacker{Index: c.Index, Slice: c.Slice}
 	var parts []ingest.Part
 	var keep map[uint16]bool
 	events := 0
@@ -263,44 +262,75 @@ func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 	if c.Exact {
 		b.Timestamp = t.Vector
 	}
-	bytes := 0
+	f := &flush{copy: c, slice: s, batch: b, most: k.piece, unpack: packed.Unpacker{Index: c.Index, Slice: c.Slice}}
 	for i := range parts {
-		p := &parts[i]
 		if c.Common == nil {
-			b.Positions = append(b.Positions, storage.VBPosition{VBucket: uint16(p.VBucket), Position: p.Position, Log: p.Log})
+			f.stands(&parts[i])
 		}
-		if p.Segment < 0 {
+		if parts[i].Segment < 0 {
 			continue
 		}
-		for e, at := range mine.Each(p.Segment, t.Segments[p.Segment].Events) {
-			if !p.Selects(e) {
-				continue
-			}
-			up, ok := u.Update(e.Data, e.Rest, at, p.VBucket, e.Seqno)
-			if !ok {
-				continue
-			}
-			b.Updates = append(b.Updates, up)
-			if bytes += 3*len(e.Data) + updateBytes; bytes >= k.piece {
-				if err := k.early(ctx, &b, c, s); err != nil {
-					return err
-				}
-				b.Updates, u.Keys, bytes = b.Updates[:0], u.Keys[:0], 0
+		for e, at := range mine.Each(parts[i].Segment, t.Segments[parts[i].Segment].Events) {
+			if err := f.event(ctx, &parts[i], e, at); err != nil {
+				return err
 			}
 		}
 	}
-	if len(b.Updates) == 0 && len(b.Positions) == 0 && b.Common == nil && !c.Exact {
+	return f.end(ctx)
+}
+
+// flush is one copy's write on its way.
+type flush struct {
+	copy   *ingest.CopyBatch
+	slice  *storage.Slice
+	batch  storage.Batch
+	unpack packed.Unpacker
+	bytes  int // of the updates
+	most   int // bytes of one write
+}
+
+// stands says where the copy stands in a vbucket afterwards.
+func (f *flush) stands(p *ingest.Part) {
+	f.batch.Positions = append(f.batch.Positions, storage.VBPosition{VBucket: uint16(p.VBucket), Position: p.Position,
+		Log: p.Log})
+}
+
+// event adds what an event states for the copy; at is the place of its statement.
+func (f *flush) event(ctx context.Context, p *ingest.Part, e *ingest.Entry, at int) error {
+	if !p.Selects(e) {
 		return nil
 	}
-	return s.Flush(ctx, b)
+	up, ok := f.unpack.Update(e.Data, e.Rest, at, p.VBucket, e.Seqno)
+	if !ok {
+		return nil
+	}
+	f.batch.Updates = append(f.batch.Updates, up)
+	if f.bytes += 3*len(e.Data) + updateBytes; f.bytes < f.most {
+		return nil
+	}
+	if err := f.early(ctx); err != nil {
+		return err
+	}
+	f.batch.Updates, f.unpack.Keys, f.bytes = f.batch.Updates[:0], f.unpack.Keys[:0], 0
+	return nil
+}
+
+// end writes what has not been written, if there is anything.
+func (f *flush) end(ctx context.Context) error {
+	b := &f.batch
+	if len(b.Updates) == 0 && len(b.Positions) == 0 && b.Common == nil && !f.copy.Exact {
+		return nil
+	}
+	return f.slice.Flush(ctx, *b)
 }
 
 // early writes a piece of a batch that is too large for one write. What is stored then reflects some of what comes up
 // to the batch's end and not all: it is a state of no timestamp below that, for whoever goes on from it (after a crash,
 // or from files that are sent), so that the floor rises with it.
-func (k *bucket) early(ctx context.Context, b *storage.Batch, c *ingest.CopyBatch, s *storage.Slice) error {
+func (f *flush) early(ctx context.Context) error {
+	b, c := &f.batch, f.copy
 	piece := storage.Batch{Updates: b.Updates, Yields: b.Yields, KeepTombstones: b.KeepTombstones}
-	held := s.Positions()
+	held := f.slice.Positions()
 	for i := range c.Parts {
 		p := &c.Parts[i]
 		was := held[p.VBucket]
@@ -311,5 +341,5 @@ func (k *bucket) early(ctx context.Context, b *storage.Batch, c *ingest.CopyBatc
 		}
 		piece.Positions = append(piece.Positions, storage.VBPosition{VBucket: uint16(p.VBucket), Position: was, Log: p.Log})
 	}
-	return s.Flush(ctx, piece)
+	return f.slice.Flush(ctx, piece)
 }
