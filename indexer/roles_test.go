@@ -26,7 +26,7 @@ func TestEveryPathByEveryRole(t *testing.T) {
 		"POST /v1/poll": manager, "PUT /v1/stability": manager,
 		"PUT /v1/rollback": manager, "POST /v1/orphans:drop": manager,
 		"GET /v1/status": all, "GET /v1/stats": all, "GET /v1/positions": all, "GET /metrics": all, "GET /healthz": nil,
-		"GET /readyz": nil,
+		"GET /readyz": nil, "GET /v1/logging": all, "PUT /v1/logging": manager,
 	})
 	asks, node := []tlsconf.Role{tlsconf.Manager, tlsconf.Admin}, []tlsconf.Role{tlsconf.Indexer}
 	h := w.x.scanHandler(w.x.scans)

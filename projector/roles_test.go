@@ -24,6 +24,7 @@ func TestEveryPathByEveryRole(t *testing.T) {
 		"POST /v1/sync": manager, "POST /v1/streams": side, "POST /v1/streams:stop": side, "POST /v1/topics": side,
 		"POST /v1/seqnos": side,
 		"GET /v1/state":   all, "GET /v1/topics": all, "GET /metrics": all, "GET /healthz": nil, "GET /readyz": nil,
+		"GET /v1/logging": all, "PUT /v1/logging": manager,
 	})
 	const fence = `"fence":{"cluster_id":"c1","epoch":1,"term":1,"counter":1000}`
 	for path, body := range map[string]string{
