@@ -65,6 +65,7 @@ func TestReplicasAreCopies(t *testing.T) {
 }
 
 func TestFailoverWithoutLoss(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, 1)
 	c := g.client()
 	h := newHistory()

@@ -18,6 +18,7 @@ import (
 // written, says which file it is and what can be done, and the others go on; after what it says, everything that was
 // acknowledged is there.
 func TestDamagedFolders(t *testing.T) {
+	t.Parallel()
 	segments := func(t *testing.T, dir string) []string {
 		t.Helper()
 		names, err := filepath.Glob(filepath.Join(dir, "buckets", "world", "log", "*.seg"))

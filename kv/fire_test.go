@@ -345,6 +345,7 @@ func (f *fire) move(b *burning) string {
 // cluster always goes on, and in the end every copy that can be made the only one has it all. -fire 500 lets it go on
 // for longer.
 func TestClusterUnderFire(t *testing.T) {
+	t.Parallel()
 	for _, part := range []struct {
 		name     string
 		replicas int

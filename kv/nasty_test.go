@@ -16,6 +16,7 @@ import (
 
 // A cluster whose nodes have every mood rebalances under writes: there and back.
 func TestRebalanceOfNastyNodes(t *testing.T) {
+	t.Parallel()
 	g := newGroupWith(t, 3, 1, func(c *Config) { c.Nasty = server.AllMoods &^ server.Losing })
 	c := g.client()
 	h := newHistory()

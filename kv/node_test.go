@@ -135,6 +135,7 @@ func failoverLogs(t *testing.T, addr string) (logs [16]string, highs [16]uint64)
 // A node that is killed with SIGKILL in the middle of writes has, after its restart, everything that was acknowledged
 // and everything that was streamed, and a new branch at the high seqno of each vbucket; an orderly stop adds none.
 func TestKilledNodeKeepsWhatWasAcknowledgedOrStreamed(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	const leastKeys = 10
 	acked := map[string]uint64{} // key → seqno of its newest acknowledged version

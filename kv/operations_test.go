@@ -88,6 +88,7 @@ func TestCounters(t *testing.T) {
 }
 
 func TestAppendAndPrepend(t *testing.T) {
+	t.Parallel()
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	c := login(t, n.MemcachedAddr(), mcbp.FeatureJSON, mcbp.FeatureXattr)
 	add := func(op mcbp.Opcode, key, value string) mcbp.Frame {

@@ -143,7 +143,8 @@ func TestCatchupLeavesOthersTheirShare(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	up := testcluster.StartWith(t, []string{fmt.Sprint("TIDEMARK_CATCHUP_RATE=", *catchupRate)}, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
+	up := testcluster.StartWith(t, []string{fmt.Sprint("TIDEMARK_CATCHUP_RATE=", *catchupRate)}, t.TempDir(),
+		"--managers", "1", "--kv", "1", "--indexers", "2")
 	c, kv, bucket := up.Client(), up.KV(ctx), up.Manifest().Bucket
 	store(ctx, t, kv, 0, 1000, 200)
 	harness.Create(ctx, t, c, fmt.Sprintf(`CREATE INDEX gone ON %s(k, text) WITH {"nodes": ["i1"]}`, bucket), fmt.Sprintf(`CREATE INDEX there ON %s(k) WITH {"nodes": ["i2"]}`, bucket))
