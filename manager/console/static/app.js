@@ -8,11 +8,14 @@ import { overview } from './views/overview.js';
 import { processes } from './views/processes.js';
 import { indexes } from './views/indexes.js';
 import { placement } from './views/placement.js';
+import { freshness } from './views/freshness.js';
+import { load } from './views/load.js';
+import { streams } from './views/streams.js';
 import { workbench } from './views/workbench.js';
 import { statements } from './views/statements.js';
 import { timeline } from './views/timeline.js';
 
-const views = [overview, processes, indexes, placement, workbench, statements, timeline];
+const views = [overview, processes, indexes, placement, freshness, streams, workbench, statements, timeline, load];
 
 const app = document.getElementById('app');
 let who = null;

@@ -265,7 +265,7 @@ func (b *browser) until(what, expression string) {
 	deadline := time.Now().Add(patience)
 	for {
 		var yes bool
-		err := b.eval("Boolean("+expression+")", &yes)
+		err := b.eval("(async () => Boolean(await ("+expression+")))()", &yes)
 		if err == nil && yes {
 			return
 		}
