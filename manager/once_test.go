@@ -436,3 +436,28 @@ func TestSlowBody(t *testing.T) {
 		}
 	}
 }
+
+// TestManyStatementsAndANewLeader: leadership is handed on amid the statements of one body without a key. Those that are
+// done must not be done again by whoever waits for the next leader.
+func TestManyStatementsAndANewLeader(t *testing.T) {
+	c := newTrio(t)
+	c.furnish()
+	f := c.follower()
+	answered := make(chan string, 1)
+	go func() {
+		_, _, body := c.once(f, "POST", "/v1/statements", statement(
+			`CREATE INDEX a ON b(a) WITH {"defer_build":true};`+strings.Repeat("DROP INDEX IF EXISTS z ON b;", 900)+
+				`CREATE INDEX z ON b(a) WITH {"defer_build":true}`), nil)
+		answered <- string(body)
+	}()
+	c.until("the first statement is done", func() bool {
+		status, _, _ := c.call(f, "GET", "/v1/indexes/b/a?consistency=stale", "", nil)
+		return status == 200
+	})
+	c.newLeader()
+	if body := <-answered; strings.Contains(body, "NAME_EXISTS") || strings.Contains(body, "NO_LEADER") {
+		t.Errorf("%.1000s", body)
+	} else {
+		t.Logf("%.300s", body)
+	}
+}

@@ -63,7 +63,7 @@ func New(out io.Writer, name string, level hclog.Level, asJSON bool) hclog.Logge
 	// What passes the levels here passes below.
 	below := hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Trace, Output: out, JSONFormat: asJSON})
 	l := &Levels{began: level, base: given{level: level}, own: map[string]given{}, parts: map[string]*part{}}
-	return &logger{Logger: below, levels: l, part: l.part(name, nil)}
+	return &logger{Logger: below, levels: l, part: l.part(name, nil), asJSON: asJSON}
 }
 
 // Of returns the levels of a logger of New; nil of any other.
@@ -84,7 +84,7 @@ func Answer(of hclog.Logger, change *wire.LogChange) (*wire.LogLevels, error) {
 		if err := l.Change(change); err != nil {
 			return nil, rpc.Refuse(errcode.InvalidArgument, "%v", err)
 		}
-		of.Info("log levels were changed", "component", change.Component, "level", change.Level, "for_ms", change.ForMS)
+		of.Info("log levels were changed", "component", change.Component, "to", change.Level, "for_ms", change.ForMS)
 	}
 	return l.State(), nil
 }
@@ -256,6 +256,25 @@ type logger struct {
 	hclog.Logger
 	levels *Levels
 	part   *part
+	asJSON bool
+}
+
+// fields returns what a line says beside its message. In JSON none of them is called as one of the line's own keys.
+func (l *logger) fields(args []any) []any {
+	if !l.asJSON {
+		return args
+	}
+	copied := false
+	for i := 0; i+1 < len(args); i += 2 {
+		switch key, _ := args[i].(string); key {
+		case "level", "message", "logger", "time":
+			if !copied {
+				args, copied = slices.Clone(args), true
+			}
+			args[i] = key + "_"
+		}
+	}
+	return args
 }
 
 func (l *logger) passes(level hclog.Level) bool {
@@ -280,7 +299,7 @@ func (l *logger) IsError() bool { return l.passes(hclog.Error) }
 // Log writes a line if the component's level lets it through.
 func (l *logger) Log(level hclog.Level, msg string, args ...any) {
 	if l.passes(level) {
-		l.Logger.Log(level, msg, args...)
+		l.Logger.Log(level, msg, l.fields(args)...)
 	}
 }
 
@@ -292,7 +311,7 @@ func (l *logger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args..
 
 // With adds to each line; the component stays.
 func (l *logger) With(args ...any) hclog.Logger {
-	return &logger{Logger: l.Logger.With(args...), levels: l.levels, part: l.part}
+	return &logger{Logger: l.Logger.With(l.fields(args)...), levels: l.levels, part: l.part, asJSON: l.asJSON}
 }
 
 // Named is a part of this component.
@@ -302,7 +321,7 @@ func (l *logger) Named(name string) hclog.Logger { return l.as(l.Logger.Named(na
 func (l *logger) ResetNamed(name string) hclog.Logger { return l.as(l.Logger.ResetNamed(name)) }
 
 func (l *logger) as(below hclog.Logger) hclog.Logger {
-	return &logger{Logger: below, levels: l.levels, part: l.levels.part(below.Name(), l.part)}
+	return &logger{Logger: below, levels: l.levels, part: l.levels.part(below.Name(), l.part), asJSON: l.asJSON}
 }
 
 // StandardLogger is a log.Logger whose lines have the level that is forced, info without one.

@@ -120,7 +120,7 @@ func TestNamesAreBounded(t *testing.T) {
 func TestPlainKeys(t *testing.T) {
 	var out bytes.Buffer
 	l := New(&out, "manager", hclog.Info, true).Named("api")
-	l.Warn(`a "quoted" text, "@module": and "@timestamp":x`, "b", 1, "Z", `"@message":"no"`)
+	l.Warn(`a "quoted" text, "@module": and "@timestamp":x`, "b", 1, "Z", `"@message":"no"`, "level", 3)
 	l.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info}).Print("from net/http\n")
 	var lines []map[string]any
 	for d := json.NewDecoder(&out); d.More(); {
@@ -134,7 +134,7 @@ func TestPlainKeys(t *testing.T) {
 		delete(line, "time")
 		lines = append(lines, line)
 	}
-	want := `[map[Z:"@message":"no" b:1 level:warn logger:manager.api ` +
+	want := `[map[Z:"@message":"no" b:1 level:warn level_:3 logger:manager.api ` +
 		`message:a "quoted" text, "@module": and "@timestamp":x]` +
 		` map[level:info logger:manager.api message:from net/http]]`
 	if got := fmt.Sprint(lines); got != want {

@@ -328,6 +328,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bo
 func (a *API) once(w http.ResponseWriter, r *http.Request, rt *route) (here bool, err error) {
 	_, serving := a.cfg.Raft.Serving()
 	stale := rt.method == http.MethodGet && r.URL.Query().Get("consistency") == "stale"
+	w.Header().Del(rpc.HeaderLeader) // of an earlier try
 	if leader, ok := a.leaderOf(a.cfg.Raft.State()); ok {
 		w.Header().Set(rpc.HeaderLeader, leader.REST)
 	}

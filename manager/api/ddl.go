@@ -105,6 +105,9 @@ func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			if len(list) > 1 { // the ones before it stand
 				p := a.problem(err)
+				if i > 0 && p.Code == errcode.NoLeader && req == nil { // it says that nothing was done, and may be tried again
+					p = rpc.Refuse(errcode.OutcomeUnknown, "%s", p.Detail)
+				}
 				done := " (those before it are done)"
 				if i == 0 {
 					done = " (nothing was done)"

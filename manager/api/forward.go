@@ -66,8 +66,14 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) (err er
 		return forwardFailed(r, rt, sent, err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusServiceUnavailable {
-		return rpc.ReadProblem(resp) // NO_LEADER may be waited out
+	if resp.StatusCode == http.StatusServiceUnavailable && r.Method != http.MethodHead {
+		p := rpc.ReadProblem(resp)
+		if p.Code == errcode.NoLeader { // it may be waited out
+			return p
+		}
+		w.Header().Set(rpc.HeaderLeader, leader.REST)
+		rpc.WriteProblem(w, p)
+		return nil
 	}
 	w.Header().Set(rpc.HeaderLeader, leader.REST)
 	copyAnswer(w, resp)

@@ -3,8 +3,10 @@ package api
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,12 +39,20 @@ func (a *API) untilLed(w http.ResponseWriter, r *http.Request, rt *route) (here 
 	if err != nil {
 		return true, err
 	}
-	p := a.succession.run(r.Context(), limit, r.Header.Get(HeaderKey) != "", func() *rpc.Problem {
+	keyed := r.Header.Get(HeaderKey) != "" && slices.Contains(rt.doc.headers, HeaderKey)
+	p := a.succession.run(r.Context(), limit, func() (p *rpc.Problem, again bool) {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		if here, err = a.once(w, r, rt); err == nil {
-			return nil
+			return nil, false
 		}
-		return a.problem(err)
+		p = a.problem(err)
+		switch {
+		case errors.Is(err, consensus.ErrClosed): // this manager ends
+			return p, false
+		case p.Code == errcode.NoLeader:
+			return p, true
+		}
+		return p, p.Code == errcode.OutcomeUnknown && keyed
 	})
 	if p == nil {
 		return here, nil
@@ -70,31 +80,25 @@ func newSuccession(node *consensus.Node) succession {
 }
 
 // run calls try until it is not refused for want of a leader, for at most limit after the first time. NO_LEADER says
-// that nothing was done; where a leader took the call with it, try is called again only if it has a key, by which the
-// next leader finds in the ledger what became of it.
-func (s *succession) run(ctx context.Context, limit time.Duration, keyed bool, try func() *rpc.Problem) *rpc.Problem {
+// that nothing was done; where a leader took the call with it, try is called again only if the ledger remembers it by a
+// key, so that the next leader finds what became of it. try reports whether it may be called again.
+func (s *succession) run(ctx context.Context, limit time.Duration, try func() (p *rpc.Problem, again bool)) *rpc.Problem {
 	var until time.Time
 	var unknown *rpc.Problem // that it may be done was said: that nothing was done must not be said after it
 	for {
 		was := s.leads()
-		p := try()
+		p, again := try()
 		switch {
 		case p == nil:
 			return nil
-		case p.Code == errcode.OutcomeUnknown && keyed:
+		case again && p.Code == errcode.OutcomeUnknown:
 			unknown = p
-		case p.Code != errcode.NoLeader && (unknown == nil || p.Status < http.StatusInternalServerError):
+		case !again && (unknown == nil || p.Status < http.StatusInternalServerError):
 			return p
 		case unknown != nil:
 			p = unknown
 		}
 		if until.IsZero() {
-			select {
-			case s.places <- struct{}{}:
-				defer func() { <-s.places }()
-			default:
-				return p
-			}
 			until = time.Now().Add(limit)
 		}
 		if !s.await(ctx, was, until) {
@@ -104,8 +108,14 @@ func (s *succession) run(ctx context.Context, limit time.Duration, keyed bool, t
 }
 
 // await reports whether a call that was refused while was led is worth another try: as soon as another one leads, or
-// the same one after some time; not after until, nor when ctx ends.
+// the same one after some time; not after until, nor when ctx ends, nor where too many wait.
 func (s *succession) await(ctx context.Context, was leading, until time.Time) bool {
+	select {
+	case s.places <- struct{}{}:
+		defer func() { <-s.places }()
+	default:
+		return false
+	}
 	tick := time.NewTicker(leaderLook)
 	defer tick.Stop()
 	for began := time.Now(); ; {

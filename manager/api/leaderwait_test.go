@@ -68,9 +68,13 @@ func TestSuccession(t *testing.T) {
 					return now
 				}}
 				tries := 0
-				p := s.run(t.Context(), c.limit, c.keyed, func() *rpc.Problem {
+				p := s.run(t.Context(), c.limit, func() (p *rpc.Problem, again bool) {
+					if len(s.places) != 0 {
+						t.Error("it holds a place while it is tried")
+					}
 					tries++
-					return c.answers[min(tries, len(c.answers))-1]
+					p = c.answers[min(tries, len(c.answers))-1]
+					return p, p != nil && (p.Code == errcode.NoLeader || p.Code == errcode.OutcomeUnknown && c.keyed)
 				})
 				var code errcode.Code
 				if p != nil {
@@ -91,17 +95,17 @@ func TestSuccession(t *testing.T) {
 func TestSuccessionHasBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := succession{places: make(chan struct{}, 1), leads: func() leading { return leading{} }}
-		lost := func() *rpc.Problem { return rpc.Refuse(errcode.NoLeader, "no") }
+		lost := func() (*rpc.Problem, bool) { return rpc.Refuse(errcode.NoLeader, "no"), true }
 		ctx, leave := context.WithTimeout(t.Context(), time.Second)
 		defer leave()
 		first := make(chan time.Duration)
 		began := time.Now()
 		go func() {
-			s.run(ctx, leaderWaitMost, false, lost)
+			s.run(ctx, leaderWaitMost, lost)
 			first <- time.Since(began)
 		}()
 		synctest.Wait()
-		if p := s.run(t.Context(), leaderWaitMost, false, lost); p.Code != errcode.NoLeader || time.Since(began) != 0 {
+		if p := s.run(t.Context(), leaderWaitMost, lost); p.Code != errcode.NoLeader || time.Since(began) != 0 {
 			t.Errorf("one too many: %v after %s", p, time.Since(began))
 		}
 		if took := <-first; took != time.Second {

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gorilla/mux"
-
 	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/internal/logging"
@@ -45,7 +43,11 @@ func (a *API) logging(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "role"); err != nil {
 		return err
 	}
-	id, role := mux.Vars(r)["id"], r.URL.Query().Get("role")
+	id, err := pathValue(r, "id")
+	if err != nil {
+		return err
+	}
+	role := r.URL.Query().Get("role")
 	if role != "" && !slices.Contains(nodeRoles(), role) {
 		return rpc.Refuse(errcode.BadRequest, "role=%s: want %s", role, strings.Join(nodeRoles(), ", "))
 	}

@@ -3,6 +3,7 @@ package api
 import (
 	_ "embed"
 	"net/http"
+	"slices"
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
@@ -114,14 +115,14 @@ func requestHeaders() map[string]header {
 		HeaderTimeout: {number: true, means: "How many milliseconds the caller waits; the most is 10 s for a write, " +
 			"5 s for a read, 10 min for a scan."},
 		HeaderPrefer: {means: "wait=N: for how many seconds the call may wait for a leader where none is known, as in the " +
-			"moments after one has died; 2 if nothing is said, at most 10; with 0 the answer is NO_LEADER at once."},
+			"moments after one has died; 2 if nothing is said, at most 10 and no longer than the call may take; with 0 the answer is NO_LEADER at once."},
 	}
 }
 
 // everyRequest lists the headers that calls like this one heed whatever they do.
 func (rt *route) everyRequest() []string {
 	all := []string{HeaderTimeout, rpc.HeaderRequestID}
-	if rt.leader && rt.waits() {
+	if rt.waits() && (rt.leader || slices.Contains(rt.doc.codes, errcode.NoLeader)) {
 		all = append(all, HeaderPrefer)
 	}
 	return all
