@@ -330,6 +330,7 @@ func TestANodeThatStreamsNothingIsLookedAt(t *testing.T) {
 // A KV node that has not answered a look is asked by looks alone: whoever has a question is told so, and the node does
 // not hear of it.
 func TestASilentNodeIsNotAsked(t *testing.T) {
+	t.Parallel()
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)

@@ -16,11 +16,13 @@ import (
 // Nothing is purged, and no stream ends by itself: the consumer here asks for what follows what it has, when it likes.
 // No memory lacks: it asks for all streams at once, until all have begun together.
 func TestChaosWithANastyKV(t *testing.T) {
+	t.Parallel()
 	const borne = server.AllMoods &^ (server.Purges | server.PurgeByWindow | server.Eviction | server.SlowEnd |
 		server.Temporary)
 	for kind, moods := range map[FeedKind]server.Moods{FeedNative: borne,
 		FeedGocbcore: borne &^ (server.OldControls | server.NoCloseEnd | server.NoFlowControl)} {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
 			node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0",
 				User: "u", Password: "secret",
 				Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},

@@ -162,6 +162,7 @@ func (w *observedWorld) hurt(ctx context.Context, r *rand.Rand, f *havoc) {
 // incarnation, and in the end the same documents. The nodes are mild, and then as nasty as they can be. -observe 10m
 // lets it go on for longer.
 func TestObserver(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs processes")
 	}
@@ -176,6 +177,7 @@ func TestObserver(t *testing.T) {
 		{"drawn", borne.Some(*moodSeed)},
 	} {
 		t.Run(part.name, func(t *testing.T) {
+			t.Parallel()
 			t.Logf("-moods.seed %d: %v", *moodSeed, part.moods)
 			observe(t, part.moods)
 		})

@@ -73,6 +73,7 @@ func TestStateShowsWhatRuns(t *testing.T) {
 // An indexer takes nothing more: router queue, worker queues and the DCP window fill up until nothing moves. State,
 // topics, metrics and every command that does not need the data itself are answered all the same.
 func TestControlIsNeverBlockedByData(t *testing.T) {
+	t.Parallel()
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
