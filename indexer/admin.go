@@ -106,12 +106,10 @@ func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*w
 	if err := x.admit(req.Fence); err != nil {
 		return nil, err
 	}
-	x.mu.Lock()
-	all, missing := x.told.Take(req)
-	x.mu.Unlock()
+	all, missing := x.catalog.Told(req)
 	for i := range all {
 		s := &all[i]
-		x.published(s)
+		x.catalog.Published(s)
 		k := x.bucketNamed(s.Bucket)
 		if k == nil {
 			continue
@@ -165,7 +163,7 @@ func (x *Indexer) carryOut(ctx context.Context, k *bucket, req *wire.RollbackReq
 			if waited || back == core.BackNow { // not one that was carried out before
 				x.metrics.rolls.Observe(x.now().Sub(began).Seconds())
 			}
-			x.viewChanged()
+			x.catalog.Touch()
 			return nil
 		case core.BackWaits:
 		}

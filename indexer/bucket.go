@@ -351,7 +351,7 @@ func (k *bucket) finish(r result) {
 		}
 	case r.shown != nil:
 		k.st.Shown(r.shown.batch, r.shown.without()...)
-		k.x.viewChanged()
+		k.x.catalog.Touch()
 		wake(k.x.report)
 	case r.ended != nil && r.ended.purge != nil:
 		k.purging = false
@@ -466,7 +466,7 @@ func (k *bucket) noteFlushed(r timestamp.Ref) {
 		k.flushed.Store(&ref)
 	}
 	k.x.snapshots.Signal()
-	k.x.viewChanged()
+	k.x.catalog.Touch()
 }
 
 // forget drops waiting work of a copy that has gone back.

@@ -42,7 +42,7 @@ func newCrowd(t testing.TB, indexes int) *crowd {
 	x := &Indexer{fills: &filler{}, cfg: Config{QueueBytes: 64 << 20}, log: hclog.NewNullLogger(),
 		report: make(chan struct{}, 1), sides: make(chan struct{}, 1), store: st,
 		metrics: newMetrics(), snapshots: snapshots.New(2, hclog.NewNullLogger(), time.Now),
-		now: time.Now, changed: make(chan struct{}),
+		now: time.Now, catalog: noCatalog(),
 		marks: &marks{dir: t.TempDir(), log: hclog.NewNullLogger()}, buckets: map[string]*bucket{}}
 	k, err := x.newBucket(wire.Bucket{Name: "b", UUID: "u", VBuckets: crowdVBs})
 	if err != nil {

@@ -68,7 +68,7 @@ func (x *Indexer) acceptConnection(p port, h keyversion.Hello) (transport.Sink, 
 	}
 	return &sink{
 		k: k, hello: h, side: p != portMaintenance, catchup: p == portCatchup,
-		src: ingest.Source{Projector: h.Projector, Connection: x.conns.Add(1)},
+		src: ingest.Source{Projector: h.Projector, Connection: x.ports.conns.Add(1)},
 	}, nil
 }
 
@@ -98,7 +98,7 @@ func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 				s.hello.Connections, s.k.name, s.k.vbuckets)
 		}
 	}
-	if pace := s.k.x.catchup; s.catchup && pace != nil {
+	if pace := s.k.x.ports.rate; s.catchup && pace != nil {
 		began := s.k.x.now()
 		err := pace.Wait(ctx, len(b.Events))
 		s.k.x.metrics.catchup.Add(s.k.x.now().Sub(began).Seconds())

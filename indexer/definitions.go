@@ -65,9 +65,7 @@ func (x *Indexer) resume() error {
 			return fmt.Errorf("copy %s: %w", m.Copy, err)
 		}
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.lists.Resume(&d)
+	x.catalog.Resume(&d)
 	return nil
 }
 
@@ -80,9 +78,7 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	}
 	x.applying.Lock()
 	defer x.applying.Unlock()
-	x.mu.Lock()
-	judged, have := x.lists.Judge(d)
-	x.mu.Unlock()
+	judged, have := x.catalog.Judge(d)
 	if judged == core.Older {
 		return nil, rpc.Refuse(errcode.Fenced, "definitions revision %d is older than %d, which is here", d.Revision, have)
 	}
@@ -95,7 +91,7 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	}
 	core.Sort(d)
 	// Where nothing is new nothing is written: a stored revision counts for nothing at the next start.
-	if x.nothingNew(d) {
+	if x.catalog.NothingNew(d) {
 		return &wire.DefinitionsReply{Revision: d.Revision}, nil
 	}
 	if err := x.syncBuckets(d); err != nil {
@@ -105,7 +101,7 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	if err := x.dropForeign(ctx, want); err != nil {
 		return nil, err
 	}
-	x.expect(want)
+	x.catalog.Expect(want, x.has)
 	if err := x.ensureCopies(ctx, want); err != nil {
 		return nil, err
 	}
@@ -122,29 +118,10 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	if err != nil {
 		return nil, err
 	}
-	x.mu.Lock()
-	x.lists.Take(d)
-	x.making = nil
-	x.mu.Unlock()
-	x.viewChanged()
+	x.catalog.Take(d)
 	wake(x.report)
 	wake(x.sides)
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
-}
-
-// expect notes which copies are about to be made, until the list is in force: no side stream is asked for them alone
-// before all are here. Each takes its time to be made, and the stream that feeds them may have begun: what came first
-// would have KV read the bucket for itself, and once more for the others.
-func (x *Indexer) expect(want map[index.CopyID]core.Wanted) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	was := x.making
-	x.making = map[index.CopyID]bool{}
-	for id := range want {
-		if _, here := x.store.Slice(id); !here || was[id] { // the latter: made for a list that was given up, and comes again
-			x.making[id] = true
-		}
-	}
 }
 
 // ensureCopies makes what is missing, side by side.
@@ -177,18 +154,6 @@ func (x *Indexer) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.
 		return &wire.DefinitionsReply{Revision: base.Revision, Missing: true}, nil //nolint:nilerr // the answer says it
 	}
 	return x.definitions(ctx, d)
-}
-
-// nothingNew takes over the revision of a list that says what the one before it said; of another one it notes that it
-// is being taken over.
-func (x *Indexer) nothingNew(d *wire.Definitions) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.lists.NothingNew(d) {
-		return true
-	}
-	x.lists.Begin()
-	return false
 }
 
 // syncBuckets makes the loops of the buckets in the list run, and ends the others. A bucket stays for as long as the
@@ -382,10 +347,12 @@ func (x *Indexer) allBuckets() []*bucket {
 }
 
 // present returns the definitions that are in force.
-func (x *Indexer) present() wire.Definitions {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.lists.InForce
+func (x *Indexer) present() wire.Definitions { return x.catalog.Present() }
+
+// has reports whether a copy is here.
+func (x *Indexer) has(id index.CopyID) bool {
+	_, here := x.store.Slice(id)
+	return here
 }
 
 // queueShare is how much one bucket may hold in memory.

@@ -53,7 +53,7 @@ func TestDefinitionsAsChanges(t *testing.T) {
 // TestListBesideBusyBucket: a bucket's loop takes the node's lock at times, so a new list of definitions must not wait
 // for a loop while it holds that lock, however many commands stand before it.
 func TestListBesideBusyBucket(t *testing.T) {
-	x := &Indexer{log: hclog.NewNullLogger(), buckets: map[string]*bucket{}, changed: make(chan struct{})}
+	x := &Indexer{log: hclog.NewNullLogger(), buckets: map[string]*bucket{}, catalog: noCatalog()}
 	b := wire.Bucket{Name: "b", UUID: "u", VBuckets: 1, Generation: 1}
 	k, err := x.newBucket(b)
 	if err != nil {
@@ -76,5 +76,5 @@ func TestListBesideBusyBucket(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("the list waits for the loop and holds the lock")
 	}
-	x.viewChanged() // what the loop does
+	x.catalog.Touch() // what the loop does
 }

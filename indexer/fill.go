@@ -70,11 +70,14 @@ var (
 	errHalf = errors.New("the files could not be installed")
 )
 
-// filler fills copies from other indexers, one at a time.
+// filler fills copies from other indexers, one at a time, and sends files of copies here to others.
 type filler struct {
-	x     *Indexer
-	nodes *peers.Nodes
-	wake  chan struct{} // capacity 1
+	x       *Indexer
+	nodes   *peers.Nodes
+	sender  *transfer.Sender
+	sending *pace.Pace    // of files to other indexers
+	checked *pace.Pace    // of files that were received, while they are checked
+	wake    chan struct{} // capacity 1
 
 	mu    sync.Mutex
 	queue []*fill
@@ -103,7 +106,12 @@ type fill struct {
 }
 
 func newFiller(x *Indexer) *filler {
-	return &filler{x: x, nodes: x.peers.Ask(1), wake: make(chan struct{}, 1)}
+	rate := x.cfg.TransferRate
+	f := &filler{x: x, nodes: x.peers.Ask(1), wake: make(chan struct{}, 1), sending: pace.New(rate, 0, x.now),
+		checked: pace.New(fillCheck*rate, fillShare, x.now)}
+	f.sender = &transfer.Sender{Open: x.export, Now: x.now, Log: x.log, Pace: f.sending.Wait,
+		Spawn: func(run func(context.Context) error) { x.spawn(run) }}
+	return f
 }
 
 // unfilled reports whether a copy has nothing of what was before it.
@@ -464,16 +472,16 @@ func (x *Indexer) setTransferRate(rate int64) {
 	if rate == 0 {
 		rate = x.cfg.TransferRate
 	}
-	x.sending.Set(rate)
-	x.checked.Set(fillCheck * rate)
+	x.fills.sending.Set(rate)
+	x.fills.checked.Set(fillCheck * rate)
 }
 
 // checkPace lets the check of what was received go no faster than files are sent, and take no more than its share.
 func (x *Indexer) checkPace() func(ctx context.Context, n int) error {
 	resumed := x.now()
 	return func(ctx context.Context, n int) error {
-		x.checked.Worked(x.now().Sub(resumed))
-		err := x.checked.Wait(ctx, n)
+		x.fills.checked.Worked(x.now().Sub(resumed))
+		err := x.fills.checked.Wait(ctx, n)
 		resumed = x.now()
 		return err
 	}

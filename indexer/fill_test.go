@@ -192,7 +192,7 @@ func TestFillByFiles(t *testing.T) {
 	if n := counted(t, p.a.x.metrics.registry, "tidemark_indexer_fill_bytes_total", "sent"); n == 0 {
 		t.Error("nothing was sent")
 	}
-	if p.b.x.checked.Due().IsZero() {
+	if p.b.x.fills.checked.Due().IsZero() {
 		t.Error("what was received was checked without a bound")
 	}
 	p.b.stopIndexer() // what was installed is durable
@@ -876,7 +876,7 @@ func TestTransferRateChanges(t *testing.T) {
 		t.Fatal("nothing was asked")
 	}
 	rates := func(x *Indexer) [2]int64 {
-		return [2]int64{x.sending.PerSecond(), x.checked.PerSecond()}
+		return [2]int64{x.fills.sending.PerSecond(), x.fills.checked.PerSecond()}
 	}
 	for _, rate := range []int64{2 * transfer.MinRate, 0} {
 		p.a.locked(func() { p.a.rate = rate })

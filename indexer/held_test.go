@@ -11,7 +11,7 @@ import (
 // TestHeldOfEveryLeader: what leaders of this version and of earlier ones say of who holds what is taken over, and what
 // is left out because it is known stays.
 func TestHeldOfEveryLeader(t *testing.T) {
-	x := &Indexer{changed: make(chan struct{})}
+	x := &Indexer{catalog: noCatalog()}
 	r := &reporter{x: x}
 	one := []wire.Held{{Copy: 3, Node: 1, OK: true,
 		Ref: wire.StabilityRef{Bucket: "b", Ref: timestamp.Ref{Number: 4, Hash: 5}}}}
@@ -34,8 +34,8 @@ func TestHeldOfEveryLeader(t *testing.T) {
 		{"packed again", wire.ReportReply{HeldPacked: packed, HeldHash: hash}, two, hash, false},
 	} {
 		err := r.takeHeld(&step.reply)
-		if (err != nil) != step.bad || !slices.Equal(x.held, step.want) || r.held != step.knows {
-			t.Errorf("%s: %v, knows %v by %x, want %v by %x", step.name, err, x.held, r.held, step.want, step.knows)
+		if (err != nil) != step.bad || !slices.Equal(x.catalog.Held(), step.want) || r.held != step.knows {
+			t.Errorf("%s: %v, knows %v by %x, want %v by %x", step.name, err, x.catalog.Held(), r.held, step.want, step.knows)
 		}
 	}
 }

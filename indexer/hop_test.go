@@ -26,10 +26,10 @@ func TestHopCarriesTheTrace(t *testing.T) {
 	seen := make(chan http.Header, 1)
 	node := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header }))
 	t.Cleanup(node.Close)
-	w.x.mu.Lock()
-	w.x.lists.InForce.Indexers = append(slices.Clone(w.x.lists.InForce.Indexers),
+	d := w.x.present()
+	d.Indexers = append(slices.Clone(d.Indexers),
 		wire.Endpoint{Node: other, Scan: node.Listener.Addr().String()})
-	w.x.mu.Unlock()
+	w.x.catalog.Take(&d)
 
 	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2},
 		TraceFlags: trace.FlagsSampled})

@@ -34,7 +34,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
-	"tidemark/indexer/core"
+	"tidemark/indexer/catalog"
 	"tidemark/indexer/pace"
 	"tidemark/indexer/peers"
 	"tidemark/indexer/scanserver"
@@ -201,10 +201,7 @@ type Indexer struct {
 	identity   *identity
 	store      *storage.Store
 	snapshots  *snapshots.Set
-	catchup    *pace.Pace // of catchup streams; nil: no bound
-	sending    *pace.Pace // of files to other indexers
-	checked    *pace.Pace // of files that were received, while they are checked
-	sender     *transfer.Sender
+	catalog    *catalog.Catalog
 	fills      *filler
 	marks      *marks
 	managers   *managerclient.Client
@@ -216,7 +213,6 @@ type Indexer struct {
 	ports      ports
 	now        func() time.Time
 
-	conns       atomic.Uint64 // connections on the data ports, numbered
 	bucketCount atomic.Int64
 	report      chan struct{} // capacity 1: something is worth a report at once
 	sides       chan struct{} // capacity 1: side streams may be wanted
@@ -229,23 +225,18 @@ type Indexer struct {
 	mu       sync.Mutex
 	spawn    func(func(context.Context) error)
 	buckets  map[string]*bucket
-	lists    core.Lists
 	orphans  map[index.CopyID]*orphan
 	old      map[index.CopyID]bool // copies that are not new to this process, see comesBack
-	making   map[index.CopyID]bool // copies of a list that is not in force yet, see expect; replaced, not changed
 	// of copies that were made here, while there is a tracer: the request that asked for them
 	parents map[index.CopyID]trace.SpanContext
-	newest  map[string]wire.Stability // highest published, by bucket
-	told    wire.Told                 // by the leader, last, whether or not it is the highest
-	held    []wire.Held
-	changed chan struct{} // closed and replaced when scans may see something else
-	changes atomic.Uint64 // how often it was
-	views   views         // of the indexes that are scanned
 }
 
 // ports are the listeners, opened before anything runs.
 type ports struct {
 	admin, scan, maintenance, backfill, catchup net.Listener
+
+	conns atomic.Uint64 // connections on the data ports, numbered
+	rate  *pace.Pace    // of what catchup streams bring; nil: no bound
 }
 
 func (p *ports) each(f func(net.Listener)) {
@@ -283,18 +274,13 @@ func Open(cfg Config) (*Indexer, error) {
 		orphans: map[index.CopyID]*orphan{},
 		report:  make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
 		snapshots: snapshots.New(cfg.KeepSnapshots, cfg.Logger, time.Now),
-		newest:    map[string]wire.Stability{}, told: wire.Told{},
-		changed: make(chan struct{}),
-		old:     map[index.CopyID]bool{},
-		parents: map[index.CopyID]trace.SpanContext{},
+		old:       map[index.CopyID]bool{},
+		parents:   map[index.CopyID]trace.SpanContext{},
 	}
+	x.catalog = catalog.New(func() index.NodeID { return x.identity.get().Node }, x.snapshots)
 	if cfg.CatchupRate > 0 {
-		x.catchup = pace.New(cfg.CatchupRate, 0, x.now)
+		x.ports.rate = pace.New(cfg.CatchupRate, 0, x.now)
 	}
-	x.sending = pace.New(cfg.TransferRate, 0, x.now)
-	x.checked = pace.New(fillCheck*cfg.TransferRate, fillShare, x.now)
-	x.sender = &transfer.Sender{Open: x.export, Now: x.now, Log: x.log, Pace: x.sending.Wait,
-		Spawn: func(f func(context.Context) error) { x.spawn(f) }}
 	x.store, err = storage.Open(storage.Options{
 		Dir: filepath.Join(cfg.Dir, copiesDir), CacheBytes: cfg.CacheBytes, MemTableBytes: cfg.MemTableBytes,
 		KeepCheckpoints: cfg.KeepCheckpoints, Logger: cfg.Logger.Named("storage"),
@@ -390,7 +376,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 	g.Go(func() error { return x.scans.Run(inner) })
 	g.Go(func() error { return (&reporter{x: x}).Run(inner) })
 	g.Go(func() error { return newSideLoop(x).Run(inner) })
-	g.Go(func() error { return x.sender.Run(inner) })
+	g.Go(func() error { return x.fills.sender.Run(inner) })
 	g.Go(func() error { return x.fills.Run(inner) })
 	g.Go(func() error { return x.fills.Expire(inner) })
 	g.Go(func() error { return (&keeper{x: x}).Run(inner) })

@@ -19,7 +19,8 @@ func TestCatchupRate(t *testing.T) {
 	t.Parallel()
 	const rate, events, batches = 10_000, 1000, 6
 	still := time.Unix(1000, 0) // the clock of the pace stands: each batch waits for all before it
-	x := &Indexer{metrics: newMetrics(), now: time.Now, catchup: pace.New(rate, 0, func() time.Time { return still })}
+	x := &Indexer{metrics: newMetrics(), now: time.Now}
+	x.ports.rate = pace.New(rate, 0, func() time.Time { return still })
 	k := &bucket{x: x, name: "b", vbuckets: 4, side: make(chan inbound, 2*batches), done: make(chan struct{})}
 	batch := &keyversion.Batch{Events: make([]keyversion.Event, events)}
 	sinks := []*sink{{k: k, hello: keyversion.Hello{Connections: 1}, side: true, catchup: true},
@@ -33,14 +34,14 @@ func TestCatchupRate(t *testing.T) {
 	if took, least := time.Since(began), time.Second*events*batches/rate; took < least || len(k.side) != batches {
 		t.Errorf("%d batches of %d events after %s, %s at least at %d a second", len(k.side), events, took, least, rate)
 	}
-	owes := x.catchup.Due()
+	owes := x.ports.rate.Due()
 	if err := (&sink{k: k, hello: keyversion.Hello{Connections: 1}, side: true}).Receive(t.Context(), batch,
 		func() {}); err != nil {
 		t.Fatal(err)
 	}
-	if len(k.side) != batches+1 || x.catchup.Due() != owes {
+	if len(k.side) != batches+1 || x.ports.rate.Due() != owes {
 		t.Errorf("a backfill counts towards the rate of catchups: %d batches, %v after %v", len(k.side),
-			x.catchup.Due(), owes)
+			x.ports.rate.Due(), owes)
 	}
 	gone, cancel := context.WithCancelCause(t.Context())
 	cut := errors.New("the connection is cut")

@@ -28,9 +28,7 @@ type orphan struct {
 // named returns the copies of the list before d, when d follows it in the same epoch of the same cluster: what d lacks
 // of them was taken away by a commit. Of any other copy nobody here knows why it is not in d.
 func (x *Indexer) named(d *wire.Definitions) map[index.CopyID]core.Wanted {
-	x.mu.Lock()
-	was, follows := x.lists.InForce, x.lists.Follows(d)
-	x.mu.Unlock()
+	was, follows := x.catalog.Before(d)
 	if !follows {
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"tidemark/index"
+	"tidemark/indexer/catalog"
 	"tidemark/indexer/core"
 	"tidemark/indexer/packed"
 	"tidemark/indexer/snapshots"
@@ -30,6 +31,11 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+}
+
+// noCatalog is what a node knows that nobody has told anything.
+func noCatalog() *catalog.Catalog {
+	return catalog.New(func() index.NodeID { return 0 }, snapshots.New(1, hclog.NewNullLogger(), time.Now))
 }
 
 func openStore(t *testing.T) (*storage.Store, *storage.Slice) {
@@ -87,7 +93,7 @@ func testBucketLoop(t testing.TB) *bucket {
 	x := &Indexer{fills: &filler{}, cfg: Config{QueueBytes: 1 << 20}, log: hclog.NewNullLogger(),
 		report: make(chan struct{}, 1), sides: make(chan struct{}, 1),
 		metrics: newMetrics(), snapshots: snapshots.New(2, hclog.NewNullLogger(), time.Now),
-		now: time.Now, changed: make(chan struct{})}
+		now: time.Now, catalog: noCatalog()}
 	k, err := x.newBucket(wire.Bucket{Name: "b", UUID: "u", VBuckets: 2})
 	if err != nil {
 		t.Fatal(err)

@@ -178,7 +178,7 @@ func (r *reporter) takeHeld(reply *wire.ReportReply) error {
 		return nil
 	}
 	r.held = reply.HeldHash
-	r.x.setHeld(all)
+	r.x.catalog.SetHeld(all)
 	return nil
 }
 

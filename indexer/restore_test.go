@@ -38,7 +38,7 @@ func newFallen(t testing.TB, vbuckets, copies int) *fallen {
 	log := hclog.New(&hclog.LoggerOptions{Output: &f.log, Level: hclog.Warn})
 	x := &Indexer{fills: &filler{}, cfg: Config{QueueBytes: 1 << 20}, log: log, report: make(chan struct{}, 1),
 		sides:   make(chan struct{}, 1),
-		metrics: newMetrics(), snapshots: snapshots.New(2, log, time.Now), now: time.Now, changed: make(chan struct{})}
+		metrics: newMetrics(), snapshots: snapshots.New(2, log, time.Now), now: time.Now, catalog: noCatalog()}
 	k, err := x.newBucket(wire.Bucket{Name: "b", UUID: "u", VBuckets: vbuckets})
 	if err != nil {
 		t.Fatal(err)

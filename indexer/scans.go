@@ -6,6 +6,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"tidemark/indexer/scanserver"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/transfer"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
@@ -14,14 +15,23 @@ import (
 
 // scanOptions are what the scan server has of this indexer.
 func (x *Indexer) scanOptions() scanserver.Options {
-	return scanserver.Options{Catalog: catalog{x}, Truth: x.truth(), Definitions: x.present, Pins: x.pins(),
+	return scanserver.Options{Catalog: x.catalog, Truth: x.truth(), Definitions: x.present, Pins: x.pins(),
 		Nodes: x.peers.Ask(scanserver.MaxScans), Managers: x.managers, Registry: x.metrics.registry, Tracer: x.cfg.Tracer,
 		Log: x.log, Now: x.now}
 }
 
+// pins gives snapshots of this node to scans and verifications.
+func (x *Indexer) pins() *snapshots.Pins {
+	return &snapshots.Pins{Snapshots: x.snapshots, Store: x.store, Bucket: func(name string) (snapshots.Bucket, bool) {
+		k := x.bucketNamed(name)
+		return k, k != nil
+	}}
+}
+
 // truth asks for where KV is, and for stability timestamps.
 func (x *Indexer) truth() *scanserver.Truth {
-	return &scanserver.Truth{Definitions: x.present, Projectors: x.projectors, Leader: x.managers, Published: x.published}
+	return &scanserver.Truth{Definitions: x.present, Projectors: x.projectors, Leader: x.managers,
+		Published: x.catalog.Published}
 }
 
 // scanHandler serves what others ask on a port of its own: scans, verifications, copies' files.
@@ -29,7 +39,7 @@ func (x *Indexer) scanHandler(scans *scanserver.Server) http.Handler {
 	r := mux.NewRouter()
 	scans.Route(r)
 	x.verify.Route(r)
-	r.Handle(transfer.Path, rpc.Guard(tlsconf.Only(tlsconf.Indexer), x.sender)).Methods(http.MethodPost)
+	r.Handle(transfer.Path, rpc.Guard(tlsconf.Only(tlsconf.Indexer), x.fills.sender)).Methods(http.MethodPost)
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
 		rpc.Write(w, r, http.StatusOK, wire.OK{})
 	}).Methods(http.MethodGet)

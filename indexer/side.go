@@ -139,7 +139,7 @@ func (l *sideLoop) seen(k *bucket, now time.Time) sideLook {
 	s := sideLook{open: map[uint64]*topicProgress{}, abandoned: map[uint64]bool{}, groups: map[groupKey]*sideGroup{}}
 	busy, moving := map[int]bool{}, map[uint64]bool{}
 	var making map[index.CopyID]bool
-	s.defs, making = l.x.inForce() // here: before a copy comes to this loop, it is known that it is being made
+	s.defs, making = l.x.catalog.InForce() // here: before a copy comes to this loop, it is known that it is being made
 	streams, deaf := k.st.SideStreams(), k.sideFull()
 	for i := range streams {
 		p := &streams[i]
@@ -189,13 +189,6 @@ func (l *sideLoop) end(ctx context.Context, k *bucket, seen *sideLook) {
 			})
 		}
 	}
-}
-
-// inForce returns the definitions that are in force, and the copies that are being made for newer ones.
-func (x *Indexer) inForce() (wire.Definitions, map[index.CopyID]bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.lists.InForce, x.making
 }
 
 // watch gives up a stream that has brought nothing for too long, or has lost its connection. waits: it is the turn of

@@ -32,7 +32,7 @@ func (x *Indexer) stats(ctx context.Context) *wire.IndexerStats {
 	defs := x.present()
 	id := x.identity.get()
 	s := &wire.IndexerStats{Node: id.Node, Name: x.cfg.Name, BootID: x.boot, State: "active", Health: x.health.get(),
-		UptimeMS: x.now().Sub(x.began).Milliseconds(), NumConnections: x.conns.Load(), Copies: []wire.CopyStats{},
+		UptimeMS: x.now().Sub(x.began).Milliseconds(), NumConnections: x.ports.conns.Load(), Copies: []wire.CopyStats{},
 		Scans: x.scans.Stats(&defs)}
 	if strings.HasPrefix(s.Health, copySource) {
 		s.State = "paused"

@@ -21,7 +21,7 @@ func (r verifyRole) ClusterID() string { return r.identity.get().ClusterID }
 func (r verifyRole) Definitions() wire.Definitions { return r.present() }
 
 // View implements verify.Role.
-func (r verifyRole) View(id index.ID) (scan.View, error) { return catalog{r.Indexer}.View(id) }
+func (r verifyRole) View(id index.ID) (scan.View, error) { return r.catalog.View(id) }
 
 // Bucket implements verify.Role.
 func (r verifyRole) Bucket(name string) (verify.Bucket, bool) {

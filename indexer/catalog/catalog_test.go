@@ -1,4 +1,4 @@
-package indexer
+package catalog
 
 import (
 	"reflect"
@@ -11,27 +11,59 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/snapshots"
+	"tidemark/indexer/storage"
 	"tidemark/ingest"
 	"tidemark/partition"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
+// one opens a store with a copy of two vbuckets.
+func one(t *testing.T) *storage.Slice {
+	t.Helper()
+	st, err := storage.Open(storage.Options{Dir: t.TempDir(), CacheBytes: 4 << 20, MemTableBytes: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s, err := st.Create(storage.Meta{Copy: 1, Index: 1, Bucket: "b", BucketUUID: "u", VBuckets: 2, Desc: []bool{false}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// flushAt lets vbucket 0 stand at a seqno of a branch.
+func flushAt(t *testing.T, s *storage.Slice, uuid, seqno uint64) {
+	t.Helper()
+	v := timestamp.New(2)
+	v.Set(0, timestamp.Position{VBUUID: uuid, Seqno: seqno})
+	err := s.Flush(t.Context(), storage.Batch{Timestamp: v, Positions: []storage.VBPosition{{VBucket: 0,
+		Position: ingest.Position{VBUUID: uuid, Main: seqno, Side: seqno, A: seqno},
+		Log:      timestamp.FailoverLog{{VBUUID: uuid}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestViewsAreAsNewAsWhatTheyAreMadeOf: what is kept of a view is never older than the definitions, what others hold,
 // what is held here, and the newest rollback; and it is kept for as long as none of them changes.
 func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
-	_, s := openStore(t)
-	x := &Indexer{identity: &identity{st: identityState{Node: 1}},
-		snapshots: snapshots.New(2, hclog.NewNullLogger(), time.Now),
-		now:       time.Now,
-		newest:    map[string]wire.Stability{}, changed: make(chan struct{})}
-	defer x.snapshots.CloseAll()
-	x.lists.InForce = wire.Definitions{
+	s := one(t)
+	snaps := snapshots.New(2, hclog.NewNullLogger(), time.Now)
+	defer snaps.CloseAll()
+	c := New(func() index.NodeID { return 1 }, snaps)
+	defs := wire.Definitions{
 		Indexes: []index.Definition{{ID: 1, Name: "i", Bucket: "b", State: index.Maintenance}},
 		Topologies: []partition.Topology{{Index: 1, Layout: partition.Layout{Partitions: 2},
 			Copies: []partition.Copy{{ID: 1, Slice: 0, Node: 1}, {ID: 2, Slice: 1, Node: 2}}}},
 		Buckets: []wire.Bucket{{Name: "b", Generation: 1}},
 	}
+	c.Take(&defs)
 	ref := func(number uint64) wire.StabilityRef {
 		return wire.StabilityRef{Bucket: "b", Ref: timestamp.Ref{Generation: 1, Number: number}}
 	}
@@ -41,10 +73,10 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x.snapshots.Add(1, snapshots.Held{Ref: ref(number), Snap: snap})
+		snaps.Add(1, snapshots.Held{Ref: ref(number), Snap: snap})
 	}
 	view := func() scan.View {
-		v, err := catalog{x}.View(1)
+		v, err := c.View(1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,27 +90,25 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 		{"a snapshot", func() { hold(10) }},
 		{"a newer one", func() { hold(20) }},
 		{"what another node holds", func() {
-			x.setHeld([]wire.Held{{Copy: 2, Node: 2, Ref: ref(10), OK: true}, {Copy: 9, Node: 2, Ref: ref(10), OK: true}})
+			c.SetHeld([]wire.Held{{Copy: 2, Node: 2, Ref: ref(10), OK: true}, {Copy: 9, Node: 2, Ref: ref(10), OK: true}})
 		}},
 		{"a snapshot that is off the branch", func() {
-			x.snapshots.Part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: 15}, {VBUUID: 7}}}},
+			snaps.Part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: 15}, {VBUUID: 7}}}},
 				s.Logs())
 		}},
 		{"definitions", func() {
-			x.mu.Lock()
-			x.lists.InForce.Indexes = []index.Definition{{ID: 1, Name: "other", Bucket: "b", State: index.Maintenance}}
-			x.mu.Unlock()
-			x.viewChanged()
+			defs.Indexes = []index.Definition{{ID: 1, Name: "other", Bucket: "b", State: index.Maintenance}}
+			c.Take(&defs)
 		}},
 		{"a rollback", func() {
-			x.published(&wire.Stability{Bucket: "b", Stability: timestamp.Stability{
+			c.Published(&wire.Stability{Bucket: "b", Stability: timestamp.Stability{
 				Ref: timestamp.Ref{Generation: 1, RollbackID: 1, Number: 30}}})
 		}},
-		{"no snapshot", func() { x.snapshots.Drop(1) }},
+		{"no snapshot", func() { snaps.Drop(1) }},
 	} {
 		step.change()
 		got := view()
-		want, err := catalog{x}.view(1, 1)
+		want, err := c.view(1, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,7 +121,7 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 		}
 		last = got
 	}
-	if _, err := (catalog{x}).View(2); scan.CodeOf(err) != errcode.IndexNotHosted {
+	if _, err := c.View(2); scan.CodeOf(err) != errcode.IndexNotHosted {
 		t.Errorf("an index that is not there: %v", err)
 	}
 }
