@@ -20,8 +20,15 @@ func TestDefinitionsAsChanges(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	for _, ids := range [][]index.CopyID{{10}, {10, 20}, {20, 30}, {30}, {10, 30}} {
-		if err := w.define(ids...); err != nil {
-			t.Fatal(err)
+		// What is being removed from the disk cannot be made yet: the leader asks again, and so does this.
+		for late := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+			err := w.define(ids...)
+			if err == nil {
+				break
+			}
+			if code(err) != errcode.Unavailable || time.Now().After(late) {
+				t.Fatal(err)
+			}
 		}
 		for _, id := range []index.CopyID{10, 20, 30} {
 			if _, has := w.x.store.Slice(id); has != slices.Contains(ids, id) {
