@@ -426,7 +426,7 @@ func (l *sideLoop) count(addr string, n int) (full bool) {
 	defer l.mu.Unlock()
 	c := l.under[addr]
 	full = c.n >= sideRequests
-	if c.n == 0 || n < 0 {
+	if c.n == 0 || n < 0 || c.n+n == sideRequests { // patience begins when there is no room any more
 		c.moved = l.x.now()
 	}
 	if c.n += n; c.n == 0 {

@@ -440,4 +440,14 @@ func TestVerifyRefuses(t *testing.T) {
 	if _, _, err := w.verify(t.Context(), 1, ``); err != nil {
 		t.Errorf("the next one: %v", err)
 	}
+	// what cannot be scanned is not verified
+	w.mu.Lock()
+	w.state = index.Error
+	w.mu.Unlock()
+	if err := w.define(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.verify(t.Context(), 1, ``); err == nil || !strings.Contains(err.Error(), "INDEX_NOT_READY") {
+		t.Errorf("an index in state error: %v", err)
+	}
 }

@@ -6,9 +6,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// TestNodesWithoutNames: the coordinator tells KV nodes apart by what projectors call them: those that do not know
-// their names, of one port, by where they were dialled.
-func TestNodesWithoutNames(t *testing.T) {
+// TestNodeOf: the coordinator knows by its name that two projectors are at one KV node, whatever they dialled.
+func TestNodeOf(t *testing.T) {
 	port := map[string]int{"kv": 11210, "kvSSL": 11207}
 	for name, tc := range map[string]struct {
 		config  mcbp.ClusterConfig
@@ -16,9 +15,9 @@ func TestNodesWithoutNames(t *testing.T) {
 		want    string
 	}{
 		"no name": {mcbp.ClusterConfig{NodesExt: []mcbp.ConfigNodeExt{{ThisNode: true, Services: port}}}, "10.0.0.1:11210",
-			"10.0.0.1:11210"},
-		"no name, over TLS": {mcbp.ClusterConfig{NodesExt: []mcbp.ConfigNodeExt{{ThisNode: true, Services: port}}},
-			"[::1]:11207", "[::1]:11210"},
+			":11210"},
+		"no name, dialled otherwise, over TLS": {mcbp.ClusterConfig{NodesExt: []mcbp.ConfigNodeExt{{ThisNode: true, Services: port}}},
+			"[::1]:11207", ":11210"},
 		"a name": {mcbp.ClusterConfig{NodesExt: []mcbp.ConfigNodeExt{{ThisNode: true, Hostname: "kv1", Services: port}}},
 			"10.0.0.1:11210", "kv1:11210"},
 		"no place": {mcbp.ClusterConfig{NodesExt: []mcbp.ConfigNodeExt{{Hostname: "kv1", Services: port}}}, "10.0.0.1:11210",

@@ -2,7 +2,6 @@ package projector
 
 import (
 	"context"
-	"net"
 	"slices"
 	"time"
 
@@ -173,12 +172,12 @@ func (b *bucket) mapAt(ctx context.Context, conn feed.Feed) (*wire.Hosted, error
 	return &wire.Hosted{Node: nodeOf(config, conn.Addr()), Revision: revisionOf(config)}, nil
 }
 
-// nodeOf names the KV node in a way that two projectors at one node agree on: by its place in the map, at the host that
-// was dialled where it does not know its own; or else by the address that was dialled.
+// nodeOf names the KV node in a way that two projectors at one node agree on, by whatever address each dials: by its
+// place in the map, or else by the address that was dialled. A node that does not know its own name, as one that is alone
+// in its cluster, is named by its port alone.
 func nodeOf(config *mcbp.ClusterConfig, dialled string) string {
-	host, _, err := net.SplitHostPort(dialled)
-	if n := config.ThisNode(); err == nil && n >= 0 {
-		if addr, err := config.KVAddr(n, host, false); err == nil {
+	if n := config.ThisNode(); n >= 0 {
+		if addr, err := config.KVAddr(n, "", false); err == nil {
 			return addr
 		}
 	}

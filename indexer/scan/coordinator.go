@@ -102,20 +102,25 @@ func (discard) Row(Row) error { return nil }
 // View returns an index that can be scanned now. Errors are *Error.
 func (c *Coordinator) View(id index.ID) (View, error) {
 	v, err := c.catalog.View(id)
-	if err != nil {
-		return v, err
+	if err == nil {
+		err = Ready(&v)
 	}
+	return v, err
+}
+
+// Ready reports why an index cannot be scanned now: nil, or an *Error.
+func Ready(v *View) error {
 	switch {
 	case v.Bucket.InRollback:
-		return v, Errorf(errcode.IndexInRollback, "bucket %q is being rolled back: try again later", v.Bucket.Name)
+		return Errorf(errcode.IndexInRollback, "bucket %q is being rolled back: try again later", v.Bucket.Name)
 	case v.Definition.State == index.Error:
-		return v, Errorf(errcode.IndexNotReady, "index %s (%s) is in state error: %s", v.Definition.ID, v.Definition.Name,
+		return Errorf(errcode.IndexNotReady, "index %s (%s) is in state error: %s", v.Definition.ID, v.Definition.Name,
 			v.Definition.Reason)
 	case v.Definition.State != index.Maintenance:
-		return v, Errorf(errcode.IndexNotReady, "index %s (%s) is in state %s: wait until it is ready", v.Definition.ID,
+		return Errorf(errcode.IndexNotReady, "index %s (%s) is in state %s: wait until it is ready", v.Definition.ID,
 			v.Definition.Name, v.Definition.State)
 	}
-	return v, nil
+	return nil
 }
 
 // run tries until a first row could be given; from then on the timestamp is fixed.

@@ -114,6 +114,9 @@ func (v *Verifier) verifyAll(r *http.Request, w http.ResponseWriter, out *lines)
 		return nil, err
 	}
 	view, err := v.role.View(id)
+	if err == nil {
+		err = scan.Ready(&view)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -211,11 +211,11 @@ func TestSyncsWaitForNothing(t *testing.T) {
 		}
 	}()
 	for i := range 5 { // the first may be before the others have begun
-		w.set(1, "k", fmt.Sprint(i))
 		select {
 		case <-synced:
 		default:
 		}
+		w.set(1, "k", fmt.Sprint(i))
 		select {
 		case <-synced:
 		case <-late:
