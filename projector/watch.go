@@ -173,8 +173,8 @@ func (b *bucket) mapAt(ctx context.Context, conn feed.Feed) (*wire.Hosted, error
 }
 
 // nodeOf names the KV node in a way that two projectors at one node agree on, by whatever address each dials: by its
-// place in the map, or else by the address that was dialled. A node that does not know its own name, as one that is alone
-// in its cluster, is named by its port alone.
+// place in the map, or else by the address that was dialled. A node that does not know its own name, as one that is
+// alone in its cluster, is named by its port alone.
 func nodeOf(config *mcbp.ClusterConfig, dialled string) string {
 	if n := config.ThisNode(); n >= 0 {
 		if addr, err := config.KVAddr(n, "", false); err == nil {

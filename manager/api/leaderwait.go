@@ -82,7 +82,8 @@ func newSuccession(node *consensus.Node) succession {
 // run calls try until it is not refused for want of a leader, for at most limit after the first time. NO_LEADER says
 // that nothing was done; where a leader took the call with it, try is called again only if the ledger remembers it by a
 // key, so that the next leader finds what became of it. try reports whether it may be called again.
-func (s *succession) run(ctx context.Context, limit time.Duration, try func() (p *rpc.Problem, again bool)) *rpc.Problem {
+func (s *succession) run(ctx context.Context, limit time.Duration,
+	try func() (p *rpc.Problem, again bool)) *rpc.Problem {
 	var until time.Time
 	var unknown *rpc.Problem // that it may be done was said: that nothing was done must not be said after it
 	for {

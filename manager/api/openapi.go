@@ -115,7 +115,8 @@ func requestHeaders() map[string]header {
 		HeaderTimeout: {number: true, means: "How many milliseconds the caller waits; the most is 10 s for a write, " +
 			"5 s for a read, 10 min for a scan."},
 		HeaderPrefer: {means: "wait=N: for how many seconds the call may wait for a leader where none is known, as in the " +
-			"moments after one has died; 2 if nothing is said, at most 10 and no longer than the call may take; with 0 the answer is NO_LEADER at once."},
+			"moments after one has died; 2 if nothing is said, at most 10 and no longer than the call may take; " +
+			"with 0 the answer is NO_LEADER at once."},
 	}
 }
 
