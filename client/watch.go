@@ -33,10 +33,10 @@ type WatchEvent struct {
 }
 
 // Watch returns the changes of the replicated state in cas order: since is the ID of the newest event that was seen, or
-// a cas; "" begins with a snapshot. Without kinds it is every kind but stability and backfill; "all" is every kind. It
-// goes over to another server by itself when one fails, and misses and repeats nothing thereby. It ends with ctx, or
-// with an error of the request, which is the last thing that it gives. A client carries at most 64 streams to one
-// server.
+// a cas; "" begins with a snapshot. Without kinds it is every kind but stability, backfill and session; "all" is every
+// kind. It goes over to another server by itself when one fails, and misses and repeats nothing thereby. It ends with
+// ctx, or with an error of the request, which is the last thing that it gives. A client carries at most 64 streams to
+// one server.
 func (c *Client) Watch(ctx context.Context, since string, kinds ...string) iter.Seq2[WatchEvent, error] {
 	return func(yield func(WatchEvent, error) bool) {
 		if c.bad != nil {

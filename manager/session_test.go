@@ -8,7 +8,9 @@ import (
 
 	"tidemark/client"
 	"tidemark/errcode"
+	"tidemark/internal/rpc"
 	"tidemark/manager/api"
+	"tidemark/statecontext"
 )
 
 // console sends a request as the console's pages do, with a session's cookie, and gives the answer with its body.
@@ -39,21 +41,40 @@ func (s *secured) console(n *node, method, path string, cookie *http.Cookie,
 	return resp, who
 }
 
-// enter begins a session of the first administrator.
-func (s *secured) enter(n *node) *http.Cookie {
+// login asks for a session.
+func (s *secured) login(n *node, user, password string) (*http.Response, rpc.Problem) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), "POST", n.url+"/v1/session", nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	req.SetBasicAuth(FirstAdmin, rootPassword)
+	req.SetBasicAuth(user, password)
 	resp, err := s.clients[""].Do(req)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	defer resp.Body.Close()
+	var p rpc.Problem
+	if resp.StatusCode != 201 {
+		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return resp, p
+}
+
+// enter begins a session of the first administrator.
+func (s *secured) enter(n *node) *http.Cookie {
+	s.t.Helper()
+	return s.enterAs(n, FirstAdmin, rootPassword)
+}
+
+// enterAs begins a session of a user.
+func (s *secured) enterAs(n *node, user, password string) *http.Cookie {
+	s.t.Helper()
+	resp, p := s.login(n, user, password)
 	if resp.StatusCode != 201 || len(resp.Cookies()) != 1 {
-		s.t.Fatalf("%d, cookies %v", resp.StatusCode, resp.Cookies())
+		s.t.Fatalf("%d %s, cookies %v", resp.StatusCode, p.Detail, resp.Cookies())
 	}
 	c := resp.Cookies()[0]
 	if !c.HttpOnly || !c.Secure || c.SameSite != http.SameSiteStrictMode || c.Path != "/" || c.Domain != "" ||
@@ -122,5 +143,71 @@ func TestSessions(t *testing.T) {
 			resp, _ := s.console(n, "GET", "/v1/whoami", last, mine)
 			return resp.StatusCode == 401
 		})
+	}
+}
+
+// TestSessionsOfThosePasswordsThatCount: a session ends everywhere when the password, or the role, of its user is
+// changed by way of any manager, another user's and other tokens do not; the change has "by", also without an
+// Idempotency-Key; and who begins session after session is held up, and pushes no events of others out.
+func TestSessionsOfThosePasswordsThatCount(t *testing.T) {
+	s := newSecured(t)
+	leader, follower := s.nodes[s.leader()], s.follower()
+	mine := map[string]string{api.HeaderConsole: "1"}
+	root := &who{basic: [2]string{FirstAdmin, rootPassword}}
+	do := func(w *who, method, path, body string) {
+		t.Helper()
+		if status, code := s.known(w, follower, method, path, body); status > 204 {
+			t.Fatalf("%s %s: %d %s", method, path, status, code)
+		}
+	}
+	is := func(c *http.Cookie, status int) {
+		t.Helper()
+		for _, n := range s.nodes { // a follower hears of it a moment later
+			s.until("what a session is worth", func() bool {
+				resp, _ := s.console(n, "GET", "/v1/whoami", c, mine)
+				return resp.StatusCode == status
+			})
+		}
+		passed := &who{header: map[string]string{api.HeaderConsole: "1", "Cookie": c.Name + "=" + c.Value}}
+		if got, _ := s.known(passed, follower, "GET", "/v1/indexes", ""); got != status {
+			t.Errorf("what a follower passes on: %d, want %d", got, status)
+		}
+	}
+	do(root, "PUT", "/v1/users/ann", `{"new":true,"role":"read","password":"`+readPassword+`"}`)
+	secret := "tmt_" + strings.Repeat("A", 43)
+	do(root, "POST", "/v1/tokens", `{"user":"admin","secret":"`+secret+`"}`)
+	stolen, others := s.enter(follower), s.enterAs(follower, "ann", readPassword)
+	is(stolen, 200)
+	do(root, "PUT", "/v1/users/admin", `{"password":"another-password-1"}`)
+	is(stolen, 401)
+	is(others, 200)
+	root.basic[1] = "another-password-1"
+	do(&who{header: map[string]string{"Authorization": "Bearer " + secret}}, "GET", "/v1/users", "")
+	do(root, "PUT", "/v1/users/ann", `{"role":"ddl"}`)
+	is(others, 401)
+
+	before := leader.m.machine.State().CAS()
+	begun, pause := 0, int64(0)
+	s.until("too many sessions", func() bool {
+		resp, p := s.login(follower, "ann", readPassword)
+		if resp.StatusCode == 201 {
+			begun++
+			return false
+		}
+		pause = p.RetryAfterMS
+		return p.Code == errcode.Busy
+	})
+	if begun < 15 || pause <= 0 { // one was begun before
+		t.Errorf("%d sessions were begun; the next one in %d ms", begun, pause)
+	}
+	do(root, "DELETE", "/v1/users/ann", "")
+	loud, last := 0, statecontext.Event{}
+	for _, e := range leader.m.machine.Feed(0, before).Events {
+		if last = e; e.Kind == statecontext.EventSession && e.Kind.Loud() && e.By == "ann" {
+			loud++
+		}
+	}
+	if loud != begun || last.By != FirstAdmin || last.Kind != statecontext.EventCluster {
+		t.Errorf("%d events of %d sessions; the last one is %+v", loud, begun, last)
 	}
 }

@@ -43,7 +43,8 @@ func applyOne(s *State, c *Command) (*State, Result, []Event) {
 	if c.WallMS != 0 {
 		base.wallMS = c.WallMS
 	}
-	if c.Request != nil {
+	keyed := c.Request.keyed()
+	if keyed {
 		if r, known := base.recall(c.Request); known {
 			return &base, r, nil
 		}
@@ -64,7 +65,7 @@ func applyOne(s *State, c *Command) (*State, Result, []Event) {
 		t.s.cas = t.cas
 	}
 	t.result.CAS, t.result.Changed = t.s.cas, t.changed
-	if c.Request != nil && looked && (rejection == nil || !Passing(rejection.Code)) {
+	if keyed && looked && (rejection == nil || !Passing(rejection.Code)) {
 		t.s.remember(c.Request, t.result)
 	}
 	if c.Request != nil {

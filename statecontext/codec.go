@@ -183,7 +183,9 @@ func appendCommand(dst []byte, c *Command) []byte {
 	if r := c.Request; r != nil {
 		dst = appendString(dst, r.Principal)
 		dst = appendString(dst, r.Key)
-		dst = append(dst, r.BodyHash[:]...)
+		if r.keyed() {
+			dst = append(dst, r.BodyHash[:]...)
+		}
 	}
 	return c.Body.append(dst)
 }
@@ -194,7 +196,9 @@ func decodeCommand(raw []byte) (Command, error) {
 	c := Command{TimeMS: d.int(), WallMS: d.int()}
 	if d.bool() {
 		r := &Request{Principal: d.string(), Key: d.string()}
-		d.fixed(r.BodyHash[:])
+		if r.keyed() {
+			d.fixed(r.BodyHash[:])
+		}
 		c.Request = r
 	}
 	if d.err != nil {

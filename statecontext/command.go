@@ -12,9 +12,9 @@ type Command struct {
 	TimeMS int64
 	// WallMS is the proposer's wall clock, for people and calendars: unix milliseconds, which no age is reckoned from.
 	WallMS int64
-	// Request, when set, makes the outcome exactly-once within the ledger's window. Refusals are outcomes too, but for
-	// those that pass by themselves (Code.Passing) or came before the command was looked at: whoever asks again may then
-	// be served.
+	// Request says on whose behalf the command is; nil: the cluster's own. One with a Key makes the outcome exactly-once
+	// within the ledger's window. Refusals are outcomes too, but for those that pass by themselves (Code.Passing) or came
+	// before the command was looked at: whoever asks again may then be served.
 	Request *Request
 	Body    Body
 }
@@ -22,9 +22,12 @@ type Command struct {
 // Request identifies what a user asked for, so that asking again gives the one outcome.
 type Request struct {
 	Principal string   // who asks, at most MaxKeyBytes
-	Key       string   // Idempotency-Key, at most MaxKeyBytes
+	Key       string   // Idempotency-Key, at most MaxKeyBytes; "": nothing is remembered, and BodyHash is not kept
 	BodyHash  [32]byte // of the request's body: the same key with another body is refused
 }
+
+// keyed reports whether the outcome is remembered.
+func (r *Request) keyed() bool { return r != nil && r.Key != "" }
 
 // Body is one of the command types below.
 type Body interface {

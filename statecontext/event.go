@@ -25,18 +25,21 @@ const (
 	EventRebalance EventKind = "rebalance" // Number is its id; Rebalance, or RebalanceStep
 	// Index, Name, Bucket, Node; Difference; Removed: the copy is right again, or is no more
 	EventDifference EventKind = "difference"
+	// Name is the user who has begun a session of the console; Removed: one of his has ended
+	EventSession EventKind = "session"
 )
 
 // EventKinds lists all kinds. A new one is added at the end.
 func EventKinds() []EventKind {
 	return []EventKind{EventCluster, EventLeader, EventManager, EventProjector, EventIndexer, EventBucket, EventIndex,
 		EventTopology,
-		EventStability, EventBackfill, EventRollback, EventRebalance, EventDifference}
+		EventStability, EventBackfill, EventRollback, EventRebalance, EventDifference, EventSession}
 }
 
-// Loud tells that events of the kind come several times a second for each bucket, as long as there are writes. Whoever
-// watches has to ask for such a kind, and an update has events of loud kinds only, or none.
-func (k EventKind) Loud() bool { return k == EventStability || k == EventBackfill }
+// Loud tells that events of the kind come several times a second for each bucket, as long as there are writes, or as
+// often as somebody likes who may do nothing else. Whoever watches has to ask for such a kind, they push no others out
+// of what is remembered, and an update has events of loud kinds only, or none.
+func (k EventKind) Loud() bool { return k == EventStability || k == EventBackfill || k == EventSession }
 
 // Event tells what an update changed. One update has one cas and may have several events; a lost event loses nothing,
 // because whoever acts on one reads the state. The objects are those of the update, nil for a removal; they are shared
@@ -45,7 +48,7 @@ type Event struct {
 	CAS    uint64    `json:"cas"`
 	TimeMS int64     `json:"time_ms"` // by the wall clock of the leader then, unix milliseconds
 	Kind   EventKind `json:"kind"`
-	// By is who asked for the update, where its request had an Idempotency-Key.
+	// By is who asked for the update; "" of what the cluster does by itself.
 	By      string `json:"by,omitempty"`
 	Removed bool   `json:"removed,omitempty"`
 	// Restored, with kind cluster: everything may have changed; read the state anew.

@@ -74,7 +74,7 @@ func (c *Command) waitsForRestore() bool {
 		kindStartRebalance, kindSetIndexerGoing, kindAlterIndex:
 		return true
 	}
-	return c.Request != nil
+	return c.Request.keyed()
 }
 
 // RequiredFormat is the lowest format level under which a command may be proposed.

@@ -102,15 +102,20 @@ func (l *ledger) version() {
 
 // Outcome returns what a proposal under this request would be answered without being looked at: the outcome that is
 // remembered, or a refusal. known is false for a new request, and for one that is still on its way through the log.
-func (s *State) Outcome(r *Request) (out Result, known bool) { return s.recall(r) }
+func (s *State) Outcome(r *Request) (out Result, known bool) {
+	if !r.keyed() {
+		return Result{}, false
+	}
+	return s.recall(r)
+}
 
-// recall returns the outcome of a request that is known, or refuses one whose body is another.
+// recall returns the outcome of a request with a key that is known, or refuses one whose body is another.
 func (s *State) recall(r *Request) (Result, bool) {
-	if len(r.Principal) > MaxKeyBytes || len(r.Key) > MaxKeyBytes || r.Key == "" {
+	if len(r.Principal) > MaxKeyBytes || len(r.Key) > MaxKeyBytes {
 		return Result{CAS: s.cas,
 			Rejection: reject(errcode.InvalidArgument, "idempotency key of %d and principal of %d bytes; "+
-				"want 1 to %d and at most %d",
-				len(r.Key), len(r.Principal), MaxKeyBytes, MaxKeyBytes)}, true
+				"want at most %d each",
+				len(r.Key), len(r.Principal), MaxKeyBytes)}, true
 	}
 	e, ok := s.ledger.entries.Get(requestKey(r))
 	if !ok || s.timeMS-e.timeMS >= s.limits.LedgerMaxAgeMS {

@@ -134,6 +134,8 @@ func parseCommand(t *testing.T, n *node, line string) Command {
 	if key := w.named["key"]; key != "" {
 		c.Request = &Request{Principal: "user", Key: key}
 		copy(c.Request.BodyHash[:], w.named["body"])
+	} else if by := w.named["by"]; by != "" {
+		c.Request = &Request{Principal: by}
 	}
 	if len(w.plain) > 0 {
 		t.Fatalf("%q: too many words: %q", line, w.plain)
@@ -172,9 +174,12 @@ func parseBody(t *testing.T, n *node, verb string, w *words) Body {
 		return c
 	case "remove-user":
 		return &RemoveUser{Name: w.next()}
-	case "put-token": // put-token SECRET USER ROLE [ends=MS] [note=TEXT]
+	case "put-token": // put-token SECRET USER ROLE [ends=MS] [note=TEXT | session-of=CAS]
 		x := Token{Hash: sha256.Sum256([]byte(w.next())), User: w.next(), Note: w.named["note"],
 			ExpiresMS: int64(opt("ends"))}
+		if at := w.named["session-of"]; at != "" { // as the user was at that cas
+			x.Note, x.ModifiedCAS = SessionNote, opt("session-of")
+		}
 		x.Role, _ = ParseUserRole(w.next())
 		return &PutToken{Token: x}
 	case "remove-token": // remove-token SECRET

@@ -549,8 +549,25 @@ func TestLedger(t *testing.T) {
 	if r := ask("k4", 2, &DropIndex{ID: first.Index}); r.Replayed || r.Rejection != nil || n.state.LedgerLen() != 1 {
 		t.Fatalf("too old to count: %+v, %d remembered", r, n.state.LedgerLen())
 	}
-	if r := ask("", 1, &DropIndex{ID: 1}); !errors.Is(r.Err(), errcode.InvalidArgument) {
-		t.Fatalf("no key: %+v", r)
+	for range 2 { // no key: nothing is remembered
+		r := ask("", 1, &SetBucket{Name: "keyless", UUID: "u", VBuckets: 4})
+		if r.Rejection != nil || r.Replayed || n.state.LedgerLen() != 1 {
+			t.Fatalf("no key: %+v", r)
+		}
+	}
+	if _, known := n.state.Outcome(&Request{Principal: "p"}); known {
+		t.Fatal("the outcome of any request without a key is known")
+	}
+	for _, key := range []string{"", "k"} {
+		c := Command{Request: &Request{Principal: "p", Key: key}, Body: &SetBucket{Name: "by" + key, UUID: "u", VBuckets: 4}}
+		data, err := Encode(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, events, err := Apply(n.state, n.raft+1, data)
+		if err != nil || len(events) != 1 || events[0].By != "p" {
+			t.Fatalf("key %q: %+v, %v", key, events, err)
+		}
 	}
 	n.must(&RaiseEpoch{Epoch: 8, ClearLedger: true})
 	if n.state.LedgerLen() != 0 {

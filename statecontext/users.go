@@ -1,10 +1,13 @@
 package statecontext
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
+
 	"tidemark/errcode"
 )
 
@@ -13,6 +16,7 @@ const (
 	MaxUsers         = 1000
 	MaxTokens        = 10_000
 	MaxUserNameBytes = 64
+	MaxSessions      = 8   // of a user; beyond them the one that ends first goes
 	maxHashBytes     = 256 // of a password's hash in its text form
 	maxNoteBytes     = 200
 	tokenIDBytes     = 8 // of the secret's hash
@@ -21,6 +25,9 @@ const (
 	// bytes in base64url follow.
 	TokenPrefix      = "tmt_"
 	TokenSecretBytes = 32
+
+	// SessionNote is that of tokens that are sessions of the console.
+	SessionNote = "session of the console"
 )
 
 // UserRole is what a user may do; each includes those below it.
@@ -76,6 +83,10 @@ type Token struct {
 	ModifiedCAS uint64
 }
 
+// Session reports whether a token is a session of the console: it stands for a password, and for the user as he was
+// when he gave it.
+func (x *Token) Session() bool { return x.Note == SessionNote }
+
 // TokenID returns the id of a token by the hash of its secret.
 func TokenID(hash [32]byte) string { return hex.EncodeToString(hash[:tokenIDBytes]) }
 
@@ -89,7 +100,7 @@ const (
 	PutFirst  PutMode = 3 // no user at all, else nothing is changed: the first administrator
 )
 
-// PutUser adds or changes a user.
+// PutUser adds or changes a user. Whoever is changed has no session any more: who has the old password keeps none.
 type PutUser struct {
 	Mode PutMode
 	Name string
@@ -100,7 +111,8 @@ type PutUser struct {
 // RemoveUser forgets a user and his tokens. The last administrator stays: nobody could make another one.
 type RemoveUser struct{ Name string }
 
-// PutToken adds a token; ID and ModifiedCAS are assigned by Apply, CreatedMS is the proposer's wall clock.
+// PutToken adds a token; ID and ModifiedCAS are assigned by Apply, CreatedMS is the proposer's wall clock. A session
+// says as ModifiedCAS which one the user had when his password was looked at: one who was changed since is CASMismatch.
 type PutToken struct{ Token Token }
 
 // RemoveToken revokes a token.
@@ -235,6 +247,7 @@ func (c *PutUser) apply(t *tx) *Rejection { //nolint:gocyclo // one rule per cas
 	}
 	u.ModifiedCAS = t.cas
 	own(&t.s.users, &t.owned.users).Set(u.Name, &u)
+	t.dropSessions(u.Name, 0)
 	t.changedUsers()
 	return nil
 }
@@ -283,12 +296,14 @@ func (c *RemoveUser) apply(t *tx) *Rejection {
 }
 
 func (c *PutToken) apply(t *tx) *Rejection {
-	x := c.Token
+	x, seen := c.Token, c.Token.ModifiedCAS
 	x.ID, x.CreatedMS, x.ModifiedCAS = TokenID(x.Hash), t.calendar(x.CreatedMS), t.cas
 	u := t.s.User(x.User)
 	switch {
 	case u == nil:
 		return reject(errcode.UnknownUser, "there is no user %q", x.User)
+	case x.Session() && seen != u.ModifiedCAS:
+		return reject(errcode.CASMismatch, "user %q was changed since his password was looked at: log in again", x.User)
 	case x.Role < UserReads || x.Role > u.Role:
 		return reject(errcode.InvalidArgument, "token of role %s for user %q, who is %s", x.Role, x.User, u.Role)
 	case len(x.Note) > maxNoteBytes || x.ExpiresMS < 0 || x.ExpiresMS != 0 && x.ExpiresMS <= x.CreatedMS:
@@ -297,25 +312,43 @@ func (c *PutToken) apply(t *tx) *Rejection {
 	case t.s.Token(x.ID) != nil:
 		return reject(errcode.TokenExists, "this token exists already; make another one")
 	}
+	if x.Session() {
+		t.dropSessions(x.User, MaxSessions-1)
+	}
 	t.forgetTokens(x.CreatedMS)
 	if t.s.tokens.Len() >= MaxTokens {
 		return reject(errcode.LimitExceeded, "%d tokens, the most there may be; revoke some", MaxTokens)
 	}
 	own(&t.s.tokens, &t.owned.tokens).Set(x.ID, &x)
-	t.changedUsers()
+	t.changedToken(&x, false)
 	return nil
 }
 
 func (c *RemoveToken) apply(t *tx) *Rejection {
-	if t.s.Token(c.ID) == nil {
+	x := t.s.Token(c.ID)
+	if x == nil {
 		return reject(errcode.UnknownToken, "there is no token %q", c.ID)
 	}
 	t.dropToken(c.ID)
-	t.changedUsers()
+	t.changedToken(x, true)
 	return nil
 }
 
 func (t *tx) dropToken(id string) { own(&t.s.tokens, &t.owned.tokens).Delete(id) }
+
+// dropSessions leaves a user that many sessions: those that end last.
+func (t *tx) dropSessions(user string, left int) {
+	var own []*Token
+	for x := range t.s.Tokens() {
+		if x.User == user && x.Session() {
+			own = append(own, x)
+		}
+	}
+	slices.SortStableFunc(own, func(x, y *Token) int { return cmp.Compare(x.ExpiresMS, y.ExpiresMS) }) // else by id
+	for _, x := range own[:max(len(own)-left, 0)] {
+		t.dropToken(x.ID)
+	}
+}
 
 // forgetTokens drops what has ended, when there are as many as there may be.
 func (t *tx) forgetTokens(nowMS int64) {
@@ -333,6 +366,17 @@ func (t *tx) forgetTokens(nowMS int64) {
 func (t *tx) changedUsers() {
 	t.changed = true
 	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID, Number: t.s.epoch})
+}
+
+// changedToken is changedUsers for one token. Sessions come and go as their users like, who may be allowed to do
+// nothing else: that is no event that stands between those of others.
+func (t *tx) changedToken(x *Token, removed bool) {
+	if !x.Session() {
+		t.changedUsers()
+		return
+	}
+	t.changed = true
+	t.emit(Event{Kind: EventSession, Name: x.User, Removed: removed})
 }
 
 func checkUsers(s *State) error {

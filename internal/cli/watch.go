@@ -28,7 +28,7 @@ func newWatch(s Streams) *cobra.Command {
 		Long: `Shows the present state in a line, then a line for each change, in order, none missing and none twice,
 whichever managers come and go, until Ctrl-C, --timeout or --count; that is exit code 0. With --since it goes on after a
 position: a cas, or the "id" that --output json shows. Stability timestamps and backfill timestamps, which come several
-times a second, are shown when --kinds names them, or is all.`,
+times a second, and sessions of the console are shown when --kinds names them, or is all.`,
 		Example: "  tidemark watch\n  tidemark watch --kinds index,topology --output json\n  tidemark watch --since 87 " +
 			"--count 1 --timeout 1m",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -78,7 +78,7 @@ times a second, are shown when --kinds names them, or is all.`,
 		f.timeout, t.DefValue, t.Usage = 0, "0s", "how long to watch; 0 is for ever"
 	}
 	cmd.Flags().StringSliceVar(&kinds, "kinds", nil, "kinds of changes: "+kindList()+", or all (default: all but "+
-		"stability and backfill)")
+		"stability, backfill and session)")
 	cmd.Flags().StringVar(&since, "since", "", "go on after this `POSITION`: a cas or an id")
 	cmd.Flags().Uint64Var(&count, "count", 0, "end after so many updates")
 	return cmd
@@ -176,6 +176,11 @@ func changeLine(c *client.Change) string {
 		if c.Difference != nil {
 			return differenceChange(c)
 		}
+	case statecontext.EventSession:
+		if c.Removed {
+			return what + " has ended"
+		}
+		return what + " begun"
 	case statecontext.EventRollback:
 		return fmt.Sprintf("%s %d step %s", what, c.Number, c.Step)
 	}

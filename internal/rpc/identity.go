@@ -71,10 +71,17 @@ func WithPrincipal(ctx context.Context, name string) context.Context {
 
 // Principal gives on whose behalf ctx works: Anonymous when nobody has said.
 func Principal(ctx context.Context) string {
-	if name, ok := ctx.Value(principalKey{}).(string); ok && name != "" {
+	if name, ok := OnBehalf(ctx); ok {
 		return name
 	}
 	return Anonymous
+}
+
+// OnBehalf gives on whose behalf ctx works, and whether anybody has said: nobody has of what the cluster does
+// by itself.
+func OnBehalf(ctx context.Context) (name string, ok bool) {
+	name, ok = ctx.Value(principalKey{}).(string)
+	return name, ok && name != ""
 }
 
 // Identify returns every request an id: the client's if it is well-formed, else a new one. The answer has it from the

@@ -35,8 +35,8 @@ func (a *API) watchRoutes() []route {
 				params: []param{
 					{name: "since", means: "the id of the newest event seen, or a cas; the header Last-Event-ID counts " +
 						"more. Without it, a snapshot comes first"},
-					{name: "kinds", means: "a list of kinds separated by commas, or all; the default is all but stability " +
-						"and backfill"},
+					{name: "kinds", means: "a list of kinds separated by commas, or all; the default is all but " +
+						"stability, backfill and session"},
 					{name: "consistency", enum: []string{"linearizable", "stale"}, means: "no matter here: the stream is this " +
 						"manager's own"},
 				},

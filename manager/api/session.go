@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"net/http"
-	"slices"
 	"time"
 
 	"tidemark/client"
@@ -21,12 +20,9 @@ import (
 // make a browser send the cookie, never the header.
 const HeaderConsole = "Tidemark-Console"
 
-// Limits of sessions. A session is a token of its user's whose secret is in a cookie, so that any manager knows it.
-const (
-	SessionTime    = 8 * time.Hour // from the login on
-	sessionsOfUser = 8             // beyond them the oldest one ends
-	sessionNote    = "session of the console"
-)
+// SessionTime is how long a session lasts from the login on. It is a token of its user's whose secret is in a cookie,
+// so that any manager knows it; how many there are, and when they end, package statecontext decides.
+const SessionTime = 8 * time.Hour
 
 func (a *API) sessionRoutes() []route {
 	return []route{
@@ -38,7 +34,7 @@ func (a *API) sessionRoutes() []route {
 				id: "beginSession", tag: tagUsers, summary: "Begin a session of the console, with the password of a user: the " +
 					"answer sets a cookie, which counts beside the header " + HeaderConsole,
 				answers: []answer{{status: 201, means: "it has begun", body: client.WhoAmI{}}},
-				codes:   []errcode.Code{errcode.LimitExceeded, errcode.UnknownUser, errcode.FormatNotAllowed}}},
+				codes:   []errcode.Code{errcode.LimitExceeded, errcode.UnknownUser, errcode.FormatNotAllowed, errcode.Busy}}},
 		{method: "DELETE", path: "/v1/session", handle: a.endSession, role: RoleRead, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "endSession", tag: tagUsers, summary: "End the caller's session, if he has one",
@@ -99,7 +95,7 @@ func (a *API) whoIs(ctx context.Context) client.WhoAmI {
 		who.By = client.ByNothing
 	case id.ByPassword():
 		who.By = client.ByPassword
-	case x != nil && x.Note == sessionNote:
+	case x != nil && x.Session():
 		who.By, who.EndsMS = client.BySession, x.ExpiresMS
 	case x != nil:
 		who.By, who.EndsMS = client.ByToken, x.ExpiresMS
@@ -113,10 +109,13 @@ func (a *API) beginSession(w http.ResponseWriter, r *http.Request) error {
 		return rpc.Refuse(errcode.InvalidArgument, "a session begins with a user's password (HTTP Basic); who shows a "+
 			"token or a certificate, or speaks to a cluster without users, needs none")
 	}
-	now := a.now()
-	if err := a.endOldest(r.Context(), id.Name, now); err != nil {
-		return err
+	if wait := a.cfg.Auth.BeginSession(id); wait > 0 {
+		p := rpc.Refuse(errcode.Busy, "%s has begun many sessions of late: one more may begin in %s", id.Name,
+			wait.Round(time.Second))
+		p.RetryAfterMS = wait.Milliseconds()
+		return p
 	}
+	now := a.now()
 	random := make([]byte, statecontext.TokenSecretBytes)
 	_, _ = rand.Read(random) // crypto/rand.Read never fails
 	secret := statecontext.TokenPrefix + base64.RawURLEncoding.EncodeToString(random)
@@ -124,9 +123,13 @@ func (a *API) beginSession(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	x := statecontext.Token{User: id.Name, Role: id.Role, Hash: hash, Note: sessionNote, CreatedMS: now.UnixMilli(),
-		ExpiresMS: now.Add(SessionTime).UnixMilli()}
-	if err := a.proposeToken(r.Context(), &statecontext.PutToken{Token: x}); err != nil {
+	x := statecontext.Token{User: id.Name, Role: id.Role, Hash: hash, Note: statecontext.SessionNote,
+		CreatedMS: now.UnixMilli(), ExpiresMS: now.Add(SessionTime).UnixMilli(), ModifiedCAS: id.Modified()}
+	err = a.proposeToken(r.Context(), &statecontext.PutToken{Token: x})
+	switch {
+	case errors.Is(err, errcode.CASMismatch): // it was the right password when it was looked at
+		return rpc.Refuse(errcode.Unauthenticated, "%v", err)
+	case err != nil:
 		return err
 	}
 	a.cfg.Logger.Info("session begun", "request_id", rpc.RequestID(r.Context()), "principal", id.Name, "token",
@@ -137,30 +140,10 @@ func (a *API) beginSession(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// endOldest makes room for one more session of a user; those that have ended go first.
-func (a *API) endOldest(ctx context.Context, user string, now time.Time) error {
-	var own []*statecontext.Token
-	for x := range a.cfg.Raft.State().Tokens() {
-		if x.User == user && x.Note == sessionNote {
-			own = append(own, x)
-		}
-	}
-	slices.SortFunc(own, func(x, y *statecontext.Token) int { return cmp.Compare(x.ExpiresMS, y.ExpiresMS) })
-	for i, x := range own {
-		if len(own)-i < sessionsOfUser && x.ExpiresMS > now.UnixMilli() {
-			return nil
-		}
-		if err := a.endToken(ctx, x.ID); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (a *API) endSession(w http.ResponseWriter, r *http.Request) error {
 	id, ok := r.Context().Value(identityKey{}).(*auth.Identity)
 	if ok {
-		if x := a.cfg.Raft.State().Token(id.Token()); x != nil && x.Note == sessionNote {
+		if x := a.cfg.Raft.State().Token(id.Token()); x != nil && x.Session() {
 			if err := a.endToken(r.Context(), x.ID); err != nil {
 				return err
 			}

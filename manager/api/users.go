@@ -180,8 +180,8 @@ func (a *API) createToken(w http.ResponseWriter, r *http.Request) error {
 	if u == nil {
 		return rpc.Refuse(errcode.UnknownUser, "there is no user %q", body.User)
 	}
-	if body.Note == sessionNote {
-		return rpc.Refuse(errcode.BadRequest, "note: %q stands for sessions, which end when there are many", sessionNote)
+	if body.Note == statecontext.SessionNote {
+		return rpc.Refuse(errcode.BadRequest, "note: %q stands for sessions, which end when there are many", body.Note)
 	}
 	c := &statecontext.PutToken{Token: statecontext.Token{User: body.User, Role: u.Role, Hash: hash, Note: body.Note,
 		CreatedMS: a.now().UnixMilli(),

@@ -38,6 +38,9 @@ const (
 	userPause    = 3 * time.Second
 	addressBurst = 60 // of an address
 	addressPause = time.Second
+
+	sessionBurst = 16 // sessions that a user begins at once, then one in sessionPause: each is written to the log
+	sessionPause = 10 * time.Second
 )
 
 var (
@@ -72,6 +75,7 @@ type Authenticator struct {
 	slots *turns
 	// failures of users and addresses.
 	failures *failures
+	begun    *failures // sessions of users, counted likewise; apart, so that neither pushes the other out
 
 	mu     sync.Mutex
 	cache  map[[32]byte]remembered
@@ -104,7 +108,7 @@ func New(state func() *statecontext.State, now func() time.Time) (*Authenticator
 	if _, err := rand.Read(a.salt[:]); err != nil {
 		return nil, fmt.Errorf("salt: %w", err)
 	}
-	a.failures = newFailures(a.salt, now)
+	a.failures, a.begun = newFailures(a.salt, now), newFailures(a.salt, now)
 	var err error
 	a.dummy, err = HashPassword(rand.Text())
 	return a, err
@@ -242,6 +246,14 @@ func (a *Authenticator) Still(id *Identity) bool {
 	}
 	x := s.Token(id.token)
 	return x != nil && x.User == id.user && !a.ended(x)
+}
+
+// BeginSession counts a session of a user, and returns how long he has to wait first; 0: he may begin one.
+func (a *Authenticator) BeginSession(id *Identity) (wait time.Duration) {
+	if a.begun.take(id.user, sessionBurst, sessionPause) != nil {
+		return sessionPause
+	}
+	return 0
 }
 
 func (a *Authenticator) ended(x *statecontext.Token) bool {

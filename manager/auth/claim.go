@@ -114,5 +114,8 @@ func (id *Identity) OfUser() bool { return id.user != "" }
 // Token returns the id of the token that was shown, "" for none.
 func (id *Identity) Token() string { return id.token }
 
+// Modified returns which version of the user was looked at, of an identity that is OfUser.
+func (id *Identity) Modified() uint64 { return id.modified }
+
 // ByPassword reports whether a password was shown.
 func (id *Identity) ByPassword() bool { return id.hash != "" }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// failures counts tries that failed, each count by a hash of fixed size of whom it is for: names are as long as their
-// sender likes. A count that has leaked away is forgotten.
+// failures counts tries that failed, or what else is bounded for each sender, each count by a hash of fixed size of
+// whom it is for: names are as long as their sender likes. A count that has leaked away is forgotten.
 type failures struct {
 	salt [32]byte
 	now  func() time.Time

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"tidemark/statecontext"
 )
 
 // TestCountsAreSmallAndAge: names as long as a header may be, one after the other, take no room for what they say, and
@@ -40,6 +42,43 @@ func TestCountsAreSmallAndAge(t *testing.T) {
 	now = now.Add(sweepEvery)
 	if err := f.take("somebody", userBurst, userPause); err != nil || len(f.of) != 1 {
 		t.Errorf("%v; %d are counted whose failures were long ago", err, len(f.of)-1)
+	}
+}
+
+// TestSessionsAreHeldUp: who begins session after session waits; others do not, and wrong passwords are counted apart.
+func TestSessionsAreHeldUp(t *testing.T) {
+	w := newWorld(t)
+	w.user("root", statecontext.UserAdmin, "correct horse")
+	w.user("ann", statecontext.UserReads, "battery staple")
+	ann, err := w.ask("ann/battery staple")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := w.ask("root/correct horse")
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := func(want int) {
+		t.Helper()
+		for i := range want {
+			if wait := w.a.BeginSession(ann); wait != 0 {
+				t.Fatalf("session %d waits %s", i, wait)
+			}
+		}
+		for range 3 {
+			if wait := w.a.BeginSession(ann); wait != sessionPause {
+				t.Fatalf("one too many waits %s", wait)
+			}
+		}
+	}
+	many(sessionBurst)
+	w.now = w.now.Add(2 * sessionPause)
+	many(2)
+	if wait := w.a.BeginSession(root); wait != 0 {
+		t.Errorf("another user waits %s", wait)
+	}
+	if len(w.a.failures.of) != 0 || len(w.a.begun.of) != 2 {
+		t.Errorf("%d failures, sessions of %d", len(w.a.failures.of), len(w.a.begun.of))
 	}
 }
 

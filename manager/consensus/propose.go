@@ -3,6 +3,7 @@ package consensus
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
@@ -39,9 +40,9 @@ type entry struct {
 }
 
 // Propose replicates a command and gives its result: a rejection is in the result, not in the error. TimeMS and WallMS
-// are stamped here. The body must not be changed any more. Errors: NotLeaderError, ErrBusy, ErrCommand, ErrClosed and a
-// context that ended before the command was taken say that nothing was proposed; ErrUnknownOutcome says that nobody
-// knows.
+// are stamped here, and on whose behalf it is, where ctx says so (package rpc). The body must not be changed any more.
+// Errors: NotLeaderError, ErrBusy, ErrCommand, ErrClosed and a context that ended before the command was taken say that
+// nothing was proposed; ErrUnknownOutcome says that nobody knows.
 func (n *Node) Propose(ctx context.Context, command statecontext.Command) (statecontext.Result, error) {
 	below, span := rpc.StartSpan(ctx, "raft propose")
 	res, err := n.replicate(below, command)
@@ -50,6 +51,10 @@ func (n *Node) Propose(ctx context.Context, command statecontext.Command) (state
 }
 
 func (n *Node) replicate(ctx context.Context, command statecontext.Command) (statecontext.Result, error) {
+	if by, ok := rpc.OnBehalf(ctx); ok && command.Request == nil {
+		command.Request = &statecontext.Request{Principal: strings.ToValidUTF8(by[:min(len(by), statecontext.MaxKeyBytes)],
+			"")}
+	}
 	size, err := n.vet(&command)
 	if err != nil {
 		return statecontext.Result{}, err

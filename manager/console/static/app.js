@@ -49,6 +49,7 @@ async function begin() {
   who = null;
   try {
     who = await get('asking who looks', '/v1/whoami');
+    forget(who.name);
     frame();
     show();
   } catch (err) {
@@ -57,6 +58,13 @@ async function begin() {
       el('p', { class: 'dim' }, 'Trying again every two seconds.')));
     retry = setTimeout(begin, 2000);
   }
+}
+
+// forget drops what the page keeps over a reload, as the text of statements, unless it is of this user.
+function forget(name) {
+  if (sessionStorage.getItem('of') === name) return;
+  sessionStorage.clear();
+  sessionStorage.setItem('of', name);
 }
 
 function login() {
@@ -96,6 +104,7 @@ async function logout() {
       return;
     }
   }
+  forget('');
   if (who) begin(); // else the end of the session was noticed already
 }
 

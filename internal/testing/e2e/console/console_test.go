@@ -234,8 +234,10 @@ func TestSecured(t *testing.T) {
 	policy(b)
 	b.press("8", false)
 	b.shows("running statements needs role ddl")
+	b.do("sessionStorage.setItem('statement', 'CREATE INDEX of_the_reader ON world(x)')")
 	b.click("Log out")
 	b.shows("This cluster has users.")
+	b.until("nothing is left of what he wrote", "sessionStorage.getItem('statement') === null")
 	b.until("the cookie is gone, and nothing is let in", `fetch('/v1/status',
 		{headers: {'Tidemark-Console': '1'}}).then((r) => r.status === 401)`)
 	login(b, "root", rootPassword)
@@ -265,6 +267,9 @@ func TestSecured(t *testing.T) {
 	}
 	b.do("location.hash = '#/'")
 	b.shows("This cluster has users.") // its session was revoked
+	login(b, "reader", readerPassword)
+	b.shows("role read")
+	b.until("nothing is left of what another one wrote", "sessionStorage.getItem('statement') === null")
 	quiet(b)
 }
 

@@ -28,6 +28,7 @@ function told(e) {
     case 'rebalance': return toldRebalance(e);
     case 'difference': return e.removed ? [`a slice of ${index} agrees with KV again, or is no more`, 'good']
       : [`slice ${e.difference.slice} of ${index} on ${e.difference.indexer} differs from KV in ${many(e.difference.documents, 'document')}${e.difference.taken_anew ? ': they are taken anew' : ''}`, 'bad'];
+    case 'session': return [e.removed ? `a session of ${e.name} has ended` : `${e.name} has begun a session of the console`, 'plain'];
     default: return [`${e.kind} ${e.name || ''}`, 'plain'];
   }
 }
