@@ -39,6 +39,35 @@ type addressed struct {
 	*raft.NetworkTransport
 	disk     *disk
 	patience time.Duration // with a pipeline that takes nothing
+	refusals *refusals
+}
+
+// refusals counts how often in a row each server has refused entries. The library sends older ones at once when a
+// server lacks what comes before, one entry further back each time: for two logs of which neither has what the other
+// wants that has no end, and a snapshot in between does not end it. Uncommitted entries are few, so that many refusals
+// in a row are such a loop; from then on it has pauses, and the next snapshot, or a restart, ends it.
+type refusals struct {
+	mu  sync.Mutex
+	row map[raft.ServerID]int
+}
+
+const (
+	refusalsInARow = 256 // far more than entries that may be uncommitted
+	refusalPause   = 10 * time.Millisecond
+)
+
+// pause returns how long to wait after an answer.
+func (r *refusals) pause(id raft.ServerID, success bool) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if success {
+		delete(r.row, id)
+		return 0
+	}
+	if r.row[id]++; r.row[id] <= refusalsInARow {
+		return 0
+	}
+	return refusalPause
 }
 
 // errDiskHangs is why a leader is silent.
@@ -81,7 +110,11 @@ func (t addressed) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args
 	if t.disk.hangs() {
 		return errDiskHangs
 	}
-	return t.NetworkTransport.AppendEntries(id, target(id, addr), args, resp)
+	err := t.NetworkTransport.AppendEntries(id, target(id, addr), args, resp)
+	if err == nil && len(args.Entries) > 0 { // a heartbeat has none
+		time.Sleep(t.refusals.pause(id, resp.Success))
+	}
+	return err
 }
 
 func (t addressed) RequestVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestVoteRequest,
