@@ -295,9 +295,18 @@ func (a *Admin) order(ctx context.Context) []string {
 // lead sends a request to the node that leads what is asked.
 func (a *Admin) lead(ctx context.Context, path string, body, answer any) error {
 	var err error
+	silent := map[string]error{} // nodes that gave no answer: each is waited for once
 	for _, address := range a.order(ctx) {
 		for range leaderHops {
+			if silent[address] != nil {
+				err = silent[address]
+				break
+			}
 			err = a.remote.Call(ctx, address, http.MethodPost, path, body, answer)
+			var none *url.Error
+			if errors.As(err, &none) {
+				silent[address] = fmt.Errorf("%s leads, and gives no answer: %w", address, err)
+			}
 			var other *NotLeaderError
 			if !errors.As(err, &other) || other.Leader == "" {
 				break

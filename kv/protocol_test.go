@@ -291,7 +291,6 @@ func TestStatisticsAndSeqnos(t *testing.T) {
 
 // Lying lengths and garbage end the connection without taking memory; the node serves on.
 func TestViolationsEndTheConnection(t *testing.T) {
-	t.Parallel()
 	config := testConfig(t.TempDir())
 	config.FrameTimeout, config.AuthTimeout, config.IdleTimeout = 300*time.Millisecond, strangerTime, strangerTime
 	n, _ := runNode(t, config)
@@ -336,7 +335,6 @@ const strangerTime = 3 * time.Second
 // Who does not say who he is loses his place, however much he asks meanwhile; who authenticates again gets the time
 // anew.
 func TestStrangersAreSentAway(t *testing.T) {
-	t.Parallel()
 	config := testConfig(t.TempDir())
 	config.AuthTimeout = strangerTime
 	n, _ := runNode(t, config)

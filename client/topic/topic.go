@@ -429,13 +429,9 @@ func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subs
 	if err == nil && (reply.VBuckets < 1 || reply.VBuckets > timestamp.MaxVBuckets) {
 		err = fmt.Errorf("an answer that says of bucket %s that it has %d vbuckets", s.cfg.Bucket, reply.VBuckets)
 	}
-	back, twice, recreated := s.note(addr, req, reply, err)
+	back, recreated := s.note(addr, req, reply, err)
 	if recreated != nil {
 		return recreated
-	}
-	if len(twice) > 0 {
-		s.stopSome(ctx, addr, &wire.StreamStop{Fence: wire.Fence{ClusterID: reply.ClusterID}, Topic: "/backfill/" + req.ID,
-			Bucket: s.cfg.Bucket, VBuckets: twice})
 	}
 	if err != nil {
 		return s.refused(addr, err)
@@ -449,9 +445,9 @@ func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subs
 }
 
 // note writes down which vbuckets an answer has begun, none when err says that there is no answer. back are those that
-// have to go back first, twice those that it has begun though another request brings them.
+// have to go back first.
 func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscription, err error) (
-	back []*wire.StartResult, twice []uint16, recreated error) {
+	back []*wire.StartResult, recreated error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	outcomes := map[uint16]*wire.StartResult{}
@@ -462,7 +458,7 @@ func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscr
 			s.begin(reply)
 		}
 		if s.cluster = reply.ClusterID; s.uuid != reply.BucketUUID {
-			return nil, nil, fmt.Errorf("%w: %s", ErrRecreated, s.cfg.Bucket)
+			return nil, fmt.Errorf("%w: %s", ErrRecreated, s.cfg.Bucket)
 		}
 		for i := range reply.Results {
 			outcomes[reply.Results[i].VBucket] = &reply.Results[i]
@@ -483,11 +479,10 @@ func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscr
 			v.refuse(req.Counter)
 		case v.begins(req.Counter):
 			v.idle = now
-		default:
-			twice = append(twice, uint16(vb))
+		default: // another request brings it: what comes of this one is dropped, and its topic ends when nothing of it counts
 		}
 	}
-	return back, twice, nil
+	return back, nil
 }
 
 // begin makes the vbuckets; the lock is held.
@@ -587,17 +582,6 @@ func (s *Subscription) forget(ctx context.Context) {
 	if len(old) > 0 {
 		s.calls.Go(func() error { s.stop(ctx, old); return nil })
 	}
-}
-
-// stopSome stops some vbuckets of a topic, beside the loop: they would be sent in vain.
-func (s *Subscription) stopSome(ctx context.Context, addr string, what *wire.StreamStop) {
-	s.calls.Go(func() error {
-		ctx, cancel := context.WithTimeout(ctx, stopTimeout)
-		defer cancel()
-		err := s.client.Stop(ctx, addr, what)
-		s.log.Debug("streams that another projector brings were stopped", "topic", what.Topic, "error", err)
-		return nil
-	})
 }
 
 // stopAll ends all topics, as far as that is possible in a short time.

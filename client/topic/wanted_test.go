@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -156,7 +157,7 @@ func (h *hosts) Stop(_ context.Context, addr string, req *wire.StreamStop) error
 func (h *hosts) Close() {}
 
 // TestProjectorsThatHang: those that answer are asked beside those that hang, and what they begin comes at once. What
-// one that hung begins after all counts where nobody else has begun it, and is stopped where somebody has.
+// one that hung begins after all counts where nobody else has begun it; no topic that somebody needs is stopped.
 func TestProjectorsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hosts{begin: map[string][]uint16{"a": {0, 1, 2}, "b": {0, 1, 2}, "c": {2, 3}, "d": {4}}, vbuckets: 6,
@@ -199,17 +200,11 @@ func TestProjectorsThatHang(t *testing.T) {
 			t.Errorf("when they go on: %v are begun, want those that only they have, too", got)
 		}
 		h.mu.Lock()
-		stops := 0
 		for _, what := range h.stopped {
-			switch what {
-			case "a[0 1 2]", "b[0 1 2]":
-				stops += 3
-			case "a[2]", "b[2]":
-				stops++
+			if !strings.HasSuffix(what, "[]") { // a projector ends a whole topic whatever vbuckets are named
+				t.Errorf("stopped: %v, want topics that nobody needs and no part of one", h.stopped)
+				break
 			}
-		}
-		if stops != 4 {
-			t.Errorf("stopped: %v, want at one of the two that hung what both began, and at both what c has begun", h.stopped)
 		}
 		h.mu.Unlock()
 		cancel()

@@ -49,6 +49,7 @@ type given struct {
 	until  time.Time // zero: never
 	change uint64
 	back   *given // what was set for good before; nil: nothing
+	timer  *time.Timer
 }
 
 // part is a component's level, which its loggers look at before each line.
@@ -75,7 +76,7 @@ func Of(l hclog.Logger) *Levels {
 }
 
 // Answer returns the levels of a logger of New, after a change if there is one; its errors are problems.
-func Answer(of hclog.Logger, change *wire.LogChange) (*wire.LogLevels, error) {
+func Answer(ctx context.Context, of hclog.Logger, change *wire.LogChange) (*wire.LogLevels, error) {
 	l := Of(of)
 	if l == nil {
 		return nil, rpc.Refuse(errcode.Unavailable, "the log levels of this process cannot be changed")
@@ -84,22 +85,24 @@ func Answer(of hclog.Logger, change *wire.LogChange) (*wire.LogLevels, error) {
 		if err := l.Change(change); err != nil {
 			return nil, rpc.Refuse(errcode.InvalidArgument, "%v", err)
 		}
-		of.Info("log levels were changed", "component", change.Component, "to", change.Level, "for_ms", change.ForMS)
+		// Whatever the level is now: a log that ends has to say why.
+		of.(*logger).Logger.Info("log levels were changed", "component", change.Component, "to", change.Level, "for_ms",
+			change.ForMS, "principal", rpc.Principal(ctx), "request_id", rpc.RequestID(ctx))
 	}
 	return l.State(), nil
 }
 
 // Handler serves GET and PUT /v1/logging of a role.
 func Handler(of hclog.Logger) http.Handler {
-	put := rpc.Handle(rpc.MaxUserBody, func(_ context.Context, c *wire.LogChange) (*wire.LogLevels, error) {
-		return Answer(of, c)
+	put := rpc.Handle(rpc.MaxUserBody, func(ctx context.Context, c *wire.LogChange) (*wire.LogLevels, error) {
+		return Answer(ctx, of, c)
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPut {
 			put(w, r)
 			return
 		}
-		levels, err := Answer(of, nil)
+		levels, err := Answer(r.Context(), of, nil)
 		if err != nil {
 			rpc.WriteProblem(w, err)
 			return
@@ -189,7 +192,8 @@ func (l *Levels) Change(c *wire.LogChange) error {
 	if span > 0 {
 		g.until, g.back = time.Now().Add(span), l.forGood(c.Component)
 		component := c.Component
-		time.AfterFunc(span, func() { l.revert(component, g.change) })
+		change := l.changes
+		g.timer = time.AfterFunc(span, func() { l.revert(component, change) })
 	}
 	l.set(c.Component, g)
 	return nil
@@ -228,6 +232,7 @@ func (l *Levels) revert(component string, change uint64) {
 }
 
 func (l *Levels) set(component string, g given) {
+	l.cease(component)
 	if component == "" {
 		l.base = g
 	} else {
@@ -236,8 +241,23 @@ func (l *Levels) set(component string, g given) {
 	l.apply()
 }
 
-func (l *Levels) reset(component string) {
+// cease stops the timer of what is replaced.
+func (l *Levels) cease(component string) {
+	g := l.own[component]
 	if component == "" {
+		g = l.base
+	}
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+}
+
+func (l *Levels) reset(component string) {
+	l.cease(component)
+	if component == "" {
+		for name := range l.own {
+			l.cease(name)
+		}
 		l.base, l.own = given{level: l.began}, map[string]given{}
 	} else {
 		delete(l.own, component)

@@ -109,7 +109,10 @@ func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
 					p = rpc.Refuse(errcode.OutcomeUnknown, "%s", p.Detail)
 				}
 				done := " (those before it are done)"
-				if i == 0 {
+				switch {
+				case i == 0 && p.Code == errcode.OutcomeUnknown:
+					done = ""
+				case i == 0:
 					done = " (nothing was done)"
 				}
 				p.Detail = fmt.Sprintf("statement %d of %d: %s%s", i+1, len(list), p.Detail, done)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -94,6 +95,8 @@ func (s *succession) run(ctx context.Context, limit time.Duration,
 			return nil
 		case again && p.Code == errcode.OutcomeUnknown:
 			unknown = p
+		case !again && p.Code == errcode.NoLeader: // this manager ends
+			return cmp.Or(unknown, p)
 		case !again && (unknown == nil || p.Status < http.StatusInternalServerError):
 			return p
 		case unknown != nil:

@@ -121,7 +121,7 @@ func (a *API) loggingNode(id, role string) (loggingAt, error) {
 func (a *API) levelsAt(ctx context.Context, at loggingAt, change *wire.LogChange) (levels *wire.LogLevels, err error) {
 	switch {
 	case at.addr == "":
-		return logging.Answer(a.cfg.Logger, change)
+		return logging.Answer(ctx, a.cfg.Logger, change)
 	case at.role == tlsconf.Projector:
 		levels, err = a.projectors.Logging(ctx, at.addr, change)
 	default:

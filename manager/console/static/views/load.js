@@ -13,7 +13,9 @@ let before = null;
 
 // per is what became of counters between two answers, for each index. Counters that fell are of a process that began anew.
 function per(now, was) {
-  const seconds = was ? (now.at_ms - was.at_ms) / 1000 : 0;
+  const heard = (s) => s.indexers.filter((i) => i.state !== 'unreachable').map((i) => i.id).sort().join();
+  // Sums in which an indexer is missing, or is back, say nothing about the time between.
+  const seconds = was && heard(was) === heard(now) ? (now.at_ms - was.at_ms) / 1000 : 0;
   const old = new Map(was ? was.indexes.map((i) => [i.id, i]) : []);
   return now.indexes.map((i) => {
     const o = old.get(i.id);

@@ -36,7 +36,12 @@ export const streams = {
     const ask = async (signal) => {
       const [s, r] = await Promise.all([get('reading the streams', `/v1/streams?limit=${bucket ? PAGE : 1}${bucket ? `&bucket=${encodeURIComponent(bucket)}` : ''}`, { signal }),
         get('listing the rollbacks', '/v1/rollbacks', { signal })]);
-      if (bucket || !s.buckets.length) return { s, r };
+      if (s.buckets.length && bucket) return { s, r };
+      if (bucket) { // it is gone: others may be there
+        bucket = '';
+        return ask(signal);
+      }
+      if (!s.buckets.length) return { s, r };
       bucket = s.buckets[0].bucket; // the first question only tells which there are
       put(choice, s.buckets.map((b) => el('option', { value: b.bucket }, b.bucket)));
       return { s: await get('reading the streams', `/v1/streams?limit=${PAGE}&bucket=${encodeURIComponent(bucket)}`, { signal }), r };
