@@ -61,7 +61,7 @@ var campaigns = []campaign{
 		"-timeout 2h", ""},
 	{"consensus", "leader losses and faults of Raft in virtual time",
 		"./manager/consensus -run TestLeaderLosses|TestFaultsKeepHistory -consensus.losses 1000 -consensus.faults 20 " +
-			"-timeout 2h", ""},
+			"-consensus.seed 0 -timeout 2h", ""},
 	{"simulation", "the whole system from seeds", "./internal/testing/simulation -run TestSimulation -from 1 -seeds " +
 		"100000 -timeout 0", ""},
 	{"planted", "how many seeds show each planted bug; writes the table",
