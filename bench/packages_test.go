@@ -58,7 +58,7 @@ var packageMeasures = []measure{
 		of: figure{"Stream/batch=64", "cpu-ns/kv"}},
 	{name: "transport-against-bare-TCP", pkg: "indexer/transport", run: "^Benchmark(Stream|BareTCP)$/^batch=64$",
 		of: figure{"Stream/batch=64", "cpu-ns/kv"}, over: figure{"BareTCP/batch=64", "cpu-ns/kv"}},
-	{name: "indexer-per-mutation-2-copies", pkg: "indexer", run: "^BenchmarkBucket$", of: figure{"Bucket", "ns/op"}},
+	{name: "indexer-per-mutation-2-copies", pkg: "indexer/copies", run: "^BenchmarkBucket$", of: figure{"Bucket", "ns/op"}},
 	{name: "storage-bare-pebble-over-flush", pkg: "indexer/storage", run: "^Benchmark(Flush|Bare)$",
 		args: []string{"-benchtime", "100x"}, of: figure{"Bare", "cpu-ns/doc"}, over: figure{"Flush", "cpu-ns/doc"},
 		atLeast: 0.8},

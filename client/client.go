@@ -38,6 +38,7 @@ const (
 	countLimit   = 120 * time.Second // the same for a count
 	verifyLimit  = 60 * time.Second  // for how long a verification is asked for again that cannot begin
 	memberLimit  = 20 * time.Second  // the same for a change of members, which waits for commits and for dead ones
+	readingLimit = 12 * time.Second  // the same for statements that the server reads an index or copies the state for
 	firstBackoff = 20 * time.Millisecond
 	mostBackoff  = 500 * time.Millisecond
 	maxAnswer    = 64 << 20
@@ -136,10 +137,27 @@ func (c *Client) Close() {
 // Statement runs DDL text: one or more statements separated by semicolons.
 func (c *Client) Statement(ctx context.Context, text string) ([]StatementResult, error) {
 	var reply StatementReply
-	if err := c.call(ctx, http.MethodPost, "/v1/statements", nil, StatementRequest{Statement: text}, &reply); err != nil {
+	if err := c.call(ctx, http.MethodPost, statements, nil, StatementRequest{Statement: text}, &reply); err != nil {
 		return nil, err
 	}
 	return reply.Results, nil
+}
+
+// Where statements go.
+const (
+	statements = "/v1/statements"
+	rehearsals = statements + "?dry_run=true"
+)
+
+// Rehearse returns what DDL statements would do, without doing it: the checks are the same, and places are chosen by
+// the present load. An error is the refusal of the first that would be refused.
+func (c *Client) Rehearse(ctx context.Context, text string) ([]StatementResult, error) {
+	var reply StatementReply
+	err := c.call(ctx, http.MethodPost, rehearsals, nil, StatementRequest{Statement: text}, &reply)
+	if err == nil && !reply.DryRun {
+		err = fmt.Errorf("%w: the manager knows no dry run: the statements WERE done; is it of another version?", ErrAnswer)
+	}
+	return reply.Results, err
 }
 
 // Create creates an index.
@@ -320,6 +338,8 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 		limit = countLimit
 	case strings.HasPrefix(path, "/v1/cluster/"):
 		limit = memberLimit
+	case path == rehearsals, path == statements && bytes.Contains(body, []byte(`split`)):
+		limit = readingLimit
 	}
 	return c.retry(ctx, question{op: method, of: path}, limit, func(ctx context.Context, server string) error {
 		answer, err := c.send(ctx, method, server+path, header, body)

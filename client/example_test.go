@@ -40,10 +40,9 @@ func ExampleClient_Scan() {
 	defer c.Close()
 
 	rows, err := c.Scan(ctx, client.Ref("world", "by_country"), client.ScanRequest{
-		Equal:       []json.RawMessage{json.RawMessage(`"FR"`)},
 		Consistency: "session",
 		Limit:       10,
-	})
+	}.In(client.Equal("FR")))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -54,6 +53,37 @@ func ExampleClient_Scan() {
 	if err := rows.Err(); err != nil { // a scan that was cut never looks like its end
 		log.Fatal(err)
 	}
+}
+
+// Bounds of Go values: several ranges, of keys with two components.
+func ExampleScanRequest_In() {
+	req := client.ScanRequest{Limit: 5}.In(
+		client.Equal("FR"),
+		client.Prefix("DE", "Ham"),
+		client.From("GB", "A").Before("GB", "C"),
+	)
+	for _, r := range req.Ranges {
+		body, err := json.Marshal(r)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(string(body))
+	}
+	// Output:
+	// {"low":["FR"],"high":["FR"],"inclusion":"both"}
+	// {"low":["DE","Ham"],"high":["DE","Han"],"inclusion":"low"}
+	// {"low":["GB","A"],"high":["GB","C"],"inclusion":"low"}
+}
+
+// Ranges that are open at one end.
+func ExampleAfter() {
+	body, err := json.Marshal([]client.Range{client.After(3000), client.UpTo(12.5), client.Below("M")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(string(body))
+	// Output:
+	// [{"low":[3000],"inclusion":"high"},{"high":[12.5],"inclusion":"both"},{"high":["M"],"inclusion":"low"}]
 }
 
 // A scan that shows a certain write: its token comes from the KV client that made it.

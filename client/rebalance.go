@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"tidemark/index"
 	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
@@ -53,6 +54,19 @@ type RebalanceMove struct {
 // RebalanceList lists the newest rebalances.
 type RebalanceList struct {
 	Rebalances []RebalanceInfo `json:"rebalances"` // by id; moves are left out
+	// Splits are under way, which are no rebalances: by id of the indexes that are split, at most 100.
+	Splits     []RunningSplit `json:"splits,omitempty"`
+	MoreSplits int            `json:"more_splits,omitempty"` // that are left out
+}
+
+// RunningSplit is a split of an index that is under way.
+type RunningSplit struct {
+	ID         index.ID  `json:"id"`
+	Bucket     string    `json:"bucket"`
+	Scope      string    `json:"scope,omitempty"`
+	Collection string    `json:"collection,omitempty"`
+	Name       string    `json:"name"`
+	Split      SplitInfo `json:"split"`
 }
 
 // Rebalance plans, and begins what was planned unless dryRun.

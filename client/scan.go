@@ -42,9 +42,9 @@ type rowSource interface {
 
 // Scan scans an index; ref is an id or a Ref. The scan ends with ctx.
 func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, error) {
-	body, err := json.Marshal(req)
+	body, err := req.encode()
 	if err != nil {
-		return nil, fmt.Errorf("encoding the request: %w", err)
+		return nil, err
 	}
 	if c.direct != nil {
 		s, err := c.direct.begin(ctx, question{op: scanport.Scan, of: ref, consistency: req.Consistency}, body)
@@ -55,12 +55,12 @@ func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, 
 			return nil, err
 		}
 	}
-	l, err := c.lines(ctx, question{op: scanport.Scan, of: ref, consistency: req.Consistency}, "/v1/indexes/"+ref+":scan",
-		body, nil)
-	if err != nil {
+	s := &managedScan{c: c, ctx: ctx, of: ref, consistency: req.Consistency, body: body,
+		fixed: req.Stability != "none"}
+	if s.answerLines, err = s.ask(); err != nil {
 		return nil, err
 	}
-	return &Rows{source: l}, nil
+	return &Rows{source: s}, nil
 }
 
 // answerLines is an answer that comes line by line.
@@ -68,11 +68,13 @@ type answerLines struct {
 	lines  *bufio.Reader
 	body   io.Closer
 	cancel context.CancelFunc
+	goesOn bool // behind the place that was asked for
 }
 
 // lines asks for an answer that comes line by line. Its beginning has to come within scanPatience; then it lasts as
 // long as ctx. Who refuses it is asked again as long as ctx lasts, or patience (nil for any).
-func (c *Client) lines(ctx context.Context, q question, path string, body []byte, p *patience) (*answerLines, error) {
+func (c *Client) lines(ctx context.Context, q question, path string, header http.Header, body []byte,
+	p *patience) (*answerLines, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var answer *http.Response
 	var from string
@@ -80,7 +82,7 @@ func (c *Client) lines(ctx context.Context, q question, path string, body []byte
 	err := c.retry(ctx, q, 0, func(ctx context.Context, server string) error {
 		one, give := context.WithCancel(ctx)
 		silent := time.AfterFunc(scanPatience, give)
-		got, err := c.send(one, http.MethodPost, server+path, http.Header{}, body)
+		got, err := c.send(one, http.MethodPost, server+path, header, body)
 		if !silent.Stop() && err == nil { // it answered at the very end of its time
 			_ = got.Body.Close()
 			err = context.DeadlineExceeded
@@ -102,17 +104,18 @@ func (c *Client) lines(ctx context.Context, q question, path string, body []byte
 	}
 	// nobody else has these rows
 	watched := &detector.Body{ReadCloser: answer.Body, Detector: c.alive, Peer: from, Silent: end}
-	return &answerLines{lines: bufio.NewReaderSize(watched, size), body: watched, cancel: end}, nil
+	return &answerLines{lines: bufio.NewReaderSize(watched, size), body: watched, cancel: end,
+		goesOn: answer.Header.Get(scanport.HeaderResume) != ""}, nil
 }
 
 // Count counts the entries that a scan would give.
 func (c *Client) Count(ctx context.Context, ref string, req ScanRequest) (CountReply, error) {
 	var reply CountReply
+	body, err := req.encode()
+	if err != nil {
+		return reply, err
+	}
 	if c.direct != nil {
-		body, err := json.Marshal(req)
-		if err != nil {
-			return reply, fmt.Errorf("encoding the request: %w", err)
-		}
 		s, err := c.direct.begin(ctx, question{op: scanport.Count, of: ref, consistency: req.Consistency}, body)
 		if err == nil && s.answer.Tail == scanport.More {
 			s.abort()
@@ -132,7 +135,7 @@ func (c *Client) Count(ctx context.Context, ref string, req ScanRequest) (CountR
 			return reply, err
 		}
 	}
-	return reply, c.call(ctx, http.MethodPost, "/v1/indexes/"+ref+":count", nil, req, &reply)
+	return reply, c.call(ctx, http.MethodPost, "/v1/indexes/"+ref+":count", nil, json.RawMessage(body), &reply)
 }
 
 // Next takes the next row; false at the end or on an error.
@@ -144,12 +147,8 @@ func (r *Rows) Next() bool {
 	return r.end == nil && r.err == nil
 }
 
-// next implements rowSource.
-func (r *answerLines) next(row *Row) (*ScanEnd, error) {
-	line, err := r.readLine()
-	if err != nil {
-		return nil, err
-	}
+// read takes a line of a scan: a row, the end, or a failure.
+func (r *answerLines) read(line []byte, row *Row) (*ScanEnd, error) {
 	if parseRow(line, row) {
 		return nil, nil //nolint:nilnil // a row, and not the end
 	}
@@ -159,6 +158,7 @@ func (r *answerLines) next(row *Row) (*ScanEnd, error) {
 		End       bool              `json:"end"`
 		Rows      uint64            `json:"rows"`
 		Timestamp ScanTimestamp     `json:"timestamp"`
+		Explain   *ScanExplain      `json:"explain"`
 		Error     *rpc.Problem      `json:"error"`
 	}
 	switch err := json.Unmarshal(line, &l); {
@@ -168,7 +168,7 @@ func (r *answerLines) next(row *Row) (*ScanEnd, error) {
 		return nil, l.Error
 	case l.End:
 		r.drain()
-		return &ScanEnd{End: true, Rows: l.Rows, Timestamp: l.Timestamp}, nil
+		return &ScanEnd{End: true, Rows: l.Rows, Timestamp: l.Timestamp, Explain: l.Explain}, nil
 	case l.ID == nil:
 		return nil, fmt.Errorf("%w: a line is neither row nor end: %.100s", ErrCut, line)
 	}

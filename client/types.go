@@ -4,17 +4,17 @@ import (
 	"encoding/json"
 
 	"tidemark/index"
-	"tidemark/internal/rpc"
 	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/timestamp"
+	"tidemark/wire"
 )
 
 // Error is what a manager or indexer answers when it refuses: status, code, detail (RFC 9457).
-type Error = rpc.Problem
+type Error = wire.Problem
 
 // Reason is why a manager is not ready.
-type Reason = rpc.Reason
+type Reason = wire.Reason
 
 // IndexInfo is an index as GET /v1/indexes shows it.
 type IndexInfo struct {
@@ -46,6 +46,13 @@ type IndexInfo struct {
 	Copies      []partition.Copy  `json:"copies,omitempty"`
 	CreatedMS   int64             `json:"created_ms"`
 	ModifiedCAS uint64            `json:"modified_cas"` // its ETag
+	// Replaces is the index of this name that this one is being built for, with other slices: when it is ready it has the
+	// name. Absent: no split, or it is over.
+	Replaces index.ID `json:"replaces,omitempty"`
+	// Split is the index that is being built in the place of this one; absent: none is.
+	Split *SplitInfo `json:"split,omitempty"`
+	// SplitFailed is why the newest split came to nothing; absent: none did, or another one was begun since.
+	SplitFailed string `json:"split_failed,omitempty"`
 	// Faults tells of documents that have no entry because of an error; absent when there are none.
 	Faults *IndexFaults `json:"faults,omitempty"`
 	// ExpressionRules is the lowest version of the expressions' rules by which its entries were made; absent when it was
@@ -54,6 +61,15 @@ type IndexInfo struct {
 	// Outdated says what that means when projectors evaluate by other rules and its expressions give other values by them;
 	// absent when they do not, or when no leader was asked.
 	Outdated string `json:"outdated,omitempty"`
+}
+
+// SplitInfo tells of an index that is being built in the place of another one.
+type SplitInfo struct {
+	ID         index.ID    `json:"id"`
+	State      index.State `json:"state"`
+	Progress   float64     `json:"progress"` // of its build, percent
+	Partitions uint16      `json:"num_partition"`
+	Definition string      `json:"definition"`
 }
 
 // Availability says how much of a ready index can be scanned.
@@ -111,10 +127,29 @@ type StatementResult struct {
 	Existed bool `json:"existed,omitempty"`
 	// Notices say what was written and does nothing.
 	Notices []string `json:"notices,omitempty"`
+	// Places, of a dry run, say where the copies of the index would lie.
+	Places []Place `json:"places,omitempty"`
+	// Moves, of a dry run, counts the copies that would then move elsewhere.
+	Moves int `json:"moves,omitempty"`
+}
+
+// Place is what an indexer would hold of an index.
+type Place struct {
+	Indexer string       `json:"indexer"`
+	Copies  []PlacedCopy `json:"copies"`
+}
+
+// PlacedCopy names a copy.
+type PlacedCopy struct {
+	Slice   index.SliceID     `json:"slice"`
+	Replica partition.Replica `json:"replica"`
 }
 
 // StatementReply is the answer of POST /v1/statements.
 type StatementReply struct {
+	// DryRun tells that nothing was done: results say what would be, without the id of an index that would be created and
+	// without cas.
+	DryRun  bool              `json:"dry_run,omitempty"`
 	Results []StatementResult `json:"results"`
 }
 
@@ -159,11 +194,14 @@ type Token struct {
 	Seqno   uint64 `json:"seqno"`
 }
 
-// Range limits a scan. A nil bound is open; Inclusion is both (default), low, high or neither.
+// Range limits a scan. A nil bound is open; Inclusion is both (default), low, high or neither. Equal, Prefix, From,
+// After, UpTo and Below make one of Go values.
 type Range struct {
 	Low       []json.RawMessage `json:"low,omitempty"`
 	High      []json.RawMessage `json:"high,omitempty"`
 	Inclusion string            `json:"inclusion,omitempty"`
+
+	err error // of the values that it was made of
 }
 
 // ScanRequest is the body of POST /v1/indexes/{id}:scan and :count. At most one of Equal, Range and Ranges is given;
@@ -177,7 +215,8 @@ type ScanRequest struct {
 	Ranges        []Range           `json:"ranges,omitempty"`
 	Reverse       bool              `json:"reverse,omitempty"`
 	WantTimestamp bool              `json:"want_timestamp,omitempty"`
-	Offset        int               `json:"offset,omitempty"` // rows passed over before the first one
+	Explain       bool              `json:"explain,omitempty"` // how it is carried out is wanted, with its end
+	Offset        int               `json:"offset,omitempty"`  // rows passed over before the first one
 	// one row, the first, of those with the same key, or with the same Project
 	Distinct bool `json:"distinct,omitempty"`
 	// Stability is scan (default: all rows are of one timestamp), none (each 10,000 rows are of the newest one), or query:
@@ -243,12 +282,37 @@ type ScanEnd struct {
 	End       bool          `json:"end"`
 	Rows      uint64        `json:"rows"`
 	Timestamp ScanTimestamp `json:"timestamp"`
+	Explain   *ScanExplain  `json:"explain,omitempty"` // where it was asked for
+}
+
+// ScanExplain says how a scan or a count was carried out. Of an answer that another indexer has gone on with it is that
+// one's part.
+type ScanExplain struct {
+	// Attempts is how often copies were chosen: again where none had the timestamp, and for each page of stability none.
+	Attempts int        `json:"attempts"`
+	WaitedMS float64    `json:"waited_ms"` // for a stability timestamp that is new enough
+	TookMS   float64    `json:"took_ms"`   // in all, until its last row was given
+	Slices   int        `json:"slices"`    // that may hold rows of the ranges
+	Of       int        `json:"of"`        // slices of the index
+	Parts    []ScanPart `json:"parts"`     // what indexers were asked for, in the order of the questions, at most 1,024
+	Omitted  int        `json:"omitted,omitempty"`
+}
+
+// ScanPart is what one indexer was asked for at once.
+type ScanPart struct {
+	Indexer  string          `json:"indexer"`
+	Slices   []index.SliceID `json:"slices"`
+	Copies   []index.CopyID  `json:"copies"`
+	Rows     int64           `json:"rows"`            // taken from it, before distinct and offset
+	OpenedMS float64         `json:"opened_ms"`       // until it had the timestamp, and its first rows
+	Error    string          `json:"error,omitempty"` // why others were asked instead
 }
 
 // CountReply is the answer of :count.
 type CountReply struct {
 	Count     uint64        `json:"count"`
 	Timestamp ScanTimestamp `json:"timestamp"`
+	Explain   *ScanExplain  `json:"explain,omitempty"`
 }
 
 // Status is the answer of GET /v1/status.

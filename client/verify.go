@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"tidemark/errcode"
@@ -91,7 +92,7 @@ type verifying struct {
 
 // verify tries it once.
 func (c *Client) verify(ctx context.Context, ref string, body []byte, v *verifying) (VerifyEnd, error) {
-	rows, err := c.lines(ctx, question{op: "verify", of: ref}, "/v1/indexes/"+ref+":verify", body,
+	rows, err := c.lines(ctx, question{op: "verify", of: ref}, "/v1/indexes/"+ref+":verify", http.Header{}, body,
 		&patience{limit: c.enough})
 	if err != nil {
 		return VerifyEnd{}, err

@@ -3,9 +3,12 @@ package deploy_test
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -137,6 +140,29 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
+// TestUnits: systemd takes the units, as far as it can say without the program and its user.
+func TestUnits(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("needs systemd-analyze")
+	}
+	for _, unit := range []string{"tidemark-node.service", "tidemark@.service"} {
+		text, err := os.ReadFile("systemd/" + unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), unit)
+		text = []byte(strings.ReplaceAll(string(text), "/usr/local/bin/tidemark", testcluster.Binary(t)))
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), analyze, "verify", path).CombinedOutput()
+		if err != nil || len(out) > 0 {
+			t.Errorf("%s: %v\n%s", unit, err, out)
+		}
+	}
+}
+
 // TestConfig: the program takes the example for each role, and the unit starts roles with it.
 func TestConfig(t *testing.T) {
 	bin := testcluster.Binary(t)
@@ -148,6 +174,25 @@ func TestConfig(t *testing.T) {
 	start, _, _ = strings.Cut(start, "\n")
 	if start != "--config /etc/tidemark/tidemark.yaml" {
 		t.Fatalf("the unit starts it with %q", start)
+	}
+	node, err := os.ReadFile("systemd/tidemark-node.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(node), "\nExecStart=/usr/local/bin/tidemark node --config /etc/tidemark/tidemark.yaml\n") {
+		t.Error("the unit of a node starts something else")
+	}
+	out, err := exec.CommandContext(t.Context(), bin, "config", "show", "node", "--config", "config/node.yaml").
+		CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "n1=10.0.0.1,n2=10.0.0.2,n3=10.0.0.3") {
+		t.Errorf("node: %v\n%s", err, out)
+	}
+	for role, want := range map[string]string{"manager": "10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
+		"projector": "/etc/tidemark/projector.pem", "indexer": "10.0.0.5:9541"} {
+		values := takes(t, role+".yaml", []string{role, "--config", "config/" + role + ".yaml"}, nil)
+		if !slices.Contains(slices.Collect(maps.Values(values)), want) {
+			t.Errorf("%s.yaml says nothing of %s", role, want)
+		}
 	}
 	for role, want := range map[string]string{"manager": "/var/lib/tidemark/manager", "projector": "kv-password-file",
 		"indexer": "/var/lib/tidemark/indexer"} {

@@ -18,9 +18,26 @@ func (p *Program) entries(s *Scratch, src *source) {
 	if src.array == 0 && !s.arrayElements(&src.components[0], p.limits, !src.missing) {
 		return
 	}
+	prefix, suffix, ok := p.around(s, src)
+	if !ok || src.array > 0 && !s.arrayElements(&src.components[src.array], p.limits, false) {
+		return
+	}
+	for _, e := range s.elems {
+		s.keys = append(append(append(s.keys, prefix...), e...), suffix...)
+		if len(prefix)+len(e)+len(suffix) > p.limits.KeyBytes {
+			s.fail(errTooLong())
+			return
+		}
+		s.ends = append(s.ends, len(s.keys))
+	}
+}
+
+// around returns what stands before and behind the element in each key of an array index. False: its leading component
+// is MISSING, or s.err.
+func (p *Program) around(s *Scratch, src *source) (prefix, suffix []byte, ok bool) {
 	begin := len(s.keys)
-	limit := begin + p.limits.KeyBytes
-	middle := begin // where the prefix ends and the suffix begins
+	defer func() { s.keys = s.keys[:begin] }()
+	limit, middle := begin+p.limits.KeyBytes, begin
 	for i := range src.components {
 		if i == src.array {
 			middle = len(s.keys)
@@ -28,28 +45,12 @@ func (p *Program) entries(s *Scratch, src *source) {
 		}
 		kind := s.component(&src.components[i], limit)
 		if s.err != nil || i == 0 && kind == collate.Missing && !src.missing {
-			s.keys = s.keys[:begin]
-			return
+			return nil, nil, false
 		}
-	}
-	if src.array == len(src.components)-1 {
-		middle = len(s.keys)
 	}
 	s.checkLimit(limit)
-	around := bytes.Clone(s.keys[begin:]) // prefix and suffix
-	middle -= begin
-	s.keys = s.keys[:begin]
-	if s.err != nil || src.array > 0 && !s.arrayElements(&src.components[src.array], p.limits, false) {
-		return
-	}
-	for _, e := range s.elems {
-		s.keys = append(append(append(s.keys, around[:middle]...), e...), around[middle:]...)
-		if len(around)+len(e) > p.limits.KeyBytes {
-			s.fail(errTooLong())
-			return
-		}
-		s.ends = append(s.ends, len(s.keys))
-	}
+	both := bytes.Clone(s.keys[begin:])
+	return both[:middle-begin], both[middle-begin:], s.err == nil
 }
 
 // arrayElements puts the different elements into s.elems, as they stand in keys. False: there are none, or s.err.

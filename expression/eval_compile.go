@@ -95,7 +95,7 @@ func CompileLimits(sources []Source, limits Limits) (*Program, error) {
 		return nil, fmt.Errorf("%w: %d indexes on one bucket, at most %d are evaluated", ErrDefinition, len(sources),
 			MaxSources)
 	}
-	c := compiler{root: &node{slot: -1}, wanted: map[*node]bool{}, wheres: map[string]int{}}
+	c := &compiler{root: &node{slot: -1}, wanted: map[*node]bool{}, wheres: map[string]int{}}
 	parsed := make([]parsedSource, len(sources))
 	for i, s := range sources {
 		var err error
@@ -107,7 +107,7 @@ func CompileLimits(sources []Source, limits Limits) (*Program, error) {
 	p := &Program{root: c.root, slots: c.root.number(0, c.wanted), limits: limits, xattrs: c.xattrs,
 		sources: make([]source, len(sources))}
 	for _, x := range c.predicates {
-		p.wheres = append(p.wheres, c.compile(x))
+		p.wheres = append(p.wheres, x.compile(c))
 	}
 	for i, s := range parsed {
 		out := source{primary: sources[i].IsPrimary, where: s.where, array: s.array, missing: s.missing}
@@ -122,7 +122,7 @@ func CompileLimits(sources []Source, limits Limits) (*Program, error) {
 			} else if isArray && apart(x) {
 				component.spread = c.spread(x)
 			} else {
-				component.eval = c.compile(x)
+				component.eval = x.compile(c)
 			}
 			out.components = append(out.components, component)
 		}
@@ -174,31 +174,44 @@ func (c *compiler) parse(s Source) (out parsedSource, err error) {
 		return out, fmt.Errorf("key expression %d: %w", read, err)
 	}
 	for i := range out.keys {
-		x, missing := bareKey(out.keys[i].x)
-		if flat := flattened(x); flat != nil {
-			missing = missing || flat.Parts[0].Missing
-			if len(flat.Parts) != len(out.keys[i].desc) {
-				return out, fmt.Errorf("key expression %d has %d components in one", i+1, len(flat.Parts))
-			}
+		if err := c.takeKey(&out, i); err != nil {
+			return out, err
 		}
-		out.missing = out.missing || missing
-		if _, array := x.(*ArrayKey); array {
-			if out.array >= 0 {
-				return out, fmt.Errorf("key expressions %d and %d are array keys; an index has at most one", out.array+1, i+1)
-			}
-			out.array = i
+	}
+	if s.Where != "" {
+		out.where, err = c.takeWhere(s.Where)
+	}
+	return out, err
+}
+
+// takeKey notes what key expression i of a source is, and its paths.
+func (c *compiler) takeKey(out *parsedSource, i int) error {
+	x, missing := bareKey(out.keys[i].x)
+	if flat := flattened(x); flat != nil {
+		missing = missing || flat.Parts[0].Missing
+		if len(flat.Parts) != len(out.keys[i].desc) {
+			return fmt.Errorf("key expression %d has %d components in one", i+1, len(flat.Parts))
 		}
-		c.paths(x)
-		out.keys[i].x = x
 	}
-	if s.Where == "" {
-		return out, nil
+	out.missing = out.missing || missing
+	if _, array := x.(*ArrayKey); array {
+		if out.array >= 0 {
+			return fmt.Errorf("key expressions %d and %d are array keys; an index has at most one", out.array+1, i+1)
+		}
+		out.array = i
 	}
-	x, err := parseWhole(s.Where, stored((*parser).whole))
+	c.paths(x)
+	out.keys[i].x = x
+	return nil
+}
+
+// takeWhere returns the number of a predicate. Sources with the same one share it.
+func (c *compiler) takeWhere(text string) (where int, err error) {
+	x, err := parseWhole(text, stored((*parser).whole))
 	if err != nil {
-		return out, fmt.Errorf("WHERE: %w", err)
+		return -1, fmt.Errorf("WHERE: %w", err)
 	}
-	text := x.String()
+	text = x.String()
 	where, known := c.wheres[text]
 	if !known {
 		where = len(c.predicates)
@@ -206,8 +219,7 @@ func (c *compiler) parse(s Source) (out parsedSource, err error) {
 		c.predicates = append(c.predicates, x)
 		c.paths(x)
 	}
-	out.where = where
-	return out, nil
+	return where, nil
 }
 
 // paths puts the paths of an expression into the tree.
@@ -217,7 +229,7 @@ func (c *compiler) paths(x Expr) {
 		c.wanted[c.root.add(steps)] = true
 		return
 	}
-	for _, o := range operands(x) {
+	for _, o := range x.operands() {
 		c.paths(o)
 	}
 }
@@ -252,45 +264,54 @@ func documentPath(x Expr) (steps []Step, ok bool) {
 	return nil, false
 }
 
-// compile makes an evaluator. Slots have been numbered.
-func (c *compiler) compile(x Expr) evaluator {
-	if steps, ok := documentPath(x); ok {
-		slot := c.root.add(steps).slot
-		return func(s *Scratch) value { return s.at(slot) }
-	}
-	switch x := x.(type) {
-	case *Literal:
-		v := value{kind: x.Kind, data: []byte(x.Text)}
-		return func(*Scratch) value { return v }
-	case *DocID:
-		return func(s *Scratch) value { return value{kind: collate.String, data: idText(s.docID)} }
-	case *Compare:
-		return c.compare(x)
-	case *Logic:
-		return c.logic(x)
-	case *Not:
-		inner := c.compile(x.X)
-		return func(s *Scratch) value {
-			k := s.truth(inner(s))
-			switch k {
-			case collate.True:
-				k = collate.False
-			case collate.False:
-				k = collate.True
-			}
-			return value{kind: k}
-		}
-	case *Minus:
-		inner := c.compile(x.X)
-		return func(s *Scratch) value { return s.negate(inner(s)) }
-	case *Is:
-		return c.is(x)
-	}
-	return c.construct(x)
+// place makes the evaluator of a place in the document.
+func (c *compiler) place(steps []Step) evaluator {
+	slot := c.root.add(steps).slot
+	return func(s *Scratch) value { return s.at(slot) }
 }
 
-func (c *compiler) is(x *Is) evaluator {
-	inner := c.compile(x.X)
+func (x *Path) compile(c *compiler) evaluator { return c.place(x.Steps) }
+
+func (*Self) compile(c *compiler) evaluator { return c.place(nil) }
+
+func (x *Nav) compile(c *compiler) evaluator {
+	if steps, ok := documentPath(x); ok {
+		return c.place(steps)
+	}
+	inner, steps := x.X.compile(c), x.Steps
+	return func(s *Scratch) value { return s.navigate(inner(s), steps) }
+}
+
+func (x *Literal) compile(*compiler) evaluator {
+	v := value{kind: x.Kind, data: []byte(x.Text)}
+	return func(*Scratch) value { return v }
+}
+
+func (*DocID) compile(*compiler) evaluator {
+	return func(s *Scratch) value { return value{kind: collate.String, data: idText(s.docID)} }
+}
+
+func (x *Not) compile(c *compiler) evaluator {
+	inner := x.X.compile(c)
+	return func(s *Scratch) value {
+		k := s.truth(inner(s))
+		switch k {
+		case collate.True:
+			k = collate.False
+		case collate.False:
+			k = collate.True
+		}
+		return value{kind: k}
+	}
+}
+
+func (x *Minus) compile(c *compiler) evaluator {
+	inner := x.X.compile(c)
+	return func(s *Scratch) value { return s.negate(inner(s)) }
+}
+
+func (x *Is) compile(c *compiler) evaluator {
+	inner := x.X.compile(c)
 	yes, no := collate.True, collate.False
 	if x.Not {
 		yes, no = no, yes
@@ -308,11 +329,11 @@ func (c *compiler) is(x *Is) evaluator {
 	}
 }
 
-// logic makes AND or OR: the first operand that decides ends it, else the weaker of what was undecided wins.
-func (c *compiler) logic(x *Logic) evaluator {
+// compile makes AND or OR: the first operand that decides ends it, else the weaker of what was undecided wins.
+func (x *Logic) compile(c *compiler) evaluator {
 	operands := make([]evaluator, len(x.Operands))
 	for i, o := range x.Operands {
-		operands[i] = c.compile(o)
+		operands[i] = o.compile(c)
 	}
 	decides, otherwise := collate.False, collate.True
 	strong, weak := collate.Missing, collate.Null // of these the strong one is the result
@@ -338,9 +359,9 @@ func (c *compiler) logic(x *Logic) evaluator {
 	}
 }
 
-// compare makes a comparison.
-func (c *compiler) compare(x *Compare) evaluator {
-	left, right := c.compile(x.L), c.compile(x.R)
+// compile makes a comparison.
+func (x *Compare) compile(c *compiler) evaluator {
+	left, right := x.L.compile(c), x.R.compile(c)
 	holds := [3]bool{} // for less, equal, greater
 	equality := x.Op == OpEqual || x.Op == OpNotEqual
 	switch x.Op {

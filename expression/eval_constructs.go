@@ -8,76 +8,57 @@ import (
 	"unicode/utf8"
 )
 
-// construct makes the evaluator of what is no function and no plain operator.
-func (c *compiler) construct(x Expr) evaluator {
-	switch x := x.(type) {
-	case *Arith:
-		return c.arith(x)
-	case *Concat:
-		return c.concat(x)
-	case *Like:
-		return c.like(x)
-	case *In:
-		return c.in(x)
-	case *Between:
-		return c.between(x)
-	case *Case:
-		return c.caseOf(x)
-	case *Array:
-		items := c.compileAll(x.Items)
-		return func(s *Scratch) value {
-			base := len(s.stack)
-			for _, i := range items {
-				s.stack = append(s.stack, i(s))
-			}
-			v := s.list(s.stack[base:])
-			s.stack = s.stack[:base]
-			return v
+// What stands only as a whole key, or as the body of one, has no value: its elements are entries (spread).
+
+func (*ArrayKey) compile(*compiler) evaluator   { return noValue }
+func (*MissingKey) compile(*compiler) evaluator { return noValue }
+func (*Flatten) compile(*compiler) evaluator    { return noValue }
+
+func noValue(*Scratch) value { return missing }
+
+func (x *Array) compile(c *compiler) evaluator {
+	items := c.compileAll(x.Items)
+	return func(s *Scratch) value {
+		base := len(s.stack)
+		for _, i := range items {
+			s.stack = append(s.stack, i(s))
 		}
-	case *Object:
-		return c.object(x)
-	case *Nav:
-		inner, steps := c.compile(x.X), x.Steps
-		return func(s *Scratch) value { return s.navigate(inner(s), steps) }
-	case *Var:
-		depth := slices.Index(c.scope, x.Name)
-		for i, name := range c.scope { // the innermost
-			if name == x.Name {
-				depth = i
-			}
-		}
-		return func(s *Scratch) value { return s.vars[depth] }
-	case *At:
-		return c.at(x)
-	case *Slice:
-		return c.slice(x)
-	case *Within:
-		return c.within(x)
-	case *Meta:
-		return meta(x.Field)
-	case *Xattr:
-		name := []byte(x.Name)
-		return func(s *Scratch) value { return s.xattr(name) }
-	case *Call:
-		return c.call(x)
-	case *Each:
-		return c.each(x)
-	case *Exists:
-		inner := c.compile(x.X)
-		return func(s *Scratch) value {
-			switch v := inner(s); v.kind {
-			case kindArray:
-				return boolean(!s.hollow(v))
-			case kindMissing:
-				return v
-			}
-			return null
-		}
+		v := s.list(s.stack[base:])
+		s.stack = s.stack[:base]
+		return v
 	}
-	return func(*Scratch) value { return missing }
 }
 
-func meta(field string) evaluator {
+func (x *Var) compile(c *compiler) evaluator {
+	depth := slices.Index(c.scope, x.Name)
+	for i, name := range c.scope { // the innermost
+		if name == x.Name {
+			depth = i
+		}
+	}
+	return func(s *Scratch) value { return s.vars[depth] }
+}
+
+func (x *Exists) compile(c *compiler) evaluator {
+	inner := x.X.compile(c)
+	return func(s *Scratch) value {
+		switch v := inner(s); v.kind {
+		case kindArray:
+			return boolean(!s.hollow(v))
+		case kindMissing:
+			return v
+		}
+		return null
+	}
+}
+
+func (x *Xattr) compile(*compiler) evaluator {
+	name := []byte(x.Name)
+	return func(s *Scratch) value { return s.xattr(name) }
+}
+
+func (x *Meta) compile(*compiler) evaluator {
+	field := x.Field
 	return func(s *Scratch) value {
 		switch field {
 		case "cas":
@@ -121,8 +102,8 @@ func (s *Scratch) xattr(name []byte) value {
 // lengthBytes is the size of the length before an extended attribute.
 const lengthBytes = 4
 
-func (c *compiler) arith(x *Arith) evaluator {
-	left, right, op := c.compile(x.L), c.compile(x.R), x.Op
+func (x *Arith) compile(c *compiler) evaluator {
+	left, right, op := x.L.compile(c), x.R.compile(c), x.Op
 	return func(s *Scratch) value {
 		l, r := left(s), right(s)
 		switch {
@@ -177,11 +158,7 @@ func exact(op Op, a, b int64) (n int64, ok bool) {
 		n = a - b
 		return n, (n < a) == (b > 0)
 	case OpMultiply:
-		if a == 0 || b == 0 {
-			return 0, true
-		}
-		n = a * b
-		return n, n/b == a && !(a == -1 && b == math.MinInt64) && !(b == -1 && a == math.MinInt64)
+		return product(a, b)
 	case OpDivide:
 		if b == 0 || b == -1 && a == math.MinInt64 || a%b != 0 {
 			return 0, false
@@ -194,7 +171,16 @@ func exact(op Op, a, b int64) (n int64, ok bool) {
 	return a % b, true
 }
 
-func (c *compiler) concat(x *Concat) evaluator {
+// product reports whether a × b is an int64, and returns it.
+func product(a, b int64) (n int64, ok bool) {
+	if a == 0 || b == 0 {
+		return 0, true
+	}
+	n = a * b
+	return n, n/b == a && !(a == -1 && b == math.MinInt64) && !(b == -1 && a == math.MinInt64)
+}
+
+func (x *Concat) compile(c *compiler) evaluator {
 	parts := c.compileAll(x.Operands)
 	return func(s *Scratch) value {
 		base := len(s.stack)
@@ -223,11 +209,11 @@ func (c *compiler) concat(x *Concat) evaluator {
 	}
 }
 
-func (c *compiler) like(x *Like) evaluator {
-	text, pattern := c.compile(x.X), c.compile(x.Pattern)
+func (x *Like) compile(c *compiler) evaluator {
+	text, pattern := x.X.compile(c), x.Pattern.compile(c)
 	escape := func(*Scratch) value { return value{kindString, []byte{'\\'}} }
 	if x.Escape != nil {
-		escape = c.compile(x.Escape)
+		escape = x.Escape.compile(c)
 	}
 	not := x.Not
 	return func(s *Scratch) value {
@@ -295,8 +281,8 @@ func runeLen(b []byte) int {
 	return n
 }
 
-func (c *compiler) in(x *In) evaluator {
-	item, list, not := c.compile(x.X), c.compile(x.List), x.Not
+func (x *In) compile(c *compiler) evaluator {
+	item, list, not := x.X.compile(c), x.List.compile(c), x.Not
 	return func(s *Scratch) value {
 		v, l := item(s), list(s)
 		switch {
@@ -327,9 +313,9 @@ func (c *compiler) in(x *In) evaluator {
 	}
 }
 
-// between is NULL or MISSING as soon as one of the three is, whatever the other bound says.
-func (c *compiler) between(x *Between) evaluator {
-	item, low, high, not := c.compile(x.X), c.compile(x.Low), c.compile(x.High), x.Not
+// compile: BETWEEN is NULL or MISSING as soon as one of the three is, whatever the other bound says.
+func (x *Between) compile(c *compiler) evaluator {
+	item, low, high, not := x.X.compile(c), x.Low.compile(c), x.High.compile(c), x.Not
 	return func(s *Scratch) value {
 		v, l, h := item(s), low(s), high(s)
 		if worst := min(v.kind, l.kind, h.kind); worst <= kindNull {
@@ -344,18 +330,18 @@ func (c *compiler) between(x *Between) evaluator {
 	}
 }
 
-func (c *compiler) caseOf(x *Case) evaluator {
+func (x *Case) compile(c *compiler) evaluator {
 	otherwise := func(*Scratch) value { return null }
 	if x.Else != nil {
-		otherwise = c.compile(x.Else)
+		otherwise = x.Else.compile(c)
 	}
 	var operand evaluator
 	if x.Operand != nil {
-		operand = c.compile(x.Operand)
+		operand = x.Operand.compile(c)
 	}
 	conditions, results := make([]evaluator, len(x.Whens)), make([]evaluator, len(x.Whens))
 	for i, w := range x.Whens {
-		conditions[i], results[i] = c.compile(w.If), c.compile(w.Then)
+		conditions[i], results[i] = w.If.compile(c), w.Then.compile(c)
 	}
 	return func(s *Scratch) value {
 		var v value
@@ -378,14 +364,14 @@ func (c *compiler) caseOf(x *Case) evaluator {
 	}
 }
 
-func (c *compiler) object(x *Object) evaluator {
+func (x *Object) compile(c *compiler) evaluator {
 	names, values := make([]evaluator, len(x.Members)), make([]evaluator, len(x.Members))
 	computed := false
 	for i, m := range x.Members {
 		if m.Computed != nil {
-			names[i], computed = c.compile(m.Computed), true
+			names[i], computed = m.Computed.compile(c), true
 		}
-		values[i] = c.compile(m.Value)
+		values[i] = m.Value.compile(c)
 	}
 	if computed {
 		return computedObject(x.Members, names, values)
@@ -453,9 +439,9 @@ func (s *Scratch) textOf(v value) []byte {
 	return s.temp[start:len(s.temp):len(s.temp)]
 }
 
-// at makes X[Index] and X.[Index].
-func (c *compiler) at(x *At) evaluator {
-	inner, index, member := c.compile(x.X), c.compile(x.Index), x.Member
+// compile makes X[Index] and X.[Index].
+func (x *At) compile(c *compiler) evaluator {
+	inner, index, member := x.X.compile(c), x.Index.compile(c), x.Member
 	return func(s *Scratch) value {
 		v, i := inner(s), index(s)
 		switch {
@@ -499,12 +485,12 @@ func (s *Scratch) subscript(v value) (n int64, ok bool) {
 	}
 }
 
-// slice makes X[Low:High].
-func (c *compiler) slice(x *Slice) evaluator {
-	inner, low := c.compile(x.X), c.compile(x.Low)
+// compile makes X[Low:High].
+func (x *Slice) compile(c *compiler) evaluator {
+	inner, low := x.X.compile(c), x.Low.compile(c)
 	high := func(*Scratch) value { return value{kind: kindTrue} } // to the end
 	if x.High != nil {
-		high = c.compile(x.High)
+		high = x.High.compile(c)
 	}
 	toEnd := x.High == nil
 	return func(s *Scratch) value {
@@ -522,25 +508,31 @@ func (c *compiler) slice(x *Slice) evaluator {
 		if !pushed {
 			return missing
 		}
-		n := int64(len(s.stack) - base)
+		elements := s.stack[base:]
 		if toEnd {
-			to = n
+			to = int64(len(elements))
 		}
-		if from < 0 {
-			from += n
-		}
-		if to < 0 {
-			to += n
-		}
-		if from < 0 || from > to || to > n {
+		if from, to, ok = within(from, to, int64(len(elements))); !ok {
 			return missing
 		}
-		return s.list(s.stack[base+int(from) : base+int(to)])
+		return s.list(elements[from:to])
 	}
 }
 
-func (c *compiler) within(x *Within) evaluator {
-	item, whole, not := c.compile(x.X), c.compile(x.Whole), x.Not
+// within returns the bounds of a slice of n elements, where a negative one counts from the end, and reports whether
+// they are bounds of one.
+func within(from, to, n int64) (low, high int64, ok bool) {
+	if from < 0 {
+		from += n
+	}
+	if to < 0 {
+		to += n
+	}
+	return from, to, 0 <= from && from <= to && to <= n
+}
+
+func (x *Within) compile(c *compiler) evaluator {
+	item, whole, not := x.X.compile(c), x.Whole.compile(c), x.Not
 	return func(s *Scratch) value {
 		v, w := item(s), whole(s)
 		switch {

@@ -23,8 +23,8 @@ type boundTo struct {
 	named, within bool
 }
 
-// each makes ANY, EVERY, ARRAY, FIRST and OBJECT.
-func (c *compiler) each(x *Each) evaluator {
+// compile makes ANY, EVERY, ARRAY, FIRST and OBJECT.
+func (x *Each) compile(c *compiler) evaluator {
 	l := c.loop(x)
 	if x.plain() && x.Kind != EachObject {
 		return l.plain
@@ -35,7 +35,7 @@ func (c *compiler) each(x *Each) evaluator {
 func (c *compiler) loop(x *Each) *loop {
 	l := &loop{kind: x.Kind, depth: len(c.scope)}
 	for _, b := range x.Bindings {
-		l.bindings = append(l.bindings, boundTo{c.compile(b.Over), b.Name != "", b.Within})
+		l.bindings = append(l.bindings, boundTo{b.Over.compile(c), b.Name != "", b.Within})
 	}
 	for _, b := range x.Bindings {
 		if b.Name != "" {
@@ -49,13 +49,13 @@ func (c *compiler) loop(x *Each) *loop {
 	case *Flatten:
 		l.spread, l.width = c.tuple(body), len(body.Parts)
 	default:
-		l.body = c.compile(body)
+		l.body = body.compile(c)
 	}
 	if x.Name != nil {
-		l.name = c.compile(x.Name)
+		l.name = x.Name.compile(c)
 	}
 	if x.When != nil {
-		l.when = c.compile(x.When)
+		l.when = x.When.compile(c)
 	}
 	c.scope = c.scope[:l.depth]
 	return l
@@ -289,7 +289,7 @@ func (c *compiler) spread(x Expr) spreader {
 			return c.column(x.X.(*Call).Args[0], name)
 		}
 	}
-	inner := c.compile(x)
+	inner := x.compile(c)
 	return func(s *Scratch) collate.Kind {
 		v := inner(s)
 		if v.kind != kindArray {
@@ -320,7 +320,7 @@ func column(x *Nav) (name string, ok bool) {
 
 // column makes the members of a name that the elements of an array have.
 func (c *compiler) column(x Expr, name string) spreader {
-	array := c.compile(x)
+	array := x.compile(c)
 	return func(s *Scratch) collate.Kind {
 		v := array(s)
 		if v.kind != kindArray {

@@ -208,20 +208,9 @@ func (s *scanner) object(i int, n *node, depth int) int {
 		return i + 1
 	}
 	for {
-		if i >= len(s.text) || s.text[i] != '"' {
+		var name []byte
+		if name, i = s.memberName(i); i < 0 {
 			return -1
-		}
-		end, plain := collate.ScanString(s.text, i+1)
-		if end < 0 {
-			return -1
-		}
-		name := s.text[i+1 : end]
-		if i = s.colon(end + 1); i < 0 {
-			return -1
-		}
-		if !plain {
-			s.name, _ = collate.AppendUnquoted(s.name[:0], name)
-			name = s.name
 		}
 		if m := n.find(name); m != nil {
 			i = s.value(i, m, depth)
@@ -243,6 +232,23 @@ func (s *scanner) object(i int, n *node, depth int) int {
 			return i
 		}
 	}
+}
+
+// memberName reads a member's name and passes the colon behind it.
+func (s *scanner) memberName(i int) (name []byte, next int) {
+	if i >= len(s.text) || s.text[i] != '"' {
+		return nil, -1
+	}
+	end, plain := collate.ScanString(s.text, i+1)
+	if end < 0 {
+		return nil, -1
+	}
+	name = s.text[i+1 : end]
+	if !plain {
+		s.name, _ = collate.AppendUnquoted(s.name[:0], name)
+		name = s.name
+	}
+	return name, s.colon(end + 1)
 }
 
 // colon passes the colon after a member's name, and the space around it.
@@ -319,10 +325,7 @@ func (s *scanner) elements(i int, n *node, length, depth int) int {
 	if i < len(s.text) && s.text[i] == ']' {
 		return i + 1
 	}
-	front, back := n.elements, n.fromEnd
-	for len(back) > 0 && back[0].index+length < 0 {
-		back = back[1:]
-	}
+	front, back := n.elements, n.within(length)
 	for at := 0; ; at++ {
 		begin := i
 		i = -1
@@ -347,6 +350,15 @@ func (s *scanner) elements(i int, n *node, length, depth int) int {
 			return i
 		}
 	}
+}
+
+// within returns the places from the end that an array of this length has.
+func (n *node) within(length int) []elementNode {
+	back := n.fromEnd
+	for len(back) > 0 && back[0].index+length < 0 {
+		back = back[1:]
+	}
+	return back
 }
 
 // skip reads a value of which nothing is wanted.

@@ -19,6 +19,14 @@ type Flatten struct{ Parts []FlattenPart }
 
 func (*Flatten) precedence() int { return precPrimary }
 
+func (x *Flatten) operands() []Expr {
+	var list []Expr
+	for _, part := range x.Parts {
+		list = append(list, part.X)
+	}
+	return list
+}
+
 // String returns the canonical text.
 func (x *Flatten) String() string { return string(x.appendTo(nil)) }
 
@@ -231,7 +239,7 @@ func width(x Expr) int {
 func (c *compiler) tuple(x *Flatten) spreader {
 	parts := make([]evaluator, len(x.Parts))
 	for i, part := range x.Parts {
-		parts[i] = c.compile(part.X)
+		parts[i] = part.X.compile(c)
 	}
 	return func(s *Scratch) collate.Kind {
 		for _, part := range parts {

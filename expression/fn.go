@@ -175,8 +175,8 @@ func distance(a, b string, limit int) int {
 	return min(limit, row[len(b)])
 }
 
-// compileCall makes the evaluator of a function call.
-func (c *compiler) call(x *Call) evaluator {
+// compile makes the evaluator of a function call.
+func (x *Call) compile(c *compiler) evaluator {
 	f, fn := x.fn, x.fn.eval
 	if f.prepare != nil {
 		constants, _ := f.constants(x.Args) // checked by the parser, and so is the error below
@@ -215,7 +215,7 @@ func (c *compiler) call(x *Call) evaluator {
 func (c *compiler) compileAll(list []Expr) []evaluator {
 	out := make([]evaluator, len(list))
 	for i, x := range list {
-		out[i] = c.compile(x)
+		out[i] = x.compile(c)
 	}
 	return out
 }

@@ -219,36 +219,21 @@ func parseDate(v value) (t time.Time, form string, ok bool) {
 	r := dateReader{text: string(v.data)}
 	year, month, day := 0, 1, 1
 	form = formTime
-	if len(r.text) < 3 || r.text[2] != ':' && r.text[1] != ':' {
+	if !r.atHour() {
 		year, month, day = r.digits(4), r.mark("-").digits(2), r.mark("-").digits(2)
-		switch {
-		case r.wrong:
-			return t, "", false
-		case r.text == "":
-			t = time.Date(year, time.Month(month), day, 0, 0, 0, 0, time.UTC)
-			return t, formDay, t.Day() == day && t.Month() == time.Month(month)
-		case r.text[0] == 'T':
-			form = formT
-		case r.text[0] == ' ':
-			form = formSpace
-		default:
-			return t, "", false
+		form = r.separator()
+	}
+	var hour, minute, second, nanoseconds int
+	zone := time.UTC
+	if form != formDay {
+		hour, minute, second, nanoseconds = r.clock()
+		if r.text != "" {
+			form += formZone
+			zone = r.zone()
 		}
-		r.text = r.text[1:]
-	}
-	hour, minute, second := r.hour(), r.mark(":").digits(2), r.mark(":").digits(2)
-	nanoseconds, zone := 0, time.UTC
-	if r.text != "" && strings.ContainsRune(".,", rune(r.text[0])) {
-		nanoseconds = r.fraction()
-	}
-	if r.text != "" {
-		form += formZone
-		zone = r.zone()
 	}
 	t = time.Date(year, time.Month(month), day, hour, minute, second, nanoseconds, zone)
-	ok = !r.wrong && r.text == "" && hour < 24 && minute < 60 && second < 60 && t.Day() == day &&
-		t.Month() == time.Month(month)
-	return t, form, ok
+	return t, form, !r.wrong && r.text == "" && t.Day() == day && t.Month() == time.Month(month)
 }
 
 // made is the form in which a date is written that was computed from one of this form: with a zone it is the full one.
@@ -280,6 +265,39 @@ func (r *dateReader) digits(n int) (value int) {
 		value, r.text = value*10+int(r.text[0]-'0'), r.text[1:]
 	}
 	return value
+}
+
+// atHour reports whether a time of day comes next, and no date.
+func (r *dateReader) atHour() bool {
+	return len(r.text) >= 3 && (r.text[2] == ':' || r.text[1] == ':')
+}
+
+// separator reads what stands between a date and a time of day, and returns the form of both; where the text ends, of
+// the date alone.
+func (r *dateReader) separator() (form string) {
+	switch {
+	case r.wrong || r.text == "":
+		return formDay
+	case r.text[0] == 'T':
+		form = formT
+	case r.text[0] == ' ':
+		form = formSpace
+	default:
+		r.wrong = true
+		return formDay
+	}
+	r.text = r.text[1:]
+	return form
+}
+
+// clock reads a time of day.
+func (r *dateReader) clock() (hour, minute, second, nanoseconds int) {
+	hour, minute, second = r.hour(), r.mark(":").digits(2), r.mark(":").digits(2)
+	if r.text != "" && strings.ContainsRune(".,", rune(r.text[0])) {
+		nanoseconds = r.fraction()
+	}
+	r.wrong = r.wrong || hour > 23 || minute > 59 || second > 59
+	return hour, minute, second, nanoseconds
 }
 
 // hour reads one digit or two.
@@ -653,54 +671,42 @@ func leapsBefore(year int) int64 {
 
 // part is DATE_PART.
 func (s *Scratch) part(t time.Time, part value) value {
-	year, week := t.ISOWeek()
-	_, offset := t.Zone()
-	n := 0
-	switch partName(part) {
-	case "millennium":
-		n = t.Year()/1000 + 1
-	case "century":
-		n = t.Year()/100 + 1
-	case "decade":
-		n = t.Year() / 10
-	case "timezone":
-		n = offset
-	case "timezone_hour":
-		n = offset / 3600
-	case "timezone_minute":
-		n = offset % 3600 / 60
-	case "year":
-		n = t.Year()
-	case "quarter":
-		n = (int(t.Month()) + 2) / 3
-	case "month":
-		n = int(t.Month())
-	case "week":
-		n = (t.YearDay() + 6) / 7
-	case "day":
-		n = t.Day()
-	case "hour":
-		n = t.Hour()
-	case "minute":
-		n = t.Minute()
-	case "second":
-		n = t.Second()
-	case "millisecond":
-		n = t.Nanosecond() / int(time.Millisecond)
-	case "iso_year":
-		n = year
-	case "iso_week":
-		n = week
-	case "day_of_year", "doy":
-		n = t.YearDay()
-	case "day_of_week", "dow":
-		n = int(t.Weekday())
-	case "iso_dow":
-		n = (int(t.Weekday())+6)%7 + 1
-	default:
+	of, known := dateParts[partName(part)]
+	if !known {
 		return null
 	}
-	return s.integer(int64(n))
+	return s.integer(int64(of(t)))
+}
+
+// dateParts are what DATE_PART knows.
+var dateParts = map[string]func(time.Time) int{
+	"millennium":      func(t time.Time) int { return t.Year()/1000 + 1 },
+	"century":         func(t time.Time) int { return t.Year()/100 + 1 },
+	"decade":          func(t time.Time) int { return t.Year() / 10 },
+	"year":            time.Time.Year,
+	"quarter":         func(t time.Time) int { return (int(t.Month()) + 2) / 3 },
+	"month":           func(t time.Time) int { return int(t.Month()) },
+	"week":            func(t time.Time) int { return (t.YearDay() + 6) / 7 },
+	"day":             time.Time.Day,
+	"hour":            time.Time.Hour,
+	"minute":          time.Time.Minute,
+	"second":          time.Time.Second,
+	"millisecond":     func(t time.Time) int { return t.Nanosecond() / int(time.Millisecond) },
+	"iso_year":        func(t time.Time) int { year, _ := t.ISOWeek(); return year },
+	"iso_week":        func(t time.Time) int { _, week := t.ISOWeek(); return week },
+	"iso_dow":         func(t time.Time) int { return (int(t.Weekday())+6)%7 + 1 },
+	"day_of_year":     time.Time.YearDay,
+	"doy":             time.Time.YearDay,
+	"day_of_week":     func(t time.Time) int { return int(t.Weekday()) },
+	"dow":             func(t time.Time) int { return int(t.Weekday()) },
+	"timezone":        zoneOffset,
+	"timezone_hour":   func(t time.Time) int { return zoneOffset(t) / 3600 },
+	"timezone_minute": func(t time.Time) int { return zoneOffset(t) % 3600 / 60 },
+}
+
+func zoneOffset(t time.Time) int {
+	_, offset := t.Zone()
+	return offset
 }
 
 // truncatedText is DATE_TRUNC_STR: what the clock shows is cut, and the zone stays as it was written.

@@ -427,33 +427,15 @@ func (p *parser) parenthesis(tok token) (Expr, error) {
 	return nil, p.unexpected("an expression")
 }
 
-// word reads what begins with a bare word: a literal, META().id or a path.
+// word reads what begins with a bare word: a literal, a construct, META().id, a call or a path.
 func (p *parser) word(tok token) (Expr, error) {
 	for _, kind := range [...]collate.Kind{collate.Missing, collate.Null, collate.False, collate.True} {
 		if strings.EqualFold(tok.value, kind.String()) {
 			return &Literal{Kind: kind}, p.advance()
 		}
 	}
-	switch strings.ToUpper(tok.value) {
-	case "SELF":
-		return p.self()
-	case "CASE":
-		return p.caseOf()
-	case "ANY", "EVERY":
-		return p.satisfies(tok)
-	case "ARRAY", "FIRST", "OBJECT":
-		if strings.EqualFold(tok.value, "ARRAY") || p.followedByExpression() {
-			return p.comprehension(tok)
-		}
-	case "SOME":
-		if p.followedByName() || p.followedBy("AND", "EVERY") {
-			return p.satisfies(tok)
-		}
-	case "DISTINCT", "ALL":
-		return nil, p.fail(tok, "%s stands before a whole key expression, or before the whole body of its ARRAY … FOR, only",
-			strings.ToUpper(tok.value))
-	case "SELECT":
-		return nil, p.unsupported(tok, "SELECT is not supported: a key must depend on the document alone")
+	if x, err := p.construct(tok); x != nil || err != nil {
+		return x, err
 	}
 	if isReserved(tok.value) {
 		return nil, p.fail(tok, "expected an expression, found the reserved word %s; a name that is one is written in "+
@@ -470,6 +452,32 @@ func (p *parser) word(tok token) (Expr, error) {
 		return p.meta()
 	}
 	return p.call(tok)
+}
+
+// construct reads the construct that a word begins; nil without an error: it begins none here.
+func (p *parser) construct(tok token) (Expr, error) {
+	switch word := strings.ToUpper(tok.value); word {
+	case "SELF":
+		return p.self()
+	case "CASE":
+		return p.caseOf()
+	case "ANY", "EVERY":
+		return p.satisfies(tok)
+	case "ARRAY", "FIRST", "OBJECT":
+		if word == "ARRAY" || p.followedByExpression() {
+			return p.comprehension(tok)
+		}
+	case "SOME":
+		if p.followedByName() || p.followedBy("AND", "EVERY") {
+			return p.satisfies(tok)
+		}
+	case "DISTINCT", "ALL":
+		return nil, p.fail(tok, "%s stands before a whole key expression, or before the whole body of its ARRAY … FOR, only",
+			word)
+	case "SELECT":
+		return nil, p.unsupported(tok, "SELECT is not supported: a key must depend on the document alone")
+	}
+	return nil, nil
 }
 
 // meta reads ().id after META.
@@ -541,56 +549,57 @@ func (p *parser) path(first token) (Expr, error) {
 }
 
 // into reads the steps of a path into x, if there are any.
-func (p *parser) into(x Expr) (_ Expr, err error) {
+func (p *parser) into(x Expr) (Expr, error) {
 	var steps []Step
 	for taken := pathSteps(x); ; taken++ { // steps are joined to those that stand in parentheses
-		at := p.tok
 		if taken > MaxPathSteps {
-			return nil, p.fail(at, "the path has more than %d steps", MaxPathSteps)
+			return nil, p.fail(p.tok, "the path has more than %d steps", MaxPathSteps)
 		}
+		var err error
 		switch {
 		case p.isOp("."):
-			if err := p.advance(); err != nil {
-				return nil, err
-			}
-			if p.isOp("[") {
-				if x, err = p.computedStep(navigate(x, steps)); err != nil {
-					return nil, err
-				}
-				steps = nil
-				continue
-			}
-			if p.tok.kind != tokWord && p.tok.kind != tokQuoted {
-				return nil, p.unexpected("a name after the point")
-			}
-			steps = append(steps, Step{Name: p.tok.value})
-			if err := p.advance(); err != nil {
-				return nil, err
-			}
+			x, steps, err = p.memberStep(x, steps)
 		case p.isOp("["):
-			if err := p.advance(); err != nil {
-				return nil, err
-			}
-			if p.isOp("*") {
-				if x, err = p.star(navigate(x, steps)); err != nil {
-					return nil, err
-				}
-				steps = nil
-				continue
-			}
-			next, step, err := p.element(x, steps)
-			if err != nil {
-				return nil, err
-			}
-			if next != nil {
-				x, steps = next, nil
-				continue
-			}
-			steps = append(steps, step)
+			x, steps, err = p.elementStep(x, steps)
 		default:
 			return navigate(x, steps), nil
 		}
+		if err != nil {
+			return nil, err
+		}
 	}
+}
+
+// memberStep reads .name or .[expression]: one step more into x, or a new x of all that was read.
+func (p *parser) memberStep(x Expr, steps []Step) (Expr, []Step, error) {
+	if err := p.advance(); err != nil {
+		return nil, nil, err
+	}
+	if p.isOp("[") {
+		x, err := p.computedStep(navigate(x, steps))
+		return x, nil, err
+	}
+	if p.tok.kind != tokWord && p.tok.kind != tokQuoted {
+		return nil, nil, p.unexpected("a name after the point")
+	}
+	steps = append(steps, Step{Name: p.tok.value})
+	return x, steps, p.advance()
+}
+
+// elementStep reads [*], [number], [expression] or [from:to], as memberStep does.
+func (p *parser) elementStep(x Expr, steps []Step) (Expr, []Step, error) {
+	if err := p.advance(); err != nil {
+		return nil, nil, err
+	}
+	if p.isOp("*") {
+		x, err := p.star(navigate(x, steps))
+		return x, nil, err
+	}
+	next, step, err := p.element(x, steps)
+	if next != nil || err != nil {
+		return next, nil, err
+	}
+	return x, append(steps, step), nil
 }
 
 // pathSteps counts the steps that stand one behind the other at the end of x.

@@ -136,13 +136,13 @@ func wellNested(key *ArrayKey) bool {
 		if !nested && !last {
 			break
 		}
-		for _, o := range operands(each) {
+		for _, o := range each.operands() {
 			if o != each.Body && has(o, isOfArrayKey) {
 				return false
 			}
 		}
 		if last {
-			return !slices.ContainsFunc(operands(flat), func(o Expr) bool { return has(o, isOfArrayKey) })
+			return !slices.ContainsFunc(flat.operands(), func(o Expr) bool { return has(o, isOfArrayKey) })
 		}
 		x = inner.X
 	}
@@ -356,24 +356,9 @@ func (p *parser) caseOf() (Expr, error) {
 				return nil, err
 			}
 		}
-		for {
-			if ok, err := p.acceptWord("WHEN"); err != nil {
+		for p.isWord("WHEN") {
+			if err := p.when(c); err != nil {
 				return nil, err
-			} else if !ok {
-				break
-			}
-			var w When
-			if w.If, err = p.expression(0); err != nil {
-				return nil, err
-			}
-			if err := p.wantWord("THEN"); err != nil {
-				return nil, err
-			}
-			if w.Then, err = p.expression(0); err != nil {
-				return nil, err
-			}
-			if c.Whens = append(c.Whens, w); len(c.Whens) > MaxList {
-				return nil, p.fail(p.tok, "more than %d branches of a CASE", MaxList)
 			}
 		}
 		if len(c.Whens) == 0 {
@@ -392,6 +377,27 @@ func (p *parser) caseOf() (Expr, error) {
 		return nil, err
 	}
 	return p.into(x)
+}
+
+// when reads a branch of a CASE.
+func (p *parser) when(c *Case) (err error) {
+	if err := p.wantWord("WHEN"); err != nil {
+		return err
+	}
+	var w When
+	if w.If, err = p.expression(0); err != nil {
+		return err
+	}
+	if err := p.wantWord("THEN"); err != nil {
+		return err
+	}
+	if w.Then, err = p.expression(0); err != nil {
+		return err
+	}
+	if c.Whens = append(c.Whens, w); len(c.Whens) > MaxList {
+		return p.fail(p.tok, "more than %d branches of a CASE", MaxList)
+	}
+	return nil
 }
 
 // satisfies reads ANY v IN x SATISFIES y END, EVERY …, and ANY AND EVERY ….

@@ -71,37 +71,48 @@ func (l *lexer) next() (token, *SyntaxError) {
 	if start >= len(l.text) {
 		return token{kind: tokEnd, pos: start, end: start}, nil
 	}
-	c := l.text[start]
-	switch {
+	switch c := l.text[start]; {
 	case isWordStart(c):
-		for l.pos < len(l.text) && isWordPart(l.text[l.pos]) {
-			l.pos++
-		}
-		if r, _ := utf8.DecodeRuneInString(l.text[l.pos:]); r >= utf8.RuneSelf && unicode.IsLetter(r) {
-			return token{}, l.foreign(start)
-		}
-		return token{tokWord, l.text[start:l.pos], start, l.pos}, nil
-	case c >= '0' && c <= '9':
+		return l.word()
+	case isDigit(c):
 		return l.number()
 	case c == '"' || c == '\'':
 		return l.string(c)
 	case c == '`':
 		return l.quoted()
 	}
+	return l.operator()
+}
+
+// word reads a bare word.
+func (l *lexer) word() (token, *SyntaxError) {
+	start := l.pos
+	for l.pos < len(l.text) && isWordPart(l.text[l.pos]) {
+		l.pos++
+	}
+	if r, _ := utf8.DecodeRuneInString(l.text[l.pos:]); r >= utf8.RuneSelf && unicode.IsLetter(r) {
+		return token{}, l.foreign(start)
+	}
+	return token{tokWord, l.text[start:l.pos], start, l.pos}, nil
+}
+
+// operator reads an operator or a punctuation mark; nothing else is left.
+func (l *lexer) operator() (token, *SyntaxError) {
+	start, rest := l.pos, l.text[l.pos:]
 	for _, op := range [...]string{"==", "!=", "<>", "<=", ">=", "||"} {
-		if strings.HasPrefix(l.text[start:], op) {
+		if strings.HasPrefix(rest, op) {
 			l.pos += len(op)
 			return token{tokOp, op, start, l.pos}, nil
 		}
 	}
-	if strings.IndexByte("()[]{},.;:=<>-+*/%", c) >= 0 {
+	if strings.IndexByte("()[]{},.;:=<>-+*/%", rest[0]) >= 0 {
 		l.pos++
-		return token{tokOp, l.text[start:l.pos], start, l.pos}, nil
+		return token{tokOp, rest[:1], start, l.pos}, nil
 	}
-	r, size := utf8.DecodeRuneInString(l.text[start:])
+	r, size := utf8.DecodeRuneInString(rest)
 	switch {
 	case r == utf8.RuneError && size == 1:
-		return token{}, l.fail(start, "byte %#x is not UTF-8", c)
+		return token{}, l.fail(start, "byte %#x is not UTF-8", rest[0])
 	case unicode.IsLetter(r):
 		return token{}, l.foreign(start)
 	case r == '$' || r == '?':
@@ -129,31 +140,35 @@ func isWordStart(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_
 func isWordPart(c byte) bool  { return isWordStart(c) || c >= '0' && c <= '9' }
 func isDigit(c byte) bool     { return c >= '0' && c <= '9' }
 
+// accept passes one of these characters, if it stands here.
+func (l *lexer) accept(one string) bool {
+	if l.pos == len(l.text) || strings.IndexByte(one, l.text[l.pos]) < 0 {
+		return false
+	}
+	l.pos++
+	return true
+}
+
+// digits passes digits and returns how many.
+func (l *lexer) digits() (n int) {
+	for ; l.pos < len(l.text) && isDigit(l.text[l.pos]); n++ {
+		l.pos++
+	}
+	return n
+}
+
 // number reads what JSON calls a number, without its sign.
 func (l *lexer) number() (token, *SyntaxError) {
 	start := l.pos
-	digits := func() (n int) {
-		for l.pos < len(l.text) && isDigit(l.text[l.pos]) {
-			l.pos++
-			n++
-		}
-		return n
-	}
-	if digits() > 1 && l.text[start] == '0' {
+	if l.digits() > 1 && l.text[start] == '0' {
 		return token{}, l.fail(start, "a number does not begin with a needless 0")
 	}
-	if l.pos < len(l.text) && l.text[l.pos] == '.' {
-		l.pos++
-		if digits() == 0 {
-			return token{}, l.fail(l.pos, "expected digits after the decimal point")
-		}
+	if l.accept(".") && l.digits() == 0 {
+		return token{}, l.fail(l.pos, "expected digits after the decimal point")
 	}
-	if l.pos < len(l.text) && l.text[l.pos]|0x20 == 'e' {
-		l.pos++
-		if l.pos < len(l.text) && (l.text[l.pos] == '+' || l.text[l.pos] == '-') {
-			l.pos++
-		}
-		if digits() == 0 {
+	if l.accept("eE") {
+		l.accept("+-")
+		if l.digits() == 0 {
 			return token{}, l.fail(l.pos, "expected digits of the exponent")
 		}
 	}

@@ -142,5 +142,5 @@ func Changed(d *index.Definition, a, b int) (all []RuleChange) {
 
 // has reports whether an expression or one within it is such a one.
 func has(x Expr, such func(Expr) bool) bool {
-	return such(x) || slices.ContainsFunc(operands(x), func(o Expr) bool { return has(o, such) })
+	return such(x) || slices.ContainsFunc(x.operands(), func(o Expr) bool { return has(o, such) })
 }

@@ -292,23 +292,13 @@ func (p *parser) clauses(s *CreateIndex) error {
 			return err
 		}
 	}
-	at := p.tok
-	if ok, err := p.acceptWord("WHERE"); err != nil {
+	if err := p.where(s); err != nil {
 		return err
-	} else if ok {
-		if s.IsPrimary {
-			return p.fail(at, "a primary index has every document: it takes no WHERE")
-		}
-		x, err := p.expression(0)
-		if err != nil {
-			return err
-		}
-		s.Where = x.String()
 	}
 	if err := p.usingGSI(); err != nil {
 		return err
 	}
-	at = p.tok
+	at := p.tok
 	if ok, err := p.acceptWord("WITH"); err != nil || !ok {
 		return err
 	}
@@ -322,6 +312,22 @@ func (p *parser) clauses(s *CreateIndex) error {
 		}
 	}
 	return nil
+}
+
+// where reads WHERE, if it stands here.
+func (p *parser) where(s *CreateIndex) error {
+	at := p.tok
+	if ok, err := p.acceptWord("WHERE"); err != nil || !ok {
+		return err
+	}
+	if s.IsPrimary {
+		return p.fail(at, "a primary index has every document: it takes no WHERE")
+	}
+	x, err := p.expression(0)
+	if err == nil {
+		s.Where = x.String()
+	}
+	return err
 }
 
 // indexWords passes the verb, PRIMARY if it is there, and INDEX.
@@ -409,38 +415,12 @@ func (p *parser) keys(s *CreateIndex) error {
 	}
 	arrays := 0
 	for {
-		at := p.tok
-		x, err := p.key()
-		if err != nil {
+		if err := p.keyComponent(s, &arrays); err != nil {
 			return err
 		}
-		if isConstant(x) {
-			return p.fail(at, "a key component that is a constant orders nothing; name a field")
-		}
-		desc, err := p.direction()
-		if err != nil {
+		if more, err := p.acceptOp(","); err != nil {
 			return err
-		}
-		if x, err = p.includeMissing(x); err != nil {
-			return err
-		}
-		plain, missing := bareKey(x)
-		if missing && len(s.Keys) > 0 {
-			return p.fail(at, "INCLUDE MISSING goes with the leading key: MISSING in any other is indexed anyway")
-		}
-		if _, ok := plain.(*ArrayKey); ok {
-			if arrays++; arrays > 1 {
-				return p.fail(at, "an index has at most one array key")
-			}
-		}
-		if err := p.addKey(s, at, x, desc); err != nil {
-			return err
-		}
-		more, err := p.acceptOp(",")
-		if err != nil {
-			return err
-		}
-		if more {
+		} else if more {
 			continue
 		}
 		if p.isWord("VECTOR") {
@@ -451,6 +431,35 @@ func (p *parser) keys(s *CreateIndex) error {
 		}
 		return p.advance()
 	}
+}
+
+// keyComponent reads one key expression with its direction, and counts array keys.
+func (p *parser) keyComponent(s *CreateIndex, arrays *int) error {
+	at := p.tok
+	x, err := p.key()
+	if err != nil {
+		return err
+	}
+	if isConstant(x) {
+		return p.fail(at, "a key component that is a constant orders nothing; name a field")
+	}
+	desc, err := p.direction()
+	if err != nil {
+		return err
+	}
+	if x, err = p.includeMissing(x); err != nil {
+		return err
+	}
+	plain, missing := bareKey(x)
+	if missing && len(s.Keys) > 0 {
+		return p.fail(at, "INCLUDE MISSING goes with the leading key: MISSING in any other is indexed anyway")
+	}
+	if _, ok := plain.(*ArrayKey); ok {
+		if *arrays++; *arrays > 1 {
+			return p.fail(at, "an index has at most one array key")
+		}
+	}
+	return p.addKey(s, at, x, desc)
 }
 
 // addKey takes a key expression, or the parts of a flattened one.

@@ -1,7 +1,11 @@
 package expression
 
 import (
+	"encoding/json"
+	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"tidemark/collate"
 	"tidemark/index"
@@ -12,7 +16,33 @@ const (
 	ActionMove         = "move"          // to Nodes
 	ActionReplicaCount = "replica_count" // NumReplica from now on
 	ActionDropReplica  = "drop_replica"  // the one with ReplicaID
+	ActionSplit        = "split"         // at At, or into NumPartition slices, or into twice as many
+	ActionMerge        = "merge"         // the slices on both sides of each value of At
+	ActionCancelSplit  = "cancel_split"  // that is under way, or the merge
 )
+
+// alterOptions are the options of each action, the first of them needed where needs says so.
+var alterOptions = []struct {
+	action  string
+	options []string
+	needs   bool
+	example string
+}{
+	{ActionMove, []string{"nodes"}, true, `{"action":"move","nodes":["…"]}`},
+	{ActionReplicaCount, []string{"num_replica", "nodes"}, true, `{"action":"replica_count","num_replica":n}`},
+	{ActionDropReplica, []string{"replicaId"}, true, `{"action":"drop_replica","replicaId":n}`},
+	{ActionSplit, []string{"at", "num_partition"}, false, `{"action":"split","at":[…]}`},
+	{ActionMerge, []string{"at"}, true, `{"action":"merge","at":[…]}`},
+	{ActionCancelSplit, nil, false, `{"action":"cancel_split"}`},
+}
+
+// actions are the names of the actions.
+func actions() (all []string) {
+	for _, o := range alterOptions {
+		all = append(all, o.action)
+	}
+	return all
+}
 
 // AlterIndex is ALTER INDEX.
 type AlterIndex struct {
@@ -22,6 +52,9 @@ type AlterIndex struct {
 	Nodes      []string // of ActionMove, and where new replicas may be, of ActionReplicaCount
 	NumReplica *int     // of ActionReplicaCount
 	ReplicaID  *int     // of ActionDropReplica
+	// At are the values that a range is to be cut at as well, of ActionSplit, or no more, of ActionMerge: JSON.
+	At           []json.RawMessage
+	NumPartition *int // of ActionSplit: how many slices there are then
 }
 
 func (*AlterIndex) statement() {}
@@ -45,6 +78,16 @@ func (s *AlterIndex) String() string {
 			b = collate.AppendQuoted(b, []byte(n))
 		}
 		b = append(b, ']')
+	}
+	if s.At != nil {
+		b = append(b, `, "at":`...)
+		for i, v := range s.At {
+			b = append(append(b, "[,"[min(i, 1)]), v...)
+		}
+		b = append(b, ']')
+	}
+	if s.NumPartition != nil {
+		b = strconv.AppendInt(append(b, `, "num_partition":`...), int64(*s.NumPartition), 10)
 	}
 	return string(append(b, '}'))
 }
@@ -81,11 +124,12 @@ func (p *parser) alter() (Statement, error) {
 }
 
 func (p *parser) alterOption(s *AlterIndex, key token) (err error) {
-	switch key.value {
-	case "action", "nodes", "num_replica", "replicaId":
-		if err := p.colon(); err != nil {
-			return err
-		}
+	all := []string{"action", "nodes", "num_replica", "replicaId", "at", "num_partition"}
+	if !slices.Contains(all, key.value) {
+		return p.unknown(key, "option", all...)
+	}
+	if err := p.colon(); err != nil {
+		return err
 	}
 	switch key.value {
 	case "action":
@@ -93,10 +137,8 @@ func (p *parser) alterOption(s *AlterIndex, key token) (err error) {
 		if tok.kind != tokString {
 			return p.unexpected("the action in quotes")
 		}
-		switch tok.value {
-		case ActionMove, ActionReplicaCount, ActionDropReplica:
-		default:
-			return p.unknown(tok, "action", ActionMove, ActionReplicaCount, ActionDropReplica)
+		if !slices.Contains(actions(), tok.value) {
+			return p.unknown(tok, "action", actions()...)
 		}
 		s.Action = tok.value
 		return p.advance()
@@ -106,30 +148,87 @@ func (p *parser) alterOption(s *AlterIndex, key token) (err error) {
 		s.NumReplica, err = p.optionInt(0, MaxReplicas)
 	case "replicaId":
 		s.ReplicaID, err = p.optionInt(0, MaxReplicas)
-	default:
-		return p.unknown(key, "option", "action", "nodes", "num_replica", "replicaId")
+	case "at":
+		s.At, err = p.optionValues()
+	case "num_partition":
+		s.NumPartition, err = p.optionInt(1, maxPartitions)
 	}
 	return err
 }
 
-// alterWhole checks that the options are those of the action.
-func (p *parser) alterWhole(s *AlterIndex, at token) error {
-	for _, o := range [...]struct {
-		action, option string
-		given          bool
-	}{{ActionMove, "nodes", s.Nodes != nil}, {ActionReplicaCount, "num_replica", s.NumReplica != nil},
-		{ActionDropReplica, "replicaId", s.ReplicaID != nil}} {
-		switch {
-		case s.Action == "":
-			return p.fail(at,
-				`ALTER INDEX needs an action: {"action":"move","nodes":["…"]}, `+
-					`{"action":"replica_count","num_replica":n} or {"action":"drop_replica","replicaId":n}`)
-		case s.Action == o.action && !o.given:
-			return p.fail(at, "the action %s needs %s", s.Action, o.option)
-		case s.Action == ActionReplicaCount && o.option == "nodes":
-		case s.Action != o.action && o.given:
-			return p.fail(at, "%s goes with the action %s, not with %s", o.option, o.action, s.Action)
+// optionValues reads a list of constants, as VALUES of a range takes them, or one constant that is no list.
+func (p *parser) optionValues() (all []json.RawMessage, err error) {
+	list, err := p.acceptOp("[")
+	if err != nil {
+		return nil, err
+	}
+	for {
+		at := p.tok
+		x, err := p.expression(0)
+		if err != nil {
+			return nil, err
+		}
+		if len(all) == maxPartitions-1 {
+			return nil, p.fail(at, "more than %d values: an index has at most %d slices", maxPartitions-1, maxPartitions)
+		}
+		_, text, err := constant(x)
+		if err != nil {
+			return nil, p.fail(at, "at takes constants: %v", err)
+		}
+		if all = append(all, text); !list {
+			return all, nil
+		}
+		if more, err := p.acceptOp(","); err != nil {
+			return nil, err
+		} else if !more {
+			return all, p.wantOp("]")
 		}
 	}
+}
+
+// alterWhole checks that the options are those of the action.
+func (p *parser) alterWhole(s *AlterIndex, at token) error {
+	if s.Action == "" {
+		var examples []string
+		for _, o := range alterOptions {
+			examples = append(examples, o.example)
+		}
+		return p.fail(at, "ALTER INDEX needs an action: %s or %s", strings.Join(examples[:len(examples)-1], ", "),
+			examples[len(examples)-1])
+	}
+	of := alterOptions[slices.Index(actions(), s.Action)]
+	for option, given := range s.given() {
+		switch {
+		case of.needs && option == of.options[0] && !given:
+			return p.fail(at, "the action %s needs %s", s.Action, option)
+		case given && !slices.Contains(of.options, option):
+			return p.fail(at, "%s goes with %s, not with %s", option, actionsWith(option), s.Action)
+		}
+	}
+	if s.Action == ActionSplit && s.At != nil && s.NumPartition != nil {
+		return p.fail(at, "the action split takes at or num_partition, not both: the values say how many slices there are")
+	}
 	return nil
+}
+
+// given tells of each option but the action whether it was written, in the order in which they are checked.
+func (s *AlterIndex) given() func(func(string, bool) bool) {
+	return func(yield func(string, bool) bool) {
+		_ = yield("nodes", s.Nodes != nil) && yield("num_replica", s.NumReplica != nil) &&
+			yield("replicaId", s.ReplicaID != nil) && yield("at", s.At != nil) && yield("num_partition", s.NumPartition != nil)
+	}
+}
+
+// actionsWith names the actions that take an option.
+func actionsWith(option string) string {
+	var all []string
+	for _, o := range alterOptions {
+		if slices.Contains(o.options, option) {
+			all = append(all, o.action)
+		}
+	}
+	if len(all) == 1 {
+		return "the action " + all[0]
+	}
+	return fmt.Sprintf("the actions %s and %s", strings.Join(all[:len(all)-1], ", "), all[len(all)-1])
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"tidemark/index"
 )
@@ -74,8 +75,8 @@ func wrongCollection(name string) string {
 		return fmt.Sprintf("the name of a scope or collection has %d bytes; at most %d", len(name), maxCollectionBytes)
 	}
 	for i, r := range name {
-		known := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '%'
-		if !known || i == 0 && (r == '_' || r == '%') {
+		part := r < utf8.RuneSelf && isWordPart(byte(r)) || r == '-' || r == '%'
+		if !part || i == 0 && (r == '_' || r == '%') {
 			return fmt.Sprintf("unexpected %q in the name %q of a scope or collection; expected letters, digits and _ - %%, "+
 				"not beginning with _ or %%", r, name)
 		}

@@ -94,15 +94,8 @@ func checkParts(s *CreateIndex) error {
 	if err := CheckBucketName(s.Keyspace.Bucket); err != nil {
 		return err
 	}
-	if k := s.Keyspace; !k.IsDefault() {
-		for _, name := range []string{k.Scope, k.Collection} {
-			if name == "" {
-				return fmt.Errorf("%w: a scope and a collection are named together", ErrDefinition)
-			}
-			if wrong := wrongCollection(name); wrong != "" {
-				return fmt.Errorf("%w: %s", ErrDefinition, wrong)
-			}
-		}
+	if err := checkCollection(s.Keyspace); err != nil {
+		return err
 	}
 	switch {
 	case s.IsPrimary && (len(s.Keys) > 0 || s.Where != ""):
@@ -128,6 +121,22 @@ func checkParts(s *CreateIndex) error {
 			return fmt.Errorf("%w: WHERE: %w", ErrDefinition, err)
 		}
 		s.Where = x.String()
+	}
+	return nil
+}
+
+// checkCollection makes sure that a keyspace is a whole bucket, or names both a scope and a collection.
+func checkCollection(k index.Keyspace) error {
+	if k.IsDefault() {
+		return nil
+	}
+	for _, name := range []string{k.Scope, k.Collection} {
+		if name == "" {
+			return fmt.Errorf("%w: a scope and a collection are named together", ErrDefinition)
+		}
+		if wrong := wrongCollection(name); wrong != "" {
+			return fmt.Errorf("%w: %s", ErrDefinition, wrong)
+		}
 	}
 	return nil
 }

@@ -44,40 +44,13 @@ func (p *parser) partitionBy(s *CreateIndex) error {
 	if err := p.wantWord("BY"); err != nil {
 		return err
 	}
-	by := &s.PartitionBy
-	scheme := p.tok
-	word := index.PartitionScheme(strings.ToLower(scheme.value))
-	kind, known := partition.KindBy(word)
-	switch {
-	case word != "" && known && p.isWord(strings.ToUpper(scheme.value)):
-		by.Scheme = word
-	case p.isWord("KEY"):
-		return p.fail(p.tok, "expected HASH or RANGE, found KEY; write PARTITION BY HASH(…)")
-	default:
-		return p.unexpected("HASH or RANGE")
-	}
-	if err := p.advance(); err != nil {
+	by, scheme := &s.PartitionBy, p.tok
+	kind, err := p.scheme()
+	if err != nil {
 		return err
 	}
-	if err := p.wantOp("("); err != nil {
-		return err
-	}
-	for {
-		at := p.tok
-		x, err := p.key()
-		if err != nil {
-			return err
-		}
-		if err := p.partitionExpr(at, s, &kind, x); err != nil {
-			return err
-		}
-		if more, err := p.acceptOp(","); err != nil {
-			return err
-		} else if !more {
-			break
-		}
-	}
-	if err := p.wantOp(")"); err != nil {
+	by.Scheme = kind.By
+	if err := p.partitionExprs(s, kind); err != nil {
 		return err
 	}
 	if kind.Values {
@@ -92,6 +65,40 @@ func (p *parser) partitionBy(s *CreateIndex) error {
 		return p.addPartitionKey(scheme, s, &DocID{})
 	}
 	return nil
+}
+
+// scheme reads HASH or RANGE.
+func (p *parser) scheme() (*partition.Kind, error) {
+	kind, known := partition.KindBy(index.PartitionScheme(strings.ToLower(p.tok.value)))
+	switch {
+	case p.tok.kind == tokWord && kind.By != "" && known:
+		return &kind, p.advance()
+	case p.isWord("KEY"):
+		return nil, p.fail(p.tok, "expected HASH or RANGE, found KEY; write PARTITION BY HASH(…)")
+	}
+	return nil, p.unexpected("HASH or RANGE")
+}
+
+// partitionExprs reads the expressions in parentheses.
+func (p *parser) partitionExprs(s *CreateIndex, kind *partition.Kind) error {
+	if err := p.wantOp("("); err != nil {
+		return err
+	}
+	for {
+		at := p.tok
+		x, err := p.key()
+		if err != nil {
+			return err
+		}
+		if err := p.partitionExpr(at, s, kind, x); err != nil {
+			return err
+		}
+		if more, err := p.acceptOp(","); err != nil {
+			return err
+		} else if !more {
+			return p.wantOp(")")
+		}
+	}
 }
 
 // addPartitionKey makes what is partitioned by a component of the key, behind all others.
@@ -126,13 +133,10 @@ func (p *parser) partitionExpr(at token, s *CreateIndex, kind *partition.Kind, x
 		return p.fail(at, "%s stands here twice", text)
 	case len(by.Exprs) == MaxKeys:
 		return p.fail(at, "more than %d expressions", MaxKeys)
-	case kind.Leading && len(by.Exprs) > 0:
-		return p.fail(at, "PARTITION BY %s takes one expression, the leading key", strings.ToUpper(string(kind.By)))
-	case kind.Leading && s.IsPrimary && text != docIDText:
-		return p.fail(at, "the key of a primary index is %s: it can be partitioned by that only, not by %s", docIDText, text)
-	case kind.Leading && !s.IsPrimary && text != s.Keys[0].Expr:
-		return p.fail(at, "PARTITION BY %s takes the leading key expression, %s, not %s: slices follow the order of the "+
-			"index", strings.ToUpper(string(kind.By)), s.Keys[0].Expr, text)
+	case kind.Leading:
+		if err := p.leadingKey(at, s, kind, text); err != nil {
+			return err
+		}
 	case s.IsPrimary && text != docIDText:
 		return p.fail(at, "the key of a primary index is %s: it can be partitioned by that only, not by %s; an index on %s "+
 			"can", docIDText, text, text)
@@ -142,6 +146,21 @@ func (p *parser) partitionExpr(at token, s *CreateIndex, kind *partition.Kind, x
 		}
 	}
 	by.Exprs = append(by.Exprs, text)
+	return nil
+}
+
+// leadingKey makes sure that the index is partitioned by its leading key, and by nothing else.
+func (p *parser) leadingKey(at token, s *CreateIndex, kind *partition.Kind, text string) error {
+	scheme := strings.ToUpper(string(kind.By))
+	switch {
+	case len(s.PartitionBy.Exprs) > 0:
+		return p.fail(at, "PARTITION BY %s takes one expression, the leading key", scheme)
+	case s.IsPrimary && text != docIDText:
+		return p.fail(at, "the key of a primary index is %s: it can be partitioned by that only, not by %s", docIDText, text)
+	case !s.IsPrimary && text != s.Keys[0].Expr:
+		return p.fail(at, "PARTITION BY %s takes the leading key expression, %s, not %s: slices follow the order of the "+
+			"index", scheme, s.Keys[0].Expr, text)
+	}
 	return nil
 }
 

@@ -12,6 +12,10 @@ type Expr interface {
 	String() string
 	appendTo(dst []byte) []byte
 	precedence() int
+	// operands returns the expressions that it is made of.
+	operands() []Expr
+	// compile makes its evaluator. Slots have been numbered.
+	compile(c *compiler) evaluator
 }
 
 // How tightly operators bind, loosest first.
@@ -108,6 +112,15 @@ func (x *Logic) precedence() int {
 	}
 	return precOr
 }
+
+func (*Literal) operands() []Expr   { return nil }
+func (*Path) operands() []Expr      { return nil }
+func (*DocID) operands() []Expr     { return nil }
+func (x *Compare) operands() []Expr { return []Expr{x.L, x.R} }
+func (x *Logic) operands() []Expr   { return x.Operands }
+func (x *Not) operands() []Expr     { return []Expr{x.X} }
+func (x *Minus) operands() []Expr   { return []Expr{x.X} }
+func (x *Is) operands() []Expr      { return []Expr{x.X} }
 
 // String returns the canonical text.
 func (x *Literal) String() string { return string(x.appendTo(nil)) }

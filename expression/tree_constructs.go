@@ -461,73 +461,47 @@ func (x *ArrayKey) appendTo(dst []byte) []byte {
 	return x.X.appendTo(append(dst, word...))
 }
 
-// operands returns the expressions that an expression is made of.
-func operands(x Expr) []Expr {
-	switch x := x.(type) {
-	case *Compare:
-		return []Expr{x.L, x.R}
-	case *Logic:
-		return x.Operands
-	case *Not:
-		return []Expr{x.X}
-	case *Minus:
-		return []Expr{x.X}
-	case *Is:
-		return []Expr{x.X}
-	case *Arith:
-		return []Expr{x.L, x.R}
-	case *Concat:
-		return x.Operands
-	case *Like:
-		return present(x.X, x.Pattern, x.Escape)
-	case *In:
-		return []Expr{x.X, x.List}
-	case *Between:
-		return []Expr{x.X, x.Low, x.High}
-	case *Case:
-		list := present(x.Operand, x.Else)
-		for _, w := range x.Whens {
-			list = append(list, w.If, w.Then)
-		}
-		return list
-	case *Array:
-		return x.Items
-	case *Object:
-		var list []Expr
-		for _, m := range x.Members {
-			list = append(list, present(m.Computed, m.Value)...)
-		}
-		return list
-	case *Nav:
-		return []Expr{x.X}
-	case *Call:
-		return x.Args
-	case *Each:
-		var list []Expr
-		for _, b := range x.Bindings {
-			list = append(list, b.Over)
-		}
-		return append(list, present(x.Name, x.Body, x.When)...)
-	case *At:
-		return []Expr{x.X, x.Index}
-	case *Slice:
-		return present(x.X, x.Low, x.High)
-	case *Within:
-		return []Expr{x.X, x.Whole}
-	case *Exists:
-		return []Expr{x.X}
-	case *ArrayKey:
-		return []Expr{x.X}
-	case *MissingKey:
-		return []Expr{x.X}
-	case *Flatten:
-		var list []Expr
-		for _, part := range x.Parts {
-			list = append(list, part.X)
-		}
-		return list
+func (*Self) operands() []Expr         { return nil }
+func (*Var) operands() []Expr          { return nil }
+func (*Meta) operands() []Expr         { return nil }
+func (*Xattr) operands() []Expr        { return nil }
+func (x *Arith) operands() []Expr      { return []Expr{x.L, x.R} }
+func (x *Concat) operands() []Expr     { return x.Operands }
+func (x *Like) operands() []Expr       { return present(x.X, x.Pattern, x.Escape) }
+func (x *In) operands() []Expr         { return []Expr{x.X, x.List} }
+func (x *Between) operands() []Expr    { return []Expr{x.X, x.Low, x.High} }
+func (x *Array) operands() []Expr      { return x.Items }
+func (x *Nav) operands() []Expr        { return []Expr{x.X} }
+func (x *At) operands() []Expr         { return []Expr{x.X, x.Index} }
+func (x *Slice) operands() []Expr      { return present(x.X, x.Low, x.High) }
+func (x *Within) operands() []Expr     { return []Expr{x.X, x.Whole} }
+func (x *Call) operands() []Expr       { return x.Args }
+func (x *Exists) operands() []Expr     { return []Expr{x.X} }
+func (x *ArrayKey) operands() []Expr   { return []Expr{x.X} }
+func (x *MissingKey) operands() []Expr { return []Expr{x.X} }
+
+func (x *Case) operands() []Expr {
+	list := present(x.Operand, x.Else)
+	for _, w := range x.Whens {
+		list = append(list, w.If, w.Then)
 	}
-	return nil
+	return list
+}
+
+func (x *Object) operands() []Expr {
+	var list []Expr
+	for _, m := range x.Members {
+		list = append(list, present(m.Computed, m.Value)...)
+	}
+	return list
+}
+
+func (x *Each) operands() []Expr {
+	var list []Expr
+	for _, b := range x.Bindings {
+		list = append(list, b.Over)
+	}
+	return append(list, present(x.Name, x.Body, x.When)...)
 }
 
 func present(list ...Expr) []Expr {
@@ -551,7 +525,7 @@ func isConstant(x Expr) bool {
 	case *Path, *DocID, *Meta, *Xattr, *Var, *Self:
 		return false
 	}
-	for _, o := range operands(x) {
+	for _, o := range x.operands() {
 		if !isConstant(o) {
 			return false
 		}
@@ -562,7 +536,7 @@ func isConstant(x Expr) bool {
 // Walk calls f for an expression and all that it is made of.
 func Walk(x Expr, f func(Expr)) {
 	f(x)
-	for _, o := range operands(x) {
+	for _, o := range x.operands() {
 		Walk(o, f)
 	}
 }

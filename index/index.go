@@ -190,8 +190,13 @@ type Definition struct {
 	Nodes       []string    `json:"nodes,omitempty"` // uuids or names of indexers that may hold it; empty = any
 	Statement   string      `json:"definition"`      // canonical DDL text
 	// lowest version of expression.Rules by which entries were made; 0: not recorded
-	Rules       uint32 `json:"expression_rules,omitempty"`
-	CreatedMS   int64  `json:"created_ms"`   // unix milliseconds, by the wall clock of the leader then
+	Rules     uint32 `json:"expression_rules,omitempty"`
+	CreatedMS int64  `json:"created_ms"` // unix milliseconds, by the wall clock of the leader then
+	// Replaces is the index of the same name that this one is built for, with other slices (a split): when it is READY the
+	// name is its, and that one is dropped. Until then no name leads to it. 0: of no other.
+	Replaces ID `json:"replaces,omitempty"`
+	// SplitFailed is why the newest split of the index came to nothing, "" where it did not, or was cancelled.
+	SplitFailed string `json:"split_failed,omitempty"`
 	ModifiedCAS uint64 `json:"modified_cas"` // cas of the newest change of this object: its ETag
 }
 

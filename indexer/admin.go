@@ -39,6 +39,8 @@ func (x *Indexer) adminHandler() http.Handler {
 	add(http.MethodGet, "/v1/status", anyone, http.HandlerFunc(x.status))
 	add(http.MethodGet, "/v1/stats", anyone, http.HandlerFunc(x.serveStats))
 	add(http.MethodGet, "/v1/positions", anyone, http.HandlerFunc(x.positions))
+	add(http.MethodGet, "/v1/scans", manager, http.HandlerFunc(x.runningScans))
+	add(http.MethodPost, "/v1/scans:cancel", manager, rpc.Handle(limit, x.cancelScan))
 	x.metrics.registry.MustRegister(collector{x})
 	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(x.metrics.registry,
 		promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce}))
@@ -81,8 +83,8 @@ func (x *Indexer) hello(ctx context.Context, req *wire.HelloRequest) (*wire.Inde
 		h.Report.Shorten()
 	}
 	for _, k := range x.allBuckets() {
-		m := wire.MinimumIncarnations{Bucket: k.name}
-		if err := k.do(ctx, func() { m.Incarnations = k.st.Minimum() }); err == nil {
+		m := wire.MinimumIncarnations{Bucket: k.Name()}
+		if err := k.Do(ctx, func(st *core.Bucket) { m.Incarnations = st.Minimum() }); err == nil {
 			h.Minimum = append(h.Minimum, m)
 		}
 	}
@@ -98,7 +100,7 @@ func (x *Indexer) poll(ctx context.Context, req *wire.PollRequest) (*wire.PollRe
 		return core.Poll(nil, req), nil
 	}
 	var reply *wire.PollReply
-	err := k.do(ctx, func() { reply = core.Poll(k.st, req) })
+	err := k.Do(ctx, func(st *core.Bucket) { reply = core.Poll(st, req) })
 	return reply, err
 }
 
@@ -114,7 +116,7 @@ func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*w
 		if k == nil {
 			continue
 		}
-		if err := k.do(ctx, func() { k.st.Publish(s.Stability) }); err != nil {
+		if err := k.Do(ctx, func(st *core.Bucket) { st.Publish(s.Stability) }); err != nil {
 			return nil, err
 		}
 	}
@@ -133,49 +135,11 @@ func (x *Indexer) rollback(ctx context.Context, req *wire.RollbackRequest) (*wir
 	}
 	switch req.Step {
 	case "prepare":
-		err := k.do(ctx, func() {
-			states, release := k.pastsOfCopies()
-			defer release()
-			reply = k.st.Prepare(req, states)
-		})
-		return reply, err
+		return k.Prepare(ctx, req)
 	case "rollback":
-		return reply, x.carryOut(ctx, k, req, reply)
+		return reply, k.CarryOut(ctx, req, reply)
 	}
 	return nil, rpc.Refuse(errcode.BadRequest, "rollback step %q: want prepare or rollback", req.Step)
-}
-
-func (x *Indexer) carryOut(ctx context.Context, k *bucket, req *wire.RollbackRequest, reply *wire.RollbackReply) error {
-	began, waited := x.now(), false
-	for {
-		var back core.Back
-		var changed <-chan struct{}
-		if err := k.do(ctx, func() { back, changed = k.st.CarryOut(req), k.restoredSignal() }); err != nil {
-			return err
-		}
-		switch back {
-		case core.BackStale:
-			reply.Stale = true
-			return nil
-		case core.BackOlder:
-			return rpc.Refuse(errcode.Fenced, "rollback %d is older than one carried out", req.RollbackID)
-		case core.BackDone, core.BackNow:
-			if waited || back == core.BackNow { // not one that was carried out before
-				x.metrics.rolls.Observe(x.now().Sub(began).Seconds())
-			}
-			x.catalog.Touch()
-			return nil
-		case core.BackWaits:
-		}
-		waited = true
-		select {
-		case <-changed:
-		case <-k.done:
-			return errBucketGone
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }
 
 // Status is the answer of GET /v1/status.
@@ -201,11 +165,11 @@ type SideStatus struct {
 func (x *Indexer) status(w http.ResponseWriter, r *http.Request) {
 	id := x.identity.get()
 	s := Status{Endpoint: x.Endpoint(), ClusterID: id.ClusterID, Version: version.Full(), Fence: id.Fence,
-		Health: x.health.get(), Report: x.fullReport(r.Context(), func(string) bool { return true })}
+		Health: x.health.First(), Report: x.fullReport(r.Context(), func(string) bool { return true })}
 	for _, k := range x.allBuckets() {
-		_ = k.do(r.Context(), func() { // a bucket that goes has nothing to show
-			for _, p := range k.st.SideStreams() {
-				s.Sides = append(s.Sides, SideStatus{Bucket: k.name, VBucket: p.VBucket, Begun: p.Begun, At: p.At, To: p.To})
+		_ = k.Do(r.Context(), func(st *core.Bucket) { // a bucket that goes has nothing to show
+			for _, p := range st.SideStreams() {
+				s.Sides = append(s.Sides, SideStatus{Bucket: k.Name(), VBucket: p.VBucket, Begun: p.Begun, At: p.At, To: p.To})
 			}
 		})
 	}
@@ -217,8 +181,8 @@ func (x *Indexer) positions(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	for _, k := range x.allBuckets() {
 		text := "" // a bucket that goes has nothing to show
-		_ = k.do(r.Context(), func() { text = k.st.String() })
-		if _, err := fmt.Fprintf(w, "bucket %s: %s", k.name, text); err != nil {
+		_ = k.Do(r.Context(), func(st *core.Bucket) { text = st.String() })
+		if _, err := fmt.Fprintf(w, "bucket %s: %s", k.Name(), text); err != nil {
 			return
 		}
 	}

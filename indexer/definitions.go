@@ -1,19 +1,18 @@
 package indexer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 
-	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/copies"
 	"tidemark/indexer/core"
+	"tidemark/indexer/jsonfile"
 	"tidemark/indexer/storage"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
@@ -38,7 +37,7 @@ func (x *Indexer) nodeOf(d *wire.Definitions) (index.NodeID, bool) {
 // neither makes nor drops a copy: what is stored may be newer. After a leader has spoken it does nothing.
 func (x *Indexer) resume() error {
 	var d wire.Definitions
-	err := readJSON(x.cfg.Dir, definitionsFile, &d)
+	err := jsonfile.Read(x.cfg.Dir, definitionsFile, &d)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -58,10 +57,10 @@ func (x *Indexer) resume() error {
 	for _, s := range x.store.Slices() {
 		m := s.Meta()
 		w, ok := want[m.Copy]
-		if !ok || !is(w, m) {
+		if !ok || !w.Is(stored(m)) {
 			continue
 		}
-		if err := x.bucketNamed(m.Bucket).addCopy(context.Background(), s, w.Others); err != nil {
+		if err := x.fills.Take(context.Background(), x.bucketNamed(m.Bucket), s, w.Others); err != nil {
 			return fmt.Errorf("copy %s: %w", m.Copy, err)
 		}
 	}
@@ -106,7 +105,7 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 		return nil, err
 	}
 	_, span := rpc.StartSpan(ctx, "store definitions")
-	err := writeJSON(x.cfg.Dir, definitionsFile, d)
+	err := jsonfile.Write(x.cfg.Dir, definitionsFile, d)
 	rpc.EndSpan(ctx, span, err)
 	if err != nil {
 		return nil, rpc.Refuse(errcode.Unavailable, "storing definitions: %v", err)
@@ -120,7 +119,7 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	}
 	x.catalog.Take(d)
 	wake(x.report)
-	wake(x.sides)
+	x.sides.Wake()
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
 }
 
@@ -159,56 +158,20 @@ func (x *Indexer) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.
 // syncBuckets makes the loops of the buckets in the list run, and ends the others. A bucket stays for as long as the
 // list has it, also without copies: it remembers which incarnations are refused.
 func (x *Indexer) syncBuckets(d *wire.Definitions) error {
-	gone, stay, err := x.replaceBuckets(d)
+	gone, stay, err := x.buckets.replace(d, x.newBucket)
 	for k, b := range stay { // without the lock: the bucket's loop takes it, and must come to the command
-		k.setGeneration(b.Generation, b.RollbackID)
+		k.SetGeneration(b.Generation, b.RollbackID)
 	}
 	for _, k := range gone { // what they have under way is done
-		<-k.done
+		<-k.Gone()
 	}
 	return err
 }
 
-func (x *Indexer) replaceBuckets(d *wire.Definitions) (gone []*bucket, stay map[*bucket]*wire.Bucket, err error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	keep := map[string]bool{}
-	stay = map[*bucket]*wire.Bucket{}
-	for i := range d.Buckets {
-		b := &d.Buckets[i]
-		k := x.buckets[b.Name]
-		if k != nil && k.uuid == b.UUID && k.vbuckets == b.VBuckets {
-			keep[b.Name] = true
-			stay[k] = b
-			continue
-		}
-		n, err := x.newBucket(*b)
-		if err != nil {
-			return gone, stay, fmt.Errorf("bucket %s: %w", b.Name, err)
-		}
-		if k != nil {
-			close(k.stop)
-			gone = append(gone, k)
-		}
-		x.buckets[b.Name], keep[b.Name] = n, true
-		x.spawn(n.Run)
-	}
-	for name, k := range x.buckets {
-		if !keep[name] {
-			close(k.stop)
-			gone = append(gone, k)
-			delete(x.buckets, name)
-		}
-	}
-	x.bucketCount.Store(int64(len(x.buckets)))
-	return gone, stay, nil
-}
-
-// is reports whether a stored copy is a wanted one: ids of copies are not used again within an epoch, but a lost
-// majority may make them begin again lower.
-func is(w core.Wanted, m storage.Meta) bool {
-	return w.Index.ID == m.Index && (m.CreatedMS == 0 || m.CreatedMS == w.Index.CreatedMS) &&
-		w.Bucket.UUID == m.BucketUUID && w.Bucket.VBuckets == m.VBuckets
+// stored is a copy as it lies here.
+func stored(m storage.Meta) core.Stored {
+	return core.Stored{Copy: m.Copy, Index: m.Index, CreatedMS: m.CreatedMS, BucketUUID: m.BucketUUID,
+		VBuckets: m.VBuckets}
 }
 
 // dropForeign drops copies whose place another one has now, by the list: of another incarnation of the bucket, or of
@@ -216,7 +179,7 @@ func is(w core.Wanted, m storage.Meta) bool {
 func (x *Indexer) dropForeign(ctx context.Context, want map[index.CopyID]core.Wanted) error {
 	for _, s := range x.store.Slices() {
 		m := s.Meta()
-		if w, ok := want[m.Copy]; ok && !is(w, m) {
+		if w, ok := want[m.Copy]; ok && !w.Is(stored(m)) {
 			x.log.Warn("a copy is of another index, or its bucket was made anew; it starts empty", "copy", m.Copy, "bucket",
 				m.Bucket,
 				"index", m.Index, "want", w.Index.ID)
@@ -240,25 +203,19 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w core.Wanted
 		if err != nil {
 			return err
 		}
-		x.claim(id) // of a damaged folder that was here
-		if x.cfg.Tracer != nil {
-			x.mu.Lock()
-			x.parents[id] = trace.SpanContextFromContext(ctx)
-			x.mu.Unlock()
-		}
+		x.orphans.claim(id) // of a damaged folder that was here
+		x.origins.Made(ctx, id)
 		if w.Copy.State == partition.Allocated {
-			x.mu.Lock()
-			x.old[id] = true
-			x.mu.Unlock()
+			x.origins.Found(id)
 			x.log.Warn("a copy that was here is missing; it is filled from KV anew", "copy", id, "index", w.Index.ID, "slice",
 				w.Copy.Slice)
 		}
 		x.log.Info("copy allocated", "copy", id, "index", w.Index.ID, "slice", w.Copy.Slice, "bucket", w.Bucket.Name)
 	}
-	if err := x.bucketNamed(w.Bucket.Name).addCopy(ctx, s, w.Others); err != nil {
+	if err := x.fills.Take(ctx, x.bucketNamed(w.Bucket.Name), s, w.Others); err != nil {
 		return err
 	}
-	if x.claim(id) {
+	if x.orphans.claim(id) {
 		x.log.Info("an orphan is wanted again: it is taken over as it is", "copy", id, "index", w.Index.ID, "slice",
 			w.Copy.Slice)
 	}
@@ -268,16 +225,16 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w core.Wanted
 // closeCopy takes a copy away from its bucket and from scans.
 func (x *Indexer) closeCopy(ctx context.Context, s *storage.Slice) error {
 	m := s.Meta()
-	if err := x.fills.drop(ctx, m.Copy); err != nil {
+	if err := x.fills.Drop(ctx, m.Copy); err != nil {
 		return err
 	}
 	if k := x.bucketNamed(m.Bucket); k != nil {
-		if err := k.removeCopy(ctx, m.Copy); err != nil && !errors.Is(err, errBucketGone) {
+		if err := k.Remove(ctx, m.Copy); err != nil && !errors.Is(err, copies.ErrBucketGone) {
 			return err
 		}
 	}
 	x.snapshots.Drop(m.Copy)
-	x.health.set(fmt.Sprintf("copy %s", m.Copy), "")
+	x.health.Set(copies.CopySource+m.Copy.String(), "")
 	return nil
 }
 
@@ -312,7 +269,7 @@ func (x *Indexer) retireCopy(ctx context.Context, s *storage.Slice) (remove func
 	if err := x.closeCopy(ctx, s); err != nil {
 		return nil, err
 	}
-	x.marks.clear(m.Copy)
+	x.node.Marks.Clear(m.Copy)
 	remove, err = x.store.Retire(m.Copy)
 	switch {
 	case errors.Is(err, storage.ErrNotFound):
@@ -320,30 +277,10 @@ func (x *Indexer) retireCopy(ctx context.Context, s *storage.Slice) (remove func
 	case err != nil:
 		return nil, fmt.Errorf("dropping copy %s: %w", m.Copy, err)
 	}
-	x.claim(m.Copy)
-	x.mu.Lock()
-	delete(x.old, m.Copy)
-	delete(x.parents, m.Copy)
-	x.mu.Unlock()
+	x.orphans.claim(m.Copy)
+	x.origins.Forget(m.Copy)
 	x.log.Info("copy dropped", "copy", m.Copy, "index", m.Index, "bucket", m.Bucket)
 	return remove, nil
-}
-
-func (x *Indexer) bucketNamed(name string) *bucket {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.buckets[name]
-}
-
-func (x *Indexer) allBuckets() []*bucket {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	all := make([]*bucket, 0, len(x.buckets))
-	for _, k := range x.buckets {
-		all = append(all, k)
-	}
-	slices.SortFunc(all, func(a, b *bucket) int { return cmp.Compare(a.name, b.name) })
-	return all
 }
 
 // present returns the definitions that are in force.
@@ -355,5 +292,9 @@ func (x *Indexer) has(id index.CopyID) bool {
 	return here
 }
 
-// queueShare is how much one bucket may hold in memory.
-func (x *Indexer) queueShare() int64 { return x.cfg.QueueBytes / max(1, x.bucketCount.Load()) }
+// settled returns the definitions that are in force when no list is being taken over: copies are made before it is.
+func (x *Indexer) settled() wire.Definitions {
+	x.applying.Lock()
+	defer x.applying.Unlock()
+	return x.present()
+}

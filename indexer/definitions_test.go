@@ -10,6 +10,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/copies"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
@@ -60,20 +61,21 @@ func TestDefinitionsAsChanges(t *testing.T) {
 // TestListBesideBusyBucket: a bucket's loop takes the node's lock at times, so a new list of definitions must not wait
 // for a loop while it holds that lock, however many commands stand before it.
 func TestListBesideBusyBucket(t *testing.T) {
-	x := &Indexer{log: hclog.NewNullLogger(), buckets: map[string]*bucket{}, catalog: noCatalog()}
+	x := &Indexer{log: hclog.NewNullLogger(), buckets: buckets{named: map[string]*copies.Bucket{}}, catalog: noCatalog(),
+		node: &copies.Node{Log: hclog.NewNullLogger()}}
 	b := wire.Bucket{Name: "b", UUID: "u", VBuckets: 1, Generation: 1}
-	k, err := x.newBucket(b)
+	k, err := copies.NewBucket(x.node, b)
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.buckets["b"] = k
-	for range controlInbox { // nobody takes them
-		k.control <- func() {}
+	x.buckets.named["b"] = k
+	for range copies.ControlInbox { // nobody takes them
+		k.SetGeneration(1, 0)
 	}
 	unlocked := make(chan struct{})
 	go func() {
 		defer close(unlocked)
-		gone, stay, err := x.replaceBuckets(&wire.Definitions{Buckets: []wire.Bucket{b}})
+		gone, stay, err := x.buckets.replace(&wire.Definitions{Buckets: []wire.Bucket{b}}, x.newBucket)
 		if err != nil || len(gone) != 0 || len(stay) != 1 {
 			t.Errorf("gone %v, stay %v: %v", gone, stay, err)
 		}

@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"hash/crc32"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,12 +19,11 @@ import (
 	"github.com/fxamacker/cbor/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"tidemark/errcode"
-	"tidemark/index"
+	"tidemark/indexer/core"
+	"tidemark/indexer/fill"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/transfer"
 	"tidemark/ingest"
-	"tidemark/internal/rpc"
 	"tidemark/partition"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -192,7 +189,7 @@ func TestFillByFiles(t *testing.T) {
 	if n := counted(t, p.a.x.metrics.registry, "tidemark_indexer_fill_bytes_total", "sent"); n == 0 {
 		t.Error("nothing was sent")
 	}
-	if p.b.x.fills.checked.Due().IsZero() {
+	if p.b.x.fills.Checked.Due().IsZero() {
 		t.Error("what was received was checked without a bound")
 	}
 	p.b.stopIndexer() // what was installed is durable
@@ -290,41 +287,6 @@ func TestSendsNothing(t *testing.T) {
 	p.fill()
 	if p.outcome() || p.fromZero() == 0 {
 		t.Error("it was filled by files")
-	}
-}
-
-// TestFillsTakeTurns: a copy whose sources are busy keeps no other one waiting, and is tried again after it.
-func TestFillsTakeTurns(t *testing.T) {
-	p := newPair(t)
-	p.b.start()
-	if err := p.b.define(20, 21); err != nil {
-		t.Fatal(err)
-	}
-	now := time.Unix(1000, 0)
-	x := &Indexer{now: func() time.Time { return now }}
-	f := &filler{x: x, wake: make(chan struct{}, 1)}
-	for _, id := range []index.CopyID{20, 21} {
-		s, _ := p.b.x.store.Slice(id)
-		f.add(p.b.x.bucketNamed(testBucket), s, nil)
-	}
-	var got []index.CopyID
-	for range 2 {
-		_, o, _ := f.next(t.Context())
-		got = append(got, o.s.Meta().Copy)
-		if !f.putBack(o) {
-			t.Fatal("it is not tried again")
-		}
-	}
-	if _, o, pause := f.next(t.Context()); o != nil || pause != fillPause {
-		t.Errorf("%v again after %s, want none before %s", o, pause, fillPause)
-	}
-	now = now.Add(fillPause)
-	_, o, _ := f.next(t.Context())
-	if got = append(got, o.s.Meta().Copy); !slices.Equal(got, []index.CopyID{20, 21, 20}) {
-		t.Errorf("in turn %v", got)
-	}
-	if err := f.drop(t.Context(), 20); err != nil || f.putBack(o) {
-		t.Errorf("what was let go is tried again: %v", err)
 	}
 }
 
@@ -442,37 +404,6 @@ func TestFillRollback(t *testing.T) {
 	}
 }
 
-// TestFillOfAnotherRollback: files of before a rollback of the bucket, or of a bucket that was made anew, are not
-// installed.
-func TestFillOfAnotherRollback(t *testing.T) {
-	t.Parallel()
-	p := newPair(t)
-	stuck, once := make(chan struct{}), sync.Once{}
-	p.between = func(_ http.ResponseWriter, r *http.Request, _ int64) bool {
-		once.Do(func() { close(stuck) })
-		hang(r)
-		return true
-	}
-	p.b.start()
-	if err := p.b.define(10, 11); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-stuck:
-	case <-time.After(testTimeout):
-		t.Fatal("nothing was asked")
-	}
-	s, _ := p.b.x.store.Slice(11)
-	o := &fill{s: s, k: p.b.x.bucketNamed(testBucket)}
-	is := about{Generation: o.k.st.Generation(), RollbackID: o.k.st.RollbackID()}
-	for _, said := range []about{{Generation: is.Generation, RollbackID: is.RollbackID + 1},
-		{Generation: is.Generation + 1, RollbackID: is.RollbackID}} {
-		if err := p.b.x.fills.install(t.Context(), o, nil, &said); !errors.Is(err, errAnew) {
-			t.Errorf("files of %+v at %+v: %v", said, is, err)
-		}
-	}
-}
-
 // question is what a request asks; the request can be answered still.
 func question(t *testing.T, r *http.Request) (q transfer.Question) {
 	t.Helper()
@@ -500,8 +431,8 @@ func TestFillWatchesTheBranch(t *testing.T) {
 		case "read":
 			if reads.Add(1) == 2 {
 				k := p.b.x.bucketNamed(testBucket)
-				k.setGeneration(2, 0)
-				for k.generation.Load() != 2 {
+				k.SetGeneration(2, 0)
+				for k.Generation() != 2 {
 					time.Sleep(time.Millisecond)
 				}
 			}
@@ -517,7 +448,7 @@ func TestFillWatchesTheBranch(t *testing.T) {
 	if n := reads.Load(); n != 2 {
 		t.Errorf("%d chunks were sent, want 2", n)
 	}
-	p.b.x.bucketNamed(testBucket).setGeneration(1, 0)
+	p.b.x.bucketNamed(testBucket).SetGeneration(1, 0)
 	if !p.outcome() {
 		t.Error("it was filled from KV")
 	}
@@ -528,7 +459,7 @@ func TestFillWatchesTheBranch(t *testing.T) {
 func TestFillBringsTombstones(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
-	if err := p.a.x.marks.set(10); err != nil {
+	if err := p.a.x.node.Marks.Set(10); err != nil {
 		t.Fatal(err)
 	}
 	p.b.start()
@@ -541,7 +472,7 @@ func TestFillBringsTombstones(t *testing.T) {
 		t.Fatal("it was filled from KV")
 	}
 	p.whole()
-	p.b.until("there are no tombstones left", func() bool { return !p.b.x.marks.has(11) })
+	p.b.until("there are no tombstones left", func() bool { return !p.b.x.node.Marks.Has(11) })
 }
 
 // TestFillGoesOnAfterACrash: tables that were received before the process ended are not sent again.
@@ -596,88 +527,7 @@ func TestFillGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-// TestWhoIsLetGoWaitsForFiles: a copy is let go of when its files are installed, or are not, and gets none afterwards.
-func TestWhoIsLetGoWaitsForFiles(t *testing.T) {
-	p := newPair(t)
-	p.b.start()
-	if err := p.b.define(20); err != nil {
-		t.Fatal(err)
-	}
-	s, _ := p.b.x.store.Slice(20)
-	f := newFiller(p.b.x)
-	f.add(p.b.x.bucketNamed(testBucket), s, nil)
-	_, o, _ := f.next(t.Context())
-	done, err := f.putting(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dropped := make(chan error, 1)
-	go func() { dropped <- f.drop(t.Context(), 20) }()
-	for !o.gone.Load() {
-		time.Sleep(time.Millisecond)
-	}
-	select {
-	case err := <-dropped:
-		t.Errorf("it is let go of while its files are installed: %v", err)
-	default:
-	}
-	done()
-	if err := <-dropped; err != nil {
-		t.Error(err)
-	}
-	if err := f.install(t.Context(), o, nil, &about{}); !errors.Is(err, errUnwanted) {
-		t.Errorf("files for a copy that is gone: %v", err)
-	}
-}
-
-// TestFillPatience: a copy waits for its turn for as long as something moves, here or at a source that is busy, but not
-// for ever.
-func TestFillPatience(t *testing.T) {
-	began := time.Unix(1000, 0)
-	fresh := func() *fill {
-		return &fill{moved: began, sent: map[index.NodeID]uint64{}}
-	}
-	o := fresh()
-	if !o.patient(began.Add(fillPatience)) || o.patient(began.Add(fillPatience+1)) {
-		t.Errorf("where nothing moves it does not wait for %s", fillPatience)
-	}
-	at := began
-	f := &filler{queue: []*fill{o}}
-	for n := uint64(1); len(f.late(at, 0)) == 0 && at.Sub(began) <= 2*fillLongest; n++ {
-		at = at.Add(fillPatience)
-		o.waited += fillPatience
-		o.saw(4, n, at)
-	}
-	if waited := at.Sub(began); waited < fillLongest || waited > fillLongest+fillPatience {
-		t.Errorf("where its source moves it waits for %s, want %s", waited, fillLongest)
-	}
-	// While the files of others come here, ahead of it, its time does not begin.
-	o = fresh()
-	ahead := &fill{}
-	ahead.expected.Store(1)
-	f = &filler{queue: []*fill{o}, now: ahead}
-	for at = began; at.Sub(began) <= 2*fillLongest; at = at.Add(time.Minute) {
-		if len(f.late(at, time.Minute)) > 0 {
-			t.Fatalf("it is given up after %s, and others are filled before it", at.Sub(began))
-		}
-	}
-	f.now = nil
-	for from := at; len(f.late(at, time.Minute)) == 0; at = at.Add(time.Minute) {
-		if o.saw(4, uint64(at.Unix()), at); at.Sub(from) > 2*fillLongest {
-			t.Fatal("it waits for ever")
-		}
-	}
-	o = fresh()
-	o.saw(4, 7, began.Add(time.Minute))
-	for n := range 20 {
-		o.saw(4, 7, began.Add(time.Duration(n)*time.Minute))
-	}
-	if o.patient(began.Add(time.Minute + fillPatience + 1)) {
-		t.Error("a source that has sent nothing meanwhile counts as one that moves")
-	}
-}
-
-// TestFillWaitsForOneThatMoves: a source that says that it sends to others is waited for, and what it has sent counts.
+// TestFillWaitsForOneThatMoves: a source that says that it sends to others is waited for.
 func TestFillWaitsForOneThatMoves(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -686,12 +536,6 @@ func TestFillWaitsForOneThatMoves(t *testing.T) {
 		if q := question(t, r); q.Op != "open" || n > busy {
 			return false
 		}
-		f := p.b.x.fills
-		f.mu.Lock()
-		if got := f.now.sent[pairNode]; got != uint64(n-1) {
-			t.Errorf("it knows of %d that its source has moved, was told of %d", got, n-1)
-		}
-		f.mu.Unlock()
 		answerFramed(t, w, &transfer.Offer{Busy: "sends to others", Moved: uint64(n)})
 		return true
 	}
@@ -713,56 +557,6 @@ func answerFramed(t *testing.T, w http.ResponseWriter, o *transfer.Offer) {
 	_, _ = w.Write(append(binary.BigEndian.AppendUint32(nil, sum), body...))
 }
 
-// TestFillAfterADropGivenUp: a copy whose removal was given up half-way, and that is wanted again, gets its files.
-func TestFillAfterADropGivenUp(t *testing.T) {
-	p := newPair(t)
-	stuck := make(chan struct{})
-	p.between = func(_ http.ResponseWriter, r *http.Request, n int64) bool {
-		if n == 2 {
-			close(stuck)
-			hang(r)
-		}
-		return n == 2
-	}
-	p.b.start()
-	if err := p.b.define(10, 11); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-stuck:
-	case <-time.After(testTimeout):
-		t.Fatal("nothing was asked")
-	}
-	f := p.b.x.fills
-	f.mu.Lock()
-	o := f.now
-	f.mu.Unlock()
-	done, err := f.putting(o) // its files are being installed for longer than the leader waits
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.b.locked(func() {
-		p.b.copies = []partition.Copy{{ID: 10, Node: pairNode, State: partition.Allocated}}
-		p.b.revision++
-	})
-	ctx, giveUp := context.WithCancelCause(t.Context())
-	defer giveUp(nil)
-	go func() {
-		for !o.gone.Load() && ctx.Err() == nil { // until its removal waits for what is being installed
-			time.Sleep(time.Millisecond)
-		}
-		giveUp(context.DeadlineExceeded) // so long the leader waits
-	}()
-	if _, err := p.b.x.definitions(ctx, p.b.definitionsLocked()); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("its removal was not given up: %v", err)
-	}
-	done()
-	p.fill()
-	if p.fromZero() > 0 {
-		t.Error("it was filled from KV")
-	}
-}
-
 // TestFillOfACopyThatLacksSomething: a copy of which something is missing at the moment is sent as it is, and KV is
 // asked for what is missing; so is one beside another copy that is put back. Of one that has next to nothing the files
 // are of no use.
@@ -776,13 +570,13 @@ func TestFillOfACopyThatLacksSomething(t *testing.T) {
 			p.b.start()
 			k := p.a.x.bucketNamed(testBucket)
 			s, _ := p.a.x.store.Slice(10)
-			if err := k.do(t.Context(), func() {
+			if err := k.Do(t.Context(), func(st *core.Bucket) {
 				at := s.Positions()
 				for vb := range lacks.empty {
 					at[vb].A, at[vb].Side = at[vb].Main, 0
 				}
-				k.st.Remove(10)
-				if err := k.st.Add(ingest.Copy{ID: 10, Index: s.Meta().Index, Slice: s.Meta().Slice, Ready: true, Positions: at,
+				st.Remove(10)
+				if err := st.Add(ingest.Copy{ID: 10, Index: s.Meta().Index, Slice: s.Meta().Slice, Ready: true, Positions: at,
 					Logs: s.Logs()}); err != nil {
 					t.Error(err)
 				}
@@ -790,8 +584,8 @@ func TestFillOfACopyThatLacksSomething(t *testing.T) {
 				t.Fatal(err)
 			}
 			m := s.Meta()
-			e, err := p.a.x.export(t.Context(), &transfer.Want{Index: m.Index, CreatedMS: m.CreatedMS, Slice: m.Slice,
-				BucketUUID: m.BucketUUID, Generation: k.generation.Load(), RollbackID: k.rollback.Load()})
+			e, err := p.a.x.fills.Sender().Open(t.Context(), &transfer.Want{Index: m.Index, CreatedMS: m.CreatedMS,
+				Slice: m.Slice, BucketUUID: m.BucketUUID, Generation: k.Generation(), RollbackID: k.Rollback()})
 			if (err == nil) != lacks.sent {
 				t.Fatalf("%v", err)
 			}
@@ -802,52 +596,6 @@ func TestFillOfACopyThatLacksSomething(t *testing.T) {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-// TestNoFilesOfACopyKnownToBeWrong: while a vbucket is to be taken anew and its rows have not gone, no files of the
-// copy are sent: they say that the vbucket is whole.
-func TestNoFilesOfACopyKnownToBeWrong(t *testing.T) {
-	p := newPair(t)
-	p.b.start()
-	k := p.a.x.bucketNamed(testBucket)
-	s, _ := p.a.x.store.Slice(10)
-	m := s.Meta()
-	export := func() error {
-		e, err := p.a.x.export(t.Context(), &transfer.Want{Index: m.Index, CreatedMS: m.CreatedMS, Slice: m.Slice,
-			BucketUUID: m.BucketUUID, Generation: k.generation.Load(), RollbackID: k.rollback.Load()})
-		if err == nil {
-			err = e.Close()
-		}
-		return err
-	}
-	inLoop := func(f func()) {
-		if err := k.do(t.Context(), f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	refused := func(when string) {
-		t.Helper()
-		var problem *rpc.Problem
-		if err := export(); !errors.As(err, &problem) || problem.Code != errcode.Unavailable {
-			t.Errorf("%s: %v", when, err)
-		}
-	}
-	if err := export(); err != nil {
-		t.Fatal(err)
-	}
-	at := vbOfCopy{10, 3}
-	inLoop(func() { k.strays[at] = nil })
-	refused("not begun")
-	u := &underway{batch: &ingest.Batch{Kind: ingest.DeleteRange, Copies: []ingest.CopyBatch{{ID: 10}}}}
-	inLoop(func() {
-		delete(k.strays, at)
-		k.under = append(k.under, u)
-	})
-	refused("being deleted")
-	inLoop(func() { k.under = slices.DeleteFunc(k.under, func(o *underway) bool { return o == u }) })
-	if err := export(); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -876,7 +624,7 @@ func TestTransferRateChanges(t *testing.T) {
 		t.Fatal("nothing was asked")
 	}
 	rates := func(x *Indexer) [2]int64 {
-		return [2]int64{x.fills.sending.PerSecond(), x.fills.checked.PerSecond()}
+		return [2]int64{x.fills.Sending.PerSecond(), x.fills.Checked.PerSecond()}
 	}
 	for _, rate := range []int64{2 * transfer.MinRate, 0} {
 		p.a.locked(func() { p.a.rate = rate })
@@ -884,7 +632,7 @@ func TestTransferRateChanges(t *testing.T) {
 		if rate == 0 {
 			want = p.a.x.cfg.TransferRate
 		}
-		p.a.until("the rate is taken over", func() bool { return rates(p.a.x) == [2]int64{want, fillCheck * want} })
+		p.a.until("the rate is taken over", func() bool { return rates(p.a.x) == [2]int64{want, fill.CheckFactor * want} })
 	}
 	close(free)
 	p.fill()

@@ -17,7 +17,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -35,9 +34,14 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer/catalog"
+	"tidemark/indexer/copies"
+	"tidemark/indexer/fill"
+	"tidemark/indexer/health"
+	"tidemark/indexer/keeper"
 	"tidemark/indexer/pace"
 	"tidemark/indexer/peers"
 	"tidemark/indexer/scanserver"
+	"tidemark/indexer/sides"
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/transfer"
@@ -114,8 +118,10 @@ type Config struct {
 	TransferRate int64
 	// AuditRate is how many rows and documents a second are compared with the KV data all the time, and AuditEvery the
 	// pause between two rounds. 0: verify.DefaultAuditRate, verify.DefaultAuditEvery. A rate below 0: never.
-	AuditRate   int64
-	AuditEvery  time.Duration
+	AuditRate  int64
+	AuditEvery time.Duration
+	// SlowScan is from when on a scan is kept among the slow ones. 0: scanserver.DefaultSlow. Below 0: none is.
+	SlowScan    time.Duration
 	verifyRoom  int64         // bytes that a verification holds of KV's side. 0: verify.MaxBytes
 	OrphanGrace time.Duration // how long a copy that no definitions name is kept; below 0 for ever
 	Logger      hclog.Logger
@@ -193,6 +199,23 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
+// spanLag keeps so many checkpoints that the oldest of them is older than KV's replicas may lag: two follow each other
+// after Checkpoint at the least.
+func (c *Config) spanLag() error {
+	if c.KeepCheckpoints == 0 {
+		c.KeepCheckpoints = storage.DefaultKeepCheckpoints
+	}
+	span := (max(c.ReplicaLag, 0) + c.Checkpoint - 1) / c.Checkpoint
+	if span >= MaxCheckpoints {
+		return fmt.Errorf("indexer: KV replicas that lag by %v take %d checkpoints %v apart, at most %d are kept: raise "+
+			"--checkpoint-every to %v or more, or lower --replica-lag",
+			c.ReplicaLag, span+1, c.Checkpoint, MaxCheckpoints, (c.ReplicaLag/(MaxCheckpoints-1) +
+				time.Second).Truncate(time.Second))
+	}
+	c.KeepCheckpoints = max(c.KeepCheckpoints, int(span)+1)
+	return nil
+}
+
 // Indexer is one process of the role.
 type Indexer struct {
 	cfg        Config
@@ -202,8 +225,10 @@ type Indexer struct {
 	store      *storage.Store
 	snapshots  *snapshots.Set
 	catalog    *catalog.Catalog
-	fills      *filler
-	marks      *marks
+	fills      *fill.Filler
+	sides      *sides.Loop
+	origins    *sides.Origins
+	node       *copies.Node // what its buckets have in common
 	managers   *managerclient.Client
 	projectors *projectorclient.Client
 	peers      *peers.Peers
@@ -213,22 +238,16 @@ type Indexer struct {
 	ports      ports
 	now        func() time.Time
 
-	bucketCount atomic.Int64
-	report      chan struct{} // capacity 1: something is worth a report at once
-	sides       chan struct{} // capacity 1: side streams may be wanted
-	health      health
-	began       time.Time
-	unstorable  refusedKeys
-	nearQuota   atomic.Bool // the memory quota is nearly used up
+	report     chan struct{} // capacity 1: something is worth a report at once
+	health     health.Health
+	began      time.Time
+	unstorable refusedKeys
+	nearQuota  atomic.Bool // the memory quota is nearly used up
 
 	applying sync.Mutex // one list of definitions at a time
-	mu       sync.Mutex
 	spawn    func(func(context.Context) error)
-	buckets  map[string]*bucket
-	orphans  map[index.CopyID]*orphan
-	old      map[index.CopyID]bool // copies that are not new to this process, see comesBack
-	// of copies that were made here, while there is a tracer: the request that asked for them
-	parents map[index.CopyID]trace.SpanContext
+	buckets  buckets
+	orphans  orphans
 }
 
 // ports are the listeners, opened before anything runs.
@@ -270,12 +289,12 @@ func Open(cfg Config) (*Indexer, error) {
 		return nil, err
 	}
 	x := &Indexer{
-		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, began: time.Now(), buckets: map[string]*bucket{},
-		orphans: map[index.CopyID]*orphan{},
-		report:  make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
+		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, began: time.Now(),
+		buckets: buckets{named: map[string]*copies.Bucket{}},
+		orphans: orphans{grace: cfg.OrphanGrace, log: cfg.Logger, now: time.Now, all: map[index.CopyID]*orphan{}},
+		report:  make(chan struct{}, 1), metrics: newMetrics(),
 		snapshots: snapshots.New(cfg.KeepSnapshots, cfg.Logger, time.Now),
-		old:       map[index.CopyID]bool{},
-		parents:   map[index.CopyID]trace.SpanContext{},
+		origins:   sides.NewOrigins(cfg.Tracer != nil),
 	}
 	x.catalog = catalog.New(func() index.NodeID { return x.identity.get().Node }, x.snapshots)
 	if cfg.CatchupRate > 0 {
@@ -289,10 +308,11 @@ func Open(cfg Config) (*Indexer, error) {
 		return nil, err
 	}
 	for _, s := range x.store.Slices() {
-		x.old[s.Meta().Copy] = true
+		x.origins.Found(s.Meta().Copy)
 	}
+	var marks *copies.Marks
 	if x.identity, err = loadIdentity(cfg.Dir); err == nil {
-		x.marks, err = loadMarks(cfg.Dir, cfg.Logger)
+		marks, err = copies.LoadMarks(cfg.Dir, cfg.Logger)
 	}
 	if err == nil {
 		err = x.listen()
@@ -306,7 +326,13 @@ func Open(cfg Config) (*Indexer, error) {
 	x.peers = peers.New(cfg.TLS, func() (index.NodeID, string) {
 		return x.identity.get().Node, x.ports.scan.Addr().String()
 	}, func() []wire.Endpoint { return x.present().Indexers })
-	x.fills = newFiller(x)
+	x.sides = sides.New(x.sideOptions())
+	x.node = &copies.Node{Store: x.store, Snapshots: x.snapshots, Marks: marks, Health: &x.health,
+		Builders: copies.Builders(),
+		Metrics:  copies.NewMetrics(x.metrics.registry), Log: x.log, Now: x.now, Queue: x.queueShare, Piece: cfg.pieceBytes(),
+		Catchup: x.ports.rate, Refused: x.refuse, Report: func() { wake(x.report) }, Sides: x.sides.Wake,
+		Touch: x.catalog.Touch}
+	x.fills = fill.New(x.fillOptions())
 	x.verify = verify.New(verify.Options{Name: cfg.Name, Role: verifyRole{x}, Pins: x.pins(), Projectors: x.projectors,
 		Nodes: x.peers.Ask(verify.AtOnce), Room: cfg.verifyRoom, AuditRate: cfg.AuditRate, AuditEvery: cfg.AuditEvery,
 		Registry: x.metrics.registry, Log: cfg.Logger, Now: x.now})
@@ -333,6 +359,22 @@ func (x *Indexer) listen() error {
 	return nil
 }
 
+// fillOptions are what fills copies, and sends them, has of this indexer.
+func (x *Indexer) fillOptions() fill.Options {
+	return fill.Options{Store: x.store, Snapshots: x.snapshots, Marks: x.node.Marks, Nodes: x.peers.Ask(1),
+		UUID: func() string { return x.identity.get().UUID }, Rate: x.cfg.TransferRate, Bucket: x.bucketNamed,
+		Orphan: x.orphans.has, Settled: x.settled, Present: x.present,
+		Spawn: func(run func(context.Context) error) { x.spawn(run) }, Sides: x.sides.Wake,
+		Registry: x.metrics.registry, Log: x.log, Now: x.now}
+}
+
+// sideOptions are what the loop that asks for side streams has of this indexer.
+func (x *Indexer) sideOptions() sides.Options {
+	return sides.Options{Endpoint: x.Endpoint, ClusterID: func() string { return x.identity.get().ClusterID },
+		Buckets: x.allBuckets, InForce: x.catalog.InForce, Projectors: x.projectors, Origins: x.origins,
+		Registry: x.metrics.registry, Tracer: x.cfg.Tracer, Log: x.log, Now: x.now}
+}
+
 // Endpoint returns how others reach this indexer.
 func (x *Indexer) Endpoint() wire.Endpoint {
 	id := x.identity.get()
@@ -351,9 +393,7 @@ const stopGrace = time.Second
 // Run serves until ctx ends, then writes what is in memory and gives everything free. An Indexer runs once.
 func (x *Indexer) Run(ctx context.Context) error {
 	g, inner := errgroup.WithContext(ctx)
-	x.mu.Lock()
 	x.spawn = func(f func(context.Context) error) { g.Go(func() error { return f(inner) }) }
-	x.mu.Unlock()
 	if err := x.resume(); err != nil {
 		x.log.Error("the definitions of the last run cannot be used; waiting for the leader", "error", err)
 	}
@@ -375,11 +415,13 @@ func (x *Indexer) Run(ctx context.Context) error {
 	g.Go(func() error { return x.serve(inner, rpc.Traced(x.cfg.Tracer, x.scanHandler(x.scans)), x.ports.scan) })
 	g.Go(func() error { return x.scans.Run(inner) })
 	g.Go(func() error { return (&reporter{x: x}).Run(inner) })
-	g.Go(func() error { return newSideLoop(x).Run(inner) })
-	g.Go(func() error { return x.fills.sender.Run(inner) })
+	g.Go(func() error { return x.sides.Run(inner) })
+	g.Go(func() error { return x.fills.Sender().Run(inner) })
 	g.Go(func() error { return x.fills.Run(inner) })
 	g.Go(func() error { return x.fills.Expire(inner) })
-	g.Go(func() error { return (&keeper{x: x}).Run(inner) })
+	keep := keeper.New(keeper.Options{Store: x.store, Snapshots: x.snapshots, PersistEvery: x.cfg.PersistEvery,
+		Checkpoint: x.cfg.Checkpoint, Skips: x.orphans.has, Measure: x.measure, Log: x.log, Now: x.now})
+	g.Go(func() error { return keep.Run(inner) })
 	g.Go(func() error { return x.verify.Audit(inner) })
 	g.Go(func() error { return x.watchMemory(inner) })
 	e := x.Endpoint()
@@ -391,7 +433,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 		err = errors.Join(err, x.store.Close())
 		x.managers.Close()
 		x.projectors.Close()
-		x.fills.nodes.Close()
+		x.fills.Nodes.Close()
 		x.peers.Close()
 		return err
 	})
@@ -451,49 +493,8 @@ func newID(bytes int) (string, error) {
 	return hex.EncodeToString(b), nil
 }
 
-// health is what is wrong with the node, for reports and people.
-type health struct {
-	mu  sync.Mutex
-	why map[string]string // by source
-}
-
-// set notes what is wrong with a source; "" is well. It reports whether that is new.
-func (h *health) set(source, why string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.why == nil {
-		h.why = map[string]string{}
-	}
-	was := h.why[source]
-	if why == "" {
-		delete(h.why, source)
-	} else {
-		h.why[source] = why
-	}
-	return (was == "") != (why == "")
-}
-
 // Sources of what is wrong; of copies see copySource.
 const (
 	healthRegistration = "registration"
 	healthManagers     = "managers"
 )
-
-// all gives everything that is wrong, by source.
-func (h *health) all() map[string]string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return maps.Clone(h.why)
-}
-
-func (h *health) get() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	worst := ""
-	for source, why := range h.why {
-		if t := source + ": " + why; worst == "" || t < worst {
-			worst = t
-		}
-	}
-	return worst
-}

@@ -170,7 +170,7 @@ func TestFull(t *testing.T) {
 	over := 0
 	for i := range 40 {
 		w.write(docs(i*50, i*50+100, i)...)
-		if k := w.x.bucketNamed(testBucket); k.queueBytes.Load() > 2*limit {
+		if k := w.x.bucketNamed(testBucket); k.QueueBytes() > 2*limit {
 			over++
 		}
 	}

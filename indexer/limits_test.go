@@ -1,55 +1,13 @@
 package indexer
 
 import (
-	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
 
-	"tidemark/indexer/pace"
 	"tidemark/indexer/storage"
-	"tidemark/keyversion"
 	"tidemark/stability"
 )
-
-// TestCatchupRate: what a catchup stream brings is taken at the rate, over all connections; a backfill is taken at
-// once; a wait ends with its connection, and what waited is not taken.
-func TestCatchupRate(t *testing.T) {
-	t.Parallel()
-	const rate, events, batches = 10_000, 1000, 6
-	still := time.Unix(1000, 0) // the clock of the pace stands: each batch waits for all before it
-	x := &Indexer{metrics: newMetrics(), now: time.Now}
-	x.ports.rate = pace.New(rate, 0, func() time.Time { return still })
-	k := &bucket{x: x, name: "b", vbuckets: 4, side: make(chan inbound, 2*batches), done: make(chan struct{})}
-	batch := &keyversion.Batch{Events: make([]keyversion.Event, events)}
-	sinks := []*sink{{k: k, hello: keyversion.Hello{Connections: 1}, side: true, catchup: true},
-		{k: k, hello: keyversion.Hello{Connections: 1}, side: true, catchup: true}}
-	began := time.Now()
-	for i := range batches {
-		if err := sinks[i%2].Receive(t.Context(), batch, func() {}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if took, least := time.Since(began), time.Second*events*batches/rate; took < least || len(k.side) != batches {
-		t.Errorf("%d batches of %d events after %s, %s at least at %d a second", len(k.side), events, took, least, rate)
-	}
-	owes := x.ports.rate.Due()
-	if err := (&sink{k: k, hello: keyversion.Hello{Connections: 1}, side: true}).Receive(t.Context(), batch,
-		func() {}); err != nil {
-		t.Fatal(err)
-	}
-	if len(k.side) != batches+1 || x.ports.rate.Due() != owes {
-		t.Errorf("a backfill counts towards the rate of catchups: %d batches, %v after %v", len(k.side),
-			x.ports.rate.Due(), owes)
-	}
-	gone, cancel := context.WithCancelCause(t.Context())
-	cut := errors.New("the connection is cut")
-	cancel(cut)
-	if err := sinks[0].Receive(gone, batch, func() {}); !errors.Is(err, cut) || len(k.side) != batches+1 {
-		t.Errorf("%v, %d batches", err, len(k.side))
-	}
-}
 
 // TestReplicaLag: as many checkpoints are kept as it takes for the oldest to be of before the replicas' lag, at least
 // as many as the configuration says, and no more than the bound.

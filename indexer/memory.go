@@ -11,6 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"tidemark/indexer/copies"
+	"tidemark/indexer/keeper"
 )
 
 // Memory quotas in bytes.
@@ -72,7 +75,7 @@ func (c *Config) splitQuota() error {
 }
 
 // pieceBytes is how large one write of one copy may be.
-func (c *Config) pieceBytes() int { return int(min(writeBytes, c.MemTableBytes/pieceParts)) }
+func (c *Config) pieceBytes() int { return int(min(copies.WriteBytes, c.MemTableBytes/pieceParts)) }
 
 // heapLimit is the Go runtime's memory limit while the process has so much memory resident beside the Go runtime's:
 // what is left of the quota and half of the base, at most the part of the quota that is meant for the heap, and at
@@ -114,7 +117,7 @@ type memoryUse struct {
 func (x *Indexer) memoryUse() memoryUse {
 	u := memoryUse{storage: uint64(max(x.store.Memory().Used, 0)), quota: uint64(x.cfg.MemoryQuota), rss: residentBytes()}
 	for _, k := range x.allBuckets() {
-		u.queue += uint64(max(k.queueBytes.Load(), 0))
+		u.queue += uint64(max(k.QueueBytes(), 0))
 	}
 	return u
 }
@@ -136,7 +139,7 @@ func (u memoryUse) near(queueLimit int64, percent uint64) (why string) {
 
 // watchMemory warns, once each time, when the quota is nearly used up.
 func (x *Indexer) watchMemory(ctx context.Context) error {
-	tick := time.NewTicker(measureEvery)
+	tick := time.NewTicker(keeper.MeasureEvery)
 	defer tick.Stop()
 	x.limitProcess(residentBytes())
 	for {

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
@@ -19,10 +21,19 @@ import (
 // kept, neither served nor fed nor checkpointed, until a list names it again, or until its grace is over and the leader
 // has confirmed that the StateContext does not place it here (IM-8).
 type orphan struct {
+	core.Orphan
 	meta  storage.Meta
-	epoch uint64
-	found time.Time // by this process, under that epoch
 	bytes uint64
+}
+
+// orphans are those that are here.
+type orphans struct {
+	grace time.Duration // below 0 for ever
+	log   hclog.Logger
+	now   func() time.Time
+
+	mu  sync.Mutex // leaf
+	all map[index.CopyID]*orphan
 }
 
 // named returns the copies of the list before d, when d follows it in the same epoch of the same cluster: what d lacks
@@ -47,65 +58,67 @@ func (x *Indexer) letGo(ctx context.Context, f wire.Fence, want, named map[index
 	defer func() { _ = g.Wait() }() // when it is given up in the middle
 	for _, s := range x.store.Slices() {
 		m := s.Meta()
-		if _, ok := want[m.Copy]; ok {
+		switch core.FateOf(stored(m), want, named) {
+		case core.Stays:
 			continue
-		}
-		if w, ok := named[m.Copy]; ok && is(w, m) {
+		case core.Goes:
 			g.Go(func() error { return x.dropCopySoon(ctx, s) })
 			continue
+		case core.Orphaned:
 		}
-		if !x.isOrphan(m.Copy) {
+		if !x.orphans.has(m.Copy) {
 			if err := x.closeCopy(ctx, s); err != nil {
 				return err
 			}
 		}
-		x.setOrphan(m, f.Epoch, diskBytes(s))
+		x.orphans.set(m, f.Epoch, diskBytes(s))
 	}
 	for _, d := range x.store.Damaged() { // one that is wanted was replaced
 		if _, ok := want[d.Copy]; !ok && d.Copy != 0 {
-			x.setOrphan(storage.Meta{Copy: d.Copy}, f.Epoch, d.Bytes)
+			x.orphans.set(storage.Meta{Copy: d.Copy}, f.Epoch, d.Bytes)
 		}
 	}
 	return g.Wait()
 }
 
-func (x *Indexer) setOrphan(m storage.Meta, epoch, bytes uint64) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if o := x.orphans[m.Copy]; o != nil && o.epoch == epoch {
+func (o *orphans) set(m storage.Meta, epoch, bytes uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if was := o.all[m.Copy]; was != nil && was.Epoch == epoch {
 		return
 	}
-	x.orphans[m.Copy] = &orphan{meta: m, epoch: epoch, found: x.now(), bytes: bytes}
-	x.log.Warn("a copy is here that the definitions do not have: an orphan, kept for now", "copy", m.Copy, "index",
+	o.all[m.Copy] = &orphan{meta: m, bytes: bytes,
+		Orphan: core.Orphan{Index: m.Index, Epoch: epoch, Found: o.now()}}
+	o.log.Warn("a copy is here that the definitions do not have: an orphan, kept for now", "copy", m.Copy, "index",
 		m.Index, "slice", m.Slice,
-		"bucket", m.Bucket, "bytes", bytes, "grace", x.cfg.OrphanGrace)
+		"bucket", m.Bucket, "bytes", bytes, "grace", o.grace)
 }
 
 // claim forgets an orphan that is wanted or gone; true when it was one.
-func (x *Indexer) claim(id index.CopyID) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	_, was := x.orphans[id]
-	delete(x.orphans, id)
+func (o *orphans) claim(id index.CopyID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, was := o.all[id]
+	delete(o.all, id)
 	return was
 }
 
-func (x *Indexer) isOrphan(id index.CopyID) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.orphans[id] != nil
+func (o *orphans) has(id index.CopyID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.all[id] != nil
 }
 
-// sizeOrphan notes how large a copy is; false when it is none.
-func (x *Indexer) sizeOrphan(s *storage.Slice) bool {
-	if !x.isOrphan(s.Meta().Copy) {
+// size notes how large a copy is; false when it is none.
+func (o *orphans) size(s *storage.Slice) bool {
+	if !o.has(s.Meta().Copy) {
 		return false
 	}
 	bytes := diskBytes(s)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if o := x.orphans[s.Meta().Copy]; o != nil {
-		o.bytes = bytes
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if one := o.all[s.Meta().Copy]; one != nil {
+		one.bytes = bytes
 	}
 	return true
 }
@@ -113,32 +126,37 @@ func (x *Indexer) sizeOrphan(s *storage.Slice) bool {
 func diskBytes(s *storage.Slice) uint64 { return uint64(max(s.Stats().DiskBytes, 0)) }
 
 // left is the rest of an orphan's grace in milliseconds, see wire.Orphan.
-func (x *Indexer) left(o *orphan) int64 {
-	if x.cfg.OrphanGrace < 0 {
-		return -1
-	}
-	rest := x.cfg.OrphanGrace - x.now().Sub(o.found)
+func (o *orphans) left(one *orphan) int64 {
+	rest := one.Left(o.grace, o.now())
 	if rest <= 0 {
-		return 0
+		return int64(rest)
 	}
 	return max(rest.Milliseconds(), 1)
 }
 
-// toldOrphans lists the orphans, the oldest first, as far as a report may; the number and the bytes are of all.
-func (x *Indexer) toldOrphans() (list []wire.Orphan, count int, bytes uint64) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for id, o := range x.orphans {
-		list = append(list, wire.Orphan{Copy: id, Index: o.meta.Index, Slice: o.meta.Slice, Bucket: o.meta.Bucket,
-			Bytes:   o.bytes,
-			SinceMS: o.found.UnixMilli(), LeftMS: x.left(o)})
-		bytes += o.bytes
+// told lists the orphans, the oldest first, as far as a report may; the number and the bytes are of all.
+func (o *orphans) told() (list []wire.Orphan, count int, bytes uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for id, one := range o.all {
+		list = append(list, wire.Orphan{Copy: id, Index: one.meta.Index, Slice: one.meta.Slice, Bucket: one.meta.Bucket,
+			Bytes:   one.bytes,
+			SinceMS: one.Found.UnixMilli(), LeftMS: o.left(one)})
+		bytes += one.bytes
 	}
 	slices.SortFunc(list, func(a, b wire.Orphan) int {
 		return cmp.Or(cmp.Compare(a.SinceMS, b.SinceMS), cmp.Compare(a.Copy, b.Copy))
 	})
 	count = len(list)
 	return list[:min(count, wire.MaxOrphans)], count, bytes
+}
+
+// due reports whether the leader of an epoch may have an orphan dropped, as a copy of an index.
+func (o *orphans) due(id index.CopyID, of index.ID, epoch uint64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	one := o.all[id]
+	return one != nil && one.Due(of, epoch, o.grace, o.now())
 }
 
 // dropOrphans drops what the leader has confirmed, as far as it still is an orphan whose grace is over.
@@ -150,11 +168,7 @@ func (x *Indexer) dropOrphans(ctx context.Context, req *wire.DropOrphans) (*wire
 	defer x.applying.Unlock()
 	reply := &wire.DropOrphansReply{}
 	for _, r := range req.Copies {
-		x.mu.Lock()
-		o := x.orphans[r.Copy]
-		ok := o != nil && o.meta.Index == r.Index && o.epoch == req.Fence.Epoch && x.left(o) == 0
-		x.mu.Unlock()
-		if !ok {
+		if !x.orphans.due(r.Copy, r.Index, req.Fence.Epoch) {
 			continue
 		}
 		if gone, err := x.dropOrphan(ctx, r.Copy); err != nil {
@@ -176,7 +190,7 @@ func (x *Indexer) dropOrphan(ctx context.Context, id index.CopyID) (gone bool, e
 		return true, x.dropCopySoon(ctx, s)
 	}
 	if gone, err = x.store.DropDamaged(id); gone {
-		x.claim(id)
+		x.orphans.claim(id)
 	}
 	return gone, err
 }

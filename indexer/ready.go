@@ -33,7 +33,7 @@ func (x *Indexer) ready(w http.ResponseWriter, r *http.Request) {
 
 func (x *Indexer) reasons() (all []rpc.Reason) {
 	id := x.identity.get()
-	for source, why := range x.health.all() {
+	for source, why := range x.health.All() {
 		switch {
 		case source == healthRegistration && id.ClusterID == "":
 			all = append(all, rpc.Reason{Code: rpc.ReasonNoCluster, Detail: "no manager has registered this indexer yet: " +

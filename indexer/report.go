@@ -9,11 +9,9 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/copies"
 	"tidemark/indexer/core"
-	"tidemark/indexer/storage"
-	"tidemark/ingest"
 	"tidemark/internal/rpc"
-	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -24,8 +22,6 @@ const (
 	reportSpacing = 5 * time.Millisecond
 	// fullEvery is after how many reports everything is told again, whatever the leader is thought to know.
 	fullEvery = 300
-	// measureEvery is how often sizes and what is durable are looked at.
-	measureEvery = time.Second
 	// registerPause is the pause after a registration that failed; it doubles up to registerMost.
 	registerPause = 100 * time.Millisecond
 	registerMost  = 2 * time.Second
@@ -70,7 +66,7 @@ func (r *reporter) register(ctx context.Context) error {
 		}
 		if err == nil {
 			r.told.Brief(reply.Brief)
-			x.health.set(healthRegistration, "")
+			x.health.Set(healthRegistration, "")
 			x.log.Info("registered", "cluster", reply.ClusterID, "node", reply.Node, "leader", reply.Leader.REST)
 			return nil
 		}
@@ -81,7 +77,7 @@ func (r *reporter) register(ctx context.Context) error {
 		if errors.As(err, &p) && p.Code == errcode.NodeRemoved {
 			return fmt.Errorf("%w: %s", ErrRemoved, p.Detail)
 		}
-		if x.health.set(healthRegistration, err.Error()) {
+		if x.health.Set(healthRegistration, err.Error()) {
 			x.log.Warn("cannot register; trying again", "error", err)
 		}
 		t := time.NewTimer(pause)
@@ -104,14 +100,14 @@ func (r *reporter) reports(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			if r.x.health.set(healthManagers, err.Error()) {
+			if r.x.health.Set(healthManagers, err.Error()) {
 				r.x.log.Warn("the leader cannot be told; trying again", "error", err)
 			}
 			r.x.metrics.reports.WithLabelValues("error").Inc()
 		case !known:
 			return nil
 		default:
-			r.x.health.set(healthManagers, "")
+			r.x.health.Set(healthManagers, "")
 			r.x.metrics.reports.WithLabelValues("ok").Inc()
 		}
 		t := time.NewTimer(reportSpacing)
@@ -153,14 +149,14 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 		r.full = fullEvery
 	}
 	for _, k := range x.allBuckets() {
-		if n := counts[k.name]; n > 0 {
-			_ = k.do(ctx, func() { k.st.Told(n) })
+		if n := counts[k.Name()]; n > 0 {
+			_ = k.Do(ctx, func(st *core.Bucket) { st.Told(n) })
 		}
 	}
 	if !reply.Known {
 		return false, nil
 	}
-	x.setTransferRate(reply.TransferRate)
+	x.fills.SetRate(reply.TransferRate)
 	return true, r.takeHeld(reply)
 }
 
@@ -186,12 +182,12 @@ func (r *reporter) takeHeld(reply *wire.ReportReply) error {
 func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bool) *wire.IndexerReport {
 	id := x.identity.get()
 	rep := &wire.IndexerReport{Node: id.Node, UUID: id.UUID, BootID: x.boot, ClusterID: id.ClusterID, Full: true,
-		Health: x.health.get()}
+		Health: x.health.First()}
 	defs := x.present()
 	if defs.Fence.Epoch == id.Fence.Epoch { // revisions of another epoch mean nothing to the leader
 		rep.Revision = defs.Revision
 	}
-	rep.Orphans, rep.OrphanCount, _ = x.toldOrphans()
+	rep.Orphans, rep.OrphanCount, _ = x.orphans.told()
 	rep.Faults = x.unstorable.list(&defs)
 	var compared map[index.CopyID]index.ID
 	rep.Differing, compared = x.verify.Differing(&defs)
@@ -202,151 +198,26 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 		}
 	}
 	for _, k := range x.allBuckets() {
-		_ = k.do(ctx, func() { // a bucket that goes is not told of
-			b, copies := k.report(unready, wantsHW(k.name))
-			rep.Buckets = append(rep.Buckets, b)
-			rep.Copies = append(rep.Copies, copies...)
-		})
+		b, copies, err := k.Report(ctx, unready, wantsHW(k.Name()))
+		if err != nil {
+			continue // a bucket that goes is not told of
+		}
+		rep.Buckets = append(rep.Buckets, b)
+		rep.Copies = append(rep.Copies, copies...)
 	}
+	filling, received, expected := x.fills.UnderWay()
 	for i := range rep.Copies {
-		_, rep.Copies[i].Compared = compared[rep.Copies[i].Copy]
+		c := &rep.Copies[i]
+		_, c.Compared = compared[c.Copy]
+		if c.Copy == filling {
+			c.Received, c.Expected = received, expected
+		}
 	}
 	return rep
 }
 
-// report runs in the bucket's loop; unready are the states of the indexes that are not ready.
-func (k *bucket) report(unready map[index.ID]index.State, wantsHW bool) (wire.BucketReport, []wire.CopyReport) {
-	m := k.measured.Load()
-	asked := core.Asked{HW: wantsHW, QueueLimit: uint64(k.x.queueShare()),
-		Building: func(id index.ID) bool { return unready[id] == index.Backfill }}
-	if m != nil {
-		asked.Durable = m.persistent
-	}
-	b, copies := k.st.Report(asked)
-	filling, received, expected := k.x.fills.underWay()
-	for i := range copies {
-		c := &copies[i]
-		if c.Copy == filling {
-			c.Received, c.Expected = received, expected
-		}
-		_, changes := unready[c.Index]
-		z := k.sizeOf(c.Copy, m, changes)
-		c.Items, c.Bytes, c.Error = z.items, z.bytes, z.err
-	}
-	return b, copies
-}
-
-// sizeOf returns a copy's size as it was measured last. Until its index is ready its entries are counted anew for every
-// report, so that what the leader knows is true at the moment in which the index becomes ready; a measurement that is
-// older than such a look does not take its place, nor one of another slice that was here before.
-func (k *bucket) sizeOf(id index.CopyID, m *measurement, unready bool) (z copySize) {
-	if m != nil {
-		z = m.copies[id]
-	}
-	s := k.slices[id]
-	if s == nil {
-		return z
-	}
-	if z.of != s {
-		z = copySize{of: s}
-	}
-	seen, had := k.sizes[id]
-	switch {
-	case unready || z.rows == (rowsAt{}) && !had:
-		items, generation, batch, err := s.Counted()
-		if err != nil {
-			z.err = err.Error()
-		}
-		z.items, z.rows = uint64(max(items, 0)), rowsAt{generation, batch}
-		k.sizes[id] = z
-	case had && z.rows.before(seen.rows):
-		return seen
-	case had:
-		delete(k.sizes, id)
-	}
-	return z
-}
-
-// measurement is what costs too much to look at for every report.
-type measurement struct {
-	persistent timestamp.Vector
-	durable    [][]ingest.Position // of each copy, as persistent is made of them
-	copies     map[index.CopyID]copySize
-}
-
-type copySize struct {
-	of           *storage.Slice
-	rows         rowsAt // that were counted
-	items, bytes uint64
-	err          string
-}
-
-func sizeOf(s *storage.Slice) copySize {
-	st := s.Stats()
-	z := copySize{of: s, rows: rowsAt{st.Generation, st.Batch}, items: uint64(max(st.Items, 0)),
-		bytes: uint64(max(st.DiskBytes+st.MemoryBytes, 0))}
-	if st.Failing != nil {
-		z.err = fmt.Sprint(st.Failing)
-	}
-	return z
-}
-
-// measure looks at the store's sizes and at what would survive a crash.
+// measure looks at what costs too much to look at for every report.
 func (x *Indexer) measure() {
-	byBucket := map[string]*measurement{}
-	for _, s := range x.store.Slices() {
-		if x.sizeOrphan(s) {
-			continue
-		}
-		m := s.Meta()
-		d, err := s.Durable()
-		if err != nil {
-			continue
-		}
-		b := byBucket[m.Bucket]
-		if b == nil {
-			b = &measurement{copies: map[index.CopyID]copySize{}}
-			byBucket[m.Bucket] = b
-		}
-		b.durable = append(b.durable, d.Positions)
-		b.copies[m.Copy] = sizeOf(s)
-	}
-	for _, k := range x.allBuckets() {
-		m := byBucket[k.name]
-		if m != nil && !m.persist(k.measured.Load(), k.vbuckets) {
-			m = nil
-		}
-		k.measured.Store(m)
-	}
-}
-
-// persist sets what would survive a crash: where the copy stands that has least; false when no copy is of a bucket of
-// so many vbuckets. What the copies hold is as before most often.
-func (m *measurement) persist(before *measurement, vbuckets int) bool {
-	m.durable = slices.DeleteFunc(m.durable, func(p []ingest.Position) bool { return len(p) != vbuckets })
-	// they are replaced, not changed
-	same := func(a, b []ingest.Position) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
-	if before != nil && slices.EqualFunc(m.durable, before.durable, same) {
-		m.persistent = before.persistent
-		return len(m.durable) > 0
-	}
-	for i, positions := range m.durable {
-		switch {
-		case i == 0:
-			m.persistent = durableVector(positions)
-		case !same(positions, m.durable[i-1]): // copies that stand together have one list
-			_ = m.persistent.Min(durableVector(positions)) // of equal length
-		}
-	}
-	return len(m.durable) > 0
-}
-
-func durableVector(positions []ingest.Position) timestamp.Vector {
-	v := timestamp.New(len(positions))
-	for i, p := range positions {
-		if p.Main > 0 {
-			v.Set(i, timestamp.Position{VBUUID: p.VBUUID, Seqno: p.Main})
-		}
-	}
-	return v
+	all := slices.DeleteFunc(x.store.Slices(), x.orphans.size)
+	copies.Measure(all, x.allBuckets())
 }

@@ -148,15 +148,15 @@ func (f *shelf) close(t fataler) {
 	}
 }
 
-func (f *shelf) View(index.ID) (scan.View, error)      { return f.view, nil }
-func (f *shelf) Newest(string) (wire.Stability, bool)  { return wire.Stability{}, false }
-func (f *shelf) Changed() <-chan struct{}              { return nil }
-func (f *shelf) Keep(wire.StabilityRef, time.Duration) {}
+func (f *shelf) View(index.ID) (scan.View, error)           { return f.view, nil }
+func (f *shelf) Newest(string) (wire.BucketStability, bool) { return wire.BucketStability{}, false }
+func (f *shelf) Changed() <-chan struct{}                   { return nil }
+func (f *shelf) Keep(wire.StabilityRef, time.Duration)      {}
 func (f *shelf) CurrentSeqnos(context.Context, string) (timestamp.Vector, error) {
 	return f.vector, nil
 }
-func (f *shelf) Stabilize(context.Context, string, timestamp.Vector, time.Duration) (wire.Stability, error) {
-	return wire.Stability{}, errors.New("nothing has to be waited for")
+func (f *shelf) Stabilize(context.Context, string, timestamp.Vector, time.Duration) (wire.BucketStability, error) {
+	return wire.BucketStability{}, errors.New("nothing has to be waited for")
 }
 
 func (f *shelf) Pin(_ context.Context, _ index.ID, copies []index.CopyID, _ wire.StabilityRef,

@@ -1,7 +1,9 @@
 package indexer
 
 import (
+	"context"
 	"net/http"
+	"strconv"
 
 	"github.com/gorilla/mux"
 
@@ -15,8 +17,9 @@ import (
 
 // scanOptions are what the scan server has of this indexer.
 func (x *Indexer) scanOptions() scanserver.Options {
-	return scanserver.Options{Catalog: x.catalog, Truth: x.truth(), Definitions: x.present, Pins: x.pins(),
-		Nodes: x.peers.Ask(scanserver.MaxScans), Managers: x.managers, Registry: x.metrics.registry, Tracer: x.cfg.Tracer,
+	return scanserver.Options{Name: x.cfg.Name, Slow: x.cfg.SlowScan, Catalog: x.catalog, Truth: x.truth(),
+		Definitions: x.present, Pins: x.pins(), Nodes: x.peers.Ask(scanserver.MaxScans),
+		Managers: x.managers, Registry: x.metrics.registry, Tracer: x.cfg.Tracer,
 		Log: x.log, Now: x.now}
 }
 
@@ -39,10 +42,29 @@ func (x *Indexer) scanHandler(scans *scanserver.Server) http.Handler {
 	r := mux.NewRouter()
 	scans.Route(r)
 	x.verify.Route(r)
-	r.Handle(transfer.Path, rpc.Guard(tlsconf.Only(tlsconf.Indexer), x.fills.sender)).Methods(http.MethodPost)
+	r.Handle(transfer.Path, rpc.Guard(tlsconf.Only(tlsconf.Indexer), x.fills.Sender())).Methods(http.MethodPost)
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
 		rpc.Write(w, r, http.StatusOK, wire.OK{})
 	}).Methods(http.MethodGet)
 	otherwise(r, "an indexer's scan port")
 	return r
+}
+
+// runningScans shows what is coordinated here, and what was slow: as many as ?running= and ?slow= say.
+func (x *Indexer) runningScans(w http.ResponseWriter, r *http.Request) {
+	most := func(name string) int {
+		n, err := strconv.Atoi(r.URL.Query().Get(name))
+		if err != nil {
+			return 0
+		}
+		return max(n, 0)
+	}
+	s := x.scans.Running(most("running"), most("slow"))
+	s.Node = x.identity.get().Node
+	rpc.Write(w, r, http.StatusOK, s)
+}
+
+func (x *Indexer) cancelScan(_ context.Context, req *wire.CancelScan) (*wire.OK, error) {
+	x.log.Info("a scan is cancelled", "id", req.ID, "by", req.By)
+	return &wire.OK{}, x.scans.Cancel(req)
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/index"
-	"tidemark/ingest"
+	"tidemark/indexer/copies"
+	"tidemark/indexer/meters"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
@@ -31,20 +32,21 @@ func (x *Indexer) serveStats(w http.ResponseWriter, r *http.Request) {
 func (x *Indexer) stats(ctx context.Context) *wire.IndexerStats {
 	defs := x.present()
 	id := x.identity.get()
-	s := &wire.IndexerStats{Node: id.Node, Name: x.cfg.Name, BootID: x.boot, State: "active", Health: x.health.get(),
+	s := &wire.IndexerStats{Node: id.Node, Name: x.cfg.Name, BootID: x.boot, State: "active", Health: x.health.First(),
 		UptimeMS: x.now().Sub(x.began).Milliseconds(), NumConnections: x.ports.conns.Load(), Copies: []wire.CopyStats{},
 		Scans: x.scans.Stats(&defs)}
-	if strings.HasPrefix(s.Health, copySource) {
+	if strings.HasPrefix(s.Health, copies.CopySource) {
 		s.State = "paused"
 	}
 	for _, k := range x.allBuckets() {
-		copies, why := k.stats(ctx, &defs)
-		s.Copies = append(s.Copies, copies...)
+		// KV is asked first: what comes meanwhile is not taken for pending.
+		at, why := x.seqnos(ctx, k)
+		s.Copies = append(s.Copies, k.Stats(ctx, at)...)
 		if why != "" {
 			if s.Unknown == nil {
 				s.Unknown = map[string]string{}
 			}
-			s.Unknown[k.name] = why
+			s.Unknown[k.Name()] = why
 		}
 	}
 	s.ExportBytes, s.IncomingBytes = x.transferBytes()
@@ -64,48 +66,18 @@ func (x *Indexer) transferBytes() (exported, incoming uint64) {
 	return uint64(max(x.store.Exported(), 0)), incoming
 }
 
-// stats are the figures of a bucket's copies. KV is asked first: what comes meanwhile is not taken for pending.
-func (k *bucket) stats(ctx context.Context, defs *wire.Definitions) (copies []wire.CopyStats, unknown string) {
-	asking, cancel := context.WithTimeout(ctx, seqnosPatience)
-	at, missing, err := k.x.truth().Ask(asking, k.name, k.vbuckets)
-	cancel()
+// seqnos asks where KV is; unknown says of which vbuckets of the bucket that is not known.
+func (x *Indexer) seqnos(ctx context.Context, k *copies.Bucket) (at []uint64, unknown string) {
+	ctx, cancel := context.WithTimeout(ctx, seqnosPatience)
+	defer cancel()
+	kv, missing, err := x.truth().Ask(ctx, k.Name(), k.VBuckets())
 	if len(missing) > 0 {
 		unknown = strconv.Itoa(len(missing)) + " vbuckets have no owner that could be asked"
 		if err != nil {
 			unknown += ": " + err.Error()
 		}
 	}
-	_ = k.do(ctx, func() { // a bucket that goes has nothing to show
-		stored := func(id index.CopyID) []ingest.Position {
-			if s := k.slices[id]; s != nil {
-				return s.Positions()
-			}
-			return nil
-		}
-		for _, g := range k.st.Backlogs(at.Seqnos, stored) {
-			copies = append(copies, wire.CopyStats{Copy: g.Copy, NumDocsPending: g.Pending, NumDocsQueued: g.Queued})
-		}
-		for i, c := range k.st.States() { // of the same order
-			copies[i].Index, copies[i].Slice, copies[i].Ready, copies[i].Done, copies[i].Total = c.Index, c.Slice, c.Ready,
-				c.Done, c.Total
-		}
-	})
-	for i := range copies {
-		c := &copies[i]
-		s, ok := k.x.store.Slice(c.Copy)
-		if !ok {
-			continue
-		}
-		st := s.Stats()
-		c.ItemsCount, c.MemoryUsed = uint64(max(st.Items, 0)), uint64(max(st.MemoryBytes, 0))
-		c.DiskSize, c.DiskLive = uint64(max(st.DiskBytes, 0)), uint64(max(st.LiveBytes, 0))
-		c.IncomingBytes = uint64(max(s.Incoming(), 0))
-		c.DataSize, c.Snapshots = c.DiskLive+c.MemoryUsed, len(k.x.snapshots.Refs(c.Copy))
-		if st.Failing != nil {
-			c.LastError = st.Failing.Error()
-		}
-	}
-	return copies, unknown
+	return kv.Seqnos, unknown
 }
 
 // indexSum is an index's share on this node.
@@ -149,7 +121,9 @@ func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 	for i := range defs.Indexes {
 		d := &defs.Indexes[i]
 		name := [2]string{d.Keyspace().String(), d.Name}
-		if seen[name] { // one that is being dropped, and one that has its name: a registry takes no name twice
+		// One that is being dropped, and one that has its name: a registry takes no name twice. One that is to replace
+		// another has none yet.
+		if seen[name] || d.Replaces != 0 {
 			continue
 		}
 		if t := sums[d.ID]; t != nil {
@@ -176,7 +150,7 @@ func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 		{"memory_used_bytes", "Part of the quota in queues, cache and what is not yet written.", float64(s.MemoryUsed)},
 		{"memory_near_quota", "1 while the queue or the process is at 90 % of its bound.", near},
 	} {
-		ch <- prometheus.MustNewConstMetric(gauge(f.name, f.help), prometheus.GaugeValue, f.v)
+		ch <- prometheus.MustNewConstMetric(meters.Desc(f.name, f.help), prometheus.GaugeValue, f.v)
 	}
 }
 

@@ -31,12 +31,12 @@ func (r verifyRole) Bucket(name string) (verify.Bucket, bool) {
 
 // Stabilize implements verify.Role.
 func (r verifyRole) Stabilize(ctx context.Context, bucket string, need timestamp.Vector,
-	wait time.Duration) (wire.Stability, error) {
+	wait time.Duration) (wire.BucketStability, error) {
 	return r.truth().Stabilize(ctx, bucket, need, wait)
 }
 
 // Unwell implements verify.Role.
-func (r verifyRole) Unwell(source, why string) bool { return r.health.set(source, why) }
+func (r verifyRole) Unwell(source, why string) bool { return r.health.Set(source, why) }
 
 // Tell implements verify.Role.
 func (r verifyRole) Tell() { wake(r.report) }

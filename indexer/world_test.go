@@ -35,7 +35,7 @@ const (
 	testBucket  = "world"
 	testUUID    = "b-uuid"
 	testCluster = "c1"
-	testTimeout = time.Minute // hang guard
+	testTimeout = 3 * time.Minute // hang guard
 )
 
 // world stands in for everything around one indexer: the leader, KV, and a projector. What KV holds is a list of
@@ -64,7 +64,7 @@ type world struct {
 	term      uint64
 	epoch     uint64 // above 1
 	number    uint64
-	last      wire.Stability
+	last      wire.BucketStability
 	endpoint  wire.Endpoint
 	report    map[index.CopyID]wire.CopyReport
 	buckets   map[string]wire.BucketReport
@@ -161,7 +161,7 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 			return reply, nil
 		})(rw, r)
 	case strings.HasSuffix(r.URL.Path, ":stabilize"):
-		rpc.Handle(rpc.MaxControlBody, func(ctx context.Context, _ *wire.StabilizeRequest) (*wire.Stability, error) {
+		rpc.Handle(rpc.MaxControlBody, func(ctx context.Context, _ *wire.StabilizeRequest) (*wire.BucketStability, error) {
 			if w.slow != nil {
 				w.slow(ctx)
 			}
@@ -225,7 +225,7 @@ func (w *world) side(ctx context.Context, q *wire.StreamRequest) (*wire.StreamRe
 	restart := &q.Buckets[0].Restart
 	w.locked(func() {
 		for _, vb := range restart.VBuckets {
-			out.Results = append(out.Results, wire.StartResult{Outcome: outcome, VBucketLog: wire.VBucketLog{VBucket: vb,
+			out.Results = append(out.Results, wire.StartResult{Outcome: outcome, VBucketHistory: wire.VBucketHistory{VBucket: vb,
 				Purge: w.purge[vb]}})
 		}
 	})
@@ -512,10 +512,10 @@ func (w *world) definitionsLocked() *wire.Definitions {
 }
 
 // promote publishes KV's present as a stability timestamp.
-func (w *world) promote(ctx context.Context) wire.Stability {
+func (w *world) promote(ctx context.Context) wire.BucketStability {
 	w.mu.Lock()
 	w.number++
-	s := wire.Stability{Bucket: testBucket, Stability: timestamp.Stability{
+	s := wire.BucketStability{Bucket: testBucket, Stability: timestamp.Stability{
 		Ref: timestamp.Ref{Generation: 1, Number: w.number}, Vector: timestamp.New(testVBs)}}
 	for vb := range testVBs {
 		s.Logs = append(s.Logs, w.log)
@@ -529,7 +529,7 @@ func (w *world) promote(ctx context.Context) wire.Stability {
 	addr := w.endpoint.Admin
 	w.mu.Unlock()
 	if err := w.admin.Stability(ctx, addr, &wire.StabilityRequest{Fence: f,
-		Stabilities: []wire.Stability{s}}); err != nil {
+		Stabilities: []wire.BucketStability{s}}); err != nil {
 		w.t.Errorf("stability: %v", err)
 	}
 	return s

@@ -9,6 +9,7 @@ package indexerclient
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net/http"
 	"slices"
 	"sync"
@@ -132,6 +133,18 @@ func (c *Client) DropOrphans(ctx context.Context, addr string, req *wire.DropOrp
 // Stats returns an indexer's figures.
 func (c *Client) Stats(ctx context.Context, addr string) (*wire.IndexerStats, error) {
 	return rpc.Call[wire.IndexerStats](ctx, c.rpc, StatsTimeout, http.MethodGet, addr+"/v1/stats", nil)
+}
+
+// Scans returns at most so many scans that an indexer coordinates, and so many of those that were slow.
+func (c *Client) Scans(ctx context.Context, addr string, running, slow int) (*wire.IndexerScans, error) {
+	return rpc.Call[wire.IndexerScans](ctx, c.rpc, StatsTimeout, http.MethodGet,
+		fmt.Sprintf("%s/v1/scans?running=%d&slow=%d", addr, running, slow), nil)
+}
+
+// CancelScan ends a scan.
+func (c *Client) CancelScan(ctx context.Context, addr string, req *wire.CancelScan) error {
+	_, err := rpc.Call[wire.OK](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/scans:cancel", req)
+	return err
 }
 
 // Rollback tells of a rollback step.

@@ -33,11 +33,11 @@ type receiver struct {
 
 // earlierRequest is the message as versions without deltas have it.
 type earlierRequest struct {
-	Fence       wire.Fence       `json:"fence"`
-	Stabilities []wire.Stability `json:"stabilities"`
+	Fence       wire.Fence             `json:"fence"`
+	Stabilities []wire.BucketStability `json:"stabilities"`
 }
 
-func (r *receiver) take(all []wire.Stability) {
+func (r *receiver) take(all []wire.BucketStability) {
 	for _, s := range all {
 		r.newest[s.Bucket] = s.Vector.Seqnos[0]
 	}
@@ -80,7 +80,7 @@ func TestStabilityReachesEveryVersion(t *testing.T) {
 		req := &wire.StabilityRequest{Fence: wire.Fence{ClusterID: "c"}}
 		want := maps.Clone(r.newest)
 		for _, b := range buckets {
-			s := wire.Stability{Stability: timestamp.Stability{Vector: timestamp.New(4)}}
+			s := wire.BucketStability{Stability: timestamp.Stability{Vector: timestamp.New(4)}}
 			s.Vector.Set(0, timestamp.Position{VBUUID: 7, Seqno: 10 * number})
 			s.Bucket, s.Ref = b, timestamp.Ref{Generation: 1, Number: number, Hash: s.Vector.Hash()}
 			req.Stabilities = append(req.Stabilities, s)
@@ -128,17 +128,17 @@ func TestANewLeaderTellsChanges(t *testing.T) {
 	r := &receiver{told: wire.Told{}, newest: map[string]uint64{}}
 	server := httptest.NewServer(r)
 	defer server.Close()
-	stable := func(number uint64) wire.Stability {
-		s := wire.Stability{Stability: timestamp.Stability{Vector: timestamp.New(4)}}
+	stable := func(number uint64) wire.BucketStability {
+		s := wire.BucketStability{Stability: timestamp.Stability{Vector: timestamp.New(4)}}
 		s.Vector.Set(0, timestamp.Position{VBUUID: 7, Seqno: 10 * number})
 		s.Bucket, s.Ref = "a", timestamp.Ref{Generation: 1, Number: number, Hash: s.Vector.Hash()}
 		return s
 	}
-	tell := func(c *Client, number uint64, requests, deltas int, base ...wire.Stability) {
+	tell := func(c *Client, number uint64, requests, deltas int, base ...wire.BucketStability) {
 		t.Helper()
 		r.requests, r.deltas = 0, 0
-		if err := c.Stability(t.Context(), server.URL, &wire.StabilityRequest{Stabilities: []wire.Stability{stable(number)},
-			Base: base}); err != nil {
+		if err := c.Stability(t.Context(), server.URL, &wire.StabilityRequest{
+			Stabilities: []wire.BucketStability{stable(number)}, Base: base}); err != nil {
 			t.Fatal(err)
 		}
 		if r.newest["a"] != 10*number || r.requests != requests || r.deltas != deltas {

@@ -60,22 +60,9 @@ func (b *Bucket) Accept(src Source, e *keyversion.Event) Verdict {
 	case keyversion.Sync, keyversion.DSync:
 		v.recv = max(v.recv, e.Seqno)
 	case keyversion.Activate:
-		v.activated = max(v.activated, e.Seqno)
-		for _, id := range e.Copies {
-			if sl := b.find(id); sl != nil {
-				b.activate(sl, vb, e.Seqno)
-			} else if !listed(v.awaited, id) {
-				v.awaited = append(v.awaited, id)
-			}
-		}
+		b.activateAll(vb, e)
 	case keyversion.Deactivate:
-		for _, id := range e.Copies {
-			if sl := b.find(id); sl != nil {
-				sl.out = true
-				b.reset(sl, vb)
-			}
-		}
-		v.awaited = slices.DeleteFunc(v.awaited, func(id index.CopyID) bool { return listed(e.Copies, id) })
+		b.deactivateAll(vb, e)
 	case keyversion.DropData:
 		v.cur.dropping, v.parts = true, parts{}
 	case keyversion.StreamEnd:
@@ -150,15 +137,9 @@ func (b *Bucket) enqueue(v *vbucket, en Entry) {
 func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 	vb := int(e.VBucket)
 	v, g := &b.vbs[vb], e.Begin
-	if e.Incarnation.Compare(v.min) < 0 || e.Incarnation.Compare(v.cur.inc) < 0 {
-		return StaleIncarnation
-	}
-	if e.Incarnation == v.cur.inc && (src.Projector != v.cur.projector || src.Connection < v.cur.conn) {
-		return NotOwner // it belongs to another projector, or to a later connection of this one
-	}
 	log := g.Log.Clone()
-	if b.outdated(vb, log, g.Revision) {
-		return StaleLog
+	if verdict := b.admitBegin(src, e, log); verdict != Taken {
+		return verdict
 	}
 	b.foldStream(vb)
 	v.min = e.Incarnation
@@ -172,14 +153,39 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 	}
 	v.log, v.begun, v.purge = log, true, g.Purge
 	v.recv, v.activated, v.parts = g.Start, 0, parts{}
+	if g.Revision.Compare(v.rev) > 0 {
+		v.rev = g.Revision
+	}
+	b.joinListed(vb, g)
+	b.judgeAgain()
+	b.blocked.ok = false
+	return Taken
+}
+
+// admitBegin: a BEGIN of the newest incarnation, by whom it belongs to, on a branch that has not been left.
+func (b *Bucket) admitBegin(src Source, e *keyversion.Event, log timestamp.FailoverLog) Verdict {
+	v := &b.vbs[e.VBucket]
+	if e.Incarnation.Compare(v.min) < 0 || e.Incarnation.Compare(v.cur.inc) < 0 {
+		return StaleIncarnation
+	}
+	if e.Incarnation == v.cur.inc && (src.Projector != v.cur.projector || src.Connection < v.cur.conn) {
+		return NotOwner // it belongs to another projector, or to a later connection of this one
+	}
+	if b.outdated(int(e.VBucket), log, e.Begin.Revision) {
+		return StaleLog
+	}
+	return Taken
+}
+
+// joinListed joins the copies that a BEGIN names to its stream, and takes all others off it. Those that are not here
+// yet are awaited.
+func (b *Bucket) joinListed(vb int, g *keyversion.Begin) {
+	v := &b.vbs[vb]
 	v.awaited = nil
 	for _, id := range g.Copies {
 		if b.find(id) == nil {
 			v.awaited = append(v.awaited, id)
 		}
-	}
-	if g.Revision.Compare(v.rev) > 0 {
-		v.rev = g.Revision
 	}
 	for _, c := range b.copies {
 		p := b.part(c, vb)
@@ -193,9 +199,6 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 			b.join(c, vb, g.Start, g.Purge)
 		}
 	}
-	b.judgeAgain()
-	b.blocked.ok = false
-	return Taken
 }
 
 // outdated: a producer whose present branch is one that we know to have been left, or that works by an older map than
@@ -228,6 +231,31 @@ func (b *Bucket) foldStream(vb int) {
 			p.base = max(p.base, v.recv)
 		}
 	}
+}
+
+// activateAll lets the copies that an ACTIVATE names join at its seqno, and awaits those that are not here yet.
+func (b *Bucket) activateAll(vb int, e *keyversion.Event) {
+	v := &b.vbs[vb]
+	v.activated = max(v.activated, e.Seqno)
+	for _, id := range e.Copies {
+		if sl := b.find(id); sl != nil {
+			b.activate(sl, vb, e.Seqno)
+		} else if !listed(v.awaited, id) {
+			v.awaited = append(v.awaited, id)
+		}
+	}
+}
+
+// deactivateAll takes the copies that a DEACTIVATE names off the stream.
+func (b *Bucket) deactivateAll(vb int, e *keyversion.Event) {
+	v := &b.vbs[vb]
+	for _, id := range e.Copies {
+		if sl := b.find(id); sl != nil {
+			sl.out = true
+			b.reset(sl, vb)
+		}
+	}
+	v.awaited = slices.DeleteFunc(v.awaited, func(id index.CopyID) bool { return listed(e.Copies, id) })
 }
 
 // activate: a copy joins the running stream at A, between two mutations.

@@ -32,7 +32,7 @@ const (
 
 // Batch is what the store has to write: for each copy one atomic write of all its parts. Bucket.Done ends it. Copies do
 // not wait for each other: what is handed out for one of them is to be written in the order in which it was, that is
-// all. Of batches at stability timestamps, which Done acknowledges, the older one is to be done first.
+// all. Batches at stability timestamps are to be told of, by Shown or Done, in the order in which they were handed out.
 type Batch struct {
 	Kind   BatchKind
 	Ref    timestamp.Ref    // AtStability
@@ -41,6 +41,8 @@ type Batch struct {
 	Segments []Segment
 	Copies   []CopyBatch
 	bytes    int
+	builds   bool // AtStability: some of its copies are being built
+	acked    bool
 }
 
 // Segment is the events of one vbucket in the order in which they came; sequence numbers may step back where a stream
@@ -100,7 +102,7 @@ func (t *Batch) Bytes() int { return t.bytes }
 
 // Done tells that the store has written the batch (made: and has taken the snapshots of an AtStability batch). Copies
 // named in failed did not; they have been, or will be, told of by Reopened. It returns the acknowledgement to send, if
-// there is one.
+// there is one that Shown has not given.
 func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 	b.inFlight -= t.bytes
 	t.bytes = 0
@@ -110,45 +112,74 @@ func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 	if t.Kind != AtStability {
 		return Ack{}, false
 	}
-	b.unacked--
-	b.Shown(t, failed...)
-	made := 0
-	for i := range t.Copies {
-		c := &t.Copies[i]
-		c.Exact = c.Exact && !listed(failed, c.ID)
-		if !c.Exact {
-			continue
-		}
-		made++
-		if sl := b.find(c.ID); sl != nil && !c.Serves && t.Ref.RollbackID == b.rollbackID &&
-			// Shown of a newer one may have come
-			t.Ref.Generation == b.opt.Generation && (!sl.has || sl.held.Compare(t.Ref) <= 0) {
-			sl.held, sl.has, sl.told = t.Ref, true, true
-		}
+	if t.builds {
+		b.builds--
 	}
-	ack := Ack{Ref: t.Ref, Made: 2*made >= len(t.Copies)}
-	for _, c := range t.Copies {
-		if c.Exact != ack.Made {
-			ack.Exceptions = append(ack.Exceptions, c.ID)
-		}
-	}
-	if t.Ref.Compare(b.ack.Ref) >= 0 || !b.haveAck {
-		b.ack, b.haveAck = ack, true
-	}
-	return ack, true
+	b.hold(t, true, failed)
+	b.hold(t, false, failed)
+	ack := t.ack(func(*CopyBatch) bool { return true }, failed)
+	b.note(ack)
+	return ack, b.acknowledge(t)
 }
 
 // Shown tells that the copies of a batch at a stability timestamp that serve scans have their snapshots, except those
-// in failed. They hold it from here on, though it is acknowledged only when the others are written, too: by Done, which
-// is still to come.
-func (b *Bucket) Shown(t *Batch, failed ...index.CopyID) {
+// in failed. They hold it from here on, and it is acknowledged by what is returned, if it was not before. Scans wait
+// for nothing else: what the others have to write for it is told of by Done, which is still to come. A batch without a
+// copy that serves is shown when it is handed out.
+func (b *Bucket) Shown(t *Batch, failed ...index.CopyID) (Ack, bool) {
+	b.hold(t, true, failed)
+	return t.ack(func(c *CopyBatch) bool { return c.Serves }, failed), b.acknowledge(t)
+}
+
+// acknowledge is true the first time.
+func (b *Bucket) acknowledge(t *Batch) bool {
+	if t.acked {
+		return false
+	}
+	t.acked = true
+	b.unacked--
+	return true
+}
+
+// ack says what became of a batch at a stability timestamp, among some of its copies.
+func (t *Batch) ack(among func(*CopyBatch) bool, failed []index.CopyID) Ack {
+	var made, not []index.CopyID
+	for i := range t.Copies {
+		switch c := &t.Copies[i]; {
+		case !among(c):
+		case c.Exact && !listed(failed, c.ID):
+			made = append(made, c.ID)
+		default:
+			not = append(not, c.ID)
+		}
+	}
+	if len(made) >= len(not) {
+		return Ack{Ref: t.Ref, Made: true, Exceptions: not}
+	}
+	return Ack{Ref: t.Ref, Exceptions: made}
+}
+
+// note keeps the newest acknowledgement. It becomes LastAck when nothing at an older stability timestamp is under way,
+// for copies that are being built either.
+func (b *Bucket) note(a Ack) {
+	if !b.haveNewest || a.Compare(b.newestAck.Ref) >= 0 {
+		b.newestAck, b.haveNewest = a, true
+	}
+	if b.builds == 0 {
+		b.ack, b.haveAck = b.newestAck, true
+	}
+}
+
+// hold takes over that copies which serve scans, or those that do not, have their exact snapshots, except those in
+// failed.
+func (b *Bucket) hold(t *Batch, serve bool, failed []index.CopyID) {
 	if t.Ref.RollbackID != b.rollbackID || t.Ref.Generation != b.opt.Generation {
 		return
 	}
 	i := 0
 	for n := range t.Copies {
 		c := &t.Copies[n]
-		if !c.Serves || !c.Exact || listed(failed, c.ID) {
+		if c.Serves != serve || !c.Exact || listed(failed, c.ID) {
 			continue
 		}
 		for i < len(b.copies) && b.copies[i].id < c.ID { // both ascend
@@ -157,6 +188,7 @@ func (b *Bucket) Shown(t *Batch, failed ...index.CopyID) {
 		if i == len(b.copies) {
 			return
 		}
+		// what was handed out before may be told of later
 		if sl := b.copies[i]; sl.id == c.ID && (!sl.has || sl.held.Compare(t.Ref) < 0) {
 			sl.held, sl.has, sl.told = t.Ref, true, true
 		}

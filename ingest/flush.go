@@ -7,8 +7,9 @@ import (
 	"tidemark/timestamp"
 )
 
-// Ack says what became of a stability timestamp: Made when a snapshot at exactly it exists, else skipped. Exceptions
-// are the copies for which it is the other way round.
+// Ack says what became of a stability timestamp: Made when snapshots at exactly it exist, else skipped. Exceptions are
+// the copies for which it is the other way round. It speaks of the copies that scans may wait for; one that is given
+// when all are written speaks of all.
 type Ack struct {
 	timestamp.Ref
 	Made       bool
@@ -84,7 +85,7 @@ func (b *Bucket) Flush() (t *Batch, acks []Ack) {
 				return nil, acks
 			}
 			acks = append(acks, Ack{Ref: s.Ref})
-			b.ack, b.haveAck = acks[len(acks)-1], true
+			b.note(acks[len(acks)-1])
 			b.stability = b.stability[1:]
 			continue
 		}
@@ -93,9 +94,27 @@ func (b *Bucket) Flush() (t *Batch, acks []Ack) {
 		}
 		b.last, b.haveLast = *s, true
 		b.stability = b.stability[1:]
-		return b.flushAt(&b.last, b.copies), acks
+		return b.flushAt(&b.last, b.taking()), acks
 	}
 	return b.resettle(), acks
+}
+
+// taking returns the copies that take the next stability timestamp: all, but while one is written to copies that are
+// being built, which takes as long as what they have to write before it, only those that are not. What
+// is passed over stays queued; the next one that they take has it, or resettle.
+func (b *Bucket) taking() []*slice {
+	if b.builds == 0 {
+		return b.copies
+	}
+	some := make([]*slice, 0, len(b.copies))
+	for _, c := range b.copies {
+		if c.told {
+			some = append(some, c)
+		} else {
+			b.own(c) // those that share move together
+		}
+	}
+	return some
 }
 
 // Pending is the number of stability timestamps that wait.
@@ -160,10 +179,15 @@ func (b *Bucket) waits(c *slice, vb int, seqno uint64) bool {
 	return c.ready && !c.out
 }
 
+// has reports whether a copy has applied or received everything up to a seqno.
+func (b *Bucket) has(p *part, vb int, seqno uint64) bool {
+	return p.pos.Main >= seqno || p.sub && b.received(p, vb) >= seqno
+}
+
 // resettle: nothing new is published on an idle bucket, so copies that became whole after the last S was flushed make
 // their snapshot at the S they already have. That acknowledges it once more, and so comes after it was.
 func (b *Bucket) resettle() *Batch {
-	if !b.haveLast || b.unacked > 0 {
+	if !b.haveLast || b.unacked > 0 || b.builds > 0 {
 		return nil
 	}
 	could := map[*part]bool{} // by list
@@ -198,7 +222,7 @@ func (b *Bucket) couldBeExact(c *slice, s *timestamp.Stability) bool {
 		if c.unheard(p) {
 			return false
 		}
-		if p.pos.Main < seqno && (!p.sub || b.received(p, vb) < seqno) {
+		if !b.has(p, vb, seqno) {
 			return false
 		}
 		if b.vbs[vb].straddles(p, seqno) > seqno {
@@ -231,8 +255,8 @@ func (b *Bucket) flushAt(s *timestamp.Stability, copies []*slice) *Batch {
 	t.Copies = make([]CopyBatch, len(copies))
 	for i, c := range copies {
 		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no, Exact: true, Serves: c.ready, Ready: c.ready}
+		t.builds = t.builds || !c.told
 	}
-	all := len(copies) == len(b.copies)
 	// what happens to it happens to all that share
 	first := slices.IndexFunc(copies, func(c *slice) bool { return c.shares })
 	var move []int
@@ -242,28 +266,13 @@ func (b *Bucket) flushAt(s *timestamp.Stability, copies []*slice) *Batch {
 		}
 	}
 	for vb, seqno := range s.Vector.Seqnos {
-		v := &b.vbs[vb]
-		taken, events := -1, v.upTo(seqno)
-		if len(events) > 0 {
-			taken = len(t.Segments)
-			t.Segments = append(t.Segments, Segment{VBucket: vb, Events: events})
-		}
-		for _, i := range move {
-			b.advance(&t.Copies[i], copies[i], vb, seqno, taken, events)
-		}
-		if all && len(events) > 0 {
-			b.take(t, v, seqno, len(events))
-		}
+		b.flushVBucket(t, copies, move, vb, seqno)
 	}
-	var common *Common
 	if first >= 0 {
-		common = stands(copies[first])
+		t.sharePart(copies, first)
 	}
 	for i, c := range copies {
 		cb := &t.Copies[i]
-		if c.shares {
-			cb.Exact, cb.Parts, cb.Common = t.Copies[first].Exact, t.Copies[first].Parts, common
-		}
 		cb.Serves = cb.Serves && cb.Exact
 		if c.exact = cb.Exact; c.exact {
 			c.at, c.ready = s.Ref, true
@@ -273,9 +282,43 @@ func (b *Bucket) flushAt(s *timestamp.Stability, copies []*slice) *Batch {
 		}
 	}
 	b.inFlight += t.bytes
-	b.unacked++
+	if b.unacked++; t.builds {
+		b.builds++
+	}
 	b.blocked.ok = false
 	return t
+}
+
+// flushVBucket takes those of the copies that move to a stability timestamp's seqno of one vbucket.
+func (b *Bucket) flushVBucket(t *Batch, copies []*slice, move []int, vb int, seqno uint64) {
+	v, all := &b.vbs[vb], len(copies) == len(b.copies)
+	taken, events := -1, v.upTo(seqno)
+	if !all { // those that these copies have wait for the others
+		events = without(events, copies, move, vb)
+	}
+	if len(events) > 0 {
+		taken = len(t.Segments)
+		t.Segments = append(t.Segments, Segment{VBucket: vb, Events: events})
+	}
+	for _, i := range move {
+		b.advance(&t.Copies[i], copies[i], vb, seqno, taken, events)
+	}
+	switch {
+	case all && len(events) > 0:
+		b.take(t, v, seqno, len(events))
+	case !all && len(v.queue) > 0:
+		b.takeHad(t, vb)
+	}
+}
+
+// sharePart gives the copies that share what the first of them has.
+func (t *Batch) sharePart(copies []*slice, first int) {
+	common := stands(copies[first])
+	for i, c := range copies {
+		if cb := &t.Copies[i]; c.shares {
+			cb.Exact, cb.Parts, cb.Common = t.Copies[first].Exact, t.Copies[first].Parts, common
+		}
+	}
 }
 
 // upTo returns the queued events at or below seqno, in the order in which they came.
@@ -291,6 +334,47 @@ func (v *vbucket) upTo(seqno uint64) []Entry {
 		}
 	}
 	return head
+}
+
+// takeHad removes the first events that every copy has which they are queued for, and charges them to the batch: of a
+// batch for some copies that the others had been written before.
+func (b *Bucket) takeHad(t *Batch, vb int) {
+	low := ^uint64(0)
+	for _, c := range b.distinct() {
+		p := &c.parts[vb]
+		if p.restoring {
+			return
+		}
+		if p.from != noQueue {
+			low = min(low, max(p.pos.Main, p.pos.A))
+		}
+	}
+	v := &b.vbs[vb]
+	n, bytes := 0, 0
+	for n < len(v.queue) && v.queue[n].Seqno <= low {
+		bytes += v.queue[n].size()
+		n++
+	}
+	if n == 0 {
+		return
+	}
+	v.queue = behind(v.queue, n)
+	v.bytes -= bytes
+	b.queued -= bytes
+	t.bytes += bytes
+}
+
+// without leaves out the first events that each of some copies has.
+func without(events []Entry, copies []*slice, some []int, vb int) []Entry {
+	low := ^uint64(0)
+	for _, i := range some {
+		p := &copies[i].parts[vb]
+		low = min(low, max(p.pos.Main, p.pos.A))
+	}
+	for len(events) > 0 && events[0].Seqno <= low {
+		events = events[1:]
+	}
+	return events
 }
 
 // take removes the events up to seqno from the queue and charges them to the batch.
@@ -335,38 +419,39 @@ func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken in
 		cb.Exact = false
 		return
 	}
-	was := p.pos
-	reached := p.pos.Main >= seqno || p.sub && b.received(p, vb) >= seqno
+	was, reached := p.pos, b.has(p, vb, seqno)
 	p.pos.Floor = max(p.pos.Floor, v.straddles(p, seqno))
 	pt := Part{VBucket: vb, Segment: -1, after: max(p.pos.Main, p.pos.A), upTo: seqno, epoch: p.from,
 		KeepTombstones: p.pos.Side < p.pos.A}
+	p.apply(&pt, taken, events)
+	if p.sub && v.begun {
+		p.log = v.log
+	}
+	whole := reached && p.pos.Side >= p.pos.A
+	switch {
+	case whole:
+		b.settle(p, &pt, max(p.pos.Main, seqno, p.pos.A))
+	case reached && seqno > p.pos.A:
+		p.pos.Main = max(p.pos.Main, seqno)
+	}
+	cb.Exact = cb.Exact && whole && p.pos.Main == seqno && seqno >= p.pos.Floor && !c.unheard(p)
+	p.pos.VBUUID = p.log.Newest()
+	if p.pos != was || pt.Segment >= 0 || pt.PurgeTombstones {
+		pt.Position, pt.Log = p.pos, p.newLog()
+		cb.Parts = append(cb.Parts, pt)
+	}
+}
+
+// apply notes which of a segment's events a part has, and what they leave.
+func (p *part) apply(pt *Part, segment int, events []Entry) {
 	for i := range events {
 		e := &events[i]
 		if !pt.Selects(e) {
 			continue
 		}
-		pt.Segment = taken
+		pt.Segment = segment
 		p.tombs = p.tombs || pt.KeepTombstones && e.empty
 		p.pos.WindowEnd = max(p.pos.WindowEnd, e.Window.End)
-	}
-	if p.sub && v.begun {
-		p.log = v.log
-	}
-	if reached && p.pos.Side >= p.pos.A {
-		b.settle(p, &pt, max(p.pos.Main, seqno, p.pos.A))
-	} else {
-		cb.Exact = false
-		if reached && seqno > p.pos.A {
-			p.pos.Main = max(p.pos.Main, seqno)
-		}
-	}
-	if p.pos.Main != seqno || seqno < p.pos.Floor || c.unheard(p) {
-		cb.Exact = false
-	}
-	p.pos.VBUUID = p.log.Newest()
-	if p.pos != was || pt.Segment >= 0 || pt.PurgeTombstones {
-		pt.Position, pt.Log = p.pos, p.newLog()
-		cb.Parts = append(cb.Parts, pt)
 	}
 }
 
@@ -384,7 +469,7 @@ func (b *Bucket) settle(p *part, pt *Part, main uint64) {
 func (b *Bucket) SetGeneration(generation, rollbackID uint64) {
 	if generation != b.opt.Generation {
 		b.opt.Generation, b.rollbackID = generation, rollbackID
-		b.stability, b.haveLast, b.haveAck, b.newest = nil, false, false, timestamp.Stability{}
+		b.stability, b.haveLast, b.haveAck, b.haveNewest, b.newest = nil, false, false, false, timestamp.Stability{}
 		for _, c := range b.copies {
 			c.exact, c.at, c.has = false, timestamp.Ref{}, false
 		}

@@ -64,13 +64,16 @@ type Bucket struct {
 	haveLast     bool
 	ack          Ack
 	haveAck      bool
+	newestAck    Ack // see note
+	haveNewest   bool
 
 	queued    int       // bytes in the queues of all vbuckets
 	sideHeld  int       // bytes buffered by side streams
 	nextSide  int       // vbucket at which the next batch of side streams begins
 	turn      BatchKind // that Next looks for first
 	inFlight  int       // bytes in batches that are not done
-	unacked   int       // batches at stability timestamps that are not done
+	unacked   int       // batches at stability timestamps that are not acknowledged
+	builds    int       // batches at stability timestamps that are not done, for copies that are being built
 	abandoned []uint64
 	blocked   blockedAt
 }
@@ -245,7 +248,8 @@ func (b *Bucket) Remove(id index.CopyID) {
 }
 
 // Reopened tells that a copy's store has lost its newest batches (a failed disk, a torn file) and holds these
-// positions now. The copy joins the running streams by the gap rule; the others are not touched.
+// positions now. The copy joins the running streams by the gap rule; the others are not touched. Side streams that have
+// begun bring nothing for it any more: what their BEGIN has judged is not what it holds now.
 func (b *Bucket) Reopened(id index.CopyID, positions []Position, logs []timestamp.FailoverLog) error {
 	sl := b.find(id)
 	if sl == nil {
@@ -264,6 +268,7 @@ func (b *Bucket) Reopened(id index.CopyID, positions []Position, logs []timestam
 			p.load(positions[v], logs[v])
 		}
 		p.restoring, p.rejoin = false, false
+		b.leaveSide(v, id)
 		b.reset(sl, v)
 		if !b.vbs[v].begun {
 			continue

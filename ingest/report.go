@@ -251,7 +251,8 @@ func (b *Bucket) Position(id index.CopyID, vb int) (Position, bool) {
 	return Position{}, false
 }
 
-// LastAck returns the newest acknowledgement, which repeats in every report.
+// LastAck returns the newest acknowledgement of a stability timestamp behind which nothing is under way, for copies
+// that are being built either. It repeats in every report.
 func (b *Bucket) LastAck() (Ack, bool) { return b.ack, b.haveAck }
 
 // Generation and RollbackID say by what the bucket's stability timestamps are judged.

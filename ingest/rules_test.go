@@ -57,9 +57,9 @@ var needed = []struct {
 	from int64
 }{
 	{"posSkip", 900}, {"gapRule", 1}, {"straddle", 1}, {"sideFloor", 1}, {"tombstones", 1}, {"windowRule", 300},
-	{"beginCheck", 415}, {"ownerFence", 60}, {"incarnation", 1}, {"dropData", 1}, {"snapshotEnds", 1}, {"resettle", 1},
+	{"beginCheck", 415}, {"ownerFence", 100}, {"incarnation", 1}, {"dropData", 1}, {"snapshotEnds", 1}, {"resettle", 1},
 	{"rangeA", 1}, {"purgeRows", 100}, {"sideBranch", 100}, {"upsertDeletion", 1}, {"awaited", 1}, {"sideEnd", 1},
-	{"wholeParts", 1}, {"commonRows", 20},
+	{"wholeParts", 1}, {"commonRows", 600},
 }
 
 // TestRulesNeeded: with a rule off the simulation must find a violation, or it could not see one. Each is looked for in

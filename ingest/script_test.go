@@ -20,6 +20,7 @@ type script struct {
 	d    *datadriven.TestData
 	b    *Bucket
 	last *Batch
+	kept *Batch // one that is done after others: keep, done-kept
 }
 
 // TestScripts runs testdata/*.txt; every script begins with why.
@@ -160,6 +161,15 @@ func (s *script) run() string {
 		return s.batch(s.b.TakeSide(1, int(s.num("most"))), nil)
 	case "ahead":
 		return s.batch(s.b.ApplyAhead(int(s.num("bytes")), int(s.num("keep"))), nil)
+	case "shown":
+		a, ok := s.b.Shown(s.last)
+		return fmt.Sprintf("ack %v: S%d made %v except %v\n", ok, a.Number, a.Made, a.Exceptions)
+	case "keep":
+		s.kept = s.last
+		return ""
+	case "done-kept":
+		s.last = s.kept
+		fallthrough
 	case "done":
 		a, ok := s.b.Done(s.last)
 		return fmt.Sprintf("ack %v: S%d made %v except %v\n", ok, a.Number, a.Made, a.Exceptions)

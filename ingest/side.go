@@ -225,8 +225,7 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 	if int(e.VBucket) >= len(b.vbs) {
 		return Malformed
 	}
-	vb := int(e.VBucket)
-	s := b.sideOf(vb, e.Incarnation.Counter)
+	s := b.sideOf(int(e.VBucket), e.Incarnation.Counter)
 	if s == nil || s.over {
 		return NotOwner
 	}
@@ -238,26 +237,7 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 	}
 	switch e.Kind {
 	case keyversion.Insert, keyversion.Delete, keyversion.UpsertDeletion:
-		if e.Seqno <= s.at {
-			return Covered
-		}
-		if e.Seqno > s.to {
-			b.arrived(s, e.Seqno, e.Window.End)
-			return Covered
-		}
-		if held, broken := s.parts.judge(e); broken {
-			b.SideFailed(vb, s.id)
-			return Malformed
-		} else if held {
-			s.parts.hold(e, b.newEntry(e, 0))
-			return Taken
-		}
-		b.arrived(s, e.Seqno, e.Window.End)
-		for _, en := range s.parts.take(b.newEntry(e, 0), 0) {
-			s.queue = append(s.queue, en)
-			s.bytes += en.size()
-			b.sideHeld += en.size()
-		}
+		return b.sideData(s, e)
 	case keyversion.Sync, keyversion.DSync:
 		b.arrived(s, e.Seqno, 0)
 	case keyversion.StreamEnd:
@@ -267,6 +247,32 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 		s.over = true
 	default:
 		return Malformed
+	}
+	return Taken
+}
+
+// sideData queues an event of a side stream, if it is between what has arrived and the end that was asked for. One that
+// comes in parts is queued with the last of them.
+func (b *Bucket) sideData(s *sideStream, e *keyversion.Event) Verdict {
+	if e.Seqno <= s.at {
+		return Covered
+	}
+	if e.Seqno > s.to {
+		b.arrived(s, e.Seqno, e.Window.End)
+		return Covered
+	}
+	if held, broken := s.parts.judge(e); broken {
+		b.SideFailed(int(e.VBucket), s.id)
+		return Malformed
+	} else if held {
+		s.parts.hold(e, b.newEntry(e, 0))
+		return Taken
+	}
+	b.arrived(s, e.Seqno, e.Window.End)
+	for _, en := range s.parts.take(b.newEntry(e, 0), 0) {
+		s.queue = append(s.queue, en)
+		s.bytes += en.size()
+		b.sideHeld += en.size()
 	}
 	return Taken
 }
@@ -417,9 +423,8 @@ func (b *Bucket) sidePart(c *slice, vb int, s *sideStream, at uint64, ended bool
 	p := &c.parts[vb]
 	// A copy that was put back meanwhile has missed something: it takes nothing. Its position alone does not tell, since
 	// side stays below A until the stream has ended, whatever was taken.
-	if !listed(s.copies, c.id) || p.restoring || !p.sub || p.pos.Side >= p.pos.A ||
-		max(p.pos.Side, p.lent) < min(s.taken, p.pos.A) ||
-		at <= p.pos.Side {
+	missed := max(p.pos.Side, p.lent) < min(s.taken, p.pos.A)
+	if !listed(s.copies, c.id) || !p.lacks() || missed || at <= p.pos.Side {
 		return Part{}, false
 	}
 	p = b.part(c, vb)

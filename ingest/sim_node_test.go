@@ -185,8 +185,8 @@ func (s *sim) ask(ni int) {
 	s.shared = max(s.shared, n.b.sharing)
 	for _, a := range acks {
 		for _, u := range n.under {
-			if u.t.Kind == AtStability {
-				s.fail("S%d is acknowledged before S%d is written", a.Number, u.t.Ref.Number)
+			if u.t.Kind == AtStability && !u.shown {
+				s.fail("S%d is acknowledged before S%d is shown", a.Number, u.t.Ref.Number)
 			}
 		}
 		n.ack = max(n.ack, a.Number)
@@ -214,6 +214,17 @@ func (n *simNode) hand(t *Batch) {
 		u.left = append(u.left, t.Copies[i].ID)
 	}
 	n.under = append(n.under, u)
+	if t.Kind == AtStability && u.served() {
+		n.show(u)
+	}
+}
+
+// show tells that the copies of a batch that serve scans have it.
+func (n *simNode) show(u *simUnder) {
+	u.shown = true
+	if a, ok := n.b.Shown(u.t); ok {
+		n.ack = max(n.ack, a.Number)
+	}
 }
 
 // storeStep does some things of the store: each copy is written in its own order, and no copy waits for another.
@@ -255,16 +266,16 @@ func (s *sim) writeOne(ni int) {
 	}
 }
 
-// done tells of what has been written: batches at stability timestamps in their order.
+// done tells of what has been written: of batches at stability timestamps in their order, but for what they have still
+// to write to copies that are being built.
 func (s *sim) done(n *simNode) {
 	waits := false
 	n.under = slices.DeleteFunc(n.under, func(u *simUnder) bool {
 		at := u.t.Kind == AtStability
-		if len(u.left) > 0 || at && waits {
-			if waits = waits || at; at && !u.shown && u.served() {
-				u.shown = true
-				n.b.Shown(u.t)
-			}
+		if at && !u.shown && !waits && u.served() {
+			n.show(u)
+		}
+		if waits = waits || at && !u.shown; len(u.left) > 0 || at && waits {
 			return false
 		}
 		if a, ok := n.b.Done(u.t); ok {

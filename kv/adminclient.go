@@ -218,14 +218,9 @@ func (a *Admin) Pause(ctx context.Context, r PauseRequest) error {
 	return nil
 }
 
-// Flush empties a bucket on the nodes, one after the other: its vbuckets are made anew, as engines do it.
+// Flush empties a bucket on all nodes: its vbuckets are made anew, as engines do it.
 func (a *Admin) Flush(ctx context.Context, bucket string) error {
-	for _, address := range a.addresses {
-		if err := a.remote.Call(ctx, address, http.MethodPost, pathFlush, FlushRequest{Bucket: bucket}, nil); err != nil {
-			return err
-		}
-	}
-	return nil
+	return a.lead(ctx, pathFlushAll, FlushRequest{Bucket: bucket}, nil)
 }
 
 // Collections makes or drops a scope or collection, and returns the uid of the manifest that has come of it.

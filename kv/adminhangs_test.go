@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"tidemark/kv/clustermap"
@@ -86,5 +87,20 @@ func TestANodeThatHangsIsAskedLast(t *testing.T) {
 	defer mu.Unlock()
 	if len(commanded) != 1 || commanded[0] != "lives" {
 		t.Errorf("commanded: %v, want the node that lives alone", commanded)
+	}
+}
+
+// TestNodesSendNobodyElsewhere: the password and what is ordered go to no other address than the one that was named.
+func TestNodesSendNobodyElsewhere(t *testing.T) {
+	t.Parallel()
+	var elsewhere atomic.Int64
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	t.Cleanup(other.Close)
+	s := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	t.Cleanup(s.Close)
+	err := NewRemote("u", "p", testTimeout, nil).Call(t.Context(), addressOf(s), http.MethodPost, pathFlush,
+		FlushRequest{Bucket: "world"}, nil)
+	if err == nil || elsewhere.Load() > 0 {
+		t.Errorf("%v, followed %d times", err, elsewhere.Load())
 	}
 }

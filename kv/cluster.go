@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"tidemark/kv/clustermap"
 	"tidemark/kv/mcbp"
 	"tidemark/kv/seglog"
@@ -53,8 +51,9 @@ type cluster struct {
 	manifests map[string]*mcbp.Manifest // by bucket; as in m, without what all have
 	addresses []clustermap.Node         // as this node was told, which may be newer than the map's
 	progress  Progress
-	missing   []string // members that have not answered, before learnt
-	learnt    bool     // the map has been compared with a majority
+	missing   []string      // members that have not answered the newest look
+	learnt    bool          // the map has been compared with a majority
+	changed   chan struct{} // closed and replaced when there is another map
 }
 
 // reserved is the highest revision that this node has tried to make, whether or not anybody took it: no two maps have
@@ -67,7 +66,7 @@ type reserved struct {
 // openCluster reads the node's map, or makes the first one.
 func openCluster(n *Node) (*cluster, error) {
 	c := &cluster{n: n, peers: newPeers(n.config), wake: make(chan struct{}, 1), making: make(chan struct{}, 1),
-		addresses: n.mapNodes(n.config.Nodes)}
+		changed: make(chan struct{}), addresses: n.mapNodes(n.config.Nodes)}
 	specs := n.config.specs()
 	m, stored, err := loadMap(n.config.Dir, specs)
 	if err == nil {
@@ -226,6 +225,15 @@ func (c *cluster) show(m clustermap.Map, configs map[string]server.ClusterConfig
 	for i := range m.Buckets {
 		c.manifests[m.Buckets[i].Name] = m.Buckets[i].Manifest()
 	}
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// changes is closed when there is another map than now.
+func (c *cluster) changes() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changed
 }
 
 func (c *cluster) config(bucket string) server.ClusterConfig {
@@ -495,6 +503,7 @@ func (c *cluster) Run(ctx context.Context) error {
 	for {
 		pause := c.n.config.Heartbeat
 		missing := c.poll(ctx)
+		c.waits(missing, true)
 		c.apply()
 		c.clean()
 		if c.lead(ctx, missing) {
@@ -528,33 +537,6 @@ func (c *cluster) clean() {
 			}
 		}
 	}
-}
-
-// flushAtOnce is how many vbuckets are made anew at a time, so that they share the log's writes.
-const flushAtOnce = 64
-
-// flush makes the active vbuckets of a bucket anew.
-func (c *cluster) flush(bucket string) error {
-	c.changing.Lock()
-	defer c.changing.Unlock()
-	for _, b := range c.n.loadedBuckets() {
-		if b.name != bucket {
-			continue
-		}
-		var g errgroup.Group
-		g.SetLimit(flushAtOnce)
-		for i := range b.store.VBuckets() {
-			v := b.store.VBucket(uint16(i))
-			if state, _ := v.Status(); state == store.Active {
-				g.Go(v.Flush)
-			}
-		}
-		if err := g.Wait(); err != nil {
-			return err
-		}
-		return b.store.SetManifest(c.manifest(bucket)) // its collections stay
-	}
-	return fmt.Errorf("%w: no bucket %q is served here", ErrRefused, bucket)
 }
 
 // commit makes a revision: its number is reserved, it is on this node's disk, and all that can be reached are told.

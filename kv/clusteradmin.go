@@ -98,6 +98,7 @@ func (n *Node) clusterHandlers(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+pathCluster, n.known(func(w http.ResponseWriter, _ *http.Request) { n.writeJSON(w, n.View()) }))
 	mux.HandleFunc("GET "+pathMap, n.known(n.getMap))
 	n.collectionHandlers(mux)
+	n.restHandlers(mux)
 	anybody := func(*http.Request) error { return nil }
 	for path, add := range map[string]struct {
 		check  func(*http.Request) error
@@ -105,7 +106,8 @@ func (n *Node) clusterHandlers(mux *http.ServeMux) {
 	}{
 		pathMap: {tlsconf.Only(tlsconf.KV), n.postMap}, pathSeal: {tlsconf.Only(tlsconf.KV), n.postSeal},
 		pathPromise: {tlsconf.Only(tlsconf.KV), n.postPromise},
-		pathPause:   {anybody, n.postPause}, pathFlush: {anybody, n.postFlush}, pathFailover: {anybody, n.postFailover},
+		pathPause:   {anybody, n.postPause}, pathFlush: {anybody, n.postFlush},
+		pathFlushAll: {anybody, n.postFlushAll}, pathFailover: {anybody, n.postFailover},
 		pathRebalance: {anybody, n.postRebalance}, pathCollections: {anybody, n.postCollections},
 	} {
 		mux.HandleFunc("POST "+path, n.authorized(add.check, add.handle))
@@ -250,22 +252,6 @@ func (n *Node) postPause(_ context.Context, body []byte) (any, error) {
 		return nil, err
 	}
 	n.replicator.pause(r.Bucket, r.Paused)
-	return doneWith(n.cluster.current()), nil
-}
-
-// FlushRequest empties a bucket on one node: each vbucket that is active there is made anew. KV replicas follow.
-type FlushRequest struct {
-	Bucket string `json:"bucket"`
-}
-
-func (n *Node) postFlush(_ context.Context, body []byte) (any, error) {
-	r, err := decode[FlushRequest](body)
-	if err != nil {
-		return nil, err
-	}
-	if err := n.cluster.flush(r.Bucket); err != nil {
-		return nil, err
-	}
 	return doneWith(n.cluster.current()), nil
 }
 

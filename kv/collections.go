@@ -160,19 +160,35 @@ func (n *Node) collectionChange(drop bool) http.HandlerFunc {
 				change.Collection = name
 			}
 		}
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(operationTimeout + adminCallTimeout + adminTimeout))
 		answer, err := n.askLeader(r.Context(), change)
 		switch {
 		case err == nil:
 			n.writeJSON(w, answer)
-		case errors.Is(err, clustermap.ErrNoScope), errors.Is(err, clustermap.ErrNoCollection),
-			n.cluster.current().Bucket(change.Bucket) == nil:
-			n.formError(w, http.StatusNotFound, "_", err.Error())
+		case n.cluster.current().Bucket(change.Bucket) == nil:
+			notFound(w)
+		case errors.Is(err, clustermap.ErrNoScope), errors.Is(err, clustermap.ErrNoCollection):
+			n.formError(w, http.StatusNotFound, "_", inSDKsWords(err, change))
+		case errors.Is(err, clustermap.ErrThere):
+			n.formError(w, http.StatusBadRequest, "_", inSDKsWords(err, change))
 		case errors.Is(err, clustermap.ErrCollections):
 			n.formError(w, http.StatusBadRequest, "_", err.Error())
 		default:
 			n.formError(w, http.StatusServiceUnavailable, "_", err.Error())
 		}
 	}
+}
+
+// inSDKsWords words a refusal so that SDKs know it, which tell refusals apart by a few words of the text.
+func inSDKsWords(err error, c clustermap.CollectionChange) string {
+	what := fmt.Sprintf("Scope with name %q", c.Scope)
+	if c.Collection != "" && !errors.Is(err, clustermap.ErrNoScope) {
+		what = fmt.Sprintf("Collection with name %q in scope %q", c.Collection, c.Scope)
+	}
+	if errors.Is(err, clustermap.ErrThere) {
+		return what + " already exists"
+	}
+	return what + " is not found"
 }
 
 // askLeader makes a change here, or has it made by the node that leads.
@@ -183,9 +199,8 @@ func (n *Node) askLeader(ctx context.Context, change clustermap.CollectionChange
 		return answer, err
 	}
 	var there collectionsAnswer
-	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
-	defer cancel()
-	if err := n.cluster.peers.Call(ctx, other.Leader, http.MethodPost, pathCollections, change, &there); err != nil {
+	err = n.cluster.peers.orders.Call(ctx, other.Leader, http.MethodPost, pathCollections, change, &there)
+	if err != nil {
 		return nil, err
 	}
 	return there, nil
@@ -207,7 +222,7 @@ var collectionCodes = []struct {
 	err  error
 }{
 	{"NO_SCOPE", clustermap.ErrNoScope}, {"NO_COLLECTION", clustermap.ErrNoCollection},
-	{"COLLECTIONS", clustermap.ErrCollections},
+	{"COLLECTION_EXISTS", clustermap.ErrThere}, {"COLLECTIONS", clustermap.ErrCollections},
 }
 
 // codeOf words a refusal for another node.

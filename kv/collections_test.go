@@ -72,15 +72,15 @@ func TestCollectionsByREST(t *testing.T) {
 		words, method, path string
 		form                []string
 	}{
-		{400, "exists already", "POST", scopesOf, []string{"name", "s"}},
-		{400, "exists already", "POST", scopesOf + "/s/collections", []string{"name", "c"}},
+		{400, "already exists", "POST", scopesOf, []string{"name", "s"}},
+		{400, "already exists", "POST", scopesOf + "/s/collections", []string{"name", "c"}},
 		{400, "not beginning with", "POST", scopesOf, []string{"name", "_x"}},
 		{400, "must be supplied", "POST", scopesOf, nil},
 		{400, "stays", "DELETE", scopesOf + "/_default", nil},
 		{400, "stays", "DELETE", scopesOf + "/_default/collections/_default", nil},
-		{404, "no such scope", "POST", scopesOf + "/x/collections", []string{"name", "c"}},
-		{404, "no such collection", "DELETE", scopesOf + "/s/collections/x", nil},
-		{404, "no bucket", "POST", "/pools/default/buckets/x/scopes", []string{"name", "c"}},
+		{404, "is not found", "POST", scopesOf + "/x/collections", []string{"name", "c"}},
+		{404, "is not found", "DELETE", scopesOf + "/s/collections/x", nil},
+		{404, "resource not found", "POST", "/pools/default/buckets/x/scopes", []string{"name", "c"}},
 		{404, "not found", "GET", "/pools/default/buckets/x/scopes", nil},
 	} {
 		if status, body := rest(t, n, x.method, x.path, x.form...); status != x.status || !strings.Contains(body, x.words) {

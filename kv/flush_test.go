@@ -2,11 +2,16 @@ package kv
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"tidemark/kv/kvclient"
 	"tidemark/kv/mcbp"
+	"tidemark/kv/seglog"
 )
 
 // TestFlush: a bucket that was emptied is at seqno 0 everywhere, on branches that share nothing with those before; its
@@ -90,4 +95,146 @@ func TestFlushReachesReplicas(t *testing.T) {
 		return nil
 	})
 	g.same()
+}
+
+// flushed asks a member to empty the bucket, as SDKs do.
+func (g *group) flushed(id string) (status int, body string) {
+	g.t.Helper()
+	return rest(g.t, g.nodes[id], http.MethodPost, "/pools/default/buckets/world/controller/doFlush")
+}
+
+// items are how many documents the members have in active vbuckets, by member.
+func (g *group) items() map[string]int {
+	out := map[string]int{}
+	for id, n := range g.nodes {
+		for _, v := range n.View().Copies["world"] {
+			if v.State == "active" {
+				out[id] += v.Items
+			}
+		}
+	}
+	return out
+}
+
+func (g *group) fill(n int) {
+	g.t.Helper()
+	c := g.client()
+	for i := range n {
+		if _, err := c.Set(within(g.t), fmt.Sprint("k", i), []byte("1"), kvclient.StoreOptions{}); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+}
+
+// TestFlushOfAllOrNone: while a member does not answer, or cannot, no other one is emptied; any member takes the order.
+func TestFlushOfAllOrNone(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 3, 1)
+	g.fill(200)
+	before := g.items()
+	g.stop("kv3")
+	if status, body := g.flushed("kv2"); status != http.StatusServiceUnavailable || !strings.Contains(body, "kv3") {
+		t.Errorf("%d %s", status, body)
+	}
+	g.again("kv3")
+	ready(t, g.nodes["kv3"])
+	g.settled()
+	g.nodes["kv3"].serving.Store(false) // it answers, and has no documents yet
+	if status, body := g.flushed("kv1"); status != http.StatusServiceUnavailable ||
+		!strings.Contains(body, "nothing was emptied") || !strings.Contains(body, "kv3") {
+		t.Errorf("%d %s", status, body)
+	}
+	g.nodes["kv3"].serving.Store(true)
+	if now := g.items(); !maps.Equal(now, before) {
+		t.Fatalf("emptied in part: %v, had %v", now, before)
+	}
+	if status, body := g.flushed("kv2"); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	if now := g.items(); now["kv1"]+now["kv2"]+now["kv3"] != 0 {
+		t.Errorf("left are %v", now)
+	}
+	if status, _ := rest(t, g.nodes["kv1"], http.MethodPost, "/pools/default/buckets/none/controller/doFlush"); status !=
+		http.StatusNotFound {
+		t.Error(status)
+	}
+}
+
+// TestFlushNamesWhatIsEmptied: a node whose disk fails in the middle is named, with those that are emptied, and a
+// repeat empties them all. A node that has another map than the one meant refuses.
+func TestFlushNamesWhatIsEmptied(t *testing.T) {
+	t.Parallel()
+	var broken atomic.Bool
+	g := newGroupWith(t, 2, 0, func(c *Config) {
+		if c.NodeID == "kv2" {
+			c.WrapFile = func(f seglog.File) seglog.File { return &brokenFile{f, &broken} }
+		}
+	})
+	g.fill(200)
+	broken.Store(true)
+	status, body := g.flushed("kv1")
+	if status != http.StatusServiceUnavailable || !strings.Contains(body, "emptied on kv1 alone") ||
+		!strings.Contains(body, "kv2, of which a part") {
+		t.Errorf("%d %s", status, body)
+	}
+	if now := g.items(); now["kv1"] != 0 {
+		t.Errorf("kv1 has %v", now)
+	}
+	broken.Store(false)
+	eventually(t, func() error {
+		if status, body := g.flushed("kv1"); status != http.StatusOK { // its log is looked at anew
+			return fmt.Errorf("%d %s", status, body)
+		}
+		return nil
+	})
+	if now := g.items(); now["kv1"]+now["kv2"] != 0 {
+		t.Errorf("left are %v", now)
+	}
+	m := g.nodes["kv2"].cluster.current()
+	other := FlushRequest{Bucket: "world", RevEpoch: m.RevEpoch, Rev: m.Rev + 1}
+	if err := g.post("kv2", pathFlush, other, nil); err == nil || !strings.Contains(err.Error(), "changed hands") {
+		t.Error(err)
+	}
+}
+
+// TestFlushBesideARebalance: while vbuckets change hands nothing is emptied.
+func TestFlushBesideARebalance(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 2, 0)
+	g.fill(50)
+	leader := g.nodes["kv1"]
+	end, err := leader.cluster.alone(within(t)) // so that the rebalance makes no step
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := leader.cluster.current().StartRebalance("r", nil, []string{"kv2"})
+	if err == nil {
+		_, err = leader.cluster.commit(within(t), m, "", nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range g.nodes { // nor after this
+		n.replicator.pause("", true)
+	}
+	end()
+	if status, body := g.flushed("kv2"); status != http.StatusServiceUnavailable || !strings.Contains(body, "rebalance") {
+		t.Errorf("%d %s", status, body)
+	}
+	if now := g.items(); now["kv1"]+now["kv2"] != 50 {
+		t.Errorf("left are %v", now)
+	}
+}
+
+// brokenFile fails writes while broken is set.
+type brokenFile struct {
+	seglog.File
+	broken *atomic.Bool
+}
+
+func (f *brokenFile) Write(b []byte) (int, error) {
+	if f.broken.Load() {
+		return 0, syscall.EIO
+	}
+	return f.File.Write(b)
 }

@@ -16,7 +16,7 @@ import (
 const (
 	testUser     = "Administrator"
 	testPassword = "secret"
-	testTimeout  = time.Minute // hang guard
+	testTimeout  = 3 * time.Minute // hang guard
 )
 
 // goleakMain runs the tests and fails when goroutines are left.

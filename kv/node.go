@@ -60,6 +60,7 @@ type Node struct {
 	replicator *replicator
 	ready      chan struct{} // closed when documents are served
 	serving    atomic.Bool
+	mapStreams chan struct{} // a token for each stream of maps
 }
 
 // bucket is a bucket on this node.
@@ -78,7 +79,8 @@ func Open(config Config) (*Node, error) {
 	if err := config.check(); err != nil {
 		return nil, err
 	}
-	n := &Node{config: config, quota: store.NewQuota(config.QuotaBytes), started: config.Now(), ready: make(chan struct{})}
+	n := &Node{config: config, quota: store.NewQuota(config.QuotaBytes), started: config.Now(), ready: make(chan struct{}),
+		mapStreams: make(chan struct{}, maxMapStreams)}
 	if err := n.open(); err != nil {
 		_ = n.release(false)
 		return nil, fmt.Errorf("kv node %q: %w", config.NodeID, err)

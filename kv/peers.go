@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// peerTimeout bounds one call to another node, leavingTimeout one to a node that leaves the cluster: it may hang.
+	// peerTimeout bounds one question to another node, leavingTimeout one to a node that leaves the cluster: it may hang.
 	peerTimeout    = 3 * time.Second
 	leavingTimeout = 500 * time.Millisecond
 	// peerMaxBytes bounds an answer: the copies of 1,024 vbuckets with their failover logs.
@@ -39,6 +39,7 @@ const (
 	pathPause     = "/v1/cluster/replication"
 	pathPromise   = "/v1/cluster/promise"
 	pathFlush     = "/v1/cluster/flush"
+	pathFlushAll  = "/v1/cluster/flush/all"
 )
 
 // ErrRefused means that a node refuses what it was asked; the message says why.
@@ -116,14 +117,21 @@ type Remote struct {
 func NewRemote(user, password string, timeout time.Duration, conf *tls.Config) Remote {
 	return Remote{User: user, Password: password, TLS: conf != nil, HTTP: &http.Client{
 		Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: conf},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // nodes send none
 	}}
 }
 
 // peers is how a node speaks to the others.
-type peers struct{ Remote }
+type peers struct {
+	Remote
+	// orders is for what another node is to carry out, which may take operationTimeout there.
+	orders Remote
+}
 
 func newPeers(config Config) *peers {
-	return &peers{NewRemote(config.User, config.Password, peerTimeout, config.TLS.Client(tlsconf.HTTP, tlsconf.KV))}
+	conf := config.TLS.Client(tlsconf.HTTP, tlsconf.KV)
+	return &peers{NewRemote(config.User, config.Password, peerTimeout, conf),
+		NewRemote(config.User, config.Password, adminCallTimeout, conf)}
 }
 
 type peerAnswer struct {
@@ -212,7 +220,7 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 	if err != nil {
 		return fmt.Errorf("%s: %w", admin, err)
 	}
-	if resp.StatusCode >= http.StatusBadRequest {
+	if resp.StatusCode >= http.StatusMultipleChoices {
 		return refusal(admin, resp.Status, raw)
 	}
 	if answer == nil || len(raw) == 0 {

@@ -506,7 +506,7 @@ func (s *session) event(p *replica, e *feed.Event, paused bool) (*store.Ticket, 
 		if err != nil {
 			return nil, err
 		}
-		t, err := p.v.Replicate(d, store.Window{Start: progress.SnapStart, End: progress.SnapEnd})
+		t, err := p.v.Replicate(d, store.SnapshotRange{Start: progress.SnapStart, End: progress.SnapEnd})
 		if err != nil {
 			p.over = true
 			return nil, s.fatal(err)

@@ -8,6 +8,7 @@ package manager
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -164,7 +165,10 @@ func (m *Manager) open() error {
 	settings.OfflineAfter = cmp.Or(m.cfg.OfflineAfter, settings.OfflineAfter)
 	m.coord, err = coordinator.New(coordinator.Config{Consensus: m.raft, Machine: m.machine, Projectors: projectors,
 		Indexers: indexers,
-		REST:     m.url(), Now: m.cfg.Now, Logger: m.log.Named("coordinator"), Settings: settings, Hold: m.cfg.Hold})
+		REST:     m.url(), Now: m.cfg.Now, Logger: m.log.Named("coordinator"), Settings: settings, Hold: m.cfg.Hold,
+		Quantiles: func(ctx context.Context, x *statecontext.Index, n int) ([]json.RawMessage, error) {
+			return m.api.Quantiles(ctx, x, n) // made below
+		}})
 	if err != nil {
 		return errors.Join(err, m.raft.Close())
 	}

@@ -41,7 +41,7 @@ type trio struct {
 	cfgs  []Config
 }
 
-const patience = time.Minute // hang guard
+const patience = 3 * time.Minute // hang guard
 
 // heartbeat lets a follower wait for its leader for one to two seconds: most tests have the same leader from beginning
 // to end, and those that cannot do with another one wait longer (steadfast).

@@ -209,8 +209,9 @@ func (c *Client) CheckTicket(ctx context.Context, manager, ticket string) (*scan
 }
 
 // Stabilize asks for a stability timestamp at or above req.Need.
-func (c *Client) Stabilize(ctx context.Context, bucket string, req *wire.StabilizeRequest) (*wire.Stability, error) {
-	resp := new(wire.Stability)
+func (c *Client) Stabilize(ctx context.Context, bucket string,
+	req *wire.StabilizeRequest) (*wire.BucketStability, error) {
+	resp := new(wire.BucketStability)
 	wait := time.Duration(req.WaitMS) * time.Millisecond
 	if err := c.do(ctx, http.MethodPost, "/v1/buckets/"+url.PathEscape(bucket)+":stabilize", wait, req, resp); err != nil {
 		return nil, err

@@ -156,8 +156,8 @@ func TestASilentLeaderDoesNotHoldAReport(t *testing.T) {
 	}
 }
 
-func stable(number uint64) wire.Stability {
-	return wire.Stability{Stability: timestamp.Stability{Ref: timestamp.Ref{Number: number}}}
+func stable(number uint64) wire.BucketStability {
+	return wire.BucketStability{Stability: timestamp.Stability{Ref: timestamp.Ref{Number: number}}}
 }
 
 // TestWhoHangsIsNotWaitedFor: a request that may take long goes to the next manager when the one that has it answers

@@ -241,7 +241,7 @@ func (p *Projector) failoverLogs(ctx context.Context, req *wire.FailoverLogsRequ
 			return nil, kvProblem(req.Bucket, a.Err)
 		}
 		vb := wanted[i]
-		reply.Logs = append(reply.Logs, wire.VBucketLog{VBucket: vb, Log: a.Log, High: at.highs[vb],
+		reply.Logs = append(reply.Logs, wire.VBucketHistory{VBucket: vb, Log: a.Log, High: at.highs[vb],
 			Purge: at.purges[vb], Revision: at.revision})
 	}
 	return reply, nil

@@ -19,14 +19,11 @@ import (
 // the first.
 func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int, xattrs bool) (feed.Feed, error) {
 	name := fmt.Sprintf("tidemark:%.40s:%.40s:%.60s:%s", p.clusterID(), p.cfg.ID, topic, rand.Text())
-	password := p.cfg.Password
-	if p.cfg.ReadPassword != nil {
-		var err error
-		if password, err = p.cfg.ReadPassword(); err != nil {
-			return nil, fmt.Errorf("%w: %w", feed.ErrAuth, err)
-		}
+	password, err := p.kvPassword()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", feed.ErrAuth, err)
 	}
-	c, err := p.cfg.Feed.dialer()(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: password,
+	c, err := p.dialNode(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: password,
 		Name: name, BufferBytes: buffer, Xattrs: xattrs,
 		TLS: p.cfg.KVTLS, Network: p.cfg.KVNetwork, Logger: p.log.Named("feed")})
 	if err == nil {

@@ -40,19 +40,21 @@ import (
 
 // Limits and times.
 const (
-	ReportInterval  = 100 * time.Millisecond
-	syncInterval    = time.Second          // between two SYNCs of an idle vbucket
-	fullInterval    = 5 * time.Second      // between two reports of everything
-	reportSpacing   = 5 * time.Millisecond // between two reports sent at once
-	registerPause   = 200 * time.Millisecond
-	stopGrace       = time.Second
-	maxWorkers      = 4
-	maxSideStreams  = 64               // side topics open at a time
-	sideIdleLimit   = 60 * time.Second // a side stream without progress is given up
-	sideBufferBytes = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
-	maxSyncWait     = 5 * time.Second
-	maxBuckets      = 1000
-	streamsAtOnce   = 64 // stream requests in flight on one connection
+	ReportInterval = 100 * time.Millisecond
+	syncInterval   = time.Second          // between two SYNCs of an idle vbucket
+	fullInterval   = 5 * time.Second      // between two reports of everything
+	reportSpacing  = 5 * time.Millisecond // between two reports sent at once
+	registerPause  = 200 * time.Millisecond
+	stopGrace      = time.Second
+	maxWorkers     = 4
+	maxSideStreams = 64 // side topics open at a time
+	// of them, those of subscribers: what indexers lack is not to wait for strangers
+	maxSubscriptions = maxSideStreams / 2
+	sideIdleLimit    = 60 * time.Second // a side stream without progress is given up
+	sideBufferBytes  = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
+	maxSyncWait      = 5 * time.Second
+	maxBuckets       = 1000
+	streamsAtOnce    = 64 // stream requests in flight on one connection
 	// for a question to KV: who asks for it learns why, before its own patience is over
 	kvTimeout        = 4 * time.Second
 	stopTimeout      = time.Second      // for KV to hear that streams are stopped
@@ -71,6 +73,9 @@ type Config struct {
 	// Advertise is the host that others are told instead of the one listened on; the port is the same.
 	Advertise string
 	KV        string // host:port of the KV node whose active vbuckets it streams
+	// KVManager, unless empty, is the host:port of that node's cluster manager, which says where the node is and whenever
+	// there is another map; KV is then no more than its name.
+	KVManager string
 	Share     Share  // of those vbuckets, where several projectors stand at one node
 	User      string // of the KV store
 	// KVTLS encrypts the connections to the KV store; nil for none. KVNetwork names whose addresses of the cluster map
@@ -133,6 +138,7 @@ type Projector struct {
 	assessor assessor
 	troubles troubles // with KV
 	purges   untold
+	maps     managedMaps
 	log      hclog.Logger
 
 	wake   chan struct{} // report at once

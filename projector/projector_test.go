@@ -38,7 +38,7 @@ const (
 	testBucket = "world"
 	testUUID   = "0123456789abcdef0123456789abcdef"
 	vbuckets   = 8
-	patience   = time.Minute // hang guard
+	patience   = 3 * time.Minute // hang guard
 )
 
 func TestMain(m *testing.M) {

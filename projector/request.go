@@ -206,6 +206,13 @@ func (p *Projector) stopStreams(ctx context.Context, req *wire.StreamStop) (*wir
 		if err := p.checkCluster(req.Fence.ClusterID); err != nil {
 			return nil, err
 		}
+		if len(req.VBuckets) > 0 {
+			if req.Bucket == "" {
+				return nil, rpc.Refuse(errcode.BadRequest, "topic %q: vbuckets without a bucket", req.Topic)
+			}
+			p.dropSides(req.Topic, req.Bucket, req.VBuckets)
+			return &wire.OK{}, nil
+		}
 		return &wire.OK{}, p.stopSides(ctx, req.Topic)
 	}
 	if err := p.command(ctx, req.Fence); err != nil {

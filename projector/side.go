@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,7 +45,10 @@ type side struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	ended   chan struct{}
-	beats   atomic.Uint64 // rises with progress
+	beats   atomic.Uint64             // rises with progress
+	runs    atomic.Pointer[time.Time] // since when
+	dropped marks                     // vbuckets that nobody wants any more
+	gone    marks                     // those that the KV node does not have
 }
 
 const (
@@ -89,6 +93,8 @@ func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want 
 		return err
 	}
 	out.Activations = s.activations()
+	now := time.Now()
+	s.runs.Store(&now)
 	if !p.tasks.Go(s.run) {
 		s.close()
 		return rpc.Refuse(errcode.Unavailable, "projector %s is shutting down", p.cfg.ID)
@@ -157,7 +163,7 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 	}
 	s := &side{p: p, key: sideKey{req.Topic, want.Bucket}, target: t, want: want,
 		inc: index.Incarnation{Counter: req.Incarnation.Counter}, class: class, plan: pl,
-		streams: map[feed.StreamID]*stream{}, ended: make(chan struct{})}
+		streams: map[feed.StreamID]*stream{}, ended: make(chan struct{}), dropped: newMarks(), gone: newMarks()}
 	s.ctx, s.cancel = context.WithCancelCause(p.runCtx)
 	return s, nil
 }
@@ -167,10 +173,17 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 func (p *Projector) reserve(s *side) (old []*side, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	subscriptions := 0 // that stay
 	for key, o := range p.sides {
 		if key == s.key || o.target.Node == s.target.Node && o.target.BootID != s.target.BootID && s.target.BootID != "" {
 			old = append(old, o)
+		} else if o.subscribed() {
+			subscriptions++
 		}
+	}
+	if s.subscribed() && subscriptions >= maxSubscriptions {
+		return nil, rpc.Refuse(errcode.Unavailable, "projector %s has %d topics of subscribers open, the most it can; "+
+			"stop one, or try again", p.cfg.ID, maxSubscriptions)
 	}
 	if len(p.sides)-len(old) >= maxSideStreams {
 		return nil, rpc.Refuse(errcode.Unavailable, "projector %s has %d side streams open, the most it can; try again",
@@ -183,6 +196,9 @@ func (p *Projector) reserve(s *side) (old []*side, err error) {
 	p.sides[s.key] = s
 	return old, nil
 }
+
+// subscribed reports whether it goes to somebody who is no indexer.
+func (s *side) subscribed() bool { return len(s.target.Indexes) > 0 }
 
 // begin connects and asks KV for the streams, when what it replaces has ended. asked has the span of the request.
 func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, error) {
@@ -227,7 +243,7 @@ func (s *side) openStreams(at *kvState) []wire.StartResult {
 	var reqs []feed.StreamRequest
 	for i := range results {
 		req := s.want.Restart.At(i)
-		results[i] = wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket, Revision: at.revision}}
+		results[i] = wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: req.VBucket, Revision: at.revision}}
 		if _, hosted := at.highs[req.VBucket]; !hosted {
 			results[i].Outcome = wire.StartNotMine
 			continue
@@ -393,20 +409,7 @@ func (s *side) pumpAll(ctx context.Context) error {
 	var beside errgroup.Group
 	defer func() { stop(); _ = beside.Wait() }()
 	blocks, failed := make(chan *feed.Block), make(chan error, 1)
-	beside.Go(func() error {
-		for {
-			block, err := s.conn.Next(ctx)
-			if err != nil {
-				failed <- err
-				return nil
-			}
-			select {
-			case blocks <- block:
-			case <-ctx.Done(): // the connection is closed, nobody waits for these bytes
-				return nil
-			}
-		}
-	})
+	beside.Go(func() error { s.read(ctx, blocks, failed); return nil })
 	tick := time.NewTicker(syncInterval)
 	defer tick.Stop()
 	reached := make(chan reach, 1)
@@ -418,6 +421,10 @@ func (s *side) pumpAll(ctx context.Context) error {
 		select {
 		case <-tick.C:
 			s.sync()
+		case <-s.dropped.ready:
+			s.drop()
+		case <-s.gone.ready:
+			s.leave(ctx)
 		case <-ctx.Done(): // the reader may have ended with a block in its hand
 			err = context.Cause(ctx)
 		case err = <-failed:
@@ -446,11 +453,27 @@ func (s *side) pumpAll(ctx context.Context) error {
 	return nil
 }
 
+// read hands over the connection's blocks until it ends.
+func (s *side) read(ctx context.Context, blocks chan<- *feed.Block, failed chan<- error) {
+	for {
+		block, err := s.conn.Next(ctx)
+		if err != nil {
+			failed <- err
+			return
+		}
+		select {
+		case blocks <- block:
+		case <-ctx.Done(): // the connection is closed, nobody waits for these bytes
+			return
+		}
+	}
+}
+
 // sync says how far streams have come of which nobody is told anything else: their documents are of collections that
 // no index is on, by the million maybe, and one window may have all of them. Who waits for the stream would give up one
 // that is silent, and ask for all of it again. A subscriber does not give up, and takes a SYNC for a place to go on at.
 func (s *side) sync() {
-	if len(s.target.Indexes) > 0 {
+	if s.subscribed() {
 		return
 	}
 	for _, st := range s.streams {
@@ -491,6 +514,9 @@ func (s *side) answered(ctx context.Context, p *pump) (over []*stream, err error
 	defer p.tell()
 	for _, a := range p.answers.take() {
 		s.beats.Add(1)
+		if a.s.passed { // it was dropped meanwhile
+			continue
+		}
 		err = p.answered(ctx, &a)
 		a.s.release(func(e *feed.Event) {
 			ended := false
@@ -513,9 +539,10 @@ func (s *side) answered(ctx context.Context, p *pump) (over []*stream, err error
 // says that everything up to the end has come.
 func (s *side) event(ctx context.Context, p *pump, st *stream, e *feed.Event) (ended bool, err error) {
 	switch {
+	case st.passed: // KV reads on beyond the end
 	case e.Kind == feed.StreamBegin:
 		err = p.begin(ctx, st, e, s.plan)
-	case !st.begun || st.passed: // KV reads on beyond the end
+	case !st.begun:
 	case e.Kind == feed.StreamEnd && e.EndReason == 0, e.Kind.IsDocument() && e.Seqno > st.end:
 		st.passed, ended = true, true
 	case e.Kind == feed.StreamEnd:
@@ -525,7 +552,7 @@ func (s *side) event(ctx context.Context, p *pump, st *stream, e *feed.Event) (e
 	}
 	if errors.Is(err, errStreamBroken) {
 		if e.Kind != feed.StreamEnd {
-			s.discard(st)
+			s.discard(st.vb)
 		}
 		s.breakOff(ctx, st, err)
 		err = nil
@@ -540,10 +567,78 @@ func (s *side) breakOff(ctx context.Context, st *stream, why error) {
 	}
 	s.early++
 	_ = s.topic.Break(ctx, st.vb, st.last) // a closed topic has nobody left to tell
-	st.passed = true                       // what KV sends until it hears is for nobody
+	s.over(st)
+}
+
+// over takes a stream off before its end.
+func (s *side) over(st *stream) {
+	st.passed = true // what KV sends until it hears is for nobody
+	st.letGo()
 	st.ended.Store(true)
 	s.open--
 	s.left.Add(-1)
+}
+
+// marks are vbuckets that something is to be done with.
+type marks struct {
+	ready chan struct{} // one slot
+	mu    sync.Mutex    // leaf
+	all   map[uint16]bool
+}
+
+func newMarks() marks { return marks{ready: make(chan struct{}, 1)} }
+
+func (m *marks) put(vbuckets []uint16) {
+	if len(vbuckets) == 0 {
+		return
+	}
+	m.mu.Lock()
+	if m.all == nil {
+		m.all = map[uint16]bool{}
+	}
+	for _, vb := range vbuckets {
+		m.all[vb] = true
+	}
+	m.mu.Unlock()
+	select {
+	case m.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (m *marks) take() map[uint16]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := m.all
+	m.all = nil
+	return all
+}
+
+// drop ends the streams that nobody wants any more, without a word downstream.
+func (s *side) drop() {
+	unwanted := s.dropped.take()
+	var closing []uint16
+	for _, st := range s.streams {
+		if unwanted[st.vb] && !st.passed {
+			s.topic.Forget(st.vb)
+			s.over(st)
+			closing = append(closing, st.vb)
+		}
+	}
+	s.discard(closing...)
+}
+
+// leave ends the streams of vbuckets that have left the KV node, of which it may say nothing on the stream.
+func (s *side) leave(ctx context.Context) {
+	gone := s.gone.take()
+	var closing []uint16
+	for _, st := range s.streams {
+		if gone[st.vb] && !st.passed {
+			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d has left this KV node", errStreamBroken, st.vb))
+			closing = append(closing, st.vb)
+		}
+	}
+	s.discard(closing...)
 }
 
 // tellEarly logs the streams that were broken off since it was called last: a KV node that goes ends all at once.
@@ -555,12 +650,23 @@ func (s *side) tellEarly() {
 	}
 }
 
-// discard closes a stream at KV without waiting for it.
-func (s *side) discard(st *stream) {
+// discard closes streams at KV without waiting for it.
+func (s *side) discard(vbuckets ...uint16) {
+	if len(vbuckets) == 0 {
+		return
+	}
 	s.p.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, kvTimeout)
 		defer cancel()
-		_ = s.conn.CloseStream(ctx, st.vb)
+		var g errgroup.Group
+		g.SetLimit(streamsAtOnce)
+		for _, vb := range vbuckets {
+			g.Go(func() error {
+				_ = s.conn.CloseStream(ctx, vb) // what comes of one that goes on is for nobody
+				return nil
+			})
+		}
+		_ = g.Wait()
 	})
 }
 
@@ -617,6 +723,16 @@ func (s *side) endAll(ctx context.Context, p *pump, r reach) {
 		p.end(ctx, st, max(st.reach, high))
 		s.open--
 		s.left.Add(-1)
+	}
+}
+
+// dropSides ends streams of a topic's side stream of a bucket; they are over some moments later.
+func (p *Projector) dropSides(topic, bucket string, vbuckets []uint16) {
+	p.mu.Lock()
+	s := p.sides[sideKey{topic, bucket}]
+	p.mu.Unlock()
+	if s != nil {
+		s.dropped.put(vbuckets)
 	}
 }
 

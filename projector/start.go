@@ -34,7 +34,7 @@ func (b *bucket) startAll(ctx context.Context, inc index.Incarnation,
 	for i := range results {
 		want := restart.At(i)
 		if _, hosted := at.highs[want.VBucket]; !hosted {
-			results[i] = wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: want.VBucket}, Outcome: wire.StartNotMine}
+			results[i] = wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: want.VBucket}, Outcome: wire.StartNotMine}
 			continue
 		}
 		if c == nil {
@@ -155,13 +155,14 @@ func (b *bucket) start(ctx context.Context, c *connection, inc index.Incarnation
 }
 
 func failedStart(req *wire.StreamStart, why string) wire.StartResult {
-	return wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}, Outcome: wire.StartFailed, Detail: why}
+	return wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: req.VBucket}, Outcome: wire.StartFailed,
+		Detail: why}
 }
 
 // claimed returns the stream that KV is to be asked for, or the outcome of a request that ends here; the caller holds
 // the vbucket's gate.
 func (b *bucket) claimed(inc index.Incarnation, req *wire.StreamStart, at *kvState) (wire.StartResult, *stream) {
-	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}}
+	r := wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: req.VBucket}}
 	switch now, outcome := b.claim(req.VBucket, inc); {
 	case outcome == wire.StartBegun:
 		return now.begunAs(r, at), nil
@@ -194,7 +195,7 @@ func newStream(at *kvState, req *wire.StreamStart, inc index.Incarnation, end ui
 // settled is the outcome of a stream that KV was asked for, with its answer; the caller holds the vbucket's gate.
 func (b *bucket) settled(ctx context.Context, c *connection, s *stream, req *wire.StreamStart, at *kvState,
 	err error) wire.StartResult {
-	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}}
+	r := wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: req.VBucket}}
 	for wait := existsWait; errors.Is(err, feed.ErrStreamExists) && wait <= existsMost; wait *= 2 {
 		if !sleep(ctx, wait) {
 			break

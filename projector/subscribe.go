@@ -56,12 +56,19 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 		Results: reply.Buckets[0].Results}, nil
 }
 
-// meant reports whether a subscriber's word names an index; "" means all on the default collection.
+// meant reports whether a subscriber's word names an index; "" means all on the default collection. One that is to
+// replace another has no name yet.
 func meant(d *index.Definition, word string) bool {
-	if d.Member.IsZero() {
-		return word == "" || word == d.Name || word == d.ID.String()
+	if word == d.ID.String() {
+		return true
 	}
-	return word == d.ID.String() || word == d.Member.Scope+"."+d.Member.Collection+"/"+d.Name
+	if d.Replaces != 0 {
+		return false
+	}
+	if d.Member.IsZero() {
+		return word == "" || word == d.Name
+	}
+	return word == d.Member.Scope+"."+d.Member.Collection+"/"+d.Name
 }
 
 // indexesOf finds active indexes of a bucket: by id; those on its default collection by name, those on another one by

@@ -3,6 +3,7 @@ package projector
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"tidemark/kv/mcbp"
@@ -20,6 +21,8 @@ const (
 	silentEvery = 6
 	// The map is read while what the node has changes, for mapAfter looks beyond, and else at every mapEvery-th.
 	mapAfter, mapEvery = 20, 10
+	// lookSpacing is between the news of another map and the look.
+	lookSpacing = 50 * time.Millisecond
 )
 
 // sight is what the looks at the KV node have shown. It belongs to the watch, but for what it hands over in
@@ -30,6 +33,31 @@ type sight struct {
 	silence        turns // of the log
 }
 
+// tellSides tells the side streams of a bucket which of their vbuckets the KV node does not have, at a look that began
+// then.
+func (p *Projector) tellSides(bucket string, began time.Time, active map[uint16]uint64) {
+	p.mu.Lock()
+	var all []*side
+	for key, s := range p.sides {
+		if key.bucket == bucket {
+			all = append(all, s)
+		}
+	}
+	p.mu.Unlock()
+	for _, s := range all {
+		if since := s.runs.Load(); since == nil || !began.After(*since) {
+			continue // it may have asked KV after KV had answered here
+		}
+		var gone []uint16
+		for _, vb := range s.want.Restart.VBuckets {
+			if _, hosted := active[vb]; !hosted {
+				gone = append(gone, vb)
+			}
+		}
+		s.gone.put(gone)
+	}
+}
+
 // watch looks at the KV node, for three things that nobody says. Engines are known to say nothing on the stream when a
 // vbucket was taken over by another node; it would just bring nothing more, for ever. A vbucket that comes to this node
 // may still be streamed from another one that hangs: the coordinator is told what the node has, and under which map.
@@ -38,14 +66,39 @@ type sight struct {
 func (b *bucket) watch() {
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
+	source, release := b.p.holdMaps(b.name)
+	defer release()
+	if source != nil {
+		var stream sync.WaitGroup
+		stream.Go(func() { source.Run(b.ctx) })
+		defer stream.Wait()
+	}
 	for {
+		var changed <-chan struct{}
+		if source != nil {
+			changed = source.Changed()
+		}
+		if b.sight.looks == 0 { // what the manager has said before the watch began is no news
+			changed = nil
+		}
 		select {
 		case <-b.ctx.Done():
 			return
 		case <-tick.C:
+		case <-changed:
+			b.sight.changed = b.sight.looks // the map is read
+			b.rest(lookSpacing)             // several come one after the other
 		}
 		b.sight.looks++
 		b.look(b.sight.looks%silentEvery == 0)
+	}
+}
+
+// rest waits, unless the bucket is closed.
+func (b *bucket) rest(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-b.ctx.Done():
 	}
 }
 
@@ -69,6 +122,7 @@ func (b *bucket) look(silentToo bool) {
 		stood[i] = s.seqno.Load()
 	}
 	b.sight.patience = max(b.sight.patience, lookPatience)
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(b.ctx, b.sight.patience)
 	defer cancel()
 	highs, err := b.sees(ctx)
@@ -80,6 +134,7 @@ func (b *bucket) look(silentToo bool) {
 	for _, h := range highs {
 		active[h.VBucket] = h.Seqno
 	}
+	b.p.tellSides(b.name, began, active)
 	left, looks := 0, 0
 	for i, s := range streams {
 		high, hosted := active[s.vb]
@@ -134,7 +189,7 @@ func (b *bucket) sees(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 		return nil, err
 	}
 	// The map before what it says: a vbucket counts under a map no newer than the one that brought it here.
-	now, err := b.mapAt(ctx, conn)
+	now, ours, err := b.mapAt(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +198,7 @@ func (b *bucket) sees(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 		return nil, err
 	}
 	for _, h := range highs {
-		if b.p.cfg.Share.Has(h.VBucket) {
+		if b.p.cfg.Share.Has(h.VBucket) && ours(h.VBucket) {
 			now.VBuckets = append(now.VBuckets, h.VBucket)
 		}
 	}
@@ -160,16 +215,23 @@ func (b *bucket) sees(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 	return highs, nil
 }
 
-// mapAt returns which map the node has; where nothing moves, as it was.
-func (b *bucket) mapAt(ctx context.Context, conn feed.Feed) (*wire.Hosted, error) {
-	if was := b.hosted.Load(); was != nil && b.sight.looks-b.sight.changed > mapAfter && b.sight.looks%mapEvery != 0 {
-		return &wire.Hosted{Node: was.Node, Revision: was.Revision}, nil
+// mapAt returns which map the node has; where nothing moves, as it was. A map that the node's manager has shown in its
+// place may be ahead of the node: then only those vbuckets are ours that it gives the node, too.
+func (b *bucket) mapAt(ctx context.Context, conn feed.Feed) (now *wire.Hosted, ours func(vb uint16) bool, err error) {
+	all := func(uint16) bool { return true }
+	if was := b.hosted.Load(); was != nil && b.sight.looks-b.sight.changed > mapAfter && b.sight.looks%mapEvery != 0 &&
+		!b.p.maps.instead.Load() {
+		return &wire.Hosted{Node: was.Node, Revision: was.Revision}, all, nil
 	}
 	config, err := conn.ClusterConfig(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return &wire.Hosted{Node: nodeOf(config, conn.Addr()), Revision: revisionOf(config)}, nil
+	ours = all
+	if this := config.ThisNode(); b.p.maps.instead.Load() && this >= 0 {
+		ours = func(vb uint16) bool { return config.Owner(vb) == this }
+	}
+	return &wire.Hosted{Node: nodeOf(config, conn.Addr()), Revision: revisionOf(config)}, ours, nil
 }
 
 // nodeOf names the KV node in a way that two projectors at one node agree on, by whatever address each dials: by its

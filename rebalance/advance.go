@@ -111,7 +111,7 @@ func (y *Seen) begins() (to partition.RebalanceState, reason string) {
 
 func (y *Seen) unwanted() string {
 	if y.State == partition.RebalanceStart {
-		return "the index was dropped"
+		return "the index was dropped, or a split has replaced it"
 	}
-	return "the index was dropped, or the node that the copy was to go to is removed"
+	return "the index was dropped, or a split has replaced it, or the node that the copy was to go to is removed"
 }

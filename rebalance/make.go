@@ -103,6 +103,8 @@ type Plan struct {
 	Nodes        []Share `json:"nodes"`
 	Short        []Short `json:"short,omitempty"`
 	Balanced     bool    `json:"balanced"` // nothing has to move
+	// Left names indexes of which nothing moves: each is being split, and its successor is planned instead.
+	Left []string `json:"left_out,omitempty"`
 }
 
 // Options of a plan; zero fields are the defaults.

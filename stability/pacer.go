@@ -22,7 +22,7 @@ const (
 	Calm Urgency = iota
 	// Hurry says that a scan waits, or a build that has everything else, and some indexer has not made the last promotion.
 	Hurry
-	// HurrySettled says the same as Hurry, and that every indexer that is waited for has made the last promotion.
+	// HurrySettled says that somebody waits, and that every indexer that is waited for has made the last promotion.
 	HurrySettled
 )
 
@@ -34,19 +34,24 @@ func DefaultPacer() Pacer {
 		MaxBytes: 256 << 10}
 }
 
-// Wait returns how long to wait at nowMS until a command may be proposed; 0 when it may be now.
+// Gap is the least time between two promotions of a bucket for which so much waits.
+func (p *Pacer) Gap(u Urgency) time.Duration {
+	switch u {
+	case Hurry:
+		return p.Hurried
+	case HurrySettled:
+		return p.Settled
+	}
+	return p.Normal
+}
+
+// Wait returns how long to wait at nowMS until a command may be proposed; 0 when it may be now. u is the urgency of the
+// most urgent bucket.
 func (p *Pacer) Wait(nowMS int64, u Urgency) time.Duration {
 	if !p.sent || nowMS < p.lastMS { // the clock went back: do not stand still
 		return 0
 	}
-	gap := p.Normal
-	switch u {
-	case Hurry:
-		gap = p.Hurried
-	case HurrySettled:
-		gap = p.Settled
-	}
-	due := p.lastMS + gap.Milliseconds()*p.stretch
+	due := p.lastMS + p.Gap(u).Milliseconds()*p.stretch
 	if due <= nowMS {
 		return 0
 	}

@@ -10,17 +10,19 @@ import (
 
 // AlterIndex changes where an index may lie, or how many replicas it has. New copies are filled from KV beside those
 // there are; copies of dropped replicas leave, and the replicas that stay are numbered anew, in their order.
-// Rejections: UnknownIndex, CASMismatch, StateMismatch unless the index is READY or waits for BUILD INDEX,
-// RebalanceIsRunning while slices of it change their place, InvalidArgument, StateMismatch where no copy of a slice
-// that has been made would stay, those of placements, and of StartRebalance.
+// Rejections: UnknownIndex, CASMismatch, IndexChanged, StateMismatch unless the index is READY or waits for BUILD
+// INDEX, RebalanceIsRunning while slices of it change their place, InvalidArgument, StateMismatch where no copy of a
+// slice that has been made would stay, those of placements, and of StartRebalance (IndexChanged for StalePlan).
 type AlterIndex struct {
 	ID index.ID
-	// IfMatch, unless 0, must be the definition's ModifiedCAS.
-	IfMatch  uint64
-	Replicas uint8               // that it has then
-	Drop     []partition.Replica // those that go, ascending
-	Add      []Placement         // of those that come
-	Nodes    []string            // uuids or names of indexers that may hold it; none: all
+	// IfMatch, unless 0, must be the definition's ModifiedCAS, as the user wants.
+	IfMatch uint64
+	// IfPlanned, unless 0, is the ModifiedCAS of the definition that this was planned for.
+	IfPlanned uint64
+	Replicas  uint8               // that it has then
+	Drop      []partition.Replica // those that go, ascending
+	Add       []Placement         // of those that come
+	Nodes     []string            // uuids or names of indexers that may hold it; none: all
 	// Start moves what then lies elsewhere; nil: nothing does. It begins with the change or not at all, so that no leader
 	// can end between the two (Result.Number).
 	Start *StartRebalance
@@ -29,7 +31,7 @@ type AlterIndex struct {
 func (*AlterIndex) kind() kind { return kindAlterIndex }
 
 func (c *AlterIndex) append(dst []byte) []byte {
-	dst = append(appendUint(appendUint(dst, uint64(c.ID)), c.IfMatch), c.Replicas)
+	dst = append(appendUint(appendUint(appendUint(dst, uint64(c.ID)), c.IfMatch), c.IfPlanned), c.Replicas)
 	dst = appendUint(dst, uint64(len(c.Drop)))
 	for _, r := range c.Drop {
 		dst = append(dst, byte(r))
@@ -45,7 +47,7 @@ func (c *AlterIndex) append(dst []byte) []byte {
 }
 
 func decodeAlterIndex(d *decoder) *AlterIndex {
-	c := &AlterIndex{ID: index.ID(d.uint()), IfMatch: d.uint(), Replicas: d.byte()}
+	c := &AlterIndex{ID: index.ID(d.uint()), IfMatch: d.uint(), IfPlanned: d.uint(), Replicas: d.byte()}
 	for n := d.count(); n > 0 && d.err == nil; n-- {
 		c.Drop = append(c.Drop, partition.Replica(d.byte()))
 	}
@@ -69,6 +71,9 @@ func (c *AlterIndex) apply(t *tx) *Rejection {
 	if rejection := c.admit(t, &x); rejection != nil {
 		return rejection
 	}
+	if rejection := stillAs(f, c.IfPlanned); rejection != nil {
+		return rejection
+	}
 	if rejection := t.s.checkNew(c.Add); rejection != nil {
 		return rejection
 	}
@@ -89,10 +94,14 @@ func (c *AlterIndex) apply(t *tx) *Rejection {
 	}
 	t.result.Index = f.ID
 	t.setIndex(x, true, len(c.Add)+len(c.Drop) > 0)
-	if c.Start != nil {
-		return c.Start.apply(t)
+	if c.Start == nil {
+		return nil
 	}
-	return nil
+	rejection = c.Start.apply(t)
+	if rejection != nil && rejection.Code == errcode.StalePlan { // nobody has named a plan
+		return reject(errcode.IndexChanged, "%s", rejection.Message)
+	}
+	return rejection
 }
 
 func (c *AlterIndex) admit(t *tx, x *Index) *Rejection {
@@ -101,6 +110,8 @@ func (c *AlterIndex) admit(t *tx, x *Index) *Rejection {
 	case c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS:
 		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID,
 			f.Name, f.ModifiedCAS, c.IfMatch)
+	case f.Replaces != 0 || t.s.Successor(f) != nil:
+		return splitting(f)
 	case f.State != index.Maintenance && !x.Waits():
 		return reject(errcode.StateMismatch, "index %d (%s) is in state %s; wait until it is ready", f.ID, f.Name, f.State)
 	case len(t.s.RebalancesOf(f.ID)) > 0:
@@ -111,6 +122,11 @@ func (c *AlterIndex) admit(t *tx, x *Index) *Rejection {
 		return reject(errcode.InvalidArgument, "index %d (%s) has %d replicas; %d cannot be dropped so that %d stay", f.ID,
 			f.Name, f.Replicas, len(c.Drop), c.Replicas)
 	}
+	return c.admitDrop(f)
+}
+
+// admitDrop refuses to drop replicas that there are not.
+func (c *AlterIndex) admitDrop(f *index.Definition) *Rejection {
 	for i, r := range c.Drop {
 		if uint8(r) > f.Replicas || i > 0 && r <= c.Drop[i-1] {
 			return reject(errcode.InvalidArgument, "index %d (%s) has the replicas 0 to %d; %v cannot be dropped", f.ID, f.Name,

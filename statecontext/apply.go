@@ -56,7 +56,9 @@ func applyOne(s *State, c *Command) (*State, Result, []Event) {
 	rejection := t.admit(c)
 	looked := rejection == nil // at the command; else nothing is known of it yet
 	if looked {
-		rejection = c.Body.apply(&t)
+		if rejection = c.Body.apply(&t); rejection == nil {
+			t.endSplits()
+		}
 	}
 	if rejection != nil {
 		t = tx{s: base, result: Result{Rejection: rejection, Buckets: t.result.Buckets}}
@@ -84,6 +86,7 @@ type tx struct {
 	result  Result
 	events  []Event
 	owned   ownership
+	touched []index.ID // indexes that were changed
 }
 
 // ownership remembers which maps of the version have been copied already.
@@ -170,6 +173,7 @@ func (t *tx) setIndex(x Index, definition, topology bool) {
 		x.TopologyCAS = t.cas
 	}
 	p := &x
+	t.touched = append(t.touched, x.Definition.ID)
 	var was index.State
 	if old, had := own(&t.s.indexes, &t.owned.indexes).Set(x.Definition.ID, p); had {
 		was = old.Definition.State

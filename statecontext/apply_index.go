@@ -11,6 +11,9 @@ import (
 
 func (c *CreateIndex) apply(t *tx) *Rejection {
 	f := c.Definition
+	if f.Replaces != 0 || f.SplitFailed != "" { // SplitIndex makes these, and only at its format level
+		return reject(errcode.InvalidArgument, "index %q: a new index replaces none and has no split that failed", f.Name)
+	}
 	b, rejection := t.bucket(f.Bucket, 0)
 	if rejection != nil {
 		return rejection
@@ -33,35 +36,40 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 	if rejection := t.checkNewDefinition(&f); rejection != nil {
 		return rejection
 	}
-	if err := c.Layout.Check(); err != nil {
+	return t.addIndex(f, c.Layout, c.Placement)
+}
+
+// addIndex adds an index in state pending, once its definition was checked.
+func (t *tx) addIndex(f index.Definition, layout partition.Layout, placement []Placement) *Rejection {
+	if err := layout.Check(); err != nil {
 		return reject(errcode.InvalidArgument, "%v", err)
 	}
-	if c.Layout.Partitions != f.Partitions {
+	if layout.Partitions != f.Partitions {
 		return reject(errcode.InvalidArgument, "the definition has %d partitions, the layout %d", f.Partitions,
-			c.Layout.Partitions)
+			layout.Partitions)
 	}
-	if by, _ := c.Layout.Scheme.By(); by != f.PartitionBy.Scheme || len(c.Layout.Desc) > len(f.Keys) {
+	if by, _ := layout.Scheme.By(); by != f.PartitionBy.Scheme || len(layout.Desc) > len(f.Keys) {
 		return reject(errcode.InvalidArgument, "the definition has %d keys and is partitioned by %q, the layout is %s of %v",
-			len(f.Keys), f.PartitionBy.Scheme,
-			c.Layout.Scheme, c.Layout.Components)
+			len(f.Keys), f.PartitionBy.Scheme, layout.Scheme, layout.Components)
 	}
-	if rejection := t.s.checkNew(c.Placement); rejection != nil {
+	if rejection := t.s.checkNew(placement); rejection != nil {
 		return rejection
 	}
 	id := t.s.nextIndexID
-	topology := partition.Topology{Index: id, Layout: c.Layout, Copies: t.placeCopies(nil, c.Placement)}
-	if rejection := t.s.checkPlacement(c.Layout, f.Replicas, topology.Copies); rejection != nil {
+	topology := partition.Topology{Index: id, Layout: layout, Copies: t.placeCopies(nil, placement)}
+	if rejection := t.s.checkPlacement(layout, f.Replicas, topology.Copies); rejection != nil {
 		return rejection
 	}
-	if want := int(f.Partitions) * (int(f.Replicas) + 1); len(c.Placement) != want {
+	if want := int(f.Partitions) * (int(f.Replicas) + 1); len(placement) != want {
 		return reject(errcode.PlacementInconsistent, "%d copies are placed; %d slices with %d replicas need %d",
-			len(c.Placement), f.Partitions, f.Replicas, want)
+			len(placement), f.Partitions, f.Replicas, want)
 	}
 	f.ID, f.State, f.Reason, f.CreatedMS = id, index.Pending, "", t.calendar(f.CreatedMS)
 	t.s.nextIndexID++
 	t.result.Index = id
-	own(&t.s.names, &t.owned.names).Set(spaceKey(f.Keyspace(), f.Name), id)
-	t.setIndex(Index{Definition: f, Topology: topology, PlacedCAS: t.cas}, true, true)
+	x := Index{Definition: f, Topology: topology, PlacedCAS: t.cas}
+	own(&t.s.names, &t.owned.names).Set(x.key(), id)
+	t.setIndex(x, true, true)
 	return nil
 }
 
@@ -72,6 +80,9 @@ func (t *tx) checkNewDefinition(f *index.Definition) *Rejection {
 	}
 	if rejection := t.s.checkCounts(f); rejection != nil {
 		return rejection
+	}
+	if err := checkValues(f); err != nil {
+		return reject(errcode.InvalidArgument, "index %q: %v", f.Name, err)
 	}
 	return t.checkDefinition(f)
 }
@@ -224,18 +235,23 @@ func (c *DropIndex) apply(t *tx) *Rejection {
 			f.Name, f.ModifiedCAS, c.IfMatch)
 	}
 	if x.Waits() { // no host has ever been told of it
-		own(&t.s.names, &t.owned.names).Delete(spaceKey(f.Keyspace(), f.Name))
+		own(&t.s.names, &t.owned.names).Delete(x.key())
 		t.removeIndex(&x)
 		return nil
 	}
-	f.State, f.Reason = index.Dropping, ""
+	t.letGo(x)
+	return nil
+}
+
+// letGo begins to drop an index that hosts may have heard of.
+func (t *tx) letGo(x Index) {
+	own(&t.s.names, &t.owned.names).Delete(x.key())
+	x.Definition.State, x.Definition.Reason = index.Dropping, ""
 	x.Topology.Copies = slices.Clone(x.Topology.Copies)
 	for i := range x.Topology.Copies {
 		x.Topology.Copies[i].State = partition.Leaving
 	}
-	own(&t.s.names, &t.owned.names).Delete(spaceKey(f.Keyspace(), f.Name))
 	t.setIndex(x, true, true)
-	return nil
 }
 
 func (c *SetIndexState) apply(t *tx) *Rejection {
@@ -272,6 +288,9 @@ func (c *SetIndexState) apply(t *tx) *Rejection {
 	f.State, f.Reason = c.To, ""
 	if c.To == index.Error {
 		f.Reason = cutReason(c.Reason)
+	}
+	if c.To == index.Maintenance && f.Replaces != 0 {
+		return t.succeed(x)
 	}
 	t.setIndex(x, true, false)
 	return nil

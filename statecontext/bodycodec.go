@@ -238,11 +238,19 @@ func decodeRegistrationBody(k kind, d *decoder) Body {
 	return nil
 }
 
+func decodeCreateIndex(d *decoder) *CreateIndex {
+	c := &CreateIndex{Definition: d.definition(), Layout: d.layout(), Placement: d.placements(), IfNotExists: d.bool()}
+	if f := &c.Definition; f.Replaces != 0 || f.SplitFailed != "" {
+		d.fail("a new index that replaces index %d, or whose split failed", f.Replaces)
+	}
+	return c
+}
+
 // decodeIndexBody reads the commands about indexes, timestamps and rollbacks.
 func decodeIndexBody(k kind, d *decoder) Body {
 	switch k {
 	case kindCreateIndex:
-		return &CreateIndex{Definition: d.definition(), Layout: d.layout(), Placement: d.placements(), IfNotExists: d.bool()}
+		return decodeCreateIndex(d)
 	case kindBuildIndexes:
 		return &BuildIndexes{IDs: ids[index.ID](d), IfMatch: d.uint(), Rules: d.lastRules()}
 	case kindDropIndex:

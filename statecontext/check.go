@@ -208,8 +208,13 @@ func checkDefinition(s *State, x *Index) error {
 		return broken("index %d has no name", f.ID)
 	case f.Reason != "" && f.State != index.Error:
 		return broken("index %d is %s and has the reason %q of an error", f.ID, f.State, f.Reason)
+	case (f.Replaces != 0 || f.SplitFailed != "") && s.formatLevel < formatSplits:
+		return broken("index %d: a split at format level %d", f.ID, s.formatLevel)
 	case f.IsPrimary != (len(f.Keys) == 0):
 		return broken("index %d: primary %v with %d keys", f.ID, f.IsPrimary, len(f.Keys))
+	}
+	if err := checkValues(f); err != nil { // no snapshot could be read again
+		return broken("index %d: %v", f.ID, err)
 	}
 	return nil
 }
@@ -275,12 +280,32 @@ func checkNames(s *State) error {
 			continue
 		}
 		named++
-		if s.IndexIn(f.Keyspace(), f.Name) != x {
-			return broken("name %q of bucket %q does not lead to index %d", f.Name, f.Bucket, f.ID)
+		if id, _ := s.names.Get(x.key()); id != f.ID {
+			return broken("name %q of bucket %q leads to index %d, not to %d", f.Name, f.Bucket, id, f.ID)
+		}
+		if err := checkSuccessor(s, x); err != nil {
+			return err
 		}
 	}
 	if named != s.names.Len() {
 		return broken("%d names, %d indexes that are not being dropped", s.names.Len(), named)
+	}
+	return nil
+}
+
+// checkSuccessor: while there is a successor, the index whose name it is to have is READY.
+func checkSuccessor(s *State, x *Index) error {
+	f := &x.Definition
+	if f.Replaces == 0 {
+		return nil
+	}
+	first := s.Index(f.Replaces)
+	if first == nil || first.Definition.State != index.Maintenance || first.Definition.Replaces != 0 ||
+		first.Definition.Keyspace() != f.Keyspace() || first.Definition.Name != f.Name {
+		return broken("index %d is to replace index %d, which is not there, not ready, or of another name", f.ID, f.Replaces)
+	}
+	if f.State != index.Pending && f.State != index.Backfill || f.Deferred || f.SplitFailed != "" {
+		return broken("index %d, which is to replace index %d, is %s, deferred %v", f.ID, f.Replaces, f.State, f.Deferred)
 	}
 	return nil
 }

@@ -82,6 +82,9 @@ const (
 	kindSetIndexerGoing      kind = 54
 	kindAlterIndex           kind = 55
 	kindNoteDifference       kind = 56
+	kindSplitIndex           kind = 57
+	kindByName               kind = 58
+	kindCancelSplit          kind = 59
 )
 
 // BootstrapCluster returns the cluster its id, once. Rejections: AlreadyBootstrapped, InvalidArgument,
@@ -172,7 +175,7 @@ type BuildIndexes struct {
 
 // DropIndex starts dropping an index: its name is free at once, its copies are leaving. One that waits for BUILD INDEX
 // is gone at once, since no host has anything of it. An index that is being dropped already is a success that changes
-// nothing. Rejections: UnknownIndex, CASMismatch.
+// nothing. Rejections: UnknownIndex, CASMismatch, StateMismatch.
 type DropIndex struct {
 	ID index.ID
 	// IfMatch, unless 0, must be the definition's ModifiedCAS.

@@ -117,6 +117,12 @@ func describeIndex(w *strings.Builder, x *Index) {
 	if f.Reason != "" {
 		fmt.Fprintf(w, " (%s)", f.Reason)
 	}
+	if f.Replaces != 0 {
+		fmt.Fprintf(w, " replaces %d", f.Replaces)
+	}
+	if f.SplitFailed != "" {
+		fmt.Fprintf(w, " split failed (%s)", f.SplitFailed)
+	}
 	if f.Rules != 0 {
 		fmt.Fprintf(w, " rules %d", f.Rules)
 	}

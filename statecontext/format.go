@@ -11,9 +11,9 @@ import (
 // Level 1 is the first; level 2 has restore (kinds 30 to 33) and whatever came after it; level 3 has indexes that are
 // partitioned by key and settings of buckets; level 4 keeps with an index under which version of the expressions' rules
 // its entries were made; level 5 forgets buckets; level 6 has rebalances and their rate, evicts indexers and takes the
-// logs of rollbacks in pieces; level 7 has indexes on collections. A level is raised for the whole cluster by
-// SetFormatLevel, once every voter understands it; it never falls.
-const FormatLevel = 7
+// logs of rollbacks in pieces; level 7 has indexes on collections; level 8 has splits, and commands by name. A
+// level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it never falls.
+const FormatLevel = 8
 
 // formatPartitions is the first format with indexes that are partitioned by key.
 const formatPartitions = 3
@@ -29,6 +29,13 @@ const formatRebalances = 6
 
 // formatCollections is the first format with definitions that have a Member.
 const formatCollections = 7
+
+// formatSplits is the first format with indexes that replace others.
+const formatSplits = 8
+
+// SplitFormat is the format level that a split of an index needs, and a command by name: no name changes its index
+// before there are splits.
+func SplitFormat() uint64 { return formatSplits }
 
 // CollectionFormat is the format level that an index on a collection needs.
 func CollectionFormat() uint64 { return formatCollections }
@@ -60,6 +67,8 @@ func (k kind) format() uint64 {
 		return 2
 	case kindSetBucketSettings:
 		return 3
+	case kindSplitIndex, kindCancelSplit, kindByName:
+		return formatSplits
 	}
 	return formatRebalances
 }
@@ -71,7 +80,7 @@ func (c *Command) waitsForRestore() bool {
 	case kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore:
 		return false
 	case kindCreateIndex, kindBuildIndexes, kindDropIndex, kindSetFormatLevel, kindSetLimits, kindSetBucketSettings,
-		kindStartRebalance, kindSetIndexerGoing, kindAlterIndex:
+		kindStartRebalance, kindSetIndexerGoing, kindAlterIndex, kindSplitIndex, kindCancelSplit, kindByName:
 		return true
 	}
 	return c.Request.keyed()
@@ -104,6 +113,8 @@ func bodyFormat(b Body) uint64 {
 		if c.Rules != 0 {
 			return formatRules
 		}
+	case *ByName:
+		return max(formatSplits, bodyFormat(c.Body))
 	}
 	return b.kind().format()
 }

@@ -23,9 +23,10 @@ func sealAs(format byte, body []byte) []byte {
 // leaves a state that keeps every invariant.
 func FuzzApply(f *testing.F) {
 	n := goldenRestore(f)
-	for _, data := range slices.Concat(n.log, goldenEvict(f).log, goldenUsers(f).log, goldenPartitions(f).log) {
+	for _, data := range slices.Concat(n.log, goldenEvict(f).log, goldenUsers(f).log, goldenPartitions(f).log,
+		goldenNames(f).log) {
 		body := data[1 : len(data)-4]
-		if data[0] == 2 {
+		if data[0] >= formatNamed {
 			body = body[1:] // the version, which is empty
 		}
 		f.Add(body)
@@ -35,7 +36,7 @@ func FuzzApply(f *testing.F) {
 		data := seal(body)
 		commands, err := Decode(data)
 		if err != nil { // perhaps of a newer format
-			data = sealAs(2, append([]byte{0}, body...))
+			data = sealAs(FormatLevel, append([]byte{0}, body...))
 			commands, err = Decode(data)
 		}
 		if err != nil {

@@ -191,7 +191,7 @@ func (s *State) administers(c *Command) bool {
 		return true
 	}
 	switch c.Body.kind() {
-	case kindCreateIndex, kindBuildIndexes, kindDropIndex:
+	case kindCreateIndex, kindBuildIndexes, kindDropIndex, kindAlterIndex, kindSplitIndex, kindCancelSplit, kindByName:
 		return false
 	}
 	return true
@@ -232,6 +232,12 @@ func appendLedgerEntry(dst []byte, key string, e *ledgerEntry, texts bool) []byt
 			dst = appendString(dst, o.Rejection.Message)
 		}
 	}
+	if len(o.Indexes) > 0 { // format 8
+		dst = appendUint(dst, uint64(len(o.Indexes)))
+		for _, id := range o.Indexes {
+			dst = appendUint(dst, uint64(id))
+		}
+	}
 	return dst
 }
 
@@ -243,6 +249,11 @@ func (d *decoder) ledgerEntry() (key string, e *ledgerEntry) {
 		Number: d.uint()}
 	if d.bool() {
 		e.outcome.Rejection = &Rejection{Code: errcode.Code(d.string()), Message: d.string()}
+	}
+	if d.err == nil && len(d.b) > 0 {
+		if e.outcome.Indexes = ids[index.ID](d); len(e.outcome.Indexes) == 0 {
+			d.fail("a list of no indexes")
+		}
 	}
 	return key, e
 }

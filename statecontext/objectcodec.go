@@ -104,6 +104,9 @@ func appendDefinition(dst []byte, f *index.Definition) []byte {
 	if !f.Member.IsZero() {
 		flags |= definitionMember
 	}
+	if f.Replaces != 0 || f.SplitFailed != "" {
+		flags |= definitionSplit
+	}
 	dst = append(appendBool(dst, f.Deferred), flags)
 	dst = appendUint(dst, uint64(len(f.Keys)))
 	for _, k := range f.Keys {
@@ -122,6 +125,9 @@ func appendDefinition(dst []byte, f *index.Definition) []byte {
 	if flags&definitionMember != 0 {
 		dst = appendString(appendString(dst, f.Member.Scope), f.Member.Collection)
 		dst = appendUint(appendUint(dst, uint64(f.Member.ID)), f.Member.Manifest)
+	}
+	if flags&definitionSplit != 0 {
+		dst = appendString(appendUint(dst, uint64(f.Replaces)), f.SplitFailed)
 	}
 	return dst
 }
@@ -155,9 +161,10 @@ func (d *decoder) rules() uint32 {
 // Flags of a definition.
 const (
 	definitionPrimary     = 1
-	definitionPartitioned = 2 // PartitionBy follows at the end
-	definitionRules       = 4 // then Rules
-	definitionMember      = 8 // then Member
+	definitionPartitioned = 2  // PartitionBy follows at the end
+	definitionRules       = 4  // then Rules
+	definitionMember      = 8  // then Member
+	definitionSplit       = 16 // then Replaces and SplitFailed
 )
 
 func appendPartitionBy(dst []byte, p *index.PartitionBy) []byte {
@@ -206,7 +213,7 @@ func (d *decoder) definition() index.Definition {
 		State: index.State(d.byte()), Deferred: d.bool(),
 	}
 	flags := d.byte()
-	if flags > definitionPrimary|definitionPartitioned|definitionRules|definitionMember {
+	if flags > definitionPrimary|definitionPartitioned|definitionRules|definitionMember|definitionSplit {
 		d.fail("flags %x of a definition", flags)
 	}
 	f.IsPrimary = flags&definitionPrimary != 0
@@ -227,7 +234,20 @@ func (d *decoder) definition() index.Definition {
 	if flags&definitionMember != 0 && d.err == nil {
 		f.Member = d.member()
 	}
+	if flags&definitionSplit != 0 {
+		d.split(&f)
+	}
 	return f
+}
+
+// split reads what a definition has of splits.
+func (d *decoder) split(f *index.Definition) {
+	if d.err != nil {
+		return
+	}
+	if f.Replaces, f.SplitFailed = index.ID(d.uint()), d.string(); f.Replaces == 0 && f.SplitFailed == "" {
+		d.fail("an empty split of a definition")
+	}
 }
 
 // layoutParts says what a layout of a scheme is written with: all that a provider may be made of, but that the first

@@ -20,7 +20,7 @@ type RebalancePhase uint8
 const (
 	RebalanceRunning    RebalancePhase = iota + 1
 	RebalanceCancelling                // steps that have not begun do not begin, those that have are taken back
-	RebalanceFinished                  // every step is done
+	RebalanceFinished                  // every step is done, but for those of indexes that have gone meanwhile
 	RebalanceCancelled                 // it was cancelled before that
 	RebalanceFailed                    // some step could not be taken
 )
@@ -177,6 +177,12 @@ func decodeRebalanceBody(k kind, d *decoder) Body {
 		return &EndRebalance{ID: d.uint(), WallMS: d.int()}
 	case kindAlterIndex:
 		return decodeAlterIndex(d)
+	case kindSplitIndex:
+		return decodeSplitIndex(d)
+	case kindCancelSplit:
+		return &CancelSplit{ID: index.ID(d.uint())}
+	case kindByName:
+		return decodeByName(d)
 	case kindSetIndexerGoing:
 		return &SetIndexerGoing{Node: index.NodeID(d.byte()), UUID: d.string(), Going: d.bool()}
 	}
@@ -536,15 +542,20 @@ func (c *EndRebalance) apply(t *tx) *Rejection {
 	if r == nil || r.Phase.Over() {
 		return reject(errcode.UnknownRebalance, "rebalance %d is not under way", c.ID)
 	}
+	idle := uint32(0) // given up as there is nothing to be moved: the index was dropped, or its split has ended
 	for y := range t.s.RebalanceSteps() {
 		if !y.State.Over() {
 			return reject(errcode.StepMismatch, "step %d of rebalance %d is in state %s", y.Step, r.ID, y.State)
+		}
+		if x := t.s.Index(y.Index); y.State == partition.RebalanceGivenUp &&
+			(x == nil || x.Definition.State == index.Dropping) {
+			idle++
 		}
 	}
 	next := *r
 	next.FinishedMS = t.calendar(c.WallMS)
 	switch {
-	case next.GivenUp == 0:
+	case next.GivenUp == 0, next.GivenUp == idle && next.Phase == RebalanceRunning:
 		next.Phase = RebalanceFinished
 	case next.Phase == RebalanceCancelling:
 		next.Phase = RebalanceCancelled

@@ -365,8 +365,50 @@ func TestAlterIndexStartsARebalance(t *testing.T) {
 		From: partition.RebalanceStart, To: partition.RebalanceGivenUp})
 	n.must(&EndRebalance{ID: r.ID})
 	alter.Nodes, alter.Start.Steps[0].Old = []string{"u3"}, 99
-	n.refuse(alter, errcode.StalePlan)
+	n.refuse(alter, errcode.IndexChanged)
 	if d := n.state.Definition(id); len(d.Nodes) != 2 {
 		t.Errorf("the change was refused, and is there: %v", d.Nodes)
+	}
+}
+
+// A rebalance whose steps are done but for those of an index that has gone, here as its split has ended, is done; one
+// of which another step was given up has failed, and one that is cancelled is cancelled.
+func TestRebalanceOfAnIndexThatGoes(t *testing.T) {
+	for name, want := range map[string]RebalancePhase{"": RebalanceFinished, "other step": RebalanceFailed,
+		"cancelled": RebalanceCancelled} {
+		n := splittingNode(t)
+		n.must(createByKey("y", n.state.Index(1).Definition.PartitionBy, 0, 0, 1))
+		n.ready(3)
+		to := n.third()
+		var steps []partition.Rebalance
+		for _, id := range []index.ID{1, 3} {
+			c := n.state.Topology(id).Copies[0]
+			steps = append(steps, partition.Rebalance{Index: id, Old: c.ID, Src: partition.Shard{Node: c.Node},
+				Dst: partition.Shard{Node: to}})
+		}
+		r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: steps}).Number
+		n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
+		n.ready(2) // the name is its: index 1 goes
+		n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalancePending, To: partition.RebalanceGivenUp,
+			Reason: "gone"})
+		given := uint32(1)
+		if name == "other step" {
+			given++
+			n.must(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceStart, To: partition.RebalanceGivenUp, Reason: "why"})
+		} else {
+			n.must(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceStart, To: partition.RebalancePending})
+			x := n.state.Index(3)
+			n.must(&SetCopyStates{Revision: n.state.DefinitionsRevision(), Copies: []CopyChange{{Index: 3,
+				Copy: x.Topology.Copies[len(x.Topology.Copies)-1].ID, State: partition.Allocated}}})
+			n.must(&StepRebalance{ID: r, Step: 2, From: partition.RebalancePending, To: partition.RebalanceCatchup})
+			n.must(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceCatchup, To: partition.RebalanceDone})
+		}
+		if name == "cancelled" {
+			n.must(&CancelRebalance{ID: r})
+		}
+		n.must(&EndRebalance{ID: r})
+		if job := n.state.Rebalance(r); job.Phase != want || job.GivenUp != given || job.Reason != "gone" {
+			t.Errorf("%q: %+v, want %s", name, job, want)
+		}
 	}
 }

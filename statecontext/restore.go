@@ -390,6 +390,7 @@ func (m *merger) mergeIndexes() *Rejection {
 	for x := range values(m.running) {
 		b := m.backup.Index(x.Definition.ID)
 		switch {
+		case x.Definition.Replaces != 0 && x.Definition.State != index.Dropping: // a restore ends every split
 		case x.Definition.State != index.Dropping && (b == nil || b.Definition.State == index.Dropping || !sameIndex(x, b)):
 			m.plan.Dropped++
 		// the latter: its drop goes on
@@ -398,7 +399,7 @@ func (m *merger) mergeIndexes() *Rejection {
 		}
 	}
 	for x := range m.backup.Indexes() {
-		if x.Definition.State == index.Dropping {
+		if x.Definition.State == index.Dropping || x.Definition.Replaces != 0 {
 			continue
 		}
 		if kept := s.Index(x.Definition.ID); kept != nil {
@@ -418,7 +419,7 @@ func (m *merger) take(x *Index) {
 	m.t.s.indexes.Set(f.ID, x)
 	m.t.s.count(x, 1)
 	if f.State != index.Dropping {
-		m.t.s.names.Set(spaceKey(f.Keyspace(), f.Name), f.ID)
+		m.t.s.names.Set(x.key(), f.ID)
 	}
 	for _, c := range x.Topology.Copies {
 		m.used[c.ID] = true
@@ -428,7 +429,8 @@ func (m *merger) take(x *Index) {
 // sameIndex reports whether two versions are of one index: what a user has said of it is the same.
 func sameIndex(a, b *Index) bool {
 	x, y := a.Definition, b.Definition
-	return x.Name == y.Name && x.Bucket == y.Bucket && x.BucketUUID == y.BucketUUID && x.Member == y.Member &&
+	return x.Name == y.Name && x.Replaces == y.Replaces && x.Bucket == y.Bucket &&
+		x.BucketUUID == y.BucketUUID && x.Member == y.Member &&
 		x.CreatedMS == y.CreatedMS && x.IsPrimary == y.IsPrimary &&
 		x.Where == y.Where && x.PartitionBy.Equal(&y.PartitionBy) && x.Partitions == y.Partitions &&
 		x.Replicas == y.Replicas && slices.Equal(x.Keys, y.Keys) && slices.Equal(x.Nodes, y.Nodes) &&

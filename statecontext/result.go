@@ -11,7 +11,7 @@ import (
 // request, sent again later, may be done. Such a rejection is never remembered (Request).
 func Passing(code errcode.Code) bool {
 	switch code {
-	case errcode.NotBootstrapped, errcode.Restoring, errcode.LedgerFull:
+	case errcode.NotBootstrapped, errcode.Restoring, errcode.LedgerFull, errcode.IndexChanged:
 		return true
 	}
 	return false
@@ -47,6 +47,7 @@ type Result struct {
 	// Replayed tells that the outcome was found in the request ledger.
 	Replayed bool
 	Index    index.ID     // CreateIndex: the index (also the one that IF NOT EXISTS found)
+	Indexes  []index.ID   // ByName of BuildIndexes: the index of each name
 	Node     index.NodeID // RegisterIndexer: the number
 	// Number counts what the command concerned, where one number says it: bucket generation (SetBucket, BucketGone),
 	// rollback id (SetRollbackStep).

@@ -359,6 +359,8 @@ var goldens = []struct {
 	{"v6-evict", 6, goldenEvict},
 	{"v2-users", 2, goldenUsers},
 	{"v7", 7, goldenCollections},
+	{"v8", 8, goldenSplit},
+	{"v8-names", 8, goldenNames},
 }
 
 // The golden files hold what each format's log and snapshot look like for ever: a log, one entry per line, ended by its

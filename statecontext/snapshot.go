@@ -335,7 +335,7 @@ func (s *State) load(kind byte, d *decoder) {
 		s.indexes.Set(x.Definition.ID, x)
 		s.count(x, 1)
 		if f := &x.Definition; f.State != index.Dropping {
-			s.names.Set(spaceKey(f.Keyspace(), f.Name), f.ID)
+			s.names.Set(x.key(), f.ID)
 		}
 	case recordLedger:
 		key, e := d.ledgerEntry()

@@ -45,7 +45,7 @@ type State struct {
 	removed    *btree.Map[string, uint64]       // tombstones of indexer uuids: the cas of their removal
 	buckets    *btree.Map[string, *Bucket]
 	indexes    *btree.Map[index.ID, *Index]
-	names      *btree.Map[string, index.ID] // spaceKey(keyspace, name) of every index that is not being dropped
+	names      *btree.Map[string, index.ID] // Index.key of every index that is not being dropped
 	users      *btree.Map[string, *User]
 	tokens     *btree.Map[string, *Token]
 	settings   *btree.Map[string, *BucketSettings]
@@ -345,11 +345,20 @@ func (s *State) IndexByPath(keyspace, name string) *Index {
 
 // IndexIn returns the index of this name in a keyspace that is not being dropped, nil when there is none.
 func (s *State) IndexIn(k index.Keyspace, name string) *Index {
-	id, ok := s.names.Get(spaceKey(k, name))
-	if !ok {
-		return nil
+	id, _ := s.names.Get(spaceKey(k, name))
+	if x := s.Index(id); x != nil && x.Definition.Name == name { // else the text is another key of the map
+		return x
 	}
-	return s.Index(id)
+	return nil
+}
+
+// Successor returns the index that is being built in the place of another one, nil when there is none.
+func (s *State) Successor(of *index.Definition) *Index {
+	id, _ := s.names.Get(successorKey(of))
+	if x := s.Index(id); x != nil && x.Definition.Replaces == of.ID {
+		return x
+	}
+	return nil // or of another index, which has the name since this one was dropped
 }
 
 // Indexes returns all indexes by id, those that are being dropped too.
@@ -366,7 +375,8 @@ func (s *State) IndexesAfter(id index.ID) iter.Seq[*Index] {
 // IndexCount is the number of indexes, those that are being dropped too.
 func (s *State) IndexCount() int { return s.indexes.Len() }
 
-// IndexesOf returns the indexes of a bucket that are not being dropped, by name.
+// IndexesOf returns the indexes of a bucket that are not being dropped, by name; a successor stands behind the one
+// whose name it is to have.
 func (s *State) IndexesOf(bucket string) iter.Seq[*Index] {
 	return func(yield func(*Index) bool) {
 		prefix := nameKey(bucket, "")
@@ -391,6 +401,19 @@ func spaceKey(k index.Keyspace, name string) string {
 		return nameKey(k.Bucket, name)
 	}
 	return nameKey(k.Bucket, name) + "\x00" + k.Scope + "\x00" + k.Collection
+}
+
+// successorKey orders a successor behind the index whose name it is to have. No name that users give leads to it.
+func successorKey(f *index.Definition) string {
+	return nameKey(f.Bucket, f.Name) + "\x00" + f.Member.Scope + "\x00" + f.Member.Collection + "\x00successor"
+}
+
+// key is under which names has an index that is not being dropped.
+func (x *Index) key() string {
+	if f := &x.Definition; f.Replaces != 0 {
+		return successorKey(f)
+	}
+	return spaceKey(x.Definition.Keyspace(), x.Definition.Name)
 }
 
 // orderedKey is what keys of the maps are made of.

@@ -264,9 +264,9 @@ func (l *Ledger) cannot(nowMS int64, v int, p index.ProjectorID, r Started) {
 			return
 		}
 	}
-	reason := "no projector hosts it now"
-	if r.Detail != "" {
-		reason = e.Reason
+	reason := e.Reason // of who could not, whoever else has said since that it is not its own
+	if reason == waiting {
+		reason = "no projector hosts it now"
 	}
 	e.restMS = nowMS + l.patience(l.cfg.RetryWait, e.tries-1)
 	l.set(v, nowMS, Lost, reason)

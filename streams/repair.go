@@ -178,7 +178,7 @@ func (l *Ledger) expire(nowMS int64) {
 		l.expireMS = min(l.expireMS, due+1)
 		if nowMS > due {
 			reason := "no BEGIN came"
-			if e.Reason != "waiting for BEGIN" {
+			if e.Reason != waiting {
 				reason = e.Reason
 			}
 			l.set(v, nowMS, Lost, reason)

@@ -410,10 +410,13 @@ func (l *Ledger) touch(v int) {
 	}
 }
 
+// waiting is the reason of what was requested while nobody has said why not.
+const waiting = "waiting for BEGIN"
+
 func (l *Ledger) request(v int, nowMS int64, inc index.Incarnation, start uint64) {
 	e := &l.vbs[v]
 	e.Incarnation, e.tries, e.start, e.refusers, e.asked = inc, e.tries+1, start, nil, ""
-	l.set(v, nowMS, Requested, "waiting for BEGIN")
+	l.set(v, nowMS, Requested, waiting)
 	e.SinceMS = nowMS
 	l.expireMS = min(l.expireMS, nowMS)
 }

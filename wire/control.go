@@ -122,8 +122,8 @@ type FailoverLogsRequest struct {
 	VBuckets []uint16 `json:"vbuckets,omitempty"`
 }
 
-// VBucketLog is what KV says of one vbucket.
-type VBucketLog struct {
+// VBucketHistory is what KV says of one vbucket: its failover log, and between which seqnos it has its history.
+type VBucketHistory struct {
 	VBucket  uint16                `json:"vbucket"`
 	Log      timestamp.FailoverLog `json:"log"`
 	High     uint64                `json:"high"`  // seqno
@@ -133,7 +133,7 @@ type VBucketLog struct {
 
 // FailoverLogsReply lists only the vbuckets that are hosted here.
 type FailoverLogsReply struct {
-	Logs []VBucketLog `json:"logs"`
+	Logs []VBucketHistory `json:"logs"`
 }
 
 // SeqnosRequest asks a projector for KV's present high seqnos of the vbuckets hosted here, for session consistency.
@@ -195,12 +195,12 @@ type PollReply struct {
 // StabilityRequest publishes the newest stability timestamps of all buckets that concern the indexer in one message
 // (IM-15), whole or as changes of the ones told before. PUT /v1/stability.
 type StabilityRequest struct {
-	Fence       Fence            `json:"fence"`
-	Stabilities []Stability      `json:"stabilities"`
-	Deltas      []StabilityDelta `json:"deltas,omitempty"`
+	Fence       Fence             `json:"fence"`
+	Stabilities []BucketStability `json:"stabilities"`
+	Deltas      []StabilityDelta  `json:"deltas,omitempty"`
 	// Base does not travel: what the receiver is believed to have been told by another leader. A sender that knows nothing
 	// newer tells changes of it.
-	Base []Stability `json:"-"`
+	Base []BucketStability `json:"-"`
 }
 
 // StabilityReply names the buckets of which an indexer does not have what a delta changes: they are to be told whole.

@@ -70,16 +70,17 @@ type StabilityRef struct {
 	timestamp.Ref
 }
 
-// Stability is a stability timestamp as published to indexers (IM-15): with the name of its bucket.
-type Stability struct {
+// BucketStability is a stability timestamp as published to indexers (IM-15): with the name of its bucket.
+type BucketStability struct {
 	Bucket string `json:"bucket"`
 	timestamp.Stability
 }
 
 // Named returns the reference of s.
-func (s *Stability) Named() StabilityRef { return StabilityRef{Bucket: s.Bucket, Ref: s.Ref} }
+func (s *BucketStability) Named() StabilityRef { return StabilityRef{Bucket: s.Bucket, Ref: s.Ref} }
 
-// Ack is an indexer's answer to a stability timestamp (IM-17). Exceptions name copies whose outcome differs from Made.
+// Ack is an indexer's answer to a stability timestamp (IM-17): what became of it in the copies that serve scans.
+// Exceptions name those whose outcome differs from Made.
 type Ack struct {
 	StabilityRef
 	Made       bool           `json:"made"` // a snapshot at exactly this timestamp exists; false: skipped

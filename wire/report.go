@@ -127,7 +127,8 @@ type HWHeartbeat struct {
 	HW       timestamp.Vector `json:"hw"`
 	// hash of what a crash would leave: what is written of every copy, the least of them
 	LastPersistence uint64 `json:"last_persistence,string"`
-	LastStability   uint64 `json:"last_stability,string"` // hash of the newest flushed stability timestamp
+	// hash of the newest stability timestamp behind which nothing is under way, for copies that are being built either
+	LastStability uint64 `json:"last_stability,string"`
 	// its number, which a recovery changes; 0 from older versions
 	LastNumber    uint64 `json:"last_stability_number"`
 	MutationQueue uint64 `json:"mutation_queue"` // bytes in the queue
@@ -287,7 +288,7 @@ type ProjectorHello struct {
 }
 
 // StabilizeRequest asks the leader for a stability timestamp at or above Need as soon as possible (a scan with session
-// consistency waits for it). POST /v1/buckets/{bucket}:stabilize on any manager; the answer is a Stability. Code
+// consistency waits for it). POST /v1/buckets/{bucket}:stabilize on any manager; the answer is a BucketStability. Code
 // TIMEOUT (504) when KV does not get there within WaitMS.
 type StabilizeRequest struct {
 	Need   timestamp.Vector `json:"need"`

@@ -21,7 +21,7 @@ type LogUpdate struct {
 }
 
 // Since gives s as a change of base; false when it has to be told whole.
-func (s *Stability) Since(base *Stability) (d StabilityDelta, ok bool) {
+func (s *BucketStability) Since(base *BucketStability) (d StabilityDelta, ok bool) {
 	if s.Bucket != base.Bucket || s.Generation != base.Generation || s.RollbackID != base.RollbackID ||
 		len(s.Logs) != len(base.Logs) {
 		return d, false
@@ -42,7 +42,7 @@ func (s *Stability) Since(base *Stability) (d StabilityDelta, ok bool) {
 }
 
 // apply returns the whole; false when base is not what d changes.
-func (d *StabilityDelta) apply(base *Stability) (s Stability, ok bool) {
+func (d *StabilityDelta) apply(base *BucketStability) (s BucketStability, ok bool) {
 	if d.Bucket != base.Bucket || d.Generation != base.Generation || d.RollbackID != base.RollbackID ||
 		d.BaseNumber != base.Number || d.BaseHash != base.Hash {
 		return s, false
@@ -51,7 +51,7 @@ func (d *StabilityDelta) apply(base *Stability) (s Stability, ok bool) {
 	if err != nil || len(rest) > 0 || v.Hash() != d.Hash {
 		return s, false
 	}
-	s = Stability{Bucket: d.Bucket, Stability: timestamp.Stability{Ref: d.Ref, Vector: v, Logs: base.Logs}}
+	s = BucketStability{Bucket: d.Bucket, Stability: timestamp.Stability{Ref: d.Ref, Vector: v, Logs: base.Logs}}
 	if len(d.Logs) > 0 {
 		s.Logs = append([]timestamp.FailoverLog(nil), base.Logs...)
 		for _, u := range d.Logs {
@@ -66,14 +66,14 @@ func (d *StabilityDelta) apply(base *Stability) (s Stability, ok bool) {
 
 // Told is what a receiver of stability timestamps remembers, and a sender of one receiver: of each bucket the one that
 // was told last. What it gives out must not be changed.
-type Told map[string]Stability
+type Told map[string]BucketStability
 
 // maxTold bounds the buckets of which it is remembered what was told, those that are gone included; beyond it all are
 // told whole once.
 const maxTold = 1024
 
 // Remember notes what is known now.
-func (t Told) Remember(s *Stability) {
+func (t Told) Remember(s *BucketStability) {
 	if _, known := t[s.Bucket]; !known && len(t) >= maxTold {
 		clear(t)
 	}
@@ -81,7 +81,7 @@ func (t Told) Remember(s *Stability) {
 }
 
 // Believe notes what a receiver is believed to have been told, where nothing newer is known.
-func (t Told) Believe(base []Stability) {
+func (t Told) Believe(base []BucketStability) {
 	for i := range base {
 		if was, known := t[base[i].Bucket]; !known || was.Compare(base[i].Ref) < 0 {
 			t.Remember(&base[i])
@@ -106,7 +106,7 @@ func (t Told) Brief(req *StabilityRequest) *StabilityRequest {
 }
 
 // Take returns what a request tells, and the buckets of which a base was missing: the sender tells them whole.
-func (t Told) Take(req *StabilityRequest) (all []Stability, missing []string) {
+func (t Told) Take(req *StabilityRequest) (all []BucketStability, missing []string) {
 	for i := range req.Stabilities {
 		t.Remember(&req.Stabilities[i])
 		all = append(all, req.Stabilities[i])

@@ -7,8 +7,8 @@ import (
 	"tidemark/timestamp"
 )
 
-func stabilityOf(number uint64, seqnos ...uint64) Stability {
-	s := Stability{Bucket: "b", Stability: timestamp.Stability{Vector: timestamp.New(len(seqnos))}}
+func stabilityOf(number uint64, seqnos ...uint64) BucketStability {
+	s := BucketStability{Bucket: "b", Stability: timestamp.Stability{Vector: timestamp.New(len(seqnos))}}
 	for v, seqno := range seqnos {
 		s.Vector.Set(v, timestamp.Position{VBUUID: 7, Seqno: seqno})
 		s.Logs = append(s.Logs, timestamp.FailoverLog{{VBUUID: 7}})
@@ -24,7 +24,8 @@ func TestStabilityDeltas(t *testing.T) {
 	third.Logs = slices.Clone(second.Logs)
 	third.Logs[2] = timestamp.FailoverLog{{VBUUID: 9, Seqno: 3}, {VBUUID: 7}}
 	told := Told{}
-	if all, missing := told.Take(&StabilityRequest{Stabilities: []Stability{first}}); len(all) != 1 || len(missing) != 0 {
+	all, missing := told.Take(&StabilityRequest{Stabilities: []BucketStability{first}})
+	if len(all) != 1 || len(missing) != 0 {
 		t.Fatal(all, missing)
 	}
 	d, ok := second.Since(&first)
@@ -43,7 +44,7 @@ func TestStabilityDeltas(t *testing.T) {
 	}
 	for i, want := range []struct {
 		d StabilityDelta
-		s Stability
+		s BucketStability
 	}{{d, second}, {e, third}} {
 		all, missing := told.Take(&StabilityRequest{Deltas: []StabilityDelta{want.d}})
 		if len(missing) != 0 || len(all) != 1 || !all[0].Vector.Equal(want.s.Vector) ||
@@ -69,9 +70,11 @@ func TestStabilityDeltas(t *testing.T) {
 // is not believed.
 func TestStabilityDeltasThatCannotBe(t *testing.T) {
 	base := stabilityOf(5, 10, 20)
-	for name, change := range map[string]func(*Stability){
-		"rolled back": func(s *Stability) { s.RollbackID = 1 }, "generation": func(s *Stability) { s.Generation = 2 },
-		"bucket": func(s *Stability) { s.Bucket = "c" }, "vbuckets": func(s *Stability) { *s = stabilityOf(6, 1, 2, 3) },
+	for name, change := range map[string]func(*BucketStability){
+		"rolled back": func(s *BucketStability) { s.RollbackID = 1 },
+		"generation":  func(s *BucketStability) { s.Generation = 2 },
+		"bucket":      func(s *BucketStability) { s.Bucket = "c" },
+		"vbuckets":    func(s *BucketStability) { *s = stabilityOf(6, 1, 2, 3) },
 	} {
 		s := stabilityOf(6, 12, 20)
 		change(&s)

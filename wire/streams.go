@@ -188,10 +188,10 @@ const (
 	StartFailed   StartOutcome = "failed"   // see Detail; ask again
 )
 
-// StartResult is the outcome for one vbucket, the end of its handshake (PR-12). Of VBucketLog only VBucket is sure to
-// be there; the rest is when the stream has begun, KV answered ROLLBACK, or has failed over.
+// StartResult is the outcome for one vbucket, the end of its handshake (PR-12). Of VBucketHistory only VBucket is sure
+// to be there; the rest is when the stream has begun, KV answered ROLLBACK, or has failed over.
 type StartResult struct {
-	VBucketLog
+	VBucketHistory
 	Outcome StartOutcome `json:"outcome"`
 	// Failover is the failover timestamp: the branch that KV is on, and the seqno at which it began.
 	Failover timestamp.Position `json:"failover"`
@@ -229,7 +229,8 @@ type Activation struct {
 }
 
 // StreamStop ends streams of a topic. POST /v1/streams:stop. Of /maintenance: those of Bucket, of VBuckets (none: all),
-// whose incarnation is at or below the one given, and such ones are refused from now on. Of a side topic: all of it.
+// whose incarnation is at or below the one given, and such ones are refused from now on. Of a side topic: all of it,
+// or, where Bucket and VBuckets are given, those streams of it without a word downstream; the last one ends the topic.
 type StreamStop struct {
 	Fence       Fence             `json:"fence"`
 	Topic       string            `json:"topic"`

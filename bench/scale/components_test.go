@@ -332,7 +332,7 @@ func (p *projector) logs(_ context.Context, req *wire.FailoverLogsRequest) (*wir
 	}
 	for v := p.number; v < len(b.branches); v += p.of {
 		if len(wanted) == 0 || wanted[uint16(v)] {
-			r.Logs = append(r.Logs, wire.VBucketLog{VBucket: uint16(v), Log: b.branches[v], High: b.high(v, total),
+			r.Logs = append(r.Logs, wire.VBucketHistory{VBucket: uint16(v), Log: b.branches[v], High: b.high(v, total),
 				Revision: timestamp.MapRevision{Rev: 1}})
 		}
 	}
@@ -350,7 +350,7 @@ func (p *projector) start(_ context.Context, req *wire.StreamRequest) (*wire.Str
 		b := p.w.byName[want.Bucket]
 		for j := range want.Restart.Len() {
 			s := want.Restart.At(j)
-			res := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: s.VBucket}, Outcome: wire.StartNotMine}
+			res := wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: s.VBucket}, Outcome: wire.StartNotMine}
 			if b != nil && int(s.VBucket)%p.of == p.number && int(s.VBucket) < len(b.branches) {
 				res.Outcome, res.Log, res.Revision = wire.StartBegun, b.branches[s.VBucket], timestamp.MapRevision{Rev: 1}
 				p.w.reopened.Add(1)
@@ -388,7 +388,7 @@ type indexer struct {
 // hosted is a bucket of which an indexer has copies.
 type hosted struct {
 	b        *kvBucket
-	stable   wire.Stability
+	stable   wire.BucketStability
 	acks     []wire.Ack
 	version  uint64
 	accepted wire.Accepted // of that version

@@ -23,9 +23,15 @@ var errGap = errors.New("a gap in the stream")
 
 // accept decides on a connection by its hello.
 func (s *Subscription) accept(_ context.Context, h keyversion.Hello) (transport.Sink, error) {
-	if h.Bucket != s.cfg.Bucket || h.Node != 0 || !strings.HasPrefix(h.Topic, "/backfill/"+s.cfg.ID+"/") {
+	if h.Bucket != s.cfg.Bucket || h.Node != 0 || !strings.HasPrefix(h.Topic, s.prefix()) {
 		return nil, fmt.Errorf("topic %q of bucket %q for node %d: this is subscription %s of bucket %s", h.Topic, h.Bucket,
 			h.Node, s.cfg.ID, s.cfg.Bucket)
+	}
+	if s.before(h.Topic) {
+		s.mu.Lock()
+		s.earlier = true
+		s.mu.Unlock()
+		return nil, fmt.Errorf("topic %q is of an earlier process of subscription %s; it is stopped", h.Topic, s.cfg.ID)
 	}
 	return &sink{s: s, hello: h}, nil
 }
@@ -84,7 +90,7 @@ func (k *sink) Closed(error) {
 
 // event takes one event; the handling token is held.
 func (k *sink) event(ctx context.Context, ev *Event) error {
-	wanted, err := k.admit(ev)
+	wanted, err := k.admit(ctx, ev)
 	if err != nil || !wanted {
 		return err
 	}
@@ -109,7 +115,7 @@ func (k *sink) event(ctx context.Context, ev *Event) error {
 // admit judges an event by its vbucket's state; false: it is none for the user.
 //
 //nolint:gocyclo // one rule per case, in the order in which they count
-func (k *sink) admit(ev *Event) (wanted bool, err error) {
+func (k *sink) admit(ctx context.Context, ev *Event) (wanted bool, err error) {
 	s := k.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,8 +124,10 @@ func (k *sink) admit(ev *Event) (wanted bool, err error) {
 	}
 	v := &s.vbuckets[ev.VBucket]
 	request := ev.Incarnation.Counter
+	s.runs(ev)
 	switch {
 	case v.request != request && (ev.Kind != keyversion.StreamBegin || !v.begins(request)):
+		s.stray(ctx, request)
 		return false, nil // of a stream that was given up
 	case ev.Kind == keyversion.StreamBegin:
 		if ev.Begin.Start > v.at.Seqno {
@@ -147,6 +155,18 @@ func (k *sink) admit(ev *Event) (wanted bool, err error) {
 			End: ev.Seqno}, nil
 	}
 	return ev.Kind.Data() && ev.Seqno > v.at.Seqno, nil
+}
+
+// runs notes which streams a topic has, by what comes of it; the lock is held.
+func (s *Subscription) runs(ev *Event) {
+	r := s.requests[ev.Incarnation.Counter]
+	switch {
+	case r == nil:
+	case ev.Kind == keyversion.StreamEnd || ev.Kind == keyversion.DropData:
+		delete(r.streams, ev.VBucket)
+	case ev.Kind == keyversion.StreamBegin:
+		r.streams[ev.VBucket] = true
+	}
 }
 
 // handled moves a vbucket's position.

@@ -58,6 +58,8 @@ const (
 	// of a new one, or of a right that was granted, in moments.
 	missingPatience = 10 * time.Second
 	stopTimeout     = 2 * time.Second
+	// maxGivenUp is how many topics are remembered that nobody needs and that are perhaps open; the oldest give way.
+	maxGivenUp = 256
 )
 
 var (
@@ -119,9 +121,13 @@ type Subscription struct {
 	answers  chan answer
 
 	// of the asking loop
-	next  uint64            // counter of the next request
-	told  map[string]string // what the log was told last of each projector
-	waits map[string]uint64 // the request that a projector has not answered yet, by address
+	first  uint64            // counters of its requests are above
+	next   uint64            // counter of the newest request
+	told   map[string]string // what the log was told last of each projector
+	addrs  []string          // of projectors, as asked for last
+	swept  map[string]bool   // those that were asked for topics of an earlier process
+	sweeps time.Time         // before it nobody is asked for these again
+	waits  map[string]uint64 // the request that a projector has not answered yet, by address
 
 	mu       sync.Mutex
 	handling chan struct{} // one token: Handle is called by who has it
@@ -132,14 +138,19 @@ type Subscription struct {
 	known    chan struct{} // closed with that
 	failed   chan error
 	requests map[uint64]*request
+	// givenUp are requests that nobody needs, and whose topics are perhaps there: a projector that hung may have opened
+	// one after its answer was no longer awaited, or has not heard that it is to stop. What comes of one stops it.
+	givenUp map[uint64]*request
 	// since when projectors say that there is no such bucket or index, or no right to it; zero: they do not
 	missing time.Time
+	earlier bool // something came of an earlier process of this subscription
 }
 
 // projectors is what is asked of projectors.
 type projectors interface {
 	Subscribe(ctx context.Context, addr string, req *wire.Subscribe) (*wire.Subscription, error)
 	Stop(ctx context.Context, addr string, req *wire.StreamStop) error
+	Topics(ctx context.Context, addr string) (*wire.TopicList, error)
 	Close()
 }
 
@@ -166,7 +177,15 @@ type vbucket struct {
 }
 
 // request is a topic at a projector.
-type request struct{ addr, topic string }
+type request struct {
+	addr, topic string
+	failed      bool // the projector has not said what it has begun: it may yet begin it
+	stopping    bool // it is being told to stop
+	// streams are the vbuckets that it has begun and not said to have ended, whether they count or not.
+	streams map[uint16]bool
+	trims   bool      // it is being told which of them nobody needs
+	after   time.Time // not before: it did not hear it
+}
 
 // Open checks the configuration and listens; nothing is asked for before Run.
 func Open(cfg Config) (*Subscription, error) {
@@ -198,11 +217,13 @@ func Open(cfg Config) (*Subscription, error) {
 	if err != nil {
 		return nil, fmt.Errorf("subscription %s: %w", cfg.ID, err)
 	}
+	first := uint64(time.Now().UnixNano())
 	return &Subscription{cfg: cfg, listener: l, client: projectorclient.New(4,
 		cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)), log: cfg.Logger,
-		next: uint64(time.Now().UnixNano()), handling: make(chan struct{}, 1), known: make(chan struct{}),
-		failed: make(chan error, 1), requests: map[uint64]*request{}, answers: make(chan answer),
-		told: map[string]string{}, waits: map[string]uint64{}}, nil
+		first: first, next: first, swept: map[string]bool{}, handling: make(chan struct{}, 1), known: make(chan struct{}),
+		failed: make(chan error, 1), requests: map[uint64]*request{}, givenUp: map[uint64]*request{},
+		answers: make(chan answer),
+		told:    map[string]string{}, waits: map[string]uint64{}}, nil
 }
 
 // Addr is where it listens, host:port.
@@ -272,6 +293,8 @@ func (s *Subscription) ask(ctx context.Context) error {
 				s.askAll(ctx)
 			}
 		}
+		s.trim(ctx)
+		s.sweep(ctx)
 	}
 }
 
@@ -292,6 +315,10 @@ func (s *Subscription) unfed() bool {
 
 func (v *vbucket) unfed(now time.Time) bool {
 	return v.request == 0 && !now.Before(v.after) || v.request != 0 && v.owner == nil && now.Sub(v.idle) > beginPatience
+}
+
+func newRequest(addr string, req *wire.Subscribe) *request {
+	return &request{addr: addr, topic: "/backfill/" + req.ID, streams: map[uint16]bool{}}
 }
 
 // none says that no request brings the vbucket, and that none that is under way counts.
@@ -342,6 +369,7 @@ func (s *Subscription) askAll(ctx context.Context) {
 		return
 	}
 	delete(s.told, "")
+	s.addrs = addrs
 	for _, addr := range addrs {
 		if s.waits[addr] != 0 {
 			continue
@@ -356,6 +384,9 @@ func (s *Subscription) askAll(ctx context.Context) {
 			select {
 			case s.answers <- answer{addr, req, reply, err}:
 			case <-ctx.Done():
+				if err == nil { // what it has begun may be later than the word that all is over
+					_ = s.stopOf(ctx, reply.ClusterID, []*request{{addr: addr, topic: reply.Topic}})
+				}
 			}
 			return nil
 		})
@@ -381,7 +412,7 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 		if restart.Len() > 0 {
 			req.Restart = restart
 		}
-		s.requests[req.Counter] = &request{addr: addr, topic: "/backfill/" + req.ID}
+		s.requests[req.Counter] = newRequest(addr, req)
 		return req, true
 	}
 	if len(s.indexes) > 0 {
@@ -403,7 +434,7 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 		return nil, false
 	}
 	req.Restart = restart
-	s.requests[req.Counter] = &request{addr: addr, topic: "/backfill/" + req.ID}
+	s.requests[req.Counter] = newRequest(addr, req)
 	return req, true
 }
 
@@ -464,9 +495,16 @@ func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscr
 			outcomes[reply.Results[i].VBucket] = &reply.Results[i]
 		}
 	}
+	asked := s.requests[req.Counter]
+	if asked != nil {
+		asked.failed = err != nil
+	}
 	now := time.Now()
 	for vb := range s.vbuckets {
 		v, r := &s.vbuckets[vb], outcomes[uint16(vb)]
+		if asked != nil && r != nil && r.Outcome == wire.StartBegun {
+			asked.streams[uint16(vb)] = true
+		}
 		switch {
 		case r == nil:
 			v.refuse(req.Counter)
@@ -479,7 +517,7 @@ func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscr
 			v.refuse(req.Counter)
 		case v.begins(req.Counter):
 			v.idle = now
-		default: // another request brings it: what comes of this one is dropped, and its topic ends when nothing of it counts
+		default: // another request brings it: what comes of this one is dropped, and it is told to stop: trim, forget
 		}
 	}
 	return back, nil
@@ -571,17 +609,55 @@ func (s *Subscription) forget(ctx context.Context) {
 	for vb := range s.vbuckets {
 		waits[s.vbuckets[vb].request] = true
 	}
-	var old []*request
+	var old []uint64
 	for n, r := range s.requests {
 		if !waits[n] {
-			old = append(old, r)
+			old = append(old, n)
+			s.givenUp[n], r.stopping = r, true
 			delete(s.requests, n)
 		}
 	}
+	for len(s.givenUp) > maxGivenUp {
+		delete(s.givenUp, slices.Min(slices.Collect(maps.Keys(s.givenUp))))
+	}
 	s.mu.Unlock()
 	if len(old) > 0 {
-		s.calls.Go(func() error { s.stop(ctx, old); return nil })
+		s.calls.Go(func() error { s.giveUp(ctx, old); return nil })
 	}
+}
+
+// giveUp stops topics that were given up, as far as that is possible in a short time.
+func (s *Subscription) giveUp(ctx context.Context, old []uint64) {
+	var g errgroup.Group
+	for _, n := range old {
+		s.mu.Lock()
+		r := s.givenUp[n]
+		s.mu.Unlock()
+		if r == nil {
+			continue
+		}
+		g.Go(func() error {
+			err := s.stop(ctx, []*request{r})
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if r.stopping = false; err == nil && !r.failed { // else it may be opened only now
+				delete(s.givenUp, n)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+}
+
+// stray is called when something comes of a request that brings nothing: it is told to stop. The lock is held.
+func (s *Subscription) stray(ctx context.Context, request uint64) {
+	r := s.givenUp[request]
+	if r == nil || r.stopping {
+		return
+	}
+	r.stopping = true
+	s.log.Info("a topic that nobody needs was opened late; it is stopped", "projector", r.addr, "topic", r.topic)
+	s.calls.Go(func() error { s.giveUp(ctx, []uint64{request}); return nil })
 }
 
 // stopAll ends all topics, as far as that is possible in a short time.
@@ -591,23 +667,36 @@ func (s *Subscription) stopAll(ctx context.Context) {
 	for _, r := range s.requests {
 		all = append(all, r)
 	}
+	for _, r := range s.givenUp {
+		all = append(all, r)
+	}
 	s.mu.Unlock()
-	s.stop(ctx, all)
+	_ = s.stop(ctx, all)
 }
 
-func (s *Subscription) stop(ctx context.Context, all []*request) {
+// stop tells projectors to stop topics, and returns why one has not heard it.
+func (s *Subscription) stop(ctx context.Context, all []*request) error {
+	return s.stopOf(ctx, s.fence().ClusterID, all)
+}
+
+func (s *Subscription) stopOf(ctx context.Context, cluster string, all []*request) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	s.mu.Lock()
-	fence := wire.Fence{ClusterID: s.cluster}
-	s.mu.Unlock()
 	var g errgroup.Group
 	for _, r := range all {
 		g.Go(func() error {
-			err := s.client.Stop(ctx, r.addr, &wire.StreamStop{Fence: fence, Topic: r.topic})
+			err := s.client.Stop(ctx, r.addr, &wire.StreamStop{Fence: wire.Fence{ClusterID: cluster},
+				Topic: r.topic})
 			s.log.Debug("a topic was stopped", "topic", r.topic, "error", err) // it ends by itself, too
-			return nil
+			return err
 		})
 	}
-	_ = g.Wait()
+	return g.Wait()
+}
+
+// fence is what a projector is told with a stop.
+func (s *Subscription) fence() wire.Fence {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return wire.Fence{ClusterID: s.cluster}
 }

@@ -33,7 +33,7 @@ import (
 const (
 	bucket, uuid = "world", "0123456789abcdef0123456789abcdef"
 	vbuckets     = 8
-	patience     = time.Minute // hang guard
+	patience     = 3 * time.Minute // hang guard
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -102,7 +102,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// restart runs another projector, at another port, and tells it of indexes 1 and 2 of fields f1 and f2, and 3 of both.
+// restart runs another projector, at another port, and tells it of the definitions.
 func (w *world) restart() {
 	w.t.Helper()
 	if w.stop != nil {
@@ -115,6 +115,16 @@ func (w *world) restart() {
 	}
 	w.stop = running(w.t, p.Run)
 	admin := "http://" + p.AdminAddr()
+	w.define(admin)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.admin = admin
+}
+
+// define tells a projector of indexes 1 and 2 of fields f1 and f2, and 3 of both.
+func (w *world) define(admin string) {
+	w.t.Helper()
+	var err error
 	defs := &wire.Definitions{Revision: 1, Buckets: []wire.Bucket{{Name: bucket, UUID: uuid, VBuckets: vbuckets,
 		Generation: 1}}}
 	for id := range index.ID(2) {
@@ -136,9 +146,6 @@ func (w *world) restart() {
 			w.t.Fatal(err)
 		}
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.admin = admin
 }
 
 func (w *world) projectors(context.Context) ([]string, error) {

@@ -77,7 +77,7 @@ func TestAVBucketThatBringsNothing(t *testing.T) {
 			v.owner = k
 			ev := &Event{Kind: kind}
 			ev.Incarnation.Counter = v.request
-			if _, err := k.admit(ev); err != nil || v.request != 0 {
+			if _, err := k.admit(t.Context(), ev); err != nil || v.request != 0 {
 				t.Fatal(err)
 			}
 		}
@@ -101,7 +101,7 @@ func TestAVBucketThatBringsNothing(t *testing.T) {
 		v.owner = k
 		ev := &Event{Kind: keyversion.StreamEnd}
 		ev.Incarnation.Counter = v.request
-		if _, err := k.admit(ev); err != nil || !s.unfed() {
+		if _, err := k.admit(t.Context(), ev); err != nil || !s.unfed() {
 			t.Errorf("one that brought something is not asked for at once: %v", err)
 		}
 	})
@@ -142,7 +142,7 @@ func (h *hosts) Subscribe(ctx context.Context, addr string, req *wire.Subscribe)
 		if slices.Contains(h.begin[addr], vb) {
 			outcome = wire.StartBegun
 		}
-		r.Results = append(r.Results, wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: vb}, Outcome: outcome})
+		r.Results = append(r.Results, wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: vb}, Outcome: outcome})
 	}
 	return r, nil
 }
@@ -151,13 +151,21 @@ func (h *hosts) Stop(_ context.Context, addr string, req *wire.StreamStop) error
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stopped = append(h.stopped, fmt.Sprint(addr, req.VBuckets))
+	if h.hang[addr] {
+		return context.DeadlineExceeded
+	}
 	return nil
+}
+
+func (h *hosts) Topics(context.Context, string) (*wire.TopicList, error) {
+	return &wire.TopicList{}, nil
 }
 
 func (h *hosts) Close() {}
 
 // TestProjectorsThatHang: those that answer are asked beside those that hang, and what they begin comes at once. What
-// one that hung begins after all counts where nobody else has begun it; no topic that somebody needs is stopped.
+// one that hung begins after all counts where nobody else has begun it; of a topic that somebody needs only those
+// streams are stopped that another projector brings.
 func TestProjectorsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hosts{begin: map[string][]uint16{"a": {0, 1, 2}, "b": {0, 1, 2}, "c": {2, 3}, "d": {4}}, vbuckets: 6,
@@ -200,15 +208,133 @@ func TestProjectorsThatHang(t *testing.T) {
 			t.Errorf("when they go on: %v are begun, want those that only they have, too", got)
 		}
 		h.mu.Lock()
-		for _, what := range h.stopped {
-			if !strings.HasSuffix(what, "[]") { // a projector ends a whole topic whatever vbuckets are named
-				t.Errorf("stopped: %v, want topics that nobody needs and no part of one", h.stopped)
-				break
-			}
+		parts := slices.DeleteFunc(slices.Clone(h.stopped), func(what string) bool { return strings.HasSuffix(what, "[]") })
+		if len(parts) != 1 || parts[0] != "a[2]" && parts[0] != "b[2]" {
+			t.Errorf("stopped: %v, want topics that nobody needs, and of the other one what c brings", h.stopped)
 		}
 		h.mu.Unlock()
 		cancel()
 		<-ended
+		_ = s.calls.Wait()
+	})
+}
+
+// TestATopicThatIsOpenedLate: a projector that hung opens a topic when its answer is not awaited any more, or goes on
+// with one that it was told to stop meanwhile. When something comes of it it is told again, once at a time.
+func TestATopicThatIsOpenedLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hosts{begin: map[string][]uint16{"a": {0, 1}, "b": {0, 1}}, vbuckets: 2, hang: map[string]bool{"a": true},
+			goOn: make(chan struct{}), asked: map[string]int{}}
+		s, err := Open(Config{ID: "x", Bucket: "b", Handle: func(context.Context, *Event) error { return nil },
+			Projectors: func(context.Context) ([]string, error) { return []string{"a", "b"}, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.listener.Close()
+		s.client = h
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.ask(ctx) }()
+		synctest.Wait()
+		s.mu.Lock()
+		var late uint64
+		for n, r := range s.requests {
+			if r.addr == "a" {
+				late = n
+			}
+		}
+		for vb := range s.vbuckets {
+			s.vbuckets[vb].owner = &sink{}
+		}
+		s.mu.Unlock()
+		time.Sleep(projectorclient.StreamTimeout + time.Second)
+		synctest.Wait()
+		stops := func(want int, when string) {
+			t.Helper()
+			synctest.Wait()
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			n := 0
+			for _, what := range h.stopped {
+				if strings.HasPrefix(what, "a") {
+					n++
+				}
+			}
+			if n != want {
+				t.Errorf("%s: %d times stopped, want %d", when, n, want)
+			}
+		}
+		stops(1, "given up")
+		k := &sink{s: s}
+		comes := func(kind keyversion.Kind, request uint64) {
+			t.Helper()
+			ev := &Event{Kind: kind, Begin: &keyversion.Begin{}}
+			ev.Incarnation.Counter = request
+			if wanted, err := k.admit(ctx, ev); wanted || err != nil {
+				t.Errorf("it is taken: %v", err)
+			}
+		}
+		comes(keyversion.StreamBegin, late)
+		comes(keyversion.StreamBegin, late)
+		stops(2, "it begins")
+		h.mu.Lock()
+		h.hang["a"] = false
+		h.mu.Unlock()
+		comes(keyversion.Insert, late)
+		stops(3, "it goes on")
+		comes(keyversion.Insert, late-1000)
+		stops(3, "another subscriber's comes")
+		for n := range uint64(2 * maxGivenUp) {
+			s.mu.Lock()
+			s.requests[n] = &request{addr: "b", topic: "t"}
+			s.mu.Unlock()
+		}
+		s.forget(ctx)
+		synctest.Wait()
+		s.mu.Lock()
+		if len(s.givenUp) > maxGivenUp || s.givenUp[late] == nil {
+			t.Errorf("%d topics are remembered", len(s.givenUp))
+		}
+		s.mu.Unlock()
+		cancel()
+		<-ended
+		_ = s.calls.Wait()
+	})
+}
+
+// TestWhatOfATopicIsStopped: streams that another topic brings, again when the projector has not heard it, and never
+// one that counts, or may yet; one that has ended needs no word.
+func TestWhatOfATopicIsStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hosts{hang: map[string]bool{"b": true}}
+		s := &Subscription{vbuckets: make([]vbucket, 4), client: h, log: hclog.NewNullLogger(), requests: map[uint64]*request{
+			1: {addr: "a", streams: map[uint16]bool{0: true, 1: true, 2: true}},
+			2: {addr: "b", streams: map[uint16]bool{0: true, 1: true, 2: true, 3: true}}}}
+		for vb, request := range []uint64{1, 2, 1, 0} {
+			s.vbuckets[vb].request = request
+		}
+		s.vbuckets[3].asked = []uint64{2}
+		end := &Event{Kind: keyversion.StreamEnd, VBucket: 2}
+		end.Incarnation.Counter = 2
+		s.runs(end)
+		trim := func(want string) {
+			t.Helper()
+			s.trim(t.Context())
+			s.trim(t.Context()) // it is being told
+			synctest.Wait()
+			slices.Sort(h.stopped)
+			if got := fmt.Sprint(h.stopped); got != want {
+				t.Errorf("stopped %s, want %s", got, want)
+			}
+			h.stopped = nil
+		}
+		trim("[a[1] b[0]]")
+		trim("[]")
+		time.Sleep(maxPause)
+		h.hang = nil
+		trim("[b[0]]")
+		time.Sleep(maxPause)
+		trim("[]")
 		_ = s.calls.Wait()
 	})
 }

@@ -27,16 +27,16 @@ type Catalog struct {
 
 	mu      sync.Mutex
 	lists   core.Lists
-	making  map[index.CopyID]bool     // copies of a list that is not in force yet, see Expect; replaced, not changed
-	newest  map[string]wire.Stability // highest published, by bucket
-	told    wire.Told                 // by the leader, last, whether or not it is the highest
+	making  map[index.CopyID]bool           // copies of a list that is not in force yet, see Expect; replaced, not changed
+	newest  map[string]wire.BucketStability // highest published, by bucket
+	told    wire.Told                       // by the leader, last, whether or not it is the highest
 	held    []wire.Held
 	changed chan struct{} // closed and replaced with each change
 }
 
 // New returns what a node knows that nobody has told anything. here is its number.
 func New(here func() index.NodeID, s *snapshots.Set) *Catalog {
-	return &Catalog{here: here, snapshots: s, newest: map[string]wire.Stability{}, told: wire.Told{},
+	return &Catalog{here: here, snapshots: s, newest: map[string]wire.BucketStability{}, told: wire.Told{},
 		changed: make(chan struct{})}
 }
 
@@ -113,14 +113,14 @@ func (c *Catalog) Take(d *wire.Definitions) {
 
 // Told takes over what the leader has published: all of it, put together from deltas, and the buckets that have to be
 // told anew.
-func (c *Catalog) Told(req *wire.StabilityRequest) (all []wire.Stability, missing []string) {
+func (c *Catalog) Told(req *wire.StabilityRequest) (all []wire.BucketStability, missing []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.told.Take(req)
 }
 
 // Published notes a stability timestamp for scans. An older one than known is ignored.
-func (c *Catalog) Published(s *wire.Stability) {
+func (c *Catalog) Published(s *wire.BucketStability) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old, ok := c.newest[s.Bucket]; !ok || s.Compare(old.Ref) > 0 {
@@ -254,7 +254,7 @@ func (c *Catalog) view(node index.NodeID, id index.ID) (scan.View, error) {
 }
 
 // Newest implements scan.Catalog.
-func (c *Catalog) Newest(bucket string) (wire.Stability, bool) {
+func (c *Catalog) Newest(bucket string) (wire.BucketStability, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s, ok := c.newest[bucket]

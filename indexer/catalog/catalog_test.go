@@ -11,49 +11,17 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/snapshots"
-	"tidemark/indexer/storage"
+	"tidemark/indexer/storage/storagetest"
 	"tidemark/ingest"
 	"tidemark/partition"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
-// one opens a store with a copy of two vbuckets.
-func one(t *testing.T) *storage.Slice {
-	t.Helper()
-	st, err := storage.Open(storage.Options{Dir: t.TempDir(), CacheBytes: 4 << 20, MemTableBytes: 4 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := st.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	s, err := st.Create(storage.Meta{Copy: 1, Index: 1, Bucket: "b", BucketUUID: "u", VBuckets: 2, Desc: []bool{false}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// flushAt lets vbucket 0 stand at a seqno of a branch.
-func flushAt(t *testing.T, s *storage.Slice, uuid, seqno uint64) {
-	t.Helper()
-	v := timestamp.New(2)
-	v.Set(0, timestamp.Position{VBUUID: uuid, Seqno: seqno})
-	err := s.Flush(t.Context(), storage.Batch{Timestamp: v, Positions: []storage.VBPosition{{VBucket: 0,
-		Position: ingest.Position{VBUUID: uuid, Main: seqno, Side: seqno, A: seqno},
-		Log:      timestamp.FailoverLog{{VBUUID: uuid}}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestViewsAreAsNewAsWhatTheyAreMadeOf: what is kept of a view is never older than the definitions, what others hold,
 // what is held here, and the newest rollback; and it is kept for as long as none of them changes.
 func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
-	s := one(t)
+	_, s := storagetest.Open(t)
 	snaps := snapshots.New(2, hclog.NewNullLogger(), time.Now)
 	defer snaps.CloseAll()
 	c := New(func() index.NodeID { return 1 }, snaps)
@@ -68,7 +36,7 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 		return wire.StabilityRef{Bucket: "b", Ref: timestamp.Ref{Generation: 1, Number: number}}
 	}
 	hold := func(number uint64) {
-		flushAt(t, s, 7, number)
+		storagetest.FlushAt(t, s, 7, number)
 		snap, err := s.Snapshot()
 		if err != nil {
 			t.Fatal(err)
@@ -101,7 +69,7 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 			c.Take(&defs)
 		}},
 		{"a rollback", func() {
-			c.Published(&wire.Stability{Bucket: "b", Stability: timestamp.Stability{
+			c.Published(&wire.BucketStability{Bucket: "b", Stability: timestamp.Stability{
 				Ref: timestamp.Ref{Generation: 1, RollbackID: 1, Number: 30}}})
 		}},
 		{"no snapshot", func() { snaps.Drop(1) }},

@@ -70,7 +70,8 @@ type Result struct {
 	Ref    wire.StabilityRef
 	Vector timestamp.Vector // empty unless it was wanted
 	// Waited is how long it waited for a stability timestamp that is new enough.
-	Waited time.Duration
+	Waited  time.Duration
+	Explain *Explain // nil: it was not asked for
 }
 
 // Prepare looks an index up and checks a request against it, so that what is wrong is told before an answer begins.
@@ -127,7 +128,8 @@ func Ready(v *View) error {
 func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink) (Result, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.opts.MaxDuration, c.tooLong)
 	defer cancel()
-	r := &run{c: c, spec: spec, count: count, sink: sink, deadline: time.Now().Add(c.opts.Wait)}
+	r := &run{c: c, spec: spec, count: count, sink: sink, deadline: time.Now().Add(c.opts.Wait),
+		explain: explained{wanted: spec.Explain, began: time.Now()}}
 	if err := r.reset(); err != nil {
 		return r.result, err
 	}
@@ -141,6 +143,7 @@ func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink)
 			continue
 		}
 		if err == nil {
+			r.result.Explain = r.explain.end(&r.plan, r.of, r.result.Waited)
 			return r.result, nil
 		}
 		if ctx.Err() != nil {
@@ -192,6 +195,7 @@ type run struct {
 	least    *wire.StabilityRef
 	result   Result
 	plan     plan
+	of       int // slices of the index
 
 	// of all pages together
 	repeats repeats
@@ -200,6 +204,7 @@ type run struct {
 	more    bool  // the page is full
 	held    holdback
 	given   bool // the sink has been given a row
+	explain explained
 }
 
 // reset begins with the first row, or the first that is still to come of an answer that is gone on with; what was
@@ -249,6 +254,7 @@ func (r *run) late(err error) error {
 }
 
 func (r *run) attempt(ctx context.Context) error {
+	r.spec.Progress.Enter(Opening)
 	r.plan = plan{} // what the catalog says counts, whatever nodes have said before
 	view, err := r.c.View(r.spec.Index)
 	if err != nil {
@@ -266,7 +272,8 @@ func (r *run) attempt(ctx context.Context) error {
 		}
 		r.held.begin(false)
 	}
-	r.result.Ref = r.plan.ref
+	r.result.Ref, r.of = r.plan.ref, int(view.Topology.Layout.Partitions)
+	r.explain.attempts++
 	if d, ok := r.sink.(Dated); ok {
 		d.At(r.plan.ref)
 	}
@@ -286,9 +293,11 @@ func (r *run) consistency(ctx context.Context, view *View) error {
 	}
 	wait, cancel := context.WithDeadline(ctx, r.deadline)
 	defer cancel()
+	r.spec.Progress.Enter(Waiting)
+	defer r.spec.Progress.Enter(Opening)
 	began := time.Now()
 	defer func() { r.result.Waited += time.Since(began) }()
-	var s wire.Stability
+	var s wire.BucketStability
 	var err error
 	switch r.spec.Consistency {
 	case AtPlus:
@@ -312,10 +321,10 @@ func (r *run) consistency(ctx context.Context, view *View) error {
 }
 
 // session returns a timestamp at or above what KV has now.
-func (c *Coordinator) session(ctx context.Context, bucket string, wait time.Duration) (wire.Stability, error) {
+func (c *Coordinator) session(ctx context.Context, bucket string, wait time.Duration) (wire.BucketStability, error) {
 	need, err := c.truth.CurrentSeqnos(ctx, bucket)
 	if err != nil {
-		return wire.Stability{}, err
+		return wire.BucketStability{}, err
 	}
 	if s, ok := c.catalog.Newest(bucket); ok && s.Vector.Reaches(need) {
 		return s, nil
@@ -329,11 +338,11 @@ func (c *Coordinator) session(ctx context.Context, bucket string, wait time.Dura
 
 // atPlus returns a timestamp that covers the tokens. A token of a branch that is not known here is judged by a
 // timestamp as new as KV.
-func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token, wait time.Duration) (wire.Stability,
-	error) {
+func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
+	wait time.Duration) (wire.BucketStability, error) {
 	for _, t := range tokens {
 		if int(t.VBucket) >= b.VBuckets {
-			return wire.Stability{}, Errorf(errcode.BadRequest, "token of vbucket %d: bucket %q has %d", t.VBucket, b.Name,
+			return wire.BucketStability{}, Errorf(errcode.BadRequest, "token of vbucket %d: bucket %q has %d", t.VBucket, b.Name,
 				b.VBuckets)
 		}
 	}
@@ -355,7 +364,7 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 }
 
 // knows reports whether a timestamp is of the bucket as it is now and has the branches of all tokens.
-func knows(s *wire.Stability, b *wire.Bucket, tokens []Token) bool {
+func knows(s *wire.BucketStability, b *wire.Bucket, tokens []Token) bool {
 	if s.Generation != b.Generation || s.RollbackID != b.RollbackID || s.Vector.Len() != b.VBuckets ||
 		len(s.Logs) != b.VBuckets {
 		return false
@@ -365,7 +374,7 @@ func knows(s *wire.Stability, b *wire.Bucket, tokens []Token) bool {
 
 // asked returns what the tokens ask for above s, of the other vbuckets nothing; an error of the code TokenLost when the
 // write of one is on no branch of KV's.
-func asked(s *wire.Stability, tokens []Token) (timestamp.Vector, error) {
+func asked(s *wire.BucketStability, tokens []Token) (timestamp.Vector, error) {
 	need := timestamp.New(s.Vector.Len())
 	for _, t := range tokens {
 		log := s.Logs[t.VBucket]

@@ -46,13 +46,13 @@ func refOf(number uint64) wire.StabilityRef {
 		Hash: vectorOf(number).Hash()}}
 }
 
-func stabilityOf(number uint64) wire.Stability {
+func stabilityOf(number uint64) wire.BucketStability {
 	logs := make([]timestamp.FailoverLog, testVBs)
 	for i := range logs {
 		logs[i] = timestamp.FailoverLog{{VBUUID: 77, Seqno: 5}, {VBUUID: 66, Seqno: 0}}
 	}
 	ref := refOf(number)
-	return wire.Stability{Bucket: ref.Bucket, Stability: timestamp.Stability{Ref: ref.Ref, Vector: vectorOf(number),
+	return wire.BucketStability{Bucket: ref.Bucket, Stability: timestamp.Stability{Ref: ref.Ref, Vector: vectorOf(number),
 		Logs: logs}}
 }
 
@@ -118,7 +118,7 @@ func (f *fakeCluster) View(id index.ID) (View, error) {
 	return f.view, nil
 }
 
-func (f *fakeCluster) Newest(string) (wire.Stability, bool) {
+func (f *fakeCluster) Newest(string) (wire.BucketStability, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return stabilityOf(f.newest), f.newest > 0
@@ -136,19 +136,19 @@ func (f *fakeCluster) CurrentSeqnos(context.Context, string) (timestamp.Vector, 
 	return v, nil
 }
 
-func (f *fakeCluster) Stabilize(ctx context.Context, _ string, need timestamp.Vector, _ time.Duration) (wire.Stability,
-	error) {
+func (f *fakeCluster) Stabilize(ctx context.Context, _ string, need timestamp.Vector,
+	_ time.Duration) (wire.BucketStability, error) {
 	asked := f.asked.Add(1)
 	if f.refuse != nil {
 		if err := f.refuse(asked); err != nil {
-			return wire.Stability{}, err
+			return wire.BucketStability{}, err
 		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for !vectorOf(f.newest).Covers(need) {
 		if f.newest++; f.newest > 100 {
-			return wire.Stability{}, Errorf(errcode.Timeout, "KV does not get there")
+			return wire.BucketStability{}, Errorf(errcode.Timeout, "KV does not get there")
 		}
 	}
 	return stabilityOf(f.newest), nil

@@ -20,6 +20,8 @@ type remote struct {
 	err    error
 	last   Row // copied
 	some   bool
+	rows   int64 // that were taken
+	took   time.Duration
 }
 
 func (n *remote) next() (Row, error) { return n.stream.Next() }
@@ -55,7 +57,8 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 	if r.count {
 		r.result.Rows = 0
 		for _, n := range open {
-			r.result.Rows += n.stream.Count()
+			n.rows = n.stream.Count()
+			r.result.Rows += n.rows
 		}
 		return false, nil
 	}
@@ -65,6 +68,7 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 			return false, err
 		}
 	}
+	r.spec.Progress.Enter(Reading)
 	r.held.begin(len(todo.slices) > 0 && r.spec.Stability != NoStability)
 	for seen := 0; r.spec.Limit == 0 || r.result.Rows < r.spec.Limit; seen++ {
 		if r.spec.Stability == NoStability && seen == PageRows {
@@ -93,6 +97,7 @@ func (r *run) step(ctx context.Context, m *merger, todo *later, open *[]*remote)
 	}
 	n := src.(*remote)
 	n.given(row)
+	n.rows++
 	if err := r.give(row); err != nil {
 		return false, err
 	}
@@ -112,6 +117,7 @@ func (r *run) step(ctx context.Context, m *merger, todo *later, open *[]*remote)
 
 // openMore opens further slices and puts their rows into the merge.
 func (r *run) openMore(ctx context.Context, m *merger, todo []*sliceplan, open *[]*remote) error {
+	defer r.spec.Progress.Enter(r.spec.Progress.Enter(Opening))
 	more, err := r.open(ctx, todo, r.after)
 	*open = append(*open, more...)
 	for _, n := range more {
@@ -137,6 +143,7 @@ func (r *run) give(row Row) error {
 			return err
 		}
 		r.result.Rows++
+		r.spec.Progress.given(r.result.Rows)
 	}
 	if r.spec.Stability == NoStability {
 		if r.after == nil {
@@ -162,6 +169,8 @@ func (r *run) replace(ctx context.Context, m *merger, n *remote, why error, open
 		return why
 	}
 	r.c.opts.Logger.Info("a node failed in the middle of a scan", "node", n.node, "index", r.spec.Index, "error", why)
+	defer r.spec.Progress.Enter(r.spec.Progress.Enter(Opening))
+	r.explain.lost(n, why)
 	n.failed(why, r.away)
 	more, err := r.open(ctx, n.slices, n.after())
 	*open = append(*open, more...)
@@ -228,6 +237,9 @@ func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened [
 		r.ask(ctx, nodes[0])
 		others.Wait()
 		todo = nil
+		for _, n := range nodes {
+			r.explain.asked(n, r.c.nodes.Name)
+		}
 		for _, n := range nodes { // all of them before anything is given up: what was opened is closed by the caller
 			if n.err == nil {
 				opened = append(opened, n)
@@ -253,9 +265,10 @@ func (r *run) ask(ctx context.Context, n *remote) {
 	r.c.load.Begin(n.node)
 	n.stream, n.err = r.c.nodes.OpenSlices(ctx, n.node, n.others(), r.request(n))
 	now := time.Now()
+	n.took = now.Sub(began)
 	switch {
 	case n.err == nil:
-		r.c.load.Answered(n.node, now.Sub(began), now)
+		r.c.load.Answered(n.node, n.took, now)
 		return
 	case ctx.Err() == nil:
 		r.c.load.Refused(n.node, now)

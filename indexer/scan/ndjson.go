@@ -8,11 +8,16 @@ import (
 
 	"tidemark/collate"
 	"tidemark/errcode"
+	"tidemark/indexer/scanport"
 	"tidemark/timestamp"
+	"tidemark/wire"
 )
 
 // MediaType of an answer to a client.
 const MediaType = "application/x-ndjson"
+
+// HeaderUser of a manager's request says for whom it asks.
+const HeaderUser = "Tidemark-User"
 
 const (
 	ndjsonBuffer = 32 << 10 // what is written at once
@@ -27,7 +32,12 @@ type Encoder struct {
 	flush func()
 	whole func(size int)
 	out   []byte // whole lines that have not been written yet
+	full  int    // bytes, when they are written
 	begun bool   // something has been written
+
+	places bool   // lines with them are wanted
+	at     Resume // where another indexer would go on behind the row that came last
+	token  []byte
 }
 
 // projection makes of stored keys those that rows have.
@@ -57,8 +67,19 @@ func NewEncoder(w io.Writer, flush func(), whole func(size int), spec Spec) *Enc
 	if spec.Limit > 0 && spec.Limit < ndjsonBuffer/rowGuess {
 		size = int(spec.Limit+4) * rowGuess
 	}
-	return &Encoder{projection: newProjection(&spec), w: w, flush: flush, whole: whole, out: make([]byte, 0, size)}
+	e := &Encoder{projection: newProjection(&spec), w: w, flush: flush, whole: whole, out: make([]byte, 0, size),
+		full: ndjsonBuffer}
+	if spec.Resume != nil {
+		e.at.Rows = spec.Resume.Rows
+	}
+	return e
 }
+
+// WithPlaces has lines with places written (scanport.PlaceLine).
+func (e *Encoder) WithPlaces() { e.places = true }
+
+// At implements Dated.
+func (e *Encoder) At(ref wire.StabilityRef) { e.at.Ref = ref }
 
 // project puts the components that rows have together.
 func (p *projection) project(key []byte) ([]byte, error) {
@@ -95,8 +116,14 @@ func (e *Encoder) Row(r Row) error {
 	line = append(line, `,"id":`...)
 	line = collate.AppendQuoted(line, r.DocID)
 	e.out = append(line, '}', '\n')
-	if len(e.out) < ndjsonBuffer {
+	e.at.Rows++
+	if len(e.out) < e.full {
 		return nil
+	}
+	if e.places {
+		e.at.Last = r // for now only
+		e.token = e.at.appendTo(e.token[:0])
+		e.out = scanport.AppendPlace(e.out, e.token)
 	}
 	if err := e.write(); err != nil {
 		return err
@@ -134,7 +161,7 @@ func appendEnd(dst []byte, r Result) []byte {
 	dst = append(dst, `{"end":true,"rows":`...)
 	dst = strconv.AppendInt(dst, r.Rows, 10)
 	dst = append(dst, `,"timestamp":`...)
-	return append(appendTimestamp(dst, r), '}')
+	return append(appendExplain(appendTimestamp(dst, r), r.Explain), '}')
 }
 
 // Fail writes the last line of an answer that ends with an error.
@@ -154,7 +181,7 @@ func AppendCount(dst []byte, r Result) []byte {
 	dst = append(dst, `{"count":`...)
 	dst = strconv.AppendInt(dst, r.Rows, 10)
 	dst = append(dst, `,"timestamp":`...)
-	dst = appendTimestamp(dst, r)
+	dst = appendExplain(appendTimestamp(dst, r), r.Explain)
 	return append(dst, '}', '\n')
 }
 

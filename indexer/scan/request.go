@@ -72,6 +72,7 @@ type Request struct {
 	Ranges        []Bounds          `json:"ranges"`
 	Reverse       bool              `json:"reverse"`
 	WantTimestamp bool              `json:"want_timestamp"`
+	Explain       bool              `json:"explain"` // how it was carried out is wanted, with its end
 	// Offset is how many rows are passed over before the first one.
 	Offset int64 `json:"offset"`
 	// Distinct leaves one row, the first, of those with the same key, or with the same Project.
@@ -79,8 +80,8 @@ type Request struct {
 	// Project names the components of the key that rows have, from 0; null: all; empty: none, rows are document ids.
 	Project []int `json:"project"`
 	// Stability says what the rows have in common; Timestamp names the one of an earlier scan, with QueryStability.
-	Stability Stability `json:"stability"`
-	Timestamp string    `json:"timestamp"`
+	Stability RowStability `json:"stability"`
+	Timestamp string       `json:"timestamp"`
 	// ScanVectors are tokens as SDKs of Couchbase write them: {"bucket":{"vbucket":[seqno,"vbuuid"]}}. Those of other
 	// buckets than the index's do not count.
 	ScanVectors map[string]map[string][]json.RawMessage `json:"scan_vectors"`
@@ -97,13 +98,15 @@ type Spec struct {
 	Ranges        []Range // ordered, apart from each other; none: no row matches
 	Reverse       bool
 	WantTimestamp bool
+	Explain       bool
 	Desc          []bool
 	Offset        int64
 	Distinct      int   // rows whose keys begin with the same so many components are one; 0: every row counts
 	Project       []int // components that rows have; nil: all
-	Stability     Stability
+	Stability     RowStability
 	At            *wire.StabilityRef // the timestamp that the caller has named
 	Resume        *Resume            // the rest of an answer whose indexer was lost; nil: a whole one
+	Progress      *Progress          // nil: nobody wants to see it
 }
 
 // ParseRequest reads a request strictly: one JSON object, no unknown field, nothing behind it. An empty body asks for
@@ -142,7 +145,7 @@ func badJSON(err error) *Error {
 	}
 	if strings.HasPrefix(text, "unknown field") {
 		text += ": known are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, " +
-			"want_timestamp, offset, distinct, project, stability, timestamp, scan_vectors"
+			"want_timestamp, explain, offset, distinct, project, stability, timestamp, scan_vectors"
 	}
 	return Errorf(errcode.BadRequest, "%s", text)
 }
@@ -224,7 +227,8 @@ func (r *Request) tokensOf(bucket string) ([]Token, error) {
 func (r *Request) Compile(def *index.Definition) (Spec, error) {
 	s := Spec{
 		Index: def.ID, Limit: r.Limit, Consistency: r.Consistency, Tokens: r.Tokens, Reverse: r.Reverse,
-		WantTimestamp: r.WantTimestamp, Desc: def.Desc(), Offset: r.Offset, Project: r.Project, Stability: r.Stability,
+		WantTimestamp: r.WantTimestamp, Explain: r.Explain, Desc: def.Desc(), Offset: r.Offset, Project: r.Project,
+		Stability: r.Stability,
 	}
 	var err error
 	if s.Tokens, err = r.tokensOf(def.Bucket); err != nil {

@@ -72,6 +72,58 @@ func (p *portion) answer(f *fakeCluster, req Request, size, messages int) error 
 	return err
 }
 
+// lines is answer for whoever wants an answer of lines with places in it. A line that has no place behind it is not
+// passed on.
+func (p *portion) lines(f *fakeCluster, req Request, size, pieces int) error {
+	ctx, c := context.Background(), f.coordinator()
+	spec, err := c.Prepare(5, req)
+	if err != nil {
+		return err
+	}
+	w := NewEncoder(writer(func(piece []byte) error {
+		if pieces--; pieces < 0 {
+			return errKilled
+		}
+		return p.readLines(piece)
+	}), nil, nil, spec)
+	w.WithPlaces()
+	w.full = size
+	res, err := c.Scan(ctx, spec, w)
+	if err == nil {
+		err = w.End(res)
+	}
+	return err
+}
+
+// readLines takes what was written at once.
+func (p *portion) readLines(piece []byte) error {
+	var rows []string
+	for line := range bytes.Lines(piece) {
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		place, ok := scanport.PlaceLine(line)
+		switch {
+		case ok:
+			at, err := scanport.ParsePlace(place)
+			if err != nil {
+				return err
+			}
+			p.rows, p.resume, rows = append(p.rows, rows...), at, nil
+		case bytes.HasPrefix(line, []byte(`{"end"`)):
+			p.rows, p.end, rows = append(p.rows, rows...), string(line), nil
+		default:
+			rows = append(rows, string(line))
+		}
+	}
+	if len(rows) > 0 {
+		return fmt.Errorf("%d rows have no place behind them", len(rows))
+	}
+	return nil
+}
+
+type writer func(b []byte) error
+
+func (w writer) Write(b []byte) (int, error) { return len(b), w(b) }
+
 // arrays are rows as an index on an array and another field has them: a document comes several times, equal keys are
 // those of several documents, one component runs downwards.
 func arrays(t *rapid.T) *fakeCluster {
@@ -116,7 +168,7 @@ func TestAnswersAreGoneOnWith(t *testing.T) {
 			Offset:    rapid.SampledFrom([]int64{0, 0, 3, 50}).Draw(t, "offset"),
 			Distinct:  rapid.Bool().Draw(t, "distinct"),
 			Project:   rapid.SampledFrom([][]int{nil, {0}, {0, 1}}).Draw(t, "project"),
-			Stability: rapid.SampledFrom([]Stability{ScanStability, QueryStability, NoStability}).Draw(t, "stability")}
+			Stability: rapid.SampledFrom([]RowStability{ScanStability, QueryStability, NoStability}).Draw(t, "stability")}
 		if rapid.Bool().Draw(t, "range") {
 			req.Range = &Bounds{Low: []json.RawMessage{json.RawMessage("1")}, High: []json.RawMessage{json.RawMessage("3")}}
 		}
@@ -128,13 +180,15 @@ func TestAnswersAreGoneOnWith(t *testing.T) {
 			t.Fatal(err)
 		}
 		var whole, parts portion
-		if err := whole.answer(f, req, 1<<20, 1<<20); err != nil {
+		form := rapid.SampledFrom([]func(*portion, *fakeCluster, Request, int, int) error{(*portion).answer,
+			(*portion).lines}).Draw(t, "form")
+		if err := form(&whole, f, req, 1<<20, 1<<20); err != nil {
 			t.Fatal(err)
 		}
 		size := rapid.IntRange(1, 200).Draw(t, "size")
 		for {
 			req.Resume = parts.resume
-			err := parts.answer(f, req, size, rapid.IntRange(1, 6).Draw(t, "messages"))
+			err := form(&parts, f, req, size, rapid.IntRange(1, 6).Draw(t, "messages"))
 			if err == nil {
 				break
 			}

@@ -87,7 +87,7 @@ type Catalog interface {
 	// View returns an index; an error with code INDEX_NOT_HOSTED when there is none. It may be shared: nobody changes it.
 	View(id index.ID) (View, error)
 	// Newest returns the newest stability timestamp of a bucket that is known here.
-	Newest(bucket string) (wire.Stability, bool)
+	Newest(bucket string) (wire.BucketStability, bool)
 	// Changed is closed when View or Newest may have another answer.
 	Changed() <-chan struct{}
 }
@@ -97,7 +97,7 @@ type Truth interface {
 	// CurrentSeqnos gives KV's newest positions. A vbucket that nobody owns is waited for until ctx ends, and then named.
 	CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vector, error)
 	// Stabilize returns a stability timestamp at or above need, waiting for it at most as long as wait.
-	Stabilize(ctx context.Context, bucket string, need timestamp.Vector, wait time.Duration) (wire.Stability, error)
+	Stabilize(ctx context.Context, bucket string, need timestamp.Vector, wait time.Duration) (wire.BucketStability, error)
 }
 
 // Nodes reaches the nodes, this one included.

@@ -8,14 +8,14 @@ import (
 	"tidemark/wire"
 )
 
-// Stability says what a scan's rows have in common.
-type Stability string
+// RowStability says what a scan's rows have in common.
+type RowStability string
 
 // The stabilities.
 const (
-	NoStability    Stability = "none"  // each page of PageRows rows is of the newest timestamp there is then
-	ScanStability  Stability = "scan"  // all rows are of one timestamp
-	QueryStability Stability = "query" // and so are those of other scans that name it: it is kept for them
+	NoStability    RowStability = "none"  // each page of PageRows rows is of the newest timestamp there is then
+	ScanStability  RowStability = "scan"  // all rows are of one timestamp
+	QueryStability RowStability = "query" // and so are those of other scans that name it: it is kept for them
 )
 
 const (

@@ -43,8 +43,11 @@ func (b *scanBook) count(defs *wire.Definitions, id index.ID, took time.Duration
 	if err == nil {
 		return
 	}
-	s.NumScanErrors++
 	e := scan.AsError(err)
+	if e.Code == errcode.Cancelled || e.Code == errcode.ScanCancelled { // who asked, or somebody else, ended it
+		return
+	}
+	s.NumScanErrors++
 	s.LastScanError = e.Error()
 	if e.Code == errcode.Timeout {
 		s.NumScanTimeouts++

@@ -374,22 +374,24 @@ func (o *clientConn) scan(ctx context.Context, req *scanport.Request) error {
 	if err != nil {
 		return o.refuse(scan.Errorf(errcode.BadRequest, "%w", err))
 	}
-	spec, err := s.parse(id, req.Body, req.Resume)
+	asked, spec, err := s.parse(id, req.Body, req.Resume)
 	if err != nil {
 		s.done(id, began, &spec, scan.Result{}, err)
 		return o.refuse(err)
 	}
 	if req.Op == scanport.Count {
-		result, err := s.coordinator.Count(ctx, spec)
+		result, err := s.counted(ctx, &asked, spec)
 		s.done(id, began, &spec, scan.Result{Waited: result.Waited}, err)
 		if err != nil {
 			return o.refuse(err)
 		}
 		return o.tail(scanport.End, scan.AppendCount(nil, result))
 	}
-	p := scan.NewPacker(o.write, o.room, &spec)
+	running, active := s.running.begin(ctx, scanport.Scan, &asked, &spec)
+	defer func() { s.running.end(active, err) }()
+	p := scan.NewPacker(sending(active.progress, o.write), o.room, &spec)
 	defer func() { o.room = p.Room() }()
-	result, err := s.coordinator.Scan(ctx, spec, p)
+	result, err := s.coordinator.Scan(running, spec, p)
 	s.done(id, began, &spec, result, err)
 	if err != nil && ctx.Err() != nil && p.Begun() {
 		return err // the client has gone, or this node stops: a cut answer is gone on with elsewhere

@@ -75,7 +75,7 @@ func (nothing) View(id index.ID) (scan.View, error) {
 	return scan.View{}, scan.Errorf(errcode.IndexNotHosted, "no index has id %s", id)
 }
 
-func (nothing) Newest(string) (wire.Stability, bool) { return wire.Stability{}, false }
+func (nothing) Newest(string) (wire.BucketStability, bool) { return wire.BucketStability{}, false }
 
 func (nothing) Changed() <-chan struct{} { return nil }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"tidemark/indexer/meters"
 	"tidemark/indexer/scan"
 )
 
@@ -15,25 +16,18 @@ type metrics struct {
 	waited *prometheus.HistogramVec
 }
 
-func newMetrics(r prometheus.Registerer) *metrics {
-	m := &metrics{
-		scans: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
-			Name: "scans_total",
-			Help: "Scans and counts coordinated here, by outcome."}, []string{"code"}),
-		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "indexer",
-			Name: "scan_seconds", Help: "Time of scans and counts coordinated here, the clients' slowness included.",
-			Buckets: scanBuckets}, []string{"consistency"}),
-		waited: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "indexer",
-			Name:    "scan_wait_seconds",
-			Help:    "Part of it until a stability timestamp was known that is new enough; consistency any waits for none.",
-			Buckets: scanBuckets}, []string{"consistency"}),
-	}
-	r.MustRegister(m.scans, m.took, m.waited)
-	return m
-}
+const scanFirst, scanBounds = 0.00025, 16 // to 8 s
 
-// scanBuckets are of seconds: 0.25 ms to 8 s.
-var scanBuckets = prometheus.ExponentialBuckets(0.00025, 2, 16)
+func newMetrics(r prometheus.Registerer) *metrics {
+	return &metrics{
+		scans: meters.Counters(r, "scans_total", "Scans and counts coordinated here, by outcome.", "code"),
+		took: meters.SecondsBy(r, "scan_seconds",
+			"Time of scans and counts coordinated here, the clients' slowness included.", "consistency", scanFirst, scanBounds),
+		waited: meters.SecondsBy(r, "scan_wait_seconds",
+			"Part of it until a stability timestamp was known that is new enough; consistency any waits for none.",
+			"consistency", scanFirst, scanBounds),
+	}
+}
 
 func (m *metrics) scan(consistency string, took, waited time.Duration) {
 	m.took.WithLabelValues(consistency).Observe(took.Seconds())

@@ -34,6 +34,8 @@ const (
 
 // Options of a Server. MaxClients and ClientStall that are 0 take the constants of these names.
 type Options struct {
+	Name        string        // of the indexer
+	Slow        time.Duration // from when on a scan is kept as a slow one; 0: DefaultSlow, below 0: none is
 	Catalog     scan.Catalog
 	Truth       scan.Truth
 	Definitions func() wire.Definitions // in force
@@ -59,6 +61,7 @@ type Server struct {
 	now          func() time.Time
 	scans, parts chan struct{} // what is under way
 	book         scanBook
+	running      *running
 	clients      *clients
 }
 
@@ -66,6 +69,7 @@ type Server struct {
 func New(o Options) *Server {
 	s := &Server{definitions: o.Definitions, pins: o.Pins, metrics: newMetrics(o.Registry), tracer: o.Tracer, log: o.Log,
 		now: o.Now, scans: make(chan struct{}, MaxScans), parts: make(chan struct{}, MaxScans),
+		running: newRunning(o.Name, o.Slow, o.Now),
 		coordinator: scan.NewCoordinator(o.Catalog, o.Truth, scanNodes{o.Nodes, o.Pins},
 			scan.Options{Logger: o.Log.Named("scan")})}
 	s.clients = newClients(s, o.Managers)
@@ -103,31 +107,45 @@ func (s *Server) Load() (scans, clients int) {
 func (s *Server) Stats(defs *wire.Definitions) []wire.ScanStats { return s.book.list(defs) }
 
 // prepare reads the request and checks it against the index.
-func (s *Server) prepare(w http.ResponseWriter, r *http.Request) (scan.Spec, error) {
+func (s *Server) prepare(w http.ResponseWriter, r *http.Request) (scan.Request, scan.Spec, error) {
+	refuse := func(err error) (scan.Request, scan.Spec, error) { return scan.Request{}, scan.Spec{}, err }
 	id, err := index.ParseID(mux.Vars(r)["id"])
 	if err != nil {
-		return scan.Spec{}, scan.Errorf(errcode.BadRequest, "%w", err)
+		return refuse(scan.Errorf(errcode.BadRequest, "%w", err))
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody))
 	if err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
-			return scan.Spec{}, rpc.Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most a scan takes",
-				large.Limit)
+			return refuse(rpc.Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most a scan takes",
+				large.Limit))
 		}
-		return scan.Spec{}, scan.Errorf(errcode.BadRequest, "reading the body: %w", err)
+		return refuse(scan.Errorf(errcode.BadRequest, "reading the body: %w", err))
 	}
-	return s.parse(id, body, nil)
+	resume, err := scanport.ParsePlace(r.Header.Get(scanport.HeaderResume))
+	if err != nil {
+		return refuse(scan.Errorf(errcode.BadRequest, "%w", err))
+	}
+	return s.parse(id, body, resume)
 }
 
 // parse reads a request's body and checks it against the index.
-func (s *Server) parse(id index.ID, body, resume []byte) (scan.Spec, error) {
+func (s *Server) parse(id index.ID, body, resume []byte) (scan.Request, scan.Spec, error) {
 	req, err := scan.ParseRequest(body)
 	if err != nil {
-		return scan.Spec{}, err
+		return req, scan.Spec{}, err
 	}
 	req.Resume = resume
-	return s.coordinator.Prepare(id, req)
+	spec, err := s.coordinator.Prepare(id, req)
+	return req, spec, err
+}
+
+// asker is the context of a manager's request: it knows for whom the manager asks.
+func asker(r *http.Request) context.Context {
+	if who := r.Header.Get(scan.HeaderUser); who != "" {
+		return rpc.WithPrincipal(r.Context(), who[:min(len(who), maxUser)])
+	}
+	return r.Context()
 }
 
 // problem answers with a scan's error.
@@ -141,27 +159,32 @@ func (s *Server) scan(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { <-s.scans }()
 	began := s.now()
-	spec, err := s.prepare(w, r)
+	req, spec, err := s.prepare(w, r)
 	if err != nil {
 		s.doneHTTP(r, began, &spec, scan.Result{}, err)
 		s.problem(w, err)
 		return
 	}
+	ctx, active := s.running.begin(asker(r), scanport.Scan, &req, &spec)
+	defer func() { s.running.end(active, err) }()
 	out := scan.NewAnswer(w)
-	enc := scan.NewEncoder(out, out.Flush, out.Whole, spec)
-	result, err := s.coordinator.Scan(r.Context(), spec, enc)
+	enc := scan.NewEncoder(sendingWriter{out, active.progress}, out.Flush, out.Whole, spec)
+	if r.Header.Get(scanport.HeaderPlaces) == "true" {
+		enc.WithPlaces()
+	}
+	result, err := s.coordinator.Scan(ctx, spec, enc)
 	s.doneHTTP(r, began, &spec, result, err)
+	var gone error
 	switch {
 	case err == nil:
-		err = enc.End(result)
+		gone = enc.End(result)
 	case !out.Begun() && result.Rows == 0:
 		s.problem(w, err)
-		return
 	default:
-		err = enc.Fail(err)
+		gone = enc.Fail(err)
 	}
-	if err != nil {
-		s.log.Debug("a scan's client is gone", "index", spec.Index, "error", err)
+	if gone != nil {
+		s.log.Debug("a scan's client is gone", "index", spec.Index, "error", gone)
 	}
 }
 
@@ -171,10 +194,10 @@ func (s *Server) count(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { <-s.scans }()
 	began := s.now()
-	spec, err := s.prepare(w, r)
+	req, spec, err := s.prepare(w, r)
 	var result scan.Result
 	if err == nil {
-		result, err = s.coordinator.Count(r.Context(), spec)
+		result, err = s.counted(asker(r), &req, spec)
 	}
 	s.doneHTTP(r, began, &spec, scan.Result{Waited: result.Waited}, err) // a number is no row
 	if err != nil {
@@ -186,6 +209,14 @@ func (s *Server) count(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(scan.AppendCount(nil, result)) // the client has gone: nobody is left to tell
 }
 
+// counted counts.
+func (s *Server) counted(ctx context.Context, req *scan.Request, spec scan.Spec) (scan.Result, error) {
+	ctx, active := s.running.begin(ctx, scanport.Count, req, &spec)
+	result, err := s.coordinator.Count(ctx, spec)
+	s.running.end(active, err)
+	return result, err
+}
+
 // doneHTTP is done for a request whose path may name no index.
 func (s *Server) doneHTTP(r *http.Request, began time.Time, spec *scan.Spec, result scan.Result, err error) {
 	id, bad := index.ParseID(mux.Vars(r)["id"])
@@ -195,10 +226,13 @@ func (s *Server) doneHTTP(r *http.Request, began time.Time, spec *scan.Spec, res
 	s.done(id, began, spec, result, err)
 }
 
+// codeOK stands for the code of what did not fail.
+const codeOK = "OK"
+
 // done counts a scan or a count that has ended, of index 0 as one of none. The spec of one that was refused before it
 // was understood has no consistency.
 func (s *Server) done(id index.ID, began time.Time, spec *scan.Spec, result scan.Result, err error) {
-	code := "OK"
+	code := codeOK
 	if err != nil {
 		code = string(scan.CodeOf(err))
 	}

@@ -28,7 +28,7 @@ type Projectors interface {
 
 // Leader makes stability timestamps.
 type Leader interface {
-	Stabilize(ctx context.Context, bucket string, req *wire.StabilizeRequest) (*wire.Stability, error)
+	Stabilize(ctx context.Context, bucket string, req *wire.StabilizeRequest) (*wire.BucketStability, error)
 }
 
 // Truth asks projectors and managers.
@@ -37,7 +37,7 @@ type Truth struct {
 	Projectors  Projectors
 	Leader      Leader
 	// Published is told of each timestamp that the leader has made.
-	Published func(*wire.Stability)
+	Published func(*wire.BucketStability)
 }
 
 // CurrentSeqnos implements scan.Truth: each projector tells what its KV nodes host.
@@ -119,19 +119,19 @@ func (t *Truth) ask(ctx context.Context, projectors []wire.ProjectorEndpoint, re
 
 // Stabilize implements scan.Truth.
 func (t *Truth) Stabilize(ctx context.Context, bucket string, need timestamp.Vector,
-	wait time.Duration) (wire.Stability, error) {
+	wait time.Duration) (wire.BucketStability, error) {
 	s, err := t.Leader.Stabilize(ctx, bucket, &wire.StabilizeRequest{Need: need, WaitMS: max(wait.Milliseconds(), 1)})
 	if err != nil {
 		var p *rpc.Problem
 		if errors.As(err, &p) {
 			switch code := p.Code; code {
 			case errcode.Timeout:
-				return wire.Stability{}, scan.Errorf(code, "no stability timestamp covers KV's present: %w", err)
+				return wire.BucketStability{}, scan.Errorf(code, "no stability timestamp covers KV's present: %w", err)
 			case errcode.TokenLost, errcode.IndexInRollback: // the reason is the scan's own
-				return wire.Stability{}, scan.Errorf(code, "%s", p.Detail)
+				return wire.BucketStability{}, scan.Errorf(code, "%s", p.Detail)
 			}
 		}
-		return wire.Stability{}, scan.Errorf(errcode.Unavailable, "the leader could not be asked for a stability "+
+		return wire.BucketStability{}, scan.Errorf(errcode.Unavailable, "the leader could not be asked for a stability "+
 			"timestamp: %w", err)
 	}
 	s.Bucket = bucket

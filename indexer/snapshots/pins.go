@@ -74,12 +74,9 @@ func (p *Pins) Keep(ref wire.StabilityRef, d time.Duration) {
 	p.Snapshots.KeepFor(ref, d)
 }
 
-// Hold gives a copy's snapshot at ref as soon as there is one, or says why there will not be.
-func (p *Pins) Hold(ctx context.Context, id index.ID, c index.CopyID, ref wire.StabilityRef) (Held, error) {
-	k, ok := p.Bucket(ref.Bucket)
-	if !ok {
-		return Held{}, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not held on this node", ref.Bucket)
-	}
+// Hold gives a copy's snapshot at ref as soon as there is one, or says why there will not be, as that its bucket k has
+// left: one that is made anew under its name is another.
+func (p *Pins) Hold(ctx context.Context, k Bucket, id index.ID, c index.CopyID, ref wire.StabilityRef) (Held, error) {
 	return p.wait(ctx, k, id, c, ref)
 }
 

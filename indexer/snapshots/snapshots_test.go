@@ -1,49 +1,26 @@
 package snapshots
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/errcode"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/storage"
+	"tidemark/indexer/storage/storagetest"
 	"tidemark/ingest"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
-// one opens a store with a copy of two vbuckets.
-func one(t *testing.T) *storage.Slice {
-	t.Helper()
-	st, err := storage.Open(storage.Options{Dir: t.TempDir(), CacheBytes: 4 << 20, MemTableBytes: 4 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := st.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	s, err := st.Create(storage.Meta{Copy: 1, Index: 1, Bucket: "b", BucketUUID: "u", VBuckets: 2, Desc: []bool{false}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 // hold adds a snapshot with that number, in which vbucket 0 stands at a seqno of branch 7.
 func hold(t *testing.T, snaps *Set, s *storage.Slice, number, seqno uint64) wire.StabilityRef {
 	t.Helper()
-	v := timestamp.New(2)
-	v.Set(0, timestamp.Position{VBUUID: 7, Seqno: seqno})
-	err := s.Flush(t.Context(), storage.Batch{Timestamp: v, Positions: []storage.VBPosition{{VBucket: 0,
-		Position: ingest.Position{VBUUID: 7, Main: seqno, Side: seqno, A: seqno},
-		Log:      timestamp.FailoverLog{{VBUUID: 7}}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	storagetest.FlushAt(t, s, 7, seqno)
 	snap, err := s.Snapshot()
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +32,7 @@ func hold(t *testing.T, snaps *Set, s *storage.Slice, number, seqno uint64) wire
 
 // TestSnapshots: the newest few are kept, a reader's stays as long as it reads, and those off the branch go.
 func TestSnapshots(t *testing.T) {
-	s := one(t)
+	_, s := storagetest.Open(t)
 	snaps := New(3, hclog.NewNullLogger(), time.Now)
 	for n := range uint64(5) {
 		hold(t, snaps, s, n+1, 10*(n+1))
@@ -106,7 +83,7 @@ func TestSnapshots(t *testing.T) {
 // now and then, and goes after that.
 func TestQueryKeepsItsTimestamp(t *testing.T) {
 	const keep = 6
-	s := one(t)
+	_, s := storagetest.Open(t)
 	clock := time.Unix(1000, 0)
 	snaps := New(keep, hclog.NewNullLogger(), func() time.Time { return clock })
 	defer snaps.CloseAll()
@@ -169,5 +146,27 @@ func TestQueryKeepsItsTimestamp(t *testing.T) {
 	}
 	if n := len(snaps.kept); n != maxKept || snaps.kept[n-1].ref.Number != 1000+3*maxKept-1 {
 		t.Errorf("%d are kept", n)
+	}
+}
+
+// oldBucket is a bucket that leaves.
+type oldBucket chan struct{}
+
+func (oldBucket) Flushed() *wire.StabilityRef { return nil }
+func (oldBucket) Rollback() uint64            { return 0 }
+func (b oldBucket) Gone() <-chan struct{}     { return b }
+
+// TestHoldOfABucketThatLeaves: who waits for a snapshot of a bucket does not wait for the one that takes its name.
+func TestHoldOfABucketThatLeaves(t *testing.T) {
+	store, _ := storagetest.Open(t)
+	p := &Pins{Snapshots: New(3, hclog.NewNullLogger(), time.Now), Store: store,
+		Bucket: func(string) (Bucket, bool) { return make(oldBucket), true }} // made anew under the name
+	k := make(oldBucket)
+	close(k)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err := p.Hold(ctx, k, 1, 1, wire.StabilityRef{Bucket: "b", Ref: timestamp.Ref{Number: 1}})
+	if scan.CodeOf(err) != errcode.IndexNotHosted || ctx.Err() != nil {
+		t.Errorf("%v", err)
 	}
 }

@@ -60,6 +60,7 @@ type sending struct {
 	offer []byte // an Offer, once it is made
 	err   error  // it could not be
 	taken bool   // the offer was given
+	begun bool   // something was read
 	asked time.Time
 	users int // who reads it, and who makes it
 }
@@ -79,7 +80,16 @@ func (s *Sender) Run(ctx context.Context) error {
 	}
 }
 
-func (s *Sender) idle(c *sending) bool { return c.users == 0 && s.Now().Sub(c.asked) > idleAfter }
+func (s *Sender) idle(c *sending) bool { return s.unused(c, idleAfter) }
+
+// forsaken reports whether an export gives its place to somebody else.
+func (s *Sender) forsaken(c *sending) bool {
+	return s.idle(c) || !c.begun && s.unused(c, unreadAfter)
+}
+
+func (s *Sender) unused(c *sending, since time.Duration) bool {
+	return c.users == 0 && s.Now().Sub(c.asked) > since
+}
 
 // end lets the present export go when it is one of these.
 func (s *Sender) end(which func(*sending) bool) {
@@ -196,7 +206,7 @@ func (s *Sender) enter(q *Question) (c, old *sending) {
 	case old == nil:
 	case old.receiver == q.Receiver && old.want == *q.Want && !old.taken:
 		return old, nil
-	case old.err == nil && !(old.receiver == q.Receiver && old.taken && old.users == 0) && !s.idle(old):
+	case old.err == nil && !(old.receiver == q.Receiver && old.taken && old.users == 0) && !s.forsaken(old):
 		return nil, nil
 	}
 	c = &sending{id: rand.Text(), receiver: q.Receiver, want: *q.Want, made: make(chan struct{}), asked: s.Now(), users: 1}
@@ -262,6 +272,7 @@ func (s *Sender) read(ctx context.Context, q *Question) ([]byte, error) {
 		return nil, rpc.Refuse(errcode.NotFound, "no export %q is being sent to %q", q.ID, q.Receiver)
 	}
 	c.users++
+	c.begun = true
 	s.mu.Unlock()
 	defer s.used(c)
 	if q.Bytes < 1 || q.Bytes > ChunkBytes {

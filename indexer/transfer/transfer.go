@@ -31,6 +31,9 @@ const (
 	MinRate = ChunkBytes
 	// idleAfter is how long an export is kept that nobody reads, longer than a receiver tries for one chunk.
 	idleAfter = 2 * time.Minute
+	// unreadAfter is how long one is kept from others of which nothing was read yet: longer than a receiver lets other
+	// copies go first. Who wanted it may have let the copy go, or have been killed, and says nothing then.
+	unreadAfter = 20 * time.Second
 	// makePatience is how long an export may take to be made: what is in memory is written before.
 	makePatience = 2 * time.Minute
 	// offerPatience is how long who asks is kept waiting meanwhile. Then he asks again, when others had their turn.

@@ -2,12 +2,14 @@ package transfer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -249,6 +251,51 @@ func TestOneAtATime(t *testing.T) {
 	stop()
 	if err := l.s.Run(run); err != nil || !l.src[3].isClosed() {
 		t.Errorf("at the end: %v", err)
+	}
+}
+
+// TestForsaken: what was made for a receiver that never comes for it, or is killed before it reads, keeps others out
+// for a moment only; what somebody reads is his for much longer.
+func TestForsaken(t *testing.T) {
+	for name, c := range map[string]struct {
+		taken, read bool
+		keeps       time.Duration
+	}{
+		"made, and not taken":    {keeps: unreadAfter},
+		"taken, and not read":    {taken: true, keeps: unreadAfter},
+		"read, and not any more": {taken: true, read: true, keeps: idleAfter},
+	} {
+		l := newLink(t)
+		ask := func(q Question) ([]byte, error) {
+			q.Format, q.Receiver = Format, cmp.Or(q.Receiver, "r")
+			b, err := l.s.answer(t.Context(), &q)
+			return b, err
+		}
+		refused := func() bool {
+			_, err := l.receive("other", newFolder())
+			return errors.Is(err, ErrBusy)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		if cancel(); !c.taken { // he has gone when the export is made
+			_, _ = l.s.answer(ctx, &Question{Format: Format, Op: opOpen, Receiver: "r", Want: &Want{}})
+			<-l.s.cur.made
+			l.s.cur.taken = false
+		} else if _, err := ask(Question{Op: opOpen, Want: &Want{}}); err != nil {
+			t.Fatal(name, err)
+		}
+		if c.read {
+			at := slices.IndexFunc(l.s.cur.files, func(f File) bool { return f.Size > 0 })
+			if _, err := ask(Question{Op: opRead, ID: l.s.cur.id, File: at, Bytes: 1}); err != nil {
+				t.Fatal(name, err)
+			}
+		}
+		l.now = l.now.Add(c.keeps)
+		if !refused() {
+			t.Errorf("%s: another one gets its place after %v", name, c.keeps)
+		}
+		if l.now = l.now.Add(1); refused() {
+			t.Errorf("%s: another one is kept out after %v", name, c.keeps)
+		}
 	}
 }
 

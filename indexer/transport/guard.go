@@ -12,8 +12,9 @@ import (
 // guard counts a server's connections, refuses those above the limit, and names in the log those that ended without a
 // valid hello: a stranger on the port, or a client of another version.
 type guard struct {
-	log  hclog.Logger
-	most int
+	log      hclog.Logger
+	most     int
+	stopping atomic.Bool // the server ends its connections by itself
 
 	mu    sync.Mutex
 	conns map[string]*guarded // by remote address
@@ -60,7 +61,9 @@ func (g *guard) find(ctx context.Context) *guarded {
 	if c := g.conns[addr]; c != nil {
 		return c
 	}
-	return &guarded{addr: addr, guard: g}
+	gone := &guarded{addr: addr, guard: g}
+	gone.left.Store(true)
+	return gone
 }
 
 type guardedListener struct {
@@ -91,6 +94,7 @@ type guarded struct {
 	guard  *guard
 	bytes  atomic.Int64
 	hello  atomic.Bool
+	left   atomic.Bool // its peer went; nothing more comes
 	closed atomic.Bool
 }
 
@@ -98,7 +102,22 @@ type guarded struct {
 func (c *guarded) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.bytes.Add(int64(n))
+	if err != nil && !c.closed.Load() {
+		c.left.Store(true)
+	}
 	return n, err
+}
+
+// level returns how much it matters that the connection ended before its hello: nothing when the server itself was
+// stopping, and little when its peer went, as a router does whose projector stops; a stranger is worth a warning.
+func (c *guarded) level() hclog.Level {
+	switch {
+	case c.guard.stopping.Load():
+		return hclog.Debug
+	case c.left.Load():
+		return hclog.Info
+	}
+	return hclog.Warn
 }
 
 // Close closes the socket and takes it out of the count.
@@ -106,9 +125,8 @@ func (c *guarded) Close() error {
 	if !c.closed.Swap(true) {
 		c.guard.remove(c)
 		if n := c.bytes.Load(); !c.hello.Load() && n > 0 {
-			c.guard.log.Warn("connection closed: it never said a valid hello; only routers of the same version belong on this "+
-				"port",
-				"remote", c.addr, "bytes", n)
+			c.guard.log.Log(c.level(), "connection closed: it never said a valid hello; only routers of the same version "+
+				"belong on this port", "remote", c.addr, "bytes", n)
 		}
 	}
 	return c.Conn.Close()

@@ -122,7 +122,10 @@ func (s *Server) Serve(lis net.Listener) error {
 }
 
 // Stop closes all connections and waits until every sink has been closed.
-func (s *Server) Stop() { s.grpc.Stop() }
+func (s *Server) Stop() {
+	s.guard.stopping.Store(true)
+	s.grpc.Stop()
+}
 
 // Connections is the number of open connections.
 func (s *Server) Connections() int { return s.guard.open() }
@@ -133,7 +136,7 @@ func (s *Server) serve(st grpc.ServerStream) error {
 	log := s.log.With("remote", remoteAddr(st.Context()))
 	hello, err := receiveHello(st, conn)
 	if err != nil {
-		log.Warn("connection closed: no valid hello", "error", err)
+		log.Log(conn.level(), "connection closed: no valid hello", "error", err)
 		conn.abort()
 		return err
 	}

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = time.Minute // hang guard
+const patience = 3 * time.Minute // hang guard
 
 // logBuffer is a log that a test can look into.
 type logBuffer struct {
@@ -268,10 +268,11 @@ func TestDamageEndsTheConnection(t *testing.T) {
 	}
 }
 
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
 // Whatever a stranger says on the port ends his connection, leaves a line, and hurts nobody.
 func TestStrangersOnThePort(t *testing.T) {
 	f := serve(t, transport.ServerConfig{}, acceptAll(sinkFuncs{}))
-	preface := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	for _, words := range []string{
 		"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
 		strings.Repeat("\xff", 1<<16),
@@ -303,6 +304,37 @@ func TestStrangersOnThePort(t *testing.T) {
 	}
 	c.Close()
 	await(t, "all connections gone", func() bool { return f.srv.Connections() == 0 })
+}
+
+// A router's connection that ends before its hello, as its projector stops or as the server does, is no stranger's.
+func TestNobodyIsWarnedOfWhoStops(t *testing.T) {
+	for name, stop := range map[string]func(*fixture, net.Conn){
+		"the router": func(_ *fixture, c net.Conn) { c.Close() },
+		"the server": func(f *fixture, _ net.Conn) { f.stop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := serve(t, transport.ServerConfig{}, acceptAll(sinkFuncs{}))
+			raw, err := net.Dial("tcp", f.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer raw.Close()
+			if _, err := raw.Write([]byte(preface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
+				t.Fatal(err)
+			}
+			raw.SetReadDeadline(time.Now().Add(patience))
+			if _, err := io.ReadFull(raw, make([]byte, 9)); err != nil { // its settings: it has read ours
+				t.Fatal(err)
+			}
+			stop(f, raw)
+			await(t, "the line of its end", func() bool {
+				return strings.Contains(f.log.String(), "never said a valid hello")
+			})
+			if log := f.log.String(); strings.Contains(log, "[WARN]") {
+				t.Error(log)
+			}
+		})
+	}
 }
 
 func TestTooManyConnections(t *testing.T) {

@@ -1,6 +1,10 @@
 package verify
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tidemark/indexer/meters"
+)
 
 // metrics are the figures of verifications and audits.
 type metrics struct {
@@ -12,23 +16,15 @@ type metrics struct {
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
-	m := &metrics{
-		verifies: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
-			Name: "verifications_total",
-			Help: "Verifications coordinated here, by outcome."}, []string{"code"}),
-		verified: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
-			Name: "verified_rows_total",
-			Help: "Rows, entries and documents of copies here that verifications have looked at."}),
-		different: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
-			Name: "verify_differences_total",
-			Help: "Documents of which a copy here did not hold what it should, by kind."}, []string{"kind"}),
-		audits: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
-			Name: "audit_rounds_total",
-			Help: "Times that all copies here have been compared with the KV data by themselves."}),
-		audited: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
-			Name: "audit_differences_total",
-			Help: "Documents of which a copy here was found, twice, not to hold what it should, by kind."}, []string{"kind"}),
+	return &metrics{
+		verifies: meters.Counters(r, "verifications_total", "Verifications coordinated here, by outcome.", "code"),
+		verified: meters.Counter(r, "verified_rows_total",
+			"Rows, entries and documents of copies here that verifications have looked at."),
+		different: meters.Counters(r, "verify_differences_total",
+			"Documents of which a copy here did not hold what it should, by kind.", "kind"),
+		audits: meters.Counter(r, "audit_rounds_total",
+			"Times that all copies here have been compared with the KV data by themselves."),
+		audited: meters.Counters(r, "audit_differences_total",
+			"Documents of which a copy here was found, twice, not to hold what it should, by kind.", "kind"),
 	}
-	r.MustRegister(m.verifies, m.verified, m.different, m.audits, m.audited)
-	return m
 }

@@ -12,6 +12,7 @@ import (
 	"tidemark/indexer/pace"
 	"tidemark/indexer/storage"
 	"tidemark/kv/mcbp"
+	"tidemark/wire"
 )
 
 // TestVerifyIsLinearInTheKeysOfADocument: what is read to find rows that no entry lists does not grow with the keys of
@@ -69,6 +70,12 @@ type few int
 func (few) Name() string    { return "b" }
 func (few) UUID() string    { return "u" }
 func (n few) VBuckets() int { return int(n) }
+
+func (few) Flushed() *wire.StabilityRef { panic("nobody asks") }
+
+func (few) Rollback() uint64 { panic("nobody asks") }
+
+func (few) Gone() <-chan struct{} { panic("nobody asks") }
 
 func (few) Owners(context.Context) ([]index.ProjectorID, error) { panic("nobody asks") }
 

@@ -34,7 +34,7 @@ type Role interface {
 	// Bucket gives one that is held here.
 	Bucket(name string) (Bucket, bool)
 	// Stabilize has the leader make a stability timestamp that covers need.
-	Stabilize(ctx context.Context, bucket string, need timestamp.Vector, wait time.Duration) (wire.Stability, error)
+	Stabilize(ctx context.Context, bucket string, need timestamp.Vector, wait time.Duration) (wire.BucketStability, error)
 	// Unwell notes what is wrong here, by source; "" is well. It reports whether that is new.
 	Unwell(source, why string) bool
 	// Tell lets the leader be told at once.
@@ -43,6 +43,7 @@ type Role interface {
 
 // Bucket is a bucket that is held here.
 type Bucket interface {
+	snapshots.Bucket
 	Name() string
 	UUID() string
 	VBuckets() int

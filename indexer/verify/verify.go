@@ -155,7 +155,7 @@ func (v *verification) yield(ctx context.Context) error {
 func (v *verification) hold(ctx context.Context, ref wire.StabilityRef) (*frozen, error) {
 	f := &frozen{ref: ref}
 	for _, c := range v.copies {
-		h, err := v.pins.Hold(ctx, v.def.ID, c.place.ID, ref)
+		h, err := v.pins.Hold(ctx, v.k, v.def.ID, c.place.ID, ref)
 		if err != nil {
 			return nil, errors.Join(err, f.release())
 		}
@@ -196,6 +196,8 @@ func (v *verification) newest(ctx context.Context) (*frozen, error) {
 		}
 		select {
 		case <-changed:
+		case <-v.k.Gone():
+			return nil, scan.Errorf(errcode.IndexNotHosted, "bucket %q has left this node", v.k.Name())
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

@@ -14,8 +14,11 @@ import (
 // alterFlags say what ALTER INDEX is to do; one of them is given.
 type alterFlags struct {
 	nodes                 []string
+	splitAt, mergeAt      []string
+	partitions            int
+	split, cancel         bool
 	replicas, dropReplica int
-	dryRun                bool
+	instead               insteadFlags
 	wait                  waitFlags
 }
 
@@ -25,9 +28,15 @@ func indexAlter(s Streams, f *serverFlags) *cobra.Command {
 		ValidArgsFunction: f.indexes(false),
 		Long: `Says what ALTER INDEX says: how many replicas an index has (--replicas), which indexers hold it (--nodes), or
 that one replica goes (--drop-replica). Setting what is so already does nothing and succeeds. New copies are filled
-while the others serve; other nodes begin a rebalance (tidemark rebalance status).`,
-		Example: "  tidemark index alter world/by_name --replicas 1\n  tidemark index alter world/by_name --nodes i1,i2 " +
-			"--dry-run",
+while the others serve; other nodes begin a rebalance (tidemark rebalance status).
+
+It also changes the slices: --split cuts into twice as many, --partitions N into N, a range where its entries say;
+--split-at cuts a range at further values, --merge-at at some no more. An index of the new slices is built beside the
+one there is, which serves until the other is ready and takes its name; --cancel-split takes that back.`,
+		Example: `  tidemark index alter world/by_name --replicas 1
+  tidemark index alter world/by_name --nodes i1,i2 --dry-run
+  tidemark index alter world/by_name --split-at '"m"' --wait
+  tidemark index alter world/by_name --partitions 12`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usage("%s takes %s", cmd.CommandPath(), refWords)
@@ -42,7 +51,7 @@ while the others serve; other nodes begin a rebalance (tidemark rebalance status
 				return err
 			}
 			named = named && len(index.Keyspaces(bucket)) == 1 // else it may be one of a collection: ask
-			if st.Keyspace, st.Name = index.InBucket(bucket), name; named && a.dryRun {
+			if st.Keyspace, st.Name = index.InBucket(bucket), name; named && a.instead.print {
 				return printStatements(s.Out, f.output, []expression.Statement{st})
 			}
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -53,8 +62,11 @@ while the others serve; other nodes begin a rebalance (tidemark rebalance status
 					}
 					st.Keyspace, st.Name = index.KeyspaceOf(info.Bucket, info.Scope, info.Collection), info.Name
 				}
-				if a.dryRun {
+				switch {
+				case a.instead.print:
 					return printStatements(s.Out, f.output, []expression.Statement{st})
+				case a.instead.dryRun:
+					return rehearse(ctx, s, f.output, c, []expression.Statement{st})
 				}
 				results, err := c.Statement(ctx, st.String())
 				if err != nil {
@@ -72,7 +84,13 @@ while the others serve; other nodes begin a rebalance (tidemark rebalance status
 	fl.IntVar(&a.replicas, "replicas", 0, "copies beside the first, from now on")
 	fl.StringSliceVar(&a.nodes, "nodes", nil, "indexers that hold it from now on")
 	fl.IntVar(&a.dropReplica, "drop-replica", 0, "the number of the replica that goes")
-	fl.BoolVar(&a.dryRun, "dry-run", false, "print the statement that it would run")
+	fl.BoolVar(&a.split, "split", false, "twice as many slices")
+	fl.IntVar(&a.partitions, "partitions", 0, "so many slices")
+	fl.StringArrayVar(&a.splitAt, "split-at", nil, "a `VALUE` that a range is cut at as well, an expression; again for "+
+		"each further one")
+	fl.StringArrayVar(&a.mergeAt, "merge-at", nil, "a `VALUE` that a range is cut at no more; again for each further one")
+	fl.BoolVar(&a.cancel, "cancel-split", false, "take back what --split, --partitions, --split-at or --merge-at began")
+	a.instead.add(fl)
 	a.wait.add(fl)
 	complete(cmd, "nodes", f.nodes())
 	return cmd
@@ -82,10 +100,16 @@ while the others serve; other nodes begin a rebalance (tidemark rebalance status
 func (a *alterFlags) statement(cmd *cobra.Command) (*expression.AlterIndex, error) {
 	st := &expression.AlterIndex{}
 	given := 0
+	var unread error
 	for flag, set := range map[string]func(){
 		"replicas":     func() { st.Action, st.NumReplica = expression.ActionReplicaCount, &a.replicas },
 		"nodes":        func() { st.Action, st.Nodes = expression.ActionMove, a.nodes },
 		"drop-replica": func() { st.Action, st.ReplicaID = expression.ActionDropReplica, &a.dropReplica },
+		"split":        func() { st.Action = expression.ActionSplit },
+		"partitions":   func() { st.Action, st.NumPartition = expression.ActionSplit, &a.partitions },
+		"split-at":     func() { unread = alterAt(st, expression.ActionSplit, a.splitAt) },
+		"merge-at":     func() { unread = alterAt(st, expression.ActionMerge, a.mergeAt) },
+		"cancel-split": func() { st.Action = expression.ActionCancelSplit },
 	} {
 		if cmd.Flags().Changed(flag) {
 			given++
@@ -94,7 +118,12 @@ func (a *alterFlags) statement(cmd *cobra.Command) (*expression.AlterIndex, erro
 	}
 	switch {
 	case given != 1:
-		return nil, usage("say one thing to change: --replicas N, --nodes NAME,… or --drop-replica N")
+		return nil, usage("say one thing to change: --replicas N, --nodes NAME,…, --drop-replica N, --split, " +
+			"--partitions N, --split-at VALUE, --merge-at VALUE or --cancel-split")
+	case unread != nil:
+		return nil, unread
+	case st.NumPartition != nil && (a.partitions < 1 || a.partitions > 1024):
+		return nil, usage("--partitions takes 1 to 1024")
 	case a.replicas < 0 || a.replicas > expression.MaxReplicas || a.dropReplica < 0 ||
 		a.dropReplica > expression.MaxReplicas:
 		return nil, usage("--replicas and --drop-replica take 0 to %d", expression.MaxReplicas)
@@ -102,4 +131,17 @@ func (a *alterFlags) statement(cmd *cobra.Command) (*expression.AlterIndex, erro
 		return nil, usage("--nodes takes the names of indexers")
 	}
 	return st, nil
+}
+
+// alterAt is ALTER INDEX at values that people have written as expressions.
+func alterAt(st *expression.AlterIndex, action string, values []string) error {
+	all, err := expression.Parse(`ALTER INDEX x ON b WITH {"action":"` + action + `","at":[` +
+		strings.Join(values, ", ") + `]}`)
+	if err == nil && len(all) == 1 {
+		if read, ok := all[0].(*expression.AlterIndex); ok && read.Name == "x" {
+			st.Action, st.At = action, read.At
+			return nil
+		}
+	}
+	return usage(`a value is a constant, text in quotes, as '"m"' or 10: %s`, strings.Join(values, ", "))
 }

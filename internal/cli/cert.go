@@ -15,10 +15,11 @@ func newCert(s Streams) *cobra.Command {
 		Long: `Makes a CA of one's own and certificates for nodes and users: enough for development, and for clusters without
 another CA. Keys are ECDSA P-256, in files that only their owner can read. docs/security.md tells how they are used and
 replaced.`,
-		Example: "  tidemark cert ca --out ./certs\n  tidemark cert node --out ./certs --role manager --id m1 --host " +
+		Example: "  tidemark cert cluster --out ./certs n1=10.0.0.1 n2=10.0.0.2 n3=10.0.0.3\n  tidemark cert ca --out " +
+			"./certs\n  tidemark cert node --out ./certs --role manager --id m1 --host " +
 			"10.0.0.1",
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
-	cmd.AddCommand(certCA(s), certNode(s), certUser(s))
+	cmd.AddCommand(certCluster(s), certCA(s), certNode(s), certUser(s))
 	return cmd
 }
 

@@ -26,22 +26,25 @@ func newCluster(s Streams) *cobra.Command {
 
 func clusterStatus(s Streams, f *serverFlags) *cobra.Command {
 	var every time.Duration
-	var wait bool
+	var wait string
 	cmd := &cobra.Command{Use: "status", Short: "Managers, projectors, indexers and buckets, and what is wrong with them",
 		Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Shows who there is and how each does, and a verdict: ready; degraded, when it serves but something is missing;
 or not ready, with the reasons. It answers whatever the verdict; --wait waits until it is ready, and is exit code 6 when
-it is not by --timeout.`,
+it is not by --timeout. No cluster is ready without a projector and an indexer, nor while a bucket that has indexes is
+not streamed; --wait=members waits for the managers, projectors and indexers that have registered, and no others.`,
 		Example: "  tidemark cluster status --server 127.0.0.1:9520\n  tidemark cluster status --watch\n  tidemark cluster " +
 			"status --wait --timeout 2m",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if wait && every != 0 {
+			until := untils[wait]
+			switch {
+			case wait != "" && until == nil:
+				return usage("--wait %s: want %s or %s", wait, waitForReady, waitForMembers)
+			case wait != "" && every != 0:
 				return usage("--wait ends when the cluster is ready, --watch never does: take one of them")
-			}
-			if wait {
+			case wait != "":
 				return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-					return waitHealthy(ctx, s, f.output,
-						c)
+					return waitHealthy(ctx, s, f.output, c, until)
 				})
 			}
 			return repeat(cmd.Context(), s, every, func(ctx context.Context, w io.Writer) error {
@@ -55,12 +58,60 @@ it is not by --timeout.`,
 			})
 		}}
 	watchFlag(cmd.Flags(), &every)
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the verdict is ready")
+	cmd.Flags().StringVar(&wait, "wait", "", "wait until the verdict is ready; with =members, until all members are up")
+	cmd.Flags().Lookup("wait").NoOptDefVal = waitForReady
+	complete(cmd, "wait", fixed(waitForReady, waitForMembers))
 	return cmd
 }
 
-// waitHealthy asks again until the verdict is ready, telling each new reason.
-func waitHealthy(ctx context.Context, s Streams, as format, c *client.Client) error {
+// What --wait waits for.
+const (
+	waitForReady   = "ready"
+	waitForMembers = "members"
+)
+
+// untils say what is missing of that, nothing when it is there.
+var untils = map[string]func(st *client.Status) []string{
+	waitForReady: func(st *client.Status) []string {
+		if st.Verdict == client.VerdictReady {
+			return nil
+		}
+		return st.Reasons
+	},
+	waitForMembers: membersMissing,
+}
+
+// membersMissing names the members that are not up.
+func membersMissing(st *client.Status) (missing []string) {
+	if st.Coordinator != stateActive {
+		missing = append(missing, "no leader answers that has taken over")
+	}
+	for _, m := range st.Managers {
+		switch {
+		case !m.Alive:
+			missing = append(missing, fmt.Sprintf("manager %s does not answer", m.ID))
+		case len(m.NotReady) > 0:
+			missing = append(missing, fmt.Sprintf("manager %s is not ready: %s", m.ID, m.NotReady[0].Detail))
+		}
+	}
+	for _, p := range st.Projectors {
+		if p.State != stateActive {
+			missing = append(missing, fmt.Sprintf("projector %s is %s", p.ID, p.State))
+		}
+	}
+	for i := range st.Indexers {
+		if x := &st.Indexers[i]; x.State != stateActive {
+			missing = append(missing, fmt.Sprintf("indexer %s is %s", x.ID, x.State))
+		}
+	}
+	return missing
+}
+
+const stateActive = "active" // of projectors and indexers
+
+// waitHealthy asks again until nothing is missing, telling each new reason.
+func waitHealthy(ctx context.Context, s Streams, as format, c *client.Client,
+	until func(st *client.Status) []string) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
 	told := ""
@@ -72,10 +123,11 @@ func waitHealthy(ctx context.Context, s Streams, as format, c *client.Client) er
 		if err != nil {
 			return err
 		}
-		if st.Verdict == client.VerdictReady {
+		missing := until(&st)
+		if len(missing) == 0 {
 			return printStatus(s.Out, as, st)
 		}
-		if why := strings.Join(st.Reasons, "; "); why != told {
+		if why := strings.Join(missing, "; "); why != told {
 			fmt.Fprintf(s.Err, "%s: %s\n", st.Verdict, why)
 			told = why
 		}

@@ -26,6 +26,7 @@ const (
 // credentialFlags say who a client command is, and which servers it believes.
 type credentialFlags struct {
 	files                         tlsconf.Files
+	certs                         string
 	user, passwordFile, tokenFile string
 }
 
@@ -34,6 +35,7 @@ func (c *credentialFlags) add(fl *pflag.FlagSet) {
 		"then https")
 	fl.StringVar(&c.files.Cert, "tls-cert", "", "PEM `FILE` with a certificate to show; see tidemark cert user")
 	fl.StringVar(&c.files.Key, "tls-key", "", "PEM `FILE` with its key")
+	fl.StringVar(&c.certs, "certs-dir", "", "`FOLDER` operator of tidemark cert cluster: the three above in one")
 	fl.StringVar(&c.user, "user", "", "`NAME` of the user; the password is asked for on a terminal")
 	fl.StringVar(&c.passwordFile, "password-file", "",
 		"`FILE` with the user's password, - for standard input (or "+passwordEnv+")")
@@ -44,6 +46,9 @@ func (c *credentialFlags) add(fl *pflag.FlagSet) {
 // options puts the credentials together. A running `tidemark up` whose manifest is given lends its certificate.
 func (c *credentialFlags) options(s Streams, m *localcluster.Manifest) (client.Options, error) {
 	o := client.Options{User: c.user}
+	if err := c.folder(); err != nil {
+		return o, err
+	}
 	source, err := tlsconf.Open(c.files, nil)
 	if err != nil {
 		return o, usageError{err}
@@ -70,6 +75,18 @@ func (c *credentialFlags) options(s Streams, m *localcluster.Manifest) (client.O
 		o.Token = strings.TrimSpace(os.Getenv(tokenEnv))
 	}
 	return o, err
+}
+
+// folder takes the files of --certs-dir.
+func (c *credentialFlags) folder() error {
+	switch {
+	case c.certs == "":
+		return nil
+	case !c.files.Empty():
+		return usage("--certs-dir names the files that --tls-ca, --tls-cert and --tls-key do: give it or them")
+	}
+	c.files, c.certs = certsOf(c.certs, tlsconf.Admin), ""
+	return nil
 }
 
 // askSecret reads a secret from the terminal after a prompt. Where there is none it is a usage error that names the

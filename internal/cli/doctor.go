@@ -34,7 +34,8 @@ something else will not work.`,
 			if err != nil {
 				return err
 			}
-			r := doctor.Examine(cmd.Context(), doctor.Options{Seeds: seeds, KV: opt, Timeout: each})
+			r := doctor.Examine(cmd.Context(), doctor.Options{Seeds: seeds, Managers: f.managers, KV: opt,
+				Timeout: each})
 			if err := cmd.Context().Err(); err != nil {
 				return err
 			}

@@ -57,7 +57,7 @@ type createFlags struct {
 	collection           string
 	partitions, replicas int
 	wait                 waitFlags
-	dryRun               bool
+	instead              insteadFlags
 }
 
 func indexCreate(s Streams, f *serverFlags) *cobra.Command {
@@ -77,20 +77,20 @@ in order; the first that fails ends it.`,
 			if err != nil {
 				return err
 			}
-			if cf.dryRun {
-				var all []expression.Statement
-				for i := range requests {
-					st, err := createStatement(&requests[i])
-					if err != nil {
-						return err
-					}
-					all = append(all, st)
+			var all []expression.Statement
+			if cf.instead.print || cf.instead.dryRun {
+				if all, err = createStatements(requests); err != nil {
+					return err
 				}
+			}
+			if cf.instead.print {
 				return printStatements(s.Out, f.output, all)
 			}
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				return cf.run(ctx, s, f, c,
-					requests)
+				if cf.instead.dryRun {
+					return rehearse(ctx, s, f.output, c, all)
+				}
+				return cf.run(ctx, s, f, c, requests)
 			})
 		},
 	}
@@ -108,7 +108,7 @@ in order; the first that fails ends it.`,
 	fl.StringSliceVar(&cf.req.Nodes, "nodes", nil, "indexers that may hold it")
 	collectionFlag(fl, &cf.collection)
 	fl.StringVar(&cf.file, "file", "", "take what to create from this JSON `FILE`, - for standard input")
-	fl.BoolVar(&cf.dryRun, "dry-run", false, "check only, and print the statements that it would run")
+	cf.instead.add(fl)
 	cf.wait.add(fl)
 	complete(cmd, "nodes", f.nodes())
 	buckets := f.buckets()
@@ -119,6 +119,17 @@ in order; the first that fails ends it.`,
 		return buckets(cmd, args, typed)
 	}
 	return cmd
+}
+
+func createStatements(requests []client.CreateRequest) (all []expression.Statement, err error) {
+	for i := range requests {
+		st, err := createStatement(&requests[i])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, st)
+	}
+	return all, nil
 }
 
 // requests are those of the file, or the one of flags and arguments.
@@ -367,11 +378,17 @@ func stateWord(i client.IndexInfo) string {
 		if i.Outdated != "" {
 			word += ", outdated"
 		}
+		if i.Split != nil {
+			word += fmt.Sprintf(", being split %.0f%%", i.Split.Progress)
+		}
 		return word
 	case i.Deferred && i.State == index.Pending:
 		return "deferred"
 	case i.State == index.Error:
 		return "error: " + i.Reason
+	}
+	if i.Replaces != 0 {
+		return fmt.Sprintf("%s, to replace %s", i.State, i.Replaces)
 	}
 	return i.State.String()
 }
@@ -432,6 +449,16 @@ func printIndex(w io.Writer, as format, info client.IndexInfo, names map[index.N
 				fmt.Fprintf(t, "lacking\t%s\n", a.Why)
 			}
 		}
+		if x := info.Split; x != nil {
+			fmt.Fprintf(t, "split\tindex %s of %d slices is %s, %.0f%%: %s\n", x.ID, x.Partitions, x.State, x.Progress,
+				x.Definition)
+		}
+		if info.Replaces != 0 {
+			fmt.Fprintf(t, "replaces\tindex %s, when it is ready\n", info.Replaces)
+		}
+		if info.SplitFailed != "" {
+			fmt.Fprintf(t, "split failed\t%s\n", info.SplitFailed)
+		}
 		if info.ExpressionRules != 0 {
 			fmt.Fprintf(t, "expression rules\t%d\n", info.ExpressionRules)
 		}
@@ -458,7 +485,8 @@ func printIndex(w io.Writer, as format, info client.IndexInfo, names map[index.N
 
 func indexBuild(s Streams, f *serverFlags) *cobra.Command {
 	var wait waitFlags
-	var all, dryRun bool
+	var all bool
+	var instead insteadFlags
 	var file, collection string
 	cmd := &cobra.Command{Use: "build {BUCKET NAME... | BUCKET --all | --file FILE}",
 		Short: "Build deferred indexes and wait until they are ready",
@@ -472,7 +500,7 @@ waits until they are ready. --file takes JSON as POST /v1/indexes:build does: {"
 			if err != nil {
 				return err
 			}
-			if dryRun && !all {
+			if instead.print && !all {
 				return printStatements(s.Out, f.output, buildStatements(requests))
 			}
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -481,8 +509,11 @@ waits until they are ready. --file takes JSON as POST /v1/indexes:build does: {"
 						return err
 					}
 				}
-				if dryRun {
+				switch {
+				case instead.print:
 					return printStatements(s.Out, f.output, buildStatements(requests))
+				case instead.dryRun:
+					return rehearse(ctx, s, f.output, c, buildStatements(requests))
 				}
 				return runBuild(ctx, s, f, c, requests, wait.wanted())
 			})
@@ -490,7 +521,7 @@ waits until they are ready. --file takes JSON as POST /v1/indexes:build does: {"
 	cmd.Flags().BoolVar(&all, "all", false, "all deferred indexes of the bucket's collection")
 	collectionFlag(cmd.Flags(), &collection)
 	cmd.Flags().StringVar(&file, "file", "", "take what to build from this JSON `FILE`, - for standard input")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the statements that it would run")
+	instead.add(cmd.Flags())
 	wait.add(cmd.Flags())
 	return cmd
 }

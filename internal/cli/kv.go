@@ -24,6 +24,8 @@ import (
 	"tidemark/kv"
 	"tidemark/kv/connstr"
 	"tidemark/kv/kvclient"
+	"tidemark/kv/kvclient/restmap"
+	"tidemark/kv/mcbp"
 	"tidemark/kv/server"
 )
 
@@ -148,6 +150,7 @@ func parseBuckets(texts []string) (buckets []kv.BucketConfig, err error) {
 // kvFlags say which KV cluster and bucket a client command speaks to: flags, environment, or DIR/cluster.json.
 type kvFlags struct {
 	kv, data, bucket, collection, user, passwordFile, password, network string
+	managers                                                            []string // that --kv names
 	timeout                                                             time.Duration
 	tls                                                                 kvTLSFlags
 	output                                                              format
@@ -158,7 +161,7 @@ func (f *kvFlags) add(cmd *cobra.Command) {
 	addOutput(cmd.Flags(), &f.output)
 	complete(cmd, "output", fixed(formats...))
 	cmd.Flags().StringVar(&f.kv, "kv", "", "KV nodes, some of the cluster: host:port, host,host2, or as SDKs take it: "+
-		"couchbase[s]://host,host2[/bucket][?network=external]")
+		"couchbase[s]://host,host2[/bucket][?network=external]; http[s]://host before cluster managers")
 	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, for address and credentials")
 	cmd.Flags().StringVar(&f.bucket, "bucket", "", "bucket (default: that of --kv or --data)")
 	networkFlag(cmd.Flags(), &f.network)
@@ -191,7 +194,10 @@ func (f *kvFlags) target(ctx context.Context) (seeds []string, opt kvclient.Opti
 	if seeds, err = f.manifest(); err != nil {
 		return nil, opt, err
 	}
-	if f.kv != "" {
+	switch {
+	case f.kv != "" && spec.REST():
+		seeds, f.managers = nil, spec.Managers()
+	case f.kv != "":
 		var note string
 		if seeds, note = kvclient.Seeds(ctx, spec, spec.TLS(f.tls.files != (kvclient.TLSFiles{})), nil); note != "" {
 			fmt.Fprintln(f.talk(), "tidemark:", note)
@@ -204,8 +210,17 @@ func (f *kvFlags) target(ctx context.Context) (seeds []string, opt kvclient.Opti
 	if err != nil {
 		return nil, opt, usageError{err}
 	}
-	return seeds, kvclient.Options{User: f.user, Password: f.password, Bucket: f.bucket, Collection: f.collection,
-		Name: "tidemark-cli", TLS: conf, Network: f.network}, nil
+	opt = kvclient.Options{User: f.user, Password: f.password, Bucket: f.bucket, Collection: f.collection,
+		Name: "tidemark-cli", TLS: conf, Network: f.network}
+	if len(f.managers) > 0 {
+		source := restmap.New(restmap.Options{Managers: f.managers, Bucket: f.bucket, User: f.user, TLS: conf,
+			Password: func() (string, error) { return f.password, nil }, Network: f.network})
+		opt.Maps = func(ctx context.Context) (*mcbp.ClusterConfig, string, error) {
+			a, err := source.Ask(ctx)
+			return a.Config, a.Manager, err
+		}
+	}
+	return seeds, opt, nil
 }
 
 // manifest fills in what a running up tells, and returns its nodes.
@@ -238,10 +253,12 @@ func parseKV(text string, tls *kvTLSFlags, network *string) (connstr.Spec, error
 		return spec, usage("--kv: %v", err)
 	case spec.Scheme == connstr.Scheme && tls.files != (kvclient.TLSFiles{}):
 		return spec, usage("--kv %s is without TLS, for which --kv-tls… asks: write %s://", text, connstr.SchemeTLS)
+	case spec.Scheme == connstr.SchemeREST && tls.files != (kvclient.TLSFiles{}):
+		return spec, usage("--kv %s is without TLS, for which --kv-tls… asks: write %s://", text, connstr.SchemeRESTTLS)
 	case spec.Network != "" && *network != "" && spec.Network != *network:
 		return spec, usage("--kv names the network %q, --kv-network %q: which one?", spec.Network, *network)
 	}
-	if spec.Scheme == connstr.SchemeTLS {
+	if spec.TLS(false) {
 		tls.files.Enabled = true
 	}
 	*network = orElse(*network, spec.Network)
@@ -263,7 +280,7 @@ func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Contex
 	c, err := kvclient.Connect(ctx, seeds, opt)
 	if err != nil {
 		cancel()
-		return nil, nil, nil, fmt.Errorf("connecting to KV at %s: %w", strings.Join(seeds, ", "), err)
+		return nil, nil, nil, fmt.Errorf("connecting to KV at %s: %w", strings.Join(append(seeds, f.managers...), ", "), err)
 	}
 	return c, ctx, cancel, nil
 }
@@ -277,7 +294,7 @@ func (f *kvFlags) check(seeds []string) error {
 		}
 		f.password = p
 	}
-	if len(seeds) == 0 || f.bucket == "" || f.user == "" && f.tls.files.Cert == "" {
+	if len(seeds)+len(f.managers) == 0 || f.bucket == "" || f.user == "" && f.tls.files.Cert == "" {
 		return usage("name the KV cluster (--kv HOST), --bucket, --kv-user and the password, or --data DIR of a " +
 			"`tidemark up`")
 	}

@@ -16,6 +16,7 @@ func TestTargets(t *testing.T) {
 		name, kv, bucket, network string
 		tls                       kvclient.TLSFiles
 		seeds, wantBucket         string
+		managers                  string
 		wantNetwork               string
 		encrypted                 bool
 		refused                   string
@@ -33,7 +34,10 @@ func TestTargets(t *testing.T) {
 		{name: "two networks", kv: "couchbase://a/b?network=x", network: "y", refused: "which one"},
 		{name: "TLS and none", kv: "couchbase://a/b", tls: kvclient.TLSFiles{Enabled: true}, refused: "couchbases://"},
 		{name: "no bucket", kv: "couchbase://10.0.0.1", refused: "--bucket"},
-		{name: "REST", kv: "http://10.0.0.1:8091", bucket: "b", refused: "cluster manager"},
+		{name: "REST", kv: "http://10.0.0.1", bucket: "b", managers: "10.0.0.1:8091", wantBucket: "b"},
+		{name: "REST and TLS", kv: "https://10.0.0.1,10.0.0.2/b", managers: "10.0.0.1:18091 10.0.0.2:18091", wantBucket: "b",
+			encrypted: true},
+		{name: "REST without TLS, and TLS", kv: "http://a/b", tls: kvclient.TLSFiles{Enabled: true}, refused: "https://"},
 		{name: "nothing", bucket: "b", refused: "--kv HOST"},
 	} {
 		f := kvFlags{kv: tt.kv, bucket: tt.bucket, network: tt.network, user: "u", tls: kvTLSFlags{tt.tls},
@@ -45,7 +49,9 @@ func TestTargets(t *testing.T) {
 			}
 			continue
 		}
-		if got := strings.Join(seeds, " "); err != nil || got != tt.seeds || opt.Bucket != tt.wantBucket ||
+		if got := strings.Join(seeds, " "); err != nil || got != tt.seeds ||
+			strings.Join(f.managers, " ") != tt.managers || (opt.Maps != nil) != (tt.managers != "") ||
+			opt.Bucket != tt.wantBucket ||
 			opt.Network != tt.wantNetwork || (opt.TLS != nil) != tt.encrypted {
 			t.Errorf("%s: %s, bucket %q, network %q, TLS %t, %v", tt.name, got, opt.Bucket, opt.Network, opt.TLS != nil, err)
 		}
@@ -71,6 +77,9 @@ func TestProjectorsNode(t *testing.T) {
 		{kv: "couchbase://kv4/world", refused: "a bucket"},
 		{kv: "couchbase://kv4", tls: kvclient.TLSFiles{Enabled: true}, refused: "couchbases://"},
 		{kv: "kv4:8091", refused: "11210"},
+		{kv: "http://kv4", want: "kv4:8091"},
+		{kv: "https://kv4:9000?network=external", want: "kv4:9000", encrypted: true, wantIn: "external"},
+		{kv: "http://kv4,kv5", refused: "one node"},
 	} {
 		cfg := projector.Config{KV: tt.kv, KVNetwork: tt.network}
 		err := projectorKV(&cfg, &kvTLSFlags{tt.tls})

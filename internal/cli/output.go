@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"tidemark/errcode"
+	"tidemark/internal/logging"
 )
 
 // format is how data is written: table, json, jsonl, yaml or csv.
@@ -138,6 +139,9 @@ func block(n *yaml.Node) {
 
 // isTerminal reports whether a stream is a terminal, so that a bar may be drawn or a question asked.
 func isTerminal(stream any) bool {
+	if sink, ok := stream.(*logging.Sink); ok {
+		stream = sink.Under()
+	}
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -194,7 +194,7 @@ func (p *page) grammar(block string) {
 	for form := range strings.SplitSeq(strings.ReplaceAll(strings.TrimSpace(block), "\n  ", " "), "\n") {
 		for _, key := range []string{"a", "ALL a", "DISTINCT a"} {
 			text := strings.NewReplacer(" [, …]", "", ", …", "", "VALUES (…)", "VALUES (1, 2, 3, 4, 5, 6, 7)", "predicate",
-				"a > 1", `:["i1"]`, `:"i1"`, "keyspace", "bucket", "key", key).Replace(form)
+				"a > 1", `:["i1"]`, `:"i1"`, `:["m"]`, `:"m"`, "keyspace", "bucket", "key", key).Replace(form)
 			for _, alternative := range strings.Split(text, " | ") {
 				if first, _, _ := strings.Cut(text, "{"); strings.HasPrefix(alternative, "{") {
 					alternative = first + alternative

@@ -93,6 +93,9 @@ must be one of a node or of an administrator.`,
 
 // projectorTLS returns what speaks to projectors: they are known by CA and role, as among components; nil without TLS.
 func (f *serverFlags) projectorTLS() (*tls.Config, error) {
+	if err := f.who.folder(); err != nil {
+		return nil, err
+	}
 	files := f.who.files
 	if files.Empty() && f.data != "" {
 		m, err := localcluster.ReadManifest(f.data)

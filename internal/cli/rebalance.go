@@ -78,6 +78,9 @@ func printPlan(s Streams, as format, p *rebalance.Plan) error {
 		for _, x := range p.Short {
 			fmt.Fprintf(t, "\n%s is to have %d copies of each slice; %d indexers may hold them\n", x.Name, x.Want, x.Usable)
 		}
+		for _, name := range p.Left {
+			fmt.Fprintf(t, "\n%s is being split: what is built in its place is moved, it is not\n", name)
+		}
 		if len(p.Steps) == 0 {
 			fmt.Fprintln(t, "\nnothing has to move")
 			return
@@ -184,7 +187,7 @@ func waitMoves(ctx context.Context, s Streams, as format, c *client.Client, id u
 		}
 		if r.Phase.Over() {
 			b.done(r.Phase == statecontext.RebalanceFinished)
-			if err := printRebalances(s, as, []client.RebalanceInfo{r}); err != nil {
+			if err := printRebalances(s, as, client.RebalanceList{Rebalances: []client.RebalanceInfo{r}}); err != nil {
 				return err
 			}
 			if r.Phase != statecontext.RebalanceFinished {
@@ -203,7 +206,8 @@ func waitMoves(ctx context.Context, s Streams, as format, c *client.Client, id u
 }
 
 func rebalanceStatus(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "status [ID]", Short: "The newest rebalances, or one with its moves",
+	return &cobra.Command{Use: "status [ID]",
+		Short:             "The newest rebalances and the splits under way, or one with its moves",
 		ValidArgsFunction: noFiles,
 		Example:           "  tidemark rebalance status\n  tidemark rebalance status 3",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -213,7 +217,7 @@ func rebalanceStatus(s Streams, f *serverFlags) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					return printRebalances(s, f.output, list.Rebalances)
+					return printRebalances(s, f.output, list)
 				}
 				id, err := rebalanceArg(cmd, args)
 				if err != nil {
@@ -223,7 +227,7 @@ func rebalanceStatus(s Streams, f *serverFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return printRebalances(s, f.output, []client.RebalanceInfo{r})
+				return printRebalances(s, f.output, client.RebalanceList{Rebalances: []client.RebalanceInfo{r}})
 			})
 		}}
 }
@@ -237,8 +241,9 @@ func rebalanceArg(cmd *cobra.Command, args []string) (uint64, error) {
 	return 0, usage("%s takes the number of a rebalance; tidemark rebalance status lists them", cmd.CommandPath())
 }
 
-func printRebalances(s Streams, as format, list []client.RebalanceInfo) error {
-	return show(s.Out, as, client.RebalanceList{Rebalances: list}, list, func(t *tabwriter.Writer) {
+func printRebalances(s Streams, as format, all client.RebalanceList) error {
+	list := all.Rebalances
+	return show(s.Out, as, all, list, func(t *tabwriter.Writer) {
 		fmt.Fprintln(t, "ID\tSTATE\tCAUSE\tSTEPS\tDONE\tGIVEN UP\tMiB\tARRIVED\tPROGRESS\tREMAINING")
 		for i := range list {
 			r := &list[i]
@@ -259,7 +264,24 @@ func printRebalances(s Streams, as format, list []client.RebalanceInfo) error {
 			}
 			printMoves(t, list[i].Moves)
 		}
+		printSplits(t, all.Splits, all.MoreSplits)
 	})
+}
+
+// printSplits lists the splits that are under way.
+func printSplits(t *tabwriter.Writer, splits []client.RunningSplit, more int) {
+	if len(splits) == 0 {
+		return
+	}
+	fmt.Fprintln(t, "\nSPLIT OF\tID\tSUCCESSOR\tSTATE\tSLICES\tPROGRESS")
+	for i := range splits {
+		x := &splits[i]
+		fmt.Fprintf(t, "%s/%s\t%s\t%s\t%s\t%d\t%.0f %%\n", index.KeyspaceOf(x.Bucket, x.Scope, x.Collection), x.Name, x.ID,
+			x.Split.ID, x.Split.State, x.Split.Partitions, x.Split.Progress)
+	}
+	if more > 0 {
+		fmt.Fprintf(t, "and %d more\n", more)
+	}
 }
 
 func printMoves(t *tabwriter.Writer, moves []client.RebalanceMove) {
@@ -298,7 +320,7 @@ stay marked; "rebalance run --keep" takes that back.`,
 				if err != nil {
 					return err
 				}
-				return printRebalances(s, f.output, []client.RebalanceInfo{r})
+				return printRebalances(s, f.output, client.RebalanceList{Rebalances: []client.RebalanceInfo{r}})
 			})
 		}}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is over, at most for --timeout")

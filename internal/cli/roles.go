@@ -10,6 +10,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer"
+	"tidemark/indexer/scanserver"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/verify"
 	"tidemark/internal/tlsconf"
@@ -164,7 +165,10 @@ func projectorKV(cfg *projector.Config, kvTLS *kvTLSFlags) (err error) {
 	if cfg.KVTLS, err = kvTLS.files.Config(); err != nil {
 		return usageError{err}
 	}
-	cfg.KV = spec.Hosts[0].Addr(cfg.KVTLS != nil)
+	if cfg.KV = spec.Hosts[0].Addr(cfg.KVTLS != nil); spec.REST() {
+		cfg.KVManager = spec.Managers()[0]
+		cfg.KV = cfg.KVManager
+	}
 	return nil
 }
 
@@ -225,7 +229,8 @@ func newProjector(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.Advertise, "advertise", "", "host at which others reach --admin, if it is another; the port is "+
 		"the same")
 	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams, host:port or "+
-		"couchbase[s]://host; no list, and no name of a whole cluster")
+		"couchbase[s]://host; no list, and no name of a whole cluster; or http[s]://host, that node's cluster manager, "+
+		"which says where the node is")
 	fl.StringVar(&share, "vbuckets", "", "of that node's vbuckets stream these only, as 0-511,700; for several "+
 		"projectors at one node")
 	fl.IntVar(&cfg.Connections, "indexer-connections", router.DefaultConnections,
@@ -323,6 +328,8 @@ func newIndexer(s Streams) *cobra.Command {
 		"below 0: never")
 	fl.DurationVar(&cfg.AuditEvery, "audit-every", verify.DefaultAuditEvery,
 		"pause between two such rounds over all slices")
+	fl.DurationVar(&cfg.SlowScan, "slow-scan", scanserver.DefaultSlow, "scans that take so long are remembered with what "+
+		"they waited for (tidemark scan slow), the newest 256; below 0: none")
 	fl.StringVar(&cfg.Catchup, "catchup", "127.0.0.1:9544", "listen here for catchup streams")
 	fl.Var(&quota, "memory-quota", "memory for queues, cache, what is not yet written, and scans: a `SIZE` as 512MiB "+
 		"(the least), 4GiB, or bytes")

@@ -26,6 +26,7 @@ import (
 	"tidemark/internal/leash"
 	"tidemark/internal/localcluster"
 	"tidemark/internal/logging"
+	"tidemark/internal/node"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tracing"
 	"tidemark/internal/version"
@@ -51,6 +52,9 @@ func usage(format string, args ...any) error { return usageError{fmt.Errorf(form
 // Main runs the command line and gives the exit code. The context of commands ends with SIGINT or SIGTERM, and, in a
 // child of `tidemark up`, when that process is gone.
 func Main(args []string, s Streams) int {
+	sink := logging.NewSink(s.Err)
+	s.Err = sink
+	defer sink.Flush(lastWords)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	ctx, err := leash.Watch(ctx, func() {
@@ -66,13 +70,30 @@ func Main(args []string, s Streams) int {
 	root.SetArgs(args)
 	id := rpc.NewRequestID()
 	if err = root.ExecuteContext(context.WithValue(ctx, invocationKey{}, id)); err != nil {
-		fmt.Fprintln(s.Err, "tidemark:", err)
-		// not the user's fault
-		if p := new(rpc.Problem); errors.As(err, &p) && p.Status >= 500 || errors.Is(err, client.ErrUnavailable) {
-			fmt.Fprintf(s.Err, "tidemark: managers' logs have this as request_id %s\n", id)
-		}
+		tell(s.Err, err, id)
 	}
 	return exitCode(err)
+}
+
+// lastWords is how long a process that has ended waits for whoever reads its log.
+const lastWords = time.Second
+
+// detach lets a process that is to go on not wait for whoever reads its log, nor end with that one: a write to a pipe
+// whose reader has gone would kill it.
+func detach(s Streams, asJSON bool) {
+	if sink, ok := s.Err.(*logging.Sink); ok {
+		signal.Ignore(syscall.SIGPIPE)
+		sink.Detach(asJSON)
+	}
+}
+
+// tell says why an invocation failed.
+func tell(w io.Writer, err error, id string) {
+	fmt.Fprintln(w, "tidemark:", err)
+	// not the user's fault
+	if p := new(rpc.Problem); errors.As(err, &p) && p.Status >= 500 || errors.Is(err, client.ErrUnavailable) {
+		fmt.Fprintf(w, "tidemark: managers' logs have this as request_id %s\n", id)
+	}
 }
 
 // invocationKey is where a context has the request id of an invocation: one for all that a client command sends.
@@ -84,7 +105,7 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return errcode.ExitOK
-	case errors.Is(err, consensus.ErrRemoved), errors.Is(err, indexer.ErrRemoved):
+	case errors.Is(err, consensus.ErrRemoved), errors.Is(err, indexer.ErrRemoved), errors.Is(err, node.ErrRemoved):
 		return errcode.ExitRemoved
 	case errors.As(err, &u), strings.HasPrefix(err.Error(), "unknown command"): // the latter is cobra's own
 		return errcode.ExitUsage
@@ -139,16 +160,16 @@ func newRoot(s Streams) *cobra.Command {
 		return usage("%v; see %s --help", config.Explain(err), cmd.CommandPath())
 	})
 	root.AddCommand(roles(s)...)
-	root.AddCommand(newIndex(s), newSQL(s), newCluster(s), newRebalance(s), newBucket(s), newCert(s), newUser(s),
-		newToken(s), newConfig(s), newVersion(s), newDocs(s))
-	root.AddCommand(newWatch(s), newTop(s), newTopic(s), newDoctor(s))
+	root.AddCommand(newIndex(s), newScan(s), newSQL(s), newCluster(s), newRebalance(s), newBucket(s), newCert(s),
+		newUser(s), newToken(s), newContext(s), newConfig(s), newVersion(s), newDocs(s))
+	root.AddCommand(newWatch(s), newTop(s), newTopic(s), newDoctor(s), newShell(s))
 	root.AddCommand(topics()...)
 	return root
 }
 
 // roles are the commands that run and take their settings from a file too.
 func roles(s Streams) []*cobra.Command {
-	return []*cobra.Command{newUp(s), newManager(s), newProjector(s), newIndexer(s), newKV(s)}
+	return []*cobra.Command{newUp(s), newNode(s), newManager(s), newProjector(s), newIndexer(s), newKV(s)}
 }
 
 // meant names the command that was probably meant.
@@ -191,16 +212,7 @@ func resolve(cmd *cobra.Command) (config.Origins, error) {
 	dataOnly := (cmd.Flags().Changed("data") || cmd.Annotations[typedServer] != "") && !cmd.Flags().Changed("server")
 	from := config.Source{Lookup: os.LookupEnv, Role: cmd.Annotations[roleKey]}
 	if from.Role != "" {
-		from.Sections = map[string][]string{}
-		for _, r := range roles(Streams{}) {
-			var keys []string
-			r.LocalFlags().VisitAll(func(f *pflag.Flag) {
-				if config.Key(f) {
-					keys = append(keys, f.Name)
-				}
-			})
-			from.Sections[r.Name()] = keys
-		}
+		from.Sections = sections()
 	}
 	origins, err := config.Resolve(cmd.Flags(), from)
 	if err != nil {
@@ -211,7 +223,22 @@ func resolve(cmd *cobra.Command) (config.Origins, error) {
 			return origins, list.Replace(nil)
 		}
 	}
-	return origins, nil
+	return origins, useContext(cmd, origins)
+}
+
+// sections are the keys of each role.
+func sections() map[string][]string {
+	all := map[string][]string{}
+	for _, r := range roles(Streams{}) {
+		var keys []string
+		r.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if config.Key(f) {
+				keys = append(keys, f.Name)
+			}
+		})
+		all[r.Name()] = keys
+	}
+	return all
 }
 
 func newVersion(s Streams) *cobra.Command {
@@ -262,9 +289,12 @@ func (f *serverFlags) add(cmd *cobra.Command, s Streams) {
 		"127.0.0.1:9520)")
 	cmd.PersistentFlags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, to find its managers and "+
 		"credentials")
+	cmd.PersistentFlags().String("context", "", "`NAME` of a cluster; see tidemark context add (default: the present "+
+		"one; - for none)")
 	cmd.PersistentFlags().DurationVar(&f.timeout, "timeout", 60*time.Second, "how long to try, a build included")
 	addOutput(cmd.PersistentFlags(), &f.output)
 	complete(cmd, "server", f.servers)
+	complete(cmd, "context", contextNames)
 	complete(cmd, "output", fixed(formats...))
 }
 
@@ -355,6 +385,7 @@ func (f *logFlags) logger(s Streams, name string) (hclog.Logger, error) {
 	if f.format != "text" && f.format != "json" {
 		return nil, usage("--log-format %q: want text or json", f.format)
 	}
+	detach(s, f.format == "json")
 	return logging.New(s.Err, name, l, f.format == "json"), nil
 }
 

@@ -22,7 +22,7 @@ type scanFlags struct {
 	tokens, ranges                           []string
 	vectors                                  string
 	limit, offset                            int
-	reverse, timestamp, distinct             bool
+	reverse, timestamp, distinct, explain    bool
 	project                                  string
 	stability, at                            string
 }
@@ -49,6 +49,8 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 		"'[0]'; '[]' for none")
 	cmd.Flags().BoolVar(&sf.reverse, "reverse", false, "from the end of the index to its start")
 	cmd.Flags().BoolVar(&sf.timestamp, "timestamp", false, "print the vector of the scan's timestamp to standard error")
+	cmd.Flags().BoolVar(&sf.explain, "explain", false, "print to standard error how it was carried out: what was waited "+
+		"for, and which indexer was asked for which slices")
 	cmd.Flags().StringVar(&sf.stability, "stability", "scan", "scan (all rows of one timestamp), none (each 10,000 rows "+
 		"of the newest), or query (one timestamp, kept for --at)")
 	cmd.Flags().StringVar(&sf.at, "at", "", "`ID` of the timestamp of an earlier scan with --stability query: show the "+
@@ -66,8 +68,8 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 		return client.ScanRequest{}, usage("--offset %d: want 0 or more", sf.offset)
 	}
 	req := client.ScanRequest{Limit: sf.limit, Consistency: sf.consistency, Reverse: sf.reverse,
-		WantTimestamp: sf.timestamp,
-		Offset:        sf.offset, Distinct: sf.distinct, Stability: sf.stability, Timestamp: sf.at}
+		WantTimestamp: sf.timestamp, Explain: sf.explain,
+		Offset: sf.offset, Distinct: sf.distinct, Stability: sf.stability, Timestamp: sf.at}
 	if sf.at != "" {
 		req.Stability = "query"
 	}
@@ -200,6 +202,7 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 				if req.Stability == "query" {
 					fmt.Fprintf(s.Err, "the same state again: --at %s\n", end.Timestamp.ID)
 				}
+				printExplain(s.Err, end.Explain)
 				if sf.timestamp {
 					return write(s.Err, formatJSONL, end.Timestamp.Vector)
 				}
@@ -275,6 +278,29 @@ func scanPrinter(w io.Writer, output format) (row func(client.Row) error, flush 
 	return func(r client.Row) error { return write(w, output.each(), r) }, func() error { return nil }
 }
 
+// printExplain says how a scan was carried out; nothing of nil.
+func printExplain(w io.Writer, e *client.ScanExplain) {
+	if e == nil {
+		return
+	}
+	fmt.Fprintf(w, "took %.1f ms, of which %.1f ms for a timestamp that is new enough; %d of %d slices may hold rows; "+
+		"copies were chosen %s\n", e.TookMS, e.WaitedMS, e.Slices, e.Of, counted(e.Attempts, "time", "times"))
+	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "INDEXER\tSLICES\tROWS\tOPENED MS\tPROBLEM")
+	for _, p := range e.Parts {
+		problem := p.Error
+		if problem == "" {
+			problem = "-"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%.1f\t%s\n", p.Indexer, strings.Trim(fmt.Sprint(p.Slices), "[]"), p.Rows, p.OpenedMS,
+			problem)
+	}
+	_ = t.Flush() // nobody is left to tell
+	if e.Omitted > 0 {
+		fmt.Fprintf(w, "and %s more\n", counted(e.Omitted, "question", "questions"))
+	}
+}
+
 func indexCount(s Streams, f *serverFlags) *cobra.Command {
 	sf := &scanFlags{}
 	cmd := &cobra.Command{Use: "count BUCKET/NAME|ID", Short: "Count the entries of an index",
@@ -294,6 +320,7 @@ func indexCount(s Streams, f *serverFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				printExplain(s.Err, n.Explain)
 				return show(s.Out, f.output, n, []client.CountReply{n}, func(t *tabwriter.Writer) { fmt.Fprintln(t, n.Count) })
 			})
 		}}

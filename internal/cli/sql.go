@@ -21,11 +21,12 @@ func newSQL(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	var file string
 	var wait waitFlags
-	var dryRun bool
+	var instead insteadFlags
 	cmd := &cobra.Command{Use: "sql [STATEMENT]", Short: "Run DDL statements, from the argument, a file or standard input",
 		Long: `Runs CREATE INDEX, BUILD INDEX and DROP INDEX statements, several separated by semicolons, in order; the first
 that fails ends it and those before it stand. All are parsed before the first one runs, so that a mistake in the text
-changes nothing. Waits until the indexes that it creates or builds are ready.`,
+changes nothing. Waits until the indexes that it creates or builds are ready. With --dry-run each is checked as after
+those before it.`,
 		Example: `  tidemark sql 'CREATE INDEX by_name ON world(name)'
   tidemark sql --file indexes.sql --dry-run
   tidemark index list --ddl | tidemark sql --server other:9520`,
@@ -41,7 +42,7 @@ changes nothing. Waits until the indexes that it creates or builds are ready.`,
 			if err != nil {
 				return err
 			}
-			if dryRun {
+			if instead.print {
 				all, err := expression.Parse(text)
 				if err != nil {
 					return inFile(file, fmt.Errorf("SYNTAX_ERROR: %w", err))
@@ -49,6 +50,9 @@ changes nothing. Waits until the indexes that it creates or builds are ready.`,
 				return printStatements(s.Out, f.output, all)
 			}
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if instead.dryRun {
+					return inFile(file, rehearseText(ctx, s, f.output, c, text))
+				}
 				results, err := c.Statement(ctx, text)
 				if err != nil {
 					return inFile(file, err)
@@ -64,15 +68,14 @@ changes nothing. Waits until the indexes that it creates or builds are ready.`,
 		}}
 	f.add(cmd, s)
 	cmd.Flags().StringVar(&file, "file", "", "read the statements from this `FILE`, - for standard input")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "parse and check only, without a cluster, and print the canonical "+
-		"statements")
+	instead.add(cmd.Flags())
 	wait.add(cmd.Flags())
 	return cmd
 }
 
 // inFile says which file a mistake is in.
 func inFile(file string, err error) error {
-	if file == "" || file == "-" {
+	if err == nil || file == "" || file == "-" {
 		return err
 	}
 	return fmt.Errorf("%s: %w", file, err)
@@ -98,7 +101,7 @@ func statementText(s Streams, args []string, file string) (string, error) {
 	return string(b), nil
 }
 
-// statement is what --ddl and --dry-run print.
+// statement is what --ddl and --print print.
 type statement struct {
 	Statement string `json:"statement"`
 }
@@ -122,7 +125,7 @@ func recreate(list []client.IndexInfo) (all []expression.Statement, err error) {
 	builds := map[index.Keyspace][]string{}
 	var order []index.Keyspace
 	for _, i := range list {
-		if i.State == index.Dropping {
+		if i.State == index.Dropping || i.Replaces != 0 {
 			continue
 		}
 		some, err := expression.Parse(i.Definition)

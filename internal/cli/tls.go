@@ -26,14 +26,12 @@ func (f *tlsFlags) add(cmd *cobra.Command) {
 	fl.BoolVar(&f.insecure, "insecure", false, "listen beyond loopback without TLS")
 }
 
-// open reads the files, and reads them again at SIGHUP until ctx ends.
+// open reads the files, and reads them again at SIGHUP until ctx ends. Without TLS that signal does nothing: it may be
+// for all processes of a machine.
 func (f *tlsFlags) open(ctx context.Context, role tlsconf.Role, id string, log hclog.Logger) (*tlsconf.Source, error) {
 	source, err := tlsconf.OpenNode(f.files, role, id, log.Named("tls"))
 	if err != nil {
 		return nil, usageError{err}
-	}
-	if source == nil {
-		return nil, nil //nolint:nilnil // no TLS
 	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -42,6 +40,10 @@ func (f *tlsFlags) open(ctx context.Context, role tlsconf.Role, id string, log h
 		for {
 			select {
 			case <-hangup:
+				if source == nil {
+					log.Info("SIGHUP: without TLS there are no certificates to read again")
+					continue
+				}
 				_ = source.Reload() // the log has it
 			case <-ctx.Done():
 				return

@@ -101,6 +101,9 @@ subscribe with the Go package client/topic, or by docs/protocol.md.`,
 // subscriberTLS returns what speaks to projectors in both directions: the certificate of these files, or that of the
 // user, or of a running up; nil without TLS.
 func (f *serverFlags) subscriberTLS(own tlsconf.Files, log hclog.Logger) (*tlsconf.Source, error) {
+	if err := f.who.folder(); err != nil {
+		return nil, err
+	}
 	files := f.who.files
 	if files.Empty() && len(f.server) == 0 && f.data != "" {
 		m, err := localcluster.ReadManifest(f.data)

@@ -21,7 +21,7 @@ func topics() []*cobra.Command {
 		{Use: "ports", Short: "Which role listens where, by default", Long: portsText(roles(Streams{}))},
 		{Use: "output", Short: "Tables, JSON, and what goes to which stream", Long: outputText},
 		{Use: "nasty", Short: "Moods of an embedded KV node, for tests", Long: nastyText()},
-		{Use: "shell", Short: "Completion for bash, zsh, fish and PowerShell", Long: shellText},
+		{Use: "tab-completion", Short: "Completion for bash, zsh, fish and PowerShell", Long: shellText},
 	}
 	var b strings.Builder
 	b.WriteString("tidemark help TOPIC explains:\n\n")
@@ -80,13 +80,17 @@ the command line, else the environment, else the configuration file (roles and u
 tidemark config show ROLE tells which. docs/configuration.md lists every setting.
 
   TIDEMARK_SERVER        managers to speak to, host:port, separated by commas
+  TIDEMARK_CONTEXT       a cluster that tidemark context add has named
+  TIDEMARK_CONTEXTS      the file of these names
   TIDEMARK_OUTPUT        table, json, jsonl, yaml or csv
   TIDEMARK_TIMEOUT       how long a command tries, as 30s
   TIDEMARK_CONFIG        configuration file of a role or up; up does not hand it to its children
   TIDEMARK_KV_PASSWORD   password for tidemark kv get, set, delete and load
   NO_COLOR               no colours and no bars that are drawn over and over
 
-Which cluster: --server, else --data FOLDER of a running up, else TIDEMARK_SERVER, else 127.0.0.1:9520.`
+Which cluster: --server, else --data FOLDER of a running up, else TIDEMARK_SERVER, else the
+cluster of --context, else the present context, else 127.0.0.1:9520. A context that is named on the command line wins
+over the environment.`
 
 const outputText = `Data goes to standard output; questions, progress, warnings and errors go to standard error.
 
@@ -123,6 +127,8 @@ func portsText(roles []*cobra.Command) string {
 		})
 	}
 	b.WriteString(`
+tidemark node gives its roles ten ports from --port (9520) on: REST, Raft, readiness, projector, indexer, scan,
+maintenance, backfill, catchup, and one to spare.
 A manager's REST port is the one for people and programs: --server. tidemark up begins with it and takes the next free
 ports for all others (--rest-port says where to begin); it keeps them in its data folder.`)
 	return b.String()

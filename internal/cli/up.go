@@ -45,6 +45,8 @@ The same command on the same --data folder resumes with everything that was ther
 	fl := cmd.Flags()
 	fl.IntVar(&f.cfg.Managers, "managers", 3, "number of managers")
 	fl.IntVar(&f.cfg.KV, "kv", 2, "number of embedded KV nodes, each with a projector")
+	fl.BoolVar(&f.cfg.KVREST, "kv-rest", false, "projectors find their KV nodes by the REST interface of these nodes' "+
+		"cluster managers, as by --kv http://HOST")
 	fl.StringVar(&f.cfg.Feed, "feed", string(projector.FeedNative), "how projectors consume DCP: native, or gocbcore "+
 		"(Couchbase's client)")
 	fl.StringVar(&f.cfg.Throttle, "throttle", string(projector.ThrottleAll),

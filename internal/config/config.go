@@ -35,6 +35,8 @@ type Origins map[string]string
 type Source struct {
 	Lookup func(string) (string, bool) // os.LookupEnv but for tests
 	Role   string                      // whose section of the file counts; "" none
+	// OnlySection leaves the keys at the top of the file to somebody else: they neither count nor are they checked.
+	OnlySection bool
 	// Sections are the keys of each role, so that the sections of other roles in a shared file are checked too.
 	Sections map[string][]string
 }
@@ -113,6 +115,9 @@ func (from Source) file(flags *pflag.FlagSet, path string, origins Origins) erro
 			return err
 		}
 		sections[key] = section
+	}
+	if from.OnlySection {
+		top = nil
 	}
 	if err := check(path, "", top, mine); err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"syscall"
 	"time"
@@ -76,6 +77,9 @@ func Watch(ctx context.Context, hopeless func()) (context.Context, error) {
 	if err := syscall.SetNonblock(int(fd), true); err != nil { // waiting takes no thread
 		return nil, fmt.Errorf("environment %s=%d: %w", Env, fd, err)
 	}
+	// What is printed may go to the parent: its end is no reason to stop out of order. And a terminal that is closed is
+	// the parent's concern: SIGHUP counts for who asks for it, from then on.
+	signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
 	return watch(ctx, os.NewFile(uintptr(fd), "pipe to the parent"), Grace, hopeless), nil
 }
 

@@ -17,7 +17,7 @@ import (
 // roleEnv makes the test binary a parent or a child.
 const roleEnv = "TIDEMARK_LEASH_ROLE"
 
-const guard = 60 * time.Second
+const guard = 3 * time.Minute
 
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleEnv) {

@@ -10,17 +10,12 @@ import (
 	"math"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
-	"syscall"
 	"time"
 
-	"tidemark/errcode"
-	"tidemark/internal/leash"
+	"tidemark/internal/supervise"
 )
 
 // role is what a child is for.
@@ -41,9 +36,9 @@ type child struct {
 	health string // URL that answers 200 when it is up
 	late   bool   // stopped last
 	role   role
-	ends   atomic.Int32 // how often it has ended without being asked to
-	gone   atomic.Bool  // its node was removed from the cluster: it is not started again
 	pid    func(m *Manifest, pid int)
+
+	process *supervise.Child
 }
 
 // makeChildren turns the plan into command lines.
@@ -73,6 +68,7 @@ func (c *Cluster) makeChildren() {
 		if ch.role != roleKV {
 			ch.args = append(ch.args, c.tlsArgs(ch.id)...)
 		}
+		ch.makeProcess()
 		c.children = append(c.children, ch)
 	}
 	for i, e := range m.KV {
@@ -104,6 +100,9 @@ func (c *Cluster) makeChildren() {
 		if m.KV[i].MemcachedTLS != "" {
 			kv = []string{"--kv", m.KV[i].MemcachedTLS, "--kv-tls-ca", c.files(e.ID).CA}
 		}
+		if c.cfg.KVREST {
+			kv[1] = m.KV[i].Admin // with its scheme
+		}
 		add(&child{id: e.ID, role: roleProjector, health: e.Admin + "/healthz",
 			pid: func(m *Manifest, pid int) { m.Projectors[i].PID = pid }, args: append([]string{
 				"projector", "--id", e.ID, "--managers", servers, "--admin", hostport(e.Admin), "--advertise", c.cfg.Advertise,
@@ -126,96 +125,27 @@ func (c *Cluster) makeChildren() {
 	}
 }
 
-// run starts the process again and again until ctx ends, then ends it: SIGTERM, and SIGKILL after the grace. One that
-// does not live long is left alone longer and longer, one that was removed from the cluster for good.
-func (ch *child) run(ctx context.Context) error {
-	for delay := restartDelay; ; {
-		started := time.Now()
-		err := ch.once(ctx)
-		if ctx.Err() != nil {
-			return err
-		}
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.ExitCode() == errcode.ExitRemoved {
-			if ch.c.cfg.Removed != nil {
-				ch.c.cfg.Removed(ch.id, err)
+// makeProcess says how the child is kept running. Its standard error goes to DIR/logs/<id>.log.
+func (ch *child) makeProcess() {
+	c := ch.c
+	ch.process = &supervise.Child{ID: ch.id, Path: c.cfg.Exe, Args: ch.args, Env: append(supervise.Environment(),
+		c.cfg.Env...), Grace: stopGrace, LastWords: ch.lastWords,
+		Open: func() (io.WriteCloser, error) { return openLog(ch.logPath()) },
+		Started: func(pid int) {
+			if err := c.started(ch.pid, pid); err != nil && c.cfg.Died != nil {
+				c.cfg.Died(ch.id, err, 0) // it runs, but the manifest could not be written: say so
 			}
-			ch.gone.Store(true)
-			ch.ends.Store(hopelessEnds)
-			return nil
-		}
-		switch own := errors.As(err, &exit) && exit.Exited(); { // not killed by somebody
-		case !own, time.Since(started) > shortLife:
-			delay = restartDelay
-		case ch.ends.Add(1) > 1:
-			delay = min(2*delay, mostDelay)
-		}
-		if ch.c.cfg.Died != nil {
-			ch.c.cfg.Died(ch.id, err, delay)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(delay):
-		}
-	}
-}
-
-// once runs the process to its end. Its standard error goes to DIR/logs/<id>.log.
-func (ch *child) once(ctx context.Context) error {
-	logFile, err := openLog(ch.logPath())
-	if err != nil {
-		return err
-	}
-	defer logFile.Close()
-	cmd := exec.Command(ch.c.cfg.Exe, ch.args...) //nolint:noctx // ended by SIGTERM below, not killed with a context
-	cmd.Stdout, cmd.Stderr = logFile, logFile
-	cmd.Env = append(environment(), ch.c.cfg.Env...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is this process's to handle
-	held, err := leash.New(cmd)                           // it ends when this process is gone
-	if err != nil {
-		return err
-	}
-	defer held.Close()
-	err = cmd.Start()
-	held.Started()
-	if err != nil {
-		return fmt.Errorf("starting %s: %w", ch.id, err)
-	}
-	if err := ch.c.started(ch.pid, cmd.Process.Pid); err != nil && ch.c.cfg.Died != nil {
-		ch.c.cfg.Died(ch.id, err, 0) // it runs, but the manifest could not be written: say so
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	select {
-	case err := <-ended:
-		if why := ch.lastWords(); err != nil && why != "" {
-			return fmt.Errorf("%s (%w)", why, err)
-		}
-		return err
-	case <-ctx.Done():
-	}
-	_ = cmd.Process.Signal(syscall.SIGTERM) // it may have gone already
-	select {
-	case err = <-ended:
-	case <-time.After(stopGrace):
-		_ = cmd.Process.Kill()
-		err = errors.Join(fmt.Errorf("%s did not stop within %s and was killed", ch.id, stopGrace), <-ended)
-	}
-	return err
-}
-
-// environment is this process's without the configuration file, whose keys are those of `up` and no role's, and without
-// what is for client commands: credentials and certificates.
-func environment() []string {
-	return slices.DeleteFunc(os.Environ(), func(e string) bool {
-		for _, p := range []string{"CONFIG=", "TLS_", "USER=", "TOKEN", "PASSWORD"} {
-			if strings.HasPrefix(e, "TIDEMARK_"+p) {
-				return true
+		},
+		Died: func(err error, delay time.Duration) {
+			if c.cfg.Died != nil {
+				c.cfg.Died(ch.id, err, delay)
 			}
-		}
-		return false
-	})
+		},
+		Removed: func(err error) {
+			if c.cfg.Removed != nil {
+				c.cfg.Removed(ch.id, err)
+			}
+		}}
 }
 
 // lastWords returns what the process said before it ended by itself: the last line of its log when that is its error.
@@ -234,12 +164,7 @@ func (ch *child) lastWords() string {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return ""
 	}
-	text := strings.TrimSpace(string(tail[:n]))
-	why, ok := strings.CutPrefix(text[strings.LastIndexByte(text, '\n')+1:], "tidemark: ")
-	if !ok {
-		return ""
-	}
-	return why
+	return supervise.Error(string(tail[:n]))
 }
 
 func (ch *child) logPath() string { return filepath.Join(ch.c.cfg.Dir, "logs", ch.id+".log") }
@@ -330,7 +255,7 @@ func (r *roll) take(a childAnswer) {
 func (c *Cluster) canServe(up map[role]int) bool {
 	managers := c.cfg.Managers
 	for _, ch := range c.children {
-		if ch.role == roleManager && ch.gone.Load() {
+		if ch.role == roleManager && ch.process.Gone() {
 			managers--
 		}
 	}
@@ -340,7 +265,7 @@ func (c *Cluster) canServe(up map[role]int) bool {
 // hopeless reports whether all that are missing have ended again and again.
 func (c *Cluster) hopeless(missing map[string]error) bool {
 	for _, ch := range c.children {
-		if _, ok := missing[ch.id]; ok && ch.ends.Load() < hopelessEnds {
+		if _, ok := missing[ch.id]; ok && !ch.process.Hopeless() {
 			return false
 		}
 	}
@@ -446,7 +371,7 @@ func (ch *child) answers(ctx context.Context, client *http.Client) error {
 		}
 		select {
 		case <-ctx.Done():
-			if why := ch.lastWords(); why != "" && ch.ends.Load() > 0 { // it has said itself what is wrong
+			if why := ch.lastWords(); why != "" && ch.process.Ended() { // it has said itself what is wrong
 				last = errors.New(why)
 			}
 			return fmt.Errorf("%s is not ready: %w; its log is %s", ch.id, last, ch.logPath())

@@ -13,17 +13,17 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"tidemark/internal/supervise"
 )
 
 // Limits and defaults.
@@ -35,11 +35,7 @@ const (
 	maxReplicas    = 3
 	ReadyTimeout   = 60 * time.Second // for all children to answer
 	stopGrace      = 3500 * time.Millisecond
-	restartDelay   = time.Second
-	mostDelay      = 30 * time.Second // between starts of a child that does not live long
-	shortLife      = 10 * time.Second
 	patience       = 10 * time.Second // with children that the cluster can do without
-	hopelessEnds   = 3                // so often a child has ended that nobody waits for any more
 	kvUser         = "tidemark"
 	planFile       = "plan.json"
 	passwordFile   = "kv-password"
@@ -53,7 +49,7 @@ const (
 
 var (
 	// ErrInUse is wrapped when another process runs the data folder.
-	ErrInUse = errors.New("the data folder is in use")
+	ErrInUse = supervise.ErrLocked
 	// ErrConfig is what errors are when what was asked for cannot be.
 	ErrConfig = errors.New("wrong configuration")
 )
@@ -85,6 +81,7 @@ type Config struct {
 	Advertise string
 	TLS       bool   // on every port; KV nodes have a memcached port without beside that with it
 	Feed      string // --feed of the projectors; native when empty
+	KVREST    bool   // projectors find their KV nodes by these nodes' cluster managers
 	Throttle  string // --throttle of the projectors; all when empty
 	Nasty     string // --nasty of the KV nodes; mild when empty
 	// MemoryQuota is --memory-quota of the indexers in bytes; their default when 0.
@@ -181,26 +178,14 @@ func Open(cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// takeLock holds path with flock for the life of the process.
+// takeLock holds path for the life of the process.
 func takeLock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("data folder: %w", err)
+	f, err := supervise.Lock(path)
+	if errors.Is(err, ErrInUse) {
+		return nil, fmt.Errorf("%w: %s has a running `tidemark up`; stop that one or name another folder with --data", err,
+			filepath.Dir(path))
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		b, _ := io.ReadAll(io.LimitReader(f, 32)) // who has it is a courtesy
-		_ = f.Close()
-		return nil, fmt.Errorf("%w: %s is locked by `tidemark up` with pid %s; stop that one or name another folder "+
-			"with --data", ErrInUse, filepath.Dir(path), strings.TrimSpace(string(b)))
-	}
-	if err := f.Truncate(0); err == nil {
-		_, err = f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
-		if err != nil {
-			_ = f.Close()
-			return nil, fmt.Errorf("data folder: %w", err)
-		}
-	}
-	return f, nil
+	return f, err
 }
 
 // plan reads the addresses of an earlier run, or chooses them and keeps them in the folder.
@@ -353,9 +338,9 @@ func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m M
 	var roles, kv errgroup.Group
 	for _, ch := range c.children {
 		if ch.late {
-			kv.Go(func() error { return ch.run(late) })
+			kv.Go(func() error { return ch.process.Run(late) })
 		} else {
-			roles.Go(func() error { return ch.run(early) })
+			roles.Go(func() error { return ch.process.Run(early) })
 		}
 	}
 	work, cancel := context.WithCancelCause(ctx)
@@ -364,7 +349,7 @@ func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m M
 	go func() {
 		missing, err := c.waitReady(work)
 		for _, ch := range c.children {
-			if why, ok := missing[ch.id]; ok && err == nil && !ch.gone.Load() && c.cfg.Missing != nil {
+			if why, ok := missing[ch.id]; ok && err == nil && !ch.process.Gone() && c.cfg.Missing != nil {
 				c.cfg.Missing(ch.id, why)
 			}
 		}

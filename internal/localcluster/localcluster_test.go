@@ -169,12 +169,3 @@ func TestManifestSurvivesItsFile(t *testing.T) {
 		t.Errorf("files are left over: %v %v", files, err)
 	}
 }
-
-func TestChildrenDoNotReadTheConfigurationOfUp(t *testing.T) {
-	t.Setenv("TIDEMARK_CONFIG", "up.yaml")
-	t.Setenv("TIDEMARK_HEARTBEAT", "1s")
-	env := environment()
-	if slices.Contains(env, "TIDEMARK_CONFIG=up.yaml") || !slices.Contains(env, "TIDEMARK_HEARTBEAT=1s") {
-		t.Errorf("%v", env)
-	}
-}

@@ -54,26 +54,11 @@ const (
 	maxErrorBody   = 64 << 10
 )
 
-// Problem is an error as it crosses the network (RFC 9457). Code is for programs, Detail for people: what was wrong,
-// what was expected, what to do.
-type Problem struct {
-	Type         string       `json:"type"`
-	Title        string       `json:"title"`
-	Status       int          `json:"status"`
-	Code         errcode.Code `json:"code"`
-	Detail       string       `json:"detail"`
-	Leader       *wire.Leader `json:"leader,omitempty"`
-	RetryAfterMS int64        `json:"retry_after_ms,omitempty"`
-	CAS          uint64       `json:"modified_cas,omitempty"` // the present one, with CAS_MISMATCH
-	RequestID    string       `json:"request_id,omitempty"`   // of the refused request, as logs have it
-	Reasons      []Reason     `json:"reasons,omitempty"`      // of /readyz
-}
+// Problem is an error as it crosses the network.
+type Problem = wire.Problem
 
-// Reason is one of several things that are in the way: a code for programs, words for people.
-type Reason struct {
-	Code   string `json:"code"`
-	Detail string `json:"detail"`
-}
+// Reason is one of several things that are in the way.
+type Reason = wire.Reason
 
 // Reasons that several roles have.
 const (
@@ -99,14 +84,6 @@ func Unready(reasons []Reason) *Problem {
 	p := NewProblem(http.StatusServiceUnavailable, errcode.NotReady, "%s", strings.Join(details, "; "))
 	p.RetryAfterMS, p.Reasons = unreadyRetryMS, reasons
 	return p
-}
-
-// Error gives code and detail.
-func (p *Problem) Error() string {
-	if p.Detail == "" {
-		return string(p.Code)
-	}
-	return string(p.Code) + ": " + p.Detail
 }
 
 // NewProblem makes a Problem with a status of its own; Refuse takes it from the table.

@@ -294,9 +294,9 @@ func (m Map) Config(bucket, self string) (*mcbp.ClusterConfig, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: node %q: memcached address: %w", ErrMap, n.ID, err)
 		}
-		services := map[string]int{"kv": port}
+		services := map[string]int{mcbp.ServiceKV: port}
 		if n.MemcachedTLS != "" {
-			if _, services["kvSSL"], err = split(n.MemcachedTLS); err != nil {
+			if _, services[mcbp.ServiceKVTLS], err = split(n.MemcachedTLS); err != nil {
 				return nil, fmt.Errorf("%w: node %q: memcached address with TLS: %w", ErrMap, n.ID, err)
 			}
 		}
@@ -305,7 +305,11 @@ func (m Map) Config(bucket, self string) (*mcbp.ClusterConfig, error) {
 			if _, mgmt, err = split(n.Admin); err != nil {
 				return nil, fmt.Errorf("%w: node %q: admin address: %w", ErrMap, n.ID, err)
 			}
-			services["mgmt"] = mgmt
+			manager := mcbp.ServiceManager
+			if n.MemcachedTLS != "" { // the admin address speaks TLS where the memcached one does
+				manager = mcbp.ServiceManagerTLS
+			}
+			services[manager] = mgmt
 		}
 		index[n.ID] = i
 		c.Nodes = append(c.Nodes, mcbp.ConfigNode{Hostname: net.JoinHostPort(host, strconv.Itoa(mgmt)),

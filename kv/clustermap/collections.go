@@ -16,6 +16,8 @@ var ErrCollections = errors.New("collections cannot be changed so")
 var (
 	ErrNoScope      = fmt.Errorf("%w: there is no such scope", ErrCollections)
 	ErrNoCollection = fmt.Errorf("%w: there is no such collection", ErrCollections)
+	// ErrThere says that there is a scope or collection of that name.
+	ErrThere = fmt.Errorf("%w: the name exists already", ErrCollections)
 )
 
 // MaxCollections bounds the collections of a bucket, and its scopes.
@@ -108,7 +110,7 @@ func addScope(m *mcbp.Manifest, c CollectionChange, id uint32) error {
 	case !mcbp.ValidName(c.Scope):
 		return badName("scope", c.Scope)
 	case m.Scope(c.Scope) != nil:
-		return fmt.Errorf("%w: scope %q exists already", ErrCollections, c.Scope)
+		return fmt.Errorf("%w: scope %q", ErrThere, c.Scope)
 	case len(m.Scopes) >= MaxCollections:
 		return fmt.Errorf("%w: the bucket has %d scopes, which is the most", ErrCollections, MaxCollections)
 	}
@@ -136,7 +138,7 @@ func addCollection(m *mcbp.Manifest, s *mcbp.Scope, c CollectionChange, id uint3
 	case !mcbp.ValidName(c.Collection):
 		return badName("collection", c.Collection)
 	case s.Collection(c.Collection) != nil:
-		return fmt.Errorf("%w: collection %q of scope %q exists already", ErrCollections, c.Collection, c.Scope)
+		return fmt.Errorf("%w: collection %q of scope %q", ErrThere, c.Collection, c.Scope)
 	case all >= MaxCollections:
 		return fmt.Errorf("%w: the bucket has %d collections, which is the most", ErrCollections, MaxCollections)
 	}

@@ -18,12 +18,18 @@ var ErrString = errors.New("no connection string")
 const (
 	Scheme    = "couchbase"
 	SchemeTLS = "couchbases"
+	// SchemeREST and SchemeRESTTLS name cluster managers, who say where the documents are.
+	SchemeREST    = "http"
+	SchemeRESTTLS = "https"
 )
 
 // Ports of the memcached protocol that count where none is given.
 const (
 	Port    = 11210
 	PortTLS = 11207
+	// PortREST and PortRESTTLS are those of a cluster manager.
+	PortREST    = 8091
+	PortRESTTLS = 18091
 )
 
 // Limits.
@@ -36,7 +42,8 @@ const (
 )
 
 // wanted ends the messages.
-const wanted = "want host:port, host,host2 or couchbase[s]://host,host2[/bucket][?network=default|external|auto]"
+const wanted = "want host:port, host,host2, couchbase[s]://host,host2[/bucket][?network=default|external|auto], or " +
+	"http[s]:// before cluster managers"
 
 // Host is one of the nodes.
 type Host struct {
@@ -46,7 +53,7 @@ type Host struct {
 
 // Spec is what a text says.
 type Spec struct {
-	// Scheme is Scheme, SchemeTLS, or empty where there was none.
+	// Scheme is one of those above, or empty where there was none.
 	Scheme string
 	Hosts  []Host // at least one
 	Bucket string
@@ -77,9 +84,7 @@ func parse(text string) (s Spec, err error) {
 	if scheme, after, ok := strings.Cut(text, "://"); ok {
 		rest = after
 		switch s.Scheme = strings.ToLower(scheme); s.Scheme {
-		case Scheme, SchemeTLS:
-		case "http", "https":
-			return s, errors.New("that is the address of a cluster manager (REST); name the Data Service of the same hosts")
+		case Scheme, SchemeTLS, SchemeREST, SchemeRESTTLS:
 		default:
 			return s, fmt.Errorf("the scheme %q is not known", scheme)
 		}
@@ -98,7 +103,7 @@ func parse(text string) (s Spec, err error) {
 	if s.Network, err = network(options); err != nil {
 		return s, err
 	}
-	s.Hosts, err = hosts(rest)
+	s.Hosts, err = hosts(rest, s.REST())
 	return s, err
 }
 
@@ -122,13 +127,13 @@ func network(options string) (name string, err error) {
 	return name, nil
 }
 
-// hosts reads a list.
-func hosts(list string) (out []Host, err error) {
+// hosts reads a list; rest says that it is one of cluster managers.
+func hosts(list string, rest bool) (out []Host, err error) {
 	for _, one := range strings.FieldsFunc(list+",", func(r rune) bool { return r == ',' || r == ';' }) {
 		if len(out) == MaxHosts {
 			return nil, fmt.Errorf("it names more than %d hosts; a few are enough, the cluster names the others", MaxHosts)
 		}
-		h, err := host(strings.TrimSpace(one))
+		h, err := host(strings.TrimSpace(one), rest)
 		if err != nil {
 			return nil, err
 		}
@@ -141,7 +146,7 @@ func hosts(list string) (out []Host, err error) {
 }
 
 // host reads one: a name, an address, an IPv6 address in brackets or without, and perhaps a port.
-func host(text string) (h Host, err error) {
+func host(text string, rest bool) (h Host, err error) {
 	name, port, err := split(text)
 	if err == nil {
 		err = checkName(name)
@@ -151,7 +156,7 @@ func host(text string) (h Host, err error) {
 	}
 	h.Name = name
 	if port != "" {
-		h.Port, err = portOf(port)
+		h.Port, err = portOf(port, rest)
 	}
 	return h, err
 }
@@ -193,15 +198,18 @@ func splitBrackets(text string) (name, port string, err error) {
 	return name, port, nil
 }
 
-// portOf reads a port at which there may be documents.
-func portOf(text string) (int, error) {
+// portOf reads a port at which there may be documents, or a cluster manager.
+func portOf(text string, rest bool) (int, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	switch {
 	case err != nil || n == 0:
 		return 0, fmt.Errorf("%q is no port", text)
-	case n == 8091 || n == 18091:
-		return 0, fmt.Errorf("%d is the port of a cluster manager (REST); documents are at %d, with TLS at %d", n, Port,
-			PortTLS)
+	case rest && (n == Port || n == PortTLS):
+		return 0, fmt.Errorf("%d is a port of documents; a cluster manager (REST) is at %d, with TLS at %d", n, PortREST,
+			PortRESTTLS)
+	case !rest && (n == PortREST || n == PortRESTTLS):
+		return 0, fmt.Errorf("%d is the port of a cluster manager (REST): write http://HOST:%d or https://HOST:%d; documents "+
+			"are at %d, with TLS at %d", n, PortREST, PortRESTTLS, Port, PortTLS)
 	}
 	return int(n), nil
 }
@@ -231,7 +239,28 @@ func shortened(text string) string {
 }
 
 // TLS reports whether TLS is spoken; asked is what counts where the text does not say.
-func (s Spec) TLS(asked bool) bool { return s.Scheme == SchemeTLS || s.Scheme == "" && asked }
+func (s Spec) TLS(asked bool) bool {
+	return s.Scheme == SchemeTLS || s.Scheme == SchemeRESTTLS || s.Scheme == "" && asked
+}
+
+// REST reports whether the hosts are cluster managers.
+func (s Spec) REST() bool { return s.Scheme == SchemeREST || s.Scheme == SchemeRESTTLS }
+
+// Managers are the cluster managers that are named, host:port; none where the hosts have documents.
+func (s Spec) Managers() (out []string) {
+	if !s.REST() {
+		return nil
+	}
+	for _, h := range s.Hosts {
+		if h.Port == 0 {
+			if h.Port = PortREST; s.Scheme == SchemeRESTTLS {
+				h.Port = PortRESTTLS
+			}
+		}
+		out = append(out, h.Addr(false))
+	}
+	return out
+}
 
 // Addrs are the hosts with their ports, for a dialer.
 func (s Spec) Addrs(tls bool) []string {
@@ -262,7 +291,7 @@ func (h Host) Addr(tls bool) string {
 // SRV is the name under which the DNS may have the nodes, service and host: of one host that is no address and has no
 // port, behind a scheme. Not ok: the hosts are the nodes.
 func (s Spec) SRV() (service, name string, ok bool) {
-	if s.Scheme == "" || len(s.Hosts) != 1 || s.Hosts[0].Port != 0 {
+	if s.Scheme == "" || s.REST() || len(s.Hosts) != 1 || s.Hosts[0].Port != 0 {
 		return "", "", false
 	}
 	if _, err := netip.ParseAddr(s.Hosts[0].Name); err == nil {

@@ -43,12 +43,30 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// Managers are named by a scheme of their own.
+func TestManagers(t *testing.T) {
+	for text, want := range map[string]string{
+		"http://a":                      "a:8091",
+		"https://a,[::1]":               "a:18091 [::1]:18091",
+		"http://10.0.0.4:9000,b/world":  "10.0.0.4:9000 b:8091",
+		"HTTPS://a:8091?network=extern": "a:8091",
+		"couchbase://a":                 "",
+		"a":                             "",
+	} {
+		s, err := Parse(text)
+		if _, _, srv := s.SRV(); err != nil || strings.Join(s.Managers(), " ") != want || srv && s.REST() {
+			t.Errorf("%s: %q, %v", text, s.Managers(), err)
+		}
+	}
+}
+
 func TestTLS(t *testing.T) {
 	for _, tt := range []struct {
 		text        string
 		asked, want bool
 	}{
 		{"a", false, false}, {"a", true, true}, {"couchbase://a", true, false}, {"couchbases://a", false, true},
+		{"http://a", true, false}, {"https://a", false, true},
 	} {
 		if s, err := Parse(tt.text); err != nil || s.TLS(tt.asked) != tt.want {
 			t.Errorf("%s, TLS asked for %t: %t, %v", tt.text, tt.asked, s.TLS(tt.asked), err)
@@ -62,9 +80,9 @@ func TestRefused(t *testing.T) {
 		"":                                      "names no host",
 		",":                                     "names no host",
 		"couchbase://":                          "names no host",
-		"http://a:8091":                         "cluster manager",
+		"http://a:11210":                        "18091",
 		"a:8091":                                "11210",
-		"couchbases://a:18091":                  "11207",
+		"couchbases://a:18091":                  "https://HOST:18091",
 		"memcached://a":                         `scheme "memcached"`,
 		"a/world":                               "needs a scheme",
 		"a?network=external":                    "needs a scheme",

@@ -41,6 +41,8 @@ const (
 type Options struct {
 	// Seeds are addresses of some nodes, host:port.
 	Seeds []string
+	// Managers are addresses of cluster managers, host:port, that name the nodes instead.
+	Managers []string
 	// KV says how to connect; Bucket is needed.
 	KV kvclient.Options
 	// Timeout is the deadline of each question; 0: DefaultTimeout.
@@ -118,8 +120,9 @@ func Examine(ctx context.Context, o Options) *Report {
 	}
 	o.KV.DialTimeout, o.KV.OpTimeout, o.KV.Collection = o.Timeout, o.Timeout, ""
 	began := o.Now()
-	asked := o.askAll(ctx, o.Seeds)
-	c := newCluster(asked, o.KV.Network, o.KV.TLS != nil)
+	managers := o.askManagers(ctx)
+	asked := o.askAll(ctx, append(slices.Clone(o.Seeds), o.seeds(managers)...))
+	c := newCluster(asked, managers, o.KV.Network, o.KV.TLS != nil)
 	more := slices.DeleteFunc(c.addresses(), func(addr string) bool {
 		return slices.ContainsFunc(asked, func(f *facts) bool { return f.addr == addr })
 	})

@@ -1,11 +1,13 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"strings"
 
+	"tidemark/kv/kvclient"
 	"tidemark/kv/mcbp"
 	"tidemark/timestamp"
 )
@@ -18,6 +20,9 @@ type cluster struct {
 	tls     bool
 	nodes   []member
 	asked   []*facts
+	// managers are those that were named, shown the newest map that one of them has shown.
+	managers []managed
+	shown    *managed
 }
 
 // member is a node of the map.
@@ -29,9 +34,12 @@ type member struct {
 }
 
 // newCluster finds the nodes in the newest of the maps that were shown.
-func newCluster(asked []*facts, network string, tls bool) *cluster {
-	c := &cluster{asked: asked, network: network, tls: tls}
+func newCluster(asked []*facts, managers []managed, network string, tls bool) *cluster {
+	c := &cluster{asked: asked, managers: managers, shown: newestOf(managers), network: network, tls: tls}
 	seed := ""
+	if c.shown != nil {
+		c.config, seed = c.shown.answer.Config, c.shown.addr
+	}
 	for _, f := range asked {
 		if f.config != nil && f.config.Newer(c.config) {
 			c.config, seed = f.config, f.addr
@@ -96,6 +104,7 @@ func (c *cluster) judge(o Options) *Report {
 		}
 	}
 	p := &reporter{}
+	c.judgeManagers(p, o)
 	c.reach(p, all)
 	var answering []*facts
 	for _, f := range all {
@@ -118,7 +127,9 @@ func (c *cluster) judge(o Options) *Report {
 	if c.config != nil {
 		r.UUID, r.VBuckets = c.config.UUID, c.config.NumVBuckets()
 	}
-	r.cause = causeOf(all)
+	if r.cause = causeOf(all); len(c.managers) > 0 && c.shown == nil {
+		r.cause = causeOfManagers(c.managers)
+	}
 	return r
 }
 
@@ -230,6 +241,9 @@ func (c *cluster) mapOf(f *facts) (finding, bool) {
 	switch {
 	case f.err != nil:
 		return finding{}, false
+	case f.configErr != nil && c.shown != nil && errors.Is(f.configErr, kvclient.ErrNotSupported):
+		return finding{Warning, "it shows no map itself: the cluster manager's counts", "nothing, as long as its manager " +
+			"answers"}, true
 	case f.configErr != nil:
 		return configFails(f), true
 	case c.config != nil && c.config.Newer(f.config):

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 )
 
 // patience is the deadline of a question to nodes that are to answer: never the reason of a verdict.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // node runs an embedded node with a bucket.
 func node(t *testing.T, edit func(*kv.Config)) *kv.Node {
@@ -314,4 +315,50 @@ func TestEndlessStatistics(t *testing.T) {
 		}
 	}
 	t.Errorf("%+v", r)
+}
+
+// TestManagers: a cluster that is named by its managers is examined as one that is named by its nodes, whoever of them
+// hangs or is gone; and a node need not show a map then.
+func TestManagers(t *testing.T) {
+	var opened atomic.Pointer[kv.Node]
+	n := node(t, func(c *kv.Config) {
+		c.Nodes = []kv.Peer{{ID: "kv1",
+			Memcached: kvclienttest.WithoutMaps(t, func() string { return opened.Load().MemcachedAddr() })}}
+	})
+	opened.Store(n)
+	byManager := func(edit func(*doctor.Options)) *doctor.Report {
+		o := options()
+		o.Managers = []string{n.AdminAddr()}
+		edit(&o)
+		return doctor.Examine(t.Context(), o)
+	}
+	r := byManager(func(*doctor.Options) {})
+	expect(t, r, "map warning: shows no map itself")
+	if r.Err() != nil || r.VBuckets != 64 || r.Nodes != 1 || !slices.ContainsFunc(r.Checks, func(c doctor.Check) bool {
+		return c.Check == "manager" && c.Result == doctor.OK
+	}) {
+		t.Errorf("%+v %v", r, r.Err())
+	}
+	r = byManager(func(o *doctor.Options) { o.Managers = append(o.Managers, "127.0.0.1:1") })
+	expect(t, r, "map warning: shows no map itself", "manager warning: refused")
+	stranger := node(t, func(c *kv.Config) { c.Buckets[0].UUID = "77" })
+	r = byManager(func(o *doctor.Options) { o.Managers = append(o.Managers, stranger.AdminAddr()) })
+	expect(t, r, "map warning: shows no map itself", "manager will not work: another bucket of the name")
+	for _, tt := range []struct {
+		edit func(*doctor.Options)
+		want string
+		err  error
+	}{
+		{func(o *doctor.Options) { o.KV.Password = "x" }, "manager will not work: 401", kvclient.ErrAuth},
+		{func(o *doctor.Options) { o.KV.Bucket = "x" }, "manager will not work: not found", kvclient.ErrNoBucket},
+		{func(o *doctor.Options) { o.Managers = []string{"127.0.0.1:1"} }, "manager will not work: refused",
+			kvclient.ErrNoMap},
+		{func(o *doctor.Options) { o.Managers = []string{n.MemcachedAddr()} }, "manager will not work: ", kvclient.ErrNoMap},
+	} {
+		r := byManager(tt.edit)
+		expect(t, r, tt.want)
+		if err := r.Err(); !errors.Is(err, doctor.ErrFails) || !errors.Is(err, tt.err) {
+			t.Errorf("%s: %v", tt.want, err)
+		}
+	}
 }

@@ -246,7 +246,7 @@ func manyNodes(n int) (config *mcbp.ClusterConfig, all []*facts) {
 }
 
 func judged(all []*facts, network string) *Report {
-	c := newCluster(all, network, false)
+	c := newCluster(all, nil, network, false)
 	c.take(all)
 	return c.judge(Options{Now: func() time.Time { return now }})
 }

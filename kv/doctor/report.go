@@ -168,6 +168,7 @@ type topic struct{ name, why string }
 // topics are the checks in their order, and why each is made.
 func topics() []topic {
 	return []topic{
+		{checkManager, "it was named to say where the nodes are (http://, https://)"},
 		{checkReach,
 			"a projector streams from each node; the vbuckets of one that does not answer get no index, and scans " +
 				"wait for it"},
@@ -196,6 +197,7 @@ func topics() []topic {
 
 // The checks.
 const (
+	checkManager     = "manager"
 	checkReach       = "reachable"
 	checkLogin       = "login"
 	checkTLS         = "tls"

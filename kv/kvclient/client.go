@@ -59,11 +59,11 @@ type attempt struct {
 	err  error
 }
 
-// Connect finds the cluster through any of the seeds (host:port of memcached) and
-// fetches the map. It tries all seeds again and again until one answers, ctx
+// Connect finds the cluster through any of the seeds (host:port of memcached), or
+// Options.Maps, and fetches the map. It tries all seeds again and again until one answers, ctx
 // ends, or every seed refuses for good (ErrAuth, ErrNoBucket).
 func Connect(ctx context.Context, seeds []string, opt Options) (*Client, error) {
-	if len(seeds) == 0 {
+	if len(seeds) == 0 && opt.Maps == nil {
 		return nil, fmt.Errorf("%w: no address given", ErrNoMap)
 	}
 	opt = opt.withDefaults()
@@ -189,6 +189,9 @@ const hedge = 200 * time.Millisecond
 // answered for 200 ms: one that hangs holds nobody up.
 func (c *Client) Refresh(ctx context.Context) error {
 	addrs := c.known()
+	if c.opt.Maps != nil {
+		addrs = append(addrs, "") // Maps
+	}
 	c.mu.Lock()
 	first := c.refresh
 	c.refresh++
@@ -198,6 +201,7 @@ func (c *Client) Refresh(ctx context.Context) error {
 	type answer struct {
 		config *mcbp.ClusterConfig
 		addr   string
+		maps   bool
 		err    error
 	}
 	answers := make(chan answer, len(addrs))
@@ -209,13 +213,20 @@ func (c *Client) Refresh(ctx context.Context) error {
 			addr := addrs[(first+asked)%len(addrs)]
 			asked++
 			go func() {
-				config, err := c.fetchConfig(ctx, addr)
-				answers <- answer{config, addr, err}
+				var config *mcbp.ClusterConfig
+				var err error
+				by := addr
+				if addr == "" {
+					config, by, err = c.opt.Maps(ctx)
+				} else {
+					config, err = c.fetchConfig(ctx, addr)
+				}
+				answers <- answer{config, by, addr == "", err}
 			}()
 			timer.Reset(hedge)
 		}
 	}
-	var last error
+	var last, maps error
 	for answered < len(addrs) {
 		select {
 		case a := <-answers:
@@ -225,6 +236,9 @@ func (c *Client) Refresh(ctx context.Context) error {
 			}
 			answered++
 			last = a.err
+			if a.maps {
+				maps = a.err
+			}
 			ask()
 		case <-timer.C:
 			ask()
@@ -232,7 +246,8 @@ func (c *Client) Refresh(ctx context.Context) error {
 			return fmt.Errorf("%w from %d nodes: %w", ErrNoMap, len(addrs), cmp.Or(last, context.Cause(ctx)))
 		}
 	}
-	return fmt.Errorf("%w from %d nodes: %w", ErrNoMap, len(addrs), last)
+	// Where there are Maps, nodes need not show any: what they say of that is not final.
+	return fmt.Errorf("%w from %d nodes: %w", ErrNoMap, len(addrs), cmp.Or(maps, last))
 }
 
 // known lists the addresses that may know the map.

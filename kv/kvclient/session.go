@@ -46,6 +46,9 @@ type Options struct {
 	// Network says which addresses of the cluster map a Client uses: mcbp.NetworkDefault, mcbp.NetworkExternal, or empty
 	// for the one in which the seed is an address.
 	Network string
+	// Maps, unless nil, gives a Client the map beside the nodes, and the host:port of whoever showed it: for clusters that
+	// are named by their managers (restmap), and nodes that show none.
+	Maps func(ctx context.Context) (config *mcbp.ClusterConfig, addr string, err error)
 	// AllowPlain permits the PLAIN mechanism on a connection without TLS, if the
 	// node offers nothing better.
 	AllowPlain bool
@@ -99,7 +102,7 @@ func Handshake(ctx context.Context, addr string, opt Options) (*Session, error) 
 	}
 	s := &Session{Conn: nc}
 	if opt.TLS != nil {
-		if s.Conn, err = handshakeTLS(ctx, nc, addr, opt.TLS); err != nil {
+		if s.Conn, err = HandshakeTLS(ctx, nc, addr, opt.TLS); err != nil {
 			_ = nc.Close()
 			return nil, fmt.Errorf("kvclient: TLS with %s: %w", addr, err)
 		}
@@ -111,18 +114,26 @@ func Handshake(ctx context.Context, addr string, opt Options) (*Session, error) 
 	return s, nil
 }
 
-// handshakeTLS encrypts nc; the server's name is the host of addr unless given.
-func handshakeTLS(ctx context.Context, nc net.Conn, addr string, conf *tls.Config) (net.Conn, error) {
+// HandshakeTLS encrypts nc; the server's name is the host of addr unless given. A certificate that names nobody counts
+// for its common name (byCommonName).
+func HandshakeTLS(ctx context.Context, nc net.Conn, addr string, conf *tls.Config) (net.Conn, error) {
 	if conf.ServerName == "" && !conf.InsecureSkipVerify {
-		host, _, err := net.SplitHostPort(addr)
+		name, err := serverName(addr)
 		if err != nil {
 			return nil, err
 		}
 		conf = conf.Clone()
-		conf.ServerName = host
+		conf.ServerName = name
 	}
 	tc := tls.Client(nc, byCommonName(conf))
 	return tc, tc.HandshakeContext(ctx)
+}
+
+// serverName is what the certificate of host:port has to name; it knows no zones of this machine.
+func serverName(addr string) (string, error) {
+	host, _, err := net.SplitHostPort(addr)
+	host, _, _ = strings.Cut(host, "%")
+	return host, err
 }
 
 // login runs HELLO, SASL and SELECT_BUCKET.

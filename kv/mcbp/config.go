@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/bits"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,6 +72,14 @@ type AlternateAddress struct {
 	Hostname string         `json:"hostname"`
 	Ports    map[string]int `json:"ports,omitempty"`
 }
+
+// Services that a config names with their ports: documents and the cluster manager, without TLS and with it.
+const (
+	ServiceKV         = "kv"
+	ServiceKVTLS      = "kvSSL"
+	ServiceManager    = "mgmt"
+	ServiceManagerTLS = "mgmtSSL"
+)
 
 // Names of networks: the one that the nodes use among themselves, and the one that Couchbase knows beside it.
 const (
@@ -142,11 +151,12 @@ func (c *ClusterConfig) order() []int {
 	}
 	at := map[string]int{}
 	for i, e := range c.NodesExt[:known] {
-		at[joinHostPort(c.hostOf(i, HostPlaceholder), e.Services["kv"])] = i
+		at[joinHostPort(canonical(c.hostOf(i, HostPlaceholder)), e.Services["kv"])] = i
 	}
 	order, taken, same := make([]int, 0, known), make([]bool, known), true
 	for i, server := range list {
-		n, ok := at[server]
+		host, port := splitHost(server)
+		n, ok := at[bracketed(canonical(host))+":"+port]
 		if !ok || taken[n] {
 			return nil
 		}
@@ -279,9 +289,9 @@ func (c *ClusterConfig) KVAddr(node int, bootstrapHost string, tls bool) (string
 	if node < 0 || node >= c.NumNodes() {
 		return "", fmt.Errorf("%w: no node %d, there are %d", ErrConfig, node, c.NumNodes())
 	}
-	service := "kv"
+	service := ServiceKV
 	if tls {
-		service = "kvSSL"
+		service = ServiceKVTLS
 	}
 	if node < len(c.NodesExt) {
 		if port := c.NodesExt[node].Services[service]; port > 0 {
@@ -289,7 +299,7 @@ func (c *ClusterConfig) KVAddr(node int, bootstrapHost string, tls bool) (string
 		}
 	}
 	if !tls && node < len(c.VBucketServerMap.ServerList) {
-		return strings.ReplaceAll(c.VBucketServerMap.ServerList[node], HostPlaceholder, bracketed(bootstrapHost)), nil
+		return FillHost(c.VBucketServerMap.ServerList[node], bootstrapHost), nil
 	}
 	if !tls && node < len(c.Nodes) {
 		if port := c.Nodes[node].Ports["direct"]; port > 0 {
@@ -299,18 +309,22 @@ func (c *ClusterConfig) KVAddr(node int, bootstrapHost string, tls bool) (string
 	return "", fmt.Errorf("%w: node %d has no %q service", ErrConfig, node, service)
 }
 
-// NetworkOf finds the network in which address (host:port as dialled) is that of a node's Data Service, as Couchbase's
-// clients do: with its port first, then by the host alone. NetworkDefault where nothing else is found.
+// services are those by whose addresses a network is known.
+func services() []string {
+	return []string{ServiceKV, ServiceKVTLS, ServiceManager, ServiceManagerTLS}
+}
+
+// NetworkOf finds the network in which address (host:port as dialled) is that of a node's Data Service or manager, as
+// Couchbase's clients do: with its port first, then by the host alone. NetworkDefault where nothing else is found.
 func (c *ClusterConfig) NetworkOf(address string) string {
-	host := address
-	if i := strings.LastIndexByte(address, ':'); i >= 0 {
-		host = strings.Trim(address[:i], "[]")
-	}
+	host, port := splitHost(address)
+	host = canonical(host)
 	for _, same := range []func(h string, ports map[string]int) bool{
 		func(h string, ports map[string]int) bool {
-			return joinHostPort(h, ports["kv"]) == address || joinHostPort(h, ports["kvSSL"]) == address
+			return canonical(h) == host &&
+				slices.ContainsFunc(services(), func(s string) bool { return strconv.Itoa(ports[s]) == port })
 		},
-		func(h string, _ map[string]int) bool { return h == host },
+		func(h string, _ map[string]int) bool { return canonical(h) == host },
 	} {
 		if n := c.networkWhere(same); n != "" {
 			return n
@@ -346,10 +360,45 @@ func (c *ClusterConfig) KVAddrIn(network string, node int, bootstrapHost string,
 	if network == "" || network == NetworkDefault {
 		return c.KVAddr(node, bootstrapHost, tls)
 	}
-	service := "kv"
+	service := ServiceKV
 	if tls {
-		service = "kvSSL"
+		service = ServiceKVTLS
 	}
+	return c.addrIn(network, node, service)
+}
+
+// ManagerAddrIn is the address host:port of a node's cluster manager in a network; bootstrapHost replaces
+// HostPlaceholder and an absent name.
+func (c *ClusterConfig) ManagerAddrIn(network string, node int, bootstrapHost string, tls bool) (string, error) {
+	service := ServiceManager
+	if tls {
+		service = ServiceManagerTLS
+	}
+	if network != "" && network != NetworkDefault {
+		return c.addrIn(network, node, service)
+	}
+	if node < 0 || node >= c.NumNodes() {
+		return "", fmt.Errorf("%w: no node %d, there are %d", ErrConfig, node, c.NumNodes())
+	}
+	port := 0
+	if node < len(c.NodesExt) {
+		port = c.NodesExt[node].Services[service]
+	}
+	if port == 0 && node < len(c.Nodes) { // maps of old
+		port = c.Nodes[node].Ports["httpsMgmt"]
+		if !tls {
+			_, text := splitHost(c.Nodes[node].Hostname)
+			port, _ = strconv.Atoi(text)
+		}
+	}
+	if port <= 0 || port > 65535 {
+		return "", fmt.Errorf("%w: node %d has no %q service", ErrConfig, node, service)
+	}
+	return joinHostPort(c.hostOf(node, bootstrapHost), port), nil
+}
+
+// addrIn is the address of a node's service in a network other than the default one.
+func (c *ClusterConfig) addrIn(network string, node int, service string) (string, error) {
 	if node < 0 || node >= len(c.NodesExt) {
 		return "", fmt.Errorf("%w: no node %d, there are %d", ErrConfig, node, len(c.NodesExt))
 	}
@@ -375,10 +424,7 @@ func (c *ClusterConfig) hostOf(node int, bootstrapHost string) string {
 		host = c.NodesExt[node].Hostname
 	}
 	if host == "" && node < len(c.Nodes) {
-		host = c.Nodes[node].Hostname
-		if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
-			host = host[:i]
-		}
+		host, _ = splitHost(c.Nodes[node].Hostname)
 	}
 	host = strings.Trim(host, "[]")
 	if host == "" || host == HostPlaceholder {
@@ -387,8 +433,34 @@ func (c *ClusterConfig) hostOf(node int, bootstrapHost string) string {
 	return host
 }
 
+// FillHost puts the host through which a map came in the place of HostPlaceholder in an address.
+func FillHost(address, host string) string {
+	return strings.ReplaceAll(address, HostPlaceholder, bracketed(host))
+}
+
 // joinHostPort writes host:port, with brackets around an IPv6 address.
 func joinHostPort(host string, port int) string { return bracketed(host) + ":" + strconv.Itoa(port) }
+
+// splitHost takes host:port apart; an IPv6 address has brackets, or no port beside it. Without a port it is empty.
+func splitHost(address string) (host, port string) {
+	i := strings.LastIndexByte(address, ':')
+	if _, err := netip.ParseAddr(address); err == nil || i < 0 || strings.HasSuffix(address, "]") {
+		return strings.Trim(address, "[]"), ""
+	}
+	return strings.Trim(address[:i], "[]"), address[i+1:]
+}
+
+// canonical writes a host as any other one that is the same: addresses may be written in several ways.
+func canonical(host string) string {
+	host = strings.Trim(host, "[]")
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.String()
+	}
+	if host == HostPlaceholder {
+		return host
+	}
+	return strings.ToLower(host)
+}
 
 // bracketed puts an IPv6 address into brackets.
 func bracketed(host string) string {

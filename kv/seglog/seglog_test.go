@@ -451,3 +451,35 @@ func TestAFailedSyncIsNotTriedAgain(t *testing.T) {
 		t.Fatalf("%+v %v", r, got)
 	}
 }
+
+// Another loop's sync that fails on the segment which Renew has just begun leaves Renew nothing to sync: it says so all
+// the same, before anything is written there for nothing.
+func TestRenewHearsOfAnothersFailedSync(t *testing.T) {
+	syncs, fails := 0, false
+	l, _, err := Open(Options{Dir: t.TempDir(), Identity: "b/1", SegmentBytes: 4096,
+		Wrap: func(f File) File { return deaf{f, &syncs, &fails} }}, func(Record) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, l, "one")
+	number, err := l.renew()
+	if err != nil || number != 2 {
+		t.Fatal(number, err)
+	}
+	fails = true
+	if err := l.Sync(); !errors.Is(err, ErrUnsynced) {
+		t.Fatal(err)
+	}
+	fails = false
+	if err := l.renewed(number); !errors.Is(err, ErrUnsynced) || !strings.Contains(err.Error(), l.path(2)) {
+		t.Errorf("with the new segment lost: %v", err)
+	}
+	if err := l.Renew(); err != nil {
+		t.Errorf("the next one: %v", err)
+	}
+	mustWrite(t, l, "one")
+	sealed := l.Sealed()
+	if err := errors.Join(l.DropThrough(sealed[len(sealed)-1]), l.Sync(), l.Close(true)); err != nil {
+		t.Error(err)
+	}
+}

@@ -168,17 +168,42 @@ func (l *Log) DropFirst(number uint64) error {
 // Renew begins a segment that is synced, so that what is written from now on is not with what could not be. ErrUnsynced
 // when it cannot be either.
 func (l *Log) Renew() error {
-	l.mu.Lock()
-	err := l.broken
-	if err == nil {
-		err = l.rotateLocked()
-		l.dirty = true
-	}
-	l.mu.Unlock()
+	number, err := l.renew()
 	if err != nil {
 		return err
 	}
-	return l.sync()
+	return l.renewed(number)
+}
+
+// renewed makes the segment that was begun durable.
+func (l *Log) renewed(number uint64) error {
+	if err := l.sync(); err != nil {
+		return err
+	}
+	return l.Lost(number - 1) // another sync may have failed on it meanwhile
+}
+
+// renew begins a segment and returns its number.
+func (l *Log) renew() (number uint64, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken != nil {
+		return 0, l.broken
+	}
+	err = l.rotateLocked()
+	l.dirty = true
+	return l.segments[len(l.segments)-1].number, err
+}
+
+// Lost returns ErrUnsynced when a segment above this number could not be synced: what was written since to take the
+// place of those up to it does not.
+func (l *Log) Lost(number uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost <= number {
+		return nil
+	}
+	return fmt.Errorf("%w: %s and what is before it: %w", ErrUnsynced, l.path(l.lost), l.lostBy)
 }
 
 // DropThrough forgets all segments up to the sealed one with this number. The caller has written what of them is still
@@ -191,13 +216,12 @@ func (l *Log) DropThrough(number uint64) error {
 	defer l.dropping.Unlock()
 	l.mu.Lock()
 	n := slices.IndexFunc(l.segments, func(s segment) bool { return s.number > number })
-	lost, lostBy := l.lost, l.lostBy
 	l.mu.Unlock()
 	if n < 1 {
 		return fmt.Errorf("segment %d is no sealed one of %s", number, l.opts.Dir)
 	}
-	if lost > number { // another sync has failed on what was written to replace them
-		return fmt.Errorf("%w: %s and what is before it: %w", ErrUnsynced, l.path(lost), lostBy)
+	if err := l.Lost(number); err != nil {
+		return err
 	}
 	if err := l.drop(n); err != nil {
 		return err

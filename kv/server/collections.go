@@ -108,16 +108,34 @@ type request struct {
 }
 
 // readFilter checks the JSON value of a stream request.
-func (c *conn) readFilter(value []byte) (r request, status mcbp.Status) {
+func (c *conn) readFilter(value []byte) (request, mcbp.Status) {
 	if len(value) == 0 {
-		return r, mcbp.StatusOK
+		return request{}, mcbp.StatusOK
 	}
 	var f streamFilter
-	if len(value) > mcbp.MaxStreamRequestFilter || json.Unmarshal(value, &f) != nil || f.StreamID != nil ||
-		f.Scope != nil && f.Collections != nil ||
-		!c.features.collections && (f.Scope != nil || f.Collections != nil || f.UID != "") {
-		return r, mcbp.StatusInvalid
+	if len(value) > mcbp.MaxStreamRequestFilter || json.Unmarshal(value, &f) != nil || !f.allowed(c.features.collections) {
+		return request{}, mcbp.StatusInvalid
 	}
+	r, uid, err := f.request()
+	switch {
+	case err != nil:
+		return r, mcbp.StatusInvalid
+	case uid > c.bucket.Manifest().UID:
+		return r, mcbp.StatusManifestAhead
+	}
+	return r, mcbp.StatusOK
+}
+
+// allowed reports whether the members go together, on a connection with or without collections.
+func (f *streamFilter) allowed(collections bool) bool {
+	if f.StreamID != nil || f.Scope != nil && f.Collections != nil {
+		return false
+	}
+	return collections || f.Scope == nil && f.Collections == nil && f.UID == ""
+}
+
+// request returns what the members ask for, and the manifest that the consumer goes by.
+func (f *streamFilter) request() (r request, uid uint64, err error) {
 	var errs []error
 	number := func(text string, base, bits int) uint64 {
 		n, err := strconv.ParseUint(text, base, bits)
@@ -131,20 +149,13 @@ func (c *conn) readFilter(value []byte) (r request, status mcbp.Status) {
 		id := uint32(number(*f.Scope, 16, 32))
 		r.scope = &id
 	}
-	var uid uint64
 	if f.UID != "" {
 		uid = number(f.UID, 16, 64)
 	}
 	if f.PurgeSeqno != "" {
 		r.clientPurge = number(f.PurgeSeqno, 10, 64)
 	}
-	switch {
-	case errors.Join(errs...) != nil:
-		return r, mcbp.StatusInvalid
-	case uid > c.bucket.Manifest().UID:
-		return r, mcbp.StatusManifestAhead
-	}
-	return r, mcbp.StatusOK
+	return r, uid, errors.Join(errs...)
 }
 
 // filterOf makes the filter of a stream; a status other than OK refuses it.
@@ -179,6 +190,9 @@ func (c *conn) filterOf(r request, v *store.VBucket) (*filter, mcbp.Status) {
 	}
 	return nil, mcbp.StatusOK
 }
+
+// ended reports whether nothing can pass any more.
+func (f *filter) ended() bool { return f != nil && f.over }
 
 // late tells what the vbucket does not have yet from what nobody has.
 func late(there bool, unknown mcbp.Status) mcbp.Status {

@@ -91,56 +91,71 @@ func failoverValue(h store.History) []byte {
 func (p *producer) control(key, value string) mcbp.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	flag, flagErr := strconv.ParseBool(value)
-	number, numberErr := strconv.ParseFloat(value, 64)
-	if p.c.moods().Has(OldControls) && !oldControl(key) {
-		return mcbp.StatusInvalid
-	}
-	switch key {
-	case mcbp.ControlBufferSize:
-		n, err := strconv.ParseUint(value, 10, 32)
-		if err != nil || p.c.moods().Has(NoFlowControl) {
-			return mcbp.StatusInvalid
-		}
-		p.buffer = int64(n)
-	case mcbp.ControlNoopInterval:
-		// NaN is in none
-		if inRange := number >= minNoopInterval.Seconds() && number <= maxNoopInterval.Seconds(); numberErr != nil ||
-			!inRange || p.c.moods().Has(NoopIntervals) && math.Mod(number, defaultNoopInterval.Seconds()) != 0 {
-			return mcbp.StatusInvalid
-		}
-		p.noopInterval = time.Duration(number * float64(time.Second))
-	case mcbp.ControlEnableNoop, mcbp.ControlEndOnClose, mcbp.ControlExpiryOpcode:
-		if flagErr != nil || key == mcbp.ControlEndOnClose && p.c.moods().Has(NoCloseEnd) {
-			return mcbp.StatusInvalid
-		}
-		switch key {
-		case mcbp.ControlEnableNoop:
-			p.noop = flag
-		case mcbp.ControlEndOnClose:
-			p.endOnClose = flag
-		default:
-			p.expiryOpcode.Store(flag)
-		}
-	case mcbp.ControlMaxMarker:
-		form, ok := map[string]markerForm{"1.0": markerV1, "2.0": markerV20, "2.2": markerV22}[value]
-		if !ok {
-			return mcbp.StatusInvalid
-		}
-		p.marker.Store(int32(form))
-	case mcbp.ControlForceCompress:
-		if flagErr != nil || flag && !p.c.features.snappy {
-			return mcbp.StatusInvalid
-		}
-		p.compress.Store(flag)
-	case mcbp.ControlPriority, mcbp.ControlCursorDrop, "supports_cursor_dropping_vulcan",
-		"backfill_order", "connection_manager_interval", "v7_dcp_status_codes", "supports_hifi_MFU":
-		// They change nothing here: one priority, no cursor to drop.
-	default:
+	if p.c.moods().Has(OldControls) && !oldControl(key) || !p.set(key, value) {
 		return mcbp.StatusInvalid
 	}
 	p.kick()
 	return mcbp.StatusOK
+}
+
+// set reports whether the setting is known and can have the value. p.mu is held.
+func (p *producer) set(key, value string) bool {
+	switch key {
+	case mcbp.ControlBufferSize:
+		n, err := strconv.ParseUint(value, 10, 32)
+		if err != nil || p.c.moods().Has(NoFlowControl) {
+			return false
+		}
+		p.buffer = int64(n)
+	case mcbp.ControlNoopInterval:
+		return p.setNoopInterval(value)
+	case mcbp.ControlEnableNoop, mcbp.ControlEndOnClose, mcbp.ControlExpiryOpcode, mcbp.ControlForceCompress:
+		on, err := strconv.ParseBool(value)
+		return err == nil && p.setFlag(key, on)
+	case mcbp.ControlMaxMarker:
+		form, ok := map[string]markerForm{"1.0": markerV1, "2.0": markerV20, "2.2": markerV22}[value]
+		if !ok {
+			return false
+		}
+		p.marker.Store(int32(form))
+	case mcbp.ControlPriority, mcbp.ControlCursorDrop, "supports_cursor_dropping_vulcan",
+		"backfill_order", "connection_manager_interval", "v7_dcp_status_codes", "supports_hifi_MFU":
+		// They change nothing here: one priority, no cursor to drop.
+	default:
+		return false
+	}
+	return true
+}
+
+func (p *producer) setNoopInterval(value string) bool {
+	seconds, err := strconv.ParseFloat(value, 64)
+	inRange := seconds >= minNoopInterval.Seconds() && seconds <= maxNoopInterval.Seconds() // NaN is in none
+	if err != nil || !inRange ||
+		p.c.moods().Has(NoopIntervals) && math.Mod(seconds, defaultNoopInterval.Seconds()) != 0 {
+		return false
+	}
+	p.noopInterval = time.Duration(seconds * float64(time.Second))
+	return true
+}
+
+func (p *producer) setFlag(key string, on bool) bool {
+	switch key {
+	case mcbp.ControlEnableNoop:
+		p.noop = on
+	case mcbp.ControlEndOnClose:
+		if p.c.moods().Has(NoCloseEnd) {
+			return false
+		}
+		p.endOnClose = on
+	case mcbp.ControlExpiryOpcode:
+		p.expiryOpcode.Store(on)
+	case mcbp.ControlForceCompress:
+		if on && !p.c.features.snappy {
+			return false
+		}
+		p.compress.Store(on)
+	}
+	return true
 }
 
 // oldControl says whether engines of the 4 and 5 lines know a key of DCP_CONTROL.
@@ -156,18 +171,7 @@ func oldControl(key string) bool {
 // streamRequest decides about a stream and, when it is accepted, begins it behind its answer.
 func (c *conn) streamRequest(f mcbp.Frame) error {
 	c.srv.counters.StreamRequests.Add(1)
-	r, err := mcbp.DecodeStreamRequest(f.Extras)
-	if err != nil {
-		c.status(f.Header, mcbp.StatusInvalid, nil)
-		return nil
-	}
-	want, status := c.readFilter(f.Value)
-	const unsupported = mcbp.StreamTakeover | mcbp.StreamFromLatest
-	switch {
-	case status != mcbp.StatusOK:
-	case r.Flags&unsupported != 0 || c.dcp.needsNoop():
-		status = mcbp.StatusNotSupported
-	}
+	r, want, status := c.readStreamRequest(f)
 	if status != mcbp.StatusOK {
 		c.refused(f.Header, status)
 		return nil
@@ -206,17 +210,37 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 			Header: mcbp.Header{VBucketOrStatus: uint16(mcbp.StatusRollback)}, Value: mcbp.AppendRollback(nil, seqno),
 		}, nil)
 	default:
-		c.srv.counters.StreamsAccepted.Add(1)
-		c.value(f.Header, failoverValue(history))
-		if err := c.flush(); err != nil {
-			return err
-		}
-		c.dcp.begin(&stream{
+		return c.beginStream(f.Header, &stream{
 			p: c.dcp, vb: v, id: f.VBucket(), opaque: f.Opaque, start: r.Start, last: r.Start, end: r.End, purged: history.Purge,
 			life: history.Life, filter: shown,
 			backfill: r.Start < history.High, noValue: r.Flags&mcbp.StreamNoValue != 0, activeOnly: state == store.Active,
-		})
+		}, history)
 	}
+	return nil
+}
+
+// readStreamRequest returns what a request asks for; a status other than OK refuses it whatever the vbucket's state is.
+func (c *conn) readStreamRequest(f mcbp.Frame) (mcbp.StreamRequest, request, mcbp.Status) {
+	const unsupported = mcbp.StreamTakeover | mcbp.StreamFromLatest
+	r, err := mcbp.DecodeStreamRequest(f.Extras)
+	if err != nil {
+		return r, request{}, mcbp.StatusInvalid
+	}
+	want, status := c.readFilter(f.Value)
+	if status == mcbp.StatusOK && (r.Flags&unsupported != 0 || c.dcp.needsNoop()) {
+		status = mcbp.StatusNotSupported
+	}
+	return r, want, status
+}
+
+// beginStream accepts a stream: its answer is sent before anything of the stream can be.
+func (c *conn) beginStream(h mcbp.Header, st *stream, history store.History) error {
+	c.srv.counters.StreamsAccepted.Add(1)
+	c.value(h, failoverValue(history))
+	if err := c.flush(); err != nil {
+		return err
+	}
+	c.dcp.begin(st)
 	return nil
 }
 

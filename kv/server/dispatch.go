@@ -70,19 +70,45 @@ func (c *conn) dispatchAnybody(f mcbp.Frame) (done bool, err error) {
 
 // dispatchBucket answers a request on the selected bucket.
 func (c *conn) dispatchBucket(ctx context.Context, f mcbp.Frame) error {
-	if c.srv.warmingRefuses(f.Op) || c.srv.onlyReads(f.Op) || f.Op != mcbp.OpGetClusterConfig && !c.bucket.Ready() {
-		c.srv.counters.TemporaryFailures.Add(1)
-		c.refuse(f.Header, mcbp.StatusTemporary, "the node is warming up")
+	if c.unable(f) || c.dispatchDocument(f) || c.dispatchQuestion(f) {
 		return nil
 	}
-	if status, fails := c.lacksMemory(f.Op); fails {
-		c.srv.counters.TemporaryFailures.Add(1)
-		c.refuse(f.Header, status, "the node has no memory for it now")
+	switch f.Op {
+	case mcbp.OpDCPOpen:
+		return c.dcpOpen(ctx, f)
+	case mcbp.OpDCPControl, mcbp.OpDCPStreamReq, mcbp.OpDCPCloseStream, mcbp.OpDCPBufferAck, mcbp.OpDCPFailoverLog,
+		mcbp.OpDCPNoop, mcbp.OpDCPAddStream:
+		if c.dcp == nil {
+			return fmt.Errorf("%w: %v on a connection without DCP_OPEN", mcbp.ErrMalformed, f.Op)
+		}
+		return c.dcpRequest(f)
+	}
+	if why := refusal(f.Op); why != "" {
+		c.refuse(f.Header, mcbp.StatusNotSupported, why)
 		return nil
 	}
-	if c.dispatchDocument(f) {
-		return nil
+	c.status(f.Header, mcbp.StatusUnknownCommand, nil)
+	return nil
+}
+
+// unable refuses what cannot be done for now, and reports whether it did.
+func (c *conn) unable(f mcbp.Frame) bool {
+	status, why := mcbp.StatusTemporary, "the node is warming up"
+	warming := c.srv.warmingRefuses(f.Op) || c.srv.onlyReads(f.Op) || f.Op != mcbp.OpGetClusterConfig && !c.bucket.Ready()
+	if !warming {
+		var fails bool
+		if status, fails = c.lacksMemory(f.Op); !fails {
+			return false
+		}
+		why = "the node has no memory for it now"
 	}
+	c.srv.counters.TemporaryFailures.Add(1)
+	c.refuse(f.Header, status, why)
+	return true
+}
+
+// dispatchQuestion answers what is asked about a bucket as a whole; false for all others.
+func (c *conn) dispatchQuestion(f mcbp.Frame) bool {
 	switch f.Op {
 	case mcbp.OpGetClusterConfig:
 		c.clusterConfig(f)
@@ -98,25 +124,12 @@ func (c *conn) dispatchBucket(ctx context.Context, f mcbp.Frame) error {
 		c.collectionID(f)
 	case mcbp.OpGetScopeID:
 		c.scopeID(f)
-	case mcbp.OpDCPOpen:
-		return c.dcpOpen(ctx, f)
-	case mcbp.OpDCPControl, mcbp.OpDCPStreamReq, mcbp.OpDCPCloseStream, mcbp.OpDCPBufferAck, mcbp.OpDCPFailoverLog,
-		mcbp.OpDCPNoop,
-		mcbp.OpDCPAddStream:
-		if c.dcp == nil {
-			return fmt.Errorf("%w: %v on a connection without DCP_OPEN", mcbp.ErrMalformed, f.Op)
-		}
-		return c.dcpRequest(f)
 	case mcbp.OpVerbosity: // there is none to set; plain clients ask all the same
 		c.status(f.Header, mcbp.StatusOK, nil)
 	default:
-		if why := refusal(f.Op); why != "" {
-			c.refuse(f.Header, mcbp.StatusNotSupported, why)
-			return nil
-		}
-		c.status(f.Header, mcbp.StatusUnknownCommand, nil)
+		return false
 	}
-	return nil
+	return true
 }
 
 // dispatchDocument answers requests for one document; false for all others.

@@ -74,33 +74,22 @@ func (st *stream) release() {
 // step appends messages until buf has limit bytes or there are no more. It is looked at again when more is true or the
 // vbucket notifies; Notify after queued was cleared and before the look cannot be lost, because the look comes later.
 func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bool) {
-	state, high := st.vb.Status()
-	// taken over, gone, or emptied
-	if state != store.Active && st.activeOnly || state == store.Dead || high < st.last || st.vb.Life() != st.life {
+	switch {
+	case st.gone():
 		if st.p.c.srv.opts.Moods.Has(SilentTakeover) {
 			st.drop()
-			return buf, messages, false
+			return buf, 0, false
 		}
-		return st.finish(buf, mcbp.EndStateChanged, messages)
+		return st.finish(buf, mcbp.EndStateChanged, 0)
+	case st.held.Load():
+		return buf, 0, false
 	}
-	if st.held.Load() {
-		return buf, messages, false
-	}
+	var n int
 	for len(buf) < limit {
 		if st.next < len(st.docs) {
-			n := st.next
-			for n < len(st.docs) && len(buf) < limit {
-				if d := st.docs[n]; st.filter.shows(d) {
-					buf = st.appendDoc(buf, d)
-					st.shown = d.Seqno
-					messages++
-					st.p.items.Add(1)
-				}
-				n++
-			}
-			clear(st.docs[st.next:n])
-			st.next = n
-			if st.filter != nil && st.filter.over {
+			buf, n = st.appendTaken(buf, limit)
+			messages += n
+			if st.filter.ended() {
 				return st.finish(buf, mcbp.EndFilterEmpty, messages)
 			}
 			continue
@@ -112,31 +101,63 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 			if st.snap.Overtaken() {
 				return st.finish(buf, mcbp.EndTooSlow, messages)
 			}
-			if st.docs, st.next = st.snap.Next(st.docs[:0], stepItems), 0; len(st.docs) == 0 {
-				if st.p.c.features.collections && st.shown < st.upTo { // the window's end is no item
-					buf = st.appendAdvanced(buf)
-					messages++
-				}
-				st.snap, st.last = nil, st.upTo
-				st.p.filled(st)
-			}
-			st.drops()
+			buf, n = st.takeItems(buf)
+			messages += n
 			continue
 		}
 		if st.last >= st.end {
 			return st.finish(buf, mcbp.EndOK, messages)
 		}
-		var began bool
-		before, sent := len(buf), st.last
-		if buf, began = st.beginSnapshot(buf); st.lacks(sent) || began && st.tooSlow() {
-			return st.finish(buf[:before], mcbp.EndTooSlow, messages)
-		} else if began {
+		sent := st.last
+		marked, began := st.beginSnapshot(buf)
+		switch {
+		case st.lacks(sent), began && st.tooSlow():
+			return st.finish(buf, mcbp.EndTooSlow, messages) // without the marker
+		case began:
+			buf = marked
 			messages++
-		} else if st.last < st.end {
+		case st.last < st.end:
 			return buf, messages, false
 		}
 	}
 	return buf, messages, true
+}
+
+// gone reports whether the vbucket was taken over, removed or emptied since the stream began.
+func (st *stream) gone() bool {
+	state, high := st.vb.Status()
+	return state != store.Active && st.activeOnly || state == store.Dead || high < st.last || st.vb.Life() != st.life
+}
+
+// appendTaken appends items that were taken from the snapshot, as far as the limit lets it.
+func (st *stream) appendTaken(buf []byte, limit int) (out []byte, messages int) {
+	n := st.next
+	for n < len(st.docs) && len(buf) < limit {
+		if d := st.docs[n]; st.filter.shows(d) {
+			buf = st.appendDoc(buf, d)
+			st.shown = d.Seqno
+			messages++
+			st.p.items.Add(1)
+		}
+		n++
+	}
+	clear(st.docs[st.next:n])
+	st.next = n
+	return buf, messages
+}
+
+// takeItems takes the snapshot's next items, or closes a snapshot that has none left.
+func (st *stream) takeItems(buf []byte) (out []byte, messages int) {
+	if st.docs, st.next = st.snap.Next(st.docs[:0], stepItems), 0; len(st.docs) == 0 {
+		if st.p.c.features.collections && st.shown < st.upTo { // the window's end is no item
+			buf = st.appendAdvanced(buf)
+			messages++
+		}
+		st.snap, st.last = nil, st.upTo
+		st.p.filled(st)
+	}
+	st.drops()
+	return buf, messages
 }
 
 // lacks says whether a tombstone was forgotten that the stream has not sent, which has sent everything up to a seqno.

@@ -205,7 +205,7 @@ func TestCollectionsOfReplicas(t *testing.T) {
 	for _, d := range s.Next(nil, 10) {
 		x := *d
 		x.next = 0
-		if _, err := replica.Replicate(&x, Window{0, s.End}); err != nil {
+		if _, err := replica.Replicate(&x, SnapshotRange{0, s.End}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -244,7 +244,7 @@ func TestScopeEndsAtAReplicaInOneWalk(t *testing.T) {
 		t.Helper()
 		seqno++
 		d.Seqno, d.Cas = seqno, seqno
-		if _, err := replica.Replicate(d, Window{Start: seqno, End: seqno}); err != nil {
+		if _, err := replica.Replicate(d, SnapshotRange{Start: seqno, End: seqno}); err != nil {
 			t.Fatal(err)
 		}
 	}

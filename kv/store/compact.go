@@ -241,8 +241,12 @@ func (b *Bucket) rewrite(ctx context.Context) error {
 	}
 	sealed := b.log.Sealed()
 	failures := b.commit.failures.Load()
+	last := sealed[len(sealed)-1]
 	for _, v := range b.vbs {
 		if err := v.rewrite(ctx); err != nil {
+			return err
+		}
+		if err := b.log.Lost(last); err != nil { // what is written takes nothing's place: it is to begin anew
 			return err
 		}
 	}
@@ -252,7 +256,7 @@ func (b *Bucket) rewrite(ctx context.Context) error {
 	if b.commit.failures.Load() != failures { // as in compactSegment
 		return fmt.Errorf("%w: a write failed meanwhile", ErrTemporary)
 	}
-	return b.log.DropThrough(sealed[len(sealed)-1])
+	return b.log.DropThrough(last)
 }
 
 // rewrite appends the vbucket's state and the newest version of each key again.

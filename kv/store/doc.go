@@ -219,7 +219,7 @@ func decodeState(b []byte) (vbRecord, error) {
 }
 
 // appendWindow appends a replica's snapshot window.
-func appendWindow(dst []byte, vb uint16, w Window) []byte {
+func appendWindow(dst []byte, vb uint16, w SnapshotRange) []byte {
 	start := len(dst)
 	dst = seglog.BeginFrame(dst)
 	dst = append(dst, recordWindow)
@@ -229,11 +229,11 @@ func appendWindow(dst []byte, vb uint16, w Window) []byte {
 	return seglog.FinishFrame(dst, start)
 }
 
-func decodeWindow(b []byte) (Window, error) {
+func decodeWindow(b []byte) (SnapshotRange, error) {
 	if len(b) != 16 {
-		return Window{}, fmt.Errorf("%w: snapshot window of %d bytes", errRecord, len(b))
+		return SnapshotRange{}, fmt.Errorf("%w: snapshot window of %d bytes", errRecord, len(b))
 	}
-	return Window{Start: binary.BigEndian.Uint64(b), End: binary.BigEndian.Uint64(b[8:])}, nil
+	return SnapshotRange{Start: binary.BigEndian.Uint64(b), End: binary.BigEndian.Uint64(b[8:])}, nil
 }
 
 // appendReset appends a record that voids the vbucket's earlier ones.

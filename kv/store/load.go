@@ -44,7 +44,7 @@ func (b *Bucket) replay(r seglog.Record) error {
 		}
 		v.window = w
 	case recordReset:
-		v.docs, v.failover, v.window = map[docID]*Doc{}, nil, Window{}
+		v.docs, v.failover, v.window = map[docID]*Doc{}, nil, SnapshotRange{}
 		v.high, v.purge, v.maxCas = 0, 0, 0
 	default:
 		return fmt.Errorf("%w: kind %d: use the program version that wrote it", errRecord, kind)
@@ -63,7 +63,7 @@ func (b *Bucket) begin(report seglog.Report) error {
 		v.mu.Lock()
 		stale := want == Active && v.state == Dead && v.high > 0
 		if stale {
-			v.docs, v.failover, v.window = map[docID]*Doc{}, nil, Window{}
+			v.docs, v.failover, v.window = map[docID]*Doc{}, nil, SnapshotRange{}
 			v.high, v.purge = 0, 0
 		}
 		v.buildListLocked()

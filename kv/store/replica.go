@@ -7,19 +7,19 @@ import (
 	"tidemark/timestamp"
 )
 
-// Window is a snapshot's range of seqnos.
-type Window struct{ Start, End uint64 }
+// SnapshotRange holds the first and the last seqno of a snapshot, as a marker says them.
+type SnapshotRange struct{ Start, End uint64 }
 
 // windowLocked is the snapshot that seqno high is in.
-func (v *VBucket) windowLocked(high uint64) Window {
+func (v *VBucket) windowLocked(high uint64) SnapshotRange {
 	if v.state != Replica || v.window.Start > high || v.window.End < high { // its first version was taken back
-		return Window{high, high}
+		return SnapshotRange{high, high}
 	}
 	return v.window
 }
 
 // Position is from where a replica goes on: {vbuuid, seqno, snapshot window} for a stream request.
-func (v *VBucket) Position() (vbuuid, seqno uint64, w Window) {
+func (v *VBucket) Position() (vbuuid, seqno uint64, w SnapshotRange) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, e := range v.failover {
@@ -48,7 +48,7 @@ func (v *VBucket) Join(log timestamp.FailoverLog) error {
 
 // Replicate installs a version with all its numbers, in the snapshot window w. The version is durable, and shown to
 // streams, when the ticket has been waited for.
-func (v *VBucket) Replicate(doc *Doc, w Window) (*Ticket, error) {
+func (v *VBucket) Replicate(doc *Doc, w SnapshotRange) (*Ticket, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch {
@@ -123,7 +123,7 @@ func (v *VBucket) Reset() error {
 	}
 	v.docs, v.list, v.stale, v.expiries = map[docID]*Doc{}, nil, 0, nil
 	v.clearCollectionsLocked()
-	v.high, v.written, v.purge, v.maxCas, v.window = 0, 0, 0, 0, Window{}
+	v.high, v.written, v.purge, v.maxCas, v.window = 0, 0, 0, 0, SnapshotRange{}
 	v.failover = nil
 	v.life++
 	v.branchLocked(v.bucket.newUUID(), 0)

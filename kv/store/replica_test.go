@@ -31,7 +31,7 @@ func replicaWorld(t testing.TB) *world {
 // take returns the replica a version.
 func (w *world) take(seqno uint64, key string, start, end uint64) error {
 	t, err := w.b.VBucket(0).Replicate(&Doc{Key: key, Value: fmt.Append(nil, seqno), Seqno: seqno, Rev: 1, Cas: seqno},
-		Window{start, end})
+		SnapshotRange{start, end})
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func TestReplicaKeepsItsPlace(t *testing.T) {
 	if _, err := w.apply(0, Change{Key: []byte("x")}); !errors.Is(err, ErrNotMyVBucket) {
 		t.Errorf("a client writes to a replica: %v", err)
 	}
-	if _, err := w.b.VBucket(1).Replicate(&Doc{Key: "x", Seqno: 1}, Window{1, 1}); !errors.Is(err, ErrNotReplica) {
+	if _, err := w.b.VBucket(1).Replicate(&Doc{Key: "x", Seqno: 1}, SnapshotRange{1, 1}); !errors.Is(err, ErrNotReplica) {
 		t.Errorf("an active vbucket replicates: %v", err)
 	}
 }
@@ -253,7 +253,7 @@ func TestFullReplicaTakesWhatFreesIt(t *testing.T) {
 	seqno := uint64(0)
 	take := func(d *Doc) error {
 		d.Seqno, d.Rev, d.Cas = seqno+1, 1, seqno+1
-		ticket, err := v.Replicate(d, Window{seqno + 1, seqno + 1})
+		ticket, err := v.Replicate(d, SnapshotRange{seqno + 1, seqno + 1})
 		if err == nil {
 			seqno++
 			err = ticket.Wait()

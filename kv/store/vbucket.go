@@ -65,11 +65,11 @@ type VBucket struct {
 	purge     uint64
 	maxCas    uint64
 	failover  timestamp.FailoverLog
-	window    Window    // of a replica: the snapshot that high is in
-	windowAt  uint64    // failed writes of the log when window was written to it
-	sealed    time.Time // until then an active vbucket takes no writes
-	resetting bool      // its records in the log are about to be void
-	life      uint64    // how often it was emptied, or given up
+	window    SnapshotRange // of a replica: the snapshot that high is in
+	windowAt  uint64        // failed writes of the log when window was written to it
+	sealed    time.Time     // until then an active vbucket takes no writes
+	resetting bool          // its records in the log are about to be void
+	life      uint64        // how often it was emptied, or given up
 	listeners map[Listener]struct{}
 	expiries  expiryHeap
 
@@ -461,7 +461,7 @@ type Info struct {
 	Items, Tombstones   int
 	Failover            timestamp.FailoverLog
 	// Window is the snapshot that High is in; of an active vbucket High itself.
-	Window Window
+	Window SnapshotRange
 }
 
 // Info describes the vbucket.
@@ -558,7 +558,7 @@ func (v *VBucket) changeLocked(s State) {
 		v.branchLocked(v.bucket.newUUID(), v.high)
 	}
 	if v.state != Replica {
-		v.window = Window{v.high, v.high}
+		v.window = SnapshotRange{v.high, v.high}
 	}
 	if s == Dead {
 		v.life++

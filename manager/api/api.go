@@ -196,7 +196,7 @@ func (a *API) routes() []route {
 	return slices.Concat(a.userRoutes(), a.sessionRoutes(), a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(),
 		a.readRoutes(), a.clusterRoutes(), a.rebalanceRoutes(), a.memberRoutes(), a.componentRoutes(),
 		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes(), a.viewRoutes(), a.statsRoutes(),
-		a.loggingRoutes())
+		a.loggingRoutes(), a.runningRoutes())
 }
 
 // RouteInfo is what a call needs, for tests of who may call it.

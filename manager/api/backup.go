@@ -41,7 +41,7 @@ func (a *API) clusterRoutes() []route {
 					{name: "mode", required: true, enum: []string{"in-place", "new-cluster"},
 						means: "in-place: into the cluster it was made of. new-cluster: into another one without indexes; all indexes " +
 							"are built"},
-					{name: "dry_run", enum: []string{"true", "false"}, means: "true: only say what would be done"}},
+					{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only say what would be done"}},
 				headers: []string{HeaderKey}, upload: mediaBinary,
 				answers: []answer{{status: 200, means: "restored, or what would be done", body: client.RestoreReply{}}},
 				codes: []errcode.Code{errcode.BackupUnusable, errcode.BackupOfOther,
@@ -91,7 +91,7 @@ func (a *API) backup(w http.ResponseWriter, r *http.Request) error {
 
 // restore reads the whole file and checks it before anything is touched.
 func (a *API) restore(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "mode", "dry_run"); err != nil {
+	if err := checkQuery(r, "mode", paramDryRun); err != nil {
 		return err
 	}
 	q := r.URL.Query()
@@ -126,11 +126,11 @@ func (a *API) restore(w http.ResponseWriter, r *http.Request) error {
 		id = hex.EncodeToString(sum[:16])
 	}
 	o, err := a.cfg.Coordinator.Restore(r.Context(), coordinator.RestoreRequest{ID: id, Backup: b, Mode: mode,
-		DryRun: q.Get("dry_run") == "true"})
+		DryRun: q.Get(paramDryRun) == "true"})
 	if err != nil {
 		return err
 	}
-	rpc.Write(w, r, http.StatusOK, client.RestoreReply{CAS: o.CAS, Epoch: o.Epoch, DryRun: q.Get("dry_run") == "true",
+	rpc.Write(w, r, http.StatusOK, client.RestoreReply{CAS: o.CAS, Epoch: o.Epoch, DryRun: q.Get(paramDryRun) == "true",
 		Replayed: o.Replayed,
 		Backup:   b.BackupInfo, Indexes: o.Plan})
 	return nil

@@ -1,11 +1,13 @@
 package api
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,6 +20,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
+	"tidemark/partition"
 	"tidemark/statecontext"
 )
 
@@ -55,9 +58,12 @@ func (a *API) ddlRoutes() []route {
 		{method: "POST", path: "/v1/statements", handle: a.statements, role: RoleDDL, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "runStatements", tag: tagDDL, summary: "Run DDL text: one or more statements separated by semicolons, in order",
+				params: []param{{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only say what each would do, " +
+					"and where its copies would lie, after those before it"}},
 				headers: []string{HeaderKey}, body: client.StatementRequest{},
-				answers: []answer{{status: 202, means: "done; builds go on", body: client.StatementReply{}}},
-				codes:   ddlCodes(errcode.SyntaxError, errcode.Unsupported)}},
+				answers: []answer{{status: 202, means: "done; builds go on", body: client.StatementReply{}},
+					{status: 200, means: "what would be done (dry_run)", body: client.StatementReply{}}},
+				codes: ddlCodes(errcode.SyntaxError, errcode.Unsupported)}},
 		{method: "POST", path: "/v1/indexes:build", handle: a.build, role: RoleDDL, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "buildIndexes", tag: tagDDL, summary: "Start the builds of deferred indexes, all or none",
@@ -84,6 +90,13 @@ func (a *API) ddlRoutes() []route {
 }
 
 func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, paramDryRun); err != nil {
+		return err
+	}
+	dry, err := isTrue(r, paramDryRun)
+	if err != nil {
+		return err
+	}
 	var body client.StatementRequest
 	if err := rpc.Read(w, r, MaxStatementBody, &body); err != nil {
 		return err
@@ -95,66 +108,114 @@ func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
 	if len(list) == 0 {
 		return rpc.Refuse(errcode.SyntaxError, `no statement: send {"statement": "CREATE INDEX …"}`)
 	}
+	if dry {
+		return a.rehearse(w, r, list)
+	}
 	reply := client.StatementReply{Results: []client.StatementResult{}}
 	for i, s := range list {
 		req, err := bodyRequest(r, i)
 		if err != nil {
 			return err
 		}
-		results, err := a.run(r, s, req)
-		if err != nil {
-			if len(list) > 1 { // the ones before it stand
-				p := a.problem(err)
-				if i > 0 && p.Code == errcode.NoLeader && req == nil { // it says that nothing was done, and may be tried again
-					p = rpc.Refuse(errcode.OutcomeUnknown, "%s", p.Detail)
-				}
-				done := " (those before it are done)"
-				switch {
-				case i == 0 && p.Code == errcode.OutcomeUnknown:
-					done = ""
-				case i == 0:
-					done = " (nothing was done)"
-				}
-				p.Detail = fmt.Sprintf("statement %d of %d: %s%s", i+1, len(list), p.Detail, done)
-				return p
-			}
+		outcomes, err := a.cfg.Coordinator.Execute(r.Context(), s, req)
+		switch {
+		case err != nil && len(list) > 1:
+			return a.endedBy(err, i, len(list), req != nil)
+		case err != nil:
 			return err
 		}
-		reply.Results = append(reply.Results, results...)
+		reply.Results = append(reply.Results, results(s, outcomes)...)
 	}
 	rpc.Write(w, r, http.StatusAccepted, reply)
 	return nil
 }
 
-// run does one statement.
-func (a *API) run(r *http.Request, s expression.Statement, req *statecontext.Request) ([]client.StatementResult,
-	error) {
-	switch s := s.(type) {
-	case *expression.CreateIndex:
-		o, err := a.cfg.Coordinator.CreateIndex(r.Context(), coordinator.CreateRequest{Definition: s.Definition(),
-			IfNotExists: s.IfNotExists, Request: req})
-		if err != nil {
-			return nil, err
-		}
-		created := result(&o)
-		created.Notices = s.Notices()
-		return []client.StatementResult{created}, nil
-	case *expression.DropIndex:
-		o, err := a.dropNamed(r, s.Keyspace, s.Name, 0, req)
-		if s.IfExists && errors.Is(err, errcode.UnknownIndex) {
-			return []client.StatementResult{{Name: s.Name, Bucket: s.Keyspace.Bucket, Scope: s.Keyspace.Scope,
-				Collection: s.Keyspace.Collection, State: index.Dropping, CAS: a.cfg.Raft.State().CAS(), Existed: true}}, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		return []client.StatementResult{result(&o)}, nil
-	case *expression.BuildIndex:
-		return a.buildNamed(r, s.Keyspace, s.Names, req)
-	case *expression.AlterIndex:
-		return a.alterNamed(r, s, req)
+// endedBy is what is said of statement i of several that was refused: those before it stand. keyed says that the
+// request has an Idempotency-Key.
+func (a *API) endedBy(err error, i, of int, keyed bool) error {
+	p := a.problem(err)
+	if i > 0 && p.Code == errcode.NoLeader && !keyed { // it says that nothing was done, and may be tried again
+		p = rpc.Refuse(errcode.OutcomeUnknown, "%s", p.Detail)
 	}
-	return nil, rpc.Refuse(errcode.Unsupported, "this statement is not supported: %s", s)
+	done := " (those before it are done)"
+	switch {
+	case i == 0 && p.Code == errcode.OutcomeUnknown:
+		done = ""
+	case i == 0:
+		done = " (nothing was done)"
+	}
+	p.Detail = fmt.Sprintf("statement %d of %d: %s%s", i+1, of, p.Detail, done)
+	return p
+}
+
+// rehearse answers what statements would do, one after the other. The first that would be refused ends it.
+func (a *API) rehearse(w http.ResponseWriter, r *http.Request, list []expression.Statement) error {
+	c, end, err := a.cfg.Coordinator.Rehearse(r.Context())
+	if err != nil {
+		return err
+	}
+	defer end()
+	reply := client.StatementReply{DryRun: true, Results: []client.StatementResult{}}
+	for i, s := range list {
+		outcomes, err := c.Execute(r.Context(), s, nil)
+		if err != nil {
+			p := a.problem(err)
+			if len(list) > 1 {
+				p.Detail = fmt.Sprintf("statement %d of %d: %s (a dry run: nothing was done)", i+1, len(list), p.Detail)
+			}
+			return p
+		}
+		would := results(s, outcomes)
+		for j := range would {
+			x := &would[j]
+			x.Places, x.Moves = places(c.State(), x.ID)
+			x.CAS = 0
+			if a.cfg.Raft.State().Index(x.ID) == nil {
+				x.ID = 0 // it would be another one by then
+			}
+		}
+		reply.Results = append(reply.Results, would...)
+	}
+	end() // who reads slowly keeps nobody waiting
+	rpc.Write(w, r, http.StatusOK, reply)
+	return nil
+}
+
+// places says where the copies of an index lie in a state, by indexer, and how many of them are to move.
+func places(s *statecontext.State, id index.ID) (all []client.Place, moves int) {
+	x := s.Index(id)
+	if x == nil || x.Definition.State == index.Dropping {
+		return nil, 0
+	}
+	at := map[index.NodeID]int{}
+	for _, o := range x.Topology.Copies {
+		if o.State == partition.Leaving {
+			continue
+		}
+		i, known := at[o.Node]
+		if !known {
+			i = len(all)
+			at[o.Node], all = i, append(all, client.Place{Indexer: fmt.Sprintf("node %d", o.Node)})
+			if n := s.Indexer(o.Node); n != nil {
+				all[i].Indexer = n.Name
+			}
+		}
+		all[i].Copies = append(all[i].Copies, client.PlacedCopy{Slice: o.Slice, Replica: o.Replica})
+	}
+	slices.SortFunc(all, func(a, b client.Place) int { return cmp.Compare(a.Indexer, b.Indexer) })
+	return all, len(s.RebalancesOf(id))
+}
+
+// results are the outcomes of a statement as the API shows them.
+func results(s expression.Statement, outcomes []coordinator.Outcome) []client.StatementResult {
+	all := make([]client.StatementResult, len(outcomes))
+	for i := range outcomes {
+		all[i] = result(&outcomes[i])
+	}
+	if create, ok := s.(*expression.CreateIndex); ok {
+		all[0].Notices = create.Notices()
+	}
+	return all
 }
 
 // result is an outcome as the API shows it.
@@ -162,92 +223,6 @@ func result(o *coordinator.Outcome) client.StatementResult {
 	d := &o.Definition
 	return client.StatementResult{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Scope: d.Member.Scope,
 		Collection: d.Member.Collection, State: d.State, CAS: o.CAS, Deferred: d.Deferred, Existed: o.Existed}
-}
-
-// dropNamed drops by name. A name that is not there is proposed all the same, as the index 0 that nobody has: the
-// ledger knows whether it was this request that dropped it, and only a leader that can still write knows that it is not
-// there.
-func (a *API) dropNamed(r *http.Request, k index.Keyspace, name string, ifMatch uint64,
-	req *statecontext.Request) (coordinator.Outcome, error) {
-	var id index.ID
-	if x := a.cfg.Raft.State().IndexIn(k, name); x != nil {
-		id = x.Definition.ID
-	}
-	o, err := a.cfg.Coordinator.DropIndex(r.Context(), coordinator.DropRequest{ID: id, IfMatch: ifMatch, Request: req})
-	switch {
-	case errors.Is(err, errcode.UnknownIndex), err == nil && o.Existed: // the latter: somebody dropped it meanwhile
-		return o, &statecontext.Rejection{Code: errcode.UnknownIndex,
-			Message: fmt.Sprintf("there is no index %q on bucket %q", name, k)}
-	case err != nil:
-		return o, a.withCAS(err, id)
-	}
-	o.Definition.Bucket, o.Definition.Member, o.Definition.Name = k.Bucket, k.Member(), name
-	return o, nil
-}
-
-// alterNamed alters by name. Setting what is so already does nothing. A name that is not there is asked for all the
-// same, as dropNamed does.
-func (a *API) alterNamed(r *http.Request, s *expression.AlterIndex,
-	req *statecontext.Request) ([]client.StatementResult, error) {
-	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
-		return nil, err
-	}
-	alter := coordinator.AlterRequest{Request: req}
-	if x := a.cfg.Raft.State().IndexIn(s.Keyspace, s.Name); x != nil {
-		alter.ID = x.Definition.ID
-	}
-	switch s.Action {
-	case expression.ActionReplicaCount:
-		alter.Replicas, alter.Nodes = s.NumReplica, s.Nodes
-	case expression.ActionDropReplica:
-		alter.Drop = s.ReplicaID
-	default:
-		alter.Nodes = s.Nodes
-	}
-	o, err := a.cfg.Coordinator.AlterIndex(r.Context(), alter)
-	switch {
-	case alter.ID == 0 && errors.Is(err, errcode.UnknownIndex):
-		return nil, a.unknownName(s.Keyspace.String(), s.Name)
-	case err != nil:
-		return nil, err
-	}
-	if o.Definition.Name == "" { // a replay: altered then, and dropped since
-		o.Definition.Bucket, o.Definition.Member, o.Definition.Name = s.Keyspace.Bucket, s.Keyspace.Member(), s.Name
-	}
-	return []client.StatementResult{result(&o)}, nil
-}
-
-// buildNamed starts builds by name: all or none. Names that are not there are proposed all the same, as dropNamed does.
-func (a *API) buildNamed(r *http.Request, k index.Keyspace, names []string,
-	req *statecontext.Request) ([]client.StatementResult, error) {
-	s := a.cfg.Raft.State()
-	missing := names[0]
-	ids := make([]index.ID, len(names))
-	for i, n := range names {
-		if x := s.IndexIn(k, n); x != nil {
-			ids[i] = x.Definition.ID
-		} else {
-			missing = n
-		}
-	}
-	outcomes, err := a.cfg.Coordinator.BuildIndexes(r.Context(), coordinator.BuildRequest{IDs: ids, Request: req})
-	switch {
-	case errors.Is(err, errcode.UnknownIndex):
-		return nil, a.unknownName(k.String(), missing)
-	case err != nil:
-		return nil, err
-	}
-	results := make([]client.StatementResult, 0, len(outcomes))
-	for i := range outcomes {
-		o := &outcomes[i]
-		if o.Definition.ID == 0 { // a replay: built then, and dropped since
-			o.Definition = index.Definition{ID: o.ID, Bucket: k.Bucket, Member: k.Member(), Name: names[i],
-				State: index.Dropping}
-		}
-		o.Existed = false // of IF [NOT] EXISTS only
-		results = append(results, result(o))
-	}
-	return results, nil
 }
 
 func (a *API) build(w http.ResponseWriter, r *http.Request) error {
@@ -262,11 +237,12 @@ func (a *API) build(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	results, err := a.buildNamed(r, index.KeyspaceOf(body.Bucket, body.Scope, body.Collection), body.Names, req)
+	outcomes, err := a.cfg.Coordinator.BuildNamed(r.Context(),
+		index.KeyspaceOf(body.Bucket, body.Scope, body.Collection), body.Names, req)
 	if err != nil {
 		return err
 	}
-	rpc.Write(w, r, http.StatusAccepted, client.StatementReply{Results: results})
+	rpc.Write(w, r, http.StatusAccepted, client.StatementReply{Results: results(nil, outcomes)})
 	return nil
 }
 
@@ -316,13 +292,9 @@ func (a *API) drop(w http.ResponseWriter, r *http.Request) error {
 	ref := mux.Vars(r)["ref"]
 	if text, err := url.PathUnescape(ref); err == nil && strings.Contains(text, "/") {
 		bucket, name, _ := strings.Cut(text, "/")
-		k := index.InBucket(bucket)
-		if x := a.cfg.Raft.State().IndexByPath(bucket, name); x != nil {
-			k = x.Definition.Keyspace()
-		}
-		o, err := a.dropNamed(r, k, name, ifMatch, req)
+		o, err := a.cfg.Coordinator.DropNamed(r.Context(), atPath(bucket, name), ifMatch, req)
 		if err != nil {
-			return err
+			return a.withCAS(err, o.ID)
 		}
 		rpc.Write(w, r, http.StatusAccepted, result(&o))
 		return nil
@@ -337,6 +309,11 @@ func (a *API) drop(w http.ResponseWriter, r *http.Request) error {
 	}
 	rpc.Write(w, r, http.StatusAccepted, result(&o))
 	return nil
+}
+
+// atPath is the index of a path bucket/name.
+func atPath(bucket, name string) statecontext.IndexName {
+	return statecontext.IndexName{Keyspace: index.InBucket(bucket), Name: name, Path: true}
 }
 
 // withCAS adds the object's present modified_cas to a mismatch.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -170,19 +171,28 @@ func send(c *http.Client, req *http.Request) (resp *http.Response, sent bool, er
 	return resp, wrote.Load(), err
 }
 
-// forwardFailed: whether the leader has done it is unknown for a write that was sent, and no matter for a read and for
-// what components send.
+// forwardFailed: whether the leader has done it is unknown for a write that was sent, and no matter for a read, a dry
+// run and what components send.
 func forwardFailed(r *http.Request, rt *route, sent bool, err error) error {
-	read := r.Method == http.MethodGet || r.Method == http.MethodHead
-	if (read || rt.component()) && errors.Is(err, context.DeadlineExceeded) {
+	again := r.Method == http.MethodGet || r.Method == http.MethodHead || rt.tries(r) || rt.component()
+	if again && errors.Is(err, context.DeadlineExceeded) {
 		return rpc.Refuse(errcode.Timeout, "the leader gave no answer in time")
 	}
-	if !sent || read || rt.component() {
+	if !sent || again {
 		return noLeader("the leader could not be reached: %v; try again", err)
 	}
 	return rpc.Refuse(errcode.OutcomeUnknown,
 		"the leader gave no answer (%v): the write may or may not be done; send it again with the same %s to learn which; "+
 			"without one, look before you repeat it", err, HeaderKey)
+}
+
+// paramDryRun lets a write say what it would do, and do nothing.
+const paramDryRun = "dry_run"
+
+// tries reports whether a request is a dry run: nothing of it stays, whatever became of it.
+func (rt *route) tries(r *http.Request) bool {
+	return r.URL.Query().Get(paramDryRun) == "true" &&
+		slices.ContainsFunc(rt.doc.params, func(p param) bool { return p.name == paramDryRun })
 }
 
 // copyAnswer passes on status, the headers that count, and the body.

@@ -2,10 +2,13 @@ package api
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +91,38 @@ func failure(t *testing.T, sent bool, err error) errcode.Code {
 		t.Fatal(err)
 	}
 	return p.Code
+}
+
+// TestADryRunWhoseLeaderGoes: nothing can be done of it, so that it is asked again, or waited out; what only looks like
+// one is a write.
+func TestADryRunWhoseLeaderGoes(t *testing.T) {
+	a := &API{}
+	tries := 0
+	for _, rt := range a.routes() {
+		if rt.method == http.MethodGet || rt.component() {
+			continue
+		}
+		for query, dry := range map[string]bool{"": false, "?dry_run=false": false, "?dry_run=true": true} {
+			dry = dry && slices.ContainsFunc(rt.doc.params, func(p param) bool { return p.name == paramDryRun })
+			r := httptest.NewRequestWithContext(t.Context(), rt.method, "http://x/y"+query, nil)
+			for _, err := range []error{errLeaderGone, context.DeadlineExceeded} {
+				want := errcode.OutcomeUnknown
+				switch {
+				case dry && errors.Is(err, context.DeadlineExceeded):
+					want = errcode.Timeout
+				case dry:
+					tries++
+					want = errcode.NoLeader
+				}
+				if p := (*rpc.Problem)(nil); !errors.As(forwardFailed(r, &rt, true, err), &p) || p.Code != want {
+					t.Errorf("%s %s%s: %v: the client is told %v, want %s", rt.method, rt.path, query, err, p, want)
+				}
+			}
+		}
+	}
+	if tries < 3 {
+		t.Errorf("%d routes have dry runs", tries)
+	}
 }
 
 // TestEveryCallIsBounded: in time, in the bytes of its body, and in the time that the body takes.

@@ -65,7 +65,7 @@ func (a *API) memberRoutes() []route {
 			limit: memberTimeout, doc: operation{
 				id: "removeIndexer", tag: tagCluster, summary: "Remove an indexer for good, by its name, node number or uuid; " +
 					"what it held is placed on others",
-				params: []param{force, {name: "dry_run", enum: []string{"true", "false"},
+				params: []param{force, {name: paramDryRun, enum: []string{"true", "false"},
 					means: "true: only say what would be done"}},
 				answers: []answer{{status: 200, means: "it is removed, or with dry_run would be, and what that means",
 					body: client.IndexerRemoval{}},
@@ -284,14 +284,14 @@ func isTrue(r *http.Request, name string) (bool, error) {
 }
 
 func (a *API) removeIndexer(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "force", "dry_run"); err != nil {
+	if err := checkQuery(r, "force", paramDryRun); err != nil {
 		return err
 	}
 	force, err := isTrue(r, "force")
 	if err != nil {
 		return err
 	}
-	dry, err := isTrue(r, "dry_run")
+	dry, err := isTrue(r, paramDryRun)
 	if err != nil {
 		return err
 	}

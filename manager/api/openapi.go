@@ -175,7 +175,7 @@ func ddlCodes(more ...errcode.Code) []errcode.Code {
 		errcode.NoProjector, errcode.NoIndexer, errcode.IndexNotReady, errcode.BucketNotInKV, errcode.TooManyVBuckets,
 		errcode.UnknownIndex,
 		errcode.UnknownCollection, errcode.CollectionGone,
-		errcode.NameExists, errcode.StateMismatch, errcode.IllegalTransition,
-		errcode.BucketGone,
+		errcode.NameExists, errcode.StateMismatch, errcode.IllegalTransition, errcode.SplitRunning, errcode.RebalanceRunning,
+		errcode.IndexChanged, errcode.BucketGone,
 		errcode.GenerationMismatch, errcode.LimitExceeded, errcode.IndexInRollback)
 }

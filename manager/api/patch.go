@@ -51,17 +51,17 @@ func (a *API) patch(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	id, err := a.resolve(mux.Vars(r)["ref"])
+	build, err := built(mux.Vars(r)["ref"])
 	if err != nil {
 		return err
 	}
-	outcomes, err := a.cfg.Coordinator.BuildIndexes(r.Context(), coordinator.BuildRequest{IDs: []index.ID{id},
-		IfMatch: ifMatch, Request: req})
+	build.IfMatch, build.Request = ifMatch, req
+	outcomes, err := a.cfg.Coordinator.BuildIndexes(r.Context(), build)
 	switch {
 	case errors.Is(err, errcode.UnknownIndex):
 		return rpc.Refuse(errcode.UnknownIndex, "there is no index %s", mux.Vars(r)["ref"])
 	case err != nil:
-		return a.withCAS(err, id)
+		return a.withCAS(err, a.presentID(&build))
 	}
 	o := &outcomes[0]
 	x := a.cfg.Raft.State().Index(o.ID)
@@ -84,24 +84,31 @@ func (a *API) patch(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// resolve returns the id that a path names; 0, which nobody has, for a name that is not there: the ledger may know the
-// request, and only a leader that can still write knows that the name is not there.
-func (a *API) resolve(ref string) (index.ID, error) {
+// built says which index a path names: by id, or by a name, which is looked up when it is built.
+func built(ref string) (coordinator.BuildRequest, error) {
 	text, err := url.PathUnescape(ref)
 	if err != nil {
-		return 0, rpc.Refuse(errcode.BadRequest, "index %q: %v", ref, err)
+		return coordinator.BuildRequest{}, rpc.Refuse(errcode.BadRequest, "index %q: %v", ref, err)
 	}
 	if bucket, name, named := strings.Cut(text, "/"); named {
-		if x := a.cfg.Raft.State().IndexByPath(bucket, name); x != nil {
-			return x.Definition.ID, nil
-		}
-		return 0, nil
+		return coordinator.BuildRequest{Names: []statecontext.IndexName{atPath(bucket, name)}}, nil
 	}
 	id, err := index.ParseID(text)
 	if err != nil {
-		return 0, rpc.Refuse(errcode.UnknownIndex, "index %q: want an id or bucket/name", text)
+		return coordinator.BuildRequest{}, rpc.Refuse(errcode.UnknownIndex, "index %q: want an id or bucket/name", text)
 	}
-	return id, nil
+	return coordinator.BuildRequest{IDs: []index.ID{id}}, nil
+}
+
+// presentID is the index that a request for one means now, 0 when there is none.
+func (a *API) presentID(build *coordinator.BuildRequest) index.ID {
+	if len(build.Names) == 0 {
+		return build.IDs[0]
+	}
+	if x := a.cfg.Raft.State().Named(&build.Names[0]); x != nil {
+		return x.Definition.ID
+	}
+	return 0
 }
 
 // checkPatch refuses what cannot be changed, and says what to do instead.
@@ -114,10 +121,10 @@ func checkPatch(fields map[string]json.RawMessage) error {
 	for _, name := range names {
 		switch name {
 		case "deferred", "defer_build":
-		case "num_replica", "nodes", "copies":
+		case "num_replica", "nodes", "copies", "num_partition", "partition_by":
 			return rpc.Refuse(errcode.Unsupported, "%s is not changed here: ALTER INDEX does it (POST /v1/statements), and a "+
 				"rebalance moves what has to move", name)
-		case "name", "bucket", "keys", "where", "is_primary", "num_partition", "definition":
+		case "name", "bucket", "keys", "where", "is_primary", "definition":
 			return rpc.Refuse(errcode.Unsupported, "%s cannot be changed: it says what the entries of the index are; create "+
 				"another index, then drop this one", name)
 		case "id", "state", "reason", "progress", "items", "disk_bytes", "created_ms", "modified_cas":

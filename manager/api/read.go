@@ -172,7 +172,9 @@ func (a *API) list(w http.ResponseWriter, r *http.Request) error {
 			list.Next = list.Indexes[limit-1].ID.String()
 			break
 		}
-		list.Indexes = append(list.Indexes, info(x, now))
+		i := info(x, now)
+		i.Split = splitOf(s, &x.Definition, now)
+		list.Indexes = append(list.Indexes, i)
 	}
 	rpc.Write(w, r, http.StatusOK, list)
 	return nil
@@ -190,7 +192,9 @@ func (a *API) describe(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	i := info(x, a.coordination())
+	now := a.coordination()
+	i := info(x, now)
+	i.Split = splitOf(s, &x.Definition, now)
 	w.Header().Set(headerETag, etag(i.ModifiedCAS))
 	if hasETag(r.Header.Get(headerIfNoneMatch), etag(i.ModifiedCAS)) {
 		w.WriteHeader(http.StatusNotModified)
@@ -220,7 +224,7 @@ func info(x *statecontext.Index, now *core.Status) client.IndexInfo {
 		IsPrimary:  d.IsPrimary, Keys: d.Keys, Where: d.Where, PartitionBy: d.PartitionBy, Partitions: d.Partitions,
 		Replicas: d.Replicas,
 		Copies:   append([]partition.Copy(nil), x.Topology.Copies...), CreatedMS: d.CreatedMS, ModifiedCAS: d.ModifiedCAS,
-		ExpressionRules: d.Rules, Outdated: now.ExprRules.Outdated(d)}
+		ExpressionRules: d.Rules, Outdated: now.ExprRules.Outdated(d), Replaces: d.Replaces, SplitFailed: d.SplitFailed}
 	p := now.Progress[d.ID]
 	i.Availability = availabilityOf(&p)
 	i.Items, i.DiskBytes, i.Progress = p.Items, p.Bytes, p.Percent(d.State)
@@ -231,6 +235,17 @@ func info(x *statecontext.Index, now *core.Status) client.IndexInfo {
 		i.Reason = strings.Join(p.Errors, "; ")
 	}
 	return i
+}
+
+// splitOf tells of the index that is being built in the place of another one, nil when none is.
+func splitOf(s *statecontext.State, d *index.Definition, now *core.Status) *client.SplitInfo {
+	x := s.Successor(d)
+	if x == nil {
+		return nil
+	}
+	p, n := now.Progress[x.Definition.ID], &x.Definition
+	return &client.SplitInfo{ID: n.ID, State: n.State, Progress: p.Percent(n.State), Partitions: n.Partitions,
+		Definition: n.Statement}
 }
 
 // find resolves what a path names: an id, or bucket/name with both escaped.

@@ -12,6 +12,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/manager/coordinator"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
@@ -26,7 +27,7 @@ func (a *API) rebalanceRoutes() []route {
 			upload: maxPlanBytes, doc: operation{
 				id: "startRebalance", tag: tagCluster, summary: "Spread the copies of slices over the indexers that are there: " +
 					"plan it, and begin",
-				params:  []param{{name: "dry_run", enum: []string{"true", "false"}, means: "true: only plan"}},
+				params:  []param{{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only plan"}},
 				headers: []string{HeaderKey}, body: client.RebalanceRequest{},
 				answers: []answer{{status: 202, means: "it has begun", body: client.RebalanceReply{}},
 					{status: 200, means: "the plan alone, or nothing has to move", body: client.RebalanceReply{}}},
@@ -36,7 +37,8 @@ func (a *API) rebalanceRoutes() []route {
 		{method: "GET", path: "/v1/rebalances", handle: a.listRebalances, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listRebalances", tag: tagCluster, summary: "The newest rebalances",
-				answers: []answer{{status: 200, means: "at most the newest 17, by id", body: client.RebalanceList{}}}}},
+				answers: []answer{{status: 200, means: "at most the newest 17, by id, and the splits that are under way",
+					body: client.RebalanceList{}}}}},
 		{method: "GET", path: "/v1/rebalances/{id}", handle: a.getRebalance, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "getRebalance", tag: tagCluster, summary: "A rebalance: how far it is, and each slice that changes its place",
@@ -52,10 +54,10 @@ func (a *API) rebalanceRoutes() []route {
 }
 
 func (a *API) startRebalance(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "dry_run"); err != nil {
+	if err := checkQuery(r, paramDryRun); err != nil {
 		return err
 	}
-	dry, err := isTrue(r, "dry_run")
+	dry, err := isTrue(r, paramDryRun)
 	if err != nil {
 		return err
 	}
@@ -90,8 +92,29 @@ func (a *API) listRebalances(w http.ResponseWriter, r *http.Request) error {
 	for x := range s.Rebalances() {
 		list.Rebalances = append(list.Rebalances, a.rebalanceInfo(x))
 	}
+	list.Splits, list.MoreSplits = runningSplits(s, a.coordination())
 	rpc.Write(w, r, http.StatusOK, list)
 	return nil
+}
+
+// mostSplits is how many splits are listed beside the rebalances.
+const mostSplits = 100
+
+// runningSplits lists the splits that are under way, and says how many more there are.
+func runningSplits(s *statecontext.State, now *core.Status) (all []client.RunningSplit, more int) {
+	for x := range s.Indexes() {
+		d := &x.Definition
+		split := splitOf(s, d, now)
+		switch {
+		case split == nil:
+		case len(all) == mostSplits:
+			more++
+		default:
+			all = append(all, client.RunningSplit{ID: d.ID, Bucket: d.Bucket, Scope: d.Member.Scope,
+				Collection: d.Member.Collection, Name: d.Name, Split: *split})
+		}
+	}
+	return all, more
 }
 
 func (a *API) getRebalance(w http.ResponseWriter, r *http.Request) error {
@@ -141,7 +164,10 @@ func rebalanceID(r *http.Request) (uint64, error) {
 func (a *API) rebalanceInfo(x *statecontext.RebalanceJob) client.RebalanceInfo {
 	info := client.RebalanceInfo{RebalanceJob: *x}
 	if x.Phase.Over() {
-		if x.Steps > 0 {
+		switch {
+		case x.Phase == statecontext.RebalanceFinished:
+			info.Percent = 100
+		case x.Steps > 0:
 			info.Percent = 100 * float64(x.Done) / float64(x.Steps)
 		}
 		return info

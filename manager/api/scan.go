@@ -20,6 +20,7 @@ import (
 	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/indexer/scan"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/statecontext"
@@ -164,30 +165,59 @@ func (a *API) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 		return err
 	}
 	action := r.URL.Path[strings.LastIndexByte(r.URL.Path, ':'):]
-	for deadline := a.now().Add(behindPatience); ; {
-		resp, err := a.askOne(r.Context(), x, a.scanners(x), action, body)
-		if err != nil {
-			return err
-		}
-		if resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusNotFound {
-			p := rpc.ReadProblem(resp)
-			_ = resp.Body.Close()
-			if !a.now().Before(deadline) || p.Code != errcode.IndexNotReady && p.Code != errcode.IndexNotHosted {
-				return p
-			}
-			select {
-			case <-r.Context().Done():
-				return r.Context().Err()
-			case <-time.After(behindPause):
-			}
-			if x, err = a.ready(r.Context(), mux.Vars(r)["ref"]); err != nil {
-				return err
-			}
-			continue
-		}
-		defer resp.Body.Close() //nolint:gocritic // the loop ends here
-		return stream(r.Context(), w, resp)
+	ask := &question{index: x, action: action, body: body, places: action == scanAction}
+	if ask.places { // the client goes on with what another manager, or this one before, has given it
+		ask.resume, ask.tells = r.Header.Get(scanport.HeaderResume), r.Header.Get(scanport.HeaderPlaces) == "true"
 	}
+	resp, err := a.askReady(r.Context(), ask, a.scanners, func() (*statecontext.Index, error) {
+		// The name may be another index's by now, after a split, and this manager behind. Without a leader, what it knows.
+		_ = a.catchUp(r.Context())
+		return a.ready(r.Context(), mux.Vars(r)["ref"])
+	})
+	if err != nil {
+		return err
+	}
+	if ask.resume != "" {
+		w.Header().Set(scanport.HeaderResume, "true")
+	}
+	return a.pass(r.Context(), w, resp, ask)
+}
+
+// askReady asks indexers as askOne does. When they have not heard yet that the index is ready, or that they hold it,
+// they are asked again, for behindPatience, once again has looked up which index it is.
+func (a *API) askReady(ctx context.Context, q *question, addrs func(*statecontext.Index) []string,
+	again func() (*statecontext.Index, error)) (*http.Response, error) {
+	for deadline := a.now().Add(behindPatience); ; {
+		resp, err := a.askOne(ctx, q, addrs(q.index))
+		if err != nil {
+			return nil, err
+		}
+		if resp.StatusCode != http.StatusConflict && resp.StatusCode != http.StatusNotFound {
+			return resp, nil
+		}
+		p := rpc.ReadProblem(resp)
+		_ = resp.Body.Close()
+		if !a.now().Before(deadline) || p.Code != errcode.IndexNotReady && p.Code != errcode.IndexNotHosted {
+			return nil, p
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(behindPause):
+		}
+		if q.index, err = again(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// pass passes an answer on.
+func (a *API) pass(ctx context.Context, w http.ResponseWriter, resp *http.Response, q *question) error {
+	if resp.StatusCode == http.StatusOK && q.action != verifyAction {
+		return a.passRows(ctx, w, resp, q, a.placedNow)
+	}
+	defer resp.Body.Close()
+	return stream(ctx, w, resp)
 }
 
 // An indexer learns a moment after the managers that an index is ready: until then it is asked again.
@@ -196,19 +226,34 @@ const (
 	behindPause    = 20 * time.Millisecond
 )
 
+// question is what an indexer is asked.
+type question struct {
+	index  *statecontext.Index
+	action string
+	body   []byte
+	places bool   // of an answer of rows: where it can be gone on with is wanted
+	tells  bool   // who asked wants the places, too
+	resume string // where it goes on; "": it begins
+}
+
+// What indexers are asked for.
+const (
+	scanAction   = ":scan"
+	verifyAction = ":verify"
+)
+
 // askOne returns the answer of the first indexer that can be reached and is not too busy. One that has waited in vain
 // for as long as a scan waits has asked all the others: none of them is asked again.
-func (a *API) askOne(ctx context.Context, x *statecontext.Index, addrs []string, action string,
-	body []byte) (*http.Response, error) {
-	name := x.Definition.Name + " on " + x.Definition.Keyspace().String()
-	path := "/v1/indexes/" + x.Definition.ID.String() + action
+func (a *API) askOne(ctx context.Context, q *question, addrs []string) (*http.Response, error) {
+	d := &q.index.Definition
+	name := d.Name + " on " + d.Keyspace().String()
 	var last error = rpc.Refuse(errcode.Unavailable, "no indexer holds index %s", name)
 	began := a.now()
 	for _, addr := range a.alive.Order(addrs) {
 		if a.now().Sub(began) >= scan.DefaultWait {
 			break
 		}
-		resp, err := a.ask(ctx, addr, addrs, path, body)
+		resp, err := a.ask(ctx, addr, addrs, q)
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
@@ -218,7 +263,8 @@ func (a *API) askOne(ctx context.Context, x *statecontext.Index, addrs []string,
 		case err != nil:
 			last = rpc.Refuse(errcode.Unavailable, "no indexer that holds index %s can be reached, asked last was %s: %v: see "+
 				"cluster status", name, addr, err)
-		case resp.StatusCode == http.StatusServiceUnavailable:
+		case resp.StatusCode == http.StatusServiceUnavailable,
+			q.resume != "" && (resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusNotFound):
 			last = rpc.ReadProblem(resp)
 			_ = resp.Body.Close()
 		default:
@@ -256,14 +302,22 @@ func (a *API) scanners(x *statecontext.Index) (addrs []string) {
 const probesAtOnce = 2
 
 // ask asks one of several indexers. The answer's body ends when its indexer is silent.
-func (a *API) ask(ctx context.Context, addr string, all []string, path string, body []byte) (*http.Response, error) {
+func (a *API) ask(ctx context.Context, addr string, all []string, q *question) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.cfg.TLS.BaseURL(addr)+path, bytes.NewReader(body))
+	path := "/v1/indexes/" + q.index.Definition.ID.String() + q.action
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.cfg.TLS.BaseURL(addr)+path, bytes.NewReader(q.body))
 	if err != nil {
 		cancel()
 		return nil, err
 	}
 	req.Header.Set("Content-Type", rpc.MediaJSON)
+	req.Header.Set(scan.HeaderUser, rpc.Principal(ctx))
+	if q.places {
+		req.Header.Set(scanport.HeaderPlaces, "true")
+	}
+	if q.resume != "" {
+		req.Header.Set(scanport.HeaderResume, q.resume)
+	}
 	rpc.Outgoing(req)
 	var wait detector.Wait
 	a.alive.Begin(&wait, addr, func() []string { return all }, cancel)

@@ -41,8 +41,8 @@ func TestOneWaitForAScan(t *testing.T) {
 			addrs = append(addrs, strings.TrimPrefix(s.URL, "http://"))
 		}
 		x := &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}}
-		if _, err := a.askOne(t.Context(), x, addrs, ":scan", nil); err == nil || !strings.Contains(err.Error(), "slice 3") ||
-			asked.Load() != c.asked {
+		_, err := a.askOne(t.Context(), &question{index: x, action: scanAction}, addrs)
+		if err == nil || !strings.Contains(err.Error(), "slice 3") || asked.Load() != c.asked {
 			t.Errorf("each waits %s: %d were asked, want %d: %v", c.waits, asked.Load(), c.asked, err)
 		}
 		a.Close()

@@ -315,6 +315,9 @@ func (a *API) indexStatus(w http.ResponseWriter, r *http.Request) error {
 	progress := a.progress()
 	list := indexStatusList{Code: "success", Status: []indexStatus{}}
 	for x := range s.Indexes() {
+		if x.Definition.Replaces != 0 { // it has no name yet
+			continue
+		}
 		d := &x.Definition
 		if d.State == index.Dropping {
 			continue
@@ -368,6 +371,9 @@ func (a *API) indexStatements(w http.ResponseWriter, r *http.Request) error {
 	bucket := r.URL.Query().Get("bucket")
 	statements := []string{}
 	for x := range s.Indexes() {
+		if x.Definition.Replaces != 0 { // it has no name yet
+			continue
+		}
 		if d := &x.Definition; d.State != index.Dropping && (bucket == "" || d.Bucket == bucket) {
 			statements = append(statements, x.Definition.Statement)
 		}

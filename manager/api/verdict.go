@@ -139,7 +139,11 @@ func (j verdict) judgeProjectors() {
 		}
 		j.bad(client.VerdictDegraded, "projector %s at %s is %s", p.ID, p.Admin, p.State)
 	}
-	if active == 0 {
+	switch {
+	case len(j.Projectors) == 0:
+		j.bad(client.VerdictNotReady, "no projector has registered: start one next to each KV node (tidemark node has one "+
+			"with --kv)")
+	case active == 0:
 		j.bad(client.VerdictNotReady, "no projector is active: start one next to each KV node")
 	}
 }

@@ -149,7 +149,7 @@ func (n *Node) openTransport() error {
 		clusterID: n.ClusterID, epoch: func() uint64 { return n.fsm.State().Epoch() }, member: n.isMember,
 		log: n.cfg.Logger.Named("transport"), accepted: newPlaces(), moved: make(map[string]string),
 	}
-	n.trans = addressed{disk: n.disk, refusals: &refusals{row: map[raft.ServerID]int{}},
+	n.trans = addressed{disk: n.disk, refusals: &refusals{stop: n.stop, row: map[raft.ServerID]int{}},
 		patience: transportTimeout(n.cfg.Heartbeat),
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 			Logger:                  n.cfg.Logger.Named("transport"),

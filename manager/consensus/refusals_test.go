@@ -2,6 +2,8 @@ package consensus
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -23,4 +25,31 @@ func TestRefusalsHavePauses(t *testing.T) {
 		}
 		r.pause("m3", true)
 	}
+}
+
+// TestARefusalsPauseEndsWithTheNode: who waits after many refusals goes on when the pause is over, or at once when the
+// node stops.
+func TestARefusalsPauseEndsWithTheNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stop := make(chan struct{})
+		r := &refusals{stop: stop, row: map[raft.ServerID]int{"m2": refusalsInARow}}
+		rests := func() time.Duration {
+			began := time.Now()
+			r.rest("m2", false)
+			return time.Since(began)
+		}
+		if took := rests(); took != refusalPause {
+			t.Errorf("it waits %s, want %s", took, refusalPause)
+		}
+		go func() {
+			time.Sleep(refusalPause / 2)
+			close(stop)
+		}()
+		if took := rests(); took != refusalPause/2 {
+			t.Errorf("it waits %s, though the node stops after %s", took, refusalPause/2)
+		}
+		if took := rests(); took != 0 {
+			t.Errorf("it waits %s in a node that stops", took)
+		}
+	})
 }

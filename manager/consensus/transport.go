@@ -44,11 +44,15 @@ type addressed struct {
 
 // refusals counts how often in a row each server has refused entries. The library sends older ones at once when a
 // server lacks what comes before, one entry further back each time: for two logs of which neither has what the other
-// wants that has no end, and a snapshot in between does not end it. Uncommitted entries are few, so that many refusals
-// in a row are such a loop; from then on it has pauses, and the next snapshot, or a restart, ends it.
+// wants that has no end, and a snapshot in between does not end it. It takes a follower whose log begins behind its
+// newest snapshot, with entries that the leader lacks (raft#697): it is asked for the entry at the snapshot, which it
+// has no more, and the library compares a snapshot with a log's end only. Config.TrailingLogs is no less than entries
+// may be uncommitted, so that compaction makes no such log. Uncommitted entries are few, so that many refusals in a row
+// are such a loop; from then on it has pauses, and the next snapshot, or a restart, ends it.
 type refusals struct {
-	mu  sync.Mutex
-	row map[raft.ServerID]int
+	stop <-chan struct{} // closed when the node stops: its calls wait no longer
+	mu   sync.Mutex
+	row  map[raft.ServerID]int
 }
 
 const (
@@ -68,6 +72,20 @@ func (r *refusals) pause(id raft.ServerID, success bool) time.Duration {
 		return 0
 	}
 	return refusalPause
+}
+
+// rest waits after an answer, for as long as pause says or until the node stops.
+func (r *refusals) rest(id raft.ServerID, success bool) {
+	d := r.pause(id, success)
+	if d == 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-r.stop:
+	}
 }
 
 // errDiskHangs is why a leader is silent.
@@ -112,7 +130,7 @@ func (t addressed) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args
 	}
 	err := t.NetworkTransport.AppendEntries(id, target(id, addr), args, resp)
 	if err == nil && len(args.Entries) > 0 { // a heartbeat has none
-		time.Sleep(t.refusals.pause(id, resp.Success))
+		t.refusals.rest(id, resp.Success)
 	}
 	return err
 }

@@ -17,9 +17,10 @@ import (
 // is given, or Replicas with Nodes.
 type AlterRequest struct {
 	ID       index.ID
-	IfMatch  uint64 // of the definition, 0: any
-	Replicas *int   // that it is to have beside the first copy
-	Drop     *int   // number of the replica that goes
+	Name     statecontext.IndexName // unless zero, instead of ID
+	IfMatch  uint64                 // of the definition, 0: any
+	Replicas *int                   // that it is to have beside the first copy
+	Drop     *int                   // number of the replica that goes
 	Nodes    []string
 	Request  *statecontext.Request // nil: not remembered
 }
@@ -32,6 +33,11 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 	if err != nil {
 		return Outcome{}, err
 	}
+	return replanned(ctx, func() (Outcome, error) { return c.alterOnce(ctx, l, &req) })
+}
+
+// alterOnce plans and proposes an alteration.
+func (c *Coordinator) alterOnce(ctx context.Context, l *term, req *AlterRequest) (Outcome, error) {
 	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
 		return Outcome{}, err
 	}
@@ -39,20 +45,23 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 	if res, known := recalled(s, req.Request); known {
 		return altered(s, index.Definition{}, res)
 	}
-	x, err := alterable(s, req.ID)
+	x := target(s, req.ID, &req.Name)
+	if x == nil && !req.Name.IsZero() {
+		return c.absent(ctx, &req.Name, req.Request)
+	}
+	if err := alterable(s, x, req.ID); err != nil {
+		return Outcome{}, err
+	}
+	cluster, err := c.clusterNow(ctx, l)
 	if err != nil {
 		return Outcome{}, err
 	}
-	cluster, err := l.clusterNow(ctx)
-	if err != nil {
-		return Outcome{}, err
-	}
-	body, err := alteration(cluster, x, &req)
+	body, err := alteration(cluster, x, req)
 	if err != nil {
 		return Outcome{}, err
 	}
 	if body == nil {
-		return Outcome{ID: req.ID, Definition: x.Definition, CAS: s.CAS(), Existed: true}, nil
+		return Outcome{ID: x.Definition.ID, Definition: x.Definition, CAS: s.CAS(), Existed: true}, nil
 	}
 	if err := c.keeps(ctx, l, x, body); err != nil {
 		return Outcome{}, err
@@ -65,29 +74,32 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 			return Outcome{}, err
 		}
 	}
-	res, err := c.proposeRequest(ctx, req.Request, body)
+	res, err := c.proposeRequest(ctx, req.Request, c.byName(body, req.Name))
 	if err != nil {
 		return Outcome{}, err
 	}
-	if body.Start != nil && !res.Replayed {
-		c.cfg.Logger.Info("a rebalance begins", "rebalance", res.Number, "cause", body.Start.Cause,
-			"steps", len(body.Start.Steps))
-	}
+	c.sayMoves(body.Start, &res)
 	return altered(c.cfg.Consensus.State(), x.Definition, res)
 }
 
-// alterable returns the index with that id, or why it cannot be changed any more.
-func alterable(s *statecontext.State, id index.ID) (*statecontext.Index, error) {
-	x := s.Index(id)
+// sayMoves logs the rebalance that an ALTER INDEX has begun, nil: none.
+func (c *Coordinator) sayMoves(start *statecontext.StartRebalance, res *statecontext.Result) {
+	if start != nil && !res.Replayed && !c.rehearses {
+		c.cfg.Logger.Info("a rebalance begins", "rebalance", res.Number, "cause", start.Cause, "steps", len(start.Steps))
+	}
+}
+
+// alterable returns why an index cannot be changed any more, nil if it can; id is what it was asked for by.
+func alterable(s *statecontext.State, x *statecontext.Index, id index.ID) error {
 	if x == nil || x.Definition.State == index.Dropping {
-		return nil, &statecontext.Rejection{Code: errcode.UnknownIndex,
+		return &statecontext.Rejection{Code: errcode.UnknownIndex,
 			Message: fmt.Sprintf("no index has id %d; it may have been dropped", id)}
 	}
 	if core.BucketGone(s, &x.Definition) {
-		return nil, &statecontext.Rejection{Code: errcode.BucketGone,
+		return &statecontext.Rejection{Code: errcode.BucketGone,
 			Message: fmt.Sprintf("bucket %q of index %s was deleted", x.Definition.Bucket, x.Definition.Name)}
 	}
-	return x, nil
+	return nil
 }
 
 // noRebalance is an error while a rebalance is under way.
@@ -146,7 +158,8 @@ func altered(s *statecontext.State, was index.Definition, res statecontext.Resul
 func alteration(cluster *rebalance.Cluster, x *statecontext.Index, req *AlterRequest) (*statecontext.AlterIndex,
 	error) {
 	d := &x.Definition
-	c := &statecontext.AlterIndex{ID: d.ID, IfMatch: req.IfMatch, Replicas: d.Replicas, Nodes: d.Nodes}
+	c := &statecontext.AlterIndex{ID: d.ID, IfMatch: req.IfMatch, IfPlanned: d.ModifiedCAS,
+		Replicas: d.Replicas, Nodes: d.Nodes}
 	if req.Replicas != nil {
 		c.Replicas = uint8(*req.Replicas)
 	}
@@ -178,15 +191,11 @@ func alteration(cluster *rebalance.Cluster, x *statecontext.Index, req *AlterReq
 	return c, further(cluster, d, *req.Replicas, c)
 }
 
-// keeps refuses to drop replicas unless those that stay have a whole copy of each slice on an indexer that lives. The
-// command is then for the definition that was looked at: of two that are asked for at once one is decided anew.
+// keeps refuses to drop replicas unless those that stay have a whole copy of each slice on an indexer that lives.
 func (c *Coordinator) keeps(ctx context.Context, l *term, x *statecontext.Index,
 	body *statecontext.AlterIndex) error {
 	if len(body.Drop) == 0 || x.Waits() {
 		return nil
-	}
-	if body.IfMatch == 0 {
-		body.IfMatch = x.Definition.ModifiedCAS
 	}
 	return c.untilKnown(ctx, func(bool) error {
 		q := &core.LackingQuery{Index: x, Drop: body.Drop, Reply: make(chan core.Lacking, 1)}

@@ -16,6 +16,7 @@ package coordinator
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -86,6 +87,9 @@ type Config struct {
 	Now      func() time.Time // time.Now
 	began    time.Time
 	Settings core.Settings
+	// Quantiles reads an index, and returns the values of the leading key that cut it into n parts of as many entries,
+	// fewer where it cannot be cut into so many; nil: nobody can read it.
+	Quantiles func(ctx context.Context, x *statecontext.Index, n int) ([]json.RawMessage, error)
 	// Hold, for tests, is asked before each transition of a slice that moves is proposed (the state that follows, or
 	// HoldForget): true holds it back, and the duty comes again. nil: nothing is.
 	Hold func(what string) bool
@@ -104,11 +108,15 @@ const (
 	questionsAtOnce = 4
 	// commandRetries is how often a command is sent again at once that another lane's command overtook.
 	commandRetries = 3
+	// mostRehearsals go on at once: each has a copy of the state.
+	mostRehearsals = 2
 )
 
 // Coordinator does the duties while its manager leads. Its methods are safe for concurrent use.
 type Coordinator struct {
-	cfg Config
+	cfg        Config
+	rehearsing chan struct{} // has one for each rehearsal that goes on
+	rehearses  bool          // it is one
 
 	mu      sync.Mutex
 	current *term
@@ -144,7 +152,7 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, fmt.Errorf("%w: suspect after %v must be below offline after %v", ErrConfig, s.SuspectAfter,
 			s.OfflineAfter)
 	}
-	return &Coordinator{cfg: cfg}, nil
+	return &Coordinator{cfg: cfg, rehearsing: make(chan struct{}, mostRehearsals)}, nil
 }
 
 // Run does the duties of one term until ctx ends: it is the leader loop that package consensus runs. An error is a

@@ -475,6 +475,85 @@ func TestStabilize(t *testing.T) {
 	})
 }
 
+// TestWhatScansWaitFor: neither what an indexer has to write of another bucket, nor what it has still to write to
+// copies that are being built, slows down the promotions that scans wait for; and those of a bucket for which nobody
+// waits are no more than ever.
+func TestWhatScansWaitFor(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		w.bucket("other", "uuid-other")
+		a := w.create("a", "", 1, 0)
+		b, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "b", Bucket: "other",
+			Keys: []index.KeyExpr{{Expr: "name"}}, Partitions: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.until("READY", 10*time.Second, func() bool {
+			return w.state(a.ID) == index.Maintenance && w.state(b.ID) == index.Maintenance
+		})
+		for _, n := range w.indexers {
+			n.mu.Lock()
+			n.prompt = true
+			n.mu.Unlock()
+		}
+		scans := func() time.Duration {
+			began := time.Now()
+			for range 400 {
+				w.write("world", 1)
+				w.write("other", 1)
+				need := timestamp.New(vbuckets)
+				for i := range vbuckets {
+					need.Seqnos[i] = w.kv["world"].high[0]
+				}
+				if _, err := w.leader().Stabilize(w.ctx, "world", need); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return time.Since(began)
+		}
+		number := func() uint64 { return w.log.State().Bucket("other").Stability.Number }
+		was := number()
+		usual := scans()
+		if n := number() - was; n > uint64(usual/core.DefaultSettings().Pacer.Normal)+1 {
+			t.Errorf("%d promotions in %v of a bucket for which nobody waits", n, usual)
+		}
+		set := func(host index.ID, set func(*fakeIndexer)) {
+			node := w.log.State().Index(host).Topology.Copies[0].Node
+			for _, n := range w.indexers {
+				if n.node == node {
+					n.mu.Lock()
+					set(n)
+					n.mu.Unlock()
+				}
+			}
+		}
+		set(b.ID, func(n *fakeIndexer) { n.owes = true })
+		if took := scans(); took > 2*usual {
+			t.Errorf("scans took %v while an indexer of another bucket owes acknowledgements, %v before", took, usual)
+		}
+		set(b.ID, func(n *fakeIndexer) { n.owes = false })
+		set(a.ID, func(n *fakeIndexer) { n.builds = true })
+		if took := scans(); took > 2*usual {
+			t.Errorf("scans took %v while copies are being built, %v before", took, usual)
+		}
+		set(a.ID, func(n *fakeIndexer) { n.builds, n.owes = false, true })
+		ctx, cancel := context.WithTimeout(w.ctx, 5*time.Second)
+		defer cancel()
+		began := time.Now()
+		for n := range 3 { // fewer than may be unacknowledged
+			need := timestamp.New(vbuckets)
+			w.write("world", 1)
+			need.Seqnos[0] = w.kv["world"].high[0]
+			if _, err := w.leader().Stabilize(ctx, "world", need); err != nil {
+				t.Fatalf("%d: %v", n, err)
+			}
+		}
+		if took := time.Since(began); took < core.DefaultSettings().Pacer.Hurried {
+			t.Errorf("three promotions took %v, though an indexer owes them: they are not paced", took)
+		}
+	})
+}
+
 // TestSyncOfAProjectorThatRestarts: it restarts while a SYNC to it is on its way, whose answer is lost with the
 // process. The one that takes its place is asked all the same, in the same term.
 func TestSyncOfAProjectorThatRestarts(t *testing.T) {

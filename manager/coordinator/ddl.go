@@ -80,11 +80,11 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 		return Outcome{}, err
 	}
 	d.BucketUUID, d.Rules, d.CreatedMS = bucket.UUID, c.newRules(), c.cfg.Now().UnixMilli()
-	placement, settle, err := l.place(ctx, &d)
+	placement, settle, err := c.place(ctx, l, &d)
 	if err != nil {
 		return Outcome{}, err
 	}
-	build := l.gate.traces.begin(ctx, d.Bucket)
+	build := c.trace(ctx, l, d.Bucket)
 	res, err := c.proposeRequest(ctx, req.Request, &statecontext.CreateIndex{Definition: d, IfNotExists: req.IfNotExists,
 		Layout: layout, Placement: placement})
 	settle(res, err)
@@ -110,9 +110,12 @@ func (c *Coordinator) created(d *index.Definition, res statecontext.Result) (Out
 
 // place returns the nodes of a new index's copies, and what is to be called with the outcome of its proposal. Errors
 // wrap ErrNoIndexer, those of package rebalance, ErrBusy or ErrNotLeading.
-func (t *term) place(ctx context.Context, d *index.Definition) ([]statecontext.Placement,
+func (c *Coordinator) place(ctx context.Context, t *term, d *index.Definition) ([]statecontext.Placement,
 	func(statecontext.Result, error), error) {
 	p := &core.Placing{Definition: d, Reply: make(chan core.Placed, 1)}
+	if c.rehearses {
+		p.State = c.cfg.Consensus.State()
+	}
 	if err := t.post(ctx, p); err != nil {
 		return nil, nil, err
 	}
@@ -127,8 +130,19 @@ func (t *term) place(ctx context.Context, d *index.Definition) ([]statecontext.P
 		return nil, nil, err
 	}
 	return a.Placement, func(res statecontext.Result, err error) {
+		if a.Reservation == nil { // of a rehearsal
+			return
+		}
 		_ = t.post(ctx, &core.Settled{Reservation: a.Reservation, CAS: res.CAS, Err: err}) // else it ends by itself
 	}, nil
+}
+
+// trace begins to trace a build; 0: there is nothing to trace.
+func (c *Coordinator) trace(ctx context.Context, t *term, bucket string) uint64 {
+	if c.rehearses {
+		return 0
+	}
+	return t.gate.traces.begin(ctx, bucket)
 }
 
 // recalled is the outcome of a request that was done before. It is asked for before anything is judged: what the
@@ -153,7 +167,8 @@ func (c *Coordinator) proposeRequest(ctx context.Context, r *statecontext.Reques
 // DropRequest asks for an index to be dropped.
 type DropRequest struct {
 	ID      index.ID
-	IfMatch uint64 // modified_cas that it must have; 0: any
+	Name    statecontext.IndexName // unless zero, instead of ID
+	IfMatch uint64                 // modified_cas that it must have; 0: any
 	Request *statecontext.Request
 }
 
@@ -164,14 +179,15 @@ func (c *Coordinator) DropIndex(ctx context.Context, req DropRequest) (Outcome, 
 		return Outcome{}, err
 	}
 	var was index.Definition
-	if d := c.cfg.Consensus.State().Definition(req.ID); d != nil {
-		was = *d
+	if x := target(c.cfg.Consensus.State(), req.ID, &req.Name); x != nil {
+		was = x.Definition
 	}
-	res, err := c.proposeRequest(ctx, req.Request, &statecontext.DropIndex{ID: req.ID, IfMatch: req.IfMatch})
+	body := &statecontext.DropIndex{ID: req.ID, IfMatch: req.IfMatch}
+	res, err := c.proposeRequest(ctx, req.Request, c.byName(body, req.Name))
 	if err != nil {
 		return Outcome{}, err
 	}
-	if res.Index != req.ID { // a replay: it has dropped another one than the name's present index
+	if res.Index != was.ID { // it has dropped another one: a replay, or the name was another's by then
 		was = index.Definition{}
 	}
 	o := Outcome{ID: res.Index, Definition: was, CAS: res.CAS, Replayed: res.Replayed, Existed: !res.Changed}
@@ -185,8 +201,9 @@ func (c *Coordinator) DropIndex(ctx context.Context, req DropRequest) (Outcome, 
 // BuildRequest asks for deferred or failed indexes to be built.
 type BuildRequest struct {
 	IDs     []index.ID
-	IfMatch uint64                // the ModifiedCAS that each must have (there is one then), 0 for any
-	Request *statecontext.Request // nil: not remembered
+	Names   []statecontext.IndexName // if any, instead of IDs
+	IfMatch uint64                   // the ModifiedCAS that each must have (there is one then), 0 for any
+	Request *statecontext.Request    // nil: not remembered
 }
 
 // BuildIndexes starts builds together: all or none. Errors as DropIndex's.
@@ -195,16 +212,29 @@ func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Out
 	if err != nil {
 		return nil, err
 	}
-	build := l.gate.traces.begin(ctx, "")
-	res, err := c.proposeRequest(ctx, req.Request, &statecontext.BuildIndexes{IDs: req.IDs, IfMatch: req.IfMatch,
-		Rules: c.newRules()})
-	l.traced(ctx, build, c.cfg.Consensus.State(), err, req.IDs...)
+	build := c.trace(ctx, l, "")
+	body := &statecontext.BuildIndexes{IDs: req.IDs, IfMatch: req.IfMatch, Rules: c.newRules()}
+	res, err := c.proposeRequest(ctx, req.Request, c.byName(body, req.Names...))
+	s := c.cfg.Consensus.State()
+	ids := body.IDs
+	switch {
+	case len(res.Indexes) > 0:
+		ids = res.Indexes
+	case len(ids) == 0: // a replay of a build by ids, from before there were commands by name
+		for i := range req.Names {
+			if x := target(s, 0, &req.Names[i]); x != nil {
+				ids = append(ids, x.Definition.ID)
+			} else {
+				ids = append(ids, 0) // gone since
+			}
+		}
+	}
+	l.traced(ctx, build, s, err, ids...)
 	if err != nil {
 		return nil, err
 	}
-	s := c.cfg.Consensus.State()
-	os := make([]Outcome, 0, len(req.IDs))
-	for _, id := range req.IDs {
+	os := make([]Outcome, 0, len(ids))
+	for _, id := range ids {
 		o := Outcome{ID: id, CAS: res.CAS, Replayed: res.Replayed, Existed: !res.Changed}
 		if d := s.Definition(id); d != nil {
 			o.Definition = *d

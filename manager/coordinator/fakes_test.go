@@ -114,6 +114,7 @@ type fakeProjector struct {
 	stuck   bool                        // it answers no SYNC
 	syncs   int                         // that it was asked for
 	hangs   bool                        // its KV node hangs, and it waits for it
+	refuses bool                        // it starts no streams, and says so
 	sees    *wire.Hosted                // what its KV node had at the last look
 	cut     []index.NodeID              // whose connections from it are closed
 }
@@ -337,7 +338,7 @@ func (c projectorsOf) FailoverLogs(ctx context.Context, addr string,
 	kv := c.w.kv[req.Bucket]
 	for v := range uint16(vbuckets) {
 		if kv != nil && kv.hosts(v, p.id) && (len(req.VBuckets) == 0 || slices.Contains(req.VBuckets, v)) {
-			r.Logs = append(r.Logs, wire.VBucketLog{VBucket: v, Log: kv.logs[v], High: kv.high[v],
+			r.Logs = append(r.Logs, wire.VBucketHistory{VBucket: v, Log: kv.logs[v], High: kv.high[v],
 				Revision: timestamp.MapRevision{Rev: kv.rev}})
 		}
 	}
@@ -356,12 +357,15 @@ func (c projectorsOf) Streams(ctx context.Context, addr string, req *wire.Stream
 	defer c.w.mu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.refuses {
+		return nil, rpc.Refuse(errcode.Unavailable, "projector %s has no room for another bucket", p.id)
+	}
 	want := &req.Buckets[0]
 	r := wire.StreamOutcome{Bucket: want.Bucket}
 	kv := c.w.kv[want.Bucket]
 	for i := range want.Restart.Len() {
 		s := want.Restart.At(i)
-		res := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: s.VBucket}, Outcome: wire.StartNotMine}
+		res := wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: s.VBucket}, Outcome: wire.StartNotMine}
 		if kv != nil && kv.uuid == want.BucketUUID && kv.hosts(s.VBucket, p.id) {
 			if p.streams[want.Bucket] == nil {
 				p.streams[want.Bucket] = map[uint16]*fakeStream{}
@@ -415,12 +419,15 @@ type fakeIndexer struct {
 	zone      string
 	capacity  uint32
 	node      index.NodeID
-	stable    map[string]wire.Stability
+	stable    map[string]wire.BucketStability
 	loaded    map[index.CopyID][]uint64 // high seqnos when its build began: whole at an S that covers them
 	polls     int
 	told      int // stability messages
 	never     bool
-	owes      bool     // it acknowledges nothing
+	owes      bool          // it acknowledges nothing
+	made      chan struct{} // it has a stability timestamp, and is prompt
+	prompt    bool
+	builds    bool     // something is under way for copies that are being built
 	side      uint64   // how far its builds have come
 	rollbacks []string // steps it was told
 	faults    []wire.IndexFaults
@@ -433,8 +440,8 @@ type fakeIndexer struct {
 func (w *world) indexer(name string) *fakeIndexer { return w.indexerIn(name, "", 0) }
 
 func (w *world) indexerIn(name, zone string, capacity uint32) *fakeIndexer {
-	n := &fakeIndexer{name: name, zone: zone, capacity: capacity, stable: map[string]wire.Stability{},
-		loaded: map[index.CopyID][]uint64{}}
+	n := &fakeIndexer{name: name, zone: zone, capacity: capacity, stable: map[string]wire.BucketStability{},
+		loaded: map[index.CopyID][]uint64{}, made: make(chan struct{}, 1)}
 	n.fake = fake{w: w, addr: "http://" + name, boot: fmt.Sprint(name, "-", time.Now().UnixNano())}
 	n.ctx, n.kill = context.WithCancel(w.ctx)
 	w.mu.Lock()
@@ -468,7 +475,11 @@ func (n *fakeIndexer) run() {
 		return
 	}
 	for n.ctx.Err() == nil {
-		time.Sleep(100 * time.Millisecond)
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-n.made:
+			time.Sleep(2 * time.Millisecond)
+		}
 		n.mu.Lock()
 		stopped := n.stopped
 		n.mu.Unlock()
@@ -535,7 +546,7 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 		br := wire.BucketReport{Heartbeat: wire.HWHeartbeat{Bucket: b.Name, LastStability: n.stable[b.Name].Hash,
 			LastNumber: n.stable[b.Name].Number}, Generation: b.Generation,
 			RollbackID: b.RollbackID, Accepted: accepted[b.Name]}
-		if n.owes {
+		if n.owes || n.builds {
 			br.Heartbeat.LastStability = 0
 		}
 		if slices.ContainsFunc(n.defs.Indexes, func(d index.Definition) bool {
@@ -657,6 +668,9 @@ func (c indexersOf) Stability(ctx context.Context, addr string, req *wire.Stabil
 		}
 		if old := n.stable[s.Bucket]; s.Compare(old.Ref) >= 0 {
 			n.stable[s.Bucket] = s
+			if n.prompt && len(n.made) == 0 {
+				n.made <- struct{}{}
+			}
 		}
 	}
 	return nil

@@ -290,12 +290,26 @@ func (g *Gateway) startStreams(ctx context.Context, r *receiver, m core.StartStr
 	})
 	if err != nil || len(reply.Buckets) != 1 {
 		g.log.Debug("start of streams", "projector", r.Name, "error", err)
-		return nil // the outcome is unknown: its report or patience tells
+		return notStarted(m, err)
 	}
 	a := &core.StreamsStarted{StartStreams: m, Results: make([]streams.Started, len(reply.Buckets[0].Results))}
 	for i, x := range reply.Buckets[0].Results {
 		a.Results[i] = streams.Started{VBucket: x.VBucket, Outcome: outcome(x.Outcome), Log: x.Log, Purge: x.Purge,
 			Revision: x.Revision, Detail: x.Detail}
+	}
+	return a
+}
+
+// notStarted is the answer of a projector that refuses to start anything, so that it is asked again after a rest, and
+// people see why; nil of any other error: the outcome is unknown, and its report or patience tells.
+func notStarted(m core.StartStreams, err error) core.Input {
+	var refusal *rpc.Problem
+	if !errors.As(err, &refusal) {
+		return nil
+	}
+	a := &core.StreamsStarted{StartStreams: m, Results: make([]streams.Started, len(m.Starts))}
+	for i, s := range m.Starts {
+		a.Results[i] = streams.Started{VBucket: s.VBucket, Outcome: streams.Failed, Detail: refusal.Error()}
 	}
 	return a
 }

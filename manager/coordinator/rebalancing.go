@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"tidemark/errcode"
+	"tidemark/index"
 	"tidemark/manager/coordinator/core"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
@@ -51,7 +52,7 @@ func (c *Coordinator) Rebalance(ctx context.Context, req RebalanceRequest) (p *r
 	if err != nil {
 		return nil, 0, err
 	}
-	cluster, err := l.clusterNow(ctx)
+	cluster, err := c.clusterNow(ctx, l)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -66,11 +67,37 @@ func (c *Coordinator) Rebalance(ctx context.Context, req RebalanceRequest) (p *r
 			}
 		}
 	}
-	if p, err = planned(cluster, &req); err != nil || req.DryRun {
+	var left []string
+	if req.Plan == nil {
+		left = leaveSplit(c.cfg.Consensus.State(), cluster)
+	}
+	if p, err = planned(cluster, &req); err != nil {
 		return p, 0, err
+	}
+	if p.Left = append(p.Left, left...); req.DryRun {
+		return p, 0, nil
 	}
 	id, err = c.begin(ctx, cluster, p, marks, &req)
 	return p, id, err
+}
+
+// leaveSplit takes indexes that are being split out of what a plan is made of, and names them: their copies go when the
+// split ends. What lies on indexers that do not serve, or are to leave, is moved all the same: a split may fail.
+func leaveSplit(s *statecontext.State, cluster *rebalance.Cluster) (left []string) {
+	serves := map[index.NodeID]bool{}
+	for i := range cluster.Nodes {
+		serves[cluster.Nodes[i].ID] = cluster.Nodes[i].Role == rebalance.Serving
+	}
+	cluster.Indexes = slices.DeleteFunc(cluster.Indexes, func(y rebalance.Index) bool {
+		x := s.Index(y.ID)
+		if x == nil || s.Successor(&x.Definition) == nil ||
+			slices.ContainsFunc(y.Copies, func(o rebalance.Copy) bool { return !serves[o.Node] }) {
+			return false
+		}
+		left = append(left, x.Definition.Keyspace().String()+"/"+x.Definition.Name)
+		return true
+	})
+	return left
 }
 
 // marked finds the indexers that a request names.
@@ -115,6 +142,9 @@ func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *
 	start := c.starting(p, req.Cause)
 	left := 0
 	start.Steps, left = core.Begun(p, func(y *rebalance.Step) bool { return wanted(cluster, y) })
+	if len(start.Steps) == 0 && len(p.Left) > 0 {
+		return 0, fmt.Errorf("%w: what else would is being split: %.1000q", ErrBalanced, p.Left)
+	}
 	if len(start.Steps) == 0 {
 		return 0, fmt.Errorf("%w: each indexer that serves has its share", ErrBalanced)
 	}
@@ -156,7 +186,10 @@ func (c *Coordinator) CancelRebalance(ctx context.Context, id uint64) error {
 }
 
 // clusterNow asks the loop, which knows what indexers have reported.
-func (t *term) clusterNow(ctx context.Context) (*rebalance.Cluster, error) {
+func (c *Coordinator) clusterNow(ctx context.Context, t *term) (*rebalance.Cluster, error) {
 	q := &core.ClusterQuery{Reply: make(chan *rebalance.Cluster, 1)}
+	if c.rehearses {
+		q.State = c.cfg.Consensus.State()
+	}
 	return ask(ctx, t, "what a plan is made of", q, q.Reply)
 }

@@ -478,3 +478,52 @@ func TestARefusedRebalanceChangesNothing(t *testing.T) {
 		}
 	})
 }
+
+// A plan leaves an index alone that is being split, and says so, unless it lies on an indexer that is to leave; when
+// the split ends in the middle, the run does the rest and is done.
+func TestRebalanceBesideASplit(t *testing.T) {
+	inWorld(t, func(w *world) {
+		lone, pair := w.moving()
+		for _, n := range w.indexers {
+			n.mu.Lock()
+			n.never = true
+			n.mu.Unlock()
+		}
+		w.indexer("i4")
+		w.until("i4 is there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 4 })
+		next, err := w.leader().SplitIndex(w.ctx, SplitRequest{ID: lone.ID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := func(p *rebalance.Plan) map[index.ID]int {
+			n := map[index.ID]int{}
+			for i := range p.Steps {
+				n[p.Steps[i].Index]++
+			}
+			return n
+		}
+		p, _, err := w.leader().Rebalance(w.ctx, RebalanceRequest{DryRun: true})
+		if err != nil || of(p)[lone.ID] != 0 || of(p)[pair.ID] == 0 || !slices.Equal(p.Left, []string{"world/lone"}) {
+			t.Fatalf("%v, left out %v, %v", of(p), p.Left, err)
+		}
+		remove := RebalanceRequest{Cause: "test", Remove: []string{"i1"}}
+		p, id, err := w.leader().Rebalance(w.ctx, remove)
+		if err != nil || of(p)[lone.ID] == 0 || len(p.Left) > 0 {
+			t.Fatalf("%v, left out %v, %v", of(p), p.Left, err)
+		}
+		w.step(partition.RebalanceCatchup)
+		for _, n := range w.indexers {
+			n.mu.Lock()
+			n.never = false
+			n.mu.Unlock()
+		}
+		w.until("the split ends", 5*time.Minute, func() bool {
+			return w.log.State().IndexByName("world", "lone").Definition.ID == next.ID
+		})
+		w.until("the rebalance is over", 30*time.Minute, func() bool { return w.log.State().RebalanceUnderWay() == nil })
+		if r := w.log.State().Rebalance(id); r.Phase != statecontext.RebalanceFinished || r.GivenUp == 0 ||
+			r.Done+r.GivenUp != r.Steps {
+			t.Errorf("%+v", r)
+		}
+	})
+}

@@ -43,19 +43,20 @@ func (c *Coordinator) Copies(ctx context.Context, all []partition.Copy) (map[ind
 // session and at_plus), at the latest when ctx ends. A vbuuid of 0 in need stands for any branch. Errors wrap
 // ErrNotLeading, ErrUnknownBucket, ErrInRollback, ErrNoStreams, ErrBucketGone, ErrTokenLost, ErrBusy,
 // timestamp.ErrLength, or ctx's error.
-func (c *Coordinator) Stabilize(ctx context.Context, bucket string, need timestamp.Vector) (wire.Stability, error) {
+func (c *Coordinator) Stabilize(ctx context.Context, bucket string,
+	need timestamp.Vector) (wire.BucketStability, error) {
 	l, err := c.leading()
 	if err != nil {
-		return wire.Stability{}, err
+		return wire.BucketStability{}, err
 	}
 	s := &core.Stabilize{Bucket: bucket, Need: need, Reply: make(chan core.Stabilized, 1)}
 	if err := l.post(ctx, s); err != nil {
-		return wire.Stability{}, err
+		return wire.BucketStability{}, err
 	}
 	a, err := await(ctx, l, "waiting for a stability timestamp of bucket "+bucket, s.Reply)
 	if err != nil {
 		l.leave(s)
-		return wire.Stability{}, err
+		return wire.BucketStability{}, err
 	}
 	return a.Stability, a.Err
 }

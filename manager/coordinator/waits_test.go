@@ -101,3 +101,40 @@ func TestSilentProjectorIsNamed(t *testing.T) {
 		})
 	})
 }
+
+// TestRefusalsOfStreamsAreTold: a projector that refuses to start streams is asked again after a rest of at most some
+// seconds, however long it has refused, and the status has its words, also where another one has said since that the
+// vbuckets are not its own.
+func TestRefusalsOfStreamsAreTold(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		p2 := w.projectors["http://p2"]
+		refuse := func(on bool) {
+			p2.mu.Lock()
+			defer p2.mu.Unlock()
+			p2.refuses = on
+		}
+		refuse(true)
+		o := w.create("a", "", 2, 0)
+		status := func() core.BucketStatus {
+			s, _ := w.leader().Status()
+			if len(s.Buckets) == 0 {
+				return core.BucketStatus{}
+			}
+			return s.Buckets[0]
+		}
+		w.until("stuck", time.Minute, func() bool { return status().Streams.StuckCount == vbuckets/2 })
+		for range 50 { // at any moment
+			time.Sleep(100 * time.Millisecond)
+			for _, x := range status().Streams.Stuck {
+				if x.State == streams.Lost && !strings.Contains(x.Reason, "p2 has no room for another bucket") {
+					t.Fatalf("vbucket %d: %s", x.VBucket, x.Reason)
+				}
+			}
+		}
+		time.Sleep(34 * time.Second) // where it is waited for twice as long at each try, the next one is half a minute away
+		refuse(false)
+		w.until("streams", 5*time.Second, func() bool { return status().Streams.Begun == vbuckets })
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+	})
+}

@@ -142,13 +142,29 @@ func (c *Conn) askAll(ctx context.Context, op mcbp.Opcode, answers []StreamAnswe
 	poke(c.wake)
 	if err := c.wait(ctx, op, b); err != nil {
 		c.mu.Lock()
-		for i := range asked {
-			if r := &asked[i]; r.batch != nil {
+		for opaque, r := range c.pending {
+			if r.batch == b {
 				r.answered(nil, fmt.Errorf("vbucket %d: %w", r.vbucket, err))
-				r.abandoned = true
+				c.pending[opaque] = &request{vbucket: r.vbucket, abandoned: true} // the others' memory does not stay with it
 			}
 		}
 		c.mu.Unlock()
+		c.owes()
+	}
+}
+
+// mostOwed bounds the requests of a connection that wait for their answers, or would be answered to nobody: what is
+// known of each stays until its answer comes, however late, as a stream that begins then has to be closed.
+const mostOwed = 16 * mostOpening
+
+// owes ends the connection when requests were given up and the node owes too many answers. It still sends other
+// things, else the connection would have ended before.
+func (c *Conn) owes() {
+	c.mu.Lock()
+	n := len(c.pending)
+	c.mu.Unlock()
+	if n > mostOwed {
+		c.fail(fmt.Errorf("%w: %s owes %d answers", ErrDead, c.conf.Addr, n))
 	}
 }
 

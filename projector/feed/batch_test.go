@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"tidemark/kv/kvclient/kvclienttest"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
+	"tidemark/projector/feed/gocb"
 	"tidemark/timestamp"
 )
 
@@ -200,6 +202,66 @@ func TestConsentThatCannotBeRead(t *testing.T) {
 		}
 		if !errors.Is(err, feed.ErrProtocol) || !errors.Is(c.Err(), feed.ErrProtocol) {
 			t.Errorf("many %v: %v, the connection: %v", many, err, c.Err())
+		}
+	}
+}
+
+// A node that goes on, and answers some requests never, is given up before what is known of them grows without a bound.
+func TestANodeThatOwesTooMuch(t *testing.T) {
+	n := startNode(t, func(_ *kvclienttest.Peer, f mcbp.Frame) bool { return f.Op == mcbp.OpDCPFailoverLog })
+	c := dial(t, config(n))
+	vbuckets := make([]uint16, 1024)
+	for i := range vbuckets {
+		vbuckets[i] = uint16(i)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel() // whoever asks does not wait
+	for rounds := 1; rounds <= 20; rounds++ {
+		for i, a := range c.FailoverLogs(gone, vbuckets) {
+			if a.Err == nil {
+				t.Fatalf("vbucket %d has an answer", i)
+			}
+		}
+		if err := c.Err(); (rounds > 16) != errors.Is(err, feed.ErrDead) {
+			t.Fatalf("after %d rounds: %v", rounds, err)
+		}
+	}
+	if _, err := c.FailoverLog(t.Context(), 0); !errors.Is(err, feed.ErrDead) {
+		t.Errorf("a question after that: %v", err)
+	}
+}
+
+// Many requests at once that need the node's map, which does not tell it, all end: they do not wait for one another's
+// questions one by one.
+func TestTheMapIsAskedForTogether(t *testing.T) {
+	const many = 64
+	var silent atomic.Bool
+	n := newNode(nil)
+	n.Before = func(_ *kvclienttest.Peer, f mcbp.Frame) bool {
+		return silent.Load() && f.Op == mcbp.OpGetClusterConfig
+	}
+	n.start(t)
+	conf := config(n)
+	conf.RequestTimeout = 3 * time.Second // for all of them it is more than three minutes
+	c := dialWith(t, gocb.Dial, conf)
+	silent.Store(true)
+	time.Sleep(1100 * time.Millisecond) // so long a map is good for
+	ended := make(chan error, many)
+	for vb := range uint16(many) {
+		go func() {
+			_, err := c.OpenStream(t.Context(), feed.StreamRequest{VBucket: vb, End: mcbp.EndOfTime})
+			ended <- err
+		}()
+	}
+	deadline := time.After(time.Minute)
+	for i := range many {
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Error("a stream is opened without a map")
+			}
+		case <-deadline:
+			t.Fatalf("%d of %d requests have ended after a minute", i, many)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -60,6 +61,10 @@ type Config struct {
 	// Network says which of the addresses in the cluster map serve; only implementations that connect by the map look at
 	// it.
 	Network string
+	// Managers are the node's cluster manager, host:port; only implementations that connect by the map ask it.
+	Managers []string
+	// Map gives the map of a node that shows none itself; nil: nobody has it.
+	Map func(ctx context.Context) (*mcbp.ClusterConfig, error)
 	// Logger may be nil.
 	Logger hclog.Logger
 }
@@ -141,6 +146,20 @@ func (e *RollbackError) Is(target error) bool { return target == ErrRollback }
 // broken is the error of an answer whose content the protocol does not allow.
 func broken(vbucket uint16, err error) error {
 	return fmt.Errorf("%w: vbucket %d: %w", ErrProtocol, vbucket, err)
+}
+
+// MapOf reads a node's answer to GET_CLUSTER_CONFIG; one that knows no such request is stood in for by Config.Map.
+func (c Config) MapOf(ctx context.Context, answer mcbp.Frame, err error) (*mcbp.ClusterConfig, error) {
+	if err == nil {
+		err = AnswerError(answer, 0)
+	}
+	switch {
+	case err == nil:
+		return mcbp.ParseClusterConfig(answer.Value)
+	case c.Map != nil && errors.Is(err, ErrNotSupported):
+		return c.Map(ctx)
+	}
+	return nil, err
 }
 
 // AnswerError makes the error of a node's answer to a request about a vbucket: nil for success, else one that wraps a

@@ -219,13 +219,7 @@ func (c *Conn) HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 // ClusterConfig asks for the node's present map.
 func (c *Conn) ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error) {
 	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetClusterConfig, 0, 0)})
-	if err != nil {
-		return nil, err
-	}
-	if err := AnswerError(f, 0); err != nil {
-		return nil, err
-	}
-	return mcbp.ParseClusterConfig(f.Value)
+	return c.conf.MapOf(ctx, f, err)
 }
 
 // Manifest is the bucket's manifest of collections. Errors: ErrNotSupported where the node has none.
@@ -395,6 +389,7 @@ func (c *Conn) callFor(ctx context.Context, req mcbp.Frame, open *mcbp.StreamReq
 		err = fmt.Errorf("%w: %v to %s, %v", ErrTimeout, req.Op, c.conf.Addr, c.conf.RequestTimeout)
 	}
 	r.timeout.Stop()
+	defer c.owes()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = time.Minute // hang guard
+const patience = 3 * time.Minute // hang guard
 
 var chaosSeeds = flag.Uint64("chaos.seeds", 3, "how many seeds TestNothingIsLostSilently tries")
 

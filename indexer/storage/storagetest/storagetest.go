@@ -1,4 +1,5 @@
-// Package storagetest damages the files of a copy on purpose, so that tests see whether it is found.
+// Package storagetest opens copies for tests, and damages the files of a copy on purpose, so that tests see whether it
+// is found.
 package storagetest
 
 import (

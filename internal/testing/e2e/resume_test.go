@@ -15,11 +15,11 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// TestScansOutliveTheirIndexer: many scans that go straight to one of two indexers are in the middle of their answers
-// when one of these is killed. Every one of them has each row once, in order, and its end.
+// TestScansOutliveTheirIndexer: many scans that go to one of two indexers, straight or by way of the manager, are in
+// the middle of their answers when one of these is killed. Every one of them has each row once, in order, and its end.
 func TestScansOutliveTheirIndexer(t *testing.T) {
 	t.Parallel()
-	const docs, scans = 24_000, 12
+	const docs, scans = 24_000, 16
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2", "--vbuckets", "16")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -50,8 +50,14 @@ func TestScansOutliveTheirIndexer(t *testing.T) {
 	before := a.scans.Load()
 	var all [scans]*client.Rows
 	var last [scans]string
+	by := client.Open(client.Options{Servers: m.Servers(), ViaManagers: true})
+	defer by.Close()
 	for i := range all {
-		rows, err := c.Scan(ctx, ref, client.ScanRequest{Consistency: "session", Reverse: i%2 == 1})
+		way := c
+		if i%4 > 1 {
+			way = by
+		}
+		rows, err := way.Scan(ctx, ref, client.ScanRequest{Consistency: "session", Reverse: i%2 == 1})
 		if err != nil || !rows.Next() {
 			t.Fatal(err, rows.Err())
 		}

@@ -72,6 +72,27 @@ func (s *Sim) checkCommit(old, next *statecontext.State, r statecontext.Result, 
 	if c, ok := body.(*statecontext.SetIndexState); ok && r.Changed && c.To == index.Maintenance {
 		s.checkReady(next.Index(c.ID))
 	}
+	if c, ok := body.(*statecontext.SetIndexState); ok && r.Changed {
+		s.checkName(old, next, c.ID)
+	}
+}
+
+// checkName: a name that leads to another index from now on leads to one that is ready, as the one before was: a scan
+// by name goes on.
+func (s *Sim) checkName(old, next *statecontext.State, id index.ID) {
+	x := next.Index(id)
+	was, is := old.IndexByName(x.Definition.Bucket, x.Definition.Name), next.IndexByName(x.Definition.Bucket,
+		x.Definition.Name)
+	if was == nil || is == was || is != nil && is.Definition.ID == was.Definition.ID {
+		return
+	}
+	if is == nil || is.Definition.State != index.Maintenance {
+		s.fail("a scan of %s by name found index %v and finds %v", ddlName(x.Definition.Bucket, x.Definition.Name),
+			was.Definition.ID, id)
+		return
+	}
+	s.checkReady(is)
+	s.Report.Splits++
 }
 
 // checkPromotion looks at one bucket's new stability timestamp.
@@ -226,7 +247,7 @@ func (s *Sim) checkPaced(l *leader, b *core.BucketView) {
 	}
 }
 
-func (s *Sim) checkPublished(t *wire.Stability) {
+func (s *Sim) checkPublished(t *wire.BucketStability) {
 	s.oneVector(refKey{t.Bucket, t.Generation, t.RollbackID, t.Number}, t.Vector)
 }
 
@@ -443,7 +464,7 @@ func (s *Sim) explain(b *kvBucket) string {
 	}
 	for _, n := range s.nodes {
 		if h := n.buckets[b.name]; h != nil {
-			t += fmt.Sprintf("\n  n%d (up %v, %d jobs, list %d): %v", n.num, n.up, len(h.ops),
+			t += fmt.Sprintf("\n  n%d (up %v, %d to put back, list %d): %v", n.num, n.up, len(h.backs),
 				n.lists.InForce.Revision, h.st.Bucket)
 		}
 	}

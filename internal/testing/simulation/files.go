@@ -117,9 +117,7 @@ func (s *Sim) installFiles(n *node, h *hosted, id index.CopyID, st *store) {
 	if n.full {
 		return
 	}
-	s.collect(n)
-	h.dropOps(id)
-	h.st.Remove(id)
+	h.remove(id)
 	f := st.files
 	st.live, st.snaps, st.ckpts, st.files, st.open = f.held.clone(), nil, nil, nil, false
 	if !s.on(pinned) { // what is said of the rows is of another moment

@@ -24,7 +24,7 @@ type node struct {
 	num                  int
 	id                   int // -1 until it is known
 	boot                 int
-	fence                wire.Fence // kept over restarts
+	who                  core.Identity // kept over restarts
 	lists                core.Lists
 	stored               wire.Definitions // in its folder
 	buckets              map[string]*hosted
@@ -40,7 +40,9 @@ type node struct {
 type hosted struct {
 	name  string
 	st    *core.Bucket
-	ops   []ingest.Work
+	work  *core.Work
+	backs []ingest.Restore // to be put back before anything else
+	slow  *core.Handed     // written to the copies that serve scans, and not yet to those that are being built
 	sides map[uint64]*side
 }
 
@@ -76,9 +78,9 @@ func (s *Sim) admit(n *node, f wire.Fence) error {
 		s.checkObeyed(fmt.Sprintf("n%d", n.num), f)
 		return nil
 	}
-	next, err := n.fence.Admit(f)
+	next, _, err := n.who.Admit(f)
 	if err == nil {
-		n.fence = next
+		n.who = next
 		s.checkObeyed(fmt.Sprintf("n%d", n.num), f)
 	}
 	return err
@@ -119,8 +121,8 @@ func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, erro
 
 func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 	r := &wire.IndexerReport{Node: index.NodeID(max(n.id, 0)), UUID: fmt.Sprintf("u%d", n.num),
-		BootID: fmt.Sprintf("n%d-%d", n.num, n.boot), ClusterID: n.fence.ClusterID}
-	r.Revision = n.lists.Told(n.fence.Epoch)
+		BootID: fmt.Sprintf("n%d-%d", n.num, n.boot), ClusterID: n.who.Fence.ClusterID}
+	r.Revision = n.lists.Told(n.who.Fence.Epoch)
 	for _, name := range sortedKeys(n.buckets) {
 		b, copies := n.buckets[name].st.Report(core.Asked{HW: true, Building: n.building, QueueLimit: uint64(s.bound)})
 		r.Copies = append(r.Copies, copies...)
@@ -283,7 +285,7 @@ func (s *Sim) allocate(n *node, want map[index.CopyID]core.Wanted) {
 		w := want[id]
 		st := n.stores[id]
 		if st == nil {
-			st = newStore(place{w.Bucket.Name, w.Index.ID, w.Copy.Slice})
+			st = newStore(place{w.Bucket.Name, w.Bucket.UUID, w.Index.ID, w.Copy.Slice})
 			if s.wantsFiles() {
 				st.files = &files{}
 			}
@@ -299,16 +301,16 @@ func (s *Sim) allocate(n *node, want map[index.CopyID]core.Wanted) {
 // letGo closes the copies that are not wanted, and drops those of them that the list before named.
 func (s *Sim) letGo(n *node, want, named map[index.CopyID]core.Wanted) {
 	for _, id := range sortedKeys(n.stores) {
-		if _, ok := want[id]; ok {
+		st := n.stores[id]
+		fate := core.FateOf(st.stored(id), want, named)
+		if fate == core.Stays {
 			continue
 		}
-		st := n.stores[id]
 		if st.open {
-			n.buckets[st.bucket].dropOps(id)
-			n.buckets[st.bucket].st.Remove(id)
+			n.buckets[st.bucket].remove(id)
 			st.open = false
 		}
-		if _, ok := named[id]; ok {
+		if fate == core.Goes {
 			s.checkDrop(n, id)
 			delete(n.stores, id)
 			s.ev("n%d drops copy %d", n.num, id)
@@ -316,9 +318,15 @@ func (s *Sim) letGo(n *node, want, named map[index.CopyID]core.Wanted) {
 	}
 }
 
+// stored is a copy as it lies in the folder.
+func (st *store) stored(id index.CopyID) core.Stored {
+	return core.Stored{Copy: id, Index: st.index, BucketUUID: st.uuid, VBuckets: vbuckets}
+}
+
 // place is a copy that definitions place on a node.
 type place struct {
 	bucket string
+	uuid   string // of the bucket
 	index  index.ID
 	no     index.SliceID
 }
@@ -334,7 +342,7 @@ func (s *Sim) hostBuckets(n *node, d *wire.Definitions) {
 			s.fail("%v", err)
 			return
 		}
-		n.buckets[b.Name] = &hosted{name: b.Name, st: st, sides: map[uint64]*side{}}
+		n.buckets[b.Name] = &hosted{name: b.Name, st: st, work: core.NewWork(st), sides: map[uint64]*side{}}
 	}
 }
 
@@ -352,65 +360,127 @@ func (s *Sim) add(n *node, id index.CopyID, st *store) {
 	s.deferred(h, id, st)
 }
 
-// collect takes what the states want done.
-func (s *Sim) collect(n *node) {
-	for _, name := range sortedKeys(n.buckets) {
-		h := n.buckets[name]
-		h.ops = append(h.ops, h.st.Work()...)
-	}
-}
-
 // storeStep does one thing of the store.
 func (s *Sim) storeStep(n *node, h *hosted) {
-	h.ops = append(h.ops, h.st.Work()...)
 	if n.full {
 		return
 	}
-	if len(h.ops) == 0 {
-		s.ask(n, h)
+	if len(h.backs) == 0 {
+		s.handOut(n, h)
 	}
-	if len(h.ops) == 0 {
+	if len(h.backs) > 0 {
+		r := h.backs[0]
+		h.backs = h.backs[1:]
+		s.restore(n, h, r)
+		h.restored()
+	}
+}
+
+// restored tells when all is back that was to be put back.
+func (h *hosted) restored() {
+	if len(h.backs) == 0 {
+		h.work.Restored()
+	}
+}
+
+// remove lets a copy go.
+func (h *hosted) remove(id index.CopyID) {
+	h.dropBacks(id)
+	h.work.Remove(id)
+}
+
+// dropBacks forgets what was to be put back of a copy, and what of the batch under way it has not.
+func (h *hosted) dropBacks(id index.CopyID) {
+	if h.slow != nil {
+		t := h.slow.Batch
+		t.Copies = slices.DeleteFunc(slices.Clone(t.Copies), func(c ingest.CopyBatch) bool { return c.ID == id })
+	}
+	if len(h.backs) > 0 {
+		h.backs = slices.DeleteFunc(h.backs, func(r ingest.Restore) bool { return r.Copy == id })
+		h.restored()
+	}
+}
+
+// handOut does what is handed out next.
+func (s *Sim) handOut(n *node, h *hosted) {
+	if h.slow != nil && s.dice.node.Intn(4) == 0 {
+		s.writeSlow(n, h)
 		return
 	}
-	w := h.ops[0]
-	h.ops = h.ops[1:]
-	if w.Restore != nil {
-		s.restore(n, h, *w.Restore)
-		return
-	}
-	for i := range w.Batch.Copies {
-		if st := n.stores[w.Batch.Copies[i].ID]; st != nil && st.open {
-			s.writeBatch(n, w.Batch, &w.Batch.Copies[i], st)
+	l := core.Limits{Queue: math.MaxInt, Side: sideMost, Ahead: s.bound / 2}
+	if !h.work.Waits() {
+		l.All = s.dice.node.Intn(3) == 0
+		if s.bound > 0 && h.st.QueueBytes() > s.bound && s.dice.node.Intn(3) == 0 {
+			l.Queue = s.bound
 		}
 	}
-	if a, ok := h.st.Done(w.Batch); ok {
-		h.st.Acknowledge(a)
+	h.work.Look()
+	step := h.work.Next(l)
+	for _, a := range step.Acks {
+		s.ev("n%d discards S%d of %s", n.num, a.Number, h.name)
 	}
-	h.ops = append(h.ops, h.st.Work()...)
+	h.backs = step.Restores
+	switch t := step.Handed; {
+	case t == nil && h.slow != nil:
+		s.writeSlow(n, h)
+	case t == nil:
+	case t.Batch == nil:
+		s.dropTombstones(n, h, t.Purge)
+		h.work.Ended(t)
+	default:
+		s.writeOut(n, h, t)
+	}
+}
+
+// writeOut writes a batch; one at a stability timestamp perhaps only to the copies that serve scans.
+func (s *Sim) writeOut(n *node, h *hosted, t *core.Handed) {
+	if t.Batch.Kind == ingest.Ahead {
+		s.Report.Ahead++
+	}
+	if h.slow != nil && h.waits(t.Batch) {
+		s.writeSlow(n, h)
+	}
+	s.writeTo(n, t.Batch, true)
+	if t.Batch.Kind == ingest.AtStability && h.slow == nil {
+		h.work.Served(t)
+		if s.dice.node.Intn(3) > 0 && slices.ContainsFunc(t.Batch.Copies, built) {
+			h.slow = t
+			return
+		}
+	}
+	s.writeTo(n, t.Batch, false)
+	h.work.Ended(t)
+}
+
+// built is true of a copy of which scans wait for nothing.
+func built(c ingest.CopyBatch) bool { return !c.Serves }
+
+// waits reports whether a batch is to be written behind the one that is under way.
+func (h *hosted) waits(t *ingest.Batch) bool {
+	return slices.ContainsFunc(t.Copies, func(c ingest.CopyBatch) bool {
+		return slices.ContainsFunc(h.slow.Batch.Copies, func(o ingest.CopyBatch) bool { return o.ID == c.ID && built(o) })
+	})
+}
+
+// writeTo writes a batch to its copies that serve scans, or to the others.
+func (s *Sim) writeTo(n *node, t *ingest.Batch, serving bool) {
+	for i := range t.Copies {
+		if st := n.stores[t.Copies[i].ID]; st != nil && st.open && t.Copies[i].Serves == serving {
+			s.writeBatch(n, t, &t.Copies[i], st)
+		}
+	}
+}
+
+// writeSlow writes what is left of the batch that is under way.
+func (s *Sim) writeSlow(n *node, h *hosted) {
+	t := h.slow
+	h.slow = nil
+	s.writeTo(n, t.Batch, false)
+	h.work.Ended(t)
 }
 
 // sideMost bounds batches of side streams.
 const sideMost = 300
-
-// ask asks for the next batch.
-func (s *Sim) ask(n *node, h *hosted) {
-	r := ingest.Room{Stability: true, SideLeast: s.dice.node.Intn(3) * 200, SideMost: sideMost, AheadFrom: math.MaxInt}
-	if s.bound > 0 && h.st.QueueBytes() > s.bound && s.dice.node.Intn(3) == 0 {
-		r.AheadFrom, r.AheadBytes = 0, s.bound/2
-	}
-	t, acks := h.st.Next(r)
-	for _, a := range acks {
-		s.ev("n%d discards S%d of %s", n.num, a.Number, h.name)
-		h.st.Acknowledge(a)
-	}
-	if t == nil {
-		return
-	}
-	if t.Kind == ingest.Ahead {
-		s.Report.Ahead++
-	}
-	h.ops = append(h.ops, ingest.Work{Batch: t})
-}
 
 func (s *Sim) crashNode(n *node) {
 	n.up, n.registered = false, false
@@ -422,7 +492,7 @@ func (s *Sim) crashNode(n *node) {
 		n.stores[id].crash(s)
 	}
 	n.buckets = map[string]*hosted{}
-	n.lists, n.fence.Counter = core.Lists{}, 0
+	n.lists, n.who = core.Lists{}, n.who.Kept()
 	maps.DeleteFunc(s.owners, func(k ownerKey, _ index.ProjectorID) bool { return k.node == n.num })
 	if s.chance(lostSlices, 2) {
 		for _, id := range sortedKeys(n.stores) {
@@ -462,16 +532,15 @@ func (s *Sim) reopen(n *node) {
 			continue
 		}
 		h := n.buckets[st.bucket]
-		h.dropOps(id) // what was in flight for it is gone
+		h.dropBacks(id) // what was in flight for it is gone
 		st.crash(s)
 		st.open = true
 		s.ev("n%d copy %d reopened at %+v", n.num, id, st.live.pos)
-		if err := h.st.Reopened(id, st.live.pos[:], st.live.logs[:]); err != nil {
+		if err := h.work.Reopened(id, st.live.pos[:], st.live.logs[:]); err != nil {
 			s.fail("%v", err)
 		}
 		break
 	}
-	s.collect(n)
 }
 
 // sideStep opens, feeds or ends one side stream.
@@ -489,7 +558,6 @@ func (s *Sim) sideStep(n *node, h *hosted) {
 		id := ids[s.dice.node.Intn(len(ids))]
 		s.feedSide(n, h, id, h.sides[id])
 	}
-	s.collect(n)
 }
 
 func (s *Sim) openSide(n *node, h *hosted, w ingest.Want) {
@@ -546,7 +614,7 @@ func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
 		}
 	case !k.mid && k.cur < x.to && k.cur < k.branch.high():
 		k.marker(k.cur + 1 + uint64(s.dice.node.Intn(int(k.branch.high()-k.cur))))
-		if s.on(purgeAgain) && k.lacksMore(x.purge) {
+		if k.lacksMore(x.purge) {
 			x.purge, x.told = k.branch.purge, false
 		}
 	case k.mid && len(k.items) > 0 && (x.on || k.items[0].seqno <= x.to):

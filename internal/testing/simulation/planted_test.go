@@ -72,7 +72,6 @@ var bugs = []plant{
 	{bug: "a stability timestamp of the lost branch obeyed", rules: "sBranch,sRollback", faults: "failovers,lateRequests"},
 	{bug: "copies fed before their hosts have them", rules: "allocateFirst,awaited", faults: "ddl,lostRequests", backs: "awaited"},
 	{bug: "a stream from below the purge seqno passes a copy by", rules: "purgeBegin", faults: "purges,streamEnds"},
-	{bug: "deletions purged between the purge seqno and the first snapshot", rules: "purgeAgain", faults: "purges,tornFiles,nodeCrashes,ddl"},
 	{bug: "no floor at the purge seqno", rules: "purgeFloor", faults: "purges,streamEnds", one: true},
 	{bug: "no floor where a window was applied ahead", rules: "aheadFloor", faults: "streamEnds,brokenConnections"},
 	{bug: "an older list obeyed", rules: "revisions", faults: "ddl,nodeCrashes,lateRequests"},
@@ -85,6 +84,7 @@ var bugs = []plant{
 	{bug: "files of a source that goes on", rules: "pinned", faults: "moves"},
 	{bug: "a copy that serves before it is whole", rules: "wholeFirst", faults: "moves", says: "scan"},
 	{bug: "an old copy dropped before the commit", rules: "dropAfter", faults: "moves", says: "which is placed there"},
+	{bug: "a name given to an index that is being built", rules: "switchWhenWhole", faults: "splits", says: "by name"},
 	{bug: "promotion that waits for nobody", rules: "paced", faults: "pauses", says: "does not wait"},
 }
 

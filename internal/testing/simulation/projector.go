@@ -243,7 +243,7 @@ func (s *Sim) projLogs(p int, r *wire.FailoverLogsRequest) (*wire.FailoverLogsRe
 			continue
 		}
 		if k := b.hosted(p, v); k != nil {
-			a.Logs = append(a.Logs, wire.VBucketLog{VBucket: uint16(v), Log: k.fl, High: k.high(), Purge: k.purge,
+			a.Logs = append(a.Logs, wire.VBucketHistory{VBucket: uint16(v), Log: k.fl, High: k.high(), Purge: k.purge,
 				Revision: k.rev})
 		}
 	}
@@ -274,7 +274,7 @@ func (s *Sim) projStart(p int, r *wire.StreamRequest) (*wire.StreamReply, error)
 func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.StreamStart) wire.StartResult {
 	v := int(q.VBucket)
 	pr := s.proj[p]
-	a := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: q.VBucket}, Outcome: wire.StartNotMine}
+	a := wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: q.VBucket}, Outcome: wire.StartNotMine}
 	k := b.hosted(p, v)
 	if k == nil {
 		return a
@@ -486,7 +486,7 @@ func (s *Sim) pump(p int, b *kvBucket, v int) {
 			return
 		}
 		k.marker(k.cur + 1 + uint64(s.dice.projector.Intn(int(k.branch.high()-k.cur))))
-		if s.on(purgeAgain) && k.lacksMore(st.purge) {
+		if k.lacksMore(st.purge) {
 			st.purge = k.branch.purge
 			s.ev("p%d BEGIN %s/%d %v again, purge %d", p, b.name, v, st.inc, st.purge)
 			for to := range s.nodes {
@@ -558,7 +558,6 @@ func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
 	n := s.nodes[key.node]
 	if h := n.buckets[key.bucket]; n.up && h != nil {
 		h.st.ConnectionLost(old)
-		s.collect(n)
 		for _, id := range sortedKeys(h.sides) {
 			if x := h.sides[id]; x.p == p && x.v == key.v {
 				s.resumeSide(h, id, x)
@@ -640,7 +639,6 @@ func (s *Sim) deliver(p, to int, b *kvBucket, v int) {
 		s.ev("n%d %v %s/%d %v seq %d from p%d: %v", to, m.e.Kind, b.name, v, m.e.Incarnation, m.e.Seqno, p, verdict)
 	}
 	s.checkOwner(to, b, &m.e, src, verdict)
-	s.collect(n)
 }
 
 func (s *Sim) crashProjector(p int) {

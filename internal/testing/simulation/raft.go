@@ -373,7 +373,6 @@ func toIndexer[T any](t toIndexers, addr, what string, do func(n *node) (T, erro
 			return none, errNet
 		}
 		v, err := do(n)
-		t.l.sim.collect(n)
 		return v, err
 	})
 }
@@ -430,22 +429,55 @@ func (s *Sim) createIndex(b *kvBucket) {
 	s.names++
 	replicas := s.dice.load.Intn(min(2, len(s.nodes)))
 	off := s.dice.load.Intn(len(s.nodes))
-	var placement []statecontext.Placement
-	for no := range partitions {
-		for r := range replicas + 1 {
-			n := s.nodes[(off+no+r)%len(s.nodes)]
-			if n.id < 0 {
-				return
-			}
-			placement = append(placement, statecontext.Placement{Slice: index.SliceID(no), Replica: partitionReplica(r),
-				Node: index.NodeID(n.id)})
-		}
+	placement := s.places(replicas, off)
+	if placement == nil {
+		return
 	}
 	d := index.Definition{Bucket: b.name, BucketUUID: b.uuid, Name: fmt.Sprintf("i%d", s.names), Partitions: partitions,
 		Replicas: uint8(replicas),
 		Keys:     []index.KeyExpr{{Expr: "k"}}, Using: index.UsingOrdered, ExprType: index.ExprN1QL}
 	if s.ddl(&statecontext.CreateIndex{Definition: d, Layout: layout(), Placement: placement}) {
 		s.acked[ddlName(b.name, d.Name)] = created
+	}
+}
+
+// places puts the copies of an index on the nodes from one on; nil while one of them has no number.
+func (s *Sim) places(replicas, off int) (placement []statecontext.Placement) {
+	for no := range partitions {
+		for r := range replicas + 1 {
+			n := s.nodes[(off+no+r)%len(s.nodes)]
+			if n.id < 0 {
+				return nil
+			}
+			placement = append(placement, statecontext.Placement{Slice: index.SliceID(no), Replica: partitionReplica(r),
+				Node: index.NodeID(n.id)})
+		}
+	}
+	return placement
+}
+
+// splitIndex has a successor built for an index, or takes a split back. The successor has as many slices, elsewhere,
+// and a definition of its own (kindOf): what is looked at is whose the name is, and when.
+func (s *Sim) splitIndex(b *kvBucket) {
+	if s.state.FormatLevel() < statecontext.SplitFormat() {
+		s.commit(&statecontext.SetFormatLevel{Level: statecontext.SplitFormat()})
+	}
+	for x := range s.state.IndexesOf(b.name) {
+		d := &x.Definition
+		if d.State != index.Maintenance || s.dice.load.Intn(2) == 0 {
+			continue
+		}
+		if next := s.state.Successor(d); next != nil {
+			if s.dice.load.Intn(64) == 0 && s.ddl(&statecontext.CancelSplit{ID: d.ID}) {
+				s.ev("the split of index %v is cancelled", d.ID)
+			}
+			return
+		}
+		if placement := s.places(int(d.Replicas), s.dice.load.Intn(len(s.nodes))); placement != nil {
+			s.ev("index %v is to be split", d.ID)
+			s.ddl(&statecontext.SplitIndex{ID: d.ID, Partitions: partitions, Layout: layout(), Placement: placement})
+		}
+		return
 	}
 }
 
@@ -460,7 +492,7 @@ func (s *Sim) ddl(body statecontext.Body) (acknowledged bool) {
 
 func (s *Sim) dropIndex(b *kvBucket) {
 	for x := range s.state.IndexesOf(b.name) {
-		if x.Definition.State != index.Dropping && s.dice.load.Intn(2) == 0 {
+		if x.Definition.Replaces == 0 && s.dice.load.Intn(2) == 0 {
 			name := ddlName(b.name, x.Definition.Name)
 			s.acked[name] = open // until it is acknowledged it may be there or not
 			if s.ddl(&statecontext.DropIndex{ID: x.Definition.ID}) {

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"tidemark/index"
-	"tidemark/ingest"
 	"tidemark/internal/testing/planted"
 	"tidemark/partition"
 	"tidemark/statecontext"
@@ -32,7 +31,6 @@ const (
 	newestLog                       // who is elected has all that is committed
 	bounded                         // a node takes nothing while its queue is full
 	pacedTime                       // the state's time does not follow wall clocks
-	purgeAgain                      // the purge seqno is read again when a stream from 0 has its first snapshot
 	pinned                          // files that are sent stay as they were at one moment
 	wholeFirst                      // a copy that has got files serves when it is exact here, not before
 	dropAfter                       // an old copy is dropped when the list says so, not when its successor is there
@@ -43,7 +41,7 @@ var ruleNames = map[string]rule{
 	"memtables": memtables, "seqCheck": seqCheck, "fence": fence, "revisions": revisions,
 	"freshLead": freshLead, "askFirst": askFirst, "projInc": projInc,
 	"sameBranch": sameBranch, "committed": committed, "newestLog": newestLog, "bounded": bounded,
-	"pacedTime": pacedTime, "purgeAgain": purgeAgain, "pinned": pinned, "wholeFirst": wholeFirst, "dropAfter": dropAfter,
+	"pacedTime": pacedTime, "pinned": pinned, "wholeFirst": wholeFirst, "dropAfter": dropAfter,
 }
 
 // allRules lists the names of all rules, ascending: of what is modelled here, and of the product.
@@ -78,14 +76,4 @@ func statecontextIndexer(num int, boot string) statecontext.Body {
 	return &statecontext.RegisterIndexer{Indexer: statecontext.Indexer{
 		UUID: fmt.Sprintf("u%d", num), BootID: boot, Name: name, Admin: name, Scan: name,
 		Data: statecontext.DataAddrs{Maintenance: name, Backfill: name, Catchup: name}}}
-}
-
-// dropOps forgets what was asked of the store for a copy.
-func (h *hosted) dropOps(id index.CopyID) {
-	for k := range h.ops {
-		if b := h.ops[k].Batch; b != nil {
-			b.Copies = slices.DeleteFunc(slices.Clone(b.Copies), func(c ingest.CopyBatch) bool { return c.ID == id })
-		}
-	}
-	h.ops = slices.DeleteFunc(h.ops, func(w ingest.Work) bool { return w.Restore != nil && w.Restore.Copy == id })
 }

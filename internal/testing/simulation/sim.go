@@ -38,7 +38,8 @@ type Options struct {
 
 // Report is what a run has reached.
 type Report struct {
-	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders, Moves, Moved, Filled, Sessions int
+	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders, Moves, Moved, Filled, Sessions,
+	Splits, Purges int
 }
 
 // Add sums reports up.
@@ -47,7 +48,8 @@ func (r *Report) Add(o Report) {
 	r.Restores, r.Rollbacks, r.Ranges = r.Restores+o.Restores, r.Rollbacks+o.Rollbacks, r.Ranges+o.Ranges
 	r.Ahead, r.Scans, r.Leaders = r.Ahead+o.Ahead, r.Scans+o.Scans, r.Leaders+o.Leaders
 	r.Moves, r.Moved = r.Moves+o.Moves, r.Moved+o.Moved
-	r.Filled, r.Sessions = r.Filled+o.Filled, r.Sessions+o.Sessions
+	r.Filled, r.Sessions, r.Splits = r.Filled+o.Filled, r.Sessions+o.Sessions, r.Splits+o.Splits
+	r.Purges += o.Purges
 }
 
 // Sim is one run.
@@ -132,6 +134,7 @@ const (
 	lostSlices
 	tornCheckpoints
 	flushes // one that happens by itself, too, but seeds do not draw it: see swarm
+	splits  // seeds do not draw it either, and it is tried all the time: indexes are seldom ready
 	kinds
 )
 
@@ -141,6 +144,7 @@ var faultNames = [kinds]string{
 	ddl: "ddl", purges: "purges", fullDisks: "fullDisks", tornFiles: "tornFiles", pauses: "pauses", moves: "moves",
 	epochs: "epochs", lostProposals: "lostProposals", lostRequests: "lostRequests", lateRequests: "lateRequests",
 	lostSlices: "lostSlices", tornCheckpoints: "tornCheckpoints", flushes: "flushes",
+	splits: "splits",
 }
 
 const (
@@ -231,7 +235,11 @@ func (s *Sim) swarm() {
 	if s.mix[flushes] = s.opt.Seed%flushing == 1; s.mix[flushes] { // so that the other seeds stay what they were
 		s.events = append(s.events, flushes)
 	}
+	s.mix[splits] = s.opt.Seed%splitting == 2
 }
+
+// splitting is one seed in so many: those whose indexes are split.
+const splitting = 4
 
 // flushing is one seed in so many: those whose buckets are emptied, and which scans with session consistency look at.
 const flushing = 4
@@ -375,6 +383,9 @@ func (s *Sim) act() {
 	}
 	if s.step%40 == 0 {
 		s.scan()
+	}
+	if s.mix[splits] && !s.healing && s.step%10 == 7 {
+		s.splitIndex(b)
 	}
 	if s.mix[flushes] && s.step%10 == 5 {
 		s.session(b)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/ingest"
 	"tidemark/timestamp"
 )
@@ -95,13 +96,6 @@ func (s *Sim) writeBatch(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *stor
 		if p.Segment >= 0 {
 			s.apply(t.Segments[p.Segment].Events, p, st)
 		}
-		if p.PurgeTombstones {
-			for d := range st.live.rows {
-				if d%vbuckets == p.VBucket && st.live.rows[d].key == 0 {
-					st.live.rows[d] = row{}
-				}
-			}
-		}
 		st.live.pos[p.VBucket] = p.Position
 		if p.Log != nil {
 			st.live.logs[p.VBucket] = p.Log
@@ -126,6 +120,21 @@ func (s *Sim) writeBatch(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *stor
 		s.checkpoint(st)
 	} else if flush { // a memtable reaches the disk
 		st.dur = st.live.clone()
+	}
+}
+
+// dropTombstones removes those of a vbucket of a copy.
+func (s *Sim) dropTombstones(n *node, h *hosted, p core.Purge) {
+	st := n.stores[p.Copy]
+	if st == nil || !st.open {
+		return
+	}
+	s.Report.Purges++
+	s.ev("n%d copy %d %s/%d drops tombstones", n.num, p.Copy, h.name, p.VBucket)
+	for d, r := range st.live.rows {
+		if d%vbuckets == p.VBucket && r.key == 0 {
+			st.live.rows[d] = row{}
+		}
 	}
 }
 
@@ -222,5 +231,4 @@ func (s *Sim) restore(n *node, h *hosted, r ingest.Restore) {
 			}
 		}
 	}
-	h.ops = append(h.ops, h.st.Work()...)
 }

@@ -76,6 +76,9 @@ func (p *Process) Log() string {
 	return string(b)
 }
 
+// PID returns its process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Signal sends a signal; one that has ended takes none.
 func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 

@@ -34,9 +34,11 @@ type bucket struct {
 
 // promoted are a bucket's stability timestamps.
 type promoted struct {
-	stable   wire.Stability // newest committed
-	first    wire.Stability // newest committed when this leader began
-	stableMS int64          // when it was seen to be; 0: before this term
+	stable   wire.BucketStability // newest committed
+	first    wire.BucketStability // newest committed when this leader began
+	stableMS int64                // when it was seen to be; 0: before this term
+	sentMS   int64                // when the newest one was proposed
+	nearly   bool                 // some build lacks nothing but a stability timestamp
 }
 
 // takers are those who get a bucket's streams.

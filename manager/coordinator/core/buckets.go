@@ -94,8 +94,8 @@ func (l *ledgers) sourceOf(bucket string) stability.Source {
 }
 
 // published is a bucket's committed stability timestamp as indexers get it.
-func published(s *statecontext.Bucket) wire.Stability {
-	return wire.Stability{Bucket: s.Name, Stability: s.Timestamp()}
+func published(s *statecontext.Bucket) wire.BucketStability {
+	return wire.BucketStability{Bucket: s.Name, Stability: s.Timestamp()}
 }
 
 // reconcileHosts finds out which buckets need streams and who takes part.

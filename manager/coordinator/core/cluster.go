@@ -15,10 +15,12 @@ func BucketGone(s *statecontext.State, d *index.Definition) bool {
 	return b != nil && b.Gone
 }
 
-// cluster is what a plan is made of. Of a copy that is changing its place, the old one counts. Indexes of buckets that
-// were deleted stay where they are.
-func (l *scene) cluster() *rebalance.Cluster {
-	s := l.now.newest
+// cluster is what a plan is made of in a state, nil: the newest. Of a copy that is changing its place, the old one
+// counts. Indexes of buckets that were deleted stay where they are.
+func (l *scene) cluster(s *statecontext.State) *rebalance.Cluster {
+	if s == nil {
+		s = l.now.newest
+	}
 	r := &rebalance.Cluster{Revision: s.DefinitionsRevision()}
 	for i := range s.Indexers() {
 		r.Nodes = append(r.Nodes, rebalance.Node{ID: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Capacity: i.Capacity,

@@ -101,7 +101,8 @@ type indexer struct {
 // nodeBucket is how an indexer stands to a bucket; what it said of it is in indexer.reports.
 type nodeBucket struct {
 	acked   timestamp.Ref
-	toldMS  int64 // when a stability timestamp was last sent
+	written timestamp.Ref // behind which nothing is under way, for copies that are being built either
+	toldMS  int64         // when a stability timestamp was last sent
 	toldRef timestamp.Ref
 	based   bool // the first one that is told is told as a change
 

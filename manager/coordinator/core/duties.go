@@ -52,7 +52,9 @@ func unsettled(x *statecontext.Index) bool {
 
 // stepIndexes moves each index one step on when what the step waits for has been reported. Package lifecycle decides.
 func (l *lives) stepIndexes() {
-	l.nearlyReady = false
+	for _, b := range l.buckets.ordered {
+		b.nearly = false
+	}
 	var ready []readied
 	for _, id := range l.unsettled {
 		x := l.now.state.Index(id)
@@ -61,7 +63,9 @@ func (l *lives) stepIndexes() {
 		}
 		f := l.facts(x)
 		s := lifecycle.Next(&f)
-		l.nearlyReady = l.nearlyReady || s.Nearly
+		if b := l.buckets.byName[x.Definition.Bucket]; b != nil && s.Nearly {
+			b.nearly = true
+		}
 		if s.Kind == lifecycle.MakeReady && l.mayPropose(indexKey(id)) {
 			ready = append(ready, readied{&x.Definition, statecontext.Guard(s.Guard)})
 			continue

@@ -173,7 +173,7 @@ type (
 	}
 	// PublishStable tells stability timestamps, one of each bucket, and of buckets of which this leader has told none what
 	// the leader before has probably told. Nothing answers: reports tell.
-	PublishStable struct{ Newest, Base []wire.Stability }
+	PublishStable struct{ Newest, Base []wire.BucketStability }
 	// RollBack takes an indexer through a step of a rollback; RolledBack answers.
 	RollBack struct {
 		Node        index.NodeID

@@ -168,7 +168,10 @@ type (
 		Reply chan map[index.CopyID]wire.CopyReport
 	}
 	// ClusterQuery asks what a plan is made of.
-	ClusterQuery struct{ Reply chan *rebalance.Cluster }
+	ClusterQuery struct {
+		State *statecontext.State // a rehearsal's; nil: the newest
+		Reply chan *rebalance.Cluster
+	}
 	// LackingQuery asks for the slices of an index that would have no whole copy without some replicas.
 	LackingQuery struct {
 		Index *statecontext.Index
@@ -185,6 +188,7 @@ type (
 	// Placing asks where the copies of a new index go.
 	Placing struct {
 		Definition *index.Definition
+		State      *statecontext.State // a rehearsal's, which has the load itself: nothing is reserved; nil: the newest
 		Reply      chan Placed
 	}
 	// Settled is the outcome of the statement for which places were chosen.
@@ -212,7 +216,7 @@ type Others struct {
 
 // Stabilized answers Stabilize.
 type Stabilized struct {
-	Stability wire.Stability
+	Stability wire.BucketStability
 	Err       error
 }
 

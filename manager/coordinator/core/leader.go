@@ -13,7 +13,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
-	"tidemark/stability"
 	"tidemark/wire"
 )
 
@@ -77,10 +76,8 @@ func (l *Leader) Step(now Now, in Input) []Effect {
 	l.follow(ticked)
 	if l.now.state.Epoch() != l.epoch {
 		l.do(Anew{})
-	} else if u := l.promotion.urgency(); l.active && !l.promotion.flying && u != stability.Calm {
-		if wait := l.promotion.pacer.Wait(l.nowMS, u); wait > 0 {
-			l.do(Wake{After: wait})
-		}
+	} else if wait := l.promotion.wake(); wait > 0 && l.active && !l.promotion.flying {
+		l.do(Wake{After: wait})
 	}
 	return l.effects
 }

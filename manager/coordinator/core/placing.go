@@ -37,7 +37,7 @@ const reservedFor = 10_000 // ms
 // placing chooses, and counts what was chosen as load from now on.
 func (l *places) placing(p *Placing) {
 	a := Placed{}
-	if a.Placement, a.Err = l.choose(p.Definition); a.Err == nil {
+	if a.Placement, a.Err = l.choose(p); a.Err == nil && p.State == nil {
 		a.Reservation = &Reservation{load: map[index.NodeID]int{}, untilMS: l.nowMS + reservedFor}
 		for _, c := range a.Placement {
 			a.Reservation.load[c.Node]++
@@ -56,11 +56,14 @@ func (l *places) settled(s *Settled) {
 
 // choose places the copies of a new index on nodes that live, by their load in the newest state and in statements on
 // their way.
-func (l *places) choose(d *index.Definition) ([]statecontext.Placement, error) {
-	s := l.now.newest
+func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
+	s, d := p.State, p.Definition
+	if s == nil {
+		s = l.now.newest
+	}
 	load := map[index.NodeID]int{}
 	for r := range l.reserved {
-		if r.cas != 0 && r.cas <= s.CAS() || l.nowMS >= r.untilMS {
+		if r.cas != 0 && r.cas <= l.now.newest.CAS() || l.nowMS >= r.untilMS {
 			delete(l.reserved, r)
 			continue
 		}

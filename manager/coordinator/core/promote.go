@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"tidemark/index"
 	"tidemark/liveness"
@@ -31,7 +32,7 @@ func (l *promotion) reportStability(b *bucket, n *indexer, nb *nodeBucket, told 
 	// numbers.
 	if h.LastStability == b.stable.Hash && (h.LastNumber == b.stable.Number || h.LastNumber == 0) && b.stable.Number > 0 &&
 		told.RollbackID == b.stable.RollbackID {
-		nb.acked = b.stable.Ref
+		nb.acked, nb.written = b.stable.Ref, b.stable.Ref
 	}
 	fill := 0
 	if h.QueueLimit > 0 {
@@ -111,6 +112,9 @@ func (l *promotion) promote() {
 		})
 	if l.flying {
 		l.pacer.Sent(l.nowMS, size)
+		for i := range advances {
+			l.buckets.byName[advances[i].Bucket].sentMS = l.nowMS
+		}
 	}
 }
 
@@ -119,7 +123,7 @@ func (l *promotion) promote() {
 func (l *promotion) advances() (advances []statecontext.BucketAdvance, size int) {
 	names := make([]string, 0, len(l.buckets.byName))
 	for name, b := range l.buckets.byName {
-		if b.wanted {
+		if b.wanted && l.rest(b) == 0 {
 			names = append(names, name)
 		}
 	}
@@ -180,9 +184,9 @@ func (l *promotion) publish(b *bucket, n *indexer) {
 		return
 	}
 	nb := n.bucket(b.name)
-	say := PublishStable{Newest: []wire.Stability{b.stable}}
+	say := PublishStable{Newest: []wire.BucketStability{b.stable}}
 	if !nb.based && b.first.Number > 0 {
-		say.Base = []wire.Stability{b.first}
+		say.Base = []wire.BucketStability{b.first}
 	}
 	nb.based = true
 	nb.toldMS, nb.toldRef = l.nowMS, b.stable.Ref
@@ -357,22 +361,60 @@ func (l *promotion) fail(b *bucket, err error) {
 	b.waiters = nil
 }
 
-// urgency reports whether a scan waits for a promotion, or a build that has everything else, and whether the indexers
-// of all buckets are ready for one.
+// urgency is that of the most urgent bucket.
 func (l *promotion) urgency() stability.Urgency {
-	waits := l.nearlyReady
+	most := stability.Calm
 	for _, b := range l.buckets.ordered {
-		waits = waits || len(b.waiters) > 0
+		most = max(most, l.urgencyOf(b))
 	}
-	if !waits {
+	return most
+}
+
+// urgencyOf reports whether a scan waits for a promotion of a bucket, or a build that has everything else, and whether
+// the bucket's indexers are ready for one: for a scan, when the copies that serve scans have the last; for a build,
+// when those have it, too, that are being built. What other buckets' indexers have to do is no matter.
+func (l *promotion) urgencyOf(b *bucket) stability.Urgency {
+	switch {
+	case len(b.waiters) == 0 && !b.nearly:
 		return stability.Calm
-	}
-	for _, b := range l.buckets.ordered {
-		if b.wanted && !b.stab.Settled(l.nowMS) {
-			return stability.Hurry
-		}
+	case !b.stab.Settled(l.nowMS), len(b.waiters) == 0 && !l.written(b):
+		return stability.Hurry
 	}
 	return stability.HurrySettled
+}
+
+// written reports whether the newest stability timestamp is written to all copies that can take it, on every node.
+func (l *promotion) written(b *bucket) bool {
+	return !slices.ContainsFunc(b.members, func(node index.NodeID) bool {
+		n := l.components.indexers[node]
+		return n == nil || n.bucket(b.name).written != b.stable.Ref
+	})
+}
+
+// rest is how long a bucket's next promotion has to wait, whatever is due of other buckets: one that nobody waits for
+// is not promoted as often as another one's scans ask.
+func (l *promotion) rest(b *bucket) time.Duration {
+	if b.sentMS == 0 || l.nowMS < b.sentMS { // the clock went back: do not stand still
+		return 0
+	}
+	return max(0, l.pacer.Gap(l.urgencyOf(b))-time.Duration(l.nowMS-b.sentMS)*time.Millisecond)
+}
+
+// wake is how long the next promotion that somebody waits for has to wait, 0 when none does.
+func (l *promotion) wake() time.Duration {
+	soonest := time.Duration(-1)
+	for _, b := range l.buckets.ordered {
+		if l.urgencyOf(b) == stability.Calm {
+			continue
+		}
+		if rest := l.rest(b); soonest < 0 || rest < soonest {
+			soonest = rest
+		}
+	}
+	if soonest < 0 {
+		return 0
+	}
+	return max(soonest, l.pacer.Wait(l.nowMS, l.urgency()))
 }
 
 // SyncWait is how long a projector may hold back a fresh report until it has what is wanted. It is short, because scans

@@ -45,7 +45,7 @@ func (q *Queue) Take() (Tell, bool) {
 func (m PublishStable) and(more PublishStable) PublishStable {
 	sum := PublishStable{Base: slices.Concat(m.Base, more.Base)}
 	for _, s := range m.Newest {
-		if !slices.ContainsFunc(more.Newest, func(o wire.Stability) bool { return o.Bucket == s.Bucket }) {
+		if !slices.ContainsFunc(more.Newest, func(o wire.BucketStability) bool { return o.Bucket == s.Bucket }) {
 			sum.Newest = append(sum.Newest, s)
 		}
 	}
@@ -54,8 +54,8 @@ func (m PublishStable) and(more PublishStable) PublishStable {
 }
 
 // Sorted lists the newest ones by bucket.
-func (m PublishStable) Sorted() []wire.Stability {
-	return slices.SortedFunc(slices.Values(m.Newest), func(a, b wire.Stability) int {
+func (m PublishStable) Sorted() []wire.BucketStability {
+	return slices.SortedFunc(slices.Values(m.Newest), func(a, b wire.BucketStability) int {
 		return cmp.Compare(a.Bucket, b.Bucket)
 	})
 }

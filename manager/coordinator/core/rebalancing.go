@@ -213,7 +213,7 @@ func (l *moves) lost(after int64) map[index.NodeID]bool {
 
 // lostSteps are what makes anew what indexers held, but for what the rebalance that is under way does already.
 func (l *moves) lostSteps(lost map[index.NodeID]bool) []partition.Rebalance {
-	p, err := rebalance.Make(l.cluster(), rebalance.Options{Receives: repairReceives, Sends: repairReceives})
+	p, err := rebalance.Make(l.cluster(nil), rebalance.Options{Receives: repairReceives, Sends: repairReceives})
 	if err != nil {
 		l.log.Error("copies that were lost cannot be placed anew", "error", err)
 		return nil

@@ -29,9 +29,8 @@ type scene struct {
 	buckets    buckets
 	proposals  proposals
 
-	indexesDue  bool // something came in on which an index may move on
-	nearlyReady bool // some build lacks nothing but a stability timestamp
-	heldDirty   bool // the list of who holds which stability timestamp is to be made anew
+	indexesDue bool // something came in on which an index may move on
+	heldDirty  bool // the list of who holds which stability timestamp is to be made anew
 }
 
 // identity is whose commands these are.

@@ -66,7 +66,7 @@ func (l *Leader) takeRequest(in Input) {
 	case *CopiesQuery:
 		reply(l.scene, in.Reply, l.reported(in.All))
 	case *ClusterQuery:
-		reply(l.scene, in.Reply, l.cluster())
+		reply(l.scene, in.Reply, l.cluster(in.State))
 	case *LackingQuery:
 		reply(l.scene, in.Reply, l.lackingWithout(in.Index, in.Drop))
 	case *WholeQuery:

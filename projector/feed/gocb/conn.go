@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/kv/kvclient"
+	"tidemark/kv/kvclient/restmap"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
 )
@@ -54,6 +56,7 @@ type Conn struct {
 	mapping chan struct{} // 1 token: the right to ask for the map; guards the following
 	config  *mcbp.ClusterConfig
 	asked   time.Time
+	vain    vain
 	stale   time.Time // since when gocbcore has had another map than config; zero: it has the same
 
 	mu      sync.Mutex // leaf: the fields below
@@ -63,6 +66,12 @@ type Conn struct {
 	streams map[uint16]*stream // open or asked for
 	closed  bool
 	err     error
+}
+
+// vain is the newest question for the map, when it has failed.
+type vain struct {
+	began time.Time
+	err   error
 }
 
 var _ feed.Feed = (*Conn)(nil)
@@ -176,7 +185,7 @@ func (c *Conn) connect(ctx context.Context) error {
 // agentConfig sets what gocbcore does otherwise than we need it: PLAIN first, undecodable values dropped, large
 // buffers. mechanism is what the connection beside the agent has found to work.
 func agentConfig(conf feed.Config, mechanism string) *gocbcore.DCPAgentConfig {
-	who := credentials{user: conf.User, password: conf.Password, tls: conf.TLS}
+	who := credentials{user: conf.User, password: conf.Password, tls: conf.TLS, managers: conf.Managers}
 	if mechanism == "" {
 		who.user, who.password = "", "" // the certificate was enough
 	}
@@ -197,13 +206,13 @@ func agentConfig(conf feed.Config, mechanism string) *gocbcore.DCPAgentConfig {
 	}
 	return &gocbcore.DCPAgentConfig{
 		UserAgent: conf.Name, BucketName: conf.Bucket,
-		SeedConfig:         gocbcore.SeedConfig{MemdAddrs: []string{conf.Addr}},
+		SeedConfig:         gocbcore.SeedConfig{MemdAddrs: []string{conf.Addr}, HTTPAddrs: conf.Managers},
 		SecurityConfig:     security,
 		CompressionConfig:  gocbcore.CompressionConfig{Enabled: true, DisableDecompression: true},
 		IoConfig:           gocbcore.IoConfig{UseCollections: true, NetworkType: conf.Network},
 		KVConfig:           gocbcore.KVConfig{ConnectTimeout: conf.RequestTimeout, ConnectionBufferSize: readBufferBytes},
 		DCPConfig:          gocbcore.DCPConfig{BufferSize: agentBuffer(conf)},
-		EnableCCCPPoller:   true, // there is no other way to a map here
+		EnableCCCPPoller:   true, // besides it asks the managers, if there are any
 		ConfigPollerConfig: gocbcore.ConfigPollerConfig{CccpPollPeriod: mapAge, CccpMaxWait: mapAge},
 	}
 }
@@ -230,6 +239,7 @@ func roots(conf *tls.Config) *x509.CertPool {
 type credentials struct {
 	user, password string
 	tls            *tls.Config
+	managers       []string // that were named
 }
 
 func (c credentials) SupportsTLS() bool    { return c.tls != nil }
@@ -247,8 +257,18 @@ func (c credentials) Certificate(gocbcore.AuthCertRequest) (*tls.Certificate, er
 	return nil, nil //nolint:nilnil // as above
 }
 
-func (c credentials) Credentials(gocbcore.AuthCredsRequest) ([]gocbcore.UserPassPair, error) {
+func (c credentials) Credentials(r gocbcore.AuthCredsRequest) ([]gocbcore.UserPassPair, error) {
+	if r.Service != gocbcore.MemdService && !c.told(r.Endpoint) {
+		return []gocbcore.UserPassPair{{}}, nil // gocbcore asks all whom a map names; it is refused, and asks the next
+	}
 	return []gocbcore.UserPassPair{{Username: c.user, Password: c.password}}, nil
+}
+
+// told reports whether a cluster manager, http[s]://host:port, may know the password: one was named, and this is it, or
+// proves who it is.
+func (c credentials) told(endpoint string) bool {
+	at, err := url.Parse(endpoint)
+	return err == nil && len(c.managers) > 0 && restmap.Options{Managers: c.managers, TLS: c.tls}.Trusts(at.Host)
 }
 
 // await runs one of gocbcore's asynchronous calls with RequestTimeout. What gocbcore repeats for ever at the wrong node

@@ -310,6 +310,7 @@ func (c *Conn) convertError(op mcbp.Opcode, vbucket uint16, err error) error {
 // answer gocbcore with a map that it is not in, and gocbcore, which closes its connection then, waits for itself for
 // ever.
 func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) {
+	came := time.Now()
 	select {
 	case c.mapping <- struct{}{}:
 		defer func() { <-c.mapping }()
@@ -317,14 +318,9 @@ func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) 
 		return 0, context.Cause(ctx)
 	}
 	if c.config == nil || time.Since(c.asked) > mapAge || c.others() != c.config.Rev {
-		config, err := c.ClusterConfig(ctx)
-		if err != nil {
+		if err := c.newMap(ctx, came); err != nil {
 			return 0, err
 		}
-		if c.config == nil || c.config.Rev != config.Rev || c.config.RevEpoch != config.RevEpoch {
-			c.stale = time.Time{}
-		}
-		c.config, c.asked = config, time.Now()
 	}
 	owner, self := c.config.Owner(vbucket), c.self()
 	if owner < 0 || owner != self {
@@ -335,6 +331,28 @@ func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) 
 	}
 	c.stale = time.Time{}
 	return owner, nil
+}
+
+// newMap asks for the node's map, for a request that came then. What was asked in vain while it waited was asked for
+// it, too: behind a node that does not answer, each of many would wait for all that came before it. Callers hold the
+// token of mapping.
+func (c *Conn) newMap(ctx context.Context, came time.Time) error {
+	if c.vain.err != nil && c.vain.began.After(came) {
+		return c.vain.err
+	}
+	c.vain.began = time.Now()
+	config, err := c.ClusterConfig(ctx)
+	if c.vain.err = err; ctx.Err() != nil {
+		c.vain.err = nil // that was the caller's alone
+	}
+	if err != nil {
+		return err
+	}
+	if c.config == nil || c.config.Rev != config.Rev || c.config.RevEpoch != config.RevEpoch {
+		c.stale = time.Time{}
+	}
+	c.config, c.asked = config, time.Now()
+	return nil
 }
 
 // staler is the error of a request while gocbcore has a map of another revision than the node. After
@@ -407,10 +425,7 @@ func (c *Conn) HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 // ClusterConfig asks for the node's present map.
 func (c *Conn) ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error) {
 	f, err := c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetClusterConfig, 0, 0)})
-	if err != nil {
-		return nil, err
-	}
-	return mcbp.ParseClusterConfig(f.Value)
+	return c.conf.MapOf(ctx, f, err)
 }
 
 // Manifest is the bucket's manifest of collections.

@@ -1,10 +1,11 @@
 // Scans by index and by indexer: rates and mean times, over the time that this page looks.
 
-import { bar, card, el, empty, put, table, word } from '../lib/dom.js';
+import { bar, button, card, el, empty, put, table, word } from '../lib/dom.js';
 import { Series, chart } from '../lib/chart.js';
-import { get } from '../lib/api.js';
-import { bytes, count, many, nanos, rate } from '../lib/format.js';
-import { poll } from '../lib/poll.js';
+import { get, write } from '../lib/api.js';
+import { bytes, count, duration, many, nanos, rate, time } from '../lib/format.js';
+import { poll, trouble } from '../lib/poll.js';
+import { keyspace } from '../lib/states.js';
 
 const scans = new Series();
 const rows = new Series();
@@ -26,12 +27,63 @@ function per(now, was) {
   });
 }
 
+const scanned = (s) => el('a', { href: `#/indexes?id=${s.index}`, class: 'wrap' }, s.name ? `${keyspace(s)}/${s.name}` : `index ${s.index}`);
+const asked = (s) => el('span', { class: 'wrap', title: s.request_id && `request_id ${s.request_id}` }, `${s.op} ${s.bounds}; ${s.consistency}`);
+
+// lacks says what is not in a list.
+function lacks(list) {
+  return [list.omitted > 0 && el('p', { class: 'dim' }, `${many(list.omitted, 'scan')} more: tidemark scan has them all.`),
+    (list.unheard || []).map((u) => el('p', { class: 'pre' }, word('not heard', 'bad'), ` indexer ${u.indexer}, whose scans are missing here: ${u.error}`))];
+}
+
+function running(list, cancel) {
+  return card('Scans that run', table([
+    { name: 'Index', cell: scanned },
+    { name: 'What', cell: asked },
+    { name: 'By', cell: (s) => s.user },
+    { name: 'For', num: true, cell: (s) => duration(s.for_ms) },
+    { name: 'State', cell: (s) => word(s.cancelled ? `${s.state}, cancelled` : s.state, s.cancelled ? 'bad' : 'plain') },
+    { name: 'Rows', num: true, cell: (s) => count(s.rows) },
+    { name: 'At', cell: (s) => s.indexer },
+    cancel && { name: 'End it', cell: (s) => !s.cancelled && button('Cancel', (e) => cancel(s, e.target), { class: 'danger', 'data-k': `cancel ${s.id}` }) },
+  ].filter(Boolean), list.scans.slice(0, 50), { label: 'Scans that run', none: el('p', { class: 'dim' }, 'No scan is under way.') }),
+  list.scans.length > 50 && el('p', { class: 'dim' }, `The 50 longest of ${count(list.scans.length)}.`), lacks(list));
+}
+
+function slow(list) {
+  return card('Slow scans', table([
+    { name: 'Began', cell: (s) => time(s.since_ms) },
+    { name: 'Index', cell: scanned },
+    { name: 'What', cell: asked },
+    { name: 'By', cell: (s) => s.user },
+    { name: 'Took', num: true, cell: (s) => duration(s.took_ms) },
+    { name: 'Waiting', num: true, hint: 'for a stability timestamp that is new enough', cell: (s) => duration(s.waiting_ms) },
+    { name: 'Opening', num: true, hint: 'until copies had the timestamp, and their first rows', cell: (s) => duration(s.opening_ms) },
+    { name: 'Reading', num: true, cell: (s) => duration(s.reading_ms) },
+    { name: 'Sending', num: true, hint: 'the client, or the way to it, took nothing', cell: (s) => duration(s.sending_ms) },
+    { name: 'Rows', num: true, cell: (s) => count(s.rows) },
+    { name: 'End', cell: (s) => word(s.code, s.code === 'OK' ? 'good' : 'bad', s.detail) },
+  ], list.scans.slice(0, 20), { label: 'Slow scans', none: el('p', { class: 'dim' }, 'None is remembered: no scan took longer than the indexers’ --slow-scan (1 s).') }),
+  list.scans.length > 20 && el('p', { class: 'dim' }, `The newest 20 of ${count(list.scans.length)}.`), lacks(list));
+}
+
 export const load = {
   path: 'load', title: 'Load',
-  show({ body, status }) {
+  show({ body, status, may }) {
     put(body, card(null, 'Asking the cluster…'));
+    const said = el('div', { 'aria-live': 'polite' });
+    const cancel = may('ddl') && (async (s, pressed) => {
+      pressed.disabled = true;
+      try {
+        await write('cancelling the scan', 'DELETE', `/v1/scans/${encodeURIComponent(s.id)}`);
+        put(said, el('p', { class: 'done' }, `Scan ${s.id} ends; its client is told.`));
+      } catch (err) {
+        put(said, await trouble(err));
+      }
+    });
     before = null; // a gap is no rate
-    return poll(status, (signal) => get('reading the figures', '/v1/stats', { signal }), (s) => {
+    return poll(status, (signal) => Promise.all([get('reading the figures', '/v1/stats', { signal }),
+      get('listing the scans that run', '/v1/scans', { signal }), get('listing slow scans', '/v1/slow-scans', { signal })]), ([s, now, were]) => {
       const list = per(s, before);
       before = s;
       const name = (x) => `${x.i.bucket}/${x.i.name}`;
@@ -56,6 +108,7 @@ export const load = {
         el('p', { class: 'dim' }, 'Rates and times are of the last seconds; a dash is what was not measured. "Altogether" is since the indexers’ processes began.')),
         el('div', { class: 'cols' }, card('Scans', chart('Scans', scans, names, (v) => rate(v, 'scans'))), card('Rows', chart('Rows', rows, names, (v) => rate(v, 'rows'))),
           card('Mean time of a scan', chart('Mean time of a scan', mean, names, nanos))),
+        running(now, cancel), said, slow(were),
         card('Indexers', table([
           { name: 'Indexer', cell: (i) => el('b', {}, i.id) },
           { name: 'State', cell: (i) => word(i.indexer_state, i.indexer_state === 'active' ? 'good' : 'bad', i.health) },

@@ -37,9 +37,10 @@ export const statements = {
       'aria-expanded': 'false', 'aria-controls': 'choices', 'aria-autocomplete': 'list', oninput: () => offer(2), onkeydown: keys, onblur: () => setTimeout(close, 150) });
     const list = el('ul', { class: 'choices', id: 'choices', role: 'listbox', hidden: true });
     const run = button('Run', go, { class: 'main', disabled: !may('ddl'), title: 'Ctrl+Enter' });
+    const dry = button('Dry run', rehearse, { disabled: !may('ddl'), title: 'What it would do, and where copies would lie' });
     text.value = sessionStorage.getItem('statement') || '';
     put(body, card(null, el('label', { for: 'statement' }, 'One or more statements, separated by semicolons'), text, list,
-      el('div', { class: 'row' }, run, el('span', { class: 'dim' }, may('ddl') ? 'Ctrl+Enter runs, Ctrl+Space completes, Tab takes what is offered.'
+      el('div', { class: 'row' }, run, dry, el('span', { class: 'dim' }, may('ddl') ? 'Ctrl+Enter runs, Ctrl+Space completes, Tab takes what is offered.'
         : 'You may read; running statements needs role ddl. Ask an administrator: tidemark user passwd NAME --role ddl'))),
     said, card('Examples', examples.map((e) => el('div', {}, button(e, () => { text.value = e; text.focus(); }, { class: 'plain mono' })))));
     text.focus();
@@ -106,19 +107,32 @@ export const statements = {
       }
     }
 
-    async function go() {
+    function go() {
+      return send('/v1/statements', 'Running…', (r) => card('Done', table([
+        { name: 'Index', cell: (x) => el('a', { href: `#/indexes?id=${x.id}` }, `${keyspace(x)}/${x.name}`) },
+        { name: 'State', cell: (x) => [indexWord(x), x.existed && [' ', word('nothing to do', 'plain')]] },
+        { name: 'Change', num: true, cell: (x) => `cas ${count(x.cas)}` },
+        { name: 'Notices', cell: (x) => (x.notices || []).join('; ') || 'none' }], r.results, { label: 'Results' })));
+    }
+
+    function rehearse() {
+      return send('/v1/statements?dry_run=true', 'Asking…', (r) => card(r.dry_run ? 'Nothing was done. It would be' : 'The leader knows no dry run: it WAS done', table([
+        { name: 'Index', cell: (x) => `${keyspace(x)}/${x.name}` },
+        { name: 'State', cell: (x) => [x.state === 'dropping' && !x.existed ? 'dropped' : indexWord(x), x.existed && [' ', word('nothing to do', 'plain')]] },
+        { name: 'Copies by indexer', cell: (x) => (x.places || []).map((p) => `${p.indexer}: ${p.copies.length}`).join(', ') || 'none' },
+        { name: 'Moves', num: true, cell: (x) => count(x.moves || 0) },
+        { name: 'Notices', cell: (x) => (x.notices || []).join('; ') || 'none' }], r.results, { label: 'What would be' })));
+    }
+
+    // send asks for the statements and shows the answer, or what is wrong at its place.
+    async function send(path, meanwhile, show) {
       if (run.disabled) return;
       const statement = text.value;
       sessionStorage.setItem('statement', statement);
-      run.disabled = true;
-      put(said, el('p', { class: 'dim' }, 'Running…'));
+      run.disabled = dry.disabled = true;
+      put(said, el('p', { class: 'dim' }, meanwhile));
       try {
-        const r = await write('the statement', 'POST', '/v1/statements', { statement }, { signal: ended.signal });
-        put(said, card('Done', table([
-          { name: 'Index', cell: (x) => el('a', { href: `#/indexes?id=${x.id}` }, `${keyspace(x)}/${x.name}`) },
-          { name: 'State', cell: (x) => [indexWord(x), x.existed && [' ', word('nothing to do', 'plain')]] },
-          { name: 'Change', num: true, cell: (x) => `cas ${count(x.cas)}` },
-          { name: 'Notices', cell: (x) => (x.notices || []).join('; ') || 'none' }], r.results, { label: 'Results' })));
+        put(said, show(await write('the statement', 'POST', path, { statement }, { signal: ended.signal })));
       } catch (err) {
         if (err.code === 'CANCELLED') return;
         put(said, await trouble(err));
@@ -128,7 +142,7 @@ export const statements = {
           text.setSelectionRange(place, Math.min(place + 1, statement.length));
         }
       } finally {
-        run.disabled = !may('ddl');
+        run.disabled = dry.disabled = !may('ddl');
       }
     }
 

@@ -1,6 +1,6 @@
 // Scans, by a form that knows the index's definition.
 
-import { button, card, dl, el, empty, put, word } from '../lib/dom.js';
+import { button, card, dl, el, empty, put, table, word } from '../lib/dom.js';
 import { Exact, call, get, indexPath, lines, parseExact, show } from '../lib/api.js';
 import { count, duration, many } from '../lib/format.js';
 import { trouble } from '../lib/poll.js';
@@ -149,7 +149,7 @@ export const workbench = {
         let first = null;
         let end = null;
         const rows = [];
-        await lines('the scan', 'POST', indexPath(chosen.id, ':scan'), { raw: encode(req), signal, online: (text) => {
+        await lines('the scan', 'POST', indexPath(chosen.id, ':scan'), { raw: encode({ ...req, explain: true }), signal, online: (text) => {
           if (!text.trim()) return true;
           const l = parseExact(text);
           first ??= performance.now() - began;
@@ -204,7 +204,17 @@ export const workbench = {
       rows.length === req.limit && el('p', { class: 'dim' }, `The limit of ${req.limit} rows was reached; Count says how many there are.`)),
       end && end.end && card('How it went', dl([['rows', count(end.rows)], ['timestamp', el('span', { class: 'mono' }, end.timestamp.id || end.timestamp.hash)],
         ['first row after', duration(first ?? took)], ['all after', `${duration(took)}, seen from this page`], ['asked', el('code', {}, encode(req))],
-        ['command line', el('code', {}, command(req))]])));
+        ['command line', el('code', {}, command(req))]]), explained(end.explain)));
+    }
+
+    // explained says which indexers were asked for what.
+    function explained(e) {
+      if (!e) return null;
+      return [el('p', {}, `${duration(e.took_ms)} at the indexers, of which ${duration(e.waited_ms)} for a timestamp that is new enough. ${e.slices} of ${e.of} slices may hold rows.`),
+        table([{ name: 'Indexer', cell: (p) => p.indexer }, { name: 'Slices', cell: (p) => p.slices.join(', ') },
+          { name: 'Rows', num: true, cell: (p) => count(p.rows) }, { name: 'Opened in', num: true, cell: (p) => duration(p.opened_ms) },
+          { name: 'Problem', cell: (p) => p.error || 'none' }], e.parts, { label: 'What was asked of whom' }),
+        e.omitted > 0 && el('p', {}, `${many(e.omitted, 'question')} more.`)];
     }
 
     // command is the same scan as people type it.

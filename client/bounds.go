@@ -1,0 +1,140 @@
+package client
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+)
+
+// Bounds of a scan are made of Go values: what encoding/json makes of them is compared with keys, component by
+// component. A bound with fewer values than the key has components stands for every key that begins with them. nil is
+// NULL; no value stands for MISSING, which comes before NULL.
+//
+//	client.ScanRequest{Limit: 10}.In(client.Equal("FR"))
+//	client.ScanRequest{}.In(client.Prefix("FR", "Par"))
+//	client.ScanRequest{}.In(client.From(3000).Before(4000), client.Equal(8848))
+
+// ErrBounds is wrapped when bounds cannot be ones.
+var ErrBounds = errors.New("bad bounds")
+
+// Equal are the rows whose keys begin with these values.
+func Equal(values ...any) Range { return From(values...).To(values...) }
+
+// Prefix are the rows whose keys begin with these values, the last of which is a string that begins with what is given
+// here.
+func Prefix(values ...any) Range {
+	if len(values) == 0 {
+		return Range{err: fmt.Errorf("%w: Prefix takes at least the beginning of a string", ErrBounds)}
+	}
+	last := len(values) - 1
+	text, ok := values[last].(string)
+	if !ok || !utf8.ValidString(text) {
+		return Range{err: fmt.Errorf("%w: Prefix: the last value is a %T: want a string of UTF-8", ErrBounds, values[last])}
+	}
+	above := slices.Clone(values)
+	above[last] = afterPrefix(text)
+	return From(values...).Before(above...)
+}
+
+// afterPrefix is the least value above all strings with a prefix: strings compare by their bytes, and arrays come next.
+func afterPrefix(prefix string) any {
+	for len(prefix) > 0 {
+		r, size := utf8.DecodeLastRuneInString(prefix)
+		prefix = prefix[:len(prefix)-size]
+		switch r {
+		case utf8.MaxRune:
+		case 0xD7FF: // surrogates are no characters
+			return prefix + "\uE000"
+		default:
+			return prefix + string(r+1)
+		}
+	}
+	return []any{}
+}
+
+// From are the rows from these values on, theirs included.
+func From(values ...any) Range { return Range{}.bound(true, true, values) }
+
+// After are the rows behind those of these values.
+func After(values ...any) Range { return Range{}.bound(true, false, values) }
+
+// UpTo are the rows from the begin of the index to these values, theirs included.
+func UpTo(values ...any) Range { return Range{}.To(values...) }
+
+// Below are the rows from the begin of the index to those of these values, which are left out.
+func Below(values ...any) Range { return Range{}.Before(values...) }
+
+// To ends a range with the rows of these values.
+func (r Range) To(values ...any) Range { return r.bound(false, true, values) }
+
+// Before ends a range before the rows of these values.
+func (r Range) Before(values ...any) Range { return r.bound(false, false, values) }
+
+// The inclusions of a range.
+const (
+	inclusionBoth    = "both"
+	inclusionLow     = "low"
+	inclusionHigh    = "high"
+	inclusionNeither = "neither"
+)
+
+// bound sets the lower or the upper bound.
+func (r Range) bound(lower, with bool, values []any) Range {
+	encoded := make([]json.RawMessage, 0, len(values))
+	for i, v := range values {
+		b, err := json.Marshal(v)
+		if err != nil && r.err == nil {
+			r.err = fmt.Errorf("%w: value %d: %w", ErrBounds, i+1, err)
+		}
+		encoded = append(encoded, b)
+	}
+	withLow := r.Inclusion != inclusionHigh && r.Inclusion != inclusionNeither
+	withHigh := r.Inclusion != inclusionLow && r.Inclusion != inclusionNeither
+	if lower {
+		r.Low, withLow = encoded, with
+	} else {
+		r.High, withHigh = encoded, with
+	}
+	switch {
+	case withLow && withHigh:
+		r.Inclusion = inclusionBoth
+	case withLow:
+		r.Inclusion = inclusionLow
+	case withHigh:
+		r.Inclusion = inclusionHigh
+	default:
+		r.Inclusion = inclusionNeither
+	}
+	return r
+}
+
+// In is the request for the rows that lie in one of these ranges; a row that lies in several comes once. At least one
+// is given: leave In out for the whole index.
+func (r ScanRequest) In(ranges ...Range) ScanRequest {
+	r.Equal, r.Range, r.Ranges = nil, nil, slices.Clone(ranges)
+	if len(ranges) == 0 { // a list that happens to be empty must not be the whole index
+		r.Ranges = []Range{{err: fmt.Errorf("%w: In takes at least one range", ErrBounds)}}
+	}
+	return r
+}
+
+// encode is the request's body.
+func (r *ScanRequest) encode() ([]byte, error) {
+	errs := make([]error, 0, len(r.Ranges)+1)
+	if r.Range != nil {
+		errs = append(errs, r.Range.err)
+	}
+	for i := range r.Ranges {
+		errs = append(errs, r.Ranges[i].err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the request: %w", err)
+	}
+	return body, nil
+}

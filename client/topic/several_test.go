@@ -1,0 +1,175 @@
+package topic_test
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tidemark/client/topic"
+	"tidemark/index"
+	"tidemark/internal/testing/ports"
+	"tidemark/projector"
+	"tidemark/projectorclient"
+	"tidemark/wire"
+)
+
+// streams returns the streams of a subscription's topics that projectors have open, by projector.
+func streams(t *testing.T, id string, admins ...string) (open []int) {
+	t.Helper()
+	c := projectorclient.New(1, nil)
+	defer c.Close()
+	open = make([]int, len(admins))
+	for i, admin := range admins {
+		list, err := c.Topics(t.Context(), admin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range list.Topics {
+			if strings.HasPrefix(one.Topic, "/backfill/"+id+"/") {
+				open[i] += one.VBuckets
+			}
+		}
+	}
+	return open
+}
+
+func awaitStreams(t *testing.T, id string, want []int, admins ...string) {
+	t.Helper()
+	var got []int
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		if got = streams(t, id, admins...); slices.Equal(got, want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%v streams are open at the projectors, want %v", got, want)
+		}
+	}
+}
+
+// held is a proxy before a projector's admin server whose requests wait until it is let go.
+func held(t *testing.T, admin string) (url_ string, letGo func()) {
+	t.Helper()
+	target, err := url.Parse(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait, once := make(chan struct{}), sync.Once{}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		select {
+		case <-wait:
+		case <-r.In.Context().Done():
+		}
+		r.SetURL(target)
+	}}
+	server := httptest.NewServer(proxy)
+	letGo = func() { once.Do(func() { close(wait) }) }
+	t.Cleanup(func() { letGo(); server.Close() })
+	return server.URL, letGo
+}
+
+// TestSeveralProjectorsAtOneNode: where two projectors host the same vbuckets, and each begins some first, each vbucket
+// is streamed once; when one ends the other has all, and when the subscription ends nobody has any.
+func TestSeveralProjectorsAtOneNode(t *testing.T) {
+	w := newWorld(t)
+	share, err := projector.ParseShare("0-3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, stopOne := w.another("p1", share)
+	two, _ := w.another("p1", projector.Share{})
+	late, letGo := held(t, two)
+	want := map[string]string{}
+	write := func(from, to int) {
+		for i := from; i < to; i++ {
+			key := fmt.Sprint("doc", i)
+			w.set(key, i)
+			want[key] = fmt.Sprintf("[%d]", i)
+		}
+	}
+	write(0, 40)
+	seen := newSubscriber()
+	sub, err := topic.Open(topic.Config{ID: "audit", Bucket: bucket, Indexes: []string{"by_f1"}, Handle: seen.handle,
+		Projectors: func(context.Context) ([]string, error) { return []string{one, late}, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := running(t, sub.Run)
+	for deadline := time.Now().Add(patience); sub.Indexes() == nil; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the first projector does not answer")
+		}
+	}
+	letGo() // it begins everything, also what the first one brings
+	seen.await(t, want)
+	awaitStreams(t, "audit", []int{4, 4}, one, two)
+	write(40, 80)
+	seen.await(t, want)
+	if got := streams(t, "audit", one, two); !slices.Equal(got, []int{4, 4}) {
+		t.Errorf("%v streams are open when all is well", got)
+	}
+	stopOne()
+	write(80, 120)
+	seen.await(t, want)
+	awaitStreams(t, "audit", []int{8}, two)
+	stop()
+	awaitStreams(t, "audit", []int{0}, two)
+}
+
+// another runs one more projector at the KV node, and tells it of the definitions.
+func (w *world) another(id index.ProjectorID, share projector.Share) (admin string, stop func()) {
+	w.t.Helper()
+	p, err := projector.Open(projector.Config{ID: id, Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0",
+		KV: w.kvAddr, User: "u", Password: "secret", Workers: 1, Share: share})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	stop = running(w.t, p.Run)
+	admin = "http://" + p.AdminAddr()
+	w.define(admin)
+	return admin, stop
+}
+
+// TestTopicsOfAKilledSubscriber: what a subscriber that was killed has left, to be retried for ever, ends when the next
+// process of its id is there, at whatever port; topics of others stay.
+func TestTopicsOfAKilledSubscriber(t *testing.T) {
+	w := newWorld(t)
+	w.set("doc", 1)
+	admin := w.admin
+	c := projectorclient.New(1, nil)
+	defer c.Close()
+	listen := ports.Addr(t)
+	for id, endpoint := range map[string]string{"audit/7": ports.Addr(t), "audit/8": listen, "auditor/7": ports.Addr(t),
+		"audit/x": ports.Addr(t)} {
+		if _, err := c.Subscribe(t.Context(), admin, &wire.Subscribe{ID: id, Bucket: bucket, Endpoint: endpoint, Counter: 7,
+			RetryForever: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := newSubscriber()
+	sub, err := topic.Open(topic.Config{ID: "audit", Bucket: bucket, Indexes: []string{"by_f1"}, Handle: seen.handle,
+		Projectors: w.projectors, Listen: listen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := running(t, sub.Run)
+	seen.await(t, map[string]string{"doc": "[1]"})
+	awaitStreams(t, "audit", []int{2 * vbuckets}, admin) // its own, and audit/x: no process of it made that
+	if got := streams(t, "auditor", admin); !slices.Equal(got, []int{vbuckets}) {
+		t.Errorf("another subscription has %v streams", got)
+	}
+	// A projector that could not be asked then shows by what comes of it.
+	if _, err := c.Subscribe(t.Context(), admin, &wire.Subscribe{ID: "audit/9", Bucket: bucket, Endpoint: listen,
+		Counter: 9, RetryForever: true}); err != nil {
+		t.Fatal(err)
+	}
+	awaitStreams(t, "audit", []int{2 * vbuckets}, admin)
+	stop()
+	awaitStreams(t, "audit", []int{vbuckets}, admin)
+}

@@ -1,0 +1,114 @@
+package topic
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"tidemark/wire"
+)
+
+// trim ends streams of topics that go on, of vbuckets that another topic brings: several projectors at one KV node each
+// begin what the others begin, too.
+func (s *Subscription) trim(ctx context.Context) {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n, r := range s.requests {
+		if r.trims || r.stopping || now.Before(r.after) {
+			continue
+		}
+		var spare []uint16
+		for vb := range r.streams {
+			if v := &s.vbuckets[vb]; v.request != n && !slices.Contains(v.asked, n) {
+				spare = append(spare, vb)
+			}
+		}
+		if len(spare) == 0 {
+			continue
+		}
+		slices.Sort(spare)
+		r.trims = true
+		s.calls.Go(func() error { s.cut(ctx, r, spare); return nil })
+	}
+}
+
+// cut tells a projector which streams of a topic nobody needs.
+func (s *Subscription) cut(ctx context.Context, r *request, spare []uint16) {
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	err := s.client.Stop(ctx, r.addr, &wire.StreamStop{Fence: s.fence(), Topic: r.topic, Bucket: s.cfg.Bucket,
+		VBuckets: spare})
+	s.log.Debug("streams that another projector brings were stopped", "projector", r.addr, "topic", r.topic, "vbuckets",
+		len(spare), "error", err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.trims = false; err != nil {
+		r.after = time.Now().Add(maxPause)
+		return
+	}
+	for _, vb := range spare {
+		delete(r.streams, vb)
+	}
+}
+
+// sweep ends topics of an earlier process of the same id: one that was killed has told nobody, and who listens where it
+// did, or has them retried for ever, keeps them alive. Each projector is asked once, and again when something comes of
+// one.
+func (s *Subscription) sweep(ctx context.Context) {
+	now := time.Now()
+	s.mu.Lock()
+	known, again := s.cluster != "", s.earlier && !now.Before(s.sweeps)
+	if again {
+		s.earlier = false
+	}
+	s.mu.Unlock()
+	if again {
+		clear(s.swept)
+		s.sweeps = now.Add(maxPause)
+	}
+	for _, addr := range s.addrs {
+		if !known || s.swept[addr] {
+			continue
+		}
+		s.swept[addr] = true
+		s.calls.Go(func() error {
+			list, err := s.client.Topics(ctx, addr)
+			if err == nil {
+				err = s.stopEarlier(ctx, addr, list)
+			}
+			if err != nil && ctx.Err() == nil {
+				s.log.Info("topics of an earlier process of this subscription may go on", "projector", addr, "error", err)
+			}
+			return nil
+		})
+	}
+}
+
+// stopEarlier stops those of a projector's topics that are this subscription's by their name, and not by their request.
+func (s *Subscription) stopEarlier(ctx context.Context, addr string, list *wire.TopicList) error {
+	var old []*request
+	for i := range list.Topics {
+		t := &list.Topics[i]
+		if t.Bucket == s.cfg.Bucket && s.before(t.Topic) {
+			old = append(old, &request{addr: addr, topic: t.Topic})
+		}
+	}
+	if len(old) == 0 {
+		return nil
+	}
+	s.log.Info("topics of an earlier process of this subscription are stopped", "projector", addr, "topics", len(old))
+	return s.stop(ctx, old)
+}
+
+// before reports whether a topic is of an earlier process of this subscription.
+func (s *Subscription) before(topic string) bool {
+	number, ours := strings.CutPrefix(topic, s.prefix())
+	n, err := strconv.ParseUint(number, 10, 64)
+	return ours && err == nil && n <= s.first
+}
+
+// prefix is what the names of its topics begin with.
+func (s *Subscription) prefix() string { return "/backfill/" + s.cfg.ID + "/" }

@@ -1,0 +1,86 @@
+package indexer
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"tidemark/indexer/copies"
+	"tidemark/wire"
+)
+
+// buckets are those that are here.
+type buckets struct {
+	count atomic.Int64
+
+	mu    sync.Mutex
+	named map[string]*copies.Bucket
+}
+
+// replace makes the buckets those of a list: gone are those that are not here any more and are told to stop, stay those
+// that were here before.
+func (h *buckets) replace(d *wire.Definitions, make func(wire.Bucket) (*copies.Bucket, error)) (gone []*copies.Bucket,
+	stay map[*copies.Bucket]*wire.Bucket, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	keep := map[string]bool{}
+	stay = map[*copies.Bucket]*wire.Bucket{}
+	for i := range d.Buckets {
+		b := &d.Buckets[i]
+		k := h.named[b.Name]
+		if k != nil && k.UUID() == b.UUID && k.VBuckets() == b.VBuckets {
+			keep[b.Name] = true
+			stay[k] = b
+			continue
+		}
+		n, err := make(*b)
+		if err != nil {
+			return gone, stay, fmt.Errorf("bucket %s: %w", b.Name, err)
+		}
+		if k != nil {
+			k.Stop()
+			gone = append(gone, k)
+		}
+		h.named[b.Name], keep[b.Name] = n, true
+	}
+	for name, k := range h.named {
+		if !keep[name] {
+			k.Stop()
+			gone = append(gone, k)
+			delete(h.named, name)
+		}
+	}
+	h.count.Store(int64(len(h.named)))
+	return gone, stay, nil
+}
+
+// newBucket makes one that runs.
+func (x *Indexer) newBucket(b wire.Bucket) (*copies.Bucket, error) {
+	k, err := copies.NewBucket(x.node, b)
+	if err == nil {
+		x.spawn(k.Run)
+	}
+	return k, err
+}
+
+func (x *Indexer) bucketNamed(name string) *copies.Bucket {
+	x.buckets.mu.Lock()
+	defer x.buckets.mu.Unlock()
+	return x.buckets.named[name]
+}
+
+func (x *Indexer) allBuckets() []*copies.Bucket {
+	x.buckets.mu.Lock()
+	defer x.buckets.mu.Unlock()
+	all := make([]*copies.Bucket, 0, len(x.buckets.named))
+	for _, k := range x.buckets.named {
+		all = append(all, k)
+	}
+	slices.SortFunc(all, func(a, b *copies.Bucket) int { return cmp.Compare(a.Name(), b.Name()) })
+	return all
+}
+
+// queueShare is how much one bucket may hold in memory.
+func (x *Indexer) queueShare() int64 { return x.cfg.QueueBytes / max(1, x.buckets.count.Load()) }

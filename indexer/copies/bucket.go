@@ -1,0 +1,476 @@
+// Package copies is what a node holds of buckets, and what it does with it: each bucket has a loop that owns the state
+// of its copies (package ingest) and takes what streams bring, and lanes in which what the loop hands out is written.
+//
+// It promises that an event that was taken is written or comes again; that each copy writes in the order in which it
+// was handed out, and waits for no other; that queues are bounded and who meets a bound waits; that a copy that was let
+// go is not written to any more. It never decides which copies are here, and asks nobody for what they lack.
+package copies
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/index"
+	"tidemark/indexer/core"
+	"tidemark/indexer/pace"
+	"tidemark/indexer/packed"
+	"tidemark/indexer/storage"
+	"tidemark/ingest"
+	"tidemark/keyversion"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+const (
+	// sideBatch is how many bytes of side streams are written at once: what is written, and with it what a build has
+	// reached and what a crash takes away, moves in steps of that size.
+	sideBatch = 512 << 10
+	// sideRoom is how many bytes of side streams one bucket holds, a quarter of its queue at most. It is enough to keep
+	// the writer busy; more would wait here instead of at KV, and be sent again after a crash.
+	sideRoom = 16 << 20
+	// aheadBatch is how many bytes are written at once to make room in the queue: a stability timestamp waits no longer.
+	aheadBatch = 8 << 20
+	// bucketTick is how often a bucket looks by itself at what could be written: small side streams, and copies that
+	// have become whole.
+	bucketTick = 20 * time.Millisecond
+)
+
+var (
+	// ErrBucketGone is wrapped when a bucket is asked for something and has gone.
+	ErrBucketGone = errors.New("the bucket is not held here any more")
+	// ErrUnwanted is wrapped when a copy that was to be taken away is not where it was.
+	ErrUnwanted = errors.New("the copy is whole or gone")
+)
+
+// Bucket is one bucket on this node: a loop that owns the ingest state, and lanes in which what it hands out is
+// written.
+type Bucket struct {
+	node     *Node
+	log      hclog.Logger
+	name     string
+	uuid     string
+	vbuckets int
+
+	in      *intake
+	calls   calls
+	results chan result
+	told    told
+
+	// of the loop
+	st        *core.Bucket
+	work      *core.Work
+	slices    map[index.CopyID]*storage.Slice
+	away      map[index.CopyID]*storage.Slice // taken away for a while, see TakeAway
+	lanes     copyLanes
+	spreaders packed.Spreaders
+	wrong     wrong
+	sizes     sizes
+	backs     backs
+}
+
+// told is what others read beside the loop.
+type told struct {
+	queueBytes atomic.Int64
+	flushed    atomic.Pointer[wire.StabilityRef] // newest one that was flushed, exactly or not
+	generation atomic.Uint64
+	rollback   atomic.Uint64 // highest rollback id
+}
+
+// NewBucket returns one without copies; Run is its loop.
+func NewBucket(n *Node, b wire.Bucket) (*Bucket, error) {
+	k := &Bucket{
+		node: n, log: n.Log.With("bucket", b.Name), name: b.Name, uuid: b.UUID, vbuckets: b.VBuckets,
+		in: newIntake(), calls: newCalls(), results: make(chan result),
+		slices: map[index.CopyID]*storage.Slice{}, away: map[index.CopyID]*storage.Slice{},
+		lanes: newCopyLanes(), wrong: newWrong(), sizes: newSizes(),
+	}
+	st, err := core.NewBucket(&b, b.VBuckets, k.in.mem.Pack)
+	if err != nil {
+		return nil, err
+	}
+	k.st, k.work = st, core.NewWork(st)
+	k.tellBranch()
+	k.in.mem.Refused = func(e *keyversion.Event, s *keyversion.Statement, key []byte) { n.Refused(k.name, e, s, key) }
+	return k, nil
+}
+
+// Run is the bucket's loop together with its writers.
+func (k *Bucket) Run(ctx context.Context) error {
+	defer close(k.calls.done)
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	k.lanes.lanes = newLanes(func(n *lane, t task) { k.doTask(inner, n, t) })
+	k.lanes.builds = k.node.Builders
+	k.loop(inner)
+	cancel()
+	k.lanes.close()
+	return nil
+}
+
+func (k *Bucket) loop(ctx context.Context) {
+	tick := time.NewTicker(bucketTick)
+	defer tick.Stop()
+	data, side := &k.in.boxes[0], &k.in.boxes[1]
+	for {
+		fromData, fromSide := data.batches, side.batches
+		if k.full() {
+			fromData, fromSide = nil, nil // the connections wait, and the routers behind them
+		} else if k.SideFull() {
+			fromSide = nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.calls.stop:
+			return
+		case f := <-k.calls.queue:
+			f()
+			k.work.Look()
+		case r := <-k.results:
+			k.finish(r)
+			k.work.Look()
+		case in := <-fromData:
+			k.takeSome(in, data, k.full)
+		case in := <-fromSide:
+			k.takeSome(in, side, k.SideFull)
+		case <-tick.C:
+			k.work.Look()
+			k.pump(ctx, true)
+		}
+		k.pump(ctx, false)
+		k.told.queueBytes.Store(int64(k.st.QueueBytes()))
+		k.tellBranch()
+	}
+}
+
+// Flushed implements holder, and so do Rollback and Gone.
+func (k *Bucket) Flushed() *wire.StabilityRef { return k.told.flushed.Load() }
+
+// Rollback is the newest rollback that was carried out.
+func (k *Bucket) Rollback() uint64 { return k.told.rollback.Load() }
+
+// Gone is closed when the bucket's loop has ended.
+func (k *Bucket) Gone() <-chan struct{} { return k.calls.done }
+
+// tellBranch lets others see by what stability timestamps are judged.
+func (k *Bucket) tellBranch() {
+	k.told.generation.Store(k.st.Generation())
+	k.told.rollback.Store(k.st.RollbackID())
+}
+
+// full: the bucket holds as much as it may.
+func (k *Bucket) full() bool { return int64(k.st.QueueBytes()) >= k.node.Queue() }
+
+// SideFull reports whether the bucket holds as much of side streams as it may. It is asked in the loop.
+func (k *Bucket) SideFull() bool {
+	return int64(k.st.SideBytes()) >= min(sideRoom, k.node.Queue()/4) || k.full()
+}
+
+// pump hands out what is to be written. all: also what is no whole batch of side streams.
+func (k *Bucket) pump(ctx context.Context, all bool) {
+	for {
+		s := k.work.Next(core.Limits{Queue: int(k.node.Queue()), Side: sideBatch, Ahead: aheadBatch, All: all})
+		for _, a := range s.Acks {
+			k.node.Report()
+			k.noteFlushed(a.Ref)
+		}
+		switch {
+		case len(s.Restores) > 0:
+			k.handRestores(ctx, s.Restores)
+		case s.Handed == nil:
+			return
+		case s.Handed.Batch == nil:
+			k.handPurge(s.Handed)
+		default:
+			if t := s.Handed.Batch; t.Kind == ingest.Ahead {
+				k.log.Debug("the queue is full: applying ahead", "bytes", t.Bytes())
+				k.node.Metrics.ahead.Inc()
+			}
+			k.hand(s.Handed)
+		}
+	}
+}
+
+// finish takes over what writers have done.
+func (k *Bucket) finish(r result) {
+	switch {
+	case r.reopened != nil:
+		if n := r.reopened; k.lanes.of[n.copy] == n { // else it has been let go
+			k.wentBack(n)
+		}
+	case r.shown != nil:
+		k.tell(k.work.Served(r.shown.Handed, r.shown.missed()...))
+	case r.ended != nil:
+		k.ended(r.ended)
+	case r.back != nil:
+		k.restored(r.back)
+	}
+	for _, id := range k.work.Clean() { // a copy that has no tombstones left is not looked through after a restart
+		k.node.Marks.Clear(id)
+	}
+}
+
+// ended takes over that something is written.
+func (k *Bucket) ended(u *underway) {
+	if u.Batch != nil {
+		k.node.Metrics.batch(u.Batch.Kind, k.node.Now().Sub(u.began))
+		k.spreaders.Give(u.spreader)
+	}
+	k.tell(k.work.Ended(u.Handed, u.missed()...))
+}
+
+// tell tells others of what is written.
+func (k *Bucket) tell(all []core.Told) {
+	for _, w := range all {
+		if w.Acked {
+			k.node.Report()
+		}
+		switch {
+		case w.Shown:
+			k.node.Touch()
+			k.node.Report()
+		case w.Batch.Kind == ingest.AtStability:
+			k.noteFlushed(w.Batch.Ref)
+		default:
+			k.node.Sides()
+		}
+	}
+}
+
+// wentBack takes over that a copy's store had to be opened again, and has lost its newest batches: what is under way
+// for it is lost, too.
+func (k *Bucket) wentBack(n *lane) {
+	delete(k.lanes.of, n.copy)
+	delete(k.sizes.seen, n.copy)
+	if err := k.work.Reopened(n.copy, n.slice.Positions(), n.slice.Logs()); err != nil {
+		k.log.Error("a recovered copy cannot be used", "copy", n.copy, "error", err)
+	}
+	k.node.Sides()
+}
+
+// tellBack tells the state what was restored.
+func (k *Bucket) tellBack(all []restored) {
+	if len(all) == 0 {
+		return
+	}
+	for _, r := range all {
+		k.st.Restored(r.what, r.position, r.log)
+	}
+	if k.st.Restoring() == 0 {
+		for id := range k.slices {
+			k.node.Snapshots.DropParted(id)
+		}
+	}
+	k.node.Sides()
+	if k.backs.changed != nil {
+		close(k.backs.changed)
+		k.backs.changed = nil
+	}
+}
+
+// noteFlushed lets scans see that nothing at or below a timestamp is still to come.
+func (k *Bucket) noteFlushed(r timestamp.Ref) {
+	ref := k.ref(r)
+	if f := k.told.flushed.Load(); f == nil || f.Compare(ref.Ref) < 0 {
+		k.told.flushed.Store(&ref)
+	}
+	k.node.Snapshots.Signal()
+	k.node.Touch()
+}
+
+func (k *Bucket) ref(r timestamp.Ref) wire.StabilityRef {
+	return wire.StabilityRef{Bucket: k.name, Ref: r}
+}
+
+// Do runs f in the loop, which owns the state, and waits for it. An error says that f has not run and never will.
+func (k *Bucket) Do(ctx context.Context, f func(st *core.Bucket)) error {
+	return k.do(ctx, func() { f(k.st) })
+}
+
+// Slice is a copy that is here; nil: it is not. It is asked in the loop.
+func (k *Bucket) Slice(id index.CopyID) *storage.Slice { return k.slices[id] }
+
+// QueueBytes is what events take that are not written.
+func (k *Bucket) QueueBytes() int64 { return k.told.queueBytes.Load() }
+
+// Generation is that of the bucket as KV has it.
+func (k *Bucket) Generation() uint64 { return k.told.generation.Load() }
+
+// Events calls f with each verdict on events that there was, and how often.
+func (k *Bucket) Events(f func(v ingest.Verdict, n uint64)) {
+	for v := range k.in.events {
+		if n := k.in.events[v].n.Load(); n > 0 {
+			f(ingest.Verdict(v), n)
+		}
+	}
+}
+
+// Stop ends the loop.
+func (k *Bucket) Stop() { close(k.calls.stop) }
+
+// Add takes an opened slice in. deferred: where nothing is in it, nothing of it is asked of KV before Undefer: it is
+// filled by other means, and filling reports whether it is already. later: it is to be filled so.
+func (k *Bucket) Add(ctx context.Context, s *storage.Slice, deferred bool,
+	filling func(*storage.Slice) bool) (later bool, err error) {
+	added := false
+	if e := k.do(ctx, func() {
+		id := s.Meta().Copy
+		if _, ok := k.slices[id]; ok || k.away[id] != nil { // the latter comes back by itself
+			// its removal may have been given up when nothing filled it any more
+			later = k.slices[id] == s && k.st.Deferred(id) && !filling(s)
+			return
+		}
+		stable, _ := s.Timestamp() // all zero until it was exact once; at an empty bucket that is judged anew
+		if err = k.add(s, stable.Total() > 0); err == nil {
+			added = true
+			later = deferred && Unfilled(s)
+			k.st.Defer(id, later)
+		}
+	}); e != nil {
+		return false, e
+	}
+	if added && !later { // an earlier process may have received files for it
+		err = s.DropIncoming()
+	}
+	return later, err
+}
+
+// Unfilled reports whether a copy has nothing of what was before it.
+func Unfilled(s *storage.Slice) bool {
+	stable, _ := s.Timestamp()
+	return stable.Total() == 0 && !slices.ContainsFunc(s.Positions(), func(p ingest.Position) bool { return p.Side > 0 })
+}
+
+// Undefer lets side streams be wanted for a copy, unless it is gone or may says no. One that was taken away and came
+// back is wanted already.
+func (k *Bucket) Undefer(ctx context.Context, s *storage.Slice, may func() bool) error {
+	return k.do(ctx, func() {
+		if id := s.Meta().Copy; k.slices[id] == s && may() {
+			k.st.Defer(id, false)
+		}
+	})
+}
+
+// add takes a copy in with what its store holds; ready: it has been exact here. It runs in the loop.
+func (k *Bucket) add(s *storage.Slice, ready bool) error {
+	m := s.Meta()
+	if err := k.st.Add(ingest.Copy{ID: m.Copy, Index: m.Index, Slice: m.Slice, Ready: ready, Positions: s.Positions(),
+		Logs: s.Logs()}); err != nil {
+		return err
+	}
+	k.slices[m.Copy] = s
+	if k.node.Marks.Has(m.Copy) {
+		k.work.PurgeAll(m.Copy)
+	}
+	return nil
+}
+
+// Remove lets a copy go; after it returns without an error nothing is written to it any more. A call that was given
+// up is made again: it waits for the same.
+func (k *Bucket) Remove(ctx context.Context, id index.CopyID) error {
+	var waits []<-chan struct{}
+	if err := k.do(ctx, func() {
+		delete(k.away, id)
+		waits = k.remove(id)
+	}); err != nil {
+		return err
+	}
+	return k.rest(ctx, waits)
+}
+
+// TakeAway lets a copy go for a while, unless may says no: it is not here until BringBack, and nothing is written to
+// it, but lists of definitions take it for here.
+func (k *Bucket) TakeAway(ctx context.Context, s *storage.Slice, may func(*core.Bucket) error) error {
+	id := s.Meta().Copy
+	var waits []<-chan struct{}
+	var no error
+	if err := k.do(ctx, func() {
+		if no = may(k.st); no == nil && k.slices[id] != s {
+			no = ErrUnwanted
+		}
+		if no == nil {
+			k.away[id] = s
+			waits = k.remove(id)
+		}
+	}); err != nil || no != nil {
+		return errors.Join(err, no)
+	}
+	return k.rest(ctx, waits)
+}
+
+// BringBack adds a copy again with what its store holds, unless it was let go meanwhile. It serves once it is exact
+// here.
+func (k *Bucket) BringBack(ctx context.Context, s *storage.Slice) error {
+	id := s.Meta().Copy
+	var added error
+	err := k.do(ctx, func() {
+		if k.away[id] == s {
+			delete(k.away, id)
+			added = k.add(s, false)
+		}
+	})
+	return errors.Join(err, added)
+}
+
+// BringBackOpen is BringBack for a copy that has to be opened anew before, which is tried until it is done or the copy
+// goes.
+func (k *Bucket) BringBackOpen(ctx context.Context, s *storage.Slice) {
+	for pause := reviveFirst; ; pause = min(2*pause, reviveMost) {
+		err := k.reopen(ctx, s)
+		if err == nil {
+			err = k.BringBack(ctx, s)
+			k.node.Sides()
+		}
+		if err == nil || errors.Is(err, storage.ErrClosed) || errors.Is(err, ErrBucketGone) || pace.Sleep(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// remove lets a copy go. When all waits are over nothing is written to it any more. It runs in the loop.
+func (k *Bucket) remove(id index.CopyID) (waits []<-chan struct{}) {
+	k.work.Remove(id)
+	waits = k.lanes.leave(id)
+	delete(k.slices, id)
+	delete(k.wrong.emptied, id)
+	delete(k.sizes.seen, id)
+	if k.backs.under != nil {
+		waits = append(waits, k.backs.under.ended)
+	}
+	return waits
+}
+
+// rest waits for what remove gives.
+func (k *Bucket) rest(ctx context.Context, waits []<-chan struct{}) error {
+	for _, w := range waits {
+		select {
+		case <-w:
+		case <-k.calls.done:
+			return ErrBucketGone
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// restoredSignal returns a channel that is closed when the next vbucket has been put back. It runs in the loop.
+func (k *Bucket) restoredSignal() <-chan struct{} {
+	if k.backs.changed == nil {
+		k.backs.changed = make(chan struct{})
+	}
+	return k.backs.changed
+}
+
+// SetGeneration tells the loop by what stability timestamps are judged. It does not wait.
+func (k *Bucket) SetGeneration(generation, rollbackID uint64) {
+	select {
+	case k.calls.queue <- func() { k.st.SetGeneration(generation, rollbackID) }:
+	case <-k.calls.done:
+	}
+}

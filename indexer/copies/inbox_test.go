@@ -1,0 +1,53 @@
+package copies
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"tidemark/keyversion"
+)
+
+// TestInboxIsBoundedByBytes: batches beyond the bytes that an inbox may hold wait, in order, until there is room, their
+// connection ends, or the bucket goes; one larger than the bound is alone.
+func TestInboxIsBoundedByBytes(t *testing.T) {
+	var enc keyversion.Encoder
+	ev := keyversion.Event{Kind: keyversion.Insert, Seqno: 1, DocID: []byte("d"),
+		Statements: []keyversion.Statement{{Index: 1, Keys: [][]byte{make([]byte, inboxBytes/2)}}}}
+	if err := enc.Append(&ev); err != nil {
+		t.Fatal(err)
+	}
+	batch := &keyversion.Batch{}
+	if err := keyversion.Decode(enc.Finish(1), batch); err != nil {
+		t.Fatal(err)
+	}
+	k := &Bucket{node: &Node{}, name: "b", vbuckets: 4, in: newIntake(), calls: newCalls()}
+	s := &sink{k: k, hello: keyversion.Hello{Connections: 1}}
+	if err := s.Receive(t.Context(), batch, nil); err != nil {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancelCause(t.Context())
+	cut := errors.New("the connection is cut")
+	cancel(cut)
+	if err := s.Receive(gone, batch, nil); !errors.Is(err, cut) || len(k.in.boxes[0].batches) != 1 {
+		t.Errorf("a second one: %v, %d are there", err, len(k.in.boxes[0].batches))
+	}
+	second := make(chan error, 1)
+	go func() { second <- s.Receive(t.Context(), batch, nil) }()
+	in := <-k.in.boxes[0].batches
+	k.in.boxes[0].room.leave(in.size)
+	if err := <-second; err != nil || len(k.in.boxes[0].batches) != 1 {
+		t.Errorf("%v, %d are there", err, len(k.in.boxes[0].batches))
+	}
+	close(k.calls.done)
+	if err := s.Receive(t.Context(), batch, nil); !errors.Is(err, ErrBucketGone) {
+		t.Errorf("a bucket that goes: %v", err)
+	}
+	k.in.boxes[0].room.leave((<-k.in.boxes[0].batches).size)
+	if err := k.in.boxes[0].room.enter(t.Context(), 10*inboxBytes, k.calls.done); err != nil {
+		t.Errorf("a large one into an empty inbox: %v", err)
+	}
+	if k.in.boxes[0].room.held != 10*inboxBytes || len(k.in.boxes[0].room.waiting) > 0 {
+		t.Errorf("%+v", &k.in.boxes[0].room)
+	}
+}

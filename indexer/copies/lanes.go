@@ -1,0 +1,366 @@
+package copies
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"tidemark/index"
+	"tidemark/indexer/core"
+	"tidemark/indexer/packed"
+	"tidemark/indexer/storage"
+	"tidemark/ingest"
+)
+
+// What is handed out to be written goes by lanes: each copy has one, in which its parts of batches are done in the
+// order in which they were handed out. Nothing else is ordered: a copy waits for no other, so that one whose lock is
+// held, whose memory is full or that has much to write holds up only what is told of several copies together: the
+// acknowledgement of a stability timestamp, of those that serve scans.
+
+// class says which writers do a task: neither class waits for writers of the other.
+type class uint8
+
+const (
+	serving  class = iota // parts of copies that scans may wait for
+	building              // all others: what side streams bring, copies that are not exact yet
+	classes
+)
+
+// task is a copy's part of something that is under way.
+type task struct {
+	of    *underway
+	at    int // number of the copy in its batch
+	class class
+}
+
+// lane is what one copy has to write.
+type lane struct {
+	copy  index.CopyID
+	slice *storage.Slice
+	// lost: nothing that was handed out is written any more: the copy is gone, or has gone back, and another lane took
+	// over.
+	lost atomic.Bool
+
+	// guarded by lanes.mu
+	tasks []task // the first one is under way while busy
+	busy  bool
+	rest  chan struct{} // closed when no task is under way; nil: nobody waits for it
+}
+
+// lanes lets writers do the tasks of all lanes of a bucket. A writer lives as long as there is something to do.
+type lanes struct {
+	do      func(*lane, task)
+	builds  *semaphore.Weighted // of all buckets of the node, see Builders; nil: none
+	most    int                 // writers of each class
+	usual   [classes]int        // of those that are not slow
+	mu      sync.Mutex
+	waiting [classes][]*lane // lanes whose first task is of that class and not under way, in turn
+	writers [classes]int
+	slow    [classes]int // of them, those whose task has taken longer than writerPatience
+	over    bool
+	all     sync.WaitGroup
+}
+
+// writerPatience is how long a task may take before its writer does not count: it may wait for a lock, or for a disk.
+const writerPatience = 200 * time.Millisecond
+
+// Builders lets the writers of builds of all buckets of a node together leave a processor to everything else. One that
+// is slow does not count, so that a bucket's waits for another's a task's patience at most.
+func Builders() *semaphore.Weighted {
+	return semaphore.NewWeighted(int64(max(1, runtime.GOMAXPROCS(0)-1)))
+}
+
+// newLanes makes them for as many writers as there are processors. What builds leaves one of these to everything else:
+// whatever a scan has to wait for would have its turn behind a whole write else.
+func newLanes(do func(*lane, task)) *lanes {
+	procs := runtime.GOMAXPROCS(0)
+	most := max(2, procs)
+	return &lanes{do: do, most: most, usual: [classes]int{serving: most, building: max(1, procs-1)}}
+}
+
+// give adds a task to a lane.
+func (l *lanes) give(n *lane, t task) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n.tasks = append(n.tasks, t); len(n.tasks) == 1 {
+		l.wait(n)
+	}
+}
+
+// wait lets a lane wait for a writer. The lock is held.
+func (l *lanes) wait(n *lane) {
+	c := n.tasks[0].class
+	l.waiting[c] = append(l.waiting[c], n)
+	l.begin(c)
+}
+
+// begin lets another writer begin, if there is something for it and it may. The lock is held.
+func (l *lanes) begin(c class) {
+	if len(l.waiting[c]) > 0 && l.writers[c] < l.most && l.writers[c]-l.slow[c] < l.usual[c] && !l.over {
+		l.writers[c]++
+		l.all.Add(1)
+		go l.write(c)
+	}
+}
+
+// write does tasks of a class until there is none, or there are writers enough.
+func (l *lanes) write(c class) {
+	defer l.all.Done()
+	for n, t := l.next(c, nil); n != nil; n, t = l.next(c, n) {
+		l.one(c, n, t)
+	}
+}
+
+// one does a task. While it is slow another writer may do others.
+func (l *lanes) one(c class, n *lane, t task) {
+	slow, done := false, false // guarded by mu
+	place := l.builds
+	if c != building {
+		place = nil
+	}
+	if place != nil {
+		_ = place.Acquire(context.Background(), 1) // who has one keeps it for writerPatience at most
+	}
+	late := time.AfterFunc(writerPatience, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !done {
+			slow = true
+			l.slow[c]++
+			l.begin(c)
+			if place != nil {
+				place.Release(1)
+			}
+		}
+	})
+	l.do(n, t)
+	late.Stop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if done = true; slow {
+		l.slow[c]--
+	} else if place != nil {
+		place.Release(1)
+	}
+}
+
+// next takes the lane whose turn it is, and its first task, after that of another is done; nil when there is none.
+func (l *lanes) next(c class, done *lane) (*lane, task) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if done != nil {
+		done.tasks[0] = task{}
+		done.tasks, done.busy = done.tasks[1:], false
+		if done.rest != nil {
+			close(done.rest)
+			done.rest = nil
+		}
+		if len(done.tasks) > 0 {
+			l.wait(done)
+		} else {
+			done.tasks = nil
+		}
+	}
+	if l.over || len(l.waiting[c]) == 0 || l.writers[c]-l.slow[c] > l.usual[c] {
+		l.writers[c]--
+		return nil, task{}
+	}
+	n := l.waiting[c][0]
+	l.waiting[c][0] = nil
+	l.waiting[c] = l.waiting[c][1:]
+	n.busy = true
+	return n, n.tasks[0]
+}
+
+// lose lets nothing more of a lane be written. What it gives is closed when nothing of it is being written; nil: it is
+// not.
+func (l *lanes) lose(n *lane) <-chan struct{} {
+	n.lost.Store(true)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !n.busy {
+		return nil
+	}
+	if n.rest == nil {
+		n.rest = make(chan struct{})
+	}
+	return n.rest
+}
+
+// close ends it: no task is begun any more, and those under way have ended when it returns.
+func (l *lanes) close() {
+	l.mu.Lock()
+	l.over = true
+	l.mu.Unlock()
+	l.all.Wait()
+}
+
+// copyLanes are the lanes of copies. They are the loop's.
+type copyLanes struct {
+	*lanes
+	of      map[index.CopyID]*lane   // of those that have had something to write
+	leaving map[index.CopyID][]*lane // of copies that were let go, and whose newest task has perhaps not ended
+}
+
+func newCopyLanes() copyLanes {
+	return copyLanes{of: map[index.CopyID]*lane{}, leaving: map[index.CopyID][]*lane{}}
+}
+
+// leave lets nothing more be written to a copy. When all waits are over nothing is.
+func (l *copyLanes) leave(id index.CopyID) (waits []<-chan struct{}) {
+	if n := l.of[id]; n != nil {
+		l.leaving[id] = append(l.leaving[id], n)
+		delete(l.of, id)
+	}
+	for _, n := range l.leaving[id] {
+		if rest := l.lose(n); rest != nil {
+			waits = append(waits, rest)
+		}
+	}
+	if len(waits) == 0 {
+		delete(l.leaving, id)
+	}
+	return waits
+}
+
+// underway is a batch or a purge while its copies have their parts to write.
+type underway struct {
+	*core.Handed
+	strays []storage.Row
+	mends  bool // see wrong
+	began  time.Time
+	failed []atomic.Bool // by number of the copy
+
+	spread   sync.Once
+	spreader *packed.Spreader
+	shares   []packed.Share
+
+	servingLeft, left atomic.Int32 // tasks that are not done: of copies that serve, of all
+}
+
+// share returns which events of the batch a copy has to look at; who comes first looks for all.
+func (u *underway) share(k *Bucket, at int) *packed.Share {
+	u.spread.Do(func() {
+		u.spreader = k.spreaders.Take()
+		u.shares = u.spreader.Spread(u.Batch)
+	})
+	if u.shares == nil {
+		return nil
+	}
+	return &u.shares[at]
+}
+
+// missed lists the copies that a batch was not written to.
+func (u *underway) missed() (ids []index.CopyID) {
+	for i := range u.failed {
+		if u.failed[i].Load() && u.Batch != nil {
+			ids = append(ids, u.Batch.Copies[i].ID)
+		}
+	}
+	return ids
+}
+
+// hand hands a batch out: each of its copies has its part to write.
+func (k *Bucket) hand(h *core.Handed) {
+	t := h.Batch
+	u := &underway{Handed: h, began: k.node.Now(), failed: make([]atomic.Bool, len(t.Copies))}
+	u.strays, u.mends = k.wrong.deleted(t)
+	all := make([]task, len(t.Copies))
+	for i := range t.Copies {
+		all[i] = task{of: u, at: i, class: building}
+		if t.Copies[i].Ready {
+			all[i].class = serving
+		}
+		if t.Copies[i].Serves {
+			u.servingLeft.Add(1)
+		}
+	}
+	u.left.Store(int32(len(all)))
+	served := u.servingLeft.Load() == 0
+	for i := range all {
+		k.lanes.give(k.lane(t.Copies[i].ID), all[i])
+	}
+	switch {
+	case len(all) == 0:
+		k.ended(u)
+	case served:
+		k.tell(k.work.Served(h))
+	}
+}
+
+// lane returns a copy's lane; that of a copy which is not here is lost.
+func (k *Bucket) lane(id index.CopyID) *lane {
+	if n := k.lanes.of[id]; n != nil {
+		return n
+	}
+	n := &lane{copy: id, slice: k.slices[id]}
+	if n.slice == nil {
+		n.lost.Store(true)
+		return n
+	}
+	k.lanes.of[id] = n
+	return n
+}
+
+// handPurge hands out the removal of tombstones.
+func (k *Bucket) handPurge(h *core.Handed) {
+	u := &underway{Handed: h, began: k.node.Now(), failed: make([]atomic.Bool, 1)}
+	u.left.Store(1)
+	k.lanes.give(k.lane(h.Purge.Copy), task{of: u, class: serving}) // its copy's newest rows wait behind it
+}
+
+// doTask does a copy's part of what is under way, and tells the loop what has come to its end by that.
+func (k *Bucket) doTask(ctx context.Context, n *lane, t task) {
+	u := t.of
+	o := outcome{missing: true}
+	if !n.lost.Load() {
+		o = k.toLane(ctx, n, func() error {
+			if u.Batch == nil {
+				return n.slice.PurgeTombstones(ctx, uint16(u.Purge.VBucket))
+			}
+			return k.writeCopy(ctx, u, t.at, n.slice)
+		})
+	}
+	if ctx.Err() != nil {
+		return // nobody takes it any more; what was written says by itself how far it is
+	}
+	switch {
+	case o.again != nil:
+		n.lost.Store(true)
+		k.result(ctx, result{reopened: n})
+	case o.shut && !n.lost.Swap(true):
+		k.revive(ctx, n)
+	}
+	u.failed[t.at].Store(o != outcome{})
+	shown := u.Batch != nil && u.Batch.Copies[t.at].Serves && u.servingLeft.Add(-1) == 0
+	switch {
+	case u.left.Add(-1) == 0:
+		k.result(ctx, result{ended: u})
+	case shown && u.Batch.Kind == ingest.AtStability:
+		k.result(ctx, result{shown: u})
+	}
+}
+
+// toLane is persistently for a lane's copy, and ends when the lane is lost: a full disk is not waited for by who was
+// let go.
+func (k *Bucket) toLane(ctx context.Context, n *lane, f func() error) outcome {
+	return k.persistently(ctx, n.slice, func() error {
+		if n.lost.Load() {
+			k.node.Health.Set(CopySource+n.copy.String(), "")
+			return storage.ErrClosed
+		}
+		return f()
+	})
+}
+
+// result returns a result to the loop.
+func (k *Bucket) result(ctx context.Context, r result) {
+	select {
+	case k.results <- r:
+	case <-ctx.Done():
+	}
+}

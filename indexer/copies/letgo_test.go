@@ -1,0 +1,183 @@
+package copies
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/indexer/core"
+	"tidemark/ingest"
+)
+
+// serve runs what the bucket's loop is told, but for handing out more.
+func (w *laneWorld) serve() {
+	ctx, stop := context.WithCancel(w.t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case f := <-w.k.calls.queue:
+				f()
+			case r := <-w.k.results:
+				w.k.finish(r)
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	w.t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+}
+
+// TestToldIsWhatIsAcknowledged: the leader paces promotions by what is written, not by what was handed out.
+func TestToldIsWhatIsAcknowledged(t *testing.T) {
+	w := newLaneWorld(t)
+	w.promote()
+	w.begins()
+	w.begins()
+	if b, _ := w.k.report(map[index.ID]index.State{}, true); b.Heartbeat.LastNumber != 0 {
+		t.Errorf("stability timestamp %d is told, and no copy has it", b.Heartbeat.LastNumber)
+	}
+	w.ends(1)
+	w.ends(2)
+	for w.k.work.Under() > 0 {
+		w.result()
+	}
+	if b, _ := w.k.report(map[index.ID]index.State{}, true); b.Heartbeat.LastNumber != 1 {
+		t.Errorf("stability timestamp %d is told, all copies have 1", b.Heartbeat.LastNumber)
+	}
+}
+
+// TestACopyIsLetGoOfOnce: the removal of a copy waits for what is being written to it, also when it is asked for again.
+func TestACopyIsLetGoOfOnce(t *testing.T) {
+	w := newLaneWorld(t)
+	w.promote()
+	w.begins()
+	w.begins()
+	w.serve()
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		if err := w.k.Remove(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("removed while it is being written to: %v", err)
+		}
+		cancel()
+	}
+	w.ends(1)
+	if err := w.k.Remove(t.Context(), 1); err != nil {
+		t.Error(err)
+	}
+	w.ends(2)
+}
+
+// TestACopyThatComesAgainHoldsNothing: what was under way when a copy was removed is not counted for another one of its
+// id.
+func TestACopyThatComesAgainHoldsNothing(t *testing.T) {
+	w := newLaneWorld(t)
+	w.promote()
+	w.begins()
+	w.begins()
+	w.serve()
+	w.ends(1)
+	s := w.k.slices[1]
+	if err := w.k.Remove(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	w.k.node.Snapshots.Drop(1)
+	err := w.k.do(t.Context(), func() {
+		if err := w.k.st.Add(ingest.Copy{ID: 1, Index: 1, Positions: s.Positions(), Logs: s.Logs()}); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.ends(2)
+	for under := 1; under > 0; {
+		if err := w.k.do(t.Context(), func() { under = w.k.work.Under() }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = w.k.do(t.Context(), func() {
+		for _, st := range w.k.st.States() {
+			if st.ID == 1 && st.Held.Number != 0 {
+				t.Errorf("it is told to hold %+v, and has no snapshot", st.Held)
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWhoIsLetGoWaitsForNoDisk: a copy that cannot be written is let go of at once.
+func TestWhoIsLetGoWaitsForNoDisk(t *testing.T) {
+	w := newLaneWorld(t)
+	n := w.k.lane(1)
+	tries := 0
+	o := w.k.toLane(t.Context(), n, func() error {
+		if tries++; tries == 2 {
+			n.lost.Store(true)
+		}
+		return errors.New("no space left")
+	})
+	if !o.missing || tries != 2 {
+		t.Errorf("%d tries, %+v", tries, o)
+	}
+}
+
+// TestACopyThatIsAway: a copy that gets files waits for what is being written to it. Meanwhile lists of definitions
+// find it where it is, and wait for nothing; one that lets it go keeps it from coming back.
+func TestACopyThatIsAway(t *testing.T) {
+	w := newLaneWorld(t)
+	w.promote()
+	w.begins()
+	w.begins()
+	w.serve()
+	here := func(id index.CopyID) (yes bool) {
+		if err := w.k.do(t.Context(), func() { yes = w.k.slices[id] != nil }); err != nil {
+			t.Fatal(err)
+		}
+		return yes
+	}
+	may := func(*core.Bucket) error { return nil }
+	w.k.node.Marks = &Marks{dir: t.TempDir()}
+	s, no := w.k.slices[1], errors.New("no")
+	if err := w.k.TakeAway(t.Context(), s, func(*core.Bucket) error { return no }); !errors.Is(err, no) || !here(1) {
+		t.Errorf("taken away against a no: %v", err)
+	}
+	away := make(chan error, 1)
+	go func() { away <- w.k.TakeAway(t.Context(), s, may) }()
+	for here(1) {
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := w.k.Add(t.Context(), s, false, nil); err != nil || here(1) {
+		t.Errorf("a list of definitions: %v, and it is added: %v", err, here(1))
+	}
+	select {
+	case err := <-away:
+		t.Fatalf("it is away while it is being written to: %v", err)
+	default:
+	}
+	w.ends(1)
+	if err := <-away; err != nil {
+		t.Fatal(err)
+	}
+	if err := w.k.BringBack(t.Context(), s); err != nil || !here(1) {
+		t.Errorf("brought back: %v, here: %v", err, here(1))
+	}
+	if err := w.k.TakeAway(t.Context(), s, may); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.k.Remove(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.k.BringBack(t.Context(), s); err != nil || here(1) {
+		t.Errorf("let go of while it was away, it comes back: %v", err)
+	}
+	w.ends(2)
+}

@@ -1,0 +1,34 @@
+package copies
+
+import (
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/semaphore"
+
+	"tidemark/indexer/health"
+	"tidemark/indexer/pace"
+	"tidemark/indexer/snapshots"
+	"tidemark/indexer/storage"
+	"tidemark/keyversion"
+)
+
+// Node is what the buckets of a node have in common.
+type Node struct {
+	Store     *storage.Store
+	Snapshots *snapshots.Set
+	Marks     *Marks
+	Health    *health.Health
+	Metrics   *Metrics
+	Log       hclog.Logger
+	Now       func() time.Time
+	Queue     func() int64        // how many bytes of events a bucket may hold in memory
+	Piece     int                 // bytes of one write of one copy
+	Builders  *semaphore.Weighted // see Builders; nil: buckets build each for itself
+	Catchup   *pace.Pace          // of what catchup streams bring; nil: no bound
+	// Refused is told of keys that the store does not take.
+	Refused func(bucket string, e *keyversion.Event, s *keyversion.Statement, key []byte)
+	Report  func() // something is worth a report at once
+	Sides   func() // side streams may be wanted
+	Touch   func() // scans may see something else
+}

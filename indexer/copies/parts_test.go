@@ -1,0 +1,236 @@
+package copies
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"tidemark/index"
+	"tidemark/indexer/core"
+	"tidemark/indexer/health"
+	"tidemark/indexer/packed"
+	"tidemark/indexer/snapshots"
+	"tidemark/indexer/storage"
+	"tidemark/indexer/storage/storagetest"
+	"tidemark/ingest"
+	"tidemark/internal/testing/atonce"
+	_ "tidemark/internal/testing/draws"
+	"tidemark/keyversion"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+func TestMain(m *testing.M) {
+	atonce.Tests(6) // most of their time is waiting
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+}
+
+func TestMarks(t *testing.T) {
+	dir := t.TempDir()
+	m, err := LoadMarks(dir, hclog.NewNullLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []index.CopyID{5, 2, 5, 9} {
+		if err := m.Set(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Clear(2)
+	m.Clear(3)
+	if m, err = LoadMarks(dir, hclog.NewNullLogger()); err != nil || !slices.Equal(m.copies, []index.CopyID{5, 9}) {
+		t.Errorf("after a restart: %v, %v", m.copies, err)
+	}
+}
+
+// testNode is one that nobody is told of.
+func testNode(log hclog.Logger) *Node {
+	return &Node{Snapshots: snapshots.New(2, log, time.Now), Health: &health.Health{},
+		Metrics: NewMetrics(prometheus.NewRegistry()), Log: log, Now: time.Now, Queue: func() int64 { return 1 << 20 },
+		Report: func() {}, Sides: func() {}, Touch: func() {}}
+}
+
+// testBucketLoop is a bucket that nothing runs.
+func testBucketLoop(t testing.TB) *Bucket {
+	t.Helper()
+	k, err := NewBucket(testNode(hclog.NewNullLogger()), wire.Bucket{Name: "b", UUID: "u", VBuckets: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// TestDiskFull: a write that finds no room is told and tried until there is room; a slice that must be reopened is.
+func TestDiskFull(t *testing.T) {
+	k := testBucketLoop(t)
+	_, s := storagetest.Open(t)
+	tries := 0
+	o := k.persistently(t.Context(), s, func() error {
+		if tries++; tries < 3 {
+			return fmt.Errorf("no: %w", storage.ErrDiskFull)
+		}
+		if why := k.node.Health.First(); why == "" {
+			t.Error("nothing is wrong with the health of a node whose disk is full")
+		}
+		return nil
+	})
+	if o != (outcome{}) || k.node.Health.First() != "" {
+		t.Errorf("outcome %+v, health %q", o, k.node.Health.First())
+	}
+	o = k.persistently(t.Context(), s, func() error { return fmt.Errorf("torn: %w", storage.ErrReopen) })
+	if o.again != s || k.node.Health.First() != "" {
+		t.Errorf("outcome %+v, health %q", o, k.node.Health.First())
+	}
+	if o = k.persistently(t.Context(), s, func() error { return storage.ErrClosed }); !o.missing {
+		t.Errorf("a dropped copy: %+v", o)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	o = k.persistently(ctx, s, func() error { cancel(); return storage.ErrDiskFull })
+	if o != (outcome{}) {
+		t.Errorf("at the end of the run: %+v", o)
+	}
+}
+
+// TestRestore: a vbucket goes back to the newest checkpoint on the branch, or to nothing.
+func TestRestore(t *testing.T) {
+	k := testBucketLoop(t)
+	_, s := storagetest.Open(t)
+	for _, at := range []uint64{10, 20, 30} {
+		storagetest.FlushAt(t, s, 7, at)
+		if _, err := s.Checkpoint(t.Context(), storage.CheckpointMeta{Logs: s.Logs()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ branch, want uint64 }{{25, 20}, {12, 10}, {4, 0}} {
+		log := timestamp.FailoverLog{{VBUUID: 8, Seqno: c.branch}, {VBUUID: 7}}
+		p := &putBack{what: []ingest.Restore{{Copy: 1, Log: log}}, slices: map[index.CopyID]*storage.Slice{1: s}}
+		k.restore(t.Context(), p)
+		r, again := p.done, p.again
+		if len(r) != 1 || len(again) > 0 || r[0].position.Main != c.want || s.Positions()[0].Main != c.want {
+			t.Errorf("branch from %d: %+v %v, stored %+v, want %d", c.branch, r, again, s.Positions()[0], c.want)
+		}
+	}
+}
+
+// TestLargeBatch: a batch that is cut holds the same as one that is not.
+func TestLargeBatch(t *testing.T) {
+	k := testBucketLoop(t)
+	k.node.Piece = 1 << 20
+	k.node.Marks = &Marks{dir: t.TempDir(), log: hclog.NewNullLogger()}
+	_, s := storagetest.Open(t)
+	var a packed.Arena
+	b, err := ingest.New(ingest.Options{VBuckets: 2, Pack: a.Pack})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Add(ingest.Copy{ID: 1, Index: 1}); err != nil {
+		t.Fatal(err)
+	}
+	src := ingest.Source{Connection: 1}
+	for vb := range uint16(2) {
+		b.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: vb,
+			Begin: &keyversion.Begin{Log: timestamp.FailoverLog{{VBUUID: 7}}, Copies: []index.CopyID{1}}})
+	}
+	key := make([]byte, 50<<10)
+	const n = 60 // of 50 KiB each: several pieces
+	for q := range uint64(n) {
+		key[0], key[1] = 1, byte(q)
+		b.Accept(src, &keyversion.Event{Kind: keyversion.Insert, Seqno: q + 1, Window: timestamp.Window{End: n},
+			DocID:      fmt.Appendf(nil, "doc-%d", q),
+			Statements: []keyversion.Statement{{Index: 1, Keys: [][]byte{key}}}})
+	}
+	b.Accept(src, &keyversion.Event{Kind: keyversion.Sync, Seqno: n})
+	v := timestamp.New(2)
+	v.Set(0, timestamp.Position{VBUUID: 7, Seqno: n})
+	b.Publish(timestamp.Stability{Ref: timestamp.Ref{Number: 1}, Vector: v})
+	batch, _ := b.Flush()
+	if err := k.writeCopy(context.Background(), &underway{Handed: &core.Handed{Batch: batch}}, 0, s); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Stats(); got.Items != n || got.Batch < 3 {
+		t.Errorf("%d rows in %d batches, want %d in several", got.Items, got.Batch, n)
+	}
+	h, ok := k.node.Snapshots.Acquire(1, nil)
+	if !ok || h.Ref.Number != 1 {
+		t.Errorf("no snapshot: %+v", h.Ref)
+	} else {
+		err = h.Snap.Close()
+	}
+	k.node.Snapshots.CloseAll()
+	if err != nil {
+		t.Error(err)
+	}
+	if pos := s.Positions()[0]; pos.Main != n {
+		t.Errorf("position %+v", pos)
+	}
+}
+
+// TestPieceOfABatch: who goes on from a copy of whose batch a piece is written is not exact below the batch's end.
+func TestPieceOfABatch(t *testing.T) {
+	_, s := storagetest.Open(t)
+	log := timestamp.FailoverLog{{VBUUID: 7}}
+	const piece, end = 5, 70
+	held := ingest.Position{VBUUID: 7, Main: piece, Side: piece, A: piece}
+	other := ingest.Position{VBUUID: 7}
+	if err := s.Flush(t.Context(), storage.Batch{Positions: []storage.VBPosition{{VBucket: 0, Position: held, Log: log},
+		{VBucket: 1, Position: other, Log: log}}}); err != nil {
+		t.Fatal(err)
+	}
+	whole := ingest.Position{VBUUID: 7, Main: end, Side: end, A: end}
+	cut := &ingest.CopyBatch{ID: 1, Index: 1, Parts: []ingest.Part{{Position: whole}}}
+	row := storage.Update{DocID: []byte("d"), Seqno: end - 1, Keys: [][]byte{{1}}}
+	f := &flush{copy: cut, slice: s, batch: storage.Batch{Updates: []storage.Update{row}}}
+	if err := f.early(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b, err := ingest.New(ingest.Options{VBuckets: 2, Pack: new(packed.Arena).Pack})
+	if err == nil {
+		err = b.Add(ingest.Copy{ID: 1, Index: 1, Ready: true, Positions: s.Positions(), Logs: s.Logs()})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := ingest.Source{Connection: 1}
+	for vb, start := range []uint64{piece, 0} {
+		b.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(vb),
+			Begin: &keyversion.Begin{Start: start, Log: log, Copies: []index.CopyID{1}}})
+	}
+	for n, at := range []uint64{40, end - 1, end} {
+		b.Accept(src, &keyversion.Event{Kind: keyversion.Sync, Seqno: at})
+		v := timestamp.New(2)
+		v.Set(0, timestamp.Position{VBUUID: 7, Seqno: at})
+		b.Publish(timestamp.Stability{Ref: timestamp.Ref{Number: uint64(n) + 1}, Vector: v})
+		batch, _ := b.Flush()
+		if batch == nil || batch.Copies[0].Exact != (at == end) {
+			t.Fatalf("at %d: %+v, want that it is exact from %d on", at, batch, end)
+		}
+		b.Done(batch)
+	}
+}
+
+// TestDo: a command that was given up never runs.
+func TestDo(t *testing.T) {
+	k := testBucketLoop(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	ran := false
+	go func() { done <- k.do(ctx, func() { ran = true }) }()
+	f := <-k.calls.queue // the loop has taken it, but not yet begun
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
+	}
+	f()
+	if ran {
+		t.Error("it ran after it was given up")
+	}
+}

@@ -1,0 +1,54 @@
+package copies
+
+import (
+	"context"
+
+	"tidemark/errcode"
+	"tidemark/indexer/core"
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+// Prepare answers the first step of a rollback: what the copies hold.
+func (k *Bucket) Prepare(ctx context.Context, req *wire.RollbackRequest) (reply *wire.RollbackReply, err error) {
+	err = k.do(ctx, func() {
+		states, release := k.pastsOfCopies()
+		defer release()
+		reply = k.st.Prepare(req, states)
+	})
+	return reply, err
+}
+
+// CarryOut does the second step of a rollback, and answers when everything is back.
+func (k *Bucket) CarryOut(ctx context.Context, req *wire.RollbackRequest, reply *wire.RollbackReply) error {
+	began, waited := k.node.Now(), false
+	for {
+		var back core.Back
+		var changed <-chan struct{}
+		if err := k.do(ctx, func() { back, changed = k.st.CarryOut(req), k.restoredSignal() }); err != nil {
+			return err
+		}
+		switch back {
+		case core.BackStale:
+			reply.Stale = true
+			return nil
+		case core.BackOlder:
+			return rpc.Refuse(errcode.Fenced, "rollback %d is older than one carried out", req.RollbackID)
+		case core.BackDone, core.BackNow:
+			if waited || back == core.BackNow { // not one that was carried out before
+				k.node.Metrics.rolls.Observe(k.node.Now().Sub(began).Seconds())
+			}
+			k.node.Touch()
+			return nil
+		case core.BackWaits:
+		}
+		waited = true
+		select {
+		case <-changed:
+		case <-k.calls.done:
+			return ErrBucketGone
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package core
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/ingest"
+	"tidemark/keyversion"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// worked is a bucket whose streams run, and what is written of it.
+type worked struct {
+	t      *testing.T
+	st     *Bucket
+	w      *Work
+	number uint64
+}
+
+var wide = Limits{Queue: math.MaxInt, Side: 1 << 10, Ahead: 1 << 10}
+
+func newWorked(t *testing.T) *worked {
+	t.Helper()
+	b := hosting(t, 50)
+	for vb, begin := range []keyversion.Begin{{Start: 50, Log: timestamp.FailoverLog{{VBUUID: 7}}},
+		{Log: timestamp.FailoverLog{{VBUUID: 7}}}} {
+		begin.Copies = []index.CopyID{10, 11, 20}
+		v := b.Accept(ingest.Source{Connection: 1}, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(vb),
+			Begin: &begin})
+		if v != ingest.Taken {
+			t.Fatalf("BEGIN of vbucket %d: %v", vb, v)
+		}
+	}
+	return &worked{t: t, st: b, w: NewWork(b)}
+}
+
+// promote publishes the next stability timestamp, up to which everything has come.
+func (w *worked) promote() {
+	w.t.Helper()
+	w.number++
+	v := timestamp.New(2)
+	for vb, at := range []uint64{50 + w.number, w.number} {
+		w.st.Accept(ingest.Source{Connection: 1}, &keyversion.Event{Kind: keyversion.Sync, VBucket: uint16(vb), Seqno: at})
+		v.Set(vb, timestamp.Position{VBUUID: 7, Seqno: at})
+	}
+	w.w.Look()
+	s := timestamp.Stability{Ref: timestamp.Ref{Generation: 3, RollbackID: 2, Number: w.number}, Vector: v}
+	if !w.st.Publish(s) {
+		w.t.Fatalf("stability timestamp %d is not taken", w.number)
+	}
+}
+
+// takes hands out what has its turn, which has to be a stability timestamp.
+func (w *worked) takes() *Handed {
+	w.t.Helper()
+	s := w.w.Next(wide)
+	if s.Handed == nil || s.Handed.Batch == nil || s.Handed.Batch.Kind != ingest.AtStability {
+		w.t.Fatalf("next is %+v, want a stability timestamp", s)
+	}
+	return s.Handed
+}
+
+func (w *worked) nothing(when string) {
+	w.t.Helper()
+	if s := w.w.Next(wide); s.Handed != nil || len(s.Restores) > 0 {
+		w.t.Fatalf("%s: next is %+v, want nothing", when, s)
+	}
+}
+
+// TestTimestampsAreToldInOrder: no more are under way than may be; one that is written before another, which was handed
+// out earlier, is told of after it.
+func TestTimestampsAreToldInOrder(t *testing.T) {
+	w := newWorked(t)
+	var all []*Handed
+	for range MaxStability {
+		w.promote()
+		all = append(all, w.takes())
+	}
+	w.promote()
+	w.nothing("with as many as may be")
+	if told := w.w.Ended(all[1]); len(told) > 0 || len(w.st.Acks()) > 0 {
+		t.Fatalf("told before the first is written: %+v", told)
+	}
+	told := w.w.Served(all[0], 10, 11, 20)
+	want := []Told{{all[0].Batch, true, true}, {all[1].Batch, true, true}, {all[1].Batch, false, false}}
+	if !slices.Equal(told, want) {
+		t.Fatalf("told: %+v, want that the second is shown and written when the first is shown", told)
+	}
+	if told = w.w.Ended(all[0], 10, 11, 20); !slices.Equal(told, []Told{{all[0].Batch, false, false}}) {
+		t.Fatalf("then told: %+v, want that the first is written", told)
+	}
+	acks := w.st.Acks()
+	if len(acks) != 2 || acks[0].Number != 1 || acks[0].Made || acks[1].Number != 2 || !acks[1].Made {
+		t.Errorf("acknowledged: %+v, want that the first was made by nobody", acks)
+	}
+	w.w.Look()
+	w.takes()
+}
+
+// TestWhatWasRemovedHoldsNothing: what was under way when a copy was let go does not count for another of its id.
+func TestWhatWasRemovedHoldsNothing(t *testing.T) {
+	w := newWorked(t)
+	w.promote()
+	h := w.takes()
+	w.w.Remove(10)
+	at := ingest.Position{VBUUID: 7, Main: 51, Side: 51, A: 51}
+	if err := w.st.Add(ingest.Copy{ID: 10, Index: 1, Positions: []ingest.Position{at, {}},
+		Logs: []timestamp.FailoverLog{{{VBUUID: 7}}, nil}}); err != nil {
+		t.Fatal(err)
+	}
+	w.w.Served(h)
+	w.w.Ended(h)
+	for _, s := range w.st.States() {
+		if want := uint64(1); s.ID == 10 && s.Held.Number != 0 || s.ID != 10 && s.Held.Number != want {
+			t.Errorf("copy %d holds %+v", s.ID, s.Held)
+		}
+	}
+}
+
+// TestRestoresWaitForWhatIsUnderWay: and nothing is handed out until they are done.
+func TestRestoresWaitForWhatIsUnderWay(t *testing.T) {
+	w := newWorked(t)
+	w.promote()
+	h := w.takes()
+	log := timestamp.FailoverLog{{VBUUID: 8, Seqno: 40}, {VBUUID: 7}}
+	w.st.CarryOut(&wire.RollbackRequest{RollbackID: 3, Incarnation: index.Incarnation{Counter: 1},
+		Logs: []timestamp.FailoverLog{log, log}})
+	w.nothing("while a batch is under way")
+	w.w.Ended(h)
+	s := w.w.Next(wide)
+	var of []index.CopyID
+	for _, r := range s.Restores {
+		if of = append(of, r.Copy); r.VBucket != 0 {
+			t.Errorf("vbucket %d is put back", r.VBucket)
+		}
+		w.st.Restored(r, ingest.Position{}, nil)
+	}
+	if slices.Sort(of); !slices.Equal(of, []index.CopyID{10, 11, 20}) || w.st.Restoring() > 0 {
+		t.Fatalf("put back: %v", of)
+	}
+	w.nothing("before it is told that they are back")
+	if w.w.Restored(); w.w.Waits() {
+		t.Error("something waits")
+	}
+}
+
+// TestPurges: tombstones are removed when nothing else is to be written, one vbucket at a time, where a copy is whole;
+// it is clean when all have gone.
+func TestPurges(t *testing.T) {
+	w := newWorked(t)
+	w.w.PurgeAll(10)
+	w.w.PurgeAll(99) // of a copy that is not here
+	w.promote()
+	h := w.takes()
+	w.nothing("while a batch is under way")
+	w.w.Ended(h)
+	for vb := range 2 {
+		s := w.w.Next(wide)
+		if s.Handed == nil || s.Handed.Batch != nil || s.Handed.Purge != (Purge{10, vb}) {
+			t.Fatalf("next is %+v, want a purge of vbucket %d", s, vb)
+		}
+		w.nothing("while a purge is under way")
+		if len(w.w.Clean()) > 0 {
+			t.Error("it is clean while a purge is under way")
+		}
+		w.w.Ended(s.Handed)
+		if clean := w.w.Clean(); vb == 1 && !slices.Equal(clean, []index.CopyID{10}) || vb == 0 && len(clean) > 0 {
+			t.Errorf("after vbucket %d clean: %v", vb, clean)
+		}
+	}
+	w.nothing("at the end")
+}

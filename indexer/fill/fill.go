@@ -1,0 +1,700 @@
+// Package fill fills new copies with other indexers' files, and sends files of copies here. It promises that a copy
+// which cannot be filled so is filled from KV, as if nobody had had files; that what was installed is of the bucket's
+// present branch, and has no rows that are known to be wrong; that copies take turns, and those who wait are not
+// forgotten. It never says which copies there are.
+package fill
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/indexer/copies"
+	"tidemark/indexer/core"
+	"tidemark/indexer/meters"
+	"tidemark/indexer/pace"
+	"tidemark/indexer/peers"
+	"tidemark/indexer/snapshots"
+	"tidemark/indexer/storage"
+	"tidemark/indexer/transfer"
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+// A new copy of a slice that another indexer has is filled with that one's files. It joins the running streams at once,
+// as every newcomer does, but asks for no side streams (ingest.Bucket.Defer). When all files are here and good, it is
+// what an indexer is that starts again with them on its disk: it is taken away from its bucket, gets them in the place
+// of what it had, and is added anew with their positions, from which the joining rule makes it whole. Whatever goes
+// wrong leaves a copy that asks KV for everything, as if nobody had had files.
+
+const (
+	// fillPause is how long is waited at first when all who could send are sending to others; fillMost later on.
+	fillPause = time.Second
+	fillMost  = 8 * time.Second
+	// fillPatience is how long a copy waits for its turn while nothing moves, neither here nor at who could send it; KV
+	// fills it then, and in any case when it has waited fillLongest, without the time in which files of copies came here.
+	fillPatience = 10 * time.Minute
+	fillLongest  = 6 * time.Hour
+	// fillShare is which part of a processor's time goes into checking what was received.
+	fillShare = 0.5
+	// CheckFactor is how many times as fast as files are sent they are read again, so that the check takes little beside.
+	CheckFactor = 4
+	// A transfer that brings less than fillLeast bytes a second, after fillWarm, is given up.
+	fillLeast = 256 << 10
+	fillWarm  = time.Minute
+	// fillsAnew is how often a copy is asked for again because its bucket was rolled back meanwhile.
+	fillsAnew = 3
+	// fillsCut is how often it is asked for again because its source went in the middle.
+	fillsCut = 4
+)
+
+var (
+	// errNobody: it is of what each of them has answered.
+	errNobody = errors.New("no indexer could send it")
+	// errAnew: what was sent is of before a rollback.
+	errAnew = errors.New("the bucket was rolled back meanwhile")
+	// errOtherBranch: who has the slice has not heard of a rollback that is known here, or the other way round.
+	errOtherBranch = errors.New("the bucket is not rolled back there as it is here")
+	// errSlow: a transfer is given up.
+	errSlow = fmt.Errorf("files come at less than %d bytes a second", fillLeast)
+	// errCut: the source went when it had sent something, as one does that is started again.
+	errCut = errors.New("it went in the middle")
+	// errLater: it is to be tried again, when others had their turn.
+	errLater = errors.New("later")
+	// errHalf: the copy was taken from its bucket and could not be given the files. Nothing else is tried: streams may be
+	// open that know where it stood.
+	errHalf = errors.New("the files could not be installed")
+)
+
+// Options are what a filler has of its indexer.
+type Options struct {
+	Store     *storage.Store
+	Snapshots *snapshots.Set
+	Marks     *copies.Marks
+	Nodes     *peers.Nodes
+	UUID      func() string // of this indexer
+	// Rate bounds the bytes a second that are sent to others. 0: nothing is sent, and copies are filled from KV alone.
+	// Below 0: no bound.
+	Rate     int64
+	Bucket   func(name string) *copies.Bucket
+	Orphan   func(id index.CopyID) bool
+	Settled  func() wire.Definitions // that are in force, when no list is being taken over
+	Present  func() wire.Definitions // that are in force
+	Spawn    func(func(context.Context) error)
+	Sides    func() // side streams may be wanted
+	Registry prometheus.Registerer
+	Log      hclog.Logger
+	Now      func() time.Time
+}
+
+// Filler fills copies from other indexers, one at a time, and sends files of copies here to others.
+type Filler struct {
+	Options
+	fills   *prometheus.CounterVec // by outcome
+	bytes   *prometheus.CounterVec // by direction
+	sender  *transfer.Sender
+	Sending *pace.Pace    // of files to other indexers
+	Checked *pace.Pace    // of files that were received, while they are checked
+	wake    chan struct{} // capacity 1
+
+	mu    sync.Mutex
+	queue []*fill
+	now   *fill // under way
+}
+
+// fill is a copy that is to be filled.
+type fill struct {
+	s      *storage.Slice
+	k      *copies.Bucket
+	from   []index.NodeID          // who has the slice, by the definitions
+	waited time.Duration           // in the queue, while no files came here
+	moved  time.Time               // when something that it waits for, or it itself, was seen moving
+	sent   map[index.NodeID]uint64 // of filler.mu: what busy sources have moved, as they said last
+	cancel context.CancelFunc
+	failed []error // why those that have gone from the list cannot send it
+	anew   int     // of fillsAnew
+	cut    int     // of fillsCut
+	had    bool    // something has come
+	pause  time.Duration
+	after  time.Time     // it is not to be tried before
+	gone   atomic.Bool   // the copy was let go: another one of its id is none of this fill's business
+	puts   chan struct{} // of filler.mu; closed when its files are not being installed any more; nil: they are not yet
+	// expected is how many bytes the files are that are being received
+	expected atomic.Int64
+}
+
+// New returns one that Run lets fill.
+func New(o Options) *Filler {
+	f := &Filler{Options: o, wake: make(chan struct{}, 1), Sending: pace.New(o.Rate, 0, o.Now),
+		Checked: pace.New(CheckFactor*o.Rate, fillShare, o.Now),
+		fills: meters.Counters(o.Registry, "fills_total",
+			"New copies that were to be filled with another indexer's files, by outcome.", "outcome"),
+		bytes: meters.Counters(o.Registry, "fill_bytes_total",
+			"Bytes of copies' files that were sent to other indexers and received from them.", "direction")}
+	f.sender = &transfer.Sender{Open: f.export, Now: o.Now, Log: o.Log, Pace: f.Sending.Wait,
+		Spawn: func(run func(context.Context) error) { o.Spawn(run) }}
+	return f
+}
+
+// Sender sends files of copies here.
+func (f *Filler) Sender() *transfer.Sender { return f.sender }
+
+// Take gives a copy to its bucket. Where nothing is in it, and others have it, it is filled from one of them.
+func (f *Filler) Take(ctx context.Context, k *copies.Bucket, s *storage.Slice, others []index.NodeID) error {
+	later, err := k.Add(ctx, s, f.Rate != 0 && len(others) > 0, f.filling)
+	if later {
+		f.add(k, s, others)
+	}
+	return err
+}
+
+func (f *Filler) add(k *copies.Bucket, s *storage.Slice, from []index.NodeID) {
+	now := f.Now()
+	f.mu.Lock()
+	f.queue = append(f.queue, &fill{s: s, k: k, from: slices.Clone(from), moved: now,
+		sent: map[index.NodeID]uint64{}})
+	f.mu.Unlock()
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// filling reports whether something is under way, or waits, for a copy.
+func (f *Filler) filling(s *storage.Slice) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now != nil && f.now.s == s && !f.now.gone.Load() ||
+		slices.ContainsFunc(f.queue, func(o *fill) bool { return o.s == s })
+}
+
+// patient reports whether it may still wait for its turn.
+func (o *fill) patient(now time.Time) bool {
+	return now.Sub(o.moved) <= fillPatience && o.waited <= fillLongest
+}
+
+// saw notes what a busy source has moved since its process began.
+func (o *fill) saw(node index.NodeID, moved uint64, now time.Time) {
+	if was, heard := o.sent[node]; !heard || was != moved {
+		o.sent[node], o.moved = moved, now
+	}
+}
+
+// Drop ends what is under way for a copy that goes. After it nothing is installed in it, or added to its bucket.
+func (f *Filler) Drop(ctx context.Context, id index.CopyID) error {
+	f.mu.Lock()
+	f.queue = slices.DeleteFunc(f.queue, func(o *fill) bool { return o.s.Meta().Copy == id })
+	var puts chan struct{}
+	if f.now != nil && f.now.s.Meta().Copy == id {
+		f.now.gone.Store(true)
+		f.now.cancel()
+		puts = f.now.puts
+	}
+	f.mu.Unlock()
+	if puts == nil {
+		return nil
+	}
+	select {
+	case <-puts:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// UnderWay is the copy that receives files, what of them is here, and how much they are; 0 when none does.
+func (f *Filler) UnderWay() (id index.CopyID, received, expected uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.now == nil || f.now.expected.Load() == 0 {
+		return 0, 0, 0
+	}
+	return f.now.s.Meta().Copy, uint64(max(f.now.s.Incoming(), 0)), uint64(f.now.expected.Load())
+}
+
+// putting notes that files are being installed in a copy, unless it was let go. done is called when they are, or are
+// not.
+func (f *Filler) putting(o *fill) (done func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o.gone.Load() {
+		return nil, copies.ErrUnwanted
+	}
+	o.puts = make(chan struct{})
+	return func() { close(o.puts) }, nil
+}
+
+// Expire lets KV fill what has waited too long for a source, until ctx ends.
+func (f *Filler) Expire(ctx context.Context) error {
+	for last := f.Now(); pace.Sleep(ctx, fillPause) == nil; {
+		now := f.Now()
+		late := f.late(now, max(now.Sub(last), 0))
+		last = now
+		for _, o := range late {
+			f.Log.Warn("a copy has waited too long for files: it is filled from KV", "copy", o.s.Meta().Copy)
+			if err := o.s.DropIncoming(); err != nil {
+				f.Log.Warn("files that were received for a copy stay for now", "copy", o.s.Meta().Copy, "error", err)
+			}
+			f.fills.WithLabelValues("failed").Inc()
+			f.fromKV(ctx, o)
+		}
+	}
+	return nil
+}
+
+// late takes off the queue what has waited too long; past is the time since it was looked at last.
+func (f *Filler) late(now time.Time, past time.Duration) (late []*fill) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	moving := f.now != nil && f.now.expected.Load() > 0
+	f.queue = slices.DeleteFunc(f.queue, func(o *fill) bool {
+		if moving {
+			o.moved = now
+		} else {
+			o.waited += past
+		}
+		if !o.patient(now) {
+			late = append(late, o)
+		}
+		return !o.patient(now)
+	})
+	return late
+}
+
+// fromKV lets side streams be wanted for a copy. Of one that is gone nothing is here; one that was installed is wanted
+// already.
+func (f *Filler) fromKV(ctx context.Context, o *fill) {
+	_ = o.k.Undefer(ctx, o.s, func() bool { return !o.gone.Load() })
+	f.Sides()
+}
+
+// Run fills until ctx ends.
+func (f *Filler) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		below, o, pause := f.next(ctx)
+		if o == nil {
+			timer := time.NewTimer(pause)
+			select {
+			case <-f.wake:
+			case <-timer.C:
+			case <-ctx.Done():
+			}
+			timer.Stop()
+			continue
+		}
+		f.one(below, o)
+		o.cancel()
+	}
+	return nil
+}
+
+// next takes the first that may be tried now; where there is none, pause is how long that may stay so.
+func (f *Filler) next(ctx context.Context) (below context.Context, o *fill, pause time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now, pause = nil, time.Hour
+	now := f.Now()
+	for i, o := range f.queue {
+		if wait := o.after.Sub(now); wait > 0 {
+			pause = min(pause, wait)
+			continue
+		}
+		f.now, f.queue = o, slices.Delete(f.queue, i, i+1)
+		below, o.cancel = context.WithCancel(ctx)
+		return below, o, 0
+	}
+	return ctx, nil, pause
+}
+
+// putBack lets a fill be tried again later, behind others; false when its copy was let go.
+func (f *Filler) putBack(o *fill) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o.gone.Load() {
+		return false
+	}
+	o.pause = min(max(2*o.pause, fillPause), fillMost)
+	o.after = f.Now().Add(o.pause)
+	f.now, f.queue = nil, append(f.queue, o)
+	return true
+}
+
+// one fills a copy, or lets KV do it.
+func (f *Filler) one(ctx context.Context, o *fill) {
+	m, began := o.s.Meta(), f.Now()
+	node, err := f.fill(ctx, o)
+	if errors.Is(err, errLater) && ctx.Err() == nil && f.putBack(o) {
+		return
+	}
+	outcome := "installed"
+	switch {
+	case err == nil:
+		f.Log.Info("a copy was filled with another indexer's files", "copy", m.Copy, "index", m.Index, "slice", m.Slice,
+			"node", node, "took", f.Now().Sub(began))
+	case ctx.Err() != nil || errors.Is(err, copies.ErrUnwanted) || errors.Is(err, errLater):
+		outcome = "unwanted"
+	default:
+		outcome = "failed"
+		f.Log.Warn("a copy cannot be filled with another indexer's files: it is filled from KV", "copy", m.Copy, "index",
+			m.Index, "slice", m.Slice, "error", err)
+	}
+	f.fills.WithLabelValues(outcome).Inc()
+	if ended := ctx.Err() != nil && !o.gone.Load(); ended {
+		return // the process: the next one goes on with what is here
+	}
+	if err := o.s.DropIncoming(); err != nil {
+		f.Log.Warn("files that were received for a copy stay for now", "copy", m.Copy, "error", err)
+	}
+	f.fromKV(context.WithoutCancel(ctx), o)
+}
+
+// fill asks one after the other who has the slice. Errors wrap errLater when one of them may send it later.
+func (f *Filler) fill(ctx context.Context, o *fill) (from index.NodeID, err error) {
+	if f.inRollback(o.k.Name()) && o.patient(f.Now()) {
+		return 0, fmt.Errorf("%w: %w", errLater, errOtherBranch)
+	}
+	d := f.Settled()
+	o.from = slices.DeleteFunc(o.from, func(n index.NodeID) bool {
+		return !slices.ContainsFunc(d.Indexers, func(e wire.Endpoint) bool { return e.Node == n })
+	})
+	var busy error
+	for i := 0; i < len(o.from); i++ {
+		err := f.from(ctx, o, o.from[i])
+		switch {
+		case err == nil || ctx.Err() != nil || errors.Is(err, copies.ErrUnwanted) || errors.Is(err, errHalf) ||
+			errors.Is(err, storage.ErrDiskFull):
+			return o.from[i], err
+		case f.again(o, o.from[i], err):
+			busy = err
+		default:
+			o.failed = append(o.failed, fmt.Errorf("node %d: %w", o.from[i], err))
+			o.from = slices.Delete(o.from, i, i+1)
+			i--
+		}
+	}
+	if busy == nil || !o.patient(f.Now()) {
+		return 0, errors.Join(append(o.failed, busy, errNobody)...)
+	}
+	return 0, fmt.Errorf("%w: %w", errLater, busy)
+}
+
+// again reports whether a node that could not send a copy now may be asked again.
+func (f *Filler) again(o *fill, node index.NodeID, err error) bool {
+	switch {
+	case errors.Is(err, errAnew) && o.anew < fillsAnew:
+		o.anew++
+		o.moved = f.Now() // however long it was receiving
+	case errors.Is(err, errCut) && o.cut < fillsCut:
+		o.cut++
+		o.moved = f.Now()
+	case errors.Is(err, transfer.ErrBusy), errors.Is(err, errOtherBranch):
+		if said := (*transfer.Busy)(nil); errors.As(err, &said) {
+			f.mu.Lock()
+			o.saw(node, said.Moved, f.Now())
+			f.mu.Unlock()
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+// about is what an indexer says of a copy that it sends.
+type about struct {
+	Meta       storage.Meta `json:"meta"`
+	Format     string       `json:"format"` // of the files
+	Source     string       `json:"source"` // see storage.Export
+	Generation uint64       `json:"generation"`
+	RollbackID uint64       `json:"rollback_id"`
+	Tombstones bool         `json:"tombstones"` // there may be some of a side stream
+}
+
+// fits: files are of the same slice of the same index and bucket, and of a form that is known here.
+func (a *about) fits(m storage.Meta) error {
+	theirs := a.Meta
+	theirs.Copy = m.Copy
+	if !reflect.DeepEqual(theirs, m) {
+		return fmt.Errorf("files of %+v, want %+v", a.Meta, m)
+	}
+	if a.Format != storage.ExportFormat {
+		return fmt.Errorf("files of format %s, want %s", a.Format, storage.ExportFormat)
+	}
+	return nil
+}
+
+// same reports whether files are of the bucket as it is here now, after the same rollbacks.
+func (f *Filler) same(k *copies.Bucket, said *about) bool {
+	return k.Generation() == said.Generation && k.Rollback() == said.RollbackID && !f.inRollback(k.Name())
+}
+
+// from brings a copy here from one node, and installs it.
+func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err error) {
+	m, began, got := o.s.Meta(), f.Now(), 0.0
+	var in *storage.Incoming
+	defer func() {
+		o.expected.Store(0)
+		if in != nil {
+			err = errors.Join(err, in.Close())
+		}
+	}()
+	var said about
+	r := transfer.Receiver{
+		Name: f.UUID(),
+		Peer: func(ctx context.Context, q *transfer.Question) (io.ReadCloser, error) {
+			// Each question has a deadline of its own, for links of any length; a node is silent where it is that alone.
+			return f.Nodes.Watched(ctx, node, transfer.Path, q, nil)
+		},
+		Begin: func(offer *transfer.Offer) (transfer.Sink, error) {
+			if err := json.Unmarshal(offer.About, &said); err != nil {
+				return nil, fmt.Errorf("what is said of the files: %w", err)
+			}
+			if err := said.fits(m); err != nil {
+				return nil, err
+			}
+			if !f.same(o.k, &said) {
+				return nil, errOtherBranch
+			}
+			began = f.Now()
+			files := make([]storage.File, len(offer.Files))
+			for i, file := range offer.Files {
+				files[i] = storage.File(file)
+			}
+			var err error
+			in, err = o.s.Receive(said.Source, files)
+			o.expected.Store(offer.Bytes())
+			return in, err
+		},
+		Got: func(n int) error {
+			f.bytes.WithLabelValues("received").Add(float64(n))
+			got += float64(n)
+			o.had = true
+			if took := f.Now().Sub(began); took > fillWarm && got < fillLeast*took.Seconds() {
+				return errSlow
+			}
+			if !f.same(o.k, &said) {
+				return errAnew
+			}
+			return nil
+		},
+	}
+	if _, _, err = r.Receive(ctx, &transfer.Want{Index: m.Index, CreatedMS: m.CreatedMS, Slice: m.Slice,
+		BucketUUID: m.BucketUUID, Generation: o.k.Generation(), RollbackID: o.k.Rollback()}); err != nil {
+		if o.had && lost(err) {
+			err = fmt.Errorf("%w: %w", errCut, err)
+		}
+		return err
+	}
+	if err := in.Verify(ctx, f.checkPace()); err != nil {
+		if errors.Is(err, storage.ErrDamaged) { // nothing of it is gone on with
+			err = errors.Join(err, in.Discard())
+		}
+		return err
+	}
+	return f.install(ctx, o, in, &said)
+}
+
+// SetRate takes over what the cluster has set, 0: nothing. An indexer that sends no files goes on so.
+func (f *Filler) SetRate(rate int64) {
+	if rate == 0 {
+		rate = f.Rate
+	}
+	f.Sending.Set(rate)
+	f.Checked.Set(CheckFactor * rate)
+}
+
+// checkPace lets the check of what was received go no faster than files are sent, and take no more than its share.
+func (f *Filler) checkPace() func(ctx context.Context, n int) error {
+	resumed := f.Now()
+	return func(ctx context.Context, n int) error {
+		f.Checked.Worked(f.Now().Sub(resumed))
+		err := f.Checked.Wait(ctx, n)
+		resumed = f.Now()
+		return err
+	}
+}
+
+// lost reports whether a transfer ended because the source does not answer, or does not know of it any more.
+func lost(err error) bool {
+	var refused *rpc.Problem
+	if errors.As(err, &refused) {
+		return refused.Code == errcode.NotFound || refused.Code == errcode.Unavailable || refused.Code == errcode.Internal
+	}
+	return !errors.Is(err, errSlow) && !errors.Is(err, errAnew) && !errors.Is(err, storage.ErrIO) &&
+		!errors.Is(err, storage.ErrDiskFull) && !errors.Is(err, storage.ErrInvalid)
+}
+
+// install gives a copy the files. Nothing is written to a copy that was taken away from its bucket; added again, it is
+// as after a restart of the process. Meanwhile lists of definitions are taken over that leave it where it is.
+func (f *Filler) install(ctx context.Context, o *fill, in *storage.Incoming, said *about) error {
+	id := o.s.Meta().Copy
+	done, err := f.putting(o)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if said.Tombstones {
+		if err := f.Marks.Set(id); err != nil {
+			return err
+		}
+	}
+	if err := o.k.TakeAway(ctx, o.s, func(st *core.Bucket) error {
+		switch s, ok := f.Store.Slice(id); {
+		case !ok || s != o.s || f.Orphan(id) || !copies.Unfilled(o.s) || len(f.Snapshots.Refs(id)) > 0:
+			return copies.ErrUnwanted
+		case st.Generation() != said.Generation || st.RollbackID() != said.RollbackID || f.inRollback(o.k.Name()):
+			return errAnew
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	// from here on it is not left in the middle: ctx may end, the bucket has the copy again
+	ctx = context.WithoutCancel(ctx)
+	f.Snapshots.Drop(id)
+	if err := o.s.Install(ctx, in); err != nil {
+		f.Spawn(func(ctx context.Context) error {
+			o.k.BringBackOpen(ctx, o.s)
+			return nil
+		})
+		return errors.Join(errHalf, err)
+	}
+	return o.k.BringBack(ctx, o.s)
+}
+
+func (f *Filler) inRollback(bucket string) bool {
+	d := f.Present()
+	return slices.ContainsFunc(d.Buckets, func(b wire.Bucket) bool { return b.Name == bucket && b.InRollback })
+}
+
+// export makes what another indexer wants of a copy here that was exact once, and lacks little now.
+func (f *Filler) export(ctx context.Context, w *transfer.Want) (transfer.Export, error) {
+	if f.Rate == 0 {
+		return nil, rpc.Refuse(errcode.NotFound, "this indexer sends no files: it was started with --transfer-rate 0")
+	}
+	for _, s := range f.Store.Slices() {
+		m := s.Meta()
+		if m.Index != w.Index || m.Slice != w.Slice || m.CreatedMS != w.CreatedMS || m.BucketUUID != w.BucketUUID ||
+			f.Orphan(m.Copy) {
+			continue
+		}
+		if k := f.Bucket(m.Bucket); k != nil {
+			return f.exportFrom(ctx, k, s, w)
+		}
+	}
+	return nil, rpc.Refuse(errcode.NotFound, "no copy of slice %d of index %s is here", w.Slice, w.Index)
+}
+
+// sendable is a copy as it stands when somebody wants its files.
+type sendable struct {
+	about
+	copies.Standing
+}
+
+// refusal says why a copy is not sent to who wants it; nil: it is.
+func (c *sendable) refusal(s *storage.Slice, w *transfer.Want) error {
+	m := c.Meta
+	stable, _ := s.Timestamp()
+	switch {
+	case stable.Total() == 0:
+		return rpc.Refuse(errcode.NotFound, "copy %s of index %s is not filled here", m.Copy, m.Index)
+	case !c.Fit:
+		return rpc.Refuse(errcode.Unavailable, "copy %s of index %s is put back to an earlier state here now", m.Copy,
+			m.Index)
+	case c.Wrong:
+		return errWrongRows(m)
+	case 2*c.Empty > m.VBuckets: // of others KV is asked for what is missing, as after a restart with them
+		return rpc.Refuse(errcode.Unavailable, "copy %s of index %s lacks %d of %d vbuckets here now", m.Copy, m.Index,
+			c.Empty, m.VBuckets)
+	case c.about.Generation != w.Generation || c.about.RollbackID != w.RollbackID:
+		return rpc.Refuse(errcode.Unavailable, "copy %s is of generation %d and rollback %d of its bucket, not of %d and %d",
+			m.Copy, c.about.Generation, c.about.RollbackID, w.Generation, w.RollbackID)
+	}
+	return nil
+}
+
+// exportFrom makes what is wanted of one copy.
+func (f *Filler) exportFrom(ctx context.Context, k *copies.Bucket, s *storage.Slice,
+	w *transfer.Want) (transfer.Export, error) {
+	m := s.Meta()
+	at, err := k.Standing(ctx, s)
+	if err != nil {
+		return nil, rpc.Refuse(errcode.Unavailable, "copy %s: %v", m.Copy, err)
+	}
+	c := sendable{Standing: at, about: about{Meta: m, Format: storage.ExportFormat, Generation: at.Generation,
+		RollbackID: at.RollbackID}}
+	if err := c.refusal(s, w); err != nil {
+		return nil, err
+	}
+	e, err := f.exportOf(ctx, s, &c.about)
+	if err != nil {
+		return nil, err
+	}
+	if at, err = k.Standing(ctx, s); err == nil && (at.Wrong || at.Emptied != c.Emptied) {
+		err = errWrongRows(m)
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+// errWrongRows refuses to send files that have, or may have, rows of a vbucket that is being taken anew. Their
+// positions say that it is whole: who got them would never ask KV for it.
+func errWrongRows(m storage.Meta) error {
+	return rpc.Refuse(errcode.Unavailable, "copy %s of index %s is taking vbuckets anew here now", m.Copy, m.Index)
+}
+
+func (f *Filler) exportOf(ctx context.Context, s *storage.Slice, said *about) (transfer.Export, error) {
+	said.Tombstones = f.Marks.Has(said.Meta.Copy)
+	e, err := s.Export(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// marked before the first one is written
+	said.Source, said.Tombstones = e.Source, said.Tombstones || f.Marks.Has(said.Meta.Copy)
+	text, err := json.Marshal(said)
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	f.Log.Info("a copy's files are sent to another indexer", "copy", said.Meta.Copy, "index", said.Meta.Index, "slice",
+		said.Meta.Slice, "files", len(e.Files))
+	return &exported{Export: e, about: text, sent: f.bytes.WithLabelValues("sent")}, nil
+}
+
+// exported is an export as package transfer sends it.
+type exported struct {
+	*storage.Export
+	about []byte
+	sent  prometheus.Counter
+}
+
+// Files implements transfer.Export.
+func (e *exported) Files() []transfer.File {
+	files := make([]transfer.File, len(e.Export.Files))
+	for i, f := range e.Export.Files {
+		files[i] = transfer.File(f)
+	}
+	return files
+}
+
+// About implements transfer.Export.
+func (e *exported) About() []byte { return e.about }
+
+// ReadAt implements transfer.Export.
+func (e *exported) ReadAt(name string, p []byte, at int64) (int, error) {
+	n, err := e.Export.ReadAt(name, p, at)
+	e.sent.Add(float64(n))
+	return n, err
+}

@@ -1,0 +1,269 @@
+package fill
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/indexer/copies"
+	"tidemark/indexer/health"
+	"tidemark/indexer/snapshots"
+	"tidemark/indexer/storage"
+	"tidemark/indexer/storage/storagetest"
+	"tidemark/indexer/transfer"
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// created is one more copy of a store.
+func created(t *testing.T, st *storage.Store, id index.CopyID) *storage.Slice {
+	t.Helper()
+	s, err := st.Create(storage.Meta{Copy: id, Index: 1, Bucket: "b", BucketUUID: "u", VBuckets: 2, Desc: []bool{false}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// running is what fills copy 1, which is new, of a bucket that runs.
+func running(t *testing.T) (*Filler, *copies.Bucket, *storage.Slice) {
+	t.Helper()
+	log := hclog.NewNullLogger()
+	st, s := storagetest.Open(t)
+	marks, err := copies.LoadMarks(t.TempDir(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, snaps := prometheus.NewRegistry(), snapshots.New(2, log, time.Now)
+	k, err := copies.NewBucket(&copies.Node{Store: st, Snapshots: snaps, Marks: marks, Health: &health.Health{},
+		Metrics: copies.NewMetrics(r), Log: log, Now: time.Now, Queue: func() int64 { return 1 << 20 }, Piece: 1 << 20,
+		Report: func() {}, Sides: func() {}, Touch: func() {}},
+		wire.Bucket{Name: "b", UUID: "u", VBuckets: 2, Generation: 3, RollbackID: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- k.Run(t.Context()) }()
+	t.Cleanup(func() {
+		k.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	none := func() (d wire.Definitions) { return d }
+	return New(Options{Store: st, Snapshots: snaps, Marks: marks, UUID: func() string { return "i" }, Rate: 1 << 20,
+		Bucket: func(string) *copies.Bucket { return k }, Orphan: func(index.CopyID) bool { return false }, Settled: none,
+		Present: none, Sides: func() {}, Registry: r, Log: log, Now: time.Now}), k, s
+}
+
+// waiting is what waits to be filled.
+func (f *Filler) waiting() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.queue)
+}
+
+// TestFillsTakeTurns: a copy whose sources are busy keeps no other one waiting, and is tried again after it.
+func TestFillsTakeTurns(t *testing.T) {
+	st, _ := storagetest.Open(t)
+	now := time.Unix(1000, 0)
+	f := &Filler{Options: Options{Now: func() time.Time { return now }}, wake: make(chan struct{}, 1)}
+	for _, id := range []index.CopyID{20, 21} {
+		f.add(nil, created(t, st, id), nil)
+	}
+	var got []index.CopyID
+	for range 2 {
+		_, o, _ := f.next(t.Context())
+		got = append(got, o.s.Meta().Copy)
+		if !f.putBack(o) {
+			t.Fatal("it is not tried again")
+		}
+	}
+	if _, o, pause := f.next(t.Context()); o != nil || pause != fillPause {
+		t.Errorf("%v again after %s, want none before %s", o, pause, fillPause)
+	}
+	now = now.Add(fillPause)
+	_, o, _ := f.next(t.Context())
+	if got = append(got, o.s.Meta().Copy); !slices.Equal(got, []index.CopyID{20, 21, 20}) {
+		t.Errorf("in turn %v", got)
+	}
+	if err := f.Drop(t.Context(), 20); err != nil || f.putBack(o) {
+		t.Errorf("what was let go is tried again: %v", err)
+	}
+}
+
+// TestFillOfAnotherRollback: files of before a rollback of the bucket, or of a bucket that was made anew, are not
+// installed.
+func TestFillOfAnotherRollback(t *testing.T) {
+	f, k, s := running(t)
+	if err := f.Take(t.Context(), k, s, []index.NodeID{4}); err != nil {
+		t.Fatal(err)
+	}
+	_, o, _ := f.next(t.Context())
+	if o == nil {
+		t.Fatal("nothing is to be filled")
+	}
+	for _, said := range []about{{Generation: 3, RollbackID: 6}, {Generation: 4, RollbackID: 5}} {
+		if err := f.install(t.Context(), o, nil, &said); !errors.Is(err, errAnew) {
+			t.Errorf("files of %+v: %v", said, err)
+		}
+	}
+	o.cancel()
+}
+
+// TestWhoIsLetGoWaitsForFiles: a copy is let go of when its files are installed, or are not, and gets none afterwards.
+func TestWhoIsLetGoWaitsForFiles(t *testing.T) {
+	_, s := storagetest.Open(t)
+	f := New(Options{Registry: prometheus.NewRegistry(), Now: time.Now})
+	f.add(nil, s, nil)
+	_, o, _ := f.next(t.Context())
+	done, err := f.putting(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropped := make(chan error, 1)
+	go func() { dropped <- f.Drop(t.Context(), 1) }()
+	for !o.gone.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	select {
+	case err := <-dropped:
+		t.Errorf("it is let go of while its files are installed: %v", err)
+	default:
+	}
+	done()
+	if err := <-dropped; err != nil {
+		t.Error(err)
+	}
+	if err := f.install(t.Context(), o, nil, &about{}); !errors.Is(err, copies.ErrUnwanted) {
+		t.Errorf("files for a copy that is gone: %v", err)
+	}
+}
+
+// TestFillPatience: a copy waits for its turn for as long as something moves, here or at a source that is busy, but not
+// for ever.
+func TestFillPatience(t *testing.T) {
+	began := time.Unix(1000, 0)
+	fresh := func() *fill {
+		return &fill{moved: began, sent: map[index.NodeID]uint64{}}
+	}
+	o := fresh()
+	if !o.patient(began.Add(fillPatience)) || o.patient(began.Add(fillPatience+1)) {
+		t.Errorf("where nothing moves it does not wait for %s", fillPatience)
+	}
+	at := began
+	f := &Filler{queue: []*fill{o}}
+	for n := uint64(1); len(f.late(at, 0)) == 0 && at.Sub(began) <= 2*fillLongest; n++ {
+		at = at.Add(fillPatience)
+		o.waited += fillPatience
+		o.saw(4, n, at)
+	}
+	if waited := at.Sub(began); waited < fillLongest || waited > fillLongest+fillPatience {
+		t.Errorf("where its source moves it waits for %s, want %s", waited, fillLongest)
+	}
+	// While the files of others come here, ahead of it, its time does not begin.
+	o = fresh()
+	ahead := &fill{}
+	ahead.expected.Store(1)
+	f = &Filler{queue: []*fill{o}, now: ahead}
+	for at = began; at.Sub(began) <= 2*fillLongest; at = at.Add(time.Minute) {
+		if len(f.late(at, time.Minute)) > 0 {
+			t.Fatalf("it is given up after %s, and others are filled before it", at.Sub(began))
+		}
+	}
+	f.now = nil
+	for from := at; len(f.late(at, time.Minute)) == 0; at = at.Add(time.Minute) {
+		if o.saw(4, uint64(at.Unix()), at); at.Sub(from) > 2*fillLongest {
+			t.Fatal("it waits for ever")
+		}
+	}
+	o = fresh()
+	o.saw(4, 7, began.Add(time.Minute))
+	for n := range 20 {
+		o.saw(4, 7, began.Add(time.Duration(n)*time.Minute))
+	}
+	if o.patient(began.Add(time.Minute + fillPatience + 1)) {
+		t.Error("a source that has sent nothing meanwhile counts as one that moves")
+	}
+}
+
+// TestFillAfterADropGivenUp: a copy whose removal was given up half-way, and that is wanted again, gets its files.
+func TestFillAfterADropGivenUp(t *testing.T) {
+	f, k, s := running(t)
+	others := []index.NodeID{4}
+	if err := f.Take(t.Context(), k, s, others); err != nil {
+		t.Fatal(err)
+	}
+	_, o, _ := f.next(t.Context())
+	done, err := f.putting(o) // its files are being installed for longer than the leader waits
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, giveUp := context.WithCancelCause(t.Context())
+	giveUp(context.DeadlineExceeded)
+	if err := f.Drop(ctx, 1); !errors.Is(err, context.DeadlineExceeded) || !o.gone.Load() {
+		t.Fatalf("its removal was not given up: %v", err)
+	}
+	done()
+	for range 2 { // once more it is on its way already
+		if err := f.Take(t.Context(), k, s, others); err != nil || f.waiting() != 1 {
+			t.Fatalf("wanted again: %v, %d wait to be filled", err, f.waiting())
+		}
+	}
+	if _, again, _ := f.next(t.Context()); again == nil || again.s != s || again == o {
+		t.Errorf("next is %v", again)
+	} else {
+		again.cancel()
+	}
+}
+
+// TestABusySourceThatMoves: what a busy source says that it has sent is remembered, and who waits for it has patience
+// for as long as that grows.
+func TestABusySourceThatMoves(t *testing.T) {
+	now := time.Unix(1000, 0)
+	f := &Filler{Options: Options{Now: func() time.Time { return now }}}
+	o := &fill{moved: now, sent: map[index.NodeID]uint64{}}
+	for _, moved := range []uint64{1, 2, 2} {
+		was := o.moved
+		now = now.Add(fillPatience)
+		if !f.again(o, 4, &transfer.Busy{Why: "sends to others", Moved: moved}) || o.sent[4] != moved {
+			t.Errorf("it knows of %d that its source has moved, was told of %d", o.sent[4], moved)
+		}
+		if grown := o.moved != was; grown != (moved == uint64(now.Sub(time.Unix(1000, 0))/fillPatience)) {
+			t.Errorf("at %d it counts as one that moves: %v", moved, grown)
+		}
+	}
+}
+
+// TestNoFilesOfACopyKnownToBeWrong: while a vbucket is to be taken anew and its rows have not gone, no files of the
+// copy are sent: they say that the vbucket is whole.
+func TestNoFilesOfACopyKnownToBeWrong(t *testing.T) {
+	_, s := storagetest.Open(t)
+	storagetest.FlushAt(t, s, 7, 50)
+	want := &transfer.Want{Index: 1, BucketUUID: "u", Generation: 3, RollbackID: 5}
+	for what, c := range map[string]struct {
+		at    copies.Standing
+		sends bool
+	}{
+		"as it should be": {copies.Standing{Fit: true, Empty: 1}, true},
+		"wrong":           {copies.Standing{Fit: true, Wrong: true}, false},
+		"put back":        {copies.Standing{}, false}, "nearly empty": {copies.Standing{Fit: true, Empty: 2}, false},
+	} {
+		q := sendable{Standing: c.at, about: about{Meta: s.Meta(), Generation: 3, RollbackID: 5}}
+		err := q.refusal(s, want)
+		var problem *rpc.Problem
+		if c.sends != (err == nil) || err != nil && (!errors.As(err, &problem) || problem.Code != errcode.Unavailable) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

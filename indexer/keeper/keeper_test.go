@@ -1,0 +1,143 @@
+package keeper
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/index"
+	"tidemark/indexer/snapshots"
+	"tidemark/indexer/storage"
+	"tidemark/indexer/storage/storagetest"
+	"tidemark/wire"
+)
+
+// TestTurns: each copy has its turn once in a period, the first one within a period of its first sight, and the turns
+// are spread.
+func TestTurns(t *testing.T) {
+	const period, rounds = 5 * time.Second, 4
+	for _, copies := range []int{1, 2, 6, 7, 100, 1000} {
+		now := time.Unix(1_700_000_000, 0)
+		turns := turns{period: period, due: map[index.CopyID]time.Time{}}
+		last, count, began := map[index.CopyID]time.Time{}, map[index.CopyID]int{}, now
+		for ; now.Sub(began) < rounds*period; now = now.Add(period / turnsPer) {
+			together := 0
+			for id := index.CopyID(1); id <= index.CopyID(copies); id++ {
+				if last[id].IsZero() {
+					last[id] = now
+				}
+				if !turns.its(id, now) {
+					if now.Sub(last[id]) > period+period/turnsPer {
+						t.Fatalf("%d copies: number %d has had no turn for %v", copies, id, now.Sub(last[id]))
+					}
+					continue
+				}
+				together++
+				count[id]++
+				last[id] = now
+			}
+			if most := 2 + 2*copies/turnsPer; together > most {
+				t.Errorf("%d copies: %d have their turn together, want at most %d", copies, together, most)
+			}
+		}
+		for id, n := range count {
+			if n < rounds-1 || n > rounds {
+				t.Errorf("%d copies: number %d had %d turns in %d periods", copies, id, n, rounds)
+			}
+		}
+		if len(count) != copies {
+			t.Errorf("%d of %d copies had a turn", len(count), copies)
+		}
+	}
+}
+
+// TestTurnLate: copies that could not have a turn for long have one then, and the next ones are spread again.
+func TestTurnLate(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	turns := turns{period: time.Second, due: map[index.CopyID]time.Time{}}
+	for id := range index.CopyID(6) {
+		if turns.its(id, now) {
+			t.Errorf("copy %d has a turn at first sight", id)
+		}
+	}
+	now = now.Add(10*time.Second + 300*time.Millisecond)
+	for id := range index.CopyID(6) {
+		if !turns.its(id, now) {
+			t.Errorf("copy %d has no turn after ten periods", id)
+		}
+	}
+	for range 10 {
+		now = now.Add(100 * time.Millisecond)
+		together := 0
+		for id := range index.CopyID(6) {
+			if turns.its(id, now) {
+				together++
+			}
+		}
+		if together > 2 {
+			t.Errorf("%d of 6 copies have their turn together", together)
+		}
+	}
+}
+
+// TestACheckpointThatWaitsHoldsUpNothing: while a checkpoint of a copy does not end, copies are made durable, and
+// what the bucket holds is measured.
+func TestACheckpointThatWaitsHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	st, one := storagetest.Open(t)
+	two, err := st.Create(storage.Meta{Copy: 2, Index: 1, Bucket: "b", BucketUUID: "u", VBuckets: 2, Desc: []bool{false}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A checkpoint asks for the newest snapshot, and somebody is asking already.
+	asking, answer := make(chan struct{}), make(chan struct{})
+	held := snapshots.New(2, hclog.NewNullLogger(), func() time.Time {
+		select {
+		case asking <- struct{}{}:
+		case <-answer:
+		}
+		<-answer
+		return time.Now()
+	})
+	go held.KeepFor(wire.StabilityRef{}, time.Minute)
+	<-asking
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	var measured atomic.Bool
+	go func() {
+		ended <- New(Options{Store: st, Snapshots: held, PersistEvery: time.Millisecond,
+			Checkpoint: time.Millisecond, Skips: func(index.CopyID) bool { return false },
+			Measure: func() { _, err := one.Durable(); measured.Store(err == nil) },
+			Log:     hclog.NewNullLogger(), Now: time.Now}).Run(ctx)
+	}()
+	defer func() {
+		cancel()
+		close(answer)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	late := time.After(time.Minute)
+	wait := func(what string, ok func() bool) {
+		for !ok() {
+			select {
+			case <-late:
+				t.Fatalf("%s", what)
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+	for round := range uint64(3) { // whose checkpoint waits depends on who has its turn first
+		for _, s := range []*storage.Slice{one, two} {
+			storagetest.FlushAt(t, s, 7, round+1)
+			wait("a copy does not become durable", func() bool {
+				d, err := s.Durable()
+				return err == nil && d.Batch == s.Stats().Batch
+			})
+		}
+	}
+	wait("nothing is measured", measured.Load)
+}

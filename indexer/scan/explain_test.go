@@ -1,0 +1,103 @@
+package scan
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"tidemark/errcode"
+	"tidemark/index"
+)
+
+// TestExplain: every slice that was asked for is there with the rows that were taken of it, what failed says why, and
+// an answer without the wish has nothing of it.
+func TestExplain(t *testing.T) {
+	f := newCluster(4, 1, 3)
+	f.view.Definition.Keys = nil
+	for n := range f.rows { // rows whose keys are the empty one
+		for s := range f.rows[n] {
+			for i := range f.rows[n][s] {
+				f.rows[n][s][i].Key = nil
+			}
+			slices.SortFunc(f.rows[n][s], Row.Compare)
+		}
+	}
+	c := f.coordinator()
+	for _, count := range []bool{false, true} {
+		for _, wanted := range []bool{false, true} {
+			spec, err := c.Prepare(5, Request{Consistency: Any, Stability: ScanStability, Explain: wanted})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b bytes.Buffer
+			enc := NewEncoder(&b, nil, nil, spec)
+			var res Result
+			if count {
+				res, err = c.Count(context.Background(), spec)
+				b.Write(AppendCount(nil, res))
+			} else if res, err = c.Scan(context.Background(), spec, enc); err == nil {
+				err = enc.End(res)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+			var end struct{ Explain *Explain }
+			if err := json.Unmarshal([]byte(lines[len(lines)-1]), &end); err != nil || (end.Explain != nil) != wanted {
+				t.Fatalf("%s: %v", lines[len(lines)-1], err)
+			}
+			if !wanted {
+				continue
+			}
+			var asked []index.SliceID
+			var rows int64
+			for _, p := range end.Explain.Parts {
+				asked, rows = append(asked, p.Slices...), rows+p.Rows
+				if len(p.Copies) != len(p.Slices) || p.Error != "" || p.Indexer == "" {
+					t.Errorf("%+v", p)
+				}
+			}
+			slices.Sort(asked)
+			if !slices.Equal(asked, []index.SliceID{0, 1, 2, 3}) || rows != res.Rows || end.Explain.Slices != 4 ||
+				end.Explain.Of != 4 || end.Explain.Attempts != 1 {
+				t.Errorf("count %v: %+v of %d rows", count, end.Explain, res.Rows)
+			}
+		}
+	}
+}
+
+// TestExplainTellsWhoWasReplaced: a copy that does not have the timestamp any more is there with its reason, and with
+// the one that was asked instead.
+func TestExplainTellsWhoWasReplaced(t *testing.T) {
+	f := newCluster(1, 2, 3)
+	c := f.coordinator()
+	spec, err := c.Prepare(5, Request{Consistency: Any, Stability: ScanStability, Explain: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range f.view.Topology.Copies { // each in turn, as either may be asked first
+		id := f.view.Topology.Copies[i].ID
+		f.has[id][5] = errcode.SnapshotTooOld
+		var failed, good int
+		for range 2 {
+			res, err := c.Scan(context.Background(), spec, discard{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range res.Explain.Parts {
+				if strings.Contains(p.Error, string(errcode.SnapshotTooOld)) && p.Copies[0] == id {
+					failed++
+				} else if p.Error == "" && p.Rows == res.Rows {
+					good++
+				}
+			}
+		}
+		f.has[id][5] = ""
+		if failed == 0 || good != 2 {
+			t.Errorf("copy %d: %d failures are told, %d parts were good", id, failed, good)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package scan
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"tidemark/errcode"
+)
+
+// TestProgressAddsUp: a phase that comes again goes on, and all of them together are the scan's time.
+func TestProgressAddsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := NewProgress()
+		for _, step := range []struct {
+			phase Phase
+			lasts time.Duration
+		}{{Opening, 1}, {Waiting, 20}, {Opening, 300}, {Opening, 4000}, {Reading, 50_000}, {Sending, 600_000},
+			{Reading, 7_000_000}} {
+			p.Enter(step.phase)
+			time.Sleep(step.lasts * time.Microsecond)
+		}
+		if p.Spent(Opening) != 4301*time.Microsecond || p.Spent(Waiting) != 20*time.Microsecond ||
+			p.Spent(Reading) != 7_050_000*time.Microsecond || p.Spent(Sending) != 600_000*time.Microsecond ||
+			p.Phase() != Reading {
+			t.Errorf("%v %v %v %v in %s", p.Spent(Opening), p.Spent(Waiting), p.Spent(Reading), p.Spent(Sending), p.Phase())
+		}
+	})
+}
+
+// seen is a sink that looks at its scan's progress.
+type seen struct {
+	p    *Progress
+	rows []int64
+}
+
+func (s *seen) Row(Row) error {
+	if s.p.Phase() != Reading {
+		return errors.New("rows come while the scan is " + s.p.Phase().String())
+	}
+	s.rows = append(s.rows, s.p.Rows())
+	return nil
+}
+
+// TestProgressOfAScan: it waits for its timestamp, then opens copies, then reads, and its rows are counted as they
+// come.
+func TestProgressOfAScan(t *testing.T) {
+	f := newCluster(4, 1, 3)
+	c := f.coordinator()
+	p := NewProgress()
+	waited := Phase(-1)
+	var opened atomic.Int32 // several nodes are asked at once
+	opened.Store(-1)
+	f.request = func(NodeRequest) { opened.Store(int32(p.Phase())) }
+	f.newest--
+	f.refuse = func(int64) error { waited = p.Phase(); return nil }
+	spec, err := c.Prepare(5, Request{Consistency: Session, Stability: ScanStability})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Progress = p
+	sink := &seen{p: p}
+	res, err := c.Scan(context.Background(), spec, sink)
+	if err != nil || waited != Waiting || Phase(opened.Load()) != Opening || p.Rows() != res.Rows || res.Rows == 0 {
+		t.Errorf("%v: waited in %d, opened in %d, %d of %d rows", err, waited, opened.Load(), p.Rows(), res.Rows)
+	}
+	for i, n := range sink.rows {
+		if n != int64(i) {
+			t.Fatalf("row %d comes when %d were counted", i, n)
+		}
+	}
+}
+
+// TestBrief: bounds in a line that stays short, whatever the request is.
+func TestBrief(t *testing.T) {
+	long := `"` + strings.Repeat("ö", MaxKeyBytes/2) + `"`
+	for body, want := range map[string]string{
+		`{}`: "all",
+		`{"equal":["FR",1],"limit":5,"offset":2,"reverse":true,"distinct":true}`: `equal ["FR", 1], offset 2, limit 5, ` +
+			`reverse, distinct`,
+		`{"range":{"low":["A"],"high":["B"],"inclusion":"low"}}`: `["A"] to ["B"] (inclusion low)`,
+		`{"range":{"low":["A"]}}`:                                `from ["A"]`,
+		`{"range":{"high":["A"]}}`:                               `to ["A"]`,
+		`{"ranges":[{"low":["A"],"high":["A"]},{"low":["B"]}]}`:  `2 ranges, the first ["A"] to ["A"]`,
+		`{"equal":[` + long + `]}`:                               "",
+		`{"ranges":[{"low":[` + long + `],"high":[1]},{}]}`:      "",
+	} {
+		var r Request
+		if err := json.Unmarshal([]byte(body), &r); err != nil {
+			t.Fatal(err)
+		}
+		got := r.Brief()
+		if len(got) > maxBrief+len("…") || !utf8.ValidString(got) || want != "" && got != want ||
+			want == "" && !strings.HasSuffix(got, "…") {
+			t.Errorf("%.80s: %s", body, got)
+		}
+	}
+}
+
+// TestACancelledScanSaysWho: what ends a scan's context from outside is what its client is told.
+func TestACancelledScanSaysWho(t *testing.T) {
+	f := newCluster(2, 1, 3)
+	f.current = f.newest + 1
+	ctx, cancel := context.WithCancelCause(t.Context())
+	f.refuse = func(int64) error {
+		cancel(Errorf(errcode.ScanCancelled, "the scan was cancelled by alice"))
+		return Errorf(errcode.Timeout, "no timestamp")
+	}
+	c := f.coordinator()
+	spec, err := c.Prepare(5, Request{Consistency: Session, Stability: ScanStability})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	_, err = c.Scan(ctx, spec, NewEncoder(&b, nil, nil, spec))
+	if CodeOf(err) != errcode.ScanCancelled || !strings.Contains(err.Error(), "alice") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,192 @@
+package scanserver
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/indexer/scan"
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+const (
+	// DefaultSlow is from when on a scan is slow.
+	DefaultSlow = time.Second
+	// maxSlow bounds the slow scans that are remembered.
+	maxSlow = 256
+	// maxSlowDetail bounds what is remembered of why one failed, in bytes.
+	maxSlowDetail = 300
+	// maxUser bounds the name of whom a manager asks for, in bytes.
+	maxUser = 256
+)
+
+// running knows the scans that are under way, and the slow ones that have ended.
+type running struct {
+	name string        // of the indexer
+	slow time.Duration // from when on a scan is slow; below 0: never
+	now  func() time.Time
+
+	mu    sync.Mutex
+	next  uint64 // id of the one that begins next; those of a process that begins later are greater
+	open  map[uint64]*active
+	kept  []wire.SlowScan // in the order in which they ended, from at on
+	at    int
+	total uint64
+}
+
+func newRunning(name string, slow time.Duration, now func() time.Time) *running {
+	return &running{name: name, slow: cmp.Or(slow, DefaultSlow), now: now, next: uint64(now().UnixMicro()),
+		open: map[uint64]*active{}}
+}
+
+// active is a scan or a count that is under way.
+type active struct {
+	id        uint64
+	index     index.ID
+	op        string
+	user      string
+	requestID string
+	began     time.Time
+	request   scan.Request
+	progress  *scan.Progress
+	cancel    context.CancelCauseFunc
+	cancelled atomic.Bool
+}
+
+// begin notes a scan, whose context it returns: it ends when somebody cancels it. The spec has its progress from
+// now on.
+func (r *running) begin(ctx context.Context, op string, req *scan.Request, spec *scan.Spec) (context.Context, *active) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	a := &active{index: spec.Index, op: op, user: rpc.Principal(ctx), requestID: rpc.RequestID(ctx), began: r.now(),
+		request: *req, progress: scan.NewProgress(), cancel: cancel}
+	spec.Progress = a.progress
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a.id = r.next
+	r.next++
+	r.open[a.id] = a
+	return ctx, a
+}
+
+// end notes that a scan has ended, and keeps it if it was slow.
+func (r *running) end(a *active, err error) {
+	a.cancel(nil)
+	took := r.now().Sub(a.began)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.open, a.id)
+	if r.slow < 0 || took < r.slow {
+		return
+	}
+	one := wire.SlowScan{ScanAsked: r.asked(a), TookMS: millis(took), Rows: a.progress.Rows(), ScanTimes: a.times(),
+		Code: codeOK}
+	if err != nil {
+		one.Code, one.Detail = string(scan.CodeOf(err)), scan.AsError(err).Detail
+		one.Detail = strings.ToValidUTF8(one.Detail[:min(len(one.Detail), maxSlowDetail)], "")
+	}
+	r.total++
+	if len(r.kept) < maxSlow {
+		r.kept = append(r.kept, one)
+		return
+	}
+	r.kept[r.at] = one
+	r.at = (r.at + 1) % maxSlow
+}
+
+func (r *running) asked(a *active) wire.ScanAsked {
+	return wire.ScanAsked{ID: r.idOf(a.id), Index: a.index, Op: a.op, User: a.user, RequestID: a.requestID,
+		SinceMS: a.began.UnixMilli(), Consistency: string(a.request.Consistency), Stability: string(a.request.Stability),
+		Bounds: a.request.Brief()}
+}
+
+// idOf is a scan's id: its indexer's name, for those who are to find it, and a number.
+func (r *running) idOf(n uint64) string { return r.name + "." + strconv.FormatUint(n, 36) }
+
+func (a *active) times() wire.ScanTimes {
+	spent := func(p scan.Phase) float64 { return millis(a.progress.Spent(p)) }
+	return wire.ScanTimes{OpeningMS: spent(scan.Opening), WaitingMS: spent(scan.Waiting), ReadingMS: spent(scan.Reading),
+		SendingMS: spent(scan.Sending)}
+}
+
+// list shows at most so many of those that run, the longest first, and of those that were slow, the newest first.
+func (r *running) list(mostRunning, mostSlow int) *wire.IndexerScans {
+	now := r.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := &wire.IndexerScans{Name: r.name, SlowMS: millis(r.slow), Running: len(r.open), SlowKept: len(r.kept),
+		SlowTotal: r.total}
+	all := make([]*active, 0, len(r.open))
+	for _, a := range r.open {
+		all = append(all, a)
+	}
+	slices.SortFunc(all, func(a, b *active) int { return cmp.Compare(a.id, b.id) })
+	for _, a := range all[:min(len(all), mostRunning)] {
+		s.Scans = append(s.Scans, wire.RunningScan{ScanAsked: r.asked(a), ForMS: millis(now.Sub(a.began)),
+			State: a.progress.Phase().String(), Rows: a.progress.Rows(), ScanTimes: a.times(),
+			Cancelled: a.cancelled.Load()})
+	}
+	for i := range min(len(r.kept), mostSlow) {
+		s.Slow = append(s.Slow, r.kept[(r.at+len(r.kept)-1-i)%len(r.kept)])
+	}
+	return s
+}
+
+// endFor ends a scan for somebody; false when it is not under way.
+func (r *running) endFor(id, who string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for n, a := range r.open {
+		if r.idOf(n) == id {
+			a.cancelled.Store(true)
+			a.cancel(scan.Errorf(errcode.ScanCancelled, "scan %s was cancelled by %s", id, who))
+			return true
+		}
+	}
+	return false
+}
+
+// Running shows at most so many scans that are coordinated here, the longest first, and so many of those that were
+// slow, the newest first.
+func (s *Server) Running(mostRunning, mostSlow int) *wire.IndexerScans {
+	return s.running.list(mostRunning, mostSlow)
+}
+
+// Cancel ends a scan that is coordinated here. Its client is told who has ended it; one that takes nothing at the
+// moment, as soon as it does.
+func (s *Server) Cancel(req *wire.CancelScan) error {
+	if !s.running.endFor(req.ID, req.By) {
+		return rpc.Refuse(errcode.UnknownScan, "no scan %.100q is under way on indexer %s", req.ID, s.running.name)
+	}
+	return nil
+}
+
+func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// sendingWriter writes to who asked, as a part of the scan's progress.
+type sendingWriter struct {
+	io.Writer
+	progress *scan.Progress
+}
+
+// Write implements io.Writer.
+func (s sendingWriter) Write(b []byte) (int, error) {
+	defer s.progress.Enter(s.progress.Enter(scan.Sending))
+	return s.Writer.Write(b)
+}
+
+// sending is f as a part of a scan's progress: how long the client, or the way to it, takes nothing.
+func sending(p *scan.Progress, f func([]byte) error) func([]byte) error {
+	return func(b []byte) error {
+		defer p.Enter(p.Enter(scan.Sending))
+		return f(b)
+	}
+}

@@ -1,0 +1,298 @@
+package cli
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/internal/tlsconf"
+)
+
+// Folders of cert cluster that are no node's name.
+const (
+	operatorName = "operator" // of the administrator's certificate, and its holder
+	anyName      = "any"      // of certificates for nodes of every name
+)
+
+// maxCertNodes bounds one command.
+const maxCertNodes = 1000
+
+// nodeRoles are those whose certificates a node's folder has, in files of their names.
+var nodeRoles = []tlsconf.Role{tlsconf.Manager, tlsconf.Projector, tlsconf.Indexer}
+
+// certsOf names the files of a role in a folder that cert cluster has made.
+func certsOf(dir string, role tlsconf.Role) tlsconf.Files {
+	if dir == "" {
+		return tlsconf.Files{}
+	}
+	return tlsconf.Files{CA: filepath.Join(dir, tlsconf.CAFile), Cert: filepath.Join(dir, string(role)+".pem"),
+		Key: filepath.Join(dir, string(role)+"-key.pem")}
+}
+
+// clusterCert is a node and what others dial. Its name is tlsconf.AnyID for every node.
+type clusterCert struct {
+	name  string
+	hosts []string
+}
+
+// folder is the name of its folder.
+func (n clusterCert) folder() string {
+	if n.name == tlsconf.AnyID {
+		return anyName
+	}
+	return n.name
+}
+
+type clusterCerts struct {
+	out      string
+	validity time.Duration
+	replace  bool
+}
+
+func certCluster(s Streams) *cobra.Command {
+	f := &clusterCerts{}
+	cmd := &cobra.Command{Use: "cluster [NODE=HOST[,HOST...] ...]",
+		Short: "Make the certificates of all nodes and of an operator, with a CA", ValidArgsFunction: noFiles,
+		Long: `Makes, in --out, a CA (if there is none), a folder for each NODE with the certificates of a manager, a
+projector and an indexer of that name, and a folder operator with an administrator's. Each folder is a --certs-dir: of
+tidemark node on that machine, and of the operator's commands. HOSTs are the names and addresses that others dial,
+localhost is one besides; without =HOST it is NODE itself. ca-key.pem stays where it is. With NODE * the certificates,
+in the folder any, are for nodes of every name: for machines that come and go.
+
+Later: the same command with another NODE adds that one. With --replace and no NODE all certificates in --out are made
+anew, for the hosts that they have now: copy the folders again, running processes take the files over.`,
+		Example: "  tidemark cert cluster --out ./certs n1=10.0.0.1 n2=10.0.0.2,n2.example.org n3=10.0.0.3\n" +
+			"  tidemark cert cluster --out ./certs --replace\n  tidemark cert cluster --out ./certs " +
+			"'*=*.tidemark,*.tidemark.default.svc'",
+		RunE: func(_ *cobra.Command, args []string) error { return f.run(s, args) }}
+	fl := cmd.Flags()
+	fl.StringVar(&f.out, "out", "", "`FOLDER` to write the CA and a folder for each node to")
+	fl.DurationVar(&f.validity, "validity", tlsconf.LeafValidity, "how long the certificates are valid, but for the CA's")
+	fl.BoolVar(&f.replace, "replace", false, "make certificates anew that are there: of the NODEs, or of all")
+	return cmd
+}
+
+func (f *clusterCerts) run(s Streams, args []string) error {
+	if f.out == "" || f.validity <= 0 {
+		return usage("tidemark cert cluster needs --out, and a --validity above 0")
+	}
+	nodes, err := parseClusterCerts(args)
+	if err != nil {
+		return err
+	}
+	renew := len(nodes) == 0
+	switch {
+	case renew && !f.replace:
+		return usage("tidemark cert cluster needs the nodes, as n1=10.0.0.1; or --replace to renew those in --out")
+	case renew:
+		if nodes, err = certified(f.out); err != nil {
+			return err
+		}
+	case !f.replace:
+		if err := f.free(nodes); err != nil {
+			return err
+		}
+	}
+	ca, err := loadOrMakeCA(f.out, renew)
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if err := f.node(s, ca, n); err != nil {
+			return err
+		}
+	}
+	return f.operator(s, ca, renew)
+}
+
+// node makes the certificates of one node.
+func (f *clusterCerts) node(s Streams, ca *tlsconf.CA, n clusterCert) error {
+	dir := filepath.Join(f.out, n.folder())
+	for _, role := range nodeRoles {
+		if _, err := ca.Issue(dir, string(role), tlsconf.Request{Peer: tlsconf.Peer{Role: role, ID: n.name}, Hosts: n.hosts,
+			Validity: f.validity, Replace: f.replace}); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(s.Out, "%s\t%s\n", dir, strings.Join(n.hosts, ","))
+	return err
+}
+
+// operator makes the administrator's certificate, unless it is there and stays.
+func (f *clusterCerts) operator(s Streams, ca *tlsconf.CA, renew bool) error {
+	dir := filepath.Join(f.out, operatorName)
+	if _, err := os.Stat(certsOf(dir, tlsconf.Admin).Cert); err == nil && !renew {
+		return nil
+	}
+	if _, err := ca.Issue(dir, string(tlsconf.Admin), tlsconf.Request{Validity: f.validity, Replace: renew,
+		Peer: tlsconf.Peer{Role: tlsconf.Admin, ID: operatorName}}); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(s.Out, "%s\tadministrator\n", dir)
+	return err
+}
+
+// free refuses nodes that have certificates, before anything is made.
+func (f *clusterCerts) free(nodes []clusterCert) error {
+	for _, n := range nodes {
+		for _, role := range nodeRoles {
+			files := certsOf(filepath.Join(f.out, n.folder()), role)
+			for _, path := range []string{files.Cert, files.Key} {
+				if _, err := os.Lstat(path); err == nil {
+					return fmt.Errorf("%w: %s; leave %s out to keep it, or make it anew with --replace", tlsconf.ErrExists, path,
+						n.name)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// parseClusterCerts reads NODE=HOST,HOST.
+func parseClusterCerts(args []string) (nodes []clusterCert, err error) {
+	if len(args) > maxCertNodes {
+		return nil, usage("%d nodes: want at most %d in one command", len(args), maxCertNodes)
+	}
+	for _, arg := range args {
+		name, list, found := strings.Cut(arg, "=")
+		if !found {
+			list = name
+		}
+		hosts := strings.Split(list, ",")
+		for i, h := range hosts {
+			if hosts[i] = strings.Trim(strings.TrimSpace(h), "[]"); !certHost(hosts[i]) {
+				return nil, usage("%q: want NODE=HOST[,HOST...] with names or addresses, without ports", arg)
+			}
+		}
+		if name != tlsconf.AnyID && !nodeName(name) {
+			return nil, usage("%q: want NODE=HOST[,HOST...]; NODE has 1 to %d letters, digits or any of . _ -, begins with no "+
+				"point, and is neither %s nor %s; or it is * for every node", arg, maxNodeName, operatorName, anyName)
+		}
+		if name == tlsconf.AnyID && !found {
+			return nil, usage("%q: want *=HOST[,HOST...], with what others dial, as *.tidemark.example.org", arg)
+		}
+		if slices.ContainsFunc(nodes, func(n clusterCert) bool { return n.name == name }) {
+			return nil, usage("node %s is named twice", name)
+		}
+		nodes = append(nodes, clusterCert{name, reachable(hosts)})
+	}
+	return nodes, nil
+}
+
+// certHost reports whether a certificate can be for a host: an address, or a name, of which the first label may be *.
+func certHost(host string) bool {
+	if net.ParseIP(host) != nil {
+		return true
+	}
+	for i, label := range strings.Split(host, ".") {
+		if label == "*" && i == 0 {
+			continue
+		}
+		if label == "" || len(label) > 63 || strings.ContainsFunc(label, func(r rune) bool {
+			return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_')
+		}) {
+			return false
+		}
+	}
+	return len(host) <= 253
+}
+
+// reachable adds the names of the machine itself, for checks on it.
+func reachable(hosts []string) []string {
+	for _, own := range []string{"localhost", "127.0.0.1"} {
+		if !slices.Contains(hosts, own) {
+			hosts = append(hosts, own)
+		}
+	}
+	return hosts
+}
+
+// certified lists the nodes whose folders are in a folder, with the hosts that their certificates have now.
+func certified(out string) (nodes []clusterCert, err error) {
+	entries, err := os.ReadDir(out)
+	if err != nil {
+		return nil, usage("--out: %v", err)
+	}
+	for _, e := range entries {
+		path := certsOf(filepath.Join(out, e.Name()), tlsconf.Indexer).Cert
+		cert, err := readCertificate(path)
+		if errors.Is(err, fs.ErrNotExist) || !e.IsDir() {
+			if other := otherRole(filepath.Join(out, e.Name())); other != "" { // not left as it is without a word
+				return nil, fmt.Errorf("%s is there, and no certificate of an indexer, which says for which hosts: make all of "+
+					"%s anew with --replace %[2]s=HOST", other, e.Name())
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		peer, err := tlsconf.PeerOf(cert)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		n := clusterCert{name: peer.ID, hosts: cert.DNSNames}
+		if n.folder() != e.Name() {
+			return nil, fmt.Errorf("%s is for node %s: the folder of that one is %s", path, n.name, n.folder())
+		}
+		for _, ip := range cert.IPAddresses {
+			n.hosts = append(n.hosts, ip.String())
+		}
+		nodes = append(nodes, n)
+	}
+	if len(nodes) == 0 {
+		return nil, usage("--out %s has no folder of a node: name the nodes, as n1=10.0.0.1", out)
+	}
+	return nodes, nil
+}
+
+// otherRole names a certificate of a node in a folder, if there is one.
+func otherRole(dir string) string {
+	for _, role := range nodeRoles {
+		path := certsOf(dir, role).Cert
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// readCertificate reads the first certificate of a PEM file.
+func readCertificate(path string) (*x509.Certificate, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(b)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, fmt.Errorf("%w: %s holds no certificate in PEM form", tlsconf.ErrFiles, path)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", tlsconf.ErrFiles, path, err)
+	}
+	return cert, nil
+}
+
+// loadOrMakeCA takes the CA of a folder, or makes one where there is none at all.
+func loadOrMakeCA(dir string, mustBe bool) (*tlsconf.CA, error) {
+	ca, err := tlsconf.LoadCA(dir)
+	if err == nil || !errors.Is(err, fs.ErrNotExist) || mustBe {
+		return ca, err
+	}
+	for _, name := range []string{tlsconf.CAFile, tlsconf.CAKeyFile} {
+		if _, there := os.Lstat(filepath.Join(dir, name)); there == nil {
+			return nil, fmt.Errorf("%s has a part of a CA only: %w", dir, err)
+		}
+	}
+	return tlsconf.CreateCA(dir, "tidemark CA", tlsconf.CAValidity)
+}

@@ -1,0 +1,421 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"tidemark/indexer"
+	"tidemark/internal/config"
+	"tidemark/internal/localcluster"
+	"tidemark/internal/node"
+	"tidemark/internal/tlsconf"
+)
+
+// Ports of a node, from --port on.
+const (
+	portREST = iota
+	portRaft
+	portNode // readiness
+	portProjector
+	portIndexer // and scan, maintenance, backfill, catchup behind it
+	nodePorts   = 10
+)
+
+// Limits of nodes.
+const (
+	maxNodeName = 64
+	maxNodes    = 15 // with a manager
+)
+
+// nodeName reports whether a node may be called so: it is a folder, an id and in certificates.
+func nodeName(name string) bool { return plainName(name) && name != operatorName && name != anyName }
+
+func plainName(name string) bool {
+	return name != "" && len(name) <= maxNodeName && name[0] != '.' &&
+		!strings.ContainsFunc(name, func(r rune) bool {
+			return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
+		})
+}
+
+// nodeFlags are those of tidemark node.
+type nodeFlags struct {
+	id, data, listen, advertise, certs string
+	port                               int
+	nodes                              []string
+	kv, kvUser, kvPassword             string
+	quota                              byteSize
+	insecure                           bool
+	unnamed                            bool // nothing says how it is called
+	logs                               logFlags
+	origins                            config.Origins
+}
+
+// nodePeer is a node with a manager.
+type nodePeer struct{ name, host, port string }
+
+// nodePlan is what the flags come to.
+type nodePlan struct {
+	f               *nodeFlags
+	file            string // of configuration
+	listen          string // host
+	advertise       string // host
+	peers           []nodePeer
+	manages, trails bool // it has a manager; a projector
+}
+
+func newNode(s Streams) *cobra.Command {
+	f := &nodeFlags{quota: byteSize(indexer.DefaultMemoryQuota)}
+	cmd := &cobra.Command{Use: "node", Short: "Run what belongs on one machine: a manager, an indexer, a projector",
+		Args: noArgs,
+		Long: `Runs the roles of one machine as children of one process: an indexer, a manager if --nodes names this node,
+and a projector if --kv names a KV node. A child that ends is started again, after a second and then with growing
+pauses; a stop stops all of them, and none is left when this process is killed. All log to standard error.
+
+--nodes is the same on every machine, so that one configuration file serves all of them: NAME=HOST of each node that
+has a manager, as n1=10.0.0.1,n2=10.0.0.2,n3=10.0.0.3 (HOST:PORT where --port is another). A new cluster is made when
+all of them answer and are empty; else this node joins. A node that is not named has no manager, and belongs to the
+cluster of those that are.
+
+Ports, from --port on: REST, Raft, readiness, projector, indexer, scan, maintenance, backfill, catchup; one is spare.
+GET /readyz at the third says whether all roles can serve, and what is in the way. Data are in folders of --data.
+Certificates are those of a folder that tidemark cert cluster has made. What else a role takes stands in its section
+of the configuration file, or in the environment.`,
+		Example: "  tidemark node\n  tidemark node --config /etc/tidemark/tidemark.yaml\n  tidemark node --id n1 --nodes " +
+			"n1=10.0.0.1,n2=10.0.0.2,n3=10.0.0.3 --certs-dir ./certs/n1 --data /var/lib/tidemark",
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) { // instead of the root's
+			f.origins, err = resolve(cmd)
+			return err
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, s) }}
+	fl := cmd.Flags()
+	fl.StringVar(&f.id, "id", "", "name of this node, and of its roles (default: that of its certificates, else n1)")
+	fl.StringVar(&f.data, "data", "/var/lib/tidemark", "data folder; each role has one below it")
+	fl.StringVar(&f.listen, "listen", "", "`HOST` to listen on (default: this node's of --nodes, else 127.0.0.1)")
+	fl.StringVar(&f.advertise, "advertise", "", "`HOST` at which others reach this node (default: its own of --nodes, "+
+		"else --listen)")
+	fl.IntVar(&f.port, "port", localcluster.FirstREST, fmt.Sprintf("the first of %d ports", nodePorts))
+	fl.StringSliceVar(&f.nodes, "nodes", nil, "the nodes with a manager, the same list on each: NAME=HOST[:PORT],… "+
+		"(default: this one alone)")
+	fl.StringVar(&f.certs, "certs-dir", "", "`FOLDER` with this node's certificates; see tidemark cert cluster")
+	fl.StringVar(&f.kv, "kv", "", "the KV node of this machine, whose vbuckets a projector streams; none: no projector")
+	fl.StringVar(&f.kvUser, "kv-user", "", "user of the KV store")
+	fl.StringVar(&f.kvPassword, "kv-password-file", "", "file with the password; read at each connection")
+	fl.Var(&f.quota, "memory-quota", "memory of the indexer: a `SIZE` as 512MiB (the least), 4GiB, or bytes")
+	fl.BoolVar(&f.insecure, "insecure", false, "listen beyond loopback without TLS")
+	addCommon(cmd, &f.logs)
+	return cmd
+}
+
+func (f *nodeFlags) run(cmd *cobra.Command, s Streams) error {
+	log, err := f.logs.logger(s, "node")
+	if err != nil {
+		return err
+	}
+	p, err := f.plan(cmd.Flags().Lookup(config.FileFlag).Value.String())
+	if err != nil {
+		return err
+	}
+	cfg, err := p.config(s)
+	if err != nil {
+		return err
+	}
+	if cfg.Exe, err = os.Executable(); err != nil {
+		return fmt.Errorf("finding the path of this program: %w", err)
+	}
+	cfg.Logger, cfg.Out = log, s.Err
+	// An indexer is on every node, so that its certificate is too.
+	tlsF := tlsFlags{files: certsOf(f.certs, tlsconf.Indexer)}
+	if cfg.TLS, err = tlsF.open(cmd.Context(), tlsconf.Indexer, f.id, log); err != nil {
+		return err
+	}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	n, err := node.Open(cfg)
+	if err != nil {
+		return err
+	}
+	p.tell(log, cfg.TLS)
+	ctx, stop := context.WithCancel(cmd.Context())
+	defer stop()
+	go reloads(ctx, hangup, n)
+	return n.Run(ctx)
+}
+
+// reloads passes SIGHUP on to the roles, which read their certificates again.
+func reloads(ctx context.Context, hangup <-chan os.Signal, n *node.Node) {
+	for {
+		select {
+		case <-hangup:
+			n.Reload()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// tell says in one line what is started and where.
+func (p *nodePlan) tell(log hclog.Logger, source *tlsconf.Source) {
+	args := []any{"id", p.f.id, "data", p.f.data}
+	if p.manages {
+		args = append(args, "manager", source.Scheme()+"://"+p.told(portREST))
+	}
+	args = append(args, "indexer", source.Scheme()+"://"+p.told(portIndexer))
+	if p.trails {
+		args = append(args, "projector", source.Scheme()+"://"+p.told(portProjector), "kv", p.f.kv)
+	}
+	log.Info("node runs", append(args, "ports", fmt.Sprintf("%d-%d", p.f.port, p.f.port+nodePorts-1), "ready",
+		source.Scheme()+"://"+p.told(portNode)+"/readyz")...)
+}
+
+// plan reads the flags.
+func (f *nodeFlags) plan(file string) (*nodePlan, error) {
+	if err := errors.Join(f.identify(), indexer.CheckMemoryQuota(int64(f.quota))); err != nil {
+		return nil, usageError{err}
+	}
+	if f.data == "" {
+		return nil, usage("tidemark node needs --data")
+	}
+	if f.port < 1 || f.port > 1<<16-nodePorts {
+		return nil, usage("--port %d: want the first of %d ports, 1 to %d", f.port, nodePorts, 1<<16-nodePorts)
+	}
+	p := &nodePlan{f: f, file: file, listen: f.listen, advertise: f.advertise, trails: f.kv != ""}
+	if !p.trails && (f.kvUser != "" || f.kvPassword != "") {
+		return nil, usage("--kv-user and --kv-password-file are of the KV node that --kv names: give --kv too")
+	}
+	return p, p.place()
+}
+
+// identify takes the name off the node's certificate where none is given.
+func (f *nodeFlags) identify() error {
+	if f.id == "" && f.certs != "" {
+		path := certsOf(f.certs, tlsconf.Indexer).Cert
+		cert, err := readCertificate(path)
+		if err != nil {
+			return fmt.Errorf("--certs-dir: %w; `tidemark cert cluster` makes it", err)
+		}
+		peer, err := tlsconf.PeerOf(cert)
+		if err != nil {
+			return fmt.Errorf("--certs-dir: %s: %w", path, err)
+		}
+		if f.id = peer.ID; f.id == tlsconf.AnyID {
+			return fmt.Errorf("--certs-dir: %s is for every node: give --id", path)
+		}
+	}
+	if f.unnamed = f.id == ""; f.unnamed {
+		f.id = "n1"
+	}
+	if !nodeName(f.id) {
+		return fmt.Errorf("--id %q: want 1 to %d letters, digits or any of . _ -, no point at the beginning, neither %s nor "+
+			"%s", f.id, maxNodeName, operatorName, anyName)
+	}
+	return nil
+}
+
+// place finds this node among --nodes, and where it listens.
+func (p *nodePlan) place() error {
+	if err := p.parsePeers(); err != nil {
+		return err
+	}
+	own := slices.IndexFunc(p.peers, func(n nodePeer) bool { return n.name == p.f.id })
+	if own >= 0 {
+		p.manages = true
+		if host := p.peers[own].host; p.advertise == "" {
+			p.advertise = host
+		}
+		if got := p.peers[own].port; got != strconv.Itoa(p.f.port) {
+			return usage("--nodes says that %s is at port %s, and --port is %d", p.f.id, got, p.f.port)
+		}
+		if p.listen == "" {
+			p.listen = p.peers[own].host
+		}
+	}
+	if p.listen == "" && p.advertise == "" && len(p.peers) > 0 {
+		if p.f.unnamed {
+			return usage("--nodes does not name %s, which is what a node without --id and --certs-dir is called: give one of "+
+				"them", p.f.id)
+		}
+		return usage("--nodes does not name %s, so that it has no manager, and nothing says where it listens: give --listen",
+			p.f.id)
+	}
+	if p.listen == "" {
+		p.listen = "127.0.0.1"
+	}
+	if p.advertise == "" {
+		p.advertise = p.listen
+	}
+	if ip := net.ParseIP(p.advertise); ip != nil && ip.IsUnspecified() {
+		return usage("others cannot reach this node at %s: give --advertise, or name it in --nodes", p.advertise)
+	}
+	if len(p.peers) == 0 { // alone
+		p.manages, p.peers = true, []nodePeer{{p.f.id, p.advertise, strconv.Itoa(p.f.port)}}
+	}
+	return nil
+}
+
+// parsePeers reads --nodes.
+func (p *nodePlan) parsePeers() error {
+	for _, entry := range p.f.nodes {
+		n, ok := parsePeer(entry)
+		if !ok {
+			return usage("--nodes %q: want NAME=HOST or NAME=HOST:PORT of each node with a manager", entry)
+		}
+		for _, o := range p.peers {
+			if o.name == n.name || o.host == n.host && o.port == n.port {
+				return usage("--nodes has %s=%s:%s and %s=%s:%s: a name, and an address, are one node's", o.name, o.host, o.port,
+					n.name, n.host, n.port)
+			}
+		}
+		p.peers = append(p.peers, n)
+	}
+	if len(p.peers) > maxNodes {
+		return usage("--nodes has %d nodes with a manager: want at most %d, better 3 or 5; others need not be named",
+			len(p.peers), maxNodes)
+	}
+	return nil
+}
+
+// parsePeer reads NAME=HOST:PORT, of which HOST alone is needed.
+func parsePeer(entry string) (nodePeer, bool) {
+	name, addr, found := strings.Cut(strings.TrimSpace(entry), "=")
+	if !found {
+		name, addr = addr, name
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil { // no port
+		host, port = strings.Trim(addr, "[]"), strconv.Itoa(localcluster.FirstREST)
+	}
+	number, err := strconv.Atoi(port)
+	n := nodePeer{cmp.Or(name, host), host, port}
+	return n, err == nil && number >= 1 && number <= 1<<16-nodePorts && host != "" &&
+		!strings.ContainsAny(host, "/@= \t") && nodeName(n.name)
+}
+
+// at and told are addresses of this node's ports: where it listens, and what others are told.
+func (p *nodePlan) at(port int) string   { return joinPort(p.listen, p.f.port+port) }
+func (p *nodePlan) told(port int) string { return joinPort(p.advertise, p.f.port+port) }
+
+// here is the address at which this machine asks itself.
+func (p *nodePlan) here(port int) string {
+	host := p.listen
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return joinPort(host, p.f.port+port)
+}
+
+func joinPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
+
+// setting is a flag of a role, and what this node says of it.
+type setting struct {
+	name, value string
+	// yields leaves it to the role's own section of the file, which is nearer, unless the command line has said it.
+	yields bool
+}
+
+// config makes the roles' command lines.
+func (p *nodePlan) config(s Streams) (node.Config, error) {
+	cfg := node.Config{ID: p.f.id, Dir: p.f.data, Listen: p.at(portNode), Insecure: p.f.insecure}
+	var managers []string
+	for _, n := range p.peers {
+		managers = append(managers, net.JoinHostPort(n.host, n.port))
+	}
+	rest := strings.Join(managers, ",")
+	var all error
+	add := func(cmd *cobra.Command, role tlsconf.Role, admin int, own ...setting) {
+		args, err := p.role(cmd, role, own)
+		cfg.Roles = append(cfg.Roles, node.Role{Name: role, Args: args, Admin: p.here(admin)})
+		all = errors.Join(all, err)
+	}
+	if p.manages {
+		add(newManager(s), tlsconf.Manager, portREST, setting{name: "data", value: filepath.Join(p.f.data, "manager")},
+			setting{name: "rest", value: p.at(portREST)}, setting{name: "raft", value: p.at(portRaft)},
+			setting{name: "rest-advertise", value: p.told(portREST)},
+			setting{name: "raft-advertise", value: p.told(portRaft)},
+			setting{name: "bootstrap-expect", value: strconv.Itoa(len(managers))}, setting{name: "join", value: rest})
+	}
+	add(newIndexer(s), tlsconf.Indexer, portIndexer, setting{name: "data", value: filepath.Join(p.f.data, "indexer")},
+		setting{name: "managers", value: rest}, setting{name: "advertise", value: p.advertise},
+		setting{name: "admin", value: p.at(portIndexer)}, setting{name: "scan", value: p.at(portIndexer + 1)},
+		setting{name: "maintenance", value: p.at(portIndexer + 2)},
+		setting{name: "backfill", value: p.at(portIndexer + 3)}, setting{name: "catchup", value: p.at(portIndexer + 4)},
+		setting{"memory-quota", p.f.quota.String(), true})
+	if p.trails {
+		add(newProjector(s), tlsconf.Projector, portProjector, setting{name: "managers", value: rest},
+			setting{name: "advertise", value: p.advertise}, setting{name: "admin", value: p.at(portProjector)},
+			setting{name: "kv", value: p.f.kv}, setting{"kv-user", p.f.kvUser, true},
+			setting{"kv-password-file", p.f.kvPassword, true})
+	}
+	return cfg, all
+}
+
+// role returns the arguments of a role: own settings, and what its section of the configuration file says. Values that
+// do not fit are found here, and not by a process that ends again and again.
+func (p *nodePlan) role(cmd *cobra.Command, role tlsconf.Role, own []setting) ([]string, error) {
+	fl, files := cmd.Flags(), certsOf(p.f.certs, role)
+	own = append(own, setting{name: "id", value: p.f.id},
+		setting{name: "insecure", value: strconv.FormatBool(p.f.insecure)},
+		setting{name: "tls-ca", value: files.CA}, setting{name: "tls-cert", value: files.Cert},
+		setting{name: "tls-key", value: files.Key}, setting{"log-level", p.f.logs.level, true},
+		setting{"log-format", p.f.logs.format, true}, setting{"otlp-endpoint", p.f.logs.otlp, true})
+	said, err := p.section(fl, role, own)
+	if err != nil {
+		return nil, err
+	}
+	for _, set := range own {
+		inFile := strings.HasPrefix(said[set.name], "file ")
+		switch {
+		case inFile && !set.yields:
+			return nil, usage("configuration %s, section %s: %q is for tidemark node to say, by its own settings: leave it out",
+				said[set.name], role, set.name)
+		case set.value == "", inFile && (p.f.origins[set.name] == "default" || strings.HasPrefix(p.f.origins[set.name],
+			"file ")):
+			continue
+		}
+		if err := fl.Set(set.name, set.value); err != nil {
+			return nil, usage("%s: %v", role, config.Explain(err))
+		}
+		said[set.name] = "flag"
+	}
+	args := []string{cmd.Name()}
+	fl.VisitAll(func(f *pflag.Flag) {
+		if from := said[f.Name]; config.Key(f) && (from == "flag" || strings.HasPrefix(from, "file ")) {
+			args = append(args, "--"+f.Name+"="+config.Text(f.Value))
+		}
+	})
+	return args, nil
+}
+
+// section gives a role's flags what its section of the file says, and checks what it will read of the environment.
+func (p *nodePlan) section(fl *pflag.FlagSet, role tlsconf.Role, own []setting) (config.Origins, error) {
+	if err := fl.Set(config.FileFlag, p.file); err != nil {
+		return nil, usageError{err}
+	}
+	origins, err := config.Resolve(fl, config.Source{Role: string(role), Sections: sections(), OnlySection: true,
+		Lookup: func(name string) (string, bool) {
+			if name == config.EnvName(config.FileFlag) || slices.ContainsFunc(own, func(s setting) bool {
+				return config.EnvName(s.name) == name
+			}) {
+				return "", false // this process has read it
+			}
+			return os.LookupEnv(name)
+		}})
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return origins, nil
+}

@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+)
+
+// newScan are the commands about scans that run, or were slow; "index scan" scans.
+func newScan(s Streams) *cobra.Command {
+	f := &serverFlags{}
+	cmd := group("scan", "Look at the scans that run, end them, and see which were slow",
+		"  tidemark scan list\n  tidemark scan slow --limit 10", scanList(s, f), scanSlow(s, f), scanCancel(s, f))
+	f.add(cmd, s)
+	return cmd
+}
+
+func scansLimit(cmd *cobra.Command, limit *int) {
+	cmd.Flags().IntVar(limit, "limit", 200, "most scans, 1 to 1000")
+}
+
+func scanList(s Streams, f *serverFlags) *cobra.Command {
+	var every time.Duration
+	var limit int
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"},
+		Short: "Scans and counts that are under way, the longest first", Args: noArgs, ValidArgsFunction: noFiles,
+		Long: `Asks all indexers at once. STATE is opening, while copies of the slices are asked until they have the
+timestamp and their first rows; waiting, for a stability timestamp that is new enough; reading; or sending, while the
+client, or the way to it, takes nothing. An indexer that gives no answer within 2 s is named.`,
+		Example: "  tidemark scan list\n  tidemark scan list --watch=1s",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return repeat(cmd.Context(), s, every, func(ctx context.Context, w io.Writer) error {
+				return f.do(ctx, func(ctx context.Context, c *client.Client) error {
+					l, err := c.RunningScans(ctx, limit)
+					if err != nil {
+						return err
+					}
+					err = show(w, f.output, l, l.Scans, func(t *tabwriter.Writer) { tableRunning(t, l.Scans) })
+					missing(s.Err, l.Omitted, l.Unheard)
+					return err
+				})
+			})
+		}}
+	watchFlag(cmd.Flags(), &every)
+	scansLimit(cmd, &limit)
+	return cmd
+}
+
+func scanSlow(s Streams, f *serverFlags) *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{Use: "slow", Short: "Scans and counts that took long, those that ended last first", Args: noArgs,
+		ValidArgsFunction: noFiles,
+		Long: `Each indexer remembers the newest 256 scans that it has coordinated and that took longer than its
+--slow-scan says, since its process began. The times are how long a scan has been in each state, as "scan list" has
+them.`,
+		Example: "  tidemark scan slow --limit 10\n  tidemark scan slow --output jsonl",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				l, err := c.SlowScans(ctx, limit)
+				if err != nil {
+					return err
+				}
+				err = show(s.Out, f.output, l, l.Scans, func(t *tabwriter.Writer) { tableSlow(t, l.Scans) })
+				missing(s.Err, l.Omitted, l.Unheard)
+				if l.Forgotten > 0 {
+					fmt.Fprintf(s.Err, "%d more were slow, and are not remembered\n", l.Forgotten)
+				}
+				return err
+			})
+		}}
+	scansLimit(cmd, &limit)
+	return cmd
+}
+
+func scanCancel(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "cancel ID", Short: "End a scan; whoever asked for it is told so",
+		Args: exactArgs("ID"), ValidArgsFunction: noFiles,
+		Long: `Ends a scan that "scan list" shows. Its client is told SCAN_CANCELLED and who has ended it; one that takes
+nothing at the moment as soon as it does, after 30 s at the latest. Role ddl is needed.`,
+		Example: "  tidemark scan cancel i1.h9k3x2a0b7",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if err := c.CancelScan(ctx, args[0]); err != nil {
+					return err
+				}
+				fmt.Fprintf(s.Err, "scan %s ends\n", args[0])
+				return nil
+			})
+		}}
+}
+
+// missing says what a list has not.
+func missing(w io.Writer, omitted int, unheard []client.UnheardIndexer) {
+	if omitted > 0 {
+		fmt.Fprintf(w, "%s more: see --limit\n", counted(omitted, "scan", "scans"))
+	}
+	for _, u := range unheard {
+		fmt.Fprintf(w, "indexer %s gives no answer, what it does is missing: %s\n", u.Indexer, u.Error)
+	}
+}
+
+func scanned(a *client.ScanAsked) string {
+	if a.Name == "" {
+		return "index " + a.Index.String()
+	}
+	return a.Keyspace() + "/" + a.Name
+}
+
+func tableRunning(t io.Writer, all []client.RunningScan) {
+	fmt.Fprintln(t, "ID\tINDEX\tOP\tUSER\tFOR\tSTATE\tROWS\tCONSISTENCY\tBOUNDS")
+	for i := range all {
+		r := &all[i]
+		state := r.State
+		if r.Cancelled {
+			state += " (cancelled)"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", r.ID, scanned(&r.ScanAsked), r.Op, r.User, lasted(r.ForMS),
+			state, r.Rows, r.Consistency, r.Bounds)
+	}
+}
+
+func tableSlow(t io.Writer, all []client.SlowScan) {
+	fmt.Fprintln(t, "BEGAN\tINDEX\tOP\tUSER\tTOOK\tOPENING\tWAITING\tREADING\tSENDING\tROWS\tCODE\tBOUNDS")
+	for i := range all {
+		r := &all[i]
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", time.UnixMilli(r.SinceMS).Format(time.TimeOnly),
+			scanned(&r.ScanAsked), r.Op, r.User, lasted(r.TookMS), lasted(r.OpeningMS), lasted(r.WaitingMS), lasted(r.ReadingMS),
+			lasted(r.SendingMS), r.Rows, r.Code, r.Bounds)
+	}
+}
+
+// lasted writes milliseconds for people.
+func lasted(ms float64) string {
+	d := time.Duration(ms * float64(time.Millisecond))
+	if d >= time.Second {
+		return d.Round(10 * time.Millisecond).String()
+	}
+	return d.Round(10 * time.Microsecond).String()
+}

@@ -1,0 +1,378 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/mattn/go-shellwords"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"tidemark/expression"
+	"tidemark/internal/config"
+	"tidemark/internal/rpc"
+)
+
+const (
+	shellPrompt  = "tidemark> "
+	shellMore    = "       -> " // of a statement that has not ended
+	maxShellText = 1 << 20      // bytes of a line, and of a statement
+)
+
+// statementWords begin a line that is a statement; no command has such a name.
+var statementWords = []string{"CREATE", "BUILD", "ALTER", "DROP", "SELECT", "INSERT", "UPSERT", "UPDATE", "DELETE",
+	"MERGE", "EXPLAIN", "PREPARE", "EXECUTE", "GRANT", "REVOKE", "INFER"}
+
+var (
+	errLeave     = errors.New("the shell ends")
+	errAbandoned = errors.New("the line was given up") // Ctrl-C
+)
+
+func newShell(s Streams) *cobra.Command {
+	f := &serverFlags{}
+	var history string
+	cmd := &cobra.Command{Use: "shell", Short: "Statements and commands, one after another",
+		Long: `Reads statements, each up to its semicolon, and the commands of tidemark, without that word, and runs each
+as the command line does:
+
+  CREATE INDEX by_name ON world(name);
+  index scan world/by_name --equal '["Paris"]' --explain
+
+What says which cluster, as whom and how to print is given once, to the shell, and counts for each line that does not
+say otherwise; a password is asked for once.
+
+On a terminal: Tab completes, the arrows and Ctrl-R find earlier lines, Ctrl-C ends what runs or gives the line up, exit
+or Ctrl-D leaves. Lines that begin with a space are not kept. Otherwise lines come from standard input, and the first
+that fails ends it, with its exit code.`,
+		Example: `  tidemark shell
+  tidemark shell --context prod --output json
+  echo 'index list' | tidemark shell --server other:9520`,
+		ValidArgsFunction: noFiles, Args: noArgs}
+	var given []string
+	inContext := false
+	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		cmd.Flags().Visit(func(fl *pflag.Flag) { given = append(given, fl.Name) })
+		origins, err := resolve(cmd)
+		for name, origin := range origins { // the context that counts now counts to the end
+			if strings.HasPrefix(origin, "context ") {
+				given = append(given, name)
+				inContext = true
+			}
+		}
+		return err
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		sh := &shell{streams: s, set: map[string]string{}}
+		for _, name := range given {
+			sh.set[name] = config.Text(cmd.Flags().Lookup(name).Value)
+		}
+		delete(sh.set, "history")
+		if err := sh.askOnce(f); err != nil {
+			return err
+		}
+		if inContext || sh.secrets != nil { // what the context says is in the other flags, and no other one comes to count
+			sh.set["context"] = noContext
+		}
+		if !isTerminal(s.In) || !isTerminal(s.Out) {
+			sh.streams.In = strings.NewReader("") // the lines are no answers
+			lines := bufio.NewScanner(s.In)
+			lines.Buffer(nil, maxShellText)
+			return sh.read(cmd.Context(), &plainLines{lines})
+		}
+		ctx, stop := signal.NotifyContext(context.WithoutCancel(cmd.Context()), syscall.SIGTERM, syscall.SIGHUP)
+		defer stop()
+		lines := newTypedLines(sh.words, history, s.Err)
+		defer lines.close()
+		sh.typed = true
+		return sh.read(ctx, lines)
+	}
+	f.add(cmd, s)
+	cmd.Flags().StringVar(&history, "history", "", "`FILE` that keeps the lines that were typed, - for none (default "+
+		"tidemark/history in XDG_STATE_HOME, or ~/.local/state)")
+	return cmd
+}
+
+// shellLines are lines as they come; io.EOF after the last one.
+type shellLines interface {
+	next(prompt string) (string, error)
+}
+
+type plainLines struct{ from *bufio.Scanner }
+
+func (p *plainLines) next(string) (string, error) {
+	if p.from.Scan() {
+		return p.from.Text(), nil
+	}
+	if errors.Is(p.from.Err(), bufio.ErrTooLong) {
+		return "", usage("a line has more than %d bytes", maxShellText)
+	}
+	if err := p.from.Err(); err != nil {
+		return "", err
+	}
+	return "", io.EOF
+}
+
+// shell runs lines.
+type shell struct {
+	streams   Streams
+	set       map[string]string // flags that were given to the shell
+	secrets   map[string]string // variables of the environment for lines that are for the shell's cluster
+	typed     bool              // by somebody who sees what fails
+	statement strings.Builder   // as far as it has come
+}
+
+// askOnce has a secret that comes from a terminal or standard input read before the lines are.
+func (sh *shell) askOnce(f *serverFlags) error {
+	who := &f.who
+	asked := who.user != "" && who.passwordFile == "" && os.Getenv(passwordEnv) == ""
+	if !asked && who.passwordFile != "-" && who.tokenFile != "-" {
+		return nil
+	}
+	if !asked && !isTerminal(sh.streams.In) {
+		return usage("a secret and the lines of a shell cannot both be standard input; put the secret into a file")
+	}
+	copied := *who
+	o, err := copied.options(sh.streams, nil)
+	if err != nil {
+		return err
+	}
+	sh.secrets = map[string]string{passwordEnv: o.Password, tokenEnv: o.Token}
+	for _, name := range []string{"password-file", "token-file"} {
+		if sh.set[name] == "-" {
+			delete(sh.set, name)
+		}
+	}
+	return nil
+}
+
+// lend lets a line that is for the shell's cluster find the secrets that were asked for, until back is called. What
+// lets somebody into one cluster is not for another.
+func (sh *shell) lend(args []string) (back func()) {
+	var set []string
+	for name, value := range sh.secrets {
+		if _, other := os.LookupEnv(name); !other && value != "" && !elsewhere(args) {
+			set = append(set, name)
+			_ = os.Setenv(name, value) // its name and value are such as Setenv takes
+		}
+	}
+	return func() {
+		for _, name := range set {
+			_ = os.Unsetenv(name)
+		}
+	}
+}
+
+// elsewhere reports whether a line says which cluster, or as whom.
+func elsewhere(args []string) bool {
+	return slices.ContainsFunc([]string{"server", "data", "context", "user", "token-file"}, func(name string) bool {
+		return says(args, name, "")
+	})
+}
+
+// read runs lines until there are no more.
+func (sh *shell) read(ctx context.Context, lines shellLines) error {
+	for {
+		id := rpc.NewRequestID()
+		prompt := shellPrompt
+		if sh.statement.Len() > 0 {
+			prompt = shellMore
+		}
+		line, err := nextLine(ctx, lines, prompt)
+		if err == nil {
+			err = sh.line(context.WithValue(ctx, invocationKey{}, id), line)
+		}
+		switch {
+		case errors.Is(err, io.EOF) && sh.statement.Len() > 0 && !sh.typed:
+			return usage("the last statement has no semicolon at its end: %.60q", sh.statement.String())
+		case errors.Is(err, io.EOF), errors.Is(err, errLeave):
+			return nil
+		case errors.Is(err, errAbandoned):
+			sh.statement.Reset()
+		case sh.typed && ctx.Err() != nil:
+			return nil
+		case err != nil && !sh.typed:
+			return err
+		case err != nil:
+			tell(sh.streams.Err, err, id)
+		}
+	}
+}
+
+// nextLine waits for a line as long as ctx.
+func nextLine(ctx context.Context, lines shellLines, prompt string) (line string, err error) {
+	done := make(chan struct{})
+	go func() { // it stays behind when ctx ends, and so does the process
+		defer close(done)
+		line, err = lines.next(prompt)
+	}()
+	select {
+	case <-done:
+		return line, err
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
+// line runs one, or keeps it when its statement goes on.
+func (sh *shell) line(ctx context.Context, line string) error {
+	words := strings.Fields(line)
+	if sh.statement.Len() == 0 {
+		switch {
+		case len(words) == 0:
+			return nil
+		case len(words) == 1 && slices.Contains([]string{"exit", "quit", `\q`}, strings.TrimSuffix(words[0], ";")):
+			return errLeave
+		case !slices.Contains(statementWords, strings.ToUpper(words[0])):
+			args, err := splitWords(line)
+			if err != nil {
+				return err
+			}
+			return sh.run(ctx, args)
+		}
+	}
+	if sh.statement.Len()+len(line) > maxShellText {
+		sh.statement.Reset()
+		return usage("a statement has more than %d bytes", maxShellText)
+	}
+	sh.statement.WriteString(line + "\n")
+	text := sh.statement.String()
+	if !expression.Ended(text) {
+		return nil
+	}
+	sh.statement.Reset()
+	return sh.run(ctx, []string{"sql", text})
+}
+
+// splitWords takes a line apart as a POSIX shell does, with quotes, and nothing else of it.
+func splitWords(line string) ([]string, error) {
+	p := shellwords.NewParser()
+	args, err := p.Parse(line)
+	switch {
+	case err != nil:
+		return nil, usage("%v in %.60q", err, line)
+	case p.Position >= 0:
+		return nil, usage("an end of a command at byte %d of %.60q: put what has ; & | < > ( or ) in single quotes",
+			p.Position+1, line)
+	}
+	if len(args) > 0 && args[0] == "tidemark" {
+		args = args[1:]
+	}
+	return args, nil
+}
+
+// run runs a command line until it ends or is interrupted.
+func (sh *shell) run(ctx context.Context, args []string) error {
+	if sh.typed {
+		var done context.CancelFunc
+		ctx, done = signal.NotifyContext(ctx, syscall.SIGINT)
+		defer done()
+	}
+	root := newRoot(sh.streams)
+	if cmd, _, err := root.Find(args); err == nil && (cmd.Annotations[roleKey] != "" || cmd.Name() == "shell") {
+		return usage("%s runs for itself, not in a shell", cmd.CommandPath())
+	}
+	root.SetArgs(sh.withSettings(root, args))
+	defer sh.lend(args)()
+	err := root.ExecuteContext(ctx)
+	if sh.typed && err != nil && ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	return err
+}
+
+// withSettings returns a command line with those of the shell's flags that its command has and it does not say.
+func (sh *shell) withSettings(root *cobra.Command, args []string) []string {
+	cmd, rest, err := root.Find(args)
+	if err != nil || cmd == root {
+		return args
+	}
+	all := strings.Fields(cmd.CommandPath())[1:]
+	has := map[string]string{}
+	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { has[f.Name] = f.Shorthand })
+	cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) { has[f.Name] = f.Shorthand })
+	for _, name := range sh.settings(rest) {
+		if short, ok := has[name]; ok && !says(rest, name, short) {
+			all = append(all, "--"+name+"="+sh.set[name])
+		}
+	}
+	return append(all, rest...)
+}
+
+// settings are the names of the shell's flags that count for a line. A line that says which cluster it is for says by
+// itself as whom.
+func (sh *shell) settings(args []string) (names []string) {
+	for _, place := range []string{"server", "data", "context"} {
+		if says(args, place, "") {
+			for _, name := range []string{"output", "timeout"} {
+				if _, ok := sh.set[name]; ok {
+					names = append(names, name)
+				}
+			}
+			return names
+		}
+	}
+	for name := range sh.set {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// says reports whether a command line has a flag.
+func says(args []string, name, short string) bool {
+	for _, a := range args {
+		switch {
+		case a == "--":
+			return false
+		case a == "--"+name, strings.HasPrefix(a, "--"+name+"="):
+			return true
+		case short != "" && strings.HasPrefix(a, "-"+short):
+			return true
+		}
+	}
+	return false
+}
+
+// words completes the word before a place in a line, as liner.WordCompleter.
+func (sh *shell) words(line string, at int) (head string, found []string, tail string) {
+	runes := []rune(line)
+	before := string(runes[:at])
+	head, tail = before[:strings.LastIndexByte(before, ' ')+1], string(runes[at:])
+	typed := before[len(head):]
+	args, err := splitWords(head)
+	if err != nil || sh.statement.Len() > 0 {
+		return head, nil, tail
+	}
+	var out bytes.Buffer
+	root := newRoot(Streams{In: strings.NewReader(""), Out: &out, Err: io.Discard})
+	defer sh.lend(args)()
+	root.SetArgs(append(append([]string{cobra.ShellCompRequestCmd}, sh.withSettings(root, args)...), typed))
+	if root.ExecuteContext(context.Background()) != nil {
+		return head, nil, tail
+	}
+	for line := range strings.Lines(out.String()) {
+		word, _, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		if word != "" && word[0] != ':' && strings.HasPrefix(word, typed) {
+			found = append(found, word)
+		}
+	}
+	if len(args) == 0 {
+		for _, word := range []string{"CREATE INDEX ", "BUILD INDEX ON ", "ALTER INDEX ", "DROP INDEX ", "exit"} {
+			if len(typed) <= len(word) && strings.EqualFold(typed, word[:len(typed)]) {
+				found = append(found, word)
+			}
+		}
+	}
+	if len(found) == 1 && !strings.HasSuffix(found[0], " ") && !strings.HasSuffix(found[0], "=") {
+		found[0] += " "
+	}
+	return head, found, tail
+}

@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"tidemark/internal/testing/testcluster"
+)
+
+// terminal is a pseudo-terminal with a shell at its other end.
+type terminal struct {
+	t    *testing.T
+	side *os.File
+	cmd  *exec.Cmd
+
+	mu   sync.Mutex
+	text bytes.Buffer
+	seen int
+}
+
+func openTerminal(t *testing.T, args ...string) *terminal {
+	t.Helper()
+	side, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip("this machine has no pseudo-terminals: ", err)
+	}
+	t.Cleanup(func() { side.Close() })
+	if err := unix.IoctlSetPointerInt(int(side.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetWinsize(int(side.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 120}); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(side.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	x := &terminal{t: t, side: side, cmd: exec.Command(testcluster.Binary(t), args...)}
+	x.cmd.Stdin, x.cmd.Stdout, x.cmd.Stderr = other, other, other
+	x.cmd.Env = append(os.Environ(), "TERM=xterm", "TIDEMARK_SERVER=127.0.0.1:1", "NO_COLOR=1")
+	x.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := x.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		piece := make([]byte, 4096)
+		for {
+			n, err := side.Read(piece)
+			x.mu.Lock()
+			x.text.Write(piece[:n])
+			x.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return x
+}
+
+// see waits for a text after the last one that was seen.
+func (x *terminal) see(want string) {
+	x.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(scriptsPause) {
+		x.mu.Lock()
+		rest := x.text.String()[x.seen:]
+		if at := strings.Index(rest, want); at >= 0 {
+			x.seen += at + len(want)
+			x.mu.Unlock()
+			return
+		}
+		x.mu.Unlock()
+		if time.Now().After(deadline) {
+			x.t.Fatalf("no %q in %q", want, rest)
+		}
+	}
+}
+
+func (x *terminal) write(text string) {
+	x.t.Helper()
+	if _, err := io.WriteString(x.side, text); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// TestShellOnATerminal: lines run, fail and are completed; Ctrl-C gives a line up, and ends what runs without the
+// shell; lines are kept for the next one.
+func TestShellOnATerminal(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	kept := filepath.Join(t.TempDir(), "state", "history")
+	x := openTerminal(t, "shell", "--history", kept, "--timeout", "10m")
+	x.see("tidemark> ")
+	x.write("vers\t--output json\r")
+	x.see(`"version"`)
+	x.see("tidemark> ")
+	x.write("index lost\r")
+	x.see("did you mean list?")
+	x.see("tidemark> ")
+	x.write("CREATE INDEX i ON\r")
+	x.see("-> ")
+	x.write("\x03")
+	x.see("tidemark> ")
+	x.write(" version\r") // not kept
+	x.see(" go1.")
+	x.see("tidemark> ")
+	x.write("cluster status\r")
+	x.see("no answer yet")
+	x.write("\x03")
+	x.see("interrupted")
+	x.see("tidemark> ")
+	x.write("\x04")
+	if err := x.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	b, err := os.ReadFile(kept)
+	if want := "version --output json\nindex lost\nCREATE INDEX i ON\ncluster status\n"; err != nil || string(b) != want {
+		t.Errorf("kept: %q, %v, want %q", b, err, want)
+	}
+
+	again := openTerminal(t, "shell", "--history", kept)
+	again.see("tidemark> ")
+	again.write("\x1b[A\x1b[A\x1b[A\r") // three lines up
+	again.see("did you mean list?")
+	again.see("tidemark> ")
+	if err := again.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := again.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/peterh/liner"
+)
+
+// typedLines are lines that somebody types. The terminal is in the mode of the editor only while a line is: commands
+// find it as it was.
+type typedLines struct {
+	editor  *liner.State
+	before  liner.ModeApplier // how the terminal was
+	edit    liner.ModeApplier
+	history string // "": none is kept
+	err     io.Writer
+}
+
+func newTypedLines(words liner.WordCompleter, history string, err io.Writer) *typedLines {
+	t := &typedLines{err: err, history: historyFile(history)}
+	t.before, _ = liner.TerminalMode()
+	t.editor = liner.NewLiner()
+	t.edit, _ = liner.TerminalMode()
+	t.editor.SetCtrlCAborts(true)
+	t.editor.SetMultiLineMode(true)
+	t.editor.SetTabCompletionStyle(liner.TabPrints)
+	t.editor.SetWordCompleter(words)
+	if f, err := os.Open(t.history); err == nil {
+		_, _ = t.editor.ReadHistory(f) // what of it can be read
+		_ = f.Close()
+	}
+	apply(t.before)
+	return t
+}
+
+func apply(mode liner.ModeApplier) {
+	if mode != nil {
+		_ = mode.ApplyMode()
+	}
+}
+
+// historyFile names the file; "" is for none.
+func historyFile(given string) string {
+	switch given {
+	case "-":
+		return ""
+	case "":
+	default:
+		return given
+	}
+	dir := os.Getenv("XDG_STATE_HOME")
+	if dir == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return ""
+		}
+		dir = filepath.Join(home, ".local", "state")
+	}
+	return filepath.Join(dir, "tidemark", "history")
+}
+
+func (t *typedLines) next(prompt string) (string, error) {
+	apply(t.edit)
+	defer apply(t.before)
+	line, err := t.editor.Prompt(prompt)
+	switch {
+	case errors.Is(err, liner.ErrPromptAborted):
+		return "", errAbandoned
+	case err != nil:
+		return "", err
+	}
+	if !strings.HasPrefix(line, " ") && strings.TrimSpace(line) != "" {
+		t.editor.AppendHistory(line)
+	}
+	return line, nil
+}
+
+// close keeps the lines and gives the terminal back.
+func (t *typedLines) close() {
+	if err := t.keep(); err != nil {
+		fmt.Fprintf(t.err, "tidemark: the lines are not kept: %v (--history FILE, or - for none)\n", err)
+	}
+	_ = t.editor.Close()
+	apply(t.before)
+}
+
+func (t *typedLines) keep() error {
+	if t.history == "" {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(t.history), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(t.history), ".history.*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = t.editor.WriteHistory(f)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), t.history)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}

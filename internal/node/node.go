@@ -1,0 +1,343 @@
+// Package node runs the roles of one machine as supervised children of one process: what `tidemark node` is.
+//
+// It promises that a role that ends is started again with growing pauses and named in the log and in readiness until it
+// is back, that an orderly stop stops all of them, each within its own limit, that none outlives this process (each
+// watches a pipe to it), and that whole lines of all of them go to one log. One role that was removed from the cluster
+// does not keep the others from running. It never looks into what the roles do.
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/internal/rpc"
+	"tidemark/internal/supervise"
+	"tidemark/internal/tlsconf"
+	"tidemark/wire"
+)
+
+// Times and limits.
+const (
+	// StopGrace is how long a role may take to stop: an indexer gives a hanging disk up after 15 s by itself.
+	StopGrace  = 20 * time.Second
+	drainGrace = time.Second
+	askTimeout = time.Second            // for a role's readiness
+	askEvery   = 250 * time.Millisecond // at most
+	maxReasons = 20                     // of one role
+	maxAnswer  = 64 << 10               // bytes of a role's readiness
+	maxLine    = 64 << 10               // bytes of a line of the log; what is longer comes in parts
+	keptOutput = 4 << 10                // of a role, for why it ended
+)
+
+// Reasons of readiness that only nodes have.
+const (
+	reasonDown    = "role_down"    // a role does not run, or does not answer
+	reasonRemoved = "role_removed" // a role was removed from the cluster
+)
+
+// ErrRemoved is what Run ends with when all roles were removed from the cluster.
+var ErrRemoved = errors.New("every role of this node was removed from the cluster")
+
+// Role is one role to run.
+type Role struct {
+	Name  tlsconf.Role
+	Args  []string // of the program
+	Admin string   // host:port at which this machine asks for its readiness
+}
+
+// Config says what to run.
+type Config struct {
+	ID       string
+	Exe      string // the program
+	Dir      string // data folder, locked
+	Listen   string // host:port of readiness
+	Insecure bool
+	Roles    []Role
+	TLS      *tlsconf.Source // of Listen, and to ask the roles; nil without TLS
+	Out      io.Writer       // what roles print: whole lines, from several goroutines
+	Logger   hclog.Logger
+}
+
+// Node is a node that listens.
+type Node struct {
+	cfg      Config
+	log      hclog.Logger
+	lock     *os.File
+	listener net.Listener
+	children []*child
+
+	asking  sync.Mutex
+	asked   time.Time
+	reasons []rpc.Reason
+}
+
+// child is a role that is kept running.
+type child struct {
+	role   Role
+	proc   *supervise.Child
+	client *http.Client
+
+	mu   sync.Mutex
+	down string // why it does not run, empty while it does
+}
+
+// Open locks the data folder and listens; no role runs before Run. The error wraps supervise.ErrLocked when another
+// process has the folder.
+func Open(cfg Config) (*Node, error) {
+	if err := cfg.TLS.MayListen(cfg.Insecure, tlsconf.Address{Flag: "listen", HostPort: cfg.Listen}); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	lock, err := supervise.Lock(filepath.Join(cfg.Dir, "LOCK"))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.Dir, err)
+	}
+	n := &Node{cfg: cfg, log: cfg.Logger, lock: lock}
+	if n.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
+		_ = lock.Close()
+		return nil, fmt.Errorf("address of readiness: %w", err)
+	}
+	for _, r := range cfg.Roles {
+		n.children = append(n.children, n.child(r))
+	}
+	return n, nil
+}
+
+func (n *Node) child(r Role) *child {
+	c := &child{role: r, down: "it has not started yet", client: &http.Client{Timeout: askTimeout,
+		Transport: &http.Transport{TLSClientConfig: n.cfg.TLS.Client(tlsconf.HTTP, r.Name), DisableKeepAlives: true}}}
+	log := n.log.With("role", string(r.Name))
+	var last tail
+	c.proc = &supervise.Child{ID: string(r.Name), Path: n.cfg.Exe, Args: r.Args, Env: supervise.Environment(),
+		Grace: StopGrace, LastWords: func() string { return supervise.Error(last.String()) },
+		Open: func() (io.WriteCloser, error) {
+			last.reset()
+			return &lines{to: n.cfg.Out, tail: &last}, nil
+		},
+		Started: func(pid int) {
+			c.set("")
+			log.Debug("a role has started", "pid", pid)
+		},
+		Died: func(err error, delay time.Duration) {
+			why := "it ended"
+			if err != nil {
+				why = err.Error()
+			}
+			c.set(why)
+			log.Warn("a role has ended and is started again", "error", why, "in", delay.String())
+		},
+		Removed: func(err error) {
+			c.set(err.Error())
+			log.Error("a role was removed from the cluster and is not started again; the others go on", "error", err)
+		}}
+	return c
+}
+
+func (c *child) set(down string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.down = down
+}
+
+// Run runs the roles until ctx ends, and stops all. It ends by itself only when no role is left to run, or its own port
+// fails.
+func (n *Node) Run(ctx context.Context) error {
+	defer n.lock.Close()
+	run, stop := context.WithCancel(ctx)
+	defer stop()
+	served := make(chan error, 1)
+	go func() {
+		served <- rpc.Serve(run, n.server(), n.cfg.TLS.Listen(n.listener, tlsconf.HTTP), drainGrace)
+		stop()
+	}()
+	var roles errgroup.Group
+	for _, c := range n.children {
+		roles.Go(func() error {
+			if err := c.proc.Run(run); err != nil && !c.proc.Gone() {
+				n.log.Warn("a role did not stop in order", "role", string(c.role.Name), "error", err)
+			}
+			return nil
+		})
+	}
+	_ = roles.Wait() // what each has to say is in the log
+	n.log.Info("every role has ended")
+	all := ctx.Err() == nil && run.Err() == nil
+	stop()
+	if err := <-served; err != nil {
+		return err
+	}
+	if all {
+		return ErrRemoved
+	}
+	return nil
+}
+
+// Reload lets every role read its certificates again.
+func (n *Node) Reload() {
+	for _, c := range n.children {
+		c.proc.Signal(syscall.SIGHUP)
+	}
+}
+
+func (n *Node) server() *http.Server {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		rpc.Write(w, r, http.StatusOK, wire.OK{})
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if p := rpc.Unready(n.ready(r.Context())); p != nil {
+			rpc.WriteProblem(w, p)
+			return
+		}
+		rpc.Write(w, r, http.StatusOK, wire.OK{})
+	})
+	s := rpc.NewServer(mux)
+	s.ErrorLog = n.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
+	return s
+}
+
+// ready asks every role, side by side; who asks within a short time of another is given the same answer.
+func (n *Node) ready(ctx context.Context) []rpc.Reason {
+	n.asking.Lock()
+	defer n.asking.Unlock()
+	if now := time.Now(); n.asked.IsZero() || now.Sub(n.asked) >= askEvery || now.Before(n.asked) {
+		ctx = context.WithoutCancel(ctx) // the answer is others' too
+		all := make([][]rpc.Reason, len(n.children))
+		var g sync.WaitGroup
+		for i, c := range n.children {
+			g.Go(func() { all[i] = c.reasons(ctx, n.cfg.TLS.Scheme()) })
+		}
+		g.Wait()
+		n.reasons = nil
+		for _, r := range all {
+			n.reasons = append(n.reasons, r...)
+		}
+		n.asked = time.Now()
+	}
+	return append([]rpc.Reason(nil), n.reasons...)
+}
+
+// reasons says what keeps a role from serving, with the role's name before its own words.
+func (c *child) reasons(ctx context.Context, scheme string) []rpc.Reason {
+	name := string(c.role.Name)
+	c.mu.Lock()
+	down := c.down
+	c.mu.Unlock()
+	if c.proc.Gone() {
+		return []rpc.Reason{{Code: reasonRemoved, Detail: name + ": " + down}}
+	}
+	if down != "" {
+		return []rpc.Reason{{Code: reasonDown, Detail: name + ": " + down}}
+	}
+	silent := func(err error) []rpc.Reason {
+		return []rpc.Reason{{Code: reasonDown, Detail: fmt.Sprintf("%s: it does not answer: %v", name, err)}}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+c.role.Admin+"/readyz", nil)
+	if err != nil {
+		return silent(err)
+	}
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return silent(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusOK {
+		return nil
+	}
+	var p rpc.Problem
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(&p); err != nil {
+		return silent(fmt.Errorf("%s, and %w", resp.Status, err))
+	}
+	if len(p.Reasons) == 0 {
+		return []rpc.Reason{{Code: strings.ToLower(string(p.Code)), Detail: name + ": " + p.Error()}}
+	}
+	var all []rpc.Reason
+	for i, r := range p.Reasons {
+		if i == maxReasons {
+			return append(all, rpc.Reason{Code: r.Code, Detail: fmt.Sprintf("%s: and %d more", name, len(p.Reasons)-i)})
+		}
+		all = append(all, rpc.Reason{Code: r.Code, Detail: name + ": " + r.Detail})
+	}
+	return all
+}
+
+// lines passes whole lines on, so that those of several roles do not mix.
+type lines struct {
+	to   io.Writer
+	tail *tail
+	part []byte // of a line that has not ended
+}
+
+// Write implements io.Writer; only one goroutine writes. What the log cannot take is lost, and stops nobody.
+func (l *lines) Write(p []byte) (int, error) {
+	l.part = append(l.part, p...)
+	end := bytes.LastIndexByte(l.part, '\n') + 1
+	if end == 0 && len(l.part) < maxLine {
+		return len(p), nil
+	}
+	if end == 0 {
+		end = len(l.part)
+	}
+	l.pass(l.part[:end])
+	l.part = append(l.part[:0], l.part[end:]...)
+	return len(p), nil
+}
+
+func (l *lines) pass(b []byte) {
+	l.tail.add(b)
+	_, _ = l.to.Write(b)
+}
+
+// Close passes on what is left.
+func (l *lines) Close() error {
+	if len(l.part) > 0 {
+		l.pass(append(l.part, '\n'))
+		l.part = nil
+	}
+	return nil
+}
+
+// tail is the last that a role has printed.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (t *tail) add(b []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, b...)
+	if over := len(t.text) - keptOutput; over > 0 {
+		t.text = append(t.text[:0], t.text[over:]...)
+	}
+}
+
+func (t *tail) reset() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = t.text[:0]
+}
+
+// String returns it.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.text)
+}

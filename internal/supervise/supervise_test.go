@@ -1,0 +1,240 @@
+package supervise
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"tidemark/errcode"
+)
+
+const (
+	guard   = 3 * time.Minute
+	modeEnv = "TIDEMARK_SUPERVISE_TEST"
+)
+
+// TestMain makes the test binary the child too.
+func TestMain(m *testing.M) {
+	switch mode := os.Getenv(modeEnv); mode {
+	case "":
+		os.Exit(m.Run())
+	case "stubborn": // takes no SIGTERM
+		ignore := make(chan os.Signal, 1)
+		signal.Notify(ignore, syscall.SIGTERM)
+		_, _ = os.Stdout.WriteString("runs\n")
+		select {}
+	case "waits":
+		_, _ = os.Stdout.WriteString("runs\n")
+		select {}
+	default: // says why, and ends with that code
+		_, _ = os.Stderr.WriteString("first\ntidemark: it cannot be\n")
+		code, _ := strconv.Atoi(mode)
+		os.Exit(code)
+	}
+}
+
+// output is where a child writes, and is told to whoever waits.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	runs chan struct{}
+	once sync.Once
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n, err := o.text.Write(p)
+	if strings.Contains(o.text.String(), "runs\n") {
+		o.once.Do(func() { close(o.runs) })
+	}
+	return n, err
+}
+
+func (o *output) Close() error { return nil }
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+type death struct {
+	err   error
+	delay time.Duration
+}
+
+type fixture struct {
+	*Child
+	out     *output
+	pids    chan int
+	died    chan death
+	removed chan error
+}
+
+func child(mode string) *fixture {
+	f := &fixture{out: &output{runs: make(chan struct{})}, pids: make(chan int, 100), died: make(chan death, 100),
+		removed: make(chan error, 1)}
+	f.Child = &Child{ID: "c1", Path: os.Args[0], Env: append(os.Environ(), modeEnv+"="+mode), Grace: guard,
+		Open:      func() (io.WriteCloser, error) { return f.out, nil },
+		LastWords: func() string { return Error(f.out.String()) },
+		Started:   func(pid int) { f.pids <- pid },
+		Died:      func(err error, delay time.Duration) { f.died <- death{err, delay} },
+		Removed:   func(err error) { f.removed <- err }}
+	return f
+}
+
+func next[T any](t *testing.T, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(guard):
+		t.Fatal("nothing happens")
+		panic("unreachable")
+	}
+}
+
+// TestAChildThatEnds comes back, says why it ended, and is left alone longer when it ends at once again.
+func TestAChildThatEnds(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	c, done := child("3"), make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	first, second := next(t, c.died), next(t, c.died)
+	if first.delay != restartDelay || second.delay != 2*restartDelay {
+		t.Errorf("pauses of %s and %s", first.delay, second.delay)
+	}
+	if !strings.Contains(first.err.Error(), "it cannot be (exit status 3)") {
+		t.Errorf("it ended with %v", first.err)
+	}
+	if !c.Ended() || c.Hopeless() || c.Gone() {
+		t.Error("after two ends it counts as another thing than one that ends")
+	}
+	cancel()
+	if err := next(t, done); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAChildThatIsKilled comes back after a second, as a new process, and stops when it is told to.
+func TestAChildThatIsKilled(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	c, done := child("waits"), make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	pid := next(t, c.pids)
+	c.Signal(syscall.SIGKILL)
+	if d := next(t, c.died); d.delay != restartDelay || c.Ended() {
+		t.Errorf("a killed one: %+v", d)
+	}
+	if again := next(t, c.pids); again == pid {
+		t.Error("it is the same process")
+	}
+	cancel()
+	var exit *exec.ExitError
+	if err := next(t, done); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		t.Errorf("it was ended with %v", err)
+	}
+	c.Signal(syscall.SIGKILL) // nobody is there
+}
+
+// TestAChildThatDoesNotStop is killed after its grace, and that is told.
+func TestAChildThatDoesNotStop(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	c, done := child("stubborn"), make(chan error, 1)
+	c.Grace = 100 * time.Millisecond
+	go func() { done <- c.Run(ctx) }()
+	next(t, c.out.runs)
+	cancel()
+	if err := next(t, done); err == nil || !strings.Contains(err.Error(), "c1 did not stop within 100ms") {
+		t.Errorf("it was ended with %v", err)
+	}
+}
+
+// TestAChildThatWasRemoved is not started again.
+func TestAChildThatWasRemoved(t *testing.T) {
+	t.Parallel()
+	c := child(strconv.Itoa(errcode.ExitRemoved))
+	if err := c.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := next(t, c.removed); !strings.Contains(err.Error(), "it cannot be") || !c.Gone() || !c.Hopeless() {
+		t.Errorf("removed: %v", err)
+	}
+	if len(c.pids) != 1 {
+		t.Errorf("it was started %d times", len(c.pids))
+	}
+}
+
+// TestAProgramThatIsNotThere is tried later and later, too.
+func TestAProgramThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c := child("3")
+	c.Path = filepath.Join(t.TempDir(), "nothing")
+	go func() { _ = c.Run(ctx) }()
+	for _, delay := range []time.Duration{restartDelay, 2 * restartDelay} {
+		if d := next(t, c.died); !strings.Contains(d.err.Error(), "starting c1") || d.delay != delay {
+			t.Error(d)
+		}
+	}
+}
+
+func TestError(t *testing.T) {
+	for output, want := range map[string]string{"": "", "a\ntidemark: b\n": "b", "tidemark: b": "b",
+		"tidemark: b\nc": ""} {
+		if got := Error(output); got != want {
+			t.Errorf("%q: %q, want %q", output, got, want)
+		}
+	}
+}
+
+// TestEnvironment: children do not read what is for the parent or for client commands.
+func TestEnvironment(t *testing.T) {
+	for _, e := range []string{"CONFIG", "HEARTBEAT", "TLS_CA", "TOKEN", "CERTS_DIR"} {
+		t.Setenv("TIDEMARK_"+e, "x")
+	}
+	env := Environment()
+	for e, want := range map[string]bool{"CONFIG": false, "HEARTBEAT": true, "TLS_CA": false, "TOKEN": false,
+		"CERTS_DIR": false} {
+		if slices.Contains(env, "TIDEMARK_"+e+"=x") != want {
+			t.Errorf("TIDEMARK_%s is given to children: %v", e, !want)
+		}
+	}
+}
+
+// TestLock: a folder is one process's; the other one is told whose.
+func TestLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "LOCK")
+	f, err := Lock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Lock(path); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
+		t.Error(err)
+	}
+	_ = f.Close()
+	again, err := Lock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = again.Close()
+	if _, err := Lock(filepath.Join(path, "x")); err == nil || errors.Is(err, ErrLocked) {
+		t.Error(err)
+	}
+}

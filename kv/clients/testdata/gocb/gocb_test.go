@@ -1,0 +1,192 @@
+// Package gocb holds the embedded KV to Couchbase's own SDK for Go: what an application does first has to work. It is a
+// module of its own, since that SDK brings much along that nothing else here needs:
+//
+//	cd kv/clients/testdata/gocb && go test ./...
+package gocb
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/couchbase/gocb/v2"
+
+	"tidemark/kv"
+)
+
+const (
+	user, password = "index", "secret-Pa55"
+	patience       = time.Minute
+)
+
+// run starts the nodes of a cluster and returns them with what stops each.
+func run(t *testing.T, nodes, replicas int) (all []*kv.Node, stops []func()) {
+	t.Helper()
+	var peers []kv.Peer
+	for i := range nodes {
+		peers = append(peers, kv.Peer{ID: fmt.Sprint("kv", i+1), Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"})
+	}
+	for _, p := range peers {
+		n, err := kv.Open(kv.Config{NodeID: p.ID, Dir: t.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Nodes: peers,
+			Buckets: []kv.BucketConfig{{Name: "world", UUID: "0123456789abcdef0123456789abcdef", VBuckets: 16, Replicas: replicas}},
+			User:    user, Password: password})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, n)
+	}
+	for i, n := range all {
+		peers[i].Memcached, peers[i].Admin = n.MemcachedAddr(), n.AdminAddr()
+	}
+	for _, n := range all {
+		if err := n.SetPeers(peers); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- n.Run(ctx) }()
+		stop := func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			done <- nil
+		}
+		stops = append(stops, stop)
+		t.Cleanup(stop)
+	}
+	for _, n := range all {
+		select {
+		case <-n.Ready():
+		case <-time.After(patience):
+			t.Fatal("a node does not serve")
+		}
+	}
+	return all, stops
+}
+
+func connect(t *testing.T, seeds string) (*gocb.Cluster, *gocb.Bucket) {
+	t.Helper()
+	c, err := gocb.Connect(seeds, gocb.ClusterOptions{Username: user, Password: password})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(nil) })
+	b := c.Bucket("world")
+	if err := b.WaitUntilReady(patience, nil); err != nil {
+		t.Fatalf("%s: %v", seeds, err)
+	}
+	return c, b
+}
+
+// Whichever way it finds the cluster, it reads and writes, and knows the buckets and its user.
+func TestConnect(t *testing.T) {
+	nodes, _ := run(t, 1, 0)
+	_, kvPort, _ := net.SplitHostPort(nodes[0].MemcachedAddr())
+	for i, seeds := range []string{"couchbase://127.0.0.1:" + kvPort, "couchbase://127.0.0.1:1,localhost:" + kvPort,
+		"couchbase://127.0.0.1:" + kvPort + "?network=default"} {
+		t.Run(seeds, func(t *testing.T) {
+			c, b := connect(t, seeds)
+			key := rand.Text()
+			if _, err := b.DefaultCollection().Upsert(key, map[string]int{"n": 7}, nil); err != nil {
+				t.Fatal(err)
+			}
+			var got map[string]int
+			if r, err := b.DefaultCollection().Get(key, nil); err != nil || r.Content(&got) != nil || got["n"] != 7 {
+				t.Fatal(got, err)
+			}
+			all, err := c.Buckets().GetAllBuckets(nil)
+			if w := all["world"]; err != nil || w.BucketType != gocb.CouchbaseBucketType || !w.FlushEnabled ||
+				w.NumVBuckets != 16 {
+				t.Fatalf("%+v %v", all, err)
+			}
+			if _, err := c.Buckets().GetBucket("other", nil); !errors.Is(err, gocb.ErrBucketNotFound) {
+				t.Fatalf("a bucket that there is not: %v", err)
+			}
+			me, err := c.Users().GetUser(user, nil)
+			if err != nil || len(me.EffectiveRoles) != 1 || me.EffectiveRoles[0].Name != "admin" {
+				t.Fatalf("%+v %v", me, err)
+			}
+			if err := c.Buckets().FlushBucket("world", nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.DefaultCollection().Get(key, nil); !errors.Is(err, gocb.ErrDocumentNotFound) {
+				t.Fatalf("a flushed document: %v", err)
+			}
+			scope := fmt.Sprint("s", i)
+			if err := b.CollectionsV2().CreateScope(scope, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.CollectionsV2().CreateScope(scope, nil); !errors.Is(err, gocb.ErrScopeExists) {
+				t.Fatalf("a scope twice: %v", err)
+			}
+			if err := b.CollectionsV2().DropCollection(scope, "c", nil); !errors.Is(err, gocb.ErrCollectionNotFound) {
+				t.Fatalf("a collection that there is not: %v", err)
+			}
+		})
+	}
+}
+
+// A node that has died is failed over by REST, and a client that is connected goes on at the other.
+func TestFailover(t *testing.T) {
+	nodes, stops := run(t, 2, 1)
+	_, b := connect(t, "couchbase://"+nodes[0].MemcachedAddr())
+	c := b.DefaultCollection()
+	var keys []string
+	for i := range 200 {
+		keys = append(keys, fmt.Sprint("doc-", i))
+		if _, err := c.Upsert(keys[i], i, &gocb.UpsertOptions{Timeout: patience}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// It dies when its replicas have everything.
+	for deadline := time.Now().Add(patience); nodes[0].Status().Buckets[0].ReplicaUnjoined+
+		int(nodes[0].Status().Buckets[0].ReplicaLag) > 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the replicas do not follow")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	stops[1]()
+	post(t, nodes[0], "/controller/startGracefulFailover", url.Values{"otpNode": {"ns_1@kv2"}})
+	for i, key := range keys {
+		var n int
+		r, err := c.Get(key, &gocb.GetOptions{Timeout: patience})
+		if err == nil {
+			err = r.Content(&n)
+		}
+		if err != nil || n != i {
+			t.Fatalf("%s: %d %v", key, n, err)
+		}
+		if _, err := c.Upsert(key, i+1, &gocb.UpsertOptions{Timeout: patience}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func post(t *testing.T, n *kv.Node, path string, form url.Values) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+n.AdminAddr()+path,
+		strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.SetBasicAuth(user, password)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s %s", path, resp.Status, body)
+	}
+}

@@ -1,0 +1,121 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/kv/kvclient"
+	"tidemark/kv/kvclient/restmap"
+	"tidemark/kv/mcbp"
+)
+
+// managed is what a cluster manager has answered.
+type managed struct {
+	addr   string
+	answer restmap.Answer
+	err    error
+}
+
+// askManagers asks each of the managers for the bucket's map, side by side.
+func (o Options) askManagers(ctx context.Context) []managed {
+	out := make([]managed, len(o.Managers))
+	var g errgroup.Group
+	g.SetLimit(atOnce)
+	for i, addr := range o.Managers {
+		g.Go(func() error {
+			s := restmap.New(restmap.Options{Managers: []string{addr}, Pinned: true, Bucket: o.KV.Bucket, User: o.KV.User,
+				Password: func() (string, error) { return o.KV.Password, nil }, TLS: o.KV.TLS, Timeout: o.Timeout})
+			out[i].addr = addr
+			out[i].err = again(ctx, func() (err error) {
+				out[i].answer, err = s.Ask(ctx)
+				return err
+			})
+			return nil
+		})
+	}
+	_ = g.Wait() // none fails
+	return out
+}
+
+// newestOf is the newest map that a manager has shown; nil when none has.
+func newestOf(all []managed) *managed {
+	var newest *managed
+	for i := range all {
+		if all[i].err == nil && (newest == nil || all[i].answer.Config.Newer(newest.answer.Config)) {
+			newest = &all[i]
+		}
+	}
+	return newest
+}
+
+// seeds are the nodes with documents by the newest map of the managers.
+func (o Options) seeds(managers []managed) (out []string) {
+	m := newestOf(managers)
+	if m == nil {
+		return nil
+	}
+	for n := range m.answer.Config.NumNodes() {
+		network := m.answer.Network(o.KV.Network)
+		if addr, err := m.answer.Config.KVAddrIn(network, n, m.answer.Host(), o.KV.TLS != nil); err == nil {
+			out = append(out, addr)
+		}
+	}
+	return out
+}
+
+// judgeManagers says what became of the managers that were named.
+func (c *cluster) judgeManagers(p *reporter, o Options) {
+	for _, m := range c.managers {
+		p.add(checkManager, c.managerOf(m), m.addr)
+		if host, _, err := net.SplitHostPort(m.addr); o.KV.TLS == nil && o.KV.User != "" && m.err == nil && err == nil &&
+			host != "localhost" && !net.ParseIP(host).IsLoopback() {
+			p.add(checkManager, finding{Warning, "it is told the password in the clear, and so is whoever listens",
+				"https:// where the cluster has TLS; else couchbase://, by which the password stays here"}, m.addr)
+		}
+	}
+}
+
+func (c *cluster) managerOf(m managed) finding {
+	switch {
+	case m.err == nil && c.config != nil && c.config.UUID != m.answer.Config.UUID:
+		return finding{Fails, fmt.Sprintf("it shows another bucket of the name: uuid %.40q, not %.40q",
+			m.answer.Config.UUID, c.config.UUID), "name managers of one cluster; if the bucket was just made anew, ask again"}
+	case m.err == nil && c.config != nil && c.config.Newer(m.answer.Config):
+		return finding{Warning, fmt.Sprintf("its map is older: revision %d.%d, not %d.%d", m.answer.Config.RevEpoch,
+			m.answer.Config.Rev, c.config.RevEpoch, c.config.Rev), "a moment later it should have the newest"}
+	case m.err == nil && m.answer.Config.ThisNode() < 0:
+		return finding{Warning, "it shows the map, and its own node has no documents of the bucket",
+			"a projector names the manager of the node whose vbuckets it streams"}
+	case m.err == nil:
+		return finding{result: OK, seen: "it shows the map"}
+	case errors.Is(m.err, mcbp.ErrNoVBuckets):
+		return finding{Fails, "the bucket is of type Memcached: it has no vbuckets",
+			"take a bucket of type Couchbase or Ephemeral"}
+	case errors.Is(m.err, kvclient.ErrAuth):
+		return finding{Fails, m.err.Error(), "see --kv-user and --kv-password-file, and " + rightsPage}
+	case errors.Is(m.err, kvclient.ErrNoBucket):
+		return finding{Fails, m.err.Error(), "name a bucket of the cluster (--bucket)"}
+	}
+	result := Fails
+	if newestOf(c.managers) != nil {
+		result = Warning // another one has said what is needed
+	}
+	return finding{result, m.err.Error(), "see that a cluster manager listens there (8091, with TLS 18091), or name the " +
+		"nodes themselves (couchbase://)"}
+}
+
+// causeOfManagers is causeOf where no manager has shown a map.
+func causeOfManagers(all []managed) error {
+	for _, m := range all {
+		for _, known := range []error{kvclient.ErrNoBucket, kvclient.ErrAuth} {
+			if errors.Is(m.err, known) {
+				return known
+			}
+		}
+	}
+	return kvclient.ErrNoMap
+}

@@ -1,0 +1,167 @@
+package kv
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/kv/clustermap"
+	"tidemark/kv/store"
+)
+
+// flushAtOnce is how many vbuckets are made anew at a time, so that they share the log's writes.
+const flushAtOnce = 64
+
+// FlushRequest empties a bucket. Sent to pathFlush it is for one node: each vbucket that is active there is made anew.
+// KV replicas follow.
+type FlushRequest struct {
+	Bucket string `json:"bucket"`
+	// RevEpoch and Rev, unless 0, are the map under which that is meant; under another one the node refuses.
+	RevEpoch int64 `json:"rev_epoch,omitempty"`
+	Rev      int64 `json:"rev,omitempty"`
+	// Check only asks whether the node would do it.
+	Check bool `json:"check,omitempty"`
+}
+
+// flush makes the active vbuckets of a bucket anew, or says that it would.
+func (c *cluster) flush(r FlushRequest) error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	if m := c.current(); r.RevEpoch != 0 && (m.RevEpoch != r.RevEpoch || m.Rev != r.Rev) {
+		return fmt.Errorf("%w: the node has map %d.%d, not %d.%d: vbuckets have changed hands", ErrRefused, m.RevEpoch,
+			m.Rev, r.RevEpoch, r.Rev)
+	}
+	for _, b := range c.n.loadedBuckets() {
+		if b.name != r.Bucket {
+			continue
+		}
+		if b.store.Failing() {
+			return fmt.Errorf("%w: the log of the bucket cannot be written at the moment", ErrRefused)
+		}
+		if r.Check {
+			return nil
+		}
+		var g errgroup.Group
+		g.SetLimit(flushAtOnce)
+		for i := range b.store.VBuckets() {
+			v := b.store.VBucket(uint16(i))
+			if state, _ := v.Status(); state == store.Active {
+				g.Go(v.Flush)
+			}
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		return b.store.SetManifest(c.manifest(r.Bucket)) // its collections stay
+	}
+	return fmt.Errorf("%w: no bucket %q is served here", ErrRefused, r.Bucket)
+}
+
+// flushAll empties a bucket on all members: all of them or, unless one breaks in the middle, none. Nobody changes the
+// map meanwhile, and no vbucket changes hands. Once begun it is not cut short by a caller that goes. A repeat does all
+// of it again.
+func (c *cluster) flushAll(ctx context.Context, bucket string) (clustermap.Map, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
+	defer cancel()
+	end, err := c.alone(ctx)
+	if err != nil {
+		return clustermap.Map{}, err
+	}
+	defer end()
+	m, err := c.ask(ctx, nil)
+	switch {
+	case err != nil:
+		return m, err
+	case m.Bucket(bucket) == nil:
+		return m, fmt.Errorf("%w: no bucket %q is served here", ErrRefused, bucket)
+	case m.Operation != nil:
+		return m, fmt.Errorf("%w: nothing was emptied: vbuckets change hands in a rebalance: wait for it, or stop it",
+			ErrRefused)
+	}
+	r := FlushRequest{Bucket: bucket, RevEpoch: m.RevEpoch, Rev: m.Rev, Check: true}
+	if _, failed := c.flushAt(ctx, m, r); len(failed) > 0 {
+		return m, fmt.Errorf("%w: nothing was emptied: %w", ErrRefused, errors.Join(failed...))
+	}
+	r.Check = false
+	if emptied, failed := c.flushAt(ctx, m, r); len(failed) > 0 {
+		return m, fmt.Errorf("bucket %q was emptied on %s alone; ask again, which empties it on all nodes: %w", bucket,
+			cmp.Or(strings.Join(emptied, ", "), "no node"), errors.Join(failed...))
+	}
+	return m, nil
+}
+
+// flushAt sends a request to all members side by side, in the order of the map.
+func (c *cluster) flushAt(ctx context.Context, m clustermap.Map, r FlushRequest) (done []string, failed []error) {
+	remote := c.peers.orders
+	if r.Check {
+		remote = c.peers.Remote
+	}
+	nodes := append([]clustermap.Node{{ID: c.n.config.NodeID}}, c.others(m)...)
+	answers := c.peers.each(ctx, nodes, func(ctx context.Context, x clustermap.Node) (none clustermap.Map, err error) {
+		if x.ID == c.n.config.NodeID {
+			return none, c.flush(r)
+		}
+		return none, remote.Call(ctx, x.Admin, http.MethodPost, pathFlush, r, nil)
+	})
+	for _, x := range m.Nodes {
+		switch err := answers[x.ID].err; {
+		case err == nil:
+			done = append(done, x.ID)
+		case r.Check:
+			failed = append(failed, fmt.Errorf("%s cannot: %w", x.ID, err))
+		default:
+			failed = append(failed, fmt.Errorf("%s, of which a part may be emptied: %w", x.ID, err))
+		}
+	}
+	return done, failed
+}
+
+// postFlush empties a bucket on this node.
+func (n *Node) postFlush(_ context.Context, body []byte) (any, error) {
+	r, err := decode[FlushRequest](body)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.cluster.flush(r); err != nil {
+		return nil, err
+	}
+	return doneWith(n.cluster.current()), nil
+}
+
+// postFlushAll empties a bucket on all members; the one that leads takes it.
+func (n *Node) postFlushAll(ctx context.Context, body []byte) (any, error) {
+	r, err := decode[FlushRequest](body)
+	if err != nil {
+		return nil, err
+	}
+	m, err := n.cluster.flushAll(ctx, r.Bucket)
+	if err != nil {
+		return nil, err
+	}
+	return doneWith(m), nil
+}
+
+// doFlush is postFlushAll as SDKs ask for it, of any member.
+func (n *Node) doFlush(w http.ResponseWriter, r *http.Request) {
+	bucket := r.PathValue("bucket")
+	if m := n.cluster.current(); m.Bucket(bucket) == nil {
+		notFound(w)
+		return
+	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(operationTimeout + adminCallTimeout + adminTimeout))
+	_, err := n.cluster.flushAll(r.Context(), bucket)
+	var other *NotLeaderError
+	if errors.As(err, &other) {
+		err = n.cluster.peers.orders.Call(context.WithoutCancel(r.Context()), other.Leader, http.MethodPost, pathFlushAll,
+			FlushRequest{Bucket: bucket}, nil)
+	}
+	if err != nil {
+		n.formError(w, http.StatusServiceUnavailable, "_", err.Error())
+	}
+}

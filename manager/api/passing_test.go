@@ -1,0 +1,208 @@
+package api
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/indexer/scan"
+	"tidemark/indexer/scanport"
+	"tidemark/internal/rpc"
+	"tidemark/statecontext"
+)
+
+// indexerOf is an indexer with rows 0 to n-1, which writes pieces of some rows each, and is killed behind some of them.
+// The place of a row is its number.
+type indexerOf struct {
+	rows, piece int
+	pad         string // of each row
+	half        string // of a line, when it is killed
+	blind       bool   // its pieces have no places, as of keys that are too long
+
+	mu    sync.Mutex
+	kills []int // after so many rows of an answer; -1: not; none left: not
+	said  *rpc.Problem
+	asked []string // where each answer began
+}
+
+func (x *indexerOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet { // whether it lives
+		return
+	}
+	from := 0
+	resume, err := scanport.ParsePlace(r.Header.Get(scanport.HeaderResume))
+	if err == nil && resume != nil {
+		from, err = strconv.Atoi(string(resume))
+	}
+	if err != nil || r.Header.Get(scanport.HeaderPlaces) != "true" {
+		rpc.WriteProblem(w, rpc.Refuse(errcode.BadRequest, "%v", err))
+		return
+	}
+	x.mu.Lock()
+	x.asked = append(x.asked, string(resume))
+	kill, said := -1, x.said
+	if len(x.kills) > 0 {
+		kill, x.kills = x.kills[0], x.kills[1:]
+	}
+	x.mu.Unlock()
+	if said != nil {
+		rpc.WriteProblem(w, said)
+		return
+	}
+	w.Header().Set("Content-Type", scan.MediaType)
+	for i := from; i < x.rows; i++ {
+		if i-from == kill {
+			_, _ = io.WriteString(w, `{"key":[`+x.half)
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = fmt.Fprintf(w, `{"key":[%q],"id":"%d"}`+"\n", x.pad, i)
+		if (i+1)%x.piece != 0 {
+			continue
+		}
+		place := base64.StdEncoding.EncodeToString([]byte(strconv.Itoa(i + 1)))
+		if x.blind {
+			place = ""
+		}
+		_, _ = fmt.Fprintf(w, `{"place":%q}`+"\n", place)
+		_ = http.NewResponseController(w).Flush()
+	}
+	_, _ = fmt.Fprintf(w, `{"end":true,"rows":%d}`+"\n", x.rows)
+}
+
+// TestAnAnswerIsGoneOnWith: whatever indexers are killed in the middle, the client has each row once, in order, and the
+// end; where nobody can go on it is told so, behind whole lines; and no place goes to it.
+func TestAnAnswerIsGoneOnWith(t *testing.T) {
+	long := strings.Repeat("x", mostHeld)
+	for name, c := range map[string]struct {
+		a, b  *indexerOf
+		rows  int          // that the client has; -1: none, and a problem instead
+		tells errcode.Code // "": its end
+		cut   bool
+		asked string // where b's answers began
+	}{
+		"none is killed":          {a: &indexerOf{piece: 3}, rows: 20},
+		"in the first piece":      {a: &indexerOf{piece: 3, kills: []int{2}}, b: &indexerOf{piece: 5}, rows: 20, asked: "[]"},
+		"behind a piece":          {a: &indexerOf{piece: 3, kills: []int{6}}, b: &indexerOf{piece: 5}, rows: 20, asked: "[6]"},
+		"in a piece":              {a: &indexerOf{piece: 3, kills: []int{8}}, b: &indexerOf{piece: 5}, rows: 20, asked: "[6]"},
+		"before the end":          {a: &indexerOf{piece: 3, kills: []int{19}}, b: &indexerOf{piece: 5}, rows: 20, asked: "[18]"},
+		"again and again":         {a: &indexerOf{piece: 3, kills: []int{4, 4, 4}}, b: &indexerOf{piece: 3, kills: []int{5, 5, 5}}, rows: 20, asked: "[3 9 15]"},
+		"without progress":        {a: &indexerOf{piece: 9, kills: []int{10, 2, 2}}, b: &indexerOf{piece: 9, kills: []int{1, 1, 1}}, rows: 10, tells: errcode.Unavailable, asked: "[9 9]"},
+		"nothing ever comes":      {a: &indexerOf{piece: 9, kills: []int{0, 0, 0}}, b: &indexerOf{piece: 9, kills: []int{0, 0, 0}}, rows: -1, tells: errcode.Unavailable, asked: "[ ]"},
+		"the other one refuses":   {a: &indexerOf{piece: 3, kills: []int{8}}, b: &indexerOf{piece: 3, said: rpc.Refuse(errcode.SnapshotTooOld, "gone")}, rows: 8, tells: errcode.SnapshotTooOld, asked: "[6]"},
+		"blind":                   {a: &indexerOf{piece: 3, kills: []int{8}, blind: true}, rows: 8, tells: errcode.Unavailable, asked: "[]"},
+		"rows that are too long":  {a: &indexerOf{piece: 9, pad: long, kills: []int{4}}, rows: 4, tells: errcode.Unavailable, asked: "[]"},
+		"in one that is":          {a: &indexerOf{piece: 9, half: long + long, kills: []int{4}}, rows: 4, cut: true, asked: "[]"},
+		"long, and then a place":  {a: &indexerOf{piece: 2, pad: long, kills: []int{4}}, b: &indexerOf{piece: 5, pad: long}, rows: 20, asked: "[4]"},
+		"one row, and not a line": {a: &indexerOf{piece: 1, kills: []int{1}}, b: &indexerOf{piece: 1}, rows: 20, asked: "[1]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.b == nil {
+				c.b = &indexerOf{piece: 4}
+			}
+			c.a.rows, c.b.rows = 20, 20
+			first, second := httptest.NewServer(c.a), httptest.NewServer(c.b)
+			defer first.Close()
+			defer second.Close()
+			api := New(Config{})
+			defer api.Close()
+			var addrs []string
+			for _, s := range []*httptest.Server{first, second} {
+				addrs = append(addrs, strings.TrimPrefix(s.URL, "http://"))
+			}
+			manager := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				q := &question{index: &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}},
+					action: scanAction, body: []byte("{}"), places: true}
+				resp, err := api.askOne(r.Context(), q, addrs)
+				if err == nil {
+					err = api.passRows(r.Context(), w, resp, q, func(*question) []string { return append([]string{}, addrs...) })
+				}
+				if err != nil {
+					rpc.WriteProblem(w, err)
+				}
+			}))
+			defer manager.Close()
+			resp, err := http.Post(manager.URL, rpc.MediaJSON, strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			got, err := io.ReadAll(resp.Body)
+			if err != nil != c.cut {
+				t.Fatalf("read %d bytes: %v", len(got), err)
+			}
+			if c.rows < 0 {
+				if p := (&rpc.Problem{}); json.Unmarshal(got, p) != nil || p.Code != c.tells || resp.StatusCode == http.StatusOK {
+					t.Errorf("%d, %.200s", resp.StatusCode, got)
+				}
+			} else {
+				checkRows(t, string(got), c.rows, c.tells, c.cut)
+			}
+			if asked := fmt.Sprint(c.b.asked); c.asked != "" && asked != c.asked {
+				t.Errorf("the other one was asked behind %s, want %s", asked, c.asked)
+			}
+		})
+	}
+}
+
+// checkRows looks at lines: rows in order, and then the end, the failure, or, where it was cut, perhaps half a line.
+func checkRows(t *testing.T, got string, rows int, tells errcode.Code, cut bool) {
+	t.Helper()
+	lines := strings.SplitAfter(got, "\n")
+	for i, line := range lines[:min(rows, len(lines))] {
+		if !strings.HasSuffix(line, fmt.Sprintf(`"id":"%d"}`+"\n", i)) {
+			t.Fatalf("line %d ends with %.60q", i, line[max(0, len(line)-50):])
+		}
+	}
+	rest := strings.Join(lines[min(rows, len(lines)):], "")
+	switch {
+	case cut:
+	case tells == "" && rest != fmt.Sprintf(`{"end":true,"rows":%d}`+"\n", rows),
+		tells != "" && (!strings.HasPrefix(rest, `{"error":`) || !strings.Contains(rest, string(tells))):
+		t.Errorf("%d rows, then %.300q", rows, rest)
+	}
+}
+
+// TestAnIndexThatIsReadySinceJustNow: indexers that have not heard of it yet are asked again, by scans and by whoever
+// reads where to split it.
+func TestAnIndexThatIsReadySinceJustNow(t *testing.T) {
+	for code, again := range map[errcode.Code]bool{errcode.IndexNotReady: true, errcode.IndexNotHosted: true,
+		errcode.UnknownIndex: false} {
+		asked := 0
+		indexer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if asked++; asked <= 2 {
+				rpc.WriteProblem(w, rpc.Refuse(code, "not yet"))
+				return
+			}
+			_, _ = io.WriteString(w, `{"end":true}`)
+		}))
+		api := New(Config{})
+		addrs := func(*statecontext.Index) []string { return []string{strings.TrimPrefix(indexer.URL, "http://")} }
+		looked := 0
+		x := &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}}
+		resp, err := api.askReady(t.Context(), &question{index: x, action: scanAction, body: []byte("{}")}, addrs,
+			func() (*statecontext.Index, error) { looked++; return x, nil })
+		var p *rpc.Problem
+		switch {
+		case again && (err != nil || resp.StatusCode != http.StatusOK || asked != 3 || looked != 2):
+			t.Errorf("%s: %v, asked %d times, looked up %d times", code, err, asked, looked)
+		case !again && (!errors.As(err, &p) || p.Code != code || asked != 1):
+			t.Errorf("%s: %v, asked %d times", code, err, asked)
+		}
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		indexer.Close()
+		api.Close()
+	}
+}

@@ -1,0 +1,204 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"tidemark/client"
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+const (
+	defaultScans = 200
+	maxScans     = 1000
+	// scansPatience is how long all indexers together are waited for.
+	scansPatience = 2 * time.Second
+)
+
+func (a *API) runningRoutes() []route {
+	limit := param{name: "limit", number: true, means: "scans, 1 to 1000; 200 without it"}
+	return []route{
+		{method: "GET", path: "/v1/scans", handle: a.runningScans, role: RoleRead, limit: ReadTimeout, doc: operation{
+			id: "listScans", tag: tagScans, summary: "Scans and counts that are under way, asked of all indexers at once",
+			params:  []param{limit},
+			answers: []answer{{status: 200, means: "the scans, the longest first", body: client.RunningScans{}}}}},
+		{method: "GET", path: "/v1/slow-scans", handle: a.slowScans, role: RoleRead, limit: ReadTimeout, doc: operation{
+			id: "listSlowScans", tag: tagScans, summary: "Scans and counts that took long, asked of all indexers at once",
+			params:  []param{limit},
+			answers: []answer{{status: 200, means: "the scans, that ended last first", body: client.SlowScans{}}}}},
+		{method: "DELETE", path: "/v1/scans/{id}", handle: a.cancelScan, role: RoleDDL, limit: ReadTimeout, doc: operation{
+			id: "cancelScan", tag: tagScans, summary: "End a scan that is under way; who asked for it is told so",
+			answers: []answer{{status: 204, means: "it ends, as soon as its client takes something"}},
+			codes:   []errcode.Code{errcode.UnknownScan, errcode.Unavailable}}},
+	}
+}
+
+func (a *API) runningScans(w http.ResponseWriter, r *http.Request) error {
+	limit, err := scansPage(r)
+	if err != nil {
+		return err
+	}
+	list := client.RunningScans{Scans: []client.RunningScan{}}
+	var told []*wire.IndexerScans
+	s, all := a.cfg.Raft.State(), 0
+	told, list.Unheard = a.askScans(r.Context(), indexersOf(s), limit, 0)
+	for _, t := range told {
+		all += t.Running
+		for i := range t.Scans {
+			x := &t.Scans[i]
+			list.Scans = append(list.Scans, client.RunningScan{ScanAsked: scanAsked(s, t.Name, &x.ScanAsked), ForMS: x.ForMS,
+				State: x.State, Rows: x.Rows, ScanTimes: client.ScanTimes(x.ScanTimes), Cancelled: x.Cancelled})
+		}
+	}
+	slices.SortFunc(list.Scans, func(a, b client.RunningScan) int {
+		return cmp.Or(cmp.Compare(b.ForMS, a.ForMS), strings.Compare(a.ID, b.ID))
+	})
+	list.Scans = list.Scans[:min(len(list.Scans), limit)]
+	list.Omitted = max(all-len(list.Scans), 0)
+	rpc.Write(w, r, http.StatusOK, list)
+	return nil
+}
+
+func (a *API) slowScans(w http.ResponseWriter, r *http.Request) error {
+	limit, err := scansPage(r)
+	if err != nil {
+		return err
+	}
+	list := client.SlowScans{Scans: []client.SlowScan{}}
+	var told []*wire.IndexerScans
+	s, all := a.cfg.Raft.State(), 0
+	told, list.Unheard = a.askScans(r.Context(), indexersOf(s), 0, limit)
+	for _, t := range told {
+		all += t.SlowKept
+		list.Forgotten += t.SlowTotal - min(uint64(t.SlowKept), t.SlowTotal)
+		for i := range t.Slow {
+			x := &t.Slow[i]
+			list.Scans = append(list.Scans, client.SlowScan{ScanAsked: scanAsked(s, t.Name, &x.ScanAsked), TookMS: x.TookMS,
+				Rows: x.Rows, ScanTimes: client.ScanTimes(x.ScanTimes), Code: x.Code, Detail: x.Detail})
+		}
+	}
+	ended := func(s *client.SlowScan) float64 { return float64(s.SinceMS) + s.TookMS }
+	slices.SortFunc(list.Scans, func(a, b client.SlowScan) int {
+		return cmp.Or(cmp.Compare(ended(&b), ended(&a)), strings.Compare(a.ID, b.ID))
+	})
+	list.Scans = list.Scans[:min(len(list.Scans), limit)]
+	list.Omitted = max(all-len(list.Scans), 0)
+	rpc.Write(w, r, http.StatusOK, list)
+	return nil
+}
+
+func scansPage(r *http.Request) (limit int, err error) {
+	if err := checkQuery(r, "limit"); err != nil {
+		return 0, err
+	}
+	return page(r, defaultScans, maxScans)
+}
+
+// scanAsked adds the index's name, as far as this manager knows it.
+func scanAsked(s *statecontext.State, indexer string, w *wire.ScanAsked) client.ScanAsked {
+	c := client.ScanAsked{ID: w.ID, Indexer: indexer, Index: w.Index, Op: w.Op, User: w.User, RequestID: w.RequestID,
+		SinceMS: w.SinceMS, Consistency: w.Consistency, Stability: w.Stability, Bounds: w.Bounds}
+	if x := s.Index(w.Index); x != nil {
+		d := &x.Definition
+		c.Name, c.Bucket, c.Scope, c.Collection = d.Name, d.Bucket, d.Member.Scope, d.Member.Collection
+	}
+	return c
+}
+
+// indexerAt is an indexer that is asked.
+type indexerAt struct{ name, admin string }
+
+// indexersOf lists indexers, one for each address: of two registrations with one, a process answers for both.
+func indexersOf(s *statecontext.State) (all []indexerAt) {
+	for i := range s.Indexers() {
+		if !slices.ContainsFunc(all, func(o indexerAt) bool { return o.admin == i.Admin }) {
+			all = append(all, indexerAt{i.Name, i.Admin})
+		}
+	}
+	return all
+}
+
+// askScans asks indexers side by side, with one deadline. Who has not answered by then is named.
+func (a *API) askScans(ctx context.Context, indexers []indexerAt, running, slow int) (told []*wire.IndexerScans,
+	unheard []client.UnheardIndexer) {
+	ctx, cancel := context.WithTimeout(ctx, scansPatience)
+	defer cancel()
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	for _, i := range indexers {
+		asked.Go(func() {
+			one, err := a.indexers.Scans(ctx, i.admin, running, slow)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				unheard = append(unheard, client.UnheardIndexer{Indexer: i.name, Error: err.Error()})
+				return
+			}
+			told = append(told, one)
+		})
+	}
+	asked.Wait()
+	slices.SortFunc(unheard, func(a, b client.UnheardIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
+	return told, unheard
+}
+
+// cancelScan ends a scan at the indexer that its id names.
+func (a *API) cancelScan(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r); err != nil {
+		return err
+	}
+	id, err := pathValue(r, "id")
+	if err != nil {
+		return err
+	}
+	name := id[:max(strings.LastIndexByte(id, '.'), 0)]
+	named := slices.DeleteFunc(indexersOf(a.cfg.Raft.State()), func(i indexerAt) bool { return i.name != name })
+	switch err := a.cancelAt(r.Context(), named, &wire.CancelScan{ID: id, By: rpc.Principal(r.Context())}); {
+	case err != nil:
+		return err
+	case len(named) > 0:
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	return rpc.Refuse(errcode.UnknownScan, "no scan has the id %.100q: it begins with its indexer's name, as GET "+
+		"/v1/scans shows it", id)
+}
+
+// cancelAt asks all indexers of a name at once, of which one may be registered a second time, with another address. An
+// error is that nobody has ended the scan: of one that gives no answer rather than of one that does not know it.
+func (a *API) cancelAt(ctx context.Context, named []indexerAt, req *wire.CancelScan) error {
+	ctx, cancel := context.WithTimeout(ctx, scansPatience)
+	defer cancel()
+	errs := make(chan error, len(named))
+	for _, i := range named {
+		go func() {
+			err := a.indexers.CancelScan(ctx, i.admin, req)
+			if p := new(rpc.Problem); err != nil && !errors.As(err, &p) {
+				err = rpc.Refuse(errcode.Unavailable, "indexer %s at %s, which may have the scan, gives no answer: %v", i.name,
+					i.admin, err)
+			}
+			errs <- err
+		}()
+	}
+	var worst error
+	for range named {
+		err := <-errs
+		p := new(rpc.Problem)
+		switch {
+		case err == nil:
+			return nil
+		case worst == nil, errors.As(err, &p) && p.Code != errcode.UnknownScan:
+			worst = err
+		}
+	}
+	return worst
+}

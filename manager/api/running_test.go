@@ -1,0 +1,83 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+// TestAnIndexerThatHangsIsNamed: the others' scans are listed, and the one that gives no answer by the deadline is
+// named, as is one that nobody is at.
+func TestAnIndexerThatHangsIsNamed(t *testing.T) {
+	t.Parallel()
+	lives := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.String() != "/v1/scans?running=7&slow=3" {
+			t.Errorf("asked for %s", r.URL)
+		}
+		rpc.Write(w, r, http.StatusOK, &wire.IndexerScans{Name: "i1", Running: 1,
+			Scans: []wire.RunningScan{{ScanAsked: wire.ScanAsked{ID: "i1.1"}}}})
+	}))
+	defer lives.Close()
+	asked, over := make(chan struct{}), make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		close(asked)
+		<-over
+	}))
+	defer hangs.Close()
+	defer close(over)
+	a := New(Config{})
+	defer a.Close()
+	told, unheard := a.askScans(t.Context(), []indexerAt{{"i2", hangs.URL}, {"i1", lives.URL}, {"i0", "http://127.0.0.1:1"}}, 7, 3)
+	<-asked
+	if len(told) != 1 || told[0].Name != "i1" || len(told[0].Scans) != 1 {
+		t.Errorf("%+v", told)
+	}
+	if len(unheard) != 2 || unheard[0].Indexer != "i0" || unheard[1].Indexer != "i2" || unheard[1].Error == "" {
+		t.Errorf("%+v", unheard)
+	}
+}
+
+// TestAScanIsCancelledWhereItIs: of two indexers that are registered under one name, whichever has the scan ends it,
+// also while the other one hangs.
+func TestAScanIsCancelledWhereItIs(t *testing.T) {
+	t.Parallel()
+	over := make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
+	defer hangs.Close()
+	defer close(over)
+	has := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rpc.Write(w, r, http.StatusOK, wire.OK{})
+	}))
+	defer has.Close()
+	hasNot := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		rpc.WriteProblem(w, rpc.Refuse(errcode.UnknownScan, "no such scan"))
+	}))
+	defer hasNot.Close()
+	a := New(Config{})
+	defer a.Close()
+	for name, c := range map[string]struct {
+		at   []string
+		want errcode.Code
+	}{
+		"one":                     {at: []string{has.URL}},
+		"one that hangs before":   {at: []string{hangs.URL, has.URL}},
+		"one without it before":   {at: []string{hasNot.URL, has.URL}},
+		"none has it":             {at: []string{hasNot.URL, hasNot.URL}, want: errcode.UnknownScan},
+		"who may have it is gone": {at: []string{"http://127.0.0.1:1", hasNot.URL}, want: errcode.Unavailable},
+	} {
+		var named []indexerAt
+		for _, addr := range c.at {
+			named = append(named, indexerAt{"i1", addr})
+		}
+		err := a.cancelAt(t.Context(), named, &wire.CancelScan{ID: "i1.1", By: "u"})
+		var p *rpc.Problem
+		if (err == nil) != (c.want == "") || errors.As(err, &p) && p.Code != c.want {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/statecontext"
+)
+
+// target is the index that a request means now, nil when there is none: that of a name, or without one that of an id.
+func target(s *statecontext.State, id index.ID, name *statecontext.IndexName) *statecontext.Index {
+	if name.IsZero() {
+		return s.Index(id)
+	}
+	return s.Named(name)
+}
+
+// byName makes a command one about the indexes that have these names when it is applied; without names it is about its
+// own ids. While the format of the cluster has no commands by name, they are looked up here: before there are splits no
+// name changes its index.
+func (c *Coordinator) byName(body statecontext.Body, names ...statecontext.IndexName) statecontext.Body {
+	s := c.cfg.Consensus.State()
+	switch {
+	case len(names) == 0 || names[0].IsZero():
+		return body
+	case s.FormatLevel() >= statecontext.SplitFormat():
+		return &statecontext.ByName{Names: names, Body: body}
+	}
+	ids := make([]index.ID, len(names))
+	for i := range names {
+		if x := s.Named(&names[i]); x != nil {
+			ids[i] = x.Definition.ID
+		}
+	}
+	switch b := body.(type) {
+	case *statecontext.BuildIndexes:
+		b.IDs = ids
+	case *statecontext.DropIndex:
+		b.ID = ids[0]
+	case *statecontext.CancelSplit:
+		b.ID = ids[0]
+	}
+	return body
+}
+
+// mostPlans is how often a request is planned that finds another state than it was planned for.
+const mostPlans = 5
+
+// replanned plans and proposes anew what Apply has refused as planned for another state: such a refusal is not
+// remembered, so that a request has one outcome all the same.
+func replanned(ctx context.Context, do func() (Outcome, error)) (o Outcome, err error) {
+	for range mostPlans {
+		if o, err = do(); !errors.Is(err, errcode.IndexChanged) || ctx.Err() != nil {
+			break
+		}
+	}
+	return o, err
+}
+
+// absent asks for a change of an index whose name is not there: the ledger may know the request, and only a leader that
+// can still write knows that the name is not there.
+func (c *Coordinator) absent(ctx context.Context, name *statecontext.IndexName,
+	req *statecontext.Request) (Outcome, error) {
+	res, err := c.proposeRequest(ctx, req, c.byName(&statecontext.AlterIndex{}, *name))
+	if err != nil {
+		return Outcome{}, err
+	}
+	return altered(c.cfg.Consensus.State(), index.Definition{}, res)
+}

@@ -1,0 +1,217 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/expression"
+	"tidemark/index"
+	"tidemark/statecontext"
+)
+
+// interrupted is a Consensus that lets something happen right before the next commands of users are proposed, once for
+// each of before.
+type interrupted struct {
+	Consensus
+	before []func()
+}
+
+func (i *interrupted) Propose(ctx context.Context, c statecontext.Command) (statecontext.Result, error) {
+	if c.Request != nil && len(i.before) > 0 {
+		do := i.before[0]
+		i.before = i.before[1:]
+		do()
+	}
+	return i.Consensus.Propose(ctx, c)
+}
+
+// interrupt is the leader, whose proposals for users are interrupted.
+func (w *world) interrupt() (*Coordinator, *interrupted) {
+	l := w.leader()
+	in := &interrupted{Consensus: l.cfg.Consensus}
+	c := &Coordinator{cfg: l.cfg, rehearsing: l.rehearsing, current: l.current}
+	c.cfg.Consensus = in
+	return c, in
+}
+
+// TestNamesThatMove: the split of an index ends between the look at its name and the proposal. Whatever was asked for
+// is done to the index that has the name by then, and the same request has the same outcome again.
+func TestNamesThatMove(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(3)
+		w.level()
+		c, in := w.interrupt()
+		ready := func(name string) index.ID {
+			o := w.create(name, "", 2, 0)
+			w.until("READY", time.Minute, func() bool { return w.state(o.ID) == index.Maintenance })
+			return o.ID
+		}
+		// moves lets the name's index have a successor, which has the name by the time of the next proposal.
+		moves := func(name string) (first, next index.ID) {
+			first = ready(name)
+			o, err := w.leader().SplitIndex(w.ctx, SplitRequest{ID: first})
+			if err != nil {
+				t.Fatal(err)
+			}
+			in.before = []func(){func() {
+				w.until("the split ends", time.Minute, func() bool {
+					return w.log.State().IndexByName("world", name).Definition.ID == o.ID
+				})
+			}}
+			return first, o.ID
+		}
+		execute := func(key, text string) (Outcome, error) {
+			list, err := expression.Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			os, err := c.Execute(w.ctx, list[0], &statecontext.Request{Principal: "p", Key: key})
+			if err != nil {
+				return Outcome{}, err
+			}
+			return os[0], nil
+		}
+		for key, text := range map[string]string{
+			"left": "DROP INDEX left ON world",
+			"gone": "DROP INDEX IF EXISTS gone ON world",
+			"made": "BUILD INDEX ON world(made)",
+		} {
+			_, next := moves(key)
+			for try := range 2 {
+				o, err := execute(key, text)
+				if err != nil || o.ID != next || o.Existed || o.Replayed != (try == 1) || o.Definition.Name != key {
+					t.Fatalf("%s, try %d: %+v, %v; want index %d", text, try, o, err, next)
+				}
+			}
+			if x := w.log.State().IndexByName("world", key); (x == nil) != (key != "made") {
+				t.Errorf("after %s the name leads to %+v", text, x)
+			}
+		}
+		_, _ = moves("c")
+		for range 2 {
+			if o, err := execute("c", `ALTER INDEX c ON world WITH {"action":"cancel_split"}`); !errors.Is(err,
+				errcode.StateMismatch) {
+				t.Errorf("cancelled when it was over: %+v, %v", o, err)
+			}
+		}
+		// Planned for an index on which nothing can be done while it is split: the name moves from one to another.
+		for key, text := range map[string]string{
+			"more": `ALTER INDEX more ON world WITH {"action":"replica_count","num_replica":1}`,
+			"cut":  `ALTER INDEX cut ON world WITH {"action":"split","num_partition":5}`,
+		} {
+			first := ready(key)
+			var next index.ID
+			in.before = []func(){func() {
+				if _, err := w.leader().DropIndex(w.ctx, DropRequest{ID: first}); err != nil {
+					t.Fatal(err)
+				}
+				next = ready(key)
+			}}
+			var last Outcome
+			for try := range 2 {
+				o, err := execute(key, text)
+				if err != nil || o.Replayed != (try == 1) || try == 1 && o.ID != last.ID {
+					t.Fatalf("%s, try %d: %+v, %v", text, try, o, err)
+				}
+				last = o
+			}
+			x := w.log.State().Index(next)
+			if key == "more" && (last.ID != next || x.Definition.Replicas != 1) ||
+				key == "cut" && w.log.State().Successor(&x.Definition).Definition.ID != last.ID {
+				t.Errorf("%s has changed index %d, the name is that of %+v", text, last.ID, x)
+			}
+		}
+		// Nobody has the name; when the outcome is asked for again somebody has.
+		for key, text := range map[string]string{
+			"nobody":  `ALTER INDEX nobody ON world WITH {"action":"replica_count","num_replica":1}`,
+			"neither": `ALTER INDEX neither ON world WITH {"action":"split"}`,
+		} {
+			for range 2 {
+				if o, err := execute(key, text); !errors.Is(err, errcode.UnknownIndex) {
+					t.Errorf("%s: %+v, %v", text, o, err)
+				}
+				if w.log.State().IndexByName("world", key) == nil {
+					ready(key)
+				}
+			}
+		}
+	})
+}
+
+// TestPlansAreMadeAnew: who names no version of an index is not refused because it has changed since it was looked at;
+// who names one is.
+func TestPlansAreMadeAnew(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(3)
+		w.level()
+		o := w.create("x", "", 2, 1)
+		w.until("READY", time.Minute, func() bool { return w.state(o.ID) == index.Maintenance })
+		c, in := w.interrupt()
+		nodes := [][]string{{"i1", "i2", "i3"}, {"i3", "i2", "i1"}}
+		change := func() {
+			d := w.log.State().Definition(o.ID)
+			body := &statecontext.AlterIndex{ID: o.ID, Replicas: d.Replicas, Nodes: nodes[0]}
+			nodes[0], nodes[1] = nodes[1], nodes[0]
+			if res, err := w.log.Propose(w.ctx, statecontext.Command{Body: body}); err != nil || res.Err() != nil {
+				t.Fatal(err, res.Err())
+			}
+		}
+		request := func(key string) *statecontext.Request { return &statecontext.Request{Principal: "p", Key: key} }
+		zero := 0
+		in.before = []func(){change, change}
+		if _, err := c.AlterIndex(w.ctx, AlterRequest{ID: o.ID, Replicas: &zero, Request: request("drop")}); err != nil {
+			t.Error(err)
+		}
+		in.before = []func(){change}
+		as := w.log.State().Definition(o.ID).ModifiedCAS
+		if _, err := c.SplitIndex(w.ctx, SplitRequest{ID: o.ID, IfMatch: as, Request: request("named")}); !errors.Is(err,
+			errcode.CASMismatch) {
+			t.Errorf("a split of a version that is no more: %v", err)
+		}
+		in.before = []func(){change, change, change, change, change}
+		split := SplitRequest{ID: o.ID, Request: request("split")}
+		if _, err := c.SplitIndex(w.ctx, split); !errors.Is(err, errcode.IndexChanged) {
+			t.Errorf("a split of what changes all the time: %v", err)
+		}
+		in.before = []func(){change, change}
+		first, err := c.SplitIndex(w.ctx, split)
+		if err != nil || first.Replayed {
+			t.Fatalf("a split: %+v, %v", first, err)
+		}
+		if again, err := c.SplitIndex(w.ctx, split); err != nil || !again.Replayed || again.ID != first.ID {
+			t.Errorf("the same again: %+v, %v", again, err)
+		}
+	})
+}
+
+// TestABuildFromBeforeCommandsByName: a build by name that the ledger has from a lower format, without the ids, is
+// replayed with those that have the names.
+func TestABuildFromBeforeCommandsByName(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		w.create("here", "", 1, 0)
+		w.create("gone", "", 1, 0)
+		build := BuildRequest{Request: &statecontext.Request{Principal: "p", Key: "k"}}
+		for _, name := range []string{"here", "gone"} {
+			x := w.log.State().IndexByName("world", name)
+			w.until("READY", time.Minute, func() bool { return w.state(x.Definition.ID) == index.Maintenance })
+			build.Names = append(build.Names, statecontext.IndexName{Keyspace: x.Definition.Keyspace(), Name: name})
+		}
+		here := w.log.State().IndexByName("world", "here").Definition.ID
+		if _, err := w.leader().BuildIndexes(w.ctx, build); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.leader().DropIndex(w.ctx, DropRequest{Name: build.Names[1]}); err != nil {
+			t.Fatal(err)
+		}
+		w.until("it is gone", time.Minute, func() bool { return w.log.State().IndexByName("world", "gone") == nil })
+		w.level()
+		os, err := w.leader().BuildIndexes(w.ctx, build)
+		if err != nil || len(os) != 2 || os[0].ID != here || os[1].ID != 0 || !os[0].Replayed {
+			t.Errorf("%+v, %v", os, err)
+		}
+	})
+}

@@ -1,0 +1,208 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"tidemark/errcode"
+	"tidemark/expression"
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/statecontext"
+)
+
+// SplitRequest asks for an index to have other slices.
+type SplitRequest struct {
+	ID      index.ID
+	Name    statecontext.IndexName // unless zero, instead of ID
+	IfMatch uint64                 // of the definition, 0: any
+	// At are values that a range is to be cut at as well, or with Merge no more.
+	At    []json.RawMessage
+	Merge bool
+	// Partitions is how many slices there are then, where At is nil; nil: twice as many.
+	Partitions *int
+	Request    *statecontext.Request // nil: not remembered
+}
+
+// SplitIndex begins to build an index in the place of the one that there is, which serves until that one is READY and
+// has its name. The outcome is of the one that is built; Existed, of the one that there is: it is spread like that
+// already. Errors wrap expression.ErrDefinition, statecontext codes, those of package rebalance, ErrNotLeading,
+// ErrBusy, or come from Config.Quantiles or the proposal.
+func (c *Coordinator) SplitIndex(ctx context.Context, req SplitRequest) (Outcome, error) {
+	l, err := c.leading()
+	if err != nil {
+		return Outcome{}, err
+	}
+	return replanned(ctx, func() (Outcome, error) { return c.splitOnce(ctx, l, &req) })
+}
+
+// splitOnce plans and proposes a split.
+func (c *Coordinator) splitOnce(ctx context.Context, l *term, req *SplitRequest) (Outcome, error) {
+	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
+		return Outcome{}, err
+	}
+	s := c.cfg.Consensus.State()
+	if res, known := recalled(s, req.Request); known {
+		return altered(s, index.Definition{}, res)
+	}
+	x := target(s, req.ID, &req.Name)
+	if x == nil && !req.Name.IsZero() {
+		return c.absent(ctx, &req.Name, req.Request)
+	}
+	if err := alterable(s, x, req.ID); err != nil {
+		return Outcome{}, err
+	}
+	id := x.Definition.ID
+	if rejection := s.MaySplit(&x.Definition); rejection != nil { // before anything is read
+		return Outcome{}, rejection
+	}
+	d, err := c.splitted(ctx, x, req)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if d.Partitions == x.Definition.Partitions && d.PartitionBy.Equal(&x.Definition.PartitionBy) {
+		return Outcome{ID: id, Definition: x.Definition, CAS: s.CAS(), Existed: true}, nil
+	}
+	body, settle, err := c.successor(ctx, l, x, d)
+	if err != nil {
+		return Outcome{}, err
+	}
+	body.IfMatch = req.IfMatch
+	build := c.trace(ctx, l, d.Bucket)
+	res, err := c.proposeRequest(ctx, req.Request, c.byName(body, req.Name))
+	settle(res, err)
+	l.traced(ctx, build, c.cfg.Consensus.State(), err, res.Index)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if !res.Replayed && !c.rehearses {
+		c.cfg.Logger.Info("a split begins", "index", id, "name", d.Name, "keyspace", d.Keyspace().String(),
+			"successor", res.Index, "slices", d.Partitions, "before", x.Definition.Partitions)
+	}
+	return altered(c.cfg.Consensus.State(), *d, res)
+}
+
+// successor places what an index becomes; settle, with what came of the command, ends what was held for it.
+func (c *Coordinator) successor(ctx context.Context, l *term, x *statecontext.Index,
+	d *index.Definition) (body *statecontext.SplitIndex, settle func(statecontext.Result, error), err error) {
+	layout, err := partition.LayoutOf(d)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", expression.ErrDefinition, err)
+	}
+	placement, settle, err := c.place(ctx, l, d)
+	if err != nil {
+		return nil, nil, err
+	}
+	body = &statecontext.SplitIndex{ID: x.Definition.ID, IfPlanned: x.Definition.ModifiedCAS, Partitions: d.Partitions,
+		Statement: d.Statement, Layout: layout, Placement: placement, Rules: c.newRules(),
+		CreatedMS: c.cfg.Now().UnixMilli()}
+	for _, v := range d.PartitionBy.Values {
+		body.Values = append(body.Values, string(v))
+	}
+	return body, settle, nil
+}
+
+// splitted is the definition that an index is to have, without what Apply assigns.
+func (c *Coordinator) splitted(ctx context.Context, x *statecontext.Index,
+	req *SplitRequest) (*index.Definition, error) {
+	d := x.Definition
+	kind, _ := partition.KindBy(d.PartitionBy.Scheme)
+	var err error
+	switch {
+	case !kind.Values && req.At != nil:
+		return nil, &statecontext.Rejection{Code: errcode.InvalidArgument, Message: fmt.Sprintf("index %s is not "+
+			"partitioned by ranges: it is cut at no values; say into how many slices with num_partition", d.Name)}
+	case !kind.Values:
+		if d.Partitions, err = twice(&d, req.Partitions); err != nil {
+			return nil, err
+		}
+	case req.Merge:
+		d.PartitionBy.Values, err = partition.Without(d.PartitionBy.Values, req.At)
+		if err == nil && len(d.PartitionBy.Values) == 0 {
+			err = fmt.Errorf("%w: a range is cut at one value at least, and no value would stay", partition.ErrDefinition)
+		}
+	case req.At != nil:
+		d.PartitionBy.Values, err = partition.With(d.PartitionBy.Values, req.At)
+	default:
+		var n uint16
+		if n, err = twice(&d, req.Partitions); err == nil {
+			d.PartitionBy.Values, err = c.quantiles(ctx, x, int(n))
+		}
+	}
+	if errors.Is(err, partition.ErrDefinition) {
+		err = &statecontext.Rejection{Code: errcode.InvalidArgument, Message: fmt.Sprintf("index %s: %v", d.Name, err)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if kind.Values {
+		if len(d.PartitionBy.Values) >= partition.MaxPartitions {
+			return nil, tooMany(&d, len(d.PartitionBy.Values)+1)
+		}
+		d.Partitions = uint16(len(d.PartitionBy.Values) + 1)
+	}
+	d.Deferred = false
+	return &d, expression.Normalize(&d)
+}
+
+// quantiles reads where a range is to be cut.
+func (c *Coordinator) quantiles(ctx context.Context, x *statecontext.Index, n int) ([]json.RawMessage, error) {
+	if n < 2 {
+		return nil, &statecontext.Rejection{Code: errcode.InvalidArgument,
+			Message: fmt.Sprintf("index %s is partitioned by ranges: it has two slices at least", x.Definition.Name)}
+	}
+	var values []json.RawMessage
+	if c.cfg.Quantiles != nil {
+		var err error
+		if values, err = c.cfg.Quantiles(ctx, x, n); err != nil {
+			return nil, err
+		}
+	}
+	if len(values) == 0 {
+		return nil, &statecontext.Rejection{Code: errcode.InvalidArgument, Message: fmt.Sprintf("index %s has no entries, "+
+			`or all of one leading key: say where to cut it with "at"`, x.Definition.Name)}
+	}
+	return values, nil
+}
+
+// twice is how many slices an index is to have: as many as are asked for, or twice as many.
+func twice(d *index.Definition, asked *int) (uint16, error) {
+	wanted := 2 * int(d.Partitions)
+	if asked != nil {
+		wanted = *asked
+	}
+	if wanted > partition.MaxPartitions {
+		return 0, tooMany(d, wanted)
+	}
+	return uint16(wanted), nil
+}
+
+func tooMany(d *index.Definition, n int) error {
+	return &statecontext.Rejection{Code: errcode.LimitExceeded, Message: fmt.Sprintf("index %s would have %d slices; at "+
+		"most %d", d.Name, n, partition.MaxPartitions)}
+}
+
+// CancelSplit drops what is being built in the place of an index, of which the request says no more than which. Errors
+// wrap statecontext codes, ErrNotLeading, or come from the proposal.
+func (c *Coordinator) CancelSplit(ctx context.Context, req SplitRequest) (Outcome, error) {
+	if _, err := c.leading(); err != nil {
+		return Outcome{}, err
+	}
+	var was index.Definition
+	s := c.cfg.Consensus.State()
+	if x := target(s, req.ID, &req.Name); x != nil {
+		if next := s.Successor(&x.Definition); next != nil {
+			was = next.Definition
+		}
+	}
+	res, err := c.proposeRequest(ctx, req.Request, c.byName(&statecontext.CancelSplit{ID: req.ID}, req.Name))
+	if err != nil {
+		return Outcome{}, err
+	}
+	if res.Index != was.ID {
+		was = index.Definition{}
+	}
+	return altered(c.cfg.Consensus.State(), was, res)
+}

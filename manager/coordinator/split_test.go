@@ -1,0 +1,171 @@
+package coordinator
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/statecontext"
+)
+
+// The successor is built as any index; the leader ends right after the split was committed, a retry is told of the one
+// successor, and the next leader brings it to READY and the first to its end.
+func TestSplitOutlivesTheLeader(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		w.level()
+		o := w.create("x", "", 2, 1)
+		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		split := false
+		w.log.mu.Lock()
+		w.log.refuse = func(c statecontext.Command) error {
+			if split {
+				return ErrNotLeading
+			}
+			_, split = c.Body.(*statecontext.SplitIndex)
+			return nil
+		}
+		w.log.mu.Unlock()
+		req := SplitRequest{ID: o.ID, Request: &statecontext.Request{Principal: "p", Key: "split"}}
+		_, _ = w.leader().SplitIndex(w.ctx, req) // its caller hears nothing of it
+		w.depose()
+		w.log.mu.Lock()
+		w.log.refuse = nil
+		w.log.mu.Unlock()
+		w.lead()
+		var next index.ID
+		w.until("a retry has the outcome", 20*time.Second, func() bool {
+			got, err := w.leader().SplitIndex(w.ctx, req)
+			next = got.ID
+			return err == nil && got.Replayed
+		})
+		w.until("the name is the successor's, and the first is gone", time.Minute, func() bool {
+			s := w.log.State()
+			x := s.IndexByName("world", "x")
+			return x.Definition.ID == next && x.Definition.State == index.Maintenance && x.Definition.Partitions == 4 &&
+				s.Index(o.ID) == nil
+		})
+		if n := w.log.counted("*statecontext.SplitIndex"); n != 1 {
+			t.Errorf("%d splits", n)
+		}
+		four := 4
+		o, err := w.leader().SplitIndex(w.ctx, SplitRequest{ID: next, Partitions: &four})
+		if err != nil || !o.Existed || o.ID != next {
+			t.Errorf("into as many as there are: %+v, %v", o, err)
+		}
+	})
+}
+
+// A split whose indexer stays away comes to nothing: the first serves on and says why. One that is cancelled leaves
+// nothing either.
+func TestSplitThatFails(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		w.level()
+		o := w.create("x", "", 2, 0)
+		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		for _, name := range []string{"i1", "i2"} {
+			n := w.indexers["http://"+name]
+			n.mu.Lock()
+			n.never = true // no further copy is ever whole
+			n.mu.Unlock()
+		}
+		three := 3
+		split := func() index.ID {
+			got, err := w.leader().SplitIndex(w.ctx, SplitRequest{ID: o.ID, Partitions: &three})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got.ID
+		}
+		next := split()
+		if _, err := w.leader().SplitIndex(w.ctx, SplitRequest{ID: o.ID}); !errors.Is(err, errcode.SplitRunning) {
+			t.Errorf("a second split: %v", err)
+		}
+		one := 1
+		if _, err := w.leader().AlterIndex(w.ctx, AlterRequest{ID: o.ID, Replicas: &one}); !errors.Is(err,
+			errcode.SplitRunning) {
+			t.Errorf("replicas meanwhile: %v", err)
+		}
+		var cancel statecontext.CancelSplit
+		w.log.mu.Lock()
+		w.log.refuse = func(c statecontext.Command) error {
+			if d, ok := c.Body.(*statecontext.CancelSplit); ok {
+				cancel = *d
+			}
+			return nil
+		}
+		w.log.mu.Unlock()
+		if got, err := w.leader().CancelSplit(w.ctx, SplitRequest{ID: o.ID}); err != nil || got.ID != next {
+			t.Fatalf("cancelled: %+v, %v", got, err)
+		}
+		w.log.mu.Lock()
+		w.log.refuse = nil
+		w.log.mu.Unlock()
+		if want := (statecontext.CancelSplit{ID: o.ID}); cancel != want { // its build may go on meanwhile
+			t.Errorf("cancelled by %+v, want %+v", cancel, want)
+		}
+		w.until("it is gone", time.Minute, func() bool { return w.log.State().Index(next) == nil })
+		if _, err := w.leader().CancelSplit(w.ctx, SplitRequest{ID: o.ID}); !errors.Is(err, errcode.StateMismatch) {
+			t.Errorf("cancelled twice: %v", err)
+		}
+		next = split()
+		w.die("i2")
+		w.until("it has failed", 30*time.Minute, func() bool {
+			d := w.log.State().Definition(o.ID)
+			return d.State == index.Maintenance && d.SplitFailed != "" && w.log.State().Index(next) == nil
+		})
+	})
+}
+
+func TestWhatASplitIsRefusedFor(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		w.level()
+		hash := w.create("hash", "", 600, 0)
+		d := index.Definition{Name: "range", Bucket: "world", Keys: []index.KeyExpr{{Expr: "name"}},
+			PartitionBy: index.PartitionBy{Scheme: index.PartitionRange, Exprs: []string{"name"},
+				Values: []json.RawMessage{json.RawMessage(`"m"`)}}}
+		ranged, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: d})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.until("READY", time.Minute, func() bool {
+			return w.state(hash.ID) == index.Maintenance && w.state(ranged.ID) == index.Maintenance
+		})
+		at := func(values ...string) (all []json.RawMessage) {
+			for _, v := range values {
+				all = append(all, json.RawMessage(v))
+			}
+			return all
+		}
+		one, four := 1, 4
+		for name, c := range map[string]struct {
+			req  SplitRequest
+			want errcode.Code
+		}{
+			"too many slices":      {SplitRequest{ID: hash.ID}, errcode.LimitExceeded},
+			"values of a hash":     {SplitRequest{ID: hash.ID, At: at("1")}, errcode.InvalidArgument},
+			"merge of a hash":      {SplitRequest{ID: hash.ID, At: at("1"), Merge: true}, errcode.InvalidArgument},
+			"unknown value":        {SplitRequest{ID: ranged.ID, At: at(`"n"`), Merge: true}, errcode.InvalidArgument},
+			"the last value":       {SplitRequest{ID: ranged.ID, At: at(`"m"`), Merge: true}, errcode.InvalidArgument},
+			"a value that it has":  {SplitRequest{ID: ranged.ID, At: at(`"m"`)}, errcode.InvalidArgument},
+			"one slice of a range": {SplitRequest{ID: ranged.ID, Partitions: &one}, errcode.InvalidArgument},
+			"no entries":           {SplitRequest{ID: ranged.ID, Partitions: &four}, errcode.InvalidArgument},
+			"unknown index":        {SplitRequest{ID: 99}, errcode.UnknownIndex},
+			"another version":      {SplitRequest{ID: ranged.ID, IfMatch: 1, At: at("1")}, errcode.CASMismatch},
+		} {
+			if _, err := w.leader().SplitIndex(w.ctx, c.req); !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, want %s", name, err, c.want)
+			}
+		}
+		o, err := w.leader().SplitIndex(w.ctx, SplitRequest{ID: ranged.ID, At: at(`"z"`, "1")})
+		if err != nil || o.Definition.Statement != "CREATE INDEX range ON world(name) PARTITION BY RANGE(name) VALUES (1, "+
+			`"m", "z")` {
+			t.Errorf("%+v, %v", o, err)
+		}
+	})
+}

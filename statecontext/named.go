@@ -1,0 +1,120 @@
+package statecontext
+
+import (
+	"tidemark/errcode"
+	"tidemark/index"
+)
+
+// IndexName is a name that leads to an index.
+type IndexName struct {
+	Keyspace index.Keyspace
+	Name     string
+	// Path tells that Keyspace.Bucket is the text of a path, which may mean a bucket or a collection (IndexByPath).
+	Path bool
+}
+
+// IsZero reports whether there is no name.
+func (n *IndexName) IsZero() bool { return *n == IndexName{} }
+
+// ByName is a command of a user about the indexes that have these names when it is applied. A name leads to another
+// index from one command to the next when a split ends; whoever looked before it proposed would have meant the one
+// before, and a second proposal would give one request two outcomes. Rejections: UnknownIndex, IndexChanged, and those
+// of the body.
+type ByName struct {
+	Names []IndexName // 1 to MaxNamed of BuildIndexes, one of anything else
+	// Body is BuildIndexes, DropIndex or CancelSplit, without ids; or AlterIndex or SplitIndex with the id of the index
+	// that they were planned for, 0 where no index had the name: then they are refused, as UnknownIndex or IndexChanged.
+	Body Body
+}
+
+// MaxNamed is how many indexes one command may name.
+const MaxNamed = 256
+
+func (*ByName) kind() kind { return kindByName }
+
+func (c *ByName) append(dst []byte) []byte {
+	dst = appendUint(dst, uint64(len(c.Names)))
+	for i := range c.Names {
+		n := &c.Names[i]
+		for _, s := range [...]string{n.Keyspace.Bucket, n.Keyspace.Scope, n.Keyspace.Collection, n.Name} {
+			dst = appendString(dst, s)
+		}
+		dst = appendBool(dst, n.Path)
+	}
+	return c.Body.append(append(dst, byte(c.Body.kind())))
+}
+
+func decodeByName(d *decoder) *ByName {
+	c := &ByName{}
+	for n := d.max(MaxNamed, "names"); n > 0 && d.err == nil; n-- {
+		c.Names = append(c.Names, IndexName{Keyspace: index.Keyspace{Bucket: d.string(), Scope: d.string(),
+			Collection: d.string()}, Name: d.string(), Path: d.bool()})
+	}
+	switch k := kind(d.byte()); k {
+	case kindBuildIndexes, kindDropIndex, kindAlterIndex, kindSplitIndex, kindCancelSplit:
+		c.Body = decodeIndexBody(k, d)
+	default:
+		d.fail("command type %d by name", k)
+		c.Body = &DropIndex{}
+	}
+	if _, several := c.Body.(*BuildIndexes); len(c.Names) == 0 || len(c.Names) > 1 && !several {
+		d.fail("%d names of %T", len(c.Names), c.Body)
+	}
+	return c
+}
+
+// Named returns the index that a name leads to, nil when there is none.
+func (s *State) Named(n *IndexName) *Index {
+	if n.Path {
+		return s.IndexByPath(n.Keyspace.Bucket, n.Name)
+	}
+	return s.IndexIn(n.Keyspace, n.Name)
+}
+
+func (c *ByName) apply(t *tx) *Rejection {
+	ids := make([]index.ID, len(c.Names))
+	for i := range c.Names {
+		n := &c.Names[i]
+		x := t.s.Named(n)
+		if x == nil {
+			return reject(errcode.UnknownIndex, "there is no index %q on bucket %q", n.Name, n.Keyspace.String())
+		}
+		ids[i] = x.Definition.ID
+	}
+	switch b := c.Body.(type) {
+	case *BuildIndexes:
+		own := *b
+		own.IDs = ids
+		t.result.Indexes = ids
+		return own.apply(t)
+	case *DropIndex:
+		own := *b
+		own.ID = ids[0]
+		return own.apply(t)
+	case *CancelSplit:
+		return (&CancelSplit{ID: ids[0]}).apply(t)
+	case *AlterIndex:
+		return c.planned(t, ids[0], b.ID, b)
+	case *SplitIndex:
+		return c.planned(t, ids[0], b.ID, b)
+	}
+	return reject(errcode.InvalidArgument, "%T is not about names", c.Body)
+}
+
+// planned applies what was planned for one index, unless the name leads to another one.
+func (c *ByName) planned(t *tx, is, was index.ID, body Body) *Rejection {
+	if is != was {
+		return reject(errcode.IndexChanged, "the name %q leads to index %d by now, and it was looked up as index %d; try "+
+			"again", c.Names[0].Name, is, was)
+	}
+	return body.apply(t)
+}
+
+// stillAs refuses what was planned for another version of a definition.
+func stillAs(f *index.Definition, planned uint64) *Rejection {
+	if planned == 0 || planned == f.ModifiedCAS {
+		return nil
+	}
+	return reject(errcode.IndexChanged, "index %d (%s) was changed meanwhile, at cas %d; try again", f.ID, f.Name,
+		f.ModifiedCAS)
+}

@@ -1,0 +1,202 @@
+package statecontext
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+// SplitIndex begins to build a successor of an index that is READY: an index of the same definition but for how its
+// entries are spread over slices, which no name leads to. It is built as any index is, and with the command that makes
+// it READY (SetIndexState) the name is its, and the first is being dropped. Whatever happens to either before that ends
+// the split: the successor is dropped, and the first stays as it is (docs/decisions.md, "A split is a successor").
+// Result.Index is the successor. Rejections: UnknownIndex, CASMismatch, IndexChanged, StateMismatch, SplitRunning,
+// RebalanceRunning, and those of CreateIndex.
+type SplitIndex struct {
+	ID index.ID
+	// IfMatch, unless 0, must be the definition's ModifiedCAS, as the user wants.
+	IfMatch uint64
+	// IfPlanned, unless 0, is the ModifiedCAS of the definition that this was planned for.
+	IfPlanned uint64
+	// How the entries are spread then. The scheme and what it goes by stay.
+	Values     []string // of a range: PartitionBy.Values
+	Partitions uint16
+	Statement  string
+	Layout     partition.Layout
+	Placement  []Placement
+	Rules      uint32 // as in BuildIndexes
+	CreatedMS  int64
+}
+
+func (*SplitIndex) kind() kind { return kindSplitIndex }
+
+func (c *SplitIndex) append(dst []byte) []byte {
+	dst = appendUint(appendUint(appendUint(dst, uint64(c.ID)), c.IfMatch), uint64(len(c.Values)))
+	for _, v := range c.Values {
+		dst = appendString(dst, v)
+	}
+	dst = appendString(appendUint(dst, uint64(c.Partitions)), c.Statement)
+	dst = appendPlacements(appendLayout(dst, &c.Layout), c.Placement)
+	dst = appendInt(appendUint(dst, uint64(c.Rules)), c.CreatedMS)
+	if c.IfPlanned == 0 {
+		return dst
+	}
+	return appendUint(dst, c.IfPlanned)
+}
+
+func decodeSplitIndex(d *decoder) *SplitIndex {
+	c := &SplitIndex{ID: index.ID(d.uint()), IfMatch: d.uint()}
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		v := d.string()
+		if !json.Valid([]byte(v)) { // no definition could be read again that has it
+			d.fail("a value to split at that is no JSON")
+		}
+		c.Values = append(c.Values, v)
+	}
+	c.Partitions, c.Statement = uint16(d.max(1<<16-1, "partitions")), d.string()
+	c.Layout, c.Placement = d.layout(), d.placements()
+	c.Rules, c.CreatedMS = d.uint32(), d.int()
+	if d.err == nil && len(d.b) > 0 {
+		if c.IfPlanned = d.uint(); c.IfPlanned == 0 {
+			d.fail("a split that was planned for cas 0")
+		}
+	}
+	return c
+}
+
+func (c *SplitIndex) apply(t *tx) *Rejection {
+	p, rejection := t.index(c.ID)
+	if rejection != nil {
+		return rejection
+	}
+	first := *p
+	f := first.Definition
+	if c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS {
+		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID,
+			f.Name, f.ModifiedCAS, c.IfMatch)
+	}
+	if rejection := t.s.MaySplit(&f); rejection != nil {
+		return rejection
+	}
+	if rejection := stillAs(&f, c.IfPlanned); rejection != nil {
+		return rejection
+	}
+	f.Replaces, f.SplitFailed = f.ID, ""
+	f.PartitionBy.Values = nil
+	for _, v := range c.Values {
+		f.PartitionBy.Values = append(f.PartitionBy.Values, []byte(v))
+	}
+	f.Partitions, f.Statement, f.Rules, f.CreatedMS = c.Partitions, c.Statement, c.Rules, c.CreatedMS
+	if rejection := t.checkNewDefinition(&f); rejection != nil {
+		return rejection
+	}
+	if first.Definition.SplitFailed != "" {
+		first.Definition.SplitFailed = ""
+		t.setIndex(first, true, false)
+	}
+	return t.addIndex(f, c.Layout, c.Placement)
+}
+
+// CancelSplit drops the successor of an index. The index that has taken the name already is no successor.
+// Result.Index is the one that is dropped. Rejections: UnknownIndex, StateMismatch when there is none.
+type CancelSplit struct{ ID index.ID }
+
+func (*CancelSplit) kind() kind { return kindCancelSplit }
+
+func (c *CancelSplit) append(dst []byte) []byte { return appendUint(dst, uint64(c.ID)) }
+
+func (c *CancelSplit) apply(t *tx) *Rejection {
+	x, rejection := t.index(c.ID)
+	if rejection != nil {
+		return rejection
+	}
+	next := t.s.Successor(&x.Definition)
+	if next == nil {
+		return reject(errcode.StateMismatch, "index %d (%s) is not being split", x.Definition.ID, x.Definition.Name)
+	}
+	t.result.Index = next.Definition.ID
+	t.letGo(*next)
+	return nil
+}
+
+// checkValues reports whether the values at which a definition is cut are ones that it may have: each is JSON, and
+// ranges, but nothing else, have one less than slices.
+func checkValues(f *index.Definition) error {
+	for i, v := range f.PartitionBy.Values {
+		if !json.Valid(v) {
+			return fmt.Errorf("partition value %d of %d bytes is no JSON", i+1, len(v))
+		}
+	}
+	values := len(f.PartitionBy.Values)
+	switch kind, _ := partition.KindBy(f.PartitionBy.Scheme); {
+	case kind.Values && values+1 != int(f.Partitions):
+		return fmt.Errorf("%d partitions, cut at %d values; want one value less than partitions", f.Partitions, values)
+	case !kind.Values && values > 0:
+		return fmt.Errorf("%d values to be cut at, which partitions by %q do not have", values, f.PartitionBy.Scheme)
+	}
+	return nil
+}
+
+// MaySplit reports whether an index may have a successor, nil if so.
+func (s *State) MaySplit(f *index.Definition) *Rejection {
+	switch {
+	case f.Replaces != 0 || s.Successor(f) != nil:
+		return splitting(f)
+	case f.State != index.Maintenance:
+		return reject(errcode.StateMismatch, "index %d (%s) is in state %s; wait until it is ready", f.ID, f.Name, f.State)
+	case len(s.RebalancesOf(f.ID)) > 0:
+		return reject(errcode.RebalanceRunning, "slices of index %d (%s) are changing their place; wait for the end "+
+			"of that, or cancel it", f.ID, f.Name)
+	}
+	return nil
+}
+
+// splitting refuses what cannot be done to an index that is being split, nor to its successor.
+func splitting(f *index.Definition) *Rejection {
+	return reject(errcode.SplitRunning, "index %d (%s) is being split; wait for the end of that, or cancel it", f.ID,
+		f.Name)
+}
+
+// succeed gives a successor that has become READY the name of the index that it replaces, which is let go of. Who looks
+// on hears of that first: the name is never said to be gone after it was said to be the other's.
+func (t *tx) succeed(x Index) *Rejection {
+	first, rejection := t.index(x.Definition.Replaces)
+	if rejection != nil {
+		return rejection
+	}
+	names := own(&t.s.names, &t.owned.names)
+	names.Delete(x.key())
+	t.letGo(*first)
+	x.Definition.Replaces = 0
+	names.Set(x.key(), x.Definition.ID)
+	t.setIndex(x, true, false)
+	return nil
+}
+
+// endSplits drops each successor that has failed, or whose first is not READY any more.
+func (t *tx) endSplits() {
+	for i := 0; i < len(t.touched); i++ { // what it does itself touches others
+		x := t.s.Index(t.touched[i])
+		if x == nil {
+			continue
+		}
+		f := &x.Definition
+		switch {
+		case f.Replaces != 0 && f.State == index.Error:
+			reason := f.Reason
+			t.letGo(*x)
+			if first := t.s.Index(f.Replaces); first != nil && first.Definition.State == index.Maintenance {
+				failed := *first
+				failed.Definition.SplitFailed = reason
+				t.setIndex(failed, true, false)
+			}
+		case f.Replaces == 0 && f.State != index.Maintenance:
+			if next := t.s.Successor(f); next != nil {
+				t.letGo(*next)
+			}
+		}
+	}
+}
