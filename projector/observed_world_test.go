@@ -434,11 +434,12 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// read is the plain reader: one vbucket's whole history from the node that has it, by a DCP connection of its own.
-func (w *observedWorld) read(ctx context.Context) (all []map[string]row, err error) {
+// read is the plain reader: one vbucket's whole history from the node that has it, by a DCP connection of its own. Each
+// node has so long: a stream of a vbucket that is taken over silently never ends.
+func (w *observedWorld) read(ctx context.Context, each time.Duration) (all []map[string]row, err error) {
 	all = make([]map[string]row, vbuckets)
 	for _, k := range w.nodes {
-		if failed := readNode(ctx, k.conf.Listen, all); failed != nil {
+		if failed := readNode(ctx, each, k.conf.Listen, all); failed != nil {
 			err = failed // a node that is no member has nothing to say
 		}
 	}
@@ -461,7 +462,7 @@ func whileTemporary(ctx context.Context, try func() error) error {
 	}
 }
 
-func readNode(ctx context.Context, addr string, all []map[string]row) error {
+func readNode(ctx context.Context, patience time.Duration, addr string, all []map[string]row) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var c *feed.Conn
@@ -523,9 +524,14 @@ func readNode(ctx context.Context, addr string, all []map[string]row) error {
 // settled waits until the replica is what a plain reader finds.
 func (w *observedWorld) settled(ctx context.Context) error {
 	what := errors.New("nothing was read")
+	each := time.Second
 	for ctx.Err() == nil {
 		w.coordinate(ctx)
-		kv, err := w.read(ctx)
+		began := time.Now()
+		kv, err := w.read(ctx, each)
+		if time.Since(began) >= each {
+			each *= 2 // it may as well be slow
+		}
 		for v := 0; err == nil && v < vbuckets; v++ {
 			if text := w.o.compare(uint16(v), kv[v]); text != "" {
 				err = errors.New(text)
