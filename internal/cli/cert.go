@@ -83,7 +83,20 @@ func (f *issueFlags) run(s Streams) error {
 	} else if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(s.Out, "%s\n%s\n", files.Cert, files.Key)
+	if _, err = fmt.Fprintf(s.Out, "%s\n%s\n", files.Cert, files.Key); err != nil {
+		return err
+	}
+	return tellCap(s, ca, f.req.Validity)
+}
+
+// tellCap says when certificates end sooner than was asked for, as their CA does.
+func tellCap(s Streams, ca *tlsconf.CA, validity time.Duration) error {
+	end, sooner := ca.Cap(validity)
+	if !sooner {
+		return nil
+	}
+	_, err := fmt.Fprintf(s.Err, "the CA ends at %s, and with it what was made now, sooner than --validity %s: have "+
+		"another CA on all nodes before then\n", end.UTC().Format(time.RFC3339), validity)
 	return err
 }
 

@@ -112,7 +112,10 @@ func (f *clusterCerts) run(s Streams, args []string) error {
 			return err
 		}
 	}
-	return f.operator(s, ca, renew)
+	if err := f.operator(s, ca, renew); err != nil {
+		return err
+	}
+	return tellCap(s, ca, f.validity)
 }
 
 // node makes the certificates of one node.

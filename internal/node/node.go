@@ -140,7 +140,7 @@ func (n *Node) child(r Role) *child {
 			if err != nil {
 				why = err.Error()
 			}
-			c.set(why)
+			c.set(fmt.Sprintf("%s; it is started again after %s", why, delay))
 			log.Warn("a role has ended and is started again", "error", why, "in", delay.String())
 		},
 		Removed: func(err error) {

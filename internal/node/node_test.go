@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -127,6 +128,31 @@ func TestReadiness(t *testing.T) {
 	n.server().Handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
 	if w.Code != http.StatusOK {
 		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// TestKilledAgain: the readiness of a node says why a role is down, and after which pause it is started again; that grows
+// for one that is killed again and again.
+func TestKilledAgain(t *testing.T) {
+	exe := filepath.Join(t.TempDir(), "role")
+	if err := os.WriteFile(exe, []byte("#!/bin/sh\nkill -9 $$\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n, _ := open(t, exe, Role{Name: tlsconf.Manager})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if r := n.children[0].reasons(ctx, "http"); len(r) == 1 && r[0].Code == reasonDown &&
+			strings.Contains(r[0].Detail, "signal: killed; it is started again after 2s") {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("%+v", r)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

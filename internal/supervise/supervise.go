@@ -1,8 +1,7 @@
 // Package supervise keeps a child process of this program running: what `tidemark up` and `tidemark node` are made of.
 //
-// It promises that a child that ends by itself, or cannot be started, is started again, after a second, and later and
-// later (30 s at most) while it does not live long; one that was killed after a second; that one whose node was removed
-// from the cluster is not; that an orderly stop ends it with SIGTERM, and with SIGKILL after its grace; and that it
+// It promises that a child that ends, by itself or killed, or cannot be started, is started again, after a second, and
+// later and later (30 s at most) while it does not live long; that one whose node was removed from the cluster is not; that an orderly stop ends it with SIGTERM, and with SIGKILL after its grace; and that it
 // ends by itself when this process is gone, however that happened (package leash). It never starts a child twice at a
 // time.
 package supervise
@@ -80,7 +79,8 @@ func (c *Child) Signal(s syscall.Signal) {
 // Run starts the process again and again until ctx ends, then ends it: SIGTERM, and SIGKILL after the grace. The error
 // is that of the last life, when it did not end as it was asked to.
 func (c *Child) Run(ctx context.Context) error {
-	for delay := restartDelay; ; {
+	var delay time.Duration
+	for {
 		started := time.Now()
 		err := c.once(ctx)
 		if ctx.Err() != nil {
@@ -93,14 +93,13 @@ func (c *Child) Run(ctx context.Context) error {
 			c.Removed(err)
 			return nil
 		}
+		short := time.Since(started) <= shortLife
 		// It was stopped or killed by somebody; all else is its own, a start that fails, too.
 		others := err == nil || errors.As(err, &exit) && !exit.Exited()
-		switch {
-		case others, time.Since(started) > shortLife:
-			delay = restartDelay
-		case c.ends.Add(1) > 1:
-			delay = min(2*delay, mostDelay)
+		if short && !others {
+			c.ends.Add(1)
 		}
+		delay = pause(delay, short)
 		c.Died(err, delay)
 		select {
 		case <-ctx.Done():
@@ -108,6 +107,15 @@ func (c *Child) Run(ctx context.Context) error {
 		case <-time.After(delay):
 		}
 	}
+}
+
+// pause returns how long a child waits for its next start, after the pause before its last one. Who kills it, a machine
+// short of memory as well, does so again where nothing has changed: it counts as one that ends by itself.
+func pause(last time.Duration, short bool) time.Duration {
+	if last == 0 || !short {
+		return restartDelay
+	}
+	return min(2*last, mostDelay)
 }
 
 // once runs the process to its end.

@@ -129,7 +129,8 @@ func TestAChildThatEnds(t *testing.T) {
 	}
 }
 
-// TestAChildThatIsKilled comes back after a second, as a new process, and stops when it is told to.
+// TestAChildThatIsKilled comes back after a second, later when it is killed again, as a new process, and stops when it is
+// told to.
 func TestAChildThatIsKilled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -143,12 +144,35 @@ func TestAChildThatIsKilled(t *testing.T) {
 	if again := next(t, c.pids); again == pid {
 		t.Error("it is the same process")
 	}
+	c.Signal(syscall.SIGKILL)
+	if d := next(t, c.died); d.delay != 2*restartDelay || c.Ended() {
+		t.Errorf("one that is killed again: %+v", d)
+	}
+	next(t, c.pids)
 	cancel()
 	var exit *exec.ExitError
 	if err := next(t, done); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
 		t.Errorf("it was ended with %v", err)
 	}
 	c.Signal(syscall.SIGKILL) // nobody is there
+}
+
+// TestPause: the pause grows up to its bound while the child does not live long, and begins anew when it did.
+func TestPause(t *testing.T) {
+	var got []time.Duration
+	for i := range 9 {
+		last := time.Duration(0)
+		if i > 0 {
+			last = got[i-1]
+		}
+		got = append(got, pause(last, i != 7))
+	}
+	want := []time.Duration{1, 2, 4, 8, 16, 30, 30, 1, 2}
+	for i := range want {
+		if got[i] != want[i]*time.Second {
+			t.Fatalf("pauses %v", got)
+		}
+	}
 }
 
 // TestAChildThatDoesNotStop is killed after its grace, and that is told.

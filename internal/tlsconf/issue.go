@@ -96,11 +96,18 @@ func LoadCA(dir string) (*CA, error) {
 	return ca, nil
 }
 
+// Cap returns until when the CA is valid, and whether that is sooner than the end of a certificate that is made now. Such
+// a certificate ends with its CA: nobody would take it for longer, and who looks at its end would not be warned in time.
+func (ca *CA) Cap(validity time.Duration) (end time.Time, sooner bool) {
+	end = ca.cert.NotAfter
+	return end, time.Now().Add(validity).After(end)
+}
+
 // Request is a certificate to be made.
 type Request struct {
 	Peer     Peer
 	Hosts    []string      // names and addresses that users dial
-	Validity time.Duration // LeafValidity when 0
+	Validity time.Duration // LeafValidity when 0; at most as long as the CA's (CA.Cap)
 	Replace  bool          // files that are there
 }
 
@@ -114,6 +121,11 @@ func (ca *CA) Issue(dir, name string, req Request) (Files, error) {
 	if req.Validity == 0 {
 		req.Validity = LeafValidity
 	}
+	end, sooner := ca.Cap(req.Validity)
+	if !time.Now().Before(end) {
+		return files, fmt.Errorf("%w: the CA ended at %s; make another one and replace it on all nodes", ErrFiles,
+			end.UTC().Format(time.RFC3339))
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return files, fmt.Errorf("making a key: %w", err)
@@ -121,6 +133,9 @@ func (ca *CA) Issue(dir, name string, req Request) (Files, error) {
 	template, err := newTemplate(string(req.Peer.Role)+" "+req.Peer.ID, req.Validity)
 	if err != nil {
 		return files, err
+	}
+	if sooner {
+		template.NotAfter = end
 	}
 	template.URIs = []*url.URL{req.Peer.uri()}
 	template.KeyUsage = x509.KeyUsageDigitalSignature

@@ -344,6 +344,38 @@ func TestWhatANodeNeeds(t *testing.T) {
 	}
 }
 
+// TestNoneOutlivesItsCA: a certificate ends with its CA at the latest, and none is made by one that has ended.
+func TestNoneOutlivesItsCA(t *testing.T) {
+	ended, err := CreateCA(t.TempDir(), "ended", -time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ended.Issue(t.TempDir(), "i1", Request{Peer: Peer{Indexer, "i1"}}); !errors.Is(err, ErrFiles) ||
+		!strings.Contains(err.Error(), "the CA ended at") {
+		t.Errorf("by a CA that has ended: %v", err)
+	}
+	ca, err := CreateCA(t.TempDir(), "short", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for validity, sooner := range map[time.Duration]bool{0: true, 2 * time.Hour: true, time.Minute: false} {
+		files, err := ca.Issue(t.TempDir(), "i1", Request{Peer: Peer{Indexer, "i1"}, Validity: validity})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := pair.Leaf.NotAfter; got.After(ca.cert.NotAfter) || got.Equal(ca.cert.NotAfter) != sooner {
+			t.Errorf("validity %s: it ends at %s, its CA at %s", validity, got, ca.cert.NotAfter)
+		}
+	}
+	if end, sooner := ca.Cap(2 * time.Hour); !sooner || !end.Equal(ca.cert.NotAfter) {
+		t.Errorf("the cap is %s, %v", end, sooner)
+	}
+}
+
 // TestFilesAreKept: keys are for their owner only, and nothing is written over unless it is asked for.
 func TestFilesAreKept(t *testing.T) {
 	ca, dir := authority(t)
