@@ -77,7 +77,7 @@ func (b *Bucket) sharer() *slice {
 
 // share lets a copy that is exact, and so whole, share the list of those that stand as it does. The first one begins.
 func (b *Bucket) share(c *slice) {
-	if c.shares || b.alone {
+	if c.shares {
 		return
 	}
 	with := b.sharer()

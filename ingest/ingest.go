@@ -51,7 +51,6 @@ type Bucket struct {
 	copies []*slice // ascending by id
 	work   []Work
 
-	alone   bool     // no copy shares, for tests
 	sharing int      // copies that share one list of parts
 	lists   []*slice // see distinct; nil: to be made anew
 	lack    []bool   // of Wants

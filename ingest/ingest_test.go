@@ -15,6 +15,11 @@ import (
 	"tidemark/timestamp"
 )
 
+func incOf(u uint64) index.Incarnation { return index.Incarnation{Epoch: 1, Term: 1, Counter: u} }
+
+// pack keeps nothing but the document's id.
+func pack(e *keyversion.Event) []byte { return append([]byte(nil), e.DocID...) }
+
 func TestPositionCodec(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		u := rapid.OneOf(rapid.Uint64(), rapid.Just(uint64(timestamp.Infinity)), rapid.Just(uint64(0)))

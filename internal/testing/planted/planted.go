@@ -11,6 +11,7 @@ import (
 	"embed"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 )
@@ -179,3 +180,14 @@ func byFile() map[string][]patch {
 
 // Names returns the names of all rules, ascending.
 func Names() []string { return slices.Sorted(maps.Keys(Rules())) }
+
+// In returns the names of the rules that files of a folder keep, ascending.
+func In(folder string) []string {
+	rules := map[string]bool{}
+	for _, p := range patches() {
+		if path.Dir(p.file) == folder {
+			rules[p.rule] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(rules))
+}

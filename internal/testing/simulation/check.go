@@ -432,7 +432,8 @@ func (s *Sim) settledIndex(x *statecontext.Index) string {
 			return fmt.Sprintf("n%d does not have copy %d", n.num, c.ID)
 		}
 		held := slices.ContainsFunc(h.st.States(), func(f ingest.CopyState) bool {
-			return f.ID == c.ID && f.Held.Number == k.Stability.Number && f.Held.RollbackID == k.Stability.RollbackID
+			return f.ID == c.ID && f.Held.Number == k.Stability.Number && f.Held.RollbackID == k.Stability.RollbackID &&
+				f.Catching == 0 // it holds S still while it takes a vbucket anew
 		})
 		if !held {
 			return fmt.Sprintf("n%d copy %d does not hold S%d: %+v", n.num, c.ID, k.Stability.Number,

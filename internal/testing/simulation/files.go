@@ -119,10 +119,11 @@ func (s *Sim) installFiles(n *node, h *hosted, id index.CopyID, st *store) {
 	}
 	h.remove(id)
 	f := st.files
-	st.live, st.snaps, st.ckpts, st.files, st.open = f.held.clone(), nil, nil, nil, false
+	st.live, st.snaps, st.ckpts, st.files, st.open, st.common = f.held.clone(), nil, nil, nil, false, nil
 	if !s.on(pinned) { // what is said of the rows is of another moment
 		st.live.pos, st.live.logs = f.from.live.pos, f.from.live.logs
 	}
+	s.wrote(st.live)
 	st.dur = st.live.clone()
 	if last, ok := h.st.LastAck(); ok && !s.on(wholeFirst) {
 		shown := st.keep()

@@ -42,7 +42,7 @@ type hosted struct {
 	st    *core.Bucket
 	work  *core.Work
 	backs []ingest.Restore // to be put back before anything else
-	slow  *core.Handed     // written to the copies that serve scans, and not yet to those that are being built
+	under []*underway      // oldest first
 	sides map[uint64]*side
 }
 
@@ -389,12 +389,9 @@ func (h *hosted) remove(id index.CopyID) {
 	h.work.Remove(id)
 }
 
-// dropBacks forgets what was to be put back of a copy, and what of the batch under way it has not.
+// dropBacks forgets what was to be put back of a copy, and what is under way for it.
 func (h *hosted) dropBacks(id index.CopyID) {
-	if h.slow != nil {
-		t := h.slow.Batch
-		t.Copies = slices.DeleteFunc(slices.Clone(t.Copies), func(c ingest.CopyBatch) bool { return c.ID == id })
-	}
+	h.dropUnder(id)
 	if len(h.backs) > 0 {
 		h.backs = slices.DeleteFunc(h.backs, func(r ingest.Restore) bool { return r.Copy == id })
 		h.restored()
@@ -403,8 +400,7 @@ func (h *hosted) dropBacks(id index.CopyID) {
 
 // handOut does what is handed out next.
 func (s *Sim) handOut(n *node, h *hosted) {
-	if h.slow != nil && s.dice.node.Intn(4) == 0 {
-		s.writeSlow(n, h)
+	if s.writesBefore(n, h) {
 		return
 	}
 	l := core.Limits{Queue: math.MaxInt, Side: sideMost, Ahead: s.bound / 2}
@@ -418,65 +414,21 @@ func (s *Sim) handOut(n *node, h *hosted) {
 	step := h.work.Next(l)
 	for _, a := range step.Acks {
 		s.ev("n%d discards S%d of %s", n.num, a.Number, h.name)
+		s.checkAcked(n, h, a.Ref)
 	}
 	h.backs = step.Restores
 	switch t := step.Handed; {
-	case t == nil && h.slow != nil:
-		s.writeSlow(n, h)
 	case t == nil:
+		s.writeMore(n, h)
 	case t.Batch == nil:
 		s.dropTombstones(n, h, t.Purge)
 		h.work.Ended(t)
 	default:
+		if t.Batch.Kind == ingest.Ahead {
+			s.Report.Ahead++
+		}
 		s.writeOut(n, h, t)
 	}
-}
-
-// writeOut writes a batch; one at a stability timestamp perhaps only to the copies that serve scans.
-func (s *Sim) writeOut(n *node, h *hosted, t *core.Handed) {
-	if t.Batch.Kind == ingest.Ahead {
-		s.Report.Ahead++
-	}
-	if h.slow != nil && h.waits(t.Batch) {
-		s.writeSlow(n, h)
-	}
-	s.writeTo(n, t.Batch, true)
-	if t.Batch.Kind == ingest.AtStability && h.slow == nil {
-		h.work.Served(t)
-		if s.dice.node.Intn(3) > 0 && slices.ContainsFunc(t.Batch.Copies, built) {
-			h.slow = t
-			return
-		}
-	}
-	s.writeTo(n, t.Batch, false)
-	h.work.Ended(t)
-}
-
-// built is true of a copy of which scans wait for nothing.
-func built(c ingest.CopyBatch) bool { return !c.Serves }
-
-// waits reports whether a batch is to be written behind the one that is under way.
-func (h *hosted) waits(t *ingest.Batch) bool {
-	return slices.ContainsFunc(t.Copies, func(c ingest.CopyBatch) bool {
-		return slices.ContainsFunc(h.slow.Batch.Copies, func(o ingest.CopyBatch) bool { return o.ID == c.ID && built(o) })
-	})
-}
-
-// writeTo writes a batch to its copies that serve scans, or to the others.
-func (s *Sim) writeTo(n *node, t *ingest.Batch, serving bool) {
-	for i := range t.Copies {
-		if st := n.stores[t.Copies[i].ID]; st != nil && st.open && t.Copies[i].Serves == serving {
-			s.writeBatch(n, t, &t.Copies[i], st)
-		}
-	}
-}
-
-// writeSlow writes what is left of the batch that is under way.
-func (s *Sim) writeSlow(n *node, h *hosted) {
-	t := h.slow
-	h.slow = nil
-	s.writeTo(n, t.Batch, false)
-	h.work.Ended(t)
 }
 
 // sideMost bounds batches of side streams.

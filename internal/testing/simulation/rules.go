@@ -34,6 +34,7 @@ const (
 	pinned                          // files that are sent stay as they were at one moment
 	wholeFirst                      // a copy that has got files serves when it is exact here, not before
 	dropAfter                       // an old copy is dropped when the list says so, not when its successor is there
+	keptRows                        // where copies stand is kept of rows that are durable, and of no others
 )
 
 var ruleNames = map[string]rule{
@@ -42,6 +43,7 @@ var ruleNames = map[string]rule{
 	"freshLead": freshLead, "askFirst": askFirst, "projInc": projInc,
 	"sameBranch": sameBranch, "committed": committed, "newestLog": newestLog, "bounded": bounded,
 	"pacedTime": pacedTime, "pinned": pinned, "wholeFirst": wholeFirst, "dropAfter": dropAfter,
+	"keptRows": keptRows,
 }
 
 // allRules lists the names of all rules, ascending: of what is modelled here, and of the product.

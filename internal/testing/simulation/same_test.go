@@ -3,6 +3,8 @@ package simulation
 import (
 	"strings"
 	"testing"
+
+	"tidemark/internal/testing/planted"
 )
 
 // TestSameSeed: a seed gives the same run every time, or a failure could not be looked at again.
@@ -13,11 +15,54 @@ func TestSameSeed(t *testing.T) {
 		if whyA != whyB || a.Report != b.Report {
 			t.Errorf("seed %d: %q %+v, then %q %+v", n, whyA, a.Report, whyB, b.Report)
 		}
-		for i := range a.Legend {
-			if i >= len(b.Legend) || a.Legend[i] != b.Legend[i] {
-				t.Fatalf("seed %d: line %d is %q, then %q", n, i, a.Legend[i], b.Legend[min(i, len(b.Legend)-1)])
-			}
+		sameLegend(t, n, a, b)
+	}
+}
+
+// sameLegend fails at the first line in which two runs of a seed differ.
+func sameLegend(t *testing.T, seed int64, a, b *Sim) {
+	t.Helper()
+	for i := range max(len(a.Legend), len(b.Legend)) {
+		if x, y := line(a, i), line(b, i); x != y {
+			t.Fatalf("seed %d: line %d is %q, then %q", seed, i, x, y)
 		}
+	}
+}
+
+func line(s *Sim, i int) string {
+	if i < len(s.Legend) {
+		return s.Legend[i]
+	}
+	return "(ended)"
+}
+
+// sharing is the rule without which nothing is different.
+const sharing = "shared"
+
+// TestSharedAsAlone: copies that share one list of positions are told, and do, what they would with lists of their own.
+// Seeds in which the store writes less for copies that share are left out.
+func TestSharedAsAlone(t *testing.T) {
+	if !planted.Built {
+		if out, err := planted.Run(t, planted.Build(t), "-test.run=^TestSharedAsAlone$"); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	together := 0
+	for n := int64(1); n <= usual()/10; n++ {
+		if keepsCommon(n) {
+			continue
+		}
+		shared, why := run(t, Options{Seed: n, Trace: true})
+		alone, whyAlone := run(t, Options{Seed: n, Trace: true, Without: []string{sharing}})
+		if together += shared.Report.Together; alone.Report.Together > 0 || why != whyAlone {
+			t.Errorf("seed %d: %q, and without sharing %q, with %d batches of copies that share", n, why, whyAlone,
+				alone.Report.Together)
+		}
+		sameLegend(t, n, shared, alone)
+	}
+	if together == 0 {
+		t.Error("no copies shared")
 	}
 }
 

@@ -39,7 +39,9 @@ type Options struct {
 // Report is what a run has reached.
 type Report struct {
 	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders, Moves, Moved, Filled, Sessions,
-	Splits, Purges int
+	Splits, Purges, Retakes int
+	// batches of copies that stood as others did, and how often where one stands was kept in the node's file
+	Together, Kept int
 }
 
 // Add sums reports up.
@@ -49,7 +51,8 @@ func (r *Report) Add(o Report) {
 	r.Ahead, r.Scans, r.Leaders = r.Ahead+o.Ahead, r.Scans+o.Scans, r.Leaders+o.Leaders
 	r.Moves, r.Moved = r.Moves+o.Moves, r.Moved+o.Moved
 	r.Filled, r.Sessions, r.Splits = r.Filled+o.Filled, r.Sessions+o.Sessions, r.Splits+o.Splits
-	r.Purges += o.Purges
+	r.Purges, r.Retakes = r.Purges+o.Purges, r.Retakes+o.Retakes
+	r.Together, r.Kept = r.Together+o.Together, r.Kept+o.Kept
 }
 
 // Sim is one run.
@@ -79,6 +82,7 @@ type Sim struct {
 
 	kv       []*kvBucket
 	branches map[uint64]*branch
+	batches  uint64
 	uuid     uint64
 	proj     [projectors]*projector
 	nodes    []*node
@@ -133,8 +137,11 @@ const (
 	lateRequests
 	lostSlices
 	tornCheckpoints
-	flushes // one that happens by itself, too, but seeds do not draw it: see swarm
-	splits  // seeds do not draw it either, and it is tried all the time: indexes are seldom ready
+	flushes     // one that happens by itself, too, but seeds do not draw it: see swarm
+	splits      // seeds do not draw it either, and it is tried all the time: indexes are seldom ready
+	slowCopies  // nor these: a node's copies are written in any order, see lanes.go
+	commonFiles // a node keeps in a file where its copies stand, beyond what each has stored
+	retakes     // an audit has a vbucket of a copy taken anew
 	kinds
 )
 
@@ -144,7 +151,7 @@ var faultNames = [kinds]string{
 	ddl: "ddl", purges: "purges", fullDisks: "fullDisks", tornFiles: "tornFiles", pauses: "pauses", moves: "moves",
 	epochs: "epochs", lostProposals: "lostProposals", lostRequests: "lostRequests", lateRequests: "lateRequests",
 	lostSlices: "lostSlices", tornCheckpoints: "tornCheckpoints", flushes: "flushes",
-	splits: "splits",
+	splits: "splits", slowCopies: "slowCopies", commonFiles: "commonFiles", retakes: "retakes",
 }
 
 const (
@@ -236,7 +243,15 @@ func (s *Sim) swarm() {
 		s.events = append(s.events, flushes)
 	}
 	s.mix[splits] = s.opt.Seed%splitting == 2
+	s.mix[slowCopies] = s.opt.Seed%storing < 2
+	s.mix[commonFiles] = keepsCommon(s.opt.Seed)
+	s.mix[retakes] = s.opt.Seed%storing == 0 || s.opt.Seed%storing == 4
 }
+
+// storing is among how many seeds the ways of the store are spread.
+const storing = 5
+
+func keepsCommon(seed int64) bool { return seed%storing == 1 || seed%storing == 4 }
 
 // splitting is one seed in so many: those whose indexes are split.
 const splitting = 4
@@ -389,6 +404,27 @@ func (s *Sim) act() {
 	}
 	if s.mix[flushes] && s.step%10 == 5 {
 		s.session(b)
+	}
+	if s.mix[retakes] && !s.healing && s.dice.look.Intn(retakeEvery) == 0 {
+		s.retake(b, v, n)
+	}
+}
+
+// retakeEvery is how rarely an audit finds something.
+const retakeEvery = 100
+
+// retake lets a copy take a vbucket anew, as an audit does that has found rows to be wrong there.
+func (s *Sim) retake(b *kvBucket, v int, n *node) {
+	h := n.buckets[b.name]
+	if !n.up || h == nil {
+		return
+	}
+	for _, id := range sortedKeys(n.stores) {
+		if st := n.stores[id]; st.open && st.bucket == b.name && s.dice.look.Intn(2) == 0 && h.st.Retake(id, v) {
+			s.Report.Retakes++
+			s.ev("n%d copy %d takes %s/%d anew", n.num, id, b.name, v)
+			return
+		}
 	}
 }
 

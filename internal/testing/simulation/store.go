@@ -26,6 +26,14 @@ type content struct {
 	exact  bool          // at ref
 	number uint64        // counts the states of a copy that were kept
 	parted bool          // some vbucket left its branch: for restores only
+	batch  uint64        // which rows these are: no two batches of a run have one number
+	stored standing      // by that batch; pos and logs may have moved on without rows
+}
+
+// standing is where a copy stands.
+type standing struct {
+	pos  [vbuckets]ingest.Position
+	logs [vbuckets]timestamp.FailoverLog
 }
 
 func (c *content) dropVB(v int) {
@@ -45,6 +53,14 @@ type store struct {
 	ready, open  bool
 	states       uint64 // kept so far
 	files        *files // nil: it is not to be filled by files
+	common       *common
+}
+
+// common is what the file of a node's store says of a copy: where it stands, beyond what it has stored, with the rows
+// of one batch.
+type common struct {
+	batch uint64
+	standing
 }
 
 const (
@@ -60,6 +76,31 @@ func (st *store) crash(s *Sim) {
 		st.ckpts = st.ckpts[:len(st.ckpts)-1]
 	}
 	st.live, st.snaps, st.open = st.dur.clone(), nil, false
+	at := st.live.stored
+	if c := st.common; c != nil && (c.batch == st.live.batch || !s.on(keptRows)) {
+		at = c.standing
+	}
+	st.live.pos, st.live.logs = at.pos, at.logs
+	st.dur = st.live.clone()
+}
+
+// wrote notes that a batch was stored, with where the copy stands.
+func (s *Sim) wrote(c *content) {
+	s.batches++
+	c.batch, c.stored = s.batches, standing{c.pos, c.logs}
+}
+
+// keepCommon writes the file that says where copies stand, of those whose rows are durable.
+func (s *Sim) keepCommon(n *node) {
+	for _, st := range n.stores {
+		switch {
+		case st.dur.batch == st.live.batch || !s.on(keptRows):
+			st.common = &common{st.live.batch, standing{st.live.pos, st.live.logs}}
+			s.Report.Kept++
+		case st.common != nil && st.common.batch != st.dur.batch:
+			st.common = nil
+		}
+	}
 }
 
 // older lists what a vbucket could go back to, newest first: snapshots in memory and checkpoints.
@@ -87,6 +128,7 @@ func (n *node) heldStates(id index.CopyID, v int) (held []ingest.Held) {
 }
 
 func (s *Sim) writeBatch(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *store) {
+	before := st.live.rows
 	for i := range c.Parts {
 		p := &c.Parts[i]
 		if p.DeleteRange {
@@ -100,6 +142,12 @@ func (s *Sim) writeBatch(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *stor
 		if p.Log != nil {
 			st.live.logs[p.VBucket] = p.Log
 		}
+	}
+	if c.Common != nil {
+		s.Report.Together++
+	}
+	if c.Common == nil || st.live.rows != before || !s.mix[commonFiles] { // else nothing needs to be stored
+		s.wrote(st.live)
 	}
 	if t.Kind == ingest.AtStability {
 		s.ev("n%d copy %d flushes S%d %v exact %v: %v", n.num, c.ID, t.Ref.Number, t.Vector.Seqnos, c.Exact, st.live.pos)
@@ -120,6 +168,9 @@ func (s *Sim) writeBatch(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *stor
 		s.checkpoint(st)
 	} else if flush { // a memtable reaches the disk
 		st.dur = st.live.clone()
+	}
+	if s.mix[commonFiles] && s.dice.node.Intn(4) == 0 {
+		s.keepCommon(n)
 	}
 }
 
@@ -214,6 +265,7 @@ func (s *Sim) restore(n *node, h *hosted, r ingest.Restore) {
 		}
 	}
 	st.live.pos[r.VBucket], st.live.logs[r.VBucket] = back.Position, log
+	s.wrote(st.live)
 	s.ev("n%d copy %d %s/%d restores %v, %d of %d states", n.num, r.Copy, h.name, r.VBucket, back.Position, i, len(held))
 	invalid := func(c *content) bool {
 		return c.pos[r.VBucket].Content() > ingest.History(c.pos[r.VBucket].VBUUID, c.logs[r.VBucket]).Common(r.Log)
