@@ -16,6 +16,7 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
+	"tidemark/statecontext"
 )
 
 // mostResumed is how many indexers in a row may be lost before one of them has given a row.
@@ -46,7 +47,7 @@ func (a *API) passRows(ctx context.Context, w http.ResponseWriter, resp *http.Re
 			a.alive.Failed(lost)
 		}
 		why := err
-		if resp, err = a.askRest(ctx, q, addrs(q), lost); err != nil {
+		if resp, err = a.askRest(ctx, q, addrs, lost); err != nil {
 			return p.end(cutShort(ctx, fmt.Errorf("%w; another one was to go on: %w", why, err)))
 		}
 		if resp.StatusCode != http.StatusOK {
@@ -60,12 +61,21 @@ func (a *API) passRows(ctx context.Context, w http.ResponseWriter, resp *http.Re
 // slowClient is for how long a client may take nothing before its indexer may have hung up.
 const slowClient = 20 * time.Second
 
-// askRest asks again, the indexer that was lost as the last one.
-func (a *API) askRest(ctx context.Context, q *question, addrs []string, lost string) (*http.Response, error) {
-	if i := slices.Index(addrs, lost); i >= 0 {
-		addrs = append(slices.Delete(addrs, i, i+1), lost)
+// askRest asks again, the indexer that was lost as the last one. Where nothing has gone yet, the name may be another
+// index's by now.
+func (a *API) askRest(ctx context.Context, q *question, addrs func(*question) []string, lost string) (*http.Response,
+	error) {
+	order := func(*statecontext.Index) []string {
+		all := addrs(q)
+		if i := slices.Index(all, lost); i >= 0 {
+			all = append(slices.Delete(all, i, i+1), lost)
+		}
+		return all
 	}
-	return a.askOne(ctx, q, addrs)
+	if q.resume == "" {
+		return a.askReady(ctx, q, order)
+	}
+	return a.askOne(ctx, q, order(q.index))
 }
 
 // placedNow lists the scan addresses of the indexers that hold a question's index by now.

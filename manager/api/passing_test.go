@@ -32,7 +32,8 @@ type indexerOf struct {
 	mu    sync.Mutex
 	kills []int // after so many rows of an answer; -1: not; none left: not
 	said  *rpc.Problem
-	asked []string // where each answer began
+	later *rpc.Problem // said from the second answer on
+	asked []string     // where each answer began
 }
 
 func (x *indexerOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -51,6 +52,9 @@ func (x *indexerOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.mu.Lock()
 	x.asked = append(x.asked, string(resume))
 	kill, said := -1, x.said
+	if said == nil && len(x.asked) > 1 {
+		said = x.later
+	}
 	if len(x.kills) > 0 {
 		kill, x.kills = x.kills[0], x.kills[1:]
 	}
@@ -100,6 +104,7 @@ func TestAnAnswerIsGoneOnWith(t *testing.T) {
 		"without progress":        {a: &indexerOf{piece: 9, kills: []int{10, 2, 2}}, b: &indexerOf{piece: 9, kills: []int{1, 1, 1}}, rows: 10, tells: errcode.Unavailable, asked: "[9 9]"},
 		"nothing ever comes":      {a: &indexerOf{piece: 9, kills: []int{0, 0, 0}}, b: &indexerOf{piece: 9, kills: []int{0, 0, 0}}, rows: -1, tells: errcode.Unavailable, asked: "[ ]"},
 		"the other one refuses":   {a: &indexerOf{piece: 3, kills: []int{8}}, b: &indexerOf{piece: 3, said: rpc.Refuse(errcode.SnapshotTooOld, "gone")}, rows: 8, tells: errcode.SnapshotTooOld, asked: "[6]"},
+		"the index is no more":    {a: &indexerOf{piece: 3, kills: []int{8}, later: rpc.Refuse(errcode.IndexNotHosted, "none")}, b: &indexerOf{piece: 3, said: rpc.Refuse(errcode.IndexNotHosted, "none")}, rows: 8, tells: errcode.SnapshotTooOld, asked: "[6]"},
 		"blind":                   {a: &indexerOf{piece: 3, kills: []int{8}, blind: true}, rows: 8, tells: errcode.Unavailable, asked: "[]"},
 		"rows that are too long":  {a: &indexerOf{piece: 9, pad: long, kills: []int{4}}, rows: 4, tells: errcode.Unavailable, asked: "[]"},
 		"in one that is":          {a: &indexerOf{piece: 9, half: long + long, kills: []int{4}}, rows: 4, cut: true, asked: "[]"},
@@ -123,6 +128,7 @@ func TestAnAnswerIsGoneOnWith(t *testing.T) {
 			manager := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				q := &question{index: &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}},
 					action: scanAction, body: []byte("{}"), places: true}
+				q.again = func() (*statecontext.Index, error) { return q.index, nil }
 				resp, err := api.askOne(r.Context(), q, addrs)
 				if err == nil {
 					err = api.passRows(r.Context(), w, resp, q, func(*question) []string { return append([]string{}, addrs...) })
@@ -153,6 +159,41 @@ func TestAnAnswerIsGoneOnWith(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAnAnswerOfAnIndexThatIsReplaced: where nothing of an answer has gone when its indexer is lost, and a split has
+// given the name to another index meanwhile, the answer is that one's.
+func TestAnAnswerOfAnIndexThatIsReplaced(t *testing.T) {
+	lost := httptest.NewServer(&indexerOf{rows: 20, piece: 9, kills: []int{2, 2, 2, 2}})
+	defer lost.Close()
+	successor := &indexerOf{rows: 20, piece: 5}
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v1/indexes/7:") {
+			rpc.WriteProblem(w, rpc.Refuse(errcode.IndexNotHosted, "no index has id 7"))
+			return
+		}
+		successor.ServeHTTP(w, r)
+	}))
+	defer other.Close()
+	api := New(Config{})
+	defer api.Close()
+	made := func(id index.ID) *statecontext.Index {
+		return &statecontext.Index{Definition: index.Definition{ID: id, Name: "i", Bucket: "b"}}
+	}
+	addrs := func(*question) []string {
+		return []string{strings.TrimPrefix(lost.URL, "http://"), strings.TrimPrefix(other.URL, "http://")}
+	}
+	q := &question{index: made(7), action: scanAction, body: []byte("{}"), places: true,
+		again: func() (*statecontext.Index, error) { return made(8), nil }}
+	resp, err := api.askOne(t.Context(), q, addrs(q))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	if err := api.passRows(t.Context(), w, resp, q, addrs); err != nil {
+		t.Fatal(err)
+	}
+	checkRows(t, w.Body.String(), 20, "", false)
 }
 
 // checkRows looks at lines: rows in order, and then the end, the failure, or, where it was cut, perhaps half a line.
@@ -190,8 +231,8 @@ func TestAnIndexThatIsReadySinceJustNow(t *testing.T) {
 		addrs := func(*statecontext.Index) []string { return []string{strings.TrimPrefix(indexer.URL, "http://")} }
 		looked := 0
 		x := &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}}
-		resp, err := api.askReady(t.Context(), &question{index: x, action: scanAction, body: []byte("{}")}, addrs,
-			func() (*statecontext.Index, error) { looked++; return x, nil })
+		resp, err := api.askReady(t.Context(), &question{index: x, action: scanAction, body: []byte("{}"),
+			again: func() (*statecontext.Index, error) { looked++; return x, nil }}, addrs)
 		var p *rpc.Problem
 		switch {
 		case again && (err != nil || resp.StatusCode != http.StatusOK || asked != 3 || looked != 2):

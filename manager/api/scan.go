@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -169,11 +170,12 @@ func (a *API) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 	if ask.places { // the client goes on with what another manager, or this one before, has given it
 		ask.resume, ask.tells = r.Header.Get(scanport.HeaderResume), r.Header.Get(scanport.HeaderPlaces) == "true"
 	}
-	resp, err := a.askReady(r.Context(), ask, a.scanners, func() (*statecontext.Index, error) {
+	ask.again = func() (*statecontext.Index, error) {
 		// The name may be another index's by now, after a split, and this manager behind. Without a leader, what it knows.
 		_ = a.catchUp(r.Context())
 		return a.ready(r.Context(), mux.Vars(r)["ref"])
-	})
+	}
+	resp, err := a.askReady(r.Context(), ask, a.scanners)
 	if err != nil {
 		return err
 	}
@@ -184,9 +186,9 @@ func (a *API) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 }
 
 // askReady asks indexers as askOne does. When they have not heard yet that the index is ready, or that they hold it,
-// they are asked again, for behindPatience, once again has looked up which index it is.
-func (a *API) askReady(ctx context.Context, q *question, addrs func(*statecontext.Index) []string,
-	again func() (*statecontext.Index, error)) (*http.Response, error) {
+// they are asked again, for behindPatience, once q.again has looked up which index it is.
+func (a *API) askReady(ctx context.Context, q *question, addrs func(*statecontext.Index) []string) (*http.Response,
+	error) {
 	for deadline := a.now().Add(behindPatience); ; {
 		resp, err := a.askOne(ctx, q, addrs(q.index))
 		if err != nil {
@@ -205,7 +207,7 @@ func (a *API) askReady(ctx context.Context, q *question, addrs func(*statecontex
 			return nil, ctx.Err()
 		case <-time.After(behindPause):
 		}
-		if q.index, err = again(); err != nil {
+		if q.index, err = q.again(); err != nil {
 			return nil, err
 		}
 	}
@@ -234,6 +236,7 @@ type question struct {
 	places bool   // of an answer of rows: where it can be gone on with is wanted
 	tells  bool   // who asked wants the places, too
 	resume string // where it goes on; "": it begins
+	again  func() (*statecontext.Index, error)
 }
 
 // What indexers are asked for.
@@ -271,7 +274,19 @@ func (a *API) askOne(ctx context.Context, q *question, addrs []string) (*http.Re
 			return resp, nil
 		}
 	}
-	return nil, last
+	return nil, q.replaced(last)
+}
+
+// replaced makes of a refusal to go on with an index that is no more, the one that says what to do: an application that
+// asks by name has another index of it since a split.
+func (q *question) replaced(err error) error {
+	var p *rpc.Problem
+	if q.resume == "" || !errors.As(err, &p) || p.Code != errcode.IndexNotHosted {
+		return err
+	}
+	d := &q.index.Definition
+	return rpc.Refuse(errcode.SnapshotTooOld, "index %s (%s on %s), of which the rows before were, was dropped or replaced "+
+		"by a split meanwhile: begin the scan anew: %v", d.ID, d.Name, d.Keyspace(), err)
 }
 
 // scanBody reads a body and checks it against v; none at all is the whole index.

@@ -38,8 +38,8 @@ func (a *API) Quantiles(ctx context.Context, x *statecontext.Index, n int) ([]js
 }
 
 func (a *API) readQuantiles(ctx context.Context, x *statecontext.Index, n int) ([]json.RawMessage, error) {
-	resp, err := a.askReady(ctx, &question{index: x, action: scanAction, body: []byte("{}")}, a.scanners,
-		func() (*statecontext.Index, error) { return x, nil })
+	resp, err := a.askReady(ctx, &question{index: x, action: scanAction, body: []byte("{}"),
+		again: func() (*statecontext.Index, error) { return x, nil }}, a.scanners)
 	if err != nil {
 		return nil, err
 	}
