@@ -29,10 +29,14 @@ type FlushRequest struct {
 	Check bool `json:"check,omitempty"`
 }
 
-// flush makes the active vbuckets of a bucket anew, or says that it would.
-func (c *cluster) flush(r FlushRequest) error {
+// flush makes the active vbuckets of a bucket anew, or says that it would. Of those that are not begun when ctx ends
+// none is: whoever asked counts it as failed by then, and documents may have been written since.
+func (c *cluster) flush(ctx context.Context, r FlushRequest) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: nobody waits for it any more: %w", ErrRefused, err)
+	}
 	if m := c.current(); r.RevEpoch != 0 && (m.RevEpoch != r.RevEpoch || m.Rev != r.Rev) {
 		return fmt.Errorf("%w: the node has map %d.%d, not %d.%d: vbuckets have changed hands", ErrRefused, m.RevEpoch,
 			m.Rev, r.RevEpoch, r.Rev)
@@ -52,7 +56,12 @@ func (c *cluster) flush(r FlushRequest) error {
 		for i := range b.store.VBuckets() {
 			v := b.store.VBucket(uint16(i))
 			if state, _ := v.Status(); state == store.Active {
-				g.Go(v.Flush)
+				g.Go(func() error {
+					if err := ctx.Err(); err != nil {
+						return err
+					}
+					return v.Flush()
+				})
 			}
 		}
 		if err := g.Wait(); err != nil {
@@ -105,7 +114,7 @@ func (c *cluster) flushAt(ctx context.Context, m clustermap.Map, r FlushRequest)
 	nodes := append([]clustermap.Node{{ID: c.n.config.NodeID}}, c.others(m)...)
 	answers := c.peers.each(ctx, nodes, func(ctx context.Context, x clustermap.Node) (none clustermap.Map, err error) {
 		if x.ID == c.n.config.NodeID {
-			return none, c.flush(r)
+			return none, c.flushHere(ctx, r)
 		}
 		return none, remote.Call(ctx, x.Admin, http.MethodPost, pathFlush, r, nil)
 	})
@@ -122,13 +131,25 @@ func (c *cluster) flushAt(ctx context.Context, m clustermap.Map, r FlushRequest)
 	return done, failed
 }
 
+// flushHere is flush for as long as ctx: a disk that hangs keeps what it has begun, and not the right to change the map.
+func (c *cluster) flushHere(ctx context.Context, r FlushRequest) error {
+	done := make(chan error, 1)
+	go func() { done <- c.flush(ctx, r) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("its disk does not answer: %w", context.Cause(ctx))
+	}
+}
+
 // postFlush empties a bucket on this node.
-func (n *Node) postFlush(_ context.Context, body []byte) (any, error) {
+func (n *Node) postFlush(ctx context.Context, body []byte) (any, error) {
 	r, err := decode[FlushRequest](body)
 	if err != nil {
 		return nil, err
 	}
-	if err := n.cluster.flush(r); err != nil {
+	if err := n.cluster.flush(ctx, r); err != nil {
 		return nil, err
 	}
 	return doneWith(n.cluster.current()), nil

@@ -1,13 +1,17 @@
 package kv
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"tidemark/kv/kvclient"
 	"tidemark/kv/mcbp"
@@ -67,6 +71,36 @@ func TestFlush(t *testing.T) {
 	stop()
 	n, _ = runNode(t, config)
 	check()
+}
+
+// TestFlushOfADiskThatHangs: a node that stands still, here because it is kept from changing, does not keep the right to
+// change the map; and what nobody waits for any more is not emptied when it goes on.
+func TestFlushOfADiskThatHangs(t *testing.T) {
+	g := newGroup(t, 2, 0)
+	c := g.client()
+	if _, err := c.Set(within(t), "k", []byte("1"), kvclient.StoreOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n := g.nodes["kv1"]
+	r := FlushRequest{Bucket: n.buckets[0].name}
+	n.cluster.changing.Lock()
+	hangs := sync.OnceFunc(n.cluster.changing.Unlock)
+	defer hangs()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	done, failed := n.cluster.flushAt(ctx, n.cluster.current(), FlushRequest{Bucket: r.Bucket, Check: true})
+	if len(failed) == 0 || !strings.Contains(failed[0].Error(), "kv1 cannot: its disk does not answer") {
+		t.Errorf("%v can, %v cannot", done, failed)
+	}
+	hangs()
+	for _, n := range g.nodes {
+		if err := n.cluster.flush(ctx, r); !errors.Is(err, ErrRefused) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a flush that nobody waits for: %v", err)
+		}
+	}
+	if _, err := c.Get(within(t), "k"); err != nil {
+		t.Errorf("the document is gone: %v", err)
+	}
 }
 
 // TestFlushReachesReplicas: replicas of an emptied vbucket are emptied.
