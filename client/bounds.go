@@ -110,6 +110,36 @@ func (r Range) bound(lower, with bool, values []any) Range {
 	return r
 }
 
+// Component is the condition that a component of the key, from 0, lies in a range of one value: Equal, From and To and
+// the others make it.
+//
+//	client.ScanRequest{Where: []client.Condition{client.Component(1, client.From(3000).Before(4000))}}
+func Component(n int, r Range) Condition {
+	c := Condition{Component: n, Inclusion: r.Inclusion, err: r.err}
+	if len(r.Low) > 1 || len(r.High) > 1 || len(r.Low)+len(r.High) == 0 {
+		c.err = errors.Join(c.err, fmt.Errorf("%w: component %d: want a range of one value, not of %d and %d", ErrBounds, n,
+			len(r.Low), len(r.High)))
+		return c
+	}
+	if len(r.Low) > 0 {
+		c.Low = r.Low[0]
+	}
+	if len(r.High) > 0 {
+		c.High = r.High[0]
+	}
+	return c
+}
+
+// ComponentIn is the condition that a component of the key, from 0, is one of these values. At least one is given.
+func ComponentIn(n int, values ...any) Condition {
+	r := From(values...)
+	c := Condition{Component: n, In: r.Low, err: r.err}
+	if len(values) == 0 { // none must not be no condition
+		c.err = fmt.Errorf("%w: component %d: ComponentIn takes at least one value", ErrBounds, n)
+	}
+	return c
+}
+
 // In is the request for the rows that lie in one of these ranges; a row that lies in several comes once. At least one
 // is given: leave In out for the whole index.
 func (r ScanRequest) In(ranges ...Range) ScanRequest {
@@ -122,12 +152,15 @@ func (r ScanRequest) In(ranges ...Range) ScanRequest {
 
 // encode is the request's body.
 func (r *ScanRequest) encode() ([]byte, error) {
-	errs := make([]error, 0, len(r.Ranges)+1)
+	errs := make([]error, 0, len(r.Ranges)+len(r.Where)+1)
 	if r.Range != nil {
 		errs = append(errs, r.Range.err)
 	}
 	for i := range r.Ranges {
 		errs = append(errs, r.Ranges[i].err)
+	}
+	for i := range r.Where {
+		errs = append(errs, r.Where[i].err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

@@ -90,3 +90,22 @@ func TestBadBounds(t *testing.T) {
 		}
 	}
 }
+
+// TestConditions: conditions are made of Go values, and what cannot be one is told before anything is sent.
+func TestConditions(t *testing.T) {
+	r := ScanRequest{Where: []Condition{Component(1, From(3000).Before(4000)), Component(2, Equal(nil)),
+		Component(0, Below("M")), ComponentIn(3, "a", true)}}
+	body, err := r.encode()
+	if want := `{"where":[{"component":1,"low":3000,"high":4000,"inclusion":"low"},` +
+		`{"component":2,"low":null,"high":null,"inclusion":"both"},{"component":0,"high":"M","inclusion":"low"},` +
+		`{"component":3,"in":["a",true]}]}`; err != nil || string(body) != want {
+		t.Errorf("%v\n%s, want\n%s", err, body, want)
+	}
+	for _, c := range []Condition{Component(0, Equal("a", "b")), Component(0, Range{}), ComponentIn(0),
+		ComponentIn(0, func() {}), Component(0, Prefix(7))} {
+		r := ScanRequest{Where: []Condition{c}}
+		if _, err := r.encode(); !errors.Is(err, ErrBounds) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}

@@ -204,6 +204,19 @@ type Range struct {
 	err error // of the values that it was made of
 }
 
+// Condition is one on a single component of the key, from 0: it equals Equal, is one of In, or lies between Low and High,
+// of which one may be missing. Exactly one of the three is given. Component and ComponentIn make one of Go values.
+type Condition struct {
+	Component int               `json:"component"`
+	Equal     json.RawMessage   `json:"equal,omitempty"`
+	In        []json.RawMessage `json:"in,omitempty"`
+	Low       json.RawMessage   `json:"low,omitempty"`
+	High      json.RawMessage   `json:"high,omitempty"`
+	Inclusion string            `json:"inclusion,omitempty"` // of Low and High: both (default), low, high or neither
+
+	err error // of the values that it was made of
+}
+
 // ScanRequest is the body of POST /v1/indexes/{id}:scan and :count. At most one of Equal, Range and Ranges is given;
 // none means the whole index.
 type ScanRequest struct {
@@ -227,6 +240,8 @@ type ScanRequest struct {
 	ScanVectors map[string]map[string][]json.RawMessage `json:"scan_vectors,omitempty"`
 	// components of the key that rows have, from 0; nil: all; empty: none
 	Project []int `json:"project,omitzero"`
+	// conditions on single components: rows that do not meet all of them are left out
+	Where []Condition `json:"where,omitempty"`
 }
 
 // ScanRoute is the answer of :locate: how to scan an index without a manager between.

@@ -31,6 +31,9 @@ func (r *Request) Brief() string {
 		}
 		text += "…"
 	}
+	if n := len(r.Where); n > 0 {
+		text += fmt.Sprintf(", %d conditions", n)
+	}
 	if r.Offset > 0 {
 		text += fmt.Sprintf(", offset %d", r.Offset)
 	}

@@ -301,14 +301,14 @@ func byNode(todo []*sliceplan, after *Row) ([]*remote, error) {
 func (r *run) request(n *remote) NodeRequest {
 	req := NodeRequest{
 		Index: r.spec.Index, Ref: r.plan.ref, Ranges: r.spec.Ranges, Reverse: r.spec.Reverse, Limit: r.spec.nodeLimit(),
-		Distinct:  r.spec.Distinct,
+		Distinct: r.spec.Distinct, Where: r.spec.Where,
 		CountOnly: r.count, WantVector: r.spec.WantTimestamp, After: n.after(),
 		WaitMS: max(1, time.Until(r.deadline).Milliseconds()),
 	}
 	if r.spec.Stability == QueryStability {
 		req.KeepMS = KeepFor.Milliseconds()
 	}
-	if req.Distinct > 0 {
+	if req.Distinct > 0 || len(req.Where) > 0 {
 		req.Desc = r.spec.Desc
 	}
 	for _, s := range n.slices {

@@ -62,7 +62,7 @@ func (r *NodeRequest) check() error {
 	case r.Limit < 0:
 		return Errorf(errcode.BadRequest, "limit %d", r.Limit)
 	}
-	return nil
+	return checkFilters(r.Where, len(r.Desc))
 }
 
 // Serve answers a coordinator's request on this node: it pins the snapshots, merges the slices and writes frames to w;
@@ -157,13 +157,15 @@ func open(ctx context.Context, req NodeRequest, pins Pins) (p *part, err error) 
 	if req.After != nil {
 		ranges = behind(ranges, *req.After, req.Reverse)
 	}
+	sieve := sieve{filters: req.Where, desc: req.Desc, reverse: req.Reverse}
 	if req.CountOnly {
-		p.count, err = count(ctx, pinned.Slices, ranges)
+		sieve.reverse = false
+		p.count, err = count(ctx, pinned.Slices, ranges, sieve)
 		return p, err
 	}
 	p.cursors = make([]sliceSource, len(pinned.Slices))
 	for i, s := range pinned.Slices {
-		p.cursors[i] = sliceSource{ctx: ctx, slice: s, ranges: ranges, reverse: req.Reverse}
+		p.cursors[i] = sliceSource{ctx: ctx, slice: s, ranges: ranges, reverse: req.Reverse, sieve: sieve}
 	}
 	return p, nil
 }
@@ -245,14 +247,14 @@ func pin(ctx context.Context, req NodeRequest, pins Pins) (*Pinned, error) {
 	return pinned, err
 }
 
-func count(ctx context.Context, all []Slice, ranges []Range) (int64, error) {
+func count(ctx context.Context, all []Slice, ranges []Range, sieve sieve) (int64, error) {
 	var n int64
 	for _, s := range all {
-		if len(ranges) == 1 && ranges[0].Low == nil && ranges[0].High == nil {
+		if len(sieve.filters) == 0 && len(ranges) == 1 && ranges[0].Low == nil && ranges[0].High == nil {
 			n += s.Items()
 			continue
 		}
-		c := &sliceSource{ctx: ctx, slice: s, ranges: ranges}
+		c := &sliceSource{ctx: ctx, slice: s, ranges: ranges, sieve: sieve}
 		var err error
 		for {
 			if _, err = c.next(); err != nil {
@@ -267,12 +269,18 @@ func count(ctx context.Context, all []Slice, ranges []Range) (int64, error) {
 	return n, nil
 }
 
-// sliceSource walks over the ranges of one slice, one after the other.
+// stepsToFar is how many rows that do not meet the conditions are passed over one by one before the walk goes straight
+// to where one may be that does: a new cursor costs as much as some dozens of steps.
+const stepsToFar = 64
+
+// sliceSource walks over the rows that meet the conditions, in the ranges of one slice, one range after the other.
 type sliceSource struct {
 	ctx     context.Context
 	slice   Slice
-	ranges  []Range // what is left
+	ranges  []Range // what is left behind the present one
+	present Range
 	reverse bool
+	sieve   sieve
 	cursor  Cursor
 }
 
@@ -282,16 +290,16 @@ func (s *sliceSource) next() (Row, error) {
 			if len(s.ranges) == 0 {
 				return Row{}, io.EOF
 			}
-			if err := s.open(); err != nil {
+			if err := s.open(s.take()); err != nil {
 				return Row{}, err
 			}
 		}
-		if s.cursor.Next() {
-			key, docID := s.cursor.Row()
-			return Row{Key: key, DocID: docID}, nil
+		row, some, err := s.nextOfCursor()
+		if some || err != nil {
+			return row, err
 		}
-		if err := s.close(); err != nil {
-			return Row{}, err
+		if s.cursor != nil { // one that goes on far ahead is open by now
+			continue
 		}
 		if err := s.ctx.Err(); err != nil {
 			return Row{}, fmt.Errorf("scan: %w", context.Cause(s.ctx))
@@ -299,17 +307,63 @@ func (s *sliceSource) next() (Row, error) {
 	}
 }
 
-func (s *sliceSource) open() (err error) {
+// nextOfCursor returns the next row that meets the conditions; false when there is none before the cursor's end, or so
+// many do not that another cursor was opened, further on.
+func (s *sliceSource) nextOfCursor() (Row, bool, error) {
+	var to far
+	for steps := 0; s.cursor.Next(); {
+		key, docID := s.cursor.Row()
+		if len(s.sieve.filters) == 0 {
+			return Row{Key: key, DocID: docID}, true, nil
+		}
+		if steps > 0 && to.passed(key, s.reverse) {
+			if steps++; steps > stepsToFar {
+				return Row{}, false, s.goTo(to)
+			}
+			continue
+		}
+		takes, further, err := s.sieve.takes(key)
+		if err != nil || takes {
+			return Row{Key: key, DocID: docID}, takes, err
+		}
+		if to, steps = further, 1; to.none {
+			return Row{}, false, s.goTo(to)
+		}
+	}
+	return Row{}, false, s.close()
+}
+
+// goTo leaves out what lies before a bound.
+func (s *sliceSource) goTo(to far) error {
+	if err := s.close(); err != nil {
+		return err
+	}
+	if err := s.ctx.Err(); err != nil {
+		return fmt.Errorf("scan: %w", context.Cause(s.ctx))
+	}
+	if r, some := to.rest(s.present, s.reverse); some {
+		return s.open(r)
+	}
+	return nil
+}
+
+// take takes the next range.
+func (s *sliceSource) take() (r Range) {
 	i := 0
 	if s.reverse {
 		i = len(s.ranges) - 1
 	}
-	r := s.ranges[i]
+	r = s.ranges[i]
 	if s.reverse {
 		s.ranges = s.ranges[:i]
 	} else {
 		s.ranges = s.ranges[1:]
 	}
+	return r
+}
+
+func (s *sliceSource) open(r Range) (err error) {
+	s.present = r
 	s.cursor, err = s.slice.Rows(s.ctx, r.Low, r.High, s.reverse)
 	return err
 }

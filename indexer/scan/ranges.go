@@ -21,6 +21,29 @@ func mergeRanges(ranges []Range) []Range {
 	return out
 }
 
+// intersect returns what lies in a range of both lists, each ordered and its ranges apart from each other, as in what
+// is returned.
+func intersect(a, b []Range) (out []Range) {
+	for len(a) > 0 && len(b) > 0 {
+		r, endsFirst := a[0], true
+		if bytes.Compare(b[0].Low, r.Low) > 0 {
+			r.Low = b[0].Low
+		}
+		if high := b[0].High; high != nil && (r.High == nil || bytes.Compare(high, r.High) < 0) {
+			r.High, endsFirst = high, false
+		}
+		if r.Low == nil || r.High == nil || bytes.Compare(r.Low, r.High) < 0 {
+			out = append(out, r)
+		}
+		if endsFirst {
+			a = a[1:]
+		} else {
+			b = b[1:]
+		}
+	}
+	return out
+}
+
 // behind cuts off what lies up to and including a row, in the direction of the scan.
 func behind(ranges []Range, row Row, reverse bool) []Range {
 	at := append(append(make([]byte, 0, len(row.Key)+len(row.DocID)+1), row.Key...), row.DocID...)

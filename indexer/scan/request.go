@@ -79,6 +79,8 @@ type Request struct {
 	Distinct bool `json:"distinct"`
 	// Project names the components of the key that rows have, from 0; null: all; empty: none, rows are document ids.
 	Project []int `json:"project"`
+	// Where has conditions on single components: rows that do not meet all of them are left out.
+	Where []Condition `json:"where"`
 	// Stability says what the rows have in common; Timestamp names the one of an earlier scan, with QueryStability.
 	Stability RowStability `json:"stability"`
 	Timestamp string       `json:"timestamp"`
@@ -103,6 +105,7 @@ type Spec struct {
 	Offset        int64
 	Distinct      int   // rows whose keys begin with the same so many components are one; 0: every row counts
 	Project       []int // components that rows have; nil: all
+	Where         []Filter
 	Stability     RowStability
 	At            *wire.StabilityRef // the timestamp that the caller has named
 	Resume        *Resume            // the rest of an answer whose indexer was lost; nil: a whole one
@@ -145,7 +148,8 @@ func badJSON(err error) *Error {
 	}
 	if strings.HasPrefix(text, "unknown field") {
 		text += ": known are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, " +
-			"want_timestamp, explain, offset, distinct, project, stability, timestamp, scan_vectors"
+			"want_timestamp, explain, offset, distinct, project, where [{component, equal, in, low, high, inclusion}], " +
+			"stability, timestamp, scan_vectors"
 	}
 	return Errorf(errcode.BadRequest, "%s", text)
 }
@@ -247,6 +251,9 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 	if err := s.project(r.Distinct); err != nil {
 		return s, err
 	}
+	if err := s.where(r.Where); err != nil {
+		return s, err
+	}
 	var bounds []Bounds
 	switch {
 	case len(r.Equal) > len(s.Desc):
@@ -272,6 +279,7 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 		}
 	}
 	s.Ranges = mergeRanges(ranges)
+	s.narrow()
 	if len(r.Resume) > 0 {
 		return s, s.resume(def.Bucket, r.Resume)
 	}

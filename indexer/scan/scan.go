@@ -65,10 +65,11 @@ type NodeRequest struct {
 	WantVector bool              `json:"want_vector,omitempty"`
 	After      *Row              `json:"after,omitempty"` // resume behind this row
 	// rows that agree in so many leading components are one; 0: none
-	Distinct int    `json:"distinct,omitempty"`
-	Desc     []bool `json:"desc,omitempty"`    // of the components; with Distinct
-	KeepMS   int64  `json:"keep_ms,omitempty"` // how long the node keeps Ref for later scans that name it
-	WaitMS   int64  `json:"wait_ms,omitempty"` // how long the node may wait until it holds Ref
+	Distinct int      `json:"distinct,omitempty"`
+	Where    []Filter `json:"where,omitempty"`   // by component, each once
+	Desc     []bool   `json:"desc,omitempty"`    // of the components; with Distinct and Where
+	KeepMS   int64    `json:"keep_ms,omitempty"` // how long the node keeps Ref for later scans that name it
+	WaitMS   int64    `json:"wait_ms,omitempty"` // how long the node may wait until it holds Ref
 }
 
 // View is what the coordinating node knows of an index at one moment.

@@ -24,6 +24,7 @@ type scanFlags struct {
 	limit, offset                            int
 	reverse, timestamp, distinct, explain    bool
 	project                                  string
+	where                                    []string
 	stability, at                            string
 }
 
@@ -47,6 +48,9 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&sf.distinct, "distinct", false, "one row of those with the same key, or with the same --project")
 	cmd.Flags().StringVar(&sf.project, "project", "", "JSON array: the components of the key that rows have, from 0, as "+
 		"'[0]'; '[]' for none")
+	cmd.Flags().StringArrayVar(&sf.where, "where", nil, `a condition on one component of the key as a JSON object, `+
+		`'{"component":1,"equal":"GB"}', '{"component":1,"in":["GB","FR"]}' or '{"component":1,"low":10,"high":20,`+
+		`"inclusion":"low"}'; repeat for others: rows meet all of them`)
 	cmd.Flags().BoolVar(&sf.reverse, "reverse", false, "from the end of the index to its start")
 	cmd.Flags().BoolVar(&sf.timestamp, "timestamp", false, "print the vector of the scan's timestamp to standard error")
 	cmd.Flags().BoolVar(&sf.explain, "explain", false, "print to standard error how it was carried out: what was waited "+
@@ -78,6 +82,13 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 			return req, usage(`--project %s: want a JSON array of numbers such as '[0, 2]': %s`, sf.project,
 				rpc.ExplainJSON([]byte(sf.project), 0, err))
 		}
+	}
+	for _, text := range sf.where {
+		var c client.Condition
+		if err := strictJSON(text, &c); err != nil {
+			return req, usage(`--where %s: want an object such as '{"component":1,"low":10}': %v`, text, err)
+		}
+		req.Where = append(req.Where, c)
 	}
 	equal, err := jsonArray("equal", sf.equal)
 	if err != nil {

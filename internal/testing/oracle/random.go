@@ -190,6 +190,9 @@ func (def Index) Scans(rows []Row) *rapid.Generator[Query] {
 			leading = leading && i == p
 		}
 		q.Distinct = leading && rapid.Bool().Draw(t, "distinct")
+		if rapid.IntRange(0, 2).Draw(t, "where") == 0 {
+			q.Where = def.conditions(t, rows)
+		}
 		if rapid.Bool().Draw(t, "some") {
 			q.Limit = rapid.SampledFrom([]int{1, 2, 3, 10, 1000}).Draw(t, "limit")
 		}
@@ -198,6 +201,45 @@ func (def Index) Scans(rows []Row) *rapid.Generator[Query] {
 		}
 		return q
 	})
+}
+
+// conditions draws ones on some components, of values that rows have there and of others.
+func (def Index) conditions(t *rapid.T, rows []Row) (all []Condition) {
+	for n := range def.Desc {
+		if rapid.Bool().Draw(t, "conditioned") {
+			continue
+		}
+		c := Condition{Component: n}
+		switch rapid.IntRange(0, 2).Draw(t, "kind") {
+		case 0:
+			for range rapid.IntRange(1, 3).Draw(t, "of values") {
+				c.In = append(c.In, value(t, rows, n))
+			}
+		case 1:
+			c.Low = value(t, rows, n)
+		default:
+			c.High = value(t, rows, n)
+			if rapid.Bool().Draw(t, "from") {
+				c.Low = value(t, rows, n)
+			}
+		}
+		if c.In == nil {
+			c.Inclusion = rapid.SampledFrom([]string{"both", "low", "high", "neither"}).Draw(t, "inclusion")
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// value is one that a row has in a component, if it can be said in JSON, or another one.
+func value(t *rapid.T, rows []Row, component int) string {
+	if len(rows) > 0 && rapid.IntRange(0, 3).Draw(t, "other") > 0 {
+		v := rapid.SampledFrom(rows).Draw(t, "row").Key[component]
+		if b, err := json.Marshal(v); err == nil && !IsMissing(v) {
+			return string(b)
+		}
+	}
+	return rapid.OneOf(rapid.SampledFrom(constants), collatetest.ValueText(2)).Draw(t, "value")
 }
 
 func numbers(n int) (all []int) {
@@ -268,6 +310,28 @@ func (q Query) Body() ([]byte, error) {
 	}
 	if q.Project != nil {
 		body["project"] = q.Project
+	}
+	var where []map[string]any
+	for _, c := range q.Where {
+		one := map[string]any{"component": c.Component}
+		for name, text := range map[string]string{"low": c.Low, "high": c.High} {
+			if text != "" {
+				one[name] = json.RawMessage(text)
+			}
+		}
+		if c.Inclusion != "" {
+			one["inclusion"] = c.Inclusion
+		}
+		switch {
+		case len(c.In) == 1:
+			one["equal"] = json.RawMessage(c.In[0])
+		case len(c.In) > 1:
+			one["in"] = raw(c.In)
+		}
+		where = append(where, one)
+	}
+	if where != nil {
+		body["where"] = where
 	}
 	return json.Marshal(body)
 }

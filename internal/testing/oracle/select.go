@@ -14,6 +14,14 @@ type Range struct {
 	Inclusion string // both, low, high or neither
 }
 
+// Condition is one on a component of the key: it is one of In or, without, lies between Low and High.
+type Condition struct {
+	Component int
+	In        []string
+	Low, High string // JSON texts, "" when open
+	Inclusion string
+}
+
 // Query is what a scan asks for (docs/scans.md).
 type Query struct {
 	Ranges   []Range // none: everything
@@ -22,6 +30,7 @@ type Query struct {
 	Project  []int // components of the key that rows have; nil: all; empty: none
 	Offset   int   // rows that are passed over
 	Limit    int   // 0: none
+	Where    []Condition
 }
 
 // Select returns the rows that a scan must give of all rows of the index, which are in index order.
@@ -39,6 +48,13 @@ func (def Index) Select(rows []Row, q Query) ([]Row, error) {
 				return nil, err
 			}
 			in = in || hit
+		}
+		for _, c := range q.Where {
+			hit, err := c.holds(row.Key[c.Component])
+			if err != nil {
+				return nil, err
+			}
+			in = in && hit
 		}
 		if !in {
 			continue
@@ -98,6 +114,39 @@ func (def Index) contains(row Row, r Range) (bool, error) {
 	}
 	if c := def.against(row, high); len(high) > 0 && (c > 0 || c == 0 && !withHigh) {
 		return false, nil
+	}
+	return true, nil
+}
+
+// holds looks at one component, in the order of values whatever the index's order is.
+func (c Condition) holds(value any) (bool, error) {
+	in, err := values(c.In)
+	if err != nil {
+		return false, err
+	}
+	for _, v := range in {
+		if collatetest.Compare(value, v) == 0 {
+			return true, nil
+		}
+	}
+	if len(c.In) > 0 {
+		return false, nil
+	}
+	for _, b := range []struct {
+		text string
+		sign int
+		with bool
+	}{{c.Low, 1, c.Inclusion == "both" || c.Inclusion == "low"}, {c.High, -1, c.Inclusion == "both" || c.Inclusion == "high"}} {
+		if b.text == "" {
+			continue
+		}
+		bound, err := values([]string{b.text})
+		if err != nil {
+			return false, err
+		}
+		if n := b.sign * collatetest.Compare(value, bound[0]); n < 0 || n == 0 && !b.with {
+			return false, nil
+		}
 	}
 	return true, nil
 }
