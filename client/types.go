@@ -53,6 +53,9 @@ type IndexInfo struct {
 	Split *SplitInfo `json:"split,omitempty"`
 	// SplitFailed is why the newest split came to nothing; absent: none did, or another one was begun since.
 	SplitFailed string `json:"split_failed,omitempty"`
+	// SplitWaits is why it is not split by itself now, though a slice of it has more bytes than it may (--split-above of
+	// the managers); absent: none has.
+	SplitWaits string `json:"split_waits,omitempty"`
 	// Faults tells of documents that have no entry because of an error; absent when there are none.
 	Faults *IndexFaults `json:"faults,omitempty"`
 	// ExpressionRules is the lowest version of the expressions' rules by which its entries were made; absent when it was
@@ -65,11 +68,13 @@ type IndexInfo struct {
 
 // SplitInfo tells of an index that is being built in the place of another one.
 type SplitInfo struct {
-	ID         index.ID    `json:"id"`
-	State      index.State `json:"state"`
-	Progress   float64     `json:"progress"` // of its build, percent
-	Partitions uint16      `json:"num_partition"`
-	Definition string      `json:"definition"`
+	ID       index.ID    `json:"id"`
+	State    index.State `json:"state"`
+	Progress float64     `json:"progress"` // of its build, percent
+	// Cause is why it began by itself; absent: somebody asked for it.
+	Cause      string `json:"cause,omitempty"`
+	Partitions uint16 `json:"num_partition"`
+	Definition string `json:"definition"`
 }
 
 // Availability says how much of a ready index can be scanned.

@@ -197,6 +197,8 @@ type Definition struct {
 	Replaces ID `json:"replaces,omitempty"`
 	// SplitFailed is why the newest split of the index came to nothing, "" where it did not, or was cancelled.
 	SplitFailed string `json:"split_failed,omitempty"`
+	// SplitCause, of an index that Replaces another, is why that is split by itself; "" where somebody asked for it.
+	SplitCause  string `json:"split_cause,omitempty"`
 	ModifiedCAS uint64 `json:"modified_cas"` // cas of the newest change of this object: its ETag
 }
 

@@ -8,7 +8,6 @@ package manager
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -34,6 +33,7 @@ import (
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
 	"tidemark/manager/watch"
+	"tidemark/partition"
 	"tidemark/projectorclient"
 	"tidemark/stability"
 	"tidemark/statecontext"
@@ -65,6 +65,10 @@ type Config struct {
 	// RepairAfter is for how long an indexer may be away before what it holds is made anew elsewhere; 0:
 	// DefaultRepairAfter, below 0: for ever.
 	RepairAfter time.Duration
+	// SplitAbove is how many bytes a slice may have before its index is split by itself, when it has had more for
+	// SplitAfter (0: DefaultSplitAfter); 0: any number.
+	SplitAbove int64
+	SplitAfter time.Duration
 	// MinFree is the number of free bytes below which this manager is not ready and hands leadership on; 0: it does not
 	// matter.
 	MinFree uint64
@@ -88,6 +92,9 @@ type Config struct {
 
 // DefaultRepairAfter is Config.RepairAfter unless it is set.
 const DefaultRepairAfter = 15 * time.Minute
+
+// DefaultSplitAfter is Config.SplitAfter unless it is set.
+const DefaultSplitAfter = 10 * time.Minute
 
 // Manager is a manager that listens.
 type Manager struct {
@@ -162,12 +169,13 @@ func (m *Manager) open() error {
 	settings := core.DefaultSettings()
 	settings.Stability.Source = cmp.Or(m.cfg.StabilitySource, settings.Stability.Source)
 	settings.RepairAfter = cmp.Or(m.cfg.RepairAfter, settings.RepairAfter)
+	settings.SplitAbove, settings.SplitAfter = m.cfg.SplitAbove, cmp.Or(m.cfg.SplitAfter, settings.SplitAfter)
 	settings.OfflineAfter = cmp.Or(m.cfg.OfflineAfter, settings.OfflineAfter)
 	m.coord, err = coordinator.New(coordinator.Config{Consensus: m.raft, Machine: m.machine, Projectors: projectors,
 		Indexers: indexers,
 		REST:     m.url(), Now: m.cfg.Now, Logger: m.log.Named("coordinator"), Settings: settings, Hold: m.cfg.Hold,
-		Quantiles: func(ctx context.Context, x *statecontext.Index, n int) ([]json.RawMessage, error) {
-			return m.api.Quantiles(ctx, x, n) // made below
+		Quantiles: func(ctx context.Context, x *statecontext.Index, n int, within time.Duration) (partition.Cuts, error) {
+			return m.api.Quantiles(ctx, x, n, within) // made below
 		}})
 	if err != nil {
 		return errors.Join(err, m.raft.Close())

@@ -132,29 +132,41 @@ func (s *Samples) Keep(leading []byte) {
 	s.kept, s.stride = s.kept[:len(s.kept)/2], 2*s.stride
 }
 
+// Cuts are values to cut a range at, and which part of the rows the largest slice has then, 0 to 1.
+type Cuts struct {
+	Values  []json.RawMessage
+	Largest float64
+}
+
 // Quantiles returns the values that cut what has come into n parts of as many rows, ascending and each once: fewer than
 // n-1 where one value has more rows than a part, which is cut off from what follows it. None of them is the lowest,
 // before which no row would be; desc tells that the rows came in descending order.
-func (s *Samples) Quantiles(n int, desc bool) (values []json.RawMessage, err error) {
+func (s *Samples) Quantiles(n int, desc bool) (c Cuts, err error) {
 	all := make([]cut, 0, len(s.kept))
 	for _, v := range s.kept {
 		key, err := collate.AppendComposite(nil, [][]byte{v}, []bool{false})
 		if err != nil {
-			return nil, fmt.Errorf("%w: the value %s: %w", ErrDefinition, v, err)
+			return Cuts{}, fmt.Errorf("%w: the value %s: %w", ErrDefinition, v, err)
 		}
 		all = append(all, cut{v, key})
 	}
 	if desc {
 		slices.Reverse(all)
 	}
-	for i, last := 1, 0; i < n && len(all) > 0; i++ {
+	last, first, most := 0, 0, 0
+	for i := 1; i < n && len(all) > 0; i++ {
 		at := i * len(all) / n
 		for at < len(all) && (all[at].compare(all[last]) == 0 || len(all[at].key) >= MaxBound) { // too long to be a bound
 			at++
 		}
 		if at < len(all) && all[at].compare(all[last]) > 0 { // else it lies before where the last cut was moved to
-			values, last = append(values, all[at].text), at
+			c.Values, last = append(c.Values, all[at].text), at
+			from, _ := slices.BinarySearchFunc(all, all[at], cut.compare)
+			most, first = max(most, from-first), from
 		}
 	}
-	return values, nil
+	if most = max(most, len(all)-first); len(all) > 0 {
+		c.Largest = float64(most) / float64(len(all))
+	}
+	return c, nil
 }

@@ -61,7 +61,8 @@ func TestQuantiles(t *testing.T) {
 				s.Keep(fmt.Append(nil, i*different/rows))
 			}
 		}
-		values, err := s.Quantiles(n, desc)
+		cuts, err := s.Quantiles(n, desc)
+		values := cuts.Values
 		if err != nil || len(values) >= max(n, 2) || len(values) >= different {
 			t.Fatalf("%d values for %d parts of %d: %v", len(values), n, different, err)
 		}
@@ -95,13 +96,15 @@ func TestQuantilesOfUnevenValues(t *testing.T) {
 		rows string // the leading digit of each row, ascending
 		n    int
 		want string
+		// part of the rows that the largest slice has
+		largest float64
 	}{
-		"most have the lowest":      {"1111111123", 2, "2"},
-		"the same, into more parts": {"1111111123", 4, "2"},
-		"most have one between":     {"1555555559", 4, "5,9"},
-		"most have the highest":     {"1299999999", 4, "9"},
-		"all have one":              {"7777777777", 4, ""},
-		"even":                      {"11223344", 4, "2,3,4"},
+		"most have the lowest":      {"1111111123", 2, "2", 0.8},
+		"the same, into more parts": {"1111111123", 4, "2", 0.8},
+		"most have one between":     {"1555555559", 4, "5,9", 0.8},
+		"most have the highest":     {"1299999999", 4, "9", 0.8},
+		"all have one":              {"7777777777", 4, "", 1},
+		"even":                      {"11223344", 4, "2,3,4", 0.25},
 	} {
 		for _, desc := range []bool{false, true} {
 			var s partition.Samples
@@ -114,13 +117,14 @@ func TestQuantilesOfUnevenValues(t *testing.T) {
 					s.Keep(rows[i : i+1])
 				}
 			}
-			values, err := s.Quantiles(c.n, desc)
+			cuts, err := s.Quantiles(c.n, desc)
 			var got []string
-			for _, v := range values {
+			for _, v := range cuts.Values {
 				got = append(got, string(v))
 			}
-			if strings.Join(got, ",") != c.want || err != nil {
-				t.Errorf("%s, descending %v: %v, %v; want %s", name, desc, got, err, c.want)
+			if strings.Join(got, ",") != c.want || cuts.Largest != c.largest || err != nil {
+				t.Errorf("%s, descending %v: %v, the largest %v, %v; want %s, %v", name, desc, got, cuts.Largest, err, c.want,
+					c.largest)
 			}
 		}
 	}

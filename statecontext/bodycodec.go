@@ -240,7 +240,7 @@ func decodeRegistrationBody(k kind, d *decoder) Body {
 
 func decodeCreateIndex(d *decoder) *CreateIndex {
 	c := &CreateIndex{Definition: d.definition(), Layout: d.layout(), Placement: d.placements(), IfNotExists: d.bool()}
-	if f := &c.Definition; f.Replaces != 0 || f.SplitFailed != "" {
+	if f := &c.Definition; f.Replaces != 0 || f.SplitFailed != "" || f.SplitCause != "" {
 		d.fail("a new index that replaces index %d, or whose split failed", f.Replaces)
 	}
 	return c

@@ -210,6 +210,8 @@ func checkDefinition(s *State, x *Index) error {
 		return broken("index %d is %s and has the reason %q of an error", f.ID, f.State, f.Reason)
 	case (f.Replaces != 0 || f.SplitFailed != "") && s.formatLevel < formatSplits:
 		return broken("index %d: a split at format level %d", f.ID, s.formatLevel)
+	case f.SplitCause != "" && f.Replaces == 0:
+		return broken("index %d replaces none, and has the cause %q of a split", f.ID, f.SplitCause)
 	case f.IsPrimary != (len(f.Keys) == 0):
 		return broken("index %d: primary %v with %d keys", f.ID, f.IsPrimary, len(f.Keys))
 	}

@@ -120,6 +120,9 @@ func describeIndex(w *strings.Builder, x *Index) {
 	if f.Replaces != 0 {
 		fmt.Fprintf(w, " replaces %d", f.Replaces)
 	}
+	if f.SplitCause != "" {
+		fmt.Fprintf(w, " because %s", f.SplitCause)
+	}
 	if f.SplitFailed != "" {
 		fmt.Fprintf(w, " split failed (%s)", f.SplitFailed)
 	}

@@ -107,6 +107,9 @@ func appendDefinition(dst []byte, f *index.Definition) []byte {
 	if f.Replaces != 0 || f.SplitFailed != "" {
 		flags |= definitionSplit
 	}
+	if f.SplitCause != "" {
+		flags |= definitionSplitCause
+	}
 	dst = append(appendBool(dst, f.Deferred), flags)
 	dst = appendUint(dst, uint64(len(f.Keys)))
 	for _, k := range f.Keys {
@@ -128,6 +131,9 @@ func appendDefinition(dst []byte, f *index.Definition) []byte {
 	}
 	if flags&definitionSplit != 0 {
 		dst = appendString(appendUint(dst, uint64(f.Replaces)), f.SplitFailed)
+	}
+	if flags&definitionSplitCause != 0 {
+		dst = appendString(dst, f.SplitCause)
 	}
 	return dst
 }
@@ -165,6 +171,10 @@ const (
 	definitionRules       = 4  // then Rules
 	definitionMember      = 8  // then Member
 	definitionSplit       = 16 // then Replaces and SplitFailed
+	definitionSplitCause  = 32 // then SplitCause
+
+	definitionFlags = definitionPrimary | definitionPartitioned | definitionRules | definitionMember | definitionSplit |
+		definitionSplitCause
 )
 
 func appendPartitionBy(dst []byte, p *index.PartitionBy) []byte {
@@ -213,7 +223,7 @@ func (d *decoder) definition() index.Definition {
 		State: index.State(d.byte()), Deferred: d.bool(),
 	}
 	flags := d.byte()
-	if flags > definitionPrimary|definitionPartitioned|definitionRules|definitionMember|definitionSplit {
+	if flags > definitionFlags {
 		d.fail("flags %x of a definition", flags)
 	}
 	f.IsPrimary = flags&definitionPrimary != 0
@@ -225,6 +235,12 @@ func (d *decoder) definition() index.Definition {
 		f.Nodes = append(f.Nodes, d.string())
 	}
 	f.CreatedMS, f.ModifiedCAS = d.int(), d.uint()
+	d.parts(&f, flags)
+	return f
+}
+
+// parts reads what a definition has only where its flags say so.
+func (d *decoder) parts(f *index.Definition, flags byte) {
 	if flags&definitionPartitioned != 0 && d.err == nil {
 		f.PartitionBy = d.partitionBy()
 	}
@@ -235,9 +251,13 @@ func (d *decoder) definition() index.Definition {
 		f.Member = d.member()
 	}
 	if flags&definitionSplit != 0 {
-		d.split(&f)
+		d.split(f)
 	}
-	return f
+	if flags&definitionSplitCause != 0 && d.err == nil {
+		if f.SplitCause = d.string(); f.SplitCause == "" {
+			d.fail("a split by itself without a cause")
+		}
+	}
 }
 
 // split reads what a definition has of splits.

@@ -361,6 +361,7 @@ var goldens = []struct {
 	{"v7", 7, goldenCollections},
 	{"v8", 8, goldenSplit},
 	{"v8-names", 8, goldenNames},
+	{"v8-cause", 8, goldenSplitByItself},
 }
 
 // The golden files hold what each format's log and snapshot look like for ever: a log, one entry per line, ended by its

@@ -14,7 +14,7 @@ import (
 // it READY (SetIndexState) the name is its, and the first is being dropped. Whatever happens to either before that ends
 // the split: the successor is dropped, and the first stays as it is (docs/decisions.md, "A split is a successor").
 // Result.Index is the successor. Rejections: UnknownIndex, CASMismatch, IndexChanged, StateMismatch, SplitRunning,
-// RebalanceRunning, and those of CreateIndex.
+// RebalanceRunning, IndexInRollback, and those of CreateIndex.
 type SplitIndex struct {
 	ID index.ID
 	// IfMatch, unless 0, must be the definition's ModifiedCAS, as the user wants.
@@ -29,6 +29,9 @@ type SplitIndex struct {
 	Placement  []Placement
 	Rules      uint32 // as in BuildIndexes
 	CreatedMS  int64
+	// Cause, of a split that nobody asked for, is why it begins. Such a one begins only where nothing else goes on: no
+	// other split, no rebalance, no rollback of the bucket (IndexInRollback). At most MaxCauseBytes.
+	Cause string
 }
 
 func (*SplitIndex) kind() kind { return kindSplitIndex }
@@ -41,10 +44,13 @@ func (c *SplitIndex) append(dst []byte) []byte {
 	dst = appendString(appendUint(dst, uint64(c.Partitions)), c.Statement)
 	dst = appendPlacements(appendLayout(dst, &c.Layout), c.Placement)
 	dst = appendInt(appendUint(dst, uint64(c.Rules)), c.CreatedMS)
-	if c.IfPlanned == 0 {
+	if c.IfPlanned == 0 && c.Cause == "" {
 		return dst
 	}
-	return appendUint(dst, c.IfPlanned)
+	if dst = appendUint(dst, c.IfPlanned); c.Cause == "" {
+		return dst
+	}
+	return appendString(dst, c.Cause)
 }
 
 func decodeSplitIndex(d *decoder) *SplitIndex {
@@ -60,7 +66,12 @@ func decodeSplitIndex(d *decoder) *SplitIndex {
 	c.Layout, c.Placement = d.layout(), d.placements()
 	c.Rules, c.CreatedMS = d.uint32(), d.int()
 	if d.err == nil && len(d.b) > 0 {
-		if c.IfPlanned = d.uint(); c.IfPlanned == 0 {
+		c.IfPlanned = d.uint()
+		if d.err == nil && len(d.b) > 0 {
+			if c.Cause = d.string(); c.Cause == "" {
+				d.fail("a split by itself without a cause")
+			}
+		} else if c.IfPlanned == 0 {
 			d.fail("a split that was planned for cas 0")
 		}
 	}
@@ -84,7 +95,15 @@ func (c *SplitIndex) apply(t *tx) *Rejection {
 	if rejection := stillAs(&f, c.IfPlanned); rejection != nil {
 		return rejection
 	}
-	f.Replaces, f.SplitFailed = f.ID, ""
+	if c.Cause != "" {
+		if rejection := checkText("cause of a split", c.Cause, MaxCauseBytes); rejection != nil {
+			return rejection
+		}
+		if rejection := t.s.MaySplitByItself(&f); rejection != nil {
+			return rejection
+		}
+	}
+	f.Replaces, f.SplitFailed, f.SplitCause = f.ID, "", c.Cause
 	f.PartitionBy.Values = nil
 	for _, v := range c.Values {
 		f.PartitionBy.Values = append(f.PartitionBy.Values, []byte(v))
@@ -154,6 +173,22 @@ func (s *State) MaySplit(f *index.Definition) *Rejection {
 	return nil
 }
 
+// MaySplitByItself reports whether a split that nobody has asked for may begin, of an index that MaySplit; nil if so.
+func (s *State) MaySplitByItself(f *index.Definition) *Rejection {
+	if r := s.RebalanceUnderWay(); r != nil {
+		return reject(errcode.RebalanceRunning, "rebalance %d (%s) is %s", r.ID, r.Cause, r.Phase)
+	}
+	if b := s.Bucket(f.Bucket); b == nil || b.Gone || b.Rollback != nil {
+		return reject(errcode.IndexInRollback, "bucket %s is being rolled back, or was deleted", f.Bucket)
+	}
+	for x := range s.Indexes() {
+		if x.Definition.Replaces != 0 && x.Definition.State != index.Dropping {
+			return splitting(&x.Definition)
+		}
+	}
+	return nil
+}
+
 // splitting refuses what cannot be done to an index that is being split, nor to its successor.
 func splitting(f *index.Definition) *Rejection {
 	return reject(errcode.SplitRunning, "index %d (%s) is being split; wait for the end of that, or cancel it", f.ID,
@@ -170,7 +205,7 @@ func (t *tx) succeed(x Index) *Rejection {
 	names := own(&t.s.names, &t.owned.names)
 	names.Delete(x.key())
 	t.letGo(*first)
-	x.Definition.Replaces = 0
+	x.Definition.Replaces, x.Definition.SplitCause = 0, ""
 	names.Set(x.key(), x.Definition.ID)
 	t.setIndex(x, true, false)
 	return nil

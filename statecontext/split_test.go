@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -290,6 +291,69 @@ func goldenSplit(t testing.TB) *node {
 	return n
 }
 
+// goldenSplitByItself has one split that nobody asked for done, and one under way.
+func goldenSplitByItself(t testing.TB) *node {
+	n := raised(t, 8)
+	n.must(ranged("x", "10"))
+	n.ready(1)
+	first := split(t, n.state.Index(1), "10", `"m"`)
+	first.Cause, first.IfPlanned = "slice 1 has 9 bytes", n.state.Definition(1).ModifiedCAS
+	n.must(first)
+	n.ready(2)
+	again := split(t, n.state.Index(2), "10", "20", `"m"`)
+	again.Cause = "slice 2 has 9 bytes"
+	n.must(again)
+	return n
+}
+
+// A split that nobody asked for tells why it begins, and begins only where nothing else goes on; once the successor has
+// the name nothing of that is left.
+func TestSplitByItself(t *testing.T) {
+	byItself := func(n *node, id index.ID) *SplitIndex {
+		c := split(t, n.state.Index(id), "10", "20")
+		c.Cause = "slice 1 has 9 bytes"
+		return c
+	}
+	ready := func() *node {
+		n := upgraded(t)
+		for id, name := range []string{"x", "y"} {
+			n.must(ranged(name, "10"))
+			n.ready(index.ID(id + 1))
+		}
+		return n
+	}
+	n := ready()
+	next := n.must(byItself(n, 1)).Index
+	if d := n.state.Definition(next); d.SplitCause != "slice 1 has 9 bytes" || d.Replaces != 1 {
+		t.Fatalf("%+v", d)
+	}
+	n.refuse(byItself(n, 2), errcode.SplitRunning)
+	n.must(split(t, n.state.Index(2), "5", "6")) // who asks for it has it
+	n.ready(next)
+	if d := n.state.Definition(next); d.SplitCause != "" || n.state.Definition(1).State != index.Dropping {
+		t.Fatalf("%+v", d)
+	}
+	n = ready()
+	x, to := n.state.Index(2), n.third()
+	n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: []partition.Rebalance{{Index: 2,
+		Old: x.Topology.Copies[0].ID, Dst: partition.Shard{Node: to}}}})
+	n.refuse(byItself(n, 1), errcode.RebalanceRunning)
+	n.must(split(t, n.state.Index(1), "5", "6"))
+	n = ready()
+	long := byItself(n, 1)
+	long.Cause = strings.Repeat("x", MaxCauseBytes+1)
+	n.refuse(long, errcode.InvalidArgument)
+	n.must(&SetRollbackStep{Bucket: "b", Generation: 1, To: Started})
+	n.refuse(byItself(n, 1), errcode.IndexInRollback)
+	s, y := *n.state, *n.state.Index(1)
+	y.Definition.SplitCause = "of none"
+	s.indexes = s.indexes.Copy()
+	s.indexes.Set(1, &y)
+	if err := Check(&s); !errors.Is(err, ErrInvariant) {
+		t.Errorf("a cause without a split: %v", err)
+	}
+}
+
 // What no snapshot can hold is neither read from the log nor applied, and Check sees it.
 func TestNoSplitOfWhatCannotBeReadAgain(t *testing.T) {
 	n := upgraded(t)
@@ -304,6 +368,8 @@ func TestNoSplitOfWhatCannotBeReadAgain(t *testing.T) {
 	hash.ID = 2
 	replaces, failed := ranged("y", "10"), ranged("y", "10")
 	replaces.Definition.Replaces, failed.Definition.SplitFailed = 1, "why"
+	caused := ranged("y", "10")
+	caused.Definition.SplitCause = "why"
 	values := ranged("y", "10")
 	values.Definition.PartitionBy.Values = nil
 	for name, c := range map[string]struct {
@@ -315,6 +381,7 @@ func TestNoSplitOfWhatCannotBeReadAgain(t *testing.T) {
 		"values of a hash":              {hash, false},
 		"a created successor":           {replaces, true},
 		"created with a failed split":   {failed, true},
+		"created with a cause":          {caused, true},
 		"created with too few values":   {values, false},
 		"split with no value but three": {&SplitIndex{ID: 1, Partitions: 3}, false},
 	} {

@@ -452,6 +452,12 @@ func printIndex(w io.Writer, as format, info client.IndexInfo, names map[index.N
 		if x := info.Split; x != nil {
 			fmt.Fprintf(t, "split\tindex %s of %d slices is %s, %.0f%%: %s\n", x.ID, x.Partitions, x.State, x.Progress,
 				x.Definition)
+			if x.Cause != "" {
+				fmt.Fprintf(t, "by itself\t%s\n", x.Cause)
+			}
+		}
+		if info.SplitWaits != "" {
+			fmt.Fprintf(t, "no split yet\t%s\n", info.SplitWaits)
 		}
 		if info.Replaces != 0 {
 			fmt.Fprintf(t, "replaces\tindex %s, when it is ready\n", info.Replaces)

@@ -24,6 +24,7 @@ import (
 func newManager(s Streams) *cobra.Command {
 	cfg := manager.Config{RaftMetrics: true}
 	var adminFile, source string
+	var above byteSize
 	var logs logFlags
 	var tlsF tlsFlags
 	spoil := func() error { return nil }
@@ -49,6 +50,9 @@ exists: an empty --data and --join only.`,
 			cfg.Tracer = spans.Tracer()
 			if cfg.StabilitySource, err = stability.ParseSource(source); err != nil {
 				return usage("--stability-source %s: want sync or heartbeat", source)
+			}
+			if cfg.SplitAbove = int64(above); cfg.SplitAfter < 0 {
+				return usage("--split-after %v: want a time above 0; --split-above 0 turns splits off", cfg.SplitAfter)
 			}
 			if err := spoil(); err != nil {
 				return err
@@ -91,6 +95,10 @@ exists: an empty --data and --join only.`,
 	fl.DurationVar(&cfg.Heartbeat, "heartbeat", 300*time.Millisecond, "Raft heartbeat, election and lease time")
 	fl.DurationVar(&cfg.RepairAfter, "repair-after", manager.DefaultRepairAfter,
 		"for how long an indexer may be away before copies of what it holds are made elsewhere; below 0: for ever")
+	fl.Var(&above, "split-above", "how many bytes a slice may have before its index is split by itself, as 64GiB; "+
+		"0: never")
+	fl.DurationVar(&cfg.SplitAfter, "split-after", manager.DefaultSplitAfter, "for how long a slice has to have more "+
+		"than --split-above; an index is left alone for six times as long after it was made or split")
 	fl.StringVar(&source, "stability-source", stability.Sync.String(), "what moves the stability timestamps of buckets "+
 		"for which bucket settings say nothing: sync or heartbeat")
 	complete(cmd, "stability-source", fixed("sync", "heartbeat"))

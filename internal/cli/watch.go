@@ -260,6 +260,10 @@ func indexChange(c *client.Change) string {
 		return "is gone"
 	case c.Was == 0 && d.Deferred:
 		return "created, deferred"
+	case c.Was == 0 && d.SplitCause != "":
+		return fmt.Sprintf("created, %s: index %s is split by itself, as %s", d.State, d.Replaces, d.SplitCause)
+	case c.Was == 0 && d.Replaces != 0:
+		return fmt.Sprintf("created, %s: index %s is split", d.State, d.Replaces)
 	case c.Was == 0:
 		return "created, " + d.State.String()
 	case c.Was == d.State:

@@ -227,6 +227,7 @@ func info(x *statecontext.Index, now *core.Status) client.IndexInfo {
 		ExpressionRules: d.Rules, Outdated: now.ExprRules.Outdated(d), Replaces: d.Replaces, SplitFailed: d.SplitFailed}
 	p := now.Progress[d.ID]
 	i.Availability = availabilityOf(&p)
+	i.SplitWaits = p.SplitWaits
 	i.Items, i.DiskBytes, i.Progress = p.Items, p.Bytes, p.Percent(d.State)
 	if f := p.Faults; f.Expression+f.TooLong > 0 {
 		i.Faults = &client.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: client.FaultSample(f.Sample)}
@@ -245,7 +246,7 @@ func splitOf(s *statecontext.State, d *index.Definition, now *core.Status) *clie
 	}
 	p, n := now.Progress[x.Definition.ID], &x.Definition
 	return &client.SplitInfo{ID: n.ID, State: n.State, Progress: p.Percent(n.State), Partitions: n.Partitions,
-		Definition: n.Statement}
+		Definition: n.Statement, Cause: n.SplitCause}
 }
 
 // find resolves what a path names: an id, or bucket/name with both escaped.

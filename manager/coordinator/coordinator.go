@@ -16,7 +16,6 @@ package coordinator
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -26,6 +25,7 @@ import (
 
 	"tidemark/fsm"
 	"tidemark/manager/coordinator/core"
+	"tidemark/partition"
 	"tidemark/stability"
 	"tidemark/statecontext"
 	"tidemark/wire"
@@ -87,9 +87,9 @@ type Config struct {
 	Now      func() time.Time // time.Now
 	began    time.Time
 	Settings core.Settings
-	// Quantiles reads an index, and returns the values of the leading key that cut it into n parts of as many entries,
-	// fewer where it cannot be cut into so many; nil: nobody can read it.
-	Quantiles func(ctx context.Context, x *statecontext.Index, n int) ([]json.RawMessage, error)
+	// Quantiles reads an index, for so long at most, and returns the values of the leading key that cut it into n parts of
+	// as many entries, fewer where it cannot be cut into so many; nil: nobody can read it.
+	Quantiles func(ctx context.Context, x *statecontext.Index, n int, within time.Duration) (partition.Cuts, error)
 	// Hold, for tests, is asked before each transition of a slice that moves is proposed (the state that follows, or
 	// HoldForget): true holds it back, and the duty comes again. nil: nothing is.
 	Hold func(what string) bool
@@ -160,6 +160,7 @@ func New(cfg Config) (*Coordinator, error) {
 func (c *Coordinator) Run(ctx context.Context, term uint64) error {
 	for {
 		l := newTerm(c.cfg, term)
+		l.split = func(ctx context.Context, e core.BeginSplit) *core.SplitTried { return c.splitByItself(ctx, l, &e) }
 		c.mu.Lock()
 		c.current = l
 		c.mu.Unlock()

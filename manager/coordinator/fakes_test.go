@@ -432,7 +432,8 @@ type fakeIndexer struct {
 	rollbacks []string // steps it was told
 	faults    []wire.IndexFaults
 	differing []wire.CopyDifference
-	compared  func(index.CopyID) bool // with KV; nil: none
+	compared  func(index.CopyID) bool               // with KV; nil: none
+	size      func(index.ID, partition.Copy) uint64 // bytes of a copy; nil: none
 	orphans   []wire.Orphan
 	asked     [][]wire.OrphanRef // orphans that it was told to drop
 }
@@ -539,6 +540,9 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 				}
 			}
 			rep.Compared = n.compared != nil && n.compared(c.ID)
+			if n.size != nil {
+				rep.Bytes = n.size(t.Index, c)
+			}
 			r.Copies = append(r.Copies, rep)
 		}
 	}

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"tidemark/errcode"
 	"tidemark/expression"
 	"tidemark/index"
+	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"
 )
@@ -24,6 +26,7 @@ type SplitRequest struct {
 	// Partitions is how many slices there are then, where At is nil; nil: twice as many.
 	Partitions *int
 	Request    *statecontext.Request // nil: not remembered
+	byItself   *core.BeginSplit      // nil: somebody asked for it
 }
 
 // SplitIndex begins to build an index in the place of the one that there is, which serves until that one is READY and
@@ -70,6 +73,9 @@ func (c *Coordinator) splitOnce(ctx context.Context, l *term, req *SplitRequest)
 		return Outcome{}, err
 	}
 	body.IfMatch = req.IfMatch
+	if req.byItself != nil {
+		body.Cause = req.byItself.Cause
+	}
 	build := c.trace(ctx, l, d.Bucket)
 	res, err := c.proposeRequest(ctx, req.Request, c.byName(body, req.Name))
 	settle(res, err)
@@ -79,7 +85,7 @@ func (c *Coordinator) splitOnce(ctx context.Context, l *term, req *SplitRequest)
 	}
 	if !res.Replayed && !c.rehearses {
 		c.cfg.Logger.Info("a split begins", "index", id, "name", d.Name, "keyspace", d.Keyspace().String(),
-			"successor", res.Index, "slices", d.Partitions, "before", x.Definition.Partitions)
+			"successor", res.Index, "slices", d.Partitions, "before", x.Definition.Partitions, "by_itself", body.Cause)
 	}
 	return altered(c.cfg.Consensus.State(), *d, res)
 }
@@ -128,7 +134,7 @@ func (c *Coordinator) splitted(ctx context.Context, x *statecontext.Index,
 	default:
 		var n uint16
 		if n, err = twice(&d, req.Partitions); err == nil {
-			d.PartitionBy.Values, err = c.quantiles(ctx, x, int(n))
+			d.PartitionBy.Values, err = c.quantiles(ctx, x, int(n), req.byItself)
 		}
 	}
 	if errors.Is(err, partition.ErrDefinition) {
@@ -147,24 +153,57 @@ func (c *Coordinator) splitted(ctx context.Context, x *statecontext.Index,
 	return &d, expression.Normalize(&d)
 }
 
+// statementPatience is for how long a range is read for where to cut it: who has asked for the split waits for that.
+const statementPatience = 7 * time.Second
+
 // quantiles reads where a range is to be cut.
-func (c *Coordinator) quantiles(ctx context.Context, x *statecontext.Index, n int) ([]json.RawMessage, error) {
+func (c *Coordinator) quantiles(ctx context.Context, x *statecontext.Index, n int,
+	byItself *core.BeginSplit) ([]json.RawMessage, error) {
 	if n < 2 {
 		return nil, &statecontext.Rejection{Code: errcode.InvalidArgument,
 			Message: fmt.Sprintf("index %s is partitioned by ranges: it has two slices at least", x.Definition.Name)}
 	}
-	var values []json.RawMessage
+	var cuts partition.Cuts
+	within := statementPatience
+	if byItself != nil {
+		within = core.SplitPatience
+	}
 	if c.cfg.Quantiles != nil {
 		var err error
-		if values, err = c.cfg.Quantiles(ctx, x, n); err != nil {
+		if cuts, err = c.cfg.Quantiles(ctx, x, n, within); err != nil {
 			return nil, err
 		}
 	}
-	if len(values) == 0 {
+	if len(cuts.Values) == 0 {
 		return nil, &statecontext.Rejection{Code: errcode.InvalidArgument, Message: fmt.Sprintf("index %s has no entries, "+
 			`or all of one leading key: say where to cut it with "at"`, x.Definition.Name)}
 	}
-	return values, nil
+	if y := byItself; y != nil && cuts.Largest*float64(y.Total) > worthwhile*float64(y.Largest) {
+		return nil, fmt.Errorf("%w: cut anew, one slice of %d would have %.0f %% of the entries, as many have one leading "+
+			"key",
+			errNoHelp, len(cuts.Values)+1, 100*cuts.Largest)
+	}
+	return cuts.Values, nil
+}
+
+// worthwhile is how large the largest slice may be at most when a split that nobody asked for is done, as a part of the
+// one that there is.
+const worthwhile = 0.75
+
+// errNoHelp: a split would change nothing of that for which it is to begin.
+var errNoHelp = errors.New("a split does not help")
+
+// splitByItself begins a split that the Leader wants.
+func (c *Coordinator) splitByItself(ctx context.Context, l *term, e *core.BeginSplit) *core.SplitTried {
+	n := int(e.Partitions)
+	o, err := c.splitOnce(ctx, l, &SplitRequest{ID: e.Index, IfMatch: e.IfModified, Partitions: &n, byItself: e})
+	switch {
+	case err != nil && ctx.Err() != nil:
+		err = core.ErrTermOver
+	case err == nil && o.Existed:
+		err = fmt.Errorf("%w: it is cut so already", errNoHelp)
+	}
+	return &core.SplitTried{Index: e.Index, Err: err}
 }
 
 // twice is how many slices an index is to have: as many as are asked for, or twice as many.

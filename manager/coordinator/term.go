@@ -24,6 +24,8 @@ type term struct {
 	inbox  chan core.Input
 	ended  chan struct{} // closed when the loop has ended
 
+	split func(context.Context, core.BeginSplit) *core.SplitTried
+
 	// of the loop
 	ctx   context.Context //nolint:containedctx // of the term: what is begun for it ends with it
 	group *errgroup.Group
@@ -120,6 +122,11 @@ func (t *term) carryOut(effects []core.Effect) (anew bool) {
 		case core.Propose:
 			t.group.Go(func() error {
 				_ = t.post(t.ctx, t.gate.Propose(t.ctx, e)) // the term is over: nobody to tell
+				return nil
+			})
+		case core.BeginSplit:
+			t.group.Go(func() error {
+				_ = t.post(t.ctx, t.split(t.ctx, e)) // the term is over: nobody to tell
 				return nil
 			})
 		case core.Wake:

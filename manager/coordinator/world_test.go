@@ -15,6 +15,7 @@ import (
 	"tidemark/fsm"
 	"tidemark/index"
 	"tidemark/manager/coordinator/core"
+	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/timestamp"
 )
@@ -106,9 +107,10 @@ type world struct {
 	projectors map[string]*fakeProjector // by address
 	indexers   map[string]*fakeIndexer
 	running    sync.WaitGroup
-	says       hclog.Logger  // of the leaders from now on; nil: nothing
-	looks      bool          // projectors tell what their KV nodes have
-	settings   core.Settings // of the leaders from now on
+	says       hclog.Logger                        // of the leaders from now on; nil: nothing
+	looks      bool                                // projectors tell what their KV nodes have
+	settings   core.Settings                       // of the leaders from now on
+	quantiles  func(n int) (partition.Cuts, error) // of every index, for the leaders from now on; nil: nobody reads any
 }
 
 type kvBucket struct {
@@ -165,8 +167,14 @@ func (w *world) bucket(name, uuid string) *kvBucket {
 // lead starts the next term.
 func (w *world) lead() {
 	w.term++
-	c, err := New(Config{Consensus: w.log, Machine: w.log, Projectors: projectorsOf{w}, Indexers: indexersOf{w},
-		REST: "http://m1", Logger: w.says, Settings: w.settings})
+	cfg := Config{Consensus: w.log, Machine: w.log, Projectors: projectorsOf{w}, Indexers: indexersOf{w},
+		REST: "http://m1", Logger: w.says, Settings: w.settings}
+	if cut := w.quantiles; cut != nil {
+		cfg.Quantiles = func(_ context.Context, _ *statecontext.Index, n int, _ time.Duration) (partition.Cuts, error) {
+			return cut(n)
+		}
+	}
+	c, err := New(cfg)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/rebalance"
 	"tidemark/statecontext"
 	"tidemark/streams"
 	"tidemark/timestamp"
@@ -41,6 +42,11 @@ type (
 		Body   statecontext.Body
 		Traced bool // it is part of what is done for an index that is built
 	}
+	// BeginSplit has a split begun that nobody asked for, of an index that is still as it was; SplitTried comes back.
+	BeginSplit struct {
+		rebalance.Split
+		IfModified uint64
+	}
 	// Wake asks for the input Woken after a time that is shorter than a tick.
 	Wake struct{ After time.Duration }
 	// Describe has the definitions of a state kept, so that changes since it can be told.
@@ -67,16 +73,17 @@ type (
 	}
 )
 
-func (Open) effect()      {}
-func (Close) effect()     {}
-func (Tell) effect()      {}
-func (Propose) effect()   {}
-func (Wake) effect()      {}
-func (Describe) effect()  {}
-func (Show) effect()      {}
-func (Stage) effect()     {}
-func (BuildOver) effect() {}
-func (Anew) effect()      {}
+func (Open) effect()       {}
+func (Close) effect()      {}
+func (Tell) effect()       {}
+func (Propose) effect()    {}
+func (BeginSplit) effect() {}
+func (Wake) effect()       {}
+func (Describe) effect()   {}
+func (Show) effect()       {}
+func (Stage) effect()      {}
+func (BuildOver) effect()  {}
+func (Anew) effect()       {}
 
 // Receiver names an Open of this term.
 type Receiver uint64

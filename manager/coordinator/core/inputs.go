@@ -144,6 +144,12 @@ type Proposed struct {
 	Err    error
 }
 
+// SplitTried answers BeginSplit: Err is nil when it has begun.
+type SplitTried struct {
+	Index index.ID
+	Err   error
+}
+
 // Requests of whoever serves users. Reply has room for the answer, which may come in a later step for Stabilize only.
 type (
 	// Stabilize is a scan that waits for a stability timestamp at or above Need.
@@ -240,6 +246,7 @@ func (*Polled) input()            {}
 func (*RolledBack) input()        {}
 func (*OrphansDropped) input()    {}
 func (*Proposed) input()          {}
+func (*SplitTried) input()        {}
 func (*Stabilize) input()         {}
 func (*ViewQuery) input()         {}
 func (*CopiesQuery) input()       {}

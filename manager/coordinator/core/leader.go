@@ -30,6 +30,7 @@ type Leader struct {
 	places      places
 	evictions   evictions
 	moves       moves
+	splits      splits
 	differences differences
 	lives       lives
 }
@@ -43,7 +44,7 @@ func New(settings Settings, self wire.Leader, log hclog.Logger, now Now) (*Leade
 		proposals:  proposals{flying: map[string]outcomeDuty{}, retryMS: map[string]int64{}}}
 	l := &Leader{scene: s}
 	l.evictions = evictions{scene: s, stuck: map[index.NodeID]stuckEviction{}}
-	l.picture = picture{scene: s, evictions: &l.evictions, moves: &l.moves}
+	l.picture = picture{scene: s, evictions: &l.evictions, moves: &l.moves, splits: &l.splits}
 	l.builds = builds{scene: s}
 	l.promotion = promotion{scene: s, pacer: settings.Pacer}
 	l.audits = audits{scene: s, promotion: &l.promotion}
@@ -52,6 +53,7 @@ func New(settings Settings, self wire.Leader, log hclog.Logger, now Now) (*Leade
 	l.intake = intake{scene: s, promotion: &l.promotion, membership: &l.membership, held: heldList{scene: s}}
 	l.places = places{scene: s, picture: &l.picture, reserved: map[*Reservation]struct{}{}}
 	l.moves = moves{scene: s}
+	l.splits = splits{scene: s}
 	l.differences = differences{scene: s, refused: refused{}}
 	l.lives = lives{scene: s, picture: &l.picture, lackMS: map[index.ID]int64{}}
 	l.at(now)
@@ -131,6 +133,7 @@ func (l *Leader) decide(ticked bool) {
 		l.audits.step()
 		l.differences.step()
 		l.moves.step()
+		l.splits.step()
 		l.lives.stepBackfill()
 	}
 	l.promotion.promote()

@@ -22,6 +22,10 @@ type Settings struct {
 	BuildPatience time.Duration
 	// RepairAfter is for how long an indexer may be away before what it holds is made anew elsewhere; below 0: for ever.
 	RepairAfter time.Duration
+	// SplitAbove is how many bytes a slice may have before its index is split by itself; 0: any number.
+	SplitAbove int64
+	// SplitAfter is for how long a slice has to have more.
+	SplitAfter time.Duration
 	// Republish is after how long a stability timestamp that was not acknowledged is told again.
 	Republish time.Duration
 	// BucketCheck is how often a projector is asked whether the known buckets still exist.
@@ -43,7 +47,7 @@ func DefaultSettings() Settings {
 		Pacer:     stability.DefaultPacer(),
 		HelloWait: 3 * time.Second, SuspectAfter: 1500 * time.Millisecond, OfflineAfter: 5 * time.Second,
 		ProbeRest: 200 * time.Millisecond, BuildPatience: 10 * time.Minute, RepairAfter: 15 * time.Minute,
-		Republish: time.Second, BucketCheck: 5 * time.Second, ProjectorWait: 3 * time.Second,
+		SplitAfter: 10 * time.Minute, Republish: time.Second, BucketCheck: 5 * time.Second, ProjectorWait: 3 * time.Second,
 		Audit: 10 * time.Second, DefaultPartitions: 6, EvictBytes: 64 << 10}
 }
 
@@ -57,6 +61,7 @@ func (s *Settings) FillIn(d Settings) {
 	orDefault(&s.OfflineAfter, d.OfflineAfter)
 	orDefault(&s.BuildPatience, d.BuildPatience)
 	orDefault(&s.RepairAfter, d.RepairAfter)
+	orDefault(&s.SplitAfter, d.SplitAfter)
 	orDefault(&s.Republish, d.Republish)
 	orDefault(&s.BucketCheck, d.BucketCheck)
 	orDefault(&s.ProjectorWait, d.ProjectorWait)

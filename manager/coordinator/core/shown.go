@@ -116,6 +116,8 @@ type Progress struct {
 	Availability lifecycle.Availability
 	Why          string
 	SinceMS      int64
+	// SplitWaits is why it is not split by itself, though a slice of it has more bytes than it may; "" when none has.
+	SplitWaits string
 	// Faults sums up what projectors and indexers tell of documents that have no entry because of an error; its sample is
 	// one's.
 	Faults wire.IndexFaults

@@ -19,6 +19,7 @@ type picture struct {
 	*scene
 	evictions *evictions
 	moves     *moves
+	splits    *splits
 	newest    *Status
 	atMS      int64
 }
@@ -136,6 +137,7 @@ func (l *picture) progress() map[index.ID]Progress {
 	for x := range l.now.state.Indexes() {
 		p := l.progressOf(x)
 		p.Availability, p.Why = l.availability(x)
+		p.SplitWaits = l.splits.waits[x.Definition.ID]
 		p.SinceMS = l.nowMS
 		if was != nil {
 			if before := was.Progress[x.Definition.ID]; before.Availability == p.Availability && before.SinceMS > 0 {

@@ -12,6 +12,8 @@ func (l *Leader) take(in Input) {
 		l.sync()
 	case *Proposed:
 		l.proposed(in)
+	case *SplitTried:
+		l.splits.tried(in)
 	case *ProjectorReported:
 		l.intake.projectorReported(in)
 	case *IndexerReported:

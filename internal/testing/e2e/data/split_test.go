@@ -95,6 +95,73 @@ func (s *splitter) id(name string) index.ID {
 	return x.ID
 }
 
+// TestSplitsByThemselves: managers are told how many bytes a slice may have at most, and indexes of more get more
+// slices, one index after the other, while documents change and scans go on by name: none fails, and each equals the
+// oracle's answer at its own timestamp. Who watches is told why.
+func TestSplitsByThemselves(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
+	defer cancel()
+	up := testcluster.StartWith(t, []string{"TIDEMARK_SPLIT_ABOVE=110KiB", "TIDEMARK_SPLIT_AFTER=2s"}, t.TempDir())
+	c, bucket := up.Client(), up.Manifest().Bucket
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
+	var causes sync.Map // by index, of those that are split, as events tell
+	load, stop := context.WithCancel(ctx)
+	defer stop()
+	var others sync.WaitGroup
+	others.Go(func() {
+		for e, err := range c.Watch(load, "", "index") {
+			for _, x := range e.Changes {
+				if d := x.Definition; err == nil && d != nil && d.Replaces != 0 {
+					causes.Store(d.Replaces, d.SplitCause)
+				}
+			}
+		}
+	})
+	first := map[string]index.ID{}
+	s := &splitter{t: t, ctx: ctx, c: c, bucket: bucket}
+	for _, statement := range sample.Statements(bucket) {
+		switch {
+		case strings.Contains(statement, "places_by_name"):
+			statement = "CREATE INDEX places_by_name ON " + bucket + `(name) PARTITION BY RANGE(name) VALUES ("M")`
+		case strings.Contains(statement, "airports_by_country"):
+			statement += ` WITH {"num_partition":3}`
+		}
+		harness.Create(ctx, t, c, statement)
+	}
+	for _, name := range []string{"places_by_name", "airports_by_country"} {
+		first[name] = s.id(name)
+	}
+	others.Go(func() { w.Run(load, 1, 300) })
+	scans := scanner{pause: 20 * time.Millisecond}
+	scans.run(load, c, bucket)
+	for name, id := range first {
+		harness.Eventually(t, 3*time.Minute, name+" has more slices", func() (bool, string) {
+			x, err := c.Index(ctx, client.Ref(bucket, name))
+			return err == nil && x.ID != id && x.State == index.Maintenance && x.Partitions > 3, fmt.Sprintf("%+v, %v", x, err)
+		})
+		harness.Eventually(t, harness.Hang, "it is told why "+name+" is split", func() (bool, string) {
+			cause, _ := causes.Load(id)
+			text, _ := cause.(string)
+			return strings.Contains(text, " bytes, more than the 112640 of --split-above"), text
+		})
+	}
+	stop()
+	others.Wait()
+	scans.wg.Wait()
+	if f := scans.wrong(); len(f) > 0 {
+		t.Errorf("scans failed: %v", f)
+	}
+	for i, got := range scans.scans {
+		if d := got.Check(w.History); d != "" {
+			t.Fatalf("scan %d of %s: %s", i, got.Index, d)
+		}
+	}
+	t.Logf("%d writes, %d scans equal the oracle's", w.Writes.Load(), len(scans.scans))
+	s.whole()
+	harness.CheckFinal(ctx, t, c, w, bucket)
+}
+
 // TestSplit: indexes get other slices while documents change and scans go on by name, of the Go client straight to the
 // indexers and by way of the managers. None fails, and each equals the oracle's answer at its own timestamp; also when
 // the leader, a projector or an indexer is killed in the middle. In the end every copy equals what KV has.

@@ -1,0 +1,196 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"tidemark/index"
+	"tidemark/liveness"
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+)
+
+// splits begin splits of indexes that nobody has asked for: of those that have had a slice with too many bytes for long
+// enough. Package rebalance decides (Growing). What was looked at is this leader's: the next one begins anew.
+type splits struct {
+	*scene
+	atMS    int64
+	growing rebalance.Growing
+	trying  index.ID            // of which a split is being begun; 0: none
+	under   map[index.ID]bool   // that were being split when it was looked last
+	restMS  map[index.ID]int64  // before when an index is left alone, as a split of it came to nothing
+	refused map[index.ID]string // why the newest try came to nothing
+	waits   map[index.ID]string // why an index that has a slice of too many bytes is not split
+}
+
+const (
+	// looks is how often it is looked in the time for which a slice has to have too many bytes.
+	looks = 10
+	// splitRests is how many times that an index is left alone after it was split.
+	splitRests = 6
+)
+
+// SplitPatience bounds how long a range is read for where to cut it when nobody waits for the answer.
+const SplitPatience = 10 * time.Minute
+
+// step looks, now and then.
+func (l *splits) step() {
+	after := l.settings.SplitAfter.Milliseconds()
+	every := min(max(after/looks, rebalanceEvery), 10_000)
+	if l.settings.SplitAbove <= 0 || l.now.state.FormatLevel() < statecontext.SplitFormat() ||
+		l.nowMS-l.atMS < every && l.nowMS >= l.atMS {
+		return
+	}
+	l.atMS = l.nowMS
+	if l.restMS == nil {
+		l.restMS, l.refused = map[index.ID]int64{}, map[index.ID]string{}
+	}
+	bounds := rebalance.GrowthBounds{Above: uint64(l.settings.SplitAbove), After: after, Rest: splitRests * after}
+	l.note(bounds.Rest)
+	next, waits := l.growing.Look(l.nowMS, bounds, l.sizes(), l.busy())
+	if l.tell(waits); next == nil || l.trying != 0 {
+		return
+	}
+	l.trying = next.Index
+	l.log.Info("an index is to be split by itself", "index", next.Index, "why", next.Cause, "slices", next.Partitions)
+	l.do(BeginSplit{Split: *next, IfModified: l.now.state.Definition(next.Index).ModifiedCAS})
+}
+
+// note remembers which indexes are being split, and lets those rest of which a split came to nothing: it failed, or
+// somebody cancelled it.
+func (l *splits) note(rest int64) {
+	under := map[index.ID]bool{}
+	for x := range l.now.state.Indexes() {
+		d := &x.Definition
+		if d.State != index.Maintenance {
+			continue
+		}
+		_, rests := l.restMS[d.ID]
+		switch under[d.ID] = l.now.state.Successor(d) != nil; {
+		case under[d.ID]:
+		case l.under[d.ID], d.SplitFailed != "" && !rests: // the latter: before this leader's term
+			l.restMS[d.ID] = l.nowMS + rest
+		}
+	}
+	for id := range l.restMS {
+		if _, ready := under[id]; !ready {
+			delete(l.restMS, id)
+			delete(l.refused, id)
+		}
+	}
+	l.under = under
+}
+
+// busy says what goes on beside which nothing is split by itself, "" when nothing does.
+func (l *splits) busy() string {
+	if l.trying != 0 {
+		return fmt.Sprintf("it is being found out where index %d is to be cut", l.trying)
+	}
+	if r := l.now.state.RebalanceUnderWay(); r != nil {
+		return fmt.Sprintf("rebalance %d (%s) is %s", r.ID, r.Cause, r.Phase)
+	}
+	if l.now.state.Staging() != nil {
+		return "the cluster is being restored"
+	}
+	for x := range l.now.state.Indexes() {
+		if x.Definition.Replaces != 0 && x.Definition.State != index.Dropping {
+			return fmt.Sprintf("index %d (%s) is being split", x.Definition.Replaces, x.Definition.Name)
+		}
+	}
+	return ""
+}
+
+// sizes are what indexers have told of indexes that serve, and are not being split.
+func (l *splits) sizes() (all []rebalance.Sizes) {
+	for x := range l.now.state.Indexes() {
+		d := &x.Definition
+		if d.State != index.Maintenance || l.now.state.Successor(d) != nil {
+			continue
+		}
+		kind, _ := partition.KindBy(d.PartitionBy.Scheme)
+		s := rebalance.Sizes{Index: d.ID, Ranges: kind.Values, AgeMS: l.wallMS - d.CreatedMS,
+			Rests: l.nowMS < l.restMS[d.ID]}
+		s.Bytes, s.Known = l.bytesOf(x)
+		if s.Blocked = l.blocked(x); s.Rests && l.refused[d.ID] != "" && s.Blocked == "" {
+			s.Blocked = l.refused[d.ID]
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// bytesOf is how much each slice has, and whether that is known: of several copies the smallest counts, as disks have
+// more than entries for a while.
+func (l *splits) bytesOf(x *statecontext.Index) (bytes []uint64, known bool) {
+	bytes = make([]uint64, x.Topology.Layout.Partitions)
+	for i := range bytes {
+		bytes[i] = math.MaxUint64
+	}
+	for _, c := range x.Topology.Copies {
+		n := l.components.indexers[c.Node]
+		if c.State != partition.Allocated || int(c.Slice) >= len(bytes) || n == nil ||
+			l.life(&n.component) != liveness.Active || !l.whole(x, c) {
+			continue
+		}
+		bytes[c.Slice] = min(bytes[c.Slice], n.copies[c.ID].Bytes)
+	}
+	for _, b := range bytes {
+		if b == math.MaxUint64 {
+			return nil, false
+		}
+	}
+	return bytes, len(bytes) > 0
+}
+
+// blocked says why an index may not be split now, whatever else goes on.
+func (l *splits) blocked(x *statecontext.Index) string {
+	d := &x.Definition
+	b := l.now.state.Bucket(d.Bucket)
+	switch rejection := l.now.state.MaySplit(d); {
+	case rejection != nil:
+		return rejection.Message
+	case b == nil || b.Gone:
+		return fmt.Sprintf("bucket %s was deleted", d.Bucket)
+	case b.Rollback != nil:
+		return fmt.Sprintf("bucket %s is being rolled back: %s", d.Bucket, b.Rollback.Step)
+	case l.exprRules().Outdated(d) != "":
+		return "it is outdated: other slices would have other keys; create it anew, or split it by hand"
+	}
+	for _, c := range x.Topology.Copies {
+		if n := l.components.indexers[c.Node]; n == nil || l.life(&n.component) != liveness.Active || !l.whole(x, c) {
+			return fmt.Sprintf("copy %d of it, on node %d, is not whole, or its indexer does not answer", c.ID, c.Node)
+		}
+	}
+	return ""
+}
+
+// tell keeps why indexes wait, and logs what is new of it.
+func (l *splits) tell(waits map[index.ID]string) {
+	for id, why := range waits {
+		if l.waits[id] != why {
+			l.log.Info("an index has a slice of too many bytes, and is not split now", "index", id, "why", why)
+		}
+	}
+	l.waits = waits
+}
+
+// tried takes what came of a split that was to begin.
+func (l *splits) tried(in *SplitTried) {
+	l.trying = 0
+	switch {
+	case in.Err == nil:
+		if l.now.stale = true; l.under != nil {
+			l.under[in.Index] = true // it may be cancelled before it is looked again
+		}
+		return
+	case errors.Is(in.Err, ErrTermOver):
+		return
+	}
+	rest := splitRests * l.settings.SplitAfter
+	l.log.Warn("an index could not be split by itself", "index", in.Index, "error", in.Err, "next_try_after", rest)
+	l.restMS[in.Index] = l.nowMS + rest.Milliseconds()
+	l.refused[in.Index] = fmt.Sprintf("it could not be split, and is not tried again for %v: %v", rest, in.Err)
+}

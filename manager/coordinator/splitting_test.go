@@ -1,0 +1,205 @@
+package coordinator
+
+import (
+	"encoding/json"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/statecontext"
+)
+
+// bounded is a world whose leaders split an index by themselves of which a slice has had more than 100 bytes for a
+// minute, and in which copies of slice 0 have the bytes that are set.
+func bounded(t *testing.T, test func(w *world, zero *atomic.Uint64)) {
+	inWorld(t, func(w *world) {
+		w.settings.SplitAbove, w.settings.SplitAfter = 100, time.Minute
+		w.depose()
+		w.lead()
+		w.components(2)
+		w.level()
+		zero := &atomic.Uint64{}
+		for _, name := range []string{"i1", "i2"} {
+			n := w.indexers["http://"+name]
+			n.mu.Lock()
+			n.size = func(_ index.ID, c partition.Copy) uint64 {
+				if c.Slice == 0 {
+					return zero.Load()
+				}
+				return 40
+			}
+			n.mu.Unlock()
+		}
+		test(w, zero)
+	})
+}
+
+// waits is why an index is not split by itself.
+func (w *world) waits(id index.ID) string {
+	s, _ := w.leader().Status()
+	return s.Progress[id].SplitWaits
+}
+
+// splits notes the first split that is proposed.
+func (w *world) splits() func() *statecontext.SplitIndex {
+	var first atomic.Pointer[statecontext.SplitIndex]
+	w.log.mu.Lock()
+	w.log.refuse = func(c statecontext.Command) error {
+		if d, ok := c.Body.(*statecontext.SplitIndex); ok {
+			first.CompareAndSwap(nil, d)
+		}
+		return nil
+	}
+	w.log.mu.Unlock()
+	return first.Load
+}
+
+// An index with a slice that has been too large for a while is split by itself, says why, and has the name then; it is
+// left alone for a while.
+func TestSplitsByItself(t *testing.T) {
+	bounded(t, func(w *world, zero *atomic.Uint64) {
+		o := w.create("x", "", 2, 1)
+		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		zero.Store(100)
+		time.Sleep(10 * time.Minute)
+		if n := w.log.counted("*statecontext.SplitIndex"); n != 0 || w.waits(o.ID) != "" {
+			t.Fatalf("%d splits, %q, of slices that are not too large", n, w.waits(o.ID))
+		}
+		proposed := w.splits()
+		zero.Store(150)
+		w.until("it is told", time.Minute, func() bool {
+			return strings.Contains(w.waits(o.ID), "slice 0 of 2 has 150 bytes")
+		})
+		took := w.until("it is split", 3*time.Minute, func() bool { return proposed() != nil })
+		if took < 45*time.Second {
+			t.Errorf("after %v", took)
+		}
+		if c := proposed(); !strings.Contains(c.Cause, "slice 0 of 2 has 150 bytes, more than the 100 of --split-above") ||
+			c.Partitions != 4 || c.ID != o.ID {
+			t.Errorf("%+v", c)
+		}
+		w.until("the successor has the name", time.Minute, func() bool {
+			d := w.log.State().IndexByName("world", "x").Definition
+			return d.ID != o.ID && d.Partitions == 4 && d.SplitCause == ""
+		})
+		w.until("the first is gone", time.Minute, func() bool { return w.log.State().Index(o.ID) == nil })
+		next := w.log.State().IndexByName("world", "x").Definition.ID
+		w.until("it is left alone", 2*time.Minute, func() bool {
+			return strings.Contains(w.waits(next), "less than 6m0s ago")
+		})
+		w.until("it is split again", 10*time.Minute, func() bool {
+			return w.log.State().IndexByName("world", "x").Definition.Partitions == 8
+		})
+	})
+}
+
+// Nothing begins beside a rebalance or another split. A split that somebody cancels is not begun again for a while,
+// nor one that failed, also by the next leader.
+func TestSplitsByItselfWait(t *testing.T) {
+	bounded(t, func(w *world, zero *atomic.Uint64) {
+		x, y := w.create("x", "", 2, 0), w.create("y", "", 2, 0)
+		w.until("READY", 20*time.Second, func() bool {
+			return w.state(x.ID) == index.Maintenance && w.state(y.ID) == index.Maintenance
+		})
+		time.Sleep(6 * time.Minute) // both are new
+		w.log.mu.Lock()
+		w.log.refuse = func(c statecontext.Command) error {
+			if d, ok := c.Body.(*statecontext.SetIndexState); ok && d.To == index.Maintenance {
+				return errHeld // no split comes to its end
+			}
+			return nil
+		}
+		w.log.mu.Unlock()
+		zero.Store(150)
+		w.until("one is split", 3*time.Minute, func() bool {
+			return w.log.State().Successor(w.log.State().Definition(x.ID)) != nil
+		})
+		w.until("the other waits", time.Minute, func() bool {
+			return strings.Contains(w.waits(y.ID), "index 1 (x) is being split")
+		})
+		if _, err := w.leader().CancelSplit(w.ctx, SplitRequest{ID: x.ID}); err != nil {
+			t.Fatal(err)
+		}
+		w.until("the other one is split", 3*time.Minute, func() bool {
+			return w.log.State().Successor(w.log.State().Definition(y.ID)) != nil
+		})
+		w.until("the first one rests", time.Minute, func() bool { return strings.Contains(w.waits(x.ID), "came to nothing") })
+		if _, err := w.leader().CancelSplit(w.ctx, SplitRequest{ID: y.ID}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Minute)
+		if n := w.log.counted("*statecontext.SplitIndex"); n != 2 {
+			t.Errorf("%d splits", n)
+		}
+		w.until("it is tried again", 5*time.Minute, func() bool { return w.log.counted("*statecontext.SplitIndex") > 2 })
+	})
+}
+
+// A range is cut where its entries say. Where one leading key has most of them, and where they cannot be read, nothing
+// is begun, who looks is told, and it is tried again later.
+func TestRangesSplitByThemselves(t *testing.T) {
+	bounded(t, func(w *world, zero *atomic.Uint64) {
+		var cuts atomic.Pointer[partition.Cuts]
+		var asked atomic.Int64
+		w.quantiles = func(n int) (partition.Cuts, error) {
+			asked.Store(int64(n))
+			if c := cuts.Load(); c != nil {
+				return *c, nil
+			}
+			return partition.Cuts{}, errcode.Timeout
+		}
+		w.depose()
+		w.lead()
+		o, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "r", Bucket: "world",
+			Keys: []index.KeyExpr{{Expr: "name"}}, PartitionBy: index.PartitionBy{Scheme: index.PartitionRange,
+				Exprs: []string{"name"}, Values: []json.RawMessage{json.RawMessage(`"m"`)}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		zero.Store(400)
+		w.until("it cannot be read", 10*time.Minute, func() bool { return strings.Contains(w.waits(o.ID), "TIMEOUT") })
+		cuts.Store(&partition.Cuts{Values: []json.RawMessage{json.RawMessage(`"a"`), json.RawMessage(`"b"`)}, Largest: 0.9})
+		w.until("it does not help", 10*time.Minute, func() bool {
+			return strings.Contains(w.waits(o.ID), "90 % of the entries, as many have one leading key")
+		})
+		if n := w.log.counted("*statecontext.SplitIndex"); n != 0 || asked.Load() != 9 {
+			t.Errorf("%d splits, into %d", n, asked.Load())
+		}
+		cuts.Store(&partition.Cuts{Values: []json.RawMessage{json.RawMessage(`"a"`), json.RawMessage(`"b"`)}, Largest: 0.4})
+		w.until("it is split", 10*time.Minute, func() bool {
+			return w.log.State().IndexByName("world", "r").Definition.Partitions == 3
+		})
+	})
+}
+
+// What is decided and what is committed are two moments: Apply refuses what would begin beside something else.
+func TestSplitsByItselfLoseRaces(t *testing.T) {
+	bounded(t, func(w *world, zero *atomic.Uint64) {
+		x, y := w.create("x", "", 2, 0), w.create("y", "", 2, 0)
+		w.until("READY", 20*time.Second, func() bool {
+			return w.state(x.ID) == index.Maintenance && w.state(y.ID) == index.Maintenance
+		})
+		time.Sleep(6 * time.Minute)
+		var raced atomic.Bool
+		w.log.mu.Lock()
+		w.log.refuse = func(c statecontext.Command) error {
+			if d, ok := c.Body.(*statecontext.SplitIndex); ok && d.Cause != "" && !raced.Swap(true) {
+				return &statecontext.Rejection{Code: errcode.RebalanceRunning, Message: "rebalance 1 began meanwhile"}
+			}
+			return nil
+		}
+		w.log.mu.Unlock()
+		zero.Store(150)
+		w.until("it has lost", 3*time.Minute, func() bool {
+			return strings.Contains(w.waits(x.ID)+w.waits(y.ID), "rebalance 1 began meanwhile")
+		})
+		w.until("the other one is split", 3*time.Minute, func() bool {
+			return w.log.counted("*statecontext.SplitIndex") == 1
+		})
+	})
+}
