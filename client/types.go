@@ -209,8 +209,9 @@ type Range struct {
 	err error // of the values that it was made of
 }
 
-// Condition is one on a single component of the key, from 0: it equals Equal, is one of In, or lies between Low and High,
-// of which one may be missing. Exactly one of the three is given. Component and ComponentIn make one of Go values.
+// Condition is one on a single component of the key, from 0: it equals Equal, is one of In, or lies between Low and
+// High, of which one may be missing. Exactly one of the three is given. Component and ComponentIn make one of Go
+// values.
 type Condition struct {
 	Component int               `json:"component"`
 	Equal     json.RawMessage   `json:"equal,omitempty"`

@@ -131,7 +131,8 @@ func (c *cluster) flushAt(ctx context.Context, m clustermap.Map, r FlushRequest)
 	return done, failed
 }
 
-// flushHere is flush for as long as ctx: a disk that hangs keeps what it has begun, and not the right to change the map.
+// flushHere is flush for as long as ctx: a disk that hangs keeps what it has begun, and not the right to change the
+// map.
 func (c *cluster) flushHere(ctx context.Context, r FlushRequest) error {
 	done := make(chan error, 1)
 	go func() { done <- c.flush(ctx, r) }()

@@ -73,8 +73,8 @@ func TestFlush(t *testing.T) {
 	check()
 }
 
-// TestFlushOfADiskThatHangs: a node that stands still, here because it is kept from changing, does not keep the right to
-// change the map; and what nobody waits for any more is not emptied when it goes on.
+// TestFlushOfADiskThatHangs: a node that stands still, here because it is kept from changing, does not keep the right
+// to change the map; and what nobody waits for any more is not emptied when it goes on.
 func TestFlushOfADiskThatHangs(t *testing.T) {
 	g := newGroup(t, 2, 0)
 	c := g.client()

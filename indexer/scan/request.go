@@ -254,11 +254,23 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 	if err := s.where(r.Where); err != nil {
 		return s, err
 	}
+	if s.Ranges, err = r.ranges(s.Desc); err != nil {
+		return s, err
+	}
+	s.narrow()
+	if len(r.Resume) > 0 {
+		return s, s.resume(def.Bucket, r.Resume)
+	}
+	return s, nil
+}
+
+// ranges encodes the bounds: ordered, apart from each other.
+func (r *Request) ranges(desc []bool) ([]Range, error) {
 	var bounds []Bounds
 	switch {
-	case len(r.Equal) > len(s.Desc):
-		return s, Errorf(errcode.BadRequest, "equal has %d values, a key of this index has %d components", len(r.Equal),
-			len(s.Desc))
+	case len(r.Equal) > len(desc):
+		return nil, Errorf(errcode.BadRequest, "equal has %d values, a key of this index has %d components", len(r.Equal),
+			len(desc))
 	case r.Equal != nil:
 		bounds = []Bounds{{Low: r.Equal, High: r.Equal}}
 	case r.Range != nil:
@@ -270,20 +282,15 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 	}
 	ranges := make([]Range, 0, len(bounds))
 	for i := range bounds {
-		rg, some, err := bounds[i].compile(s.Desc)
+		rg, some, err := bounds[i].compile(desc)
 		if err != nil {
-			return s, err
+			return nil, err
 		}
 		if some {
 			ranges = append(ranges, rg)
 		}
 	}
-	s.Ranges = mergeRanges(ranges)
-	s.narrow()
-	if len(r.Resume) > 0 {
-		return s, s.resume(def.Bucket, r.Resume)
-	}
-	return s, nil
+	return mergeRanges(ranges), nil
 }
 
 // project checks the components that rows are to have, and finds what makes them different. An index keeps rows in the

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -117,7 +118,7 @@ func grid(t testing.TB, desc []bool, counts ...int) (rows []Row) {
 func drain(t *rapid.T, s *sliceSource) (rows []string) {
 	for {
 		row, err := s.next()
-		if err == io.EOF { //nolint:errorlint // as the source's contract says
+		if errors.Is(err, io.EOF) {
 			return rows
 		}
 		if err != nil {
@@ -267,7 +268,7 @@ func TestWhereSkips(t *testing.T) {
 					break
 				}
 			}
-			if err != io.EOF || given != c.given || read > c.most || opened > 1+read/stepsToFar { //nolint:errorlint // the contract
+			if !errors.Is(err, io.EOF) || given != c.given || read > c.most || opened > 1+read/stepsToFar {
 				t.Errorf("%s, reverse %v: %v, %d rows, %d read by %d cursors; want %d rows, %d read at most", c.body, reverse, err,
 					given, read, opened, c.given, c.most)
 			}

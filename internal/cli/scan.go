@@ -83,13 +83,6 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 				rpc.ExplainJSON([]byte(sf.project), 0, err))
 		}
 	}
-	for _, text := range sf.where {
-		var c client.Condition
-		if err := strictJSON(text, &c); err != nil {
-			return req, usage(`--where %s: want an object such as '{"component":1,"low":10}': %v`, text, err)
-		}
-		req.Where = append(req.Where, c)
-	}
 	equal, err := jsonArray("equal", sf.equal)
 	if err != nil {
 		return req, err
@@ -106,13 +99,8 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 	if err := sf.readTokens(&req); err != nil {
 		return req, err
 	}
-	for _, text := range sf.ranges {
-		var r client.Range
-		if err := strictJSON(text, &r); err != nil {
-			return req, usage(`--range %s: want an object such as '{"low":["FR"],"high":["GB"],"inclusion":"low"}': %v`,
-				text, err)
-		}
-		req.Ranges = append(req.Ranges, r)
+	if err := sf.readRanges(&req); err != nil {
+		return req, err
 	}
 	if given := sf.given(); len(given) > 1 {
 		return req, usage("%s exclude each other", strings.Join(given, " and "))
@@ -121,6 +109,25 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 		req.Range = &client.Range{Low: low, High: high, Inclusion: sf.inclusion}
 	}
 	return req, nil
+}
+
+// readRanges reads the ranges and conditions that are given as objects.
+func (sf *scanFlags) readRanges(req *client.ScanRequest) error {
+	for _, text := range sf.ranges {
+		var r client.Range
+		if err := strictJSON(text, &r); err != nil {
+			return usage(`--range %s: want an object such as '{"low":["FR"],"high":["GB"],"inclusion":"low"}': %v`, text, err)
+		}
+		req.Ranges = append(req.Ranges, r)
+	}
+	for _, text := range sf.where {
+		var c client.Condition
+		if err := strictJSON(text, &c); err != nil {
+			return usage(`--where %s: want an object such as '{"component":1,"low":10}': %v`, text, err)
+		}
+		req.Where = append(req.Where, c)
+	}
+	return nil
 }
 
 // readTokens reads the writes that the scan has to show.

@@ -131,8 +131,8 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// TestKilledAgain: the readiness of a node says why a role is down, and after which pause it is started again; that grows
-// for one that is killed again and again.
+// TestKilledAgain: the readiness of a node says why a role is down, and after which pause it is started again; that
+// grows for one that is killed again and again.
 func TestKilledAgain(t *testing.T) {
 	exe := filepath.Join(t.TempDir(), "role")
 	if err := os.WriteFile(exe, []byte("#!/bin/sh\nkill -9 $$\n"), 0o700); err != nil {

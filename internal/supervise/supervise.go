@@ -1,9 +1,9 @@
 // Package supervise keeps a child process of this program running: what `tidemark up` and `tidemark node` are made of.
 //
 // It promises that a child that ends, by itself or killed, or cannot be started, is started again, after a second, and
-// later and later (30 s at most) while it does not live long; that one whose node was removed from the cluster is not; that an orderly stop ends it with SIGTERM, and with SIGKILL after its grace; and that it
-// ends by itself when this process is gone, however that happened (package leash). It never starts a child twice at a
-// time.
+// later and later (30 s at most) while it does not live long; that one whose node was removed from the cluster is not;
+// that an orderly stop ends it with SIGTERM, and with SIGKILL after its grace; and that it ends by itself when this
+// process is gone, however that happened (package leash). It never starts a child twice at a time.
 package supervise
 
 import (

@@ -129,8 +129,8 @@ func TestAChildThatEnds(t *testing.T) {
 	}
 }
 
-// TestAChildThatIsKilled comes back after a second, later when it is killed again, as a new process, and stops when it is
-// told to.
+// TestAChildThatIsKilled comes back after a second, later when it is killed again, as a new process, and stops when it
+// is told to.
 func TestAChildThatIsKilled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -96,8 +96,9 @@ func LoadCA(dir string) (*CA, error) {
 	return ca, nil
 }
 
-// Cap returns until when the CA is valid, and whether that is sooner than the end of a certificate that is made now. Such
-// a certificate ends with its CA: nobody would take it for longer, and who looks at its end would not be warned in time.
+// Cap returns until when the CA is valid, and whether that is sooner than the end of a certificate that is made now.
+// Such a certificate ends with its CA: nobody would take it for longer, and who looks at its end would not be warned in
+// time.
 func (ca *CA) Cap(validity time.Duration) (end time.Time, sooner bool) {
 	end = ca.cert.NotAfter
 	return end, time.Now().Add(validity).After(end)

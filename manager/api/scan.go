@@ -285,8 +285,8 @@ func (q *question) replaced(err error) error {
 		return err
 	}
 	d := &q.index.Definition
-	return rpc.Refuse(errcode.SnapshotTooOld, "index %s (%s on %s), of which the rows before were, was dropped or replaced "+
-		"by a split meanwhile: begin the scan anew: %v", d.ID, d.Name, d.Keyspace(), err)
+	return rpc.Refuse(errcode.SnapshotTooOld, "index %s (%s on %s), of which the rows before were, was dropped or "+
+		"replaced by a split meanwhile: begin the scan anew: %v", d.ID, d.Name, d.Keyspace(), err)
 }
 
 // scanBody reads a body and checks it against v; none at all is the whole index.

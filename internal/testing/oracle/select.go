@@ -132,11 +132,12 @@ func (c Condition) holds(value any) (bool, error) {
 	if len(c.In) > 0 {
 		return false, nil
 	}
+	both := c.Inclusion == "both"
 	for _, b := range []struct {
 		text string
 		sign int
 		with bool
-	}{{c.Low, 1, c.Inclusion == "both" || c.Inclusion == "low"}, {c.High, -1, c.Inclusion == "both" || c.Inclusion == "high"}} {
+	}{{c.Low, 1, both || c.Inclusion == "low"}, {c.High, -1, both || c.Inclusion == "high"}} {
 		if b.text == "" {
 			continue
 		}

@@ -159,8 +159,8 @@ func (s *Sim) tellServed(n *node, h *hosted, u *underway) {
 	s.takeTold(n, h, h.work.Served(u.Handed))
 }
 
-// takeTold takes over what the state was told: timestamps are acknowledged in their order, when the copies that scans wait
-// for have them.
+// takeTold takes over what the state was told: timestamps are acknowledged in their order, when the copies that scans
+// wait for have them.
 func (s *Sim) takeTold(n *node, h *hosted, all []core.Told) {
 	for _, t := range all {
 		i := slices.IndexFunc(h.under, func(u *underway) bool { return u.Batch == t.Batch })
