@@ -352,7 +352,16 @@ those that were created with defer_build and have been built since.`,
 func printIndexes(w io.Writer, output format, list client.IndexList) error {
 	return show(w, output, list, list.Indexes, func(t *tabwriter.Writer) {
 		fmt.Fprintln(t, "ID\tBUCKET\tNAME\tSTATE\tPROGRESS\tENTRIES\tDEFINITION")
+		shown := map[index.ID]bool{} // with the index in whose place they are built
 		for _, i := range list.Indexes {
+			if i.Split != nil {
+				shown[i.Split.ID] = true
+			}
+		}
+		for _, i := range list.Indexes {
+			if shown[i.ID] {
+				continue
+			}
 			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.0f%%\t%d\t%s\n", i.ID, i.Keyspace(), i.Name, stateWord(i), i.Progress, i.Items,
 				i.Definition)
 		}

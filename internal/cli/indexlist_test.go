@@ -1,0 +1,34 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"tidemark/client"
+	"tidemark/index"
+)
+
+// An index that is being split is one line of the table, with how far that is; JSON has both. What is built in the
+// place of an index that is not listed stands alone.
+func TestListOfASplitIndex(t *testing.T) {
+	list := client.IndexList{Indexes: []client.IndexInfo{
+		{ID: 3, Bucket: "world", Name: "by_name", State: index.Maintenance, Progress: 100,
+			Split: &client.SplitInfo{ID: 8, State: index.Backfill, Progress: 41}},
+		{ID: 8, Bucket: "world", Name: "by_name", State: index.Backfill, Progress: 41, Replaces: 3},
+		{ID: 9, Bucket: "world", Name: "other", State: index.Backfill, Replaces: 2},
+	}}
+	var table, all strings.Builder
+	if err := printIndexes(&table, formatTable, list); err != nil {
+		t.Fatal(err)
+	}
+	if err := printIndexes(&all, formatJSON, list); err != nil {
+		t.Fatal(err)
+	}
+	if got := table.String(); strings.Count(got, "by_name") != 1 || !strings.Contains(got, "ready, being split 41%") ||
+		!strings.Contains(got, "to replace 2") {
+		t.Errorf("\n%s", got)
+	}
+	if strings.Count(all.String(), `"by_name"`) != 2 {
+		t.Errorf("%s", all.String())
+	}
+}
