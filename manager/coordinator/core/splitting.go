@@ -167,10 +167,10 @@ func (l *splits) blocked(x *statecontext.Index) string {
 	return ""
 }
 
-// tell keeps why indexes wait, and logs what is new of it.
+// tell keeps why indexes wait, and logs which have begun to: the reason may be another one with each look.
 func (l *splits) tell(waits map[index.ID]string) {
 	for id, why := range waits {
-		if l.waits[id] != why {
+		if l.waits[id] == "" {
 			l.log.Info("an index has a slice of too many bytes, and is not split now", "index", id, "why", why)
 		}
 	}
