@@ -64,6 +64,8 @@ type Client struct {
 	alive   *detector.Detector // of the servers
 	probes  *rpc.Client
 
+	session *Session // that its scans are in; nil: each for itself
+
 	user, password, token string // never in an error's text
 
 	enough time.Duration // verifyLimit, but for tests
@@ -84,6 +86,11 @@ type Options struct {
 	// ViaManagers sends scans and counts by way of the managers, as curl does. Otherwise they go straight to the indexers
 	// as long as that works: their scan ports have to be reachable from here.
 	ViaManagers bool
+	// Session is what scans and counts are in, together with other clients that have the same; nil: the client has one of
+	// its own.
+	Session *Session
+	// Sessionless has each scan take what is at hand, whatever was seen before.
+	Sessionless bool
 }
 
 // New makes a client that presents no credentials. Servers are base URLs or host:port; none means DefaultServer.
@@ -93,6 +100,9 @@ func New(servers ...string) *Client { return Open(Options{Servers: servers}) }
 func Open(o Options) *Client {
 	c := &Client{rpc: rpc.NewClient(64, o.TLS), probes: rpc.NewClient(probesAtOnce, o.TLS), user: o.User,
 		password: o.Password, token: o.Token, enough: verifyLimit}
+	if c.session = o.Session; c.session == nil && !o.Sessionless {
+		c.session = &Session{}
+	}
 	c.alive = detector.New(detector.HTTP(c.probes.HTTP(), func(server string) string { return server + "/healthz" }))
 	scheme := "http://"
 	if o.TLS != nil {

@@ -356,7 +356,8 @@ type directScan struct {
 	// of going on with the answer at another indexer
 	of    string // the index
 	req   scanport.Request
-	place []byte // behind the last message that has come; none: it cannot be gone on with
+	saw   *scanport.Seen // with the last message that tells it
+	place []byte         // behind the last message that has come; none: it cannot be gone on with
 	came  time.Time
 	idle  time.Duration // that nothing was asked for before the newest message was
 }
@@ -532,8 +533,30 @@ func (s *directScan) read() error {
 	}
 	if s.place = s.place[:0]; s.answer.Tail == scanport.More {
 		s.place = append(s.place, s.answer.Text...)
+		if saw, _, err := scanport.CutSeen(s.place); err == nil {
+			s.saw = &saw
+		}
 	}
 	return nil
+}
+
+// seen implements rowSource.
+func (s *directScan) seen() *scanport.Seen {
+	if s.dc != nil && s.answer.Tail == scanport.End {
+		if end, err := readEnd(&s.answer); err == nil {
+			return lastSeen(end.Session)
+		}
+	}
+	return s.saw
+}
+
+// lastSeen is what a token says; nil of none.
+func lastSeen(token string) *scanport.Seen {
+	all, err := scanport.ParseSession(token)
+	if err != nil || len(all) == 0 {
+		return nil
+	}
+	return &all[len(all)-1]
 }
 
 // more takes a further message. An indexer that stands still is waited for: others may not hold the timestamp any more.
@@ -576,7 +599,7 @@ func (s *directScan) goOn(why error) error {
 		n, err := s.d.try(s.ctx, s.route, addr, s.req)
 		if err == nil {
 			s.dc, s.stop = n.dc, n.stop
-			s.place, s.came = n.place, n.came
+			s.place, s.saw, s.came = n.place, n.saw, n.came
 			return s.answer.Read(s.dc.in)
 		}
 		var p *Error

@@ -108,6 +108,27 @@ func ExampleClient_Count() {
 	}
 }
 
+// Writes that the KV client has acknowledged are shown by all scans of a user's session from then on, and nothing
+// older than what the user has seen.
+func ExampleSession() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	c := client.New()
+	defer c.Close()
+
+	var session client.Session // of one user
+	session.Wrote("world", client.Token{VBucket: 95, VBUUID: 180471226023443, Seqno: 71})
+	reply, err := session.Count(ctx, c, client.Ref("world", "by_country"), client.ScanRequest{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if reply.SessionLost != "" {
+		fmt.Println("not all that was seen before is there:", reply.SessionLost)
+	}
+	fmt.Println(reply.Count)
+	fmt.Println(session.Token()) // for the user's next request, to whichever process
+}
+
 // Every change of the cluster once, in order, over leader changes and restarts.
 func ExampleClient_Watch() {
 	c := client.New()

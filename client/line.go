@@ -52,7 +52,8 @@ const (
 	endBegin     = `{"end":true,"rows":`
 	endTimestamp = `,"timestamp":{"id":"`
 	endHash      = `","hash":"`
-	endEnd       = `"}}`
+	endSession   = `"},"session":"`
+	endEnd       = `"}`
 )
 
 // parseEnd reads a last line of the very form in which indexers write those without a vector; false for any other line.
@@ -74,12 +75,20 @@ func parseEnd(text []byte, end *ScanEnd) bool {
 		return false
 	}
 	hash := rest[:among(rest, "0123456789")]
-	if string(rest[len(hash):]) != endEnd {
+	if rest, ok = bytes.CutPrefix(rest[len(hash):], []byte(endSession)); !ok {
 		return false
 	}
-	*end = ScanEnd{End: true, Rows: rows, Timestamp: ScanTimestamp{ID: string(id), Hash: string(hash)}}
+	token := rest[:among(rest, tokenLetters)]
+	if string(rest[len(token):]) != endEnd {
+		return false
+	}
+	*end = ScanEnd{End: true, Rows: rows, Timestamp: ScanTimestamp{ID: string(id), Hash: string(hash)},
+		ScanSeen: ScanSeen{Session: string(token)}}
 	return true
 }
+
+// tokenLetters are those of a session's token.
+const tokenLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 // among returns how many bytes at the begin of b are some of these.
 func among(b []byte, these string) int {

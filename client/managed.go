@@ -41,6 +41,16 @@ func (s *managedScan) ask() (*answerLines, error) {
 		"/v1/indexes/"+s.of+":scan", header, s.body, nil)
 }
 
+// seen implements rowSource.
+func (s *managedScan) seen() *scanport.Seen {
+	if place, err := scanport.ParsePlace(s.place); err == nil {
+		if saw, _, err := scanport.CutSeen(place); err == nil {
+			return &saw
+		}
+	}
+	return lastSeen(s.session)
+}
+
 // next implements rowSource.
 func (s *managedScan) next(row *Row) (*ScanEnd, error) {
 	for {

@@ -24,6 +24,7 @@ type part struct {
 	deaf  bool   // it stands still then
 	tail  string // END, or the code of a failure; "": it is killed
 	blind bool   // its messages do not say where they could be gone on behind
+	saw   string // a bucket, of which its places tell that timestamp 9 was seen
 }
 
 // scripted is an indexer that answers each request by the next part, and notes where it was to go on. The place of a
@@ -88,8 +89,12 @@ func (s *scripted) answer(conn *websocket.Conn, resume string) bool {
 	}
 	for _, id := range strings.Split(p.ids, "") {
 		place := id
-		if p.blind {
+		switch {
+		case p.blind:
 			place = ""
+		case p.saw != "":
+			seen := saw(p.saw, 9)
+			place = string(seen.AppendSeen(nil)) + id
 		}
 		if !send(id, place, scanport.More) {
 			return false

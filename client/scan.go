@@ -32,16 +32,26 @@ type Rows struct {
 	row    Row
 	end    *ScanEnd
 	err    error
+
+	session *Session // nil: none
+	sent    map[string]vbucketTokens
 }
 
 // rowSource returns the rows of a scan, and its end: exactly one of row, end and err.
 type rowSource interface {
 	next(row *Row) (end *ScanEnd, err error)
+	// seen says what was seen with the rows that have come; nil: nothing.
+	seen() *scanport.Seen
 	close() error
 }
 
-// Scan scans an index; ref is an id or a Ref. The scan ends with ctx.
+// Scan scans an index; ref is an id or a Ref. The scan ends with ctx. It shows nothing older than what the client
+// has seen before, see Session.
 func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, error) {
+	return c.session.Scan(ctx, c, ref, req)
+}
+
+func (c *Client) scan(ctx context.Context, ref string, req ScanRequest) (*Rows, error) {
 	body, err := req.encode()
 	if err != nil {
 		return nil, err
@@ -69,6 +79,8 @@ type answerLines struct {
 	body   io.Closer
 	cancel context.CancelFunc
 	goesOn bool // behind the place that was asked for
+
+	session string // what was seen with its first rows
 }
 
 // lines asks for an answer that comes line by line. Its beginning has to come within scanPatience; then it lasts as
@@ -105,11 +117,15 @@ func (c *Client) lines(ctx context.Context, q question, path string, header http
 	// nobody else has these rows
 	watched := &detector.Body{ReadCloser: answer.Body, Detector: c.alive, Peer: from, Silent: end}
 	return &answerLines{lines: bufio.NewReaderSize(watched, size), body: watched, cancel: end,
-		goesOn: answer.Header.Get(scanport.HeaderResume) != ""}, nil
+		goesOn: answer.Header.Get(scanport.HeaderResume) != "", session: answer.Header.Get(scanport.HeaderSession)}, nil
 }
 
 // Count counts the entries that a scan would give.
 func (c *Client) Count(ctx context.Context, ref string, req ScanRequest) (CountReply, error) {
+	return c.session.Count(ctx, c, ref, req)
+}
+
+func (c *Client) count(ctx context.Context, ref string, req ScanRequest) (CountReply, error) {
 	var reply CountReply
 	body, err := req.encode()
 	if err != nil {
@@ -144,7 +160,24 @@ func (r *Rows) Next() bool {
 		return false
 	}
 	r.end, r.err = r.source.next(&r.row)
+	switch {
+	case r.end != nil:
+		r.session.ended(r.end.Session, r.sent)
+	case r.err != nil:
+		r.session.failed(r.err, r.sent)
+		r.stopped()
+	}
 	return r.end == nil && r.err == nil
+}
+
+// stopped notes what was seen where no more is read.
+func (r *Rows) stopped() {
+	if r.session == nil {
+		return
+	}
+	if seen := r.source.seen(); seen != nil {
+		r.session.saw(seen, nil)
+	}
 }
 
 // read takes a line of a scan: a row, the end, or a failure.
@@ -153,13 +186,14 @@ func (r *answerLines) read(line []byte, row *Row) (*ScanEnd, error) {
 		return nil, nil //nolint:nilnil // a row, and not the end
 	}
 	var l struct {
-		Key       []json.RawMessage `json:"key"`
-		ID        *string           `json:"id"`
-		End       bool              `json:"end"`
-		Rows      uint64            `json:"rows"`
-		Timestamp ScanTimestamp     `json:"timestamp"`
-		Explain   *ScanExplain      `json:"explain"`
-		Error     *rpc.Problem      `json:"error"`
+		Key  []json.RawMessage `json:"key"`
+		ID   *string           `json:"id"`
+		End  bool              `json:"end"`
+		Rows uint64            `json:"rows"`
+		ScanSeen
+		Timestamp ScanTimestamp `json:"timestamp"`
+		Explain   *ScanExplain  `json:"explain"`
+		Error     *rpc.Problem  `json:"error"`
 	}
 	switch err := json.Unmarshal(line, &l); {
 	case err != nil:
@@ -168,7 +202,7 @@ func (r *answerLines) read(line []byte, row *Row) (*ScanEnd, error) {
 		return nil, l.Error
 	case l.End:
 		r.drain()
-		return &ScanEnd{End: true, Rows: l.Rows, Timestamp: l.Timestamp, Explain: l.Explain}, nil
+		return &ScanEnd{End: true, Rows: l.Rows, Timestamp: l.Timestamp, ScanSeen: l.ScanSeen, Explain: l.Explain}, nil
 	case l.ID == nil:
 		return nil, fmt.Errorf("%w: a line is neither row nor end: %.100s", ErrCut, line)
 	}
@@ -216,7 +250,12 @@ func (r *Rows) End() (ScanEnd, error) {
 func (r *Rows) Err() error { return r.err }
 
 // Close ends the scan.
-func (r *Rows) Close() error { return r.source.close() }
+func (r *Rows) Close() error {
+	if r.end == nil && r.err == nil {
+		r.stopped()
+	}
+	return r.source.close()
+}
 
 func (r *answerLines) close() error {
 	r.cancel()

@@ -248,6 +248,9 @@ type ScanRequest struct {
 	Project []int `json:"project,omitzero"`
 	// conditions on single components: rows that do not meet all of them are left out
 	Where []Condition `json:"where,omitempty"`
+	// Session has tokens of earlier answers (ScanSeen.Session), separated by commas: nothing older is shown. Those of
+	// other buckets than the index's do not count. The Go client keeps them by itself, see Session.
+	Session string `json:"session,omitempty"`
 }
 
 // ScanRoute is the answer of :locate: how to scan an index without a manager between.
@@ -303,7 +306,17 @@ type ScanEnd struct {
 	End       bool          `json:"end"`
 	Rows      uint64        `json:"rows"`
 	Timestamp ScanTimestamp `json:"timestamp"`
-	Explain   *ScanExplain  `json:"explain,omitempty"` // where it was asked for
+	ScanSeen
+	Explain *ScanExplain `json:"explain,omitempty"` // where it was asked for
+}
+
+// ScanSeen is what a session has seen with an answer.
+type ScanSeen struct {
+	// Session is a token: what is asked for with it shows nothing older.
+	Session string `json:"session,omitempty"`
+	// SessionLost says why something that the session had seen is there no more, as a failover has undone it or the bucket
+	// was made anew; absent: all is. The answer shows all that KV had when it began then, whatever its consistency.
+	SessionLost string `json:"session_lost,omitempty"`
 }
 
 // ScanExplain says how a scan or a count was carried out. Of an answer that another indexer has gone on with it is that
@@ -333,7 +346,8 @@ type ScanPart struct {
 type CountReply struct {
 	Count     uint64        `json:"count"`
 	Timestamp ScanTimestamp `json:"timestamp"`
-	Explain   *ScanExplain  `json:"explain,omitempty"`
+	ScanSeen
+	Explain *ScanExplain `json:"explain,omitempty"`
 }
 
 // Status is the answer of GET /v1/status.

@@ -13,6 +13,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/core"
 	"tidemark/indexer/scan"
+	"tidemark/indexer/scanport"
 	"tidemark/indexer/snapshots"
 	"tidemark/partition"
 	"tidemark/wire"
@@ -230,6 +231,8 @@ func (c *Catalog) view(node index.NodeID, id index.ID) (scan.View, error) {
 			v.Bucket = b
 		}
 	}
+	fence := &c.lists.InForce.Fence
+	v.Era = scan.Era{Cluster: scanport.ClusterKey(fence.ClusterID), Epoch: fence.Epoch}
 	if v.Bucket.InRollback {
 		return v, scan.Errorf(errcode.IndexInRollback, "bucket %q of index %s is being rolled back: try again", v.Bucket.Name,
 			id)

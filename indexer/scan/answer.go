@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"tidemark/errcode"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
 )
 
@@ -45,6 +46,13 @@ func (a *Answer) Write(p []byte) (int, error) {
 
 // Whole says how long the answer is: who passes it on need not look for its end.
 func (a *Answer) Whole(size int) { a.w.Header().Set("Content-Length", strconv.Itoa(size)) }
+
+// Session tells in a header what a session has seen with the rows that come, unless some have been sent already.
+func (a *Answer) Session(seen *scanport.Seen) {
+	if !a.begun {
+		a.w.Header().Set(scanport.HeaderSession, seen.Token())
+	}
+}
 
 // Flush sends what was written.
 func (a *Answer) Flush() { _ = a.c.Flush() } // the next write meets the error again

@@ -13,6 +13,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -72,6 +73,10 @@ type Result struct {
 	// Waited is how long it waited for a stability timestamp that is new enough.
 	Waited  time.Duration
 	Explain *Explain // nil: it was not asked for
+	// Seen is what a session has seen then. SessionLost says why some of what it had seen before is there no more: all
+	// that KV had when the scan began is shown then.
+	Seen        scanport.Seen
+	SessionLost string
 }
 
 // Prepare looks an index up and checks a request against it, so that what is wrong is told before an answer begins.
@@ -144,6 +149,7 @@ func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink)
 		}
 		if err == nil {
 			r.result.Explain = r.explain.end(&r.plan, r.of, r.result.Waited)
+			r.result.Seen = r.seen()
 			return r.result, nil
 		}
 		if ctx.Err() != nil {
@@ -193,6 +199,9 @@ type run struct {
 	sink     Sink
 	deadline time.Time // of waiting
 	least    *wire.StabilityRef
+	floor    *wire.StabilityRef // of the session, nil: none
+	era      Era
+	bucket   string
 	result   Result
 	plan     plan
 	of       int // slices of the index
@@ -210,7 +219,7 @@ type run struct {
 // reset begins with the first row, or the first that is still to come of an answer that is gone on with; what was
 // waited counts.
 func (r *run) reset() error {
-	r.result, r.skip = Result{Waited: r.result.Waited}, r.spec.Offset
+	r.result, r.skip = Result{Waited: r.result.Waited, SessionLost: r.result.SessionLost}, r.spec.Offset
 	r.repeats = repeats{parts: r.spec.Distinct, desc: r.spec.Desc}
 	if p := r.spec.Resume; p != nil {
 		r.result.Rows, r.skip = p.Rows, 0
@@ -250,6 +259,9 @@ func (r *run) late(err error) error {
 		e.Code = errcode.Timeout
 	}
 	e.Detail = fmt.Sprintf("%s (waited %s)", e.Detail, r.c.opts.Wait)
+	if r.least != nil && r.floor != nil && *r.least == *r.floor {
+		e.Detail += fmt.Sprintf("; the session has seen timestamp %d, and gets nothing older", r.floor.Number)
+	}
 	return &e
 }
 
@@ -275,7 +287,7 @@ func (r *run) attempt(ctx context.Context) error {
 	r.result.Ref, r.of = r.plan.ref, int(view.Topology.Layout.Partitions)
 	r.explain.attempts++
 	if d, ok := r.sink.(Dated); ok {
-		d.At(r.plan.ref)
+		d.At(r.plan.ref, r.seen())
 	}
 	if r.more, err = r.gather(ctx); err != nil && r.spec.At != nil {
 		err = r.spec.gone(err)
@@ -285,10 +297,26 @@ func (r *run) attempt(ctx context.Context) error {
 
 // consistency finds the timestamp that the scan must be at or above, once.
 func (r *run) consistency(ctx context.Context, view *View) error {
-	if r.least != nil && r.least.Generation == view.Bucket.Generation && r.least.RollbackID == view.Bucket.RollbackID {
-		return nil
+	if err := r.session(view); err != nil {
+		return err
 	}
-	if r.least = nil; r.spec.Consistency != AtPlus && r.spec.Consistency != Session {
+	if r.least == nil || r.least.Generation != view.Bucket.Generation || r.least.RollbackID != view.Bucket.RollbackID {
+		r.least = nil
+		if err := r.truth(ctx, view); err != nil {
+			return err
+		}
+	}
+	if r.spec.At == nil && r.floor != nil && (r.least == nil || r.least.Compare(r.floor.Ref) < 0) {
+		r.least = r.floor
+	}
+	return nil
+}
+
+// truth asks for the timestamp that the request's consistency wants, if it wants one, or that holds what is left of
+// what the session has seen.
+func (r *run) truth(ctx context.Context, view *View) error {
+	lost := r.result.SessionLost != "" && r.spec.At == nil
+	if r.spec.Consistency != AtPlus && r.spec.Consistency != Session && !lost {
 		return nil
 	}
 	wait, cancel := context.WithDeadline(ctx, r.deadline)
@@ -299,10 +327,10 @@ func (r *run) consistency(ctx context.Context, view *View) error {
 	defer func() { r.result.Waited += time.Since(began) }()
 	var s wire.BucketStability
 	var err error
-	switch r.spec.Consistency {
-	case AtPlus:
+	if r.spec.Consistency == AtPlus {
 		s, err = r.c.atPlus(wait, view.Bucket, r.spec.Tokens, time.Until(r.deadline))
-	default:
+	}
+	if err == nil && (r.spec.Consistency != AtPlus || lost) { // all that KV has is more than any tokens name
 		s, err = r.c.session(wait, view.Bucket.Name, time.Until(r.deadline))
 	}
 	if err != nil {

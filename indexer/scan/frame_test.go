@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"tidemark/errcode"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/testing/families"
 	"tidemark/partition"
 	"tidemark/timestamp"
@@ -174,16 +175,18 @@ func TestNDJSON(t *testing.T) {
 	}
 	v := timestamp.New(2)
 	v.Set(0, timestamp.Position{VBUUID: 1 << 63, Seqno: 7})
-	if err := e.End(Result{Rows: 2, Ref: refOf(5), Vector: v}); err != nil {
+	seen := scanport.Seen{Bucket: testBucket, At: refOf(5).Ref}
+	if err := e.End(Result{Rows: 2, Ref: refOf(5), Vector: v, Seen: seen}); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.Fail(&Error{Code: errcode.VBucketsUnavailable, Detail: "nobody owns 3",
 		VBuckets: []uint16{3}}); err != nil {
 		t.Fatal(err)
 	}
+	stamp := `"timestamp":{"id":"` + TimestampID(refOf(5)) + `","hash":"` + fmt.Sprint(refOf(5).Hash) + `"`
 	want := `{"key":["FR",12.5],"id":"doc\"1"}
 {"key":[null,{"a":[true]}],"id":"é"}
-{"end":true,"rows":2,"timestamp":{"id":"` + TimestampID(refOf(5)) + `","hash":"` + fmt.Sprint(refOf(5).Hash) + `","vector":[["9223372036854775808",7],["0",0]]}}
+{"end":true,"rows":2,` + stamp + `,"vector":[["9223372036854775808",7],["0",0]]},"session":"` + seen.Token() + `"}
 {"error":{"code":"VBUCKETS_UNAVAILABLE","detail":"nobody owns 3","vbuckets":[3]}}
 `
 	if b.String() != want {
@@ -194,7 +197,8 @@ func TestNDJSON(t *testing.T) {
 			t.Fatalf("not JSON: %s", line)
 		}
 	}
-	if got := string(AppendCount(nil, Result{Rows: 3, Ref: refOf(5)})); got != `{"count":3,"timestamp":{"id":"`+TimestampID(refOf(5))+`","hash":"`+fmt.Sprint(refOf(5).Hash)+"\"}}\n" {
+	if got := string(AppendCount(nil, Result{Rows: 3, Ref: refOf(5), Seen: seen})); got !=
+		`{"count":3,`+stamp+`},"session":"`+seen.Token()+"\"}\n" {
 		t.Fatal(got)
 	}
 	if err := e.Row(Row{Key: []byte{1, 2}}); CodeOf(err) != errcode.Damaged {

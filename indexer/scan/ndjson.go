@@ -38,6 +38,7 @@ type Encoder struct {
 	places bool   // lines with them are wanted
 	at     Resume // where another indexer would go on behind the row that came last
 	token  []byte
+	seen   scanport.Seen
 }
 
 // projection makes of stored keys those that rows have.
@@ -79,7 +80,7 @@ func NewEncoder(w io.Writer, flush func(), whole func(size int), spec Spec) *Enc
 func (e *Encoder) WithPlaces() { e.places = true }
 
 // At implements Dated.
-func (e *Encoder) At(ref wire.StabilityRef) { e.at.Ref = ref }
+func (e *Encoder) At(ref wire.StabilityRef, seen scanport.Seen) { e.at.Ref, e.seen = ref, seen }
 
 // project puts the components that rows have together.
 func (p *projection) project(key []byte) ([]byte, error) {
@@ -122,7 +123,7 @@ func (e *Encoder) Row(r Row) error {
 	}
 	if e.places {
 		e.at.Last = r // for now only
-		e.token = e.at.appendTo(e.token[:0])
+		e.token = e.at.appendTo(e.token[:0], &e.seen)
 		e.out = scanport.AppendPlace(e.out, e.token)
 	}
 	if err := e.write(); err != nil {
@@ -156,12 +157,12 @@ func (e *Encoder) End(r Result) error {
 	return e.last()
 }
 
-// appendEnd appends {"end":true,"rows":n,"timestamp":{…}}.
+// appendEnd appends {"end":true,"rows":n,"timestamp":{…},"session":"…"}.
 func appendEnd(dst []byte, r Result) []byte {
 	dst = append(dst, `{"end":true,"rows":`...)
 	dst = strconv.AppendInt(dst, r.Rows, 10)
 	dst = append(dst, `,"timestamp":`...)
-	return append(appendExplain(appendTimestamp(dst, r), r.Explain), '}')
+	return append(appendExplain(appendSession(appendTimestamp(dst, r), &r), r.Explain), '}')
 }
 
 // Fail writes the last line of an answer that ends with an error.
@@ -176,12 +177,24 @@ func (e *Encoder) Fail(err error) error {
 	return e.last()
 }
 
-// AppendCount appends the answer to a count: {"count":n,"timestamp":{…}}.
+// appendSession appends ,"session":"…" and, where it is so, ,"session_lost":"…". Neither has a character that needs
+// escaping.
+func appendSession(dst []byte, r *Result) []byte {
+	dst = append(dst, `,"session":"`...)
+	dst = append(r.Seen.AppendToken(dst), '"')
+	if r.SessionLost != "" {
+		dst = append(dst, `,"session_lost":"`...)
+		dst = append(append(dst, r.SessionLost...), '"')
+	}
+	return dst
+}
+
+// AppendCount appends the answer to a count: {"count":n,"timestamp":{…},"session":"…"}.
 func AppendCount(dst []byte, r Result) []byte {
 	dst = append(dst, `{"count":`...)
 	dst = strconv.AppendInt(dst, r.Rows, 10)
 	dst = append(dst, `,"timestamp":`...)
-	dst = appendExplain(appendTimestamp(dst, r), r.Explain)
+	dst = appendExplain(appendSession(appendTimestamp(dst, r), &r), r.Explain)
 	return append(dst, '}', '\n')
 }
 

@@ -16,6 +16,7 @@ type Packer struct {
 	full  int // bytes, when a message is sent
 	begun bool
 	token []byte
+	seen  scanport.Seen
 	at    Resume // where another indexer would go on behind the row that came last
 }
 
@@ -55,12 +56,12 @@ func (p *Packer) Row(r Row) error {
 		return nil
 	}
 	p.at.Last = r // for now only
-	p.token = p.at.appendTo(p.token[:0])
+	p.token = p.at.appendTo(p.token[:0], &p.seen)
 	return p.finish(scanport.More, p.token)
 }
 
 // At implements Dated.
-func (p *Packer) At(ref wire.StabilityRef) { p.at.Ref = ref }
+func (p *Packer) At(ref wire.StabilityRef, seen scanport.Seen) { p.at.Ref, p.seen = ref, seen }
 
 // Begun reports whether something has been sent.
 func (p *Packer) Begun() bool { return p.begun }

@@ -14,6 +14,7 @@ import (
 	"tidemark/collate"
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
@@ -87,8 +88,13 @@ type Request struct {
 	// ScanVectors are tokens as SDKs of Couchbase write them: {"bucket":{"vbucket":[seqno,"vbuuid"]}}. Those of other
 	// buckets than the index's do not count.
 	ScanVectors map[string]map[string][]json.RawMessage `json:"scan_vectors"`
+	// Session has tokens of what whoever asks has seen, as answers have them (package scanport): nothing older is shown.
+	// Those of other buckets than the index's do not count.
+	Session string `json:"session"`
 	// Resume is what came with the last rows of an answer that is to be gone on with; no part of the body.
 	Resume []byte `json:"-"`
+
+	seen []scanport.Seen // of Session
 }
 
 // Spec is a request that has been checked against an index.
@@ -109,6 +115,7 @@ type Spec struct {
 	Stability     RowStability
 	At            *wire.StabilityRef // the timestamp that the caller has named
 	Resume        *Resume            // the rest of an answer whose indexer was lost; nil: a whole one
+	Seen          []scanport.Seen    // of the bucket, that nothing older is shown than
 	Progress      *Progress          // nil: nobody wants to see it
 }
 
@@ -130,6 +137,16 @@ func ParseRequest(body []byte) (Request, error) {
 	return r, r.check()
 }
 
+// Continue has the answer show nothing older than a session's tokens say, beside those that the body has.
+func (r *Request) Continue(session string) error {
+	seen, err := scanport.ParseSession(session)
+	if err != nil {
+		return Errorf(errcode.BadRequest, "session: %w", err)
+	}
+	r.seen = append(r.seen, seen...)
+	return nil
+}
+
 func badJSON(err error) *Error {
 	var syntax *json.SyntaxError
 	var typ *json.UnmarshalTypeError
@@ -149,7 +166,7 @@ func badJSON(err error) *Error {
 	if strings.HasPrefix(text, "unknown field") {
 		text += ": known are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, " +
 			"want_timestamp, explain, offset, distinct, project, where [{component, equal, in, low, high, inclusion}], " +
-			"stability, timestamp, scan_vectors"
+			"stability, timestamp, scan_vectors, session"
 	}
 	return Errorf(errcode.BadRequest, "%s", text)
 }
@@ -165,6 +182,9 @@ func (r *Request) check() error {
 		return Errorf(errcode.BadRequest, "offset %d: want 0 to %d", r.Offset, int64(MaxLimit))
 	}
 	if err := r.checkConsistency(); err != nil {
+		return err
+	}
+	if err := r.Continue(r.Session); err != nil {
 		return err
 	}
 	if len(r.Ranges) > MaxRanges {
@@ -240,6 +260,11 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 	}
 	if s.Consistency == AtPlus && len(s.Tokens) == 0 { // all of them are of other buckets: nothing is to be waited for
 		s.Consistency = Any
+	}
+	for _, seen := range r.seen {
+		if seen.Bucket == def.Bucket {
+			s.Seen = append(s.Seen, seen)
+		}
 	}
 	if r.Timestamp != "" {
 		at, err := ParseTimestampID(def.Bucket, r.Timestamp)

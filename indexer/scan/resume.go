@@ -17,11 +17,13 @@ type Resume struct {
 	Last Row
 }
 
-// appendTo appends the form that travels with the rows, and comes back from a client; nothing when it is too long.
-func (r *Resume) appendTo(dst []byte) []byte {
+// appendTo appends the form that travels with the rows, and comes back from a client, behind what its session has seen;
+// nothing when it is too long.
+func (r *Resume) appendTo(dst []byte, seen *scanport.Seen) []byte {
 	if len(r.Last.Key)+len(r.Last.DocID) > scanport.MaxResume-maxResumeHead {
 		return dst
 	}
+	dst = seen.AppendSeen(dst)
 	for _, v := range [...]uint64{r.Ref.Generation, r.Ref.RollbackID, r.Ref.Number, r.Ref.Hash, uint64(r.Rows)} {
 		dst = binary.AppendUvarint(dst, v)
 	}
@@ -29,13 +31,17 @@ func (r *Resume) appendTo(dst []byte) []byte {
 	return append(dst, r.Last.DocID...)
 }
 
-// maxResumeHead is the most that the numbers before the row take.
-const maxResumeHead = 6 * binary.MaxVarintLen64
+// maxResumeHead is the most that what stands before the row takes.
+const maxResumeHead = 1024
 
 // parseResume reads what appendTo wrote, which a client may have changed: it can ask for no other rows with it than
 // with a request.
 func parseResume(bucket string, b []byte) (*Resume, error) {
 	r := &Resume{Ref: wire.StabilityRef{Bucket: bucket}}
+	_, b, err := scanport.CutSeen(b)
+	if err != nil {
+		return nil, Errorf(errcode.BadRequest, "where the scan is to go on cannot be read: %w", err)
+	}
 	var rows, key uint64
 	for _, v := range [...]*uint64{&r.Ref.Generation, &r.Ref.RollbackID, &r.Ref.Number, &r.Ref.Hash, &rows, &key} {
 		n := 0

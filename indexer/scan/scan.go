@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/scanport"
 	"tidemark/partition"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -77,10 +78,18 @@ type View struct {
 	Definition index.Definition
 	Topology   partition.Topology
 	Bucket     wire.Bucket
+	Era        Era
 	Held       []wire.Held // newest timestamp held by each ready copy
 
 	healthy  [][]candidate              // by slice, see Prepare; nil: not found out yet
 	provider partition.TopologyProvider // see Prepare; nil: not found out yet, or of a kind that is not known here
+}
+
+// Era says within what timestamps of a bucket can be compared: of one cluster, since it was restored, or recovered
+// without a majority, last.
+type Era struct {
+	Cluster uint64 // scanport.ClusterKey of its id
+	Epoch   uint64
 }
 
 // Catalog is the coordinating node's knowledge, kept current by others.
@@ -120,7 +129,8 @@ type Sink interface {
 }
 
 // Dated is a Sink that wants to know of which timestamp the rows are that come next. It is told before the first one,
-// again where an attempt had to be begun anew, and of each page without stability.
+// again where an attempt had to be begun anew, and of each page without stability. seen is what a session has seen that
+// gets these rows.
 type Dated interface {
-	At(wire.StabilityRef)
+	At(ref wire.StabilityRef, seen scanport.Seen)
 }

@@ -374,7 +374,7 @@ func (o *clientConn) scan(ctx context.Context, req *scanport.Request) error {
 	if err != nil {
 		return o.refuse(scan.Errorf(errcode.BadRequest, "%w", err))
 	}
-	asked, spec, err := s.parse(id, req.Body, req.Resume)
+	asked, spec, err := s.parse(id, req.Body, req.Resume, "")
 	if err != nil {
 		s.done(id, began, &spec, scan.Result{}, err)
 		return o.refuse(err)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -126,12 +127,15 @@ func (s *Server) prepare(w http.ResponseWriter, r *http.Request) (scan.Request, 
 	if err != nil {
 		return refuse(scan.Errorf(errcode.BadRequest, "%w", err))
 	}
-	return s.parse(id, body, resume)
+	return s.parse(id, body, resume, strings.Join(r.Header.Values(scanport.HeaderSession), ","))
 }
 
-// parse reads a request's body and checks it against the index.
-func (s *Server) parse(id index.ID, body, resume []byte) (scan.Request, scan.Spec, error) {
+// parse reads a request's body and checks it against the index. session is of a session, beside what the body has.
+func (s *Server) parse(id index.ID, body, resume []byte, session string) (scan.Request, scan.Spec, error) {
 	req, err := scan.ParseRequest(body)
+	if err == nil {
+		err = req.Continue(session)
+	}
 	if err != nil {
 		return req, scan.Spec{}, err
 	}
@@ -172,7 +176,7 @@ func (s *Server) scan(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get(scanport.HeaderPlaces) == "true" {
 		enc.WithPlaces()
 	}
-	result, err := s.coordinator.Scan(ctx, spec, enc)
+	result, err := s.coordinator.Scan(ctx, spec, seeing{enc, out})
 	s.doneHTTP(r, began, &spec, result, err)
 	var gone error
 	switch {
@@ -205,8 +209,21 @@ func (s *Server) count(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", rpc.MediaJSON)
+	w.Header().Set(scanport.HeaderSession, result.Seen.Token())
 	rpc.BeginAnswer(w)
 	_, _ = w.Write(scan.AppendCount(nil, result)) // the client has gone: nobody is left to tell
+}
+
+// seeing tells what a session has seen before the rows come: who reads no further has seen it too.
+type seeing struct {
+	*scan.Encoder
+	out *scan.Answer
+}
+
+// At implements scan.Dated.
+func (s seeing) At(ref wire.StabilityRef, seen scanport.Seen) {
+	s.Encoder.At(ref, seen)
+	s.out.Session(&seen)
 }
 
 // counted counts.

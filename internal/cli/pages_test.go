@@ -25,6 +25,7 @@ var (
 	pageFolder = regexp.MustCompile(`/tmp/tidemark-[0-9]+`)
 	pageField  = regexp.MustCompile(`"[a-z_]+": ?`)
 	pageCount  = regexp.MustCompile(`(?m)^[0-9]+$|"count": ?[0-9]+|\b[0-9]+ rows?\b`)
+	pageToken  = regexp.MustCompile(`("session": ?"|--session-token )[A-Za-z0-9_-]{40,}`)
 	pageServer = regexp.MustCompile(`(127\.0\.0\.1|localhost):952([0-9])`)
 )
 
@@ -88,7 +89,8 @@ func (p *page) run(path string) {
 
 // same leaves out what differs from run to run.
 func same(line string) string {
-	return pageNumber.ReplaceAllString(strings.Join(strings.Fields(line), " "), "N")
+	line = pageToken.ReplaceAllString(strings.Join(strings.Fields(line), " "), "${1}N")
+	return pageNumber.ReplaceAllString(line, "N")
 }
 
 // counts returns the numbers of rows that a text tells.

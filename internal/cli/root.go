@@ -99,6 +99,9 @@ func tell(w io.Writer, err error, id string) {
 // invocationKey is where a context has the request id of an invocation: one for all that a client command sends.
 type invocationKey struct{}
 
+// sessionKey is where a context has the session that the scans of several invocations are in.
+type sessionKey struct{}
+
 func exitCode(err error) int {
 	var u usageError
 	var p *rpc.Problem
@@ -336,6 +339,7 @@ func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Conte
 		}
 	}
 	o.Servers = servers
+	o.Session, _ = ctx.Value(sessionKey{}).(*client.Session) // else the client has one of its own
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	c := client.Open(o)
 	c.Waiting = f.waiting()

@@ -25,7 +25,7 @@ type scanFlags struct {
 	reverse, timestamp, distinct, explain    bool
 	project                                  string
 	where                                    []string
-	stability, at                            string
+	stability, at, session                   string
 }
 
 func (sf *scanFlags) add(cmd *cobra.Command) {
@@ -59,6 +59,8 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 		"of the newest), or query (one timestamp, kept for --at)")
 	cmd.Flags().StringVar(&sf.at, "at", "", "`ID` of the timestamp of an earlier scan with --stability query: show the "+
 		"same state")
+	cmd.Flags().StringVar(&sf.session, "session-token", "", "`TOKEN` that an earlier scan or count printed: show nothing "+
+		"older than that one did; print the next one to standard error ('new': print only)")
 	complete(cmd, "stability", fixed("scan", "none", "query"))
 	complete(cmd, "inclusion", fixed("both", "low", "high", "neither"))
 	complete(cmd, "consistency", fixed("any", "session", "at_plus"))
@@ -73,7 +75,10 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 	}
 	req := client.ScanRequest{Limit: sf.limit, Consistency: sf.consistency, Reverse: sf.reverse,
 		WantTimestamp: sf.timestamp, Explain: sf.explain,
-		Offset: sf.offset, Distinct: sf.distinct, Stability: sf.stability, Timestamp: sf.at}
+		Offset: sf.offset, Distinct: sf.distinct, Stability: sf.stability, Timestamp: sf.at, Session: sf.session}
+	if sf.session == newSession {
+		req.Session = ""
+	}
 	if sf.at != "" {
 		req.Stability = "query"
 	}
@@ -128,6 +133,19 @@ func (sf *scanFlags) readRanges(req *client.ScanRequest) error {
 		req.Where = append(req.Where, c)
 	}
 	return nil
+}
+
+// newSession is the --session-token of who has none yet.
+const newSession = "new"
+
+// printSession tells the token of what was seen, where that is wanted, and what is there no more.
+func (sf *scanFlags) printSession(w io.Writer, seen client.ScanSeen) {
+	if seen.SessionLost != "" {
+		fmt.Fprintf(w, "not all that was seen before is there: %s. This is all that KV had\n", seen.SessionLost)
+	}
+	if sf.session != "" {
+		fmt.Fprintf(w, "nothing older from here on: --session-token %s\n", seen.Session)
+	}
 }
 
 // readTokens reads the writes that the scan has to show.
@@ -220,6 +238,7 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 				if req.Stability == "query" {
 					fmt.Fprintf(s.Err, "the same state again: --at %s\n", end.Timestamp.ID)
 				}
+				sf.printSession(s.Err, end.ScanSeen)
 				printExplain(s.Err, end.Explain)
 				if sf.timestamp {
 					return write(s.Err, formatJSONL, end.Timestamp.Vector)
@@ -338,6 +357,7 @@ func indexCount(s Streams, f *serverFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				sf.printSession(s.Err, n.ScanSeen)
 				printExplain(s.Err, n.Explain)
 				return show(s.Out, f.output, n, []client.CountReply{n}, func(t *tabwriter.Writer) { fmt.Fprintln(t, n.Count) })
 			})

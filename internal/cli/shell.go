@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"tidemark/client"
 	"tidemark/expression"
 	"tidemark/internal/config"
 	"tidemark/internal/rpc"
@@ -47,7 +48,8 @@ as the command line does:
   index scan world/by_name --equal '["Paris"]' --explain
 
 What says which cluster, as whom and how to print is given once, to the shell, and counts for each line that does not
-say otherwise; a password is asked for once.
+say otherwise; a password is asked for once. Scans and counts are one session: none shows an older state than one
+before.
 
 On a terminal: Tab completes, the arrows and Ctrl-R find earlier lines, Ctrl-C ends what runs or gives the line up, exit
 or Ctrl-D leaves. Lines that begin with a space are not kept. Otherwise lines come from standard input, and the first
@@ -127,6 +129,7 @@ type shell struct {
 	secrets   map[string]string // variables of the environment for lines that are for the shell's cluster
 	typed     bool              // by somebody who sees what fails
 	statement strings.Builder   // as far as it has come
+	session   client.Session    // of scans of the shell's cluster
 }
 
 // askOnce has a secret that comes from a terminal or standard input read before the lines are.
@@ -281,6 +284,9 @@ func (sh *shell) run(ctx context.Context, args []string) error {
 	}
 	root.SetArgs(sh.withSettings(root, args))
 	defer sh.lend(args)()
+	if !elsewhere(args) {
+		ctx = context.WithValue(ctx, sessionKey{}, &sh.session)
+	}
 	err := root.ExecuteContext(ctx)
 	if sh.typed && err != nil && ctx.Err() != nil {
 		return errors.New("interrupted")

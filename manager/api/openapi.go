@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"tidemark/errcode"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
 )
 
@@ -117,6 +118,8 @@ func requestHeaders() map[string]header {
 		HeaderPrefer: {means: "wait=N: for how many seconds the call may wait for a leader where none is known, as in the " +
 			"moments after one has died; 2 if nothing is said, at most 10 and no longer than the call may take; " +
 			"with 0 the answer is NO_LEADER at once."},
+		scanport.HeaderSession: {most: scanport.MaxSession, means: "Tokens of a session, separated by commas, beside those " +
+			"of the body's field session: what earlier answers had in this header. Nothing older is shown."},
 	}
 }
 
@@ -135,8 +138,10 @@ func responseHeaders() map[string]header {
 		headerETag: {pattern: `^"[0-9]+"$`, means: "modified_cas of the index, in quotes."},
 		headerRetryAfter: {number: true, means: "Seconds after which the request may be sent again; retry_after_ms of " +
 			"the body says it finer."},
-		HeaderCAS:           {number: true, means: "cas of the state that was read."},
-		HeaderAge:           {number: true, means: "Of a stale read: milliseconds since this manager heard of the leader."},
+		HeaderCAS: {number: true, means: "cas of the state that was read."},
+		HeaderAge: {number: true, means: "Of a stale read: milliseconds since this manager heard of the leader."},
+		scanport.HeaderSession: {means: "The token of what the session has seen with the first rows; the field session of " +
+			"the end has it too, and with stability none a newer one."},
 		rpc.HeaderLeader:    {means: "Base URL of the leader, when one is known."},
 		rpc.HeaderRequestID: {most: rpc.MaxRequestID, means: "The id of this request, as logs and problems have it."},
 	}

@@ -104,7 +104,7 @@ var errClientGone = errors.New("the client takes no more rows")
 // take passes on what comes of an answer. nil: the whole of it has gone.
 func (p *passage) take(resp *http.Response) error {
 	if !p.begun {
-		for _, h := range []string{"Content-Type", "Retry-After"} {
+		for _, h := range []string{"Content-Type", "Retry-After", scanport.HeaderSession} {
 			if v := resp.Header.Get(h); v != "" {
 				p.w.Header().Set(h, v)
 			}

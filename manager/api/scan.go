@@ -32,13 +32,14 @@ func (a *API) scanRoutes() []route {
 	codes := []errcode.Code{errcode.UnknownIndex, errcode.IndexNotReady, errcode.NoLeader, errcode.Busy,
 		errcode.IndexNotHosted, errcode.IndexInRollback, errcode.SnapshotTooOld, errcode.SnapshotSkipped, errcode.TokenLost,
 		errcode.Unavailable, errcode.VBucketsUnavailable, errcode.Damaged}
+	session := []string{scanport.HeaderSession}
 	return []route{
 		{method: "POST", path: "/v1/indexes/{ref:.+}:scan", handle: a.scan, role: RoleRead, limit: ScanTimeout,
 			doc: operation{
 				id: "scanIndex", tag: tagScans, summary: "Read the rows of an index in order, all of one timestamp",
-				body: client.ScanRequest{}, optional: true,
+				body: client.ScanRequest{}, optional: true, headers: session,
 				answers: []answer{{status: 200, means: "rows, a line each, and a last line that says whether they are all",
-					media: mediaLines,
+					media: mediaLines, headers: session,
 					lines: []any{client.Row{}, client.ScanEnd{}, scanFailure{}}}},
 				codes: codes}},
 		{method: "POST", path: "/v1/indexes/{ref:.+}:verify", handle: a.verify, role: RoleDDL, limit: VerifyTimeout,
@@ -52,8 +53,8 @@ func (a *API) scanRoutes() []route {
 		{method: "POST", path: "/v1/indexes/{ref:.+}:count", handle: a.scan, role: RoleRead, limit: ScanTimeout,
 			doc: operation{
 				id: "countIndex", tag: tagScans, summary: "Count the rows that a scan would give",
-				body: client.ScanRequest{}, optional: true,
-				answers: []answer{{status: 200, means: "the count", body: client.CountReply{}}},
+				body: client.ScanRequest{}, optional: true, headers: session,
+				answers: []answer{{status: 200, means: "the count", body: client.CountReply{}, headers: session}},
 				codes:   codes}},
 		a.locateRoute(),
 	}
@@ -166,7 +167,8 @@ func (a *API) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 		return err
 	}
 	action := r.URL.Path[strings.LastIndexByte(r.URL.Path, ':'):]
-	ask := &question{index: x, action: action, body: body, places: action == scanAction}
+	ask := &question{index: x, action: action, body: body, places: action == scanAction,
+		session: strings.Join(r.Header.Values(scanport.HeaderSession), ",")}
 	if ask.places { // the client goes on with what another manager, or this one before, has given it
 		ask.resume, ask.tells = r.Header.Get(scanport.HeaderResume), r.Header.Get(scanport.HeaderPlaces) == "true"
 	}
@@ -237,6 +239,8 @@ type question struct {
 	tells  bool   // who asked wants the places, too
 	resume string // where it goes on; "": it begins
 	again  func() (*statecontext.Index, error)
+	// of the session that asks, beside those in the body
+	session string
 }
 
 // What indexers are asked for.
@@ -332,6 +336,9 @@ func (a *API) ask(ctx context.Context, addr string, all []string, q *question) (
 	}
 	if q.resume != "" {
 		req.Header.Set(scanport.HeaderResume, q.resume)
+	}
+	if q.session != "" {
+		req.Header.Set(scanport.HeaderSession, q.session)
 	}
 	rpc.Outgoing(req)
 	var wait detector.Wait

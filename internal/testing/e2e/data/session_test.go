@@ -1,0 +1,81 @@
+package data
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/testing/e2e/harness"
+	"tidemark/internal/testing/testcluster"
+	"tidemark/kv/kvclient"
+)
+
+// TestSessionsSeeNoPast: of two indexers one gets a tenth of its time, so that its index lags behind the other's.
+// What a client has seen of the one index it sees of the other, too, whatever it asks for; so does another session
+// that is given the token, by way of the manager; and a write is seen by who has made it.
+func TestSessionsSeeNoPast(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
+	m, kv, c := up.Manifest(), up.KV(ctx), up.Client()
+	via := client.Open(client.Options{Servers: m.Servers(), ViaManagers: true, Sessionless: true})
+	defer via.Close()
+	harness.Create(ctx, t, c, fmt.Sprintf(`CREATE INDEX quick ON %s(k) WITH {"nodes": ["i1"]}`, m.Bucket))
+	harness.Create(ctx, t, c, fmt.Sprintf(`CREATE INDEX slow ON %s(k) WITH {"nodes": ["i2"]}`, m.Bucket))
+	load, enough := context.WithCancel(ctx)
+	var crew sync.WaitGroup
+	crew.Go(func() { pulse(load, m.Indexers[1].PID) })
+	defer func() { enough(); crew.Wait() }()
+
+	count := func(s *client.Session, by *client.Client, name, consistency string) client.CountReply {
+		t.Helper()
+		one, end := context.WithTimeout(ctx, time.Minute)
+		defer end()
+		var reply client.CountReply
+		var err error
+		if s == nil {
+			reply, err = by.Count(one, client.Ref(m.Bucket, name), client.ScanRequest{Consistency: consistency})
+		} else {
+			reply, err = s.Count(one, by, client.Ref(m.Bucket, name), client.ScanRequest{Consistency: consistency})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reply.SessionLost != "" {
+			t.Fatal(reply.SessionLost)
+		}
+		return reply
+	}
+	var writer client.Session
+	for n := uint64(1); n <= 60; n++ {
+		at, err := kv.Set(ctx, fmt.Sprint("doc", n), fmt.Appendf(nil, `{"k":%d}`, n), kvclient.StoreOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n%3 == 0 {
+			writer.Wrote(m.Bucket, client.Token{VBucket: at.VBucket, VBUUID: at.VBUUID, Seqno: at.Seqno})
+			if got := count(&writer, via, "slow", "any"); got.Count < n {
+				t.Fatalf("who has written %d documents sees %d", n, got.Count)
+			}
+			continue
+		}
+		seen := count(nil, c, "quick", "session")
+		if seen.Count != n {
+			t.Fatalf("%d documents of %d", seen.Count, n)
+		}
+		var other client.Session
+		if err := other.Take(seen.Session); err != nil {
+			t.Fatal(err)
+		}
+		if got := count(&other, via, "slow", "any"); got.Count != n {
+			t.Fatalf("the token's session has seen %d documents, and sees %d then", n, got.Count)
+		}
+		if got := count(nil, c, "slow", "any"); got.Count != n {
+			t.Fatalf("the client has seen %d documents, and sees %d then", n, got.Count)
+		}
+	}
+}
