@@ -253,7 +253,7 @@ func (s *Sim) purge(b *kvBucket, v int) {
 			for _, id := range sortedKeys(h.sides) {
 				if x := h.sides[id]; x.v == v && x.ks.branch == k && x.ks.lacks() {
 					delete(h.sides, id)
-					h.st.SideFailed(v, id)
+					h.st.SideFailed(v, x.id)
 				}
 			}
 		}

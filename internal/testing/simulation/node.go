@@ -34,6 +34,7 @@ type node struct {
 	telling              uint64 // the report whose answer is awaited; 0 none
 	reportTo             *leader
 	held                 []wire.Held
+	sides                *core.Sides // with askedSides
 }
 
 // hosted is one bucket on one node.
@@ -43,11 +44,12 @@ type hosted struct {
 	work  *core.Work
 	backs []ingest.Restore // to be put back before anything else
 	under []*underway      // oldest first
-	sides map[uint64]*side
+	sides map[uint64]*side // by a key: the id where it is of one vbucket
 }
 
 // side is a side stream that a projector runs for a node.
 type side struct {
+	id     uint64
 	p, v   int
 	ks     dcp
 	to     uint64
@@ -460,6 +462,7 @@ func (s *Sim) startNode(n *node) {
 	n.up, n.full = true, false
 	n.boot++
 	n.told, n.telling, n.sequence = wire.Reporting{}, 0, 0
+	n.sides = s.newSides()
 	s.ev("RESTART n%d", n.num)
 	if n.stored.Revision > 0 {
 		n.lists.Resume(&n.stored)
@@ -498,10 +501,14 @@ func (s *Sim) reopen(n *node) {
 // sideStep opens, feeds or ends one side stream.
 func (s *Sim) sideStep(n *node, h *hosted) {
 	s.fillStep(n, h)
-	for _, id := range h.st.Abandoned() {
-		delete(h.sides, id)
+	if !s.mix[askedSides] {
+		for _, id := range h.st.Abandoned() {
+			delete(h.sides, id)
+		}
 	}
-	if s.dice.node.Intn(3) == 0 || len(h.sides) == 0 {
+	if look := s.dice.node.Intn(3) == 0 || len(h.sides) == 0; look && s.mix[askedSides] {
+		s.askSides(n, h)
+	} else if look {
 		for _, w := range h.st.Wants() {
 			s.openSide(n, h, w)
 		}
@@ -512,44 +519,72 @@ func (s *Sim) sideStep(n *node, h *hosted) {
 	}
 }
 
+// openSide asks some projector for a side stream.
 func (s *Sim) openSide(n *node, h *hosted, w ingest.Want) {
-	b := s.bucket(h.name)
 	p := s.dice.node.Intn(projectors)
-	k := b.hosted(p, w.VBucket)
-	pr := s.proj[p]
-	if k == nil || !pr.up || k.fl.Newest() != w.Branch && !planted.Off("sideBranch") || w.From > k.high() {
+	o := s.offer(n, h, &w, p)
+	if o.outcome != wire.StartBegun && o.outcome != wire.StartRollback {
 		return
-	}
-	var copies []fedCopy
-	for _, c := range pr.topo[b.name] {
-		if slices.Contains(w.Copies, c.id) && c.node == n.num {
-			copies = append(copies, c)
-		}
-	}
-	if len(copies) < len(w.Copies) {
-		return // it works by an older list
 	}
 	s.sideID++
-	id := s.sideID
-	h.st.OpenSide(w, id)
-	start := w.From
-	if !k.admit(start, 0, w.VBUUID) && (w.Previous == 0 || !k.admit(start, 0, w.Previous)) {
-		s.ev("n%d side %d %s/%d from %d is refused, purge %d", n.num, id, b.name, w.VBucket, start, k.purge)
-		h.st.SideRefused(w.VBucket, id, k.purge)
+	h.st.OpenSide(w, s.sideID)
+	if o.outcome == wire.StartRollback {
+		s.ev("n%d side %d %s/%d from %d is refused, purge %d", n.num, s.sideID, h.name, w.VBucket, w.From, o.branch.purge)
+		h.st.SideRefused(w.VBucket, s.sideID, o.branch.purge)
 		return
 	}
-	s.ev("n%d side %d %s/%d %d->%d from p%d for %v", n.num, id, b.name, w.VBucket, w.From, w.To, p, w.Copies)
-	h.sides[id] = &side{p: p, v: w.VBucket, ks: dcp{branch: k, cur: start}, to: w.To, on: id%4 > 0,
-		purge: k.purge, copies: copies}
-	s.purgeLate(b, w.VBucket, start)
+	s.startSide(n, h, &w, s.sideID, s.sideID, &o)
 }
 
-func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
-	k := &x.ks
+// offer is what a projector says to who asks it for a side stream.
+type offer struct {
+	outcome wire.StartOutcome
+	p       int
+	branch  *branch
+	copies  []fedCopy
+}
+
+func (s *Sim) offer(n *node, h *hosted, w *ingest.Want, p int) offer {
+	k, pr := s.bucket(h.name).hosted(p, w.VBucket), s.proj[p]
+	o := offer{p: p, branch: k}
+	switch {
+	case k == nil || !pr.up:
+		o.outcome = wire.StartNotMine
+		return o
+	case k.fl.Newest() != w.Branch && !planted.Off("sideBranch"):
+		o.outcome = wire.StartFailover
+		return o
+	}
+	for _, c := range pr.topo[h.name] {
+		if slices.Contains(w.Copies, c.id) && c.node == n.num {
+			o.copies = append(o.copies, c)
+		}
+	}
+	switch {
+	case w.From > k.high() || len(o.copies) < len(w.Copies): // or it works by an older list
+		o.outcome = wire.StartFailed
+	case !k.admit(w.From, 0, w.VBUUID) && (w.Previous == 0 || !k.admit(w.From, 0, w.Previous)):
+		o.outcome = wire.StartRollback
+	default:
+		o.outcome = wire.StartBegun
+	}
+	return o
+}
+
+// startSide lets a side stream run, under a key of its own.
+func (s *Sim) startSide(n *node, h *hosted, w *ingest.Want, id, key uint64, o *offer) {
+	s.ev("n%d side %d %s/%d %d->%d from p%d for %v", n.num, id, h.name, w.VBucket, w.From, w.To, o.p, w.Copies)
+	h.sides[key] = &side{id: id, p: o.p, v: w.VBucket, ks: dcp{branch: o.branch, cur: w.From}, to: w.To, on: id%4 > 0,
+		purge: o.branch.purge, copies: o.copies}
+	s.purgeLate(s.bucket(h.name), w.VBucket, w.From)
+}
+
+func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
+	k, id := &x.ks, x.id
 	pr := s.proj[x.p]
 	if !pr.up {
 		h.st.SideFailed(x.v, id)
-		delete(h.sides, id)
+		delete(h.sides, key)
 		return
 	}
 	src := ingest.Source{Projector: pr.name, Connection: pr.conn[connKey{n.num, h.name, x.v}].id}
@@ -562,7 +597,7 @@ func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
 		x.told, x.rest = true, nil
 		begin := &keyversion.Begin{Start: k.cur, Log: k.branch.fl, Purge: x.purge}
 		if send(keyversion.Event{Kind: keyversion.StreamBegin, Begin: begin}) != ingest.Taken {
-			delete(h.sides, id)
+			delete(h.sides, key)
 		}
 	case !k.mid && k.cur < x.to && k.cur < k.branch.high():
 		k.marker(k.cur + 1 + uint64(s.dice.node.Intn(int(k.branch.high()-k.cur))))
@@ -578,7 +613,7 @@ func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
 			}
 		}
 		if len(x.rest) > 0 && send(x.rest[0]) == ingest.NotOwner {
-			delete(h.sides, id)
+			delete(h.sides, key)
 		}
 		if len(x.rest) > 1 {
 			x.rest = x.rest[1:]
@@ -594,11 +629,11 @@ func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
 		// The projector asks KV how far it is, now: that holds for what an earlier stream left out, too, which broke off.
 		reach := max(x.read, k.branch.high())
 		send(keyversion.Event{Kind: keyversion.StreamEnd, Seqno: max(x.to, x.last), Window: timestamp.Window{End: reach}})
-		delete(h.sides, id)
+		delete(h.sides, key)
 		s.ev("n%d side %d %s/%d ends, reach %d", n.num, id, h.name, x.v, reach)
 	default: // the branch is shorter than A: it can bring no more
 		h.st.SideFailed(x.v, id)
-		delete(h.sides, id)
+		delete(h.sides, key)
 	}
 }
 

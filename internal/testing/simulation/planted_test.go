@@ -86,6 +86,8 @@ var bugs = []plant{
 	{bug: "an old copy dropped before the commit", rules: "dropAfter", faults: "moves", says: "which is placed there"},
 	{bug: "a name given to an index that is being built", rules: "switchWhenWhole", faults: "splits", says: "by name"},
 	{bug: "where copies stand kept of rows that are not durable", rules: "keptRows", faults: "commonFiles,tornFiles", rate: 3},
+	{bug: "requests for side streams that count when they are over", rules: "sideRoom",
+		faults: "askedSides,ddl,drops,failovers", says: "stuck"},
 	{bug: "promotion that waits for nobody", rules: "paced", faults: "pauses", says: "does not wait"},
 }
 

@@ -560,7 +560,7 @@ func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
 		h.st.ConnectionLost(old)
 		for _, id := range sortedKeys(h.sides) {
 			if x := h.sides[id]; x.p == p && x.v == key.v {
-				s.resumeSide(h, id, x)
+				s.resumeSide(h, x)
 			}
 		}
 	}
@@ -585,12 +585,12 @@ func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
 }
 
 // resumeSide: of a side stream whose connection was lost the router goes on over the next one, or it is given up.
-func (s *Sim) resumeSide(h *hosted, id uint64, x *side) {
+func (s *Sim) resumeSide(h *hosted, x *side) {
 	if s.dice.projector.Intn(2) == 0 {
 		x.told = false
 		return
 	}
-	h.st.SideFailed(x.v, id) // the projector learns of it when it sends more
+	h.st.SideFailed(x.v, x.id) // the projector learns of it when it sends more
 }
 
 // breakAll breaks every connection between a projector and a node.
@@ -609,7 +609,7 @@ func (s *Sim) breakAll(p, to int) {
 		for _, id := range sortedKeys(h.sides) {
 			if x := h.sides[id]; x.p == p {
 				delete(h.sides, id)
-				h.st.SideFailed(x.v, id)
+				h.st.SideFailed(x.v, x.id)
 			}
 		}
 	}

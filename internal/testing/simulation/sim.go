@@ -42,6 +42,7 @@ type Report struct {
 	Splits, Purges, Retakes int
 	// batches of copies that stood as others did, and how often where one stands was kept in the node's file
 	Together, Kept int
+	Asked          int // requests for side streams, with askedSides
 }
 
 // Add sums reports up.
@@ -52,6 +53,7 @@ func (r *Report) Add(o Report) {
 	r.Moves, r.Moved = r.Moves+o.Moves, r.Moved+o.Moved
 	r.Filled, r.Sessions, r.Splits = r.Filled+o.Filled, r.Sessions+o.Sessions, r.Splits+o.Splits
 	r.Purges, r.Retakes = r.Purges+o.Purges, r.Retakes+o.Retakes
+	r.Asked += o.Asked
 	r.Together, r.Kept = r.Together+o.Together, r.Kept+o.Kept
 }
 
@@ -142,6 +144,7 @@ const (
 	slowCopies  // nor these: a node's copies are written in any order, see lanes.go
 	commonFiles // a node keeps in a file where its copies stand, beyond what each has stored
 	retakes     // an audit has a vbucket of a copy taken anew
+	askedSides  // nodes ask for side streams as package indexer does, see asking.go
 	kinds
 )
 
@@ -152,6 +155,7 @@ var faultNames = [kinds]string{
 	epochs: "epochs", lostProposals: "lostProposals", lostRequests: "lostRequests", lateRequests: "lateRequests",
 	lostSlices: "lostSlices", tornCheckpoints: "tornCheckpoints", flushes: "flushes",
 	splits: "splits", slowCopies: "slowCopies", commonFiles: "commonFiles", retakes: "retakes",
+	askedSides: "askedSides",
 }
 
 const (
@@ -198,7 +202,7 @@ func New(o Options) (*Sim, error) {
 	}
 	for i := range 2 + s.dice.plan.Intn(3) {
 		s.nodes = append(s.nodes, &node{num: i, id: -1, up: true, boot: 1,
-			buckets: map[string]*hosted{}, stores: map[index.CopyID]*store{}})
+			buckets: map[string]*hosted{}, stores: map[index.CopyID]*store{}, sides: s.newSides()})
 	}
 	for p := range s.proj {
 		s.proj[p] = s.newProjector(p, 1)
@@ -245,8 +249,12 @@ func (s *Sim) swarm() {
 	s.mix[splits] = s.opt.Seed%splitting == 2
 	s.mix[slowCopies] = s.opt.Seed%storing < 2
 	s.mix[commonFiles] = keepsCommon(s.opt.Seed)
+	s.mix[askedSides] = s.opt.Seed%asking < 2
 	s.mix[retakes] = s.opt.Seed%storing == 0 || s.opt.Seed%storing == 4
 }
+
+// asking is among how many seeds two ask for side streams as package indexer does.
+const asking = 7
 
 // storing is among how many seeds the ways of the store are spread.
 const storing = 5

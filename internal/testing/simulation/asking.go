@@ -1,0 +1,118 @@
+package simulation
+
+import (
+	"slices"
+	"time"
+
+	"tidemark/index"
+	"tidemark/indexer/core"
+	"tidemark/wire"
+)
+
+// How nodes ask for side streams. In most seeds a node asks some projector for each vbucket and is answered at once. In
+// seeds with askedSides it asks as package indexer does: core.Sides says what of whom and when again, requests and
+// answers are on their way for a while, and a projector that is down answers nothing.
+
+// newSides returns that of a node that starts now.
+func (s *Sim) newSides() *core.Sides { return core.NewSides(uint64(s.nowMS) << 10) }
+
+func (s *Sim) instant() time.Time { return time.UnixMilli(s.nowMS) }
+
+// onItsWay puts something on its way through the network that must come to an end: where too much is, it does at once.
+func (s *Sim) onItsWay(f func()) {
+	if len(s.late) < maxLate {
+		s.later(f)
+	} else {
+		f()
+	}
+}
+
+// askSides is a look at what a bucket wants, and at what it was sent.
+func (s *Sim) askSides(n *node, h *hosted) {
+	streams := h.st.SideStreams()
+	for _, up := range n.sides.Watch(h.name, streams, false, s.instant()) {
+		s.ev("n%d gives side %d of %s/%d up", n.num, up.ID, h.name, up.VBucket)
+		h.st.SideFailed(up.VBucket, up.ID)
+	}
+	abandoned := h.st.Abandoned()
+	requests := n.sides.Ask(&core.SideWants{Bucket: h.name, Streams: streams, Wants: h.st.Wants(),
+		Projectors: s.endpoints(), Revision: n.lists.InForce.Revision, Owner: h.st.Owner,
+		ComesBack: func([]index.CopyID) bool { return false }}, s.instant())
+	for _, r := range requests {
+		for _, w := range r.Wants {
+			h.st.OpenSide(w, r.ID)
+		}
+	}
+	for _, stop := range n.sides.Settle(h.name, streams, abandoned, s.instant()).Stop {
+		sides := n.sides
+		s.onItsWay(func() {
+			for _, key := range sortedKeys(h.sides) {
+				if h.sides[key].id == stop.ID {
+					delete(h.sides, key)
+				}
+			}
+			sides.Ended(stop.Addr, s.instant())
+		})
+	}
+	for _, r := range requests {
+		n.sides.Sent(r, s.instant())
+		s.Report.Asked++
+		s.sendRequest(n, h, r)
+	}
+}
+
+func (s *Sim) endpoints() []wire.ProjectorEndpoint {
+	all := make([]wire.ProjectorEndpoint, len(s.proj))
+	for p := range s.proj {
+		all[p].ID, all[p].Admin = s.proj[p].name, string(s.proj[p].name)
+	}
+	return all
+}
+
+// sendRequest lets a request come to its projector, and the answer to the node, where that is still the one that asked.
+func (s *Sim) sendRequest(n *node, h *hosted, r *core.SideRequest) {
+	sides := n.sides
+	s.onItsWay(func() {
+		reply := s.serveRequest(n, h, r)
+		s.onItsWay(func() {
+			sides.Ended(r.Projector.Admin, s.instant())
+			if n.up && n.buckets[h.name] == h {
+				answerRequest(h, r, sides.Answered(r, reply, reply == nil))
+			}
+		})
+	})
+}
+
+// serveRequest is what a projector does with a request; nil: it is down.
+func (s *Sim) serveRequest(n *node, h *hosted, r *core.SideRequest) *wire.StreamReply {
+	p := slices.IndexFunc(s.proj[:], func(p *projector) bool { return p.name == r.Projector.ID })
+	if p < 0 || !s.proj[p].up {
+		return nil
+	}
+	results := make([]wire.StartResult, len(r.Wants))
+	for i := range r.Wants {
+		w := &r.Wants[i]
+		o := s.offer(n, h, w, p)
+		results[i].VBucket, results[i].Outcome = uint16(w.VBucket), o.outcome
+		switch {
+		case o.outcome == wire.StartRollback:
+			results[i].Purge = o.branch.purge
+		case o.outcome == wire.StartBegun && n.up && n.buckets[h.name] == h:
+			s.startSide(n, h, w, r.ID, r.ID*vbuckets+uint64(w.VBucket), &o)
+		}
+	}
+	return &wire.StreamReply{Buckets: []wire.StreamOutcome{{Bucket: h.name, Results: results}}}
+}
+
+// answerRequest takes over what was answered of each vbucket.
+func answerRequest(h *hosted, r *core.SideRequest, all []core.SideAnswer) {
+	for _, a := range all {
+		switch a.Fate {
+		case core.SideBegins:
+		case core.SideRefused:
+			h.st.SideRefused(a.VBucket, r.ID, a.Result.Purge)
+		case core.SideFails:
+			h.st.SideFailed(a.VBucket, r.ID)
+		}
+	}
+}
