@@ -28,7 +28,8 @@ const (
 	HeaderSession = "Tidemark-Session"
 	// MaxSession bounds the text of a session's tokens, in bytes, and MaxSeen their number.
 	MaxSession = 64 << 10
-	MaxSeen    = 1024
+	// MaxSeen bounds the number of a session's tokens.
+	MaxSeen = 1024
 	// maxToken bounds one token, in bytes of text.
 	maxToken = 512
 
@@ -119,7 +120,7 @@ func parseSeen(text string) (s Seen, err error) {
 		return s, fmt.Errorf("%w %.60q: %w: send it as the end of an answer had it", ErrSession, text, err)
 	}
 	if s, err = readSeen(b); err != nil {
-		return s, fmt.Errorf("%w %.60q: %s: send it as the end of an answer had it, or leave it out", ErrSession, text, err)
+		return s, fmt.Errorf("%w %.60q: %w: send it as the end of an answer had it, or leave it out", ErrSession, text, err)
 	}
 	return s, nil
 }
@@ -166,7 +167,7 @@ func CutSeen(place []byte) (s Seen, rest []byte, err error) {
 		return s, nil, fmt.Errorf("%w: %d bytes in %d", ErrSession, size, len(place))
 	}
 	if s, err = readSeen(place[n : n+int(size)]); err != nil {
-		return s, nil, fmt.Errorf("%w: %s", ErrSession, err)
+		return s, nil, fmt.Errorf("%w: %w", ErrSession, err)
 	}
 	return s, place[n+int(size):], nil
 }
