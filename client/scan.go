@@ -191,6 +191,7 @@ func (r *answerLines) read(line []byte, row *Row) (*ScanEnd, error) {
 		End  bool              `json:"end"`
 		Rows uint64            `json:"rows"`
 		ScanSeen
+		ScanMore
 		Timestamp ScanTimestamp `json:"timestamp"`
 		Explain   *ScanExplain  `json:"explain"`
 		Error     *rpc.Problem  `json:"error"`
@@ -202,7 +203,8 @@ func (r *answerLines) read(line []byte, row *Row) (*ScanEnd, error) {
 		return nil, l.Error
 	case l.End:
 		r.drain()
-		return &ScanEnd{End: true, Rows: l.Rows, Timestamp: l.Timestamp, ScanSeen: l.ScanSeen, Explain: l.Explain}, nil
+		return &ScanEnd{End: true, Rows: l.Rows, Timestamp: l.Timestamp, ScanSeen: l.ScanSeen, ScanMore: l.ScanMore,
+			Explain: l.Explain}, nil
 	case l.ID == nil:
 		return nil, fmt.Errorf("%w: a line is neither row nor end: %.100s", ErrCut, line)
 	}

@@ -132,7 +132,7 @@ func (s *Session) join(ref string, req *ScanRequest) (sent map[string]vbucketTok
 		req.Session += "," + tokens
 	}
 	switch {
-	case req.Timestamp != "", len(req.Tokens) > 0: // what it shows the caller says
+	case req.Timestamp != "", req.Cursor != "" && !req.Newer, len(req.Tokens) > 0: // what it shows the caller says
 		return nil
 	case req.Consistency == consistencySession: // all that KV has
 		return s.pending(keyspace)

@@ -251,6 +251,12 @@ type ScanRequest struct {
 	// Session has tokens of earlier answers (ScanSeen.Session), separated by commas: nothing older is shown. Those of
 	// other buckets than the index's do not count. The Go client keeps them by itself, see Session.
 	Session string `json:"session,omitempty"`
+	// WantCursor asks for a page: Limit rows, and a cursor (ScanEnd.Cursor) behind which the next request, otherwise the
+	// same, goes on with Cursor. All pages are of one timestamp, which is kept for a minute after each, for ten minutes at
+	// most; then the answer is CURSOR_EXPIRED. With Newer the scan goes on behind the cursor in the newest state.
+	WantCursor bool   `json:"want_cursor,omitempty"`
+	Cursor     string `json:"cursor,omitempty"`
+	Newer      bool   `json:"newer,omitempty"`
 }
 
 // ScanRoute is the answer of :locate: how to scan an index without a manager between.
@@ -307,7 +313,14 @@ type ScanEnd struct {
 	Rows      uint64        `json:"rows"`
 	Timestamp ScanTimestamp `json:"timestamp"`
 	ScanSeen
+	ScanMore
 	Explain *ScanExplain `json:"explain,omitempty"` // where it was asked for
+}
+
+// ScanMore is the end of a page, see ScanRequest.WantCursor.
+type ScanMore struct {
+	More   bool   `json:"more,omitempty"`   // rows follow
+	Cursor string `json:"cursor,omitempty"` // behind which they do; absent with More: the last row has more than 32 KiB
 }
 
 // ScanSeen is what a session has seen with an answer.

@@ -84,6 +84,7 @@ const (
 	// 410 to 415: gone, changed, too large.
 	NodeRemoved          Code = "NODE_REMOVED"
 	SnapshotTooOld       Code = "SNAPSHOT_TOO_OLD"
+	CursorExpired        Code = "CURSOR_EXPIRED"
 	SnapshotSkipped      Code = "SNAPSHOT_SKIPPED"
 	ScanCancelled        Code = "SCAN_CANCELLED"
 	CASMismatch          Code = "CAS_MISMATCH"

@@ -169,6 +169,8 @@ func outdated() []CodeInfo {
 			WayOut: "Delete its folder; it then joins as a new one.", Between: true},
 		{Code: SnapshotTooOld, Status: 410, Exit: ExitUnavailable, Title: "The scan's timestamp is not held any more",
 			WayOut: "Scan again."},
+		{Code: CursorExpired, Status: 410, Exit: ExitUnavailable, Title: "The state that a cursor is of is not kept any more",
+			WayOut: "Send the cursor with newer to go on behind it in the newest state, or begin anew."},
 		{Code: SnapshotSkipped, Status: 410, Exit: ExitUnavailable, Title: "The indexer could not make this timestamp",
 			WayOut: "Scan again."},
 		{Code: ScanCancelled, Status: 410, Exit: ExitFailed, Title: "Somebody has ended the scan",

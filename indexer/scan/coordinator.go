@@ -77,6 +77,8 @@ type Result struct {
 	// that KV had when the scan began is shown then.
 	Seen        scanport.Seen
 	SessionLost string
+	More        bool   // of a page: more rows follow it
+	Cursor      string // behind which they do; "": the last row is too long for one
 }
 
 // Prepare looks an index up and checks a request against it, so that what is wrong is told before an answer begins.
@@ -96,6 +98,9 @@ func (c *Coordinator) Scan(ctx context.Context, spec Spec, sink Sink) (Result, e
 
 // Count counts the rows, whatever limit and offset are. Different rows have to be looked at one by one.
 func (c *Coordinator) Count(ctx context.Context, spec Spec) (Result, error) {
+	if spec.Page != nil {
+		return Result{}, Errorf(errcode.BadRequest, "a count has no pages: leave out want_cursor and cursor")
+	}
 	spec.Limit, spec.Offset = 0, 0
 	return c.run(ctx, spec, spec.Distinct == 0, discard{})
 }
@@ -150,6 +155,11 @@ func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink)
 		if err == nil {
 			r.result.Explain = r.explain.end(&r.plan, r.of, r.result.Waited)
 			r.result.Seen = r.seen()
+			if r.result.More {
+				at := r.result.Seen
+				at.At = r.plan.ref.Ref
+				r.result.Cursor = spec.cursor(&at, r.last)
+			}
 			return r.result, nil
 		}
 		if ctx.Err() != nil {
@@ -211,6 +221,7 @@ type run struct {
 	skip    int64 // rows that are still to be passed over
 	after   *Row  // the last row seen, without stability: the next page begins behind it
 	more    bool  // the page is full
+	last    *Row  // of a page of the caller's that is full
 	held    holdback
 	given   bool // the sink has been given a row
 	explain explained
@@ -220,11 +231,20 @@ type run struct {
 // waited counts.
 func (r *run) reset() error {
 	r.result, r.skip = Result{Waited: r.result.Waited, SessionLost: r.result.SessionLost}, r.spec.Offset
+	r.last = nil
 	r.repeats = repeats{parts: r.spec.Distinct, desc: r.spec.Desc}
 	if p := r.spec.Resume; p != nil {
 		r.result.Rows, r.skip = p.Rows, 0
 		r.after = &Row{Key: bytes.Clone(p.Last.Key), DocID: bytes.Clone(p.Last.DocID)}
+		if r.spec.Page != nil && p.Rows == r.spec.Limit {
+			r.last = r.after
+		}
 		_, err := r.repeats.seen(p.Last.Key)
+		return err
+	}
+	if p := r.spec.Page; p != nil && p.after != nil {
+		r.after = p.after
+		_, err := r.repeats.seen(p.after.Key)
 		return err
 	}
 	return nil
@@ -276,6 +296,9 @@ func (r *run) attempt(ctx context.Context) error {
 		return err
 	}
 	if r.plan, err = choose(&view, r.spec.Ranges, r.least, r.spec.At, r.c.turn.Add(1), r.c.nodes, r.c.busier); err != nil {
+		if r.spec.At != nil && r.spec.later() {
+			err = r.spec.expired(err)
+		}
 		return err
 	}
 	if r.after == nil || r.spec.Stability != NoStability { // else it goes on behind what was seen

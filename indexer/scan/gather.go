@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -80,6 +81,9 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 			break
 		}
 	}
+	if err := r.beyond(m); err != nil {
+		return false, err
+	}
 	return false, r.release()
 }
 
@@ -142,7 +146,9 @@ func (r *run) give(row Row) error {
 		if err := r.row(row); err != nil {
 			return err
 		}
-		r.result.Rows++
+		if r.result.Rows++; r.spec.Page != nil && r.result.Rows == r.spec.Limit {
+			r.last = &Row{Key: bytes.Clone(row.Key), DocID: bytes.Clone(row.DocID)}
+		}
 		r.spec.Progress.given(r.result.Rows)
 	}
 	if r.spec.Stability == NoStability {
@@ -321,6 +327,9 @@ func (r *run) request(n *remote) NodeRequest {
 func (s *Spec) nodeLimit() int64 {
 	if s.Limit == 0 {
 		return 0
+	}
+	if s.Page != nil { // whether there is another one is wanted, and the first may repeat the last page's last
+		return s.Limit + s.Offset + 2
 	}
 	return s.Limit + s.Offset
 }

@@ -162,7 +162,7 @@ func appendEnd(dst []byte, r Result) []byte {
 	dst = append(dst, `{"end":true,"rows":`...)
 	dst = strconv.AppendInt(dst, r.Rows, 10)
 	dst = append(dst, `,"timestamp":`...)
-	return append(appendExplain(appendSession(appendTimestamp(dst, r), &r), r.Explain), '}')
+	return append(appendExplain(appendMore(appendSession(appendTimestamp(dst, r), &r), &r), r.Explain), '}')
 }
 
 // Fail writes the last line of an answer that ends with an error.
@@ -185,6 +185,18 @@ func appendSession(dst []byte, r *Result) []byte {
 	if r.SessionLost != "" {
 		dst = append(dst, `,"session_lost":"`...)
 		dst = append(append(dst, r.SessionLost...), '"')
+	}
+	return dst
+}
+
+// appendMore appends ,"more":true,"cursor":"…" of a page that others follow.
+func appendMore(dst []byte, r *Result) []byte {
+	if !r.More {
+		return dst
+	}
+	dst = append(dst, `,"more":true`...)
+	if r.Cursor != "" {
+		dst = append(append(append(dst, `,"cursor":"`...), r.Cursor...), '"')
 	}
 	return dst
 }

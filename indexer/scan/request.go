@@ -91,6 +91,11 @@ type Request struct {
 	// Session has tokens of what whoever asks has seen, as answers have them (package scanport): nothing older is shown.
 	// Those of other buckets than the index's do not count.
 	Session string `json:"session"`
+	// WantCursor asks for a page of Limit rows, behind which a cursor goes on; Cursor is that of the page before, and
+	// Newer has it go on in the newest state instead of that one's.
+	WantCursor bool   `json:"want_cursor"`
+	Cursor     string `json:"cursor"`
+	Newer      bool   `json:"newer"`
 	// Resume is what came with the last rows of an answer that is to be gone on with; no part of the body.
 	Resume []byte `json:"-"`
 
@@ -115,6 +120,7 @@ type Spec struct {
 	Stability     RowStability
 	At            *wire.StabilityRef // the timestamp that the caller has named
 	Resume        *Resume            // the rest of an answer whose indexer was lost; nil: a whole one
+	Page          *Page              // nil: all rows are wanted, or the first of them
 	Seen          []scanport.Seen    // of the bucket, that nothing older is shown than
 	Progress      *Progress          // nil: nobody wants to see it
 }
@@ -166,7 +172,7 @@ func badJSON(err error) *Error {
 	if strings.HasPrefix(text, "unknown field") {
 		text += ": known are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, " +
 			"want_timestamp, explain, offset, distinct, project, where [{component, equal, in, low, high, inclusion}], " +
-			"stability, timestamp, scan_vectors, session"
+			"stability, timestamp, scan_vectors, session, want_cursor, cursor, newer"
 	}
 	return Errorf(errcode.BadRequest, "%s", text)
 }
@@ -199,7 +205,10 @@ func (r *Request) check() error {
 	if given > 1 {
 		return Errorf(errcode.BadRequest, "equal, range and ranges exclude each other: %d of them are given", given)
 	}
-	return r.checkStability()
+	if err := r.checkStability(); err != nil {
+		return err
+	}
+	return r.checkPages()
 }
 
 // checkConsistency refuses a consistency that is not one, and tokens that do not go with it.
@@ -283,6 +292,9 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 		return s, err
 	}
 	s.narrow()
+	if err := s.page(r, def); err != nil {
+		return s, err
+	}
 	if len(r.Resume) > 0 {
 		return s, s.resume(def.Bucket, r.Resume)
 	}

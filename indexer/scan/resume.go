@@ -73,6 +73,9 @@ func (s *Spec) resume(bucket string, token []byte) (err error) {
 // gone makes of any reason why a timestamp cannot be had any more, that the scan has to be of, the one that tells the
 // caller what to do.
 func (s *Spec) gone(err error) error {
+	if s.later() {
+		return s.expired(err)
+	}
 	if s.Resume == nil || s.Stability == QueryStability {
 		return tooOld(s.At, err)
 	}

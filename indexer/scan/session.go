@@ -41,7 +41,8 @@ func (v *View) floor(seen []scanport.Seen) (floor *wire.StabilityRef, lost strin
 		case order < 0:
 			lost = lostRollback
 		case floor == nil || floor.Compare(s.At) < 0:
-			floor = &wire.StabilityRef{Bucket: s.Bucket, Ref: s.At}
+			at := wireRef(s)
+			floor = &at
 		}
 	}
 	return floor, lost, err
@@ -57,6 +58,11 @@ func (r *run) session(view *View) error {
 		return nil
 	}
 	return err
+}
+
+// wireRef is the timestamp that was seen.
+func wireRef(s *scanport.Seen) wire.StabilityRef {
+	return wire.StabilityRef{Bucket: s.Bucket, Ref: s.At}
 }
 
 // seen is what the session has seen when it gets rows of the chosen timestamp.

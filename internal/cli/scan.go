@@ -25,7 +25,8 @@ type scanFlags struct {
 	reverse, timestamp, distinct, explain    bool
 	project                                  string
 	where                                    []string
-	stability, at, session                   string
+	stability, at, session, cursor           string
+	pages, newer                             bool
 }
 
 func (sf *scanFlags) add(cmd *cobra.Command) {
@@ -61,6 +62,12 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 		"same state")
 	cmd.Flags().StringVar(&sf.session, "session-token", "", "`TOKEN` that an earlier scan or count printed: show nothing "+
 		"older than that one did; print the next one to standard error ('new': print only)")
+	if cmd.Name() == "scan" {
+		cmd.Flags().BoolVar(&sf.pages, "pages", false, "print a cursor behind the --limit rows, for the next page of the "+
+			"same state")
+		cmd.Flags().StringVar(&sf.cursor, "cursor", "", "`CURSOR` of the page before: the next one, of the same state")
+		cmd.Flags().BoolVar(&sf.newer, "newer", false, "go on behind --cursor in the newest state")
+	}
 	complete(cmd, "stability", fixed("scan", "none", "query"))
 	complete(cmd, "inclusion", fixed("both", "low", "high", "neither"))
 	complete(cmd, "consistency", fixed("any", "session", "at_plus"))
@@ -75,7 +82,8 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 	}
 	req := client.ScanRequest{Limit: sf.limit, Consistency: sf.consistency, Reverse: sf.reverse,
 		WantTimestamp: sf.timestamp, Explain: sf.explain,
-		Offset: sf.offset, Distinct: sf.distinct, Stability: sf.stability, Timestamp: sf.at, Session: sf.session}
+		Offset: sf.offset, Distinct: sf.distinct, Stability: sf.stability, Timestamp: sf.at, Session: sf.session,
+		WantCursor: sf.pages, Cursor: sf.cursor, Newer: sf.newer}
 	if sf.session == newSession {
 		req.Session = ""
 	}
@@ -145,6 +153,16 @@ func (sf *scanFlags) printSession(w io.Writer, seen client.ScanSeen) {
 	}
 	if sf.session != "" {
 		fmt.Fprintf(w, "nothing older from here on: --session-token %s\n", seen.Session)
+	}
+}
+
+// printMore tells how to get the next page.
+func printMore(w io.Writer, m client.ScanMore) {
+	switch {
+	case m.Cursor != "":
+		fmt.Fprintf(w, "the next page: --cursor %s\n", m.Cursor)
+	case m.More:
+		fmt.Fprintln(w, "more rows follow, but the last one is too long for a cursor: go on with --low or --high")
 	}
 }
 
@@ -235,9 +253,10 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 					return err
 				}
 				fmt.Fprintf(s.Err, "%s at timestamp %s\n", counted(int(end.Rows), "row", "rows"), end.Timestamp.Hash)
-				if req.Stability == "query" {
+				if req.Stability == "query" && !req.WantCursor && req.Cursor == "" {
 					fmt.Fprintf(s.Err, "the same state again: --at %s\n", end.Timestamp.ID)
 				}
+				printMore(s.Err, end.ScanMore)
 				sf.printSession(s.Err, end.ScanSeen)
 				printExplain(s.Err, end.Explain)
 				if sf.timestamp {

@@ -30,8 +30,8 @@ import (
 
 func (a *API) scanRoutes() []route {
 	codes := []errcode.Code{errcode.UnknownIndex, errcode.IndexNotReady, errcode.NoLeader, errcode.Busy,
-		errcode.IndexNotHosted, errcode.IndexInRollback, errcode.SnapshotTooOld, errcode.SnapshotSkipped, errcode.TokenLost,
-		errcode.Unavailable, errcode.VBucketsUnavailable, errcode.Damaged}
+		errcode.IndexNotHosted, errcode.IndexInRollback, errcode.SnapshotTooOld, errcode.CursorExpired,
+		errcode.SnapshotSkipped, errcode.TokenLost, errcode.Unavailable, errcode.VBucketsUnavailable, errcode.Damaged}
 	session := []string{scanport.HeaderSession}
 	return []route{
 		{method: "POST", path: "/v1/indexes/{ref:.+}:scan", handle: a.scan, role: RoleRead, limit: ScanTimeout,

@@ -1,0 +1,203 @@
+package scan
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"hash/crc32"
+	"hash/fnv"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/indexer/scanport"
+)
+
+// Page is a part of an answer that comes page by page: all pages are of one timestamp, which is kept for them.
+type Page struct {
+	asked uint64 // digest of what has to be the same of all pages
+	after *Row   // the last row of the page before; nil: the first one
+}
+
+const (
+	// MaxCursor bounds the text of a cursor, in bytes.
+	MaxCursor = 64 << 10
+	// maxCursorRow bounds the key and the document's id in one: behind a longer row there is none.
+	maxCursorRow = 32 << 10
+	cursorFormat = 1
+	cursorSum    = 4 // CRC-32C of all before it
+)
+
+// digest stands for what has to be the same of all pages: which rows, in which order, and what they have.
+func (s *Spec) digest() uint64 {
+	h := fnv.New64a()
+	number := func(n int) { _, _ = h.Write(binary.AppendVarint(nil, int64(n))) } // it never fails
+	ranges := func(all []Range) {
+		number(len(all))
+		for _, r := range all {
+			for _, b := range [][]byte{r.Low, r.High} {
+				n := len(b)
+				if b == nil {
+					n = -1
+				}
+				number(n)
+				_, _ = h.Write(b)
+			}
+		}
+	}
+	ranges(s.Ranges)
+	number(len(s.Where))
+	for _, f := range s.Where {
+		number(f.Component)
+		ranges(f.Ranges)
+	}
+	if s.Reverse {
+		number(-2)
+	}
+	number(s.Distinct)
+	for _, p := range s.Project {
+		number(p)
+	}
+	if s.Project == nil {
+		number(-1)
+	}
+	return h.Sum64()
+}
+
+// checkPages refuses what does not go with pages.
+func (r *Request) checkPages() error {
+	switch {
+	case !r.WantCursor && r.Cursor == "" && !r.Newer:
+		return nil
+	case r.Newer && r.Cursor == "":
+		return Errorf(errcode.BadRequest, "newer goes with a cursor, behind which the scan goes on")
+	case len(r.Cursor) > MaxCursor:
+		return Errorf(errcode.BadRequest, "cursor: it has %d bytes, want at most %d", len(r.Cursor), MaxCursor)
+	case r.Limit == 0:
+		return Errorf(errcode.BadRequest, "want_cursor and cursor go with a limit: the rows of a page")
+	case r.Stability == NoStability || r.Timestamp != "":
+		return Errorf(errcode.BadRequest, "want_cursor and cursor go neither with stability none nor with a timestamp: "+
+			"all pages are of one, which the cursor names")
+	}
+	r.Stability = QueryStability
+	return nil
+}
+
+// page makes the spec one of a page.
+func (s *Spec) page(r *Request, def *index.Definition) error {
+	if !r.WantCursor && r.Cursor == "" {
+		return nil
+	}
+	s.Page = &Page{asked: s.digest()}
+	if r.Cursor == "" {
+		return nil
+	}
+	seen, after, err := s.readCursor(r.Cursor, def)
+	if err != nil {
+		return err
+	}
+	s.Page.after, s.Offset = after, 0
+	if r.Newer {
+		s.Seen = append(s.Seen, seen)
+		return nil
+	}
+	at := wireRef(&seen)
+	s.At, s.Consistency, s.Tokens = &at, Any, nil
+	return nil
+}
+
+// cursor names the place behind a row, at the timestamp that was seen; "" behind one that is too long.
+func (s *Spec) cursor(seen *scanport.Seen, last *Row) string {
+	if len(last.Key)+len(last.DocID) > maxCursorRow {
+		return ""
+	}
+	b := seen.AppendSeen([]byte{cursorFormat})
+	b = binary.AppendUvarint(b, uint64(s.Index))
+	b = binary.BigEndian.AppendUint64(b, s.Page.asked)
+	b = append(binary.AppendUvarint(b, uint64(len(last.Key))), last.Key...)
+	b = append(b, last.DocID...)
+	return base64.RawURLEncoding.EncodeToString(appendSum(b))
+}
+
+func appendSum(b []byte) []byte {
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+// readCursor reads what cursor wrote. One of another index or of another request is refused.
+func (s *Spec) readCursor(text string, def *index.Definition) (seen scanport.Seen, after *Row, err error) {
+	bad := func(what string) error {
+		return Errorf(errcode.BadRequest, "cursor %.40q: %s: send it as the end of the page before had it", text, what)
+	}
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	switch {
+	case err != nil:
+		return seen, nil, bad(err.Error())
+	case len(b) <= cursorSum:
+		return seen, nil, bad("it is cut")
+	case b[0] != cursorFormat:
+		return seen, nil, bad("it is of a form that is not known")
+	}
+	sum := binary.BigEndian.Uint32(b[len(b)-cursorSum:])
+	if b = b[:len(b)-cursorSum]; crc32.Checksum(b, castagnoli) != sum {
+		return seen, nil, bad("its checksum does not agree")
+	}
+	if seen, b, err = scanport.CutSeen(b[1:]); err != nil {
+		return seen, nil, bad(err.Error())
+	}
+	id, n := binary.Uvarint(b)
+	if n <= 0 || len(b) < n+8 {
+		return seen, nil, bad("it is cut")
+	}
+	asked := binary.BigEndian.Uint64(b[n:])
+	b = b[n+8:]
+	key, n := binary.Uvarint(b)
+	switch {
+	case n <= 0 || key > uint64(len(b)-n):
+		return seen, nil, bad("it is cut")
+	case id != uint64(s.Index) || seen.Bucket != def.Bucket:
+		return seen, nil, Errorf(errcode.BadRequest, "the cursor is of index %d on bucket %q, this is index %s (%s on %s): "+
+			"after a split, or a drop, begin anew", id, seen.Bucket, s.Index, def.Name, def.Keyspace())
+	case asked != s.Page.asked:
+		return seen, nil, Errorf(errcode.BadRequest, "the cursor is of another request: equal, range, ranges, reverse, "+
+			"distinct, where and project have to be those that it came with")
+	}
+	b = b[n:]
+	return seen, &Row{Key: bytes.Clone(b[:key]), DocID: bytes.Clone(b[key:])}, nil
+}
+
+// later reports whether it is a page behind another one.
+func (s *Spec) later() bool { return s.Page != nil && s.Page.after != nil }
+
+// expired makes of any reason why a page's timestamp cannot be had any more the one that tells the caller what to do.
+func (s *Spec) expired(err error) error {
+	switch CodeOf(err) {
+	case errcode.SnapshotSkipped, errcode.SnapshotTooOld, errcode.IndexInRollback:
+		return Errorf(errcode.CursorExpired, "the state that the cursor is of, timestamp %s, is not kept any more (it is "+
+			"for %s after its last page, for %s in all): send the cursor with newer to go on behind it in the newest state, or "+
+			"begin anew: %w", TimestampID(*s.At), KeepFor, MaxKeep, err)
+	}
+	return err
+}
+
+// beyond looks, when the page is full, whether there is another row.
+func (r *run) beyond(m *merger) error {
+	if r.spec.Page == nil || r.last == nil {
+		return nil
+	}
+	for {
+		row, _, ok := m.top()
+		if !ok {
+			return nil
+		}
+		repeated, err := r.repeats.seen(row.Key)
+		if err != nil {
+			return err
+		}
+		if !repeated {
+			r.result.More = true
+			return nil
+		}
+		if err := m.advance(); err != nil {
+			return err
+		}
+	}
+}

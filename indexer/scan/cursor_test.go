@@ -1,0 +1,257 @@
+package scan
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/indexer/scanport"
+)
+
+// pageEnd is what the end of a page says.
+type pageEnd struct {
+	Rows      int    `json:"rows"`
+	More      bool   `json:"more"`
+	Cursor    string `json:"cursor"`
+	Timestamp struct {
+		ID string `json:"id"`
+	} `json:"timestamp"`
+}
+
+// take takes a page as a client does, whose indexers are killed after some messages.
+func take(t *rapid.T, f *fakeCluster, req Request, kill func() int) (rows []string, end pageEnd) {
+	var p portion
+	for {
+		req.Resume = p.resume
+		err := p.answer(f, req, rapid.IntRange(1, 300).Draw(t, "size"), kill())
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, errKilled) || len(p.resume) == 0 {
+			t.Fatalf("%v, behind %d rows", err, len(p.rows))
+		}
+	}
+	if err := json.Unmarshal([]byte(p.end), &end); err != nil {
+		t.Fatal(err)
+	}
+	return p.rows, end
+}
+
+// TestPagesAreOneAnswer: whatever is asked for, and whoever is killed, the pages together are the rows of one answer at
+// the first one's timestamp, while newer ones come; the last one says that there is no more.
+func TestPagesAreOneAnswer(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := arrays(t)
+		f.view.Definition.Bucket = testBucket
+		req := Request{Reverse: rapid.Bool().Draw(t, "reverse"), Distinct: rapid.Bool().Draw(t, "distinct"),
+			Offset:  rapid.SampledFrom([]int64{0, 0, 3, 50}).Draw(t, "offset"),
+			Project: rapid.SampledFrom([][]int{nil, {0}, {0, 1}}).Draw(t, "project")}
+		if rapid.Bool().Draw(t, "range") {
+			req.Range = &Bounds{Low: []json.RawMessage{json.RawMessage("1")}, High: []json.RawMessage{json.RawMessage("3")}}
+		}
+		for i := range f.view.Held {
+			f.view.Held[i].Ref = refOf(4)
+		}
+		whole := req
+		if err := whole.check(); err != nil {
+			t.Fatal(err)
+		}
+		want, _ := take(t, f, whole, func() int { return 1 << 20 })
+		req.Limit, req.WantCursor = rapid.SampledFrom([]int64{1, 2, 7, 1000}).Draw(t, "limit"), true
+		var got []string
+		for n := 0; ; n++ {
+			one := req
+			if err := one.check(); err != nil {
+				t.Fatal(err)
+			}
+			rows, end := take(t, f, one, func() int { return rapid.IntRange(1, 4).Draw(t, "messages") })
+			got = append(got, rows...)
+			full := int64(len(rows)) == req.Limit
+			more := len(got) < len(want)
+			if end.Rows != len(rows) || end.More != more || more != (end.Cursor != "") || more && !full {
+				t.Fatalf("page %d has %d rows, %d of %d by then, and ends with %+v", n, len(rows), len(got), len(want), end)
+			}
+			if end.Timestamp.ID != TimestampID(refOf(4)) {
+				t.Fatalf("page %d is of %s", n, end.Timestamp.ID)
+			}
+			if !end.More {
+				break
+			}
+			req.Cursor, req.WantCursor, req.Limit = end.Cursor, rapid.Bool().Draw(t, "said again"), 1+int64(n)%3
+			for i := range f.view.Held { // the bucket goes on
+				f.view.Held[i].Ref = refOf(5)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("in pages:\n%v\nat once:\n%v", got, want)
+		}
+	})
+}
+
+// cursorOf is the cursor behind the first row of an index, and the request that it came with.
+func cursorOf(t *testing.T, f *fakeCluster) (Request, string) {
+	t.Helper()
+	for n := range f.rows { // the index has one component, which these rows do not have
+		for s := range f.rows[n] {
+			for i := range f.rows[n][s] {
+				f.rows[n][s][i].Key = nil
+			}
+			slices.SortFunc(f.rows[n][s], Row.Compare)
+		}
+	}
+	f.view.Definition.Bucket = testBucket
+	req := Request{Limit: 1, WantCursor: true}
+	if err := req.check(); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := f.coordinator().Prepare(5, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := f.coordinator().Scan(t.Context(), spec, new(collect))
+	if err != nil || !got.More || got.Cursor == "" {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	return req, got.Cursor
+}
+
+// TestCursorsEnd: what is not kept any more is named; with newer the scan goes on behind the place in the newest state,
+// never in an older one, and after a rollback in all that KV has.
+func TestCursorsEnd(t *testing.T) {
+	f := parted()
+	f.hold([]index.CopyID{1, 2, 3, 4}, 4)
+	req, cursor := cursorOf(t, f)
+	req.Cursor = cursor
+	scanned := func(newer bool) (Result, []string, error) {
+		t.Helper()
+		one := req
+		one.Newer, one.Limit = newer, 1000
+		if err := one.check(); err != nil {
+			t.Fatal(err)
+		}
+		spec, err := f.coordinator().Prepare(5, one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rows collect
+		got, err := f.coordinator().Scan(t.Context(), spec, &rows)
+		return got, rows.rows, err
+	}
+	if got, rows, err := scanned(false); err != nil || got.Ref != refOf(4) || len(rows) != 39 {
+		t.Errorf("%+v, %d rows, %v", got, len(rows), err)
+	}
+	for id := range f.has {
+		delete(f.has[id], 4)
+	}
+	if _, _, err := scanned(false); CodeOf(err) != errcode.CursorExpired || !strings.Contains(err.Error(), "newer") {
+		t.Errorf("what is gone: %v", err)
+	}
+	f.hold([]index.CopyID{1, 2, 3, 4}, 5)
+	if got, rows, err := scanned(true); err != nil || got.Ref != refOf(5) || len(rows) != 39 {
+		t.Errorf("newer: %+v, %d rows, %v", got, len(rows), err)
+	}
+	f.view.Bucket.RollbackID++
+	for i := range f.view.Held {
+		f.view.Held[i].Ref.RollbackID++
+	}
+	if _, _, err := scanned(false); CodeOf(err) != errcode.CursorExpired {
+		t.Errorf("after a rollback: %v", err)
+	}
+}
+
+// TestCursorsOfOthers: a cursor of another index or request, or that is none, is refused by name, and so is what does
+// not go with one.
+func TestCursorsOfOthers(t *testing.T) {
+	f := parted()
+	req, cursor := cursorOf(t, f)
+	req.Cursor = cursor
+	def := f.view.Definition
+	def.Bucket = testBucket
+	other := def
+	other.ID, other.Name = 6, "other"
+	reversed, projected, ranged := req, req, req
+	reversed.Reverse, projected.Project = true, []int{0}
+	ranged.Equal = []json.RawMessage{json.RawMessage(`"FR"`)}
+	for _, c := range []struct {
+		name string
+		req  Request
+		def  *index.Definition
+		want string
+	}{
+		{"the same", req, &def, ""}, {"another index", req, &other, "is of index 5 on bucket"},
+		{"reverse", reversed, &def, "of another request"}, {"project", projected, &def, "of another request"},
+		{"bounds", ranged, &def, "of another request"},
+	} {
+		_, err := c.req.Compile(c.def)
+		refused := err != nil && CodeOf(err) == errcode.BadRequest && strings.Contains(err.Error(), c.want)
+		if refused != (c.want != "") || err != nil && !refused {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+	for body, want := range map[string]string{
+		`{"want_cursor":true}`: "go with a limit",
+		`{"cursor":"abc"}`:     "go with a limit",
+		`{"newer":true}`:       "newer goes with a cursor",
+		`{"limit":3,"want_cursor":true,"stability":"none"}`:              "neither with stability none",
+		`{"limit":3,"cursor":"` + strings.Repeat("A", MaxCursor) + `A"}`: "at most 65536",
+		`{"limit":3,"cursor":"a b"}`:                                     "illegal base64",
+		`{"limit":3,"cursor":"abcd"}`:                                    "it is cut",
+		`{"limit":3,"cursor":"abcdabcd"}`:                                "not known",
+		`{"limit":3,"cursor":"` + cursor[:len(cursor)/4*4-8] + `"}`:      "checksum",
+	} {
+		r, err := ParseRequest([]byte(body))
+		if err == nil {
+			_, err = r.Compile(&def)
+		}
+		if CodeOf(err) != errcode.BadRequest || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%.60s: %v, want %q", body, err, want)
+		}
+	}
+	spec, err := req.Compile(&def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.coordinator().Count(t.Context(), spec); CodeOf(err) != errcode.BadRequest {
+		t.Errorf("a count: %v", err)
+	}
+	seen := seenAt(f, 5)
+	if got := spec.cursor(&seen, &Row{Key: make([]byte, maxCursorRow+1)}); got != "" {
+		t.Errorf("a cursor of %d bytes", len(got))
+	}
+	if got := spec.cursor(&seen, &Row{Key: make([]byte, maxCursorRow)}); len(got) == 0 || len(got) > MaxCursor {
+		t.Errorf("a cursor of %d bytes", len(got))
+	}
+}
+
+func FuzzCursor(f *testing.F) {
+	def := &index.Definition{ID: 5, Bucket: testBucket, Keys: []index.KeyExpr{{Expr: "a"}}}
+	spec := Spec{Index: 5, Page: &Page{}}
+	seen := scanport.Seen{Bucket: testBucket}
+	whole, err := base64.RawURLEncoding.DecodeString(spec.cursor(&seen, &Row{Key: []byte("k"), DocID: []byte("d")}))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(whole[:len(whole)-cursorSum])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		text := base64.RawURLEncoding.EncodeToString(appendSum(b))
+		seen, row, err := spec.readCursor(text, def)
+		if err != nil {
+			if CodeOf(err) != errcode.BadRequest {
+				t.Error(err)
+			}
+			return
+		}
+		again, row2, err := spec.readCursor(spec.cursor(&seen, row), def)
+		if err != nil || again != seen || row2.Compare(*row) != 0 {
+			t.Errorf("%+v %+v, then %+v %+v, %v", seen, row, again, row2, err)
+		}
+	})
+}
