@@ -2,6 +2,7 @@ package scan
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"hash/crc32"
@@ -178,13 +179,10 @@ func (s *Spec) expired(err error) error {
 	return err
 }
 
-// beyond looks, when the page is full, whether there is another row.
-func (r *run) beyond(m *merger) error {
-	if r.spec.Page == nil || r.last == nil {
-		return nil
-	}
-	for {
-		row, _, ok := m.top()
+// beyond looks, when the page is full, whether there is another row. With pages all slices are open by now.
+func (r *run) beyond(ctx context.Context, m *merger, open *[]*remote) error {
+	for r.spec.Page != nil && r.last != nil {
+		row, src, ok := m.top()
 		if !ok {
 			return nil
 		}
@@ -196,8 +194,13 @@ func (r *run) beyond(m *merger) error {
 			r.result.More = true
 			return nil
 		}
+		n := src.(*remote)
+		n.given(row)
 		if err := m.advance(); err != nil {
-			return err
+			if err := r.replace(ctx, m, n, err, open); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
 }

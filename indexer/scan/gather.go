@@ -81,10 +81,7 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 			break
 		}
 	}
-	if err := r.beyond(m); err != nil {
-		return false, err
-	}
-	return false, r.release()
+	return false, errors.Join(r.beyond(ctx, m, &open), r.release())
 }
 
 // step gives the next row, for which it opens what is to be opened next; false when there is none.
