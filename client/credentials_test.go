@@ -19,6 +19,7 @@ func TestCredentialsGoWithEveryCall(t *testing.T) {
 			s, url := serve(t, refuse(http.StatusForbidden, errcode.Forbidden))
 			credentials.Servers = []string{url}
 			c := Open(credentials)
+			silent(c)
 			t.Cleanup(c.Close)
 			v, context := reflect.ValueOf(c), reflect.TypeFor[context.Context]()
 			called := 0

@@ -91,6 +91,7 @@ func TestScansOutliveTheirManager(t *testing.T) {
 			srv := httptest.NewServer(c.passer)
 			defer srv.Close()
 			cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true})
+			silent(cl)
 			defer cl.Close()
 			rows, err := cl.Scan(t.Context(), "b/n", ScanRequest{Stability: c.stability})
 			if err != nil {

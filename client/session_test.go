@@ -81,6 +81,7 @@ func TestClientsGoOnFromWhatTheyHaveSeen(t *testing.T) {
 	srv := httptest.NewServer(p)
 	defer srv.Close()
 	cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true})
+	silent(cl)
 	defer cl.Close()
 	ask := func(ref string, answer scanport.Seen, rows int, own string) string {
 		t.Helper()
@@ -138,6 +139,7 @@ func TestClientsGoOnFromWhatTheyHaveSeen(t *testing.T) {
 		t.Errorf("another cluster: %v", err)
 	}
 	none := Open(Options{Servers: []string{srv.URL}, ViaManagers: true, Sessionless: true})
+	silent(none)
 	defer none.Close()
 	p.answers = []scanport.Seen{saw("w", 1), saw("w", 1)}
 	for range 2 {
@@ -153,6 +155,7 @@ func TestWritesAreShown(t *testing.T) {
 	srv := httptest.NewServer(p)
 	defer srv.Close()
 	cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true, Sessionless: true})
+	silent(cl)
 	defer cl.Close()
 	var s Session
 	count := func(ref string, req ScanRequest, code errcode.Code) string {
