@@ -245,7 +245,7 @@ func (s *Session) forget(bucket string, sent map[string]vbucketTokens) {
 // failed lets go of writes that cannot be shown: the caller is told, once.
 func (s *Session) failed(err error, sent map[string]vbucketTokens) {
 	var p *Error
-	if s == nil || !errors.As(err, &p) || p.Code != errcode.TokenLost && p.Code != errcode.BadRequest {
+	if s == nil || !errors.As(err, &p) || p.Code != errcode.TokenLost {
 		return
 	}
 	s.mu.Lock()

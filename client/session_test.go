@@ -187,6 +187,7 @@ func TestWritesAreShown(t *testing.T) {
 		{"v/i", ScanRequest{}, "", none},
 		{"w/i", ScanRequest{Timestamp: "1.0.1.2", Stability: "query"}, "", none},
 		{"w/i", ScanRequest{}, errcode.UnknownIndex, both}, // which says nothing of them
+		{"w/i", ScanRequest{Offset: -1}, errcode.BadRequest, both},
 		{"7", ScanRequest{Consistency: "any"}, errcode.TokenLost, both},
 		{"w/i", ScanRequest{}, "", none},
 	} {

@@ -13,6 +13,7 @@ import (
 // plan is which timestamp a scan runs at, and which copies may serve each slice.
 type plan struct {
 	ref     wire.StabilityRef
+	behind  bool        // ref is newer than what some slice's copies are known to hold
 	ordered bool        // the slices stand one behind the other in the order of the index
 	slices  []sliceplan // ascending by slice
 }
@@ -68,7 +69,7 @@ func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, 
 		}
 	}
 	if least != nil && p.ref.Compare(least.Ref) < 0 {
-		p.ref = *least
+		p.ref, p.behind = *least, true
 	}
 	if at != nil {
 		if at.Generation != v.Bucket.Generation || at.RollbackID != v.Bucket.RollbackID {

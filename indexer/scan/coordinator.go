@@ -45,6 +45,7 @@ type Coordinator struct {
 	tooLong error         // what ends a scan at MaxDuration
 	turn    atomic.Uint64 // spreads scans over replicas
 	load    detector.Load[index.NodeID]
+	lagging atomic.Int64 // scans that wait for copies that lag behind what their sessions have seen
 }
 
 // busier reports whether another node is asked in the place of one that has as good a copy.
@@ -210,6 +211,8 @@ type run struct {
 	deadline time.Time // of waiting
 	least    *wire.StabilityRef
 	floor    *wire.StabilityRef // of the session, nil: none
+	keeps    bool               // the session stays as it is
+	lags     bool               // it is one of those that wait for copies that lag behind their sessions
 	era      Era
 	bucket   string
 	result   Result
@@ -301,6 +304,10 @@ func (r *run) attempt(ctx context.Context) error {
 		}
 		return err
 	}
+	if err := r.lag(); err != nil {
+		return err
+	}
+	defer r.caughtUp()
 	if r.after == nil || r.spec.Stability != NoStability { // else it goes on behind what was seen
 		if err := r.reset(); err != nil {
 			return err
@@ -338,11 +345,27 @@ func (r *run) consistency(ctx context.Context, view *View) error {
 // truth asks for the timestamp that the request's consistency wants, if it wants one, or that holds what is left of
 // what the session has seen.
 func (r *run) truth(ctx context.Context, view *View) error {
-	lost := r.result.SessionLost != "" && r.spec.At == nil
-	if r.spec.Consistency != AtPlus && r.spec.Consistency != Session && !lost {
+	if r.spec.Consistency == AtPlus || r.spec.Consistency == Session {
+		return r.askKV(ctx, view, r.deadline)
+	}
+	if r.result.SessionLost == "" {
 		return nil
 	}
-	wait, cancel := context.WithDeadline(ctx, r.deadline)
+	deadline := r.deadline
+	if soon := time.Now().Add(lostPatience); soon.Before(deadline) {
+		deadline = soon
+	}
+	err := r.askKV(ctx, view, deadline)
+	if err != nil && ctx.Err() == nil { // what is held answers it, and the caller is told
+		r.result.SessionLost += lostUnasked
+		return nil
+	}
+	return err
+}
+
+// askKV asks for the timestamp of all that KV has, or of what tokens name, until a deadline.
+func (r *run) askKV(ctx context.Context, view *View, deadline time.Time) error {
+	wait, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	r.spec.Progress.Enter(Waiting)
 	defer r.spec.Progress.Enter(Opening)
@@ -351,10 +374,11 @@ func (r *run) truth(ctx context.Context, view *View) error {
 	var s wire.BucketStability
 	var err error
 	if r.spec.Consistency == AtPlus {
-		s, err = r.c.atPlus(wait, view.Bucket, r.spec.Tokens, time.Until(r.deadline))
+		s, err = r.c.atPlus(wait, view.Bucket, r.spec.Tokens, time.Until(deadline))
 	}
-	if err == nil && (r.spec.Consistency != AtPlus || lost) { // all that KV has is more than any tokens name
-		s, err = r.c.session(wait, view.Bucket.Name, time.Until(r.deadline))
+	// All that KV has is more than any tokens name.
+	if err == nil && (r.spec.Consistency != AtPlus || r.result.SessionLost != "") {
+		s, err = r.c.session(wait, view.Bucket.Name, time.Until(deadline))
 	}
 	if err != nil {
 		if wait.Err() != nil && ctx.Err() == nil {
@@ -393,8 +417,8 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 	wait time.Duration) (wire.BucketStability, error) {
 	for _, t := range tokens {
 		if int(t.VBucket) >= b.VBuckets {
-			return wire.BucketStability{}, Errorf(errcode.BadRequest, "token of vbucket %d: bucket %q has %d", t.VBucket, b.Name,
-				b.VBuckets)
+			return wire.BucketStability{}, Errorf(errcode.TokenLost, "token of vbucket %d: bucket %q has %d: it is of a "+
+				"bucket that was made anew since", t.VBucket, b.Name, b.VBuckets)
 		}
 	}
 	s, ok := c.catalog.Newest(b.Name)

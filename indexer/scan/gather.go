@@ -47,6 +47,7 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 	todo := r.waiting()
 	open, err := r.open(ctx, todo.take(), r.after)
 	defer func() { r.closeAll(open, cancel) }()
+	r.caughtUp()
 	if err != nil {
 		return false, err
 	}

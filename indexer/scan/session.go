@@ -2,6 +2,7 @@ package scan
 
 import (
 	"cmp"
+	"time"
 
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
@@ -14,6 +15,13 @@ const (
 	lostEpoch    = "the cluster was restored, or recovered without a majority, since"
 	lostBucket   = "the bucket was made anew, or restored, since"
 	lostRollback = "the bucket was rolled back since: a failover of KV has undone writes"
+)
+
+// lostPatience is for how long KV and the leader are asked for all that is there, where the caller would be content
+// with less if nothing had been lost; lostUnasked is told when they did not answer.
+const (
+	lostPatience = 2 * time.Second
+	lostUnasked  = "; KV or the leader could not be asked for all that is there, so that some of it may be missing here"
 )
 
 // floor says what a session's tokens mean for the view's bucket: no timestamp before floor may be shown (nil: any may),
@@ -49,12 +57,13 @@ func (v *View) floor(seen []scanport.Seen) (floor *wire.StabilityRef, lost strin
 }
 
 // session takes over what the session has seen. A timestamp that the caller has named is what it wants to see, however
-// old.
+// old: then nothing is asked of what was lost, and the session stays as it is.
 func (r *run) session(view *View) error {
 	var err error
 	r.era, r.bucket = view.Era, view.Bucket.Name
 	r.floor, r.result.SessionLost, err = view.floor(r.spec.Seen)
 	if r.spec.At != nil {
+		r.keeps, r.result.SessionLost = r.result.SessionLost != "" || err != nil, ""
 		return nil
 	}
 	return err
@@ -67,9 +76,38 @@ func wireRef(s *scanport.Seen) wire.StabilityRef {
 
 // seen is what the session has seen when it gets rows of the chosen timestamp.
 func (r *run) seen() scanport.Seen {
+	if r.keeps {
+		return r.spec.Seen[len(r.spec.Seen)-1]
+	}
 	s := scanport.Seen{Cluster: r.era.Cluster, Epoch: r.era.Epoch, Bucket: r.bucket, At: r.plan.ref.Ref}
 	if r.floor != nil && r.floor.Compare(s.At) > 0 {
 		s.At = r.floor.Ref
 	}
 	return s
+}
+
+// maxLagging is how many scans may wait at a time for copies that lag behind what their sessions have seen: an index
+// that lags must not take the places of all scans.
+const maxLagging = 32
+
+// lag counts a scan that has to wait for copies that lag behind its session, or refuses it.
+func (r *run) lag() error {
+	if !r.plan.behind || r.floor == nil || r.least != r.floor {
+		return nil
+	}
+	if n := r.c.lagging.Add(1); n > maxLagging {
+		r.c.lagging.Add(-1)
+		return Errorf(errcode.Busy, "index %s lags behind timestamp %d, which the session has seen, and %d scans wait for "+
+			"it or others already, the most that may: try again", r.spec.Index, r.floor.Number, maxLagging)
+	}
+	r.lags = true
+	return nil
+}
+
+// caughtUp gives the place of lag back: the copies are open, or cannot be.
+func (r *run) caughtUp() {
+	if r.lags {
+		r.lags = false
+		r.c.lagging.Add(-1)
+	}
 }

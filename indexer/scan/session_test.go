@@ -230,3 +230,58 @@ func TestEndsTellSessions(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestALossWhileKVIsAway: who is content with what is held gets it, and is told; who wants all that KV has does not.
+func TestALossWhileKVIsAway(t *testing.T) {
+	f := parted()
+	f.current = f.newest + 1
+	f.refuse = func(int64) error { return Errorf(errcode.VBucketsUnavailable, "nobody has vbucket 0") }
+	c := NewCoordinator(f, f, f, Options{Wait: time.Minute})
+	spec := openSpec()
+	spec.WantTimestamp, spec.Seen = false, []scanport.Seen{seenAt(f, 4)}
+	spec.Seen[0].Epoch--
+	got, err := c.Scan(t.Context(), spec, new(collect))
+	if err != nil || got.SessionLost != lostEpoch+lostUnasked || got.Ref != refOf(5) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	spec.Consistency = Session
+	if _, err := c.Scan(t.Context(), spec, new(collect)); CodeOf(err) != errcode.VBucketsUnavailable {
+		t.Error(err)
+	}
+}
+
+// TestANamedTimestampLeavesASessionAsItIs: what was lost is said with the next scan that does not name one.
+func TestANamedTimestampLeavesASessionAsItIs(t *testing.T) {
+	f := parted()
+	spec := openSpec()
+	at, lost := refOf(3), seenAt(f, 5)
+	lost.Epoch--
+	spec.Stability, spec.At, spec.WantTimestamp, spec.Seen = QueryStability, &at, false, []scanport.Seen{lost}
+	got, err := f.coordinator().Scan(t.Context(), spec, new(collect))
+	if err != nil || got.Ref != at || got.Seen != lost || got.SessionLost != "" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestLaggingCopiesLeaveRoom: so many scans wait for copies that lag behind their sessions, and no more; others go on.
+func TestLaggingCopiesLeaveRoom(t *testing.T) {
+	f := parted()
+	f.hold([]index.CopyID{1, 2, 3, 4}, 3)
+	c := f.coordinator()
+	spec := openSpec()
+	spec.Seen = []scanport.Seen{seenAt(f, 4)}
+	c.lagging.Store(maxLagging)
+	if _, err := c.Scan(t.Context(), spec, new(collect)); CodeOf(err) != errcode.Busy ||
+		!strings.Contains(fmt.Sprint(err), "lags behind timestamp 4") {
+		t.Error(err)
+	}
+	spec.Seen = []scanport.Seen{seenAt(f, 3)}
+	if _, err := c.Scan(t.Context(), spec, new(collect)); err != nil {
+		t.Error(err)
+	}
+	c.lagging.Store(maxLagging - 1)
+	spec.Seen = []scanport.Seen{seenAt(f, 4)}
+	if _, err := c.Scan(t.Context(), spec, new(collect)); err != nil || c.lagging.Load() != maxLagging-1 {
+		t.Errorf("%v, %d wait", err, c.lagging.Load())
+	}
+}

@@ -31,7 +31,7 @@ const (
 	// MaxSeen bounds the number of a session's tokens.
 	MaxSeen = 1024
 	// maxToken bounds one token, in bytes of text.
-	maxToken = 512
+	maxToken = 2 << 10
 
 	tokenFormat = 1
 	tokenHead   = 1 + 8 + 8 // format, cluster, hash; four numbers (uvarint) and the bucket's name follow

@@ -56,7 +56,7 @@ func TestSessionTokens(t *testing.T) {
 		base64.RawURLEncoding.EncodeToString(newer): "of form 9",
 		token(""):                           "names no bucket",
 		token("\xff"):                       "names no bucket",
-		strings.Repeat("A", 513):            "at most 512",
+		strings.Repeat("A", maxToken+1):     "at most 2048",
 		strings.Repeat(one+",", 1024) + one: "1025 tokens",
 		strings.Repeat("A", 64<<10+1):       "65537 bytes",
 	} {

@@ -108,7 +108,8 @@ const (
 // DDL is accepted, every acknowledged DDL is there, no vbucket's stream was restarted, scans go on. It says how long
 // session scans took, those included that a killed manager cut and that were asked again.
 func TestLeaderKilled(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	// Who is killed again within 10 s is started again after up to 30.
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*leaderKills)*30*time.Second)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())
 	c, bucket := up.Client(), up.Manifest().Bucket

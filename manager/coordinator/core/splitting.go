@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"tidemark/index"
@@ -113,9 +114,10 @@ func (l *splits) sizes() (all []rebalance.Sizes) {
 		kind, _ := partition.KindBy(d.PartitionBy.Scheme)
 		s := rebalance.Sizes{Index: d.ID, Ranges: kind.Values, AgeMS: l.wallMS - d.CreatedMS,
 			Rests: l.nowMS < l.restMS[d.ID]}
-		s.Bytes, s.Known = l.bytesOf(x)
-		if s.Blocked = l.blocked(x); s.Rests && l.refused[d.ID] != "" && s.Blocked == "" {
-			s.Blocked = l.refused[d.ID]
+		if s.Bytes, s.Known = l.bytesOf(x); s.Known && slices.Max(s.Bytes) > uint64(l.settings.SplitAbove) {
+			if s.Blocked = l.blocked(x); s.Rests && l.refused[d.ID] != "" && s.Blocked == "" {
+				s.Blocked = l.refused[d.ID]
+			}
 		}
 		all = append(all, s)
 	}
@@ -182,6 +184,7 @@ func (l *splits) tried(in *SplitTried) {
 	l.trying = 0
 	switch {
 	case in.Err == nil:
+		delete(l.refused, in.Index)
 		if l.now.stale = true; l.under != nil {
 			l.under[in.Index] = true // it may be cancelled before it is looked again
 		}

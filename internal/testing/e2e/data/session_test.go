@@ -33,7 +33,7 @@ func TestSessionsSeeNoPast(t *testing.T) {
 
 	count := func(s *client.Session, by *client.Client, name, consistency string) client.CountReply {
 		t.Helper()
-		one, end := context.WithTimeout(ctx, time.Minute)
+		one, end := context.WithTimeout(ctx, 3*time.Minute)
 		defer end()
 		var reply client.CountReply
 		var err error
