@@ -25,6 +25,7 @@ import (
 type Session struct {
 	mu    sync.Mutex
 	seen  map[string]scanport.Seen // by bucket
+	size  int                      // bytes of seen's tokens, with what separates them
 	wrote map[string]vbucketTokens // by bucket
 }
 
@@ -218,17 +219,29 @@ func (s *Session) saw(seen *scanport.Seen, sent map[string]vbucketTokens) {
 		s.seen = map[string]scanport.Seen{}
 	}
 	old, ok := s.seen[seen.Bucket]
-	if !ok && len(s.seen) >= scanport.MaxSeen {
-		for name := range s.seen { // any
-			delete(s.seen, name)
-			break
-		}
-	}
 	if !ok || old.Cluster != seen.Cluster || old.Compare(seen) < 0 {
+		s.drop(seen.Bucket)
+		for name := range s.seen { // any: of all buckets together a request takes no more
+			if len(s.seen) < scanport.MaxSeen && s.size+tokenSize(seen) <= scanport.MaxSession {
+				break
+			}
+			s.drop(name)
+		}
 		s.seen[seen.Bucket] = *seen
+		s.size += tokenSize(seen)
 	}
 	s.forget(seen.Bucket, sent)
 }
+
+// drop lets go of what was seen of a bucket. The lock is held.
+func (s *Session) drop(bucket string) {
+	if old, ok := s.seen[bucket]; ok {
+		delete(s.seen, bucket)
+		s.size -= tokenSize(&old)
+	}
+}
+
+func tokenSize(seen *scanport.Seen) int { return len(seen.Token()) + 1 }
 
 // forget lets go of writes that were sent. The lock is held.
 func (s *Session) forget(bucket string, sent map[string]vbucketTokens) {

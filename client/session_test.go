@@ -238,3 +238,27 @@ func TestWhatIsReadInPartWasSeen(t *testing.T) {
 		})
 	}
 }
+
+// TestSessionsOfManyBuckets: however many there are, and whatever their names, what a session sends is taken.
+func TestSessionsOfManyBuckets(t *testing.T) {
+	for _, name := range []string{"b%d", strings.Repeat("a long name ", 8) + "%d"} {
+		var s Session
+		for i := range 2 * scanport.MaxSeen {
+			seen := saw(fmt.Sprintf(name, i), uint64(i))
+			s.saw(&seen, nil)
+			s.saw(&seen, nil)
+		}
+		for i := range 2 * scanport.MaxSeen { // newer ones take the place of older ones
+			seen := saw(fmt.Sprintf(name, i), 1<<40)
+			s.saw(&seen, nil)
+		}
+		all, err := scanport.ParseSession(s.Token())
+		if err != nil || len(all) < 256 || s.size != len(s.Token())+1 {
+			t.Errorf("%d tokens of %d bytes, counted %d: %v", len(all), len(s.Token()), s.size, err)
+		}
+		var other Session
+		if err := other.Take(s.Token()); err != nil {
+			t.Error(err)
+		}
+	}
+}

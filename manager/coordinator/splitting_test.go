@@ -201,5 +201,11 @@ func TestSplitsByItselfLoseRaces(t *testing.T) {
 		w.until("the other one is split", 3*time.Minute, func() bool {
 			return w.log.counted("*statecontext.SplitIndex") == 1
 		})
+		w.until("the one that lost is split soon after", 4*time.Minute, func() bool {
+			four := func(name string) bool {
+				return w.log.State().IndexByName("world", name).Definition.Partitions == 4
+			}
+			return four("x") && four("y")
+		})
 	})
 }

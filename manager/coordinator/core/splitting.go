@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/liveness"
 	"tidemark/partition"
@@ -179,6 +180,18 @@ func (l *splits) tell(waits map[index.ID]string) {
 	l.waits = waits
 }
 
+// other reports whether a split was refused for what went on beside it, and not for what the index is: it may begin when
+// that is over.
+func other(err error) bool {
+	for _, code := range []errcode.Code{errcode.RebalanceRunning, errcode.SplitRunning, errcode.IndexInRollback,
+		errcode.IndexChanged, errcode.CASMismatch, errcode.Busy, errcode.Restoring} {
+		if errors.Is(err, code) {
+			return true
+		}
+	}
+	return false
+}
+
 // tried takes what came of a split that was to begin.
 func (l *splits) tried(in *SplitTried) {
 	l.trying = 0
@@ -193,6 +206,9 @@ func (l *splits) tried(in *SplitTried) {
 		return
 	}
 	rest := splitRests * l.settings.SplitAfter
+	if other(in.Err) {
+		rest = l.settings.SplitAfter
+	}
 	l.log.Warn("an index could not be split by itself", "index", in.Index, "error", in.Err, "next_try_after", rest)
 	l.restMS[in.Index] = l.nowMS + rest.Milliseconds()
 	l.refused[in.Index] = fmt.Sprintf("it could not be split, and is not tried again for %v: %v", rest, in.Err)
