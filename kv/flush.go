@@ -64,10 +64,8 @@ func (c *cluster) flush(ctx context.Context, r FlushRequest) error {
 				})
 			}
 		}
-		if err := g.Wait(); err != nil {
-			return err
-		}
-		return b.store.SetManifest(c.manifest(r.Bucket)) // its collections stay
+		// Its collections stay, also in those that were made anew before one failed.
+		return errors.Join(g.Wait(), b.store.SetManifest(c.manifest(r.Bucket)))
 	}
 	return fmt.Errorf("%w: no bucket %q is served here", ErrRefused, r.Bucket)
 }
