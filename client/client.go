@@ -33,12 +33,13 @@ import (
 const DefaultServer = "http://127.0.0.1:9520"
 
 const (
-	perServer    = 3 * time.Second   // before another server is tried; the Idempotency-Key makes that safe for writes
-	scanPatience = 60 * time.Second  // the same for a scan's first row: session consistency may wait
-	countLimit   = 120 * time.Second // the same for a count
-	verifyLimit  = 60 * time.Second  // for how long a verification is asked for again that cannot begin
-	memberLimit  = 20 * time.Second  // the same for a change of members, which waits for commits and for dead ones
-	readingLimit = 12 * time.Second  // the same for statements that the server reads an index or copies the state for
+	perServer = 3 * time.Second // before another server is tried; the Idempotency-Key makes that safe for writes
+	// The same for a scan's first rows and for a count: an indexer ends what takes ten minutes, and a scan of which few
+	// rows meet its conditions may well take that. Who falls silent meanwhile is noticed by probes.
+	scanPatience = 10*time.Minute + 10*time.Second
+	verifyLimit  = 60 * time.Second // for how long a verification is asked for again that cannot begin
+	memberLimit  = 20 * time.Second // the same for a change of members, which waits for commits and for dead ones
+	readingLimit = 12 * time.Second // the same for statements that the server reads an index or copies the state for
 	firstBackoff = 20 * time.Millisecond
 	mostBackoff  = 500 * time.Millisecond
 	maxAnswer    = 64 << 20
@@ -345,7 +346,7 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 	limit := perServer
 	switch {
 	case strings.HasSuffix(path, ":count"):
-		limit = countLimit
+		limit = scanPatience
 	case strings.HasPrefix(path, "/v1/cluster/"):
 		limit = memberLimit
 	case path == rehearsals, path == statements && bytes.Contains(body, []byte(`split`)):

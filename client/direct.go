@@ -465,9 +465,6 @@ func (s *directScan) ask() error {
 	propagation.TraceContext{}.Inject(s.ctx, carrier)
 	req.Parent = carrier["traceparent"]
 	deadline := time.Now().Add(scanPatience)
-	if req.Op == scanport.Count {
-		deadline = time.Now().Add(countLimit)
-	}
 	_ = ws.SetWriteDeadline(deadline)
 	s.dc.patience(deadline)
 	s.dc.out = scanport.AppendRequest(s.dc.out[:0], req)
