@@ -72,10 +72,11 @@ func (s *Session) Take(token string) error {
 
 // Scan is Client.Scan in this session.
 func (s *Session) Scan(ctx context.Context, c *Client, ref string, req ScanRequest) (*Rows, error) {
+	plain := req
 	sent := s.join(ref, &req)
 	rows, err := c.scan(ctx, ref, req)
 	if err != nil {
-		s.failed(err, sent)
+		s.refused(ctx, c, ref, plain, err, sent)
 		return nil, err
 	}
 	rows.session, rows.sent = s, sent
@@ -84,10 +85,11 @@ func (s *Session) Scan(ctx context.Context, c *Client, ref string, req ScanReque
 
 // Count is Client.Count in this session.
 func (s *Session) Count(ctx context.Context, c *Client, ref string, req ScanRequest) (CountReply, error) {
+	plain := req
 	sent := s.join(ref, &req)
 	reply, err := c.count(ctx, ref, req)
 	if err != nil {
-		s.failed(err, sent)
+		s.refused(ctx, c, ref, plain, err, sent)
 		return reply, err
 	}
 	s.ended(reply.Session, sent)
@@ -255,12 +257,31 @@ func (s *Session) forget(bucket string, sent map[string]vbucketTokens) {
 	}
 }
 
-// failed lets go of writes that cannot be shown: the caller is told, once.
+// failed lets go of writes that were lost: the caller is told, once.
 func (s *Session) failed(err error, sent map[string]vbucketTokens) {
 	var p *Error
-	if s == nil || !errors.As(err, &p) || p.Code != errcode.TokenLost {
+	if s != nil && errors.As(err, &p) && p.Code == errcode.TokenLost {
+		s.letGo(sent)
+	}
+}
+
+// refused is failed for a request that was answered at once. One that means nothing may do so of itself, or by writes
+// to vbuckets that the bucket does not have any more, since it was made anew: so a row is asked for without them.
+func (s *Session) refused(ctx context.Context, c *Client, ref string, plain ScanRequest, err error,
+	sent map[string]vbucketTokens) {
+	s.failed(err, sent)
+	var p *Error
+	if s == nil || len(sent) == 0 || !errors.As(err, &p) || p.Code != errcode.BadRequest {
 		return
 	}
+	plain.Limit = 1
+	if rows, err := c.scan(ctx, ref, plain); err == nil {
+		_ = rows.Close() // what it gives is not asked for
+		s.letGo(sent)
+	}
+}
+
+func (s *Session) letGo(sent map[string]vbucketTokens) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for bucket := range sent {

@@ -187,7 +187,6 @@ func TestWritesAreShown(t *testing.T) {
 		{"v/i", ScanRequest{}, "", none},
 		{"w/i", ScanRequest{Timestamp: "1.0.1.2", Stability: "query"}, "", none},
 		{"w/i", ScanRequest{}, errcode.UnknownIndex, both}, // which says nothing of them
-		{"w/i", ScanRequest{Offset: -1}, errcode.BadRequest, both},
 		{"7", ScanRequest{Consistency: "any"}, errcode.TokenLost, both},
 		{"w/i", ScanRequest{}, "", none},
 	} {
@@ -259,6 +258,42 @@ func TestSessionsOfManyBuckets(t *testing.T) {
 		var other Session
 		if err := other.Take(s.Token()); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestWritesOutliveBadRequests: a request that means nothing of itself says nothing of what was written; one that does
+// by writes to a bucket that was made anew with fewer vbuckets lets go of them, once.
+func TestWritesOutliveBadRequests(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var req ScanRequest
+		if err := json.NewDecoder(r.Body).Decode(&req); err != nil || req.Offset < 0 || req.ScanVectors["w"]["900"] != nil {
+			rpc.WriteProblem(w, rpc.Refuse(errcode.BadRequest, "no"))
+			return
+		}
+		fmt.Fprintln(w, `{"end":true,"rows":0,"timestamp":{"id":"1.0.1.2","hash":"2"}}`)
+	}))
+	defer srv.Close()
+	cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true, Sessionless: true})
+	silent(cl)
+	defer cl.Close()
+	for _, c := range []struct {
+		vb   uint16
+		req  ScanRequest
+		kept bool
+	}{
+		{7, ScanRequest{Offset: -1}, true},
+		{900, ScanRequest{Offset: -1}, true},
+		{900, ScanRequest{}, false},
+	} {
+		var s Session
+		s.Wrote("w", Token{VBucket: c.vb, VBUUID: 8, Seqno: 3})
+		var refused *Error
+		if _, err := s.Scan(t.Context(), cl, "w/i", c.req); !errors.As(err, &refused) || refused.Code != errcode.BadRequest {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if kept := len(s.pending("w")) > 0; kept != c.kept {
+			t.Errorf("%+v: kept %v", c, kept)
 		}
 	}
 }

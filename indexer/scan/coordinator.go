@@ -417,8 +417,8 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 	wait time.Duration) (wire.BucketStability, error) {
 	for _, t := range tokens {
 		if int(t.VBucket) >= b.VBuckets {
-			return wire.BucketStability{}, Errorf(errcode.TokenLost, "token of vbucket %d: bucket %q has %d: it is of a "+
-				"bucket that was made anew since", t.VBucket, b.Name, b.VBuckets)
+			return wire.BucketStability{}, Errorf(errcode.BadRequest, "token of vbucket %d: bucket %q has %d", t.VBucket, b.Name,
+				b.VBuckets)
 		}
 	}
 	s, ok := c.catalog.Newest(b.Name)

@@ -528,7 +528,7 @@ func TestConsistency(t *testing.T) {
 		{name: "token of no branch", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 99, 6) },
 			code: errcode.TokenLost},
 		{name: "token of no vbucket", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(9, 77, 6) },
-			code: errcode.TokenLost},
+			code: errcode.BadRequest},
 		{name: "token too far", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 77, 5000) }, code: errcode.Timeout,
 			asked: 1},
 		{name: "building", setup: func(f *fakeCluster) { f.view.Definition.State = index.Backfill }, code: errcode.IndexNotReady},

@@ -180,8 +180,8 @@ func (l *splits) tell(waits map[index.ID]string) {
 	l.waits = waits
 }
 
-// other reports whether a split was refused for what went on beside it, and not for what the index is: it may begin when
-// that is over.
+// other reports whether a split was refused for what went on beside it, and not for what the index is: it may begin
+// when that is over.
 func other(err error) bool {
 	for _, code := range []errcode.Code{errcode.RebalanceRunning, errcode.SplitRunning, errcode.IndexInRollback,
 		errcode.IndexChanged, errcode.CASMismatch, errcode.Busy, errcode.Restoring} {
