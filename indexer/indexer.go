@@ -234,6 +234,7 @@ type Indexer struct {
 	peers      *peers.Peers
 	verify     *verify.Verifier
 	scans      *scanserver.Server
+	samples    chan struct{} // that are being taken
 	metrics    *metrics
 	ports      ports
 	now        func() time.Time
@@ -294,7 +295,7 @@ func Open(cfg Config) (*Indexer, error) {
 		orphans: orphans{grace: cfg.OrphanGrace, log: cfg.Logger, now: time.Now, all: map[index.CopyID]*orphan{}},
 		report:  make(chan struct{}, 1), metrics: newMetrics(),
 		snapshots: snapshots.New(cfg.KeepSnapshots, cfg.Logger, time.Now),
-		origins:   sides.NewOrigins(cfg.Tracer != nil),
+		origins:   sides.NewOrigins(cfg.Tracer != nil), samples: make(chan struct{}, samplesAtOnce),
 	}
 	x.catalog = catalog.New(func() index.NodeID { return x.identity.get().Node }, x.snapshots)
 	if cfg.CatchupRate > 0 {

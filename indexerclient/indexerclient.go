@@ -147,6 +147,12 @@ func (c *Client) CancelScan(ctx context.Context, addr string, req *wire.CancelSc
 	return err
 }
 
+// Sample asks how the leading keys of a copy are spread, for so long at most.
+func (c *Client) Sample(ctx context.Context, addr string, req *wire.SampleRequest,
+	timeout time.Duration) (*wire.SampleReply, error) {
+	return rpc.Call[wire.SampleReply](ctx, c.rpc, timeout, http.MethodPost, addr+"/v1/samples", req)
+}
+
 // Rollback tells of a rollback step.
 func (c *Client) Rollback(ctx context.Context, addr string, req *wire.RollbackRequest) (*wire.RollbackReply, error) {
 	return rpc.Call[wire.RollbackReply](ctx, c.rpc, RollbackTimeout, http.MethodPut, addr+"/v1/rollback", req)

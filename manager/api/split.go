@@ -1,77 +1,140 @@
 package api
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
-	"net/http"
+	"math/rand/v2"
+	"slices"
+	"sync"
 	"time"
 
-	"tidemark/client"
+	"golang.org/x/sync/errgroup"
+
 	"tidemark/errcode"
+	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
 	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
-// maxRowLine is the longest row that is looked at.
-const maxRowLine = 64 << 20
+const (
+	// sampledInAll is how many entries of an index are looked at, or wire.MaxSampled of each slice where these are
+	// fewer, or leastSampled where these are more.
+	sampledInAll = 1 << 20
+	leastSampled = 1 << 12
+	// keysInAll and keyBytesInAll bound the answers of all slices together, leastKeys those of one from below.
+	keysInAll     = 1 << 18
+	leastKeys     = 1 << 8
+	keyBytesInAll = 32 << 20
+	// sampledAtOnce is how many slices of an index are sampled at a time.
+	sampledAtOnce = 4
+	// samplePatience is for how long one indexer is waited for that is asked for one slice, at most.
+	samplePatience = 20 * time.Second
+)
 
-// Quantiles reads an index as a scan does, at one timestamp and for so long at most, and returns the leading keys that
-// cut it into n parts of as many entries.
+// Quantiles asks the indexers of an index how its leading keys are spread, for so long at most, and returns those that
+// cut it into n parts of as many entries, about: Cuts.Error says how exact that is. Errors are *rpc.Problem, or wrap
+// partition.ErrDefinition.
 func (a *API) Quantiles(ctx context.Context, x *statecontext.Index, n int,
 	within time.Duration) (partition.Cuts, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	cuts, err := a.readQuantiles(ctx, x, n)
-	if err != nil && ctx.Err() != nil {
-		return cuts, rpc.Refuse(errcode.Timeout, "index %s on %s could not be read within %v to find where to cut it: say "+
-			`where with "at"`, x.Definition.Name, x.Definition.Keyspace(), within)
+	s := sampling{api: a, within: within, addrs: map[index.NodeID]string{}, silent: map[index.NodeID]bool{},
+		ask: askOf(max(int(x.Topology.Layout.Partitions), 1))}
+	for i := range a.cfg.Raft.State().Indexers() {
+		s.addrs[i.Node] = i.Admin
 	}
-	return cuts, err
+	of, err := s.all(ctx, x)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return partition.Cuts{}, rpc.Refuse(errcode.Timeout, "the indexers of index %s on %s could not tell within %v "+
+			`where to cut it: say where with "at": %v`, x.Definition.Name, x.Definition.Keyspace(), within, err)
+	case err != nil:
+		return partition.Cuts{}, err
+	}
+	return partition.Quantiles(of, n)
 }
 
-func (a *API) readQuantiles(ctx context.Context, x *statecontext.Index, n int) (cuts partition.Cuts, err error) {
-	resp, err := a.askReady(ctx, &question{index: x, action: scanAction, body: []byte("{}"),
-		again: func() (*statecontext.Index, error) { return x, nil }}, a.scanners)
-	if err != nil {
-		return cuts, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return cuts, rpc.ReadProblem(resp)
-	}
-	var samples partition.Samples
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(make([]byte, pieceOfAnswer), maxRowLine)
-	for lines.Scan() {
-		line := lines.Bytes()
-		row := bytes.HasPrefix(line, []byte(`{"key":`))
-		if row && !samples.Next() {
-			continue
-		}
-		var l struct {
-			client.Row
-			End   bool         `json:"end"`
-			Error *rpc.Problem `json:"error"`
-		}
-		switch err := json.Unmarshal(line, &l); {
-		case err != nil:
-			return cuts, fmt.Errorf("reading index %s: %w", x.Definition.Name, err)
-		case l.Error != nil:
-			return cuts, l.Error
-		case l.End:
-			return samples.Quantiles(n, x.Definition.Desc()[0])
-		case row && len(l.Key) > 0:
-			samples.Keep(l.Key[0])
+// sampling is the question how the keys of an index are spread.
+type sampling struct {
+	api    *API
+	within time.Duration
+	ask    wire.SampleRequest // of each slice
+	addrs  map[index.NodeID]string
+
+	mu     sync.Mutex
+	silent map[index.NodeID]bool // that have not answered: they are asked last
+}
+
+// askOf is what each of so many slices is asked for.
+func askOf(parts int) wire.SampleRequest {
+	return wire.SampleRequest{Wanted: min(max(sampledInAll/parts, leastSampled), wire.MaxSampled),
+		Keys:  min(max(keysInAll/parts, leastKeys), wire.MaxSampleKeys),
+		Bytes: min(keyBytesInAll/parts, wire.MaxSampleBytes)}
+}
+
+// all asks for each slice.
+func (s *sampling) all(ctx context.Context, x *statecontext.Index) ([]partition.Sample, error) {
+	copies := make([][]partition.Copy, x.Topology.Layout.Partitions)
+	for _, c := range x.Topology.Copies {
+		if c.State == partition.Allocated && int(c.Slice) < len(copies) {
+			copies[c.Slice] = append(copies[c.Slice], c)
 		}
 	}
-	err = lines.Err()
-	if err == nil {
-		err = io.ErrUnexpectedEOF
+	of := make([]partition.Sample, len(copies))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(sampledAtOnce)
+	for slice := range copies {
+		g.Go(func() (err error) {
+			of[slice], err = s.one(ctx, copies[slice])
+			if err != nil {
+				err = fmt.Errorf("slice %d of index %s: %w", slice, x.Definition.Name, err)
+			}
+			return err
+		})
 	}
-	return cuts, cutShort(ctx, err)
+	return of, g.Wait()
+}
+
+// one asks for one slice, of which there are these copies.
+func (s *sampling) one(ctx context.Context, copies []partition.Copy) (partition.Sample, error) {
+	rand.Shuffle(len(copies), func(i, j int) { copies[i], copies[j] = copies[j], copies[i] })
+	slices.SortStableFunc(copies, func(a, b partition.Copy) int { return s.last(a.Node) - s.last(b.Node) })
+	var last error = rpc.Refuse(errcode.Unavailable, "no indexer holds it")
+	for _, c := range copies {
+		if ctx.Err() != nil {
+			break
+		}
+		req := s.ask
+		req.Copy = c.ID
+		r, err := s.api.indexers.Sample(ctx, s.addrs[c.Node], &req, min(s.within/2, samplePatience))
+		if err == nil {
+			return partition.Sample{Rows: r.Rows, Of: r.Of, Keys: r.Keys}, nil
+		}
+		var p *rpc.Problem
+		if last = err; !errors.As(err, &p) {
+			s.note(c.Node)
+			last = rpc.Refuse(errcode.Unavailable, "the indexer of copy %s, on node %d, does not answer: %v",
+				c.ID, c.Node, err)
+		}
+	}
+	return partition.Sample{}, last
+}
+
+// last is 1 for an indexer that is asked after the others.
+func (s *sampling) last(n index.NodeID) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.silent[n] {
+		return 1
+	}
+	return 0
+}
+
+func (s *sampling) note(n index.NodeID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silent[n] = true
 }

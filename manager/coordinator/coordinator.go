@@ -87,8 +87,8 @@ type Config struct {
 	Now      func() time.Time // time.Now
 	began    time.Time
 	Settings core.Settings
-	// Quantiles reads an index, for so long at most, and returns the values of the leading key that cut it into n parts of
-	// as many entries, fewer where it cannot be cut into so many; nil: nobody can read it.
+	// Quantiles finds, within so long, the values of the leading key that cut an index into n parts of about as many
+	// entries, fewer where it cannot be cut into so many; nil: nobody can.
 	Quantiles func(ctx context.Context, x *statecontext.Index, n int, within time.Duration) (partition.Cuts, error)
 	// Hold, for tests, is asked before each transition of a slice that moves is proposed (the state that follows, or
 	// HoldForget): true holds it back, and the duty comes again. nil: nothing is.

@@ -153,10 +153,10 @@ func (c *Coordinator) splitted(ctx context.Context, x *statecontext.Index,
 	return &d, expression.Normalize(&d)
 }
 
-// statementPatience is for how long a range is read for where to cut it: who has asked for the split waits for that.
+// statementPatience is how long it may take to find out where a range is to be cut that somebody waits for.
 const statementPatience = 7 * time.Second
 
-// quantiles reads where a range is to be cut.
+// quantiles finds where a range is to be cut.
 func (c *Coordinator) quantiles(ctx context.Context, x *statecontext.Index, n int,
 	byItself *core.BeginSplit) ([]json.RawMessage, error) {
 	if n < 2 {
@@ -174,6 +174,8 @@ func (c *Coordinator) quantiles(ctx context.Context, x *statecontext.Index, n in
 			return nil, err
 		}
 	}
+	c.cfg.Logger.Debug("where a range may be cut", "index", x.Definition.ID, "into", len(cuts.Values)+1, "largest",
+		cuts.Largest, "off", cuts.Error)
 	if len(cuts.Values) == 0 {
 		return nil, &statecontext.Rejection{Code: errcode.InvalidArgument, Message: fmt.Sprintf("index %s has no entries, "+
 			`or all of one leading key: say where to cut it with "at"`, x.Definition.Name)}

@@ -35,8 +35,8 @@ const (
 	splitRests = 6
 )
 
-// SplitPatience bounds how long a range is read for where to cut it when nobody waits for the answer.
-const SplitPatience = 10 * time.Minute
+// SplitPatience bounds how long it may take to find out where a range is to be cut when nobody waits for the answer.
+const SplitPatience = time.Minute
 
 // step looks, now and then.
 func (l *splits) step() {

@@ -1,0 +1,64 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/wire"
+)
+
+// TestSample: a copy that serves tells how its keys are spread; one that does not, and one that is not here, are
+// refused, as is who asks for more than there may be. Who waits for its turn waits no longer than it wants to.
+func TestSample(t *testing.T) {
+	w := newWorld(t)
+	w.write(docs(0, 200, 1)...)
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	most := wire.SampleRequest{Copy: 10, Wanted: wire.MaxSampled, Keys: wire.MaxSampleKeys, Bytes: wire.MaxSampleBytes}
+	ask := func(req wire.SampleRequest) (*wire.SampleReply, error) {
+		return w.admin.Sample(t.Context(), w.endpoint.Admin, &req, time.Minute)
+	}
+	if _, err := ask(most); code(err) != errcode.IndexNotHosted {
+		t.Errorf("before it serves: %v", err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10)
+	r, err := ask(most)
+	if err != nil || r.Rows != 200 || r.Of != 200 || len(r.Keys) != 200 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	few := most
+	few.Keys = 10
+	if r, err = ask(few); err != nil || r.Rows != 200 || r.Of != 200 || len(r.Keys) != 10 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for name, change := range map[string]func(*wire.SampleRequest){
+		"entries": func(r *wire.SampleRequest) { r.Wanted++ }, "keys": func(r *wire.SampleRequest) { r.Keys++ },
+		"bytes": func(r *wire.SampleRequest) { r.Bytes++ }, "none": func(r *wire.SampleRequest) { r.Bytes = 0 },
+	} {
+		req := most
+		change(&req)
+		if _, err := ask(req); code(err) != errcode.BadRequest {
+			t.Errorf("too many, or no %s: %v", name, err)
+		}
+	}
+	other := most
+	other.Copy = 11
+	if _, err := ask(other); code(err) != errcode.IndexNotHosted {
+		t.Errorf("a copy that is not here: %v", err)
+	}
+	for range samplesAtOnce {
+		w.x.samples <- struct{}{}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := w.x.sample(ctx, &most); !errors.Is(err, context.Canceled) {
+		t.Errorf("no turn: %v", err)
+	}
+}

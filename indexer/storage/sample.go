@@ -1,0 +1,64 @@
+package storage
+
+import (
+	"context"
+
+	"tidemark/collate"
+	"tidemark/partition"
+)
+
+// Of a sample: so many entries are enough when most of what is read are tombstones.
+const fewSamples = 4096
+
+// Sample reads entries of whole vbuckets by the back index, until it has as many as are wanted, and returns leading
+// components of their keys. Which vbucket a document belongs to says nothing of its keys: they are a sample of all. One
+// vbucket is read at least, and all when there are no more entries than are wanted.
+func (s *Snapshot) Sample(ctx context.Context, wanted int) (*partition.Samples, error) {
+	meta := &s.slice.meta
+	samples, upright := &partition.Samples{}, []byte(nil)
+	desc := len(meta.Desc) > 0 && meta.Desc[0]
+	documents, keysRead := 0, 0
+	take := func(_ []byte, _ uint64, keys [][]byte) error {
+		documents++
+		for _, k := range keys {
+			leading, _, err := collate.Next(k, desc)
+			if err != nil {
+				return &CorruptError{Copy: meta.Copy, File: s.gen.dir, Err: err}
+			}
+			if desc {
+				upright = append(upright[:0], leading...)
+				collate.Complement(upright)
+				leading = upright
+			}
+			samples.Add(leading)
+			keysRead++
+		}
+		return nil
+	}
+	n := len(s.at.positions)
+	for i, stride := 0, spread(n); i < n; i++ {
+		if keysRead >= wanted || documents >= 16*wanted && keysRead >= fewSamples {
+			break
+		}
+		if err := s.Back(ctx, uint16(i*stride%n), take); err != nil {
+			return nil, err
+		}
+	}
+	return samples, nil
+}
+
+// spread is a step by which each of n places is met once, far from those before.
+func spread(n int) int {
+	step := max(n*5/8, 1)
+	for gcd(step, n) != 1 {
+		step++
+	}
+	return step
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}

@@ -1,0 +1,87 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"tidemark/collate"
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/partition"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// TestSamplingAsksReplicas: an indexer that hangs, and one whose copy does not serve, are followed by another one with
+// a replica; who hangs is asked last from then on. Where nobody else has a slice, that is told, within the time.
+func TestSamplingAsksReplicas(t *testing.T) {
+	t.Parallel()
+	over := make(chan struct{})
+	var hung, refused atomic.Int64
+	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		hung.Add(1)
+		<-over
+	}))
+	defer hangs.Close()
+	defer close(over)
+	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		refused.Add(1)
+		rpc.WriteProblem(w, rpc.Refuse(errcode.IndexNotHosted, "it does not serve"))
+	}))
+	defer refuses.Close()
+	answers := httptest.NewServer(rpc.Handle(rpc.MaxControlBody, func(_ context.Context,
+		req *wire.SampleRequest) (*wire.SampleReply, error) {
+		if req.Wanted > wire.MaxSampled || req.Keys > wire.MaxSampleKeys || req.Bytes > wire.MaxSampleBytes {
+			return nil, fmt.Errorf("%+v", req)
+		}
+		slice := int64(req.Copy) / 10
+		return &wire.SampleReply{Rows: 1, Of: 1, Keys: [][]byte{collate.AppendInt64(nil, slice)}}, nil
+	}))
+	defer answers.Close()
+	a := New(Config{})
+	defer a.Close()
+	const parts = 40
+	x := &statecontext.Index{}
+	x.Definition.Name, x.Topology.Layout.Partitions = "x", parts
+	for i := range index.CopyID(parts) {
+		for n := range index.CopyID(3) {
+			x.Topology.Copies = append(x.Topology.Copies, partition.Copy{ID: 10*i + n, Slice: index.SliceID(i),
+				Node: index.NodeID(n), State: partition.Allocated})
+		}
+	}
+	s := sampling{api: a, within: time.Second, silent: map[index.NodeID]bool{}, ask: askOf(parts),
+		addrs: map[index.NodeID]string{0: hangs.URL, 1: refuses.URL, 2: answers.URL}}
+	of, err := s.all(t.Context(), x)
+	if err != nil || hung.Load() == 0 || hung.Load() > 2*sampledAtOnce || refused.Load() == 0 {
+		t.Fatalf("%v; asked who hangs %d times, who refuses %d times", err, hung.Load(), refused.Load())
+	}
+	cuts, err := partition.Quantiles(of, 4)
+	if err != nil || fmt.Sprintf("%s", cuts.Values) != "[10 20 30]" {
+		t.Errorf("%s, %v", cuts.Values, err)
+	}
+	x.Topology.Copies = x.Topology.Copies[:len(x.Topology.Copies)-1] // nobody has the last slice
+	var p *rpc.Problem
+	if _, err := s.all(t.Context(), x); !errors.As(err, &p) ||
+		p.Code != errcode.IndexNotHosted && p.Code != errcode.Unavailable {
+		t.Errorf("a slice that nobody has: %v", err)
+	}
+}
+
+// TestSamplingIsBounded: all slices together answer with so much at most, and each with something.
+func TestSamplingIsBounded(t *testing.T) {
+	for parts := 1; parts <= partition.MaxPartitions; parts++ {
+		r := askOf(parts)
+		tooMuch := r.Wanted > wire.MaxSampled || r.Keys > wire.MaxSampleKeys || r.Bytes > wire.MaxSampleBytes
+		if tooMuch || r.Bytes*parts > keyBytesInAll || r.Keys*parts > keysInAll || r.Wanted < leastSampled ||
+			r.Keys < leastKeys || r.Bytes < partition.MaxBound {
+			t.Fatalf("%d slices: %+v", parts, r)
+		}
+	}
+}

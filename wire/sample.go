@@ -1,0 +1,26 @@
+package wire
+
+import "tidemark/index"
+
+// Most that a SampleRequest may ask for.
+const (
+	MaxSampled     = 1 << 16 // entries to read, or those of one vbucket where these are more
+	MaxSampleKeys  = 1 << 12
+	MaxSampleBytes = 1 << 20
+)
+
+// SampleRequest asks how the leading keys of a copy are spread, as it serves them now. POST /v1/samples of an indexer's
+// admin port; a copy that does not serve is INDEX_NOT_HOSTED.
+type SampleRequest struct {
+	Copy   index.CopyID `json:"copy"`
+	Wanted int          `json:"wanted"` // entries to look at; where there are no more, all are
+	Keys   int          `json:"keys"`   // to answer with, at most
+	Bytes  int          `json:"bytes"`  // of these together, at most
+}
+
+// SampleReply has quantiles of the leading components of a copy's keys.
+type SampleReply struct {
+	Rows int64    `json:"rows"` // entries of the copy
+	Of   int64    `json:"of"`   // of so many of them the keys are quantiles
+	Keys [][]byte `json:"keys"` // collated, upright, ascending; those too long to be a bound are cut off
+}
