@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"tidemark/index"
 	"tidemark/indexer/core"
 	"tidemark/indexer/packed"
@@ -54,9 +52,10 @@ type lane struct {
 // lanes lets writers do the tasks of all lanes of a bucket. A writer lives as long as there is something to do.
 type lanes struct {
 	do      func(*lane, task)
-	builds  *semaphore.Weighted // of all buckets of the node, see Builders; nil: none
-	most    int                 // writers of each class
-	usual   [classes]int        // of those that are not slow
+	builds  *Builders    // of all buckets of the node; nil: none
+	owed    debt         // of its writers of builds
+	most    int          // writers of each class
+	usual   [classes]int // of those that are not slow
 	mu      sync.Mutex
 	waiting [classes][]*lane // lanes whose first task is of that class and not under way, in turn
 	writers [classes]int
@@ -67,12 +66,6 @@ type lanes struct {
 
 // writerPatience is how long a task may take before its writer does not count: it may wait for a lock, or for a disk.
 const writerPatience = 200 * time.Millisecond
-
-// Builders lets the writers of builds of all buckets of a node together leave a processor to everything else. One that
-// is slow does not count, so that a bucket's waits for another's a task's patience at most.
-func Builders() *semaphore.Weighted {
-	return semaphore.NewWeighted(int64(max(1, runtime.GOMAXPROCS(0)-1)))
-}
 
 // newLanes makes them for as many writers as there are processors. What builds leaves one of these to everything else:
 // whatever a scan has to wait for would have its turn behind a whole write else.
@@ -118,13 +111,16 @@ func (l *lanes) write(c class) {
 // one does a task. While it is slow another writer may do others.
 func (l *lanes) one(c class, n *lane, t task) {
 	slow, done := false, false // guarded by mu
-	place := l.builds
-	if c != building {
-		place = nil
+	var place *Builders
+	switch {
+	case l.builds == nil:
+	case c == serving:
+		defer l.builds.Hurry()()
+	default:
+		place = l.builds
+		place.enter()
 	}
-	if place != nil {
-		_ = place.Acquire(context.Background(), 1) // who has one keeps it for writerPatience at most
-	}
+	began := time.Now()
 	late := time.AfterFunc(writerPatience, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -133,18 +129,21 @@ func (l *lanes) one(c class, n *lane, t task) {
 			l.slow[c]++
 			l.begin(c)
 			if place != nil {
-				place.Release(1)
+				place.leave()
 			}
 		}
 	})
 	l.do(n, t)
 	late.Stop()
+	if place != nil {
+		place.yield(&l.owed, time.Since(began))
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if done = true; slow {
 		l.slow[c]--
 	} else if place != nil {
-		place.Release(1)
+		place.leave()
 	}
 }
 

@@ -312,7 +312,7 @@ func TestBuildersOfTwoBuckets(t *testing.T) {
 			begun.Add(1)
 			<-goOn
 		}
-		a, b, all := newLanes(do), newLanes(do), semaphore.NewWeighted(1)
+		a, b, all := newLanes(do), newLanes(do), &Builders{places: semaphore.NewWeighted(1)}
 		a.builds, b.builds = all, all
 		for range 3 {
 			a.give(&lane{}, task{class: building})
@@ -336,7 +336,7 @@ func TestBuildersOfTwoBuckets(t *testing.T) {
 		at("at the end", 7)
 		a.close()
 		b.close()
-		if !all.TryAcquire(1) {
+		if !all.places.TryAcquire(1) {
 			t.Error("a place is not given back")
 		}
 	})

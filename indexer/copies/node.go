@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sync/semaphore"
 
 	"tidemark/indexer/health"
 	"tidemark/indexer/pace"
@@ -22,10 +21,10 @@ type Node struct {
 	Metrics   *Metrics
 	Log       hclog.Logger
 	Now       func() time.Time
-	Queue     func() int64        // how many bytes of events a bucket may hold in memory
-	Piece     int                 // bytes of one write of one copy
-	Builders  *semaphore.Weighted // see Builders; nil: buckets build each for itself
-	Catchup   *pace.Pace          // of what catchup streams bring; nil: no bound
+	Queue     func() int64 // how many bytes of events a bucket may hold in memory
+	Piece     int          // bytes of one write of one copy
+	Builders  *Builders    // nil: buckets build each for itself
+	Catchup   *pace.Pace   // of what catchup streams bring; nil: no bound
 	// Refused is told of keys that the store does not take.
 	Refused func(bucket string, e *keyversion.Event, s *keyversion.Statement, key []byte)
 	Report  func() // something is worth a report at once

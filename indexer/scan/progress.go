@@ -29,10 +29,16 @@ type Progress struct {
 	phase atomic.Int32
 	since atomic.Int64 // nanoseconds after began
 	spent [phases]atomic.Int64
+	// there is called when rows are there, or the scan has ended without; perhaps more than once
+	there func()
 }
 
-// NewProgress is that of a scan that begins now.
-func NewProgress() *Progress { return &Progress{began: time.Now()} }
+// NewProgress is that of a scan that begins now. there is called when the first rows are there to be read, or the scan
+// has ended without.
+func NewProgress(there func()) *Progress { return &Progress{began: time.Now(), there: there} }
+
+// End notes that the scan has ended.
+func (p *Progress) End() { p.there() }
 
 // Enter notes that another phase begins, and returns the one before.
 func (p *Progress) Enter(next Phase) (before Phase) {
@@ -47,6 +53,9 @@ func (p *Progress) Enter(next Phase) (before Phase) {
 	p.spent[before].Add(now - p.since.Load())
 	p.since.Store(now)
 	p.phase.Store(int32(next))
+	if next == Reading || next == Sending {
+		p.there()
+	}
 	return before
 }
 

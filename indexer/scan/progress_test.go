@@ -18,7 +18,7 @@ import (
 // TestProgressAddsUp: a phase that comes again goes on, and all of them together are the scan's time.
 func TestProgressAddsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewProgress()
+		p := NewProgress(func() {})
 		for _, step := range []struct {
 			phase Phase
 			lasts time.Duration
@@ -33,6 +33,29 @@ func TestProgressAddsUp(t *testing.T) {
 			t.Errorf("%v %v %v %v in %s", p.Spent(Opening), p.Spent(Waiting), p.Spent(Reading), p.Spent(Sending), p.Phase())
 		}
 	})
+}
+
+// TestProgressSaysWhenRowsAreThere: when the first are read, and of a scan that ends without at its end.
+func TestProgressSaysWhenRowsAreThere(t *testing.T) {
+	for _, c := range []struct {
+		phases []Phase
+		before int // how often it was said before the end
+	}{
+		{nil, 0}, {[]Phase{Opening, Waiting, Opening}, 0},
+		{[]Phase{Waiting, Opening, Reading}, 1}, {[]Phase{Sending}, 1},
+	} {
+		said := 0
+		p := NewProgress(func() { said++ })
+		for _, phase := range c.phases {
+			p.Enter(phase)
+		}
+		if said != c.before {
+			t.Errorf("%v: said %d times, want %d", c.phases, said, c.before)
+		}
+		if p.End(); said != c.before+1 {
+			t.Errorf("%v, then the end: said %d times", c.phases, said)
+		}
+	}
 }
 
 // seen is a sink that looks at its scan's progress.
@@ -54,7 +77,7 @@ func (s *seen) Row(Row) error {
 func TestProgressOfAScan(t *testing.T) {
 	f := newCluster(4, 1, 3)
 	c := f.coordinator()
-	p := NewProgress()
+	p := NewProgress(func() {})
 	waited := Phase(-1)
 	var opened atomic.Int32 // several nodes are asked at once
 	opened.Store(-1)

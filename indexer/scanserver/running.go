@@ -34,6 +34,8 @@ type running struct {
 	name string        // of the indexer
 	slow time.Duration // from when on a scan is slow; below 0: never
 	now  func() time.Time
+	// hurry is told of each that waits for its first rows
+	hurry func() (over func())
 
 	mu    sync.Mutex
 	next  uint64 // id of the one that begins next; those of a process that begins later are greater
@@ -43,9 +45,12 @@ type running struct {
 	total uint64
 }
 
-func newRunning(name string, slow time.Duration, now func() time.Time) *running {
-	return &running{name: name, slow: cmp.Or(slow, DefaultSlow), now: now, next: uint64(now().UnixMicro()),
-		open: map[uint64]*active{}}
+func newRunning(name string, slow time.Duration, now func() time.Time, hurry func() func()) *running {
+	if hurry == nil {
+		hurry = func() func() { return func() {} }
+	}
+	return &running{name: name, slow: cmp.Or(slow, DefaultSlow), now: now, hurry: hurry,
+		next: uint64(now().UnixMicro()), open: map[uint64]*active{}}
 }
 
 // active is a scan or a count that is under way.
@@ -67,7 +72,7 @@ type active struct {
 func (r *running) begin(ctx context.Context, op string, req *scan.Request, spec *scan.Spec) (context.Context, *active) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &active{index: spec.Index, op: op, user: rpc.Principal(ctx), requestID: rpc.RequestID(ctx), began: r.now(),
-		request: *req, progress: scan.NewProgress(), cancel: cancel}
+		request: *req, progress: scan.NewProgress(r.hurry()), cancel: cancel}
 	spec.Progress = a.progress
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,6 +85,7 @@ func (r *running) begin(ctx context.Context, op string, req *scan.Request, spec 
 // end notes that a scan has ended, and keeps it if it was slow.
 func (r *running) end(a *active, err error) {
 	a.cancel(nil)
+	a.progress.End()
 	took := r.now().Sub(a.began)
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -49,6 +49,8 @@ type Options struct {
 	Tracer      trace.Tracer // nil: no spans
 	Log         hclog.Logger
 	Now         func() time.Time
+	// Hurry is told that a scan waits here, until what it returns is called; nil: nobody wants to know.
+	Hurry func() (over func())
 }
 
 // Server serves scans: managers', clients', and the parts that other indexers ask for.
@@ -70,7 +72,7 @@ type Server struct {
 func New(o Options) *Server {
 	s := &Server{definitions: o.Definitions, pins: o.Pins, metrics: newMetrics(o.Registry), tracer: o.Tracer, log: o.Log,
 		now: o.Now, scans: make(chan struct{}, MaxScans), parts: make(chan struct{}, MaxScans),
-		running: newRunning(o.Name, o.Slow, o.Now),
+		running: newRunning(o.Name, o.Slow, o.Now, o.Hurry),
 		coordinator: scan.NewCoordinator(o.Catalog, o.Truth, scanNodes{o.Nodes, o.Pins},
 			scan.Options{Logger: o.Log.Named("scan")})}
 	s.clients = newClients(s, o.Managers)

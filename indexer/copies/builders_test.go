@@ -1,0 +1,85 @@
+package copies
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// TestBuildersLetScansPass: while somebody waits, builds have a third of a writer's time, and all of it otherwise; what
+// scans wait for is written without a pause.
+func TestBuildersLetScansPass(t *testing.T) {
+	const tasks, each = 100, 300 * time.Microsecond
+	for _, c := range []struct {
+		name    string
+		class   class
+		hurried int
+		want    time.Duration
+	}{
+		{"nobody waits", building, 0, tasks * each},
+		{"a scan waits", building, 1, 3 * tasks * each},
+		{"two scans wait", building, 2, 3 * tasks * each},
+		{"what scans wait for", serving, 1, tasks * each},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLanes(func(*lane, task) { time.Sleep(each) })
+			l.builds = &Builders{places: semaphore.NewWeighted(1)}
+			for range c.hurried {
+				defer l.builds.Hurry()()
+			}
+			began, n := time.Now(), &lane{}
+			for range tasks {
+				l.give(n, task{class: c.class})
+			}
+			for l.left(n) {
+				time.Sleep(each / 10)
+			}
+			l.close()
+			if took := time.Since(began); took < c.want || took > c.want+2*leastYield {
+				t.Errorf("%s: %d tasks of %s took %s, want %s", c.name, tasks, each, took, c.want)
+			}
+		})
+	}
+}
+
+// left reports whether a lane has anything to do.
+func (l *lanes) left(n *lane) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(n.tasks) > 0
+}
+
+// TestBuildersGoOn: a pause ends when nobody waits any more, whatever is owed, and what was owed then is forgotten. Who
+// says twice that a wait is over ends nobody else's.
+func TestBuildersGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &Builders{places: semaphore.NewWeighted(1)}
+		var owed debt
+		pauses := func(worked time.Duration) time.Duration {
+			began := time.Now()
+			b.yield(&owed, worked)
+			return time.Since(began)
+		}
+		one, two := b.Hurry(), b.Hurry()
+		one()
+		one()
+		if p := pauses(time.Hour); p != mostYield {
+			t.Errorf("beside a scan after an hour: a pause of %s, want %s", p, mostYield)
+		}
+		if p := pauses(leastYield / 4); p != 0 {
+			t.Errorf("beside a scan after a quarter of the shortest pause: %s", p)
+		}
+		go func() {
+			time.Sleep(3 * time.Millisecond)
+			two()
+		}()
+		if p := pauses(10 * time.Millisecond); p != 3*time.Millisecond {
+			t.Errorf("a pause of %s after the last wait was over, want 3ms", p)
+		}
+		if p := pauses(time.Hour); p != 0 || owed != 0 {
+			t.Errorf("nobody waits: a pause of %s, owed %d", p, owed)
+		}
+	})
+}
