@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/statecontext"
@@ -38,11 +39,13 @@ const (
 	// rows meet its conditions may well take that. Who falls silent meanwhile is noticed by probes.
 	scanPatience = 10*time.Minute + 10*time.Second
 	verifyLimit  = 60 * time.Second // for how long a verification is asked for again that cannot begin
-	memberLimit  = 20 * time.Second // the same for a change of members, which waits for commits and for dead ones
-	readingLimit = 12 * time.Second // the same for statements that the server reads an index or copies the state for
-	firstBackoff = 20 * time.Millisecond
-	mostBackoff  = 500 * time.Millisecond
-	maxAnswer    = 64 << 20
+	// defaultRetryFor is that of Options.RetryFor: as long as Couchbase's SDKs take for a query.
+	defaultRetryFor = 75 * time.Second
+	memberLimit     = 20 * time.Second // the same for a change of members, which waits for commits and for dead ones
+	readingLimit    = 12 * time.Second // the same for statements that the server reads an index or copies the state for
+	firstBackoff    = 20 * time.Millisecond
+	mostBackoff     = 500 * time.Millisecond
+	maxAnswer       = 64 << 20
 )
 
 var (
@@ -66,6 +69,8 @@ type Client struct {
 	probes  *rpc.Client
 
 	session *Session // that its scans are in; nil: each for itself
+	buckets bucketsOf
+	refused time.Duration // Options.RetryFor
 
 	user, password, token string // never in an error's text
 
@@ -90,6 +95,10 @@ type Options struct {
 	// Session is what scans and counts are in, together with other clients that have the same; nil: the client has one of
 	// its own.
 	Session *Session
+	// RetryFor is for how long a scan or a count whose context has no deadline is asked for again while it is refused
+	// for a reason that may pass (TIMEOUT, BUSY, UNAVAILABLE), or nobody can be reached; 0: 75 s, below 0: for ever.
+	// One that an indexer is at work on is waited for, as long as indexers may be (10 minutes).
+	RetryFor time.Duration
 	// Sessionless has each scan take what is at hand, whatever was seen before.
 	Sessionless bool
 }
@@ -100,7 +109,10 @@ func New(servers ...string) *Client { return Open(Options{Servers: servers}) }
 // Open makes a client.
 func Open(o Options) *Client {
 	c := &Client{rpc: rpc.NewClient(64, o.TLS), probes: rpc.NewClient(probesAtOnce, o.TLS), user: o.User,
-		password: o.Password, token: o.Token, enough: verifyLimit}
+		password: o.Password, token: o.Token, enough: verifyLimit, refused: o.RetryFor}
+	if c.refused == 0 {
+		c.refused = defaultRetryFor
+	}
 	if c.session = o.Session; c.session == nil && !o.Sessionless {
 		c.session = &Session{}
 	}
@@ -409,6 +421,7 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 	}
 	backoff := firstBackoff
 	var before error
+	ends := c.endOf(ctx, q)
 	for attempt := 0; ; attempt++ {
 		at := c.next.Load()
 		server := c.servers[int(at)%len(c.servers)]
@@ -433,6 +446,9 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 			return err
 		case ctx.Err() != nil:
 			return q.gaveUp(ctx, server, err, before)
+		case ends.over():
+			return fmt.Errorf("%w: %s %s was asked for again for %v, and its context has no deadline; %s was asked "+
+				"last: %w", ErrUnavailable, q.op, q.of, c.refused, server, err)
 		}
 		before = err
 		if c.Waiting != nil {
@@ -448,6 +464,33 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 			backoff = min(2*backoff, mostBackoff)
 		}
 	}
+}
+
+// refusals says until when a question is asked again that has no deadline of its own.
+type refusals struct {
+	patience time.Duration // 0: for ever
+	until    time.Time     // zero: it was not refused yet
+}
+
+// endOf is the zero one for what has a deadline, and for what is no scan or count.
+func (c *Client) endOf(ctx context.Context, q question) (r refusals) {
+	_, has := ctx.Deadline()
+	if !has && c.refused > 0 && (q.op == scanport.Scan || strings.HasSuffix(q.of, ":"+scanport.Count)) {
+		r.patience = c.refused
+	}
+	return r
+}
+
+// over notes a refusal, the first one or another, and reports whether it is the last.
+func (r *refusals) over() bool {
+	if r.patience == 0 {
+		return false
+	}
+	now := time.Now()
+	if r.until.IsZero() {
+		r.until = now.Add(r.patience)
+	}
+	return !now.Before(r.until)
 }
 
 // send is the one place that makes a request: each has the credentials, and JSON for a body unless its header says

@@ -595,8 +595,7 @@ func (s *directScan) goOn(why error) error {
 		}
 		n, err := s.d.try(s.ctx, s.route, addr, s.req)
 		if err == nil {
-			s.dc, s.stop = n.dc, n.stop
-			s.place, s.saw, s.came = n.place, n.saw, n.came
+			s.takeOver(n)
 			return s.answer.Read(s.dc.in)
 		}
 		var p *Error
@@ -609,6 +608,14 @@ func (s *directScan) goOn(why error) error {
 		why = fmt.Errorf("%w; %s was to go on: %w", why, addr, err)
 	}
 	return why
+}
+
+// takeOver takes over the connection and the first message of the scan that goes on with this one.
+func (s *directScan) takeOver(n *directScan) {
+	s.dc, s.stop, s.place, s.came = n.dc, n.stop, n.place, n.came
+	if n.saw != nil { // else what was seen before counts
+		s.saw = n.saw
+	}
 }
 
 // tail is 1 for the indexer that is asked last.
@@ -640,11 +647,17 @@ func (s *directScan) failure() error {
 	if s.answer.Tail != scanport.Failure {
 		return nil
 	}
-	p := &Error{}
-	if err := json.Unmarshal(s.answer.Text, p); err != nil || p.Code == "" {
+	p := struct {
+		Error
+		Session string `json:"session"` // a token of what was seen with the rows before
+	}{}
+	if err := json.Unmarshal(s.answer.Text, &p); err != nil || p.Code == "" {
 		return fmt.Errorf("%w: a failure that cannot be read", ErrCut)
 	}
-	return p
+	if saw := lastSeen(p.Session); saw != nil {
+		s.saw = saw
+	}
+	return &p.Error
 }
 
 // abort closes the connection, unless it was given back.

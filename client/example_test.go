@@ -117,7 +117,9 @@ func ExampleSession() {
 	defer c.Close()
 
 	var session client.Session // of one user
-	session.Wrote("world", client.Token{VBucket: 95, VBUUID: 180471226023443, Seqno: 71})
+	if err := session.Wrote("world", client.Token{VBucket: 95, VBUUID: 180471226023443, Seqno: 71}); err != nil {
+		log.Fatal(err)
+	}
 	reply, err := session.Count(ctx, c, client.Ref("world", "by_country"), client.ScanRequest{})
 	if err != nil {
 		log.Fatal(err)

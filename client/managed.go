@@ -43,6 +43,9 @@ func (s *managedScan) ask() (*answerLines, error) {
 
 // seen implements rowSource.
 func (s *managedScan) seen() *scanport.Seen {
+	if s.failed && s.session != "" {
+		return lastSeen(s.session)
+	}
 	if place, err := scanport.ParsePlace(s.place); err == nil {
 		if saw, _, err := scanport.CutSeen(place); err == nil {
 			return &saw

@@ -25,6 +25,7 @@ type part struct {
 	tail  string // END, or the code of a failure; "": it is killed
 	blind bool   // its messages do not say where they could be gone on behind
 	saw   string // a bucket, of which its places tell that timestamp 9 was seen
+	fails string // a token, in a failure
 }
 
 // scripted is an indexer that answers each request by the next part, and notes where it was to go on. The place of a
@@ -109,7 +110,7 @@ func (s *scripted) answer(conn *websocket.Conn, resume string) bool {
 	case p.tail == "END":
 		return send("", `{"end":true,"rows":9}`, scanport.End)
 	}
-	return send("", `{"code":"`+p.tail+`","detail":"no"}`, scanport.Failure)
+	return send("", `{"code":"`+p.tail+`","detail":"no","session":"`+p.fails+`"}`, scanport.Failure)
 }
 
 // TestACutAnswerIsGoneOnWith: an indexer that is killed, or stands still, in the middle of its answer is followed by

@@ -34,7 +34,7 @@ type Rows struct {
 	err    error
 
 	session *Session // nil: none
-	sent    map[string]vbucketTokens
+	sent    map[string]writes
 }
 
 // rowSource returns the rows of a scan, and its end: exactly one of row, end and err.
@@ -80,7 +80,8 @@ type answerLines struct {
 	cancel context.CancelFunc
 	goesOn bool // behind the place that was asked for
 
-	session string // what was seen with its first rows
+	session string // what was seen with its first rows, or, once it has failed, with all of them
+	failed  bool
 }
 
 // lines asks for an answer that comes line by line. Its beginning has to come within scanPatience; then it lasts as
@@ -200,6 +201,10 @@ func (r *answerLines) read(line []byte, row *Row) (*ScanEnd, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%w: a line is no JSON: %w", ErrCut, err)
 	case l.Error != nil:
+		if l.Session != "" {
+			r.session = l.Session
+		}
+		r.failed = true
 		return nil, l.Error
 	case l.End:
 		r.drain()

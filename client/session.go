@@ -4,14 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
+	"math"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
-	"tidemark/errcode"
 	"tidemark/indexer/scanport"
+	"tidemark/timestamp"
 )
 
 // Session is what somebody has seen and written: what is scanned in it never shows the past of that. A Client has
@@ -21,37 +24,57 @@ import (
 //	rows, err := session.Scan(ctx, c, client.Ref("world", "by_country"), client.ScanRequest{})
 //
 // Its zero value is a new one. It may be used by several goroutines, and with several clients of one cluster. It
-// keeps a token for each of at most 1,024 buckets.
+// keeps what was seen of at most 1,024 buckets (64 KiB as text); a scan of a further one fails with ErrSessionFull.
 type Session struct {
 	mu    sync.Mutex
 	seen  map[string]scanport.Seen // by bucket
 	size  int                      // bytes of seen's tokens, with what separates them
-	wrote map[string]vbucketTokens // by bucket
+	wrote map[string]writes        // by bucket
 }
 
-// vbucketTokens are the newest writes of a bucket, by vbucket, that no answer has shown yet.
-type vbucketTokens map[uint16]Token
+// ErrSessionFull is wrapped when a session would have to keep more in mind than it can. It forgets nothing for that:
+// another Session takes what is of other buckets.
+var ErrSessionFull = errors.New("the session keeps as much in mind as it can")
+
+// writes are the newest ones of a bucket, by vbucket and branch, that no answer has shown yet.
+type writes map[branch]uint64
+
+// branch is one of a vbucket's. A write on another branch says nothing of those before: both have to be shown.
+type branch struct {
+	vbucket uint16
+	vbuuid  uint64
+}
 
 // Wrote notes writes to a bucket: scans and counts in the session show them from now on, whatever consistency they
 // have, unless they name a timestamp or tokens of their own. Tokens come from the KV client (its mutation tokens).
-// One that a failover has undone fails the next scan, once, with the code TOKEN_LOST; with consistency session it
-// is passed over.
-func (s *Session) Wrote(bucket string, tokens ...Token) {
+// One that a failover has undone fails the next scan, once, with the code TOKEN_LOST (Error.Lost has it); with
+// consistency session it is passed over. The error wraps ErrSessionFull: of 4,096 writes to a bucket, or to 1,024
+// buckets, none has been shown yet, and those beyond are not noted.
+func (s *Session) Wrote(bucket string, tokens ...Token) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.wrote == nil {
-		s.wrote = map[string]vbucketTokens{}
-	}
 	all := s.wrote[bucket]
 	if all == nil {
-		all = vbucketTokens{}
-		s.wrote[bucket] = all
+		if len(s.wrote) >= scanport.MaxSeen {
+			return fmt.Errorf("%w: writes to bucket %q, and to %d others that no scan has shown yet", ErrSessionFull,
+				bucket, len(s.wrote))
+		}
+		all = writes{}
 	}
 	for _, t := range tokens {
-		if old, ok := all[t.VBucket]; !ok || old.VBUUID != t.VBUUID || old.Seqno < t.Seqno {
-			all[t.VBucket] = t
+		at := branch{t.VBucket, t.VBUUID}
+		old, ok := all[at]
+		if !ok && len(all) >= scanport.MaxTokens {
+			return fmt.Errorf("%w: a write to vbucket %d of bucket %q, and %d others that no scan has shown yet",
+				ErrSessionFull, t.VBucket, bucket, len(all))
 		}
+		all[at] = max(old, t.Seqno)
+		if s.wrote == nil {
+			s.wrote = map[string]writes{}
+		}
+		s.wrote[bucket] = all
 	}
+	return nil
 }
 
 // Token is what the session has seen, as text: another one, here or in another process, goes on from there when it is
@@ -61,22 +84,39 @@ func (s *Session) Token() string {
 	return scanport.Tokens(s.of(""))
 }
 
-// Take has the session see no past of what another one has seen, whose Token, or ScanEnd.Session, it is.
+// Take has the session see no past of what another one has seen, whose Token, or ScanEnd.Session, it is. Where that is
+// of more buckets than a session keeps in mind the error wraps ErrSessionFull, and nothing was taken.
 func (s *Session) Take(token string) error {
 	all, err := scanport.ParseSession(token)
-	for i := range all {
-		s.saw(&all[i], nil)
+	if err != nil {
+		return err
 	}
-	return err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	number, size := len(s.seen), s.size
+	for i := range all {
+		if _, ok := s.seen[all[i].Bucket]; !ok { // one that stands there twice counts twice
+			number, size = number+1, size+tokenSize(&all[i])
+		}
+	}
+	if number > len(s.seen) && (number > scanport.MaxSeen || size > scanport.MaxSession) {
+		return fmt.Errorf("%w: what it has seen of %d buckets, and the token of others", ErrSessionFull, len(s.seen))
+	}
+	for i := range all {
+		s.note(&all[i])
+	}
+	return nil
 }
 
 // Scan is Client.Scan in this session.
 func (s *Session) Scan(ctx context.Context, c *Client, ref string, req ScanRequest) (*Rows, error) {
-	plain := req
-	sent := s.join(ref, &req)
+	sent, err := s.join(ctx, c, ref, &req)
+	if err != nil {
+		return nil, err
+	}
 	rows, err := c.scan(ctx, ref, req)
 	if err != nil {
-		s.refused(ctx, c, ref, plain, err, sent)
+		s.failed(err, sent)
 		return nil, err
 	}
 	rows.session, rows.sent = s, sent
@@ -85,11 +125,13 @@ func (s *Session) Scan(ctx context.Context, c *Client, ref string, req ScanReque
 
 // Count is Client.Count in this session.
 func (s *Session) Count(ctx context.Context, c *Client, ref string, req ScanRequest) (CountReply, error) {
-	plain := req
-	sent := s.join(ref, &req)
+	sent, err := s.join(ctx, c, ref, &req)
+	if err != nil {
+		return CountReply{}, err
+	}
 	reply, err := c.count(ctx, ref, req)
 	if err != nil {
-		s.refused(ctx, c, ref, plain, err, sent)
+		s.failed(err, sent)
 		return reply, err
 	}
 	s.ended(reply.Session, sent)
@@ -124,11 +166,20 @@ func keyspaceOf(ref string) string {
 }
 
 // join has a request show what was seen and written. It returns the writes that it has to show.
-func (s *Session) join(ref string, req *ScanRequest) (sent map[string]vbucketTokens) {
+func (s *Session) join(ctx context.Context, c *Client, ref string, req *ScanRequest) (sent map[string]writes,
+	err error) {
 	if s == nil {
-		return nil
+		return nil, nil //nolint:nilnil // no writes
 	}
 	keyspace := keyspaceOf(ref)
+	if keyspace == "" && s.buckets() > 1 { // what is of other buckets may be more than a request takes
+		if keyspace, err = c.bucketOf(ctx, ref); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.room(keyspace); err != nil {
+		return nil, err
+	}
 	if tokens := scanport.Tokens(s.of(keyspace)); req.Session == "" {
 		req.Session = tokens
 	} else if tokens != "" {
@@ -136,13 +187,13 @@ func (s *Session) join(ref string, req *ScanRequest) (sent map[string]vbucketTok
 	}
 	switch {
 	case req.Timestamp != "", req.Cursor != "" && !req.Newer, len(req.Tokens) > 0: // what it shows the caller says
-		return nil
+		return nil, nil //nolint:nilnil // no writes
 	case req.Consistency == consistencySession: // all that KV has
-		return s.pending(keyspace)
+		return s.pending(keyspace), nil
 	}
 	sent = s.pending(keyspace)
 	if len(sent) == 0 {
-		return nil
+		return nil, nil //nolint:nilnil // no writes
 	}
 	req.Consistency = consistencyAtPlus
 	vectors := maps.Clone(req.ScanVectors)
@@ -153,7 +204,37 @@ func (s *Session) join(ref string, req *ScanRequest) (sent map[string]vbucketTok
 		vectors[bucket] = tokens.onto(vectors[bucket])
 	}
 	req.ScanVectors = vectors
-	return sent
+	return sent, nil
+}
+
+// buckets is of how many buckets something was seen, or written.
+func (s *Session) buckets() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.seen)
+	for name := range s.wrote {
+		if _, ok := s.seen[name]; !ok {
+			n++
+		}
+	}
+	return n
+}
+
+// room refuses a scan of a bucket that the session could not keep in mind. Those that are under way at the same time
+// are all let in: they are no more than the caller has.
+func (s *Session) room(keyspace string) error {
+	if keyspace == "" || len(s.of(keyspace)) > 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bound := scanport.Seen{Bucket: keyspace, Epoch: math.MaxUint64, At: timestamp.Ref{Generation: math.MaxUint64,
+		RollbackID: math.MaxUint64, Number: math.MaxUint64}} // its token is not longer than this one's
+	if len(s.seen) < scanport.MaxSeen && s.size+tokenSize(&bound) <= scanport.MaxSession {
+		return nil
+	}
+	return fmt.Errorf("%w, what was seen of %d buckets: scan %s in another Session", ErrSessionFull, len(s.seen),
+		keyspace)
 }
 
 // The consistencies that a session looks at.
@@ -163,32 +244,28 @@ const (
 )
 
 // onto adds tokens to a scan vector.
-func (v vbucketTokens) onto(vector map[string][]json.RawMessage) map[string][]json.RawMessage {
+func (w writes) onto(vector map[string][]json.RawMessage) map[string][]json.RawMessage {
 	vector = maps.Clone(vector)
 	if vector == nil {
 		vector = map[string][]json.RawMessage{}
 	}
-	for vb, t := range v {
-		name := strconv.Itoa(int(vb))
-		if old := vector[name]; len(old) == 2 { // the later one of one branch has the other in it
-			if seqno, err := strconv.ParseUint(string(old[0]), 10, 64); err == nil && seqno >= t.Seqno {
-				continue
-			}
-		}
-		vector[name] = []json.RawMessage{strconv.AppendUint(nil, t.Seqno, 10), []byte(`"` + formatUint(t.VBUUID) + `"`)}
+	for at, seqno := range w {
+		name := strconv.Itoa(int(at.vbucket))
+		vector[name] = append(slices.Clip(vector[name]), strconv.AppendUint(nil, seqno, 10),
+			[]byte(`"`+formatUint(at.vbuuid)+`"`))
 	}
 	return vector
 }
 
 // pending copies the writes to a bucket that no answer has shown yet.
-func (s *Session) pending(keyspace string) map[string]vbucketTokens {
+func (s *Session) pending(keyspace string) map[string]writes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all map[string]vbucketTokens
+	var all map[string]writes
 	for bucket, tokens := range s.wrote {
 		if names(keyspace, bucket) && len(tokens) > 0 {
 			if all == nil {
-				all = map[string]vbucketTokens{}
+				all = map[string]writes{}
 			}
 			all[bucket] = maps.Clone(tokens)
 		}
@@ -197,7 +274,7 @@ func (s *Session) pending(keyspace string) map[string]vbucketTokens {
 }
 
 // ended takes over the token of an answer's end. What it had to show of its bucket is in what was seen now.
-func (s *Session) ended(token string, sent map[string]vbucketTokens) {
+func (s *Session) ended(token string, sent map[string]writes) {
 	if s == nil {
 		return
 	}
@@ -210,29 +287,28 @@ func (s *Session) ended(token string, sent map[string]vbucketTokens) {
 	}
 }
 
-// saw takes over what was seen. Answers may come in another order than they were made in.
-func (s *Session) saw(seen *scanport.Seen, sent map[string]vbucketTokens) {
+// saw takes over what was seen, and lets go of writes that were sent.
+func (s *Session) saw(seen *scanport.Seen, sent map[string]writes) {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.note(seen)
+	s.forget(seen.Bucket, sent[seen.Bucket])
+}
+
+// note takes over what was seen. Answers may come in another order than they were made in. The lock is held.
+func (s *Session) note(seen *scanport.Seen) {
 	if s.seen == nil {
 		s.seen = map[string]scanport.Seen{}
 	}
 	old, ok := s.seen[seen.Bucket]
 	if !ok || old.Cluster != seen.Cluster || old.Compare(seen) < 0 {
 		s.drop(seen.Bucket)
-		for name := range s.seen { // any: of all buckets together a request takes no more
-			if len(s.seen) < scanport.MaxSeen && s.size+tokenSize(seen) <= scanport.MaxSession {
-				break
-			}
-			s.drop(name)
-		}
 		s.seen[seen.Bucket] = *seen
 		s.size += tokenSize(seen)
 	}
-	s.forget(seen.Bucket, sent)
 }
 
 // drop lets go of what was seen of a bucket. The lock is held.
@@ -245,11 +321,11 @@ func (s *Session) drop(bucket string) {
 
 func tokenSize(seen *scanport.Seen) int { return len(seen.Token()) + 1 }
 
-// forget lets go of writes that were sent. The lock is held.
-func (s *Session) forget(bucket string, sent map[string]vbucketTokens) {
-	for vb, t := range sent[bucket] {
-		if s.wrote[bucket][vb] == t {
-			delete(s.wrote[bucket], vb)
+// forget lets go of writes, unless newer ones have taken their place. The lock is held.
+func (s *Session) forget(bucket string, sent writes) {
+	for at, seqno := range sent {
+		if s.wrote[bucket][at] == seqno {
+			delete(s.wrote[bucket], at)
 		}
 	}
 	if len(s.wrote[bucket]) == 0 {
@@ -257,34 +333,23 @@ func (s *Session) forget(bucket string, sent map[string]vbucketTokens) {
 	}
 }
 
-// failed lets go of writes that were lost: the caller is told, once.
-func (s *Session) failed(err error, sent map[string]vbucketTokens) {
+// failed lets go of the writes that an error names, since they were lost, or are to vbuckets that the bucket does not
+// have any more: the caller is told, once. The others still have to be shown.
+func (s *Session) failed(err error, sent map[string]writes) {
 	var p *Error
-	if s != nil && errors.As(err, &p) && p.Code == errcode.TokenLost {
-		s.letGo(sent)
-	}
-}
-
-// refused is failed for a request that was answered at once. One that means nothing may do so of itself, or by writes
-// to vbuckets that the bucket does not have any more, since it was made anew: so a row is asked for without them.
-func (s *Session) refused(ctx context.Context, c *Client, ref string, plain ScanRequest, err error,
-	sent map[string]vbucketTokens) {
-	s.failed(err, sent)
-	var p *Error
-	if s == nil || len(sent) == 0 || !errors.As(err, &p) || p.Code != errcode.BadRequest {
+	if s == nil || !errors.As(err, &p) || len(p.Lost) == 0 {
 		return
 	}
-	plain.Limit = 1
-	if rows, err := c.scan(ctx, ref, plain); err == nil {
-		_ = rows.Close() // what it gives is not asked for
-		s.letGo(sent)
-	}
-}
-
-func (s *Session) letGo(sent map[string]vbucketTokens) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for bucket := range sent {
-		s.forget(bucket, sent)
+	for bucket, all := range sent {
+		lost := writes{}
+		for _, t := range p.Lost {
+			at := branch{t.VBucket, t.VBUUID}
+			if seqno, ok := all[at]; ok && seqno == t.Seqno {
+				lost[at] = seqno
+			}
+		}
+		s.forget(bucket, lost)
 	}
 }

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
 	"tidemark/timestamp"
+	"tidemark/wire"
 )
 
 func saw(bucket string, number uint64) scanport.Seen {
@@ -33,6 +36,10 @@ type teller struct {
 }
 
 func (p *teller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet {
+		fmt.Fprint(w, `{"id":"12","bucket":"w"}`)
+		return
+	}
 	body, _ := io.ReadAll(r.Body)
 	var req ScanRequest
 	if err := json.Unmarshal(body, &req); err != nil {
@@ -117,7 +124,7 @@ func TestClientsGoOnFromWhatTheyHaveSeen(t *testing.T) {
 		{"w/i", saw("w", 6), 4, "", "w 7"},
 		{"v/i", saw("v", 2), 4, "", ""},
 		{"w.inventory.routes/i", saw("w", 8), 1, "", "w 7"},
-		{"12", saw("w", 9), 0, "", "v 2, w 8"},
+		{"12", saw("w", 9), 0, "", "w 8"},
 		{"w/i", saw("w", 9), 4, own.Token(), "w 3, w 9"},
 		{"w2/i", saw("w2", 1), 4, "", ""},
 	} {
@@ -186,8 +193,9 @@ func TestWritesAreShown(t *testing.T) {
 	}{
 		{"v/i", ScanRequest{}, "", none},
 		{"w/i", ScanRequest{Timestamp: "1.0.1.2", Stability: "query"}, "", none},
-		{"w/i", ScanRequest{}, errcode.UnknownIndex, both}, // which says nothing of them
-		{"7", ScanRequest{Consistency: "any"}, errcode.TokenLost, both},
+		{"w/i", ScanRequest{}, errcode.UnknownIndex, both},              // which says nothing of them
+		{"7", ScanRequest{Consistency: "any"}, errcode.TokenLost, both}, // it does not say which
+		{"w/i", ScanRequest{}, "", both},
 		{"w/i", ScanRequest{}, "", none},
 	} {
 		if got := count(step.ref, step.req, step.code); got != step.want {
@@ -203,7 +211,7 @@ func TestWritesAreShown(t *testing.T) {
 	}
 	s.Wrote("w", Token{VBucket: 1, VBUUID: 7, Seqno: 5}, Token{VBucket: 3, VBUUID: 7, Seqno: 5})
 	if got := count("w/i", ScanRequest{Consistency: "at_plus", ScanVectors: own}, errcode.UnknownIndex); got !=
-		`at_plus{"w":{"1":[7,"9"],"3":[5,"7"]}}` || len(own["w"]) != 2 || string(own["w"]["3"][0]) != "1" {
+		`at_plus{"w":{"1":[7,"9",5,"7"],"3":[1,"1",5,"7"]}}` || len(own["w"]) != 2 || string(own["w"]["3"][0]) != "1" {
 		t.Errorf("%s, and the caller's own are %s", got, own)
 	}
 }
@@ -211,10 +219,21 @@ func TestWritesAreShown(t *testing.T) {
 // TestWhatIsReadInPartWasSeen: an indexer tells with each message what was seen; who closes the scan then, or loses its
 // indexers, has seen it.
 func TestWhatIsReadInPartWasSeen(t *testing.T) {
-	for name, end := range map[string]part{"closed": {ids: "ab", deaf: true, saw: "w"},
-		"failed": {ids: "ab", tail: string(errcode.Damaged), saw: "w"}} {
+	twelve := saw("w", 12)
+	newest := twelve.Token()
+	for name, c := range map[string]struct {
+		parts []part
+		want  string
+	}{
+		"closed":             {[]part{{ids: "ab", deaf: true, saw: "w"}}, "w 9"},
+		"failed":             {[]part{{ids: "ab", tail: string(errcode.Damaged), saw: "w"}}, "w 9"},
+		"failed and told":    {[]part{{ids: "ab", tail: string(errcode.Damaged), saw: "w", fails: newest}}, "w 12"},
+		"at once, and told":  {[]part{{ids: "ab", tail: string(errcode.Damaged), blind: true, fails: newest}}, "w 12"},
+		"gone on with":       {[]part{{ids: "ab", saw: "w"}, {tail: string(errcode.Damaged)}}, "w 9"},
+		"gone on, and blind": {[]part{{ids: "ab", saw: "w"}, {ids: "c", blind: true}}, "w 9"},
+	} {
 		t.Run(name, func(t *testing.T) {
-			s := newScripted(t, end)
+			s := newScripted(t, c.parts...)
 			cl := New("127.0.0.1:1")
 			defer cl.Close()
 			silent(cl, s.addr)
@@ -231,44 +250,137 @@ func TestWhatIsReadInPartWasSeen(t *testing.T) {
 			if err := rows.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if got := numbers(t, &ScanRequest{Session: cl.session.Token()}); got != "w 9" {
-				t.Errorf("seen %q", got)
+			if got := numbers(t, &ScanRequest{Session: cl.session.Token()}); got != c.want {
+				t.Errorf("seen %q, want %q", got, c.want)
 			}
 		})
 	}
 }
 
-// TestSessionsOfManyBuckets: however many there are, and whatever their names, what a session sends is taken.
+// TestSessionsOfManyBuckets: however many there are, and whatever their names, nothing that was seen is forgotten: a
+// scan of a bucket too many is refused before anything is asked, those of the others go on, and what a session sends
+// and gives is taken.
 func TestSessionsOfManyBuckets(t *testing.T) {
+	p := &teller{}
+	srv := httptest.NewServer(p)
+	defer srv.Close()
+	cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true, Sessionless: true})
+	silent(cl)
+	defer cl.Close()
 	for _, name := range []string{"b%d", strings.Repeat("a long name ", 8) + "%d"} {
 		var s Session
-		for i := range 2 * scanport.MaxSeen {
-			seen := saw(fmt.Sprintf(name, i), uint64(i))
-			s.saw(&seen, nil)
-			s.saw(&seen, nil)
+		count := func(i int, number uint64) error {
+			bucket := fmt.Sprintf(name, i)
+			p.answers = []scanport.Seen{saw(bucket, number)}
+			_, err := s.Count(t.Context(), cl, Ref(bucket, "i"), ScanRequest{})
+			return err
 		}
-		for i := range 2 * scanport.MaxSeen { // newer ones take the place of older ones
-			seen := saw(fmt.Sprintf(name, i), 1<<40)
-			s.saw(&seen, nil)
+		n := 0
+		var err error
+		for ; n <= scanport.MaxSeen && err == nil; n++ {
+			err = count(n, 1<<40)
+		}
+		if asked := len(p.asked); !errors.Is(err, ErrSessionFull) || n < 256 {
+			t.Fatalf("%d buckets, asked %d times: %v", n, asked, err)
+		}
+		n--
+		if err := count(0, 1<<40+1); err != nil {
+			t.Error(err)
 		}
 		all, err := scanport.ParseSession(s.Token())
-		if err != nil || len(all) < 256 || s.size != len(s.Token())+1 {
+		if err != nil || len(all) != n || s.size != len(s.Token())+1 {
 			t.Errorf("%d tokens of %d bytes, counted %d: %v", len(all), len(s.Token()), s.size, err)
 		}
 		var other Session
-		if err := other.Take(s.Token()); err != nil {
+		if err := other.Take(s.Token()); err != nil || len(other.seen) != n {
 			t.Error(err)
 		}
+		further, newer := saw(strings.Repeat("another ", 12), 1), saw(fmt.Sprintf(name, 7), 1<<41)
+		for _, token := range []string{further.Token() + "," + newer.Token()} {
+			if err := other.Take(token); !errors.Is(err, ErrSessionFull) && len(other.seen) == scanport.MaxSeen {
+				t.Errorf("%d buckets, and another one: %v", len(other.seen), err)
+			}
+		}
+		if err := other.Take(newer.Token()); err != nil || other.seen[newer.Bucket] != newer {
+			t.Errorf("%+v, %v", other.seen[newer.Bucket], err)
+		}
+	}
+	var s Session
+	for i := range scanport.MaxSeen + 1 {
+		if err := s.Wrote(fmt.Sprint("b", i), Token{VBucket: 1, VBUUID: 2, Seqno: 3}); errors.Is(err, ErrSessionFull) !=
+			(i == scanport.MaxSeen) {
+			t.Errorf("writes to %d buckets before: %v", i, err)
+		}
+	}
+	many := make([]Token, scanport.MaxTokens+1)
+	for i := range many {
+		many[i] = Token{VBucket: uint16(i % 1024), VBUUID: uint64(i), Seqno: 1}
+	}
+	if err := s.Wrote("b0", many[:scanport.MaxTokens-1]...); err != nil {
+		t.Error(err)
+	}
+	if err := s.Wrote("b0", many[7], many[scanport.MaxTokens]); !errors.Is(err, ErrSessionFull) {
+		t.Error(err)
 	}
 }
 
-// TestWritesOutliveBadRequests: a request that means nothing of itself says nothing of what was written; one that does
-// by writes to a bucket that was made anew with fewer vbuckets lets go of them, once.
-func TestWritesOutliveBadRequests(t *testing.T) {
+// TestScansByIdSendWhatIsOfTheirBucket: the request of an index that is named by its id takes what was seen and written
+// of its bucket only, as all of them may be more than a request is let be.
+func TestScansByIdSendWhatIsOfTheirBucket(t *testing.T) {
+	p := &teller{}
+	lookups := 0
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var req ScanRequest
-		if err := json.NewDecoder(r.Body).Decode(&req); err != nil || req.Offset < 0 || req.ScanVectors["w"]["900"] != nil {
-			rpc.WriteProblem(w, rpc.Refuse(errcode.BadRequest, "no"))
+		if r.Method == http.MethodGet {
+			lookups++
+			fmt.Fprint(w, `{"id":"12","bucket":"b3"}`)
+			return
+		}
+		if r.ContentLength > rpc.MaxUserBody/10 {
+			t.Errorf("%s has a body of %d bytes", r.URL.Path, r.ContentLength)
+		}
+		p.ServeHTTP(w, r)
+	}))
+	defer srv.Close()
+	cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true, Sessionless: true})
+	silent(cl)
+	defer cl.Close()
+	var s Session
+	const buckets = 40
+	for b := range buckets {
+		for vb := range uint16(1024) {
+			token := Token{VBucket: vb, VBUUID: 1<<64 - 1, Seqno: 1<<63 + uint64(b)}
+			if err := s.Wrote(fmt.Sprint("b", b), token); err != nil {
+				t.Fatal(err)
+			}
+		}
+		seen := saw(fmt.Sprint("b", b), uint64(b))
+		s.saw(&seen, nil)
+	}
+	for range 2 {
+		p.answers = []scanport.Seen{saw("b3", 50)}
+		if _, err := s.Count(t.Context(), cl, "12", ScanRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(p.asked[0].ScanVectors["b3"]); n != 1024 || len(p.asked[0].ScanVectors) != 1 ||
+		numbers(t, &p.asked[0]) != "b3 3" || numbers(t, &p.asked[1]) != "b3 50" || p.asked[1].ScanVectors != nil {
+		t.Errorf("%d writes; seen %s, then %s with %d", n, numbers(t, &p.asked[0]), numbers(t, &p.asked[1]),
+			len(p.asked[1].ScanVectors))
+	}
+	if lookups != 1 || len(s.wrote) != buckets-1 {
+		t.Errorf("%d questions for the bucket, writes to %d buckets are left", lookups, len(s.wrote))
+	}
+}
+
+// TestWritesOutliveErrors: an error lets go of the writes that it names, and of no others; a write on another branch
+// takes the place of none.
+func TestWritesOutliveErrors(t *testing.T) {
+	var refusal *rpc.Problem
+	var asked ScanRequest
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = ScanRequest{}
+		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || refusal != nil {
+			rpc.WriteProblem(w, refusal)
 			return
 		}
 		fmt.Fprintln(w, `{"end":true,"rows":0,"timestamp":{"id":"1.0.1.2","hash":"2"}}`)
@@ -277,23 +389,85 @@ func TestWritesOutliveBadRequests(t *testing.T) {
 	cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true, Sessionless: true})
 	silent(cl)
 	defer cl.Close()
-	for _, c := range []struct {
-		vb   uint16
-		req  ScanRequest
-		kept bool
+	lost := func(t Token) wire.LostWrite { return wire.LostWrite(t) }
+	kept, old, newer := Token{VBucket: 1, VBUUID: 8, Seqno: 3}, Token{VBucket: 7, VBUUID: 8, Seqno: 9},
+		Token{VBucket: 7, VBUUID: 9, Seqno: 5}
+	for name, c := range map[string]struct {
+		code errcode.Code
+		lost []wire.LostWrite
+		want string
 	}{
-		{7, ScanRequest{Offset: -1}, true},
-		{900, ScanRequest{Offset: -1}, true},
-		{900, ScanRequest{}, false},
+		"says nothing of them": {errcode.BadRequest, nil, "1/8:3 7/8:9 7/9:5"},
+		"of another seqno": {errcode.TokenLost, []wire.LostWrite{{VBucket: 7, VBUUID: 8, Seqno: 8}},
+			"1/8:3 7/8:9 7/9:5"},
+		"one is lost":   {errcode.TokenLost, []wire.LostWrite{lost(old)}, "1/8:3 7/9:5"},
+		"of no vbucket": {errcode.BadRequest, []wire.LostWrite{lost(old), lost(newer)}, "1/8:3"},
+		"all":           {errcode.TokenLost, []wire.LostWrite{lost(old), lost(kept), lost(newer)}, ""},
 	} {
-		var s Session
-		s.Wrote("w", Token{VBucket: c.vb, VBUUID: 8, Seqno: 3})
-		var refused *Error
-		if _, err := s.Scan(t.Context(), cl, "w/i", c.req); !errors.As(err, &refused) || refused.Code != errcode.BadRequest {
-			t.Errorf("%+v: %v", c, err)
-		}
-		if kept := len(s.pending("w")) > 0; kept != c.kept {
-			t.Errorf("%+v: kept %v", c, kept)
+		t.Run(name, func(t *testing.T) {
+			var s Session
+			if err := s.Wrote("w", newer, kept, old, Token{VBucket: 1, VBUUID: 8, Seqno: 2}); err != nil {
+				t.Fatal(err)
+			}
+			refusal = rpc.Refuse(c.code, "no")
+			refusal.Lost = c.lost
+			var refused *Error
+			_, err := s.Scan(t.Context(), cl, "w/i", ScanRequest{})
+			if !errors.As(err, &refused) || refused.Code != c.code {
+				t.Errorf("%v", err)
+			}
+			if n := len(asked.ScanVectors["w"]["7"]); n != 4 {
+				t.Errorf("two branches are asked for by %s", asked.ScanVectors)
+			}
+			var got []string
+			for at, seqno := range s.pending("w")["w"] {
+				got = append(got, fmt.Sprintf("%d/%d:%d", at.vbucket, at.vbuuid, seqno))
+			}
+			slices.Sort(got)
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("kept are %v, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// TestAScanIsNotAskedForForEver: who gives no deadline is told after a while what stands in the way; who gives one, and
+// what is no scan, waits for that.
+func TestAScanIsNotAskedForForEver(t *testing.T) {
+	var asked atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		rpc.WriteProblem(w, rpc.Refuse(errcode.Timeout, "the session has seen timestamp 6"))
+	}))
+	defer srv.Close()
+	cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true, RetryFor: time.Millisecond})
+	silent(cl)
+	defer cl.Close()
+	_, scanned := cl.Scan(t.Context(), "w/i", ScanRequest{})
+	_, counted := cl.Count(t.Context(), "w/i", ScanRequest{})
+	for _, err := range []error{scanned, counted} {
+		var p *Error
+		if !errors.Is(err, ErrUnavailable) || !errors.As(err, &p) || p.Code != errcode.Timeout ||
+			!strings.Contains(err.Error(), "no deadline") {
+			t.Error(err)
 		}
 	}
+	waits := func(what string, call func(context.Context) error) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		before := asked.Load()
+		if what == "a deadline" {
+			ctx, cancel = context.WithTimeout(t.Context(), time.Hour)
+		}
+		cl.Waiting = func(error) {
+			if asked.Load() > before+3 {
+				cancel()
+			}
+		}
+		if err := call(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	waits("a deadline", func(ctx context.Context) error { _, err := cl.Count(ctx, "w/i", ScanRequest{}); return err })
+	waits("no scan", func(ctx context.Context) error { _, err := cl.Status(ctx); return err })
 }

@@ -15,6 +15,17 @@ type Problem struct {
 	CAS          uint64       `json:"modified_cas,omitempty"` // the present one, with CAS_MISMATCH
 	RequestID    string       `json:"request_id,omitempty"`   // of the refused request, as logs have it
 	Reasons      []Reason     `json:"reasons,omitempty"`      // of /readyz
+	Lost         []LostWrite  `json:"lost,omitempty"`         // with TOKEN_LOST: at most MaxLost
+}
+
+// MaxLost bounds the writes that a Problem names.
+const MaxLost = 512
+
+// LostWrite is a write that was to be seen and is there no more, or is to no vbucket of the bucket.
+type LostWrite struct {
+	VBucket uint16 `json:"vbucket"`
+	VBUUID  uint64 `json:"vbuuid,string"`
+	Seqno   uint64 `json:"seqno"`
 }
 
 // Reason is one of several things that are in the way: a code for programs, words for people.

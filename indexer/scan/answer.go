@@ -83,5 +83,7 @@ func ProblemOf(err error) *rpc.Problem {
 		return p
 	}
 	e := AsError(err)
-	return rpc.Refuse(e.Code, "%s", e.Detail)
+	p = rpc.Refuse(e.Code, "%s", e.Detail)
+	p.Lost = e.Lost
+	return p
 }

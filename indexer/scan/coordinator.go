@@ -144,9 +144,7 @@ func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink)
 	if err := r.reset(); err != nil {
 		return r.result, err
 	}
-	if spec.Resume != nil && spec.Stability == NoStability { // no page is of an older timestamp than those before
-		r.least = &spec.Resume.Ref
-	}
+	defer r.caughtUp()
 	for {
 		err := r.attempt(ctx)
 		if err == nil && r.more {
@@ -154,20 +152,16 @@ func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink)
 			continue
 		}
 		if err == nil {
-			r.result.Explain = r.explain.end(&r.plan, r.of, r.result.Waited)
-			r.result.Seen = r.seen()
-			if r.result.More {
-				at := r.result.Seen
-				at.At = r.plan.ref.Ref
-				r.result.Cursor = spec.cursor(&at, r.last)
-			}
-			return r.result, nil
+			return r.end(), nil
 		}
 		if ctx.Err() != nil {
 			return r.result, contextError(ctx, err)
 		}
 		if r.given && spec.Stability != NoStability || !r.again(err) {
 			return r.result, err
+		}
+		if busy := r.crowded(err); busy != nil {
+			return r.result, busy
 		}
 		if time.Now().After(r.deadline) {
 			return r.result, r.late(err)
@@ -176,6 +170,18 @@ func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink)
 			return r.result, err
 		}
 	}
+}
+
+// end says what a scan was that has come to its end.
+func (r *run) end() Result {
+	r.result.Explain = r.explain.end(&r.plan, r.of, r.result.Waited)
+	r.result.Seen = r.seen()
+	r.tellLost()
+	if r.result.More {
+		at := r.chosen()
+		r.result.Cursor = r.spec.cursor(&at, r.last)
+	}
+	return r.result
 }
 
 // contextError prefers why the context ended to what broke because of it.
@@ -211,8 +217,14 @@ type run struct {
 	deadline time.Time // of waiting
 	least    *wire.StabilityRef
 	floor    *wire.StabilityRef // of the session, nil: none
+	floored  bool               // least is floor
 	keeps    bool               // the session stays as it is
+	shown    *scanport.Seen     // what the pages before have shown, without stability
+	lost     string             // why some of what the session had seen is there no more
+	unasked  bool               // and KV could not be asked for what is left
 	lags     bool               // it is one of those that wait for copies that lag behind their sessions
+	lagSince time.Time          // since when it waits for them; zero: it does not
+	hurry    time.Time          // until when it waits as one too many of them; zero: it is not
 	era      Era
 	bucket   string
 	result   Result
@@ -233,7 +245,7 @@ type run struct {
 // reset begins with the first row, or the first that is still to come of an answer that is gone on with; what was
 // waited counts.
 func (r *run) reset() error {
-	r.result, r.skip = Result{Waited: r.result.Waited, SessionLost: r.result.SessionLost}, r.spec.Offset
+	r.result, r.skip = Result{Waited: r.result.Waited}, r.spec.Offset
 	r.last = nil
 	r.repeats = repeats{parts: r.spec.Distinct, desc: r.spec.Desc}
 	if p := r.spec.Resume; p != nil {
@@ -282,7 +294,7 @@ func (r *run) late(err error) error {
 		e.Code = errcode.Timeout
 	}
 	e.Detail = fmt.Sprintf("%s (waited %s)", e.Detail, r.c.opts.Wait)
-	if r.least != nil && r.floor != nil && *r.least == *r.floor {
+	if r.floored && r.floor != nil {
 		e.Detail += fmt.Sprintf("; the session has seen timestamp %d, and gets nothing older", r.floor.Number)
 	}
 	return &e
@@ -304,10 +316,7 @@ func (r *run) attempt(ctx context.Context) error {
 		}
 		return err
 	}
-	if err := r.lag(); err != nil {
-		return err
-	}
-	defer r.caughtUp()
+	r.lag()
 	if r.after == nil || r.spec.Stability != NoStability { // else it goes on behind what was seen
 		if err := r.reset(); err != nil {
 			return err
@@ -319,7 +328,13 @@ func (r *run) attempt(ctx context.Context) error {
 	if d, ok := r.sink.(Dated); ok {
 		d.At(r.plan.ref, r.seen())
 	}
-	if r.more, err = r.gather(ctx); err != nil && r.spec.At != nil {
+	before := r.result.Rows
+	r.more, err = r.gather(ctx)
+	if r.spec.Stability == NoStability && r.result.Rows > before {
+		shown := r.seen()
+		r.shown = &shown
+	}
+	if err != nil && r.spec.At != nil {
 		err = r.spec.gone(err)
 	}
 	return err
@@ -331,13 +346,13 @@ func (r *run) consistency(ctx context.Context, view *View) error {
 		return err
 	}
 	if r.least == nil || r.least.Generation != view.Bucket.Generation || r.least.RollbackID != view.Bucket.RollbackID {
-		r.least = nil
+		r.least, r.floored = nil, false
 		if err := r.truth(ctx, view); err != nil {
 			return err
 		}
 	}
 	if r.spec.At == nil && r.floor != nil && (r.least == nil || r.least.Compare(r.floor.Ref) < 0) {
-		r.least = r.floor
+		r.least, r.floored = r.floor, true
 	}
 	return nil
 }
@@ -348,7 +363,7 @@ func (r *run) truth(ctx context.Context, view *View) error {
 	if r.spec.Consistency == AtPlus || r.spec.Consistency == Session {
 		return r.askKV(ctx, view, r.deadline)
 	}
-	if r.result.SessionLost == "" {
+	if r.lost == "" || r.spec.At != nil { // of an answer that is gone on with the timestamp is settled
 		return nil
 	}
 	deadline := r.deadline
@@ -357,9 +372,10 @@ func (r *run) truth(ctx context.Context, view *View) error {
 	}
 	err := r.askKV(ctx, view, deadline)
 	if err != nil && ctx.Err() == nil { // what is held answers it, and the caller is told
-		r.result.SessionLost += lostUnasked
+		r.unasked = true
 		return nil
 	}
+	r.unasked = r.unasked && r.shown != nil // pages may have been given without
 	return err
 }
 
@@ -377,7 +393,7 @@ func (r *run) askKV(ctx context.Context, view *View, deadline time.Time) error {
 		s, err = r.c.atPlus(wait, view.Bucket, r.spec.Tokens, time.Until(deadline))
 	}
 	// All that KV has is more than any tokens name.
-	if err == nil && (r.spec.Consistency != AtPlus || r.result.SessionLost != "") {
+	if err == nil && (r.spec.Consistency != AtPlus || r.lost != "") {
 		s, err = r.c.session(wait, view.Bucket.Name, time.Until(deadline))
 	}
 	if err != nil {
@@ -415,11 +431,8 @@ func (c *Coordinator) session(ctx context.Context, bucket string, wait time.Dura
 // timestamp as new as KV.
 func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 	wait time.Duration) (wire.BucketStability, error) {
-	for _, t := range tokens {
-		if int(t.VBucket) >= b.VBuckets {
-			return wire.BucketStability{}, Errorf(errcode.BadRequest, "token of vbucket %d: bucket %q has %d", t.VBucket, b.Name,
-				b.VBuckets)
-		}
+	if err := beyond(&b, tokens); err != nil {
+		return wire.BucketStability{}, err
 	}
 	s, ok := c.catalog.Newest(b.Name)
 	if !ok || !knows(&s, &b, tokens) {
@@ -438,6 +451,24 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 	return c.truth.Stabilize(ctx, b.Name, need, wait)
 }
 
+// beyond refuses tokens of vbuckets that the bucket does not have: nil, or an *Error.
+func beyond(b *wire.Bucket, tokens []Token) error {
+	var refused *Error
+	for _, t := range tokens {
+		if int(t.VBucket) < b.VBuckets {
+			continue
+		}
+		if refused == nil {
+			refused = Errorf(errcode.BadRequest, "token of vbucket %d: bucket %q has %d", t.VBucket, b.Name, b.VBuckets)
+		}
+		refused.lose(t)
+	}
+	if refused == nil {
+		return nil
+	}
+	return refused
+}
+
 // knows reports whether a timestamp is of the bucket as it is now and has the branches of all tokens.
 func knows(s *wire.BucketStability, b *wire.Bucket, tokens []Token) bool {
 	if s.Generation != b.Generation || s.RollbackID != b.RollbackID || s.Vector.Len() != b.VBuckets ||
@@ -451,18 +482,23 @@ func knows(s *wire.BucketStability, b *wire.Bucket, tokens []Token) bool {
 // write of one is on no branch of KV's.
 func asked(s *wire.BucketStability, tokens []Token) (timestamp.Vector, error) {
 	need := timestamp.New(s.Vector.Len())
+	var lost *Error
 	for _, t := range tokens {
 		log := s.Logs[t.VBucket]
 		if !log.Valid(t.VBUUID, t.Seqno) {
-			e := Errorf(errcode.TokenLost, "vbucket %d: the write at seqno %d of branch %d was lost in a failover; the "+
-				"bucket is on branch %d",
-				t.VBucket, t.Seqno, t.VBUUID, log.Newest())
-			e.VBuckets = []uint16{t.VBucket}
-			return need, e
+			if lost == nil {
+				lost = Errorf(errcode.TokenLost, "vbucket %d: the write at seqno %d of branch %d was lost in a "+
+					"failover; the bucket is on branch %d", t.VBucket, t.Seqno, t.VBUUID, log.Newest())
+			}
+			lost.lose(t)
+			continue
 		}
 		if t.Seqno > max(s.Vector.Seqnos[t.VBucket], need.Seqnos[t.VBucket]) {
 			need.Set(int(t.VBucket), timestamp.Position{VBUUID: log.Newest(), Seqno: t.Seqno})
 		}
+	}
+	if lost != nil {
+		return need, lost
 	}
 	return need, nil
 }

@@ -96,6 +96,9 @@ func (s *Spec) page(r *Request, def *index.Definition) error {
 	if err != nil {
 		return err
 	}
+	if err := s.checkPlace("the cursor", after.Key); err != nil {
+		return err
+	}
 	s.Page.after, s.Offset = after, 0
 	if r.Newer {
 		s.Seen = append(s.Seen, seen)

@@ -158,6 +158,23 @@ func TestCursorsEnd(t *testing.T) {
 	if got, rows, err := scanned(true); err != nil || got.Ref != refOf(5) || len(rows) != 39 {
 		t.Errorf("newer: %+v, %d rows, %v", got, len(rows), err)
 	}
+	// A page leaves the session that asks as it is, and the cursor behind it is of the page, not of that.
+	lost := seenAt(f, 9)
+	lost.Epoch--
+	one := Request{Limit: 1, Cursor: cursor, Stability: QueryStability, seen: []scanport.Seen{lost}}
+	f.has[1][4], f.has[2][4], f.has[3][4], f.has[4][4] = "", "", "", ""
+	spec, err := f.coordinator().Prepare(5, one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := f.coordinator().Scan(t.Context(), spec, new(collect))
+	if err != nil || page.Seen != lost || page.Cursor == "" {
+		t.Fatalf("%+v, %v", page, err)
+	}
+	req.Cursor = page.Cursor
+	if got, _, err := scanned(true); err != nil || got.SessionLost != "" {
+		t.Errorf("newer, behind a page of who has lost something: %+v, %v", got, err)
+	}
 	f.view.Bucket.RollbackID++
 	for i := range f.view.Held {
 		f.view.Held[i].Ref.RollbackID++
@@ -215,7 +232,21 @@ func TestCursorsOfOthers(t *testing.T) {
 			t.Errorf("%.60s: %v, want %q", body, err, want)
 		}
 	}
-	spec, err := req.Compile(&def)
+	distinct := Request{Limit: 1, WantCursor: true, Distinct: true}
+	if err := distinct.check(); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := distinct.Compile(&def)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := seenAt(f, 5)
+	distinct.Cursor = spec.cursor(&forged, &Row{Key: []byte{0xff, 1}})
+	_, err = distinct.Compile(&def)
+	if CodeOf(err) != errcode.BadRequest || !strings.Contains(fmt.Sprint(err), "a key") {
+		t.Errorf("a key that is none: %v", err)
+	}
+	spec, err = req.Compile(&def)
 	if err != nil {
 		t.Fatal(err)
 	}

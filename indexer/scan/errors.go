@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
 	"tidemark/errcode"
+	"tidemark/wire"
 )
 
 // Error is a failed scan: a code for programs, a detail for people.
@@ -12,7 +14,9 @@ type Error struct {
 	Code     errcode.Code `json:"code"`
 	Detail   string       `json:"detail"`
 	VBuckets []uint16     `json:"vbuckets,omitempty"` // of VBUCKETS_UNAVAILABLE and TOKEN_LOST
-	Err      error        `json:"-"`                  // cause, for logs
+	// Lost are the tokens that an error is about, at most wire.MaxLost.
+	Lost []wire.LostWrite `json:"lost,omitempty"`
+	Err  error            `json:"-"` // cause, for logs
 }
 
 // Error gives code and detail.
@@ -25,6 +29,14 @@ func (e *Error) Unwrap() error { return e.Err }
 func Errorf(c errcode.Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: c, Detail: err.Error(), Err: errors.Unwrap(err)}
+}
+
+// lose notes a token that the error is about.
+func (e *Error) lose(t Token) {
+	if len(e.Lost) < wire.MaxLost {
+		e.Lost = append(e.Lost, wire.LostWrite(t))
+		e.VBuckets = append(e.VBuckets, t.VBucket)
+	}
 }
 
 // CodeOf returns the code of an error; of one that is not an *Error: TIMEOUT or CANCELLED of a context, else INTERNAL.

@@ -47,10 +47,10 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 	todo := r.waiting()
 	open, err := r.open(ctx, todo.take(), r.after)
 	defer func() { r.closeAll(open, cancel) }()
-	r.caughtUp()
 	if err != nil {
 		return false, err
 	}
+	r.caughtUp()
 	if r.spec.WantTimestamp {
 		if err := r.takeVector(open); err != nil {
 			return false, err
@@ -306,8 +306,8 @@ func (r *run) request(n *remote) NodeRequest {
 	req := NodeRequest{
 		Index: r.spec.Index, Ref: r.plan.ref, Ranges: r.spec.Ranges, Reverse: r.spec.Reverse, Limit: r.spec.nodeLimit(),
 		Distinct: r.spec.Distinct, Where: r.spec.Where,
-		CountOnly: r.count, WantVector: r.spec.WantTimestamp, After: n.after(),
-		WaitMS: max(1, time.Until(r.deadline).Milliseconds()),
+		CountOnly: r.count, WantVector: r.spec.WantTimestamp, After: n.after(), Named: r.spec.At != nil,
+		WaitMS: max(1, time.Until(r.patience()).Milliseconds()),
 	}
 	if r.spec.Stability == QueryStability {
 		req.KeepMS = KeepFor.Milliseconds()
@@ -319,6 +319,14 @@ func (r *run) request(n *remote) NodeRequest {
 		req.Copies = append(req.Copies, s.candidates[0].copy)
 	}
 	return req
+}
+
+// patience is until when nodes may wait for the timestamp.
+func (r *run) patience() time.Time {
+	if !r.hurry.IsZero() && r.hurry.Before(r.deadline) {
+		return r.hurry
+	}
+	return r.deadline
 }
 
 // nodeLimit is how many rows of one node may be wanted.

@@ -69,7 +69,7 @@ func NewEncoder(w io.Writer, flush func(), whole func(size int), spec Spec) *Enc
 		size = int(spec.Limit+4) * rowGuess
 	}
 	e := &Encoder{projection: newProjection(&spec), w: w, flush: flush, whole: whole, out: make([]byte, 0, size),
-		full: ndjsonBuffer}
+		full: ndjsonBuffer, at: Resume{Index: spec.Index}}
 	if spec.Resume != nil {
 		e.at.Rows = spec.Resume.Rows
 	}
@@ -165,16 +165,26 @@ func appendEnd(dst []byte, r Result) []byte {
 	return append(appendExplain(appendMore(appendSession(appendTimestamp(dst, r), &r), &r), r.Explain), '}')
 }
 
-// Fail writes the last line of an answer that ends with an error.
+// Fail writes the last line of an answer that ends with an error. It tells what a session has seen with the rows
+// before.
 func (e *Encoder) Fail(err error) error {
 	body, jerr := json.Marshal(struct {
-		Error *Error `json:"error"`
-	}{AsError(err)})
+		Error   *Error `json:"error"`
+		Session string `json:"session,omitempty"`
+	}{AsError(err), tokenOf(&e.seen)})
 	if jerr != nil {
 		return fmt.Errorf("encode an error: %w", jerr)
 	}
 	e.out = append(append(e.out, body...), '\n')
 	return e.last()
+}
+
+// tokenOf is the token of what was seen; "" where no rows were begun.
+func tokenOf(s *scanport.Seen) string {
+	if s.Bucket == "" {
+		return ""
+	}
+	return s.Token()
 }
 
 // appendSession appends ,"session":"…" and, where it is so, ,"session_lost":"…". Neither has a character that needs

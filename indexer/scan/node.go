@@ -142,10 +142,10 @@ func open(ctx context.Context, req NodeRequest, pins Pins) (p *part, err error) 
 			err = errors.Join(err, pinned.Release())
 		}
 	}()
+	if (req.Named || req.KeepMS > 0) && pinned.Vector.Hash() != req.Ref.Hash {
+		return nil, Errorf(errcode.SnapshotTooOld, "timestamp %d is another one here", req.Ref.Number)
+	}
 	if req.KeepMS > 0 {
-		if pinned.Vector.Hash() != req.Ref.Hash {
-			return nil, Errorf(errcode.SnapshotTooOld, "timestamp %d is another one here", req.Ref.Number)
-		}
 		pins.Keep(req.Ref, time.Duration(req.KeepMS)*time.Millisecond)
 	}
 	p = &part{pinned: pinned, count: -1, limit: req.Limit, merge: merger{reverse: req.Reverse},

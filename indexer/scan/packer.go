@@ -1,8 +1,12 @@
 package scan
 
 import (
+	"encoding/json"
+	"fmt"
+
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
+	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
 
@@ -28,7 +32,8 @@ const (
 // NewPacker sends messages with the rows of a scan; send is done with one when it returns. room is where they are
 // built, Room gives it back.
 func NewPacker(send func(message []byte) error, room []byte, spec *Spec) *Packer {
-	p := &Packer{projection: newProjection(spec), send: send, full: packBuffer}
+	p := &Packer{projection: newProjection(spec), send: send, full: packBuffer,
+		at: Resume{Index: spec.Index}}
 	if spec.Resume != nil {
 		p.at.Rows = spec.Resume.Rows
 	}
@@ -69,8 +74,17 @@ func (p *Packer) Begun() bool { return p.begun }
 // End sends what is left, and that it was all.
 func (p *Packer) End(r Result) error { return p.finish(scanport.End, appendEnd(nil, r)) }
 
-// Fail sends what is left, and a problem in REST's form.
-func (p *Packer) Fail(problem []byte) error { return p.finish(scanport.Failure, problem) }
+// Fail sends what is left, and a problem in REST's form with what a session has seen with the rows before.
+func (p *Packer) Fail(problem *rpc.Problem) error {
+	text, err := json.Marshal(struct {
+		*rpc.Problem
+		Session string `json:"session,omitempty"`
+	}{problem, tokenOf(&p.seen)})
+	if err != nil {
+		return fmt.Errorf("encode an error: %w", err)
+	}
+	return p.finish(scanport.Failure, text)
+}
 
 // Room gives the buffer back, for another Packer.
 func (p *Packer) Room() []byte { return p.out[:0] }

@@ -23,7 +23,7 @@ import (
 const (
 	MaxLimit    = 1 << 40 // rows; no limit given means all
 	MaxRanges   = 1024
-	MaxTokens   = 4096
+	MaxTokens   = scanport.MaxTokens
 	MaxKeyBytes = 64 << 10 // of one encoded bound
 )
 
@@ -236,24 +236,39 @@ func (r *Request) tokensOf(bucket string) ([]Token, error) {
 		return r.Tokens, nil
 	}
 	var all []Token
-	for vb, pair := range r.ScanVectors[bucket] {
-		v, err := strconv.ParseUint(vb, 10, 16)
-		var seqno uint64
-		var id string
-		if err == nil && len(pair) == 2 {
-			err = errors.Join(json.Unmarshal(pair[0], &seqno), json.Unmarshal(pair[1], &id))
-		}
-		uuid, perr := strconv.ParseUint(id, 10, 64)
-		if err != nil || perr != nil || len(pair) != 2 {
+	for vb, pairs := range r.ScanVectors[bucket] {
+		of, err := vectorTokens(vb, pairs)
+		if err != nil {
 			return nil, Errorf(errcode.BadRequest, "scan_vectors of %q, vbucket %q: want {\"vbucket\":[seqno,\"vbuuid\"]}: "+
-				"a vbucket's number up to %d, a seqno, and the vbuuid's decimal digits as a string", bucket, vb, math.MaxUint16)
+				"a vbucket's number up to %d, a seqno, and the vbuuid's decimal digits as a string; pairs of other "+
+				"branches may follow", bucket, vb, math.MaxUint16)
 		}
-		all = append(all, Token{VBucket: uint16(v), VBUUID: uuid, Seqno: seqno})
+		all = append(all, of...)
 	}
 	if len(all) > MaxTokens {
 		return nil, Errorf(errcode.BadRequest, "%d tokens, want at most %d", len(all), MaxTokens)
 	}
 	return all, nil
+}
+
+// errPair tells that a scan vector has no pairs.
+var errPair = errors.New("want pairs")
+
+// vectorTokens reads what a scan vector has of a vbucket.
+func vectorTokens(vbucket string, pairs []json.RawMessage) (all []Token, err error) {
+	v, err := strconv.ParseUint(vbucket, 10, 16)
+	if len(pairs) == 0 || len(pairs)%2 != 0 {
+		err = errPair
+	}
+	for i := 0; i < len(pairs) && err == nil; i += 2 {
+		t := Token{VBucket: uint16(v)}
+		var id string
+		if err = errors.Join(json.Unmarshal(pairs[i], &t.Seqno), json.Unmarshal(pairs[i+1], &id)); err == nil {
+			t.VBUUID, err = strconv.ParseUint(id, 10, 64)
+		}
+		all = append(all, t)
+	}
+	return all, err
 }
 
 // Compile checks the request against an index and encodes its bounds. Errors are *Error with code BAD_REQUEST.
@@ -296,7 +311,7 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 		return s, err
 	}
 	if len(r.Resume) > 0 {
-		return s, s.resume(def.Bucket, r.Resume)
+		return s, s.resume(def, r.Resume)
 	}
 	return s, nil
 }

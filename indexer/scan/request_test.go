@@ -16,7 +16,7 @@ import (
 )
 
 func definition(desc ...bool) *index.Definition {
-	d := &index.Definition{ID: 5, Name: "i", State: index.Maintenance}
+	d := &index.Definition{ID: 5, Name: "i", Bucket: testBucket, State: index.Maintenance}
 	for i, down := range desc {
 		d.Keys = append(d.Keys, index.KeyExpr{Expr: fmt.Sprintf("f%d", i), Desc: down})
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"tidemark/errcode"
+	"tidemark/index"
 	"tidemark/indexer/scanport"
 	"tidemark/wire"
 )
@@ -12,9 +13,13 @@ import (
 // Resume is where an answer goes on whose indexer was lost in the middle of it: at the timestamp of the rows that have
 // come, behind the last of them. Another indexer then gives those that are missing, and no other.
 type Resume struct {
-	Ref  wire.StabilityRef
-	Rows int64 // that have come
-	Last Row
+	Index index.ID // of whose rows they are: the name may be another one's by now
+	Ref   wire.StabilityRef
+	Rows  int64 // that have come
+	Last  Row
+
+	seen  scanport.Seen // with those rows
+	named bool          // the caller has named the timestamp itself
 }
 
 // appendTo appends the form that travels with the rows, and comes back from a client, behind what its session has seen;
@@ -24,7 +29,8 @@ func (r *Resume) appendTo(dst []byte, seen *scanport.Seen) []byte {
 		return dst
 	}
 	dst = seen.AppendSeen(dst)
-	for _, v := range [...]uint64{r.Ref.Generation, r.Ref.RollbackID, r.Ref.Number, r.Ref.Hash, uint64(r.Rows)} {
+	for _, v := range [...]uint64{uint64(r.Index), r.Ref.Generation, r.Ref.RollbackID, r.Ref.Number,
+		r.Ref.Hash, uint64(r.Rows)} {
 		dst = binary.AppendUvarint(dst, v)
 	}
 	dst = append(binary.AppendUvarint(dst, uint64(len(r.Last.Key))), r.Last.Key...)
@@ -36,14 +42,14 @@ const maxResumeHead = 1024
 
 // parseResume reads what appendTo wrote, which a client may have changed: it can ask for no other rows with it than
 // with a request.
-func parseResume(bucket string, b []byte) (*Resume, error) {
-	r := &Resume{Ref: wire.StabilityRef{Bucket: bucket}}
-	_, b, err := scanport.CutSeen(b)
-	if err != nil {
+func parseResume(def *index.Definition, b []byte) (*Resume, error) {
+	r := &Resume{Ref: wire.StabilityRef{Bucket: def.Bucket}}
+	var err error
+	if r.seen, b, err = scanport.CutSeen(b); err != nil {
 		return nil, Errorf(errcode.BadRequest, "where the scan is to go on cannot be read: %w", err)
 	}
-	var rows, key uint64
-	for _, v := range [...]*uint64{&r.Ref.Generation, &r.Ref.RollbackID, &r.Ref.Number, &r.Ref.Hash, &rows, &key} {
+	var of, rows, key uint64
+	for _, v := range [...]*uint64{&of, &r.Ref.Generation, &r.Ref.RollbackID, &r.Ref.Number, &r.Ref.Hash, &rows, &key} {
 		n := 0
 		if *v, n = binary.Uvarint(b); n <= 0 {
 			return nil, Errorf(errcode.BadRequest, "where the scan is to go on cannot be read")
@@ -54,18 +60,41 @@ func parseResume(bucket string, b []byte) (*Resume, error) {
 		return nil, Errorf(errcode.BadRequest, "the scan is to go on behind %d rows, the last with a key of %d bytes in %d",
 			rows, key, len(b))
 	}
+	if r.Index = index.ID(of); r.Index != def.ID {
+		return nil, Errorf(errcode.SnapshotTooOld, "the rows before are of index %s, which was dropped or replaced by "+
+			"a split meanwhile; %s on %s is index %s now: begin the scan anew", r.Index, def.Name, def.Keyspace(),
+			def.ID)
+	}
+	if r.seen.Bucket != def.Bucket {
+		return nil, Errorf(errcode.BadRequest, "where the scan is to go on is of bucket %q, the index is on %q",
+			r.seen.Bucket, def.Bucket)
+	}
 	r.Rows = int64(rows)
 	r.Last = Row{Key: bytes.Clone(b[:key]), DocID: bytes.Clone(b[key:])}
 	return r, nil
 }
 
 // resume makes the spec one of the rest of an answer.
-func (s *Spec) resume(bucket string, token []byte) (err error) {
-	if s.Resume, err = parseResume(bucket, token); err != nil {
+func (s *Spec) resume(def *index.Definition, token []byte) (err error) {
+	if s.Resume, err = parseResume(def, token); err != nil {
 		return err
 	}
-	if s.Stability != NoStability { // what is seen was settled before the first row
-		s.At, s.Consistency, s.Tokens = &s.Resume.Ref, Any, nil
+	if err := s.checkPlace("where the scan is to go on", s.Resume.Last.Key); err != nil {
+		return err
+	}
+	if s.Stability == NoStability { // no page is of an older timestamp than those before
+		s.Seen = append(s.Seen, s.Resume.seen)
+		return nil
+	}
+	s.Resume.named = s.At != nil
+	s.At, s.Consistency, s.Tokens = &s.Resume.Ref, Any, nil // what is seen was settled before the first row
+	return nil
+}
+
+// checkPlace refuses a row's key that who asks has sent, and that cannot be one.
+func (s *Spec) checkPlace(what string, key []byte) error {
+	if _, err := leadingParts(key, s.Distinct, s.Desc); err != nil {
+		return Errorf(errcode.BadRequest, "%s has a key that none of index %s can be: %w", what, s.Index, err)
 	}
 	return nil
 }

@@ -238,21 +238,21 @@ func TestWhatIsGoneIsNamed(t *testing.T) {
 		t.Errorf("after a rollback: %v", err)
 	}
 	seen := scanport.Seen{Bucket: testBucket, At: refOf(5).Ref}
-	for _, bad := range []string{"", "\x80", "\x01\x01\x01\x01\x00\x00", "\x01\x01\x01\x01\x01\x05abc"} {
+	for _, bad := range []string{"", "\x80", "\x05\x01\x01\x01\x01\x00\x00", "\x05\x01\x01\x01\x01\x01\x05abc"} {
 		req.Resume = append(seen.AppendSeen(nil), bad...)
 		if err := new(portion).answer(f, req, 50, 100); CodeOf(err) != errcode.BadRequest {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	long := Resume{Ref: refOf(5), Rows: 1, Last: Row{Key: make([]byte, scanport.MaxResume)}}
+	long := Resume{Index: 5, Ref: refOf(5), Rows: 1, Last: Row{Key: make([]byte, scanport.MaxResume)}}
 	if b := long.appendTo(nil, &seen); len(b) != 0 {
 		t.Errorf("a place of %d bytes", len(b))
 	}
 	long.Last.Key = long.Last.Key[:scanport.MaxResume-maxResumeHead]
 	long.Last.DocID = []byte{}
 	b := long.appendTo(nil, &seen)
-	if got, err := parseResume(testBucket, b); err != nil || len(b) > scanport.MaxResume || got.Ref != long.Ref ||
-		got.Last.Compare(long.Last) != 0 {
+	got, err := parseResume(&f.view.Definition, b)
+	if err != nil || len(b) > scanport.MaxResume || got.Ref != long.Ref || got.Last.Compare(long.Last) != 0 {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
 }

@@ -69,6 +69,7 @@ type NodeRequest struct {
 	Distinct int      `json:"distinct,omitempty"`
 	Where    []Filter `json:"where,omitempty"`   // by component, each once
 	Desc     []bool   `json:"desc,omitempty"`    // of the components; with Distinct and Where
+	Named    bool     `json:"named,omitempty"`   // Ref comes from outside: it has to be the one of that hash
 	KeepMS   int64    `json:"keep_ms,omitempty"` // how long the node keeps Ref for later scans that name it
 	WaitMS   int64    `json:"wait_ms,omitempty"` // how long the node may wait until it holds Ref
 }

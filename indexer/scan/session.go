@@ -2,6 +2,7 @@ package scan
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"tidemark/errcode"
@@ -56,17 +57,36 @@ func (v *View) floor(seen []scanport.Seen) (floor *wire.StabilityRef, lost strin
 	return floor, lost, err
 }
 
-// session takes over what the session has seen. A timestamp that the caller has named is what it wants to see, however
-// old: then nothing is asked of what was lost, and the session stays as it is.
+// session takes over what the session has seen, and what pages of this very scan have shown. A timestamp that the
+// caller has named is what it wants to see, however old: then nothing is asked of what was lost, and the session stays
+// as it is.
 func (r *run) session(view *View) error {
-	var err error
 	r.era, r.bucket = view.Era, view.Bucket.Name
-	r.floor, r.result.SessionLost, err = view.floor(r.spec.Seen)
-	if r.spec.At != nil {
-		r.keeps, r.result.SessionLost = r.result.SessionLost != "" || err != nil, ""
+	seen := r.spec.Seen
+	if r.shown != nil {
+		seen = append(slices.Clip(seen), *r.shown)
+	}
+	floor, lost, err := view.floor(seen)
+	r.floor = floor
+	if r.spec.named() {
+		r.keeps = lost != "" || err != nil
 		return nil
 	}
+	if lost != "" || r.shown == nil { // what a page before was told of is told with the end
+		r.lost = lost
+	}
 	return err
+}
+
+// named reports whether the caller, or its cursor, has named the timestamp, and not only the rows before of an answer
+// that is gone on with.
+func (s *Spec) named() bool { return s.At != nil && (s.Resume == nil || s.Resume.named) }
+
+// tellLost has the result say what is lost.
+func (r *run) tellLost() {
+	if r.result.SessionLost = r.lost; r.unasked {
+		r.result.SessionLost += lostUnasked
+	}
 }
 
 // wireRef is the timestamp that was seen.
@@ -79,35 +99,67 @@ func (r *run) seen() scanport.Seen {
 	if r.keeps {
 		return r.spec.Seen[len(r.spec.Seen)-1]
 	}
-	s := scanport.Seen{Cluster: r.era.Cluster, Epoch: r.era.Epoch, Bucket: r.bucket, At: r.plan.ref.Ref}
+	s := r.chosen()
 	if r.floor != nil && r.floor.Compare(s.At) > 0 {
 		s.At = r.floor.Ref
 	}
 	return s
 }
 
-// maxLagging is how many scans may wait at a time for copies that lag behind what their sessions have seen: an index
-// that lags must not take the places of all scans.
-const maxLagging = 32
-
-// lag counts a scan that has to wait for copies that lag behind its session, or refuses it.
-func (r *run) lag() error {
-	if !r.plan.behind || r.floor == nil || r.least != r.floor {
-		return nil
-	}
-	if n := r.c.lagging.Add(1); n > maxLagging {
-		r.c.lagging.Add(-1)
-		return Errorf(errcode.Busy, "index %s lags behind timestamp %d, which the session has seen, and %d scans wait for "+
-			"it or others already, the most that may: try again", r.spec.Index, r.floor.Number, maxLagging)
-	}
-	r.lags = true
-	return nil
+// chosen is the chosen timestamp, as sessions know it.
+func (r *run) chosen() scanport.Seen {
+	return scanport.Seen{Cluster: r.era.Cluster, Epoch: r.era.Epoch, Bucket: r.bucket, At: r.plan.ref.Ref}
 }
 
-// caughtUp gives the place of lag back: the copies are open, or cannot be.
+// maxLagging is how many scans may wait at a time for copies that lag behind what their sessions have seen: an index
+// that lags must not take the places of all scans. Others wait no longer than lagHurry, in which what was promoted just
+// now is there: then they are refused.
+const (
+	maxLagging = 32
+	lagHurry   = 100 * time.Millisecond
+)
+
+// lag counts a scan that has to wait for copies that lag behind its session, until caughtUp.
+func (r *run) lag() {
+	if !r.plan.behind || !r.floored {
+		return
+	}
+	now := time.Now()
+	if r.lagSince.IsZero() {
+		r.lagSince = now
+	}
+	if r.lags {
+		return
+	}
+	if r.lags = r.c.lagging.Add(1) <= maxLagging; r.lags {
+		r.hurry = time.Time{}
+		return
+	}
+	r.c.lagging.Add(-1)
+	if r.hurry.IsZero() && !r.given {
+		r.hurry = now.Add(lagHurry)
+	}
+}
+
+// crowded refuses a scan that has found no place among those that wait for copies, and has waited long enough for one
+// that finds none. why is what it waits for.
+func (r *run) crowded(why error) error {
+	if r.hurry.IsZero() || time.Now().Before(r.hurry) || r.floor == nil {
+		return nil
+	}
+	return Errorf(errcode.Busy, "index %s lags behind timestamp %d, which the session has seen, and %d scans wait for "+
+		"it or others already, the most that may: try again: %w", r.spec.Index, r.floor.Number, maxLagging, why)
+}
+
+// caughtUp gives the place of lag back: the copies are open, or are waited for no more. What was waited for them is
+// counted.
 func (r *run) caughtUp() {
 	if r.lags {
 		r.lags = false
 		r.c.lagging.Add(-1)
+	}
+	if !r.lagSince.IsZero() {
+		r.result.Waited += time.Since(r.lagSince)
+		r.lagSince, r.hurry = time.Time{}, time.Time{}
 	}
 }

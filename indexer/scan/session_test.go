@@ -220,6 +220,35 @@ func TestEndsTellSessions(t *testing.T) {
 	if got, _, err := scanport.CutSeen(p.resume); err != nil || got != want {
 		t.Errorf("a place tells %+v, %v", got, err)
 	}
+	// What failed tells it, too, where rows may have come.
+	why := Errorf(errcode.Damaged, "no")
+	why.lose(Token{1, 2, 3})
+	for _, begun := range []bool{false, true} {
+		var line, text strings.Builder
+		e := NewEncoder(&line, nil, nil, openSpec())
+		spec := openSpec()
+		k := NewPacker(func(message []byte) error {
+			var a scanport.Answer
+			if err := a.Read(message); err != nil || a.Tail != scanport.Failure {
+				t.Errorf("%d, %v", a.Tail, err)
+			}
+			text.Write(a.Text)
+			return nil
+		}, nil, &spec)
+		told := ""
+		if begun {
+			e.At(refOf(5), want)
+			k.At(refOf(5), want)
+			told = `,"session":"` + want.Token() + `"`
+		}
+		if err := errors.Join(e.Fail(why), k.Fail(ProblemOf(why))); err != nil {
+			t.Fatal(err)
+		}
+		const lost = `"lost":[{"vbucket":1,"vbuuid":"2","seqno":3}]`
+		if !strings.HasSuffix(line.String(), lost+"}"+told+"}\n") || !strings.HasSuffix(text.String(), lost+told+"}") {
+			t.Errorf("begun %v: %s and %s", begun, &line, &text)
+		}
+	}
 	r := Result{Rows: 2, Ref: wire.StabilityRef{Ref: want.At}, Seen: want}
 	tail := `,"session":"` + want.Token() + `"`
 	if got := string(appendEnd(nil, r)); !strings.HasSuffix(got, tail+"}") {
@@ -263,25 +292,234 @@ func TestANamedTimestampLeavesASessionAsItIs(t *testing.T) {
 	}
 }
 
-// TestLaggingCopiesLeaveRoom: so many scans wait for copies that lag behind their sessions, and no more; others go on.
+// TestLaggingCopiesLeaveRoom: so many scans wait for copies that lag behind their sessions, from attempt to attempt,
+// and no more; others go on, and so do those that find what they have seen at once.
 func TestLaggingCopiesLeaveRoom(t *testing.T) {
 	f := parted()
 	f.hold([]index.CopyID{1, 2, 3, 4}, 3)
-	c := f.coordinator()
+	for id := range f.has {
+		f.has[id][6] = errcode.Timeout
+	}
+	c := NewCoordinator(f, f, f, Options{Wait: time.Minute})
 	spec := openSpec()
-	spec.Seen = []scanport.Seen{seenAt(f, 4)}
+	spec.Seen = []scanport.Seen{seenAt(f, 6)}
 	c.lagging.Store(maxLagging)
+	var asked []int64 // for how long nodes may wait
+	f.request = func(r NodeRequest) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		asked = append(asked, r.WaitMS)
+	}
 	if _, err := c.Scan(t.Context(), spec, new(collect)); CodeOf(err) != errcode.Busy ||
-		!strings.Contains(fmt.Sprint(err), "lags behind timestamp 4") {
-		t.Error(err)
+		!strings.Contains(fmt.Sprint(err), "lags behind timestamp 6") || slices.Max(asked) > lagHurry.Milliseconds() {
+		t.Errorf("%v, nodes could wait %d ms", err, asked)
+	}
+	spec.Seen = []scanport.Seen{seenAt(f, 4)} // which nobody has told of yet, and all have
+	if got, err := c.Scan(t.Context(), spec, new(collect)); err != nil || got.Ref != refOf(4) {
+		t.Errorf("%+v, %v", got, err)
 	}
 	spec.Seen = []scanport.Seen{seenAt(f, 3)}
 	if _, err := c.Scan(t.Context(), spec, new(collect)); err != nil {
 		t.Error(err)
 	}
-	c.lagging.Store(maxLagging - 1)
-	spec.Seen = []scanport.Seen{seenAt(f, 4)}
-	if _, err := c.Scan(t.Context(), spec, new(collect)); err != nil || c.lagging.Load() != maxLagging-1 {
-		t.Errorf("%v, %d wait", err, c.lagging.Load())
+	c.lagging.Store(0)
+	spec.Seen = []scanport.Seen{seenAt(f, 6)}
+	attempts := map[int64]int{}
+	f.request = func(NodeRequest) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if attempts[c.lagging.Load()]++; attempts[1] == 8 { // of two slices, so that the fourth attempt has it
+			for id := range f.has {
+				f.has[id][6] = ""
+			}
+			f.rows[6] = f.rows[5]
+		}
+	}
+	got, err := c.Scan(t.Context(), spec, new(collect))
+	if err != nil || got.Ref != refOf(6) || attempts[1] < 8 || len(attempts) > 1 || c.lagging.Load() != 0 {
+		t.Errorf("%+v, %v: while so many were counted copies were asked %v times, and %d are left", got, err, attempts,
+			c.lagging.Load())
+	}
+	if got.Waited < 2*recheck { // three attempts in vain, with pauses
+		t.Errorf("it has waited for %v", got.Waited)
+	}
+	f.has[1][7], f.has[2][7] = errcode.Timeout, errcode.Timeout
+	spec.Seen = []scanport.Seen{seenAt(f, 7)}
+	c = NewCoordinator(f, f, f, Options{Wait: 120 * time.Millisecond})
+	if _, err := c.Scan(t.Context(), spec, new(collect)); CodeOf(err) != errcode.Timeout || c.lagging.Load() != 0 {
+		t.Errorf("%v, and %d are left", err, c.lagging.Load())
+	}
+}
+
+// TestPagesWithoutStabilityNeverGoBack: what is known of the copies is older after a page, since one of them has gone
+// elsewhere: the pages behind it are of no older timestamp; an indexer that goes on with the answer knows that too.
+// What a rollback between two pages has undone is told with the end.
+func TestPagesWithoutStabilityNeverGoBack(t *testing.T) {
+	const rows = 2*PageRows + 500
+	all := []index.CopyID{1, 2, 3, 4}
+	cluster := func() *fakeCluster {
+		f := parted()
+		for n := range f.rows {
+			f.rows[n] = make([][]Row, 2)
+			for i := range rows {
+				f.rows[n][i%2] = append(f.rows[n][i%2], Row{fmt.Appendf(nil, "%06d", i), fmt.Appendf(nil, "doc-%d", n)})
+			}
+		}
+		return f
+	}
+	spec := openSpec()
+	spec.Stability, spec.WantTimestamp = NoStability, false
+	between := func(f *fakeCluster, change func()) {
+		pages := 0
+		f.request = func(NodeRequest) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if pages++; pages == 2 { // both nodes are asked for the first page
+				change()
+			}
+		}
+	}
+	f := cluster()
+	between(f, func() {
+		for i := range f.view.Held {
+			f.view.Held[i].Ref = refOf(3)
+		}
+	})
+	c := NewCoordinator(f, f, f, Options{Wait: time.Minute})
+	var sink collect
+	got, err := c.Scan(t.Context(), spec, &sink)
+	if err != nil || got.Ref != refOf(5) || got.Seen != seenAt(f, 5) || len(sink.rows) != rows ||
+		!strings.HasSuffix(sink.rows[rows-1], "doc-5") {
+		t.Errorf("%+v, %v, %d rows", got, err, len(sink.rows))
+	}
+
+	f = cluster()
+	f.hold(all, 3)
+	seen := seenAt(f, 5)
+	last := f.rows[5][0][7]
+	req := Request{Consistency: Any, Stability: NoStability, Limit: 20,
+		Resume: (&Resume{Index: 5, Ref: refOf(4), Rows: 15, Last: last}).appendTo(nil, &seen)}
+	rest, err := f.coordinator().Prepare(5, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id := range f.has { // the timestamp of before is passed over
+		f.has[id] = map[uint64]errcode.Code{3: "", 5: errcode.SnapshotSkipped}
+	}
+	if _, err := f.coordinator().Scan(t.Context(), rest, new(collect)); CodeOf(err) != errcode.Timeout {
+		t.Errorf("the rest is of an older timestamp: %v", err)
+	}
+
+	f = cluster()
+	between(f, func() {
+		f.view.Bucket.RollbackID++
+		for i := range f.view.Held {
+			f.view.Held[i].Ref.RollbackID++
+		}
+	})
+	f.refuse = func(int64) error { return Errorf(errcode.VBucketsUnavailable, "nobody has vbucket 0") }
+	f.current = f.newest + 1
+	c = NewCoordinator(f, f, f, Options{Wait: time.Minute})
+	got, err = c.Scan(t.Context(), spec, new(collect))
+	if err != nil || got.SessionLost != lostRollback+lostUnasked || got.Seen.At.RollbackID != refOf(5).RollbackID+1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestARestTellsWhatWasLost: the end of an answer that another indexer has gone on with says what the first one would
+// have said.
+func TestARestTellsWhatWasLost(t *testing.T) {
+	f := parted()
+	f.view.Definition.Keys = nil
+	lost := seenAt(f, 5)
+	lost.Epoch--
+	place := seenAt(f, 4)
+	req := Request{Consistency: Any, Stability: ScanStability, seen: []scanport.Seen{lost},
+		Resume: (&Resume{Index: 5, Ref: refOf(4), Rows: 1, Last: Row{DocID: []byte("doc000")}}).appendTo(nil, &place)}
+	for _, stability := range []RowStability{ScanStability, QueryStability} {
+		req.Stability = stability
+		spec, err := f.coordinator().Prepare(5, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := f.coordinator().Scan(t.Context(), spec, new(collect))
+		if err != nil || got.SessionLost != lostEpoch || got.Seen != seenAt(f, 4) || got.Ref != refOf(4) {
+			t.Errorf("%s: %+v, %v", stability, got, err)
+		}
+	}
+	req.Timestamp = TimestampID(refOf(4))
+	spec, err := f.coordinator().Prepare(5, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := f.coordinator().Scan(t.Context(), spec, new(collect)); err != nil || got.SessionLost != "" ||
+		got.Seen != lost {
+		t.Errorf("at a timestamp: %+v, %v", got, err)
+	}
+}
+
+// TestPlacesOfOthers: a place in an answer comes back from a client, who may have changed it, or may ask another
+// cluster: that is the caller's fault, and no row is of another state than those before.
+func TestPlacesOfOthers(t *testing.T) {
+	f := parted()
+	seen := seenAt(f, 4)
+	other := seen
+	other.Bucket = "other"
+	key, foreign := []byte{0xff, 1}, refOf(4)
+	foreign.Hash++
+	place := func(r Resume, seen *scanport.Seen) []byte { return r.appendTo(nil, seen) }
+	for name, c := range map[string]struct {
+		place []byte
+		want  errcode.Code
+	}{
+		"whole":          {place(Resume{Index: 5, Ref: refOf(4), Rows: 1}, &seen), ""},
+		"another index":  {place(Resume{Index: 4, Ref: refOf(4), Rows: 1}, &seen), errcode.SnapshotTooOld},
+		"another bucket": {place(Resume{Index: 5, Ref: refOf(4), Rows: 1}, &other), errcode.BadRequest},
+		"no key": {place(Resume{Index: 5, Ref: refOf(4), Rows: 1, Last: Row{Key: key}}, &seen),
+			errcode.BadRequest},
+		"another state": {place(Resume{Index: 5, Ref: foreign, Rows: 1}, &seen), errcode.SnapshotTooOld},
+	} {
+		for n := range f.rows {
+			f.rows[n] = [][]Row{{}, {}}
+		}
+		spec, err := f.coordinator().Prepare(5, Request{Consistency: Any, Stability: ScanStability, Distinct: true,
+			Resume: c.place})
+		if err == nil {
+			_, err = f.coordinator().Scan(t.Context(), spec, new(collect))
+		}
+		if (err != nil) != (c.want != "") || err != nil && CodeOf(err) != c.want {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// TestLostWritesAreNamed: all of them at once, so that who has asked can leave them out.
+func TestLostWritesAreNamed(t *testing.T) {
+	f := parted()
+	spec := openSpec()
+	spec.Consistency = AtPlus
+	lost := []Token{{VBucket: 0, VBUUID: 66, Seqno: 6}, {VBucket: 1, VBUUID: 66, Seqno: 9}}
+	spec.Tokens = append([]Token{{VBucket: 1, VBUUID: 77, Seqno: 4}}, lost...)
+	none := []Token{{VBucket: testVBs, VBUUID: 77, Seqno: 1}, {VBucket: testVBs + 1, VBUUID: 77, Seqno: 1}}
+	for _, c := range []struct {
+		tokens, lost []Token
+		code         errcode.Code
+	}{{spec.Tokens, lost, errcode.TokenLost}, {append(none, spec.Tokens...), none, errcode.BadRequest}} {
+		spec.Tokens = c.tokens
+		_, err := f.coordinator().Scan(t.Context(), spec, new(collect))
+		var got []Token
+		for _, w := range ProblemOf(err).Lost {
+			got = append(got, Token(w))
+		}
+		if CodeOf(err) != c.code || !slices.Equal(got, c.lost) {
+			t.Errorf("%v names %v, want %v", err, got, c.lost)
+		}
+	}
+	var many Error
+	for i := range MaxTokens {
+		many.lose(Token{VBucket: uint16(i)})
+	}
+	if len(many.Lost) != wire.MaxLost {
+		t.Errorf("%d are named", len(many.Lost))
 	}
 }

@@ -139,6 +139,11 @@ func TestStabilityRequests(t *testing.T) {
 		s.Consistency != AtPlus {
 		t.Errorf("%+v, %v", s, err)
 	}
+	pairs := r.ScanVectors[testBucket]
+	pairs["1"] = append(pairs["1"], []byte("9"), []byte(`"4"`)) // of another branch
+	if s, err := r.Compile(&def); err != nil || !slices.Equal(s.Tokens, []Token{{1, 1<<64 - 1, 5}, {1, 4, 9}}) {
+		t.Errorf("%+v, %v", s, err)
+	}
 	def.Bucket = "third"
 	if s, err := r.Compile(&def); err != nil || len(s.Tokens) > 0 || s.Consistency != Any {
 		t.Errorf("of other buckets: %+v, %v", s, err)

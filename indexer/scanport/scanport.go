@@ -114,7 +114,7 @@ const maxLine = 1024
 const (
 	More    = 0 // where the answer goes on, should it be cut here, or nothing; another message follows
 	End     = 1 // the last line of a scan, as :scan has it, or the answer of :count
-	Failure = 2 // a problem, as REST has it
+	Failure = 2 // a problem, as REST has it, and beside its fields session, a token of what was seen with the rows
 )
 
 // An answer's message: number of components that rows have (uvarint), one byte for each (1: descending), length of

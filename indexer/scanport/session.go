@@ -30,6 +30,8 @@ const (
 	MaxSession = 64 << 10
 	// MaxSeen bounds the number of a session's tokens.
 	MaxSeen = 1024
+	// MaxTokens bounds the writes that a request may name.
+	MaxTokens = 4096
 	// maxToken bounds one token, in bytes of text.
 	maxToken = 2 << 10
 

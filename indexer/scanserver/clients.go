@@ -397,7 +397,7 @@ func (o *clientConn) scan(ctx context.Context, req *scanport.Request) error {
 		return err // the client has gone, or this node stops: a cut answer is gone on with elsewhere
 	}
 	if err != nil {
-		return p.Fail(problemText(err))
+		return p.Fail(scan.ProblemOf(err))
 	}
 	return p.End(result)
 }

@@ -24,14 +24,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		took: meters.SecondsBy(r, "scan_seconds",
 			"Time of scans and counts coordinated here, the clients' slowness included.", "consistency", scanFirst, scanBounds),
 		waited: meters.SecondsBy(r, "scan_wait_seconds",
-			"Part of it until a stability timestamp was known that is new enough; consistency any waits for none.",
+			"Part of it until a stability timestamp was known, and for any held, that is new enough.",
 			"consistency", scanFirst, scanBounds),
 	}
 }
 
 func (m *metrics) scan(consistency string, took, waited time.Duration) {
 	m.took.WithLabelValues(consistency).Observe(took.Seconds())
-	if consistency != string(scan.Any) {
+	if consistency != string(scan.Any) || waited > 0 { // which waits for what its session has seen only
 		m.waited.WithLabelValues(consistency).Observe(waited.Seconds())
 	}
 }

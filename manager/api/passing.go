@@ -189,6 +189,19 @@ func (p *passage) send(b []byte) error {
 	return nil
 }
 
+// seen is a session's token of what was seen up to the place; "" where that does not tell.
+func (p *passage) seen() string {
+	place, err := scanport.ParsePlace(p.place)
+	if err != nil {
+		return ""
+	}
+	seen, _, err := scanport.CutSeen(place)
+	if err != nil {
+		return ""
+	}
+	return seen.Token()
+}
+
 // end ends an answer that has no end of its own: as a problem where nothing has gone, with a line that says so between
 // two lines, and else, as a client must not take half a line for one, by cutting the connection.
 func (p *passage) end(why *rpc.Problem) error {
@@ -204,7 +217,7 @@ func (p *passage) end(why *rpc.Problem) error {
 	case p.midway:
 		panic(http.ErrAbortHandler) // net/http's way to cut the connection
 	}
-	line, err := json.Marshal(scanFailure{Error: *why})
+	line, err := json.Marshal(scanFailure{Error: *why, Session: p.seen()})
 	if err != nil {
 		line = fmt.Appendf(nil, `{"error":{"code":%q}}`, errcode.Internal)
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -194,6 +195,19 @@ func TestAnAnswerOfAnIndexThatIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkRows(t, w.Body.String(), 20, "", false)
+}
+
+// TestAnAnswerOfAnIndexThatHasMoved: that its copies are elsewhere is not told as if the index were no more.
+func TestAnAnswerOfAnIndexThatHasMoved(t *testing.T) {
+	for there, want := range map[bool]string{true: "has moved to other indexers", false: "was dropped or replaced"} {
+		q := &question{index: &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}},
+			resume: "x", there: func(context.Context) bool { return there }}
+		err := q.replaced(t.Context(), rpc.Refuse(errcode.IndexNotHosted, "copy 3 of index 7 is not on this node"))
+		var p *rpc.Problem
+		if !errors.As(err, &p) || p.Code != errcode.SnapshotTooOld || !strings.Contains(p.Detail, want) {
+			t.Errorf("still there %v: %v", there, err)
+		}
+	}
 }
 
 // checkRows looks at lines: rows in order, and then the end, the failure, or, where it was cut, perhaps half a line.

@@ -178,7 +178,7 @@ func (c *Cluster) Client() *client.Client {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	cl := client.Open(client.Options{Servers: m.Servers(), TLS: conf})
+	cl := client.Open(client.Options{Servers: m.Servers(), TLS: conf, RetryFor: -1})
 	if os.Getenv("TIDEMARK_CONTRACT") != "" { // every exchange is held to the OpenAPI document
 		checker, err := contract.New()
 		if err != nil {

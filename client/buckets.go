@@ -1,0 +1,48 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// bucketsOf are the buckets of indexes that are scanned by their ids, in a session of several buckets.
+type bucketsOf struct {
+	mu   sync.Mutex
+	byID map[string]bucketAt
+}
+
+type bucketAt struct {
+	bucket string
+	at     time.Time
+}
+
+// bucketOf returns the bucket of an index that is named by its id. It is asked for again as often as ways to indexers
+// are.
+func (c *Client) bucketOf(ctx context.Context, id string) (string, error) {
+	b := &c.buckets
+	b.mu.Lock()
+	known, ok := b.byID[id]
+	b.mu.Unlock()
+	if ok && time.Since(known.at) < routeGood {
+		return known.bucket, nil
+	}
+	at := time.Now()
+	if c.refused > 0 {
+		one, cancel := context.WithTimeout(ctx, c.refused)
+		defer cancel()
+		ctx = one
+	}
+	info, err := c.Index(ctx, id)
+	if err != nil {
+		return "", fmt.Errorf("the bucket of index %s, for what the session has seen of it: %w", id, err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.byID == nil || len(b.byID) >= maxRoutes {
+		b.byID = map[string]bucketAt{} // they come back one by one
+	}
+	b.byID[id] = bucketAt{info.Bucket, at}
+	return info.Bucket, nil
+}
