@@ -52,6 +52,9 @@ const (
 	MaxControlBody = 64 << 20 // definitions of 10,000 indexes, reports with full vectors
 	MaxUserBody    = 1 << 20  // what users send: statements, scans
 	maxErrorBody   = 64 << 10
+	// maxHeader bounds a request's header: a scan's has up to 64 KiB of a session's tokens, 43 KiB that say where it
+	// goes on, and what others have (package scanport).
+	maxHeader = 128 << 10
 )
 
 // Problem is an error as it crosses the network.
@@ -420,7 +423,7 @@ func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: aged(Identify(h), time.Now), ConnContext: stampConn,
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: AnswerTimeout,
-		IdleTimeout: 120 * time.Second, MaxHeaderBytes: 64 << 10,
+		IdleTimeout: 120 * time.Second, MaxHeaderBytes: maxHeader,
 	}
 }
 

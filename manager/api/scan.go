@@ -62,7 +62,8 @@ func (a *API) scanRoutes() []route {
 
 // scanFailure is the last line of a scan that failed midway.
 type scanFailure struct {
-	Error rpc.Problem `json:"error"`
+	Error   rpc.Problem `json:"error"`
+	Session string      `json:"session,omitempty"` // a token of what was seen with the rows before
 }
 
 // getJSON reads another manager's answer.
@@ -177,6 +178,11 @@ func (a *API) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 		_ = a.catchUp(r.Context())
 		return a.ready(r.Context(), mux.Vars(r)["ref"])
 	}
+	ask.there = func(ctx context.Context) bool {
+		_ = a.catchUp(ctx) // without a leader, what this manager knows
+		x := a.cfg.Raft.State().Index(ask.index.Definition.ID)
+		return x != nil && x.Definition.State != index.Dropping
+	}
 	resp, err := a.askReady(r.Context(), ask, a.scanners)
 	if err != nil {
 		return err
@@ -239,6 +245,7 @@ type question struct {
 	tells  bool   // who asked wants the places, too
 	resume string // where it goes on; "": it begins
 	again  func() (*statecontext.Index, error)
+	there  func(context.Context) bool // the index still is, whatever has its name
 	// of the session that asks, beside those in the body
 	session string
 }
@@ -278,19 +285,23 @@ func (a *API) askOne(ctx context.Context, q *question, addrs []string) (*http.Re
 			return resp, nil
 		}
 	}
-	return nil, q.replaced(last)
+	return nil, q.replaced(ctx, last)
 }
 
-// replaced makes of a refusal to go on with an index that is no more, the one that says what to do: an application that
-// asks by name has another index of it since a split.
-func (q *question) replaced(err error) error {
+// replaced makes of a refusal to go on with an index the one that says what to do: the index is no more, and an
+// application that asks by name has another index of it since a split, or its copies are elsewhere.
+func (q *question) replaced(ctx context.Context, err error) error {
 	var p *rpc.Problem
 	if q.resume == "" || !errors.As(err, &p) || p.Code != errcode.IndexNotHosted {
 		return err
 	}
 	d := &q.index.Definition
-	return rpc.Refuse(errcode.SnapshotTooOld, "index %s (%s on %s), of which the rows before were, was dropped or "+
-		"replaced by a split meanwhile: begin the scan anew: %v", d.ID, d.Name, d.Keyspace(), err)
+	what := "was dropped or replaced by a split meanwhile"
+	if q.there != nil && q.there(ctx) {
+		what = "has moved to other indexers meanwhile, where the timestamp of those rows is not held"
+	}
+	return rpc.Refuse(errcode.SnapshotTooOld, "index %s (%s on %s), of which the rows before were, %s: begin the scan "+
+		"anew: %v", d.ID, d.Name, d.Keyspace(), what, err)
 }
 
 // scanBody reads a body and checks it against v; none at all is the whole index.
