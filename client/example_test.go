@@ -55,6 +55,32 @@ func ExampleClient_Scan() {
 	}
 }
 
+// An answer page by page, all of one state. Who comes back to it too late goes on in a newer one.
+func ExampleClient_Pages() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	c := client.New()
+	defer c.Close()
+
+	req := client.ScanRequest{Limit: 100}.In(client.Equal("FR"))
+	for more := true; more; {
+		more = false
+		for page, err := range c.Pages(ctx, client.Ref("world", "by_country"), req) {
+			var problem *client.Error
+			switch {
+			case errors.As(err, &problem) && problem.Code == "CURSOR_EXPIRED":
+				fmt.Println("what follows is of a newer state")
+				req.Cursor, req.Newer, more = page.After, true, true
+			case err != nil:
+				log.Fatal(err)
+			}
+			for _, row := range page.Rows {
+				fmt.Println(row.ID)
+			}
+		}
+	}
+}
+
 // Bounds of Go values: several ranges, of keys with two components.
 func ExampleScanRequest_In() {
 	req := client.ScanRequest{Limit: 5}.In(
