@@ -54,6 +54,8 @@ func TestRunningScans(t *testing.T) {
 	if _, err := answered(ws); code(err) != errcode.ScanCancelled || !strings.Contains(err.Error(), "cancelled by root") {
 		t.Errorf("its client is told %v", err)
 	}
+	// its client has the answer a moment before it is struck off the list
+	s.until("it has ended", func() bool { return s.server.Running(10, 10).Running == 0 })
 	if err := s.server.Cancel(&wire.CancelScan{ID: one.ID, By: "root"}); code(err) != errcode.UnknownScan {
 		t.Errorf("a scan that has ended: %v", err)
 	}

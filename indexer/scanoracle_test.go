@@ -152,6 +152,10 @@ func (f *shelf) View(index.ID) (scan.View, error)           { return f.view, nil
 func (f *shelf) Newest(string) (wire.BucketStability, bool) { return wire.BucketStability{}, false }
 func (f *shelf) Changed() <-chan struct{}                   { return nil }
 func (f *shelf) Keep(wire.StabilityRef, time.Duration)      {}
+func (f *shelf) KeepPages(scan.Pages, []index.CopyID, wire.StabilityRef) (func(bool), error) {
+	return func(bool) {}, nil
+}
+func (f *shelf) EndPages(scan.Pages) {}
 func (f *shelf) CurrentSeqnos(context.Context, string) (timestamp.Vector, error) {
 	return f.vector, nil
 }

@@ -15,6 +15,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
+	"tidemark/internal/rpc"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -46,6 +47,7 @@ type Coordinator struct {
 	turn    atomic.Uint64 // spreads scans over replicas
 	load    detector.Load[index.NodeID]
 	lagging atomic.Int64 // scans that wait for copies that lag behind what their sessions have seen
+	over    over
 }
 
 // busier reports whether another node is asked in the place of one that has as good a copy.
@@ -144,6 +146,8 @@ func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink)
 	if err := r.reset(); err != nil {
 		return r.result, err
 	}
+	r.pages.For = rpc.Principal(ctx)
+	defer r.endPages()
 	defer r.caughtUp()
 	for {
 		err := r.attempt(ctx)
@@ -179,7 +183,7 @@ func (r *run) end() Result {
 	r.tellLost()
 	if r.result.More {
 		at := r.chosen()
-		r.result.Cursor = r.spec.cursor(&at, r.last)
+		r.result.Cursor = r.spec.cursor(&at, r.pages.ID, r.last)
 	}
 	return r.result
 }
@@ -230,6 +234,8 @@ type run struct {
 	result   Result
 	plan     plan
 	of       int // slices of the index
+	pages    Pages
+	pagedOn  []index.NodeID // who keeps the timestamp for the next page
 
 	// of all pages together
 	repeats repeats
@@ -310,7 +316,9 @@ func (r *run) attempt(ctx context.Context) error {
 	if err := r.consistency(ctx, &view); err != nil {
 		return err
 	}
-	if r.plan, err = choose(&view, r.spec.Ranges, r.least, r.spec.At, r.c.turn.Add(1), r.c.nodes, r.c.busier); err != nil {
+	r.beginPages()
+	turn, busier := r.turn()
+	if r.plan, err = choose(&view, r.spec.Ranges, r.least, r.spec.At, turn, r.c.nodes, busier); err != nil {
 		if r.spec.At != nil && r.spec.later() {
 			err = r.spec.expired(err)
 		}
@@ -338,6 +346,15 @@ func (r *run) attempt(ctx context.Context) error {
 		err = r.spec.gone(err)
 	}
 	return err
+}
+
+// turn says which of several equally good copies are asked: of pages the same ones for each, which keep their
+// timestamp.
+func (r *run) turn() (uint64, func(a, b index.NodeID) bool) {
+	if r.spec.Page != nil {
+		return r.pages.ID, func(_, _ index.NodeID) bool { return false }
+	}
+	return r.c.turn.Add(1), r.c.busier
 }
 
 // consistency finds the timestamp that the scan must be at or above, once.

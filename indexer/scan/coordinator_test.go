@@ -107,6 +107,11 @@ type fakeCluster struct {
 	kept     atomic.Uint64
 	refuse   func(asked int64) error // of Stabilize; nil: never
 	emptied  bool                    // KV has made vbucket 0 anew
+
+	full      bool // nothing more is kept for pages
+	pages     []keptPage
+	pagesDone []bool // whether they were read
+	pagesOver []Pages
 }
 
 func (f *fakeCluster) View(id index.ID) (View, error) {

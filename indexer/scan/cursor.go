@@ -16,6 +16,7 @@ import (
 // Page is a part of an answer that comes page by page: all pages are of one timestamp, which is kept for them.
 type Page struct {
 	asked uint64 // digest of what has to be the same of all pages
+	id    uint64 // of a page behind another one: Pages.ID
 	after *Row   // the last row of the page before; nil: the first one
 }
 
@@ -110,13 +111,14 @@ func (s *Spec) page(r *Request, def *index.Definition) error {
 }
 
 // cursor names the place behind a row, at the timestamp that was seen; "" behind one that is too long.
-func (s *Spec) cursor(seen *scanport.Seen, last *Row) string {
+func (s *Spec) cursor(seen *scanport.Seen, pages uint64, last *Row) string {
 	if len(last.Key)+len(last.DocID) > maxCursorRow {
 		return ""
 	}
 	b := seen.AppendSeen([]byte{cursorFormat})
 	b = binary.AppendUvarint(b, uint64(s.Index))
 	b = binary.BigEndian.AppendUint64(b, s.Page.asked)
+	b = binary.BigEndian.AppendUint64(b, pages)
 	b = append(binary.AppendUvarint(b, uint64(len(last.Key))), last.Key...)
 	b = append(b, last.DocID...)
 	return base64.RawURLEncoding.EncodeToString(appendSum(b))
@@ -148,11 +150,12 @@ func (s *Spec) readCursor(text string, def *index.Definition) (seen scanport.See
 		return seen, nil, bad(err.Error())
 	}
 	id, n := binary.Uvarint(b)
-	if n <= 0 || len(b) < n+8 {
+	if n <= 0 || len(b) < n+16 {
 		return seen, nil, bad("it is cut")
 	}
 	asked := binary.BigEndian.Uint64(b[n:])
-	b = b[n+8:]
+	s.Page.id = binary.BigEndian.Uint64(b[n+8:])
+	b = b[n+16:]
 	key, n := binary.Uvarint(b)
 	switch {
 	case n <= 0 || key > uint64(len(b)-n):

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scanport"
+	"tidemark/internal/rpc"
 )
 
 // pageEnd is what the end of a page says.
@@ -241,7 +243,7 @@ func TestCursorsOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	forged := seenAt(f, 5)
-	distinct.Cursor = spec.cursor(&forged, &Row{Key: []byte{0xff, 1}})
+	distinct.Cursor = spec.cursor(&forged, 7, &Row{Key: []byte{0xff, 1}})
 	_, err = distinct.Compile(&def)
 	if CodeOf(err) != errcode.BadRequest || !strings.Contains(fmt.Sprint(err), "a key") {
 		t.Errorf("a key that is none: %v", err)
@@ -254,10 +256,10 @@ func TestCursorsOfOthers(t *testing.T) {
 		t.Errorf("a count: %v", err)
 	}
 	seen := seenAt(f, 5)
-	if got := spec.cursor(&seen, &Row{Key: make([]byte, maxCursorRow+1)}); got != "" {
+	if got := spec.cursor(&seen, 7, &Row{Key: make([]byte, maxCursorRow+1)}); got != "" {
 		t.Errorf("a cursor of %d bytes", len(got))
 	}
-	if got := spec.cursor(&seen, &Row{Key: make([]byte, maxCursorRow)}); len(got) == 0 || len(got) > MaxCursor {
+	if got := spec.cursor(&seen, 7, &Row{Key: make([]byte, maxCursorRow)}); len(got) == 0 || len(got) > MaxCursor {
 		t.Errorf("a cursor of %d bytes", len(got))
 	}
 }
@@ -266,7 +268,7 @@ func FuzzCursor(f *testing.F) {
 	def := &index.Definition{ID: 5, Bucket: testBucket, Keys: []index.KeyExpr{{Expr: "a"}}}
 	spec := Spec{Index: 5, Page: &Page{}}
 	seen := scanport.Seen{Bucket: testBucket}
-	whole, err := base64.RawURLEncoding.DecodeString(spec.cursor(&seen, &Row{Key: []byte("k"), DocID: []byte("d")}))
+	whole, err := base64.RawURLEncoding.DecodeString(spec.cursor(&seen, 7, &Row{Key: []byte("k"), DocID: []byte("d")}))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -280,9 +282,80 @@ func FuzzCursor(f *testing.F) {
 			}
 			return
 		}
-		again, row2, err := spec.readCursor(spec.cursor(&seen, row), def)
+		again, row2, err := spec.readCursor(spec.cursor(&seen, spec.Page.id, row), def)
 		if err != nil || again != seen || row2.Compare(*row) != 0 {
 			t.Errorf("%+v %+v, then %+v %+v, %v", seen, row, again, row2, err)
 		}
 	})
+}
+
+// TestWhatIsKeptForPages: nodes are asked to keep the copies that they serve, for all pages of an answer under one
+// name, and the same copies are asked for each page; where the first page is the last they are told so with the next
+// question. A node that has no room refuses the page.
+func TestWhatIsKeptForPages(t *testing.T) {
+	f := parted()
+	req, cursor := cursorOf(t, f)
+	ctx := rpc.WithPrincipal(t.Context(), "ann")
+	c := f.coordinator()
+	page := func(r Request) (Result, []keptPage, error) {
+		t.Helper()
+		f.pages, f.pagesDone, f.pagesOver = nil, nil, nil
+		if err := r.check(); err != nil {
+			t.Fatal(err)
+		}
+		spec, err := c.Prepare(5, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.Scan(ctx, spec, new(collect))
+		return got, f.pages, err
+	}
+	got, first, err := page(req)
+	if err != nil || got.Cursor == "" || got.Cursor == cursor || len(first) != 2 || len(f.pagesOver) != 0 ||
+		!slices.Equal(f.pagesDone, []bool{true, true}) || first[0].of != first[1].of || first[0].of.For != "ann" {
+		t.Fatalf("%+v, %v: kept %+v, done %v, over %v", got, err, first, f.pagesDone, f.pagesOver)
+	}
+	sorted := func(all []keptPage) []keptPage {
+		slices.SortFunc(all, func(a, b keptPage) int { return int(a.copies[0]) - int(b.copies[0]) })
+		return all
+	}
+	req.Cursor = got.Cursor
+	for range 5 {
+		next, again, err := page(req)
+		if err != nil || !reflect.DeepEqual(sorted(first), sorted(again)) || len(f.pagesOver) != 0 {
+			t.Fatalf("%v: kept %+v, then %+v, over %v", err, first, again, f.pagesOver)
+		}
+		req.Cursor = next.Cursor
+	}
+	req.Newer = true
+	if _, newer, err := page(req); err != nil || newer[0].of == first[0].of || newer[0].of.ID == 0 {
+		t.Errorf("newer: %+v, %v", newer, err)
+	}
+	whole := Request{Limit: 1000, WantCursor: true}
+	_, last, err := page(whole)
+	if err != nil || len(f.pagesOver) != 0 {
+		t.Fatal(err)
+	}
+	_, _, err = page(Request{Limit: 1})
+	for _, n := range last { // of both nodes, whichever are asked for the plain scan
+		other := slices.ContainsFunc(f.pagesOver, func(p Pages) bool { return p != n.of })
+		if err != nil || other || len(f.pagesOver) == 0 {
+			t.Errorf("%v: told %v, kept were %+v", err, f.pagesOver, last)
+		}
+	}
+	f.full = true
+	if _, _, err := page(whole); CodeOf(err) != errcode.Busy {
+		t.Errorf("without room: %v", err)
+	}
+	for range 3 * mostOver {
+		c.over.add(Pages{ID: 1}, []index.NodeID{1})
+	}
+	for n := mostOver; n > 0; n -= maxOver {
+		if got := len(c.over.take(1)); got != maxOver {
+			t.Errorf("%d are told at a time", got)
+		}
+	}
+	if got := len(c.over.take(1)); got != 0 || len(c.over.told) > 2 {
+		t.Errorf("%d are left, of %d nodes", got, len(c.over.told))
+	}
 }

@@ -241,6 +241,7 @@ func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened [
 		r.ask(ctx, nodes[0])
 		others.Wait()
 		todo = nil
+		r.paged(nodes)
 		for _, n := range nodes {
 			r.explain.asked(n, r.c.nodes.Name)
 		}
@@ -309,9 +310,13 @@ func (r *run) request(n *remote) NodeRequest {
 		CountOnly: r.count, WantVector: r.spec.WantTimestamp, After: n.after(), Named: r.spec.At != nil,
 		WaitMS: max(1, time.Until(r.patience()).Milliseconds()),
 	}
-	if r.spec.Stability == QueryStability {
+	switch {
+	case r.spec.Page != nil:
+		req.Pages = &r.pages
+	case r.spec.Stability == QueryStability:
 		req.KeepMS = KeepFor.Milliseconds()
 	}
+	req.Over = r.c.over.take(n.node)
 	if req.Distinct > 0 || len(req.Where) > 0 {
 		req.Desc = r.spec.Desc
 	}

@@ -47,6 +47,11 @@ type Pins interface {
 		error)
 	// Keep lets the node's snapshots at a timestamp stay for so long, all copies of its bucket: a later scan names it.
 	Keep(ref wire.StabilityRef, d time.Duration)
+	// KeepPages lets snapshots of copies stay while a page of an answer is read, and for KeepFor after each. done is
+	// called when it was, or could not be. Errors are *Error: BUSY, where so much is kept already.
+	KeepPages(of Pages, copies []index.CopyID, ref wire.StabilityRef) (done func(read bool), err error)
+	// EndPages lets what is kept for an answer go.
+	EndPages(of Pages)
 }
 
 func (r *NodeRequest) check() error {
@@ -59,6 +64,8 @@ func (r *NodeRequest) check() error {
 		return Errorf(errcode.BadRequest, "distinct in %d of %d components", r.Distinct, len(r.Desc))
 	case r.KeepMS < 0 || r.KeepMS > MaxKeep.Milliseconds():
 		return Errorf(errcode.BadRequest, "keep_ms %d, want 0 to %d", r.KeepMS, MaxKeep.Milliseconds())
+	case len(r.Over) > maxOver:
+		return Errorf(errcode.BadRequest, "%d answers are over, want at most %d at a time", len(r.Over), maxOver)
 	case r.Limit < 0:
 		return Errorf(errcode.BadRequest, "limit %d", r.Limit)
 	}
@@ -117,6 +124,7 @@ func Open(ctx context.Context, req NodeRequest, pins Pins) (RowStream, error) {
 // part is a node's part of a scan: the rows of some of its copies, merged. It implements RowStream.
 type part struct {
 	pinned  *Pinned
+	done    func(read bool)  // tells that it was read
 	vector  timestamp.Vector // empty: not asked for
 	count   int64            // of a request that only counts, else -1
 	limit   int64            // 0: none
@@ -133,22 +141,23 @@ func open(ctx context.Context, req NodeRequest, pins Pins) (p *part, err error) 
 	if err := req.check(); err != nil {
 		return nil, err
 	}
-	pinned, err := pin(ctx, req, pins)
+	pinned, done, err := pinPages(ctx, req, pins)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
+			done(false)
 			err = errors.Join(err, pinned.Release())
 		}
 	}()
-	if (req.Named || req.KeepMS > 0) && pinned.Vector.Hash() != req.Ref.Hash {
+	if (req.Named || req.KeepMS > 0 || req.Pages != nil) && pinned.Vector.Hash() != req.Ref.Hash {
 		return nil, Errorf(errcode.SnapshotTooOld, "timestamp %d is another one here", req.Ref.Number)
 	}
 	if req.KeepMS > 0 {
 		pins.Keep(req.Ref, time.Duration(req.KeepMS)*time.Millisecond)
 	}
-	p = &part{pinned: pinned, count: -1, limit: req.Limit, merge: merger{reverse: req.Reverse},
+	p = &part{pinned: pinned, done: done, count: -1, limit: req.Limit, merge: merger{reverse: req.Reverse},
 		again: repeats{parts: req.Distinct, desc: req.Desc}}
 	if req.WantVector {
 		p.vector = pinned.Vector
@@ -231,7 +240,26 @@ func (p *part) Close() error {
 	for i := range p.cursors {
 		errs = append(errs, p.cursors[i].close())
 	}
+	p.done(true)
 	return errors.Join(append(errs, p.pinned.Release())...)
+}
+
+// pinPages is pin, and keeps what a page needs for the next one. done tells whether it was read.
+func pinPages(ctx context.Context, req NodeRequest, pins Pins) (pinned *Pinned, done func(read bool), err error) {
+	for _, o := range req.Over {
+		pins.EndPages(o)
+	}
+	done = func(bool) {}
+	if req.Pages != nil { // before the look, so that nothing is gone between
+		if done, err = pins.KeepPages(*req.Pages, req.Copies, req.Ref); err != nil {
+			return nil, nil, err
+		}
+	}
+	if pinned, err = pin(ctx, req, pins); err != nil {
+		done(false)
+		return nil, nil, err
+	}
+	return pinned, done, nil
 }
 
 // pin waits no longer than the request allows.

@@ -71,7 +71,15 @@ type NodeRequest struct {
 	Desc     []bool   `json:"desc,omitempty"`    // of the components; with Distinct and Where
 	Named    bool     `json:"named,omitempty"`   // Ref comes from outside: it has to be the one of that hash
 	KeepMS   int64    `json:"keep_ms,omitempty"` // how long the node keeps Ref for later scans that name it
+	Pages    *Pages   `json:"pages,omitempty"`   // the answer whose page it is, so that Copies are kept for the next
+	Over     []Pages  `json:"over,omitempty"`    // answers for which nothing has to be kept any more
 	WaitMS   int64    `json:"wait_ms,omitempty"` // how long the node may wait until it holds Ref
+}
+
+// Pages names an answer that comes page by page.
+type Pages struct {
+	ID  uint64 `json:"id"`
+	For string `json:"for,omitempty"` // who has asked; "": nobody known
 }
 
 // View is what the coordinating node knows of an index at one moment.

@@ -17,6 +17,35 @@ import (
 // Keep implements Pins.
 func (f *fakeCluster) Keep(ref wire.StabilityRef, _ time.Duration) { f.kept.Store(ref.Number) }
 
+// KeepPages implements Pins.
+func (f *fakeCluster) KeepPages(of Pages, copies []index.CopyID, ref wire.StabilityRef) (func(bool), error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.full {
+		return nil, Errorf(errcode.Busy, "full")
+	}
+	f.pages = append(f.pages, keptPage{of, slices.Clone(copies), ref.Number})
+	return func(read bool) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.pagesDone = append(f.pagesDone, read)
+	}, nil
+}
+
+// keptPage is what a node was asked to keep for a page.
+type keptPage struct {
+	of     Pages
+	copies []index.CopyID
+	number uint64
+}
+
+// EndPages implements Pins.
+func (f *fakeCluster) EndPages(of Pages) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pagesOver = append(f.pagesOver, of)
+}
+
 // TestStabilityQuery: a scan that names the timestamp of an earlier one shows its state again, also when newer ones are
 // there, and lets it be kept; one that is gone, of before a rollback, or no timestamp at all, is refused by name.
 func TestStabilityQuery(t *testing.T) {

@@ -74,6 +74,14 @@ func (p *Pins) Keep(ref wire.StabilityRef, d time.Duration) {
 	p.Snapshots.KeepFor(ref, d)
 }
 
+// KeepPages implements scan.Pins.
+func (p *Pins) KeepPages(of scan.Pages, copies []index.CopyID, ref wire.StabilityRef) (func(read bool), error) {
+	return p.Snapshots.KeepPages(of, copies, ref)
+}
+
+// EndPages implements scan.Pins.
+func (p *Pins) EndPages(of scan.Pages) { p.Snapshots.EndPages(of) }
+
 // Hold gives a copy's snapshot at ref as soon as there is one, or says why there will not be, as that its bucket k has
 // left: one that is made anew under its name is another.
 func (p *Pins) Hold(ctx context.Context, k Bucket, id index.ID, c index.CopyID, ref wire.StabilityRef) (Held, error) {

@@ -55,7 +55,8 @@ type Set struct {
 	skipped map[index.CopyID]wire.StabilityRef // the newest one that a copy could not be made exact at
 	waiting map[index.CopyID]chan struct{}     // closed when one of a copy is added, or will never be
 	kept    []keptRef                          // for queries, least lately used first
-	changed chan struct{}                      // closed and replaced when all copies have one more, or will never have
+	pages   pages
+	changed chan struct{} // closed and replaced when all copies have one more, or will never have
 	closed  bool
 }
 
@@ -78,7 +79,7 @@ func (s *Set) Add(id index.CopyID, h Held) {
 	} else {
 		var list []Held
 		for i, old := range s.copies[id] {
-			if i <= len(s.copies[id])-s.keep && !s.isKept(old.Ref) {
+			if i <= len(s.copies[id])-s.keep && !s.isKept(old.Ref) && !s.pages.keeps(id, old.Ref, s.now()) {
 				gone = append(gone, old)
 			} else {
 				list = append(list, old)

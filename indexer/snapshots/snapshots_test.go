@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/errcode"
+	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/storage/storagetest"
@@ -169,4 +170,157 @@ func TestHoldOfABucketThatLeaves(t *testing.T) {
 	if scan.CodeOf(err) != errcode.IndexNotHosted || ctx.Err() != nil {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestPagesAreKept: what an answer in pages is of stays, for its copies only, while a page is read and for a minute
+// after each, however many newer ones come and whatever others ask for; and no longer than that.
+func TestPagesAreKept(t *testing.T) {
+	const keep = 3
+	_, s := storagetest.Open(t)
+	clock := time.Unix(1000, 0)
+	snaps := New(keep, hclog.NewNullLogger(), func() time.Time { return clock })
+	defer snaps.CloseAll()
+	number := uint64(0)
+	move := func() (ref wire.StabilityRef) {
+		for range keep + 1 { // all that is not kept goes
+			number++
+			ref = hold(t, snaps, s, number, 10*number)
+		}
+		return ref
+	}
+	pass := func(d time.Duration) { clock = clock.Add(d); move() }
+	begin := func(p scan.Pages, ref wire.StabilityRef, copies ...index.CopyID) func(bool) {
+		t.Helper()
+		done, err := snaps.KeepPages(p, copies, ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+	check := func(what string, ref wire.StabilityRef, want bool) {
+		t.Helper()
+		h, ok := snaps.Acquire(1, &ref)
+		if ok {
+			_ = h.Snap.Close()
+		}
+		if ok != want {
+			t.Errorf("%s: held %v, are %v", what, ok, snaps.Refs(1))
+		}
+	}
+	a, b := scan.Pages{ID: 1, For: "ann"}, scan.Pages{ID: 1, For: "bob"}
+	other := move()
+	ref := move()
+	done := begin(a, ref, 1)
+	begin(b, other, 2)(true) // of another copy
+	pass(5 * time.Minute)
+	check("while it is read", ref, true)
+	check("of another copy", other, false)
+	done(true)
+	pass(50 * time.Second)
+	begin(a, ref, 1)(true)
+	pass(50 * time.Second)
+	check("after another page", ref, true)
+	pass(11 * time.Second)
+	check("when a minute is over", ref, false)
+	if n, bytes := snaps.PagesKept(); n != 0 || bytes != 0 {
+		t.Errorf("%d are counted, %d bytes", n, bytes)
+	}
+
+	ref = move()
+	a.ID++
+	begin(a, ref, 1)(true)
+	snaps.EndPages(a)
+	snaps.EndPages(a)
+	move()
+	check("when it is over", ref, false)
+	ref = move()
+	begin(a, ref, 1)(false)
+	move()
+	check("when it could not be read", ref, false)
+
+	ref = move()
+	a.ID++
+	for used := time.Duration(0); used <= scan.MaxKeep; used += 50 * time.Second {
+		begin(a, ref, 1)(true)
+		check("within ten minutes", ref, true)
+		pass(50 * time.Second)
+	}
+	begin(a, ref, 1)(true)
+	move()
+	check("after ten minutes", ref, false)
+	pass(2 * scan.MaxKeep)
+	if n, bytes := snaps.PagesKept(); n != 0 || bytes != 0 || len(snaps.pages.all) != 0 || len(snaps.pages.by) != 0 ||
+		snaps.pages.number != 0 {
+		t.Errorf("%d are counted, and %v is remembered", n, snaps.pages.all)
+	}
+}
+
+// TestRoomForPages: what is kept is bounded, for each caller too; who finds no room is told, and nobody loses what it
+// has.
+func TestRoomForPages(t *testing.T) {
+	clock := time.Unix(1000, 0)
+	snaps := New(3, hclog.NewNullLogger(), func() time.Time { return clock })
+	defer snaps.CloseAll()
+	at := func(n int) wire.StabilityRef { return wire.StabilityRef{Ref: timestamp.Ref{Number: uint64(n)}} }
+	begin := func(who string, id, copies int, ref wire.StabilityRef) error {
+		all := make([]index.CopyID, copies)
+		for i := range all {
+			all[i] = index.CopyID(i + 1)
+		}
+		done, err := snaps.KeepPages(scan.Pages{ID: uint64(id), For: who}, all, ref)
+		if err == nil {
+			done(true)
+		}
+		return err
+	}
+	for i := range maxPages / 2 {
+		if err := begin("ann", i, 1, at(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := begin("ann", maxPages, 1, at(1)); scan.CodeOf(err) != errcode.Busy {
+		t.Errorf("more than half: %v", err)
+	}
+	if err := begin("ann", 7, 1, at(1)); err != nil {
+		t.Errorf("the next page of one that is kept: %v", err)
+	}
+	for i := range maxPages / 2 {
+		if err := begin("bob", i, 1, at(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := begin("joe", 1, 1, at(1)); scan.CodeOf(err) != errcode.Busy {
+		t.Errorf("more than all: %v", err)
+	}
+	if n, _ := snaps.PagesKept(); n != 1 {
+		t.Errorf("%d snapshots are kept of one timestamp", n)
+	}
+	clock = clock.Add(scan.KeepFor + time.Second) // nobody has asked for them any more
+	const vbuckets, copies = 1024, 8
+	snaps.copies[3] = []Held{{Vector: timestamp.New(vbuckets)}}
+	for _, c := range []struct {
+		who string
+		n   int // timestamps
+	}{{"joe", maxPageBytes / 2}, {"", maxPageBytes}} {
+		clock = clock.Add(scan.KeepFor + time.Second)
+		n := c.n / (perVBucket * vbuckets * copies)
+		for i := range n {
+			if err := begin(c.who, i, copies, at(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := begin(c.who, 1<<20, copies, at(n+1)); scan.CodeOf(err) != errcode.Busy {
+			t.Errorf("more snapshots of %q than may be: %v", c.who, err)
+		}
+		if err := begin(c.who, 1<<20, 3, at(1)); err != nil {
+			t.Errorf("one that is kept already: %v", err)
+		}
+		if got, bytes := snaps.PagesKept(); got != n*copies || bytes != int64(n*copies*perVBucket*vbuckets) {
+			t.Errorf("%d snapshots are kept, %d bytes", got, bytes)
+		}
+	}
+	if err := begin("ann", 1<<21, copies, at(1<<20)); scan.CodeOf(err) != errcode.Busy {
+		t.Errorf("more than all: %v", err)
+	}
+	snaps.copies = map[index.CopyID][]Held{}
 }

@@ -1,0 +1,81 @@
+package scan
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"tidemark/index"
+)
+
+const (
+	// maxOver is how many answers that are over a node is told of at a time.
+	maxOver = 64
+	// mostOver is of how many it is to be told; of those before it is not, and keeps what they have for its time.
+	mostOver = 256
+)
+
+// over are answers in pages for which nodes need not keep anything any more, as their first page was the last. The next
+// question to the node tells it: where nobody asks, nobody needs the room.
+type over struct {
+	mu   sync.Mutex
+	told map[index.NodeID][]Pages
+}
+
+func (o *over) add(p Pages, nodes []index.NodeID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.told == nil {
+		o.told = map[index.NodeID][]Pages{}
+	}
+	for _, n := range nodes {
+		list := append(o.told[n], p)
+		o.told[n] = list[max(0, len(list)-mostOver):]
+	}
+}
+
+// take returns what a node is to be told next.
+func (o *over) take(node index.NodeID) []Pages {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	list := o.told[node]
+	n := min(len(list), maxOver)
+	if n == len(list) {
+		delete(o.told, node)
+	} else {
+		o.told[node] = slices.Clone(list[n:])
+	}
+	return list[:n:n]
+}
+
+// beginPages names the answer in pages whose first page an attempt is: nodes that have kept a timestamp for the attempt
+// before need not.
+func (r *run) beginPages() {
+	if r.spec.Page == nil {
+		return
+	}
+	if r.spec.At != nil && r.spec.later() {
+		r.pages.ID = r.spec.Page.id
+		return
+	}
+	r.endPages()
+	r.pages.ID = rand.Uint64()
+}
+
+// endPages lets nodes keep nothing for an answer of which nobody has a cursor.
+func (r *run) endPages() {
+	if r.spec.Page == nil || r.spec.At != nil && r.spec.later() || r.result.Cursor != "" {
+		return
+	}
+	r.c.over.add(r.pages, r.pagedOn)
+	r.pagedOn = nil
+}
+
+// paged notes which nodes keep the timestamp.
+func (r *run) paged(nodes []*remote) {
+	for _, n := range nodes {
+		if r.spec.Page != nil && !slices.Contains(r.pagedOn, n.node) {
+			r.pagedOn = append(r.pagedOn, n.node)
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package snapshots
+
+import (
+	"slices"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/indexer/scan"
+	"tidemark/wire"
+)
+
+// What is kept for pages is kept for a minute after each, whatever others ask for: beyond these limits no more is taken
+// on. One user has half of them; where users are not known, all have all.
+const (
+	maxPages = 16 << 10 // answers that come page by page
+	// maxPageBytes bounds the memory of the snapshots that are kept for them: one takes perVBucket for each vbucket.
+	maxPageBytes = 64 << 20
+	perVBucket   = 80
+)
+
+// pages are the answers that come page by page, and what is kept for them. The zero value has none. The Set's lock
+// guards it.
+type pages struct {
+	all    map[scan.Pages]*paged
+	held   map[copyAt]heldPage
+	bytes  int64              // of held
+	by     map[string]pagesOf // user
+	number int                // of all that are held
+	looked time.Time
+}
+
+// copyAt is a snapshot.
+type copyAt struct {
+	copy index.CopyID
+	ref  wire.StabilityRef
+}
+
+// heldPage is a snapshot that is kept, by how many answers, what it takes, and whose answer was the first.
+type heldPage struct {
+	by    int
+	bytes int64
+	first string
+}
+
+// pagesOf is what is kept for a user.
+type pagesOf struct {
+	number int
+	bytes  int64
+}
+
+// paged is one answer. One that was kept to its greatest age is remembered for a while, so that whoever asks for
+// another page then, before what was held for it is gone, does not begin to keep it anew.
+type paged struct {
+	ref          wire.StabilityRef
+	copies       []index.CopyID
+	since, until time.Time
+	reading      int  // pages that are being read
+	held         bool // else its time is over
+}
+
+// KeepPages lets snapshots of copies stay for the pages of an answer: while one is read, and for scan.KeepFor after
+// each, or until scan.MaxKeep has passed since the first. done is to be called when the page was read, or could not be:
+// then read is false. Errors are *scan.Error with the code BUSY.
+func (s *Set) KeepPages(p scan.Pages, copies []index.CopyID, ref wire.StabilityRef) (done func(read bool), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if now.Sub(s.pages.looked) >= time.Second {
+		s.pages.expire(now)
+	}
+	a := s.pages.all[p]
+	if a != nil && (a.ref != ref || now.After(a.since.Add(scan.MaxKeep))) {
+		return func(bool) {}, nil // of a cursor that somebody has forged, or too old to be kept any longer
+	}
+	size := s.sizeOf(copies)
+	if err := s.pages.room(p, a, copies, ref, size); err != nil {
+		return nil, err
+	}
+	fresh := a == nil
+	if fresh {
+		a = &paged{ref: ref, since: now}
+		s.pages.add(p, a)
+	}
+	s.pages.hold(p, a, copies, size)
+	a.reading++
+	return func(read bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		a.reading--
+		if s.pages.all[p] != a { // it has ended meanwhile
+			return
+		}
+		if a.until = minTime(s.now().Add(scan.KeepFor), a.since.Add(scan.MaxKeep)); fresh && !read && a.reading == 0 {
+			s.pages.end(p)
+		}
+	}, nil
+}
+
+// sizeOf is what a snapshot of one of these copies, which are of one index, takes. The lock is held.
+func (s *Set) sizeOf(copies []index.CopyID) int64 {
+	for _, c := range copies {
+		if n := len(s.copies[c]); n > 0 {
+			return perVBucket * int64(s.copies[c][n-1].Vector.Len())
+		}
+	}
+	return 0 // there is none
+}
+
+// EndPages lets what is kept for an answer go: none of its pages has another one behind it.
+func (s *Set) EndPages(p scan.Pages) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pages.end(p)
+}
+
+// PagesKept is how many snapshots are kept for pages, and how much memory they take, in bytes.
+func (s *Set) PagesKept() (snapshots int, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pages.expire(s.now())
+	return len(s.pages.held), s.pages.bytes
+}
+
+func minTime(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func (g *pages) add(p scan.Pages, a *paged) {
+	if g.all == nil {
+		g.all, g.held, g.by = map[scan.Pages]*paged{}, map[copyAt]heldPage{}, map[string]pagesOf{}
+	}
+	g.all[p] = a
+}
+
+// room refuses an answer, or further copies of one, for which there is no room; a is what is known of it, or nil.
+func (g *pages) room(p scan.Pages, a *paged, copies []index.CopyID, ref wire.StabilityRef, size int64) error {
+	more := int64(0)
+	for _, c := range copies {
+		if g.held[copyAt{c, ref}].by == 0 {
+			more += size
+		}
+	}
+	begins, mine := a == nil || !a.held, g.by[p.For]
+	switch {
+	case more > 0 && (g.bytes+more > maxPageBytes || p.For != "" && mine.bytes+more > maxPageBytes/2):
+		return scan.Errorf(errcode.Busy, "%d snapshots are kept for pages of scans on this indexer, and take %d bytes, "+
+			"those of this user %d; it has %d bytes for them, half of them for a user: try again, or ask without "+
+			"want_cursor", len(g.held), g.bytes, mine.bytes, maxPageBytes)
+	case begins && (g.number >= maxPages || len(g.all) >= 2*maxPages || p.For != "" && mine.number >= maxPages/2):
+		return scan.Errorf(errcode.Busy, "%d scans come page by page from this indexer, %d of them of this user; it "+
+			"keeps the state for %d, half of them for a user: try again, or ask without want_cursor", g.number,
+			mine.number, maxPages)
+	}
+	return nil
+}
+
+// count notes that a user has more, or less.
+func (g *pages) count(who string, number int, bytes int64) {
+	is := g.by[who]
+	is.number, is.bytes = is.number+number, is.bytes+bytes
+	g.number, g.bytes = g.number+number, g.bytes+bytes
+	if g.by[who] = is; is == (pagesOf{}) {
+		delete(g.by, who)
+	}
+}
+
+// hold has copies of an answer held, beside those that are.
+func (g *pages) hold(p scan.Pages, a *paged, copies []index.CopyID, size int64) {
+	if !a.held {
+		a.held = true
+		g.count(p.For, 1, 0)
+		g.take(p.For, a.ref, a.copies, size)
+	}
+	for _, c := range copies {
+		if !slices.Contains(a.copies, c) {
+			a.copies = append(a.copies, c)
+			g.take(p.For, a.ref, []index.CopyID{c}, size)
+		}
+	}
+}
+
+func (g *pages) take(who string, ref wire.StabilityRef, copies []index.CopyID, size int64) {
+	for _, c := range copies {
+		at := copyAt{c, ref}
+		h := g.held[at]
+		if h.by++; h.by == 1 {
+			h.bytes, h.first = size, who
+			g.count(who, 0, size)
+		}
+		g.held[at] = h
+	}
+}
+
+// letGo is the contrary of hold.
+func (g *pages) letGo(p scan.Pages, a *paged) {
+	if !a.held {
+		return
+	}
+	a.held = false
+	g.count(p.For, -1, 0)
+	for _, c := range a.copies {
+		at := copyAt{c, a.ref}
+		h := g.held[at]
+		if h.by--; h.by > 0 {
+			g.held[at] = h
+			continue
+		}
+		g.count(h.first, 0, -h.bytes)
+		delete(g.held, at)
+	}
+}
+
+func (g *pages) end(p scan.Pages) {
+	if a := g.all[p]; a != nil {
+		g.letGo(p, a)
+		delete(g.all, p)
+	}
+}
+
+// expire lets go of what nobody has asked for long enough, and forgets what is older than anything may be kept.
+func (g *pages) expire(now time.Time) {
+	g.looked = now
+	for p, a := range g.all {
+		switch {
+		case a.reading > 0:
+		case !now.After(a.until):
+		case a.until.Equal(a.since.Add(scan.MaxKeep)) && !now.After(a.until.Add(scan.KeepFor)):
+			g.letGo(p, a)
+		default:
+			g.end(p)
+		}
+	}
+}
+
+// keeps reports whether a copy's snapshot stays. It looks for those whose time is over now and then.
+func (g *pages) keeps(c index.CopyID, ref wire.StabilityRef, now time.Time) bool {
+	if len(g.held) == 0 {
+		return false
+	}
+	if now.Sub(g.looked) >= time.Second {
+		g.expire(now)
+	}
+	return g.held[copyAt{c, ref}].by > 0
+}
