@@ -58,8 +58,13 @@ func callWithZeros(t *testing.T, f reflect.Value) {
 		call = f.CallSlice
 	}
 	for _, out := range call(in) {
-		if events, ok := out.Interface().(iter.Seq2[WatchEvent, error]); ok {
-			for range events {
+		switch drawn := out.Interface().(type) {
+		case iter.Seq2[WatchEvent, error]:
+			for range drawn {
+				break
+			}
+		case iter.Seq2[Page, error]:
+			for range drawn {
 				break
 			}
 		}

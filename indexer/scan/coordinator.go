@@ -143,41 +143,46 @@ func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink)
 	defer cancel()
 	r := &run{c: c, spec: spec, count: count, sink: sink, deadline: time.Now().Add(c.opts.Wait),
 		explain: explained{wanted: spec.Explain, began: time.Now()}}
-	if err := r.reset(); err != nil {
-		return r.result, err
-	}
 	r.pages.For = rpc.Principal(ctx)
-	defer r.endPages()
-	defer r.caughtUp()
+	err := r.reset()
+	if err == nil {
+		err = r.all(ctx)
+	}
+	r.caughtUp()
+	r.endPages()
+	return r.result, err
+}
+
+// all makes attempts until one has come to the end.
+func (r *run) all(ctx context.Context) error {
 	for {
 		err := r.attempt(ctx)
-		if err == nil && r.more {
-			r.deadline = time.Now().Add(c.opts.Wait)
+		switch {
+		case err == nil && r.more:
+			r.deadline = time.Now().Add(r.c.opts.Wait)
 			continue
-		}
-		if err == nil {
-			return r.end(), nil
-		}
-		if ctx.Err() != nil {
-			return r.result, contextError(ctx, err)
-		}
-		if r.given && spec.Stability != NoStability || !r.again(err) {
-			return r.result, err
+		case err == nil:
+			r.end()
+			return nil
+		case ctx.Err() != nil:
+			return contextError(ctx, err)
+		case r.given && r.spec.Stability != NoStability, !r.again(err):
+			return err
 		}
 		if busy := r.crowded(err); busy != nil {
-			return r.result, busy
+			return busy
 		}
 		if time.Now().After(r.deadline) {
-			return r.result, r.late(err)
+			return r.late(err)
 		}
-		if err := c.await(ctx); err != nil {
-			return r.result, err
+		if err := r.c.await(ctx); err != nil {
+			return err
 		}
 	}
 }
 
 // end says what a scan was that has come to its end.
-func (r *run) end() Result {
+func (r *run) end() {
 	r.result.Explain = r.explain.end(&r.plan, r.of, r.result.Waited)
 	r.result.Seen = r.seen()
 	r.tellLost()
@@ -185,7 +190,6 @@ func (r *run) end() Result {
 		at := r.chosen()
 		r.result.Cursor = r.spec.cursor(&at, r.pages.ID, r.last)
 	}
-	return r.result
 }
 
 // contextError prefers why the context ended to what broke because of it.
@@ -324,7 +328,9 @@ func (r *run) attempt(ctx context.Context) error {
 		}
 		return err
 	}
-	r.lag()
+	if r.plan.behind && r.floored {
+		r.lag()
+	}
 	if r.after == nil || r.spec.Stability != NoStability { // else it goes on behind what was seen
 		if err := r.reset(); err != nil {
 			return err
@@ -359,7 +365,8 @@ func (r *run) turn() (uint64, func(a, b index.NodeID) bool) {
 
 // consistency finds the timestamp that the scan must be at or above, once.
 func (r *run) consistency(ctx context.Context, view *View) error {
-	if err := r.session(view); err != nil {
+	if err := r.session(view); err != nil { // this indexer lags itself
+		r.lag()
 		return err
 	}
 	if r.least == nil || r.least.Generation != view.Bucket.Generation || r.least.RollbackID != view.Bucket.RollbackID {

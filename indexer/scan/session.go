@@ -119,11 +119,9 @@ const (
 	lagHurry   = 100 * time.Millisecond
 )
 
-// lag counts a scan that has to wait for copies that lag behind its session, until caughtUp.
+// lag counts a scan that has to wait for copies that lag behind its session, or for this indexer to hear of what it has
+// seen, until caughtUp.
 func (r *run) lag() {
-	if !r.plan.behind || !r.floored {
-		return
-	}
 	now := time.Now()
 	if r.lagSince.IsZero() {
 		r.lagSince = now
@@ -144,11 +142,11 @@ func (r *run) lag() {
 // crowded refuses a scan that has found no place among those that wait for copies, and has waited long enough for one
 // that finds none. why is what it waits for.
 func (r *run) crowded(why error) error {
-	if r.hurry.IsZero() || time.Now().Before(r.hurry) || r.floor == nil {
+	if r.hurry.IsZero() || time.Now().Before(r.hurry) {
 		return nil
 	}
-	return Errorf(errcode.Busy, "index %s lags behind timestamp %d, which the session has seen, and %d scans wait for "+
-		"it or others already, the most that may: try again: %w", r.spec.Index, r.floor.Number, maxLagging, why)
+	return Errorf(errcode.Busy, "index %s lags behind what the session has seen, and %d scans wait for it or others "+
+		"already, the most that may: try again: %w", r.spec.Index, maxLagging, why)
 }
 
 // caughtUp gives the place of lag back: the copies are open, or are waited for no more. What was waited for them is
