@@ -19,10 +19,10 @@ type Page struct {
 	End   ScanEnd // Cursor names the place behind the page; without More it is the last one
 }
 
-// Pages returns an answer page by page: each has Limit rows, which are read before it is given, and all of them together
-// are the rows of one scan at the first one's timestamp, whatever is written meanwhile. The last page has all that is
-// left, and may be empty. With Cursor it goes on behind a page of the same request, here or in another process; with
-// Newer in the newest state then.
+// Pages returns an answer page by page: each has Limit rows, which are read before it is given, and all of them
+// together are the rows of one scan at the first one's timestamp, whatever is written meanwhile. The last page has all
+// that is left, and may be empty. With Cursor it goes on behind a page of the same request, here or in another process;
+// with Newer in the newest state then.
 //
 // It ends at the first error, which comes with a Page without rows whose After is the place behind the last page that
 // was given: the request goes on there with it as Cursor, at the same timestamp. That is kept for a minute after each

@@ -320,16 +320,8 @@ func (r *run) attempt(ctx context.Context) error {
 	if err := r.consistency(ctx, &view); err != nil {
 		return err
 	}
-	r.beginPages()
-	turn, busier := r.turn()
-	if r.plan, err = choose(&view, r.spec.Ranges, r.least, r.spec.At, turn, r.c.nodes, busier); err != nil {
-		if r.spec.At != nil && r.spec.later() {
-			err = r.spec.expired(err)
-		}
+	if err := r.choose(&view); err != nil {
 		return err
-	}
-	if r.plan.behind && r.floored {
-		r.lag()
 	}
 	if r.after == nil || r.spec.Stability != NoStability { // else it goes on behind what was seen
 		if err := r.reset(); err != nil {
@@ -350,6 +342,20 @@ func (r *run) attempt(ctx context.Context) error {
 	}
 	if err != nil && r.spec.At != nil {
 		err = r.spec.gone(err)
+	}
+	return err
+}
+
+// choose takes a timestamp and copies.
+func (r *run) choose(view *View) (err error) {
+	r.beginPages()
+	turn, busier := r.turn()
+	r.plan, err = choose(view, r.spec.Ranges, r.least, r.spec.At, turn, r.c.nodes, busier)
+	switch {
+	case err != nil && r.spec.At != nil && r.spec.later():
+		return r.spec.expired(err)
+	case err == nil && r.plan.behind && r.floored:
+		r.lag()
 	}
 	return err
 }
