@@ -99,6 +99,7 @@ func (n *Node) clusterHandlers(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+pathMap, n.known(n.getMap))
 	n.collectionHandlers(mux)
 	n.restHandlers(mux)
+	mux.HandleFunc("GET "+pathLogging, n.known(n.getLogging))
 	anybody := func(*http.Request) error { return nil }
 	for path, add := range map[string]struct {
 		check  func(*http.Request) error
@@ -112,6 +113,7 @@ func (n *Node) clusterHandlers(mux *http.ServeMux) {
 	} {
 		mux.HandleFunc("POST "+path, n.authorized(add.check, add.handle))
 	}
+	mux.HandleFunc("PUT "+pathLogging, n.authorized(anybody, n.putLogging))
 }
 
 // getMap answers with the map, or with nothing when the caller has it.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/internal/logging"
 	"tidemark/internal/testing/ports"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/kvclient"
@@ -71,7 +72,7 @@ func newGroupWith(t *testing.T, n, replicas int, edit func(*Config)) *group {
 func (g *group) open(config Config) {
 	g.t.Helper()
 	config.Heartbeat = 20 * time.Millisecond
-	config.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: testWriter{g.t, config.NodeID}})
+	config.Logger = logging.New(testWriter{g.t, config.NodeID}, "kv", hclog.Warn, false)
 	n, err := Open(config)
 	if err != nil {
 		g.t.Fatal(err)

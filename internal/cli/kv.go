@@ -100,7 +100,7 @@ func newKV(s Streams) *cobra.Command {
 	secure.add(cmd)
 	addCommon(cmd, &logs)
 	cmd.AddCommand(kvLoad(s), kvGet(s), kvSet(s), kvDelete(s), kvStatus(s), kvFailover(s), kvRebalance(s), kvFlush(s),
-		kvCollection(s))
+		kvLogging(s), kvCollection(s))
 	return cmd
 }
 

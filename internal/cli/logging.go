@@ -10,14 +10,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/wire"
 )
 
 // resetLevel is the word that takes changes of a level back.
 const resetLevel = "reset"
 
 func clusterLogging(s Streams, f *serverFlags) *cobra.Command {
-	var component, role string
-	var span time.Duration
+	var role string
+	set := &levelFlags{}
 	cmd := &cobra.Command{Use: "logging NODE [LEVEL]", Short: "Show or change how much a node logs, while it runs",
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: noFiles,
 		Long: `Shows how much a manager, projector or indexer logs, by component; with a LEVEL (trace, debug, info, warn,
@@ -27,15 +28,9 @@ without --component everything as the process began.`,
 		Example: "  tidemark cluster logging m1\n  tidemark cluster logging m1 debug --component manager.raft --for 10m\n" +
 			"  tidemark cluster logging m1 reset",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var change *client.LogChange
-			switch {
-			case len(args) == 2:
-				change = &client.LogChange{Component: component, Level: args[1], ForMS: span.Milliseconds()}
-				if args[1] == resetLevel {
-					change.Level = ""
-				}
-			case component != "" || span != 0:
-				return usage("--component and --for say what LEVEL is for: give one, or leave them out")
+			change, err := set.change(args)
+			if err != nil {
+				return err
 			}
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				l, err := c.Logging(ctx, args[0], role, change)
@@ -45,11 +40,70 @@ without --component everything as the process began.`,
 				return show(s.Out, f.output, l, l.Components, func(t *tabwriter.Writer) { tableLogging(t, &l) })
 			})
 		}}
-	cmd.Flags().StringVar(&component, "component", "", "the component whose level is changed, as manager.raft")
+	set.add(cmd, "manager.raft")
 	cmd.Flags().StringVar(&role, "role", "", "manager, projector or indexer, where nodes of several roles have the name")
-	cmd.Flags().DurationVar(&span, "for", 0, "after this time the level goes back by itself, at most 24h (default: it "+
-		"stays)")
 	complete(cmd, "role", fixed("manager", "projector", "indexer"))
+	return cmd
+}
+
+// levelFlags say what a LEVEL is for.
+type levelFlags struct {
+	component string
+	span      time.Duration
+}
+
+func (f *levelFlags) add(cmd *cobra.Command, example string) {
+	cmd.Flags().StringVar(&f.component, "component", "", "the component whose level is changed, as "+example)
+	cmd.Flags().DurationVar(&f.span, "for", 0, "after this time the level goes back by itself, at most 24h "+
+		"(default: it stays)")
+}
+
+// change is what NODE [LEVEL] asks for; nil: nothing is changed.
+func (f *levelFlags) change(args []string) (*client.LogChange, error) {
+	switch {
+	case len(args) == 2:
+		change := &client.LogChange{Component: f.component, Level: args[1], ForMS: f.span.Milliseconds()}
+		if args[1] == resetLevel {
+			change.Level = ""
+		}
+		return change, nil
+	case f.component != "" || f.span != 0:
+		return nil, usage("--component and --for say what LEVEL is for: give one, or leave them out")
+	}
+	return nil, nil //nolint:nilnil // no change
+}
+
+func kvLogging(s Streams) *cobra.Command {
+	f, set := &kvAdminFlags{}, &levelFlags{}
+	cmd := &cobra.Command{Use: "logging NODE [LEVEL]", Short: "Show or change how much a KV node logs, while it runs",
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: noFiles,
+		Long: `Shows how much a node of the embedded KV logs, by component; with a LEVEL (trace, debug, info, warn, error
+or off) that changes, until the process ends or for the time that --for says, as with "tidemark cluster logging" for
+the other roles.`,
+		Example: "  tidemark kv logging kv1 --data ./cluster\n" +
+			"  tidemark kv logging kv1 debug --component kv.memcached --for 10m --data ./cluster\n" +
+			"  tidemark kv logging kv1 reset --data ./cluster",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			change, err := set.change(args)
+			if err != nil {
+				return err
+			}
+			a, err := f.open()
+			if err != nil {
+				return err
+			}
+			levels, err := a.Logging(cmd.Context(), args[0], (*wire.LogChange)(change))
+			if err != nil {
+				return err
+			}
+			l := client.Logging{ID: args[0], Role: "kv", Level: levels.Level, UntilMS: levels.UntilMS}
+			for _, c := range levels.Components {
+				l.Components = append(l.Components, client.LogComponent(c))
+			}
+			return show(s.Out, f.output, l, l.Components, func(t *tabwriter.Writer) { tableLogging(t, &l) })
+		}}
+	f.add(cmd)
+	set.add(cmd, "kv.memcached")
 	return cmd
 }
 

@@ -1,0 +1,53 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/wire"
+)
+
+// TestLoggingOfOneNode: the node that is named logs as it is told, the others as before; who does not know the KV
+// password changes nothing.
+func TestLoggingOfOneNode(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 2, 0)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	address := []string{g.nodes["kv1"].AdminAddr()}
+	conf := g.confs["kv1"]
+	a := NewAdmin(address, conf.User, conf.Password, nil)
+	got, err := a.Logging(ctx, "kv2", &wire.LogChange{Component: "kv.memcached", Level: "debug"})
+	if err != nil || got.Level != "warn" {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for node, want := range map[string]string{"kv1": "warn", "kv2": "debug"} {
+		got, err := a.Logging(ctx, node, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		level := ""
+		for _, c := range got.Components {
+			if c.Name == "kv.memcached" {
+				level = c.Level
+			}
+		}
+		if level != want {
+			t.Errorf("kv.memcached of %s logs %q, want %q: %+v", node, level, want, got)
+		}
+	}
+	if _, err := a.Logging(ctx, "kv2", &wire.LogChange{Level: "loud"}); !errors.Is(err, ErrRefused) ||
+		!strings.Contains(err.Error(), "want trace, debug") {
+		t.Errorf("a level that is none: %v", err)
+	}
+	if _, err := a.Logging(ctx, "kv9", nil); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "kv status") {
+		t.Errorf("a node that is none: %v", err)
+	}
+	stranger := NewAdmin(address, conf.User, "wrong", nil)
+	if _, err := stranger.Logging(ctx, "kv1", &wire.LogChange{Level: "off"}); !errors.Is(err, ErrRefused) {
+		t.Errorf("with a wrong password: %v", err)
+	}
+}
