@@ -5,6 +5,7 @@ package console
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"image"
@@ -15,8 +16,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/internal/localcluster"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
@@ -67,9 +70,11 @@ func TestOpen(t *testing.T) {
 	b.shows("incarnation")
 	picture(b, "streams")
 	scans(b)
+	pages(b)
 	statements(b)
 	happened(b)
 	loaded(b)
+	cancelled(b, up)
 	narrow(b)
 	b.do("document.documentElement.setAttribute('data-theme', 'light')")
 	quiet(b)
@@ -101,6 +106,42 @@ func scans(b *browser) {
 	b.click("Scan")
 	b.shows("How it went")
 	picture(b, "scan")
+}
+
+// pages: one behind the other by their cursors, and how to go on where the state of them is gone.
+func pages(b *browser) {
+	b.t.Helper()
+	ids := `[...document.querySelectorAll('[aria-label=Rows] tbody tr')].map((r) => r.lastChild.textContent)`
+	b.typeIn("#limit", "70")
+	b.click("Scan")
+	b.until("the first page", ids+".length === 70")
+	b.do("window.seen = " + ids)
+	b.click("Next page")
+	b.shows("Page 2: rows 71 to 140")
+	b.do("window.seen.push(..." + ids + ")")
+	expire(b)
+	b.click("Next page")
+	b.shows("The pages so far cannot be gone on with as they were")
+	b.until("what is seen stays", ids+".length === 70")
+	b.click("Go on in the newest state")
+	b.shows("Page 3: row")
+	b.shows("This is the last page.")
+	b.until("no row is missing, and none there twice", `(() => { const all = [...window.seen, ...`+ids+`];
+		return all.length === 141 && new Set(all).size === 141; })()`)
+}
+
+// expire has the next question be answered as it is a minute later, when the state of a cursor is kept no more; that it
+// is, TestCursorsEnd of package scan shows.
+func expire(b *browser) {
+	b.t.Helper()
+	b.do(`(() => { const real = window.fetch;
+		window.fetch = (path, how) => {
+			if (!path.endsWith(':scan')) return real(path, how);
+			window.fetch = real;
+			return Promise.resolve(new Response(JSON.stringify({code: 'CURSOR_EXPIRED', status: 410, detail: 'gone'}),
+				{status: 410, headers: {'Content-Type': 'application/problem+json'}}));
+		};
+	})()`)
 }
 
 // statements: a caret at what is wrong, a word completed, an index made.
@@ -163,6 +204,44 @@ func loaded(b *browser) {
 			document.querySelectorAll('svg.chart polyline').length > 4;
 	})()`)
 	see(b, "load")
+}
+
+// cancelled: a scan that waits for a write that nobody has made is ended by a button, and told so.
+func cancelled(b *browser, up *testcluster.Cluster) {
+	b.t.Helper()
+	ctx, c, ref := b.t.Context(), up.Client(), client.Ref("world", "world_ids")
+	rows, err := c.Scan(ctx, ref, client.ScanRequest{Limit: 1, WantTimestamp: true})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() { // to its end
+	}
+	end, err := rows.End()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	at := end.Timestamp.Vector[0]
+	ended := make(chan error, 1)
+	go func() { // asked for again and again: each time it waits for 10 s
+		_, err := c.Count(ctx, ref, client.ScanRequest{Consistency: "at_plus",
+			Tokens: []client.Token{{VBUUID: at.VBUUID, Seqno: at.Seqno + 1_000_000}}})
+		ended <- err
+	}()
+	b.until("it runs, and is ended", `(() => {
+		const row = [...document.querySelectorAll('tr')].find((r) => r.querySelector('button') &&
+			r.textContent.includes('world/world_ids'));
+		if (row && !row.querySelector('button').disabled) row.querySelector('button').click();
+		return document.body.innerText.includes('ends; its client is told');
+	})()`)
+	select {
+	case err = <-ended:
+	case <-time.After(patience):
+	}
+	var problem *client.Error
+	if !errors.As(err, &problem) || problem.Code != errcode.ScanCancelled {
+		b.t.Errorf("the scan ends with %v", err)
+	}
 }
 
 // narrow: nothing is wider than a telephone, in any view, light and dark.

@@ -96,6 +96,7 @@ export const workbench = {
     }, async (err) => { if (err.code !== 'CANCELLED') put(said, await trouble(err)); });
 
     function choose(id) {
+      if (running) running.abort('left');
       chosen = all.find((i) => i.id === id);
       put(fields, keysOf(chosen).map((k, n) => keyRow(k, n)));
       align();
@@ -143,7 +144,13 @@ export const workbench = {
 
     async function scan() {
       if (running || !chosen) return;
-      const req = { ...request(), limit: Math.max(1, Math.min(SHOWN, Number(limit.value) || 50)) };
+      await page({ ...request(), limit: Math.max(1, Math.min(SHOWN, Number(limit.value) || 50)), want_cursor: true }, 1, 0);
+    }
+
+    // page asks for a page of a scan, behind so many rows of the pages before, and draws it.
+    async function page(req, number, before) {
+      if (running) return;
+      const failed = (err) => (err.code === 'CURSOR_EXPIRED' ? expired(req, number, before) : trouble(err));
       await busy(async (signal) => {
         const began = performance.now();
         let first = null;
@@ -161,10 +168,19 @@ export const workbench = {
           return rows.length <= SHOWN;
         } });
         const took = performance.now() - began;
-        put(said, end && end.error ? await trouble(Object.assign(new Error(end.error.detail), { what: 'the scan', ...end.error })) : !end
+        const lost = end && end.error && Object.assign(new Error(end.error.detail), { what: 'the scan', ...end.error });
+        put(said, lost ? await failed(lost) : !end
           && el('div', { class: 'trouble' }, el('strong', {}, 'The scan was cut off'), el('p', {}, 'These rows are not all. What to do: scan again.')));
-        drawRows(req, rows, end, first, took);
-      });
+        if (lost && !rows.length) return;
+        drawRows({ req, number, before }, rows, end, first, took);
+      }, failed);
+    }
+
+    // expired offers how to go on where the state of the pages before is gone.
+    function expired(req, number, before) {
+      return el('div', { class: 'trouble', role: 'alert' }, el('strong', {}, 'The pages so far cannot be gone on with as they were'),
+        el('p', {}, 'Their state is kept for a minute after each page, and for ten minutes in all. What to do: go on behind the last row in the newest state, or scan from the beginning.'),
+        el('div', { class: 'row' }, button('Go on in the newest state', () => page({ ...req, newer: true }, number, before)), button('From the beginning', scan)));
     }
 
     async function tally() {
@@ -178,7 +194,8 @@ export const workbench = {
       });
     }
 
-    async function busy(does) {
+    // busy does something that can be cancelled; failed says what an error is.
+    async function busy(does, failed = trouble) {
       running = new AbortController();
       go.disabled = true;
       stop.disabled = false;
@@ -186,7 +203,7 @@ export const workbench = {
       try {
         await does(running.signal);
       } catch (err) {
-        put(said, err.code === 'CANCELLED' ? el('p', {}, 'Cancelled: the indexers have ended the scan.') : await trouble(err));
+        put(said, err.code === 'CANCELLED' ? el('p', {}, 'Cancelled: the indexers have ended the scan.') : await failed(err));
       } finally {
         running = null;
         go.disabled = false;
@@ -194,17 +211,27 @@ export const workbench = {
       }
     }
 
-    function drawRows(req, rows, end, first, took) {
+    function drawRows({ req, number, before }, rows, end, first, took) {
       const keys = keysOf(chosen);
-      put(result, card(`${many(rows.length, 'row')}`, rows.length ? el('div', { class: 'scroll keep' }, el('table', { 'aria-label': 'Rows' },
+      const upTo = before + rows.length;
+      put(result, card(number === 1 ? many(rows.length, 'row') : `Page ${number}: ${rows.length ? `rows ${count(before + 1)} to ${count(upTo)}` : 'no row'}`, rows.length ? el('div', { class: 'scroll keep' }, el('table', { 'aria-label': 'Rows' },
         el('thead', {}, el('tr', {}, keys.map((k) => el('th', { scope: 'col' }, k.expr)), el('th', { scope: 'col' }, 'Document'))),
         el('tbody', {}, rows.map((r) => el('tr', {}, keys.map((k, n) => el('td', { class: 'mono wrap' }, n < r.key.length ? (r.key[n] === undefined ? 'MISSING' : show(r.key[n])) : '')),
           el('td', { class: 'mono wrap' }, r.id))))))
         : empty('No entry fits.', 'Widen the bounds, or take "anything" for a component.'),
-      rows.length === req.limit && el('p', { class: 'dim' }, `The limit of ${req.limit} rows was reached; Count says how many there are.`)),
+      next(req, number, upTo, end)),
       end && end.end && card('How it went', dl([['rows', count(end.rows)], ['timestamp', el('span', { class: 'mono' }, end.timestamp.id || end.timestamp.hash)],
-        ['first row after', duration(first ?? took)], ['all after', `${duration(took)}, seen from this page`], ['asked', el('code', {}, encode(req))],
-        ['command line', el('code', {}, command(req))]]), explained(end.explain)));
+        ['first row after', duration(first ?? took)], ['all after', `${duration(took)}, seen from this page`], ['asked', el('code', { class: 'wrap' }, encode(req))],
+        ['command line', el('code', { class: 'wrap' }, command(req))]]), explained(end.explain)));
+    }
+
+    // next is what stands below a page that is not the last.
+    function next(req, number, upTo, end) {
+      if (!end || !end.more) return number > 1 && el('p', { class: 'dim' }, 'This is the last page.');
+      if (!end.cursor) return el('p', {}, 'More rows follow, but the last one is too long to go on behind it: scan again with another limit.');
+      const behind = { ...req, cursor: end.cursor, newer: undefined };
+      return el('div', { class: 'row' }, button('Next page', () => page(behind, number + 1, upTo)),
+        el('span', { class: 'dim' }, `The limit of ${req.limit} rows was reached. The next ones are of the same state for a minute; Count says how many there are.`));
     }
 
     // explained says which indexers were asked for what.
@@ -229,6 +256,8 @@ export const workbench = {
       if (req.distinct) parts.push('--distinct');
       if (req.offset) parts.push('--offset', req.offset);
       parts.push('--limit', req.limit, '--consistency', req.consistency);
+      if (req.cursor) parts.push('--cursor', req.cursor);
+      if (req.newer) parts.push('--newer');
       return parts.join(' ');
     }
 
