@@ -77,8 +77,28 @@ type SlowScans struct {
 	Scans   []SlowScan `json:"scans"`             // that ended last first
 	Omitted int        `json:"omitted,omitempty"` // beyond the limit
 	// Forgotten were slow as well, since the indexers' processes began: each remembers its newest 256.
-	Forgotten uint64           `json:"forgotten,omitempty"`
-	Unheard   []UnheardIndexer `json:"unheard,omitempty"`
+	Forgotten uint64 `json:"forgotten,omitempty"`
+	// From says of each indexer that was heard from when on a scan is slow.
+	From    []SlowFrom       `json:"from,omitempty"`
+	Unheard []UnheardIndexer `json:"unheard,omitempty"`
+}
+
+// SlowFrom is from when on an indexer remembers a scan as slow.
+type SlowFrom struct {
+	Indexer string  `json:"indexer"`
+	FromMS  float64 `json:"from_ms"` // below 0: none is
+}
+
+// SlowFromRequest is the body of PUT /v1/slow-scans.
+type SlowFromRequest struct {
+	// FromMS is from when on a scan is slow, in milliseconds, at most an hour; -1: none is; 0: as the indexers began.
+	FromMS int64 `json:"from_ms"`
+}
+
+// SlowFromReply says which indexers remember slow scans so.
+type SlowFromReply struct {
+	Indexers []string         `json:"indexers"`
+	Unheard  []UnheardIndexer `json:"unheard,omitempty"` // that go on as before
 }
 
 // UnheardIndexer is one that gave no answer in time.
@@ -106,6 +126,12 @@ func (c *Client) RunningScans(ctx context.Context, limit int) (RunningScans, err
 func (c *Client) SlowScans(ctx context.Context, limit int) (SlowScans, error) {
 	var list SlowScans
 	return list, c.call(ctx, http.MethodGet, "/v1/slow-scans"+limited(limit), nil, nil, &list)
+}
+
+// SlowFrom says from when on scans are slow, on all indexers until their processes end. Role admin is needed.
+func (c *Client) SlowFrom(ctx context.Context, req SlowFromRequest) (SlowFromReply, error) {
+	var reply SlowFromReply
+	return reply, c.call(ctx, http.MethodPut, "/v1/slow-scans", nil, req, &reply)
 }
 
 // CancelScan ends a scan that is under way: who asked for it is told so. Role ddl is needed.

@@ -41,6 +41,7 @@ func (x *Indexer) adminHandler() http.Handler {
 	add(http.MethodGet, "/v1/positions", anyone, http.HandlerFunc(x.positions))
 	add(http.MethodGet, "/v1/scans", manager, http.HandlerFunc(x.runningScans))
 	add(http.MethodPost, "/v1/scans:cancel", manager, rpc.Handle(limit, x.cancelScan))
+	add(http.MethodPost, "/v1/scans:slow", manager, rpc.Handle(limit, x.slowFrom))
 	add(http.MethodPost, "/v1/samples", manager, rpc.Handle(limit, x.sample))
 	x.metrics.registry.MustRegister(collector{x})
 	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(x.metrics.registry,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/gorilla/mux"
 
@@ -67,4 +68,10 @@ func (x *Indexer) runningScans(w http.ResponseWriter, r *http.Request) {
 func (x *Indexer) cancelScan(_ context.Context, req *wire.CancelScan) (*wire.OK, error) {
 	x.log.Info("a scan is cancelled", "id", req.ID, "by", req.By)
 	return &wire.OK{}, x.scans.Cancel(req)
+}
+
+func (x *Indexer) slowFrom(_ context.Context, req *wire.SlowFrom) (*wire.OK, error) {
+	x.log.Info("scans are slow from another time on", "from_ms", req.FromMS, "by", req.By)
+	x.scans.SetSlow(time.Duration(req.FromMS) * time.Millisecond)
+	return &wire.OK{}, nil
 }

@@ -135,6 +135,12 @@ func (c *Client) Stats(ctx context.Context, addr string) (*wire.IndexerStats, er
 	return rpc.Call[wire.IndexerStats](ctx, c.rpc, StatsTimeout, http.MethodGet, addr+"/v1/stats", nil)
 }
 
+// SlowFrom has an indexer remember scans that take so long.
+func (c *Client) SlowFrom(ctx context.Context, addr string, req *wire.SlowFrom) error {
+	_, err := rpc.Call[wire.OK](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/scans:slow", req)
+	return err
+}
+
 // Scans returns at most so many scans that an indexer coordinates, and so many of those that were slow.
 func (c *Client) Scans(ctx context.Context, addr string, running, slow int) (*wire.IndexerScans, error) {
 	return rpc.Call[wire.IndexerScans](ctx, c.rpc, StatsTimeout, http.MethodGet,

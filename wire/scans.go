@@ -15,6 +15,12 @@ type IndexerScans struct {
 	SlowTotal uint64        `json:"slow_total"` // since the process began; those not kept any more included
 }
 
+// SlowFrom says from when on scans of an indexer are slow (POST /v1/scans:slow of its admin port).
+type SlowFrom struct {
+	FromMS int64  `json:"from_ms"` // below 0: none is; 0: as the process began
+	By     string `json:"by"`
+}
+
 // ScanAsked is what was asked for by a scan or a count.
 type ScanAsked struct {
 	ID          string   `json:"id"`

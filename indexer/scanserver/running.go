@@ -31,14 +31,15 @@ const (
 
 // running knows the scans that are under way, and the slow ones that have ended.
 type running struct {
-	name string        // of the indexer
-	slow time.Duration // from when on a scan is slow; below 0: never
-	now  func() time.Time
+	name  string        // of the indexer
+	began time.Duration // slow, as the process began
+	now   func() time.Time
 	// hurry is told of each that waits for its first rows
 	hurry func() (over func())
 
 	mu    sync.Mutex
-	next  uint64 // id of the one that begins next; those of a process that begins later are greater
+	slow  time.Duration // from when on a scan is slow; below 0: never
+	next  uint64        // id of the one that begins next; those of a process that begins later are greater
 	open  map[uint64]*active
 	kept  []wire.SlowScan // in the order in which they ended, from at on
 	at    int
@@ -49,7 +50,8 @@ func newRunning(name string, slow time.Duration, now func() time.Time, hurry fun
 	if hurry == nil {
 		hurry = func() func() { return func() {} }
 	}
-	return &running{name: name, slow: cmp.Or(slow, DefaultSlow), now: now, hurry: hurry,
+	slow = cmp.Or(slow, DefaultSlow)
+	return &running{name: name, slow: slow, began: slow, now: now, hurry: hurry,
 		next: uint64(now().UnixMicro()), open: map[uint64]*active{}}
 }
 
@@ -173,6 +175,15 @@ func (s *Server) Cancel(req *wire.CancelScan) error {
 		return rpc.Refuse(errcode.UnknownScan, "no scan %.100q is under way on indexer %s", req.ID, s.running.name)
 	}
 	return nil
+}
+
+// SetSlow says from when on scans that end from now on are slow, until the process ends; below 0: none is, 0: as the
+// process began.
+func (s *Server) SetSlow(from time.Duration) {
+	r := s.running
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.slow = cmp.Or(from, r.began)
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 func newScan(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	cmd := group("scan", "Look at the scans that run, end them, and see which were slow",
-		"  tidemark scan list\n  tidemark scan slow --limit 10", scanList(s, f), scanSlow(s, f), scanCancel(s, f))
+		"  tidemark scan list\n  tidemark scan slow --limit 10", scanList(s, f), scanSlow(s, f), scanSlowFrom(s, f),
+		scanCancel(s, f))
 	f.add(cmd, s)
 	return cmd
 }
@@ -76,6 +78,76 @@ them.`,
 		}}
 	scansLimit(cmd, &limit)
 	return cmd
+}
+
+// Words for no scans, and for what the indexers began with.
+const (
+	noneSlow = "none"
+	slowHour = time.Hour
+)
+
+func scanSlowFrom(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "slow-from [DURATION]",
+		Short: "Show or change from when on a scan is slow, on all indexers", Args: cobra.MaximumNArgs(1),
+		ValidArgsFunction: noFiles,
+		Long: `Without DURATION shows from when on each indexer remembers a scan as slow. A DURATION, at most 1h, changes
+that on all of them until their processes end; "none" remembers none, "reset" is what each began with (--slow-scan).
+Role admin is needed for that.`,
+		Example: "  tidemark scan slow-from\n  tidemark scan slow-from 100ms\n  tidemark scan slow-from reset",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+					l, err := c.SlowScans(ctx, 1)
+					if err != nil {
+						return err
+					}
+					err = show(s.Out, f.output, l.From, l.From, func(t *tabwriter.Writer) { tableSlowFrom(t, l.From) })
+					missing(s.Err, 0, l.Unheard)
+					return err
+				})
+			}
+			from, err := slowFrom(args[0])
+			if err != nil {
+				return err
+			}
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				r, err := c.SlowFrom(ctx, client.SlowFromRequest{FromMS: from})
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(s.Err, "told to %s\n", strings.Join(r.Indexers, ", "))
+				for _, u := range r.Unheard {
+					fmt.Fprintf(s.Err, "indexer %s goes on as before: %s\n", u.Indexer, u.Error)
+				}
+				return nil
+			})
+		}}
+}
+
+// slowFrom reads a DURATION, in milliseconds.
+func slowFrom(text string) (int64, error) {
+	switch text {
+	case noneSlow:
+		return -1, nil
+	case resetLevel:
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < time.Millisecond || d > slowHour {
+		return 0, usage("DURATION %q: want a time as 250ms, 1ms to 1h, %s or %s", text, noneSlow, resetLevel)
+	}
+	return d.Milliseconds(), nil
+}
+
+func tableSlowFrom(t io.Writer, all []client.SlowFrom) {
+	fmt.Fprintln(t, "INDEXER\tSLOW FROM")
+	for _, x := range all {
+		from := noneSlow
+		if x.FromMS >= 0 {
+			from = time.Duration(x.FromMS * float64(time.Millisecond)).String()
+		}
+		fmt.Fprintf(t, "%s\t%s\n", x.Indexer, from)
+	}
 }
 
 func scanCancel(s Streams, f *serverFlags) *cobra.Command {

@@ -35,6 +35,11 @@ func (a *API) runningRoutes() []route {
 			id: "listSlowScans", tag: tagScans, summary: "Scans and counts that took long, asked of all indexers at once",
 			params:  []param{limit},
 			answers: []answer{{status: 200, means: "the scans, that ended last first", body: client.SlowScans{}}}}},
+		{method: "PUT", path: "/v1/slow-scans", handle: a.slowFrom, role: RoleAdmin, limit: ReadTimeout, doc: operation{
+			id: "setSlowScans", tag: tagScans, summary: "Say from when on scans are slow, on all indexers until their " +
+				"processes end",
+			body: client.SlowFromRequest{}, answers: []answer{{status: 200, means: "who remembers them so from now on",
+				body: client.SlowFromReply{}}}, codes: []errcode.Code{errcode.InvalidArgument, errcode.Unavailable}}},
 		{method: "DELETE", path: "/v1/scans/{id}", handle: a.cancelScan, role: RoleDDL, limit: ReadTimeout, doc: operation{
 			id: "cancelScan", tag: tagScans, summary: "End a scan that is under way; who asked for it is told so",
 			answers: []answer{{status: 204, means: "it ends, as soon as its client takes something"}},
@@ -79,6 +84,7 @@ func (a *API) slowScans(w http.ResponseWriter, r *http.Request) error {
 	told, list.Unheard = a.askScans(r.Context(), indexersOf(s), 0, limit)
 	for _, t := range told {
 		all += t.SlowKept
+		list.From = append(list.From, client.SlowFrom{Indexer: t.Name, FromMS: t.SlowMS})
 		list.Forgotten += t.SlowTotal - min(uint64(t.SlowKept), t.SlowTotal)
 		for i := range t.Slow {
 			x := &t.Slow[i]
@@ -86,6 +92,7 @@ func (a *API) slowScans(w http.ResponseWriter, r *http.Request) error {
 				Rows: x.Rows, ScanTimes: client.ScanTimes(x.ScanTimes), Code: x.Code, Detail: x.Detail})
 		}
 	}
+	slices.SortFunc(list.From, func(a, b client.SlowFrom) int { return strings.Compare(a.Indexer, b.Indexer) })
 	ended := func(s *client.SlowScan) float64 { return float64(s.SinceMS) + s.TookMS }
 	slices.SortFunc(list.Scans, func(a, b client.SlowScan) int {
 		return cmp.Or(cmp.Compare(ended(&b), ended(&a)), strings.Compare(a.ID, b.ID))
@@ -94,6 +101,54 @@ func (a *API) slowScans(w http.ResponseWriter, r *http.Request) error {
 	list.Omitted = max(all-len(list.Scans), 0)
 	rpc.Write(w, r, http.StatusOK, list)
 	return nil
+}
+
+// maxSlowFrom is the longest time from which on a scan may be slow, in milliseconds.
+const maxSlowFrom = int64(time.Hour / time.Millisecond)
+
+// slowFrom tells all indexers, side by side, from when on scans are slow.
+func (a *API) slowFrom(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r); err != nil {
+		return err
+	}
+	var req client.SlowFromRequest
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+		return err
+	}
+	if req.FromMS < -1 || req.FromMS > maxSlowFrom {
+		return rpc.Refuse(errcode.InvalidArgument, "from_ms %d: want 1 to %d, -1 for none, or 0 for what the indexers "+
+			"began with", req.FromMS, maxSlowFrom)
+	}
+	indexers := indexersOf(a.cfg.Raft.State())
+	reply := client.SlowFromReply{Indexers: []string{}}
+	errs := a.tellIndexers(r.Context(), indexers, &wire.SlowFrom{FromMS: req.FromMS, By: rpc.Principal(r.Context())})
+	for n, i := range indexers {
+		if err := errs[n]; err != nil {
+			reply.Unheard = append(reply.Unheard, client.UnheardIndexer{Indexer: i.name, Error: err.Error()})
+			continue
+		}
+		reply.Indexers = append(reply.Indexers, i.name)
+	}
+	if len(reply.Indexers) == 0 && len(indexers) > 0 {
+		return rpc.Refuse(errcode.Unavailable, "no indexer answers: %v", errors.Join(errs...))
+	}
+	slices.Sort(reply.Indexers)
+	slices.SortFunc(reply.Unheard, func(a, b client.UnheardIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
+	rpc.Write(w, r, http.StatusOK, reply)
+	return nil
+}
+
+// tellIndexers returns what came of it at each.
+func (a *API) tellIndexers(ctx context.Context, indexers []indexerAt, req *wire.SlowFrom) []error {
+	ctx, cancel := context.WithTimeout(ctx, scansPatience)
+	defer cancel()
+	errs := make([]error, len(indexers))
+	var told sync.WaitGroup
+	for n, i := range indexers {
+		told.Go(func() { errs[n] = a.indexers.SlowFrom(ctx, i.admin, req) })
+	}
+	told.Wait()
+	return errs
 }
 
 func scansPage(r *http.Request) (limit int, err error) {

@@ -81,3 +81,30 @@ func TestAScanIsCancelledWhereItIs(t *testing.T) {
 		}
 	}
 }
+
+// TestSlowFromIsSaidToAll: also where one hangs, which is named by its place.
+func TestSlowFromIsSaidToAll(t *testing.T) {
+	t.Parallel()
+	over := make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
+	defer hangs.Close()
+	defer close(over)
+	var got wire.SlowFrom
+	takes := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/scans:slow" {
+			t.Errorf("asked for %s", r.URL)
+		}
+		if err := rpc.Read(w, r, rpc.MaxUserBody, &got); err != nil {
+			t.Error(err)
+		}
+		rpc.Write(w, r, http.StatusOK, wire.OK{})
+	}))
+	defer takes.Close()
+	a := New(Config{})
+	defer a.Close()
+	errs := a.tellIndexers(t.Context(), []indexerAt{{"i1", hangs.URL}, {"i2", takes.URL}},
+		&wire.SlowFrom{FromMS: 5, By: "u"})
+	if len(errs) != 2 || errs[0] == nil || errs[1] != nil || got != (wire.SlowFrom{FromMS: 5, By: "u"}) {
+		t.Errorf("%v, told %+v", errs, got)
+	}
+}
