@@ -280,6 +280,7 @@ func TestVBucketThatGoesAwayEndsItsStream(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
 	c.want(fromZero(4), mcbp.StatusOK)
+	keepStates(t, n)
 	if err := n.buckets[0].store.VBucket(4).SetState(store.Dead); err != nil {
 		t.Fatal(err)
 	}

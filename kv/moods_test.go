@@ -53,6 +53,7 @@ func TestMoodSilentTakeover(t *testing.T) {
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
 	c.want(fromZero(4), mcbp.StatusOK)
 	c.want(fromZero(5), mcbp.StatusOK)
+	keepStates(t, n)
 	v := n.buckets[0].store.VBucket(4)
 	if err := v.SetState(store.Replica); err != nil {
 		t.Fatal(err)
@@ -282,6 +283,7 @@ func TestReplicaStreams(t *testing.T) {
 	n := nastyNode(t, server.NoMoods)
 	kv := login(t, n.MemcachedAddr())
 	kv.want(setFrame(4, "a", "1"), mcbp.StatusOK)
+	keepStates(t, n)
 	if err := n.buckets[0].store.VBucket(4).SetState(store.Replica); err != nil {
 		t.Fatal(err)
 	}

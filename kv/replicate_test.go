@@ -45,6 +45,7 @@ func TestAReplicaKnowsWhatIsForgotten(t *testing.T) {
 	if _, err := conn.OpenStream(t.Context(), feed.StreamRequest{VBucket: 0, End: mcbp.EndOfTime}); err != nil {
 		t.Fatal(err)
 	}
+	keepStates(t, n)
 	copied := n.buckets[0].store.VBucket(1)
 	if err := copied.SetState(store.Replica); err != nil {
 		t.Fatal(err)

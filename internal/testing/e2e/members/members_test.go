@@ -101,6 +101,7 @@ func TestMembers(t *testing.T) {
 	w.does(ctx, errcode.ExitConflict, servers, []string{"cluster", "remove", fmt.Sprintf("m%d", asked)}, "QUORUM_AT_RISK",
 		"bring it back, or remove it first")
 	w.does(ctx, errcode.ExitConflict, w.join(asked), []string{"cluster", "leave"}, "QUORUM_AT_RISK")
+	d.enough(ctx, w)
 	stop()
 	wg.Wait()
 	w.equal(ctx, c, "one of three is dead", both)
@@ -144,14 +145,7 @@ func TestLostMajority(t *testing.T) {
 	d := &ddl{}
 	wg.Go(func() { d.run(load, t, c) })
 	wg.Go(func() { w.writes(load, 2) })
-	w.until(ctx, "DDL and writes", func() (bool, string) {
-		select {
-		case <-time.After(2 * time.Second):
-			return true, ""
-		case <-ctx.Done():
-			return false, ""
-		}
-	})
+	d.enough(ctx, w)
 	stop()
 	wg.Wait()
 	survivor := w.leader(ctx, c) // it has everything that was acknowledged
