@@ -80,10 +80,8 @@ func (x *Indexer) hello(ctx context.Context, req *wire.HelloRequest) (*wire.Inde
 	}
 	x.managers.SetManagers(req.Managers)
 	x.managers.SetLeader(req.Leader)
-	h := &wire.IndexerHello{Report: *x.fullReport(ctx, func(string) bool { return !req.Brief })}
-	if req.Brief {
-		h.Report.Shorten()
-	}
+	h := &wire.IndexerHello{Report: *x.fullReport(ctx, func(string) bool { return false })}
+	h.Report.Shorten()
 	for _, k := range x.allBuckets() {
 		m := wire.MinimumIncarnations{Bucket: k.Name()}
 		if err := k.Do(ctx, func(st *core.Bucket) { m.Incarnations = st.Minimum() }); err == nil {
@@ -99,11 +97,14 @@ func (x *Indexer) poll(ctx context.Context, req *wire.PollRequest) (*wire.PollRe
 	}
 	k := x.bucketNamed(req.Bucket)
 	if k == nil {
-		return core.Poll(nil, req), nil
+		return core.Poll(nil, req)
 	}
 	var reply *wire.PollReply
-	err := k.Do(ctx, func(st *core.Bucket) { reply = core.Poll(st, req) })
-	return reply, err
+	var refused error
+	if err := k.Do(ctx, func(st *core.Bucket) { reply, refused = core.Poll(st, req) }); err != nil {
+		return nil, err
+	}
+	return reply, refused
 }
 
 func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*wire.StabilityReply, error) {
@@ -122,7 +123,7 @@ func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*w
 			return nil, err
 		}
 	}
-	return &wire.StabilityReply{Deltas: true, Missing: missing}, nil
+	return &wire.StabilityReply{Missing: missing}, nil
 }
 
 // rollback does one step of the rollback machine (IM-23). "rollback" answers when everything is back.

@@ -8,15 +8,14 @@ import (
 	"tidemark/wire"
 )
 
-// TestHeldOfEveryLeader: what leaders of this version and of earlier ones say of who holds what is taken over, and what
-// is left out because it is known stays.
-func TestHeldOfEveryLeader(t *testing.T) {
+// TestHeldIsTakenOver: what leaders say of who holds what is taken over, and what is left out because it is known stays.
+func TestHeldIsTakenOver(t *testing.T) {
 	x := &Indexer{catalog: noCatalog()}
 	r := &reporter{x: x}
 	one := []wire.Held{{Copy: 3, Node: 1, OK: true,
 		Ref: wire.StabilityRef{Bucket: "b", Ref: timestamp.Ref{Number: 4, Hash: 5}}}}
 	two := append(slices.Clone(one), wire.Held{Copy: 9, Node: 2, Ref: one[0].Ref})
-	packed := wire.PackHeld(two)
+	packed, none := wire.PackHeld(two), wire.PackHeld(nil)
 	hash := wire.HeldHash(packed)
 	for _, step := range []struct {
 		name  string
@@ -25,12 +24,11 @@ func TestHeldOfEveryLeader(t *testing.T) {
 		knows uint64
 		bad   bool
 	}{
-		{"earlier leader", wire.ReportReply{Held: one}, one, 0, false},
 		{"packed", wire.ReportReply{HeldPacked: packed, HeldHash: hash}, two, hash, false},
 		{"known", wire.ReportReply{HeldHash: hash}, two, hash, false},
 		{"damaged", wire.ReportReply{HeldPacked: packed[:len(packed)-1], HeldHash: hash + 1}, two, hash, true},
-		{"earlier leader again", wire.ReportReply{Held: one}, one, 0, false},
-		{"it knows of none", wire.ReportReply{}, nil, 0, false},
+		{"a leader that has none yet", wire.ReportReply{}, two, hash, false},
+		{"nothing is held", wire.ReportReply{HeldPacked: none, HeldHash: wire.HeldHash(none)}, nil, wire.HeldHash(none), false},
 		{"packed again", wire.ReportReply{HeldPacked: packed, HeldHash: hash}, two, hash, false},
 	} {
 		err := r.takeHeld(&step.reply)

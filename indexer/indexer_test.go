@@ -350,13 +350,16 @@ func TestPoll(t *testing.T) {
 		w.mu.Lock()
 		f := w.fence()
 		w.mu.Unlock()
-		r, err := w.admin.Poll(context.Background(), w.endpoint.Admin, &wire.PollRequest{Fence: f, Bucket: testBucket,
-			VBuckets:    []uint16{0, 1, 2, 3},
-			Incarnation: inc})
+		req := &wire.PollRequest{Fence: f, Bucket: testBucket, VBuckets: []uint16{0, 1, 2, 3}, Incarnation: inc}
+		r, err := w.admin.Poll(context.Background(), w.endpoint.Admin, req)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r.Positions
+		all, err := req.Take(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
 	}
 	for deadline := time.Now().Add(testTimeout); ; time.Sleep(5 * time.Millisecond) {
 		good := true

@@ -65,7 +65,6 @@ func (r *reporter) register(ctx context.Context) error {
 			err = x.identity.registered(reply)
 		}
 		if err == nil {
-			r.told.Brief(reply.Brief)
 			x.health.Set(healthRegistration, "")
 			x.log.Info("registered", "cluster", reply.ClusterID, "node", reply.Node, "leader", reply.Leader.REST)
 			return nil
@@ -132,7 +131,7 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	rep := x.fullReport(ctx, r.told.WantsHW)
 	r.sequence++
 	rep.Sequence = r.sequence
-	rep.Packed, rep.HeldHash = true, r.held
+	rep.HeldHash = r.held
 	counts := map[string]int{}
 	for _, b := range rep.Buckets {
 		counts[b.Heartbeat.Bucket] = len(b.Acks)
@@ -162,16 +161,12 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 
 // takeHeld takes over what the leader says of who holds what, unless it is the list that we have.
 func (r *reporter) takeHeld(reply *wire.ReportReply) error {
-	all := reply.Held // of a leader that does not pack
-	switch {
-	case reply.HeldHash == 0:
-	case len(reply.HeldPacked) > 0:
-		var err error
-		if all, err = wire.UnpackHeld(reply.HeldPacked); err != nil {
-			return err
-		}
-	default:
+	if len(reply.HeldPacked) == 0 {
 		return nil
+	}
+	all, err := wire.UnpackHeld(reply.HeldPacked)
+	if err != nil {
+		return err
 	}
 	r.held = reply.HeldHash
 	r.x.catalog.SetHeld(all)

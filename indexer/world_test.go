@@ -68,6 +68,7 @@ type world struct {
 	endpoint  wire.Endpoint
 	report    map[index.CopyID]wire.CopyReport
 	buckets   map[string]wire.BucketReport
+	reports   wire.Reported
 	health    string
 	differing []wire.CopyDifference
 	orphans   []wire.Orphan
@@ -150,14 +151,17 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 			for _, c := range q.Copies {
 				w.report[c.Copy] = c
 			}
-			for _, b := range q.Buckets {
-				w.buckets[b.Heartbeat.Bucket] = b
-				w.acks = append(w.acks, b.Acks...)
+			all, ok := w.reports.Take(q)
+			for _, b := range all {
+				told := b.Bucket.Told
+				told.Accepted = b.Bucket.Accepted()
+				w.buckets[told.Heartbeat.Bucket] = told
+				w.acks = append(w.acks, told.Acks...)
 			}
 			w.health, w.orphans, w.faults = q.Health, q.Orphans, q.Faults
 			w.differing = q.Differing
 			reply := &wire.ReportReply{Known: w.known, Revision: w.revision, Leader: wire.Leader{ID: "m1", REST: w.manager.URL,
-				Term: w.term}, TransferRate: w.rate}
+				Term: w.term}, TransferRate: w.rate, Full: !ok, HW: []string{testBucket}}
 			return reply, nil
 		})(rw, r)
 	case strings.HasSuffix(r.URL.Path, ":stabilize"):

@@ -81,17 +81,14 @@ func (c *Client) Stability(ctx context.Context, addr string, req *wire.Stability
 	for i := range req.Stabilities {
 		s := &req.Stabilities[i]
 		delta := slices.ContainsFunc(brief.Deltas, func(d wire.StabilityDelta) bool { return d.Bucket == s.Bucket })
-		if delta && (!reply.Deltas || slices.Contains(reply.Missing, s.Bucket)) {
+		if delta && slices.Contains(reply.Missing, s.Bucket) {
 			whole.Stabilities = append(whole.Stabilities, *s)
 		}
 	}
 	if len(whole.Stabilities) > 0 {
-		if reply, err = c.stability(ctx, addr, &whole); err != nil {
+		if _, err = c.stability(ctx, addr, &whole); err != nil {
 			return err
 		}
-	}
-	if !reply.Deltas { // an earlier version
-		return nil
 	}
 	for i := range req.Stabilities {
 		told.Remember(&req.Stabilities[i])

@@ -20,21 +20,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// receiver is an indexer that takes stability timestamps; an earlier version knows whole ones only.
+// receiver is an indexer that takes stability timestamps.
 type receiver struct {
 	mu       sync.Mutex
-	earlier  bool
 	fails    bool // answers with an error what it has taken
 	told     wire.Told
 	newest   map[string]uint64 // by bucket: the seqno of vbucket 0
 	deltas   int
 	requests int
-}
-
-// earlierRequest is the message as versions without deltas have it.
-type earlierRequest struct {
-	Fence       wire.Fence             `json:"fence"`
-	Stabilities []wire.BucketStability `json:"stabilities"`
 }
 
 func (r *receiver) take(all []wire.BucketStability) {
@@ -47,13 +40,6 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests++
-	if r.earlier {
-		rpc.Handle(rpc.MaxControlBody, func(_ context.Context, m *earlierRequest) (*wire.OK, error) {
-			r.take(m.Stabilities)
-			return &wire.OK{}, nil
-		})(w, req)
-		return
-	}
 	rpc.Handle(rpc.MaxControlBody, func(_ context.Context, m *wire.StabilityRequest) (*wire.StabilityReply, error) {
 		r.deltas += len(m.Deltas)
 		all, missing := r.told.Take(m)
@@ -61,13 +47,13 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		if r.fails {
 			return nil, rpc.Refuse(errcode.BadRequest, "as the test wants")
 		}
-		return &wire.StabilityReply{Deltas: true, Missing: missing}, nil
+		return &wire.StabilityReply{Missing: missing}, nil
 	})(w, req)
 }
 
-// TestStabilityReachesEveryVersion: whatever an indexer knew before, and whichever version it is, it has what it was
-// told when the call has ended well; one that knows deltas gets them.
-func TestStabilityReachesEveryVersion(t *testing.T) {
+// TestStabilityTravelsAsChanges: whatever an indexer knew before, it has what it was sent when the call has ended well,
+// and is sent changes of what it has.
+func TestStabilityTravelsAsChanges(t *testing.T) {
 	r := &receiver{told: wire.Told{}, newest: map[string]uint64{}}
 	server := httptest.NewServer(r)
 	defer server.Close()
@@ -107,17 +93,6 @@ func TestStabilityReachesEveryVersion(t *testing.T) {
 	r.fails = false
 	tell("after a failure", 0, "a", "b")
 	tell("changes after that", 2, "a", "b")
-	r.earlier = true
-	tell("an earlier version at the same address", 0, "a", "b")
-	tell("it again", 0, "a", "b")
-	requests := r.requests
-	tell("it once more", 0, "a")
-	if r.requests != requests+1 {
-		t.Errorf("%d requests to an indexer that takes whole ones only, want 1", r.requests-requests)
-	}
-	r.earlier, r.told = false, wire.Told{}
-	tell("upgraded", 0, "a", "b")
-	tell("changes at last", 2, "a", "b")
 	if !slices.Equal(slices.Sorted(maps.Keys(r.newest)), []string{"a", "b", "c"}) {
 		t.Error(r.newest)
 	}

@@ -195,6 +195,11 @@ func (w *observedWorld) serveManager() {
 		func(_ context.Context, r *wire.ProjectorReport) (*wire.ReportReply, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
+			for i := range r.Buckets {
+				if err := r.Buckets[i].Expand(); err != nil {
+					w.t.Error(err)
+				}
+			}
 			w.reports = append(w.reports, *r)
 			full := w.full[r.ID]
 			w.full[r.ID] = false

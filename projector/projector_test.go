@@ -76,6 +76,11 @@ func newManager(t testing.TB) *manager {
 			m.lost = append(m.lost, *r)
 			return nil, rpc.Refuse(errcode.Internal, "lost")
 		}
+		for i := range r.Buckets {
+			if err := r.Buckets[i].Expand(); err != nil {
+				t.Error(err)
+			}
+		}
 		m.reports = append(m.reports, *r)
 		full := m.full
 		m.full = false
@@ -679,7 +684,7 @@ func TestReportsTellWhatChanged(t *testing.T) {
 	m := w.set("a", map[string]any{"f1": 1})
 	news := after("a report of one vbucket", func(s *wire.StreamStates) bool { return !s.Full && len(s.VBuckets) > 0 })
 	if len(news.VBuckets) != 1 || news.VBuckets[0] != m.VBucket || news.Complete[0] != m.Seqno || news.Logs[0] != nil ||
-		news.VBUUIDs[0] != m.VBUUID {
+		news.Incarnations[0] != incarnation(1) {
 		t.Errorf("%+v, token %+v", news, m)
 	}
 	w.manager.mu.Lock()

@@ -53,7 +53,6 @@ type reporter struct {
 	p          *Projector
 	told       map[*bucket]*knowledge // nil: all is to be told
 	base       uint64                 // sequence of the report by which it is known
-	brief      bool                   // the leader takes what has moved in the short form
 	faults     uint64                 // changes of the faults that the coordinator knows of
 	evaluation *wire.Evaluation       // that the coordinator knows of
 	full       time.Time              // when all was told last
@@ -66,10 +65,7 @@ func (t *reporter) send(ctx context.Context) error {
 	r, next := t.make()
 	reply, err := p.managers.ReportProjector(ctx, r)
 	if err == nil {
-		if t.brief && !reply.Brief {
-			reply.Full = true // another leader, which has not understood
-		}
-		t.base, t.brief = r.Sequence, reply.Brief
+		t.base = r.Sequence
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -103,7 +99,7 @@ func (t *reporter) make() (*wire.ProjectorReport, reporter) {
 	}
 	next := *t
 	var r *wire.ProjectorReport
-	r, next.told = t.p.reportSince(t.told, t.brief)
+	r, next.told = t.p.reportSince(t.told)
 	next.faults, next.evaluation = t.p.faults.changes.Load(), r.Evaluation
 	if t.told == nil || next.faults != t.faults {
 		r.FaultsToo, r.Faults = true, t.p.faults.list()
@@ -119,17 +115,16 @@ func (t *reporter) make() (*wire.ProjectorReport, reporter) {
 
 // currentReport is the level state of one bucket, or of all.
 func (p *Projector) currentReport(only string) *wire.ProjectorReport {
-	r, _ := p.reportOf(func(name string) bool { return only == "" || only == name }, nil, false)
+	r, _ := p.reportOf(func(name string) bool { return only == "" || only == name }, nil)
 	return r
 }
 
 // reportSince is what has changed in all buckets since the coordinator was told; nil: everything.
-func (p *Projector) reportSince(told map[*bucket]*knowledge, brief bool) (*wire.ProjectorReport,
-	map[*bucket]*knowledge) {
-	return p.reportOf(func(string) bool { return true }, told, brief)
+func (p *Projector) reportSince(told map[*bucket]*knowledge) (*wire.ProjectorReport, map[*bucket]*knowledge) {
+	return p.reportOf(func(string) bool { return true }, told)
 }
 
-func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowledge, brief bool) (*wire.ProjectorReport,
+func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowledge) (*wire.ProjectorReport,
 	map[*bucket]*knowledge) {
 	p.reporting.Lock() // state and number belong together: a later number never shows an earlier state
 	defer p.reporting.Unlock()
@@ -152,16 +147,16 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowled
 	telling := make(map[*bucket]*knowledge, len(all))
 	for _, b := range all {
 		r.Revision = min(r.Revision, b.applied())
-		states, now := b.states(told[b], brief)
+		states, now := b.states(told[b])
 		r.Buckets = append(r.Buckets, states)
 		telling[b] = now
 	}
 	return r, telling
 }
 
-// states is the level state of the streams that KV has consented to, or what of it is news, and what is known by it. In
-// the brief form a stream that has only moved takes a few bytes.
-func (b *bucket) states(before *knowledge, brief bool) (wire.StreamStates, *knowledge) {
+// states is the level state of the streams that KV has consented to, or what of it is news, and what is known by it. A
+// stream that has only moved takes a few bytes.
+func (b *bucket) states(before *knowledge) (wire.StreamStates, *knowledge) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: before == nil, Dropping: b.topic.Dropping()}
@@ -182,7 +177,7 @@ func (b *bucket) states(before *knowledge, brief bool) (wire.StreamStates, *know
 		if is == was {
 			continue
 		}
-		if brief && was.stream == s && was.ended == is.ended && was.purge == is.purge {
+		if was.stream == s && was.ended == is.ended && was.purge == is.purge {
 			r.Move(s.vb, s.inc, is.complete)
 			continue
 		}

@@ -193,7 +193,7 @@ func TestReportNumbers(t *testing.T) {
 				t.Errorf("report %d: based on %d, full %v", r.Sequence, r.Base, s.Full)
 			}
 		}
-		if i > 0 && (!full && !r.Follows(reports[i-1].Sequence) || r.Sequence <= reports[i-1].Sequence) {
+		if i > 0 && (!full && r.Base != reports[i-1].Sequence || r.Sequence <= reports[i-1].Sequence) {
 			t.Errorf("report %d, based on %d, comes after %d", r.Sequence, r.Base, reports[i-1].Sequence)
 		}
 		if i > 0 && r.Sequence > reports[i-1].Sequence+1 {

@@ -13,6 +13,6 @@ func TestNoMemoryForClaims(t *testing.T) {
 	for v := range asked {
 		asked[v] = uint16(v)
 	}
-	allocbound.Check(t, 0, func(b []byte) { _, _ = unpackPoll(asked, b) }, packPoll(asked, nil),
-		packPoll(asked, pollExample(32)), packPoll(asked, pollNobody(256)))
+	allocbound.Check(t, 0, func(b []byte) { _, _ = unpackPoll(asked, b) }, pack(t, asked, nil),
+		pack(t, asked, pollExample(32)), pack(t, asked, pollNobody(256)))
 }

@@ -12,8 +12,8 @@ import (
 // ErrChange is wrapped when the change of a bucket in a report has lengths or vectors that cannot be.
 var ErrChange = errors.New("change of a bucket in a report")
 
-// BucketChange tells an indexer's level state of one bucket by what differs from the report that IndexerReport.Base
-// names, or, when it is Whole, from nothing. HW is told only of buckets of which the leader wants it (ReportReply.HW).
+// BucketChange is the level state of one bucket by what differs from the report that IndexerReport.Base names, or,
+// when it is Whole, from nothing. It has the HW only of buckets of which the leader wants it (ReportReply.HW).
 type BucketChange struct {
 	Bucket          string `cbor:"1,keyasint" json:"bucket"`
 	Whole           bool   `cbor:"2,keyasint,omitempty" json:"whole,omitempty"`
@@ -40,28 +40,24 @@ type BucketChange struct {
 	LastNumber uint64 `cbor:"17,keyasint,omitempty" json:"last_stability_number,omitempty"`
 }
 
-// Reporting is what an indexer remembers of its reports, so that it tells only what has changed. The zero value is
+// Reporting is what an indexer remembers of its reports, so that it sends only what has changed. The zero value is
 // ready; what is handed to Make must not be changed afterwards. It is owned by one goroutine.
 type Reporting struct {
 	base    uint64 // sequence of the newest report that was answered; 0 none
 	buckets map[string]*BucketReport
 	copies  map[index.CopyID]CopyReport
-	brief   bool
-	hw      []string
+	hw      []string // buckets of which the leader wants the HW
 
 	making        uint64 // the report on its way
 	makingBuckets map[string]*BucketReport
 	makingCopies  map[index.CopyID]CopyReport
 }
 
-// Brief tells that the leader takes changes: it said so, or has not been asked yet and others did.
-func (t *Reporting) Brief(yes bool) { t.brief = yes }
-
-// WantsHW reports whether the leader wants a bucket's HW: always when it takes no changes.
-func (t *Reporting) WantsHW(bucket string) bool { return !t.brief || slices.Contains(t.hw, bucket) }
+// WantsHW reports whether the leader wants a bucket's HW.
+func (t *Reporting) WantsHW(bucket string) bool { return slices.Contains(t.hw, bucket) }
 
 // Make turns a report of everything, with its sequence set, into the one to be sent: of everything when full is true,
-// else of what has changed. The caller tells Answered, or Lost, before it makes the next.
+// else of what has changed. The caller calls Answered, or Lost, before it makes the next.
 func (t *Reporting) Make(r *IndexerReport, full bool) {
 	r.Full = full || t.base == 0
 	if !r.Full {
@@ -87,13 +83,8 @@ func (t *Reporting) Make(r *IndexerReport, full bool) {
 			}
 		}
 		t.makingBuckets[name] = &told
-		switch {
-		case t.brief:
-			if c, news := told.since(was); news {
-				r.Changes = append(r.Changes, c)
-			}
-		case was == nil || !same(was, b):
-			r.Buckets = append(r.Buckets, *b)
+		if c, news := told.since(was); news {
+			r.Changes = append(r.Changes, c)
 		}
 	}
 	moved := r.Copies[:0:0]
@@ -106,26 +97,20 @@ func (t *Reporting) Make(r *IndexerReport, full bool) {
 	r.Copies = moved
 }
 
-// Answered tells that the newest report was answered so. The next one is of everything when the answer asks for that,
-// or comes from a leader that does not know us or reads another form.
+// Answered notes that the newest report was answered so. The next one is of everything when the answer asks for that,
+// or comes from a leader that does not know us.
 func (t *Reporting) Answered(a *ReportReply) {
 	t.base, t.buckets, t.copies = t.making, t.makingBuckets, t.makingCopies
-	if a.Full || !a.Known || a.Brief != t.brief {
+	if a.Full || !a.Known {
 		t.Lost()
 	}
-	t.brief, t.hw = a.Brief, a.HW
+	t.hw = a.HW
 }
 
-// Lost tells that nobody knows whether the newest report came: the next one is of everything.
+// Lost notes that nobody knows whether the newest report came: the next one is of everything.
 func (t *Reporting) Lost() { t.base = 0 }
 
-// same reports whether two reports of a bucket say the same.
-func same(a, b *BucketReport) bool {
-	_, news := b.since(a)
-	return !news && a.Heartbeat.HW.Equal(b.Heartbeat.HW) && a.Persistent.Equal(b.Persistent)
-}
-
-// Shorten tells the buckets of a full report as changes from nothing.
+// Shorten turns the buckets of a full report into changes from nothing.
 func (r *IndexerReport) Shorten() {
 	for i := range r.Buckets {
 		c, _ := r.Buckets[i].since(nil)
@@ -185,10 +170,8 @@ func vectorChange(base, now *timestamp.Vector) []byte {
 // goroutine.
 type Reported struct {
 	Buckets map[string]*ReportedBucket
-	// sequence is that of the newest report, and full whether nothing was lost since one of everything. base is the same
-	// sequence where it may be the base of changes, else 0.
-	sequence, base uint64
-	full           bool
+	// base is the sequence of the newest report where it may be the base of changes, else 0.
+	base uint64
 }
 
 // ReportedBucket is what an indexer said of a bucket. What Told has is not to be changed; its acknowledgements are
@@ -212,22 +195,12 @@ type Taken struct {
 // Take takes a report. It is false, and nothing of what had to be compared was taken, when the report that it is based
 // on is not the newest one that was taken: a report of everything should follow.
 func (t *Reported) Take(r *IndexerReport) (all []Taken, ok bool) {
-	switch {
-	case r.Full:
-		ok = true
-	case r.Base > 0:
-		ok = r.Base == t.base
-	default: // of an earlier version, whose sequences have no gaps
-		ok = t.full && (t.sequence == 0 || r.Sequence == t.sequence+1)
-	}
+	ok = r.Full || r.Base > 0 && r.Base == t.base
 	if t.Buckets == nil {
 		t.Buckets = map[string]*ReportedBucket{}
 	}
 	if r.Full {
 		clear(t.Buckets)
-	}
-	for i := range r.Buckets {
-		all = append(all, t.whole(&r.Buckets[i]))
 	}
 	for i := range r.Changes {
 		c := &r.Changes[i]
@@ -240,7 +213,7 @@ func (t *Reported) Take(r *IndexerReport) (all []Taken, ok bool) {
 			ok = false
 		}
 	}
-	t.sequence, t.base, t.full = max(t.sequence, r.Sequence), 0, ok
+	t.base = 0
 	if ok {
 		t.base = r.Sequence
 	}
@@ -265,19 +238,6 @@ func (t *Reported) change(c *BucketChange) (taken Taken, ok bool) {
 
 // Forget makes the next report of changes count as lost: the newest one stood outside their order.
 func (t *Reported) Forget() { t.base = 0 }
-
-// whole takes a bucket that is told in the form of earlier versions.
-func (t *Reported) whole(r *BucketReport) Taken {
-	b := &ReportedBucket{Told: *r}
-	t.Buckets[r.Heartbeat.Bucket] = b
-	for row, v := range r.Accepted.VBuckets {
-		if s, ok := r.Accepted.at(row); ok && v < timestamp.MaxVBuckets {
-			b.accepted.set(v, s)
-		}
-	}
-	b.Told.Accepted, b.Told.Persistent = Accepted{}, timestamp.Vector{}
-	return Taken{Bucket: b, Accepted: b.accepted.all(), Whole: true}
-}
 
 // take makes a change.
 func (t *Taken) take(c *BucketChange) error {

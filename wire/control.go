@@ -1,8 +1,6 @@
 package wire
 
 import (
-	"slices"
-
 	"tidemark/index"
 	"tidemark/partition"
 	"tidemark/timestamp"
@@ -57,8 +55,6 @@ type HelloRequest struct {
 	Fence    Fence             `json:"fence"`
 	Leader   Leader            `json:"leader"`
 	Managers []ManagerEndpoint `json:"managers"`
-	// Brief is as in RegisterReply; the report of the answer may be one with Changes.
-	Brief bool `json:"brief,omitempty"`
 }
 
 // Definitions is everything that projectors and indexers must know of the StateContext, as of a definitions revision
@@ -171,8 +167,6 @@ type PollRequest struct {
 	Bucket      string            `json:"bucket"`
 	VBuckets    []uint16          `json:"vbuckets"`
 	Incarnation index.Incarnation `json:"incarnation"`
-	// Brief: the answer may be packed. Who asks takes it with Take.
-	Brief bool `json:"brief,omitempty"`
 }
 
 // PollPosition is an indexer's position in one vbucket. Participant is false where it recovers by itself.
@@ -185,11 +179,9 @@ type PollPosition struct {
 	Revision    timestamp.MapRevision `json:"revision"`
 }
 
-// PollReply lists the positions asked for, or has them packed (PollRequest.Answer): to a request that says Brief, from
-// an indexer that knows it.
+// PollReply has the positions asked for, packed: PollRequest.Answer makes it, PollRequest.Take reads it.
 type PollReply struct {
-	Positions []PollPosition `json:"positions"`
-	Packed    []byte         `json:"packed,omitempty"`
+	Packed []byte `json:"packed"`
 }
 
 // StabilityRequest publishes the newest stability timestamps of all buckets that concern the indexer in one message
@@ -203,10 +195,8 @@ type StabilityRequest struct {
 	Base []BucketStability `json:"-"`
 }
 
-// StabilityReply names the buckets of which an indexer does not have what a delta changes: they are to be told whole.
+// StabilityReply names the buckets of which an indexer does not have what a delta changes: they are to be sent whole.
 type StabilityReply struct {
-	// Deltas is true of an indexer that takes deltas; one of an earlier version does not know them, and does not say so.
-	Deltas  bool     `json:"deltas"`
 	Missing []string `json:"missing,omitempty"`
 }
 
@@ -220,47 +210,15 @@ type RollbackRequest struct {
 	Step        string                  `json:"step"`
 	Logs        []timestamp.FailoverLog `json:"logs"`
 	Incarnation index.Incarnation       `json:"incarnation"` // that follows; a newer one already accepted wins
-	// Brief: the answer may have seqnos only.
-	Brief bool `json:"brief,omitempty"`
 }
 
-// RollbackReply is the indexer's answer. That to "prepare" (RollbackRequest.Answer) has the timestamp that the indexer
-// would restore: per vbucket the seqno, timestamp.Infinity where it takes no part.
+// RollbackReply is the indexer's answer. That to "prepare" has the timestamp that the indexer would restore.
 type RollbackReply struct {
-	RollbackID uint64         `json:"rollback_id"`
-	Stale      bool           `json:"stale"` // it knows a newer failover log: start again
-	Seqnos     []uint64       `json:"seqnos,omitempty"`
-	Restart    []PollPosition `json:"restart,omitempty"` // in place of Seqnos, for a leader of an earlier version
-}
-
-// Answer makes the answer to the step "prepare" with the timestamp that would be restored.
-func (q *RollbackRequest) Answer(restart []uint64) *RollbackReply {
-	a := &RollbackReply{RollbackID: q.RollbackID}
-	if q.Brief {
-		a.Seqnos = restart
-		return a
-	}
-	for v, seqno := range restart {
-		if seqno != timestamp.Infinity {
-			a.Restart = append(a.Restart, PollPosition{VBucket: uint16(v), Participant: true, HW: seqno})
-		}
-	}
-	return a
-}
-
-// Timestamp returns the timestamp that the indexer of a bucket with n vbuckets would restore, in whichever form it
-// came.
-func (a *RollbackReply) Timestamp(n int) []uint64 {
-	if len(a.Restart) == 0 {
-		return a.Seqnos
-	}
-	restart := slices.Repeat([]uint64{timestamp.Infinity}, n)
-	for _, p := range a.Restart {
-		if int(p.VBucket) < n && p.Participant {
-			restart[p.VBucket] = p.HW
-		}
-	}
-	return restart
+	RollbackID uint64 `json:"rollback_id"`
+	Stale      bool   `json:"stale"` // it knows a newer failover log: start again
+	// Restart is by vbucket; timestamp.Infinity where the indexer takes no part, and empty where it has nothing of the
+	// bucket.
+	Restart []uint64 `json:"restart,omitempty"`
 }
 
 // DropOrphans tells an indexer that the StateContext does not place these copies on it: those that are orphans there

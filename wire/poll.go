@@ -21,24 +21,17 @@ const (
 	pollKinds       = pollParticipant | pollSome | pollRevision
 )
 
-// Answer makes the answer with these positions, packed when the request allows it: about 14 bytes for each participant
-// whose failover log has one entry, and a few for all that are none. The positions are those of the vbuckets that are
-// asked for, in that order, some of which may be left out; in any other order they are listed.
-func (q *PollRequest) Answer(all []PollPosition) *PollReply {
-	if q.Brief {
-		if packed := packPoll(q.VBuckets, all); packed != nil {
-			return &PollReply{Packed: packed}
-		}
-	}
-	return &PollReply{Positions: all}
+// Answer makes the answer with these positions: about 14 bytes for each participant whose failover log has one entry,
+// and a few for all that are none. The positions are those of the vbuckets that are asked for, in that order, some of
+// which may be left out; else its error wraps ErrPoll.
+func (q *PollRequest) Answer(all []PollPosition) (*PollReply, error) {
+	packed, err := packPoll(q.VBuckets, all)
+	return &PollReply{Packed: packed}, err
 }
 
-// Take returns the positions of an answer to this very request, packed or not. Their logs may share memory and must not
-// be changed. Errors wrap ErrPoll.
+// Take returns the positions of an answer to this very request. Their logs may share memory and must not be changed.
+// Errors wrap ErrPoll.
 func (q *PollRequest) Take(a *PollReply) ([]PollPosition, error) {
-	if len(a.Packed) == 0 {
-		return a.Positions, nil
-	}
 	return unpackPoll(q.VBuckets, a.Packed)
 }
 
@@ -49,11 +42,11 @@ type pollRun struct {
 	revision        timestamp.MapRevision
 }
 
-// packPoll packs the positions; nil when they are not those of asked, in that order.
-func packPoll(asked []uint16, all []PollPosition) []byte {
-	runs, ok := pollRuns(asked, all)
-	if !ok {
-		return nil
+// packPoll packs the positions, which have to be those of asked, in that order.
+func packPoll(asked []uint16, all []PollPosition) ([]byte, error) {
+	runs, err := pollRuns(asked, all)
+	if err != nil {
+		return nil, err
 	}
 	dst := binary.AppendUvarint([]byte{pollFormat}, uint64(len(runs)))
 	w := pollLogs{numbers: map[string]uint64{}}
@@ -74,11 +67,11 @@ func packPoll(asked []uint16, all []PollPosition) []byte {
 		}
 		all = all[r.length:]
 	}
-	return dst
+	return dst, nil
 }
 
-// pollRuns joins neighbours that are alike; false when the positions are not those of asked, in that order.
-func pollRuns(asked []uint16, all []PollPosition) (runs []pollRun, ok bool) {
+// pollRuns joins neighbours that are alike.
+func pollRuns(asked []uint16, all []PollPosition) (runs []pollRun, err error) {
 	place, last := 0, timestamp.MapRevision{}
 	for i := range all {
 		p := &all[i]
@@ -87,7 +80,7 @@ func pollRuns(asked []uint16, all []PollPosition) (runs []pollRun, ok bool) {
 			skipped++
 		}
 		if place == len(asked) {
-			return nil, false
+			return nil, fmt.Errorf("%w: vbucket %d was not asked for, or not after those before it", ErrPoll, p.VBucket)
 		}
 		place++
 		kind := p.runKind()
@@ -100,7 +93,7 @@ func pollRuns(asked []uint16, all []PollPosition) (runs []pollRun, ok bool) {
 		}
 		runs = append(runs, pollRun{skipped: skipped, length: 1, kind: kind, revision: last})
 	}
-	return runs, true
+	return runs, nil
 }
 
 // runKind is what positions of one run have in common, but for the revision.

@@ -54,63 +54,76 @@ func samePositions(a, b []PollPosition) bool {
 	})
 }
 
-// answered is what the asker takes of an answer that went over the wire, and in which form it was.
-func answered(t interface{ Fatal(...any) }, q *PollRequest, all []PollPosition) (got []PollPosition, packed bool) {
-	b, err := cbor.Marshal(q.Answer(all))
+// answered is what the asker takes of an answer that went over the wire.
+func answered(t interface{ Fatal(...any) }, q *PollRequest, all []PollPosition) []PollPosition {
+	a, err := q.Answer(all)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &PollReply{}
+	b, err := cbor.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a = &PollReply{}
 	if err := cbor.Unmarshal(b, a); err != nil {
 		t.Fatal(err)
 	}
-	if got, err = q.Take(a); err != nil {
+	got, err := q.Take(a)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return got, a.Packed != nil
+	return got
+}
+
+// pack is packPoll of positions that are in order.
+func pack(t testing.TB, asked []uint16, all []PollPosition) []byte {
+	t.Helper()
+	packed, err := packPoll(asked, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return packed
 }
 
 func TestAnswersToPolls(t *testing.T) {
 	log := timestamp.FailoverLog{{VBUUID: 9, Seqno: 40}, {VBUUID: 8}}
 	rev := timestamp.MapRevision{Epoch: 2, Rev: 7}
 	tests := []struct {
-		name   string
-		asked  []uint16
-		brief  bool
-		all    []PollPosition
-		packed bool
+		name  string
+		asked []uint16
+		all   []PollPosition
 	}{
-		{"nothing is asked for", nil, true, nil, true},
-		{"no position", []uint16{1, 2}, true, nil, true},
-		{"an indexer without the bucket", []uint16{0, 1, 2, 3}, true, pollNobody(4), true},
-		{"the asker takes lists only", []uint16{0, 1, 2, 3}, false, pollNobody(4), false},
-		{"one", []uint16{5}, true, []PollPosition{{VBucket: 5, Participant: true, HW: 7, Reach: 9, Log: log, Revision: rev}},
-			true},
-		{"one that recovers by itself, with a log", []uint16{5}, true, []PollPosition{{VBucket: 5, Log: log, Revision: rev}},
-			true},
-		{"a participant without anything", []uint16{5}, true, []PollPosition{{VBucket: 5, Participant: true}}, true},
-		{"a reach below the position", []uint16{5}, true, []PollPosition{{VBucket: 5, Participant: true, HW: 7, Reach: 2}},
-			true},
-		{"the largest numbers", []uint16{4, 4095}, true, []PollPosition{
+		{"nothing is asked for", nil, nil},
+		{"no position", []uint16{1, 2}, nil},
+		{"an indexer without the bucket", []uint16{0, 1, 2, 3}, pollNobody(4)},
+		{"one", []uint16{5}, []PollPosition{{VBucket: 5, Participant: true, HW: 7, Reach: 9, Log: log, Revision: rev}}},
+		{"one that recovers by itself, with a log", []uint16{5}, []PollPosition{{VBucket: 5, Log: log, Revision: rev}}},
+		{"a participant without anything", []uint16{5}, []PollPosition{{VBucket: 5, Participant: true}}},
+		{"a reach below the position", []uint16{5}, []PollPosition{{VBucket: 5, Participant: true, HW: 7, Reach: 2}}},
+		{"the largest numbers", []uint16{4, 4095}, []PollPosition{
 			{VBucket: 4, Participant: true, HW: ^uint64(0), Reach: ^uint64(0),
 				Log:      timestamp.FailoverLog{{VBUUID: ^uint64(0), Seqno: ^uint64(0)}},
 				Revision: timestamp.MapRevision{Epoch: ^uint64(0), Rev: ^uint64(0)}},
-			{VBucket: 4095, Participant: true, HW: 1, Reach: ^uint64(0)}}, true},
-		{"some left out, at both ends and between", []uint16{1, 2, 3, 5, 8, 9}, true, []PollPosition{
+			{VBucket: 4095, Participant: true, HW: 1, Reach: ^uint64(0)}}},
+		{"some left out, at both ends and between", []uint16{1, 2, 3, 5, 8, 9}, []PollPosition{
 			{VBucket: 2, Participant: true, HW: 3, Reach: 3, Log: log, Revision: rev},
 			{VBucket: 5, Participant: true, HW: 1, Reach: 1, Log: log, Revision: rev},
-			{VBucket: 8, HW: 1, Revision: rev}}, true},
-		{"asked in any order", []uint16{8, 2, 5}, true, []PollPosition{{VBucket: 8, HW: 1}, {VBucket: 2},
-			{VBucket: 5, Participant: true}}, true},
-		{"not in the order of the request", []uint16{2, 8}, true, []PollPosition{{VBucket: 8, HW: 1}, {VBucket: 2}}, false},
-		{"one that was not asked for", []uint16{2, 8}, true, []PollPosition{{VBucket: 2}, {VBucket: 3}}, false},
-		{"many", vbucketsOf(pollExample(1024)), true, pollExample(1024), true},
+			{VBucket: 8, HW: 1, Revision: rev}}},
+		{"asked in any order", []uint16{8, 2, 5}, []PollPosition{{VBucket: 8, HW: 1}, {VBucket: 2},
+			{VBucket: 5, Participant: true}}},
+		{"many", vbucketsOf(pollExample(1024)), pollExample(1024)},
 	}
 	for _, c := range tests {
-		q := &PollRequest{VBuckets: c.asked, Brief: c.brief}
-		got, packed := answered(t, q, c.all)
-		if !samePositions(got, c.all) || packed != c.packed {
-			t.Errorf("%s: got %+v, packed %v; want %+v, %v", c.name, got, packed, c.all, c.packed)
+		if got := answered(t, &PollRequest{VBuckets: c.asked}, c.all); !samePositions(got, c.all) {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, c.all)
+		}
+	}
+	for name, all := range map[string][]PollPosition{
+		"not in the order of the request": {{VBucket: 8, HW: 1}, {VBucket: 2}},
+		"one that was not asked for":      {{VBucket: 2}, {VBucket: 3}},
+	} {
+		if _, err := (&PollRequest{VBuckets: []uint16{2, 8}}).Answer(all); !errors.Is(err, ErrPoll) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -119,13 +132,13 @@ func TestAPackedAnswerThatIsCutShortIsRefused(t *testing.T) {
 	all := pollExample(60)
 	all[20], all[21] = PollPosition{VBucket: 20}, PollPosition{VBucket: 21}
 	asked := vbucketsOf(all)
-	packed := packPoll(asked, all)
+	packed := pack(t, asked, all)
 	for cut := 1; cut < len(packed); cut++ {
 		if _, err := unpackPoll(asked, packed[:cut]); !errors.Is(err, ErrPoll) {
 			t.Errorf("cut to %d of %d bytes: %v", cut, len(packed), err)
 		}
 	}
-	q := &PollRequest{VBuckets: asked[:59], Brief: true}
+	q := &PollRequest{VBuckets: asked[:59]}
 	if got, err := q.Take(&PollReply{Packed: packed}); !errors.Is(err, ErrPoll) {
 		t.Errorf("an answer to a larger request: %v, %v", got, err)
 	}
@@ -152,20 +165,15 @@ func TestSizeOfAnswersToPolls(t *testing.T) {
 		all  []PollPosition
 		most int
 	}{{"own branches", own, 15 << 10}, {"shared branches", shared, 5 << 10}, {"no participant", pollNobody(1024), 8}} {
-		q := &PollRequest{VBuckets: vbucketsOf(c.all), Brief: true}
-		n := len(q.Answer(c.all).Packed)
-		list, err := cbor.Marshal(&PollReply{Positions: c.all})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%s: %d bytes, as a list %d", c.name, n, len(list))
+		n := len(pack(t, vbucketsOf(c.all), c.all))
+		t.Logf("%s: %d bytes", c.name, n)
 		if n == 0 || n > c.most {
 			t.Errorf("%s: %d bytes, want at most %d", c.name, n, c.most)
 		}
 	}
 }
 
-// Whatever is asked for and whatever of it is left out, the asker takes what was answered, in either form.
+// Whatever is asked for and whatever of it is left out, the asker takes what was answered.
 func TestPackedAnswersToPolls(t *testing.T) {
 	log := rapid.Custom(func(t *rapid.T) (l timestamp.FailoverLog) {
 		for range rapid.IntRange(0, 3).Draw(t, "entries") {
@@ -175,8 +183,7 @@ func TestPackedAnswersToPolls(t *testing.T) {
 		return l
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		q := &PollRequest{VBuckets: rapid.SliceOfN(rapid.Uint16Max(40), 0, 30).Draw(t, "asked"),
-			Brief: rapid.Bool().Draw(t, "brief")}
+		q := &PollRequest{VBuckets: rapid.SliceOfN(rapid.Uint16Max(40), 0, 30).Draw(t, "asked")}
 		var all []PollPosition
 		same := PollPosition{Participant: true, HW: 5, Reach: 6}
 		for _, v := range q.VBuckets {
@@ -196,18 +203,17 @@ func TestPackedAnswersToPolls(t *testing.T) {
 			p.VBucket = v
 			all = append(all, p)
 		}
-		got, packed := answered(t, q, all)
-		if !samePositions(got, all) || packed != q.Brief {
-			t.Fatalf("got %+v, packed %v; want %+v, %v", got, packed, all, q.Brief)
+		if got := answered(t, q, all); !samePositions(got, all) {
+			t.Fatalf("got %+v, want %+v", got, all)
 		}
 	})
 }
 
 func FuzzUnpackPoll(f *testing.F) {
-	f.Add(uint16(0), packPoll(nil, nil))
-	f.Add(uint16(20), packPoll(vbucketsOf(pollExample(20)), pollExample(20)))
-	f.Add(uint16(20), packPoll(vbucketsOf(pollNobody(20)), pollExample(20)[3:9]))
-	f.Add(uint16(1024), packPoll(vbucketsOf(pollNobody(1024)), pollNobody(1024)))
+	f.Add(uint16(0), pack(f, nil, nil))
+	f.Add(uint16(20), pack(f, vbucketsOf(pollExample(20)), pollExample(20)))
+	f.Add(uint16(20), pack(f, vbucketsOf(pollNobody(20)), pollExample(20)[3:9]))
+	f.Add(uint16(1024), pack(f, vbucketsOf(pollNobody(1024)), pollNobody(1024)))
 	f.Add(uint16(3), []byte{1, 1, 0, 3, 7, 1, 5, 2, 0, 0, 1, 9, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 1, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, n uint16, b []byte) {
 		asked := vbucketsOf(pollNobody(int(n % (timestamp.MaxVBuckets + 1))))
@@ -218,7 +224,7 @@ func FuzzUnpackPoll(f *testing.F) {
 			}
 			return
 		}
-		again, err := unpackPoll(asked, packPoll(asked, all))
+		again, err := unpackPoll(asked, pack(t, asked, all))
 		if err != nil || !samePositions(again, all) {
 			t.Fatalf("%+v became %+v, %v", all, again, err)
 		}

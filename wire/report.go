@@ -25,9 +25,6 @@ type RegisterReply struct {
 	Node      index.NodeID `json:"node"` // indexers only
 	Fence     Fence        `json:"fence"`
 	Leader    Leader       `json:"leader"`
-	// Brief is true of a leader that takes changes (IndexerReport.Changes, StreamStates.Moved); one of an earlier version
-	// does not know them, and does not say so.
-	Brief bool `json:"brief,omitempty"`
 }
 
 // StreamStates is what a projector streams of one bucket, or what of it changed: parallel slices by entry.
@@ -43,8 +40,7 @@ type StreamStates struct {
 	Logs         []timestamp.FailoverLog `json:"logs"`     // nil where unchanged since the last full report
 	Purges       []uint64                `json:"purges"`
 	Revisions    []timestamp.MapRevision `json:"revisions"`
-	// Moved are streams of which nothing but Complete is news, for a leader that is Brief. They are entries like the
-	// others.
+	// Moved are streams of which nothing but Complete is news. They are entries like the others.
 	Moved []MovedStreams `json:"moved,omitempty"`
 	// Dropping are the indexers that are not sent some of these streams' data, as their queues here are full and smart
 	// throttling has given them up, or they cannot be reached (RT-8): all of them, in every report. They do not know so
@@ -72,14 +68,13 @@ type ProjectorReport struct {
 	Revision  uint64            `json:"revision"` // definitions revision it works with
 	Buckets   []StreamStates    `json:"buckets"`
 	Counters  ProjectorCounters `json:"counters"`
+	// Base is the sequence of the newest report that was answered, of which this one has what has changed since; 0 when
+	// it has everything.
+	Base uint64 `json:"base,omitempty"`
 	// Faults are all there are, when FaultsToo; else they are as told before.
-	// Base is the sequence of the newest report that was answered, of which this one tells what has changed since; 0 when
-	// it tells everything, or is of an earlier version, which has no gaps in the sequences of its reports.
-	Base      uint64        `json:"base,omitempty"`
 	FaultsToo bool          `json:"faults_too,omitempty"`
 	Faults    []IndexFaults `json:"faults,omitempty"`
-	// Evaluation tells of the indexes that it cannot evaluate; nil: as told before, or it has no definitions yet. One of
-	// an earlier version says nothing.
+	// Evaluation has the indexes that it cannot evaluate; nil: as told before, or it has no definitions yet.
 	Evaluation *Evaluation `json:"evaluation,omitempty"`
 	// KV are the buckets about which the KV node cannot be asked, ascending; all of them in every report.
 	KV []KVTrouble `json:"kv,omitempty"`
@@ -112,13 +107,8 @@ type Unevaluated struct {
 // MaxUnevaluated bounds the indexes of one Evaluation.
 const MaxUnevaluated = 256
 
-// Follows reports whether nothing was lost between the report with this sequence, the newest that was taken, and r.
-func (r *ProjectorReport) Follows(sequence uint64) bool {
-	if r.Base > 0 {
-		return r.Base == sequence
-	}
-	return r.Sequence == sequence+1
-}
+// Whole reports whether r has everything, whatever was taken before.
+func (r *ProjectorReport) Whole() bool { return r.Base == 0 }
 
 // HWHeartbeat is what an indexer has of one bucket (IM-16): in its report, or by what has changed (BucketChange).
 type HWHeartbeat struct {
@@ -129,7 +119,7 @@ type HWHeartbeat struct {
 	LastPersistence uint64 `json:"last_persistence,string"`
 	// hash of the newest stability timestamp behind which nothing is under way, for copies that are being built either
 	LastStability uint64 `json:"last_stability,string"`
-	// its number, which a recovery changes; 0 from older versions
+	// its number, which a recovery changes
 	LastNumber    uint64 `json:"last_stability_number"`
 	MutationQueue uint64 `json:"mutation_queue"` // bytes in the queue
 	QueueLimit    uint64 `json:"queue_limit"`    // bytes
@@ -189,20 +179,20 @@ type CopyDifference struct {
 }
 
 // IndexerReport is an indexer's level state. POST /v1/components/{id}/reports every 100 ms, and at once on begin, end,
-// and made or skipped stability timestamps. Without Full, only buckets and copies that changed are listed. A leader
-// that is Brief is told Changes, the others Buckets; either way what is left out is as it was in the newest report that
-// was answered.
+// and made or skipped stability timestamps. Without Full, only buckets and copies that changed are listed: what is left
+// out is as it was in the newest report that was answered.
 type IndexerReport struct {
-	Node      index.NodeID   `json:"node"`
-	UUID      string         `json:"uuid"`
-	BootID    string         `json:"boot_id"`
-	ClusterID string         `json:"cluster_id"`
-	Sequence  uint64         `json:"sequence"`
-	Full      bool           `json:"full"`
-	Revision  uint64         `json:"revision"`         // definitions revision it has allocated copies for
-	Health    string         `json:"health,omitempty"` // "" well, else what is wrong: "disk full: …"
-	Buckets   []BucketReport `json:"buckets"`
-	Copies    []CopyReport   `json:"copies"`
+	Node      index.NodeID `json:"node"`
+	UUID      string       `json:"uuid"`
+	BootID    string       `json:"boot_id"`
+	ClusterID string       `json:"cluster_id"`
+	Sequence  uint64       `json:"sequence"`
+	Full      bool         `json:"full"`
+	Revision  uint64       `json:"revision"`         // definitions revision it has allocated copies for
+	Health    string       `json:"health,omitempty"` // "" well, else what is wrong: "disk full: …"
+	// Buckets do not travel: Reporting.Make and Shorten turn them into Changes.
+	Buckets []BucketReport `json:"buckets" cbor:"-"`
+	Copies  []CopyReport   `json:"copies"`
 	// Orphans are copies in its folder that no definitions name, the oldest MaxOrphans of OrphanCount. They are in every
 	// report.
 	Orphans     []Orphan `json:"orphans,omitempty"`
@@ -212,9 +202,7 @@ type IndexerReport struct {
 	// Differing are copies that were found to differ from the KV data and not to agree since, the first
 	// MaxDifferingCopies of them by number, in every report.
 	Differing []CopyDifference `json:"differing,omitempty"`
-	// Packed is true of an indexer that reads HeldPacked; one of an earlier version does not say so. HeldHash is that of
-	// the newest list it has, 0 none.
-	Packed   bool   `json:"packed,omitempty"`
+	// HeldHash is that of the newest list of held timestamps it has, 0 none.
 	HeldHash uint64 `json:"held_hash,string,omitempty"`
 	// Base is the sequence of the newest report that was answered, of which Changes tell the differences; 0 with Full. A
 	// leader whose newest report is another one takes nothing of them and asks for a full report.
@@ -255,14 +243,9 @@ type ReportReply struct {
 	Known bool `json:"known"`
 	// Full asks for a full report next.
 	Full bool `json:"full"`
-	// Brief is as in RegisterReply.
-	Brief bool `json:"brief,omitempty"`
-	// HW lists the buckets of which a leader that is Brief wants HW (stability.source heartbeat).
+	// HW lists the buckets of which the leader wants HW (stability.source heartbeat).
 	HW []string `json:"hw,omitempty"`
-	// Held, for indexers only, is what all copies hold, for a report that is not Packed.
-	Held []Held `json:"held,omitempty"`
-	// HeldPacked is PackHeld of the same for one that is; nothing when the report names its HeldHash. Leaders of earlier
-	// versions give neither, but Held.
+	// HeldPacked, for indexers only, is PackHeld of what all copies hold; nothing when the report names its HeldHash.
 	HeldPacked []byte `json:"held_packed,omitempty"`
 	HeldHash   uint64 `json:"held_hash,string,omitempty"`
 	// TransferRate, for indexers only, is how many bytes of files a second they send at most; 0: as they were started.

@@ -161,7 +161,6 @@ type projector struct {
 	told       []map[uint16]told
 	full       time.Time
 	base       uint64
-	brief      bool
 }
 
 type told struct {
@@ -244,7 +243,7 @@ func (p *projector) send(ctx context.Context) (bool, error) {
 	}
 	reply, err := p.managers.ReportProjector(ctx, r)
 	if err == nil {
-		p.base, p.brief = r.Sequence, reply.Brief
+		p.base = r.Sequence
 	}
 	switch {
 	case err != nil:
@@ -291,7 +290,7 @@ func (p *projector) state(only string, before []map[uint16]told) (*wire.Projecto
 			if was == t {
 				continue
 			}
-			if was.inc == inc && p.brief {
+			if was.inc == inc {
 				s.Move(uint16(v), inc, t.complete)
 				continue
 			}
@@ -409,10 +408,9 @@ func (n *indexer) Run(ctx context.Context) error {
 			if err := n.hello(req); err != nil {
 				return nil, err
 			}
-			r := n.state(func(string) bool { return !req.Brief })
-			if r.Full = true; req.Brief {
-				r.Shorten()
-			}
+			r := n.state(func(string) bool { return false })
+			r.Full = true
+			r.Shorten()
 			return &wire.IndexerHello{Report: *r}, nil
 		}))
 	m.HandleFunc("PUT /v1/definitions", rpc.Handle(rpc.MaxControlBody,
@@ -455,7 +453,6 @@ func (n *indexer) register(ctx context.Context) error {
 		Admin: n.url, Scan: host, Maintenance: host, Backfill: host, Catchup: host}})
 	if err == nil {
 		n.registered(r)
-		n.told.Brief(r.Brief)
 		n.mu.Lock()
 		n.node, n.full = r.Node, 0
 		n.mu.Unlock()
@@ -514,7 +511,7 @@ func (n *indexer) poll(_ context.Context, req *wire.PollRequest) (*wire.PollRepl
 		}
 		all = append(all, p)
 	}
-	return req.Answer(all), nil
+	return req.Answer(all)
 }
 
 func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wire.StabilityReply, error) {
@@ -541,7 +538,7 @@ func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wir
 		}
 	}
 	n.nudge()
-	return &wire.StabilityReply{Deltas: true, Missing: missing}, nil
+	return &wire.StabilityReply{Missing: missing}, nil
 }
 
 // state is everything; HW only of the buckets of which it is wanted.
@@ -594,7 +591,7 @@ func (n *indexer) send(ctx context.Context) (bool, error) {
 		acks[r.Buckets[i].Heartbeat.Bucket] = len(r.Buckets[i].Acks)
 	}
 	n.sequence++
-	r.Sequence, r.Packed, r.HeldHash = n.sequence, true, n.held
+	r.Sequence, r.HeldHash = n.sequence, n.held
 	n.told.Make(r, full)
 	reply, err := n.managers.ReportIndexer(ctx, r)
 	if err != nil {

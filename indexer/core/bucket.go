@@ -50,7 +50,7 @@ func (b *Bucket) Told(n int) { b.acks = append(b.acks[:0], b.acks[min(n, len(b.a
 
 // Poll answers how far the node is, and refuses older incarnations from now on. Of a bucket that is not here, b is nil:
 // the node takes no part.
-func Poll(b *Bucket, req *wire.PollRequest) *wire.PollReply {
+func Poll(b *Bucket, req *wire.PollRequest) (*wire.PollReply, error) {
 	if b == nil {
 		none := make([]wire.PollPosition, len(req.VBuckets))
 		for i, vb := range req.VBuckets {
@@ -71,9 +71,7 @@ func Poll(b *Bucket, req *wire.PollRequest) *wire.PollReply {
 // vbucket.
 func (b *Bucket) Prepare(req *wire.RollbackRequest, states func(index.CopyID, int) []ingest.Held) *wire.RollbackReply {
 	restart, outcome := b.RollbackAsk(req.RollbackID, req.Logs, req.Incarnation, states)
-	reply := req.Answer(restart)
-	reply.Stale = outcome == ingest.RollbackStale
-	return reply
+	return &wire.RollbackReply{RollbackID: req.RollbackID, Stale: outcome == ingest.RollbackStale, Restart: restart}
 }
 
 // Back is how far a rollback is.

@@ -59,13 +59,23 @@ func TestAcks(t *testing.T) {
 // are refused from then on.
 func TestPoll(t *testing.T) {
 	req := &wire.PollRequest{Bucket: "b", VBuckets: []uint16{1, 0}, Incarnation: index.Incarnation{Counter: 9}}
-	none := Poll(nil, req)
-	if len(none.Positions) != 2 || none.Positions[0].VBucket != 1 || none.Positions[0].Participant {
+	poll := func(b *Bucket) []wire.PollPosition {
+		a, err := Poll(b, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := req.Take(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	if none := poll(nil); len(none) != 2 || none[0].VBucket != 1 || none[0].Participant {
 		t.Errorf("of a bucket that is not here: %+v", none)
 	}
 	b := hosting(t, 50)
-	if a := Poll(b, req); len(a.Positions) != 2 || a.Positions[1].VBucket != 0 || a.Positions[1].Participant {
-		t.Errorf("of one that nothing feeds: %+v", a)
+	if all := poll(b); len(all) != 2 || all[1].VBucket != 0 || all[1].Participant {
+		t.Errorf("of one that nothing feeds: %+v", all)
 	}
 	if least := b.Minimum(); least[0].Counter != 9 || least[1].Counter != 9 {
 		t.Errorf("refused is what is below %v", least)
@@ -78,7 +88,7 @@ func TestRollback(t *testing.T) {
 	req := &wire.RollbackRequest{RollbackID: 3, Incarnation: index.Incarnation{Counter: 1},
 		Logs: []timestamp.FailoverLog{{{VBUUID: 8, Seqno: 40}, {VBUUID: 7}}, {{VBUUID: 9}}}}
 	reply := b.Prepare(req, func(index.CopyID, int) []ingest.Held { return nil })
-	if reply.Stale || reply.RollbackID != 3 || len(reply.Restart) != 2 || reply.Restart[0].HW != 0 {
+	if reply.Stale || reply.RollbackID != 3 || len(reply.Restart) != 2 || reply.Restart[0] != 0 {
 		t.Errorf("with nothing to go back to: %+v", reply)
 	}
 	if back := b.CarryOut(req); back != BackWaits {

@@ -10,7 +10,7 @@ import (
 type Stored struct {
 	Copy       index.CopyID
 	Index      index.ID
-	CreatedMS  int64 // of the index; 0: it is not known
+	CreatedMS  int64 // of the index
 	BucketUUID string
 	VBuckets   int
 }
@@ -18,7 +18,7 @@ type Stored struct {
 // Is reports whether a stored copy is a wanted one: ids of copies are not used again within an epoch, but a lost
 // majority may make them begin again lower.
 func (w *Wanted) Is(s Stored) bool {
-	return w.Index.ID == s.Index && (s.CreatedMS == 0 || s.CreatedMS == w.Index.CreatedMS) &&
+	return w.Index.ID == s.Index && s.CreatedMS == w.Index.CreatedMS &&
 		w.Bucket.UUID == s.BucketUUID && w.Bucket.VBuckets == s.VBuckets
 }
 

@@ -32,8 +32,7 @@ func (c *claims) add(r *wire.SeqnosReply) {
 		}
 		said, had, by := timestamp.Position{VBUUID: r.VBUUIDs[i], Seqno: r.Seqnos[i]}, c.at.At(int(vb)), &c.by[vb]
 		newer := r.Revision.Compare(by.revision)
-		// 0: a projector of an older version
-		switch same := said.VBUUID == had.VBUUID || said.VBUUID == 0 || had.VBUUID == 0; {
+		switch same := said.VBUUID == had.VBUUID; {
 		case !by.made:
 			c.owned++
 		case same:

@@ -31,8 +31,6 @@ func TestClaims(t *testing.T) {
 			0},
 		{"of one KV node, the later answer is older", []*wire.SeqnosReply{say(7, 71, 0), say(7, 70, 0)},
 			timestamp.Position{VBUUID: 7, Seqno: 71}, 0},
-		{"one of an older version names no branch", []*wire.SeqnosReply{say(0, 70, 0), say(7, 71, 0)},
-			timestamp.Position{VBUUID: 7, Seqno: 71}, 0},
 		{"two branches, which map is not known", []*wire.SeqnosReply{say(7, 70, 0), say(8, 68, 0)}, timestamp.Position{}, 1},
 		{"two branches, the first under the newer map", []*wire.SeqnosReply{say(8, 68, 4), say(7, 70, 3)},
 			timestamp.Position{VBUUID: 8, Seqno: 68}, 0},

@@ -15,13 +15,11 @@ import (
 // format's number, eight that every table ends with. Tables of rows have no checksum over these as later formats do,
 // and need none but for the number: a wrong kind of checksum, and a wrong place of a block, are seen by the checksum of
 // what is read there, wrong last bytes at once; a wrong number would let blocks be read as what they are not. So no
-// other numbers are let through than those of the formats that the product has ever written, which two bits tell apart,
-// and of which the other one has a checksum.
+// other number is let through than that of the format that the product writes.
 const (
-	footerTail   = 4 + 8
-	tableMagic   = "\xf0\x9f\xaa\xb3\xf0\x9f\xaa\xb3"
-	rowsFormat   = 4 // of present tables
-	columnFormat = 7 // of tables of earlier versions
+	footerTail = 4 + 8
+	tableMagic = "\xf0\x9f\xaa\xb3\xf0\x9f\xaa\xb3"
+	rowsFormat = 4
 )
 
 // checkFooter returns an error that is damage when a table's end is not one that the product writes.
@@ -41,8 +39,8 @@ func checkFooter(f vfs.File) error {
 	switch {
 	case !bytes.Equal(tail[4:], []byte(tableMagic)):
 		return fmt.Errorf("%w: a table ends with %x, want %x", pebble.ErrCorruption, tail[4:], tableMagic)
-	case number != rowsFormat && number != columnFormat:
-		return fmt.Errorf("%w: a table of format %d, want %d or %d", pebble.ErrCorruption, number, rowsFormat, columnFormat)
+	case number != rowsFormat:
+		return fmt.Errorf("%w: a table of format %d, want %d", pebble.ErrCorruption, number, rowsFormat)
 	}
 	return nil
 }

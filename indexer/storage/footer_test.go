@@ -2,10 +2,8 @@ package storage
 
 import (
 	"bytes"
-	"encoding/binary"
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -88,49 +86,4 @@ func readFlipped(t *testing.T, template *vfs.MemFS, path string, content []byte)
 	}
 	opened := slice.Recovery().Outcome
 	return readDamaged(t, slice) > 0 || opened != Intact
-}
-
-// TestColumnarTables: a folder of an earlier version, whose tables are of another format, is read and written as
-// before.
-func TestColumnarTables(t *testing.T) {
-	dir := t.TempDir()
-	before := openTest(t, dir, func(o *Options) { o.tune = columnarBlocks })
-	slice, err := before.Create(testMeta(1))
-	must(t, err)
-	for n := uint64(1); n <= 30; n++ {
-		must(t, slice.Flush(t.Context(), historyBatch(n)))
-	}
-	must(t, before.Close())
-	if f := formats(t, dir); f[columnFormat] == 0 || f[rowsFormat] > 0 {
-		t.Fatalf("tables by format: %v, want some of %d alone", f, columnFormat)
-	}
-	now := openTest(t, dir)
-	slice, ok := now.Slice(1)
-	if !ok || slice.Recovery().Outcome != Intact {
-		t.Fatal(now.Damaged(), slice.Recovery())
-	}
-	checkHistory(t, slice)
-	for n := uint64(31); n <= 60; n++ {
-		must(t, slice.Flush(t.Context(), historyBatch(n)))
-	}
-	must(t, slice.Persist(t.Context()))
-	checkHistory(t, slice)
-	must(t, now.Close())
-	if f := formats(t, dir); f[rowsFormat] == 0 {
-		t.Fatalf("tables by format: %v, want some of %d", f, rowsFormat)
-	}
-}
-
-// columnarBlocks lets tables be written as earlier versions did.
-func columnarBlocks(o *pebble.Options) { o.Experimental.EnableColumnarBlocks = nil }
-
-// formats counts a folder's tables by the number of their format.
-func formats(t *testing.T, dir string) map[uint32]int {
-	count := map[uint32]int{}
-	for _, path := range walk(t, vfs.Default, dir) {
-		if b, err := readFile(vfs.Default, path); err == nil && isTable(path) {
-			count[binary.LittleEndian.Uint32(b[len(b)-footerTail:])]++
-		}
-	}
-	return count
 }

@@ -85,9 +85,6 @@ func (l *lookup) close() error {
 	return l.it.Close()
 }
 
-// filterOld is the policy of tables of earlier versions: all keys.
-const filterOld = bloom.FilterPolicy(bloomBits)
-
 // backFilter is a Bloom filter of the back entries and of what else is looked up by its whole key, but the forward
 // rows, which are two of three keys and are met by ranges.
 type backFilter struct{ bloom.FilterPolicy }

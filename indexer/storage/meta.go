@@ -24,9 +24,8 @@ type Meta struct {
 	VBuckets   int           `json:"vbuckets"`
 	Desc       []bool        `json:"desc"`
 	IsPrimary  bool          `json:"is_primary"`
-	// CreatedMS is index.Definition's: with Index it tells indexes apart also where ids began again lower. 0 in folders of
-	// older versions.
-	CreatedMS int64 `json:"created_ms,omitempty"`
+	// CreatedMS is index.Definition's: with Index it tells indexes apart also where ids began again lower.
+	CreatedMS int64 `json:"created_ms"`
 }
 
 func (m Meta) check() error {

@@ -138,7 +138,6 @@ func (r *resources) options(e *pebbleEngine) *pebble.Options {
 		o.Levels[i].IndexBlockSize = indexBlockBytes
 		o.Levels[i].FilterPolicy = backFilter{bloom.FilterPolicy(bloomBits)}
 	}
-	o.Filters = map[string]pebble.FilterPolicy{filterOld.Name(): filterOld}
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
 	o.EventListener = &pebble.EventListener{
 		BackgroundError: func(error) {},

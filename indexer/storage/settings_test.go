@@ -13,9 +13,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
-	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/sstable/block"
-	"github.com/cockroachdb/pebble/v2/sstable/colblk"
 )
 
 var (
@@ -43,19 +41,6 @@ func levels(o *pebble.Options, change func(level int, l *pebble.LevelOptions)) {
 
 // otherSettings are those that docs/performance.md tells of.
 func otherSettings() []setting {
-	columns := func(more func(o *pebble.Options)) func(o *pebble.Options) {
-		return func(o *pebble.Options) {
-			if columnarBlocks(o); more != nil {
-				more(o)
-			}
-		}
-	}
-	bundles := func(n int) func(o *pebble.Options) {
-		return columns(func(o *pebble.Options) {
-			ks := colblk.DefaultKeySchema(pebble.DefaultComparer, n)
-			o.KeySchema, o.KeySchemas = ks.Name, sstable.MakeKeySchemas(&ks)
-		})
-	}
 	l0 := func(n int) func(o *pebble.Options) { return func(o *pebble.Options) { o.L0CompactionThreshold = n } }
 	blocks := func(n int) func(o *pebble.Options) {
 		return func(o *pebble.Options) { levels(o, func(_ int, l *pebble.LevelOptions) { l.BlockSize = n }) }
@@ -63,14 +48,12 @@ func otherSettings() []setting {
 	return []setting{
 		{name: "present", o: Options{}},
 		{name: "again", o: Options{}},
-		tuned("columns", columns(nil)),
 		tuned("restart-4", func(o *pebble.Options) {
 			levels(o, func(_ int, l *pebble.LevelOptions) { l.BlockRestartInterval = 4 })
 		}),
 		tuned("restart-64", func(o *pebble.Options) {
 			levels(o, func(_ int, l *pebble.LevelOptions) { l.BlockRestartInterval = 64 })
 		}),
-		tuned("columns-4", bundles(4)), tuned("columns-64", bundles(64)),
 		tuned("block-4K", blocks(4<<10)), tuned("block-32K", blocks(32<<10)), tuned("block-64K", blocks(64<<10)),
 		tuned("l0-2", l0(2)), tuned("l0-4", l0(4)), tuned("l0-16", l0(16)),
 		{name: "memory-64M", o: Options{MemTableBytes: 64 << 20}}, {name: "memory-1G", o: Options{MemTableBytes: 1 << 30}},
@@ -93,12 +76,6 @@ func otherSettings() []setting {
 		tuned("filter-5", func(o *pebble.Options) {
 			levels(o, func(_ int, l *pebble.LevelOptions) { l.FilterPolicy = backFilter{bloom.FilterPolicy(5)} })
 		}),
-		tuned("values-apart", columns(func(o *pebble.Options) {
-			o.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
-				return pebble.ValueSeparationPolicy{Enabled: true, MinimumSize: 32, MaxBlobReferenceDepth: 10,
-					RewriteMinimumAge: time.Minute, TargetGarbageRatio: 0.5}
-			}
-		})),
 		tuned("snappy", func(o *pebble.Options) {
 			levels(o, func(_ int, l *pebble.LevelOptions) {
 				l.Compression = func() *block.CompressionProfile { return block.SnappyCompression }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"syscall"
@@ -35,7 +36,6 @@ type fake struct {
 	sequence uint64
 	hellos   int
 	slow     time.Duration // that a hello takes
-	earlier  bool          // it does not know changes of definitions
 	lists    int           // whole definitions that were taken over
 	changes  int           // changes of them
 	unknown  int           // reports that were not known
@@ -84,11 +84,8 @@ func (f *fake) takeDefinitions(d *wire.Definitions) (*wire.DefinitionsReply, err
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
 }
 
-// takeChange takes over what has changed; a fake of an earlier version does not know it.
+// takeChange takes over what has changed.
 func (f *fake) takeChange(c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
-	if f.earlier {
-		return nil, rpc.Refuse(errcode.NotFound, "no such path")
-	}
 	d, err := c.Apply(f.defs)
 	if err != nil {
 		return &wire.DefinitionsReply{Missing: true}, nil
@@ -421,8 +418,7 @@ type fakeIndexer struct {
 	node      index.NodeID
 	stable    map[string]wire.BucketStability
 	loaded    map[index.CopyID][]uint64 // high seqnos when its build began: whole at an S that covers them
-	polls     int
-	told      int // stability messages
+	told      int                       // stability messages
 	never     bool
 	owes      bool          // it acknowledges nothing
 	made      chan struct{} // it has a stability timestamp, and is prompt
@@ -567,6 +563,7 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 		}
 		r.Buckets = append(r.Buckets, br)
 	}
+	r.Shorten()
 	return r
 }
 
@@ -578,20 +575,33 @@ func (n *fakeIndexer) accepted() map[string]wire.Accepted {
 		all = append(all, p)
 	}
 	n.w.mu.Unlock()
-	out := map[string]wire.Accepted{}
+	type stream struct {
+		inc  index.Incarnation
+		from index.ProjectorID
+		open bool
+	}
+	found := map[string]map[uint16]stream{}
 	for _, p := range all {
 		p.mu.Lock()
 		for name, streams := range p.streams {
-			a := out[name]
-			for v, s := range streams {
-				a.VBuckets = append(a.VBuckets, v)
-				a.Incarnations = append(a.Incarnations, s.inc)
-				a.Projectors = append(a.Projectors, p.id)
-				a.Open = append(a.Open, !slices.Contains(p.cut, n.node))
+			if found[name] == nil {
+				found[name] = map[uint16]stream{}
 			}
-			out[name] = a
+			for v, s := range streams {
+				found[name][v] = stream{s.inc, p.id, !slices.Contains(p.cut, n.node)}
+			}
 		}
 		p.mu.Unlock()
+	}
+	out := map[string]wire.Accepted{}
+	for name, streams := range found {
+		var a wire.Accepted
+		for _, v := range slices.Sorted(maps.Keys(streams)) {
+			s := streams[v]
+			a.VBuckets, a.Incarnations = append(a.VBuckets, v), append(a.Incarnations, s.inc)
+			a.Projectors, a.Open = append(a.Projectors, s.from), append(a.Open, s.open)
+		}
+		out[name] = a
 	}
 	return out
 }
@@ -644,7 +654,6 @@ func (c indexersOf) Poll(ctx context.Context, addr string, req *wire.PollRequest
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.polls++
 	all := make([]wire.PollPosition, 0, len(req.VBuckets))
 	for _, v := range req.VBuckets {
 		p := wire.PollPosition{VBucket: v}
@@ -653,9 +662,7 @@ func (c indexersOf) Poll(ctx context.Context, addr string, req *wire.PollRequest
 		}
 		all = append(all, p)
 	}
-	q := *req
-	q.Brief = q.Brief && n.polls%2 == 1 // each second answer is one of an earlier version
-	return q.Answer(all), nil
+	return req.Answer(all)
 }
 
 func (c indexersOf) Stability(ctx context.Context, addr string, req *wire.StabilityRequest) error {
@@ -702,7 +709,7 @@ func (c indexersOf) Rollback(ctx context.Context, addr string, req *wire.Rollbac
 	if req.Step == "rollback" {
 		n.stable[req.Bucket] = back
 	}
-	return req.Answer(back.Vector.Seqnos), nil
+	return &wire.RollbackReply{RollbackID: req.RollbackID, Restart: back.Vector.Seqnos}, nil
 }
 
 func (c indexersOf) DropOrphans(ctx context.Context, addr string, req *wire.DropOrphans) (*wire.DropOrphansReply,

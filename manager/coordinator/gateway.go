@@ -177,7 +177,7 @@ func (g *Gateway) greet(ctx context.Context, r *receiver, m core.Greet) core.Inp
 }
 
 func (g *Gateway) hello(f wire.Fence) *wire.HelloRequest {
-	req := &wire.HelloRequest{Fence: f, Leader: g.self, Brief: true}
+	req := &wire.HelloRequest{Fence: f, Leader: g.self}
 	for m := range g.cfg.Consensus.State().Managers() {
 		req.Managers = append(req.Managers, wire.ManagerEndpoint{ID: m.ID, REST: m.REST})
 	}
@@ -213,14 +213,11 @@ func (g *Gateway) hand(ctx context.Context, r *receiver, by pushes, base uint64)
 			d.Fence = f
 			return by.Change(ctx, r.Addr, &d)
 		})
-		var p *rpc.Problem
 		switch {
-		case err == nil && !reply.Missing:
-			return change.Revision, reply.Revision, nil
-		// an earlier version
-		case err != nil &&
-			!(errors.As(err, &p) && (p.Status == http.StatusNotFound || p.Status == http.StatusMethodNotAllowed)):
+		case err != nil:
 			return 0, 0, err
+		case !reply.Missing:
+			return change.Revision, reply.Revision, nil
 		}
 	}
 	newest := g.cache.newest()
@@ -358,8 +355,7 @@ func (g *Gateway) sync(ctx context.Context, r *receiver, m core.AskSync) core.In
 func (g *Gateway) poll(ctx context.Context, r *receiver, m core.Poll) core.Input {
 	ctx = g.traces.in(ctx, m.Bucket.Name)
 	all, err := fenced(ctx, r.fences, func(f wire.Fence) ([]wire.PollPosition, error) {
-		req := &wire.PollRequest{Fence: f, Bucket: m.Bucket.Name, VBuckets: m.VBuckets, Incarnation: m.Incarnation,
-			Brief: true}
+		req := &wire.PollRequest{Fence: f, Bucket: m.Bucket.Name, VBuckets: m.VBuckets, Incarnation: m.Incarnation}
 		reply, err := g.cfg.Indexers.Poll(ctx, r.Addr, req)
 		if err != nil {
 			return nil, err
@@ -395,14 +391,13 @@ func (g *Gateway) rollBack(ctx context.Context, r *receiver, m core.RollBack) co
 	}
 	reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.RollbackReply, error) {
 		return g.cfg.Indexers.Rollback(ctx, r.Addr, &wire.RollbackRequest{Fence: f, Bucket: m.Bucket.Name,
-			Generation: m.Bucket.Generation, RollbackID: m.ID, Step: m.Step, Logs: m.Logs, Incarnation: m.Incarnation,
-			Brief: true})
+			Generation: m.Bucket.Generation, RollbackID: m.ID, Step: m.Step, Logs: m.Logs, Incarnation: m.Incarnation})
 	})
 	if err != nil {
 		g.log.Debug("rollback step", "indexer", r.Name, "step", m.Step, "error", err)
 		return nil
 	}
-	return &core.RolledBack{RollBack: m, Reply: rollback.Reply{Stale: reply.Stale, Restart: reply.Timestamp(len(m.Logs))}}
+	return &core.RolledBack{RollBack: m, Reply: rollback.Reply{Stale: reply.Stale, Restart: reply.Restart}}
 }
 
 // dropOrphans tells an indexer which of its orphans the StateContext does not place on it (IM-8). It cannot be undone:

@@ -10,8 +10,7 @@ import (
 	"tidemark/wire"
 )
 
-// An indexer gets the list of what all hold when it does not have it, packed when it can read that, and as a list when
-// it is of an earlier version.
+// An indexer gets the list of what all hold when it does not have it.
 func TestHeldIsToldOnce(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -20,9 +19,9 @@ func TestHeldIsToldOnce(t *testing.T) {
 		n := w.indexers["http://i1"]
 		n.kill() // it reports no more by itself
 		time.Sleep(2 * time.Second)
-		ask := func(packed bool, hash uint64) *wire.ReportReply {
+		ask := func(hash uint64) *wire.ReportReply {
 			r := n.report()
-			r.Packed, r.HeldHash = packed, hash
+			r.HeldHash = hash
 			reply, err := w.leader().HandleIndexerReport(w.ctx, r)
 			if err != nil {
 				t.Fatal(err)
@@ -34,23 +33,18 @@ func TestHeldIsToldOnce(t *testing.T) {
 			Limits: statecontext.Limits{TransferRate: 2 << 20}}}); err != nil {
 			t.Fatal(err)
 		}
-		w.until("it is told the rate", 10*time.Second, func() bool { return ask(true, 0).TransferRate == 2<<20 })
-		ask(true, 0) // tells what it holds now, which is what the others know then
-		first := ask(true, 0)
+		w.until("it is told the rate", 10*time.Second, func() bool { return ask(0).TransferRate == 2<<20 })
+		ask(0) // tells what it holds now, which is what the others know then
+		first := ask(0)
 		held, err := wire.UnpackHeld(first.HeldPacked)
-		if err != nil || len(held) == 0 || len(first.Held) != 0 || first.HeldHash != wire.HeldHash(first.HeldPacked) {
-			t.Fatalf("%v, %v, hash %x, list %v", held, err, first.HeldHash, first.Held)
+		if err != nil || len(held) == 0 || first.HeldHash != wire.HeldHash(first.HeldPacked) {
+			t.Fatalf("%v, %v, hash %x", held, err, first.HeldHash)
 		}
-		if again := ask(true, first.HeldHash); len(again.HeldPacked) != 0 || len(again.Held) != 0 ||
-			again.HeldHash != first.HeldHash {
+		if again := ask(first.HeldHash); len(again.HeldPacked) != 0 || again.HeldHash != first.HeldHash {
 			t.Errorf("what is known is told again: %+v", again)
 		}
-		if other := ask(true, first.HeldHash+1); !slices.Equal(other.HeldPacked, first.HeldPacked) {
+		if other := ask(first.HeldHash+1); !slices.Equal(other.HeldPacked, first.HeldPacked) {
 			t.Error("another list was believed to be the newest")
-		}
-		if earlier := ask(false, 0); !slices.Equal(earlier.Held, held) || len(earlier.HeldPacked) != 0 ||
-			earlier.HeldHash != 0 {
-			t.Errorf("an indexer of an earlier version is told %+v, want %v", earlier, held)
 		}
 	})
 }

@@ -30,8 +30,10 @@ func Edit(copies string, id index.CopyID, f func(*Rows) error) (err error) {
 		return n
 	}
 	newest := slices.MaxFunc(found, func(a, b string) int { return number(a) - number(b) })
-	db, err := pebble.Open(newest, &pebble.Options{DisableWAL: true, ErrorIfNotExists: true,
-		FormatMajorVersion: pebble.FormatValueSeparation, Logger: quiet{}})
+	o := &pebble.Options{DisableWAL: true, ErrorIfNotExists: true, FormatMajorVersion: pebble.FormatValueSeparation,
+		Logger: quiet{}}
+	o.Experimental.EnableColumnarBlocks = func() bool { return false } // the store opens tables of no other kind
+	db, err := pebble.Open(newest, o)
 	if err != nil {
 		return err
 	}

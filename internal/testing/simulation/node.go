@@ -33,7 +33,6 @@ type node struct {
 	told                 wire.Reporting
 	telling              uint64 // the report whose answer is awaited; 0 none
 	reportTo             *leader
-	held                 []wire.Held
 	sides                *core.Sides // with askedSides
 }
 
@@ -92,7 +91,7 @@ func (s *Sim) registerNode(n *node) {
 	boot := fmt.Sprintf("n%d-%d", n.num, n.boot)
 	r := s.commit(statecontextIndexer(n.num, boot))
 	n.id = int(r.Node)
-	n.told.Brief(s.lead.step.indexerRegistered(r.Node, boot).Brief)
+	s.lead.step.indexerRegistered(r.Node, boot)
 	n.registered = true
 	s.ev("n%d registered as %d with term %d", n.num, n.id, s.lead.term)
 }
@@ -112,9 +111,7 @@ func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, erro
 	}
 	h := &wire.IndexerHello{Report: *s.nodeReport(n)}
 	h.Report.Full = true
-	if r.Brief {
-		h.Report.Shorten()
-	}
+	h.Report.Shorten()
 	for _, name := range sortedKeys(n.buckets) {
 		h.Minimum = append(h.Minimum, wire.MinimumIncarnations{Bucket: name, Incarnations: n.buckets[name].st.Minimum()})
 	}
@@ -170,7 +167,10 @@ func (s *Sim) reportNode(n *node) {
 		if n.boot != boot || n.telling != r.Sequence {
 			return
 		}
-		n.telling, n.held = 0, a.Held
+		n.telling = 0
+		if _, err := wire.UnpackHeld(a.HeldPacked); len(a.HeldPacked) > 0 && err != nil {
+			s.fail("n%d: list of held timestamps: %v", n.num, err)
+		}
 		n.told.Answered(a)
 		n.registered = n.registered && a.Known
 		for _, name := range sortedKeys(acks) {
@@ -185,15 +185,18 @@ func (s *Sim) nodePoll(n *node, r *wire.PollRequest) (*wire.PollReply, error) {
 	if err := s.admit(n, r.Fence); err != nil {
 		return nil, err
 	}
-	asked := *r
-	asked.Brief = r.Brief && n.num%3 > 0 // each third node is of an earlier version
 	h := n.buckets[r.Bucket]
 	if h == nil {
-		return core.Poll(nil, &asked), nil
+		return core.Poll(nil, r)
 	}
-	a := core.Poll(h.st, &asked)
-	s.ev("n%d polled for %s %v %v: %+v", n.num, r.Bucket, r.VBuckets, r.Incarnation, *a)
-	return a, nil
+	a, err := core.Poll(h.st, r)
+	if err != nil {
+		s.fail("n%d: %v", n.num, err)
+		return nil, err
+	}
+	all, err := r.Take(a)
+	s.ev("n%d polled for %s %v %v: %+v %v", n.num, r.Bucket, r.VBuckets, r.Incarnation, all, err)
+	return a, err
 }
 
 func (s *Sim) nodeStability(n *node, r *wire.StabilityRequest) error {
@@ -221,9 +224,7 @@ func (s *Sim) nodeRollback(n *node, r *wire.RollbackRequest) (*wire.RollbackRepl
 		return a, nil
 	}
 	if r.Step == "prepare" {
-		asked := *r
-		asked.Brief = r.Brief && n.num%3 > 0 // each third node is of an earlier version
-		return h.st.Prepare(&asked, n.heldStates), nil
+		return h.st.Prepare(r, n.heldStates), nil
 	}
 	switch h.st.CarryOut(r) {
 	case core.BackStale:

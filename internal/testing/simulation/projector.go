@@ -145,6 +145,9 @@ func (s *Sim) projReport(p int, full bool) *wire.ProjectorReport {
 	pr.sequence++
 	r := &wire.ProjectorReport{ID: pr.name, BootID: fmt.Sprintf("%s-%d", pr.name, pr.boot), ClusterID: pr.fence.ClusterID,
 		Sequence: pr.sequence}
+	if !full {
+		r.Base = pr.sequence - 1
+	}
 	if pr.defs != nil && pr.defs.Fence.Epoch == pr.fence.Epoch {
 		r.Revision = pr.defs.Revision
 	}

@@ -209,8 +209,7 @@ func (l *membership) registering(b *Registering) {
 
 // registered answers who has registered.
 func (l *membership) registered(r *Registered) {
-	a := &wire.RegisterReply{ClusterID: l.now.state.ClusterID(), Node: r.Node, Leader: l.self, Fence: l.fence(),
-		Brief: true}
+	a := &wire.RegisterReply{ClusterID: l.now.state.ClusterID(), Node: r.Node, Leader: l.self, Fence: l.fence()}
 	var c *component
 	if n := l.components.indexers[r.Node]; r.IsNode && n != nil {
 		c = &n.component

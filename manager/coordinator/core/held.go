@@ -10,7 +10,6 @@ import (
 // heldList is which copies hold which stability timestamp, for scans.
 type heldList struct {
 	*scene
-	list   []wire.Held
 	packed []byte
 	hash   uint64
 	madeMS int64
@@ -28,20 +27,20 @@ func (l *heldList) pack() {
 		return
 	}
 	l.heldDirty, l.madeMS = false, l.nowMS
-	l.list = make([]wire.Held, 0, copies) // the old one may still be on its way to somebody
+	list := make([]wire.Held, 0, copies)
 	for _, n := range l.components.indexers {
 		ok := !n.offline && n.heard
 		for _, c := range n.copies {
 			if c.Held.Number > 0 {
-				l.list = append(l.list, wire.Held{Copy: c.Copy, Node: n.node, Ref: c.Held, OK: ok})
+				list = append(list, wire.Held{Copy: c.Copy, Node: n.node, Ref: c.Held, OK: ok})
 			}
 		}
 	}
-	slices.SortFunc(l.list, func(a, b wire.Held) int {
+	slices.SortFunc(list, func(a, b wire.Held) int {
 		return cmp.Or(cmp.Compare(a.Copy, b.Copy),
 			cmp.Compare(a.Node, b.Node))
 	})
-	l.packed = wire.PackHeld(l.list)
+	l.packed = wire.PackHeld(list)
 	l.hash = wire.HeldHash(l.packed)
 }
 

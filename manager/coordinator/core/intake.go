@@ -1,7 +1,6 @@
 package core
 
 import (
-	"slices"
 
 	"tidemark/index"
 	"tidemark/streams"
@@ -19,7 +18,7 @@ type intake struct {
 // projectorReported takes a projector's report, and answers it.
 func (l *intake) projectorReported(in *ProjectorReported) {
 	p := l.components.projectors[in.Report.ID]
-	a := &wire.ReportReply{Leader: l.self, Revision: l.now.revision, Fence: l.fence(), Brief: true}
+	a := &wire.ReportReply{Leader: l.self, Revision: l.now.revision, Fence: l.fence()}
 	var known *component
 	if p != nil && p.boot == in.Report.BootID {
 		a.Known, known = true, &p.component
@@ -34,11 +33,9 @@ func (l *intake) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 	if r.Sequence <= p.sequence && p.sequence > 0 && !hello {
 		return p.full // overtaken: a later one was taken already
 	}
-	lost := p.sequence > 0 && !r.Follows(p.sequence) && !hello
+	p.full = hello || r.Whole() || p.full && r.Base == p.sequence
 	p.sequence = max(p.sequence, r.Sequence)
 	l.indexesDue = p.take(r) || l.indexesDue
-	full := hello || slices.ContainsFunc(r.Buckets, func(s wire.StreamStates) bool { return s.Full })
-	p.full = full || p.full && !lost
 	p.works(min(r.Revision, l.now.revision))
 	for i := range r.Buckets {
 		s := &r.Buckets[i]
@@ -96,21 +93,15 @@ func streamReport(s *wire.StreamStates) streams.Report {
 // indexerReported takes an indexer's report, and answers it.
 func (l *intake) indexerReported(in *IndexerReported) {
 	n := l.components.indexers[in.Report.Node]
-	a := &wire.ReportReply{Leader: l.self, Revision: l.now.revision, Fence: l.fence(), Brief: true}
+	a := &wire.ReportReply{Leader: l.self, Revision: l.now.revision, Fence: l.fence()}
 	var known *component
 	if n != nil && n.uuid == in.Report.UUID && n.boot == in.Report.BootID {
 		a.Known, known = true, &n.component
 		a.Full, a.HW = !l.takeIndexerReport(n, in.Report), l.promotion.hwWanted
 		a.TransferRate = l.now.state.Limits().TransferRate
 		l.held.pack()
-		switch {
-		case !in.Report.Packed:
-			a.Held = l.held.list
-		case in.Report.HeldHash != l.held.hash:
+		if a.HeldHash = l.held.hash; in.Report.HeldHash != l.held.hash {
 			a.HeldPacked = l.held.packed
-			fallthrough
-		default:
-			a.HeldHash = l.held.hash
 		}
 	}
 	replyFenced(l.scene, in.Reply, a, &a.Fence, known)

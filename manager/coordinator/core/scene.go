@@ -202,8 +202,7 @@ func (l *scene) role(s *statecontext.State, node index.NodeID) rebalance.Role {
 	return rebalance.Serving
 }
 
-// exprRules sums up what the projectors have told. One of an earlier version says nothing, and one that has no
-// definitions yet neither.
+// exprRules sums up what the projectors have reported. One that has no definitions yet says nothing.
 func (l *scene) exprRules() (r ExprRules) {
 	for q := range l.now.state.Projectors() {
 		p := l.components.projectors[q.ID]
