@@ -97,13 +97,28 @@ func wireRef(s *scanport.Seen) wire.StabilityRef {
 // seen is what the session has seen when it gets rows of the chosen timestamp.
 func (r *run) seen() scanport.Seen {
 	if r.keeps {
-		return r.spec.Seen[len(r.spec.Seen)-1]
+		return newestOf(r.spec.Seen, r.era.Cluster)
 	}
 	s := r.chosen()
 	if r.floor != nil && r.floor.Compare(s.At) > 0 {
 		s.At = r.floor.Ref
 	}
 	return s
+}
+
+// newestOf returns the one of some tokens, at least one, that has what this cluster's others stand for in it.
+func newestOf(seen []scanport.Seen, cluster uint64) scanport.Seen {
+	return slices.MaxFunc(seen, func(a, b scanport.Seen) int {
+		switch own, other := a.Cluster == cluster, b.Cluster == cluster; {
+		case own && other:
+			return a.Compare(&b)
+		case own:
+			return 1
+		case other:
+			return -1
+		}
+		return 0
+	})
 }
 
 // chosen is the chosen timestamp, as sessions know it.

@@ -290,6 +290,14 @@ func TestANamedTimestampLeavesASessionAsItIs(t *testing.T) {
 	if err != nil || got.Ref != at || got.Seen != lost || got.SessionLost != "" {
 		t.Errorf("%+v, %v", got, err)
 	}
+	// Of several tokens the one that has the others in it.
+	elsewhere := seenAt(f, 99)
+	elsewhere.Cluster++
+	spec.Seen = []scanport.Seen{lost, seenAt(f, 5), lost, elsewhere}
+	got, err = f.coordinator().Scan(t.Context(), spec, new(collect))
+	if err != nil || got.Ref != at || got.Seen != seenAt(f, 5) || got.SessionLost != "" {
+		t.Errorf("%+v, %v", got, err)
+	}
 }
 
 // TestLaggingCopiesLeaveRoom: so many scans wait for copies that lag behind their sessions, from attempt to attempt,
