@@ -157,6 +157,9 @@ func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink)
 func (r *run) all(ctx context.Context) error {
 	for {
 		err := r.attempt(ctx)
+		if !r.reading.IsZero() { // that was no waiting
+			r.deadline = r.deadline.Add(time.Since(r.reading))
+		}
 		switch {
 		case err == nil && r.more:
 			r.deadline = time.Now().Add(r.c.opts.Wait)
@@ -223,6 +226,7 @@ type run struct {
 	count    bool
 	sink     Sink
 	deadline time.Time // of waiting
+	reading  time.Time // since when an attempt reads; zero: it waits for its first slices
 	least    *wire.StabilityRef
 	floor    *wire.StabilityRef // of the session, nil: none
 	floored  bool               // least is floor
@@ -248,6 +252,7 @@ type run struct {
 	more    bool  // the page is full
 	last    *Row  // of a page of the caller's that is full
 	held    holdback
+	whole   bool // all slices are opened at once: one that was to be opened later was too late
 	given   bool // the sink has been given a row
 	explain explained
 }
@@ -312,7 +317,7 @@ func (r *run) late(err error) error {
 
 func (r *run) attempt(ctx context.Context) error {
 	r.spec.Progress.Enter(Opening)
-	r.plan = plan{} // what the catalog says counts, whatever nodes have said before
+	r.plan, r.reading = plan{}, time.Time{} // what the catalog says counts, whatever nodes have said before
 	view, err := r.c.View(r.spec.Index)
 	if err != nil {
 		return err

@@ -57,7 +57,10 @@ func stabilityOf(number uint64) wire.BucketStability {
 }
 
 // memSlice is a slice in memory: rows in order.
-type memSlice struct{ rows []Row }
+type memSlice struct {
+	rows []Row
+	ends func() // nil: nobody wants to know when all of them were read
+}
 
 func (s memSlice) Items() int64 { return int64(len(s.rows)) }
 
@@ -72,17 +75,24 @@ func (s memSlice) Rows(_ context.Context, low, high []byte, reverse bool) (Curso
 	if reverse {
 		slices.Reverse(in)
 	}
-	return &memCursor{rows: in, i: -1}, nil
+	return &memCursor{rows: in, i: -1, ends: s.ends}, nil
 }
 
 type memCursor struct {
 	rows []Row
 	i    int
+	ends func()
 	key  [512]byte // reused, so that whoever keeps a row too long sees it change
 	id   [512]byte
 }
 
-func (c *memCursor) Next() bool { c.i++; return c.i < len(c.rows) }
+func (c *memCursor) Next() bool {
+	if c.i++; c.i == len(c.rows) && c.ends != nil {
+		c.ends()
+	}
+	return c.i < len(c.rows)
+}
+
 func (c *memCursor) Row() (key, docID []byte) {
 	r := c.rows[c.i]
 	return c.key[:copy(c.key[:], r.Key)], c.id[:copy(c.id[:], r.DocID)]
@@ -97,6 +107,7 @@ type fakeCluster struct {
 	has      map[index.CopyID]map[uint64]errcode.Code // by copy, by number: "" held, else the refusal
 	broken   func(node index.NodeID) (cutAt int)      // bytes until the stream is cut; -1 never; -2 refuses to connect
 	request  func(NodeRequest)
+	read     func(index.SliceID) // is told when all rows of a slice were read; nil: nobody is
 	suspects []index.NodeID
 	newest   uint64
 	current  uint64 // KV is at the vector of this number
@@ -173,7 +184,12 @@ func (f *fakeCluster) Pin(_ context.Context, _ index.ID, copies []index.CopyID, 
 			return nil, Errorf(code, "copy %s and %d", id, ref.Number)
 		}
 		i := slices.IndexFunc(f.view.Topology.Copies, func(c partition.Copy) bool { return c.ID == id })
-		p.Slices = append(p.Slices, memSlice{f.rows[ref.Number][f.view.Topology.Copies[i].Slice]})
+		slice := f.view.Topology.Copies[i].Slice
+		s := memSlice{rows: f.rows[ref.Number][slice]}
+		if f.read != nil {
+			s.ends = func() { f.read(slice) }
+		}
+		p.Slices = append(p.Slices, s)
 	}
 	f.opened.Add(1)
 	return p, nil

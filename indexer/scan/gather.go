@@ -51,6 +51,7 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	r.caughtUp()
+	r.reading = time.Now()
 	if r.spec.WantTimestamp {
 		if err := r.takeVector(open); err != nil {
 			return false, err
@@ -127,6 +128,7 @@ func (r *run) openMore(ctx context.Context, m *merger, todo []*sliceplan, open *
 			err = r.join(ctx, m, n, open)
 		}
 	}
+	r.whole = r.whole || err != nil
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"tidemark/errcode"
@@ -93,6 +94,42 @@ func TestALaterSliceIsTooLate(t *testing.T) {
 		!slices.Equal(sink.rows, want) {
 		t.Errorf("%+v, %d rows, %v", res, len(sink.rows), err)
 	}
+}
+
+// TestLaterSlicesAreTooLateAgainAndAgain: reading the first slice takes longer than nodes hold a timestamp, as where
+// few rows meet a condition, or many are passed over, and longer than scans wait. The scan begins anew once, and has
+// all slices opened at once then.
+func TestLaterSlicesAreTooLateAgainAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := clusterOf(rangedLayout(3), 1, 3)
+		for i := range 2 { // the first two slices are read as the scan goes on
+			f.view.Topology.Copies[i].Node, f.view.Held[i].Node = here, here
+		}
+		for n := uint64(6); n < 20; n++ {
+			f.rows[n] = f.rows[3]
+		}
+		f.read = func(slice index.SliceID) {
+			if slice != 0 {
+				return
+			}
+			time.Sleep(DefaultWait + time.Second)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			for i := range f.view.Held {
+				h := &f.view.Held[i]
+				h.Ref = refOf(h.Ref.Number + 1)
+				f.has[h.Copy] = map[uint64]errcode.Code{h.Ref.Number: ""}
+			}
+		}
+		spec := openSpec()
+		spec.Limit = 30
+		sink := &collect{}
+		res, err := NewCoordinator(f, f, f, Options{}).Scan(t.Context(), spec, sink)
+		if want := f.expect(6, spec.Ranges, false, 30); err != nil || res.Ref != refOf(6) || res.Rows != 30 ||
+			!slices.Equal(sink.rows, want) {
+			t.Errorf("%+v, %d rows, %v", res, len(sink.rows), err)
+		}
+	})
 }
 
 // slowSink tells, before each row, how many slices were open by then.

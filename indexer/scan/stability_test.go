@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"tidemark/errcode"
@@ -130,6 +131,48 @@ func TestNoStability(t *testing.T) {
 	if err != nil || got.Ref != refOf(6) || got.Rows != int64(len(want)) || !slices.Equal(sink.rows, want) {
 		t.Errorf("%+v, %v: %d rows, want %d", got, err, len(sink.rows), len(want))
 	}
+}
+
+// TestReadingIsNoWaiting: a scan without stability is read for longer than a scan may wait, and then loses its node. It
+// goes on with another copy, for which it waits as long as any scan.
+func TestReadingIsNoWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newCluster(1, 2, 3)
+		f.rows[5][0] = nil
+		for i := range 1000 {
+			f.rows[5][0] = append(f.rows[5][0], Row{fmt.Appendf(nil, "%0300d", i), []byte("doc")})
+		}
+		cut, opened := 200_000, 0
+		f.broken = func(node index.NodeID) int {
+			if opened++; opened == 1 {
+				return cut
+			}
+			if node == 0 || opened < 4 {
+				return -2
+			}
+			return -1
+		}
+		spec := openSpec()
+		spec.Stability, spec.WantTimestamp = NoStability, false
+		sink := &slowly{by: DefaultWait}
+		res, err := NewCoordinator(f, f, f, Options{}).Scan(t.Context(), spec, sink)
+		if want := f.expect(5, spec.Ranges, false, 0); err != nil || !slices.Equal(sink.rows, want) {
+			t.Errorf("%+v, %d rows of %d, %v", res, len(sink.rows), len(want), err)
+		}
+	})
+}
+
+// slowly takes the first row slowly.
+type slowly struct {
+	collect
+	by time.Duration
+}
+
+func (s *slowly) Row(r Row) error {
+	if len(s.rows) == 0 {
+		time.Sleep(s.by + time.Second)
+	}
+	return s.collect.Row(r)
 }
 
 // TestStabilityRequests: what goes together.

@@ -261,7 +261,7 @@ func TestWhereSkips(t *testing.T) {
 				t.Fatal(err)
 			}
 			opened, read, given := 0, 0, 0
-			src := &sliceSource{ctx: t.Context(), slice: counted{memSlice{rows}, &opened, &read}, ranges: s.Ranges,
+			src := &sliceSource{ctx: t.Context(), slice: counted{memSlice{rows: rows}, &opened, &read}, ranges: s.Ranges,
 				reverse: reverse, sieve: sieve{filters: s.Where, desc: s.Desc, reverse: reverse}}
 			for ; ; given++ {
 				if _, err = src.next(); err != nil {
