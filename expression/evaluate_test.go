@@ -94,6 +94,16 @@ func TestEvaluateModel(t *testing.T) {
 	})
 }
 
+// TestReversedMarks: texts of letters, marks and what is no character, in any order, backwards, against the model.
+func TestReversedMarks(t *testing.T) {
+	var s expression.Scratch
+	text := rapid.SliceOfN(rapid.SampledFrom([]string{"A", "⒚", "\U000115b5", "\u0301", "\ufffd", `\ud800`}), 0, 6)
+	rapid.Check(t, func(t *rapid.T) {
+		doc := `{"a":"` + strings.Join(text.Draw(t, "text"), "") + `"}`
+		checkDocument(t, &s, "REVERSE(a)", "a", "a IS VALUED", "doc", []byte(doc))
+	})
+}
+
 // TestManyPaths asks for many places of one document at once, with duplicate members, against encoding/json.
 func TestManyPaths(t *testing.T) {
 	var sources []expression.Source

@@ -384,12 +384,13 @@ func reverse(s *Scratch, t []byte) value {
 		r, n := utf8.DecodeLastRune(t[:end])
 		begin := end - n
 		for begin > 0 && unicode.Is(unicode.M, r) {
-			if r, n = utf8.DecodeLastRune(t[:begin]); r == utf8.RuneError {
+			before, n := utf8.DecodeLastRune(t[:begin])
+			if before == utf8.RuneError { // the marks behind it stand alone
 				break
 			}
-			begin -= n
+			r, begin = before, begin-n
 		}
-		if r != utf8.RuneError || begin < end-n {
+		if r != utf8.RuneError {
 			s.temp = append(s.temp, t[begin:end]...)
 		}
 		end = begin

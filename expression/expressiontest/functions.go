@@ -152,9 +152,9 @@ func textFunctions() map[string]function {
 			return strings.Replace(s[0], s[1], s[2], int(max(-1, min(times, math.MaxInt32))))
 		}),
 		"REVERSE": ofTexts(func(s []string) any {
-			all := regexp.MustCompile(`\PM\pM*|\pM+`).FindAllString(strings.ReplaceAll(s[0], "\ufffd", ""), -1)
+			all := regexp.MustCompile(`\x{FFFD}|\PM\pM*|\pM+`).FindAllString(s[0], -1)
 			slices.Reverse(all)
-			return strings.Join(all, "")
+			return strings.ReplaceAll(strings.Join(all, ""), "\ufffd", "")
 		}),
 		"CONCAT2": func(_ *interpreter, a []any) any {
 			list := []any{a[0]}
