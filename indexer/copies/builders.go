@@ -20,7 +20,8 @@ const (
 
 // Builders lets the writers of builds of all buckets of a node together leave a processor to everything else, and pause
 // while scans wait: for their rows, or for a stability timestamp, which needs processors in every process that it
-// passes through. One that is slow does not count, so that a bucket's waits for another's a task's patience at most.
+// passes through; not while one waits for a copy to be filled, which they do. One that is slow does not count, so that
+// a bucket's waits for another's a task's patience at most.
 type Builders struct {
 	places *semaphore.Weighted
 

@@ -178,6 +178,7 @@ func (r *run) all(ctx context.Context) error {
 		if time.Now().After(r.deadline) {
 			return r.late(err)
 		}
+		r.spec.Progress.stuck()
 		if err := r.c.await(ctx); err != nil {
 			return err
 		}

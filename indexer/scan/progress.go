@@ -29,16 +29,23 @@ type Progress struct {
 	phase atomic.Int32
 	since atomic.Int64 // nanoseconds after began
 	spent [phases]atomic.Int64
-	// there is called when rows are there, or the scan has ended without; perhaps more than once
-	there func()
+	calm  func() // see NewProgress
 }
 
-// NewProgress is that of a scan that begins now. there is called when the first rows are there to be read, or the scan
-// has ended without.
-func NewProgress(there func()) *Progress { return &Progress{began: time.Now(), there: there} }
+// NewProgress is that of a scan that begins now. calm is called, perhaps more than once, when nothing has to hurry any
+// more for its sake: the first rows are there to be read, or it has ended without, or no copy can serve it and what it
+// waits for is that one is filled, or the like.
+func NewProgress(calm func()) *Progress { return &Progress{began: time.Now(), calm: calm} }
+
+// stuck notes that an attempt has failed and another one is to be made when something has changed.
+func (p *Progress) stuck() {
+	if p != nil {
+		p.calm()
+	}
+}
 
 // End notes that the scan has ended.
-func (p *Progress) End() { p.there() }
+func (p *Progress) End() { p.calm() }
 
 // Enter notes that another phase begins, and returns the one before.
 func (p *Progress) Enter(next Phase) (before Phase) {
@@ -54,7 +61,7 @@ func (p *Progress) Enter(next Phase) (before Phase) {
 	p.since.Store(now)
 	p.phase.Store(int32(next))
 	if next == Reading || next == Sending {
-		p.there()
+		p.calm()
 	}
 	return before
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -31,6 +32,29 @@ func TestProgressAddsUp(t *testing.T) {
 			p.Spent(Reading) != 7_050_000*time.Microsecond || p.Spent(Sending) != 600_000*time.Microsecond ||
 			p.Phase() != Reading {
 			t.Errorf("%v %v %v %v in %s", p.Spent(Opening), p.Spent(Waiting), p.Spent(Reading), p.Spent(Sending), p.Phase())
+		}
+	})
+}
+
+// TestWhoWaitsForABuildHurriesNobody: a scan finds no copy that serves; what there is is being filled, which goes on
+// more slowly for as long as scans hurry.
+func TestWhoWaitsForABuildHurriesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newCluster(2, 1, 2)
+		serve := func(ok bool) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			for i := range f.view.Held {
+				f.view.Held[i].OK = ok
+			}
+		}
+		serve(false)
+		spec := openSpec()
+		spec.Progress = NewProgress(func() { serve(true) })
+		sink := &collect{}
+		got, err := NewCoordinator(f, f, f, Options{}).Scan(t.Context(), spec, sink)
+		if err != nil || !slices.Equal(sink.rows, f.expect(5, spec.Ranges, false, 0)) {
+			t.Errorf("%+v, %d rows, %v", got, len(sink.rows), err)
 		}
 	})
 }

@@ -34,7 +34,7 @@ type running struct {
 	name  string        // of the indexer
 	began time.Duration // slow, as the process began
 	now   func() time.Time
-	// hurry is told of each that waits for its first rows
+	// hurry is told of each that waits for its first rows, and not for a copy to be filled
 	hurry func() (over func())
 
 	mu    sync.Mutex
