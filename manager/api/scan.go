@@ -89,6 +89,16 @@ func getJSON[T any](ctx context.Context, a *API, url string) (*T, error) {
 	return v, json.NewDecoder(io.LimitReader(resp.Body, rpc.MaxControlBody)).Decode(v)
 }
 
+// howFar asks the leader how far its log goes. One that does not answer may be gone: there is none, until there is
+// another one.
+func (a *API) howFar(ctx context.Context, leader wire.Leader) (*readIndexReply, error) {
+	reply, err := getJSON[readIndexReply](ctx, a, leader.REST+"/v1/readindex")
+	if err != nil && ctx.Err() == nil && !errors.As(err, new(*rpc.Problem)) {
+		return nil, noLeader("the leader %s could not be asked how far its log goes: %v; try again", leader.ID, err)
+	}
+	return reply, err
+}
+
 // catchUp brings this node's own state to where a linearizable read may use it.
 func (a *API) catchUp(ctx context.Context) error {
 	if _, serving := a.cfg.Raft.Serving(); serving {
@@ -98,7 +108,7 @@ func (a *API) catchUp(ctx context.Context) error {
 	if !ok {
 		return noLeader("no leader is known at the moment; try again")
 	}
-	reply, err := getJSON[readIndexReply](ctx, a, leader.REST+"/v1/readindex")
+	reply, err := a.howFar(ctx, leader)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
 	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 // TestOneWaitForAScan: an indexer that refuses at once is followed by the next one; one that has waited in vain for as
@@ -46,6 +48,30 @@ func TestOneWaitForAScan(t *testing.T) {
 			t.Errorf("each waits %s: %d were asked, want %d: %v", c.waits, asked.Load(), c.asked, err)
 		}
 		a.Close()
+	}
+}
+
+// TestALeaderThatDoesNotAnswerIsNone: who needs to know how far the leader's log goes, as for a scan of an index that
+// is not known here, is told to try again where the leader is gone or hangs; what it says counts.
+func TestALeaderThatDoesNotAnswerIsNone(t *testing.T) {
+	a := New(Config{})
+	defer a.Close()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	released := make(chan struct{})
+	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-released }))
+	defer hangs.Close()
+	defer close(released)
+	busy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		rpc.WriteProblem(w, rpc.Refuse(errcode.Busy, "full"))
+	}))
+	defer busy.Close()
+	for url, want := range map[string]errcode.Code{gone.URL: errcode.NoLeader, hangs.URL: errcode.NoLeader,
+		busy.URL: errcode.Busy} {
+		_, err := a.howFar(t.Context(), wire.Leader{ID: "m1", REST: url})
+		if p := (*rpc.Problem)(nil); !errors.As(err, &p) || p.Code != want {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 }
 
