@@ -30,7 +30,7 @@ const (
 	keyBytesInAll = 32 << 20
 	// sampledAtOnce is how many slices of an index are sampled at a time.
 	sampledAtOnce = 4
-	// samplePatience is for how long one indexer is waited for that is asked for one slice, at most.
+	// samplePatience is for how long one indexer is waited for that is asked for one slice, at most; see turn.
 	samplePatience = 20 * time.Second
 )
 
@@ -41,7 +41,7 @@ func (a *API) Quantiles(ctx context.Context, x *statecontext.Index, n int,
 	within time.Duration) (partition.Cuts, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	s := sampling{api: a, within: within, addrs: map[index.NodeID]string{}, silent: map[index.NodeID]bool{},
+	s := sampling{api: a, until: time.Now().Add(within), addrs: map[index.NodeID]string{}, silent: map[index.NodeID]bool{},
 		ask: askOf(max(int(x.Topology.Layout.Partitions), 1))}
 	for i := range a.cfg.Raft.State().Indexers() {
 		s.addrs[i.Node] = i.Admin
@@ -59,10 +59,10 @@ func (a *API) Quantiles(ctx context.Context, x *statecontext.Index, n int,
 
 // sampling is the question how the keys of an index are spread.
 type sampling struct {
-	api    *API
-	within time.Duration
-	ask    wire.SampleRequest // of each slice
-	addrs  map[index.NodeID]string
+	api   *API
+	until time.Time
+	ask   wire.SampleRequest // of each slice
+	addrs map[index.NodeID]string
 
 	mu     sync.Mutex
 	silent map[index.NodeID]bool // that have not answered: they are asked last
@@ -103,13 +103,13 @@ func (s *sampling) one(ctx context.Context, copies []partition.Copy) (partition.
 	rand.Shuffle(len(copies), func(i, j int) { copies[i], copies[j] = copies[j], copies[i] })
 	slices.SortStableFunc(copies, func(a, b partition.Copy) int { return s.last(a.Node) - s.last(b.Node) })
 	var last error = rpc.Refuse(errcode.Unavailable, "no indexer holds it")
-	for _, c := range copies {
+	for i, c := range copies {
 		if ctx.Err() != nil {
 			break
 		}
 		req := s.ask
 		req.Copy = c.ID
-		r, err := s.api.indexers.Sample(ctx, s.addrs[c.Node], &req, min(s.within/2, samplePatience))
+		r, err := s.api.indexers.Sample(ctx, s.addrs[c.Node], &req, turn(time.Until(s.until), len(copies)-i))
 		if err == nil {
 			return partition.Sample{Rows: r.Rows, Of: r.Of, Keys: r.Keys}, nil
 		}
@@ -121,6 +121,12 @@ func (s *sampling) one(ctx context.Context, copies []partition.Copy) (partition.
 		}
 	}
 	return partition.Sample{}, last
+}
+
+// turn is for how long the next of so many copies is waited for: as long as each of those behind it would be, should
+// all of them hang.
+func turn(left time.Duration, copies int) time.Duration {
+	return max(min(left/time.Duration(copies), samplePatience), time.Millisecond)
 }
 
 // last is 1 for an indexer that is asked after the others.

@@ -56,7 +56,7 @@ func TestSamplingAsksReplicas(t *testing.T) {
 				Node: index.NodeID(n), State: partition.Allocated})
 		}
 	}
-	s := sampling{api: a, within: time.Second, silent: map[index.NodeID]bool{}, ask: askOf(parts),
+	s := sampling{api: a, until: time.Now().Add(time.Second), silent: map[index.NodeID]bool{}, ask: askOf(parts),
 		addrs: map[index.NodeID]string{0: hangs.URL, 1: refuses.URL, 2: answers.URL}}
 	of, err := s.all(t.Context(), x)
 	if err != nil || hung.Load() == 0 || hung.Load() > 2*sampledAtOnce || refused.Load() == 0 {
@@ -71,6 +71,27 @@ func TestSamplingAsksReplicas(t *testing.T) {
 	if _, err := s.all(t.Context(), x); !errors.As(err, &p) ||
 		p.Code != errcode.IndexNotHosted && p.Code != errcode.Unavailable {
 		t.Errorf("a slice that nobody has: %v", err)
+	}
+}
+
+// TestTurnsOfCopies: whichever of a slice's copies hang, the last one has its turn; where there is one it has all the
+// time, and nobody has more than samplePatience.
+func TestTurnsOfCopies(t *testing.T) {
+	for copies := 1; copies <= 5; copies++ {
+		left := 7 * time.Second
+		for i := range copies {
+			one := turn(left, copies-i)
+			if want := 7 * time.Second / time.Duration(copies); (one - want).Abs() > time.Microsecond {
+				t.Errorf("copy %d of %d is waited for %v, want %v", i, copies, one, want)
+			}
+			left -= one
+		}
+	}
+	if one := turn(time.Hour, 2); one != samplePatience {
+		t.Error(one)
+	}
+	if one := turn(-time.Second, 1); one <= 0 { // no bound at all
+		t.Error(one)
 	}
 }
 
