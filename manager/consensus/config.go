@@ -43,12 +43,8 @@ const (
 	// batchCommands and batchBytes bound one group commit.
 	batchCommands = 256
 	batchBytes    = 512 << 10
-	// inflightEntries bounds entries handed to Raft and not yet answered. Together with batchCommands it stays far
-	// below trailingLogs: a follower whose uncommitted tail exceeds those would install snapshots for ever (raft#697).
+	// inflightEntries bounds entries handed to Raft and not yet answered.
 	inflightEntries = 8
-	// tailEntries bounds what a leader can have in its log beyond what is committed: the entries in flight, and what a
-	// term and a change of members begin with. TrailingLogs may not be smaller.
-	tailEntries = inflightEntries + 8
 	// notifySlots is the room for changes of leadership that the drainer has not seen yet.
 	notifySlots = 16
 	// proposeTimeout bounds how long Raft may take to accept an entry (not to commit it).
@@ -121,9 +117,6 @@ func (c *Config) withDefaults() error {
 		return fmt.Errorf("%w: neither Listener nor RaftAddr is set", ErrConfig)
 	case c.Heartbeat < 20*time.Millisecond:
 		return fmt.Errorf("%w: heartbeat %v, want at least 20ms", ErrConfig, c.Heartbeat)
-	case c.TrailingLogs < tailEntries:
-		return fmt.Errorf("%w: TrailingLogs %d, want at least %d: as many entries may be uncommitted (raft#697)", ErrConfig,
-			c.TrailingLogs, tailEntries)
 	case c.FormatLevel > statecontext.FormatLevel:
 		return fmt.Errorf("%w: format level %d, this program knows up to %d", ErrConfig, c.FormatLevel,
 			statecontext.FormatLevel)

@@ -27,7 +27,7 @@ type Node struct {
 	raft  *raft.Raft
 	store *recorder
 	disk  *disk
-	snaps raft.SnapshotStore
+	snaps *snapshots
 	trans addressed
 	layer *stream
 	logs  raft.LogStore
@@ -119,9 +119,13 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrStore, err), n.trans.Close(), n.store.Close())
 	}
 	n.started.Store(n.raft)
+	n.drainer.Go(func() { n.trans.in.pass(n.trans.NetworkTransport.Consumer(), n.covers) })
 	n.drainer.Go(n.drain)
 	return n, nil
 }
+
+// covers reports whether this node's state has everything up to an entry, and its newest state snapshot ends there.
+func (n *Node) covers(p position) bool { return n.snaps.endAt(p) && n.raft.AppliedIndex() >= p.index }
 
 func (n *Node) openTransport() error {
 	listener := n.cfg.Listener
@@ -149,7 +153,7 @@ func (n *Node) openTransport() error {
 		clusterID: n.ClusterID, epoch: func() uint64 { return n.fsm.State().Epoch() }, member: n.isMember,
 		log: n.cfg.Logger.Named("transport"), accepted: newPlaces(), moved: make(map[string]string),
 	}
-	n.trans = addressed{disk: n.disk, refusals: &refusals{stop: n.stop, row: map[raft.ServerID]int{}},
+	n.trans = addressed{disk: n.disk, in: &incoming{calls: make(chan raft.RPC), ended: make(chan struct{})},
 		patience: transportTimeout(n.cfg.Heartbeat),
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 			Logger:                  n.cfg.Logger.Named("transport"),

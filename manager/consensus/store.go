@@ -56,7 +56,7 @@ func (n *Node) openStore() error {
 		var files *raft.FileSnapshotStore
 		if files, err = raft.NewFileSnapshotStoreWithLogger(n.cfg.Dir, snapshotsKept,
 			n.cfg.Logger.Named("snapshot")); err == nil {
-			n.snaps = &apart{SnapshotStore: files}
+			n.snaps, err = openSnapshots(files, n.logs)
 		}
 	}
 	if err == nil {

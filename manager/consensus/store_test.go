@@ -73,7 +73,7 @@ func FuzzStoredEntry(f *testing.F) {
 func oneNode(t *testing.T, dir string, snapshots int) {
 	t.Helper()
 	machine := fsm.New(hclog.NewNullLogger(), func(err error) { t.Error(err) })
-	n, err := Open(Config{Name: "m1", Dir: dir, RaftAddr: "127.0.0.1:0", TrailingLogs: tailEntries,
+	n, err := Open(Config{Name: "m1", Dir: dir, RaftAddr: "127.0.0.1:0", TrailingLogs: 16,
 		SnapshotThreshold: 1000}, machine)
 	if err != nil {
 		t.Fatal(err)

@@ -39,53 +39,7 @@ type addressed struct {
 	*raft.NetworkTransport
 	disk     *disk
 	patience time.Duration // with a pipeline that takes nothing
-	refusals *refusals
-}
-
-// refusals counts how often in a row each server has refused entries. The library sends older ones at once when a
-// server lacks what comes before, one entry further back each time: for two logs of which neither has what the other
-// wants that has no end, and a snapshot in between does not end it. It takes a follower whose log begins behind its
-// newest snapshot, with entries that the leader lacks (raft#697): it is asked for the entry at the snapshot, which it
-// has no more, and the library compares a snapshot with a log's end only. Config.TrailingLogs is no less than entries
-// may be uncommitted, so that compaction makes no such log. Uncommitted entries are few, so that many refusals in a row
-// are such a loop; from then on it has pauses, and the next snapshot, or a restart, ends it.
-type refusals struct {
-	stop <-chan struct{} // closed when the node stops: its calls wait no longer
-	mu   sync.Mutex
-	row  map[raft.ServerID]int
-}
-
-const (
-	refusalsInARow = 256 // far more than entries that may be uncommitted
-	refusalPause   = 10 * time.Millisecond
-)
-
-// pause returns how long to wait after an answer.
-func (r *refusals) pause(id raft.ServerID, success bool) time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if success {
-		delete(r.row, id)
-		return 0
-	}
-	if r.row[id]++; r.row[id] <= refusalsInARow {
-		return 0
-	}
-	return refusalPause
-}
-
-// rest waits after an answer, for as long as pause says or until the node stops.
-func (r *refusals) rest(id raft.ServerID, success bool) {
-	d := r.pause(id, success)
-	if d == 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-r.stop:
-	}
+	in       *incoming
 }
 
 // errDiskHangs is why a leader is silent.
@@ -128,11 +82,16 @@ func (t addressed) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args
 	if t.disk.hangs() {
 		return errDiskHangs
 	}
-	err := t.NetworkTransport.AppendEntries(id, target(id, addr), args, resp)
-	if err == nil && len(args.Entries) > 0 { // a heartbeat has none
-		t.refusals.rest(id, resp.Success)
-	}
-	return err
+	return t.NetworkTransport.AppendEntries(id, target(id, addr), args, resp)
+}
+
+// Consumer returns the calls of others.
+func (t addressed) Consumer() <-chan raft.RPC { return t.in.calls }
+
+// Close ends all connections; calls of others are passed on no longer.
+func (t addressed) Close() error {
+	t.in.close()
+	return t.NetworkTransport.Close()
 }
 
 func (t addressed) RequestVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestVoteRequest,
