@@ -539,5 +539,4 @@ func query(q url.Values) string {
 
 func newKey() string { return rand.Text() }
 
-func formatUint(u uint64) string         { return strconv.FormatUint(u, 10) }
-func parseUint(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }
+func formatUint(u uint64) string { return strconv.FormatUint(u, 10) }

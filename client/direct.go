@@ -276,7 +276,7 @@ func (d *direct) conn(ctx context.Context, route *ScanRoute, addr string, anew b
 	one, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wait detector.Wait
-	d.alive.Begin(&wait, addr, route.ports, cancel)
+	d.alive.Begin(&wait, addr, portsOf(route), cancel)
 	header := http.Header{}
 	header.Set(scanport.HeaderTicket, route.Ticket)
 	ws, answer, err := d.dialer.DialContext(one, d.scheme+addr+scanport.Path, header)
@@ -301,8 +301,8 @@ func (d *direct) conn(ctx context.Context, route *ScanRoute, addr string, anew b
 // errDoor is wrapped when an indexer does not take a connection, whatever it says.
 var errDoor = errors.New("no connection")
 
-// ports returns the indexers that hold the index.
-func (r *ScanRoute) ports() []string { return r.ScanPorts }
+// portsOf returns a function that returns the scan ports of the indexers that hold the index.
+func portsOf(r *ScanRoute) func() []string { return func() []string { return r.ScanPorts } }
 
 // take returns an idle connection, the one that was used last.
 func (d *direct) take(addr string) *directConn {
@@ -468,7 +468,7 @@ func (s *directScan) ask() error {
 	_ = ws.SetWriteDeadline(deadline)
 	s.dc.patience(deadline)
 	s.dc.out = scanport.AppendRequest(s.dc.out[:0], req)
-	s.d.alive.Begin(&s.wait, s.dc.addr, s.route.ports, s.hangUp)
+	s.d.alive.Begin(&s.wait, s.dc.addr, portsOf(s.route), s.hangUp)
 	err := ws.WriteMessage(websocket.BinaryMessage, s.dc.out)
 	if err == nil {
 		err = s.read()

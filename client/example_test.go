@@ -10,6 +10,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/manager/api/v1"
 )
 
 // A statement is given to any manager; the index is ready everywhere or nowhere.
@@ -42,7 +43,7 @@ func ExampleClient_Scan() {
 	rows, err := c.Scan(ctx, client.Ref("world", "by_country"), client.ScanRequest{
 		Consistency: "session",
 		Limit:       10,
-	}.In(client.Equal("FR")))
+	}.In(v1.Equal("FR")))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -62,7 +63,7 @@ func ExampleClient_Pages() {
 	c := client.New()
 	defer c.Close()
 
-	req := client.ScanRequest{Limit: 100}.In(client.Equal("FR"))
+	req := client.ScanRequest{Limit: 100}.In(v1.Equal("FR"))
 	for more := true; more; {
 		more = false
 		for page, err := range c.Pages(ctx, client.Ref("world", "by_country"), req) {
@@ -84,9 +85,9 @@ func ExampleClient_Pages() {
 // Bounds of Go values: several ranges, of keys with two components.
 func ExampleScanRequest_In() {
 	req := client.ScanRequest{Limit: 5}.In(
-		client.Equal("FR"),
-		client.Prefix("DE", "Ham"),
-		client.From("GB", "A").Before("GB", "C"),
+		v1.Equal("FR"),
+		v1.Prefix("DE", "Ham"),
+		v1.From("GB", "A").Before("GB", "C"),
 	)
 	for _, r := range req.Ranges {
 		body, err := json.Marshal(r)
@@ -103,7 +104,7 @@ func ExampleScanRequest_In() {
 
 // Ranges that are open at one end.
 func ExampleAfter() {
-	body, err := json.Marshal([]client.Range{client.After(3000), client.UpTo(12.5), client.Below("M")})
+	body, err := json.Marshal([]client.Range{v1.After(3000), v1.UpTo(12.5), v1.Below("M")})
 	if err != nil {
 		log.Fatal(err)
 	}

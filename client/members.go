@@ -6,10 +6,6 @@ import (
 	"net/url"
 )
 
-// LoseData are the words that let a removal go on which would leave less than a majority of managers alive: those that
-// do not answer are removed before it, as few as will do.
-const LoseData = "lose-data"
-
 // Join has a manager added that waits for a cluster at this REST address.
 func (c *Client) Join(ctx context.Context, address string) (MemberReply, error) {
 	var r MemberReply

@@ -52,7 +52,7 @@ func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, 
 }
 
 func (c *Client) scan(ctx context.Context, ref string, req ScanRequest) (*Rows, error) {
-	body, err := req.encode()
+	body, err := req.Encode()
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (c *Client) Count(ctx context.Context, ref string, req ScanRequest) (CountR
 
 func (c *Client) count(ctx context.Context, ref string, req ScanRequest) (CountReply, error) {
 	var reply CountReply
-	body, err := req.encode()
+	body, err := req.Encode()
 	if err != nil {
 		return reply, err
 	}

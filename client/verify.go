@@ -10,21 +10,21 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
-	"tidemark/wire"
+	"tidemark/manager/api/v1"
 )
 
 // What a verification is asked and answers.
 type (
 	// VerifyRequest says how an index is compared with the KV data.
-	VerifyRequest = wire.VerifyRequest
+	VerifyRequest = v1.VerifyRequest
 	// VerifyLine is one line of a verification's answer.
-	VerifyLine = wire.VerifyLine
+	VerifyLine = v1.VerifyLine
 	// VerifyEnd is what a verification has found.
-	VerifyEnd = wire.VerifyEnd
+	VerifyEnd = v1.VerifyEnd
 	// VerifyProgress says how far a verification is.
-	VerifyProgress = wire.VerifyProgress
+	VerifyProgress = v1.VerifyProgress
 	// Difference is a document that index and KV data do not agree on.
-	Difference = wire.Difference
+	Difference = v1.Difference
 )
 
 // errEnough is wrapped when nobody has to be asked again, though the answer may be another one later.

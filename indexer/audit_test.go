@@ -11,6 +11,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/storage/storagetest"
 	"tidemark/indexer/verify"
+	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
 
@@ -44,7 +45,7 @@ func TestAuditHeals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = wire.MaxVerifyRate, 10*time.Millisecond }
+	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = v1.MaxVerifyRate, 10*time.Millisecond }
 	before := len(w.calls())
 	w.again(t)
 	said := ""
@@ -106,7 +107,7 @@ func TestAuditInRollback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = wire.MaxVerifyRate, time.Hour } // when the test says so
+	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = v1.MaxVerifyRate, time.Hour } // when the test says so
 	w.again(t)
 	differs := func() bool {
 		defs := w.x.present()

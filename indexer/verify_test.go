@@ -20,12 +20,13 @@ import (
 	"tidemark/indexer/storage/storagetest"
 	"tidemark/indexer/verify"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/partition"
 	"tidemark/wire"
 )
 
 // verify compares an index with KV over HTTP.
-func (w *world) verify(ctx context.Context, id index.ID, body string) (found []wire.Difference, end *wire.VerifyEnd,
+func (w *world) verify(ctx context.Context, id index.ID, body string) (found []v1.Difference, end *v1.VerifyEnd,
 	err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost,
 		"http://"+w.endpoint.Scan+"/v1/indexes/"+id.String()+":verify", strings.NewReader(body))
@@ -43,7 +44,7 @@ func (w *world) verify(ctx context.Context, id index.ID, body string) (found []w
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		var l wire.VerifyLine
+		var l v1.VerifyLine
 		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", lines.Bytes(), err)
 		}
@@ -304,10 +305,10 @@ func TestVerifyListsNoMore(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { // an indexer that finds 3
 		out := json.NewEncoder(rw)
 		for i := range 3 {
-			_ = out.Encode(wire.VerifyLine{Difference: &wire.Difference{Kind: wire.ExtraRow, ID: fmt.Sprint("x", i), Copy: 11}})
+			_ = out.Encode(v1.VerifyLine{Difference: &v1.Difference{Kind: wire.ExtraRow, ID: fmt.Sprint("x", i), Copy: 11}})
 		}
-		_ = out.Encode(wire.VerifyLine{End: &wire.VerifyEnd{Differences: 3, Listed: 3, FirstStability: 1, LastStability: 1,
-			Copies: []wire.VerifiedCopy{{Copy: 11, Replica: 1, Differences: 3}}}})
+		_ = out.Encode(v1.VerifyLine{End: &v1.VerifyEnd{Differences: 3, Listed: 3, FirstStability: 1, LastStability: 1,
+			Copies: []v1.VerifiedCopy{{Copy: 11, Replica: 1, Differences: 3}}}})
 	}))
 	t.Cleanup(other.Close)
 	w.others = []wire.Endpoint{{Node: 4, UUID: "u4", Name: "i2", Scan: other.Listener.Addr().String()}}
@@ -341,7 +342,7 @@ func TestVerifyBesideAnIndexerThatHangs(t *testing.T) {
 		release := make(chan struct{})
 		other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if begun && r.URL.Path == verify.Path {
-				_ = json.NewEncoder(rw).Encode(wire.VerifyLine{Progress: &wire.VerifyProgress{Indexer: "i2"}})
+				_ = json.NewEncoder(rw).Encode(v1.VerifyLine{Progress: &v1.VerifyProgress{Indexer: "i2"}})
 				_ = http.NewResponseController(rw).Flush()
 			}
 			<-release // whatever it is asked, also whether it lives

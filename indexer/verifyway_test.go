@@ -13,6 +13,7 @@ import (
 	"tidemark/indexer/storage"
 	"tidemark/indexer/storage/storagetest"
 	"tidemark/keyversion"
+	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
 
@@ -48,7 +49,7 @@ func TestVerifySeesWhatIsLostOnTheWay(t *testing.T) {
 // for it.
 func TestAuditTellsWhatItCannotMend(t *testing.T) {
 	w := newWorld(t)
-	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = wire.MaxVerifyRate, 10*time.Millisecond }
+	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = v1.MaxVerifyRate, 10*time.Millisecond }
 	w.lose = func(e *keyversion.Event) bool { return string(e.DocID) == "doc-0020" }
 	w.write(docs(0, 100, 1)...)
 	w.start()

@@ -10,6 +10,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/manager/api"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 )
 
@@ -93,7 +94,7 @@ func TestSessions(t *testing.T) {
 	first := s.enter(follower)
 	for _, n := range s.nodes {
 		resp, who := s.console(n, "GET", "/v1/whoami", first, mine)
-		if resp.StatusCode != 200 || who.Name != FirstAdmin || who.Role != "admin" || who.By != client.BySession ||
+		if resp.StatusCode != 200 || who.Name != FirstAdmin || who.Role != "admin" || who.By != v1.BySession ||
 			!who.Users || who.EndsMS == 0 {
 			t.Errorf("%d %+v", resp.StatusCode, who)
 		}

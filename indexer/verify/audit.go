@@ -10,6 +10,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/pace"
 	"tidemark/indexer/storage"
+	"tidemark/manager/api/v1"
 	"tidemark/partition"
 	"tidemark/wire"
 )
@@ -19,7 +20,7 @@ const (
 	// least.
 	DefaultAuditRate = 500
 	// MinAuditRate is the slowest that makes sense.
-	MinAuditRate = wire.MinVerifyRate
+	MinAuditRate = v1.MinVerifyRate
 	// DefaultAuditEvery is the pause between two rounds over all copies.
 	DefaultAuditEvery = 10 * time.Minute
 	// auditShare is how much of one processor comparing takes at most. What makes documents and copies costly to look at
@@ -116,7 +117,7 @@ func (a *auditor) twice(ctx context.Context, d *index.Definition) (found []findi
 // finding is a document of which a copy does not hold what it should.
 type finding struct {
 	copy index.CopyID
-	wire.Difference
+	v1.Difference
 	rows [][]byte // that the copy has of it
 }
 
@@ -153,9 +154,9 @@ func (a *auditor) compare(ctx context.Context, d *index.Definition, copies []ind
 	if len(copies) == 0 {
 		return found, nil
 	}
-	q := &wire.VerifyCopies{Index: d.ID, Copies: copies, VerifyRequest: wire.VerifyRequest{Rate: a.auditRate,
+	q := &copiesRequest{Index: d.ID, Copies: copies, VerifyRequest: v1.VerifyRequest{Rate: a.auditRate,
 		Limit: 1}}
-	n, err := a.newVerification(q, func(*wire.VerifyLine) error { return nil })
+	n, err := a.newVerification(q, func(*v1.VerifyLine) error { return nil })
 	if err != nil {
 		return found, err
 	}
@@ -167,7 +168,7 @@ func (a *auditor) compare(ctx context.Context, d *index.Definition, copies []ind
 			n.only[where[i].VBucket] = true
 		}
 	}
-	n.found = func(c *verifiedCopy, d wire.Difference, rows [][]byte) { found.add(finding{c.place.ID, d, rows}) }
+	n.found = func(c *verifiedCopy, d v1.Difference, rows [][]byte) { found.add(finding{c.place.ID, d, rows}) }
 	err = n.run(ctx)
 	return found, err
 }

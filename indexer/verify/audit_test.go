@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"tidemark/index"
+	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
 
 // TestConfirmed: what is found once only, or of another copy, is no finding.
 func TestConfirmed(t *testing.T) {
 	f := func(copy index.CopyID, id string) finding {
-		return finding{copy: copy, Difference: wire.Difference{ID: id}}
+		return finding{copy: copy, Difference: v1.Difference{ID: id}}
 	}
 	got := confirmed([]finding{f(1, "a"), f(1, "b"), f(2, "c")}, []finding{f(1, "b"), f(2, "a"), f(2, "c"), f(3, "c")})
 	if len(got) != 2 || got[0].ID != "b" || got[1].copy != 2 || got[1].ID != "c" {
@@ -24,7 +25,7 @@ func TestConfirmed(t *testing.T) {
 func TestAuditCut(t *testing.T) {
 	var first findings
 	for i := range auditFound + 1 {
-		first.add(finding{copy: 10, Difference: wire.Difference{ID: string(rune('a' + i))}})
+		first.add(finding{copy: 10, Difference: v1.Difference{ID: string(rune('a' + i))}})
 	}
 	first.add(finding{copy: 11})
 	copies := []index.CopyID{10, 11, 12}

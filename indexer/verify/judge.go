@@ -7,6 +7,7 @@ import (
 
 	"tidemark/indexer/packed"
 	"tidemark/indexer/storage"
+	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
 
@@ -98,7 +99,7 @@ func (j *judge) refused(id string) error {
 	if n == 0 {
 		return nil
 	}
-	return j.v.differ(j.c, wire.Difference{Kind: wire.RefusedKey, ID: id, VBucket: j.vb, KVSeqno: j.read.docs[id].seqno,
+	return j.v.differ(j.c, v1.Difference{Kind: wire.RefusedKey, ID: id, VBucket: j.vb, KVSeqno: j.read.docs[id].seqno,
 		Stability: j.stability,
 		Detail:    fmt.Sprintf("%d keys that are empty or longer than %d bytes", n, storage.MaxKey)}, nil, nil)
 }
@@ -109,7 +110,7 @@ func (j *judge) way() error {
 	if detail == "" {
 		return nil
 	}
-	return j.v.differ(j.c, wire.Difference{Kind: wire.LostOnWay, VBucket: j.vb, Stability: j.stability, Detail: detail},
+	return j.v.differ(j.c, v1.Difference{Kind: wire.LostOnWay, VBucket: j.vb, Stability: j.stability, Detail: detail},
 		nil, nil)
 }
 
@@ -128,7 +129,7 @@ func (j *judge) settle(id string, e entry, want [][]byte, seqno uint64) error {
 	delete(j.c.extra, id)
 	rows = sortedKeys(rows)
 	missing, surplus := lacking(want, rows), lacking(rows, want)
-	d := wire.Difference{ID: id, VBucket: j.vb, KVSeqno: seqno, IndexSeqno: e.seqno, Stability: j.stability}
+	d := v1.Difference{ID: id, VBucket: j.vb, KVSeqno: seqno, IndexSeqno: e.seqno, Stability: j.stability}
 	switch {
 	case missing && surplus:
 		d.Kind = wire.WrongKey

@@ -10,6 +10,7 @@ import (
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/kv/mcbp"
+	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
 
@@ -250,7 +251,7 @@ func (v *verification) listed(snap *storage.Snapshot, docID []byte) ([][]byte, e
 // remember keeps a row until its document is looked at.
 func (v *verification) remember(c *verifiedCopy, key, docID []byte) error {
 	if c.extras++; c.extras > verifyExtras {
-		return v.differ(c, wire.Difference{Kind: wire.ExtraRow, ID: string(docID),
+		return v.differ(c, v1.Difference{Kind: wire.ExtraRow, ID: string(docID),
 			VBucket: mcbp.VBucket(docID, v.k.VBuckets()), Stability: v.sum.LastStability}, nil, [][]byte{key})
 	}
 	c.extra[string(docID)] = append(c.extra[string(docID)], bytes.Clone(key))

@@ -20,8 +20,8 @@ import (
 	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
+	"tidemark/manager/api/v1"
 	"tidemark/partition"
-	"tidemark/wire"
 )
 
 const (
@@ -53,7 +53,7 @@ func (v *Verifier) coordinate(w http.ResponseWriter, r *http.Request) {
 	v.verified(err)
 	switch {
 	case err == nil:
-		err = out.line(&wire.VerifyLine{End: end})
+		err = out.line(&v1.VerifyLine{End: end})
 	case !out.a.Begun():
 		rpc.WriteProblem(w, scan.ProblemOf(err))
 		return
@@ -65,9 +65,9 @@ func (v *Verifier) coordinate(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func failure(err error) *wire.VerifyLine {
+func failure(err error) *v1.VerifyLine {
 	e := scan.AsError(err)
-	return &wire.VerifyLine{Error: &wire.VerifyFailure{Code: e.Code, Detail: e.Detail}}
+	return &v1.VerifyLine{Error: &v1.VerifyFailure{Code: e.Code, Detail: e.Detail}}
 }
 
 func (v *Verifier) verified(err error) {
@@ -79,30 +79,30 @@ func (v *Verifier) verified(err error) {
 }
 
 // checkVerify reads a request's numbers and fills in the defaults.
-func checkVerify(q *wire.VerifyRequest) error {
+func checkVerify(q *v1.VerifyRequest) error {
 	switch {
-	case q.Rate != 0 && (q.Rate < wire.MinVerifyRate || q.Rate > wire.MaxVerifyRate):
+	case q.Rate != 0 && (q.Rate < v1.MinVerifyRate || q.Rate > v1.MaxVerifyRate):
 		return scan.Errorf(errcode.BadRequest, "rate %d: want %d to %d documents a second, or 0 for %d", q.Rate,
-			wire.MinVerifyRate, wire.MaxVerifyRate, wire.DefaultVerifyRate)
-	case q.Limit < 0 || q.Limit > wire.MaxVerifyShown:
+			v1.MinVerifyRate, v1.MaxVerifyRate, v1.DefaultVerifyRate)
+	case q.Limit < 0 || q.Limit > v1.MaxVerifyShown:
 		return scan.Errorf(errcode.BadRequest, "limit %d: want 1 to %d differences, or 0 for %d", q.Limit,
-			wire.MaxVerifyShown, wire.DefaultVerifyShown)
+			v1.MaxVerifyShown, v1.DefaultVerifyShown)
 	}
 	if q.Rate == 0 {
-		q.Rate = wire.DefaultVerifyRate
+		q.Rate = v1.DefaultVerifyRate
 	}
 	if q.Limit == 0 {
-		q.Limit = wire.DefaultVerifyShown
+		q.Limit = v1.DefaultVerifyShown
 	}
 	return nil
 }
 
-func (v *Verifier) verifyAll(r *http.Request, w http.ResponseWriter, out *lines) (*wire.VerifyEnd, error) {
+func (v *Verifier) verifyAll(r *http.Request, w http.ResponseWriter, out *lines) (*v1.VerifyEnd, error) {
 	id, err := index.ParseID(mux.Vars(r)["id"])
 	if err != nil {
 		return nil, scan.Errorf(errcode.BadRequest, "%w", err)
 	}
-	var q wire.VerifyRequest
+	var q v1.VerifyRequest
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody))
 	if err == nil && len(bytes.TrimSpace(body)) > 0 {
 		err = rpc.ReadJSON(body, &q)
@@ -126,11 +126,11 @@ func (v *Verifier) verifyAll(r *http.Request, w http.ResponseWriter, out *lines)
 			nodes[c.Node] = append(nodes[c.Node], c.ID)
 		}
 	}
-	sum := &wire.VerifyEnd{Copies: []wire.VerifiedCopy{}}
+	sum := &v1.VerifyEnd{Copies: []v1.VerifiedCopy{}}
 	g, ctx := errgroup.WithContext(r.Context())
 	for node, copies := range nodes {
 		g.Go(func() error {
-			end, err := v.verifyAt(ctx, node, wire.VerifyCopies{Index: id, Copies: copies, VerifyRequest: q}, out)
+			end, err := v.verifyAt(ctx, node, copiesRequest{Index: id, Copies: copies, VerifyRequest: q}, out)
 			if err != nil {
 				return err
 			}
@@ -144,7 +144,7 @@ func (v *Verifier) verifyAll(r *http.Request, w http.ResponseWriter, out *lines)
 		return nil, err
 	}
 	sum.Listed = out.listed
-	slices.SortFunc(sum.Copies, func(a, b wire.VerifiedCopy) int {
+	slices.SortFunc(sum.Copies, func(a, b v1.VerifiedCopy) int {
 		if a.Slice != b.Slice {
 			return int(a.Slice) - int(b.Slice)
 		}
@@ -154,7 +154,7 @@ func (v *Verifier) verifyAll(r *http.Request, w http.ResponseWriter, out *lines)
 }
 
 // verifyAt lets one node check its copies, and passes its lines on but the last one.
-func (v *Verifier) verifyAt(ctx context.Context, node index.NodeID, q wire.VerifyCopies, out *lines) (*wire.VerifyEnd,
+func (v *Verifier) verifyAt(ctx context.Context, node index.NodeID, q copiesRequest, out *lines) (*v1.VerifyEnd,
 	error) {
 	body, err := v.nodes.Watched(ctx, node, Path, q, nil)
 	if err != nil {
@@ -166,7 +166,7 @@ func (v *Verifier) verifyAt(ctx context.Context, node index.NodeID, q wire.Verif
 	}
 	defer body.Close()
 	for dec := json.NewDecoder(body); ; {
-		var l wire.VerifyLine
+		var l v1.VerifyLine
 		if err := dec.Decode(&l); err != nil {
 			return nil, scan.Errorf(errcode.Unavailable, "indexer %d ended before copies %v were checked: %w", node,
 				q.Copies, err)
@@ -187,7 +187,7 @@ func (v *Verifier) verifyAt(ctx context.Context, node index.NodeID, q wire.Verif
 
 // check checks copies of this node for another one.
 func (v *Verifier) check(w http.ResponseWriter, r *http.Request) {
-	var q wire.VerifyCopies
+	var q copiesRequest
 	if err := rpc.Read(w, r, rpc.MaxControlBody, &q); err != nil {
 		rpc.WriteProblem(w, err)
 		return
@@ -206,7 +206,7 @@ func (v *Verifier) check(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		err = out.line(failure(err))
 	} else {
-		err = out.line(&wire.VerifyLine{End: &one.sum})
+		err = out.line(&v1.VerifyLine{End: &one.sum})
 	}
 	if err != nil {
 		v.log.Debug("nobody takes the result of a verification", "index", q.Index, "error", err)
@@ -214,7 +214,7 @@ func (v *Verifier) check(w http.ResponseWriter, r *http.Request) {
 }
 
 // newVerification finds what is asked for.
-func (v *Verifier) newVerification(q *wire.VerifyCopies, emit func(*wire.VerifyLine) error) (*verification, error) {
+func (v *Verifier) newVerification(q *copiesRequest, emit func(*v1.VerifyLine) error) (*verification, error) {
 	if err := checkVerify(&q.VerifyRequest); err != nil {
 		return nil, err
 	}
@@ -239,7 +239,7 @@ func (v *Verifier) newVerification(q *wire.VerifyCopies, emit func(*wire.VerifyL
 		}
 		c := view.Topology.Copies[i]
 		n.copies = append(n.copies, &verifiedCopy{place: c, extra: map[string][][]byte{},
-			sum: wire.VerifiedCopy{Copy: c.ID, Slice: c.Slice, Replica: uint8(c.Replica), Indexer: v.name}})
+			sum: v1.VerifiedCopy{Copy: c.ID, Slice: c.Slice, Replica: uint8(c.Replica), Indexer: v.name}})
 	}
 	return n, nil
 }
@@ -262,7 +262,7 @@ func (l *lines) lists(limit int) bool {
 	return true
 }
 
-func (l *lines) line(v *wire.VerifyLine) error {
+func (l *lines) line(v *v1.VerifyLine) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b, err := json.Marshal(v)
@@ -278,3 +278,11 @@ func (l *lines) line(v *wire.VerifyLine) error {
 
 // Verifying reports whether copies here are being checked.
 func (v *Verifier) Verifying() bool { return len(v.checking) > 0 }
+
+// copiesRequest asks an indexer to check copies that it holds. POST /v1/copies:verify on its scan port, of the indexer
+// that coordinates; the answer is a v1.VerifyLine per line.
+type copiesRequest struct {
+	Index  index.ID       `json:"index"`
+	Copies []index.CopyID `json:"copies"`
+	v1.VerifyRequest
+}

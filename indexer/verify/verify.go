@@ -16,6 +16,7 @@ import (
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/kv/mcbp"
+	"tidemark/manager/api/v1"
 	"tidemark/partition"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -49,9 +50,9 @@ type verification struct {
 	copies []*verifiedCopy
 	pace   *pace.Pace
 	most   int // differences to list
-	emit   func(*wire.VerifyLine) error
+	emit   func(*v1.VerifyLine) error
 
-	sum     wire.VerifyEnd
+	sum     v1.VerifyEnd
 	told    time.Time
 	percent float64
 	owed    int // of the pace
@@ -63,13 +64,13 @@ type verification struct {
 	// told what differs.
 	audit bool
 	only  map[uint16]bool
-	found func(c *verifiedCopy, d wire.Difference, rows [][]byte)
+	found func(c *verifiedCopy, d v1.Difference, rows [][]byte)
 }
 
 // verifiedCopy is one copy on its way.
 type verifiedCopy struct {
 	place partition.Copy
-	sum   wire.VerifiedCopy
+	sum   v1.VerifiedCopy
 	// extra are rows that no entry of the back index lists, by document, until the document is looked at.
 	extra  map[string][][]byte
 	extras int
@@ -111,7 +112,7 @@ func (v *verification) run(ctx context.Context) error {
 	}
 	for _, c := range v.copies {
 		for id, keys := range c.extra { // of documents that KV and the back index know nothing of
-			d := wire.Difference{Kind: wire.ExtraRow, ID: id, VBucket: mcbp.VBucket([]byte(id), v.k.VBuckets()),
+			d := v1.Difference{Kind: wire.ExtraRow, ID: id, VBucket: mcbp.VBucket([]byte(id), v.k.VBuckets()),
 				Stability: v.sum.LastStability}
 			if err := v.differ(c, d, nil, keys); err != nil {
 				return err
@@ -238,7 +239,7 @@ func (v *verification) tell(percent float64) error {
 		return nil
 	}
 	v.told = now
-	return v.emit(&wire.VerifyLine{Progress: &wire.VerifyProgress{Indexer: v.name, Percent: v.percent,
+	return v.emit(&v1.VerifyLine{Progress: &v1.VerifyProgress{Indexer: v.name, Percent: v.percent,
 		Documents: v.sum.Documents}})
 }
 
@@ -414,7 +415,7 @@ func (v *verification) compare(ctx context.Context, f *frozen, vb uint16, s *vbS
 }
 
 // differ counts a difference, and lists it while there is room.
-func (v *verification) differ(c *verifiedCopy, d wire.Difference, want, rows [][]byte) error {
+func (v *verification) differ(c *verifiedCopy, d v1.Difference, want, rows [][]byte) error {
 	d.Slice, d.Replica, d.Copy, d.Indexer = c.place.Slice, uint8(c.place.Replica), c.place.ID, v.name
 	if v.found != nil {
 		v.found(c, d, rows)
@@ -428,7 +429,7 @@ func (v *verification) differ(c *verifiedCopy, d wire.Difference, want, rows [][
 	}
 	v.sum.Listed++
 	d.Expected, d.Found = v.shown(want), v.shown(rows)
-	return v.emit(&wire.VerifyLine{Difference: &d})
+	return v.emit(&v1.VerifyLine{Difference: &d})
 }
 
 // shown gives keys as people read them; one that is no key of this index is a string of its bytes.

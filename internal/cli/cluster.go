@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/manager/api/v1"
 )
 
 func newCluster(s Streams) *cobra.Command {
@@ -73,7 +74,7 @@ const (
 // untils say what is missing of that, nothing when it is there.
 var untils = map[string]func(st *client.Status) []string{
 	waitForReady: func(st *client.Status) []string {
-		if st.Verdict == client.VerdictReady {
+		if st.Verdict == v1.VerdictReady {
 			return nil
 		}
 		return st.Reasons

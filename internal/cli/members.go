@@ -14,6 +14,7 @@ import (
 	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/manager"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
 )
 
@@ -52,7 +53,7 @@ func words(cmd *cobra.Command, means string) func() string {
 	yes := cmd.Flags().Bool("yes-lose-data", false, means)
 	return func() string {
 		if *yes {
-			return client.LoseData
+			return v1.LoseData
 		}
 		return ""
 	}

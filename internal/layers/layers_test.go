@@ -20,8 +20,9 @@ var floor = map[string]int{
 	"kv/mcbp": 1, "partition": 1, "keyversion": 1, "indexer/scanport": 1, "kv/connstr": 1,
 	"stability": 2, "rollback": 2, "rebalance": 2, "streams": 2, "lifecycle": 2, "liveness": 2, "ingest": 2,
 	"expression": 2, "wire": 2,
-	"statecontext": 3,
-	"internal/rpc": 4, "internal/tracing": 5, "internal/logging": 5, "internal/config": 4, "internal/failpoint": 4, "internal/documents": 4, "internal/testing/pipenet": 4,
+	"statecontext":   3,
+	"manager/api/v1": 4,
+	"internal/rpc":   4, "internal/tracing": 5, "internal/logging": 5, "internal/config": 4, "internal/failpoint": 4, "internal/documents": 4, "internal/testing/pipenet": 4,
 	"internal/testing/allocbound": 4, "internal/testing/planted": 4, "internal/version": 4, "internal/leash": 4, "internal/supervise": 5, "internal/node": 8, "internal/testing/need": 4,
 	"internal/testing/ports": 4, "internal/testing/families": 4, "internal/testing/draws": 4, "internal/testing/atonce": 4,
 	"internal/detector": 4, "internal/tlsconf": 4, "indexer/transport": 4, "indexer/transfer": 5, "kv/kvclient": 4,
@@ -42,7 +43,7 @@ var floor = map[string]int{
 const pure = 3
 
 // pureAbove are packages above it that hold none of these either, but for a logger that they are given.
-var pureAbove = []string{"manager/coordinator/core"}
+var pureAbove = []string{"manager/coordinator/core", "manager/api/v1"}
 
 // impure are the imports that pure floors may not hold.
 var impure = []string{"os", "net", "net/http", "sync", "sync/atomic", "context", "math/rand", "math/rand/v2",

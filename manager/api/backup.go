@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
 	"tidemark/statecontext"
@@ -43,7 +43,7 @@ func (a *API) clusterRoutes() []route {
 							"are built"},
 					{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only say what would be done"}},
 				headers: []string{HeaderKey}, upload: mediaBinary,
-				answers: []answer{{status: 200, means: "restored, or what would be done", body: client.RestoreReply{}}},
+				answers: []answer{{status: 200, means: "restored, or what would be done", body: v1.RestoreReply{}}},
 				codes: []errcode.Code{errcode.BackupUnusable, errcode.BackupOfOther,
 					errcode.Restoring,
 					errcode.RestoreMismatch, errcode.FormatNotAllowed, errcode.PlacementImpossible, errcode.FormatTooOld,
@@ -53,7 +53,7 @@ func (a *API) clusterRoutes() []route {
 				id: "finalizeUpgrade", tag: tagCluster, summary: "Allow what needs the newest format level, for good: no older " +
 					"version can take part from then on",
 				headers: []string{HeaderKey},
-				answers: []answer{{status: 200, means: "the format level from now on", body: client.FormatReply{}}},
+				answers: []answer{{status: 200, means: "the format level from now on", body: v1.FormatReply{}}},
 				codes:   []errcode.Code{errcode.FormatNotAllowed}}},
 		{method: "GET", path: "/v1/limits", handle: a.limits, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
@@ -62,7 +62,7 @@ func (a *API) clusterRoutes() []route {
 		{method: "PATCH", path: "/v1/limits", handle: a.setLimits, role: RoleAdmin, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "setLimits", tag: tagCluster, summary: "Change limits: those that are named; 0 is the default",
-				headers: []string{HeaderKey}, body: client.LimitsChange{},
+				headers: []string{HeaderKey}, body: v1.LimitsChange{},
 				answers: []answer{{status: 200, means: "the limits from now on", body: statecontext.Limits{}}},
 				codes:   []errcode.Code{errcode.InvalidArgument}}},
 	}
@@ -130,7 +130,7 @@ func (a *API) restore(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	rpc.Write(w, r, http.StatusOK, client.RestoreReply{CAS: o.CAS, Epoch: o.Epoch, DryRun: q.Get(paramDryRun) == "true",
+	rpc.Write(w, r, http.StatusOK, v1.RestoreReply{CAS: o.CAS, Epoch: o.Epoch, DryRun: q.Get(paramDryRun) == "true",
 		Replayed: o.Replayed,
 		Backup:   b.BackupInfo, Indexes: o.Plan})
 	return nil
@@ -171,7 +171,7 @@ func (a *API) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	rpc.Write(w, r, http.StatusOK, client.FormatReply{FormatLevel: a.cfg.Raft.State().FormatLevel()})
+	rpc.Write(w, r, http.StatusOK, v1.FormatReply{FormatLevel: a.cfg.Raft.State().FormatLevel()})
 	return nil
 }
 
@@ -204,7 +204,7 @@ func (a *API) setLimits(w http.ResponseWriter, r *http.Request) error {
 	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
 		return err
 	}
-	var change client.LimitsChange
+	var change v1.LimitsChange
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &change); err != nil {
 		return err
 	}

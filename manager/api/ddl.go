@@ -13,11 +13,11 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
@@ -60,31 +60,31 @@ func (a *API) ddlRoutes() []route {
 				id: "runStatements", tag: tagDDL, summary: "Run DDL text: one or more statements separated by semicolons, in order",
 				params: []param{{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only say what each would do, " +
 					"and where its copies would lie, after those before it"}},
-				headers: []string{HeaderKey}, body: client.StatementRequest{},
-				answers: []answer{{status: 202, means: "done; builds go on", body: client.StatementReply{}},
-					{status: 200, means: "what would be done (dry_run)", body: client.StatementReply{}}},
+				headers: []string{HeaderKey}, body: v1.StatementRequest{},
+				answers: []answer{{status: 202, means: "done; builds go on", body: v1.StatementReply{}},
+					{status: 200, means: "what would be done (dry_run)", body: v1.StatementReply{}}},
 				codes: ddlCodes(errcode.SyntaxError, errcode.Unsupported)}},
 		{method: "POST", path: "/v1/indexes:build", handle: a.build, role: RoleDDL, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "buildIndexes", tag: tagDDL, summary: "Start the builds of deferred indexes, all or none",
-				headers: []string{HeaderKey}, body: client.BuildRequest{},
-				answers: []answer{{status: 202, means: "the builds have begun", body: client.StatementReply{}}},
+				headers: []string{HeaderKey}, body: v1.BuildRequest{},
+				answers: []answer{{status: 202, means: "the builds have begun", body: v1.StatementReply{}}},
 				codes:   ddlCodes()}},
 		{method: "POST", path: "/v1/indexes", handle: a.create, role: RoleDDL, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "createIndex", tag: tagDDL, summary: "Create an index",
-				headers: []string{HeaderKey}, body: client.CreateRequest{},
+				headers: []string{HeaderKey}, body: v1.CreateRequest{},
 				answers: []answer{
-					{status: 202, means: "created; its build goes on unless it is deferred", body: client.IndexInfo{},
+					{status: 202, means: "created; its build goes on unless it is deferred", body: v1.IndexInfo{},
 						headers: []string{headerETag}},
-					{status: 200, means: "it existed (if_not_exists)", body: client.IndexInfo{}, headers: []string{headerETag}}},
+					{status: 200, means: "it existed (if_not_exists)", body: v1.IndexInfo{}, headers: []string{headerETag}}},
 				codes: ddlCodes(errcode.SyntaxError, errcode.Unsupported)}},
 		{method: "DELETE", path: "/v1/indexes/{ref:.+}", handle: a.drop, role: RoleDDL, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "dropIndex", tag: tagDDL, summary: "Drop an index: the name is free at once, the data goes as its hosts are " +
 					"told",
 				headers: []string{HeaderKey, headerIfMatch},
-				answers: []answer{{status: 202, means: "it is being dropped", body: client.StatementResult{}}},
+				answers: []answer{{status: 202, means: "it is being dropped", body: v1.StatementResult{}}},
 				codes:   []errcode.Code{errcode.UnknownIndex, errcode.CASMismatch}}},
 	}
 }
@@ -97,7 +97,7 @@ func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var body client.StatementRequest
+	var body v1.StatementRequest
 	if err := rpc.Read(w, r, MaxStatementBody, &body); err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
 	if dry {
 		return a.rehearse(w, r, list)
 	}
-	reply := client.StatementReply{Results: []client.StatementResult{}}
+	reply := v1.StatementReply{Results: []v1.StatementResult{}}
 	for i, s := range list {
 		req, err := bodyRequest(r, i)
 		if err != nil {
@@ -155,7 +155,7 @@ func (a *API) rehearse(w http.ResponseWriter, r *http.Request, list []expression
 		return err
 	}
 	defer end()
-	reply := client.StatementReply{DryRun: true, Results: []client.StatementResult{}}
+	reply := v1.StatementReply{DryRun: true, Results: []v1.StatementResult{}}
 	for i, s := range list {
 		outcomes, err := c.Execute(r.Context(), s, nil)
 		if err != nil {
@@ -182,7 +182,7 @@ func (a *API) rehearse(w http.ResponseWriter, r *http.Request, list []expression
 }
 
 // places says where the copies of an index lie in a state, by indexer, and how many of them are to move.
-func places(s *statecontext.State, id index.ID) (all []client.Place, moves int) {
+func places(s *statecontext.State, id index.ID) (all []v1.Place, moves int) {
 	x := s.Index(id)
 	if x == nil || x.Definition.State == index.Dropping {
 		return nil, 0
@@ -195,20 +195,20 @@ func places(s *statecontext.State, id index.ID) (all []client.Place, moves int) 
 		i, known := at[o.Node]
 		if !known {
 			i = len(all)
-			at[o.Node], all = i, append(all, client.Place{Indexer: fmt.Sprintf("node %d", o.Node)})
+			at[o.Node], all = i, append(all, v1.Place{Indexer: fmt.Sprintf("node %d", o.Node)})
 			if n := s.Indexer(o.Node); n != nil {
 				all[i].Indexer = n.Name
 			}
 		}
-		all[i].Copies = append(all[i].Copies, client.PlacedCopy{Slice: o.Slice, Replica: o.Replica})
+		all[i].Copies = append(all[i].Copies, v1.PlacedCopy{Slice: o.Slice, Replica: o.Replica})
 	}
-	slices.SortFunc(all, func(a, b client.Place) int { return cmp.Compare(a.Indexer, b.Indexer) })
+	slices.SortFunc(all, func(a, b v1.Place) int { return cmp.Compare(a.Indexer, b.Indexer) })
 	return all, len(s.RebalancesOf(id))
 }
 
 // results are the outcomes of a statement as the API shows them.
-func results(s expression.Statement, outcomes []coordinator.Outcome) []client.StatementResult {
-	all := make([]client.StatementResult, len(outcomes))
+func results(s expression.Statement, outcomes []coordinator.Outcome) []v1.StatementResult {
+	all := make([]v1.StatementResult, len(outcomes))
 	for i := range outcomes {
 		all[i] = result(&outcomes[i])
 	}
@@ -219,14 +219,14 @@ func results(s expression.Statement, outcomes []coordinator.Outcome) []client.St
 }
 
 // result is an outcome as the API shows it.
-func result(o *coordinator.Outcome) client.StatementResult {
+func result(o *coordinator.Outcome) v1.StatementResult {
 	d := &o.Definition
-	return client.StatementResult{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Scope: d.Member.Scope,
+	return v1.StatementResult{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Scope: d.Member.Scope,
 		Collection: d.Member.Collection, State: d.State, CAS: o.CAS, Deferred: d.Deferred, Existed: o.Existed}
 }
 
 func (a *API) build(w http.ResponseWriter, r *http.Request) error {
-	var body client.BuildRequest
+	var body v1.BuildRequest
 	if err := rpc.Read(w, r, MaxStatementBody, &body); err != nil {
 		return err
 	}
@@ -242,12 +242,12 @@ func (a *API) build(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	rpc.Write(w, r, http.StatusAccepted, client.StatementReply{Results: results(nil, outcomes)})
+	rpc.Write(w, r, http.StatusAccepted, v1.StatementReply{Results: results(nil, outcomes)})
 	return nil
 }
 
 func (a *API) create(w http.ResponseWriter, r *http.Request) error {
-	var body client.CreateRequest
+	var body v1.CreateRequest
 	if err := rpc.Read(w, r, MaxStatementBody, &body); err != nil {
 		return err
 	}

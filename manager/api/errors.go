@@ -10,6 +10,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/expression"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
@@ -23,9 +24,9 @@ func (a *API) errorRoutes() []route {
 	return []route{
 		{method: "GET", path: "/v1/errors", role: RoleNone, limit: ReadTimeout, doc: operation{
 			id: "listErrors", tag: tagNode, summary: "All codes of problems: what each is, and the way out",
-			answers: []answer{{status: 200, means: "the codes, by status", body: errorList{}}}},
+			answers: []answer{{status: 200, means: "the codes, by status", body: v1.ErrorList{}}}},
 			handle: func(w http.ResponseWriter, r *http.Request) error {
-				rpc.Write(w, r, http.StatusOK, errorList{Errors: errcode.All()})
+				rpc.Write(w, r, http.StatusOK, v1.ErrorList{Errors: errcode.All()})
 				return nil
 			}},
 		{method: "GET", path: "/v1/errors/{code}", role: RoleNone, limit: ReadTimeout, doc: operation{
@@ -42,11 +43,6 @@ func (a *API) errorRoutes() []route {
 				return nil
 			}},
 	}
-}
-
-// errorList is the answer of GET /v1/errors.
-type errorList struct {
-	Errors []errcode.CodeInfo `json:"errors"`
 }
 
 // sentinels maps what lower floors fail with to codes: the first that matches counts. What a code is, package errcode

@@ -7,9 +7,9 @@ import (
 	"net/http"
 	"time"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/watch"
 )
 
@@ -41,7 +41,7 @@ func (a *API) watchRoutes() []route {
 						"manager's own"},
 				},
 				answers: []answer{{status: 200, means: "events snapshot, change and end", media: mediaEvents,
-					lines: []any{client.WatchSnapshot{}, client.WatchChange{}, client.WatchEnd{}}}},
+					lines: []any{v1.WatchSnapshot{}, v1.WatchChange{}, v1.WatchEnd{}}}},
 				codes: []errcode.Code{errcode.TooManyWatchers, errcode.Busy, errcode.Unavailable}}},
 	}
 }

@@ -6,11 +6,11 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/statecontext"
 )
@@ -24,7 +24,7 @@ func (a *API) locateRoute() route {
 		doc: operation{
 			id: "locateIndex", tag: tagScans, summary: "Tell which indexers hold an index, with a ticket for scans on their " +
 				"own ports",
-			answers: []answer{{status: 200, means: "the indexers' scan ports, and the ticket", body: client.ScanRoute{}}},
+			answers: []answer{{status: 200, means: "the indexers' scan ports, and the ticket", body: v1.ScanRoute{}}},
 			codes:   []errcode.Code{errcode.UnknownIndex, errcode.IndexNotReady}}}
 }
 
@@ -49,7 +49,7 @@ func (a *API) locate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	rpc.Write(w, r, http.StatusOK, client.ScanRoute{Index: x.Definition.ID, ScanPorts: a.scanners(x), Ticket: ticket,
+	rpc.Write(w, r, http.StatusOK, v1.ScanRoute{Index: x.Definition.ID, ScanPorts: a.scanners(x), Ticket: ticket,
 		TicketMS: ticketLife.Milliseconds()})
 	return nil
 }

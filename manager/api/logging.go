@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/internal/logging"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
+	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
 
@@ -22,14 +22,14 @@ func (a *API) loggingRoutes() []route {
 			doc: operation{
 				id: "getLogging", tag: tagCluster, summary: "How much a manager, projector or indexer logs, by component",
 				params:  []param{role},
-				answers: []answer{{status: 200, means: "its levels", body: client.Logging{}}},
+				answers: []answer{{status: 200, means: "its levels", body: v1.Logging{}}},
 				codes:   []errcode.Code{errcode.UnknownNode, errcode.Unavailable}}},
 		{method: "PUT", path: "/v1/cluster/nodes/{id}/logging", handle: a.logging, role: RoleAdmin, limit: ReadTimeout,
 			doc: operation{
 				id: "setLogging", tag: tagCluster, summary: "Change how much a node, or a component of it, logs while it runs: " +
 					"for some time, or until it ends",
-				params: []param{role}, body: client.LogChange{},
-				answers: []answer{{status: 200, means: "its levels from now on", body: client.Logging{}}},
+				params: []param{role}, body: v1.LogChange{},
+				answers: []answer{{status: 200, means: "its levels from now on", body: v1.Logging{}}},
 				codes:   []errcode.Code{errcode.UnknownNode, errcode.Unavailable, errcode.InvalidArgument}}},
 	}
 }
@@ -60,7 +60,7 @@ func (a *API) logging(w http.ResponseWriter, r *http.Request) error {
 	}
 	var change *wire.LogChange
 	if r.Method == http.MethodPut {
-		var c client.LogChange
+		var c v1.LogChange
 		if err := rpc.Read(w, r, rpc.MaxUserBody, &c); err != nil {
 			return err
 		}
@@ -71,9 +71,9 @@ func (a *API) logging(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	out := client.Logging{ID: id, Role: string(at.role), Level: levels.Level, UntilMS: levels.UntilMS}
+	out := v1.Logging{ID: id, Role: string(at.role), Level: levels.Level, UntilMS: levels.UntilMS}
 	for _, c := range levels.Components {
-		out.Components = append(out.Components, client.LogComponent(c))
+		out.Components = append(out.Components, v1.LogComponent(c))
 	}
 	rpc.Write(w, r, http.StatusOK, out)
 	return nil

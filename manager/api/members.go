@@ -13,10 +13,10 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
 	"tidemark/statecontext"
@@ -41,24 +41,24 @@ func (a *API) memberRoutes() []route {
 			limit: memberTimeout, doc: operation{
 				id: "joinManager", tag: tagCluster, summary: "Add a manager that waits for a cluster, without a vote " +
 					"until it has caught up",
-				body: client.JoinRequest{}, answers: []answer{{status: 200, means: "it is a member", body: client.MemberReply{}}},
+				body: v1.JoinRequest{}, answers: []answer{{status: 200, means: "it is a member", body: v1.MemberReply{}}},
 				codes: []errcode.Code{errcode.MemberConflict, errcode.NodeRemoved, errcode.ForeignCluster}}},
 		{method: "POST", path: "/v1/cluster/managers:transfer-leadership", handle: a.transferAny, role: RoleAdmin,
 			leader: true, limit: memberTimeout, doc: operation{
 				id: "transferLeadership", tag: tagCluster, summary: "Hand leadership to the voter that is furthest",
-				answers: []answer{{status: 200, means: "another manager leads", body: client.MemberReply{}}},
+				answers: []answer{{status: 200, means: "another manager leads", body: v1.MemberReply{}}},
 				codes:   []errcode.Code{errcode.TransferFailed}}},
 		{method: "POST", path: "/v1/cluster/managers/{id}:transfer-leadership", handle: a.transferTo, role: RoleAdmin,
 			leader: true, limit: memberTimeout, doc: operation{
 				id: "transferLeadershipTo", tag: tagCluster, summary: "Hand leadership to one manager, by its name or server id",
-				answers: []answer{{status: 200, means: "it leads", body: client.MemberReply{}}},
+				answers: []answer{{status: 200, means: "it leads", body: v1.MemberReply{}}},
 				codes:   []errcode.Code{errcode.UnknownNode, errcode.TransferFailed, errcode.MemberConflict}}},
 		{method: "DELETE", path: "/v1/cluster/managers/{id:[^/:]+}", handle: a.removeManager, role: RoleAdmin, leader: true,
 			limit: memberTimeout, doc: operation{
 				id: "removeManager", tag: tagCluster, summary: "Remove a manager for good, by its name or server id; the leader " +
 					"hands leadership on first",
 				params: []param{yes}, headers: []string{HeaderKey},
-				answers: []answer{{status: 200, means: "it is no member any more", body: client.MemberReply{}}},
+				answers: []answer{{status: 200, means: "it is no member any more", body: v1.MemberReply{}}},
 				codes: []errcode.Code{errcode.UnknownNode, errcode.QuorumAtRisk, errcode.MemberConflict, errcode.TransferFailed,
 					errcode.OutcomeUnknown}}},
 		{method: "DELETE", path: "/v1/cluster/indexers/{id}", handle: a.removeIndexer, role: RoleAdmin, leader: true,
@@ -68,23 +68,23 @@ func (a *API) memberRoutes() []route {
 				params: []param{force, {name: paramDryRun, enum: []string{"true", "false"},
 					means: "true: only say what would be done"}},
 				answers: []answer{{status: 200, means: "it is removed, or with dry_run would be, and what that means",
-					body: client.IndexerRemoval{}},
+					body: v1.IndexerRemoval{}},
 					{status: 202, means: "its removal is decided and goes on by itself; the same call waits for it",
-						body: client.IndexerRemoval{}}},
+						body: v1.IndexerRemoval{}}},
 				codes: []errcode.Code{errcode.UnknownNode, errcode.NodeAlive, errcode.LastCopies, errcode.Unavailable,
 					errcode.PlacementImpossible, errcode.MemberConflict, errcode.StaleRevision, errcode.FormatTooOld}}},
 		{method: "DELETE", path: "/v1/cluster/projectors/{id}", handle: a.removeProjector, role: RoleAdmin, leader: true,
 			limit: memberTimeout, doc: operation{
 				id: "removeProjector", tag: tagCluster, summary: "Forget a projector, by its id",
 				params:  []param{force},
-				answers: []answer{{status: 200, means: "it is forgotten, and what that means", body: client.MemberReply{}}},
+				answers: []answer{{status: 200, means: "it is forgotten, and what that means", body: v1.MemberReply{}}},
 				codes:   []errcode.Code{errcode.UnknownNode, errcode.NodeAlive}}},
 	}
 }
 
 // joinManager asks a manager at an address who it is, and adds it.
 func (a *API) joinManager(w http.ResponseWriter, r *http.Request) error {
-	var req client.JoinRequest
+	var req v1.JoinRequest
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (a *API) joinManager(w http.ResponseWriter, r *http.Request) error {
 	if err := a.admitManager(r.Context(), &m); err != nil {
 		return err
 	}
-	rpc.Write(w, r, http.StatusOK, client.MemberReply{ID: m.Name, ServerID: m.ID,
+	rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: m.Name, ServerID: m.ID,
 		Detail: "it gets its vote when it has caught up and stayed for some seconds"})
 	return nil
 }
@@ -164,7 +164,7 @@ func (a *API) transferTo(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if m.ID == a.cfg.Raft.ID() {
-		rpc.Write(w, r, http.StatusOK, client.MemberReply{ID: a.cfg.Name, ServerID: m.ID, Detail: "it leads already"})
+		rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: a.cfg.Name, ServerID: m.ID, Detail: "it leads already"})
 		return nil
 	}
 	if err := a.cfg.Raft.TransferLeadershipTo(m); err != nil {
@@ -179,7 +179,7 @@ func (a *API) handedOn(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	reply := client.MemberReply{ID: l.ID, ServerID: l.ID, Detail: "it leads now"} // it may not have told its name yet
+	reply := v1.MemberReply{ID: l.ID, ServerID: l.ID, Detail: "it leads now"} // it may not have told its name yet
 	if m := a.cfg.Raft.State().Manager(l.ID); m != nil {
 		reply.ID = m.Name
 	}
@@ -218,14 +218,14 @@ func (a *API) removeManager(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if a.doneBefore(req) {
-		rpc.Write(w, r, http.StatusOK, client.MemberReply{ID: id, Detail: "it was removed by this request before"})
+		rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: id, Detail: "it was removed by this request before"})
 		return nil
 	}
 	m, err := a.cfg.Steward.Find(id)
 	if err != nil {
 		return err
 	}
-	reply := client.MemberReply{ID: m.ID, ServerID: m.ID, Detail: "it ends by itself when it hears of it; its folder " +
+	reply := v1.MemberReply{ID: m.ID, ServerID: m.ID, Detail: "it ends by itself when it hears of it; its folder " +
 		"holds nothing that the cluster needs"}
 	if known := a.cfg.Raft.State().Manager(m.ID); known != nil {
 		reply.ID = known.Name
@@ -300,11 +300,11 @@ func (a *API) removeIndexer(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	reply := client.IndexerRemoval{ID: plan.Indexer.Name, Node: plan.Indexer.Node, UUID: plan.Indexer.UUID,
+	reply := v1.IndexerRemoval{ID: plan.Indexer.Name, Node: plan.Indexer.Node, UUID: plan.Indexer.UUID,
 		Alive: plan.Alive, Removed: plan.Done,
-		Evicting: !plan.Done && !dry, Waits: plan.Waits, Indexes: []client.IndexLoss{}}
+		Evicting: !plan.Done && !dry, Waits: plan.Waits, Indexes: []v1.IndexLoss{}}
 	for _, l := range plan.Losses {
-		reply.Indexes = append(reply.Indexes, client.IndexLoss{Index: l.Index, Name: l.Name, Bucket: l.Bucket,
+		reply.Indexes = append(reply.Indexes, v1.IndexLoss{Index: l.Index, Name: l.Name, Bucket: l.Bucket,
 			Copies: l.Copies, LastCopies: l.LastCopies, Rebuilt: l.Rebuilt})
 	}
 	status := http.StatusOK
@@ -328,7 +328,7 @@ func (a *API) removeProjector(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	reply := client.MemberReply{ID: string(id), Detail: fmt.Sprintf("%d vbuckets that it streamed go to other "+
+	reply := v1.MemberReply{ID: string(id), Detail: fmt.Sprintf("%d vbuckets that it streamed go to other "+
 		"projectors of their KV nodes; without one they are not streamed", streams)}
 	if alive {
 		reply.Detail += "; it still runs, and registers again until it is stopped"

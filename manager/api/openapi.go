@@ -29,12 +29,11 @@ func OpenAPI() []byte { return openAPI }
 //
 //  1. Write the handler, and a route literal with doc: operation{…} in the list of its file (ddlRoutes, readRoutes, or
 //     a list of your own that routes() joins).
-//  2. Say which types go in and out (exported types with comments, best in package client; fields that may be absent
-//     are omitempty), which headers it heeds, and which codes it may be refused with beside commonCodes. New codes get
+//  2. Say which types go in and out (exported types with comments, of package v1; fields that may be absent are
+//     omitempty), which headers it heeds, and which codes it may be refused with beside commonCodes. New codes get
 //     a line in errcode/table.go.
 //  3. Run go test ./manager/api -run TestDocumentOf -update, read the difference in openapi.json, commit it. When a
-//     merge conflicts
-//     in it, take either side and run that again.
+//     merge conflicts in it, take either side and run that again.
 //  4. docs/api.md gets a line in its table of calls.
 type operation struct {
 	id      string   // operationId, a verb and a noun

@@ -15,11 +15,11 @@ import (
 	"strings"
 	"testing"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
+	"tidemark/manager/api/v1"
 )
 
 // object is a JSON object; its keys are written in their order, so that the document is always the same text.
@@ -290,7 +290,7 @@ func (g *generator) special(t reflect.Type) object {
 	case reflect.TypeFor[json.RawMessage]():
 		return object{"description": "any JSON value", "type": []string{"null", "boolean", "number", "string", "array",
 			"object"}}
-	case reflect.TypeFor[client.VBucketPosition]():
+	case reflect.TypeFor[v1.VBucketPosition]():
 		return object{"type": "array", "prefixItems": []any{object{"type": "string", "pattern": "^[0-9]+$",
 			"description": "vbuuid"},
 			object{"type": "integer", "minimum": 0, "description": "seqno"}}, "minItems": 2, "maxItems": 2}

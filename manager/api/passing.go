@@ -16,6 +16,7 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 )
 
@@ -217,7 +218,7 @@ func (p *passage) end(why *rpc.Problem) error {
 	case p.midway:
 		panic(http.ErrAbortHandler) // net/http's way to cut the connection
 	}
-	line, err := json.Marshal(scanFailure{Error: *why, Session: p.seen()})
+	line, err := json.Marshal(v1.ScanFailure{Error: *why, Session: p.seen()})
 	if err != nil {
 		line = fmt.Appendf(nil, `{"error":{"code":%q}}`, errcode.Internal)
 	}

@@ -10,10 +10,10 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator"
 	"tidemark/statecontext"
 )
@@ -24,10 +24,10 @@ func (a *API) patchRoutes() []route {
 			doc: operation{
 				id: "changeIndex", tag: tagDDL, summary: "Change an index: {\"deferred\": false} starts its build. The detail of " +
 					"a refusal says what cannot be changed, and what to do instead",
-				headers: []string{HeaderKey, headerIfMatch}, body: client.PatchRequest{},
+				headers: []string{HeaderKey, headerIfMatch}, body: v1.PatchRequest{},
 				answers: []answer{
-					{status: 202, means: "changed; its build goes on", body: client.IndexInfo{}, headers: []string{headerETag}},
-					{status: 200, means: "it was so already", body: client.IndexInfo{}, headers: []string{headerETag}}},
+					{status: 202, means: "changed; its build goes on", body: v1.IndexInfo{}, headers: []string{headerETag}},
+					{status: 200, means: "it was so already", body: v1.IndexInfo{}, headers: []string{headerETag}}},
 				codes: []errcode.Code{errcode.Unsupported, errcode.UnknownIndex, errcode.CASMismatch,
 					errcode.StateMismatch,
 					errcode.UnknownBucket, errcode.BucketGone, errcode.GenerationMismatch}}},

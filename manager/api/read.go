@@ -13,12 +13,12 @@ import (
 	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
 	"tidemark/liveness"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
@@ -38,23 +38,23 @@ func (a *API) readRoutes() []route {
 				{name: "limit", number: true, means: "the most indexes of a page, 1 to 5000; 1000 without it"},
 				{name: "after", means: "next of the page before; an index that is created meanwhile comes at the end, none comes " +
 					"twice"}},
-			answers: []answer{{status: 200, means: "the indexes, by id", body: client.IndexList{}, headers: readHeaders()}}}},
+			answers: []answer{{status: 200, means: "the indexes, by id", body: v1.IndexList{}, headers: readHeaders()}}}},
 		{method: "GET", path: "/v1/indexes/{ref:.+}", handle: a.describe, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "getIndex", tag: tagReads, summary: "Describe an index", params: []param{consistency},
 				headers: []string{headerIfNoneMatch},
-				answers: []answer{{status: 200, means: "the index", body: client.IndexInfo{}, headers: readHeaders(headerETag)},
+				answers: []answer{{status: 200, means: "the index", body: v1.IndexInfo{}, headers: readHeaders(headerETag)},
 					{status: 304, means: "the client has this definition and state (items, disk_bytes, progress and faults may be " +
 						"others)", headers: readHeaders(headerETag)}},
 				codes: []errcode.Code{errcode.UnknownIndex}}},
 		{method: "GET", path: "/v1/status", handle: a.status, role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "getStatus", tag: tagReads, summary: "Who there is and how they do; with the leader's knowledge if there is one",
 			params:  []param{consistency},
-			answers: []answer{{status: 200, means: "the status", body: client.Status{}}}}},
+			answers: []answer{{status: 200, means: "the status", body: v1.Status{}}}}},
 		{method: "GET", path: "/v1/state", handle: a.state, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
 			id: "getState", tag: tagReads, summary: "The replicated StateContext",
 			params:  []param{consistency, {name: "format", means: "text: as a person reads it. Else JSON"}},
-			answers: []answer{{status: 200, means: "the state", body: stateView{}, orText: true, headers: readHeaders()}}}},
+			answers: []answer{{status: 200, means: "the state", body: v1.StateView{}, orText: true, headers: readHeaders()}}}},
 	}
 }
 
@@ -64,11 +64,11 @@ func (a *API) nodeRoutes() []route {
 	return []route{
 		{method: "GET", path: "/healthz", handle: a.healthz, role: RoleNone, limit: ReadTimeout, doc: operation{
 			id: "getHealth", tag: tagNode, summary: "Whether the process lives",
-			answers: []answer{{status: 200, means: "it lives", body: health{}}}}},
+			answers: []answer{{status: 200, means: "it lives", body: v1.Health{}}}}},
 		{method: "GET", path: "/readyz", handle: a.readyz, role: RoleNone, limit: ReadTimeout, doc: operation{
 			id: "getReadiness", tag: tagNode, summary: "Whether this manager can serve: it belongs to a cluster, knows a " +
 				"leader, has caught up, and its disk is well; else why not, in reasons",
-			answers: []answer{{status: 200, means: "it can serve", body: health{}}},
+			answers: []answer{{status: 200, means: "it can serve", body: v1.Health{}}},
 			codes:   []errcode.Code{errcode.NoLeader, errcode.NotReady}}},
 		{method: "GET", path: "/metrics", role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "getMetrics", tag: tagNode, summary: "Metrics in the text format of Prometheus",
@@ -163,7 +163,7 @@ func (a *API) list(w http.ResponseWriter, r *http.Request) error {
 	}
 	bucket := r.URL.Query().Get("bucket")
 	now := a.coordination()
-	list := client.IndexList{CAS: s.CAS(), Indexes: []client.IndexInfo{}}
+	list := v1.IndexList{CAS: s.CAS(), Indexes: []v1.IndexInfo{}}
 	for x := range s.IndexesAfter(after) {
 		if bucket != "" && x.Definition.Bucket != bucket {
 			continue
@@ -216,9 +216,9 @@ func (a *API) coordination() *core.Status {
 }
 
 // info is an index as the API shows it.
-func info(x *statecontext.Index, now *core.Status) client.IndexInfo {
+func info(x *statecontext.Index, now *core.Status) v1.IndexInfo {
 	d := &x.Definition
-	i := client.IndexInfo{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Scope: d.Member.Scope, Collection: d.Member.Collection,
+	i := v1.IndexInfo{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Scope: d.Member.Scope, Collection: d.Member.Collection,
 		CollectionID: d.Member.ID, State: d.State, Deferred: d.Deferred, Reason: d.Reason,
 		Definition: d.Statement,
 		IsPrimary:  d.IsPrimary, Keys: d.Keys, Where: d.Where, PartitionBy: d.PartitionBy, Partitions: d.Partitions,
@@ -230,7 +230,7 @@ func info(x *statecontext.Index, now *core.Status) client.IndexInfo {
 	i.SplitWaits = p.SplitWaits
 	i.Items, i.DiskBytes, i.Progress = p.Items, p.Bytes, p.Percent(d.State)
 	if f := p.Faults; f.Expression+f.TooLong > 0 {
-		i.Faults = &client.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: client.FaultSample(f.Sample)}
+		i.Faults = &v1.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: v1.FaultSample(f.Sample)}
 	}
 	if len(p.Errors) > 0 && i.Reason == "" {
 		i.Reason = strings.Join(p.Errors, "; ")
@@ -239,13 +239,13 @@ func info(x *statecontext.Index, now *core.Status) client.IndexInfo {
 }
 
 // splitOf tells of the index that is being built in the place of another one, nil when none is.
-func splitOf(s *statecontext.State, d *index.Definition, now *core.Status) *client.SplitInfo {
+func splitOf(s *statecontext.State, d *index.Definition, now *core.Status) *v1.SplitInfo {
 	x := s.Successor(d)
 	if x == nil {
 		return nil
 	}
 	p, n := now.Progress[x.Definition.ID], &x.Definition
-	return &client.SplitInfo{ID: n.ID, State: n.State, Progress: p.Percent(n.State), Partitions: n.Partitions,
+	return &v1.SplitInfo{ID: n.ID, State: n.State, Progress: p.Percent(n.State), Partitions: n.Partitions,
 		Definition: n.Statement, Cause: n.SplitCause}
 }
 
@@ -320,11 +320,11 @@ func (a *API) role() string {
 }
 
 // localStatus is what this node's state tells, with the coordinator's knowledge where it leads.
-func (a *API) localStatus(ctx context.Context, s *statecontext.State) client.Status {
-	st := client.Status{ClusterID: s.ClusterID(), Version: version.Number, CAS: s.CAS(), Term: a.cfg.Raft.Term()}
+func (a *API) localStatus(ctx context.Context, s *statecontext.State) v1.Status {
+	st := v1.Status{ClusterID: s.ClusterID(), Version: version.Number, CAS: s.CAS(), Term: a.cfg.Raft.Term()}
 	st.FormatLevel, st.Limits, st.Restoring = s.FormatLevel(), s.Limits(), s.Staging() != nil
 	if o := s.Restored(); o != nil {
-		st.Restored = &client.Restored{Mode: o.Mode.String(), CAS: o.CAS, TimeMS: o.TimeMS, FromID: o.FromID,
+		st.Restored = &v1.Restored{Mode: o.Mode.String(), CAS: o.CAS, TimeMS: o.TimeMS, FromID: o.FromID,
 			FromCAS: o.FromCAS}
 	}
 	st.Node.ID, st.Node.Role = a.cfg.Name, a.role()
@@ -339,14 +339,14 @@ func (a *API) localStatus(ctx context.Context, s *statecontext.State) client.Sta
 	return st
 }
 
-func (a *API) addManagers(ctx context.Context, s *statecontext.State, st *client.Status) {
-	st.Managers = []client.ManagerStatus{}
+func (a *API) addManagers(ctx context.Context, s *statecontext.State, st *v1.Status) {
+	st.Managers = []v1.ManagerStatus{}
 	servers, _ := a.cfg.Raft.Servers() // none: their roles are not known
 	voters := map[string]bool{}
 	for _, v := range servers {
 		voters[v.ID] = v.Voter
 		if s.Manager(v.ID) == nil { // it has never registered
-			st.Managers = append(st.Managers, client.ManagerStatus{ID: v.ID, ServerID: v.ID, Raft: v.Raft,
+			st.Managers = append(st.Managers, v1.ManagerStatus{ID: v.ID, ServerID: v.ID, Raft: v.Raft,
 				Role: memberRole(v.Voter)})
 		}
 	}
@@ -355,7 +355,7 @@ func (a *API) addManagers(ctx context.Context, s *statecontext.State, st *client
 		if m.REST == st.Leader.REST {
 			role = "leader"
 		}
-		st.Managers = append(st.Managers, client.ManagerStatus{ID: m.Name, ServerID: m.ID, REST: m.REST, Raft: m.Raft,
+		st.Managers = append(st.Managers, v1.ManagerStatus{ID: m.Name, ServerID: m.ID, REST: m.REST, Raft: m.Raft,
 			Role: role})
 	}
 	var asked sync.WaitGroup
@@ -379,14 +379,14 @@ func memberRole(voter bool) string {
 }
 
 // addSightings adds what the leader sees of the members: how far they are, and the way out for those that are gone.
-func (a *API) addSightings(st *client.Status) {
+func (a *API) addSightings(st *v1.Status) {
 	seen := a.cfg.Steward.Sightings()
 	last := uint64(0)
 	for _, m := range seen {
 		last = max(last, m.LastIndex)
 	}
 	for _, m := range seen {
-		i := slices.IndexFunc(st.Managers, func(o client.ManagerStatus) bool { return o.ServerID == m.ID })
+		i := slices.IndexFunc(st.Managers, func(o v1.ManagerStatus) bool { return o.ServerID == m.ID })
 		if i < 0 {
 			continue
 		}
@@ -413,21 +413,21 @@ func roleWord(life liveness.Life, going bool) string {
 }
 
 // addComponents lists what has registered; how it does is known on the leader.
-func (a *API) addComponents(s *statecontext.State, st *client.Status) {
-	st.Projectors, st.Indexers, st.Buckets = []client.ProjectorStatus{}, []client.IndexerStatus{}, []client.BucketStatus{}
+func (a *API) addComponents(s *statecontext.State, st *v1.Status) {
+	st.Projectors, st.Indexers, st.Buckets = []v1.ProjectorStatus{}, []v1.IndexerStatus{}, []v1.BucketStatus{}
 	if c, leads := a.cfg.Coordinator.Status(); leads {
 		st.Coordinator = c.Step
 		for _, p := range c.Projectors {
-			one := client.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, State: p.Life.String(),
+			one := v1.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, State: p.Life.String(),
 				Streams: p.Streams, Revision: p.Revision, Mutations: p.Counters.Mutations, Deletions: p.Counters.Deletions,
 				Errors: p.Counters.Errors}
 			for _, t := range p.KV {
-				one.KV = append(one.KV, client.KVTrouble(t))
+				one.KV = append(one.KV, v1.KVTrouble(t))
 			}
 			st.Projectors = append(st.Projectors, one)
 		}
 		for _, i := range c.Indexers {
-			one := client.IndexerStatus{QueueBytes: i.QueueBytes, QueueLimit: i.QueueLimit, ID: i.Name, Node: i.Node,
+			one := v1.IndexerStatus{QueueBytes: i.QueueBytes, QueueLimit: i.QueueLimit, ID: i.Name, Node: i.Node,
 				UUID: i.UUID, Zone: i.Zone, Capacity: i.Weight, Role: roleWord(i.Life, i.Going), Bytes: i.Bytes, Admin: i.Admin,
 				Scan:  i.Scan,
 				State: i.Life.String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision, OrphanCount: i.OrphanCount,
@@ -436,12 +436,12 @@ func (a *API) addComponents(s *statecontext.State, st *client.Status) {
 				one.Placed = i.Placed
 			}
 			for _, o := range i.Orphans {
-				one.Orphans = append(one.Orphans, client.Orphan(o))
+				one.Orphans = append(one.Orphans, v1.Orphan(o))
 			}
 			st.Indexers = append(st.Indexers, one)
 		}
 		for _, b := range c.Buckets {
-			st.Buckets = append(st.Buckets, client.BucketStatus{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets,
+			st.Buckets = append(st.Buckets, v1.BucketStatus{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets,
 				Generation: b.Generation, Wanted: b.Wanted,
 				StabilityNumber: b.Number, StabilityHash: strconv.FormatUint(b.Hash, 10), StreamsBegun: b.Streams.Begun,
 				StreamsMissing: b.VBuckets - b.Streams.Begun, Stuck: stuck(b.Streams.Stuck), Rollback: b.Rollback,
@@ -450,11 +450,11 @@ func (a *API) addComponents(s *statecontext.State, st *client.Status) {
 		return
 	}
 	for p := range s.Projectors() {
-		st.Projectors = append(st.Projectors, client.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID,
+		st.Projectors = append(st.Projectors, v1.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID,
 			State: "unknown"})
 	}
 	for i := range s.Indexers() {
-		one := client.IndexerStatus{ID: i.Name, Node: i.Node, UUID: i.UUID, Zone: i.Zone, Capacity: max(i.Capacity, 1),
+		one := v1.IndexerStatus{ID: i.Name, Node: i.Node, UUID: i.UUID, Zone: i.Zone, Capacity: max(i.Capacity, 1),
 			Role: roleWord(liveness.Active, s.Going(i.Node)), Admin: i.Admin, Scan: i.Scan, State: "unknown",
 			Evicting: i.Evicting}
 		if i.Evicting {
@@ -463,14 +463,14 @@ func (a *API) addComponents(s *statecontext.State, st *client.Status) {
 		st.Indexers = append(st.Indexers, one)
 	}
 	for b := range s.Buckets() {
-		st.Buckets = append(st.Buckets, client.BucketStatus{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets,
+		st.Buckets = append(st.Buckets, v1.BucketStatus{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets,
 			Generation:      b.Generation,
 			StabilityNumber: b.Stability.Number, StabilityHash: strconv.FormatUint(b.Stability.Vector.Hash(), 10)})
 	}
 }
 
-func (a *API) leaderStatus(r *http.Request, leader wire.Leader) (*client.Status, error) {
-	return getJSON[client.Status](r.Context(), a, leader.REST+"/v1/status")
+func (a *API) leaderStatus(r *http.Request, leader wire.Leader) (*v1.Status, error) {
+	return getJSON[v1.Status](r.Context(), a, leader.REST+"/v1/status")
 }
 
 func (a *API) state(w http.ResponseWriter, r *http.Request) error {

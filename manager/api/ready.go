@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
 	"tidemark/statecontext"
 	"tidemark/wire"
@@ -31,19 +31,10 @@ const (
 	readyLag = 1024
 )
 
-// health is the answer of /healthz, and of /readyz when it is 200.
-type health struct {
-	Status string `json:"status"` // ok, ready
-	Node   string `json:"node"`
-	Leader string `json:"leader,omitempty"`
-	// NotReady says what keeps this manager from being ready, as far as it knows by itself. Only in /healthz.
-	NotReady []rpc.Reason `json:"not_ready,omitempty"`
-}
-
 // healthz is 200 while the process lives.
 func (a *API) healthz(w http.ResponseWriter, r *http.Request) error {
 	reasons, _ := a.reasons(a.cfg.Raft.State())
-	rpc.Write(w, r, http.StatusOK, health{Status: "ok", Node: a.cfg.Name, NotReady: reasons})
+	rpc.Write(w, r, http.StatusOK, v1.Health{Status: "ok", Node: a.cfg.Name, NotReady: reasons})
 	return nil
 }
 
@@ -58,7 +49,7 @@ func (a *API) readyz(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if len(reasons) == 0 {
-		rpc.Write(w, r, http.StatusOK, health{Status: "ready", Node: a.cfg.Name, Leader: leader.ID})
+		rpc.Write(w, r, http.StatusOK, v1.Health{Status: "ready", Node: a.cfg.Name, Leader: leader.ID})
 		return nil
 	}
 	code, details := errcode.NotReady, make([]string, len(reasons))
@@ -114,14 +105,14 @@ func (a *API) behind(ctx context.Context, leader wire.Leader) string {
 }
 
 // look asks a manager how it is: whether it answers, and what keeps it from being ready.
-func (a *API) look(ctx context.Context, rest string) (alive bool, notReady []client.Reason) {
+func (a *API) look(ctx context.Context, rest string) (alive bool, notReady []wire.Reason) {
 	if rest == a.cfg.REST {
 		notReady, _ = a.reasons(a.cfg.Raft.State())
 		return true, notReady
 	}
 	ctx, cancel := context.WithTimeout(ctx, aliveTimeout)
 	defer cancel()
-	h, err := getJSON[health](ctx, a, rest+"/healthz")
+	h, err := getJSON[v1.Health](ctx, a, rest+"/healthz")
 	if err != nil {
 		return false, nil
 	}

@@ -8,9 +8,9 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
@@ -28,9 +28,9 @@ func (a *API) rebalanceRoutes() []route {
 				id: "startRebalance", tag: tagCluster, summary: "Spread the copies of slices over the indexers that are there: " +
 					"plan it, and begin",
 				params:  []param{{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only plan"}},
-				headers: []string{HeaderKey}, body: client.RebalanceRequest{},
-				answers: []answer{{status: 202, means: "it has begun", body: client.RebalanceReply{}},
-					{status: 200, means: "the plan alone, or nothing has to move", body: client.RebalanceReply{}}},
+				headers: []string{HeaderKey}, body: v1.RebalanceRequest{},
+				answers: []answer{{status: 202, means: "it has begun", body: v1.RebalanceReply{}},
+					{status: 200, means: "the plan alone, or nothing has to move", body: v1.RebalanceReply{}}},
 				codes: []errcode.Code{errcode.RebalanceRunning, errcode.StalePlan,
 					errcode.UnknownNode, errcode.MemberConflict, errcode.PlacementImpossible,
 					errcode.FormatNotAllowed, errcode.OutcomeUnknown}}},
@@ -38,17 +38,17 @@ func (a *API) rebalanceRoutes() []route {
 			doc: operation{
 				id: "listRebalances", tag: tagCluster, summary: "The newest rebalances",
 				answers: []answer{{status: 200, means: "at most the newest 17, by id, and the splits that are under way",
-					body: client.RebalanceList{}}}}},
+					body: v1.RebalanceList{}}}}},
 		{method: "GET", path: "/v1/rebalances/{id}", handle: a.getRebalance, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "getRebalance", tag: tagCluster, summary: "A rebalance: how far it is, and each slice that changes its place",
-				answers: []answer{{status: 200, means: "as it stands", body: client.RebalanceInfo{}}},
+				answers: []answer{{status: 200, means: "as it stands", body: v1.RebalanceInfo{}}},
 				codes:   []errcode.Code{errcode.UnknownRebalance}}},
 		{method: "DELETE", path: "/v1/rebalances/{id}", handle: a.cancelRebalance, role: RoleAdmin, leader: true,
 			limit: WriteTimeout, doc: operation{
 				id: "cancelRebalance", tag: tagCluster, summary: "Cancel a rebalance: steps that are done stay done, those under " +
 					"way are taken back",
-				answers: []answer{{status: 202, means: "it ends as soon as it can", body: client.RebalanceInfo{}}},
+				answers: []answer{{status: 202, means: "it ends as soon as it can", body: v1.RebalanceInfo{}}},
 				codes:   []errcode.Code{errcode.UnknownRebalance, errcode.OutcomeUnknown}}},
 	}
 }
@@ -61,7 +61,7 @@ func (a *API) startRebalance(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var body client.RebalanceRequest
+	var body v1.RebalanceRequest
 	if err := rpc.Read(w, r, maxPlanBytes, &body); err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (a *API) startRebalance(w http.ResponseWriter, r *http.Request) error {
 	if id != 0 {
 		status = http.StatusAccepted
 	}
-	rpc.Write(w, r, status, client.RebalanceReply{ID: id, Plan: plan})
+	rpc.Write(w, r, status, v1.RebalanceReply{ID: id, Plan: plan})
 	return nil
 }
 
@@ -87,7 +87,7 @@ func (a *API) listRebalances(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r); err != nil {
 		return err
 	}
-	list := client.RebalanceList{Rebalances: []client.RebalanceInfo{}}
+	list := v1.RebalanceList{Rebalances: []v1.RebalanceInfo{}}
 	s := a.cfg.Raft.State()
 	for x := range s.Rebalances() {
 		list.Rebalances = append(list.Rebalances, a.rebalanceInfo(x))
@@ -101,7 +101,7 @@ func (a *API) listRebalances(w http.ResponseWriter, r *http.Request) error {
 const mostSplits = 100
 
 // runningSplits lists the splits that are under way, and says how many more there are.
-func runningSplits(s *statecontext.State, now *core.Status) (all []client.RunningSplit, more int) {
+func runningSplits(s *statecontext.State, now *core.Status) (all []v1.RunningSplit, more int) {
 	for x := range s.Indexes() {
 		d := &x.Definition
 		split := splitOf(s, d, now)
@@ -110,7 +110,7 @@ func runningSplits(s *statecontext.State, now *core.Status) (all []client.Runnin
 		case len(all) == mostSplits:
 			more++
 		default:
-			all = append(all, client.RunningSplit{ID: d.ID, Bucket: d.Bucket, Scope: d.Member.Scope,
+			all = append(all, v1.RunningSplit{ID: d.ID, Bucket: d.Bucket, Scope: d.Member.Scope,
 				Collection: d.Member.Collection, Name: d.Name, Split: *split})
 		}
 	}
@@ -137,10 +137,10 @@ func (a *API) writeRebalance(w http.ResponseWriter, r *http.Request, status int)
 	}
 	info := a.rebalanceInfo(x)
 	if !x.Phase.Over() {
-		info.Moves = []client.RebalanceMove{}
+		info.Moves = []v1.RebalanceMove{}
 		c, _ := a.cfg.Coordinator.Status()
 		for y := range s.RebalanceSteps() {
-			m := client.RebalanceMove{Rebalance: *y, BytesDone: y.Bytes}
+			m := v1.RebalanceMove{Rebalance: *y, BytesDone: y.Bytes}
 			if y.State != partition.RebalanceDone {
 				m.BytesDone = c.Rebalance.Moving[y.Step]
 			}
@@ -161,8 +161,8 @@ func rebalanceID(r *http.Request) (uint64, error) {
 }
 
 // rebalanceInfo adds how far it is.
-func (a *API) rebalanceInfo(x *statecontext.RebalanceJob) client.RebalanceInfo {
-	info := client.RebalanceInfo{RebalanceJob: *x}
+func (a *API) rebalanceInfo(x *statecontext.RebalanceJob) v1.RebalanceInfo {
+	info := v1.RebalanceInfo{RebalanceJob: *x}
 	if x.Phase.Over() {
 		switch {
 		case x.Phase == statecontext.RebalanceFinished:

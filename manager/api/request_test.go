@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"tidemark/client"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 )
 
 // TestRequestsAreKnownByWhatWasSent: the same bytes are the same request whatever a version makes of them; other bytes,
@@ -16,7 +16,7 @@ func TestRequestsAreKnownByWhatWasSent(t *testing.T) {
 		r := httptest.NewRequest(method, path, strings.NewReader(body))
 		r.Header.Set(HeaderKey, "k")
 		r.Header.Set(headerIfMatch, match)
-		var into client.StatementRequest
+		var into v1.StatementRequest
 		if err := rpc.Read(httptest.NewRecorder(), r, MaxStatementBody, &into); err != nil {
 			t.Fatal(err)
 		}

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
@@ -30,16 +30,16 @@ func (a *API) runningRoutes() []route {
 		{method: "GET", path: "/v1/scans", handle: a.runningScans, role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "listScans", tag: tagScans, summary: "Scans and counts that are under way, asked of all indexers at once",
 			params:  []param{limit},
-			answers: []answer{{status: 200, means: "the scans, the longest first", body: client.RunningScans{}}}}},
+			answers: []answer{{status: 200, means: "the scans, the longest first", body: v1.RunningScans{}}}}},
 		{method: "GET", path: "/v1/slow-scans", handle: a.slowScans, role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "listSlowScans", tag: tagScans, summary: "Scans and counts that took long, asked of all indexers at once",
 			params:  []param{limit},
-			answers: []answer{{status: 200, means: "the scans, that ended last first", body: client.SlowScans{}}}}},
+			answers: []answer{{status: 200, means: "the scans, that ended last first", body: v1.SlowScans{}}}}},
 		{method: "PUT", path: "/v1/slow-scans", handle: a.slowFrom, role: RoleAdmin, limit: ReadTimeout, doc: operation{
 			id: "setSlowScans", tag: tagScans, summary: "Say from when on scans are slow, on all indexers until their " +
 				"processes end",
-			body: client.SlowFromRequest{}, answers: []answer{{status: 200, means: "who remembers them so from now on",
-				body: client.SlowFromReply{}}}, codes: []errcode.Code{errcode.InvalidArgument, errcode.Unavailable}}},
+			body: v1.SlowFromRequest{}, answers: []answer{{status: 200, means: "who remembers them so from now on",
+				body: v1.SlowFromReply{}}}, codes: []errcode.Code{errcode.InvalidArgument, errcode.Unavailable}}},
 		{method: "DELETE", path: "/v1/scans/{id}", handle: a.cancelScan, role: RoleDDL, limit: ReadTimeout, doc: operation{
 			id: "cancelScan", tag: tagScans, summary: "End a scan that is under way; who asked for it is told so",
 			answers: []answer{{status: 204, means: "it ends, as soon as its client takes something"}},
@@ -52,7 +52,7 @@ func (a *API) runningScans(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list := client.RunningScans{Scans: []client.RunningScan{}}
+	list := v1.RunningScans{Scans: []v1.RunningScan{}}
 	var told []*wire.IndexerScans
 	s, all := a.cfg.Raft.State(), 0
 	told, list.Unheard = a.askScans(r.Context(), indexersOf(s), limit, 0)
@@ -60,11 +60,11 @@ func (a *API) runningScans(w http.ResponseWriter, r *http.Request) error {
 		all += t.Running
 		for i := range t.Scans {
 			x := &t.Scans[i]
-			list.Scans = append(list.Scans, client.RunningScan{ScanAsked: scanAsked(s, t.Name, &x.ScanAsked), ForMS: x.ForMS,
-				State: x.State, Rows: x.Rows, ScanTimes: client.ScanTimes(x.ScanTimes), Cancelled: x.Cancelled})
+			list.Scans = append(list.Scans, v1.RunningScan{ScanAsked: scanAsked(s, t.Name, &x.ScanAsked), ForMS: x.ForMS,
+				State: x.State, Rows: x.Rows, ScanTimes: v1.ScanTimes(x.ScanTimes), Cancelled: x.Cancelled})
 		}
 	}
-	slices.SortFunc(list.Scans, func(a, b client.RunningScan) int {
+	slices.SortFunc(list.Scans, func(a, b v1.RunningScan) int {
 		return cmp.Or(cmp.Compare(b.ForMS, a.ForMS), strings.Compare(a.ID, b.ID))
 	})
 	list.Scans = list.Scans[:min(len(list.Scans), limit)]
@@ -78,23 +78,23 @@ func (a *API) slowScans(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list := client.SlowScans{Scans: []client.SlowScan{}}
+	list := v1.SlowScans{Scans: []v1.SlowScan{}}
 	var told []*wire.IndexerScans
 	s, all := a.cfg.Raft.State(), 0
 	told, list.Unheard = a.askScans(r.Context(), indexersOf(s), 0, limit)
 	for _, t := range told {
 		all += t.SlowKept
-		list.From = append(list.From, client.SlowFrom{Indexer: t.Name, FromMS: t.SlowMS})
+		list.From = append(list.From, v1.SlowFrom{Indexer: t.Name, FromMS: t.SlowMS})
 		list.Forgotten += t.SlowTotal - min(uint64(t.SlowKept), t.SlowTotal)
 		for i := range t.Slow {
 			x := &t.Slow[i]
-			list.Scans = append(list.Scans, client.SlowScan{ScanAsked: scanAsked(s, t.Name, &x.ScanAsked), TookMS: x.TookMS,
-				Rows: x.Rows, ScanTimes: client.ScanTimes(x.ScanTimes), Code: x.Code, Detail: x.Detail})
+			list.Scans = append(list.Scans, v1.SlowScan{ScanAsked: scanAsked(s, t.Name, &x.ScanAsked), TookMS: x.TookMS,
+				Rows: x.Rows, ScanTimes: v1.ScanTimes(x.ScanTimes), Code: x.Code, Detail: x.Detail})
 		}
 	}
-	slices.SortFunc(list.From, func(a, b client.SlowFrom) int { return strings.Compare(a.Indexer, b.Indexer) })
-	ended := func(s *client.SlowScan) float64 { return float64(s.SinceMS) + s.TookMS }
-	slices.SortFunc(list.Scans, func(a, b client.SlowScan) int {
+	slices.SortFunc(list.From, func(a, b v1.SlowFrom) int { return strings.Compare(a.Indexer, b.Indexer) })
+	ended := func(s *v1.SlowScan) float64 { return float64(s.SinceMS) + s.TookMS }
+	slices.SortFunc(list.Scans, func(a, b v1.SlowScan) int {
 		return cmp.Or(cmp.Compare(ended(&b), ended(&a)), strings.Compare(a.ID, b.ID))
 	})
 	list.Scans = list.Scans[:min(len(list.Scans), limit)]
@@ -111,7 +111,7 @@ func (a *API) slowFrom(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r); err != nil {
 		return err
 	}
-	var req client.SlowFromRequest
+	var req v1.SlowFromRequest
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
 		return err
 	}
@@ -120,11 +120,11 @@ func (a *API) slowFrom(w http.ResponseWriter, r *http.Request) error {
 			"began with", req.FromMS, maxSlowFrom)
 	}
 	indexers := indexersOf(a.cfg.Raft.State())
-	reply := client.SlowFromReply{Indexers: []string{}}
+	reply := v1.SlowFromReply{Indexers: []string{}}
 	errs := a.tellIndexers(r.Context(), indexers, &wire.SlowFrom{FromMS: req.FromMS, By: rpc.Principal(r.Context())})
 	for n, i := range indexers {
 		if err := errs[n]; err != nil {
-			reply.Unheard = append(reply.Unheard, client.UnheardIndexer{Indexer: i.name, Error: err.Error()})
+			reply.Unheard = append(reply.Unheard, v1.UnheardIndexer{Indexer: i.name, Error: err.Error()})
 			continue
 		}
 		reply.Indexers = append(reply.Indexers, i.name)
@@ -133,7 +133,7 @@ func (a *API) slowFrom(w http.ResponseWriter, r *http.Request) error {
 		return rpc.Refuse(errcode.Unavailable, "no indexer answers: %v", errors.Join(errs...))
 	}
 	slices.Sort(reply.Indexers)
-	slices.SortFunc(reply.Unheard, func(a, b client.UnheardIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
+	slices.SortFunc(reply.Unheard, func(a, b v1.UnheardIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
 	rpc.Write(w, r, http.StatusOK, reply)
 	return nil
 }
@@ -159,8 +159,8 @@ func scansPage(r *http.Request) (limit int, err error) {
 }
 
 // scanAsked adds the index's name, as far as this manager knows it.
-func scanAsked(s *statecontext.State, indexer string, w *wire.ScanAsked) client.ScanAsked {
-	c := client.ScanAsked{ID: w.ID, Indexer: indexer, Index: w.Index, Op: w.Op, User: w.User, RequestID: w.RequestID,
+func scanAsked(s *statecontext.State, indexer string, w *wire.ScanAsked) v1.ScanAsked {
+	c := v1.ScanAsked{ID: w.ID, Indexer: indexer, Index: w.Index, Op: w.Op, User: w.User, RequestID: w.RequestID,
 		SinceMS: w.SinceMS, Consistency: w.Consistency, Stability: w.Stability, Bounds: w.Bounds}
 	if x := s.Index(w.Index); x != nil {
 		d := &x.Definition
@@ -184,7 +184,7 @@ func indexersOf(s *statecontext.State) (all []indexerAt) {
 
 // askScans asks indexers side by side, with one deadline. Who has not answered by then is named.
 func (a *API) askScans(ctx context.Context, indexers []indexerAt, running, slow int) (told []*wire.IndexerScans,
-	unheard []client.UnheardIndexer) {
+	unheard []v1.UnheardIndexer) {
 	ctx, cancel := context.WithTimeout(ctx, scansPatience)
 	defer cancel()
 	var mu sync.Mutex
@@ -195,14 +195,14 @@ func (a *API) askScans(ctx context.Context, indexers []indexerAt, running, slow 
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				unheard = append(unheard, client.UnheardIndexer{Indexer: i.name, Error: err.Error()})
+				unheard = append(unheard, v1.UnheardIndexer{Indexer: i.name, Error: err.Error()})
 				return
 			}
 			told = append(told, one)
 		})
 	}
 	asked.Wait()
-	slices.SortFunc(unheard, func(a, b client.UnheardIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
+	slices.SortFunc(unheard, func(a, b v1.UnheardIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
 	return told, unheard
 }
 

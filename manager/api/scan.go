@@ -16,7 +16,6 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/expression"
 	"tidemark/index"
@@ -24,6 +23,7 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
@@ -37,33 +37,27 @@ func (a *API) scanRoutes() []route {
 		{method: "POST", path: "/v1/indexes/{ref:.+}:scan", handle: a.scan, role: RoleRead, limit: ScanTimeout,
 			doc: operation{
 				id: "scanIndex", tag: tagScans, summary: "Read the rows of an index in order, all of one timestamp",
-				body: client.ScanRequest{}, optional: true, headers: session,
+				body: v1.ScanRequest{}, optional: true, headers: session,
 				answers: []answer{{status: 200, means: "rows, a line each, and a last line that says whether they are all",
 					media: mediaLines, headers: session,
-					lines: []any{client.Row{}, client.ScanEnd{}, scanFailure{}}}},
+					lines: []any{v1.Row{}, v1.ScanEnd{}, v1.ScanFailure{}}}},
 				codes: codes}},
 		{method: "POST", path: "/v1/indexes/{ref:.+}:verify", handle: a.verify, role: RoleDDL, limit: VerifyTimeout,
 			doc: operation{
 				id: "verifyIndex", tag: tagScans, summary: "Compare every copy of an index with the KV data, while both are used",
-				body: client.VerifyRequest{}, optional: true,
+				body: v1.VerifyRequest{}, optional: true,
 				answers: []answer{{status: 200, means: "differences and progress, a line each, and a last line with the result",
 					media: mediaLines,
-					lines: []any{client.VerifyLine{}}}},
+					lines: []any{v1.VerifyLine{}}}},
 				codes: codes}},
 		{method: "POST", path: "/v1/indexes/{ref:.+}:count", handle: a.scan, role: RoleRead, limit: ScanTimeout,
 			doc: operation{
 				id: "countIndex", tag: tagScans, summary: "Count the rows that a scan would give",
-				body: client.ScanRequest{}, optional: true, headers: session,
-				answers: []answer{{status: 200, means: "the count", body: client.CountReply{}, headers: session}},
+				body: v1.ScanRequest{}, optional: true, headers: session,
+				answers: []answer{{status: 200, means: "the count", body: v1.CountReply{}, headers: session}},
 				codes:   codes}},
 		a.locateRoute(),
 	}
-}
-
-// scanFailure is the last line of a scan that failed midway.
-type scanFailure struct {
-	Error   rpc.Problem `json:"error"`
-	Session string      `json:"session,omitempty"` // a token of what was seen with the rows before
 }
 
 // getJSON reads another manager's answer.
@@ -150,11 +144,11 @@ func (a *API) ready(ctx context.Context, ref string) (*statecontext.Index, error
 
 // scan passes a scan or count on to an indexer, and verify a verification.
 func (a *API) scan(w http.ResponseWriter, r *http.Request) error {
-	return a.passOn(w, r, &client.ScanRequest{})
+	return a.passOn(w, r, &v1.ScanRequest{})
 }
 
 func (a *API) verify(w http.ResponseWriter, r *http.Request) error {
-	return a.passOn(w, r, &client.VerifyRequest{})
+	return a.passOn(w, r, &v1.VerifyRequest{})
 }
 
 // passOn returns a request, whose body must be as v, to an indexer, which coordinates what it asks for, and streams its
@@ -455,7 +449,7 @@ func relay(ctx context.Context, w io.Writer, control *http.ResponseController, f
 			panic(http.ErrAbortHandler) // net/http's way to cut the connection
 		case err != nil:
 			p := cutShort(ctx, err)
-			line, _ := json.Marshal(wire.VerifyLine{Error: &wire.VerifyFailure{Code: p.Code, Detail: p.Detail}}) // of strings
+			line, _ := json.Marshal(v1.VerifyLine{Error: &v1.VerifyFailure{Code: p.Code, Detail: p.Detail}}) // of strings
 			send(append(line, '\n'))
 			return nil
 		case whole > 0:

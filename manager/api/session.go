@@ -9,9 +9,9 @@ import (
 	"net/http"
 	"time"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/statecontext"
 )
@@ -28,12 +28,12 @@ func (a *API) sessionRoutes() []route {
 	return []route{
 		{method: "GET", path: "/v1/whoami", handle: a.whoami, role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "whoAmI", tag: tagUsers, summary: "As whom the cluster knows the caller, and what he may do",
-			answers: []answer{{status: 200, means: "the caller", body: client.WhoAmI{}}}}},
+			answers: []answer{{status: 200, means: "the caller", body: v1.WhoAmI{}}}}},
 		{method: "POST", path: "/v1/session", handle: a.beginSession, role: RoleRead, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "beginSession", tag: tagUsers, summary: "Begin a session of the console, with the password of a user: the " +
 					"answer sets a cookie, which counts beside the header " + HeaderConsole,
-				answers: []answer{{status: 201, means: "it has begun", body: client.WhoAmI{}}},
+				answers: []answer{{status: 201, means: "it has begun", body: v1.WhoAmI{}}},
 				codes:   []errcode.Code{errcode.LimitExceeded, errcode.UnknownUser, errcode.FormatNotAllowed, errcode.Busy}}},
 		{method: "DELETE", path: "/v1/session", handle: a.endSession, role: RoleRead, leader: true, limit: WriteTimeout,
 			doc: operation{
@@ -84,21 +84,21 @@ func (a *API) whoami(w http.ResponseWriter, r *http.Request) error {
 }
 
 // whoIs describes who was let in.
-func (a *API) whoIs(ctx context.Context) client.WhoAmI {
+func (a *API) whoIs(ctx context.Context) v1.WhoAmI {
 	id, ok := ctx.Value(identityKey{}).(*auth.Identity)
 	if !ok { // nobody is asked who he is
-		return client.WhoAmI{Name: rpc.Anonymous, Role: statecontext.UserAdmin.String(), By: client.ByNothing}
+		return v1.WhoAmI{Name: rpc.Anonymous, Role: statecontext.UserAdmin.String(), By: v1.ByNothing}
 	}
-	who := client.WhoAmI{Name: id.Name, Role: id.Role.String(), By: client.ByCertificate, Users: a.authRequired()}
+	who := v1.WhoAmI{Name: id.Name, Role: id.Role.String(), By: v1.ByCertificate, Users: a.authRequired()}
 	switch x := a.cfg.Raft.State().Token(id.Token()); {
 	case id.Name == rpc.Anonymous:
-		who.By = client.ByNothing
+		who.By = v1.ByNothing
 	case id.ByPassword():
-		who.By = client.ByPassword
+		who.By = v1.ByPassword
 	case x != nil && x.Session():
-		who.By, who.EndsMS = client.BySession, x.ExpiresMS
+		who.By, who.EndsMS = v1.BySession, x.ExpiresMS
 	case x != nil:
-		who.By, who.EndsMS = client.ByToken, x.ExpiresMS
+		who.By, who.EndsMS = v1.ByToken, x.ExpiresMS
 	}
 	return who
 }
@@ -135,7 +135,7 @@ func (a *API) beginSession(w http.ResponseWriter, r *http.Request) error {
 	a.cfg.Logger.Info("session begun", "request_id", rpc.RequestID(r.Context()), "principal", id.Name, "token",
 		statecontext.TokenID(hash))
 	http.SetCookie(w, a.sessionCookie(secret))
-	rpc.Write(w, r, http.StatusCreated, client.WhoAmI{Name: id.Name, Role: id.Role.String(), By: client.BySession,
+	rpc.Write(w, r, http.StatusCreated, v1.WhoAmI{Name: id.Name, Role: id.Role.String(), By: v1.BySession,
 		EndsMS: x.ExpiresMS, Users: true})
 	return nil
 }

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"sync"
 
-	"tidemark/client"
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"
@@ -27,7 +27,7 @@ func (a *API) statsRoutes() []route {
 			id: "getStats", tag: tagReads, summary: "Figures of indexes and indexers: entries, backlog, sizes, scans, memory, " +
 				"errors; asked of all indexers at once",
 			params:  []param{bucket, consistency},
-			answers: []answer{{status: 200, means: "the figures", body: client.Stats{}, headers: readHeaders()}}}},
+			answers: []answer{{status: 200, means: "the figures", body: v1.Stats{}, headers: readHeaders()}}}},
 		{method: "GET", path: "/stats", handle: a.flatStats, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
 			id: "getFlatStats", tag: tagReads, summary: "The figures of /v1/stats as tools for such indexes read them: one " +
 				"object, with names as bucket:index:items_count",
@@ -37,7 +37,7 @@ func (a *API) statsRoutes() []route {
 			doc: operation{
 				id: "getIndexStatus", tag: tagReads, summary: "Indexes and their states, as tools for such indexes read them",
 				params:  []param{consistency},
-				answers: []answer{{status: 200, means: "the indexes, by id", body: indexStatusList{}, headers: readHeaders()}}}},
+				answers: []answer{{status: 200, means: "the indexes, by id", body: v1.IndexStatusList{}, headers: readHeaders()}}}},
 		{method: "GET", path: "/getIndexStatement", handle: a.indexStatements, role: RoleRead, leader: true,
 			limit: ReadTimeout, doc: operation{
 				id: "getIndexStatement", tag: tagReads, summary: "The statements that create the indexes again",
@@ -56,7 +56,7 @@ func (a *API) stats(w http.ResponseWriter, r *http.Request) error {
 }
 
 // gatherStats asks all indexers and sums up what they tell.
-func (a *API) gatherStats(w http.ResponseWriter, r *http.Request) (*client.Stats, error) {
+func (a *API) gatherStats(w http.ResponseWriter, r *http.Request) (*v1.Stats, error) {
 	if err := checkQuery(r, "bucket", "consistency"); err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (a *API) gatherStats(w http.ResponseWriter, r *http.Request) (*client.Stats
 	if err != nil {
 		return nil, err
 	}
-	st := &client.Stats{AtMS: a.now().UnixMilli(), Indexes: []client.IndexStats{}, Indexers: []client.IndexerStats{}}
+	st := &v1.Stats{AtMS: a.now().UnixMilli(), Indexes: []v1.IndexStats{}, Indexers: []v1.IndexerStats{}}
 	told := a.askIndexers(r.Context(), s)
 	for i := range s.Indexers() {
 		st.Indexers = append(st.Indexers, indexerStats(i, told[i.Node]))
@@ -113,8 +113,8 @@ func copiesOf(told map[index.NodeID]*wire.IndexerStats) map[index.CopyID]*wire.C
 	return all
 }
 
-func indexerStats(i *statecontext.Indexer, told *wire.IndexerStats) client.IndexerStats {
-	one := client.IndexerStats{ID: i.Name, Node: i.Node, State: "unreachable"}
+func indexerStats(i *statecontext.Indexer, told *wire.IndexerStats) v1.IndexerStats {
+	one := v1.IndexerStats{ID: i.Name, Node: i.Node, State: "unreachable"}
 	if told == nil {
 		return one
 	}
@@ -144,13 +144,13 @@ func indexerStats(i *statecontext.Indexer, told *wire.IndexerStats) client.Index
 // indexStats sums up what was told of an index. Entries are counted of one copy of each slice: of the one that lacks
 // least.
 func indexStats(x *statecontext.Index, p core.Progress, told map[index.NodeID]*wire.IndexerStats,
-	copies map[index.CopyID]*wire.CopyStats) client.IndexStats {
+	copies map[index.CopyID]*wire.CopyStats) v1.IndexStats {
 	d := &x.Definition
-	st := client.IndexStats{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Scope: d.Member.Scope,
+	st := v1.IndexStats{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Scope: d.Member.Scope,
 		Collection: d.Member.Collection, State: d.State, Reason: d.Reason,
 		Availability: availabilityOf(&p), Copies: len(x.Topology.Copies)}
 	if f := p.Faults; f.Expression+f.TooLong > 0 {
-		st.Faults = &client.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: client.FaultSample(f.Sample)}
+		st.Faults = &v1.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: v1.FaultSample(f.Sample)}
 	}
 	build := core.Progress{Copies: len(x.Topology.Copies)}
 	best := map[index.SliceID]*wire.CopyStats{}
@@ -197,7 +197,7 @@ func lacks(c *wire.CopyStats) uint64 {
 	return c.NumDocsPending + c.NumDocsQueued
 }
 
-func addScans(st *client.IndexStats, told map[index.NodeID]*wire.IndexerStats) {
+func addScans(st *v1.IndexStats, told map[index.NodeID]*wire.IndexerStats) {
 	for _, n := range told {
 		for i := range n.Scans {
 			sc := &n.Scans[i]
@@ -281,29 +281,6 @@ func flatten(to map[string]any, prefix string, v any, without ...string) error {
 	return nil
 }
 
-// indexStatusList is the answer of GET /getIndexStatus.
-type indexStatusList struct {
-	Code   string        `json:"code"` // success
-	Status []indexStatus `json:"status"`
-}
-
-// indexStatus is an index as tools for such indexes read it.
-type indexStatus struct {
-	DefnID       index.ID `json:"defnId"`
-	Name         string   `json:"name"`
-	IndexName    string   `json:"indexName"`
-	Bucket       string   `json:"bucket"`
-	IsPrimary    bool     `json:"isPrimary"`
-	Status       string   `json:"status"` // Created, Building, Ready, Error
-	Error        string   `json:"error"`
-	Definition   string   `json:"definition"`
-	Hosts        []string `json:"hosts"`    // scan addresses
-	Progress     float64  `json:"progress"` // percent
-	NumReplica   uint8    `json:"numReplica"`
-	NumPartition uint16   `json:"numPartition"`
-	Partitioned  bool     `json:"partitioned"` // by key
-}
-
 func (a *API) indexStatus(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "consistency"); err != nil {
 		return err
@@ -313,7 +290,7 @@ func (a *API) indexStatus(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	progress := a.progress()
-	list := indexStatusList{Code: "success", Status: []indexStatus{}}
+	list := v1.IndexStatusList{Code: "success", Status: []v1.IndexStatus{}}
 	for x := range s.Indexes() {
 		if x.Definition.Replaces != 0 { // it has no name yet
 			continue
@@ -323,7 +300,7 @@ func (a *API) indexStatus(w http.ResponseWriter, r *http.Request) error {
 			continue
 		}
 		p := progress[d.ID]
-		list.Status = append(list.Status, indexStatus{DefnID: d.ID, Name: d.Name, IndexName: d.Name, Bucket: d.Bucket,
+		list.Status = append(list.Status, v1.IndexStatus{DefnID: d.ID, Name: d.Name, IndexName: d.Name, Bucket: d.Bucket,
 			IsPrimary: d.IsPrimary,
 			Status:    statusWord(d), Error: d.Reason, Definition: d.Statement, Hosts: hosts(s, &x.Topology),
 			Progress:   p.Percent(d.State),

@@ -9,9 +9,9 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/statecontext"
 )
@@ -24,12 +24,12 @@ func (a *API) userRoutes() []route {
 		{method: "GET", path: "/v1/users", handle: a.listUsers, role: RoleAdmin, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listUsers", tag: tagUsers, summary: "List the users",
-				answers: []answer{{status: 200, means: "the users by name", body: client.UserList{}}}}},
+				answers: []answer{{status: 200, means: "the users by name", body: v1.UserList{}}}}},
 		{method: "PUT", path: "/v1/users/{name}", handle: a.putUser, role: RoleAdmin, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "putUser", tag: tagUsers, summary: "Add a user, or change the role or password of one",
-				headers: []string{HeaderKey}, body: client.UserRequest{},
-				answers: []answer{{status: 200, means: "the user as he is now", body: client.UserInfo{}}},
+				headers: []string{HeaderKey}, body: v1.UserRequest{},
+				answers: []answer{{status: 200, means: "the user as he is now", body: v1.UserInfo{}}},
 				codes: []errcode.Code{errcode.UserExists, errcode.UnknownUser, errcode.LastAdmin,
 					errcode.LimitExceeded, mayNot}}},
 		{method: "DELETE", path: "/v1/users/{name}", handle: a.removeUser, role: RoleAdmin, leader: true, limit: WriteTimeout,
@@ -40,13 +40,13 @@ func (a *API) userRoutes() []route {
 		{method: "GET", path: "/v1/tokens", handle: a.listTokens, role: RoleAdmin, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listTokens", tag: tagUsers, summary: "List the tokens, without their secrets",
-				answers: []answer{{status: 200, means: "the tokens by id", body: client.TokenList{}}}}},
+				answers: []answer{{status: 200, means: "the tokens by id", body: v1.TokenList{}}}}},
 		{method: "POST", path: "/v1/tokens", handle: a.createToken, role: RoleAdmin, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "createToken", tag: tagUsers, summary: "Make a token of a secret that the caller has chosen: tmt_ and 32 " +
 					"random bytes in base64url",
-				headers: []string{HeaderKey}, body: client.TokenRequest{},
-				answers: []answer{{status: 201, means: "made", body: client.TokenInfo{}}},
+				headers: []string{HeaderKey}, body: v1.TokenRequest{},
+				answers: []answer{{status: 201, means: "made", body: v1.TokenInfo{}}},
 				codes: []errcode.Code{errcode.UnknownUser, errcode.TokenExists,
 					errcode.UnknownToken,
 					errcode.LimitExceeded, mayNot}}},
@@ -58,12 +58,12 @@ func (a *API) userRoutes() []route {
 	}
 }
 
-func userInfo(u *statecontext.User) client.UserInfo {
-	return client.UserInfo{Name: u.Name, Role: u.Role.String(), ModifiedCAS: u.ModifiedCAS}
+func userInfo(u *statecontext.User) v1.UserInfo {
+	return v1.UserInfo{Name: u.Name, Role: u.Role.String(), ModifiedCAS: u.ModifiedCAS}
 }
 
-func tokenInfo(x *statecontext.Token) client.TokenInfo {
-	return client.TokenInfo{ID: x.ID, User: x.User, Role: x.Role.String(), Note: x.Note, CreatedMS: x.CreatedMS,
+func tokenInfo(x *statecontext.Token) v1.TokenInfo {
+	return v1.TokenInfo{ID: x.ID, User: x.User, Role: x.Role.String(), Note: x.Note, CreatedMS: x.CreatedMS,
 		ExpiresMS: x.ExpiresMS}
 }
 
@@ -71,7 +71,7 @@ func (a *API) listUsers(w http.ResponseWriter, r *http.Request) error {
 	if err := a.catchUp(r.Context()); err != nil {
 		return err
 	}
-	list := client.UserList{Users: []client.UserInfo{}}
+	list := v1.UserList{Users: []v1.UserInfo{}}
 	for u := range a.cfg.Raft.State().Users() {
 		list.Users = append(list.Users, userInfo(u))
 	}
@@ -83,7 +83,7 @@ func (a *API) listTokens(w http.ResponseWriter, r *http.Request) error {
 	if err := a.catchUp(r.Context()); err != nil {
 		return err
 	}
-	list := client.TokenList{Tokens: []client.TokenInfo{}}
+	list := v1.TokenList{Tokens: []v1.TokenInfo{}}
 	for x := range a.cfg.Raft.State().Tokens() {
 		list.Tokens = append(list.Tokens, tokenInfo(x))
 	}
@@ -118,7 +118,7 @@ func pathValue(r *http.Request, name string) (string, error) {
 }
 
 func (a *API) putUser(w http.ResponseWriter, r *http.Request) error {
-	var body client.UserRequest
+	var body v1.UserRequest
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &body); err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (a *API) removeUser(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) createToken(w http.ResponseWriter, r *http.Request) error {
-	var body client.TokenRequest
+	var body v1.TokenRequest
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &body); err != nil {
 		return err
 	}

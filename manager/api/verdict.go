@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"tidemark/client"
 	"tidemark/index"
 	"tidemark/lifecycle"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 )
@@ -20,16 +20,16 @@ const namedTroubles = 4
 const namedLacking = 16
 
 // availabilityOf is what is known of a ready index; nil for another one.
-func availabilityOf(p *core.Progress) *client.Availability {
+func availabilityOf(p *core.Progress) *v1.Availability {
 	if p.Availability == 0 {
 		return nil
 	}
-	return &client.Availability{State: p.Availability.String(), Why: p.Why, SinceMS: p.SinceMS}
+	return &v1.Availability{State: p.Availability.String(), Why: p.Why, SinceMS: p.SinceMS}
 }
 
 // summary counts the indexes and names those that lack copies.
-func summary(s *statecontext.State, now *core.Status) *client.IndexSummary {
-	sum := &client.IndexSummary{}
+func summary(s *statecontext.State, now *core.Status) *v1.IndexSummary {
+	sum := &v1.IndexSummary{}
 	unavailable := 0 // of those that are named, which come first
 	for x := range s.Indexes() {
 		d := &x.Definition
@@ -51,15 +51,15 @@ func summary(s *statecontext.State, now *core.Status) *client.IndexSummary {
 			continue
 		}
 		sum.Lacking, unavailable = nameLacking(sum.Lacking, unavailable, p.Availability,
-			client.LackingIndex{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Availability: *availabilityOf(&p)})
+			v1.LackingIndex{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Availability: *availabilityOf(&p)})
 	}
 	return sum
 }
 
 // nameLacking adds an index to those that are named, of which the first so many are unavailable. The last one goes when
 // there are too many.
-func nameLacking(named []client.LackingIndex, unavailable int, a lifecycle.Availability, x client.LackingIndex) (
-	[]client.LackingIndex, int) {
+func nameLacking(named []v1.LackingIndex, unavailable int, a lifecycle.Availability, x v1.LackingIndex) (
+	[]v1.LackingIndex, int) {
 	at := len(named)
 	if a == lifecycle.Unavailable {
 		at = unavailable
@@ -75,21 +75,21 @@ func nameLacking(named []client.LackingIndex, unavailable int, a lifecycle.Avail
 }
 
 // verdict is what a status comes to while it is being judged.
-type verdict struct{ *client.Status }
+type verdict struct{ *v1.Status }
 
 // judge says whether a cluster is ready and, if it is not, why. A stale status comes to what this manager knows without
 // the leader.
-func judge(st *client.Status, stale bool) {
+func judge(st *v1.Status, stale bool) {
 	j := verdict{st}
-	j.Verdict, j.Reasons = client.VerdictReady, []string{}
+	j.Verdict, j.Reasons = v1.VerdictReady, []string{}
 	switch {
 	case st.Leader.ID == "":
-		j.bad(client.VerdictNotReady, "no manager leads: a majority of the managers must run and reach each other; if "+
+		j.bad(v1.VerdictNotReady, "no manager leads: a majority of the managers must run and reach each other; if "+
 			"they are lost for good: tidemark cluster recover")
 	case st.Node.Role == "leader" && st.Coordinator != "active":
-		j.bad(client.VerdictNotReady, "%s has just become leader and is taking over", st.Leader.ID)
+		j.bad(v1.VerdictNotReady, "%s has just become leader and is taking over", st.Leader.ID)
 	case st.Node.Role != "leader" && !stale:
-		j.bad(client.VerdictNotReady, "the leader, %s at %s, does not answer: what only it knows is missing here",
+		j.bad(v1.VerdictNotReady, "the leader, %s at %s, does not answer: what only it knows is missing here",
 			st.Leader.ID, st.Leader.REST)
 	}
 	j.judgeManagers()
@@ -103,7 +103,7 @@ func judge(st *client.Status, stale bool) {
 
 // bad adds a reason. The worst verdict stays.
 func (j verdict) bad(word, format string, args ...any) {
-	if j.Verdict != client.VerdictNotReady {
+	if j.Verdict != v1.VerdictNotReady {
 		j.Verdict = word
 	}
 	j.Reasons = append(j.Reasons, fmt.Sprintf(format, args...))
@@ -114,14 +114,14 @@ func (j verdict) judgeManagers() {
 		switch {
 		case m.Alive:
 		case m.Problem != "":
-			j.bad(client.VerdictDegraded, "manager %s: %s", m.ID, m.Problem)
+			j.bad(v1.VerdictDegraded, "manager %s: %s", m.ID, m.Problem)
 		case m.REST == "":
-			j.bad(client.VerdictDegraded, "manager %s, with the Raft address %s, has never registered", m.ID, m.Raft)
+			j.bad(v1.VerdictDegraded, "manager %s, with the Raft address %s, has never registered", m.ID, m.Raft)
 		default:
-			j.bad(client.VerdictDegraded, "manager %s does not answer at %s", m.ID, m.REST)
+			j.bad(v1.VerdictDegraded, "manager %s does not answer at %s", m.ID, m.REST)
 		}
 		for _, r := range m.NotReady {
-			j.bad(client.VerdictDegraded, "manager %s is not ready: %s", m.ID, r.Detail)
+			j.bad(v1.VerdictDegraded, "manager %s is not ready: %s", m.ID, r.Detail)
 		}
 	}
 }
@@ -132,19 +132,19 @@ func (j verdict) judgeProjectors() {
 		if p.State == "active" {
 			active++
 			for _, t := range p.KV[:min(len(p.KV), namedTroubles)] {
-				j.bad(client.VerdictDegraded, "projector %s cannot ask KV node %s about bucket %s, since %s: %s", p.ID, t.Node,
+				j.bad(v1.VerdictDegraded, "projector %s cannot ask KV node %s about bucket %s, since %s: %s", p.ID, t.Node,
 					t.Bucket, time.UnixMilli(t.SinceMS).UTC().Format(time.RFC3339), t.Error)
 			}
 			continue
 		}
-		j.bad(client.VerdictDegraded, "projector %s at %s is %s", p.ID, p.Admin, p.State)
+		j.bad(v1.VerdictDegraded, "projector %s at %s is %s", p.ID, p.Admin, p.State)
 	}
 	switch {
 	case len(j.Projectors) == 0:
-		j.bad(client.VerdictNotReady, "no projector has registered: start one next to each KV node (tidemark node has one "+
+		j.bad(v1.VerdictNotReady, "no projector has registered: start one next to each KV node (tidemark node has one "+
 			"with --kv)")
 	case active == 0:
-		j.bad(client.VerdictNotReady, "no projector is active: start one next to each KV node")
+		j.bad(v1.VerdictNotReady, "no projector is active: start one next to each KV node")
 	}
 }
 
@@ -152,24 +152,24 @@ func (j verdict) judgeIndexers() {
 	active := 0
 	for _, i := range j.Indexers {
 		if i.Evicting {
-			j.bad(client.VerdictDegraded, "indexer %s is being removed: %s", i.ID, leftOf(i))
+			j.bad(v1.VerdictDegraded, "indexer %s is being removed: %s", i.ID, leftOf(i))
 		}
 		switch {
 		case i.State != "active":
-			j.bad(client.VerdictDegraded, "indexer %s at %s is %s", i.ID, i.Admin, i.State)
+			j.bad(v1.VerdictDegraded, "indexer %s at %s is %s", i.ID, i.Admin, i.State)
 			continue
 		case i.Health != "" && i.Health != "ok":
-			j.bad(client.VerdictDegraded, "indexer %s: %s", i.ID, i.Health)
+			j.bad(v1.VerdictDegraded, "indexer %s: %s", i.ID, i.Health)
 		}
 		active++
 	}
 	if active == 0 {
-		j.bad(client.VerdictNotReady, "no indexer is active: start one")
+		j.bad(v1.VerdictNotReady, "no indexer is active: start one")
 	}
 }
 
 // leftOf says what is left of an indexer that is being removed, and why it does not go on.
-func leftOf(i client.IndexerStatus) string {
+func leftOf(i v1.IndexerStatus) string {
 	left := fmt.Sprintf("%d slices are still placed on it", i.Placed)
 	if i.Placed == 1 {
 		left = "1 slice is still placed on it"
@@ -188,7 +188,7 @@ func (j verdict) judgeBuckets() {
 				x := &b.Stuck[0]
 				why = fmt.Sprintf("; vbucket %d for %v: %s", x.VBucket, rounded(x.ForMS, time.Second), x.Reason)
 			}
-			j.bad(client.VerdictNotReady, "bucket %s: %d of %d vbuckets are not streamed%s", b.Name, b.StreamsMissing,
+			j.bad(v1.VerdictNotReady, "bucket %s: %d of %d vbuckets are not streamed%s", b.Name, b.StreamsMissing,
 				b.VBuckets, why)
 		}
 		if b.Rollback != "" {
@@ -196,7 +196,7 @@ func (j verdict) judgeBuckets() {
 			if b.RollbackForMS > 0 {
 				since = fmt.Sprintf(", for %v", rounded(b.RollbackForMS, 100*time.Millisecond))
 			}
-			j.bad(client.VerdictNotReady, "bucket %s is being rolled back: %s%s", b.Name, b.Rollback, since)
+			j.bad(v1.VerdictNotReady, "bucket %s is being rolled back: %s%s", b.Name, b.Rollback, since)
 		}
 	}
 }
@@ -214,10 +214,10 @@ func (j verdict) judgeIndexes() {
 			continue
 		}
 		named++
-		j.bad(client.VerdictNotReady, "index %s/%s cannot be scanned whole: %s", x.Bucket, x.Name, x.Why)
+		j.bad(v1.VerdictNotReady, "index %s/%s cannot be scanned whole: %s", x.Bucket, x.Name, x.Why)
 	}
 	if more := j.Indexes.Unavailable - named; named == namedLacking && more > 0 {
-		j.bad(client.VerdictNotReady, "%d indexes more cannot be scanned whole: tidemark index list", more)
+		j.bad(v1.VerdictNotReady, "%d indexes more cannot be scanned whole: tidemark index list", more)
 	}
 	if n := j.Indexes.Degraded; n > 0 {
 		var names []string
@@ -233,7 +233,7 @@ func (j verdict) judgeIndexes() {
 		if len(names) < n {
 			names = append(names, "…")
 		}
-		j.bad(client.VerdictDegraded, "%d of the indexes %s fewer copies than asked for: %s", n, text,
+		j.bad(v1.VerdictDegraded, "%d of the indexes %s fewer copies than asked for: %s", n, text,
 			strings.Join(names, ", "))
 	}
 }

@@ -5,31 +5,31 @@ import (
 	"strings"
 	"testing"
 
-	"tidemark/client"
 	"tidemark/index"
 	"tidemark/lifecycle"
+	"tidemark/manager/api/v1"
 )
 
 // TestStatusSaysWhyItWaits: each thing that keeps a cluster from being ready is named with who, since when, and why.
 func TestStatusSaysWhyItWaits(t *testing.T) {
-	st := client.Status{
-		Projectors: []client.ProjectorStatus{{ID: "p1", Admin: "http://p1", State: "active"},
+	st := v1.Status{
+		Projectors: []v1.ProjectorStatus{{ID: "p1", Admin: "http://p1", State: "active"},
 			{ID: "p2", Admin: "http://p2", State: "offline"}},
-		Indexers: []client.IndexerStatus{{ID: "i1", State: "active", Health: "copy 7: no space left on device"},
+		Indexers: []v1.IndexerStatus{{ID: "i1", State: "active", Health: "copy 7: no space left on device"},
 			{ID: "i2", Admin: "http://i2", State: "suspect"}},
-		Buckets: []client.BucketStatus{
+		Buckets: []v1.BucketStatus{
 			{Name: "world", Wanted: true, VBuckets: 128, StreamsMissing: 64,
-				Stuck: []client.StuckVBucket{{VBucket: 65, State: "lost", Reason: "no projector hosts it", ForMS: 12_400}}},
+				Stuck: []v1.StuckVBucket{{VBucket: 65, State: "lost", Reason: "no projector hosts it", ForMS: 12_400}}},
 			{Name: "orders", Wanted: true, VBuckets: 128, Rollback: "prepare: waiting for indexers: i2", RollbackForMS: 2_340},
 			{Name: "unused", VBuckets: 128, StreamsMissing: 128},
 		},
 	}
 	st.Leader.ID, st.Node.Role, st.Coordinator = "m1", "leader", "active"
-	st.Indexes = &client.IndexSummary{Degraded: 2, Unavailable: 2, Lacking: []client.LackingIndex{
-		{Bucket: "world", Name: "by_name", Availability: client.Availability{State: "unavailable", Why: "slice 3 has 0 of 1 " +
+	st.Indexes = &v1.IndexSummary{Degraded: 2, Unavailable: 2, Lacking: []v1.LackingIndex{
+		{Bucket: "world", Name: "by_name", Availability: v1.Availability{State: "unavailable", Why: "slice 3 has 0 of 1 " +
 			"copies (i2 is suspect)"}},
-		{Bucket: "orders", Name: "by_day", Availability: client.Availability{State: "unavailable", Why: "its bucket"}},
-		{Bucket: "world", Name: "by_kind", Availability: client.Availability{State: "degraded"}},
+		{Bucket: "orders", Name: "by_day", Availability: v1.Availability{State: "unavailable", Why: "its bucket"}},
+		{Bucket: "world", Name: "by_kind", Availability: v1.Availability{State: "degraded"}},
 	}}
 	judge(&st, false)
 	all := strings.Join(st.Reasons, "\n")
@@ -46,7 +46,7 @@ func TestStatusSaysWhyItWaits(t *testing.T) {
 			t.Errorf("%q is not among\n%s", want, all)
 		}
 	}
-	if st.Verdict != client.VerdictNotReady || strings.Contains(all, "unused") ||
+	if st.Verdict != v1.VerdictNotReady || strings.Contains(all, "unused") ||
 		strings.Contains(all, "by_day") {
 		t.Errorf("%s:\n%s", st.Verdict, all)
 	}
@@ -59,13 +59,13 @@ func TestVerdictWithoutLeader(t *testing.T) {
 		stale        bool
 		want, says   string
 	}{
-		"no leader":                {"", "follower", false, client.VerdictNotReady, "cluster recover"},
-		"no leader, a stale read":  {"", "follower", true, client.VerdictNotReady, "cluster recover"},
-		"the leader is silent":     {"m2", "follower", false, client.VerdictNotReady, "m2 at http://m2, does not answer"},
-		"the leader was not asked": {"m2", "follower", true, client.VerdictReady, ""},
+		"no leader":                {"", "follower", false, v1.VerdictNotReady, "cluster recover"},
+		"no leader, a stale read":  {"", "follower", true, v1.VerdictNotReady, "cluster recover"},
+		"the leader is silent":     {"m2", "follower", false, v1.VerdictNotReady, "m2 at http://m2, does not answer"},
+		"the leader was not asked": {"m2", "follower", true, v1.VerdictReady, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := client.Status{}
+			st := v1.Status{}
 			st.Leader.ID, st.Node.Role = c.leader, c.role
 			if c.leader != "" {
 				st.Leader.REST = "http://" + c.leader
@@ -81,14 +81,14 @@ func TestVerdictWithoutLeader(t *testing.T) {
 
 // TestSummaryNamesTheWorst: unavailable indexes come first among the few that are named, in order; all are counted.
 func TestSummaryNamesTheWorst(t *testing.T) {
-	var lacking []client.LackingIndex
+	var lacking []v1.LackingIndex
 	unavailable := 0
 	for i := range 50 {
 		a := lifecycle.Degraded
 		if i%2 == 1 {
 			a = lifecycle.Unavailable
 		}
-		lacking, unavailable = nameLacking(lacking, unavailable, a, client.LackingIndex{ID: index.ID(i + 1)})
+		lacking, unavailable = nameLacking(lacking, unavailable, a, v1.LackingIndex{ID: index.ID(i + 1)})
 	}
 	var ids []string
 	for _, x := range lacking {

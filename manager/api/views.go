@@ -10,10 +10,10 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
@@ -41,36 +41,36 @@ func (a *API) viewRoutes() []route {
 				id: "listTopology", tag: tagReads, summary: "Where each index lives",
 				params: []param{{name: "bucket", means: "only its indexes"}, consistency,
 					limit("indexes of a page, 1 to 5000; 1000 without it"), after},
-				answers: []answer{{status: 200, means: "the topology, by index id", body: client.TopologyList{},
+				answers: []answer{{status: 200, means: "the topology, by index id", body: v1.TopologyList{},
 					headers: readHeaders()}}}},
 		{method: "GET", path: "/v1/rollbacks", handle: a.rollbacks, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listRollbacks", tag: tagReads, summary: "Rollbacks that are under way or needed", params: []param{consistency},
-				answers: []answer{{status: 200, means: "the rollbacks, by bucket", body: client.RollbackList{},
+				answers: []answer{{status: 200, means: "the rollbacks, by bucket", body: v1.RollbackList{},
 					headers: readHeaders()}}}},
 		{method: "GET", path: "/v1/streams", handle: a.streams, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listStreams", tag: tagReads, summary: "The vbucket ledger: who streams which vbucket, and what waits",
 				params: []param{{name: "bucket", means: "only this one"}, consistency,
 					limit("vbuckets of a page, 1 to 8192; 1024 without it"), after},
-				answers: []answer{{status: 200, means: "the streams, by bucket and vbucket", body: client.StreamList{},
+				answers: []answer{{status: 200, means: "the streams, by bucket and vbucket", body: v1.StreamList{},
 					headers: readHeaders()}}}},
 		{method: "GET", path: "/v1/buckets/{bucket}/timestamps", handle: a.timestamps, role: RoleRead, leader: true,
 			limit: ReadTimeout, doc: operation{
 				id: "getTimestamps", tag: tagReads, summary: "A bucket's timestamps, and what holds the stability timestamp back",
 				params:  []param{consistency, limit("vbuckets of a page, 1 to 4096; 128 without it"), after},
-				answers: []answer{{status: 200, means: "the timestamps", body: client.Timestamps{}, headers: readHeaders()}},
+				answers: []answer{{status: 200, means: "the timestamps", body: v1.Timestamps{}, headers: readHeaders()}},
 				codes:   []errcode.Code{errcode.UnknownBucket}}},
 		{method: "GET", path: "/v1/buckets/{bucket}/settings", handle: a.bucketSettings, role: RoleRead, leader: true,
 			limit: ReadTimeout, doc: operation{
 				id: "getBucketSettings", tag: tagReads, summary: "What is set of a bucket, and what is in force",
-				answers: []answer{{status: 200, means: "the settings", body: client.BucketSettingsReply{}, headers: readHeaders()}},
+				answers: []answer{{status: 200, means: "the settings", body: v1.BucketSettingsReply{}, headers: readHeaders()}},
 				codes:   []errcode.Code{errcode.UnknownBucket}}},
 		{method: "PUT", path: "/v1/buckets/{bucket}/settings", handle: a.setBucketSettings, role: RoleAdmin, leader: true,
 			limit: WriteTimeout, doc: operation{
 				id: "setBucketSettings", tag: tagCluster, summary: "Replace what is set of a bucket; it is in force at once",
-				headers: []string{HeaderKey}, body: client.BucketSettings{},
-				answers: []answer{{status: 200, means: "the settings from now on", body: client.BucketSettingsReply{}}},
+				headers: []string{HeaderKey}, body: v1.BucketSettings{},
+				answers: []answer{{status: 200, means: "the settings from now on", body: v1.BucketSettingsReply{}}},
 				codes: []errcode.Code{errcode.UnknownBucket, errcode.InvalidArgument,
 					errcode.FormatNotAllowed}}},
 	}
@@ -108,7 +108,7 @@ func (a *API) setBucketSettings(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var want client.BucketSettings
+	var want v1.BucketSettings
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &want); err != nil {
 		return err
 	}
@@ -124,8 +124,8 @@ func (a *API) writeSettings(w http.ResponseWriter, r *http.Request, s *statecont
 	if err != nil {
 		return err
 	}
-	set := client.BucketSettings{StabilitySource: s.BucketSettings(b.Name).StabilitySource}
-	reply := client.BucketSettingsReply{CAS: s.CAS(), Bucket: b.Name, BucketSettings: set, InForce: set}
+	set := v1.BucketSettings{StabilitySource: s.BucketSettings(b.Name).StabilitySource}
+	reply := v1.BucketSettingsReply{CAS: s.CAS(), Bucket: b.Name, BucketSettings: set, InForce: set}
 	if set.StabilitySource == "" {
 		reply.InForce.StabilitySource = a.cfg.Coordinator.DefaultSource().String()
 	}
@@ -152,7 +152,7 @@ func (a *API) topology(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list := client.TopologyList{CAS: s.CAS(), Indexes: []client.IndexTopology{}}
+	list := v1.TopologyList{CAS: s.CAS(), Indexes: []v1.IndexTopology{}}
 	for x := range s.IndexesAfter(after) {
 		d := &x.Definition
 		if b := q.Get("bucket"); b != "" && b != d.Bucket {
@@ -162,10 +162,10 @@ func (a *API) topology(w http.ResponseWriter, r *http.Request) error {
 			list.Next = list.Indexes[limit-1].ID.String()
 			break
 		}
-		t := client.IndexTopology{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, TopologyCAS: x.TopologyCAS,
-			Layout: x.Topology.Layout, Copies: []client.CopyPlace{}}
+		t := v1.IndexTopology{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, TopologyCAS: x.TopologyCAS,
+			Layout: x.Topology.Layout, Copies: []v1.CopyPlace{}}
 		for _, c := range x.Topology.Copies {
-			t.Copies = append(t.Copies, client.CopyPlace{Copy: c})
+			t.Copies = append(t.Copies, v1.CopyPlace{Copy: c})
 		}
 		list.Indexes = append(list.Indexes, t)
 	}
@@ -175,7 +175,7 @@ func (a *API) topology(w http.ResponseWriter, r *http.Request) error {
 }
 
 // addReported adds what indexers report of copies, as far as the leader can be asked here and now.
-func (a *API) addReported(ctx context.Context, list []client.IndexTopology) {
+func (a *API) addReported(ctx context.Context, list []v1.IndexTopology) {
 	var all []partition.Copy
 	for i := range list {
 		for _, c := range list[i].Copies {
@@ -201,13 +201,13 @@ func badAfter(text string) error {
 	return rpc.Refuse(errcode.BadRequest, "after=%s: want what next was in the page before", text)
 }
 
-func vectorInfo(v timestamp.Vector, from, to int) *client.VectorInfo {
+func vectorInfo(v timestamp.Vector, from, to int) *v1.VectorInfo {
 	if v.Len() == 0 {
 		return nil
 	}
-	i := &client.VectorInfo{Total: v.Total(), Hash: strconv.FormatUint(v.Hash(), 10)}
+	i := &v1.VectorInfo{Total: v.Total(), Hash: strconv.FormatUint(v.Hash(), 10)}
 	for at := from; at < min(to, v.Len()); at++ {
-		i.Vector = append(i.Vector, client.VBucketPosition(v.At(at)))
+		i.Vector = append(i.Vector, v1.VBucketPosition(v.At(at)))
 	}
 	return i
 }
@@ -226,10 +226,10 @@ func (a *API) rollbacks(w http.ResponseWriter, r *http.Request) error {
 			details[b.Name] = b
 		}
 	}
-	list := client.RollbackList{CAS: s.CAS(), Rollbacks: []client.RollbackInfo{}}
+	list := v1.RollbackList{CAS: s.CAS(), Rollbacks: []v1.RollbackInfo{}}
 	for b := range s.Buckets() {
 		x := details[b.Name]
-		i := client.RollbackInfo{Bucket: b.Name, Detail: x.Rollback, SinceMS: x.RollbackSinceMS, Waits: x.RollbackWaits}
+		i := v1.RollbackInfo{Bucket: b.Name, Detail: x.Rollback, SinceMS: x.RollbackSinceMS, Waits: x.RollbackWaits}
 		if c := b.Rollback; c != nil {
 			i.ID, i.Step, i.Failover, i.Restart = c.ID, c.Step, vectorInfo(c.Failover, 0, 0), vectorInfo(c.Restart, 0, 0)
 		} else if i.Detail == "" {
@@ -254,15 +254,15 @@ func (a *API) view(r *http.Request, bucket string) (v core.BucketView, known boo
 	return v, false, err
 }
 
-func stuck(all []streams.Stuck) (out []client.StuckVBucket) {
+func stuck(all []streams.Stuck) (out []v1.StuckVBucket) {
 	for _, s := range all {
-		out = append(out, client.StuckVBucket{VBucket: s.VBucket, State: s.State.String(), Reason: s.Reason, ForMS: s.ForMS})
+		out = append(out, v1.StuckVBucket{VBucket: s.VBucket, State: s.State.String(), Reason: s.Reason, ForMS: s.ForMS})
 	}
 	return out
 }
 
-func streamInfo(bucket string, v int, e *streams.Entry) client.StreamInfo {
-	return client.StreamInfo{Bucket: bucket, VBucket: v, State: e.State.String(), Owner: e.Owner,
+func streamInfo(bucket string, v int, e *streams.Entry) v1.StreamInfo {
+	return v1.StreamInfo{Bucket: bucket, VBucket: v, State: e.State.String(), Owner: e.Owner,
 		Incarnation: e.Incarnation.String(),
 		SinceMS:     e.SinceMS, Reason: e.Reason}
 }
@@ -283,7 +283,7 @@ func (a *API) streams(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list := client.StreamList{CAS: s.CAS(), Buckets: []client.BucketStreams{}, Streams: []client.StreamInfo{}}
+	list := v1.StreamList{CAS: s.CAS(), Buckets: []v1.BucketStreams{}, Streams: []v1.StreamInfo{}}
 	for b := range s.Buckets() {
 		if only := r.URL.Query().Get("bucket"); only != "" && only != b.Name {
 			continue
@@ -292,7 +292,7 @@ func (a *API) streams(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		i := client.BucketStreams{Bucket: b.Name, VBuckets: b.VBuckets}
+		i := v1.BucketStreams{Bucket: b.Name, VBuckets: b.VBuckets}
 		if known {
 			countStreams(&i, &v)
 		}
@@ -309,7 +309,7 @@ func (a *API) streams(w http.ResponseWriter, r *http.Request) error {
 }
 
 // addStreams adds a bucket's streams from a vbucket on, up to the limit of the list.
-func addStreams(list *client.StreamList, bucket string, v *core.BucketView, from, limit int) {
+func addStreams(list *v1.StreamList, bucket string, v *core.BucketView, from, limit int) {
 	for at := from; at < len(v.Entries) && list.Next == ""; at++ {
 		if n := len(list.Streams); n == limit {
 			list.Next = list.Streams[n-1].Bucket + "/" + strconv.Itoa(list.Streams[n-1].VBucket)
@@ -320,7 +320,7 @@ func addStreams(list *client.StreamList, bucket string, v *core.BucketView, from
 }
 
 // countStreams puts in how many streams of a bucket are in which state.
-func countStreams(i *client.BucketStreams, v *core.BucketView) {
+func countStreams(i *v1.BucketStreams, v *core.BucketView) {
 	c := &v.Summary
 	i.Wanted, i.Idle, i.Requested, i.Begun, i.Ended, i.Lost, i.Unknown, i.Repairs = v.Wanted, c.Idle, c.Requested,
 		c.Begun, c.Ended, c.Lost, c.Unknown, c.Repairs
@@ -371,7 +371,7 @@ func (a *API) timestamps(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	to := min(from+limit, b.VBuckets)
-	t := client.Timestamps{CAS: s.CAS(), Bucket: b.Name, UUID: b.UUID, Generation: b.Generation, VBuckets: b.VBuckets,
+	t := v1.Timestamps{CAS: s.CAS(), Bucket: b.Name, UUID: b.UUID, Generation: b.Generation, VBuckets: b.VBuckets,
 		From:   from,
 		Number: b.Stability.Number, RollbackID: b.Stability.RollbackID, Stability: *vectorInfo(b.Stability.Vector, from, to),
 		Mutation: *vectorInfo(b.MutationTimestamp, from, to), Backfill: vectorInfo(b.BackfillTimestamp, from, to)}
@@ -389,7 +389,7 @@ func (a *API) timestamps(w http.ResponseWriter, r *http.Request) error {
 }
 
 // addView adds what the leader knows.
-func (a *API) addView(s *statecontext.State, b *statecontext.Bucket, v *core.BucketView, t *client.Timestamps,
+func (a *API) addView(s *statecontext.State, b *statecontext.Bucket, v *core.BucketView, t *v1.Timestamps,
 	from, to int) {
 	t.Current, t.Waiting, t.Diverged, t.Source = vectorInfo(v.Current, from, to), v.Waiting, v.Diverged, v.Source.String()
 	if v.StableMS > 0 {
@@ -399,7 +399,7 @@ func (a *API) addView(s *statecontext.State, b *statecontext.Bucket, v *core.Buc
 		t.Lag += max(current, b.Stability.Vector.Seqnos[at]) - b.Stability.Vector.Seqnos[at]
 	}
 	for _, p := range v.Participants {
-		x := client.Participant{Node: p.Node, Acked: p.Acked, Behind: p.Behind, SinceMS: p.SinceMS, Holds: p.Holds,
+		x := v1.Participant{Node: p.Node, Acked: p.Acked, Behind: p.Behind, SinceMS: p.SinceMS, Holds: p.Holds,
 			Ignored: p.Ignored}
 		if i := s.Indexer(p.Node); i != nil {
 			x.Name = i.Name

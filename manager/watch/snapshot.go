@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"tidemark/client"
 	"tidemark/index"
+	"tidemark/manager/api/v1"
 	"tidemark/partition"
 	"tidemark/statecontext"
 )
@@ -51,13 +51,13 @@ func (h *Hub) encode(s *statecontext.State, generation uint64, kinds Kinds) (enc
 }
 
 // newSnapshot is what a state says of these kinds; what was not asked for is absent.
-func newSnapshot(s *statecontext.State, kinds Kinds) *client.WatchState {
-	v := &client.WatchState{CAS: s.CAS(), ClusterID: s.ClusterID(), TimeMS: s.WallMS()}
+func newSnapshot(s *statecontext.State, kinds Kinds) *v1.WatchState {
+	v := &v1.WatchState{CAS: s.CAS(), ClusterID: s.ClusterID(), TimeMS: s.WallMS()}
 	if kinds.Has(statecontext.EventCluster) {
 		v.Cluster = s.Cluster()
 	}
 	if kinds.Has(statecontext.EventLeader) {
-		v.Leader = &client.WatchLeader{ID: s.LeaderID(), Term: s.Term()}
+		v.Leader = &v1.WatchLeader{ID: s.LeaderID(), Term: s.Term()}
 	}
 	if kinds.Has(statecontext.EventManager) {
 		v.Managers = slices.AppendSeq([]*statecontext.Manager{}, s.Managers())
@@ -91,36 +91,36 @@ func newSnapshot(s *statecontext.State, kinds Kinds) *client.WatchState {
 	return v
 }
 
-func addBuckets(v *client.WatchState, s *statecontext.State, kinds Kinds) {
+func addBuckets(v *v1.WatchState, s *statecontext.State, kinds Kinds) {
 	if kinds.Has(statecontext.EventBucket) {
-		v.Buckets = []client.WatchBucket{}
+		v.Buckets = []v1.WatchBucket{}
 	}
 	if kinds.Has(statecontext.EventStability) {
-		v.Stability = []client.WatchStability{}
+		v.Stability = []v1.WatchStability{}
 	}
 	if kinds.Has(statecontext.EventBackfill) {
-		v.Backfills = []client.WatchBackfill{}
+		v.Backfills = []v1.WatchBackfill{}
 	}
 	if kinds.Has(statecontext.EventRollback) {
-		v.Rollbacks = []client.WatchRollback{}
+		v.Rollbacks = []v1.WatchRollback{}
 	}
 	for b := range s.Buckets() {
 		if v.Buckets != nil {
-			v.Buckets = append(v.Buckets, client.WatchBucket{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets,
+			v.Buckets = append(v.Buckets, v1.WatchBucket{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets,
 				Generation: b.Generation, Gone: b.Gone,
 				StabilitySource: s.BucketSettings(b.Name).StabilitySource})
 		}
 		if v.Stability != nil {
 			t := &b.Stability
-			v.Stability = append(v.Stability, client.WatchStability{Bucket: b.Name, Number: t.Number, RollbackID: t.RollbackID,
+			v.Stability = append(v.Stability, v1.WatchStability{Bucket: b.Name, Number: t.Number, RollbackID: t.RollbackID,
 				Total: t.Vector.Total(), Hash: strconv.FormatUint(t.Vector.Hash(), 10)})
 		}
 		if v.Backfills != nil && b.BackfillTimestamp.Len() > 0 {
-			v.Backfills = append(v.Backfills, client.WatchBackfill{Bucket: b.Name, Total: b.BackfillTimestamp.Total(),
+			v.Backfills = append(v.Backfills, v1.WatchBackfill{Bucket: b.Name, Total: b.BackfillTimestamp.Total(),
 				Hash: strconv.FormatUint(b.BackfillTimestamp.Hash(), 10)})
 		}
 		if r := b.Rollback; v.Rollbacks != nil && r != nil {
-			v.Rollbacks = append(v.Rollbacks, client.WatchRollback{Bucket: b.Name, ID: r.ID, Step: r.Step})
+			v.Rollbacks = append(v.Rollbacks, v1.WatchRollback{Bucket: b.Name, ID: r.ID, Step: r.Step})
 		}
 	}
 }

@@ -18,10 +18,10 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"tidemark/client"
 	"tidemark/fsm"
 	"tidemark/index"
 	_ "tidemark/internal/testing/draws"
+	"tidemark/manager/api/v1"
 	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/timestamp"
@@ -221,7 +221,7 @@ func (v *viewer) take(m message) {
 	case "snapshot":
 		var s struct {
 			Reason, Detail string
-			client.WatchState
+			v1.WatchState
 		}
 		if err := json.Unmarshal(m.data, &s); err != nil || s.Reason == "" || s.Detail == "" {
 			t.Fatalf("snapshot %s: %v", m.data, err)
@@ -254,7 +254,7 @@ func (v *viewer) take(m message) {
 }
 
 // checkSnapshot compares the indexes of a snapshot with what the model's events lead to.
-func (v *viewer) checkSnapshot(s *client.WatchState) {
+func (v *viewer) checkSnapshot(s *v1.WatchState) {
 	if (s.Indexes != nil) != v.kinds.Has(statecontext.EventIndex) ||
 		(s.Stability != nil) != v.kinds.Has(statecontext.EventStability) ||
 		(s.Managers != nil) != v.kinds.Has(statecontext.EventManager) {

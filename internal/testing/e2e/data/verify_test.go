@@ -17,7 +17,7 @@ import (
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
 	"tidemark/kv/mcbp"
-	"tidemark/wire"
+	"tidemark/manager/api/v1"
 )
 
 const (
@@ -26,7 +26,7 @@ const (
 )
 
 // verified runs a verification and gives what it lists.
-func verified(ctx context.Context, t *testing.T, c *client.Client, name string) (found []wire.Difference,
+func verified(ctx context.Context, t *testing.T, c *client.Client, name string) (found []v1.Difference,
 	end client.VerifyEnd) {
 	t.Helper()
 	found, end, err := verify(ctx, c, name)
@@ -37,7 +37,7 @@ func verified(ctx context.Context, t *testing.T, c *client.Client, name string) 
 }
 
 // verify is verified for goroutines that are not the test's.
-func verify(ctx context.Context, c *client.Client, name string) (found []wire.Difference, end client.VerifyEnd,
+func verify(ctx context.Context, c *client.Client, name string) (found []v1.Difference, end client.VerifyEnd,
 	err error) {
 	end, err = c.Verify(ctx, client.Ref("world", name), client.VerifyRequest{Rate: 1_000_000},
 		func(l client.VerifyLine) error {

@@ -1,4 +1,4 @@
-package client
+package v1
 
 import (
 	"encoding/json"
@@ -12,9 +12,9 @@ import (
 // component. A bound with fewer values than the key has components stands for every key that begins with them. nil is
 // NULL; no value stands for MISSING, which comes before NULL.
 //
-//	client.ScanRequest{Limit: 10}.In(client.Equal("FR"))
-//	client.ScanRequest{}.In(client.Prefix("FR", "Par"))
-//	client.ScanRequest{}.In(client.From(3000).Before(4000), client.Equal(8848))
+//	v1.ScanRequest{Limit: 10}.In(v1.Equal("FR"))
+//	v1.ScanRequest{}.In(v1.Prefix("FR", "Par"))
+//	v1.ScanRequest{}.In(v1.From(3000).Before(4000), v1.Equal(8848))
 
 // ErrBounds is wrapped when bounds cannot be ones.
 var ErrBounds = errors.New("bad bounds")
@@ -113,7 +113,7 @@ func (r Range) bound(lower, with bool, values []any) Range {
 // Component is the condition that a component of the key, from 0, lies in a range of one value: Equal, From and To and
 // the others make it.
 //
-//	client.ScanRequest{Where: []client.Condition{client.Component(1, client.From(3000).Before(4000))}}
+//	v1.ScanRequest{Where: []v1.Condition{v1.Component(1, v1.From(3000).Before(4000))}}
 func Component(n int, r Range) Condition {
 	c := Condition{Component: n, Inclusion: r.Inclusion, err: r.err}
 	if len(r.Low) > 1 || len(r.High) > 1 || len(r.Low)+len(r.High) == 0 {
@@ -150,8 +150,8 @@ func (r ScanRequest) In(ranges ...Range) ScanRequest {
 	return r
 }
 
-// encode is the request's body.
-func (r *ScanRequest) encode() ([]byte, error) {
+// Encode returns the request's body. An error wraps ErrBounds where Go values cannot be bounds.
+func (r *ScanRequest) Encode() ([]byte, error) {
 	errs := make([]error, 0, len(r.Ranges)+len(r.Where)+1)
 	if r.Range != nil {
 		errs = append(errs, r.Range.err)

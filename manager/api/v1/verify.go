@@ -1,10 +1,11 @@
-package wire
+package v1
 
 import (
 	"encoding/json"
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/wire"
 )
 
 // Limits and defaults of a verification (docs/scans.md, "Verification").
@@ -24,39 +25,15 @@ type VerifyRequest struct {
 	Limit int `json:"limit,omitempty"`
 }
 
-// VerifyCopies asks an indexer to check copies that it holds. POST /v1/copies:verify on its scan port, of the indexer
-// that coordinates; the answer is a VerifyLine per line.
-type VerifyCopies struct {
-	Index  index.ID       `json:"index"`
-	Copies []index.CopyID `json:"copies"`
-	VerifyRequest
-}
-
-// DifferenceKind says in which way an index differs from the KV data.
-type DifferenceKind string
-
-// The kinds. The first three are what a scan would show. The last two are of the way that documents take: the copy may
-// agree with what came over it, and lack what did not.
-const (
-	MissingRow DifferenceKind = "missing_row" // the document has a key that has no row
-	ExtraRow   DifferenceKind = "extra_row"   // there is a row that the document does not call for
-	WrongKey   DifferenceKind = "wrong_key"   // both: the row stands under another key
-	// the rows are right, but the document's own list of them is not: its next change goes wrong
-	BackEntry  DifferenceKind = "back_entry"
-	RefusedKey DifferenceKind = "refused_key" // the document has a key that no index can store: it has no row
-	// a projector evaluated other keys of a vbucket than came here; of no one document
-	LostOnWay DifferenceKind = "lost_on_way"
-)
-
 // Difference is one document of which a copy of a slice does not hold what it should; with LostOnWay a vbucket.
 type Difference struct {
-	Kind    DifferenceKind `json:"kind"`
-	ID      string         `json:"id"` // of the document
-	VBucket uint16         `json:"vbucket"`
-	Slice   index.SliceID  `json:"slice"`
-	Replica uint8          `json:"replica"`
-	Copy    index.CopyID   `json:"copy"`
-	Indexer string         `json:"indexer"`
+	Kind    wire.DifferenceKind `json:"kind"`
+	ID      string              `json:"id"` // of the document
+	VBucket uint16              `json:"vbucket"`
+	Slice   index.SliceID       `json:"slice"`
+	Replica uint8               `json:"replica"`
+	Copy    index.CopyID        `json:"copy"`
+	Indexer string              `json:"indexer"`
 	// Expected are the keys by the KV data, each an array of JSON values, at most 16 of them; Found those of the rows.
 	Expected []json.RawMessage `json:"expected"`
 	Found    []json.RawMessage `json:"found"`
