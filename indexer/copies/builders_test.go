@@ -44,6 +44,34 @@ func TestBuildersLetScansPass(t *testing.T) {
 	}
 }
 
+// TestAPauseHoldsUpNoCopy: what scans wait for of a copy that was built on a moment ago is written before the builder's
+// pause is over.
+func TestAPauseHoldsUpNoCopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var served time.Duration
+		l := newLanes(func(_ *lane, t task) {
+			if t.class == serving {
+				served = time.Since(began)
+			} else {
+				time.Sleep(mostYield)
+			}
+		})
+		l.builds = &Builders{places: semaphore.NewWeighted(1)}
+		defer l.builds.Hurry()()
+		n := &lane{}
+		l.give(n, task{class: building})
+		l.give(n, task{class: serving})
+		for l.left(n) {
+			time.Sleep(leastYield)
+		}
+		l.close()
+		if served != mostYield {
+			t.Errorf("after %s, want %s, when what was built is written", served, mostYield)
+		}
+	})
+}
+
 // left reports whether a lane has anything to do.
 func (l *lanes) left(n *lane) bool {
 	l.mu.Lock()

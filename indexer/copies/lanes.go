@@ -103,12 +103,12 @@ func (l *lanes) begin(c class) {
 // write does tasks of a class until there is none, or there are writers enough.
 func (l *lanes) write(c class) {
 	defer l.all.Done()
-	for n, t := l.next(c, nil); n != nil; n, t = l.next(c, n) {
+	for n, t := l.next(c); n != nil; n, t = l.next(c) {
 		l.one(c, n, t)
 	}
 }
 
-// one does a task. While it is slow another writer may do others.
+// one does a task. While it is slow another writer may do others. A pause behind it holds up nothing else of its lane.
 func (l *lanes) one(c class, n *lane, t task) {
 	slow, done := false, false // guarded by mu
 	var place *Builders
@@ -135,6 +135,7 @@ func (l *lanes) one(c class, n *lane, t task) {
 	})
 	l.do(n, t)
 	late.Stop()
+	l.free(n)
 	if place != nil {
 		place.yield(&l.owed, time.Since(began))
 	}
@@ -147,23 +148,27 @@ func (l *lanes) one(c class, n *lane, t task) {
 	}
 }
 
-// next takes the lane whose turn it is, and its first task, after that of another is done; nil when there is none.
-func (l *lanes) next(c class, done *lane) (*lane, task) {
+// free notes that the first task of a lane is done: the next one may have its turn.
+func (l *lanes) free(n *lane) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if done != nil {
-		done.tasks[0] = task{}
-		done.tasks, done.busy = done.tasks[1:], false
-		if done.rest != nil {
-			close(done.rest)
-			done.rest = nil
-		}
-		if len(done.tasks) > 0 {
-			l.wait(done)
-		} else {
-			done.tasks = nil
-		}
+	n.tasks[0] = task{}
+	n.tasks, n.busy = n.tasks[1:], false
+	if n.rest != nil {
+		close(n.rest)
+		n.rest = nil
 	}
+	if len(n.tasks) > 0 {
+		l.wait(n)
+	} else {
+		n.tasks = nil
+	}
+}
+
+// next takes the lane whose turn it is, and its first task; nil when there is none.
+func (l *lanes) next(c class) (*lane, task) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.over || len(l.waiting[c]) == 0 || l.writers[c]-l.slow[c] > l.usual[c] {
 		l.writers[c]--
 		return nil, task{}
