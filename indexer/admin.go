@@ -40,6 +40,7 @@ func (x *Indexer) adminHandler() http.Handler {
 	add(http.MethodGet, "/v1/stats", anyone, http.HandlerFunc(x.serveStats))
 	add(http.MethodGet, "/v1/positions", anyone, http.HandlerFunc(x.positions))
 	add(http.MethodGet, "/v1/scans", manager, http.HandlerFunc(x.runningScans))
+	add(http.MethodGet, "/v1/history", manager, http.HandlerFunc(x.history))
 	add(http.MethodPost, "/v1/scans:cancel", manager, rpc.Handle(limit, x.cancelScan))
 	add(http.MethodPost, "/v1/scans:slow", manager, rpc.Handle(limit, x.slowFrom))
 	add(http.MethodPost, "/v1/samples", manager, rpc.Handle(limit, x.sample))

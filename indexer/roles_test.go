@@ -25,7 +25,7 @@ func TestEveryPathByEveryRole(t *testing.T) {
 		"PUT /v1/hello": manager, "PUT /v1/definitions": manager, "POST /v1/definitions:change": manager,
 		"POST /v1/poll": manager, "PUT /v1/stability": manager,
 		"PUT /v1/rollback": manager, "POST /v1/orphans:drop": manager,
-		"GET /v1/scans": manager, "POST /v1/scans:cancel": manager,
+		"GET /v1/history": manager, "GET /v1/scans": manager, "POST /v1/scans:cancel": manager,
 		"POST /v1/scans:slow": manager, "POST /v1/samples": manager,
 		"GET /v1/status": all, "GET /v1/stats": all, "GET /v1/positions": all, "GET /metrics": all, "GET /healthz": nil,
 		"GET /readyz": nil, "GET /v1/logging": all, "PUT /v1/logging": manager,

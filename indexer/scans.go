@@ -11,6 +11,7 @@ import (
 	"tidemark/indexer/scanserver"
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/transfer"
+	"tidemark/internal/history"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/wire"
@@ -63,6 +64,18 @@ func (x *Indexer) runningScans(w http.ResponseWriter, r *http.Request) {
 	s := x.scans.Running(most("running"), most("slow"))
 	s.Node = x.identity.get().Node
 	rpc.Write(w, r, http.StatusOK, s)
+}
+
+// history says what is known of the scans of the last hour.
+func (x *Indexer) history(w http.ResponseWriter, r *http.Request) {
+	q, err := history.ParseQuery(r)
+	if err != nil {
+		rpc.WriteProblem(w, err)
+		return
+	}
+	h := x.scans.Past(q)
+	h.Name = x.cfg.Name
+	rpc.Write(w, r, http.StatusOK, h)
 }
 
 func (x *Indexer) cancelScan(_ context.Context, req *wire.CancelScan) (*wire.OK, error) {

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"tidemark/internal/history"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
@@ -142,6 +143,11 @@ func (c *Client) SlowFrom(ctx context.Context, addr string, req *wire.SlowFrom) 
 func (c *Client) Scans(ctx context.Context, addr string, running, slow int) (*wire.IndexerScans, error) {
 	return rpc.Call[wire.IndexerScans](ctx, c.rpc, StatsTimeout, http.MethodGet,
 		fmt.Sprintf("%s/v1/scans?running=%d&slow=%d", addr, running, slow), nil)
+}
+
+// History returns what an indexer remembers of the scans that it has coordinated.
+func (c *Client) History(ctx context.Context, addr string, q wire.HistoryAsked) (*wire.History, error) {
+	return rpc.Call[wire.History](ctx, c.rpc, StatsTimeout, http.MethodGet, addr+"/v1/history"+history.Query(q), nil)
 }
 
 // CancelScan ends a scan.

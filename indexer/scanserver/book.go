@@ -40,18 +40,24 @@ func (b *scanBook) count(defs *wire.Definitions, id index.ID, took time.Duration
 	s.NumRowsReturned += uint64(max(rows, 0))
 	s.TotalScanDuration += uint64(max(took, 0))
 	s.LastKnownScanTime = ended.UnixNano()
-	if err == nil {
+	if !failed(err) {
 		return
 	}
 	e := scan.AsError(err)
-	if e.Code == errcode.Cancelled || e.Code == errcode.ScanCancelled { // who asked, or somebody else, ended it
-		return
-	}
 	s.NumScanErrors++
 	s.LastScanError = e.Error()
 	if e.Code == errcode.Timeout {
 		s.NumScanTimeouts++
 	}
+}
+
+// failed reports whether a scan that ended so is an error: not one that who asked, or somebody else, has ended.
+func failed(err error) bool {
+	if err == nil {
+		return false
+	}
+	code := scan.CodeOf(err)
+	return code != errcode.Cancelled && code != errcode.ScanCancelled
 }
 
 // forget drops what is not defined any more.

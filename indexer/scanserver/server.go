@@ -23,6 +23,7 @@ import (
 	"tidemark/indexer/scan"
 	"tidemark/indexer/scanport"
 	"tidemark/indexer/snapshots"
+	"tidemark/internal/history"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/wire"
@@ -64,6 +65,7 @@ type Server struct {
 	now          func() time.Time
 	scans, parts chan struct{} // what is under way
 	book         scanBook
+	past         *history.Scans
 	running      *running
 	clients      *clients
 }
@@ -71,7 +73,8 @@ type Server struct {
 // New returns a server of which nothing runs.
 func New(o Options) *Server {
 	s := &Server{definitions: o.Definitions, pins: o.Pins, metrics: newMetrics(o.Registry), tracer: o.Tracer, log: o.Log,
-		now: o.Now, scans: make(chan struct{}, MaxScans), parts: make(chan struct{}, MaxScans),
+		now: o.Now, past: history.NewScans(o.Now()),
+		scans: make(chan struct{}, MaxScans), parts: make(chan struct{}, MaxScans),
 		running: newRunning(o.Name, o.Slow, o.Now, o.Hurry),
 		coordinator: scan.NewCoordinator(o.Catalog, o.Truth, scanNodes{o.Nodes, o.Pins},
 			scan.Options{Logger: o.Log.Named("scan")})}
@@ -108,6 +111,9 @@ func (s *Server) Load() (scans, clients int) {
 
 // Stats are the figures of the indexes that were scanned here and are defined.
 func (s *Server) Stats(defs *wire.Definitions) []wire.ScanStats { return s.book.list(defs) }
+
+// Past says what is known of scans that have ended here.
+func (s *Server) Past(q wire.HistoryAsked) *wire.History { return s.past.Tell(q) }
 
 // prepare reads the request and checks it against the index.
 func (s *Server) prepare(w http.ResponseWriter, r *http.Request) (scan.Request, scan.Spec, error) {
@@ -256,15 +262,18 @@ func (s *Server) done(id index.ID, began time.Time, spec *scan.Spec, result scan
 		code = string(scan.CodeOf(err))
 	}
 	s.metrics.scans.WithLabelValues(code).Inc()
-	if spec.Consistency != "" {
-		s.metrics.scan(string(spec.Consistency), s.now().Sub(began), result.Waited)
-	}
+	ended := s.now()
+	took := ended.Sub(began)
 	if spec.Resume != nil { // those before were another indexer's
 		result.Rows = max(0, result.Rows-spec.Resume.Rows)
 	}
+	if spec.Consistency != "" {
+		s.metrics.scan(string(spec.Consistency), took, result.Waited)
+		s.past.Note(ended, id, string(spec.Consistency), took, result.Rows, failed(err))
+	}
 	if id != 0 {
-		defs, ended := s.definitions(), s.now()
-		s.book.count(&defs, id, ended.Sub(began), ended, result.Rows, err)
+		defs := s.definitions()
+		s.book.count(&defs, id, took, ended, result.Rows, err)
 	}
 }
 

@@ -17,7 +17,8 @@ import (
 func newCluster(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	cmd := group("cluster", "Look at the cluster, and change who is in it", "  tidemark cluster status",
-		clusterStatus(s, f), clusterTimestamps(s, f), clusterStreams(s, f), clusterLogging(s, f), clusterJoin(s, f),
+		clusterStatus(s, f), clusterTimestamps(s, f), clusterStreams(s, f), clusterHistory(s, f), clusterLogging(s, f),
+		clusterJoin(s, f),
 		clusterLeave(s, f),
 		clusterRemove(s, f), clusterTransfer(s, f), clusterRecover(s), newBackup(s, f), newRestore(s, f),
 		newFinalizeUpgrade(s, f), newLimits(s, f))

@@ -25,6 +25,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/indexerclient"
 	"tidemark/internal/detector"
+	"tidemark/internal/history"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/manager/auth"
@@ -105,6 +106,7 @@ type API struct {
 	asked   atomic.Int64
 	began   time.Time
 	metrics metrics
+	past    *history.Cluster
 	// closed: a leader has said that there are users, of whom this manager may not have heard. What has had users is never
 	// open again.
 	closed atomic.Bool
@@ -126,6 +128,7 @@ func New(cfg Config) *API {
 		now: time.Now, began: time.Now(), places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1),
 		succession: newSuccession(cfg.Raft)}
 	a.metrics = newMetrics(cfg.Registry)
+	a.past = history.NewCluster(a.began)
 	return a
 }
 
@@ -196,7 +199,7 @@ func (a *API) routes() []route {
 	return slices.Concat(a.userRoutes(), a.sessionRoutes(), a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(),
 		a.readRoutes(), a.clusterRoutes(), a.rebalanceRoutes(), a.memberRoutes(), a.componentRoutes(),
 		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes(), a.viewRoutes(), a.statsRoutes(),
-		a.loggingRoutes(), a.runningRoutes())
+		a.loggingRoutes(), a.runningRoutes(), a.historyRoutes())
 }
 
 // RouteInfo is what a call needs, for tests of who may call it.
@@ -288,6 +291,7 @@ func (a *API) serve(rt route) http.Handler {
 			took := a.now().Sub(began)
 			if here {
 				a.metrics.write(name, took)
+				a.noteChange(r, &rt, outcome, began, took)
 			}
 			a.logWrite(r, name, kept.Status, outcome, here, took)
 		}

@@ -31,7 +31,9 @@ func (a *API) Run(ctx context.Context) error {
 	tick := time.NewTicker(currentEvery)
 	defer tick.Stop()
 	for {
-		if !a.serves() {
+		if a.serves() {
+			a.noteBuckets(a.now())
+		} else {
 			a.catchUpOnce(ctx, a.now())
 		}
 		select {

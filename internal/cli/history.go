@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+	"tidemark/index"
+)
+
+func clusterHistory(s Streams, f *serverFlags) *cobra.Command {
+	var req client.HistoryRequest
+	cmd := &cobra.Command{Use: "history", Short: "How scans, changes of indexes and buckets did in the last hour",
+		Args: noArgs, ValidArgsFunction: noFiles,
+		Long: `Asks all managers and indexers what they remember of the last hour: percentiles of the times of scans by
+consistency and of changes of indexes (DDL), the indexes that were scanned most, and, by points of --step, how many
+scans and changes ended, and how many changes no scan of a bucket could see at the worst. Each process remembers its
+own part in memory, so that one that began anew has forgotten; what is missing is said. A percentile is at most 19 %
+off. The last point may not be over.`,
+		Example: "  tidemark cluster history\n  tidemark cluster history --for 10m --step 10s --bucket world -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case req.For < time.Minute || req.For > time.Hour || req.For%time.Minute != 0:
+				return usage("--for %s: want whole minutes, 1m to 1h", req.For)
+			case req.Step < 10*time.Second || req.Step > 10*time.Minute || req.Step%(10*time.Second) != 0:
+				return usage("--step %s: want a multiple of 10s, at most 10m", req.Step)
+			case req.Limit < 1 || req.Limit > 64:
+				return usage("--limit %d: want 1 to 64", req.Limit)
+			}
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				h, err := c.History(ctx, req)
+				if err != nil {
+					return err
+				}
+				err = show(s.Out, f.output, h, []client.History{h}, func(t *tabwriter.Writer) { tableHistory(t, &h) })
+				notRemembered(s.Err, &h)
+				return err
+			})
+		}}
+	cmd.Flags().DurationVar(&req.For, "for", time.Hour, "how far back, whole minutes")
+	cmd.Flags().DurationVar(&req.Step, "step", 5*time.Minute, "length of a point, a multiple of 10s")
+	cmd.Flags().StringVar(&req.Bucket, "bucket", "", "only this bucket, and indexes on it")
+	cmd.Flags().IntVar(&req.Limit, "limit", 12, "most indexes, 1 to 64")
+	complete(cmd, "bucket", f.buckets())
+	return cmd
+}
+
+func tableHistory(t io.Writer, h *client.History) {
+	fmt.Fprintln(t, "WHAT\tCOUNT\tMEAN\tP50\tP95\tP99")
+	line := func(what string, l client.Latency) {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", what, l.Count, lasted(l.MeanMS), lasted(l.P50MS), lasted(l.P95MS),
+			lasted(l.P99MS))
+	}
+	for i := range h.Scans {
+		line("scans, "+h.Scans[i].Consistency, h.Scans[i].Latency)
+	}
+	line("DDL", h.DDL.Latency)
+	if len(h.Indexes) > 0 {
+		fmt.Fprintln(t, "\nINDEX\tSCANS\tROWS\tERRORS\tMEAN")
+	}
+	for i := range h.Indexes {
+		x := &h.Indexes[i]
+		name := "index " + x.ID.String()
+		if x.Name != "" {
+			name = index.KeyspaceOf(x.Bucket, x.Scope, x.Collection).String() + "/" + x.Name
+		}
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\n", name, x.Scans, x.Rows, x.Errors, lasted(x.MeanMS))
+	}
+	tablePoints(t, h)
+}
+
+// tablePoints has a line for each point of which anything is known, for all buckets and indexes together.
+func tablePoints(t io.Writer, h *client.History) {
+	type sum struct {
+		scans, ddl, lag uint64
+		p99             float64
+		known           bool
+	}
+	points := map[int64]*sum{}
+	at := func(ms int64) *sum {
+		if points[ms] == nil {
+			points[ms] = &sum{}
+		}
+		return points[ms]
+	}
+	for i := range h.Scans {
+		for _, p := range h.Scans[i].Points {
+			at(p.AtMS).scans += p.Count
+			at(p.AtMS).p99 = max(at(p.AtMS).p99, p.P99MS)
+		}
+	}
+	for _, p := range h.DDL.Points {
+		at(p.AtMS).ddl += p.Count
+	}
+	for i := range h.Buckets {
+		for _, p := range h.Buckets[i].Points {
+			at(p.AtMS).lag, at(p.AtMS).known = max(at(p.AtMS).lag, p.Lag), true
+		}
+	}
+	if len(points) == 0 {
+		return
+	}
+	fmt.Fprintln(t, "\nFROM\tSCANS\tWORST P99\tDDL\tMOST NOT VISIBLE")
+	for ms := h.FromMS; ms < h.ToMS; ms += max(h.StepMS, 1) {
+		p := points[ms]
+		if p == nil {
+			continue
+		}
+		lag, p99 := "-", "-"
+		if p.known {
+			lag = fmt.Sprint(p.lag)
+		}
+		if p.scans > 0 {
+			p99 = lasted(p.p99)
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%s\n", clockOf(ms), p.scans, p99, p.ddl, lag)
+	}
+}
+
+// notRemembered says what a history has not.
+func notRemembered(w io.Writer, h *client.History) {
+	for _, o := range h.Of {
+		if o.SinceMS > h.FromMS {
+			fmt.Fprintf(w, "%s %s remembers nothing before %s\n", o.Role, o.Name, clockOf(o.SinceMS))
+		}
+	}
+	for _, u := range h.Unheard {
+		fmt.Fprintf(w, "%s %s gives no answer, what it remembers is missing: %s\n", u.Role, u.Name, u.Error)
+	}
+	if h.IndexesOmitted > 0 {
+		fmt.Fprintf(w, "%s more: see --limit\n", counted(h.IndexesOmitted, "index", "indexes"))
+	}
+	if h.ScansUnnamed > 0 {
+		fmt.Fprintf(w, "%d scans were of more indexes than are noted by name\n", h.ScansUnnamed)
+	}
+	if h.BucketsOmitted > 0 {
+		fmt.Fprintf(w, "%s more than are noted\n", counted(h.BucketsOmitted, "bucket", "buckets"))
+	}
+}

@@ -1,0 +1,33 @@
+package history
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+// Query is a question as it stands in an address.
+func Query(q wire.HistoryAsked) string {
+	return fmt.Sprintf("?from=%d&each=%d&points=%d", q.From, q.Each, q.Points)
+}
+
+// ParseQuery reads what Query has made.
+func ParseQuery(r *http.Request) (q wire.HistoryAsked, err error) {
+	number := func(name string, most int64) int64 {
+		n, bad := strconv.ParseInt(r.URL.Query().Get(name), 10, 64)
+		if bad != nil || n < 1 || n > most {
+			err = rpc.Refuse(errcode.BadRequest, "%s is %.40q: want 1 to %d", name, r.URL.Query().Get(name), most)
+		}
+		return n
+	}
+	q = wire.HistoryAsked{From: number("from", 1<<40), Each: int(number("each", wire.HistorySlots)),
+		Points: int(number("points", wire.HistorySlots))}
+	if err == nil && q.Each*q.Points > wire.HistorySlots {
+		err = rpc.Refuse(errcode.BadRequest, "%d points of %d slots: %d slots are kept", q.Points, q.Each, wire.HistorySlots)
+	}
+	return q, err
+}

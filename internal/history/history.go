@@ -1,0 +1,246 @@
+// Package history keeps the last hour of what a process has done in its memory, in slots of ten seconds, for those who
+// look on. It promises that what it keeps is bounded, and that what did not fit is counted. It ends with the process.
+package history
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"tidemark/index"
+	"tidemark/wire"
+)
+
+// SlotOf is the number of the slot of a moment.
+func SlotOf(t time.Time) int64 { return t.UnixNano() / int64(wire.HistorySlot) }
+
+// ring has what was noted of the newest slots.
+type ring[T any] [wire.HistorySlots]struct {
+	slot int64
+	have T
+}
+
+// at is what is noted of a slot: nothing yet where its place was an older one's. A slot that is older than what has its
+// place, by a clock that was set back, takes it.
+func (r *ring[T]) at(slot int64) *T {
+	e := &r[slot%wire.HistorySlots]
+	if e.slot != slot {
+		var none T
+		e.slot, e.have = slot, none
+	}
+	return &e.have
+}
+
+// points calls f for each slot that is wanted and noted, with the number of its point, in their order.
+func (r *ring[T]) points(q wire.HistoryAsked, f func(point int, have *T)) {
+	for i := range q.Points * q.Each {
+		slot := q.From + int64(i)
+		if e := &r[slot%wire.HistorySlots]; e.slot == slot {
+			f(i/q.Each, &e.have)
+		}
+	}
+}
+
+// maxNamed is how many indexes are noted by name in a slot.
+const maxNamed = 256
+
+// load is how much an index was scanned in a slot or a point.
+type load struct{ scans, rows, errors, nanos uint64 }
+
+func (l *load) add(o load) {
+	l.scans, l.rows, l.errors, l.nanos = l.scans+o.scans, l.rows+o.rows, l.errors+o.errors, l.nanos+o.nanos
+}
+
+// scanned is what a slot has of scans.
+type scanned struct {
+	took   map[string]*Latencies // by consistency
+	loads  map[index.ID]*load
+	beyond uint64
+}
+
+// Scans remembers the scans that an indexer has coordinated.
+type Scans struct {
+	began time.Time
+	mu    sync.Mutex
+	ring  ring[scanned]
+}
+
+// NewScans remembers from now on.
+func NewScans(now time.Time) *Scans { return &Scans{began: now} }
+
+// Note notes a scan that has ended. Of consistencies there are as many as requests can name.
+func (s *Scans) Note(ended time.Time, id index.ID, consistency string, took time.Duration, rows int64, failed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	have := s.ring.at(SlotOf(ended))
+	if have.took == nil {
+		have.took, have.loads = map[string]*Latencies{}, map[index.ID]*load{}
+	}
+	l := have.took[consistency]
+	if l == nil {
+		l = &Latencies{}
+		have.took[consistency] = l
+	}
+	l.Note(took)
+	n := have.loads[id]
+	if n == nil {
+		if len(have.loads) == maxNamed {
+			have.beyond++
+			return
+		}
+		n = &load{}
+		have.loads[id] = n
+	}
+	n.add(load{scans: 1, rows: uint64(max(rows, 0)), nanos: uint64(max(took, 0))})
+	if failed {
+		n.errors++
+	}
+}
+
+// Tell says what is known of the points that are asked for.
+func (s *Scans) Tell(q wire.HistoryAsked) *wire.History {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := &wire.History{SinceMS: s.began.UnixMilli()}
+	took := make(map[string][]Latencies)
+	loads, sums := map[index.ID][]load{}, map[index.ID]uint64{}
+	s.ring.points(q, func(point int, have *scanned) {
+		for of, l := range have.took {
+			if took[of] == nil {
+				took[of] = make([]Latencies, q.Points)
+			}
+			took[of][point].add(l)
+		}
+		for id, l := range have.loads {
+			if loads[id] == nil {
+				loads[id] = make([]load, q.Points)
+			}
+			loads[id][point].add(*l)
+			sums[id] += l.scans
+		}
+		h.Beyond += have.beyond
+	})
+	for _, of := range slices.Sorted(maps.Keys(took)) {
+		h.Scans = appendTold(h.Scans, of, took[of])
+	}
+	busiest := slices.SortedFunc(maps.Keys(loads), func(a, b index.ID) int {
+		return cmp.Or(cmp.Compare(sums[b], sums[a]), cmp.Compare(a, b))
+	})
+	for _, id := range busiest[:min(len(busiest), wire.MaxLoads)] {
+		h.Indexes = append(h.Indexes, toldLoad(id, loads[id]))
+	}
+	h.Omitted = len(busiest) - len(h.Indexes)
+	return h
+}
+
+func toldLoad(id index.ID, points []load) wire.LoadPast {
+	w := wire.LoadPast{Index: id}
+	for at, l := range points {
+		if l != (load{}) {
+			w.At, w.Scans, w.Rows = append(w.At, at), append(w.Scans, l.scans), append(w.Rows, l.rows)
+			w.Errors, w.Nanos = append(w.Errors, l.errors), append(w.Nanos, l.nanos)
+		}
+	}
+	return w
+}
+
+// appendTold appends those points of which something is known.
+func appendTold(to []wire.LatencyPast, of string, points []Latencies) []wire.LatencyPast {
+	for at := range points {
+		if w, some := points[at].told(of, at); some {
+			to = append(to, w)
+		}
+	}
+	return to
+}
+
+// maxBuckets is how many buckets are noted of a slot.
+const maxBuckets = 64
+
+// led is what a slot has of the time in which a manager led.
+type led struct {
+	buckets map[string]*wire.BucketPast
+	unnoted int
+}
+
+// Cluster remembers what a manager has changed, and how buckets were while it led.
+type Cluster struct {
+	began   time.Time
+	mu      sync.Mutex
+	changes ring[Latencies]
+	led     ring[led]
+}
+
+// NewCluster remembers from now on.
+func NewCluster(now time.Time) *Cluster { return &Cluster{began: now} }
+
+// Changed notes a change of indexes that was answered.
+func (c *Cluster) Changed(ended time.Time, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changes.at(SlotOf(ended)).Note(took)
+}
+
+// Buckets notes how all buckets are, in the order in which they are given: the first ones of a slot that fit.
+func (c *Cluster) Buckets(now time.Time, all []wire.BucketPast) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	have := c.led.at(SlotOf(now))
+	if have.buckets == nil {
+		have.buckets = map[string]*wire.BucketPast{}
+	}
+	unnoted := 0
+	for i := range all {
+		b := have.buckets[all[i].Name]
+		if b == nil && len(have.buckets) == maxBuckets {
+			unnoted++
+			continue
+		}
+		if b == nil {
+			b = &wire.BucketPast{Name: all[i].Name}
+			have.buckets[b.Name] = b
+		}
+		Worse(b, &all[i])
+	}
+	have.unnoted = max(have.unnoted, unnoted)
+}
+
+// Tell says what is known of the points that are asked for.
+func (c *Cluster) Tell(q wire.HistoryAsked) *wire.History {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := &wire.History{SinceMS: c.began.UnixMilli()}
+	changes := make([]Latencies, q.Points)
+	c.changes.points(q, func(point int, l *Latencies) { changes[point].add(l) })
+	h.Changes = appendTold(nil, "", changes)
+	points := map[string][]wire.BucketPast{}
+	c.led.points(q, func(point int, have *led) {
+		h.Unnoted = max(h.Unnoted, have.unnoted)
+		for name, b := range have.buckets {
+			all := points[name]
+			if len(all) == 0 || all[len(all)-1].At != point {
+				all = append(all, wire.BucketPast{Name: name, At: point})
+			}
+			Worse(&all[len(all)-1], b)
+			points[name] = all
+		}
+	})
+	for _, name := range slices.Sorted(maps.Keys(points)) {
+		h.Buckets = append(h.Buckets, points[name]...)
+	}
+	return h
+}
+
+// Worse makes of what is known of a bucket in a point, and of what was seen later in it, one: of the leader with the
+// newest term, the worst that it saw, and the newest timestamp.
+func Worse(p, later *wire.BucketPast) {
+	switch {
+	case later.Term < p.Term:
+		return
+	case later.Term > p.Term:
+		*p = wire.BucketPast{Name: p.Name, At: p.At, Term: later.Term}
+	}
+	p.Lag, p.Waiting, p.Number = max(p.Lag, later.Lag), max(p.Waiting, later.Waiting), max(p.Number, later.Number)
+}

@@ -1,0 +1,355 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"tidemark/client"
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/internal/history"
+	"tidemark/internal/rpc"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// What of the last hour is told, and at what length of a point, unless the caller says so.
+const (
+	historyMinutes = 60
+	historyStep    = 30 // seconds
+	maxHistoryStep = 600
+	historyIndexes = 12
+	ownHistoryPath = "/v1/history/own"
+)
+
+func (a *API) historyRoutes() []route {
+	return []route{
+		{method: "GET", path: "/v1/history", handle: a.history, role: RoleRead, limit: ReadTimeout, doc: operation{
+			id: "getHistory", tag: tagReads, summary: "How scans, changes of indexes and buckets did in the last hour, asked " +
+				"of all managers and indexers at once: each remembers its own part, in memory",
+			params: []param{
+				{name: "minutes", number: true, means: "how far back, 1 to 60; 60 without it"},
+				{name: "step", number: true, means: "length of a point in seconds, a multiple of 10, at most 600; 30 without it"},
+				{name: "bucket", means: "only this bucket, and indexes on it; times of scans and changes are of all of them"},
+				{name: "limit", number: true, means: "indexes, 1 to 64; 12 without it"}},
+			answers: []answer{{status: 200, means: "what is remembered", body: client.History{}}}}},
+		{method: "GET", path: ownHistoryPath, handle: a.ownHistory, role: RoleComponent, limit: ReadTimeout},
+	}
+}
+
+// noteChange remembers how long a change of indexes took that was made.
+func (a *API) noteChange(r *http.Request, rt *route, outcome string, began time.Time, took time.Duration) {
+	dry := r.URL.Query().Get("dry_run") == "true"
+	if rt.role == RoleDDL && rt.leader && outcome == outcomeOK && !dry {
+		a.past.Changed(began.Add(took), took)
+	}
+}
+
+// noteBuckets remembers how buckets are, those first of which scans see least; this manager leads.
+func (a *API) noteBuckets(now time.Time) {
+	status, leads := a.cfg.Coordinator.Status()
+	if !leads {
+		return
+	}
+	all := make([]wire.BucketPast, 0, len(status.Buckets))
+	for i := range status.Buckets {
+		b := &status.Buckets[i]
+		all = append(all, wire.BucketPast{Name: b.Name, Term: status.Term, Lag: b.Lag, Waiting: b.Waiting, Number: b.Number})
+	}
+	slices.SortFunc(all, func(a, b wire.BucketPast) int {
+		return cmp.Or(cmp.Compare(b.Lag, a.Lag), cmp.Compare(a.Name, b.Name))
+	})
+	a.past.Buckets(now, all)
+}
+
+// ownHistory tells another manager what this one remembers.
+func (a *API) ownHistory(w http.ResponseWriter, r *http.Request) error {
+	q, err := history.ParseQuery(r)
+	if err != nil {
+		return err
+	}
+	h := a.past.Tell(q)
+	h.Name = a.cfg.Name
+	rpc.Write(w, r, http.StatusOK, h)
+	return nil
+}
+
+func (a *API) history(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "minutes", "step", "bucket", "limit"); err != nil {
+		return err
+	}
+	minutes, err := within(r, "minutes", historyMinutes, historyMinutes)
+	if err != nil {
+		return err
+	}
+	step, err := within(r, "step", historyStep, maxHistoryStep)
+	if err != nil {
+		return err
+	}
+	limit, err := page(r, historyIndexes, wire.MaxLoads)
+	if err != nil {
+		return err
+	}
+	slot := int(wire.HistorySlot / time.Second)
+	if step%slot != 0 {
+		return rpc.Refuse(errcode.BadRequest, "step=%d: want a multiple of %d seconds", step, slot)
+	}
+	s := a.cfg.Raft.State()
+	p := newPast(a.now(), minutes, step/slot)
+	a.askPast(r.Context(), s, p)
+	rpc.Write(w, r, http.StatusOK, p.answer(s, r.URL.Query().Get("bucket"), limit))
+	return nil
+}
+
+// within reads a number of the query.
+func within(r *http.Request, name string, preset, most int) (int, error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return preset, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		return 0, rpc.Refuse(errcode.BadRequest, "%s=%.40s: want 1 to %d", name, text, most)
+	}
+	return n, nil
+}
+
+// askPast asks all managers and indexers side by side, with one deadline.
+func (a *API) askPast(ctx context.Context, s *statecontext.State, p *past) {
+	ctx, cancel := context.WithTimeout(ctx, scansPatience)
+	defer cancel()
+	var asked sync.WaitGroup
+	ask := func(role, name string, question func() (*wire.History, error)) {
+		asked.Go(func() {
+			h, err := question()
+			p.take(role, name, h, err)
+		})
+	}
+	for m := range s.Managers() {
+		switch {
+		case m.REST == a.cfg.REST:
+			p.take("manager", m.Name, a.past.Tell(p.asked), nil)
+		case m.REST != "":
+			ask("manager", m.Name, func() (*wire.History, error) {
+				return getJSON[wire.History](ctx, a, m.REST+ownHistoryPath+history.Query(p.asked))
+			})
+		}
+	}
+	for _, i := range indexersOf(s) {
+		ask("indexer", i.name, func() (*wire.History, error) { return a.indexers.History(ctx, i.admin, p.asked) })
+	}
+	asked.Wait()
+}
+
+// past is what was told of the past, put together.
+type past struct {
+	asked wire.HistoryAsked
+
+	mu      sync.Mutex
+	scans   map[string]*latencies // by consistency
+	ddl     latencies
+	loads   map[index.ID]*loads
+	omitted int
+	beyond  uint64
+	buckets map[bucketAt]*wire.BucketPast
+	unnoted int
+	of      []client.HistoryOf
+	unheard []client.UnheardProcess
+}
+
+type bucketAt struct {
+	name  string
+	point int
+}
+
+// newPast asks for the points of so many minutes up to now, of which the last one may not be over.
+func newPast(now time.Time, minutes, each int) *past {
+	points := int(time.Duration(minutes)*time.Minute/wire.HistorySlot) / each
+	last := history.SlotOf(now) / int64(each)
+	return &past{asked: wire.HistoryAsked{From: (last - int64(points) + 1) * int64(each), Each: each, Points: points},
+		scans: map[string]*latencies{}, loads: map[index.ID]*loads{}, buckets: map[bucketAt]*wire.BucketPast{},
+		of: []client.HistoryOf{}}
+}
+
+// latencies are by point, and all together.
+type latencies struct {
+	points map[int]*history.Latencies
+	all    history.Latencies
+}
+
+func (l *latencies) add(w *wire.LatencyPast) {
+	if l.points == nil {
+		l.points = map[int]*history.Latencies{}
+	}
+	if l.points[w.At] == nil {
+		l.points[w.At] = &history.Latencies{}
+	}
+	l.points[w.At].Add(w)
+	l.all.Add(w)
+}
+
+// loads are by point, and all together, with the sum of times.
+type loads struct {
+	points map[int]*load
+	all    load
+}
+
+type load struct{ scans, rows, errors, nanos uint64 }
+
+func (l *load) add(scans, rows, errors, nanos uint64) {
+	l.scans, l.rows, l.errors, l.nanos = l.scans+scans, l.rows+rows, l.errors+errors, l.nanos+nanos
+}
+
+func (l *load) told() client.IndexLoad {
+	return client.IndexLoad{Scans: l.scans, Rows: l.rows, Errors: l.errors,
+		MeanMS: inMS(time.Duration(l.nanos / max(l.scans, 1)))}
+}
+
+func inMS(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// take adds what a process has told, or that it has told nothing.
+func (p *past) take(role, name string, h *wire.History, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil {
+		p.unheard = append(p.unheard, client.UnheardProcess{Role: role, Name: name, Error: err.Error()})
+		return
+	}
+	p.of = append(p.of, client.HistoryOf{Role: role, Name: name, SinceMS: h.SinceMS})
+	for i := range h.Scans {
+		w := &h.Scans[i]
+		if p.scans[w.Of] == nil {
+			p.scans[w.Of] = &latencies{}
+		}
+		p.scans[w.Of].add(w)
+	}
+	for i := range h.Changes {
+		p.ddl.add(&h.Changes[i])
+	}
+	for i := range h.Indexes {
+		p.takeLoad(&h.Indexes[i])
+	}
+	p.omitted, p.beyond, p.unnoted = max(p.omitted, h.Omitted), p.beyond+h.Beyond, max(p.unnoted, h.Unnoted)
+	for i := range h.Buckets {
+		b := h.Buckets[i]
+		at := bucketAt{b.Name, b.At}
+		if p.buckets[at] == nil {
+			p.buckets[at] = &wire.BucketPast{Name: b.Name, At: b.At}
+		}
+		history.Worse(p.buckets[at], &b)
+	}
+}
+
+func (p *past) takeLoad(w *wire.LoadPast) {
+	n := min(len(w.At), len(w.Scans), len(w.Rows), len(w.Errors), len(w.Nanos))
+	l := p.loads[w.Index]
+	if l == nil {
+		l = &loads{points: map[int]*load{}}
+		p.loads[w.Index] = l
+	}
+	for i := range n {
+		if l.points[w.At[i]] == nil {
+			l.points[w.At[i]] = &load{}
+		}
+		l.points[w.At[i]].add(w.Scans[i], w.Rows[i], w.Errors[i], w.Nanos[i])
+		l.all.add(w.Scans[i], w.Rows[i], w.Errors[i], w.Nanos[i])
+	}
+}
+
+// atMS is when a point begins.
+func (p *past) atMS(point int) int64 {
+	return (p.asked.From + int64(point)*int64(p.asked.Each)) * wire.HistorySlot.Milliseconds()
+}
+
+// answer is what callers are told, of at most so many indexes.
+func (p *past) answer(s *statecontext.State, bucket string, limit int) *client.History {
+	h := &client.History{FromMS: p.atMS(0), ToMS: p.atMS(p.asked.Points), StepMS: p.atMS(1) - p.atMS(0),
+		Scans: []client.LatencyHistory{}, DDL: p.latency("", &p.ddl), Indexes: []client.IndexHistory{},
+		ScansUnnamed: p.beyond, Buckets: p.bucketHistory(bucket), BucketsOmitted: p.unnoted, Of: p.of, Unheard: p.unheard}
+	for of, l := range p.scans {
+		h.Scans = append(h.Scans, p.latency(of, l))
+	}
+	slices.SortFunc(h.Scans, func(a, b client.LatencyHistory) int { return cmp.Compare(a.Consistency, b.Consistency) })
+	for id, l := range p.loads {
+		if one := p.indexHistory(s, id, l); bucket == "" || one.Bucket == bucket {
+			h.Indexes = append(h.Indexes, one)
+		}
+	}
+	slices.SortFunc(h.Indexes, func(a, b client.IndexHistory) int {
+		return cmp.Or(cmp.Compare(b.Scans, a.Scans), cmp.Compare(a.ID, b.ID))
+	})
+	h.IndexesOmitted = p.omitted + max(len(h.Indexes)-limit, 0)
+	h.Indexes = h.Indexes[:min(len(h.Indexes), limit)]
+	slices.SortFunc(h.Of, func(a, b client.HistoryOf) int {
+		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(h.Unheard, func(a, b client.UnheardProcess) int {
+		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name))
+	})
+	return h
+}
+
+func (p *past) latency(consistency string, l *latencies) client.LatencyHistory {
+	h := client.LatencyHistory{Consistency: consistency, Latency: percentiles(&l.all), Points: []client.LatencyPoint{}}
+	for point := range p.asked.Points {
+		if at := l.points[point]; at != nil {
+			h.Points = append(h.Points, client.LatencyPoint{AtMS: p.atMS(point), Latency: percentiles(at)})
+		}
+	}
+	return h
+}
+
+func percentiles(l *history.Latencies) client.Latency {
+	return client.Latency{Count: l.Count(), MeanMS: inMS(l.Mean()), P50MS: inMS(l.Percentile(0.5)),
+		P95MS: inMS(l.Percentile(0.95)), P99MS: inMS(l.Percentile(0.99))}
+}
+
+func (p *past) indexHistory(s *statecontext.State, id index.ID, l *loads) client.IndexHistory {
+	h := client.IndexHistory{ID: id, IndexLoad: l.all.told(), Points: []client.IndexPoint{}}
+	if x := s.Index(id); x != nil {
+		d := &x.Definition
+		h.Name, h.Bucket, h.Scope, h.Collection = d.Name, d.Bucket, d.Member.Scope, d.Member.Collection
+	}
+	for point := range p.asked.Points {
+		if at := l.points[point]; at != nil {
+			h.Points = append(h.Points, client.IndexPoint{AtMS: p.atMS(point), IndexLoad: at.told()})
+		}
+	}
+	return h
+}
+
+// bucketHistory is of one bucket, or of all with "".
+func (p *past) bucketHistory(only string) []client.BucketHistory {
+	all := []client.BucketHistory{}
+	names := map[string]bool{}
+	for at := range p.buckets {
+		names[at.name] = only == "" || at.name == only
+	}
+	for name, wanted := range names {
+		if !wanted {
+			continue
+		}
+		h := client.BucketHistory{Name: name, Points: []client.BucketPoint{}}
+		var before *wire.BucketPast
+		for point := range p.asked.Points {
+			b := p.buckets[bucketAt{name, point}]
+			if b == nil {
+				before = nil
+				continue
+			}
+			one := client.BucketPoint{AtMS: p.atMS(point), Lag: b.Lag, ScansWaiting: b.Waiting}
+			if before != nil && b.Number >= before.Number { // else the bucket has begun anew
+				one.Timestamps = new(b.Number - before.Number)
+			}
+			h.Points, before = append(h.Points, one), b
+		}
+		all = append(all, h)
+	}
+	slices.SortFunc(all, func(a, b client.BucketHistory) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
