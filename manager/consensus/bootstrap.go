@@ -125,18 +125,18 @@ func sameSet(servers []Server, others []PeerAnswer) error {
 const probeTimeout = time.Second
 
 // Describe gives this node's own answer.
-func (n *Node) Describe(expect int) (PeerAnswer, error) {
-	has, err := n.HasState()
+func (ms *members) Describe(expect int) (PeerAnswer, error) {
+	has, err := ms.storage.HasState()
 	if err != nil {
 		return PeerAnswer{}, err
 	}
-	a := PeerAnswer{ID: n.ID(), Name: n.cfg.Name, REST: n.cfg.REST, Raft: n.Addr(), ClusterID: n.ClusterID(),
+	a := PeerAnswer{ID: ms.ID(), Name: ms.cfg.Name, REST: ms.cfg.REST, Raft: ms.Addr(), ClusterID: ms.storage.ClusterID(),
 		HasState: has, Expect: expect,
-		NewestFormat: n.cfg.FormatLevel}
-	if sees := n.sees.Load(); sees != nil && !has {
+		NewestFormat: ms.cfg.FormatLevel}
+	if sees := ms.sees.Load(); sees != nil && !has {
 		a.Sees = *sees
 	}
-	if s := n.fsm.State(); s.ClusterID() != "" {
+	if s := ms.fsm.State(); s.ClusterID() != "" {
 		a.FormatLevel, a.Epoch = s.FormatLevel(), s.Epoch()
 	}
 	return a, nil
@@ -145,42 +145,43 @@ func (n *Node) Describe(expect int) (PeerAnswer, error) {
 // Form brings an empty node into a cluster: it asks the peers, every interval, until this node or another one has
 // bootstrapped, or until it was added to a cluster that exists, and returns when this node has Raft state. A node that
 // has state returns at once. expect 1 bootstraps alone, expect 0 never bootstraps.
-func (n *Node) Form(ctx context.Context, probe PeerProbe, peers []string, expect int, interval time.Duration) error {
+func (ms *members) Form(ctx context.Context, probe PeerProbe, peers []string, expect int,
+	interval time.Duration) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	complaint := ""
 	for {
-		own, err := n.Describe(expect)
+		own, err := ms.Describe(expect)
 		if err != nil {
 			return err
 		}
 		if own.HasState {
 			return nil
 		}
-		others, silent := n.ask(ctx, probe, peers)
-		n.noteSeen(own.ID, others)
+		others, silent := ms.ask(ctx, probe, peers)
+		ms.noteSeen(own.ID, others)
 		for _, a := range others {
-			if a.FormatLevel > n.cfg.FormatLevel {
+			if a.FormatLevel > ms.cfg.FormatLevel {
 				return fmt.Errorf("%w: cluster %s is at format level %d, this program knows up to %d: install the version of "+
 					"tidemark that %s runs",
-					ErrFormatTooNew, a.ClusterID, a.FormatLevel, n.cfg.FormatLevel, a.ID)
+					ErrFormatTooNew, a.ClusterID, a.FormatLevel, ms.cfg.FormatLevel, a.ID)
 			}
 		}
 		verdict, servers, err := Judge(own, others, expect)
 		if verdict == VerdictBootstrap {
-			err := n.Bootstrap(servers)
+			err := ms.Bootstrap(servers)
 			if errors.Is(err, ErrHasState) {
 				err = nil
 			}
 			return err
 		}
 		if verdict == VerdictJoin {
-			err = n.askToJoin(ctx, probe, peers, own)
+			err = ms.askToJoin(ctx, probe, peers, own)
 		}
 		now := fmt.Sprint(verdict, err, silent)
 		if now != complaint {
 			complaint = now
-			n.cfg.Logger.Info("waiting for a cluster", "answered", len(others), "expected", expect, "silent", silent, "joins",
+			ms.cfg.Logger.Info("waiting for a cluster", "answered", len(others), "expected", expect, "silent", silent, "joins",
 				verdict == VerdictJoin, "error", err)
 		}
 		select {
@@ -192,21 +193,21 @@ func (n *Node) Form(ctx context.Context, probe PeerProbe, peers []string, expect
 }
 
 // noteSeen keeps who answered, for those who ask this node.
-func (n *Node) noteSeen(own string, others []PeerAnswer) {
+func (ms *members) noteSeen(own string, others []PeerAnswer) {
 	ids := []string{own}
 	for _, a := range others {
 		ids = append(ids, a.ID)
 	}
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
-	n.sees.Store(&ids)
+	ms.sees.Store(&ids)
 }
 
 // joinTimeout bounds one request to be added: a change of members takes a commit or two.
 const joinTimeout = 5 * time.Second
 
 // askToJoin asks the peers, one after the other, to have this node added; the first that does is enough.
-func (n *Node) askToJoin(ctx context.Context, probe PeerProbe, peers []string, own PeerAnswer) (err error) {
+func (ms *members) askToJoin(ctx context.Context, probe PeerProbe, peers []string, own PeerAnswer) (err error) {
 	for _, addr := range peers {
 		one, cancel := context.WithTimeout(ctx, joinTimeout)
 		e := probe.Join(one, addr, own)
@@ -220,7 +221,7 @@ func (n *Node) askToJoin(ctx context.Context, probe PeerProbe, peers []string, o
 }
 
 // ask returns the answers of the peers, and who is silent.
-func (n *Node) ask(ctx context.Context, probe PeerProbe, peers []string) (answers []PeerAnswer, silent []string) {
+func (ms *members) ask(ctx context.Context, probe PeerProbe, peers []string) (answers []PeerAnswer, silent []string) {
 	for _, addr := range peers {
 		one, cancel := context.WithTimeout(ctx, probeTimeout)
 		a, err := probe.Probe(one, addr)

@@ -2,7 +2,6 @@ package consensus
 
 import (
 	"context"
-	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -12,7 +11,9 @@ import (
 // leader was stopped for a while, that may be one that a follower gave before it elected another leader. Its fields
 // belong to the goroutine of verify.
 type confirmer struct {
-	node    *Node
+	base    *base
+	links   *links
+	reigns  *reigns
 	round   uint64
 	peers   map[raft.ServerID]*peer
 	answers chan heartbeatAnswer
@@ -35,8 +36,9 @@ type heartbeatAnswer struct {
 // answersLength is the room for answers to proofs that have been given up.
 const answersLength = 64
 
-func newConfirmer(n *Node) *confirmer {
-	return &confirmer{node: n, peers: map[raft.ServerID]*peer{}, answers: make(chan heartbeatAnswer, answersLength)}
+func newConfirmer(rd *reads) *confirmer {
+	return &confirmer{base: rd.base, links: rd.links, reigns: rd.reigns, peers: map[raft.ServerID]*peer{},
+		answers: make(chan heartbeatAnswer, answersLength)}
 }
 
 // confirm returns nil when nobody can have led in a later term before it was called. It tries for as long as the reign
@@ -51,11 +53,11 @@ func (c *confirmer) confirm(ctx context.Context, now reign) error {
 		c.ask(p, now.term)
 	}
 	for need > 0 {
-		c.node.mu.Lock()
-		serving, changed := c.node.serving, c.node.changed
-		c.node.mu.Unlock()
+		c.reigns.mu.Lock()
+		serving, changed := c.reigns.serving, c.reigns.changed
+		c.reigns.mu.Unlock()
 		if serving != now {
-			return c.node.notLeader()
+			return c.base.notLeader()
 		}
 		select {
 		case <-changed:
@@ -65,7 +67,7 @@ func (c *confirmer) confirm(ctx context.Context, now reign) error {
 			a.peer.asked = false
 			switch {
 			case a.term > now.term:
-				return c.node.notLeader()
+				return c.base.notLeader()
 			case a.yes && a.round == c.round && a.term == now.term:
 				need--
 			case c.peers[a.peer.id] == a.peer:
@@ -73,23 +75,23 @@ func (c *confirmer) confirm(ctx context.Context, now reign) error {
 			}
 		}
 	}
-	if c.node.raft.CurrentTerm() != now.term { // its own vote counts too
-		return c.node.notLeader()
+	if c.base.raft.CurrentTerm() != now.term { // its own vote counts too
+		return c.base.notLeader()
 	}
 	return nil
 }
 
 // voters brings peers up to date and gives how many of them make a majority, together with this node.
 func (c *confirmer) voters() (need int, err error) {
-	f := c.node.raft.GetConfiguration()
+	f := c.base.raft.GetConfiguration()
 	if err := f.Error(); err != nil {
-		return 0, c.node.outcome(err)
+		return 0, c.base.outcome(err)
 	}
 	voters, own := map[raft.ServerID]*peer{}, 0
 	for _, s := range f.Configuration().Servers {
 		switch old := c.peers[s.ID]; {
 		case s.Suffrage != raft.Voter:
-		case s.ID == c.node.id:
+		case s.ID == c.base.id:
 			own = 1
 		case old != nil && old.addr == s.Address:
 			voters[s.ID] = old
@@ -108,30 +110,11 @@ func (c *confirmer) ask(p *peer, term uint64) {
 	}
 	p.asked = true
 	a := heartbeatAnswer{peer: p, round: c.round}
-	c.node.asking.Go(func() {
-		a.term, a.yes = c.node.heartbeat(p.id, p.addr, term)
+	c.links.asking.Go(func() {
+		a.term, a.yes = c.links.heartbeat(p.id, p.addr, term)
 		select {
 		case c.answers <- a:
-		case <-c.node.done:
+		case <-c.base.done:
 		}
 	})
-}
-
-// heartbeat sends the heartbeat of a term that this node led, as the library does, and returns the answer. After a
-// failure it rests as long as the library's heartbeats do.
-func (n *Node) heartbeat(id raft.ServerID, addr raft.ServerAddress, term uint64) (theirs uint64, yes bool) {
-	req := &raft.AppendEntriesRequest{Term: term, RPCHeader: raft.RPCHeader{
-		ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(n.id), Addr: n.trans.EncodePeer(n.id, n.trans.LocalAddr()),
-	}}
-	var resp raft.AppendEntriesResponse
-	if err := n.trans.AppendEntries(id, addr, req, &resp); err != nil {
-		rest := time.NewTimer(n.cfg.Heartbeat / heartbeatsPerCall)
-		defer rest.Stop()
-		select {
-		case <-rest.C:
-		case <-n.done:
-		}
-		return 0, false
-	}
-	return resp.Term, resp.Success
 }

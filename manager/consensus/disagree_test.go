@@ -22,8 +22,8 @@ import (
 // endless is how many refusals or state snapshots are more than any way of two logs to each other has.
 const endless = 200
 
-// tally counts what a cluster's log lines tell of replication. A loop in which no time passes would never end in virtual
-// time: at endless it calls stop.
+// tally counts what a cluster's log lines tell of replication. A loop in which no time passes would never end in
+// virtual time: at endless it calls stop.
 type tally struct {
 	refused, sent atomic.Int64
 	stop          func()

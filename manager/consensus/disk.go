@@ -161,22 +161,22 @@ func (d *disk) measure() {
 }
 
 // Disk returns how the storage under the Raft log does.
-func (n *Node) Disk() Disk { return n.disk.state() }
+func (st *storage) Disk() Disk { return st.disk.state() }
 
 // watchSpace looks at the free space, and tries a disk that failed or was slow, so that it is known when it is well
 // again.
-func (n *Node) watchSpace(ctx context.Context) error {
+func (st *storage) watchSpace(ctx context.Context) error {
 	tick := time.NewTicker(spaceInterval)
 	defer tick.Stop()
 	for {
-		n.disk.measure()
-		n.disk.mu.Lock()
-		try := (n.disk.failure != nil || n.disk.slowNow) && len(n.disk.underWay) == 0 &&
-			time.Since(n.disk.ended) >= spaceInterval/2
-		n.disk.mu.Unlock()
+		st.disk.measure()
+		st.disk.mu.Lock()
+		try := (st.disk.failure != nil || st.disk.slowNow) && len(st.disk.underWay) == 0 &&
+			time.Since(st.disk.ended) >= spaceInterval/2
+		st.disk.mu.Unlock()
 		if try {
-			if err := n.store.Set(probeKey, make([]byte, probeBytes)); err == nil {
-				_ = n.store.Set(probeKey, nil) // the room is for the log again; a failure is on record
+			if err := st.store.Set(probeKey, make([]byte, probeBytes)); err == nil {
+				_ = st.store.Set(probeKey, nil) // the room is for the log again; a failure is on record
 			}
 		}
 		select {
@@ -189,8 +189,8 @@ func (n *Node) watchSpace(ctx context.Context) error {
 
 // watchDisk hands leadership on while the disk is not well, and speaks up when that changes. While a write hangs, Raft
 // cannot hand on: then this node stops to serve, and its transport to speak as leader (addressed.AppendEntries).
-func (n *Node) watchDisk(ctx context.Context) error {
-	tick := time.NewTicker(n.cfg.Heartbeat / 2)
+func (t *terms) watchDisk(ctx context.Context) error {
+	tick := time.NewTicker(t.cfg.Heartbeat / 2)
 	defer tick.Stop()
 	said, pause, next := "", time.Duration(0), time.Time{}
 	for {
@@ -199,47 +199,30 @@ func (n *Node) watchDisk(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		n.stall(n.disk.hangs())
-		faults := n.disk.state().Faults
+		t.reigns.stall(t.storage.disk.hangs())
+		faults := t.storage.disk.state().Faults
 		if len(faults) == 0 {
 			if said != "" {
-				n.cfg.Logger.Info("the disk is well again")
+				t.cfg.Logger.Info("the disk is well again")
 			}
 			said, pause, next = "", 0, time.Time{}
 			continue
 		}
 		if kind := faultKinds(faults); kind != said {
 			said = kind
-			n.cfg.Logger.Error("the disk under the Raft log is not well; this node should not lead", "faults", faults)
+			t.cfg.Logger.Error("the disk under the Raft log is not well; this node should not lead", "faults", faults)
 		}
-		if n.disk.hangs() || n.raft.State() != raft.Leader || time.Now().Before(next) {
+		if t.storage.disk.hangs() || t.raft.State() != raft.Leader || time.Now().Before(next) {
 			continue
 		}
 		if pause == 0 {
 			pause = firstHandOn
 		}
 		next, pause = time.Now().Add(pause), min(2*pause, maxHandOn)
-		if err := n.TransferLeadership(); err != nil && !errors.Is(err, ErrNotLeader) {
-			n.cfg.Logger.Warn("leadership cannot be handed on for the disk's sake", "error", err, "next attempt in",
+		if err := t.TransferLeadership(); err != nil && !errors.Is(err, ErrNotLeader) {
+			t.cfg.Logger.Warn("leadership cannot be handed on for the disk's sake", "error", err, "next attempt in",
 				time.Until(next).Round(time.Second))
 		}
-	}
-}
-
-// stall ends the leader's duties here when a write hangs, and lets them begin anew, if this node then still leads, when
-// it no longer does.
-func (n *Node) stall(hangs bool) {
-	n.mu.Lock()
-	changed := n.stalled != hangs
-	if n.stalled = hangs; changed && hangs {
-		n.serving = reign{}
-	}
-	if changed {
-		n.wake()
-	}
-	n.mu.Unlock()
-	if changed {
-		n.signal()
 	}
 }
 
@@ -257,15 +240,15 @@ func faultKinds(faults []string) (kinds string) {
 }
 
 // snapshotFiles gives index and time of the newest state snapshot, and the bytes of all that are kept.
-func (n *Node) snapshotFiles() (newest *raft.SnapshotMeta, at time.Time, bytes int64) {
-	metas, err := n.snaps.List()
+func (st *storage) snapshotFiles() (newest *raft.SnapshotMeta, at time.Time, bytes int64) {
+	metas, err := st.snaps.List()
 	if err != nil || len(metas) == 0 {
 		return nil, time.Time{}, 0
 	}
 	for _, m := range metas {
 		bytes += m.Size
 	}
-	if info, err := os.Stat(filepath.Join(n.cfg.Dir, "snapshots", metas[0].ID)); err == nil {
+	if info, err := os.Stat(filepath.Join(st.cfg.Dir, "snapshots", metas[0].ID)); err == nil {
 		at = info.ModTime()
 	}
 	return metas[0], at, bytes

@@ -57,18 +57,18 @@ func (e *NotLeaderError) Error() string {
 func (e *NotLeaderError) Is(target error) bool { return target == ErrNotLeader }
 
 // notLeader returns the error for now.
-func (n *Node) notLeader() error { return &NotLeaderError{Leader: n.Leader()} }
+func (b *base) notLeader() error { return &NotLeaderError{Leader: b.Leader()} }
 
 // outcome turns the error of a future into one of this package. Where the library answers before it appended anything,
 // the proposal certainly did not happen; else it may still be committed by a later leader.
-func (n *Node) outcome(err error) error {
+func (b *base) outcome(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, raft.ErrNotLeader):
-		return n.notLeader()
+		return b.notLeader()
 	case errors.Is(err, raft.ErrLeadershipTransferInProgress):
-		return fmt.Errorf("leadership is being handed on: %w", n.notLeader())
+		return fmt.Errorf("leadership is being handed on: %w", b.notLeader())
 	case errors.Is(err, raft.ErrEnqueueTimeout):
 		return fmt.Errorf("%w: the log did not take a proposal in time", ErrBusy)
 	}

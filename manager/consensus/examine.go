@@ -30,8 +30,8 @@ const wayOut = "this manager does not start on it. Way out: move %s away and sta
 // examine looks at a store before it is opened for writing: the file's length, every page in use, every entry's
 // checksum, that a state snapshot is whole, and that the log goes on, without a gap, where it ends.
 // Nothing is changed. Errors wrap ErrInUse or ErrStore, the latter ErrDamaged too, with the file and the way out.
-func (n *Node) examine() error {
-	path := n.cfg.database()
+func (st *storage) examine() error {
+	path := st.cfg.database()
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
 		return nil // serverID looks for what should not be there without it
@@ -44,10 +44,10 @@ func (n *Node) examine() error {
 		return inUse(path)
 	}
 	if err == nil {
-		err = n.examineSnapshots(first)
+		err = st.examineSnapshots(first)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w; "+wayOut, ErrStore, err, n.cfg.Dir)
+		return fmt.Errorf("%w: %w; "+wayOut, ErrStore, err, st.cfg.Dir)
 	}
 	return nil
 }
@@ -114,8 +114,8 @@ func examineEntry(key, value []byte) (index uint64, err error) {
 
 // examineSnapshots makes sure that there is a whole state snapshot that the log continues, if the log needs one. One
 // that is not whole beside an older one that is costs nothing but the replay.
-func (n *Node) examineSnapshots(first uint64) error {
-	dir := filepath.Join(n.cfg.Dir, "snapshots")
+func (st *storage) examineSnapshots(first uint64) error {
+	dir := filepath.Join(st.cfg.Dir, "snapshots")
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -128,8 +128,8 @@ func (n *Node) examineSnapshots(first uint64) error {
 	}
 	var store *raft.FileSnapshotStore
 	if len(names) > 0 {
-		if store, err = raft.NewFileSnapshotStoreWithLogger(n.cfg.Dir, snapshotsKept,
-			n.cfg.Logger.Named("snapshot")); err != nil {
+		if store, err = raft.NewFileSnapshotStoreWithLogger(st.cfg.Dir, snapshotsKept,
+			st.cfg.Logger.Named("snapshot")); err != nil {
 			return err
 		}
 	}
@@ -151,7 +151,7 @@ func (n *Node) examineSnapshots(first uint64) error {
 		return errors.Join(damaged...)
 	}
 	if len(damaged) > 0 {
-		n.cfg.Logger.Warn("a state snapshot is damaged; an older one and the log hold everything", "error",
+		st.cfg.Logger.Warn("a state snapshot is damaged; an older one and the log hold everything", "error",
 			errors.Join(damaged...))
 	}
 	return nil

@@ -13,8 +13,8 @@ import (
 var levelKey = []byte("tidemark-format-level")
 
 // checkLevel refuses data that an older program would stop over sooner or later.
-func (n *Node) checkLevel() error {
-	stored, err := n.store.Get(levelKey)
+func (st *storage) checkLevel() error {
+	stored, err := st.store.Get(levelKey)
 	if errors.Is(err, raftboltdb.ErrKeyNotFound) || err == nil && len(stored) == 0 {
 		return nil
 	}
@@ -22,27 +22,27 @@ func (n *Node) checkLevel() error {
 		return err
 	}
 	level, version, _ := strings.Cut(string(stored), " ")
-	if have, err := strconv.ParseUint(level, 10, 64); err != nil || have > n.cfg.FormatLevel {
+	if have, err := strconv.ParseUint(level, 10, 64); err != nil || have > st.cfg.FormatLevel {
 		return fmt.Errorf("%w: the cluster is at format level %s, this program knows up to %d: install tidemark %s, which "+
 			"ran here, or a newer version",
-			ErrFormatTooNew, level, n.cfg.FormatLevel, version)
+			ErrFormatTooNew, level, st.cfg.FormatLevel, version)
 	}
 	return nil
 }
 
 // NoteFormatLevel stores the state's format level beside the log, once for each level, so that an older program refuses
 // to start over it.
-func (n *Node) NoteFormatLevel() error {
-	level := n.fsm.State().FormatLevel()
-	if level <= n.noted.Load() {
+func (st *storage) NoteFormatLevel() error {
+	level := st.fsm.State().FormatLevel()
+	if level <= st.noted.Load() {
 		return nil
 	}
-	if err := n.store.Set(levelKey, []byte(strconv.FormatUint(level, 10)+" "+n.cfg.Version)); err != nil {
+	if err := st.store.Set(levelKey, []byte(strconv.FormatUint(level, 10)+" "+st.cfg.Version)); err != nil {
 		return fmt.Errorf("%w: %w", ErrStore, err)
 	}
-	n.noted.Store(level)
+	st.noted.Store(level)
 	return nil
 }
 
 // FormatLevel is the newest format level that this node understands.
-func (n *Node) FormatLevel() uint64 { return n.cfg.FormatLevel }
+func (b *base) FormatLevel() uint64 { return b.cfg.FormatLevel }

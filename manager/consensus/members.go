@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -19,9 +21,19 @@ var (
 	ErrMembersChanged = errors.New("the members have changed meanwhile; decide again")
 )
 
+// members is how the servers of a cluster come together, and change.
+type members struct {
+	*base
+	storage  *storage
+	links    *links
+	reigns   *reigns
+	changing sync.Mutex               // held during a change of members
+	sees     atomic.Pointer[[]string] // ids of the managers that Form found at its last look, itself included
+}
+
 // Servers returns the members, voters and others, in the order in which they came.
-func (n *Node) Servers() ([]Server, error) {
-	f := n.raft.GetConfiguration()
+func (b *base) Servers() ([]Server, error) {
+	f := b.raft.GetConfiguration()
 	if err := f.Error(); err != nil {
 		return nil, fmt.Errorf("members: %w", err)
 	}
@@ -34,31 +46,31 @@ func (n *Node) Servers() ([]Server, error) {
 
 // AddNonvoter adds a server that receives the log and has no vote; the way in for every new one. seen, unless nil, is
 // what Servers gave when the decision was made: ErrMembersChanged when it is no longer so.
-func (n *Node) AddNonvoter(s Server, seen []Server) error {
-	return n.member(seen, func() raft.IndexFuture {
-		return n.raft.AddNonvoter(raft.ServerID(s.ID), raft.ServerAddress(s.Raft), 0, memberTimeout)
+func (ms *members) AddNonvoter(s Server, seen []Server) error {
+	return ms.member(seen, func() raft.IndexFuture {
+		return ms.raft.AddNonvoter(raft.ServerID(s.ID), raft.ServerAddress(s.Raft), 0, memberTimeout)
 	})
 }
 
 // AddVoter adds a voter, or makes one of a server that has caught up.
-func (n *Node) AddVoter(s Server, seen []Server) error {
-	return n.member(seen, func() raft.IndexFuture {
-		return n.raft.AddVoter(raft.ServerID(s.ID), raft.ServerAddress(s.Raft), 0, memberTimeout)
+func (ms *members) AddVoter(s Server, seen []Server) error {
+	return ms.member(seen, func() raft.IndexFuture {
+		return ms.raft.AddVoter(raft.ServerID(s.ID), raft.ServerAddress(s.Raft), 0, memberTimeout)
 	})
 }
 
 // RemoveServer removes a server, a voter or another. A leader may remove itself; it then steps down.
-func (n *Node) RemoveServer(id string, seen []Server) error {
-	return n.member(seen, func() raft.IndexFuture { return n.raft.RemoveServer(raft.ServerID(id), 0, memberTimeout) })
+func (ms *members) RemoveServer(id string, seen []Server) error {
+	return ms.member(seen, func() raft.IndexFuture { return ms.raft.RemoveServer(raft.ServerID(id), 0, memberTimeout) })
 }
 
 // member makes one change at a time. The library's own guard (prevIndex) cannot be used: it does not tell the index.
 // Only a leader makes changes, and its configuration is the newest, so that a lock of this node is guard enough.
-func (n *Node) member(seen []Server, change func() raft.IndexFuture) error {
-	n.membership.Lock()
-	defer n.membership.Unlock()
+func (ms *members) member(seen []Server, change func() raft.IndexFuture) error {
+	ms.changing.Lock()
+	defer ms.changing.Unlock()
 	if seen != nil {
-		now, err := n.Servers()
+		now, err := ms.Servers()
 		if err != nil {
 			return err
 		}
@@ -67,7 +79,7 @@ func (n *Node) member(seen []Server, change func() raft.IndexFuture) error {
 		}
 	}
 	if err := change().Error(); err != nil {
-		if err = n.outcome(err); errors.Is(err, ErrUnknownOutcome) {
+		if err = ms.outcome(err); errors.Is(err, ErrUnknownOutcome) {
 			err = fmt.Errorf("%w: when a majority answers, tidemark cluster status shows whether it counts; if one is lost "+
 				"for ever, tidemark cluster recover", err)
 		}
@@ -77,11 +89,11 @@ func (n *Node) member(seen []Server, change func() raft.IndexFuture) error {
 }
 
 // TransferLeadershipTo hands leadership to one voter. It returns when this node no longer leads, or with ErrNoOther.
-func (n *Node) TransferLeadershipTo(s Server) error {
-	if n.raft.State() != raft.Leader {
-		return n.notLeader()
+func (b *base) TransferLeadershipTo(s Server) error {
+	if b.raft.State() != raft.Leader {
+		return b.notLeader()
 	}
-	if err := n.raft.LeadershipTransferToServer(raft.ServerID(s.ID), raft.ServerAddress(s.Raft)).Error(); err != nil {
+	if err := b.raft.LeadershipTransferToServer(raft.ServerID(s.ID), raft.ServerAddress(s.Raft)).Error(); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrNoOther, s.ID, err)
 	}
 	return nil
@@ -89,11 +101,11 @@ func (n *Node) TransferLeadershipTo(s Server) error {
 
 // TransferLeadership hands leadership to the voter that is furthest. It returns when this node no longer leads, or
 // after an election timeout with ErrNoOther.
-func (n *Node) TransferLeadership() error {
-	if n.raft.State() != raft.Leader {
-		return n.notLeader()
+func (b *base) TransferLeadership() error {
+	if b.raft.State() != raft.Leader {
+		return b.notLeader()
 	}
-	if err := n.raft.LeadershipTransfer().Error(); err != nil {
+	if err := b.raft.LeadershipTransfer().Error(); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoOther, err)
 	}
 	return nil

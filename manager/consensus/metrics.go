@@ -140,8 +140,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.peers, prometheus.GaugeValue, float64(voters), "voter")
 		ch <- prometheus.MustNewConstMetric(c.peers, prometheus.GaugeValue, float64(len(members)-voters), "nonvoter")
 	}
-	ch <- prometheus.MustNewConstMetric(c.reads, prometheus.CounterValue, float64(n.readsDone.Load()))
-	ch <- prometheus.MustNewConstMetric(c.checks, prometheus.CounterValue, float64(n.readChecks.Load()))
+	ch <- prometheus.MustNewConstMetric(c.reads, prometheus.CounterValue, float64(n.answered.Load()))
+	ch <- prometheus.MustNewConstMetric(c.checks, prometheus.CounterValue, float64(n.checks.Load()))
 	n.disk.seconds.Collect(ch)
 	n.disk.errors.Collect(ch)
 }

@@ -1,81 +1,34 @@
 package consensus
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
 
-	"tidemark/internal/rpc"
-	"tidemark/internal/tlsconf"
 	"tidemark/statecontext"
 )
 
 // Node is one Raft server. It takes part in elections and replication from Open to Close; proposals, reads and the
-// leader's duties need Run.
+// leader's duties need Run. Each of its parts has what it keeps, and knows those before it (DESIGN.md).
 type Node struct {
-	cfg   Config
-	id    raft.ServerID
-	fsm   StateMachine
-	raft  *raft.Raft
-	store *recorder
-	disk  *disk
-	snaps *snapshots
-	trans addressed
-	layer *stream
-	logs  raft.LogStore
+	*base
+	*storage
+	*links
+	*reigns
+	*proposals
+	*reads
+	*terms
+	*members
 
-	notify    chan bool     // from Raft, drained by one goroutine
-	notifyEnd chan struct{} // closed when Raft has shut down
-	drainer   sync.WaitGroup
-	asking    sync.WaitGroup // the confirmer's calls
-
-	queue   chan *proposal
-	entries chan *entry
-	slots   chan struct{} // one for each entry in flight
-	reads   chan *read
-	// readsDone counts linearizable reads that were answered, readChecks the checks of leadership for them.
-	readsDone, readChecks atomic.Uint64
-
-	clock *seenClock
-
-	acked atomic.Uint64 // highest index whose future returned
-	noted atomic.Uint64 // format level that the store knows of
-
-	membership sync.Mutex // held during a change of members
-	cluster    clusterName
-	users      atomic.Bool               // the store says that the cluster has had users
-	sees       atomic.Pointer[[]string]  // ids of the managers that Form found at its last look, itself included
-	started    atomic.Pointer[raft.Raft] // raft, for connections that come in while Open is at work
-
-	mu      sync.Mutex
-	serving reign         // zero while this node does not serve as leader
-	changed chan struct{} // closed and replaced when serving changes or leadership is lost
-	leads   leadership    // what Raft said last
-	setUp   error         // why the leader loop of this term ended, nil while it has not
-	stalled bool          // a write to the disk hangs: this node does not serve
-	running bool
-
-	gained chan struct{} // holds one signal after any number of changes of leads
-
-	stop     chan struct{} // closed by Close
+	helpers  sync.WaitGroup // goroutines from Open to Close
+	running  atomic.Bool
 	stopOnce sync.Once
-	done     chan struct{} // closed when Run has ended
 	closeErr error
-}
-
-// reign is a term in which this node serves.
-type reign struct {
-	term  uint64
-	began uint64 // index of its LeaderStarted
-	clock *termClock
 }
 
 // Open starts the node: it opens the store, listens, and takes part in elections if it is a member. Errors wrap
@@ -87,25 +40,11 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrStore, err)
 	}
-	n := &Node{
-		cfg: cfg, fsm: machine,
-		notify: make(chan bool, notifySlots), notifyEnd: make(chan struct{}),
-		gained:  make(chan struct{}, 1),
-		queue:   make(chan *proposal, queueLength),
-		entries: make(chan *entry, inflightEntries),
-		slots:   make(chan struct{}, inflightEntries),
-		reads:   make(chan *read, readQueue),
-		cluster: clusterName{unstored: make(chan struct{}, 1)},
-		changed: make(chan struct{}),
-		stop:    make(chan struct{}),
-		done:    make(chan struct{}),
-	}
-	n.disk = newDisk(&n.cfg)
+	n := assemble(cfg, machine)
 	n.disk.measure()
 	if err := n.openStore(); err != nil {
 		return nil, err
 	}
-	n.clock = &seenClock{began: time.Now()}
 	if err := n.openTransport(); err != nil {
 		return nil, errors.Join(err, n.store.Close())
 	}
@@ -119,67 +58,30 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrStore, err), n.trans.Close(), n.store.Close())
 	}
 	n.started.Store(n.raft)
-	n.drainer.Go(func() { n.trans.in.pass(n.trans.NetworkTransport.Consumer(), n.covers) })
-	n.drainer.Go(n.drain)
+	n.helpers.Go(func() { n.trans.in.pass(n.trans.NetworkTransport.Consumer(), n.covers) })
+	n.helpers.Go(n.drain)
 	return n, nil
 }
 
-// covers reports whether this node's state has everything up to an entry, and its newest state snapshot ends there.
-func (n *Node) covers(p position) bool { return n.snaps.endAt(p) && n.raft.AppliedIndex() >= p.index }
-
-func (n *Node) openTransport() error {
-	listener := n.cfg.Listener
-	if listener == nil {
-		var err error
-		if listener, err = net.Listen("tcp", n.cfg.RaftAddr); err != nil {
-			return fmt.Errorf("%w: listen for Raft: %w", ErrConfig, err)
-		}
-	}
-	if n.cfg.Advertise == "" {
-		n.cfg.Advertise = listener.Addr().String()
-	}
-	if host, _, err := net.SplitHostPort(n.cfg.Advertise); err == nil && net.ParseIP(host).IsUnspecified() ||
-		strings.Contains(n.cfg.Advertise, "@") {
-		return errors.Join(fmt.Errorf("%w: other nodes cannot dial %q; set an address to advertise", ErrConfig,
-			n.cfg.Advertise), listener.Close())
-	}
-	dial := n.cfg.Dial
-	if dial == nil {
-		dial = n.cfg.TLS.Dial(tlsconf.Raft, tlsconf.Manager)
-	}
-	n.layer = &stream{
-		Listener: n.cfg.TLS.Listen(listener, tlsconf.Raft, tlsconf.Manager), id: string(n.id), advertise: n.cfg.Advertise,
-		dial:      dial,
-		clusterID: n.ClusterID, epoch: func() uint64 { return n.fsm.State().Epoch() }, member: n.isMember,
-		log: n.cfg.Logger.Named("transport"), accepted: newPlaces(), moved: make(map[string]string),
-	}
-	n.trans = addressed{disk: n.disk, in: &incoming{calls: make(chan raft.RPC), ended: make(chan struct{})},
-		patience: transportTimeout(n.cfg.Heartbeat),
-		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-			Logger:                  n.cfg.Logger.Named("transport"),
-			Stream:                  n.layer,
-			MaxPool:                 transportPool,
-			Timeout:                 transportTimeout(n.cfg.Heartbeat),
-			MsgpackUseNewTimeFormat: true,
-		})}
-	return nil
-}
-
-// ID is this node's Raft server id.
-func (n *Node) ID() string { return string(n.id) }
-
-// Addr is the address that the other nodes dial.
-func (n *Node) Addr() string { return n.cfg.Advertise }
-
-// self is what this node registers as.
-func (n *Node) self() statecontext.Manager {
-	return statecontext.Manager{ID: string(n.id), Name: n.cfg.Name, REST: n.cfg.REST, Raft: n.cfg.Advertise,
-		FormatLevel: n.cfg.FormatLevel}
+// assemble makes the parts; nothing is open yet.
+func assemble(cfg Config, machine StateMachine) *Node {
+	b := &base{cfg: cfg, fsm: machine, clock: &seenClock{began: time.Now()}, stop: make(chan struct{}),
+		done: make(chan struct{})}
+	st := &storage{base: b, disk: newDisk(&b.cfg), cluster: clusterName{unstored: make(chan struct{}, 1)}}
+	l := &links{base: b, storage: st}
+	rs := &reigns{base: b, notify: make(chan bool, notifySlots), notifyEnd: make(chan struct{}),
+		gained: make(chan struct{}, 1), changed: make(chan struct{})}
+	q := &proposals{base: b, reigns: rs, queue: make(chan *proposal, queueLength),
+		entries: make(chan *entry, inflightEntries), slots: make(chan struct{}, inflightEntries)}
+	return &Node{base: b, storage: st, links: l, reigns: rs, proposals: q,
+		reads:   &reads{base: b, links: l, reigns: rs, proposals: q, waiting: make(chan *read, readQueue)},
+		terms:   &terms{base: b, storage: st, reigns: rs, proposals: q},
+		members: &members{base: b, storage: st, links: l, reigns: rs}}
 }
 
 // HasState reports whether the node was ever part of a cluster: it has a term, a log or a snapshot.
-func (n *Node) HasState() (bool, error) {
-	has, err := raft.HasExistingState(n.logs, n.store, n.snaps)
+func (st *storage) HasState() (bool, error) {
+	has, err := raft.HasExistingState(st.logs, st.store, st.snaps)
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", ErrStore, err)
 	}
@@ -194,15 +96,15 @@ type Server struct {
 }
 
 // Bootstrap makes the first configuration of a new cluster, of voters. It is refused over existing state (ErrHasState).
-func (n *Node) Bootstrap(servers []Server) error {
-	if has, err := n.HasState(); err != nil || has {
+func (ms *members) Bootstrap(servers []Server) error {
+	if has, err := ms.storage.HasState(); err != nil || has {
 		return errors.Join(fmt.Errorf("%w: bootstrap is for empty nodes", ErrHasState), err)
 	}
 	var c raft.Configuration
 	for _, s := range servers {
 		c.Servers = append(c.Servers, raft.Server{ID: raft.ServerID(s.ID), Address: raft.ServerAddress(s.Raft)})
 	}
-	if err := n.raft.BootstrapCluster(c).Error(); err != nil {
+	if err := ms.raft.BootstrapCluster(c).Error(); err != nil {
 		if errors.Is(err, raft.ErrCantBootstrap) {
 			return fmt.Errorf("%w: %w", ErrHasState, err)
 		}
@@ -210,33 +112,6 @@ func (n *Node) Bootstrap(servers []Server) error {
 	}
 	return nil
 }
-
-// Leader returns the leader that this node knows.
-func (n *Node) Leader() Leader {
-	addr, id := n.raft.LeaderWithID()
-	return Leader{ID: string(id), Raft: string(addr), Known: addr != ""}
-}
-
-// Term is Raft's present term.
-func (n *Node) Term() uint64 { return n.raft.CurrentTerm() }
-
-// Serving reports whether this node leads, has begun its term in the state, and in which term.
-func (n *Node) Serving() (term uint64, ok bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.serving.term, n.serving.term != 0
-}
-
-// WaitApplied returns when the state contains the entry with this index.
-func (n *Node) WaitApplied(ctx context.Context, index uint64) error {
-	below, span := rpc.StartSpan(ctx, "wait applied")
-	err := n.fsm.Wait(below, index)
-	rpc.EndSpan(ctx, span, err)
-	return err
-}
-
-// State returns the newest state of this node.
-func (n *Node) State() *statecontext.State { return n.fsm.State() }
 
 // Stats are figures for status and metrics.
 type Stats struct {
@@ -254,7 +129,7 @@ func (n *Node) Stats() Stats {
 	s := Stats{
 		State: n.raft.State().String(), Term: n.raft.CurrentTerm(), LastIndex: n.raft.LastIndex(),
 		CommitIndex:  n.raft.CommitIndex(),
-		AppliedIndex: n.fsm.State().AppliedIndex(), Queued: len(n.queue), LastContact: -1,
+		AppliedIndex: n.fsm.State().AppliedIndex(), Queued: len(n.proposals.queue), LastContact: -1,
 	}
 	if n.raft.State() == raft.Leader {
 		s.LastContact = 0
@@ -262,14 +137,6 @@ func (n *Node) Stats() Stats {
 		s.LastContact = n.cfg.Now().Sub(at)
 	}
 	return s
-}
-
-// Snapshot takes a state snapshot now; nothing new is no error.
-func (n *Node) Snapshot() error {
-	if err := n.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
-		return fmt.Errorf("state snapshot: %w", err)
-	}
-	return nil
 }
 
 // Close hands leadership on, waits for Run to end, and stops everything. It may be called more than once.
@@ -281,15 +148,12 @@ func (n *Node) Close() error {
 			}
 		}
 		close(n.stop)
-		n.mu.Lock()
-		running := n.running
-		n.mu.Unlock()
-		if running {
+		if n.running.Load() {
 			<-n.done
 		}
 		n.closeErr = errors.Join(n.raft.Shutdown().Error(), n.trans.Close(), n.store.Close())
 		close(n.notifyEnd)
-		n.drainer.Wait()
+		n.helpers.Wait()
 		n.asking.Wait() // as Raft waits for its own calls
 	})
 	return n.closeErr

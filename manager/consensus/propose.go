@@ -12,6 +12,16 @@ import (
 	"tidemark/statecontext"
 )
 
+// proposals are commands on their way into the log, many in an entry.
+type proposals struct {
+	*base
+	reigns  *reigns
+	queue   chan *proposal
+	entries chan *entry
+	slots   chan struct{} // one for each entry in flight
+	acked   atomic.Uint64 // highest index whose future returned
+}
+
 // proposal is one command on its way.
 type proposal struct {
 	command statecontext.Command
@@ -43,32 +53,32 @@ type entry struct {
 // are stamped here, and on whose behalf it is, where ctx says so (package rpc). The body must not be changed any more.
 // Errors: NotLeaderError, ErrBusy, ErrCommand, ErrClosed and a context that ended before the command was taken say that
 // nothing was proposed; ErrUnknownOutcome says that nobody knows.
-func (n *Node) Propose(ctx context.Context, command statecontext.Command) (statecontext.Result, error) {
+func (q *proposals) Propose(ctx context.Context, command statecontext.Command) (statecontext.Result, error) {
 	below, span := rpc.StartSpan(ctx, "raft propose")
-	res, err := n.replicate(below, command)
+	res, err := q.replicate(below, command)
 	rpc.EndSpan(ctx, span, err)
 	return res, err
 }
 
-func (n *Node) replicate(ctx context.Context, command statecontext.Command) (statecontext.Result, error) {
+func (q *proposals) replicate(ctx context.Context, command statecontext.Command) (statecontext.Result, error) {
 	if by, ok := rpc.OnBehalf(ctx); ok && command.Request == nil {
 		command.Request = &statecontext.Request{Principal: strings.ToValidUTF8(by[:min(len(by), statecontext.MaxKeyBytes)],
 			"")}
 	}
-	size, err := n.vet(&command)
+	size, err := q.vet(&command)
 	if err != nil {
 		return statecontext.Result{}, err
 	}
-	now, err := n.awaitServing(ctx)
+	now, err := q.reigns.awaitServing(ctx)
 	if err != nil {
 		return statecontext.Result{}, err
 	}
-	command.TimeMS, command.WallMS = now.clock.stamp(), n.cfg.Now().UnixMilli()
+	command.TimeMS, command.WallMS = now.clock.stamp(), q.cfg.Now().UnixMilli()
 	p := &proposal{command: command, size: size, term: now.term, done: make(chan answer, 1)}
 	select {
-	case n.queue <- p:
+	case q.queue <- p:
 	default:
-		return statecontext.Result{}, fmt.Errorf("%w: %d proposals wait", ErrBusy, len(n.queue))
+		return statecontext.Result{}, fmt.Errorf("%w: %d proposals wait", ErrBusy, len(q.queue))
 	}
 	select {
 	case a := <-p.done:
@@ -77,7 +87,7 @@ func (n *Node) replicate(ctx context.Context, command statecontext.Command) (sta
 		if p.phase.CompareAndSwap(phaseQueued, phaseGivenUp) {
 			return statecontext.Result{}, fmt.Errorf("not proposed: %w", ctx.Err())
 		}
-	case <-n.done:
+	case <-q.done:
 		if p.phase.CompareAndSwap(phaseQueued, phaseGivenUp) {
 			return statecontext.Result{}, ErrClosed
 		}
@@ -91,13 +101,13 @@ func (n *Node) replicate(ctx context.Context, command statecontext.Command) (sta
 }
 
 // vet makes sure that every node will understand the command: one that does not decode would stop all of them.
-func (n *Node) vet(c *statecontext.Command) (size int, err error) {
-	if need, level := statecontext.RequiredFormat(c), n.fsm.State().FormatLevel(); need > level {
+func (q *proposals) vet(c *statecontext.Command) (size int, err error) {
+	if need, level := statecontext.RequiredFormat(c), q.fsm.State().FormatLevel(); need > level {
 		return 0, fmt.Errorf("%w: it needs format level %d, the cluster is at %d: when all managers run the new version, "+
 			"run tidemark cluster finalize-upgrade",
 			ErrFormatTooOld, need, level)
 	}
-	data, err := n.encode(*c)
+	data, err := q.encode(*c)
 	if err == nil && len(data) > batchBytes {
 		err = fmt.Errorf("%d bytes, at most %d", len(data), batchBytes)
 	}
@@ -108,87 +118,38 @@ func (n *Node) vet(c *statecontext.Command) (size int, err error) {
 }
 
 // encode makes an entry and reads it again: one that does not decode would stop every node for ever.
-func (n *Node) encode(commands ...statecontext.Command) ([]byte, error) {
-	data, err := statecontext.EncodeAs(n.cfg.Version, commands...)
+func (b *base) encode(commands ...statecontext.Command) ([]byte, error) {
+	data, err := statecontext.EncodeAs(b.cfg.Version, commands...)
 	if err == nil {
-		_, err = statecontext.DecodeUpTo(n.cfg.FormatLevel, data)
+		_, err = statecontext.DecodeUpTo(b.cfg.FormatLevel, data)
 	}
 	return data, err
 }
 
-// awaitServing returns the term in which this node serves, waiting while it leads and has not yet begun its term.
-func (n *Node) awaitServing(ctx context.Context) (reign, error) {
-	for {
-		n.mu.Lock()
-		now, changed, stalled := n.serving, n.changed, n.stalled
-		n.mu.Unlock()
-		if now.term != 0 {
-			return now, nil
-		}
-		if stalled || n.raft.State() != raft.Leader {
-			return reign{}, n.notLeader()
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return reign{}, fmt.Errorf("not proposed, the new leader is not ready yet: %w", ctx.Err())
-		case <-n.stop:
-			return reign{}, ErrClosed
-		}
-	}
-}
-
-// serve says that this node serves in a term, if it still leads as it did when the term began, and wakes those who
-// wait.
-func (n *Node) serve(r reign, gains uint64) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !n.leads.leader || n.leads.gains != gains || n.stalled {
-		return false
-	}
-	n.serving = r
-	n.wake()
-	return true
-}
-
-// resign says that this node does not serve, and wakes those who wait to know.
-func (n *Node) resign() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.serving = reign{}
-	n.wake()
-}
-
-// wake lets those look again who wait for a change of serving. n.mu is held.
-func (n *Node) wake() {
-	close(n.changed)
-	n.changed = make(chan struct{})
-}
-
 // propose is the proposer: the one goroutine that hands commands to Raft, many at a time (group commit).
-func (n *Node) propose(ctx context.Context) error {
-	defer close(n.entries)
+func (q *proposals) propose(ctx context.Context) error {
+	defer close(q.entries)
 	var left *proposal // did not fit into the entry before
 	for {
 		first := left
 		for first == nil {
 			select {
-			case first = <-n.queue:
+			case first = <-q.queue:
 			case <-ctx.Done():
-				n.refuseQueued()
+				q.refuseQueued()
 				return nil
 			}
 		}
-		n.slots <- struct{}{} // room in flight first: meanwhile the group grows
+		q.slots <- struct{}{} // room in flight first: meanwhile the group grows
 		var group []*proposal
-		group, left = n.gather(first)
-		n.hand(group)
+		group, left = q.gather(first)
+		q.hand(group)
 	}
 }
 
 // gather takes what waits, up to the bounds of one entry.
-func (n *Node) gather(first *proposal) (group []*proposal, left *proposal) {
-	serving, _ := n.Serving()
+func (q *proposals) gather(first *proposal) (group []*proposal, left *proposal) {
+	serving, _ := q.reigns.Serving()
 	bytes := 0
 	for p := first; ; {
 		if bytes += p.size; len(group) > 0 && bytes > batchBytes {
@@ -198,14 +159,14 @@ func (n *Node) gather(first *proposal) (group []*proposal, left *proposal) {
 			if p.term == serving {
 				group = append(group, p)
 			} else {
-				p.done <- answer{err: n.notLeader()}
+				p.done <- answer{err: q.notLeader()}
 			}
 		}
 		if len(group) >= batchCommands {
 			return group, nil
 		}
 		select {
-		case p = <-n.queue:
+		case p = <-q.queue:
 		default:
 			return group, nil
 		}
@@ -213,31 +174,31 @@ func (n *Node) gather(first *proposal) (group []*proposal, left *proposal) {
 }
 
 // hand passes a group to Raft, or gives the slot back.
-func (n *Node) hand(group []*proposal) {
+func (q *proposals) hand(group []*proposal) {
 	if len(group) == 0 {
-		<-n.slots
+		<-q.slots
 		return
 	}
 	commands := make([]statecontext.Command, len(group))
 	for i, p := range group {
 		commands[i] = p.command
 	}
-	data, err := n.encode(commands...)
+	data, err := q.encode(commands...)
 	if err != nil {
 		for _, p := range group {
 			p.done <- answer{err: fmt.Errorf("%w: %w", ErrCommand, err)}
 		}
-		<-n.slots
+		<-q.slots
 		return
 	}
-	n.entries <- &entry{future: n.raft.Apply(data, proposeTimeout), proposals: group}
+	q.entries <- &entry{future: q.raft.Apply(data, proposeTimeout), proposals: group}
 }
 
 // refuseQueued answers what nobody will take any more.
-func (n *Node) refuseQueued() {
+func (q *proposals) refuseQueued() {
 	for {
 		select {
-		case p := <-n.queue:
+		case p := <-q.queue:
 			if p.phase.CompareAndSwap(phaseQueued, phaseTaken) {
 				p.done <- answer{err: ErrClosed}
 			}
@@ -248,10 +209,10 @@ func (n *Node) refuseQueued() {
 }
 
 // complete answers proposals in the order of the log.
-func (n *Node) complete() error {
-	for e := range n.entries {
-		results, err := n.settle(e.future, len(e.proposals))
-		<-n.slots
+func (q *proposals) complete() error {
+	for e := range q.entries {
+		results, err := q.settle(e.future, len(e.proposals))
+		<-q.slots
 		for i, p := range e.proposals {
 			if err != nil {
 				p.done <- answer{err: err}
@@ -264,14 +225,14 @@ func (n *Node) complete() error {
 }
 
 // settle waits for an entry and gives the results of its commands.
-func (n *Node) settle(f raft.ApplyFuture, commands int) ([]statecontext.Result, error) {
+func (q *proposals) settle(f raft.ApplyFuture, commands int) ([]statecontext.Result, error) {
 	if err := f.Error(); err != nil {
-		return nil, n.outcome(err)
+		return nil, q.outcome(err)
 	}
 	switch response := f.Response().(type) {
 	case []statecontext.Result:
 		if len(response) == commands {
-			n.raiseAcked(f.Index())
+			q.raiseAcked(f.Index())
 			return response, nil
 		}
 		return nil, fmt.Errorf("%w: %d results for %d commands", ErrUnknownOutcome, len(response), commands)
@@ -282,10 +243,10 @@ func (n *Node) settle(f raft.ApplyFuture, commands int) ([]statecontext.Result, 
 }
 
 // raiseAcked remembers the highest index that anybody may have been told of.
-func (n *Node) raiseAcked(index uint64) {
+func (q *proposals) raiseAcked(index uint64) {
 	for {
-		old := n.acked.Load()
-		if index <= old || n.acked.CompareAndSwap(old, index) {
+		old := q.acked.Load()
+		if index <= old || q.acked.CompareAndSwap(old, index) {
 			return
 		}
 	}

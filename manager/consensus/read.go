@@ -3,6 +3,7 @@ package consensus
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"tidemark/internal/rpc"
 )
@@ -17,63 +18,74 @@ type readAnswer struct {
 	err   error
 }
 
+// reads are linearizable reads that wait for a check of leadership.
+type reads struct {
+	*base
+	links     *links
+	reigns    *reigns
+	proposals *proposals
+	waiting   chan *read
+	// answered counts reads that were answered, checks the checks of leadership for them.
+	answered, checks atomic.Uint64
+}
+
 // ReadIndex returns an index such that a state which contains it contains every write acknowledged before the call, by
 // this leader or an earlier one. Only the leader can give it (NotLeaderError); any node may then WaitApplied for it and
 // read its own state. Waiting reads share one check of leadership.
-func (n *Node) ReadIndex(ctx context.Context) (uint64, error) {
-	if _, err := n.awaitServing(ctx); err != nil {
+func (rd *reads) ReadIndex(ctx context.Context) (uint64, error) {
+	if _, err := rd.reigns.awaitServing(ctx); err != nil {
 		return 0, err
 	}
 	r := &read{done: make(chan readAnswer, 1)}
 	select {
-	case n.reads <- r:
+	case rd.waiting <- r:
 	default:
-		return 0, fmt.Errorf("%w: %d reads wait", ErrBusy, len(n.reads))
+		return 0, fmt.Errorf("%w: %d reads wait", ErrBusy, len(rd.waiting))
 	}
 	select {
 	case a := <-r.done:
 		return a.index, a.err
 	case <-ctx.Done():
 		return 0, fmt.Errorf("waiting for a check of leadership: %w", ctx.Err())
-	case <-n.done:
+	case <-rd.done:
 		return 0, ErrClosed
 	}
 }
 
 // ReadBarrier returns when the leader's own state is one that a linearizable read may use.
-func (n *Node) ReadBarrier(ctx context.Context) error {
+func (rd *reads) ReadBarrier(ctx context.Context) error {
 	below, span := rpc.StartSpan(ctx, "raft read barrier")
-	index, err := n.ReadIndex(below)
+	index, err := rd.ReadIndex(below)
 	if err == nil {
-		err = n.WaitApplied(below, index)
+		err = rd.WaitApplied(below, index)
 	}
 	rpc.EndSpan(ctx, span, err)
 	return err
 }
 
 // verify answers reads, all that wait with one check.
-func (n *Node) verify(ctx context.Context) error {
+func (rd *reads) verify(ctx context.Context) error {
 	waiting := make([]*read, 0, readQueue)
-	c := newConfirmer(n)
+	c := newConfirmer(rd)
 	for {
 		waiting = waiting[:0]
 		select {
-		case r := <-n.reads:
+		case r := <-rd.waiting:
 			waiting = append(waiting, r)
 		case <-ctx.Done():
 			return nil
 		}
 		for more := true; more && len(waiting) < readQueue; {
 			select {
-			case r := <-n.reads:
+			case r := <-rd.waiting:
 				waiting = append(waiting, r)
 			default:
 				more = false
 			}
 		}
-		n.readChecks.Add(1)
-		n.readsDone.Add(uint64(len(waiting)))
-		a := n.check(ctx, c)
+		rd.checks.Add(1)
+		rd.answered.Add(uint64(len(waiting)))
+		a := rd.check(ctx, c)
 		for _, r := range waiting {
 			r.done <- a
 		}
@@ -81,14 +93,14 @@ func (n *Node) verify(ctx context.Context) error {
 }
 
 // check is the rule of linearizable reads: the index first, then the proof that nobody else had led until then.
-func (n *Node) check(ctx context.Context, c *confirmer) readAnswer {
-	n.mu.Lock()
-	before := n.serving
-	n.mu.Unlock()
+func (rd *reads) check(ctx context.Context, c *confirmer) readAnswer {
+	rd.reigns.mu.Lock()
+	before := rd.reigns.serving
+	rd.reigns.mu.Unlock()
 	if before.term == 0 {
-		return readAnswer{err: n.notLeader()}
+		return readAnswer{err: rd.notLeader()}
 	}
-	index := max(before.began, n.acked.Load())
+	index := max(before.began, rd.proposals.acked.Load())
 	if err := c.confirm(ctx, before); err != nil {
 		return readAnswer{err: err}
 	}
@@ -97,9 +109,9 @@ func (n *Node) check(ctx context.Context, c *confirmer) readAnswer {
 
 // Barrier returns when everything that was committed before has been applied on this leader. It waits no longer than
 // leadership lasts.
-func (n *Node) Barrier() error {
-	if err := n.raft.Barrier(proposeTimeout).Error(); err != nil {
-		return n.outcome(err)
+func (b *base) Barrier() error {
+	if err := b.raft.Barrier(proposeTimeout).Error(); err != nil {
+		return b.outcome(err)
 	}
 	return nil
 }

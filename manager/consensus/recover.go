@@ -53,54 +53,53 @@ func Recover(cfg Config, machine StateMachine, do RecoverOptions) (RecoveryRepor
 	if err := cfg.withDefaults(); err != nil {
 		return r, err
 	}
-	n := &Node{cfg: cfg, fsm: machine, stop: make(chan struct{})}
-	n.disk = newDisk(&n.cfg)
-	if err := n.openStore(); err != nil {
+	st := assemble(cfg, machine).storage
+	if err := st.openStore(); err != nil {
 		return r, err
 	}
-	r, err := n.recover(do)
-	return r, errors.Join(err, n.store.Close())
+	r, err := st.recover(do)
+	return r, errors.Join(err, st.store.Close())
 }
 
-func (n *Node) recover(do RecoverOptions) (RecoveryReport, error) {
-	r := RecoveryReport{ServerID: n.ID()}
-	if has, err := n.HasState(); err != nil || !has {
-		return r, errors.Join(fmt.Errorf("%w: %s was never part of a cluster", ErrNothingToRecover, n.cfg.Dir), err)
+func (st *storage) recover(do RecoverOptions) (RecoveryReport, error) {
+	r := RecoveryReport{ServerID: st.ID()}
+	if has, err := st.HasState(); err != nil || !has {
+		return r, errors.Join(fmt.Errorf("%w: %s was never part of a cluster", ErrNothingToRecover, st.cfg.Dir), err)
 	}
-	members, err := n.replay(&r)
+	members, err := st.replay(&r)
 	if err != nil {
 		return r, fmt.Errorf("%w: %w", ErrStore, err)
 	}
-	state := n.fsm.State()
+	state := st.fsm.State()
 	r.ClusterID, r.CAS, r.Indexes, r.OldEpoch = state.ClusterID(), state.CAS(), state.IndexCount(), state.Epoch()
 	if r.ClusterID == "" {
 		return r, fmt.Errorf("%w: the log in %s ends before its cluster got an id; begin a new one with empty folders",
-			ErrNothingToRecover, n.cfg.Dir)
+			ErrNothingToRecover, st.cfg.Dir)
 	}
-	own := raft.Server{ID: n.id, Suffrage: raft.Voter}
+	own := raft.Server{ID: st.id, Suffrage: raft.Voter}
 	for _, m := range members {
 		r.Members = append(r.Members, Server{ID: string(m.ID), Raft: string(m.Address), Voter: m.Suffrage == raft.Voter})
-		if m.ID == n.id {
+		if m.ID == st.id {
 			own.Address = m.Address
 		} else {
 			r.Forgotten = append(r.Forgotten, string(m.ID))
 		}
 	}
 	if own.Address == "" {
-		return r, fmt.Errorf("%w: %s is not among the members that its log names: %v", ErrNothingToRecover, n.id, r.Members)
+		return r, fmt.Errorf("%w: %s is not among the members that its log names: %v", ErrNothingToRecover, st.id, r.Members)
 	}
 	if !do.Act {
 		return r, nil
 	}
-	epoch := max(r.OldEpoch+1, uint64(max(0, n.cfg.Now().Unix())))
-	raise, err := statecontext.EncodeAs(n.cfg.Version, statecontext.Command{WallMS: n.cfg.Now().UnixMilli(),
+	epoch := max(r.OldEpoch+1, uint64(max(0, st.cfg.Now().Unix())))
+	raise, err := statecontext.EncodeAs(st.cfg.Version, statecontext.Command{WallMS: st.cfg.Now().UnixMilli(),
 		Body: &statecontext.RaiseEpoch{Epoch: epoch, SkipNumbers: true, ResetLimits: do.ResetLimits}})
 	if err != nil {
 		return r, err
 	}
 	_, trans := raft.NewInmemTransport(own.Address)
-	again := &recovering{StateMachine: n.fsm, raise: raise}
-	err = raft.RecoverCluster(n.cfg.raft(n.id, nil), again, n.logs, n.store, n.snaps, trans,
+	again := &recovering{StateMachine: st.fsm, raise: raise}
+	err = raft.RecoverCluster(st.cfg.raft(st.id, nil), again, st.logs, st.store, st.snaps, trans,
 		raft.Configuration{Servers: []raft.Server{own}})
 	if err != nil {
 		return r, fmt.Errorf("%w: %w", ErrStore, err)
@@ -110,15 +109,15 @@ func (n *Node) recover(do RecoverOptions) (RecoveryReport, error) {
 }
 
 // replay applies everything that is here to the machine and gives the newest configuration.
-func (n *Node) replay(r *RecoveryReport) (members []raft.Server, err error) {
-	snaps, err := n.snaps.List()
+func (st *storage) replay(r *RecoveryReport) (members []raft.Server, err error) {
+	snaps, err := st.snaps.List()
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range snaps { // the newest that is whole
-		meta, source, e := n.snaps.Open(s.ID)
+		meta, source, e := st.snaps.Open(s.ID)
 		if e == nil {
-			e = n.fsm.Restore(source)
+			e = st.fsm.Restore(source)
 		}
 		if err = e; e == nil {
 			r.Snapshot, members = meta.Index, meta.Configuration.Servers
@@ -128,19 +127,19 @@ func (n *Node) replay(r *RecoveryReport) (members []raft.Server, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("no snapshot can be read: %w", err)
 	}
-	last, err := n.logs.LastIndex()
+	last, err := st.logs.LastIndex()
 	if err != nil {
 		return nil, err
 	}
 	r.LastIndex = max(r.Snapshot, last)
 	for i := r.Snapshot + 1; i <= last; i++ {
 		var entry raft.Log
-		if err := n.logs.GetLog(i, &entry); err != nil {
+		if err := st.logs.GetLog(i, &entry); err != nil {
 			return nil, fmt.Errorf("log entry %d: %w", i, err)
 		}
 		switch entry.Type {
 		case raft.LogCommand:
-			if err, failed := n.fsm.Apply(&entry).(error); failed {
+			if err, failed := st.fsm.Apply(&entry).(error); failed {
 				return nil, err
 			}
 		case raft.LogConfiguration:

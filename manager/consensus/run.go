@@ -15,40 +15,12 @@ import (
 	"tidemark/statecontext"
 )
 
-// leadership is what Raft said last. Gains counts how often it was gained: two more means lost and regained.
-type leadership struct {
-	leader bool
-	gains  uint64
-}
-
-// drain does nothing but take changes of leadership from Raft, which would wait for it.
-func (n *Node) drain() {
-	for {
-		select {
-		case leader := <-n.notify:
-			n.mu.Lock()
-			n.leads.leader = leader
-			if leader {
-				n.leads.gains++
-			} else {
-				n.setUp = nil
-				n.serving = reign{} // at once: nothing more is proposed or read in that term
-			}
-			n.wake()
-			n.mu.Unlock()
-			n.signal()
-		case <-n.notifyEnd:
-			return
-		}
-	}
-}
-
-// signal makes the loop of lead look again.
-func (n *Node) signal() {
-	select {
-	case n.gained <- struct{}{}:
-	default:
-	}
+// terms runs the leader's duties, one term after the other.
+type terms struct {
+	*base
+	storage   *storage
+	reigns    *reigns
+	proposals *proposals
 }
 
 // duty is one term's leader loop at work.
@@ -66,13 +38,9 @@ const maxPatience = 10 * time.Second
 // When it returns while the term lasts (a set-up that failed), leadership is handed on. Run returns when ctx ends or
 // Close is called, nil in both cases.
 func (n *Node) Run(ctx context.Context, onLeader func(ctx context.Context, term uint64) error) error {
-	n.mu.Lock()
-	if n.running {
-		n.mu.Unlock()
+	if !n.running.CompareAndSwap(false, true) {
 		return fmt.Errorf("%w: Run was called before", ErrClosed)
 	}
-	n.running = true
-	n.mu.Unlock()
 	defer close(n.done)
 
 	ctx, cancel := context.WithCancel(ctx)
@@ -99,32 +67,17 @@ func (n *Node) Run(ctx context.Context, onLeader func(ctx context.Context, term 
 	return g.Wait()
 }
 
-// renew closes the connections of both directions now and then, each after the call that is on it: the next call opens
-// a new one, and both sides show their certificates again.
-func (n *Node) renew(ctx context.Context, every time.Duration) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			n.trans.CloseStreams()
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
 // lead keeps one leader loop running while, and as often as, this node leads.
-func (n *Node) lead(ctx context.Context, onLeader func(context.Context, uint64) error) error {
+func (t *terms) lead(ctx context.Context, onLeader func(context.Context, uint64) error) error {
 	var current *duty
 	var ended chan error
-	began, patience := uint64(0), n.cfg.Heartbeat
+	began, patience := uint64(0), t.cfg.Heartbeat
 	retry := time.NewTimer(0)
 	retry.Stop()
 	defer retry.Stop()
 	end := func() {
 		if current != nil {
-			n.finish(current)
+			t.finish(current)
 			current, ended = nil, nil
 		}
 	}
@@ -133,64 +86,64 @@ func (n *Node) lead(ctx context.Context, onLeader func(context.Context, uint64) 
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-n.gained:
+		case <-t.reigns.gained:
 		case <-retry.C:
 		case err := <-ended:
 			current.cancel()
 			current, ended = nil, nil
-			n.resign()
-			if err := n.handOn(err); err != nil { // there may be nobody else
-				n.cfg.Logger.Warn("leadership cannot be handed on; trying again here", "error", err, "in", patience)
+			t.reigns.resign()
+			if err := t.handOn(err); err != nil { // there may be nobody else
+				t.cfg.Logger.Warn("leadership cannot be handed on; trying again here", "error", err, "in", patience)
 				retry.Reset(patience)
 				patience = min(2*patience, maxPatience)
 			}
 			continue
 		}
-		n.mu.Lock()
-		now := n.leads
-		now.leader = now.leader && !n.stalled
-		n.mu.Unlock()
+		t.reigns.mu.Lock()
+		now := t.reigns.leads
+		now.leader = now.leader && !t.reigns.stalled
+		t.reigns.mu.Unlock()
 		if current != nil && (!now.leader || now.gains != current.gains) {
 			end()
 		}
 		if current == nil && now.leader {
 			if now.gains != began {
-				began, patience = now.gains, n.cfg.Heartbeat
+				began, patience = now.gains, t.cfg.Heartbeat
 			}
-			current = n.begin(ctx, now.gains, onLeader)
+			current = t.begin(ctx, now.gains, onLeader)
 			ended = current.done
 		}
 	}
 }
 
 // finish ends the leader loop and waits for it.
-func (n *Node) finish(d *duty) {
+func (t *terms) finish(d *duty) {
 	d.cancel()
 	if err := <-d.done; err != nil && !errors.Is(err, context.Canceled) {
-		n.cfg.Logger.Warn("the leader loop ended with an error", "error", err)
+		t.cfg.Logger.Warn("the leader loop ended with an error", "error", err)
 	}
-	n.resign()
+	t.reigns.resign()
 }
 
 // handOn gives leadership, if this node still has it, to another one after the leader loop ended by itself with why.
-func (n *Node) handOn(why error) error {
-	if n.raft.State() != raft.Leader {
+func (t *terms) handOn(why error) error {
+	if t.raft.State() != raft.Leader {
 		return nil
 	}
-	n.mu.Lock()
-	n.setUp = why
-	n.mu.Unlock()
-	n.cfg.Logger.Warn("the leader loop ended by itself; leadership is handed on", "error", why)
-	return n.TransferLeadership()
+	t.reigns.mu.Lock()
+	t.reigns.setUp = why
+	t.reigns.mu.Unlock()
+	t.cfg.Logger.Warn("the leader loop ended by itself; leadership is handed on", "error", why)
+	return t.TransferLeadership()
 }
 
 // begin starts a leader loop.
-func (n *Node) begin(ctx context.Context, gains uint64, onLeader func(context.Context, uint64) error) *duty {
+func (t *terms) begin(ctx context.Context, gains uint64, onLeader func(context.Context, uint64) error) *duty {
 	ctx, cancel := context.WithCancel(ctx)
 	d := &duty{gains: gains, cancel: cancel, done: make(chan error, 1)}
 	go func() {
-		r, err := n.beginTerm()
-		if err == nil && !n.serve(r, gains) {
+		r, err := t.beginTerm()
+		if err == nil && !t.reigns.serve(r, gains) {
 			err = errTermLost
 		}
 		if err == nil {
@@ -208,38 +161,38 @@ func (n *Node) begin(ctx context.Context, gains uint64, onLeader func(context.Co
 var errTermLost = errors.New("leadership was lost while the term began")
 
 // beginTerm writes LeaderStarted, the first command of the term, and returns the cluster its id if it has none.
-func (n *Node) beginTerm() (reign, error) {
-	term := n.raft.CurrentTerm()
-	index, err := n.command(&statecontext.LeaderStarted{Term: term, Manager: n.self()})
+func (t *terms) beginTerm() (reign, error) {
+	term := t.raft.CurrentTerm()
+	index, err := t.proposals.command(&statecontext.LeaderStarted{Term: term, Manager: t.self()})
 	if err != nil {
 		return reign{}, fmt.Errorf("begin of term %d: %w", term, err)
 	}
-	if n.fsm.State().ClusterID() == "" {
+	if t.fsm.State().ClusterID() == "" {
 		var id [8]byte
 		if _, err := rand.Read(id[:]); err != nil {
 			return reign{}, err
 		}
-		epoch := max(1, uint64(max(0, n.cfg.Now().Unix())))
-		if index, err = n.command(&statecontext.BootstrapCluster{ClusterID: hex.EncodeToString(id[:]), Epoch: epoch,
-			FormatLevel: n.cfg.FormatLevel}); err != nil {
+		epoch := max(1, uint64(max(0, t.cfg.Now().Unix())))
+		if index, err = t.proposals.command(&statecontext.BootstrapCluster{ClusterID: hex.EncodeToString(id[:]), Epoch: epoch,
+			FormatLevel: t.cfg.FormatLevel}); err != nil {
 			return reign{}, fmt.Errorf("bootstrap of the cluster: %w", err)
 		}
 	}
-	if n.raft.CurrentTerm() != term || n.raft.State() != raft.Leader {
+	if t.raft.CurrentTerm() != term || t.raft.State() != raft.Leader {
 		return reign{}, errTermLost
 	}
-	return reign{term: term, began: index, clock: n.clock.begin(n.fsm.State().TimeMS())}, nil
+	return reign{term: term, began: index, clock: t.clock.begin(t.fsm.State().TimeMS())}, nil
 }
 
 // command proposes one command outside the queue, which is closed until the term has begun. The state's time stays
 // where it is: this node may not have applied all of the log yet.
-func (n *Node) command(b statecontext.Body) (index uint64, err error) {
-	data, err := n.encode(statecontext.Command{WallMS: n.cfg.Now().UnixMilli(), Body: b})
+func (q *proposals) command(b statecontext.Body) (index uint64, err error) {
+	data, err := q.encode(statecontext.Command{WallMS: q.cfg.Now().UnixMilli(), Body: b})
 	if err != nil {
 		return 0, err
 	}
-	f := n.raft.Apply(data, proposeTimeout)
-	results, err := n.settle(f, 1)
+	f := q.raft.Apply(data, proposeTimeout)
+	results, err := q.settle(f, 1)
 	if err != nil {
 		return 0, err
 	}

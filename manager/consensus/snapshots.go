@@ -40,7 +40,8 @@ func openSnapshots(store raft.SnapshotStore, log raft.LogStore) (*snapshots, err
 	return s, s.follow(position{all[0].Index, all[0].Term})
 }
 
-// Create begins a snapshot. One of the same place may be there already, but not on its way: whoever sends it tries again.
+// Create begins a snapshot. One of the same place may be there already, but not on its way: whoever sends it tries
+// again.
 func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, conf raft.Configuration, confIndex uint64,
 	trans raft.Transport) (raft.SnapshotSink, error) {
 	end := position{index, term}

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"tidemark/statecontext"
 )
 
@@ -383,20 +381,20 @@ func (s *Steward) end(id string, voters, alive, need int) error {
 // survey asks servers for a sign of life, all at once, and waits for all, each for as long as a call may take. It asks
 // in the term that this node serves in: a question in a later one would be taken for that of its leader, and the true
 // one would step down.
-func (n *Node) survey(ctx context.Context, servers []Server) (map[string]answerOf, error) {
-	term, serves := n.Serving()
+func (ms *members) survey(ctx context.Context, servers []Server) (map[string]answerOf, error) {
+	term, serves := ms.reigns.Serving()
 	if !serves {
-		return nil, n.notLeader()
+		return nil, ms.notLeader()
 	}
 	answers := make(map[string]answerOf, len(servers))
 	var mu sync.Mutex
 	var asked sync.WaitGroup
 	for _, m := range servers {
-		if m.ID == n.ID() {
+		if m.ID == ms.ID() {
 			continue
 		}
 		asked.Go(func() {
-			a := n.signOfLife(m, term)
+			a := ms.links.signOfLife(m, term)
 			mu.Lock()
 			answers[m.ID] = a
 			mu.Unlock()
@@ -404,16 +402,4 @@ func (n *Node) survey(ctx context.Context, servers []Server) (map[string]answerO
 	}
 	asked.Wait()
 	return answers, ctx.Err()
-}
-
-// signOfLife sends a heartbeat of a term that this node led.
-func (n *Node) signOfLife(m Server, term uint64) answerOf {
-	req := &raft.AppendEntriesRequest{Term: term, RPCHeader: raft.RPCHeader{
-		ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(n.id), Addr: n.trans.EncodePeer(n.id, n.trans.LocalAddr()),
-	}}
-	var resp raft.AppendEntriesResponse
-	if err := n.trans.AppendEntries(raft.ServerID(m.ID), raft.ServerAddress(m.Raft), req, &resp); err != nil {
-		return answerOf{problem: err.Error()}
-	}
-	return answerOf{last: resp.LastLog}
 }

@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -30,10 +31,22 @@ var (
 	voteKey        = []byte("LastVoteCand")
 )
 
+// storage is what a node keeps on disk: log, votes, state snapshots, and beside them who it is.
+type storage struct {
+	*base
+	store   *recorder
+	logs    raft.LogStore // store, with a cache
+	snaps   *snapshots
+	disk    *disk
+	cluster clusterName
+	users   atomic.Bool   // the store says that the cluster has had users
+	noted   atomic.Uint64 // format level that the store knows of
+}
+
 // openStore examines what is there, opens it, and returns the node its server id.
-func (n *Node) openStore() error {
-	path := n.cfg.database()
-	if err := n.examine(); err != nil {
+func (st *storage) openStore() error {
+	path := st.cfg.database()
+	if err := st.examine(); err != nil {
 		return err
 	}
 	store, err := raftboltdb.New(raftboltdb.Options{
@@ -51,27 +64,32 @@ func (n *Node) openStore() error {
 	if err != nil {
 		return fmt.Errorf("%w: open %s: %w", ErrStore, path, err)
 	}
-	n.store = &recorder{BoltStore: store, disk: n.disk, stop: n.stop}
-	if n.logs, err = raft.NewLogCache(logCacheEntries, n.store); err == nil {
+	st.store = &recorder{BoltStore: store, disk: st.disk, stop: st.stop}
+	if st.logs, err = raft.NewLogCache(logCacheEntries, st.store); err == nil {
 		var files *raft.FileSnapshotStore
-		if files, err = raft.NewFileSnapshotStoreWithLogger(n.cfg.Dir, snapshotsKept,
-			n.cfg.Logger.Named("snapshot")); err == nil {
-			n.snaps, err = openSnapshots(files, n.logs)
+		if files, err = raft.NewFileSnapshotStoreWithLogger(st.cfg.Dir, snapshotsKept,
+			st.cfg.Logger.Named("snapshot")); err == nil {
+			st.snaps, err = openSnapshots(files, st.logs)
 		}
 	}
 	if err == nil {
-		n.id, err = n.serverID()
+		st.id, err = st.serverID()
 	}
 	if err == nil {
-		err = errors.Join(n.checkLevel(), n.openIdentity())
+		err = errors.Join(st.checkLevel(), st.openIdentity())
 	}
 	if err != nil {
 		if !errors.Is(err, ErrRemoved) {
-			err = fmt.Errorf("%w: %s: %w", ErrStore, n.cfg.Dir, err)
+			err = fmt.Errorf("%w: %s: %w", ErrStore, st.cfg.Dir, err)
 		}
 		return errors.Join(err, store.Close())
 	}
 	return nil
+}
+
+// covers reports whether this node's state has everything up to an entry, and its newest state snapshot ends there.
+func (st *storage) covers(p position) bool {
+	return st.snaps.endAt(p) && st.raft.AppliedIndex() >= p.index
 }
 
 func inUse(path string) error {
@@ -80,15 +98,15 @@ func inUse(path string) error {
 }
 
 // serverID returns the stored id, or makes one.
-func (n *Node) serverID() (raft.ServerID, error) {
-	stored, err := n.store.Get(serverIDKey)
+func (st *storage) serverID() (raft.ServerID, error) {
+	stored, err := st.store.Get(serverIDKey)
 	if err == nil && len(stored) > 0 {
 		return raft.ServerID(stored), nil
 	}
 	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
 		return "", err
 	}
-	if has, err := raft.HasExistingState(n.logs, n.store, n.snaps); err != nil || has {
+	if has, err := raft.HasExistingState(st.logs, st.store, st.snaps); err != nil || has {
 		return "", errors.Join(fmt.Errorf("there is Raft state but no server id: the directory was put together from parts"),
 			err)
 	}
@@ -96,8 +114,8 @@ func (n *Node) serverID() (raft.ServerID, error) {
 	if _, err := rand.Read(suffix[:]); err != nil {
 		return "", err
 	}
-	id := n.cfg.Name + "-" + hex.EncodeToString(suffix[:])
-	return raft.ServerID(id), n.store.Set(serverIDKey, []byte(id))
+	id := st.cfg.Name + "-" + hex.EncodeToString(suffix[:])
+	return raft.ServerID(id), st.store.Set(serverIDKey, []byte(id))
 }
 
 // recorder is the log and the stable store as Raft sees them. Each entry is stored with a checksum over all that gives

@@ -1,0 +1,65 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+
+	"tidemark/internal/rpc"
+	"tidemark/statecontext"
+)
+
+// base is what all parts of a node work with.
+type base struct {
+	cfg     Config
+	id      raft.ServerID
+	fsm     StateMachine
+	clock   *seenClock
+	raft    *raft.Raft                // nil until Open has ended
+	started atomic.Pointer[raft.Raft] // raft, for connections that come in while Open is at work
+	stop    chan struct{}             // closed by Close
+	done    chan struct{}             // closed when Run has ended
+}
+
+// ID is this node's Raft server id.
+func (b *base) ID() string { return string(b.id) }
+
+// Addr is the address that the other nodes dial.
+func (b *base) Addr() string { return b.cfg.Advertise }
+
+// self is what this node registers as.
+func (b *base) self() statecontext.Manager {
+	return statecontext.Manager{ID: string(b.id), Name: b.cfg.Name, REST: b.cfg.REST, Raft: b.cfg.Advertise,
+		FormatLevel: b.cfg.FormatLevel}
+}
+
+// Leader returns the leader that this node knows.
+func (b *base) Leader() Leader {
+	addr, id := b.raft.LeaderWithID()
+	return Leader{ID: string(id), Raft: string(addr), Known: addr != ""}
+}
+
+// Term is Raft's present term.
+func (b *base) Term() uint64 { return b.raft.CurrentTerm() }
+
+// WaitApplied returns when the state contains the entry with this index.
+func (b *base) WaitApplied(ctx context.Context, index uint64) error {
+	below, span := rpc.StartSpan(ctx, "wait applied")
+	err := b.fsm.Wait(below, index)
+	rpc.EndSpan(ctx, span, err)
+	return err
+}
+
+// State returns the newest state of this node.
+func (b *base) State() *statecontext.State { return b.fsm.State() }
+
+// Snapshot takes a state snapshot now; nothing new is no error.
+func (b *base) Snapshot() error {
+	if err := b.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+		return fmt.Errorf("state snapshot: %w", err)
+	}
+	return nil
+}

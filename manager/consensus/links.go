@@ -1,0 +1,123 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"tidemark/internal/tlsconf"
+)
+
+// links are the connections to the other servers.
+type links struct {
+	*base
+	storage *storage
+	trans   addressed
+	layer   *stream
+	asking  sync.WaitGroup // the confirmer's calls
+}
+
+func (l *links) openTransport() error {
+	listener := l.cfg.Listener
+	if listener == nil {
+		var err error
+		if listener, err = net.Listen("tcp", l.cfg.RaftAddr); err != nil {
+			return fmt.Errorf("%w: listen for Raft: %w", ErrConfig, err)
+		}
+	}
+	if l.cfg.Advertise == "" {
+		l.cfg.Advertise = listener.Addr().String()
+	}
+	if host, _, err := net.SplitHostPort(l.cfg.Advertise); err == nil && net.ParseIP(host).IsUnspecified() ||
+		strings.Contains(l.cfg.Advertise, "@") {
+		return errors.Join(fmt.Errorf("%w: other nodes cannot dial %q; set an address to advertise", ErrConfig,
+			l.cfg.Advertise), listener.Close())
+	}
+	dial := l.cfg.Dial
+	if dial == nil {
+		dial = l.cfg.TLS.Dial(tlsconf.Raft, tlsconf.Manager)
+	}
+	l.layer = &stream{
+		Listener: l.cfg.TLS.Listen(listener, tlsconf.Raft, tlsconf.Manager), id: string(l.id), advertise: l.cfg.Advertise,
+		dial:      dial,
+		clusterID: l.storage.ClusterID, epoch: func() uint64 { return l.fsm.State().Epoch() }, member: l.isMember,
+		log: l.cfg.Logger.Named("transport"), accepted: newPlaces(), moved: make(map[string]string),
+	}
+	l.trans = addressed{disk: l.storage.disk, in: &incoming{calls: make(chan raft.RPC), ended: make(chan struct{})},
+		patience: transportTimeout(l.cfg.Heartbeat),
+		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+			Logger:                  l.cfg.Logger.Named("transport"),
+			Stream:                  l.layer,
+			MaxPool:                 transportPool,
+			Timeout:                 transportTimeout(l.cfg.Heartbeat),
+			MsgpackUseNewTimeFormat: true,
+		})}
+	return nil
+}
+
+// Moved notes where a server is to be dialled from now on, whatever the configuration says; it has said so itself.
+// The greeting makes sure that it is that server.
+func (l *links) Moved(id, addr string) {
+	l.layer.mu.Lock()
+	defer l.layer.mu.Unlock()
+	if l.layer.moved[id] == addr || !l.isMember(id) { // bounded by the members
+		return
+	}
+	l.layer.moved[id] = addr
+}
+
+// renew closes the connections of both directions now and then, each after the call that is on it: the next call opens
+// a new one, and both sides show their certificates again.
+func (l *links) renew(ctx context.Context, every time.Duration) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			l.trans.CloseStreams()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// heartbeat sends the heartbeat of a term that this node led, as the library does, and returns the answer. After a
+// failure it rests as long as the library's heartbeats do.
+func (l *links) heartbeat(id raft.ServerID, addr raft.ServerAddress, term uint64) (theirs uint64, yes bool) {
+	resp, err := l.beat(term, id, addr)
+	if err != nil {
+		rest := time.NewTimer(l.cfg.Heartbeat / heartbeatsPerCall)
+		defer rest.Stop()
+		select {
+		case <-rest.C:
+		case <-l.done:
+		}
+		return 0, false
+	}
+	return resp.Term, resp.Success
+}
+
+// signOfLife sends a heartbeat of a term that this node led.
+func (l *links) signOfLife(m Server, term uint64) answerOf {
+	resp, err := l.beat(term, raft.ServerID(m.ID), raft.ServerAddress(m.Raft))
+	if err != nil {
+		return answerOf{problem: err.Error()}
+	}
+	return answerOf{last: resp.LastLog}
+}
+
+// beat sends one heartbeat of a term, and returns the answer.
+func (l *links) beat(term uint64, id raft.ServerID, addr raft.ServerAddress) (resp raft.AppendEntriesResponse,
+	err error) {
+	req := &raft.AppendEntriesRequest{Term: term, RPCHeader: raft.RPCHeader{
+		ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(l.id), Addr: l.trans.EncodePeer(l.id, l.trans.LocalAddr()),
+	}}
+	err = l.trans.AppendEntries(id, addr, req, &resp)
+	return resp, err
+}
