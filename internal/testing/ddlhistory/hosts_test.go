@@ -235,6 +235,9 @@ func (h *host) start(expect int, join []string) {
 		"--min-free-bytes", "8388608", "--failpoints", string(w.faults), "--log-level", "debug",
 		"--tls-ca", files.CA, "--tls-cert", files.Cert, "--tls-key", files.Key, "--initial-admin-password-file",
 		filepath.Join(w.dir, "password")}
+	if *namespaceBeat > 0 {
+		args = append(args, "--heartbeat", namespaceBeat.String())
+	}
 	h.proc = testcluster.SpawnCommand(w.t, w.dir, h.name, "ip", args...)
 }
 

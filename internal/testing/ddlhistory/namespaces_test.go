@@ -26,6 +26,8 @@ var (
 	namespaceFaults = flag.Int("ddl.namespaces", 0, "faults that TestNamespaces makes (root, iproute2); 0: it is skipped")
 	namespaceSkew   = flag.Duration("ddl.skew", 36*time.Hour, "how far TestNamespaces sets clocks ahead and back at most")
 	namespaceVoters = flag.Int("ddl.managers", 5, "managers in TestNamespaces, 3 or 5")
+	namespaceBeat   = flag.Duration("ddl.heartbeat", 0, "the managers' heartbeat in TestNamespaces, longer on a machine "+
+		"that is busy with others; 0: their own")
 )
 
 const (
