@@ -92,6 +92,9 @@ type written struct {
 func timeless(t testing.TB, body []byte) map[string]any {
 	t.Helper()
 	m := map[string]any{}
+	if len(body) == 0 {
+		return m
+	}
 	if err := json.Unmarshal(body, &m); err != nil {
 		t.Errorf("%v: %s", err, body)
 	}
@@ -205,6 +208,72 @@ func TestOneOutcomeOfEveryWrite(t *testing.T) {
 		code, _, body := c.call(everywhere(), w.method, w.path, w.body, w.header)
 		if code != w.status {
 			t.Errorf("when its index is dropped: %s: %d, at first %d: %s", w.header[api.HeaderKey], code, w.status, body)
+		}
+	}
+}
+
+// TestOneOutcomeOfUsersAndTokens: what changes users and tokens, sent again under its key to every manager, also after
+// changes of leaders and a restart of everybody, gives its first outcome, refusals too, and is done once.
+func TestOneOutcomeOfUsersAndTokens(t *testing.T) {
+	t.Parallel()
+	c := newTrio(t)
+	const password = "a-long-password-of-one"
+	first := map[string]string{}
+	known := http.Header{}
+	(&http.Request{Header: known}).SetBasicAuth("first", password)
+	user := func(name, role string) written {
+		return written{method: "PUT", path: "/v1/users/" + name, status: 200,
+			body: fmt.Sprintf(`{"role":%q,"password":%q,"new":true}`, role, password)}
+	}
+	token := func(secret string, status int) written {
+		return written{method: "POST", path: "/v1/tokens", status: status,
+			body: fmt.Sprintf(`{"user":"reader","secret":"tmt_%s"}`, strings.Repeat(secret, 43))}
+	}
+	remove := func(status int) written {
+		return written{method: "DELETE", path: "/v1/users/gone", status: status}
+	}
+	refused := func(w written) written { w.status = 409; return w }
+	var done []*written
+	for i, w := range []written{user("first", "admin"), user("reader", "read"), refused(user("reader", "ddl")),
+		token("A", 201), token("E", 201), user("gone", "read"), remove(204), remove(404)} {
+		w.header = maps.Clone(first)
+		w.header[api.HeaderKey] = fmt.Sprint("key", i)
+		code, _, body := c.call(c.nodes[i%len(c.nodes)], w.method, w.path, w.body, w.header)
+		if w.answer = timeless(t, body); code != w.status {
+			t.Fatalf("%s %s: %d, want %d: %s", w.method, w.path, code, w.status, body)
+		}
+		first["Authorization"] = known.Get("Authorization") // from the first user on everybody says who he is
+		if w.path != "/v1/users/first" && (w.path != "/v1/users/gone" || w.method != "PUT") {
+			done = append(done, &w) // a user who is gone cannot be shown again
+		}
+	}
+	count := func() (u, x int) {
+		s := c.nodes[c.leader()].m.raft.State()
+		for range s.Users() {
+			u++
+		}
+		for range s.Tokens() {
+			x++
+		}
+		return u, x
+	}
+	for _, when := range []string{"at once", "after a change of leaders", "after another", "after a restart of all"} {
+		for _, w := range done {
+			for _, n := range c.nodes {
+				code, _, body := c.call(n, w.method, w.path, w.body, w.header)
+				if got := timeless(t, body); code != w.status || fmt.Sprint(got) != fmt.Sprint(w.answer) {
+					t.Errorf("%s: %s %s at %s: %d %v, at first %d %v", when, w.method, w.path, n.m.cfg.Name, code, got, w.status,
+						w.answer)
+				}
+			}
+		}
+		if u, x := count(); u != 2 || x != 2 {
+			t.Errorf("%s: %d users and %d tokens, want 2 and 2", when, u, x)
+		}
+		if when == "after another" {
+			c.restart()
+		} else {
+			c.newLeader()
 		}
 	}
 }
