@@ -11,6 +11,10 @@ import (
 // as far as the snapshot, and a log that begins behind its snapshot lacks it, or ends in an entry of another term that
 // nobody wanted. It then refuses, without the pause that other refusals have; the leader goes back to before its own
 // log, sends its snapshot once more, and so on without an end and without a pause (raft#697).
+//
+// And a leader's commit index counts as far as its entries go, as the Raft paper has it (figure 2). The library takes
+// it as far as this log goes, whose end may be entries that nobody wanted: a call without entries, made just before
+// the leader committed others in their place, would have them applied here.
 type incoming struct {
 	calls chan raft.RPC
 	end   sync.Once
@@ -22,9 +26,8 @@ func (in *incoming) pass(from <-chan raft.RPC, covers func(position) bool) {
 	for {
 		select {
 		case call := <-from:
-			a, ok := call.Command.(*raft.AppendEntriesRequest)
-			if ok && a.PrevLogEntry > 0 && covers(position{a.PrevLogEntry, a.PrevLogTerm}) {
-				a.PrevLogEntry, a.PrevLogTerm = 0, 0 // nothing comes before: the library looks for nothing
+			if a, ok := call.Command.(*raft.AppendEntriesRequest); ok {
+				amend(a, covers)
 			}
 			select {
 			case in.calls <- call:
@@ -34,6 +37,14 @@ func (in *incoming) pass(from <-chan raft.RPC, covers func(position) bool) {
 		case <-in.ended:
 			return
 		}
+	}
+}
+
+// amend changes a call to what the library takes in the right way.
+func amend(a *raft.AppendEntriesRequest, covers func(position) bool) {
+	a.LeaderCommitIndex = min(a.LeaderCommitIndex, a.PrevLogEntry+uint64(len(a.Entries)))
+	if a.PrevLogEntry > 0 && covers(position{a.PrevLogEntry, a.PrevLogTerm}) {
+		a.PrevLogEntry, a.PrevLogTerm = 0, 0 // nothing comes before: the library looks for nothing
 	}
 }
 
