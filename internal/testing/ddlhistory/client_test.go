@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -41,15 +42,9 @@ func newRequest(in input, bucket, key string, statement bool) request {
 	r := request{in: in, key: key, method: http.MethodPost, path: "/v1/statements", statement: statement}
 	var body any
 	switch {
-	case statement:
-		text := fmt.Sprintf(`CREATE PRIMARY INDEX %s ON %s WITH {"defer_build":true}`, in.name, bucket)
-		switch in.kind {
-		case ensure:
-			text = fmt.Sprintf(`CREATE PRIMARY INDEX IF NOT EXISTS %s ON %s WITH {"defer_build":true}`, in.name, bucket)
-		case drop:
-			text = fmt.Sprintf(`DROP INDEX %s ON %s`, in.name, bucket)
-		}
-		body = map[string]any{"statement": text}
+	case statement || parts(in.name) && in.kind != drop:
+		r.statement = true
+		body = map[string]any{"statement": text(in, bucket)}
 	case in.kind == drop:
 		r.method, r.path = http.MethodDelete, "/v1/indexes/"+bucket+"/"+in.name
 		return r
@@ -62,6 +57,39 @@ func newRequest(in input, bucket, key string, statement bool) request {
 	return r
 }
 
+// parts reports whether the index of a name is built, in slices by ranges, so that it can be split.
+func parts(name string) bool { return strings.HasPrefix(name, "n0_") }
+
+// text is the statement of a write.
+func text(in input, bucket string) string {
+	how := `WITH {"defer_build":true}`
+	if parts(in.name) {
+		how = `PARTITION BY RANGE(META().id) VALUES ("m")`
+	}
+	alter := func(with string) string { return fmt.Sprintf(`ALTER INDEX %s ON %s WITH {%s}`, in.name, bucket, with) }
+	switch in.kind {
+	case ensure:
+		return fmt.Sprintf(`CREATE PRIMARY INDEX IF NOT EXISTS %s ON %s %s`, in.name, bucket, how)
+	case drop:
+		return fmt.Sprintf(`DROP INDEX %s ON %s`, in.name, bucket)
+	case split, merge:
+		return alter(fmt.Sprintf(`"action":"%s","at":["%s"]`, in.kind, in.at))
+	case cancel:
+		return alter(`"action":"cancel_split"`)
+	}
+	return fmt.Sprintf(`CREATE PRIMARY INDEX %s ON %s %s`, in.name, bucket, how)
+}
+
+// refusals are answers that say that nothing was done, and why.
+var refusals = map[kind]map[string]outcome{
+	create: {"NAME_EXISTS": {found: true}},
+	drop:   {"UNKNOWN_INDEX": {}},
+	split:  {"UNKNOWN_INDEX": {why: absent}, "STATE_MISMATCH": {why: unready}, "SPLIT_RUNNING": {why: busy}},
+	merge: {"UNKNOWN_INDEX": {why: absent}, "STATE_MISMATCH": {why: unready}, "SPLIT_RUNNING": {why: busy},
+		"INVALID_ARGUMENT": {why: unfit}},
+	cancel: {"UNKNOWN_INDEX": {why: absent}, "STATE_MISMATCH": {why: unsplit}},
+}
+
 var errUnexpected = errors.New("an answer that should not be")
 
 // send makes one attempt at one manager. The error wraps errUnexpected.
@@ -70,14 +98,12 @@ func (r *request) send(ctx context.Context, c *http.Client, server string, patie
 	if err != nil {
 		return answer{verdict: lost}, nil //nolint:nilerr // a connection that broke says nothing about the write
 	}
-	code := problemCode(body)
+	out, no := refusals[r.in.kind][problemCode(body)]
 	switch {
 	case status == http.StatusOK || status == http.StatusAccepted:
 		return r.done(status, body)
-	case code == "NAME_EXISTS" && r.in.kind == create:
-		return answer{out: outcome{found: true}}, nil
-	case code == "UNKNOWN_INDEX" && r.in.kind == drop:
-		return answer{}, nil
+	case no:
+		return answer{out: out}, nil
 	case status == http.StatusGatewayTimeout: // OUTCOME_UNKNOWN, TIMEOUT
 		return answer{verdict: lost}, nil
 	case status == http.StatusServiceUnavailable:
@@ -112,7 +138,7 @@ func (r *request) done(status int, body []byte) (answer, error) {
 	if err = errors.Join(err, idErr); err != nil {
 		return answer{}, fmt.Errorf("%w: %s: %w in %s", errUnexpected, r.in.kind, err, body)
 	}
-	return answer{out: outcome{id: id, found: one.Existed || r.in.kind == drop}}, nil
+	return answer{out: outcome{id: id, found: one.Existed || r.in.kind == drop || r.in.kind == cancel}}, nil
 }
 
 // list reads the ids of the bucket's indexes by name; those that are being dropped have lost theirs.
@@ -123,7 +149,7 @@ func list(ctx context.Context, c *http.Client, server, bucket, query string, pat
 		return nil, false, nil //nolint:nilerr // no answer, nothing learnt
 	}
 	var l struct {
-		Indexes []struct{ ID, Name, State string }
+		Indexes []struct{ ID, Name, State, Replaces string }
 	}
 	if err := json.Unmarshal(body, &l); err != nil || status != http.StatusOK {
 		return nil, false, fmt.Errorf("%w: listing at %s: %d %s", errUnexpected, server, status, body)
@@ -134,7 +160,7 @@ func list(ctx context.Context, c *http.Client, server, bucket, query string, pat
 		switch {
 		case err != nil:
 			return nil, false, fmt.Errorf("%w: listing at %s: id %q", errUnexpected, server, i.ID)
-		case i.State == "dropping":
+		case i.State == "dropping", i.Replaces != "": // no name leads to it
 		case ids[i.Name] != 0:
 			return nil, false, fmt.Errorf("%w: listing at %s: %d and %d are both called %s", errUnexpected, server, ids[i.Name],
 				id, i.Name)

@@ -1,6 +1,6 @@
 // Package ddlhistory checks that DDL is exactly-once and linearizable (IM-12, IM-13): clients of all managers create,
-// drop and read a few names while managers are killed and stopped and the links between them are cut, and porcupine
-// judges the history that they have seen.
+// drop, split and read a few names while managers are killed and stopped and the links between them are cut, and
+// porcupine judges the history that they have seen.
 //
 // A write whose answer is lost is sent again with its Idempotency-Key, at once, much later, or never: then it may have
 // happened at any time until the end. Writes that were answered are sent again too, and have to keep their answer.
@@ -96,6 +96,8 @@ func TestHistory(t *testing.T) {
 		time.Since(r.began).Round(time.Millisecond), len(r.history), f)
 	t.Logf("%d attempts again, %d refused, %d outcomes asked for again and kept, %d sent twice at once, %d never learnt",
 		r.retries.Load(), r.refusals.Load(), r.replays.Load(), r.hedges.Load(), r.givenUp.Load())
+	begun, cancelled, ended := r.splits()
+	t.Logf("%d splits, %d cancelled, %d seen to end", begun, cancelled, ended)
 	if links.Passed() == 0 {
 		t.Error("no connection between processes went through a proxy: no link was cut")
 	}

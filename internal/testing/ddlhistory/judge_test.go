@@ -38,7 +38,7 @@ func tighten(part []porcupine.Operation) []porcupine.Operation {
 	for i, o := range part {
 		switch in, out := o.Input.(input), o.Output.(outcome); {
 		case out.id == 0:
-		case in.kind == drop:
+		case in.kind == drop, in.kind == cancel:
 			gone[out.id] = i
 		case !out.found:
 			made[out.id] = i
@@ -112,9 +112,24 @@ func randomHistory(r *rand.Rand) (history []porcupine.Operation) {
 	var s nameState
 	next := uint64(1)
 	for at := range int64(4 + r.IntN(6)) {
-		in := input{kind: kind(r.IntN(4)), name: "n"}
+		in := input{kind: kind(r.IntN(int(cancel) + 1)), name: "n"}
+		if s.split && r.IntN(3) == 0 {
+			s = s.ways()[1]
+		}
 		out := outcome{found: s.present}
 		switch {
+		case in.kind >= split && !s.present:
+			out = outcome{why: absent}
+		case in.kind == cancel && !s.split:
+			out = outcome{why: unsplit}
+		case in.kind == cancel:
+			out.id, s.split, s.next = s.next, false, 0
+		case in.kind >= split && s.split:
+			out = outcome{why: busy}
+		case in.kind >= split:
+			out = outcome{id: next}
+			s.split, s.next = true, next
+			next++
 		case in.kind == create && s.present:
 		case (in.kind == create || in.kind == ensure) && !s.present:
 			out.id = next

@@ -3,6 +3,7 @@ package ddlhistory
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,118 +18,210 @@ const (
 	ensure      // CREATE INDEX IF NOT EXISTS
 	drop        // by name
 	read        // of a listing, or of the one index
+	split       // ALTER INDEX at a further value
+	merge       // at a value less
+	cancel      // of a split
 )
 
-func (k kind) String() string { return [...]string{"create", "ensure", "drop", "read"}[k] }
+func (k kind) String() string {
+	return [...]string{"create", "ensure", "drop", "read", "split", "merge", "cancel"}[k]
+}
 
 // input is what was asked.
 type input struct {
 	kind kind
 	name string
+	at   string // the value of split and merge
 }
+
+// why something was refused that has changed nothing.
+type why uint8
+
+const (
+	absent  why = iota + 1 // no index has the name
+	unready                // the index is not ready, so that it cannot be split
+	busy                   // it is being split
+	unsplit                // it is not being split
+	unfit                  // it is not cut at that value
+)
 
 // outcome is what was answered. It is comparable: a retry has to give the same one.
 type outcome struct {
-	unknown bool   // it may or may not have happened, or happen until the end
-	found   bool   // create: the name was taken; ensure: it was there; drop and read: it was there
-	id      uint64 // of the index that was created, found, dropped or read; 0: none
+	unknown bool // it may or may not have happened, or happen until the end
+	// found is of create: the name was taken; of ensure, drop, read and cancel: it was there; of split: it is cut so.
+	found bool
+	id    uint64 // of the index that was created, found, dropped or read, that a split builds or a cancel drops; 0: none
+	why   why
+}
+
+// passing reports whether an outcome is one that no ledger remembers: the same request may be done when it is sent
+// again, or when it was sent before and comes late.
+func (o outcome) passing(k kind) bool {
+	return o.why == unready || o.why == busy || o.why == unfit || (k == split || k == merge) && o.found
 }
 
 // nameState is what is known of a name. Ids rise, so that an index that has gone never comes back.
 type nameState struct {
 	present bool
 	id      uint64 // 0: of a creation whose answer nobody has seen
+	low     uint64 // id is above it
 	last    uint64 // highest id that the name has had
+	ready   bool   // it has been split, or come of a split
+	split   bool   // it is being split, or the split has ended: next has its name then
+	next    uint64 // 0: of a split whose answer nobody has seen
 }
 
-// is reports whether the name's index may be the one with this id, and returns the state that knows it.
-func (s nameState) is(id uint64) (bool, nameState) {
-	if !s.present || s.id != id && (s.id != 0 || id <= s.last) {
-		return false, s
+// ways are what a name may have become by itself: a split ends when it likes.
+func (s nameState) ways() []nameState {
+	if !s.split {
+		return []nameState{s}
 	}
-	return true, nameState{present: true, id: id, last: max(s.last, id)}
+	return []nameState{s, {present: true, id: s.next, low: max(s.low, s.id), last: s.last, ready: true}}
 }
 
-func (s nameState) created(id uint64) (bool, nameState) {
+// leads returns the states in which the name's index is the one with this id.
+func (s nameState) leads(id uint64) (all []nameState) {
+	for _, v := range s.ways() {
+		if v.present && (v.id == id || v.id == 0 && id > v.low && (v.next == 0 || id < v.next)) {
+			v.id, v.last = id, max(v.last, id)
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// without keeps those states that hold a condition.
+func without(all []nameState, no func(nameState) bool) []nameState { return slices.DeleteFunc(all, no) }
+
+func (s nameState) created(id uint64) []nameState {
 	if s.present || id <= s.last {
-		return false, s
+		return nil
 	}
-	return true, nameState{present: true, id: id, last: id}
+	return []nameState{{present: true, id: id, low: s.last, last: id}}
 }
 
-// step is the sequential specification. What is unknown fits everywhere: it returns at the end of time, so that one
-// that did not happen is put behind everything else.
-func step(s nameState, in input, out outcome) (bool, nameState) {
+// gone returns the states without the index, and without what it was to become.
+func gone(all ...nameState) []nameState {
+	for i, s := range all {
+		all[i] = nameState{last: max(s.last, s.id, s.next)}
+	}
+	return all
+}
+
+// mayBe returns what comes of an operation whose outcome nobody has learnt. It fits everywhere: it returns at the end
+// of time, so that one that did not happen is put behind everything else.
+func (s nameState) mayBe(k kind) []nameState {
 	switch {
-	case out.unknown && in.kind == drop:
-		return true, nameState{last: s.last}
-	case out.unknown && s.present:
-		return true, s
-	case out.unknown:
-		return true, nameState{present: true, last: s.last}
+	case k == drop:
+		return gone(s)
+	case (k == create || k == ensure) && !s.present:
+		return []nameState{{present: true, low: s.last, last: s.last}}
+	case k == cancel && s.split:
+		u := s
+		u.split, u.next, u.last = false, 0, max(s.last, s.next)
+		return []nameState{s, u}
+	case (k == split || k == merge) && s.present:
+		all := []nameState{s}
+		for _, v := range s.ways() {
+			if !v.split {
+				v.split, v.ready = true, true
+				all = append(all, v)
+			}
+		}
+		return all
+	}
+	return []nameState{s}
+}
+
+// step is the sequential specification: the states that an operation may leave, none when it cannot be.
+func step(s nameState, in input, out outcome) []nameState {
+	if out.unknown {
+		return s.mayBe(in.kind)
+	}
+	if out.why != 0 {
+		return s.refused(out.why)
 	}
 	switch in.kind {
 	case create:
 		if out.found {
-			return s.present, s
+			return without([]nameState{s}, func(s nameState) bool { return !s.present })
 		}
 		return s.created(out.id)
 	case ensure:
 		if out.found {
-			return s.is(out.id)
+			return s.leads(out.id)
 		}
 		return s.created(out.id)
-	case drop:
+	case drop, read:
 		if !out.found {
-			return !s.present, s
+			return without([]nameState{s}, func(s nameState) bool { return s.present })
 		}
-		ok, s := s.is(out.id)
-		return ok, nameState{last: s.last}
-	case read:
-		if !out.found {
-			return !s.present, s
+		if in.kind == drop {
+			return gone(s.leads(out.id)...)
 		}
-		return s.is(out.id)
+		return s.leads(out.id)
+	case split, merge:
+		if out.found {
+			return without(s.leads(out.id), func(v nameState) bool { return v.split })
+		}
+		return s.parted(out.id)
+	case cancel:
+		if !s.split || s.next != out.id && (s.next != 0 || out.id <= max(s.low, s.id)) {
+			return nil
+		}
+		s.split, s.next, s.last = false, 0, max(s.last, out.id)
+		return []nameState{s}
 	}
-	return false, s
+	return nil
+}
+
+// parted begins a split.
+func (s nameState) parted(id uint64) (all []nameState) {
+	for _, v := range s.ways() {
+		if v.present && !v.split && id > v.last {
+			v.split, v.ready, v.next, v.last = true, true, id, id
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// refused are the states in which something is refused for a reason.
+func (s nameState) refused(w why) []nameState {
+	if w == absent {
+		return without([]nameState{s}, func(s nameState) bool { return s.present })
+	}
+	return without(s.ways(), func(v nameState) bool {
+		return !v.present || v.split != (w == busy) && w != unfit || w == unready && v.ready
+	})
 }
 
 // forever is when an operation returns whose outcome nobody has learnt.
 const forever = math.MaxInt64
 
 func model() porcupine.Model {
-	return porcupine.Model{
-		Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
-			var names []string
-			parts := map[string][]porcupine.Operation{}
-			for _, o := range history {
-				name := o.Input.(input).name
-				if parts[name] == nil {
-					names = append(names, name)
-				}
-				parts[name] = append(parts[name], o)
+	all := porcupine.NondeterministicModel{
+		Partition: byName,
+		Init:      func() []any { return []any{nameState{}} },
+		Step: func(s, in, out any) (next []any) {
+			for _, v := range step(s.(nameState), in.(input), out.(outcome)) {
+				next = append(next, v)
 			}
-			all := make([][]porcupine.Operation, 0, len(names))
-			for _, n := range names {
-				all = append(all, parts[n])
-			}
-			return all
-		},
-		Init: func() any { return nameState{} },
-		Step: func(s, in, out any) (bool, any) {
-			ok, next := step(s.(nameState), in.(input), out.(outcome))
-			return ok, next
+			return next
 		},
 		DescribeOperation: func(in, out any) string {
 			i, o := in.(input), out.(outcome)
 			switch {
 			case o.unknown:
 				return fmt.Sprintf("%s → ?", i.kind)
+			case o.why != 0:
+				return fmt.Sprintf("%s → %s", i.kind, [...]string{"", "none", "not ready", "is split", "is not split",
+					"no such value"}[o.why])
 			case i.kind == create && o.found:
 				return "create → taken"
 			case i.kind == ensure && o.found:
 				return fmt.Sprintf("ensure → is %d", o.id)
-			case i.kind == create || i.kind == ensure:
+			case i.kind != drop && i.kind != read && i.kind != cancel && !o.found:
 				return fmt.Sprintf("%s → new %d", i.kind, o.id)
 			case !o.found:
 				return fmt.Sprintf("%s → none", i.kind)
@@ -137,6 +230,25 @@ func model() porcupine.Model {
 		},
 		DescribeState: func(s any) string { return fmt.Sprintf("%+v", s) },
 	}
+	return all.ToModel()
+}
+
+// byName takes a history apart.
+func byName(history []porcupine.Operation) [][]porcupine.Operation {
+	var names []string
+	parts := map[string][]porcupine.Operation{}
+	for _, o := range history {
+		name := o.Input.(input).name
+		if parts[name] == nil {
+			names = append(names, name)
+		}
+		parts[name] = append(parts[name], o)
+	}
+	all := make([][]porcupine.Operation, 0, len(names))
+	for _, n := range names {
+		all = append(all, parts[n])
+	}
+	return all
 }
 
 // checkTimeout is for porcupine; what it has not decided by then counts as a failure of the test.
@@ -151,6 +263,7 @@ func TestModel(t *testing.T) {
 	}
 	made := func(id uint64) outcome { return outcome{id: id} }
 	there := func(id uint64) outcome { return outcome{found: true, id: id} }
+	no := func(w why) outcome { return outcome{why: w} }
 	none, taken, lost := outcome{}, outcome{found: true}, outcome{unknown: true}
 	for name, tc := range map[string]struct {
 		ops  []op
@@ -183,7 +296,27 @@ func TestModel(t *testing.T) {
 			{4, 5, create, made(2)}}, false},
 		"a drop that says there was nothing": {[]op{{0, 1, create, made(3)}, {2, 3, drop, none}}, false},
 		"taken, and nothing there":           {[]op{{0, 1, create, taken}}, false},
-		"an index from nowhere":              {[]op{{0, 1, read, there(3)}}, false},
+		"a split that ends": {[]op{{0, 1, create, made(3)}, {2, 3, split, no(unready)}, {4, 5, split, made(4)},
+			{6, 7, read, there(3)}, {8, 9, split, no(busy)}, {10, 11, read, there(4)}, {12, 13, merge, made(5)},
+			{14, 15, cancel, there(5)}, {16, 17, cancel, no(unsplit)}, {18, 19, drop, there(4)}}, true},
+		"a split of what nobody has seen": {[]op{{0, forever, create, lost}, {2, 3, split, made(4)}, {4, 5, read, there(3)},
+			{6, 7, read, there(4)}}, true},
+		"a split that nobody has seen": {[]op{{0, 1, create, made(3)}, {2, forever, split, lost}, {4, 5, read, there(3)},
+			{6, 7, read, there(9)}, {8, 9, drop, there(9)}}, true},
+		"a drop of both": {[]op{{0, 1, create, made(3)}, {2, 3, split, made(4)}, {4, 5, drop, there(3)}, {6, 7, read, none},
+			{8, 9, cancel, no(absent)}, {10, 11, create, made(5)}}, true},
+		"a split done twice": {[]op{{0, 1, create, made(3)}, {2, 3, split, made(4)}, {4, 5, split, made(5)},
+			{6, 7, read, there(3)}}, false},
+		"a name that goes back": {[]op{{0, 1, create, made(3)}, {2, 3, split, made(4)}, {4, 5, read, there(4)},
+			{6, 7, read, there(3)}}, false},
+		"what was cancelled ends": {[]op{{0, 1, create, made(3)}, {2, 3, split, made(4)}, {4, 5, cancel, there(4)},
+			{6, 7, read, there(4)}}, false},
+		"what was split is not ready": {[]op{{0, 1, create, made(3)}, {2, 3, split, made(4)}, {4, 5, cancel, there(4)},
+			{6, 7, split, no(unready)}}, false},
+		"no split is under way": {[]op{{0, 1, create, made(3)}, {2, 3, split, no(busy)}}, false},
+		"a split goes on without its index": {[]op{{0, 1, create, made(3)}, {2, 3, split, made(4)}, {4, 5, drop, there(3)},
+			{6, 7, read, there(4)}}, false},
+		"an index from nowhere": {[]op{{0, 1, read, there(3)}}, false},
 		"ensure finds an index that has gone": {[]op{{0, 1, create, made(3)}, {2, 3, drop, there(3)},
 			{4, 5, ensure, there(3)}}, false},
 	} {

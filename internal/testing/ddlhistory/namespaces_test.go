@@ -381,6 +381,8 @@ func TestNamespaces(t *testing.T) {
 		c.done)
 	t.Logf("%d attempts again, %d refused, %d outcomes asked for again and kept, %d sent twice at once, %d never learnt",
 		r.retries.Load(), r.refusals.Load(), r.replays.Load(), r.hedges.Load(), r.givenUp.Load())
+	begun, cancelled, ended := r.splits()
+	t.Logf("%d splits, %d cancelled, %d seen to end", begun, cancelled, ended)
 	if err := r.failed(); err != nil {
 		t.Fatal(err)
 	}
