@@ -23,6 +23,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/localcluster"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 // How much is measured.
@@ -163,7 +164,7 @@ func start(ctx context.Context, b *testing.B, dir string, args ...string) (*test
 	return up, c
 }
 
-func activeIndexers(s client.Status) (n int) {
+func activeIndexers(s v1.Status) (n int) {
 	for _, i := range s.Indexers {
 		if i.State == "active" {
 			n++

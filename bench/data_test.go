@@ -14,6 +14,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
 )
 
 // document makes a JSON document of about `size` bytes; name is what the index looks at.
@@ -43,7 +44,7 @@ func kvClient(ctx context.Context, b *testing.B, up *testcluster.Cluster) *kvcli
 // countAll counts the entries at KV's present state.
 func countAll(ctx context.Context, b *testing.B, c *client.Client, want int) {
 	b.Helper()
-	r, err := c.Count(ctx, client.Ref("world", "by_name"), client.ScanRequest{Consistency: "session"})
+	r, err := c.Count(ctx, client.Ref("world", "by_name"), v1.ScanRequest{Consistency: "session"})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -156,7 +157,7 @@ func isShown(ctx context.Context, c *client.Client, name, id string) (bool, erro
 	if err != nil {
 		return false, err
 	}
-	rows, err := c.Scan(ctx, client.Ref("world", "by_name"), client.ScanRequest{Consistency: "session",
+	rows, err := c.Scan(ctx, client.Ref("world", "by_name"), v1.ScanRequest{Consistency: "session",
 		Equal: []json.RawMessage{key}})
 	if err != nil {
 		return false, err

@@ -14,6 +14,7 @@ import (
 	"tidemark/client"
 	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 // bare is a running cluster of bench/bareraft.
@@ -94,8 +95,8 @@ func again(ctx context.Context, last *atomic.Int32, servers int, try func(at int
 	}
 }
 
-func createRequest(name string) client.CreateRequest {
-	return client.CreateRequest{Name: name, Bucket: "world", IsPrimary: true, DeferBuild: true}
+func createRequest(name string) v1.CreateRequest {
+	return v1.CreateRequest{Name: name, Bucket: "world", IsPrimary: true, DeferBuild: true}
 }
 
 // ddl makes create / drop pairs at the leader, as a client does: each request has its Idempotency-Key, and is sent
@@ -125,7 +126,7 @@ func (d *ddl) op(ctx context.Context, c *caller) error {
 		if err != nil {
 			return err
 		}
-		var info client.IndexInfo
+		var info v1.IndexInfo
 		err = json.Unmarshal(b, &info)
 		d.id = info.ID.String()
 		return err
@@ -236,7 +237,7 @@ func leaderFirst(ctx context.Context, b *testing.B, up *testcluster.Cluster, c *
 	return append([]string{at.REST}, others...)
 }
 
-func status(ctx context.Context, b *testing.B, c *client.Client) client.Status {
+func status(ctx context.Context, b *testing.B, c *client.Client) v1.Status {
 	b.Helper()
 	s, err := c.Status(ctx)
 	if err != nil {

@@ -1,8 +1,9 @@
 // Package client is the Go client for users: DDL, listings, scans with tokens.
 //
 // It promises that a write is sent with an Idempotency-Key and tried again, on any of the servers, until it has an
-// answer or the context ends, so that it is done once; that an error answer is an *Error with its code; and that a scan
-// that was cut is never mistaken for one that came to its end.
+// answer or the context ends, so that it is done once; that an error answer is a *wire.Problem with its code; and that
+// a scan that was cut is never mistaken for one that came to its end. What it takes and returns is of package v1
+// (tidemark/manager/api/v1).
 package client
 
 import (
@@ -27,7 +28,9 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 // DefaultServer is where the first manager of `tidemark up` listens.
@@ -158,9 +161,9 @@ func (c *Client) Close() {
 }
 
 // Statement runs DDL text: one or more statements separated by semicolons.
-func (c *Client) Statement(ctx context.Context, text string) ([]StatementResult, error) {
-	var reply StatementReply
-	if err := c.call(ctx, http.MethodPost, statements, nil, StatementRequest{Statement: text}, &reply); err != nil {
+func (c *Client) Statement(ctx context.Context, text string) ([]v1.StatementResult, error) {
+	var reply v1.StatementReply
+	if err := c.call(ctx, http.MethodPost, statements, nil, v1.StatementRequest{Statement: text}, &reply); err != nil {
 		return nil, err
 	}
 	return reply.Results, nil
@@ -174,9 +177,9 @@ const (
 
 // Rehearse returns what DDL statements would do, without doing it: the checks are the same, and places are chosen by
 // the present load. An error is the refusal of the first that would be refused.
-func (c *Client) Rehearse(ctx context.Context, text string) ([]StatementResult, error) {
-	var reply StatementReply
-	err := c.call(ctx, http.MethodPost, rehearsals, nil, StatementRequest{Statement: text}, &reply)
+func (c *Client) Rehearse(ctx context.Context, text string) ([]v1.StatementResult, error) {
+	var reply v1.StatementReply
+	err := c.call(ctx, http.MethodPost, rehearsals, nil, v1.StatementRequest{Statement: text}, &reply)
 	if err == nil && !reply.DryRun {
 		err = fmt.Errorf("%w: the manager knows no dry run: the statements WERE done; is it of another version?", ErrAnswer)
 	}
@@ -184,8 +187,8 @@ func (c *Client) Rehearse(ctx context.Context, text string) ([]StatementResult, 
 }
 
 // Create creates an index.
-func (c *Client) Create(ctx context.Context, req CreateRequest) (IndexInfo, error) {
-	var info IndexInfo
+func (c *Client) Create(ctx context.Context, req v1.CreateRequest) (v1.IndexInfo, error) {
+	var info v1.IndexInfo
 	return info, c.call(ctx, http.MethodPost, "/v1/indexes", nil, req, &info)
 }
 
@@ -203,12 +206,12 @@ func pageOf(bucket, after string) string {
 
 // Indexes lists the indexes of a bucket, or all when bucket is "", by id, page by page until there is no more. CAS is
 // that of the first page: what was there then, and until now, is in the list.
-func (c *Client) Indexes(ctx context.Context, bucket string) (IndexList, error) {
-	var all IndexList
+func (c *Client) Indexes(ctx context.Context, bucket string) (v1.IndexList, error) {
+	var all v1.IndexList
 	for after := ""; ; {
-		var page IndexList
+		var page v1.IndexList
 		if err := c.call(ctx, http.MethodGet, "/v1/indexes"+pageOf(bucket, after), nil, nil, &page); err != nil {
-			return IndexList{}, err
+			return v1.IndexList{}, err
 		}
 		if all.Indexes == nil {
 			all = page
@@ -220,7 +223,7 @@ func (c *Client) Indexes(ctx context.Context, bucket string) (IndexList, error) 
 			all.Next = ""
 			return all, nil
 		case after:
-			return IndexList{}, fmt.Errorf("%w: the page after %s says that it is followed by itself", ErrAnswer, after)
+			return v1.IndexList{}, fmt.Errorf("%w: the page after %s says that it is followed by itself", ErrAnswer, after)
 		}
 		after = page.Next
 	}
@@ -230,8 +233,8 @@ func (c *Client) Indexes(ctx context.Context, bucket string) (IndexList, error) 
 func Ref(bucket, name string) string { return url.PathEscape(bucket) + "/" + url.PathEscape(name) }
 
 // Index describes one index; ref is an id or a Ref.
-func (c *Client) Index(ctx context.Context, ref string) (IndexInfo, error) {
-	var info IndexInfo
+func (c *Client) Index(ctx context.Context, ref string) (v1.IndexInfo, error) {
+	var info v1.IndexInfo
 	return info, c.call(ctx, http.MethodGet, "/v1/indexes/"+ref, nil, nil, &info)
 }
 
@@ -245,30 +248,30 @@ func (c *Client) Drop(ctx context.Context, ref string, ifMatch uint64) error {
 }
 
 // Change changes an index; ref is an id or a Ref. ifMatch is the modified_cas that the index must have, 0 for any.
-func (c *Client) Change(ctx context.Context, ref string, req PatchRequest, ifMatch uint64) (IndexInfo, error) {
+func (c *Client) Change(ctx context.Context, ref string, req v1.PatchRequest, ifMatch uint64) (v1.IndexInfo, error) {
 	header := http.Header{}
 	if ifMatch != 0 {
 		header.Set("If-Match", `"`+formatUint(ifMatch)+`"`)
 	}
-	var info IndexInfo
+	var info v1.IndexInfo
 	return info, c.call(ctx, http.MethodPatch, "/v1/indexes/"+ref, header, req, &info)
 }
 
 // Build starts the builds of deferred indexes on a bucket's default collection.
-func (c *Client) Build(ctx context.Context, bucket string, names ...string) ([]StatementResult, error) {
-	return c.BuildIn(ctx, BuildRequest{Bucket: bucket, Names: names})
+func (c *Client) Build(ctx context.Context, bucket string, names ...string) ([]v1.StatementResult, error) {
+	return c.BuildIn(ctx, v1.BuildRequest{Bucket: bucket, Names: names})
 }
 
 // BuildIn starts the builds of deferred indexes.
-func (c *Client) BuildIn(ctx context.Context, req BuildRequest) ([]StatementResult, error) {
-	var reply StatementReply
+func (c *Client) BuildIn(ctx context.Context, req v1.BuildRequest) ([]v1.StatementResult, error) {
+	var reply v1.StatementReply
 	err := c.call(ctx, http.MethodPost, "/v1/indexes:build", nil, req, &reply)
 	return reply.Results, err
 }
 
 // Status tells what there is.
-func (c *Client) Status(ctx context.Context) (Status, error) {
-	var s Status
+func (c *Client) Status(ctx context.Context) (v1.Status, error) {
+	var s v1.Status
 	return s, c.call(ctx, http.MethodGet, "/v1/status", nil, nil, &s)
 }
 
@@ -284,7 +287,7 @@ func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(pe
 		if err != nil {
 			return err
 		}
-		byID := map[index.ID]IndexInfo{}
+		byID := map[index.ID]v1.IndexInfo{}
 		for _, i := range list.Indexes {
 			byID[i.ID] = i
 		}
@@ -438,7 +441,7 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 		if limit > 0 || err != nil {
 			cancel()
 		}
-		var p *Error
+		var p *wire.Problem
 		switch {
 		case err == nil:
 			return nil

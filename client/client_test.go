@@ -23,6 +23,8 @@ import (
 	"tidemark/index"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 // script answers the calls to a server, one after the other; the last one goes on.
@@ -117,7 +119,7 @@ func TestASilentServerIsPassedBy(t *testing.T) {
 	for name, ask := range map[string]func(c *Client) error{
 		"statement": func(c *Client) error { _, err := c.Statement(t.Context(), "BUILD INDEX ON b(n)"); return err },
 		"scan": func(c *Client) error {
-			rows, err := c.Scan(t.Context(), "1", ScanRequest{})
+			rows, err := c.Scan(t.Context(), "1", v1.ScanRequest{})
 			if err != nil {
 				return err
 			}
@@ -185,17 +187,17 @@ func TestWhatIsNotTriedAgain(t *testing.T) {
 		is   func(error) bool
 	}{
 		{"conflict", refuse(409, "NAME_EXISTS"), func(err error) bool {
-			var p *Error
+			var p *wire.Problem
 			return errors.As(err, &p) && p.Status == 409 && p.Code == "NAME_EXISTS"
 		}},
 		{"no projector", refuse(503, "NO_PROJECTOR"), func(err error) bool {
-			var p *Error
+			var p *wire.Problem
 			return errors.As(err, &p) &&
 				p.Status == 503
 		}},
 		{"no problem JSON", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "nginx", 404) },
 			func(err error) bool {
-				var p *Error
+				var p *wire.Problem
 				return errors.As(err, &p) && p.Status == 404 && strings.Contains(p.Detail, "nginx")
 			}},
 		{"not a manager", text("<html>"), func(err error) bool { return errors.Is(err, ErrAnswer) }},
@@ -306,7 +308,7 @@ func TestScansEndOnlyAtTheirEnd(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, url := serve(t, refuse(503, errcode.Unavailable), text(tc.body))
-			rows, err := newClient(t, url).Scan(t.Context(), "1", ScanRequest{})
+			rows, err := newClient(t, url).Scan(t.Context(), "1", v1.ScanRequest{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -330,7 +332,7 @@ func TestScansEndOnlyAtTheirEnd(t *testing.T) {
 		})
 	}
 	_, url := serve(t, refuse(409, "INDEX_NOT_READY"))
-	if _, err := newClient(t, url).Scan(t.Context(), "1", ScanRequest{}); err == nil ||
+	if _, err := newClient(t, url).Scan(t.Context(), "1", v1.ScanRequest{}); err == nil ||
 		!strings.Contains(err.Error(), "INDEX_NOT_READY") {
 		t.Error(err)
 	}
@@ -360,7 +362,7 @@ func TestScansKeepTheirConnection(t *testing.T) {
 	c := newClient(t, s.URL)
 	for i := range 6 {
 		chunked.Store(int64(i % 2))
-		rows, err := c.Scan(t.Context(), "1", ScanRequest{})
+		rows, err := c.Scan(t.Context(), "1", v1.ScanRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

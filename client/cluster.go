@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strconv"
 
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 )
 
@@ -32,8 +33,8 @@ func (c *Client) Backup(ctx context.Context) (data []byte, err error) {
 }
 
 // Restore restores a backup file that is held in data. mode is "in-place" or "new-cluster".
-func (c *Client) Restore(ctx context.Context, data []byte, mode string, dryRun bool) (RestoreReply, error) {
-	var reply RestoreReply
+func (c *Client) Restore(ctx context.Context, data []byte, mode string, dryRun bool) (v1.RestoreReply, error) {
+	var reply v1.RestoreReply
 	header := http.Header{}
 	header.Set("Idempotency-Key", newKey())
 	header.Set("Content-Type", "application/octet-stream")
@@ -49,8 +50,8 @@ func (c *Client) Restore(ctx context.Context, data []byte, mode string, dryRun b
 }
 
 // FinalizeUpgrade raises the cluster's format level to the newest one that its managers know.
-func (c *Client) FinalizeUpgrade(ctx context.Context) (FormatReply, error) {
-	var reply FormatReply
+func (c *Client) FinalizeUpgrade(ctx context.Context) (v1.FormatReply, error) {
+	var reply v1.FormatReply
 	return reply, c.call(ctx, http.MethodPost, "/v1/cluster:finalize-upgrade", nil, nil, &reply)
 }
 
@@ -68,12 +69,12 @@ func (c *Client) SetLimits(ctx context.Context, change map[string]int64) (statec
 
 // Logging returns how much a manager, projector or indexer logs, after a change if there is one. The role may be empty
 // unless nodes of several roles have the name.
-func (c *Client) Logging(ctx context.Context, id, role string, change *LogChange) (Logging, error) {
+func (c *Client) Logging(ctx context.Context, id, role string, change *v1.LogChange) (v1.Logging, error) {
 	path := "/v1/cluster/nodes/" + url.PathEscape(id) + "/logging"
 	if role != "" {
 		path += "?role=" + url.QueryEscape(role)
 	}
-	var l Logging
+	var l v1.Logging
 	if change == nil {
 		return l, c.call(ctx, http.MethodGet, path, nil, nil, &l)
 	}

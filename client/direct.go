@@ -23,6 +23,8 @@ import (
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
+	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 // Scans go straight to an indexer that holds the index. A manager says which there are, and issues a ticket; both are
@@ -70,7 +72,7 @@ type direct struct {
 
 // way is how an index is reached.
 type way struct {
-	route   *ScanRoute    // never changed, but replaced: scans have it
+	route   *v1.ScanRoute // never changed, but replaced: scans have it
 	at      time.Time     // of route; zero: there is none
 	asking  chan struct{} // closed when who asks a manager has its answer; nil: nobody does
 	refused error         // the managers' answer to the last question, when it is the scan's answer too
@@ -131,7 +133,7 @@ func (d *direct) close() {
 
 // way returns how an index is reached, nil when scans of it go by way of the managers for now. The error is a
 // manager's, that the scan would be given as well.
-func (d *direct) way(ctx context.Context, ref string) (*ScanRoute, error) {
+func (d *direct) way(ctx context.Context, ref string) (*v1.ScanRoute, error) {
 	d.mu.Lock()
 	w := d.routes[ref]
 	if w == nil {
@@ -178,12 +180,12 @@ func (d *direct) way(ctx context.Context, ref string) (*ScanRoute, error) {
 func (d *direct) locate(ref string, w *way) {
 	ctx, cancel := context.WithTimeout(d.ctx, locateLimit)
 	defer cancel()
-	var route ScanRoute
+	var route v1.ScanRoute
 	at := time.Now()
 	err := d.ask(ctx, ref, &route)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var p *Error
+	var p *wire.Problem
 	switch refused := errors.As(err, &p); {
 	case err == nil:
 		w.route, w.at, w.refused = &route, at, nil
@@ -202,7 +204,7 @@ func (d *direct) locate(ref string, w *way) {
 }
 
 // ask asks the manager that has answered last, and no other: the scan finds one that answers.
-func (d *direct) ask(ctx context.Context, ref string, route *ScanRoute) error {
+func (d *direct) ask(ctx context.Context, ref string, route *v1.ScanRoute) error {
 	c := d.c
 	if c.bad != nil {
 		return c.bad
@@ -249,7 +251,7 @@ func (d *direct) found(ref string) {
 
 // order returns the indexers of a way in the order in which they are asked: of any two of them the one first that has
 // less to do for this client, those that are suspect last.
-func (d *direct) order(route *ScanRoute) []string {
+func (d *direct) order(route *v1.ScanRoute) []string {
 	all := route.ScanPorts
 	n := len(all)
 	if n <= 1 {
@@ -267,7 +269,7 @@ func (d *direct) order(route *ScanRoute) []string {
 }
 
 // conn returns a connection to an indexer: one that is there, or a new one.
-func (d *direct) conn(ctx context.Context, route *ScanRoute, addr string, anew bool) (*directConn, error) {
+func (d *direct) conn(ctx context.Context, route *v1.ScanRoute, addr string, anew bool) (*directConn, error) {
 	if !anew {
 		if dc := d.take(addr); dc != nil {
 			return dc, nil
@@ -302,7 +304,7 @@ func (d *direct) conn(ctx context.Context, route *ScanRoute, addr string, anew b
 var errDoor = errors.New("no connection")
 
 // portsOf returns a function that returns the scan ports of the indexers that hold the index.
-func portsOf(r *ScanRoute) func() []string { return func() []string { return r.ScanPorts } }
+func portsOf(r *v1.ScanRoute) func() []string { return func() []string { return r.ScanPorts } }
 
 // take returns an idle connection, the one that was used last.
 func (d *direct) take(addr string) *directConn {
@@ -348,7 +350,7 @@ type directScan struct {
 	d      *direct
 	dc     *directConn // nil: given back, or closed
 	stop   func() bool // of what closes the connection when the context ends
-	route  *ScanRoute
+	route  *v1.ScanRoute
 	wait   detector.Wait
 	ctx    context.Context
 	answer scanport.Answer
@@ -394,12 +396,12 @@ func (d *direct) begin(ctx context.Context, q question, body []byte) (*directSca
 			return s, nil
 		}
 		last = addr
-		said := errors.As(err, new(*Error)) && !errors.Is(err, errDoor)
+		said := errors.As(err, new(*wire.Problem)) && !errors.Is(err, errDoor)
 		if ctx.Err() != nil || said || unknown(err) || i+1 == mostAsked { // the others would say the same
 			break
 		}
 	}
-	var p *Error
+	var p *wire.Problem
 	switch {
 	case ctx.Err() != nil:
 		return nil, q.gaveUp(ctx, "indexer "+last, err, before)
@@ -411,7 +413,7 @@ func (d *direct) begin(ctx context.Context, q question, body []byte) (*directSca
 }
 
 // try asks one indexer.
-func (d *direct) try(ctx context.Context, route *ScanRoute, addr string, req scanport.Request) (s *directScan,
+func (d *direct) try(ctx context.Context, route *v1.ScanRoute, addr string, req scanport.Request) (s *directScan,
 	err error) {
 	for _, anew := range []bool{false, true} { // the indexer may have closed a connection that nobody used
 		dc, err := d.conn(ctx, route, addr, anew)
@@ -424,7 +426,7 @@ func (d *direct) try(ctx context.Context, route *ScanRoute, addr string, req sca
 			return s, nil
 		}
 		s.abort()
-		switch refused := errors.As(err, new(*Error)); {
+		switch refused := errors.As(err, new(*wire.Problem)); {
 		case ctx.Err() != nil, refused && !unknown(err), errors.Is(err, detector.ErrSilent):
 			return nil, err
 		case fresh:
@@ -439,12 +441,12 @@ func (d *direct) try(ctx context.Context, route *ScanRoute, addr string, req sca
 
 // unknown tells that an indexer does not take the ticket that a connection has begun with. A newer one may do.
 func unknown(err error) bool {
-	var p *Error
+	var p *wire.Problem
 	return errors.As(err, &p) && (p.Code == errcode.Unauthenticated || p.Code == errcode.Forbidden)
 }
 
 // elsewhere reports whether the managers may have another answer than an indexer.
-func elsewhere(p *Error) bool {
+func elsewhere(p *wire.Problem) bool {
 	switch p.Code {
 	case errcode.IndexNotHosted, errcode.IndexNotReady, errcode.Unauthenticated, errcode.Forbidden:
 		return true
@@ -452,8 +454,8 @@ func elsewhere(p *Error) bool {
 	return p.Temporary()
 }
 
-// ask sends the request and reads the first message. A refusal is a *Error; the connection is given back then, or
-// closed.
+// ask sends the request and reads the first message. A refusal is a *wire.Problem; the connection is given back then,
+// or closed.
 func (s *directScan) ask() error {
 	ws := s.dc.ws
 	s.stop = context.AfterFunc(s.ctx, func() { _ = ws.Close() })
@@ -481,7 +483,7 @@ func (s *directScan) ask() error {
 	}
 	now := time.Now()
 	if s.answer.Tail == scanport.Failure && s.answer.Empty() {
-		if p := (*Error)(nil); errors.As(s.failure(), &p) && elsewhere(p) {
+		if p := (*wire.Problem)(nil); errors.As(s.failure(), &p) && elsewhere(p) {
 			s.d.load.Refused(s.dc.addr, now)
 		}
 		return s.finish()
@@ -568,7 +570,7 @@ func (s *directScan) more() error {
 }
 
 // goOn has the rest of an answer given by another indexer, at the same timestamp, behind the last row that has come.
-// why is how the answer ended; the error is a refusal (*Error), or has it in it.
+// why is how the answer ended; the error is a refusal (*wire.Problem), or has it in it.
 func (s *directScan) goOn(why error) error {
 	lost := s.dc.addr
 	s.abort()
@@ -598,7 +600,7 @@ func (s *directScan) goOn(why error) error {
 			s.takeOver(n)
 			return s.answer.Read(s.dc.in)
 		}
-		var p *Error
+		var p *wire.Problem
 		if errors.As(err, &p) && !errors.Is(err, errDoor) && !elsewhere(p) {
 			return p
 		}
@@ -648,7 +650,7 @@ func (s *directScan) failure() error {
 		return nil
 	}
 	p := struct {
-		Error
+		wire.Problem
 		Session string `json:"session"` // a token of what was seen with the rows before
 	}{}
 	if err := json.Unmarshal(s.answer.Text, &p); err != nil || p.Code == "" {
@@ -657,7 +659,7 @@ func (s *directScan) failure() error {
 	if saw := lastSeen(p.Session); saw != nil {
 		s.saw = saw
 	}
-	return &p.Error
+	return &p.Problem
 }
 
 // abort closes the connection, unless it was given back.
@@ -672,7 +674,7 @@ func (s *directScan) abort() {
 }
 
 // next implements rowSource.
-func (s *directScan) next(row *Row) (end *ScanEnd, err error) {
+func (s *directScan) next(row *v1.Row) (end *v1.ScanEnd, err error) {
 	if s.dc == nil {
 		return nil, fmt.Errorf("%w: it was closed", ErrCut)
 	}
@@ -693,7 +695,7 @@ func (s *directScan) next(row *Row) (end *ScanEnd, err error) {
 		if err != nil {
 			err = s.goOn(err)
 		}
-		var p *Error
+		var p *wire.Problem
 		switch {
 		case errors.As(err, &p) && s.ctx.Err() == nil && !elsewhere(p):
 			return nil, p
@@ -709,11 +711,11 @@ func (s *directScan) next(row *Row) (end *ScanEnd, err error) {
 }
 
 // readEnd reads the last line of a scan; nil for another one.
-func readEnd(a *scanport.Answer) (*ScanEnd, error) {
+func readEnd(a *scanport.Answer) (*v1.ScanEnd, error) {
 	if a.Tail != scanport.End {
 		return nil, nil //nolint:nilnil // a failure, which is read by others
 	}
-	end := &ScanEnd{}
+	end := &v1.ScanEnd{}
 	if parseEnd(a.Text, end) {
 		return end, nil
 	}

@@ -16,6 +16,8 @@ import (
 	"tidemark/collate"
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
+	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 // TestAClosedDirectScanIsCut: who asks for a row after Close is told so, whatever had come by then.
@@ -108,11 +110,11 @@ func TestDirectConnections(t *testing.T) {
 			d := cl.direct
 			// how long a connection takes says nothing
 			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
-			d.routes["b/i"] = &way{route: &ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000},
+			d.routes["b/i"] = &way{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000},
 				at: time.Now(), detour: time.Minute}
 			for n, want := range c.wants {
 				s, err := d.begin(t.Context(), question{op: scanport.Scan, of: "b/i"}, []byte("{}"))
-				var p *Error
+				var p *wire.Problem
 				switch {
 				case errors.Is(err, errDetour):
 					if want != "detour" {
@@ -176,7 +178,7 @@ func TestASilentIndexerIsPassedBy(t *testing.T) {
 			silent(cl, stands.addr)
 			d := cl.direct
 			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
-			route := &way{route: &ScanRoute{Index: 1, ScanPorts: c.ports, Ticket: "t", TicketMS: 60_000}, detour: time.Minute}
+			route := &way{route: &v1.ScanRoute{Index: 1, ScanPorts: c.ports, Ticket: "t", TicketMS: 60_000}, detour: time.Minute}
 			d.routes["b/i"] = route
 			before := well.asked.Load()
 			for range 10 { // each begins with any of them
@@ -218,7 +220,7 @@ func TestAScanThatTheContextEnds(t *testing.T) {
 	silent(cl)
 	cl.direct.dialer.NetDialContext, cl.direct.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
 	for _, count := range []bool{false, true} {
-		cl.direct.routes["b/i"] = &way{route: &ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t",
+		cl.direct.routes["b/i"] = &way{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t",
 			TicketMS: 60_000}, at: time.Now(), detour: time.Minute}
 		before := f.asked.Load()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -231,9 +233,9 @@ func TestAScanThatTheContextEnds(t *testing.T) {
 		want, err := "scan b/i with consistency session; indexer "+f.addr+" was asked and had not answered yet", error(nil)
 		if count {
 			want = "count b/i with consistency session; indexer " + f.addr + " was asked and had not answered yet"
-			_, err = cl.Count(ctx, "b/i", ScanRequest{Consistency: "session"})
+			_, err = cl.Count(ctx, "b/i", v1.ScanRequest{Consistency: "session"})
 		} else {
-			_, err = cl.Scan(ctx, "b/i", ScanRequest{Consistency: "session"})
+			_, err = cl.Scan(ctx, "b/i", v1.ScanRequest{Consistency: "session"})
 		}
 		cancel()
 		if !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), want) {
@@ -248,9 +250,9 @@ func TestCountIsOneMessage(t *testing.T) {
 	cl := New("127.0.0.1:1")
 	defer cl.Close()
 	silent(cl)
-	cl.direct.routes["b/i"] = &way{route: &ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000},
+	cl.direct.routes["b/i"] = &way{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000},
 		at: time.Now(), detour: time.Minute}
-	if n, err := cl.Count(t.Context(), "b/i", ScanRequest{}); !errors.Is(err, ErrCut) {
+	if n, err := cl.Count(t.Context(), "b/i", v1.ScanRequest{}); !errors.Is(err, ErrCut) {
 		t.Errorf("%+v %v", n, err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"tidemark/client"
 	"tidemark/index"
 	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 // A statement is given to any manager; the index is ready everywhere or nowhere.
@@ -40,7 +41,7 @@ func ExampleClient_Scan() {
 	c := client.New()
 	defer c.Close()
 
-	rows, err := c.Scan(ctx, client.Ref("world", "by_country"), client.ScanRequest{
+	rows, err := c.Scan(ctx, client.Ref("world", "by_country"), v1.ScanRequest{
 		Consistency: "session",
 		Limit:       10,
 	}.In(v1.Equal("FR")))
@@ -63,11 +64,11 @@ func ExampleClient_Pages() {
 	c := client.New()
 	defer c.Close()
 
-	req := client.ScanRequest{Limit: 100}.In(v1.Equal("FR"))
+	req := v1.ScanRequest{Limit: 100}.In(v1.Equal("FR"))
 	for more := true; more; {
 		more = false
 		for page, err := range c.Pages(ctx, client.Ref("world", "by_country"), req) {
-			var problem *client.Error
+			var problem *wire.Problem
 			switch {
 			case errors.As(err, &problem) && problem.Code == "CURSOR_EXPIRED":
 				fmt.Println("what follows is of a newer state")
@@ -84,7 +85,7 @@ func ExampleClient_Pages() {
 
 // Bounds of Go values: several ranges, of keys with two components.
 func ExampleScanRequest_In() {
-	req := client.ScanRequest{Limit: 5}.In(
+	req := v1.ScanRequest{Limit: 5}.In(
 		v1.Equal("FR"),
 		v1.Prefix("DE", "Ham"),
 		v1.From("GB", "A").Before("GB", "C"),
@@ -104,7 +105,7 @@ func ExampleScanRequest_In() {
 
 // Ranges that are open at one end.
 func ExampleAfter() {
-	body, err := json.Marshal([]client.Range{v1.After(3000), v1.UpTo(12.5), v1.Below("M")})
+	body, err := json.Marshal([]v1.Range{v1.After(3000), v1.UpTo(12.5), v1.Below("M")})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -120,11 +121,11 @@ func ExampleClient_Count() {
 	c := client.New()
 	defer c.Close()
 
-	reply, err := c.Count(ctx, client.Ref("world", "by_country"), client.ScanRequest{
+	reply, err := c.Count(ctx, client.Ref("world", "by_country"), v1.ScanRequest{
 		Consistency: "at_plus",
-		Tokens:      []client.Token{{VBucket: 95, VBUUID: 180471226023443, Seqno: 71}},
+		Tokens:      []v1.Token{{VBucket: 95, VBUUID: 180471226023443, Seqno: 71}},
 	})
-	var problem *client.Error
+	var problem *wire.Problem
 	switch {
 	case errors.As(err, &problem) && problem.Code == "TOKEN_LOST":
 		fmt.Println("KV has failed over without this write")
@@ -144,10 +145,10 @@ func ExampleSession() {
 	defer c.Close()
 
 	var session client.Session // of one user
-	if err := session.Wrote("world", client.Token{VBucket: 95, VBUUID: 180471226023443, Seqno: 71}); err != nil {
+	if err := session.Wrote("world", v1.Token{VBucket: 95, VBUUID: 180471226023443, Seqno: 71}); err != nil {
 		log.Fatal(err)
 	}
-	reply, err := session.Count(ctx, c, client.Ref("world", "by_country"), client.ScanRequest{})
+	reply, err := session.Count(ctx, c, client.Ref("world", "by_country"), v1.ScanRequest{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"tidemark/manager/api/v1"
 )
 
 // A line of a row, as an indexer writes it: {"key":[component,…],"id":"…"}.
@@ -18,7 +20,7 @@ const (
 // parseRow reads a line of the very form in which indexers write rows whose components are strings, numbers, true,
 // false or null, and whose strings have no escapes in the document's id; false for any other line, which json.Unmarshal
 // has to look at. What it gives is a copy.
-func parseRow(line []byte, row *Row) bool { //nolint:gocyclo // a hot path, read in one piece
+func parseRow(line []byte, row *v1.Row) bool { //nolint:gocyclo // a hot path, read in one piece
 	if !bytes.HasPrefix(line, []byte(rowBegin)) || !bytes.HasSuffix(line, []byte(rowEnd)) || !utf8.Valid(line) {
 		return false
 	}
@@ -57,7 +59,7 @@ const (
 )
 
 // parseEnd reads a last line of the very form in which indexers write those without a vector; false for any other line.
-func parseEnd(text []byte, end *ScanEnd) bool {
+func parseEnd(text []byte, end *v1.ScanEnd) bool {
 	rest, ok := bytes.CutPrefix(text, []byte(endBegin))
 	n := among(rest, "0123456789")
 	if !ok || n == 0 {
@@ -82,8 +84,8 @@ func parseEnd(text []byte, end *ScanEnd) bool {
 	if string(rest[len(token):]) != endEnd {
 		return false
 	}
-	*end = ScanEnd{End: true, Rows: rows, Timestamp: ScanTimestamp{ID: string(id), Hash: string(hash)},
-		ScanSeen: ScanSeen{Session: string(token)}}
+	*end = v1.ScanEnd{End: true, Rows: rows, Timestamp: v1.ScanTimestamp{ID: string(id), Hash: string(hash)},
+		ScanSeen: v1.ScanSeen{Session: string(token)}}
 	return true
 }
 

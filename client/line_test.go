@@ -4,18 +4,20 @@ import (
 	"encoding/json"
 	"reflect"
 	"testing"
+
+	"tidemark/manager/api/v1"
 )
 
 // slowRow is what parseRow has to agree with.
-func slowRow(line []byte) (row Row, ok bool) {
+func slowRow(line []byte) (row v1.Row, ok bool) {
 	var l struct {
 		Key []json.RawMessage `json:"key"`
 		ID  *string           `json:"id"`
 	}
 	if json.Unmarshal(line, &l) != nil || l.ID == nil {
-		return Row{}, false
+		return v1.Row{}, false
 	}
-	return Row{Key: l.Key, ID: *l.ID}, true
+	return v1.Row{Key: l.Key, ID: *l.ID}, true
 }
 
 func rowLines() []string {
@@ -33,7 +35,7 @@ func rowLines() []string {
 // TestParseRow: a line that is read the quick way is read as encoding/json reads it.
 func TestParseRow(t *testing.T) {
 	for i, line := range rowLines() {
-		var got Row
+		var got v1.Row
 		quick := parseRow([]byte(line), &got)
 		want, ok := slowRow([]byte(line))
 		if quick && (!ok || !reflect.DeepEqual(got, want)) {
@@ -50,7 +52,7 @@ func FuzzParseRow(f *testing.F) {
 		f.Add([]byte(line))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
-		var got Row
+		var got v1.Row
 		if !parseRow(line, &got) {
 			return
 		}
@@ -64,7 +66,7 @@ func BenchmarkParseRow(b *testing.B) {
 	line := []byte(`{"key":["name 0000000000001234"],"id":"bench::000000123"}`)
 	b.ReportAllocs()
 	for b.Loop() {
-		var row Row
+		var row v1.Row
 		if !parseRow(line, &row) {
 			b.Fatal("not a row")
 		}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"tidemark/indexer/scanport"
+	"tidemark/manager/api/v1"
 )
 
 // managedScan is a scan by way of managers. When the one that passes it on is lost, another one goes on with it, at the
@@ -55,7 +56,7 @@ func (s *managedScan) seen() *scanport.Seen {
 }
 
 // next implements rowSource.
-func (s *managedScan) next(row *Row) (*ScanEnd, error) {
+func (s *managedScan) next(row *v1.Row) (*v1.ScanEnd, error) {
 	for {
 		end, got, err := s.line(row)
 		switch {
@@ -72,7 +73,7 @@ func (s *managedScan) next(row *Row) (*ScanEnd, error) {
 }
 
 // line takes a line; got: it was a row that was not given before.
-func (s *managedScan) line(row *Row) (end *ScanEnd, got bool, err error) {
+func (s *managedScan) line(row *v1.Row) (end *v1.ScanEnd, got bool, err error) {
 	line, err := s.readLine()
 	if err != nil {
 		return nil, false, err

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"tidemark/indexer/scanport"
+	"tidemark/manager/api/v1"
 )
 
 // passer is a manager that passes on rows 0 to 19, with a place behind each piece of some rows, and dies behind some.
@@ -93,7 +94,7 @@ func TestScansOutliveTheirManager(t *testing.T) {
 			cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true})
 			silent(cl)
 			defer cl.Close()
-			rows, err := cl.Scan(t.Context(), "b/n", ScanRequest{Stability: c.stability})
+			rows, err := cl.Scan(t.Context(), "b/n", v1.ScanRequest{Stability: c.stability})
 			if err != nil {
 				t.Fatal(err)
 			}

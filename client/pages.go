@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+
+	"tidemark/manager/api/v1"
 )
 
 // ErrNoCursor is wrapped when more rows follow a page whose last row, of more than 32 KiB, no cursor names. With
@@ -15,8 +17,8 @@ var ErrNoCursor = errors.New("the page ends behind a row that no cursor names")
 type Page struct {
 	// After is the cursor that the page begins behind, "" for the first one.
 	After string
-	Rows  []Row   // at most Limit
-	End   ScanEnd // Cursor names the place behind the page; without More it is the last one
+	Rows  []v1.Row   // at most Limit
+	End   v1.ScanEnd // Cursor names the place behind the page; without More it is the last one
 }
 
 // Pages returns an answer page by page: each has Limit rows, which are read before it is given, and all of them
@@ -26,15 +28,15 @@ type Page struct {
 //
 // It ends at the first error, which comes with a Page without rows whose After is the place behind the last page that
 // was given: the request goes on there with it as Cursor, at the same timestamp. That is kept for a minute after each
-// page and for ten minutes in all; then the error is an *Error with the code CURSOR_EXPIRED, and the request goes on
-// with Newer, where the pages that follow show a newer state than those before, or begins anew without a cursor. ctx
-// bounds all pages together.
-func (c *Client) Pages(ctx context.Context, ref string, req ScanRequest) iter.Seq2[Page, error] {
+// page and for ten minutes in all; then the error is a *wire.Problem with the code CURSOR_EXPIRED, and the request
+// goes on with Newer, where the pages that follow show a newer state than those before, or begins anew without a
+// cursor. ctx bounds all pages together.
+func (c *Client) Pages(ctx context.Context, ref string, req v1.ScanRequest) iter.Seq2[Page, error] {
 	return c.session.Pages(ctx, c, ref, req)
 }
 
 // Pages is Client.Pages in this session.
-func (s *Session) Pages(ctx context.Context, c *Client, ref string, req ScanRequest) iter.Seq2[Page, error] {
+func (s *Session) Pages(ctx context.Context, c *Client, ref string, req v1.ScanRequest) iter.Seq2[Page, error] {
 	return func(yield func(Page, error) bool) {
 		req := req // of this iteration
 		for req.WantCursor = true; ; req.Newer = false {
@@ -57,7 +59,7 @@ func (s *Session) Pages(ctx context.Context, c *Client, ref string, req ScanRequ
 }
 
 // page reads one page.
-func (s *Session) page(ctx context.Context, c *Client, ref string, req ScanRequest) (Page, error) {
+func (s *Session) page(ctx context.Context, c *Client, ref string, req v1.ScanRequest) (Page, error) {
 	page := Page{After: req.Cursor}
 	rows, err := s.Scan(ctx, c, ref, req)
 	if err != nil {

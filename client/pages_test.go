@@ -16,6 +16,8 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 // pager is a manager with rows 0 to 6. Its cursors are numbers of rows.
@@ -23,12 +25,12 @@ type pager struct {
 	expire string // the cursor that is not kept any more
 	long   string // the row that no cursor names
 
-	asked []ScanRequest
+	asked []v1.ScanRequest
 }
 
 func (p *pager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
-	var req ScanRequest
+	var req v1.ScanRequest
 	if err := json.Unmarshal(body, &req); err != nil || !req.WantCursor || req.Limit == 0 {
 		rpc.WriteProblem(w, rpc.Refuse(errcode.BadRequest, "no page"))
 		return
@@ -43,7 +45,7 @@ func (p *pager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for i := from; i < to; i++ {
 		fmt.Fprintf(w, `{"key":[%d],"id":"d%d"}`+"\n", i, i)
 	}
-	end := ScanEnd{End: true, Rows: uint64(to - from), ScanMore: ScanMore{More: to < 7}}
+	end := v1.ScanEnd{End: true, Rows: uint64(to - from), ScanMore: v1.ScanMore{More: to < 7}}
 	if cursor := strconv.Itoa(to); end.More && cursor != p.long {
 		end.Cursor = cursor
 	}
@@ -82,7 +84,7 @@ func drawn(pages iter.Seq2[Page, error]) (text, after string, err error) {
 func TestPagesFollowTheirCursors(t *testing.T) {
 	p := &pager{}
 	c := pagesOf(t, p)
-	pages := c.Pages(t.Context(), "w/i", ScanRequest{Limit: 3, Reverse: true})
+	pages := c.Pages(t.Context(), "w/i", v1.ScanRequest{Limit: 3, Reverse: true})
 	for range 2 {
 		text, after, err := drawn(pages)
 		if want := "d0=0 d1=1 d2=2 |d3=3 d4=4 d5=5 |d6=6 |"; err != nil || text != want || after != "6" {
@@ -103,7 +105,7 @@ func TestPagesFollowTheirCursors(t *testing.T) {
 	if len(p.asked) != 7 {
 		t.Errorf("%d requests, want 7", len(p.asked))
 	}
-	if text, _, err := drawn(c.Pages(t.Context(), "w/i", ScanRequest{Limit: 7})); err != nil || text == "" ||
+	if text, _, err := drawn(c.Pages(t.Context(), "w/i", v1.ScanRequest{Limit: 7})); err != nil || text == "" ||
 		strings.Count(text, "|") != 1 {
 		t.Errorf("one page: %s, %v", text, err)
 	}
@@ -114,9 +116,9 @@ func TestPagesFollowTheirCursors(t *testing.T) {
 func TestPagesSayHowToGoOn(t *testing.T) {
 	p := &pager{expire: "4"}
 	c := pagesOf(t, p)
-	req := ScanRequest{Limit: 2}
+	req := v1.ScanRequest{Limit: 2}
 	text, after, err := drawn(c.Pages(t.Context(), "w/i", req))
-	var problem *Error
+	var problem *wire.Problem
 	if !errors.As(err, &problem) || problem.Code != errcode.CursorExpired || after != "4" ||
 		strings.Count(text, "|") != 2 {
 		t.Fatalf("%s behind %q: %v", text, after, err)
@@ -130,7 +132,7 @@ func TestPagesSayHowToGoOn(t *testing.T) {
 		t.Errorf("newer of the requests: %v, %v; want the first alone", p.asked[0].Newer, p.asked[1].Newer)
 	}
 	p.long = "4"
-	text, after, err = drawn(c.Pages(t.Context(), "w/i", ScanRequest{Limit: 2}))
+	text, after, err = drawn(c.Pages(t.Context(), "w/i", v1.ScanRequest{Limit: 2}))
 	if !errors.Is(err, ErrNoCursor) || after != "2" || strings.Count(text, "|") != 2 {
 		t.Fatalf("a row that no cursor names: %s behind %q, %v", text, after, err)
 	}
@@ -143,7 +145,7 @@ func TestPagesEndWithTheirContext(t *testing.T) {
 	defer cancel()
 	var ids []string
 	var last error
-	for page, err := range c.Pages(ctx, "w/i", ScanRequest{Limit: 3}) {
+	for page, err := range c.Pages(ctx, "w/i", v1.ScanRequest{Limit: 3}) {
 		for _, row := range page.Rows {
 			ids = append(ids, row.ID)
 		}

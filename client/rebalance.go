@@ -4,32 +4,34 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+
+	"tidemark/manager/api/v1"
 )
 
 // Rebalance plans, and begins what was planned unless dryRun.
-func (c *Client) Rebalance(ctx context.Context, req RebalanceRequest, dryRun bool) (RebalanceReply, error) {
+func (c *Client) Rebalance(ctx context.Context, req v1.RebalanceRequest, dryRun bool) (v1.RebalanceReply, error) {
 	path := "/v1/rebalances"
 	if dryRun {
 		path += "?dry_run=true"
 	}
-	var r RebalanceReply
+	var r v1.RebalanceReply
 	return r, c.call(ctx, http.MethodPost, path, nil, req, &r)
 }
 
 // Rebalances lists the newest ones.
-func (c *Client) Rebalances(ctx context.Context) (RebalanceList, error) {
-	var r RebalanceList
+func (c *Client) Rebalances(ctx context.Context) (v1.RebalanceList, error) {
+	var r v1.RebalanceList
 	return r, c.call(ctx, http.MethodGet, "/v1/rebalances", nil, nil, &r)
 }
 
 // RebalanceStatus shows one.
-func (c *Client) RebalanceStatus(ctx context.Context, id uint64) (RebalanceInfo, error) {
-	var r RebalanceInfo
+func (c *Client) RebalanceStatus(ctx context.Context, id uint64) (v1.RebalanceInfo, error) {
+	var r v1.RebalanceInfo
 	return r, c.call(ctx, http.MethodGet, "/v1/rebalances/"+strconv.FormatUint(id, 10), nil, nil, &r)
 }
 
 // CancelRebalance lets one end as soon as it can: whole copies stay, others go.
-func (c *Client) CancelRebalance(ctx context.Context, id uint64) (RebalanceInfo, error) {
-	var r RebalanceInfo
+func (c *Client) CancelRebalance(ctx context.Context, id uint64) (v1.RebalanceInfo, error) {
+	var r v1.RebalanceInfo
 	return r, c.call(ctx, http.MethodDelete, "/v1/rebalances/"+strconv.FormatUint(id, 10), nil, nil, &r)
 }

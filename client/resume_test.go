@@ -16,6 +16,8 @@ import (
 	"tidemark/collate"
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
+	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 // part is what an indexer sends on one request, before it is killed, stands still, or has told the end.
@@ -153,9 +155,9 @@ func TestACutAnswerIsGoneOnWith(t *testing.T) {
 			silent(cl, all[0].addr)
 			d := cl.direct
 			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
-			only := &ScanRoute{Index: 1, ScanPorts: []string{all[0].addr}, Ticket: "t", TicketMS: 60_000}
+			only := &v1.ScanRoute{Index: 1, ScanPorts: []string{all[0].addr}, Ticket: "t", TicketMS: 60_000}
 			d.routes["b/i"] = &way{route: only, at: time.Now(), detour: time.Minute}
-			rows, err := cl.Scan(t.Context(), "b/i", ScanRequest{})
+			rows, err := cl.Scan(t.Context(), "b/i", v1.ScanRequest{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +168,7 @@ func TestACutAnswerIsGoneOnWith(t *testing.T) {
 					inOrder(d, all[1].addr, all[2].addr, all[0].addr)
 				}
 			}
-			var p *Error
+			var p *wire.Problem
 			switch err := rows.Err(); {
 			case ids != c.ids:
 				t.Errorf("rows %s, want %s: %v", ids, c.ids, err)

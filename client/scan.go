@@ -13,6 +13,7 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 )
 
 const (
@@ -29,8 +30,8 @@ var ErrCut = errors.New("the scan was cut off before its end")
 // Rows is a running scan. Use: for rows.Next() { rows.Row() }; then rows.Err(); always Close.
 type Rows struct {
 	source rowSource
-	row    Row
-	end    *ScanEnd
+	row    v1.Row
+	end    *v1.ScanEnd
 	err    error
 
 	session *Session // nil: none
@@ -39,7 +40,7 @@ type Rows struct {
 
 // rowSource returns the rows of a scan, and its end: exactly one of row, end and err.
 type rowSource interface {
-	next(row *Row) (end *ScanEnd, err error)
+	next(row *v1.Row) (end *v1.ScanEnd, err error)
 	// seen says what was seen with the rows that have come; nil: nothing.
 	seen() *scanport.Seen
 	close() error
@@ -47,11 +48,11 @@ type rowSource interface {
 
 // Scan scans an index; ref is an id or a Ref. The scan ends with ctx. It shows nothing older than what the client
 // has seen before, see Session.
-func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, error) {
+func (c *Client) Scan(ctx context.Context, ref string, req v1.ScanRequest) (*Rows, error) {
 	return c.session.Scan(ctx, c, ref, req)
 }
 
-func (c *Client) scan(ctx context.Context, ref string, req ScanRequest) (*Rows, error) {
+func (c *Client) scan(ctx context.Context, ref string, req v1.ScanRequest) (*Rows, error) {
 	body, err := req.Encode()
 	if err != nil {
 		return nil, err
@@ -122,12 +123,12 @@ func (c *Client) lines(ctx context.Context, q question, path string, header http
 }
 
 // Count counts the entries that a scan would give.
-func (c *Client) Count(ctx context.Context, ref string, req ScanRequest) (CountReply, error) {
+func (c *Client) Count(ctx context.Context, ref string, req v1.ScanRequest) (v1.CountReply, error) {
 	return c.session.Count(ctx, c, ref, req)
 }
 
-func (c *Client) count(ctx context.Context, ref string, req ScanRequest) (CountReply, error) {
-	var reply CountReply
+func (c *Client) count(ctx context.Context, ref string, req v1.ScanRequest) (v1.CountReply, error) {
+	var reply v1.CountReply
 	body, err := req.Encode()
 	if err != nil {
 		return reply, err
@@ -182,7 +183,7 @@ func (r *Rows) stopped() {
 }
 
 // read takes a line of a scan: a row, the end, or a failure.
-func (r *answerLines) read(line []byte, row *Row) (*ScanEnd, error) {
+func (r *answerLines) read(line []byte, row *v1.Row) (*v1.ScanEnd, error) {
 	if parseRow(line, row) {
 		return nil, nil //nolint:nilnil // a row, and not the end
 	}
@@ -191,11 +192,11 @@ func (r *answerLines) read(line []byte, row *Row) (*ScanEnd, error) {
 		ID   *string           `json:"id"`
 		End  bool              `json:"end"`
 		Rows uint64            `json:"rows"`
-		ScanSeen
-		ScanMore
-		Timestamp ScanTimestamp `json:"timestamp"`
-		Explain   *ScanExplain  `json:"explain"`
-		Error     *rpc.Problem  `json:"error"`
+		v1.ScanSeen
+		v1.ScanMore
+		Timestamp v1.ScanTimestamp `json:"timestamp"`
+		Explain   *v1.ScanExplain  `json:"explain"`
+		Error     *rpc.Problem     `json:"error"`
 	}
 	switch err := json.Unmarshal(line, &l); {
 	case err != nil:
@@ -208,12 +209,12 @@ func (r *answerLines) read(line []byte, row *Row) (*ScanEnd, error) {
 		return nil, l.Error
 	case l.End:
 		r.drain()
-		return &ScanEnd{End: true, Rows: l.Rows, Timestamp: l.Timestamp, ScanSeen: l.ScanSeen, ScanMore: l.ScanMore,
+		return &v1.ScanEnd{End: true, Rows: l.Rows, Timestamp: l.Timestamp, ScanSeen: l.ScanSeen, ScanMore: l.ScanMore,
 			Explain: l.Explain}, nil
 	case l.ID == nil:
 		return nil, fmt.Errorf("%w: a line is neither row nor end: %.100s", ErrCut, line)
 	}
-	*row = Row{Key: l.Key, ID: *l.ID}
+	*row = v1.Row{Key: l.Key, ID: *l.ID}
 	return nil, nil //nolint:nilnil // a row, and not the end
 }
 
@@ -240,15 +241,15 @@ func (r *answerLines) readLine() ([]byte, error) {
 func (r *answerLines) drain() { _, _ = r.lines.Peek(1) }
 
 // Row is the row that Next took; valid until the next call.
-func (r *Rows) Row() Row { return r.row }
+func (r *Rows) Row() v1.Row { return r.row }
 
 // End returns the last line, once Next has said false without an error.
-func (r *Rows) End() (ScanEnd, error) {
+func (r *Rows) End() (v1.ScanEnd, error) {
 	if r.err != nil {
-		return ScanEnd{}, r.err
+		return v1.ScanEnd{}, r.err
 	}
 	if r.end == nil {
-		return ScanEnd{}, fmt.Errorf("%w: not read to the end", ErrCut)
+		return v1.ScanEnd{}, fmt.Errorf("%w: not read to the end", ErrCut)
 	}
 	return *r.end, nil
 }

@@ -14,7 +14,9 @@ import (
 	"sync"
 
 	"tidemark/indexer/scanport"
+	"tidemark/manager/api/v1"
 	"tidemark/timestamp"
+	"tidemark/wire"
 )
 
 // Session is what somebody has seen and written: what is scanned in it never shows the past of that. A Client has
@@ -50,7 +52,7 @@ type branch struct {
 // One that a failover has undone fails the next scan, once, with the code TOKEN_LOST (Error.Lost has it); with
 // consistency session it is passed over. The error wraps ErrSessionFull: of 4,096 writes to a bucket, or to 1,024
 // buckets, none has been shown yet, and those beyond are not noted.
-func (s *Session) Wrote(bucket string, tokens ...Token) error {
+func (s *Session) Wrote(bucket string, tokens ...v1.Token) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.wrote[bucket]
@@ -109,7 +111,7 @@ func (s *Session) Take(token string) error {
 }
 
 // Scan is Client.Scan in this session.
-func (s *Session) Scan(ctx context.Context, c *Client, ref string, req ScanRequest) (*Rows, error) {
+func (s *Session) Scan(ctx context.Context, c *Client, ref string, req v1.ScanRequest) (*Rows, error) {
 	sent, err := s.join(ctx, c, ref, &req)
 	if err != nil {
 		return nil, err
@@ -124,10 +126,10 @@ func (s *Session) Scan(ctx context.Context, c *Client, ref string, req ScanReque
 }
 
 // Count is Client.Count in this session.
-func (s *Session) Count(ctx context.Context, c *Client, ref string, req ScanRequest) (CountReply, error) {
+func (s *Session) Count(ctx context.Context, c *Client, ref string, req v1.ScanRequest) (v1.CountReply, error) {
 	sent, err := s.join(ctx, c, ref, &req)
 	if err != nil {
-		return CountReply{}, err
+		return v1.CountReply{}, err
 	}
 	reply, err := c.count(ctx, ref, req)
 	if err != nil {
@@ -166,7 +168,7 @@ func keyspaceOf(ref string) string {
 }
 
 // join has a request show what was seen and written. It returns the writes that it has to show.
-func (s *Session) join(ctx context.Context, c *Client, ref string, req *ScanRequest) (sent map[string]writes,
+func (s *Session) join(ctx context.Context, c *Client, ref string, req *v1.ScanRequest) (sent map[string]writes,
 	err error) {
 	if s == nil {
 		return nil, nil //nolint:nilnil // no writes
@@ -336,7 +338,7 @@ func (s *Session) forget(bucket string, sent writes) {
 // failed lets go of the writes that an error names, since they were lost, or are to vbuckets that the bucket does not
 // have any more: the caller is told, once. The others still have to be shown.
 func (s *Session) failed(err error, sent map[string]writes) {
-	var p *Error
+	var p *wire.Problem
 	if s == nil || !errors.As(err, &p) || len(p.Lost) == 0 {
 		return
 	}

@@ -19,6 +19,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -32,7 +33,7 @@ type teller struct {
 	mu      sync.Mutex
 	answers []scanport.Seen
 	refuse  errcode.Code
-	asked   []ScanRequest
+	asked   []v1.ScanRequest
 }
 
 func (p *teller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -41,7 +42,7 @@ func (p *teller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body, _ := io.ReadAll(r.Body)
-	var req ScanRequest
+	var req v1.ScanRequest
 	if err := json.Unmarshal(body, &req); err != nil {
 		w.WriteHeader(http.StatusBadRequest)
 		return
@@ -67,7 +68,7 @@ func (p *teller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // numbers are the timestamps that a request must not be older than, of each bucket.
-func numbers(t *testing.T, req *ScanRequest) string {
+func numbers(t *testing.T, req *v1.ScanRequest) string {
 	t.Helper()
 	all, err := scanport.ParseSession(req.Session)
 	if err != nil {
@@ -94,11 +95,11 @@ func TestClientsGoOnFromWhatTheyHaveSeen(t *testing.T) {
 		t.Helper()
 		p.answers = append(p.answers, answer)
 		if rows < 0 {
-			if _, err := cl.Count(t.Context(), ref, ScanRequest{Session: own}); err != nil {
+			if _, err := cl.Count(t.Context(), ref, v1.ScanRequest{Session: own}); err != nil {
 				t.Fatal(err)
 			}
 		} else {
-			got, err := cl.Scan(t.Context(), ref, ScanRequest{Session: own})
+			got, err := cl.Scan(t.Context(), ref, v1.ScanRequest{Session: own})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,15 +135,15 @@ func TestClientsGoOnFromWhatTheyHaveSeen(t *testing.T) {
 	}
 	other := &Session{}
 	if err := other.Take(cl.session.Token()); err != nil ||
-		numbers(t, &ScanRequest{Session: other.Token()}) != "v 2, w 9, w2 1" {
+		numbers(t, &v1.ScanRequest{Session: other.Token()}) != "v 2, w 9, w2 1" {
 		t.Errorf("%s, %v", other.Token(), err)
 	}
 	if err := other.Take("abc"); !errors.Is(err, scanport.ErrSession) {
 		t.Error(err)
 	}
 	p.answers = []scanport.Seen{{Cluster: 8, Bucket: "w"}, saw("w", 1)}
-	if _, err := cl.Count(t.Context(), "w/i", ScanRequest{}); err != nil ||
-		numbers(t, &ScanRequest{Session: cl.session.Token()}) != "v 2, w 0, w2 1" {
+	if _, err := cl.Count(t.Context(), "w/i", v1.ScanRequest{}); err != nil ||
+		numbers(t, &v1.ScanRequest{Session: cl.session.Token()}) != "v 2, w 0, w2 1" {
 		t.Errorf("another cluster: %v", err)
 	}
 	none := Open(Options{Servers: []string{srv.URL}, ViaManagers: true, Sessionless: true})
@@ -150,7 +151,7 @@ func TestClientsGoOnFromWhatTheyHaveSeen(t *testing.T) {
 	defer none.Close()
 	p.answers = []scanport.Seen{saw("w", 1), saw("w", 1)}
 	for range 2 {
-		if _, err := none.Count(t.Context(), "w/i", ScanRequest{}); err != nil || p.asked[len(p.asked)-1].Session != "" {
+		if _, err := none.Count(t.Context(), "w/i", v1.ScanRequest{}); err != nil || p.asked[len(p.asked)-1].Session != "" {
 			t.Errorf("sessionless: %+v, %v", p.asked[len(p.asked)-1], err)
 		}
 	}
@@ -165,11 +166,11 @@ func TestWritesAreShown(t *testing.T) {
 	silent(cl)
 	defer cl.Close()
 	var s Session
-	count := func(ref string, req ScanRequest, code errcode.Code) string {
+	count := func(ref string, req v1.ScanRequest, code errcode.Code) string {
 		t.Helper()
 		p.answers, p.refuse = []scanport.Seen{saw("w", 5)}, code
 		_, err := s.Count(t.Context(), cl, ref, req)
-		var refused *Error
+		var refused *wire.Problem
 		if (err != nil) != (code != "") || err != nil && (!errors.As(err, &refused) || refused.Code != code) {
 			t.Fatalf("%v, want %q", err, code)
 		}
@@ -180,37 +181,37 @@ func TestWritesAreShown(t *testing.T) {
 		}
 		return got.Consistency + string(vectors)
 	}
-	s.Wrote("w", Token{VBucket: 1, VBUUID: 1<<64 - 1, Seqno: 5}, Token{VBucket: 2, VBUUID: 8, Seqno: 3})
-	s.Wrote("w", Token{VBucket: 1, VBUUID: 1<<64 - 1, Seqno: 4}, Token{VBucket: 2, VBUUID: 8, Seqno: 9})
+	s.Wrote("w", v1.Token{VBucket: 1, VBUUID: 1<<64 - 1, Seqno: 5}, v1.Token{VBucket: 2, VBUUID: 8, Seqno: 3})
+	s.Wrote("w", v1.Token{VBucket: 1, VBUUID: 1<<64 - 1, Seqno: 4}, v1.Token{VBucket: 2, VBUUID: 8, Seqno: 9})
 	const both, none = `at_plus{"w":{"1":[5,"18446744073709551615"],"2":[9,"8"]}}`, `null`
 	own := map[string]map[string][]json.RawMessage{"w": {"1": {[]byte("7"), []byte(`"9"`)},
 		"3": {[]byte("1"), []byte(`"1"`)}}}
 	for i, step := range []struct {
 		ref  string
-		req  ScanRequest
+		req  v1.ScanRequest
 		code errcode.Code
 		want string
 	}{
-		{"v/i", ScanRequest{}, "", none},
-		{"w/i", ScanRequest{Timestamp: "1.0.1.2", Stability: "query"}, "", none},
-		{"w/i", ScanRequest{}, errcode.UnknownIndex, both},              // which says nothing of them
-		{"7", ScanRequest{Consistency: "any"}, errcode.TokenLost, both}, // it does not say which
-		{"w/i", ScanRequest{}, "", both},
-		{"w/i", ScanRequest{}, "", none},
+		{"v/i", v1.ScanRequest{}, "", none},
+		{"w/i", v1.ScanRequest{Timestamp: "1.0.1.2", Stability: "query"}, "", none},
+		{"w/i", v1.ScanRequest{}, errcode.UnknownIndex, both},              // which says nothing of them
+		{"7", v1.ScanRequest{Consistency: "any"}, errcode.TokenLost, both}, // it does not say which
+		{"w/i", v1.ScanRequest{}, "", both},
+		{"w/i", v1.ScanRequest{}, "", none},
 	} {
 		if got := count(step.ref, step.req, step.code); got != step.want {
 			t.Errorf("step %d: %s, want %s", i, got, step.want)
 		}
 	}
-	for _, req := range []ScanRequest{{}, {Consistency: "session"}} {
-		s.Wrote("w", Token{VBucket: 1, VBUUID: 7, Seqno: 5})
+	for _, req := range []v1.ScanRequest{{}, {Consistency: "session"}} {
+		s.Wrote("w", v1.Token{VBucket: 1, VBUUID: 7, Seqno: 5})
 		count("w/i", req, "")
-		if got := count("w/i", ScanRequest{}, ""); got != none {
+		if got := count("w/i", v1.ScanRequest{}, ""); got != none {
 			t.Errorf("after %q: %s", req.Consistency, got)
 		}
 	}
-	s.Wrote("w", Token{VBucket: 1, VBUUID: 7, Seqno: 5}, Token{VBucket: 3, VBUUID: 7, Seqno: 5})
-	if got := count("w/i", ScanRequest{Consistency: "at_plus", ScanVectors: own}, errcode.UnknownIndex); got !=
+	s.Wrote("w", v1.Token{VBucket: 1, VBUUID: 7, Seqno: 5}, v1.Token{VBucket: 3, VBUUID: 7, Seqno: 5})
+	if got := count("w/i", v1.ScanRequest{Consistency: "at_plus", ScanVectors: own}, errcode.UnknownIndex); got !=
 		`at_plus{"w":{"1":[7,"9",5,"7"],"3":[1,"1",5,"7"]}}` || len(own["w"]) != 2 || string(own["w"]["3"][0]) != "1" {
 		t.Errorf("%s, and the caller's own are %s", got, own)
 	}
@@ -239,9 +240,9 @@ func TestWhatIsReadInPartWasSeen(t *testing.T) {
 			silent(cl, s.addr)
 			d := cl.direct
 			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
-			d.routes["w/i"] = &way{route: &ScanRoute{Index: 1, ScanPorts: []string{s.addr}, Ticket: "t", TicketMS: 60_000},
+			d.routes["w/i"] = &way{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{s.addr}, Ticket: "t", TicketMS: 60_000},
 				at: time.Now(), detour: time.Minute}
-			rows, err := cl.Scan(t.Context(), "w/i", ScanRequest{})
+			rows, err := cl.Scan(t.Context(), "w/i", v1.ScanRequest{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -250,7 +251,7 @@ func TestWhatIsReadInPartWasSeen(t *testing.T) {
 			if err := rows.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if got := numbers(t, &ScanRequest{Session: cl.session.Token()}); got != c.want {
+			if got := numbers(t, &v1.ScanRequest{Session: cl.session.Token()}); got != c.want {
 				t.Errorf("seen %q, want %q", got, c.want)
 			}
 		})
@@ -272,7 +273,7 @@ func TestSessionsOfManyBuckets(t *testing.T) {
 		count := func(i int, number uint64) error {
 			bucket := fmt.Sprintf(name, i)
 			p.answers = []scanport.Seen{saw(bucket, number)}
-			_, err := s.Count(t.Context(), cl, Ref(bucket, "i"), ScanRequest{})
+			_, err := s.Count(t.Context(), cl, Ref(bucket, "i"), v1.ScanRequest{})
 			return err
 		}
 		n := 0
@@ -307,14 +308,14 @@ func TestSessionsOfManyBuckets(t *testing.T) {
 	}
 	var s Session
 	for i := range scanport.MaxSeen + 1 {
-		if err := s.Wrote(fmt.Sprint("b", i), Token{VBucket: 1, VBUUID: 2, Seqno: 3}); errors.Is(err, ErrSessionFull) !=
+		if err := s.Wrote(fmt.Sprint("b", i), v1.Token{VBucket: 1, VBUUID: 2, Seqno: 3}); errors.Is(err, ErrSessionFull) !=
 			(i == scanport.MaxSeen) {
 			t.Errorf("writes to %d buckets before: %v", i, err)
 		}
 	}
-	many := make([]Token, scanport.MaxTokens+1)
+	many := make([]v1.Token, scanport.MaxTokens+1)
 	for i := range many {
-		many[i] = Token{VBucket: uint16(i % 1024), VBUUID: uint64(i), Seqno: 1}
+		many[i] = v1.Token{VBucket: uint16(i % 1024), VBUUID: uint64(i), Seqno: 1}
 	}
 	if err := s.Wrote("b0", many[:scanport.MaxTokens-1]...); err != nil {
 		t.Error(err)
@@ -348,7 +349,7 @@ func TestScansByIdSendWhatIsOfTheirBucket(t *testing.T) {
 	const buckets = 40
 	for b := range buckets {
 		for vb := range uint16(1024) {
-			token := Token{VBucket: vb, VBUUID: 1<<64 - 1, Seqno: 1<<63 + uint64(b)}
+			token := v1.Token{VBucket: vb, VBUUID: 1<<64 - 1, Seqno: 1<<63 + uint64(b)}
 			if err := s.Wrote(fmt.Sprint("b", b), token); err != nil {
 				t.Fatal(err)
 			}
@@ -358,7 +359,7 @@ func TestScansByIdSendWhatIsOfTheirBucket(t *testing.T) {
 	}
 	for range 2 {
 		p.answers = []scanport.Seen{saw("b3", 50)}
-		if _, err := s.Count(t.Context(), cl, "12", ScanRequest{}); err != nil {
+		if _, err := s.Count(t.Context(), cl, "12", v1.ScanRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -376,9 +377,9 @@ func TestScansByIdSendWhatIsOfTheirBucket(t *testing.T) {
 // takes the place of none.
 func TestWritesOutliveErrors(t *testing.T) {
 	var refusal *rpc.Problem
-	var asked ScanRequest
+	var asked v1.ScanRequest
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked = ScanRequest{}
+		asked = v1.ScanRequest{}
 		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || refusal != nil {
 			rpc.WriteProblem(w, refusal)
 			return
@@ -389,9 +390,9 @@ func TestWritesOutliveErrors(t *testing.T) {
 	cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true, Sessionless: true})
 	silent(cl)
 	defer cl.Close()
-	lost := func(t Token) wire.LostWrite { return wire.LostWrite(t) }
-	kept, old, newer := Token{VBucket: 1, VBUUID: 8, Seqno: 3}, Token{VBucket: 7, VBUUID: 8, Seqno: 9},
-		Token{VBucket: 7, VBUUID: 9, Seqno: 5}
+	lost := func(t v1.Token) wire.LostWrite { return wire.LostWrite(t) }
+	kept, old, newer := v1.Token{VBucket: 1, VBUUID: 8, Seqno: 3}, v1.Token{VBucket: 7, VBUUID: 8, Seqno: 9},
+		v1.Token{VBucket: 7, VBUUID: 9, Seqno: 5}
 	for name, c := range map[string]struct {
 		code errcode.Code
 		lost []wire.LostWrite
@@ -406,13 +407,13 @@ func TestWritesOutliveErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s Session
-			if err := s.Wrote("w", newer, kept, old, Token{VBucket: 1, VBUUID: 8, Seqno: 2}); err != nil {
+			if err := s.Wrote("w", newer, kept, old, v1.Token{VBucket: 1, VBUUID: 8, Seqno: 2}); err != nil {
 				t.Fatal(err)
 			}
 			refusal = rpc.Refuse(c.code, "no")
 			refusal.Lost = c.lost
-			var refused *Error
-			_, err := s.Scan(t.Context(), cl, "w/i", ScanRequest{})
+			var refused *wire.Problem
+			_, err := s.Scan(t.Context(), cl, "w/i", v1.ScanRequest{})
 			if !errors.As(err, &refused) || refused.Code != c.code {
 				t.Errorf("%v", err)
 			}
@@ -443,10 +444,10 @@ func TestAScanIsNotAskedForForEver(t *testing.T) {
 	cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true, RetryFor: time.Millisecond})
 	silent(cl)
 	defer cl.Close()
-	_, scanned := cl.Scan(t.Context(), "w/i", ScanRequest{})
-	_, counted := cl.Count(t.Context(), "w/i", ScanRequest{})
+	_, scanned := cl.Scan(t.Context(), "w/i", v1.ScanRequest{})
+	_, counted := cl.Count(t.Context(), "w/i", v1.ScanRequest{})
 	for _, err := range []error{scanned, counted} {
-		var p *Error
+		var p *wire.Problem
 		if !errors.Is(err, ErrUnavailable) || !errors.As(err, &p) || p.Code != errcode.Timeout ||
 			!strings.Contains(err.Error(), "no deadline") {
 			t.Error(err)
@@ -468,6 +469,6 @@ func TestAScanIsNotAskedForForEver(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	waits("a deadline", func(ctx context.Context) error { _, err := cl.Count(ctx, "w/i", ScanRequest{}); return err })
+	waits("a deadline", func(ctx context.Context) error { _, err := cl.Count(ctx, "w/i", v1.ScanRequest{}); return err })
 	waits("no scan", func(ctx context.Context) error { _, err := cl.Status(ctx); return err })
 }

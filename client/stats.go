@@ -4,15 +4,17 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+
+	"tidemark/manager/api/v1"
 )
 
 // Stats gives figures of all indexes of a bucket, "" for all, and of all indexers. What an indexer that does not answer
 // would tell is missing: see IndexStats.CopiesHeard.
-func (c *Client) Stats(ctx context.Context, bucket string) (Stats, error) {
+func (c *Client) Stats(ctx context.Context, bucket string) (v1.Stats, error) {
 	path := "/v1/stats"
 	if bucket != "" {
 		path += "?bucket=" + url.QueryEscape(bucket)
 	}
-	var s Stats
+	var s v1.Stats
 	return s, c.call(ctx, http.MethodGet, path, nil, nil, &s)
 }

@@ -7,19 +7,20 @@ import (
 	"net/http"
 	"net/url"
 
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 )
 
 // Users lists the users.
-func (c *Client) Users(ctx context.Context) ([]UserInfo, error) {
-	var list UserList
+func (c *Client) Users(ctx context.Context) ([]v1.UserInfo, error) {
+	var list v1.UserList
 	err := c.call(ctx, http.MethodGet, "/v1/users", nil, nil, &list)
 	return list.Users, err
 }
 
 // PutUser adds or changes a user.
-func (c *Client) PutUser(ctx context.Context, name string, req UserRequest) (UserInfo, error) {
-	var info UserInfo
+func (c *Client) PutUser(ctx context.Context, name string, req v1.UserRequest) (v1.UserInfo, error) {
+	var info v1.UserInfo
 	return info, c.call(ctx, http.MethodPut, "/v1/users/"+url.PathEscape(name), nil, req, &info)
 }
 
@@ -29,18 +30,18 @@ func (c *Client) RemoveUser(ctx context.Context, name string) error {
 }
 
 // Tokens lists the tokens.
-func (c *Client) Tokens(ctx context.Context) ([]TokenInfo, error) {
-	var list TokenList
+func (c *Client) Tokens(ctx context.Context) ([]v1.TokenInfo, error) {
+	var list v1.TokenList
 	err := c.call(ctx, http.MethodGet, "/v1/tokens", nil, nil, &list)
 	return list.Tokens, err
 }
 
 // CreateToken makes a token and gives its secret, which nobody can look up later.
-func (c *Client) CreateToken(ctx context.Context, req TokenRequest) (TokenInfo, string, error) {
+func (c *Client) CreateToken(ctx context.Context, req v1.TokenRequest) (v1.TokenInfo, string, error) {
 	random := make([]byte, statecontext.TokenSecretBytes)
 	_, _ = rand.Read(random) // crypto/rand.Read never fails
 	req.Secret = statecontext.TokenPrefix + base64.RawURLEncoding.EncodeToString(random)
-	var info TokenInfo
+	var info v1.TokenInfo
 	err := c.call(ctx, http.MethodPost, "/v1/tokens", nil, req, &info)
 	return info, req.Secret, err
 }
@@ -51,7 +52,7 @@ func (c *Client) RevokeToken(ctx context.Context, id string) error {
 }
 
 // WhoAmI asks as whom the cluster knows this client.
-func (c *Client) WhoAmI(ctx context.Context) (WhoAmI, error) {
-	var w WhoAmI
+func (c *Client) WhoAmI(ctx context.Context) (v1.WhoAmI, error) {
+	var w v1.WhoAmI
 	return w, c.call(ctx, http.MethodGet, "/v1/whoami", nil, nil, &w)
 }

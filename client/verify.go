@@ -11,20 +11,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/manager/api/v1"
-)
-
-// What a verification is asked and answers.
-type (
-	// VerifyRequest says how an index is compared with the KV data.
-	VerifyRequest = v1.VerifyRequest
-	// VerifyLine is one line of a verification's answer.
-	VerifyLine = v1.VerifyLine
-	// VerifyEnd is what a verification has found.
-	VerifyEnd = v1.VerifyEnd
-	// VerifyProgress says how far a verification is.
-	VerifyProgress = v1.VerifyProgress
-	// Difference is a document that index and KV data do not agree on.
-	Difference = v1.Difference
+	"tidemark/wire"
 )
 
 // errEnough is wrapped when nobody has to be asked again, though the answer may be another one later.
@@ -39,7 +26,7 @@ type patience struct {
 // judge returns the error of an attempt, or after too many the one that ends the asking. That a server is busy says
 // nothing of what is asked for.
 func (p *patience) judge(q question, server string, err error) error {
-	var problem *Error
+	var problem *wire.Problem
 	switch {
 	case p == nil || errors.As(err, &problem) && !problem.Temporary():
 		return err
@@ -65,11 +52,11 @@ const verifyTries = 3
 // cannot begin, as something that it needs is away, is asked for again for a minute: then the error wraps
 // ErrUnavailable and names what is. One that is cut off, as a server falls silent, is begun anew up to three times
 // unless it has told a difference; its progress begins anew, too. A server that is busy is asked again until ctx ends.
-func (c *Client) Verify(ctx context.Context, ref string, req VerifyRequest, each func(VerifyLine) error) (VerifyEnd,
-	error) {
+func (c *Client) Verify(ctx context.Context, ref string, req v1.VerifyRequest,
+	each func(v1.VerifyLine) error) (v1.VerifyEnd, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
-		return VerifyEnd{}, fmt.Errorf("encoding the request: %w", err)
+		return v1.VerifyEnd{}, fmt.Errorf("encoding the request: %w", err)
 	}
 	for tries := 1; ; tries++ {
 		v := verifying{each: each}
@@ -85,40 +72,40 @@ func (c *Client) Verify(ctx context.Context, ref string, req VerifyRequest, each
 
 // verifying is one try of a verification.
 type verifying struct {
-	each  func(VerifyLine) error
+	each  func(v1.VerifyLine) error
 	found bool // a difference was told
 	cut   bool // it ended early, and another try may not
 }
 
 // verify tries it once.
-func (c *Client) verify(ctx context.Context, ref string, body []byte, v *verifying) (VerifyEnd, error) {
+func (c *Client) verify(ctx context.Context, ref string, body []byte, v *verifying) (v1.VerifyEnd, error) {
 	rows, err := c.lines(ctx, question{op: "verify", of: ref}, "/v1/indexes/"+ref+":verify", http.Header{}, body,
 		&patience{limit: c.enough})
 	if err != nil {
-		return VerifyEnd{}, err
+		return v1.VerifyEnd{}, err
 	}
 	defer func() { _ = rows.close() }() // of what was only read
 	for {
 		text, err := rows.readLine()
 		if err != nil {
 			v.cut = true
-			return VerifyEnd{}, err
+			return v1.VerifyEnd{}, err
 		}
-		var l VerifyLine
+		var l v1.VerifyLine
 		switch err := json.Unmarshal(text, &l); {
 		case err != nil:
-			return VerifyEnd{}, fmt.Errorf("%w: a line is no JSON: %w", ErrCut, err)
+			return v1.VerifyEnd{}, fmt.Errorf("%w: a line is no JSON: %w", ErrCut, err)
 		case l.End != nil:
 			rows.drain()
 			return *l.End, nil
 		case l.Error != nil:
 			p := rpc.Refuse(l.Error.Code, "%s", l.Error.Detail)
 			v.cut = p.Code == errcode.Unavailable
-			return VerifyEnd{}, p
+			return v1.VerifyEnd{}, p
 		}
 		v.found = v.found || l.Difference != nil
 		if err := v.each(l); err != nil {
-			return VerifyEnd{}, err
+			return v1.VerifyEnd{}, err
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tidemark/errcode"
+	"tidemark/manager/api/v1"
 )
 
 // TestVerifyIsAskedForLongEnough: a verification that cannot begin is given up with an error that says who refused it
@@ -20,7 +21,7 @@ func TestVerifyIsAskedForLongEnough(t *testing.T) {
 	verify := func(url string) error {
 		c := newClient(t, url)
 		c.enough = time.Millisecond
-		_, err := c.Verify(ctx, "b/n", VerifyRequest{}, func(VerifyLine) error { return nil })
+		_, err := c.Verify(ctx, "b/n", v1.VerifyRequest{}, func(v1.VerifyLine) error { return nil })
 		return err
 	}
 	for what, step := range map[string]struct {
@@ -67,7 +68,7 @@ func TestAVerificationThatIsCutIsBegunAnew(t *testing.T) {
 		"refused":         {[]http.HandlerFunc{text(progress + refused)}, 1, "a stored key"},
 	} {
 		s, url := serve(t, c.steps...)
-		_, err := newClient(t, url).Verify(t.Context(), "b/n", VerifyRequest{}, func(VerifyLine) error { return nil })
+		_, err := newClient(t, url).Verify(t.Context(), "b/n", v1.VerifyRequest{}, func(v1.VerifyLine) error { return nil })
 		if n := len(s.asked()); n != c.asked || (err == nil) != (c.err == "") ||
 			err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: asked %d times, want %d; %v, want %q", name, n, c.asked, err, c.err)

@@ -5,13 +5,15 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+
+	"tidemark/manager/api/v1"
 )
 
 // Streams returns the vbucket ledger of a bucket, of all when it is "", to its end.
-func (c *Client) Streams(ctx context.Context, bucket string) (StreamList, error) {
-	var all StreamList
+func (c *Client) Streams(ctx context.Context, bucket string) (v1.StreamList, error) {
+	var all v1.StreamList
 	for after := ""; ; {
-		var p StreamList
+		var p v1.StreamList
 		if err := c.call(ctx, http.MethodGet, "/v1/streams"+pageOf(bucket, after), nil, nil, &p); err != nil {
 			return all, err
 		}
@@ -26,29 +28,30 @@ func (c *Client) Streams(ctx context.Context, bucket string) (StreamList, error)
 }
 
 // Timestamps returns a bucket's timestamps, with vectors of at most limit vbuckets from vbucket from on.
-func (c *Client) Timestamps(ctx context.Context, bucket string, from, limit int) (Timestamps, error) {
+func (c *Client) Timestamps(ctx context.Context, bucket string, from, limit int) (v1.Timestamps, error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}}
 	if from > 0 {
 		q.Set("after", strconv.Itoa(from-1))
 	}
-	var t Timestamps
+	var t v1.Timestamps
 	return t, c.call(ctx, http.MethodGet, "/v1/buckets/"+url.PathEscape(bucket)+"/timestamps"+query(q), nil, nil, &t)
 }
 
 // BucketSettings returns what is set of a bucket.
-func (c *Client) BucketSettings(ctx context.Context, bucket string) (BucketSettingsReply, error) {
-	var r BucketSettingsReply
+func (c *Client) BucketSettings(ctx context.Context, bucket string) (v1.BucketSettingsReply, error) {
+	var r v1.BucketSettingsReply
 	return r, c.call(ctx, http.MethodGet, "/v1/buckets/"+url.PathEscape(bucket)+"/settings", nil, nil, &r)
 }
 
 // SetBucketSettings replaces what is set of a bucket.
-func (c *Client) SetBucketSettings(ctx context.Context, bucket string, s BucketSettings) (BucketSettingsReply, error) {
-	var r BucketSettingsReply
+func (c *Client) SetBucketSettings(ctx context.Context, bucket string,
+	s v1.BucketSettings) (v1.BucketSettingsReply, error) {
+	var r v1.BucketSettingsReply
 	return r, c.call(ctx, http.MethodPut, "/v1/buckets/"+url.PathEscape(bucket)+"/settings", nil, s, &r)
 }
 
 // Rollbacks lists the rollbacks that are under way or needed.
-func (c *Client) Rollbacks(ctx context.Context) (RollbackList, error) {
-	var l RollbackList
+func (c *Client) Rollbacks(ctx context.Context) (v1.RollbackList, error) {
+	var l v1.RollbackList
 	return l, c.call(ctx, http.MethodGet, "/v1/rollbacks", nil, nil, &l)
 }

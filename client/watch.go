@@ -13,6 +13,9 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 // watchSilence is after how long without a byte a stream counts as lost; a manager sends a heartbeat every 5 s.
@@ -26,10 +29,10 @@ type WatchEvent struct {
 	// Snapshot is the state of all kinds that were asked for. It comes first, unless there was a position that is still
 	// held, and again whenever the changes since the newest event are not known any more; Reason is why, as docs/api.md
 	// lists it, Detail the same for people.
-	Snapshot       *WatchState
+	Snapshot       *v1.WatchState
 	Reason, Detail string
 	// Changes are all changes of one update, when Snapshot is nil.
-	Changes []Change
+	Changes []v1.Change
 }
 
 // Watch returns the changes of the replicated state in cas order: since is the ID of the newest event that was seen, or
@@ -71,7 +74,7 @@ func (w *watching) run(ctx context.Context) error {
 		at := c.next.Load()
 		server := c.servers[int(at)%len(c.servers)]
 		came, err := w.stream(ctx, server)
-		var p *Error
+		var p *wire.Problem
 		switch {
 		case errors.Is(err, errStopped):
 			return err
@@ -175,15 +178,15 @@ func (w *watching) take(id, event string, data []byte) error {
 	switch {
 	case len(data) == 0:
 	case event == "snapshot":
-		s := &WatchSnapshot{}
+		s := &v1.WatchSnapshot{}
 		err = json.Unmarshal(data, s)
 		e.Snapshot, e.Reason, e.Detail, e.CAS = &s.WatchState, s.Reason, s.Detail, s.CAS
 	case event == "change":
-		c := WatchChange{}
+		c := v1.WatchChange{}
 		err = json.Unmarshal(data, &c)
 		e.CAS, e.Changes = c.CAS, c.Events
 	case event == "end":
-		var end WatchEnd
+		var end v1.WatchEnd
 		if json.Unmarshal(data, &end) != nil {
 			end.Reason = "unknown"
 		}

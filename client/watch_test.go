@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tidemark/errcode"
+	"tidemark/wire"
 )
 
 const (
@@ -93,7 +94,7 @@ func TestWatchEnds(t *testing.T) {
 			defer cancel()
 			n := 0
 			for _, err := range newClient(t, url).Watch(ctx, "", "index") {
-				var p *Error
+				var p *wire.Problem
 				if n++; n > 1 || err == nil || tc.want != nil && !errors.Is(err, tc.want) || tc.want == nil && !errors.As(err, &p) {
 					t.Fatalf("%d: %v", n, err)
 				}

@@ -12,6 +12,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/scanserver"
+	"tidemark/manager/api/v1"
 	"tidemark/partition"
 )
 
@@ -25,14 +26,14 @@ func TestCopiesThatGoInTheMiddleOfAScan(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		stay []index.CopyID // the others are dropped
-		body client.ScanRequest
+		body v1.ScanRequest
 		want errcode.Code // code of the failure
 	}{
-		{"dropped, scan", []index.CopyID{20}, client.ScanRequest{}, ""},
-		{"dropped, query", []index.CopyID{20}, client.ScanRequest{Stability: "query"}, ""},
-		{"dropped, none", []index.CopyID{20}, client.ScanRequest{Stability: "none"}, "INDEX_NOT_HOSTED"},
-		{"moved, scan", []index.CopyID{11, 20}, client.ScanRequest{}, ""},
-		{"moved, none", []index.CopyID{11, 20}, client.ScanRequest{Stability: "none"}, ""},
+		{"dropped, scan", []index.CopyID{20}, v1.ScanRequest{}, ""},
+		{"dropped, query", []index.CopyID{20}, v1.ScanRequest{Stability: "query"}, ""},
+		{"dropped, none", []index.CopyID{20}, v1.ScanRequest{Stability: "none"}, "INDEX_NOT_HOSTED"},
+		{"moved, scan", []index.CopyID{11, 20}, v1.ScanRequest{}, ""},
+		{"moved, none", []index.CopyID{11, 20}, v1.ScanRequest{Stability: "none"}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

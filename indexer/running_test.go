@@ -10,6 +10,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 	"tidemark/indexer/scanserver"
+	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
 
@@ -106,7 +107,7 @@ func TestSlowScansAreBounded(t *testing.T) {
 	defer c.Close()
 	const scans = 300
 	for range scans {
-		if _, err := c.Count(t.Context(), "1", client.ScanRequest{Limit: 1}); err != nil {
+		if _, err := c.Count(t.Context(), "1", v1.ScanRequest{Limit: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,8 +13,10 @@ import (
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 // desk is the part of a manager that clients of the scan port meet: it issues tickets, checks them, and answers scans
@@ -46,7 +48,7 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			rpc.WriteProblem(w, err)
 			return
 		}
-		rpc.Write(w, r, http.StatusOK, client.ScanRoute{Index: 1, ScanPorts: []string{d.port()}, Ticket: ticket,
+		rpc.Write(w, r, http.StatusOK, v1.ScanRoute{Index: 1, ScanPorts: []string{d.port()}, Ticket: ticket,
 			TicketMS: time.Hour.Milliseconds()})
 	case r.URL.Path == scanport.CheckPath:
 		rpc.Handle(rpc.MaxUserBody, func(_ context.Context, q *scanport.Check) (*scanport.Checked, error) {
@@ -70,7 +72,7 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func rowsOf(t *testing.T, c *client.Client, req client.ScanRequest) (ids []string, err error) {
+func rowsOf(t *testing.T, c *client.Client, req v1.ScanRequest) (ids []string, err error) {
 	t.Helper()
 	rows, err := c.Scan(t.Context(), "1", req)
 	if err != nil {
@@ -97,20 +99,20 @@ func TestScansGoStraightToTheIndexer(t *testing.T) {
 	w.serve(10)
 	c := client.New(w.manager.URL)
 	defer c.Close()
-	ids, err := rowsOf(t, c, client.ScanRequest{Consistency: "session"})
+	ids, err := rowsOf(t, c, v1.ScanRequest{Consistency: "session"})
 	if err != nil || strings.Join(ids, " ") != "a b" {
 		t.Fatalf("%v %v", ids, err)
 	}
-	n, err := c.Count(t.Context(), "1", client.ScanRequest{Consistency: "session"})
+	n, err := c.Count(t.Context(), "1", v1.ScanRequest{Consistency: "session"})
 	if err != nil || n.Count != 2 {
 		t.Fatalf("%+v %v", n, err)
 	}
-	var p *client.Error
-	if _, err := rowsOf(t, c, client.ScanRequest{Consistency: "at_plus"}); !errors.As(err, &p) ||
+	var p *wire.Problem
+	if _, err := rowsOf(t, c, v1.ScanRequest{Consistency: "at_plus"}); !errors.As(err, &p) ||
 		p.Code != "BAD_REQUEST" || p.Status != 400 {
 		t.Errorf("at_plus without tokens: %v", err)
 	}
-	if ids, err := rowsOf(t, c, client.ScanRequest{Limit: 1, Reverse: true}); err != nil || strings.Join(ids, " ") != "b" {
+	if ids, err := rowsOf(t, c, v1.ScanRequest{Limit: 1, Reverse: true}); err != nil || strings.Join(ids, " ") != "b" {
 		t.Errorf("after a refusal: %v %v", ids, err)
 	}
 	d.set(func() {
@@ -130,7 +132,7 @@ func TestScansGoStraightToTheIndexer(t *testing.T) {
 		}
 	}
 	w.stopIndexer()
-	if ids, err := rowsOf(t, c, client.ScanRequest{}); err != nil || strings.Join(ids, " ") != "by-manager" {
+	if ids, err := rowsOf(t, c, v1.ScanRequest{}); err != nil || strings.Join(ids, " ") != "by-manager" {
 		t.Errorf("without the indexer: %v %v", ids, err)
 	}
 }

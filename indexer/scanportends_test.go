@@ -24,6 +24,7 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/indexer/scanserver"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/statecontext"
 )
@@ -268,7 +269,7 @@ func TestAClientThatGoesEndsItsScan(t *testing.T) {
 	defer c.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	rows, err := c.Scan(ctx, "1", client.ScanRequest{})
+	rows, err := c.Scan(ctx, "1", v1.ScanRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +318,7 @@ func TestAnIndexerThatStopsCutsAnswers(t *testing.T) {
 	s := goStraight(t, long(manyRows), nil)
 	c := client.New(s.manager.URL)
 	defer c.Close()
-	rows, err := c.Scan(t.Context(), "1", client.ScanRequest{})
+	rows, err := c.Scan(t.Context(), "1", v1.ScanRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,10 +14,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"tidemark/client"
 	"tidemark/internal/logging"
 	"tidemark/internal/rpc"
 	"tidemark/internal/testing/contract"
+	"tidemark/wire"
 )
 
 // lockedBuffer is a log that several goroutines write.
@@ -195,7 +195,7 @@ func FuzzBodies(f *testing.F) {
 		if resp.StatusCode == http.StatusInternalServerError || resp.StatusCode == http.StatusGatewayTimeout {
 			t.Errorf("%s %s: %d: %v", call.method, call.path, resp.StatusCode, rpc.ReadProblem(resp))
 		} else if resp.StatusCode >= 400 {
-			var p client.Error
+			var p wire.Problem
 			if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.Header.Get("Content-Type") != rpc.MediaProblem ||
 				p.Code == "" || p.Detail == "" || p.RequestID == "" {
 				t.Errorf("%s %s: %d is no whole problem: %+v %v", call.method, call.path, resp.StatusCode, p, err)

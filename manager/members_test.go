@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/client"
 	"tidemark/internal/testing/need"
 	"tidemark/internal/testing/ports"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
 )
 
@@ -32,7 +32,7 @@ func TestJoinAndRemove(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- m.Run(ctx) }()
 	c.until("the fourth manager has its vote", func() bool {
-		var s client.Status
+		var s v1.Status
 		_, _, body := c.call(c.nodes[0], "GET", "/v1/status", "", nil)
 		voters := 0
 		if json.Unmarshal(body, &s) == nil {

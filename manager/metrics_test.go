@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/client"
+	"tidemark/manager/api/v1"
 )
 
 // TestMetricsAreDocumented: docs/metrics.md names every metric of ours that a manager shows.
@@ -60,7 +60,7 @@ func TestFollowerDiskIsVisible(t *testing.T) {
 		return status == 503 && strings.Contains(problemOf(t, h, body).Detail, "no space left")
 	})
 	c.until("the status shows it", func() bool {
-		var s client.Status
+		var s v1.Status
 		_, _, body := c.call(c.nodes[c.leader()], "GET", "/v1/status", "", nil)
 		if err := json.Unmarshal(body, &s); err != nil {
 			t.Fatal(err)

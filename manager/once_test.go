@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/manager/api"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 )
 
@@ -303,7 +303,7 @@ func TestIfMatchOverLeaders(t *testing.T) {
 	}
 	code, h, body = c.call(c.follower(), "PATCH", "/v1/indexes/b/x", `{"deferred":false}`, match(old))
 	now := h.Get("ETag")
-	var i client.IndexInfo
+	var i v1.IndexInfo
 	if err := json.Unmarshal(body, &i); err != nil || code != 202 || now == "" || now == old || i.State == index.Pending &&
 		i.Deferred {
 		t.Fatalf("PATCH: %d, ETag %s, before %s: %s", code, now, old, body)
@@ -395,7 +395,7 @@ func TestUnknownOutcome(t *testing.T) {
 				h := headers(i)
 				delete(h, api.HeaderTimeout)
 				code, _, b := c.call(n, "POST", "/v1/indexes", body(i), h)
-				var got client.IndexInfo
+				var got v1.IndexInfo
 				if err := json.Unmarshal(b, &got); err != nil || code != 202 || got.Name != fmt.Sprint("x", i) {
 					t.Fatalf("round %d: x%d at %s: %d %s", round, i, n.m.cfg.Name, code, b)
 				}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/manager/api"
@@ -16,7 +15,7 @@ import (
 
 // console sends a request as the console's pages do, with a session's cookie, and gives the answer with its body.
 func (s *secured) console(n *node, method, path string, cookie *http.Cookie,
-	header map[string]string) (*http.Response, client.WhoAmI) {
+	header map[string]string) (*http.Response, v1.WhoAmI) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), method, n.url+path, nil)
 	if err != nil {
@@ -33,7 +32,7 @@ func (s *secured) console(n *node, method, path string, cookie *http.Cookie,
 		s.t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	var who client.WhoAmI
+	var who v1.WhoAmI
 	if resp.StatusCode < 204 {
 		if err := json.NewDecoder(resp.Body).Decode(&who); err != nil {
 			s.t.Fatal(err)

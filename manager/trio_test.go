@@ -13,12 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/internal/testing/contract"
 	"tidemark/internal/testing/need"
 	"tidemark/internal/testing/ports"
 	"tidemark/manager/api"
+	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 // node is one manager of a cluster in this process.
@@ -197,7 +198,7 @@ func (c *trio) call(n *node, method, path, body string, header map[string]string
 	}
 	c.until("an answer", func() bool {
 		code, h, b = c.once(n, method, path, body, header)
-		var p client.Error
+		var p wire.Problem
 		return code < 500 || json.Unmarshal(b, &p) != nil || p.Code != errcode.NoLeader && p.Code != errcode.OutcomeUnknown
 	})
 	return code, h, b
@@ -226,9 +227,9 @@ func (c *trio) once(n *node, method, path, body string, header map[string]string
 	return resp.StatusCode, resp.Header, b
 }
 
-func problemOf(t testing.TB, h http.Header, body []byte) client.Error {
+func problemOf(t testing.TB, h http.Header, body []byte) wire.Problem {
 	t.Helper()
-	var p client.Error
+	var p wire.Problem
 	if err := json.Unmarshal(body, &p); err != nil || h.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("no problem JSON (%v): %s", err, body)
 	}
@@ -449,9 +450,9 @@ func TestLostQuorum(t *testing.T) {
 			n = m
 		}
 	}
-	var s client.Status
+	var s v1.Status
 	c.until("it has noticed", func() bool {
-		s = client.Status{}
+		s = v1.Status{}
 		_, _, body := c.call(n, "GET", "/v1/status", "", nil)
 		return json.Unmarshal(body, &s) == nil && s.Node.Role == "candidate" && s.Leader.ID == ""
 	})

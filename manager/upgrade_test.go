@@ -9,10 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/client"
 	"tidemark/errcode"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
 	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 // TestRollingUpgrade: three managers of an older version are replaced one by one. What needs the newer format is
@@ -65,7 +66,7 @@ func TestRollingUpgrade(t *testing.T) {
 		}
 	}
 	code, body := finalize()
-	var reply client.FormatReply
+	var reply v1.FormatReply
 	if err := json.Unmarshal([]byte(body), &reply); err != nil || code != 200 ||
 		reply.FormatLevel != statecontext.FormatLevel {
 		t.Fatalf("finalize-upgrade: %d %s", code, body)
@@ -142,7 +143,7 @@ func TestLimitsAreEnforced(t *testing.T) {
 			t.Fatalf("%s: %d %s", body, code, b)
 		}
 	}
-	ddl := func(name, bucket string, keys ...string) (status int, refusal client.Error) {
+	ddl := func(name, bucket string, keys ...string) (status int, refusal wire.Problem) {
 		code, h, b := c.call(c.follower(), "POST", "/v1/statements",
 			statement("CREATE INDEX `"+name+"` ON `"+bucket+"`("+strings.Join(keys, ",")+") WITH {\"defer_build\":true}"), nil)
 		if code != 202 {

@@ -13,6 +13,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/manager/api/v1"
 	"tidemark/partition"
 	"tidemark/statecontext"
 )
@@ -152,7 +153,7 @@ func TestPagesOfIndexes(t *testing.T) {
 	var names []string
 	for after, pages := "", 0; ; pages++ {
 		_, _, b := c.call(c.follower(), "GET", "/v1/indexes?limit=2&bucket=b&after="+after, "", nil)
-		var page client.IndexList
+		var page v1.IndexList
 		if err := json.Unmarshal(b, &page); err != nil || len(page.Indexes) > 2 {
 			t.Fatalf("%s, %v", b, err)
 		}
@@ -169,7 +170,7 @@ func TestPagesOfIndexes(t *testing.T) {
 	if got := fmt.Sprint(names); got != "[x0 x1 x2 x3 x4 late]" {
 		t.Error(got)
 	}
-	var topology client.TopologyList
+	var topology v1.TopologyList
 	if _, _, b := c.call(c.follower(), "GET", "/v1/topology?limit=3", "", nil); json.Unmarshal(b, &topology) != nil ||
 		len(topology.Indexes) != 3 ||
 		topology.Next == "" || len(topology.Indexes[1].Copies) != 1 {

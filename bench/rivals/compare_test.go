@@ -25,6 +25,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
 )
 
 var (
@@ -403,7 +404,7 @@ func (r *rival) create(ctx context.Context, statement string) {
 }
 
 func (r *rival) count(ctx context.Context, name string) {
-	n, err := r.c.Count(ctx, client.Ref(r.up.Manifest().Bucket, name), client.ScanRequest{Consistency: "session"})
+	n, err := r.c.Count(ctx, client.Ref(r.up.Manifest().Bucket, name), v1.ScanRequest{Consistency: "session"})
 	if err != nil || n.Count != uint64(r.docs) {
 		r.b.Fatalf("%s counts %d of %d (%v)", name, n.Count, r.docs, err)
 	}
@@ -436,8 +437,8 @@ func (r *rival) scanner(managers bool) (scanner, func(), error) {
 		if err != nil {
 			return 0, err
 		}
-		rows, err := c.Scan(ctx, ref, client.ScanRequest{Consistency: "any", Limit: scanRows,
-			Range: &client.Range{Low: []json.RawMessage{low}, Inclusion: "both"}})
+		rows, err := c.Scan(ctx, ref, v1.ScanRequest{Consistency: "any", Limit: scanRows,
+			Range: &v1.Range{Low: []json.RawMessage{low}, Inclusion: "both"}})
 		if err != nil {
 			return 0, err
 		}

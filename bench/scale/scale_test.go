@@ -15,6 +15,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/manager/api/v1"
 )
 
 var (
@@ -99,7 +100,7 @@ func (r *run) components() {
 		group.Go(func() error { return n.Run(running) })
 	}
 	began := time.Now()
-	r.until("all components known", func(s *client.Status) bool {
+	r.until("all components known", func(s *v1.Status) bool {
 		return len(s.Projectors) == *projectors &&
 			len(s.Indexers) == *indexers
 	})
@@ -108,7 +109,7 @@ func (r *run) components() {
 }
 
 // until asks for the status until it is as wanted.
-func (r *run) until(what string, ok func(*client.Status) bool) client.Status {
+func (r *run) until(what string, ok func(*v1.Status) bool) v1.Status {
 	r.t.Helper()
 	for {
 		s, err := r.client.Status(r.ctx)
@@ -130,7 +131,7 @@ func (r *run) indexes() {
 	var ids []index.ID
 	for _, b := range r.w.buckets {
 		for i := range *indexes {
-			info, err := r.client.Create(r.ctx, client.CreateRequest{Name: fmt.Sprint("x", i), Bucket: b.name,
+			info, err := r.client.Create(r.ctx, v1.CreateRequest{Name: fmt.Sprint("x", i), Bucket: b.name,
 				Keys:       []index.KeyExpr{{Expr: fmt.Sprint("f", i)}},
 				Partitions: uint16(*partitions), Replicas: uint8(*replicas)})
 			if err != nil {
@@ -166,7 +167,7 @@ func (r *run) indexes() {
 // leader returns the process that leads.
 func (r *run) leader() *process {
 	r.t.Helper()
-	s := r.until("a leader", func(s *client.Status) bool {
+	s := r.until("a leader", func(s *v1.Status) bool {
 		return s.Leader.REST != "" && s.Coordinator == "active" || s.Leader.REST != "" && len(r.managers) > 1
 	})
 	i := slices.IndexFunc(r.managers, func(p *process) bool { return p.url == s.Leader.REST })
@@ -199,9 +200,9 @@ func (r *run) measure(rate float64) {
 	r.w.setRate(rate)
 	l := r.leader()
 	before := r.numbers()
-	r.until("the rate's first stability timestamps", func(s *client.Status) bool {
+	r.until("the rate's first stability timestamps", func(s *v1.Status) bool {
 		return slices.ContainsFunc(s.Buckets,
-			func(b client.BucketStatus) bool { return b.StabilityNumber >= before[b.Name]+2 })
+			func(b v1.BucketStatus) bool { return b.StabilityNumber >= before[b.Name]+2 })
 	})
 	r.w.latency.take()
 	began := time.Now()
@@ -238,7 +239,7 @@ func (r *run) measure(rate float64) {
 // numbers returns the newest stability timestamp of each bucket.
 func (r *run) numbers() map[string]uint64 {
 	m := map[string]uint64{}
-	s := r.until("a status", func(*client.Status) bool { return true })
+	s := r.until("a status", func(*v1.Status) bool { return true })
 	for _, b := range s.Buckets {
 		m[b.Name] = b.StabilityNumber
 	}
@@ -271,7 +272,7 @@ func (r *run) change() {
 		r.t.Fatal(err)
 	}
 	_ = l.cmd.Wait()
-	s := r.until("another leader", func(s *client.Status) bool {
+	s := r.until("another leader", func(s *v1.Status) bool {
 		return s.Leader.REST != "" && s.Leader.REST != l.url && s.Coordinator == "active"
 	})
 	active := time.Since(killed)
@@ -281,9 +282,9 @@ func (r *run) change() {
 	}
 	next := r.managers[i]
 	u := r.usage(next)
-	r.until("stability timestamps of the new leader", func(s *client.Status) bool {
+	r.until("stability timestamps of the new leader", func(s *v1.Status) bool {
 		return len(s.Buckets) == *buckets && !slices.ContainsFunc(s.Buckets,
-			func(b client.BucketStatus) bool { return b.StabilityNumber <= before[b.Name]+1 })
+			func(b v1.BucketStatus) bool { return b.StabilityNumber <= before[b.Name]+1 })
 	})
 	was := used[next]
 	r.t.Logf("leader killed: %s coordinates after %v, all buckets promoted twice after %v; until it coordinated it used "+

@@ -30,18 +30,18 @@ func TestAnEventOfABranchThatWasLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var told []uint64
 			s := &Subscription{cfg: Config{Handle: func(_ context.Context,
-				ev *Event) error {
+				ev *keyversion.Event) error {
 				told = append(told, ev.Seqno)
 				return nil
 			}},
 				vbuckets: []vbucket{{at: Position{VBUUID: 7, Seqno: 5, Window: timestamp.Window{Start: 5, End: 5}}, request: 2}}}
 			k := &sink{s: s}
-			begin := &Event{Kind: keyversion.StreamBegin, Incarnation: index.Incarnation{Counter: 2}, VBUUID: tc.log.Newest(),
+			begin := &keyversion.Event{Kind: keyversion.StreamBegin, Incarnation: index.Incarnation{Counter: 2}, VBUUID: tc.log.Newest(),
 				Begin: &keyversion.Begin{Start: 4, Log: tc.log}}
 			five, six := *begin, *begin
 			five.Kind, five.Begin, five.Seqno = keyversion.Insert, nil, 5
 			six.Kind, six.Begin, six.Seqno = keyversion.Insert, nil, 6
-			for _, ev := range []*Event{begin, &five, &six} {
+			for _, ev := range []*keyversion.Event{begin, &five, &six} {
 				if err := k.event(t.Context(), ev); err != nil {
 					t.Fatal(err)
 				}

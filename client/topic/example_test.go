@@ -7,6 +7,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/client/topic"
+	"tidemark/keyversion"
 )
 
 // The keys of every document of a bucket, as documents change. Positions tells where to go on after a restart.
@@ -25,7 +26,7 @@ func ExampleOpen() {
 			}
 			return urls, err
 		},
-		Handle: func(_ context.Context, ev *topic.Event) error {
+		Handle: func(_ context.Context, ev *keyversion.Event) error {
 			fmt.Printf("%s %s at vbucket %d, seqno %d\n", ev.Kind, ev.DocID, ev.VBucket, ev.Seqno)
 			return nil
 		},

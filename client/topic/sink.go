@@ -89,7 +89,7 @@ func (k *sink) Closed(error) {
 }
 
 // event takes one event; the handling token is held.
-func (k *sink) event(ctx context.Context, ev *Event) error {
+func (k *sink) event(ctx context.Context, ev *keyversion.Event) error {
 	wanted, err := k.admit(ctx, ev)
 	if err != nil || !wanted {
 		return err
@@ -115,7 +115,7 @@ func (k *sink) event(ctx context.Context, ev *Event) error {
 // admit judges an event by its vbucket's state; false: it is none for the user.
 //
 //nolint:gocyclo // one rule per case, in the order in which they count
-func (k *sink) admit(ctx context.Context, ev *Event) (wanted bool, err error) {
+func (k *sink) admit(ctx context.Context, ev *keyversion.Event) (wanted bool, err error) {
 	s := k.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +158,7 @@ func (k *sink) admit(ctx context.Context, ev *Event) (wanted bool, err error) {
 }
 
 // runs notes which streams a topic has, by what comes of it; the lock is held.
-func (s *Subscription) runs(ev *Event) {
+func (s *Subscription) runs(ev *keyversion.Event) {
 	r := s.requests[ev.Incarnation.Counter]
 	switch {
 	case r == nil:
@@ -170,7 +170,7 @@ func (s *Subscription) runs(ev *Event) {
 }
 
 // handled moves a vbucket's position.
-func (s *Subscription) handled(ev *Event) {
+func (s *Subscription) handled(ev *keyversion.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ev.More {

@@ -18,7 +18,7 @@ func TestDataBeforeTheAnswer(t *testing.T) {
 		receive := func() <-chan error {
 			done := make(chan error, 1)
 			go func() {
-				done <- (&sink{s: s}).Receive(t.Context(), &keyversion.Batch{Events: []Event{{VBucket: 3}}}, func() {})
+				done <- (&sink{s: s}).Receive(t.Context(), &keyversion.Batch{Events: []keyversion.Event{{VBucket: 3}}}, func() {})
 			}()
 			return done
 		}
@@ -53,7 +53,7 @@ func TestAConnectionEndsWhileAnEventIsHandled(t *testing.T) {
 	}{{true, nil, false}, {true, bad, true}, {false, bad, true}, {false, context.Canceled, true}} {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &Subscription{failed: make(chan error, 1), vbuckets: []vbucket{{request: 1}}}
-		s.cfg.Handle = func(ctx context.Context, _ *Event) error {
+		s.cfg.Handle = func(ctx context.Context, _ *keyversion.Event) error {
 			if tc.end {
 				cancel()
 			}
@@ -64,7 +64,7 @@ func TestAConnectionEndsWhileAnEventIsHandled(t *testing.T) {
 		}
 		k := &sink{s: s}
 		s.vbuckets[0].owner = k
-		ev := &Event{Kind: keyversion.Insert, Seqno: 5}
+		ev := &keyversion.Event{Kind: keyversion.Insert, Seqno: 5}
 		ev.Incarnation.Counter = 1
 		if err := k.event(ctx, ev); err == nil {
 			t.Errorf("%+v: no error: the connection would go on after what was not handled", tc)

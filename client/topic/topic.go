@@ -77,10 +77,6 @@ type Position struct {
 	Window timestamp.Window `json:"window"`
 }
 
-// Event is one KeyVersions event. Kinds are Insert, Delete, UpsertDeletion and Sync (everything up to its Seqno has
-// come). Its memory is the sender's again when the function returns.
-type Event = keyversion.Event
-
 // Config says what to subscribe to. ID, Bucket, Projectors and Handle are required.
 type Config struct {
 	ID     string // names the topics /backfill/<ID>/…; two subscribers need two
@@ -94,12 +90,13 @@ type Config struct {
 	Advertise  string // host that projectors are told instead of the one listened on
 	// From has the vbuckets that do not start at the beginning.
 	From map[uint16]Position
-	// Handle is called with one event at a time. A document with more keys than fit into a frame comes in parts, each
-	// about other indexes, More in all but the last: it counts as handled with the last, and after a cut all parts come
-	// again. Its error ends Run and is wrapped by what Run returns. The event counts as handled, and is not repeated, when
-	// it returns nil. ctx ends with the event's connection: who then returns its error is given the event again, on
-	// another connection.
-	Handle func(ctx context.Context, ev *Event) error
+	// Handle is called with one event at a time: Insert, Delete, UpsertDeletion or Sync (everything up to its Seqno has
+	// come). Its memory is the sender's again when Handle returns. A document with more keys than fit into a frame comes in
+	// parts, each about other indexes, More in all but the last: it counts as handled with the last, and after a cut all
+	// parts come again. Its error ends Run and is wrapped by what Run returns. The event counts as handled, and is not
+	// repeated, when it returns nil. ctx ends with the event's connection: who then returns its error is given the event
+	// again, on another connection.
+	Handle func(ctx context.Context, ev *keyversion.Event) error
 	// Rollback, unless nil, is called between two events when KV has gone back: what came of vbucket above seqno is void.
 	Rollback func(ctx context.Context, vbucket uint16, seqno uint64) error
 	// TLS, unless nil, is on all connections. It needs a certificate with the role indexer: another one, or none, is an

@@ -174,7 +174,7 @@ func newSubscriber() *subscriber {
 	return &subscriber{docs: map[string]string{}, last: map[uint16]uint64{}}
 }
 
-func (s *subscriber) handle(_ context.Context, ev *topic.Event) error {
+func (s *subscriber) handle(_ context.Context, ev *keyversion.Event) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ev.Kind == keyversion.Sync {
@@ -278,7 +278,7 @@ func TestBackPressureAndErrors(t *testing.T) {
 	full := errors.New("no more")
 	seen := newSubscriber()
 	sub, err := topic.Open(topic.Config{ID: "slow", Bucket: bucket, Projectors: w.projectors,
-		Handle: func(ctx context.Context, ev *topic.Event) error {
+		Handle: func(ctx context.Context, ev *keyversion.Event) error {
 			select {
 			case entered <- struct{}{}:
 			default:
@@ -324,7 +324,7 @@ func TestBackPressureAndErrors(t *testing.T) {
 // What cannot be is refused before anything is asked for.
 func TestBadConfigurations(t *testing.T) {
 	ok := topic.Config{ID: "a", Bucket: "b", Projectors: func(context.Context) ([]string, error) { return nil, nil },
-		Handle: func(context.Context, *topic.Event) error { return nil }}
+		Handle: func(context.Context, *keyversion.Event) error { return nil }}
 	for name, change := range map[string]func(c *topic.Config){
 		"no id":       func(c *topic.Config) { c.ID = "" },
 		"a slash":     func(c *topic.Config) { c.ID = "a/b" },
@@ -357,7 +357,7 @@ func TestTheCertificateOfASubscriber(t *testing.T) {
 			error) {
 			return nil, nil
 		},
-			Handle: func(context.Context, *topic.Event) error { return nil }, TLS: source})
+			Handle: func(context.Context, *keyversion.Event) error { return nil }, TLS: source})
 		return err
 	}
 	for _, role := range tlsconf.Roles() {

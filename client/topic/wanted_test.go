@@ -75,7 +75,7 @@ func TestAVBucketThatBringsNothing(t *testing.T) {
 			}
 			v.begins(s.next)
 			v.owner = k
-			ev := &Event{Kind: kind}
+			ev := &keyversion.Event{Kind: kind}
 			ev.Incarnation.Counter = v.request
 			if _, err := k.admit(t.Context(), ev); err != nil || v.request != 0 {
 				t.Fatal(err)
@@ -97,9 +97,9 @@ func TestAVBucketThatBringsNothing(t *testing.T) {
 			t.Fatal("it is not asked for")
 		}
 		v.begins(s.next)
-		s.handled(&Event{Kind: keyversion.Insert, Seqno: 1})
+		s.handled(&keyversion.Event{Kind: keyversion.Insert, Seqno: 1})
 		v.owner = k
-		ev := &Event{Kind: keyversion.StreamEnd}
+		ev := &keyversion.Event{Kind: keyversion.StreamEnd}
 		ev.Incarnation.Counter = v.request
 		if _, err := k.admit(t.Context(), ev); err != nil || !s.unfed() {
 			t.Errorf("one that brought something is not asked for at once: %v", err)
@@ -170,7 +170,7 @@ func TestProjectorsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hosts{begin: map[string][]uint16{"a": {0, 1, 2}, "b": {0, 1, 2}, "c": {2, 3}, "d": {4}}, vbuckets: 6,
 			hang: map[string]bool{"a": true, "b": true}, goOn: make(chan struct{}), asked: map[string]int{}}
-		s, err := Open(Config{ID: "x", Bucket: "b", Handle: func(context.Context, *Event) error { return nil },
+		s, err := Open(Config{ID: "x", Bucket: "b", Handle: func(context.Context, *keyversion.Event) error { return nil },
 			Projectors: func(context.Context) ([]string, error) { return []string{"a", "b", "c", "d"}, nil }})
 		if err != nil {
 			t.Fatal(err)
@@ -225,7 +225,7 @@ func TestATopicThatIsOpenedLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hosts{begin: map[string][]uint16{"a": {0, 1}, "b": {0, 1}}, vbuckets: 2, hang: map[string]bool{"a": true},
 			goOn: make(chan struct{}), asked: map[string]int{}}
-		s, err := Open(Config{ID: "x", Bucket: "b", Handle: func(context.Context, *Event) error { return nil },
+		s, err := Open(Config{ID: "x", Bucket: "b", Handle: func(context.Context, *keyversion.Event) error { return nil },
 			Projectors: func(context.Context) ([]string, error) { return []string{"a", "b"}, nil }})
 		if err != nil {
 			t.Fatal(err)
@@ -268,7 +268,7 @@ func TestATopicThatIsOpenedLate(t *testing.T) {
 		k := &sink{s: s}
 		comes := func(kind keyversion.Kind, request uint64) {
 			t.Helper()
-			ev := &Event{Kind: kind, Begin: &keyversion.Begin{}}
+			ev := &keyversion.Event{Kind: kind, Begin: &keyversion.Begin{}}
 			ev.Incarnation.Counter = request
 			if wanted, err := k.admit(ctx, ev); wanted || err != nil {
 				t.Errorf("it is taken: %v", err)
@@ -314,7 +314,7 @@ func TestWhatOfATopicIsStopped(t *testing.T) {
 			s.vbuckets[vb].request = request
 		}
 		s.vbuckets[3].asked = []uint64{2}
-		end := &Event{Kind: keyversion.StreamEnd, VBucket: 2}
+		end := &keyversion.Event{Kind: keyversion.StreamEnd, VBucket: 2}
 		end.Incarnation.Counter = 2
 		s.runs(end)
 		trim := func(want string) {

@@ -73,8 +73,8 @@ const (
 )
 
 // untils say what is missing of that, nothing when it is there.
-var untils = map[string]func(st *client.Status) []string{
-	waitForReady: func(st *client.Status) []string {
+var untils = map[string]func(st *v1.Status) []string{
+	waitForReady: func(st *v1.Status) []string {
 		if st.Verdict == v1.VerdictReady {
 			return nil
 		}
@@ -84,7 +84,7 @@ var untils = map[string]func(st *client.Status) []string{
 }
 
 // membersMissing names the members that are not up.
-func membersMissing(st *client.Status) (missing []string) {
+func membersMissing(st *v1.Status) (missing []string) {
 	if st.Coordinator != stateActive {
 		missing = append(missing, "no leader answers that has taken over")
 	}
@@ -113,7 +113,7 @@ const stateActive = "active" // of projectors and indexers
 
 // waitHealthy asks again until nothing is missing, telling each new reason.
 func waitHealthy(ctx context.Context, s Streams, as format, c *client.Client,
-	until func(st *client.Status) []string) error {
+	until func(st *v1.Status) []string) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
 	told := ""
@@ -141,8 +141,8 @@ func waitHealthy(ctx context.Context, s Streams, as format, c *client.Client,
 	}
 }
 
-func printStatus(w io.Writer, as format, st client.Status) error {
-	return show(w, as, st, []client.Status{st}, func(t *tabwriter.Writer) {
+func printStatus(w io.Writer, as format, st v1.Status) error {
+	return show(w, as, st, []v1.Status{st}, func(t *tabwriter.Writer) {
 		leader := st.Leader.ID
 		if leader == "" {
 			leader = "none"
@@ -173,7 +173,7 @@ func printStatus(w io.Writer, as format, st client.Status) error {
 }
 
 // tableIndexer shows one indexer and its orphans.
-func tableIndexer(t *tabwriter.Writer, i *client.IndexerStatus) {
+func tableIndexer(t *tabwriter.Writer, i *v1.IndexerStatus) {
 	state := i.State
 	if i.Health != "" {
 		state += ", " + i.Health
@@ -204,7 +204,7 @@ func tableIndexer(t *tabwriter.Writer, i *client.IndexerStatus) {
 	}
 }
 
-func tableBucket(t *tabwriter.Writer, b *client.BucketStatus) {
+func tableBucket(t *tabwriter.Writer, b *v1.BucketStatus) {
 	state := fmt.Sprintf("%d of %d vbuckets streamed", b.StreamsBegun, b.VBuckets)
 	switch {
 	case b.Rollback != "":
@@ -216,7 +216,7 @@ func tableBucket(t *tabwriter.Writer, b *client.BucketStatus) {
 }
 
 // rollbackState tells the step of a rollback, what it waits for, and since when.
-func rollbackState(b *client.BucketStatus) string {
+func rollbackState(b *v1.BucketStatus) string {
 	if b.RollbackForMS <= 0 {
 		return b.Rollback
 	}
@@ -225,7 +225,7 @@ func rollbackState(b *client.BucketStatus) string {
 }
 
 // orphanState tells what becomes of an orphan.
-func orphanState(o client.Orphan) string {
+func orphanState(o v1.Orphan) string {
 	switch {
 	case o.LeftMS < 0:
 		return "kept"

@@ -11,10 +11,11 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/manager/api/v1"
 )
 
 func clusterHistory(s Streams, f *serverFlags) *cobra.Command {
-	var req client.HistoryRequest
+	var req v1.HistoryRequest
 	cmd := &cobra.Command{Use: "history", Short: "How scans, changes of indexes and buckets did in the last hour",
 		Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Asks all managers and indexers what they remember of the last hour: percentiles of the times of scans by
@@ -37,7 +38,7 @@ off. The last point may not be over.`,
 				if err != nil {
 					return err
 				}
-				err = show(s.Out, f.output, h, []client.History{h}, func(t *tabwriter.Writer) { tableHistory(t, &h) })
+				err = show(s.Out, f.output, h, []v1.History{h}, func(t *tabwriter.Writer) { tableHistory(t, &h) })
 				notRemembered(s.Err, &h)
 				return err
 			})
@@ -50,9 +51,9 @@ off. The last point may not be over.`,
 	return cmd
 }
 
-func tableHistory(t io.Writer, h *client.History) {
+func tableHistory(t io.Writer, h *v1.History) {
 	fmt.Fprintln(t, "WHAT\tCOUNT\tMEAN\tP50\tP95\tP99")
-	line := func(what string, l client.Latency) {
+	line := func(what string, l v1.Latency) {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", what, l.Count, lasted(l.MeanMS), lasted(l.P50MS), lasted(l.P95MS),
 			lasted(l.P99MS))
 	}
@@ -75,7 +76,7 @@ func tableHistory(t io.Writer, h *client.History) {
 }
 
 // tablePoints has a line for each point of which anything is known, for all buckets and indexes together.
-func tablePoints(t io.Writer, h *client.History) {
+func tablePoints(t io.Writer, h *v1.History) {
 	type sum struct {
 		scans, ddl, lag uint64
 		p99             float64
@@ -123,7 +124,7 @@ func tablePoints(t io.Writer, h *client.History) {
 }
 
 // notRemembered says what a history has not.
-func notRemembered(w io.Writer, h *client.History) {
+func notRemembered(w io.Writer, h *v1.History) {
 	for _, o := range h.Of {
 		if o.SinceMS > h.FromMS {
 			fmt.Fprintf(w, "%s %s remembers nothing before %s\n", o.Role, o.Name, clockOf(o.SinceMS))

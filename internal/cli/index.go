@@ -20,6 +20,8 @@ import (
 	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 const refWords = "BUCKET/NAME or ID"
@@ -51,7 +53,7 @@ func ref(arg string) (string, error) {
 
 // createFlags make a create request, or take some from a file.
 type createFlags struct {
-	req                  client.CreateRequest
+	req                  v1.CreateRequest
 	keys                 []string
 	file, partitionBy    string
 	collection           string
@@ -121,7 +123,7 @@ in order; the first that fails ends it.`,
 	return cmd
 }
 
-func createStatements(requests []client.CreateRequest) (all []expression.Statement, err error) {
+func createStatements(requests []v1.CreateRequest) (all []expression.Statement, err error) {
 	for i := range requests {
 		st, err := createStatement(&requests[i])
 		if err != nil {
@@ -133,7 +135,7 @@ func createStatements(requests []client.CreateRequest) (all []expression.Stateme
 }
 
 // requests are those of the file, or the one of flags and arguments.
-func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([]client.CreateRequest, error) {
+func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([]v1.CreateRequest, error) {
 	if cf.file != "" {
 		return cf.fromFile(s, cmd, args)
 	}
@@ -159,11 +161,11 @@ func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([
 	if cf.partitionBy != "" {
 		err = partitioned(&req, cf.partitionBy)
 	}
-	return []client.CreateRequest{req}, err
+	return []v1.CreateRequest{req}, err
 }
 
 // partitioned takes over what --partition-by says.
-func partitioned(req *client.CreateRequest, by string) error {
+func partitioned(req *v1.CreateRequest, by string) error {
 	statement := expression.CreateIndex{Name: req.Name, Keyspace: index.InBucket(req.Bucket),
 		IsPrimary: req.IsPrimary, Keys: req.Keys}
 	all, err := expression.Parse(statement.String() + " PARTITION BY " + by)
@@ -179,7 +181,7 @@ func partitioned(req *client.CreateRequest, by string) error {
 }
 
 // fromFile reads definitions, which say all of an index.
-func (cf *createFlags) fromFile(s Streams, cmd *cobra.Command, args []string) ([]client.CreateRequest, error) {
+func (cf *createFlags) fromFile(s Streams, cmd *cobra.Command, args []string) ([]v1.CreateRequest, error) {
 	for _, other := range []string{"key", "where", "primary", "if-not-exists", "defer-build", "partition-by",
 		"partitions", "replicas", "nodes", "collection"} {
 		if cmd.Flags().Changed(other) {
@@ -189,7 +191,7 @@ func (cf *createFlags) fromFile(s Streams, cmd *cobra.Command, args []string) ([
 	if len(args) > 0 {
 		return nil, usage("--file says all of an index: leave out %s", strings.Join(args, " "))
 	}
-	return readJSON[client.CreateRequest](s, cf.file)
+	return readJSON[v1.CreateRequest](s, cf.file)
 }
 
 // collectionFlag names a collection of the bucket.
@@ -211,8 +213,8 @@ func splitCollection(text string) (scope, collection string, err error) {
 }
 
 func (cf *createFlags) run(ctx context.Context, s Streams, f *serverFlags, c *client.Client,
-	requests []client.CreateRequest) error {
-	var made []client.IndexInfo
+	requests []v1.CreateRequest) error {
+	var made []v1.IndexInfo
 	var building []index.ID
 	for _, req := range requests {
 		info, err := c.Create(ctx, req)
@@ -238,7 +240,7 @@ func (cf *createFlags) run(ctx context.Context, s Streams, f *serverFlags, c *cl
 			}
 		}
 	}
-	return printIndexes(s.Out, f.output, client.IndexList{Indexes: made})
+	return printIndexes(s.Out, f.output, v1.IndexList{Indexes: made})
 }
 
 // maxFile is the most bytes that are read from a file of statements or requests, or from standard input.
@@ -349,7 +351,7 @@ those that were created with defer_build and have been built since.`,
 	return cmd
 }
 
-func printIndexes(w io.Writer, output format, list client.IndexList) error {
+func printIndexes(w io.Writer, output format, list v1.IndexList) error {
 	return show(w, output, list, list.Indexes, func(t *tabwriter.Writer) {
 		fmt.Fprintln(t, "ID\tBUCKET\tNAME\tSTATE\tPROGRESS\tENTRIES\tDEFINITION")
 		shown := map[index.ID]bool{} // with the index in whose place they are built
@@ -377,7 +379,7 @@ func printIndexes(w io.Writer, output format, list client.IndexList) error {
 }
 
 // stateWord is what people see of a state.
-func stateWord(i client.IndexInfo) string {
+func stateWord(i v1.IndexInfo) string {
 	switch {
 	case i.State == index.Maintenance:
 		word := "ready"
@@ -444,8 +446,8 @@ func indexDescribe(s Streams, f *serverFlags) *cobra.Command {
 	return cmd
 }
 
-func printIndex(w io.Writer, as format, info client.IndexInfo, names map[index.NodeID]string) error {
-	return show(w, as, info, []client.IndexInfo{info}, func(t *tabwriter.Writer) {
+func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeID]string) error {
+	return show(w, as, info, []v1.IndexInfo{info}, func(t *tabwriter.Writer) {
 		fmt.Fprintf(t, "id\t%s\nname\t%s\nbucket\t%s\nstate\t%s\nprogress\t%.0f%%\nentries\t%d\nbytes on "+
 			"disk\t%d\npartitions\t%d\nreplicas\t%d\n",
 			info.ID, info.Name, info.Keyspace(), stateWord(info), info.Progress, info.Items, info.DiskBytes, info.Partitions,
@@ -542,7 +544,7 @@ waits until they are ready. --file takes JSON as POST /v1/indexes:build does: {"
 }
 
 func buildRequests(s Streams, cmd *cobra.Command, args []string, all bool,
-	file, collection string) ([]client.BuildRequest, error) {
+	file, collection string) ([]v1.BuildRequest, error) {
 	scope, collection, err := splitCollection(collection)
 	switch {
 	case err != nil:
@@ -550,14 +552,14 @@ func buildRequests(s Streams, cmd *cobra.Command, args []string, all bool,
 	case file != "" && (all || len(args) > 0 || collection != ""):
 		return nil, usage("--file says what to build: leave out the arguments, --all and --collection")
 	case file != "":
-		return readJSON[client.BuildRequest](s, file)
+		return readJSON[v1.BuildRequest](s, file)
 	case all && len(args) == 1, !all && len(args) > 1:
-		return []client.BuildRequest{{Bucket: args[0], Scope: scope, Collection: collection, Names: args[1:]}}, nil
+		return []v1.BuildRequest{{Bucket: args[0], Scope: scope, Collection: collection, Names: args[1:]}}, nil
 	}
 	return nil, usage("%s takes BUCKET and one or more names, or BUCKET --all, or --file", cmd.CommandPath())
 }
 
-func buildStatements(requests []client.BuildRequest) (all []expression.Statement) {
+func buildStatements(requests []v1.BuildRequest) (all []expression.Statement) {
 	for _, r := range requests {
 		if len(r.Names) > 0 {
 			all = append(all, &expression.BuildIndex{Keyspace: index.KeyspaceOf(r.Bucket, r.Scope, r.Collection),
@@ -567,7 +569,7 @@ func buildStatements(requests []client.BuildRequest) (all []expression.Statement
 	return all
 }
 
-func deferredNames(ctx context.Context, c *client.Client, r *client.BuildRequest) (names []string, err error) {
+func deferredNames(ctx context.Context, c *client.Client, r *v1.BuildRequest) (names []string, err error) {
 	list, err := c.Indexes(ctx, r.Bucket)
 	for _, i := range list.Indexes {
 		if i.Scope == r.Scope && i.Collection == r.Collection && i.Deferred && i.State == index.Pending {
@@ -577,9 +579,9 @@ func deferredNames(ctx context.Context, c *client.Client, r *client.BuildRequest
 	return names, err
 }
 
-func runBuild(ctx context.Context, s Streams, f *serverFlags, c *client.Client, requests []client.BuildRequest,
+func runBuild(ctx context.Context, s Streams, f *serverFlags, c *client.Client, requests []v1.BuildRequest,
 	wait bool) error {
-	results := []client.StatementResult{}
+	results := []v1.StatementResult{}
 	for _, r := range requests {
 		if len(r.Names) == 0 {
 			fmt.Fprintf(s.Err, "bucket %s has no deferred index\n", r.Bucket)
@@ -689,7 +691,7 @@ func (d *dropFlags) run(ctx context.Context, s Streams, f *serverFlags, c *clien
 }
 
 func notFound(err error) bool {
-	var p *client.Error
+	var p *wire.Problem
 	return errors.As(err, &p) && p.Status == http.StatusNotFound
 }
 

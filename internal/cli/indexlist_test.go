@@ -4,16 +4,16 @@ import (
 	"strings"
 	"testing"
 
-	"tidemark/client"
 	"tidemark/index"
+	"tidemark/manager/api/v1"
 )
 
 // An index that is being split is one line of the table, with how far that is; JSON has both. What is built in the
 // place of an index that is not listed stands alone.
 func TestListOfASplitIndex(t *testing.T) {
-	list := client.IndexList{Indexes: []client.IndexInfo{
+	list := v1.IndexList{Indexes: []v1.IndexInfo{
 		{ID: 3, Bucket: "world", Name: "by_name", State: index.Maintenance, Progress: 100,
-			Split: &client.SplitInfo{ID: 8, State: index.Backfill, Progress: 41}},
+			Split: &v1.SplitInfo{ID: 8, State: index.Backfill, Progress: 41}},
 		{ID: 8, Bucket: "world", Name: "by_name", State: index.Backfill, Progress: 41, Replaces: 3},
 		{ID: 9, Bucket: "world", Name: "other", State: index.Backfill, Replaces: 2},
 	}}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
 
@@ -59,10 +60,10 @@ func (f *levelFlags) add(cmd *cobra.Command, example string) {
 }
 
 // change is what NODE [LEVEL] asks for; nil: nothing is changed.
-func (f *levelFlags) change(args []string) (*client.LogChange, error) {
+func (f *levelFlags) change(args []string) (*v1.LogChange, error) {
 	switch {
 	case len(args) == 2:
-		change := &client.LogChange{Component: f.component, Level: args[1], ForMS: f.span.Milliseconds()}
+		change := &v1.LogChange{Component: f.component, Level: args[1], ForMS: f.span.Milliseconds()}
 		if args[1] == resetLevel {
 			change.Level = ""
 		}
@@ -96,9 +97,9 @@ the other roles.`,
 			if err != nil {
 				return err
 			}
-			l := client.Logging{ID: args[0], Role: "kv", Level: levels.Level, UntilMS: levels.UntilMS}
+			l := v1.Logging{ID: args[0], Role: "kv", Level: levels.Level, UntilMS: levels.UntilMS}
 			for _, c := range levels.Components {
-				l.Components = append(l.Components, client.LogComponent(c))
+				l.Components = append(l.Components, v1.LogComponent(c))
 			}
 			return show(s.Out, f.output, l, l.Components, func(t *tabwriter.Writer) { tableLogging(t, &l) })
 		}}
@@ -107,7 +108,7 @@ the other roles.`,
 	return cmd
 }
 
-func tableLogging(t *tabwriter.Writer, l *client.Logging) {
+func tableLogging(t *tabwriter.Writer, l *v1.Logging) {
 	fmt.Fprintln(t, "COMPONENT\tLEVEL\tSET\tUNTIL")
 	row := func(name, level string, own bool, until int64) {
 		set, back := "", ""

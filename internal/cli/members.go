@@ -16,6 +16,7 @@ import (
 	"tidemark/manager"
 	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
+	"tidemark/wire"
 )
 
 func clusterJoin(s Streams, f *serverFlags) *cobra.Command {
@@ -33,12 +34,12 @@ seconds. A manager that is started with --join asks for this by itself.`,
 }
 
 // memberDone shows the answer to a change of members.
-func memberDone(s Streams, as format, what string) func(client.MemberReply, error) error {
-	return func(r client.MemberReply, err error) error {
+func memberDone(s Streams, as format, what string) func(v1.MemberReply, error) error {
+	return func(r v1.MemberReply, err error) error {
 		if err != nil {
 			return err
 		}
-		return show(s.Out, as, r, []client.MemberReply{r}, func(t *tabwriter.Writer) {
+		return show(s.Out, as, r, []v1.MemberReply{r}, func(t *tabwriter.Writer) {
 			fmt.Fprintf(t, "%s: %s", what, r.ID)
 			if r.ServerID != "" && r.ServerID != r.ID {
 				fmt.Fprintf(t, " (%s)", r.ServerID)
@@ -78,7 +79,7 @@ removed from the voters, and ends. Its folder holds nothing that the cluster nee
 			if err != nil {
 				return err
 			}
-			i := slices.IndexFunc(st.Managers, func(m client.ManagerStatus) bool { return m.ID == st.Node.ID })
+			i := slices.IndexFunc(st.Managers, func(m v1.ManagerStatus) bool { return m.ID == st.Node.ID })
 			if i < 0 {
 				return fmt.Errorf("manager %s is of no cluster", st.Node.ID)
 			}
@@ -89,9 +90,9 @@ removed from the voters, and ends. Its folder holds nothing that the cluster nee
 }
 
 // removeManager says what to do when there is nobody who could remove a manager.
-func removeManager(ctx context.Context, c *client.Client, id, yes string) (client.MemberReply, error) {
+func removeManager(ctx context.Context, c *client.Client, id, yes string) (v1.MemberReply, error) {
 	r, err := c.RemoveManager(ctx, id, yes)
-	var p *client.Error
+	var p *wire.Problem
 	if errors.As(err, &p) && p.Code == errcode.NoLeader {
 		err = fmt.Errorf("%w; while a majority of managers is missing none can be removed: bring them back or, if their "+
 			"folders are lost for ever, run tidemark cluster recover on a survivor", err)
@@ -173,10 +174,10 @@ command waits for its end. Its folder is never accepted again; delete it.`,
 }
 
 // removeIndexer removes an indexer and waits for the end as long as it goes on.
-func removeIndexer(ctx context.Context, c *client.Client, id string, force, dry bool) (client.IndexerRemoval, error) {
+func removeIndexer(ctx context.Context, c *client.Client, id string, force, dry bool) (v1.IndexerRemoval, error) {
 	r, err := c.RemoveIndexer(ctx, id, force, dry)
 	for err == nil && r.Evicting && r.Waits == "" {
-		var more client.IndexerRemoval
+		var more v1.IndexerRemoval
 		if more, err = c.RemoveIndexer(ctx, r.UUID, force, false); err == nil {
 			r.Removed, r.Evicting, r.Waits = more.Removed, more.Evicting, more.Waits
 		}
@@ -198,13 +199,13 @@ func kindOf(ctx context.Context, c *client.Client, id, role string) (string, err
 		return "", err
 	}
 	var kinds []string
-	if slices.ContainsFunc(st.Managers, func(m client.ManagerStatus) bool { return m.ID == id || m.ServerID == id }) {
+	if slices.ContainsFunc(st.Managers, func(m v1.ManagerStatus) bool { return m.ID == id || m.ServerID == id }) {
 		kinds = append(kinds, kindManager)
 	}
-	if slices.ContainsFunc(st.Projectors, func(p client.ProjectorStatus) bool { return string(p.ID) == id }) {
+	if slices.ContainsFunc(st.Projectors, func(p v1.ProjectorStatus) bool { return string(p.ID) == id }) {
 		kinds = append(kinds, kindProjector)
 	}
-	if slices.ContainsFunc(st.Indexers, func(i client.IndexerStatus) bool { return i.ID == id || i.UUID == id }) {
+	if slices.ContainsFunc(st.Indexers, func(i v1.IndexerStatus) bool { return i.ID == id || i.UUID == id }) {
 		kinds = append(kinds, kindIndexer)
 	}
 	switch len(kinds) {
@@ -216,8 +217,8 @@ func kindOf(ctx context.Context, c *client.Client, id, role string) (string, err
 	return "", usage("%s is the name of a %s; say which with --role", id, strings.Join(kinds, " and of a "))
 }
 
-func printRemoval(s Streams, as format, r client.IndexerRemoval) error {
-	return show(s.Out, as, r, []client.IndexerRemoval{r}, func(t *tabwriter.Writer) {
+func printRemoval(s Streams, as format, r v1.IndexerRemoval) error {
+	return show(s.Out, as, r, []v1.IndexerRemoval{r}, func(t *tabwriter.Writer) {
 		verb := "removed"
 		switch {
 		case r.Evicting:

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"text/tabwriter"
 
-	"tidemark/client"
+	"tidemark/manager/api/v1"
 )
 
 // TestFormats: one thing in each form; strings that look like numbers stay strings, numbers of any size are exact, and
@@ -103,7 +103,7 @@ func TestCSV(t *testing.T) {
 	b.Reset()
 	row, flush := scanPrinter(&b, formatCSV)
 	for _, key := range []string{`"é\n"`, `12345678901234567890`, `null`, `{"a":1}`} {
-		if err := row(client.Row{ID: "d", Key: []json.RawMessage{json.RawMessage(key), []byte("true")}}); err != nil {
+		if err := row(v1.Row{ID: "d", Key: []json.RawMessage{json.RawMessage(key), []byte("true")}}); err != nil {
 			t.Fatal(err)
 		}
 	}

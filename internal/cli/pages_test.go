@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/client"
 	"tidemark/expression"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 var (
@@ -239,7 +239,7 @@ func (p *page) lines(block string) {
 	d := json.NewDecoder(bytes.NewReader([]byte(strings.ReplaceAll(block, "[…]", "[]"))))
 	d.DisallowUnknownFields()
 	for n := 0; ; n++ {
-		var line client.VerifyLine
+		var line v1.VerifyLine
 		if err := d.Decode(&line); errors.Is(err, io.EOF) && n > 0 {
 			return
 		} else if err != nil {

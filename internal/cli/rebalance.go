@@ -15,6 +15,7 @@ import (
 	"tidemark/client"
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
 )
@@ -30,7 +31,7 @@ func newRebalance(s Streams) *cobra.Command {
 }
 
 // planFlags say what is to be planned.
-type planFlags struct{ req client.RebalanceRequest }
+type planFlags struct{ req v1.RebalanceRequest }
 
 func (p *planFlags) add(cmd *cobra.Command, f *serverFlags) {
 	fl := cmd.Flags()
@@ -129,13 +130,13 @@ at a time. --wait shows progress until it is over, and is exit code 1 when some 
 				return err
 			}
 			if r.ID == 0 {
-				return show(s.Out, f.output, r, []client.RebalanceReply{r},
+				return show(s.Out, f.output, r, []v1.RebalanceReply{r},
 					func(t *tabwriter.Writer) { fmt.Fprintln(t, "nothing has to move") })
 			}
 			if wait {
 				return waitMoves(ctx, s, f.output, c, r.ID)
 			}
-			return show(s.Out, f.output, r, []client.RebalanceReply{r}, func(t *tabwriter.Writer) {
+			return show(s.Out, f.output, r, []v1.RebalanceReply{r}, func(t *tabwriter.Writer) {
 				if r.Plan == nil { // the first answer was lost on its way
 					fmt.Fprintf(t, "rebalance %d has begun\n", r.ID)
 					return
@@ -150,7 +151,7 @@ at a time. --wait shows progress until it is over, and is exit code 1 when some 
 // maxPlanFile bounds a plan's file.
 const maxPlanFile = 32 << 20
 
-func readPlan(file string, fl *pflag.FlagSet, req *client.RebalanceRequest) error {
+func readPlan(file string, fl *pflag.FlagSet, req *v1.RebalanceRequest) error {
 	for _, flag := range []string{"sends", "receives"} {
 		if fl.Changed(flag) {
 			return usage("--%s is part of the plan; plan anew with it", flag)
@@ -187,7 +188,7 @@ func waitMoves(ctx context.Context, s Streams, as format, c *client.Client, id u
 		}
 		if r.Phase.Over() {
 			b.done(r.Phase == statecontext.RebalanceFinished)
-			if err := printRebalances(s, as, client.RebalanceList{Rebalances: []client.RebalanceInfo{r}}); err != nil {
+			if err := printRebalances(s, as, v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}}); err != nil {
 				return err
 			}
 			if r.Phase != statecontext.RebalanceFinished {
@@ -227,7 +228,7 @@ func rebalanceStatus(s Streams, f *serverFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return printRebalances(s, f.output, client.RebalanceList{Rebalances: []client.RebalanceInfo{r}})
+				return printRebalances(s, f.output, v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}})
 			})
 		}}
 }
@@ -241,7 +242,7 @@ func rebalanceArg(cmd *cobra.Command, args []string) (uint64, error) {
 	return 0, usage("%s takes the number of a rebalance; tidemark rebalance status lists them", cmd.CommandPath())
 }
 
-func printRebalances(s Streams, as format, all client.RebalanceList) error {
+func printRebalances(s Streams, as format, all v1.RebalanceList) error {
 	list := all.Rebalances
 	return show(s.Out, as, all, list, func(t *tabwriter.Writer) {
 		fmt.Fprintln(t, "ID\tSTATE\tCAUSE\tSTEPS\tDONE\tGIVEN UP\tMiB\tARRIVED\tPROGRESS\tREMAINING")
@@ -269,7 +270,7 @@ func printRebalances(s Streams, as format, all client.RebalanceList) error {
 }
 
 // printSplits lists the splits that are under way.
-func printSplits(t *tabwriter.Writer, splits []client.RunningSplit, more int) {
+func printSplits(t *tabwriter.Writer, splits []v1.RunningSplit, more int) {
 	if len(splits) == 0 {
 		return
 	}
@@ -284,7 +285,7 @@ func printSplits(t *tabwriter.Writer, splits []client.RunningSplit, more int) {
 	}
 }
 
-func printMoves(t *tabwriter.Writer, moves []client.RebalanceMove) {
+func printMoves(t *tabwriter.Writer, moves []v1.RebalanceMove) {
 	if len(moves) == 0 {
 		return
 	}
@@ -320,7 +321,7 @@ stay marked; "rebalance run --keep" takes that back.`,
 				if err != nil {
 					return err
 				}
-				return printRebalances(s, f.output, client.RebalanceList{Rebalances: []client.RebalanceInfo{r}})
+				return printRebalances(s, f.output, v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}})
 			})
 		}}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is over, at most for --timeout")

@@ -4,16 +4,16 @@ import (
 	"strings"
 	"testing"
 
-	"tidemark/client"
 	"tidemark/index"
+	"tidemark/manager/api/v1"
 )
 
 // What `index list --ddl` prints makes the same indexes again; what is no CREATE INDEX is named as it stands.
 func TestRecreate(t *testing.T) {
-	info := func(name, definition string, state index.State, deferred bool) client.IndexInfo {
-		return client.IndexInfo{Bucket: "b", Name: name, Definition: definition, State: state, Deferred: deferred}
+	info := func(name, definition string, state index.State, deferred bool) v1.IndexInfo {
+		return v1.IndexInfo{Bucket: "b", Name: name, Definition: definition, State: state, Deferred: deferred}
 	}
-	all, err := recreate([]client.IndexInfo{
+	all, err := recreate([]v1.IndexInfo{
 		info("a", "CREATE INDEX a ON b(x)", index.Maintenance, false),
 		info("c", `CREATE INDEX c ON b(x) WITH {"defer_build":true}`, index.Pending, true),
 		info("d", `CREATE INDEX d ON b(x) WITH {"defer_build":true}`, index.Maintenance, false),
@@ -38,7 +38,7 @@ func TestRecreate(t *testing.T) {
 		"CREATE INDEX a ON b(x); CREATE INDEX a ON b(x)": "is not one CREATE INDEX",
 		"CREATE INDEX a ON b(SOON(x))":                   "is none that this version can read",
 	} {
-		_, err := recreate([]client.IndexInfo{info("a", definition, index.Maintenance, false)})
+		_, err := recreate([]v1.IndexInfo{info("a", definition, index.Maintenance, false)})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "b/a") ||
 			strings.Contains(err.Error(), "%!") {
 			t.Errorf("%q: %v", definition, err)

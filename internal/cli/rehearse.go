@@ -12,6 +12,7 @@ import (
 	"tidemark/client"
 	"tidemark/expression"
 	"tidemark/index"
+	"tidemark/manager/api/v1"
 )
 
 // insteadFlags are what a command with statements may do instead of running them.
@@ -27,7 +28,7 @@ func (i *insteadFlags) add(fl *pflag.FlagSet) {
 func rehearse(ctx context.Context, s Streams, as format, c *client.Client, all []expression.Statement) error {
 	if len(all) == 0 {
 		fmt.Fprintln(s.Err, "there is nothing to do")
-		return printRehearsal(s.Out, as, []client.StatementResult{})
+		return printRehearsal(s.Out, as, []v1.StatementResult{})
 	}
 	texts := make([]string, len(all))
 	for i, st := range all {
@@ -46,8 +47,8 @@ func rehearseText(ctx context.Context, s Streams, as format, c *client.Client, t
 	return printRehearsal(s.Out, as, results)
 }
 
-func printRehearsal(w io.Writer, as format, results []client.StatementResult) error {
-	return show(w, as, client.StatementReply{DryRun: true, Results: results}, results, func(t *tabwriter.Writer) {
+func printRehearsal(w io.Writer, as format, results []v1.StatementResult) error {
+	return show(w, as, v1.StatementReply{DryRun: true, Results: results}, results, func(t *tabwriter.Writer) {
 		fmt.Fprintln(t, "BUCKET\tNAME\tWOULD BE\tMOVES\tCOPIES")
 		for i := range results {
 			r := &results[i]
@@ -57,7 +58,7 @@ func printRehearsal(w io.Writer, as format, results []client.StatementResult) er
 }
 
 // rehearsedWord is what a statement would come to.
-func rehearsedWord(r *client.StatementResult) string {
+func rehearsedWord(r *v1.StatementResult) string {
 	switch {
 	case r.State != index.Dropping && r.Existed:
 		return "as it is"
@@ -68,7 +69,7 @@ func rehearsedWord(r *client.StatementResult) string {
 }
 
 // placesWord counts copies by indexer.
-func placesWord(places []client.Place) string {
+func placesWord(places []v1.Place) string {
 	if len(places) == 0 {
 		return "-"
 	}

@@ -14,6 +14,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 )
 
 // scanFlags make a scan request.
@@ -73,14 +74,14 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 	complete(cmd, "consistency", fixed("any", "session", "at_plus"))
 }
 
-func (sf *scanFlags) request() (client.ScanRequest, error) {
+func (sf *scanFlags) request() (v1.ScanRequest, error) {
 	if sf.limit < 0 {
-		return client.ScanRequest{}, usage("--limit %d: want 0 (all) or more", sf.limit)
+		return v1.ScanRequest{}, usage("--limit %d: want 0 (all) or more", sf.limit)
 	}
 	if sf.offset < 0 {
-		return client.ScanRequest{}, usage("--offset %d: want 0 or more", sf.offset)
+		return v1.ScanRequest{}, usage("--offset %d: want 0 or more", sf.offset)
 	}
-	req := client.ScanRequest{Limit: sf.limit, Consistency: sf.consistency, Reverse: sf.reverse,
+	req := v1.ScanRequest{Limit: sf.limit, Consistency: sf.consistency, Reverse: sf.reverse,
 		WantTimestamp: sf.timestamp, Explain: sf.explain,
 		Offset: sf.offset, Distinct: sf.distinct, Stability: sf.stability, Timestamp: sf.at, Session: sf.session,
 		WantCursor: sf.pages, Cursor: sf.cursor, Newer: sf.newer}
@@ -119,22 +120,22 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 		return req, usage("%s exclude each other", strings.Join(given, " and "))
 	}
 	if low != nil || high != nil {
-		req.Range = &client.Range{Low: low, High: high, Inclusion: sf.inclusion}
+		req.Range = &v1.Range{Low: low, High: high, Inclusion: sf.inclusion}
 	}
 	return req, nil
 }
 
 // readRanges reads the ranges and conditions that are given as objects.
-func (sf *scanFlags) readRanges(req *client.ScanRequest) error {
+func (sf *scanFlags) readRanges(req *v1.ScanRequest) error {
 	for _, text := range sf.ranges {
-		var r client.Range
+		var r v1.Range
 		if err := strictJSON(text, &r); err != nil {
 			return usage(`--range %s: want an object such as '{"low":["FR"],"high":["GB"],"inclusion":"low"}': %v`, text, err)
 		}
 		req.Ranges = append(req.Ranges, r)
 	}
 	for _, text := range sf.where {
-		var c client.Condition
+		var c v1.Condition
 		if err := strictJSON(text, &c); err != nil {
 			return usage(`--where %s: want an object such as '{"component":1,"low":10}': %v`, text, err)
 		}
@@ -147,7 +148,7 @@ func (sf *scanFlags) readRanges(req *client.ScanRequest) error {
 const newSession = "new"
 
 // printSession tells the token of what was seen, where that is wanted, and what is there no more.
-func (sf *scanFlags) printSession(w io.Writer, seen client.ScanSeen) {
+func (sf *scanFlags) printSession(w io.Writer, seen v1.ScanSeen) {
 	if seen.SessionLost != "" {
 		fmt.Fprintf(w, "not all that was seen before is there: %s. This is all that KV had\n", seen.SessionLost)
 	}
@@ -157,7 +158,7 @@ func (sf *scanFlags) printSession(w io.Writer, seen client.ScanSeen) {
 }
 
 // printMore tells how to get the next page.
-func printMore(w io.Writer, m client.ScanMore) {
+func printMore(w io.Writer, m v1.ScanMore) {
 	switch {
 	case m.Cursor != "":
 		fmt.Fprintf(w, "the next page: --cursor %s\n", m.Cursor)
@@ -167,9 +168,9 @@ func printMore(w io.Writer, m client.ScanMore) {
 }
 
 // readTokens reads the writes that the scan has to show.
-func (sf *scanFlags) readTokens(req *client.ScanRequest) error {
+func (sf *scanFlags) readTokens(req *v1.ScanRequest) error {
 	for _, text := range sf.tokens {
-		var t client.Token
+		var t v1.Token
 		if err := json.Unmarshal([]byte(text), &t); err != nil {
 			return usage(`--token %s: want what kv set printed, such as '{"vbucket":68,"vbuuid":"93034431042923","seqno":73}': `+
 				`%s`, text, rpc.ExplainJSON([]byte(text), 0, err))
@@ -270,37 +271,37 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 }
 
 // printScan writes the rows of a scan and gives its end. A table of a million rows is not kept in memory.
-func printScan(ctx context.Context, s Streams, c *client.Client, r string, req client.ScanRequest,
-	output format) (client.ScanEnd, error) {
+func printScan(ctx context.Context, s Streams, c *client.Client, r string, req v1.ScanRequest,
+	output format) (v1.ScanEnd, error) {
 	rows, err := c.Scan(ctx, r, req)
 	if err != nil {
-		return client.ScanEnd{}, err
+		return v1.ScanEnd{}, err
 	}
 	defer rows.Close()
 	row, flush := scanPrinter(s.Out, output)
 	for n := 1; rows.Next(); n++ {
 		if err := row(rows.Row()); err != nil {
-			return client.ScanEnd{}, err
+			return v1.ScanEnd{}, err
 		}
 		if n%1000 == 0 {
 			if err := flush(); err != nil {
-				return client.ScanEnd{}, err
+				return v1.ScanEnd{}, err
 			}
 		}
 	}
 	if err := flush(); err != nil {
-		return client.ScanEnd{}, err
+		return v1.ScanEnd{}, err
 	}
 	return rows.End()
 }
 
 // scanPrinter writes rows one by one; flush writes those that are kept.
-func scanPrinter(w io.Writer, output format) (row func(client.Row) error, flush func() error) {
+func scanPrinter(w io.Writer, output format) (row func(v1.Row) error, flush func() error) {
 	switch output {
 	case formatTable:
 		t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
 		fmt.Fprintln(t, "KEY\tID")
-		return func(r client.Row) error {
+		return func(r v1.Row) error {
 			var key strings.Builder
 			for i, k := range r.Key {
 				if i > 0 {
@@ -313,7 +314,7 @@ func scanPrinter(w io.Writer, output format) (row func(client.Row) error, flush 
 		}, t.Flush
 	case formatCSV:
 		out, begun := csv.NewWriter(w), false
-		return func(r client.Row) error {
+		return func(r v1.Row) error {
 			names, fields := []string{"id"}, []string{r.ID}
 			for i, k := range r.Key {
 				field, err := csvField(k)
@@ -331,11 +332,11 @@ func scanPrinter(w io.Writer, output format) (row func(client.Row) error, flush 
 			return out.Write(fields)
 		}, func() error { out.Flush(); return out.Error() }
 	}
-	return func(r client.Row) error { return write(w, output.each(), r) }, func() error { return nil }
+	return func(r v1.Row) error { return write(w, output.each(), r) }, func() error { return nil }
 }
 
 // printExplain says how a scan was carried out; nothing of nil.
-func printExplain(w io.Writer, e *client.ScanExplain) {
+func printExplain(w io.Writer, e *v1.ScanExplain) {
 	if e == nil {
 		return
 	}
@@ -378,7 +379,7 @@ func indexCount(s Streams, f *serverFlags) *cobra.Command {
 				}
 				sf.printSession(s.Err, n.ScanSeen)
 				printExplain(s.Err, n.Explain)
-				return show(s.Out, f.output, n, []client.CountReply{n}, func(t *tabwriter.Writer) { fmt.Fprintln(t, n.Count) })
+				return show(s.Out, f.output, n, []v1.CountReply{n}, func(t *tabwriter.Writer) { fmt.Fprintln(t, n.Count) })
 			})
 		}}
 	sf.add(cmd)

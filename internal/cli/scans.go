@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/manager/api/v1"
 )
 
 // newScan are the commands about scans that run, or were slow; "index scan" scans.
@@ -111,7 +112,7 @@ Role admin is needed for that.`,
 				return err
 			}
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				r, err := c.SlowFrom(ctx, client.SlowFromRequest{FromMS: from})
+				r, err := c.SlowFrom(ctx, v1.SlowFromRequest{FromMS: from})
 				if err != nil {
 					return err
 				}
@@ -139,7 +140,7 @@ func slowFrom(text string) (int64, error) {
 	return d.Milliseconds(), nil
 }
 
-func tableSlowFrom(t io.Writer, all []client.SlowFrom) {
+func tableSlowFrom(t io.Writer, all []v1.SlowFrom) {
 	fmt.Fprintln(t, "INDEXER\tSLOW FROM")
 	for _, x := range all {
 		from := noneSlow
@@ -168,7 +169,7 @@ nothing at the moment as soon as it does, after 30 s at the latest. Role ddl is 
 }
 
 // missing says what a list has not.
-func missing(w io.Writer, omitted int, unheard []client.UnheardIndexer) {
+func missing(w io.Writer, omitted int, unheard []v1.UnheardIndexer) {
 	if omitted > 0 {
 		fmt.Fprintf(w, "%s more: see --limit\n", counted(omitted, "scan", "scans"))
 	}
@@ -177,14 +178,14 @@ func missing(w io.Writer, omitted int, unheard []client.UnheardIndexer) {
 	}
 }
 
-func scanned(a *client.ScanAsked) string {
+func scanned(a *v1.ScanAsked) string {
 	if a.Name == "" {
 		return "index " + a.Index.String()
 	}
 	return a.Keyspace() + "/" + a.Name
 }
 
-func tableRunning(t io.Writer, all []client.RunningScan) {
+func tableRunning(t io.Writer, all []v1.RunningScan) {
 	fmt.Fprintln(t, "ID\tINDEX\tOP\tUSER\tFOR\tSTATE\tROWS\tCONSISTENCY\tBOUNDS")
 	for i := range all {
 		r := &all[i]
@@ -197,7 +198,7 @@ func tableRunning(t io.Writer, all []client.RunningScan) {
 	}
 }
 
-func tableSlow(t io.Writer, all []client.SlowScan) {
+func tableSlow(t io.Writer, all []v1.SlowScan) {
 	fmt.Fprintln(t, "BEGAN\tINDEX\tOP\tUSER\tTOOK\tOPENING\tWAITING\tREADING\tSENDING\tROWS\tCODE\tBOUNDS")
 	for i := range all {
 		r := &all[i]

@@ -22,6 +22,7 @@ import (
 	"tidemark/internal/sample"
 	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 const (
@@ -75,7 +76,7 @@ func checkStats(t *testing.T, c *client.Client) {
 	defer cancel()
 	tick := time.NewTicker(scriptsPause)
 	defer tick.Stop()
-	var before client.Stats
+	var before v1.Stats
 	for idle := false; !idle; { // the pages before have written, and dropped indexes
 		var err error
 		if before, err = c.Stats(ctx, "world"); err != nil {
@@ -96,7 +97,7 @@ func checkStats(t *testing.T, c *client.Client) {
 		if i.State != index.Maintenance {
 			continue
 		}
-		n, err := c.Count(ctx, i.ID.String(), client.ScanRequest{Consistency: "session"})
+		n, err := c.Count(ctx, i.ID.String(), v1.ScanRequest{Consistency: "session"})
 		if err != nil || n.Count != i.ItemsCount || i.BuildProgress != 100 || i.DataSize == 0 {
 			t.Errorf("%+v, and count gives %d, %v", i, n.Count, err)
 		}
@@ -121,7 +122,7 @@ func checkStats(t *testing.T, c *client.Client) {
 
 // checkFaults: documents on which an expression fails have no entry, are counted, and one of them is named.
 func checkFaults(ctx context.Context, t *testing.T, c *client.Client) {
-	made, err := c.Create(ctx, client.CreateRequest{Name: "beyond", Bucket: "world",
+	made, err := c.Create(ctx, v1.CreateRequest{Name: "beyond", Bucket: "world",
 		Keys: []index.KeyExpr{{Expr: "elevation_ft * 1e308"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +134,7 @@ func checkFaults(ctx context.Context, t *testing.T, c *client.Client) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := slices.IndexFunc(st.Indexes, func(i client.IndexStats) bool { return i.ID == made.ID })
+		i := slices.IndexFunc(st.Indexes, func(i v1.IndexStats) bool { return i.ID == made.ID })
 		if i < 0 {
 			t.Fatalf("there are no figures of index %s: %+v", made.ID, st)
 		}
@@ -172,7 +173,7 @@ func waitSample(t *testing.T, cluster *testcluster.Cluster) {
 		}
 		if ready == len(sample.Statements("world")) {
 			if _, err := c.Count(ctx, client.Ref("world", "places_by_name"),
-				client.ScanRequest{Consistency: "session"}); err != nil {
+				v1.ScanRequest{Consistency: "session"}); err != nil {
 				t.Fatal(err)
 			}
 			return

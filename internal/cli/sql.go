@@ -15,6 +15,7 @@ import (
 	"tidemark/client"
 	"tidemark/expression"
 	"tidemark/index"
+	"tidemark/manager/api/v1"
 )
 
 func newSQL(s Streams) *cobra.Command {
@@ -121,7 +122,7 @@ func printStatements(w io.Writer, as format, all []expression.Statement) error {
 
 // recreate returns the statements that make the same indexes again: those that were created deferred and are built are
 // built, all of a bucket at once.
-func recreate(list []client.IndexInfo) (all []expression.Statement, err error) {
+func recreate(list []v1.IndexInfo) (all []expression.Statement, err error) {
 	builds := map[index.Keyspace][]string{}
 	var order []index.Keyspace
 	for _, i := range list {
@@ -157,7 +158,7 @@ func recreate(list []client.IndexInfo) (all []expression.Statement, err error) {
 }
 
 // createStatement is the statement that says the same as a create request; what it cannot say is refused.
-func createStatement(r *client.CreateRequest) (expression.Statement, error) {
+func createStatement(r *v1.CreateRequest) (expression.Statement, error) {
 	s := &expression.CreateIndex{Name: r.Name, Keyspace: index.KeyspaceOf(r.Bucket, r.Scope, r.Collection),
 		IsPrimary: r.IsPrimary, IfNotExists: r.IfNotExists, Keys: r.Keys, Where: r.Where, PartitionBy: r.PartitionBy}
 	s.With.Nodes = r.Nodes
@@ -192,7 +193,7 @@ func (w *waitFlags) wanted() bool { return w.wait && !w.noWait }
 
 // building lists the indexes among the results that will become ready by themselves: not those that a later statement
 // of the same text has dropped.
-func building(results []client.StatementResult) (ids []index.ID) {
+func building(results []v1.StatementResult) (ids []index.ID) {
 	last := map[index.ID]int{}
 	for n, r := range results {
 		last[r.ID] = n
@@ -209,7 +210,7 @@ func building(results []client.StatementResult) (ids []index.ID) {
 }
 
 // waitResults waits until what the statements build is ready, and says so in the results.
-func waitResults(ctx context.Context, s Streams, c *client.Client, results []client.StatementResult) error {
+func waitResults(ctx context.Context, s Streams, c *client.Client, results []v1.StatementResult) error {
 	ids := building(results)
 	if err := waitReady(ctx, s, c, ids); err != nil {
 		return err
@@ -223,7 +224,7 @@ func waitResults(ctx context.Context, s Streams, c *client.Client, results []cli
 }
 
 // printNotices says what of the statements does nothing.
-func printNotices(w io.Writer, results []client.StatementResult) {
+func printNotices(w io.Writer, results []v1.StatementResult) {
 	for _, r := range results {
 		for _, notice := range r.Notices {
 			fmt.Fprintf(w, "notice: %s: %s\n", r.Name, notice)
@@ -231,8 +232,8 @@ func printNotices(w io.Writer, results []client.StatementResult) {
 	}
 }
 
-func printResults(w io.Writer, output format, results []client.StatementResult) error {
-	return show(w, output, client.StatementReply{Results: results}, results, func(t *tabwriter.Writer) {
+func printResults(w io.Writer, output format, results []v1.StatementResult) error {
+	return show(w, output, v1.StatementReply{Results: results}, results, func(t *tabwriter.Writer) {
 		fmt.Fprintln(t, "ID\tBUCKET\tNAME\tSTATE\tCAS")
 		for _, r := range results {
 			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\n", r.ID, r.Keyspace(), r.Name, resultWord(r), r.CAS)
@@ -241,7 +242,7 @@ func printResults(w io.Writer, output format, results []client.StatementResult) 
 }
 
 // resultWord is what a statement has come to.
-func resultWord(r client.StatementResult) string {
+func resultWord(r v1.StatementResult) string {
 	switch {
 	case r.State == index.Dropping && r.Existed:
 		return "did not exist"

@@ -12,6 +12,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/manager/api/v1"
 )
 
 func indexStats(s Streams, f *serverFlags) *cobra.Command {
@@ -43,7 +44,7 @@ LATENCY are of scans since the indexers' processes began. With --output json all
 					return err
 				}
 				if wanted != nil {
-					st.Indexes = slices.DeleteFunc(st.Indexes, func(i client.IndexStats) bool {
+					st.Indexes = slices.DeleteFunc(st.Indexes, func(i v1.IndexStats) bool {
 						return !slices.Contains(wanted,
 							i.ID)
 					})
@@ -53,7 +54,7 @@ LATENCY are of scans since the indexers' processes began. With --output json all
 		}}
 }
 
-func tableStats(t io.Writer, st *client.Stats) {
+func tableStats(t io.Writer, st *v1.Stats) {
 	fmt.Fprintln(t, "INDEX\tSTATE\tBUILD\tITEMS\tPENDING\tQUEUED\tDATA MB\tDISK MB\tFRAG\tREQUESTS\tROWS\tLATENCY\tERRORS")
 	for i := range st.Indexes {
 		x := &st.Indexes[i]
@@ -100,22 +101,22 @@ func tableStats(t io.Writer, st *client.Stats) {
 	}
 }
 
-func statsState(x *client.IndexStats) string {
+func statsState(x *v1.IndexStats) string {
 	if x.State == index.Error {
 		return "error" // the reason stands below
 	}
-	return stateWord(client.IndexInfo{State: x.State, Availability: x.Availability})
+	return stateWord(v1.IndexInfo{State: x.State, Availability: x.Availability})
 }
 
 // pendingOf marks a figure that may be too low.
-func pendingOf(x *client.IndexStats) string {
+func pendingOf(x *v1.IndexStats) string {
 	if x.PendingUnknown != "" {
 		return fmt.Sprintf(">=%d", x.NumDocsPending)
 	}
 	return fmt.Sprint(x.NumDocsPending)
 }
 
-func faultCount(f *client.IndexFaults) uint64 {
+func faultCount(f *v1.IndexFaults) uint64 {
 	if f == nil {
 		return 0
 	}

@@ -13,6 +13,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/manager/api/v1"
 )
 
 // topIndexes bounds the indexes that top shows: those that are not ready first.
@@ -21,23 +22,23 @@ const topIndexes = 20
 // look is what top asks the cluster for at one time.
 type look struct {
 	at      time.Time
-	status  client.Status
-	indexes client.IndexList
-	stats   client.Stats
+	status  v1.Status
+	indexes v1.IndexList
+	stats   v1.Stats
 }
 
 // topView is what top shows, with rates over the time since the sample before.
 type topView struct {
 	AtMS     int64              `json:"at_ms"`
-	Status   client.Status      `json:"status"`
+	Status   v1.Status          `json:"status"`
 	Updates  float64            `json:"updates_per_second"` // of the replicated state
 	Promoted map[string]float64 `json:"promotions_per_second"`
 	// Documents are the mutations and deletions of each projector, by its id.
 	Documents map[index.ProjectorID]float64 `json:"documents_per_second"`
-	Indexes   []client.IndexInfo            `json:"indexes"` // at most 20, those that are not ready first
+	Indexes   []v1.IndexInfo                `json:"indexes"` // at most 20, those that are not ready first
 	Hidden    int                           `json:"indexes_hidden"`
 	// Stats are the figures of those indexes and of all indexers.
-	Stats client.Stats `json:"stats"`
+	Stats v1.Stats `json:"stats"`
 	// Scans are those of each index that have ended, and Latency how long they took, over the interval.
 	Scans   map[index.ID]float64 `json:"scans_per_second"`
 	Latency map[index.ID]uint64  `json:"scan_latency"` // nanoseconds
@@ -115,7 +116,7 @@ func runTop(ctx context.Context, s Streams, f *serverFlags, every time.Duration,
 // compare makes rates of two samples.
 func compare(last, next *look) *topView {
 	v := &topView{AtMS: next.at.UnixMilli(), Status: next.status, Promoted: map[string]float64{},
-		Documents: map[index.ProjectorID]float64{}, Indexes: []client.IndexInfo{}}
+		Documents: map[index.ProjectorID]float64{}, Indexes: []v1.IndexInfo{}}
 	seconds := max(next.at.Sub(last.at).Seconds(), 1e-3)
 	rate := func(from, to uint64) float64 { return float64(to-min(from, to)) / seconds }
 	v.Updates = rate(last.status.CAS, next.status.CAS)
@@ -149,13 +150,13 @@ func compare(last, next *look) *topView {
 // compareScans takes the figures of the indexes that are shown.
 func (v *topView) compareScans(last, next *look, seconds float64) {
 	v.Scans, v.Latency, v.Stats = map[index.ID]float64{}, map[index.ID]uint64{}, next.stats
-	v.Stats.Indexes = []client.IndexStats{}
+	v.Stats.Indexes = []v1.IndexStats{}
 	for _, x := range next.stats.Indexes {
-		if !slices.ContainsFunc(v.Indexes, func(i client.IndexInfo) bool { return i.ID == x.ID }) {
+		if !slices.ContainsFunc(v.Indexes, func(i v1.IndexInfo) bool { return i.ID == x.ID }) {
 			continue
 		}
 		v.Stats.Indexes = append(v.Stats.Indexes, x)
-		i := slices.IndexFunc(last.stats.Indexes, func(old client.IndexStats) bool { return old.ID == x.ID })
+		i := slices.IndexFunc(last.stats.Indexes, func(old v1.IndexStats) bool { return old.ID == x.ID })
 		if i < 0 {
 			continue
 		}
@@ -207,7 +208,7 @@ func renderTop(t io.Writer, v *topView) {
 			queue = fmt.Sprintf("%.1f MB (%.0f%%)", float64(i.QueueBytes)/1e6, 100*float64(i.QueueBytes)/float64(i.QueueLimit))
 		}
 		memory, rss := "-", "-"
-		if at := slices.IndexFunc(v.Stats.Indexers, func(n client.IndexerStats) bool { return n.Node == i.Node }); at >= 0 &&
+		if at := slices.IndexFunc(v.Stats.Indexers, func(n v1.IndexerStats) bool { return n.Node == i.Node }); at >= 0 &&
 			v.Stats.Indexers[at].MemoryQuota > 0 {
 			n := &v.Stats.Indexers[at]
 			memory = fmt.Sprintf("%.1f MB (%.0f%%)", megabytes(n.MemoryUsed), 100*float64(n.MemoryUsed)/float64(n.MemoryQuota))
@@ -228,7 +229,7 @@ func renderTop(t io.Writer, v *topView) {
 	fmt.Fprintln(t, "\nINDEX\tSTATE\tPROGRESS\tENTRIES\tPENDING\tQUEUED\tMB ON DISK\tSCANS/s\tLATENCY\tERRORS")
 	for _, i := range v.Indexes {
 		entries, pending, queued := i.Items, "-", "-"
-		if at := slices.IndexFunc(v.Stats.Indexes, func(x client.IndexStats) bool { return x.ID == i.ID }); at >= 0 {
+		if at := slices.IndexFunc(v.Stats.Indexes, func(x v1.IndexStats) bool { return x.ID == i.ID }); at >= 0 {
 			x := &v.Stats.Indexes[at]
 			entries, pending, queued = x.ItemsCount, pendingOf(x), fmt.Sprint(x.NumDocsQueued)
 		}

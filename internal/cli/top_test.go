@@ -7,41 +7,41 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/client"
 	"tidemark/index"
+	"tidemark/manager/api/v1"
 )
 
 // TestTop: what top draws of two looks at a cluster.
 func TestTop(t *testing.T) {
 	at := time.UnixMilli(1_795_240_849_000)
-	last := &look{at: at, status: client.Status{CAS: 100, Buckets: []client.BucketStatus{{Name: "b", Generation: 1,
+	last := &look{at: at, status: v1.Status{CAS: 100, Buckets: []v1.BucketStatus{{Name: "b", Generation: 1,
 		StabilityNumber: 4}},
-		Projectors: []client.ProjectorStatus{{ID: "p1", BootID: "x", Mutations: 900, Deletions: 100},
+		Projectors: []v1.ProjectorStatus{{ID: "p1", BootID: "x", Mutations: 900, Deletions: 100},
 			{ID: "p2", BootID: "x", Mutations: 900}}}}
 	next := &look{at: at.Add(2 * time.Second)}
 	st := &next.status
 	st.ClusterID, st.Term, st.CAS, st.Leader.ID = "c", 3, 120, "m1"
-	st.Managers = []client.ManagerStatus{{ID: "m1", Role: "leader", Alive: true, REST: "http://x"},
+	st.Managers = []v1.ManagerStatus{{ID: "m1", Role: "leader", Alive: true, REST: "http://x"},
 		{ID: "m2", Role: "voter"}}
-	st.Projectors = []client.ProjectorStatus{{ID: "p1", BootID: "x", State: "active", Streams: 64, Revision: 90,
+	st.Projectors = []v1.ProjectorStatus{{ID: "p1", BootID: "x", State: "active", Streams: 64, Revision: 90,
 		Mutations: 4700, Deletions: 300, Errors: 12},
 		{ID: "p2", BootID: "y", State: "active", Mutations: 50}}
-	st.Indexers = []client.IndexerStatus{{ID: "i1", State: "suspect", Copies: 3, Revision: 90, Health: "disk full",
+	st.Indexers = []v1.IndexerStatus{{ID: "i1", State: "suspect", Copies: 3, Revision: 90, Health: "disk full",
 		QueueBytes: 5e6, QueueLimit: 20e6}}
-	st.Buckets = []client.BucketStatus{{Name: "b", Generation: 1, VBuckets: 64, StreamsBegun: 63, StabilityNumber: 14,
+	st.Buckets = []v1.BucketStatus{{Name: "b", Generation: 1, VBuckets: 64, StreamsBegun: 63, StabilityNumber: 14,
 		StabilityAgeMS: new(int64(1500)), Lag: 7}}
 	for i := range 25 {
-		n := client.IndexInfo{ID: index.ID(i + 1), Bucket: "b", Name: "ready", State: index.Maintenance, Progress: 100}
+		n := v1.IndexInfo{ID: index.ID(i + 1), Bucket: "b", Name: "ready", State: index.Maintenance, Progress: 100}
 		if i == 24 {
-			n = client.IndexInfo{ID: 25, Bucket: "b", Name: "building", State: index.Backfill, Progress: 50, Items: 10,
-				DiskBytes: 2e6, Faults: &client.IndexFaults{Expression: 2, TooLong: 3}}
+			n = v1.IndexInfo{ID: 25, Bucket: "b", Name: "building", State: index.Backfill, Progress: 50, Items: 10,
+				DiskBytes: 2e6, Faults: &v1.IndexFaults{Expression: 2, TooLong: 3}}
 		}
 		next.indexes.Indexes = append(next.indexes.Indexes, n)
 	}
-	last.stats = client.Stats{Indexes: []client.IndexStats{{ID: 25, NumRequests: 10, TotalScanDuration: 1e9},
+	last.stats = v1.Stats{Indexes: []v1.IndexStats{{ID: 25, NumRequests: 10, TotalScanDuration: 1e9},
 		{ID: 1, NumRequests: 7}}}
-	next.stats = client.Stats{Indexers: []client.IndexerStats{{ID: "i1", MemoryUsed: 30e6, MemoryQuota: 120e6,
-		MemoryRSS: 55e6}}, Indexes: []client.IndexStats{
+	next.stats = v1.Stats{Indexers: []v1.IndexerStats{{ID: "i1", MemoryUsed: 30e6, MemoryQuota: 120e6,
+		MemoryRSS: 55e6}}, Indexes: []v1.IndexStats{
 		{ID: 25, NumRequests: 14, TotalScanDuration: 1e9 + 8e6, ItemsCount: 11, NumDocsPending: 3, NumDocsQueued: 4,
 			PendingUnknown: "KV is away"},
 		{ID: 1, NumRequests: 2, ItemsCount: 1}, {ID: 24, NumRequests: 2}}} // the indexer of 1 has started anew

@@ -67,7 +67,7 @@ subscribe with the Go package client/topic, or by docs/protocol.md.`,
 			cfg := topic.Config{ID: "tail-" + rand.Text(), Bucket: args[0], Indexes: args[1:], Listen: listen,
 				Advertise: advertise, Logger: log,
 				Projectors: func(ctx context.Context) ([]string, error) { return projectorURLs(ctx, c) },
-				Handle: func(ctx context.Context, ev *topic.Event) error {
+				Handle: func(ctx context.Context, ev *keyversion.Event) error {
 					err := p.handle(ctx, ev)
 					if errors.Is(err, errEnough) { // what is behind the last line is refused on purpose
 						log.SetLevel(hclog.Error)
@@ -188,7 +188,7 @@ type topicLine struct {
 	Keys    map[string][]json.RawMessage `json:"keys,omitempty"`
 }
 
-func (p *topicPrinter) handle(_ context.Context, ev *topic.Event) error {
+func (p *topicPrinter) handle(_ context.Context, ev *keyversion.Event) error {
 	switch {
 	case p.ended:
 		return errEnough

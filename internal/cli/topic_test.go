@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"tidemark/client/topic"
 	"tidemark/keyversion"
 )
 
@@ -15,7 +14,7 @@ func TestCountOfATail(t *testing.T) {
 	var out bytes.Buffer
 	p := &topicPrinter{out: Streams{Out: &out}, left: 2}
 	for n := range 4 {
-		ev := &topic.Event{}
+		ev := &keyversion.Event{}
 		ev.Kind, ev.Seqno = keyversion.Delete, uint64(n+1)
 		if err := p.handle(t.Context(), ev); errors.Is(err, errEnough) != (n > 0) {
 			t.Errorf("event %d: %v", n, err)

@@ -18,6 +18,7 @@ import (
 	"tidemark/internal/sample"
 	"tidemark/kv/kvclient"
 	"tidemark/kv/server"
+	"tidemark/manager/api/v1"
 	"tidemark/projector"
 )
 
@@ -284,7 +285,7 @@ func showScans(ctx context.Context, s Streams, as format, c *client.Client, ids 
 		if err != nil {
 			return err
 		}
-		count, err := c.Count(ctx, id.String(), client.ScanRequest{Consistency: "session"})
+		count, err := c.Count(ctx, id.String(), v1.ScanRequest{Consistency: "session"})
 		if err != nil {
 			return err
 		}
@@ -293,7 +294,7 @@ func showScans(ctx context.Context, s Streams, as format, c *client.Client, ids 
 			title = s.Out
 		}
 		fmt.Fprintf(title, "\n%s\n%d entries, the first %d:\n", info.Definition, count.Count, shownRows)
-		if _, err := printScan(ctx, s, c, id.String(), client.ScanRequest{Limit: shownRows, Consistency: "session"},
+		if _, err := printScan(ctx, s, c, id.String(), v1.ScanRequest{Limit: shownRows, Consistency: "session"},
 			as); err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 )
 
@@ -38,7 +39,7 @@ there is a user, requests without credentials are refused. Passwords come from a
 
 // userPut is add and passwd.
 func userPut(s Streams, f *serverFlags, verb string) *cobra.Command {
-	var req client.UserRequest
+	var req v1.UserRequest
 	var file string
 	cmd := &cobra.Command{Use: verb + " NAME", Args: exactArgs("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -116,7 +117,7 @@ func userWhoAmI(s Streams, f *serverFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return show(s.Out, f.output, w, []client.WhoAmI{w}, func(t *tabwriter.Writer) {
+				return show(s.Out, f.output, w, []v1.WhoAmI{w}, func(t *tabwriter.Writer) {
 					ends := "never"
 					if w.EndsMS != 0 {
 						ends = time.UnixMilli(w.EndsMS).UTC().Format(time.RFC3339)
@@ -141,7 +142,7 @@ cluster keeps a hash. It ends when its time is over, when it is revoked, or with
 }
 
 func tokenCreate(s Streams, f *serverFlags) *cobra.Command {
-	var req client.TokenRequest
+	var req v1.TokenRequest
 	var expires time.Duration
 	cmd := &cobra.Command{Use: "create USER", Short: "Make a token of a user and print its secret",
 		Args:    exactArgs("USER"),

@@ -16,6 +16,7 @@ import (
 	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 )
 
 // verifyTimeout is how long a verification may take that has no --timeout: as long as a manager lets it.
@@ -25,7 +26,7 @@ const verifyTimeout = 24 * time.Hour
 var errDiffers = errors.New("the index differs from the KV data")
 
 func indexVerify(s Streams, f *serverFlags) *cobra.Command {
-	var req client.VerifyRequest
+	var req v1.VerifyRequest
 	cmd := &cobra.Command{Use: "verify BUCKET/NAME|ID", Short: "Compare an index with the KV data",
 		Long: `Evaluates the index anew for every document that KV has, compares that with every copy of every slice at one
 stability timestamp, and prints each difference: missing_row, extra_row, wrong_key, back_entry (the rows are right, but
@@ -59,13 +60,13 @@ reads all documents of the bucket from KV, once for each indexer that holds the 
 	return cmd
 }
 
-func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req client.VerifyRequest,
+func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req v1.VerifyRequest,
 	output format) error {
 	table := output == formatTable
 	t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
 	shown := 0
 	b, percent := newBar(s.Err, "verifying"), map[string]float64{}
-	end, err := c.Verify(ctx, r, req, func(l client.VerifyLine) error {
+	end, err := c.Verify(ctx, r, req, func(l v1.VerifyLine) error {
 		if l.Progress != nil {
 			percent[l.Progress.Indexer] = l.Progress.Percent
 			b.set(slices.Min(slices.Collect(maps.Values(percent)))) // as far as the slowest one that has spoken

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/manager/api/v1"
 	"tidemark/stability"
 )
 
@@ -35,13 +36,13 @@ func clusterTimestamps(s Streams, f *serverFlags) *cobra.Command {
 				}
 				if !vectors {
 					t.Next = ""
-					for _, v := range []*client.VectorInfo{&t.Stability, &t.Mutation, t.Current, t.Backfill, t.Restart} {
+					for _, v := range []*v1.VectorInfo{&t.Stability, &t.Mutation, t.Current, t.Backfill, t.Restart} {
 						if v != nil {
 							v.Vector = nil
 						}
 					}
 				}
-				return show(s.Out, f.output, t, []client.Timestamps{t}, func(w *tabwriter.Writer) {
+				return show(s.Out, f.output, t, []v1.Timestamps{t}, func(w *tabwriter.Writer) {
 					tableTimestamps(w, &t,
 						vectors)
 				})
@@ -90,12 +91,12 @@ A change is in force at once and stays over restarts, a change of leaders, and a
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				r, err := c.BucketSettings(ctx, args[0])
 				if source, ok := change["stability.source"]; ok && err == nil {
-					r, err = c.SetBucketSettings(ctx, args[0], client.BucketSettings{StabilitySource: source})
+					r, err = c.SetBucketSettings(ctx, args[0], v1.BucketSettings{StabilitySource: source})
 				}
 				if err != nil {
 					return err
 				}
-				return show(s.Out, f.output, r, []client.BucketSettingsReply{r}, func(w *tabwriter.Writer) {
+				return show(s.Out, f.output, r, []v1.BucketSettingsReply{r}, func(w *tabwriter.Writer) {
 					fmt.Fprintln(w, "SETTING\tSET\tIN FORCE")
 					fmt.Fprintf(w, "stability.source\t%s\t%s\n", cmp.Or(r.StabilitySource, "-"), r.InForce.StabilitySource)
 				})
@@ -103,7 +104,7 @@ A change is in force at once and stays over restarts, a change of leaders, and a
 		}}
 }
 
-func tableTimestamps(w *tabwriter.Writer, t *client.Timestamps, vectors bool) {
+func tableTimestamps(w *tabwriter.Writer, t *v1.Timestamps, vectors bool) {
 	age := "an unknown time ago"
 	if t.AgeMS != nil {
 		age = (time.Duration(*t.AgeMS) * time.Millisecond).String() + " ago"
@@ -148,18 +149,18 @@ func tableTimestamps(w *tabwriter.Writer, t *client.Timestamps, vectors bool) {
 
 type namedVector struct {
 	name string
-	*client.VectorInfo
+	*v1.VectorInfo
 }
 
 // namedVectors are the vectors that are there.
-func namedVectors(t *client.Timestamps) []namedVector {
+func namedVectors(t *v1.Timestamps) []namedVector {
 	all := []namedVector{{"stability", &t.Stability}, {"mutation", &t.Mutation}, {"current", t.Current},
 		{"backfill", t.Backfill}, {"restart", t.Restart}}
 	return slices.DeleteFunc(all, func(v namedVector) bool { return v.VectorInfo == nil })
 }
 
 // tableVectors shows each vbucket's place in each vector.
-func tableVectors(w *tabwriter.Writer, t *client.Timestamps, all []namedVector) {
+func tableVectors(w *tabwriter.Writer, t *v1.Timestamps, all []namedVector) {
 	fmt.Fprint(w, "\nVBUCKET")
 	for _, v := range all {
 		fmt.Fprint(w, "\t", strings.ToUpper(v.name))
@@ -201,7 +202,7 @@ func clusterStreams(s Streams, f *serverFlags) *cobra.Command {
 }
 
 // tableStreams lists what is not as it should be, or all.
-func tableStreams(w *tabwriter.Writer, list []client.StreamInfo, all bool) {
+func tableStreams(w *tabwriter.Writer, list []v1.StreamInfo, all bool) {
 	head := false
 	for _, e := range list {
 		if !all && (e.State == "begun" || e.State == "idle") {

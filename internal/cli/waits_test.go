@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"tidemark/client"
+	"tidemark/manager/api/v1"
 )
 
 func table(print func(w *tabwriter.Writer)) string {
@@ -23,13 +23,13 @@ func table(print func(w *tabwriter.Writer)) string {
 func TestTimestampsSayWhoHoldsThemBack(t *testing.T) {
 	since := time.Date(2026, 11, 21, 10, 20, 30, 0, time.Local).UnixMilli()
 	out := table(func(w *tabwriter.Writer) {
-		tableTimestamps(w, &client.Timestamps{Bucket: "world", AgeMS: new(int64(4200)), Source: "sync", Waiting: 3,
+		tableTimestamps(w, &v1.Timestamps{Bucket: "world", AgeMS: new(int64(4200)), Source: "sync", Waiting: 3,
 			HoldingCount: 40,
 			Diverged:     "vbucket 7: holds 15, KV's branch has 12",
-			Indexers: []client.Participant{{Name: "i1", Acked: 5, Behind: 4, SinceMS: since, Holds: true},
+			Indexers: []v1.Participant{{Name: "i1", Acked: 5, Behind: 4, SinceMS: since, Holds: true},
 				{Name: "i2", Acked: 1, Behind: 8, SinceMS: since, Ignored: "silent"},
 				{Name: "i3", Acked: 9}},
-			Holding: []client.StreamInfo{{VBucket: 9, State: "requested", SinceMS: since, Reason: "waiting for BEGIN"}},
+			Holding: []v1.StreamInfo{{VBucket: 9, State: "requested", SinceMS: since, Reason: "waiting for BEGIN"}},
 		}, false)
 	})
 	for _, want := range []string{"i1       5      4       10:20:30  holds the next one back",
@@ -42,13 +42,13 @@ func TestTimestampsSayWhoHoldsThemBack(t *testing.T) {
 		}
 	}
 	if out = table(func(w *tabwriter.Writer) {
-		tableTimestamps(w, &client.Timestamps{Bucket: "world", Number: 7},
+		tableTimestamps(w, &v1.Timestamps{Bucket: "world", Number: 7},
 			false)
 	}); !strings.Contains(out, "stability #7 of an unknown time ago") {
 		t.Errorf("an age that nobody knows:\n%s", out)
 	}
 	out = table(func(w *tabwriter.Writer) {
-		tableStreams(w, []client.StreamInfo{{Bucket: "world", VBucket: 1, State: "begun"},
+		tableStreams(w, []v1.StreamInfo{{Bucket: "world", VBucket: 1, State: "begun"},
 			{Bucket: "world", VBucket: 2, State: "lost", Owner: "p2", SinceMS: since,
 				Reason: "its projector is silent"}}, false)
 	})

@@ -12,6 +12,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 )
 
@@ -94,11 +95,11 @@ func kindList() string {
 
 // watchLine is an event as --output json and jsonl show it, one line each.
 type watchLine struct {
-	ID       string             `json:"id"`
-	CAS      uint64             `json:"cas"`
-	Reason   string             `json:"reason,omitempty"` // of a snapshot
-	Snapshot *client.WatchState `json:"snapshot,omitempty"`
-	Changes  []client.Change    `json:"changes,omitempty"`
+	ID       string         `json:"id"`
+	CAS      uint64         `json:"cas"`
+	Reason   string         `json:"reason,omitempty"` // of a snapshot
+	Snapshot *v1.WatchState `json:"snapshot,omitempty"`
+	Changes  []v1.Change    `json:"changes,omitempty"`
 }
 
 func printWatch(s Streams, output format, e *client.WatchEvent) error {
@@ -128,7 +129,7 @@ func clockOf(ms int64) string {
 }
 
 // countsOf says what a snapshot holds.
-func countsOf(s *client.WatchState) string {
+func countsOf(s *v1.WatchState) string {
 	var parts []string
 	count := func(n int, have bool, one, many string) {
 		if have {
@@ -153,7 +154,7 @@ func countsOf(s *client.WatchState) string {
 }
 
 // changeLine says in words what one change is.
-func changeLine(c *client.Change) string {
+func changeLine(c *v1.Change) string {
 	what := string(c.Kind) + " " + c.Name
 	switch c.Kind {
 	case statecontext.EventIndex:
@@ -187,7 +188,7 @@ func changeLine(c *client.Change) string {
 	return componentChange(c, what)
 }
 
-func clusterChange(c *client.Change) string {
+func clusterChange(c *v1.Change) string {
 	if c.Restored {
 		return "restored from a backup"
 	}
@@ -197,7 +198,7 @@ func clusterChange(c *client.Change) string {
 	return "changed"
 }
 
-func bucketChange(c *client.Change) string {
+func bucketChange(c *v1.Change) string {
 	if c.Removed {
 		return "is gone"
 	}
@@ -209,7 +210,7 @@ func bucketChange(c *client.Change) string {
 }
 
 // differenceChange says that a copy differs from the KV data, or does not any more.
-func differenceChange(c *client.Change) string {
+func differenceChange(c *v1.Change) string {
 	d := c.Difference
 	what := fmt.Sprintf("copy of %s/%s (slice %d, replica %d, indexer %s)",
 		c.Bucket, c.Name, d.Slice, d.Replica, d.Indexer)
@@ -224,7 +225,7 @@ func differenceChange(c *client.Change) string {
 }
 
 // rebalanceChange says what became of a rebalance or of one of its steps; empty for neither.
-func rebalanceChange(c *client.Change) string {
+func rebalanceChange(c *v1.Change) string {
 	switch {
 	case c.RebalanceStep != nil:
 		y := c.RebalanceStep
@@ -237,7 +238,7 @@ func rebalanceChange(c *client.Change) string {
 }
 
 // componentChange says what became of a manager, projector or indexer, or of what this version does not know.
-func componentChange(c *client.Change, what string) string {
+func componentChange(c *v1.Change, what string) string {
 	switch {
 	case c.Removed:
 		return what + " removed"
@@ -253,7 +254,7 @@ func componentChange(c *client.Change, what string) string {
 	return what + " moved"
 }
 
-func indexChange(c *client.Change) string {
+func indexChange(c *v1.Change) string {
 	d := c.Definition
 	switch {
 	case c.Removed || d == nil:
@@ -274,7 +275,7 @@ func indexChange(c *client.Change) string {
 	return fmt.Sprintf("%s → %s", c.Was, d.State)
 }
 
-func topologyChange(c *client.Change) string {
+func topologyChange(c *v1.Change) string {
 	if c.Removed || c.Topology == nil {
 		return "is gone"
 	}

@@ -9,11 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/history"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
@@ -37,7 +37,7 @@ func (a *API) historyRoutes() []route {
 				{name: "step", number: true, means: "length of a point in seconds, a multiple of 10, at most 600; 30 without it"},
 				{name: "bucket", means: "only this bucket, and indexes on it; times of scans and changes are of all of them"},
 				{name: "limit", number: true, means: "indexes, 1 to 64; 12 without it"}},
-			answers: []answer{{status: 200, means: "what is remembered", body: client.History{}}}}},
+			answers: []answer{{status: 200, means: "what is remembered", body: v1.History{}}}}},
 		{method: "GET", path: ownHistoryPath, handle: a.ownHistory, role: RoleComponent, limit: ReadTimeout},
 	}
 }
@@ -158,8 +158,8 @@ type past struct {
 	beyond  uint64
 	buckets map[bucketAt]*wire.BucketPast
 	unnoted int
-	of      []client.HistoryOf
-	unheard []client.UnheardProcess
+	of      []v1.HistoryOf
+	unheard []v1.UnheardProcess
 }
 
 type bucketAt struct {
@@ -173,7 +173,7 @@ func newPast(now time.Time, minutes, each int) *past {
 	last := history.SlotOf(now) / int64(each)
 	return &past{asked: wire.HistoryAsked{From: (last - int64(points) + 1) * int64(each), Each: each, Points: points},
 		scans: map[string]*latencies{}, loads: map[index.ID]*loads{}, buckets: map[bucketAt]*wire.BucketPast{},
-		of: []client.HistoryOf{}}
+		of: []v1.HistoryOf{}}
 }
 
 // latencies are by point, and all together.
@@ -205,8 +205,8 @@ func (l *load) add(scans, rows, errors, nanos uint64) {
 	l.scans, l.rows, l.errors, l.nanos = l.scans+scans, l.rows+rows, l.errors+errors, l.nanos+nanos
 }
 
-func (l *load) told() client.IndexLoad {
-	return client.IndexLoad{Scans: l.scans, Rows: l.rows, Errors: l.errors,
+func (l *load) told() v1.IndexLoad {
+	return v1.IndexLoad{Scans: l.scans, Rows: l.rows, Errors: l.errors,
 		MeanMS: inMS(time.Duration(l.nanos / max(l.scans, 1)))}
 }
 
@@ -217,10 +217,10 @@ func (p *past) take(role, name string, h *wire.History, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
-		p.unheard = append(p.unheard, client.UnheardProcess{Role: role, Name: name, Error: err.Error()})
+		p.unheard = append(p.unheard, v1.UnheardProcess{Role: role, Name: name, Error: err.Error()})
 		return
 	}
-	p.of = append(p.of, client.HistoryOf{Role: role, Name: name, SinceMS: h.SinceMS})
+	p.of = append(p.of, v1.HistoryOf{Role: role, Name: name, SinceMS: h.SinceMS})
 	for i := range h.Scans {
 		w := &h.Scans[i]
 		if p.scans[w.Of] == nil {
@@ -267,65 +267,65 @@ func (p *past) atMS(point int) int64 {
 }
 
 // answer is what callers are told, of at most so many indexes.
-func (p *past) answer(s *statecontext.State, bucket string, limit int) *client.History {
-	h := &client.History{FromMS: p.atMS(0), ToMS: p.atMS(p.asked.Points), StepMS: p.atMS(1) - p.atMS(0),
-		Scans: []client.LatencyHistory{}, DDL: p.latency("", &p.ddl), Indexes: []client.IndexHistory{},
+func (p *past) answer(s *statecontext.State, bucket string, limit int) *v1.History {
+	h := &v1.History{FromMS: p.atMS(0), ToMS: p.atMS(p.asked.Points), StepMS: p.atMS(1) - p.atMS(0),
+		Scans: []v1.LatencyHistory{}, DDL: p.latency("", &p.ddl), Indexes: []v1.IndexHistory{},
 		ScansUnnamed: p.beyond, Buckets: p.bucketHistory(bucket), BucketsOmitted: p.unnoted, Of: p.of, Unheard: p.unheard}
 	for of, l := range p.scans {
 		h.Scans = append(h.Scans, p.latency(of, l))
 	}
-	slices.SortFunc(h.Scans, func(a, b client.LatencyHistory) int { return cmp.Compare(a.Consistency, b.Consistency) })
+	slices.SortFunc(h.Scans, func(a, b v1.LatencyHistory) int { return cmp.Compare(a.Consistency, b.Consistency) })
 	for id, l := range p.loads {
 		if one := p.indexHistory(s, id, l); bucket == "" || one.Bucket == bucket {
 			h.Indexes = append(h.Indexes, one)
 		}
 	}
-	slices.SortFunc(h.Indexes, func(a, b client.IndexHistory) int {
+	slices.SortFunc(h.Indexes, func(a, b v1.IndexHistory) int {
 		return cmp.Or(cmp.Compare(b.Scans, a.Scans), cmp.Compare(a.ID, b.ID))
 	})
 	h.IndexesOmitted = p.omitted + max(len(h.Indexes)-limit, 0)
 	h.Indexes = h.Indexes[:min(len(h.Indexes), limit)]
-	slices.SortFunc(h.Of, func(a, b client.HistoryOf) int {
+	slices.SortFunc(h.Of, func(a, b v1.HistoryOf) int {
 		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name))
 	})
-	slices.SortFunc(h.Unheard, func(a, b client.UnheardProcess) int {
+	slices.SortFunc(h.Unheard, func(a, b v1.UnheardProcess) int {
 		return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Name, b.Name))
 	})
 	return h
 }
 
-func (p *past) latency(consistency string, l *latencies) client.LatencyHistory {
-	h := client.LatencyHistory{Consistency: consistency, Latency: percentiles(&l.all), Points: []client.LatencyPoint{}}
+func (p *past) latency(consistency string, l *latencies) v1.LatencyHistory {
+	h := v1.LatencyHistory{Consistency: consistency, Latency: percentiles(&l.all), Points: []v1.LatencyPoint{}}
 	for point := range p.asked.Points {
 		if at := l.points[point]; at != nil {
-			h.Points = append(h.Points, client.LatencyPoint{AtMS: p.atMS(point), Latency: percentiles(at)})
+			h.Points = append(h.Points, v1.LatencyPoint{AtMS: p.atMS(point), Latency: percentiles(at)})
 		}
 	}
 	return h
 }
 
-func percentiles(l *history.Latencies) client.Latency {
-	return client.Latency{Count: l.Count(), MeanMS: inMS(l.Mean()), P50MS: inMS(l.Percentile(0.5)),
+func percentiles(l *history.Latencies) v1.Latency {
+	return v1.Latency{Count: l.Count(), MeanMS: inMS(l.Mean()), P50MS: inMS(l.Percentile(0.5)),
 		P95MS: inMS(l.Percentile(0.95)), P99MS: inMS(l.Percentile(0.99))}
 }
 
-func (p *past) indexHistory(s *statecontext.State, id index.ID, l *loads) client.IndexHistory {
-	h := client.IndexHistory{ID: id, IndexLoad: l.all.told(), Points: []client.IndexPoint{}}
+func (p *past) indexHistory(s *statecontext.State, id index.ID, l *loads) v1.IndexHistory {
+	h := v1.IndexHistory{ID: id, IndexLoad: l.all.told(), Points: []v1.IndexPoint{}}
 	if x := s.Index(id); x != nil {
 		d := &x.Definition
 		h.Name, h.Bucket, h.Scope, h.Collection = d.Name, d.Bucket, d.Member.Scope, d.Member.Collection
 	}
 	for point := range p.asked.Points {
 		if at := l.points[point]; at != nil {
-			h.Points = append(h.Points, client.IndexPoint{AtMS: p.atMS(point), IndexLoad: at.told()})
+			h.Points = append(h.Points, v1.IndexPoint{AtMS: p.atMS(point), IndexLoad: at.told()})
 		}
 	}
 	return h
 }
 
 // bucketHistory is of one bucket, or of all with "".
-func (p *past) bucketHistory(only string) []client.BucketHistory {
-	all := []client.BucketHistory{}
+func (p *past) bucketHistory(only string) []v1.BucketHistory {
+	all := []v1.BucketHistory{}
 	names := map[string]bool{}
 	for at := range p.buckets {
 		names[at.name] = only == "" || at.name == only
@@ -334,7 +334,7 @@ func (p *past) bucketHistory(only string) []client.BucketHistory {
 		if !wanted {
 			continue
 		}
-		h := client.BucketHistory{Name: name, Points: []client.BucketPoint{}}
+		h := v1.BucketHistory{Name: name, Points: []v1.BucketPoint{}}
 		var before *wire.BucketPast
 		for point := range p.asked.Points {
 			b := p.buckets[bucketAt{name, point}]
@@ -342,7 +342,7 @@ func (p *past) bucketHistory(only string) []client.BucketHistory {
 				before = nil
 				continue
 			}
-			one := client.BucketPoint{AtMS: p.atMS(point), Lag: b.Lag, ScansWaiting: b.Waiting}
+			one := v1.BucketPoint{AtMS: p.atMS(point), Lag: b.Lag, ScansWaiting: b.Waiting}
 			if before != nil && b.Number >= before.Number { // else the bucket has begun anew
 				one.Timestamps = new(b.Number - before.Number)
 			}
@@ -350,6 +350,6 @@ func (p *past) bucketHistory(only string) []client.BucketHistory {
 		}
 		all = append(all, h)
 	}
-	slices.SortFunc(all, func(a, b client.BucketHistory) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b v1.BucketHistory) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/client"
 	"tidemark/internal/history"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
@@ -44,7 +44,7 @@ func TestHistoryOfMany(t *testing.T) {
 		h.Scans[0].P95MS < 16 || h.Scans[0].P95MS > 24 || h.Scans[1].Count != 2 || h.DDL.Count != 1 {
 		t.Errorf("%+v, %+v", h.Scans, h.DDL)
 	}
-	want := client.IndexLoad{Scans: 8, Rows: 32, Errors: 2, MeanMS: 265}
+	want := v1.IndexLoad{Scans: 8, Rows: 32, Errors: 2, MeanMS: 265}
 	if len(h.Indexes) != 1 || h.IndexesOmitted != 1 || h.Indexes[0].ID != 7 || h.Indexes[0].IndexLoad != want ||
 		len(h.Indexes[0].Points) != 2 {
 		t.Errorf("%+v and %d more", h.Indexes, h.IndexesOmitted)

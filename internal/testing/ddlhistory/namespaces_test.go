@@ -20,6 +20,7 @@ import (
 	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/internal/tlsconf"
+	"tidemark/manager/api/v1"
 )
 
 var (
@@ -335,7 +336,7 @@ func TestNamespaces(t *testing.T) {
 		}
 		return err
 	})
-	if _, err := c.admin.PutUser(ctx, "ddl", client.UserRequest{Role: "ddl", Password: ddlPassword,
+	if _, err := c.admin.PutUser(ctx, "ddl", v1.UserRequest{Role: "ddl", Password: ddlPassword,
 		New: true}); err != nil {
 		t.Fatal(err)
 	}

@@ -14,14 +14,14 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/client"
 	"tidemark/internal/localcluster"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/wire"
 )
 
 // problem sends a request and reads the error it must give.
-func problem(ctx context.Context, t *testing.T, method, url, body string) (int, client.Error) {
+func problem(ctx context.Context, t *testing.T, method, url, body string) (int, wire.Problem) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
@@ -37,7 +37,7 @@ func problem(ctx context.Context, t *testing.T, method, url, body string) (int, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	var p client.Error
+	var p wire.Problem
 	if err := json.Unmarshal(b, &p); err != nil || resp.Header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("%s %s: %s %q is no problem JSON: %.300s", method, url, resp.Status, resp.Header.Get("Content-Type"), b)
 	}
@@ -89,7 +89,7 @@ func TestBadInput(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var status int
-			var p client.Error
+			var p wire.Problem
 			harness.Eventually(t, harness.Hang, "an answer", func() (bool, string) { // not while a leader is being elected
 				status, p = problem(ctx, t, tc.method, rest+tc.path, tc.body)
 				return status != http.StatusServiceUnavailable && status != http.StatusGatewayTimeout, p.Detail

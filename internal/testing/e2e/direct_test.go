@@ -16,6 +16,8 @@ import (
 	"tidemark/internal/testing/testcluster"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 // asked counts what a client asks managers for: what goes straight to an indexer is not among it.
@@ -45,11 +47,11 @@ func (a *asked) direct(ctx context.Context, t *testing.T, who string, c *client.
 	t.Helper()
 	harness.Eventually(t, harness.Hang, who+" scans without a manager between", func() (bool, string) {
 		before := a.scans.Load()
-		n, err := c.Count(ctx, ref, client.ScanRequest{Consistency: "session"})
+		n, err := c.Count(ctx, ref, v1.ScanRequest{Consistency: "session"})
 		if err != nil || int(n.Count) != want {
 			t.Fatalf("%s: %+v %v", who, n, err)
 		}
-		rows, err := c.Scan(ctx, ref, client.ScanRequest{Consistency: "session"})
+		rows, err := c.Scan(ctx, ref, v1.ScanRequest{Consistency: "session"})
 		if err != nil {
 			t.Fatalf("%s: %v", who, err)
 		}
@@ -106,15 +108,15 @@ func TestScansGoStraightWithTLS(t *testing.T) {
 	ref := client.Ref(m.Bucket, "n")
 	byAdmin.direct(ctx, t, "an administrator's certificate", admin, ref, 40)
 
-	if _, err := admin.PutUser(ctx, "first", client.UserRequest{New: true, Role: "admin",
+	if _, err := admin.PutUser(ctx, "first", v1.UserRequest{New: true, Role: "admin",
 		Password: firstPassword}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := admin.PutUser(ctx, "ann", client.UserRequest{New: true, Role: "read",
+	if _, err := admin.PutUser(ctx, "ann", v1.UserRequest{New: true, Role: "read",
 		Password: otherPassword}); err != nil {
 		t.Fatal(err)
 	}
-	token, secret, err := admin.CreateToken(ctx, client.TokenRequest{User: "ann"})
+	token, secret, err := admin.CreateToken(ctx, v1.TokenRequest{User: "ann"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,13 +139,13 @@ func TestScansGoStraightWithTLS(t *testing.T) {
 }
 
 func unauthenticated(err error) bool {
-	var p *client.Error
+	var p *wire.Problem
 	return errors.As(err, &p) && p.Code == errcode.Unauthenticated
 }
 
 func refused(ctx context.Context, t *testing.T, who string, c *client.Client, ref string) {
 	t.Helper()
-	if n, err := c.Count(ctx, ref, client.ScanRequest{}); !unauthenticated(err) {
+	if n, err := c.Count(ctx, ref, v1.ScanRequest{}); !unauthenticated(err) {
 		t.Errorf("%s: %+v %v", who, n, err)
 	}
 }
@@ -153,7 +155,7 @@ func refused(ctx context.Context, t *testing.T, who string, c *client.Client, re
 func ends(ctx context.Context, t *testing.T, who string, c *client.Client, ref string) {
 	t.Helper()
 	harness.Eventually(t, harness.Hang, who+" is refused", func() (bool, string) {
-		n, err := c.Count(ctx, ref, client.ScanRequest{})
+		n, err := c.Count(ctx, ref, v1.ScanRequest{})
 		if err != nil && !unauthenticated(err) {
 			t.Fatalf("%s: %v", who, err)
 		}

@@ -22,6 +22,7 @@ import (
 	"tidemark/internal/testing/oracle"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
 )
 
 // smallDisk moves a folder onto a tmpfs of its own. Where nothing may be mounted the test is skipped, except in CI.
@@ -245,7 +246,7 @@ func fullManager(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *
 		name := fmt.Sprintf("full_%d", n)
 		began := time.Now()
 		limited, done := context.WithTimeout(ctx, 30*time.Second)
-		_, err := c.Create(limited, client.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true, DeferBuild: true})
+		_, err := c.Create(limited, v1.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true, DeferBuild: true})
 		done()
 		if err != nil {
 			t.Logf("DDL %d after %s: %v", n, time.Since(began).Round(time.Millisecond), err)

@@ -21,6 +21,7 @@ import (
 	"tidemark/internal/localcluster"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 var (
@@ -292,7 +293,7 @@ func (d *ddlClient) run(ctx context.Context, t *testing.T, c *client.Client, buc
 	for n := 0; ctx.Err() == nil; n++ {
 		name := fmt.Sprintf("%s_%d", d.name, n)
 		limited, done := context.WithTimeout(context.WithoutCancel(ctx), readyAfterFault+30*time.Second)
-		if _, err := c.Create(limited, client.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true,
+		if _, err := c.Create(limited, v1.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true,
 			DeferBuild: true}); err != nil {
 			t.Errorf("DDL under faults: create %s: %v", name, err)
 			d.unknown[name] = true
@@ -321,7 +322,7 @@ func (d *ddlClient) run(ctx context.Context, t *testing.T, c *client.Client, buc
 }
 
 // missing compares a listing with what was acknowledged to this client.
-func (d *ddlClient) missing(list client.IndexList) string {
+func (d *ddlClient) missing(list v1.IndexList) string {
 	have := map[string]int{}
 	for _, i := range list.Indexes {
 		if i.State.String() != "dropping" {
@@ -418,7 +419,7 @@ func (r *faultRun) all(c *client.Client, w *harness.Workload, bucket string) str
 		over := time.Now()
 		limited, done := context.WithTimeout(r.ctx, readyAfterFault)
 		name := fmt.Sprintf("after_fault_%d", n)
-		_, err := c.Create(limited, client.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true, DeferBuild: true})
+		_, err := c.Create(limited, v1.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true, DeferBuild: true})
 		if err == nil {
 			err = c.Drop(limited, client.Ref(bucket, name), 0)
 		}

@@ -20,6 +20,7 @@ import (
 	"tidemark/internal/localcluster"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 var (
@@ -78,7 +79,7 @@ func freshness(ctx context.Context, c *client.Client, bucket string) (time.Durat
 	ctx, cancel := context.WithTimeout(ctx, harness.Hang)
 	defer cancel()
 	for began := time.Now(); ; {
-		_, err := c.Count(ctx, client.Ref(bucket, "airports_by_country"), client.ScanRequest{Consistency: "session", Equal: []json.RawMessage{[]byte(`"FR"`)}})
+		_, err := c.Count(ctx, client.Ref(bucket, "airports_by_country"), v1.ScanRequest{Consistency: "session", Equal: []json.RawMessage{[]byte(`"FR"`)}})
 		if err == nil || ctx.Err() != nil {
 			return time.Since(began), err
 		}
@@ -161,7 +162,7 @@ func TestLeaderKilled(t *testing.T) {
 		killed := time.Now()
 		name := fmt.Sprintf("after_kill_%d", i)
 		ddl, done := context.WithTimeout(ctx, ddlLimit)
-		_, err := c.Create(ddl, client.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true, DeferBuild: true})
+		_, err := c.Create(ddl, v1.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true, DeferBuild: true})
 		done()
 		took := time.Since(killed)
 		if err != nil {
@@ -364,7 +365,7 @@ func TestDeferredIndexHoldsNothingUp(t *testing.T) {
 	c, bucket, kv := up.Client(), up.Manifest().Bucket, up.KV(ctx)
 	w := harness.NewWorkload(ctx, t, kv)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
-	if _, err := c.Create(ctx, client.CreateRequest{Bucket: bucket, Name: "later", IsPrimary: true,
+	if _, err := c.Create(ctx, v1.CreateRequest{Bucket: bucket, Name: "later", IsPrimary: true,
 		DeferBuild: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -391,7 +392,7 @@ func TestDeferredIndexHoldsNothingUp(t *testing.T) {
 	if err := c.WaitReady(ctx, []index.ID{r[0].ID}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := c.Count(ctx, client.Ref(bucket, "later"), client.ScanRequest{Consistency: "session"}); err != nil ||
+	if n, err := c.Count(ctx, client.Ref(bucket, "later"), v1.ScanRequest{Consistency: "session"}); err != nil ||
 		n.Count != uint64(len(w.Keys)) {
 		t.Errorf("%+v, %v; want %d", n, err, len(w.Keys))
 	}

@@ -13,6 +13,7 @@ import (
 	"tidemark/client"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 const (
@@ -79,7 +80,7 @@ func TestIsolatedLeader(t *testing.T) {
 	obey := obedient(up)
 	old, refused := fencesOf(ctx, t, obey)
 	name := "told_late"
-	if _, err := c.Create(ctx, client.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true,
+	if _, err := c.Create(ctx, v1.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true,
 		DeferBuild: true}); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"tidemark/internal/localcluster"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 // pause stops a process for a while, as a long garbage collection or a suspended virtual machine does.
@@ -50,7 +51,7 @@ func TestPausesAndOutages(t *testing.T) {
 		began := time.Now()
 		limited, done := context.WithTimeout(ctx, limit)
 		defer done()
-		if _, err := c.Create(limited, client.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true,
+		if _, err := c.Create(limited, v1.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true,
 			DeferBuild: true}); err != nil {
 			t.Fatalf("DDL %s: %v", name, err)
 		}

@@ -13,6 +13,7 @@ import (
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
 )
 
 // TestScansOutliveTheirIndexer: many scans that go to one of two indexers, straight or by way of the manager, are in
@@ -57,7 +58,7 @@ func TestScansOutliveTheirIndexer(t *testing.T) {
 		if i%4 > 1 {
 			way = by
 		}
-		rows, err := way.Scan(ctx, ref, client.ScanRequest{Consistency: "session", Reverse: i%2 == 1})
+		rows, err := way.Scan(ctx, ref, v1.ScanRequest{Consistency: "session", Reverse: i%2 == 1})
 		if err != nil || !rows.Next() {
 			t.Fatal(err, rows.Err())
 		}

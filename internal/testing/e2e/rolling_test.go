@@ -14,6 +14,7 @@ import (
 	"tidemark/internal/localcluster"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 // readyAgain bounds how long a restarted process may take until it is ready.
@@ -68,7 +69,7 @@ func TestRollingRestart(t *testing.T) {
 	wg.Go(func() { // its writes are counted there; this one times them
 		for n := 0; load.Err() == nil; n++ {
 			name := fmt.Sprintf("timed_%d", n)
-			_, err := c.Create(context.WithoutCancel(load), client.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true,
+			_, err := c.Create(context.WithoutCancel(load), v1.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true,
 				DeferBuild: true})
 			if err == nil {
 				ddl.answered()

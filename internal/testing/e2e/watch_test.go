@@ -17,6 +17,7 @@ import (
 	"tidemark/internal/localcluster"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 // seen is what one watcher of all kinds was told.
@@ -120,8 +121,8 @@ func (s *seen) stream(ctx context.Context, server string, last *string) {
 			data = value
 		case "": // the end of an event: only now has it been seen
 			var what struct {
-				CAS    uint64          `json:"cas"`
-				Events []client.Change `json:"events"`
+				CAS    uint64      `json:"cas"`
+				Events []v1.Change `json:"events"`
 			}
 			if (event == "change" || event == "snapshot") && json.Unmarshal([]byte(data), &what) == nil {
 				b, _ := json.Marshal(what.Events)
@@ -185,7 +186,7 @@ func TestWatchersOverKills(t *testing.T) {
 		defer pace.Stop()
 		for i := 0; load.Err() == nil; i++ {
 			name := fmt.Sprint("watched_", i)
-			info, err := c.Create(ctx, client.CreateRequest{Bucket: m.Bucket, Name: name, IsPrimary: true, DeferBuild: true})
+			info, err := c.Create(ctx, v1.CreateRequest{Bucket: m.Bucket, Name: name, IsPrimary: true, DeferBuild: true})
 			if err != nil {
 				t.Errorf("create %s: %v", name, err)
 				return

@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/client"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/need"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 var watcherCount = flag.Int("watchers", 20, "watchers in TestManyWatchers; docs/performance.md has the figures of 1000")
@@ -73,7 +73,7 @@ func TestManyWatchers(t *testing.T) {
 		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
 		for end := time.Now().Add(span); time.Now().Before(end); <-tick.C {
-			if _, err := c.Create(ctx, client.CreateRequest{Bucket: m.Bucket, Name: fmt.Sprint("w", at), IsPrimary: true,
+			if _, err := c.Create(ctx, v1.CreateRequest{Bucket: m.Bucket, Name: fmt.Sprint("w", at), IsPrimary: true,
 				DeferBuild: true}); err != nil {
 				t.Fatal(err)
 			}

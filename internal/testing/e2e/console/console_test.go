@@ -23,6 +23,8 @@ import (
 	"tidemark/internal/localcluster"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 // pictures makes the pictures of docs/console.md anew.
@@ -210,7 +212,7 @@ func loaded(b *browser) {
 func cancelled(b *browser, up *testcluster.Cluster) {
 	b.t.Helper()
 	ctx, c, ref := b.t.Context(), up.Client(), client.Ref("world", "world_ids")
-	rows, err := c.Scan(ctx, ref, client.ScanRequest{Limit: 1, WantTimestamp: true})
+	rows, err := c.Scan(ctx, ref, v1.ScanRequest{Limit: 1, WantTimestamp: true})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -224,8 +226,8 @@ func cancelled(b *browser, up *testcluster.Cluster) {
 	at := end.Timestamp.Vector[0]
 	ended := make(chan error, 1)
 	go func() { // asked for again and again: each time it waits for 10 s
-		_, err := c.Count(ctx, ref, client.ScanRequest{Consistency: "at_plus",
-			Tokens: []client.Token{{VBUUID: at.VBUUID, Seqno: at.Seqno + 1_000_000}}})
+		_, err := c.Count(ctx, ref, v1.ScanRequest{Consistency: "at_plus",
+			Tokens: []v1.Token{{VBUUID: at.VBUUID, Seqno: at.Seqno + 1_000_000}}})
 		ended <- err
 	}()
 	b.until("it runs, and is ended", `(() => {
@@ -238,7 +240,7 @@ func cancelled(b *browser, up *testcluster.Cluster) {
 	case err = <-ended:
 	case <-time.After(patience):
 	}
-	var problem *client.Error
+	var problem *wire.Problem
 	if !errors.As(err, &problem) || problem.Code != errcode.ScanCancelled {
 		b.t.Errorf("the scan ends with %v", err)
 	}
@@ -289,7 +291,7 @@ func TestSecured(t *testing.T) {
 	ctx := t.Context()
 	c := up.Client()
 	for _, u := range [][3]string{{"root", "admin", rootPassword}, {"reader", "read", readerPassword}} {
-		if _, err := c.PutUser(ctx, u[0], client.UserRequest{Role: u[1], Password: u[2], New: true}); err != nil {
+		if _, err := c.PutUser(ctx, u[0], v1.UserRequest{Role: u[1], Password: u[2], New: true}); err != nil {
 			t.Fatal(err)
 		}
 	}

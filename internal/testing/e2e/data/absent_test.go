@@ -19,6 +19,7 @@ import (
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
 )
 
 var (
@@ -115,7 +116,7 @@ func probe(ctx context.Context, t *testing.T, c *client.Client, bucket, name str
 	began := time.Now()
 	for done := false; !done; began = time.Now() {
 		for {
-			_, err := c.Count(ctx, client.Ref(bucket, name), client.ScanRequest{Consistency: "session", Equal: []json.RawMessage{[]byte(`"key 0000001"`)}})
+			_, err := c.Count(ctx, client.Ref(bucket, name), v1.ScanRequest{Consistency: "session", Equal: []json.RawMessage{[]byte(`"key 0000001"`)}})
 			if err == nil {
 				break
 			}
@@ -246,11 +247,11 @@ func TestLargeDiskSnapshots(t *testing.T) {
 	refusals := map[string]int{}
 	anyScans := 0
 	harness.Eventually(t, 10*time.Minute, "a session scan is answered", func() (bool, string) {
-		if _, err := c.Count(ctx, client.Ref(bucket, "i"), client.ScanRequest{Consistency: "any"}); err != nil {
+		if _, err := c.Count(ctx, client.Ref(bucket, "i"), v1.ScanRequest{Consistency: "any"}); err != nil {
 			t.Fatalf("a scan at any timestamp: %v", err)
 		}
 		anyScans++
-		n, err := c.Count(ctx, client.Ref(bucket, "i"), client.ScanRequest{Consistency: "session"})
+		n, err := c.Count(ctx, client.Ref(bucket, "i"), v1.ScanRequest{Consistency: "session"})
 		if err != nil {
 			refusals[err.Error()]++
 			return false, err.Error()
@@ -270,7 +271,7 @@ func TestLargeDiskSnapshots(t *testing.T) {
 		if _, err := kv.Set(ctx, "after", fmt.Appendf(nil, `{"k":"after %d"}`, i), kvclient.StoreOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		n, err := c.Count(ctx, client.Ref(bucket, "i"), client.ScanRequest{Consistency: "session", Equal: []json.RawMessage{fmt.Appendf(nil, `"after %d"`, i)}})
+		n, err := c.Count(ctx, client.Ref(bucket, "i"), v1.ScanRequest{Consistency: "session", Equal: []json.RawMessage{fmt.Appendf(nil, `"after %d"`, i)}})
 		if err != nil || n.Count != 1 {
 			t.Fatalf("%d rows: %v", n.Count, err)
 		}

@@ -27,6 +27,7 @@ import (
 	"tidemark/keyversion"
 	"tidemark/kv/kvclient"
 	"tidemark/kv/mcbp"
+	"tidemark/manager/api/v1"
 )
 
 var (
@@ -461,7 +462,7 @@ func TestBuildWithKill(t *testing.T) {
 
 // scan reads a whole index, which must be ready.
 func (r *buildRun) scan(ctx context.Context, x schemeIndex, consistency string) kept {
-	s, err := harness.Collect(ctx, r.c, r.bucket, x.name, client.ScanRequest{Consistency: consistency})
+	s, err := harness.Collect(ctx, r.c, r.bucket, x.name, v1.ScanRequest{Consistency: consistency})
 	if err != nil {
 		r.t.Fatalf("%s, %s scan: %v", x.name, consistency, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 // sdk writes documents as applications do.
@@ -42,7 +43,7 @@ func newSDK(t *testing.T, up *testcluster.Cluster) *sdk {
 }
 
 // await starts an operation and waits for it.
-func (s *sdk) await(start func(done func(gocbcore.MutationToken, error)) error) (client.Token, error) {
+func (s *sdk) await(start func(done func(gocbcore.MutationToken, error)) error) (v1.Token, error) {
 	s.t.Helper()
 	type outcome struct {
 		token gocbcore.MutationToken
@@ -50,18 +51,18 @@ func (s *sdk) await(start func(done func(gocbcore.MutationToken, error)) error) 
 	}
 	out := make(chan outcome, 1)
 	if err := start(func(token gocbcore.MutationToken, err error) { out <- outcome{token, err} }); err != nil {
-		return client.Token{}, err
+		return v1.Token{}, err
 	}
 	select {
 	case o := <-out:
-		return client.Token{VBucket: o.token.VbID, VBUUID: uint64(o.token.VbUUID), Seqno: uint64(o.token.SeqNo)}, o.err
+		return v1.Token{VBucket: o.token.VbID, VBUUID: uint64(o.token.VbUUID), Seqno: uint64(o.token.SeqNo)}, o.err
 	case <-time.After(harness.Hang):
 		s.t.Fatal("the SDK does not answer")
-		return client.Token{}, nil
+		return v1.Token{}, nil
 	}
 }
 
-func (s *sdk) set(scope, collection, key, value string) (client.Token, error) {
+func (s *sdk) set(scope, collection, key, value string) (v1.Token, error) {
 	s.t.Helper()
 	return s.await(func(done func(gocbcore.MutationToken, error)) error {
 		_, err := s.agent.Set(gocbcore.SetOptions{Key: []byte(key), Value: []byte(value), ScopeName: scope,
@@ -166,8 +167,8 @@ func testCollections(t *testing.T, feed string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := harness.CollectSoon(ctx, c, places[1].keyspace, "by_n", client.ScanRequest{Consistency: "at_plus",
-		Tokens: []client.Token{token}}, harness.Hang)
+	s, err := harness.CollectSoon(ctx, c, places[1].keyspace, "by_n", v1.ScanRequest{Consistency: "at_plus",
+		Tokens: []v1.Token{token}}, harness.Hang)
 	if err != nil || len(s.IDs) != 10 || s.IDs[9] != "d0" {
 		t.Fatalf("at the SDK's token: %v %v", s.IDs, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/internal/testing/tracingtest"
+	"tidemark/manager/api/v1"
 )
 
 var (
@@ -160,7 +161,7 @@ func TestReadyHasEverything(t *testing.T) {
 	soon, stop := context.WithTimeout(ctx, 2*time.Second)
 	defer stop()
 	if err := c.WaitReady(soon, []index.ID{made[0].ID}, nil); err == nil {
-		n, err := c.Count(ctx, client.Ref(bucket, "keys"), client.ScanRequest{})
+		n, err := c.Count(ctx, client.Ref(bucket, "keys"), v1.ScanRequest{})
 		t.Fatalf("it is ready without half of the vbuckets, a scan counts %+v, %v", n, err)
 	}
 	if err := syscall.Kill(slow, syscall.SIGCONT); err != nil {
@@ -169,7 +170,7 @@ func TestReadyHasEverything(t *testing.T) {
 	if err := c.WaitReady(ctx, []index.ID{made[0].ID}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := c.Count(ctx, client.Ref(bucket, "keys"), client.ScanRequest{}); err != nil || n.Count != 2000 {
+	if n, err := c.Count(ctx, client.Ref(bucket, "keys"), v1.ScanRequest{}); err != nil || n.Count != 2000 {
 		t.Fatalf("ready: a scan counts %+v, %v, 2000 documents have an entry", n, err)
 	}
 }

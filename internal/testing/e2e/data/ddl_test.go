@@ -17,6 +17,7 @@ import (
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/oracle"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 // createLimit is for the build of an index of the sample's size under a light load on a busy machine.
@@ -58,7 +59,7 @@ func TestCreateUnderLoad(t *testing.T) {
 	scanAs := func(what, name string, o oracle.Index, consistencies ...string) {
 		t.Helper()
 		for _, consistency := range consistencies {
-			s, err := harness.CollectSoon(ctx, c, bucket, name, client.ScanRequest{Consistency: consistency}, harness.Hang)
+			s, err := harness.CollectSoon(ctx, c, bucket, name, v1.ScanRequest{Consistency: consistency}, harness.Hang)
 			if err != nil {
 				t.Fatalf("%s, %s scan: %v", what, consistency, err)
 			}

@@ -9,6 +9,7 @@ import (
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/oracle"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 // TestEmptyBucket: indexes on a bucket in which nothing was ever written become ready, answer scans with no rows, and
@@ -30,7 +31,7 @@ func TestEmptyBucket(t *testing.T) {
 	if err := w.Set(ctx, "first", []byte(`{"name":"one"}`)); err != nil {
 		t.Fatal(err)
 	}
-	n, err := c.Count(ctx, client.Ref(bucket, "places_by_name"), client.ScanRequest{Consistency: "session"})
+	n, err := c.Count(ctx, client.Ref(bucket, "places_by_name"), v1.ScanRequest{Consistency: "session"})
 	if err != nil || n.Count != 1 {
 		t.Errorf("%+v, %v", n, err)
 	}

@@ -17,6 +17,7 @@ import (
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
 	"tidemark/kv/mcbp"
+	"tidemark/manager/api/v1"
 )
 
 // forms are keys of every form of arrays and dates, and of what else a key may be; behind a bar what they are
@@ -133,7 +134,7 @@ func TestForms(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			got, err := harness.Collect(ctx, c, "world", names[i], client.ScanRequest{Consistency: "session"})
+			got, err := harness.Collect(ctx, c, "world", names[i], v1.ScanRequest{Consistency: "session"})
 			if err != nil {
 				return fmt.Errorf("%s: %w", statements[i], err)
 			}
@@ -167,7 +168,7 @@ func findBig(ctx context.Context, t *testing.T, c *client.Client, name string) {
 	const written, shown = "18446744073709551616", "1.8446744073709552e+19"
 	var ids [2][]string
 	for i, bound := range []string{written, shown} {
-		got, err := harness.Collect(ctx, c, "world", name, client.ScanRequest{Consistency: "session",
+		got, err := harness.Collect(ctx, c, "world", name, v1.ScanRequest{Consistency: "session",
 			Equal: []json.RawMessage{json.RawMessage(bound)}})
 		if err != nil {
 			t.Fatal(err)

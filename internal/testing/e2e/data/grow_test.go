@@ -17,6 +17,7 @@ import (
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 )
 
@@ -76,7 +77,7 @@ func (g *grower) scan(ctx context.Context, seed uint64) {
 	for ctx.Err() == nil {
 		name := fmt.Sprintf("g%d", 1+r.IntN(4))
 		began := time.Now()
-		_, err := harness.Collect(ctx, g.c, g.bucket, name, client.ScanRequest{Limit: 20,
+		_, err := harness.Collect(ctx, g.c, g.bucket, name, v1.ScanRequest{Limit: 20,
 			Equal: []json.RawMessage{json.RawMessage(strconv.Itoa(r.IntN(1000)))}})
 		g.mu.Lock()
 		if err == nil {
@@ -130,7 +131,7 @@ func (g *grower) received() (bytes float64) {
 }
 
 // change runs a rebalance and tells what it took.
-func (g *grower) change(what string, req client.RebalanceRequest) {
+func (g *grower) change(what string, req v1.RebalanceRequest) {
 	g.t.Helper()
 	g.scans()
 	time.Sleep(15 * time.Second)
@@ -205,8 +206,8 @@ func TestGrow(t *testing.T) {
 		return err == nil && len(st.Indexers) == 5, ""
 	})
 	began = time.Now()
-	g.change("3 to 5", client.RebalanceRequest{})
-	g.change("5 to 4", client.RebalanceRequest{Remove: []string{"i5"}})
+	g.change("3 to 5", v1.RebalanceRequest{})
+	g.change("5 to 4", v1.RebalanceRequest{Remove: []string{"i5"}})
 	stop()
 	wg.Wait()
 	t.Logf("%d updates, %.0f a second", updates, float64(updates)/time.Since(began).Seconds())

@@ -20,6 +20,7 @@ import (
 	"tidemark/internal/localcluster"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 	"tidemark/partition"
 )
 
@@ -73,15 +74,15 @@ func (h *handshake) copies(ctx context.Context, name string, indexer int) (all [
 	return all
 }
 
-func (h *handshake) status(ctx context.Context, indexer int) client.IndexerStatus {
+func (h *handshake) status(ctx context.Context, indexer int) v1.IndexerStatus {
 	h.t.Helper()
 	id, at := h.up.Manifest().Indexers[indexer].ID, -1
-	var st client.Status
+	var st v1.Status
 	// after a restore its duties begin anew
 	harness.Eventually(h.t, 10*time.Second, "the leader knows "+id, func() (bool, string) {
 		var err error
 		st, err = h.c.Status(ctx)
-		at = slices.IndexFunc(st.Indexers, func(i client.IndexerStatus) bool { return i.ID == id })
+		at = slices.IndexFunc(st.Indexers, func(i v1.IndexerStatus) bool { return i.ID == id })
 		return err == nil && at >= 0, fmt.Sprintf("%v %+v", err, st.Indexers)
 	})
 	return st.Indexers[at]
@@ -207,7 +208,7 @@ func (h *handshake) restored(ctx context.Context) {
 	harness.Create(ctx, h.t, h.c, fmt.Sprintf("CREATE INDEX later ON %s(name)", h.bucket))
 	with, err := h.c.Backup(ctx)
 	h.must(err)
-	before, err := harness.CollectSoon(ctx, h.c, h.bucket, "later", client.ScanRequest{Consistency: "session"},
+	before, err := harness.CollectSoon(ctx, h.c, h.bucket, "later", v1.ScanRequest{Consistency: "session"},
 		harness.Hang)
 	h.must(err)
 	made := map[string]uint64{} // folders by inode
@@ -225,7 +226,7 @@ func (h *handshake) restored(ctx context.Context) {
 	_, err = h.c.Restore(ctx, with, "in-place", false)
 	h.must(err)
 	harness.WaitReady(ctx, h.t, h.c, h.bucket)
-	after, err := harness.CollectSoon(ctx, h.c, h.bucket, "later", client.ScanRequest{Consistency: "session"},
+	after, err := harness.CollectSoon(ctx, h.c, h.bucket, "later", v1.ScanRequest{Consistency: "session"},
 		harness.Hang)
 	if err != nil || !slices.Equal(after.IDs, before.IDs) || len(after.IDs) == 0 {
 		h.t.Errorf("%d rows, %v; before: %d", len(after.IDs), err, len(before.IDs))

@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/client"
 	"tidemark/internal/localcluster"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv"
+	"tidemark/manager/api/v1"
 )
 
 // TestFailoverThatLoses: the indexes have followed writes that no replica has when their KV node is failed over. The
@@ -150,7 +150,7 @@ func TestRebalanceUnderLoad(t *testing.T) {
 	var scans []harness.Scanned
 	wg.Go(func() {
 		for load.Err() == nil {
-			if s, err := harness.CollectSoon(load, c, m.Bucket, "places_by_name", client.ScanRequest{Consistency: "any"},
+			if s, err := harness.CollectSoon(load, c, m.Bucket, "places_by_name", v1.ScanRequest{Consistency: "any"},
 				harness.Hang); err == nil {
 				scans = append(scans, s)
 			} else if load.Err() == nil {

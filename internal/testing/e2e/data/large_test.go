@@ -11,6 +11,7 @@ import (
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
 )
 
 // TestDocumentLargerThanAFrame: a document within all limits, whose keys in four indexes together are more than any
@@ -45,7 +46,7 @@ func TestDocumentLargerThanAFrame(t *testing.T) {
 		t.Helper()
 		for i := range indexes {
 			ref := client.Ref("world", fmt.Sprintf("large_%d", i))
-			n, err := c.Count(ctx, ref, client.ScanRequest{Consistency: "session"})
+			n, err := c.Count(ctx, ref, v1.ScanRequest{Consistency: "session"})
 			if err != nil || n.Count != entries {
 				t.Errorf("%s: %s: %d entries (%v), want %d", what, ref, n.Count, err, entries)
 			}

@@ -19,6 +19,8 @@ import (
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 var memoryDocuments = flag.Int("memory.documents", 1200, "documents of TestMemoryQuota; 18 KB of keys each, so that "+
@@ -88,7 +90,7 @@ func TestMemoryQuota(t *testing.T) {
 		g.Go(func() error {
 			for first := true; first || written.Load() < 2; first = false {
 				n, err := scanned(work, c, client.Ref(m.Bucket, fmt.Sprintf("large_%d", s%(indexes/2))))
-				var refused *client.Error
+				var refused *wire.Problem
 				if err != nil && !errors.As(err, &refused) { // it may be too busy for the moment
 					return err
 				}
@@ -102,7 +104,7 @@ func TestMemoryQuota(t *testing.T) {
 	}
 	for i := range indexes {
 		count, err := c.Count(ctx, client.Ref(m.Bucket, fmt.Sprintf("large_%d", i)),
-			client.ScanRequest{Consistency: "session"})
+			v1.ScanRequest{Consistency: "session"})
 		if err != nil || count.Count != uint64(*memoryDocuments) {
 			t.Errorf("large_%d has %d entries, %v; want %d", i, count.Count, err, *memoryDocuments)
 		}
@@ -119,7 +121,7 @@ func TestMemoryQuota(t *testing.T) {
 
 // scanned reads a whole index and gives how many rows came.
 func scanned(ctx context.Context, c *client.Client, ref string) (n int64, err error) {
-	rows, err := c.Scan(ctx, ref, client.ScanRequest{})
+	rows, err := c.Scan(ctx, ref, v1.ScanRequest{})
 	if err != nil {
 		return 0, err
 	}

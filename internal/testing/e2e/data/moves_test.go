@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/client"
 	"tidemark/internal/failpoint"
 	"tidemark/internal/localcluster"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
@@ -145,7 +145,7 @@ func (b *breaker) held(id uint64, what string) (y partition.Rebalance) {
 func (b *breaker) settled() {
 	b.t.Helper()
 	harness.Eventually(b.t, harness.Hang, "all copies are whole, and none leaves", func() (bool, string) {
-		var list client.TopologyList
+		var list v1.TopologyList
 		if err := testcluster.GetJSON(b.ctx, b.up.Manifest().Managers[0].REST+"/v1/topology", &list); err != nil {
 			return false, err.Error()
 		}
@@ -164,7 +164,7 @@ func (b *breaker) settled() {
 }
 
 // cell holds a transition back, kills somebody there, and lets it go on: at once, or when the process is there again.
-func (b *breaker) cell(what, who string, req client.RebalanceRequest, atOnce bool) {
+func (b *breaker) cell(what, who string, req v1.RebalanceRequest, atOnce bool) {
 	b.t.Helper()
 	hold := func(what string) {
 		if err := b.fail.SetHold(what); err != nil {
@@ -214,9 +214,9 @@ func TestMoves(t *testing.T) {
 	s := scanner{pause: 60 * time.Millisecond} // so that some are under way at each kill
 	s.run(load, c, bucket)
 	for n, cell := range cells {
-		req := client.RebalanceRequest{Remove: []string{"i3"}, Receives: 2, Sends: 2}
+		req := v1.RebalanceRequest{Remove: []string{"i3"}, Receives: 2, Sends: 2}
 		if n%2 == 1 {
-			req = client.RebalanceRequest{Keep: []string{"i3"}, Receives: 2, Sends: 2}
+			req = v1.RebalanceRequest{Keep: []string{"i3"}, Receives: 2, Sends: 2}
 		}
 		began := time.Now()
 		b.cell(cell[0], cell[1], req, n%4 < 2)
@@ -226,9 +226,9 @@ func TestMoves(t *testing.T) {
 		}
 	}
 	if len(cells)%2 == 1 {
-		b.over(b.begin(client.RebalanceRequest{Keep: []string{"i3"}, Receives: 2, Sends: 2}))
+		b.over(b.begin(v1.RebalanceRequest{Keep: []string{"i3"}, Receives: 2, Sends: 2}))
 	}
-	r, err := c.Rebalance(ctx, client.RebalanceRequest{}, true)
+	r, err := c.Rebalance(ctx, v1.RebalanceRequest{}, true)
 	if err != nil || !r.Plan.Balanced {
 		t.Errorf("the plan in the end: %+v, %v", r.Plan, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"tidemark/internal/localcluster"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
@@ -30,7 +31,7 @@ type mover struct {
 }
 
 // begin starts a rebalance; it is tried again where no leader answers.
-func (m *mover) begin(req client.RebalanceRequest) (id uint64) {
+func (m *mover) begin(req v1.RebalanceRequest) (id uint64) {
 	m.t.Helper()
 	harness.Eventually(m.t, harness.Hang, "a rebalance begins", func() (bool, string) {
 		r, err := m.c.Rebalance(m.ctx, req, false)
@@ -46,7 +47,7 @@ func (m *mover) begin(req client.RebalanceRequest) (id uint64) {
 }
 
 // over waits for the end of a rebalance.
-func (m *mover) over(id uint64) (r client.RebalanceInfo) {
+func (m *mover) over(id uint64) (r v1.RebalanceInfo) {
 	m.t.Helper()
 	harness.Eventually(m.t, harness.Hang, "the rebalance is over", func() (bool, string) {
 		var err error
@@ -162,9 +163,9 @@ func TestRebalance(t *testing.T) {
 	var s scanner
 	s.run(load, c, bucket)
 
-	drop := client.RebalanceRequest{Remove: []string{"i3"}, Receives: 2, Sends: 2}
-	keep := client.RebalanceRequest{Keep: []string{"i3"}, Receives: 2, Sends: 2}
-	for _, req := range []client.RebalanceRequest{drop, keep} {
+	drop := v1.RebalanceRequest{Remove: []string{"i3"}, Receives: 2, Sends: 2}
+	keep := v1.RebalanceRequest{Keep: []string{"i3"}, Receives: 2, Sends: 2}
+	for _, req := range []v1.RebalanceRequest{drop, keep} {
 		if r := m.over(m.begin(req)); r.Phase != statecontext.RebalanceFinished {
 			t.Fatalf("%+v", r)
 		}
@@ -182,7 +183,7 @@ func TestRebalance(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		at := slices.IndexFunc(st.Indexers, func(i client.IndexerStatus) bool { return i.Node == node })
+		at := slices.IndexFunc(st.Indexers, func(i v1.IndexerStatus) bool { return i.Node == node })
 		return func(f *localcluster.Manifest) int {
 			return f.Indexers[slices.IndexFunc(f.Indexers,
 				func(e localcluster.IndexerEntry) bool { return e.ID == st.Indexers[at].ID })].PID
@@ -216,7 +217,7 @@ func TestRebalance(t *testing.T) {
 			t.Errorf("after kill %d: %+v", n, r)
 		}
 	}
-	r, err := c.Rebalance(ctx, client.RebalanceRequest{}, true)
+	r, err := c.Rebalance(ctx, v1.RebalanceRequest{}, true)
 	if err != nil || !r.Plan.Balanced {
 		t.Errorf("the plan in the end: %+v, %v", r.Plan, err)
 	}

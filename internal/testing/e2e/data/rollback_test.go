@@ -16,6 +16,7 @@ import (
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv"
 	"tidemark/kv/mcbp"
+	"tidemark/manager/api/v1"
 )
 
 var (
@@ -150,7 +151,7 @@ func (r *rollbackRun) write(ctx context.Context, version uint64) {
 func (r *rollbackRun) build(ctx context.Context) time.Duration {
 	began := time.Now()
 	harness.Create(ctx, r.t, r.c, "CREATE INDEX by_name ON "+r.bucket+`(name) WITH {"num_partition": 4}`)
-	if _, err := r.c.Count(ctx, client.Ref(r.bucket, "by_name"), client.ScanRequest{Consistency: "session", Equal: []json.RawMessage{[]byte(`"x"`)}}); err != nil {
+	if _, err := r.c.Count(ctx, client.Ref(r.bucket, "by_name"), v1.ScanRequest{Consistency: "session", Equal: []json.RawMessage{[]byte(`"x"`)}}); err != nil {
 		r.t.Fatal(err)
 	}
 	return time.Since(began)
@@ -159,7 +160,7 @@ func (r *rollbackRun) build(ctx context.Context) time.Duration {
 // settled waits until replicas and the index have all.
 func (r *rollbackRun) settled(ctx context.Context) {
 	harness.Settled(ctx, r.t, r.admin, r.up.Manifest().VBuckets)
-	if _, err := r.c.Count(ctx, client.Ref(r.bucket, "by_name"), client.ScanRequest{Consistency: "session", Equal: []json.RawMessage{[]byte(`"x"`)}}); err != nil {
+	if _, err := r.c.Count(ctx, client.Ref(r.bucket, "by_name"), v1.ScanRequest{Consistency: "session", Equal: []json.RawMessage{[]byte(`"x"`)}}); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -173,7 +174,7 @@ func (r *rollbackRun) lose(ctx context.Context) (rollback, scanned time.Duration
 	r.t.Log(strings.TrimSpace(harness.MustRun(ctx, r.t, r.up, "kv", "failover", "kv2", "--lose")))
 	r.t.Logf("the failover took %s", time.Since(began).Round(time.Millisecond))
 	rollback = <-done
-	req := client.ScanRequest{Consistency: "session", Equal: []json.RawMessage{[]byte(`"x"`)}}
+	req := v1.ScanRequest{Consistency: "session", Equal: []json.RawMessage{[]byte(`"x"`)}}
 	harness.WaitFor(ctx, r.t, func() error {
 		_, err := r.c.Count(ctx, client.Ref(r.bucket, "by_name"), req)
 		return err

@@ -19,6 +19,8 @@ import (
 	"tidemark/internal/testing/oracle"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 // handMade are indexes beside the sample's, with what they must hold written out by hand.
@@ -84,7 +86,7 @@ func bound(r *rand.Rand, rows []oracle.Row) []string {
 }
 
 // randomScan makes a scan with bounds around the rows there are, and says it to the oracle.
-func randomScan(r *rand.Rand, all []oracle.Row) (req client.ScanRequest, ranges []oracle.Range) {
+func randomScan(r *rand.Rand, all []oracle.Row) (req v1.ScanRequest, ranges []oracle.Range) {
 	inclusion := func() string { return []string{"both", "low", "high", "neither"}[r.IntN(4)] }
 	req.Reverse = r.IntN(2) == 0
 	if r.IntN(3) == 0 {
@@ -100,7 +102,7 @@ func randomScan(r *rand.Rand, all []oracle.Row) (req client.ScanRequest, ranges 
 			ranges = append(ranges, oracle.Range{Low: bound(r, all), High: bound(r, all), Inclusion: inclusion()})
 		}
 		for _, o := range ranges {
-			req.Ranges = append(req.Ranges, client.Range{Low: raw(o.Low), High: raw(o.High), Inclusion: o.Inclusion})
+			req.Ranges = append(req.Ranges, v1.Range{Low: raw(o.Low), High: raw(o.High), Inclusion: o.Inclusion})
 		}
 		return req, ranges
 	}
@@ -111,7 +113,7 @@ func randomScan(r *rand.Rand, all []oracle.Row) (req client.ScanRequest, ranges 
 	if r.IntN(4) > 0 {
 		o.High = bound(r, all)
 	}
-	req.Range = &client.Range{Low: raw(o.Low), High: raw(o.High), Inclusion: o.Inclusion}
+	req.Range = &v1.Range{Low: raw(o.Low), High: raw(o.High), Inclusion: o.Inclusion}
 	return req, []oracle.Range{o}
 }
 
@@ -142,7 +144,7 @@ func TestScansAgainstOracle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := harness.CollectSoon(ctx, c, bucket, h.name, client.ScanRequest{Consistency: "session"},
+		if s, err := harness.CollectSoon(ctx, c, bucket, h.name, v1.ScanRequest{Consistency: "session"},
 			harness.Hang); err != nil || oracle.Diff(all, s.Keys, s.IDs) != "" {
 			t.Fatalf("%s: %v %s", h.name, err, oracle.Diff(all, s.Keys, s.IDs))
 		}
@@ -188,8 +190,8 @@ func tokens(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *clien
 			t.Fatal(err)
 		}
 		last = m
-		s, err := harness.Collect(ctx, c, bucket, "down_up", client.ScanRequest{Consistency: "at_plus", Equal: equal(name),
-			Tokens: []client.Token{{VBucket: m.VBucket, VBUUID: m.VBUUID, Seqno: m.Seqno}}})
+		s, err := harness.Collect(ctx, c, bucket, "down_up", v1.ScanRequest{Consistency: "at_plus", Equal: equal(name),
+			Tokens: []v1.Token{{VBucket: m.VBucket, VBUUID: m.VBUUID, Seqno: m.Seqno}}})
 		if err != nil || len(s.IDs) != 1 || s.Seqnos[m.VBucket] < m.Seqno {
 			t.Fatalf("write %d: %v, %v: an at_plus scan does not show it", n, s.IDs, err)
 		}
@@ -205,8 +207,8 @@ func tokens(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *clien
 	}
 	waiting := make(chan answer, 1)
 	go func() {
-		s, err := harness.Collect(ctx, c, bucket, "down_up", client.ScanRequest{Consistency: "at_plus", Equal: equal("after"),
-			Tokens: []client.Token{{VBucket: m.VBucket, VBUUID: m.VBUUID, Seqno: m.Seqno + 1}}})
+		s, err := harness.Collect(ctx, c, bucket, "down_up", v1.ScanRequest{Consistency: "at_plus", Equal: equal("after"),
+			Tokens: []v1.Token{{VBucket: m.VBucket, VBUUID: m.VBUUID, Seqno: m.Seqno + 1}}})
 		waiting <- answer{s, err}
 	}()
 	select {
@@ -222,19 +224,19 @@ func tokens(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *clien
 	}
 	for _, tc := range []struct {
 		name   string
-		token  client.Token
+		token  v1.Token
 		status int
 		code   errcode.Code
 		detail string
 	}{
-		{"future", client.Token{VBucket: last.VBucket, VBUUID: last.VBUUID, Seqno: last.Seqno + 1000},
+		{"future", v1.Token{VBucket: last.VBucket, VBUUID: last.VBUUID, Seqno: last.Seqno + 1000},
 			http.StatusGatewayTimeout, "TIMEOUT", ""},
-		{"another branch", client.Token{VBucket: last.VBucket, VBUUID: last.VBUUID + 1, Seqno: last.Seqno},
+		{"another branch", v1.Token{VBucket: last.VBucket, VBUUID: last.VBUUID + 1, Seqno: last.Seqno},
 			http.StatusConflict, "TOKEN_LOST", fmt.Sprint(last.VBucket)},
-		{"no such vbucket", client.Token{VBucket: 4711, VBUUID: 1, Seqno: 1}, http.StatusBadRequest, "BAD_REQUEST", "4711"},
+		{"no such vbucket", v1.Token{VBucket: 4711, VBUUID: 1, Seqno: 1}, http.StatusBadRequest, "BAD_REQUEST", "4711"},
 	} {
 		began := time.Now()
-		b, err := json.Marshal(client.ScanRequest{Consistency: "at_plus", Tokens: []client.Token{tc.token}})
+		b, err := json.Marshal(v1.ScanRequest{Consistency: "at_plus", Tokens: []v1.Token{tc.token}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -253,7 +255,7 @@ func tokens(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *clien
 		if err != nil {
 			t.Fatal(err)
 		}
-		var p client.Error
+		var p wire.Problem
 		err = errors.Join(json.NewDecoder(resp.Body).Decode(&p), resp.Body.Close())
 		if took := time.Since(began); err != nil || resp.StatusCode != tc.status || p.Code != tc.code ||
 			!strings.Contains(p.Detail, tc.detail) || took > harness.Hang {

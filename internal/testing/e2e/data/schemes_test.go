@@ -24,6 +24,7 @@ import (
 	"tidemark/internal/testing/oracle"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
 )
 
 var (
@@ -148,7 +149,7 @@ func (s *schemeRun) some(ctx context.Context, seed uint64, x schemeIndex, all []
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		var req client.ScanRequest
+		var req v1.ScanRequest
 		if err := json.Unmarshal(body, &req); err != nil {
 			s.t.Fatal(err)
 		}
@@ -259,14 +260,14 @@ func (s *schemeRun) round(ctx context.Context, up *testcluster.Cluster, round ui
 			s.some(ctx, seed+12*uint64(i), x, rows)
 		}
 	}
-	show := func(l client.VerifyLine) error {
+	show := func(l v1.VerifyLine) error {
 		if l.Difference != nil {
 			s.t.Logf("%+v", *l.Difference)
 		}
 		return nil
 	}
 	for _, x := range late {
-		if end, err := s.c.Verify(ctx, client.Ref(s.bucket, x.name), client.VerifyRequest{}, show); err != nil ||
+		if end, err := s.c.Verify(ctx, client.Ref(s.bucket, x.name), v1.VerifyRequest{}, show); err != nil ||
 			end.Differences != 0 {
 			s.t.Errorf("%s: verified: %+v, %v", x.statement, end, err)
 		}
@@ -286,7 +287,7 @@ func (s *schemeRun) described(ctx context.Context, up *testcluster.Cluster, all 
 			s.t.Errorf("%s is said to be partitioned by %+v (%v)", x.statement, info.PartitionBy, err)
 			continue
 		}
-		again, err := s.c.Create(ctx, client.CreateRequest{Name: x.name + "_again", Bucket: s.bucket, Keys: info.Keys,
+		again, err := s.c.Create(ctx, v1.CreateRequest{Name: x.name + "_again", Bucket: s.bucket, Keys: info.Keys,
 			Where:       info.Where,
 			PartitionBy: info.PartitionBy, Partitions: info.Partitions, DeferBuild: true})
 		if err != nil || !again.PartitionBy.Equal(&x.by) || again.Partitions != info.Partitions {

@@ -11,6 +11,7 @@ import (
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
 )
 
 // TestSessionsSeeNoPast: of two indexers one gets a tenth of its time, so that its index lags behind the other's.
@@ -31,16 +32,16 @@ func TestSessionsSeeNoPast(t *testing.T) {
 	crew.Go(func() { pulse(load, m.Indexers[1].PID) })
 	defer func() { enough(); crew.Wait() }()
 
-	count := func(s *client.Session, by *client.Client, name, consistency string) client.CountReply {
+	count := func(s *client.Session, by *client.Client, name, consistency string) v1.CountReply {
 		t.Helper()
 		one, end := context.WithTimeout(ctx, 3*time.Minute)
 		defer end()
-		var reply client.CountReply
+		var reply v1.CountReply
 		var err error
 		if s == nil {
-			reply, err = by.Count(one, client.Ref(m.Bucket, name), client.ScanRequest{Consistency: consistency})
+			reply, err = by.Count(one, client.Ref(m.Bucket, name), v1.ScanRequest{Consistency: consistency})
 		} else {
-			reply, err = s.Count(one, by, client.Ref(m.Bucket, name), client.ScanRequest{Consistency: consistency})
+			reply, err = s.Count(one, by, client.Ref(m.Bucket, name), v1.ScanRequest{Consistency: consistency})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -58,7 +59,7 @@ func TestSessionsSeeNoPast(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n%3 == 0 {
-			written := client.Token{VBucket: at.VBucket, VBUUID: at.VBUUID, Seqno: at.Seqno}
+			written := v1.Token{VBucket: at.VBucket, VBUUID: at.VBUUID, Seqno: at.Seqno}
 			if err := writer.Wrote(m.Bucket, written); err != nil {
 				t.Fatal(err)
 			}
@@ -71,7 +72,7 @@ func TestSessionsSeeNoPast(t *testing.T) {
 		if seen.Count != n {
 			t.Fatalf("%d documents of %d", seen.Count, n)
 		}
-		if past, err := via.Count(ctx, client.Ref(m.Bucket, "slow"), client.ScanRequest{}); err != nil {
+		if past, err := via.Count(ctx, client.Ref(m.Bucket, "slow"), v1.ScanRequest{}); err != nil {
 			t.Fatal(err)
 		} else if past.Count < n {
 			behind++

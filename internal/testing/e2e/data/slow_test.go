@@ -20,6 +20,7 @@ import (
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
 	"tidemark/projector/feed"
 	"tidemark/projector/router"
 	"tidemark/wire"
@@ -149,7 +150,7 @@ type overload struct {
 func (o *overload) scan(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
-		if _, err := o.c.Count(ctx, client.Ref(o.bucket, "big"), client.ScanRequest{Consistency: "session"}); err == nil {
+		if _, err := o.c.Count(ctx, client.Ref(o.bucket, "big"), v1.ScanRequest{Consistency: "session"}); err == nil {
 			o.scans.Add(1)
 			o.mu.Lock()
 			o.took = append(o.took, time.Since(began))

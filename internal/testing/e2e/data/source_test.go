@@ -9,6 +9,7 @@ import (
 	"tidemark/client"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 // TestStabilitySource: what moves the stability timestamps is chosen per bucket while everything runs (IM-16): indexes
@@ -23,7 +24,7 @@ func TestStabilitySource(t *testing.T) {
 	w := harness.NewWorkload(ctx, t, up.KV(ctx))
 	set := func(source string) {
 		t.Helper()
-		r, err := c.SetBucketSettings(ctx, bucket, client.BucketSettings{StabilitySource: source})
+		r, err := c.SetBucketSettings(ctx, bucket, v1.BucketSettings{StabilitySource: source})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,11 +64,11 @@ func TestStabilitySource(t *testing.T) {
 	stop()
 	writers.Wait()
 	harness.CheckFinal(ctx, t, c, w, bucket)
-	if _, err := c.SetBucketSettings(ctx, bucket, client.BucketSettings{StabilitySource: "mean"}); !harness.RefusedAs(err,
+	if _, err := c.SetBucketSettings(ctx, bucket, v1.BucketSettings{StabilitySource: "mean"}); !harness.RefusedAs(err,
 		"INVALID_ARGUMENT") {
 		t.Errorf("a source that is none: %v", err)
 	}
-	if _, err := c.SetBucketSettings(ctx, "nobody", client.BucketSettings{}); !harness.RefusedAs(err, "UNKNOWN_BUCKET") {
+	if _, err := c.SetBucketSettings(ctx, "nobody", v1.BucketSettings{}); !harness.RefusedAs(err, "UNKNOWN_BUCKET") {
 		t.Errorf("a bucket that is none: %v", err)
 	}
 }

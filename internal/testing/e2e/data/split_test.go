@@ -14,6 +14,7 @@ import (
 	"tidemark/internal/sample"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 // splitter gives indexes other slices, by name.
@@ -40,7 +41,7 @@ func (s *splitter) alter(name, with string) (next index.ID) {
 }
 
 // over waits until the name is the successor's and the first is gone for good.
-func (s *splitter) over(name string, first, next index.ID) (x client.IndexInfo) {
+func (s *splitter) over(name string, first, next index.ID) (x v1.IndexInfo) {
 	s.t.Helper()
 	harness.Eventually(s.t, 3*time.Minute, "the split of "+name+" is over", func() (bool, string) {
 		list, err := s.c.Indexes(s.ctx, s.bucket)

@@ -33,6 +33,7 @@ import (
 	"tidemark/internal/tlsconf"
 	"tidemark/keyversion"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
 	"tidemark/projectorclient"
 	"tidemark/wire"
 )
@@ -67,7 +68,7 @@ func newListener(ctx context.Context, t *testing.T, c *client.Client, bucket str
 	return l
 }
 
-func (l *listener) handle(ctx context.Context, ev *topic.Event) error {
+func (l *listener) handle(ctx context.Context, ev *keyversion.Event) error {
 	l.mu.Lock()
 	l.calls++
 	l.mu.Unlock()
@@ -347,7 +348,7 @@ func TestSubscriberThatReadsNothing(t *testing.T) {
 	for i := range late + 1 {
 		began := time.Now()
 		harness.Eventually(t, harness.Hang, "a session scan shows every document", func() (bool, string) {
-			n, err := c.Count(ctx, client.Ref(m.Bucket, "big"), client.ScanRequest{Consistency: "session"})
+			n, err := c.Count(ctx, client.Ref(m.Bucket, "big"), v1.ScanRequest{Consistency: "session"})
 			return err == nil && int(n.Count) == documents+i, fmt.Sprint(n.Count, err)
 		})
 		t.Logf("%d documents are in the index, %s after the last one", documents+i, time.Since(began).Round(time.Millisecond))

@@ -27,7 +27,7 @@ const (
 
 // verified runs a verification and gives what it lists.
 func verified(ctx context.Context, t *testing.T, c *client.Client, name string) (found []v1.Difference,
-	end client.VerifyEnd) {
+	end v1.VerifyEnd) {
 	t.Helper()
 	found, end, err := verify(ctx, c, name)
 	if err != nil {
@@ -37,10 +37,10 @@ func verified(ctx context.Context, t *testing.T, c *client.Client, name string) 
 }
 
 // verify is verified for goroutines that are not the test's.
-func verify(ctx context.Context, c *client.Client, name string) (found []v1.Difference, end client.VerifyEnd,
+func verify(ctx context.Context, c *client.Client, name string) (found []v1.Difference, end v1.VerifyEnd,
 	err error) {
-	end, err = c.Verify(ctx, client.Ref("world", name), client.VerifyRequest{Rate: 1_000_000},
-		func(l client.VerifyLine) error {
+	end, err = c.Verify(ctx, client.Ref("world", name), v1.VerifyRequest{Rate: 1_000_000},
+		func(l v1.VerifyLine) error {
 			if l.Difference != nil {
 				found = append(found, *l.Difference)
 			}
@@ -166,7 +166,7 @@ func underLoad(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *cl
 		if found, end := verified(ctx, t, c, name); len(found) > 0 || end.Unsettled > 0 {
 			t.Errorf("%s at rest: %+v, %+v", name, found, end)
 		}
-		if _, err := c.Count(ctx, client.Ref("world", name), client.ScanRequest{Consistency: "session"}); err != nil {
+		if _, err := c.Count(ctx, client.Ref("world", name), v1.ScanRequest{Consistency: "session"}); err != nil {
 			t.Fatal(err)
 		}
 	}

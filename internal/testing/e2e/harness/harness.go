@@ -21,6 +21,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/sample"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/wire"
 )
 
 // Main is the TestMain of a package that starts clusters: it runs the tests, removes the built binary, and exits.
@@ -93,7 +94,7 @@ func MustRun(ctx context.Context, t *testing.T, up *testcluster.Cluster, args ..
 
 // RefusedAs reports whether err is an answer of the API with that code.
 func RefusedAs(err error, code errcode.Code) bool {
-	var p *client.Error
+	var p *wire.Problem
 	return errors.As(err, &p) && p.Code == code
 }
 

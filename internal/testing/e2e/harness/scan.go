@@ -12,6 +12,7 @@ import (
 	"tidemark/client"
 	"tidemark/internal/testing/oracle"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/manager/api/v1"
 )
 
 // Scanned is what one scan gave: for each row its key and its document's id, in order, and the timestamp it was made
@@ -26,11 +27,11 @@ type Scanned struct {
 
 // Scan reads a whole index under a consistency of docs/scans.md: any, session.
 func Scan(ctx context.Context, c *client.Client, bucket, name, consistency string) (Scanned, error) {
-	return Collect(ctx, c, bucket, name, client.ScanRequest{Consistency: consistency})
+	return Collect(ctx, c, bucket, name, v1.ScanRequest{Consistency: consistency})
 }
 
 // Collect makes any scan of an index, and reads all of it.
-func Collect(ctx context.Context, c *client.Client, bucket, name string, req client.ScanRequest) (Scanned, error) {
+func Collect(ctx context.Context, c *client.Client, bucket, name string, req v1.ScanRequest) (Scanned, error) {
 	s := Scanned{Index: name}
 	started := time.Now()
 	req.WantTimestamp = true
@@ -59,13 +60,13 @@ func Collect(ctx context.Context, c *client.Client, bucket, name string, req cli
 
 // ScanSoon tries a session scan until it works, for limit.
 func ScanSoon(ctx context.Context, c *client.Client, bucket, name string, limit time.Duration) (Scanned, error) {
-	return CollectSoon(ctx, c, bucket, name, client.ScanRequest{Consistency: "session"}, limit)
+	return CollectSoon(ctx, c, bucket, name, v1.ScanRequest{Consistency: "session"}, limit)
 }
 
 // CollectSoon is Collect, again until it works, for limit: where nothing is wrong but the machine may have stood still,
 // so that connections broke and processes were taken for gone. A failure that came before the end of limit is what it
 // gives.
-func CollectSoon(ctx context.Context, c *client.Client, bucket, name string, req client.ScanRequest,
+func CollectSoon(ctx context.Context, c *client.Client, bucket, name string, req v1.ScanRequest,
 	limit time.Duration) (s Scanned, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

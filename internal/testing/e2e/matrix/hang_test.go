@@ -21,6 +21,7 @@ import (
 	"tidemark/internal/testing/testcluster"
 	"tidemark/keyversion"
 	"tidemark/kv"
+	"tidemark/manager/api/v1"
 )
 
 var hangFlag = flag.String("hangs", "indexer",
@@ -233,7 +234,7 @@ func (h *hang) longest(d *duty) (longest time.Duration, why error) {
 func makeAndDrop(ctx context.Context, h *hang) error {
 	h.number++
 	name := fmt.Sprintf("made_%d", h.number)
-	_, err := h.c.Create(ctx, client.CreateRequest{Bucket: h.bucket, Name: name, IsPrimary: true, DeferBuild: true})
+	_, err := h.c.Create(ctx, v1.CreateRequest{Bucket: h.bucket, Name: name, IsPrimary: true, DeferBuild: true})
 	if err != nil && !strings.Contains(err.Error(), "INDEX_EXISTS") {
 		return err
 	}
@@ -241,7 +242,7 @@ func makeAndDrop(ctx context.Context, h *hang) error {
 }
 
 func (h *hang) scan(ctx context.Context, c *client.Client, consistency string) error {
-	_, err := harness.Collect(ctx, c, h.bucket, hungIndex, client.ScanRequest{Consistency: consistency, Limit: 10})
+	_, err := harness.Collect(ctx, c, h.bucket, hungIndex, v1.ScanRequest{Consistency: consistency, Limit: 10})
 	return err
 }
 
@@ -350,7 +351,7 @@ func subscribe(w *world) *subscriber {
 			}
 			return all, nil
 		},
-		Handle: func(_ context.Context, ev *topic.Event) error {
+		Handle: func(_ context.Context, ev *keyversion.Event) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if ev.Kind == keyversion.Insert {

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/client"
+	"tidemark/manager/api/v1"
 )
 
-type status = client.ManagerStatus
+type status = v1.ManagerStatus
 
 // atOnce is how many small clusters start beside each other.
 const atOnce = 3

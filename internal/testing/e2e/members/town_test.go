@@ -30,6 +30,7 @@ import (
 	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
 )
 
 const (
@@ -212,7 +213,7 @@ func (w *town) until(ctx context.Context, what string, f func() (bool, string)) 
 }
 
 // roles tells the role of each manager that the leader knows, by name; one that does not answer is "dead".
-func roles(s *client.Status) map[string]string {
+func roles(s *v1.Status) map[string]string {
 	all := map[string]string{}
 	for _, m := range s.Managers {
 		if all[m.ID] = m.Role; !m.Alive {
@@ -408,7 +409,7 @@ func (d *ddl) run(ctx context.Context, t *testing.T, c *client.Client) {
 	for n := 0; ctx.Err() == nil; n++ {
 		name := fmt.Sprintf("ddl_%d", n)
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-		_, err := c.Create(limited, client.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true, DeferBuild: true})
+		_, err := c.Create(limited, v1.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true, DeferBuild: true})
 		switch {
 		case err != nil:
 			t.Errorf("DDL: create %s: %v", name, err)
