@@ -85,31 +85,15 @@ type Config struct {
 	Tracer trace.Tracer // nil: no spans
 }
 
-// API serves one manager.
+// API serves one manager: it leads each call to the group of handlers that has it, here or at the leader.
 type API struct {
-	cfg   Config
-	rpc   *rpc.Client
-	now   func() time.Time
-	scans *rpc.Client
-	// alive returns which indexers are silent, by probes on connections of their own.
-	alive  *detector.Detector
-	probes *rpc.Client
-	// indexers and projectors are asked for their figures, and for how much they log.
-	indexers   *indexerclient.Client
-	projectors *projectorclient.Client
-	places     chan struct{} // one for each scan that is passed on
+	*access
+	scans   *scans
+	probes  *rpc.Client
+	metrics metrics
 	// succession lets calls wait for the next leader.
 	succession succession
-	// asking is held by who asks the leader how far this manager should be; asked is when the last question began that was
-	// answered and caught up with, in nanoseconds after began, 0 for never.
-	asking  chan struct{}
-	asked   atomic.Int64
-	began   time.Time
-	metrics metrics
-	past    *history.Cluster
-	// closed: a leader has said that there are users, of whom this manager may not have heard. What has had users is never
-	// open again.
-	closed atomic.Bool
+	past       *history.Cluster // the last hour
 	// foreign is the cluster of the node that was refused last.
 	foreign atomic.Pointer[string]
 }
@@ -118,26 +102,33 @@ type API struct {
 func New(cfg Config) *API {
 	probes := rpc.NewClient(probesAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
 	alive := detector.New(detector.HTTP(probes.HTTP(), func(addr string) string {
-		return cfg.TLS.BaseURL(addr) +
-			"/healthz"
+		return cfg.TLS.BaseURL(addr) + "/healthz"
 	}))
-	a := &API{cfg: cfg, rpc: rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
-		scans:    rpc.NewClient(scansAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
-		indexers: indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)), alive: alive,
-		projectors: projectorclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)), probes: probes,
-		now: time.Now, began: time.Now(), places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1),
-		succession: newSuccession(cfg.Raft)}
+	g := &ground{cfg: cfg, now: time.Now,
+		rpc:        rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
+		indexers:   indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
+		projectors: projectorclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector))}
+	a := over(g)
+	a.probes, a.succession = probes, newSuccession(cfg.Raft)
+	a.scans.alive, a.scans.ways = alive, rpc.NewClient(scansAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
 	a.metrics = newMetrics(cfg.Registry)
 	a.past = history.NewCluster(a.began)
 	return a
 }
 
+// over puts the groups that keep something on their ground.
+func over(g *ground) *API {
+	c := &currency{ground: g, began: time.Now(), asking: make(chan struct{}, 1)}
+	a := &access{ground: g, currency: c}
+	return &API{access: a, scans: &scans{access: a, places: make(chan struct{}, scansAtOnce)}}
+}
+
 // Close drops idle connections.
 func (a *API) Close() {
 	a.rpc.Close()
-	a.alive.Close()
+	a.scans.alive.Close()
 	a.probes.Close()
-	a.scans.Close()
+	a.scans.ways.Close()
 	a.indexers.Close()
 	a.projectors.Close()
 }
@@ -154,7 +145,7 @@ const (
 	RoleComponent Role = "component" // what managers, projectors and indexers say to each other
 )
 
-// route is one call. To add one: write the handler, and a route literal with its doc in the list of its file (as
+// route is one call. To add one: write the handler, and a route literal with its doc in the list of its group (as
 // readRoutes); then see openapi.go.
 type route struct {
 	method string
@@ -196,10 +187,14 @@ func (rt *route) bodyTime(limit time.Duration) time.Duration {
 
 // routes lists every call. Of two paths that match, the first one counts.
 func (a *API) routes() []route {
-	return slices.Concat(a.userRoutes(), a.sessionRoutes(), a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(),
-		a.readRoutes(), a.clusterRoutes(), a.rebalanceRoutes(), a.memberRoutes(), a.componentRoutes(),
-		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes(), a.viewRoutes(), a.statsRoutes(),
-		a.loggingRoutes(), a.runningRoutes(), a.historyRoutes())
+	g := a.ground
+	h, m := health{g, a.currency}, members{g}
+	return slices.Concat(users{g}.userRoutes(), sessions{a.access}.sessionRoutes(), a.scans.scanRoutes(),
+		statements{g}.ddlRoutes(), statements{g}.patchRoutes(), indexes{g}.readRoutes(), h.nodeRoutes(),
+		backups{g}.clusterRoutes(), rebalances{g}.rebalanceRoutes(), m.memberRoutes(),
+		components{a.access, m}.componentRoutes(), g.errorRoutes(), events{a.access}.watchRoutes(),
+		views{g}.viewRoutes(), stats{g}.statsRoutes(), logs{g}.loggingRoutes(), running{g}.runningRoutes(),
+		a.historyRoutes())
 }
 
 // RouteInfo is what a call needs, for tests of who may call it.
@@ -385,13 +380,13 @@ func patience(r *http.Request, limit time.Duration) time.Duration {
 }
 
 // leaderOf finds the leader's REST address in the state.
-func (a *API) leaderOf(s *statecontext.State) (wire.Leader, bool) {
-	l := a.cfg.Raft.Leader()
+func (g *ground) leaderOf(s *statecontext.State) (wire.Leader, bool) {
+	l := g.cfg.Raft.Leader()
 	if !l.Known {
 		return wire.Leader{}, false
 	}
 	if m := s.Manager(l.ID); m != nil && m.REST != "" {
-		return wire.Leader{ID: m.Name, REST: m.REST, Term: a.cfg.Raft.Term()}, true
+		return wire.Leader{ID: m.Name, REST: m.REST, Term: g.cfg.Raft.Term()}, true
 	}
 	return wire.Leader{ID: l.ID}, false
 }

@@ -41,19 +41,25 @@ func (r Role) needs() statecontext.UserRole {
 	return statecontext.UserAdmin
 }
 
+// access says who sends a request, and what he may do.
+type access struct {
+	*ground
+	*currency
+}
+
 // authorize says who sends a request, in its context, and refuses what he may not do. It is the one place that does.
-func (a *API) authorize(r *http.Request, rt *route) (*http.Request, error) {
-	if a.cfg.Auth == nil || rt.role == RoleNone {
+func (g *access) authorize(r *http.Request, rt *route) (*http.Request, error) {
+	if g.cfg.Auth == nil || rt.role == RoleNone {
 		return r, nil
 	}
-	a.takeSession(r)
-	if err := errors.Join(rpc.CheckOrigin(r), rpc.CheckHost(r, hostOf(a.cfg.REST))); err != nil {
+	g.takeSession(r)
+	if err := errors.Join(rpc.CheckOrigin(r), rpc.CheckHost(r, hostOf(g.cfg.REST))); err != nil {
 		return r, rpc.Refuse(errcode.Forbidden, "%s %s: %v", r.Method, r.URL.Path, err)
 	}
 	if rt.component() {
-		return r, a.nodeMay(r, rt)
+		return r, g.nodeMay(r, rt)
 	}
-	id, err := a.identifyFor(r, rt)
+	id, err := g.identifyFor(r, rt)
 	switch {
 	case err != nil:
 		return r, unauthenticated(err)
@@ -70,16 +76,16 @@ func (a *API) authorize(r *http.Request, rt *route) (*http.Request, error) {
 
 // identifyFor returns who sends a request. Who may not do what he asks for, as far as is known here, may have been
 // allowed to a moment ago: that is looked at before he is refused.
-func (a *API) identifyFor(r *http.Request, rt *route) (*auth.Identity, error) {
-	sure := a.catchUpTo(r.Context(), a.now())
-	id, err := a.identify(r)
+func (g *access) identifyFor(r *http.Request, rt *route) (*auth.Identity, error) {
+	sure := g.catchUpTo(r.Context(), g.now())
+	id, err := g.identify(r)
 	if err != nil || id.Role >= rt.role.needs() || !id.OfUser() {
 		return id, err
 	}
 	if !sure() {
-		return nil, a.refuseUnsure()
+		return nil, g.refuseUnsure()
 	}
-	return a.identify(r)
+	return g.identify(r)
 }
 
 // hostOf returns the host of a base URL.
@@ -93,23 +99,23 @@ func hostOf(base string) string {
 
 // stillMay reports whether who was let in would be let in now: for answers that last. A manager that does not know is
 // no.
-func (a *API) stillMay(ctx context.Context) bool {
+func (g *access) stillMay(ctx context.Context) bool {
 	id, ok := ctx.Value(identityKey{}).(*auth.Identity)
 	if !ok {
-		return a.cfg.Auth == nil
+		return g.cfg.Auth == nil
 	}
-	return a.still(id) && (!id.OfUser() || a.current())
+	return g.still(id) && (!id.OfUser() || g.current())
 }
 
 // still reports whether somebody who was let in would be let in now.
-func (a *API) still(id *auth.Identity) bool {
+func (g *access) still(id *auth.Identity) bool {
 	switch {
-	case a.cfg.Auth == nil:
+	case g.cfg.Auth == nil:
 		return true
 	case id.Name == rpc.Anonymous:
-		return !a.authRequired()
+		return !g.authRequired()
 	}
-	return a.cfg.Auth.Still(id)
+	return g.cfg.Auth.Still(id)
 }
 
 func roleName(id *auth.Identity) string {
@@ -132,10 +138,10 @@ func unauthenticated(err error) error {
 }
 
 // identify returns who sends a user's request. While authentication is off, who shows nothing is an administrator.
-func (a *API) identify(r *http.Request) (*auth.Identity, error) {
-	id, err := a.lookUp(r)
+func (g *access) identify(r *http.Request) (*auth.Identity, error) {
+	id, err := g.lookUp(r)
 	if errors.Is(err, auth.ErrUnauthenticated) || err == nil && id != nil && id.OfUser() {
-		if late := a.ensureCurrent(r.Context()); late != nil {
+		if late := g.ensureCurrent(r.Context()); late != nil {
 			return nil, late
 		}
 	}
@@ -146,7 +152,7 @@ func (a *API) identify(r *http.Request) (*auth.Identity, error) {
 		if id.Node.Role != tlsconf.Manager { // no user: it may do nothing here
 			return id, nil
 		}
-		if r.Header.Get(HeaderPrincipal) != principalNobody && a.authRequired() { // asks for itself
+		if r.Header.Get(HeaderPrincipal) != principalNobody && g.authRequired() { // asks for itself
 			return &auth.Identity{Name: id.Name, Role: statecontext.UserReads, Node: id.Node}, nil
 		}
 		id = nil // who showed nothing there has to show something here, if anybody has
@@ -154,15 +160,15 @@ func (a *API) identify(r *http.Request) (*auth.Identity, error) {
 	if id != nil {
 		return id, nil
 	}
-	return a.anonymous()
+	return g.anonymous()
 }
 
 // anonymous returns who sends a request that shows nothing.
-func (a *API) anonymous() (*auth.Identity, error) {
+func (g *access) anonymous() (*auth.Identity, error) {
 	switch {
-	case !a.authRequired():
+	case !g.authRequired():
 		return &auth.Identity{Name: rpc.Anonymous, Role: statecontext.UserAdmin}, nil
-	case a.cfg.Raft.State().UserCount() == 0 && !a.closed.Load():
+	case g.cfg.Raft.State().UserCount() == 0 && !g.closed.Load():
 		return nil, errNobody()
 	}
 	return nil, errNoCredentials()
@@ -170,11 +176,11 @@ func (a *API) anonymous() (*auth.Identity, error) {
 
 // lookUp gives whose credentials a request shows, or for whom a manager says that it is. Credentials that are not known
 // here are refused as such only by who knows every user there was when the request came.
-func (a *API) lookUp(r *http.Request) (*auth.Identity, error) {
-	sure := a.catchUpTo(r.Context(), a.now())
-	id, err := a.cfg.Auth.IdentifyIn(r, sure) // a right password must not be called a wrong one
+func (g *access) lookUp(r *http.Request) (*auth.Identity, error) {
+	sure := g.catchUpTo(r.Context(), g.now())
+	id, err := g.cfg.Auth.IdentifyIn(r, sure) // a right password must not be called a wrong one
 	if errors.Is(err, auth.ErrUnsure) {
-		return nil, a.refuseUnsure()
+		return nil, g.refuseUnsure()
 	}
 	if err != nil || id == nil || id.Node == nil {
 		return id, err
@@ -183,11 +189,11 @@ func (a *API) lookUp(r *http.Request) (*auth.Identity, error) {
 	if claim == "" || claim == principalNobody {
 		return id, nil
 	}
-	if id, err = a.cfg.Auth.Accept(claim); errors.Is(err, auth.ErrUnauthenticated) { // it may be ahead of this manager
+	if id, err = g.cfg.Auth.Accept(claim); errors.Is(err, auth.ErrUnauthenticated) { // it may be ahead of this manager
 		if !sure() {
-			return nil, a.refuseUnsure()
+			return nil, g.refuseUnsure()
 		}
-		id, err = a.cfg.Auth.Accept(claim)
+		id, err = g.cfg.Auth.Accept(claim)
 	}
 	return id, err
 }
@@ -202,7 +208,7 @@ func errNoCredentials() error {
 }
 
 // authRequired reports whether requests without credentials are refused.
-func (a *API) authRequired() bool { return !a.cfg.Open || a.cfg.Raft.HasUsers() || a.closed.Load() }
+func (g *access) authRequired() bool { return !g.cfg.Open || g.cfg.Raft.HasUsers() || g.closed.Load() }
 
 // passedOn returns the claim with which a manager passes a request on; "" when it says nothing, or somebody else says
 // it.
@@ -214,8 +220,8 @@ func passedOn(r *http.Request, node *tlsconf.Peer) string {
 }
 
 // vouch adds to a request that goes to another manager on whose behalf it is.
-func (a *API) vouch(out *http.Request, ctx context.Context, in *http.Request) {
-	if a.cfg.TLS == nil {
+func (g *ground) vouch(out *http.Request, ctx context.Context, in *http.Request) {
+	if g.cfg.TLS == nil {
 		if h, ok := ctx.Value(credentialsKey{}).(string); ok {
 			out.Header.Set("Authorization", h)
 		}
@@ -233,10 +239,10 @@ func (a *API) vouch(out *http.Request, ctx context.Context, in *http.Request) {
 }
 
 // node returns the component that a request is of, over TLS; false without TLS.
-func (a *API) node(r *http.Request) (tlsconf.Peer, bool) {
+func (g *access) node(r *http.Request) (tlsconf.Peer, bool) {
 	p, ok := tlsconf.PeerOfRequest(r)
 	if ok && passedOn(r, &p) != "" {
-		if passed, err := a.cfg.Auth.Accept(passedOn(r, &p)); err == nil && passed.Node != nil {
+		if passed, err := g.cfg.Auth.Accept(passedOn(r, &p)); err == nil && passed.Node != nil {
 			return *passed.Node, true
 		}
 	}
@@ -245,8 +251,8 @@ func (a *API) node(r *http.Request) (tlsconf.Peer, bool) {
 
 // nodeMay refuses what the sender's certificate is not for. Without TLS, which is on loopback only unless somebody said
 // --insecure, components are not asked who they are.
-func (a *API) nodeMay(r *http.Request, rt *route) error {
-	if a.cfg.TLS == nil {
+func (g *access) nodeMay(r *http.Request, rt *route) error {
+	if g.cfg.TLS == nil {
 		return nil
 	}
 	roles := []tlsconf.Role{tlsconf.Manager}
@@ -258,7 +264,7 @@ func (a *API) nodeMay(r *http.Request, rt *route) error {
 	case "/v1/components/{id}/reports":
 		roles = append(roles, tlsconf.Indexer, tlsconf.Projector)
 	}
-	p, ok := a.node(r)
+	p, ok := g.node(r)
 	switch {
 	case !ok:
 		return rpc.Refuse(errcode.Unauthenticated, "%s is between components: it needs the certificate of one of %v",
@@ -270,11 +276,11 @@ func (a *API) nodeMay(r *http.Request, rt *route) error {
 }
 
 // speaksFor refuses a component that says it is another one.
-func (a *API) speaksFor(r *http.Request, role tlsconf.Role, id string) error {
-	if a.cfg.Auth == nil || a.cfg.TLS == nil {
+func (g *access) speaksFor(r *http.Request, role tlsconf.Role, id string) error {
+	if g.cfg.Auth == nil || g.cfg.TLS == nil {
 		return nil
 	}
-	if p, _ := a.node(r); p.Role != tlsconf.Manager && !p.Is(role, id) {
+	if p, _ := g.node(r); p.Role != tlsconf.Manager && !p.Is(role, id) {
 		return rpc.Refuse(errcode.Forbidden, "%s speaks for %s", p, tlsconf.Peer{Role: role, ID: id})
 	}
 	return nil

@@ -26,15 +26,15 @@ const (
 )
 
 // clusterRoutes are about the cluster as a whole: backup and restore, upgrade, limits.
-func (a *API) clusterRoutes() []route {
+func (g backups) clusterRoutes() []route {
 	return []route{
-		{method: "GET", path: "/v1/backup", handle: a.backup, role: RoleAdmin, leader: true, limit: BackupTimeout,
+		{method: "GET", path: "/v1/backup", handle: g.backup, role: RoleAdmin, leader: true, limit: BackupTimeout,
 			doc: operation{
 				id: "getBackup", tag: tagCluster, summary: "The StateContext as a file that can be restored: definitions, " +
 					"placements, limits",
 				answers: []answer{{status: 200, means: "the file; it ends with a SHA-256 of all before it", media: mediaBinary,
 					headers: []string{HeaderCAS}}}}},
-		{method: "POST", path: "/v1/restore", handle: a.restore, role: RoleAdmin, leader: true, limit: BackupTimeout,
+		{method: "POST", path: "/v1/restore", handle: g.restore, role: RoleAdmin, leader: true, limit: BackupTimeout,
 			upload: statecontext.MaxBackupBytes, doc: operation{
 				id: "restore", tag: tagCluster, summary: "Restore a backup: all of it or nothing. Writes are refused meanwhile",
 				params: []param{
@@ -48,18 +48,18 @@ func (a *API) clusterRoutes() []route {
 					errcode.Restoring,
 					errcode.RestoreMismatch, errcode.FormatNotAllowed, errcode.PlacementImpossible, errcode.FormatTooOld,
 					errcode.NoProjector}}},
-		{method: "POST", path: "/v1/cluster:finalize-upgrade", handle: a.finalizeUpgrade, role: RoleAdmin, leader: true,
+		{method: "POST", path: "/v1/cluster:finalize-upgrade", handle: g.finalizeUpgrade, role: RoleAdmin, leader: true,
 			limit: WriteTimeout, doc: operation{
 				id: "finalizeUpgrade", tag: tagCluster, summary: "Allow what needs the newest format level, for good: no older " +
 					"version can take part from then on",
 				headers: []string{HeaderKey},
 				answers: []answer{{status: 200, means: "the format level from now on", body: v1.FormatReply{}}},
 				codes:   []errcode.Code{errcode.FormatNotAllowed}}},
-		{method: "GET", path: "/v1/limits", handle: a.limits, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/limits", handle: g.limits, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "getLimits", tag: tagCluster, summary: "The limits in force",
 				answers: []answer{{status: 200, means: "the limits", body: statecontext.Limits{}, headers: readHeaders()}}}},
-		{method: "PATCH", path: "/v1/limits", handle: a.setLimits, role: RoleAdmin, leader: true, limit: WriteTimeout,
+		{method: "PATCH", path: "/v1/limits", handle: g.setLimits, role: RoleAdmin, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "setLimits", tag: tagCluster, summary: "Change limits: those that are named; 0 is the default",
 				headers: []string{HeaderKey}, body: v1.LimitsChange{},
@@ -69,28 +69,28 @@ func (a *API) clusterRoutes() []route {
 }
 
 // backup sends the leader's state, as of a check of its leadership.
-func (a *API) backup(w http.ResponseWriter, r *http.Request) error {
+func (g backups) backup(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r); err != nil {
 		return err
 	}
-	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
+	if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil {
 		return err
 	}
-	s := a.cfg.Raft.State()
+	s := g.cfg.Raft.State()
 	w.Header().Set(HeaderCAS, strconv.FormatUint(s.CAS(), 10))
 	w.Header().Set("Content-Type", mediaBinary)
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	if err := statecontext.WriteBackup(w, s, a.now().UnixMilli(), version.Number); err != nil {
-		a.cfg.Logger.Info("a backup was cut off", "error", err) // without its end it is none
+	if err := statecontext.WriteBackup(w, s, g.now().UnixMilli(), version.Number); err != nil {
+		g.cfg.Logger.Info("a backup was cut off", "error", err) // without its end it is none
 		panic(http.ErrAbortHandler)
 	}
 	return nil
 }
 
 // restore reads the whole file and checks it before anything is touched.
-func (a *API) restore(w http.ResponseWriter, r *http.Request) error {
+func (g backups) restore(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "mode", paramDryRun); err != nil {
 		return err
 	}
@@ -107,11 +107,11 @@ func (a *API) restore(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	b, err := statecontext.ReadBackupUpTo(a.cfg.Raft.FormatLevel(), data)
+	b, err := statecontext.ReadBackupUpTo(g.cfg.Raft.FormatLevel(), data)
 	if err != nil {
 		return rpc.Refuse(errcode.BackupUnusable, "nothing was done: %v", err)
 	}
-	if level := a.cfg.Raft.State().FormatLevel(); level < statecontext.RestoreFormat() {
+	if level := g.cfg.Raft.State().FormatLevel(); level < statecontext.RestoreFormat() {
 		return fmt.Errorf("%w: restore needs format level %d, the cluster is at %d: when all managers run the new version, "+
 			"run tidemark cluster finalize-upgrade",
 			consensus.ErrFormatTooOld, statecontext.RestoreFormat(), level)
@@ -125,7 +125,7 @@ func (a *API) restore(w http.ResponseWriter, r *http.Request) error {
 		sum := sha256.Sum256([]byte(req.Principal + "\x00" + req.Key))
 		id = hex.EncodeToString(sum[:16])
 	}
-	o, err := a.cfg.Coordinator.Restore(r.Context(), coordinator.RestoreRequest{ID: id, Backup: b, Mode: mode,
+	o, err := g.cfg.Coordinator.Restore(r.Context(), coordinator.RestoreRequest{ID: id, Backup: b, Mode: mode,
 		DryRun: q.Get(paramDryRun) == "true"})
 	if err != nil {
 		return err
@@ -137,12 +137,12 @@ func (a *API) restore(w http.ResponseWriter, r *http.Request) error {
 }
 
 // finalizeUpgrade raises the format level to the newest that any voter knows, when every voter knows it.
-func (a *API) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
-	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
+func (g backups) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
+	if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil {
 		return err
 	}
-	s, level := a.cfg.Raft.State(), a.cfg.Raft.FormatLevel()
-	servers, err := a.cfg.Raft.Servers()
+	s, level := g.cfg.Raft.State(), g.cfg.Raft.FormatLevel()
+	servers, err := g.cfg.Raft.Servers()
 	if err != nil {
 		return err
 	}
@@ -167,32 +167,32 @@ func (a *API) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
 			strings.Join(behind, ", "))
 	}
 	if level > s.FormatLevel() {
-		if err := a.write(r, &statecontext.SetFormatLevel{Level: level}); err != nil {
+		if err := g.write(r, &statecontext.SetFormatLevel{Level: level}); err != nil {
 			return err
 		}
 	}
-	rpc.Write(w, r, http.StatusOK, v1.FormatReply{FormatLevel: a.cfg.Raft.State().FormatLevel()})
+	rpc.Write(w, r, http.StatusOK, v1.FormatReply{FormatLevel: g.cfg.Raft.State().FormatLevel()})
 	return nil
 }
 
 // write proposes what a user asked for.
-func (a *API) write(r *http.Request, command statecontext.Body) error {
+func (g *ground) write(r *http.Request, command statecontext.Body) error {
 	req, err := bodyRequest(r, 0)
 	if err != nil {
 		return err
 	}
-	res, err := a.cfg.Raft.Propose(r.Context(), statecontext.Command{Request: req, Body: command})
+	res, err := g.cfg.Raft.Propose(r.Context(), statecontext.Command{Request: req, Body: command})
 	if err == nil {
 		err = res.Err()
 	}
 	return err
 }
 
-func (a *API) limits(w http.ResponseWriter, r *http.Request) error {
+func (g backups) limits(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "consistency"); err != nil {
 		return err
 	}
-	s, err := a.read(w, r)
+	s, err := g.read(w, r)
 	if err != nil {
 		return err
 	}
@@ -200,21 +200,21 @@ func (a *API) limits(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (a *API) setLimits(w http.ResponseWriter, r *http.Request) error {
-	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
+func (g backups) setLimits(w http.ResponseWriter, r *http.Request) error {
+	if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil {
 		return err
 	}
 	var change v1.LimitsChange
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &change); err != nil {
 		return err
 	}
-	l := change.Apply(a.cfg.Raft.State().Limits())
+	l := change.Apply(g.cfg.Raft.State().Limits())
 	if err := l.Check(); err != nil {
 		return rpc.Refuse(errcode.InvalidArgument, "nothing was done: %v", err)
 	}
-	if err := a.write(r, &statecontext.SetLimits{Limits: l}); err != nil {
+	if err := g.write(r, &statecontext.SetLimits{Limits: l}); err != nil {
 		return err
 	}
-	rpc.Write(w, r, http.StatusOK, a.cfg.Raft.State().Limits())
+	rpc.Write(w, r, http.StatusOK, g.cfg.Raft.State().Limits())
 	return nil
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"tidemark/errcode"
@@ -25,6 +26,16 @@ const (
 // reasonNotCurrent is why a manager does not let users in.
 const reasonNotCurrent = "not_current"
 
+// currency is how current this manager's knowledge is of who may do what.
+type currency struct {
+	*ground
+	// asking is held by who asks the leader how far this manager should be; asked is when the last question began that was
+	// answered and caught up with, in nanoseconds after began, 0 for never.
+	asking chan struct{}
+	asked  atomic.Int64
+	began  time.Time
+}
+
 // Run keeps this manager's knowledge of users current, so that requests need not wait for that, until ctx ends. While
 // there are none it asks as well: a manager that can take in nothing is told all the same that there are.
 func (a *API) Run(ctx context.Context) error {
@@ -45,102 +56,106 @@ func (a *API) Run(ctx context.Context) error {
 }
 
 // serves reports whether this manager leads, and notes that its state was current then.
-func (a *API) serves() bool {
-	now := a.now()
-	_, serving := a.cfg.Raft.Serving()
+func (g *currency) serves() bool {
+	now := g.now()
+	_, serving := g.cfg.Raft.Serving()
 	if serving {
-		a.noteCurrent(now)
+		g.noteCurrent(now)
 	}
 	return serving
 }
 
 // noteCurrent notes that the state has all that was acknowledged before a moment.
-func (a *API) noteCurrent(at time.Time) {
-	since := int64(at.Sub(a.began))
+func (g *currency) noteCurrent(at time.Time) {
+	since := int64(at.Sub(g.began))
 	for {
-		old := a.asked.Load()
-		if since <= old || a.asked.CompareAndSwap(old, since) {
+		old := g.asked.Load()
+		if since <= old || g.asked.CompareAndSwap(old, since) {
 			return
 		}
 	}
 }
 
 // currentFor returns how long ago it was certain that the state has all that was acknowledged.
-func (a *API) currentFor() time.Duration { return a.now().Sub(a.began) - time.Duration(a.asked.Load()) }
+func (g *currency) currentFor() time.Duration {
+	return g.now().Sub(g.began) - time.Duration(g.asked.Load())
+}
 
 // current reports whether users may be let in by what this manager knows.
-func (a *API) current() bool { return a.serves() || a.asked.Load() > 0 && a.currentFor() <= mayLag }
+func (g *currency) current() bool {
+	return g.serves() || g.asked.Load() > 0 && g.currentFor() <= mayLag
+}
 
 // currentSince reports whether it is certain that the state has all that was acknowledged before a moment.
-func (a *API) currentSince(at time.Time) bool {
-	return a.serves() || a.asked.Load() > 0 && !a.began.Add(time.Duration(a.asked.Load())).Before(at)
+func (g *currency) currentSince(at time.Time) bool {
+	return g.serves() || g.asked.Load() > 0 && !g.began.Add(time.Duration(g.asked.Load())).Before(at)
 }
 
 // catchUpTo returns what brings the state up to what was acknowledged when a request came, and reports whether that is
 // certain.
-func (a *API) catchUpTo(ctx context.Context, came time.Time) func() bool {
+func (g *currency) catchUpTo(ctx context.Context, came time.Time) func() bool {
 	return func() bool {
-		a.catchUpOnce(context.WithoutCancel(ctx), came)
-		return a.currentSince(came)
+		g.catchUpOnce(context.WithoutCancel(ctx), came)
+		return g.currentSince(came)
 	}
 }
 
 // refuseUnsure is for credentials that may be newer than what this manager knows.
-func (a *API) refuseUnsure() error {
+func (g *currency) refuseUnsure() error {
 	const what = "manager %s does not know these credentials and cannot make sure that they are not new: the leader is " +
 		"out of its reach, or its disk " +
 		"takes nothing; try again, or another manager"
-	return rpc.Refuse(errcode.ManagerNotCurrent, what, a.cfg.Name)
+	return rpc.Refuse(errcode.ManagerNotCurrent, what, g.cfg.Name)
 }
 
 // ensureCurrent refuses to look anybody up in a state that may be older than mayLag, after a try to bring it up to
 // date.
-func (a *API) ensureCurrent(ctx context.Context) error {
-	if a.current() {
+func (g *currency) ensureCurrent(ctx context.Context) error {
+	if g.current() {
 		return nil
 	}
-	a.catchUpOnce(ctx, a.now())
-	if a.current() {
+	g.catchUpOnce(ctx, g.now())
+	if g.current() {
 		return nil
 	}
-	return rpc.Refuse(errcode.ManagerNotCurrent, "%s", a.notCurrent())
+	return rpc.Refuse(errcode.ManagerNotCurrent, "%s", g.notCurrent())
 }
 
 // notCurrent says what is the matter.
-func (a *API) notCurrent() string {
+func (g *currency) notCurrent() string {
 	const what = "manager %s has not been able to make sure for %s that it knows all users, passwords and tokens as " +
 		"they are now, and lets no user in until it has: " +
 		"the leader is out of its reach, or its disk takes nothing"
-	return fmt.Sprintf(what, a.cfg.Name, a.currentFor().Round(time.Second))
+	return fmt.Sprintf(what, g.cfg.Name, g.currentFor().Round(time.Second))
 }
 
 // catchUpOnce brings a follower's state up to what it was at the leader when a request came. Those that come while one
 // asks share the next question. Without an answer the state stays as it is.
-func (a *API) catchUpOnce(ctx context.Context, came time.Time) {
-	if a.serves() {
+func (g *currency) catchUpOnce(ctx context.Context, came time.Time) {
+	if g.serves() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, currentPatience)
 	defer cancel()
 	select {
-	case a.asking <- struct{}{}:
-		defer func() { <-a.asking }()
+	case g.asking <- struct{}{}:
+		defer func() { <-g.asking }()
 	case <-ctx.Done():
 		return
 	}
-	asked := a.began.Add(time.Duration(a.asked.Load()))
+	asked := g.began.Add(time.Duration(g.asked.Load()))
 	if asked.After(came) {
 		return
 	}
-	pause := time.NewTimer(askPause - a.now().Sub(asked))
+	pause := time.NewTimer(askPause - g.now().Sub(asked))
 	defer pause.Stop()
 	select {
 	case <-pause.C:
 	case <-ctx.Done():
 		return
 	}
-	now := a.now()
-	if a.catchUp(ctx) == nil {
-		a.noteCurrent(now)
+	now := g.now()
+	if g.catchUp(ctx) == nil {
+		g.noteCurrent(now)
 	}
 }

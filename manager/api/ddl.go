@@ -53,9 +53,9 @@ func bodyRequest(r *http.Request, part int) (*statecontext.Request, error) {
 	return request(r, part, sent)
 }
 
-func (a *API) ddlRoutes() []route {
+func (g statements) ddlRoutes() []route {
 	return []route{
-		{method: "POST", path: "/v1/statements", handle: a.statements, role: RoleDDL, leader: true, limit: WriteTimeout,
+		{method: "POST", path: "/v1/statements", handle: g.statements, role: RoleDDL, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "runStatements", tag: tagDDL, summary: "Run DDL text: one or more statements separated by semicolons, in order",
 				params: []param{{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only say what each would do, " +
@@ -64,13 +64,13 @@ func (a *API) ddlRoutes() []route {
 				answers: []answer{{status: 202, means: "done; builds go on", body: v1.StatementReply{}},
 					{status: 200, means: "what would be done (dry_run)", body: v1.StatementReply{}}},
 				codes: ddlCodes(errcode.SyntaxError, errcode.Unsupported)}},
-		{method: "POST", path: "/v1/indexes:build", handle: a.build, role: RoleDDL, leader: true, limit: WriteTimeout,
+		{method: "POST", path: "/v1/indexes:build", handle: g.build, role: RoleDDL, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "buildIndexes", tag: tagDDL, summary: "Start the builds of deferred indexes, all or none",
 				headers: []string{HeaderKey}, body: v1.BuildRequest{},
 				answers: []answer{{status: 202, means: "the builds have begun", body: v1.StatementReply{}}},
 				codes:   ddlCodes()}},
-		{method: "POST", path: "/v1/indexes", handle: a.create, role: RoleDDL, leader: true, limit: WriteTimeout,
+		{method: "POST", path: "/v1/indexes", handle: g.create, role: RoleDDL, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "createIndex", tag: tagDDL, summary: "Create an index",
 				headers: []string{HeaderKey}, body: v1.CreateRequest{},
@@ -79,7 +79,7 @@ func (a *API) ddlRoutes() []route {
 						headers: []string{headerETag}},
 					{status: 200, means: "it existed (if_not_exists)", body: v1.IndexInfo{}, headers: []string{headerETag}}},
 				codes: ddlCodes(errcode.SyntaxError, errcode.Unsupported)}},
-		{method: "DELETE", path: "/v1/indexes/{ref:.+}", handle: a.drop, role: RoleDDL, leader: true, limit: WriteTimeout,
+		{method: "DELETE", path: "/v1/indexes/{ref:.+}", handle: g.drop, role: RoleDDL, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "dropIndex", tag: tagDDL, summary: "Drop an index: the name is free at once, the data goes as its hosts are " +
 					"told",
@@ -89,7 +89,7 @@ func (a *API) ddlRoutes() []route {
 	}
 }
 
-func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
+func (g statements) statements(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, paramDryRun); err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
 		return rpc.Refuse(errcode.SyntaxError, `no statement: send {"statement": "CREATE INDEX …"}`)
 	}
 	if dry {
-		return a.rehearse(w, r, list)
+		return g.rehearse(w, r, list)
 	}
 	reply := v1.StatementReply{Results: []v1.StatementResult{}}
 	for i, s := range list {
@@ -117,10 +117,10 @@ func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		outcomes, err := a.cfg.Coordinator.Execute(r.Context(), s, req)
+		outcomes, err := g.cfg.Coordinator.Execute(r.Context(), s, req)
 		switch {
 		case err != nil && len(list) > 1:
-			return a.endedBy(err, i, len(list), req != nil)
+			return g.endedBy(err, i, len(list), req != nil)
 		case err != nil:
 			return err
 		}
@@ -132,8 +132,8 @@ func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
 
 // endedBy is what is said of statement i of several that was refused: those before it stand. keyed says that the
 // request has an Idempotency-Key.
-func (a *API) endedBy(err error, i, of int, keyed bool) error {
-	p := a.problem(err)
+func (g statements) endedBy(err error, i, of int, keyed bool) error {
+	p := g.problem(err)
 	if i > 0 && p.Code == errcode.NoLeader && !keyed { // it says that nothing was done, and may be tried again
 		p = rpc.Refuse(errcode.OutcomeUnknown, "%s", p.Detail)
 	}
@@ -149,8 +149,8 @@ func (a *API) endedBy(err error, i, of int, keyed bool) error {
 }
 
 // rehearse answers what statements would do, one after the other. The first that would be refused ends it.
-func (a *API) rehearse(w http.ResponseWriter, r *http.Request, list []expression.Statement) error {
-	c, end, err := a.cfg.Coordinator.Rehearse(r.Context())
+func (g statements) rehearse(w http.ResponseWriter, r *http.Request, list []expression.Statement) error {
+	c, end, err := g.cfg.Coordinator.Rehearse(r.Context())
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (a *API) rehearse(w http.ResponseWriter, r *http.Request, list []expression
 	for i, s := range list {
 		outcomes, err := c.Execute(r.Context(), s, nil)
 		if err != nil {
-			p := a.problem(err)
+			p := g.problem(err)
 			if len(list) > 1 {
 				p.Detail = fmt.Sprintf("statement %d of %d: %s (a dry run: nothing was done)", i+1, len(list), p.Detail)
 			}
@@ -170,7 +170,7 @@ func (a *API) rehearse(w http.ResponseWriter, r *http.Request, list []expression
 			x := &would[j]
 			x.Places, x.Moves = places(c.State(), x.ID)
 			x.CAS = 0
-			if a.cfg.Raft.State().Index(x.ID) == nil {
+			if g.cfg.Raft.State().Index(x.ID) == nil {
 				x.ID = 0 // it would be another one by then
 			}
 		}
@@ -225,7 +225,7 @@ func result(o *coordinator.Outcome) v1.StatementResult {
 		Collection: d.Member.Collection, State: d.State, CAS: o.CAS, Deferred: d.Deferred, Existed: o.Existed}
 }
 
-func (a *API) build(w http.ResponseWriter, r *http.Request) error {
+func (g statements) build(w http.ResponseWriter, r *http.Request) error {
 	var body v1.BuildRequest
 	if err := rpc.Read(w, r, MaxStatementBody, &body); err != nil {
 		return err
@@ -237,7 +237,7 @@ func (a *API) build(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	outcomes, err := a.cfg.Coordinator.BuildNamed(r.Context(),
+	outcomes, err := g.cfg.Coordinator.BuildNamed(r.Context(),
 		index.KeyspaceOf(body.Bucket, body.Scope, body.Collection), body.Names, req)
 	if err != nil {
 		return err
@@ -246,7 +246,7 @@ func (a *API) build(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (a *API) create(w http.ResponseWriter, r *http.Request) error {
+func (g statements) create(w http.ResponseWriter, r *http.Request) error {
 	var body v1.CreateRequest
 	if err := rpc.Read(w, r, MaxStatementBody, &body); err != nil {
 		return err
@@ -259,12 +259,12 @@ func (a *API) create(w http.ResponseWriter, r *http.Request) error {
 		Member: index.Member{Scope: body.Scope, Collection: body.Collection}, IsPrimary: body.IsPrimary, Keys: body.Keys,
 		Where: body.Where, Deferred: body.DeferBuild,
 		PartitionBy: body.PartitionBy, Partitions: body.Partitions, Replicas: body.Replicas, Nodes: body.Nodes}
-	o, err := a.cfg.Coordinator.CreateIndex(r.Context(), coordinator.CreateRequest{Definition: d,
+	o, err := g.cfg.Coordinator.CreateIndex(r.Context(), coordinator.CreateRequest{Definition: d,
 		IfNotExists: body.IfNotExists, Request: req})
 	if err != nil {
 		return err
 	}
-	x := a.cfg.Raft.State().Index(o.Definition.ID)
+	x := g.cfg.Raft.State().Index(o.Definition.ID)
 	if x == nil { // dropped since
 		x = &statecontext.Index{Definition: o.Definition}
 	}
@@ -280,7 +280,7 @@ func (a *API) create(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (a *API) drop(w http.ResponseWriter, r *http.Request) error {
+func (g statements) drop(w http.ResponseWriter, r *http.Request) error {
 	ifMatch, err := parseETag(r.Header.Get(headerIfMatch))
 	if err != nil {
 		return err
@@ -292,9 +292,9 @@ func (a *API) drop(w http.ResponseWriter, r *http.Request) error {
 	ref := mux.Vars(r)["ref"]
 	if text, err := url.PathUnescape(ref); err == nil && strings.Contains(text, "/") {
 		bucket, name, _ := strings.Cut(text, "/")
-		o, err := a.cfg.Coordinator.DropNamed(r.Context(), atPath(bucket, name), ifMatch, req)
+		o, err := g.cfg.Coordinator.DropNamed(r.Context(), atPath(bucket, name), ifMatch, req)
 		if err != nil {
-			return a.withCAS(err, o.ID)
+			return g.withCAS(err, o.ID)
 		}
 		rpc.Write(w, r, http.StatusAccepted, result(&o))
 		return nil
@@ -303,9 +303,9 @@ func (a *API) drop(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return rpc.Refuse(errcode.UnknownIndex, "index %q: want an id or bucket/name", ref)
 	}
-	o, err := a.cfg.Coordinator.DropIndex(r.Context(), coordinator.DropRequest{ID: id, IfMatch: ifMatch, Request: req})
+	o, err := g.cfg.Coordinator.DropIndex(r.Context(), coordinator.DropRequest{ID: id, IfMatch: ifMatch, Request: req})
 	if err != nil {
-		return a.withCAS(err, id)
+		return g.withCAS(err, id)
 	}
 	rpc.Write(w, r, http.StatusAccepted, result(&o))
 	return nil
@@ -317,12 +317,12 @@ func atPath(bucket, name string) statecontext.IndexName {
 }
 
 // withCAS adds the object's present modified_cas to a mismatch.
-func (a *API) withCAS(err error, id index.ID) error {
+func (g *ground) withCAS(err error, id index.ID) error {
 	if !errors.Is(err, errcode.CASMismatch) {
 		return err
 	}
-	p := a.problem(err)
-	if d := a.cfg.Raft.State().Definition(id); d != nil {
+	p := g.problem(err)
+	if d := g.cfg.Raft.State().Definition(id); d != nil {
 		p.CAS = d.ModifiedCAS
 	}
 	return p

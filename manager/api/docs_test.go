@@ -19,7 +19,7 @@ func TestEveryCallIsDocumented(t *testing.T) {
 		pages[page] = name.ReplaceAllString(strings.ReplaceAll(string(b), "`…/", "`/v1/cluster/"), "{}")
 	}
 	seen := 0
-	for _, rt := range (&API{}).routes() {
+	for _, rt := range over(&ground{}).routes() {
 		page := "api"
 		if rt.role == RoleComponent {
 			page = "protocol"

@@ -20,7 +20,7 @@ import (
 )
 
 // errorRoutes explain codes: where the type of a problem points.
-func (a *API) errorRoutes() []route {
+func (g *ground) errorRoutes() []route {
 	return []route{
 		{method: "GET", path: "/v1/errors", role: RoleNone, limit: ReadTimeout, doc: operation{
 			id: "listErrors", tag: tagNode, summary: "All codes of problems: what each is, and the way out",
@@ -98,8 +98,8 @@ type sentinel struct {
 }
 
 // problem turns an error into its answer. What may be tried again says when.
-func (a *API) problem(err error) *rpc.Problem {
-	p := a.translate(err)
+func (g *ground) problem(err error) *rpc.Problem {
+	p := g.translate(err)
 	if p.Status == http.StatusServiceUnavailable && p.RetryAfterMS == 0 {
 		p.RetryAfterMS = retryAfter(p.Code)
 	}
@@ -117,7 +117,7 @@ func retryAfter(code errcode.Code) int64 {
 	return retryAfterMS
 }
 
-func (a *API) translate(err error) *rpc.Problem {
+func (g *ground) translate(err error) *rpc.Problem {
 	var p *rpc.Problem
 	var rejected *statecontext.Rejection
 	switch {
@@ -134,13 +134,13 @@ func (a *API) translate(err error) *rpc.Problem {
 			continue
 		}
 		p = rpc.Refuse(s.code, s.detail, err)
-		if l, ok := a.leaderOf(a.cfg.Raft.State()); ok && s.code == errcode.NoLeader {
+		if l, ok := g.leaderOf(g.cfg.Raft.State()); ok && s.code == errcode.NoLeader {
 			p.Leader = &l
 		}
 		return p
 	}
 	if p = rpc.AsProblem(err); p.Code == errcode.Internal {
-		a.cfg.Logger.Error("a call failed for a reason that has no code", "error", err)
+		g.cfg.Logger.Error("a call failed for a reason that has no code", "error", err)
 	}
 	return p
 }

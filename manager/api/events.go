@@ -26,9 +26,9 @@ const (
 // mediaEvents is that of server-sent events.
 const mediaEvents = "text/event-stream"
 
-func (a *API) watchRoutes() []route {
+func (g events) watchRoutes() []route {
 	return []route{
-		{method: "GET", path: "/v1/events", handle: a.events, role: RoleRead, limit: WatchTimeout, stream: true,
+		{method: "GET", path: "/v1/events", handle: g.events, role: RoleRead, limit: WatchTimeout, stream: true,
 			doc: operation{
 				id: "watchEvents", tag: tagReads, summary: "Watch the replicated state: a snapshot, then every change in cas " +
 					"order, as server-sent events",
@@ -47,7 +47,7 @@ func (a *API) watchRoutes() []route {
 }
 
 // events streams the changes of this manager's own state (server-sent events); no leader is needed.
-func (a *API) events(w http.ResponseWriter, r *http.Request) error {
+func (g events) events(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "since", "kinds", "consistency"); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), patience(r, WatchTimeout))
 	defer cancel()
-	stream, err := a.cfg.Watch.Join(ctx, req)
+	stream, err := g.cfg.Watch.Join(ctx, req)
 	if err != nil {
 		return watchProblem(err)
 	}
@@ -91,7 +91,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) error {
 			}
 			return nil
 		}
-		if !a.stillMay(r.Context()) {
+		if !g.stillMay(r.Context()) {
 			_ = send(markerPatience, stream.Marker("refused", "the user, his password or role, or the token has changed, or "+
 				"users were added, or this manager cannot tell at present; connect again"))
 			return nil

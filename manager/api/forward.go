@@ -27,8 +27,8 @@ const (
 var errLeaderGone = errors.New("it has been replaced, or lost, as the leader")
 
 // forward sends a request to the leader and its answer back: one hop, never two.
-func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) (err error) {
-	leader, ok := a.leaderOf(a.cfg.Raft.State())
+func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err error) {
+	leader, ok := g.leaderOf(g.cfg.Raft.State())
 	if !ok {
 		return noLeader("no leader is known at the moment; try again")
 	}
@@ -37,7 +37,7 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) (err er
 		p.Leader = &leader
 		return p
 	}
-	if leader.REST == a.cfg.REST {
+	if leader.REST == g.cfg.REST {
 		return noLeader("this manager is taking over leadership; try again")
 	}
 	body, err := forwardBody(w, r, rt)
@@ -48,13 +48,13 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) (err er
 	defer func() { rpc.EndSpan(r.Context(), span, err) }()
 	ctx, cancel := context.WithCancelCause(below)
 	defer cancel(nil)
-	req, err := a.forwarded(ctx, r, rt, leader, body)
+	req, err := g.forwarded(ctx, r, rt, leader, body)
 	if err != nil {
 		return rpc.Refuse(errcode.BadRequest, "%v", err)
 	}
 	answered := make(chan struct{})
-	go a.watchLeader(answered, cancel)
-	resp, sent, err := send(a.rpc.HTTP(), req)
+	go g.watchLeader(answered, cancel)
+	resp, sent, err := send(g.rpc.HTTP(), req)
 	close(answered)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
@@ -82,7 +82,7 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) (err er
 }
 
 // forwarded is the request that the leader gets for r.
-func (a *API) forwarded(ctx context.Context, r *http.Request, rt *route, leader wire.Leader, body io.Reader) (
+func (g *ground) forwarded(ctx context.Context, r *http.Request, rt *route, leader wire.Leader, body io.Reader) (
 	*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, r.Method, leader.REST+r.URL.RequestURI(), body)
 	if err != nil {
@@ -97,9 +97,9 @@ func (a *API) forwarded(ctx context.Context, r *http.Request, rt *route, leader 
 		}
 	}
 	rpc.Outgoing(req)
-	a.vouch(req, r.Context(), r)
-	req.Header.Set(HeaderForwarded, a.cfg.Name)
-	if id := a.cfg.Raft.ClusterID(); id != "" {
+	g.vouch(req, r.Context(), r)
+	req.Header.Set(HeaderForwarded, g.cfg.Name)
+	if id := g.cfg.Raft.ClusterID(); id != "" {
 		req.Header.Set(rpc.HeaderCluster, id)
 	}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -138,8 +138,8 @@ func bodyTooLarge(limit int64, r *http.Request) error {
 
 // watchLeader returns a forwarded request up when another leader is known, or none for some time: one that is cut off
 // or stopped would let it wait to the end of its time.
-func (a *API) watchLeader(answered <-chan struct{}, giveUp context.CancelCauseFunc) {
-	was := a.cfg.Raft.Leader().ID
+func (g *ground) watchLeader(answered <-chan struct{}, giveUp context.CancelCauseFunc) {
+	was := g.cfg.Raft.Leader().ID
 	tick := time.NewTicker(leaderWatch)
 	defer tick.Stop()
 	for unknown := time.Duration(0); ; {
@@ -148,7 +148,7 @@ func (a *API) watchLeader(answered <-chan struct{}, giveUp context.CancelCauseFu
 			return
 		case <-tick.C:
 		}
-		switch now := a.cfg.Raft.Leader(); {
+		switch now := g.cfg.Raft.Leader(); {
 		case now.Known && now.ID == was:
 			unknown = 0
 			continue

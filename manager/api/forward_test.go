@@ -96,7 +96,7 @@ func failure(t *testing.T, sent bool, err error) errcode.Code {
 // TestADryRunWhoseLeaderGoes: nothing can be done of it, so that it is asked again, or waited out; what only looks like
 // one is a write.
 func TestADryRunWhoseLeaderGoes(t *testing.T) {
-	a := &API{}
+	a := over(&ground{})
 	tries := 0
 	for _, rt := range a.routes() {
 		if rt.method == http.MethodGet || rt.component() {
@@ -127,7 +127,7 @@ func TestADryRunWhoseLeaderGoes(t *testing.T) {
 
 // TestEveryCallIsBounded: in time, in the bytes of its body, and in the time that the body takes.
 func TestEveryCallIsBounded(t *testing.T) {
-	a := &API{}
+	a := over(&ground{})
 	for _, rt := range a.routes() {
 		if rt.limit <= 0 || rt.limit > WatchTimeout && rt.limit != VerifyTimeout || rt.maxBody() <= 0 ||
 			rt.bodyTime(rt.limit) <= 0 || rt.stream != (rt.path == "/v1/events") {

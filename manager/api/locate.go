@@ -19,8 +19,8 @@ import (
 const ticketLife = 10 * time.Minute
 
 // locateRoute tells clients how to scan without a manager between.
-func (a *API) locateRoute() route {
-	return route{method: "POST", path: "/v1/indexes/{ref:.+}:locate", handle: a.locate, role: RoleRead, limit: ReadTimeout,
+func (g *scans) locateRoute() route {
+	return route{method: "POST", path: "/v1/indexes/{ref:.+}:locate", handle: g.locate, role: RoleRead, limit: ReadTimeout,
 		doc: operation{
 			id: "locateIndex", tag: tagScans, summary: "Tell which indexers hold an index, with a ticket for scans on their " +
 				"own ports",
@@ -29,11 +29,11 @@ func (a *API) locateRoute() route {
 }
 
 // locate answers from what this manager knows: who finds no way scans by way of a manager, which looks again.
-func (a *API) locate(w http.ResponseWriter, r *http.Request) error {
-	if a.cfg.Tickets == nil {
+func (g *scans) locate(w http.ResponseWriter, r *http.Request) error {
+	if g.cfg.Tickets == nil {
 		return rpc.Refuse(errcode.NotFound, "this manager issues no tickets")
 	}
-	x, err := a.find(a.cfg.Raft.State(), mux.Vars(r)["ref"])
+	x, err := g.find(g.cfg.Raft.State(), mux.Vars(r)["ref"])
 	if err != nil {
 		return err
 	}
@@ -45,34 +45,34 @@ func (a *API) locate(w http.ResponseWriter, r *http.Request) error {
 	if !ok {
 		who = &auth.Identity{Name: rpc.Anonymous, Role: statecontext.UserReads}
 	}
-	ticket, err := a.cfg.Tickets.Issue(who, ticketLife)
+	ticket, err := g.cfg.Tickets.Issue(who, ticketLife)
 	if err != nil {
 		return err
 	}
-	rpc.Write(w, r, http.StatusOK, v1.ScanRoute{Index: x.Definition.ID, ScanPorts: a.scanners(x), Ticket: ticket,
+	rpc.Write(w, r, http.StatusOK, v1.ScanRoute{Index: x.Definition.ID, ScanPorts: g.scanners(x), Ticket: ticket,
 		TicketMS: ticketLife.Milliseconds()})
 	return nil
 }
 
 // checkTicket tells an indexer whether a ticket of this manager still stands for somebody who may scan.
-func (a *API) checkTicket(w http.ResponseWriter, r *http.Request) error {
+func (g components) checkTicket(w http.ResponseWriter, r *http.Request) error {
 	var req scanport.Check
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
 		return err
 	}
-	if a.cfg.Tickets == nil {
+	if g.cfg.Tickets == nil {
 		return rpc.Refuse(errcode.Unauthenticated, "this manager issues no tickets")
 	}
-	who, err := a.cfg.Tickets.Open(req.Ticket)
+	who, err := g.cfg.Tickets.Open(req.Ticket)
 	if err == nil && who.OfUser() {
-		if err := a.ensureCurrent(r.Context()); err != nil {
+		if err := g.ensureCurrent(r.Context()); err != nil {
 			return err
 		}
 	}
 	switch {
 	case err != nil:
 		return rpc.Refuse(errcode.Unauthenticated, "%v", err)
-	case !a.still(who):
+	case !g.still(who):
 		return rpc.Refuse(errcode.Unauthenticated, "the user or token of %s has changed or ended since the ticket was issued",
 			who.Name)
 	case who.Role < RoleRead.needs():

@@ -58,7 +58,7 @@ func TestCheckTicket(t *testing.T) {
 		r.Header.Set("Content-Type", rpc.MediaJSON)
 		w := httptest.NewRecorder()
 		got, who := errcode.Code(""), scanport.Checked{}
-		if err := New(Config{Tickets: mine}).checkTicket(w, r); err != nil {
+		if err := (components{access: New(Config{Tickets: mine}).access}).checkTicket(w, r); err != nil {
 			got = rpc.AsProblem(err).Code
 		} else if err := json.Unmarshal(w.Body.Bytes(), &who); err != nil {
 			t.Errorf("%s: %v", c.name, err)

@@ -15,16 +15,16 @@ import (
 	"tidemark/wire"
 )
 
-func (a *API) loggingRoutes() []route {
+func (g logs) loggingRoutes() []route {
 	role := param{name: "role", enum: nodeRoles(), means: "where nodes of several roles have that name: which"}
 	return []route{
-		{method: "GET", path: "/v1/cluster/nodes/{id}/logging", handle: a.logging, role: RoleRead, limit: ReadTimeout,
+		{method: "GET", path: "/v1/cluster/nodes/{id}/logging", handle: g.logging, role: RoleRead, limit: ReadTimeout,
 			doc: operation{
 				id: "getLogging", tag: tagCluster, summary: "How much a manager, projector or indexer logs, by component",
 				params:  []param{role},
 				answers: []answer{{status: 200, means: "its levels", body: v1.Logging{}}},
 				codes:   []errcode.Code{errcode.UnknownNode, errcode.Unavailable}}},
-		{method: "PUT", path: "/v1/cluster/nodes/{id}/logging", handle: a.logging, role: RoleAdmin, limit: ReadTimeout,
+		{method: "PUT", path: "/v1/cluster/nodes/{id}/logging", handle: g.logging, role: RoleAdmin, limit: ReadTimeout,
 			doc: operation{
 				id: "setLogging", tag: tagCluster, summary: "Change how much a node, or a component of it, logs while it runs: " +
 					"for some time, or until it ends",
@@ -39,7 +39,7 @@ func nodeRoles() []string {
 }
 
 // logging shows or changes a node's levels: this manager's, or those of the node that it asks.
-func (a *API) logging(w http.ResponseWriter, r *http.Request) error {
+func (g logs) logging(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "role"); err != nil {
 		return err
 	}
@@ -51,12 +51,12 @@ func (a *API) logging(w http.ResponseWriter, r *http.Request) error {
 	if role != "" && !slices.Contains(nodeRoles(), role) {
 		return rpc.Refuse(errcode.BadRequest, "role=%s: want %s", role, strings.Join(nodeRoles(), ", "))
 	}
-	at, err := a.loggingNode(id, role)
+	at, err := g.loggingNode(id, role)
 	if err != nil {
 		return err
 	}
 	if at.role == tlsconf.Manager && at.addr != "" {
-		return a.toManager(w, r, at.addr)
+		return g.toManager(w, r, at.addr)
 	}
 	var change *wire.LogChange
 	if r.Method == http.MethodPut {
@@ -67,7 +67,7 @@ func (a *API) logging(w http.ResponseWriter, r *http.Request) error {
 		own := wire.LogChange(c)
 		change = &own
 	}
-	levels, err := a.levelsAt(r.Context(), at, change)
+	levels, err := g.levelsAt(r.Context(), at, change)
 	if err != nil {
 		return err
 	}
@@ -86,17 +86,17 @@ type loggingAt struct {
 }
 
 // loggingNode finds a node by its name, and its role where names of several roles are the same.
-func (a *API) loggingNode(id, role string) (loggingAt, error) {
-	s := a.cfg.Raft.State()
+func (g logs) loggingNode(id, role string) (loggingAt, error) {
+	s := g.cfg.Raft.State()
 	var found []loggingAt
 	add := func(as tlsconf.Role, name, addr string) {
 		if name == id && (role == "" || role == string(as)) {
 			found = append(found, loggingAt{as, addr})
 		}
 	}
-	add(tlsconf.Manager, a.cfg.Name, "")
+	add(tlsconf.Manager, g.cfg.Name, "")
 	for m := range s.Managers() {
-		if m.Name != a.cfg.Name {
+		if m.Name != g.cfg.Name {
 			add(tlsconf.Manager, m.Name, m.REST)
 		}
 	}
@@ -118,14 +118,14 @@ func (a *API) loggingNode(id, role string) (loggingAt, error) {
 }
 
 // levelsAt asks a node that is not another manager, or changes its levels.
-func (a *API) levelsAt(ctx context.Context, at loggingAt, change *wire.LogChange) (levels *wire.LogLevels, err error) {
+func (g logs) levelsAt(ctx context.Context, at loggingAt, change *wire.LogChange) (levels *wire.LogLevels, err error) {
 	switch {
 	case at.addr == "":
-		return logging.Answer(ctx, a.cfg.Logger, change)
+		return logging.Answer(ctx, g.cfg.Logger, change)
 	case at.role == tlsconf.Projector:
-		levels, err = a.projectors.Logging(ctx, at.addr, change)
+		levels, err = g.projectors.Logging(ctx, at.addr, change)
 	default:
-		levels, err = a.indexers.Logging(ctx, at.addr, change)
+		levels, err = g.indexers.Logging(ctx, at.addr, change)
 	}
 	var p *rpc.Problem
 	if err != nil && !errors.As(err, &p) {
@@ -135,17 +135,17 @@ func (a *API) levelsAt(ctx context.Context, at loggingAt, change *wire.LogChange
 }
 
 // toManager sends a request about another manager to it, one hop, and its answer back.
-func (a *API) toManager(w http.ResponseWriter, r *http.Request, addr string) error {
+func (g logs) toManager(w http.ResponseWriter, r *http.Request, addr string) error {
 	if r.Header.Get(HeaderForwarded) != "" {
-		return rpc.Refuse(errcode.UnknownNode, "manager %s was asked for another one, at %s", a.cfg.Name, addr)
+		return rpc.Refuse(errcode.UnknownNode, "manager %s was asked for another one, at %s", g.cfg.Name, addr)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), statusTimeout)
 	defer cancel()
-	req, err := a.forwarded(ctx, r, &route{}, wire.Leader{REST: addr}, r.Body)
+	req, err := g.forwarded(ctx, r, &route{}, wire.Leader{REST: addr}, r.Body)
 	if err != nil {
 		return rpc.Refuse(errcode.BadRequest, "%v", err)
 	}
-	resp, err := a.rpc.HTTP().Do(req)
+	resp, err := g.rpc.HTTP().Do(req)
 	if err != nil {
 		return rpc.Refuse(errcode.Unavailable, "the manager at %s gives no answer: %v", addr, err)
 	}

@@ -31,29 +31,29 @@ const (
 )
 
 // memberRoutes change who is in the cluster.
-func (a *API) memberRoutes() []route {
+func (g members) memberRoutes() []route {
 	yes := param{name: "yes", enum: []string{loseData}, means: "lose-data: where a majority of those that are left " +
 		"would be missing, remove managers that do not answer before it"}
 	force := param{name: "force", enum: []string{"true", "false"}, means: "true: also a node that lives, or that has " +
 		"the only copies"}
 	return []route{
-		{method: "POST", path: "/v1/cluster/managers:join", handle: a.joinManager, role: RoleAdmin, leader: true,
+		{method: "POST", path: "/v1/cluster/managers:join", handle: g.joinManager, role: RoleAdmin, leader: true,
 			limit: memberTimeout, doc: operation{
 				id: "joinManager", tag: tagCluster, summary: "Add a manager that waits for a cluster, without a vote " +
 					"until it has caught up",
 				body: v1.JoinRequest{}, answers: []answer{{status: 200, means: "it is a member", body: v1.MemberReply{}}},
 				codes: []errcode.Code{errcode.MemberConflict, errcode.NodeRemoved, errcode.ForeignCluster}}},
-		{method: "POST", path: "/v1/cluster/managers:transfer-leadership", handle: a.transferAny, role: RoleAdmin,
+		{method: "POST", path: "/v1/cluster/managers:transfer-leadership", handle: g.transferAny, role: RoleAdmin,
 			leader: true, limit: memberTimeout, doc: operation{
 				id: "transferLeadership", tag: tagCluster, summary: "Hand leadership to the voter that is furthest",
 				answers: []answer{{status: 200, means: "another manager leads", body: v1.MemberReply{}}},
 				codes:   []errcode.Code{errcode.TransferFailed}}},
-		{method: "POST", path: "/v1/cluster/managers/{id}:transfer-leadership", handle: a.transferTo, role: RoleAdmin,
+		{method: "POST", path: "/v1/cluster/managers/{id}:transfer-leadership", handle: g.transferTo, role: RoleAdmin,
 			leader: true, limit: memberTimeout, doc: operation{
 				id: "transferLeadershipTo", tag: tagCluster, summary: "Hand leadership to one manager, by its name or server id",
 				answers: []answer{{status: 200, means: "it leads", body: v1.MemberReply{}}},
 				codes:   []errcode.Code{errcode.UnknownNode, errcode.TransferFailed, errcode.MemberConflict}}},
-		{method: "DELETE", path: "/v1/cluster/managers/{id:[^/:]+}", handle: a.removeManager, role: RoleAdmin, leader: true,
+		{method: "DELETE", path: "/v1/cluster/managers/{id:[^/:]+}", handle: g.removeManager, role: RoleAdmin, leader: true,
 			limit: memberTimeout, doc: operation{
 				id: "removeManager", tag: tagCluster, summary: "Remove a manager for good, by its name or server id; the leader " +
 					"hands leadership on first",
@@ -61,7 +61,7 @@ func (a *API) memberRoutes() []route {
 				answers: []answer{{status: 200, means: "it is no member any more", body: v1.MemberReply{}}},
 				codes: []errcode.Code{errcode.UnknownNode, errcode.QuorumAtRisk, errcode.MemberConflict, errcode.TransferFailed,
 					errcode.OutcomeUnknown}}},
-		{method: "DELETE", path: "/v1/cluster/indexers/{id}", handle: a.removeIndexer, role: RoleAdmin, leader: true,
+		{method: "DELETE", path: "/v1/cluster/indexers/{id}", handle: g.removeIndexer, role: RoleAdmin, leader: true,
 			limit: memberTimeout, doc: operation{
 				id: "removeIndexer", tag: tagCluster, summary: "Remove an indexer for good, by its name, node number or uuid; " +
 					"what it held is placed on others",
@@ -73,7 +73,7 @@ func (a *API) memberRoutes() []route {
 						body: v1.IndexerRemoval{}}},
 				codes: []errcode.Code{errcode.UnknownNode, errcode.NodeAlive, errcode.LastCopies, errcode.Unavailable,
 					errcode.PlacementImpossible, errcode.MemberConflict, errcode.StaleRevision, errcode.FormatTooOld}}},
-		{method: "DELETE", path: "/v1/cluster/projectors/{id}", handle: a.removeProjector, role: RoleAdmin, leader: true,
+		{method: "DELETE", path: "/v1/cluster/projectors/{id}", handle: g.removeProjector, role: RoleAdmin, leader: true,
 			limit: memberTimeout, doc: operation{
 				id: "removeProjector", tag: tagCluster, summary: "Forget a projector, by its id",
 				params:  []param{force},
@@ -83,7 +83,7 @@ func (a *API) memberRoutes() []route {
 }
 
 // joinManager asks a manager at an address who it is, and adds it.
-func (a *API) joinManager(w http.ResponseWriter, r *http.Request) error {
+func (g members) joinManager(w http.ResponseWriter, r *http.Request) error {
 	var req v1.JoinRequest
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
 		return err
@@ -93,13 +93,13 @@ func (a *API) joinManager(w http.ResponseWriter, r *http.Request) error {
 		return rpc.Refuse(errcode.BadRequest, "address %q: %v; want the REST address of the manager that waits, host:port",
 			req.Address, err)
 	}
-	peer, err := a.askPeer(r.Context(), req.Address)
+	peer, err := g.askPeer(r.Context(), req.Address)
 	if err != nil {
 		return rpc.Refuse(errcode.Unavailable, "the manager at %s does not say who it is: %v", req.Address, err)
 	}
 	m := wire.RegisterManager{ClusterID: peer.ClusterID, ID: peer.ID, Name: peer.Name, REST: peer.REST, Raft: peer.Raft,
 		FormatLevel: peer.NewestFormat, Empty: !peer.HasState}
-	if err := a.admitManager(r.Context(), &m); err != nil {
+	if err := g.admitManager(r.Context(), &m); err != nil {
 		return err
 	}
 	rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: m.Name, ServerID: m.ID,
@@ -108,12 +108,12 @@ func (a *API) joinManager(w http.ResponseWriter, r *http.Request) error {
 }
 
 // askPeer asks a manager that may be of no cluster yet who it is.
-func (a *API) askPeer(ctx context.Context, addr string) (p consensus.PeerAnswer, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.cfg.TLS.BaseURL(addr)+"/v1/bootstrap", nil)
+func (g members) askPeer(ctx context.Context, addr string) (p consensus.PeerAnswer, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.cfg.TLS.BaseURL(addr)+"/v1/bootstrap", nil)
 	if err != nil {
 		return p, err
 	}
-	resp, err := a.rpc.HTTP().Do(req)
+	resp, err := g.rpc.HTTP().Do(req)
 	if err != nil {
 		return p, err
 	}
@@ -125,62 +125,62 @@ func (a *API) askPeer(ctx context.Context, addr string) (p consensus.PeerAnswer,
 }
 
 // registerManager takes in a manager that asks for it, and notes its addresses; managers do it themselves.
-func (a *API) registerManager(w http.ResponseWriter, r *http.Request) error {
+func (g components) registerManager(w http.ResponseWriter, r *http.Request) error {
 	var m wire.RegisterManager
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &m); err != nil {
 		return err
 	}
-	if err := a.admitManager(r.Context(), &m); err != nil {
-		a.cfg.Logger.Warn("a manager was refused", "manager", m.ID, "rest", m.REST, "error", err)
+	if err := g.members.admitManager(r.Context(), &m); err != nil {
+		g.cfg.Logger.Warn("a manager was refused", "manager", m.ID, "rest", m.REST, "error", err)
 		return err
 	}
 	rpc.Write(w, r, http.StatusOK, wire.OK{})
 	return nil
 }
 
-func (a *API) admitManager(ctx context.Context, m *wire.RegisterManager) error {
-	if own := a.cfg.Raft.ClusterID(); m.ClusterID != "" && m.ClusterID != own {
+func (g members) admitManager(ctx context.Context, m *wire.RegisterManager) error {
+	if own := g.cfg.Raft.ClusterID(); m.ClusterID != "" && m.ClusterID != own {
 		return fmt.Errorf("%w: manager %s is of cluster %s, this is cluster %s", wire.ErrForeignCluster, m.ID, m.ClusterID,
 			own)
 	}
 	if _, _, err := net.SplitHostPort(m.Raft); err != nil {
 		return rpc.Refuse(errcode.BadRequest, "Raft address %q: %v; want host:port", m.Raft, err)
 	}
-	return a.cfg.Steward.Join(ctx, consensus.JoinRequest{Empty: m.Empty,
+	return g.cfg.Steward.Join(ctx, consensus.JoinRequest{Empty: m.Empty,
 		Manager: statecontext.Manager{ID: m.ID, Name: m.Name, REST: m.REST,
 			Raft: m.Raft, FormatLevel: m.FormatLevel}})
 }
 
-func (a *API) transferAny(w http.ResponseWriter, r *http.Request) error {
-	if err := a.cfg.Raft.TransferLeadership(); err != nil {
+func (g members) transferAny(w http.ResponseWriter, r *http.Request) error {
+	if err := g.cfg.Raft.TransferLeadership(); err != nil {
 		return err
 	}
-	return a.handedOn(w, r)
+	return g.handedOn(w, r)
 }
 
-func (a *API) transferTo(w http.ResponseWriter, r *http.Request) error {
-	m, err := a.cfg.Steward.Find(mux.Vars(r)["id"])
+func (g members) transferTo(w http.ResponseWriter, r *http.Request) error {
+	m, err := g.cfg.Steward.Find(mux.Vars(r)["id"])
 	if err != nil {
 		return err
 	}
-	if m.ID == a.cfg.Raft.ID() {
-		rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: a.cfg.Name, ServerID: m.ID, Detail: "it leads already"})
+	if m.ID == g.cfg.Raft.ID() {
+		rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: g.cfg.Name, ServerID: m.ID, Detail: "it leads already"})
 		return nil
 	}
-	if err := a.cfg.Raft.TransferLeadershipTo(m); err != nil {
+	if err := g.cfg.Raft.TransferLeadershipTo(m); err != nil {
 		return err
 	}
-	return a.handedOn(w, r)
+	return g.handedOn(w, r)
 }
 
 // handedOn waits until it is known who leads now.
-func (a *API) handedOn(w http.ResponseWriter, r *http.Request) error {
-	l, err := a.nextLeader(r.Context())
+func (g members) handedOn(w http.ResponseWriter, r *http.Request) error {
+	l, err := g.nextLeader(r.Context())
 	if err != nil {
 		return err
 	}
 	reply := v1.MemberReply{ID: l.ID, ServerID: l.ID, Detail: "it leads now"} // it may not have told its name yet
-	if m := a.cfg.Raft.State().Manager(l.ID); m != nil {
+	if m := g.cfg.Raft.State().Manager(l.ID); m != nil {
 		reply.ID = m.Name
 	}
 	rpc.Write(w, r, http.StatusOK, reply)
@@ -188,11 +188,11 @@ func (a *API) handedOn(w http.ResponseWriter, r *http.Request) error {
 }
 
 // nextLeader waits until another manager than this one leads.
-func (a *API) nextLeader(ctx context.Context) (consensus.Leader, error) {
+func (g members) nextLeader(ctx context.Context) (consensus.Leader, error) {
 	tick := time.NewTicker(handOnPoll)
 	defer tick.Stop()
 	for {
-		if l := a.cfg.Raft.Leader(); l.Known && l.ID != a.cfg.Raft.ID() {
+		if l := g.cfg.Raft.Leader(); l.Known && l.ID != g.cfg.Raft.ID() {
 			return l, nil
 		}
 		select {
@@ -204,7 +204,7 @@ func (a *API) nextLeader(ctx context.Context) (consensus.Leader, error) {
 }
 
 // removeManager: the membership of Raft first, then the registration. A retry of one that was done says so.
-func (a *API) removeManager(w http.ResponseWriter, r *http.Request) error {
+func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "yes"); err != nil {
 		return err
 	}
@@ -217,35 +217,35 @@ func (a *API) removeManager(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if a.doneBefore(req) {
+	if g.doneBefore(req) {
 		rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: id, Detail: "it was removed by this request before"})
 		return nil
 	}
-	m, err := a.cfg.Steward.Find(id)
+	m, err := g.cfg.Steward.Find(id)
 	if err != nil {
 		return err
 	}
 	reply := v1.MemberReply{ID: m.ID, ServerID: m.ID, Detail: "it ends by itself when it hears of it; its folder " +
 		"holds nothing that the cluster needs"}
-	if known := a.cfg.Raft.State().Manager(m.ID); known != nil {
+	if known := g.cfg.Raft.State().Manager(m.ID); known != nil {
 		reply.ID = known.Name
 	}
-	also, err := a.cfg.Steward.Remove(r.Context(), m.ID, words == loseData)
+	also, err := g.cfg.Steward.Remove(r.Context(), m.ID, words == loseData)
 	if len(also) > 0 {
 		reply.Detail += "; removed before it, because they do not answer: " + strings.Join(also, ", ") +
 			" (each ends by itself when it hears of it; to come back, it needs an empty folder)"
 	}
-	if m.ID == a.cfg.Raft.ID() && isNotLeader(err) { // leadership was handed on: the next leader does it
-		if _, err := a.nextLeader(r.Context()); err != nil {
+	if m.ID == g.cfg.Raft.ID() && isNotLeader(err) { // leadership was handed on: the next leader does it
+		if _, err := g.nextLeader(r.Context()); err != nil {
 			return err
 		}
 		r.Header.Del(HeaderForwarded)
-		return a.forward(w, r, &route{method: r.Method, role: RoleAdmin, limit: memberTimeout})
+		return g.forward(w, r, &route{method: r.Method, role: RoleAdmin, limit: memberTimeout})
 	}
 	if err != nil {
 		return err
 	}
-	if err := a.forgetManager(r.Context(), req, m.ID); err != nil {
+	if err := g.forgetManager(r.Context(), req, m.ID); err != nil {
 		return err
 	}
 	rpc.Write(w, r, http.StatusOK, reply)
@@ -253,17 +253,17 @@ func (a *API) removeManager(w http.ResponseWriter, r *http.Request) error {
 }
 
 // doneBefore reports whether a request is remembered that was carried out.
-func (a *API) doneBefore(req *statecontext.Request) bool {
+func (g members) doneBefore(req *statecontext.Request) bool {
 	if req == nil {
 		return false
 	}
-	res, known := a.cfg.Raft.State().Outcome(req)
+	res, known := g.cfg.Raft.State().Outcome(req)
 	return known && res.Err() == nil
 }
 
 // forgetManager takes a manager out of the state, which the steward may have done already.
-func (a *API) forgetManager(ctx context.Context, req *statecontext.Request, id string) error {
-	res, err := a.cfg.Raft.Propose(ctx, statecontext.Command{Request: req, Body: &statecontext.RemoveManager{ID: id}})
+func (g members) forgetManager(ctx context.Context, req *statecontext.Request, id string) error {
+	res, err := g.cfg.Raft.Propose(ctx, statecontext.Command{Request: req, Body: &statecontext.RemoveManager{ID: id}})
 	if err == nil && res.Rejection != nil && res.Rejection.Code != errcode.UnknownNode {
 		err = res.Err()
 	}
@@ -283,7 +283,7 @@ func isTrue(r *http.Request, name string) (bool, error) {
 	}
 }
 
-func (a *API) removeIndexer(w http.ResponseWriter, r *http.Request) error {
+func (g members) removeIndexer(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "force", paramDryRun); err != nil {
 		return err
 	}
@@ -295,7 +295,7 @@ func (a *API) removeIndexer(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	plan, err := a.cfg.Coordinator.RemoveIndexer(r.Context(), coordinator.RemoveIndexerRequest{ID: mux.Vars(r)["id"],
+	plan, err := g.cfg.Coordinator.RemoveIndexer(r.Context(), coordinator.RemoveIndexerRequest{ID: mux.Vars(r)["id"],
 		Force: force, DryRun: dry})
 	if err != nil {
 		return err
@@ -315,7 +315,7 @@ func (a *API) removeIndexer(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (a *API) removeProjector(w http.ResponseWriter, r *http.Request) error {
+func (g members) removeProjector(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "force"); err != nil {
 		return err
 	}
@@ -324,7 +324,7 @@ func (a *API) removeProjector(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	id := index.ProjectorID(mux.Vars(r)["id"])
-	streams, alive, err := a.cfg.Coordinator.RemoveProjector(r.Context(), id, force)
+	streams, alive, err := g.cfg.Coordinator.RemoveProjector(r.Context(), id, force)
 	if err != nil {
 		return err
 	}

@@ -27,8 +27,8 @@ func OpenAPI() []byte { return openAPI }
 // operation is the contract of a call; it stands beside it in the route table. Public routes (any role but component)
 // have one. To add a call:
 //
-//  1. Write the handler, and a route literal with doc: operation{…} in the list of its file (ddlRoutes, readRoutes, or
-//     a list of your own that routes() joins).
+//  1. Write the handler on the group that it belongs to (ground.go), and a route literal with doc: operation{…} in the
+//     group's list (ddlRoutes, readRoutes, or a list of your own that routes() joins).
 //  2. Say which types go in and out (exported types with comments, of package v1; fields that may be absent are
 //     omitempty), which headers it heeds, and which codes it may be refused with beside commonCodes. New codes get
 //     a line in errcode/table.go.

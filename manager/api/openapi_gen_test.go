@@ -52,7 +52,7 @@ func newGenerator(t *testing.T) *generator {
 
 func (g *generator) document() object {
 	paths := object{}
-	for _, rt := range (&API{}).routes() {
+	for _, rt := range over(&ground{}).routes() {
 		if rt.role == RoleComponent {
 			continue
 		}

@@ -56,7 +56,7 @@ func TestTheContractIsWhole(t *testing.T) {
 		}
 	}
 	roles := []Role{RoleNone, RoleRead, RoleDDL, RoleAdmin, RoleComponent}
-	for _, rt := range (&API{}).routes() {
+	for _, rt := range over(&ground{}).routes() {
 		if !slices.Contains(roles, rt.role) {
 			t.Errorf("%s %s needs role %q: want one of %v", rt.method, rt.path, rt.role, roles)
 		}
@@ -82,7 +82,7 @@ func TestDocumentedCallsAreRouted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	router := (&API{cfg: Config{Registry: prometheus.NewRegistry()}}).router(func(rt route) http.Handler {
+	router := over(&ground{cfg: Config{Registry: prometheus.NewRegistry()}}).router(func(rt route) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, rt.doc.id) })
 	})
 	for path, item := range doc.Paths.Map() {

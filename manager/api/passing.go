@@ -27,7 +27,7 @@ const mostResumed = 3
 // the answer at the same timestamp, behind the last rows that have gone to the client: with every 32 KiB or so comes
 // the place behind them, and no row goes to the client before the place behind it is known. Where nothing has gone yet,
 // another one is asked the same. An answer that nobody can go on with ends with a line that says why.
-func (a *API) passRows(ctx context.Context, w http.ResponseWriter, resp *http.Response, q *question,
+func (g *scans) passRows(ctx context.Context, w http.ResponseWriter, resp *http.Response, q *question,
 	addrs func(*question) []string) error {
 	p := &passage{w: w, control: http.NewResponseController(w), tells: q.tells, place: q.resume}
 	for tries := 0; ; tries++ {
@@ -45,10 +45,10 @@ func (a *API) passRows(ctx context.Context, w http.ResponseWriter, resp *http.Re
 			return p.end(cutShort(ctx, err))
 		case p.waited > slowClient: // it may have hung up as nothing was taken, which says nothing bad of it
 		case !errors.Is(err, detector.ErrSilent):
-			a.alive.Failed(lost)
+			g.alive.Failed(lost)
 		}
 		why := err
-		if resp, err = a.askRest(ctx, q, addrs, lost); err != nil {
+		if resp, err = g.askRest(ctx, q, addrs, lost); err != nil {
 			return p.end(cutShort(ctx, fmt.Errorf("%w; another one was to go on: %w", why, err)))
 		}
 		if resp.StatusCode != http.StatusOK {
@@ -64,7 +64,7 @@ const slowClient = 20 * time.Second
 
 // askRest asks again, the indexer that was lost as the last one. Where nothing has gone yet, the name may be another
 // index's by now.
-func (a *API) askRest(ctx context.Context, q *question, addrs func(*question) []string, lost string) (*http.Response,
+func (g *scans) askRest(ctx context.Context, q *question, addrs func(*question) []string, lost string) (*http.Response,
 	error) {
 	order := func(*statecontext.Index) []string {
 		all := addrs(q)
@@ -74,17 +74,17 @@ func (a *API) askRest(ctx context.Context, q *question, addrs func(*question) []
 		return all
 	}
 	if q.resume == "" {
-		return a.askReady(ctx, q, order)
+		return g.askReady(ctx, q, order)
 	}
-	return a.askOne(ctx, q, order(q.index))
+	return g.askOne(ctx, q, order(q.index))
 }
 
 // placedNow lists the scan addresses of the indexers that hold a question's index by now.
-func (a *API) placedNow(q *question) []string {
-	if now := a.cfg.Raft.State().Index(q.index.Definition.ID); now != nil {
+func (g *scans) placedNow(q *question) []string {
+	if now := g.cfg.Raft.State().Index(q.index.Definition.ID); now != nil {
 		q.index = now
 	}
-	return a.scanners(q.index)
+	return g.scanners(q.index)
 }
 
 // passage is an answer on its way to a client.

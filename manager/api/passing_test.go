@@ -130,9 +130,9 @@ func TestAnAnswerIsGoneOnWith(t *testing.T) {
 				q := &question{index: &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}},
 					action: scanAction, body: []byte("{}"), places: true}
 				q.again = func() (*statecontext.Index, error) { return q.index, nil }
-				resp, err := api.askOne(r.Context(), q, addrs)
+				resp, err := api.scans.askOne(r.Context(), q, addrs)
 				if err == nil {
-					err = api.passRows(r.Context(), w, resp, q, func(*question) []string { return append([]string{}, addrs...) })
+					err = api.scans.passRows(r.Context(), w, resp, q, func(*question) []string { return append([]string{}, addrs...) })
 				}
 				if err != nil {
 					rpc.WriteProblem(w, err)
@@ -186,12 +186,12 @@ func TestAnAnswerOfAnIndexThatIsReplaced(t *testing.T) {
 	}
 	q := &question{index: made(7), action: scanAction, body: []byte("{}"), places: true,
 		again: func() (*statecontext.Index, error) { return made(8), nil }}
-	resp, err := api.askOne(t.Context(), q, addrs(q))
+	resp, err := api.scans.askOne(t.Context(), q, addrs(q))
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	if err := api.passRows(t.Context(), w, resp, q, addrs); err != nil {
+	if err := api.scans.passRows(t.Context(), w, resp, q, addrs); err != nil {
 		t.Fatal(err)
 	}
 	checkRows(t, w.Body.String(), 20, "", false)
@@ -245,7 +245,7 @@ func TestAnIndexThatIsReadySinceJustNow(t *testing.T) {
 		addrs := func(*statecontext.Index) []string { return []string{strings.TrimPrefix(indexer.URL, "http://")} }
 		looked := 0
 		x := &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}}
-		resp, err := api.askReady(t.Context(), &question{index: x, action: scanAction, body: []byte("{}"),
+		resp, err := api.scans.askReady(t.Context(), &question{index: x, action: scanAction, body: []byte("{}"),
 			again: func() (*statecontext.Index, error) { looked++; return x, nil }}, addrs)
 		var p *rpc.Problem
 		switch {

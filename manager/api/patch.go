@@ -18,9 +18,9 @@ import (
 	"tidemark/statecontext"
 )
 
-func (a *API) patchRoutes() []route {
+func (g statements) patchRoutes() []route {
 	return []route{
-		{method: "PATCH", path: "/v1/indexes/{ref:.+}", handle: a.patch, role: RoleDDL, leader: true, limit: WriteTimeout,
+		{method: "PATCH", path: "/v1/indexes/{ref:.+}", handle: g.patch, role: RoleDDL, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "changeIndex", tag: tagDDL, summary: "Change an index: {\"deferred\": false} starts its build. The detail of " +
 					"a refusal says what cannot be changed, and what to do instead",
@@ -35,7 +35,7 @@ func (a *API) patchRoutes() []route {
 }
 
 // patch changes what can be changed of an index.
-func (a *API) patch(w http.ResponseWriter, r *http.Request) error {
+func (g statements) patch(w http.ResponseWriter, r *http.Request) error {
 	ifMatch, err := parseETag(r.Header.Get(headerIfMatch))
 	if err != nil {
 		return err
@@ -56,15 +56,15 @@ func (a *API) patch(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	build.IfMatch, build.Request = ifMatch, req
-	outcomes, err := a.cfg.Coordinator.BuildIndexes(r.Context(), build)
+	outcomes, err := g.cfg.Coordinator.BuildIndexes(r.Context(), build)
 	switch {
 	case errors.Is(err, errcode.UnknownIndex):
 		return rpc.Refuse(errcode.UnknownIndex, "there is no index %s", mux.Vars(r)["ref"])
 	case err != nil:
-		return a.withCAS(err, a.presentID(&build))
+		return g.withCAS(err, g.presentID(&build))
 	}
 	o := &outcomes[0]
-	x := a.cfg.Raft.State().Index(o.ID)
+	x := g.cfg.Raft.State().Index(o.ID)
 	if x == nil { // a replay, or a moment ago: built then, and dropped since
 		o.Definition.ID, o.Definition.State = o.ID, index.Dropping
 		if text, err := url.PathUnescape(mux.Vars(r)["ref"]); err == nil {
@@ -72,7 +72,7 @@ func (a *API) patch(w http.ResponseWriter, r *http.Request) error {
 		}
 		x = &statecontext.Index{Definition: o.Definition}
 	}
-	i := info(x, a.coordination())
+	i := info(x, g.coordination())
 	if i.ModifiedCAS != 0 {
 		w.Header().Set(headerETag, etag(i.ModifiedCAS))
 	}
@@ -101,11 +101,11 @@ func built(ref string) (coordinator.BuildRequest, error) {
 }
 
 // presentID is the index that a request for one means now, 0 when there is none.
-func (a *API) presentID(build *coordinator.BuildRequest) index.ID {
+func (g statements) presentID(build *coordinator.BuildRequest) index.ID {
 	if len(build.Names) == 0 {
 		return build.IDs[0]
 	}
-	if x := a.cfg.Raft.State().Named(&build.Names[0]); x != nil {
+	if x := g.cfg.Raft.State().Named(&build.Names[0]); x != nil {
 		return x.Definition.ID
 	}
 	return 0

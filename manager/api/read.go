@@ -27,19 +27,24 @@ import (
 	"tidemark/wire"
 )
 
-func (a *API) readRoutes() []route {
-	consistency := param{name: "consistency", enum: []string{"linearizable", "stale"},
+// consistencyParam is the parameter of reads of the state.
+func consistencyParam() param {
+	return param{name: "consistency", enum: []string{"linearizable", "stale"},
 		means: "linearizable (default): all that was acknowledged before the question. stale: what this manager has, also " +
 			"without a leader"}
+}
+
+func (g indexes) readRoutes() []route {
+	consistency := consistencyParam()
 	return []route{
-		{method: "GET", path: "/v1/indexes", handle: a.list, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/v1/indexes", handle: g.list, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
 			id: "listIndexes", tag: tagReads, summary: "List indexes",
 			params: []param{{name: "bucket", means: "only those on this bucket"}, consistency,
 				{name: "limit", number: true, means: "the most indexes of a page, 1 to 5000; 1000 without it"},
 				{name: "after", means: "next of the page before; an index that is created meanwhile comes at the end, none comes " +
 					"twice"}},
 			answers: []answer{{status: 200, means: "the indexes, by id", body: v1.IndexList{}, headers: readHeaders()}}}},
-		{method: "GET", path: "/v1/indexes/{ref:.+}", handle: a.describe, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/indexes/{ref:.+}", handle: g.describe, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "getIndex", tag: tagReads, summary: "Describe an index", params: []param{consistency},
 				headers: []string{headerIfNoneMatch},
@@ -47,11 +52,7 @@ func (a *API) readRoutes() []route {
 					{status: 304, means: "the client has this definition and state (items, disk_bytes, progress and faults may be " +
 						"others)", headers: readHeaders(headerETag)}},
 				codes: []errcode.Code{errcode.UnknownIndex}}},
-		{method: "GET", path: "/v1/status", handle: a.status, role: RoleRead, limit: ReadTimeout, doc: operation{
-			id: "getStatus", tag: tagReads, summary: "Who there is and how they do; with the leader's knowledge if there is one",
-			params:  []param{consistency},
-			answers: []answer{{status: 200, means: "the status", body: v1.Status{}}}}},
-		{method: "GET", path: "/v1/state", handle: a.state, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/v1/state", handle: g.state, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
 			id: "getState", tag: tagReads, summary: "The replicated StateContext",
 			params:  []param{consistency, {name: "format", means: "text: as a person reads it. Else JSON"}},
 			answers: []answer{{status: 200, means: "the state", body: v1.StateView{}, orText: true, headers: readHeaders()}}}},
@@ -59,13 +60,17 @@ func (a *API) readRoutes() []route {
 }
 
 // nodeRoutes are about the asked manager itself.
-func (a *API) nodeRoutes() []route {
-	metrics := promhttp.HandlerFor(a.cfg.Registry, promhttp.HandlerOpts{})
+func (g health) nodeRoutes() []route {
+	metrics := promhttp.HandlerFor(g.cfg.Registry, promhttp.HandlerOpts{})
 	return []route{
-		{method: "GET", path: "/healthz", handle: a.healthz, role: RoleNone, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/v1/status", handle: g.status, role: RoleRead, limit: ReadTimeout, doc: operation{
+			id: "getStatus", tag: tagReads, summary: "Who there is and how they do; with the leader's knowledge if there is one",
+			params:  []param{consistencyParam()},
+			answers: []answer{{status: 200, means: "the status", body: v1.Status{}}}}},
+		{method: "GET", path: "/healthz", handle: g.healthz, role: RoleNone, limit: ReadTimeout, doc: operation{
 			id: "getHealth", tag: tagNode, summary: "Whether the process lives",
 			answers: []answer{{status: 200, means: "it lives", body: v1.Health{}}}}},
-		{method: "GET", path: "/readyz", handle: a.readyz, role: RoleNone, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/readyz", handle: g.readyz, role: RoleNone, limit: ReadTimeout, doc: operation{
 			id: "getReadiness", tag: tagNode, summary: "Whether this manager can serve: it belongs to a cluster, knows a " +
 				"leader, has caught up, and its disk is well; else why not, in reasons",
 			answers: []answer{{status: 200, means: "it can serve", body: v1.Health{}}},
@@ -90,16 +95,16 @@ func (a *API) nodeRoutes() []route {
 }
 
 // read returns the state to answer a GET from: on the leader after a check of leadership, else (stale) what is here.
-func (a *API) read(w http.ResponseWriter, r *http.Request) (*statecontext.State, error) {
+func (g *ground) read(w http.ResponseWriter, r *http.Request) (*statecontext.State, error) {
 	if r.URL.Query().Get("consistency") != "stale" {
-		if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
+		if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil {
 			return nil, err
 		}
 	}
-	s := a.cfg.Raft.State()
+	s := g.cfg.Raft.State()
 	w.Header().Set(HeaderCAS, strconv.FormatUint(s.CAS(), 10))
 	if stale := r.URL.Query().Get("consistency") == "stale"; stale {
-		if age := a.cfg.Raft.Stats().LastContact; age >= 0 {
+		if age := g.cfg.Raft.Stats().LastContact; age >= 0 {
 			w.Header().Set(HeaderAge, strconv.FormatInt(age.Milliseconds(), 10))
 		}
 	}
@@ -143,7 +148,7 @@ func page(r *http.Request, preset, most int) (int, error) {
 	return n, nil
 }
 
-func (a *API) list(w http.ResponseWriter, r *http.Request) error {
+func (g indexes) list(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "bucket", "consistency", "limit", "after"); err != nil {
 		return err
 	}
@@ -157,12 +162,12 @@ func (a *API) list(w http.ResponseWriter, r *http.Request) error {
 			return rpc.Refuse(errcode.BadRequest, "after=%s: want what next was in the page before", text)
 		}
 	}
-	s, err := a.read(w, r)
+	s, err := g.read(w, r)
 	if err != nil {
 		return err
 	}
 	bucket := r.URL.Query().Get("bucket")
-	now := a.coordination()
+	now := g.coordination()
 	list := v1.IndexList{CAS: s.CAS(), Indexes: []v1.IndexInfo{}}
 	for x := range s.IndexesAfter(after) {
 		if bucket != "" && x.Definition.Bucket != bucket {
@@ -180,19 +185,19 @@ func (a *API) list(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (a *API) describe(w http.ResponseWriter, r *http.Request) error {
+func (g indexes) describe(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "consistency"); err != nil {
 		return err
 	}
-	s, err := a.read(w, r)
+	s, err := g.read(w, r)
 	if err != nil {
 		return err
 	}
-	x, err := a.find(s, mux.Vars(r)["ref"])
+	x, err := g.find(s, mux.Vars(r)["ref"])
 	if err != nil {
 		return err
 	}
-	now := a.coordination()
+	now := g.coordination()
 	i := info(x, now)
 	i.Split = splitOf(s, &x.Definition, now)
 	w.Header().Set(headerETag, etag(i.ModifiedCAS))
@@ -207,11 +212,11 @@ func (a *API) describe(w http.ResponseWriter, r *http.Request) error {
 func etag(cas uint64) string { return `"` + strconv.FormatUint(cas, 10) + `"` }
 
 // progress is what the coordinator knows of builds; empty on a follower (a stale read).
-func (a *API) progress() map[index.ID]core.Progress { return a.coordination().Progress }
+func (g *ground) progress() map[index.ID]core.Progress { return g.coordination().Progress }
 
 // coordination is the coordinator's picture; empty on a follower.
-func (a *API) coordination() *core.Status {
-	s, _ := a.cfg.Coordinator.Status()
+func (g *ground) coordination() *core.Status {
+	s, _ := g.cfg.Coordinator.Status()
 	return &s
 }
 
@@ -250,7 +255,7 @@ func splitOf(s *statecontext.State, d *index.Definition, now *core.Status) *v1.S
 }
 
 // find resolves what a path names: an id, or bucket/name with both escaped.
-func (a *API) find(s *statecontext.State, ref string) (*statecontext.Index, error) {
+func (g *ground) find(s *statecontext.State, ref string) (*statecontext.Index, error) {
 	bucket, name, named := strings.Cut(ref, "/")
 	if !named {
 		text, err := url.PathUnescape(ref)
@@ -258,7 +263,7 @@ func (a *API) find(s *statecontext.State, ref string) (*statecontext.Index, erro
 			return nil, rpc.Refuse(errcode.BadRequest, "index %q: %v", ref, err)
 		}
 		if b, n, ok := strings.Cut(text, "/"); ok { // the slash itself was escaped
-			return a.byName(s, b, n)
+			return g.byName(s, b, n)
 		}
 		id, err := index.ParseID(text)
 		if err != nil {
@@ -274,74 +279,74 @@ func (a *API) find(s *statecontext.State, ref string) (*statecontext.Index, erro
 	if err1 != nil || err2 != nil {
 		return nil, rpc.Refuse(errcode.BadRequest, "index %q: bad escape", ref)
 	}
-	return a.byName(s, b, n)
+	return g.byName(s, b, n)
 }
 
-func (a *API) byName(s *statecontext.State, bucket, name string) (*statecontext.Index, error) {
+func (g *ground) byName(s *statecontext.State, bucket, name string) (*statecontext.Index, error) {
 	if x := s.IndexByPath(bucket, name); x != nil {
 		return x, nil
 	}
-	return nil, a.unknownName(bucket, name)
+	return nil, g.unknownName(bucket, name)
 }
 
-func (a *API) unknownName(bucket, name string) error {
+func (g *ground) unknownName(bucket, name string) error {
 	return rpc.Refuse(errcode.UnknownIndex, "there is no index %q on bucket %q", name, bucket)
 }
 
 // status answers on any node, with what it knows; a follower asks the leader for what only that one knows.
-func (a *API) status(w http.ResponseWriter, r *http.Request) error {
+func (g health) status(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "consistency"); err != nil {
 		return err
 	}
-	s := a.cfg.Raft.State()
+	s := g.cfg.Raft.State()
 	stale := r.URL.Query().Get("consistency") == "stale"
-	if leader, ok := a.leaderOf(s); ok && leader.REST != a.cfg.REST && r.Header.Get(HeaderForwarded) == "" && !stale {
-		if full, err := a.leaderStatus(r, leader); err == nil {
-			full.Node.ID, full.Node.Role = a.cfg.Name, a.role()
+	if leader, ok := g.leaderOf(s); ok && leader.REST != g.cfg.REST && r.Header.Get(HeaderForwarded) == "" && !stale {
+		if full, err := g.leaderStatus(r, leader); err == nil {
+			full.Node.ID, full.Node.Role = g.cfg.Name, g.role()
 			rpc.Write(w, r, http.StatusOK, full)
 			return nil
 		}
 	}
-	st := a.localStatus(r.Context(), s)
+	st := g.localStatus(r.Context(), s)
 	judge(&st, stale)
 	rpc.Write(w, r, http.StatusOK, st)
 	return nil
 }
 
 // role is what this node is in Raft's eyes.
-func (a *API) role() string {
-	if _, serving := a.cfg.Raft.Serving(); serving {
+func (g health) role() string {
+	if _, serving := g.cfg.Raft.Serving(); serving {
 		return "leader"
 	}
-	if l := a.cfg.Raft.Leader(); !l.Known || l.ID == a.cfg.Raft.ID() { // the latter: elected, and not yet able to serve
+	if l := g.cfg.Raft.Leader(); !l.Known || l.ID == g.cfg.Raft.ID() { // the latter: elected, and not yet able to serve
 		return "candidate"
 	}
 	return "follower"
 }
 
 // localStatus is what this node's state tells, with the coordinator's knowledge where it leads.
-func (a *API) localStatus(ctx context.Context, s *statecontext.State) v1.Status {
-	st := v1.Status{ClusterID: s.ClusterID(), Version: version.Number, CAS: s.CAS(), Term: a.cfg.Raft.Term()}
+func (g health) localStatus(ctx context.Context, s *statecontext.State) v1.Status {
+	st := v1.Status{ClusterID: s.ClusterID(), Version: version.Number, CAS: s.CAS(), Term: g.cfg.Raft.Term()}
 	st.FormatLevel, st.Limits, st.Restoring = s.FormatLevel(), s.Limits(), s.Staging() != nil
 	if o := s.Restored(); o != nil {
 		st.Restored = &v1.Restored{Mode: o.Mode.String(), CAS: o.CAS, TimeMS: o.TimeMS, FromID: o.FromID,
 			FromCAS: o.FromCAS}
 	}
-	st.Node.ID, st.Node.Role = a.cfg.Name, a.role()
-	if leader, known := a.leaderOf(s); known {
+	st.Node.ID, st.Node.Role = g.cfg.Name, g.role()
+	if leader, known := g.leaderOf(s); known {
 		st.Leader.ID, st.Leader.REST = leader.ID, leader.REST
 	}
-	a.addManagers(ctx, s, &st)
-	a.addComponents(s, &st)
-	if c, leads := a.cfg.Coordinator.Status(); leads {
+	g.addManagers(ctx, s, &st)
+	g.addComponents(s, &st)
+	if c, leads := g.cfg.Coordinator.Status(); leads {
 		st.Indexes = summary(s, &c)
 	}
 	return st
 }
 
-func (a *API) addManagers(ctx context.Context, s *statecontext.State, st *v1.Status) {
+func (g health) addManagers(ctx context.Context, s *statecontext.State, st *v1.Status) {
 	st.Managers = []v1.ManagerStatus{}
-	servers, _ := a.cfg.Raft.Servers() // none: their roles are not known
+	servers, _ := g.cfg.Raft.Servers() // none: their roles are not known
 	voters := map[string]bool{}
 	for _, v := range servers {
 		voters[v.ID] = v.Voter
@@ -363,12 +368,12 @@ func (a *API) addManagers(ctx context.Context, s *statecontext.State, st *v1.Sta
 		asked.Go(func() {
 			m := &st.Managers[i]
 			if m.REST != "" {
-				m.Alive, m.NotReady = a.look(ctx, m.REST)
+				m.Alive, m.NotReady = g.look(ctx, m.REST)
 			}
 		})
 	}
 	asked.Wait()
-	a.addSightings(st)
+	g.addSightings(st)
 }
 
 func memberRole(voter bool) string {
@@ -379,8 +384,8 @@ func memberRole(voter bool) string {
 }
 
 // addSightings adds what the leader sees of the members: how far they are, and the way out for those that are gone.
-func (a *API) addSightings(st *v1.Status) {
-	seen := a.cfg.Steward.Sightings()
+func (g health) addSightings(st *v1.Status) {
+	seen := g.cfg.Steward.Sightings()
 	last := uint64(0)
 	for _, m := range seen {
 		last = max(last, m.LastIndex)
@@ -413,9 +418,9 @@ func roleWord(life liveness.Life, going bool) string {
 }
 
 // addComponents lists what has registered; how it does is known on the leader.
-func (a *API) addComponents(s *statecontext.State, st *v1.Status) {
+func (g health) addComponents(s *statecontext.State, st *v1.Status) {
 	st.Projectors, st.Indexers, st.Buckets = []v1.ProjectorStatus{}, []v1.IndexerStatus{}, []v1.BucketStatus{}
-	if c, leads := a.cfg.Coordinator.Status(); leads {
+	if c, leads := g.cfg.Coordinator.Status(); leads {
 		st.Coordinator = c.Step
 		for _, p := range c.Projectors {
 			one := v1.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, State: p.Life.String(),
@@ -469,15 +474,15 @@ func (a *API) addComponents(s *statecontext.State, st *v1.Status) {
 	}
 }
 
-func (a *API) leaderStatus(r *http.Request, leader wire.Leader) (*v1.Status, error) {
-	return getJSON[v1.Status](r.Context(), a, leader.REST+"/v1/status")
+func (g health) leaderStatus(r *http.Request, leader wire.Leader) (*v1.Status, error) {
+	return getJSON[v1.Status](r.Context(), g.ground, leader.REST+"/v1/status")
 }
 
-func (a *API) state(w http.ResponseWriter, r *http.Request) error {
+func (g indexes) state(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "consistency", "format"); err != nil {
 		return err
 	}
-	s, err := a.read(w, r)
+	s, err := g.read(w, r)
 	if err != nil {
 		return err
 	}
@@ -494,12 +499,12 @@ func (a *API) state(w http.ResponseWriter, r *http.Request) error {
 }
 
 // readIndex lets a follower read its own state linearizably.
-func (a *API) readIndex(w http.ResponseWriter, r *http.Request) error {
-	i, err := a.cfg.Raft.ReadIndex(r.Context())
+func (g components) readIndex(w http.ResponseWriter, r *http.Request) error {
+	i, err := g.cfg.Raft.ReadIndex(r.Context())
 	if err != nil {
 		return err
 	}
-	rpc.Write(w, r, http.StatusOK, readIndexReply{Index: i, Users: a.cfg.Raft.HasUsers()})
+	rpc.Write(w, r, http.StatusOK, readIndexReply{Index: i, Users: g.cfg.Raft.HasUsers()})
 	return nil
 }
 
@@ -509,8 +514,8 @@ type readIndexReply struct {
 }
 
 // bootstrap tells other managers of a new cluster about this one.
-func (a *API) bootstrap(w http.ResponseWriter, r *http.Request) error {
-	answer, err := a.cfg.Raft.Describe(a.cfg.Expect)
+func (g components) bootstrap(w http.ResponseWriter, r *http.Request) error {
+	answer, err := g.cfg.Raft.Describe(g.cfg.Expect)
 	if err != nil {
 		return err
 	}

@@ -21,9 +21,9 @@ import (
 // maxPlanBytes bounds a plan that is sent to be run.
 const maxPlanBytes = 32 << 20
 
-func (a *API) rebalanceRoutes() []route {
+func (g rebalances) rebalanceRoutes() []route {
 	return []route{
-		{method: "POST", path: "/v1/rebalances", handle: a.startRebalance, role: RoleAdmin, leader: true, limit: WriteTimeout,
+		{method: "POST", path: "/v1/rebalances", handle: g.startRebalance, role: RoleAdmin, leader: true, limit: WriteTimeout,
 			upload: maxPlanBytes, doc: operation{
 				id: "startRebalance", tag: tagCluster, summary: "Spread the copies of slices over the indexers that are there: " +
 					"plan it, and begin",
@@ -34,17 +34,17 @@ func (a *API) rebalanceRoutes() []route {
 				codes: []errcode.Code{errcode.RebalanceRunning, errcode.StalePlan,
 					errcode.UnknownNode, errcode.MemberConflict, errcode.PlacementImpossible,
 					errcode.FormatNotAllowed, errcode.OutcomeUnknown}}},
-		{method: "GET", path: "/v1/rebalances", handle: a.listRebalances, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/rebalances", handle: g.listRebalances, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listRebalances", tag: tagCluster, summary: "The newest rebalances",
 				answers: []answer{{status: 200, means: "at most the newest 17, by id, and the splits that are under way",
 					body: v1.RebalanceList{}}}}},
-		{method: "GET", path: "/v1/rebalances/{id}", handle: a.getRebalance, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/rebalances/{id}", handle: g.getRebalance, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "getRebalance", tag: tagCluster, summary: "A rebalance: how far it is, and each slice that changes its place",
 				answers: []answer{{status: 200, means: "as it stands", body: v1.RebalanceInfo{}}},
 				codes:   []errcode.Code{errcode.UnknownRebalance}}},
-		{method: "DELETE", path: "/v1/rebalances/{id}", handle: a.cancelRebalance, role: RoleAdmin, leader: true,
+		{method: "DELETE", path: "/v1/rebalances/{id}", handle: g.cancelRebalance, role: RoleAdmin, leader: true,
 			limit: WriteTimeout, doc: operation{
 				id: "cancelRebalance", tag: tagCluster, summary: "Cancel a rebalance: steps that are done stay done, those under " +
 					"way are taken back",
@@ -53,7 +53,7 @@ func (a *API) rebalanceRoutes() []route {
 	}
 }
 
-func (a *API) startRebalance(w http.ResponseWriter, r *http.Request) error {
+func (g rebalances) startRebalance(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, paramDryRun); err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (a *API) startRebalance(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	plan, id, err := a.cfg.Coordinator.Rebalance(r.Context(), coordinator.RebalanceRequest{Remove: body.Remove,
+	plan, id, err := g.cfg.Coordinator.Rebalance(r.Context(), coordinator.RebalanceRequest{Remove: body.Remove,
 		Keep: body.Keep, DryRun: dry, Plan: body.Plan, Cause: "an operator",
 		Options: rebalance.Options{Sends: body.Sends, Receives: body.Receives}, Request: req})
 	if err != nil && !errors.Is(err, coordinator.ErrBalanced) {
@@ -83,16 +83,16 @@ func (a *API) startRebalance(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (a *API) listRebalances(w http.ResponseWriter, r *http.Request) error {
+func (g rebalances) listRebalances(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r); err != nil {
 		return err
 	}
 	list := v1.RebalanceList{Rebalances: []v1.RebalanceInfo{}}
-	s := a.cfg.Raft.State()
+	s := g.cfg.Raft.State()
 	for x := range s.Rebalances() {
-		list.Rebalances = append(list.Rebalances, a.rebalanceInfo(x))
+		list.Rebalances = append(list.Rebalances, g.rebalanceInfo(x))
 	}
-	list.Splits, list.MoreSplits = runningSplits(s, a.coordination())
+	list.Splits, list.MoreSplits = runningSplits(s, g.coordination())
 	rpc.Write(w, r, http.StatusOK, list)
 	return nil
 }
@@ -117,16 +117,16 @@ func runningSplits(s *statecontext.State, now *core.Status) (all []v1.RunningSpl
 	return all, more
 }
 
-func (a *API) getRebalance(w http.ResponseWriter, r *http.Request) error {
+func (g rebalances) getRebalance(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r); err != nil {
 		return err
 	}
-	return a.writeRebalance(w, r, http.StatusOK)
+	return g.writeRebalance(w, r, http.StatusOK)
 }
 
 // writeRebalance shows the one that the path names.
-func (a *API) writeRebalance(w http.ResponseWriter, r *http.Request, status int) error {
-	s := a.cfg.Raft.State()
+func (g rebalances) writeRebalance(w http.ResponseWriter, r *http.Request, status int) error {
+	s := g.cfg.Raft.State()
 	id, err := rebalanceID(r)
 	if err != nil {
 		return err
@@ -135,10 +135,10 @@ func (a *API) writeRebalance(w http.ResponseWriter, r *http.Request, status int)
 	if x == nil {
 		return rpc.Refuse(errcode.UnknownRebalance, "there is no rebalance %d, or it is forgotten", id)
 	}
-	info := a.rebalanceInfo(x)
+	info := g.rebalanceInfo(x)
 	if !x.Phase.Over() {
 		info.Moves = []v1.RebalanceMove{}
-		c, _ := a.cfg.Coordinator.Status()
+		c, _ := g.cfg.Coordinator.Status()
 		for y := range s.RebalanceSteps() {
 			m := v1.RebalanceMove{Rebalance: *y, BytesDone: y.Bytes}
 			if y.State != partition.RebalanceDone {
@@ -161,7 +161,7 @@ func rebalanceID(r *http.Request) (uint64, error) {
 }
 
 // rebalanceInfo adds how far it is.
-func (a *API) rebalanceInfo(x *statecontext.RebalanceJob) v1.RebalanceInfo {
+func (g rebalances) rebalanceInfo(x *statecontext.RebalanceJob) v1.RebalanceInfo {
 	info := v1.RebalanceInfo{RebalanceJob: *x}
 	if x.Phase.Over() {
 		switch {
@@ -172,16 +172,16 @@ func (a *API) rebalanceInfo(x *statecontext.RebalanceJob) v1.RebalanceInfo {
 		}
 		return info
 	}
-	if c, leads := a.cfg.Coordinator.Status(); leads && c.Rebalance.ID == x.ID {
+	if c, leads := g.cfg.Coordinator.Status(); leads && c.Rebalance.ID == x.ID {
 		info.Percent, info.BytesDone = 100*c.Rebalance.Part, c.Rebalance.BytesDone
-		if elapsed := a.now().UnixMilli() - x.StartedMS; c.Rebalance.LeftKnown && elapsed > 0 {
+		if elapsed := g.now().UnixMilli() - x.StartedMS; c.Rebalance.LeftKnown && elapsed > 0 {
 			info.RemainingMS = new(int64(float64(elapsed) * c.Rebalance.Left))
 		}
 	}
 	return info
 }
 
-func (a *API) cancelRebalance(w http.ResponseWriter, r *http.Request) error {
+func (g rebalances) cancelRebalance(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r); err != nil {
 		return err
 	}
@@ -189,8 +189,8 @@ func (a *API) cancelRebalance(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Coordinator.CancelRebalance(r.Context(), id); err != nil {
+	if err := g.cfg.Coordinator.CancelRebalance(r.Context(), id); err != nil {
 		return fmt.Errorf("rebalance %d: %w", id, err)
 	}
-	return a.writeRebalance(w, r, http.StatusAccepted)
+	return g.writeRebalance(w, r, http.StatusAccepted)
 }

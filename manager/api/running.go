@@ -24,38 +24,38 @@ const (
 	scansPatience = 2 * time.Second
 )
 
-func (a *API) runningRoutes() []route {
+func (g running) runningRoutes() []route {
 	limit := param{name: "limit", number: true, means: "scans, 1 to 1000; 200 without it"}
 	return []route{
-		{method: "GET", path: "/v1/scans", handle: a.runningScans, role: RoleRead, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/v1/scans", handle: g.runningScans, role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "listScans", tag: tagScans, summary: "Scans and counts that are under way, asked of all indexers at once",
 			params:  []param{limit},
 			answers: []answer{{status: 200, means: "the scans, the longest first", body: v1.RunningScans{}}}}},
-		{method: "GET", path: "/v1/slow-scans", handle: a.slowScans, role: RoleRead, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/v1/slow-scans", handle: g.slowScans, role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "listSlowScans", tag: tagScans, summary: "Scans and counts that took long, asked of all indexers at once",
 			params:  []param{limit},
 			answers: []answer{{status: 200, means: "the scans, that ended last first", body: v1.SlowScans{}}}}},
-		{method: "PUT", path: "/v1/slow-scans", handle: a.slowFrom, role: RoleAdmin, limit: ReadTimeout, doc: operation{
+		{method: "PUT", path: "/v1/slow-scans", handle: g.slowFrom, role: RoleAdmin, limit: ReadTimeout, doc: operation{
 			id: "setSlowScans", tag: tagScans, summary: "Say from when on scans are slow, on all indexers until their " +
 				"processes end",
 			body: v1.SlowFromRequest{}, answers: []answer{{status: 200, means: "who remembers them so from now on",
 				body: v1.SlowFromReply{}}}, codes: []errcode.Code{errcode.InvalidArgument, errcode.Unavailable}}},
-		{method: "DELETE", path: "/v1/scans/{id}", handle: a.cancelScan, role: RoleDDL, limit: ReadTimeout, doc: operation{
+		{method: "DELETE", path: "/v1/scans/{id}", handle: g.cancelScan, role: RoleDDL, limit: ReadTimeout, doc: operation{
 			id: "cancelScan", tag: tagScans, summary: "End a scan that is under way; who asked for it is told so",
 			answers: []answer{{status: 204, means: "it ends, as soon as its client takes something"}},
 			codes:   []errcode.Code{errcode.UnknownScan, errcode.Unavailable}}},
 	}
 }
 
-func (a *API) runningScans(w http.ResponseWriter, r *http.Request) error {
+func (g running) runningScans(w http.ResponseWriter, r *http.Request) error {
 	limit, err := scansPage(r)
 	if err != nil {
 		return err
 	}
 	list := v1.RunningScans{Scans: []v1.RunningScan{}}
 	var told []*wire.IndexerScans
-	s, all := a.cfg.Raft.State(), 0
-	told, list.Unheard = a.askScans(r.Context(), indexersOf(s), limit, 0)
+	s, all := g.cfg.Raft.State(), 0
+	told, list.Unheard = g.askScans(r.Context(), indexersOf(s), limit, 0)
 	for _, t := range told {
 		all += t.Running
 		for i := range t.Scans {
@@ -73,15 +73,15 @@ func (a *API) runningScans(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (a *API) slowScans(w http.ResponseWriter, r *http.Request) error {
+func (g running) slowScans(w http.ResponseWriter, r *http.Request) error {
 	limit, err := scansPage(r)
 	if err != nil {
 		return err
 	}
 	list := v1.SlowScans{Scans: []v1.SlowScan{}}
 	var told []*wire.IndexerScans
-	s, all := a.cfg.Raft.State(), 0
-	told, list.Unheard = a.askScans(r.Context(), indexersOf(s), 0, limit)
+	s, all := g.cfg.Raft.State(), 0
+	told, list.Unheard = g.askScans(r.Context(), indexersOf(s), 0, limit)
 	for _, t := range told {
 		all += t.SlowKept
 		list.From = append(list.From, v1.SlowFrom{Indexer: t.Name, FromMS: t.SlowMS})
@@ -107,7 +107,7 @@ func (a *API) slowScans(w http.ResponseWriter, r *http.Request) error {
 const maxSlowFrom = int64(time.Hour / time.Millisecond)
 
 // slowFrom tells all indexers, side by side, from when on scans are slow.
-func (a *API) slowFrom(w http.ResponseWriter, r *http.Request) error {
+func (g running) slowFrom(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r); err != nil {
 		return err
 	}
@@ -119,9 +119,9 @@ func (a *API) slowFrom(w http.ResponseWriter, r *http.Request) error {
 		return rpc.Refuse(errcode.InvalidArgument, "from_ms %d: want 1 to %d, -1 for none, or 0 for what the indexers "+
 			"began with", req.FromMS, maxSlowFrom)
 	}
-	indexers := indexersOf(a.cfg.Raft.State())
+	indexers := indexersOf(g.cfg.Raft.State())
 	reply := v1.SlowFromReply{Indexers: []string{}}
-	errs := a.tellIndexers(r.Context(), indexers, &wire.SlowFrom{FromMS: req.FromMS, By: rpc.Principal(r.Context())})
+	errs := g.tellIndexers(r.Context(), indexers, &wire.SlowFrom{FromMS: req.FromMS, By: rpc.Principal(r.Context())})
 	for n, i := range indexers {
 		if err := errs[n]; err != nil {
 			reply.Unheard = append(reply.Unheard, v1.UnheardIndexer{Indexer: i.name, Error: err.Error()})
@@ -139,13 +139,13 @@ func (a *API) slowFrom(w http.ResponseWriter, r *http.Request) error {
 }
 
 // tellIndexers returns what came of it at each.
-func (a *API) tellIndexers(ctx context.Context, indexers []indexerAt, req *wire.SlowFrom) []error {
+func (g running) tellIndexers(ctx context.Context, indexers []indexerAt, req *wire.SlowFrom) []error {
 	ctx, cancel := context.WithTimeout(ctx, scansPatience)
 	defer cancel()
 	errs := make([]error, len(indexers))
 	var told sync.WaitGroup
 	for n, i := range indexers {
-		told.Go(func() { errs[n] = a.indexers.SlowFrom(ctx, i.admin, req) })
+		told.Go(func() { errs[n] = g.indexers.SlowFrom(ctx, i.admin, req) })
 	}
 	told.Wait()
 	return errs
@@ -183,7 +183,7 @@ func indexersOf(s *statecontext.State) (all []indexerAt) {
 }
 
 // askScans asks indexers side by side, with one deadline. Who has not answered by then is named.
-func (a *API) askScans(ctx context.Context, indexers []indexerAt, running, slow int) (told []*wire.IndexerScans,
+func (g running) askScans(ctx context.Context, indexers []indexerAt, running, slow int) (told []*wire.IndexerScans,
 	unheard []v1.UnheardIndexer) {
 	ctx, cancel := context.WithTimeout(ctx, scansPatience)
 	defer cancel()
@@ -191,7 +191,7 @@ func (a *API) askScans(ctx context.Context, indexers []indexerAt, running, slow 
 	var asked sync.WaitGroup
 	for _, i := range indexers {
 		asked.Go(func() {
-			one, err := a.indexers.Scans(ctx, i.admin, running, slow)
+			one, err := g.indexers.Scans(ctx, i.admin, running, slow)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -207,7 +207,7 @@ func (a *API) askScans(ctx context.Context, indexers []indexerAt, running, slow 
 }
 
 // cancelScan ends a scan at the indexer that its id names.
-func (a *API) cancelScan(w http.ResponseWriter, r *http.Request) error {
+func (g running) cancelScan(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r); err != nil {
 		return err
 	}
@@ -216,8 +216,8 @@ func (a *API) cancelScan(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	name := id[:max(strings.LastIndexByte(id, '.'), 0)]
-	named := slices.DeleteFunc(indexersOf(a.cfg.Raft.State()), func(i indexerAt) bool { return i.name != name })
-	switch err := a.cancelAt(r.Context(), named, &wire.CancelScan{ID: id, By: rpc.Principal(r.Context())}); {
+	named := slices.DeleteFunc(indexersOf(g.cfg.Raft.State()), func(i indexerAt) bool { return i.name != name })
+	switch err := g.cancelAt(r.Context(), named, &wire.CancelScan{ID: id, By: rpc.Principal(r.Context())}); {
 	case err != nil:
 		return err
 	case len(named) > 0:
@@ -230,13 +230,13 @@ func (a *API) cancelScan(w http.ResponseWriter, r *http.Request) error {
 
 // cancelAt asks all indexers of a name at once, of which one may be registered a second time, with another address. An
 // error is that nobody has ended the scan: of one that gives no answer rather than of one that does not know it.
-func (a *API) cancelAt(ctx context.Context, named []indexerAt, req *wire.CancelScan) error {
+func (g running) cancelAt(ctx context.Context, named []indexerAt, req *wire.CancelScan) error {
 	ctx, cancel := context.WithTimeout(ctx, scansPatience)
 	defer cancel()
 	errs := make(chan error, len(named))
 	for _, i := range named {
 		go func() {
-			err := a.indexers.CancelScan(ctx, i.admin, req)
+			err := g.indexers.CancelScan(ctx, i.admin, req)
 			if p := new(rpc.Problem); err != nil && !errors.As(err, &p) {
 				err = rpc.Refuse(errcode.Unavailable, "indexer %s at %s, which may have the scan, gives no answer: %v", i.name,
 					i.admin, err)

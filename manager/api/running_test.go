@@ -32,7 +32,7 @@ func TestAnIndexerThatHangsIsNamed(t *testing.T) {
 	defer close(over)
 	a := New(Config{})
 	defer a.Close()
-	told, unheard := a.askScans(t.Context(), []indexerAt{{"i2", hangs.URL}, {"i1", lives.URL}, {"i0", "http://127.0.0.1:1"}}, 7, 3)
+	told, unheard := running{a.ground}.askScans(t.Context(), []indexerAt{{"i2", hangs.URL}, {"i1", lives.URL}, {"i0", "http://127.0.0.1:1"}}, 7, 3)
 	<-asked
 	if len(told) != 1 || told[0].Name != "i1" || len(told[0].Scans) != 1 {
 		t.Errorf("%+v", told)
@@ -74,7 +74,7 @@ func TestAScanIsCancelledWhereItIs(t *testing.T) {
 		for _, addr := range c.at {
 			named = append(named, indexerAt{"i1", addr})
 		}
-		err := a.cancelAt(t.Context(), named, &wire.CancelScan{ID: "i1.1", By: "u"})
+		err := running{a.ground}.cancelAt(t.Context(), named, &wire.CancelScan{ID: "i1.1", By: "u"})
 		var p *rpc.Problem
 		if (err == nil) != (c.want == "") || errors.As(err, &p) && p.Code != c.want {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
@@ -102,7 +102,7 @@ func TestSlowFromIsSaidToAll(t *testing.T) {
 	defer takes.Close()
 	a := New(Config{})
 	defer a.Close()
-	errs := a.tellIndexers(t.Context(), []indexerAt{{"i1", hangs.URL}, {"i2", takes.URL}},
+	errs := running{a.ground}.tellIndexers(t.Context(), []indexerAt{{"i1", hangs.URL}, {"i2", takes.URL}},
 		&wire.SlowFrom{FromMS: 5, By: "u"})
 	if len(errs) != 2 || errs[0] == nil || errs[1] != nil || got != (wire.SlowFrom{FromMS: 5, By: "u"}) {
 		t.Errorf("%v, told %+v", errs, got)

@@ -28,13 +28,22 @@ import (
 	"tidemark/wire"
 )
 
-func (a *API) scanRoutes() []route {
+// scans passes scans, counts and verifications on to indexers.
+type scans struct {
+	*access
+	ways *rpc.Client // to the indexers
+	// alive returns which indexers are silent, by probes on connections of their own.
+	alive  *detector.Detector
+	places chan struct{} // one for each scan that is passed on
+}
+
+func (g *scans) scanRoutes() []route {
 	codes := []errcode.Code{errcode.UnknownIndex, errcode.IndexNotReady, errcode.NoLeader, errcode.Busy,
 		errcode.IndexNotHosted, errcode.IndexInRollback, errcode.SnapshotTooOld, errcode.CursorExpired,
 		errcode.SnapshotSkipped, errcode.TokenLost, errcode.Unavailable, errcode.VBucketsUnavailable, errcode.Damaged}
 	session := []string{scanport.HeaderSession}
 	return []route{
-		{method: "POST", path: "/v1/indexes/{ref:.+}:scan", handle: a.scan, role: RoleRead, limit: ScanTimeout,
+		{method: "POST", path: "/v1/indexes/{ref:.+}:scan", handle: g.scan, role: RoleRead, limit: ScanTimeout,
 			doc: operation{
 				id: "scanIndex", tag: tagScans, summary: "Read the rows of an index in order, all of one timestamp",
 				body: v1.ScanRequest{}, optional: true, headers: session,
@@ -42,7 +51,7 @@ func (a *API) scanRoutes() []route {
 					media: mediaLines, headers: session,
 					lines: []any{v1.Row{}, v1.ScanEnd{}, v1.ScanFailure{}}}},
 				codes: codes}},
-		{method: "POST", path: "/v1/indexes/{ref:.+}:verify", handle: a.verify, role: RoleDDL, limit: VerifyTimeout,
+		{method: "POST", path: "/v1/indexes/{ref:.+}:verify", handle: g.verify, role: RoleDDL, limit: VerifyTimeout,
 			doc: operation{
 				id: "verifyIndex", tag: tagScans, summary: "Compare every copy of an index with the KV data, while both are used",
 				body: v1.VerifyRequest{}, optional: true,
@@ -50,28 +59,28 @@ func (a *API) scanRoutes() []route {
 					media: mediaLines,
 					lines: []any{v1.VerifyLine{}}}},
 				codes: codes}},
-		{method: "POST", path: "/v1/indexes/{ref:.+}:count", handle: a.scan, role: RoleRead, limit: ScanTimeout,
+		{method: "POST", path: "/v1/indexes/{ref:.+}:count", handle: g.scan, role: RoleRead, limit: ScanTimeout,
 			doc: operation{
 				id: "countIndex", tag: tagScans, summary: "Count the rows that a scan would give",
 				body: v1.ScanRequest{}, optional: true, headers: session,
 				answers: []answer{{status: 200, means: "the count", body: v1.CountReply{}, headers: session}},
 				codes:   codes}},
-		a.locateRoute(),
+		g.locateRoute(),
 	}
 }
 
 // getJSON reads another manager's answer.
-func getJSON[T any](ctx context.Context, a *API, url string) (*T, error) {
+func getJSON[T any](ctx context.Context, g *ground, url string) (*T, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set(HeaderForwarded, a.cfg.Name)
-	a.vouch(req, ctx, nil)
+	req.Header.Set(HeaderForwarded, g.cfg.Name)
+	g.vouch(req, ctx, nil)
 	rpc.Outgoing(req)
-	resp, err := a.rpc.HTTP().Do(req)
+	resp, err := g.rpc.HTTP().Do(req)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +94,8 @@ func getJSON[T any](ctx context.Context, a *API, url string) (*T, error) {
 
 // howFar asks the leader how far its log goes. One that does not answer may be gone: there is none, until there is
 // another one.
-func (a *API) howFar(ctx context.Context, leader wire.Leader) (*readIndexReply, error) {
-	reply, err := getJSON[readIndexReply](ctx, a, leader.REST+"/v1/readindex")
+func (g *ground) howFar(ctx context.Context, leader wire.Leader) (*readIndexReply, error) {
+	reply, err := getJSON[readIndexReply](ctx, g, leader.REST+"/v1/readindex")
 	if err != nil && ctx.Err() == nil && !errors.As(err, new(*rpc.Problem)) {
 		return nil, noLeader("the leader %s could not be asked how far its log goes: %v; try again", leader.ID, err)
 	}
@@ -94,35 +103,35 @@ func (a *API) howFar(ctx context.Context, leader wire.Leader) (*readIndexReply, 
 }
 
 // catchUp brings this node's own state to where a linearizable read may use it.
-func (a *API) catchUp(ctx context.Context) error {
-	if _, serving := a.cfg.Raft.Serving(); serving {
-		return a.cfg.Raft.ReadBarrier(ctx)
+func (g *ground) catchUp(ctx context.Context) error {
+	if _, serving := g.cfg.Raft.Serving(); serving {
+		return g.cfg.Raft.ReadBarrier(ctx)
 	}
-	leader, ok := a.leaderOf(a.cfg.Raft.State())
+	leader, ok := g.leaderOf(g.cfg.Raft.State())
 	if !ok {
 		return noLeader("no leader is known at the moment; try again")
 	}
-	reply, err := a.howFar(ctx, leader)
+	reply, err := g.howFar(ctx, leader)
 	if err != nil {
 		return err
 	}
 	if reply.Users {
-		a.closed.Store(true) // also where this manager cannot take in who they are
+		g.closed.Store(true) // also where this manager cannot take in who they are
 	}
-	return a.cfg.Raft.WaitApplied(ctx, reply.Index)
+	return g.cfg.Raft.WaitApplied(ctx, reply.Index)
 }
 
 // ready finds an index that can be scanned. What this node knows is enough when it says yes: a ready index stays ready
 // or is refused by its hosts. When it says no, the answer is checked against the leader's state.
-func (a *API) ready(ctx context.Context, ref string) (*statecontext.Index, error) {
-	x, err := a.find(a.cfg.Raft.State(), ref)
+func (g *scans) ready(ctx context.Context, ref string) (*statecontext.Index, error) {
+	x, err := g.find(g.cfg.Raft.State(), ref)
 	if err == nil && x.Definition.State == index.Maintenance {
 		return x, nil
 	}
-	if err := a.catchUp(ctx); err != nil {
+	if err := g.catchUp(ctx); err != nil {
 		return nil, err
 	}
-	if x, err = a.find(a.cfg.Raft.State(), ref); err != nil {
+	if x, err = g.find(g.cfg.Raft.State(), ref); err != nil {
 		return nil, err
 	}
 	d := &x.Definition
@@ -143,21 +152,21 @@ func (a *API) ready(ctx context.Context, ref string) (*statecontext.Index, error
 }
 
 // scan passes a scan or count on to an indexer, and verify a verification.
-func (a *API) scan(w http.ResponseWriter, r *http.Request) error {
-	return a.passOn(w, r, &v1.ScanRequest{})
+func (g *scans) scan(w http.ResponseWriter, r *http.Request) error {
+	return g.passOn(w, r, &v1.ScanRequest{})
 }
 
-func (a *API) verify(w http.ResponseWriter, r *http.Request) error {
-	return a.passOn(w, r, &v1.VerifyRequest{})
+func (g *scans) verify(w http.ResponseWriter, r *http.Request) error {
+	return g.passOn(w, r, &v1.VerifyRequest{})
 }
 
 // passOn returns a request, whose body must be as v, to an indexer, which coordinates what it asks for, and streams its
 // answer. An indexer that cannot be reached, says that it cannot serve now, or is silent while another one is not
 // (package detector), is followed by the next one.
-func (a *API) passOn(w http.ResponseWriter, r *http.Request, v any) error {
+func (g *scans) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 	select {
-	case a.places <- struct{}{}:
-		defer func() { <-a.places }()
+	case g.places <- struct{}{}:
+		defer func() { <-g.places }()
 	default:
 		p := rpc.Refuse(errcode.Busy, "%d scans go through this manager already, the most it takes", scansAtOnce)
 		p.RetryAfterMS = busyRetryMS
@@ -167,7 +176,7 @@ func (a *API) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 	if err != nil {
 		return err
 	}
-	x, err := a.ready(r.Context(), mux.Vars(r)["ref"])
+	x, err := g.ready(r.Context(), mux.Vars(r)["ref"])
 	if err != nil {
 		return err
 	}
@@ -179,30 +188,30 @@ func (a *API) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 	}
 	ask.again = func() (*statecontext.Index, error) {
 		// The name may be another index's by now, after a split, and this manager behind. Without a leader, what it knows.
-		_ = a.catchUp(r.Context())
-		return a.ready(r.Context(), mux.Vars(r)["ref"])
+		_ = g.catchUp(r.Context())
+		return g.ready(r.Context(), mux.Vars(r)["ref"])
 	}
 	ask.there = func(ctx context.Context) bool {
-		_ = a.catchUp(ctx) // without a leader, what this manager knows
-		x := a.cfg.Raft.State().Index(ask.index.Definition.ID)
+		_ = g.catchUp(ctx) // without a leader, what this manager knows
+		x := g.cfg.Raft.State().Index(ask.index.Definition.ID)
 		return x != nil && x.Definition.State != index.Dropping
 	}
-	resp, err := a.askReady(r.Context(), ask, a.scanners)
+	resp, err := g.askReady(r.Context(), ask, g.scanners)
 	if err != nil {
 		return err
 	}
 	if ask.resume != "" {
 		w.Header().Set(scanport.HeaderResume, "true")
 	}
-	return a.pass(r.Context(), w, resp, ask)
+	return g.pass(r.Context(), w, resp, ask)
 }
 
 // askReady asks indexers as askOne does. When they have not heard yet that the index is ready, or that they hold it,
 // they are asked again, for behindPatience, once q.again has looked up which index it is.
-func (a *API) askReady(ctx context.Context, q *question, addrs func(*statecontext.Index) []string) (*http.Response,
+func (g *scans) askReady(ctx context.Context, q *question, addrs func(*statecontext.Index) []string) (*http.Response,
 	error) {
-	for deadline := a.now().Add(behindPatience); ; {
-		resp, err := a.askOne(ctx, q, addrs(q.index))
+	for deadline := g.now().Add(behindPatience); ; {
+		resp, err := g.askOne(ctx, q, addrs(q.index))
 		if err != nil {
 			return nil, err
 		}
@@ -211,7 +220,7 @@ func (a *API) askReady(ctx context.Context, q *question, addrs func(*statecontex
 		}
 		p := rpc.ReadProblem(resp)
 		_ = resp.Body.Close()
-		if !a.now().Before(deadline) || p.Code != errcode.IndexNotReady && p.Code != errcode.IndexNotHosted {
+		if !g.now().Before(deadline) || p.Code != errcode.IndexNotReady && p.Code != errcode.IndexNotHosted {
 			return nil, p
 		}
 		select {
@@ -226,9 +235,9 @@ func (a *API) askReady(ctx context.Context, q *question, addrs func(*statecontex
 }
 
 // pass passes an answer on.
-func (a *API) pass(ctx context.Context, w http.ResponseWriter, resp *http.Response, q *question) error {
+func (g *scans) pass(ctx context.Context, w http.ResponseWriter, resp *http.Response, q *question) error {
 	if resp.StatusCode == http.StatusOK && q.action != verifyAction {
-		return a.passRows(ctx, w, resp, q, a.placedNow)
+		return g.passRows(ctx, w, resp, q, g.placedNow)
 	}
 	defer resp.Body.Close()
 	return stream(ctx, w, resp)
@@ -262,16 +271,16 @@ const (
 
 // askOne returns the answer of the first indexer that can be reached and is not too busy. One that has waited in vain
 // for as long as a scan waits has asked all the others: none of them is asked again.
-func (a *API) askOne(ctx context.Context, q *question, addrs []string) (*http.Response, error) {
+func (g *scans) askOne(ctx context.Context, q *question, addrs []string) (*http.Response, error) {
 	d := &q.index.Definition
 	name := d.Name + " on " + d.Keyspace().String()
 	var last error = rpc.Refuse(errcode.Unavailable, "no indexer holds index %s", name)
-	began := a.now()
-	for _, addr := range a.alive.Order(addrs) {
-		if a.now().Sub(began) >= scan.DefaultWait {
+	began := g.now()
+	for _, addr := range g.alive.Order(addrs) {
+		if g.now().Sub(began) >= scan.DefaultWait {
 			break
 		}
-		resp, err := a.ask(ctx, addr, addrs, q)
+		resp, err := g.ask(ctx, addr, addrs, q)
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
@@ -321,8 +330,8 @@ func scanBody(w http.ResponseWriter, r *http.Request, v any) ([]byte, error) {
 }
 
 // scanners lists the scan addresses of the indexers that hold the index, in random order.
-func (a *API) scanners(x *statecontext.Index) (addrs []string) {
-	s := a.cfg.Raft.State()
+func (g *scans) scanners(x *statecontext.Index) (addrs []string) {
+	s := g.cfg.Raft.State()
 	for _, n := range x.Topology.Servers() {
 		if i := s.Indexer(n); i != nil && i.Scan != "" {
 			addrs = append(addrs, i.Scan)
@@ -336,10 +345,10 @@ func (a *API) scanners(x *statecontext.Index) (addrs []string) {
 const probesAtOnce = 2
 
 // ask asks one of several indexers. The answer's body ends when its indexer is silent.
-func (a *API) ask(ctx context.Context, addr string, all []string, q *question) (*http.Response, error) {
+func (g *scans) ask(ctx context.Context, addr string, all []string, q *question) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	path := "/v1/indexes/" + q.index.Definition.ID.String() + q.action
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.cfg.TLS.BaseURL(addr)+path, bytes.NewReader(q.body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.cfg.TLS.BaseURL(addr)+path, bytes.NewReader(q.body))
 	if err != nil {
 		cancel()
 		return nil, err
@@ -357,8 +366,8 @@ func (a *API) ask(ctx context.Context, addr string, all []string, q *question) (
 	}
 	rpc.Outgoing(req)
 	var wait detector.Wait
-	a.alive.Begin(&wait, addr, func() []string { return all }, cancel)
-	resp, err := a.scans.HTTP().Do(req)
+	g.alive.Begin(&wait, addr, func() []string { return all }, cancel)
+	resp, err := g.ways.HTTP().Do(req)
 	switch silent := wait.End(); {
 	case silent:
 		if err == nil {
@@ -368,12 +377,12 @@ func (a *API) ask(ctx context.Context, addr string, all []string, q *question) (
 		return nil, fmt.Errorf("%s: %w", addr, detector.ErrSilent)
 	case err != nil:
 		if ctx.Err() == nil {
-			a.alive.Failed(addr)
+			g.alive.Failed(addr)
 		}
 		cancel()
 		return nil, err
 	}
-	resp.Body = &watched{detector.Body{ReadCloser: resp.Body, Detector: a.alive, Peer: addr, Silent: cancel}, cancel}
+	resp.Body = &watched{detector.Body{ReadCloser: resp.Body, Detector: g.alive, Peer: addr, Silent: cancel}, cancel}
 	return resp, nil
 }
 

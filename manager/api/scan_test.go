@@ -43,7 +43,7 @@ func TestOneWaitForAScan(t *testing.T) {
 			addrs = append(addrs, strings.TrimPrefix(s.URL, "http://"))
 		}
 		x := &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}}
-		_, err := a.askOne(t.Context(), &question{index: x, action: scanAction}, addrs)
+		_, err := a.scans.askOne(t.Context(), &question{index: x, action: scanAction}, addrs)
 		if err == nil || !strings.Contains(err.Error(), "slice 3") || asked.Load() != c.asked {
 			t.Errorf("each waits %s: %d were asked, want %d: %v", c.waits, asked.Load(), c.asked, err)
 		}

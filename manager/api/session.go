@@ -24,18 +24,18 @@ const HeaderConsole = "Tidemark-Console"
 // so that any manager knows it; how many there are, and when they end, package statecontext decides.
 const SessionTime = 8 * time.Hour
 
-func (a *API) sessionRoutes() []route {
+func (g sessions) sessionRoutes() []route {
 	return []route{
-		{method: "GET", path: "/v1/whoami", handle: a.whoami, role: RoleRead, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/v1/whoami", handle: g.whoami, role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "whoAmI", tag: tagUsers, summary: "As whom the cluster knows the caller, and what he may do",
 			answers: []answer{{status: 200, means: "the caller", body: v1.WhoAmI{}}}}},
-		{method: "POST", path: "/v1/session", handle: a.beginSession, role: RoleRead, leader: true, limit: WriteTimeout,
+		{method: "POST", path: "/v1/session", handle: g.beginSession, role: RoleRead, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "beginSession", tag: tagUsers, summary: "Begin a session of the console, with the password of a user: the " +
 					"answer sets a cookie, which counts beside the header " + HeaderConsole,
 				answers: []answer{{status: 201, means: "it has begun", body: v1.WhoAmI{}}},
 				codes:   []errcode.Code{errcode.LimitExceeded, errcode.UnknownUser, errcode.FormatNotAllowed, errcode.Busy}}},
-		{method: "DELETE", path: "/v1/session", handle: a.endSession, role: RoleRead, leader: true, limit: WriteTimeout,
+		{method: "DELETE", path: "/v1/session", handle: g.endSession, role: RoleRead, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "endSession", tag: tagUsers, summary: "End the caller's session, if he has one",
 				answers: []answer{{status: 204, means: "it has ended"}}}},
@@ -43,18 +43,18 @@ func (a *API) sessionRoutes() []route {
 }
 
 // cookieName is of this cluster, since cookies do not tell ports apart. Browsers take the prefix by TLS only.
-func (a *API) cookieName() string {
-	name := "tidemark-" + cmp.Or(a.cfg.Raft.ClusterID(), "session")
-	if a.cfg.TLS != nil {
+func (g *access) cookieName() string {
+	name := "tidemark-" + cmp.Or(g.cfg.Raft.ClusterID(), "session")
+	if g.cfg.TLS != nil {
 		return "__Host-" + name
 	}
 	return name
 }
 
 // sessionCookie is for a secret, or with "" the one that removes it.
-func (a *API) sessionCookie(secret string) *http.Cookie {
-	c := &http.Cookie{Name: a.cookieName(), Value: secret, Path: "/", MaxAge: int(SessionTime.Seconds()), HttpOnly: true,
-		Secure: a.cfg.TLS != nil, SameSite: http.SameSiteStrictMode}
+func (g sessions) sessionCookie(secret string) *http.Cookie {
+	c := &http.Cookie{Name: g.cookieName(), Value: secret, Path: "/", MaxAge: int(SessionTime.Seconds()), HttpOnly: true,
+		Secure: g.cfg.TLS != nil, SameSite: http.SameSiteStrictMode}
 	if secret == "" {
 		c.MaxAge = -1
 	}
@@ -63,34 +63,34 @@ func (a *API) sessionCookie(secret string) *http.Cookie {
 
 // takeSession puts the token of a session's cookie where tokens stand, for a request of a page that this manager has
 // served and that shows no other credentials.
-func (a *API) takeSession(r *http.Request) {
+func (g *access) takeSession(r *http.Request) {
 	if r.Header.Get(HeaderConsole) == "" || r.Header.Get("Authorization") != "" {
 		return
 	}
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" {
 		return
 	}
-	if c, err := r.Cookie(a.cookieName()); err == nil && c.Value != "" {
+	if c, err := r.Cookie(g.cookieName()); err == nil && c.Value != "" {
 		r.Header.Set("Authorization", "Bearer "+c.Value)
 	}
 }
 
-func (a *API) whoami(w http.ResponseWriter, r *http.Request) error {
+func (g sessions) whoami(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r); err != nil {
 		return err
 	}
-	rpc.Write(w, r, http.StatusOK, a.whoIs(r.Context()))
+	rpc.Write(w, r, http.StatusOK, g.whoIs(r.Context()))
 	return nil
 }
 
 // whoIs describes who was let in.
-func (a *API) whoIs(ctx context.Context) v1.WhoAmI {
+func (g sessions) whoIs(ctx context.Context) v1.WhoAmI {
 	id, ok := ctx.Value(identityKey{}).(*auth.Identity)
 	if !ok { // nobody is asked who he is
 		return v1.WhoAmI{Name: rpc.Anonymous, Role: statecontext.UserAdmin.String(), By: v1.ByNothing}
 	}
-	who := v1.WhoAmI{Name: id.Name, Role: id.Role.String(), By: v1.ByCertificate, Users: a.authRequired()}
-	switch x := a.cfg.Raft.State().Token(id.Token()); {
+	who := v1.WhoAmI{Name: id.Name, Role: id.Role.String(), By: v1.ByCertificate, Users: g.authRequired()}
+	switch x := g.cfg.Raft.State().Token(id.Token()); {
 	case id.Name == rpc.Anonymous:
 		who.By = v1.ByNothing
 	case id.ByPassword():
@@ -103,19 +103,19 @@ func (a *API) whoIs(ctx context.Context) v1.WhoAmI {
 	return who
 }
 
-func (a *API) beginSession(w http.ResponseWriter, r *http.Request) error {
+func (g sessions) beginSession(w http.ResponseWriter, r *http.Request) error {
 	id, ok := r.Context().Value(identityKey{}).(*auth.Identity)
 	if !ok || !id.ByPassword() {
 		return rpc.Refuse(errcode.InvalidArgument, "a session begins with a user's password (HTTP Basic); who shows a "+
 			"token or a certificate, or speaks to a cluster without users, needs none")
 	}
-	if wait := a.cfg.Auth.BeginSession(id); wait > 0 {
+	if wait := g.cfg.Auth.BeginSession(id); wait > 0 {
 		p := rpc.Refuse(errcode.Busy, "%s has begun many sessions of late: one more may begin in %s", id.Name,
 			wait.Round(time.Second))
 		p.RetryAfterMS = wait.Milliseconds()
 		return p
 	}
-	now := a.now()
+	now := g.now()
 	random := make([]byte, statecontext.TokenSecretBytes)
 	_, _ = rand.Read(random) // crypto/rand.Read never fails
 	secret := statecontext.TokenPrefix + base64.RawURLEncoding.EncodeToString(random)
@@ -125,39 +125,39 @@ func (a *API) beginSession(w http.ResponseWriter, r *http.Request) error {
 	}
 	x := statecontext.Token{User: id.Name, Role: id.Role, Hash: hash, Note: statecontext.SessionNote,
 		CreatedMS: now.UnixMilli(), ExpiresMS: now.Add(SessionTime).UnixMilli(), ModifiedCAS: id.Modified()}
-	err = a.proposeToken(r.Context(), &statecontext.PutToken{Token: x})
+	err = g.proposeToken(r.Context(), &statecontext.PutToken{Token: x})
 	switch {
 	case errors.Is(err, errcode.CASMismatch): // it was the right password when it was looked at
 		return rpc.Refuse(errcode.Unauthenticated, "%v", err)
 	case err != nil:
 		return err
 	}
-	a.cfg.Logger.Info("session begun", "request_id", rpc.RequestID(r.Context()), "principal", id.Name, "token",
+	g.cfg.Logger.Info("session begun", "request_id", rpc.RequestID(r.Context()), "principal", id.Name, "token",
 		statecontext.TokenID(hash))
-	http.SetCookie(w, a.sessionCookie(secret))
+	http.SetCookie(w, g.sessionCookie(secret))
 	rpc.Write(w, r, http.StatusCreated, v1.WhoAmI{Name: id.Name, Role: id.Role.String(), By: v1.BySession,
 		EndsMS: x.ExpiresMS, Users: true})
 	return nil
 }
 
-func (a *API) endSession(w http.ResponseWriter, r *http.Request) error {
+func (g sessions) endSession(w http.ResponseWriter, r *http.Request) error {
 	id, ok := r.Context().Value(identityKey{}).(*auth.Identity)
 	if ok {
-		if x := a.cfg.Raft.State().Token(id.Token()); x != nil && x.Session() {
-			if err := a.endToken(r.Context(), x.ID); err != nil {
+		if x := g.cfg.Raft.State().Token(id.Token()); x != nil && x.Session() {
+			if err := g.endToken(r.Context(), x.ID); err != nil {
 				return err
 			}
-			a.cfg.Logger.Info("session ended", "request_id", rpc.RequestID(r.Context()), "principal", id.Name, "token", x.ID)
+			g.cfg.Logger.Info("session ended", "request_id", rpc.RequestID(r.Context()), "principal", id.Name, "token", x.ID)
 		}
 	}
-	http.SetCookie(w, a.sessionCookie(""))
+	http.SetCookie(w, g.sessionCookie(""))
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
 // endToken removes a token; one that has gone already is no error.
-func (a *API) endToken(ctx context.Context, id string) error {
-	err := a.proposeToken(ctx, &statecontext.RemoveToken{ID: id})
+func (g sessions) endToken(ctx context.Context, id string) error {
+	err := g.proposeToken(ctx, &statecontext.RemoveToken{ID: id})
 	if errors.Is(err, errcode.UnknownToken) {
 		return nil
 	}
@@ -165,8 +165,8 @@ func (a *API) endToken(ctx context.Context, id string) error {
 }
 
 // proposeToken writes a change of tokens that no retry asks about.
-func (a *API) proposeToken(ctx context.Context, body statecontext.Body) error {
-	res, err := a.cfg.Raft.Propose(ctx, statecontext.Command{Body: body})
+func (g sessions) proposeToken(ctx context.Context, body statecontext.Body) error {
+	res, err := g.cfg.Raft.Propose(ctx, statecontext.Command{Body: body})
 	if err != nil {
 		return err
 	}

@@ -18,27 +18,27 @@ import (
 	"tidemark/wire"
 )
 
-func (a *API) statsRoutes() []route {
+func (g stats) statsRoutes() []route {
 	consistency := param{name: "consistency", enum: []string{"linearizable", "stale"},
 		means: "linearizable (default): by the leader, with faults. stale: by this manager, also without a leader"}
 	bucket := param{name: "bucket", means: "only indexes on this bucket"}
 	return []route{
-		{method: "GET", path: "/v1/stats", handle: a.stats, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/v1/stats", handle: g.stats, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
 			id: "getStats", tag: tagReads, summary: "Figures of indexes and indexers: entries, backlog, sizes, scans, memory, " +
 				"errors; asked of all indexers at once",
 			params:  []param{bucket, consistency},
 			answers: []answer{{status: 200, means: "the figures", body: v1.Stats{}, headers: readHeaders()}}}},
-		{method: "GET", path: "/stats", handle: a.flatStats, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/stats", handle: g.flatStats, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
 			id: "getFlatStats", tag: tagReads, summary: "The figures of /v1/stats as tools for such indexes read them: one " +
 				"object, with names as bucket:index:items_count",
 			params:  []param{bucket, consistency},
 			answers: []answer{{status: 200, means: "the figures", body: map[string]any{}, headers: readHeaders()}}}},
-		{method: "GET", path: "/getIndexStatus", handle: a.indexStatus, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/getIndexStatus", handle: g.indexStatus, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "getIndexStatus", tag: tagReads, summary: "Indexes and their states, as tools for such indexes read them",
 				params:  []param{consistency},
 				answers: []answer{{status: 200, means: "the indexes, by id", body: v1.IndexStatusList{}, headers: readHeaders()}}}},
-		{method: "GET", path: "/getIndexStatement", handle: a.indexStatements, role: RoleRead, leader: true,
+		{method: "GET", path: "/getIndexStatement", handle: g.indexStatements, role: RoleRead, leader: true,
 			limit: ReadTimeout, doc: operation{
 				id: "getIndexStatement", tag: tagReads, summary: "The statements that create the indexes again",
 				params:  []param{bucket, consistency},
@@ -46,8 +46,8 @@ func (a *API) statsRoutes() []route {
 	}
 }
 
-func (a *API) stats(w http.ResponseWriter, r *http.Request) error {
-	s, err := a.gatherStats(w, r)
+func (g stats) stats(w http.ResponseWriter, r *http.Request) error {
+	s, err := g.gatherStats(w, r)
 	if err != nil {
 		return err
 	}
@@ -56,20 +56,20 @@ func (a *API) stats(w http.ResponseWriter, r *http.Request) error {
 }
 
 // gatherStats asks all indexers and sums up what they tell.
-func (a *API) gatherStats(w http.ResponseWriter, r *http.Request) (*v1.Stats, error) {
+func (g stats) gatherStats(w http.ResponseWriter, r *http.Request) (*v1.Stats, error) {
 	if err := checkQuery(r, "bucket", "consistency"); err != nil {
 		return nil, err
 	}
-	s, err := a.read(w, r)
+	s, err := g.read(w, r)
 	if err != nil {
 		return nil, err
 	}
-	st := &v1.Stats{AtMS: a.now().UnixMilli(), Indexes: []v1.IndexStats{}, Indexers: []v1.IndexerStats{}}
-	told := a.askIndexers(r.Context(), s)
+	st := &v1.Stats{AtMS: g.now().UnixMilli(), Indexes: []v1.IndexStats{}, Indexers: []v1.IndexerStats{}}
+	told := g.askIndexers(r.Context(), s)
 	for i := range s.Indexers() {
 		st.Indexers = append(st.Indexers, indexerStats(i, told[i.Node]))
 	}
-	progress := a.progress()
+	progress := g.progress()
 	bucket := r.URL.Query().Get("bucket")
 	copies := copiesOf(told)
 	for x := range s.Indexes() {
@@ -81,16 +81,16 @@ func (a *API) gatherStats(w http.ResponseWriter, r *http.Request) (*v1.Stats, er
 }
 
 // askIndexers asks all of them side by side. Who does not answer in time is left out.
-func (a *API) askIndexers(ctx context.Context, s *statecontext.State) map[index.NodeID]*wire.IndexerStats {
+func (g stats) askIndexers(ctx context.Context, s *statecontext.State) map[index.NodeID]*wire.IndexerStats {
 	told := map[index.NodeID]*wire.IndexerStats{}
 	var mu sync.Mutex
 	var asked sync.WaitGroup
 	for i := range s.Indexers() {
 		node, addr, uuid := i.Node, i.Admin, i.Name
 		asked.Go(func() {
-			one, err := a.indexers.Stats(ctx, addr)
+			one, err := g.indexers.Stats(ctx, addr)
 			if err != nil {
-				a.cfg.Logger.Debug("an indexer gives no figures", "indexer", uuid, "error", err)
+				g.cfg.Logger.Debug("an indexer gives no figures", "indexer", uuid, "error", err)
 				return
 			}
 			mu.Lock()
@@ -237,8 +237,8 @@ func fragPercent(live, disk uint64) float64 {
 }
 
 // flatStats returns the same under flat names.
-func (a *API) flatStats(w http.ResponseWriter, r *http.Request) error {
-	s, err := a.gatherStats(w, r)
+func (g stats) flatStats(w http.ResponseWriter, r *http.Request) error {
+	s, err := g.gatherStats(w, r)
 	if err != nil {
 		return err
 	}
@@ -281,15 +281,15 @@ func flatten(to map[string]any, prefix string, v any, without ...string) error {
 	return nil
 }
 
-func (a *API) indexStatus(w http.ResponseWriter, r *http.Request) error {
+func (g stats) indexStatus(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "consistency"); err != nil {
 		return err
 	}
-	s, err := a.read(w, r)
+	s, err := g.read(w, r)
 	if err != nil {
 		return err
 	}
-	progress := a.progress()
+	progress := g.progress()
 	list := v1.IndexStatusList{Code: "success", Status: []v1.IndexStatus{}}
 	for x := range s.Indexes() {
 		if x.Definition.Replaces != 0 { // it has no name yet
@@ -337,11 +337,11 @@ func hosts(s *statecontext.State, t *partition.Topology) []string {
 	return addrs
 }
 
-func (a *API) indexStatements(w http.ResponseWriter, r *http.Request) error {
+func (g stats) indexStatements(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "bucket", "consistency"); err != nil {
 		return err
 	}
-	s, err := a.read(w, r)
+	s, err := g.read(w, r)
 	if err != nil {
 		return err
 	}

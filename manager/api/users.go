@@ -18,30 +18,30 @@ import (
 
 const tagUsers = "Users"
 
-func (a *API) userRoutes() []route {
+func (g users) userRoutes() []route {
 	mayNot := errcode.FormatNotAllowed
 	return []route{
-		{method: "GET", path: "/v1/users", handle: a.listUsers, role: RoleAdmin, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/users", handle: g.listUsers, role: RoleAdmin, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listUsers", tag: tagUsers, summary: "List the users",
 				answers: []answer{{status: 200, means: "the users by name", body: v1.UserList{}}}}},
-		{method: "PUT", path: "/v1/users/{name}", handle: a.putUser, role: RoleAdmin, leader: true, limit: WriteTimeout,
+		{method: "PUT", path: "/v1/users/{name}", handle: g.putUser, role: RoleAdmin, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "putUser", tag: tagUsers, summary: "Add a user, or change the role or password of one",
 				headers: []string{HeaderKey}, body: v1.UserRequest{},
 				answers: []answer{{status: 200, means: "the user as he is now", body: v1.UserInfo{}}},
 				codes: []errcode.Code{errcode.UserExists, errcode.UnknownUser, errcode.LastAdmin,
 					errcode.LimitExceeded, mayNot}}},
-		{method: "DELETE", path: "/v1/users/{name}", handle: a.removeUser, role: RoleAdmin, leader: true, limit: WriteTimeout,
+		{method: "DELETE", path: "/v1/users/{name}", handle: g.removeUser, role: RoleAdmin, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "removeUser", tag: tagUsers, summary: "Remove a user and his tokens", headers: []string{HeaderKey},
 				answers: []answer{{status: 204, means: "removed"}},
 				codes:   []errcode.Code{errcode.UnknownUser, errcode.LastAdmin, mayNot}}},
-		{method: "GET", path: "/v1/tokens", handle: a.listTokens, role: RoleAdmin, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/tokens", handle: g.listTokens, role: RoleAdmin, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listTokens", tag: tagUsers, summary: "List the tokens, without their secrets",
 				answers: []answer{{status: 200, means: "the tokens by id", body: v1.TokenList{}}}}},
-		{method: "POST", path: "/v1/tokens", handle: a.createToken, role: RoleAdmin, leader: true, limit: WriteTimeout,
+		{method: "POST", path: "/v1/tokens", handle: g.createToken, role: RoleAdmin, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "createToken", tag: tagUsers, summary: "Make a token of a secret that the caller has chosen: tmt_ and 32 " +
 					"random bytes in base64url",
@@ -50,7 +50,7 @@ func (a *API) userRoutes() []route {
 				codes: []errcode.Code{errcode.UnknownUser, errcode.TokenExists,
 					errcode.UnknownToken,
 					errcode.LimitExceeded, mayNot}}},
-		{method: "DELETE", path: "/v1/tokens/{id}", handle: a.removeToken, role: RoleAdmin, leader: true, limit: WriteTimeout,
+		{method: "DELETE", path: "/v1/tokens/{id}", handle: g.removeToken, role: RoleAdmin, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "revokeToken", tag: tagUsers, summary: "Revoke a token", headers: []string{HeaderKey},
 				answers: []answer{{status: 204, means: "revoked"}},
@@ -67,24 +67,24 @@ func tokenInfo(x *statecontext.Token) v1.TokenInfo {
 		ExpiresMS: x.ExpiresMS}
 }
 
-func (a *API) listUsers(w http.ResponseWriter, r *http.Request) error {
-	if err := a.catchUp(r.Context()); err != nil {
+func (g users) listUsers(w http.ResponseWriter, r *http.Request) error {
+	if err := g.catchUp(r.Context()); err != nil {
 		return err
 	}
 	list := v1.UserList{Users: []v1.UserInfo{}}
-	for u := range a.cfg.Raft.State().Users() {
+	for u := range g.cfg.Raft.State().Users() {
 		list.Users = append(list.Users, userInfo(u))
 	}
 	rpc.Write(w, r, http.StatusOK, list)
 	return nil
 }
 
-func (a *API) listTokens(w http.ResponseWriter, r *http.Request) error {
-	if err := a.catchUp(r.Context()); err != nil {
+func (g users) listTokens(w http.ResponseWriter, r *http.Request) error {
+	if err := g.catchUp(r.Context()); err != nil {
 		return err
 	}
 	list := v1.TokenList{Tokens: []v1.TokenInfo{}}
-	for x := range a.cfg.Raft.State().Tokens() {
+	for x := range g.cfg.Raft.State().Tokens() {
 		list.Tokens = append(list.Tokens, tokenInfo(x))
 	}
 	rpc.Write(w, r, http.StatusOK, list)
@@ -92,7 +92,7 @@ func (a *API) listTokens(w http.ResponseWriter, r *http.Request) error {
 }
 
 // propose writes one change of users; meaning is what the Idempotency-Key stands for, without secrets.
-func (a *API) propose(r *http.Request, meaning any, body statecontext.Body) error {
+func (g users) propose(r *http.Request, meaning any, body statecontext.Body) error {
 	sent, err := json.Marshal(meaning) // not the body: a hash of a password must not be kept
 	if err != nil {
 		return fmt.Errorf("hashing the request: %w", err)
@@ -101,7 +101,7 @@ func (a *API) propose(r *http.Request, meaning any, body statecontext.Body) erro
 	if err != nil {
 		return err
 	}
-	res, err := a.cfg.Raft.Propose(r.Context(), statecontext.Command{Request: req, Body: body})
+	res, err := g.cfg.Raft.Propose(r.Context(), statecontext.Command{Request: req, Body: body})
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func pathValue(r *http.Request, name string) (string, error) {
 	return v, nil
 }
 
-func (a *API) putUser(w http.ResponseWriter, r *http.Request) error {
+func (g users) putUser(w http.ResponseWriter, r *http.Request) error {
 	var body v1.UserRequest
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &body); err != nil {
 		return err
@@ -145,10 +145,10 @@ func (a *API) putUser(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	body.Password = "" // a hash of it that is quickly made must not be kept
-	if err := a.propose(r, []any{name, body, c.Hash != ""}, c); err != nil {
+	if err := g.propose(r, []any{name, body, c.Hash != ""}, c); err != nil {
 		return err
 	}
-	u := a.cfg.Raft.State().User(name)
+	u := g.cfg.Raft.State().User(name)
 	if u == nil {
 		return rpc.Refuse(errcode.UnknownUser, "user %q was removed since", name)
 	}
@@ -156,10 +156,10 @@ func (a *API) putUser(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (a *API) removeUser(w http.ResponseWriter, r *http.Request) error {
+func (g users) removeUser(w http.ResponseWriter, r *http.Request) error {
 	name, err := pathValue(r, "name")
 	if err == nil {
-		err = a.propose(r, name, &statecontext.RemoveUser{Name: name})
+		err = g.propose(r, name, &statecontext.RemoveUser{Name: name})
 	}
 	if err == nil {
 		w.WriteHeader(http.StatusNoContent)
@@ -167,7 +167,7 @@ func (a *API) removeUser(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-func (a *API) createToken(w http.ResponseWriter, r *http.Request) error {
+func (g users) createToken(w http.ResponseWriter, r *http.Request) error {
 	var body v1.TokenRequest
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &body); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (a *API) createToken(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return rpc.Refuse(errcode.BadRequest, "secret: %v", err)
 	}
-	u := a.cfg.Raft.State().User(body.User)
+	u := g.cfg.Raft.State().User(body.User)
 	if u == nil {
 		return rpc.Refuse(errcode.UnknownUser, "there is no user %q", body.User)
 	}
@@ -184,17 +184,17 @@ func (a *API) createToken(w http.ResponseWriter, r *http.Request) error {
 		return rpc.Refuse(errcode.BadRequest, "note: %q stands for sessions, which end when there are many", body.Note)
 	}
 	c := &statecontext.PutToken{Token: statecontext.Token{User: body.User, Role: u.Role, Hash: hash, Note: body.Note,
-		CreatedMS: a.now().UnixMilli(),
+		CreatedMS: g.now().UnixMilli(),
 		ExpiresMS: body.ExpiresMS}}
 	if body.Role != "" {
 		if c.Token.Role, err = statecontext.ParseUserRole(body.Role); err != nil {
 			return rpc.Refuse(errcode.BadRequest, "%v", err)
 		}
 	}
-	if err := a.propose(r, body, c); err != nil {
+	if err := g.propose(r, body, c); err != nil {
 		return err
 	}
-	x := a.cfg.Raft.State().TokenByHash(hash)
+	x := g.cfg.Raft.State().TokenByHash(hash)
 	if x == nil {
 		return rpc.Refuse(errcode.UnknownToken, "the token was revoked since")
 	}
@@ -202,14 +202,14 @@ func (a *API) createToken(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (a *API) removeToken(w http.ResponseWriter, r *http.Request) error {
+func (g users) removeToken(w http.ResponseWriter, r *http.Request) error {
 	id, err := pathValue(r, "id")
 	if err == nil && strings.HasPrefix(id, statecontext.TokenPrefix) {
 		err = rpc.Refuse(errcode.BadRequest, "this is a token's secret, which is known to others now; GET /v1/tokens tells "+
 			"the ids of all tokens: revoke it by its id")
 	}
 	if err == nil {
-		err = a.propose(r, id, &statecontext.RemoveToken{ID: id})
+		err = g.propose(r, id, &statecontext.RemoveToken{ID: id})
 	}
 	if err == nil {
 		w.WriteHeader(http.StatusNoContent)

@@ -30,43 +30,43 @@ const (
 	maxHolding     = 16
 )
 
-func (a *API) viewRoutes() []route {
+func (g views) viewRoutes() []route {
 	consistency := param{name: "consistency", enum: []string{"linearizable", "stale"},
 		means: "linearizable (default): of the leader. stale: what this manager has; what only the leader knows is absent"}
 	limit := func(means string) param { return param{name: "limit", number: true, means: means} }
 	after := param{name: "after", means: "next of the page before"}
 	return []route{
-		{method: "GET", path: "/v1/topology", handle: a.topology, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/topology", handle: g.topology, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listTopology", tag: tagReads, summary: "Where each index lives",
 				params: []param{{name: "bucket", means: "only its indexes"}, consistency,
 					limit("indexes of a page, 1 to 5000; 1000 without it"), after},
 				answers: []answer{{status: 200, means: "the topology, by index id", body: v1.TopologyList{},
 					headers: readHeaders()}}}},
-		{method: "GET", path: "/v1/rollbacks", handle: a.rollbacks, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/rollbacks", handle: g.rollbacks, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listRollbacks", tag: tagReads, summary: "Rollbacks that are under way or needed", params: []param{consistency},
 				answers: []answer{{status: 200, means: "the rollbacks, by bucket", body: v1.RollbackList{},
 					headers: readHeaders()}}}},
-		{method: "GET", path: "/v1/streams", handle: a.streams, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/streams", handle: g.streams, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listStreams", tag: tagReads, summary: "The vbucket ledger: who streams which vbucket, and what waits",
 				params: []param{{name: "bucket", means: "only this one"}, consistency,
 					limit("vbuckets of a page, 1 to 8192; 1024 without it"), after},
 				answers: []answer{{status: 200, means: "the streams, by bucket and vbucket", body: v1.StreamList{},
 					headers: readHeaders()}}}},
-		{method: "GET", path: "/v1/buckets/{bucket}/timestamps", handle: a.timestamps, role: RoleRead, leader: true,
+		{method: "GET", path: "/v1/buckets/{bucket}/timestamps", handle: g.timestamps, role: RoleRead, leader: true,
 			limit: ReadTimeout, doc: operation{
 				id: "getTimestamps", tag: tagReads, summary: "A bucket's timestamps, and what holds the stability timestamp back",
 				params:  []param{consistency, limit("vbuckets of a page, 1 to 4096; 128 without it"), after},
 				answers: []answer{{status: 200, means: "the timestamps", body: v1.Timestamps{}, headers: readHeaders()}},
 				codes:   []errcode.Code{errcode.UnknownBucket}}},
-		{method: "GET", path: "/v1/buckets/{bucket}/settings", handle: a.bucketSettings, role: RoleRead, leader: true,
+		{method: "GET", path: "/v1/buckets/{bucket}/settings", handle: g.bucketSettings, role: RoleRead, leader: true,
 			limit: ReadTimeout, doc: operation{
 				id: "getBucketSettings", tag: tagReads, summary: "What is set of a bucket, and what is in force",
 				answers: []answer{{status: 200, means: "the settings", body: v1.BucketSettingsReply{}, headers: readHeaders()}},
 				codes:   []errcode.Code{errcode.UnknownBucket}}},
-		{method: "PUT", path: "/v1/buckets/{bucket}/settings", handle: a.setBucketSettings, role: RoleAdmin, leader: true,
+		{method: "PUT", path: "/v1/buckets/{bucket}/settings", handle: g.setBucketSettings, role: RoleAdmin, leader: true,
 			limit: WriteTimeout, doc: operation{
 				id: "setBucketSettings", tag: tagCluster, summary: "Replace what is set of a bucket; it is in force at once",
 				headers: []string{HeaderKey}, body: v1.BucketSettings{},
@@ -89,22 +89,22 @@ func bucketOf(r *http.Request, s *statecontext.State) (*statecontext.Bucket, err
 	return b, nil
 }
 
-func (a *API) bucketSettings(w http.ResponseWriter, r *http.Request) error {
+func (g views) bucketSettings(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r); err != nil {
 		return err
 	}
-	s, err := a.read(w, r)
+	s, err := g.read(w, r)
 	if err != nil {
 		return err
 	}
-	return a.writeSettings(w, r, s)
+	return g.writeSettings(w, r, s)
 }
 
-func (a *API) setBucketSettings(w http.ResponseWriter, r *http.Request) error {
-	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
+func (g views) setBucketSettings(w http.ResponseWriter, r *http.Request) error {
+	if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil {
 		return err
 	}
-	b, err := bucketOf(r, a.cfg.Raft.State())
+	b, err := bucketOf(r, g.cfg.Raft.State())
 	if err != nil {
 		return err
 	}
@@ -112,14 +112,14 @@ func (a *API) setBucketSettings(w http.ResponseWriter, r *http.Request) error {
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &want); err != nil {
 		return err
 	}
-	if err := a.write(r, &statecontext.SetBucketSettings{Bucket: b.Name,
+	if err := g.write(r, &statecontext.SetBucketSettings{Bucket: b.Name,
 		StabilitySource: want.StabilitySource}); err != nil {
 		return err
 	}
-	return a.writeSettings(w, r, a.cfg.Raft.State())
+	return g.writeSettings(w, r, g.cfg.Raft.State())
 }
 
-func (a *API) writeSettings(w http.ResponseWriter, r *http.Request, s *statecontext.State) error {
+func (g views) writeSettings(w http.ResponseWriter, r *http.Request, s *statecontext.State) error {
 	b, err := bucketOf(r, s)
 	if err != nil {
 		return err
@@ -127,13 +127,13 @@ func (a *API) writeSettings(w http.ResponseWriter, r *http.Request, s *statecont
 	set := v1.BucketSettings{StabilitySource: s.BucketSettings(b.Name).StabilitySource}
 	reply := v1.BucketSettingsReply{CAS: s.CAS(), Bucket: b.Name, BucketSettings: set, InForce: set}
 	if set.StabilitySource == "" {
-		reply.InForce.StabilitySource = a.cfg.Coordinator.DefaultSource().String()
+		reply.InForce.StabilitySource = g.cfg.Coordinator.DefaultSource().String()
 	}
 	rpc.Write(w, r, http.StatusOK, reply)
 	return nil
 }
 
-func (a *API) topology(w http.ResponseWriter, r *http.Request) error {
+func (g views) topology(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "bucket", "consistency", "limit", "after"); err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (a *API) topology(w http.ResponseWriter, r *http.Request) error {
 			return badAfter(text)
 		}
 	}
-	s, err := a.read(w, r)
+	s, err := g.read(w, r)
 	if err != nil {
 		return err
 	}
@@ -169,20 +169,20 @@ func (a *API) topology(w http.ResponseWriter, r *http.Request) error {
 		}
 		list.Indexes = append(list.Indexes, t)
 	}
-	a.addReported(r.Context(), list.Indexes)
+	g.addReported(r.Context(), list.Indexes)
 	rpc.Write(w, r, http.StatusOK, list)
 	return nil
 }
 
 // addReported adds what indexers report of copies, as far as the leader can be asked here and now.
-func (a *API) addReported(ctx context.Context, list []v1.IndexTopology) {
+func (g views) addReported(ctx context.Context, list []v1.IndexTopology) {
 	var all []partition.Copy
 	for i := range list {
 		for _, c := range list[i].Copies {
 			all = append(all, c.Copy)
 		}
 	}
-	told, err := a.cfg.Coordinator.Copies(ctx, all)
+	told, err := g.cfg.Coordinator.Copies(ctx, all)
 	if err != nil {
 		return // copies are shown as not heard of
 	}
@@ -212,16 +212,16 @@ func vectorInfo(v timestamp.Vector, from, to int) *v1.VectorInfo {
 	return i
 }
 
-func (a *API) rollbacks(w http.ResponseWriter, r *http.Request) error {
+func (g views) rollbacks(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "consistency"); err != nil {
 		return err
 	}
-	s, err := a.read(w, r)
+	s, err := g.read(w, r)
 	if err != nil {
 		return err
 	}
 	details := map[string]core.BucketStatus{}
-	if c, leads := a.cfg.Coordinator.Status(); leads {
+	if c, leads := g.cfg.Coordinator.Status(); leads {
 		for _, b := range c.Buckets {
 			details[b.Name] = b
 		}
@@ -242,8 +242,8 @@ func (a *API) rollbacks(w http.ResponseWriter, r *http.Request) error {
 }
 
 // view is what the leader knows of a bucket; false where that cannot be known (a stale read, a bucket that is gone).
-func (a *API) view(r *http.Request, bucket string) (v core.BucketView, known bool, err error) {
-	v, err = a.cfg.Coordinator.View(r.Context(), bucket)
+func (g views) view(r *http.Request, bucket string) (v core.BucketView, known bool, err error) {
+	v, err = g.cfg.Coordinator.View(r.Context(), bucket)
 	switch {
 	case err == nil:
 		return v, true, nil
@@ -267,7 +267,7 @@ func streamInfo(bucket string, v int, e *streams.Entry) v1.StreamInfo {
 		SinceMS:     e.SinceMS, Reason: e.Reason}
 }
 
-func (a *API) streams(w http.ResponseWriter, r *http.Request) error {
+func (g views) streams(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "bucket", "consistency", "limit", "after"); err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func (a *API) streams(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s, err := a.read(w, r)
+	s, err := g.read(w, r)
 	if err != nil {
 		return err
 	}
@@ -288,7 +288,7 @@ func (a *API) streams(w http.ResponseWriter, r *http.Request) error {
 		if only := r.URL.Query().Get("bucket"); only != "" && only != b.Name {
 			continue
 		}
-		v, known, err := a.view(r, b.Name)
+		v, known, err := g.view(r, b.Name)
 		if err != nil {
 			return err
 		}
@@ -343,7 +343,7 @@ func streamsAfter(text string) (bucket string, from int, err error) {
 	return text[:slash], n + 1, nil
 }
 
-func (a *API) timestamps(w http.ResponseWriter, r *http.Request) error {
+func (g views) timestamps(w http.ResponseWriter, r *http.Request) error {
 	if err := checkQuery(r, "consistency", "limit", "after"); err != nil {
 		return err
 	}
@@ -358,7 +358,7 @@ func (a *API) timestamps(w http.ResponseWriter, r *http.Request) error {
 		}
 		from++
 	}
-	s, err := a.read(w, r)
+	s, err := g.read(w, r)
 	if err != nil {
 		return err
 	}
@@ -366,7 +366,7 @@ func (a *API) timestamps(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	v, known, err := a.view(r, b.Name)
+	v, known, err := g.view(r, b.Name)
 	if err != nil {
 		return err
 	}
@@ -382,18 +382,18 @@ func (a *API) timestamps(w http.ResponseWriter, r *http.Request) error {
 		t.Restart = vectorInfo(b.Rollback.Restart, from, to)
 	}
 	if known && v.Generation == b.Generation {
-		a.addView(s, b, &v, &t, from, to)
+		g.addView(s, b, &v, &t, from, to)
 	}
 	rpc.Write(w, r, http.StatusOK, t)
 	return nil
 }
 
 // addView adds what the leader knows.
-func (a *API) addView(s *statecontext.State, b *statecontext.Bucket, v *core.BucketView, t *v1.Timestamps,
+func (g views) addView(s *statecontext.State, b *statecontext.Bucket, v *core.BucketView, t *v1.Timestamps,
 	from, to int) {
 	t.Current, t.Waiting, t.Diverged, t.Source = vectorInfo(v.Current, from, to), v.Waiting, v.Diverged, v.Source.String()
 	if v.StableMS > 0 {
-		t.AgeMS = new(max(a.now().UnixMilli()-v.StableMS, 0))
+		t.AgeMS = new(max(g.now().UnixMilli()-v.StableMS, 0))
 	}
 	for at, current := range v.Current.Seqnos {
 		t.Lag += max(current, b.Stability.Vector.Seqnos[at]) - b.Stability.Vector.Seqnos[at]
