@@ -1,30 +1,24 @@
-// How old what scans see is, for each bucket, over the time that this page looks.
+// How much scans do not see yet, for each bucket, over the last hour.
 
 import { card, el, empty, put, table, word } from '../lib/dom.js';
-import { Series, chart } from '../lib/chart.js';
+import { chart } from '../lib/chart.js';
 import { get } from '../lib/api.js';
 import { count, duration, many } from '../lib/format.js';
+import { history, lacks, line } from '../lib/history.js';
 import { poll } from '../lib/poll.js';
 
-const lag = new Series(); // changes that KV has and that no timestamp covers
-const number = new Series(); // timestamps a second
-const before = new Map();
-
-function note(s, now) {
-  for (const b of s.buckets) {
-    lag.add(b.name, now, b.lag);
-    const was = before.get(b.name);
-    if (was && was.number <= b.stability_number && now > was.at) number.add(b.name, now, 1000 * (b.stability_number - was.number) / (now - was.at));
-    before.set(b.name, { at: now, number: b.stability_number });
-  }
+// lines are of all buckets, those first of which least is seen now.
+function lines(h, names, value) {
+  const told = new Map(h.buckets.map((b) => [b.name, b]));
+  return names.map((name) => ({ name, points: told.has(name) ? line(h, told.get(name).points, value) : [] }));
 }
 
 export const freshness = {
   path: 'freshness', title: 'Freshness',
   show({ body, status }) {
     put(body, card(null, 'Asking the cluster…'));
-    return poll(status, (signal) => get('reading the status', '/v1/status', { signal }), (s) => {
-      note(s, Date.now());
+    return poll(status, (signal) => Promise.all([get('reading the status', '/v1/status', { signal }), history(signal)]), ([s, h]) => {
+      const gap = 2.5 * h.step_ms;
       const names = [...s.buckets].sort((a, b) => b.lag - a.lag || a.name.localeCompare(b.name)).map((b) => b.name);
       put(body, !s.buckets.length ? empty('No bucket has an index.', el('span', {}, 'Create one under ', el('a', { href: '#/statements' }, 'Statements'), '.')) : [
         card('Now', table([
@@ -34,9 +28,10 @@ export const freshness = {
           { name: 'Scans waiting for a newer one', num: true, cell: (b) => count(b.scans_waiting) },
           { name: 'Rollback', cell: (b) => (b.rollback ? word(b.rollback, 'bad') : 'none') },
         ], s.buckets, { label: 'Freshness' }), el('p', { class: 'dim' }, 'A timestamp is made when there is something new: at rest the newest one grows old, and scans see everything all the same.')),
-        card('Changes that no scan sees yet', chart('Changes that no scan sees yet', lag, names, (v) => (v === undefined ? '–' : many(Math.round(v), 'change')), 2)),
-        card('Stability timestamps made', chart('Stability timestamps made', number, names, (v) => (v === undefined ? '–' : `${v.toFixed(1)}/s`))),
-        el('p', { class: 'dim' }, 'The lines begin when this view is first opened, and go back an hour at most; metrics keep them for longer (docs/metrics.md).')]);
+        card('Changes that no scan sees yet', chart('Changes that no scan sees yet', lines(h, names, (p) => p.lag), (v) => (v === undefined ? '–' : many(Math.round(v), 'change')), { least: 2, gap })),
+        card('Stability timestamps made', chart('Stability timestamps made', lines(h, names, (p) => (p.timestamps === undefined ? undefined : 1000 * p.timestamps / h.step_ms)), (v) => (v === undefined ? '–' : `${v.toFixed(1)}/s`), { gap })),
+        card('Scans that waited for a newer timestamp', chart('Scans that waited for a newer timestamp', lines(h, names, (p) => p.scans_waiting), (v) => many(Math.round(v), 'scan'), { least: 2, gap })),
+        lacks(h), el('p', { class: 'dim' }, 'Of each ten seconds the worst is drawn, of what the leader of then saw once a second.')]);
     }, 2000).end;
   },
 };

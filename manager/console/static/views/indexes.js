@@ -31,6 +31,15 @@ function progress(i, remaining, now) {
   return bar(i.progress, `${percent(i.progress)}${ms === null ? '' : `, about ${duration(ms)} left`}`);
 }
 
+// one is a page of indexes, of which those that are built in the place of another one on it are a part of that one's line.
+function one(list) {
+  const there = new Set(list.map((i) => i.id));
+  return list.filter((i) => !i.replaces || !there.has(i.replaces));
+}
+
+// split is how far what an index is split into is.
+const split = (i) => i.split && word(`being split ${percent(i.split.progress)}`, 'warn', `into index ${i.split.id} of ${many(i.split.num_partition, 'slice')}`);
+
 function details(view, i, stats) {
   const { may } = view;
   const f = stats.get(i.id) || {};
@@ -59,6 +68,8 @@ function details(view, i, stats) {
       ['scans', f.num_requests !== undefined && `${many(f.num_requests, 'scan')}, ${many(f.num_rows_returned, 'row')}, ${many(f.num_scan_errors, 'error')}, mean ${nanos(f.avg_scan_latency || 0)}`],
       ['last error', f.last_scan_error], ['created', date(i.created_ms)],
       ['without an entry', i.faults && `${many(i.faults.expression + i.faults.too_long, 'document')}; one is ${i.faults.sample.doc_id}: ${i.faults.sample.error}`],
+      ['split', i.split && `index ${i.split.id} of ${many(i.split.num_partition, 'slice')} is ${i.split.state}, ${percent(i.split.progress)}; it has the name when it is ready`],
+      ['replaces', i.replaces && `index ${i.replaces}, when it is ready`], ['no split yet', i.split_waits], ['split failed', i.split_failed],
       ['outdated', i.outdated]], true),
     el('div', { class: 'row' }, el('a', { href: `#/scan?id=${i.id}` }, 'Scan it'), el('a', { href: `#/placement?id=${i.id}` }, 'Where it lies'),
       again && may('ddl') && act(state.text === 'error' ? 'Build anew' : 'Build', () => write('the build', 'PATCH', indexPath(i.id), { deferred: false })),
@@ -120,12 +131,12 @@ export const indexes = {
       const { list, stats } = last;
       const now = Date.now();
       const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-      const rows = list.indexes.filter((i) => words.every((w) => `${keyspace(i)}/${i.name} ${indexState(i).text}`.toLowerCase().includes(w)));
+      const rows = one(list.indexes).filter((i) => words.every((w) => `${keyspace(i)}/${i.name} ${indexState(i).text}`.toLowerCase().includes(w)));
       const f = (i) => stats.get(i.id) || {};
       put(kept, card(null, table([
         { name: 'Index', sort: (i) => i.name, cell: (i) => button(i.name, () => view.choose(i.id), { class: 'plain wrap', 'data-k': `index ${i.id}` }) },
         { name: 'Bucket', sort: keyspace, cell: (i) => el('span', { class: 'wrap' }, keyspace(i)) },
-        { name: 'State', sort: (i) => indexState(i).text, cell: (i) => [indexWord(i), ' ', progress(i, remaining, now)] },
+        { name: 'State', sort: (i) => indexState(i).text, cell: (i) => [indexWord(i), ' ', i.split ? split(i) : progress(i, remaining, now)] },
         { name: 'Entries', num: true, sort: (i) => i.items, cell: (i) => count(i.items) },
         { name: 'Size', num: true, sort: (i) => i.disk_bytes, cell: (i) => bytes(i.disk_bytes), hint: 'of all copies' },
         { name: 'Backlog', num: true, sort: (i) => f(i).num_docs_pending || 0, cell: (i) => (f(i).num_docs_pending === undefined ? '–' : many(f(i).num_docs_pending + f(i).num_docs_queued, 'change')), hint: 'changes that KV has and that no scan sees yet' },
@@ -139,7 +150,7 @@ export const indexes = {
         : empty('There are no indexes.', el('span', {}, 'Create one under ', el('a', { href: '#/statements' }, 'Statements'), ': CREATE INDEX by_name ON bucket(name)')) }),
       (list.next || after) && el('div', { class: 'row' }, after && button('First page', () => { after = ''; loop.now(); }),
         list.next && button(`Next ${PAGE}`, () => { after = list.next; loop.now(); }),
-        el('span', { class: 'dim' }, `${many(list.indexes.length, 'index', 'indexes')} on this page; the filter looks at this page only`))));
+        el('span', { class: 'dim' }, `${many(one(list.indexes).length, 'index', 'indexes')} on this page; the filter looks at this page only`))));
       const i = list.indexes.find((x) => x.id === chosen);
       if (i) put(pane, details(view, i, stats));
       else put(pane, chosen && card(null, el('p', {}, `Index ${chosen} is not on this page, or is no more.`)));

@@ -1,15 +1,13 @@
-// Scans by index and by indexer: rates and mean times, over the time that this page looks.
+// Scans by index and by indexer: rates of the last seconds, and times and percentiles of the last hour.
 
 import { bar, button, card, el, empty, put, table, word } from '../lib/dom.js';
-import { Series, chart } from '../lib/chart.js';
+import { chart } from '../lib/chart.js';
 import { get, write } from '../lib/api.js';
 import { bytes, count, duration, many, nanos, rate, time } from '../lib/format.js';
+import { history, lacks as forgotten, line } from '../lib/history.js';
 import { poll, trouble } from '../lib/poll.js';
 import { keyspace } from '../lib/states.js';
 
-const scans = new Series();
-const rows = new Series();
-const mean = new Series();
 let before = null;
 
 // per is what became of counters between two answers, for each index. Counters that fell are of a process that began anew.
@@ -34,6 +32,26 @@ const asked = (s) => el('span', { class: 'wrap', title: s.request_id && `request
 function lacks(list) {
   return [list.omitted > 0 && el('p', { class: 'dim' }, `${many(list.omitted, 'scan')} more: tidemark scan has them all.`),
     (list.unheard || []).map((u) => el('p', { class: 'pre' }, word('not heard', 'bad'), ` indexer ${u.indexer}, whose scans are missing here: ${u.error}`))];
+}
+
+// past is the last hour: percentiles, and lines of the indexes that were scanned most.
+function past(h) {
+  const gap = 2.5 * h.step_ms;
+  const times = [...h.scans.map((l) => ({ name: `scans, ${l.consistency}`, l })), { name: 'DDL', l: h.ddl }];
+  const indexes = h.indexes.map((i) => ({ i, name: i.name ? `${keyspace(i)}/${i.name}` : `index ${i.id}` }));
+  const rates = (value) => indexes.map(({ i, name }) => ({ name, points: line(h, i.points, (p) => 1000 * value(p) / h.step_ms, { rest: 0, role: 'indexer' }) }));
+  return [card('Times in the last hour', table([
+    { name: 'What', cell: (x) => x.name },
+    { name: 'Ended', num: true, cell: (x) => count(x.l.count) },
+    ...[['Mean', 'mean_ms'], ['p50', 'p50_ms'], ['p95', 'p95_ms'], ['p99', 'p99_ms']].map(([name, of]) => (
+      { name, num: true, cell: (x) => (x.l.count ? duration(x.l[of]) : '–') })),
+  ], times, { label: 'Times in the last hour' }), el('p', { class: 'dim' }, 'A percentile is at most 19 % off; the clients’ slowness is in the times of scans.')),
+  el('div', { class: 'cols' }, card('99th percentile', chart('99th percentile', times.map((x) => ({ name: x.name, points: line(h, x.l.points, (p) => p.p99_ms) })), duration, { gap })),
+    card('Scans', chart('Scans', rates((p) => p.scans), (v) => rate(v, 'scans'))),
+    card('Rows', chart('Rows', rates((p) => p.rows), (v) => rate(v, 'rows'))),
+    card('Mean time of a scan', chart('Mean time of a scan', indexes.map(({ i, name }) => ({ name, points: line(h, i.points, (p) => p.mean_ms) })), duration, { gap }))),
+  h.indexes_omitted > 0 && el('p', { class: 'dim' }, `Lines are of the ${h.indexes.length} indexes that were scanned most, of ${count(h.indexes.length + h.indexes_omitted)} at least.`),
+  forgotten(h)];
 }
 
 function running(list, cancel) {
@@ -83,18 +101,11 @@ export const load = {
     });
     before = null; // a gap is no rate
     return poll(status, (signal) => Promise.all([get('reading the figures', '/v1/stats', { signal }),
-      get('listing the scans that run', '/v1/scans', { signal }), get('listing slow scans', '/v1/slow-scans', { signal })]), ([s, now, were]) => {
+      get('listing the scans that run', '/v1/scans', { signal }), get('listing slow scans', '/v1/slow-scans', { signal }), history(signal)]), ([s, now, were, h]) => {
       const list = per(s, before);
       before = s;
       const name = (x) => `${x.i.bucket}/${x.i.name}`;
       const busy = [...list].sort((a, b) => (b.scans || 0) - (a.scans || 0)).slice(0, 100);
-      for (const x of busy.slice(0, 12)) {
-        if (x.scans === undefined) continue;
-        scans.add(name(x), s.at_ms, x.scans);
-        rows.add(name(x), s.at_ms, x.rows);
-        if (x.mean !== undefined) mean.add(name(x), s.at_ms, x.mean);
-      }
-      const names = busy.map(name);
       put(body, !list.length ? empty('There is no index that could be scanned.', el('span', {}, 'Create one under ', el('a', { href: '#/statements' }, 'Statements'), '.')) : [
         card('Indexes, the busiest first', table([
           { name: 'Index', cell: (x) => el('a', { href: `#/indexes?id=${x.i.id}`, class: 'wrap' }, name(x)) },
@@ -106,9 +117,7 @@ export const load = {
           { name: 'Mean of all', num: true, cell: (x) => (x.i.num_requests ? nanos(x.i.avg_scan_latency) : '–') },
         ], busy, { label: 'Load of indexes' }), list.length > busy.length && el('p', { class: 'dim' }, `The 100 busiest of ${count(list.length)}.`),
         el('p', { class: 'dim' }, 'Rates and times are of the last seconds; a dash is what was not measured. "Altogether" is since the indexers’ processes began.')),
-        el('div', { class: 'cols' }, card('Scans', chart('Scans', scans, names, (v) => rate(v, 'scans'))), card('Rows', chart('Rows', rows, names, (v) => rate(v, 'rows'))),
-          card('Mean time of a scan', chart('Mean time of a scan', mean, names, nanos))),
-        running(now, cancel), said, slow(were),
+        running(now, cancel), said, past(h), slow(were),
         card('Indexers', table([
           { name: 'Indexer', cell: (i) => el('b', {}, i.id) },
           { name: 'State', cell: (i) => word(i.indexer_state, i.indexer_state === 'active' ? 'good' : 'bad', i.health) },
@@ -117,8 +126,7 @@ export const load = {
           { name: 'Errors', num: true, cell: (i) => count(i.num_scan_errors) },
           { name: 'Mean time', num: true, cell: (i) => (i.num_requests ? nanos(i.avg_scan_latency) : '–') },
           { name: 'Memory', cell: (i) => (i.memory_quota ? bar(100 * i.memory_rss / i.memory_quota, `${bytes(i.memory_rss)} of ${bytes(i.memory_quota)}`) : '–') },
-        ], s.indexers, { label: 'Load of indexers', none: empty('No indexer has registered.', 'Start one: tidemark indexer --help') })),
-        el('p', { class: 'dim' }, 'The lines begin when this view is first opened, and go back an hour at most; indexers’ metrics have histograms (docs/metrics.md).')]);
+        ], s.indexers, { label: 'Load of indexers', none: empty('No indexer has registered.', 'Start one: tidemark indexer --help') }))]);
     }, 3000).end;
   },
 };
