@@ -16,6 +16,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/mcbp"
+	"tidemark/projector/core"
 	"tidemark/projector/feed"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -83,10 +84,9 @@ func (p *Projector) definitions(_ context.Context, req *wire.Definitions) (*wire
 	p.managers.SetManagers(req.Managers)
 	evaluation := p.assessor.assess(req)
 	p.mu.Lock()
-	if p.defs != nil && older(req, p.defs) {
-		have := p.defs.Revision
+	if err := core.TakeDefinitions(p.defs, req); err != nil {
 		p.mu.Unlock()
-		return nil, rpc.Refuse(errcode.Fenced, "definitions revision %d is older than %d, which is here", req.Revision, have)
+		return nil, err
 	}
 	p.defs, p.evaluation = req, evaluation
 	close(p.defsChanged)
@@ -134,14 +134,6 @@ func (p *Projector) change(ctx context.Context, c *wire.DefinitionsChange) (*wir
 		return &wire.DefinitionsReply{Missing: true}, nil //nolint:nilerr // the answer says it
 	}
 	return p.definitions(ctx, d)
-}
-
-// older orders definitions by epoch and revision: after a lost majority revisions may begin again lower.
-func older(a, b *wire.Definitions) bool {
-	if a.Fence.Epoch != b.Fence.Epoch {
-		return a.Fence.Epoch < b.Fence.Epoch
-	}
-	return a.Revision < b.Revision
 }
 
 // bucket returns the bucket streamed under a name, nil when there is none.
@@ -332,11 +324,7 @@ func (p *Projector) positions(ctx context.Context, bucket string, conn feed.Feed
 func (b *bucket) branches(known map[uint16]uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for vb, s := range b.streams {
-		if s != nil && !s.ended.Load() {
-			known[uint16(vb)] = s.log.Newest()
-		}
-	}
+	b.streams.Branches(known)
 }
 
 // sync reports one bucket as soon as what it streams has reached what is wanted.

@@ -15,6 +15,7 @@ import (
 	"tidemark/keyversion"
 	"tidemark/kv/mcbp"
 	"tidemark/partition"
+	"tidemark/projector/core"
 	"tidemark/projector/feed"
 	"tidemark/projector/router"
 	"tidemark/timestamp"
@@ -91,7 +92,7 @@ func benchPump(t testing.TB, indexes int, keyed bool) (*pump, *stream) {
 	}
 	c := newCounters(prometheus.NewRegistry())
 	p := &pump{topic: topic, counters: &c, received: c.received[keyversion.ClassMaintenance]}
-	s := &stream{inc: index.Incarnation{Epoch: 1, Term: 1, Counter: 1}, end: mcbp.EndOfTime, blind: true}
+	s := newStream(core.NewStream(index.Incarnation{Epoch: 1, Term: 1, Counter: 1}, &wire.StreamStart{}, core.At{}))
 	begin := &feed.Event{Kind: feed.StreamBegin, Value: mcbp.AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: 77}})}
 	if err := p.begin(context.Background(), s, begin, pl); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
+	"tidemark/projector/core"
 	"tidemark/projector/router"
 	"tidemark/wire"
 )
@@ -34,11 +35,10 @@ type bucket struct {
 	defs     *wire.Definitions // of the plan; guarded by planning
 
 	mu      sync.Mutex
-	conn    *connection    // nil when there is none
-	drained chan struct{}  // of the newest connection there was
-	streams []*stream      // by vbucket: the newest one
-	seen    []incarnations // by vbucket
-	changed chan struct{}  // closed and replaced when a complete seqno has moved
+	conn    *connection   // nil when there is none
+	drained chan struct{} // of the newest connection there was
+	streams *core.Streams[*stream]
+	changed chan struct{} // closed and replaced when a complete seqno has moved
 }
 
 // openBucket opens the topic. The plan is made of the newest definitions.
@@ -52,13 +52,14 @@ func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error)
 		return old, nil
 	}
 	delete(p.buckets, name)
-	full := len(p.buckets) >= maxBuckets
+	full := len(p.buckets) >= core.MaxBuckets
 	p.mu.Unlock()
 	if old != nil {
 		old.close() // re-created under the same name
 	}
 	if full {
-		return nil, rpc.Refuse(errcode.Unavailable, "projector %s streams %d buckets, the most it can", p.cfg.ID, maxBuckets)
+		return nil, rpc.Refuse(errcode.Unavailable, "projector %s streams %d buckets, the most it can", p.cfg.ID,
+			core.MaxBuckets)
 	}
 	if defs == nil {
 		return nil, rpc.Refuse(errcode.Unavailable, "projector %s has no definitions yet; send them first", p.cfg.ID)
@@ -68,8 +69,7 @@ func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error)
 	if err != nil {
 		return nil, rpc.Refuse(errcode.Unavailable, "%v; try again", err)
 	}
-	b := &bucket{p: p, name: name, uuid: uuid, topic: topic, streams: make([]*stream, vbuckets),
-		seen:  make([]incarnations, vbuckets),
+	b := &bucket{p: p, name: name, uuid: uuid, topic: topic, streams: core.NewStreams[*stream](vbuckets),
 		gates: make([]gate, vbuckets), dialing: newGate(), changed: make(chan struct{})}
 	for v := range b.gates {
 		b.gates[v] = newGate()
@@ -91,6 +91,9 @@ func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error)
 	return b, nil
 }
 
+// vbuckets is how many the bucket has.
+func (b *bucket) vbuckets() int { return b.streams.VBuckets() }
+
 // close ends everything of the bucket; its goroutines end by themselves. Its projector's lock must not be held: the
 // topic's connections may be asking for the cluster's id.
 func (b *bucket) close() {
@@ -104,7 +107,7 @@ func (b *bucket) close() {
 func (b *bucket) replan(d *wire.Definitions) error {
 	b.planning.Lock()
 	defer b.planning.Unlock()
-	if b.defs != nil && !older(b.defs, d) {
+	if b.defs != nil && !core.Older(b.defs, d) {
 		return nil
 	}
 	pl, bad, err := newPlan(d, b.name, keyversion.ClassMaintenance, maintenanceEndpoints(d), nil)
@@ -119,7 +122,7 @@ func (b *bucket) replan(d *wire.Definitions) error {
 		before = *was
 	}
 	pl.countFaults(&b.p.faults)
-	pl.joins = joinsOf(before.joins, before.ids, pl, len(b.streams))
+	pl.joins = joinsOf(before.joins, before.ids, pl, b.vbuckets())
 	b.defs = d
 	b.plan.Store(pl)
 	b.topic.Announce(pl.view)
@@ -167,10 +170,5 @@ func (b *bucket) moved() {
 func (b *bucket) reached(want []uint64) (bool, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for v, s := range b.streams {
-		if s != nil && v < len(want) && !s.ended.Load() && s.complete.Load() < want[v] {
-			return false, b.changed
-		}
-	}
-	return true, b.changed
+	return b.streams.Reached(want), b.changed
 }

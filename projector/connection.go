@@ -46,7 +46,7 @@ func (b *bucket) connect(ctx context.Context) (*connection, error) {
 	}
 	c := &connection{b: b, feed: f, xattrs: xattrs, before: before, drained: make(chan struct{}),
 		streams: map[feed.StreamID]*stream{},
-		newest:  make([]*stream, len(b.streams))}
+		newest:  make([]*stream, b.vbuckets())}
 	desk := newPurgeDesk(b.ctx, b.p, b.name, b.control.get)
 	for n := range b.p.cfg.Workers {
 		w := &worker{conn: c, number: n, of: b.p.cfg.Workers, blocks: make(chan *feed.Block, workerQueue),
@@ -143,25 +143,26 @@ func (b *bucket) lost(c *connection) {
 
 // open asks KV for a stream; the caller holds the vbucket's gate. What the connection has of the vbucket is closed
 // before.
-func (c *connection) open(ctx context.Context, s *stream, vbuuid uint64) error {
-	if err := c.closeAtKV(ctx, c.newestOf(s.vb)); err != nil {
-		return err
+func (c *connection) open(ctx context.Context, s *stream) (timestamp.FailoverLog, error) {
+	if err := c.closeAtKV(ctx, c.newestOf(s.VBucket())); err != nil {
+		return nil, err
 	}
-	entries, err := c.feed.OpenStream(ctx, c.request(s, vbuuid))
-	return c.opened(s, entries, err)
+	log, err := c.feed.OpenStream(ctx, c.request(s))
+	c.opened(s, err)
+	return log, err
 }
 
 // openAll is open for many, none of which has anything open at KV.
-func (c *connection) openAll(ctx context.Context, all []*stream, vbuuids []uint64) []error {
+func (c *connection) openAll(ctx context.Context, all []*stream) []feed.StreamAnswer {
 	reqs := make([]feed.StreamRequest, len(all))
 	for i, s := range all {
-		reqs[i] = c.request(s, vbuuids[i])
+		reqs[i] = c.request(s)
 	}
-	errs := make([]error, len(all))
-	for i, a := range c.feed.OpenStreams(ctx, reqs) {
-		errs[i] = c.opened(all[i], a.Log, a.Err)
+	answers := c.feed.OpenStreams(ctx, reqs)
+	for i, a := range answers {
+		c.opened(all[i], a.Err)
 	}
-	return errs
+	return answers
 }
 
 // newestOf is the last stream of a vbucket that KV was asked for; nil: none.
@@ -172,24 +173,21 @@ func (c *connection) newestOf(vb uint16) *stream {
 }
 
 // request makes a stream known, before KV can answer, and returns what KV is asked.
-func (c *connection) request(s *stream, vbuuid uint64) feed.StreamRequest {
-	s.id, s.asked = c.feed.NewStreamID(), vbuuid
+func (c *connection) request(s *stream) feed.StreamRequest {
+	s.id = c.feed.NewStreamID()
 	s.atKV.Store(true)
 	c.mu.Lock()
-	c.streams[s.id], c.newest[s.vb] = s, s
+	c.streams[s.id], c.newest[s.VBucket()] = s, s
 	c.mu.Unlock()
-	return s.request(vbuuid)
+	return s.request()
 }
 
-// opened takes KV's answer.
-func (c *connection) opened(s *stream, log timestamp.FailoverLog, err error) error {
+// opened forgets a stream that KV has not consented to.
+func (c *connection) opened(s *stream, err error) {
 	if err != nil {
 		s.atKV.Store(false) // should KV consent later, the connection takes it back
 		c.remove(s)
-		return err
 	}
-	s.log = log
-	return nil
 }
 
 // closeAtKV ends a stream at KV if it may be open there.
@@ -197,8 +195,8 @@ func (c *connection) closeAtKV(ctx context.Context, s *stream) error {
 	if s == nil || !s.atKV.Load() {
 		return nil
 	}
-	if err := c.feed.CloseStream(ctx, s.vb); err != nil && !errors.Is(err, feed.ErrNoStream) {
-		return fmt.Errorf("closing the stream of vbucket %d: %w", s.vb, err)
+	if err := c.feed.CloseStream(ctx, s.VBucket()); err != nil && !errors.Is(err, feed.ErrNoStream) {
+		return fmt.Errorf("closing the stream of vbucket %d: %w", s.VBucket(), err)
 	}
 	s.atKV.Store(false)
 	return nil
@@ -206,13 +204,13 @@ func (c *connection) closeAtKV(ctx context.Context, s *stream) error {
 
 // discard ends a stream at KV unless a newer one of its vbucket was asked for; the caller does not hold the gate.
 func (c *connection) discard(ctx context.Context, s *stream) error {
-	gate := c.b.gates[s.vb]
+	gate := c.b.gates[s.VBucket()]
 	if err := gate.lock(ctx); err != nil {
 		return err
 	}
 	defer gate.unlock()
 	c.mu.Lock()
-	newest := c.newest[s.vb]
+	newest := c.newest[s.VBucket()]
 	c.mu.Unlock()
 	if newest != s {
 		return nil

@@ -10,6 +10,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/kv/mcbp"
+	"tidemark/projector/core"
 	"tidemark/projector/feed"
 	"tidemark/projector/feed/gocb"
 	"tidemark/timestamp"
@@ -178,14 +179,10 @@ func (c *control) state(ctx context.Context) (*kvState, error) {
 	return s, nil
 }
 
-// purgeAt is up to where a stream that KV grants from a seqno may lack deletions; blind: statistics do not tell. A
-// seqno that KV grants is not below it then; but 0 is granted always, and it may be anything up to the present.
-func (s *kvState) purgeAt(vb uint16, start uint64) (purge uint64, blind bool) {
+// of is what KV says of a vbucket.
+func (s *kvState) of(vb uint16) core.At {
 	purge, told := s.purges[vb]
-	if told || start > 0 {
-		return purge, !told
-	}
-	return s.highs[vb], true
+	return core.At{High: s.highs[vb], Purge: purge, Told: told, Revision: s.revision}
 }
 
 func revisionOf(c *mcbp.ClusterConfig) timestamp.MapRevision {
@@ -210,7 +207,7 @@ func (p *Projector) stateOf(ctx context.Context, conn feed.Feed, bucket string) 
 		}
 	}
 	// The user may stream and not read statistics, or the engine has none of this name. KV knows its purge seqnos, and
-	// demands a rollback of all starts below them but 0: purgeAt.
+	// demands a rollback of all starts below them but 0 (core.At).
 	details, err := conn.Details(ctx)
 	if err != nil && !feed.Refused(err) {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 
 	"tidemark/kv/kvclient/restmap"
 	"tidemark/kv/mcbp"
+	"tidemark/projector/core"
 	"tidemark/projector/feed"
 )
 
@@ -15,7 +16,7 @@ const (
 	// mapsAge is how long what is known of a bucket's maps is kept when nobody streams it or has asked for it.
 	mapsAge = 10 * time.Minute
 	// maxSources bounds the buckets of which maps are known: those that are streamed, and as many names beside.
-	maxSources = 2 * maxBuckets
+	maxSources = 2 * core.MaxBuckets
 )
 
 // managedMaps are what the KV node's cluster manager shows, by bucket.

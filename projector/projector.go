@@ -29,11 +29,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
-	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/managerclient"
+	"tidemark/projector/core"
 	"tidemark/projector/router"
 	"tidemark/wire"
 )
@@ -53,7 +53,6 @@ const (
 	sideIdleLimit    = 60 * time.Second // a side stream without progress is given up
 	sideBufferBytes  = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
 	maxSyncWait      = 5 * time.Second
-	maxBuckets       = 1000
 	streamsAtOnce    = 64 // stream requests in flight on one connection
 	// for a question to KV: who asks for it learns why, before its own patience is over
 	kvTimeout        = 4 * time.Second
@@ -151,8 +150,7 @@ type Projector struct {
 	sequence  uint64
 
 	mu         sync.Mutex
-	fence      wire.Fence
-	registered bool
+	authority  core.Authority
 	unheard    string // why the leader has not heard of it lately; empty: it has
 	defs       *wire.Definitions
 	evaluation *wire.Evaluation // of defs
@@ -243,19 +241,11 @@ func (p *Projector) Run(ctx context.Context) error {
 func (p *Projector) admit(f wire.Fence, read bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.registered {
-		return rpc.Refuse(errcode.Unavailable, "projector %s has not registered with a manager yet; try again", p.cfg.ID)
-	}
-	if read && f.Epoch == p.fence.Epoch && f.Term == p.fence.Term {
-		f.Counter = max(f.Counter, p.fence.Counter)
-	}
-	next, err := p.fence.Admit(f)
-	switch {
-	case errors.Is(err, wire.ErrFenced):
+	next, err := p.authority.Admit(p.cfg.ID, f, read)
+	if errors.Is(err, wire.ErrFenced) {
 		p.counters.fenced.Inc()
-	case err == nil && !read:
-		p.fence = next
 	}
+	p.authority = next
 	return err
 }
 
@@ -268,10 +258,7 @@ func (p *Projector) register(ctx context.Context) error {
 		if err == nil {
 			p.cluster.Store(reply.ClusterID)
 			p.mu.Lock()
-			if p.fence.ClusterID == "" || p.fence.Less(reply.Fence) {
-				p.fence = reply.Fence
-			}
-			p.fence.ClusterID, p.registered, p.unheard = reply.ClusterID, true, ""
+			p.authority, p.unheard = p.authority.Register(reply), ""
 			p.mu.Unlock()
 			p.log.Info("registered", "cluster", reply.ClusterID, "leader", reply.Leader.ID, "term", reply.Leader.Term)
 			return nil

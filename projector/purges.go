@@ -100,14 +100,14 @@ func (d *purgeDesk) run() {
 			return
 		}
 		all, err := d.details(some)
-		if err == nil && !slices.ContainsFunc(some, func(q purgeQuestion) bool { return all[q.s.vb].HasPurge }) {
+		if err == nil && !slices.ContainsFunc(some, func(q purgeQuestion) bool { return all[q.s.VBucket()].HasPurge }) {
 			err = errNoPurges
 		}
 		if d.ctx.Err() == nil {
 			d.p.untold(d.bucket, err)
 		}
 		for _, q := range some {
-			at := all[q.s.vb]
+			at := all[q.s.VBucket()]
 			q.to.put(purgeAnswer{q.s, at.PurgeSeqno, at.HasPurge})
 		}
 	}
@@ -137,7 +137,7 @@ func (d *purgeDesk) try(ctx context.Context, some []purgeQuestion) (map[uint16]f
 	if len(some) > 1 {
 		return conn.Details(ctx)
 	}
-	vb := some[0].s.vb
+	vb := some[0].s.VBucket()
 	one, err := conn.DetailsOf(ctx, vb)
 	return map[uint16]feed.VBucketDetails{vb: one}, err
 }
@@ -205,7 +205,7 @@ func (s *stream) hold(block *feed.Block, event int) {
 // release gives what is held to each, in order, and back to the connection.
 func (s *stream) release(each func(e *feed.Event)) {
 	held := s.held
-	s.held, s.waits = nil, false
+	s.held, s.Waits = nil, false
 	for _, h := range held {
 		for _, i := range h.events {
 			each(&h.block.Events[i])
@@ -216,40 +216,3 @@ func (s *stream) release(each func(e *feed.Event)) {
 
 // letGo drops what is held.
 func (s *stream) letGo() { s.release(func(*feed.Event) {}) }
-
-// marked takes a stream's first snapshot marker. From 0 KV streams whatever it has forgotten, and what that is may
-// have changed since the purge seqno was read that BEGIN tells: KV fixes the snapshot some time after it has
-// consented. Then rows would stay whose deletion was purged in between. So it is asked again, now that the snapshot is
-// fixed, and the stream's events wait until it is known (answered). Of every other start KV looks itself at what has
-// been purged, when it consents and when it fixes the snapshot.
-func (p *pump) marked(ctx context.Context, s *stream, snapEnd uint64) error {
-	if s.marked || s.start.Seqno > 0 {
-		return nil
-	}
-	s.marked, s.firstEnd = true, snapEnd
-	if s.blind {
-		return p.lacks(ctx, s, snapEnd)
-	}
-	s.waits = true
-	p.desk.ask(s, p.answers)
-	return nil
-}
-
-// answered takes KV's answer for a stream that waits. Where KV does not tell, the stream may lack any deletion of its
-// first snapshot, and none above.
-func (p *pump) answered(ctx context.Context, a *purgeAnswer) error {
-	if !a.known {
-		a.purge = a.s.firstEnd
-	}
-	return p.lacks(ctx, a.s, a.purge)
-}
-
-// lacks says downstream that a stream, of which nothing has gone there yet, lacks more deletions than its BEGIN told:
-// BEGIN comes once more, with what is so.
-func (p *pump) lacks(ctx context.Context, s *stream, purge uint64) error {
-	if purge <= s.purge.Load() {
-		return nil
-	}
-	s.purge.Store(purge)
-	return p.tellBegin(ctx, s)
-}

@@ -43,12 +43,12 @@ func (p *Projector) reasons() (all []rpc.Reason) {
 		because = ": " + p.unheard
 	}
 	switch {
-	case !p.registered:
+	case !p.authority.Registered:
 		add(rpc.ReasonNoCluster, "no manager has registered this projector yet"+because)
 	case p.unheard != "":
 		add(rpc.ReasonNoLeader, "the leader cannot be told how this projector is"+because)
 	}
-	if p.registered && p.defs == nil {
+	if p.authority.Registered && p.defs == nil {
 		add(reasonNoDefinitions, "the leader has not told this projector the indexes yet")
 	}
 	now := time.Now()

@@ -4,21 +4,15 @@ import (
 	"context"
 	"time"
 
+	"tidemark/projector/core"
 	"tidemark/wire"
 )
 
 // knowledge is what the coordinator knows of a bucket from the reports that it has answered: of its streams, by
 // vbucket, and of what the KV node has.
 type knowledge struct {
-	streams []known
+	streams []core.Known[*stream]
 	hosted  *wire.Hosted
-}
-
-type known struct {
-	stream   *stream
-	complete uint64
-	purge    uint64
-	ended    bool
 }
 
 // report registers and then reports for ever: all that there is first, now and then, and whenever the coordinator asks
@@ -48,67 +42,62 @@ func (p *Projector) report(ctx context.Context) error {
 	}
 }
 
-// reporter is what is remembered from report to report of what the coordinator knows.
+// told is what the coordinator knows by a report.
+type told struct {
+	buckets    map[*bucket]*knowledge
+	faults     uint64 // changes of the faults
+	evaluation *wire.Evaluation
+}
+
+// reporter sends reports, one after the other.
 type reporter struct {
-	p          *Projector
-	told       map[*bucket]*knowledge // nil: all is to be told
-	base       uint64                 // sequence of the report by which it is known
-	faults     uint64                 // changes of the faults that the coordinator knows of
-	evaluation *wire.Evaluation       // that the coordinator knows of
-	full       time.Time              // when all was told last
-	silent     int                    // reports without an answer, one after the other
+	p      *Projector
+	told   core.Reporting[told]
+	full   time.Time // when all was told last
+	silent int       // reports without an answer, one after the other
 }
 
 // send makes a report, sends it and takes the answer; its error is that of ctx.
 func (t *reporter) send(ctx context.Context) error {
 	p := t.p
-	r, next := t.make()
+	r, now := t.make()
 	reply, err := p.managers.ReportProjector(ctx, r)
-	if err == nil {
-		t.base = r.Sequence
-	}
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return ctx.Err()
-	case err != nil:
-		t.told = nil
+	}
+	if err != nil {
+		t.told.Lost()
 		p.heard(err)
 		if t.silent++; t.silent%50 == 1 {
 			p.log.Warn("report failed, trying again", "error", err)
 		}
-	case !reply.Known:
-		t.told = nil
+		return nil
+	}
+	t.told.Answered(r.Sequence, now, reply)
+	if !reply.Known {
 		return p.register(ctx)
-	case reply.Full:
-		p.heard(nil)
-		t.told, t.silent = nil, 0
-	default:
-		p.heard(nil)
-		if t.told == nil {
-			t.full = time.Now()
-		}
-		t.told, t.silent, t.faults, t.evaluation = next.told, 0, next.faults, next.evaluation
+	}
+	p.heard(nil)
+	t.silent = 0
+	if _, base := t.told.Known(); base > 0 && r.Base == 0 {
+		t.full = time.Now()
 	}
 	return nil
 }
 
 // make returns the next report, and what the coordinator knows when it has answered it.
-func (t *reporter) make() (*wire.ProjectorReport, reporter) {
+func (t *reporter) make() (*wire.ProjectorReport, told) {
 	if time.Since(t.full) > fullInterval {
-		t.told = nil
+		t.told.Lost()
 	}
-	next := *t
-	var r *wire.ProjectorReport
-	r, next.told = t.p.reportSince(t.told)
-	next.faults, next.evaluation = t.p.faults.changes.Load(), r.Evaluation
-	if t.told == nil || next.faults != t.faults {
+	before, base := t.told.Known()
+	r, now := t.p.reportOf(func(string) bool { return true }, before.buckets)
+	next := told{buckets: now, faults: t.p.faults.changes.Load(), evaluation: r.Evaluation}
+	if base == 0 || next.faults != before.faults {
 		r.FaultsToo, r.Faults = true, t.p.faults.list()
 	}
-	if t.told != nil {
-		r.Base = t.base
-		if next.evaluation == t.evaluation {
-			r.Evaluation = nil
-		}
+	if r.Base = base; base > 0 && next.evaluation == before.evaluation {
+		r.Evaluation = nil
 	}
 	return r, next
 }
@@ -119,23 +108,19 @@ func (p *Projector) currentReport(only string) *wire.ProjectorReport {
 	return r
 }
 
-// reportSince is what has changed in all buckets since the coordinator was told; nil: everything.
-func (p *Projector) reportSince(told map[*bucket]*knowledge) (*wire.ProjectorReport, map[*bucket]*knowledge) {
-	return p.reportOf(func(string) bool { return true }, told)
-}
-
+// reportOf is the level state of some buckets, or what of it is news after what the coordinator was told, and what it
+// knows by this.
 func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowledge) (*wire.ProjectorReport,
 	map[*bucket]*knowledge) {
 	p.reporting.Lock() // state and number belong together: a later number never shows an earlier state
 	defer p.reporting.Unlock()
 	p.sequence++
 	p.mu.Lock()
-	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.fence.ClusterID, Sequence: p.sequence,
-		Counters: p.counters.all(), Evaluation: p.evaluation, KV: p.troubles.list(p.cfg.KV, time.Now())}
-	if p.defs != nil && p.defs.Fence.Epoch == p.fence.Epoch { // revisions of another epoch mean nothing to the leader
-		r.Revision = p.defs.Revision
-	} else {
-		r.Evaluation = nil
+	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.authority.Fence.ClusterID,
+		Sequence: p.sequence, Counters: p.counters.all(), KV: p.troubles.list(p.cfg.KV, time.Now())}
+	var known bool
+	if r.Revision, known = core.Revision(p.defs, p.authority.Fence); known {
+		r.Evaluation = p.evaluation
 	}
 	all := make([]*bucket, 0, len(p.buckets))
 	for name, b := range p.buckets {
@@ -154,41 +139,19 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowled
 	return r, telling
 }
 
-// states is the level state of the streams that KV has consented to, or what of it is news, and what is known by it. A
-// stream that has only moved takes a few bytes.
+// states is the level state of the streams that KV has consented to, or what of it is news, and what is known by it.
 func (b *bucket) states(before *knowledge) (wire.StreamStates, *knowledge) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: before == nil, Dropping: b.topic.Dropping()}
-	now := &knowledge{streams: make([]known, len(b.streams)), hosted: b.hosted.Load()}
+	now := &knowledge{hosted: b.hosted.Load()}
+	var known []core.Known[*stream]
+	if before != nil {
+		known = before.streams
+	}
 	if before == nil || before.hosted != now.hosted {
 		r.Hosted = now.hosted
 	}
-	for v, s := range b.streams {
-		if s == nil {
-			continue
-		}
-		was := known{}
-		if before != nil {
-			was = before.streams[v]
-		}
-		is := known{stream: s, complete: s.complete.Load(), purge: s.purge.Load(), ended: s.ended.Load()}
-		now.streams[v] = is
-		if is == was {
-			continue
-		}
-		if was.stream == s && was.ended == is.ended && was.purge == is.purge {
-			r.Move(s.vb, s.inc, is.complete)
-			continue
-		}
-		log := s.log
-		if was.stream == s {
-			log = nil
-		}
-		r.VBuckets, r.Incarnations = append(r.VBuckets, s.vb), append(r.Incarnations, s.inc)
-		r.VBUUIDs, r.Complete = append(r.VBUUIDs, s.log.Newest()), append(r.Complete, is.complete)
-		r.Ended, r.Logs = append(r.Ended, is.ended), append(r.Logs, log)
-		r.Purges, r.Revisions = append(r.Purges, is.purge), append(r.Revisions, s.revision)
-	}
+	now.streams = b.streams.Report(&r, known)
 	return r, now
 }

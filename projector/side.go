@@ -15,6 +15,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
+	"tidemark/projector/core"
 	"tidemark/projector/feed"
 	"tidemark/projector/router"
 	"tidemark/wire"
@@ -106,7 +107,7 @@ func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want 
 func (s *side) activations() []wire.Activation {
 	a := wire.Activation{Revision: s.plan.revision, Indexes: s.plan.ids}
 	for _, st := range s.streams {
-		a.VBuckets, a.Seqnos = append(a.VBuckets, st.vb), append(a.Seqnos, st.start.Seqno)
+		a.VBuckets, a.Seqnos = append(a.VBuckets, st.VBucket()), append(a.Seqnos, st.Want.Seqno)
 	}
 	return []wire.Activation{a}
 }
@@ -138,7 +139,7 @@ func (p *Projector) definitionsOf(ctx context.Context, revision uint64) (*wire.D
 
 // newSide checks a request and plans what it asks for.
 func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *wire.StreamBucket) (*side, error) {
-	class, _, err := parseTopic(req.Topic)
+	class, _, err := core.ParseTopic(req.Topic)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +150,7 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 	}
 	copies := t.Copies
 	if len(t.Indexes) > 0 {
-		defs, copies = subscriber(defs, t.Indexes, t.Node)
+		defs, copies = core.Subscriber(defs, t.Indexes, t.Node)
 	}
 	pl, bad, err := newPlan(defs, want.Bucket, class, map[index.NodeID]string{t.Node: t.Endpoint}, copies)
 	if err != nil {
@@ -243,13 +244,12 @@ func (s *side) openStreams(at *kvState) []wire.StartResult {
 	var reqs []feed.StreamRequest
 	for i := range results {
 		req := s.want.Restart.At(i)
-		results[i] = wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: req.VBucket, Revision: at.revision}}
 		if _, hosted := at.highs[req.VBucket]; !hosted {
-			results[i].Outcome = wire.StartNotMine
+			results[i] = core.NotMine(req.VBucket)
 			continue
 		}
-		all[i] = newStream(at, &req, s.inc, req.End)
-		asked, reqs = append(asked, i), append(reqs, s.request(all[i], req.VBUUID))
+		all[i] = newStream(core.NewStream(s.inc, &req, at.of(req.VBucket)))
+		asked, reqs = append(asked, i), append(reqs, s.request(all[i]))
 	}
 	if s.target.Sums {
 		for _, st := range all {
@@ -263,7 +263,7 @@ func (s *side) openStreams(at *kvState) []wire.StartResult {
 	g.SetLimit(streamsAtOnce)
 	for n, i := range asked {
 		settle := func() error {
-			all[i], results[i] = s.settled(all[i], s.want.Restart.At(i), results[i], at, answers[n])
+			all[i], results[i] = s.settled(all[i], answers[n])
 			return nil
 		}
 		if answers[n].Err == nil {
@@ -273,7 +273,8 @@ func (s *side) openStreams(at *kvState) []wire.StartResult {
 		}
 	}
 	_ = g.Wait() // outcomes carry the errors
-	for _, st := range all {
+	for i, st := range all {
+		results[i].Revision = at.revision
 		if st != nil {
 			s.streams[st.id] = st
 			s.open++
@@ -284,26 +285,28 @@ func (s *side) openStreams(at *kvState) []wire.StartResult {
 }
 
 // settled is the outcome of a stream that KV was asked for; nil: there is none.
-func (s *side) settled(st *stream, req wire.StreamStart, r wire.StartResult, at *kvState, a feed.StreamAnswer) (*stream,
-	wire.StartResult) {
-	if again(a.Err, &req) {
-		a.Log, a.Err = s.conn.OpenStream(s.ctx, s.request(st, req.Previous))
+func (s *side) settled(st *stream, from feed.StreamAnswer) (*stream, wire.StartResult) {
+	for {
+		a := answer(from.Log, from.Err)
+		switch st.Answered(a, false) {
+		case core.AskAgain, core.AskLater:
+			from.Log, from.Err = s.conn.OpenStream(s.ctx, s.request(st))
+		case core.GiveUp:
+			return nil, refusal(s.ctx, s.conn, &st.Start, a)
+		case core.CloseAtKV:
+			// its events find nobody, and the whole connection goes when the others have ended
+			_ = s.conn.CloseStream(s.ctx, st.VBucket())
+			return nil, st.FailedOver()
+		case core.Begin:
+			return st, st.Began(st.KV.High, st.Purge)
+		}
 	}
-	if a.Err != nil {
-		return nil, refusal(s.ctx, s.conn, r, at, a.Err)
-	}
-	if st.log = a.Log; st.failedOver(st.log) {
-		// its events find nobody, and the whole connection goes when the others have ended
-		_ = s.conn.CloseStream(s.ctx, st.vb)
-		return nil, st.failover(r, at)
-	}
-	return st, st.begunAs(r, at)
 }
 
 // request is what KV is asked for a stream.
-func (s *side) request(st *stream, vbuuid uint64) feed.StreamRequest {
-	st.id, st.asked = s.conn.NewStreamID(), vbuuid
-	return st.request(vbuuid)
+func (s *side) request(st *stream) feed.StreamRequest {
+	st.id = s.conn.NewStreamID()
+	return st.request()
 }
 
 // run pumps until every vbucket has ended, then waits until the indexer has taken everything.
@@ -477,9 +480,9 @@ func (s *side) sync() {
 		return
 	}
 	for _, st := range s.streams {
-		if st.mute && st.begun && !st.passed && !st.waits {
+		if st.mute && st.Begun && !st.passed && !st.Waits {
 			st.mute = false
-			_ = s.topic.Sync(st.vb, st.vbuuid, min(st.last, st.end)) // a begun stream can be synced
+			_ = s.topic.Sync(st.VBucket(), st.VBUUID, min(st.Last, st.Want.End)) // a begun stream can be synced
 		}
 	}
 }
@@ -494,7 +497,7 @@ func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*s
 			continue
 		}
 		s.beats.Add(1)
-		if st.waits {
+		if st.Waits {
 			st.hold(block, i)
 			continue
 		}
@@ -517,7 +520,7 @@ func (s *side) answered(ctx context.Context, p *pump) (over []*stream, err error
 		if a.s.passed { // it was dropped meanwhile
 			continue
 		}
-		err = p.answered(ctx, &a)
+		err = p.marked(ctx, a.s, a.s.Forgot(a.purge, a.known))
 		a.s.release(func(e *feed.Event) {
 			ended := false
 			if err == nil {
@@ -542,17 +545,17 @@ func (s *side) event(ctx context.Context, p *pump, st *stream, e *feed.Event) (e
 	case st.passed: // KV reads on beyond the end
 	case e.Kind == feed.StreamBegin:
 		err = p.begin(ctx, st, e, s.plan)
-	case !st.begun:
-	case e.Kind == feed.StreamEnd && e.EndReason == 0, e.Kind.IsDocument() && e.Seqno > st.end:
+	case !st.Begun:
+	case e.Kind == feed.StreamEnd && e.EndReason == 0, e.Kind.IsDocument() && e.Seqno > st.Want.End:
 		st.passed, ended = true, true
 	case e.Kind == feed.StreamEnd:
-		err = fmt.Errorf("%w: vbucket %d: KV ended it for reason %d", errStreamBroken, st.vb, e.EndReason)
+		err = fmt.Errorf("%w: vbucket %d: KV ended it for reason %d", errStreamBroken, st.VBucket(), e.EndReason)
 	default:
 		_, err = p.take(ctx, st, e)
 	}
 	if errors.Is(err, errStreamBroken) {
 		if e.Kind != feed.StreamEnd {
-			s.discard(st.vb)
+			s.discard(st.VBucket())
 		}
 		s.breakOff(ctx, st, err)
 		err = nil
@@ -566,7 +569,7 @@ func (s *side) breakOff(ctx context.Context, st *stream, why error) {
 		s.why = why
 	}
 	s.early++
-	_ = s.topic.Break(ctx, st.vb, st.last) // a closed topic has nobody left to tell
+	_ = s.topic.Break(ctx, st.VBucket(), st.Last) // a closed topic has nobody left to tell
 	s.over(st)
 }
 
@@ -619,10 +622,10 @@ func (s *side) drop() {
 	unwanted := s.dropped.take()
 	var closing []uint16
 	for _, st := range s.streams {
-		if unwanted[st.vb] && !st.passed {
-			s.topic.Forget(st.vb)
+		if unwanted[st.VBucket()] && !st.passed {
+			s.topic.Forget(st.VBucket())
 			s.over(st)
-			closing = append(closing, st.vb)
+			closing = append(closing, st.VBucket())
 		}
 	}
 	s.discard(closing...)
@@ -633,9 +636,9 @@ func (s *side) leave(ctx context.Context) {
 	gone := s.gone.take()
 	var closing []uint16
 	for _, st := range s.streams {
-		if gone[st.vb] && !st.passed {
-			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d has left this KV node", errStreamBroken, st.vb))
-			closing = append(closing, st.vb)
+		if gone[st.VBucket()] && !st.passed {
+			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d has left this KV node", errStreamBroken, st.VBucket()))
+			closing = append(closing, st.VBucket())
 		}
 	}
 	s.discard(closing...)
@@ -708,19 +711,19 @@ func (s *side) reachOf(ctx context.Context, of []*stream) reach {
 // Where KV does not say how far it is, the indexer is told that the stream is over before its end: it asks again.
 func (s *side) endAll(ctx context.Context, p *pump, r reach) {
 	for _, st := range r.of {
-		high, hosted := r.highs[st.vb]
+		high, hosted := r.highs[st.VBucket()]
 		switch {
 		case r.err != nil:
-			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d: KV does not say how far it is: %w", errStreamBroken, st.vb,
+			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d: KV does not say how far it is: %w", errStreamBroken, st.VBucket(),
 				r.err))
 			continue
 		case !hosted:
 			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d left this KV node before its reach was known", errStreamBroken,
-				st.vb))
+				st.VBucket()))
 			continue
 		}
-		st.last = max(st.last, st.end)
-		p.end(ctx, st, max(st.reach, high))
+		st.Last = max(st.Last, st.Want.End)
+		p.end(ctx, st, max(st.Reach, high))
 		s.open--
 		s.left.Add(-1)
 	}

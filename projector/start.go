@@ -3,7 +3,6 @@ package projector
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
-	"tidemark/kv/mcbp"
+	"tidemark/projector/core"
 	"tidemark/projector/feed"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -34,7 +33,7 @@ func (b *bucket) startAll(ctx context.Context, inc index.Incarnation,
 	for i := range results {
 		want := restart.At(i)
 		if _, hosted := at.highs[want.VBucket]; !hosted {
-			results[i] = wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: want.VBucket}, Outcome: wire.StartNotMine}
+			results[i] = core.NotMine(want.VBucket)
 			continue
 		}
 		if c == nil {
@@ -79,7 +78,7 @@ func (m *starts) run(ctx context.Context, c *connection) {
 			single = append(single, w)
 			continue
 		}
-		if m.results[w.at], w.s = m.b.claimed(m.inc, &w.req, m.at); w.s == nil {
+		if w.s, m.results[w.at] = m.b.claim(m.inc, &w.req, m.at); w.s == nil {
 			m.b.gates[w.req.VBucket].unlock()
 			continue
 		}
@@ -109,20 +108,20 @@ const mostTogether = 64
 // startTogether opens streams whose gates are held, and lets go of them when KV has answered for all, or answers no
 // more.
 func (m *starts) startTogether(ctx context.Context, c *connection, all []start) {
-	streams, vbuuids := make([]*stream, len(all)), make([]uint64, len(all))
+	streams := make([]*stream, len(all))
 	for i := range all {
-		streams[i], vbuuids[i] = all[i].s, all[i].req.VBUUID
+		streams[i] = all[i].s
 	}
 	var g errgroup.Group
 	g.SetLimit(streamsAtOnce)
-	for i, err := range c.openAll(ctx, streams, vbuuids) {
+	for i, answer := range c.openAll(ctx, streams) {
 		settle := func() error {
 			w := &all[i]
 			defer m.b.gates[w.req.VBucket].unlock()
-			m.results[w.at] = m.b.settled(ctx, c, w.s, &w.req, m.at, err)
+			m.results[w.at] = m.b.settled(ctx, c, w.s, answer.Log, answer.Err)
 			return nil
 		}
-		if err == nil {
+		if answer.Err == nil {
 			_ = settle()
 		} else { // KV is asked more
 			g.Go(settle)
@@ -140,92 +139,91 @@ func recreated(name, have, want string) error {
 // start starts one vbucket's stream, or says why not.
 func (b *bucket) start(ctx context.Context, c *connection, inc index.Incarnation, req *wire.StreamStart,
 	at *kvState) wire.StartResult {
-	if int(req.VBucket) >= len(b.gates) {
-		return failedStart(req, fmt.Sprintf("the bucket has %d vbuckets", len(b.gates)))
+	if int(req.VBucket) < len(b.gates) {
+		if err := b.gates[req.VBucket].lock(ctx); err != nil {
+			return core.Failed(req.VBucket, err.Error())
+		}
+		defer b.gates[req.VBucket].unlock()
 	}
-	if err := b.gates[req.VBucket].lock(ctx); err != nil {
-		return failedStart(req, err.Error())
-	}
-	defer b.gates[req.VBucket].unlock()
-	r, s := b.claimed(inc, req, at)
+	s, r := b.claim(inc, req, at)
 	if s == nil {
 		return r
 	}
-	return b.settled(ctx, c, s, req, at, c.open(ctx, s, req.VBUUID))
+	log, err := c.open(ctx, s)
+	return b.settled(ctx, c, s, log, err)
 }
 
-func failedStart(req *wire.StreamStart, why string) wire.StartResult {
-	return wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: req.VBucket}, Outcome: wire.StartFailed,
-		Detail: why}
-}
-
-// claimed returns the stream that KV is to be asked for, or the outcome of a request that ends here; the caller holds
-// the vbucket's gate.
-func (b *bucket) claimed(inc index.Incarnation, req *wire.StreamStart, at *kvState) (wire.StartResult, *stream) {
-	r := wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: req.VBucket}}
-	switch now, outcome := b.claim(req.VBucket, inc); {
-	case outcome == wire.StartBegun:
-		return now.begunAs(r, at), nil
-	case outcome == wire.StartFailed:
-		return failedStart(req, "the stream of this incarnation has ended; ask under a new one"), nil
-	case outcome != "":
-		r.Outcome = outcome
-		return r, nil
+// claim returns the stream that KV is to be asked for, or the outcome of a request that ends here; the caller holds the
+// vbucket's gate.
+func (b *bucket) claim(inc index.Incarnation, req *wire.StreamStart, at *kvState) (*stream, wire.StartResult) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s, r := b.streams.Claim(inc, req, at.of(req.VBucket))
+	if s == nil {
+		return nil, r
 	}
-	end := req.End
-	if end == 0 {
-		end = mcbp.EndOfTime
-	}
-	s := newStream(at, req, inc, end)
-	tracker := feed.NewTracker(s.start)
-	s.complete.Store(tracker.Progress().Complete)
-	return r, s
+	return newStream(s), r
 }
 
-// newStream is the stream that a request asks for.
-func newStream(at *kvState, req *wire.StreamStart, inc index.Incarnation, end uint64) *stream {
-	s := &stream{vb: req.VBucket, inc: inc, revision: at.revision, end: end, branch: req.Branch,
-		start: feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
-	purge, blind := at.purgeAt(req.VBucket, req.Seqno)
-	s.blind = blind
-	s.purge.Store(purge)
-	return s
+// install makes a stream the vbucket's present one, unless a newer request or a stop came meanwhile.
+func (b *bucket) install(s *stream) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.streams.Install(s)
 }
 
 // settled is the outcome of a stream that KV was asked for, with its answer; the caller holds the vbucket's gate.
-func (b *bucket) settled(ctx context.Context, c *connection, s *stream, req *wire.StreamStart, at *kvState,
+func (b *bucket) settled(ctx context.Context, c *connection, s *stream, log timestamp.FailoverLog,
 	err error) wire.StartResult {
-	r := wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: req.VBucket}}
-	for wait := existsWait; errors.Is(err, feed.ErrStreamExists) && wait <= existsMost; wait *= 2 {
-		if !sleep(ctx, wait) {
-			break
+	for {
+		a := answer(log, err)
+		switch s.Answered(a, true) {
+		case core.AskLater:
+			if !sleep(ctx, s.Pause()) {
+				return core.Failed(s.VBucket(), a.Detail)
+			}
+			log, err = c.open(ctx, s)
+		case core.AskAgain:
+			log, err = c.open(ctx, s)
+		case core.GiveUp:
+			return refusal(ctx, c.feed, &s.Start, a)
+		case core.CloseAtKV:
+			_ = c.closeAtKV(ctx, s) // if KV does not hear this, the next start closes it
+			return s.FailedOver()
+		case core.Begin:
+			if !b.install(s) {
+				_ = c.closeAtKV(ctx, s) // a stop overtook it
+				return s.Overtaken()
+			}
+			return s.Began(s.KV.High, s.lacks.Load())
 		}
-		err = c.open(ctx, s, req.VBUUID)
 	}
-	if again(err, req) { // the producer may have lost its newest branch, which shares this seqno with the one before
-		err = c.open(ctx, s, req.Previous)
-	}
-	if err != nil {
-		return refusal(ctx, c.feed, r, at, err)
-	}
-	if s.failedOver(s.log) {
-		_ = c.closeAtKV(ctx, s) // if KV does not hear this, the next start closes it
-		return s.failover(r, at)
-	}
-	if !b.install(s) {
-		_ = c.closeAtKV(ctx, s) // a stop overtook it
-		r.Outcome = wire.StartStale
-		return r
-	}
-	return s.begunAs(r, at)
 }
 
-// A stream that was closed may be on KV's list for a moment longer, and KV refuses the next one. It is asked for again
-// after existsWait, then after twice that, up to existsMost.
-const (
-	existsWait = 5 * time.Millisecond
-	existsMost = 320 * time.Millisecond
-)
+// answer is what KV has said of a request for a stream.
+func answer(log timestamp.FailoverLog, err error) core.Answer {
+	var rollback *feed.RollbackError
+	switch {
+	case err == nil:
+		return core.Answer{Verdict: core.Consents, Log: log}
+	case errors.As(err, &rollback):
+		return core.Answer{Verdict: core.RollsBack, Rollback: rollback.Seqno, Detail: err.Error()}
+	case errors.Is(err, feed.ErrNotMyVBucket):
+		return core.Answer{Verdict: core.Elsewhere, Detail: err.Error()}
+	case errors.Is(err, feed.ErrStreamExists):
+		return core.Answer{Verdict: core.Exists, Detail: err.Error()}
+	}
+	return core.Answer{Verdict: core.Fails, Detail: err.Error()}
+}
+
+// refusal is the outcome of a start that KV has refused. It is asked for its failover log where the asker needs that.
+func refusal(ctx context.Context, conn feed.Feed, s *core.Start, a core.Answer) wire.StartResult {
+	var log timestamp.FailoverLog
+	if a.Verdict == core.RollsBack {
+		log, _ = conn.FailoverLog(ctx, s.VBucket()) // the outcome goes without
+	}
+	return s.Refused(a, log)
+}
 
 // sleep waits; false if ctx ended before.
 func sleep(ctx context.Context, d time.Duration) bool {
@@ -239,113 +237,12 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// again reports whether KV's answer is a ROLLBACK that the branch before may not get.
-func again(err error, req *wire.StreamStart) bool {
-	var rollback *feed.RollbackError
-	return errors.As(err, &rollback) && req.Previous != 0 && req.Previous != req.VBUUID
-}
-
-// failedOver reports whether KV is on another branch than the asker knew when it chose the start (PR-12).
-func (s *stream) failedOver(log timestamp.FailoverLog) bool {
-	return s.branch != 0 && log.Newest() != s.branch
-}
-
-// failover is the outcome of a stream that was closed because KV has failed over since its log was read.
-func (s *stream) failover(r wire.StartResult, at *kvState) wire.StartResult {
-	settle(&r, s.log)
-	r.Outcome, r.Purge, r.Revision, r.High = wire.StartFailover, s.purge.Load(), s.revision, at.highs[s.vb]
-	r.Detail = fmt.Sprintf("the KV node is on branch %d, the request knows %d: read its failover log again",
-		s.log.Newest(), s.branch)
-	return r
-}
-
-// begunAs is the outcome of a stream that runs.
-func (s *stream) begunAs(r wire.StartResult, at *kvState) wire.StartResult {
-	settle(&r, s.log)
-	r.Outcome, r.Purge, r.Revision, r.High = wire.StartBegun, s.purge.Load(), s.revision, at.highs[s.vb]
-	r.Stream = timestamp.Position{VBUUID: s.asked, Seqno: s.start.Seqno}
-	return r
-}
-
-// claim checks the fences of a vbucket and gives its present stream; an outcome other than "" ends the request.
-func (b *bucket) claim(vb uint16, inc index.Incarnation) (*stream, wire.StartOutcome) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	seen, now := &b.seen[vb], b.streams[vb]
-	switch {
-	case inc.Compare(seen.highest) < 0 || seen.refuses(inc):
-		return now, wire.StartStale
-	case now != nil && now.inc == inc && now.ended.Load():
-		return now, wire.StartFailed
-	case now != nil && now.inc == inc:
-		return now, wire.StartBegun // a retry
-	}
-	seen.highest = inc
-	return now, ""
-}
-
-// install makes a stream the vbucket's present one, unless a newer request or a stop came meanwhile.
-func (b *bucket) install(s *stream) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	seen := &b.seen[s.vb]
-	if s.inc.Compare(seen.highest) < 0 || seen.refuses(s.inc) {
-		return false
-	}
-	b.streams[s.vb] = s
-	return true
-}
-
-// incarnations are the fences of one vbucket.
-type incarnations struct {
-	highest index.Incarnation // asked for
-	stopped index.Incarnation // at or below: refused; zero: none
-}
-
-func (i *incarnations) refuses(inc index.Incarnation) bool {
-	return !i.stopped.IsZero() && inc.Compare(i.stopped) <= 0
-}
-
-// refusal turns KV's error into an outcome. With ROLLBACK goes what the asker needs in order to decide.
-func refusal(ctx context.Context, conn feed.Feed, r wire.StartResult, at *kvState, err error) wire.StartResult {
-	var rollback *feed.RollbackError
-	switch {
-	case errors.As(err, &rollback):
-		r.Outcome, r.Rollback = wire.StartRollback, rollback.Seqno
-		r.Purge, r.Revision, r.High = at.purges[r.VBucket], at.revision, at.highs[r.VBucket]
-		if entries, err := conn.FailoverLog(ctx, r.VBucket); err == nil {
-			settle(&r, entries)
-		}
-	case errors.Is(err, feed.ErrNotMyVBucket):
-		r.Outcome = wire.StartNotMine
-	default:
-		r.Outcome, r.Detail = wire.StartFailed, err.Error()
-	}
-	return r
-}
-
 // stop ends streams at or below an incarnation. It holds from the first moment; one that is being started ends when KV
 // has answered.
 func (b *bucket) stop(ctx context.Context, vbuckets []uint16, inc index.Incarnation) {
-	if len(vbuckets) == 0 {
-		for v := range b.streams {
-			vbuckets = append(vbuckets, uint16(v))
-		}
-	}
 	b.mu.Lock()
 	c := b.conn
-	var closing []*stream
-	for _, v := range vbuckets {
-		if int(v) >= len(b.streams) {
-			continue
-		}
-		if b.seen[v].stopped.Compare(inc) < 0 {
-			b.seen[v].stopped = inc
-		}
-		if s := b.streams[v]; s != nil && s.inc.Compare(inc) <= 0 && !s.ended.Load() {
-			closing = append(closing, s)
-		}
-	}
+	closing := b.streams.Stop(vbuckets, inc)
 	b.mu.Unlock()
 	if c == nil {
 		return

@@ -9,6 +9,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
 	"tidemark/keyversion"
+	"tidemark/projector/core"
 	"tidemark/projector/feed"
 	"tidemark/projector/router"
 	"tidemark/timestamp"
@@ -25,7 +26,7 @@ func (p *Projector) state() *wire.ProjectorState {
 		Buckets: []wire.BucketState{}, Definitions: []wire.DefinitionState{}}
 	p.mu.Lock()
 	defs := p.defs
-	s.Fence = p.fence
+	s.Fence = p.authority.Fence
 	buckets := make([]*bucket, 0, len(p.buckets))
 	for _, b := range p.buckets {
 		buckets = append(buckets, b)
@@ -55,17 +56,16 @@ func (b *bucket) state() wire.BucketState {
 	s := wire.BucketState{Bucket: b.name, BucketUUID: b.uuid, Revision: b.applied(), Activations: b.activations(),
 		BufferBytes: feed.DefaultBufferBytes, PurgesUntold: b.p.purges.of(b.name)}
 	b.mu.Lock()
-	streams, c := slices.Clone(b.streams), b.conn
+	streams, c := b.streams.Newest(), b.conn
 	b.mu.Unlock()
-	streams = slices.DeleteFunc(streams, func(st *stream) bool { return st == nil })
 	n := len(streams)
 	s.VBuckets, s.VBUUIDs, s.Seqnos, s.Complete = make([]uint16, n), make([]uint64, n), make([]uint64, n),
 		make([]uint64, n)
 	s.Incarnations, s.Ended, s.Revisions = make([]index.Incarnation, n), make([]bool, n), make([]timestamp.MapRevision, n)
 	for i, st := range streams {
-		s.VBuckets[i], s.VBUUIDs[i] = st.vb, st.log.Newest()
-		s.Seqnos[i], s.Complete[i] = max(st.seqno.Load(), st.start.Seqno), st.complete.Load()
-		s.Incarnations[i], s.Ended[i], s.Revisions[i] = st.inc, st.ended.Load(), st.revision
+		s.VBuckets[i], s.VBUUIDs[i] = st.VBucket(), st.Log.Newest()
+		s.Seqnos[i], s.Complete[i] = max(st.seqno.Load(), st.Want.Seqno), st.complete.Load()
+		s.Incarnations[i], s.Ended[i], s.Revisions[i] = st.Incarnation, st.ended.Load(), st.KV.Revision
 	}
 	if c != nil {
 		s.Connected, s.HeldBytes = c.alive(), c.feed.Held()
@@ -77,15 +77,10 @@ func (b *bucket) state() wire.BucketState {
 }
 
 // running counts the streams that run.
-func (b *bucket) running() (n int) {
+func (b *bucket) running() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, s := range b.streams {
-		if s != nil && !s.ended.Load() {
-			n++
-		}
-	}
-	return n
+	return b.streams.Running()
 }
 
 // topics lists the topics that are open (RT-9).
@@ -117,7 +112,7 @@ func (p *Projector) topics() []wire.TopicState {
 
 func topicState(t *router.Topic, class keyversion.Class, node index.NodeID, path, bucket string, ids []index.ID,
 	running int) wire.TopicState {
-	s := wire.TopicState{Topic: path, TopicID: topicID(class, node), Bucket: bucket, Indexes: ids, VBuckets: running,
+	s := wire.TopicState{Topic: path, TopicID: core.TopicID(class, node), Bucket: bucket, Indexes: ids, VBuckets: running,
 		Endpoints: []wire.EndpointState{}}
 	for _, l := range t.Lanes() {
 		s.Endpoints = append(s.Endpoints, wire.EndpointState{Node: l.Node, Address: l.Address, Connection: l.Connection,

@@ -16,6 +16,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
+	"tidemark/projector/core"
 	"tidemark/projector/router"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -285,16 +286,18 @@ func wide(t testing.TB, w *world) *bucket {
 			pl.activate(v, 1<<40+uint64(v))
 		}
 	}
-	b := &bucket{p: w.p, name: "wide", uuid: testUUID, topic: topic, streams: make([]*stream, stateVBuckets),
+	b := &bucket{p: w.p, name: "wide", uuid: testUUID, topic: topic, streams: core.NewStreams[*stream](stateVBuckets),
 		changed: make(chan struct{}), cancel: func() {}}
 	b.control = w.p.newControl(t.Context(), "wide")
 	b.plan.Store(pl)
-	for v := range b.streams {
-		s := &stream{vb: uint16(v), inc: index.Incarnation{Epoch: 1, Term: 7, Counter: uint64(v)},
-			log: timestamp.FailoverLog{{VBUUID: 1<<47 + uint64(v)}}}
+	for v := range uint16(stateVBuckets) {
+		c := core.NewStream(index.Incarnation{Epoch: 1, Term: 7, Counter: uint64(v)}, &wire.StreamStart{VBucket: v},
+			core.At{})
+		c.Log = timestamp.FailoverLog{{VBUUID: 1<<47 + uint64(v)}}
+		s := newStream(c)
 		s.seqno.Store(1<<40 + uint64(v))
 		s.complete.Store(1<<40 + uint64(v))
-		b.streams[v] = s
+		b.streams.Install(s)
 	}
 	w.p.mu.Lock()
 	w.p.buckets["wide"] = b
@@ -344,7 +347,7 @@ func flood(ctx context.Context, e *engine, b *bucket, share float64) {
 				break
 			}
 			b.mu.Lock()
-			done := b.streams[v].complete.Load()
+			done := b.streams.Of(int(v)).complete.Load()
 			b.mu.Unlock()
 			if at[v]-min(done, at[v]) < ahead {
 				e.stream(v).write(at[v], at[v]+window)

@@ -7,60 +7,62 @@ import (
 	"sync/atomic"
 
 	"tidemark/expression"
-	"tidemark/index"
 	"tidemark/keyversion"
+	"tidemark/projector/core"
 	"tidemark/projector/feed"
 	"tidemark/projector/router"
-	"tidemark/timestamp"
 )
 
-// stream is one vbucket's stream under one incarnation. The pump that owns the vbucket changes it; what others read is
-// atomic or set before they can see it.
+// stream is one vbucket's stream under one incarnation: what package core decides of it, and what it takes to run it.
+// Its start is set before others can see it; its course and the rest belong to the pump that owns the vbucket.
 type stream struct {
-	vb       uint16
-	id       feed.StreamID
-	inc      index.Incarnation
-	start    feed.Position
-	end      uint64 // up to and including it
-	blind    bool   // KV tells no purge seqnos
-	revision timestamp.MapRevision
-	branch   uint64                // newest one that the asker knew; 0: any will do
-	asked    uint64                // branch that KV was asked for
-	log      timestamp.FailoverLog // of KV's consent
-
-	purge    atomic.Uint64 // KV may have forgotten deletions up to here
-	complete atomic.Uint64
-	seqno    atomic.Uint64 // last one given to the router, for those who watch
-	atKV     atomic.Bool   // it may be open at KV
-	ended    atomic.Bool   // nothing more goes downstream
-	revoked  atomic.Bool   // the vbucket has left the KV node: to be ended
-
+	core.Stream
+	shown
+	id     feed.StreamID
 	looked uint64 // of the watch alone: 1 and the seqno at its last look, 0 before the first
 
 	// Of the pump alone.
-	begun   bool
 	passed  bool // of a side stream: KV has sent everything up to its end
 	tracker feed.Tracker
 	plan    *plan
-	vbuuid  uint64
-	told    timestamp.FailoverLog // by BEGIN
-	last    uint64                // last seqno given to the router
-	window  timestamp.Window      // of last; Start is the newest complete seqno before it
-	reach   uint64                // highest window end seen
-	mute    bool                  // documents that no index is on have come since the last SYNC that tells of them
-	promise *promise              // nil: nobody asked for it
+	mute    bool        // documents that no index is on have come since the last SYNC that tells of them
+	promise *promise    // nil: nobody asked for it
+	held    []heldBlock // while it waits
+}
 
-	// Of the pump, too: the first snapshot of a stream from 0, see marked.
-	marked   bool        // it has begun
-	firstEnd uint64      // its end
-	waits    bool        // for what KV has forgotten by now
-	held     []heldBlock // meanwhile
+// shown is what others than its pump see of a stream.
+type shown struct {
+	complete atomic.Uint64
+	lacks    atomic.Uint64 // KV may have forgotten deletions up to here
+	seqno    atomic.Uint64 // last one given to the router
+	atKV     atomic.Bool   // it may be open at KV
+	ended    atomic.Bool   // nothing more goes downstream
+	revoked  atomic.Bool   // the vbucket has left the KV node: to be ended
+}
+
+// newStream returns the stream that KV is to be asked for.
+func newStream(c *core.Stream) *stream {
+	s := &stream{Stream: *c}
+	s.complete.Store(c.From())
+	s.lacks.Store(c.Purge)
+	return s
+}
+
+// Level is how far it is, for whoever asks.
+func (s *stream) Level() core.Level {
+	return core.Level{Complete: s.complete.Load(), Lacks: s.lacks.Load(), Ended: s.ended.Load()}
+}
+
+// start is where KV is asked to start.
+func (s *stream) start() feed.Position {
+	return feed.Position{Seqno: s.Want.Seqno, SnapStart: s.Want.Window.Start, SnapEnd: s.Want.Window.End}
 }
 
 // request is what KV is asked for the stream.
-func (s *stream) request(vbuuid uint64) feed.StreamRequest {
-	return feed.StreamRequest{VBucket: s.vb, ID: s.id, Start: s.start.Seqno, End: s.end, VBUUID: vbuuid,
-		SnapStart: s.start.SnapStart, SnapEnd: s.start.SnapEnd}
+func (s *stream) request() feed.StreamRequest {
+	at := s.start()
+	return feed.StreamRequest{VBucket: s.VBucket(), ID: s.id, Start: at.Seqno, End: s.Want.End, VBUUID: s.Asked,
+		SnapStart: at.SnapStart, SnapEnd: at.SnapEnd}
 }
 
 // pump takes the events of streams and gives them to a topic: the evaluation of documents and the way into the router.
@@ -113,32 +115,41 @@ var errStreamBroken = errors.New("stream broken")
 // begin makes a stream known downstream when KV has consented to it.
 func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) error {
 	log, err := e.FailoverLog()
+	if err == nil {
+		err = s.BeginsOn(log)
+	}
 	if err != nil {
-		return fmt.Errorf("%w: vbucket %d: %w", errStreamBroken, s.vb, err)
+		return fmt.Errorf("%w: vbucket %d: %w", errStreamBroken, s.VBucket(), err)
 	}
-	if s.failedOver(log) {
-		// the answer to the request says so
-		return fmt.Errorf("%w: vbucket %d: KV failed over before it began", errStreamBroken, s.vb)
-	}
-	s.tracker, s.plan, s.last, s.vbuuid, s.told = feed.NewTracker(s.start), pl, s.start.Seqno, log.Newest(), log
-	s.window = timestamp.Window{Start: s.start.Seqno, End: s.start.Seqno}
-	s.complete.Store(s.tracker.Progress().Complete)
-	s.seqno.Store(s.last)
+	s.tracker, s.plan = feed.NewTracker(s.start()), pl
+	s.complete.Store(s.Complete)
+	s.seqno.Store(s.Last)
 	if err := p.tellBegin(ctx, s); err != nil {
 		return err
 	}
-	s.begun = true
-	pl.activate(s.vb, s.start.Seqno)
+	s.Begun = true
+	pl.activate(s.VBucket(), s.Last)
 	return nil
 }
 
 // tellBegin says BEGIN downstream, and how far the stream is complete.
 func (p *pump) tellBegin(ctx context.Context, s *stream) error {
-	begin := keyversion.Begin{Start: s.start.Seqno, Log: s.told, Purge: s.purge.Load(), Revision: s.revision}
-	if err := p.topic.Begin(ctx, s.vb, s.inc, s.plan.view, begin); err != nil {
+	if err := p.topic.Begin(ctx, s.VBucket(), s.Incarnation, s.plan.view, s.Stream.Begin()); err != nil {
 		return err
 	}
-	return p.topic.Sync(s.vb, s.vbuuid, s.complete.Load())
+	return p.topic.Sync(s.VBucket(), s.VBUUID, s.Complete)
+}
+
+// marked does what a stream's first snapshot, or KV's answer about it, asks for.
+func (p *pump) marked(ctx context.Context, s *stream, what core.Marked) error {
+	switch what {
+	case core.Asks:
+		p.desk.ask(s, p.answers)
+	case core.Begins:
+		s.lacks.Store(s.Lacks)
+		return p.tellBegin(ctx, s)
+	}
+	return nil
 }
 
 // take returns one event of a begun stream to the router. completed tells that the newest complete seqno has moved.
@@ -148,10 +159,9 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 		return false, fmt.Errorf("%w: %w", errStreamBroken, err)
 	}
 	if e.Kind == feed.SnapshotMarker {
-		s.reach = max(s.reach, e.SnapEnd)
-		return false, p.marked(ctx, s, e.SnapEnd)
+		return false, p.marked(ctx, s, s.Mark(e.SnapEnd))
 	}
-	s.place(progress)
+	s.Place(progress.SnapEnd)
 	var m *part
 	if e.Kind.IsDocument() {
 		m = s.plan.of(e.Collection)
@@ -167,32 +177,22 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 		err = p.mutation(ctx, s, m, e)
 	default:
 		p.fill(s, e)
-		err = p.topic.Delete(ctx, s.vb, &p.doc)
+		err = p.topic.Delete(ctx, s.VBucket(), &p.doc)
 	}
 	if err != nil {
 		return false, err
 	}
-	s.last = max(s.last, progress.Seqno)
-	s.seqno.Store(s.last)
-	if progress.Completed {
-		s.complete.Store(progress.Complete)
-		err = p.topic.Sync(s.vb, s.vbuuid, progress.Complete)
+	completed = s.Took(progress.Seqno, progress.Completed)
+	s.seqno.Store(s.Last)
+	if completed {
+		s.complete.Store(s.Complete)
+		err = p.topic.Sync(s.VBucket(), s.VBUUID, s.Complete)
 	}
-	return progress.Completed, err
-}
-
-// place notes the window of the item that comes now. For those downstream it starts where the stream was last complete,
-// wherever KV's marker starts: what lies between was de-duplicated into this window, or is part of one that was cut
-// short.
-func (s *stream) place(p feed.Progress) {
-	if p.SnapEnd != s.window.End {
-		s.window = timestamp.Window{Start: s.complete.Load(), End: p.SnapEnd}
-		s.reach = max(s.reach, p.SnapEnd)
-	}
+	return completed, err
 }
 
 func (p *pump) fill(s *stream, e *feed.Event) {
-	p.doc.VBUUID, p.doc.Seqno, p.doc.Window, p.doc.DocID = s.vbuuid, e.Seqno, s.window, e.Key
+	p.doc.VBUUID, p.doc.Seqno, p.doc.Window, p.doc.DocID = s.VBUUID, e.Seqno, s.Window, e.Key
 	p.doc.Collection = e.Collection
 }
 
@@ -212,17 +212,17 @@ func (p *pump) mutation(ctx context.Context, s *stream, m *part, e *feed.Event) 
 		s.promise.add(m.promised, e.Key, e.Seqno, p.keys)
 	}
 	p.doc.Keys = p.keys
-	return p.topic.Mutation(ctx, s.vb, &p.doc)
+	return p.topic.Mutation(ctx, s.VBucket(), &p.doc)
 }
 
 // end says downstream that a begun stream is over.
 func (p *pump) end(ctx context.Context, s *stream, reach uint64) {
-	if s.begun && !s.ended.Load() {
+	if s.Begun && !s.ended.Load() {
 		var sums keyversion.Sums
 		if s.promise != nil {
 			sums = s.promise.sums
 		}
-		_ = p.topic.End(ctx, s.vb, s.last, reach, sums) // a closed topic has nobody left to tell
+		_ = p.topic.End(ctx, s.VBucket(), s.Last, reach, sums) // a closed topic has nobody left to tell
 	}
 	s.ended.Store(true)
 }

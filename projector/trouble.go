@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"tidemark/projector/core"
 	"tidemark/projector/feed"
 	"tidemark/wire"
 )
@@ -17,7 +18,7 @@ const (
 	// troubleKept is how long a failure counts when nobody tries again: a bucket that is streamed is looked at twice a
 	// second, one that is not only when somebody asks.
 	troubleKept = time.Minute
-	maxTroubles = maxBuckets
+	maxTroubles = core.MaxBuckets
 	maxTrouble  = 512 // bytes of the error
 	// What turns within turnQuiet of the last line about it is told when it has lasted for turnLasts, or with all other
 	// turns when turnQuiet is over.

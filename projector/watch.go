@@ -137,7 +137,7 @@ func (b *bucket) look(silentToo bool) {
 	b.p.tellSides(b.name, began, active)
 	left, looks := 0, 0
 	for i, s := range streams {
-		high, hosted := active[s.vb]
+		high, hosted := active[s.VBucket()]
 		if silentToo {
 			silent := s.looked == stood[i]+1 && high != stood[i]
 			s.looked = stood[i] + 1
@@ -248,7 +248,7 @@ func nodeOf(config *mcbp.ClusterConfig, dialled string) string {
 
 // has reports whether KV still has a stream. It does as long as it cannot be asked.
 func (c *connection) has(ctx context.Context, s *stream) bool {
-	gate := c.b.gates[s.vb]
+	gate := c.b.gates[s.VBucket()]
 	select {
 	case gate <- struct{}{}:
 		defer gate.unlock()
@@ -256,11 +256,11 @@ func (c *connection) has(ctx context.Context, s *stream) bool {
 		return true // it is being opened or closed
 	}
 	c.mu.Lock()
-	newest := c.newest[s.vb]
+	newest := c.newest[s.VBucket()]
 	c.mu.Unlock()
 	if newest != s || !s.atKV.Load() {
 		return true // on its way out
 	}
-	there, err := c.feed.HasStream(ctx, s.vb)
+	there, err := c.feed.HasStream(ctx, s.VBucket())
 	return there || err != nil
 }

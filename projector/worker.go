@@ -81,12 +81,12 @@ func (w *worker) replan(ctx context.Context) {
 		return
 	}
 	for _, s := range w.current {
-		if err := w.pump.topic.Switch(ctx, s.vb, pl.view, s.last); err != nil {
+		if err := w.pump.topic.Switch(ctx, s.VBucket(), pl.view, s.Last); err != nil {
 			w.broken(ctx, s, err)
 			continue
 		}
 		s.plan = pl
-		pl.activate(s.vb, s.last)
+		pl.activate(s.VBucket(), s.Last)
 	}
 	w.sync()
 	w.plan.Store(pl)
@@ -109,7 +109,7 @@ func (w *worker) revoke(ctx context.Context) {
 // queued for it learns it of an idle vbucket by this alone.
 func (w *worker) sync() {
 	for _, s := range w.current {
-		_ = w.pump.topic.Sync(s.vb, s.vbuuid, s.complete.Load()) // a begun stream can be synced
+		_ = w.pump.topic.Sync(s.VBucket(), s.VBUUID, s.Complete) // a begun stream can be synced
 	}
 }
 
@@ -131,7 +131,7 @@ func (w *worker) block(ctx context.Context, block *feed.Block) {
 			}
 			w.last = s
 		}
-		if s.waits {
+		if s.Waits {
 			s.hold(block, i)
 			continue
 		}
@@ -146,13 +146,13 @@ func (w *worker) event(ctx context.Context, s *stream, e *feed.Event, n *news) {
 	case e.Kind == feed.StreamBegin:
 		w.begin(ctx, s, e)
 		n.tell, n.moved = true, true
-	case s.ended.Load() || !s.begun:
+	case s.ended.Load() || !s.Begun:
 	case e.Kind == feed.StreamEnd:
 		w.end(ctx, s)
 		n.tell = true
 	default:
-		if e.EmptiesDefault && s.complete.Load() > 0 { // else nothing of before it has been seen
-			w.conn.b.collectionEmptied(s.vb)
+		if e.EmptiesDefault && s.Complete > 0 { // else nothing of before it has been seen
+			w.conn.b.collectionEmptied(s.VBucket())
 		}
 		completed, err := w.pump.take(ctx, s, e)
 		if err != nil {
@@ -178,11 +178,11 @@ func (w *worker) tell(n news) {
 func (w *worker) answered(ctx context.Context) {
 	for _, a := range w.pump.answers.take() {
 		s := a.s
-		if !s.waits || w.current[s.vb] != s {
+		if !s.Waits || w.current[s.VBucket()] != s {
 			continue // it has ended
 		}
 		n := news{tell: true}
-		if err := w.pump.answered(ctx, &a); err != nil {
+		if err := w.pump.marked(ctx, s, s.Forgot(a.purge, a.known)); err != nil {
 			w.broken(ctx, s, err)
 		}
 		s.release(func(e *feed.Event) { w.event(ctx, s, e, &n) })
@@ -193,14 +193,14 @@ func (w *worker) answered(ctx context.Context) {
 // begin makes a stream its vbucket's current one. The former one is over then, whatever KV still says of it: engines
 // may say its END late or never.
 func (w *worker) begin(ctx context.Context, s *stream, e *feed.Event) {
-	if old := w.current[s.vb]; old != nil {
+	if old := w.current[s.VBucket()]; old != nil {
 		w.gone(old)
 	}
 	if err := w.pump.begin(ctx, s, e, w.plan.Load()); err != nil {
 		w.broken(ctx, s, err)
 		return
 	}
-	w.current[s.vb] = s
+	w.current[s.VBucket()] = s
 	w.conn.b.p.counters.begun.Inc()
 	if s.revoked.Load() {
 		w.kick()
@@ -209,7 +209,7 @@ func (w *worker) begin(ctx context.Context, s *stream, e *feed.Event) {
 
 // end says END downstream for a begun stream.
 func (w *worker) end(ctx context.Context, s *stream) {
-	if w.current[s.vb] == s {
+	if w.current[s.VBucket()] == s {
 		w.pump.end(ctx, s, 0)
 	}
 	s.atKV.Store(false)
@@ -221,8 +221,8 @@ func (w *worker) gone(s *stream) {
 	s.ended.Store(true)
 	s.letGo()
 	w.conn.remove(s)
-	if w.current[s.vb] == s {
-		delete(w.current, s.vb)
+	if w.current[s.VBucket()] == s {
+		delete(w.current, s.VBucket())
 		w.conn.b.p.counters.ended.Inc()
 	}
 	if w.last == s {
@@ -237,12 +237,12 @@ func (w *worker) broken(ctx context.Context, s *stream, err error) {
 		return
 	}
 	w.conn.b.p.log.Error("a stream is given up; the coordinator will ask for it again", "bucket", w.conn.b.name, "vbucket",
-		s.vb,
-		"incarnation", s.inc, "seqno", s.last, "error", err)
-	if s.begun {
+		s.VBucket(),
+		"incarnation", s.Incarnation, "seqno", s.Last, "error", err)
+	if s.Begun {
 		w.pump.end(ctx, s, 0)
 	} else {
-		w.pump.topic.Forget(s.vb)
+		w.pump.topic.Forget(s.VBucket())
 	}
 	w.gone(s)
 	w.discard(ctx, s)
@@ -260,7 +260,7 @@ func (w *worker) discard(ctx context.Context, s *stream) {
 // finish ends all streams of a connection that was lost.
 func (w *worker) finish(ctx context.Context) {
 	for _, s := range w.conn.all() {
-		if w.owns(s.vb) {
+		if w.owns(s.VBucket()) {
 			w.end(ctx, s)
 		}
 	}

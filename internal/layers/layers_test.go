@@ -28,7 +28,7 @@ var floor = map[string]int{
 	"internal/detector": 4, "internal/tlsconf": 4, "indexer/transport": 4, "indexer/transfer": 5, "kv/kvclient": 4,
 	"manager/auth": 5, "fsm": 5, "manager/consensus": 5, "projectorclient": 5, "indexerclient": 6, "managerclient": 5,
 	"client": 5, "projector/feed": 5, "projector/router": 5, "kv/doctor": 5,
-	"indexer/storage": 5, "indexer/scan": 5, "indexer/pace": 4, "indexer/meters": 4, "indexer/health": 4, "indexer/jsonfile": 4, "indexer/packed": 6, "indexer/snapshots": 6, "indexer/peers": 6, "indexer/copies": 7, "indexer/verify": 7, "indexer/catalog": 7, "indexer/scanserver": 7, "indexer/core": 3, "internal/testing/rpctest": 5, "internal/testing/tracingtest": 5,
+	"indexer/storage": 5, "indexer/scan": 5, "indexer/pace": 4, "indexer/meters": 4, "indexer/health": 4, "indexer/jsonfile": 4, "indexer/packed": 6, "indexer/snapshots": 6, "indexer/peers": 6, "indexer/copies": 7, "indexer/verify": 7, "indexer/catalog": 7, "indexer/scanserver": 7, "indexer/core": 3, "projector/core": 3, "internal/testing/rpctest": 5, "internal/testing/tracingtest": 5,
 	"indexer/sides": 8, "indexer/keeper": 8, "indexer/fill": 8,
 	"projector": 6, "kv": 6, "indexer": 9, "manager/coordinator": 6, "manager/coordinator/core": 5, "manager/watch": 6, "client/topic": 6,
 	"manager/api": 7, "manager/console": 7,

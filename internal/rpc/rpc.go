@@ -250,12 +250,16 @@ func WriteProblem(w http.ResponseWriter, err error) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// AsProblem returns the Problem in err's chain, or the one that stands for a known sentinel, or an internal error.
+// AsProblem returns the Problem in err's chain, or the one that stands for a refusal or a known sentinel, or an
+// internal error.
 func AsProblem(err error) *Problem {
 	var p *Problem
+	var r *errcode.Refusal
 	switch {
 	case errors.As(err, &p):
 		return p
+	case errors.As(err, &r):
+		return Refuse(r.Code, "%s", r.Detail)
 	case errors.Is(err, wire.ErrFenced):
 		return Refuse(errcode.Fenced, "%v", err)
 	case errors.Is(err, wire.ErrForeignCluster):

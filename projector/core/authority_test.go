@@ -1,0 +1,83 @@
+package core
+
+import (
+	"errors"
+	"testing"
+
+	"tidemark/errcode"
+	"tidemark/wire"
+)
+
+func fence(term, counter uint64) wire.Fence {
+	return wire.Fence{ClusterID: "c1", Epoch: 1, Term: term, Counter: counter}
+}
+
+// TestAuthority: a projector obeys nobody before it is registered, then the newest leader in the order of its commands;
+// what only asks may be overtaken, and changes nothing.
+func TestAuthority(t *testing.T) {
+	var a Authority
+	if _, err := a.Admit("p1", fence(5, 1), false); !errors.Is(err, errcode.Unavailable) {
+		t.Errorf("one that has not registered: %v", err)
+	}
+	a = a.Register(&wire.RegisterReply{ClusterID: "c1", Fence: fence(5, 10)})
+	for _, c := range []struct {
+		f    wire.Fence
+		asks bool
+		want error
+		then wire.Fence
+	}{
+		{f: fence(5, 9), want: wire.ErrFenced, then: fence(5, 10)},
+		{f: fence(5, 9), asks: true, then: fence(5, 10)},
+		{f: fence(4, 99), asks: true, want: wire.ErrFenced, then: fence(5, 10)},
+		{f: fence(6, 1), asks: true, then: fence(5, 10)},
+		{f: fence(5, 10), then: fence(5, 10)}, // a retry
+		{f: fence(6, 1), then: fence(6, 1)},
+		{f: fence(5, 99), want: wire.ErrFenced, then: fence(6, 1)},
+		{f: wire.Fence{ClusterID: "c2", Epoch: 9}, want: wire.ErrForeignCluster, then: fence(6, 1)},
+	} {
+		next, err := a.Admit("p1", c.f, c.asks)
+		if !errors.Is(err, c.want) || next.Fence != c.then || !next.Registered {
+			t.Errorf("%+v, asks %v: %+v, %v; want %+v, %v", c.f, c.asks, next, err, c.then, c.want)
+		}
+		a = next
+	}
+	for _, c := range []struct{ told, then wire.Fence }{
+		{fence(5, 3), fence(6, 1)}, // of a manager that has not heard of the newest leader
+		{fence(7, 0), fence(7, 0)},
+	} {
+		if a = a.Register(&wire.RegisterReply{ClusterID: "c1", Fence: c.told}); a.Fence != c.then {
+			t.Errorf("registered under %+v: %+v, want %+v", c.told, a.Fence, c.then)
+		}
+	}
+}
+
+// TestDefinitions: an older list is refused, whatever its revision is where the epoch is another one; a list of another
+// epoch than the leader's is not told of.
+func TestDefinitions(t *testing.T) {
+	list := func(epoch, revision uint64) *wire.Definitions {
+		return &wire.Definitions{Fence: wire.Fence{Epoch: epoch}, Revision: revision}
+	}
+	for _, c := range []struct {
+		have, d *wire.Definitions
+		refused bool
+	}{
+		{nil, list(1, 1), false},
+		{list(1, 5), list(1, 4), true},
+		{list(1, 5), list(1, 5), false},
+		{list(1, 5), list(2, 1), false},
+		{list(2, 1), list(1, 9), true},
+	} {
+		if err := TakeDefinitions(c.have, c.d); errors.Is(err, errcode.Fenced) != c.refused {
+			t.Errorf("%+v after %+v: %v", c.d, c.have, err)
+		}
+	}
+	for _, c := range []struct {
+		d     *wire.Definitions
+		epoch uint64
+		want  uint64
+	}{{nil, 1, 0}, {list(1, 5), 1, 5}, {list(1, 5), 2, 0}} {
+		if got, known := Revision(c.d, wire.Fence{Epoch: c.epoch}); got != c.want || known != (c.want > 0) {
+			t.Errorf("%+v in epoch %d: %d, %v", c.d, c.epoch, got, known)
+		}
+	}
+}

@@ -1,0 +1,8 @@
+// Package core is what a projector decides: whom it obeys, what a request for streams means and what is refused, what
+// becomes of a start by KV's answers, where a stream stands and what of that is said downstream, and what the
+// coordinator is told of it.
+//
+// It promises the same answers to the same calls: it holds no clock, no I/O, no lock and no chance, and knows nothing
+// of DCP connections, HTTP or the router. Package projector asks KV, owns the goroutines and guards what several of them
+// share.
+package core

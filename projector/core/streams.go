@@ -1,0 +1,183 @@
+package core
+
+import (
+	"fmt"
+
+	"tidemark/index"
+	"tidemark/wire"
+)
+
+// Running is a stream as a bucket keeps it. Who takes its events shows how far it is; whoever asks may be another one.
+type Running interface {
+	comparable
+	Opened() *Start
+	Level() Level
+}
+
+// Level is how far a stream is.
+type Level struct {
+	Complete uint64 // newest seqno that ends a DCP snapshot
+	Lacks    uint64 // KV may have forgotten deletions up to here
+	Ended    bool   // nothing more of it goes downstream
+}
+
+// Streams are the maintenance streams of a bucket, the newest of each vbucket, and whose requests count there.
+type Streams[S Running] struct {
+	newest []S
+	fences []incarnations
+}
+
+// incarnations are the fences of one vbucket.
+type incarnations struct {
+	highest index.Incarnation // asked for
+	stopped index.Incarnation // at or below: refused; zero: none
+}
+
+func (i *incarnations) refuses(inc index.Incarnation) bool {
+	return inc.Compare(i.highest) < 0 || !i.stopped.IsZero() && inc.Compare(i.stopped) <= 0
+}
+
+// NewStreams returns those of a bucket of which nothing is streamed.
+func NewStreams[S Running](vbuckets int) *Streams[S] {
+	return &Streams[S]{newest: make([]S, vbuckets), fences: make([]incarnations, vbuckets)}
+}
+
+// VBuckets is how many the bucket has.
+func (t *Streams[S]) VBuckets() int { return len(t.newest) }
+
+// all calls f for the newest stream of each vbucket that has had one.
+func (t *Streams[S]) all(f func(vb int, s S, is Level)) {
+	var none S
+	for vb, s := range t.newest {
+		if s != none {
+			f(vb, s, s.Level())
+		}
+	}
+}
+
+// Claim takes a request for a vbucket's stream that KV hosts. It returns the stream that KV is to be asked for, or nil
+// and the outcome of a request that ends here.
+func (t *Streams[S]) Claim(inc index.Incarnation, want *wire.StreamStart, at At) (*Stream, wire.StartResult) {
+	vb := want.VBucket
+	if int(vb) >= len(t.newest) {
+		return nil, Failed(vb, fmt.Sprintf("the bucket has %d vbuckets", len(t.newest)))
+	}
+	var none S
+	seen, now := &t.fences[vb], t.newest[vb]
+	switch {
+	case seen.refuses(inc):
+		return nil, outcome(vb, wire.StartStale, "")
+	case now == none || now.Opened().Incarnation != inc:
+		seen.highest = inc
+		return NewStream(inc, want, at), wire.StartResult{}
+	case now.Level().Ended:
+		return nil, Failed(vb, "the stream of this incarnation has ended; ask under a new one")
+	}
+	return nil, now.Opened().Began(at.High, now.Level().Lacks) // a retry
+}
+
+// Install makes a stream the vbucket's newest one, unless a newer request or a stop came meanwhile.
+func (t *Streams[S]) Install(s S) bool {
+	o := s.Opened()
+	if t.fences[o.Want.VBucket].refuses(o.Incarnation) {
+		return false
+	}
+	t.newest[o.Want.VBucket] = s
+	return true
+}
+
+// Stop refuses incarnations up to one from now on, of these vbuckets, of all where none is named. It returns the
+// streams that are to be ended.
+func (t *Streams[S]) Stop(vbuckets []uint16, inc index.Incarnation) (ending []S) {
+	if len(vbuckets) == 0 {
+		for vb := range t.newest {
+			vbuckets = append(vbuckets, uint16(vb))
+		}
+	}
+	var none S
+	for _, vb := range vbuckets {
+		if int(vb) >= len(t.newest) {
+			continue
+		}
+		if seen := &t.fences[vb]; seen.stopped.Compare(inc) < 0 {
+			seen.stopped = inc
+		}
+		if s := t.newest[vb]; s != none && s.Opened().Incarnation.Compare(inc) <= 0 && !s.Level().Ended {
+			ending = append(ending, s)
+		}
+	}
+	return ending
+}
+
+// Newest returns the newest stream of each vbucket that has had one.
+func (t *Streams[S]) Newest() []S {
+	all := make([]S, 0, len(t.newest))
+	t.all(func(_ int, s S, _ Level) { all = append(all, s) })
+	return all
+}
+
+// Of returns the newest stream of a vbucket; the zero value: there was none.
+func (t *Streams[S]) Of(vb int) S { return t.newest[vb] }
+
+// Running counts the streams that run.
+func (t *Streams[S]) Running() (n int) {
+	t.all(func(_ int, _ S, is Level) {
+		if !is.Ended {
+			n++
+		}
+	})
+	return n
+}
+
+// Reached reports whether every stream that runs has completed what is wanted.
+func (t *Streams[S]) Reached(want []uint64) bool {
+	reached := true
+	t.all(func(vb int, _ S, is Level) {
+		reached = reached && (vb >= len(want) || is.Ended || is.Complete >= want[vb])
+	})
+	return reached
+}
+
+// Branches notes the branch of each stream that runs.
+func (t *Streams[S]) Branches(known map[uint16]uint64) {
+	t.all(func(vb int, s S, is Level) {
+		if !is.Ended {
+			known[uint16(vb)] = s.Opened().Log.Newest()
+		}
+	})
+}
+
+// Known is what the coordinator knows of a vbucket's stream.
+type Known[S Running] struct {
+	stream S
+	Level
+}
+
+// Report adds to what the coordinator is told: the level state of the streams that KV has consented to, or what of it
+// is news after what it knows, by vbucket. nil: it knows nothing. A stream that has only moved takes a few bytes. What
+// it knows by this report is returned.
+func (t *Streams[S]) Report(r *wire.StreamStates, before []Known[S]) []Known[S] {
+	now := make([]Known[S], len(t.newest))
+	t.all(func(vb int, s S, is Level) {
+		var was Known[S]
+		if before != nil {
+			was = before[vb]
+		}
+		o := s.Opened()
+		switch now[vb] = (Known[S]{s, is}); {
+		case now[vb] == was:
+		case was.stream == s && was.Ended == is.Ended && was.Lacks == is.Lacks:
+			r.Move(uint16(vb), o.Incarnation, is.Complete)
+		default:
+			log := o.Log
+			if was.stream == s {
+				log = nil
+			}
+			r.VBuckets, r.Incarnations = append(r.VBuckets, uint16(vb)), append(r.Incarnations, o.Incarnation)
+			r.VBUUIDs, r.Complete = append(r.VBUUIDs, o.Log.Newest()), append(r.Complete, is.Complete)
+			r.Ended, r.Logs = append(r.Ended, is.Ended), append(r.Logs, log)
+			r.Purges, r.Revisions = append(r.Purges, is.Lacks), append(r.Revisions, o.KV.Revision)
+		}
+	})
+	return now
+}

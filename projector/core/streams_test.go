@@ -1,0 +1,264 @@
+package core
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// scripted is a stream as a golden script runs it.
+type scripted struct {
+	Stream
+	ended bool
+}
+
+func (s *scripted) Level() Level {
+	if !s.Begun {
+		return Level{Complete: s.From(), Lacks: s.Purge, Ended: s.ended}
+	}
+	return Level{Complete: s.Complete, Lacks: s.Lacks, Ended: s.ended}
+}
+
+// streamsScript is a bucket's streams that a golden script drives.
+type streamsScript struct {
+	t      *testing.T
+	d      *datadriven.TestData
+	s      *Streams[*scripted]
+	asked  map[uint16]*scripted // KV has been asked for, last, by vbucket
+	known  []Known[*scripted]
+	output strings.Builder
+}
+
+// TestStreams runs testdata/streams/*.txt; every script begins with why.
+func TestStreams(t *testing.T) {
+	datadriven.Walk(t, "testdata/streams", func(t *testing.T, path string) {
+		s := &streamsScript{t: t, s: NewStreams[*scripted](4), asked: map[uint16]*scripted{}}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			s.d = d
+			s.output.Reset()
+			s.run()
+			return s.output.String()
+		})
+	})
+}
+
+func (s *streamsScript) run() {
+	switch s.d.Cmd {
+	case "ask":
+		s.ask()
+	case "answer":
+		s.answer()
+	case "stop":
+		s.stop()
+	case "begins":
+		s.begins()
+	case "marker":
+		s.marked(s.stream().Mark(s.num("end")))
+	case "forgot":
+		st := s.stream()
+		s.marked(st.Forgot(s.num("purge"), s.d.HasArg("purge")))
+		st.Waits = false
+	case "item":
+		s.item()
+	case "end":
+		s.stream().ended = true
+	case "report":
+		s.report()
+	case "reached":
+		var want []uint64
+		for _, text := range s.args("want") {
+			want = append(want, s.parse(text))
+		}
+		s.say("%v", s.s.Reached(want))
+	default:
+		s.t.Fatalf("%s: unknown command %s", s.d.Pos, s.d.Cmd)
+	}
+}
+
+func (s *streamsScript) say(format string, args ...any) { fmt.Fprintf(&s.output, format+"\n", args...) }
+
+// args returns the values of an argument, nil where it is not there.
+func (s *streamsScript) args(key string) []string {
+	for _, a := range s.d.CmdArgs {
+		if a.Key == key {
+			return a.Vals
+		}
+	}
+	return nil
+}
+
+func (s *streamsScript) parse(text string) uint64 {
+	u, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		s.t.Fatalf("%s: %v", s.d.Pos, err)
+	}
+	return u
+}
+
+// num returns the value of an argument, 0 where it is not there.
+func (s *streamsScript) num(key string) uint64 {
+	if all := s.args(key); len(all) == 1 {
+		return s.parse(all[0])
+	}
+	return 0
+}
+
+// window reads "start-end"; without it a seqno ends one.
+func (s *streamsScript) window(seqno uint64) timestamp.Window {
+	all := s.args("window")
+	if len(all) == 0 {
+		return timestamp.Window{Start: seqno, End: seqno}
+	}
+	from, to, _ := strings.Cut(all[0], "-")
+	return timestamp.Window{Start: s.parse(from), End: s.parse(to)}
+}
+
+// log reads branches, "vbuuid@seqno", the newest first.
+func (s *streamsScript) log() (log timestamp.FailoverLog) {
+	for _, text := range s.args("log") {
+		branch, seqno, _ := strings.Cut(text, "@")
+		log = append(log, timestamp.LogEntry{VBUUID: s.parse(branch), Seqno: s.parse(seqno)})
+	}
+	return log
+}
+
+func (s *streamsScript) incarnation() index.Incarnation {
+	return index.Incarnation{Epoch: 1, Term: 1, Counter: s.num("inc")}
+}
+
+// stream is the one that KV was asked for last.
+func (s *streamsScript) stream() *scripted {
+	st := s.asked[uint16(s.num("vb"))]
+	if st == nil {
+		s.t.Fatalf("%s: KV was not asked for it", s.d.Pos)
+	}
+	return st
+}
+
+// result prints what the asker is told.
+func (s *streamsScript) result(r wire.StartResult) {
+	s.say("vb%d %s%s", r.VBucket, r.Outcome, strings.TrimRight(": "+r.Detail, ": "))
+	if len(r.Log) > 0 || r.High > 0 {
+		s.say("  log %v, high %d, purge %d, failover %d@%d, stream %d@%d, rollback %d", r.Log, r.High, r.Purge,
+			r.Failover.VBUUID, r.Failover.Seqno, r.Stream.VBUUID, r.Stream.Seqno, r.Rollback)
+	}
+}
+
+// ask is a request for a vbucket that KV hosts: vb, inc, seqno, window, vbuuid, branch, previous, and what KV says of
+// it: high, and purge where it tells that.
+func (s *streamsScript) ask() {
+	want := wire.StreamStart{VBucket: uint16(s.num("vb")), VBUUID: s.num("vbuuid"), Seqno: s.num("seqno"),
+		Branch: s.num("branch"), Previous: s.num("previous")}
+	want.Window = s.window(want.Seqno)
+	at := At{High: s.num("high"), Purge: s.num("purge"), Told: s.d.HasArg("purge")}
+	st, r := s.s.Claim(s.incarnation(), &want, at)
+	if st == nil {
+		s.result(r)
+		return
+	}
+	s.asked[want.VBucket] = &scripted{Stream: *st}
+	s.say("KV is asked for vb%d after %d on branch %d, complete at %d", want.VBucket, want.Seqno, st.Asked, st.From())
+}
+
+// answer is KV's: consents, rolls-back, elsewhere, exists or fails.
+func (s *streamsScript) answer() {
+	st := s.stream()
+	a := Answer{Log: s.log(), Rollback: s.num("to"), Detail: "KV says no"}
+	for v, name := range []string{Consents: "consents", RollsBack: "rolls-back", Elsewhere: "elsewhere", Exists: "exists",
+		Fails: "fails"} {
+		if s.d.HasArg(name) {
+			a.Verdict = Verdict(v)
+		}
+	}
+	switch st.Answered(a, !s.d.HasArg("impatient")) {
+	case AskAgain:
+		s.say("KV is asked again, for branch %d", st.Asked)
+	case AskLater:
+		s.say("KV is asked again in %v", st.Pause())
+	case GiveUp:
+		s.result(st.Refused(a, s.log()))
+	case CloseAtKV:
+		s.say("KV is to close it")
+		s.result(st.FailedOver())
+	case Begin:
+		if !s.s.Install(st) {
+			s.say("KV is to close it")
+			s.result(st.Overtaken())
+			return
+		}
+		s.result(st.Began(st.KV.High, st.Level().Lacks))
+	}
+}
+
+// stop names an incarnation and vbuckets.
+func (s *streamsScript) stop() {
+	var vbuckets []uint16
+	for _, text := range s.args("vbs") {
+		vbuckets = append(vbuckets, uint16(s.parse(text)))
+	}
+	for _, st := range s.s.Stop(vbuckets, s.incarnation()) {
+		s.say("vb%d of incarnation %d is to end", st.VBucket(), st.Incarnation.Counter)
+	}
+}
+
+func (s *streamsScript) begins() {
+	st := s.stream()
+	if err := st.BeginsOn(s.log()); err != nil {
+		s.say("%v", err)
+		return
+	}
+	st.Begun = true
+	s.marked(Begins)
+}
+
+// marked prints what there is to do.
+func (s *streamsScript) marked(m Marked) {
+	st := s.stream()
+	switch m {
+	case Goes:
+		s.say("it goes on")
+	case Asks:
+		s.say("it waits for what KV has forgotten")
+	case Begins:
+		b := st.Begin()
+		s.say("BEGIN after %d, log %v, purge %d; SYNC %d", b.Start, b.Log, b.Purge, st.Complete)
+	}
+}
+
+// item is one at a seqno, in the window with that end: completed where it is the end.
+func (s *streamsScript) item() {
+	st := s.stream()
+	st.Place(s.num("end"))
+	s.say("in window %d to %d", st.Window.Start, st.Window.End)
+	if st.Took(s.num("seqno"), s.num("seqno") == s.num("end")) {
+		s.say("SYNC %d", st.Complete)
+	}
+}
+
+// report prints what the coordinator is told, which it knows then. all: it knows nothing. lost: it does not hear of
+// this.
+func (s *streamsScript) report() {
+	before := s.known
+	if s.d.HasArg("all") {
+		before = nil
+	}
+	var r wire.StreamStates
+	now := s.s.Report(&r, before)
+	for i := range r.VBuckets {
+		s.say("vb%d incarnation %d branch %d complete %d purge %d ended %v log %v", r.VBuckets[i],
+			r.Incarnations[i].Counter, r.VBUUIDs[i], r.Complete[i], r.Purges[i], r.Ended[i], r.Logs[i])
+	}
+	for _, m := range r.Moved {
+		s.say("moved %+v", m)
+	}
+	if !s.d.HasArg("lost") {
+		s.known = now
+	}
+}
