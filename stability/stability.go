@@ -275,6 +275,9 @@ func (x *vbucket) position(seqno uint64) timestamp.Position {
 func (b *Bucket) judge(v int) {
 	x := &b.vbs[v]
 	x.onward = Valid(b.last, v, x.stream.Log)
+	if !x.onward { // nor may what it has said before
+		b.cand.Set(v, timestamp.Position{})
+	}
 	branch := timestamp.Position{Seqno: timestamp.Infinity}
 	if x.live && x.onward && len(x.stream.Log) > 0 {
 		branch = timestamp.Position{VBUUID: x.stream.Log[0].VBUUID, Seqno: x.stream.Log[0].Seqno}
@@ -476,11 +479,19 @@ func (b *Bucket) Committed(s timestamp.Stability) error {
 				b.used[v], b.top[v] = 0, 0
 			}
 		}
-		if rolledBack || !sameLogs || b.vbs[v].live && !b.vbs[v].onward && old.Vector.At(v) != s.Vector.At(v) {
+		if rolledBack || !sameLogs || old.Vector.At(v) != s.Vector.At(v) && b.doubtful(v) {
 			b.judge(v)
 		}
 	}
 	return nil
+}
+
+// doubtful reports whether a vbucket that the committed timestamp has moved may not be what its stream was judged to
+// be: it may not have been on the stream's branch before, or may not be now, as the stream may have begun anew while
+// the promotion was on its way.
+func (b *Bucket) doubtful(v int) bool {
+	x := &b.vbs[v]
+	return x.live && (!x.onward || b.last.Vector.VBUUIDs[v] != x.stream.Log.Newest())
 }
 
 // follows returns why s cannot come after the last one.

@@ -17,8 +17,9 @@ import (
 
 // script interprets the golden files: branches are letters, incarnations are counters, times are milliseconds.
 type script struct {
-	t *testing.T
-	b *Bucket
+	t        *testing.T
+	b        *Bucket
+	proposed timestamp.Stability // by the last next
 }
 
 func TestScripts(t *testing.T) {
@@ -158,12 +159,17 @@ func (s *script) run(d *datadriven.TestData) string {
 		case !dec.Promote:
 			return "nothing\n"
 		}
-		if d.Cmd == "promote" {
+		if s.proposed = dec.Next; d.Cmd == "promote" {
 			if err := s.b.Committed(dec.Next); err != nil {
 				return err.Error()
 			}
 		}
 		return fmt.Sprintf("S%d %s\n", dec.Next.Number, show(dec.Next.Vector))
+	case "committed": // what the last next has shown
+		if err := s.b.Committed(s.proposed); err != nil {
+			return err.Error() + "\n"
+		}
+		return ""
 	case "rolledback":
 		st := timestamp.Stability{Ref: timestamp.Ref{Generation: 1, RollbackID: uint64(num(d, "rid", 1)),
 			Number: uint64(num(d, "number", 1))}, Vector: vector(arg(d, "to", "-0"))}
