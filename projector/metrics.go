@@ -73,7 +73,7 @@ func newCounters(r prometheus.Registerer) counters {
 	}
 }
 
-// registerGauges registers what is bounded: core.MaxBuckets, maxSideStreams, and a DCP buffer for each bucket.
+// registerGauges registers what is bounded: core.MaxBuckets, core.MaxSideStreams, and a DCP buffer for each bucket.
 func (p *Projector) registerGauges(r prometheus.Registerer) {
 	g := func(name, help string, f func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "tidemark", Subsystem: "projector", Name: name,

@@ -40,20 +40,17 @@ import (
 
 // Limits and times.
 const (
-	ReportInterval = 100 * time.Millisecond
-	syncInterval   = time.Second          // between two SYNCs of an idle vbucket
-	fullInterval   = 5 * time.Second      // between two reports of everything
-	reportSpacing  = 5 * time.Millisecond // between two reports sent at once
-	registerPause  = 200 * time.Millisecond
-	stopGrace      = time.Second
-	maxWorkers     = 4
-	maxSideStreams = 64 // side topics open at a time
-	// of them, those of subscribers: what indexers lack is not to wait for strangers
-	maxSubscriptions = maxSideStreams / 2
-	sideIdleLimit    = 60 * time.Second // a side stream without progress is given up
-	sideBufferBytes  = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
-	maxSyncWait      = 5 * time.Second
-	streamsAtOnce    = 64 // stream requests in flight on one connection
+	ReportInterval  = 100 * time.Millisecond
+	syncInterval    = time.Second          // between two SYNCs of an idle vbucket
+	fullInterval    = 5 * time.Second      // between two reports of everything
+	reportSpacing   = 5 * time.Millisecond // between two reports sent at once
+	registerPause   = 200 * time.Millisecond
+	stopGrace       = time.Second
+	maxWorkers      = 4
+	sideIdleLimit   = 60 * time.Second // a side stream without progress is given up
+	sideBufferBytes = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
+	maxSyncWait     = 5 * time.Second
+	streamsAtOnce   = 64 // stream requests in flight on one connection
 	// for a question to KV: who asks for it learns why, before its own patience is over
 	kvTimeout        = 4 * time.Second
 	stopTimeout      = time.Second      // for KV to hear that streams are stopped
@@ -75,8 +72,8 @@ type Config struct {
 	// KVManager, unless empty, is the host:port of that node's cluster manager, which says where the node is and whenever
 	// there is another map; KV is then no more than its name.
 	KVManager string
-	Share     Share  // of those vbuckets, where several projectors stand at one node
-	User      string // of the KV store
+	Share     core.Share // of those vbuckets, where several projectors stand at one node
+	User      string     // of the KV store
 	// KVTLS encrypts the connections to the KV store; nil for none. KVNetwork names whose addresses of the cluster map
 	// count (mcbp.NetworkDefault, mcbp.NetworkExternal); empty finds out. Only FeedGocbcore connects by the map.
 	KVTLS     *tls.Config
@@ -159,7 +156,7 @@ type Projector struct {
 	// defsChanged is closed and replaced with defs.
 	defsChanged chan struct{}
 	buckets     map[string]*bucket
-	sides       map[sideKey]*side
+	sides       map[core.SideKey]*side
 }
 
 // Open listens on the admin address and connects to nobody yet.
@@ -188,7 +185,7 @@ func Open(cfg Config) (*Projector, error) {
 	p := &Projector{
 		cfg: cfg, bootID: rand.Text(), listener: l, managers: managerclient.New(cfg.Managers,
 			cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), registry: prometheus.NewRegistry(),
-		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{}, sides: map[sideKey]*side{},
+		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{}, sides: map[core.SideKey]*side{},
 		faults: faults{all: map[index.ID]*fault{}}, defsChanged: make(chan struct{}), patience: definitionsPatience,
 		drainFor: sideDrainTimeout,
 	}

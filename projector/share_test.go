@@ -1,49 +1,19 @@
 package projector
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 
+	"tidemark/projector/core"
 	"tidemark/wire"
 )
-
-func TestShares(t *testing.T) {
-	for _, c := range []struct {
-		text string
-		has  string // of 0 to 9
-		bad  bool
-	}{
-		{text: "", has: "0123456789"},
-		{text: "0-4", has: "01234"},
-		{text: "3", has: "3"},
-		{text: "0-1,5,8-4095", has: "01589"},
-		{text: "4-3", bad: true},
-		{text: "4096", bad: true},
-		{text: "-3", bad: true},
-		{text: "1,,2", bad: true},
-		{text: "a", bad: true},
-		{text: "0-511 ", bad: true},
-	} {
-		s, err := ParseShare(c.text)
-		got := ""
-		for v := range uint16(10) {
-			if err == nil && s.Has(v) {
-				got += fmt.Sprint(v)
-			}
-		}
-		if errors.Is(err, ErrShare) != c.bad || got != c.has || err == nil && s.String() != c.text {
-			t.Errorf("%q: has %s, %v; want %s, bad %v", c.text, got, err, c.has, c.bad)
-		}
-	}
-}
 
 // A projector with a share leaves the rest to others: it neither starts them nor tells their logs or seqnos.
 func TestAShareIsKept(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	var err error
-	if w.p.cfg.Share, err = ParseShare("2-3,7"); err != nil { // nothing has looked at it yet
+	if w.p.cfg.Share, err = core.ParseShare("2-3,7"); err != nil { // nothing has looked at it yet
 		t.Fatal(err)
 	}
 	w.define(1, 1)

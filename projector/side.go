@@ -21,15 +21,12 @@ import (
 	"tidemark/wire"
 )
 
-// sideKey names a side stream: several backfills and catchups run beside each other (PR-8).
-type sideKey struct{ topic, bucket string }
-
 // side is a side stream: one request's vbuckets of a bucket, from a DCP connection of its own to one endpoint (PR-11
 // forms 2 and 3). When that connection is lost, so are the ones to the endpoint (PR-10).
 // It ends when all its vbuckets have, when another one takes its place, or when nothing has moved for sideIdleLimit.
 type side struct {
 	p       *Projector
-	key     sideKey
+	key     core.SideKey
 	target  *wire.SideTarget
 	want    *wire.StreamBucket
 	inc     index.Incarnation
@@ -162,7 +159,7 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 			"on node %d in bucket %q that can be evaluated; try again (%v)",
 			req.Topic, defs.Revision, t.Indexes, t.Copies, t.Node, want.Bucket, errors.Join(bad...))
 	}
-	s := &side{p: p, key: sideKey{req.Topic, want.Bucket}, target: t, want: want,
+	s := &side{p: p, key: core.SideKey{Topic: req.Topic, Bucket: want.Bucket}, target: t, want: want,
 		inc: index.Incarnation{Counter: req.Incarnation.Counter}, class: class, plan: pl,
 		streams: map[feed.StreamID]*stream{}, ended: make(chan struct{}), dropped: newMarks(), gone: newMarks()}
 	s.ctx, s.cancel = context.WithCancelCause(p.runCtx)
@@ -174,21 +171,16 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 func (p *Projector) reserve(s *side) (old []*side, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	subscriptions := 0 // that stay
+	open := make([]core.SideStream, 0, len(p.sides))
 	for key, o := range p.sides {
-		if key == s.key || o.target.Node == s.target.Node && o.target.BootID != s.target.BootID && s.target.BootID != "" {
-			old = append(old, o)
-		} else if o.subscribed() {
-			subscriptions++
-		}
+		open = append(open, core.SideStream{SideKey: key, Target: o.target})
 	}
-	if s.subscribed() && subscriptions >= maxSubscriptions {
-		return nil, rpc.Refuse(errcode.Unavailable, "projector %s has %d topics of subscribers open, the most it can; "+
-			"stop one, or try again", p.cfg.ID, maxSubscriptions)
+	replaced, err := core.MakeRoom(p.cfg.ID, open, &core.SideStream{SideKey: s.key, Target: s.target})
+	if err != nil {
+		return nil, err
 	}
-	if len(p.sides)-len(old) >= maxSideStreams {
-		return nil, rpc.Refuse(errcode.Unavailable, "projector %s has %d side streams open, the most it can; try again",
-			p.cfg.ID, maxSideStreams)
+	for _, key := range replaced {
+		old = append(old, p.sides[key])
 	}
 	for _, o := range old {
 		o.cancel(errSideReplaced)
@@ -214,7 +206,7 @@ func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, er
 	var err error
 	_, span := rpc.StartSpan(asked, "connect to KV")
 	defer func() { rpc.EndSpan(asked, span, err) }()
-	if s.conn, err = s.p.dial(s.ctx, bucket, s.key.topic, sideBufferBytes,
+	if s.conn, err = s.p.dial(s.ctx, bucket, s.key.Topic, sideBufferBytes,
 		s.plan.xattrs()); err != nil {
 		return nil, kvProblem(bucket, err)
 	}
@@ -225,7 +217,7 @@ func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, er
 	if at.config.UUID != "" && at.config.UUID != uuid {
 		return nil, recreated(bucket, at.config.UUID, uuid)
 	}
-	s.topic, err = s.p.router.Open(router.TopicConfig{Path: s.key.topic, Class: s.class, Bucket: bucket, BucketUUID: uuid,
+	s.topic, err = s.p.router.Open(router.TopicConfig{Path: s.key.Topic, Class: s.class, Bucket: bucket, BucketUUID: uuid,
 		VBuckets: at.config.NumVBuckets()})
 	if err != nil {
 		return nil, rpc.Refuse(errcode.Unavailable, "%v", err)
@@ -318,8 +310,8 @@ func (s *side) run() {
 		err = s.drain()
 	}
 	if err != nil && s.p.runCtx.Err() == nil {
-		s.p.log.Info("a side stream ended early; its indexer will ask again if it still wants it", "topic", s.key.topic,
-			"bucket", s.key.bucket, "error", err)
+		s.p.log.Info("a side stream ended early; its indexer will ask again if it still wants it", "topic", s.key.Topic,
+			"bucket", s.key.Bucket, "error", err)
 	}
 }
 
@@ -376,7 +368,7 @@ func (s *side) watchdog() {
 		case <-tick.C:
 		}
 		now := s.beats.Load()
-		if now == seen && !s.waits() {
+		if now == seen && !s.rests() {
 			s.cancel(errSideIdle)
 			return
 		}
@@ -384,17 +376,11 @@ func (s *side) watchdog() {
 	}
 }
 
-// waits reports whether it is no failure that nothing moves: it is to be retried for ever, or it has no end and its
-// endpoint has taken all that there is.
-func (s *side) waits() bool {
-	if s.target.RetryForever {
-		return true
-	}
-	for i := range s.want.Restart.Len() {
-		if s.want.Restart.At(i).End != wire.NoEnd {
-			return false
-		}
-	}
+// rests reports whether it is no failure that nothing moves.
+func (s *side) rests() bool { return core.MayRest(s.target, &s.want.Restart, s.taken) }
+
+// taken reports whether its endpoint has taken all that there is.
+func (s *side) taken() bool {
 	for _, l := range s.topic.Lanes() {
 		if l.State != "connected" || l.QueueBytes > 0 {
 			return false
@@ -406,7 +392,7 @@ func (s *side) waits() bool {
 // pumpAll takes blocks until every vbucket has ended.
 func (s *side) pumpAll(ctx context.Context) error {
 	p := &pump{topic: s.topic, counters: &s.p.counters, received: s.p.counters.received[s.class], faults: &s.p.faults,
-		answers: newPurgeAnswers(), desk: newPurgeDesk(s.ctx, s.p, s.key.bucket,
+		answers: newPurgeAnswers(), desk: newPurgeDesk(s.ctx, s.p, s.key.Bucket,
 			func(context.Context) (feed.Feed, error) { return s.conn, nil })}
 	ctx, stop := context.WithCancel(ctx)
 	var beside errgroup.Group
@@ -537,16 +523,14 @@ func (s *side) answered(ctx context.Context, p *pump) (over []*stream, err error
 	return over, nil
 }
 
-// event takes one event of a stream; ended: it was the last one. KV ends a finite stream with the snapshot that its end
-// lies in, which may be millions of documents further on. Documents come in order, so that the first one above the end
-// says that everything up to the end has come.
+// event takes one event of a stream; ended: it was the last one.
 func (s *side) event(ctx context.Context, p *pump, st *stream, e *feed.Event) (ended bool, err error) {
 	switch {
 	case st.passed: // KV reads on beyond the end
 	case e.Kind == feed.StreamBegin:
 		err = p.begin(ctx, st, e, s.plan)
 	case !st.Begun:
-	case e.Kind == feed.StreamEnd && e.EndReason == 0, e.Kind.IsDocument() && e.Seqno > st.Want.End:
+	case e.Kind == feed.StreamEnd && e.EndReason == 0, e.Kind.IsDocument() && st.Past(e.Seqno):
 		st.passed, ended = true, true
 	case e.Kind == feed.StreamEnd:
 		err = fmt.Errorf("%w: vbucket %d: KV ended it for reason %d", errStreamBroken, st.VBucket(), e.EndReason)
@@ -647,8 +631,8 @@ func (s *side) leave(ctx context.Context) {
 // tellEarly logs the streams that were broken off since it was called last: a KV node that goes ends all at once.
 func (s *side) tellEarly() {
 	if s.early > 0 {
-		s.p.log.Info("vbuckets of a side stream ended early; their indexer will ask again", "topic", s.key.topic,
-			"bucket", s.key.bucket, "vbuckets", s.early, "first", s.why)
+		s.p.log.Info("vbuckets of a side stream ended early; their indexer will ask again", "topic", s.key.Topic,
+			"bucket", s.key.Bucket, "vbuckets", s.early, "first", s.why)
 		s.early, s.why = 0, nil
 	}
 }
@@ -705,10 +689,8 @@ func (s *side) reachOf(ctx context.Context, of []*stream) reach {
 	}
 }
 
-// endAll ends streams that KV has sent up to their end. What KV left out as de-duplicated has a newer version at or
-// below KV's present high seqno, so that is the reach that the indexer is told: no marker of a finite stream says it.
-// The last version at or below the end may be among what was left out, so the end itself is what has been covered.
-// Where KV does not say how far it is, the indexer is told that the stream is over before its end: it asks again.
+// endAll ends streams that KV has sent up to their end. Where KV does not say how far it is, the indexer is told that
+// the stream is over before its end: it asks again.
 func (s *side) endAll(ctx context.Context, p *pump, r reach) {
 	for _, st := range r.of {
 		high, hosted := r.highs[st.VBucket()]
@@ -722,8 +704,7 @@ func (s *side) endAll(ctx context.Context, p *pump, r reach) {
 				st.VBucket()))
 			continue
 		}
-		st.Last = max(st.Last, st.Want.End)
-		p.end(ctx, st, max(st.Reach, high))
+		p.end(ctx, st, st.Covered(high))
 		s.open--
 		s.left.Add(-1)
 	}
@@ -732,7 +713,7 @@ func (s *side) endAll(ctx context.Context, p *pump, r reach) {
 // dropSides ends streams of a topic's side stream of a bucket; they are over some moments later.
 func (p *Projector) dropSides(topic, bucket string, vbuckets []uint16) {
 	p.mu.Lock()
-	s := p.sides[sideKey{topic, bucket}]
+	s := p.sides[core.SideKey{Topic: topic, Bucket: bucket}]
 	p.mu.Unlock()
 	if s != nil {
 		s.dropped.put(vbuckets)
@@ -744,7 +725,7 @@ func (p *Projector) stopSides(ctx context.Context, topic string) error {
 	var all []*side
 	p.mu.Lock()
 	for key, s := range p.sides {
-		if key.topic == topic {
+		if key.Topic == topic {
 			all = append(all, s)
 		}
 	}

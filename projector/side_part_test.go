@@ -11,6 +11,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/kv/mcbp"
+	"tidemark/projector/core"
 	"tidemark/wire"
 )
 
@@ -105,13 +106,13 @@ func TestSubscribersLeaveRoom(t *testing.T) {
 				Seqnos: []uint64{0}}})
 		return err
 	}
-	for n := range maxSubscriptions {
+	for n := range core.MaxSubscriptions {
 		if err := subscribe(n); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := subscribe(maxSubscriptions); rpc.AsProblem(err).Code != errcode.Unavailable ||
-		!strings.Contains(err.Error(), fmt.Sprint(maxSubscriptions, " topics of subscribers")) {
+	if err := subscribe(core.MaxSubscriptions); rpc.AsProblem(err).Code != errcode.Unavailable ||
+		!strings.Contains(err.Error(), fmt.Sprint(core.MaxSubscriptions, " topics of subscribers")) {
 		t.Errorf("one more subscriber: %v", err)
 	}
 	if err := subscribe(0); err != nil {

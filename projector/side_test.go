@@ -43,7 +43,7 @@ func (w *world) sides() []string {
 	defer w.p.mu.Unlock()
 	all := []string{}
 	for key, s := range w.p.sides {
-		all = append(all, fmt.Sprint(key.topic, " ", s.inc.Counter))
+		all = append(all, fmt.Sprint(key.Topic, " ", s.inc.Counter))
 	}
 	return all
 }

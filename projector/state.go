@@ -101,7 +101,7 @@ func (p *Projector) topics() []wire.TopicState {
 	}
 	for _, s := range sides {
 		if t := s.opened.Load(); t != nil {
-			all = append(all, topicState(t, s.class, s.target.Node, s.key.topic, s.key.bucket, s.plan.ids, int(s.left.Load())))
+			all = append(all, topicState(t, s.class, s.target.Node, s.key.Topic, s.key.Bucket, s.plan.ids, int(s.left.Load())))
 		}
 	}
 	slices.SortFunc(all, func(a, b wire.TopicState) int {

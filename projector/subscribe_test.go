@@ -10,6 +10,7 @@ import (
 
 	"tidemark/internal/testing/ports"
 	"tidemark/keyversion"
+	"tidemark/projector/core"
 	"tidemark/wire"
 )
 
@@ -39,9 +40,9 @@ func TestSubscribe(t *testing.T) {
 	w.set("k2", map[string]any{"f2": "c"})
 	w.eventually("the second one", func() bool { return fmt.Sprint(external.rows(2)) == `map[k1:["b"] k2:["c"]]` })
 	w.p.mu.Lock()
-	s := w.p.sides[sideKey{"/backfill/audit", testBucket}]
+	s := w.p.sides[core.SideKey{Topic: "/backfill/audit", Bucket: testBucket}]
 	w.p.mu.Unlock()
-	w.eventually("that it waits for more", s.waits)
+	w.eventually("that it waits for more", s.rests)
 	if len(external.kinds(keyversion.StreamEnd)) != 0 {
 		t.Error("it has ended")
 	}
@@ -69,10 +70,10 @@ func TestSubscribe(t *testing.T) {
 func TestWhoIsGivenUp(t *testing.T) {
 	finite := &wire.StreamBucket{Restart: wire.RestartTimestamp{VBuckets: []uint16{1}, VBUUIDs: []uint64{0},
 		Seqnos: []uint64{0}, Ends: []uint64{9}}}
-	if (&side{want: finite, target: &wire.SideTarget{}}).waits() {
+	if (&side{want: finite, target: &wire.SideTarget{}}).rests() {
 		t.Error("a finite stream may stand still")
 	}
-	if !(&side{want: finite, target: &wire.SideTarget{RetryForever: true}}).waits() {
+	if !(&side{want: finite, target: &wire.SideTarget{RetryForever: true}}).rests() {
 		t.Error("it is given up although it is to be retried for ever")
 	}
 }
@@ -105,12 +106,12 @@ func TestWhatIsLeftAtTheEnd(t *testing.T) {
 		}
 		w.p.mu.Lock()
 		defer w.p.mu.Unlock()
-		return w.p.sides[sideKey{"/backfill/" + id, testBucket}]
+		return w.p.sides[core.SideKey{Topic: "/backfill/" + id, Bucket: testBucket}]
 	}
 	there := func(id string) bool {
 		w.p.mu.Lock()
 		defer w.p.mu.Unlock()
-		return w.p.sides[sideKey{"/backfill/" + id, testBucket}] != nil
+		return w.p.sides[core.SideKey{Topic: "/backfill/" + id, Bucket: testBucket}] != nil
 	}
 	ask("once", ports.Addr(t), false)
 	w.eventually("it is given up", func() bool { return !there("once") })

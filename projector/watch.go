@@ -39,7 +39,7 @@ func (p *Projector) tellSides(bucket string, began time.Time, active map[uint16]
 	p.mu.Lock()
 	var all []*side
 	for key, s := range p.sides {
-		if key.bucket == bucket {
+		if key.Bucket == bucket {
 			all = append(all, s)
 		}
 	}

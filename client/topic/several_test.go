@@ -16,6 +16,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/testing/ports"
 	"tidemark/projector"
+	"tidemark/projector/core"
 	"tidemark/projectorclient"
 	"tidemark/wire"
 )
@@ -78,12 +79,12 @@ func held(t *testing.T, admin string) (url_ string, letGo func()) {
 // is streamed once; when one ends the other has all, and when the subscription ends nobody has any.
 func TestSeveralProjectorsAtOneNode(t *testing.T) {
 	w := newWorld(t)
-	share, err := projector.ParseShare("0-3")
+	share, err := core.ParseShare("0-3")
 	if err != nil {
 		t.Fatal(err)
 	}
 	one, stopOne := w.another("p1", share)
-	two, _ := w.another("p1", projector.Share{})
+	two, _ := w.another("p1", core.Share{})
 	late, letGo := held(t, two)
 	want := map[string]string{}
 	write := func(from, to int) {
@@ -123,7 +124,7 @@ func TestSeveralProjectorsAtOneNode(t *testing.T) {
 }
 
 // another runs one more projector at the KV node, and tells it of the definitions.
-func (w *world) another(id index.ProjectorID, share projector.Share) (admin string, stop func()) {
+func (w *world) another(id index.ProjectorID, share core.Share) (admin string, stop func()) {
 	w.t.Helper()
 	p, err := projector.Open(projector.Config{ID: id, Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0",
 		KV: w.kvAddr, User: "u", Password: "secret", Workers: 1, Share: share})

@@ -17,6 +17,7 @@ import (
 	"tidemark/kv/kvclient"
 	"tidemark/manager"
 	"tidemark/projector"
+	"tidemark/projector/core"
 	"tidemark/projector/router"
 	"tidemark/stability"
 )
@@ -205,7 +206,7 @@ func newProjector(s Streams) *cobra.Command {
 			if cfg.Connections < 1 || cfg.Connections > router.MaxConnections {
 				return usage("--indexer-connections takes 1 to %d", router.MaxConnections)
 			}
-			if cfg.Share, err = projector.ParseShare(share); err != nil {
+			if cfg.Share, err = core.ParseShare(share); err != nil {
 				return usageError{err}
 			}
 			if err := kvUser(&cfg, passwordFile, kvTLS.files.Cert != ""); err != nil {
