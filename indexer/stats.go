@@ -83,6 +83,7 @@ func (x *Indexer) seqnos(ctx context.Context, k *copies.Bucket) (at []uint64, un
 // indexSum is an index's share on this node.
 type indexSum struct {
 	items, pending, queued, data, disk, live, memory, done, total float64
+	written, read, hottest                                        float64 // entries a second
 	copies, ready                                                 int
 }
 
@@ -102,6 +103,8 @@ func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 			sums[c.Index] = t
 		}
 		t.items, t.data, t.disk = t.items+float64(c.ItemsCount), t.data+float64(c.DataSize), t.disk+float64(c.DiskSize)
+		t.written, t.read = t.written+float64(c.WriteRate), t.read+float64(c.ReadRate)
+		t.hottest = max(t.hottest, float64(c.WriteRate+c.ReadRate))
 		t.live, t.memory = t.live+float64(c.DiskLive), t.memory+float64(c.MemoryUsed)
 		t.pending, t.queued = max(t.pending, float64(c.NumDocsPending)), max(t.queued, float64(c.NumDocsQueued))
 		t.done, t.total = t.done+float64(c.Done), t.total+float64(c.Total)
@@ -164,6 +167,10 @@ func collectCopies(send func(name, help string, v float64, labels ...string), d 
 	send("fragmentation_ratio", "Share of the files that is garbage, estimated, 0 to 1.", fragPercent(t.live, t.disk)/100,
 		labels...)
 	send("unwritten_bytes", "Bytes that are applied and not yet written.", t.memory, labels...)
+	send("write_rate", "Entries of the copies here that are written, changed or removed in a second.", t.written,
+		labels...)
+	send("read_rate", "Entries of the copies here that scans read in a second.", t.read, labels...)
+	send("hottest_slice_rate", "Both together, of the copy here of which they are the most.", t.hottest, labels...)
 	progress := 1.0
 	if d.State != index.Maintenance {
 		if progress = 0; t.total > 0 {

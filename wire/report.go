@@ -144,6 +144,10 @@ type CopyReport struct {
 	Total uint64       `json:"total"` // sum of the activation timestamps
 	Items uint64       `json:"items"` // entries
 	Bytes uint64       `json:"bytes"` // on disk
+	// WriteRate is how many entries are written, changed or removed in a second, ReadRate how many scans read; to a
+	// sixteenth, over some 15 s.
+	WriteRate uint64 `json:"write_rate,omitempty"`
+	ReadRate  uint64 `json:"read_rate,omitempty"`
 	// Received is how much is here of the files that another indexer sends, Expected how much they are; 0: none are sent.
 	Received uint64 `json:"received,omitempty"`
 	Expected uint64 `json:"expected,omitempty"`

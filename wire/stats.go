@@ -51,8 +51,10 @@ type CopyStats struct {
 	// IncomingBytes were received for it from another indexer and are not installed: no part of disk_size.
 	IncomingBytes uint64 `json:"incoming_bytes,omitempty"`
 	MemoryUsed    uint64 `json:"memory_used"`
-	Snapshots     int    `json:"snapshots"` // timestamps held for scans
-	Done          uint64 `json:"done"`      // as in CopyReport
+	Snapshots     int    `json:"snapshots"`  // timestamps held for scans
+	WriteRate     uint64 `json:"write_rate"` // as in CopyReport
+	ReadRate      uint64 `json:"read_rate"`
+	Done          uint64 `json:"done"`
 	Total         uint64 `json:"total"`
 	LastError     string `json:"last_error,omitempty"` // why it cannot be written at the moment
 }

@@ -227,7 +227,7 @@ func BenchmarkCopies(b *testing.B) {
 					c.k.work.Look()
 					c.k.pump(b.Context(), true)
 				}
-				Measure(c.k.node.Store.Slices(), []*Bucket{c.k})
+				Measure(c.k.node.Store.Slices(), []*Bucket{c.k}, time.Now())
 				n++
 			}
 			b.ReportMetric(float64(used()-cpu)/float64(n)/1e9*100, "%core")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"tidemark/index"
 	"tidemark/indexer/core"
@@ -51,6 +52,9 @@ func (k *Bucket) report(unready map[index.ID]index.State, wantsHW bool) (wire.Bu
 		_, changes := unready[c.Index]
 		z := k.sizeOf(c.Copy, m, changes)
 		c.Items, c.Bytes, c.Error = z.items, z.bytes, z.err
+		if m != nil {
+			c.WriteRate, c.ReadRate = m.ratesOf(c.Copy, k.slices[c.Copy])
+		}
 	}
 	return b, copies
 }
@@ -99,6 +103,15 @@ type measurement struct {
 	persistent timestamp.Vector
 	durable    [][]ingest.Position // of each copy, as persistent is made of them
 	copies     map[index.CopyID]copySize
+	at         time.Time
+}
+
+// ratesOf is how many entries of a copy are written and read in a second; 0 of another slice than was measured.
+func (m *measurement) ratesOf(id index.CopyID, s *storage.Slice) (written, read uint64) {
+	if z, ok := m.copies[id]; ok && z.of == s {
+		return z.written.told(), z.read.told()
+	}
+	return 0, 0
 }
 
 type copySize struct {
@@ -106,12 +119,19 @@ type copySize struct {
 	rows         RowsAt // that were counted
 	items, bytes uint64
 	err          string
+	// Not of what sizes.seen has.
+	written, read rate
 }
 
-func sizeOf(s *storage.Slice) copySize {
+// sizeOf measures a copy, some time after it was measured last; the zero value of that: it was not.
+func sizeOf(s *storage.Slice, was copySize, later time.Duration) copySize {
 	st := s.Stats()
 	z := copySize{of: s, rows: RowsAt{st.Generation, st.Batch}, items: uint64(max(st.Items, 0)),
-		bytes: uint64(max(st.DiskBytes+st.MemoryBytes, 0))}
+		bytes:   uint64(max(st.DiskBytes+st.MemoryBytes, 0)),
+		written: rate{total: st.Written}, read: rate{total: st.Read}}
+	if was.of == s {
+		z.written, z.read = was.written.since(st.Written, later), was.read.since(st.Read, later)
+	}
 	if st.Failing != nil {
 		z.err = fmt.Sprint(st.Failing)
 	}
@@ -119,8 +139,13 @@ func sizeOf(s *storage.Slice) copySize {
 }
 
 // Measure looks at the sizes of copies and at what would survive a crash, for the reports of their buckets.
-func Measure(all []*storage.Slice, of []*Bucket) {
-	byBucket := map[string]*measurement{}
+func Measure(all []*storage.Slice, of []*Bucket, now time.Time) {
+	byBucket, before := map[string]*measurement{}, map[string]*measurement{}
+	for _, k := range of {
+		if m := k.sizes.measured.Load(); m != nil {
+			before[k.name] = m
+		}
+	}
 	for _, s := range all {
 		m := s.Meta()
 		d, err := s.Durable()
@@ -129,11 +154,16 @@ func Measure(all []*storage.Slice, of []*Bucket) {
 		}
 		b := byBucket[m.Bucket]
 		if b == nil {
-			b = &measurement{copies: map[index.CopyID]copySize{}}
+			b = &measurement{copies: map[index.CopyID]copySize{}, at: now}
 			byBucket[m.Bucket] = b
 		}
 		b.durable = append(b.durable, d.Positions)
-		b.copies[m.Copy] = sizeOf(s)
+		var was copySize
+		var later time.Duration
+		if o := before[m.Bucket]; o != nil {
+			was, later = o.copies[m.Copy], now.Sub(o.at)
+		}
+		b.copies[m.Copy] = sizeOf(s, was, later)
 	}
 	for _, k := range of {
 		m := byBucket[k.name]

@@ -28,10 +28,10 @@ func TestSizesAfterACopyWentBack(t *testing.T) {
 		m    *measurement
 		want uint64
 	}{
-		"a measurement before the last look":        {&copySize{s, now, 5, 0, ""}, measured(s, early, 4), 5},
-		"one after it":                              {&copySize{s, now, 5, 0, ""}, measured(s, late, 6), 6},
-		"one of a checkpoint that was gone back to": {&copySize{s, now, 5, 0, ""}, measured(s, back, 2), 2},
-		"one of before that":                        {&copySize{s, back, 2, 0, ""}, measured(s, now, 5), 2},
+		"a measurement before the last look":        {&copySize{of: s, rows: now, items: 5}, measured(s, early, 4), 5},
+		"one after it":                              {&copySize{of: s, rows: now, items: 5}, measured(s, late, 6), 6},
+		"one of a checkpoint that was gone back to": {&copySize{of: s, rows: now, items: 5}, measured(s, back, 2), 2},
+		"one of before that":                        {&copySize{of: s, rows: back, items: 2}, measured(s, now, 5), 2},
 		"one of a slice that was here before":       {nil, measured(&storage.Slice{}, now, 99), uint64(rows)},
 		"none":                                      {nil, nil, uint64(rows)},
 	} {
@@ -43,7 +43,7 @@ func TestSizesAfterACopyWentBack(t *testing.T) {
 			t.Errorf("%s: %d entries are told, want %d", what, got.items, c.want)
 		}
 	}
-	f.k.sizes.seen[id] = copySize{s, RowsAt{generation, batch + 9}, 5, 0, ""}
+	f.k.sizes.seen[id] = copySize{of: s, rows: RowsAt{generation, batch + 9}, items: 5}
 	if got := f.k.sizeOf(id, measured(s, now, 7), true); got.items != uint64(rows) {
 		t.Errorf("while its index is not ready: %d entries are told, want those that are there, %d", got.items, rows)
 	}

@@ -25,6 +25,7 @@ func (k *Bucket) Stats(ctx context.Context, kv []uint64) (copies []wire.CopyStat
 				c.Done, c.Total
 		}
 	})
+	m := k.sizes.measured.Load()
 	for i := range copies {
 		c := &copies[i]
 		s, ok := k.node.Store.Slice(c.Copy)
@@ -36,6 +37,9 @@ func (k *Bucket) Stats(ctx context.Context, kv []uint64) (copies []wire.CopyStat
 		c.DiskSize, c.DiskLive = uint64(max(st.DiskBytes, 0)), uint64(max(st.LiveBytes, 0))
 		c.IncomingBytes = uint64(max(s.Incoming(), 0))
 		c.DataSize, c.Snapshots = c.DiskLive+c.MemoryUsed, len(k.node.Snapshots.Refs(c.Copy))
+		if m != nil {
+			c.WriteRate, c.ReadRate = m.ratesOf(c.Copy, s)
+		}
 		if st.Failing != nil {
 			c.LastError = st.Failing.Error()
 		}

@@ -132,7 +132,7 @@ type slice struct{ snap *storage.Snapshot }
 
 // Rows implements scan.Slice.
 func (s slice) Rows(ctx context.Context, low, high []byte, reverse bool) (scan.Cursor, error) {
-	rows, err := s.snap.Rows(ctx, storage.Range{Low: low, High: high}, reverse)
+	rows, err := s.snap.Scan(ctx, storage.Range{Low: low, High: high}, reverse)
 	if err != nil {
 		return nil, Coded(err)
 	}

@@ -10,8 +10,9 @@ type engine interface {
 	// flush applies a batch whole or not at all; next is the state after it, with items still to be set. idle: when no
 	// update changes anything, nothing is written, and next keeps the number of the batch before.
 	// updates are coalesced: ordered by (vbucket, document id), each document once. A write waits for room in memory at
-	// most as long as ctx; yields: see Batch.Yields.
-	flush(ctx context.Context, updates []*Update, keep func(uint16) bool, next *state, idle, yields bool) error
+	// most as long as ctx; yields: see Batch.Yields. touched is how many entries were written, changed or removed.
+	flush(ctx context.Context, updates []*Update, keep func(uint16) bool, next *state, idle, yields bool) (touched int,
+		err error)
 	// replace makes the rows of vbuckets those of from (none when it is nil), by difference, and sets their positions, in
 	// one batch: of as many of the first as a batch of bounded size takes. It returns the state after it, and how many
 	// they are.

@@ -310,7 +310,7 @@ func (s *Slice) stand(ctx context.Context, in *Incoming) error {
 	}
 	next := cur.next(nil)
 	next.positions, next.logs, next.stable, next.exact = to.Positions, to.Logs, to.Stable, to.Exact
-	if err = g.eng.flush(ctx, nil, nil, next, false, false); err != nil {
+	if _, err = g.eng.flush(ctx, nil, nil, next, false, false); err != nil {
 		return s.finish(g, next, err)
 	}
 	err = g.eng.persist(ctx)

@@ -28,6 +28,9 @@ type Meta struct {
 	CreatedMS int64 `json:"created_ms"`
 }
 
+// descends reports whether the leading component of keys is ordered from high to low.
+func (m *Meta) descends() bool { return len(m.Desc) > 0 && m.Desc[0] }
+
 func (m Meta) check() error {
 	switch {
 	case m.Copy == 0:

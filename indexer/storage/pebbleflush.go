@@ -31,6 +31,8 @@ type scratch struct {
 	key   []byte
 	index int64 // what long keys cost once more: they stand in the index of a table, too
 	kept  int64 // bytes of backs: they are kept once more, see recent
+
+	touched int // entries that are written, changed or removed
 }
 
 // longKey is from when on a key weighs in a table's index: a few of them fill a block.
@@ -111,6 +113,7 @@ func (s *scratch) reset() {
 		*s = scratch{}
 	}
 	s.arena, s.ops, s.backs, s.index, s.kept = s.arena[:0], s.ops[:0], s.backs[:0], 0, 0
+	s.touched = 0
 }
 
 func (s *scratch) putFwd(key, docID []byte) {
@@ -161,26 +164,26 @@ func (s *scratch) order() {
 
 // flush implements engine.
 func (e *pebbleEngine) flush(ctx context.Context, updates []*Update, keep func(uint16) bool, next *state, idle,
-	yields bool) error {
+	yields bool) (touched int, err error) {
 	if idle && next.items == 0 {
 		updates = stating(updates, keep)
 	}
 	if idle && len(updates) == 0 {
 		next.number--
-		return nil
+		return 0, nil
 	}
 	e.begin()
 	defer e.end()
 	items, err := e.collect(updates, keep)
 	if err != nil {
-		return classify(e.id, e.dir, err)
+		return 0, classify(e.id, e.dir, err)
 	}
 	if idle && len(e.scratch.ops)+len(e.scratch.backs) == 0 {
 		next.number--
-		return nil
+		return 0, nil
 	}
 	next.items += items
-	return e.commit(ctx, next, yields)
+	return e.scratch.touched, e.commit(ctx, next, yields)
 }
 
 // stating leaves out what changes nothing in a slice without rows: documents that have no keys. It works in place.
@@ -229,6 +232,7 @@ func (e *pebbleEngine) change(l *lookup, u *Update, keep bool) (int, error) {
 	}
 	s.now = sortedSet(s.now, u.Keys)
 	diff(s, u.DocID)
+	s.touched += max(len(s.old), len(s.now))
 	switch {
 	case len(s.now) > 0 || keep:
 		s.putBack(u.VBucket, u.DocID, u.Seqno, s.now)

@@ -3,7 +3,6 @@ package storage
 import (
 	"context"
 
-	"tidemark/collate"
 	"tidemark/partition"
 )
 
@@ -15,22 +14,17 @@ const fewSamples = 4096
 // vbucket is read at least, and all when there are no more entries than are wanted.
 func (s *Snapshot) Sample(ctx context.Context, wanted int) (*partition.Samples, error) {
 	meta := &s.slice.meta
-	samples, upright := &partition.Samples{}, []byte(nil)
-	desc := len(meta.Desc) > 0 && meta.Desc[0]
+	samples, space := &partition.Samples{}, []byte(nil)
 	documents, keysRead := 0, 0
 	take := func(_ []byte, _ uint64, keys [][]byte) error {
 		documents++
 		for _, k := range keys {
-			leading, _, err := collate.Next(k, desc)
-			if err != nil {
+			var component []byte
+			var err error
+			if component, space, err = leading(k, meta.descends(), space); err != nil {
 				return &CorruptError{Copy: meta.Copy, File: s.gen.dir, Err: err}
 			}
-			if desc {
-				upright = append(upright[:0], leading...)
-				collate.Complement(upright)
-				leading = upright
-			}
-			samples.Add(leading)
+			samples.Add(component)
 			keysRead++
 		}
 		return nil

@@ -31,6 +31,7 @@ type Slice struct {
 	newestSeq uint64     // of all checkpoints that there ever were, those too that could not be removed; guarded by write
 
 	incoming atomic.Int64 // bytes that were received for it and are not installed
+	load     load
 
 	mu        sync.Mutex
 	gen       *generation // nil: closed, or Recover has not succeeded yet
@@ -250,7 +251,10 @@ func (s *Slice) Flush(ctx context.Context, b Batch) error {
 			next.stable = b.Timestamp.Clone()
 		}
 	}
-	err = g.eng.flush(ctx, coalesce(nil, b.Updates), b.KeepTombstones, next, b.Common != nil, b.Yields)
+	touched, err := g.eng.flush(ctx, coalesce(nil, b.Updates), b.KeepTombstones, next, b.Common != nil, b.Yields)
+	if err == nil {
+		s.load.wrote(touched, b.Updates)
+	}
 	return s.finish(g, next, err)
 }
 
@@ -388,9 +392,11 @@ type Stats struct {
 	Batch       uint64 // number of the newest batch
 	Generation  uint64 // of the data folder: batches of another one count anew
 	DiskBytes   int64
-	LiveBytes   int64 // part of DiskBytes that is not overwritten or deleted, estimated
-	MemoryBytes int64 // applied and not yet written
-	Snapshots   int   // open ones
+	LiveBytes   int64  // part of DiskBytes that is not overwritten or deleted, estimated
+	MemoryBytes int64  // applied and not yet written
+	Written     uint64 // entries that were written, changed or removed by batches since the process began
+	Read        uint64 // entries that scans have read since then
+	Snapshots   int    // open ones
 	Checkpoints int
 	Failing     error // why batches are refused now, nil when they are not
 }
@@ -404,8 +410,8 @@ func (s *Slice) Stats() Stats {
 	es := g.eng.stats()
 	st := Stats{
 		Items: cur.items, Batch: cur.number, Generation: g.number, DiskBytes: es.diskBytes, LiveBytes: es.liveBytes,
-		MemoryBytes: es.memoryBytes,
-		Failing:     g.eng.failing(),
+		MemoryBytes: es.memoryBytes, Written: s.load.written.Load(), Read: s.load.read.Load(),
+		Failing: g.eng.failing(),
 	}
 	s.mu.Lock()
 	st.Snapshots, st.Checkpoints = s.snapshots, len(s.cps)

@@ -102,6 +102,17 @@ type Rows struct {
 	n    int
 	err  error
 	done bool
+	scan bool // what is read counts as load of the slice
+	told int  // of n, what was counted so
+}
+
+// Scan starts a walk as Rows does, for who has asked for entries: what is read counts as load of the slice.
+func (s *Snapshot) Scan(ctx context.Context, r Range, reverse bool) (*Rows, error) {
+	rows, err := s.Rows(ctx, r, reverse)
+	if err == nil {
+		rows.scan = true
+	}
+	return rows, err
 }
 
 // Rows starts a walk over one range, in index order or in reverse. Errors met on the way come from Close.
@@ -126,10 +137,24 @@ func (r *Rows) Next() bool {
 			r.done = true
 			return false
 		}
+		r.count()
+	}
+	if r.done = !r.it.next(); r.done {
+		return false
 	}
 	r.n++
-	r.done = !r.it.next()
-	return !r.done
+	if r.scan {
+		r.snap.slice.load.reads(r.it)
+	}
+	return true
+}
+
+// count tells what was read since it did so last.
+func (r *Rows) count() {
+	if r.scan {
+		r.snap.slice.load.read.Add(uint64(r.n - r.told))
+		r.told = r.n
+	}
 }
 
 // Row returns the collated key and the document id. They are valid until Next.
@@ -140,6 +165,7 @@ func (r *Rows) Close() error {
 	if r.it == nil {
 		return nil
 	}
+	r.count()
 	err := errors.Join(r.err, r.it.close(), r.snap.Close())
 	r.it, r.done = nil, true
 	return err

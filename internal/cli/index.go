@@ -489,15 +489,29 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 		if len(info.Copies) == 0 {
 			return
 		}
-		fmt.Fprintln(t, "\nCOPY\tSLICE\tREPLICA\tINDEXER\tSTATE")
-		for _, p := range info.Copies {
-			name := names[p.Node]
-			if name == "" {
-				name = fmt.Sprintf("node %d", p.Node)
-			}
-			fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\n", p.ID, p.Slice, p.Replica, name, p.State)
-		}
+		printCopies(t, &info, names)
 	})
+}
+
+// printCopies shows where the copies of an index are, and how much each has and does.
+func printCopies(t io.Writer, info *v1.IndexInfo, names map[index.NodeID]string) {
+	load := map[index.CopyID]v1.CopyLoad{}
+	for _, l := range info.Load {
+		load[l.Copy] = l
+	}
+	fmt.Fprintln(t, "\nCOPY\tSLICE\tREPLICA\tINDEXER\tSTATE\tENTRIES\tBYTES\tWRITTEN/S\tREAD/S")
+	for _, p := range info.Copies {
+		name := names[p.Node]
+		if name == "" {
+			name = fmt.Sprintf("node %d", p.Node)
+		}
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s", p.ID, p.Slice, p.Replica, name, p.State)
+		if l, told := load[p.ID]; told {
+			fmt.Fprintf(t, "\t%d\t%d\t%d\t%d\n", l.Items, l.Bytes, l.WriteRate, l.ReadRate)
+		} else {
+			fmt.Fprintln(t, "\t-\t-\t-\t-")
+		}
+	}
 }
 
 func indexBuild(s Streams, f *serverFlags) *cobra.Command {

@@ -199,7 +199,7 @@ func (g indexes) describe(w http.ResponseWriter, r *http.Request) error {
 	}
 	now := g.coordination()
 	i := info(x, now)
-	i.Split = splitOf(s, &x.Definition, now)
+	i.Split, i.Load = splitOf(s, &x.Definition, now), g.loadOf(r.Context(), x)
 	w.Header().Set(headerETag, etag(i.ModifiedCAS))
 	if hasETag(r.Header.Get(headerIfNoneMatch), etag(i.ModifiedCAS)) {
 		w.WriteHeader(http.StatusNotModified)
@@ -241,6 +241,21 @@ func info(x *statecontext.Index, now *core.Status) v1.IndexInfo {
 		i.Reason = strings.Join(p.Errors, "; ")
 	}
 	return i
+}
+
+// loadOf is what indexers report of each copy, as far as the leader can be asked here and now.
+func (g indexes) loadOf(ctx context.Context, x *statecontext.Index) (all []v1.CopyLoad) {
+	told, err := g.cfg.Coordinator.Copies(ctx, x.Topology.Copies)
+	if err != nil {
+		return nil // a stale read
+	}
+	for _, c := range x.Topology.Copies {
+		if r, ok := told[c.ID]; ok {
+			all = append(all, v1.CopyLoad{Copy: c.ID, Items: r.Items, Bytes: r.Bytes, WriteRate: r.WriteRate,
+				ReadRate: r.ReadRate})
+		}
+	}
+	return all
 }
 
 // splitOf tells of the index that is being built in the place of another one, nil when none is.

@@ -191,6 +191,7 @@ func (g views) addReported(ctx context.Context, list []v1.IndexTopology) {
 			c := &list[i].Copies[n]
 			if r, ok := told[c.ID]; ok {
 				c.Heard, c.Exact, c.Items, c.Bytes = true, r.Ready, r.Items, r.Bytes
+				c.WriteRate, c.ReadRate = r.WriteRate, r.ReadRate
 				c.Received, c.Expected, c.Error = r.Received, r.Expected, r.Error
 			}
 		}

@@ -33,8 +33,10 @@ type IndexInfo struct {
 	Items       uint64            `json:"items"`      // entries, of the first replica of each slice
 	DiskBytes   uint64            `json:"disk_bytes"` // of all copies
 	Copies      []partition.Copy  `json:"copies,omitempty"`
-	CreatedMS   int64             `json:"created_ms"`
-	ModifiedCAS uint64            `json:"modified_cas"` // its ETag
+	// Load says how much each copy has and does, as its indexer tells; absent from lists, and when no leader was asked.
+	Load        []CopyLoad `json:"load,omitempty"`
+	CreatedMS   int64      `json:"created_ms"`
+	ModifiedCAS uint64     `json:"modified_cas"` // its ETag
 	// Replaces is the index of this name that this one is being built for, with other slices: when it is ready it has the
 	// name. Absent: no split, or it is over.
 	Replaces index.ID `json:"replaces,omitempty"`
@@ -53,6 +55,16 @@ type IndexInfo struct {
 	// Outdated says what that means when projectors evaluate by other rules and its expressions give other values by them;
 	// absent when they do not, or when no leader was asked.
 	Outdated string `json:"outdated,omitempty"`
+}
+
+// CopyLoad is how much a copy has, and how much is done to it.
+type CopyLoad struct {
+	Copy  index.CopyID `json:"copy"`
+	Items uint64       `json:"items"` // entries
+	Bytes uint64       `json:"bytes"` // on disk and in memory
+	// WriteRate and ReadRate are those of CopyPlace.
+	WriteRate uint64 `json:"write_rate"`
+	ReadRate  uint64 `json:"read_rate"`
 }
 
 // SplitInfo tells of an index that is being built in the place of another one.

@@ -31,6 +31,10 @@ type CopyPlace struct {
 	Exact bool   `json:"exact"` // it has been exact at a stability timestamp: scans may use it
 	Items uint64 `json:"items"` // entries
 	Bytes uint64 `json:"bytes"` // on disk and in memory
+	// WriteRate is how many entries are written, changed or removed in a second, ReadRate how many scans read; to a
+	// sixteenth, over some 15 s.
+	WriteRate uint64 `json:"write_rate"`
+	ReadRate  uint64 `json:"read_rate"`
 	// Received of Expected bytes are here of the files that another indexer sends for it; absent when none does.
 	Received uint64 `json:"received,omitempty"`
 	Expected uint64 `json:"expected,omitempty"`
