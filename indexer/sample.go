@@ -3,8 +3,10 @@ package indexer
 import (
 	"context"
 	"errors"
+	"time"
 
 	"tidemark/errcode"
+	"tidemark/indexer/storage"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
@@ -20,6 +22,9 @@ func (x *Indexer) sample(ctx context.Context, req *wire.SampleRequest) (r *wire.
 		return nil, rpc.Refuse(errcode.BadRequest, "a sample of %d entries with %d keys of %d bytes: want at most %d, "+
 			"%d and %d, and at least one", req.Wanted, req.Keys, req.Bytes, wire.MaxSampled, wire.MaxSampleKeys,
 			wire.MaxSampleBytes)
+	}
+	if req.LoadMS != 0 {
+		return x.sampleLoad(ctx, req)
 	}
 	select {
 	case x.samples <- struct{}{}:
@@ -37,6 +42,31 @@ func (x *Indexer) sample(ctx context.Context, req *wire.SampleRequest) (r *wire.
 		return nil, err
 	}
 	r = &wire.SampleReply{Rows: held.Snap.Items()}
+	var of int
+	r.Keys, of = samples.Spread(req.Keys, req.Bytes)
+	r.Of = int64(of)
+	return r, nil
+}
+
+// sampleLoad tells how the leading keys of entries are spread that are written and read from now on, for a while. It
+// reads nothing itself, so that samples of what copies have need not wait for it.
+func (x *Indexer) sampleLoad(ctx context.Context, req *wire.SampleRequest) (*wire.SampleReply, error) {
+	s, ok := x.store.Slice(req.Copy)
+	switch {
+	case req.LoadMS < 0 || req.LoadMS > wire.MaxLoadMS:
+		return nil, rpc.Refuse(errcode.BadRequest, "a sample of what comes in %d ms: want at most %d", req.LoadMS,
+			wire.MaxLoadMS)
+	case !ok:
+		return nil, rpc.Refuse(errcode.IndexNotHosted, "copy %s is not on indexer %s", req.Copy, x.cfg.Name)
+	}
+	samples, seen, err := s.Load(ctx, time.Duration(req.LoadMS)*time.Millisecond)
+	if errors.Is(err, storage.ErrRecording) {
+		return nil, rpc.Refuse(errcode.Busy, "%v", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &wire.SampleReply{Rows: seen}
 	var of int
 	r.Keys, of = samples.Spread(req.Keys, req.Bytes)
 	r.Of = int64(of)

@@ -35,6 +35,7 @@ import (
 	"tidemark/manager/watch"
 	"tidemark/partition"
 	"tidemark/projectorclient"
+	"tidemark/rebalance"
 	"tidemark/stability"
 	"tidemark/statecontext"
 )
@@ -68,7 +69,9 @@ type Config struct {
 	// SplitAbove is how many bytes a slice may have before its index is split by itself, when it has had more for
 	// SplitAfter (0: DefaultSplitAfter); 0: any number.
 	SplitAbove int64
-	SplitAfter time.Duration
+	// SplitAboveRate is how many entries may be written to and read from a slice in a second before that, 0: any number.
+	SplitAboveRate int64
+	SplitAfter     time.Duration
 	// MinFree is the number of free bytes below which this manager is not ready and hands leadership on; 0: it does not
 	// matter.
 	MinFree uint64
@@ -169,13 +172,18 @@ func (m *Manager) open() error {
 	settings := core.DefaultSettings()
 	settings.Stability.Source = cmp.Or(m.cfg.StabilitySource, settings.Stability.Source)
 	settings.RepairAfter = cmp.Or(m.cfg.RepairAfter, settings.RepairAfter)
-	settings.SplitAbove, settings.SplitAfter = m.cfg.SplitAbove, cmp.Or(m.cfg.SplitAfter, settings.SplitAfter)
+	settings.SplitAbove, settings.SplitAboveRate = m.cfg.SplitAbove, m.cfg.SplitAboveRate
+	settings.SplitAfter = cmp.Or(m.cfg.SplitAfter, settings.SplitAfter)
 	settings.OfflineAfter = cmp.Or(m.cfg.OfflineAfter, settings.OfflineAfter)
 	m.coord, err = coordinator.New(coordinator.Config{Consensus: m.raft, Machine: m.machine, Projectors: projectors,
 		Indexers: indexers,
 		REST:     m.url(), Now: m.cfg.Now, Logger: m.log.Named("coordinator"), Settings: settings, Hold: m.cfg.Hold,
 		Quantiles: func(ctx context.Context, x *statecontext.Index, n int, within time.Duration) (partition.Cuts, error) {
 			return m.api.Quantiles(ctx, x, n, within) // made below
+		},
+		Loads: func(ctx context.Context, x *statecontext.Index, hot []rebalance.Hot,
+			within time.Duration) ([]partition.Cuts, error) {
+			return m.api.Loads(ctx, x, hot, within)
 		}})
 	if err != nil {
 		return errors.Join(err, m.raft.Close())

@@ -114,6 +114,8 @@ type Cuts struct {
 	Largest float64
 	// Error is by which part of all entries each value may be off from where it should be.
 	Error float64
+	// Of is how many entries there are in all.
+	Of int64
 }
 
 // weighted is a component that stands for so many entries, with all those before it.
@@ -141,12 +143,15 @@ func merged(of []Sample) (all []weighted, total, off float64) {
 	return all, before, off / max(total, 1)
 }
 
-// Quantiles returns the values that cut slices, no two of which have entries of one key, into n parts of as many
+// Quantiles returns the values that cut what samples are of into n parts of as many
 // entries: ascending and each once, fewer than n-1 where one value has more entries than a part, which is cut off from
 // what follows it. None of them is the lowest, before which no entry would be. Errors wrap ErrDefinition: a key that is
 // none.
 func Quantiles(of []Sample, n int) (c Cuts, err error) {
 	all, total, off := merged(of)
+	for i := range of {
+		c.Of += of[i].Rows
+	}
 	if len(all) == 0 {
 		return c, nil
 	}

@@ -26,7 +26,8 @@ func TestGrowth(t *testing.T) {
 			}
 			switch d.Cmd {
 			case "bounds":
-				bounds = GrowthBounds{Above: uint64(number("above")), After: number("after"), Rest: number("rest")}
+				bounds = GrowthBounds{Above: uint64(number("above")), Rate: uint64(number("rate")),
+					After: number("after"), Rest: number("rest")}
 				return ""
 			case "leader":
 				g = &Growing{}
@@ -69,15 +70,9 @@ func sizesOf(t *testing.T, f []string) Sizes {
 		case "age":
 			s.AgeMS, err = strconv.ParseInt(v, 10, 64)
 		case "bytes":
-			for text := range strings.SplitSeq(v, ",") {
-				bytes, times, many := strings.Cut(text, "x")
-				n, b := 1, uint64(0)
-				if many {
-					n, _ = strconv.Atoi(times)
-				}
-				b, err = strconv.ParseUint(bytes, 10, 64)
-				s.Bytes = append(s.Bytes, slices.Repeat([]uint64{b}, n)...)
-			}
+			s.Bytes = numbersOf(t, v)
+		case "rates":
+			s.Rates = numbersOf(t, v)
 		default:
 			t.Fatalf("%q", a)
 		}
@@ -88,10 +83,30 @@ func sizesOf(t *testing.T, f []string) Sizes {
 	return s
 }
 
+// numbersOf reads numbers, one of each slice.
+func numbersOf(t *testing.T, list string) (all []uint64) {
+	for text := range strings.SplitSeq(list, ",") {
+		number, times, many := strings.Cut(text, "x")
+		n := 1
+		if many {
+			n, _ = strconv.Atoi(times)
+		}
+		b, err := strconv.ParseUint(number, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, slices.Repeat([]uint64{b}, n)...)
+	}
+	return all
+}
+
 func shownGrowth(next *Split, waits map[index.ID]string) string {
 	var w strings.Builder
 	if next != nil {
 		fmt.Fprintf(&w, "split %d into %d: %s\n", next.Index, next.Partitions, next.Cause)
+		for _, h := range next.Hot {
+			fmt.Fprintf(&w, "  slice %d, of %d a second, into %d\n", h.Slice, h.Rate, h.Parts)
+		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(waits)) {
 		fmt.Fprintf(&w, "%d waits: %s\n", id, waits[id])

@@ -7,6 +7,7 @@ const (
 	MaxSampled     = 1 << 16 // entries to read, or those of one vbucket where these are more
 	MaxSampleKeys  = 1 << 12
 	MaxSampleBytes = 1 << 20
+	MaxLoadMS      = 30_000
 )
 
 // SampleRequest asks how the leading keys of a copy are spread, as it serves them now. POST /v1/samples of an indexer's
@@ -16,11 +17,14 @@ type SampleRequest struct {
 	Wanted int          `json:"wanted"` // entries to look at; where there are no more, all are
 	Keys   int          `json:"keys"`   // to answer with, at most
 	Bytes  int          `json:"bytes"`  // of these together, at most
+	// LoadMS, unless 0, is for how long it is looked which entries are written, and read by scans: the answer is of
+	// these, and Wanted does not count. Who looks while somebody else does is told BUSY.
+	LoadMS int64 `json:"load_ms,omitempty"`
 }
 
 // SampleReply has quantiles of the leading components of a copy's keys.
 type SampleReply struct {
-	Rows int64    `json:"rows"` // entries of the copy
+	Rows int64    `json:"rows"` // entries of the copy, or those that were written and read
 	Of   int64    `json:"of"`   // of so many of them the keys are quantiles
 	Keys [][]byte `json:"keys"` // collated, upright, ascending; those too long to be a bound are cut off
 }

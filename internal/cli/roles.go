@@ -52,8 +52,9 @@ exists: an empty --data and --join only.`,
 			if cfg.StabilitySource, err = stability.ParseSource(source); err != nil {
 				return usage("--stability-source %s: want sync or heartbeat", source)
 			}
-			if cfg.SplitAbove = int64(above); cfg.SplitAfter < 0 {
-				return usage("--split-after %v: want a time above 0; --split-above 0 turns splits off", cfg.SplitAfter)
+			cfg.SplitAbove = int64(above)
+			if err := checkSplits(&cfg); err != nil {
+				return err
 			}
 			if err := spoil(); err != nil {
 				return err
@@ -98,8 +99,10 @@ exists: an empty --data and --join only.`,
 		"for how long an indexer may be away before copies of what it holds are made elsewhere; below 0: for ever")
 	fl.Var(&above, "split-above", "how many bytes a slice may have before its index is split by itself, as 64GiB; "+
 		"0: never")
-	fl.DurationVar(&cfg.SplitAfter, "split-after", manager.DefaultSplitAfter, "for how long a slice has to have more "+
-		"than --split-above; an index is left alone for six times as long after it was made or split")
+	fl.Int64Var(&cfg.SplitAboveRate, "split-above-rate", 0, "how many entries may be written to and read from a slice in "+
+		"a second before its index is split by itself; 0: any number")
+	fl.DurationVar(&cfg.SplitAfter, "split-after", manager.DefaultSplitAfter, "for how long a slice has to be above "+
+		"--split-above or --split-above-rate; an index is left alone for six times as long after it was made or split")
 	fl.StringVar(&source, "stability-source", stability.Sync.String(), "what moves the stability timestamps of buckets "+
 		"for which bucket settings say nothing: sync or heartbeat")
 	complete(cmd, "stability-source", fixed("sync", "heartbeat"))
@@ -109,6 +112,18 @@ exists: an empty --data and --join only.`,
 	spoil = managerFailpoints(fl, &cfg)
 	addCommon(cmd, &logs)
 	return cmd
+}
+
+// checkSplits looks at what says when indexes are split by themselves.
+func checkSplits(cfg *manager.Config) error {
+	switch {
+	case cfg.SplitAfter < 0:
+		return usage("--split-after %v: want a time above 0; --split-above 0 and --split-above-rate 0 turn splits off",
+			cfg.SplitAfter)
+	case cfg.SplitAboveRate < 0:
+		return usage("--split-above-rate %d: want a number of entries a second; 0: any", cfg.SplitAboveRate)
+	}
+	return nil
 }
 
 // noPlain refuses an address without TLS where there is to be TLS: nothing falls back to less by itself.

@@ -15,6 +15,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
+	"tidemark/rebalance"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
@@ -41,11 +42,7 @@ func (a *API) Quantiles(ctx context.Context, x *statecontext.Index, n int,
 	within time.Duration) (partition.Cuts, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	s := sampling{api: a, until: time.Now().Add(within), addrs: map[index.NodeID]string{}, silent: map[index.NodeID]bool{},
-		ask: askOf(max(int(x.Topology.Layout.Partitions), 1))}
-	for i := range a.cfg.Raft.State().Indexers() {
-		s.addrs[i.Node] = i.Admin
-	}
+	s := a.sampling(x, within)
 	of, err := s.all(ctx, x)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -55,6 +52,57 @@ func (a *API) Quantiles(ctx context.Context, x *statecontext.Index, n int,
 		return partition.Cuts{}, err
 	}
 	return partition.Quantiles(of, n)
+}
+
+// loadFor is for how long it is looked which entries of a hot slice are written and read.
+const loadFor = 5 * time.Second
+
+// Loads asks the indexers of an index, each for some seconds, which leading keys of some slices are written and read,
+// and returns the values that cut each slice into parts of as much of that, about: Cuts.Of says of how many entries.
+// What comes to all copies of a slice counts; all have to answer. Errors are as Quantiles has them.
+func (a *API) Loads(ctx context.Context, x *statecontext.Index, hot []rebalance.Hot,
+	within time.Duration) ([]partition.Cuts, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	s := a.sampling(x, within)
+	s.ask = askOf(len(hot) * (1 + int(x.Definition.Replicas)))
+	s.ask.LoadMS = loadFor.Milliseconds()
+	all, cuts := make([][]partition.Sample, len(hot)), make([]partition.Cuts, len(hot))
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(ctx) // nobody reads anything for it: all at once
+	for _, c := range x.Topology.Copies {
+		i := slices.IndexFunc(hot, func(h rebalance.Hot) bool { return h.Slice == c.Slice })
+		if i < 0 || c.State != partition.Allocated {
+			continue
+		}
+		g.Go(func() error {
+			sample, err := s.one(ctx, []partition.Copy{c})
+			mu.Lock()
+			defer mu.Unlock()
+			all[i] = append(all[i], sample)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, fmt.Errorf("what is written to and read from index %s: %w", x.Definition.Name, err)
+	}
+	for i := range hot {
+		var err error
+		if cuts[i], err = partition.Quantiles(all[i], hot[i].Parts); err != nil {
+			return nil, err
+		}
+	}
+	return cuts, nil
+}
+
+// sampling is the question of an index whose indexers are asked.
+func (a *API) sampling(x *statecontext.Index, within time.Duration) *sampling {
+	s := &sampling{api: a, until: time.Now().Add(within), addrs: map[index.NodeID]string{}, silent: map[index.NodeID]bool{},
+		ask: askOf(max(int(x.Topology.Layout.Partitions), 1))}
+	for i := range a.cfg.Raft.State().Indexers() {
+		s.addrs[i.Node] = i.Admin
+	}
+	return s
 }
 
 // sampling is the question how the keys of an index are spread.

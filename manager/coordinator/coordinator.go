@@ -26,6 +26,7 @@ import (
 	"tidemark/fsm"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
+	"tidemark/rebalance"
 	"tidemark/stability"
 	"tidemark/statecontext"
 	"tidemark/wire"
@@ -90,6 +91,10 @@ type Config struct {
 	// Quantiles finds, within so long, the values of the leading key that cut an index into n parts of about as many
 	// entries, fewer where it cannot be cut into so many; nil: nobody can.
 	Quantiles func(ctx context.Context, x *statecontext.Index, n int, within time.Duration) (partition.Cuts, error)
+	// Loads finds, within so long, the values that cut slices of a range each where what is written to and read from it
+	// has its quantiles, in the order of the slices asked for; nil: nobody can.
+	Loads func(ctx context.Context, x *statecontext.Index, hot []rebalance.Hot, within time.Duration) ([]partition.Cuts,
+		error)
 	// Hold, for tests, is asked before each transition of a slice that moves is proposed (the state that follows, or
 	// HoldForget): true holds it back, and the duty comes again. nil: nothing is.
 	Hold func(what string) bool

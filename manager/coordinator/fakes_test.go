@@ -430,6 +430,7 @@ type fakeIndexer struct {
 	differing []wire.CopyDifference
 	compared  func(index.CopyID) bool               // with KV; nil: none
 	size      func(index.ID, partition.Copy) uint64 // bytes of a copy; nil: none
+	rate      func(index.ID, partition.Copy) uint64 // entries of a copy that are read in a second; nil: none
 	orphans   []wire.Orphan
 	asked     [][]wire.OrphanRef // orphans that it was told to drop
 }
@@ -536,6 +537,9 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 				}
 			}
 			rep.Compared = n.compared != nil && n.compared(c.ID)
+			if n.rate != nil {
+				rep.ReadRate = n.rate(t.Index, c)
+			}
 			if n.size != nil {
 				rep.Bytes = n.size(t.Index, c)
 			}

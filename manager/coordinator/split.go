@@ -12,6 +12,7 @@ import (
 	"tidemark/index"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
+	"tidemark/rebalance"
 	"tidemark/statecontext"
 )
 
@@ -124,18 +125,8 @@ func (c *Coordinator) splitted(ctx context.Context, x *statecontext.Index,
 		if d.Partitions, err = twice(&d, req.Partitions); err != nil {
 			return nil, err
 		}
-	case req.Merge:
-		d.PartitionBy.Values, err = partition.Without(d.PartitionBy.Values, req.At)
-		if err == nil && len(d.PartitionBy.Values) == 0 {
-			err = fmt.Errorf("%w: a range is cut at one value at least, and no value would stay", partition.ErrDefinition)
-		}
-	case req.At != nil:
-		d.PartitionBy.Values, err = partition.With(d.PartitionBy.Values, req.At)
 	default:
-		var n uint16
-		if n, err = twice(&d, req.Partitions); err == nil {
-			d.PartitionBy.Values, err = c.quantiles(ctx, x, int(n), req.byItself)
-		}
+		d.PartitionBy.Values, err = c.cutAt(ctx, x, req)
 	}
 	if errors.Is(err, partition.ErrDefinition) {
 		err = &statecontext.Rejection{Code: errcode.InvalidArgument, Message: fmt.Sprintf("index %s: %v", d.Name, err)}
@@ -151,6 +142,32 @@ func (c *Coordinator) splitted(ctx context.Context, x *statecontext.Index,
 	}
 	d.Deferred = false
 	return &d, expression.Normalize(&d)
+}
+
+// cutAt returns the values that a range is to be cut at.
+func (c *Coordinator) cutAt(ctx context.Context, x *statecontext.Index, req *SplitRequest) ([]json.RawMessage, error) {
+	d := &x.Definition
+	switch {
+	case req.Merge:
+		values, err := partition.Without(d.PartitionBy.Values, req.At)
+		if err == nil && len(values) == 0 {
+			err = fmt.Errorf("%w: a range is cut at one value at least, and no value would stay", partition.ErrDefinition)
+		}
+		return values, err
+	case req.At != nil:
+		return partition.With(d.PartitionBy.Values, req.At)
+	case req.byItself != nil && req.byItself.Hot != nil:
+		at, err := c.loads(ctx, x, req.byItself.Hot)
+		if err != nil {
+			return nil, err
+		}
+		return partition.With(d.PartitionBy.Values, at)
+	}
+	n, err := twice(d, req.Partitions)
+	if err != nil {
+		return nil, err
+	}
+	return c.quantiles(ctx, x, int(n), req.byItself)
 }
 
 // statementPatience is how long it may take to find out where a range is to be cut that somebody waits for.
@@ -186,6 +203,42 @@ func (c *Coordinator) quantiles(ctx context.Context, x *statecontext.Index, n in
 			errNoHelp, len(cuts.Values)+1, 100*cuts.Largest)
 	}
 	return cuts.Values, nil
+}
+
+// enoughLoad is of how many entries that were written or read it is believed where they are. With a chance of all but
+// one in a million no cut is off by more than a fifth then.
+const enoughLoad = 200
+
+// loads finds where ranges that are hot are to be cut; those are left out of which a cut helps nothing.
+func (c *Coordinator) loads(ctx context.Context, x *statecontext.Index,
+	hot []rebalance.Hot) (at []json.RawMessage, err error) {
+	if c.cfg.Loads == nil {
+		return nil, fmt.Errorf("%w: nobody can tell which keys are written and read", errNoHelp)
+	}
+	cuts, err := c.cfg.Loads(ctx, x, hot, core.SplitPatience)
+	if err != nil {
+		return nil, err
+	}
+	var why error
+	for i := range cuts {
+		h, cut := &hot[i], &cuts[i]
+		c.cfg.Logger.Debug("where a hot range may be cut", "index", x.Definition.ID, "slice", h.Slice, "into",
+			len(cut.Values)+1, "largest", cut.Largest, "off", cut.Error, "entries_seen", cut.Of)
+		switch {
+		case cut.Of < enoughLoad:
+			why = fmt.Errorf("%w: slice %d: %d entries were written and read while it was looked, fewer than %d say nothing",
+				errNoHelp, h.Slice, cut.Of, enoughLoad)
+		case len(cut.Values) == 0 || cut.Largest > worthwhile:
+			why = fmt.Errorf("%w: slice %d: %.0f %% of what is written and read has one leading key", errNoHelp, h.Slice,
+				100*cut.Largest)
+		default:
+			at = append(at, cut.Values...)
+		}
+	}
+	if len(at) == 0 {
+		return nil, why
+	}
+	return at, nil
 }
 
 // worthwhile is how large the largest slice may be at most when a split that nobody asked for is done, as a part of the

@@ -16,6 +16,7 @@ import (
 	"tidemark/index"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
+	"tidemark/rebalance"
 	"tidemark/statecontext"
 	"tidemark/timestamp"
 )
@@ -111,6 +112,7 @@ type world struct {
 	looks      bool                                // projectors tell what their KV nodes have
 	settings   core.Settings                       // of the leaders from now on
 	quantiles  func(n int) (partition.Cuts, error) // of every index, for the leaders from now on; nil: nobody reads any
+	loads      func([]rebalance.Hot) ([]partition.Cuts, error)
 }
 
 type kvBucket struct {
@@ -172,6 +174,12 @@ func (w *world) lead() {
 	if cut := w.quantiles; cut != nil {
 		cfg.Quantiles = func(_ context.Context, _ *statecontext.Index, n int, _ time.Duration) (partition.Cuts, error) {
 			return cut(n)
+		}
+	}
+	if cut := w.loads; cut != nil {
+		cfg.Loads = func(_ context.Context, _ *statecontext.Index, hot []rebalance.Hot, _ time.Duration) ([]partition.Cuts,
+			error) {
+			return cut(hot)
 		}
 	}
 	c, err := New(cfg)

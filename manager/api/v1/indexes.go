@@ -44,8 +44,8 @@ type IndexInfo struct {
 	Split *SplitInfo `json:"split,omitempty"`
 	// SplitFailed is why the newest split came to nothing; absent: none did, or another one was begun since.
 	SplitFailed string `json:"split_failed,omitempty"`
-	// SplitWaits is why it is not split by itself now, though a slice of it has more bytes than it may (--split-above of
-	// the managers); absent: none has.
+	// SplitWaits is why it is not split by itself now, though a slice of it is above its bounds (--split-above and
+	// --split-above-rate of the managers); absent: none is.
 	SplitWaits string `json:"split_waits,omitempty"`
 	// Faults tells of documents that have no entry because of an error; absent when there are none.
 	Faults *IndexFaults `json:"faults,omitempty"`

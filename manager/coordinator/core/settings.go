@@ -24,7 +24,9 @@ type Settings struct {
 	RepairAfter time.Duration
 	// SplitAbove is how many bytes a slice may have before its index is split by itself; 0: any number.
 	SplitAbove int64
-	// SplitAfter is for how long a slice has to have more.
+	// SplitAboveRate is how many entries may be written to and read from a slice in a second before that; 0: any number.
+	SplitAboveRate int64
+	// SplitAfter is for how long a slice has to have more of either.
 	SplitAfter time.Duration
 	// Republish is after how long a stability timestamp that was not acknowledged is told again.
 	Republish time.Duration

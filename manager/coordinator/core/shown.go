@@ -116,7 +116,7 @@ type Progress struct {
 	Availability lifecycle.Availability
 	Why          string
 	SinceMS      int64
-	// SplitWaits is why it is not split by itself, though a slice of it has more bytes than it may; "" when none has.
+	// SplitWaits is why it is not split by itself, though a slice of it is above its bounds; "" when none is.
 	SplitWaits string
 	// Faults sums up what projectors and indexers tell of documents that have no entry because of an error; its sample is
 	// one's.

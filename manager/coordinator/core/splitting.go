@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"tidemark/errcode"
@@ -15,8 +14,9 @@ import (
 	"tidemark/statecontext"
 )
 
-// splits begin splits of indexes that nobody has asked for: of those that have had a slice with too many bytes for long
-// enough. Package rebalance decides (Growing). What was looked at is this leader's: the next one begins anew.
+// splits begin splits of indexes that nobody has asked for: of those that have had a slice with too many bytes, or
+// which is written and read too often, for long enough. Package rebalance decides (Growing). What was looked at is
+// this leader's: the next one begins anew.
 type splits struct {
 	*scene
 	atMS    int64
@@ -25,11 +25,11 @@ type splits struct {
 	under   map[index.ID]bool   // that were being split when it was looked last
 	restMS  map[index.ID]int64  // before when an index is left alone, as a split of it came to nothing
 	refused map[index.ID]string // why the newest try came to nothing
-	waits   map[index.ID]string // why an index that has a slice of too many bytes is not split
+	waits   map[index.ID]string // why an index that has a slice above its bounds is not split
 }
 
 const (
-	// looks is how often it is looked in the time for which a slice has to have too many bytes.
+	// looks is how often it is looked in the time for which a slice has to be above its bounds.
 	looks = 10
 	// splitRests is how many times that an index is left alone after it was split.
 	splitRests = 6
@@ -42,17 +42,18 @@ const SplitPatience = time.Minute
 func (l *splits) step() {
 	after := l.settings.SplitAfter.Milliseconds()
 	every := min(max(after/looks, rebalanceEvery), 10_000)
-	if l.settings.SplitAbove <= 0 || l.now.state.FormatLevel() < statecontext.SplitFormat() ||
-		l.nowMS-l.atMS < every && l.nowMS >= l.atMS {
+	if l.settings.SplitAbove <= 0 && l.settings.SplitAboveRate <= 0 ||
+		l.now.state.FormatLevel() < statecontext.SplitFormat() || l.nowMS-l.atMS < every && l.nowMS >= l.atMS {
 		return
 	}
 	l.atMS = l.nowMS
 	if l.restMS == nil {
 		l.restMS, l.refused = map[index.ID]int64{}, map[index.ID]string{}
 	}
-	bounds := rebalance.GrowthBounds{Above: uint64(l.settings.SplitAbove), After: after, Rest: splitRests * after}
+	bounds := rebalance.GrowthBounds{Above: uint64(max(l.settings.SplitAbove, 0)),
+		Rate: uint64(max(l.settings.SplitAboveRate, 0)), After: after, Rest: splitRests * after}
 	l.note(bounds.Rest)
-	next, waits := l.growing.Look(l.nowMS, bounds, l.sizes(), l.busy())
+	next, waits := l.growing.Look(l.nowMS, bounds, l.sizes(&bounds), l.busy())
 	if l.tell(waits); next == nil || l.trying != 0 {
 		return
 	}
@@ -106,7 +107,7 @@ func (l *splits) busy() string {
 }
 
 // sizes are what indexers have told of indexes that serve, and are not being split.
-func (l *splits) sizes() (all []rebalance.Sizes) {
+func (l *splits) sizes(bounds *rebalance.GrowthBounds) (all []rebalance.Sizes) {
 	for x := range l.now.state.Indexes() {
 		d := &x.Definition
 		if d.State != index.Maintenance || l.now.state.Successor(d) != nil {
@@ -115,7 +116,8 @@ func (l *splits) sizes() (all []rebalance.Sizes) {
 		kind, _ := partition.KindBy(d.PartitionBy.Scheme)
 		s := rebalance.Sizes{Index: d.ID, Ranges: kind.Values, AgeMS: l.wallMS - d.CreatedMS,
 			Rests: l.nowMS < l.restMS[d.ID]}
-		if s.Bytes, s.Known = l.bytesOf(x); s.Known && slices.Max(s.Bytes) > uint64(l.settings.SplitAbove) {
+		s.Bytes, s.Rates, s.Known = l.slicesOf(x)
+		if bytes, rate := bounds.Over(&s); s.Known && max(bytes, rate) > 1 {
 			if s.Blocked = l.blocked(x); s.Rests && l.refused[d.ID] != "" && s.Blocked == "" {
 				s.Blocked = l.refused[d.ID]
 			}
@@ -125,10 +127,11 @@ func (l *splits) sizes() (all []rebalance.Sizes) {
 	return all
 }
 
-// bytesOf is how much each slice has, and whether that is known: of several copies the smallest counts, as disks have
-// more than entries for a while.
-func (l *splits) bytesOf(x *statecontext.Index) (bytes []uint64, known bool) {
-	bytes = make([]uint64, x.Topology.Layout.Partitions)
+// slicesOf is how much each slice has and is written and read, and whether that is known. Of the bytes of several
+// copies the smallest number counts, as disks have more than entries for a while; of how often they are written and
+// read the largest: all are written, but who reads may like one of them.
+func (l *splits) slicesOf(x *statecontext.Index) (bytes, rates []uint64, known bool) {
+	bytes, rates = make([]uint64, x.Topology.Layout.Partitions), make([]uint64, x.Topology.Layout.Partitions)
 	for i := range bytes {
 		bytes[i] = math.MaxUint64
 	}
@@ -138,14 +141,16 @@ func (l *splits) bytesOf(x *statecontext.Index) (bytes []uint64, known bool) {
 			l.life(&n.component) != liveness.Active || !l.whole(x, c) {
 			continue
 		}
-		bytes[c.Slice] = min(bytes[c.Slice], n.copies[c.ID].Bytes)
+		r := n.copies[c.ID]
+		bytes[c.Slice] = min(bytes[c.Slice], r.Bytes)
+		rates[c.Slice] = max(rates[c.Slice], r.WriteRate+r.ReadRate)
 	}
 	for _, b := range bytes {
 		if b == math.MaxUint64 {
-			return nil, false
+			return nil, nil, false
 		}
 	}
-	return bytes, len(bytes) > 0
+	return bytes, rates, len(bytes) > 0
 }
 
 // blocked says why an index may not be split now, whatever else goes on.
@@ -174,7 +179,7 @@ func (l *splits) blocked(x *statecontext.Index) string {
 func (l *splits) tell(waits map[index.ID]string) {
 	for id, why := range waits {
 		if l.waits[id] == "" {
-			l.log.Info("an index has a slice of too many bytes, and is not split now", "index", id, "why", why)
+			l.log.Info("an index has a slice above its bounds, and is not split now", "index", id, "why", why)
 		}
 	}
 	l.waits = waits
