@@ -195,7 +195,7 @@ type Definition struct {
 	// Replaces is the index of the same name that this one is built for, with other slices (a split): when it is READY the
 	// name is its, and that one is dropped. Until then no name leads to it. 0: of no other.
 	Replaces ID `json:"replaces,omitempty"`
-	// SplitFailed is why the newest split of the index came to nothing, "" where it did not, or was cancelled.
+	// SplitFailed is why the newest split of the index came to nothing, "" where it did not.
 	SplitFailed string `json:"split_failed,omitempty"`
 	// SplitCause, of an index that Replaces another, is why that is split by itself; "" where somebody asked for it.
 	SplitCause  string `json:"split_cause,omitempty"`

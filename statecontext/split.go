@@ -119,7 +119,11 @@ func (c *SplitIndex) apply(t *tx) *Rejection {
 	return t.addIndex(f, c.Layout, c.Placement)
 }
 
-// CancelSplit drops the successor of an index. The index that has taken the name already is no successor.
+// SplitCancelled is SplitFailed of an index of which the newest split was cancelled.
+const SplitCancelled = "it was cancelled"
+
+// CancelSplit drops the successor of an index, of which SplitFailed says so then: no later leader begins by itself at
+// once what somebody has just cancelled. The index that has taken the name already is no successor.
 // Result.Index is the one that is dropped. Rejections: UnknownIndex, StateMismatch when there is none.
 type CancelSplit struct{ ID index.ID }
 
@@ -138,6 +142,9 @@ func (c *CancelSplit) apply(t *tx) *Rejection {
 	}
 	t.result.Index = next.Definition.ID
 	t.letGo(*next)
+	first := *x
+	first.Definition.SplitFailed = SplitCancelled
+	t.setIndex(first, true, false)
 	return nil
 }
 

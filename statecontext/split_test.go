@@ -420,10 +420,15 @@ func TestCancelOfASplit(t *testing.T) {
 	if r := n.must(cancel); r.Index != 2 {
 		t.Fatalf("%+v", r)
 	}
-	if n.state.Index(2).Definition.State != index.Dropping || n.state.IndexByName("b", "x") != n.state.Index(1) {
+	first := n.state.Index(1)
+	if n.state.Index(2).Definition.State != index.Dropping || n.state.IndexByName("b", "x") != first ||
+		first.Definition.SplitFailed != SplitCancelled || first.Definition.State != index.Maintenance {
 		t.Fatal(Describe(n.state))
 	}
 	n.refuse(cancel, errcode.StateMismatch) // again
+	if n.must(split(t, first, "5")); n.state.Definition(1).SplitFailed != "" {
+		t.Fatal("it was cancelled still, though another one is under way")
+	}
 	n = splittingNode(t)
 	n.ready(2)
 	n.refuse(cancel, errcode.StateMismatch)

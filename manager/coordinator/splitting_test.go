@@ -131,6 +131,9 @@ func TestSplitsByItselfWait(t *testing.T) {
 		if _, err := w.leader().CancelSplit(w.ctx, SplitRequest{ID: y.ID}); err != nil {
 			t.Fatal(err)
 		}
+		w.depose() // the next leader knows of it
+		w.lead()
+		w.level()
 		time.Sleep(3 * time.Minute)
 		if n := w.log.counted("*statecontext.SplitIndex"); n != 2 {
 			t.Errorf("%d splits", n)
