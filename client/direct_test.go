@@ -110,7 +110,8 @@ func TestDirectConnections(t *testing.T) {
 			d := cl.direct
 			// how long a connection takes says nothing
 			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
-			d.routes["b/i"] = &way{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000},
+			d.routes["b/i"] = &way{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t",
+				TicketMS: 60_000},
 				at: time.Now(), detour: time.Minute}
 			for n, want := range c.wants {
 				s, err := d.begin(t.Context(), question{op: scanport.Scan, of: "b/i"}, []byte("{}"))
@@ -250,7 +251,8 @@ func TestCountIsOneMessage(t *testing.T) {
 	cl := New("127.0.0.1:1")
 	defer cl.Close()
 	silent(cl)
-	cl.direct.routes["b/i"] = &way{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000},
+	cl.direct.routes["b/i"] = &way{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t",
+		TicketMS: 60_000},
 		at: time.Now(), detour: time.Minute}
 	if n, err := cl.Count(t.Context(), "b/i", v1.ScanRequest{}); !errors.Is(err, ErrCut) {
 		t.Errorf("%+v %v", n, err)

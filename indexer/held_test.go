@@ -8,7 +8,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestHeldIsTakenOver: what leaders say of who holds what is taken over, and what is left out because it is known stays.
+// TestHeldIsTakenOver: what leaders say of who holds what is taken over, and what is left out because it is known
+// stays.
 func TestHeldIsTakenOver(t *testing.T) {
 	x := &Indexer{catalog: noCatalog()}
 	r := &reporter{x: x}

@@ -49,8 +49,8 @@ func serve(t testing.TB, n *Node) func() {
 	return stop
 }
 
-// keepStates lets a test give vbuckets of a node other states than the map does: the node, which else makes them what the
-// map says each second, changes nothing until the test ends.
+// keepStates lets a test give vbuckets of a node other states than the map does: the node, which else makes them what
+// the map says each second, changes nothing until the test ends.
 func keepStates(t testing.TB, n *Node) {
 	n.cluster.changing.Lock()
 	t.Cleanup(n.cluster.changing.Unlock)

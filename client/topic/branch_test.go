@@ -36,8 +36,9 @@ func TestAnEventOfABranchThatWasLeft(t *testing.T) {
 			}},
 				vbuckets: []vbucket{{at: Position{VBUUID: 7, Seqno: 5, Window: timestamp.Window{Start: 5, End: 5}}, request: 2}}}
 			k := &sink{s: s}
-			begin := &keyversion.Event{Kind: keyversion.StreamBegin, Incarnation: index.Incarnation{Counter: 2}, VBUUID: tc.log.Newest(),
-				Begin: &keyversion.Begin{Start: 4, Log: tc.log}}
+			begin := &keyversion.Event{Kind: keyversion.StreamBegin, Incarnation: index.Incarnation{Counter: 2},
+				VBUUID: tc.log.Newest(),
+				Begin:  &keyversion.Begin{Start: 4, Log: tc.log}}
 			five, six := *begin, *begin
 			five.Kind, five.Begin, five.Seqno = keyversion.Insert, nil, 5
 			six.Kind, six.Begin, six.Seqno = keyversion.Insert, nil, 6

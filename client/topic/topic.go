@@ -91,9 +91,9 @@ type Config struct {
 	// From has the vbuckets that do not start at the beginning.
 	From map[uint16]Position
 	// Handle is called with one event at a time: Insert, Delete, UpsertDeletion or Sync (everything up to its Seqno has
-	// come). Its memory is the sender's again when Handle returns. A document with more keys than fit into a frame comes in
-	// parts, each about other indexes, More in all but the last: it counts as handled with the last, and after a cut all
-	// parts come again. Its error ends Run and is wrapped by what Run returns. The event counts as handled, and is not
+	// come). Its memory is the sender's again when Handle returns. A document with more keys than fit into a frame comes
+	// in parts, each about other indexes, More in all but the last: it counts as handled with the last, and after a cut
+	// all parts come again. Its error ends Run and is wrapped by what Run returns. The event counts as handled, and is not
 	// repeated, when it returns nil. ctx ends with the event's connection: who then returns its error is given the event
 	// again, on another connection.
 	Handle func(ctx context.Context, ev *keyversion.Event) error

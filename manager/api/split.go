@@ -97,8 +97,8 @@ func (a *API) Loads(ctx context.Context, x *statecontext.Index, hot []rebalance.
 
 // sampling is the question of an index whose indexers are asked.
 func (a *API) sampling(x *statecontext.Index, within time.Duration) *sampling {
-	s := &sampling{api: a, until: time.Now().Add(within), addrs: map[index.NodeID]string{}, silent: map[index.NodeID]bool{},
-		ask: askOf(max(int(x.Topology.Layout.Partitions), 1))}
+	s := &sampling{api: a, until: time.Now().Add(within), addrs: map[index.NodeID]string{},
+		silent: map[index.NodeID]bool{}, ask: askOf(max(int(x.Topology.Layout.Partitions), 1))}
 	for i := range a.cfg.Raft.State().Indexers() {
 		s.addrs[i.Node] = i.Admin
 	}

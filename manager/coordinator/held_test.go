@@ -43,7 +43,7 @@ func TestHeldIsToldOnce(t *testing.T) {
 		if again := ask(first.HeldHash); len(again.HeldPacked) != 0 || again.HeldHash != first.HeldHash {
 			t.Errorf("what is known is told again: %+v", again)
 		}
-		if other := ask(first.HeldHash+1); !slices.Equal(other.HeldPacked, first.HeldPacked) {
+		if other := ask(first.HeldHash + 1); !slices.Equal(other.HeldPacked, first.HeldPacked) {
 			t.Error("another list was believed to be the newest")
 		}
 	})

@@ -3,6 +3,6 @@
 // coordinator is told of it.
 //
 // It promises the same answers to the same calls: it holds no clock, no I/O, no lock and no chance, and knows nothing
-// of DCP connections, HTTP or the router. Package projector asks KV, owns the goroutines and guards what several of them
-// share.
+// of DCP connections, HTTP or the router. Package projector asks KV, owns the goroutines and guards what several of
+// them share.
 package core

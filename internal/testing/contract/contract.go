@@ -137,7 +137,8 @@ func (c *Checker) check(r *http.Request, sent []byte, resp *http.Response) error
 
 // internalPath tells what components say to each other; docs/protocol.md has it.
 func internalPath(path string) bool {
-	for _, p := range []string{"/v1/components/", "/v1/buckets/", "/v1/readindex", "/v1/history/own", "/v1/bootstrap", "/v1/cluster/"} {
+	for _, p := range []string{"/v1/components/", "/v1/buckets/", "/v1/readindex", "/v1/history/own",
+		"/v1/bootstrap", "/v1/cluster/"} {
 		if strings.HasPrefix(path, p) {
 			return true
 		}

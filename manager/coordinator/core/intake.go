@@ -1,7 +1,6 @@
 package core
 
 import (
-
 	"tidemark/index"
 	"tidemark/streams"
 	"tidemark/wire"
