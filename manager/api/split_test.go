@@ -56,7 +56,7 @@ func TestSamplingAsksReplicas(t *testing.T) {
 				Node: index.NodeID(n), State: partition.Allocated})
 		}
 	}
-	s := sampling{api: a, until: time.Now().Add(time.Second), silent: map[index.NodeID]bool{}, ask: askOf(parts),
+	s := sampling{api: a, until: time.Now().Add(15 * time.Second), silent: map[index.NodeID]bool{}, ask: askOf(parts),
 		addrs: map[index.NodeID]string{0: hangs.URL, 1: refuses.URL, 2: answers.URL}}
 	of, err := s.all(t.Context(), x)
 	if err != nil || hung.Load() == 0 || hung.Load() > 2*sampledAtOnce || refused.Load() == 0 {
