@@ -36,6 +36,7 @@ type Rows struct {
 
 	session *Session // nil: none
 	sent    map[string]writes
+	named   bool // the timestamp, by the caller
 }
 
 // rowSource returns the rows of a scan, and its end: exactly one of row, end and err.
@@ -164,7 +165,7 @@ func (r *Rows) Next() bool {
 	r.end, r.err = r.source.next(&r.row)
 	switch {
 	case r.end != nil:
-		r.session.ended(r.end.Session, r.sent)
+		r.session.ended(r.end.Session, r.sent, !r.named)
 	case r.err != nil:
 		r.session.failed(r.err, r.sent)
 		r.stopped()
@@ -178,7 +179,7 @@ func (r *Rows) stopped() {
 		return
 	}
 	if seen := r.source.seen(); seen != nil {
-		r.session.saw(seen, nil)
+		r.session.cut(seen)
 	}
 }
 

@@ -28,10 +28,13 @@ import (
 // Its zero value is a new one. It may be used by several goroutines, and with several clients of one cluster. It
 // keeps what was seen of at most 1,024 buckets (64 KiB as text); a scan of a further one fails with ErrSessionFull.
 type Session struct {
-	mu    sync.Mutex
-	seen  map[string]scanport.Seen // by bucket
-	size  int                      // bytes of seen's tokens, with what separates them
-	wrote map[string]writes        // by bucket
+	mu   sync.Mutex
+	seen map[string]scanport.Seen // by bucket
+	size int                      // bytes of seen's and owed's tokens, with what separates them
+	// owed is what was seen before something of it may have been lost, by bucket: who was told of the state after that
+	// was not told so, as the answer was not read to its end. It goes with every question until one is.
+	owed  map[string]scanport.Seen
+	wrote map[string]writes // by bucket
 }
 
 // ErrSessionFull is wrapped when a session would have to keep more in mind than it can. It forgets nothing for that:
@@ -95,13 +98,13 @@ func (s *Session) Take(token string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	number, size := len(s.seen), s.size
+	number, size := len(s.seen)+len(s.owed), s.size
 	for i := range all {
 		if _, ok := s.seen[all[i].Bucket]; !ok { // one that stands there twice counts twice
 			number, size = number+1, size+tokenSize(&all[i])
 		}
 	}
-	if number > len(s.seen) && (number > scanport.MaxSeen || size > scanport.MaxSession) {
+	if number > len(s.seen)+len(s.owed) && (number > scanport.MaxSeen || size > scanport.MaxSession) {
 		return fmt.Errorf("%w: what it has seen of %d buckets, and the token of others", ErrSessionFull, len(s.seen))
 	}
 	for i := range all {
@@ -121,7 +124,7 @@ func (s *Session) Scan(ctx context.Context, c *Client, ref string, req v1.ScanRe
 		s.failed(err, sent)
 		return nil, err
 	}
-	rows.session, rows.sent = s, sent
+	rows.session, rows.sent, rows.named = s, sent, named(&req)
 	return rows, nil
 }
 
@@ -131,12 +134,13 @@ func (s *Session) Count(ctx context.Context, c *Client, ref string, req v1.ScanR
 	if err != nil {
 		return v1.CountReply{}, err
 	}
+	told := !named(&req)
 	reply, err := c.count(ctx, ref, req)
 	if err != nil {
 		s.failed(err, sent)
 		return reply, err
 	}
-	s.ended(reply.Session, sent)
+	s.ended(reply.Session, sent, told)
 	return reply, nil
 }
 
@@ -145,9 +149,13 @@ func (s *Session) of(bucket string) (all []scanport.Seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, seen := range s.seen {
-		if names(bucket, name) {
-			all = append(all, seen)
+		if !names(bucket, name) {
+			continue
 		}
+		if owed, ok := s.owed[name]; ok {
+			all = append(all, owed)
+		}
+		all = append(all, seen)
 	}
 	return all
 }
@@ -188,7 +196,7 @@ func (s *Session) join(ctx context.Context, c *Client, ref string, req *v1.ScanR
 		req.Session += "," + tokens
 	}
 	switch {
-	case req.Timestamp != "", req.Cursor != "" && !req.Newer, len(req.Tokens) > 0: // what it shows the caller says
+	case named(req), len(req.Tokens) > 0: // what it shows the caller says
 		return nil, nil //nolint:nilnil // no writes
 	case req.Consistency == consistencySession: // all that KV has
 		return s.pending(keyspace), nil
@@ -208,6 +216,9 @@ func (s *Session) join(ctx context.Context, c *Client, ref string, req *v1.ScanR
 	req.ScanVectors = vectors
 	return sent, nil
 }
+
+// named reports whether a request names the timestamp that it wants to see: its answer says nothing of what is lost.
+func named(req *v1.ScanRequest) bool { return req.Timestamp != "" || req.Cursor != "" && !req.Newer }
 
 // buckets is of how many buckets something was seen, or written.
 func (s *Session) buckets() int {
@@ -232,7 +243,7 @@ func (s *Session) room(keyspace string) error {
 	defer s.mu.Unlock()
 	bound := scanport.Seen{Bucket: keyspace, Epoch: math.MaxUint64, At: timestamp.Ref{Generation: math.MaxUint64,
 		RollbackID: math.MaxUint64, Number: math.MaxUint64}} // its token is not longer than this one's
-	if len(s.seen) < scanport.MaxSeen && s.size+tokenSize(&bound) <= scanport.MaxSession {
+	if len(s.seen)+len(s.owed) < scanport.MaxSeen && s.size+tokenSize(&bound) <= scanport.MaxSession {
 		return nil
 	}
 	return fmt.Errorf("%w, what was seen of %d buckets: scan %s in another Session", ErrSessionFull, len(s.seen),
@@ -275,8 +286,9 @@ func (s *Session) pending(keyspace string) map[string]writes {
 	return all
 }
 
-// ended takes over the token of an answer's end. What it had to show of its bucket is in what was seen now.
-func (s *Session) ended(token string, sent map[string]writes) {
+// ended takes over the token of an answer's end. What it had to show of its bucket is in what was seen now; told: it
+// says what of the session is lost.
+func (s *Session) ended(token string, sent map[string]writes, told bool) {
 	if s == nil {
 		return
 	}
@@ -284,20 +296,49 @@ func (s *Session) ended(token string, sent map[string]writes) {
 	if err != nil {
 		return // of a server that knows no sessions
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for i := range all {
-		s.saw(&all[i], sent)
+		seen := &all[i]
+		s.note(seen)
+		s.forget(seen.Bucket, sent[seen.Bucket])
+		if now := s.seen[seen.Bucket]; told && !mayLose(&now, seen) {
+			s.settle(seen.Bucket)
+		}
 	}
 }
 
-// saw takes over what was seen, and lets go of writes that were sent.
-func (s *Session) saw(seen *scanport.Seen, sent map[string]writes) {
-	if s == nil {
-		return
-	}
+// cut takes over what was seen of an answer that was not read to its end, where it would say what is lost.
+func (s *Session) cut(seen *scanport.Seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	old, ok := s.seen[seen.Bucket]
+	if _, owes := s.owed[seen.Bucket]; ok && !owes && mayLose(&old, seen) {
+		if len(s.seen)+len(s.owed) >= scanport.MaxSeen || s.size+tokenSize(&old) > scanport.MaxSession {
+			return // then the next answer is asked for what was seen before alone, and says what of it is lost
+		}
+		if s.owed == nil {
+			s.owed = map[string]scanport.Seen{}
+		}
+		s.owed[seen.Bucket] = old
+		s.size += tokenSize(&old)
+	}
 	s.note(seen)
-	s.forget(seen.Bucket, sent[seen.Bucket])
+}
+
+// settle lets go of what is owed of a bucket. The lock is held.
+func (s *Session) settle(bucket string) {
+	if owed, ok := s.owed[bucket]; ok {
+		delete(s.owed, bucket)
+		s.size -= tokenSize(&owed)
+	}
+}
+
+// mayLose reports whether between two states of a bucket something may have been lost: by a rollback, or as bucket or
+// cluster began anew.
+func mayLose(a, b *scanport.Seen) bool {
+	return a.Cluster != b.Cluster || a.Epoch != b.Epoch || a.At.Generation != b.At.Generation ||
+		a.At.RollbackID != b.At.RollbackID
 }
 
 // note takes over what was seen. Answers may come in another order than they were made in. The lock is held.

@@ -258,6 +258,39 @@ func TestWhatIsReadInPartWasSeen(t *testing.T) {
 	}
 }
 
+// TestLossIsAskedForUntilItIsTold: an answer that is not read to its end may be of a state in which something is lost,
+// and has not said so. What was seen before goes with the next questions, until one is answered to its end.
+func TestLossIsAskedForUntilItIsTold(t *testing.T) {
+	at := func(rollback, number uint64) *scanport.Seen {
+		seen := saw("w", number)
+		seen.At.RollbackID = rollback
+		return &seen
+	}
+	of := func(s *Session) string { return numbers(t, &v1.ScanRequest{Session: s.Token()}) }
+	var s Session
+	for _, step := range []struct {
+		what string
+		do   func()
+		want string
+	}{
+		{"nothing was seen before", func() { s.cut(at(1, 3)) }, "w 3"},
+		{"nothing can be lost", func() { s.cut(at(1, 5)) }, "w 5"},
+		{"a rollback", func() { s.cut(at(2, 4)) }, "w 4, w 5"},
+		{"another one", func() { s.cut(at(3, 6)) }, "w 5, w 6"},
+		{"an answer of before", func() { s.ended(at(2, 4).Token(), nil, true) }, "w 5, w 6"},
+		{"one at a named timestamp, which does not say it", func() { s.ended(at(3, 6).Token(), nil, false) }, "w 5, w 6"},
+		{"it is told", func() { s.ended(at(3, 7).Token(), nil, true) }, "w 7"},
+		{"and once more", func() { s.cut(at(4, 1)) }, "w 1, w 7"},
+	} {
+		if step.do(); of(&s) != step.want {
+			t.Fatalf("%s: %q goes with the next question, want %q", step.what, of(&s), step.want)
+		}
+	}
+	if s.settle("w"); s.size != tokenSize(at(4, 1)) {
+		t.Errorf("%d bytes are counted, want %d", s.size, tokenSize(at(4, 1)))
+	}
+}
+
 // TestSessionsOfManyBuckets: however many there are, and whatever their names, nothing that was seen is forgotten: a
 // scan of a bucket too many is refused before anything is asked, those of the others go on, and what a session sends
 // and gives is taken.
@@ -355,7 +388,7 @@ func TestScansByIdSendWhatIsOfTheirBucket(t *testing.T) {
 			}
 		}
 		seen := saw(fmt.Sprint("b", b), uint64(b))
-		s.saw(&seen, nil)
+		s.cut(&seen)
 	}
 	for range 2 {
 		p.answers = []scanport.Seen{saw("b3", 50)}
