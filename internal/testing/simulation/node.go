@@ -288,7 +288,7 @@ func (s *Sim) allocate(n *node, want map[index.CopyID]core.Wanted) {
 		w := want[id]
 		st := n.stores[id]
 		if st == nil {
-			st = newStore(place{w.Bucket.Name, w.Bucket.UUID, w.Index.ID, w.Copy.Slice})
+			st = newStore(place{w.Bucket.Name, w.Bucket.UUID, w.Index.ID, w.Index.CreatedMS, w.Copy.Slice})
 			if s.wantsFiles() {
 				st.files = &files{}
 			}
@@ -323,15 +323,16 @@ func (s *Sim) letGo(n *node, want, named map[index.CopyID]core.Wanted) {
 
 // stored is a copy as it lies in the folder.
 func (st *store) stored(id index.CopyID) core.Stored {
-	return core.Stored{Copy: id, Index: st.index, BucketUUID: st.uuid, VBuckets: vbuckets}
+	return core.Stored{Copy: id, Index: st.index, CreatedMS: st.created, BucketUUID: st.uuid, VBuckets: vbuckets}
 }
 
 // place is a copy that definitions place on a node.
 type place struct {
-	bucket string
-	uuid   string // of the bucket
-	index  index.ID
-	no     index.SliceID
+	bucket  string
+	uuid    string // of the bucket
+	index   index.ID
+	created int64 // of the index
+	no      index.SliceID
 }
 
 func (s *Sim) hostBuckets(n *node, d *wire.Definitions) {
