@@ -61,40 +61,65 @@ type town struct {
 	seqnos, most uint64
 }
 
-func newTown(ctx context.Context, t *testing.T, feed string, settings ...string) *town {
+func newTown(ctx context.Context, t testing.TB, feed string, settings ...string) *town {
 	t.Helper()
-	engine := os.Getenv("ENGINE_DIR")
-	if engine == "" {
+	w := emptyTown(t)
+	w.engine(ctx, *vbuckets, settings...)
+	w.product(ctx, w.addr(), feed)
+	return w
+}
+
+// engineDir is the folder with the engine.
+func engineDir(t testing.TB) string {
+	t.Helper()
+	dir := os.Getenv("ENGINE_DIR")
+	if dir == "" {
 		t.Skip("needs a real KV engine: ENGINE_DIR does not name a folder where one was built (docs/couchbase.md)")
 	}
-	w := &town{dir: t.TempDir(), base: ports.Range(t), procs: map[string]*testcluster.Process{},
+	return dir
+}
+
+// emptyTown is newTown before anything of it has been started.
+func emptyTown(t testing.TB) *town {
+	t.Helper()
+	w := &town{node: &node{t: t}, dir: t.TempDir(), base: ports.Range(t), procs: map[string]*testcluster.Process{},
 		r: rand.New(rand.NewPCG(*seed, 0))}
-	folder := filepath.Join(w.dir, "engine")
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	w.node = startNode(t, engine, folder, w.base+40)
-	w.extra = settings
-	w.create(ctx, bucket, *vbuckets)
 	if err := os.WriteFile(filepath.Join(w.dir, "password"), []byte(password), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return w
+}
+
+// engine starts the engine and makes the bucket.
+func (w *town) engine(ctx context.Context, vbuckets int, settings ...string) {
+	w.t.Helper()
+	dir, folder := engineDir(w.t), filepath.Join(w.dir, "engine")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		w.t.Fatal(err)
+	}
+	w.node = startNode(w.t, dir, folder, w.base+40)
+	w.extra = settings
+	w.create(ctx, bucket, vbuckets)
+}
+
+// product starts a manager, a projector beside a KV node, two indexers, and the clients of both.
+func (w *town) product(ctx context.Context, kv, feed string) {
+	w.t.Helper()
 	w.spawn("m1", "manager", "--id", "m1", "--data", filepath.Join(w.dir, "m1"), "--rest", w.at(0), "--raft", w.at(1),
 		"--bootstrap-expect", "1", "--join", w.at(0))
-	w.spawn("p1", "projector", "--id", "p1", "--managers", w.at(0), "--admin", w.at(2), "--kv", w.addr(), "--kv-user",
+	w.spawn("p1", "projector", "--id", "p1", "--managers", w.at(0), "--admin", w.at(2), "--kv", kv, "--kv-user",
 		user, "--kv-password-file", "password",
 		"--feed", feed)
 	w.indexer(1)
 	w.indexer(2)
 	w.client = client.Open(client.Options{Servers: []string{"http://" + w.at(0)}})
-	t.Cleanup(w.client.Close)
+	w.t.Cleanup(w.client.Close)
 	var err error
-	if w.kv, err = kvclient.Connect(ctx, []string{w.addr()}, kvclient.Options{User: user, Password: password,
+	if w.kv, err = kvclient.Connect(ctx, []string{kv}, kvclient.Options{User: user, Password: password,
 		Bucket: bucket}); err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = w.kv.Close() })
-	return w
+	w.t.Cleanup(func() { _ = w.kv.Close() })
 }
 
 func (w *town) at(offset int) string { return fmt.Sprintf("127.0.0.1:%d", w.base+offset) }

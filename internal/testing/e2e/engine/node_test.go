@@ -53,7 +53,7 @@ const (
 
 // node is one engine process and what a cluster manager would do for it.
 type node struct {
-	t     *testing.T
+	t     testing.TB
 	built string // folder of the build
 	dir   string
 	port  int
@@ -63,7 +63,7 @@ type node struct {
 }
 
 // startNode writes the files that an engine reads at its start, and starts it.
-func startNode(t *testing.T, engineDir, dir string, port int) *node {
+func startNode(t testing.TB, engineDir, dir string, port int) *node {
 	t.Helper()
 	n := newNode(t, engineDir, dir, port)
 	n.start()
@@ -71,7 +71,7 @@ func startNode(t *testing.T, engineDir, dir string, port int) *node {
 }
 
 // newNode is startNode without the start.
-func newNode(t *testing.T, engineDir, dir string, port int) *node {
+func newNode(t testing.TB, engineDir, dir string, port int) *node {
 	t.Helper()
 	n := &node{t: t, built: filepath.Join(engineDir, "b"), dir: dir, port: port}
 	maps := filepath.Join(engineDir, "kv_engine", "etc", "couchbase", "kv", "error_maps")
@@ -114,7 +114,7 @@ func (n *node) write(name string, v any) {
 }
 
 // credentials are what an engine's file of passwords holds of a user.
-func credentials(t *testing.T, name string) map[string]any {
+func credentials(t testing.TB, name string) map[string]any {
 	t.Helper()
 	const rounds = 4000
 	u := map[string]any{"n": name}

@@ -43,7 +43,7 @@ func CreateSampleIndexes(ctx context.Context, t *testing.T, c *client.Client, bu
 }
 
 // Create runs CREATE INDEX statements, one after the other, and waits until the indexes are ready.
-func Create(ctx context.Context, t *testing.T, c *client.Client, statements ...string) {
+func Create(ctx context.Context, t testing.TB, c *client.Client, statements ...string) {
 	t.Helper()
 	var ids []index.ID
 	for _, statement := range statements {
@@ -59,7 +59,7 @@ func Create(ctx context.Context, t *testing.T, c *client.Client, statements ...s
 }
 
 // WaitReady waits until all indexes of a bucket are ready.
-func WaitReady(ctx context.Context, t *testing.T, c *client.Client, bucket string) {
+func WaitReady(ctx context.Context, t testing.TB, c *client.Client, bucket string) {
 	t.Helper()
 	list, err := c.Indexes(ctx, bucket)
 	if err != nil {
@@ -104,7 +104,7 @@ const Hang = 90 * time.Second
 
 // Eventually waits for a condition, and fails the test when it does not hold within limit, or Hang when that is longer.
 // f also tells what is seen, which Eventually gives back, or says when it fails.
-func Eventually(t *testing.T, limit time.Duration, what string, f func() (bool, string)) string {
+func Eventually(t testing.TB, limit time.Duration, what string, f func() (bool, string)) string {
 	t.Helper()
 	limit = max(limit, Hang)
 	for deadline := time.Now().Add(limit); ; time.Sleep(100 * time.Millisecond) {
