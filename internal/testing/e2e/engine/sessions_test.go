@@ -1,0 +1,210 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/testing/e2e/harness"
+	"tidemark/manager/api/v1"
+)
+
+const pageRows = 700
+
+// reader is somebody who reads an index in a session of his own, again and again: scans of all of it, and all of it
+// page by page. Each version of a document is greater than those before, of whatever document.
+type reader struct {
+	w       *town
+	name    string
+	session client.Session
+	seen    map[string]uint64 // the version of each document that was read last
+	// what was told and seen
+	scans, answers, lost, refused int
+}
+
+// version is that of the document that a row is of.
+func version(row v1.Row) (uint64, error) {
+	if len(row.Key) != 1 {
+		return 0, fmt.Errorf("row %s has %d components", row.ID, len(row.Key))
+	}
+	return strconv.ParseUint(string(row.Key[0]), 10, 64)
+}
+
+// take holds an answer against what the session has seen.
+func (r *reader) take(rows []v1.Row) error {
+	once := map[string]bool{}
+	last := uint64(0)
+	for _, row := range rows {
+		v, err := version(row)
+		switch {
+		case err != nil:
+			return err
+		case v <= last:
+			return fmt.Errorf("%s: version %d comes after %d", row.ID, v, last)
+		case once[row.ID]:
+			return fmt.Errorf("%s is there twice in one answer, as version %d too: it is of more than one state", row.ID, v)
+		case v < r.seen[row.ID]:
+			return fmt.Errorf("%s is at version %d, and the session has seen %d; nothing was said to be lost", row.ID, v,
+				r.seen[row.ID])
+		}
+		last, once[row.ID] = v, true
+	}
+	for _, row := range rows {
+		v, _ := version(row) // it was read above
+		r.seen[row.ID] = v
+	}
+	return nil
+}
+
+// told takes what an answer, or a page of one, says of what the session has seen: some of it is there no more. It is
+// said once, also where the answer comes to nothing after it.
+func (r *reader) told(lost string) {
+	if lost != "" {
+		r.lost++
+		r.seen = map[string]uint64{}
+	}
+}
+
+// scan reads the index at once.
+func (r *reader) scan(ctx context.Context) (all []v1.Row, err error) {
+	rows, err := r.session.Scan(ctx, r.w.client, client.Ref(bucket, r.name), v1.ScanRequest{})
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		row := rows.Row()
+		all = append(all, v1.Row{ID: row.ID, Key: append([]json.RawMessage(nil), row.Key...)})
+	}
+	end, err := rows.End()
+	r.told(end.SessionLost)
+	return all, err
+}
+
+// pages reads it page by page, which takes its time.
+func (r *reader) pages(ctx context.Context) (all []v1.Row, err error) {
+	req := v1.ScanRequest{Limit: pageRows}
+	for page, err := range r.session.Pages(ctx, r.w.client, client.Ref(bucket, r.name), req) {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.Rows...)
+		r.told(page.End.SessionLost)
+		time.Sleep(20 * time.Millisecond) // writes come in between
+	}
+	return all, nil
+}
+
+// run reads until ctx ends. An answer that fails is none, but what was said with it counts.
+func (r *reader) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		read := r.scan
+		if r.scans++; r.scans%2 == 0 {
+			read = r.pages
+		}
+		rows, err := read(ctx)
+		if err != nil {
+			r.refused++
+			time.Sleep(50 * time.Millisecond)
+			continue
+		}
+		r.answers++
+		if err := r.take(rows); err != nil {
+			return fmt.Errorf("answer %d: %w", r.answers, err)
+		}
+	}
+	return nil
+}
+
+// TestSessions: who reads in a session sees no past, and pages are of one state, while the engine is killed, failed
+// over with loss and emptied under writes; what is lost is said. In the end the pages have what KV has.
+func TestSessions(t *testing.T) {
+	for _, feed := range []string{"native", "gocbcore"} {
+		t.Run(feed, func(t *testing.T) {
+			ctx := t.Context()
+			w := newTown(ctx, t, feed)
+			w.twoEngines(ctx, feed)
+			w.begun(ctx)
+			w.rough = true
+			harness.Create(ctx, t, w.client, fmt.Sprintf(statement, "kept"))
+			troubles := []struct {
+				name string
+				do   func()
+			}{
+				{"flush", func() { w.flush(ctx, bucket, *vbuckets) }},
+				{"failover without having stored", func() { w.forgetful(ctx); w.failover(ctx) }},
+				{"crash", func() { w.crash(ctx) }},
+				{"failover", func() { w.failover(ctx) }},
+			}
+			readers := []*reader{{w: w, name: "kept"}, {w: w, name: "kept"}, {w: w, name: "kept"}}
+			for _, r := range readers {
+				r.seen = map[string]uint64{}
+			}
+			for round := range *rounds {
+				x := troubles[round%len(troubles)]
+				reading, stop := context.WithCancel(ctx)
+				var wg sync.WaitGroup
+				for n, r := range readers {
+					wg.Go(func() {
+						if err := r.run(reading); err != nil {
+							t.Errorf("round %d: %s: reader %d: %v", round, x.name, n, err)
+						}
+					})
+				}
+				w.writing(ctx, func() {
+					w.some(2 * time.Second)
+					x.do()
+					w.some(3 * time.Second)
+				})
+				w.check(ctx, round, "kept")
+				stop()
+				wg.Wait()
+				for _, r := range readers {
+					w.lastPages(ctx, r)
+				}
+				t.Logf("round %d: %s", round, x.name)
+			}
+			for n, r := range readers {
+				t.Logf("reader %d: %d answers, %d refused, %d say that something is lost", n, r.answers, r.refused, r.lost)
+				if *rounds > len(troubles) && r.lost == 0 { // it has seen something before the second flush
+					t.Errorf("reader %d was never told that something is lost", n)
+				}
+			}
+			t.Logf("at least %d seqnos were lost, up to %d of a vbucket at a time", w.seqnos, w.most)
+		})
+	}
+}
+
+// lastPages compares the pages of a reader with a scan, now that nothing is written.
+func (w *town) lastPages(ctx context.Context, r *reader) {
+	w.t.Helper()
+	var rows []v1.Row
+	harness.Eventually(w.t, harness.Hang, "all pages are read", func() (bool, string) {
+		all, err := r.pages(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		rows = all
+		if err := r.take(rows); err != nil {
+			w.t.Fatal(err)
+		}
+		return true, ""
+	})
+	s, err := harness.ScanSoon(ctx, w.client, bucket, r.name, harness.Hang)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if len(rows) != len(s.IDs) {
+		w.t.Fatalf("pages have %d rows, a scan %d", len(rows), len(s.IDs))
+	}
+	for i, row := range rows {
+		if row.ID != s.IDs[i] || string(row.Key[0]) != joined(s.Keys[i]) {
+			w.t.Fatalf("row %d: pages have %s %s, a scan %s %s", i, row.ID, row.Key, s.IDs[i], s.Keys[i])
+		}
+	}
+}
