@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strconv"
@@ -57,23 +58,19 @@ func (a *Answer) Session(seen *scanport.Seen) {
 // Flush sends what was written.
 func (a *Answer) Flush() { _ = a.c.Flush() } // the next write meets the error again
 
-// Enter takes a place; false, and an answer, when there is none.
-func Enter(w http.ResponseWriter, places chan struct{}, what string) bool {
-	select {
-	case places <- struct{}{}:
-		return true
-	default:
-		rpc.WriteProblem(w, TooMany(places, what))
-		return false
-	}
-}
+// HeaderUser of a manager's request says for whom it asks.
+const HeaderUser = "Tidemark-User"
 
-// TooMany refuses who finds no place.
-func TooMany(places chan struct{}, what string) *rpc.Problem {
-	p := rpc.Refuse(errcode.Unavailable, "%d %s are under way on this node, the most it takes: try again", cap(places),
-		what)
-	p.RetryAfterMS = 1000
-	return p
+// maxUser bounds the name of whom a manager asks for, in bytes.
+const maxUser = 256
+
+// AskedFor returns for whom a manager asks, and the context of its request, which knows that too.
+func AskedFor(r *http.Request) (who string, ctx context.Context) {
+	ctx = r.Context()
+	if who := r.Header.Get(HeaderUser); who != "" {
+		ctx = rpc.WithPrincipal(ctx, who[:min(len(who), maxUser)])
+	}
+	return rpc.Principal(ctx), ctx
 }
 
 // ProblemOf makes of any error what REST tells.

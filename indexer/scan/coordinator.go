@@ -46,7 +46,7 @@ type Coordinator struct {
 	tooLong error         // what ends a scan at MaxDuration
 	turn    atomic.Uint64 // spreads scans over replicas
 	load    detector.Load[index.NodeID]
-	lagging atomic.Int64 // scans that wait for copies that lag behind what their sessions have seen
+	lagging *rpc.Places // of scans that wait for copies that lag behind what their sessions have seen
 	over    over
 }
 
@@ -65,6 +65,7 @@ func NewCoordinator(catalog Catalog, truth Truth, nodes Nodes, o Options) *Coord
 		o.Logger = hclog.NewNullLogger()
 	}
 	return &Coordinator{catalog: catalog, truth: truth, nodes: nodes, opts: o,
+		lagging: rpc.NewPlaces(maxLagging, "scans that wait for copies"),
 		tooLong: Errorf(errcode.Timeout, "the scan took longer than %s", o.MaxDuration)}
 }
 
@@ -141,9 +142,11 @@ func Ready(v *View) error {
 func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink) (Result, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.opts.MaxDuration, c.tooLong)
 	defer cancel()
-	r := &run{c: c, spec: spec, count: count, sink: sink, deadline: time.Now().Add(c.opts.Wait),
+	r := &run{c: c, spec: spec, count: count, sink: sink, user: rpc.Principal(ctx), deadline: time.Now().Add(c.opts.Wait),
 		explain: explained{wanted: spec.Explain, began: time.Now()}}
-	r.pages.For = rpc.Principal(ctx)
+	if r.user != rpc.Anonymous {
+		r.pages.For = r.user
+	}
 	err := r.reset()
 	if err == nil {
 		err = r.all(ctx)
@@ -226,6 +229,7 @@ type run struct {
 	spec     Spec
 	count    bool
 	sink     Sink
+	user     string    // for whom
 	deadline time.Time // of waiting
 	reading  time.Time // since when an attempt reads; zero: it waits for its first slices
 	least    *wire.StabilityRef

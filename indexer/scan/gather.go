@@ -310,7 +310,7 @@ func (r *run) request(n *remote) NodeRequest {
 		Index: r.spec.Index, Ref: r.plan.ref, Ranges: r.spec.Ranges, Reverse: r.spec.Reverse, Limit: r.spec.nodeLimit(),
 		Distinct: r.spec.Distinct, Where: r.spec.Where,
 		CountOnly: r.count, WantVector: r.spec.WantTimestamp, After: n.after(), Named: r.spec.At != nil,
-		WaitMS: max(1, time.Until(r.patience()).Milliseconds()),
+		WaitMS: max(1, time.Until(r.patience()).Milliseconds()), User: r.user,
 	}
 	switch {
 	case r.spec.Page != nil:

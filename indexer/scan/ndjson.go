@@ -16,9 +16,6 @@ import (
 // MediaType of an answer to a client.
 const MediaType = "application/x-ndjson"
 
-// HeaderUser of a manager's request says for whom it asks.
-const HeaderUser = "Tidemark-User"
-
 const (
 	ndjsonBuffer = 32 << 10 // what is written at once
 	rowGuess     = 80       // bytes of a line, for the first size of the buffer

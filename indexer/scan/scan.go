@@ -74,6 +74,7 @@ type NodeRequest struct {
 	Pages    *Pages   `json:"pages,omitempty"`   // the answer whose page it is, so that Copies are kept for the next
 	Over     []Pages  `json:"over,omitempty"`    // answers for which nothing has to be kept any more
 	WaitMS   int64    `json:"wait_ms,omitempty"` // how long the node may wait until it holds Ref
+	User     string   `json:"user,omitempty"`    // for whom, of whom a node serves a part only (rpc.Places)
 }
 
 // Pages names an answer that comes page by page.

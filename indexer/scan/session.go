@@ -127,8 +127,8 @@ func (r *run) chosen() scanport.Seen {
 }
 
 // maxLagging is how many scans may wait at a time for copies that lag behind what their sessions have seen: an index
-// that lags must not take the places of all scans. Others wait no longer than lagHurry, in which what was promoted just
-// now is there: then they are refused.
+// that lags must not take the places of all scans, nor a user those of others. Others wait no longer than lagHurry, in
+// which what was promoted just now is there: then they are refused.
 const (
 	maxLagging = 32
 	lagHurry   = 100 * time.Millisecond
@@ -144,11 +144,10 @@ func (r *run) lag() {
 	if r.lags {
 		return
 	}
-	if r.lags = r.c.lagging.Add(1) <= maxLagging; r.lags {
+	if r.lags = r.c.lagging.Enter(r.user) == nil; r.lags {
 		r.hurry = time.Time{}
 		return
 	}
-	r.c.lagging.Add(-1)
 	if r.hurry.IsZero() && !r.given {
 		r.hurry = now.Add(lagHurry)
 	}
@@ -161,7 +160,7 @@ func (r *run) crowded(why error) error {
 		return nil
 	}
 	return Errorf(errcode.Busy, "index %s lags behind what the session has seen, and %d scans wait for it or others "+
-		"already, the most that may: try again: %w", r.spec.Index, maxLagging, why)
+		"already, %d at most and fewer of one user: try again: %w", r.spec.Index, r.c.lagging.Taken(), maxLagging, why)
 }
 
 // caughtUp gives the place of lag back: the copies are open, or are waited for no more. What was waited for them is
@@ -169,7 +168,7 @@ func (r *run) crowded(why error) error {
 func (r *run) caughtUp() {
 	if r.lags {
 		r.lags = false
-		r.c.lagging.Add(-1)
+		r.c.lagging.Leave(r.user)
 	}
 	if !r.lagSince.IsZero() {
 		r.result.Waited += time.Since(r.lagSince)

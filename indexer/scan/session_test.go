@@ -11,6 +11,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scanport"
+	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
 
@@ -311,7 +312,11 @@ func TestLaggingCopiesLeaveRoom(t *testing.T) {
 	c := NewCoordinator(f, f, f, Options{Wait: time.Minute})
 	spec := openSpec()
 	spec.Seen = []scanport.Seen{seenAt(f, 6)}
-	c.lagging.Store(maxLagging)
+	for range maxLagging {
+		if err := c.lagging.Enter(rpc.Anonymous); err != nil {
+			t.Fatal(err)
+		}
+	}
 	var asked []int64 // for how long nodes may wait
 	f.request = func(r NodeRequest) {
 		f.mu.Lock()
@@ -335,13 +340,15 @@ func TestLaggingCopiesLeaveRoom(t *testing.T) {
 	if _, err := c.Scan(t.Context(), spec, new(collect)); err != nil {
 		t.Error(err)
 	}
-	c.lagging.Store(0)
+	for range maxLagging {
+		c.lagging.Leave(rpc.Anonymous)
+	}
 	spec.Seen = []scanport.Seen{seenAt(f, 6)}
-	attempts := map[int64]int{}
+	attempts := map[int]int{}
 	f.request = func(NodeRequest) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if attempts[c.lagging.Load()]++; attempts[1] == 8 { // of two slices, so that the fourth attempt has it
+		if attempts[c.lagging.Taken()]++; attempts[1] == 8 { // of two slices, so that the fourth attempt has it
 			for id := range f.has {
 				f.has[id][6] = ""
 			}
@@ -349,9 +356,9 @@ func TestLaggingCopiesLeaveRoom(t *testing.T) {
 		}
 	}
 	got, err := c.Scan(t.Context(), spec, new(collect))
-	if err != nil || got.Ref != refOf(6) || attempts[1] < 8 || len(attempts) > 1 || c.lagging.Load() != 0 {
+	if err != nil || got.Ref != refOf(6) || attempts[1] < 8 || len(attempts) > 1 || c.lagging.Taken() != 0 {
 		t.Errorf("%+v, %v: while so many were counted copies were asked %v times, and %d are left", got, err, attempts,
-			c.lagging.Load())
+			c.lagging.Taken())
 	}
 	if got.Waited < 2*recheck { // three attempts in vain, with pauses
 		t.Errorf("it has waited for %v", got.Waited)
@@ -360,8 +367,8 @@ func TestLaggingCopiesLeaveRoom(t *testing.T) {
 	spec.Seen = []scanport.Seen{seenAt(f, 7)}
 	c = NewCoordinator(f, f, f, Options{Wait: 120 * time.Millisecond})
 	late, err := c.Scan(t.Context(), spec, new(collect))
-	if CodeOf(err) != errcode.Timeout || c.lagging.Load() != 0 || late.Waited < recheck {
-		t.Errorf("%+v, %v, and %d are left", late, err, c.lagging.Load())
+	if CodeOf(err) != errcode.Timeout || c.lagging.Taken() != 0 || late.Waited < recheck {
+		t.Errorf("%+v, %v, and %d are left", late, err, c.lagging.Taken())
 	}
 }
 

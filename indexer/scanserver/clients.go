@@ -357,12 +357,10 @@ func (o *clientConn) serve(ctx context.Context, message []byte) error {
 		return o.refuse(err)
 	}
 	ctx = rpc.WithPrincipal(ctx, who)
-	select {
-	case o.c.s.scans <- struct{}{}:
-		defer func() { <-o.c.s.scans }()
-	default:
-		return o.refuse(scan.TooMany(o.c.s.scans, "scans"))
+	if err := o.c.s.scans.Enter(who); err != nil {
+		return o.refuse(err)
 	}
+	defer o.c.s.scans.Leave(who)
 	return o.scan(ctx, &req)
 }
 

@@ -25,8 +25,6 @@ const (
 	maxSlow = 256
 	// maxSlowDetail bounds what is remembered of why one failed, in bytes.
 	maxSlowDetail = 300
-	// maxUser bounds the name of whom a manager asks for, in bytes.
-	maxUser = 256
 )
 
 // running knows the scans that are under way, and the slow ones that have ended.

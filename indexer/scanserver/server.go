@@ -5,6 +5,7 @@
 package scanserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -30,7 +31,8 @@ import (
 )
 
 const (
-	// MaxScans bounds the scans that this node coordinates at a time, and, apart from that, the parts of scans it serves.
+	// MaxScans bounds the scans that this node coordinates at a time, and, apart from that, the parts of scans it serves;
+	// users share them out (rpc.Places).
 	MaxScans = 256
 )
 
@@ -63,7 +65,7 @@ type Server struct {
 	tracer       trace.Tracer
 	log          hclog.Logger
 	now          func() time.Time
-	scans, parts chan struct{} // what is under way
+	scans, parts *rpc.Places // what is under way
 	book         scanBook
 	past         *history.Scans
 	running      *running
@@ -74,7 +76,7 @@ type Server struct {
 func New(o Options) *Server {
 	s := &Server{definitions: o.Definitions, pins: o.Pins, metrics: newMetrics(o.Registry), tracer: o.Tracer, log: o.Log,
 		now: o.Now, past: history.NewScans(o.Now()),
-		scans: make(chan struct{}, MaxScans), parts: make(chan struct{}, MaxScans),
+		scans: rpc.NewPlaces(MaxScans, "scans"), parts: rpc.NewPlaces(MaxScans, "parts of scans"),
 		running: newRunning(o.Name, o.Slow, o.Now, o.Hurry),
 		coordinator: scan.NewCoordinator(o.Catalog, o.Truth, scanNodes{o.Nodes, o.Pins},
 			scan.Options{Logger: o.Log.Named("scan")})}
@@ -106,7 +108,7 @@ func (s *Server) Run(ctx context.Context) error { return s.clients.run(ctx) }
 func (s *Server) Load() (scans, clients int) {
 	s.clients.mu.Lock()
 	defer s.clients.mu.Unlock()
-	return len(s.scans), s.clients.there
+	return s.scans.Taken(), s.clients.there
 }
 
 // Stats are the figures of the indexes that were scanned here and are defined.
@@ -152,12 +154,15 @@ func (s *Server) parse(id index.ID, body, resume []byte, session string) (scan.R
 	return req, spec, err
 }
 
-// asker is the context of a manager's request: it knows for whom the manager asks.
-func asker(r *http.Request) context.Context {
-	if who := r.Header.Get(scan.HeaderUser); who != "" {
-		return rpc.WithPrincipal(r.Context(), who[:min(len(who), maxUser)])
+// enter takes a place for whom a manager asks. It returns the context of the request, which knows who that is, and what
+// gives the place back; without a place it has answered.
+func (s *Server) enter(w http.ResponseWriter, r *http.Request) (ctx context.Context, leave func(), ok bool) {
+	who, ctx := scan.AskedFor(r)
+	if err := s.scans.Enter(who); err != nil {
+		rpc.WriteProblem(w, err)
+		return nil, nil, false
 	}
-	return r.Context()
+	return ctx, func() { s.scans.Leave(who) }, true
 }
 
 // problem answers with a scan's error.
@@ -166,10 +171,11 @@ func (s *Server) problem(w http.ResponseWriter, err error) {
 }
 
 func (s *Server) scan(w http.ResponseWriter, r *http.Request) {
-	if !scan.Enter(w, s.scans, "scans") {
+	ctx, leave, ok := s.enter(w, r)
+	if !ok {
 		return
 	}
-	defer func() { <-s.scans }()
+	defer leave()
 	began := s.now()
 	req, spec, err := s.prepare(w, r)
 	if err != nil {
@@ -177,7 +183,7 @@ func (s *Server) scan(w http.ResponseWriter, r *http.Request) {
 		s.problem(w, err)
 		return
 	}
-	ctx, active := s.running.begin(asker(r), scanport.Scan, &req, &spec)
+	ctx, active := s.running.begin(ctx, scanport.Scan, &req, &spec)
 	defer func() { s.running.end(active, err) }()
 	out := scan.NewAnswer(w)
 	enc := scan.NewEncoder(sendingWriter{out, active.progress}, out.Flush, out.Whole, spec)
@@ -201,15 +207,16 @@ func (s *Server) scan(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) count(w http.ResponseWriter, r *http.Request) {
-	if !scan.Enter(w, s.scans, "scans") {
+	ctx, leave, ok := s.enter(w, r)
+	if !ok {
 		return
 	}
-	defer func() { <-s.scans }()
+	defer leave()
 	began := s.now()
 	req, spec, err := s.prepare(w, r)
 	var result scan.Result
 	if err == nil {
-		result, err = s.counted(asker(r), &req, spec)
+		result, err = s.counted(ctx, &req, spec)
 	}
 	s.doneHTTP(r, began, &spec, scan.Result{Waited: result.Waited}, err) // a number is no row
 	if err != nil {
@@ -279,15 +286,17 @@ func (s *Server) done(id index.ID, began time.Time, spec *scan.Spec, result scan
 
 // serveSlices answers another node.
 func (s *Server) serveSlices(w http.ResponseWriter, r *http.Request) {
-	if !scan.Enter(w, s.parts, "parts of scans") {
-		return
-	}
-	defer func() { <-s.parts }()
 	var req scan.NodeRequest
 	if err := rpc.Read(w, r, rpc.MaxControlBody, &req); err != nil {
 		rpc.WriteProblem(w, err)
 		return
 	}
+	who := cmp.Or(req.User, rpc.Anonymous)
+	if err := s.parts.Enter(who); err != nil { // for the coordinating node it is one that cannot serve now
+		rpc.WriteProblem(w, scan.ProblemOf(scan.Errorf(errcode.Unavailable, "%v", err)))
+		return
+	}
+	defer s.parts.Leave(who)
 	out := scan.NewAnswer(w)
 	if err := scan.Serve(r.Context(), out, out.Flush, req, s.pins); err != nil {
 		s.log.Debug("a part of a scan ended early", "index", req.Index, "timestamp", req.Ref.Number, "error", err)

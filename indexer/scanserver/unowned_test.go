@@ -63,23 +63,59 @@ func TestUnownedVBuckets(t *testing.T) {
 // TestScansAreBounded: a node that has as many scans as it takes, or parts of others' scans, says so at once and when
 // to come again; neither takes the other's places.
 func TestScansAreBounded(t *testing.T) {
-	full := func() chan struct{} {
-		places := make(chan struct{}, 1)
-		places <- struct{}{}
+	full := func() *rpc.Places {
+		places := rpc.NewPlaces(1, "scans")
+		if err := places.Enter(rpc.Anonymous); err != nil {
+			t.Fatal(err)
+		}
 		return places
 	}
 	s := &Server{scans: full(), parts: full()}
-	for name, serve := range map[string]http.HandlerFunc{"scan": s.scan, "count": s.count, "slices": s.serveSlices} {
+	for name, c := range map[string]struct {
+		serve http.HandlerFunc
+		code  errcode.Code
+	}{"scan": {s.scan, errcode.Busy}, "count": {s.count, errcode.Busy}, "slices": {s.serveSlices, errcode.Unavailable}} {
 		w := httptest.NewRecorder()
-		serve(w, httptest.NewRequest(http.MethodPost, "/", nil))
+		c.serve(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader("{}")))
 		var p rpc.Problem
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusServiceUnavailable ||
-			p.Code != errcode.Unavailable ||
-			p.RetryAfterMS == 0 || w.Header().Get("Retry-After") == "" || !strings.Contains(p.Detail, "the most it takes") {
+			p.Code != c.code || c.code == errcode.Busy && w.Header().Get("Retry-After") == "" ||
+			!strings.Contains(p.Detail, "the most it takes") {
 			t.Errorf("%s: %d %s, %v", name, w.Code, w.Body, err)
 		}
 	}
-	if len(s.scans) != 1 || len(s.parts) != 1 {
+	if s.scans.Taken() != 1 || s.parts.Taken() != 1 {
 		t.Error("a refused scan took or gave a place")
+	}
+}
+
+// TestUsersShareScans: a user who takes all that he can get, by way of a manager or as one whose parts other nodes ask
+// for, leaves places for others.
+func TestUsersShareScans(t *testing.T) {
+	s := &Server{scans: rpc.NewPlaces(4, "scans"), parts: rpc.NewPlaces(4, "parts of scans")}
+	for _, places := range []*rpc.Places{s.scans, s.parts} {
+		for places.Enter("ann") == nil {
+			continue
+		}
+	}
+	for who, want := range map[string]bool{"ann": false, "bob": true} {
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Header.Set(scan.HeaderUser, who)
+		w := httptest.NewRecorder()
+		_, leave, ok := s.enter(w, r)
+		if ok != want || !ok && !strings.Contains(w.Body.String(), "3 of the 3 scans") {
+			t.Errorf("%s enters: %v, %s", who, ok, w.Body)
+		}
+		if ok {
+			leave()
+		}
+	}
+	w := httptest.NewRecorder()
+	s.serveSlices(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(`{"user":"ann"}`)))
+	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "3 of the 3 parts of scans") {
+		t.Errorf("a part for ann: %d %s", w.Code, w.Body)
+	}
+	if s.scans.Taken() != 3 || s.parts.Taken() != 3 {
+		t.Error(s.scans.Taken(), s.parts.Taken())
 	}
 }

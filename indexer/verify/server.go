@@ -44,10 +44,12 @@ func (v *Verifier) Route(r *mux.Router) {
 // coordinate answers who wants an index verified: every node checks the copies that it holds, and their lines are
 // passed on.
 func (v *Verifier) coordinate(w http.ResponseWriter, r *http.Request) {
-	if !scan.Enter(w, v.coordinated, "verifications") {
+	who, _ := scan.AskedFor(r)
+	if err := v.coordinated.Enter(who); err != nil {
+		rpc.WriteProblem(w, err)
 		return
 	}
-	defer func() { <-v.coordinated }()
+	defer v.coordinated.Leave(who)
 	out := &lines{a: scan.NewAnswer(w)}
 	end, err := v.verifyAll(r, w, out)
 	v.verified(err)
@@ -198,11 +200,12 @@ func (v *Verifier) check(w http.ResponseWriter, r *http.Request) {
 		rpc.WriteProblem(w, scan.ProblemOf(err))
 		return
 	}
-	if !scan.Enter(w, v.checking, "verifications") {
+	if err := v.checking.Enter(rpc.Anonymous); err != nil {
+		rpc.WriteProblem(w, err)
 		return
 	}
 	err = one.run(r.Context())
-	<-v.checking // before the last line: who has it may ask for the next one
+	v.checking.Leave(rpc.Anonymous) // before the last line: who has it may ask for the next one
 	if err != nil {
 		err = out.line(failure(err))
 	} else {
@@ -277,7 +280,7 @@ func (l *lines) line(v *v1.VerifyLine) error {
 }
 
 // Verifying reports whether copies here are being checked.
-func (v *Verifier) Verifying() bool { return len(v.checking) > 0 }
+func (v *Verifier) Verifying() bool { return v.checking.Taken() > 0 }
 
 // copiesRequest asks an indexer to check copies that it holds. POST /v1/copies:verify on its scan port, of the indexer
 // that coordinates; the answer is a v1.VerifyLine per line.

@@ -18,6 +18,7 @@ import (
 	"tidemark/indexer/scan"
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
+	"tidemark/internal/rpc"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -88,8 +89,8 @@ type Verifier struct {
 	metrics     *metrics
 	log         hclog.Logger
 	now         func() time.Time
-	coordinated chan struct{} // places of verifications that are coordinated here
-	checking    chan struct{} // capacity 1: held while copies here are being verified
+	coordinated *rpc.Places   // of verifications that are coordinated here
+	checking    *rpc.Places   // one: held while copies here are being verified
 	last        atomic.Uint64 // id of a side stream
 	differing   differing
 
@@ -101,7 +102,8 @@ type Verifier struct {
 func New(o Options) *Verifier {
 	v := &Verifier{name: o.Name, role: o.Role, pins: o.Pins, projectors: o.Projectors, nodes: o.Nodes, room: o.Room,
 		auditRate: o.AuditRate, auditEvery: o.AuditEvery, metrics: newMetrics(o.Registry), log: o.Log, now: o.Now,
-		coordinated: make(chan struct{}, maxVerifies), checking: make(chan struct{}, 1), reads: map[string]*sideRead{}}
+		coordinated: rpc.NewPlaces(maxVerifies, "verifications"), checking: rpc.NewPlaces(1, "verifications"),
+		reads: map[string]*sideRead{}}
 	if v.room == 0 {
 		v.room = MaxBytes
 	}

@@ -51,7 +51,7 @@ const (
 	busyRetryMS    = 100
 	leaderRetryMS  = 200
 	forwardsAtOnce = 64  // connections to one manager
-	scansAtOnce    = 256 // scans that one manager passes on
+	scansAtOnce    = 256 // scans that one manager passes on; users share these places out
 	retryAfterMS   = 1000
 )
 
@@ -120,7 +120,7 @@ func New(cfg Config) *API {
 func over(g *ground) *API {
 	c := &currency{ground: g, began: time.Now(), asking: make(chan struct{}, 1)}
 	a := &access{ground: g, currency: c}
-	return &API{access: a, scans: &scans{access: a, places: make(chan struct{}, scansAtOnce)}}
+	return &API{access: a, scans: &scans{access: a, places: rpc.NewPlaces(scansAtOnce, "scans")}}
 }
 
 // Close drops idle connections.

@@ -34,7 +34,7 @@ type scans struct {
 	ways *rpc.Client // to the indexers
 	// alive returns which indexers are silent, by probes on connections of their own.
 	alive  *detector.Detector
-	places chan struct{} // one for each scan that is passed on
+	places *rpc.Places // of scans that are passed on
 }
 
 func (g *scans) scanRoutes() []route {
@@ -164,14 +164,11 @@ func (g *scans) verify(w http.ResponseWriter, r *http.Request) error {
 // answer. An indexer that cannot be reached, says that it cannot serve now, or is silent while another one is not
 // (package detector), is followed by the next one.
 func (g *scans) passOn(w http.ResponseWriter, r *http.Request, v any) error {
-	select {
-	case g.places <- struct{}{}:
-		defer func() { <-g.places }()
-	default:
-		p := rpc.Refuse(errcode.Busy, "%d scans go through this manager already, the most it takes", scansAtOnce)
-		p.RetryAfterMS = busyRetryMS
-		return p
+	who := rpc.Principal(r.Context())
+	if err := g.places.Enter(who); err != nil {
+		return err
 	}
+	defer g.places.Leave(who)
 	body, err := scanBody(w, r, v)
 	if err != nil {
 		return err
