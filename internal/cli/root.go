@@ -141,7 +141,7 @@ func newRoot(s Streams) *cobra.Command {
 
   tidemark up --sample        a local cluster with sample data, in one command
   tidemark sql "CREATE INDEX by_name ON world(name)"
-  tidemark index scan world/by_name --equal '["Paris"]'`,
+  tidemark index scan world/by_name --equal '["France"]'`,
 		SilenceUsage: true, SilenceErrors: true, DisableSuggestions: true, Args: cobra.ArbitraryArgs,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := resolve(cmd)

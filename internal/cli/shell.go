@@ -45,7 +45,7 @@ func newShell(s Streams) *cobra.Command {
 as the command line does:
 
   CREATE INDEX by_name ON world(name);
-  index scan world/by_name --equal '["Paris"]' --explain
+  index scan world/by_name --equal '["France"]' --explain
 
 What says which cluster, as whom and how to print is given once, to the shell, and counts for each line that does not
 say otherwise; a password is asked for once. Scans and counts are one session: none shows an older state than one

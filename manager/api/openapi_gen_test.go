@@ -278,8 +278,10 @@ func (g *generator) responses(rt *route) object {
 		all[strconv.Itoa(status)] = object{"$ref": "#/components/responses/" + name}
 		g.problems[name] = object{"description": http.StatusText(status) + ": " + strings.Join(codes, ", "),
 			"headers": g.headers(rt, names...),
-			"content": object{rpc.MediaProblem: object{"schema": object{"allOf": []any{object{"$ref": "#/components/schemas/Problem"},
-				object{"properties": object{"code": object{"enum": codes}, "status": object{"const": status}}}}}}}}
+			"content": object{rpc.MediaProblem: object{"schema": object{
+				"x-go-type": "Problem", // oapi-codegen makes a type of its own of each otherwise
+				"allOf": []any{object{"$ref": "#/components/schemas/Problem"},
+					object{"properties": object{"code": object{"enum": codes}, "status": object{"const": status}}}}}}}}
 	}
 	return all
 }
@@ -288,8 +290,7 @@ func (g *generator) responses(rt *route) object {
 func (g *generator) special(t reflect.Type) object {
 	switch t {
 	case reflect.TypeFor[json.RawMessage]():
-		return object{"description": "any JSON value", "type": []string{"null", "boolean", "number", "string", "array",
-			"object"}}
+		return object{"description": "any JSON value"} // without a type: generators do not take a list of them
 	case reflect.TypeFor[v1.VBucketPosition]():
 		return object{"type": "array", "prefixItems": []any{object{"type": "string", "pattern": "^[0-9]+$",
 			"description": "vbuuid"},
