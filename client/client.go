@@ -275,7 +275,7 @@ func (c *Client) Status(ctx context.Context) (v1.Status, error) {
 	return s, c.call(ctx, http.MethodGet, "/v1/status", nil, nil, &s)
 }
 
-// WaitReady waits until the indexes are ready (state maintenance), calling progress now and then with the mean of their
+// WaitReady waits until the indexes are ready, calling progress now and then with the mean of their
 // progress in percent. An index in state error, or one that is gone, ends the wait with an error that says which.
 func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(percent float64)) error {
 	tick := time.NewTicker(100 * time.Millisecond)

@@ -397,9 +397,9 @@ func TestWaitReady(t *testing.T) {
 		steps []http.HandlerFunc
 		want  string
 	}{
-		{"ready", []http.HandlerFunc{list("pending", "backfill"), list("maintenance", "maintenance")}, ""},
-		{"error", []http.HandlerFunc{list("pending", "backfill"), list("maintenance", "error")}, "no disk"},
-		{"dropped", []http.HandlerFunc{list("pending", "backfill"), list("maintenance")}, "dropped"},
+		{"ready", []http.HandlerFunc{list("pending", "backfill"), list("ready", "ready")}, ""},
+		{"error", []http.HandlerFunc{list("pending", "backfill"), list("ready", "error")}, "no disk"},
+		{"dropped", []http.HandlerFunc{list("pending", "backfill"), list("ready")}, "dropped"},
 		{"dropping", []http.HandlerFunc{list("pending", "dropping")}, "dropped"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -293,14 +293,14 @@ func (d *Definition) Desc() []bool {
 	return desc
 }
 
-// State of an index. READY is what people see for Maintenance.
+// State of an index. Its text, which people and programs see, is that of the seeds but for Maintenance: "ready".
 type State uint8
 
 // The states of the index state machine (docs/architecture.md, "States of an index").
 const (
 	Pending     State = iota + 1 // replicated, being prepared; with Deferred: waits for BUILD
 	Backfill                     // being built
-	Maintenance                  // ready: kept current, answers scans
+	Maintenance                  // "ready": kept current, answers scans
 	Dropping                     // being removed from its hosts
 	Error                        // stopped, see Definition.Reason
 )
@@ -353,7 +353,7 @@ func (s State) String() string {
 	case Backfill:
 		return "backfill"
 	case Maintenance:
-		return "maintenance"
+		return "ready"
 	case Dropping:
 		return "dropping"
 	case Error:

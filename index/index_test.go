@@ -11,7 +11,7 @@ import (
 func TestTransitions(t *testing.T) {
 	states := []State{Pending, Backfill, Maintenance, Dropping, Error}
 	legal := map[State]string{
-		Pending: "backfill dropping error", Backfill: "maintenance dropping error pending",
+		Pending: "backfill dropping error", Backfill: "ready dropping error pending",
 		Maintenance: "dropping error backfill",
 		Error:       "pending backfill dropping", Dropping: "",
 	}
@@ -46,7 +46,7 @@ func TestIncarnationsAreOrdered(t *testing.T) {
 func TestIDsAreStringsInJSON(t *testing.T) {
 	d := Definition{ID: 1<<63 + 1, Name: "i", State: Maintenance}
 	b, err := json.Marshal(d)
-	if err != nil || !strings.Contains(string(b), `"id":"9223372036854775809"`) || !strings.Contains(string(b), `"state":"maintenance"`) {
+	if err != nil || !strings.Contains(string(b), `"id":"9223372036854775809"`) || !strings.Contains(string(b), `"state":"ready"`) {
 		t.Errorf("%s, %v", b, err)
 	}
 	var back Definition

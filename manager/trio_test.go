@@ -292,7 +292,7 @@ func TestContract(t *testing.T) {
 			detail: "nothing to change"},
 		{name: "change of what cannot be", method: "PATCH", path: "/v1/indexes/b/n", body: `{"num_replica":2}`, status: 400, code: "UNSUPPORTED", detail: "ALTER INDEX does it"},
 		{name: "change of the name", method: "PATCH", path: "/v1/indexes/b/n", body: `{"name":"m"}`, status: 400, code: "UNSUPPORTED", detail: "create another"},
-		{name: "change of the state", method: "PATCH", path: "/v1/indexes/b/n", body: `{"state":"maintenance"}`, status: 400, code: "BAD_REQUEST", detail: "is told"},
+		{name: "change of the state", method: "PATCH", path: "/v1/indexes/b/n", body: `{"state":"ready"}`, status: 400, code: "BAD_REQUEST", detail: "is told"},
 		{name: "change of what is not", method: "PATCH", path: "/v1/indexes/b/n", body: `{"coment":"x"}`, status: 400, code: "BAD_REQUEST", detail: "coment"},
 		{name: "deferred again", method: "PATCH", path: "/v1/indexes/b/n", body: `{"deferred":true}`, status: 400, code: "UNSUPPORTED", detail: "put off"},
 		{name: "deferred null", method: "PATCH", path: "/v1/indexes/b/n", body: `{"deferred":null}`, status: 400, code: "BAD_REQUEST", detail: "null"},

@@ -40,7 +40,7 @@ func (f *fake) sent(s *httptest.Server) string {
 const allOfIt = "|--timeout|5s"
 
 const (
-	oneIndex = `{"id":"7","name":"n","bucket":"b","state":"maintenance","progress":100,"definition":"CREATE INDEX n ON b(a)","items":3,"modified_cas":9}`
+	oneIndex = `{"id":"7","name":"n","bucket":"b","state":"ready","progress":100,"definition":"CREATE INDEX n ON b(a)","items":3,"modified_cas":9}`
 	result   = `{"results":[{"id":"7","name":"n","bucket":"b","state":"pending","cas":4}]}`
 	end      = `{"end":true,"rows":2,"timestamp":{"hash":"11"}}`
 )

@@ -382,7 +382,7 @@ func printIndexes(w io.Writer, output format, list v1.IndexList) error {
 func stateWord(i v1.IndexInfo) string {
 	switch {
 	case i.State == index.Maintenance:
-		word := "ready"
+		word := i.State.String()
 		if a := i.Availability; a != nil && a.State != "available" {
 			word += ", " + a.State
 		}

@@ -248,8 +248,6 @@ func resultWord(r v1.StatementResult) string {
 		return "did not exist"
 	case r.State == index.Dropping:
 		return "dropped"
-	case r.State == index.Maintenance:
-		return "ready"
 	case r.Deferred && r.State == index.Pending:
 		return "deferred"
 	}

@@ -10,7 +10,7 @@ export function indexState(i) {
   const state = i.state || i.index_state;
   const a = i.availability;
   switch (state) {
-    case 'maintenance':
+    case 'ready':
       if (!a || a.state === 'available') return { text: 'ready', kind: 'good' };
       if (a.state === 'degraded') return { text: 'ready, degraded', kind: 'warn', why: a.why };
       return { text: 'unavailable', kind: 'bad', why: a.why };

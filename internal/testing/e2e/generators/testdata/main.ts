@@ -15,7 +15,7 @@ async function run(baseUrl: string, bucket: string): Promise<void> {
   for (let i = 0; ; i++) {
     const x = await c.GET("/v1/indexes/{bucket}/{name}", { params: { path } });
     if (!x.data) throw new Error(JSON.stringify(x.error));
-    if (x.data.state === "maintenance") break;
+    if (x.data.state === "ready") break;
     if (i > 2000) throw new Error(`the index is ${x.data.state}`);
     await new Promise((done) => setTimeout(done, 50));
   }
