@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -175,7 +176,7 @@ func (c *Conn) connect(ctx context.Context) error {
 		c.agent = agent
 		return nil
 	}
-	_ = agent.Close()
+	c.closeAgent(agent)
 	if code, ok := statusOf(err); ok && code != mcbp.StatusTemporary {
 		err = fmt.Errorf("%w: %w", feed.ErrNotSupported, err)
 	}
@@ -400,9 +401,9 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// closeAgent closes an agent, and leaves it behind when it does not come to an end: it is known to wait for itself
-// after a node that it was connected to has left the cluster.
-func (c *Conn) closeAgent(agent *gocbcore.DCPAgent) {
+// closeAgent closes an agent, and leaves it behind when it does not come to an end within Config.DeadAfter: it is known
+// to wait for itself after a node that it was connected to has left the cluster.
+func (c *Conn) closeAgent(agent io.Closer) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)

@@ -1,10 +1,17 @@
 package gocb
 
 import (
+	"bytes"
 	"crypto/tls"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/couchbase/gocbcore/v10"
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/projector/feed"
 )
 
 // gocbcore tells its password to all managers that a map names: it is given none for those that nobody named, unless
@@ -35,4 +42,31 @@ func TestWhoIsToldThePassword(t *testing.T) {
 			t.Errorf("%s: %+v %v", tt.name, got, err)
 		}
 	}
+}
+
+// stuck is an agent whose Close waits until it is let go.
+type stuck chan struct{}
+
+func (s stuck) Close() error { <-s; return nil }
+
+// An agent that does not come to an end is left behind after Config.DeadAfter, and the log says so; nobody waits for
+// gocbcore longer than that.
+func TestAgentThatDoesNotClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		c := &Conn{conf: feed.Config{DeadAfter: 7 * time.Second, Addr: "kv1", Logger: hclog.New(&hclog.LoggerOptions{
+			Output: &log})}}
+		agent, began := make(stuck), time.Now()
+		c.closeAgent(agent)
+		if took := time.Since(began); took != c.conf.DeadAfter || !strings.Contains(log.String(), "left behind") {
+			t.Errorf("left after %s of %s; the log says %q", took, c.conf.DeadAfter, log.String())
+		}
+		close(agent)
+		log.Reset()
+		began = time.Now()
+		c.closeAgent(agent)
+		if took := time.Since(began); took != 0 || log.Len() > 0 {
+			t.Errorf("one that closes at once took %s; the log says %q", took, log.String())
+		}
+	})
 }
