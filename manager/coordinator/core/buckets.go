@@ -318,10 +318,17 @@ func (l *ledgers) started(a *StreamsStarted) {
 // goneAfter is how many checks in a row must not find a bucket before its indexes go to error.
 const goneAfter = 3
 
+// lostChecks is how many times as often is asked while a collection was not found: scans of its index show the rows
+// that it had.
+const lostChecks = 10
+
 // checkBuckets asks a projector, each time the next one, whether the known buckets are still what they were.
 func (l *ledgers) checkBuckets() {
-	if !l.active || l.nowMS-l.checkMS < l.settings.BucketCheck.Milliseconds() ||
-		len(l.components.alive) == 0 {
+	every := l.settings.BucketCheck.Milliseconds()
+	if len(l.lost) > 0 {
+		every /= lostChecks
+	}
+	if !l.active || l.nowMS-l.checkMS < every || len(l.components.alive) == 0 {
 		return
 	}
 	l.checkMS = l.nowMS

@@ -115,3 +115,49 @@ func TestEachProjectorIsAskedForBuckets(t *testing.T) {
 		}
 	}
 }
+
+// TestLostCollectionIsAskedForSoon: while a collection was not found the next question does not wait for the turn of
+// all buckets; once it is there again, it does.
+func TestLostCollectionIsAskedForSoon(t *testing.T) {
+	now := Now{MS: 1_000_000, WallMS: 1_000_000, State: stateOf(t,
+		&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1, FormatLevel: statecontext.FormatLevel}, member("i1"),
+		&statecontext.SetBucket{Name: "b", UUID: "u", VBuckets: 4},
+		&statecontext.CreateIndex{Definition: index.Definition{Name: "on", Bucket: "b", BucketUUID: "u",
+			Member: index.Member{Scope: "s", Collection: "c", ID: 9, Manifest: 5},
+			Keys:   []index.KeyExpr{{Expr: "a"}}, Statement: "CREATE INDEX", Partitions: 1},
+			Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1}, Placement: []statecontext.Placement{{}}},
+		&statecontext.RegisterProjector{Projector: statecontext.Projector{ID: "p1", Admin: "http://p1", BootID: "boot"}})}
+	l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 1}, hclog.NewNullLogger(), now)
+	l.active = true
+	l.membership.watchProjectors()
+	next := func() (waited int64) { // until a question is asked
+		for began := now.MS; ; now.MS += 10 {
+			l.at(now)
+			l.effects = l.effects[:0]
+			if l.ledgers.checkBuckets(); len(l.effects) > 0 || now.MS > began+60_000 {
+				return now.MS - began
+			}
+		}
+	}
+	answer := func(all ...wire.Collection) {
+		l.ledgers.bucketChecked(&BucketChecked{CheckBucket: CheckBucket{Bucket: "b", UUID: "u", Collections: true},
+			Found: &wire.BucketReply{Name: "b", UUID: "u", VBuckets: 4, Collections: &wire.Collections{UID: 7, All: all}}})
+	}
+	next()
+	whole := l.settings.BucketCheck.Milliseconds()
+	for _, x := range []struct {
+		what string
+		all  []wire.Collection
+		want int64
+	}{
+		{"there", []wire.Collection{{Scope: "s", Name: "c", ID: 9}}, whole},
+		{"gone", nil, whole / lostChecks},
+		{"gone by two", nil, whole / lostChecks},
+		{"there again", []wire.Collection{{Scope: "s", Name: "c", ID: 9}}, whole},
+	} {
+		answer(x.all...)
+		if got := next(); got != x.want {
+			t.Errorf("%s: asked again after %d ms, want %d", x.what, got, x.want)
+		}
+	}
+}
