@@ -45,8 +45,8 @@ var build struct {
 	err  error
 }
 
-// Binary builds the product once for each test process, with the flags for faults (-tags failpoints), and returns its
-// path. TIDEMARK_TEST_BINARY names another one, built likewise.
+// Binary makes the product for a test process, with the flags for faults (-tags failpoints), and returns its path.
+// TIDEMARK_TEST_BINARY names another one, built likewise.
 func Binary(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv("TIDEMARK_TEST_BINARY"); path != "" {
@@ -59,10 +59,12 @@ func Binary(t testing.TB) string {
 			return
 		}
 		build.path = filepath.Join(dir, "tidemark")
-		out, err := exec.Command("go", "build", "-tags", "failpoints", "-o", build.path, "tidemark/cmd/tidemark").
+		// Unlike `go build`, `go run` links once for all packages of a test run: what it runs stays in the build cache. It
+		// runs `cp PRODUCT PATH` here.
+		out, err := exec.Command("go", "run", "-tags", "failpoints", "-exec", "cp", "tidemark/cmd/tidemark", build.path).
 			CombinedOutput()
 		if err != nil {
-			build.err = fmt.Errorf("go build: %w\n%s", err, out)
+			build.err = fmt.Errorf("go run -exec cp: %w\n%s", err, out)
 		}
 	})
 	if build.err != nil {
@@ -157,6 +159,8 @@ func launch(t testing.TB, env []string, dir string, args ...string) *Cluster {
 			c.dump()
 		}
 		c.Stop()
+		used := c.cmd.ProcessState // its children's too, as it has waited for them
+		t.Logf("the cluster took %s of CPU", (used.UserTime() + used.SystemTime()).Round(10*time.Millisecond))
 	})
 	return c
 }
