@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"tidemark/errcode"
 	"tidemark/index"
@@ -256,6 +257,42 @@ func TestAnIndexThatIsReadySinceJustNow(t *testing.T) {
 		}
 		if err == nil {
 			_ = resp.Body.Close()
+		}
+		indexer.Close()
+		api.Close()
+	}
+}
+
+// TestReadyAfterTheLeader: an indexer hears that an index is ready from the next leader, where the one that has decided
+// it died at once. Whoever scans by way of a manager waits for that as long as a scan waits.
+func TestReadyAfterTheLeader(t *testing.T) {
+	for told, want := range map[time.Duration]int{scan.DefaultWait - time.Second: http.StatusOK,
+		scan.DefaultWait + time.Second: http.StatusConflict} {
+		began := time.Now()
+		now := began
+		indexer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if now = now.Add(500 * time.Millisecond); now.Before(began.Add(told)) {
+				rpc.WriteProblem(w, rpc.Refuse(errcode.IndexNotReady, "not yet"))
+				return
+			}
+			_, _ = io.WriteString(w, `{"end":true}`)
+		}))
+		api := New(Config{})
+		api.scans.now = func() time.Time { return now }
+		x := &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}}
+		resp, err := api.scans.askReady(t.Context(), &question{index: x, action: scanAction, body: []byte("{}"),
+			again: func() (*statecontext.Index, error) { return x, nil }},
+			func(*statecontext.Index) []string { return []string{strings.TrimPrefix(indexer.URL, "http://")} })
+		status := http.StatusOK
+		if p := new(rpc.Problem); errors.As(err, &p) {
+			status = p.Status
+		} else if err != nil {
+			t.Error(err)
+		} else {
+			_ = resp.Body.Close()
+		}
+		if status != want {
+			t.Errorf("told after %s: %d (%v), want %d", told, status, err, want)
 		}
 		indexer.Close()
 		api.Close()

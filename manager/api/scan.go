@@ -240,9 +240,10 @@ func (g *scans) pass(ctx context.Context, w http.ResponseWriter, resp *http.Resp
 	return stream(ctx, w, resp)
 }
 
-// An indexer learns a moment after the managers that an index is ready: until then it is asked again.
+// An indexer learns a moment after the managers that an index is ready; where the leader has died in this moment, once
+// there is another one. Until then it is asked again, as long as a scan waits for what it is to show.
 const (
-	behindPatience = 3 * time.Second
+	behindPatience = scan.DefaultWait
 	behindPause    = 20 * time.Millisecond
 )
 
