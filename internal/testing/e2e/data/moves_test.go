@@ -13,6 +13,7 @@ import (
 
 	"tidemark/internal/failpoint"
 	"tidemark/internal/localcluster"
+	"tidemark/internal/sample"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/manager/api/v1"
@@ -21,7 +22,7 @@ import (
 	"tidemark/statecontext"
 )
 
-var movesFlag = flag.String("moves", "catchup/target,done/source,done/leader,forget/target",
+var movesFlag = flag.String("moves", "done/source,catchup/target,forget/target,done/leader,catchup/projector",
 	"cells of TestMoves, TRANSITION/VICTIM, or all: "+strings.Join(moveTransitions, ", ")+" with "+
 		strings.Join(moveVictims, ", "))
 
@@ -190,8 +191,9 @@ func (b *breaker) cell(what, who string, req v1.RebalanceRequest, atOnce bool) {
 	b.settled()
 }
 
-// TestMoves: slices with a replica move while documents change, and at each of their transitions each kind of process
-// is killed (-moves all). No scan fails, none shows a wrong row, and in the end every slice is where the plan wants it.
+// TestMoves: slices with a replica move while documents change, filled with the files of those that have them, and at
+// each of their transitions each kind of process is killed (-moves all). No scan fails, none shows a wrong row, and in
+// the end every slice is where the plan wants it.
 func TestMoves(t *testing.T) {
 	t.Parallel()
 	cells := movesCells(t)
@@ -200,10 +202,13 @@ func TestMoves(t *testing.T) {
 	fail := failpoint.Dir(t.TempDir())
 	up := testcluster.Start(t, t.TempDir(), "--failpoints", string(fail))
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
-	harness.CreateSampleIndexes(ctx, t, c, bucket)
-	for _, name := range harness.SampleIndexes() {
-		harness.MustRun(ctx, t, up, "index", "alter", bucket+"/"+name, "--replicas", "1")
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
+	slices := 2 // what matters of a cell is the one that is held
+	if *movesFlag == "all" {
+		slices = 6
+	}
+	for _, statement := range sample.Statements(bucket) {
+		harness.Create(ctx, t, c, fmt.Sprintf(`%s WITH {"num_replica":1, "num_partition":%d}`, statement, slices))
 	}
 	b := &breaker{mover: mover{t: t, ctx: ctx, c: c}, up: up, fail: fail, bucket: bucket}
 	b.settled()
@@ -211,12 +216,23 @@ func TestMoves(t *testing.T) {
 	defer stop()
 	var writers sync.WaitGroup
 	writers.Go(func() { w.Run(load, 1, 200) })
-	s := scanner{pause: 60 * time.Millisecond} // so that some are under way at each kill
+	s := scanner{pause: 100 * time.Millisecond} // so that some are under way at each kill
 	s.run(load, c, bucket)
+	leave := v1.RebalanceRequest{Remove: []string{"i3"}, Receives: 2, Sends: 2}
+	come := v1.RebalanceRequest{Keep: []string{"i3"}, Receives: 2, Sends: 2}
+	if r := b.over(b.begin(leave)); r.Phase != statecontext.RebalanceFinished {
+		t.Fatalf("%+v", r)
+	}
+	if f := s.wrong(); len(f) > 0 {
+		t.Errorf("scans failed while nothing was killed: %v", f)
+	}
+	if installed, failed := fills(ctx, t, up); installed == 0 || failed > 0 {
+		t.Errorf("while nothing was killed %d copies were filled by files, %d were to be and were not", installed, failed)
+	}
 	for n, cell := range cells {
-		req := v1.RebalanceRequest{Remove: []string{"i3"}, Receives: 2, Sends: 2}
+		req := come
 		if n%2 == 1 {
-			req = v1.RebalanceRequest{Keep: []string{"i3"}, Receives: 2, Sends: 2}
+			req = leave
 		}
 		began := time.Now()
 		b.cell(cell[0], cell[1], req, n%4 < 2)
@@ -225,8 +241,8 @@ func TestMoves(t *testing.T) {
 			t.Errorf("%s/%s: scans failed: %v", cell[0], cell[1], f)
 		}
 	}
-	if len(cells)%2 == 1 {
-		b.over(b.begin(v1.RebalanceRequest{Keep: []string{"i3"}, Receives: 2, Sends: 2}))
+	if len(cells)%2 == 0 {
+		b.over(b.begin(come))
 	}
 	r, err := c.Rebalance(ctx, v1.RebalanceRequest{}, true)
 	if err != nil || !r.Plan.Balanced {
