@@ -18,6 +18,7 @@ import (
 	"tidemark/client"
 	"tidemark/index"
 	"tidemark/internal/localcluster"
+	"tidemark/internal/testing/atonce"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/manager/api/v1"
@@ -30,7 +31,10 @@ var (
 
 const ddlLimit = harness.Hang // the bench asserts 1 s
 
-func TestMain(m *testing.M) { harness.Main(m) }
+func TestMain(m *testing.M) {
+	atonce.Tests(3) // a part of their time is waiting
+	harness.Main(m)
+}
 
 // streamCounters reads, from every KV node, how many DCP connections it has seen, how many streams it has opened or
 // wanted rolled back, and how many items it has sent. Requests for streams that are there do not count: on a slow
@@ -109,6 +113,7 @@ const (
 // DDL is accepted, every acknowledged DDL is there, no vbucket's stream was restarted, scans go on. It says how long
 // session scans took, those included that a killed manager cut and that were asked again.
 func TestLeaderKilled(t *testing.T) {
+	t.Parallel()
 	// Who is killed again within 10 s is started again after up to 30.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*leaderKills)*30*time.Second)
 	defer cancel()

@@ -373,6 +373,7 @@ func (r *buildRun) allowed() float64 {
 // the middle leaves nothing. KV sends the bucket once to each indexer, for all indexes, and what the killed one had
 // lost. -build.documents 1000000 -build.rate 5000 is the run of docs/performance.md.
 func TestBuildWithKill(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute+time.Duration(*buildDocuments)*time.Millisecond)
 	defer cancel()
 	dir := t.TempDir()

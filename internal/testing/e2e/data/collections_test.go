@@ -100,7 +100,10 @@ func (s *sdk) remove(scope, collection, key string) {
 func TestCollections(t *testing.T) {
 	t.Parallel()
 	for _, feed := range []string{"native", "gocbcore"} {
-		t.Run(feed, func(t *testing.T) { testCollections(t, feed) })
+		t.Run(feed, func(t *testing.T) {
+			t.Parallel() // most of it waits for managers to be sure that a collection is gone
+			testCollections(t, feed)
+		})
 	}
 }
 

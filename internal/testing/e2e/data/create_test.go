@@ -33,13 +33,13 @@ var (
 // feels. The entries that the list of indexes shows are those of the moment in which it was ready. The life of each is
 // one trace, and that of the slowest is shown.
 func TestCreateAndDrop(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute+time.Duration(*createRounds)**createMost)
 	defer cancel()
 	dir := t.TempDir()
 	spans := tracingtest.New(t)
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", spans.URL)
-	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
-	up := testcluster.Start(t, dir, "--managers", "1", "--kv", fmt.Sprint(*createKV), "--indexers", "1")
+	up := testcluster.StartWith(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + spans.URL, "OTEL_BSP_SCHEDULE_DELAY=200"},
+		dir, "--managers", "1", "--kv", fmt.Sprint(*createKV), "--indexers", "1")
 	c, kv, bucket := up.Client(), up.KV(ctx), up.Manifest().Bucket
 	i, fill := 0, strings.Repeat("x", 2048)
 	if _, err := kv.Load(ctx, func() (string, []byte, bool, error) {

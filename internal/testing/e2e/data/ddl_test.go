@@ -43,6 +43,7 @@ func (k kept) check(h *oracle.History) string {
 // with another definition each time, always gives its present definition's rows; and the disks of the indexers hold no
 // copy of a dropped index.
 func TestCreateUnderLoad(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	dir := t.TempDir()

@@ -40,7 +40,7 @@ func TestFlushedBucket(t *testing.T) {
 			var answered atomic.Int64
 			for range 4 {
 				wg.Go(func() {
-					for scans.Err() == nil {
+					for ; scans.Err() == nil; time.Sleep(10 * time.Millisecond) { // leave the cores to the cluster
 						from := least.Load()
 						s, err := harness.Scan(scans, c, bucket, "by_n", "session")
 						if err != nil {

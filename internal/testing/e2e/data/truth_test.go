@@ -10,13 +10,17 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/internal/testing/atonce"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 )
 
 var truthFor = flag.Duration("truth.for", 5*time.Second, "how long TestTruth writes and scans")
 
-func TestMain(m *testing.M) { harness.Main(m) }
+func TestMain(m *testing.M) {
+	atonce.Tests(3) // a part of their time is waiting
+	harness.Main(m)
+}
 
 // TestTruth: while 2,000 random updates, deletions and re-creations per second run, each session-consistent
 // scan equals the oracle's answer at the scan's own timestamp, and at the end every index equals the oracle.

@@ -25,6 +25,7 @@ import (
 	"tidemark/client"
 	"tidemark/index"
 	"tidemark/internal/sample"
+	"tidemark/internal/testing/atonce"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/oracle"
 	"tidemark/internal/testing/ports"
@@ -47,7 +48,10 @@ var statements = []string{
 	`CREATE INDEX places_by_name ON world(name) WITH {"num_partition":4}`,
 }
 
-func TestMain(m *testing.M) { harness.Main(m) }
+func TestMain(m *testing.M) {
+	atonce.Tests(3) // a part of their time is waiting
+	harness.Main(m)
+}
 
 // town is a folder, a range of ports, and the processes in it.
 type town struct {
