@@ -163,9 +163,6 @@ func (w *observedWorld) hurt(ctx context.Context, r *rand.Rand, f *havoc) {
 // lets it go on for longer.
 func TestObserver(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("runs processes")
-	}
 	// Who is behind a purge seqno takes the vbucket again by a side stream, which nobody does here.
 	const borne = server.AllMoods &^ (server.Purges | server.PurgeByWindow)
 	for _, part := range []struct {

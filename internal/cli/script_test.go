@@ -38,9 +38,6 @@ const (
 //	waitfor FILE [TEXT]              until the file is there, and holds the text
 //	damage FOLDER                    overwrites the store of the manager whose folder this is
 func TestScripts(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts processes")
-	}
 	bin := testcluster.Binary(t)
 	dir := t.TempDir()
 	cluster := testcluster.Start(t, dir, "--managers", "3", "--kv", "1", "--indexers", "2", "--sample", "--log-level",

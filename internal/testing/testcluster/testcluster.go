@@ -46,9 +46,13 @@ var build struct {
 }
 
 // Binary makes the product for a test process, with the flags for faults (-tags failpoints), and returns its path.
-// TIDEMARK_TEST_BINARY names another one, built likewise.
+// TIDEMARK_TEST_BINARY names another one, built likewise. With -short it skips the test: such tests take the longest,
+// and the race detector sees nothing of the processes that they start.
 func Binary(t testing.TB) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts processes of the product")
+	}
 	if path := os.Getenv("TIDEMARK_TEST_BINARY"); path != "" {
 		return path
 	}
