@@ -191,7 +191,7 @@ func revisionOf(c *mcbp.ClusterConfig) timestamp.MapRevision {
 
 // stateOf is what KV says of the vbuckets that are in the projector's share.
 func (p *Projector) stateOf(ctx context.Context, conn feed.Feed, bucket string) (*kvState, error) {
-	s := &kvState{highs: map[uint16]uint64{}, purges: map[uint16]uint64{}}
+	s := &kvState{highs: map[uint16]uint64{}}
 	var err error
 	if s.config, err = conn.ClusterConfig(ctx); err != nil {
 		return nil, err
@@ -208,14 +208,9 @@ func (p *Projector) stateOf(ctx context.Context, conn feed.Feed, bucket string) 
 	}
 	// The user may stream and not read statistics, or the engine has none of this name. KV knows its purge seqnos, and
 	// demands a rollback of all starts below them but 0 (core.At).
-	details, err := conn.Details(ctx)
+	s.purges, err = conn.Purges(ctx, nil)
 	if err != nil && !feed.Refused(err) {
 		return nil, err
-	}
-	for vb, d := range details {
-		if d.HasPurge {
-			s.purges[vb] = d.PurgeSeqno
-		}
 	}
 	if err == nil && len(s.purges) == 0 && len(s.highs) > 0 {
 		err = errNoPurges

@@ -18,6 +18,9 @@ const (
 	purgePatience = 10 * time.Second
 	// purgePause is the pause between two tries; it doubles.
 	purgePause = 50 * time.Millisecond
+	// fewPurges is which part of a node's vbuckets is asked for one by one. An answer for all of a thousand costs the node
+	// as much as those for each of them, and backfills that come one after the other ask a hundred times.
+	fewPurges = 16
 )
 
 // purgeDesk asks a KV node up to where it has forgotten deletions, for streams from 0 whose first snapshot has begun.
@@ -32,6 +35,8 @@ type purgeDesk struct {
 	mu      sync.Mutex // leaf
 	waiting []purgeQuestion
 	busy    bool
+
+	told int // of so many vbuckets the last answer for all told; of run alone
 }
 
 func newPurgeDesk(ctx context.Context, p *Projector, bucket string,
@@ -99,22 +104,23 @@ func (d *purgeDesk) run() {
 		if len(some) == 0 {
 			return
 		}
-		all, err := d.details(some)
-		if err == nil && !slices.ContainsFunc(some, func(q purgeQuestion) bool { return all[q.s.VBucket()].HasPurge }) {
+		all, err := d.purges(some)
+		told := func(q purgeQuestion) bool { _, told := all[q.s.VBucket()]; return told }
+		if err == nil && !slices.ContainsFunc(some, told) {
 			err = errNoPurges
 		}
 		if d.ctx.Err() == nil {
 			d.p.untold(d.bucket, err)
 		}
 		for _, q := range some {
-			at := all[q.s.VBucket()]
-			q.to.put(purgeAnswer{q.s, at.PurgeSeqno, at.HasPurge})
+			purge, known := all[q.s.VBucket()]
+			q.to.put(purgeAnswer{q.s, purge, known})
 		}
 	}
 }
 
-// details asks for the figures of streams' vbuckets, again and again as long as there is no answer and patience.
-func (d *purgeDesk) details(some []purgeQuestion) (all map[uint16]feed.VBucketDetails, err error) {
+// purges asks for streams' vbuckets, again and again as long as there is no answer and patience.
+func (d *purgeDesk) purges(some []purgeQuestion) (all map[uint16]uint64, err error) {
 	ctx, cancel := context.WithTimeout(d.ctx, cmp.Or(d.p.cfg.purgePatience, purgePatience))
 	defer cancel()
 	for pause := purgePause; ; pause *= 2 {
@@ -129,17 +135,21 @@ func (d *purgeDesk) details(some []purgeQuestion) (all map[uint16]feed.VBucketDe
 	}
 }
 
-func (d *purgeDesk) try(ctx context.Context, some []purgeQuestion) (map[uint16]feed.VBucketDetails, error) {
+func (d *purgeDesk) try(ctx context.Context, some []purgeQuestion) (map[uint16]uint64, error) {
 	conn, err := d.conn(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if len(some) > 1 {
-		return conn.Details(ctx)
+	if len(some) > 1 && len(some)*fewPurges > d.told {
+		all, err := conn.Purges(ctx, nil)
+		d.told = len(all)
+		return all, err
 	}
-	vb := some[0].s.VBucket()
-	one, err := conn.DetailsOf(ctx, vb)
-	return map[uint16]feed.VBucketDetails{vb: one}, err
+	vbuckets := make([]uint16, len(some))
+	for i, q := range some {
+		vbuckets[i] = q.s.VBucket()
+	}
+	return conn.Purges(ctx, vbuckets)
 }
 
 // untold are the buckets of which KV does not tell its purge seqnos, and why.

@@ -47,7 +47,7 @@ func TestStreamsOfATopicAreDropped(t *testing.T) {
 	w.eventually("KV is asked what it has forgotten", func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		return slices.ContainsFunc(e.asks, func(key string) bool { return strings.Contains(key, "vbucket-details 3") })
+		return slices.ContainsFunc(e.asks, func(key string) bool { return strings.Contains(key, "vbucket-seqno 3") })
 	})
 	w.dropStreams(3, 700)
 	w.eventually("the stream is closed at KV", func() bool { return e.stream(3).peer == nil })

@@ -3,6 +3,7 @@ package feed_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -98,10 +99,8 @@ func TestEngineOfThe51Line(t *testing.T) {
 			if highs, err := c.HighSeqnos(ctx); err != nil || !slices.Equal(highs, []mcbp.VBucketSeqno{{VBucket: 0, Seqno: 8}}) {
 				t.Fatalf("seqnos %v %v", highs, err)
 			}
-			details, err := c.Details(ctx)
-			if err != nil || details[0] != (feed.VBucketDetails{State: "active", VBUUID: 77, HighSeqno: 8, PurgeSeqno: 2,
-				HasPurge: true}) || details[1].State != "replica" {
-				t.Fatalf("details %v %v", details, err)
+			if purges, err := c.Purges(ctx, nil); err != nil || !maps.Equal(purges, map[uint16]uint64{0: 2, 1: 0}) {
+				t.Fatalf("purge seqnos %v %v", purges, err)
 			}
 			if log, err := c.FailoverLog(ctx, 0); err != nil || len(log) != 2 || log[0].VBUUID != 77 {
 				t.Fatalf("failover log %v %v", log, err)
@@ -395,10 +394,9 @@ func TestManyStatistics(t *testing.T) {
 			p.Raw(all)
 			return true
 		}
-		details, err := dialWith(t, dial, config(n)).Details(within(t, time.Minute))
-		if err != nil || len(details) != vbuckets || details[vbuckets-1] != (feed.VBucketDetails{State: "active",
-			PurgeSeqno: vbuckets, HasPurge: true}) {
-			t.Fatalf("%d vbuckets, the last one %+v, %v", len(details), details[vbuckets-1], err)
+		purges, err := dialWith(t, dial, config(n)).Purges(within(t, time.Minute), nil)
+		if err != nil || len(purges) != vbuckets || purges[vbuckets-1] != vbuckets {
+			t.Fatalf("%d vbuckets, of the last one %d, %v", len(purges), purges[vbuckets-1], err)
 		}
 	})
 }

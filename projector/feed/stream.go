@@ -8,7 +8,10 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"tidemark/kv/mcbp"
 	"tidemark/timestamp"
@@ -43,10 +46,9 @@ type Feed interface {
 	Branches(ctx context.Context, vbuckets []uint16, known func(vbucket uint16) uint64) []Branch
 	// HighSeqnos are those of the node's active vbuckets.
 	HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error)
-	// Details are those of the node's vbuckets, in whatever state.
-	Details(ctx context.Context) (map[uint16]VBucketDetails, error)
-	// DetailsOf are those of one vbucket; zero where the node tells nothing of it.
-	DetailsOf(ctx context.Context, vbucket uint16) (VBucketDetails, error)
+	// Purges tells up to where the node has forgotten deletions: of those of the vbuckets that it has and tells it of; nil
+	// asks for all that it has.
+	Purges(ctx context.Context, vbuckets []uint16) (map[uint16]uint64, error)
 	// ClusterConfig is the node's present map.
 	ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error)
 	// Manifest is the bucket's manifest of collections; ErrNotSupported where the node has none.
@@ -252,20 +254,58 @@ func ReadManifest(f mcbp.Frame) (*mcbp.Manifest, error) {
 
 // Details asks for the figures of all vbuckets that the node has.
 func (c *Conn) Details(ctx context.Context) (map[uint16]VBucketDetails, error) {
-	return c.details(ctx, DetailsGroup)
+	return c.details(ctx, "vbucket-details")
 }
 
-// DetailsOf asks for the figures of one vbucket.
-func (c *Conn) DetailsOf(ctx context.Context, vbucket uint16) (VBucketDetails, error) {
-	all, err := c.details(ctx, DetailsOfGroup(vbucket))
-	return all[vbucket], err
+// Purges asks for purge seqnos.
+func (c *Conn) Purges(ctx context.Context, vbuckets []uint16) (map[uint16]uint64, error) {
+	return Purges(vbuckets, func(group string) (map[uint16]VBucketDetails, error) { return c.details(ctx, group) })
 }
 
-// DetailsGroup names the statistics of all vbuckets.
-const DetailsGroup = "vbucket-details"
+// purgesAtOnce is how many questions for one vbucket are under way.
+const purgesAtOnce = 64
 
-// DetailsOfGroup names the statistics of one vbucket.
-func DetailsOfGroup(vbucket uint16) string { return DetailsGroup + " " + strconv.Itoa(int(vbucket)) }
+// Purges asks for purge seqnos, of all vbuckets at once or of those that are named one by one, by the statistics of
+// seqnos: an engine has them in memory. Of what it tells of a vbucket in detail there is ten times as much, and it
+// opens the vbucket's file for it.
+func Purges(vbuckets []uint16, ask func(group string) (map[uint16]VBucketDetails, error)) (map[uint16]uint64, error) {
+	const group = "vbucket-seqno"
+	if len(vbuckets) == 0 {
+		all, err := ask(group)
+		return purgesOf(nil, all), err
+	}
+	var mu sync.Mutex
+	var purges map[uint16]uint64
+	var g errgroup.Group
+	g.SetLimit(purgesAtOnce)
+	for _, vb := range vbuckets {
+		g.Go(func() error {
+			one, err := ask(group + " " + strconv.Itoa(int(vb)))
+			if errors.Is(err, ErrNotMyVBucket) { // it has left: of the others the node tells
+				return nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			purges = purgesOf(purges, one)
+			return err
+		})
+	}
+	err := g.Wait()
+	return purges, err
+}
+
+// purgesOf adds the purge seqnos that were told.
+func purgesOf(purges map[uint16]uint64, all map[uint16]VBucketDetails) map[uint16]uint64 {
+	if purges == nil {
+		purges = make(map[uint16]uint64, len(all))
+	}
+	for vb, d := range all {
+		if d.HasPurge {
+			purges[vb] = d.PurgeSeqno
+		}
+	}
+	return purges
+}
 
 func (c *Conn) details(ctx context.Context, group string) (map[uint16]VBucketDetails, error) {
 	out := map[uint16]VBucketDetails{}

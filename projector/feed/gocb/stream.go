@@ -440,15 +440,11 @@ func (c *Conn) Manifest(ctx context.Context) (*mcbp.Manifest, error) {
 	return feed.ReadManifest(f)
 }
 
-// Details asks for the figures of all vbuckets that the node has.
-func (c *Conn) Details(ctx context.Context) (map[uint16]feed.VBucketDetails, error) {
-	return c.details(ctx, feed.DetailsGroup)
-}
-
-// DetailsOf asks for the figures of one vbucket.
-func (c *Conn) DetailsOf(ctx context.Context, vbucket uint16) (feed.VBucketDetails, error) {
-	all, err := c.details(ctx, feed.DetailsOfGroup(vbucket))
-	return all[vbucket], err
+// Purges asks for purge seqnos.
+func (c *Conn) Purges(ctx context.Context, vbuckets []uint16) (map[uint16]uint64, error) {
+	return feed.Purges(vbuckets, func(group string) (map[uint16]feed.VBucketDetails, error) {
+		return c.details(ctx, group)
+	})
 }
 
 func (c *Conn) details(ctx context.Context, group string) (map[uint16]feed.VBucketDetails, error) {
