@@ -75,6 +75,21 @@ func (b *Bucket) lacking() []bool {
 	return b.lack
 }
 
+// Joining reports whether a copy that lacks something is to be fed by streams that have not begun: it will lack more.
+func (b *Bucket) Joining() bool {
+	for _, c := range b.distinct() {
+		lacks, joins := false, false
+		for vb := range c.parts {
+			p := &c.parts[vb]
+			lacks, joins = lacks || p.lacks(), joins || !p.sub
+			if lacks && joins {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (b *Bucket) want(vb int) (Want, bool) {
 	v := &b.vbs[vb]
 	w := Want{VBucket: vb, Branch: v.log.Newest(), Build: true}

@@ -313,3 +313,24 @@ func TestTombstonesOfBefore(t *testing.T) {
 		t.Errorf("%+v", batch)
 	}
 }
+
+// A copy is joining while streams that are to feed it have not begun: what it lacks will be more in a moment.
+func TestJoining(t *testing.T) {
+	b, err := New(Options{VBuckets: 2, Pack: func(*keyversion.Event) []byte { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Add(Copy{ID: 1}); err != nil {
+		t.Fatal(err)
+	}
+	w := &sideWorld{t: t, b: b, log: timestamp.FailoverLog{{VBUUID: 7}}}
+	for vb, want := range []bool{false, true} { // before the first, and before the second begins
+		if b.Joining() != want {
+			t.Errorf("before stream %d of 2 begins: joining %v", vb+1, !want)
+		}
+		w.maintain(1, 1, vb)
+	}
+	if b.Joining() {
+		t.Error("all have begun, and it joins still")
+	}
+}

@@ -12,6 +12,8 @@ import (
 )
 
 const (
+	// sideGather is how long what a copy wants waits at most for the rest of it, as long as streams of the bucket begin.
+	sideGather = 150 * time.Millisecond
 	// sideFirst and sideMost bound the growing pause before a vbucket is asked for again. One request asks for all
 	// vbuckets of a projector, so that a short one costs little; a long one would go on after what was in the way has
 	// passed.
@@ -39,13 +41,14 @@ type Sides struct {
 	attempts map[string]map[int]*sideAttempt // by bucket and vbucket
 	open     map[uint64]*sideOpen            // requests that may still run at a projector, by id
 	under    map[string]sideCalls            // what is under way, by the projector's address
+	gathers  map[string]time.Time            // buckets whose wants wait for more, and since when
 }
 
 // NewSides returns one that has asked for nothing. Its requests have ids above last, as no other one of the node has,
 // also before a restart.
 func NewSides(last uint64) *Sides {
 	return &Sides{last: last, attempts: map[string]map[int]*sideAttempt{}, open: map[uint64]*sideOpen{},
-		under: map[string]sideCalls{}}
+		under: map[string]sideCalls{}, gathers: map[string]time.Time{}}
 }
 
 // sideAttempt is what is known about asking for one vbucket.
@@ -78,6 +81,7 @@ type SideWants struct {
 	Streams    []ingest.SideProgress // that are open
 	Wants      []ingest.Want
 	Making     map[index.CopyID]bool // copies that are being made: they want more in a moment
+	Joining    bool                  // copies that want something are to be fed by streams that have not begun
 	Projectors []wire.ProjectorEndpoint
 	Revision   uint64                      // of the definitions, 0: there are none yet
 	Owner      func(int) index.ProjectorID // of a vbucket's maintenance stream, "" where it is not known
@@ -197,6 +201,9 @@ func (a *sideAttempt) silent(p *ingest.SideProgress, waits bool, now time.Time) 
 // Ask returns what is to be asked for now. Each want of a request is to be opened under its id before anything else
 // happens to the bucket.
 func (s *Sides) Ask(w *SideWants, now time.Time) (all []*SideRequest) {
+	if s.waitsForMore(w, now) {
+		return nil
+	}
 	busy := map[int]bool{}
 	for i := range w.Streams {
 		busy[w.Streams[i].VBucket] = true
@@ -210,6 +217,23 @@ func (s *Sides) Ask(w *SideWants, now time.Time) (all []*SideRequest) {
 	}
 	s.satisfied(w.Bucket, busy)
 	return all
+}
+
+// waitsForMore reports whether what is wanted waits for what will be: a bucket's streams begin one after the other, and
+// each request is a connection to KV with questions that cost an engine as much for ten vbuckets as for a thousand.
+// Where streams do not begin, each lot waits for sideGather and no longer.
+func (s *Sides) waitsForMore(w *SideWants, now time.Time) bool {
+	since, ok := s.gathers[w.Bucket]
+	switch {
+	case len(w.Wants) == 0 || !w.Joining:
+	case !ok:
+		s.gathers[w.Bucket] = now
+		return true
+	case now.Sub(since) < sideGather:
+		return true
+	}
+	delete(s.gathers, w.Bucket)
+	return false
 }
 
 // group adds a want to the request that goes to the same projector in the same class, if it may be asked for now.

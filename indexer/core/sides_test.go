@@ -132,7 +132,7 @@ func (s *sidesScript) watch() string {
 func (s *sidesScript) ask() string {
 	owners := map[int]index.ProjectorID{}
 	w := &SideWants{Bucket: s.arg("bucket"), Streams: s.streams[s.arg("bucket")], Making: map[index.CopyID]bool{},
-		Revision: 1, Owner: func(vb int) index.ProjectorID { return owners[vb] },
+		Revision: 1, Joining: s.d.HasArg("joining"), Owner: func(vb int) index.ProjectorID { return owners[vb] },
 		ComesBack: func([]index.CopyID) bool { return s.d.HasArg("comes-back") }}
 	if s.d.HasArg("no-definitions") {
 		w.Revision = 0

@@ -124,7 +124,9 @@ func (l *Loop) Look(ctx context.Context, k *copies.Bucket) {
 		streams = st.SideStreams()
 		l.giveUp(k, st, streams)
 		abandoned = st.Abandoned()
-		requests = l.open(k, st, &core.SideWants{Bucket: k.Name(), Streams: streams, Wants: st.Wants(), Making: making,
+		wants := st.Wants()
+		requests = l.open(k, st, &core.SideWants{Bucket: k.Name(), Streams: streams, Wants: wants, Making: making,
+			Joining:    len(wants) > 0 && st.Joining(),
 			Projectors: d.Projectors, Revision: d.Revision, Owner: st.Owner,
 			ComesBack: func(ids []index.CopyID) bool { return l.Origins.comesBack(k.Slice, ids, &d) }})
 	}); err != nil {
