@@ -120,7 +120,7 @@ func Eventually(t testing.TB, limit time.Duration, what string, f func() (bool, 
 
 // Get makes one GET request without credentials; a request that fails has status 0, and its error for a body. At most 1
 // MiB of the body is read.
-func Get(ctx context.Context, t *testing.T, url string) (status int, body string) {
+func Get(ctx context.Context, t testing.TB, url string) (status int, body string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
