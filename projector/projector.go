@@ -157,6 +157,7 @@ type Projector struct {
 	defsChanged chan struct{}
 	buckets     map[string]*bucket
 	sides       map[core.SideKey]*side
+	readings    []*reading // that side streams may join
 }
 
 // Open listens on the admin address and connects to nobody yet.

@@ -98,6 +98,7 @@ type endpoint struct {
 	addr    string
 	closed  atomic.Int64      // connections that have ended
 	discard bool              // keep nothing
+	hold    chan any          // nothing is taken before this is closed; nil: at once
 	hellos  map[uint16]uint16 // of the connections that were there: which of how many
 }
 
@@ -127,6 +128,9 @@ func newEndpointAt(t testing.TB, addr string) *endpoint {
 // Receive implements transport.Sink.
 func (e *endpoint) Receive(_ context.Context, b *keyversion.Batch, release func()) error {
 	defer release()
+	if e.hold != nil {
+		<-e.hold
+	}
 	if e.discard {
 		return nil
 	}

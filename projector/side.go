@@ -21,8 +21,8 @@ import (
 	"tidemark/wire"
 )
 
-// side is a side stream: one request's vbuckets of a bucket, from a DCP connection of its own to one endpoint (PR-11
-// forms 2 and 3). When that connection is lost, so are the ones to the endpoint (PR-10).
+// side is a side stream: one request's vbuckets of a bucket, from a DCP connection that others may read too (reading), to
+// one endpoint (PR-11 forms 2 and 3). When that connection is lost, so are the ones to the endpoint (PR-10).
 // It ends when all its vbuckets have, when another one takes its place, or when nothing has moved for sideIdleLimit.
 type side struct {
 	p       *Projector
@@ -32,7 +32,8 @@ type side struct {
 	inc     index.Incarnation
 	class   keyversion.Class
 	plan    *plan
-	conn    feed.Feed                    // nil while it is being opened
+	awaits  []index.NodeID               // that will want the same
+	from    *reader                      // nil while it is being opened
 	topic   *router.Topic                // nil while it is being opened
 	opened  atomic.Pointer[router.Topic] // topic, for those who watch
 	left    atomic.Int64                 // open, for those who watch
@@ -162,6 +163,9 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 	s := &side{p: p, key: core.SideKey{Topic: req.Topic, Bucket: want.Bucket}, target: t, want: want,
 		inc: index.Incarnation{Counter: req.Incarnation.Counter}, class: class, plan: pl,
 		streams: map[feed.StreamID]*stream{}, ended: make(chan struct{}), dropped: newMarks(), gone: newMarks()}
+	if core.Shareable(t, &want.Restart) {
+		s.awaits = core.Awaited(defs, t)
+	}
 	s.ctx, s.cancel = context.WithCancelCause(p.runCtx)
 	return s, nil
 }
@@ -206,16 +210,14 @@ func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, er
 	var err error
 	_, span := rpc.StartSpan(asked, "connect to KV")
 	defer func() { rpc.EndSpan(asked, span, err) }()
-	if s.conn, err = s.p.dial(s.ctx, bucket, s.key.Topic, sideBufferBytes,
-		s.plan.xattrs()); err != nil {
-		return nil, kvProblem(bucket, err)
+	s.from = s.p.read(s)
+	if err = s.until(s.from.connected); err != nil {
+		return nil, err
 	}
-	at, err := s.p.stateOf(s.ctx, s.conn, bucket)
-	if err != nil {
-		return nil, kvProblem(bucket, err)
-	}
+	at := s.from.at
 	if at.config.UUID != "" && at.config.UUID != uuid {
-		return nil, recreated(bucket, at.config.UUID, uuid)
+		err = recreated(bucket, at.config.UUID, uuid)
+		return nil, err
 	}
 	s.topic, err = s.p.router.Open(router.TopicConfig{Path: s.key.Topic, Class: s.class, Bucket: bucket, BucketUUID: uuid,
 		VBuckets: at.config.NumVBuckets()})
@@ -225,49 +227,37 @@ func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, er
 	s.opened.Store(s.topic)
 	rpc.EndSpan(asked, span, nil)
 	_, span = rpc.StartSpan(asked, "ask KV for the streams")
-	return s.openStreams(at), nil
+	if err = s.until(s.from.opened); err != nil {
+		return nil, err
+	}
+	return s.begun(), nil
 }
 
-// openStreams asks KV for each vbucket.
-func (s *side) openStreams(at *kvState) []wire.StartResult {
-	results := make([]wire.StartResult, s.want.Restart.Len())
-	all := make([]*stream, len(results))
-	var asked []int
-	var reqs []feed.StreamRequest
-	for i := range results {
-		req := s.want.Restart.At(i)
-		if _, hosted := at.highs[req.VBucket]; !hosted {
-			results[i] = core.NotMine(req.VBucket)
-			continue
-		}
-		all[i] = newStream(core.NewStream(s.inc, &req, at.of(req.VBucket)))
-		asked, reqs = append(asked, i), append(reqs, s.request(all[i]))
+// until waits for what the reading has come to.
+func (s *side) until(done <-chan struct{}) error {
+	select {
+	case <-done:
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
 	}
-	if s.target.Sums {
-		for _, st := range all {
-			if st != nil {
+	if s.from.err != nil {
+		return kvProblem(s.want.Bucket, s.from.err)
+	}
+	return nil
+}
+
+// begun takes the streams that KV has consented to.
+func (s *side) begun() []wire.StartResult {
+	results := make([]wire.StartResult, s.want.Restart.Len())
+	for i := range results {
+		want := s.want.Restart.At(i)
+		var st *stream
+		st, results[i] = s.from.of(s.inc, &want)
+		results[i].Revision = s.from.at.revision
+		if st != nil {
+			if s.target.Sums {
 				st.promise = &promise{}
 			}
-		}
-	}
-	answers := s.conn.OpenStreams(s.ctx, reqs)
-	var g errgroup.Group
-	g.SetLimit(streamsAtOnce)
-	for n, i := range asked {
-		settle := func() error {
-			all[i], results[i] = s.settled(all[i], answers[n])
-			return nil
-		}
-		if answers[n].Err == nil {
-			_ = settle()
-		} else { // KV is asked more
-			g.Go(settle)
-		}
-	}
-	_ = g.Wait() // outcomes carry the errors
-	for i, st := range all {
-		results[i].Revision = at.revision
-		if st != nil {
 			s.streams[st.id] = st
 			s.open++
 			s.left.Add(1)
@@ -276,36 +266,12 @@ func (s *side) openStreams(at *kvState) []wire.StartResult {
 	return results
 }
 
-// settled is the outcome of a stream that KV was asked for; nil: there is none.
-func (s *side) settled(st *stream, from feed.StreamAnswer) (*stream, wire.StartResult) {
-	for {
-		a := answer(from.Log, from.Err)
-		switch st.Answered(a, false) {
-		case core.AskAgain, core.AskLater:
-			from.Log, from.Err = s.conn.OpenStream(s.ctx, s.request(st))
-		case core.GiveUp:
-			return nil, refusal(s.ctx, s.conn, &st.Start, a)
-		case core.CloseAtKV:
-			// its events find nobody, and the whole connection goes when the others have ended
-			_ = s.conn.CloseStream(s.ctx, st.VBucket())
-			return nil, st.FailedOver()
-		case core.Begin:
-			return st, st.Began(st.KV.High, st.Purge)
-		}
-	}
-}
-
-// request is what KV is asked for a stream.
-func (s *side) request(st *stream) feed.StreamRequest {
-	st.id = s.conn.NewStreamID()
-	return st.request()
-}
-
 // run pumps until every vbucket has ended, then waits until the indexer has taken everything.
 func (s *side) run() {
 	defer s.close()
 	s.p.tasks.Go(s.watchdog)
 	err := s.pumpAll(s.ctx)
+	s.from.leave()
 	if err == nil {
 		err = s.drain()
 	}
@@ -342,8 +308,8 @@ func (s *side) queued() (n int) {
 // close gives back everything and takes it off the list.
 func (s *side) close() {
 	s.cancel(nil)
-	if s.conn != nil {
-		_ = s.conn.Close()
+	if s.from != nil {
+		s.from.leave()
 	}
 	if s.topic != nil {
 		s.topic.Close()
@@ -391,9 +357,7 @@ func (s *side) taken() bool {
 
 // pumpAll takes blocks until every vbucket has ended.
 func (s *side) pumpAll(ctx context.Context) error {
-	p := &pump{topic: s.topic, counters: &s.p.counters, received: s.p.counters.received[s.class], faults: &s.p.faults,
-		answers: newPurgeAnswers(), desk: newPurgeDesk(s.ctx, s.p, s.key.Bucket,
-			func(context.Context) (feed.Feed, error) { return s.conn, nil })}
+	p := &pump{topic: s.topic, counters: &s.p.counters, faults: &s.p.faults, answers: newPurgeAnswers(), desk: s.from.desk}
 	ctx, stop := context.WithCancel(ctx)
 	var beside errgroup.Group
 	defer func() { stop(); _ = beside.Wait() }()
@@ -417,6 +381,10 @@ func (s *side) pumpAll(ctx context.Context) error {
 		case <-ctx.Done(): // the reader may have ended with a block in its hand
 			err = context.Cause(ctx)
 		case err = <-failed:
+			if errors.Is(err, errHoldsUp) {
+				s.readAlone(ctx)
+				err = nil
+			}
 		case block := <-blocks:
 			some, err = s.block(ctx, p, block)
 			block.Release()
@@ -445,7 +413,7 @@ func (s *side) pumpAll(ctx context.Context) error {
 // read hands over the connection's blocks until it ends.
 func (s *side) read(ctx context.Context, blocks chan<- *feed.Block, failed chan<- error) {
 	for {
-		block, err := s.conn.Next(ctx)
+		block, err := s.from.next(ctx)
 		if err != nil {
 			failed <- err
 			return
@@ -539,7 +507,7 @@ func (s *side) event(ctx context.Context, p *pump, st *stream, e *feed.Event) (e
 	}
 	if errors.Is(err, errStreamBroken) {
 		if e.Kind != feed.StreamEnd {
-			s.discard(st.VBucket())
+			s.from.drop(st.VBucket())
 		}
 		s.breakOff(ctx, st, err)
 		err = nil
@@ -564,6 +532,15 @@ func (s *side) over(st *stream) {
 	st.ended.Store(true)
 	s.open--
 	s.left.Add(-1)
+}
+
+// readAlone ends what is left before its end: the indexer asks for it again, which is read over another connection.
+func (s *side) readAlone(ctx context.Context) {
+	for _, st := range s.streams {
+		if !st.passed {
+			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d: %w", errStreamBroken, st.VBucket(), errHoldsUp))
+		}
+	}
 }
 
 // marks are vbuckets that something is to be done with.
@@ -612,7 +589,7 @@ func (s *side) drop() {
 			closing = append(closing, st.VBucket())
 		}
 	}
-	s.discard(closing...)
+	s.from.drop(closing...)
 }
 
 // leave ends the streams of vbuckets that have left the KV node, of which it may say nothing on the stream.
@@ -625,7 +602,7 @@ func (s *side) leave(ctx context.Context) {
 			closing = append(closing, st.VBucket())
 		}
 	}
-	s.discard(closing...)
+	s.from.drop(closing...)
 }
 
 // tellEarly logs the streams that were broken off since it was called last: a KV node that goes ends all at once.
@@ -635,26 +612,6 @@ func (s *side) tellEarly() {
 			"bucket", s.key.Bucket, "vbuckets", s.early, "first", s.why)
 		s.early, s.why = 0, nil
 	}
-}
-
-// discard closes streams at KV without waiting for it.
-func (s *side) discard(vbuckets ...uint16) {
-	if len(vbuckets) == 0 {
-		return
-	}
-	s.p.tasks.Go(func() {
-		ctx, cancel := context.WithTimeout(s.ctx, kvTimeout)
-		defer cancel()
-		var g errgroup.Group
-		g.SetLimit(streamsAtOnce)
-		for _, vb := range vbuckets {
-			g.Go(func() error {
-				_ = s.conn.CloseStream(ctx, vb) // what comes of one that goes on is for nobody
-				return nil
-			})
-		}
-		_ = g.Wait()
-	})
 }
 
 // reach is what KV says of streams that it has sent up to their end. err: it says nothing.
@@ -671,7 +628,7 @@ func (s *side) reachOf(ctx context.Context, of []*stream) reach {
 	defer cancel()
 	for pause := reachPause; ; pause *= 2 {
 		s.beats.Add(1)
-		all, err := s.conn.HighSeqnos(ctx)
+		all, err := s.from.conn.HighSeqnos(ctx)
 		if err == nil {
 			r := reach{of: of, highs: make(map[uint16]uint64, len(all))}
 			for _, h := range all {
@@ -682,7 +639,7 @@ func (s *side) reachOf(ctx context.Context, of []*stream) reach {
 		select {
 		case <-ctx.Done():
 			return reach{of: of, err: err}
-		case <-s.conn.Done():
+		case <-s.from.conn.Done():
 			return reach{of: of, err: err}
 		case <-time.After(pause):
 		}

@@ -9,23 +9,14 @@ import (
 	"tidemark/projector/feed"
 )
 
-// lastBlock is a feed whose context ends while it hands a block out.
-type lastBlock struct {
-	feed.Feed
-	end context.CancelCauseFunc
-}
-
-func (f *lastBlock) Next(context.Context) (*feed.Block, error) {
-	f.end(errSideStopped)
-	return &feed.Block{}, nil
-}
-
 // TestSideEndsWithItsContext: also when its reader sees the end with a block in its hand, which happens in one of two
 // tries here: a side that did not notice kept its projector from ending.
 func TestSideEndsWithItsContext(t *testing.T) {
 	for range 50 {
 		ctx, end := context.WithCancelCause(t.Context())
-		s := &side{p: &Projector{}, conn: &lastBlock{end: end}, ctx: ctx, open: 1}
+		last := &reader{reading: &reading{}, ready: make(chan struct{}, 1), queue: []*feed.Block{{}}}
+		s := &side{p: &Projector{}, from: last, ctx: ctx, open: 1}
+		end(errSideStopped)
 		ended := make(chan error, 1)
 		go func() { ended <- s.pumpAll(ctx) }()
 		select {
@@ -36,6 +27,5 @@ func TestSideEndsWithItsContext(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Fatal("it goes on")
 		}
-		end(nil)
 	}
 }

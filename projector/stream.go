@@ -70,7 +70,7 @@ func (s *stream) request() feed.StreamRequest {
 type pump struct {
 	topic    *router.Topic
 	counters *counters
-	received *traffic // of its class
+	received *traffic // of its class; nil: it is counted where several read
 	faults   *faults
 	desk     *purgeDesk
 	answers  *purgeAnswers // of the desk
@@ -104,8 +104,10 @@ func (p *pump) tell() {
 	}
 	p.counters.mutations.Add(p.sums.mutations)
 	p.counters.deletions.Add(p.sums.deletions)
-	p.received.versions.Add(p.sums.versions)
-	p.received.bytes.Add(p.sums.bytes)
+	if p.received != nil {
+		p.received.versions.Add(p.sums.versions)
+		p.received.bytes.Add(p.sums.bytes)
+	}
 	p.sums = sums{}
 }
 

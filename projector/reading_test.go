@@ -1,0 +1,207 @@
+package projector
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/kv/mcbp"
+	"tidemark/partition"
+	"tidemark/projector/core"
+	"tidemark/wire"
+)
+
+// pair is a world with a second indexer: the index is being built on both, each has all of it.
+type pair struct {
+	*world
+	e     *engine
+	other *endpoint // node 2's
+}
+
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	e := newEngine(t)
+	p := &pair{world: newWorldAt(t, e.Addr()), e: e, other: newEndpoint(t)}
+	d := p.definitions(1, 1)
+	d.Indexers = append(d.Indexers, wire.Endpoint{Node: 2, Maintenance: p.data.addr, Catchup: p.other.addr,
+		Backfill: p.other.addr})
+	d.Topologies[0].Copies = append(d.Topologies[0].Copies, partition.Copy{ID: 11, Node: 2, Replica: 1,
+		State: partition.Allocated})
+	if _, err := p.client.Definitions(context.Background(), p.url, d); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+const (
+	topicOfOne = "/backfill/1/7"
+	topicOfTwo = "/backfill/2/7"
+)
+
+// one and two are the requests of the nodes.
+func (p *pair) one(starts ...wire.StreamStart) *wire.StreamRequest {
+	return p.sideRequest(1, "boot", 1, []index.CopyID{10}, starts...)
+}
+
+func (p *pair) two(starts ...wire.StreamStart) *wire.StreamRequest {
+	req := p.sideRequest(2, "boot2", 1, []index.CopyID{11}, starts...)
+	req.Topic, req.Side.Node, req.Side.Endpoint = topicOfTwo, 2, p.other.addr
+	return req
+}
+
+// both asks for both beside each other.
+func (p *pair) both(one, two *wire.StreamRequest) {
+	p.t.Helper()
+	for _, asked := range []<-chan error{p.beside(one), p.beside(two)} {
+		if err := <-asked; err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+func (p *pair) stories(vb uint16, one, two string) {
+	p.t.Helper()
+	p.eventually(fmt.Sprintf("vbucket %d: %s, and %s", vb, one, two), func() bool {
+		return fmt.Sprint(p.side.story(vb)) == one && fmt.Sprint(p.other.story(vb)) == two
+	})
+}
+
+// readers is how many read together with a topic's side stream.
+func (p *pair) readers(topic string) int {
+	p.p.mu.Lock()
+	r := p.p.sides[core.SideKey{Topic: topic, Bucket: testBucket}].from.reading
+	p.p.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.readers)
+}
+
+func (p *pair) drop(topic string, vb uint16) {
+	p.t.Helper()
+	if err := p.client.Stop(context.Background(), p.url, &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1"}, Topic: topic,
+		Bucket: testBucket, VBuckets: []uint16{vb}}); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// KV is read once for both, over one connection, and each has what it wants up to its own end. A vbucket is closed at
+// KV when nobody wants it any more, the connection when nobody is left.
+func TestABuildIsReadOnce(t *testing.T) {
+	p := newPair(t)
+	p.both(p.one(wire.StreamStart{VBucket: 3, End: 10}, wire.StreamStart{VBucket: 4, End: 10}),
+		p.two(wire.StreamStart{VBucket: 3, End: 2}, wire.StreamStart{VBucket: 4, End: 10}, wire.StreamStart{VBucket: 5,
+			End: 10}))
+	if n, peer := p.e.requests(), p.e.stream(3).peer; n != 3 || p.e.stream(4).peer != peer || p.e.stream(5).peer != peer {
+		t.Errorf("KV was asked for %d streams, or over more than one connection", n)
+	}
+	p.e.stream(3).write(0, 4)
+	p.e.stream(3).end(mcbp.EndOK)
+	p.stories(3, "[1:STREAM_BEGIN@0 1:INSERT@1 1:INSERT@2 1:INSERT@3 1:INSERT@4 1:STREAM_END@10]",
+		"[2:STREAM_BEGIN@0 2:INSERT@1 2:INSERT@2 2:STREAM_END@2]")
+	p.eventually("four documents were received", func() bool {
+		return bytes.Contains([]byte(p.metrics()), []byte(`received_versions_total{class="backfill"} 4`+"\n"))
+	})
+	p.drop(topicOfTwo, 4)
+	p.drop(topicOfTwo, 5)
+	p.eventually("KV is told of the vbucket that nobody wants", func() bool { return p.e.stream(5).peer == nil })
+	p.e.stream(4).write(0, 1)
+	p.stories(4, "[1:STREAM_BEGIN@0 1:INSERT@1]", "[2:STREAM_BEGIN@0]")
+	p.eventually("the second one is over", func() bool { return fmt.Sprint(p.sides()) == "[/backfill/1/7 1]" })
+	p.e.stream(4).write(1, 2)
+	p.stories(4, "[1:STREAM_BEGIN@0 1:INSERT@1 1:INSERT@2]", "[2:STREAM_BEGIN@0]")
+	p.drop(topicOfOne, 4)
+	p.eventually("both are over", func() bool { return len(p.sides()) == 0 })
+	p.eventually("the connection is closed", func() bool { return p.e.Peers() == 0 })
+}
+
+// Who begins elsewhere, and who comes when the others have begun, reads over a connection of its own.
+func TestWhoReadsAlone(t *testing.T) {
+	three, four := wire.StreamStart{VBucket: 3, End: 10}, wire.StreamStart{VBucket: 4, End: 10}
+	later := wire.StreamStart{VBucket: 3, VBUUID: 77, Seqno: 5, End: 10}
+	t.Run("elsewhere", func(t *testing.T) {
+		p := newPair(t)
+		p.both(p.one(three, four), p.two(later, four))
+		if n := p.e.requests(); n != 4 {
+			t.Errorf("KV was asked for %d streams", n)
+		}
+	})
+	t.Run("late", func(t *testing.T) {
+		p := newPair(t)
+		if err := <-p.beside(p.one(three, four)); err != nil { // nobody else comes
+			t.Fatal(err)
+		}
+		if err := <-p.beside(p.two(three, four)); err != nil {
+			t.Fatal(err)
+		}
+		if n := p.e.requests(); n != 4 {
+			t.Errorf("KV was asked for %d streams", n)
+		}
+	})
+}
+
+// One whose request ends while KV is asked costs the other one nothing.
+func TestOneThatLeavesWhileKVIsAsked(t *testing.T) {
+	p := newPair(t)
+	wait := make(chan any)
+	p.e.set(func() { p.e.answer[3] = wait })
+	starts := []wire.StreamStart{{VBucket: 3, End: 10}, {VBucket: 4, End: 10}}
+	one, two := p.beside(p.one(starts...)), p.beside(p.two(append(starts, wire.StreamStart{VBucket: 5, End: 10})...))
+	p.eventually("KV is asked", func() bool { return p.e.stream(5).peer != nil })
+	if err := p.client.Stop(context.Background(), p.url, &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1"},
+		Topic: topicOfTwo}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-two; err == nil {
+		t.Error("the one that was stopped says that it has begun")
+	}
+	close(wait)
+	if err := <-one; err != nil {
+		t.Error(err)
+	}
+	p.eventually("what it alone has wanted is closed", func() bool { return p.e.stream(5).peer == nil })
+	p.e.stream(3).write(0, 1)
+	p.stories(3, "[1:STREAM_BEGIN@0 1:INSERT@1]", "[]")
+}
+
+// One that takes nothing does not hold up the other: it leaves, with all that it was given before, and is told that
+// nothing more comes.
+func TestOneThatHoldsUpTheOthersLeaves(t *testing.T) {
+	p := newPair(t)
+	const documents = 3000
+	p.e.set(func() { p.e.value = fmt.Appendf(nil, `{"f1":"%s"}`, bytes.Repeat([]byte("x"), 3000)) })
+	hold := make(chan any)
+	p.other.hold = hold
+	start := wire.StreamStart{VBucket: 3, End: documents}
+	four := wire.StreamStart{VBucket: 4, End: 10}
+	p.both(p.one(start, four), p.two(start, four))
+	p.e.stream(3).write(0, documents)
+	p.e.stream(3).end(mcbp.EndOK)
+	p.eventually("the other has all", func() bool { return len(p.side.kinds(keyversion.StreamEnd)) == 1 })
+	if n := len(p.side.kinds(keyversion.Insert)); n != documents {
+		t.Errorf("%d documents", n)
+	}
+	p.eventually("the slow one has left", func() bool { return p.readers(topicOfOne) == 1 })
+	close(hold)
+	p.eventually("its vbuckets are broken off", func() bool { return len(p.other.kinds(keyversion.DropData)) == 2 })
+	inserts := p.other.kinds(keyversion.Insert)
+	for i, ev := range inserts {
+		if ev.Seqno != uint64(i)+1 {
+			t.Fatalf("document %d has seqno %d", i, ev.Seqno)
+		}
+	}
+	for _, ev := range p.other.kinds(keyversion.DropData) {
+		want := uint64(1)
+		if ev.VBucket == 3 {
+			want += uint64(len(inserts))
+		}
+		if len(inserts) == documents || ev.Seqno != want {
+			t.Errorf("after %d documents: %+v", len(inserts), ev)
+		}
+	}
+	p.e.stream(4).write(0, 1)
+	p.stories(4, "[1:STREAM_BEGIN@0 1:INSERT@1]", "[2:STREAM_BEGIN@0 2:DropData@1]")
+	p.eventually("it is over", func() bool { return fmt.Sprint(p.sides()) == "[/backfill/1/7 1]" })
+}
