@@ -25,6 +25,8 @@ import (
 	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/kv/mcbp"
+	"tidemark/projector/feed"
 )
 
 var (
@@ -276,9 +278,72 @@ func (w *town) check(ctx context.Context, round int, name string) {
 		w.t.Errorf("round %d: %s: of %d documents %d are missing, %d stale, %d too many: %.300q %.300q %.300q", round, name,
 			len(docs), len(missing),
 			len(stale), len(extra), missing, stale, extra)
+		w.explain(ctx, name, missing, s.Seqnos)
 		return
 	}
 	w.t.Logf("round %d: %s: %d documents as in KV", round, name, len(docs))
+}
+
+// explain says of documents that an index lacks what KV sends of their vbuckets, and whether the index has them later:
+// what was lost at KV, on the way, or by the choice of the timestamp.
+func (w *town) explain(ctx context.Context, name string, missing []string, at []uint64) {
+	w.t.Helper()
+	for _, id := range missing[:min(len(missing), 3)] {
+		vb := mcbp.VBucket([]byte(id), *vbuckets)
+		c, err := feed.Dial(ctx, feed.Config{Addr: w.addr(), Bucket: bucket, User: user, Password: password,
+			Name: "explain" + id})
+		if err != nil {
+			w.t.Error(err)
+			return
+		}
+		log, logErr := c.FailoverLog(ctx, vb)
+		sent, high, sentErr := w.sends(ctx, c, vb, id)
+		w.t.Errorf("%s: %s: vbucket %d at %d, the scan's seqno %d; history %v, %v; KV sends %v, %v", name, id, vb, high,
+			at[vb], log, logErr, sent, sentErr)
+		_ = c.Close()
+	}
+	again, err := harness.ScanSoon(ctx, w.client, bucket, name, harness.Hang)
+	var still []string
+	for _, id := range missing {
+		if !slices.Contains(again.IDs, id) {
+			still = append(still, id)
+		}
+	}
+	w.t.Errorf("%s: scanned again it lacks %.300q, %v", name, still, err)
+}
+
+// sends lists what KV sends of a document when its vbucket is read from the beginning, within its windows.
+func (w *town) sends(ctx context.Context, c *feed.Conn, vb uint16, id string) (all []string, high uint64, err error) {
+	highs, err := c.HighSeqnos(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, h := range highs {
+		if h.VBucket == vb {
+			high = h.Seqno
+		}
+	}
+	if _, err := c.OpenStream(ctx, feed.StreamRequest{VBucket: vb, End: high}); err != nil {
+		return nil, high, err
+	}
+	for {
+		block, err := c.Next(ctx)
+		if err != nil {
+			return all, high, err
+		}
+		for i := range block.Events {
+			switch e := &block.Events[i]; {
+			case e.Kind == feed.StreamEnd:
+				block.Release()
+				return all, high, nil
+			case e.Kind == feed.SnapshotMarker:
+				all = append(all, fmt.Sprintf("window %d to %d", e.SnapStart, e.SnapEnd))
+			case string(e.Key) == id:
+				all = append(all, fmt.Sprintf("%v %d", e.Kind, e.Seqno))
+			}
+		}
+		block.Release()
+	}
 }
 
 func joined(key []json.RawMessage) string {
