@@ -160,7 +160,7 @@ func allowed(w *who, route *api.RouteInfo) bool {
 		switch route.Path {
 		case "/v1/cluster/indexers", "/v1/buckets/{bucket}:stabilize", "/v1/tickets:check":
 			return w.node == tlsconf.Manager || w.node == tlsconf.Indexer
-		case "/v1/cluster/projectors":
+		case "/v1/cluster/projectors", "/v1/cluster/projectors:leave":
 			return w.node == tlsconf.Manager || w.node == tlsconf.Projector
 		case "/v1/components/{id}/reports":
 			return w.node != ""

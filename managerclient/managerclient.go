@@ -152,6 +152,13 @@ func (c *Client) RegisterProjector(ctx context.Context, req *wire.RegisterProjec
 	return c.register(ctx, "/v1/cluster/projectors", req)
 }
 
+// LeaveProjector takes a projector's registration back.
+func (c *Client) LeaveProjector(ctx context.Context, req *wire.LeaveProjector) error {
+	ctx, cancel := context.WithTimeout(ctx, RegisterTimeout)
+	defer cancel()
+	return c.do(ctx, http.MethodPost, "/v1/cluster/projectors:leave", 0, req, nil)
+}
+
 func (c *Client) register(ctx context.Context, path string, req any) (*wire.RegisterReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, RegisterTimeout)
 	defer cancel()

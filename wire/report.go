@@ -19,6 +19,15 @@ type RegisterProjector struct {
 	Endpoint  ProjectorEndpoint `json:"endpoint"`
 }
 
+// LeaveProjector takes a projector's registration back: it has ended for good, as its KV node has left. POST
+// /v1/cluster/projectors:leave on any manager; the answer is OK, also when it has gone already, or another process has
+// registered under its id since.
+type LeaveProjector struct {
+	ClusterID string            `json:"cluster_id"`
+	ID        index.ProjectorID `json:"id"`
+	BootID    string            `json:"boot_id"`
+}
+
 // RegisterReply tells a component who it is and whom to obey: a projector that starts accepts no fence below this one.
 type RegisterReply struct {
 	ClusterID string       `json:"cluster_id"`

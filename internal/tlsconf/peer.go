@@ -70,8 +70,12 @@ func ParsePeer(text string) (Peer, error) {
 
 func (p Peer) uri() *url.URL { return &url.URL{Scheme: scheme, Host: string(p.Role), Path: "/" + p.ID} }
 
-// Is reports whether the holder may act as this id of the role.
-func (p Peer) Is(role Role, id string) bool { return p.Role == role && (p.ID == id || p.ID == AnyID) }
+// Is reports whether the holder may act as this id of the role. A projector's process with several KV nodes has a
+// projector for each, which is called as the process, @, and the node.
+func (p Peer) Is(role Role, id string) bool {
+	process, _, several := strings.Cut(id, "@")
+	return p.Role == role && (p.ID == id || p.ID == AnyID || role == Projector && several && p.ID == process)
+}
 
 func (p Peer) check() error {
 	switch {

@@ -259,7 +259,7 @@ func (g *access) nodeMay(r *http.Request, rt *route) error {
 	switch rt.path {
 	case "/v1/cluster/indexers", "/v1/buckets/{bucket}:stabilize", scanport.CheckPath:
 		roles = append(roles, tlsconf.Indexer)
-	case "/v1/cluster/projectors":
+	case "/v1/cluster/projectors", "/v1/cluster/projectors:leave":
 		roles = append(roles, tlsconf.Projector)
 	case "/v1/components/{id}/reports":
 		roles = append(roles, tlsconf.Indexer, tlsconf.Projector)

@@ -24,6 +24,8 @@ func (g components) componentRoutes() []route {
 			limit: WriteTimeout},
 		{method: "POST", path: "/v1/cluster/projectors", handle: g.registerProjector, role: RoleComponent, leader: true,
 			limit: WriteTimeout},
+		{method: "POST", path: "/v1/cluster/projectors:leave", handle: g.leaveProjector, role: RoleComponent, leader: true,
+			limit: WriteTimeout},
 		{method: "POST", path: "/v1/components/{id}/reports", handle: g.report, role: RoleComponent, leader: true,
 			limit: ReadTimeout},
 		{method: "POST", path: "/v1/buckets/{bucket}:stabilize", handle: g.stabilize, role: RoleComponent, leader: true,
@@ -69,6 +71,21 @@ func (g components) registerProjector(w http.ResponseWriter, r *http.Request) er
 		return err
 	}
 	rpc.Write(w, r, http.StatusOK, reply)
+	return nil
+}
+
+func (g components) leaveProjector(w http.ResponseWriter, r *http.Request) error {
+	var req wire.LeaveProjector
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+		return err
+	}
+	if err := g.speaksFor(r, tlsconf.Projector, string(req.ID)); err != nil {
+		return err
+	}
+	if err := g.cfg.Coordinator.LeaveProjector(r.Context(), &req); err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, wire.OK{})
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"tidemark/errcode"
 	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 	"tidemark/wire"
@@ -61,6 +62,33 @@ func (c *Coordinator) RegisterProjector(ctx context.Context, req *wire.RegisterP
 		return nil, err
 	}
 	return l.registered(ctx, &core.Registered{Projector: e.ID, Boot: e.BootID})
+}
+
+// LeaveProjector forgets a projector that has ended for good, if that process is still the one that is registered.
+// Errors wrap ErrNotLeading, ErrRegistration or wire.ErrForeignCluster, or come from the proposal.
+func (c *Coordinator) LeaveProjector(ctx context.Context, req *wire.LeaveProjector) error {
+	if _, err := c.leading(); err != nil {
+		return err
+	}
+	if req.ID == "" || req.BootID == "" {
+		return fmt.Errorf("%w: id and boot id are needed", ErrRegistration)
+	}
+	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
+		return err
+	}
+	s := c.cfg.Consensus.State()
+	if own := s.ClusterID(); req.ClusterID != own {
+		return fmt.Errorf("%w: it belongs to %q, this is %q", wire.ErrForeignCluster, req.ClusterID, own)
+	}
+	if p := s.Projector(req.ID); p == nil || p.BootID != req.BootID {
+		return nil
+	}
+	_, err := c.proposeFor(ctx, &statecontext.RemoveProjector{ID: req.ID})
+	var refused *statecontext.Rejection
+	if errors.As(err, &refused) && refused.Code == errcode.UnknownNode {
+		return nil
+	}
+	return err
 }
 
 // proposeFor proposes on behalf of a caller who waits.

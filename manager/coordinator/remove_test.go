@@ -155,6 +155,38 @@ func TestRemoveProjector(t *testing.T) {
 	})
 }
 
+// TestProjectorLeaves: one that has ended for good takes its registration back, once or again; what an earlier process
+// of its id says late takes nothing from the one that is there.
+func TestProjectorLeaves(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		boot := w.log.State().Projector("p2").BootID
+		leave := wire.LeaveProjector{ClusterID: w.log.State().ClusterID(), ID: "p2", BootID: "earlier"}
+		if err := w.leader().LeaveProjector(w.ctx, &leave); err != nil || w.log.State().Projector("p2") == nil {
+			t.Errorf("an earlier process: %v", err)
+		}
+		foreign := leave
+		foreign.ClusterID, foreign.BootID = "another", boot
+		if err := w.leader().LeaveProjector(w.ctx, &foreign); !errors.Is(err, wire.ErrForeignCluster) {
+			t.Errorf("another cluster's: %v", err)
+		}
+		if err := w.leader().LeaveProjector(w.ctx, &wire.LeaveProjector{ID: "p2"}); !errors.Is(err, ErrRegistration) {
+			t.Errorf("without a boot id: %v", err)
+		}
+		w.projectors["http://p2"].kill()
+		leave.BootID = boot
+		for range 2 {
+			if err := w.leader().LeaveProjector(w.ctx, &leave); err != nil || w.log.State().Projector("p2") != nil {
+				t.Fatalf("it leaves: %v", err)
+			}
+		}
+		w.until("it is in no list", time.Minute, func() bool {
+			s, _ := w.leader().Status()
+			return len(s.Projectors) == 1 && s.Projectors[0].ID == "p1"
+		})
+	})
+}
+
 // TestRemoveIndexerBesideEmptyCopies: a replica that ALTER INDEX has just placed, and that is not filled, is no reason
 // to let the indexer go that has the only whole copies.
 func TestRemoveIndexerBesideEmptyCopies(t *testing.T) {

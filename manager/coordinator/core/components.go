@@ -154,7 +154,11 @@ func (l *membership) watchProjectors() {
 		return
 	}
 	for _, id := range l.components.alive {
-		if !slices.Contains(alive, id) {
+		switch {
+		case slices.Contains(alive, id):
+		case l.components.projectors[id] == nil:
+			l.log.Info("projector has left", "projector", id)
+		default:
 			l.log.Warn("projector is offline", "projector", id)
 		}
 	}
