@@ -162,6 +162,7 @@ func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*w
 	if err != nil {
 		return nil, kvProblem(req.Bucket, err)
 	}
+	p.saw(config, conn.Addr())
 	if n := config.NumVBuckets(); n > timestamp.MaxVBuckets {
 		return nil, rpc.Refuse(errcode.TooManyVBuckets, "bucket %q has %d vbuckets, an index can be on one of at most %d",
 			req.Bucket, n, timestamp.MaxVBuckets)

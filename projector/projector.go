@@ -30,7 +30,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
-	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/managerclient"
 	"tidemark/projector/core"
@@ -92,6 +91,8 @@ type Config struct {
 	Workers int
 	Logger  hclog.Logger
 	Tracer  trace.Tracer // nil: no spans
+	// Host, unless nil, listens in its stead; Admin and Advertise count for nothing then.
+	Host Host
 	// TLS, unless nil, is on every connection but those to KV.
 	TLS *tlsconf.Source
 	// Insecure allows to listen beyond loopback without TLS.
@@ -176,15 +177,8 @@ func Open(cfg Config) (*Projector, error) {
 	if cfg.Workers == 0 {
 		cfg.Workers = min(max(runtime.GOMAXPROCS(0)/2, 1), maxWorkers)
 	}
-	if err := cfg.TLS.MayListen(cfg.Insecure, tlsconf.Address{Flag: "admin", HostPort: cfg.Admin}); err != nil {
-		return nil, err
-	}
-	l, err := net.Listen("tcp", cfg.Admin)
-	if err != nil {
-		return nil, fmt.Errorf("projector: admin address: %w", err)
-	}
 	p := &Projector{
-		cfg: cfg, bootID: rand.Text(), listener: l, managers: managerclient.New(cfg.Managers,
+		cfg: cfg, bootID: rand.Text(), managers: managerclient.New(cfg.Managers,
 			cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), registry: prometheus.NewRegistry(),
 		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{}, sides: map[core.SideKey]*side{},
 		faults: faults{all: map[index.ID]*fault{}}, defsChanged: make(chan struct{}), patience: definitionsPatience,
@@ -192,15 +186,33 @@ func Open(cfg Config) (*Projector, error) {
 	}
 	p.counters = newCounters(p.registry)
 	p.registerGauges(p.registry)
-	p.router, err = router.New(router.Config{ClusterID: p.clusterID, Projector: cfg.ID, BootID: p.bootID,
+	var err error
+	if p.router, err = router.New(router.Config{ClusterID: p.clusterID, Projector: cfg.ID, BootID: p.bootID,
 		Logger: cfg.Logger.Named("router"), Refused: p.faults.refused, Registerer: p.registry,
 		Connections: cfg.Connections, Smart: cfg.Throttle == ThrottleSmart,
-		TLS: cfg.TLS.Client(tlsconf.GRPC, tlsconf.Indexer)})
-	if err != nil {
-		_ = l.Close()
+		TLS: cfg.TLS.Client(tlsconf.GRPC, tlsconf.Indexer)}); err != nil {
+		return nil, err
+	}
+	if err := p.listen(); err != nil {
+		p.router.Close()
+		p.managers.Close()
 		return nil, err
 	}
 	return p, nil
+}
+
+// listen takes the admin address, unless its host does.
+func (p *Projector) listen() (err error) {
+	if p.cfg.Host != nil {
+		return nil
+	}
+	if err := p.cfg.TLS.MayListen(p.cfg.Insecure, tlsconf.Address{Flag: "admin", HostPort: p.cfg.Admin}); err != nil {
+		return err
+	}
+	if p.listener, err = net.Listen("tcp", p.cfg.Admin); err != nil {
+		return fmt.Errorf("projector: admin address: %w", err)
+	}
+	return nil
 }
 
 // AdminAddr is the address it listens on, host:port.
@@ -216,10 +228,7 @@ func (p *Projector) clusterID() string {
 func (p *Projector) Run(ctx context.Context) error {
 	g, run := errgroup.WithContext(ctx)
 	p.runCtx = run
-	server := rpc.NewServer(rpc.Traced(p.cfg.Tracer, p.tasks.counted(p.handler())))
-	server.ErrorLog = p.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
-	server.BaseContext = func(net.Listener) context.Context { return run } // what waits for KV ends at once
-	g.Go(func() error { return rpc.Serve(run, server, p.cfg.TLS.Listen(p.listener, tlsconf.HTTP), stopGrace) })
+	g.Go(func() error { return p.serve(run) })
 	g.Go(func() error { return p.report(run) })
 	g.Go(func() error { p.attend(run); return nil })
 	err := g.Wait()
@@ -250,7 +259,7 @@ func (p *Projector) admit(f wire.Fence, read bool) error {
 // register makes itself known until a manager answers: a projector that starts asks before it obeys.
 func (p *Projector) register(ctx context.Context) error {
 	req := &wire.RegisterProjector{ClusterID: p.clusterID(), Endpoint: wire.ProjectorEndpoint{ID: p.cfg.ID,
-		BootID: p.bootID, Admin: p.cfg.TLS.BaseURL(rpc.Advertised(p.listener.Addr(), p.cfg.Advertise))}}
+		BootID: p.bootID, Admin: p.url()}}
 	for failures := 0; ; failures++ {
 		reply, err := p.managers.RegisterProjector(ctx, req)
 		if err == nil {

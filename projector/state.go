@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"tidemark/index"
-	"tidemark/internal/rpc"
 	"tidemark/internal/version"
 	"tidemark/keyversion"
 	"tidemark/projector/core"
@@ -21,7 +20,7 @@ import (
 func (p *Projector) state() *wire.ProjectorState {
 	s := &wire.ProjectorState{ID: p.cfg.ID, BootID: p.bootID, Version: version.Full(), KV: []string{p.cfg.KV},
 		Share: p.cfg.Share.String(), Cluster: p.clusterID(),
-		Admin: p.cfg.TLS.BaseURL(rpc.Advertised(p.listener.Addr(), p.cfg.Advertise)), Counters: p.counters.all(),
+		Admin: p.url(), Counters: p.counters.all(),
 		Faults: p.faults.list(), KVTroubles: p.troubles.list(p.cfg.KV, time.Now()),
 		Buckets: []wire.BucketState{}, Definitions: []wire.DefinitionState{}}
 	p.mu.Lock()

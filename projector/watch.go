@@ -227,6 +227,7 @@ func (b *bucket) mapAt(ctx context.Context, conn feed.Feed) (now *wire.Hosted, o
 	if err != nil {
 		return nil, nil, err
 	}
+	b.p.saw(config, conn.Addr())
 	ours = all
 	if this := config.ThisNode(); b.p.maps.instead.Load() && this >= 0 {
 		ours = func(vb uint16) bool { return config.Owner(vb) == this }

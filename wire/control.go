@@ -34,6 +34,18 @@ type ProjectorEndpoint struct {
 	Admin  string            `json:"admin"` // base URL
 }
 
+// ProjectorProcess is what a process says that runs a projector for each KV node of a cluster. GET /v1/projectors.
+type ProjectorProcess struct {
+	Projectors []ProjectorEndpoint `json:"projectors"`
+	Unserved   []UnservedNode      `json:"unserved,omitempty"`
+}
+
+// UnservedNode is a KV node that has no projector in that process.
+type UnservedNode struct {
+	Node  string `json:"node"`
+	Error string `json:"error"`
+}
+
 // ManagerEndpoint is a manager as others reach it.
 type ManagerEndpoint struct {
 	ID   string `json:"id"`

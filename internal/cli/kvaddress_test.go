@@ -64,7 +64,7 @@ func TestProjectorsNode(t *testing.T) {
 		kv              string
 		tls             kvclient.TLSFiles
 		want, refused   string
-		encrypted       bool
+		encrypted, all  bool
 		network, wantIn string
 	}{
 		{kv: "10.0.0.4:11210", want: "10.0.0.4:11210"},
@@ -80,9 +80,12 @@ func TestProjectorsNode(t *testing.T) {
 		{kv: "http://kv4", want: "kv4:8091"},
 		{kv: "https://kv4:9000?network=external", want: "kv4:9000", encrypted: true, wantIn: "external"},
 		{kv: "http://kv4,kv5", refused: "one node"},
+		{kv: "couchbase://kv4,kv5", all: true, want: "kv4:11210"},
+		{kv: "http://kv4,kv5", all: true, want: "kv4:8091"},
+		{kv: "couchbase://kv4/world", all: true, refused: "a bucket"},
 	} {
 		cfg := projector.Config{KV: tt.kv, KVNetwork: tt.network}
-		err := projectorKV(&cfg, &kvTLSFlags{tt.tls})
+		_, err := projectorKV(&cfg, &kvTLSFlags{tt.tls}, tt.all)
 		if tt.refused != "" {
 			if u := (usageError{}); !errors.As(err, &u) || !strings.Contains(err.Error(), tt.refused) {
 				t.Errorf("%s: %v, want %q", tt.kv, err, tt.refused)

@@ -69,7 +69,7 @@ must be one of a node or of an administrator.`,
 				}
 				views = append(views, projectorView{Admin: url})
 			}
-			if len(views) == 0 {
+			if views = insideProcesses(cmd.Context(), views, conf); len(views) == 0 {
 				if err := f.do(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
 					views, err = registeredProjectors(ctx, c, args)
 					return err
@@ -155,6 +155,33 @@ func registeredProjectors(ctx context.Context, c *client.Client, wanted []string
 	return views, nil
 }
 
+// insideProcesses puts the projectors of a process with several in the place of its address.
+func insideProcesses(ctx context.Context, views []projectorView, conf *tls.Config) (all []projectorView) {
+	c := rpc.NewClient(1, conf)
+	defer c.Close()
+	inside := make([][]projectorView, len(views))
+	var asking sync.WaitGroup
+	for i, v := range views {
+		asking.Go(func() {
+			inside[i] = []projectorView{v}
+			process, err := rpc.Call[wire.ProjectorProcess](ctx, c, stateTimeout, http.MethodGet, v.Admin+"/v1/projectors", nil)
+			if err != nil {
+				return // it is a projector itself, or says why not when it is asked for its state
+			}
+			inside[i] = nil
+			for _, p := range process.Projectors {
+				inside[i] = append(inside[i], projectorView{ID: string(p.ID), Admin: p.Admin})
+			}
+			for _, n := range process.Unserved {
+				inside[i] = append(inside[i], projectorView{Admin: v.Admin,
+					Error: "KV node " + n.Node + " is not served: " + n.Error})
+			}
+		})
+	}
+	asking.Wait()
+	return slices.Concat(inside...)
+}
+
 // askProjectors fills in what each says, all at the same time.
 func askProjectors(ctx context.Context, views []projectorView, conf *tls.Config) {
 	c := rpc.NewClient(1, conf)
@@ -162,6 +189,9 @@ func askProjectors(ctx context.Context, views []projectorView, conf *tls.Config)
 	var all sync.WaitGroup
 	for i := range views {
 		v := &views[i]
+		if v.Error != "" {
+			continue // known already
+		}
 		all.Go(func() {
 			state, err := rpc.Call[wire.ProjectorState](ctx, c, stateTimeout, http.MethodGet, v.Admin+"/v1/state", nil)
 			for i := 0; err == nil && i < len(state.Buckets); i++ {

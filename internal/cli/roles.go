@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,10 +15,12 @@ import (
 	"tidemark/indexer/storage"
 	"tidemark/indexer/verify"
 	"tidemark/internal/tlsconf"
+	"tidemark/kv/connstr"
 	"tidemark/kv/kvclient"
 	"tidemark/manager"
 	"tidemark/projector"
 	"tidemark/projector/core"
+	"tidemark/projector/fleet"
 	"tidemark/projector/router"
 	"tidemark/stability"
 )
@@ -175,23 +178,55 @@ func kvUser(cfg *projector.Config, passwordFile string, certificate bool) error 
 }
 
 // projectorKV reads --kv and what belongs to it. A projector has one node: the text may not name more, nor a bucket.
-func projectorKV(cfg *projector.Config, kvTLS *kvTLSFlags) (err error) {
-	spec, err := parseKV(cfg.KV, kvTLS, &cfg.KVNetwork)
+// With all it names any nodes of a cluster.
+func projectorKV(cfg *projector.Config, kvTLS *kvTLSFlags, all bool) (spec connstr.Spec, err error) {
+	spec, err = parseKV(cfg.KV, kvTLS, &cfg.KVNetwork)
 	switch {
 	case err != nil:
-		return err
-	case len(spec.Hosts) > 1:
-		return usage("--kv %s names %d hosts: a projector streams the vbuckets of one node; run one for each of them", cfg.KV,
-			len(spec.Hosts))
+		return spec, err
+	case len(spec.Hosts) > 1 && !all:
+		return spec, usage("--kv %s names %d hosts: a projector streams the vbuckets of one node; run one for each of them, "+
+			"or one with --kv-all for all nodes of their cluster", cfg.KV, len(spec.Hosts))
 	case spec.Bucket != "":
-		return usage("--kv %s names a bucket: a projector streams those that indexes are on, as it is told", cfg.KV)
+		return spec, usage("--kv %s names a bucket: a projector streams those that indexes are on, as it is told", cfg.KV)
 	}
 	if cfg.KVTLS, err = kvTLS.files.Config(); err != nil {
-		return usageError{err}
+		return spec, usageError{err}
 	}
 	if cfg.KV = spec.Hosts[0].Addr(cfg.KVTLS != nil); spec.REST() {
 		cfg.KVManager = spec.Managers()[0]
 		cfg.KV = cfg.KVManager
+	}
+	return spec, nil
+}
+
+// runProjector runs a projector of one KV node, or with all one for each node of the cluster that spec names.
+func runProjector(ctx context.Context, cfg projector.Config, spec connstr.Spec, all bool) error {
+	if !all {
+		p, err := projector.Open(cfg)
+		if err != nil {
+			return err
+		}
+		return p.Run(ctx)
+	}
+	several := fleet.Config{Projector: cfg, Managers: spec.Managers()}
+	if !spec.REST() {
+		var note string
+		if several.Seeds, note = kvclient.Seeds(ctx, spec, cfg.KVTLS != nil, nil); note != "" {
+			cfg.Logger.Warn(note)
+		}
+	}
+	p, err := fleet.Open(several)
+	if err != nil {
+		return err
+	}
+	return p.Run(ctx)
+}
+
+// checkProjectorID refuses what tells the projectors of one process apart.
+func checkProjectorID(id string) error {
+	if strings.Contains(id, "@") {
+		return usage("--id %s: what follows an @ names the KV node of one of a process's projectors; leave it out", id)
 	}
 	return nil
 }
@@ -200,6 +235,7 @@ func newProjector(s Streams) *cobra.Command {
 	var cfg projector.Config
 	var kvTLS kvTLSFlags
 	var id, passwordFile, share string
+	var all bool
 	var logs logFlags
 	var managers []string
 	var tlsF tlsFlags
@@ -209,10 +245,11 @@ func newProjector(s Streams) *cobra.Command {
 			"--kv-password-file /etc/tidemark/kv-password \\\n    --managers 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			cfg.ID = index.ProjectorID(id)
-			if err := errors.Join(cfg.Feed.Check(), cfg.Throttle.Check()); err != nil {
+			if err := errors.Join(checkProjectorID(id), cfg.Feed.Check(), cfg.Throttle.Check()); err != nil {
 				return usageError{err}
 			}
-			if err := projectorKV(&cfg, &kvTLS); err != nil {
+			spec, err := projectorKV(&cfg, &kvTLS, all)
+			if err != nil {
 				return err
 			}
 			if cfg.Managers, err = managerURLs(managers, tlsF.files); err != nil {
@@ -223,6 +260,9 @@ func newProjector(s Streams) *cobra.Command {
 			}
 			if cfg.Share, err = core.ParseShare(share); err != nil {
 				return usageError{err}
+			}
+			if all && share != "" {
+				return usage("--vbuckets is a share of one node's vbuckets: leave it out with --kv-all")
 			}
 			if err := kvUser(&cfg, passwordFile, kvTLS.files.Cert != ""); err != nil {
 				return err
@@ -240,21 +280,19 @@ func newProjector(s Streams) *cobra.Command {
 				return err
 			}
 			cfg.Insecure = tlsF.insecure
-			p, err := projector.Open(cfg)
-			if err != nil {
-				return err
-			}
-			return p.Run(cmd.Context())
+			return runProjector(cmd.Context(), cfg, spec, all)
 		}}
 	fl := cmd.Flags()
-	fl.StringVar(&id, "id", "p1", "name of this projector")
+	fl.StringVar(&id, "id", "p1", "name of this projector; with --kv-all what those of its KV nodes begin with")
 	fl.StringSliceVar(&managers, "managers", nil, "REST addresses of the managers")
 	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9530", "listen here for commands")
 	fl.StringVar(&cfg.Advertise, "advertise", "", "host at which others reach --admin, if it is another; the port is "+
 		"the same")
 	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams, host:port or "+
 		"couchbase[s]://host; no list, and no name of a whole cluster; or http[s]://host, that node's cluster manager, "+
-		"which says where the node is")
+		"which says where the node is. With --kv-all any nodes of a cluster, as SDKs take them")
+	fl.BoolVar(&all, "kv-all", false, "serve every node of the cluster that --kv names, each by a projector of its own "+
+		"in this process, as the cluster's map has them: one that joins is served, one that leaves is let go")
 	fl.StringVar(&share, "vbuckets", "", "of that node's vbuckets stream these only, as 0-511,700; for several "+
 		"projectors at one node")
 	fl.IntVar(&cfg.Connections, "indexer-connections", router.DefaultConnections,

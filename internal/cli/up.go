@@ -46,6 +46,8 @@ The same command on the same --data folder resumes with everything that was ther
 	fl := cmd.Flags()
 	fl.IntVar(&f.cfg.Managers, "managers", 3, "number of managers")
 	fl.IntVar(&f.cfg.KV, "kv", 2, "number of embedded KV nodes, each with a projector")
+	fl.BoolVar(&f.cfg.KVAll, "kv-all", false, "one projector process serves all KV nodes, as they come and go, instead "+
+		"of one beside each")
 	fl.BoolVar(&f.cfg.KVREST, "kv-rest", false, "projectors find their KV nodes by the REST interface of these nodes' "+
 		"cluster managers, as by --kv http://HOST")
 	fl.StringVar(&f.cfg.Feed, "feed", string(projector.FeedNative), "how projectors consume DCP: native, or gocbcore "+

@@ -96,13 +96,7 @@ func (c *Cluster) makeChildren() {
 			}, c.cfg.ManagerArgs...)})
 	}
 	for i, e := range m.Projectors {
-		kv := []string{"--kv", m.KV[i].Memcached}
-		if m.KV[i].MemcachedTLS != "" {
-			kv = []string{"--kv", m.KV[i].MemcachedTLS, "--kv-tls-ca", c.files(e.ID).CA}
-		}
-		if c.cfg.KVREST {
-			kv[1] = m.KV[i].Admin // with its scheme
-		}
+		kv := c.kvArgs(&m.KV[i], e.ID)
 		add(&child{id: e.ID, role: roleProjector, health: e.Admin + "/healthz",
 			pid: func(m *Manifest, pid int) { m.Projectors[i].PID = pid }, args: append([]string{
 				"projector", "--id", e.ID, "--managers", servers, "--admin", hostport(e.Admin), "--advertise", c.cfg.Advertise,
@@ -123,6 +117,21 @@ func (c *Cluster) makeChildren() {
 				"--advertise", c.cfg.Advertise,
 			}, quota...)})
 	}
+}
+
+// kvArgs are what a projector is told of its KV node.
+func (c *Cluster) kvArgs(e *KVEntry, projector string) []string {
+	args := []string{"--kv", e.Memcached}
+	if e.MemcachedTLS != "" {
+		args = []string{"--kv", e.MemcachedTLS, "--kv-tls-ca", c.files(projector).CA}
+	}
+	if c.cfg.KVREST {
+		args[1] = e.Admin // with its scheme
+	}
+	if c.cfg.KVAll {
+		args = append(args, "--kv-all")
+	}
+	return args
 }
 
 // makeProcess says how the child is kept running. Its standard error goes to DIR/logs/<id>.log.
@@ -229,7 +238,7 @@ func (c *Cluster) waitReady(ctx context.Context) (missing map[string]error, err 
 	if !c.canServe(seen.up) {
 		return nil, c.notReady(seen.missing)
 	}
-	return seen.missing, c.finish(limit, client, c.cfg.KV+seen.up[roleIndexer])
+	return seen.missing, c.finish(limit, client, c.cfg.projectors()+seen.up[roleIndexer])
 }
 
 type childAnswer struct {
@@ -259,7 +268,8 @@ func (c *Cluster) canServe(up map[role]int) bool {
 			managers--
 		}
 	}
-	return up[roleManager] > managers/2 && up[roleKV] == c.cfg.KV && up[roleProjector] == c.cfg.KV && up[roleIndexer] > 0
+	return up[roleManager] > managers/2 && up[roleKV] == c.cfg.KV && up[roleProjector] == c.cfg.projectors() &&
+		up[roleIndexer] > 0
 }
 
 // hopeless reports whether all that are missing have ended again and again.

@@ -68,6 +68,7 @@ type Config struct {
 	Dir      string // data folder
 	Managers int
 	KV       int
+	KVAll    bool // one projector serves all KV nodes, instead of one for each
 	// KVReplicas is how many copies of a vbucket the KV nodes keep beside the active one.
 	KVReplicas int
 	VBuckets   int // of the bucket; 0: the constant VBuckets, or what the folder has
@@ -99,6 +100,14 @@ type Config struct {
 	Missing func(id string, why error)
 	// Extra environment of the children.
 	Env []string
+}
+
+// projectors is how many there are.
+func (c *Config) projectors() int {
+	if c.KVAll {
+		return 1
+	}
+	return c.KV
 }
 
 func (c *Config) check() error {
@@ -222,22 +231,8 @@ func (c *Cluster) plan() error {
 
 // resume checks that what the folder has is what is asked for and that its ports are free.
 func (c *Cluster) resume(m *Manifest) error {
-	if len(m.Managers) != c.cfg.Managers || len(m.KV) != c.cfg.KV || len(m.Indexers) != c.cfg.Indexers ||
-		m.Bucket != c.cfg.Bucket {
-		return wrongConfig("%s was made with --managers %d --kv %d --indexers %d --bucket %s: use the same, or another "+
-			"folder with --data", c.cfg.Dir, len(m.Managers), len(m.KV), len(m.Indexers), m.Bucket)
-	}
-	if m.KVReplicas != c.cfg.KVReplicas {
-		return wrongConfig("%s was made with --kv-replicas %d: use the same, or another folder with --data", c.cfg.Dir,
-			m.KVReplicas)
-	}
-	if c.cfg.VBuckets != 0 && m.VBuckets != c.cfg.VBuckets {
-		return wrongConfig("%s was made with --vbuckets %d: use the same, or another folder with --data", c.cfg.Dir,
-			m.VBuckets)
-	}
-	if (m.TLS != nil) != c.cfg.TLS {
-		return wrongConfig("%s was made %s --tls: use the same, or another folder with --data", c.cfg.Dir,
-			map[bool]string{true: "with", false: "without"}[m.TLS != nil])
+	if err := c.same(m); err != nil {
+		return err
 	}
 	if m.TLS != nil {
 		m.TLS, m.Subscriber = c.adminFiles(), c.subscriberFiles() // the folder may have been moved
@@ -256,6 +251,32 @@ func (c *Cluster) resume(m *Manifest) error {
 			return fmt.Errorf("%s keeps its addresses, and %s is taken: %w; end the process that has it, or name another "+
 				"folder with --data", c.cfg.Dir, a, err)
 		}
+	}
+	return nil
+}
+
+// same refuses what is not asked for as the folder has it.
+func (c *Cluster) same(m *Manifest) error {
+	if len(m.Managers) != c.cfg.Managers || len(m.KV) != c.cfg.KV || len(m.Indexers) != c.cfg.Indexers ||
+		m.Bucket != c.cfg.Bucket {
+		return wrongConfig("%s was made with --managers %d --kv %d --indexers %d --bucket %s: use the same, or another "+
+			"folder with --data", c.cfg.Dir, len(m.Managers), len(m.KV), len(m.Indexers), m.Bucket)
+	}
+	if c.cfg.KVAll != (len(m.Projectors) < len(m.KV)) && len(m.KV) > 1 {
+		return wrongConfig("%s was made %s --kv-all: use the same, or another folder with --data", c.cfg.Dir,
+			map[bool]string{true: "without", false: "with"}[c.cfg.KVAll])
+	}
+	if m.KVReplicas != c.cfg.KVReplicas {
+		return wrongConfig("%s was made with --kv-replicas %d: use the same, or another folder with --data", c.cfg.Dir,
+			m.KVReplicas)
+	}
+	if c.cfg.VBuckets != 0 && m.VBuckets != c.cfg.VBuckets {
+		return wrongConfig("%s was made with --vbuckets %d: use the same, or another folder with --data", c.cfg.Dir,
+			m.VBuckets)
+	}
+	if (m.TLS != nil) != c.cfg.TLS {
+		return wrongConfig("%s was made %s --tls: use the same, or another folder with --data", c.cfg.Dir,
+			map[bool]string{true: "with", false: "without"}[m.TLS != nil])
 	}
 	return nil
 }
@@ -281,6 +302,9 @@ func (c *Cluster) fresh() (*Manifest, error) {
 		m.KV = append(m.KV, KVEntry{ID: fmt.Sprintf("kv%d", i+1), Memcached: ports.take(), Admin: scheme + ports.take()})
 		if c.cfg.TLS {
 			m.KV[i].MemcachedTLS = ports.take()
+		}
+		if c.cfg.KVAll && i > 0 {
+			continue
 		}
 		m.Projectors = append(m.Projectors, ProjectorEntry{ID: fmt.Sprintf("p%d", i+1), Admin: scheme + ports.take()})
 	}

@@ -1,0 +1,350 @@
+// Package fleet runs the projectors of one process: one for each KV node of a cluster, as the cluster's maps name them
+// (PR-4).
+//
+// It promises that a KV node that joins is served, and one that leaves takes its projector's registration with it,
+// without a hand; that a node that hangs holds up nobody but its own projector; and that what is not served is told,
+// with the reason. It decides nothing about streams: each projector is a component of the cluster, and the coordinator deals
+// the vbuckets of a node out among those that stand at it.
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
+	"tidemark/kv/mcbp"
+	"tidemark/managerclient"
+	"tidemark/projector"
+	"tidemark/projector/core"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+const (
+	// stepInterval is between two decisions when nothing is news.
+	stepInterval = 500 * time.Millisecond
+	stopGrace    = time.Second
+	// heardKept is for how long a process that serves no node, as others serve all, goes by what it had heard. Then it
+	// registers again, to see whether they are still there.
+	heardKept = 5 * time.Minute
+)
+
+// Config says what to run.
+type Config struct {
+	// Projector is that of each: ID is the process's, to which @ and the node's name are added; KV, KVManager and Host are
+	// set here.
+	Projector projector.Config
+	// Seeds are addresses, host:port, of some of the nodes; or Managers are, of some of their cluster managers.
+	Seeds, Managers []string
+}
+
+// Fleet is a process's projectors.
+type Fleet struct {
+	cfg      Config
+	log      hclog.Logger
+	listener net.Listener
+	managers *managerclient.Client
+	began    time.Time
+	wake     chan struct{}
+	leaving  chan []wire.LeaveProjector // room for one: what waits is asked for again by the next step
+	looking  chan struct{}              // the same, for a seed
+
+	mu       sync.Mutex
+	heard    *wire.Definitions // the newest that any member was told
+	heardAt  time.Time
+	plan     core.Fleet
+	members  map[string]*member // by the names of their nodes
+	seed     core.KVNode
+	unserved []core.KVNode
+	aside    int    // nodes that are left to other processes
+	seedErr  string // why no seed answers; empty when one does, or none was looked for
+}
+
+// member is the projector of one node.
+type member struct {
+	fleet  *Fleet
+	node   core.KVNode
+	p      *projector.Projector
+	stop   context.CancelFunc
+	ending bool // guarded by Fleet.mu
+
+	serving sync.Mutex
+	handler http.Handler // of what is asked of it; nil while it does not serve
+}
+
+// Open listens on the admin address and connects to nobody yet.
+func Open(cfg Config) (*Fleet, error) {
+	c := &cfg.Projector
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	switch {
+	case c.ID == "":
+		return nil, errors.New("projector: an id is needed")
+	case len(c.Managers) == 0:
+		return nil, errors.New("projector: the address of a manager is needed")
+	case len(cfg.Seeds) == 0 && len(cfg.Managers) == 0:
+		return nil, errors.New("projector: the address of a KV node is needed")
+	}
+	if err := errors.Join(c.Feed.Check(), c.Throttle.Check()); err != nil {
+		return nil, err
+	}
+	if err := c.TLS.MayListen(c.Insecure, tlsconf.Address{Flag: "admin", HostPort: c.Admin}); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", c.Admin)
+	if err != nil {
+		return nil, fmt.Errorf("projector: admin address: %w", err)
+	}
+	return &Fleet{cfg: cfg, log: c.Logger, listener: l, began: time.Now(), wake: make(chan struct{}, 1),
+		managers: managerclient.New(c.Managers, c.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
+		leaving:  make(chan []wire.LeaveProjector, 1), looking: make(chan struct{}, 1),
+		members: map[string]*member{}}, nil
+}
+
+// AdminAddr is the address it listens on, host:port.
+func (f *Fleet) AdminAddr() string { return f.listener.Addr().String() }
+
+// Run serves until ctx ends. Nothing of it runs when it has returned.
+func (f *Fleet) Run(ctx context.Context) error {
+	g, run := errgroup.WithContext(ctx)
+	server := rpc.NewServer(rpc.Traced(f.cfg.Projector.Tracer, f.handler()))
+	server.ErrorLog = f.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
+	g.Go(func() error {
+		return rpc.Serve(run, server, f.cfg.Projector.TLS.Listen(f.listener, tlsconf.HTTP), stopGrace)
+	})
+	g.Go(func() error { f.takeBack(run); return nil })
+	g.Go(func() error { f.findSeeds(run); return nil })
+	g.Go(func() error { return f.steps(run, g) })
+	err := g.Wait()
+	f.managers.Close()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// nowMS is the time of decisions: it does not jump.
+func (f *Fleet) nowMS() int64 { return time.Since(f.began).Milliseconds() }
+
+// steps decides again and again, until ctx ends.
+func (f *Fleet) steps(ctx context.Context, g *errgroup.Group) error {
+	tick := time.NewTicker(stepInterval)
+	defer tick.Stop()
+	for {
+		if err := f.step(ctx, g); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-f.wake:
+		}
+	}
+}
+
+// step does what there is to do now.
+func (f *Fleet) step(ctx context.Context, g *errgroup.Group) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x := core.FleetFacts{NowMS: f.nowMS(), Running: map[string]core.FleetMember{}, Seed: f.seed,
+		Troubled: f.troubled()}
+	for name, m := range f.members {
+		x.Running[name] = core.FleetMember{Node: m.node, Ending: m.ending}
+	}
+	registered := f.registered()
+	x.Process, x.Registered = f.cfg.Projector.ID, slices.Collect(maps.Keys(registered))
+	s := f.plan.Step(x)
+	if !f.plan.Known(x.NowMS) {
+		signal(f.looking)
+	}
+	for _, name := range s.Stop {
+		f.log.Info("a KV node is not served any more: it has left, is elsewhere, or other processes serve it", "kv", name)
+		f.members[name].ending = true
+		f.members[name].stop()
+	}
+	for _, n := range s.Start {
+		if err := f.start(ctx, g, n); err != nil {
+			return err
+		}
+	}
+	if len(s.Leave) > 0 {
+		var gone []wire.LeaveProjector
+		for _, name := range s.Leave {
+			e := registered[f.idOf(name)]
+			gone = append(gone, wire.LeaveProjector{ClusterID: f.heard.Fence.ClusterID, ID: e.ID, BootID: e.BootID})
+		}
+		select {
+		case f.leaving <- gone:
+		default: // the ones before are on their way
+		}
+	}
+	f.tell(s.Unserved)
+	f.aside = s.Aside
+	return nil
+}
+
+// tell notes what is not served, and logs what is news.
+func (f *Fleet) tell(unserved []core.KVNode) {
+	for _, n := range unserved {
+		if !slices.Contains(f.unserved, n) {
+			f.log.Error("a KV node is not served", "kv", n.Name, "error", n.Why)
+		}
+	}
+	f.unserved = unserved
+}
+
+// start runs a projector for a node; f.mu is held.
+func (f *Fleet) start(ctx context.Context, g *errgroup.Group, n core.KVNode) error {
+	m := &member{fleet: f, node: n}
+	cfg := f.cfg.Projector
+	cfg.ID, cfg.KV, cfg.KVManager, cfg.Host = f.idOf(n.Name), n.Addr, n.Manager, m
+	cfg.Logger = cfg.Logger.With("kv_node", n.Name)
+	var err error
+	if m.p, err = projector.Open(cfg); err != nil {
+		return err
+	}
+	run, stop := context.WithCancel(ctx)
+	m.stop = stop
+	f.members[n.Name] = m
+	f.log.Info("a KV node is served", "kv", n.Name, "addr", n.Addr, "manager", n.Manager)
+	g.Go(func() error {
+		defer stop()
+		err := m.p.Run(run)
+		f.mu.Lock()
+		delete(f.members, n.Name)
+		f.mu.Unlock()
+		signal(f.wake)
+		return err
+	})
+	return nil
+}
+
+// idOf is the id of the projector of a node.
+func (f *Fleet) idOf(node string) index.ProjectorID {
+	return f.cfg.Projector.ID + "@" + index.ProjectorID(node)
+}
+
+// registered are the projectors that the managers know, as far as any member has heard, or had heard lately when there
+// was one; f.mu is held.
+func (f *Fleet) registered() map[index.ProjectorID]wire.ProjectorEndpoint {
+	var newest *wire.Definitions
+	for _, m := range f.members {
+		if d := m.p.Definitions(); d != nil && (newest == nil || d.Revision > newest.Revision) {
+			newest = d
+		}
+	}
+	switch {
+	case newest != nil:
+		f.heard, f.heardAt = newest, time.Now()
+	case time.Since(f.heardAt) > heardKept:
+		f.heard = nil
+	}
+	all := map[index.ProjectorID]wire.ProjectorEndpoint{}
+	if f.heard == nil {
+		return all
+	}
+	f.managers.SetManagers(f.heard.Managers)
+	for _, e := range f.heard.Projectors {
+		all[e.ID] = e
+	}
+	return all
+}
+
+// troubled reports whether no member can ask its node; f.mu is held.
+func (f *Fleet) troubled() bool {
+	for _, m := range f.members {
+		if !m.p.Troubled() {
+			return false
+		}
+	}
+	return true
+}
+
+// takeBack takes registrations back until ctx ends. Those that fail are asked for again.
+func (f *Fleet) takeBack(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case gone := <-f.leaving:
+			for _, e := range gone {
+				err := f.managers.LeaveProjector(ctx, &e)
+				switch {
+				case ctx.Err() != nil:
+				case err != nil:
+					f.log.Warn("a projector whose KV node has left is still registered; trying again", "projector", e.ID, "error",
+						err)
+				default:
+					f.log.Info("the registration of a projector whose KV node has left was taken back", "projector", e.ID)
+				}
+			}
+		}
+	}
+}
+
+// signal wakes who waits for c, or will.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+// URL implements projector.Host.
+func (m *member) URL() string {
+	c := &m.fleet.cfg.Projector
+	return c.TLS.BaseURL(rpc.Advertised(m.fleet.listener.Addr(), c.Advertise)) + pathOf(m.node.Name)
+}
+
+// Saw implements projector.Host.
+func (m *member) Saw(config *mcbp.ClusterConfig, addr string) {
+	f := m.fleet
+	at := timestamp.MapRevision{Epoch: uint64(max(config.RevEpoch, 0)), Rev: uint64(max(config.Rev, 0))}
+	nodes := nodesOf(config, addr, f.cfg.Projector.KVNetwork, f.cfg.Projector.KVTLS != nil, len(f.cfg.Managers) > 0)
+	f.mu.Lock()
+	news := f.plan.Saw(f.nowMS(), config.Name, at, nodes)
+	f.mu.Unlock()
+	if news {
+		signal(f.wake)
+	}
+}
+
+// nodesOf are the nodes of a map that somebody at addr has shown. With rest their managers are named, too.
+func nodesOf(config *mcbp.ClusterConfig, addr, network string, tls, rest bool) (nodes []core.KVNode) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		host = addr
+	}
+	network = cmp.Or(network, config.NetworkOf(addr))
+	for i := range config.NumNodes() {
+		n := core.KVNode{}
+		if n.Name, err = config.KVAddr(i, host, false); err != nil {
+			if n.Name, err = config.KVAddr(i, host, true); err != nil {
+				n.Name = fmt.Sprintf("node %d of the map", i)
+			}
+		}
+		if n.Addr, err = config.KVAddrIn(network, i, host, tls); err == nil && rest {
+			n.Manager, err = config.ManagerAddrIn(network, i, host, tls)
+		}
+		if err != nil {
+			n.Addr, n.Why = "", fmt.Sprintf("it cannot be reached from here: %v; name another network (--kv-network)", err)
+		}
+		nodes = append(nodes, n)
+	}
+	return nodes
+}

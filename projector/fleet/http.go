@@ -1,0 +1,150 @@
+package fleet
+
+import (
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"tidemark/errcode"
+	"tidemark/internal/logging"
+	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
+	"tidemark/wire"
+)
+
+// Reasons of /readyz that only processes with several projectors have.
+const (
+	reasonNoNode   = "no_kv_node"
+	reasonUnserved = "kv_unserved"
+)
+
+// pathOf is where the projector of a node is asked: under the process's own address, so that there is one port.
+func pathOf(node string) string { return "/kv/" + url.PathEscape(node) }
+
+// handler is the admin server: what is below a node's path is its projector's to answer.
+func (f *Fleet) handler() http.Handler {
+	mux := http.NewServeMux()
+	anyone := tlsconf.Only(tlsconf.Roles()...)
+	mux.HandleFunc("/kv/{node}/{rest...}", f.pass)
+	mux.Handle("GET /v1/projectors", rpc.Guard(anyone, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rpc.Write(w, r, http.StatusOK, f.process())
+	})))
+	mux.Handle("GET /v1/logging", rpc.Guard(anyone, logging.Handler(f.log)))
+	mux.Handle("PUT /v1/logging", rpc.Guard(tlsconf.Only(tlsconf.Manager), logging.Handler(f.log)))
+	mux.Handle("GET /metrics", rpc.Guard(anyone, http.HandlerFunc(f.metrics)))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		rpc.Write(w, r, http.StatusOK, wire.OK{})
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if problem := rpc.Unready(f.reasons()); problem != nil {
+			rpc.WriteProblem(w, problem)
+			return
+		}
+		rpc.Write(w, r, http.StatusOK, wire.OK{})
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		rpc.WriteProblem(w, rpc.Refuse(errcode.NotFound, "this process runs a projector for each KV node, and has no %s "+
+			"itself; GET /v1/projectors says where they are", r.URL.Path))
+	})
+	return mux
+}
+
+// pass hands a request to the projector of a node.
+func (f *Fleet) pass(w http.ResponseWriter, r *http.Request) {
+	node := r.PathValue("node")
+	f.mu.Lock()
+	m := f.members[node]
+	f.mu.Unlock()
+	var h http.Handler
+	if m != nil {
+		m.serving.Lock()
+		h = m.handler
+		m.serving.Unlock()
+	}
+	if h == nil {
+		rpc.WriteProblem(w, rpc.Refuse(errcode.NotFound, "projector %s has no KV node %q, or serves it no more",
+			f.cfg.Projector.ID, node))
+		return
+	}
+	r = r.Clone(r.Context())
+	r.URL.Path, r.URL.RawPath = "/"+r.PathValue("rest"), ""
+	h.ServeHTTP(w, r)
+}
+
+// Serve implements projector.Host.
+func (m *member) Serve(h http.Handler) (stop func()) {
+	set := func(h http.Handler) {
+		m.serving.Lock()
+		defer m.serving.Unlock()
+		m.handler = h
+	}
+	set(h)
+	return func() { set(nil) }
+}
+
+// all are the members, by the names of their nodes.
+func (f *Fleet) all() (members []*member) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(f.members)) {
+		members = append(members, f.members[name])
+	}
+	return members
+}
+
+func (f *Fleet) process() *wire.ProjectorProcess {
+	p := &wire.ProjectorProcess{Projectors: []wire.ProjectorEndpoint{}}
+	for _, m := range f.all() {
+		p.Projectors = append(p.Projectors, wire.ProjectorEndpoint{ID: f.idOf(m.node.Name), BootID: m.p.BootID(),
+			Admin: m.URL()})
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.unserved {
+		p.Unserved = append(p.Unserved, wire.UnservedNode{Node: n.Name, Error: n.Why})
+	}
+	return p
+}
+
+// reasons are those of all projectors, each with its node's name, and of nodes that have none.
+func (f *Fleet) reasons() (all []rpc.Reason) {
+	members := f.all()
+	for _, m := range members {
+		for _, r := range m.p.Reasons() {
+			all = append(all, rpc.Reason{Code: r.Code, Detail: m.node.Name + ": " + r.Detail})
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(members) == 0 && f.aside == 0 {
+		why := "none of the KV nodes that were given was found yet"
+		if f.seedErr != "" {
+			why = "none of the KV nodes that were given answers: " + f.seedErr
+		}
+		all = append(all, rpc.Reason{Code: reasonNoNode, Detail: why})
+	}
+	for _, n := range f.unserved {
+		all = append(all, rpc.Reason{Code: reasonUnserved, Detail: n.Name + ": " + n.Why})
+	}
+	return all
+}
+
+// metrics shows those of each projector, with its node's name for a label, and of the process.
+func (f *Fleet) metrics(w http.ResponseWriter, r *http.Request) {
+	registry := prometheus.NewRegistry()
+	nodes := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tidemark", Subsystem: "projector", Name: "kv_nodes",
+		Help: "KV nodes of the cluster that a process with --kv-all follows, by whether it serves them."}, []string{"state"})
+	registry.MustRegister(nodes)
+	for _, m := range f.all() {
+		registry.MustRegister(prometheus.WrapCollectorWith(prometheus.Labels{"kv_node": m.node.Name}, m.p.Metrics()))
+	}
+	f.mu.Lock()
+	nodes.WithLabelValues("served").Set(float64(len(f.members)))
+	nodes.WithLabelValues("unserved").Set(float64(len(f.unserved)))
+	f.mu.Unlock()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+}

@@ -1,0 +1,133 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"tidemark/kv/kvclient"
+	"tidemark/projector/core"
+)
+
+const (
+	// seedPatience bounds the wait for one of the nodes that were given.
+	seedPatience = 3 * time.Second
+	// seedRest is between two looks for one, seedKept between two looks whether the one that was found still answers.
+	seedRest = 2 * time.Second
+	seedKept = 10 * time.Second
+)
+
+// findSeeds looks for a node that answers whenever none is known from a map, until ctx ends. One that has answered is
+// asked first, so that it stays the same one.
+func (f *Fleet) findSeeds(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.looking:
+		}
+		f.mu.Lock()
+		have := f.seed
+		f.mu.Unlock()
+		n, err := f.answering(ctx, have)
+		if ctx.Err() != nil {
+			return
+		}
+		f.mu.Lock()
+		if f.seedErr = ""; err == nil {
+			f.seed = n
+		} else {
+			f.seedErr = err.Error()
+		}
+		f.mu.Unlock()
+		rest := seedKept
+		if err != nil {
+			rest = seedRest
+			f.log.Warn("none of the KV nodes that were given answers; trying again", "error", err)
+		} else if n != have {
+			signal(f.wake)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(rest):
+		}
+	}
+}
+
+// answering returns have if that one answers, or else the first one of those that were given that does.
+func (f *Fleet) answering(ctx context.Context, have core.KVNode) (core.KVNode, error) {
+	all := make([]core.KVNode, 0, len(f.cfg.Seeds)+len(f.cfg.Managers))
+	for _, addr := range f.cfg.Seeds {
+		all = append(all, core.KVNode{Name: addr, Addr: addr})
+	}
+	for _, addr := range f.cfg.Managers {
+		all = append(all, core.KVNode{Name: addr, Addr: addr, Manager: addr})
+	}
+	if have.Name != "" && f.ask(ctx, have) == nil {
+		return have, nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		node core.KVNode
+		err  error
+	}
+	answers := make(chan answer, len(all))
+	for _, n := range all {
+		go func() { answers <- answer{n, f.ask(ctx, n)} }()
+	}
+	var errs []error
+	for range all {
+		a := <-answers
+		if a.err == nil {
+			return a.node, nil
+		}
+		errs = append(errs, a.err)
+	}
+	return core.KVNode{}, errors.Join(errs...)
+}
+
+// ask reports why a node, or a manager, does not answer.
+func (f *Fleet) ask(ctx context.Context, n core.KVNode) error {
+	ctx, cancel := context.WithTimeout(ctx, seedPatience)
+	defer cancel()
+	c := &f.cfg.Projector
+	if n.Manager != "" {
+		return f.askManager(ctx, n.Manager)
+	}
+	password, err := c.Password, error(nil)
+	if c.ReadPassword != nil {
+		if password, err = c.ReadPassword(); err != nil {
+			return err
+		}
+	}
+	s, err := kvclient.Handshake(ctx, n.Addr, kvclient.Options{User: c.User, Password: password, TLS: c.KVTLS,
+		Name: "tidemark:" + string(c.ID), DialTimeout: seedPatience})
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+// askManager takes any answer: which bucket it is about is not known yet, nor whether the user may see anything else.
+func (f *Fleet) askManager(ctx context.Context, addr string) error {
+	scheme := "http"
+	transport := &http.Transport{DisableKeepAlives: true}
+	if conf := f.cfg.Projector.KVTLS; conf != nil {
+		scheme, transport.TLSClientConfig = "https", conf.Clone()
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+addr+"/pools", nil)
+	if err != nil {
+		return fmt.Errorf("cluster manager %s: %w", addr, err)
+	}
+	resp, err := (&http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}).Do(r)
+	if err != nil {
+		return fmt.Errorf("cluster manager %s: %w", addr, err)
+	}
+	return resp.Body.Close()
+}

@@ -1,0 +1,79 @@
+package projector
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
+	"tidemark/kv/mcbp"
+	"tidemark/wire"
+)
+
+// Host is a process that runs several projectors, one for each KV node, as one of them sees it. Its methods do not
+// wait.
+type Host interface {
+	// URL is the base URL of the projector's admin server.
+	URL() string
+	// Serve passes requests under URL to h, until stop is called.
+	Serve(h http.Handler) (stop func())
+	// Saw takes a cluster map that the projector has seen, and the host:port of the KV node that it has asked.
+	Saw(config *mcbp.ClusterConfig, addr string)
+}
+
+// url is the base URL under which others reach it.
+func (p *Projector) url() string {
+	if p.cfg.Host != nil {
+		return p.cfg.Host.URL()
+	}
+	return p.cfg.TLS.BaseURL(rpc.Advertised(p.listener.Addr(), p.cfg.Advertise))
+}
+
+// serve answers requests until ctx ends, whose end ends what waits for KV.
+func (p *Projector) serve(ctx context.Context) error {
+	h := p.tasks.counted(p.handler())
+	if p.cfg.Host == nil {
+		server := rpc.NewServer(rpc.Traced(p.cfg.Tracer, h))
+		server.ErrorLog = p.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
+		server.BaseContext = func(net.Listener) context.Context { return ctx }
+		return rpc.Serve(ctx, server, p.cfg.TLS.Listen(p.listener, tlsconf.HTTP), stopGrace)
+	}
+	defer p.cfg.Host.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked, done := joined(r.Context(), ctx)
+		defer done()
+		h.ServeHTTP(w, r.WithContext(asked))
+	}))()
+	<-ctx.Done()
+	return nil
+}
+
+// saw tells the host of a cluster map.
+func (p *Projector) saw(config *mcbp.ClusterConfig, addr string) {
+	if p.cfg.Host != nil {
+		p.cfg.Host.Saw(config, addr)
+	}
+}
+
+// Reasons says what keeps it from serving, as its /readyz does.
+func (p *Projector) Reasons() []rpc.Reason { return p.reasons() }
+
+// Troubled reports whether there is something about which its KV node cannot be asked.
+func (p *Projector) Troubled() bool { return len(p.troubles.list(p.cfg.KV, time.Now())) > 0 }
+
+// Metrics are what its /metrics shows.
+func (p *Projector) Metrics() prometheus.Collector { return p.registry }
+
+// BootID tells its process, and this projector in it, from earlier ones of its id.
+func (p *Projector) BootID() string { return p.bootID }
+
+// Definitions are the newest that the leader has told it, nil before the first. They are shared: do not change them.
+func (p *Projector) Definitions() *wire.Definitions {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.defs
+}
