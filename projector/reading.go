@@ -138,7 +138,7 @@ func (r *reading) run() {
 	close(r.opened)
 	r.closeAtKV(r.unwanted(slices.Collect(maps.Keys(r.answers))))
 	var beside errgroup.Group
-	beside.Go(func() error { r.judge(); return nil })
+	beside.Go(func() error { r.judge(); return nil }) // alone it ends at once
 	r.fan()
 	r.cancel()
 	_ = beside.Wait()
@@ -300,12 +300,19 @@ func (r *reading) endAll(err error) {
 	}
 }
 
-// judge puts out readers that hold up others.
+// together reports whether there are several readers: nobody joins any more.
+func (r *reading) together() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.readers) > 1
+}
+
+// judge puts out readers that hold up others, as long as there are others.
 func (r *reading) judge() {
 	tick := time.NewTicker(holdTick)
 	defer tick.Stop()
 	last := time.Now()
-	for {
+	for r.together() {
 		select {
 		case <-r.ctx.Done():
 			return
