@@ -220,6 +220,7 @@ func TestWhatIsNotTriedAgain(t *testing.T) {
 // TestTheContextEndsIt: a server that refuses, is gone, or says nothing does not hold a call beyond its context, and is
 // told the caller's patience.
 func TestTheContextEndsIt(t *testing.T) {
+	t.Parallel()
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -118,6 +118,7 @@ func (s *scripted) answer(conn *websocket.Conn, resume string) bool {
 // TestACutAnswerIsGoneOnWith: an indexer that is killed, or stands still, in the middle of its answer is followed by
 // another one, which is told behind which row; and when that cannot be the scan says why.
 func TestACutAnswerIsGoneOnWith(t *testing.T) {
+	t.Parallel()
 	end := func(ids string) part { return part{ids: ids, tail: "END"} }
 	fails := func(code errcode.Code) part { return part{tail: string(code)} }
 	for _, c := range []struct {

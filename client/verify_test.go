@@ -16,6 +16,7 @@ import (
 // and why, long before its caller does; one that waits for another's end, or for a short while only, is asked for
 // again.
 func TestVerifyIsAskedForLongEnough(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	verify := func(url string) error {

@@ -38,6 +38,7 @@ func stream(hang bool, events ...string) http.HandlerFunc {
 
 // TestWatchGoesOn: over ends, errors, refusals, silence and repetitions there is one gapless sequence.
 func TestWatchGoesOn(t *testing.T) {
+	t.Parallel()
 	const silence = 3 * time.Second // longer than a machine that is busy keeps an event back
 	s, url := serve(t,
 		refuse(503, errcode.Unavailable),

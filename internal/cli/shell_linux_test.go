@@ -101,6 +101,7 @@ func (x *terminal) write(text string) {
 // TestShellOnATerminal: lines run, fail and are completed; Ctrl-C gives a line up, and ends what runs without the
 // shell; lines are kept for the next one.
 func TestShellOnATerminal(t *testing.T) {
+	t.Parallel()
 	kept := filepath.Join(t.TempDir(), "state", "history")
 	x := openTerminal(t, "shell", "--history", kept, "--timeout", "10m")
 	x.see("tidemark> ")

@@ -72,6 +72,7 @@ func childOf(t *testing.T, node *testcluster.Process, role string) int {
 // TestNobodyReadsTheLog: a node whose log nobody reads, and a role whose node does not read, go on all the same; roles
 // that end are started again, and all stop when they are told to.
 func TestNobodyReadsTheLog(t *testing.T) {
+	t.Parallel()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("needs /proc")
 	}

@@ -40,6 +40,7 @@ func TestMain(m *testing.M) { harness.Main(m) }
 
 // TestOpen: a cluster without users, with the sample data: every view, read and written.
 func TestOpen(t *testing.T) {
+	t.Parallel()
 	b := newBrowser(t)
 	up := testcluster.Start(t, t.TempDir(), "--sample")
 	harness.Eventually(t, patience, "the sample is there", func() (bool, string) {
@@ -317,6 +318,7 @@ func everyView(b *browser, then func(view string)) {
 
 // TestSecured: TLS and users: nobody gets in without a password, a session does what its user may, and ends.
 func TestSecured(t *testing.T) {
+	t.Parallel()
 	b := newBrowser(t)
 	dir := t.TempDir()
 	up := testcluster.Start(t, dir, "--tls", "--managers", "3", "--kv", "1", "--indexers", "1")
