@@ -221,18 +221,64 @@ func decodeNumber(dst, key []byte) (text, rest []byte, err error) {
 	case len(key) <= 1: // no remainder, or zero
 		return appendFloatText(dst, f), rest, nil
 	}
+	r := remainder(key)
+	if f == 1<<63 { // rounded up past the largest int64
+		return strconv.AppendInt(dst, math.MaxInt64+(r+1), 10), rest, nil
+	}
+	return strconv.AppendInt(dst, int64(f)+r, 10), rest, nil
+}
+
+// NumberForm says what ReadNumber has found.
+type NumberForm int
+
+// The forms of numbers.
+const (
+	NoNumber NumberForm = iota // a value of another kind, or bytes that are no component
+	Integer                    // one of 64 bits
+	Float
+	Beyond // further from 0 than any float64
+)
+
+// ReadNumber returns the number that an upright component is: an Integer exactly and as the nearest float64, a Float as
+// f alone.
+func ReadNumber(component []byte) (v int64, f float64, form NumberForm) {
+	if len(component) == 0 || Kind(component[0]) != Number {
+		return 0, 0, NoNumber
+	}
+	key := component[1:]
+	if n, err := numberLen(key); err != nil || n < len(key) {
+		return 0, 0, NoNumber
+	}
+	f = unsortable(binary.BigEndian.Uint64(key))
+	switch {
+	case math.IsInf(f, 0):
+		return 0, f, Beyond
+	case f != math.Trunc(f) || math.Abs(f) > 1<<63:
+		return 0, f, Float
+	}
+	r := remainder(key[8:])
+	switch {
+	case f < 1<<63:
+		return int64(f) + r, f, Integer
+	case r < 0: // rounded up past the largest int64
+		return math.MaxInt64 + (r + 1), f, Integer
+	}
+	return 0, f, Float
+}
+
+// remainder reads what stands behind the eight bytes: nothing, zero, or the exact value minus the float64.
+func remainder(key []byte) (r int64) {
+	if len(key) <= 1 {
+		return 0
+	}
 	flip, sign := byte(0), int64(1)
 	if key[0] < remainderZero {
 		flip, sign = 0xFF, -1
 	}
-	r := int64(0)
 	for _, c := range key[1:] {
 		r = r<<8 | int64(c^flip)
 	}
-	if f == 1<<63 { // rounded up past the largest int64
-		return strconv.AppendInt(dst, math.MaxInt64+(sign*r+1), 10), rest, nil
-	}
-	return strconv.AppendInt(dst, int64(f)+sign*r, 10), rest, nil
+	return sign * r
 }
 
 // maxPlainInteger is up to where whole numbers are written with all their digits; they are exact.
