@@ -57,6 +57,30 @@ func ExampleClient_Scan() {
 	}
 }
 
+// How many rows each country has, and the highest name, computed by the indexers.
+func ExampleClient_Aggregate() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	c := client.New()
+	defer c.Close()
+
+	groups, err := c.Aggregate(ctx, client.Ref("world", "by_country"), v1.ScanRequest{
+		GroupBy:    []int{0},
+		Aggregates: []v1.Aggregate{v1.CountRows(), v1.Max(1)},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer groups.Close()
+	for groups.Next() {
+		g := groups.Group()
+		fmt.Printf("%s: %s rows, the last one is %s\n", g.Key[0], g.Values[0], g.Values[1])
+	}
+	if err := groups.Err(); err != nil {
+		log.Fatal(err)
+	}
+}
+
 // An answer page by page, all of one state. Who comes back to it too late goes on in a newer one.
 func ExampleClient_Pages() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)

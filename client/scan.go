@@ -189,10 +189,12 @@ func (r *answerLines) read(line []byte, row *v1.Row) (*v1.ScanEnd, error) {
 		return nil, nil //nolint:nilnil // a row, and not the end
 	}
 	var l struct {
-		Key  []json.RawMessage `json:"key"`
-		ID   *string           `json:"id"`
-		End  bool              `json:"end"`
-		Rows uint64            `json:"rows"`
+		Key []json.RawMessage `json:"key"`
+		ID  *string           `json:"id"`
+		// of a group
+		Values json.RawMessage `json:"values"`
+		End    bool            `json:"end"`
+		Rows   uint64          `json:"rows"`
 		v1.ScanSeen
 		v1.ScanMore
 		Timestamp v1.ScanTimestamp `json:"timestamp"`
@@ -212,6 +214,9 @@ func (r *answerLines) read(line []byte, row *v1.Row) (*v1.ScanEnd, error) {
 		r.drain()
 		return &v1.ScanEnd{End: true, Rows: l.Rows, Timestamp: l.Timestamp, ScanSeen: l.ScanSeen, ScanMore: l.ScanMore,
 			Explain: l.Explain}, nil
+	case l.Values != nil: // as in an indexer's messages
+		*row = v1.Row{Key: l.Key, ID: string(l.Values)}
+		return nil, nil //nolint:nilnil // a row, and not the end
 	case l.ID == nil:
 		return nil, fmt.Errorf("%w: a line is neither row nor end: %.100s", ErrCut, line)
 	}

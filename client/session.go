@@ -115,6 +115,14 @@ func (s *Session) Take(token string) error {
 
 // Scan is Client.Scan in this session.
 func (s *Session) Scan(ctx context.Context, c *Client, ref string, req v1.ScanRequest) (*Rows, error) {
+	if req.Grouped() {
+		return nil, fmt.Errorf("%w: the request has GroupBy or Aggregates: use Aggregate", ErrGroups)
+	}
+	return s.scan(ctx, c, ref, req)
+}
+
+// scan begins a scan of rows, or of groups in their form.
+func (s *Session) scan(ctx context.Context, c *Client, ref string, req v1.ScanRequest) (*Rows, error) {
 	sent, err := s.join(ctx, c, ref, &req)
 	if err != nil {
 		return nil, err

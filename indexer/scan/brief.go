@@ -34,6 +34,7 @@ func (r *Request) Brief() string {
 	if n := len(r.Where); n > 0 {
 		text += fmt.Sprintf(", %d conditions", n)
 	}
+	text += r.briefGroups()
 	if r.Offset > 0 {
 		text += fmt.Sprintf(", offset %d", r.Offset)
 	}

@@ -106,7 +106,7 @@ func (c *Coordinator) Count(ctx context.Context, spec Spec) (Result, error) {
 		return Result{}, Errorf(errcode.BadRequest, "a count has no pages: leave out want_cursor and cursor")
 	}
 	spec.Limit, spec.Offset = 0, 0
-	return c.run(ctx, spec, spec.Distinct == 0, discard{})
+	return c.run(ctx, spec, spec.Distinct == 0 && spec.Groups == nil, discard{})
 }
 
 // discard takes rows and forgets them.
@@ -252,10 +252,11 @@ type run struct {
 
 	// of all pages together
 	repeats repeats
-	skip    int64 // rows that are still to be passed over
-	after   *Row  // the last row seen, without stability: the next page begins behind it
-	more    bool  // the page is full
-	last    *Row  // of a page of the caller's that is full
+	folding *folding // of groups; nil: rows are asked for
+	skip    int64    // rows that are still to be passed over
+	after   *Row     // the last row seen, without stability: the next page begins behind it
+	more    bool     // the page is full
+	last    *Row     // of a page of the caller's that is full
 	held    holdback
 	whole   bool // all slices are opened at once: one that was to be opened later was too late
 	given   bool // the sink has been given a row
@@ -268,6 +269,9 @@ func (r *run) reset() error {
 	r.result, r.skip = Result{Waited: r.result.Waited}, r.spec.Offset
 	r.last = nil
 	r.repeats = repeats{parts: r.spec.Distinct, desc: r.spec.Desc}
+	if r.spec.Groups != nil {
+		r.folding = newFolding(r.spec.Groups, r.spec.Desc)
+	}
 	if p := r.spec.Resume; p != nil {
 		r.result.Rows, r.skip = p.Rows, 0
 		r.after = &Row{Key: bytes.Clone(p.Last.Key), DocID: bytes.Clone(p.Last.DocID)}

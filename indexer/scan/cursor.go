@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
 	"hash/fnv"
 
@@ -61,6 +62,9 @@ func (s *Spec) digest() uint64 {
 	}
 	if s.Project == nil {
 		number(-1)
+	}
+	if g := s.Groups; g != nil {
+		_, _ = fmt.Fprint(h, *g)
 	}
 	return h.Sum64()
 }
@@ -165,7 +169,7 @@ func (s *Spec) readCursor(text string, def *index.Definition) (seen scanport.See
 			"after a split, or a drop, begin anew", id, seen.Bucket, s.Index, def.Name, def.Keyspace())
 	case asked != s.Page.asked:
 		return seen, nil, Errorf(errcode.BadRequest, "the cursor is of another request: equal, range, ranges, reverse, "+
-			"distinct, where and project have to be those that it came with")
+			"distinct, where, project, group_by and aggregates have to be those that it came with")
 	}
 	b = b[n:]
 	return seen, &Row{Key: bytes.Clone(b[:key]), DocID: bytes.Clone(b[key:])}, nil
@@ -189,6 +193,10 @@ func (s *Spec) expired(err error) error {
 func (r *run) beyond(ctx context.Context, m *merger, open *[]*remote) error {
 	for r.spec.Page != nil && r.last != nil {
 		row, src, ok := m.top()
+		if r.folding != nil { // a cell that has come already is of the next group, and so is one that has not
+			r.result.More = r.folding.some || ok
+			return nil
+		}
 		if !ok {
 			return nil
 		}

@@ -56,6 +56,15 @@ func TestPagesAreOneAnswer(t *testing.T) {
 		req := Request{Reverse: rapid.Bool().Draw(t, "reverse"), Distinct: rapid.Bool().Draw(t, "distinct"),
 			Offset:  rapid.SampledFrom([]int64{0, 0, 3, 50}).Draw(t, "offset"),
 			Project: rapid.SampledFrom([][]int{nil, {0}, {0, 1}}).Draw(t, "project")}
+		if rapid.Bool().Draw(t, "groups") {
+			one := 1
+			req.Distinct, req.Project = false, nil
+			req.GroupBy = rapid.SampledFrom([][]int{{}, {0}, {1}, {0, 1}, {1, 0}}).Draw(t, "by")
+			req.Aggregates = []Aggregate{{Op: "count"}, {Op: "max", Component: &one}}
+			if rapid.Bool().Draw(t, "of different values") {
+				req.Aggregates = append(req.Aggregates, Aggregate{Op: "count", Component: &one, Distinct: true})
+			}
+		}
 		if rapid.Bool().Draw(t, "range") {
 			req.Range = &Bounds{Low: []json.RawMessage{json.RawMessage("1")}, High: []json.RawMessage{json.RawMessage("3")}}
 		}

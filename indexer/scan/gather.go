@@ -95,6 +95,9 @@ func (r *run) step(ctx context.Context, m *merger, todo *later, open *[]*remote)
 		}
 		row, src, ok = m.top()
 	}
+	if !ok && r.folding != nil {
+		return false, r.endGroups()
+	}
 	if !ok {
 		return false, nil
 	}
@@ -132,24 +135,18 @@ func (r *run) openMore(ctx context.Context, m *merger, todo []*sliceplan, open *
 	return err
 }
 
-// give returns a row to the sink, unless it repeats the one before or is passed over.
+// give returns a row to the sink, unless it repeats the one before or is passed over; of cells the groups that they
+// make.
 func (r *run) give(row Row) error {
+	if r.folding != nil {
+		return r.fold(row)
+	}
 	repeated, err := r.repeats.seen(row.Key)
+	if err == nil && !repeated {
+		err = r.put(row)
+	}
 	if err != nil {
 		return err
-	}
-	switch {
-	case repeated:
-	case r.skip > 0:
-		r.skip--
-	default:
-		if err := r.row(row); err != nil {
-			return err
-		}
-		if r.result.Rows++; r.spec.Page != nil && r.result.Rows == r.spec.Limit {
-			r.last = &Row{Key: bytes.Clone(row.Key), DocID: bytes.Clone(row.DocID)}
-		}
-		r.spec.Progress.given(r.result.Rows)
 	}
 	if r.spec.Stability == NoStability {
 		if r.after == nil {
@@ -157,6 +154,25 @@ func (r *run) give(row Row) error {
 		}
 		r.after.Key, r.after.DocID = append(r.after.Key[:0], row.Key...), append(r.after.DocID[:0], row.DocID...)
 	}
+	return nil
+}
+
+// put returns a row to the sink, unless it is passed over.
+func (r *run) put(row Row) error {
+	if r.skip > 0 {
+		r.skip--
+		return nil
+	}
+	if err := r.row(row); err != nil {
+		return err
+	}
+	if r.result.Rows++; r.spec.Page != nil && r.result.Rows == r.spec.Limit {
+		r.last = &Row{Key: bytes.Clone(row.Key), DocID: bytes.Clone(row.DocID)}
+		if r.folding != nil { // the results are not wanted again
+			r.last.DocID = nil
+		}
+	}
+	r.spec.Progress.given(r.result.Rows)
 	return nil
 }
 
@@ -319,7 +335,13 @@ func (r *run) request(n *remote) NodeRequest {
 		req.KeepMS = KeepFor.Milliseconds()
 	}
 	req.Over = r.c.over.take(n.node)
-	if req.Distinct > 0 || len(req.Where) > 0 {
+	if g := r.spec.Groups; g != nil {
+		req.Groups = &g.Grouping
+		if req.After != nil { // of a cell its key tells
+			req.After = &Row{Key: req.After.Key}
+		}
+	}
+	if req.Distinct > 0 || len(req.Where) > 0 || req.Groups != nil {
 		req.Desc = r.spec.Desc
 	}
 	for _, s := range n.slices {

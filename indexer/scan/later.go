@@ -16,14 +16,15 @@ type later struct {
 
 // waiting returns the slices of the plan. Those of an index that is partitioned by range stand one behind the other: of
 // a scan with a limit the first is opened, then two, four and so on, for as long as rows are wanting. Of any other scan
-// all are opened at once. So they are with stability query, where later scans want the timestamp kept by every node,
-// and in an attempt behind one that came too late.
+// all are opened at once, and of groups, whose order may be another one. So they are with stability query, where later
+// scans want the timestamp kept by every node, and in an attempt behind one that came too late.
 func (r *run) waiting() later {
 	l := later{slices: make([]*sliceplan, len(r.plan.slices)), next: len(r.plan.slices)}
 	for i := range r.plan.slices {
 		l.slices[i] = &r.plan.slices[i]
 	}
-	if r.plan.ordered && r.spec.Limit > 0 && r.spec.Stability != QueryStability && !r.count && !r.whole {
+	if r.plan.ordered && r.spec.Limit > 0 && r.spec.Stability != QueryStability && !r.count && !r.whole &&
+		r.spec.Groups == nil {
 		l.next = 1
 		if r.spec.Reverse {
 			slices.Reverse(l.slices)

@@ -21,8 +21,8 @@ const (
 	rowGuess     = 80       // bytes of a line, for the first size of the buffer
 )
 
-// Encoder writes an answer for clients: a line {"key":[…],"id":"…"} per row and a last line with "end" or "error". It
-// implements Sink. A component that is MISSING is shown as null.
+// Encoder writes an answer for clients: a line {"key":[…],"id":"…"} per row, or {"key":[…],"values":[…]} per group, and
+// a last line with "end" or "error". It implements Sink. A component that is MISSING is shown as null.
 type Encoder struct {
 	projection
 	w     io.Writer
@@ -32,6 +32,7 @@ type Encoder struct {
 	full  int    // bytes, when they are written
 	begun bool   // something has been written
 
+	groups bool   // and not rows
 	places bool   // lines with them are wanted
 	at     Resume // where another indexer would go on behind the row that came last
 	token  []byte
@@ -49,6 +50,10 @@ type projection struct {
 
 func newProjection(spec *Spec) projection {
 	p := projection{desc: spec.Desc, pick: spec.Project, shown: spec.Desc}
+	if g := spec.Groups; g != nil {
+		p.desc = g.desc(spec.Desc)[:len(g.By)]
+		p.shown = p.desc
+	}
 	if p.pick != nil {
 		p.shown = make([]bool, 0, len(p.pick))
 		for _, i := range p.pick {
@@ -66,7 +71,7 @@ func NewEncoder(w io.Writer, flush func(), whole func(size int), spec Spec) *Enc
 		size = int(spec.Limit+4) * rowGuess
 	}
 	e := &Encoder{projection: newProjection(&spec), w: w, flush: flush, whole: whole, out: make([]byte, 0, size),
-		full: ndjsonBuffer, at: Resume{Index: spec.Index}}
+		full: ndjsonBuffer, groups: spec.Groups != nil, at: Resume{Index: spec.Index}}
 	if spec.Resume != nil {
 		e.at.Rows = spec.Resume.Rows
 	}
@@ -111,8 +116,12 @@ func (e *Encoder) Row(r Row) error {
 	if err != nil { // what was there before the line stays
 		return Errorf(errcode.Damaged, "a stored key of document %q: %w", r.DocID, err)
 	}
-	line = append(line, `,"id":`...)
-	line = collate.AppendQuoted(line, r.DocID)
+	if e.groups {
+		line = append(append(line, `,"values":`...), r.DocID...)
+	} else {
+		line = append(line, `,"id":`...)
+		line = collate.AppendQuoted(line, r.DocID)
+	}
 	e.out = append(line, '}', '\n')
 	e.at.Rows++
 	if len(e.out) < e.full {

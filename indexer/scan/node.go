@@ -68,6 +68,13 @@ func (r *NodeRequest) check() error {
 		return Errorf(errcode.BadRequest, "%d answers are over, want at most %d at a time", len(r.Over), maxOver)
 	case r.Limit < 0:
 		return Errorf(errcode.BadRequest, "limit %d", r.Limit)
+	case r.Groups != nil && (r.Distinct > 0 || r.CountOnly):
+		return Errorf(errcode.BadRequest, "groups of rows that are distinct, or only counted")
+	}
+	if r.Groups != nil {
+		if err := r.Groups.check(len(r.Desc)); err != nil {
+			return err
+		}
 	}
 	return checkFilters(r.Where, len(r.Desc))
 }
@@ -129,6 +136,8 @@ type part struct {
 	count   int64            // of a request that only counts, else -1
 	limit   int64            // 0: none
 	cursors []sliceSource
+	cells   []cells  // instead of cursors
+	joining *joining // of cells
 	merge   merger
 	again   repeats
 	rows    int64 // that were given
@@ -164,7 +173,9 @@ func open(ctx context.Context, req NodeRequest, pins Pins) (p *part, err error) 
 	}
 	ranges := req.Ranges
 	if req.After != nil {
-		ranges = behind(ranges, *req.After, req.Reverse)
+		if ranges, err = req.behind(ranges); err != nil {
+			return nil, err
+		}
 	}
 	sieve := sieve{filters: req.Where, desc: req.Desc, reverse: req.Reverse}
 	if req.CountOnly {
@@ -176,19 +187,39 @@ func open(ctx context.Context, req NodeRequest, pins Pins) (p *part, err error) 
 	for i, s := range pinned.Slices {
 		p.cursors[i] = sliceSource{ctx: ctx, slice: s, ranges: ranges, reverse: req.Reverse, sieve: sieve}
 	}
+	if req.Groups != nil {
+		p.gather(&req)
+	}
 	return p, nil
+}
+
+// behind cuts off what stands before After.
+func (r *NodeRequest) behind(ranges []Range) ([]Range, error) {
+	if r.Groups != nil {
+		return r.Groups.behind(ranges, r.After.Key, r.Desc, r.Reverse)
+	}
+	return behind(ranges, *r.After, r.Reverse), nil
+}
+
+// gather has cells made of the rows.
+func (p *part) gather(req *NodeRequest) {
+	p.cells = make([]cells, len(p.cursors))
+	for i := range p.cells {
+		p.cells[i] = newCells(p.cursors[i], req, len(p.cursors))
+	}
+	p.cursors = nil
+	p.joining = &joining{g: req.Groups, desc: req.Groups.desc(req.Desc), limit: req.Limit}
 }
 
 // next returns a row, which is valid until the next call.
 func (p *part) next() (Row, error) {
 	if !p.begun {
-		p.begun = true
-		p.merge.inputs = make([]merged, 0, len(p.cursors))
-		for i := range p.cursors {
-			if err := p.merge.add(&p.cursors[i]); err != nil {
-				return Row{}, err
-			}
+		if err := p.begin(); err != nil {
+			return Row{}, err
 		}
+	}
+	if p.joining != nil {
+		return p.nextCell()
 	}
 	for p.count < 0 && (p.limit == 0 || p.rows < p.limit) {
 		if p.shown {
@@ -212,6 +243,36 @@ func (p *part) next() (Row, error) {
 		}
 	}
 	return Row{}, io.EOF
+}
+
+// begin puts all slices into the merge.
+func (p *part) begin() error {
+	p.begun = true
+	p.merge.inputs = make([]merged, 0, len(p.cursors)+len(p.cells))
+	for i := range p.cursors {
+		if err := p.merge.add(&p.cursors[i]); err != nil {
+			return err
+		}
+	}
+	for i := range p.cells {
+		if err := p.merge.add(&p.cells[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nextCell returns a cell, which is valid until the next call.
+func (p *part) nextCell() (Row, error) {
+	row, ok, err := p.joining.next(&p.merge)
+	switch {
+	case err != nil:
+		return Row{}, err
+	case !ok:
+		return Row{}, io.EOF
+	}
+	p.rows++
+	return row, nil
 }
 
 // Next implements RowStream.
@@ -239,6 +300,9 @@ func (p *part) Close() error {
 	var errs []error
 	for i := range p.cursors {
 		errs = append(errs, p.cursors[i].close())
+	}
+	for i := range p.cells {
+		errs = append(errs, p.cells[i].close())
 	}
 	p.done(true)
 	return errors.Join(append(errs, p.pinned.Release())...)

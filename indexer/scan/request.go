@@ -82,6 +82,9 @@ type Request struct {
 	Project []int `json:"project"`
 	// Where has conditions on single components: rows that do not meet all of them are left out.
 	Where []Condition `json:"where"`
+	// GroupBy and Aggregates ask for groups instead of rows: those that agree in the components of GroupBy are one.
+	GroupBy    []int       `json:"group_by"`
+	Aggregates []Aggregate `json:"aggregates"`
 	// Stability says what the rows have in common; Timestamp names the one of an earlier scan, with QueryStability.
 	Stability RowStability `json:"stability"`
 	Timestamp string       `json:"timestamp"`
@@ -117,6 +120,7 @@ type Spec struct {
 	Distinct      int   // rows whose keys begin with the same so many components are one; 0: every row counts
 	Project       []int // components that rows have; nil: all
 	Where         []Filter
+	Groups        *groups // nil: rows are asked for
 	Stability     RowStability
 	At            *wire.StabilityRef // the timestamp that the caller has named
 	Resume        *Resume            // the rest of an answer whose indexer was lost; nil: a whole one
@@ -172,7 +176,8 @@ func badJSON(err error) *Error {
 	if strings.HasPrefix(text, "unknown field") {
 		text += ": known are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, " +
 			"want_timestamp, explain, offset, distinct, project, where [{component, equal, in, low, high, inclusion}], " +
-			"stability, timestamp, scan_vectors, session, want_cursor, cursor, newer"
+			"group_by, aggregates [{op, component, distinct}], stability, timestamp, scan_vectors, session, want_cursor, " +
+			"cursor, newer"
 	}
 	return Errorf(errcode.BadRequest, "%s", text)
 }
@@ -206,6 +211,9 @@ func (r *Request) check() error {
 		return Errorf(errcode.BadRequest, "equal, range and ranges exclude each other: %d of them are given", given)
 	}
 	if err := r.checkStability(); err != nil {
+		return err
+	}
+	if err := r.checkGroups(); err != nil {
 		return err
 	}
 	return r.checkPages()
@@ -298,6 +306,9 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 		s.At = &at
 	}
 	if err := s.project(r.Distinct); err != nil {
+		return s, err
+	}
+	if err := s.group(r, def); err != nil {
 		return s, err
 	}
 	if err := s.where(r.Where); err != nil {

@@ -93,7 +93,11 @@ func (s *Spec) resume(def *index.Definition, token []byte) (err error) {
 
 // checkPlace refuses a row's key that who asks has sent, and that cannot be one.
 func (s *Spec) checkPlace(what string, key []byte) error {
-	if _, err := leadingParts(key, s.Distinct, s.Desc); err != nil {
+	parts, desc := s.Distinct, s.Desc
+	if g := s.Groups; g != nil {
+		parts, desc = len(g.By), g.desc(s.Desc)
+	}
+	if _, err := leadingParts(key, parts, desc); err != nil {
 		return Errorf(errcode.BadRequest, "%s has a key that none of index %s can be: %w", what, s.Index, err)
 	}
 	return nil

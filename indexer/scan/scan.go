@@ -66,15 +66,16 @@ type NodeRequest struct {
 	WantVector bool              `json:"want_vector,omitempty"`
 	After      *Row              `json:"after,omitempty"` // resume behind this row
 	// rows that agree in so many leading components are one; 0: none
-	Distinct int      `json:"distinct,omitempty"`
-	Where    []Filter `json:"where,omitempty"`   // by component, each once
-	Desc     []bool   `json:"desc,omitempty"`    // of the components; with Distinct and Where
-	Named    bool     `json:"named,omitempty"`   // Ref comes from outside: it has to be the one of that hash
-	KeepMS   int64    `json:"keep_ms,omitempty"` // how long the node keeps Ref for later scans that name it
-	Pages    *Pages   `json:"pages,omitempty"`   // the answer whose page it is, so that Copies are kept for the next
-	Over     []Pages  `json:"over,omitempty"`    // answers for which nothing has to be kept any more
-	WaitMS   int64    `json:"wait_ms,omitempty"` // how long the node may wait until it holds Ref
-	User     string   `json:"user,omitempty"`    // for whom, of whom a node serves a part only (rpc.Places)
+	Distinct int       `json:"distinct,omitempty"`
+	Where    []Filter  `json:"where,omitempty"`   // by component, each once
+	Desc     []bool    `json:"desc,omitempty"`    // of the components; with Distinct, Where and Groups
+	Groups   *Grouping `json:"groups,omitempty"`  // cells are asked for instead of rows, Limit is of groups
+	Named    bool      `json:"named,omitempty"`   // Ref comes from outside: it has to be the one of that hash
+	KeepMS   int64     `json:"keep_ms,omitempty"` // how long the node keeps Ref for later scans that name it
+	Pages    *Pages    `json:"pages,omitempty"`   // the answer whose page it is, so that Copies are kept for the next
+	Over     []Pages   `json:"over,omitempty"`    // answers for which nothing has to be kept any more
+	WaitMS   int64     `json:"wait_ms,omitempty"` // how long the node may wait until it holds Ref
+	User     string    `json:"user,omitempty"`    // for whom, of whom a node serves a part only (rpc.Places)
 }
 
 // Pages names an answer that comes page by page.

@@ -28,6 +28,7 @@ type scanFlags struct {
 	where                                    []string
 	stability, at, session, cursor           string
 	pages, newer                             bool
+	groups                                   groupFlags
 }
 
 func (sf *scanFlags) add(cmd *cobra.Command) {
@@ -64,6 +65,7 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&sf.session, "session-token", "", "`TOKEN` that an earlier scan or count printed: show nothing "+
 		"older than that one did; print the next one to standard error ('new': print only)")
 	if cmd.Name() == "scan" {
+		sf.groups.add(cmd)
 		cmd.Flags().BoolVar(&sf.pages, "pages", false, "print a cursor behind the --limit rows, for the next page of the "+
 			"same state")
 		cmd.Flags().StringVar(&sf.cursor, "cursor", "", "`CURSOR` of the page before: the next one, of the same state")
@@ -237,7 +239,8 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 	cmd := &cobra.Command{Use: "scan BUCKET/NAME|ID", Short: "Scan an index",
 		Example: `  tidemark index scan world/airports_by_country --equal '["FR"]' --limit 5
   tidemark index scan world/airports_by_country --range '{"low":["FR"]}' --range '{"low":["FM"],"high":["FO"]}'
-  tidemark index scan world/airports_by_elevation --low '[3000]' --consistency session`,
+  tidemark index scan world/airports_by_elevation --low '[3000]' --consistency session
+  tidemark index scan world/airports_by_country --group-by iso_country --aggregate 'count(*)' --aggregate 'max(name)'`,
 		Args: exactArgs(refWords), ValidArgsFunction: f.indexes(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := sf.request()
@@ -249,11 +252,10 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 				return err
 			}
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				end, err := printScan(ctx, s, c, r, req, f.output)
+				end, err := sf.print(ctx, s, c, r, &req, f.output)
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(s.Err, "%s at timestamp %s\n", counted(int(end.Rows), "row", "rows"), end.Timestamp.Hash)
 				if req.Stability == "query" && !req.WantCursor && req.Cursor == "" {
 					fmt.Fprintf(s.Err, "the same state again: --at %s\n", end.Timestamp.ID)
 				}
@@ -268,6 +270,25 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 		}}
 	sf.add(cmd)
 	return cmd
+}
+
+// print writes the rows of a scan, or its groups, and gives its end.
+func (sf *scanFlags) print(ctx context.Context, s Streams, c *client.Client, r string, req *v1.ScanRequest,
+	output format) (end v1.ScanEnd, err error) {
+	one, several := "row", "rows"
+	if sf.groups.given() {
+		if err := sf.groups.request(ctx, c, r, req); err != nil {
+			return end, err
+		}
+		one, several = "group", "groups"
+		end, err = printGroups(ctx, s, c, r, *req, &sf.groups, output)
+	} else {
+		end, err = printScan(ctx, s, c, r, *req, output)
+	}
+	if err == nil {
+		fmt.Fprintf(s.Err, "%s at timestamp %s\n", counted(int(end.Rows), one, several), end.Timestamp.Hash)
+	}
+	return end, err
 }
 
 // printScan writes the rows of a scan and gives its end. A table of a million rows is not kept in memory.

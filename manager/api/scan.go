@@ -40,16 +40,19 @@ type scans struct {
 func (g *scans) scanRoutes() []route {
 	codes := []errcode.Code{errcode.UnknownIndex, errcode.IndexNotReady, errcode.NoLeader, errcode.Busy,
 		errcode.IndexNotHosted, errcode.IndexInRollback, errcode.SnapshotTooOld, errcode.CursorExpired,
-		errcode.SnapshotSkipped, errcode.TokenLost, errcode.Unavailable, errcode.VBucketsUnavailable, errcode.Damaged}
+		errcode.SnapshotSkipped, errcode.TokenLost, errcode.LimitExceeded, errcode.Unavailable,
+		errcode.VBucketsUnavailable, errcode.Damaged}
 	session := []string{scanport.HeaderSession}
 	return []route{
 		{method: "POST", path: "/v1/indexes/{ref:.+}:scan", handle: g.scan, role: RoleRead, limit: ScanTimeout,
 			doc: operation{
-				id: "scanIndex", tag: tagScans, summary: "Read the rows of an index in order, all of one timestamp",
-				body: v1.ScanRequest{}, optional: true, headers: session,
-				answers: []answer{{status: 200, means: "rows, a line each, and a last line that says whether they are all",
+				id: "scanIndex", tag: tagScans,
+				summary: "Read the rows of an index, or aggregates of groups of them, in order, all of one timestamp",
+				body:    v1.ScanRequest{}, optional: true, headers: session,
+				answers: []answer{{status: 200,
+					means: "rows, or groups where these are asked for, a line each, and a last line that says whether they are all",
 					media: mediaLines, headers: session,
-					lines: []any{v1.Row{}, v1.ScanEnd{}, v1.ScanFailure{}}}},
+					lines: []any{v1.Row{}, v1.Group{}, v1.ScanEnd{}, v1.ScanFailure{}}}},
 				codes: codes}},
 		{method: "POST", path: "/v1/indexes/{ref:.+}:verify", handle: g.verify, role: RoleDDL, limit: VerifyTimeout,
 			doc: operation{

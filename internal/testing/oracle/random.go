@@ -199,6 +199,9 @@ func (def Index) Scans(rows []Row) *rapid.Generator[Query] {
 		if rapid.Bool().Draw(t, "later") {
 			q.Offset = rapid.SampledFrom([]int{1, 2, 5, 30, 1000}).Draw(t, "offset")
 		}
+		if rapid.IntRange(0, 2).Draw(t, "grouped") == 0 {
+			def.grouping(t, &q)
+		}
 		return q
 	})
 }
@@ -333,5 +336,6 @@ func (q Query) Body() ([]byte, error) {
 	if where != nil {
 		body["where"] = where
 	}
+	q.groupsBody(body)
 	return json.Marshal(body)
 }

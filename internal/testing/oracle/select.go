@@ -31,6 +31,9 @@ type Query struct {
 	Offset   int   // rows that are passed over
 	Limit    int   // 0: none
 	Where    []Condition
+	// GroupBy asks for groups instead of rows, see Groups; nil: rows.
+	GroupBy    []int
+	Aggregates []Aggregate
 }
 
 // Select returns the rows that a scan must give of all rows of the index, which are in index order.
@@ -82,6 +85,10 @@ func (def Index) Select(rows []Row, q Query) ([]Row, error) {
 // Count returns what a count must give: the rows without limit and offset.
 func (def Index) Count(rows []Row, q Query) (int, error) {
 	q.Limit, q.Offset = 0, 0
+	if q.Grouped() {
+		groups, err := def.Groups(rows, q)
+		return len(groups), err
+	}
 	all, err := def.Select(rows, q)
 	return len(all), err
 }

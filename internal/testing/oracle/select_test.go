@@ -87,3 +87,45 @@ func TestSelectShape(t *testing.T) {
 		t.Errorf("count %d, %v", n, err)
 	}
 }
+
+// TestGroups is worked out by hand: rows of (country ASC, height DESC), and values of every kind.
+func TestGroups(t *testing.T) {
+	def := Index{Desc: []bool{false, true}}
+	rows := []Row{
+		{Key: []any{nil, json.Number("5")}, ID: "n"},
+		{Key: []any{"DE", json.Number("9")}, ID: "a"}, {Key: []any{"DE", json.Number("1.5")}, ID: "b"},
+		{Key: []any{"FR", "x"}, ID: "c"}, {Key: []any{"FR", json.Number("7")}, ID: "c"},
+		{Key: []any{"FR", json.Number("7.0")}, ID: "d"}, {Key: []any{"FR", expressiontest.Missing}, ID: "e"},
+	}
+	count, documents := Aggregate{Op: "count", Component: -1}, Aggregate{Op: "documents", Component: -1}
+	of := func(op string, c int) Aggregate { return Aggregate{Op: op, Component: c} }
+	each := func(op string) Aggregate { return Aggregate{Op: op, Component: 1, Distinct: true} }
+	for _, c := range []struct {
+		name, want string
+		q          Query
+	}{
+		{"by country", "[<nil>]:[1 5 5 5] [DE]:[2 10.5 5.25 1.5] [FR]:[4 14 7 7]",
+			Query{GroupBy: []int{0}, Aggregates: []Aggregate{count, of("sum", 1), of("avg", 1), of("min", 1)}}},
+		{"reverse, limited", "[DE]:[9]",
+			Query{GroupBy: []int{0}, Aggregates: []Aggregate{of("max", 1)}, Reverse: true, Offset: 1, Limit: 1}},
+		{"of all, which are different", "[]:[7 6 6 5 22.5 5.625 x]", Query{GroupBy: []int{}, Aggregates: []Aggregate{count,
+			documents, of("count", 0), {Op: "count", Component: 1, Distinct: true}, each("sum"), each("avg"), of("max", 1)}}},
+		{"of none", "[]:[0 <nil> <nil>]", Query{GroupBy: []int{}, Aggregates: []Aggregate{count, of("sum", 1), of("min", 1)},
+			Ranges: []Range{{Low: []string{"{}"}, Inclusion: "both"}}}},
+		{"of none, by country", "", Query{GroupBy: []int{0}, Ranges: []Range{{Low: []string{"{}"}, Inclusion: "both"}}}},
+		{"by height, downwards", "[x]:[1] [9]:[1] [7]:[2] [5]:[1] [1.5]:[1] [{}]:[1]",
+			Query{GroupBy: []int{1}, Aggregates: []Aggregate{count}}},
+	} {
+		groups, err := def.Groups(rows, c.q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, g := range groups {
+			all = append(all, fmt.Sprintf("%v:%v", g.Key, g.Values))
+		}
+		if got := strings.Join(all, " "); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}

@@ -65,6 +65,10 @@ type ScanRequest struct {
 	Project []int `json:"project,omitzero"`
 	// conditions on single components: rows that do not meet all of them are left out
 	Where []Condition `json:"where,omitempty"`
+	// GroupBy and Aggregates ask for groups (Group) instead of rows: rows that agree in the components of GroupBy, from 0,
+	// are one; none: all rows are. Limit and Offset are of groups, in the order of GroupBy's components.
+	GroupBy    []int       `json:"group_by,omitzero"`
+	Aggregates []Aggregate `json:"aggregates,omitempty"` // at most 32
 	// Session has tokens of earlier answers (ScanSeen.Session), separated by commas: nothing older is shown. Those of
 	// other buckets than the index's do not count. The Go client keeps them by itself, see Session.
 	Session string `json:"session,omitempty"`

@@ -66,6 +66,7 @@ func schemeIndexes(t *testing.T, statements [oracle.Schemes]string) (all []schem
 type schemeRun struct {
 	t      *testing.T
 	c      *client.Client
+	via    *client.Client // by way of the managers
 	bucket string
 	w      *harness.Workload
 	// statements makes random indexes of these names, document a random value of a key.
@@ -74,6 +75,7 @@ type schemeRun struct {
 	describe   bool // what is said of the indexes is looked at, too
 	rows       atomic.Int64
 	scans      atomic.Int64
+	grouped    atomic.Int64
 }
 
 // write makes random updates, deletions and re-creations; each writer owns its keys. half is closed in the middle.
@@ -158,12 +160,19 @@ func (s *schemeRun) some(ctx context.Context, seed uint64, x schemeIndex, all []
 		if err := json.Unmarshal(body, &req); err != nil {
 			s.t.Fatal(err)
 		}
-		got, err := harness.CollectSoon(ctx, s.c, s.bucket, x.name, req, harness.Hang)
+		var d string
+		if q.Grouped() {
+			d, err = s.groups(ctx, x, q, all, req)
+		} else {
+			var got harness.Scanned
+			got, err = harness.CollectSoon(ctx, s.c, s.bucket, x.name, req, harness.Hang)
+			d = oracle.Diff(want, got.Keys, got.IDs)
+		}
 		if err != nil {
 			s.t.Errorf("%s, %s: %v", x.statement, body, err)
 			return
 		}
-		if d := oracle.Diff(want, got.Keys, got.IDs); d != "" {
+		if d != "" {
 			s.t.Errorf("%s, %s: %s", x.statement, body, d)
 		}
 		s.rows.Add(int64(len(want)))
@@ -172,6 +181,33 @@ func (s *schemeRun) some(ctx context.Context, seed uint64, x schemeIndex, all []
 			s.t.Errorf("%s, count of %s: %+v, %v; want %d", x.statement, body, count.Count, err, wanted)
 		}
 	}
+}
+
+// groups compares the groups of a scan with the oracle's: straight from an indexer, and by way of the managers.
+func (s *schemeRun) groups(ctx context.Context, x schemeIndex, q oracle.Query, all []oracle.Row,
+	req v1.ScanRequest) (string, error) {
+	want, err := x.oracle.Groups(all, q)
+	if err != nil {
+		return "", err
+	}
+	req.Consistency = "session"
+	for _, c := range []*client.Client{s.c, s.via} {
+		groups, err := c.Aggregate(ctx, client.Ref(s.bucket, x.name), req)
+		if err != nil {
+			return "", err
+		}
+		var keys, values [][]json.RawMessage
+		for groups.Next() {
+			keys, values = append(keys, groups.Group().Key), append(values, groups.Group().Values)
+		}
+		end, err := groups.End()
+		_ = groups.Close()
+		if d := oracle.DiffGroups(want, keys, values); d != "" || err != nil || end.Rows != uint64(len(want)) {
+			return fmt.Sprintf("%s (the end has %d groups)", d, end.Rows), err
+		}
+	}
+	s.grouped.Add(int64(len(want)))
+	return "", nil
 }
 
 // pool is how many different random documents there are.
@@ -188,8 +224,10 @@ func TestPartitionSchemes(t *testing.T) {
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "3")
 	kv := up.KV(ctx)
 	bucket, all := up.Manifest().Bucket, *schemeRows > 100_000
+	via := client.Open(client.Options{Servers: up.Manifest().Servers(), ViaManagers: true})
+	defer via.Close()
 	t.Run("random", func(t *testing.T) {
-		s := &schemeRun{t: t, c: up.Client(), bucket: bucket, describe: true,
+		s := &schemeRun{t: t, c: up.Client(), via: via, bucket: bucket, describe: true,
 			w: &harness.Workload{KV: kv, History: oracle.NewHistory(kv.Config().NumVBuckets())}}
 		docs, random, values := 600, oracle.Documents(), make([][]byte, pool)
 		if all {
@@ -217,7 +255,7 @@ func TestPartitionSchemes(t *testing.T) {
 		if all {
 			every = 1
 		}
-		s := &schemeRun{t: t, c: up.Client(), bucket: bucket, w: harness.NewWorkloadOf(ctx, t, kv, every)}
+		s := &schemeRun{t: t, c: up.Client(), via: via, bucket: bucket, w: harness.NewWorkloadOf(ctx, t, kv, every)}
 		s.document = s.w.Mutated
 		s.statements = func(name string) *rapid.Generator[[oracle.Schemes]string] {
 			return oracle.Statements(bucket, name, worldExpressions, worldPredicates, worldValues)
@@ -231,7 +269,11 @@ func (s *schemeRun) run(ctx context.Context, up *testcluster.Cluster) {
 	for round := uint64(0); (round == 0 || s.rows.Load() < int64(*schemeRows)) && !s.t.Failed(); round++ {
 		s.round(ctx, up, round, 3*len(s.w.Keys))
 	}
-	s.t.Logf("%d writes; %d scans with %d rows equal the oracle's", s.w.Writes.Load(), s.scans.Load(), s.rows.Load())
+	s.t.Logf("%d writes; %d scans with %d rows and %d groups equal the oracle's", s.w.Writes.Load(), s.scans.Load(),
+		s.rows.Load(), s.grouped.Load())
+	if s.grouped.Load() == 0 {
+		s.t.Error("no groups were compared")
+	}
 }
 
 func (s *schemeRun) round(ctx context.Context, up *testcluster.Cluster, round uint64, writes int) {

@@ -1,0 +1,327 @@
+package scan
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"tidemark/collate"
+	"tidemark/errcode"
+	"tidemark/expression"
+	"tidemark/index"
+	"tidemark/indexer/scan/aggregate"
+)
+
+// MaxAggregates bounds the aggregates of a request.
+const MaxAggregates = 32
+
+// Documents is the op of an Aggregate that counts documents; of an array index, of which one document may have several
+// rows, the different ones. The others are those of package aggregate.
+const Documents = "documents"
+
+// Aggregate is one of a request: of the rows of a group, or of a component of their keys. Rows have no component.
+type Aggregate struct {
+	Op        string `json:"op"` // count, sum, avg, min, max, documents
+	Component *int   `json:"component"`
+	Distinct  bool   `json:"distinct"` // of count, sum and avg: each value once
+}
+
+// Grouping is what nodes are asked for instead of rows: cells, in the order of their keys. The key of a cell has the
+// components of By as stored keys have them, and, where Each is one, that component as well, or the document's id. So
+// the different values of Each stand behind one another within a group, whatever slices they are of.
+type Grouping struct {
+	By   []int     `json:"by"`
+	Each int       `json:"each"` // a component, EachNone or EachDocument
+	Of   []Partial `json:"of"`   // what a cell has of its rows
+}
+
+// What Each is beside a component.
+const (
+	EachNone     = -1
+	EachDocument = -2
+)
+
+// Partial is a part of an aggregate. The component of rows does not count.
+type Partial struct {
+	Op        aggregate.Op `json:"op"`
+	Component int          `json:"component"`
+}
+
+// groups is a Grouping with what its results are made of.
+type groups struct {
+	Grouping
+	results []outcome // one for each aggregate that was asked for
+}
+
+// outcome is where the result of an aggregate comes from: a partial of the cells, or their different values.
+type outcome struct {
+	partial int          // of Grouping.Of; below 0: of the different values
+	op      aggregate.Op // of these
+}
+
+// grouped reports whether groups are asked for instead of rows.
+func (r *Request) grouped() bool { return r.GroupBy != nil || len(r.Aggregates) > 0 }
+
+// checkGroups refuses what does not go with groups.
+func (r *Request) checkGroups() error {
+	switch {
+	case !r.grouped():
+		return nil
+	case len(r.GroupBy) == 0 && len(r.Aggregates) == 0:
+		return Errorf(errcode.BadRequest, "group_by names no component and there are no aggregates: give one of them")
+	case len(r.Aggregates) > MaxAggregates:
+		return Errorf(errcode.BadRequest, "%d aggregates, want at most %d", len(r.Aggregates), MaxAggregates)
+	case r.Distinct || r.Project != nil:
+		return Errorf(errcode.BadRequest, "distinct and project are about rows: groups have the components of group_by, and "+
+			"an aggregate has a distinct of its own")
+	case r.Stability == NoStability:
+		return Errorf(errcode.BadRequest, "aggregates are of one timestamp: leave out stability none")
+	}
+	return nil
+}
+
+// group makes the spec one of groups.
+func (s *Spec) group(r *Request, def *index.Definition) error {
+	if !r.grouped() {
+		return nil
+	}
+	g := &groups{Grouping: Grouping{By: r.GroupBy, Each: EachNone}}
+	for i, c := range g.By {
+		if err := s.checkComponent(fmt.Sprintf("group_by[%d]", i), c); err != nil {
+			return err
+		}
+		if slices.Contains(g.By[:i], c) {
+			return Errorf(errcode.BadRequest, "group_by names component %d twice", c)
+		}
+	}
+	for i := range r.Aggregates {
+		a := r.Aggregates[i]
+		if err := s.checkAggregate(i, &a); err != nil {
+			return err
+		}
+		if err := g.add(i, &a, s.documentsAreRows(def, g.By)); err != nil {
+			return err
+		}
+	}
+	s.Groups = g
+	return nil
+}
+
+func (s *Spec) checkComponent(what string, c int) error {
+	if c < 0 || c >= len(s.Desc) {
+		return Errorf(errcode.BadRequest, "%s is %d: a key of this index has the components 0 to %d", what, c,
+			len(s.Desc)-1)
+	}
+	return nil
+}
+
+func (s *Spec) checkAggregate(i int, a *Aggregate) error {
+	name := fmt.Sprintf("aggregates[%d]", i)
+	op := aggregate.Op(a.Op)
+	switch {
+	case a.Op == Documents && (a.Component != nil || a.Distinct):
+		return Errorf(errcode.BadRequest, "%s: documents takes neither component nor distinct", name)
+	case a.Op == Documents:
+		return nil
+	case op == aggregate.Rows || !op.Valid():
+		return Errorf(errcode.BadRequest, "%s: op %q: want count, sum, avg, min, max or documents", name, a.Op)
+	case a.Component != nil:
+		return s.checkComponent(name+".component", *a.Component)
+	case op != aggregate.Count || a.Distinct:
+		return Errorf(errcode.BadRequest, "%s: %s is of a component: name it, from 0; count without one counts rows", name,
+			strings.TrimSpace(a.Op+" "+map[bool]string{true: "distinct"}[a.Distinct]))
+	}
+	return nil
+}
+
+// add adds an aggregate that was checked. rows: documents are as many as rows.
+func (g *groups) add(i int, a *Aggregate, rows bool) error {
+	op, each := aggregate.Op(a.Op), EachNone
+	p := Partial{Op: op}
+	switch {
+	case a.Op == Documents && rows, a.Component == nil && a.Op != Documents:
+		p.Op = aggregate.Rows
+	case a.Op == Documents:
+		op, each = aggregate.Count, EachDocument
+	case a.Distinct && op != aggregate.Min && op != aggregate.Max: // which are the same of each value once
+		each = *a.Component
+	default:
+		p.Component = *a.Component
+	}
+	if each == EachNone {
+		g.results = append(g.results, outcome{partial: len(g.Of)})
+		g.Of = append(g.Of, p)
+		return nil
+	}
+	if g.Each != EachNone && g.Each != each {
+		return Errorf(errcode.BadRequest, "aggregates[%d] is of the different values of %s, and one before it of those of "+
+			"%s: a request takes those of one; ask once for each, at one state with stability query and timestamp", i,
+			eachName(each), eachName(g.Each))
+	}
+	g.Each = each
+	g.results = append(g.results, outcome{partial: -1, op: op})
+	return nil
+}
+
+func eachName(each int) string {
+	if each == EachDocument {
+		return "the documents' ids"
+	}
+	return fmt.Sprintf("component %d", each)
+}
+
+// documentsAreRows reports whether each row of a group is of another document: so it is where a document has one row,
+// and of an array index where all rows of a group have the same key.
+func (s *Spec) documentsAreRows(def *index.Definition, by []int) bool {
+	if len(by) == len(s.Desc) {
+		return true
+	}
+	return !slices.ContainsFunc(def.Keys, func(k index.KeyExpr) bool {
+		x, err := expression.ParseKey(k.Expr)
+		_, array := x.(*expression.ArrayKey)
+		return err == nil && array
+	})
+}
+
+// check refuses what no coordinator asks for.
+func (g *Grouping) check(components int) error {
+	bad := g.Each < EachDocument || g.Each >= components || len(g.Of) > MaxAggregates || len(g.By) > components
+	for _, c := range g.By {
+		bad = bad || c < 0 || c >= components
+	}
+	for _, p := range g.Of {
+		bad = bad || !p.Op.Valid() || p.Component < 0 || p.Op != aggregate.Rows && p.Component >= components
+	}
+	if bad {
+		return Errorf(errcode.BadRequest, "groups %+v of keys of %d components", *g, components)
+	}
+	return nil
+}
+
+// accs are those of a cell that has no rows yet.
+func (g *Grouping) accs() []aggregate.Acc {
+	all := make([]aggregate.Acc, len(g.Of))
+	for i := range all {
+		all[i].Op = g.Of[i].Op
+	}
+	return all
+}
+
+// components are those that stand in the key of a cell: of stored keys, and EachDocument.
+func (g *Grouping) components() []int {
+	if g.Each == EachNone {
+		return g.By
+	}
+	return append(slices.Clip(g.By), g.Each)
+}
+
+// desc are the directions of a cell's components.
+func (g *Grouping) desc(stored []bool) (all []bool) {
+	for _, c := range g.components() {
+		all = append(all, c >= 0 && stored[c])
+	}
+	return all
+}
+
+// order says how far cells come in the order in which rows are read: rows that differ in the first lead components of
+// their keys are of cells that follow in the same order; whole: and those that do not differ in them are of one cell.
+// These components are beginnings of the cell's own ones, in their order, and ones that the ranges fix.
+func (g *Grouping) order(stored, fixed int) (lead int, whole bool) {
+	of, at := g.components(), 0
+	for lead < stored || at < len(of) {
+		switch {
+		case at < len(of) && of[at] >= 0 && of[at] < lead: // the same in all of them
+			at++
+		case lead == stored:
+			return lead, false
+		case at < len(of) && of[at] == lead:
+			at++
+			lead++
+		case lead < fixed:
+			lead++
+		default:
+			return lead, at == len(of)
+		}
+	}
+	return lead, at == len(of)
+}
+
+// fixedParts returns the components that all keys in the ranges begin with.
+func fixedParts(ranges []Range, desc []bool) (parts [][]byte) {
+	if len(ranges) == 0 || ranges[0].Low == nil || ranges[len(ranges)-1].High == nil {
+		return nil
+	}
+	low, high := ranges[0].Low, ranges[len(ranges)-1].High
+	for rest, end := low, 0; len(rest) > 0 && len(parts) < len(desc); {
+		part, behind, err := collate.Next(rest, desc[len(parts)])
+		if err != nil { // a bound need not be a key
+			break
+		}
+		end += len(part)
+		if above := collate.PrefixEnd(low[:end]); above != nil && bytes.Compare(high, above) > 0 {
+			break
+		}
+		parts, rest = append(parts, part), behind
+	}
+	return parts
+}
+
+// behind cuts off, in the direction of the scan, rows of cells up to and including those whose keys begin with after,
+// as far as the order of the rows tells. The cells themselves have to be looked at all the same.
+func (g *Grouping) behind(ranges []Range, after []byte, desc []bool, reverse bool) ([]Range, error) {
+	fixed := fixedParts(ranges, desc)
+	lead, _ := g.order(len(desc), len(fixed))
+	cell := g.desc(desc)
+	var parts [][]byte
+	for rest := after; len(rest) > 0 && len(parts) < len(cell); {
+		part, behind, err := collate.Next(rest, cell[len(parts)])
+		if err != nil {
+			return nil, Errorf(errcode.BadRequest, "a cell's key: %w", err)
+		}
+		parts, rest = append(parts, part), behind
+	}
+	of := g.components()[:len(parts)]
+	var prefix []byte
+	said := 0 // of the lead's components, by the prefix
+	for ; said < lead; said++ {
+		if i := slices.Index(of, said); i >= 0 {
+			prefix = append(prefix, parts[i]...)
+		} else if said < len(fixed) {
+			prefix = append(prefix, fixed[said]...)
+		} else {
+			break
+		}
+	}
+	stay := slices.ContainsFunc(of, func(c int) bool { return c < 0 || c >= said })
+	return from(ranges, prefix, stay, reverse), nil
+}
+
+// from cuts off what lies before the rows whose keys begin with a prefix, in the direction of the scan, and those rows
+// unless they are to stay.
+func from(ranges []Range, prefix []byte, stay, reverse bool) (out []Range) {
+	low, high := prefix, collate.PrefixEnd(prefix)
+	if !stay {
+		if low, high = high, low; !reverse && low == nil || reverse && len(high) == 0 {
+			return nil // nothing is behind
+		}
+	}
+	one := Range{Low: low}
+	if reverse {
+		one = Range{High: high}
+	}
+	return intersect(ranges, []Range{one})
+}
+
+// brief says in a few words what groups are asked for.
+func (r *Request) briefGroups() string {
+	if !r.grouped() {
+		return ""
+	}
+	by, _ := json.Marshal(r.GroupBy) // of numbers
+	if r.GroupBy == nil {
+		by = []byte("[]")
+	}
+	return fmt.Sprintf(", %d aggregates by %s", len(r.Aggregates), by)
+}

@@ -1,0 +1,176 @@
+package cli
+
+import (
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+	"tidemark/expression"
+	"tidemark/manager/api/v1"
+)
+
+// groupFlags ask for groups instead of rows.
+type groupFlags struct{ by, aggregates []string }
+
+func (gf *groupFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&gf.by, "group-by", nil, "a component of the key, by its `EXPRESSION` or its number from "+
+		"0: rows that agree in it are one group; repeat for more")
+	cmd.Flags().StringArrayVar(&gf.aggregates, "aggregate", nil, "an `AGGREGATE` of each group, or without --group-by of "+
+		"all rows: 'count(*)', 'count(distinct name)', 'sum(price)', 'avg(price)', 'min(price)', 'max(price)' or "+
+		"'documents()'; repeat for more")
+}
+
+func (gf *groupFlags) given() bool { return len(gf.by)+len(gf.aggregates) > 0 }
+
+// request adds what is asked for. Components that are named are looked up in the index's definition.
+func (gf *groupFlags) request(ctx context.Context, c *client.Client, ref string, req *v1.ScanRequest) error {
+	names := &componentNames{lookup: func() (v1.IndexInfo, error) { return c.Index(ctx, ref) }}
+	for _, text := range gf.by {
+		n, err := names.number(text)
+		if err != nil {
+			return fmt.Errorf("--group-by %s: %w", text, err)
+		}
+		req.GroupBy = append(req.GroupBy, n)
+	}
+	for _, text := range gf.aggregates {
+		a, err := names.aggregate(text)
+		if err != nil {
+			return fmt.Errorf("--aggregate %s: %w", text, err)
+		}
+		req.Aggregates = append(req.Aggregates, a)
+	}
+	return nil
+}
+
+// componentNames knows the components of an index's key by their expressions.
+type componentNames struct {
+	lookup func() (v1.IndexInfo, error)
+	asked  bool
+	exprs  []string
+}
+
+// number returns which component a text names.
+func (n *componentNames) number(text string) (int, error) {
+	if i, err := strconv.Atoi(text); err == nil {
+		return i, nil
+	}
+	if !n.asked {
+		info, err := n.lookup()
+		if err != nil {
+			return 0, err
+		}
+		n.asked = true
+		for _, k := range info.Keys {
+			n.exprs = append(n.exprs, k.Expr)
+		}
+		if info.IsPrimary {
+			n.exprs = []string{"META().id"}
+		}
+	}
+	x, err := expression.ParseKey(text)
+	if err != nil {
+		return 0, usage("want a component of the key, by its number from 0 or its expression: %v", err)
+	}
+	printed := fmt.Sprint(x)
+	i := slices.IndexFunc(n.exprs, func(e string) bool { return strings.EqualFold(e, printed) })
+	if i < 0 || slices.Contains(n.exprs, printed) {
+		i = slices.Index(n.exprs, printed)
+	}
+	if i < 0 {
+		return 0, usage("the key of this index has the components %s", strings.Join(n.exprs, ", "))
+	}
+	return i, nil
+}
+
+// aggregate reads one.
+func (n *componentNames) aggregate(text string) (a v1.Aggregate, err error) {
+	op, rest, ok := strings.Cut(strings.TrimSpace(text), "(")
+	of, closed := strings.CutSuffix(rest, ")")
+	if !ok || !closed {
+		return a, usage("want an aggregate such as 'count(*)', 'sum(price)' or 'count(distinct name)'")
+	}
+	a.Op, of = strings.ToLower(strings.TrimSpace(op)), strings.TrimSpace(of)
+	if word, name, two := strings.Cut(of, " "); two && strings.EqualFold(word, "distinct") {
+		a.Distinct, of = true, strings.TrimSpace(name)
+	}
+	if of == "*" || of == "" {
+		return a, nil
+	}
+	i, err := n.number(of)
+	a.Component = &i
+	return a, err
+}
+
+// printGroups writes the groups of a scan and gives its end.
+func printGroups(ctx context.Context, s Streams, c *client.Client, r string, req v1.ScanRequest, gf *groupFlags,
+	output format) (v1.ScanEnd, error) {
+	groups, err := c.Aggregate(ctx, r, req)
+	if err != nil {
+		return v1.ScanEnd{}, err
+	}
+	defer groups.Close()
+	group, flush := groupPrinter(s.Out, output, slices.Concat(gf.by, gf.aggregates))
+	for n := 1; groups.Next(); n++ {
+		if err := group(groups.Group()); err != nil {
+			return v1.ScanEnd{}, err
+		}
+		if n%1000 == 0 {
+			if err := flush(); err != nil {
+				return v1.ScanEnd{}, err
+			}
+		}
+	}
+	if err := flush(); err != nil {
+		return v1.ScanEnd{}, err
+	}
+	return groups.End()
+}
+
+// groupPrinter writes groups one by one; flush writes those that are kept.
+func groupPrinter(w io.Writer, output format, names []string) (group func(v1.Group) error, flush func() error) {
+	switch output {
+	case formatTable:
+		t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
+		fmt.Fprintln(t, strings.ToUpper(strings.Join(names, "\t")))
+		return func(g v1.Group) error {
+			var fields []string
+			for _, v := range slices.Concat(g.Key, g.Values) {
+				fields = append(fields, string(v))
+			}
+			fmt.Fprintln(t, strings.Join(fields, "\t"))
+			return nil
+		}, t.Flush
+	case formatCSV:
+		out := csv.NewWriter(w)
+		err := out.Write(names)
+		return func(g v1.Group) error {
+			var fields []string
+			for _, v := range slices.Concat(g.Key, g.Values) {
+				field, ferr := csvField(v)
+				if ferr != nil {
+					return ferr
+				}
+				fields = append(fields, field)
+			}
+			if err == nil {
+				err = out.Write(fields)
+			}
+			return err
+		}, func() error { out.Flush(); return out.Error() }
+	}
+	return func(g v1.Group) error {
+		if g.Key == nil {
+			g.Key = []json.RawMessage{}
+		}
+		return write(w, output.each(), g)
+	}, func() error { return nil }
+}
