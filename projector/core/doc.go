@@ -4,5 +4,5 @@
 //
 // It promises the same answers to the same calls: it holds no clock, no I/O, no lock and no chance, and knows nothing
 // of DCP connections, HTTP or the router. Package projector asks KV, owns the goroutines and guards what several of
-// them share.
+// them share; internal/testing/simulation drives the same code with a KV of its own.
 package core

@@ -456,11 +456,9 @@ func (s *Sim) explain(b *kvBucket) string {
 		}
 	}
 	for p, pr := range s.proj {
-		for v, st := range pr.st[b.name] {
-			if st != nil {
-				t += fmt.Sprintf("\n  p%d streams %d %v at %d complete %d, ended %v, drops %v, up %v", p, v, st.inc, st.ks.cur,
-					st.comp, st.ended, st.drop, pr.up)
-			}
+		for _, st := range pr.st[b.name].Newest() {
+			t += fmt.Sprintf("\n  p%d streams %d %v at %d complete %d, ended %v, drops %v, up %v", p, st.VBucket(),
+				st.Incarnation, st.ks.cur, st.Complete, st.ended, st.drop, pr.up)
 		}
 	}
 	for _, n := range s.nodes {

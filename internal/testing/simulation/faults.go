@@ -28,7 +28,7 @@ func (s *Sim) fault(b *kvBucket, v, p int, n *node) {
 		if n.up {
 			s.reopen(n)
 		}
-	case brokenConnections, drops, streamEnds:
+	case brokenConnections, stalls, drops, streamEnds:
 		s.streamFault(e, b, v, p, n)
 	default:
 		s.controlFault(e, b, v)
@@ -45,6 +45,8 @@ func (s *Sim) streamFault(e fault, b *kvBucket, v, p int, n *node) {
 		} else {
 			s.breakConn(p, connKey{n.num, b.name, v}, b)
 		}
+	case stalls:
+		s.stall(p, connKey{n.num, b.name, v})
 	case drops:
 		if st := s.proj[p].stream(b, v); st != nil && st.drop[n.num] {
 			s.resume(p, b, v, n)
@@ -53,8 +55,8 @@ func (s *Sim) streamFault(e fault, b *kvBucket, v, p int, n *node) {
 			if s.dice.plan.Intn(2) == 0 {
 				st.mute[n.num] = true
 			} else {
-				s.emit(p, n.num, b, v, keyversion.Event{Kind: keyversion.DropData, Incarnation: st.inc, Seqno: st.ks.cur + 1},
-					st.ks.cur)
+				drop := keyversion.Event{Kind: keyversion.DropData, Incarnation: st.Incarnation, Seqno: st.ks.cur + 1}
+				s.emit(p, n.num, b, v, drop, st.ks.cur)
 			}
 			s.ev("p%d drops %s/%d for n%d after %d", p, b.name, v, n.num, st.ks.cur)
 		}

@@ -153,7 +153,7 @@ func (s *Sim) write(b *kvBucket, v int, zombie bool) {
 	if zombie {
 		k = b.vb[v].zombie
 	}
-	if k == nil || len(k.log) > s.most || b.waits && !s.streamed(b) {
+	if k == nil || len(k.log) > s.most || b.waits && !s.streamed(b) || s.sparing() {
 		return
 	}
 	b.waits = false
@@ -162,6 +162,9 @@ func (s *Sim) write(b *kvBucket, v int, zombie bool) {
 	k.log = append(k.log, item{k.high() + 1, d, value})
 	s.ev("write %s/%d zombie=%v d%d=%d @%d", b.name, v, zombie, d, value, k.high())
 }
+
+// sparing reports whether a write is left out of a run that has few of them.
+func (s *Sim) sparing() bool { return s.less == classes[fewWrites] && s.dice.load.Intn(8) > 0 }
 
 // streamed tells whether all vbuckets of a bucket are streamed.
 func (s *Sim) streamed(b *kvBucket) bool {
@@ -242,6 +245,9 @@ func (s *Sim) purge(b *kvBucket, v int) {
 		return
 	}
 	k.purge = max(k.purge, 1+uint64(s.dice.kv.Intn(len(k.log))))
+	if s.dice.kv.Intn(2) == 0 { // all that there are
+		k.purge = k.high()
+	}
 	s.ev("PURGE %s/%d up to %d", b.name, v, k.purge)
 	for p := range s.proj {
 		if st := s.proj[p].stream(b, v); st != nil && st.ks.branch == k && st.ks.lacks() {

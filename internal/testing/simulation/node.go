@@ -75,10 +75,6 @@ func pack(e *keyversion.Event) []byte {
 }
 
 func (s *Sim) admit(n *node, f wire.Fence) error {
-	if !s.on(fence) {
-		s.checkObeyed(fmt.Sprintf("n%d", n.num), f)
-		return nil
-	}
 	next, _, err := n.who.Admit(f)
 	if err == nil {
 		n.who = next
@@ -241,7 +237,7 @@ func (s *Sim) nodeDefinitions(n *node, d *wire.Definitions) (*wire.DefinitionsRe
 	if err := s.admit(n, d.Fence); err != nil {
 		return nil, err
 	}
-	if !s.on(revisions) { // what was obeyed counts for nothing
+	if planted.Off("revisions") { // what was obeyed counts for nothing
 		n.lists.Obeyed = 0
 		if d.Revision < n.lists.InForce.Revision {
 			n.lists.InForce.Revision = 0

@@ -8,6 +8,7 @@ import (
 	"tidemark/ingest"
 	"tidemark/keyversion"
 	"tidemark/partition"
+	"tidemark/projector/core"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -25,33 +26,36 @@ type fedCopy struct {
 }
 
 type projector struct {
-	up, registered bool
-	name           index.ProjectorID
-	boot           int
-	fence          wire.Fence
-	defs           *wire.Definitions
-	topo           map[string][]fedCopy // by bucket
-	st             map[string]*[vbuckets]*mainStream
-	seen           map[string]*[vbuckets]seen
-	conn           map[connKey]*conn
-	sequence       uint64
-	full           bool // the leader wants a full report
-	reportTo       *leader
+	up        bool
+	name      index.ProjectorID
+	boot      int
+	authority core.Authority
+	defs      *wire.Definitions
+	topo      map[string][]fedCopy // by bucket
+	st        map[string]*core.Streams[*mainStream]
+	conn      map[connKey]*conn
+	sequence  uint64
+	told      core.Reporting[reported]
+	reportTo  *leader
+	telling   uint64 // sequence of the report on its way; 0 none
 }
 
-type seen struct{ highest, stopped index.Incarnation }
+// reported is what the leader knows by a report, by bucket.
+type reported map[string][]core.Known[*mainStream]
 
 // mainStream is a maintenance stream.
 type mainStream struct {
-	inc   index.Incarnation
+	core.Stream
 	ks    dcp
-	comp  uint64
-	known bool // comp counts
 	topo  []fedCopy
 	drop  map[int]bool
 	mute  map[int]bool // of drop: the node does not know, DropData comes with the BEGIN that ends it
 	ended bool
-	purge uint64
+}
+
+// Level is how far it is.
+func (st *mainStream) Level() core.Level {
+	return core.Level{Complete: st.Complete, Lacks: st.Lacks, Ended: st.ended}
 }
 
 // connKey is a connection: a vbucket's events to one node travel in order, others overtake them.
@@ -65,6 +69,7 @@ type conn struct {
 	id      uint64
 	queue   []message
 	unacked []message // delivered, but the router has not heard so
+	stallMS int64     // nothing arrives before
 }
 
 // message is on its way to a node. before and topo are the stream's position and copies ahead of it.
@@ -76,10 +81,9 @@ type message struct {
 
 func (s *Sim) newProjector(p, boot int) *projector {
 	pr := &projector{up: true, name: index.ProjectorID(fmt.Sprintf("p%d", p)), boot: boot, topo: map[string][]fedCopy{},
-		full: true,
-		st:   map[string]*[vbuckets]*mainStream{}, seen: map[string]*[vbuckets]seen{}, conn: map[connKey]*conn{}}
+		st: map[string]*core.Streams[*mainStream]{}, conn: map[connKey]*conn{}}
 	for _, b := range s.kv {
-		pr.st[b.name], pr.seen[b.name] = &[vbuckets]*mainStream{}, &[vbuckets]seen{}
+		pr.st[b.name] = core.NewStreams[*mainStream](vbuckets)
 		for ni := range s.nodes {
 			for v := range vbuckets {
 				pr.conn[connKey{ni, b.name, v}] = &conn{id: s.nextConn()}
@@ -93,28 +97,17 @@ func (s *Sim) nextConn() uint64 { s.connID++; return s.connID }
 
 // stream is the running stream of a vbucket.
 func (pr *projector) stream(b *kvBucket, v int) *mainStream {
-	if st := pr.st[b.name][v]; st != nil && !st.ended {
+	if st := pr.st[b.name].Of(v); st != nil && !st.ended {
 		return st
 	}
 	return nil
 }
 
-// admit checks a command's fence; a projector that has not asked a manager obeys nobody.
-func (s *Sim) projAdmit(p int, f wire.Fence, read bool) error {
+// projAdmit checks a command's fence.
+func (s *Sim) projAdmit(p int, f wire.Fence, asks bool) error {
 	pr := s.proj[p]
-	if !pr.registered && s.on(askFirst) {
-		return errNet
-	}
-	if !s.on(fence) {
-		s.checkObeyed(string(pr.name), f)
-		return nil
-	}
-	if read && f.Epoch == pr.fence.Epoch && f.Term == pr.fence.Term {
-		f.Counter = max(f.Counter, pr.fence.Counter)
-	}
-	next, err := pr.fence.Admit(f)
-	if err == nil && !read {
-		pr.fence = next
+	next, err := pr.authority.Admit(pr.name, f, asks)
+	if pr.authority = next; err == nil && !asks {
 		s.checkObeyed(string(pr.name), f)
 	}
 	return err
@@ -124,11 +117,7 @@ func (s *Sim) registerProjector(p int) {
 	pr := s.proj[p]
 	boot := fmt.Sprintf("%s-%d", pr.name, pr.boot)
 	s.commit(statecontextProjector(pr.name, boot))
-	r := s.lead.step.projectorRegistered(pr.name, boot)
-	if pr.fence.ClusterID == "" || pr.fence.Less(r.Fence) {
-		pr.fence = r.Fence
-	}
-	pr.registered = true
+	pr.authority = pr.authority.Register(s.lead.step.projectorRegistered(pr.name, boot))
 	s.ev("p%d registered with term %d", p, s.lead.term)
 }
 
@@ -136,48 +125,25 @@ func (s *Sim) projHello(p int, r *wire.HelloRequest) (*wire.ProjectorHello, erro
 	if err := s.projAdmit(p, r.Fence, false); err != nil {
 		return nil, err
 	}
-	return &wire.ProjectorHello{Report: *s.projReport(p, true)}, nil
+	report, _ := s.projReport(p, nil)
+	return &wire.ProjectorHello{Report: *report}, nil
 }
 
-// projReport is the level state, or a part of it.
-func (s *Sim) projReport(p int, full bool) *wire.ProjectorReport {
+// projReport is the level state, or what of it is news after what the leader knows, and what it knows by this.
+func (s *Sim) projReport(p int, known reported) (*wire.ProjectorReport, reported) {
 	pr := s.proj[p]
 	pr.sequence++
-	r := &wire.ProjectorReport{ID: pr.name, BootID: fmt.Sprintf("%s-%d", pr.name, pr.boot), ClusterID: pr.fence.ClusterID,
-		Sequence: pr.sequence}
-	if !full {
-		r.Base = pr.sequence - 1
-	}
-	if pr.defs != nil && pr.defs.Fence.Epoch == pr.fence.Epoch {
-		r.Revision = pr.defs.Revision
-	}
+	r := &wire.ProjectorReport{ID: pr.name, BootID: fmt.Sprintf("%s-%d", pr.name, pr.boot),
+		ClusterID: pr.authority.Fence.ClusterID, Sequence: pr.sequence}
+	r.Revision, _ = core.Revision(pr.defs, pr.authority.Fence)
+	now := reported{}
 	for _, b := range s.kv {
-		w := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: full, Dropping: s.dropping(pr, b)}
-		for v, st := range pr.st[b.name] {
-			if st == nil || !full && s.dice.projector.Intn(3) == 0 {
-				continue
-			}
-			log := st.ks.branch.fl
-			if !full && s.dice.projector.Intn(2) == 0 {
-				log = nil
-			}
-			comp := uint64(0)
-			if st.known {
-				comp = st.comp
-			}
-			if log == nil && !st.ended {
-				w.Move(uint16(v), st.inc, comp)
-				continue
-			}
-			w.VBuckets, w.Incarnations = append(w.VBuckets, uint16(v)), append(w.Incarnations, st.inc)
-			w.VBUUIDs, w.Complete = append(w.VBUUIDs, st.ks.branch.fl.Newest()), append(w.Complete, comp)
-			w.Ended, w.Logs = append(w.Ended, st.ended), append(w.Logs, log)
-			w.Purges, w.Revisions = append(w.Purges, st.purge), append(w.Revisions, st.ks.branch.rev)
-		}
-		w.Hosted = s.hostedBy(p, b)
+		w := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: known == nil, Dropping: s.dropping(pr, b),
+			Hosted: s.hostedBy(p, b)}
+		now[b.name] = pr.st[b.name].Report(&w, known[b.name])
 		r.Buckets = append(r.Buckets, w)
 	}
-	return r
+	return r, now
 }
 
 // hostedBy is what p's KV node says that it has under the newest map which it knows; also where it was failed over and
@@ -202,9 +168,7 @@ func (s *Sim) hostedBy(p int, b *kvBucket) *wire.Hosted {
 // dropping lists the nodes to which a projector drops some data of a bucket.
 func (s *Sim) dropping(pr *projector, b *kvBucket) (nodes []index.NodeID) {
 	for _, n := range s.nodes {
-		drops := slices.ContainsFunc(pr.st[b.name][:], func(st *mainStream) bool {
-			return st != nil && !st.ended && st.drop[n.num]
-		})
+		drops := slices.ContainsFunc(pr.st[b.name].Newest(), func(st *mainStream) bool { return !st.ended && st.drop[n.num] })
 		if drops && n.id >= 0 {
 			nodes = append(nodes, index.NodeID(n.id))
 		}
@@ -212,26 +176,38 @@ func (s *Sim) dropping(pr *projector, b *kvBucket) (nodes []index.NodeID) {
 	return nodes
 }
 
-// report travels to the leader, and its answer back.
+// reportProjector sends a report on its way to the leader, and its answer back. As package projector it sends no other
+// before the answer, unless it gives that up: then the report may still come.
 func (s *Sim) reportProjector(p int) {
 	pr := s.proj[p]
-	if !pr.registered || s.lead == nil {
+	if !pr.authority.Registered || s.lead == nil {
 		return
 	}
 	lead := s.lead
-	r := s.projReport(p, pr.full || pr.reportTo != lead || s.dice.projector.Intn(6) == 0)
-	pr.reportTo = lead
-	boot := pr.boot
+	if pr.telling > 0 {
+		if pr.reportTo == lead && s.dice.projector.Intn(3) > 0 {
+			return
+		}
+		pr.told.Lost()
+	}
+	if s.dice.projector.Intn(20) == 0 {
+		pr.told.Lost() // it is time to tell all
+	}
+	known, base := pr.told.Known()
+	r, now := s.projReport(p, known)
+	r.Base, pr.reportTo, pr.telling = base, lead, r.Sequence
 	s.later(func() {
 		if s.lead != lead {
 			return
 		}
 		a := s.lead.step.projectorReport(r)
 		s.observe(s.lead)
-		if pr := s.proj[p]; pr.boot == boot {
-			pr.full = a.Full
-			pr.registered = pr.registered && a.Known
+		if s.proj[p] != pr || pr.telling != r.Sequence {
+			return
 		}
+		pr.telling = 0
+		pr.told.Answered(r.Sequence, now, a)
+		pr.authority.Registered = pr.authority.Registered && a.Known
 	})
 }
 
@@ -257,13 +233,17 @@ func (s *Sim) projStart(p int, r *wire.StreamRequest) (*wire.StreamReply, error)
 	if err := s.projAdmit(p, r.Fence, false); err != nil {
 		return nil, err
 	}
-	a := &wire.StreamReply{}
+	class, node, err := core.ParseTopic(r.Topic)
+	if err == nil {
+		err = core.CheckRequest(r, class, node)
+	}
+	if err != nil {
+		s.fail("a request for streams: %v", err)
+		return nil, err
+	}
+	a := &wire.StreamReply{TopicID: core.TopicID(class, node)}
 	for i := range r.Buckets {
 		w := &r.Buckets[i]
-		if err := w.Restart.Check(); err != nil {
-			s.fail("restart timestamp: %v", err)
-			return nil, err
-		}
 		o := wire.StreamOutcome{Bucket: w.Bucket}
 		for k := range w.Restart.Len() {
 			q := w.Restart.At(k)
@@ -277,53 +257,64 @@ func (s *Sim) projStart(p int, r *wire.StreamRequest) (*wire.StreamReply, error)
 func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.StreamStart) wire.StartResult {
 	v := int(q.VBucket)
 	pr := s.proj[p]
-	a := wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: q.VBucket}, Outcome: wire.StartNotMine}
 	k := b.hosted(p, v)
 	if k == nil {
-		return a
+		return core.NotMine(q.VBucket)
 	}
-	was, sn := pr.st[b.name][v], &pr.seen[b.name][v]
-	switch {
-	case (inc.Compare(sn.highest) < 0 || !sn.stopped.IsZero() && inc.Compare(sn.stopped) <= 0) && s.on(projInc):
-		a.Outcome = wire.StartStale
-		return a
-	case was != nil && was.inc == inc && was.ended:
-		a.Outcome = wire.StartFailed
-		return a
-	case was != nil && was.inc == inc:
-		a.Outcome, a.Log = wire.StartBegun, was.ks.branch.fl
-		return a
+	at := core.At{High: k.high(), Purge: k.purge, Told: true, Revision: k.rev}
+	claimed, ends := pr.st[b.name].Claim(inc, q, at)
+	if claimed == nil {
+		return ends
 	}
-	sn.highest = inc
 	if q.Seqno == 0 && s.chance(purges, 2) {
-		s.purge(b, v) // between the failover logs that the start was chosen by, and the start
+		s.purge(b, v) // between what KV says of the vbucket and its consent
 	}
-	a.High, a.Purge, a.Revision = k.high(), k.purge, k.rev
-	reach := max(q.Seqno, q.Window.End)
-	if !k.admit(q.Seqno, reach, q.VBUUID) && (q.Previous == 0 || !k.admit(q.Seqno, reach, q.Previous)) {
-		s.ev("p%d %s/%d %v ROLLBACK (start %d reach %d branch %d, has %v purge %d)", p, b.name, v, inc, q.Seqno, reach,
+	st := &mainStream{Stream: *claimed, ks: dcp{branch: k, cur: q.Seqno}, topo: pr.topo[b.name], drop: map[int]bool{},
+		mute: map[int]bool{}}
+	next, answer := core.AskAgain, core.Answer{}
+	for next == core.AskAgain {
+		answer = k.answer(&st.Start)
+		next = st.Answered(answer, true)
+	}
+	switch {
+	case next == core.GiveUp:
+		s.ev("p%d %s/%d %v ROLLBACK (start %d window %v branch %d, has %v purge %d)", p, b.name, v, inc, q.Seqno, q.Window,
 			q.VBUUID, k.fl, k.purge)
-		a.Outcome, a.Log = wire.StartRollback, k.fl
-		return a
+		return st.Refused(answer, k.fl)
+	case next == core.CloseAtKV:
+		return st.FailedOver()
+	case !pr.st[b.name].Install(st):
+		return st.Overtaken()
 	}
-	if q.Branch != 0 && k.fl.Newest() != q.Branch && s.on(sameBranch) {
-		a.Outcome, a.Log = wire.StartFailover, k.fl
-		return a
-	}
-	st := &mainStream{inc: inc, ks: dcp{branch: k, cur: q.Seqno}, topo: pr.topo[b.name], drop: map[int]bool{},
-		mute: map[int]bool{}, purge: k.purge}
-	if reach <= q.Seqno {
-		st.comp, st.known = q.Seqno, true
-		s.noteEnd(b, v, k, st.comp)
-	}
-	pr.st[b.name][v] = st
-	s.ev("p%d BEGIN %s/%d %v from %d branch %d", p, b.name, v, inc, q.Seqno, k.fl.Newest())
-	for to := range s.nodes {
-		s.emit(p, to, b, v, s.beginEvent(st, to, st.ks.cur, st.topo), st.ks.cur)
-	}
-	a.Outcome, a.Log = wire.StartBegun, k.fl
+	s.beginStream(p, b, v, st)
 	s.purgeLate(b, v, q.Seqno)
-	return a
+	return st.Began(at.High, st.Lacks)
+}
+
+// answer is KV's to a request for a stream.
+func (k *branch) answer(r *core.Start) core.Answer {
+	if !k.admit(r.Want.Seqno, max(r.Want.Seqno, r.Want.Window.End), r.Asked) {
+		return core.Answer{Verdict: core.RollsBack}
+	}
+	return core.Answer{Verdict: core.Consents, Log: k.fl}
+}
+
+// beginStream lets a stream run that KV has consented to.
+func (s *Sim) beginStream(p int, b *kvBucket, v int, st *mainStream) {
+	k := st.ks.branch
+	if err := st.BeginsOn(k.fl); err != nil {
+		s.fail("p%d %s/%d %v: %v", p, b.name, v, st.Incarnation, err)
+		return
+	}
+	st.Begun = true
+	if st.From() == st.Want.Seqno {
+		s.noteEnd(b, v, k, st.Complete)
+	}
+	s.ev("p%d BEGIN %s/%d %v from %d branch %d", p, b.name, v, st.Incarnation, st.Want.Seqno, k.fl.Newest())
+	for to := range s.nodes {
+		s.emit(p, to, b, v, st.beginEvent(to, st.Begin(), st.topo), st.ks.cur)
+	}
+	s.sync(p, b, v)
 }
 
 func (s *Sim) projStop(p int, r *wire.StreamStop) error {
@@ -331,33 +322,25 @@ func (s *Sim) projStop(p int, r *wire.StreamStop) error {
 		return err
 	}
 	b := s.bucket(r.Bucket)
-	for _, vb := range r.VBuckets {
-		v := int(vb)
-		if sn := &s.proj[p].seen[b.name][v]; r.Incarnation.Compare(sn.stopped) > 0 {
-			sn.stopped = r.Incarnation
-		}
-		if st := s.proj[p].stream(b, v); st != nil && st.inc.Compare(r.Incarnation) <= 0 {
-			s.endStream(p, b, v, true)
-		}
+	for _, st := range s.proj[p].st[b.name].Stop(r.VBuckets, r.Incarnation) {
+		s.endStream(p, b, int(st.VBucket()), true)
 	}
 	return nil
 }
 
-// endStream: the end is said in band and in reports, or nobody hears of it until a full report leaves the stream out.
+// endStream: the end is said in band and in reports, or in reports alone, as of a stream that ends before it has begun.
 func (s *Sim) endStream(p int, b *kvBucket, v int, say bool) {
 	st := s.proj[p].stream(b, v)
 	if st == nil {
 		return
 	}
-	if st.ended = true; !say {
-		s.proj[p].st[b.name][v] = nil
-	}
+	st.ended = true
 	for to := range s.nodes {
 		if say {
-			s.emit(p, to, b, v, keyversion.Event{Kind: keyversion.StreamEnd, Incarnation: st.inc}, st.ks.cur)
+			s.emit(p, to, b, v, keyversion.Event{Kind: keyversion.StreamEnd, Incarnation: st.Incarnation}, st.ks.cur)
 		}
 	}
-	s.ev("p%d stream %s/%d %v ends (said %v)", p, b.name, v, st.inc, say)
+	s.ev("p%d stream %s/%d %v ends (said %v)", p, b.name, v, st.Incarnation, say)
 }
 
 // projDefinitions takes a list over. Each worker takes A of new copies, and the end of removed ones, between two
@@ -367,8 +350,8 @@ func (s *Sim) projDefinitions(p int, d *wire.Definitions) (*wire.DefinitionsRepl
 		return nil, err
 	}
 	pr := s.proj[p]
-	if pr.defs != nil && d.Revision < pr.defs.Revision && s.on(revisions) {
-		return nil, wire.ErrFenced
+	if err := core.TakeDefinitions(pr.defs, d); err != nil {
+		return nil, err
 	}
 	pr.defs = d
 	for _, b := range s.kv {
@@ -403,12 +386,12 @@ func (s *Sim) retopo(p int, b *kvBucket, v int, st *mainStream) {
 	was, now := st.topo, s.proj[p].topo[b.name]
 	kept := without(was, without(was, now))
 	for to := range s.nodes {
-		e := keyversion.Event{Kind: keyversion.Deactivate, Incarnation: st.inc, Seqno: st.ks.cur,
+		e := keyversion.Event{Kind: keyversion.Deactivate, Incarnation: st.Incarnation, Seqno: st.ks.cur,
 			Copies: idsAt(without(was, now), to)}
 		if st.topo = was; len(e.Copies) > 0 {
 			s.emit(p, to, b, v, e, st.ks.cur)
 		}
-		e = keyversion.Event{Kind: keyversion.Activate, Incarnation: st.inc, Seqno: st.ks.cur,
+		e = keyversion.Event{Kind: keyversion.Activate, Incarnation: st.Incarnation, Seqno: st.ks.cur,
 			Copies: idsAt(without(now, was), to)}
 		if st.topo = kept; len(e.Copies) > 0 {
 			s.ev("p%d activates copies %v %s/%d at A=%d", p, e.Copies, b.name, v, st.ks.cur)
@@ -432,15 +415,21 @@ func idsAt(l []fedCopy, node int) (ids []index.CopyID) {
 	return ids
 }
 
-func (s *Sim) beginEvent(st *mainStream, to int, start uint64, topo []fedCopy) keyversion.Event {
-	k := st.ks.branch
-	g := &keyversion.Begin{Start: start, Log: k.fl, Purge: st.purge, Revision: k.rev}
+// beginEvent is BEGIN for a node with its copies.
+func (st *mainStream) beginEvent(to int, g keyversion.Begin, topo []fedCopy) keyversion.Event {
 	for _, c := range topo {
 		if c.node == to {
 			g.Copies = append(g.Copies, c.id)
 		}
 	}
-	return keyversion.Event{Kind: keyversion.StreamBegin, Incarnation: st.inc, Begin: g}
+	return keyversion.Event{Kind: keyversion.StreamBegin, Incarnation: st.Incarnation, Begin: &g}
+}
+
+// resumed is BEGIN as a router says it once more: its stream goes on after a seqno.
+func (st *mainStream) resumed(to int, after uint64, topo []fedCopy) keyversion.Event {
+	g := st.Begin()
+	g.Start = after
+	return st.beginEvent(to, g, topo)
 }
 
 // emit puts an event on its connection.
@@ -451,7 +440,7 @@ func (s *Sim) emit(p, to int, b *kvBucket, v int, e keyversion.Event, before uin
 	e.VBucket = uint16(v)
 	c := s.proj[p].conn[connKey{to, b.name, v}]
 	m := message{e: e, before: before}
-	if st := s.proj[p].st[b.name][v]; st != nil {
+	if st := s.proj[p].st[b.name].Of(v); st != nil {
 		if m.topo = st.topo; st.mute[to] && e.Kind != keyversion.StreamBegin {
 			return // it is told with that BEGIN
 		}
@@ -466,11 +455,12 @@ func (s *Sim) emit(p, to int, b *kvBucket, v int, e keyversion.Event, before uin
 // sync says how far a stream is complete.
 func (s *Sim) sync(p int, b *kvBucket, v int) {
 	st := s.proj[p].stream(b, v)
-	if st == nil || !st.known {
+	if st == nil {
 		return
 	}
 	for to := range s.nodes {
-		s.emit(p, to, b, v, keyversion.Event{Kind: keyversion.Sync, Incarnation: st.inc, Seqno: st.comp}, st.ks.cur)
+		e := keyversion.Event{Kind: keyversion.Sync, Incarnation: st.Incarnation, Seqno: st.Complete}
+		s.emit(p, to, b, v, e, st.ks.cur)
 	}
 }
 
@@ -489,23 +479,16 @@ func (s *Sim) pump(p int, b *kvBucket, v int) {
 			return
 		}
 		k.marker(k.cur + 1 + uint64(s.dice.projector.Intn(int(k.branch.high()-k.cur))))
-		if k.lacksMore(st.purge) {
-			st.purge = k.branch.purge
-			s.ev("p%d BEGIN %s/%d %v again, purge %d", p, b.name, v, st.inc, st.purge)
-			for to := range s.nodes {
-				if !st.drop[to] { // else the BEGIN that ends it says so
-					s.emit(p, to, b, v, s.beginEvent(st, to, k.cur, st.topo), k.cur)
-				}
-			}
-		}
+		s.marked(p, b, v, st)
 	}
 	if len(k.items) > 0 {
 		it := k.items[0]
 		before := k.cur
 		k.items, k.cur = k.items[1:], it.seqno
+		st.Place(k.window.End)
 		for to := range s.nodes {
-			if e, ok := s.statement(to, it, k.window, st.topo); ok && !st.drop[to] {
-				e.Incarnation = st.inc
+			if e, ok := s.statement(to, it, st.Window, st.topo); ok && !st.drop[to] {
+				e.Incarnation = st.Incarnation
 				for _, part := range s.parts(e) {
 					s.emit(p, to, b, v, part, before)
 				}
@@ -514,13 +497,31 @@ func (s *Sim) pump(p int, b *kvBucket, v int) {
 	}
 	if len(k.items) == 0 {
 		k.mid, k.cur = false, k.window.End
-		st.comp, st.known = k.window.End, true
-		s.noteEnd(b, v, k.branch, st.comp)
-		s.sync(p, b, v)
-	} else if !s.on(snapshotEnds) {
-		st.comp, st.known = k.cur, true
+		st.Place(k.cur)
+		s.noteEnd(b, v, k.branch, k.cur)
+	}
+	if st.Took(k.cur, !k.mid) {
 		s.sync(p, b, v)
 	}
+}
+
+// marked lets a stream take the marker of the window that KV has fixed, and KV's answer where it is asked for one.
+func (s *Sim) marked(p int, b *kvBucket, v int, st *mainStream) {
+	k := &st.ks
+	what := st.Mark(k.window.End)
+	if what == core.Asks {
+		what, st.Waits = st.Forgot(k.branch.purge, true), false
+	}
+	if what != core.Begins {
+		return
+	}
+	s.ev("p%d BEGIN %s/%d %v again, purge %d", p, b.name, v, st.Incarnation, st.Lacks)
+	for to := range s.nodes {
+		if !st.drop[to] { // else the BEGIN that ends it says so
+			s.emit(p, to, b, v, st.beginEvent(to, st.Begin(), st.topo), k.cur)
+		}
+	}
+	s.sync(p, b, v)
 }
 
 // statement is what a mutation says to a node: for each copy there the complete set of keys of the document.
@@ -572,18 +573,18 @@ func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
 		return
 	}
 	keep := len(again)
-	for keep > 0 && again[keep-1].e.Incarnation == st.inc && again[keep-1].e.Kind != keyversion.StreamBegin &&
+	for keep > 0 && again[keep-1].e.Incarnation == st.Incarnation && again[keep-1].e.Kind != keyversion.StreamBegin &&
 		again[keep-1].e.Kind != keyversion.DropData {
 		keep--
 	}
 	again = again[keep:]
 	if len(again) == 0 || st.drop[key.node] || s.dice.projector.Intn(2) == 0 {
 		st.drop[key.node], st.mute[key.node] = false, false
-		s.emit(p, key.node, b, key.v, s.beginEvent(st, key.node, st.ks.cur, st.topo), st.ks.cur)
+		s.emit(p, key.node, b, key.v, st.resumed(key.node, st.ks.cur, st.topo), st.ks.cur)
 		return
 	}
 	s.ev("p%d sends %d messages of %s/%d again to n%d", p, len(again), key.bucket, key.v, key.node)
-	s.emit(p, key.node, b, key.v, s.beginEvent(st, key.node, again[0].before, again[0].topo), again[0].before)
+	s.emit(p, key.node, b, key.v, st.resumed(key.node, again[0].before, again[0].topo), again[0].before)
 	c.queue = append(c.queue, again...)
 }
 
@@ -627,6 +628,9 @@ func (s *Sim) deliver(p, to int, b *kvBucket, v int) {
 		c.unacked = acknowledged(c.unacked, 1+s.dice.projector.Intn(len(c.unacked)))
 	}
 	h := n.buckets[b.name]
+	if s.stalled(c) {
+		return
+	}
 	if len(c.queue) == 0 || !n.up || h == nil { // a node that does not know the bucket yet takes no connection for it
 		return
 	}
@@ -643,6 +647,17 @@ func (s *Sim) deliver(p, to int, b *kvBucket, v int) {
 	}
 	s.checkOwner(to, b, &m.e, src, verdict)
 }
+
+// maxStallMS is how long a connection brings nothing at most.
+const maxStallMS = 2000
+
+// stall lets a connection bring nothing for a while: its node falls behind the others.
+func (s *Sim) stall(p int, key connKey) {
+	s.proj[p].conn[key].stallMS = s.nowMS + 1 + int64(s.dice.projector.Intn(maxStallMS))
+	s.ev("connection p%d->n%d %s/%d stalls", p, key.node, key.bucket, key.v)
+}
+
+func (s *Sim) stalled(c *conn) bool { return c.stallMS > s.nowMS && !s.healing }
 
 func (s *Sim) crashProjector(p int) {
 	s.ev("CRASH p%d", p)

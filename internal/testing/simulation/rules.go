@@ -15,18 +15,12 @@ import (
 type rule uint32
 
 const (
-	snapshotEnds   rule = 1 << iota // SYNC names only sequence numbers that end a DCP snapshot
-	inOrder                         // SYNC does not overtake events
+	inOrder        rule = 1 << iota // SYNC does not overtake events
 	upsertDeletion                  // endpoints of an index by key hear of a key that they do not get
 	dropBegin                       // a drop of data ends with a BEGIN
 	memtables                       // a checkpoint holds what was in memtables
 	seqCheck                        // an event that is not newer than what is stored is skipped
-	fence                           // commands of an older leader, or overtaken ones, are refused
-	revisions                       // an older list of definitions is refused
 	freshLead                       // what cannot be undone is told after a check of leadership
-	askFirst                        // a projector that starts asks a manager before it obeys
-	projInc                         // a projector refuses older incarnations, and those that were stopped
-	sameBranch                      // a stream of another branch than the one asked for is closed again
 	committed                       // DDL is acknowledged when it is committed, not before
 	newestLog                       // who is elected has all that is committed
 	bounded                         // a node takes nothing while its queue is full
@@ -38,10 +32,9 @@ const (
 )
 
 var ruleNames = map[string]rule{
-	"snapshotEnds": snapshotEnds, "inOrder": inOrder, "upsertDeletion": upsertDeletion, "dropBegin": dropBegin,
-	"memtables": memtables, "seqCheck": seqCheck, "fence": fence, "revisions": revisions,
-	"freshLead": freshLead, "askFirst": askFirst, "projInc": projInc,
-	"sameBranch": sameBranch, "committed": committed, "newestLog": newestLog, "bounded": bounded,
+	"inOrder": inOrder, "upsertDeletion": upsertDeletion, "dropBegin": dropBegin,
+	"memtables": memtables, "seqCheck": seqCheck, "freshLead": freshLead,
+	"committed": committed, "newestLog": newestLog, "bounded": bounded,
 	"pacedTime": pacedTime, "pinned": pinned, "wholeFirst": wholeFirst, "dropAfter": dropAfter,
 	"keptRows": keptRows,
 }

@@ -28,7 +28,7 @@ type Options struct {
 	Faults  []string // these go wrong and no others; none: as the seed says
 	Rate    int      // of Faults, in percent of what seeds have at most; 0: 100, mostRate: faults and no writes
 	Less    string   // of this kind of step there are few, see classes
-	// OneSequence lets all choices follow from those before: for two planted bugs that hardly a seed shows, and for which
+	// OneSequence lets all choices follow from those before: for a planted bug that hardly a seed shows, and for which
 	// only such seeds are known.
 	OneSequence bool
 	Trace       bool // keep a line per event
@@ -145,6 +145,7 @@ const (
 	commonFiles // a node keeps in a file where its copies stand, beyond what each has stored
 	retakes     // an audit has a vbucket of a copy taken anew
 	askedSides  // nodes ask for side streams as package indexer does, see asking.go
+	stalls      // one that happens by itself: a connection brings nothing for a while; see swarm
 	kinds
 )
 
@@ -155,7 +156,7 @@ var faultNames = [kinds]string{
 	epochs: "epochs", lostProposals: "lostProposals", lostRequests: "lostRequests", lateRequests: "lateRequests",
 	lostSlices: "lostSlices", tornCheckpoints: "tornCheckpoints", flushes: "flushes",
 	splits: "splits", slowCopies: "slowCopies", commonFiles: "commonFiles", retakes: "retakes",
-	askedSides: "askedSides",
+	askedSides: "askedSides", stalls: "stalls",
 }
 
 const (
@@ -251,7 +252,13 @@ func (s *Sim) swarm() {
 	s.mix[commonFiles] = keepsCommon(s.opt.Seed)
 	s.mix[askedSides] = s.opt.Seed%asking < 2
 	s.mix[retakes] = s.opt.Seed%storing == 0 || s.opt.Seed%storing == 4
+	if s.mix[stalls] = s.opt.Seed%stalling == 3; s.mix[stalls] {
+		s.events = append(s.events, stalls)
+	}
 }
+
+// stalling is one seed in so many: those in which connections bring nothing for a while.
+const stalling = 4
 
 // asking is among how many seeds two ask for side streams as package indexer does.
 const asking = 7
@@ -268,7 +275,7 @@ const splitting = 4
 const flushing = 4
 
 // byItself tells whether a fault happens by itself, not beside something else.
-func (k fault) byItself() bool { return k < happening || k == flushes }
+func (k fault) byItself() bool { return k < happening || k == flushes || k == stalls }
 
 // choose takes the faults that are asked for instead of the seed's.
 func (s *Sim) choose(names []string) error {
@@ -358,8 +365,12 @@ type class struct{ first, end int }
 // classes are the kinds of steps that a run may have few of, as act draws them.
 var classes = map[string]class{
 	"": {}, "pumps": {0, 14}, "deliveries": {14, 34}, "flushing": {34, 58},
-	"sideSteps": {58, 66}, "leading": {66, 80}, "syncs": {80, 84},
+	"sideSteps": {58, 66}, "leading": {66, 80}, "syncs": {80, 84}, fewWrites: {86, 100},
 }
+
+// fewWrites is a run in which a document keeps its value for long: what a bug has made of it is not written over before
+// a copy is exact.
+const fewWrites = "writes"
 
 func (c class) has(x int) bool { return c.first <= x && x < c.end }
 
@@ -525,7 +536,7 @@ func (s *Sim) start(p int, n *node) {
 	if n.up && !n.registered {
 		s.registerNode(n)
 	}
-	if pr := s.proj[p]; pr.up && !pr.registered {
+	if pr := s.proj[p]; pr.up && !pr.authority.Registered {
 		s.registerProjector(p)
 	}
 }
@@ -549,11 +560,11 @@ func (s *Sim) resume(p int, b *kvBucket, v int, n *node) {
 	st.drop[n.num] = false
 	if st.mute[n.num] {
 		st.mute[n.num] = false
-		drop := keyversion.Event{Kind: keyversion.DropData, Incarnation: st.inc, Seqno: st.ks.cur + 1}
+		drop := keyversion.Event{Kind: keyversion.DropData, Incarnation: st.Incarnation, Seqno: st.ks.cur + 1}
 		s.emit(p, n.num, b, v, drop, st.ks.cur)
 	}
 	if s.on(dropBegin) {
-		s.emit(p, n.num, b, v, s.beginEvent(st, n.num, st.ks.cur, st.topo), st.ks.cur)
+		s.emit(p, n.num, b, v, st.resumed(n.num, st.ks.cur, st.topo), st.ks.cur)
 	}
 	s.ev("p%d resumes %s/%d for n%d at %d", p, b.name, v, n.num, st.ks.cur)
 }
