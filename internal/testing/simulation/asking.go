@@ -92,13 +92,9 @@ func (s *Sim) serveRequest(n *node, h *hosted, r *core.SideRequest) *wire.Stream
 	results := make([]wire.StartResult, len(r.Wants))
 	for i := range r.Wants {
 		w := &r.Wants[i]
-		o := s.offer(n, h, w, p)
-		results[i].VBucket, results[i].Outcome = uint16(w.VBucket), o.outcome
-		switch {
-		case o.outcome == wire.StartRollback:
-			results[i].Purge = o.branch.purge
-		case o.outcome == wire.StartBegun && n.up && n.buckets[h.name] == h:
-			s.startSide(n, h, w, r.ID, r.ID*vbuckets+uint64(w.VBucket), &o)
+		x, result := s.offer(n, h, w, p)
+		if results[i] = result; x != nil && n.up && n.buckets[h.name] == h {
+			s.startSide(n, h, x, r.ID, r.ID*vbuckets+uint64(w.VBucket))
 		}
 	}
 	return &wire.StreamReply{Buckets: []wire.StreamOutcome{{Bucket: h.name, Results: results}}}

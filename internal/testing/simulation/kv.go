@@ -227,10 +227,6 @@ func (b *kvBucket) hosted(p, v int) *branch {
 // goes on with what there is then.
 func (k *dcp) lacks() bool { return k.cur < k.branch.purge && (k.cur > 0 || k.mid) }
 
-// lacksMore tells, when a window has been fixed, whether a stream from 0 lacks more deletions than those up to purge.
-// It begins above 0 else, where KV looks itself.
-func (k *dcp) lacksMore(purge uint64) bool { return k.window.Start == 0 && k.branch.purge > purge }
-
 // purgeLate: KV forgets deletions between its consent to a stream from 0 and the stream's first snapshot.
 func (s *Sim) purgeLate(b *kvBucket, v int, start uint64) {
 	if start == 0 && s.chance(purges, 2) {

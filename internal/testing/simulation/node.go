@@ -12,6 +12,7 @@ import (
 	"tidemark/ingest"
 	"tidemark/internal/testing/planted"
 	"tidemark/keyversion"
+	projects "tidemark/projector/core"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -48,16 +49,13 @@ type hosted struct {
 
 // side is a side stream that a projector runs for a node.
 type side struct {
+	projects.Stream
 	id     uint64
 	p, v   int
 	ks     dcp
-	to     uint64
-	read   uint64
-	last   uint64             // highest one that was sent
 	told   bool               // BEGIN was sent
-	on     bool               // it goes on to the end of the snapshot that its end lies in
+	on     bool               // KV says where the snapshot ends that its end lies in
 	rest   []keyversion.Event // parts of the present item that are still to come
-	purge  uint64
 	copies []fedCopy
 }
 
@@ -520,61 +518,56 @@ func (s *Sim) sideStep(n *node, h *hosted) {
 // openSide asks some projector for a side stream.
 func (s *Sim) openSide(n *node, h *hosted, w ingest.Want) {
 	p := s.dice.node.Intn(projectors)
-	o := s.offer(n, h, &w, p)
-	if o.outcome != wire.StartBegun && o.outcome != wire.StartRollback {
+	x, result := s.offer(n, h, &w, p)
+	if result.Outcome != wire.StartBegun && result.Outcome != wire.StartRollback {
 		return
 	}
 	s.sideID++
 	h.st.OpenSide(w, s.sideID)
-	if o.outcome == wire.StartRollback {
-		s.ev("n%d side %d %s/%d from %d is refused, purge %d", n.num, s.sideID, h.name, w.VBucket, w.From, o.branch.purge)
-		h.st.SideRefused(w.VBucket, s.sideID, o.branch.purge)
+	if result.Outcome == wire.StartRollback {
+		s.ev("n%d side %d %s/%d from %d is refused, purge %d", n.num, s.sideID, h.name, w.VBucket, w.From, result.Purge)
+		h.st.SideRefused(w.VBucket, s.sideID, result.Purge)
 		return
 	}
-	s.startSide(n, h, &w, s.sideID, s.sideID, &o)
+	s.startSide(n, h, x, s.sideID, s.sideID)
 }
 
-// offer is what a projector says to who asks it for a side stream.
-type offer struct {
-	outcome wire.StartOutcome
-	p       int
-	branch  *branch
-	copies  []fedCopy
-}
-
-func (s *Sim) offer(n *node, h *hosted, w *ingest.Want, p int) offer {
-	k, pr := s.bucket(h.name).hosted(p, w.VBucket), s.proj[p]
-	o := offer{p: p, branch: k}
-	switch {
-	case k == nil || !pr.up:
-		o.outcome = wire.StartNotMine
-		return o
-	case k.fl.Newest() != w.Branch && !planted.Off("sideBranch"):
-		o.outcome = wire.StartFailover
-		return o
+// offer is what a projector says to who asks it for a side stream, and the stream where KV consents.
+func (s *Sim) offer(n *node, h *hosted, w *ingest.Want, p int) (*side, wire.StartResult) {
+	k, pr, vb := s.bucket(h.name).hosted(p, w.VBucket), s.proj[p], uint16(w.VBucket)
+	if k == nil || !pr.up {
+		return nil, projects.NotMine(vb)
 	}
+	x := &side{p: p, v: w.VBucket, ks: dcp{branch: k, cur: w.From}}
 	for _, c := range pr.topo[h.name] {
 		if slices.Contains(w.Copies, c.id) && c.node == n.num {
-			o.copies = append(o.copies, c)
+			x.copies = append(x.copies, c)
 		}
 	}
-	switch {
-	case w.From > k.high() || len(o.copies) < len(w.Copies): // or it works by an older list
-		o.outcome = wire.StartFailed
-	case !k.admit(w.From, 0, w.VBUUID) && (w.Previous == 0 || !k.admit(w.From, 0, w.Previous)):
-		o.outcome = wire.StartRollback
-	default:
-		o.outcome = wire.StartBegun
+	if len(x.copies) < len(w.Copies) {
+		return nil, projects.Failed(vb, "it works by an older list")
 	}
-	return o
+	x.Stream = *projects.NewStream(index.Incarnation{}, &wire.StreamStart{VBucket: vb, VBUUID: w.VBUUID, Seqno: w.From,
+		Window: timestamp.Window{Start: w.From, End: w.From}, End: w.To, Branch: w.Branch, Previous: w.Previous}, k.at())
+	switch next, answer := k.ask(&x.Start); next {
+	case projects.GiveUp:
+		return nil, x.Refused(answer, k.fl)
+	case projects.CloseAtKV:
+		return nil, x.FailedOver()
+	}
+	if err := x.BeginsOn(k.fl); err != nil {
+		s.fail("side %s/%d of n%d: %v", h.name, w.VBucket, n.num, err)
+	}
+	return x, x.Began(k.high(), x.Lacks)
 }
 
 // startSide lets a side stream run, under a key of its own.
-func (s *Sim) startSide(n *node, h *hosted, w *ingest.Want, id, key uint64, o *offer) {
-	s.ev("n%d side %d %s/%d %d->%d from p%d for %v", n.num, id, h.name, w.VBucket, w.From, w.To, o.p, w.Copies)
-	h.sides[key] = &side{id: id, p: o.p, v: w.VBucket, ks: dcp{branch: o.branch, cur: w.From}, to: w.To, on: id%4 > 0,
-		purge: o.branch.purge, copies: o.copies}
-	s.purgeLate(s.bucket(h.name), w.VBucket, w.From)
+func (s *Sim) startSide(n *node, h *hosted, x *side, id, key uint64) {
+	s.ev("n%d side %d %s/%d %d->%d from p%d for %v", n.num, id, h.name, x.v, x.Want.Seqno, x.Want.End, x.p,
+		idsAt(x.copies, n.num))
+	x.id, x.on = id, id%4 > 0
+	h.sides[key] = x
+	s.purgeLate(s.bucket(h.name), x.v, x.Want.Seqno)
 }
 
 func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
@@ -593,20 +586,19 @@ func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 	switch {
 	case !x.told:
 		x.told, x.rest = true, nil
-		begin := &keyversion.Begin{Start: k.cur, Log: k.branch.fl, Purge: x.purge}
-		if send(keyversion.Event{Kind: keyversion.StreamBegin, Begin: begin}) != ingest.Taken {
+		begin := x.Begin()
+		begin.Start = k.cur
+		if send(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &begin}) != ingest.Taken {
 			delete(h.sides, key)
 		}
-	case !k.mid && k.cur < x.to && k.cur < k.branch.high():
+	case !k.mid && k.cur < x.Want.End && k.cur < k.branch.high():
 		k.marker(k.cur + 1 + uint64(s.dice.node.Intn(int(k.branch.high()-k.cur))))
-		if k.lacksMore(x.purge) {
-			x.purge, x.told = k.branch.purge, false
-		}
-	case k.mid && len(k.items) > 0 && (x.on || k.items[0].seqno <= x.to):
+		x.told = !k.marked(&x.Stream)
+	case k.mid && len(k.items) > 0 && !x.Past(k.items[0].seqno):
 		it := k.items[0]
 		if len(x.rest) == 0 {
-			// as with a finite stream of KV, only the end says how far was read
-			if e, ok := s.statement(n.num, it, timestamp.Window{Start: k.window.Start, End: it.seqno}, x.copies); ok {
+			x.Place(it.seqno) // as with a finite stream of KV, only the end says how far was read
+			if e, ok := s.statement(n.num, it, x.Window, x.copies); ok {
 				x.rest = s.parts(e)
 			}
 		}
@@ -617,16 +609,21 @@ func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 			x.rest = x.rest[1:]
 			return
 		}
-		k.items, k.cur, x.read, x.last, x.rest = k.items[1:], it.seqno, max(x.read, k.window.End), it.seqno, nil
+		k.items, k.cur, x.rest = k.items[1:], it.seqno, nil
+		x.Took(it.seqno, false)
 	case k.mid:
-		k.mid, k.items, k.cur, x.read = false, nil, k.window.End, k.window.End
-		if (x.on || k.cur < x.to) && s.dice.node.Intn(2) == 0 {
-			send(keyversion.Event{Kind: keyversion.Sync, Seqno: k.cur})
+		past := len(k.items) > 0
+		k.mid, k.items, k.cur = false, nil, k.window.End
+		if past || !x.on && k.cur >= x.Want.End {
+			return // the stream's end says it
 		}
-	case k.cur >= x.to:
+		if x.Took(k.cur, true) && s.dice.node.Intn(2) == 0 {
+			send(keyversion.Event{Kind: keyversion.Sync, Seqno: x.Complete})
+		}
+	case k.cur >= x.Want.End:
 		// The projector asks KV how far it is, now: that holds for what an earlier stream left out, too, which broke off.
-		reach := max(x.read, k.branch.high())
-		send(keyversion.Event{Kind: keyversion.StreamEnd, Seqno: max(x.to, x.last), Window: timestamp.Window{End: reach}})
+		reach := x.Covered(k.branch.high())
+		send(keyversion.Event{Kind: keyversion.StreamEnd, Seqno: x.Last, Window: timestamp.Window{End: reach}})
 		delete(h.sides, key)
 		s.ev("n%d side %d %s/%d ends, reach %d", n.num, id, h.name, x.v, reach)
 	default: // the branch is shorter than A: it can bring no more

@@ -78,7 +78,7 @@ var bugs = []plant{
 	{bug: "two owners under one incarnation", rules: "oneOwner,sameBranch", faults: "failovers,streamEnds", says: "has two owners", backs: "sameBranch"},
 	{bug: "promotion goes over to another branch", rules: "onBranch,committedToo", faults: "failovers,streamEnds", says: "goes over from", backs: "committedToo"},
 	{bug: "a poll that fences nothing off", rules: "fencePoll,beginCheck", faults: "failovers", backs: "beginCheck"},
-	{bug: "a side stream that counts beyond its end", rules: "sideEnd", faults: "purges,tornFiles,nodeCrashes,ddl"},
+	{bug: "a side stream that counts beyond its end", rules: "sideEnd,sidePast", faults: "purges,tornFiles,nodeCrashes,ddl", backs: "sidePast"},
 	{bug: "a document in parts counts with the first of them", rules: "wholeParts", faults: "ddl"},
 	{bug: "a session scan shows what a flush has undone", rules: "emptyBranch", faults: "flushes", says: "a session scan"},
 	{bug: "files of a source that goes on", rules: "pinned", faults: "moves"},
