@@ -21,8 +21,8 @@ import (
 	"tidemark/wire"
 )
 
-// side is a side stream: one request's vbuckets of a bucket, from a DCP connection that others may read too (reading), to
-// one endpoint (PR-11 forms 2 and 3). When that connection is lost, so are the ones to the endpoint (PR-10).
+// side is a side stream: one request's vbuckets of a bucket, from a DCP connection that others may read too (reading),
+// to one endpoint (PR-11 forms 2 and 3). When that connection is lost, so are the ones to the endpoint (PR-10).
 // It ends when all its vbuckets have, when another one takes its place, or when nothing has moved for sideIdleLimit.
 type side struct {
 	p       *Projector

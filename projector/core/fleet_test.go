@@ -13,8 +13,8 @@ import (
 )
 
 // TestFleet runs the golden file. "map BUCKET REV t=S NODE..." is a map that somebody has seen, a node is NAME,
-// NAME=ADDR, or NAME=- for one without an address; "step t=S" decides, and what it starts and stops runs and has ended at
-// once unless "slow" is said; seed=NAME, registered=(IDS) and troubled are facts.
+// NAME=ADDR, or NAME=- for one without an address; "step t=S" decides, and what it starts and stops runs and has ended
+// at once unless "slow" is said; seed=NAME, registered=(IDS) and troubled are facts.
 func TestFleet(t *testing.T) {
 	datadriven.RunTest(t, "testdata/fleet", func() func(t *testing.T, d *datadriven.TestData) string {
 		w := &fleetWorld{}

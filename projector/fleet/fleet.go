@@ -3,8 +3,8 @@
 //
 // It promises that a KV node that joins is served, and one that leaves takes its projector's registration with it,
 // without a hand; that a node that hangs holds up nobody but its own projector; and that what is not served is told,
-// with the reason. It decides nothing about streams: each projector is a component of the cluster, and the coordinator deals
-// the vbuckets of a node out among those that stand at it.
+// with the reason. It decides nothing about streams: each projector is a component of the cluster, and the coordinator
+// deals the vbuckets of a node out among those that stand at it.
 package fleet
 
 import (
