@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +76,7 @@ func TestOpen(t *testing.T) {
 	picture(b, "streams")
 	scans(b)
 	pages(b)
+	formCancels(b, up)
 	split(b)
 	statements(b)
 	happened(b)
@@ -147,6 +149,28 @@ func expire(b *browser) {
 				{status: 410, headers: {'Content-Type': 'application/problem+json'}}));
 		};
 	})()`)
+}
+
+// formCancels: a scan of the form that waits is ended by the form's own button, at the indexers too, and the next one
+// works.
+func formCancels(b *browser, up *testcluster.Cluster) {
+	b.t.Helper()
+	at := unwritten(b, up)
+	b.do(fmt.Sprintf(`(() => { const real = window.fetch;
+		window.fetch = (path, how) => {
+			if (!path.endsWith(':scan')) return real(path, how);
+			window.fetch = real;
+			return real(path, {...how, body: JSON.stringify({consistency: 'at_plus', tokens: [{vbuuid: %q, seqno: %d}]})});
+		};
+	})()`, strconv.FormatUint(at.VBUUID, 10), at.Seqno))
+	const running = `fetch('/v1/scans').then((r) => r.json()).then((all) => all.scans.some((s) => s.consistency === 'at_plus'))`
+	b.click("Scan")
+	b.until("it runs", running)
+	b.click("Cancel")
+	b.shows("Cancelled: the indexers have ended the scan.")
+	b.until("nothing of it runs", running+".then((some) => !some)")
+	b.click("Scan")
+	b.shows("How it went")
 }
 
 // statements: a caret at what is wrong, a word completed, an index made.
@@ -244,8 +268,35 @@ func loaded(b *browser) {
 // cancelled: a scan that waits for a write that nobody has made is ended by a button, and told so.
 func cancelled(b *browser, up *testcluster.Cluster) {
 	b.t.Helper()
-	ctx, c, ref := b.t.Context(), up.Client(), client.Ref("world", "world_ids")
-	rows, err := c.Scan(ctx, ref, v1.ScanRequest{Limit: 1, WantTimestamp: true})
+	at := unwritten(b, up)
+	ended := make(chan error, 1)
+	go func() { // asked for again and again: each time it waits for 10 s
+		_, err := up.Client().Count(b.t.Context(), client.Ref("world", "world_ids"), v1.ScanRequest{Consistency: "at_plus",
+			Tokens: []v1.Token{at}})
+		ended <- err
+	}()
+	b.until("it runs, and is ended", `(() => {
+		const row = [...document.querySelectorAll('tr')].find((r) => r.querySelector('button') &&
+			r.textContent.includes('world/world_ids'));
+		if (row && !row.querySelector('button').disabled) row.querySelector('button').click();
+		return document.body.innerText.includes('ends; its client is told');
+	})()`)
+	var err error
+	select {
+	case err = <-ended:
+	case <-time.After(patience):
+	}
+	var problem *wire.Problem
+	if !errors.As(err, &problem) || problem.Code != errcode.ScanCancelled {
+		b.t.Errorf("the scan ends with %v", err)
+	}
+}
+
+// unwritten is the token of a write to vbucket 0 that nobody has made: a scan waits for it for 10 s.
+func unwritten(b *browser, up *testcluster.Cluster) v1.Token {
+	b.t.Helper()
+	rows, err := up.Client().Scan(b.t.Context(), client.Ref("world", "world_ids"), v1.ScanRequest{Limit: 1,
+		WantTimestamp: true})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -257,26 +308,7 @@ func cancelled(b *browser, up *testcluster.Cluster) {
 		b.t.Fatal(err)
 	}
 	at := end.Timestamp.Vector[0]
-	ended := make(chan error, 1)
-	go func() { // asked for again and again: each time it waits for 10 s
-		_, err := c.Count(ctx, ref, v1.ScanRequest{Consistency: "at_plus",
-			Tokens: []v1.Token{{VBUUID: at.VBUUID, Seqno: at.Seqno + 1_000_000}}})
-		ended <- err
-	}()
-	b.until("it runs, and is ended", `(() => {
-		const row = [...document.querySelectorAll('tr')].find((r) => r.querySelector('button') &&
-			r.textContent.includes('world/world_ids'));
-		if (row && !row.querySelector('button').disabled) row.querySelector('button').click();
-		return document.body.innerText.includes('ends; its client is told');
-	})()`)
-	select {
-	case err = <-ended:
-	case <-time.After(patience):
-	}
-	var problem *wire.Problem
-	if !errors.As(err, &problem) || problem.Code != errcode.ScanCancelled {
-		b.t.Errorf("the scan ends with %v", err)
-	}
+	return v1.Token{VBUUID: at.VBUUID, Seqno: at.Seqno + 1_000_000}
 }
 
 // narrow: nothing is wider than a telephone, in any view, light and dark.
