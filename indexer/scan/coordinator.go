@@ -16,6 +16,8 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
+	"tidemark/partition"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -76,7 +78,7 @@ type Result struct {
 	Vector timestamp.Vector // empty unless it was wanted
 	// Waited is how long it waited for a stability timestamp that is new enough.
 	Waited  time.Duration
-	Explain *Explain // nil: it was not asked for
+	Explain *v1.ScanExplain // nil: it was not asked for
 	// Seen is what a session has seen then. SessionLost says why some of what it had seen before is there no more: all
 	// that KV had when the scan began is shown then.
 	Seen        scanport.Seen
@@ -190,7 +192,7 @@ func (r *run) all(ctx context.Context) error {
 
 // end says what a scan was that has come to its end.
 func (r *run) end() {
-	r.result.Explain = r.explain.end(&r.plan, r.of, r.result.Waited)
+	r.result.Explain = r.explained()
 	r.result.Seen = r.seen()
 	r.tellLost()
 	if r.result.More {
@@ -246,7 +248,7 @@ type run struct {
 	bucket   string
 	result   Result
 	plan     plan
-	of       int // slices of the index
+	layout   partition.Layout // of the index
 	pages    Pages
 	pagedOn  []index.NodeID // who keeps the timestamp for the next page
 
@@ -343,7 +345,7 @@ func (r *run) attempt(ctx context.Context) error {
 		}
 		r.held.begin(false)
 	}
-	r.result.Ref, r.of = r.plan.ref, int(view.Topology.Layout.Partitions)
+	r.result.Ref, r.layout = r.plan.ref, view.Topology.Layout
 	r.explain.attempts++
 	if d, ok := r.sink.(Dated); ok {
 		d.At(r.plan.ref, r.seen())

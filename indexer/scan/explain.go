@@ -5,30 +5,9 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/manager/api/v1"
+	"tidemark/partition"
 )
-
-// Explain says how a scan or a count was carried out, for people. Of an answer that another indexer has gone on with it
-// is that one's part.
-type Explain struct {
-	// Attempts is how often copies were chosen: again where none had the timestamp, and for each page of stability none.
-	Attempts int     `json:"attempts"`
-	WaitedMS float64 `json:"waited_ms"` // for a stability timestamp that is new enough
-	TookMS   float64 `json:"took_ms"`   // in all, until its last row was given
-	Slices   int     `json:"slices"`    // that may hold rows of the ranges
-	Of       int     `json:"of"`        // slices of the index
-	Parts    []Part  `json:"parts"`     // what indexers were asked for, in the order of the questions
-	Omitted  int     `json:"omitted,omitempty"`
-}
-
-// Part is what one indexer was asked for at once.
-type Part struct {
-	Indexer  string          `json:"indexer"`
-	Slices   []index.SliceID `json:"slices"`
-	Copies   []index.CopyID  `json:"copies"`
-	Rows     int64           `json:"rows"`            // taken from it, before distinct and offset
-	OpenedMS float64         `json:"opened_ms"`       // until it had the timestamp, and its first rows
-	Error    string          `json:"error,omitempty"` // why others were asked instead
-}
 
 // maxParts bounds the parts of an Explain; Omitted counts the others.
 const maxParts = 1024
@@ -38,7 +17,7 @@ type explained struct {
 	wanted   bool
 	began    time.Time
 	attempts int
-	parts    []Part
+	parts    []v1.ScanPart
 	of       []*remote // whose parts they are
 	omitted  int
 }
@@ -52,7 +31,7 @@ func (e *explained) asked(n *remote, name func(index.NodeID) string) {
 		e.omitted++
 		return
 	}
-	p := Part{Indexer: name(n.node), OpenedMS: millis(n.took)}
+	p := v1.ScanPart{Indexer: name(n.node), OpenedMS: millis(n.took)}
 	for _, s := range n.slices {
 		p.Slices, p.Copies = append(p.Slices, s.slice), append(p.Copies, s.candidates[0].copy)
 	}
@@ -71,22 +50,67 @@ func (e *explained) lost(n *remote, why error) {
 	}
 }
 
-// end returns what was collected; nil where it was not wanted.
-func (e *explained) end(p *plan, of int, waited time.Duration) *Explain {
+// explained returns how the scan was carried out; nil where that was not wanted.
+func (r *run) explained() *v1.ScanExplain {
+	e := &r.explain
 	if !e.wanted {
 		return nil
 	}
 	for i, n := range e.of {
 		e.parts[i].Rows = n.rows
 	}
-	return &Explain{Attempts: e.attempts, WaitedMS: millis(waited), TookMS: millis(time.Since(e.began)),
-		Slices: len(p.slices), Of: of, Parts: e.parts, Omitted: e.omitted}
+	x := &v1.ScanExplain{Attempts: e.attempts, ScanTimes: r.spec.Progress.Times(), TookMS: millis(time.Since(e.began)),
+		Chosen: r.why(), Slices: len(r.plan.slices), Of: int(r.layout.Partitions), Parts: e.parts, Omitted: e.omitted}
+	if x.LeftOut = r.leftOut(); len(x.LeftOut) > 0 {
+		x.LeftOutWhy = "the bounds lie in the ranges of other slices"
+		if r.layout.Scheme == partition.HashKey {
+			x.LeftOutWhy = "the values that the bounds fix are in other slices, by their hash"
+		}
+	}
+	return x
+}
+
+// leftOut are the slices that no row of the bounds can be in.
+func (r *run) leftOut() (slices []index.SliceID) {
+	asked := make([]bool, r.layout.Partitions)
+	for i := range r.plan.slices {
+		asked[r.plan.slices[i].slice] = true
+	}
+	for i, is := range asked {
+		if !is {
+			slices = append(slices, index.SliceID(i))
+		}
+	}
+	return slices
+}
+
+// why says by what the scan's timestamp was chosen.
+func (r *run) why() string {
+	text := "the newest that a copy of every slice was known to hold"
+	switch {
+	case r.spec.At != nil && r.spec.later():
+		return "that of the rows before: the answer is gone on with"
+	case r.spec.At != nil:
+		return "the one that the request names"
+	case r.floored:
+		text += ", at or above what the session has seen"
+	case r.least != nil && r.spec.Consistency == AtPlus:
+		text += ", at or above the tokens"
+	case r.least != nil && r.spec.Consistency == Session:
+		text += ", at or above what KV had when the question came"
+	case r.least != nil:
+		text += ", at or above what is left of what the session has seen"
+	}
+	if r.plan.behind {
+		text += "; none was known to hold that yet, and it was waited for"
+	}
+	return text
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // appendExplain appends ,"explain":{…}; nothing of nil.
-func appendExplain(dst []byte, e *Explain) []byte {
+func appendExplain(dst []byte, e *v1.ScanExplain) []byte {
 	if e == nil {
 		return dst
 	}

@@ -10,6 +10,8 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/scanport"
+	"tidemark/manager/api/v1"
 )
 
 // TestExplain: every slice that was asked for is there with the rows that were taken of it, what failed says why, and
@@ -45,7 +47,7 @@ func TestExplain(t *testing.T) {
 				t.Fatal(err)
 			}
 			lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-			var end struct{ Explain *Explain }
+			var end struct{ Explain *v1.ScanExplain }
 			if err := json.Unmarshal([]byte(lines[len(lines)-1]), &end); err != nil || (end.Explain != nil) != wanted {
 				t.Fatalf("%s: %v", lines[len(lines)-1], err)
 			}
@@ -99,5 +101,42 @@ func TestExplainTellsWhoWasReplaced(t *testing.T) {
 		if failed == 0 || good != 2 {
 			t.Errorf("copy %d: %d failures are told, %d parts were good", id, failed, good)
 		}
+	}
+}
+
+// TestExplainTellsWhy: by what the timestamp was chosen, and which slices nobody was asked for.
+func TestExplainTellsWhy(t *testing.T) {
+	f := clusterOf(rangedLayout(4), 1, 2) // below 05, 10, 15 and the rest
+	f.view.Era = Era{Cluster: scanport.ClusterKey("c"), Epoch: 7}
+	c := f.coordinator()
+	for name, x := range map[string]struct {
+		change func(s *Spec)
+		chosen string
+		left   []index.SliceID
+	}{
+		"any": {func(*Spec) {}, "the newest that a copy of every slice was known to hold", nil},
+		"bounded": {func(s *Spec) { s.Ranges = []Range{{Low: []byte("06"), High: []byte("07")}} }, "the newest",
+			[]index.SliceID{0, 2, 3}},
+		"session": {func(s *Spec) { s.Consistency = Session }, "at or above what KV had when the question came", nil},
+		"seen": {func(s *Spec) { s.Seen = []scanport.Seen{seenAt(f, 5)} }, "at or above what the session has seen",
+			nil},
+		"named": {func(s *Spec) { at := refOf(4); s.At = &at }, "the one that the request names", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := openSpec()
+			spec.Explain = true
+			spec.Progress = NewProgress(func() {})
+			x.change(&spec)
+			got, err := c.Scan(t.Context(), spec, discard{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := got.Explain
+			if !strings.Contains(e.Chosen, x.chosen) || !slices.Equal(e.LeftOut, x.left) ||
+				(e.LeftOutWhy == "the bounds lie in the ranges of other slices") != (x.left != nil) || e.Of != 4 ||
+				e.Slices+len(e.LeftOut) != e.Of || e.OpeningMS <= 0 {
+				t.Errorf("%+v", e)
+			}
+		})
 	}
 }

@@ -3,6 +3,8 @@ package scan
 import (
 	"sync/atomic"
 	"time"
+
+	"tidemark/wire"
 )
 
 // Phase is what a scan does at the moment.
@@ -64,6 +66,15 @@ func (p *Progress) Enter(next Phase) (before Phase) {
 		p.calm()
 	}
 	return before
+}
+
+// Times are the phases so far; none of nil.
+func (p *Progress) Times() (t wire.ScanTimes) {
+	if p == nil {
+		return t
+	}
+	return wire.ScanTimes{OpeningMS: millis(p.Spent(Opening)), WaitingMS: millis(p.Spent(Waiting)),
+		ReadingMS: millis(p.Spent(Reading)), SendingMS: millis(p.Spent(Sending))}
 }
 
 // given notes how many rows the answer has by now.

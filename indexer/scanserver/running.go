@@ -93,7 +93,7 @@ func (r *running) end(a *active, err error) {
 	if r.slow < 0 || took < r.slow {
 		return
 	}
-	one := wire.SlowScan{ScanAsked: r.asked(a), TookMS: millis(took), Rows: a.progress.Rows(), ScanTimes: a.times(),
+	one := wire.SlowScan{ScanAsked: r.asked(a), TookMS: millis(took), Rows: a.progress.Rows(), ScanTimes: a.progress.Times(),
 		Code: codeOK}
 	if err != nil {
 		one.Code, one.Detail = string(scan.CodeOf(err)), scan.AsError(err).Detail
@@ -117,12 +117,6 @@ func (r *running) asked(a *active) wire.ScanAsked {
 // idOf is a scan's id: its indexer's name, for those who are to find it, and a number.
 func (r *running) idOf(n uint64) string { return r.name + "." + strconv.FormatUint(n, 36) }
 
-func (a *active) times() wire.ScanTimes {
-	spent := func(p scan.Phase) float64 { return millis(a.progress.Spent(p)) }
-	return wire.ScanTimes{OpeningMS: spent(scan.Opening), WaitingMS: spent(scan.Waiting), ReadingMS: spent(scan.Reading),
-		SendingMS: spent(scan.Sending)}
-}
-
 // list shows at most so many of those that run, the longest first, and of those that were slow, the newest first.
 func (r *running) list(mostRunning, mostSlow int) *wire.IndexerScans {
 	now := r.now()
@@ -137,7 +131,7 @@ func (r *running) list(mostRunning, mostSlow int) *wire.IndexerScans {
 	slices.SortFunc(all, func(a, b *active) int { return cmp.Compare(a.id, b.id) })
 	for _, a := range all[:min(len(all), mostRunning)] {
 		s.Scans = append(s.Scans, wire.RunningScan{ScanAsked: r.asked(a), ForMS: millis(now.Sub(a.began)),
-			State: a.progress.Phase().String(), Rows: a.progress.Rows(), ScanTimes: a.times(),
+			State: a.progress.Phase().String(), Rows: a.progress.Rows(), ScanTimes: a.progress.Times(),
 			Cancelled: a.cancelled.Load()})
 	}
 	for i := range min(len(r.kept), mostSlow) {

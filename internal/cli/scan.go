@@ -361,8 +361,13 @@ func printExplain(w io.Writer, e *v1.ScanExplain) {
 	if e == nil {
 		return
 	}
-	fmt.Fprintf(w, "took %.1f ms, of which %.1f ms for a timestamp that is new enough; %d of %d slices may hold rows; "+
-		"copies were chosen %s\n", e.TookMS, e.WaitedMS, e.Slices, e.Of, counted(e.Attempts, "time", "times"))
+	fmt.Fprintf(w, "took %.1f ms: opening %.1f, waiting for a timestamp %.1f, reading %.1f, sending %.1f; copies were "+
+		"chosen %s\n", e.TookMS, e.OpeningMS, e.WaitingMS, e.ReadingMS, e.SendingMS, counted(e.Attempts, "time", "times"))
+	fmt.Fprintf(w, "timestamp: %s\n%d of %d slices may hold rows", e.Chosen, e.Slices, e.Of)
+	if e.LeftOutWhy != "" {
+		fmt.Fprintf(w, ": %s", e.LeftOutWhy)
+	}
+	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "INDEXER\tSLICES\tROWS\tOPENED MS\tPROBLEM")
 	for _, p := range e.Parts {

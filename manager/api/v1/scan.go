@@ -157,13 +157,17 @@ type ScanSeen struct {
 // one's part.
 type ScanExplain struct {
 	// Attempts is how often copies were chosen: again where none had the timestamp, and for each page of stability none.
-	Attempts int        `json:"attempts"`
-	WaitedMS float64    `json:"waited_ms"` // for a stability timestamp that is new enough
-	TookMS   float64    `json:"took_ms"`   // in all, until its last row was given
-	Slices   int        `json:"slices"`    // that may hold rows of the ranges
-	Of       int        `json:"of"`        // slices of the index
-	Parts    []ScanPart `json:"parts"`     // what indexers were asked for, in the order of the questions, at most 1,024
-	Omitted  int        `json:"omitted,omitempty"`
+	Attempts int    `json:"attempts"`
+	Chosen   string `json:"chosen"` // by what its timestamp was chosen
+	wire.ScanTimes
+	TookMS float64 `json:"took_ms"` // in all, until its last row was given
+	Slices int     `json:"slices"`  // that may hold rows of the ranges
+	Of     int     `json:"of"`      // slices of the index
+	// LeftOut are the others, which nobody was asked for, and LeftOutWhy why no row can be in them.
+	LeftOut    []index.SliceID `json:"left_out,omitempty"`
+	LeftOutWhy string          `json:"left_out_why,omitempty"`
+	Parts      []ScanPart      `json:"parts"` // what indexers were asked for, in the order of the questions, at most 1,024
+	Omitted    int             `json:"omitted,omitempty"`
 }
 
 // ScanPart is what one indexer was asked for at once.

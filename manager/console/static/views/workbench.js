@@ -237,7 +237,9 @@ export const workbench = {
     // explained says which indexers were asked for what.
     function explained(e) {
       if (!e) return null;
-      return [el('p', {}, `${duration(e.took_ms)} at the indexers, of which ${duration(e.waited_ms)} for a timestamp that is new enough. ${e.slices} of ${e.of} slices may hold rows.`),
+      return [el('p', {}, `${duration(e.took_ms)} at the indexers: opening ${duration(e.opening_ms)}, waiting for a timestamp ${duration(e.waiting_ms)}, reading ${duration(e.reading_ms)}, sending ${duration(e.sending_ms)}.`),
+        el('p', {}, `Timestamp: ${e.chosen}.`),
+        el('p', {}, `${e.slices} of ${e.of} slices may hold rows${e.left_out_why ? `: ${e.left_out_why}` : ''}.`),
         table([{ name: 'Indexer', cell: (p) => p.indexer }, { name: 'Slices', cell: (p) => p.slices.join(', ') },
           { name: 'Rows', num: true, cell: (p) => count(p.rows) }, { name: 'Opened in', num: true, cell: (p) => duration(p.opened_ms) },
           { name: 'Problem', cell: (p) => p.error || 'none' }], e.parts, { label: 'What was asked of whom' }),
