@@ -93,8 +93,8 @@ func (r *running) end(a *active, err error) {
 	if r.slow < 0 || took < r.slow {
 		return
 	}
-	one := wire.SlowScan{ScanAsked: r.asked(a), TookMS: millis(took), Rows: a.progress.Rows(), ScanTimes: a.progress.Times(),
-		Code: codeOK}
+	one := wire.SlowScan{ScanAsked: r.asked(a), TookMS: millis(took), Rows: a.progress.Rows(),
+		ScanTimes: a.progress.Times(), Code: codeOK}
 	if err != nil {
 		one.Code, one.Detail = string(scan.CodeOf(err)), scan.AsError(err).Detail
 		one.Detail = strings.ToValidUTF8(one.Detail[:min(len(one.Detail), maxSlowDetail)], "")

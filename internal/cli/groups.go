@@ -119,17 +119,7 @@ func printGroups(ctx context.Context, s Streams, c *client.Client, r string, req
 	}
 	defer groups.Close()
 	group, flush := groupPrinter(s.Out, output, slices.Concat(gf.by, gf.aggregates))
-	for n := 1; groups.Next(); n++ {
-		if err := group(groups.Group()); err != nil {
-			return v1.ScanEnd{}, err
-		}
-		if n%1000 == 0 {
-			if err := flush(); err != nil {
-				return v1.ScanEnd{}, err
-			}
-		}
-	}
-	if err := flush(); err != nil {
+	if err := printEach(groups.Next, groups.Group, group, flush); err != nil {
 		return v1.ScanEnd{}, err
 	}
 	return groups.End()

@@ -300,20 +300,25 @@ func printScan(ctx context.Context, s Streams, c *client.Client, r string, req v
 	}
 	defer rows.Close()
 	row, flush := scanPrinter(s.Out, output)
-	for n := 1; rows.Next(); n++ {
-		if err := row(rows.Row()); err != nil {
-			return v1.ScanEnd{}, err
-		}
-		if n%1000 == 0 {
-			if err := flush(); err != nil {
-				return v1.ScanEnd{}, err
-			}
-		}
-	}
-	if err := flush(); err != nil {
+	if err := printEach(rows.Next, rows.Row, row, flush); err != nil {
 		return v1.ScanEnd{}, err
 	}
 	return rows.End()
+}
+
+// printEach writes what an answer gives one by one, and now and then what the printer has kept.
+func printEach[T any](next func() bool, one func() T, write func(T) error, flush func() error) error {
+	for n := 1; next(); n++ {
+		if err := write(one()); err != nil {
+			return err
+		}
+		if n%1000 == 0 {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
 }
 
 // scanPrinter writes rows one by one; flush writes those that are kept.
