@@ -231,7 +231,12 @@ func TestIndexers(t *testing.T) {
 		filepath.Join(w.dir, "copy")).CombinedOutput(); err != nil {
 		t.Fatalf("cp: %v %s", err, out)
 	}
-	w.indexer(1)
+	registered := func(p *testcluster.Process) int { return strings.Count(p.Log(), "indexer: registered") }
+	before := registered(w.procs["i1"])
+	first := w.indexer(1)
+	w.until(ctx, "the living one has registered", func() (bool, string) {
+		return registered(first) > before, first.Log() // until then the copy would be the living one
+	})
 	w.active(ctx, c, 1, 2)
 	second := w.indexerAt("i9", "copy", 75)
 	w.until(ctx, "a copy of a living indexer's folder is refused", func() (bool, string) {
