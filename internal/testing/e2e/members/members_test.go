@@ -273,7 +273,6 @@ func TestIndexers(t *testing.T) {
 // foreign makes another cluster and lets its nodes come to this one.
 func (w *town) foreign(ctx context.Context, t *testing.T) {
 	b := newTown(t)
-	b.base = 10_000 + (w.base-10_000+100)%20_000
 	b.manager(1)
 	oc := b.client(1)
 	b.leader(ctx, oc)
