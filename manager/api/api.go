@@ -155,6 +155,9 @@ type route struct {
 	// leader: a follower forwards it, one hop. Writes and what components send are always the leader's; reads unless
 	// they ask for ?consistency=stale.
 	leader bool
+	// again: done twice it is as if done once. Who asks without a key waits for the next leader, too, where the last one
+	// took the call with it.
+	again bool
 	// limit is the most time that the call takes; callers may want less (Tidemark-Timeout-Ms).
 	limit time.Duration
 	// stream: the answer lasts as long as the client listens; limit does not hold, and the handler bounds each write.

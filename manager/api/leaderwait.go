@@ -40,25 +40,31 @@ func (a *API) untilLed(w http.ResponseWriter, r *http.Request, rt *route) (here 
 	if err != nil {
 		return true, err
 	}
-	keyed := r.Header.Get(HeaderKey) != "" && slices.Contains(rt.doc.headers, HeaderKey)
-	p := a.succession.run(r.Context(), limit, func() (p *rpc.Problem, again bool) {
+	again := repeatable(r, rt)
+	p := a.succession.run(r.Context(), limit, func() (*rpc.Problem, bool) {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		if here, err = a.once(w, r, rt); err == nil {
 			return nil, false
 		}
-		p = a.problem(err)
+		p := a.problem(err)
 		switch {
 		case errors.Is(err, consensus.ErrClosed): // this manager ends
 			return p, false
 		case p.Code == errcode.NoLeader:
 			return p, true
 		}
-		return p, p.Code == errcode.OutcomeUnknown && keyed
+		return p, again && p.Code == errcode.OutcomeUnknown
 	})
 	if p == nil {
 		return here, nil
 	}
 	return here, p
+}
+
+// repeatable reports whether a call may be made again though it may have been done: the ledger knows it by its key, or
+// twice is as once.
+func repeatable(r *http.Request, rt *route) bool {
+	return rt.again || r.Header.Get(HeaderKey) != "" && slices.Contains(rt.doc.headers, HeaderKey)
 }
 
 // succession lets calls wait for the next leader.
@@ -81,8 +87,8 @@ func newSuccession(node *consensus.Node) succession {
 }
 
 // run calls try until it is not refused for want of a leader, for at most limit after the first time. NO_LEADER says
-// that nothing was done; where a leader took the call with it, try is called again only if the ledger remembers it by a
-// key, so that the next leader finds what became of it. try reports whether it may be called again.
+// that nothing was done; where a leader took the call with it, try is called again only if it is repeatable: try
+// reports that.
 func (s *succession) run(ctx context.Context, limit time.Duration,
 	try func() (p *rpc.Problem, again bool)) *rpc.Problem {
 	var until time.Time

@@ -146,3 +146,34 @@ func TestLeaderPatience(t *testing.T) {
 		}
 	}
 }
+
+// TestRepeatable: which calls are made again at the next leader when the last one took them with it. Logging out was
+// not, and failed with OUTCOME_UNKNOWN while managers elected.
+func TestRepeatable(t *testing.T) {
+	a := sessions{&access{}}
+	for _, rt := range a.sessionRoutes() {
+		if want := rt.method != http.MethodGet; rt.again != want {
+			t.Errorf("%s %s: repeatable %t, want %t", rt.method, rt.path, rt.again, want)
+		}
+	}
+	keyed := route{method: http.MethodPost, doc: operation{headers: []string{HeaderKey}}}
+	for _, c := range []struct {
+		name string
+		rt   route
+		key  string
+		want bool
+	}{
+		{"twice is as once", route{method: http.MethodDelete, again: true}, "", true},
+		{"a write with its key", keyed, "k1", true},
+		{"the same without", keyed, "", false},
+		{"a key that nobody remembers", route{method: http.MethodPost}, "k1", false},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), c.rt.method, "/", http.NoBody)
+		if c.key != "" {
+			r.Header.Set(HeaderKey, c.key)
+		}
+		if got := repeatable(r, &c.rt); got != c.want {
+			t.Errorf("%s: %t, want %t", c.name, got, c.want)
+		}
+	}
+}

@@ -1,7 +1,7 @@
 // The frame around the views: who looks, where to go, keys, light and dark.
 
 import { add, button, el, put } from './lib/dom.js';
-import { Problem, call, get, whenUnauthenticated } from './lib/api.js';
+import { Problem, beginSession, endSession, get, whenUnauthenticated } from './lib/api.js';
 import { trouble } from './lib/poll.js';
 import { time } from './lib/format.js';
 import { overview } from './views/overview.js';
@@ -78,7 +78,7 @@ function login() {
     put(said, 'Asking…');
     try {
       const basic = btoa(String.fromCharCode(...new TextEncoder().encode(`${name.value}:${password.value}`)));
-      await call('the login', 'POST', '/v1/session', { more: { Authorization: `Basic ${basic}` } });
+      await beginSession(`Basic ${basic}`);
       password.value = '';
       begin();
     } catch (err) {
@@ -97,7 +97,7 @@ function login() {
 
 async function logout() {
   try {
-    await call('the logout', 'DELETE', '/v1/session');
+    await endSession();
   } catch (err) {
     if (!(err instanceof Problem) || err.status !== 401) {
       put(document.getElementById('notice'), await trouble(err));

@@ -89,9 +89,16 @@ export async function call(what, method, path, { body, raw, more, signal, patien
 
 export const get = (what, path, opts) => call(what, 'GET', path, opts);
 
+// ELECTION lets a manager without a leader wait for the next one instead of refusing: within PATIENCE.
+const ELECTION = { Prefer: 'wait=10' };
+
 // write is a call that changes something, once.
 export const write = (what, method, path, body, opts = {}) => call(what, method, path,
-  { ...opts, body, more: { 'Idempotency-Key': key(), ...(opts.more || {}) } });
+  { ...opts, body, more: { 'Idempotency-Key': key(), ...ELECTION, ...(opts.more || {}) } });
+
+// beginSession and endSession: done twice they are as done once.
+export const beginSession = (authorization) => call('the login', 'POST', '/v1/session', { more: { ...ELECTION, Authorization: authorization } });
+export const endSession = () => call('the logout', 'DELETE', '/v1/session', { more: ELECTION });
 
 // lines gives an answer line by line as it comes: online is called with each, until it returns false.
 export async function lines(what, method, path, { raw, signal, online }) {
