@@ -28,8 +28,9 @@ func (s stuckPipeline) Close() error {
 func TestStuckPipelineIsClosed(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
-		_, err := pipeline{stuckPipeline{closed: make(chan struct{})}, &disk{cfg: &Config{}},
-			20 * time.Millisecond}.AppendEntries(nil, nil)
+		p := &pipeline{AppendPipeline: stuckPipeline{closed: make(chan struct{})}, disk: &disk{cfg: &Config{}},
+			patience: 20 * time.Millisecond}
+		_, err := p.AppendEntries(&raft.AppendEntriesRequest{Term: 1}, nil)
 		ended <- err
 	}()
 	select {

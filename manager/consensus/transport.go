@@ -55,8 +55,12 @@ func (t addressed) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddre
 	if err != nil {
 		return nil, err
 	}
-	return pipeline{p, t.disk, t.patience}, nil
+	return &pipeline{AppendPipeline: p, disk: t.disk, patience: t.patience}, nil
 }
+
+// repeatPause is how long a follower is told nothing new: the library asks it again and again within commitTimeout, so
+// that a commit shows there soon, also when there is none. One that was started again hears where the log is by this.
+const repeatPause = 50 * time.Millisecond
 
 // pipeline is the library's, silent while the disk hangs, and closed when it takes nothing for too long: the library
 // stops to read answers after one that refuses (a follower whose disk is full) and then waits for room in the full
@@ -65,16 +69,37 @@ type pipeline struct {
 	raft.AppendPipeline
 	disk     *disk
 	patience time.Duration
+	last     saidLast
 }
 
-func (p pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture,
+// saidLast is what a follower was told last.
+type saidLast struct {
+	term, commit uint64
+	at           time.Time
+}
+
+// AppendEntries implements raft.AppendPipeline. A call that says nothing new is not made, as if it had been lost: nothing
+// counts on its answer, since contact and lease are the heartbeats'. It is called by one goroutine.
+func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture,
 	error) {
 	if p.disk.hangs() {
 		return nil, errDiskHangs
 	}
+	if p.last.repeats(args, time.Now()) {
+		return nil, nil //nolint:nilnil // the library looks at the error only
+	}
 	stuck := time.AfterFunc(p.patience, func() { _ = p.Close() }) // the caller sees that it is closed
 	defer stuck.Stop()
 	return p.AppendPipeline.AppendEntries(args, resp)
+}
+
+// repeats reports whether a call says nothing that was not said in the last moments; what it says counts as said.
+func (l *saidLast) repeats(args *raft.AppendEntriesRequest, now time.Time) bool {
+	if len(args.Entries) == 0 && args.Term == l.term && args.LeaderCommitIndex == l.commit && now.Sub(l.at) < repeatPause {
+		return true
+	}
+	l.term, l.commit, l.at = args.Term, args.LeaderCommitIndex, now
+	return false
 }
 
 func (t addressed) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args *raft.AppendEntriesRequest,
