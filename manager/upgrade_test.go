@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"tidemark/errcode"
 	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
@@ -128,6 +130,39 @@ func TestLimitsAreConfiguration(t *testing.T) {
 	_, _, status := c.call(n, "GET", "/v1/status", "", nil)
 	if !strings.Contains(strings.ReplaceAll(string(status), " ", ""), `"indexes_per_bucket":7`) {
 		t.Errorf("status does not show them: %s", status)
+	}
+}
+
+// TestLimitsAreChangedAtOnce: changes of different limits at one moment are all kept.
+func TestLimitsAreChangedAtOnce(t *testing.T) {
+	t.Parallel()
+	c := newTrio(t)
+	n := c.nodes[c.leader()]
+	for round := range 10 {
+		want := map[string]int{"indexes_per_bucket": 100 + round, "key_expressions": 200 + round, "name_length": 300 + round,
+			"buckets": 400 + round}
+		var g errgroup.Group
+		for name, value := range want {
+			g.Go(func() error {
+				if code, _, b := c.call(n, "PATCH", "/v1/limits", fmt.Sprintf(`{%q:%d}`, name, value), nil); code != 200 {
+					return fmt.Errorf("%s: %d %s", name, code, b)
+				}
+				return nil
+			})
+		}
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		_, _, body := c.call(n, "GET", "/v1/limits", "", nil)
+		var got map[string]any
+		if err := json.Unmarshal(body, &got); err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range want {
+			if got[name] != float64(value) {
+				t.Fatalf("round %d: %s is %v, was set to %d", round, name, got[name], value)
+			}
+		}
 	}
 }
 

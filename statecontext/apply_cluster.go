@@ -169,8 +169,13 @@ func (c *RemoveManager) apply(t *tx) *Rejection {
 }
 
 func (c *RemoveProjector) apply(t *tx) *Rejection {
-	if t.s.Projector(c.ID) == nil {
+	p := t.s.Projector(c.ID)
+	switch {
+	case p == nil:
 		return reject(errcode.UnknownNode, "no projector has id %q", c.ID)
+	case c.BootID != "" && c.BootID != p.BootID:
+		return reject(errcode.NodeAlive, "projector %s has another process by now (boot %s, it was %s); nothing was done",
+			c.ID, p.BootID, c.BootID)
 	}
 	own(&t.s.projectors, &t.owned.projectors).Delete(c.ID)
 	t.changedDefinitions()
@@ -204,9 +209,26 @@ func (c *SetFormatLevel) apply(t *tx) *Rejection {
 	if c.Level == t.s.formatLevel {
 		return nil
 	}
+	if rejection := t.s.knownToAll(c.Level); rejection != nil {
+		return rejection
+	}
 	t.s.formatLevel, t.changed = c.Level, true
 	t.forgetBuckets()
 	t.emitCluster()
+	return nil
+}
+
+// knownToAll refuses a format level that a registered manager does not know: it would stop there.
+func (s *State) knownToAll(level uint64) *Rejection {
+	if level < formatSeen { // so it was then
+		return nil
+	}
+	for m := range s.Managers() {
+		if m.FormatLevel < level {
+			return reject(errcode.FormatNotAllowed, "manager %s (%s) has registered, and knows format levels up to %d, not %d; "+
+				"install a newer version of tidemark on it, or remove it", m.Name, m.ID, m.FormatLevel, level)
+		}
+	}
 	return nil
 }
 

@@ -45,7 +45,24 @@ func (c *RegisterManager) append(dst []byte) []byte   { return appendManager(dst
 func (c *RegisterProjector) append(dst []byte) []byte { return appendProjector(dst, &c.Projector) }
 func (c *RegisterIndexer) append(dst []byte) []byte   { return appendIndexer(dst, &c.Indexer) }
 func (c *RemoveManager) append(dst []byte) []byte     { return appendString(dst, c.ID) }
-func (c *RemoveProjector) append(dst []byte) []byte   { return appendString(dst, string(c.ID)) }
+
+func (c *RemoveProjector) append(dst []byte) []byte {
+	dst = appendString(dst, string(c.ID))
+	if c.BootID != "" { // format 9
+		dst = appendString(dst, c.BootID)
+	}
+	return dst
+}
+
+func decodeRemoveProjector(d *decoder) *RemoveProjector {
+	c := &RemoveProjector{ID: index.ProjectorID(d.string())}
+	if d.err == nil && len(d.b) > 0 {
+		if c.BootID = d.string(); c.BootID == "" {
+			d.fail("a boot id that is empty is left out")
+		}
+	}
+	return c
+}
 
 func (c *RemoveIndexer) append(dst []byte) []byte {
 	return appendString(append(dst, byte(c.Node)), c.UUID)
@@ -54,7 +71,19 @@ func (c *RemoveIndexer) append(dst []byte) []byte {
 func (c *SetBucket) append(dst []byte) []byte {
 	dst = appendString(dst, c.Name)
 	dst = appendString(dst, c.UUID)
-	return appendInt(dst, int64(c.VBuckets))
+	dst = appendInt(dst, int64(c.VBuckets))
+	if c.Seen != nil { // format 9
+		dst = appendBool(appendUint(dst, c.Seen.Generation), c.Seen.Gone)
+	}
+	return dst
+}
+
+func decodeSetBucket(d *decoder) *SetBucket {
+	c := &SetBucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.int())}
+	if d.err == nil && len(d.b) > 0 {
+		c.Seen = &SeenBucket{Generation: d.uint(), Gone: d.bool()}
+	}
+	return c
 }
 
 func (c *BucketGone) append(dst []byte) []byte {
@@ -199,7 +228,7 @@ func decodeBody(k kind, d *decoder) Body {
 	case kindSetBucketSettings:
 		return decodeSetBucketSettings(d)
 	case kindSetBucket:
-		return &SetBucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.int())}
+		return decodeSetBucket(d)
 	case kindBucketGone:
 		return &BucketGone{Name: d.string(), UUID: d.string()}
 	case kindSetFormatLevel:
@@ -227,7 +256,7 @@ func decodeRegistrationBody(k kind, d *decoder) Body {
 	case kindRemoveManager:
 		return &RemoveManager{ID: d.string()}
 	case kindRemoveProjector:
-		return &RemoveProjector{ID: index.ProjectorID(d.string())}
+		return decodeRemoveProjector(d)
 	case kindRemoveIndexer:
 		return &RemoveIndexer{Node: index.NodeID(d.byte()), UUID: d.string()}
 	case kindEvictIndexer:

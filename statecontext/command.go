@@ -120,8 +120,11 @@ type RegisterIndexer struct{ Indexer Indexer }
 // RemoveManager forgets a manager. Rejection: UnknownNode.
 type RemoveManager struct{ ID string }
 
-// RemoveProjector forgets a projector. Rejection: UnknownNode.
-type RemoveProjector struct{ ID index.ProjectorID }
+// RemoveProjector forgets a projector. Rejections: UnknownNode, NodeAlive where another process of it has registered.
+type RemoveProjector struct {
+	ID     index.ProjectorID
+	BootID string // of the process that is meant; "": whichever is registered
+}
 
 // RemoveIndexer forgets an indexer that holds no copies, for ever: its uuid may not register again. Rejections:
 // UnknownNode, NodeInUse.
@@ -132,10 +135,36 @@ type RemoveIndexer struct {
 
 // SetBucket tells what a projector learnt. A new uuid, or a bucket that was gone, is the next generation: timestamps
 // begin at zero, a rollback context ends, and indexes of the older uuid go to error. Nothing changed is no update.
+// Rejections: InvalidArgument, LimitExceeded, GenerationMismatch.
 type SetBucket struct {
 	Name     string
 	UUID     string
 	VBuckets int
+	Seen     *SeenBucket // before the projector was asked; nil: whatever is known by now
+}
+
+// SeenBucket is what a proposer knew of a bucket. What was learnt later than it stands.
+type SeenBucket struct {
+	Generation uint64 // 0: the bucket was not known
+	Gone       bool
+}
+
+// Seen returns what is known of a bucket.
+func (s *State) Seen(bucket string) SeenBucket {
+	b := s.Bucket(bucket)
+	if b == nil {
+		return SeenBucket{}
+	}
+	return SeenBucket{Generation: b.Generation, Gone: b.Gone}
+}
+
+// After is SetBucket by somebody who had seen this before he asked: the command says so where the format of the cluster
+// has it.
+func (c SetBucket) After(s *State, seen SeenBucket) *SetBucket {
+	if s.formatLevel >= formatSeen {
+		c.Seen = &seen
+	}
+	return &c
 }
 
 // BucketGone tells that the bucket of this uuid was deleted: its indexes go to error BUCKET_GONE.
@@ -309,7 +338,8 @@ func SplitLogs(changes []timestamp.VBucketLog) (piece, rest []timestamp.VBucketL
 	return changes, nil
 }
 
-// SetFormatLevel raises the newest command format that may be proposed. It is proposed once every voter reported it.
+// SetFormatLevel raises the newest command format that may be proposed. It is proposed once every voter reported it;
+// one that registers meanwhile and does not know it is found by Apply.
 // Rejection: FormatNotAllowed.
 type SetFormatLevel struct{ Level uint64 }
 

@@ -62,7 +62,7 @@ func TestForgottenWhenUpgraded(t *testing.T) {
 	if n.state.Bucket("b") == nil {
 		t.Fatal("an older program could not read this state")
 	}
-	n.must(&SetFormatLevel{Level: FormatLevel})
+	n.raise(FormatLevel)
 	if n.state.Bucket("b") != nil {
 		t.Fatal("the bucket is still known")
 	}

@@ -11,9 +11,10 @@ import (
 // Level 1 is the first; level 2 has restore (kinds 30 to 33) and whatever came after it; level 3 has indexes that are
 // partitioned by key and settings of buckets; level 4 keeps with an index under which version of the expressions' rules
 // its entries were made; level 5 forgets buckets; level 6 has rebalances and their rate, evicts indexers and takes the
-// logs of rollbacks in pieces; level 7 has indexes on collections; level 8 has splits, and commands by name. A
-// level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it never falls.
-const FormatLevel = 8
+// logs of rollbacks in pieces; level 7 has indexes on collections; level 8 has splits, and commands by name; level 9 has
+// commands that say what their proposer had seen of projectors and buckets. A level is raised for the whole cluster by
+// SetFormatLevel, once every voter understands it; it never falls.
+const FormatLevel = 9
 
 // formatPartitions is the first format with indexes that are partitioned by key.
 const formatPartitions = 3
@@ -32,6 +33,13 @@ const formatCollections = 7
 
 // formatSplits is the first format with indexes that replace others.
 const formatSplits = 8
+
+// formatSeen is the first format whose RemoveProjector and SetBucket are refused where their proposer was overtaken, and
+// to which no SetFormatLevel raises a cluster with a registered manager that does not know it.
+const formatSeen = 9
+
+// SeenFormat is the format level that RemoveProjector with a BootID and SetBucket with Seen need.
+func SeenFormat() uint64 { return formatSeen }
 
 // SplitFormat is the format level that a split of an index needs, and a command by name: no name changes its index
 // before there are splits.
@@ -104,6 +112,14 @@ func bodyFormat(b Body) uint64 {
 	case *SetLimits:
 		if c.Limits.TransferRate != 0 {
 			return formatRebalances
+		}
+	case *RemoveProjector:
+		if c.BootID != "" {
+			return formatSeen
+		}
+	case *SetBucket:
+		if c.Seen != nil {
+			return formatSeen
 		}
 	case *BuildIndexes:
 		if c.Rules != 0 {

@@ -34,6 +34,9 @@ func TestOlderProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.must(&RegisterManager{Manager: Manager{ID: "old", FormatLevel: old}})
+	n.must(&RegisterManager{Manager: Manager{ID: "m1-aa", Name: "m1", FormatLevel: FormatLevel}})
+	n.refuse(&SetFormatLevel{Level: FormatLevel}, errcode.FormatNotAllowed) // it would end there
+	n.must(&RemoveManager{ID: "old"})
 	n.must(&SetFormatLevel{Level: FormatLevel})
 	n.refuse(&SetFormatLevel{Level: 1}, errcode.FormatNotAllowed)
 	n.refuse(&RegisterManager{Manager: Manager{ID: "old", Name: "x", FormatLevel: old}}, errcode.FormatNotAllowed)

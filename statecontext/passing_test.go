@@ -43,7 +43,7 @@ func TestPassingRejectionsAreForgotten(t *testing.T) {
 			n.must(&AbortRestore{})
 		}, &BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 1}},
 		{"an older format", func(t testing.TB) *node { return cluster(t) }, errcode.FormatNotAllowed, func(n *node) {
-			n.must(&SetFormatLevel{Level: FormatLevel})
+			n.raise(FormatLevel)
 		}, byLevel},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

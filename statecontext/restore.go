@@ -365,7 +365,7 @@ func (m *merger) mergeBuckets() *Rejection {
 		if at >= 0 {
 			now = m.found[at]
 		}
-		set := SetBucket(now)
+		set := SetBucket{Name: now.Name, UUID: now.UUID, VBuckets: now.VBuckets}
 		if rejection := m.t.putBucket(&set); rejection != nil {
 			return rejection
 		}

@@ -19,8 +19,19 @@ func upgraded(t testing.TB) *node { return raised(t, FormatLevel) }
 // raised is a cluster at a format level.
 func raised(t testing.TB, level uint64) *node {
 	n := cluster(t)
-	n.must(&SetFormatLevel{Level: level})
+	n.raise(level)
 	return n
+}
+
+// raise raises the format level, which the manager knows.
+func (n *node) raise(level uint64) {
+	n.t.Helper()
+	if level >= formatSeen {
+		m := *n.state.Manager("m1-aa")
+		m.FormatLevel = level
+		n.must(&RegisterManager{Manager: m})
+	}
+	n.must(&SetFormatLevel{Level: level})
 }
 
 // ready moves an index to maintenance.

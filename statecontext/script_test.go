@@ -362,6 +362,7 @@ var goldens = []struct {
 	{"v8", 8, goldenSplit},
 	{"v8-names", 8, goldenNames},
 	{"v8-cause", 8, goldenSplitByItself},
+	{"v9", 9, goldenSeen},
 }
 
 // The golden files hold what each format's log and snapshot look like for ever: a log, one entry per line, ended by its
@@ -394,6 +395,43 @@ func goldenEvict(t testing.TB) *node {
 		Log:      timestamp.FailoverLog{{VBUUID: 0xb, Seqno: 3}, {VBUUID: 0xa}},
 		Revision: timestamp.MapRevision{Epoch: 1, Rev: 5}}}})
 	return n // with node 1 on its way out
+}
+
+// goldenSeen has commands of proposers who were overtaken, and of some who were not: a projector that leaves after it has
+// registered anew, a bucket that was learnt of twice, a manager that registers before the level is raised that it does
+// not know.
+func goldenSeen(t testing.TB) *node {
+	n := cluster(t)
+	n.refuse(&RemoveProjector{ID: "p", BootID: "1"}, errcode.FormatNotAllowed)
+	n.refuse(&SetFormatLevel{Level: 9}, errcode.FormatNotAllowed) // m1 has not said that it knows it
+	n.raise(9)
+	n.must(&RegisterProjector{Projector: Projector{ID: "p", BootID: "2"}})
+	n.refuse(&RemoveProjector{ID: "p", BootID: "1"}, errcode.NodeAlive)
+	n.must(&RemoveProjector{ID: "p", BootID: "2"})
+	n.refuse(&RemoveProjector{ID: "p", BootID: "2"}, errcode.UnknownNode)
+	n.must(&RegisterProjector{Projector: Projector{ID: "q", BootID: "1"}})
+	n.must(&RemoveProjector{ID: "q"}) // whoever it is
+	learnt := func(uuid string, seen SeenBucket) *SetBucket {
+		return SetBucket{Name: "new", UUID: uuid, VBuckets: 4}.After(n.state, seen)
+	}
+	unknown := n.state.Seen("new")
+	n.must(learnt("n1", unknown))
+	first := n.state.Seen("new")
+	n.must(learnt("n2", first))
+	n.refuse(learnt("n1", unknown), errcode.GenerationMismatch)
+	n.refuse(learnt("n1", first), errcode.GenerationMismatch)
+	if r := n.must(learnt("n2", unknown)); r.Changed || r.Number != n.state.Bucket("new").Generation {
+		t.Fatalf("what is known already: %+v", r)
+	}
+	keeps := create("keeps", 0, 0, 1)
+	keeps.Definition.Bucket, keeps.Definition.BucketUUID = "new", "n2"
+	n.must(keeps)
+	n.must(&BucketGone{Name: "new", UUID: "n2"})
+	lived := n.state.Seen("new")
+	lived.Gone = false
+	n.refuse(learnt("n2", lived), errcode.GenerationMismatch)
+	n.must(learnt("n3", n.state.Seen("new")))
+	return n
 }
 
 // goldenCollections has indexes of one name on collections of a bucket, of which one is dropped.

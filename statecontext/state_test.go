@@ -414,7 +414,7 @@ func TestStability(t *testing.T) {
 // known.
 func (n *node) mergesRollbackLogs() {
 	n.t.Helper()
-	n.must(&SetFormatLevel{Level: FormatLevel})
+	n.raise(FormatLevel)
 	logs := func(rid uint64, v uint16, rev uint64, branch uint64) *RollbackLogs {
 		return &RollbackLogs{Bucket: "b", Generation: 1, ID: rid, Logs: []timestamp.VBucketLog{{VBucket: v,
 			Log:      timestamp.FailoverLog{{VBUUID: branch, Seqno: 5}, {VBUUID: 0xa}},
@@ -610,8 +610,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 // A way to spread entries that somebody adds in a file of his own is replicated as those that there are; what a layout
 // says is the definition's.
 func TestAThirdKindOfPartitions(t *testing.T) {
-	n := cluster(t)
-	n.must(&SetFormatLevel{Level: FormatLevel})
+	n := raised(t, FormatLevel)
 	c := create("x", 0, 0, 1)
 	c.Definition.PartitionBy = index.PartitionBy{Scheme: families.By, Exprs: []string{"META().id"}}
 	n.refuse(c, errcode.InvalidArgument) // the layout is of a hash

@@ -104,7 +104,7 @@ func New(cfg Config) *API {
 	alive := detector.New(detector.HTTP(probes.HTTP(), func(addr string) string {
 		return cfg.TLS.BaseURL(addr) + "/healthz"
 	}))
-	g := &ground{cfg: cfg, now: time.Now,
+	g := &ground{cfg: cfg, now: time.Now, limiting: make(chan struct{}, 1),
 		rpc:        rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
 		indexers:   indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
 		projectors: projectorclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector))}

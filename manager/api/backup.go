@@ -201,11 +201,18 @@ func (g backups) limits(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g backups) setLimits(w http.ResponseWriter, r *http.Request) error {
-	if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil {
-		return err
-	}
 	var change v1.LimitsChange
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &change); err != nil {
+		return err
+	}
+	// One at a time, so that two changes of different limits are both kept; only the leader makes them.
+	select {
+	case g.limiting <- struct{}{}:
+		defer func() { <-g.limiting }()
+	case <-r.Context().Done():
+		return r.Context().Err()
+	}
+	if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil {
 		return err
 	}
 	l := change.Apply(g.cfg.Raft.State().Limits())

@@ -22,6 +22,8 @@ type ground struct {
 	// closed: a leader has said that there are users, of whom this manager may not have heard. What has had users is never
 	// open again.
 	closed atomic.Bool
+	// limiting has room for the one change of limits that is under way: it is made of those in force.
+	limiting chan struct{}
 }
 
 // Groups of handlers that need no more than the ground.

@@ -246,15 +246,16 @@ func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Out
 
 // findBucket returns a bucket as the state knows it, after asking the projectors where it does not.
 func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*statecontext.Bucket, error) {
-	if b := c.cfg.Consensus.State().Bucket(name); b != nil && !b.Gone {
+	s := c.cfg.Consensus.State()
+	if b := s.Bucket(name); b != nil && !b.Gone {
 		return b, nil // whether it still exists is checked now and then
 	}
 	found, err := c.askBucketSoon(ctx, &wire.BucketRequest{Bucket: name})
 	if err != nil {
 		return nil, err
 	}
-	if _, err := c.proposeFor(ctx, &statecontext.SetBucket{Name: name, UUID: found.UUID,
-		VBuckets: found.VBuckets}); err != nil {
+	set := statecontext.SetBucket{Name: name, UUID: found.UUID, VBuckets: found.VBuckets}.After(s, s.Seen(name))
+	if _, err := c.proposeFor(ctx, set); err != nil && !errors.Is(err, errcode.GenerationMismatch) { // known since
 		return nil, fmt.Errorf("making bucket %q known: %w", name, err)
 	}
 	b := c.cfg.Consensus.State().Bucket(name)

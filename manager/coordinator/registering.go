@@ -81,11 +81,10 @@ func (c *Coordinator) LeaveProjector(ctx context.Context, req *wire.LeaveProject
 		return fmt.Errorf("%w: it belongs to %q, this is %q", wire.ErrForeignCluster, req.ClusterID, own)
 	}
 	if p := s.Projector(req.ID); p == nil || p.BootID != req.BootID {
-		return nil
+		return nil // without a command: it may be asked often
 	}
-	_, err := c.proposeFor(ctx, &statecontext.RemoveProjector{ID: req.ID})
-	var refused *statecontext.Rejection
-	if errors.As(err, &refused) && refused.Code == errcode.UnknownNode {
+	_, err := c.proposeFor(ctx, &statecontext.RemoveProjector{ID: req.ID, BootID: req.BootID})
+	if errors.Is(err, errcode.UnknownNode) || errors.Is(err, errcode.NodeAlive) { // gone, or replaced, since
 		return nil
 	}
 	return err

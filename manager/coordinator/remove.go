@@ -256,12 +256,14 @@ func (c *Coordinator) RemoveProjector(ctx context.Context, id index.ProjectorID,
 	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
 		return 0, false, err
 	}
-	if c.cfg.Consensus.State().Projector(id) == nil {
+	s := c.cfg.Consensus.State()
+	known := s.Projector(id)
+	if known == nil {
 		return 0, false, fmt.Errorf("%w: no projector has the id %q; tidemark cluster status lists them", ErrUnknownComponent,
 			id)
 	}
-	if s := l.gate.shown.Load(); s != nil {
-		for _, p := range s.Projectors {
+	if seen := l.gate.shown.Load(); seen != nil {
+		for _, p := range seen.Projectors {
 			if p.ID == id {
 				streams, alive = p.Streams, p.Life != liveness.Offline
 			}
@@ -271,6 +273,10 @@ func (c *Coordinator) RemoveProjector(ctx context.Context, id index.ProjectorID,
 		return streams, alive, fmt.Errorf("%w: projector %s was heard lately; stop it first, and wait until it counts as "+
 			"offline, or force it", ErrAlive, id)
 	}
-	_, err = c.proposeFor(ctx, &statecontext.RemoveProjector{ID: id})
+	body := &statecontext.RemoveProjector{ID: id}
+	if !force && s.FormatLevel() >= statecontext.SeenFormat() {
+		body.BootID = known.BootID // not one that registers from now on: it lives
+	}
+	_, err = c.proposeFor(ctx, body)
 	return streams, alive, err
 }

@@ -160,6 +160,7 @@ func TestRemoveProjector(t *testing.T) {
 func TestProjectorLeaves(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
+		w.level()
 		boot := w.log.State().Projector("p2").BootID
 		leave := wire.LeaveProjector{ClusterID: w.log.State().ClusterID(), ID: "p2", BootID: "earlier"}
 		if err := w.leader().LeaveProjector(w.ctx, &leave); err != nil || w.log.State().Projector("p2") == nil {

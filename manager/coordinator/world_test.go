@@ -188,7 +188,7 @@ func (w *world) lead() {
 	}
 	res, err := w.log.Propose(w.ctx, statecontext.Command{TimeMS: time.Now().UnixMilli(),
 		Body: &statecontext.LeaderStarted{Term: w.term,
-			Manager: statecontext.Manager{ID: "m1", Name: "m1", REST: "http://m1"}}})
+			Manager: statecontext.Manager{ID: "m1", Name: "m1", REST: "http://m1", FormatLevel: statecontext.FormatLevel}}})
 	if err != nil || res.Err() != nil {
 		w.t.Fatal(err, res.Err())
 	}
