@@ -21,8 +21,8 @@ const (
 func (c *SetBucket) apply(t *tx) *Rejection {
 	old, seen := t.s.Bucket(c.Name), t.s.Seen(c.Name)
 	if c.Seen != nil && *c.Seen != seen && (old == nil || old.UUID != c.UUID || old.Gone) {
-		return reject(errcode.GenerationMismatch, "bucket %q is at generation %d (gone: %t), and was at %d (gone: %t) when a "+
-			"projector was asked", c.Name, seen.Generation, seen.Gone, c.Seen.Generation, c.Seen.Gone)
+		return reject(errcode.GenerationMismatch, "bucket %q is at generation %d (gone: %t), and was at %d (gone: %t) when "+
+			"a projector was asked", c.Name, seen.Generation, seen.Gone, c.Seen.Generation, c.Seen.Gone)
 	}
 	if old == nil && t.s.buckets.Len() >= int(t.s.limits.Buckets) {
 		return reject(errcode.LimitExceeded, "%d buckets are known; at most %d", t.s.buckets.Len(), t.s.limits.Buckets)

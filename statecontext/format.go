@@ -11,9 +11,9 @@ import (
 // Level 1 is the first; level 2 has restore (kinds 30 to 33) and whatever came after it; level 3 has indexes that are
 // partitioned by key and settings of buckets; level 4 keeps with an index under which version of the expressions' rules
 // its entries were made; level 5 forgets buckets; level 6 has rebalances and their rate, evicts indexers and takes the
-// logs of rollbacks in pieces; level 7 has indexes on collections; level 8 has splits, and commands by name; level 9 has
-// commands that say what their proposer had seen of projectors and buckets. A level is raised for the whole cluster by
-// SetFormatLevel, once every voter understands it; it never falls.
+// logs of rollbacks in pieces; level 7 has indexes on collections; level 8 has splits, and commands by name; level 9
+// has commands that say what their proposer had seen of projectors and buckets. A level is raised for the whole cluster
+// by SetFormatLevel, once every voter understands it; it never falls.
 const FormatLevel = 9
 
 // formatPartitions is the first format with indexes that are partitioned by key.
@@ -34,8 +34,8 @@ const formatCollections = 7
 // formatSplits is the first format with indexes that replace others.
 const formatSplits = 8
 
-// formatSeen is the first format whose RemoveProjector and SetBucket are refused where their proposer was overtaken, and
-// to which no SetFormatLevel raises a cluster with a registered manager that does not know it.
+// formatSeen is the first format whose RemoveProjector and SetBucket are refused where their proposer was overtaken,
+// and to which no SetFormatLevel raises a cluster with a registered manager that does not know it.
 const formatSeen = 9
 
 // SeenFormat is the format level that RemoveProjector with a BootID and SetBucket with Seen need.
@@ -113,14 +113,6 @@ func bodyFormat(b Body) uint64 {
 		if c.Limits.TransferRate != 0 {
 			return formatRebalances
 		}
-	case *RemoveProjector:
-		if c.BootID != "" {
-			return formatSeen
-		}
-	case *SetBucket:
-		if c.Seen != nil {
-			return formatSeen
-		}
 	case *BuildIndexes:
 		if c.Rules != 0 {
 			return formatRules
@@ -132,7 +124,21 @@ func bodyFormat(b Body) uint64 {
 	case *ByName:
 		return max(formatSplits, bodyFormat(c.Body))
 	}
+	if saysSeen(b) {
+		return formatSeen
+	}
 	return b.kind().format()
+}
+
+// saysSeen reports whether a command says what its proposer had seen.
+func saysSeen(b Body) bool {
+	switch c := b.(type) {
+	case *RemoveProjector:
+		return c.BootID != ""
+	case *SetBucket:
+		return c.Seen != nil
+	}
+	return false
 }
 
 // RulesFormat is the format level from which on Rules may be given.

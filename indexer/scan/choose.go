@@ -22,8 +22,9 @@ type plan struct {
 type sliceplan struct {
 	slice      index.SliceID
 	candidates []candidate
-	last       error // why the candidate before failed
-	alone      bool  // not to be asked together with other slices of its node
+	last       error          // why the candidate before failed
+	without    []index.CopyID // that cannot be read at the timestamp, whenever they are asked
+	alone      bool           // not to be asked together with other slices of its node
 }
 
 type candidate struct {

@@ -262,7 +262,9 @@ type run struct {
 	held    holdback
 	whole   bool // all slices are opened at once: one that was to be opened later was too late
 	given   bool // the sink has been given a row
-	explain explained
+	// renewing is until when copies are looked for in the place of those that failed since; zero: none is lacking.
+	renewing time.Time
+	explain  explained
 }
 
 // reset begins with the first row, or the first that is still to come of an answer that is gone on with; what was

@@ -499,6 +499,92 @@ func TestReplicaReplaced(t *testing.T) {
 	}
 }
 
+// TestNoCopyInTheMiddle: a scan that has given rows and loses the last copy that it knew of goes on, at its timestamp
+// and behind its last row, with any copy that there is while it may wait. One that no copy can go on with says why.
+func TestNoCopyInTheMiddle(t *testing.T) {
+	const silent = -2
+	for _, tt := range []struct {
+		name   string
+		begin  func(f *fakeCluster)        // before the scan
+		lost   func(f *fakeCluster) func() // when node 0 was cut off in the middle; the result runs a moment later
+		broken map[index.NodeID][]int      // what each ask of a node comes to, the last for all that follow
+		want   errcode.Code
+	}{
+		{name: "the replica's node is heard of again",
+			begin:  func(f *fakeCluster) { f.view.Held[1].OK = false },
+			lost:   func(f *fakeCluster) func() { return func() { f.view.Held[1].OK = true } },
+			broken: map[index.NodeID][]int{0: {9000, silent}, 1: {-1}}},
+		{name: "both were silent for a moment",
+			broken: map[index.NodeID][]int{0: {9000, -1}, 1: {silent, silent, -1}}},
+		{name: "the replica has skipped the timestamp, and the first one was silent for a moment",
+			begin:  func(f *fakeCluster) { f.has[2][5] = errcode.SnapshotSkipped },
+			broken: map[index.NodeID][]int{0: {9000, silent, -1}, 1: {-1}}},
+		{name: "the replica has moved",
+			begin: func(f *fakeCluster) {
+				f.view.Topology.Copies[1].Node, f.view.Held[1].Node = 2, 2
+				f.view.Topology.Copies = append(f.view.Topology.Copies, partition.Copy{ID: 3, Slice: 0, Replica: 1, Node: 1})
+				f.has[3] = f.has[2]
+			},
+			lost: func(f *fakeCluster) func() {
+				f.has[2] = map[uint64]errcode.Code{5: errcode.IndexNotHosted}
+				return func() { f.view.Held = append(f.view.Held, wire.Held{Copy: 3, Node: 1, Ref: refOf(5), OK: true}) }
+			},
+			broken: map[index.NodeID][]int{0: {9000, silent}, 1: {-1}, 2: {-1}}},
+		{name: "there is none any more", want: errcode.Unavailable,
+			broken: map[index.NodeID][]int{0: {9000, silent}, 1: {silent}}},
+		{name: "none has the timestamp any more", want: errcode.SnapshotTooOld,
+			lost:   func(f *fakeCluster) func() { f.has[1], f.has[2] = nil, nil; return nil },
+			broken: map[index.NodeID][]int{0: {9000, -1}, 1: {-1}}},
+		{name: "the bucket was rolled back", want: errcode.SnapshotTooOld,
+			lost:   func(f *fakeCluster) func() { f.view.Bucket.RollbackID++; return nil },
+			broken: map[index.NodeID][]int{0: {9000, silent}, 1: {silent}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := newCluster(1, 2, 3)
+			if tt.begin != nil {
+				tt.begin(f)
+			}
+			f.suspects = []index.NodeID{1, 2} // node 0 is asked first
+			asked, first := map[index.NodeID]int{}, true
+			f.broken = func(n index.NodeID) int {
+				if first && n != 0 {
+					t.Errorf("node %d is asked first", n)
+				}
+				if first = false; asked[0] == 1 && asked[1]+asked[2] == 0 && tt.lost != nil {
+					f.view.Held = slices.Clone(f.view.Held)
+					if later := tt.lost(f); later != nil {
+						time.AfterFunc(time.Millisecond, func() {
+							f.mu.Lock()
+							defer f.mu.Unlock()
+							f.view.healthy = nil
+							f.view.Held = slices.Clone(f.view.Held)
+							later()
+						})
+					}
+				}
+				asked[n]++
+				of := tt.broken[n]
+				return of[min(asked[n], len(of))-1]
+			}
+			wait := 10 * time.Second
+			if tt.want != "" {
+				wait = 200 * time.Millisecond
+			}
+			sink := &collect{}
+			_, err := NewCoordinator(f, f, f, Options{Wait: wait}).Scan(t.Context(), openSpec(), sink)
+			want := f.expect(5, []Range{{}}, false, 0)
+			switch {
+			case tt.want == "" && (err != nil || !slices.Equal(sink.rows, want)):
+				t.Fatalf("%v, %d rows of %d", err, len(sink.rows), len(want))
+			case tt.want != "" && (CodeOf(err) != tt.want || len(sink.rows) == 0 ||
+				!slices.Equal(sink.rows, want[:len(sink.rows)])):
+				t.Fatalf("%v behind %d rows; want %s", err, len(sink.rows), tt.want)
+			}
+		})
+	}
+}
+
 func TestConsistency(t *testing.T) {
 	token := func(vb uint16, uuid, seqno uint64) []Token { return []Token{{VBucket: vb, VBUUID: uuid, Seqno: seqno}} }
 	for _, c := range []struct {

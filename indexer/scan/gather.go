@@ -107,7 +107,8 @@ func (r *run) step(ctx context.Context, m *merger, todo *later, open *[]*remote)
 	if err := r.give(row); err != nil {
 		return false, err
 	}
-	if r.held.full() { // the client may be slow from here on, and the timestamp is not held for ever
+	r.renewing = time.Time{} // it goes on
+	if r.held.full() {       // the client may be slow from here on, and the timestamp is not held for ever
 		if err := r.openMore(ctx, m, todo.rest(), open); err != nil {
 			return false, err
 		}
@@ -230,6 +231,9 @@ func (n *remote) failed(why error, away func(index.SliceID, index.NodeID, error)
 			s.alone = true
 			continue
 		}
+		if said && !askAgain(why) {
+			s.without = append(s.without, s.candidates[0].copy)
+		}
 		s.candidates = s.candidates[1:]
 		if s.last = why; !said {
 			s.last = away(s.slice, n.node, why)
@@ -248,6 +252,9 @@ func (r *run) away(s index.SliceID, node index.NodeID, why error) error {
 // their next one. What was opened is returned also with an error.
 func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened []*remote, err error) {
 	for len(todo) > 0 {
+		if err := r.renew(ctx, todo); err != nil {
+			return opened, err
+		}
 		nodes, err := byNode(todo, after)
 		if err != nil {
 			return opened, err
