@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/mcbp"
@@ -67,6 +68,9 @@ func (p *Projector) Troubled() bool { return len(p.troubles.list(p.cfg.KV, time.
 
 // Metrics are what its /metrics shows.
 func (p *Projector) Metrics() prometheus.Collector { return p.registry }
+
+// ID is its name among the projectors of the cluster.
+func (p *Projector) ID() index.ProjectorID { return p.cfg.ID }
 
 // BootID tells its process, and this projector in it, from earlier ones of its id.
 func (p *Projector) BootID() string { return p.bootID }

@@ -26,6 +26,11 @@ const (
 	// fleetAwayMS is how long a node is missing in the maps before its projector ends, and its registration is taken back:
 	// one that is failed over often comes back at once.
 	fleetAwayMS = 10_000
+	// fleetRestMS is before a node gets another projector when its own has ended by itself, and twice as long each time,
+	// up to fleetMostRestMS; one that has run for fleetSoundMS begins anew.
+	fleetRestMS     = 1_000
+	fleetMostRestMS = 60_000
+	fleetSoundMS    = 60_000
 )
 
 // KVNode is a KV node of a cluster, as the newest map has it.
@@ -46,6 +51,14 @@ func (n KVNode) same(o KVNode) bool {
 type Fleet struct {
 	maps map[string]*fleetMap // by bucket
 	away map[string]int64     // since when names that are running or registered are not wanted
+	fell map[string]fleetFall // by node: projectors that ended, or did not begin, by themselves
+}
+
+// fleetFall is why a node's projector ended by itself, and when there is another one.
+type fleetFall struct {
+	times   int // one after the other
+	untilMS int64
+	why     string
 }
 
 // fleetMap is what the newest map of a bucket says.
@@ -74,6 +87,24 @@ func (f *Fleet) Saw(nowMS int64, bucket string, at timestamp.MapRevision, nodes 
 	}
 	f.maps[bucket] = &fleetMap{at: at, seenMS: nowMS, nodes: slices.Clone(nodes)}
 	return true
+}
+
+// Fell notes that the projector of a node has ended by itself after it had run for so long, or could not begin, and
+// why: that node is not served for a while, and the others are.
+func (f *Fleet) Fell(nowMS int64, node string, ranMS int64, why string) (restMS int64) {
+	if f.fell == nil {
+		f.fell = map[string]fleetFall{}
+	}
+	times := f.fell[node].times + 1
+	if ranMS >= fleetSoundMS {
+		times = 1
+	}
+	restMS = fleetMostRestMS
+	if times < 8 {
+		restMS = min(int64(fleetRestMS)<<(times-1), fleetMostRestMS)
+	}
+	f.fell[node] = fleetFall{times: times, untilMS: nowMS + restMS, why: why}
+	return restMS
 }
 
 // Known reports whether a map was seen lately.
@@ -139,7 +170,7 @@ func (f *Fleet) Step(x FleetFacts) (s FleetStep) {
 			s.Stop = append(s.Stop, name)
 		}
 	}
-	s.starts(x.Running, wanted)
+	f.starts(&s, &x, wanted)
 	for _, name := range own {
 		_, has := x.Running[name]
 		if _, is := wanted[name]; !is && !has && gone(name) {
@@ -151,12 +182,23 @@ func (f *Fleet) Step(x FleetFacts) (s FleetStep) {
 }
 
 // starts finds the nodes that are not served, and why those stay so for which nothing is started.
-func (s *FleetStep) starts(running map[string]FleetMember, wanted map[string]KVNode) {
+func (f *Fleet) starts(s *FleetStep, x *FleetFacts, wanted map[string]KVNode) {
+	running := x.Running
+	maps.DeleteFunc(f.fell, func(name string, _ fleetFall) bool {
+		_, has := running[name]
+		_, is := wanted[name]
+		return !has && !is
+	})
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		n := wanted[name]
 		_, has := running[name]
+		fell := f.fell[name]
 		switch {
 		case has:
+		case x.NowMS < fell.untilMS:
+			n.Why = fmt.Sprintf("its projector ended by itself, %d times one after the other, and is started again soon: %s",
+				fell.times, fell.why)
+			s.Unserved = append(s.Unserved, n)
 		case n.Addr == "":
 			s.Unserved = append(s.Unserved, n)
 		case len(running)+len(s.Start) >= MaxKVNodes:

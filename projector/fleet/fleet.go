@@ -2,9 +2,9 @@
 // (PR-4).
 //
 // It promises that a KV node that joins is served, and one that leaves takes its projector's registration with it,
-// without a hand; that a node that hangs holds up nobody but its own projector; and that what is not served is told,
-// with the reason. It decides nothing about streams: each projector is a component of the cluster, and the coordinator
-// deals the vbuckets of a node out among those that stand at it.
+// without a hand; that a node that hangs, or whose projector ends by itself, holds up nobody but its own projector; and
+// that what is not served is told, with the reason. It decides nothing about streams: each projector is a component of
+// the cluster, and the coordinator deals the vbuckets of a node out among those that stand at it.
 package fleet
 
 import (
@@ -58,6 +58,7 @@ type Fleet struct {
 	listener net.Listener
 	managers *managerclient.Client
 	began    time.Time
+	run      func(context.Context, *projector.Projector) error // a member; tests have it end
 	wake     chan struct{}
 	leaving  chan []wire.LeaveProjector // room for one: what waits is asked for again by the next step
 	looking  chan struct{}              // the same, for a seed
@@ -110,6 +111,7 @@ func Open(cfg Config) (*Fleet, error) {
 		return nil, fmt.Errorf("projector: admin address: %w", err)
 	}
 	return &Fleet{cfg: cfg, log: c.Logger, listener: l, began: time.Now(), wake: make(chan struct{}, 1),
+		run:      func(ctx context.Context, p *projector.Projector) error { return p.Run(ctx) },
 		managers: managerclient.New(c.Managers, c.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
 		leaving:  make(chan []wire.LeaveProjector, 1), looking: make(chan struct{}, 1),
 		members: map[string]*member{}}, nil
@@ -128,7 +130,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	})
 	g.Go(func() error { f.takeBack(run); return nil })
 	g.Go(func() error { f.findSeeds(run); return nil })
-	g.Go(func() error { return f.steps(run, g) })
+	g.Go(func() error { f.steps(run, g); return nil })
 	err := g.Wait()
 	f.managers.Close()
 	if ctx.Err() != nil {
@@ -141,16 +143,14 @@ func (f *Fleet) Run(ctx context.Context) error {
 func (f *Fleet) nowMS() int64 { return time.Since(f.began).Milliseconds() }
 
 // steps decides again and again, until ctx ends.
-func (f *Fleet) steps(ctx context.Context, g *errgroup.Group) error {
+func (f *Fleet) steps(ctx context.Context, g *errgroup.Group) {
 	tick := time.NewTicker(stepInterval)
 	defer tick.Stop()
 	for {
-		if err := f.step(ctx, g); err != nil {
-			return err
-		}
+		f.step(ctx, g)
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 		case <-f.wake:
 		}
@@ -158,7 +158,7 @@ func (f *Fleet) steps(ctx context.Context, g *errgroup.Group) error {
 }
 
 // step does what there is to do now.
-func (f *Fleet) step(ctx context.Context, g *errgroup.Group) error {
+func (f *Fleet) step(ctx context.Context, g *errgroup.Group) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	x := core.FleetFacts{NowMS: f.nowMS(), Running: map[string]core.FleetMember{}, Seed: f.seed,
@@ -179,7 +179,8 @@ func (f *Fleet) step(ctx context.Context, g *errgroup.Group) error {
 	}
 	for _, n := range s.Start {
 		if err := f.start(ctx, g, n); err != nil {
-			return err
+			f.fell(n, 0, err)
+			signal(f.wake) // so that it is told
 		}
 	}
 	if len(s.Leave) > 0 {
@@ -195,7 +196,18 @@ func (f *Fleet) step(ctx context.Context, g *errgroup.Group) error {
 	}
 	f.tell(s.Unserved)
 	f.aside = s.Aside
-	return nil
+}
+
+// fell notes that a node's projector has ended by itself, or could not begin: that is the trouble of this node, and
+// ends nobody else. f.mu is held.
+func (f *Fleet) fell(n core.KVNode, ran time.Duration, err error) {
+	why := "it gave no reason"
+	if err != nil {
+		why = err.Error()
+	}
+	rest := f.plan.Fell(f.nowMS(), n.Name, ran.Milliseconds(), why)
+	f.log.Error("the projector of a KV node has ended by itself; it is started again", "kv", n.Name, "after",
+		ran.Round(time.Millisecond), "rests", time.Duration(rest)*time.Millisecond, "error", why)
 }
 
 // tell notes what is not served, and logs what is news.
@@ -222,14 +234,17 @@ func (f *Fleet) start(ctx context.Context, g *errgroup.Group, n core.KVNode) err
 	m.stop = stop
 	f.members[n.Name] = m
 	f.log.Info("a KV node is served", "kv", n.Name, "addr", n.Addr, "manager", n.Manager)
+	began := time.Now()
 	g.Go(func() error {
 		defer stop()
-		err := m.p.Run(run)
+		err := f.run(run, m.p)
 		f.mu.Lock()
-		delete(f.members, n.Name)
+		if delete(f.members, n.Name); run.Err() == nil {
+			f.fell(n, time.Since(began), err)
+		}
 		f.mu.Unlock()
 		signal(f.wake)
-		return err
+		return nil
 	})
 	return nil
 }
@@ -277,6 +292,7 @@ func (f *Fleet) troubled() bool {
 
 // takeBack takes registrations back until ctx ends. Those that fail are asked for again.
 func (f *Fleet) takeBack(ctx context.Context) {
+	var told troubleLog
 	for {
 		select {
 		case <-ctx.Done():
@@ -286,6 +302,7 @@ func (f *Fleet) takeBack(ctx context.Context) {
 				err := f.managers.LeaveProjector(ctx, &e)
 				switch {
 				case ctx.Err() != nil:
+				case err != nil && !told.news(time.Now(), err.Error()):
 				case err != nil:
 					f.log.Warn("a projector whose KV node has left is still registered; trying again", "projector", e.ID, "error",
 						err)

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"tidemark/kv/mcbp"
 	"tidemark/projector"
 	"tidemark/projector/core"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -134,6 +136,86 @@ func TestSeeds(t *testing.T) {
 		f.cfg.Seeds, f.cfg.Managers = nil, nil
 		if again, err := f.answering(ctx, n); err != nil || again != n {
 			t.Errorf("%s: then %+v, %v", tt.name, again, err)
+		}
+	}
+}
+
+// TestAMemberEnds: a projector that ends by itself ends neither the process nor the others; it is told why its node is
+// not served, and there is another one after a while.
+func TestAMemberEnds(t *testing.T) {
+	f := open(t, Config{Seeds: []string{"127.0.0.1:1"}})
+	const well, ill = "10.0.0.1:11210", "10.0.0.2:11210"
+	f.plan.Saw(f.nowMS(), "world", timestamp.MapRevision{Rev: 1}, []core.KVNode{{Name: well, Addr: well},
+		{Name: ill, Addr: ill}})
+	began := make(chan string, 8)
+	first := true // only of the one that is ill, of which there is one at a time
+	f.run = func(ctx context.Context, p *projector.Projector) error {
+		node := strings.TrimPrefix(string(p.ID()), "p1@")
+		began <- node
+		if node == ill && first {
+			first = false
+			return errors.New("its disk is full")
+		}
+		<-ctx.Done()
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx) }()
+	seen := map[string]int{}
+	for told := false; seen[ill] < 2 || !told; {
+		select {
+		case node := <-began:
+			seen[node]++
+		case err := <-ended:
+			t.Fatalf("the process ended: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+		if p := f.process(); len(p.Unserved) == 1 && p.Unserved[0].Node == ill {
+			told = told || strings.Contains(p.Unserved[0].Error, "its disk is full")
+			if r := f.reasons(); !slices.ContainsFunc(r, func(r rpc.Reason) bool {
+				return r.Code == reasonUnserved && strings.Contains(r.Detail, "its disk is full")
+			}) {
+				t.Fatalf("readiness does not say so: %v", r)
+			}
+		}
+	}
+	if seen[well] != 1 {
+		t.Errorf("the other one began %d times", seen[well])
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTroubleIsToldOnce: the same trouble is a line of the log once in a while, whatever its numbers; another one is.
+func TestTroubleIsToldOnce(t *testing.T) {
+	var l troubleLog
+	at := time.Now()
+	for i, tt := range []struct {
+		after time.Duration
+		text  string // empty: it is over
+		want  bool
+	}{
+		{0, "", false},
+		{0, "read 127.0.0.1:4711: reset", true},
+		{5 * time.Second, "read 127.0.0.1:4712: reset", false},
+		{10 * time.Second, "no route", true},
+		{15 * time.Second, "no route", false},
+		{11 * time.Minute, "no route", true},
+		{12 * time.Minute, "", true},
+		{12 * time.Minute, "no route", true},
+	} {
+		got := false
+		if tt.text == "" {
+			got = l.over()
+		} else {
+			got = l.news(at.Add(tt.after), tt.text)
+		}
+		if got != tt.want {
+			t.Errorf("%d: %v", i, got)
 		}
 	}
 }

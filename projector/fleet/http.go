@@ -120,7 +120,7 @@ func (f *Fleet) reasons() (all []rpc.Reason) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(members) == 0 && f.aside == 0 {
+	if len(members) == 0 && f.aside == 0 && len(f.unserved) == 0 {
 		why := "none of the KV nodes that were given was found yet"
 		if f.seedErr != "" {
 			why = "none of the KV nodes that were given answers: " + f.seedErr

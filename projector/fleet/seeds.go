@@ -22,6 +22,7 @@ const (
 // findSeeds looks for a node that answers whenever none is known from a map, until ctx ends. One that has answered is
 // asked first, so that it stays the same one.
 func (f *Fleet) findSeeds(ctx context.Context) {
+	var told troubleLog
 	for {
 		select {
 		case <-ctx.Done():
@@ -45,9 +46,14 @@ func (f *Fleet) findSeeds(ctx context.Context) {
 		rest := seedKept
 		if err != nil {
 			rest = seedRest
-			f.log.Warn("none of the KV nodes that were given answers; trying again", "error", err)
+			if told.news(time.Now(), err.Error()) {
+				f.log.Warn("none of the KV nodes that were given answers; trying again, and again", "error", err)
+			}
 		} else if n != have {
 			signal(f.wake)
+		}
+		if err == nil && told.over() {
+			f.log.Info("one of the KV nodes that were given answers", "addr", n.Addr)
 		}
 		select {
 		case <-ctx.Done():
@@ -72,20 +78,20 @@ func (f *Fleet) answering(ctx context.Context, have core.KVNode) (core.KVNode, e
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type answer struct {
-		node core.KVNode
-		err  error
+		at  int
+		err error
 	}
 	answers := make(chan answer, len(all))
-	for _, n := range all {
-		go func() { answers <- answer{n, f.ask(ctx, n)} }()
+	for i, n := range all {
+		go func() { answers <- answer{i, f.ask(ctx, n)} }()
 	}
-	var errs []error
+	errs := make([]error, len(all)) // in the order in which they were given: the same each time
 	for range all {
 		a := <-answers
 		if a.err == nil {
-			return a.node, nil
+			return all[a.at], nil
 		}
-		errs = append(errs, a.err)
+		errs[a.at] = a.err
 	}
 	return core.KVNode{}, errors.Join(errs...)
 }
