@@ -15,6 +15,7 @@ import (
 type connection struct {
 	b       *bucket
 	feed    feed.Feed
+	window  int  // of DCP: how many bytes KV may send ahead
 	xattrs  bool // it brings the extended attributes of documents
 	renewal sync.Once
 	workers []*worker
@@ -40,11 +41,12 @@ func (b *bucket) connect(ctx context.Context) (*connection, error) {
 	}
 	pl := b.plan.Load()
 	xattrs := pl.xattrs()
-	f, err := b.p.dial(ctx, b.name, "maintenance", feed.DefaultBufferBytes, xattrs)
+	window := max(feed.DefaultBufferBytes/b.p.sharers(), feed.MinBufferBytes)
+	f, err := b.p.dial(ctx, b.name, "maintenance", window, xattrs)
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{b: b, feed: f, xattrs: xattrs, before: before, drained: make(chan struct{}),
+	c := &connection{b: b, feed: f, window: window, xattrs: xattrs, before: before, drained: make(chan struct{}),
 		streams: map[feed.StreamID]*stream{},
 		newest:  make([]*stream, b.vbuckets())}
 	desk := newPurgeDesk(b.ctx, b.p, b.name, b.control.get)

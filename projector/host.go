@@ -23,8 +23,18 @@ type Host interface {
 	URL() string
 	// Serve passes requests under URL to h, until stop is called.
 	Serve(h http.Handler) (stop func())
+	// Sharers is how many projectors share what memory one may take by now, at least 1.
+	Sharers() int
 	// Saw takes a cluster map that the projector has seen, and the host:port of the KV node that it has asked.
 	Saw(config *mcbp.ClusterConfig, addr string)
+}
+
+// sharers is how many projectors share what memory one may take.
+func (p *Projector) sharers() int {
+	if p.cfg.Host == nil {
+		return 1
+	}
+	return max(p.cfg.Host.Sharers(), 1)
 }
 
 // url is the base URL under which others reach it.

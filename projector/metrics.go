@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/keyversion"
-	"tidemark/projector/feed"
 	"tidemark/wire"
 )
 
@@ -113,7 +112,7 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 	sum("kv_held_bytes", "Bytes of maintenance streams received from KV and not acknowledged.",
 		func(c *connection) int64 { return c.feed.Held() })
 	sum("kv_window_bytes", "The DCP windows that kv_held_bytes fills: beyond them KV sends nothing.",
-		func(*connection) int64 { return feed.DefaultBufferBytes })
+		func(c *connection) int64 { return int64(c.window) })
 	sum("worker_queue_blocks", "Blocks of events of maintenance streams that wait for a worker.",
 		func(c *connection) (n int64) {
 			for _, w := range c.workers {

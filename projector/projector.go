@@ -189,7 +189,7 @@ func Open(cfg Config) (*Projector, error) {
 	var err error
 	if p.router, err = router.New(router.Config{ClusterID: p.clusterID, Projector: cfg.ID, BootID: p.bootID,
 		Logger: cfg.Logger.Named("router"), Refused: p.faults.refused, Registerer: p.registry,
-		Connections: cfg.Connections, Smart: cfg.Throttle == ThrottleSmart,
+		Sharers: p.sharers, Connections: cfg.Connections, Smart: cfg.Throttle == ThrottleSmart,
 		TLS: cfg.TLS.Client(tlsconf.GRPC, tlsconf.Indexer)}); err != nil {
 		return nil, err
 	}

@@ -9,7 +9,6 @@ import (
 	"tidemark/internal/version"
 	"tidemark/keyversion"
 	"tidemark/projector/core"
-	"tidemark/projector/feed"
 	"tidemark/projector/router"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -53,7 +52,7 @@ func (p *Projector) state() *wire.ProjectorState {
 // before it came on the list.
 func (b *bucket) state() wire.BucketState {
 	s := wire.BucketState{Bucket: b.name, BucketUUID: b.uuid, Revision: b.applied(), Activations: b.activations(),
-		BufferBytes: feed.DefaultBufferBytes, PurgesUntold: b.p.purges.of(b.name)}
+		PurgesUntold: b.p.purges.of(b.name)}
 	b.mu.Lock()
 	streams, c := b.streams.Newest(), b.conn
 	b.mu.Unlock()
@@ -67,7 +66,7 @@ func (b *bucket) state() wire.BucketState {
 		s.Incarnations[i], s.Ended[i], s.Revisions[i] = st.Incarnation, st.ended.Load(), st.KV.Revision
 	}
 	if c != nil {
-		s.Connected, s.HeldBytes = c.alive(), c.feed.Held()
+		s.Connected, s.HeldBytes, s.BufferBytes = c.alive(), c.feed.Held(), int64(c.window)
 		for _, w := range c.workers {
 			s.Workers = append(s.Workers, wire.QueueFill{Filled: len(w.blocks), Limit: cap(w.blocks)})
 		}

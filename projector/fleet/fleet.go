@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -62,6 +63,7 @@ type Fleet struct {
 	wake     chan struct{}
 	leaving  chan []wire.LeaveProjector // room for one: what waits is asked for again by the next step
 	looking  chan struct{}              // the same, for a seed
+	sharers  atomic.Int64               // of the memory that one projector may take: the members, those to begin too
 
 	mu       sync.Mutex
 	heard    *wire.Definitions // the newest that any member was told
@@ -177,6 +179,7 @@ func (f *Fleet) step(ctx context.Context, g *errgroup.Group) {
 		f.members[name].ending = true
 		f.members[name].stop()
 	}
+	f.sharers.Store(int64(len(f.members) + len(s.Start)))
 	for _, n := range s.Start {
 		if err := f.start(ctx, g, n); err != nil {
 			f.fell(n, 0, err)
@@ -327,6 +330,9 @@ func (m *member) URL() string {
 	c := &m.fleet.cfg.Projector
 	return c.TLS.BaseURL(rpc.Advertised(m.fleet.listener.Addr(), c.Advertise)) + pathOf(m.node.Name)
 }
+
+// Sharers implements projector.Host.
+func (m *member) Sharers() int { return int(m.fleet.sharers.Load()) }
 
 // Saw implements projector.Host.
 func (m *member) Saw(config *mcbp.ClusterConfig, addr string) {

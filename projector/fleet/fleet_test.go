@@ -181,6 +181,9 @@ func TestAMemberEnds(t *testing.T) {
 			}
 		}
 	}
+	if n := (&member{fleet: f}).Sharers(); n != 2 {
+		t.Errorf("%d share the memory of one", n)
+	}
 	if seen[well] != 1 {
 		t.Errorf("the other one began %d times", seen[well])
 	}

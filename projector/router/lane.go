@@ -157,7 +157,16 @@ func (l *lane) errClosed() error {
 }
 
 // room reports whether something may be queued; an empty queue takes anything.
-func (l *lane) room(extra int) bool { return l.out.memory() < l.limit+extra || l.out.empty() }
+func (l *lane) room(extra int) bool { return l.out.memory() < l.bound()+extra || l.out.empty() }
+
+// bound is the lane's part of limit, where other routers share it: one batch at least.
+func (l *lane) bound() int {
+	sharers := l.topic.router.cfg.Sharers
+	if sharers == nil {
+		return l.limit
+	}
+	return max(l.limit/max(sharers(), 1), min(l.limit, batchBytes))
+}
 
 // loses reports whether a full queue drops instead of waiting. If not, again is when to ask anew; 0: when something has
 // changed.

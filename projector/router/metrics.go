@@ -114,7 +114,7 @@ func (l *lane) snapshot() Stats {
 		return Stats{}
 	}
 	s := l.stats
-	s.QueueBytes, s.QueueLimit = l.out.memory(), l.limit
+	s.QueueBytes, s.QueueLimit = l.out.memory(), l.bound()
 	if l.state == connected {
 		s.Connected = 1
 	}
@@ -168,7 +168,7 @@ func (l *lane) show() LaneState {
 	defer l.mu.Unlock()
 	names := [...]string{dialing: "dialing", connected: "connected", down: "down", gone: "gone"}
 	return LaneState{Node: l.key.node, Address: l.addr, Connection: l.key.connection, State: names[l.state],
-		QueueBytes: l.out.bytes + l.out.open.enc.Len(), LimitBytes: l.limit,
+		QueueBytes: l.out.bytes + l.out.open.enc.Len(), LimitBytes: l.bound(),
 		Dropping: len(l.dropped), Slow: l.slow}
 }
 

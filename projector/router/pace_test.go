@@ -113,3 +113,24 @@ func TestWindowCounts(t *testing.T) {
 		}
 	})
 }
+
+// TestOneBoundForAll: routers of one process share the bound of an endpoint's queue; each has room for a batch.
+func TestOneBoundForAll(t *testing.T) {
+	sharers := 1
+	r := &Router{cfg: Config{Sharers: func() int { return sharers }}}
+	l := &lane{topic: &Topic{router: r}, limit: 4 << 20,
+		out: outbox{open: new(frame), queue: make([]*frame, 1), bytes: 3 << 20}}
+	for _, tt := range []struct {
+		sharers, bound int
+		room           bool
+	}{{0, 4 << 20, true}, {1, 4 << 20, true}, {2, 2 << 20, false}, {4, 1 << 20, false}, {1000, batchBytes, false},
+		{1, 4 << 20, true}} {
+		sharers = tt.sharers
+		if l.bound() != tt.bound || l.room(0) != tt.room {
+			t.Errorf("%d share it: bound %d, room %v; want %d, %v", sharers, l.bound(), l.room(0), tt.bound, tt.room)
+		}
+	}
+	if r.cfg.Sharers = nil; l.bound() != l.limit {
+		t.Errorf("alone it has %d of %d", l.bound(), l.limit)
+	}
+}

@@ -81,6 +81,8 @@ type Config struct {
 	Connections   int    // 0: DefaultConnections
 	QueueBytes    int    // 0: DefaultQueueBytes
 	ReservedBytes int    // 0: DefaultReservedBytes
+	// Sharers is how many routers of the process share QueueBytes by now; nil: none besides this one. It does not wait.
+	Sharers func() int
 	// smart throttling of maintenance streams (RT-8); false: any slow endpoint throttles
 	Smart        bool
 	SlowWindow   time.Duration // 0: DefaultSlowWindow

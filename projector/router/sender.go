@@ -174,7 +174,7 @@ func (l *lane) next(now time.Time) (frame []byte, pause time.Duration) {
 func (l *lane) prepare(now time.Time) time.Duration {
 	const long = time.Hour
 	pause := long
-	if (len(l.dropped) > 0 || l.slow) && l.out.bytes <= l.limit/2 {
+	if (len(l.dropped) > 0 || l.slow) && l.out.bytes <= l.bound()/2 {
 		ready, again := l.inTime()
 		if ready {
 			l.resume()
