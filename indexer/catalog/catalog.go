@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"tidemark/errcode"
 	"tidemark/index"
@@ -30,6 +31,7 @@ type Catalog struct {
 	lists   core.Lists
 	making  map[index.CopyID]bool           // copies of a list that is not in force yet, see Expect; replaced, not changed
 	newest  map[string]wire.BucketStability // highest published, by bucket
+	heard   map[string]*heard               // when those of a bucket came
 	told    wire.Told                       // by the leader, last, whether or not it is the highest
 	held    []wire.Held
 	changed chan struct{} // closed and replaced with each change
@@ -37,8 +39,8 @@ type Catalog struct {
 
 // New returns what a node knows that nobody has told anything. here is its number.
 func New(here func() index.NodeID, s *snapshots.Set) *Catalog {
-	return &Catalog{here: here, snapshots: s, newest: map[string]wire.BucketStability{}, told: wire.Told{},
-		changed: make(chan struct{})}
+	return &Catalog{here: here, snapshots: s, newest: map[string]wire.BucketStability{},
+		heard: map[string]*heard{}, told: wire.Told{}, changed: make(chan struct{})}
 }
 
 // Present returns the definitions that are in force.
@@ -126,6 +128,11 @@ func (c *Catalog) Published(s *wire.BucketStability) {
 	defer c.mu.Unlock()
 	if old, ok := c.newest[s.Bucket]; !ok || s.Compare(old.Ref) > 0 {
 		c.newest[s.Bucket] = *s
+		if c.heard[s.Bucket] == nil { // nobody says how old the first one is
+			c.heard[s.Bucket] = &heard{}
+		} else {
+			c.heard[s.Bucket].note(s.Ref, time.Now())
+		}
 		c.signalLocked()
 	}
 }
@@ -262,6 +269,16 @@ func (c *Catalog) Newest(bucket string) (wire.BucketStability, bool) {
 	defer c.mu.Unlock()
 	s, ok := c.newest[bucket]
 	return s, ok
+}
+
+// Heard implements scan.Catalog.
+func (c *Catalog) Heard(ref wire.StabilityRef) (at time.Time, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.heard[ref.Bucket]; h != nil {
+		return h.of(ref.Ref)
+	}
+	return at, false
 }
 
 // Changed implements scan.Catalog.

@@ -140,6 +140,11 @@ func (f *fakeCluster) Newest(string) (wire.BucketStability, bool) {
 	return stabilityOf(f.newest), f.newest > 0
 }
 
+// Heard implements Catalog: the newest one came an hour ago, of the others it is not known.
+func (f *fakeCluster) Heard(ref wire.StabilityRef) (time.Time, bool) {
+	return time.Now().Add(-time.Hour), ref.Number == 5
+}
+
 func (f *fakeCluster) Changed() <-chan struct{} { return f.changed }
 
 func (f *fakeCluster) CurrentSeqnos(context.Context, string) (timestamp.Vector, error) {

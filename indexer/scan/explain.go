@@ -20,6 +20,7 @@ type explained struct {
 	parts    []v1.ScanPart
 	of       []*remote // whose parts they are
 	omitted  int
+	looked   Looked // by all that were asked
 }
 
 // asked notes what a node was asked for, which it has or has not opened.
@@ -58,9 +59,18 @@ func (r *run) explained() *v1.ScanExplain {
 	}
 	for i, n := range e.of {
 		e.parts[i].Rows = n.rows
+		if n.stream != nil {
+			l := n.stream.Looked()
+			e.parts[i].Read, e.parts[i].Filtered = l.Read, l.Filtered
+		}
 	}
 	x := &v1.ScanExplain{Attempts: e.attempts, ScanTimes: r.spec.Progress.Times(), TookMS: millis(time.Since(e.began)),
-		Chosen: r.why(), Slices: len(r.plan.slices), Of: int(r.layout.Partitions), Parts: e.parts, Omitted: e.omitted}
+		Chosen: r.why(), Slices: len(r.plan.slices), Of: int(r.layout.Partitions), Read: e.looked.Read,
+		Filtered: e.looked.Filtered, Parts: e.parts, Omitted: e.omitted}
+	if at, known := r.c.catalog.Heard(r.result.Ref); known {
+		age := millis(e.began.Sub(at))
+		x.AgeMS = &age
+	}
 	if x.LeftOut = r.leftOut(); len(x.LeftOut) > 0 {
 		x.LeftOutWhy = "the bounds lie in the ranges of other slices"
 		if r.layout.Scheme == partition.HashKey {

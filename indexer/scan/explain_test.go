@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"tidemark/collate"
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scanport"
@@ -139,4 +141,65 @@ func TestExplainTellsWhy(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestExplainTellsWhatWasLookedAt: entries read and filtered away, by the node here and by others, exactly: of a scan,
+// of a count, of groups, and of a limit that needs no more than one answer; and how old the timestamp was.
+func TestExplainTellsWhatWasLookedAt(t *testing.T) {
+	for name, x := range map[string]struct {
+		body           string
+		count          bool
+		read, filtered int64
+		rows           int64
+	}{
+		"all":                {`{}`, false, 5, 0, 5},
+		"a condition":        {`{"where":[{"component":1,"in":["a","c"]}]}`, false, 5, 2, 3},
+		"a condition, none":  {`{"where":[{"component":1,"equal":"x"}]}`, false, 5, 5, 0},
+		"counted":            {`{"where":[{"component":1,"in":["a","c"]}]}`, true, 5, 2, 3},
+		"counted as a whole": {`{}`, true, 0, 0, 5},
+		"counted in a range": {`{"equal":[1]}`, true, 2, 0, 2},
+		"groups": {`{"where":[{"component":1,"in":["a","b"]}],"group_by":[0],"aggregates":[{"op":"count"}]}`, false, 5, 1,
+			3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newCluster(2, 1, 2)
+			f.view.Definition = *definition(false, false)
+			f.rows[5] = [][]Row{{keyed(1, "a"), keyed(2, "b"), keyed(3, "a")}, {keyed(1, "b"), keyed(3, "c")}}
+			c := f.coordinator()
+			req, err := ParseRequest([]byte(x.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Explain = true
+			spec, err := c.Prepare(5, req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var res Result
+			if x.count {
+				res, err = c.Count(t.Context(), spec)
+			} else {
+				res, err = c.Scan(t.Context(), spec, discard{})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := res.Explain
+			var read, filtered int64
+			for _, p := range e.Parts {
+				read, filtered = read+p.Read, filtered+p.Filtered
+			}
+			if e.Read != x.read || e.Filtered != x.filtered || read != x.read || filtered != x.filtered || res.Rows != x.rows {
+				t.Errorf("%d read, %d filtered, %d rows; parts %d and %d", e.Read, e.Filtered, res.Rows, read, filtered)
+			}
+			if e.AgeMS == nil || *e.AgeMS < 3500e3 {
+				t.Errorf("age %v", e.AgeMS)
+			}
+		})
+	}
+}
+
+// keyed is a row of an index of two components.
+func keyed(n int64, s string) Row {
+	return Row{Key: collate.AppendString(collate.AppendInt64(nil, n), []byte(s)), DocID: fmt.Appendf(nil, "%d%s", n, s)}
 }

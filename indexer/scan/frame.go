@@ -22,6 +22,9 @@ const (
 	frameRows   = 2 // rows: key length, key, docid length, docid (lengths as uvarints)
 	frameEnd    = 3 // number of rows sent (uvarint)
 	frameError  = 4 // an Error as JSON
+	// Looked so far: entries read, and filtered away (uvarints). It stands before rows and before the end where it is
+	// wanted, and behind the header of a counting answer.
+	frameLooked = 5
 
 	frameFormat = 1
 	flagVector  = 1
@@ -53,6 +56,8 @@ type FrameWriter struct {
 	rows  int64
 	sent  bool // a frame of rows has been sent
 	err   error
+	// looked, if not nil, tells what is sent with the rows.
+	looked func() Looked
 }
 
 // NewFrameWriter writes to w; flush, if not nil, is called after each full frame of rows. The others are soon followed
@@ -88,7 +93,7 @@ func (f *FrameWriter) Row(r Row) error {
 	if n := len(r.Key) + len(r.DocID) + 2*binary.MaxVarintLen64; n > MaxFrame {
 		return Errorf(errcode.Internal, "a row of %d bytes, a frame has at most %d", n, MaxFrame)
 	} else if len(f.buf)-5+n > MaxFrame {
-		if err := f.send(frameRows); err != nil {
+		if err := f.sendRows(); err != nil {
 			return err
 		}
 	}
@@ -99,7 +104,7 @@ func (f *FrameWriter) Row(r Row) error {
 	f.rows++
 	if n := len(f.buf); n >= chunk || !f.sent && n >= firstChunk {
 		f.sent = true
-		err := f.send(frameRows)
+		err := f.sendRows()
 		if err == nil && f.flush != nil {
 			f.flush()
 		}
@@ -111,6 +116,9 @@ func (f *FrameWriter) Row(r Row) error {
 // End says that all rows were sent.
 func (f *FrameWriter) End() error {
 	if err := f.pending(); err != nil {
+		return err
+	}
+	if err := f.sendLooked(); err != nil {
 		return err
 	}
 	f.buf = binary.AppendUvarint(f.buf[:5], uint64(f.rows))
@@ -132,9 +140,34 @@ func (f *FrameWriter) Fail(err error) error {
 
 func (f *FrameWriter) pending() error {
 	if len(f.buf) > 5 {
-		return f.send(frameRows)
+		return f.sendRows()
 	}
 	return f.err
+}
+
+// sendRows sends the rows that are there, behind what was looked at for them.
+func (f *FrameWriter) sendRows() error {
+	if f.looked == nil {
+		return f.send(frameRows)
+	}
+	rows := f.buf
+	f.buf = make([]byte, 5, 32)
+	err := f.sendLooked()
+	f.buf = rows
+	if err != nil {
+		return err
+	}
+	return f.send(frameRows)
+}
+
+// sendLooked sends what was looked at so far, where that is wanted.
+func (f *FrameWriter) sendLooked() error {
+	if f.looked == nil {
+		return f.err
+	}
+	l := f.looked()
+	f.buf = binary.AppendUvarint(binary.AppendUvarint(f.buf[:5], uint64(l.Read)), uint64(l.Filtered))
+	return f.send(frameLooked)
 }
 
 func (f *FrameWriter) send(kind byte) error {
@@ -158,6 +191,7 @@ type FrameReader struct {
 	rows   int64
 	count  int64 // of a counting answer, else -1
 	vector timestamp.Vector
+	looked Looked
 	err    error // sticky
 }
 
@@ -300,6 +334,8 @@ func (f *FrameReader) advance() error {
 			return fmt.Errorf("%w: rows in a counting answer", ErrFrame)
 		}
 		return nil
+	case frameLooked:
+		return f.takeLooked()
 	case frameError:
 		return f.failure()
 	case frameEnd:
@@ -312,6 +348,22 @@ func (f *FrameReader) advance() error {
 	}
 	return fmt.Errorf("%w: type %d in the middle", ErrFrame, kind)
 }
+
+func (f *FrameReader) takeLooked() error {
+	read, n := binary.Uvarint(f.rest)
+	if n <= 0 {
+		return fmt.Errorf("%w: what was looked at", ErrFrame)
+	}
+	filtered, m := binary.Uvarint(f.rest[n:])
+	if m <= 0 || n+m != len(f.rest) || read > 1<<62 || filtered > read {
+		return fmt.Errorf("%w: what was looked at", ErrFrame)
+	}
+	f.looked, f.rest = Looked{int64(read), int64(filtered)}, nil
+	return nil
+}
+
+// Looked implements RowStream.
+func (f *FrameReader) Looked() Looked { return f.looked }
 
 func (f *FrameReader) bytes() ([]byte, bool) {
 	size, n := binary.Uvarint(f.rest)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -58,12 +59,7 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 		}
 	}
 	if r.count {
-		r.result.Rows = 0
-		for _, n := range open {
-			n.rows = n.stream.Count()
-			r.result.Rows += n.rows
-		}
-		return false, nil
+		return false, r.tally(open)
 	}
 	m := &merger{reverse: r.spec.Reverse}
 	for _, n := range open {
@@ -84,6 +80,22 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 		}
 	}
 	return false, errors.Join(r.beyond(ctx, m, &open), r.release())
+}
+
+// tally adds up what nodes have counted.
+func (r *run) tally(open []*remote) error {
+	r.result.Rows = 0
+	for _, n := range open {
+		n.rows = n.stream.Count()
+		r.result.Rows += n.rows
+		if !r.spec.Explain {
+			continue
+		}
+		if _, err := n.stream.Next(); !errors.Is(err, io.EOF) { // what was looked at stands before the end
+			return err
+		}
+	}
+	return nil
 }
 
 // step gives the next row, for which it opens what is to be opened next; false when there is none.
@@ -334,6 +346,7 @@ func (r *run) request(n *remote) NodeRequest {
 		Distinct: r.spec.Distinct, Where: r.spec.Where,
 		CountOnly: r.count, WantVector: r.spec.WantTimestamp, After: n.after(), Named: r.spec.At != nil,
 		WaitMS: max(1, time.Until(r.patience()).Milliseconds()), User: r.user,
+		Explain: r.spec.Explain,
 	}
 	switch {
 	case r.spec.Page != nil:
@@ -403,6 +416,7 @@ func (r *run) closeAll(open []*remote, cancel context.CancelFunc) {
 			f.drain()
 			late.Stop()
 		}
+		r.explain.looked.Add(n.stream.Looked())
 		_ = n.stream.Close() // every row that was wanted has come, or the scan has failed for another reason
 	}
 }

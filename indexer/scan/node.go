@@ -101,6 +101,9 @@ func serve(ctx context.Context, f *FrameWriter, req NodeRequest, pins Pins) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
+	if req.Explain {
+		f.looked = p.Looked
+	}
 	if err := f.Header(p.vector, p.count); err != nil || req.CountOnly {
 		return err
 	}
@@ -140,7 +143,8 @@ type part struct {
 	joining *joining // of cells
 	merge   merger
 	again   repeats
-	rows    int64 // that were given
+	rows    int64  // that were given
+	looked  Looked // for a count
 	begun   bool
 	shown   bool // the merge's first row has been given
 }
@@ -180,7 +184,7 @@ func open(ctx context.Context, req NodeRequest, pins Pins) (p *part, err error) 
 	sieve := sieve{filters: req.Where, desc: req.Desc, reverse: req.Reverse}
 	if req.CountOnly {
 		sieve.reverse = false
-		p.count, err = count(ctx, pinned.Slices, ranges, sieve)
+		p.count, p.looked, err = count(ctx, pinned.Slices, ranges, sieve)
 		return p, err
 	}
 	p.cursors = make([]sliceSource, len(pinned.Slices))
@@ -295,6 +299,18 @@ func (p *part) Count() int64 {
 // Vector implements RowStream.
 func (p *part) Vector() timestamp.Vector { return p.vector }
 
+// Looked implements RowStream.
+func (p *part) Looked() Looked {
+	all := p.looked
+	for i := range p.cursors {
+		all.Add(p.cursors[i].looked)
+	}
+	for i := range p.cells {
+		all.Add(p.cells[i].rows.looked)
+	}
+	return all
+}
+
 // Close implements RowStream: it gives the snapshots back.
 func (p *part) Close() error {
 	var errs []error
@@ -339,26 +355,25 @@ func pin(ctx context.Context, req NodeRequest, pins Pins) (*Pinned, error) {
 	return pinned, err
 }
 
-func count(ctx context.Context, all []Slice, ranges []Range, sieve sieve) (int64, error) {
-	var n int64
+func count(ctx context.Context, all []Slice, ranges []Range, sieve sieve) (n int64, looked Looked, err error) {
 	for _, s := range all {
 		if len(sieve.filters) == 0 && len(ranges) == 1 && ranges[0].Low == nil && ranges[0].High == nil {
 			n += s.Items()
 			continue
 		}
 		c := &sliceSource{ctx: ctx, slice: s, ranges: ranges, sieve: sieve}
-		var err error
 		for {
 			if _, err = c.next(); err != nil {
 				break
 			}
 			n++
 		}
+		looked.Add(c.looked)
 		if !errors.Is(err, io.EOF) {
-			return 0, err
+			return 0, looked, err
 		}
 	}
-	return n, nil
+	return n, looked, nil
 }
 
 // stepsToFar is how many rows that do not meet the conditions are passed over one by one before the walk goes straight
@@ -374,6 +389,7 @@ type sliceSource struct {
 	reverse bool
 	sieve   sieve
 	cursor  Cursor
+	looked  Looked
 }
 
 func (s *sliceSource) next() (Row, error) {
@@ -405,10 +421,12 @@ func (s *sliceSource) nextOfCursor() (Row, bool, error) {
 	var to far
 	for steps := 0; s.cursor.Next(); {
 		key, docID := s.cursor.Row()
+		s.looked.Read++
 		if len(s.sieve.filters) == 0 {
 			return Row{Key: key, DocID: docID}, true, nil
 		}
 		if steps > 0 && to.passed(key, s.reverse) {
+			s.looked.Filtered++
 			if steps++; steps > stepsToFar {
 				return Row{}, false, s.goTo(to)
 			}
@@ -418,6 +436,7 @@ func (s *sliceSource) nextOfCursor() (Row, bool, error) {
 		if err != nil || takes {
 			return Row{Key: key, DocID: docID}, takes, err
 		}
+		s.looked.Filtered++
 		if to, steps = further, 1; to.none {
 			return Row{}, false, s.goTo(to)
 		}

@@ -51,8 +51,20 @@ type RowStream interface {
 	Count() int64
 	// Vector is the stability timestamp that the rows are at, when it was asked for.
 	Vector() timestamp.Vector
+	// Looked is what was done for the rows so far, or for the count: on another node up to the last frame that has come.
+	// It stays after Close.
+	Looked() Looked
 	Close() error
 }
+
+// Looked counts entries that were looked at for an answer.
+type Looked struct {
+	Read     int64 // in all; a walk over an index that leaves entries out goes past them without a look
+	Filtered int64 // of these, those that do not meet the conditions
+}
+
+// Add adds what was done elsewhere.
+func (l *Looked) Add(o Looked) { l.Read, l.Filtered = l.Read+o.Read, l.Filtered+o.Filtered }
 
 // NodeRequest asks one node for the rows of some of its copies, merged.
 type NodeRequest struct {
@@ -74,6 +86,7 @@ type NodeRequest struct {
 	KeepMS   int64     `json:"keep_ms,omitempty"` // how long the node keeps Ref for later scans that name it
 	Pages    *Pages    `json:"pages,omitempty"`   // the answer whose page it is, so that Copies are kept for the next
 	Over     []Pages   `json:"over,omitempty"`    // answers for which nothing has to be kept any more
+	Explain  bool      `json:"explain,omitempty"` // Looked is wanted
 	WaitMS   int64     `json:"wait_ms,omitempty"` // how long the node may wait until it holds Ref
 	User     string    `json:"user,omitempty"`    // for whom, of whom a node serves a part only (rpc.Places)
 }
@@ -109,6 +122,9 @@ type Catalog interface {
 	View(id index.ID) (View, error)
 	// Newest returns the newest stability timestamp of a bucket that is known here.
 	Newest(bucket string) (wire.BucketStability, bool)
+	// Heard returns when a timestamp was told of here; false: nobody knows, as it was there when this node began, or came
+	// too long ago.
+	Heard(ref wire.StabilityRef) (at time.Time, known bool)
 	// Changed is closed when View or Newest may have another answer.
 	Changed() <-chan struct{}
 }

@@ -76,6 +76,7 @@ func (nothing) View(id index.ID) (scan.View, error) {
 }
 
 func (nothing) Newest(string) (wire.BucketStability, bool) { return wire.BucketStability{}, false }
+func (nothing) Heard(wire.StabilityRef) (time.Time, bool)  { return time.Time{}, false }
 
 func (nothing) Changed() <-chan struct{} { return nil }
 

@@ -31,6 +31,29 @@ func (gf *groupFlags) add(cmd *cobra.Command) {
 
 func (gf *groupFlags) given() bool { return len(gf.by)+len(gf.aggregates) > 0 }
 
+// elsewhere refuses groups where one number is the answer, and names the command that has them.
+func (gf *groupFlags) elsewhere(ref string) error {
+	words := []string{"tidemark index scan", ref}
+	for _, by := range gf.by {
+		words = append(words, "--group-by", shellWord(by))
+	}
+	for _, a := range gf.aggregates {
+		words = append(words, "--aggregate", shellWord(a))
+	}
+	if len(gf.aggregates) == 0 {
+		words = append(words, "--aggregate 'count(*)'")
+	}
+	return usage("index count gives one number; groups come from %s", strings.Join(words, " "))
+}
+
+// shellWord quotes a word for a shell where it has to be.
+func shellWord(w string) string {
+	if strings.Trim(w, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") == "" && w != "" {
+		return w
+	}
+	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+}
+
 // request adds what is asked for. Components that are named are looked up in the index's definition.
 func (gf *groupFlags) request(ctx context.Context, c *client.Client, ref string, req *v1.ScanRequest) error {
 	names := &componentNames{lookup: func() (v1.IndexInfo, error) { return c.Index(ctx, ref) }}

@@ -70,6 +70,11 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 			"same state")
 		cmd.Flags().StringVar(&sf.cursor, "cursor", "", "`CURSOR` of the page before: the next one, of the same state")
 		cmd.Flags().BoolVar(&sf.newer, "newer", false, "go on behind --cursor in the newest state")
+	} else {
+		sf.groups.add(cmd) // only to say where they are
+		for _, name := range []string{"group-by", "aggregate"} {
+			cmd.Flags().Lookup(name).Hidden = true
+		}
 	}
 	complete(cmd, "stability", fixed("scan", "none", "query"))
 	complete(cmd, "inclusion", fixed("both", "low", "high", "neither"))
@@ -368,25 +373,38 @@ func printExplain(w io.Writer, e *v1.ScanExplain) {
 	}
 	fmt.Fprintf(w, "took %.1f ms: opening %.1f, waiting for a timestamp %.1f, reading %.1f, sending %.1f; copies were "+
 		"chosen %s\n", e.TookMS, e.OpeningMS, e.WaitingMS, e.ReadingMS, e.SendingMS, counted(e.Attempts, "time", "times"))
-	fmt.Fprintf(w, "timestamp: %s\n%d of %d slices may hold rows", e.Chosen, e.Slices, e.Of)
+	fmt.Fprintf(w, "timestamp: %s\nits age: %s\n", e.Chosen, ageWord(e.AgeMS))
+	fmt.Fprintf(w, "%d of %d slices may hold rows", e.Slices, e.Of)
 	if e.LeftOutWhy != "" {
 		fmt.Fprintf(w, ": %s", e.LeftOutWhy)
 	}
-	fmt.Fprintln(w)
+	fmt.Fprintf(w, "\n%s looked at, of which %d did not meet the conditions\n", counted(int(e.Read), "entry", "entries"),
+		e.Filtered)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "INDEXER\tSLICES\tROWS\tOPENED MS\tPROBLEM")
+	fmt.Fprintln(t, "INDEXER\tSLICES\tREAD\tFILTERED\tROWS\tOPENED MS\tPROBLEM")
 	for _, p := range e.Parts {
 		problem := p.Error
 		if problem == "" {
 			problem = "-"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%.1f\t%s\n", p.Indexer, strings.Trim(fmt.Sprint(p.Slices), "[]"), p.Rows, p.OpenedMS,
-			problem)
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%.1f\t%s\n", p.Indexer, strings.Trim(fmt.Sprint(p.Slices), "[]"), p.Read,
+			p.Filtered, p.Rows, p.OpenedMS, problem)
 	}
 	_ = t.Flush() // nobody is left to tell
 	if e.Omitted > 0 {
 		fmt.Fprintf(w, "and %s more\n", counted(e.Omitted, "question", "questions"))
 	}
+}
+
+// ageWord says how old a scan's timestamp was.
+func ageWord(ms *float64) string {
+	switch {
+	case ms == nil:
+		return "not known, as the indexer has had it since it began, or for long"
+	case *ms < 0:
+		return fmt.Sprintf("none, it was made %.1f ms after the question came", -*ms)
+	}
+	return fmt.Sprintf("%.1f s", *ms/1000)
 }
 
 func indexCount(s Streams, f *serverFlags) *cobra.Command {
@@ -398,6 +416,9 @@ func indexCount(s Streams, f *serverFlags) *cobra.Command {
 			req, err := sf.request()
 			if err != nil {
 				return err
+			}
+			if sf.groups.given() {
+				return sf.groups.elsewhere(args[0])
 			}
 			r, err := ref(args[0])
 			if err != nil {

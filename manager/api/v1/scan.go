@@ -159,10 +159,18 @@ type ScanExplain struct {
 	// Attempts is how often copies were chosen: again where none had the timestamp, and for each page of stability none.
 	Attempts int    `json:"attempts"`
 	Chosen   string `json:"chosen"` // by what its timestamp was chosen
+	// AgeMS is for how long the indexer had known the timestamp when the question came, negative when it was made
+	// meanwhile; absent where it has known it since it started, or for longer than it remembers (1,024 timestamps of a
+	// bucket).
+	AgeMS *float64 `json:"age_ms,omitempty"`
 	wire.ScanTimes
 	TookMS float64 `json:"took_ms"` // in all, until its last row was given
 	Slices int     `json:"slices"`  // that may hold rows of the ranges
 	Of     int     `json:"of"`      // slices of the index
+	// Read is how many entries indexers looked at, of which Filtered did not meet the conditions. Those that bounds and
+	// conditions let an indexer go past, and those that are counted as a whole, are not looked at.
+	Read     int64 `json:"read"`
+	Filtered int64 `json:"filtered"`
 	// LeftOut are the others, which nobody was asked for, and LeftOutWhy why no row can be in them.
 	LeftOut    []index.SliceID `json:"left_out,omitempty"`
 	LeftOutWhy string          `json:"left_out_why,omitempty"`
@@ -175,7 +183,9 @@ type ScanPart struct {
 	Indexer  string          `json:"indexer"`
 	Slices   []index.SliceID `json:"slices"`
 	Copies   []index.CopyID  `json:"copies"`
-	Rows     int64           `json:"rows"`            // taken from it, before distinct and offset
+	Rows     int64           `json:"rows"`            // taken from it, before distinct and offset; parts of groups
+	Read     int64           `json:"read"`            // entries looked at, up to the last of its answer that was taken
+	Filtered int64           `json:"filtered"`        // of these, those that do not meet the conditions
 	OpenedMS float64         `json:"opened_ms"`       // until it had the timestamp, and its first rows
 	Error    string          `json:"error,omitempty"` // why others were asked instead
 }

@@ -238,12 +238,20 @@ export const workbench = {
     function explained(e) {
       if (!e) return null;
       return [el('p', {}, `${duration(e.took_ms)} at the indexers: opening ${duration(e.opening_ms)}, waiting for a timestamp ${duration(e.waiting_ms)}, reading ${duration(e.reading_ms)}, sending ${duration(e.sending_ms)}.`),
-        el('p', {}, `Timestamp: ${e.chosen}.`),
+        el('p', {}, `Timestamp: ${e.chosen}; ${age(e.age_ms)}.`),
         el('p', {}, `${e.slices} of ${e.of} slices may hold rows${e.left_out_why ? `: ${e.left_out_why}` : ''}.`),
+        el('p', {}, `${many(e.read, 'entry', 'entries')} looked at, of which ${count(e.filtered)} did not meet the conditions.`),
         table([{ name: 'Indexer', cell: (p) => p.indexer }, { name: 'Slices', cell: (p) => p.slices.join(', ') },
+          { name: 'Looked at', num: true, cell: (p) => count(p.read) }, { name: 'Filtered away', num: true, cell: (p) => count(p.filtered) },
           { name: 'Rows', num: true, cell: (p) => count(p.rows) }, { name: 'Opened in', num: true, cell: (p) => duration(p.opened_ms) },
           { name: 'Problem', cell: (p) => p.error || 'none' }], e.parts, { label: 'What was asked of whom' }),
         e.omitted > 0 && el('p', {}, `${many(e.omitted, 'question')} more.`)];
+    }
+
+    // age says how old the timestamp was when the question came.
+    function age(ms) {
+      if (ms === undefined) return 'its age is not known';
+      return ms < 0 ? `it was made ${duration(-ms)} after the question came` : `it was ${duration(ms)} old`;
     }
 
     // command is the same scan as people type it.

@@ -1,0 +1,27 @@
+package catalog
+
+import (
+	"testing"
+	"time"
+
+	"tidemark/timestamp"
+)
+
+// TestHeard: the newest are known, older ones make room for them, and of others nothing is said.
+func TestHeard(t *testing.T) {
+	var h heard
+	ref := func(n int) timestamp.Ref { return timestamp.Ref{Generation: 1, Number: uint64(n)} }
+	begin := time.Now()
+	for n := range mostHeard + 10 {
+		h.note(ref(n), begin.Add(time.Duration(n)*time.Second))
+	}
+	for n := range mostHeard + 20 {
+		at, known := h.of(ref(n))
+		if want := n >= 10 && n < mostHeard+10; known != want || known && at.Sub(begin) != time.Duration(n)*time.Second {
+			t.Fatalf("%d: %v, %v", n, at.Sub(begin), known)
+		}
+	}
+	if _, known := h.of(timestamp.Ref{Generation: 2, Number: 100}); known {
+		t.Error("one of another generation is known")
+	}
+}
