@@ -630,8 +630,13 @@ func indexDrop(s Streams, f *serverFlags) *cobra.Command {
 			"world/by_name --if-exists --wait",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			refs, err := d.refs(s, cmd, args)
-			if err != nil || d.dryRun {
+			if err != nil {
 				return err
+			}
+			if d.dryRun {
+				return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+					return d.rehearse(ctx, s, f.output, c, args, refs)
+				})
 			}
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				return d.run(ctx, s, f, c, args,
@@ -642,7 +647,7 @@ func indexDrop(s Streams, f *serverFlags) *cobra.Command {
 	cmd.Flags().Uint64Var(&d.ifMatch, "if-match", 0, "only if its modified_cas is this")
 	cmd.Flags().BoolVar(&d.yes, "yes", false, "drop several without a question")
 	cmd.Flags().BoolVar(&d.wait, "wait", false, "wait until the indexers have dropped its data")
-	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "say what it would drop")
+	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "say what it would drop, and what that frees")
 	return cmd
 }
 
@@ -665,14 +670,27 @@ func (d *dropFlags) refs(s Streams, cmd *cobra.Command, args []string) (refs []s
 		}
 		refs = append(refs, r)
 	}
-	if d.dryRun {
-		fmt.Fprintln(s.Err, "would drop", strings.Join(args, ", "))
-		return refs, nil
-	}
-	if len(args) > 1 {
+	if len(args) > 1 && !d.dryRun {
 		return refs, confirm(s, d.yes, fmt.Sprintf("drop %d indexes: %s", len(args), strings.Join(args, ", ")))
 	}
 	return refs, nil
+}
+
+// rehearse tells what would be dropped, as DROP INDEX would.
+func (d *dropFlags) rehearse(ctx context.Context, s Streams, as format, c *client.Client, args, refs []string) error {
+	var all []expression.Statement
+	for n, r := range refs {
+		x, err := c.Index(ctx, r)
+		switch {
+		case err != nil && d.ifExists && notFound(err):
+			fmt.Fprintln(s.Err, "there is no", args[n])
+			continue
+		case err != nil:
+			return fmt.Errorf("%s: %w", args[n], err)
+		}
+		all = append(all, &expression.DropIndex{Name: x.Name, Keyspace: index.KeyspaceOf(x.Bucket, x.Scope, x.Collection)})
+	}
+	return rehearse(ctx, s, as, c, all)
 }
 
 func (d *dropFlags) run(ctx context.Context, s Streams, f *serverFlags, c *client.Client, args, refs []string) error {

@@ -19,7 +19,8 @@ import (
 type insteadFlags struct{ print, dryRun bool }
 
 func (i *insteadFlags) add(fl *pflag.FlagSet) {
-	fl.BoolVar(&i.dryRun, "dry-run", false, "ask the cluster what it would do and where copies would lie, and do nothing")
+	fl.BoolVar(&i.dryRun, "dry-run", false, "ask the cluster what it would do, where copies would lie and what it would "+
+		"cost, and do nothing")
 	fl.BoolVar(&i.print, "print", false, "check the text only, without a cluster, and print the statements that it would "+
 		"run")
 }
@@ -44,17 +45,59 @@ func rehearseText(ctx context.Context, s Streams, as format, c *client.Client, t
 	}
 	printNotices(s.Err, results)
 	fmt.Fprintln(s.Err, "a dry run: nothing was done")
+	printSources(s.Err, results)
 	return printRehearsal(s.Out, as, results)
 }
 
 func printRehearsal(w io.Writer, as format, results []v1.StatementResult) error {
 	return show(w, as, v1.StatementReply{DryRun: true, Results: results}, results, func(t *tabwriter.Writer) {
-		fmt.Fprintln(t, "BUCKET\tNAME\tWOULD BE\tMOVES\tCOPIES")
+		fmt.Fprintln(t, "BUCKET\tNAME\tWOULD BE\tMOVES\tCOPIES\tREADS DOCUMENTS\tENTRIES\tBYTES\tFREES BYTES")
 		for i := range results {
 			r := &results[i]
-			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", r.Keyspace(), r.Name, rehearsedWord(r), r.Moves, placesWord(r.Places))
+			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", r.Keyspace(), r.Name, rehearsedWord(r), r.Moves, placesWord(r.Places),
+				costWord(r.Cost))
 		}
 	})
+}
+
+// costWord are the columns of what a statement would cost.
+func costWord(c *v1.StatementCost) string {
+	if c == nil {
+		c = &v1.StatementCost{}
+	}
+	words := make([]string, 0, 4)
+	for _, e := range []*v1.Estimate{c.Documents, c.Entries, c.Bytes, c.Frees} {
+		words = append(words, estimateWord(e))
+	}
+	return strings.Join(words, "\t")
+}
+
+func estimateWord(e *v1.Estimate) string {
+	if e == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%s %d", strings.ReplaceAll(e.Bound, "_", " "), e.Value)
+}
+
+// printSources says where the estimates of what statements would cost come from, and what cannot be told.
+func printSources(w io.Writer, results []v1.StatementResult) {
+	for i := range results {
+		c := results[i].Cost
+		if c == nil {
+			continue
+		}
+		for _, e := range []struct {
+			what string
+			of   *v1.Estimate
+		}{{"documents", c.Documents}, {"entries", c.Entries}, {"bytes", c.Bytes}, {"freed bytes", c.Frees}} {
+			if e.of != nil {
+				fmt.Fprintf(w, "%s: %s: %s, as %s\n", results[i].Name, e.what, estimateWord(e.of), e.of.Source)
+			}
+		}
+		for _, why := range c.Unknown {
+			fmt.Fprintf(w, "%s: not known: %s\n", results[i].Name, why)
+		}
+	}
 }
 
 // rehearsedWord is what a statement would come to.

@@ -59,7 +59,7 @@ func (g statements) ddlRoutes() []route {
 			doc: operation{
 				id: "runStatements", tag: tagDDL, summary: "Run DDL text: one or more statements separated by semicolons, in order",
 				params: []param{{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only say what each would do, " +
-					"and where its copies would lie, after those before it"}},
+					"where its copies would lie and what it would cost, after those before it"}},
 				headers: []string{HeaderKey}, body: v1.StatementRequest{},
 				answers: []answer{{status: 202, means: "done; builds go on", body: v1.StatementReply{}},
 					{status: 200, means: "what would be done (dry_run)", body: v1.StatementReply{}}},
@@ -156,7 +156,9 @@ func (g statements) rehearse(w http.ResponseWriter, r *http.Request, list []expr
 	}
 	defer end()
 	reply := v1.StatementReply{DryRun: true, Results: []v1.StatementResult{}}
+	cost := costing{real: c.State(), told: g.progress()}
 	for i, s := range list {
+		before := c.State()
 		outcomes, err := c.Execute(r.Context(), s, nil)
 		if err != nil {
 			p := g.problem(err)
@@ -169,6 +171,7 @@ func (g statements) rehearse(w http.ResponseWriter, r *http.Request, list []expr
 		for j := range would {
 			x := &would[j]
 			x.Places, x.Moves = places(c.State(), x.ID)
+			x.Cost = cost.of(before, c.State(), x.ID)
 			x.CAS = 0
 			if g.cfg.Raft.State().Index(x.ID) == nil {
 				x.ID = 0 // it would be another one by then

@@ -30,7 +30,38 @@ type StatementResult struct {
 	Places []Place `json:"places,omitempty"`
 	// Moves, of a dry run, counts the copies that would then move elsewhere.
 	Moves int `json:"moves,omitempty"`
+	// Cost, of a dry run, is what it would cost; absent where it would do nothing. Of an index that is created with
+	// defer_build it is what its build would.
+	Cost *StatementCost `json:"cost,omitempty"`
 }
+
+// StatementCost is what a statement would cost. What is not known is absent, and named in Unknown.
+type StatementCost struct {
+	// Documents are those of the keyspace, which a build reads from KV, once for all copies and for all indexes that are
+	// built at the same time; absent of what needs none.
+	Documents *Estimate `json:"documents,omitempty"`
+	Copies    int       `json:"copies,omitempty"`  // that would be made
+	Entries   *Estimate `json:"entries,omitempty"` // that a replica of the index would have
+	Bytes     *Estimate `json:"bytes,omitempty"`   // that these copies would take on disk
+	Frees     *Estimate `json:"frees,omitempty"`   // bytes of copies that would go
+	// Unknown says what cannot be told, and why.
+	Unknown []string `json:"unknown,omitempty"`
+}
+
+// Estimate is a number that is not known exactly, and where it comes from.
+type Estimate struct {
+	Value uint64 `json:"value"`
+	// Bound is about, at_least or at_most.
+	Bound  string `json:"bound"`
+	Source string `json:"source"`
+}
+
+// What an Estimate is.
+const (
+	About   = "about"
+	AtLeast = "at_least"
+	AtMost  = "at_most"
+)
 
 // Place is what an indexer would hold of an index.
 type Place struct {

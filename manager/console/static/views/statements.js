@@ -2,7 +2,7 @@
 
 import { button, card, el, put, table, word } from '../lib/dom.js';
 import { get, write } from '../lib/api.js';
-import { count } from '../lib/format.js';
+import { bytes, count, many } from '../lib/format.js';
 import { trouble } from '../lib/poll.js';
 import { indexWord, keyspace } from '../lib/states.js';
 
@@ -121,7 +121,16 @@ export const statements = {
         { name: 'State', cell: (x) => [x.state === 'dropping' && !x.existed ? 'dropped' : indexWord(x), x.existed && [' ', word('nothing to do', 'plain')]] },
         { name: 'Copies by indexer', cell: (x) => (x.places || []).map((p) => `${p.indexer}: ${p.copies.length}`).join(', ') || 'none' },
         { name: 'Moves', num: true, cell: (x) => count(x.moves || 0) },
+        { name: 'It would cost', cell: (x) => costs(x.cost) },
         { name: 'Notices', cell: (x) => (x.notices || []).join('; ') || 'none' }], r.results, { label: 'What would be' })));
+    }
+
+    // costs lists the estimates of a statement, with their sources, and what cannot be told.
+    function costs(c) {
+      if (!c) return 'nothing';
+      const estimate = (what, e, show = count) => e && el('p', {}, `${what}: ${e.bound.replace('_', ' ')} ${show(e.value)} `, el('span', { class: 'dim' }, `(${e.source})`));
+      return [estimate('documents read from KV', c.documents), estimate('entries', c.entries), c.copies > 0 && el('p', {}, many(c.copies, 'copy', 'copies')),
+        estimate('takes', c.bytes, bytes), estimate('frees', c.frees, bytes), (c.unknown || []).map((why) => el('p', {}, `Not known: ${why}.`))];
     }
 
     // send asks for the statements and shows the answer, or what is wrong at its place.

@@ -1,0 +1,223 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+
+	"tidemark/index"
+	"tidemark/manager/api/v1"
+	"tidemark/manager/coordinator/core"
+	"tidemark/partition"
+	"tidemark/statecontext"
+)
+
+// costing says what statements of a dry run would cost, by what indexers have reported of the indexes that there are.
+type costing struct {
+	real *statecontext.State // without the statements
+	told map[index.ID]core.Progress
+}
+
+// of is the cost of a statement that brings an index from one state to another; nil where it does nothing.
+func (c *costing) of(before, after *statecontext.State, id index.ID) *v1.StatementCost {
+	was, is := before.Index(id), after.Index(id)
+	switch {
+	case is == nil || is.Definition.State == index.Dropping:
+		if was == nil || was.Definition.State == index.Dropping {
+			return nil
+		}
+		return c.dropped(was)
+	case was == nil, was.Definition.State != is.Definition.State, was.Definition.Deferred != is.Definition.Deferred:
+		return c.built(is)
+	}
+	return c.altered(was, is, after)
+}
+
+func (c *costing) dropped(x *statecontext.Index) *v1.StatementCost {
+	cost := &v1.StatementCost{}
+	if t, has := c.told[x.Definition.ID]; has {
+		cost.Frees = &v1.Estimate{Value: t.Bytes, Bound: v1.About, Source: "its copies have so much"}
+	} else {
+		cost.Unknown = append(cost.Unknown, "what it frees: no indexer has told of its copies")
+	}
+	return cost
+}
+
+// built is the cost of a build of all copies.
+func (c *costing) built(x *statecontext.Index) *v1.StatementCost {
+	cost := &v1.StatementCost{Copies: len(x.Topology.Copies)}
+	d := &x.Definition
+	if cost.Documents = c.documents(d); cost.Documents == nil {
+		cost.Unknown = append(cost.Unknown, fmt.Sprintf("how many documents %s has: no index of it that is ready tells; a "+
+			"primary one would", d.Keyspace()))
+	}
+	like := c.like(d)
+	if cost.Entries = c.entries(d, like, cost.Documents); cost.Entries == nil {
+		cost.Unknown = append(cost.Unknown, "how many entries it will have: no index that is ready has the same first "+
+			"component and condition")
+	}
+	if cost.Bytes = c.bytes(d, like, cost.Entries); cost.Bytes == nil {
+		cost.Unknown = append(cost.Unknown, "how many bytes it will take")
+	}
+	return cost
+}
+
+// altered is the cost of copies that are new or move.
+func (c *costing) altered(was, is *statecontext.Index, after *statecontext.State) *v1.StatementCost {
+	cost := &v1.StatementCost{}
+	had := map[index.CopyID]bool{}
+	fresh, gone := 0, 0
+	for _, o := range was.Topology.Copies {
+		if o.State != partition.Leaving {
+			had[o.ID] = true
+			gone++
+		}
+	}
+	for _, o := range is.Topology.Copies {
+		switch {
+		case o.State == partition.Leaving:
+		case had[o.ID]:
+			gone--
+		default:
+			fresh++
+		}
+	}
+	for _, y := range after.RebalancesOf(is.Definition.ID) {
+		cost.Copies++
+		cost.Bytes = plus(cost.Bytes, y.Bytes, "the copies that move have so much; they come as files, or from KV where that "+
+			"cannot be")
+	}
+	if cost.Copies += fresh; cost.Copies+gone == 0 {
+		return nil
+	}
+	t, has := c.told[was.Definition.ID]
+	switch {
+	case !has || t.Copies == 0:
+		cost.Unknown = append(cost.Unknown, "bytes: no indexer has told of its copies")
+	default:
+		if fresh > 0 {
+			cost.Bytes = plus(cost.Bytes, t.Bytes/uint64(t.Copies)*uint64(fresh), "its copies have so much on the average; new "+
+				"ones come as files of these, or from KV where that cannot be")
+		}
+		if gone > 0 {
+			cost.Frees = &v1.Estimate{Value: t.Bytes / uint64(t.Copies) * uint64(gone), Bound: v1.About,
+				Source: "its copies have so much on the average"}
+		}
+	}
+	return cost
+}
+
+func plus(e *v1.Estimate, n uint64, source string) *v1.Estimate {
+	if e == nil {
+		return &v1.Estimate{Value: n, Bound: v1.About, Source: source}
+	}
+	if e.Value += n; e.Source != source {
+		e.Source += "; " + source
+	}
+	return e
+}
+
+// documents estimates how many documents are where the index's are.
+func (c *costing) documents(d *index.Definition) (best *v1.Estimate) {
+	for x := range c.real.Indexes() {
+		o := &x.Definition
+		t := c.told[o.ID]
+		switch {
+		case !c.tells(o, d):
+		case o.IsPrimary && o.Where == "":
+			return &v1.Estimate{Value: t.Items, Bound: v1.About, Source: fmt.Sprintf("primary index %s has so many entries", o.Name)}
+		case !arrays(o) && (best == nil || t.Items > best.Value):
+			best = &v1.Estimate{Value: t.Items, Bound: v1.AtLeast, Source: fmt.Sprintf("index %s has entries of so many", o.Name)}
+		}
+	}
+	return best
+}
+
+// like returns an index whose entries are as many as the new one's, one with the same key where there is one; nil: none
+// is known.
+func (c *costing) like(d *index.Definition) (best *statecontext.Index) {
+	for x := range c.real.Indexes() {
+		o := &x.Definition
+		if !c.tells(o, d) || o.Where != d.Where || o.IsPrimary != d.IsPrimary {
+			continue
+		}
+		switch {
+		case sameKey(o, d):
+			return x
+		case best == nil && !arrays(o) && !arrays(d) && o.Keys[0].Expr == d.Keys[0].Expr:
+			best = x
+		}
+	}
+	return best
+}
+
+func (c *costing) entries(d *index.Definition, like *statecontext.Index, documents *v1.Estimate) *v1.Estimate {
+	switch {
+	case like != nil:
+		o := &like.Definition
+		same := "first component"
+		if sameKey(o, d) {
+			same = "key"
+		}
+		return &v1.Estimate{Value: c.told[o.ID].Items, Bound: v1.About,
+			Source: fmt.Sprintf("index %s, of the same %s and condition, has so many", o.Name, same)}
+	case documents == nil || arrays(d) || documents.Bound == v1.AtLeast:
+		return nil
+	case d.IsPrimary && d.Where == "":
+		return &v1.Estimate{Value: documents.Value, Bound: v1.About, Source: "one of each document: " + documents.Source}
+	}
+	return &v1.Estimate{Value: documents.Value, Bound: v1.AtMost, Source: "no more than one of each document: " +
+		documents.Source}
+}
+
+// bytes estimates what all copies take on disk: by the entries of an index like it, or of all that are there.
+func (c *costing) bytes(d *index.Definition, like *statecontext.Index, entries *v1.Estimate) *v1.Estimate {
+	if entries == nil {
+		return nil
+	}
+	var items, bytes uint64
+	of := "the indexes of " + d.Keyspace().String() + " take"
+	for x := range c.real.Indexes() {
+		o := &x.Definition
+		if c.tells(o, d) && (like == nil || o.ID == like.Definition.ID) {
+			t := c.told[o.ID]
+			items, bytes = items+t.Items*(uint64(o.Replicas)+1), bytes+t.Bytes
+		}
+	}
+	if items == 0 || bytes == 0 {
+		return nil
+	}
+	if like != nil {
+		of = "index " + like.Definition.Name + " takes"
+	}
+	each := float64(bytes) / float64(items)
+	return &v1.Estimate{Value: uint64(each * float64(entries.Value) * float64(d.Replicas+1)), Bound: entries.Bound,
+		Source: fmt.Sprintf("%s %.0f bytes an entry and copy", of, each)}
+}
+
+// tells reports whether an index is whole, and of the same documents as another one.
+func (c *costing) tells(o, d *index.Definition) bool {
+	return o.ID != d.ID && o.State == index.Maintenance && o.Keyspace() == d.Keyspace() && c.told[o.ID].Ready > 0 &&
+		c.told[o.ID].Ready == c.told[o.ID].Copies
+}
+
+func sameKey(a, b *index.Definition) bool {
+	if len(a.Keys) != len(b.Keys) {
+		return false
+	}
+	for i := range a.Keys {
+		if a.Keys[i].Expr != b.Keys[i].Expr {
+			return false
+		}
+	}
+	return true
+}
+
+// arrays reports whether a document may have several entries.
+func arrays(d *index.Definition) bool {
+	for _, k := range d.Keys {
+		if strings.HasPrefix(k.Expr, "ALL ") || strings.HasPrefix(k.Expr, "DISTINCT ") { // as canonical text has it
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,128 @@
+package api
+
+import (
+	"strings"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/manager/api/v1"
+	"tidemark/manager/coordinator/core"
+	"tidemark/partition"
+	"tidemark/statecontext"
+)
+
+// costWorld is a state with a primary index and one by country of airports, both ready, on one of two indexers.
+type costWorld struct {
+	t *testing.T
+	s *statecontext.State
+}
+
+func (w *costWorld) must(b statecontext.Body) statecontext.Result {
+	w.t.Helper()
+	next, results, _ := statecontext.ApplyCommands(w.s, w.s.AppliedIndex()+1,
+		[]statecontext.Command{{TimeMS: 1, Body: b}})
+	if err := results[0].Err(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.s = next
+	return results[0]
+}
+
+func (w *costWorld) create(name, where string, ready bool, keys ...string) index.ID {
+	w.t.Helper()
+	d := index.Definition{Name: name, Bucket: "b", BucketUUID: "bu", Using: index.UsingOrdered,
+		ExprType: index.ExprN1QL, IsPrimary: len(keys) == 0, Where: where, Partitions: 1}
+	for _, k := range keys {
+		d.Keys = append(d.Keys, index.KeyExpr{Expr: k})
+	}
+	id := w.must(&statecontext.CreateIndex{Definition: d, Layout: partition.Layout{Scheme: partition.HashDocID,
+		Partitions: 1}, Placement: []statecontext.Placement{{}}}).Index
+	if ready {
+		w.must(&statecontext.SetCopyStates{Revision: w.s.DefinitionsRevision(), Copies: []statecontext.CopyChange{
+			{Index: id, Copy: w.s.Topology(id).Copies[0].ID, State: partition.Allocated}}})
+		w.must(&statecontext.SetIndexState{ID: id, From: index.Pending, To: index.Backfill})
+		w.must(&statecontext.SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance})
+	}
+	return id
+}
+
+func newCostWorld(t *testing.T) *costWorld {
+	w := &costWorld{t, statecontext.New()}
+	w.must(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m1",
+		FormatLevel: statecontext.FormatLevel}})
+	w.must(&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1, FormatLevel: statecontext.FormatLevel})
+	w.must(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "u", Name: "i1"}})
+	w.must(&statecontext.SetBucket{Name: "b", UUID: "bu", VBuckets: 4})
+	return w
+}
+
+// TestCostOfBuilds: what is like an index says how large it will be, and what nothing says is named.
+func TestCostOfBuilds(t *testing.T) {
+	w := newCostWorld(t)
+	first := w.create("first", "", false, "name")
+	nobody := (&costing{real: w.s}).of(statecontext.New(), w.s, first)
+	if nobody.Documents != nil || nobody.Entries != nil || nobody.Bytes != nil || len(nobody.Unknown) != 3 ||
+		nobody.Copies != 1 {
+		t.Errorf("the first of a bucket: %+v", nobody)
+	}
+	told := map[index.ID]core.Progress{
+		w.create("ids", "", true):                                     {Items: 1000, Bytes: 50_000, Ready: 1, Copies: 1},
+		w.create("by_country", "(`kind` = 1)", true, "country"):       {Items: 600, Bytes: 60_000, Ready: 1, Copies: 1},
+		w.create("half", "(`kind` = 2)", true, "country"):             {Items: 7, Bytes: 7, Copies: 1}, // and no copy answers
+		w.create("tags", "", true, "DISTINCT ARRAY x FOR x IN t END"): {Items: 9000, Bytes: 90_000, Ready: 1, Copies: 1},
+	}
+	c := &costing{real: w.s, told: told}
+	for name, x := range map[string]struct {
+		where   string
+		keys    []string
+		entries uint64
+		bound   string
+		source  string
+		bytes   uint64
+	}{
+		"same key":       {"(`kind` = 1)", []string{"country"}, 600, v1.About, "by_country, of the same key", 60_000},
+		"same first":     {"(`kind` = 1)", []string{"country", "x"}, 600, v1.About, "of the same first component", 60_000},
+		"primary":        {"", nil, 1000, v1.About, "ids, of the same key", 50_000},
+		"another":        {"", []string{"name"}, 1000, v1.AtMost, "no more than one of each", 1000 * 200_000 / 10_600},
+		"nobody answers": {"(`kind` = 2)", []string{"country"}, 1000, v1.AtMost, "no more", 1000 * 200_000 / 10_600},
+		"an array":       {"", []string{"ALL ARRAY x FOR x IN u END"}, 0, "", "", 0},
+	} {
+		before := w.s
+		got := c.of(before, w.s, 0)
+		if got != nil {
+			t.Errorf("of no index: %+v", got)
+		}
+		id := w.create(strings.ReplaceAll(name, " ", "_"), x.where, false, x.keys...)
+		got = c.of(before, w.s, id)
+		w.s = before
+		if got.Documents == nil || got.Documents.Value != 1000 || (got.Entries == nil) != (x.entries == 0) {
+			t.Errorf("%s: %+v", name, got)
+			continue
+		}
+		if e := got.Entries; e == nil && len(got.Unknown) != 2 || e != nil && (e.Value != x.entries || e.Bound != x.bound ||
+			!strings.Contains(e.Source, x.source) || got.Bytes.Value != x.bytes) {
+			t.Errorf("%s: %+v, %+v", name, e, got.Bytes)
+		}
+	}
+}
+
+// TestCostOfDrops: what the copies have is freed, and what is as it was costs nothing.
+func TestCostOfDrops(t *testing.T) {
+	w := newCostWorld(t)
+	id := w.create("ids", "", true)
+	c := &costing{real: w.s, told: map[index.ID]core.Progress{id: {Items: 10, Bytes: 500, Ready: 1, Copies: 1}}}
+	before := w.s
+	if got := c.of(before, w.s, id); got != nil {
+		t.Errorf("of what is as it was: %+v", got)
+	}
+	w.must(&statecontext.DropIndex{ID: id})
+	if got := c.of(before, w.s, id); got == nil || got.Frees == nil || got.Frees.Value != 500 || got.Documents != nil {
+		t.Errorf("%+v", got)
+	}
+	if got := c.of(w.s, w.s, id); got != nil {
+		t.Errorf("of one that is being dropped: %+v", got)
+	}
+	if got := (&costing{real: before}).of(before, w.s, id); got.Frees != nil || len(got.Unknown) != 1 {
+		t.Errorf("of one of which nothing is told: %+v", got)
+	}
+}
