@@ -83,8 +83,8 @@ func (c *costing) altered(was, is *statecontext.Index, after *statecontext.State
 	}
 	for _, y := range after.RebalancesOf(is.Definition.ID) {
 		cost.Copies++
-		cost.Bytes = plus(cost.Bytes, y.Bytes, "the copies that move have so much; they come as files, or from KV where that "+
-			"cannot be")
+		cost.Bytes = plus(cost.Bytes, y.Bytes, "the copies that move have so much; they come as files, or from KV where "+
+			"that cannot be")
 	}
 	if cost.Copies += fresh; cost.Copies+gone == 0 {
 		return nil
@@ -124,9 +124,11 @@ func (c *costing) documents(d *index.Definition) (best *v1.Estimate) {
 		switch {
 		case !c.tells(o, d):
 		case o.IsPrimary && o.Where == "":
-			return &v1.Estimate{Value: t.Items, Bound: v1.About, Source: fmt.Sprintf("primary index %s has so many entries", o.Name)}
+			return &v1.Estimate{Value: t.Items, Bound: v1.About,
+				Source: fmt.Sprintf("primary index %s has so many entries", o.Name)}
 		case !arrays(o) && (best == nil || t.Items > best.Value):
-			best = &v1.Estimate{Value: t.Items, Bound: v1.AtLeast, Source: fmt.Sprintf("index %s has entries of so many", o.Name)}
+			best = &v1.Estimate{Value: t.Items, Bound: v1.AtLeast,
+				Source: fmt.Sprintf("index %s has entries of so many", o.Name)}
 		}
 	}
 	return best
