@@ -398,8 +398,8 @@ func goldenEvict(t testing.TB) *node {
 }
 
 // goldenSeen has commands of proposers who were overtaken, and of some who were not: a projector that leaves after it
-// has registered anew, a bucket that was learnt of twice, a manager that does not know the level to which the cluster is
-// to be raised.
+// has registered anew, a bucket that was learnt of twice, a manager that does not know the level to which the cluster
+// is to be raised.
 func goldenSeen(t testing.TB) *node {
 	n := cluster(t)
 	n.refuse(&RemoveProjector{ID: "p", BootID: "1"}, errcode.FormatNotAllowed)

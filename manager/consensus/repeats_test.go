@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestRepeats: a follower hears entries, commits and terms at once, and that there is nothing new twenty times a second;
-// it heard that a hundred and thirty times a second, which was half of what an idle follower did.
+// TestRepeats: a follower hears entries, commits and terms at once, and that there is nothing new twenty times a
+// second; it heard that a hundred and thirty times a second, which was half of what an idle follower did.
 func TestRepeats(t *testing.T) {
 	began := time.Now()
 	entries := []*raft.Log{{Index: 7}}

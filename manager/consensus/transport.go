@@ -78,8 +78,8 @@ type saidLast struct {
 	at           time.Time
 }
 
-// AppendEntries implements raft.AppendPipeline. A call that says nothing new is not made, as if it had been lost: nothing
-// counts on its answer, since contact and lease are the heartbeats'. It is called by one goroutine.
+// AppendEntries implements raft.AppendPipeline. A call that says nothing new is not made, as if it had been lost:
+// nothing counts on its answer, since contact and lease are the heartbeats'. It is called by one goroutine.
 func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture,
 	error) {
 	if p.disk.hangs() {

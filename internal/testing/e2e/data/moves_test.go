@@ -22,7 +22,8 @@ import (
 	"tidemark/statecontext"
 )
 
-var movesFlag = flag.String("moves", "done/source,catchup/target,forget/target,done/leader,catchup/projector,done/source",
+var movesFlag = flag.String("moves",
+	"done/source,catchup/target,forget/target,done/leader,catchup/projector,done/source",
 	"cells of TestMoves, TRANSITION/VICTIM, or all: "+strings.Join(moveTransitions, ", ")+" with "+
 		strings.Join(moveVictims, ", "))
 
