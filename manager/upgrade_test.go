@@ -18,13 +18,13 @@ import (
 	"tidemark/wire"
 )
 
-// TestRollingUpgrade: three managers of an older version are replaced one by one. What needs the newer format is
+// TestRollingUpgrade: three managers are replaced one by one by a version that knows the next level. What needs it is
 // refused until the upgrade is finalized, which is refused until all are replaced; then it works, and the older version
-// refuses to start over that data and to join, by name.
+// refuses to start over that data, to join, and to read a backup of it, by name.
 func TestRollingUpgrade(t *testing.T) {
 	t.Parallel()
-	const old = 1
-	c := newTrio(t, func(cfg *Config) { cfg.newestFormat = old })
+	const newer = statecontext.NextLevel
+	c := newTrio(t)
 	backup := func() (int, []byte) {
 		code, _, body := c.call(c.nodes[c.leader()], "GET", "/v1/backup", "", nil)
 		return code, body
@@ -38,23 +38,29 @@ func TestRollingUpgrade(t *testing.T) {
 		code, _, body := c.call(c.nodes[c.leader()], "POST", "/v1/cluster:finalize-upgrade", "", nil)
 		return code, string(body)
 	}
+	needsNewer := func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		_, err := c.nodes[c.leader()].m.raft.Propose(ctx, statecontext.Command{Body: &statecontext.Reserved{}})
+		return err
+	}
 	code, data := backup() // the older version's backup
 	if code != 200 {
 		t.Fatalf("backup: %d", code)
 	}
 	for i := range 3 {
-		if code, body := restore(data); code != 409 || !strings.Contains(body, "FORMAT_TOO_OLD") ||
-			!strings.Contains(body, "finalize-upgrade") {
-			t.Fatalf("with %d of 3 replaced, a restore gives %d %s", i, code, body)
+		if err := needsNewer(); !errors.Is(err, consensus.ErrFormatTooOld) ||
+			!strings.Contains(err.Error(), "finalize-upgrade") {
+			t.Fatalf("with %d of 3 replaced, a command of the next level gives %v", i, err)
 		}
 		c.stop(i)
-		c.cfgs[i].newestFormat = 0
+		c.cfgs[i].newestFormat = newer
 		c.start(i)
 		c.leader()
 		name := c.cfgs[i].Name
 		c.until(name+" registered as a newer one", func() bool {
 			for m := range c.nodes[i].m.raft.State().Managers() {
-				if m.Name == name && m.FormatLevel == statecontext.FormatLevel {
+				if m.Name == name && m.FormatLevel == newer {
 					return true
 				}
 			}
@@ -69,9 +75,11 @@ func TestRollingUpgrade(t *testing.T) {
 	}
 	code, body := finalize()
 	var reply v1.FormatReply
-	if err := json.Unmarshal([]byte(body), &reply); err != nil || code != 200 ||
-		reply.FormatLevel != statecontext.FormatLevel {
+	if err := json.Unmarshal([]byte(body), &reply); err != nil || code != 200 || reply.FormatLevel != newer {
 		t.Fatalf("finalize-upgrade: %d %s", code, body)
+	}
+	if err := needsNewer(); err != nil {
+		t.Fatalf("a command of the level that is in force: %v", err)
 	}
 	if code, body := restore(data); code != 200 {
 		t.Fatalf("restore of the older version's backup: %d %s", code, body)
@@ -84,9 +92,15 @@ func TestRollingUpgrade(t *testing.T) {
 		}
 		return true
 	})
+	if code, data = backup(); code != 200 {
+		t.Fatalf("backup of the newer version: %d", code)
+	}
+	if _, err := statecontext.ReadBackup(data); !errors.Is(err, statecontext.ErrBackupVersion) {
+		t.Fatalf("an older version reads it: %v", err)
+	}
 
 	c.stop(2)
-	c.cfgs[2].newestFormat = old
+	c.cfgs[2].newestFormat = 0
 	if m, err := Open(c.cfgs[2]); !errors.Is(err, consensus.ErrFormatTooNew) ||
 		!strings.Contains(err.Error(), "install tidemark") {
 		t.Fatalf("an older version starts over the data: %v %v", m, err)

@@ -83,7 +83,7 @@ func drawLimits(rt *rapid.T) Limits {
 // TestAnyAcceptedHistoryGoesOn: whatever was accepted before, a new leader begins, and members register (see alive).
 func TestAnyAcceptedHistoryGoesOn(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		n := upgraded(t)
+		n := cluster(t)
 		n.t = t
 		var kept *Backup
 		for i := range rapid.IntRange(1, 25).Draw(rt, "steps") {
@@ -127,7 +127,7 @@ func TestAnyAcceptedHistoryGoesOn(t *testing.T) {
 
 // TestLimitsOfABackup: limits that nobody could set here are brought within what may be set.
 func TestLimitsOfABackup(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	n.must(&SetLimits{Limits: Limits{NameLength: 3, StatementLength: 1, LedgerEntries: 1, Buckets: math.MaxUint32,
 		LedgerMinAgeMS: mostAgeMS, LedgerMaxAgeMS: mostAgeMS}})
 	b := n.backup()
@@ -146,13 +146,10 @@ func TestLimitsOfABackup(t *testing.T) {
 	}
 }
 
-// TestTransferRate: the rate at which files are sent travels, is kept and reset as limits are, needs the format level
-// that has it, and has a least value.
+// TestTransferRate: the rate at which files are sent travels, is kept and reset as limits are, and has a
+// least value.
 func TestTransferRate(t *testing.T) {
 	set := &SetLimits{Limits: Limits{Buckets: 7, TransferRate: 16 << 20}}
-	if f := bodyFormat(set); f != formatRebalances || bodyFormat(&SetLimits{Limits: Limits{Buckets: 7}}) != 1 {
-		t.Errorf("it needs format %d", f)
-	}
 	entry, err := Encode(Command{TimeMS: 1, Body: set})
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +158,7 @@ func TestTransferRate(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(e[0].Body, set) {
 		t.Fatalf("%+v, %v", e, err)
 	}
-	n := upgraded(t)
+	n := cluster(t)
 	n.must(set)
 	var file bytes.Buffer
 	if err := WriteSnapshot(&file, n.state); err != nil {

@@ -19,7 +19,7 @@ func (c *BootstrapCluster) apply(t *tx) *Rejection {
 		return reject(errcode.InvalidArgument, "epoch 0; want at least 1")
 	}
 	level := max(c.FormatLevel, 1)
-	if level > FormatLevel {
+	if level > NextLevel {
 		return reject(errcode.FormatNotAllowed, "format level %d is not known", level)
 	}
 	t.s.clusterID, t.s.epoch, t.s.formatLevel, t.s.limits = c.ClusterID, c.Epoch, level, c.Limits.withDefaults()
@@ -202,7 +202,7 @@ func (c *RemoveIndexer) apply(t *tx) *Rejection {
 }
 
 func (c *SetFormatLevel) apply(t *tx) *Rejection {
-	if c.Level < t.s.formatLevel || c.Level > FormatLevel {
+	if c.Level < t.s.formatLevel || c.Level > NextLevel {
 		return reject(errcode.FormatNotAllowed, "format level %d; the cluster is at %d, a level never falls, and one "+
 			"that is not known cannot be set", c.Level, t.s.formatLevel)
 	}
@@ -213,16 +213,12 @@ func (c *SetFormatLevel) apply(t *tx) *Rejection {
 		return rejection
 	}
 	t.s.formatLevel, t.changed = c.Level, true
-	t.forgetBuckets()
 	t.emitCluster()
 	return nil
 }
 
 // knownToAll refuses a format level that a registered manager does not know: it would stop there.
 func (s *State) knownToAll(level uint64) *Rejection {
-	if level < formatSeen { // so it was then
-		return nil
-	}
 	for m := range s.Managers() {
 		if m.FormatLevel < level {
 			return reject(errcode.FormatNotAllowed, "manager %s (%s) has registered, and knows format levels up to %d, not %d; "+
@@ -269,9 +265,7 @@ func (c *RaiseEpoch) apply(t *tx) *Rejection {
 func (t *tx) skipNumbers() {
 	t.s.nextIndexID += SkippedIDs
 	t.s.nextCopyID += SkippedIDs
-	if t.s.formatLevel >= formatForgets { // of buckets that only the lost history knew
-		t.s.passed.generation += SkippedIDs
-	}
+	t.s.passed.generation += SkippedIDs // of buckets that only the lost history knew
 	var names []string
 	for b := range t.s.Buckets() {
 		if b.Stability.Number > 0 {

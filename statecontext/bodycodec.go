@@ -47,21 +47,7 @@ func (c *RegisterIndexer) append(dst []byte) []byte   { return appendIndexer(dst
 func (c *RemoveManager) append(dst []byte) []byte     { return appendString(dst, c.ID) }
 
 func (c *RemoveProjector) append(dst []byte) []byte {
-	dst = appendString(dst, string(c.ID))
-	if c.BootID != "" { // format 9
-		dst = appendString(dst, c.BootID)
-	}
-	return dst
-}
-
-func decodeRemoveProjector(d *decoder) *RemoveProjector {
-	c := &RemoveProjector{ID: index.ProjectorID(d.string())}
-	if d.err == nil && len(d.b) > 0 {
-		if c.BootID = d.string(); c.BootID == "" {
-			d.fail("a boot id that is empty is left out")
-		}
-	}
-	return c
+	return appendString(appendString(dst, string(c.ID)), c.BootID)
 }
 
 func (c *RemoveIndexer) append(dst []byte) []byte {
@@ -72,7 +58,8 @@ func (c *SetBucket) append(dst []byte) []byte {
 	dst = appendString(dst, c.Name)
 	dst = appendString(dst, c.UUID)
 	dst = appendInt(dst, int64(c.VBuckets))
-	if c.Seen != nil { // format 9
+	dst = appendBool(dst, c.Seen != nil)
+	if c.Seen != nil {
 		dst = appendBool(appendUint(dst, c.Seen.Generation), c.Seen.Gone)
 	}
 	return dst
@@ -80,7 +67,7 @@ func (c *SetBucket) append(dst []byte) []byte {
 
 func decodeSetBucket(d *decoder) *SetBucket {
 	c := &SetBucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.int())}
-	if d.err == nil && len(d.b) > 0 {
+	if d.bool() {
 		c.Seen = &SeenBucket{Generation: d.uint(), Gone: d.bool()}
 	}
 	return c
@@ -102,7 +89,7 @@ func (c *BuildIndexes) append(dst []byte) []byte {
 	for _, id := range c.IDs {
 		dst = appendUint(dst, uint64(id))
 	}
-	return appendRules(appendUint(dst, c.IfMatch), c.Rules)
+	return appendUint(appendUint(dst, c.IfMatch), uint64(c.Rules))
 }
 
 func (c *DropIndex) append(dst []byte) []byte {
@@ -178,13 +165,7 @@ func (c *RollbackLogs) append(dst []byte) []byte {
 }
 
 func (c *SetFormatLevel) append(dst []byte) []byte { return appendUint(dst, c.Level) }
-func (c *SetLimits) append(dst []byte) []byte {
-	dst = appendLimits(dst, c.Limits)
-	if c.Limits.TransferRate != 0 { // format 6
-		dst = appendInt(dst, c.Limits.TransferRate)
-	}
-	return dst
-}
+func (c *SetLimits) append(dst []byte) []byte      { return appendLimits(dst, c.Limits) }
 
 // Flags of RaiseEpoch.
 const (
@@ -221,6 +202,8 @@ func (c *RaiseEpoch) append(dst []byte) []byte {
 // decodeBody reads the fields of a command; nil for a type that this program does not know. Errors stay in d.
 func decodeBody(k kind, d *decoder) Body {
 	switch k {
+	case kindReserved:
+		return &Reserved{}
 	case kindBootstrapCluster:
 		return &BootstrapCluster{ClusterID: d.string(), Epoch: d.uint(), FormatLevel: d.uint(), Limits: d.limits()}
 	case kindLeaderStarted:
@@ -234,7 +217,7 @@ func decodeBody(k kind, d *decoder) Body {
 	case kindSetFormatLevel:
 		return &SetFormatLevel{Level: d.uint()}
 	case kindSetLimits:
-		return d.setLimits()
+		return &SetLimits{Limits: d.limits()}
 	case kindRaiseEpoch:
 		return decodeRaiseEpoch(d)
 	}
@@ -256,7 +239,7 @@ func decodeRegistrationBody(k kind, d *decoder) Body {
 	case kindRemoveManager:
 		return &RemoveManager{ID: d.string()}
 	case kindRemoveProjector:
-		return decodeRemoveProjector(d)
+		return &RemoveProjector{ID: index.ProjectorID(d.string()), BootID: d.string()}
 	case kindRemoveIndexer:
 		return &RemoveIndexer{Node: index.NodeID(d.byte()), UUID: d.string()}
 	case kindEvictIndexer:
@@ -281,7 +264,7 @@ func decodeIndexBody(k kind, d *decoder) Body {
 	case kindCreateIndex:
 		return decodeCreateIndex(d)
 	case kindBuildIndexes:
-		return &BuildIndexes{IDs: ids[index.ID](d), IfMatch: d.uint(), Rules: d.lastRules()}
+		return &BuildIndexes{IDs: ids[index.ID](d), IfMatch: d.uint(), Rules: d.uint32()}
 	case kindDropIndex:
 		return &DropIndex{ID: index.ID(d.uint()), IfMatch: d.uint()}
 	case kindSetIndexState:

@@ -18,8 +18,7 @@ func TestNoMemoryForClaims(t *testing.T) {
 		} else {
 			seen[size] = true
 		}
-		format, body := data[0], data[1:len(data)-4]
-		allocbound.Check(t, 0, func(b []byte) { _, _ = Decode(sealAs(format, b)) }, body)
+		allocbound.Check(t, 0, func(b []byte) { _, _ = Decode(seal(b)) }, data[1:len(data)-4])
 	}
 	rr := recordReader{r: newReader(snapshot(t, goldenUsers(t).state)[9:])}
 	rr.sum = newDigest()

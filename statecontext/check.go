@@ -32,14 +32,12 @@ func Check(s *State) error {
 
 func checkHeader(s *State) error {
 	switch {
-	case s.formatLevel < 1 || s.formatLevel > FormatLevel:
-		return broken("format level %d, known are 1 to %d", s.formatLevel, FormatLevel)
+	case s.formatLevel < 1 || s.formatLevel > NextLevel:
+		return broken("format level %d, known are 1 to %d", s.formatLevel, NextLevel)
 	case (s.clusterID != "") != (s.epoch > 0):
 		return broken("cluster id %q with epoch %d", s.clusterID, s.epoch)
 	case (s.term > 0) != (s.leader != ""):
 		return broken("term %d of leader %q", s.term, s.leader)
-	case s.passed != (bucketNumbers{}) && s.formatLevel < formatForgets:
-		return broken("numbers %+v of forgotten buckets at format level %d", s.passed, s.formatLevel)
 	case s.nextIndexID < 1 || s.nextCopyID < 1:
 		return broken("next index id %d, next copy id %d", s.nextIndexID, s.nextCopyID)
 	case s.limits != s.limits.withDefaults() || s.limits.LedgerMaxAgeMS < s.limits.LedgerMinAgeMS ||
@@ -51,8 +49,8 @@ func checkHeader(s *State) error {
 
 func checkRestore(s *State) error {
 	if r := s.restored; r != nil {
-		if r.ID == "" || r.CAS > s.revision || s.formatLevel < kindFinishRestore.format() {
-			return broken("restore %q at cas %d, state at %d, format level %d", r.ID, r.CAS, s.revision, s.formatLevel)
+		if r.ID == "" || r.CAS > s.revision {
+			return broken("restore %q at cas %d, state at %d", r.ID, r.CAS, s.revision)
 		}
 	}
 	g := s.staging
@@ -63,10 +61,9 @@ func checkRestore(s *State) error {
 	for _, c := range g.chunks {
 		received += uint64(len(c))
 	}
-	if g.ID == "" || g.Bytes > MaxRestoreBytes || received != g.Received || received > g.Bytes || g.SinceMS > s.timeMS ||
-		s.formatLevel < kindBeginRestore.format() {
-		return broken("restore %q under way with %d of %d bytes since %d, time %d, format level %d", g.ID, received, g.Bytes,
-			g.SinceMS, s.timeMS, s.formatLevel)
+	if g.ID == "" || g.Bytes > MaxRestoreBytes || received != g.Received || received > g.Bytes || g.SinceMS > s.timeMS {
+		return broken("restore %q under way with %d of %d bytes since %d, time %d", g.ID, received, g.Bytes, g.SinceMS,
+			s.timeMS)
 	}
 	return nil
 }
@@ -118,8 +115,6 @@ func checkIndexer(s *State, i *Indexer) error {
 		return broken("indexer %d modified at %d above revision %d", i.Node, i.ModifiedCAS, s.revision)
 	case s.IndexerByUUID(i.UUID) != i:
 		return broken("uuid %s does not lead to indexer %d", i.UUID, i.Node)
-	case i.Evicting && s.formatLevel < kindEvictIndexer.format():
-		return broken("indexer %d is being removed at format level %d", i.Node, s.formatLevel)
 	case s.Removed(i.UUID):
 		return broken("indexer %d has the uuid %s of a removed one", i.Node, i.UUID)
 	}
@@ -208,8 +203,6 @@ func checkDefinition(s *State, x *Index) error {
 		return broken("index %d has no name", f.ID)
 	case f.Reason != "" && f.State != index.Error:
 		return broken("index %d is %s and has the reason %q of an error", f.ID, f.State, f.Reason)
-	case (f.Replaces != 0 || f.SplitFailed != "") && s.formatLevel < formatSplits:
-		return broken("index %d: a split at format level %d", f.ID, s.formatLevel)
 	case f.SplitCause != "" && f.Replaces == 0:
 		return broken("index %d replaces none, and has the cause %q of a split", f.ID, f.SplitCause)
 	case f.IsPrimary != (len(f.Keys) == 0):
@@ -224,9 +217,8 @@ func checkDefinition(s *State, x *Index) error {
 func checkTopology(s *State, x *Index) error {
 	f, t := &x.Definition, &x.Topology
 	switch by, known := t.Layout.Scheme.By(); {
-	case !known || by != f.PartitionBy.Scheme || by != "" && s.formatLevel < formatPartitions:
-		return broken("index %d: partitioned by %q, layout %s, format level %d", f.ID, f.PartitionBy.Scheme, t.Layout.Scheme,
-			s.formatLevel)
+	case !known || by != f.PartitionBy.Scheme:
+		return broken("index %d: partitioned by %q, layout %s", f.ID, f.PartitionBy.Scheme, t.Layout.Scheme)
 	case t.Index != f.ID || t.Layout.Partitions != f.Partitions:
 		return broken("index %d: topology of %d with %d partitions, want %d", f.ID, t.Index, t.Layout.Partitions,
 			f.Partitions)

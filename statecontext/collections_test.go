@@ -10,7 +10,7 @@ import (
 // TestCollectionsOfABucketThatWent: that an index's collection is gone is not forgotten when the bucket goes, too, and
 // comes back as it was; and where it comes back as another one, nobody is told to build what cannot be built.
 func TestCollectionsOfABucketThatWent(t *testing.T) {
-	n := raised(t, formatCollections)
+	n := cluster(t)
 	for i, name := range []string{"gone", "there", "plain"} {
 		c := create(name, 0, 0, 1)
 		if name != "plain" {
@@ -43,7 +43,7 @@ func TestCollectionsOfABucketThatWent(t *testing.T) {
 // TestPathOfABucketThatWent: a bucket that is gone hides no collection whose path is its name; its own index is found
 // where there is no other.
 func TestPathOfABucketThatWent(t *testing.T) {
-	n := raised(t, formatCollections)
+	n := cluster(t)
 	n.must(&SetBucket{Name: "b.s.c", UUID: "other", VBuckets: 4})
 	in := func(name, bucket string, m index.Member) {
 		c := create(name, 0, 0, 1)

@@ -85,6 +85,8 @@ const (
 	kindSplitIndex           kind = 57
 	kindByName               kind = 58
 	kindCancelSplit          kind = 59
+
+	kindReserved kind = 255
 )
 
 // BootstrapCluster returns the cluster its id, once. Rejections: AlreadyBootstrapped, InvalidArgument,
@@ -156,15 +158,6 @@ func (s *State) Seen(bucket string) SeenBucket {
 		return SeenBucket{}
 	}
 	return SeenBucket{Generation: b.Generation, Gone: b.Gone}
-}
-
-// After is SetBucket by somebody who had seen this before he asked: the command says so where the format of the cluster
-// has it.
-func (c SetBucket) After(s *State, seen SeenBucket) *SetBucket {
-	if s.formatLevel >= formatSeen {
-		c.Seen = &seen
-	}
-	return &c
 }
 
 // BucketGone tells that the bucket of this uuid was deleted: its indexes go to error BUCKET_GONE.

@@ -133,14 +133,14 @@ func (rw *recordWriter) differences(s *State, p []byte) []byte {
 		p = appendString(append(p, byte(d.Replica), byte(d.Node)), d.Indexer)
 		p = appendBool(appendString(appendUint(p, uint64(d.Documents)), d.Kind), d.TakenAnew)
 		p = appendUint(appendInt(p, d.SinceMS), d.ModifiedCAS)
-		rw.write(recordDifference, p)
+		rw.write(recordDiffers, p)
 	}
 	return p
 }
 
 // loadDifference is load for what differences has written; false for other records.
 func (s *State) loadDifference(kind byte, d *decoder) bool {
-	if kind != recordDifference {
+	if kind != recordDiffers {
 		return false
 	}
 	x := &DifferingCopy{Index: index.ID(d.uint()), Copy: index.CopyID(d.uint()),
@@ -151,8 +151,8 @@ func (s *State) loadDifference(kind byte, d *decoder) bool {
 }
 
 func checkDifferences(s *State) error {
-	if n := s.differences.Len(); n > MaxDifferences || n > 0 && s.formatLevel < kindNoteDifference.format() {
-		return broken("%d copies differ at format level %d", n, s.formatLevel)
+	if n := s.differences.Len(); n > MaxDifferences {
+		return broken("%d copies differ, at most %d", n, MaxDifferences)
 	}
 	for d := range s.Differences() {
 		if d.Documents == 0 || d.Kind == "" || len(d.Kind) > maxDifferenceKind || d.ModifiedCAS > s.cas {

@@ -10,7 +10,7 @@ import (
 // TestDifferences: a copy that differs is known until its indexer says that it agrees, or nobody has it any more. What
 // is so already is no update; each change is one event that names copy, index and indexer.
 func TestDifferences(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	id := n.must(create("x", 1, 0, 1)).Index
 	c := n.state.Topology(id).Copies[0]
 	found := &NoteDifference{Index: id, Copy: c.ID, Node: c.Node, Documents: 3, Kind: "missing_row", TakenAnew: true}
@@ -61,13 +61,11 @@ func TestDifferences(t *testing.T) {
 	if n.state.Difference(c.ID) != nil {
 		t.Error("it is known to differ still")
 	}
-	old := cluster(t) // of an older level
-	old.refuse(&NoteDifference{Index: 1, Copy: 1, Documents: 1, Kind: "k"}, errcode.FormatNotAllowed)
 }
 
 // TestDifferencesAreBounded: more copies than are remembered are refused, those that are known change all the same.
 func TestDifferencesAreBounded(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	id := n.must(create("x", 1, 0, 1)).Index
 	c := n.state.Topology(id).Copies[0]
 	for i := range MaxDifferences {

@@ -17,7 +17,7 @@ func (n bucketNumbers) above(o bucketNumbers) bucketNumbers {
 // gone.
 func (t *tx) forgetBucket(name string) {
 	b := t.s.Bucket(name)
-	if b == nil || !b.Gone || t.s.formatLevel < formatForgets {
+	if b == nil || !b.Gone {
 		return
 	}
 	for x := range t.s.Indexes() {
@@ -30,9 +30,6 @@ func (t *tx) forgetBucket(name string) {
 
 // forgetBuckets is forgetBucket for all of them.
 func (t *tx) forgetBuckets() {
-	if t.s.formatLevel < formatForgets {
-		return
-	}
 	needed := make(map[string]bool)
 	for x := range t.s.Indexes() {
 		needed[x.Definition.Bucket] = true

@@ -14,7 +14,7 @@ import (
 
 // TestBucketNamesDoNotRunOut: a bucket that KV has deleted counts no more once no index is on it.
 func TestBucketNamesDoNotRunOut(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	n.must(&SetLimits{Limits: Limits{Buckets: 3}})
 	for i := range 20 {
 		name := fmt.Sprint("k", i)
@@ -43,7 +43,7 @@ func TestBucketNamesDoNotRunOut(t *testing.T) {
 
 // TestForgottenSettings: what is set of a bucket by name stays, and keeps the bucket.
 func TestForgottenSettings(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	n.must(&SetBucketSettings{Bucket: "b", StabilitySource: "sync"})
 	n.must(&BucketGone{Name: "b", UUID: "bu1"})
 	if n.state.Bucket("b") == nil || n.state.BucketSettings("b").StabilitySource != "sync" {
@@ -55,25 +55,12 @@ func TestForgottenSettings(t *testing.T) {
 	}
 }
 
-// TestForgottenWhenUpgraded: what an older level kept goes as the level rises, and nothing goes before.
-func TestForgottenWhenUpgraded(t *testing.T) {
-	n := raised(t, formatForgets-1)
-	n.must(&BucketGone{Name: "b", UUID: "bu1"})
-	if n.state.Bucket("b") == nil {
-		t.Fatal("an older program could not read this state")
-	}
-	n.raise(FormatLevel)
-	if n.state.Bucket("b") != nil {
-		t.Fatal("the bucket is still known")
-	}
-}
-
 // TestNumbersOfForgottenBuckets: whatever comes and goes, a bucket's generation is higher, and its other numbers no
 // lower, than all that the same name ever had; also through restores and recoveries. At the end no deleted bucket is
 // known that nothing needs.
 func TestNumbersOfForgottenBuckets(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		n := upgraded(t)
+		n := cluster(t)
 		n.t = t
 		type highest struct {
 			uuid string
@@ -144,7 +131,7 @@ func TestNumbersOfForgottenBuckets(t *testing.T) {
 
 // TestCreateOnAForgottenBucket: an index that was made for it is refused.
 func TestCreateOnAForgottenBucket(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	n.must(&BucketGone{Name: "b", UUID: "bu1"})
 	r := n.do(create("x", 0, 0))[0]
 	if !errors.Is(r.Err(), errcode.UnknownBucket) || n.state.Index(index.ID(1)) != nil {

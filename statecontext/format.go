@@ -8,51 +8,12 @@ import (
 )
 
 // FormatLevel is the newest command format that this program understands and proposes when the state's level allows.
-// Level 1 is the first; level 2 has restore (kinds 30 to 33) and whatever came after it; level 3 has indexes that are
-// partitioned by key and settings of buckets; level 4 keeps with an index under which version of the expressions' rules
-// its entries were made; level 5 forgets buckets; level 6 has rebalances and their rate, evicts indexers and takes the
-// logs of rollbacks in pieces; level 7 has indexes on collections; level 8 has splits, and commands by name; level 9
-// has commands that say what their proposer had seen of projectors and buckets. A level is raised for the whole cluster
-// by SetFormatLevel, once every voter understands it; it never falls.
-const FormatLevel = 9
+// A level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it never falls.
+const FormatLevel = 1
 
-// formatPartitions is the first format with indexes that are partitioned by key.
-const formatPartitions = 3
-
-// formatRules is the first format with definitions that have Rules.
-const formatRules = 4
-
-// formatForgets is the first format whose states forget buckets.
-const formatForgets = 5
-
-// formatRebalances is the first format with rebalances.
-const formatRebalances = 6
-
-// formatCollections is the first format with definitions that have a Member.
-const formatCollections = 7
-
-// formatSplits is the first format with indexes that replace others.
-const formatSplits = 8
-
-// formatSeen is the first format whose RemoveProjector and SetBucket are refused where their proposer was overtaken,
-// and to which no SetFormatLevel raises a cluster with a registered manager that does not know it.
-const formatSeen = 9
-
-// SeenFormat is the format level that RemoveProjector with a BootID and SetBucket with Seen need.
-func SeenFormat() uint64 { return formatSeen }
-
-// SplitFormat is the format level that a split of an index needs, and a command by name: no name changes its index
-// before there are splits.
-func SplitFormat() uint64 { return formatSplits }
-
-// CollectionFormat is the format level that an index on a collection needs.
-func CollectionFormat() uint64 { return formatCollections }
-
-// RebalanceFormat is the format level from which on there are rebalances.
-func RebalanceFormat() uint64 { return formatRebalances }
-
-// formatNamed is the first format whose entries name the version of the program that proposed them.
-const formatNamed = 2
+// NextLevel is the one after it, of a program that is not written yet. All that it has is Reserved, with which upgrades
+// are tested: a program that is told to behave as a newer one knows it (fsm.NewUpTo, consensus.Config.FormatLevel).
+const NextLevel = FormatLevel + 1
 
 // maxVersionBytes bounds the name of a version.
 const maxVersionBytes = 64
@@ -63,22 +24,10 @@ var ErrFormatLevel = errors.New("newer format level")
 
 // format is the table of command kinds by the format level that each needs. A new kind needs the newest one.
 func (k kind) format() uint64 {
-	switch k {
-	case kindBootstrapCluster, kindLeaderStarted, kindRegisterManager, kindRegisterProjector, kindRegisterIndexer,
-		kindRemoveManager, kindRemoveProjector, kindRemoveIndexer, kindSetBucket, kindBucketGone, kindCreateIndex,
-		kindBuildIndexes, kindDropIndex, kindSetIndexState, kindSetCopyStates, kindPlaceCopies, kindRemoveIndex,
-		kindAdvanceStability, kindSetBackfillTimestamp, kindSetRollbackStep, kindSetFormatLevel, kindSetLimits,
-		kindRaiseEpoch:
-		return 1
-	case kindPutUser, kindRemoveUser, kindPutToken, kindRemoveToken,
-		kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore:
-		return 2
-	case kindSetBucketSettings:
-		return 3
-	case kindSplitIndex, kindCancelSplit, kindByName:
-		return formatSplits
+	if k == kindReserved {
+		return NextLevel
 	}
-	return formatRebalances
+	return 1
 }
 
 // waitsForRestore returns which commands are refused while a restore is under way: what users ask for. What components
@@ -99,53 +48,11 @@ func RequiredFormat(c *Command) uint64 { return bodyFormat(c.Body) }
 
 // bodyFormat is the format that a command needs: that of its kind, or of what it carries.
 func bodyFormat(b Body) uint64 {
-	switch c := b.(type) {
-	case *CreateIndex:
-		switch {
-		case !c.Definition.Member.IsZero():
-			return formatCollections
-		case c.Definition.Rules != 0:
-			return formatRules
-		case !c.Definition.PartitionBy.IsZero():
-			return formatPartitions
-		}
-	case *SetLimits:
-		if c.Limits.TransferRate != 0 {
-			return formatRebalances
-		}
-	case *BuildIndexes:
-		if c.Rules != 0 {
-			return formatRules
-		}
-	case *FinishRestore:
-		if c.Rules != 0 {
-			return formatRules
-		}
-	case *ByName:
-		return max(formatSplits, bodyFormat(c.Body))
-	}
-	if saysSeen(b) {
-		return formatSeen
+	if c, ok := b.(*ByName); ok {
+		return max(c.kind().format(), bodyFormat(c.Body))
 	}
 	return b.kind().format()
 }
-
-// saysSeen reports whether a command says what its proposer had seen.
-func saysSeen(b Body) bool {
-	switch c := b.(type) {
-	case *RemoveProjector:
-		return c.BootID != ""
-	case *SetBucket:
-		return c.Seen != nil
-	}
-	return false
-}
-
-// RulesFormat is the format level from which on Rules may be given.
-func RulesFormat() uint64 { return formatRules }
-
-// RestoreFormat is the format level that a restore needs.
-func RestoreFormat() uint64 { return kindBeginRestore.format() }
 
 // entryFormat is the format that an entry with this command has: a program that does not know a level must not pass
 // over the command that raises to it.
@@ -157,14 +64,14 @@ func entryFormat(b Body) uint64 {
 	case *BootstrapCluster:
 		f = max(f, c.FormatLevel)
 	}
-	return min(f, FormatLevel) // above it Apply refuses the command
+	return min(f, NextLevel) // above it Apply refuses the command
 }
 
 // Encode is EncodeAs without the name of a version.
 func Encode(commands ...Command) ([]byte, error) { return EncodeAs("", commands...) }
 
-// EncodeAs makes one Raft entry: a format byte, the lowest that all its commands fit; from format 2 on the version of
-// the program that proposes; the number of commands, each with its length; and a CRC-32C over all of it. Its errors
+// EncodeAs makes one Raft entry: a format byte, the lowest that all its commands fit; the version of the
+// program that proposes; the number of commands, each with its length; and a CRC-32C over all of it. Its errors
 // wrap ErrTooLarge.
 func EncodeAs(version string, commands ...Command) ([]byte, error) {
 	if len(commands) == 0 || len(commands) > MaxCommands {
@@ -175,9 +82,7 @@ func EncodeAs(version string, commands ...Command) ([]byte, error) {
 		format = max(format, entryFormat(commands[i].Body))
 	}
 	dst := append(make([]byte, 0, 256*len(commands)), byte(format))
-	if format >= formatNamed {
-		dst = appendString(dst, version[:min(len(version), maxVersionBytes)])
-	}
+	dst = appendString(dst, version[:min(len(version), maxVersionBytes)])
 	dst = appendUint(dst, uint64(len(commands)))
 	var scratch []byte
 	for i := range commands {
@@ -207,11 +112,9 @@ func DecodeUpTo(level uint64, data []byte) ([]Command, error) {
 			ErrUndecodable, got, sum)
 	}
 	format, d := uint64(body[0]), decoder{b: body[1:]}
-	version := ""
-	if format >= formatNamed {
-		if version = d.string(); len(version) > maxVersionBytes {
-			d.fail("version of %d bytes, at most %d", len(version), maxVersionBytes)
-		}
+	version := d.string()
+	if len(version) > maxVersionBytes {
+		d.fail("version of %d bytes, at most %d", len(version), maxVersionBytes)
 	}
 	if format > level {
 		return nil, fmt.Errorf("%w: %w: command format %d, this program knows up to %d: install %s", ErrUndecodable,

@@ -8,10 +8,10 @@ import (
 	"tidemark/errcode"
 )
 
-// TestOlderProgram: a program that knows format level 1 only reads everything of a cluster at that level, also from a
+// TestOlderProgram: a program that does not know the next level reads everything of a cluster at its own, also from a
 // newer program, and nothing of one that was raised; then it says what to install.
 func TestOlderProgram(t *testing.T) {
-	const old = 1
+	const old = FormatLevel
 	n := cluster(t)
 	for i, data := range n.log {
 		if _, err := DecodeUpTo(old, data); err != nil {
@@ -21,8 +21,8 @@ func TestOlderProgram(t *testing.T) {
 	if _, err := ReadSnapshotUpTo(old, bytes.NewReader(snapshot(t, n.state))); err != nil {
 		t.Fatal(err)
 	}
-	n.refuse(&BeginRestore{ID: "r", Mode: RestoreInPlace, Bytes: 1}, errcode.FormatNotAllowed) // not yet
-	data, err := EncodeAs("7.8.9", Command{Body: &SetFormatLevel{Level: FormatLevel}})
+	n.refuse(&Reserved{}, errcode.FormatNotAllowed) // not yet
+	data, err := EncodeAs("7.8.9", Command{Body: &SetFormatLevel{Level: NextLevel}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,20 +30,24 @@ func TestOlderProgram(t *testing.T) {
 		!strings.Contains(err.Error(), "install tidemark 7.8.9") {
 		t.Fatalf("the entry that raises the level, read by an older program: %v", err)
 	}
-	if _, err := Decode(data); err != nil {
+	if _, err := DecodeUpTo(NextLevel, data); err != nil {
 		t.Fatal(err)
 	}
 	n.must(&RegisterManager{Manager: Manager{ID: "old", FormatLevel: old}})
-	n.must(&RegisterManager{Manager: Manager{ID: "m1-aa", Name: "m1", FormatLevel: FormatLevel}})
-	n.refuse(&SetFormatLevel{Level: FormatLevel}, errcode.FormatNotAllowed) // it would end there
+	n.must(&RegisterManager{Manager: Manager{ID: "m1-aa", Name: "m1", FormatLevel: NextLevel}})
+	n.refuse(&SetFormatLevel{Level: NextLevel}, errcode.FormatNotAllowed) // it would end there
 	n.must(&RemoveManager{ID: "old"})
-	n.must(&SetFormatLevel{Level: FormatLevel})
-	n.refuse(&SetFormatLevel{Level: 1}, errcode.FormatNotAllowed)
+	n.must(&SetFormatLevel{Level: NextLevel})
+	n.refuse(&SetFormatLevel{Level: old}, errcode.FormatNotAllowed)
 	n.refuse(&RegisterManager{Manager: Manager{ID: "old", Name: "x", FormatLevel: old}}, errcode.FormatNotAllowed)
-	n.must(&RegisterManager{Manager: Manager{ID: "new", FormatLevel: FormatLevel}})
+	n.must(&RegisterManager{Manager: Manager{ID: "new", FormatLevel: NextLevel}})
+	n.must(&Reserved{})
 	if _, err := ReadSnapshotUpTo(old, bytes.NewReader(snapshot(t, n.state))); !errors.Is(err, ErrSnapshotVersion) ||
 		!errors.Is(err, ErrFormatLevel) {
 		t.Fatalf("a snapshot of a raised cluster, read by an older program: %v", err)
+	}
+	if _, err := ReadSnapshotUpTo(NextLevel, bytes.NewReader(snapshot(t, n.state))); err != nil {
+		t.Fatal(err)
 	}
 	// an old kind keeps its old form
 	for _, b := range []Body{&RegisterProjector{Projector: Projector{ID: "p"}}, &DropIndex{ID: 1}} {
@@ -51,7 +55,7 @@ func TestOlderProgram(t *testing.T) {
 			t.Fatalf("%T is encoded in format %d, %v", b, data[0], err)
 		}
 	}
-	if data, err := Encode(Command{Body: &AbortRestore{}}, Command{Body: &DropIndex{ID: 1}}); err != nil || data[0] != 2 {
+	if data, err := Encode(Command{Body: &Reserved{}}, Command{Body: &DropIndex{ID: 1}}); err != nil || data[0] != 2 {
 		t.Fatalf("format %d, %v", data[0], err)
 	}
 }
@@ -59,9 +63,10 @@ func TestOlderProgram(t *testing.T) {
 // TestKindsNeedTheirFormat: an entry that says it is of an older format than what stands in it is not one that any
 // program wrote.
 func TestKindsNeedTheirFormat(t *testing.T) {
-	for _, b := range []Body{&AbortRestore{ID: "x"}, &SetFormatLevel{Level: 2}} {
+	for _, b := range []Body{&Reserved{}, &SetFormatLevel{Level: NextLevel}} {
 		raw := appendCommand(nil, &Command{Body: b})
-		if _, err := Decode(seal(appendBytes([]byte{1}, raw))); !errors.Is(err, ErrUndecodable) {
+		if _, err := Decode(seal(appendBytes([]byte{0, 1}, raw))); !errors.Is(err, ErrUndecodable) ||
+			!strings.Contains(err.Error(), "stands in an entry of format 1") {
 			t.Errorf("%T in an entry of format 1: %v", b, err)
 		}
 	}

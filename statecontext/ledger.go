@@ -232,11 +232,9 @@ func appendLedgerEntry(dst []byte, key string, e *ledgerEntry, texts bool) []byt
 			dst = appendString(dst, o.Rejection.Message)
 		}
 	}
-	if len(o.Indexes) > 0 { // format 8
-		dst = appendUint(dst, uint64(len(o.Indexes)))
-		for _, id := range o.Indexes {
-			dst = appendUint(dst, uint64(id))
-		}
+	dst = appendUint(dst, uint64(len(o.Indexes)))
+	for _, id := range o.Indexes {
+		dst = appendUint(dst, uint64(id))
 	}
 	return dst
 }
@@ -250,10 +248,6 @@ func (d *decoder) ledgerEntry() (key string, e *ledgerEntry) {
 	if d.bool() {
 		e.outcome.Rejection = &Rejection{Code: errcode.Code(d.string()), Message: d.string()}
 	}
-	if d.err == nil && len(d.b) > 0 {
-		if e.outcome.Indexes = ids[index.ID](d); len(e.outcome.Indexes) == 0 {
-			d.fail("a list of no indexes")
-		}
-	}
+	e.outcome.Indexes = ids[index.ID](d)
 	return key, e
 }

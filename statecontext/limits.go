@@ -26,7 +26,7 @@ type Limits struct {
 	LedgerMaxAgeMS   int64  `json:"ledger_max_age_ms"` // forgotten after this
 	LedgerMinAgeMS   int64  `json:"ledger_min_age_ms"` // never forgotten before this: rather refuse
 	// TransferRate bounds the bytes of files a second that each indexer sends to others; 0: what each was started with. It
-	// is no bound of what users ask for, but changed as those are, while slices move (format 6).
+	// is no bound of what users ask for, but changed as those are, while slices move.
 	TransferRate int64 `json:"transfer_rate"`
 }
 

@@ -22,7 +22,7 @@ func inB(names ...string) (all []IndexName) {
 
 // goldenNames has been asked for everything that goes by names: each request's outcome is remembered.
 func goldenNames(t testing.TB) *node {
-	n := raised(t, 8)
+	n := cluster(t)
 	for _, name := range []string{"x", "y"} {
 		n.must(ranged(name, "10"))
 	}
@@ -114,8 +114,6 @@ func TestWhatGoesByNoName(t *testing.T) {
 			t.Errorf("%d names of %T: %v", len(c.Names), c.Body, err)
 		}
 	}
-	low := raised(t, formatSplits-1)
-	low.refuse(&ByName{Names: inB("x"), Body: &DropIndex{}}, errcode.FormatNotAllowed)
 }
 
 // named is the obvious model of two names: which index each leads to, and which is being built in its place.
@@ -128,7 +126,7 @@ type named struct {
 // splits begin, end and are cancelled. Each is about the index that the name has, and each key has one outcome.
 func TestNamesThatMove(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		n := upgraded(t)
+		n := cluster(t)
 		m := &named{index: map[string]index.ID{}, next: map[string]index.ID{}, outcomes: map[string]Result{}}
 		plans := map[string]*SplitIndex{}
 		for range rapid.IntRange(1, 60).Draw(rt, "commands") {
@@ -243,7 +241,7 @@ func code(r *Rejection) errcode.Code {
 
 // TestAlterOfAnotherVersion: what was planned for a definition is not done to another one.
 func TestAlterOfAnotherVersion(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	n.must(create("pair", 1, 0, 1))
 	n.ready(1)
 	drop := &AlterIndex{ID: 1, IfPlanned: n.state.Definition(1).ModifiedCAS, Drop: []partition.Replica{1}}

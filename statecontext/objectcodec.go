@@ -10,16 +10,15 @@ import (
 	"tidemark/timestamp"
 )
 
-// The forms of the objects that commands and snapshots share. They are format 1 and never change; a new field is a new
-// format. Format 3 has definitions and layouts of indexes that are partitioned by key, format 4 those
-// with the rules of their expressions, format 7 those on collections: what is and has none looks as ever.
+// The forms of the objects that commands and snapshots share. They are format 1 and never change once a version
+// has been released; a new field is a new format then.
 
 func appendLimits(dst []byte, l Limits) []byte {
 	for _, u := range [...]uint32{l.Buckets, l.Indexes, l.IndexesPerBucket, l.KeyExpressions, l.NameLength,
 		l.StatementLength, l.LedgerEntries} {
 		dst = appendUint(dst, uint64(u))
 	}
-	return appendInt(appendInt(dst, l.LedgerMaxAgeMS), l.LedgerMinAgeMS)
+	return appendInt(appendInt(appendInt(dst, l.LedgerMaxAgeMS), l.LedgerMinAgeMS), l.TransferRate)
 }
 
 func (d *decoder) uint32() uint32 { return uint32(d.max(math.MaxUint32, "number")) }
@@ -27,20 +26,9 @@ func (d *decoder) uint32() uint32 { return uint32(d.max(math.MaxUint32, "number"
 func (d *decoder) limits() Limits {
 	return Limits{
 		Buckets: d.uint32(), Indexes: d.uint32(), IndexesPerBucket: d.uint32(), KeyExpressions: d.uint32(),
-		NameLength:      d.uint32(),
-		StatementLength: d.uint32(), LedgerEntries: d.uint32(), LedgerMaxAgeMS: d.int(), LedgerMinAgeMS: d.int(),
+		NameLength: d.uint32(), StatementLength: d.uint32(), LedgerEntries: d.uint32(), LedgerMaxAgeMS: d.int(),
+		LedgerMinAgeMS: d.int(), TransferRate: d.int(),
 	}
-}
-
-// setLimits reads a rate where there is one; none is what it looked like before there was any.
-func (d *decoder) setLimits() *SetLimits {
-	c := &SetLimits{Limits: d.limits()}
-	if d.err == nil && len(d.b) > 0 {
-		if c.Limits.TransferRate = d.int(); c.Limits.TransferRate == 0 {
-			d.fail("a rate of 0 is left out")
-		}
-	}
-	return c
 }
 
 func appendManager(dst []byte, m *Manager) []byte {
@@ -91,26 +79,7 @@ func appendDefinition(dst []byte, f *index.Definition) []byte {
 		dst = appendString(dst, s)
 	}
 	dst = append(dst, byte(f.State))
-	flags := byte(0)
-	if f.IsPrimary {
-		flags |= definitionPrimary
-	}
-	if !f.PartitionBy.IsZero() {
-		flags |= definitionPartitioned
-	}
-	if f.Rules != 0 {
-		flags |= definitionRules
-	}
-	if !f.Member.IsZero() {
-		flags |= definitionMember
-	}
-	if f.Replaces != 0 || f.SplitFailed != "" {
-		flags |= definitionSplit
-	}
-	if f.SplitCause != "" {
-		flags |= definitionSplitCause
-	}
-	dst = append(appendBool(dst, f.Deferred), flags)
+	dst = appendBool(appendBool(dst, f.Deferred), f.IsPrimary)
 	dst = appendUint(dst, uint64(len(f.Keys)))
 	for _, k := range f.Keys {
 		dst = appendBool(appendString(dst, k.Expr), k.Desc)
@@ -121,61 +90,20 @@ func appendDefinition(dst []byte, f *index.Definition) []byte {
 		dst = appendString(dst, n)
 	}
 	dst = appendUint(appendInt(dst, f.CreatedMS), f.ModifiedCAS)
-	if flags&definitionPartitioned != 0 {
-		dst = appendPartitionBy(dst, &f.PartitionBy)
-	}
-	dst = appendRules(dst, f.Rules)
-	if flags&definitionMember != 0 {
-		dst = appendString(appendString(dst, f.Member.Scope), f.Member.Collection)
-		dst = appendUint(appendUint(dst, uint64(f.Member.ID)), f.Member.Manifest)
-	}
-	if flags&definitionSplit != 0 {
-		dst = appendString(appendUint(dst, uint64(f.Replaces)), f.SplitFailed)
-	}
-	if flags&definitionSplitCause != 0 {
-		dst = appendString(dst, f.SplitCause)
-	}
-	return dst
+	dst = appendUint(appendPartitionBy(dst, &f.PartitionBy), uint64(f.Rules))
+	dst = appendString(appendString(dst, f.Member.Scope), f.Member.Collection)
+	dst = appendUint(appendUint(dst, uint64(f.Member.ID)), f.Member.Manifest)
+	return appendString(appendString(appendUint(dst, uint64(f.Replaces)), f.SplitFailed), f.SplitCause)
 }
 
-// member reads the collection of a definition that has one.
+// member reads the collection of a definition, if it has one.
 func (d *decoder) member() index.Member {
 	m := index.Member{Scope: d.string(), Collection: d.string(), ID: d.uint32(), Manifest: d.uint()}
-	if m.Scope == "" || m.Collection == "" {
+	if !m.IsZero() && (m.Scope == "" || m.Collection == "") {
 		d.fail("a collection without a name")
 	}
 	return m
 }
-
-// appendRules adds the version of the expressions' rules at the end of what has one.
-func appendRules(dst []byte, rules uint32) []byte {
-	if rules == 0 {
-		return dst
-	}
-	return appendUint(dst, uint64(rules))
-}
-
-// rules reads what appendRules has added.
-func (d *decoder) rules() uint32 {
-	r := d.uint32()
-	if r == 0 {
-		d.fail("rules 0 of expressions")
-	}
-	return r
-}
-
-// Flags of a definition.
-const (
-	definitionPrimary     = 1
-	definitionPartitioned = 2  // PartitionBy follows at the end
-	definitionRules       = 4  // then Rules
-	definitionMember      = 8  // then Member
-	definitionSplit       = 16 // then Replaces and SplitFailed
-	definitionSplitCause  = 32 // then SplitCause
-
-	definitionFlags = definitionPrimary | definitionPartitioned | definitionRules | definitionMember | definitionSplit |
-		definitionSplitCause
-)
 
 func appendPartitionBy(dst []byte, p *index.PartitionBy) []byte {
 	dst = appendString(dst, string(p.Scheme))
@@ -190,14 +118,6 @@ func appendPartitionBy(dst []byte, p *index.PartitionBy) []byte {
 	return dst
 }
 
-// lastRules reads what appendRules has added at the end of a command, if it has.
-func (d *decoder) lastRules() uint32 {
-	if d.err != nil || len(d.b) == 0 {
-		return 0
-	}
-	return d.rules()
-}
-
 func (d *decoder) partitionBy() (p index.PartitionBy) {
 	p.Scheme = index.PartitionScheme(d.string())
 	for n := d.count(); n > 0 && d.err == nil; n-- {
@@ -210,9 +130,6 @@ func (d *decoder) partitionBy() (p index.PartitionBy) {
 		}
 		p.Values = append(p.Values, bytes.Clone(v))
 	}
-	if p.IsZero() {
-		d.fail("an empty partition definition")
-	}
 	return p
 }
 
@@ -220,13 +137,8 @@ func (d *decoder) definition() index.Definition {
 	f := index.Definition{
 		ID: index.ID(d.uint()), Name: d.string(), Bucket: d.string(), BucketUUID: d.string(), Reason: d.string(),
 		Using: index.Using(d.string()), ExprType: index.ExprType(d.string()), Where: d.string(), Statement: d.string(),
-		State: index.State(d.byte()), Deferred: d.bool(),
+		State: index.State(d.byte()), Deferred: d.bool(), IsPrimary: d.bool(),
 	}
-	flags := d.byte()
-	if flags > definitionFlags {
-		d.fail("flags %x of a definition", flags)
-	}
-	f.IsPrimary = flags&definitionPrimary != 0
 	for n := d.count(); n > 0 && d.err == nil; n-- {
 		f.Keys = append(f.Keys, index.KeyExpr{Expr: d.string(), Desc: d.bool()})
 	}
@@ -235,84 +147,38 @@ func (d *decoder) definition() index.Definition {
 		f.Nodes = append(f.Nodes, d.string())
 	}
 	f.CreatedMS, f.ModifiedCAS = d.int(), d.uint()
-	d.parts(&f, flags)
+	f.PartitionBy, f.Rules, f.Member = d.partitionBy(), d.uint32(), d.member()
+	f.Replaces, f.SplitFailed, f.SplitCause = index.ID(d.uint()), d.string(), d.string()
 	return f
-}
-
-// parts reads what a definition has only where its flags say so.
-func (d *decoder) parts(f *index.Definition, flags byte) {
-	if flags&definitionPartitioned != 0 && d.err == nil {
-		f.PartitionBy = d.partitionBy()
-	}
-	if flags&definitionRules != 0 && d.err == nil {
-		f.Rules = d.rules()
-	}
-	if flags&definitionMember != 0 && d.err == nil {
-		f.Member = d.member()
-	}
-	if flags&definitionSplit != 0 {
-		d.split(f)
-	}
-	if flags&definitionSplitCause != 0 && d.err == nil {
-		if f.SplitCause = d.string(); f.SplitCause == "" {
-			d.fail("a split by itself without a cause")
-		}
-	}
-}
-
-// split reads what a definition has of splits.
-func (d *decoder) split(f *index.Definition) {
-	if d.err != nil {
-		return
-	}
-	if f.Replaces, f.SplitFailed = index.ID(d.uint()), d.string(); f.Replaces == 0 && f.SplitFailed == "" {
-		d.fail("an empty split of a definition")
-	}
-}
-
-// layoutParts says what a layout of a scheme is written with: all that a provider may be made of, but that the first
-// three do without what they never have.
-func layoutParts(s partition.Scheme) (components, bounds bool) {
-	return s != partition.HashDocID && s != partition.RangeKey, s != partition.HashDocID && s != partition.HashKey
 }
 
 func appendLayout(dst []byte, l *partition.Layout) []byte {
 	dst = appendUint(append(dst, byte(l.Scheme)), uint64(l.Partitions))
-	components, bounds := layoutParts(l.Scheme)
-	if components {
-		dst = appendUint(dst, uint64(len(l.Components)))
-		for _, c := range l.Components {
-			dst = appendUint(dst, uint64(c))
-		}
-		dst = appendUint(dst, uint64(len(l.Desc)))
-		for _, down := range l.Desc {
-			dst = appendBool(dst, down)
-		}
+	dst = appendUint(dst, uint64(len(l.Components)))
+	for _, c := range l.Components {
+		dst = appendUint(dst, uint64(c))
 	}
-	if bounds {
-		dst = appendUint(dst, uint64(len(l.Bounds)))
-		for _, b := range l.Bounds {
-			dst = appendBytes(dst, b)
-		}
+	dst = appendUint(dst, uint64(len(l.Desc)))
+	for _, down := range l.Desc {
+		dst = appendBool(dst, down)
+	}
+	dst = appendUint(dst, uint64(len(l.Bounds)))
+	for _, b := range l.Bounds {
+		dst = appendBytes(dst, b)
 	}
 	return dst
 }
 
 func (d *decoder) layout() partition.Layout {
 	l := partition.Layout{Scheme: partition.Scheme(d.byte()), Partitions: uint16(d.max(math.MaxUint16, "partitions"))}
-	components, bounds := layoutParts(l.Scheme)
-	if components {
-		for n := d.count(); n > 0 && d.err == nil; n-- {
-			l.Components = append(l.Components, uint16(d.max(math.MaxUint16, "component")))
-		}
-		for n := d.count(); n > 0 && d.err == nil; n-- {
-			l.Desc = append(l.Desc, d.bool())
-		}
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		l.Components = append(l.Components, uint16(d.max(math.MaxUint16, "component")))
 	}
-	if bounds {
-		for n := d.count(); n > 0 && d.err == nil; n-- {
-			l.Bounds = append(l.Bounds, bytes.Clone(d.bytes()))
-		}
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		l.Desc = append(l.Desc, d.bool())
+	}
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		l.Bounds = append(l.Bounds, bytes.Clone(d.bytes()))
 	}
 	return l
 }

@@ -12,8 +12,6 @@ func TestPassingRejectionsAreForgotten(t *testing.T) {
 	ask := func(n *node, b Body) Result {
 		return n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k", BodyHash: [32]byte{1}}, Body: b})[0]
 	}
-	byLevel := create("rules", 0, 0)
-	byLevel.Definition.Rules = 1
 	for _, tc := range []struct {
 		name  string
 		begin func(t testing.TB) *node
@@ -25,26 +23,26 @@ func TestPassingRejectionsAreForgotten(t *testing.T) {
 			n.must(&BootstrapCluster{ClusterID: "c1", Epoch: 7})
 		}, &SetLimits{Limits: Limits{Buckets: 7}}},
 		{"a restore", func(t testing.TB) *node {
-			n := upgraded(t)
+			n := cluster(t)
 			n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 1})
 			return n
 		}, errcode.Restoring, func(n *node) { n.must(&AbortRestore{}) }, create("x", 0, 0)},
 		{"a restore that its leader did not end", func(t testing.TB) *node {
-			n := upgraded(t)
+			n := cluster(t)
 			n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 1})
 			return n
 		}, errcode.Restoring, func(n *node) { n.must(&LeaderStarted{Term: 2, Manager: Manager{ID: "m2-bb"}}) },
 			&PutUser{Mode: PutFirst, Name: "a", Role: UserAdmin, Hash: "h"}},
 		{"another restore", func(t testing.TB) *node {
-			n := upgraded(t)
+			n := cluster(t)
 			n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 1})
 			return n
 		}, errcode.Restoring, func(n *node) {
 			n.must(&AbortRestore{})
 		}, &BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 1}},
 		{"an older format", func(t testing.TB) *node { return cluster(t) }, errcode.FormatNotAllowed, func(n *node) {
-			n.raise(FormatLevel)
-		}, byLevel},
+			n.raise()
+		}, &Reserved{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := tc.begin(t)

@@ -582,13 +582,6 @@ func (c *SetIndexerGoing) apply(t *tx) *Rejection {
 }
 
 func (rw *recordWriter) rebalances(s *State, p []byte) []byte {
-	if s.formatLevel < formatRebalances {
-		return p
-	}
-	if s.limits.TransferRate != 0 {
-		p = appendInt(p[:0], s.limits.TransferRate)
-		rw.write(recordRate, p)
-	}
 	for r := range s.Rebalances() {
 		p = appendRebalance(p[:0], r)
 		rw.write(recordRebalance, p)
@@ -601,10 +594,6 @@ func (rw *recordWriter) rebalances(s *State, p []byte) []byte {
 		if going {
 			rw.write(recordGoing, []byte{byte(n)})
 		}
-	}
-	if n := s.rebalances.next; n > 1 {
-		p = appendUint(p[:0], n)
-		rw.write(recordNextRebalance, p)
 	}
 	return p
 }
@@ -620,8 +609,6 @@ func (s *State) loadRebalance(kind byte, d *decoder) bool {
 		s.rebalances.steps.Set(uint64(y.Step), &y)
 	case recordGoing:
 		s.rebalances.going[d.byte()] = true
-	case recordNextRebalance:
-		s.rebalances.next = d.uint()
 	default:
 		return false
 	}
@@ -629,9 +616,6 @@ func (s *State) loadRebalance(kind byte, d *decoder) bool {
 }
 
 func checkRebalances(s *State) error {
-	if s.formatLevel < formatRebalances && (s.rebalances.next > 1 || s.rebalances.steps.Len() > 0) {
-		return broken("rebalances at format level %d", s.formatLevel)
-	}
 	r, last := s.RebalanceUnderWay(), uint64(0)
 	for x := range s.Rebalances() {
 		last = x.ID

@@ -32,7 +32,7 @@ func (n *node) allocate(id index.ID, c index.CopyID) {
 
 // One slice moves: each state follows the one before and no other, and the old copy leaves when the new one is in.
 func TestRebalance(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	id := n.must(create("x", 1, 0, 1)).Index
 	n.ready(id)
 	to := n.third()
@@ -102,7 +102,7 @@ func TestRebalance(t *testing.T) {
 
 // A cancelled one begins nothing, and what it had begun is taken back.
 func TestRebalanceIsCancelled(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	a, b := n.must(create("a", 0, 0)).Index, n.must(create("b", 0, 0)).Index
 	n.ready(a)
 	n.ready(b)
@@ -131,7 +131,7 @@ func TestRebalanceIsCancelled(t *testing.T) {
 
 // When the old node is removed in the middle, the new copy is what there is, and stays whatever becomes of the step.
 func TestRebalanceLosesItsSource(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	id := n.must(create("x", 0, 0)).Index
 	n.ready(id)
 	to := n.third()
@@ -156,7 +156,7 @@ func TestRebalanceLosesItsSource(t *testing.T) {
 
 // Neither a step nor an altered index places anything on a node that is being removed.
 func TestNothingMovesToAnEvictedNode(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	id, other := n.must(create("x", 0, 0)).Index, n.must(create("y", 0, 0)).Index
 	n.ready(id)
 	n.ready(other)
@@ -176,7 +176,7 @@ func TestNothingMovesToAnEvictedNode(t *testing.T) {
 }
 
 func TestAlterIndex(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	id := n.must(create("x", 1, 0, 1)).Index
 	n.refuse(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{1}}, errcode.StateMismatch)
 	n.ready(id)
@@ -216,7 +216,7 @@ func TestAlterIndex(t *testing.T) {
 // leaving, and a snapshot gives the same state.
 func TestRebalancesAreSound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		n := upgraded(t)
+		n := cluster(t)
 		ids := []index.ID{n.must(create("a", 1, 0, 0, 1, 1)).Index, n.must(create("b", 0, 0)).Index}
 		n.third()
 		nodes := []index.NodeID{0, 1, 2}
@@ -296,7 +296,7 @@ func leaving(x *Index) (all []index.CopyID) {
 
 // Only so many that are over are remembered.
 func TestRebalancesAreForgotten(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	id := n.must(create("x", 0, 0)).Index
 	n.third()
 	for range keptRebalances + 5 {
@@ -320,7 +320,7 @@ func TestRebalancesAreForgotten(t *testing.T) {
 
 // The old copy stays while the bucket is being rolled back, and when the node of the new one is being removed.
 func TestTheOldCopyStays(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	id := n.must(create("x", 0, 0)).Index
 	n.ready(id)
 	to := n.third()
@@ -345,7 +345,7 @@ func TestTheOldCopyStays(t *testing.T) {
 
 // A change of nodes and the rebalance that carries it out are one update: both are there, or neither is.
 func TestAlterIndexStartsARebalance(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	id := n.must(create("x", 1, 0, 1)).Index
 	n.ready(id)
 	to, old := n.third(), n.state.Topology(id).Copies[1]

@@ -133,7 +133,7 @@ func (c *FinishRestore) append(dst []byte) []byte {
 	for _, b := range c.Buckets {
 		dst = appendInt(appendString(appendString(dst, b.Name), b.UUID), int64(b.VBuckets))
 	}
-	return appendRules(dst, c.Rules)
+	return appendUint(dst, uint64(c.Rules))
 }
 
 func (c *AbortRestore) append(dst []byte) []byte { return appendString(dst, c.ID) }
@@ -152,7 +152,7 @@ func decodeRestoreBody(k kind, d *decoder) Body {
 		for n := d.count(); n > 0 && d.err == nil; n-- {
 			c.Buckets = append(c.Buckets, FoundBucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.int())})
 		}
-		c.Rules = d.lastRules()
+		c.Rules = d.uint32()
 		return c
 	case kindAbortRestore:
 		return &AbortRestore{ID: d.string()}

@@ -13,27 +13,6 @@ import (
 	"tidemark/partition"
 )
 
-// upgraded is a cluster at the newest format level.
-func upgraded(t testing.TB) *node { return raised(t, FormatLevel) }
-
-// raised is a cluster at a format level.
-func raised(t testing.TB, level uint64) *node {
-	n := cluster(t)
-	n.raise(level)
-	return n
-}
-
-// raise raises the format level, which the manager knows.
-func (n *node) raise(level uint64) {
-	n.t.Helper()
-	if level >= formatSeen {
-		m := *n.state.Manager("m1-aa")
-		m.FormatLevel = level
-		n.must(&RegisterManager{Manager: m})
-	}
-	n.must(&SetFormatLevel{Level: level})
-}
-
 // ready moves an index to maintenance.
 func (n *node) ready(id index.ID) {
 	n.t.Helper()
@@ -75,7 +54,7 @@ func (n *node) stage(b *Backup, mode RestoreMode) {
 }
 
 func TestRestoreInPlace(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	gone, stays := n.must(create("gone", 1, 0, 1, 1, 0)).Index, n.must(create("stays", 0, 1)).Index
 	deferred := create("deferred", 0, 0)
 	deferred.Definition.Deferred = true
@@ -146,7 +125,7 @@ func TestRestoreInPlace(t *testing.T) {
 }
 
 func TestRestoreIsAllOrNothing(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	n.must(create("x", 0, 0))
 	b := n.backup()
 	n.must(&DropIndex{ID: 1})
@@ -192,7 +171,7 @@ func elsewhere(t testing.TB, indexers int) *node {
 }
 
 func TestRestoreIntoANewCluster(t *testing.T) {
-	from := upgraded(t)
+	from := cluster(t)
 	replicated := from.must(create("replicated", 1, 0, 1, 1, 0)).Index
 	named := create("named", 0, 1)
 	named.Definition.Nodes = []string{"i1"}
@@ -244,7 +223,7 @@ func TestRestoreIntoANewCluster(t *testing.T) {
 // TestRestorePlacesOnNodesThatStay: a restore puts no copy on an indexer that is being removed, and on one that is to
 // leave only where the others are too few.
 func TestRestorePlacesOnNodesThatStay(t *testing.T) {
-	from := upgraded(t)
+	from := cluster(t)
 	from.must(create("lone", 0, 0, 1, 0, 1))
 	from.must(create("pair", 1, 0, 1, 1, 0))
 	b := from.backup()
@@ -253,7 +232,6 @@ func TestRestorePlacesOnNodesThatStay(t *testing.T) {
 		lone, paired []index.NodeID
 	}{{5, []index.NodeID{0, 3, 4}, []index.NodeID{0, 3, 4}}, {3, []index.NodeID{0}, []index.NodeID{0, 2}}} {
 		n := elsewhere(t, c.nodes)
-		n.must(&SetFormatLevel{Level: FormatLevel})
 		u := func(node index.NodeID) string { return n.state.Indexer(node).UUID }
 		n.must(&EvictIndexer{Node: 1, UUID: u(1), Revision: n.state.DefinitionsRevision()})
 		n.must(&SetIndexerGoing{Node: 2, UUID: u(2), Going: true})
@@ -268,7 +246,6 @@ func TestRestorePlacesOnNodesThatStay(t *testing.T) {
 		}
 	}
 	n := elsewhere(t, 2)
-	n.must(&SetFormatLevel{Level: FormatLevel})
 	n.must(&EvictIndexer{Node: 1, UUID: n.state.Indexer(1).UUID, Revision: n.state.DefinitionsRevision()})
 	n.stage(b, RestoreNewCluster)
 	n.refuse(&FinishRestore{ID: "r1", Epoch: 8, Buckets: []FoundBucket{{Name: "b", UUID: "elsewhere", VBuckets: 8}}},
@@ -287,11 +264,11 @@ func (n *node) stage2(b *Backup) {
 }
 
 func TestRestoreOfAnother(t *testing.T) {
-	b := upgraded(t).backup()
+	b := cluster(t).backup()
 	for _, c := range []struct {
 		to   *node
 		mode RestoreMode
-	}{{elsewhere(t, 2), RestoreInPlace}, {upgraded(t), RestoreNewCluster}} {
+	}{{elsewhere(t, 2), RestoreInPlace}, {cluster(t), RestoreNewCluster}} {
 		if _, err := PlanRestore(c.to.state, b.State, c.mode, 99, nil); !errors.Is(err, errcode.BackupOfOther) {
 			t.Errorf("%s: %v", c.mode, err)
 		}
@@ -300,7 +277,7 @@ func TestRestoreOfAnother(t *testing.T) {
 
 // TestBackupIsChecked: with any bit flipped, or cut at any place, a backup is refused by name.
 func TestBackupIsChecked(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	n.must(create("x", 1, 0, 1))
 	var w bytes.Buffer
 	if err := WriteBackup(&w, n.state, 1234, "1.2.3"); err != nil {
@@ -326,7 +303,7 @@ func TestBackupIsChecked(t *testing.T) {
 	if _, err := ReadBackup(append(bytes.Clone(good), 0)); !errors.Is(err, ErrBackupCorrupt) {
 		t.Fatalf("one byte too many: %v", err)
 	}
-	if _, err := ReadBackupUpTo(1, good); !errors.Is(err, ErrBackupVersion) {
+	if _, err := ReadBackupUpTo(0, good); !errors.Is(err, ErrBackupVersion) {
 		t.Fatalf("read by an older program: %v", err)
 	}
 	newer := bytes.Clone(good)

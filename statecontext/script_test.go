@@ -192,8 +192,6 @@ func parseBody(t *testing.T, n *node, verb string, w *words) Body {
 		return parseEvictCopies(t, n, w)
 	case "rollback-logs": // rollback-logs BUCKET ID
 		return &RollbackLogs{Bucket: w.next(), ID: w.num(), Generation: opt("generation"), Logs: parseLogs(t, w)}
-	case "format":
-		return &SetFormatLevel{Level: w.num()}
 	case "bucket":
 		return &SetBucket{Name: w.next(), UUID: w.next(), VBuckets: int(w.num())}
 	case "bucket-gone":
@@ -343,26 +341,26 @@ func parseCreate(t *testing.T, w *words) *CreateIndex {
 	return c
 }
 
-// goldens names the golden logs with the format level that each needs. A kind of command that came after a level's log
-// was written has its own; a log is never written again.
+// goldens names the golden logs by the format level that each is of and what it is about. Once a version has been
+// released its logs are never written again, and a kind of command that comes later has its own.
 var goldens = []struct {
-	name  string
-	level uint64
-	play  func(t testing.TB) *node
+	name string
+	play func(t testing.TB) *node
 }{
-	{"v1", 1, populated},
-	{"v2", 2, goldenRestore},
-	{"v3", 3, goldenPartitions},
-	{"v4", 4, goldenRules},
-	{"v5", 5, goldenForgets},
-	{"v3-settings", 3, goldenSettings},
-	{"v6-evict", 6, goldenEvict},
-	{"v2-users", 2, goldenUsers},
-	{"v7", 7, goldenCollections},
-	{"v8", 8, goldenSplit},
-	{"v8-names", 8, goldenNames},
-	{"v8-cause", 8, goldenSplitByItself},
-	{"v9", 9, goldenSeen},
+	{"v1", populated},
+	{"v1-restore", goldenRestore},
+	{"v1-partitions", goldenPartitions},
+	{"v1-rules", goldenRules},
+	{"v1-forgets", goldenForgets},
+	{"v1-settings", goldenSettings},
+	{"v1-evict", goldenEvict},
+	{"v1-users", goldenUsers},
+	{"v1-collections", goldenCollections},
+	{"v1-split", goldenSplit},
+	{"v1-names", goldenNames},
+	{"v1-cause", goldenSplitByItself},
+	{"v1-seen", goldenSeen},
+	{"next", goldenNext},
 }
 
 // The golden files hold what each format's log and snapshot look like for ever: a log, one entry per line, ended by its
@@ -373,7 +371,7 @@ func goldenPaths(name string) (log, snapshot string) {
 
 // goldenEvict removes indexers that hold copies: of an index that waits, one that is ready, one that is being dropped.
 func goldenEvict(t testing.TB) *node {
-	n := raised(t, 6)
+	n := cluster(t)
 	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u2", Admin: "http://2", Name: "i2"}})
 	n.must(create("lone", 0, 0, 1))
 	n.must(create("pair", 1, 0, 1, 1, 0))
@@ -398,13 +396,9 @@ func goldenEvict(t testing.TB) *node {
 }
 
 // goldenSeen has commands of proposers who were overtaken, and of some who were not: a projector that leaves after it
-// has registered anew, a bucket that was learnt of twice, a manager that does not know the level to which the cluster
-// is to be raised.
+// has registered anew, a bucket that was learnt of twice.
 func goldenSeen(t testing.TB) *node {
 	n := cluster(t)
-	n.refuse(&RemoveProjector{ID: "p", BootID: "1"}, errcode.FormatNotAllowed)
-	n.refuse(&SetFormatLevel{Level: 9}, errcode.FormatNotAllowed) // m1 has not said that it knows it
-	n.raise(9)
 	n.must(&RegisterProjector{Projector: Projector{ID: "p", BootID: "2"}})
 	n.refuse(&RemoveProjector{ID: "p", BootID: "1"}, errcode.NodeAlive)
 	n.must(&RemoveProjector{ID: "p", BootID: "2"})
@@ -412,7 +406,7 @@ func goldenSeen(t testing.TB) *node {
 	n.must(&RegisterProjector{Projector: Projector{ID: "q", BootID: "1"}})
 	n.must(&RemoveProjector{ID: "q"}) // whoever it is
 	learnt := func(uuid string, seen SeenBucket) *SetBucket {
-		return SetBucket{Name: "new", UUID: uuid, VBuckets: 4}.After(n.state, seen)
+		return &SetBucket{Name: "new", UUID: uuid, VBuckets: 4, Seen: &seen}
 	}
 	unknown := n.state.Seen("new")
 	n.must(learnt("n1", unknown))
@@ -436,7 +430,7 @@ func goldenSeen(t testing.TB) *node {
 
 // goldenCollections has indexes of one name on collections of a bucket, of which one is dropped.
 func goldenCollections(t testing.TB) *node {
-	n := raised(t, 7)
+	n := cluster(t)
 	for i, m := range []index.Member{{}, {Scope: "s", Collection: "c", ID: 9, Manifest: 2},
 		{Scope: "_default", Collection: "c", ID: 10, Manifest: 3}} {
 		c := create("same", 0, 0, 1)
@@ -462,7 +456,7 @@ func goldenCollections(t testing.TB) *node {
 
 // goldenPartitions has indexes that are partitioned by components of the key and by its leading one, among others.
 func goldenPartitions(t testing.TB) *node {
-	n := raised(t, 3)
+	n := cluster(t)
 	n.must(create("by_id", 0, 0, 1))
 	n.must(createByKey("by_hash", index.PartitionBy{Scheme: index.PartitionHash, Exprs: []string{"c", "a"}}, 0, 0, 1, 0))
 	n.must(createByKey("by_range", index.PartitionBy{Scheme: index.PartitionRange, Exprs: []string{"a"},
@@ -479,7 +473,7 @@ func goldenPartitions(t testing.TB) *node {
 // goldenRules has indexes that carry the rules of their expressions. What is built for the first time, or anew with new
 // copies, carries those that hold then; what goes on from what it has keeps the lowest.
 func goldenRules(t testing.TB) *node {
-	n := raised(t, 4)
+	n := cluster(t)
 	rules := func(name string, want uint32) {
 		t.Helper()
 		if d := n.state.IndexByName("b", name).Definition; d.Rules != want {
@@ -523,10 +517,9 @@ func goldenRules(t testing.TB) *node {
 // goldenForgets deletes buckets: one that has no index, one whose index is removed later, one of which something is
 // set.
 func goldenForgets(t testing.TB) *node {
-	n := raised(t, 4)
+	n := cluster(t)
 	n.must(&SetBucket{Name: "old", UUID: "o", VBuckets: 1})
 	n.must(&BucketGone{Name: "old", UUID: "o"})
-	n.must(&SetFormatLevel{Level: 5})
 	n.must(&SetBucket{Name: "lone", UUID: "l", VBuckets: 1})
 	n.must(&BucketGone{Name: "lone", UUID: "l"})
 	n.must(&SetBucket{Name: "set", UUID: "s", VBuckets: 1})
@@ -547,7 +540,7 @@ func goldenForgets(t testing.TB) *node {
 
 // goldenSettings sets the source of a bucket's stability timestamps, which a restore of an older backup takes back.
 func goldenSettings(t testing.TB) *node {
-	n := raised(t, 3)
+	n := cluster(t)
 	n.refuse(&SetBucketSettings{Bucket: "nobody", StabilitySource: "sync"}, errcode.UnknownBucket)
 	n.refuse(&SetBucketSettings{Bucket: "b", StabilitySource: "mean"}, errcode.InvalidArgument)
 	n.must(&SetBucketSettings{Bucket: "b", StabilitySource: "heartbeat"})
@@ -564,7 +557,7 @@ func goldenSettings(t testing.TB) *node {
 
 // goldenUsers has users and tokens: added, changed, removed.
 func goldenUsers(t testing.TB) *node {
-	n := raised(t, 2)
+	n := cluster(t)
 	n.must(&PutUser{Mode: PutFirst, Name: "admin", Role: UserAdmin, Hash: "$argon2id$v=19$m=8,t=1,p=1$c2FsdA$aGFzaA"})
 	n.must(&PutUser{Mode: PutFirst, Name: "admin", Role: UserAdmin, Hash: "other"}) // nothing
 	n.must(&PutUser{Mode: PutNew, Name: "ann", Role: UserDDL, Hash: "h1"})
@@ -580,11 +573,20 @@ func goldenUsers(t testing.TB) *node {
 	return n
 }
 
+// goldenNext was raised to the level after the newest, and has used what it has.
+func goldenNext(t testing.TB) *node {
+	n := cluster(t)
+	n.must(&RegisterManager{Manager: Manager{ID: "m2-bb", Name: "m2", FormatLevel: NextLevel}})
+	n.refuse(&SetFormatLevel{Level: NextLevel}, errcode.FormatNotAllowed) // m1 has not said that it knows it
+	n.raise()
+	n.must(&Reserved{})
+	return n
+}
+
 // goldenRestore has seen every command of restores.
 func goldenRestore(t testing.TB) *node {
 	n := populated(t)
-	n.must(&SetFormatLevel{Level: 2})
-	n.must(&RegisterManager{Manager: Manager{ID: "m4-dd", FormatLevel: 2}})
+	n.must(&RegisterManager{Manager: Manager{ID: "m4-dd", FormatLevel: 1}})
 	b := n.backup()
 	n.must(&DropIndex{ID: 3})
 	n.stage(b, RestoreInPlace)
@@ -601,7 +603,7 @@ func replayGolden(t *testing.T, n *node) {
 	t.Helper()
 	s := New()
 	for i, data := range n.log {
-		next, _, _, err := Apply(s, uint64(i+1), data)
+		next, _, _, err := applyEntry(s, uint64(i+1), data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -676,7 +678,7 @@ func replayFiles(t *testing.T, logPath, snapshotPath string) {
 			t.Fatal(err)
 		}
 		index++
-		if s, _, _, err = Apply(s, index, data); err != nil {
+		if s, _, _, err = applyEntry(s, index, data); err != nil {
 			t.Fatalf("entry %d: %v", index, err)
 		}
 		if err := Check(s); err != nil {
@@ -691,7 +693,7 @@ func replayFiles(t *testing.T, logPath, snapshotPath string) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	restored, err := ReadSnapshot(file)
+	restored, err := ReadSnapshotUpTo(NextLevel, file)
 	if err != nil {
 		t.Fatal(err)
 	}

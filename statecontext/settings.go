@@ -78,10 +78,9 @@ func (d *decoder) bucketSettings() *BucketSettings {
 func checkSettings(s *State) error {
 	for b := range s.AllBucketSettings() {
 		_, err := stability.ParseSource(b.StabilitySource)
-		if err != nil || b.ModifiedCAS > s.cas || s.Bucket(b.Bucket) == nil ||
-			s.formatLevel < kindSetBucketSettings.format() {
-			return broken("settings of bucket %q at %d: source %q; state at %d, format level %d", b.Bucket, b.ModifiedCAS,
-				b.StabilitySource, s.cas, s.formatLevel)
+		if err != nil || b.ModifiedCAS > s.cas || s.Bucket(b.Bucket) == nil {
+			return broken("settings of bucket %q at %d: source %q; state at %d", b.Bucket, b.ModifiedCAS, b.StabilitySource,
+				s.cas)
 		}
 	}
 	return nil

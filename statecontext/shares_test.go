@@ -14,7 +14,7 @@ import (
 
 // governed is a cluster with an administrator and users with role ddl, and a small ledger.
 func governed(t testing.TB, entries uint32, users ...string) *node {
-	n := upgraded(t)
+	n := cluster(t)
 	n.must(&PutUser{Mode: PutFirst, Name: "admin", Role: UserAdmin, Hash: "h"})
 	for _, name := range users {
 		n.must(&PutUser{Mode: PutNew, Name: name, Role: UserDDL, Hash: "h"})

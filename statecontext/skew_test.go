@@ -8,7 +8,7 @@ import (
 // TestVersionsAgree: what differs between versions of one format level, the words of refusals, makes no difference
 // between replicas, and a restore is not judged by what one version checks and another does not.
 func TestVersionsAgree(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k"}, Body: &DropIndex{ID: 999}})
 	other := *n.state
 	other.ledger = other.ledger.cleared()

@@ -15,7 +15,7 @@ import (
 )
 
 // snapshotForm is the form of a state's snapshot: its format level, so that every node of a cluster in the middle of an
-// upgrade can read what the others send. Older forms stay readable.
+// upgrade can read what the others send.
 func snapshotForm(s *State) byte { return byte(s.formatLevel) }
 
 var (
@@ -38,23 +38,17 @@ const (
 	recordBucket    = 6
 	recordIndex     = 7
 	recordLedger    = 8
-	recordUser      = 16 // form 2
-	recordToken     = 17 // form 2
-	recordSettings  = 18 // form 3
-	recordPassed    = 19 // form 5
-	recordRestored  = 20 // form 2
-	recordStaging   = 21 // form 2
-	recordChunk     = 22 // form 2
-
-	recordRebalance     = 23 // form 6
-	recordStep          = 24 // form 6
-	recordGoing         = 25 // form 6
-	recordNextRebalance = 26 // form 6
-	recordEvicting      = 27 // form 6
-	recordDifference    = 28 // form 6
-	recordRate          = 29 // form 6
-
-	recordEnd = 255
+	recordUser      = 9
+	recordToken     = 10
+	recordSettings  = 11
+	recordRebalance = 12
+	recordStep      = 13
+	recordGoing     = 14
+	recordDiffers   = 15
+	recordRestored  = 16
+	recordStaging   = 17
+	recordChunk     = 18
+	recordEnd       = 255
 )
 
 // WriteSnapshot writes a state, with the index of the Raft entry it stands at.
@@ -121,7 +115,8 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 	p = appendUint(appendInt(appendInt(p, s.timeMS), s.wallMS), s.revision)
 	p = appendLimits(appendString(appendUint(p, s.term), s.leader), s.limits)
 	p = append(appendUint(appendUint(p, uint64(s.nextIndexID)), uint64(s.nextCopyID)), byte(s.nextNodeID))
-	p = appendUint(p, s.ledger.next)
+	p = appendUint(appendUint(p, s.ledger.next), s.rebalances.next)
+	p = appendUint(appendUint(appendUint(p, s.passed.generation), s.passed.stability), s.passed.rollback)
 	rw.write(recordHeader, p)
 	for m := range s.Managers() {
 		p = appendManager(p[:0], m)
@@ -132,13 +127,8 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 		rw.write(recordProjector, p)
 	}
 	for i := range s.Indexers() {
-		p = appendIndexer(p[:0], i)
+		p = appendBool(appendIndexer(p[:0], i), i.Evicting)
 		rw.write(recordIndexer, p)
-	}
-	for i := range s.Indexers() {
-		if i.Evicting {
-			rw.write(recordEvicting, append(p[:0], byte(i.Node)))
-		}
 	}
 	s.removed.Scan(func(uuid string, cas uint64) bool {
 		p = appendUint(appendString(p[:0], uuid), cas)
@@ -172,10 +162,6 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 	for b := range s.AllBucketSettings() {
 		p = appendBucketSettings(p[:0], b)
 		rw.write(recordSettings, p)
-	}
-	if n := s.passed; n != (bucketNumbers{}) {
-		p = appendUint(appendUint(appendUint(p[:0], n.generation), n.stability), n.rollback)
-		rw.write(recordPassed, p)
 	}
 	p = rw.rebalances(s, p)
 	p = rw.differences(s, p)
@@ -349,10 +335,6 @@ func (s *State) load(kind byte, d *decoder) {
 	case recordSettings:
 		b := d.bucketSettings()
 		s.settings.Set(b.Bucket, b)
-	case recordRate:
-		s.limits.TransferRate = d.int()
-	case recordPassed:
-		s.passed = bucketNumbers{generation: d.uint(), stability: d.uint(), rollback: d.uint()}
 	default:
 		if !s.loadRegistration(kind, d) && !s.loadRestore(kind, d) && !s.loadRebalance(kind, d) &&
 			!s.loadDifference(kind, d) {
@@ -366,7 +348,8 @@ func (s *State) loadHeader(d *decoder) {
 	s.epoch, s.formatLevel, s.timeMS, s.wallMS, s.revision = d.uint(), d.uint(), d.int(), d.int(), d.uint()
 	s.term, s.leader, s.limits = d.uint(), d.string(), d.limits()
 	s.nextIndexID, s.nextCopyID, s.nextNodeID = index.ID(d.uint()), index.CopyID(d.uint()), index.NodeID(d.byte())
-	s.ledger.next = d.uint()
+	s.ledger.next, s.rebalances.next = d.uint(), d.uint()
+	s.passed = bucketNumbers{generation: d.uint(), stability: d.uint(), rollback: d.uint()}
 }
 
 // loadRegistration takes the records of managers, projectors and indexers; false for another kind.
@@ -380,17 +363,9 @@ func (s *State) loadRegistration(kind byte, d *decoder) bool {
 		s.projectors.Set(p.ID, &p)
 	case recordIndexer:
 		i := d.indexer()
+		i.Evicting = d.bool()
 		s.indexers.Set(i.Node, &i)
 		s.nodes.Set(i.UUID, i.Node)
-	case recordEvicting:
-		old := s.Indexer(index.NodeID(d.byte()))
-		if old == nil || old.Evicting {
-			d.fail("an indexer that is being removed is not known, or named twice")
-			return true
-		}
-		i := *old
-		i.Evicting = true
-		s.indexers.Set(i.Node, &i)
 	case recordRemoved:
 		s.removed.Set(d.string(), d.uint())
 	default:

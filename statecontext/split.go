@@ -44,13 +44,7 @@ func (c *SplitIndex) append(dst []byte) []byte {
 	dst = appendString(appendUint(dst, uint64(c.Partitions)), c.Statement)
 	dst = appendPlacements(appendLayout(dst, &c.Layout), c.Placement)
 	dst = appendInt(appendUint(dst, uint64(c.Rules)), c.CreatedMS)
-	if c.IfPlanned == 0 && c.Cause == "" {
-		return dst
-	}
-	if dst = appendUint(dst, c.IfPlanned); c.Cause == "" {
-		return dst
-	}
-	return appendString(dst, c.Cause)
+	return appendString(appendUint(dst, c.IfPlanned), c.Cause)
 }
 
 func decodeSplitIndex(d *decoder) *SplitIndex {
@@ -65,16 +59,7 @@ func decodeSplitIndex(d *decoder) *SplitIndex {
 	c.Partitions, c.Statement = uint16(d.max(1<<16-1, "partitions")), d.string()
 	c.Layout, c.Placement = d.layout(), d.placements()
 	c.Rules, c.CreatedMS = d.uint32(), d.int()
-	if d.err == nil && len(d.b) > 0 {
-		c.IfPlanned = d.uint()
-		if d.err == nil && len(d.b) > 0 {
-			if c.Cause = d.string(); c.Cause == "" {
-				d.fail("a split by itself without a cause")
-			}
-		} else if c.IfPlanned == 0 {
-			d.fail("a split that was planned for cas 0")
-		}
-	}
+	c.IfPlanned, c.Cause = d.uint(), d.string()
 	return c
 }
 

@@ -47,7 +47,7 @@ func split(t testing.TB, x *Index, values ...string) *SplitIndex {
 
 // splittingNode is a cluster with index 1 (x), which is READY and is being split into index 2.
 func splittingNode(t testing.TB) *node {
-	n := upgraded(t)
+	n := cluster(t)
 	n.must(ranged("x", "10"))
 	n.ready(1)
 	if id := n.must(split(t, n.state.Index(1), "10", "20")).Index; id != 2 {
@@ -124,7 +124,7 @@ func TestTheSwitchIsGuarded(t *testing.T) {
 }
 
 func TestSplitsThatCannotBe(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	n.must(ranged("x", "10"))
 	n.refuse(split(t, n.state.Index(1), "5"), errcode.StateMismatch)
 	n.ready(1)
@@ -150,10 +150,6 @@ func TestSplitsThatCannotBe(t *testing.T) {
 	n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: []partition.Rebalance{{Index: 1,
 		Old: x.Topology.Copies[0].ID, Dst: partition.Shard{Node: to}}}})
 	n.refuse(split(t, x, "5"), errcode.RebalanceRunning)
-	low := raised(t, formatSplits-1)
-	low.must(ranged("x", "10"))
-	low.ready(1)
-	low.refuse(split(t, low.state.Index(1), "5"), errcode.FormatNotAllowed)
 }
 
 // Whatever happens to one of the two before the switch ends the split, in the same update, and never touches the first.
@@ -219,7 +215,7 @@ func TestRestoreEndsSplits(t *testing.T) {
 // READY), a name never is without an index, and the next leader can begin.
 func TestSplitsAreSound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		n := upgraded(t)
+		n := cluster(t)
 		n.must(ranged("x", "10"))
 		n.ready(1)
 		term := uint64(1)
@@ -278,7 +274,7 @@ func TestSplitsAreSound(t *testing.T) {
 
 // goldenSplit has a split that failed, one that is under way, and one that is done.
 func goldenSplit(t testing.TB) *node {
-	n := raised(t, 8)
+	n := cluster(t)
 	for _, name := range []string{"x", "y", "z"} {
 		n.must(ranged(name, "10"))
 	}
@@ -293,7 +289,7 @@ func goldenSplit(t testing.TB) *node {
 
 // goldenSplitByItself has one split that nobody asked for done, and one under way.
 func goldenSplitByItself(t testing.TB) *node {
-	n := raised(t, 8)
+	n := cluster(t)
 	n.must(ranged("x", "10"))
 	n.ready(1)
 	first := split(t, n.state.Index(1), "10", `"m"`)
@@ -315,7 +311,7 @@ func TestSplitByItself(t *testing.T) {
 		return c
 	}
 	ready := func() *node {
-		n := upgraded(t)
+		n := cluster(t)
 		for id, name := range []string{"x", "y"} {
 			n.must(ranged(name, "10"))
 			n.ready(index.ID(id + 1))
@@ -356,7 +352,7 @@ func TestSplitByItself(t *testing.T) {
 
 // What no snapshot can hold is neither read from the log nor applied, and Check sees it.
 func TestNoSplitOfWhatCannotBeReadAgain(t *testing.T) {
-	n := upgraded(t)
+	n := cluster(t)
 	n.must(ranged("x", "10"))
 	n.ready(1)
 	n.must(createByKey("h", index.PartitionBy{Scheme: index.PartitionHash, Exprs: []string{"a"}}, 0, 0, 1))
@@ -434,7 +430,4 @@ func TestCancelOfASplit(t *testing.T) {
 	n.refuse(cancel, errcode.StateMismatch)
 	n.refuse(&CancelSplit{ID: 2}, errcode.StateMismatch)
 	n.refuse(&CancelSplit{ID: 9}, errcode.UnknownIndex)
-	low := raised(t, formatSplits-1)
-	low.must(ranged("x", "10"))
-	low.refuse(&CancelSplit{ID: 1}, errcode.FormatNotAllowed)
 }

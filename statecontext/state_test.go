@@ -38,6 +38,16 @@ func (n *node) do(bodies ...Body) []Result {
 // wallsAheadMS is how far proposers' wall clocks are from the state's time, so that nobody takes the one for the other.
 const wallsAheadMS = 1_800_000_000_000
 
+// applyEntry is Apply of a program that knows the next level, too.
+func applyEntry(s *State, raftIndex uint64, data []byte) (*State, []Result, []Event, error) {
+	commands, err := DecodeUpTo(NextLevel, data)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	next, results, events := ApplyCommands(s, raftIndex, commands)
+	return next, results, events, nil
+}
+
 func (n *node) apply(commands ...Command) []Result {
 	n.t.Helper()
 	for i := range commands {
@@ -49,7 +59,7 @@ func (n *node) apply(commands ...Command) []Result {
 	}
 	before, hash := n.state, Hash(n.state)
 	n.raft++
-	next, results, events, err := Apply(before, n.raft, data)
+	next, results, events, err := applyEntry(before, n.raft, data)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -144,6 +154,15 @@ func cluster(t testing.TB) *node {
 	}
 	n.must(&SetBucket{Name: "b", UUID: "bu1", VBuckets: 4})
 	return n
+}
+
+// raise raises the format level to the next, which the manager knows.
+func (n *node) raise() {
+	n.t.Helper()
+	m := *n.state.Manager("m1-aa")
+	m.FormatLevel = NextLevel
+	n.must(&RegisterManager{Manager: m})
+	n.must(&SetFormatLevel{Level: NextLevel})
 }
 
 func create(name string, replicas uint8, nodes ...index.NodeID) *CreateIndex {
@@ -254,8 +273,6 @@ func TestPlacementIsChecked(t *testing.T) {
 	c.Layout.Scheme = 99
 	n.refuse(c, errcode.InvalidArgument)
 	byKey := index.PartitionBy{Scheme: index.PartitionHash, Exprs: []string{"c"}}
-	n.refuse(createByKey("x", byKey, 0, 0), errcode.FormatNotAllowed)
-	n.must(&SetFormatLevel{Level: formatPartitions})
 	c = create("x", 0, 0)
 	c.Definition.PartitionBy = byKey // with the layout of another
 	n.refuse(c, errcode.InvalidArgument)
@@ -414,7 +431,6 @@ func TestStability(t *testing.T) {
 // known.
 func (n *node) mergesRollbackLogs() {
 	n.t.Helper()
-	n.raise(FormatLevel)
 	logs := func(rid uint64, v uint16, rev uint64, branch uint64) *RollbackLogs {
 		return &RollbackLogs{Bucket: "b", Generation: 1, ID: rid, Logs: []timestamp.VBucketLog{{VBucket: v,
 			Log:      timestamp.FailoverLog{{VBUUID: branch, Seqno: 5}, {VBUUID: 0xa}},
@@ -500,7 +516,7 @@ func TestLeaderAndEpoch(t *testing.T) {
 	n.refuse(&RaiseEpoch{Epoch: 5}, errcode.StaleTerm)
 	n.must(&RaiseEpoch{Epoch: 6})
 	n.must(lead(2, "m1")) // terms may restart in a new epoch
-	n.refuse(&SetFormatLevel{Level: FormatLevel + 1}, errcode.FormatNotAllowed)
+	n.refuse(&SetFormatLevel{Level: NextLevel + 1}, errcode.FormatNotAllowed)
 	n.must(&RemoveManager{ID: "m2"})
 	n.refuse(&RemoveManager{ID: "m2"}, errcode.UnknownNode)
 	n.must(&RegisterProjector{Projector: Projector{ID: "p", Admin: "http://p"}})
@@ -610,7 +626,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 // A way to spread entries that somebody adds in a file of his own is replicated as those that there are; what a layout
 // says is the definition's.
 func TestAThirdKindOfPartitions(t *testing.T) {
-	n := raised(t, FormatLevel)
+	n := cluster(t)
 	c := create("x", 0, 0, 1)
 	c.Definition.PartitionBy = index.PartitionBy{Scheme: families.By, Exprs: []string{"META().id"}}
 	n.refuse(c, errcode.InvalidArgument) // the layout is of a hash

@@ -380,9 +380,6 @@ func (t *tx) changedToken(x *Token, removed bool) {
 }
 
 func checkUsers(s *State) error {
-	if s.users.Len()+s.tokens.Len() > 0 && s.formatLevel < kindPutUser.format() {
-		return broken("%d users at format level %d", s.users.Len(), s.formatLevel)
-	}
 	if s.users.Len() > MaxUsers || s.tokens.Len() > MaxTokens {
 		return broken("%d users and %d tokens, at most %d and %d", s.users.Len(), s.tokens.Len(), MaxUsers, MaxTokens)
 	}

@@ -14,7 +14,6 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
 	"tidemark/manager/api/v1"
-	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
 	"tidemark/statecontext"
 )
@@ -110,11 +109,6 @@ func (g backups) restore(w http.ResponseWriter, r *http.Request) error {
 	b, err := statecontext.ReadBackupUpTo(g.cfg.Raft.FormatLevel(), data)
 	if err != nil {
 		return rpc.Refuse(errcode.BackupUnusable, "nothing was done: %v", err)
-	}
-	if level := g.cfg.Raft.State().FormatLevel(); level < statecontext.RestoreFormat() {
-		return fmt.Errorf("%w: restore needs format level %d, the cluster is at %d: when all managers run the new version, "+
-			"run tidemark cluster finalize-upgrade",
-			consensus.ErrFormatTooOld, statecontext.RestoreFormat(), level)
 	}
 	req, err := request(r, 0, []byte(q.Get("mode")))
 	if err != nil {

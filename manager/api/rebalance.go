@@ -33,7 +33,7 @@ func (g rebalances) rebalanceRoutes() []route {
 					{status: 200, means: "the plan alone, or nothing has to move", body: v1.RebalanceReply{}}},
 				codes: []errcode.Code{errcode.RebalanceRunning, errcode.StalePlan,
 					errcode.UnknownNode, errcode.MemberConflict, errcode.PlacementImpossible,
-					errcode.FormatNotAllowed, errcode.OutcomeUnknown}}},
+					errcode.OutcomeUnknown}}},
 		{method: "GET", path: "/v1/rebalances", handle: g.listRebalances, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listRebalances", tag: tagCluster, summary: "The newest rebalances",

@@ -34,7 +34,7 @@ func (g sessions) sessionRoutes() []route {
 				id: "beginSession", tag: tagUsers, summary: "Begin a session of the console, with the password of a user: the " +
 					"answer sets a cookie, which counts beside the header " + HeaderConsole,
 				answers: []answer{{status: 201, means: "it has begun", body: v1.WhoAmI{}}},
-				codes:   []errcode.Code{errcode.LimitExceeded, errcode.UnknownUser, errcode.FormatNotAllowed, errcode.Busy}}},
+				codes:   []errcode.Code{errcode.LimitExceeded, errcode.UnknownUser, errcode.Busy}}},
 		{method: "DELETE", path: "/v1/session", handle: g.endSession, role: RoleRead, leader: true, again: true,
 			limit: WriteTimeout, doc: operation{
 				id: "endSession", tag: tagUsers, summary: "End the caller's session, if he has one",

@@ -19,7 +19,6 @@ import (
 const tagUsers = "Users"
 
 func (g users) userRoutes() []route {
-	mayNot := errcode.FormatNotAllowed
 	return []route{
 		{method: "GET", path: "/v1/users", handle: g.listUsers, role: RoleAdmin, leader: true, limit: ReadTimeout,
 			doc: operation{
@@ -31,12 +30,12 @@ func (g users) userRoutes() []route {
 				headers: []string{HeaderKey}, body: v1.UserRequest{},
 				answers: []answer{{status: 200, means: "the user as he is now", body: v1.UserInfo{}}},
 				codes: []errcode.Code{errcode.UserExists, errcode.UnknownUser, errcode.LastAdmin,
-					errcode.LimitExceeded, mayNot}}},
+					errcode.LimitExceeded}}},
 		{method: "DELETE", path: "/v1/users/{name}", handle: g.removeUser, role: RoleAdmin, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "removeUser", tag: tagUsers, summary: "Remove a user and his tokens", headers: []string{HeaderKey},
 				answers: []answer{{status: 204, means: "removed"}},
-				codes:   []errcode.Code{errcode.UnknownUser, errcode.LastAdmin, mayNot}}},
+				codes:   []errcode.Code{errcode.UnknownUser, errcode.LastAdmin}}},
 		{method: "GET", path: "/v1/tokens", handle: g.listTokens, role: RoleAdmin, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listTokens", tag: tagUsers, summary: "List the tokens, without their secrets",
@@ -49,12 +48,12 @@ func (g users) userRoutes() []route {
 				answers: []answer{{status: 201, means: "made", body: v1.TokenInfo{}}},
 				codes: []errcode.Code{errcode.UnknownUser, errcode.TokenExists,
 					errcode.UnknownToken,
-					errcode.LimitExceeded, mayNot}}},
+					errcode.LimitExceeded}}},
 		{method: "DELETE", path: "/v1/tokens/{id}", handle: g.removeToken, role: RoleAdmin, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "revokeToken", tag: tagUsers, summary: "Revoke a token", headers: []string{HeaderKey},
 				answers: []answer{{status: 204, means: "revoked"}},
-				codes:   []errcode.Code{errcode.UnknownToken, mayNot}}},
+				codes:   []errcode.Code{errcode.UnknownToken}}},
 	}
 }
 

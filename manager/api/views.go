@@ -71,8 +71,7 @@ func (g views) viewRoutes() []route {
 				id: "setBucketSettings", tag: tagCluster, summary: "Replace what is set of a bucket; it is in force at once",
 				headers: []string{HeaderKey}, body: v1.BucketSettings{},
 				answers: []answer{{status: 200, means: "the settings from now on", body: v1.BucketSettingsReply{}}},
-				codes: []errcode.Code{errcode.UnknownBucket, errcode.InvalidArgument,
-					errcode.FormatNotAllowed}}},
+				codes:   []errcode.Code{errcode.UnknownBucket, errcode.InvalidArgument}}},
 	}
 }
 

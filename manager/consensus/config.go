@@ -88,7 +88,7 @@ type Config struct {
 	Logger hclog.Logger
 	Now    func() time.Time // stamps commands; time.Now
 
-	// Version names this program in entries of newer formats, so that an older one can say what to install.
+	// Version names this program in entries, so that an older one can say what to install.
 	Version string
 	// FormatLevel is the newest format level that this node understands; the program's own when 0.
 	FormatLevel uint64
@@ -117,9 +117,9 @@ func (c *Config) withDefaults() error {
 		return fmt.Errorf("%w: neither Listener nor RaftAddr is set", ErrConfig)
 	case c.Heartbeat < 20*time.Millisecond:
 		return fmt.Errorf("%w: heartbeat %v, want at least 20ms", ErrConfig, c.Heartbeat)
-	case c.FormatLevel > statecontext.FormatLevel:
-		return fmt.Errorf("%w: format level %d, this program knows up to %d", ErrConfig, c.FormatLevel,
-			statecontext.FormatLevel)
+	case c.FormatLevel > statecontext.NextLevel:
+		return fmt.Errorf("%w: format level %d, there are levels up to %d", ErrConfig, c.FormatLevel,
+			statecontext.NextLevel)
 	}
 	return nil
 }

@@ -18,8 +18,8 @@ func FuzzGreeting(f *testing.F) {
 		f.Add(who.encode())
 	}
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
-	f.Add([]byte("TMRF\x02\xffabc"))
-	f.Add([]byte("TMRF\x03\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"))
+	f.Add([]byte("TMRF\x01\xffabc"))
+	f.Add([]byte("TMRF\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"))
 	own := &stream{id: "m1-0badcafe", clusterID: func() string { return "0123456789abcdef" },
 		epoch:  func() uint64 { return 7 },
 		member: func(id string) bool { return id == "m2-00c0ffee" }}

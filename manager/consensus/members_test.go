@@ -193,15 +193,15 @@ func TestGreeting(t *testing.T) {
 		return greetingOf(version, cluster, id, "m9-00000000", now)
 	}
 	for name, c := range map[string]struct{ send, want string }{
-		"right":              {greeting(2, cluster, id), "\x00"},
-		"right, new node":    {greeting(2, "", id), "\x00"},
-		"foreign cluster":    {greeting(2, "0123456789abcdef", id), "you are m9-00000000 of cluster 0123456789abcdef"},
-		"wrong id":           {greeting(2, cluster, "m1-00000000"), "you want m1-00000000"},
-		"left by a recovery": {greetingOf(2, cluster, id, "m9-00000000", now-1), "recovered without m9-00000000"},
-		"a member, behind":   {greetingOf(2, cluster, id, id, now-1), "\x00"},
-		"newer version":      {greeting(3, cluster, id), ""},
+		"right":              {greeting(1, cluster, id), "\x00"},
+		"right, new node":    {greeting(1, "", id), "\x00"},
+		"foreign cluster":    {greeting(1, "0123456789abcdef", id), "you are m9-00000000 of cluster 0123456789abcdef"},
+		"wrong id":           {greeting(1, cluster, "m1-00000000"), "you want m1-00000000"},
+		"left by a recovery": {greetingOf(1, cluster, id, "m9-00000000", now-1), "recovered without m9-00000000"},
+		"a member, behind":   {greetingOf(1, cluster, id, id, now-1), "\x00"},
+		"newer version":      {greeting(2, cluster, id), ""},
 		"http":               {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", ""},
-		"lying length":       {"TMRF\x02\xffabc", ""},
+		"lying length":       {"TMRF\x01\xffabc", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, err := net.Dial("tcp", s.addr)

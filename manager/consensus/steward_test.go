@@ -159,7 +159,7 @@ func TestGrowAndShrink(t *testing.T) {
 			t.Errorf("a server with state that is no member: %v", err)
 		}
 		older := twin
-		older.Manager.Name, older.Manager.FormatLevel, older.Empty = "m9", 1, true
+		older.Manager.Name, older.Manager.FormatLevel, older.Empty = "m9", 0, true
 		if err := st.Join(deadline(t, hang), older); !errors.Is(err, consensus.ErrMemberConflict) ||
 			!strings.Contains(err.Error(), "format level") {
 			t.Errorf("a manager of an older version: %v", err)

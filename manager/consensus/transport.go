@@ -25,7 +25,7 @@ import (
 // their leader.
 const (
 	greetingMagic   = "TMRF"
-	greetingVersion = 2
+	greetingVersion = 1
 	// greetingTimeout bounds how long an accepted connection may be silent.
 	greetingTimeout = 5 * time.Second
 )

@@ -74,7 +74,7 @@ func (c *Coordinator) alterOnce(ctx context.Context, l *term, req *AlterRequest)
 			return Outcome{}, err
 		}
 	}
-	res, err := c.proposeRequest(ctx, req.Request, c.byName(body, req.Name))
+	res, err := c.proposeRequest(ctx, req.Request, byName(body, req.Name))
 	if err != nil {
 		return Outcome{}, err
 	}

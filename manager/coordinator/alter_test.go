@@ -21,7 +21,6 @@ import (
 func TestAlterKeepsAWholeCopy(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
-		w.level()
 		lone := w.create("lone", "", 2, 0)
 		w.until("READY", 20*time.Second, func() bool { return w.state(lone.ID) == index.Maintenance })
 		n := w.indexer("i2")
@@ -77,7 +76,6 @@ func TestAlterKeepsAWholeCopy(t *testing.T) {
 func TestAlterWithNodesOutlivesTheLeader(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
-		w.level()
 		name := strings.Repeat("long", 25)
 		o := w.create(name, "", 3, 0)
 		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })

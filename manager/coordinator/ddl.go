@@ -183,7 +183,7 @@ func (c *Coordinator) DropIndex(ctx context.Context, req DropRequest) (Outcome, 
 		was = x.Definition
 	}
 	body := &statecontext.DropIndex{ID: req.ID, IfMatch: req.IfMatch}
-	res, err := c.proposeRequest(ctx, req.Request, c.byName(body, req.Name))
+	res, err := c.proposeRequest(ctx, req.Request, byName(body, req.Name))
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -214,20 +214,11 @@ func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Out
 	}
 	build := c.trace(ctx, l, "")
 	body := &statecontext.BuildIndexes{IDs: req.IDs, IfMatch: req.IfMatch, Rules: c.newRules()}
-	res, err := c.proposeRequest(ctx, req.Request, c.byName(body, req.Names...))
+	res, err := c.proposeRequest(ctx, req.Request, byName(body, req.Names...))
 	s := c.cfg.Consensus.State()
 	ids := body.IDs
-	switch {
-	case len(res.Indexes) > 0:
+	if len(req.Names) > 0 {
 		ids = res.Indexes
-	case len(ids) == 0: // a replay of a build by ids, from before there were commands by name
-		for i := range req.Names {
-			if x := target(s, 0, &req.Names[i]); x != nil {
-				ids = append(ids, x.Definition.ID)
-			} else {
-				ids = append(ids, 0) // gone since
-			}
-		}
 	}
 	l.traced(ctx, build, s, err, ids...)
 	if err != nil {
@@ -254,8 +245,9 @@ func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*st
 	if err != nil {
 		return nil, err
 	}
-	set := statecontext.SetBucket{Name: name, UUID: found.UUID, VBuckets: found.VBuckets}.After(s, s.Seen(name))
-	if _, err := c.proposeFor(ctx, set); err != nil && !errors.Is(err, errcode.GenerationMismatch) { // known since
+	seen := s.Seen(name)
+	if _, err := c.proposeFor(ctx, &statecontext.SetBucket{Name: name, UUID: found.UUID, VBuckets: found.VBuckets,
+		Seen: &seen}); err != nil && !errors.Is(err, errcode.GenerationMismatch) { // known since
 		return nil, fmt.Errorf("making bucket %q known: %w", name, err)
 	}
 	b := c.cfg.Consensus.State().Bucket(name)
@@ -296,11 +288,6 @@ func (c *Coordinator) findCollection(ctx context.Context, bucket *statecontext.B
 	d.Member = d.Keyspace().Member()
 	if d.Member.IsZero() || c.cfg.Consensus.State().IndexIn(d.Keyspace(), d.Name) != nil { // the name decides
 		return nil
-	}
-	if level := c.cfg.Consensus.State().FormatLevel(); level < statecontext.CollectionFormat() {
-		return &statecontext.Rejection{Code: errcode.FormatNotAllowed, Message: fmt.Sprintf("an index on a collection needs "+
-			"format level %d, the cluster is at %d: tidemark cluster finalize-upgrade when every manager has this version",
-			statecontext.CollectionFormat(), level)}
 	}
 	found, err := c.askBucketSoon(ctx, &wire.BucketRequest{Bucket: d.Bucket, Collections: true})
 	switch {
@@ -369,11 +356,8 @@ func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*
 
 var errFound = errors.New("found")
 
-// newRules are those that an index carries which is built now; 0 while the cluster has not the format for it.
+// newRules are those that an index carries which is built now: the lowest of those that projectors evaluate by.
 func (c *Coordinator) newRules() uint32 {
-	if c.cfg.Consensus.State().FormatLevel() < statecontext.RulesFormat() {
-		return 0
-	}
 	s, _ := c.Status()
 	if low := s.ExprRules.Lowest; low != 0 {
 		return min(low, expression.Rules)

@@ -93,9 +93,8 @@ func (c *Coordinator) proposeAsDuty(w *world, body statecontext.Body) error {
 	return err
 }
 
-// TestRulesAreKept: an index carries the lowest rules of those by which projectors evaluate when it is built, once the
-// cluster's format is for it; when they evaluate by others, those whose expressions give other values then are
-// outdated.
+// TestRulesAreKept: an index carries the lowest rules of those by which projectors evaluate when it is built; when they
+// evaluate by others, those whose expressions give other values then are outdated.
 func TestRulesAreKept(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -104,13 +103,6 @@ func TestRulesAreKept(t *testing.T) {
 			return func() bool { s, ok := w.leader().Status(); return ok && s.ExprRules == want }
 		}
 		w.until("rules are told", 10*time.Second, rules(core.ExprRules{Lowest: expression.Rules, Highest: expression.Rules}))
-		old := w.create("old", `SUBSTR(x, 0) = "a"`, 1, 0)
-		if got := w.log.State().Definition(old.ID).Rules; got != 0 {
-			t.Errorf("an index of a cluster of format level 1 carries rules %d", got)
-		}
-		if err := w.leader().proposeAsDuty(w, &statecontext.SetFormatLevel{Level: statecontext.FormatLevel}); err != nil {
-			t.Fatal(err)
-		}
 		all[0].evaluates(1)
 		w.until("an earlier version is told", 10*time.Second, func() bool {
 			s,
@@ -125,7 +117,7 @@ func TestRulesAreKept(t *testing.T) {
 			o        Outcome
 			rules    uint32
 			outdated string
-		}{{old, 0, "SUBSTR"}, {mixed, 1, "SUBSTR"}, {fresh, expression.Rules, ""}, {plain, expression.Rules, ""}} {
+		}{{mixed, 1, "SUBSTR"}, {fresh, expression.Rules, ""}, {plain, expression.Rules, ""}} {
 			d := w.log.State().Definition(c.o.ID)
 			s, _ := w.leader().Status()
 			said := s.ExprRules.Outdated(d)

@@ -21,7 +21,6 @@ func TestEvictionGoesOn(t *testing.T) {
 		w.depose()
 		w.lead()
 		w.components(3)
-		w.finalize()
 		var all []index.ID
 		for i := range 6 {
 			all = append(all, w.create(fmt.Sprint("x", i), "", 3, 1).ID)
@@ -95,14 +94,4 @@ func TestEvictionGoesOn(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// finalize raises the cluster to the newest format level.
-func (w *world) finalize() {
-	w.t.Helper()
-	res, err := w.log.Propose(w.ctx,
-		statecontext.Command{Body: &statecontext.SetFormatLevel{Level: statecontext.FormatLevel}})
-	if err != nil || res.Err() != nil {
-		w.t.Fatal(err, res.Err())
-	}
 }

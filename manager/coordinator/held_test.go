@@ -28,7 +28,6 @@ func TestHeldIsToldOnce(t *testing.T) {
 			}
 			return reply
 		}
-		w.level()
 		if _, err := w.log.Propose(w.ctx, statecontext.Command{Body: &statecontext.SetLimits{
 			Limits: statecontext.Limits{TransferRate: 2 << 20}}}); err != nil {
 			t.Fatal(err)

@@ -26,7 +26,6 @@ func TestHotRangesAreCutWhereTheyAreHot(t *testing.T) {
 		w.depose()
 		w.lead()
 		w.components(2)
-		w.level()
 		for name, most := range map[string]uint64{"i1": 40, "i2": 250} { // who reads likes one of two copies
 			n := w.indexers["http://"+name]
 			n.mu.Lock()

@@ -18,31 +18,12 @@ func target(s *statecontext.State, id index.ID, name *statecontext.IndexName) *s
 }
 
 // byName makes a command one about the indexes that have these names when it is applied; without names it is about its
-// own ids. While the format of the cluster has no commands by name, they are looked up here: before there are splits no
-// name changes its index.
-func (c *Coordinator) byName(body statecontext.Body, names ...statecontext.IndexName) statecontext.Body {
-	s := c.cfg.Consensus.State()
-	switch {
-	case len(names) == 0 || names[0].IsZero():
+// own ids.
+func byName(body statecontext.Body, names ...statecontext.IndexName) statecontext.Body {
+	if len(names) == 0 || names[0].IsZero() {
 		return body
-	case s.FormatLevel() >= statecontext.SplitFormat():
-		return &statecontext.ByName{Names: names, Body: body}
 	}
-	ids := make([]index.ID, len(names))
-	for i := range names {
-		if x := s.Named(&names[i]); x != nil {
-			ids[i] = x.Definition.ID
-		}
-	}
-	switch b := body.(type) {
-	case *statecontext.BuildIndexes:
-		b.IDs = ids
-	case *statecontext.DropIndex:
-		b.ID = ids[0]
-	case *statecontext.CancelSplit:
-		b.ID = ids[0]
-	}
-	return body
+	return &statecontext.ByName{Names: names, Body: body}
 }
 
 // mostPlans is how often a request is planned that finds another state than it was planned for.
@@ -63,7 +44,7 @@ func replanned(ctx context.Context, do func() (Outcome, error)) (o Outcome, err 
 // can still write knows that the name is not there.
 func (c *Coordinator) absent(ctx context.Context, name *statecontext.IndexName,
 	req *statecontext.Request) (Outcome, error) {
-	res, err := c.proposeRequest(ctx, req, c.byName(&statecontext.AlterIndex{}, *name))
+	res, err := c.proposeRequest(ctx, req, byName(&statecontext.AlterIndex{}, *name))
 	if err != nil {
 		return Outcome{}, err
 	}

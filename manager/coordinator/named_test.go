@@ -42,7 +42,6 @@ func (w *world) interrupt() (*Coordinator, *interrupted) {
 func TestNamesThatMove(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
-		w.level()
 		c, in := w.interrupt()
 		ready := func(name string) index.ID {
 			o := w.create(name, "", 2, 0)
@@ -146,7 +145,6 @@ func TestNamesThatMove(t *testing.T) {
 func TestPlansAreMadeAnew(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
-		w.level()
 		o := w.create("x", "", 2, 1)
 		w.until("READY", time.Minute, func() bool { return w.state(o.ID) == index.Maintenance })
 		c, in := w.interrupt()
@@ -183,35 +181,6 @@ func TestPlansAreMadeAnew(t *testing.T) {
 		}
 		if again, err := c.SplitIndex(w.ctx, split); err != nil || !again.Replayed || again.ID != first.ID {
 			t.Errorf("the same again: %+v, %v", again, err)
-		}
-	})
-}
-
-// TestABuildFromBeforeCommandsByName: a build by name that the ledger has from a lower format, without the ids, is
-// replayed with those that have the names.
-func TestABuildFromBeforeCommandsByName(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.components(1)
-		w.create("here", "", 1, 0)
-		w.create("gone", "", 1, 0)
-		build := BuildRequest{Request: &statecontext.Request{Principal: "p", Key: "k"}}
-		for _, name := range []string{"here", "gone"} {
-			x := w.log.State().IndexByName("world", name)
-			w.until("READY", time.Minute, func() bool { return w.state(x.Definition.ID) == index.Maintenance })
-			build.Names = append(build.Names, statecontext.IndexName{Keyspace: x.Definition.Keyspace(), Name: name})
-		}
-		here := w.log.State().IndexByName("world", "here").Definition.ID
-		if _, err := w.leader().BuildIndexes(w.ctx, build); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.leader().DropIndex(w.ctx, DropRequest{Name: build.Names[1]}); err != nil {
-			t.Fatal(err)
-		}
-		w.until("it is gone", time.Minute, func() bool { return w.log.State().IndexByName("world", "gone") == nil })
-		w.level()
-		os, err := w.leader().BuildIndexes(w.ctx, build)
-		if err != nil || len(os) != 2 || os[0].ID != here || os[1].ID != 0 || !os[0].Replayed {
-			t.Errorf("%+v, %v", os, err)
 		}
 	})
 }

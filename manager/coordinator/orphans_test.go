@@ -65,7 +65,6 @@ func TestOrphans(t *testing.T) {
 				t.Fatal(err, res.Err())
 			}
 		}
-		propose(&statecontext.SetFormatLevel{Level: 2})
 		propose(&statecontext.BeginRestore{ID: "r", Mode: statecontext.RestoreInPlace, Bytes: 10})
 		report(all...)
 		time.Sleep(5 * time.Second)

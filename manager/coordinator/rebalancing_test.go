@@ -16,16 +16,6 @@ import (
 	"tidemark/statecontext"
 )
 
-// level raises the format level to the newest.
-func (w *world) level() {
-	w.t.Helper()
-	res, err := w.log.Propose(w.ctx,
-		statecontext.Command{Body: &statecontext.SetFormatLevel{Level: statecontext.FormatLevel}})
-	if err != nil || res.Err() != nil {
-		w.t.Fatal(err, res.Err())
-	}
-}
-
 // rebalanced waits until nothing is under way and nothing is leaving, and returns the copies of each node.
 func (w *world) rebalanced(limit time.Duration) map[index.NodeID]int {
 	w.t.Helper()
@@ -54,7 +44,6 @@ func (w *world) rebalanced(limit time.Duration) map[index.NodeID]int {
 func (w *world) moving() (lone, pair Outcome) {
 	w.t.Helper()
 	w.components(3)
-	w.level()
 	lone, pair = w.create("lone", "", 6, 0), w.create("pair", "", 6, 1)
 	w.until("READY", 20*time.Second, func() bool {
 		return w.state(lone.ID) == index.Maintenance && w.state(pair.ID) == index.Maintenance
@@ -326,7 +315,6 @@ func alive(s core.Status, name string) bool {
 func (w *world) one(slices uint16, second func(*fakeIndexer)) Outcome {
 	w.t.Helper()
 	w.components(1)
-	w.level()
 	o := w.create("lone", "", slices, 0)
 	w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
 	n := w.indexer("i2")

@@ -19,7 +19,6 @@ import (
 func TestRehearsal(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
-		w.level()
 		w.bucket("other", "uuid-2")
 		w.create("first", "", 1, 0)
 		const text = `
@@ -64,7 +63,6 @@ func TestRehearsal(t *testing.T) {
 func TestRehearsalRefuses(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
-		w.level()
 		w.create("first", "", 1, 0)
 		r, end, err := w.leader().Rehearse(w.ctx)
 		if err != nil {

@@ -274,7 +274,7 @@ func (c *Coordinator) RemoveProjector(ctx context.Context, id index.ProjectorID,
 			"offline, or force it", ErrAlive, id)
 	}
 	body := &statecontext.RemoveProjector{ID: id}
-	if !force && s.FormatLevel() >= statecontext.SeenFormat() {
+	if !force {
 		body.BootID = known.BootID // not one that registers from now on: it lives
 	}
 	_, err = c.proposeFor(ctx, body)

@@ -55,7 +55,6 @@ func TestRemoveIndexer(t *testing.T) {
 		w.until("READY", 20*time.Second, func() bool {
 			return w.state(lone.ID) == index.Maintenance && w.state(pair.ID) == index.Maintenance
 		})
-		w.finalize()
 		if w.log.counted("*statecontext.EvictCopies") != 0 {
 			t.Error("copies were taken off a node that nobody removes")
 		}
@@ -160,7 +159,6 @@ func TestRemoveProjector(t *testing.T) {
 func TestProjectorLeaves(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
-		w.level()
 		boot := w.log.State().Projector("p2").BootID
 		leave := wire.LeaveProjector{ClusterID: w.log.State().ClusterID(), ID: "p2", BootID: "earlier"}
 		if err := w.leader().LeaveProjector(w.ctx, &leave); err != nil || w.log.State().Projector("p2") == nil {
@@ -193,7 +191,6 @@ func TestProjectorLeaves(t *testing.T) {
 func TestRemoveIndexerBesideEmptyCopies(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
-		w.level()
 		lone := w.create("lone", "", 2, 0)
 		w.until("READY", 20*time.Second, func() bool { return w.state(lone.ID) == index.Maintenance })
 		n := w.indexer("i2")
@@ -229,7 +226,6 @@ func TestRemoveIndexerAtANewLeader(t *testing.T) {
 		w.components(3)
 		pair := w.create("pair", "", 3, 1)
 		w.until("READY", 20*time.Second, func() bool { return w.state(pair.ID) == index.Maintenance })
-		w.finalize()
 		w.die("i1")
 		w.depose()
 		w.lead()
@@ -247,7 +243,6 @@ func TestRemoveIndexerDuringARollback(t *testing.T) {
 		w.components(3)
 		pair := w.create("pair", "", 3, 1)
 		w.until("READY", 20*time.Second, func() bool { return w.state(pair.ID) == index.Maintenance })
-		w.finalize()
 		w.write("world", 5)
 		w.until("15 is stable", 2*time.Second,
 			func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[3] == 15 })

@@ -78,7 +78,7 @@ func (c *Coordinator) splitOnce(ctx context.Context, l *term, req *SplitRequest)
 		body.Cause = req.byItself.Cause
 	}
 	build := c.trace(ctx, l, d.Bucket)
-	res, err := c.proposeRequest(ctx, req.Request, c.byName(body, req.Name))
+	res, err := c.proposeRequest(ctx, req.Request, byName(body, req.Name))
 	settle(res, err)
 	l.traced(ctx, build, c.cfg.Consensus.State(), err, res.Index)
 	if err != nil {
@@ -291,7 +291,7 @@ func (c *Coordinator) CancelSplit(ctx context.Context, req SplitRequest) (Outcom
 			was = next.Definition
 		}
 	}
-	res, err := c.proposeRequest(ctx, req.Request, c.byName(&statecontext.CancelSplit{ID: req.ID}, req.Name))
+	res, err := c.proposeRequest(ctx, req.Request, byName(&statecontext.CancelSplit{ID: req.ID}, req.Name))
 	if err != nil {
 		return Outcome{}, err
 	}

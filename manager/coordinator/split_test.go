@@ -16,7 +16,6 @@ import (
 func TestSplitOutlivesTheLeader(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
-		w.level()
 		o := w.create("x", "", 2, 1)
 		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
 		split := false
@@ -64,7 +63,6 @@ func TestSplitOutlivesTheLeader(t *testing.T) {
 func TestSplitThatFails(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
-		w.level()
 		o := w.create("x", "", 2, 0)
 		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
 		for _, name := range []string{"i1", "i2"} {
@@ -124,7 +122,6 @@ func TestSplitThatFails(t *testing.T) {
 func TestWhatASplitIsRefusedFor(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
-		w.level()
 		hash := w.create("hash", "", 600, 0)
 		d := index.Definition{Name: "range", Bucket: "world", Keys: []index.KeyExpr{{Expr: "name"}},
 			PartitionBy: index.PartitionBy{Scheme: index.PartitionRange, Exprs: []string{"name"},

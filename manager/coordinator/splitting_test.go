@@ -21,7 +21,6 @@ func bounded(t *testing.T, test func(w *world, zero *atomic.Uint64)) {
 		w.depose()
 		w.lead()
 		w.components(2)
-		w.level()
 		zero := &atomic.Uint64{}
 		for _, name := range []string{"i1", "i2"} {
 			n := w.indexers["http://"+name]
@@ -133,7 +132,6 @@ func TestSplitsByItselfWait(t *testing.T) {
 		}
 		w.depose() // the next leader knows of it
 		w.lead()
-		w.level()
 		time.Sleep(3 * time.Minute)
 		if n := w.log.counted("*statecontext.SplitIndex"); n != 2 {
 			t.Errorf("%d splits", n)

@@ -43,9 +43,6 @@ func (s *Sim) placeOne(b *kvBucket) bool {
 			s.ev("a copy of index %v slice %d is placed on n%d beside copy %d", x.Definition.ID, c.Slice, n.num, c.ID)
 			return true
 		}
-		if s.state.FormatLevel() < statecontext.RebalanceFormat() {
-			s.commit(&statecontext.SetFormatLevel{Level: statecontext.RebalanceFormat()})
-		}
 		r := s.commit(&statecontext.StartRebalance{Cause: "simulation", Sends: 1, Receives: 1,
 			Steps: []partition.Rebalance{{Index: x.Definition.ID, Slice: c.Slice, Replica: c.Replica, Old: c.ID,
 				Src: partition.Shard{Node: c.Node}, Dst: partition.Shard{Node: index.NodeID(n.id)}}}})

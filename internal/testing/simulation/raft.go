@@ -459,9 +459,6 @@ func (s *Sim) places(replicas, off int) (placement []statecontext.Placement) {
 // splitIndex has a successor built for an index, or takes a split back. The successor has as many slices, elsewhere,
 // and a definition of its own (kindOf): what is looked at is whose the name is, and when.
 func (s *Sim) splitIndex(b *kvBucket) {
-	if s.state.FormatLevel() < statecontext.SplitFormat() {
-		s.commit(&statecontext.SetFormatLevel{Level: statecontext.SplitFormat()})
-	}
 	for x := range s.state.IndexesOf(b.name) {
 		d := &x.Definition
 		if d.State != index.Maintenance || s.dice.load.Intn(2) == 0 {

@@ -368,8 +368,8 @@ func (l *ledgers) bucketChecked(a *BucketChecked) {
 	switch {
 	case another:
 		l.log.Warn("bucket was re-created", "bucket", name, "uuid", a.Found.UUID, "was", uuid)
-		set := statecontext.SetBucket{Name: name, UUID: a.Found.UUID, VBuckets: a.Found.VBuckets}
-		l.propose("bucket/"+name, set.After(l.now.state, statecontext.SeenBucket{Generation: b.generation}), nil)
+		l.propose("bucket/"+name, &statecontext.SetBucket{Name: name, UUID: a.Found.UUID, VBuckets: a.Found.VBuckets,
+			Seen: &statecontext.SeenBucket{Generation: b.generation}}, nil)
 	case a.Err == nil:
 		delete(l.buckets.missing, name)
 		l.checkCollections(name, a.Found.Collections)

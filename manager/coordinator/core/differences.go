@@ -42,8 +42,7 @@ type differences struct {
 // step commits which copies differ from the KV data, as their indexers tell, so that whoever watches hears
 // that one is wrong, and that it is right again.
 func (l *differences) step() {
-	s := l.now.state
-	if l.nowMS-l.atMS < differEvery || s.FormatLevel() < statecontext.RebalanceFormat() {
+	if l.nowMS-l.atMS < differEvery {
 		return
 	}
 	l.atMS = l.nowMS

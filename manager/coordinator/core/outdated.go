@@ -25,11 +25,7 @@ func (r ExprRules) Outdated(d *index.Definition) string {
 	if len(names) == 0 {
 		return ""
 	}
-	built := fmt.Sprintf("expression rules %d", d.Rules)
-	if d.Rules == 0 {
-		built = "expression rules of before they were recorded"
-	}
-	return fmt.Sprintf("built with %s, projectors evaluate by %d, and what %s gives differs: keys of documents written "+
-		"since are others; create it anew, then drop this one (docs/expressions.md, Rules)",
-		built, now, strings.Join(names, ", "))
+	return fmt.Sprintf("built with expression rules %d, projectors evaluate by %d, and what %s gives differs: keys of "+
+		"documents written since are others; create it anew, then drop this one (docs/expressions.md, Rules)",
+		d.Rules, now, strings.Join(names, ", "))
 }

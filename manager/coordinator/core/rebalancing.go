@@ -169,7 +169,7 @@ func (l *moves) awayFor(node index.NodeID) int64 {
 // that is under way, r, is cancelled for that, unless it makes anew what was lost: it may go on for hours.
 func (l *moves) repair(r *statecontext.RebalanceJob) {
 	after := l.settings.RepairAfter.Milliseconds()
-	if after <= 0 || l.nowMS < l.failMS || l.now.state.FormatLevel() < statecontext.RebalanceFormat() ||
+	if after <= 0 || l.nowMS < l.failMS ||
 		r != nil && (r.Cause == repairCause || r.Phase != statecontext.RebalanceRunning) || !l.mayPropose("rebalance") {
 		return
 	}

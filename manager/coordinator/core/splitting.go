@@ -43,7 +43,7 @@ func (l *splits) step() {
 	after := l.settings.SplitAfter.Milliseconds()
 	every := min(max(after/looks, rebalanceEvery), 10_000)
 	if l.settings.SplitAbove <= 0 && l.settings.SplitAboveRate <= 0 ||
-		l.now.state.FormatLevel() < statecontext.SplitFormat() || l.nowMS-l.atMS < every && l.nowMS >= l.atMS {
+		l.nowMS-l.atMS < every && l.nowMS >= l.atMS {
 		return
 	}
 	l.atMS = l.nowMS
