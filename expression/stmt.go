@@ -54,6 +54,7 @@ type With struct {
 	NumPartition *int
 	NumSlice     *int // another word for NumPartition
 	Nodes        []string
+	AutoSplit    *bool    // whether it gets more and fewer slices by itself; nil: it does
 	Ignored      []string // options that were given and say nothing here
 }
 
@@ -84,6 +85,9 @@ func (s *CreateIndex) Definition() index.Definition {
 	}
 	if s.With.DeferBuild != nil {
 		d.Deferred = *s.With.DeferBuild
+	}
+	if s.With.AutoSplit != nil {
+		d.AutoSplitOff = !*s.With.AutoSplit
 	}
 	if s.With.NumReplica != nil {
 		d.Replicas = uint8(*s.With.NumReplica)
@@ -166,6 +170,10 @@ func (w With) appendTo(b []byte) []byte {
 			b = collate.AppendQuoted(b, []byte(n))
 		}
 		b = append(b, ']')
+	}
+	if w.AutoSplit != nil {
+		name("auto_split")
+		b = strconv.AppendBool(b, *w.AutoSplit)
 	}
 	if sep == ", " {
 		b = append(b, '}')

@@ -19,6 +19,7 @@ const (
 	ActionSplit        = "split"         // at At, or into NumPartition slices, or into twice as many
 	ActionMerge        = "merge"         // the slices on both sides of each value of At
 	ActionCancelSplit  = "cancel_split"  // that is under way, or the merge
+	ActionAutoSplit    = "auto_split"    // AutoSplit from now on
 )
 
 // alterOptions are the options of each action, the first of them needed where needs says so.
@@ -34,6 +35,7 @@ var alterOptions = []struct {
 	{ActionSplit, []string{"at", "num_partition"}, false, `{"action":"split","at":[…]}`},
 	{ActionMerge, []string{"at"}, true, `{"action":"merge","at":[…]}`},
 	{ActionCancelSplit, nil, false, `{"action":"cancel_split"}`},
+	{ActionAutoSplit, []string{"auto_split"}, true, `{"action":"auto_split","auto_split":false}`},
 }
 
 // actions are the names of the actions.
@@ -54,7 +56,8 @@ type AlterIndex struct {
 	ReplicaID  *int     // of ActionDropReplica
 	// At are the values that a range is to be cut at as well, of ActionSplit, or no more, of ActionMerge: JSON.
 	At           []json.RawMessage
-	NumPartition *int // of ActionSplit: how many slices there are then
+	NumPartition *int  // of ActionSplit: how many slices there are then
+	AutoSplit    *bool // of ActionAutoSplit: whether it gets more and fewer slices by itself
 }
 
 func (*AlterIndex) statement() {}
@@ -88,6 +91,9 @@ func (s *AlterIndex) String() string {
 	}
 	if s.NumPartition != nil {
 		b = strconv.AppendInt(append(b, `, "num_partition":`...), int64(*s.NumPartition), 10)
+	}
+	if s.AutoSplit != nil {
+		b = strconv.AppendBool(append(b, `, "auto_split":`...), *s.AutoSplit)
 	}
 	return string(append(b, '}'))
 }
@@ -124,7 +130,7 @@ func (p *parser) alter() (Statement, error) {
 }
 
 func (p *parser) alterOption(s *AlterIndex, key token) (err error) {
-	all := []string{"action", "nodes", "num_replica", "replicaId", "at", "num_partition"}
+	all := []string{"action", "nodes", "num_replica", "replicaId", "at", "num_partition", "auto_split"}
 	if !slices.Contains(all, key.value) {
 		return p.unknown(key, "option", all...)
 	}
@@ -152,6 +158,8 @@ func (p *parser) alterOption(s *AlterIndex, key token) (err error) {
 		s.At, err = p.optionValues()
 	case "num_partition":
 		s.NumPartition, err = p.optionInt(1, maxPartitions)
+	case "auto_split":
+		s.AutoSplit, err = p.optionBool()
 	}
 	return err
 }
@@ -215,7 +223,8 @@ func (p *parser) alterWhole(s *AlterIndex, at token) error {
 func (s *AlterIndex) given() func(func(string, bool) bool) {
 	return func(yield func(string, bool) bool) {
 		_ = yield("nodes", s.Nodes != nil) && yield("num_replica", s.NumReplica != nil) &&
-			yield("replicaId", s.ReplicaID != nil) && yield("at", s.At != nil) && yield("num_partition", s.NumPartition != nil)
+			yield("replicaId", s.ReplicaID != nil) && yield("at", s.At != nil) &&
+			yield("num_partition", s.NumPartition != nil) && yield("auto_split", s.AutoSplit != nil)
 	}
 }
 

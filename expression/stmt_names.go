@@ -55,6 +55,9 @@ func Normalize(d *index.Definition) error {
 	if d.Deferred {
 		s.With.DeferBuild = &d.Deferred
 	}
+	if on := false; d.AutoSplitOff {
+		s.With.AutoSplit = &on
+	}
 	if n := int(d.Replicas); n > 0 {
 		s.With.NumReplica = &n
 	}

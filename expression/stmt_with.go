@@ -25,6 +25,7 @@ func options() []option {
 		}},
 		{"num_slice", func(p *parser, w *With) (err error) { w.NumSlice, err = p.optionInt(1, maxPartitions); return err }},
 		{"nodes", func(p *parser, w *With) (err error) { w.Nodes, err = p.optionNames(); return err }},
+		{"auto_split", func(p *parser, w *With) (err error) { w.AutoSplit, err = p.optionBool(); return err }},
 	}
 }
 

@@ -198,8 +198,21 @@ type Definition struct {
 	// SplitFailed is why the newest split of the index came to nothing, "" where it did not.
 	SplitFailed string `json:"split_failed,omitempty"`
 	// SplitCause, of an index that Replaces another, is why that is split by itself; "" where somebody asked for it.
-	SplitCause  string `json:"split_cause,omitempty"`
-	ModifiedCAS uint64 `json:"modified_cas"` // cas of the newest change of this object: its ETag
+	SplitCause string `json:"split_cause,omitempty"`
+	// AutoSplitOff tells that it gets more or fewer slices only when somebody asks for them.
+	AutoSplitOff bool `json:"auto_split_off,omitempty"`
+	// AskedPartitions is how many slices were asked for, of an index that has more since it was split by itself; 0: as
+	// many as it has.
+	AskedPartitions uint16 `json:"asked_partitions,omitempty"`
+	ModifiedCAS     uint64 `json:"modified_cas"` // cas of the newest change of this object: its ETag
+}
+
+// LeastPartitions is how many slices the index keeps, whatever is merged by itself: those that were asked for.
+func (d *Definition) LeastPartitions() uint16 {
+	if d.AskedPartitions != 0 {
+		return d.AskedPartitions
+	}
+	return d.Partitions
 }
 
 // DefaultCollection is the name of the scope that every bucket has, and of the collection in it.

@@ -16,10 +16,11 @@ const HashDocID Scheme = 1
 const HashKey Scheme = 2
 
 var (
-	_ = Register(Kind{Scheme: HashDocID, Name: "hash(docid)",
+	_ = Register(Kind{Scheme: HashDocID, Name: "hash(docid)", Folds: true,
 		LayOut:   func(*Layout, *index.Definition) error { return nil },
 		Provider: newDocIDHash})
-	_ = Register(Kind{Scheme: HashKey, Name: "hash(key)", By: index.PartitionHash, LayOut: layOutHash,
+	_ = Register(Kind{Scheme: HashKey, Name: "hash(key)", By: index.PartitionHash, Folds: true,
+		LayOut:   layOutHash,
 		Provider: newKeyHash})
 )
 

@@ -58,6 +58,8 @@ type Kind struct {
 	Leading bool
 	// Values tells that PARTITION BY takes ascending VALUES, one less than there are slices.
 	Values bool
+	// Folds tells that of 2n slices, i and n+i hold together what slice i of n slices holds.
+	Folds bool
 	// LayOut says in a layout what the definition, whose expressions are canonical, asks for; Scheme and Partitions stand
 	// there already. Errors wrap ErrDefinition.
 	LayOut func(l *Layout, d *index.Definition) error

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"tidemark/collate"
+	"tidemark/index"
 )
 
 // With returns the values between which the slices of a range lie, and further ones, ascending. Errors wrap
@@ -96,4 +97,23 @@ func texts(all []cut) []json.RawMessage {
 		values[i] = c.text
 	}
 	return values
+}
+
+// Joined returns the values of a range when each of these slices, ascending and in the order of the index, has become
+// one with the slice before. Errors wrap ErrDefinition.
+func Joined(d *index.Definition, joins []index.SliceID) ([]json.RawMessage, error) {
+	values, n := d.PartitionBy.Values, len(d.PartitionBy.Values)
+	gone := make([]json.RawMessage, 0, len(joins))
+	for i, slice := range joins {
+		if slice == 0 || int(slice) > n || i > 0 && slice <= joins[i-1] {
+			return nil, fmt.Errorf("%w: %d slices, of which %v are to become one with the one before", ErrDefinition, n+1,
+				joins)
+		}
+		at := int(slice) - 1
+		if d.Desc()[0] { // the slices come in the order of the values turned round
+			at = n - int(slice)
+		}
+		gone = append(gone, values[at])
+	}
+	return Without(values, gone)
 }

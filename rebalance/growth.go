@@ -16,6 +16,7 @@ type GrowthBounds struct {
 	Rate  uint64 // entries that may be written to and read from a slice in a second; 0: any number
 	After int64  // for which a slice has to have more of either
 	Rest  int64  // for which an index is left alone after it was made or split, or a split of it came to nothing
+	Calm  int64  // for which slices have to be small and cold that are merged
 }
 
 // Sizes is what is known of an index that may have to be split.
@@ -24,6 +25,8 @@ type Sizes struct {
 	Bytes  []uint64 // of each slice
 	Rates  []uint64 // entries of each that are written and read in a second; nil: none
 	Ranges bool     // the slices are ranges, which are cut where the entries say; else there are twice as many
+	Folds  bool     // of 2n slices, i and n+i hold what slice i of n slices would
+	Least  uint16   // slices that it keeps at least: that were asked for
 	AgeMS  int64    // since it was made, or its newest split was begun; below 0: by a clock that was wrong
 	Rests  bool     // a split of it came to nothing a short while ago
 	// Known tells that each slice has a whole copy on an indexer that answers: else Bytes and Rates say nothing.
@@ -53,9 +56,11 @@ func (b *GrowthBounds) Over(s *Sizes) (bytes, rate float64) {
 	return bytes, rate
 }
 
-// Growing decides which indexes are split by themselves. The zero value has looked at nothing.
+// Growing decides which indexes are split by themselves, and which get fewer slices again. The zero value has
+// looked at nothing.
 type Growing struct {
 	overMS map[index.ID]int64 // since when each look has found a slice that is above its bounds
+	calm   map[index.ID]*calm // of indexes that have more slices than were asked for
 }
 
 // Split is what an index is to become.
@@ -66,8 +71,11 @@ type Split struct {
 	Largest, Total uint64 // bytes of its largest slice, and of all
 	// Hot are, of ranges that are cut where their load is, the slices that are; nil: all of it is cut anew, by its
 	// entries.
-	Hot  []Hot
-	over float64
+	Hot []Hot
+	// Joins are, of ranges that are merged, the slices that each becomes one with the one before.
+	Joins []index.SliceID
+	over  float64
+	gone  int // slices, of a merge
 }
 
 // Hot is a range that is written and read too often.

@@ -27,7 +27,7 @@ func TestGrowth(t *testing.T) {
 			switch d.Cmd {
 			case "bounds":
 				bounds = GrowthBounds{Above: uint64(number("above")), Rate: uint64(number("rate")),
-					After: number("after"), Rest: number("rest")}
+					After: number("after"), Rest: number("rest"), Calm: number("calm")}
 				return ""
 			case "leader":
 				g = &Growing{}
@@ -42,7 +42,12 @@ func TestGrowth(t *testing.T) {
 				if d.HasArg("busy") {
 					busy = "something else goes on"
 				}
-				return shownGrowth(g.Look(now, bounds, all, busy))
+				next, waits := g.Look(now, bounds, all, busy)
+				merge, later := g.Shrink(now, bounds, all, busy)
+				if text := shownGrowth(next, waits) + shownMerges(merge, later); text != "" {
+					return text
+				}
+				return "nothing\n"
 			}
 			return "unknown command\n"
 		})
@@ -61,6 +66,11 @@ func sizesOf(t *testing.T, f []string) Sizes {
 		switch k {
 		case "range":
 			s.Ranges = true
+		case "hash":
+			s.Folds = true
+		case "least":
+			n, _ := strconv.ParseUint(v, 10, 16)
+			s.Least = uint16(n)
 		case "unknown":
 			s.Known = false
 		case "rests":
@@ -79,6 +89,9 @@ func sizesOf(t *testing.T, f []string) Sizes {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+	if s.Least == 0 {
+		s.Least = uint16(max(len(s.Bytes), len(s.Rates)))
 	}
 	return s
 }
@@ -111,8 +124,19 @@ func shownGrowth(next *Split, waits map[index.ID]string) string {
 	for _, id := range slices.Sorted(maps.Keys(waits)) {
 		fmt.Fprintf(&w, "%d waits: %s\n", id, waits[id])
 	}
-	if w.Len() == 0 {
-		return "nothing\n"
+	return w.String()
+}
+
+func shownMerges(next *Split, waits map[index.ID]string) string {
+	var w strings.Builder
+	if next != nil {
+		fmt.Fprintf(&w, "merge %d into %d: %s\n", next.Index, next.Partitions, next.Cause)
+		for _, slice := range next.Joins {
+			fmt.Fprintf(&w, "  slice %d joins the one before\n", slice)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(waits)) {
+		fmt.Fprintf(&w, "%d is not merged: %s\n", id, waits[id])
 	}
 	return w.String()
 }

@@ -172,7 +172,11 @@ func TestPlanIsTheBestOfAll(t *testing.T) {
 			sound(t, c, after, p)
 		})
 	}
-	if checks < 2000 {
+	least := 2000
+	if testing.Short() { // of which rapid draws a fifth
+		least = 400
+	}
+	if checks < least {
 		t.Fatalf("%d clusters", checks)
 	}
 }

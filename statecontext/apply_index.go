@@ -14,6 +14,9 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 	if f.Replaces != 0 || f.SplitFailed != "" || f.SplitCause != "" { // SplitIndex makes these, at its format level
 		return reject(errcode.InvalidArgument, "index %q: a new index replaces none and has no split that failed", f.Name)
 	}
+	if f.AskedPartitions != 0 {
+		return reject(errcode.InvalidArgument, "index %q: a new index has as many slices as were asked for", f.Name)
+	}
 	b, rejection := t.bucket(f.Bucket, 0)
 	if rejection != nil {
 		return rejection

@@ -205,6 +205,8 @@ func checkDefinition(s *State, x *Index) error {
 		return broken("index %d is %s and has the reason %q of an error", f.ID, f.State, f.Reason)
 	case f.SplitCause != "" && f.Replaces == 0:
 		return broken("index %d replaces none, and has the cause %q of a split", f.ID, f.SplitCause)
+	case f.AskedPartitions != 0 && f.AskedPartitions >= f.Partitions:
+		return broken("index %d has %d slices, %d were asked for", f.ID, f.Partitions, f.AskedPartitions)
 	case f.IsPrimary != (len(f.Keys) == 0):
 		return broken("index %d: primary %v with %d keys", f.ID, f.IsPrimary, len(f.Keys))
 	}

@@ -85,6 +85,7 @@ const (
 	kindSplitIndex           kind = 57
 	kindByName               kind = 58
 	kindCancelSplit          kind = 59
+	kindSetAutoSplit         kind = 60
 
 	kindReserved kind = 255
 )

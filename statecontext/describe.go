@@ -126,6 +126,12 @@ func describeIndex(w *strings.Builder, x *Index) {
 	if f.SplitFailed != "" {
 		fmt.Fprintf(w, " split failed (%s)", f.SplitFailed)
 	}
+	if f.AutoSplitOff {
+		w.WriteString(" auto_split off")
+	}
+	if f.AskedPartitions != 0 {
+		fmt.Fprintf(w, " asked for %d slices", f.AskedPartitions)
+	}
 	if f.Rules != 0 {
 		fmt.Fprintf(w, " rules %d", f.Rules)
 	}

@@ -37,7 +37,8 @@ func (c *Command) waitsForRestore() bool {
 	case kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore:
 		return false
 	case kindCreateIndex, kindBuildIndexes, kindDropIndex, kindSetFormatLevel, kindSetLimits, kindSetBucketSettings,
-		kindStartRebalance, kindSetIndexerGoing, kindAlterIndex, kindSplitIndex, kindCancelSplit, kindByName:
+		kindStartRebalance, kindSetIndexerGoing, kindAlterIndex, kindSplitIndex, kindCancelSplit, kindByName,
+		kindSetAutoSplit:
 		return true
 	}
 	return c.Request.keyed()

@@ -191,7 +191,8 @@ func (s *State) administers(c *Command) bool {
 		return true
 	}
 	switch c.Body.kind() {
-	case kindCreateIndex, kindBuildIndexes, kindDropIndex, kindAlterIndex, kindSplitIndex, kindCancelSplit, kindByName:
+	case kindCreateIndex, kindBuildIndexes, kindDropIndex, kindAlterIndex, kindSplitIndex, kindCancelSplit, kindByName,
+		kindSetAutoSplit:
 		return false
 	}
 	return true

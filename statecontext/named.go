@@ -22,8 +22,9 @@ func (n *IndexName) IsZero() bool { return *n == IndexName{} }
 // of the body.
 type ByName struct {
 	Names []IndexName // 1 to MaxNamed of BuildIndexes, one of anything else
-	// Body is BuildIndexes, DropIndex or CancelSplit, without ids; or AlterIndex or SplitIndex with the id of the index
-	// that they were planned for, 0 where no index had the name: then they are refused, as UnknownIndex or IndexChanged.
+	// Body is BuildIndexes, DropIndex or CancelSplit, without ids; or AlterIndex, SplitIndex or SetAutoSplit with the id
+	// of the index that they were planned for, 0 where no index had the name: then they are refused, as UnknownIndex or
+	// IndexChanged.
 	Body Body
 }
 
@@ -51,7 +52,8 @@ func decodeByName(d *decoder) *ByName {
 			Collection: d.string()}, Name: d.string(), Path: d.bool()})
 	}
 	switch k := kind(d.byte()); k {
-	case kindBuildIndexes, kindDropIndex, kindAlterIndex, kindSplitIndex, kindCancelSplit:
+	case kindBuildIndexes, kindDropIndex, kindAlterIndex, kindSplitIndex, kindCancelSplit,
+		kindSetAutoSplit:
 		c.Body = decodeIndexBody(k, d)
 	default:
 		d.fail("command type %d by name", k)
@@ -96,6 +98,8 @@ func (c *ByName) apply(t *tx) *Rejection {
 	case *AlterIndex:
 		return c.planned(t, ids[0], b.ID, b)
 	case *SplitIndex:
+		return c.planned(t, ids[0], b.ID, b)
+	case *SetAutoSplit:
 		return c.planned(t, ids[0], b.ID, b)
 	}
 	return reject(errcode.InvalidArgument, "%T is not about names", c.Body)

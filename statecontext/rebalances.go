@@ -181,6 +181,8 @@ func decodeRebalanceBody(k kind, d *decoder) Body {
 		return decodeSplitIndex(d)
 	case kindCancelSplit:
 		return &CancelSplit{ID: index.ID(d.uint())}
+	case kindSetAutoSplit:
+		return decodeSetAutoSplit(d)
 	case kindByName:
 		return decodeByName(d)
 	case kindSetIndexerGoing:

@@ -395,7 +395,7 @@ func (m *merger) mergeIndexes() *Rejection {
 			m.plan.Dropped++
 		// the latter: its drop goes on
 		case x.Definition.State != index.Dropping, b == nil || b.Definition.State == index.Dropping:
-			m.take(x)
+			m.keep(x, b)
 		}
 	}
 	for x := range m.backup.Indexes() {
@@ -411,6 +411,18 @@ func (m *merger) mergeIndexes() *Rejection {
 		}
 	}
 	return nil
+}
+
+// keep keeps an index of the running cluster. One that the backup has too gets what was said of it there and makes no
+// other one of it.
+func (m *merger) keep(x, b *Index) {
+	if b != nil && x.Definition.State != index.Dropping && x.Definition.AutoSplitOff != b.Definition.AutoSplitOff {
+		f := &b.Definition
+		y := *x
+		y.Definition.AutoSplitOff, y.Definition.Statement, y.Definition.ModifiedCAS = f.AutoSplitOff, f.Statement, m.t.cas
+		x = &y
+	}
+	m.take(x)
 }
 
 // take puts an index into the restored state.

@@ -360,6 +360,7 @@ var goldens = []struct {
 	{"v1-names", goldenNames},
 	{"v1-cause", goldenSplitByItself},
 	{"v1-seen", goldenSeen},
+	{"v1-autosplit", goldenAutoSplit},
 	{"next", goldenNext},
 }
 

@@ -88,6 +88,9 @@ func (c *SplitIndex) apply(t *tx) *Rejection {
 			return rejection
 		}
 	}
+	if rejection := c.asks(&f); rejection != nil {
+		return rejection
+	}
 	f.Replaces, f.SplitFailed, f.SplitCause = f.ID, "", c.Cause
 	f.PartitionBy.Values = nil
 	for _, v := range c.Values {
@@ -102,6 +105,75 @@ func (c *SplitIndex) apply(t *tx) *Rejection {
 		t.setIndex(first, true, false)
 	}
 	return t.addIndex(f, c.Layout, c.Placement)
+}
+
+// asks notes how many slices were asked for, of which an index keeps as many whatever is merged by itself.
+func (c *SplitIndex) asks(f *index.Definition) *Rejection {
+	least := f.LeastPartitions()
+	switch {
+	case c.Cause == "" || c.Partitions == least:
+		f.AskedPartitions = 0
+	case c.Partitions < least:
+		return reject(errcode.InvalidArgument, "index %d (%s) was asked to have %d slices; it gets no %d by itself", f.ID,
+			f.Name, least, c.Partitions)
+	default:
+		f.AskedPartitions = least
+	}
+	return nil
+}
+
+// SetAutoSplit says whether an index gets more and fewer slices by itself. What is so already is no update. It goes
+// while slices change their place, but not while the index is being split: the definition that follows would not know.
+// Rejections: UnknownIndex, CASMismatch, IndexChanged, StateMismatch, SplitRunning.
+type SetAutoSplit struct {
+	ID index.ID
+	// IfMatch and IfPlanned are those of SplitIndex.
+	IfMatch, IfPlanned uint64
+	Off                bool
+	Statement          string // that says so
+}
+
+func (*SetAutoSplit) kind() kind { return kindSetAutoSplit }
+
+func (c *SetAutoSplit) append(dst []byte) []byte {
+	dst = appendUint(appendUint(appendUint(dst, uint64(c.ID)), c.IfMatch), c.IfPlanned)
+	return appendString(appendBool(dst, c.Off), c.Statement)
+}
+
+func decodeSetAutoSplit(d *decoder) *SetAutoSplit {
+	return &SetAutoSplit{ID: index.ID(d.uint()), IfMatch: d.uint(), IfPlanned: d.uint(), Off: d.bool(),
+		Statement: d.string()}
+}
+
+func (c *SetAutoSplit) apply(t *tx) *Rejection {
+	p, rejection := t.index(c.ID)
+	if rejection != nil {
+		return rejection
+	}
+	x := *p
+	f := &x.Definition
+	switch {
+	case c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS:
+		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID,
+			f.Name, f.ModifiedCAS, c.IfMatch)
+	case f.State == index.Dropping:
+		return reject(errcode.StateMismatch, "index %d (%s) is being dropped", f.ID, f.Name)
+	case f.Replaces != 0 || t.s.Successor(f) != nil:
+		return splitting(f)
+	}
+	if rejection := stillAs(f, c.IfPlanned); rejection != nil {
+		return rejection
+	}
+	t.result.Index = f.ID
+	if f.AutoSplitOff == c.Off {
+		return nil
+	}
+	f.AutoSplitOff, f.Statement = c.Off, c.Statement
+	if rejection := t.checkDefinition(f); rejection != nil {
+		return rejection
+	}
+	t.setIndex(x, true, false)
+	return nil
 }
 
 // SplitCancelled is SplitFailed of an index of which the newest split was cancelled.
@@ -165,8 +237,12 @@ func (s *State) MaySplit(f *index.Definition) *Rejection {
 	return nil
 }
 
-// MaySplitByItself reports whether a split that nobody has asked for may begin, of an index that MaySplit; nil if so.
+// MaySplitByItself reports whether a split or merge that nobody has asked for may begin, of an index that
+// MaySplit; nil if so.
 func (s *State) MaySplitByItself(f *index.Definition) *Rejection {
+	if f.AutoSplitOff {
+		return reject(errcode.IndexChanged, "auto_split of index %d (%s) is false", f.ID, f.Name)
+	}
 	if r := s.RebalanceUnderWay(); r != nil {
 		return reject(errcode.RebalanceRunning, "rebalance %d (%s) is %s", r.ID, r.Cause, r.Phase)
 	}

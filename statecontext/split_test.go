@@ -305,11 +305,7 @@ func goldenSplitByItself(t testing.TB) *node {
 // A split that nobody asked for tells why it begins, and begins only where nothing else goes on; once the successor has
 // the name nothing of that is left.
 func TestSplitByItself(t *testing.T) {
-	byItself := func(n *node, id index.ID) *SplitIndex {
-		c := split(t, n.state.Index(id), "10", "20")
-		c.Cause = "slice 1 has 9 bytes"
-		return c
-	}
+	byItself := func(n *node, id index.ID) *SplitIndex { return byItself(t, n.state.Index(id), "10", "20") }
 	ready := func() *node {
 		n := cluster(t)
 		for id, name := range []string{"x", "y"} {

@@ -17,6 +17,7 @@ type alterFlags struct {
 	splitAt, mergeAt      []string
 	partitions            int
 	split, cancel         bool
+	autoSplit             bool
 	replicas, dropReplica int
 	instead               insteadFlags
 	wait                  waitFlags
@@ -32,7 +33,8 @@ while the others serve; other nodes begin a rebalance (tidemark rebalance status
 
 It also changes the slices: --split cuts into twice as many, --partitions N into N, a range where its entries say;
 --split-at cuts a range at further values, --merge-at at some no more. An index of the new slices is built beside the
-one there is, which serves until the other is ready and takes its name; --cancel-split takes that back.`,
+one there is, which serves until the other is ready and takes its name; --cancel-split takes that back. --auto-split=false
+keeps it from getting more and fewer slices by itself.`,
 		Example: `  tidemark index alter world/by_name --replicas 1
   tidemark index alter world/by_name --nodes i1,i2 --dry-run
   tidemark index alter world/by_name --split-at '"m"' --wait
@@ -90,6 +92,7 @@ one there is, which serves until the other is ready and takes its name; --cancel
 		"each further one")
 	fl.StringArrayVar(&a.mergeAt, "merge-at", nil, "a `VALUE` that a range is cut at no more; again for each further one")
 	fl.BoolVar(&a.cancel, "cancel-split", false, "take back what --split, --partitions, --split-at or --merge-at began")
+	fl.BoolVar(&a.autoSplit, "auto-split", true, "more and fewer slices by itself, where managers have bounds for them")
 	a.instead.add(fl)
 	a.wait.add(fl)
 	complete(cmd, "nodes", f.nodes())
@@ -110,6 +113,7 @@ func (a *alterFlags) statement(cmd *cobra.Command) (*expression.AlterIndex, erro
 		"split-at":     func() { unread = alterAt(st, expression.ActionSplit, a.splitAt) },
 		"merge-at":     func() { unread = alterAt(st, expression.ActionMerge, a.mergeAt) },
 		"cancel-split": func() { st.Action = expression.ActionCancelSplit },
+		"auto-split":   func() { st.Action, st.AutoSplit = expression.ActionAutoSplit, &a.autoSplit },
 	} {
 		if cmd.Flags().Changed(flag) {
 			given++
@@ -119,7 +123,7 @@ func (a *alterFlags) statement(cmd *cobra.Command) (*expression.AlterIndex, erro
 	switch {
 	case given != 1:
 		return nil, usage("say one thing to change: --replicas N, --nodes NAME,…, --drop-replica N, --split, " +
-			"--partitions N, --split-at VALUE, --merge-at VALUE or --cancel-split")
+			"--partitions N, --split-at VALUE, --merge-at VALUE, --cancel-split or --auto-split=BOOL")
 	case unread != nil:
 		return nil, unread
 	case st.NumPartition != nil && (a.partitions < 1 || a.partitions > 1024):

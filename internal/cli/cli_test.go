@@ -40,7 +40,7 @@ func (f *fake) sent(s *httptest.Server) string {
 const allOfIt = "|--timeout|5s"
 
 const (
-	oneIndex = `{"id":"7","name":"n","bucket":"b","state":"ready","progress":100,"definition":"CREATE INDEX n ON b(a)","items":3,"modified_cas":9}`
+	oneIndex = `{"id":"7","name":"n","bucket":"b","state":"ready","progress":100,"definition":"CREATE INDEX n ON b(a)","items":3,"modified_cas":9,"auto_split":true}`
 	result   = `{"results":[{"id":"7","name":"n","bucket":"b","state":"pending","cas":4}]}`
 	end      = `{"end":true,"rows":2,"timestamp":{"hash":"11"}}`
 )
@@ -123,7 +123,7 @@ func TestCommands(t *testing.T) {
 		{args: "version", out: "tidemark "},
 		{args: "--help", out: "tidemark up --sample"},
 		{args: "index|list", out: "b       n     ready"},
-		{args: "index|list|--output|jsonl", out: `"modified_cas":9}` + "\n"},
+		{args: "index|list|--output|jsonl", out: `"modified_cas":9,"auto_split":true}` + "\n"},
 		{args: "index|list|--output|json", out: "  \"cas\": 9,\n"},
 		{args: "index|describe|b/n", out: "CREATE INDEX n ON b(a)"},
 		{args: "index|describe|7|--output|jsonl", out: `{"id":"7"`},
@@ -206,7 +206,8 @@ func TestCommands(t *testing.T) {
 		{args: "index|drop|b/n|b/m", code: errcode.ExitUsage, talk: "drop 2 indexes: b/n, b/m; say --yes"},
 		{args: "index|drop|b/n|b/m|--yes|--output|jsonl", out: `{"index":"b/m","dropped":true}`, talk: "dropped b/m"},
 		{args: "index|drop|b/n|b/notfound|--yes", code: errcode.ExitNotFound, talk: "b/notfound (dropped before it: b/n)"},
-		{args: "index|drop|b/n|b/m|--dry-run", talk: "would drop b/n, b/m"},
+		{args: "index|drop|b/n|b/m|--dry-run", code: errcode.ExitFailed, talk: "the statements WERE done",
+			body: `{"statement":"DROP INDEX n ON b;\nDROP INDEX n ON b"}`},
 		{args: "index|drop|b/n|b/m|--if-match|3", code: errcode.ExitUsage, talk: "one index"},
 		{args: "index|drop", code: errcode.ExitUsage, talk: "once or more"},
 		{args: "index|scan|b/n|--limit|-1", code: errcode.ExitUsage, talk: "--limit -1"},

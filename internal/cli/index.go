@@ -58,6 +58,7 @@ type createFlags struct {
 	file, partitionBy    string
 	collection           string
 	partitions, replicas int
+	autoSplit            bool
 	wait                 waitFlags
 	instead              insteadFlags
 }
@@ -108,6 +109,8 @@ in order; the first that fails ends it.`,
 	fl.IntVar(&cf.partitions, "partitions", 0, "number of partitions (0: the default)")
 	fl.IntVar(&cf.replicas, "replicas", 0, "copies beside the first")
 	fl.StringSliceVar(&cf.req.Nodes, "nodes", nil, "indexers that may hold it")
+	fl.BoolVar(&cf.autoSplit, "auto-split", true,
+		"more and fewer partitions by itself, where managers have bounds for them")
 	collectionFlag(fl, &cf.collection)
 	fl.StringVar(&cf.file, "file", "", "take what to create from this JSON `FILE`, - for standard input")
 	cf.instead.add(fl)
@@ -151,6 +154,9 @@ func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([
 	}
 	req := cf.req
 	req.Bucket, req.Name, req.Partitions, req.Replicas = args[0], args[1], uint16(cf.partitions), uint8(cf.replicas)
+	if !cf.autoSplit {
+		req.AutoSplit = &cf.autoSplit
+	}
 	var err error
 	if req.Scope, req.Collection, err = splitCollection(cf.collection); err != nil {
 		return nil, err
@@ -183,7 +189,7 @@ func partitioned(req *v1.CreateRequest, by string) error {
 // fromFile reads definitions, which say all of an index.
 func (cf *createFlags) fromFile(s Streams, cmd *cobra.Command, args []string) ([]v1.CreateRequest, error) {
 	for _, other := range []string{"key", "where", "primary", "if-not-exists", "defer-build", "partition-by",
-		"partitions", "replicas", "nodes", "collection"} {
+		"partitions", "replicas", "nodes", "collection", "auto-split"} {
 		if cmd.Flags().Changed(other) {
 			return nil, usage("--file says all of an index: leave out --%s", other)
 		}
@@ -469,6 +475,15 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 		}
 		if info.SplitWaits != "" {
 			fmt.Fprintf(t, "no split yet\t%s\n", info.SplitWaits)
+		}
+		if info.MergeWaits != "" {
+			fmt.Fprintf(t, "no merge yet\t%s\n", info.MergeWaits)
+		}
+		if info.AskedPartitions != 0 {
+			fmt.Fprintf(t, "asked for\t%d partitions: it has more by itself\n", info.AskedPartitions)
+		}
+		if !info.AutoSplit {
+			fmt.Fprintf(t, "auto_split\tfalse\n")
 		}
 		if info.Replaces != 0 {
 			fmt.Fprintf(t, "replaces\tindex %s, when it is ready\n", info.Replaces)

@@ -161,7 +161,7 @@ func recreate(list []v1.IndexInfo) (all []expression.Statement, err error) {
 func createStatement(r *v1.CreateRequest) (expression.Statement, error) {
 	s := &expression.CreateIndex{Name: r.Name, Keyspace: index.KeyspaceOf(r.Bucket, r.Scope, r.Collection),
 		IsPrimary: r.IsPrimary, IfNotExists: r.IfNotExists, Keys: r.Keys, Where: r.Where, PartitionBy: r.PartitionBy}
-	s.With.Nodes = r.Nodes
+	s.With.Nodes, s.With.AutoSplit = r.Nodes, r.AutoSplit
 	if r.DeferBuild {
 		s.With.DeferBuild = &r.DeferBuild
 	}

@@ -262,7 +262,7 @@ func indexChange(c *v1.Change) string {
 	case c.Was == 0 && d.Deferred:
 		return "created, deferred"
 	case c.Was == 0 && d.SplitCause != "":
-		return fmt.Sprintf("created, %s: index %s is split by itself, as %s", d.State, d.Replaces, d.SplitCause)
+		return fmt.Sprintf("created, %s: index %s gets other slices by itself: %s", d.State, d.Replaces, d.SplitCause)
 	case c.Was == 0 && d.Replaces != 0:
 		return fmt.Sprintf("created, %s: index %s is split", d.State, d.Replaces)
 	case c.Was == 0:

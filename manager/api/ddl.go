@@ -261,7 +261,8 @@ func (g statements) create(w http.ResponseWriter, r *http.Request) error {
 	d := index.Definition{Name: body.Name, Bucket: body.Bucket,
 		Member: index.Member{Scope: body.Scope, Collection: body.Collection}, IsPrimary: body.IsPrimary, Keys: body.Keys,
 		Where: body.Where, Deferred: body.DeferBuild,
-		PartitionBy: body.PartitionBy, Partitions: body.Partitions, Replicas: body.Replicas, Nodes: body.Nodes}
+		PartitionBy: body.PartitionBy, Partitions: body.Partitions, Replicas: body.Replicas, Nodes: body.Nodes,
+		AutoSplitOff: body.AutoSplit != nil && !*body.AutoSplit}
 	o, err := g.cfg.Coordinator.CreateIndex(r.Context(), coordinator.CreateRequest{Definition: d,
 		IfNotExists: body.IfNotExists, Request: req})
 	if err != nil {

@@ -229,10 +229,11 @@ func info(x *statecontext.Index, now *core.Status) v1.IndexInfo {
 		IsPrimary:  d.IsPrimary, Keys: d.Keys, Where: d.Where, PartitionBy: d.PartitionBy, Partitions: d.Partitions,
 		Replicas: d.Replicas,
 		Copies:   append([]partition.Copy(nil), x.Topology.Copies...), CreatedMS: d.CreatedMS, ModifiedCAS: d.ModifiedCAS,
-		ExpressionRules: d.Rules, Outdated: now.ExprRules.Outdated(d), Replaces: d.Replaces, SplitFailed: d.SplitFailed}
+		ExpressionRules: d.Rules, Outdated: now.ExprRules.Outdated(d), Replaces: d.Replaces, SplitFailed: d.SplitFailed,
+		AutoSplit: !d.AutoSplitOff, AskedPartitions: d.AskedPartitions}
 	p := now.Progress[d.ID]
 	i.Availability = availabilityOf(&p)
-	i.SplitWaits = p.SplitWaits
+	i.SplitWaits, i.MergeWaits = p.SplitWaits, p.MergeWaits
 	i.Items, i.DiskBytes, i.Progress = p.Items, p.Bytes, p.Percent(d.State)
 	if f := p.Faults; f.Expression+f.TooLong > 0 {
 		i.Faults = &v1.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: v1.FaultSample(f.Sample)}

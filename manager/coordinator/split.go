@@ -121,6 +121,8 @@ func (c *Coordinator) splitted(ctx context.Context, x *statecontext.Index,
 	case !kind.Values && req.At != nil:
 		return nil, &statecontext.Rejection{Code: errcode.InvalidArgument, Message: fmt.Sprintf("index %s is not "+
 			"partitioned by ranges: it is cut at no values; say into how many slices with num_partition", d.Name)}
+	case req.byItself != nil && req.byItself.Joins != nil:
+		d.PartitionBy.Values, err = partition.Joined(&d, req.byItself.Joins)
 	case !kind.Values:
 		if d.Partitions, err = twice(&d, req.Partitions); err != nil {
 			return nil, err
@@ -248,7 +250,7 @@ const worthwhile = 0.75
 // errNoHelp: a split would change nothing of that for which it is to begin.
 var errNoHelp = errors.New("a split does not help")
 
-// splitByItself begins a split that the Leader wants.
+// splitByItself begins a split or merge that the Leader wants.
 func (c *Coordinator) splitByItself(ctx context.Context, l *term, e *core.BeginSplit) *core.SplitTried {
 	n := int(e.Partitions)
 	o, err := c.splitOnce(ctx, l, &SplitRequest{ID: e.Index, IfMatch: e.IfModified, Partitions: &n, byItself: e})
@@ -276,6 +278,46 @@ func twice(d *index.Definition, asked *int) (uint16, error) {
 func tooMany(d *index.Definition, n int) error {
 	return &statecontext.Rejection{Code: errcode.LimitExceeded, Message: fmt.Sprintf("index %s would have %d slices; at "+
 		"most %d", d.Name, n, partition.MaxPartitions)}
+}
+
+// SetAutoSplit says whether an index, of which the request says no more than which, gets more and fewer slices by
+// itself. Errors wrap expression.ErrDefinition, statecontext codes, ErrNotLeading, or come from the proposal.
+func (c *Coordinator) SetAutoSplit(ctx context.Context, req SplitRequest, on bool) (Outcome, error) {
+	if _, err := c.leading(); err != nil {
+		return Outcome{}, err
+	}
+	return replanned(ctx, func() (Outcome, error) { return c.setAutoSplitOnce(ctx, &req, on) })
+}
+
+func (c *Coordinator) setAutoSplitOnce(ctx context.Context, req *SplitRequest, on bool) (Outcome, error) {
+	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
+		return Outcome{}, err
+	}
+	s := c.cfg.Consensus.State()
+	if res, known := recalled(s, req.Request); known {
+		return altered(s, index.Definition{}, res)
+	}
+	x := target(s, req.ID, &req.Name)
+	if x == nil && !req.Name.IsZero() {
+		return c.absent(ctx, &req.Name, req.Request)
+	}
+	if err := alterable(s, x, req.ID); err != nil {
+		return Outcome{}, err
+	}
+	d := x.Definition
+	if d.AutoSplitOff == !on {
+		return Outcome{ID: d.ID, Definition: d, CAS: s.CAS(), Existed: true}, nil
+	}
+	d.AutoSplitOff = !on
+	if err := expression.Normalize(&d); err != nil {
+		return Outcome{}, err
+	}
+	res, err := c.proposeRequest(ctx, req.Request, byName(&statecontext.SetAutoSplit{ID: d.ID, IfMatch: req.IfMatch,
+		IfPlanned: x.Definition.ModifiedCAS, Off: !on, Statement: d.Statement}, req.Name))
+	if err != nil {
+		return Outcome{}, err
+	}
+	return altered(c.cfg.Consensus.State(), d, res)
 }
 
 // CancelSplit drops what is being built in the place of an index, of which the request says no more than which. Errors

@@ -210,3 +210,126 @@ func TestSplitsByItselfLoseRaces(t *testing.T) {
 		})
 	})
 }
+
+// mergeWaits is why slices of an index are not merged by themselves.
+func (w *world) mergeWaits(id index.ID) string {
+	s, _ := w.leader().Status()
+	return s.Progress[id].MergeWaits
+}
+
+// named is the definition of an index that has a name on world.
+func (w *world) named(name string) index.Definition {
+	return w.log.State().IndexByName("world", name).Definition
+}
+
+// An index that has more slices by itself gets as many as were asked for again when they have been small for long, by
+// the way that any split takes; not while its auto_split is false, which who looks is told, and no sooner than the time
+// of calm is over. One that was asked for with as many is left as it is.
+func TestMergesByItself(t *testing.T) {
+	bounded(t, func(w *world, zero *atomic.Uint64) {
+		for _, name := range []string{"i1", "i2"} {
+			n := w.indexers["http://"+name]
+			n.mu.Lock()
+			n.size = func(id index.ID, c partition.Copy) uint64 {
+				if c.Slice == 0 && w.log.State().Definition(id).Name == "x" {
+					return zero.Load()
+				}
+				return 5
+			}
+			n.mu.Unlock()
+		}
+		x, asked := w.create("x", "", 2, 1), w.create("asked", "", 4, 0)
+		zero.Store(150)
+		w.until("it is split", 10*time.Minute, func() bool { return w.named("x").Partitions == 4 })
+		w.until("the first is gone", time.Minute, func() bool { return w.log.State().Index(x.ID) == nil })
+		id := w.named("x").ID
+		if d := w.named("x"); d.AskedPartitions != 2 {
+			t.Errorf("%+v", d)
+		}
+		zero.Store(5)
+		if _, err := w.leader().SetAutoSplit(w.ctx, SplitRequest{ID: id}, false); err != nil {
+			t.Fatal(err)
+		}
+		w.until("it is told that it may not", 10*time.Minute, func() bool {
+			return strings.Contains(w.mergeWaits(id), "its auto_split is false")
+		})
+		zero.Store(150)
+		w.until("it is told that it may not be split", 10*time.Minute, func() bool {
+			return strings.Contains(w.waits(id), "its auto_split is false")
+		})
+		if d := w.named("x"); d.ID != id || w.log.counted("*statecontext.SplitIndex") != 1 {
+			t.Fatalf("%+v", d)
+		}
+		proposed := w.splits()
+		zero.Store(5)
+		o, err := w.leader().SetAutoSplit(w.ctx, SplitRequest{Name: statecontext.IndexName{Keyspace: index.InBucket("world"),
+			Name: "x"}}, true)
+		if err != nil || o.Existed || o.ID != id {
+			t.Fatalf("%+v, %v", o, err)
+		}
+		if o, err = w.leader().SetAutoSplit(w.ctx, SplitRequest{ID: id}, true); err != nil || !o.Existed {
+			t.Fatalf("what is so already: %+v, %v", o, err)
+		}
+		if took := w.until("it is merged", 8*time.Minute, func() bool { return proposed() != nil }); took < 5*time.Minute {
+			t.Errorf("after %v", took)
+		}
+		if c := proposed(); c.ID != id || c.Partitions != 2 || !strings.Contains(c.Cause,
+			"2 slices are enough instead of 4") {
+			t.Errorf("%+v", c)
+		}
+		w.until("the merged one has the name", time.Minute, func() bool {
+			d := w.named("x")
+			return d.Partitions == 2 && d.AskedPartitions == 0 && d.SplitCause == "" && d.State == index.Maintenance
+		})
+		w.until("the one of before is gone", time.Minute, func() bool { return w.log.State().Index(id) == nil })
+		time.Sleep(30 * time.Minute)
+		if n := w.log.counted("*statecontext.SplitIndex"); n != 2 || w.named("asked").ID != asked.ID {
+			t.Errorf("%d splits and merges", n)
+		}
+	})
+}
+
+// Ranges are joined where the leader has found that they fit, also of descending keys.
+func TestRangesMergeByThemselves(t *testing.T) {
+	bounded(t, func(w *world, zero *atomic.Uint64) {
+		cuts := &partition.Cuts{Largest: 0.2, Values: []json.RawMessage{json.RawMessage(`"c"`), json.RawMessage(`"m"`),
+			json.RawMessage(`"t"`), json.RawMessage(`"x"`)}}
+		w.quantiles = func(int) (partition.Cuts, error) { return *cuts, nil }
+		w.depose()
+		w.lead()
+		o, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "r", Bucket: "world",
+			Keys: []index.KeyExpr{{Expr: "name", Desc: true}}, PartitionBy: index.PartitionBy{Scheme: index.PartitionRange,
+				Exprs: []string{"name"}, Values: []json.RawMessage{json.RawMessage(`"m"`)}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		y := w.create("y", "", 2, 0)
+		w.until("READY", 20*time.Second, func() bool {
+			return w.state(o.ID) == index.Maintenance && w.state(y.ID) == index.Maintenance
+		})
+		zero.Store(250)
+		w.until("it is split", 20*time.Minute, func() bool { return w.named("r").Partitions == 5 })
+		id := w.named("r").ID
+		for _, name := range []string{"i1", "i2"} { // slices 3 and 4 fit into one, which are the lowest values
+			n := w.indexers["http://"+name]
+			n.mu.Lock()
+			n.size = func(_ index.ID, c partition.Copy) uint64 { return []uint64{30, 30, 30, 5, 5}[c.Slice] }
+			n.mu.Unlock()
+		}
+		time.Sleep(20 * time.Minute)
+		if d := w.named("r"); d.ID != id {
+			t.Fatalf("merged for one slice of five: %+v", d)
+		}
+		for _, name := range []string{"i1", "i2"} {
+			n := w.indexers["http://"+name]
+			n.mu.Lock()
+			n.size = func(_ index.ID, c partition.Copy) uint64 { return []uint64{5, 30, 5, 5, 5}[c.Slice] }
+			n.mu.Unlock()
+		}
+		proposed := w.splits()
+		w.until("it is merged", 20*time.Minute, func() bool { return proposed() != nil })
+		if c := proposed(); c.ID != id || strings.Join(c.Values, " ") != `"t" "x"` || c.Partitions != 3 {
+			t.Errorf("%+v", c)
+		}
+	})
+}

@@ -74,7 +74,7 @@ func (o Outcome) called(k index.Keyspace, name string) Outcome {
 	return o
 }
 
-// alterNamed is AlterIndex, SplitIndex or CancelSplit by name. Setting what is so already does nothing.
+// alterNamed is AlterIndex, SplitIndex, SetAutoSplit or CancelSplit by name. Setting what is so already does nothing.
 func (c *Coordinator) alterNamed(ctx context.Context, s *expression.AlterIndex,
 	req *statecontext.Request) (Outcome, error) {
 	name := statecontext.IndexName{Keyspace: s.Keyspace, Name: s.Name}
@@ -87,6 +87,8 @@ func (c *Coordinator) alterNamed(ctx context.Context, s *expression.AlterIndex,
 		o, err = c.CancelSplit(ctx, split)
 	case expression.ActionSplit, expression.ActionMerge:
 		o, err = c.SplitIndex(ctx, split)
+	case expression.ActionAutoSplit:
+		o, err = c.SetAutoSplit(ctx, SplitRequest{Name: name, Request: req}, *s.AutoSplit)
 	default:
 		o, err = c.AlterIndex(ctx, AlterRequest{Name: name, Replicas: s.NumReplica, Drop: s.ReplicaID, Nodes: s.Nodes,
 			Request: req})

@@ -47,6 +47,14 @@ type IndexInfo struct {
 	// SplitWaits is why it is not split by itself now, though a slice of it is above its bounds (--split-above and
 	// --split-above-rate of the managers); absent: none is.
 	SplitWaits string `json:"split_waits,omitempty"`
+	// MergeWaits is why slices of it are not merged by themselves now, though they have been small and cold for long;
+	// absent: there are none to be merged.
+	MergeWaits string `json:"merge_waits,omitempty"`
+	// AutoSplit tells that it gets more and fewer slices by itself, where managers have bounds for slices.
+	AutoSplit bool `json:"auto_split"`
+	// AskedPartitions is how many slices were asked for, of an index that has more since it was split by itself: so many
+	// it keeps. Absent: as many as it has.
+	AskedPartitions uint16 `json:"asked_partitions,omitempty"`
 	// Faults tells of documents that have no entry because of an error; absent when there are none.
 	Faults *IndexFaults `json:"faults,omitempty"`
 	// ExpressionRules is the lowest version of the expressions' rules by which its entries were made; absent when it was

@@ -100,6 +100,8 @@ type CreateRequest struct {
 	Partitions  uint16            `json:"num_partition,omitempty"`
 	Replicas    uint8             `json:"num_replica,omitempty"`
 	Nodes       []string          `json:"nodes,omitempty"`
+	// AutoSplit false: it gets more and fewer slices only when somebody asks for them. Absent counts as true.
+	AutoSplit *bool `json:"auto_split,omitempty"`
 }
 
 // BuildRequest is the body of POST /v1/indexes:build.

@@ -118,6 +118,8 @@ type Progress struct {
 	SinceMS      int64
 	// SplitWaits is why it is not split by itself, though a slice of it is above its bounds; "" when none is.
 	SplitWaits string
+	// MergeWaits is why slices of it are not merged by themselves, though they have been small and cold for long.
+	MergeWaits string
 	// Faults sums up what projectors and indexers tell of documents that have no entry because of an error; its sample is
 	// one's.
 	Faults wire.IndexFaults

@@ -15,8 +15,8 @@ import (
 )
 
 // splits begin splits of indexes that nobody has asked for: of those that have had a slice with too many bytes, or
-// which is written and read too often, for long enough. Package rebalance decides (Growing). What was looked at is
-// this leader's: the next one begins anew.
+// which is written and read too often, for long enough; and merges of what is small and cold again. Package rebalance
+// decides (Growing). What was looked at is this leader's: the next one begins anew.
 type splits struct {
 	*scene
 	atMS    int64
@@ -26,12 +26,14 @@ type splits struct {
 	restMS  map[index.ID]int64  // before when an index is left alone, as a split of it came to nothing
 	refused map[index.ID]string // why the newest try came to nothing
 	waits   map[index.ID]string // why an index that has a slice above its bounds is not split
+	merges  map[index.ID]string // why an index of which slices could be merged is left as it is
 }
 
 const (
 	// looks is how often it is looked in the time for which a slice has to be above its bounds.
 	looks = 10
-	// splitRests is how many times that an index is left alone after it was split.
+	// splitRests is how many times that an index is left alone after it was split, and slices have to be small and cold
+	// that are merged.
 	splitRests = 6
 )
 
@@ -51,14 +53,25 @@ func (l *splits) step() {
 		l.restMS, l.refused = map[index.ID]int64{}, map[index.ID]string{}
 	}
 	bounds := rebalance.GrowthBounds{Above: uint64(max(l.settings.SplitAbove, 0)),
-		Rate: uint64(max(l.settings.SplitAboveRate, 0)), After: after, Rest: splitRests * after}
+		Rate: uint64(max(l.settings.SplitAboveRate, 0)), After: after, Rest: splitRests * after,
+		Calm: splitRests * after}
 	l.note(bounds.Rest)
-	next, waits := l.growing.Look(l.nowMS, bounds, l.sizes(&bounds), l.busy())
-	if l.tell(waits); next == nil || l.trying != 0 {
+	sizes, busy := l.sizes(&bounds), l.busy()
+	next, waits := l.growing.Look(l.nowMS, bounds, sizes, busy)
+	l.tell(waits)
+	if next != nil {
+		busy = fmt.Sprintf("index %d is to be split", next.Index)
+	}
+	merge, waits := l.growing.Shrink(l.nowMS, bounds, sizes, busy)
+	if l.merges = waits; merge != nil {
+		next = merge
+	}
+	if next == nil || l.trying != 0 {
 		return
 	}
 	l.trying = next.Index
-	l.log.Info("an index is to be split by itself", "index", next.Index, "why", next.Cause, "slices", next.Partitions)
+	l.log.Info("an index is to have other slices by itself", "index", next.Index, "why", next.Cause, "slices",
+		next.Partitions)
 	l.do(BeginSplit{Split: *next, IfModified: l.now.state.Definition(next.Index).ModifiedCAS})
 }
 
@@ -90,7 +103,7 @@ func (l *splits) note(rest int64) {
 // busy says what goes on beside which nothing is split by itself, "" when nothing does.
 func (l *splits) busy() string {
 	if l.trying != 0 {
-		return fmt.Sprintf("it is being found out where index %d is to be cut", l.trying)
+		return fmt.Sprintf("index %d is about to get other slices", l.trying)
 	}
 	if r := l.now.state.RebalanceUnderWay(); r != nil {
 		return fmt.Sprintf("rebalance %d (%s) is %s", r.ID, r.Cause, r.Phase)
@@ -100,7 +113,7 @@ func (l *splits) busy() string {
 	}
 	for x := range l.now.state.Indexes() {
 		if x.Definition.Replaces != 0 && x.Definition.State != index.Dropping {
-			return fmt.Sprintf("index %d (%s) is being split", x.Definition.Replaces, x.Definition.Name)
+			return fmt.Sprintf("index %d (%s) is being split or merged", x.Definition.Replaces, x.Definition.Name)
 		}
 	}
 	return ""
@@ -114,10 +127,11 @@ func (l *splits) sizes(bounds *rebalance.GrowthBounds) (all []rebalance.Sizes) {
 			continue
 		}
 		kind, _ := partition.KindBy(d.PartitionBy.Scheme)
-		s := rebalance.Sizes{Index: d.ID, Ranges: kind.Values, AgeMS: l.wallMS - d.CreatedMS,
-			Rests: l.nowMS < l.restMS[d.ID]}
+		s := rebalance.Sizes{Index: d.ID, Ranges: kind.Values, Folds: kind.Folds, Least: d.LeastPartitions(),
+			AgeMS: l.wallMS - d.CreatedMS, Rests: l.nowMS < l.restMS[d.ID]}
 		s.Bytes, s.Rates, s.Known = l.slicesOf(x)
-		if bytes, rate := bounds.Over(&s); s.Known && max(bytes, rate) > 1 {
+		bytes, rate := bounds.Over(&s)
+		if s.Known && (max(bytes, rate) > 1 || len(s.Bytes) > int(s.Least)) {
 			if s.Blocked = l.blocked(x); s.Rests && l.refused[d.ID] != "" && s.Blocked == "" {
 				s.Blocked = l.refused[d.ID]
 			}
@@ -158,6 +172,8 @@ func (l *splits) blocked(x *statecontext.Index) string {
 	d := &x.Definition
 	b := l.now.state.Bucket(d.Bucket)
 	switch rejection := l.now.state.MaySplit(d); {
+	case d.AutoSplitOff:
+		return "its auto_split is false: it gets more and fewer slices only when somebody asks for them"
 	case rejection != nil:
 		return rejection.Message
 	case b == nil || b.Gone:
@@ -165,7 +181,7 @@ func (l *splits) blocked(x *statecontext.Index) string {
 	case b.Rollback != nil:
 		return fmt.Sprintf("bucket %s is being rolled back: %s", d.Bucket, b.Rollback.Step)
 	case l.exprRules().Outdated(d) != "":
-		return "it is outdated: other slices would have other keys; create it anew, or split it by hand"
+		return "it is outdated: other slices would have other keys; create it anew, or give it other slices by hand"
 	}
 	for _, c := range x.Topology.Copies {
 		if n := l.components.indexers[c.Node]; n == nil || l.life(&n.component) != liveness.Active || !l.whole(x, c) {
@@ -214,7 +230,7 @@ func (l *splits) tried(in *SplitTried) {
 	if other(in.Err) {
 		rest = l.settings.SplitAfter
 	}
-	l.log.Warn("an index could not be split by itself", "index", in.Index, "error", in.Err, "next_try_after", rest)
+	l.log.Warn("an index could not get other slices by itself", "index", in.Index, "error", in.Err, "next_try_after", rest)
 	l.restMS[in.Index] = l.nowMS + rest.Milliseconds()
-	l.refused[in.Index] = fmt.Sprintf("it could not be split, and is not tried again for %v: %v", rest, in.Err)
+	l.refused[in.Index] = fmt.Sprintf("it could not get other slices, and is not tried again for %v: %v", rest, in.Err)
 }

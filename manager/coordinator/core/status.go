@@ -137,7 +137,7 @@ func (l *picture) progress() map[index.ID]Progress {
 	for x := range l.now.state.Indexes() {
 		p := l.progressOf(x)
 		p.Availability, p.Why = l.availability(x)
-		p.SplitWaits = l.splits.waits[x.Definition.ID]
+		p.SplitWaits, p.MergeWaits = l.splits.waits[x.Definition.ID], l.splits.merges[x.Definition.ID]
 		p.SinceMS = l.nowMS
 		if was != nil {
 			if before := was.Progress[x.Definition.ID]; before.Availability == p.Availability && before.SinceMS > 0 {
