@@ -251,8 +251,10 @@ func (p *parser) statement() (Statement, error) {
 			return p.build()
 		case "ALTER":
 			return p.alter()
-		case "SELECT", "INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE", "EXPLAIN", "PREPARE", "EXECUTE", "GRANT", "REVOKE",
-			"INFER":
+		case "SELECT":
+			return nil, p.unsupported(tok, "SELECT is not supported: rows of an index are read by a scan (tidemark index scan, "+
+				"POST /v1/indexes/BUCKET/NAME:scan)")
+		case "INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE", "EXPLAIN", "PREPARE", "EXECUTE", "GRANT", "REVOKE", "INFER":
 			return nil, p.unsupported(tok, "%s is not supported: the statements are CREATE INDEX, BUILD INDEX, ALTER INDEX "+
 				"and DROP INDEX", word)
 		}
