@@ -61,6 +61,7 @@ var exitCodes = []struct {
 	{errcode.ExitConflict, "conflict: it exists, it is not ready, it has changed, the folder is in use"},
 	{errcode.ExitUnavailable, "no leader, or nobody answers: try again"},
 	{errcode.ExitTimeout, "not in time, or the outcome is unknown"},
+	{errcode.ExitRemoved, "manager, indexer, node: removed from the cluster for good; do not start it again"},
 }
 
 func exitCodeText() string {
