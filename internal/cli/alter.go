@@ -33,8 +33,8 @@ while the others serve; other nodes begin a rebalance (tidemark rebalance status
 
 It also changes the slices: --split cuts into twice as many, --partitions N into N, a range where its entries say;
 --split-at cuts a range at further values, --merge-at at some no more. An index of the new slices is built beside the
-one there is, which serves until the other is ready and takes its name; --cancel-split takes that back. --auto-split=false
-keeps it from getting more and fewer slices by itself.`,
+one there is, which serves until the other is ready and takes its name; --cancel-split takes that back.
+--auto-split=false keeps it from getting more and fewer slices by itself.`,
 		Example: `  tidemark index alter world/by_name --replicas 1
   tidemark index alter world/by_name --nodes i1,i2 --dry-run
   tidemark index alter world/by_name --split-at '"m"' --wait
