@@ -38,7 +38,9 @@ func TestHousekeepingForgetsOldTombstones(t *testing.T) {
 		}
 	}
 	w.now = w.now.Add(2 * time.Hour)
-	run(func() bool { return w.b.VBucket(0).Info().Tombstones == 0 })
+	run(func() bool { // documents are counted before the segment goes that had them
+		return w.b.VBucket(0).Info().Tombstones == 0 && len(w.b.log.Sealed()) == 0
+	})
 	if i := w.b.VBucket(0).Info(); i.Purge != 30 || i.Items != 11 {
 		t.Errorf("%+v", i)
 	}
