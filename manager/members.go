@@ -134,7 +134,8 @@ func (m *Manager) known(self *wire.RegisterManager) bool {
 		k.FormatLevel == self.FormatLevel
 }
 
-// managers lists the base URLs of the others: the leader first, then those in the state, then those of --join.
+// managers lists the base URLs of the others: the leader first, then those in the state, those that have answered a
+// greeting, and those of --join.
 func (m *Manager) managers(leader string) (urls []string) {
 	add := func(url string) {
 		if url != m.url() && !slices.Contains(urls, url) && len(urls) < maxPeers {
@@ -147,6 +148,9 @@ func (m *Manager) managers(leader string) (urls []string) {
 	}
 	for k := range s.Managers() {
 		add(k.REST)
+	}
+	for _, url := range m.raft.Heard() {
+		add(url)
 	}
 	for _, addr := range m.cfg.Join {
 		add(m.cfg.TLS.BaseURL(addr))

@@ -20,7 +20,7 @@ func FuzzGreeting(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
 	f.Add([]byte("TMRF\x01\xffabc"))
 	f.Add([]byte("TMRF\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"))
-	own := &stream{id: "m1-0badcafe", clusterID: func() string { return "0123456789abcdef" },
+	own := &stream{id: "m1-0badcafe", rest: "https://m1:9500", clusterID: func() string { return "0123456789abcdef" },
 		epoch:  func() uint64 { return 7 },
 		member: func(id string) bool { return id == "m2-00c0ffee" }}
 	f.Fuzz(func(t *testing.T, sent []byte) {
@@ -32,8 +32,9 @@ func FuzzGreeting(f *testing.F) {
 		if back := who.encode(); !bytes.Equal(back, sent[:len(sent)-r.Len()]) {
 			t.Errorf("%x is taken for %+v, which is sent as %x", sent, who, back)
 		}
-		if answer := own.judge(who); len(answer) > 255 {
-			t.Errorf("the answer to %+v has %d bytes", who, len(answer))
+		answer := own.answer(who)
+		if back, err := readWelcome(bytes.NewReader(answer.encode())); err != nil || back != answer {
+			t.Errorf("the answer to %+v is %+v and is read as %+v, %v", who, answer, back, err)
 		}
 	})
 }

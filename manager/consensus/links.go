@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -45,7 +46,7 @@ func (l *links) openTransport() error {
 	}
 	l.layer = &stream{
 		Listener: l.cfg.TLS.Listen(listener, tlsconf.Raft, tlsconf.Manager), id: string(l.id), advertise: l.cfg.Advertise,
-		dial:      dial,
+		rest: l.cfg.REST, dial: dial,
 		clusterID: l.storage.ClusterID, epoch: func() uint64 { return l.fsm.State().Epoch() }, member: l.isMember,
 		log: l.cfg.Logger.Named("transport"), accepted: newPlaces(), moved: make(map[string]string),
 	}
@@ -70,6 +71,16 @@ func (l *links) Moved(id, addr string) {
 		return
 	}
 	l.layer.moved[id] = addr
+}
+
+// Heard returns the REST addresses of servers that answered this one's greetings since it started, the newest first:
+// others of its cluster, at least in their own eyes.
+func (l *links) Heard() []string {
+	l.layer.mu.Lock()
+	defer l.layer.mu.Unlock()
+	heard := slices.Clone(l.layer.heard)
+	slices.Reverse(heard)
+	return heard
 }
 
 // renew closes the connections of both directions now and then, each after the call that is on it: the next call opens

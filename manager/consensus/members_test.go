@@ -181,7 +181,7 @@ func TestGreeting(t *testing.T) {
 	all.propose(projector("p", "x"))
 	s := all[0]
 	cluster, id := s.fsm.State().ClusterID(), s.node.ID()
-	now := s.fsm.State().Epoch()
+	now, rest := s.fsm.State().Epoch(), "http://"+s.name
 	greetingOf := func(version byte, cluster, id, from string, epoch uint64) string {
 		text := []byte("TMRF" + string(version))
 		for _, t := range []string{cluster, id, from} {
@@ -193,12 +193,12 @@ func TestGreeting(t *testing.T) {
 		return greetingOf(version, cluster, id, "m9-00000000", now)
 	}
 	for name, c := range map[string]struct{ send, want string }{
-		"right":              {greeting(1, cluster, id), "\x00"},
-		"right, new node":    {greeting(1, "", id), "\x00"},
+		"right":              {greeting(1, cluster, id), "\x00" + string(byte(len(rest))) + rest},
+		"right, new node":    {greeting(1, "", id), "\x00\x00"},
 		"foreign cluster":    {greeting(1, "0123456789abcdef", id), "you are m9-00000000 of cluster 0123456789abcdef"},
 		"wrong id":           {greeting(1, cluster, "m1-00000000"), "you want m1-00000000"},
 		"left by a recovery": {greetingOf(1, cluster, id, "m9-00000000", now-1), "recovered without m9-00000000"},
-		"a member, behind":   {greetingOf(1, cluster, id, id, now-1), "\x00"},
+		"a member, behind":   {greetingOf(1, cluster, id, id, now-1), "\x00" + string(byte(len(rest))) + rest},
 		"newer version":      {greeting(2, cluster, id), ""},
 		"http":               {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", ""},
 		"lying length":       {"TMRF\x01\xffabc", ""},

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,7 +19,10 @@ import (
 
 // A connection between managers begins with a greeting: magic, version, cluster id of the caller (empty while it has
 // none), server id that the caller wants, the caller's own, each with a length byte, and the caller's epoch in 8 bytes.
-// The callee answers with one length byte and a text: empty when it is that server, else why not, and closes.
+// The callee answers with two texts, each with a length byte: why it does not talk to the caller, after which it closes,
+// or nothing; and the base URL of its REST interface, which only callers of its own cluster are told. By that a server
+// finds others whose addresses its state and its --join do not have, as one that was away while all of them were
+// replaced.
 //
 // Without it a voter that lost its disk and came back under a new id at the old address would be asked for votes in
 // its old name, and would grant them: acknowledged writes could vanish. The epoch keeps out what a recovery from a lost
@@ -28,6 +33,8 @@ const (
 	greetingVersion = 1
 	// greetingTimeout bounds how long an accepted connection may be silent.
 	greetingTimeout = 5 * time.Second
+	// maxHeard bounds the REST addresses that are kept of servers that answered.
+	maxHeard = 32
 )
 
 // ErrRefused is wrapped when another node does not talk to this one.
@@ -144,6 +151,7 @@ type stream struct {
 	net.Listener
 	id        string
 	advertise string
+	rest      string // base URL
 	dial      func(addr string, timeout time.Duration) (net.Conn, error)
 	clusterID func() string
 	epoch     func() uint64
@@ -153,6 +161,7 @@ type stream struct {
 	mu       sync.Mutex
 	accepted *places           // nil once closed
 	moved    map[string]string // newest address of servers whose configured one is older; see Node.Moved
+	heard    []string          // REST addresses of those that answered, the newest last; at most maxHeard
 	refusal  string            // logged last
 }
 
@@ -253,14 +262,30 @@ func (s *stream) greet(conn net.Conn, id string, timeout time.Duration) error {
 	if _, err := conn.Write(own.encode()); err != nil {
 		return err
 	}
-	answer, err := readShort(conn)
+	answer, err := readWelcome(conn)
 	if err != nil {
 		return fmt.Errorf("no answer to the greeting: %w", err)
 	}
-	if answer != "" {
-		return fmt.Errorf("%w: %s", ErrRefused, answer)
+	s.hear(answer.rest) // one that is refused may have been removed, and has to ask
+	if answer.refusal != "" {
+		return fmt.Errorf("%w: %s", ErrRefused, answer.refusal)
 	}
 	return conn.SetDeadline(time.Time{})
+}
+
+// hear keeps the REST address of a server that answered; the one that was heard longest ago goes for it.
+func (s *stream) hear(rest string) {
+	if rest == "" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := slices.Index(s.heard, rest); k >= 0 {
+		s.heard = slices.Delete(s.heard, k, k+1)
+	} else if len(s.heard) == maxHeard {
+		s.heard = slices.Delete(s.heard, 0, 1)
+	}
+	s.heard = append(s.heard, rest)
 }
 
 // Accept gives connections that check the greeting at their first read, in the goroutine of their own handler.
@@ -318,13 +343,13 @@ func (g *guarded) receive() error {
 	if err != nil {
 		return err
 	}
-	answer := g.stream.judge(who)
-	if _, err := g.Write(append([]byte{byte(len(answer))}, answer...)); err != nil {
+	answer := g.stream.answer(who)
+	if _, err := g.Write(answer.encode()); err != nil {
 		return fmt.Errorf("greeting: %w", err)
 	}
-	if answer != "" {
-		g.stream.complain("a node was refused", "from", g.RemoteAddr(), "server", who.id, "reason", answer)
-		return errors.New(answer)
+	if answer.refusal != "" {
+		g.stream.complain("a node was refused", "from", g.RemoteAddr(), "server", who.id, "reason", answer.refusal)
+		return errors.New(answer.refusal)
 	}
 	g.stream.greeted(g, who.id)
 	return g.SetDeadline(time.Time{})
@@ -340,9 +365,26 @@ type greeting struct {
 func (w greeting) encode() []byte {
 	msg := append([]byte(greetingMagic), greetingVersion)
 	for _, text := range [...]string{w.cluster, w.wants, w.id} {
-		msg = append(append(msg, byte(len(text))), text...)
+		msg = appendShort(msg, text)
 	}
 	return binary.BigEndian.AppendUint64(msg, w.epoch)
+}
+
+// welcome is what a callee answers.
+type welcome struct {
+	refusal string // why it does not talk to the caller; empty when it does
+	rest    string // base URL of its REST interface; empty when the caller is not told
+}
+
+// encode returns what a callee sends. No text has more than 255 bytes.
+func (w welcome) encode() []byte { return appendShort(appendShort(nil, w.refusal), w.rest) }
+
+// readWelcome reads what a callee sends, and not a byte more.
+func readWelcome(r io.Reader) (w welcome, err error) {
+	if w.refusal, err = readShort(r); err == nil {
+		w.rest, err = readShort(r)
+	}
+	return w, err
 }
 
 // readGreeting reads what a caller sends, and not a byte more.
@@ -367,6 +409,15 @@ func readGreeting(r io.Reader) (who greeting, err error) {
 	return who, nil
 }
 
+// answer returns what a caller is told.
+func (s *stream) answer(who greeting) (w welcome) {
+	w.refusal = s.judge(who)
+	if own := s.clusterID(); own != "" && who.cluster == own && len(s.rest) <= math.MaxUint8 {
+		w.rest = s.rest
+	}
+	return w
+}
+
 // judge returns the reason for which a caller is refused, empty for none. It has at most 255 bytes.
 func (s *stream) judge(who greeting) string {
 	own := s.clusterID()
@@ -382,6 +433,9 @@ func (s *stream) judge(who greeting) string {
 	}
 	return ""
 }
+
+// appendShort appends a length byte and a text of at most 255 bytes.
+func appendShort(b []byte, text string) []byte { return append(append(b, byte(len(text))), text...) }
 
 // readShort reads a length byte and that many bytes.
 func readShort(r io.Reader) (string, error) {

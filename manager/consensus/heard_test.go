@@ -1,0 +1,67 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestHeardAddresses: a caller of the same cluster hears where the callee's REST interface is, another one does not; the
+// newest addresses are kept, each once. One that is refused hears it, too.
+func TestHeardAddresses(t *testing.T) {
+	const rest = "https://m1:9500"
+	for name, c := range map[string]struct {
+		caller, callee string
+		heard          []string
+	}{
+		"same cluster":          {"0123456789abcdef", "0123456789abcdef", []string{rest}},
+		"caller has none":       {"", "0123456789abcdef", nil},
+		"callee has none":       {"0123456789abcdef", "", nil},
+		"neither has one":       {"", "", nil},
+		"refused, another one":  {"fedcba9876543210", "0123456789abcdef", nil},
+		"refused, another name": {"0123456789abcdef", "0123456789abcdef", []string{rest}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := func(id, cluster, rest string) *stream {
+				return &stream{id: id, rest: rest, clusterID: func() string { return cluster },
+					epoch: func() uint64 { return 1 }, member: func(string) bool { return true }}
+			}
+			caller, callee := of("m2", c.caller, ""), of("m1", c.callee, rest)
+			ours, theirs := net.Pipe()
+			defer ours.Close()
+			go func() {
+				defer theirs.Close()
+				if who, err := readGreeting(theirs); err == nil {
+					_, _ = theirs.Write(callee.answer(who).encode())
+				}
+			}()
+			wants := "m1"
+			if name == "refused, another name" {
+				wants = "m3"
+			}
+			err := caller.greet(ours, wants, time.Minute)
+			if refused := strings.HasPrefix(name, "refused"); errors.Is(err, ErrRefused) != refused {
+				t.Errorf("greeted: %v", err)
+			}
+			if !slices.Equal(caller.heard, c.heard) {
+				t.Errorf("heard %q, want %q", caller.heard, c.heard)
+			}
+		})
+	}
+	t.Run("bounded", func(t *testing.T) {
+		s := &stream{}
+		for i := range 3 * maxHeard {
+			s.hear(fmt.Sprint("http://", i))
+			s.hear("http://often")
+			s.hear("")
+		}
+		if len(s.heard) != maxHeard || s.heard[maxHeard-1] != "http://often" ||
+			s.heard[maxHeard-2] != fmt.Sprint("http://", 3*maxHeard-1) {
+			t.Errorf("%d addresses: %q", len(s.heard), s.heard)
+		}
+	})
+}
