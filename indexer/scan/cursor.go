@@ -191,16 +191,16 @@ func (s *Spec) expired(err error) error {
 
 // beyond looks, when the page is full, whether there is another row. With pages all slices are open by now.
 func (r *run) beyond(ctx context.Context, m *merger, open *[]*remote) error {
-	for r.spec.Page != nil && r.last != nil {
+	for r.spec.Page != nil && r.out.last != nil {
 		row, src, ok := m.top()
-		if r.folding != nil { // a cell that has come already is of the next group, and so is one that has not
-			r.result.More = r.folding.some || ok
+		if r.out.folding != nil { // a cell that has come already is of the next group, and so is one that has not
+			r.result.More = r.out.folding.some || ok
 			return nil
 		}
 		if !ok {
 			return nil
 		}
-		repeated, err := r.repeats.seen(row.Key)
+		repeated, err := r.out.repeats.seen(row.Key)
 		if err != nil {
 			return err
 		}

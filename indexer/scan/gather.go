@@ -1,7 +1,6 @@
 package scan
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -46,12 +45,12 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	todo := r.waiting()
-	open, err := r.open(ctx, todo.take(), r.after)
+	open, err := r.open(ctx, todo.take(), r.out.after)
 	defer func() { r.closeAll(open, cancel) }()
 	if err != nil {
 		return false, err
 	}
-	r.caughtUp()
+	r.result.Waited += r.lag.end()
 	r.reading = time.Now()
 	if r.spec.WantTimestamp {
 		if err := r.takeVector(open); err != nil {
@@ -68,8 +67,8 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 		}
 	}
 	r.spec.Progress.Enter(Reading)
-	r.held.begin(len(todo.slices) > 0 && r.spec.Stability != NoStability)
-	for seen := 0; r.spec.Limit == 0 || r.result.Rows < r.spec.Limit; seen++ {
+	r.out.held.begin(len(todo.slices) > 0 && r.spec.Stability != NoStability)
+	for seen := 0; r.spec.Limit == 0 || r.out.rows < r.spec.Limit; seen++ {
 		if r.spec.Stability == NoStability && seen == PageRows {
 			return true, nil
 		}
@@ -79,15 +78,15 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 			break
 		}
 	}
-	return false, errors.Join(r.beyond(ctx, m, &open), r.release())
+	return false, errors.Join(r.beyond(ctx, m, &open), r.out.release())
 }
 
 // tally adds up what nodes have counted.
 func (r *run) tally(open []*remote) error {
-	r.result.Rows = 0
+	r.out.rows = 0
 	for _, n := range open {
 		n.rows = n.stream.Count()
-		r.result.Rows += n.rows
+		r.out.rows += n.rows
 		if !r.spec.Explain {
 			continue
 		}
@@ -107,8 +106,8 @@ func (r *run) step(ctx context.Context, m *merger, todo *later, open *[]*remote)
 		}
 		row, src, ok = m.top()
 	}
-	if !ok && r.folding != nil {
-		return false, r.endGroups()
+	if !ok && r.out.folding != nil {
+		return false, r.out.endGroups()
 	}
 	if !ok {
 		return false, nil
@@ -116,15 +115,15 @@ func (r *run) step(ctx context.Context, m *merger, todo *later, open *[]*remote)
 	n := src.(*remote)
 	n.given(row)
 	n.rows++
-	if err := r.give(row); err != nil {
+	if err := r.out.give(row); err != nil {
 		return false, err
 	}
 	r.renewing = time.Time{} // it goes on
-	if r.held.full() {       // the client may be slow from here on, and the timestamp is not held for ever
+	if r.out.held.full() {   // the client may be slow from here on, and the timestamp is not held for ever
 		if err := r.openMore(ctx, m, todo.rest(), open); err != nil {
 			return false, err
 		}
-		if err := r.release(); err != nil {
+		if err := r.out.release(); err != nil {
 			return false, err
 		}
 	}
@@ -137,7 +136,7 @@ func (r *run) step(ctx context.Context, m *merger, todo *later, open *[]*remote)
 // openMore opens further slices and puts their rows into the merge.
 func (r *run) openMore(ctx context.Context, m *merger, todo []*sliceplan, open *[]*remote) error {
 	defer r.spec.Progress.Enter(r.spec.Progress.Enter(Opening))
-	more, err := r.open(ctx, todo, r.after)
+	more, err := r.open(ctx, todo, r.out.after)
 	*open = append(*open, more...)
 	for _, n := range more {
 		if err == nil {
@@ -146,47 +145,6 @@ func (r *run) openMore(ctx context.Context, m *merger, todo []*sliceplan, open *
 	}
 	r.whole = r.whole || err != nil
 	return err
-}
-
-// give returns a row to the sink, unless it repeats the one before or is passed over; of cells the groups that they
-// make.
-func (r *run) give(row Row) error {
-	if r.folding != nil {
-		return r.fold(row)
-	}
-	repeated, err := r.repeats.seen(row.Key)
-	if err == nil && !repeated {
-		err = r.put(row)
-	}
-	if err != nil {
-		return err
-	}
-	if r.spec.Stability == NoStability {
-		if r.after == nil {
-			r.after = &Row{}
-		}
-		r.after.Key, r.after.DocID = append(r.after.Key[:0], row.Key...), append(r.after.DocID[:0], row.DocID...)
-	}
-	return nil
-}
-
-// put returns a row to the sink, unless it is passed over.
-func (r *run) put(row Row) error {
-	if r.skip > 0 {
-		r.skip--
-		return nil
-	}
-	if err := r.row(row); err != nil {
-		return err
-	}
-	if r.result.Rows++; r.spec.Page != nil && r.result.Rows == r.spec.Limit {
-		r.last = &Row{Key: bytes.Clone(row.Key), DocID: bytes.Clone(row.DocID)}
-		if r.folding != nil { // the results are not wanted again
-			r.last.DocID = nil
-		}
-	}
-	r.spec.Progress.given(r.result.Rows)
-	return nil
 }
 
 // join puts a node's rows into the merge, or those of its replacement.
@@ -278,7 +236,9 @@ func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened [
 		r.ask(ctx, nodes[0])
 		others.Wait()
 		todo = nil
-		r.paged(nodes)
+		if r.spec.Page != nil {
+			r.pages.asked(nodes)
+		}
 		for _, n := range nodes {
 			r.explain.asked(n, r.c.nodes.Name)
 		}
@@ -345,12 +305,12 @@ func (r *run) request(n *remote) NodeRequest {
 		Index: r.spec.Index, Ref: r.plan.ref, Ranges: r.spec.Ranges, Reverse: r.spec.Reverse, Limit: r.spec.nodeLimit(),
 		Distinct: r.spec.Distinct, Where: r.spec.Where,
 		CountOnly: r.count, WantVector: r.spec.WantTimestamp, After: n.after(), Named: r.spec.At != nil,
-		WaitMS: max(1, time.Until(r.patience()).Milliseconds()), User: r.user,
+		WaitMS: max(1, time.Until(r.lag.until(r.deadline)).Milliseconds()), User: r.lag.user,
 		Explain: r.spec.Explain,
 	}
 	switch {
 	case r.spec.Page != nil:
-		req.Pages = &r.pages
+		req.Pages = &r.pages.Pages
 	case r.spec.Stability == QueryStability:
 		req.KeepMS = KeepFor.Milliseconds()
 	}
@@ -368,14 +328,6 @@ func (r *run) request(n *remote) NodeRequest {
 		req.Copies = append(req.Copies, s.candidates[0].copy)
 	}
 	return req
-}
-
-// patience is until when nodes may wait for the timestamp.
-func (r *run) patience() time.Time {
-	if !r.hurry.IsZero() && r.hurry.Before(r.deadline) {
-		return r.hurry
-	}
-	return r.deadline
 }
 
 // nodeLimit is how many rows of one node may be wanted.

@@ -242,7 +242,7 @@ func cellsOf(t testing.TB, rows []Row, req NodeRequest, bytes int64) (keys []str
 	one := newCells(sliceSource{ctx: context.Background(), slice: memSlice{rows: rows}, ranges: ranges,
 		reverse: req.Reverse}, &req, 1)
 	c = &one
-	c.allowed, c.most = bytes, bytes
+	c.table.allowed, c.table.most = bytes, bytes
 	for {
 		row, err := c.next()
 		if errors.Is(err, io.EOF) {
@@ -304,8 +304,8 @@ func TestTablesAreGivenBack(t *testing.T) {
 	read := func(most int64) (n int, c *cells, err error) {
 		one := newCells(sliceSource{ctx: context.Background(), slice: memSlice{rows: rows}, ranges: req.Ranges}, &req, 1)
 		c = &one
-		if one.most = most; most == tableFree {
-			one.allowed = 2000
+		if one.table.most = most; most == tableFree {
+			one.table.allowed = 2000
 		}
 		for {
 			if _, err = c.next(); err != nil {
@@ -315,8 +315,8 @@ func TestTablesAreGivenBack(t *testing.T) {
 		}
 	}
 	n, c, err := read(tableMost)
-	if !errors.Is(err, io.EOF) || n != 3000 || c.taken < tableStep || c.taken != tables.used.Load() {
-		t.Errorf("%d cells, %d bytes taken of %d: %v", n, c.taken, tables.used.Load(), err)
+	if !errors.Is(err, io.EOF) || n != 3000 || c.table.taken < tableStep || c.table.taken != tables.used.Load() {
+		t.Errorf("%d cells, %d bytes taken of %d: %v", n, c.table.taken, tables.used.Load(), err)
 	}
 	if err := c.close(); err != nil || tables.used.Load() != 0 {
 		t.Errorf("%d bytes are kept, %v", tables.used.Load(), err)
@@ -326,8 +326,8 @@ func TestTablesAreGivenBack(t *testing.T) {
 	}
 	defer tables.give(MaxTables)
 	n, c, err = read(tableMost) // in as many passes as the free part needs
-	if c.close(); !errors.Is(err, io.EOF) || n != 3000 || c.taken != 0 || !c.refused {
-		t.Errorf("%d cells, %d bytes taken: %v", n, c.taken, err)
+	if c.close(); !errors.Is(err, io.EOF) || n != 3000 || c.table.taken != 0 || !c.table.refused {
+		t.Errorf("%d cells, %d bytes taken: %v", n, c.table.taken, err)
 	}
 	rows = grid(t, desc, 1, 10_000)
 	if n, c, err = read(tableMost); CodeOf(err) != errcode.Busy || n == 0 {

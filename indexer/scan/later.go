@@ -1,12 +1,6 @@
 package scan
 
-import (
-	"bytes"
-	"slices"
-)
-
-// maxHeld is how many bytes of rows are held back while slices are left unopened.
-const maxHeld = 1 << 20
+import "slices"
 
 // later are the slices of a scan that are not open yet, in the order in which their rows come.
 type later struct {
@@ -46,46 +40,4 @@ func (l *later) rest() []*sliceplan {
 	taken := l.slices
 	l.slices = nil
 	return taken
-}
-
-// holdback keeps rows from the client until no slice has to be opened any more: how long that takes must not depend on
-// the client, because a node holds a timestamp for a short time only. When it is too late all the same, nothing has
-// been given, and the scan begins anew at a newer one.
-type holdback struct {
-	on    bool
-	rows  []Row
-	bytes int
-}
-
-func (h *holdback) begin(on bool) { *h = holdback{on: on, rows: h.rows[:0]} }
-
-func (h *holdback) full() bool { return h.on && h.bytes >= maxHeld }
-
-// row gives a row to the sink, or holds it back.
-func (r *run) row(row Row) error {
-	if h := &r.held; h.on {
-		h.rows = append(h.rows, Row{Key: bytes.Clone(row.Key), DocID: bytes.Clone(row.DocID)})
-		h.bytes += len(row.Key) + len(row.DocID) + rowOverhead
-		return nil
-	}
-	r.given = true
-	if err := r.sink.Row(row); err != nil {
-		return &sinkError{err}
-	}
-	return nil
-}
-
-// rowOverhead is what a row that is held back costs beside its bytes.
-const rowOverhead = 64
-
-// release hands on what was held back, and everything that comes.
-func (r *run) release() error {
-	r.held.on = false
-	for _, row := range r.held.rows {
-		if err := r.row(row); err != nil {
-			return err
-		}
-	}
-	r.held = holdback{}
-	return nil
 }

@@ -176,15 +176,15 @@ func TestLittleIsHeldBack(t *testing.T) {
 		t.Errorf("%d slices opened, %v", opened.Load(), err)
 	}
 	// What is held is counted.
-	r := &run{sink: &collect{}}
-	r.held.begin(true)
-	for !r.held.full() {
-		if err := r.row(Row{Key: bytes.Repeat([]byte("k"), 1000), DocID: []byte("d")}); err != nil {
+	o := &output{sink: &collect{}}
+	o.held.begin(true)
+	for !o.held.full() {
+		if err := o.row(Row{Key: bytes.Repeat([]byte("k"), 1000), DocID: []byte("d")}); err != nil {
 			t.Fatal(err)
 		}
 		held++
 	}
-	if held > maxHeld/1000+1 || r.given {
+	if held > maxHeld/1000+1 || o.given {
 		t.Errorf("%d rows of 1000 bytes are held", held)
 	}
 }

@@ -48,34 +48,40 @@ func (o *over) take(node index.NodeID) []Pages {
 	return list[:n:n]
 }
 
-// beginPages names the answer in pages whose first page an attempt is: nodes that have kept a timestamp for the attempt
+// paging is which answer in pages a scan is of.
+type paging struct {
+	Pages
+	kept []index.NodeID // by whom the timestamp is, for the next page
+}
+
+// begin names the answer in pages whose first page an attempt is: nodes that have kept a timestamp for the attempt
 // before need not.
-func (r *run) beginPages() {
-	if r.spec.Page == nil {
+func (p *paging) begin(spec *Spec, over *over) {
+	if spec.Page == nil {
 		return
 	}
-	if r.spec.At != nil && r.spec.later() {
-		r.pages.ID = r.spec.Page.id
+	if spec.At != nil && spec.later() {
+		p.ID = spec.Page.id
 		return
 	}
-	r.endPages()
-	r.pages.ID = rand.Uint64()
+	p.end(spec, over)
+	p.ID = rand.Uint64()
 }
 
-// endPages lets nodes keep nothing for an answer of which nobody has a cursor.
-func (r *run) endPages() {
-	if r.spec.Page == nil || r.spec.At != nil && r.spec.later() || r.result.Cursor != "" {
+// end lets nodes keep nothing for an answer of which nobody has a cursor.
+func (p *paging) end(spec *Spec, over *over) {
+	if spec.Page == nil || spec.At != nil && spec.later() {
 		return
 	}
-	r.c.over.add(r.pages, r.pagedOn)
-	r.pagedOn = nil
+	over.add(p.Pages, p.kept)
+	p.kept = nil
 }
 
-// paged notes which nodes keep the timestamp.
-func (r *run) paged(nodes []*remote) {
+// asked notes which nodes keep the timestamp.
+func (p *paging) asked(nodes []*remote) {
 	for _, n := range nodes {
-		if r.spec.Page != nil && !slices.Contains(r.pagedOn, n.node) {
-			r.pagedOn = append(r.pagedOn, n.node)
+		if !slices.Contains(p.kept, n.node) {
+			p.kept = append(p.kept, n.node)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func askAgain(why error) bool {
 // was only silent for a moment beside one that died. Who has said that he does not hold the timestamp is not asked
 // again. A slice that is left without a copy, and its reason, is the caller's.
 func (r *run) renew(ctx context.Context, todo []*sliceplan) error {
-	if !r.given || r.spec.Stability == NoStability { // another attempt is made, at a newer timestamp perhaps
+	if !r.out.given || r.spec.Stability == NoStability { // another attempt is made, at a newer timestamp perhaps
 		return nil
 	}
 	var lost []*sliceplan

@@ -7,6 +7,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -57,53 +58,69 @@ func (v *View) floor(seen []scanport.Seen) (floor *wire.StabilityRef, lost strin
 	return floor, lost, err
 }
 
-// session takes over what the session has seen, and what pages of this very scan have shown. A timestamp that the
-// caller has named is what it wants to see, however old: then nothing is asked of what was lost, and the session stays
-// as it is.
-func (r *run) session(view *View) error {
-	r.era, r.bucket = view.Era, view.Bucket.Name
-	seen := r.spec.Seen
-	if r.shown != nil {
-		seen = append(slices.Clip(seen), *r.shown)
+// session is what a scan owes the session that it belongs to.
+type session struct {
+	era     Era
+	bucket  string
+	floor   *wire.StabilityRef // no timestamp before it may be shown; nil: any may
+	shown   *scanport.Seen     // what the pages before have shown, without stability
+	keeps   bool               // the session stays as it is
+	lost    string             // why some of what it had seen is there no more
+	unasked bool               // and KV could not be asked for what is left
+}
+
+// take takes over what the session has seen, and what pages of this very scan have shown. A timestamp that the caller
+// has named is what it wants to see, however old: then nothing is asked of what was lost, and the session stays as it
+// is. An error tells that this indexer has not heard yet of what the session has seen.
+func (s *session) take(spec *Spec, view *View) error {
+	s.era, s.bucket = view.Era, view.Bucket.Name
+	seen := spec.Seen
+	if s.shown != nil {
+		seen = append(slices.Clip(seen), *s.shown)
 	}
 	floor, lost, err := view.floor(seen)
-	r.floor = floor
-	if r.spec.named() {
-		r.keeps = lost != "" || err != nil
+	s.floor = floor
+	if spec.named() {
+		s.keeps = lost != "" || err != nil
 		return nil
 	}
-	if lost != "" || r.shown == nil { // what a page before was told of is told with the end
-		r.lost = lost
+	if lost != "" || s.shown == nil { // what a page before was told of is told with the end
+		s.lost = lost
 	}
 	return err
+}
+
+// told is what the caller is told of what is lost; "" for nothing.
+func (s *session) told() string {
+	if s.unasked {
+		return s.lost + lostUnasked
+	}
+	return s.lost
+}
+
+// seen is what the session has seen when it gets rows of a timestamp.
+func (s *session) seen(spec *Spec, at timestamp.Ref) scanport.Seen {
+	if s.keeps {
+		return newestOf(spec.Seen, s.era.Cluster)
+	}
+	if s.floor != nil && s.floor.Compare(at) > 0 {
+		at = s.floor.Ref
+	}
+	return s.at(at)
+}
+
+// at is a timestamp of the scan's bucket, as sessions know it.
+func (s *session) at(ref timestamp.Ref) scanport.Seen {
+	return scanport.Seen{Cluster: s.era.Cluster, Epoch: s.era.Epoch, Bucket: s.bucket, At: ref}
 }
 
 // named reports whether the caller, or its cursor, has named the timestamp, and not only the rows before of an answer
 // that is gone on with.
 func (s *Spec) named() bool { return s.At != nil && (s.Resume == nil || s.Resume.named) }
 
-// tellLost has the result say what is lost.
-func (r *run) tellLost() {
-	if r.result.SessionLost = r.lost; r.unasked {
-		r.result.SessionLost += lostUnasked
-	}
-}
-
 // wireRef is the timestamp that was seen.
 func wireRef(s *scanport.Seen) wire.StabilityRef {
 	return wire.StabilityRef{Bucket: s.Bucket, Ref: s.At}
-}
-
-// seen is what the session has seen when it gets rows of the chosen timestamp.
-func (r *run) seen() scanport.Seen {
-	if r.keeps {
-		return newestOf(r.spec.Seen, r.era.Cluster)
-	}
-	s := r.chosen()
-	if r.floor != nil && r.floor.Compare(s.At) > 0 {
-		s.At = r.floor.Ref
-	}
-	return s
 }
 
 // newestOf returns the one of some tokens, at least one, that has what this cluster's others stand for in it.
@@ -119,59 +136,4 @@ func newestOf(seen []scanport.Seen, cluster uint64) scanport.Seen {
 		}
 		return 0
 	})
-}
-
-// chosen is the chosen timestamp, as sessions know it.
-func (r *run) chosen() scanport.Seen {
-	return scanport.Seen{Cluster: r.era.Cluster, Epoch: r.era.Epoch, Bucket: r.bucket, At: r.plan.ref.Ref}
-}
-
-// maxLagging is how many scans may wait at a time for copies that lag behind what their sessions have seen: an index
-// that lags must not take the places of all scans, nor a user those of others. Others wait no longer than lagHurry, in
-// which what was promoted just now is there: then they are refused.
-const (
-	maxLagging = 32
-	lagHurry   = 100 * time.Millisecond
-)
-
-// lag counts a scan that has to wait for copies that lag behind its session, or for this indexer to hear of what it has
-// seen, until caughtUp.
-func (r *run) lag() {
-	now := time.Now()
-	if r.lagSince.IsZero() {
-		r.lagSince = now
-	}
-	if r.lags {
-		return
-	}
-	if r.lags = r.c.lagging.Enter(r.user) == nil; r.lags {
-		r.hurry = time.Time{}
-		return
-	}
-	if r.hurry.IsZero() && !r.given {
-		r.hurry = now.Add(lagHurry)
-	}
-}
-
-// crowded refuses a scan that has found no place among those that wait for copies, and has waited long enough for one
-// that finds none. why is what it waits for.
-func (r *run) crowded(why error) error {
-	if r.hurry.IsZero() || time.Now().Before(r.hurry) {
-		return nil
-	}
-	return Errorf(errcode.Busy, "index %s lags behind what the session has seen, and %d scans wait for it or others "+
-		"already, %d at most and fewer of one user: try again: %w", r.spec.Index, r.c.lagging.Taken(), maxLagging, why)
-}
-
-// caughtUp gives the place of lag back: the copies are open, or are waited for no more. What was waited for them is
-// counted.
-func (r *run) caughtUp() {
-	if r.lags {
-		r.lags = false
-		r.c.lagging.Leave(r.user)
-	}
-	if !r.lagSince.IsZero() {
-		r.result.Waited += time.Since(r.lagSince)
-		r.lagSince, r.hurry = time.Time{}, time.Time{}
-	}
 }

@@ -19,9 +19,9 @@ import (
 
 // A connection between managers begins with a greeting: magic, version, cluster id of the caller (empty while it has
 // none), server id that the caller wants, the caller's own, each with a length byte, and the caller's epoch in 8 bytes.
-// The callee answers with two texts, each with a length byte: why it does not talk to the caller, after which it closes,
-// or nothing; and the base URL of its REST interface, which only callers of its own cluster are told. By that a server
-// finds others whose addresses its state and its --join do not have, as one that was away while all of them were
+// The callee answers with two texts, each with a length byte: why it does not talk to the caller, after which it
+// closes, or nothing; and the base URL of its REST interface, which only callers of its own cluster are told. By that a
+// server finds others whose addresses its state and its --join do not have, as one that was away while all of them were
 // replaced.
 //
 // Without it a voter that lost its disk and came back under a new id at the old address would be asked for votes in

@@ -1,0 +1,198 @@
+package scan
+
+import (
+	"bytes"
+	"slices"
+	"sync/atomic"
+
+	"tidemark/errcode"
+	"tidemark/indexer/scan/aggregate"
+)
+
+const (
+	// tableFree is how many bytes of cells a slice may have in any case, tableMost how many the slices of a node's part of
+	// a scan may have together, and tableStep by how much a slice asks for more.
+	tableFree = 64 << 10
+	tableMost = 64 << 20
+	tableStep = 256 << 10
+	// MaxTables bounds the bytes of cells that all scans have on a node, beside tableFree for each slice.
+	MaxTables = 256 << 20
+	// cellOverhead is about what a cell takes beside its key and what its accs have elsewhere; accBytes is an acc's size.
+	cellOverhead = 128
+	accBytes     = 88
+)
+
+// tables are the bytes that the cells of all scans of this process have taken beside tableFree.
+var tables room
+
+// room is memory of which there is so much.
+type room struct{ used atomic.Int64 }
+
+func (r *room) take(n int64) bool {
+	if r.used.Add(n) <= MaxTables {
+		return true
+	}
+	r.used.Add(-n)
+	return false
+}
+
+func (r *room) give(n int64) { r.used.Add(-n) }
+
+// table has the cells of a block, in bounded memory: when that is full, only those that come first are kept.
+type table struct {
+	reverse bool
+	single  bool // a block is one cell: all of its rows agree in the cell's key
+
+	byKey  map[string]*cell // nil where single
+	cells  []*cell          // in order after sort
+	given  int              // of cells
+	recent *cell            // the one that was found last; while there are no cells: one whose room the next takes
+	bound  []byte           // the last cell that was kept; cells behind it are for another pass
+	cut    bool             // there are such
+
+	size    int64 // in bytes
+	allowed int64
+	most    int64
+	taken   int64 // of tables
+	refused bool  // more was
+}
+
+type cell struct {
+	key  []byte
+	accs []aggregate.Acc
+}
+
+// next returns the next cell of a block that was read; nil when all were given.
+func (t *table) next() *cell {
+	if t.given == len(t.cells) {
+		return nil
+	}
+	t.given++
+	return t.cells[t.given-1]
+}
+
+// last returns the key of the last cell.
+func (t *table) last() []byte { return t.cells[len(t.cells)-1].key }
+
+// reset empties it for a block.
+func (t *table) reset() {
+	t.cut, t.bound, t.given, t.size = false, nil, 0, 0
+	switch len(t.cells) {
+	case 0:
+	case 1: // the next cell takes its room
+		t.recent, t.cells = t.cells[0], t.cells[:0]
+		clear(t.byKey)
+	default:
+		t.cells, t.recent, t.byKey = nil, nil, nil
+	}
+}
+
+// tooMany is why a scan ends whose cells did not fit after all passes.
+func (t *table) tooMany() error {
+	if t.refused {
+		return Errorf(errcode.Busy, "the aggregates that are under way on this indexer take %d MiB, the most there are: try "+
+			"again", MaxTables>>20)
+	}
+	return Errorf(errcode.LimitExceeded, "there are more groups than %d passes with %d KiB of them give: group by the "+
+		"first components of the key, which takes no memory, or give a limit, or narrower bounds", maxPasses, t.most>>10)
+}
+
+// isRecent reports whether a key is that of the cell that was found last.
+func (t *table) isRecent(key []byte) bool {
+	return t.recent != nil && len(t.cells) > 0 && bytes.Equal(key, t.recent.key)
+}
+
+// tooLate reports whether a key's cell is for another pass.
+func (t *table) tooLate(key []byte) bool {
+	if !t.cut {
+		return false
+	}
+	n := bytes.Compare(key, t.bound)
+	return n > 0 && !t.reverse || n < 0 && t.reverse
+}
+
+// cell returns the cell of a key.
+func (t *table) cell(key []byte, g *Grouping) *cell {
+	if t.isRecent(key) {
+		return t.recent
+	}
+	if len(t.cells) > 0 {
+		if one := t.byKey[string(key)]; one != nil {
+			t.recent = one
+			return one
+		}
+	}
+	one := t.recent
+	if one != nil && len(t.cells) == 0 { // of the block before
+		one.key = append(one.key[:0], key...)
+		for i := range one.accs {
+			one.accs[i].Reset()
+			t.size += int64(one.accs[i].Bytes())
+		}
+	} else {
+		one = &cell{key: bytes.Clone(key), accs: g.accs()}
+	}
+	if !t.single {
+		if t.byKey == nil {
+			t.byKey = map[string]*cell{}
+		}
+		t.byKey[string(one.key)] = one
+	}
+	t.recent, t.cells = one, append(t.cells, one)
+	t.size += one.bytes()
+	return one
+}
+
+// bytes is what a cell takes but for what its accs have elsewhere.
+func (o *cell) bytes() int64 { return int64(cellOverhead + 2*len(o.key) + accBytes*len(o.accs)) }
+
+// limit takes more memory where the cells need it, or keeps only those that come first.
+func (t *table) limit() {
+	for t.size > t.allowed && !t.single {
+		if t.allowed+tableStep <= t.most {
+			if tables.take(tableStep) {
+				t.taken, t.allowed = t.taken+tableStep, t.allowed+tableStep
+				continue
+			}
+			t.refused = true
+		}
+		if len(t.cells) == 1 { // one there always is
+			return
+		}
+		t.halve()
+	}
+}
+
+// halve forgets the half of the cells that come last.
+func (t *table) halve() {
+	t.sort()
+	clear(t.cells[(len(t.cells)+1)/2:])
+	t.cells = t.cells[:(len(t.cells)+1)/2]
+	t.recent = t.cells[len(t.cells)-1]
+	t.bound, t.cut = t.recent.key, true
+	t.size = 0
+	t.byKey = make(map[string]*cell, len(t.cells))
+	for _, one := range t.cells {
+		t.byKey[string(one.key)] = one
+		t.size += one.bytes()
+		for i := range one.accs {
+			t.size += int64(one.accs[i].Bytes())
+		}
+	}
+}
+
+// sort puts the cells into their order.
+func (t *table) sort() {
+	slices.SortFunc(t.cells, func(a, b *cell) int {
+		if t.reverse {
+			a, b = b, a
+		}
+		return bytes.Compare(a.key, b.key)
+	})
+}
+
+// close gives back what was taken.
+func (t *table) close() {
+	tables.give(t.taken)
+	t.taken = 0
+}
