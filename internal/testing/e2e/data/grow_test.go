@@ -109,21 +109,20 @@ func (g *grower) scans() string {
 	return fmt.Sprintf("%d scans, p50 %v, p99 %v, most %v", len(took), at(0.5), at(0.99), at(1))
 }
 
-// received sums up the bytes of files that indexers have received.
-func (g *grower) received() (bytes float64) {
+// received returns the bytes of files that each indexer has received. How they do is no matter: a leader that has just
+// begun knows of none that it is active.
+func (g *grower) received() map[string]float64 {
 	st, err := g.c.Status(g.ctx)
 	if err != nil {
 		g.t.Fatal(err)
 	}
+	bytes := map[string]float64{}
 	for _, i := range st.Indexers {
-		if i.State != "active" {
-			continue
-		}
 		_, page := harness.Get(g.ctx, g.t, i.Admin+"/metrics")
 		for line := range strings.Lines(page) {
 			if n, ok := strings.CutPrefix(line, `tidemark_indexer_fill_bytes_total{direction="received"} `); ok {
 				b, _ := strconv.ParseFloat(strings.TrimSpace(n), 64)
-				bytes += b
+				bytes[i.ID] = b
 			}
 		}
 	}
@@ -143,7 +142,10 @@ func (g *grower) change(what string, req v1.RebalanceRequest) {
 	if r.Phase != statecontext.RebalanceFinished {
 		g.t.Errorf("%s: %+v", what, r)
 	}
-	moved := g.received() - had
+	moved := 0.0
+	for id, now := range g.received() {
+		moved += now - had[id]
+	}
 	g.t.Logf("%s: %d copies of %.1f MiB in %v; files of %.1f MiB arrived: %.2f of that; before: %s; during: %s",
 		what, r.Done, float64(r.Bytes)/(1<<20), took.Round(time.Millisecond),
 		moved/(1<<20), moved/max(float64(r.Bytes), 1), before, g.scans())
