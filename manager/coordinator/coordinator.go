@@ -164,8 +164,7 @@ func New(cfg Config) (*Coordinator, error) {
 // set-up that failed; leadership should be handed on.
 func (c *Coordinator) Run(ctx context.Context, term uint64) error {
 	for {
-		l := newTerm(c.cfg, term)
-		l.split = func(ctx context.Context, e core.BeginSplit) *core.SplitTried { return c.splitByItself(ctx, l, &e) }
+		l := c.newTerm(term)
 		c.mu.Lock()
 		c.current = l
 		c.mu.Unlock()

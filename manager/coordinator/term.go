@@ -25,6 +25,8 @@ type term struct {
 	ended  chan struct{} // closed when the loop has ended
 
 	split func(context.Context, core.BeginSplit) *core.SplitTried
+	// step, unless it is nil, takes what is posted at once: of a term that has no loop.
+	step func(core.Input)
 
 	// of the loop
 	ctx   context.Context //nolint:containedctx // of the term: what is begun for it ends with it
@@ -42,17 +44,34 @@ type lanes struct {
 	cancel context.CancelFunc
 }
 
-// Begin begins a term whose effects its caller carries out, as loop does it: the Leader's first are effects. It is for
-// simulations, which have neither goroutines nor a clock.
-func (c *Coordinator) Begin(number uint64) (l *core.Leader, g *Gateway, effects []core.Effect) {
-	t := newTerm(c.cfg, number)
-	l, effects = core.New(t.cfg.Settings, t.gate.self, t.log, t.cfg.now())
-	return l, t.gate, effects
+// Driven is a term whose effects its caller carries out.
+type Driven struct {
+	Leader *core.Leader
+	Gate   *Gateway
+	// Split carries out BeginSplit, and returns what the Leader is to take of it.
+	Split func(context.Context, core.BeginSplit) *core.SplitTried
+}
+
+// Begin begins a term whose effects its caller carries out, as loop does it: the Leader's first are effects. What
+// Split has to ask the Leader meanwhile it hands to step. It is for simulations, which have neither goroutines nor a
+// clock.
+func (c *Coordinator) Begin(number uint64, step func(core.Input)) (*Driven, []core.Effect) {
+	t := c.newTerm(number)
+	t.step = step
+	l, effects := core.New(t.cfg.Settings, t.gate.self, t.log, t.cfg.now())
+	return &Driven{Leader: l, Gate: t.gate, Split: t.split}, effects
 }
 
 // now is what the world is like now.
 func (c *Config) now() core.Now {
 	return core.Now{MS: c.nowMS(), WallMS: c.Now().UnixMilli(), State: c.Consensus.State()}
+}
+
+// newTerm makes a term that begins splits by this coordinator.
+func (c *Coordinator) newTerm(number uint64) *term {
+	t := newTerm(c.cfg, number)
+	t.split = func(ctx context.Context, e core.BeginSplit) *core.SplitTried { return c.splitByItself(ctx, t, &e) }
+	return t
 }
 
 // newTerm makes one that can be asked, once its loop runs.
@@ -172,6 +191,10 @@ func (t *term) close(id core.Receiver) {
 
 // post hands an input to the loop; it waits for room, and gives up when the term or ctx ends.
 func (t *term) post(ctx context.Context, in core.Input) error {
+	if t.step != nil {
+		t.step(in)
+		return nil
+	}
 	select {
 	case t.inbox <- in:
 		return nil

@@ -92,7 +92,8 @@ func (s *Sim) checkName(old, next *statecontext.State, id index.ID) {
 		return
 	}
 	s.checkReady(is)
-	s.Report.Splits++
+	s.checkSame(was, is)
+	s.countSplit(was, old.Index(id))
 }
 
 // checkPromotion looks at one bucket's new stability timestamp.
@@ -284,7 +285,7 @@ func (s *Sim) checkFlushed(n *node, id index.CopyID, st *store, t *ingest.Batch)
 }
 
 func (s *Sim) compare(what string, n *node, id index.CopyID, st *store, c *content, at timestamp.Vector) {
-	want := s.oracle(st.index, st.no, at)
+	want := s.oracle(st.spread, st.no, at)
 	for d := range want {
 		if r := c.rows[d]; r.key != want[d] {
 			s.fail("%s of %s at %v: n%d copy %d (index %v slice %d) document %d has %d@%d, the oracle %d", what, st.bucket, at,
@@ -334,7 +335,7 @@ func (s *Sim) scan() {
 		}
 		for ref, have := range s.heldBy(x) {
 			at, ok := s.stable[refKey{x.Definition.Bucket, ref.Generation, ref.RollbackID, ref.Number}]
-			if len(have) < partitions {
+			if len(have) < int(x.Topology.Layout.Partitions) {
 				continue
 			}
 			if !ok {

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"fmt"
 	"slices"
 
 	"tidemark/index"
@@ -14,7 +15,7 @@ const (
 	young      = 16
 	vbuckets   = 2
 	docs       = 6 // document d of a bucket lives in vbucket d % vbuckets
-	partitions = 2
+	partitions = 2 // of a new index
 	values     = 5 // 0 is a deletion
 )
 
@@ -97,20 +98,30 @@ func keyOf(kind, value int) int {
 	return value
 }
 
-// An index's kind is made from its id: 0 and 1 are partitioned by document, 2 by key.
-func kindOf(id index.ID) int { return int(id % 3) }
+// spread is what an index is of, and into how many slices it is cut. Of kinds 0 and 1 it is by document, of 2 by key.
+type spread struct{ kind, slices int }
+
+// spreadOf reads it from a definition, of which the key says the kind. A successor has that of its first.
+func spreadOf(d *index.Definition) spread {
+	return spread{kind: int(d.Keys[0].Expr[1] - '0'), slices: int(d.Partitions)}
+}
+
+// indexKinds is how many kinds there are.
+const indexKinds = 3
+
+// keyed is the key of an index of a kind.
+func keyed(kind int) []index.KeyExpr { return []index.KeyExpr{{Expr: fmt.Sprintf("k%d", kind)}} }
 
 // sliceOf is where the entry of a document with this key lives.
-func sliceOf(kind, doc, key int) index.SliceID {
-	if kind == 2 {
-		return index.SliceID(key % partitions)
+func (x spread) sliceOf(doc, key int) index.SliceID {
+	if x.kind == 2 {
+		return index.SliceID(key % x.slices)
 	}
-	return index.SliceID(doc / vbuckets % partitions)
+	return index.SliceID(doc / vbuckets % x.slices)
 }
 
 // oracle gives the rows of a slice at a vector: the definition applied to what KV held there.
-func (s *Sim) oracle(id index.ID, no index.SliceID, at timestamp.Vector) (want [docs]int) {
-	kind := kindOf(id)
+func (s *Sim) oracle(x spread, no index.SliceID, at timestamp.Vector) (want [docs]int) {
 	for v, seqno := range at.Seqnos {
 		k := s.branches[at.VBUUIDs[v]]
 		if k == nil || seqno == 0 {
@@ -121,7 +132,7 @@ func (s *Sim) oracle(id index.ID, no index.SliceID, at timestamp.Vector) (want [
 			return want
 		}
 		for _, it := range k.log[:seqno] {
-			if key := keyOf(kind, it.value); key != 0 && sliceOf(kind, it.doc, key) == no {
+			if key := keyOf(x.kind, it.value); key != 0 && x.sliceOf(it.doc, key) == no {
 				want[it.doc] = key
 			} else {
 				want[it.doc] = 0
@@ -263,6 +274,6 @@ func (s *Sim) purge(b *kvBucket, v int) {
 }
 
 // layout is that of every index here; slices of indexes by key are the simulation's own.
-func layout() partition.Layout {
-	return partition.Layout{Scheme: partition.HashDocID, Partitions: partitions}
+func layout(slices int) partition.Layout {
+	return partition.Layout{Scheme: partition.HashDocID, Partitions: uint16(slices)}
 }

@@ -118,6 +118,7 @@ func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 	r.Revision = n.lists.Told(n.who.Fence.Epoch)
 	for _, name := range sortedKeys(n.buckets) {
 		b, copies := n.buckets[name].st.Report(core.Asked{HW: true, Building: n.building, QueueLimit: uint64(s.bound)})
+		s.sized(copies)
 		r.Copies = append(r.Copies, copies...)
 		r.Buckets = append(r.Buckets, b)
 	}
@@ -282,7 +283,8 @@ func (s *Sim) allocate(n *node, want map[index.CopyID]core.Wanted) {
 		w := want[id]
 		st := n.stores[id]
 		if st == nil {
-			st = newStore(place{w.Bucket.Name, w.Bucket.UUID, w.Index.ID, w.Index.CreatedMS, w.Copy.Slice})
+			st = newStore(place{w.Bucket.Name, w.Bucket.UUID, w.Index.ID, w.Index.CreatedMS, w.Copy.Slice,
+				spreadOf(w.Index)})
 			if s.wantsFiles() {
 				st.files = &files{}
 			}
@@ -327,6 +329,7 @@ type place struct {
 	index   index.ID
 	created int64 // of the index
 	no      index.SliceID
+	spread
 }
 
 func (s *Sim) hostBuckets(n *node, d *wire.Definitions) {
@@ -541,6 +544,7 @@ func (s *Sim) offer(n *node, h *hosted, w *ingest.Want, p int) (*side, wire.Star
 	x := &side{p: p, v: w.VBucket, ks: dcp{branch: k, cur: w.From}}
 	for _, c := range pr.topo[h.name] {
 		if slices.Contains(w.Copies, c.id) && c.node == n.num {
+			c.before = 0 // what was before comes right also without mergedSlices
 			x.copies = append(x.copies, c)
 		}
 	}

@@ -23,6 +23,8 @@ type fedCopy struct {
 	index index.ID
 	no    index.SliceID
 	node  int
+	spread
+	before int // slices of the index that this one is to replace; 0: it replaces none
 }
 
 type projector struct {
@@ -380,9 +382,14 @@ func (s *Sim) fed(d *wire.Definitions, bucket string) (all []fedCopy) {
 		if x.Bucket != bucket || !x.State.Active() {
 			continue
 		}
+		before := 0
+		if first := slices.IndexFunc(d.Indexes, func(o index.Definition) bool { return o.ID == x.Replaces }); first >= 0 {
+			before = int(d.Indexes[first].Partitions)
+		}
 		for _, c := range d.Topologies[i].Copies {
 			if c.State == partition.Allocated {
-				all = append(all, fedCopy{id: c.ID, index: x.ID, no: c.Slice, node: s.nodeAt(c.Node)})
+				all = append(all, fedCopy{id: c.ID, index: x.ID, no: c.Slice, node: s.nodeAt(c.Node), spread: spreadOf(&x),
+					before: before})
 			}
 		}
 	}
@@ -412,7 +419,10 @@ func (s *Sim) retopo(p int, b *kvBucket, v int, st *mainStream) {
 
 // without gives the elements of a that b lacks.
 func without(a, b []fedCopy) []fedCopy {
-	return slices.DeleteFunc(slices.Clone(a), func(c fedCopy) bool { return slices.Contains(b, c) })
+	return slices.DeleteFunc(slices.Clone(a), func(c fedCopy) bool {
+		c.before = 0 // what it is to replace is gone when it has done so
+		return slices.ContainsFunc(b, func(o fedCopy) bool { o.before = 0; return o == c })
+	})
 }
 
 func idsAt(l []fedCopy, node int) (ids []index.CopyID) {
@@ -549,16 +559,19 @@ func (s *Sim) statement(to int, it item, w timestamp.Window, topo []fedCopy) (ke
 		if c.node != to {
 			continue
 		}
-		kind := kindOf(c.index)
-		key := keyOf(kind, it.value)
+		x := c.spread
+		if c.before > x.slices && !s.on(mergedSlices) {
+			x.slices = c.before
+		}
+		key := keyOf(x.kind, it.value)
 		st := keyversion.Statement{Index: c.index, Slice: c.no}
-		switch here := sliceOf(kind, it.doc, key) == c.no; {
+		switch here := x.sliceOf(it.doc, key) == c.no; {
 		case key != 0 && here:
 			st.Keys = [][]byte{{byte(key)}}
 			e.Kind = keyversion.Insert
-		case kind != 2 && sliceOf(kind, it.doc, 0) != c.no:
+		case x.kind != 2 && x.sliceOf(it.doc, 0) != c.no:
 			continue
-		case kind == 2 && key != 0 && !s.on(upsertDeletion):
+		case x.kind == 2 && key != 0 && !s.on(upsertDeletion):
 			continue
 		}
 		e.Statements = append(e.Statements, st)

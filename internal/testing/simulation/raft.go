@@ -99,6 +99,7 @@ func (s *Sim) commit(body statecontext.Body) statecontext.Result {
 	s.checkTime()
 	s.checkCommit(old, next, r, body)
 	s.countMove(body, r)
+	s.checkSlices(old, body, r)
 	if s.lead != nil {
 		s.lead.stale = true
 	}
@@ -153,6 +154,9 @@ func (s *Sim) settings() core.Settings {
 		HelloWait: 400 * time.Millisecond, SuspectAfter: 500 * time.Millisecond, OfflineAfter: 1200 * time.Millisecond,
 		ProbeRest: time.Hour, // SYNC, by which projectors are asked whether they live, is not simulated
 		Republish: 400 * time.Millisecond, Audit: time.Second,
+	}
+	if s.mix[sizes] {
+		c.SplitAbove, c.SplitAfter = sizeBound, splitAfter
 	}
 	if s.opt.Patient {
 		c.HelloWait, c.OfflineAfter, c.Audit = time.Hour, time.Hour, time.Hour
@@ -223,7 +227,7 @@ func (s *Sim) leaderStep(l *leader) {
 	for range 3 {
 		switch s.dice.leader.Intn(4) {
 		case 0:
-			if n := len(l.step.proposals); n > 0 {
+			if n := len(l.step.proposals) + len(l.step.splits); n > 0 {
 				l.step.propose(s.dice.leader.Intn(n))
 			}
 		case 1:
@@ -429,21 +433,21 @@ func (s *Sim) createIndex(b *kvBucket) {
 	s.names++
 	replicas := s.dice.load.Intn(min(2, len(s.nodes)))
 	off := s.dice.load.Intn(len(s.nodes))
-	placement := s.places(replicas, off)
+	placement := s.places(partitions, replicas, off)
 	if placement == nil {
 		return
 	}
 	d := index.Definition{Bucket: b.name, BucketUUID: b.uuid, Name: fmt.Sprintf("i%d", s.names), Partitions: partitions,
 		Replicas: uint8(replicas),
-		Keys:     []index.KeyExpr{{Expr: "k"}}, Using: index.UsingOrdered, ExprType: index.ExprN1QL}
-	if s.ddl(&statecontext.CreateIndex{Definition: d, Layout: layout(), Placement: placement}) {
+		Keys:     keyed(int(s.newest+1) % indexKinds), Using: index.UsingOrdered, ExprType: index.ExprN1QL}
+	if s.ddl(&statecontext.CreateIndex{Definition: d, Layout: layout(partitions), Placement: placement}) {
 		s.acked[ddlName(b.name, d.Name)] = created
 	}
 }
 
 // places puts the copies of an index on the nodes from one on; nil while one of them has no number.
-func (s *Sim) places(replicas, off int) (placement []statecontext.Placement) {
-	for no := range partitions {
+func (s *Sim) places(slices, replicas, off int) (placement []statecontext.Placement) {
+	for no := range slices {
 		for r := range replicas + 1 {
 			n := s.nodes[(off+no+r)%len(s.nodes)]
 			if n.id < 0 {
@@ -454,28 +458,6 @@ func (s *Sim) places(replicas, off int) (placement []statecontext.Placement) {
 		}
 	}
 	return placement
-}
-
-// splitIndex has a successor built for an index, or takes a split back. The successor has as many slices, elsewhere,
-// and a definition of its own (kindOf): what is looked at is whose the name is, and when.
-func (s *Sim) splitIndex(b *kvBucket) {
-	for x := range s.state.IndexesOf(b.name) {
-		d := &x.Definition
-		if d.State != index.Maintenance || s.dice.load.Intn(2) == 0 {
-			continue
-		}
-		if next := s.state.Successor(d); next != nil {
-			if s.dice.load.Intn(64) == 0 && s.ddl(&statecontext.CancelSplit{ID: d.ID}) {
-				s.ev("the split of index %v is cancelled", d.ID)
-			}
-			return
-		}
-		if placement := s.places(int(d.Replicas), s.dice.load.Intn(len(s.nodes))); placement != nil {
-			s.ev("index %v is to be split", d.ID)
-			s.ddl(&statecontext.SplitIndex{ID: d.ID, Partitions: partitions, Layout: layout(), Placement: placement})
-		}
-		return
-	}
 }
 
 // ddl is a user's command: it may be lost, or be done without an answer. One that is acknowledged was done.

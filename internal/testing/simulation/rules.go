@@ -29,6 +29,7 @@ const (
 	wholeFirst                      // a copy that has got files serves when it is exact here, not before
 	dropAfter                       // an old copy is dropped when the list says so, not when its successor is there
 	keptRows                        // where copies stand is kept of rows that are durable, and of no others
+	mergedSlices                    // what comes during a merge goes to the slices that there are to be
 )
 
 var ruleNames = map[string]rule{
@@ -36,7 +37,7 @@ var ruleNames = map[string]rule{
 	"memtables": memtables, "seqCheck": seqCheck, "freshLead": freshLead,
 	"committed": committed, "newestLog": newestLog, "bounded": bounded,
 	"pacedTime": pacedTime, "pinned": pinned, "wholeFirst": wholeFirst, "dropAfter": dropAfter,
-	"keptRows": keptRows,
+	"keptRows": keptRows, "mergedSlices": mergedSlices,
 }
 
 // allRules lists the names of all rules, ascending: of what is modelled here, and of the product.

@@ -40,6 +40,7 @@ type Options struct {
 type Report struct {
 	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders, Moves, Moved, Filled, Sessions,
 	Splits, Purges, Retakes int
+	Merges, Alone int // of Splits: those into fewer slices; and of these those that began by themselves
 	// batches of copies that stood as others did, and how often where one stands was kept in the node's file
 	Together, Kept int
 	Asked          int // requests for side streams, with askedSides
@@ -53,7 +54,7 @@ func (r *Report) Add(o Report) {
 	r.Moves, r.Moved = r.Moves+o.Moves, r.Moved+o.Moved
 	r.Filled, r.Sessions, r.Splits = r.Filled+o.Filled, r.Sessions+o.Sessions, r.Splits+o.Splits
 	r.Purges, r.Retakes = r.Purges+o.Purges, r.Retakes+o.Retakes
-	r.Asked += o.Asked
+	r.Asked, r.Merges, r.Alone = r.Asked+o.Asked, r.Merges+o.Merges, r.Alone+o.Alone
 	r.Together, r.Kept = r.Together+o.Together, r.Kept+o.Kept
 }
 
@@ -111,6 +112,8 @@ type Sim struct {
 	obeyed map[string]wire.Fence          // by component: of the highest term that it has obeyed, without the counter
 	asking map[string]*session            // by bucket
 	acked  map[string]ddlState            // by name, which is used once: indexes whose CREATE was acknowledged
+	newest index.ID                       // that was made last
+	wanted map[index.ID]uint16            // how many slices somebody has asked for
 	before []*statecontext.State          // the last few committed, oldest first; only for a leader that lacks some
 }
 
@@ -141,6 +144,7 @@ const (
 	tornCheckpoints
 	flushes     // one that happens by itself, too, but seeds do not draw it: see swarm
 	splits      // seeds do not draw it either, and it is tried all the time: indexes are seldom ready
+	sizes       // nor this: slices grow and shrink, and indexes are split and merged by themselves, see merges.go
 	slowCopies  // nor these: a node's copies are written in any order, see lanes.go
 	commonFiles // a node keeps in a file where its copies stand, beyond what each has stored
 	retakes     // an audit has a vbucket of a copy taken anew
@@ -155,7 +159,7 @@ var faultNames = [kinds]string{
 	ddl: "ddl", purges: "purges", fullDisks: "fullDisks", tornFiles: "tornFiles", pauses: "pauses", moves: "moves",
 	epochs: "epochs", lostProposals: "lostProposals", lostRequests: "lostRequests", lateRequests: "lateRequests",
 	lostSlices: "lostSlices", tornCheckpoints: "tornCheckpoints", flushes: "flushes",
-	splits: "splits", slowCopies: "slowCopies", commonFiles: "commonFiles", retakes: "retakes",
+	splits: "splits", sizes: "sizes", slowCopies: "slowCopies", commonFiles: "commonFiles", retakes: "retakes",
 	askedSides: "askedSides", stalls: "stalls",
 }
 
@@ -180,7 +184,7 @@ func New(o Options) (*Sim, error) {
 		branches: map[uint64]*branch{}, ends: map[endKey]bool{}, owners: map[ownerKey]index.ProjectorID{},
 		told: map[refKey]timestamp.Vector{}, lost: map[index.CopyID]bool{}, stable: map[refKey]timestamp.Vector{},
 		ledger: map[ownerKey]index.ProjectorID{}, owed: map[owedKey]uint64{}, obeyed: map[string]wire.Fence{},
-		acked: map[string]ddlState{}, asking: map[string]*session{}}
+		acked: map[string]ddlState{}, asking: map[string]*session{}, wanted: map[index.ID]uint16{}}
 	if o.OneSequence {
 		s.dice.oneSequence(o.Seed)
 	}
@@ -248,6 +252,10 @@ func (s *Sim) swarm() {
 		s.events = append(s.events, flushes)
 	}
 	s.mix[splits] = s.opt.Seed%splitting == 2
+	s.mix[sizes] = s.opt.Seed%sizing == 6
+	if s.mix[splits] { // or hardly an index is ready for as long as it takes
+		s.rate /= seldom
+	}
 	s.mix[slowCopies] = s.opt.Seed%storing < 2
 	s.mix[commonFiles] = keepsCommon(s.opt.Seed)
 	s.mix[askedSides] = s.opt.Seed%asking < 2
@@ -268,8 +276,14 @@ const storing = 5
 
 func keepsCommon(seed int64) bool { return seed%storing == 1 || seed%storing == 4 }
 
-// splitting is one seed in so many: those whose indexes are split.
+// splitting is one seed in so many: those whose indexes are split and merged.
 const splitting = 4
+
+// seldom is how much less goes wrong in these seeds.
+const seldom = 4
+
+// sizing is one seed in so many: those of splitting whose indexes are split and merged by themselves as well.
+const sizing = 8
 
 // flushing is one seed in so many: those whose buckets are emptied, and which scans with session consistency look at.
 const flushing = 4
@@ -418,6 +432,9 @@ func (s *Sim) act() {
 	if s.step%40 == 0 {
 		s.scan()
 	}
+	if s.mix[splits] {
+		s.lively()
+	}
 	if s.mix[splits] && !s.healing && s.step%10 == 7 {
 		s.splitIndex(b)
 	}
@@ -469,6 +486,18 @@ func (s *Sim) moveData(x int, b *kvBucket, v, p int, n *node) {
 		}
 	}
 }
+
+// lively brings more documents a step on than one, so that indexes are built in the time that a seed has.
+func (s *Sim) lively() {
+	for range livelier {
+		b, n := s.kv[s.dice.load.Intn(len(s.kv))], s.nodes[s.dice.load.Intn(len(s.nodes))]
+		s.moveData(s.dice.load.Intn(66), b, s.dice.load.Intn(vbuckets), s.dice.load.Intn(projectors), n)
+	}
+	s.leaders()
+}
+
+// livelier is how many such steps there are beside each.
+const livelier = 3
 
 // spared reports whether a step that could be a fault is a write.
 func (s *Sim) spared(x int) bool {

@@ -17,9 +17,11 @@ type term struct {
 	lead      *leader
 	leader    *core.Leader
 	gate      *coordinator.Gateway
+	split     func(context.Context, core.BeginSplit) *core.SplitTried
 	lanes     []*lane // as they were opened
 	proposals []core.Propose
-	arrived   []core.Input // answers that have come and were not taken
+	splits    []core.BeginSplit // that wait
+	arrived   []core.Input      // answers that have come and were not taken
 	ended     bool
 }
 
@@ -32,8 +34,8 @@ type lane struct {
 
 func newTerm(c *coordinator.Coordinator, lead *leader, number uint64) *term {
 	t := &term{lead: lead}
-	var effects []core.Effect
-	t.leader, t.gate, effects = c.Begin(number)
+	d, effects := c.Begin(number, t.step)
+	t.leader, t.gate, t.split = d.Leader, d.Gate, d.Split
 	t.carryOut(effects)
 	return t
 }
@@ -62,6 +64,8 @@ func (t *term) carryOut(effects []core.Effect) {
 			}
 		case core.Propose:
 			t.proposals = append(t.proposals, e)
+		case core.BeginSplit:
+			t.splits = append(t.splits, e)
 		}
 		t.gate.Do(e)
 	}
@@ -104,8 +108,14 @@ func (t *term) say(q *lane) {
 	}
 }
 
-// propose makes the i-th of the proposals that wait.
+// propose makes the i-th of the proposals that wait; behind these come the splits that are to begin.
 func (t *term) propose(i int) {
+	if k := i - len(t.proposals); k >= 0 {
+		e := t.splits[k]
+		t.splits = slices.Delete(t.splits, k, k+1)
+		t.arrive(t.split(context.Background(), e))
+		return
+	}
 	p := t.proposals[i]
 	t.proposals = slices.Delete(t.proposals, i, i+1)
 	t.arrive(t.gate.Propose(context.Background(), p))

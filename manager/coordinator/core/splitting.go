@@ -3,7 +3,9 @@ package core
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"tidemark/errcode"
@@ -193,9 +195,9 @@ func (l *splits) blocked(x *statecontext.Index) string {
 
 // tell keeps why indexes wait, and logs which have begun to: the reason may be another one with each look.
 func (l *splits) tell(waits map[index.ID]string) {
-	for id, why := range waits {
+	for _, id := range slices.Sorted(maps.Keys(waits)) {
 		if l.waits[id] == "" {
-			l.log.Info("an index has a slice above its bounds, and is not split now", "index", id, "why", why)
+			l.log.Info("an index has a slice above its bounds, and is not split now", "index", id, "why", waits[id])
 		}
 	}
 	l.waits = waits
