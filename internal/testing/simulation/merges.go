@@ -9,8 +9,8 @@ import (
 )
 
 // Indexes that get more or fewer slices: because somebody asks for it, or, in seeds with sizes, by themselves. The
-// latter is what the product does, from what indexers report of their copies to the command; a copy's size is the hour's
-// here, and not that of its rows.
+// latter is what the product does, from what indexers report of their copies to the command; a copy's size is that of
+// the hour here, and not of its rows.
 
 const (
 	// mostSlices is how many an index has at most.
