@@ -873,15 +873,7 @@ func TestRollback(t *testing.T) {
 			late.mu.Lock()
 			late.down = true
 			late.mu.Unlock()
-			w.mu.Lock() // vbucket 3 fails over and loses 13 to 15
-			kv := w.kv["world"]
-			kv.rev++
-			kv.high[3], kv.logs[3] = 12, append(timestamp.FailoverLog{{VBUUID: 4711, Seqno: 12}}, kv.logs[3]...)
-			w.mu.Unlock()
-			p2 := w.projectors["http://p2"]
-			p2.mu.Lock()
-			delete(p2.streams["world"], 3)
-			p2.mu.Unlock()
+			w.loses(3, 12) // 13 to 15
 
 			w.until("rollback", 5*time.Second, func() bool { return w.log.State().Bucket("world").Rollback != nil })
 			if _, err := w.leader().Stabilize(w.ctx, "world", timestamp.New(vbuckets)); err != nil &&

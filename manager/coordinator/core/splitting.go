@@ -169,19 +169,15 @@ func (l *splits) slicesOf(x *statecontext.Index) (bytes, rates []uint64, known b
 	return bytes, rates, len(bytes) > 0
 }
 
-// blocked says why an index may not be split now, whatever else goes on.
+// blocked says why an index may not be split now, whatever else goes on. Of a bucket that is rolled back or was deleted
+// no copy is whole: nobody knows how large the slices of its indexes are then, and nothing is judged.
 func (l *splits) blocked(x *statecontext.Index) string {
 	d := &x.Definition
-	b := l.now.state.Bucket(d.Bucket)
 	switch rejection := l.now.state.MaySplit(d); {
 	case d.AutoSplitOff:
 		return "its auto_split is false: it gets more and fewer slices only when somebody asks for them"
 	case rejection != nil:
 		return rejection.Message
-	case b == nil || b.Gone:
-		return fmt.Sprintf("bucket %s was deleted", d.Bucket)
-	case b.Rollback != nil:
-		return fmt.Sprintf("bucket %s is being rolled back: %s", d.Bucket, b.Rollback.Step)
 	case l.exprRules().Outdated(d) != "":
 		return "it is outdated: other slices would have other keys; create it anew, or give it other slices by hand"
 	}
