@@ -10,7 +10,9 @@ package api
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +26,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/indexerclient"
+	"tidemark/internal/config"
 	"tidemark/internal/detector"
 	"tidemark/internal/history"
 	"tidemark/internal/rpc"
@@ -316,6 +319,9 @@ const outcomeOK = "OK"
 func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bool, outcome string) {
 	err := a.checkCluster(r)
 	if err == nil {
+		err = rt.checkQuery(r)
+	}
+	if err == nil {
 		here, err = a.untilLed(w, r, rt)
 	}
 	if err == nil {
@@ -371,6 +377,45 @@ func (a *API) checkCluster(r *http.Request) error {
 	}
 	return fmt.Errorf("%w: the caller is of cluster %.60s, manager %s is of cluster %s", wire.ErrForeignCluster, theirs,
 		a.cfg.Name, own)
+}
+
+// checkQuery refuses parameters that the call's documentation does not name, and values that are none of those it takes.
+// What components, load balancers and Prometheus ask is theirs.
+func (rt *route) checkQuery(r *http.Request) error {
+	if r.URL.RawQuery == "" || rt.component() || rt.role == RoleNone || rt.path == metricsPath {
+		return nil
+	}
+	given, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return rpc.Refuse(errcode.BadRequest, "the query of %s cannot be read: %v", r.URL.Path, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		at := slices.IndexFunc(rt.doc.params, func(p param) bool { return p.name == name })
+		if at < 0 {
+			return rt.unknownParam(r, name)
+		}
+		if p := rt.doc.params[at]; len(p.enum) > 0 && !slices.Contains(p.enum, given.Get(name)) {
+			return rpc.Refuse(errcode.BadRequest, "%s=%.40s: want %s", name, given.Get(name), strings.Join(p.enum, " or "))
+		}
+	}
+	return nil
+}
+
+func (rt *route) unknownParam(r *http.Request, name string) error {
+	if len(rt.doc.params) == 0 {
+		return rpc.Refuse(errcode.BadRequest, "unknown parameter %q; %s %s takes none in the query", name, r.Method,
+			r.URL.Path)
+	}
+	known := make([]string, len(rt.doc.params))
+	for i, p := range rt.doc.params {
+		known[i] = p.name
+	}
+	meant := ""
+	if like := config.Nearest(name, known); like != "" {
+		meant = "; did you mean " + like + "?"
+	}
+	return rpc.Refuse(errcode.BadRequest, "unknown parameter %q%s; %s %s knows %s", name, meant, r.Method, r.URL.Path,
+		strings.Join(known, ", "))
 }
 
 // patience is how long the caller wants to wait, at most the call's own limit.

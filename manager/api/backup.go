@@ -69,9 +69,6 @@ func (g backups) clusterRoutes() []route {
 
 // backup sends the leader's state, as of a check of its leadership.
 func (g backups) backup(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r); err != nil {
-		return err
-	}
 	if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil {
 		return err
 	}
@@ -90,9 +87,6 @@ func (g backups) backup(w http.ResponseWriter, r *http.Request) error {
 
 // restore reads the whole file and checks it before anything is touched.
 func (g backups) restore(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "mode", paramDryRun); err != nil {
-		return err
-	}
 	q := r.URL.Query()
 	mode := statecontext.RestoreInPlace
 	switch q.Get("mode") {
@@ -183,9 +177,6 @@ func (g *ground) write(r *http.Request, command statecontext.Body) error {
 }
 
 func (g backups) limits(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "consistency"); err != nil {
-		return err
-	}
 	s, err := g.read(w, r)
 	if err != nil {
 		return err

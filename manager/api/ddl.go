@@ -90,9 +90,6 @@ func (g statements) ddlRoutes() []route {
 }
 
 func (g statements) statements(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, paramDryRun); err != nil {
-		return err
-	}
 	dry, err := isTrue(r, paramDryRun)
 	if err != nil {
 		return err

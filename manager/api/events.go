@@ -48,9 +48,6 @@ func (g events) watchRoutes() []route {
 
 // events streams the changes of this manager's own state (server-sent events); no leader is needed.
 func (g events) events(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "since", "kinds", "consistency"); err != nil {
-		return err
-	}
 	req, err := watchRequest(r)
 	if err != nil {
 		return err

@@ -80,9 +80,6 @@ func (a *API) ownHistory(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) history(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "minutes", "step", "bucket", "limit"); err != nil {
-		return err
-	}
 	minutes, err := within(r, "minutes", historyMinutes, historyMinutes)
 	if err != nil {
 		return err

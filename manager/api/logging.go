@@ -40,9 +40,6 @@ func nodeRoles() []string {
 
 // logging shows or changes a node's levels: this manager's, or those of the node that it asks.
 func (g logs) logging(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "role"); err != nil {
-		return err
-	}
 	id, err := pathValue(r, "id")
 	if err != nil {
 		return err

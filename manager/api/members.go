@@ -205,9 +205,6 @@ func (g members) nextLeader(ctx context.Context) (consensus.Leader, error) {
 
 // removeManager: the membership of Raft first, then the registration. A retry of one that was done says so.
 func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "yes"); err != nil {
-		return err
-	}
 	words := r.URL.Query().Get("yes")
 	if words != "" && words != loseData {
 		return rpc.Refuse(errcode.BadRequest, "yes=%s: the words are yes=%s", words, loseData)
@@ -284,9 +281,6 @@ func isTrue(r *http.Request, name string) (bool, error) {
 }
 
 func (g members) removeIndexer(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "force", paramDryRun); err != nil {
-		return err
-	}
 	force, err := isTrue(r, "force")
 	if err != nil {
 		return err
@@ -316,9 +310,6 @@ func (g members) removeIndexer(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g members) removeProjector(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "force"); err != nil {
-		return err
-	}
 	force, err := isTrue(r, "force")
 	if err != nil {
 		return err

@@ -59,6 +59,9 @@ func (g indexes) readRoutes() []route {
 	}
 }
 
+// metricsPath is what Prometheus asks, with whatever parameters it was given.
+const metricsPath = "/metrics"
+
 // nodeRoutes are about the asked manager itself.
 func (g health) nodeRoutes() []route {
 	metrics := promhttp.HandlerFor(g.cfg.Registry, promhttp.HandlerOpts{})
@@ -75,7 +78,7 @@ func (g health) nodeRoutes() []route {
 				"leader, has caught up, and its disk is well; else why not, in reasons",
 			answers: []answer{{status: 200, means: "it can serve", body: v1.Health{}}},
 			codes:   []errcode.Code{errcode.NoLeader, errcode.NotReady}}},
-		{method: "GET", path: "/metrics", role: RoleRead, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: metricsPath, role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "getMetrics", tag: tagNode, summary: "Metrics in the text format of Prometheus",
 			answers: []answer{{status: 200, means: "the metrics", media: mediaText}}},
 			handle: func(w http.ResponseWriter, r *http.Request) error {
@@ -111,24 +114,6 @@ func (g *ground) read(w http.ResponseWriter, r *http.Request) (*statecontext.Sta
 	return s, nil
 }
 
-// checkQuery refuses parameters that a call does not know.
-func checkQuery(r *http.Request, known ...string) error {
-	for name, values := range r.URL.Query() {
-		ok := false
-		for _, k := range known {
-			ok = ok || k == name
-		}
-		if !ok {
-			return rpc.Refuse(errcode.BadRequest, "unknown parameter %q; %s knows %s", name, r.URL.Path,
-				strings.Join(known, ", "))
-		}
-		if name == "consistency" && values[0] != "stale" && values[0] != "linearizable" {
-			return rpc.Refuse(errcode.BadRequest, "consistency=%s: want stale or linearizable", values[0])
-		}
-	}
-	return nil
-}
-
 // Pages of lists.
 const (
 	DefaultPage = 1000 // entries, without ?limit=
@@ -149,9 +134,6 @@ func page(r *http.Request, preset, most int) (int, error) {
 }
 
 func (g indexes) list(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "bucket", "consistency", "limit", "after"); err != nil {
-		return err
-	}
 	limit, err := page(r, DefaultPage, MaxPage)
 	if err != nil {
 		return err
@@ -186,9 +168,6 @@ func (g indexes) list(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g indexes) describe(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "consistency"); err != nil {
-		return err
-	}
 	s, err := g.read(w, r)
 	if err != nil {
 		return err
@@ -311,9 +290,6 @@ func (g *ground) unknownName(bucket, name string) error {
 
 // status answers on any node, with what it knows; a follower asks the leader for what only that one knows.
 func (g health) status(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "consistency"); err != nil {
-		return err
-	}
 	s := g.cfg.Raft.State()
 	stale := r.URL.Query().Get("consistency") == "stale"
 	if leader, ok := g.leaderOf(s); ok && leader.REST != g.cfg.REST && r.Header.Get(HeaderForwarded) == "" && !stale {
@@ -495,9 +471,6 @@ func (g health) leaderStatus(r *http.Request, leader wire.Leader) (*v1.Status, e
 }
 
 func (g indexes) state(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "consistency", "format"); err != nil {
-		return err
-	}
 	s, err := g.read(w, r)
 	if err != nil {
 		return err

@@ -54,9 +54,6 @@ func (g rebalances) rebalanceRoutes() []route {
 }
 
 func (g rebalances) startRebalance(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, paramDryRun); err != nil {
-		return err
-	}
 	dry, err := isTrue(r, paramDryRun)
 	if err != nil {
 		return err
@@ -84,9 +81,6 @@ func (g rebalances) startRebalance(w http.ResponseWriter, r *http.Request) error
 }
 
 func (g rebalances) listRebalances(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r); err != nil {
-		return err
-	}
 	list := v1.RebalanceList{Rebalances: []v1.RebalanceInfo{}}
 	s := g.cfg.Raft.State()
 	for x := range s.Rebalances() {
@@ -118,9 +112,6 @@ func runningSplits(s *statecontext.State, now *core.Status) (all []v1.RunningSpl
 }
 
 func (g rebalances) getRebalance(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r); err != nil {
-		return err
-	}
 	return g.writeRebalance(w, r, http.StatusOK)
 }
 
@@ -182,9 +173,6 @@ func (g rebalances) rebalanceInfo(x *statecontext.RebalanceJob) v1.RebalanceInfo
 }
 
 func (g rebalances) cancelRebalance(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r); err != nil {
-		return err
-	}
 	id, err := rebalanceID(r)
 	if err != nil {
 		return err

@@ -108,9 +108,6 @@ const maxSlowFrom = int64(time.Hour / time.Millisecond)
 
 // slowFrom tells all indexers, side by side, from when on scans are slow.
 func (g running) slowFrom(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r); err != nil {
-		return err
-	}
 	var req v1.SlowFromRequest
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
 		return err
@@ -152,9 +149,6 @@ func (g running) tellIndexers(ctx context.Context, indexers []indexerAt, req *wi
 }
 
 func scansPage(r *http.Request) (limit int, err error) {
-	if err := checkQuery(r, "limit"); err != nil {
-		return 0, err
-	}
 	return page(r, defaultScans, maxScans)
 }
 
@@ -208,9 +202,6 @@ func (g running) askScans(ctx context.Context, indexers []indexerAt, running, sl
 
 // cancelScan ends a scan at the indexer that its id names.
 func (g running) cancelScan(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r); err != nil {
-		return err
-	}
 	id, err := pathValue(r, "id")
 	if err != nil {
 		return err

@@ -76,9 +76,6 @@ func (g *access) takeSession(r *http.Request) {
 }
 
 func (g sessions) whoami(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r); err != nil {
-		return err
-	}
 	rpc.Write(w, r, http.StatusOK, g.whoIs(r.Context()))
 	return nil
 }

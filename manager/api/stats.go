@@ -57,9 +57,6 @@ func (g stats) stats(w http.ResponseWriter, r *http.Request) error {
 
 // gatherStats asks all indexers and sums up what they tell.
 func (g stats) gatherStats(w http.ResponseWriter, r *http.Request) (*v1.Stats, error) {
-	if err := checkQuery(r, "bucket", "consistency"); err != nil {
-		return nil, err
-	}
 	s, err := g.read(w, r)
 	if err != nil {
 		return nil, err
@@ -282,9 +279,6 @@ func flatten(to map[string]any, prefix string, v any, without ...string) error {
 }
 
 func (g stats) indexStatus(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "consistency"); err != nil {
-		return err
-	}
 	s, err := g.read(w, r)
 	if err != nil {
 		return err
@@ -338,9 +332,6 @@ func hosts(s *statecontext.State, t *partition.Topology) []string {
 }
 
 func (g stats) indexStatements(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "bucket", "consistency"); err != nil {
-		return err
-	}
 	s, err := g.read(w, r)
 	if err != nil {
 		return err

@@ -89,9 +89,6 @@ func bucketOf(r *http.Request, s *statecontext.State) (*statecontext.Bucket, err
 }
 
 func (g views) bucketSettings(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r); err != nil {
-		return err
-	}
 	s, err := g.read(w, r)
 	if err != nil {
 		return err
@@ -133,9 +130,6 @@ func (g views) writeSettings(w http.ResponseWriter, r *http.Request, s *statecon
 }
 
 func (g views) topology(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "bucket", "consistency", "limit", "after"); err != nil {
-		return err
-	}
 	limit, err := page(r, DefaultPage, MaxPage)
 	if err != nil {
 		return err
@@ -213,9 +207,6 @@ func vectorInfo(v timestamp.Vector, from, to int) *v1.VectorInfo {
 }
 
 func (g views) rollbacks(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "consistency"); err != nil {
-		return err
-	}
 	s, err := g.read(w, r)
 	if err != nil {
 		return err
@@ -268,9 +259,6 @@ func streamInfo(bucket string, v int, e *streams.Entry) v1.StreamInfo {
 }
 
 func (g views) streams(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "bucket", "consistency", "limit", "after"); err != nil {
-		return err
-	}
 	limit, err := page(r, defaultStreams, maxStreams)
 	if err != nil {
 		return err
@@ -344,9 +332,6 @@ func streamsAfter(text string) (bucket string, from int, err error) {
 }
 
 func (g views) timestamps(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "consistency", "limit", "after"); err != nil {
-		return err
-	}
 	limit, err := page(r, defaultVectors, timestamp.MaxVBuckets)
 	if err != nil {
 		return err
