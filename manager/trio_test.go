@@ -280,6 +280,11 @@ func TestContract(t *testing.T) {
 		{name: "unknown id", method: "GET", path: "/v1/indexes/42", status: 404, code: "UNKNOWN_INDEX", detail: "42"},
 		{name: "unknown name", method: "GET", path: "/v1/indexes/b/n", status: 404, code: "UNKNOWN_INDEX", detail: `"n" on bucket "b"`},
 		{name: "escaped name", method: "GET", path: "/v1/indexes/b/n%20%2F%3Ascan", status: 404, code: "UNKNOWN_INDEX", detail: `n /:scan`},
+		{name: "scan by GET", method: "GET", path: "/v1/indexes/b/n:scan", status: 405, code: "METHOD_NOT_ALLOWED",
+			detail: `there is no index "n:scan" on bucket "b"; to scan "b/n", send POST /v1/indexes/b/n:scan`},
+		{name: "count by GET", method: "GET", path: "/v1/indexes/42:count", status: 405, code: "METHOD_NOT_ALLOWED",
+			detail: `to count "42"`},
+		{name: "no verb", method: "GET", path: "/v1/indexes/b/n:scam", status: 404, code: "UNKNOWN_INDEX", detail: `"n:scam" on`},
 		{name: "name of points", method: "GET", path: "/v1/indexes/b/..", status: 404, code: "UNKNOWN_INDEX", detail: `".." on`},
 		{name: "neither id nor name", method: "GET", path: "/v1/indexes/abc", status: 404, code: "UNKNOWN_INDEX",
 			detail: "bucket/name"},
@@ -345,6 +350,9 @@ func TestContract(t *testing.T) {
 					if p := problemOf(t, h, body); p.Code != tc.code || p.Status != tc.status ||
 						!strings.Contains(p.Detail, tc.detail) || p.Title == "" || p.Type == "" {
 						t.Errorf("%s: %+v; want %s and %q", role, p, tc.code, tc.detail)
+					}
+					if allow := h.Get("Allow"); tc.status == 405 && allow != "POST" {
+						t.Errorf("%s: Allow: %q", role, allow)
 					}
 				}
 				if retry := h.Get("Retry-After"); (status == 503) != (retry != "") {

@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,5 +43,19 @@ func refused(t *testing.T, call string, err error, free bool, detail string) {
 		t.Errorf("%s: %v", call, err)
 	case !free && (!errors.As(err, &p) || p.Code != errcode.BadRequest || !strings.Contains(p.Detail, detail)):
 		t.Errorf("%s: %v; want %s and %q", call, err, errcode.BadRequest, detail)
+	}
+}
+
+// TestVerbsOfIndexes: what a GET is told about is what POST takes.
+func TestVerbsOfIndexes(t *testing.T) {
+	var verbs []string
+	for _, rt := range over(&ground{}).routes() {
+		if verb, of := strings.CutPrefix(rt.path, "/v1/indexes/{ref:.+}:"); of {
+			verbs = append(verbs, verb)
+		}
+	}
+	slices.Sort(verbs)
+	if known := slices.Sorted(slices.Values(verbsOfIndexes())); len(verbs) == 0 || !slices.Equal(verbs, known) {
+		t.Errorf("POST takes %v, a GET is told about %v", verbs, known)
 	}
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -51,7 +52,7 @@ func (g indexes) readRoutes() []route {
 				answers: []answer{{status: 200, means: "the index", body: v1.IndexInfo{}, headers: readHeaders(headerETag)},
 					{status: 304, means: "the client has this definition and state (items, disk_bytes, progress and faults may be " +
 						"others)", headers: readHeaders(headerETag)}},
-				codes: []errcode.Code{errcode.UnknownIndex}}},
+				codes: []errcode.Code{errcode.UnknownIndex, errcode.MethodNotAllowed}}},
 		{method: "GET", path: "/v1/state", handle: g.state, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
 			id: "getState", tag: tagReads, summary: "The replicated StateContext",
 			params:  []param{consistency, {name: "format", means: "text: as a person reads it. Else JSON"}},
@@ -174,7 +175,7 @@ func (g indexes) describe(w http.ResponseWriter, r *http.Request) error {
 	}
 	x, err := g.find(s, mux.Vars(r)["ref"])
 	if err != nil {
-		return err
+		return readOfVerb(w, r, err)
 	}
 	now := g.coordination()
 	i := info(x, now)
@@ -186,6 +187,22 @@ func (g indexes) describe(w http.ResponseWriter, r *http.Request) error {
 	}
 	rpc.Write(w, r, http.StatusOK, i)
 	return nil
+}
+
+// verbsOfIndexes are what POST does with an index.
+func verbsOfIndexes() []string { return []string{"scan", "count", "verify", "locate"} }
+
+// readOfVerb is the answer to a GET that finds no index: a name may have a colon in it, but who asks for "n:scan" where
+// there is none of that name most likely has the wrong method.
+func readOfVerb(w http.ResponseWriter, r *http.Request, err error) error {
+	var p *rpc.Problem
+	ref := mux.Vars(r)["ref"]
+	at := strings.LastIndexByte(ref, ':') // as it was sent: who escapes the colon means a name
+	if !errors.As(err, &p) || p.Code != errcode.UnknownIndex || at < 0 || !slices.Contains(verbsOfIndexes(), ref[at+1:]) {
+		return err
+	}
+	w.Header().Set("Allow", http.MethodPost)
+	return rpc.Refuse(errcode.MethodNotAllowed, "%s; to %s %q, send POST %s", p.Detail, ref[at+1:], ref[:at], r.URL.Path)
 }
 
 func etag(cas uint64) string { return `"` + strconv.FormatUint(cas, 10) + `"` }
