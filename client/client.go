@@ -8,6 +8,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -282,8 +283,11 @@ func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(pe
 	defer tick.Stop()
 	changed, end := c.changes(ctx)
 	defer end()
-	for {
+	for waits := ""; ; {
 		list, err := c.Indexes(ctx, "")
+		if err != nil && ctx.Err() != nil {
+			return fmt.Errorf("%w%s", err, waits)
+		}
 		if err != nil {
 			return err
 		}
@@ -292,6 +296,7 @@ func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(pe
 			byID[i.ID] = i
 		}
 		sum, ready := 0.0, 0
+		waits = ""
 		for _, id := range ids {
 			i, ok := byID[id]
 			switch {
@@ -303,6 +308,7 @@ func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(pe
 				ready, sum = ready+1, sum+100
 			default:
 				sum += i.Progress
+				waits = cmp.Or(waits, waitsOf(&i))
 			}
 		}
 		if progress != nil && len(ids) > 0 {
@@ -313,11 +319,19 @@ func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(pe
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d indexes are ready: %w", ready, len(ids), ctx.Err())
+			return fmt.Errorf("%d of %d indexes are ready: %w%s", ready, len(ids), ctx.Err(), waits)
 		case <-tick.C: // progress is not told
 		case <-changed:
 		}
 	}
+}
+
+// waitsOf says what a build waits for, "" for one that goes on.
+func waitsOf(i *v1.IndexInfo) string {
+	if len(i.WaitingFor) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; index %s on %s waits: %s", i.Name, i.Bucket, strings.Join(i.WaitingFor, "; "))
 }
 
 // changes returns a channel that has something when an index has changed, as long as the present server tells it: who
@@ -405,8 +419,15 @@ func (q question) gaveUp(ctx context.Context, server string, last, before error)
 	default:
 		return fmt.Errorf("%w; %s was asked and had not answered yet; before that: %w", err, server, before)
 	}
-	return fmt.Errorf("%w; %s was asked last: %w", err, server, last)
+	err = fmt.Errorf("%w; %s was asked last: %w", err, server, last)
+	if isAnswer(before) && !isAnswer(last) {
+		return fmt.Errorf("%w; before that: %w", err, before)
+	}
+	return err
 }
+
+// isAnswer reports whether an error is what a server said, and not that one could not be reached.
+func isAnswer(err error) bool { return errors.As(err, new(*wire.Problem)) }
 
 // ownEnd reports whether an error is the end of the caller's own context, which says nothing of the server.
 func ownEnd(ctx context.Context, err error) bool {
@@ -453,7 +474,9 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 			return fmt.Errorf("%w: %s %s was asked for again for %v, and its context has no deadline; %s was asked "+
 				"last: %w", ErrUnavailable, q.op, q.of, c.refused, server, err)
 		}
-		before = err
+		if isAnswer(err) || !isAnswer(before) { // a server's word says more than that another one is not there
+			before = err
+		}
 		if c.Waiting != nil {
 			c.Waiting(err)
 		}
@@ -461,7 +484,7 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 		if attempt%len(c.servers) == len(c.servers)-1 { // all have been asked
 			select {
 			case <-ctx.Done():
-				return q.gaveUp(ctx, server, err, nil)
+				return q.gaveUp(ctx, server, err, before)
 			case <-time.After(backoff):
 			}
 			backoff = min(2*backoff, mostBackoff)

@@ -250,9 +250,11 @@ func TestGaveUp(t *testing.T) {
 	head := "no answer in time: context canceled while waiting for scan b/i with consistency session; s was asked"
 	problem := rpc.NewProblem(503, errcode.NoLeader, "there is none")
 	for text, is := range map[string]struct{ last, before error }{
-		head + " last: s: connection refused":                               {last: errors.New("s: connection refused")},
-		head + " and had not answered yet":                                  {last: fmt.Errorf("read: %w", net.ErrClosed)},
-		head + " and had not answered yet; before that: " + problem.Error(): {last: context.Canceled, before: problem},
+		head + " last: s: connection refused; before that: " + problem.Error(): {last: errors.New("s: connection refused"), before: problem},
+		head + " last: " + problem.Error():                                     {last: problem, before: problem},
+		head + " last: s: connection refused":                                  {last: errors.New("s: connection refused")},
+		head + " and had not answered yet":                                     {last: fmt.Errorf("read: %w", net.ErrClosed)},
+		head + " and had not answered yet; before that: " + problem.Error():    {last: context.Canceled, before: problem},
 	} {
 		err := question{op: "scan", of: "b/i", consistency: "session"}.gaveUp(ctx, "s", is.last, is.before)
 		if err.Error() != text || !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.Canceled) {
@@ -388,7 +390,7 @@ func TestWaitReady(t *testing.T) {
 		}
 		for i, s := range states {
 			l.Indexes = append(l.Indexes, map[string]any{"id": fmt.Sprint(i + 1), "name": "n", "bucket": "b", "state": s,
-				"progress": 50, "reason": "no disk"})
+				"progress": 50, "reason": "no disk", "waiting_for": []string{"KV node k1 is away"}})
 		}
 		b, _ := json.Marshal(l)
 		return text(string(b))
@@ -418,7 +420,8 @@ func TestWaitReady(t *testing.T) {
 	_, url := serve(t, list("backfill"))
 	ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
 	defer cancel()
-	if err := newClient(t, url).WaitReady(ctx, []index.ID{1}, nil); !errors.Is(err, context.DeadlineExceeded) {
+	if err := newClient(t, url).WaitReady(ctx, []index.ID{1}, nil); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "index n on b waits: KV node k1 is away") {
 		t.Error(err)
 	}
 }

@@ -374,6 +374,9 @@ func printIndexes(w io.Writer, output format, list v1.IndexList) error {
 				i.Definition)
 		}
 		for _, i := range list.Indexes {
+			for _, w := range i.WaitingFor {
+				fmt.Fprintf(t, "\n%s/%s waits: %s\n", i.Keyspace(), i.Name, w)
+			}
 			if a := i.Availability; a != nil && a.Why != "" {
 				fmt.Fprintf(t, "\n%s/%s is %s since %s: %s\n", i.Keyspace(), i.Name, a.State, clockOf(a.SinceMS), a.Why)
 			}
@@ -460,6 +463,9 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 			info.Replicas)
 		fmt.Fprintf(t, "created\t%s\nmodified_cas\t%d\ndefinition\t%s\n",
 			time.UnixMilli(info.CreatedMS).UTC().Format(time.RFC3339), info.ModifiedCAS, info.Definition)
+		for _, w := range info.WaitingFor {
+			fmt.Fprintf(t, "waits\t%s\n", w)
+		}
 		if a := info.Availability; a != nil {
 			fmt.Fprintf(t, "availability\t%s since %s\n", a.State, clockOf(a.SinceMS))
 			if a.Why != "" {

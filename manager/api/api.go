@@ -439,6 +439,35 @@ func (g *ground) leaderOf(s *statecontext.State) (wire.Leader, bool) {
 	return wire.Leader{ID: l.ID}, false
 }
 
+// leaderless is the answer where no manager is known to lead: in an election it is over in a moment; else it says who has
+// to come back.
+func (g *ground) leaderless() *rpc.Problem {
+	return noLeader("no leader is known at the moment, try again; %s", majorityText(g.voters()))
+}
+
+// voters names the managers that elect a leader, in brackets.
+func (g *ground) voters() string {
+	servers, err := g.cfg.Raft.Servers()
+	if err != nil {
+		return ""
+	}
+	var names []string
+	for _, v := range servers {
+		if v.Voter {
+			name := v.ID
+			if m := g.cfg.Raft.State().Manager(v.ID); m != nil {
+				name = m.Name + " at " + m.REST
+			}
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return " (" + strings.Join(names, ", ") + ")"
+}
+
 // noLeader is the answer when nobody can be asked.
 func noLeader(format string, args ...any) *rpc.Problem {
 	p := rpc.Refuse(errcode.NoLeader, format, args...)

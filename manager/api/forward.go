@@ -30,7 +30,7 @@ var errLeaderGone = errors.New("it has been replaced, or lost, as the leader")
 func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err error) {
 	leader, ok := g.leaderOf(g.cfg.Raft.State())
 	if !ok {
-		return noLeader("no leader is known at the moment; try again")
+		return g.leaderless()
 	}
 	if r.Header.Get(HeaderForwarded) != "" {
 		p := noLeader("this manager does not lead, although it was asked as the leader; try again")

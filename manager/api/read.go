@@ -50,7 +50,7 @@ func (g indexes) readRoutes() []route {
 				id: "getIndex", tag: tagReads, summary: "Describe an index", params: []param{consistency},
 				headers: []string{headerIfNoneMatch},
 				answers: []answer{{status: 200, means: "the index", body: v1.IndexInfo{}, headers: readHeaders(headerETag)},
-					{status: 304, means: "the client has this definition and state (items, disk_bytes, progress and faults may be " +
+					{status: 304, means: "the client has this definition and state (items, disk_bytes, progress, waiting_for and faults may be " +
 						"others)", headers: readHeaders(headerETag)}},
 				codes: []errcode.Code{errcode.UnknownIndex, errcode.MethodNotAllowed}}},
 		{method: "GET", path: "/v1/state", handle: g.state, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
@@ -228,7 +228,7 @@ func info(x *statecontext.Index, now *core.Status) v1.IndexInfo {
 		ExpressionRules: d.Rules, Outdated: now.ExprRules.Outdated(d), Replaces: d.Replaces, SplitFailed: d.SplitFailed,
 		AutoSplit: !d.AutoSplitOff, AskedPartitions: d.AskedPartitions}
 	p := now.Progress[d.ID]
-	i.Availability = availabilityOf(&p)
+	i.Availability, i.WaitingFor = availabilityOf(&p), waitsOf(x, now)
 	i.SplitWaits, i.MergeWaits = p.SplitWaits, p.MergeWaits
 	i.Items, i.DiskBytes, i.Progress = p.Items, p.Bytes, p.Percent(d.State)
 	if f := p.Faults; f.Expression+f.TooLong > 0 {

@@ -112,7 +112,7 @@ func (g *ground) catchUp(ctx context.Context) error {
 	}
 	leader, ok := g.leaderOf(g.cfg.Raft.State())
 	if !ok {
-		return noLeader("no leader is known at the moment; try again")
+		return g.leaderless()
 	}
 	reply, err := g.howFar(ctx, leader)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 // namedTroubles is how many buckets a status names about which one projector cannot ask KV.
@@ -74,6 +75,12 @@ func nameLacking(named []v1.LackingIndex, unavailable int, a lifecycle.Availabil
 	return named[:min(len(named), namedLacking)], unavailable
 }
 
+// majorityText says what a cluster without a leader needs, and the way out; they are which managers that are.
+func majorityText(they string) string {
+	return "a majority of the managers" + they + " must run and reach each other; if they are lost for good: tidemark " +
+		"cluster recover"
+}
+
 // verdict is what a status comes to while it is being judged.
 type verdict struct{ *v1.Status }
 
@@ -84,8 +91,7 @@ func judge(st *v1.Status, stale bool) {
 	j.Verdict, j.Reasons = v1.VerdictReady, []string{}
 	switch {
 	case st.Leader.ID == "":
-		j.bad(v1.VerdictNotReady, "no manager leads: a majority of the managers must run and reach each other; if "+
-			"they are lost for good: tidemark cluster recover")
+		j.bad(v1.VerdictNotReady, "no manager leads: %s", majorityText(""))
 	case st.Node.Role == "leader" && st.Coordinator != "active":
 		j.bad(v1.VerdictNotReady, "%s has just become leader and is taking over", st.Leader.ID)
 	case st.Node.Role != "leader" && !stale:
@@ -132,8 +138,7 @@ func (j verdict) judgeProjectors() {
 		if p.State == "active" {
 			active++
 			for _, t := range p.KV[:min(len(p.KV), namedTroubles)] {
-				j.bad(v1.VerdictDegraded, "projector %s cannot ask KV node %s about bucket %s, since %s: %s", p.ID, t.Node,
-					t.Bucket, time.UnixMilli(t.SinceMS).UTC().Format(time.RFC3339), t.Error)
+				j.bad(v1.VerdictDegraded, "%s", kvTrouble(p.ID, wire.KVTrouble(t)))
 			}
 			continue
 		}
@@ -183,20 +188,10 @@ func leftOf(i v1.IndexerStatus) string {
 func (j verdict) judgeBuckets() {
 	for _, b := range j.Buckets {
 		if b.Wanted && b.StreamsMissing > 0 {
-			why := ""
-			if len(b.Stuck) > 0 {
-				x := &b.Stuck[0]
-				why = fmt.Sprintf("; vbucket %d for %v: %s", x.VBucket, rounded(x.ForMS, time.Second), x.Reason)
-			}
-			j.bad(v1.VerdictNotReady, "bucket %s: %d of %d vbuckets are not streamed%s", b.Name, b.StreamsMissing,
-				b.VBuckets, why)
+			j.bad(v1.VerdictNotReady, "%s", missingStreams(b.Name, b.StreamsMissing, b.VBuckets, b.Stuck))
 		}
 		if b.Rollback != "" {
-			since := ""
-			if b.RollbackForMS > 0 {
-				since = fmt.Sprintf(", for %v", rounded(b.RollbackForMS, 100*time.Millisecond))
-			}
-			j.bad(v1.VerdictNotReady, "bucket %s is being rolled back: %s%s", b.Name, b.Rollback, since)
+			j.bad(v1.VerdictNotReady, "%s", rollingBack(b.Name, b.Rollback, b.RollbackForMS))
 		}
 	}
 }

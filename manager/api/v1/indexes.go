@@ -19,6 +19,9 @@ type IndexInfo struct {
 	Deferred     bool        `json:"deferred,omitempty"`
 	Reason       string      `json:"reason,omitempty"` // of state error
 	Progress     float64     `json:"progress"`         // of the build, percent: 0 to 100
+	// WaitingFor says what keeps an index that is being built from becoming ready: who cannot be reached, why, and since
+	// when. Absent: its build goes on, it is not being built, or no leader was asked.
+	WaitingFor []string `json:"waiting_for,omitempty"`
 	// Availability says how much of a ready index can be scanned; absent when it is not ready, or when no leader was
 	// asked.
 	Availability *Availability   `json:"availability,omitempty"`

@@ -1,0 +1,90 @@
+package api
+
+import (
+	"fmt"
+	"time"
+
+	"tidemark/index"
+	"tidemark/liveness"
+	"tidemark/manager/api/v1"
+	"tidemark/manager/coordinator/core"
+	"tidemark/partition"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// waitsOf says what keeps an index from becoming ready, as far as this leader sees it; nil for one that is not being
+// built, and for a build that goes on.
+func waitsOf(x *statecontext.Index, now *core.Status) (all []string) {
+	d := &x.Definition
+	if d.State != index.Backfill && (d.State != index.Pending || d.Deferred) {
+		return nil
+	}
+	for i := range now.Projectors {
+		p := &now.Projectors[i]
+		for _, t := range p.KV {
+			if t.Bucket == d.Bucket && p.Life == liveness.Active && len(all) < namedTroubles {
+				all = append(all, kvTrouble(p.ID, t))
+			}
+		}
+		if p.Life != liveness.Active && len(all) < namedTroubles {
+			all = append(all, fmt.Sprintf("projector %s at %s is %v", p.ID, p.Admin, p.Life))
+		}
+	}
+	for i := range now.Buckets {
+		if b := &now.Buckets[i]; b.Name == d.Bucket {
+			all = append(all, bucketTroubles(b)...)
+		}
+	}
+	return append(all, absentHosts(x, now)...)
+}
+
+// bucketTroubles says why streams of a bucket are missing.
+func bucketTroubles(b *core.BucketStatus) (all []string) {
+	if missing := b.VBuckets - b.Streams.Begun; b.Wanted && missing > 0 && len(b.Streams.Stuck) > 0 {
+		all = append(all, missingStreams(b.Name, missing, b.VBuckets, stuck(b.Streams.Stuck)))
+	}
+	if b.Rollback != "" {
+		all = append(all, rollingBack(b.Name, b.Rollback, b.RollbackForMS))
+	}
+	return all
+}
+
+// absentHosts names the indexers that are to have copies of an index and are away.
+func absentHosts(x *statecontext.Index, now *core.Status) (all []string) {
+	hosts := map[index.NodeID]bool{}
+	for _, c := range x.Topology.Copies {
+		hosts[c.Node] = c.State != partition.Leaving || hosts[c.Node]
+	}
+	for i := range now.Indexers {
+		n := &now.Indexers[i]
+		if hosts[n.Node] && n.Life != liveness.Active && len(all) < namedTroubles {
+			all = append(all, fmt.Sprintf("indexer %s at %s is %v", n.Name, n.Admin, n.Life))
+		}
+	}
+	return all
+}
+
+// The texts of troubles, as a status has them among its reasons.
+
+func kvTrouble(projector index.ProjectorID, t wire.KVTrouble) string {
+	return fmt.Sprintf("projector %s cannot ask KV node %s about bucket %s, since %s: %s", projector, t.Node, t.Bucket,
+		time.UnixMilli(t.SinceMS).UTC().Format(time.RFC3339), t.Error)
+}
+
+func missingStreams(bucket string, missing, of int, stuck []v1.StuckVBucket) string {
+	text := fmt.Sprintf("bucket %s: %d of %d vbuckets are not streamed", bucket, missing, of)
+	if len(stuck) > 0 {
+		text += fmt.Sprintf("; vbucket %d for %v: %s", stuck[0].VBucket, rounded(stuck[0].ForMS, time.Second),
+			stuck[0].Reason)
+	}
+	return text
+}
+
+func rollingBack(bucket, step string, forMS int64) string {
+	text := fmt.Sprintf("bucket %s is being rolled back: %s", bucket, step)
+	if forMS > 0 {
+		text += fmt.Sprintf(", for %v", rounded(forMS, 100*time.Millisecond))
+	}
+	return text
+}

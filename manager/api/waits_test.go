@@ -1,0 +1,55 @@
+package api
+
+import (
+	"strings"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/liveness"
+	"tidemark/manager/coordinator/core"
+	"tidemark/partition"
+	"tidemark/statecontext"
+	"tidemark/streams"
+	"tidemark/wire"
+)
+
+// TestWaitsOf: a build that stands still says which KV node, projector or indexer it waits for, why, and since when;
+// troubles of other buckets and of indexers without a copy are not its own.
+func TestWaitsOf(t *testing.T) {
+	now := &core.Status{
+		Projectors: []core.ProjectorStatus{
+			{ID: "p1", Life: liveness.Active, KV: []wire.KVTrouble{
+				{Bucket: "b", Node: "kv1:11210", Error: "connection refused", SinceMS: 1_000},
+				{Bucket: "other", Node: "kv1:11210", Error: "no access"}}},
+			{ID: "p2", Admin: "http://p2", Life: liveness.Offline}},
+		Indexers: []core.IndexerStatus{{Node: 0, Name: "i0", Life: liveness.Active},
+			{Node: 1, Name: "i1", Admin: "http://i1", Life: liveness.Offline}, {Node: 2, Name: "i2", Life: liveness.Offline},
+			{Node: 3, Name: "i3", Life: liveness.Offline}},
+		Buckets: []core.BucketStatus{
+			{Name: "b", Wanted: true, VBuckets: 128, Rollback: "prepare", RollbackForMS: 2_340,
+				Streams: streams.Summary{Begun: 64, Stuck: []streams.Stuck{{VBucket: 3, ForMS: 18_000, Reason: "nobody hosts it"}}}},
+			{Name: "other", Wanted: true, VBuckets: 128}},
+	}
+	x := &statecontext.Index{Definition: index.Definition{Bucket: "b", State: index.Backfill}, Topology: partition.Topology{
+		Copies: []partition.Copy{{Node: 0}, {Node: 1}, {Node: 2, State: partition.Leaving}}}}
+	want := []string{
+		"projector p1 cannot ask KV node kv1:11210 about bucket b, since 1970-01-01T00:00:01Z: connection refused",
+		"projector p2 at http://p2 is offline",
+		"bucket b: 64 of 128 vbuckets are not streamed; vbucket 3 for 18s: nobody hosts it",
+		"bucket b is being rolled back: prepare, for 2.3s",
+		"indexer i1 at http://i1 is offline",
+	}
+	if got := waitsOf(x, now); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("a build waits for\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	for _, d := range []index.Definition{{Bucket: "b", State: index.Maintenance}, {Bucket: "b", State: index.Error},
+		{Bucket: "b", State: index.Pending, Deferred: true}, {Bucket: "c", State: index.Backfill}} {
+		x.Definition = d
+		if x.Topology.Copies = nil; d.Bucket == "c" {
+			now.Projectors = now.Projectors[:1]
+		}
+		if got := waitsOf(x, now); len(got) > 0 {
+			t.Errorf("%s in state %v waits for %q", d.Bucket, d.State, got)
+		}
+	}
+}
