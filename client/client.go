@@ -1,9 +1,9 @@
 // Package client is the Go client for users: DDL, listings, scans with tokens.
 //
 // It promises that a write is sent with an Idempotency-Key and tried again, on any of the servers, until it has an
-// answer or the context ends, so that it is done once; that an error answer is a *wire.Problem with its code; and that
-// a scan that was cut is never mistaken for one that came to its end. What it takes and returns is of package v1
-// (tidemark/manager/api/v1).
+// answer or the context ends, so that it is done once; that nobody is asked again where no server is trusted; that an
+// error answer is a *wire.Problem with its code; and that a scan that was cut is never mistaken for one that came to
+// its end. What it takes and returns is of package v1 (tidemark/manager/api/v1).
 package client
 
 import (
@@ -19,6 +19,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -75,6 +76,9 @@ type Client struct {
 	session *Session // that its scans are in; nil: each for itself
 	buckets bucketsOf
 	refused time.Duration // Options.RetryFor
+	// unreached is Options.ReachFor, reached whether a server has taken a connection.
+	unreached time.Duration
+	reached   atomic.Bool
 
 	user, password, token string // never in an error's text
 
@@ -103,6 +107,9 @@ type Options struct {
 	// for a reason that may pass (TIMEOUT, BUSY, UNAVAILABLE), or nobody can be reached; 0: 75 s, below 0: for ever.
 	// One that an indexer is at work on is waited for, as long as indexers may be (10 minutes).
 	RetryFor time.Duration
+	// ReachFor is for how long the servers are tried when none of them takes a connection, nor ever has one of this
+	// client; 0: until the context ends.
+	ReachFor time.Duration
 	// Sessionless has each scan take what is at hand, whatever was seen before.
 	Sessionless bool
 }
@@ -113,7 +120,7 @@ func New(servers ...string) *Client { return Open(Options{Servers: servers}) }
 // Open makes a client.
 func Open(o Options) *Client {
 	c := &Client{rpc: rpc.NewClient(64, o.TLS), probes: rpc.NewClient(probesAtOnce, o.TLS), user: o.User,
-		password: o.Password, token: o.Token, enough: verifyLimit, refused: o.RetryFor}
+		password: o.Password, token: o.Token, enough: verifyLimit, refused: o.RetryFor, unreached: o.ReachFor}
 	if c.refused == 0 {
 		c.refused = defaultRetryFor
 	}
@@ -137,7 +144,9 @@ func Open(o Options) *Client {
 		} else if u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
 			c.bad = fmt.Errorf("%w: %q: want host:port or a URL that begins with http:// or https://", ErrServer, s)
 		}
-		c.servers = append(c.servers, s)
+		if !slices.Contains(c.servers, s) {
+			c.servers = append(c.servers, s)
+		}
 	}
 	if len(c.servers) == 0 {
 		c.servers = []string{scheme + strings.TrimPrefix(DefaultServer, "http://")}
@@ -405,26 +414,41 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 type question struct{ op, of, consistency string }
 
 // gaveUp returns the error of a wait that the context has ended: what was waited for, which server was asked last and
-// what came from it or, when it had not answered yet, what had been answered before (nil for nothing).
+// what came from it. When it had not answered yet, or was not there, before is what had been answered until then (nil
+// for nothing).
 func (q question) gaveUp(ctx context.Context, server string, last, before error) error {
 	what := q.op + " " + q.of
 	if q.consistency != "" {
 		what += " with consistency " + q.consistency
 	}
-	err := fmt.Errorf("%w: %w while waiting for %s", ErrUnavailable, ctx.Err(), what)
+	var err error = &ended{text: fmt.Sprintf("%v: %v while waiting for %s", ErrUnavailable, ctx.Err(), what), by: ctx.Err()}
+	if isAnswer(last) || isAnswer(before) { // it says more than the end of the context does
+		err = &ended{text: fmt.Sprintf("%v while waiting for %s", ErrUnavailable, what), by: ctx.Err()}
+	}
 	switch {
 	case !ownEnd(ctx, last):
+		err = fmt.Errorf("%w; %s was asked last: %w", err, server, last)
+		if isAnswer(last) || !isAnswer(before) {
+			return err
+		}
+	case before == nil && errors.Is(last, ErrUnreached):
+		return fmt.Errorf("%w; %s was asked: %w", err, server, ErrUnreached)
 	case before == nil:
 		return fmt.Errorf("%w; %s was asked and had not answered yet", err, server)
 	default:
-		return fmt.Errorf("%w; %s was asked and had not answered yet; before that: %w", err, server, before)
+		err = fmt.Errorf("%w; %s was asked and had not answered yet", err, server)
 	}
-	err = fmt.Errorf("%w; %s was asked last: %w", err, server, last)
-	if isAnswer(before) && !isAnswer(last) {
-		return fmt.Errorf("%w; before that: %w", err, before)
-	}
-	return err
+	return fmt.Errorf("%w; before that: %w", err, before)
 }
+
+// ended is the error of a call whose context has ended.
+type ended struct {
+	text string
+	by   error
+}
+
+func (e *ended) Error() string   { return e.text }
+func (e *ended) Unwrap() []error { return []error{ErrUnavailable, e.by} }
 
 // isAnswer reports whether an error is what a server said, and not that one could not be reached.
 func isAnswer(err error) bool { return errors.As(err, new(*wire.Problem)) }
@@ -445,13 +469,14 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 	}
 	backoff := firstBackoff
 	var before error
-	ends := c.endOf(ctx, q)
+	ends, reach := c.endOf(ctx, q), c.reach()
 	for attempt := 0; ; attempt++ {
 		at := c.next.Load()
 		server := c.servers[int(at)%len(c.servers)]
-		one, cancel := context.WithCancel(ctx) // without a limit an answer may be read later
+		asked := reach.attempt(ctx)
+		one, cancel := context.WithCancel(asked) // without a limit an answer may be read later
 		if limit > 0 {
-			one, cancel = context.WithTimeout(ctx, limit)
+			one, cancel = context.WithTimeout(asked, limit)
 		}
 		var wait detector.Wait
 		c.alive.Begin(&wait, server, func() []string { return c.servers }, cancel)
@@ -462,11 +487,14 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 		if limit > 0 || err != nil {
 			cancel()
 		}
+		if err == nil {
+			c.reached.Store(true)
+			return nil
+		}
+		err, hopeless := reach.failed(server, err)
 		var p *wire.Problem
 		switch {
-		case err == nil:
-			return nil
-		case errors.As(err, &p) && !p.Temporary(), errors.Is(err, ErrAnswer), errors.Is(err, errEnough):
+		case hopeless, errors.As(err, &p) && !p.Temporary(), errors.Is(err, ErrAnswer), errors.Is(err, errEnough):
 			return err
 		case ctx.Err() != nil:
 			return q.gaveUp(ctx, server, err, before)

@@ -70,13 +70,18 @@ type watching struct {
 func (w *watching) run(ctx context.Context) error {
 	c, backoff, failures := w.client, firstBackoff, 0
 	var before error // why the last stream ended
+	reach := c.reach()
 	for {
 		at := c.next.Load()
 		server := c.servers[int(at)%len(c.servers)]
-		came, err := w.stream(ctx, server)
+		came, err := w.stream(reach.attempt(ctx), server)
+		if errors.Is(err, errStopped) {
+			return err
+		}
+		err, hopeless := reach.failed(server, err)
 		var p *wire.Problem
 		switch {
-		case errors.Is(err, errStopped):
+		case hopeless:
 			return err
 		case ctx.Err() != nil:
 			if w.cas == 0 {

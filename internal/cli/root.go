@@ -31,6 +31,7 @@ import (
 	"tidemark/internal/tracing"
 	"tidemark/internal/version"
 	"tidemark/kv/kvclient"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
 )
 
@@ -91,13 +92,31 @@ func detach(s Streams, asJSON bool) {
 func tell(w io.Writer, err error, id string) {
 	fmt.Fprintln(w, "tidemark:", err)
 	// not the user's fault
-	if p := new(rpc.Problem); errors.As(err, &p) && p.Status >= 500 || errors.Is(err, client.ErrUnavailable) {
+	if p := new(rpc.Problem); errors.As(err, &p) && p.Status >= 500 || errors.Is(err, client.ErrUnavailable) && arrived(err) {
 		fmt.Fprintf(w, "tidemark: managers' logs have this as request_id %s\n", id)
 	}
 }
 
+// arrived reports whether anybody can have logged a call that has failed so.
+func arrived(err error) bool {
+	return !errors.Is(err, client.ErrUnreached) && !errors.Is(err, client.ErrUntrusted)
+}
+
 // invocationKey is where a context has the request id of an invocation: one for all that a client command sends.
 type invocationKey struct{}
+
+// patientKey is where a context tells that the user has said how long to try, or to wait (--timeout, --wait).
+type patientKey struct{}
+
+// patient reports whether the user has told a command how long to try, or to wait for something.
+func patient(cmd *cobra.Command) bool {
+	for _, name := range []string{"timeout", "wait"} {
+		if f := cmd.Flag(name); f != nil && f.Changed && f.Value.String() != "false" {
+			return true
+		}
+	}
+	return false
+}
 
 // sessionKey is where a context has the session that the scans of several invocations are in.
 type sessionKey struct{}
@@ -145,6 +164,9 @@ func newRoot(s Streams) *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true, DisableSuggestions: true, Args: cobra.ArbitraryArgs,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := resolve(cmd)
+			if patient(cmd) {
+				cmd.SetContext(context.WithValue(cmd.Context(), patientKey{}, true))
+			}
 			return err
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -309,7 +331,23 @@ func (f *serverFlags) do(ctx context.Context, call func(ctx context.Context, c *
 	}
 	defer cancel()
 	defer c.Close()
-	return call(ctx, c)
+	return leaderless(ctx, c, call(ctx, c))
+}
+
+// leaderless adds to the error of who found no leader what `cluster status` says of that: what has to be done.
+func leaderless(ctx context.Context, c *client.Client, err error) error {
+	p := (*rpc.Problem)(nil)
+	if !errors.As(err, &p) || p.Code != errcode.NoLeader || errors.Is(err, context.Canceled) {
+		return err
+	}
+	why, _ := errcode.Lookup(errcode.NoLeader)
+	way := why.WayOut
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellAfter)
+	defer cancel()
+	if st, failed := c.Status(ctx); failed == nil && st.Verdict == v1.VerdictNotReady && len(st.Reasons) > 0 {
+		way = st.Reasons[0]
+	}
+	return fmt.Errorf("%w\n  %s", err, way)
 }
 
 // client returns a client of the cluster that the flags name.
@@ -339,22 +377,34 @@ func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Conte
 		}
 	}
 	o.Servers = servers
+	if ctx.Value(patientKey{}) == nil {
+		o.ReachFor = reachFor
+	}
 	o.Session, _ = ctx.Value(sessionKey{}).(*client.Session) // else the client has one of its own
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	c := client.Open(o)
-	c.Waiting = f.waiting()
+	c.Waiting = f.waiting(o.ReachFor)
 	return c, ctx, cancel, nil
 }
 
-// tellAfter is how long a command tries in silence.
-const tellAfter = 2 * time.Second
+const (
+	// tellAfter is how long a command tries in silence.
+	tellAfter = 2 * time.Second
+	// reachFor is how long it tries where nobody takes its connections, unless it was told how long: managers that
+	// start again are back by then, and who has named the wrong address is not to wait for long.
+	reachFor = 5 * time.Second
+)
 
 // waiting says once, on standard error, what the command waits for.
-func (f *serverFlags) waiting() func(error) {
+func (f *serverFlags) waiting(unreached time.Duration) func(error) {
 	started, told := time.Now(), atomic.Bool{}
 	return func(err error) {
+		limit := f.timeout
+		if unreached > 0 && errors.Is(err, client.ErrUnreached) {
+			limit = unreached
+		}
 		if time.Since(started) > tellAfter && told.CompareAndSwap(false, true) {
-			fmt.Fprintf(f.streams.Err, "tidemark: no answer yet (%v); trying for %s (--timeout)\n", err, f.timeout)
+			fmt.Fprintf(f.streams.Err, "tidemark: no answer yet (%v); trying for %s (--timeout)\n", err, limit)
 		}
 	}
 }

@@ -16,13 +16,7 @@ import (
 
 // asClient runs f with a client of the cluster that the flags name.
 func asClient(cmd *cobra.Command, f *serverFlags, do func(ctx context.Context, c *client.Client) error) error {
-	c, ctx, cancel, err := f.client(cmd.Context())
-	if err != nil {
-		return err
-	}
-	defer cancel()
-	defer c.Close()
-	return do(ctx, c)
+	return f.do(cmd.Context(), do)
 }
 
 func newUser(s Streams) *cobra.Command {

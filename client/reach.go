@@ -1,0 +1,116 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+var (
+	// ErrUnreached is wrapped while nobody has taken a connection of this client: no server knows of the call.
+	ErrUnreached = errors.New("no server was reached")
+	// ErrUntrusted is wrapped when every server has shown a certificate that is not trusted, speaks no TLS where it was
+	// asked for, or does not take the certificate of this client: no server knows of the call.
+	ErrUntrusted = errors.New("no server is trusted, or trusts this client")
+)
+
+// reach follows a call from server to server and tells when it is useless to go on: none of them is trusted, or nobody
+// was reached for long enough. It is for one goroutine.
+type reach struct {
+	c         *Client
+	began     time.Time
+	attempts  int
+	connected atomic.Bool // in the present attempt
+	untrusted map[string]error
+	unreached map[string]error // nil once somebody was reached
+}
+
+func (c *Client) reach() *reach {
+	return &reach{c: c, began: time.Now(), untrusted: map[string]error{}, unreached: map[string]error{}}
+}
+
+// attempt returns the context of the next attempt.
+func (r *reach) attempt(ctx context.Context) context.Context {
+	r.attempts++
+	if r.c.reached.Load() {
+		return ctx
+	}
+	r.connected.Store(false)
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { r.connected.Store(true) },
+		ConnectDone: func(_, _ string, err error) {
+			if err == nil {
+				r.connected.Store(true)
+			}
+		}})
+}
+
+// failed takes the error of an attempt. over tells that the call has ended with what is returned.
+func (r *reach) failed(server string, err error) (_ error, over bool) {
+	untrusted := distrusted(err)
+	if untrusted {
+		r.untrusted[server] = err
+	} else {
+		delete(r.untrusted, server)
+	}
+	if len(r.untrusted) == len(r.c.servers) {
+		return fmt.Errorf("%w: %s; the CA that is trusted has to be the cluster's, an address one that the server's "+
+			"certificate has, and a certificate that is shown one of that CA", ErrUntrusted, r.each(r.untrusted)), true
+	}
+	if r.connected.Load() && !untrusted {
+		r.c.reached.Store(true)
+	}
+	if r.c.reached.Load() {
+		return err, false
+	}
+	r.unreached[server] = err
+	if r.c.unreached > 0 && r.attempts >= len(r.c.servers) && time.Since(r.began) >= r.c.unreached {
+		return fmt.Errorf("%w: %w in %v: %s; are they managers of the cluster, and does it run?", ErrUnavailable,
+			ErrUnreached, r.c.unreached, r.each(r.unreached)), true
+	}
+	return fmt.Errorf("%w: %w", ErrUnreached, err), false
+}
+
+// each lists the servers, each with its error.
+func (r *reach) each(errs map[string]error) string {
+	var list []string
+	for _, server := range r.c.servers {
+		err := errs[server]
+		if u := (*url.Error)(nil); errors.As(err, &u) { // it has the address once more
+			err = u.Err
+		}
+		if err != nil {
+			list = append(list, server+": "+err.Error())
+		}
+	}
+	return strings.Join(list, "; ")
+}
+
+// refusedCertificate are refusals of a certificate, as a server tells them (RFC 8446, 6.2).
+var refusedCertificate = []string{"bad certificate", "unsupported certificate", "revoked certificate",
+	"expired certificate", "unknown certificate", "unknown certificate authority", "certificate required"}
+
+// distrusted reports whether a server did not prove who it is, or does not believe who this client is. To ask it again
+// does not help.
+func distrusted(err error) bool {
+	for _, is := range []any{new(*tls.CertificateVerificationError), new(x509.UnknownAuthorityError),
+		new(x509.HostnameError), new(x509.CertificateInvalidError)} {
+		if errors.As(err, is) {
+			return true
+		}
+	}
+	if alert := (*net.OpError)(nil); errors.As(err, &alert) && alert.Op == "remote error" { // so crypto/tls calls them
+		return slices.Contains(refusedCertificate, strings.TrimPrefix(alert.Err.Error(), "tls: "))
+	}
+	return errors.Is(err, http.ErrSchemeMismatch)
+}

@@ -1,0 +1,204 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+)
+
+// gone returns an address that refuses connections.
+func gone(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// TestUntrusted: where no server is trusted, the call ends at once, with what is wrong of each; where one is, that one
+// is asked.
+func TestUntrusted(t *testing.T) {
+	t.Parallel()
+	certified := httptest.NewTLSServer(text("{}"))
+	defer certified.Close()
+	_, plain := serve(t, text("{}"))
+	plain = strings.Replace(plain, "http://", "https://", 1)
+	roots := x509.NewCertPool()
+	roots.AddCert(certified.Certificate())
+	strict := httptest.NewUnstartedServer(text("{}"))
+	strict.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: x509.NewCertPool()}
+	strict.StartTLS()
+	defer strict.Close()
+	stranger := &tls.Config{RootCAs: roots, Certificates: strict.TLS.Certificates}
+	wrongName := strings.Replace(certified.URL, "127.0.0.1", "localhost", 1)
+	ca, nobody := &tls.Config{RootCAs: roots}, &tls.Config{RootCAs: x509.NewCertPool()}
+	for _, tc := range []struct {
+		name    string
+		servers []string
+		conf    *tls.Config
+		want    []string // in the error; none: there is none
+	}{
+		{"a stranger's CA", []string{certified.URL}, nobody, []string{certified.URL, "unknown authority"}},
+		{"another name", []string{wrongName}, ca, []string{wrongName, "localhost"}},
+		{"no TLS", []string{plain}, ca, []string{plain, "HTTP response to HTTPS"}},
+		{"trusts not us", []string{strict.URL}, stranger, []string{strict.URL, "unknown certificate authority"}},
+		{"wants to know us", []string{strict.URL}, ca, []string{strict.URL, "certificate required"}},
+		{"each its own", []string{wrongName, plain}, ca, []string{wrongName, "localhost", plain, "HTTP response to HTTPS"}},
+		{"the same one twice", []string{certified.URL, certified.URL + "/"}, nobody, []string{"unknown authority"}},
+		{"one is trusted", []string{wrongName, plain, certified.URL}, ca, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := Open(Options{Servers: tc.servers, TLS: tc.conf})
+			defer c.Close()
+			silent(c)
+			_, err := c.Indexes(t.Context(), "") // nothing but the client ends it
+			if (len(tc.want) == 0) != (err == nil) || err != nil && !errors.Is(err, ErrUntrusted) {
+				t.Fatal(err)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q is not in %v", want, err)
+				}
+			}
+			for _, err := range c.Watch(t.Context(), "") { // nor a watch, whose server says little
+				if len(tc.want) > 0 && !errors.Is(err, ErrUntrusted) {
+					t.Error(err)
+				}
+				break
+			}
+		})
+	}
+}
+
+// TestUntrustedAmongTheGone: a server that may come back, and be trusted, is waited for.
+func TestUntrustedAmongTheGone(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewTLSServer(text("{}"))
+	defer s.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c := Open(Options{Servers: []string{s.URL, gone(t)}, TLS: &tls.Config{RootCAs: x509.NewCertPool()}})
+	defer c.Close()
+	silent(c)
+	tries := 0
+	c.Waiting = func(error) {
+		if tries++; tries == 8 {
+			cancel()
+		}
+	}
+	if _, err := c.Indexes(ctx, ""); tries != 8 || errors.Is(err, ErrUntrusted) || !errors.Is(err, ErrUnreached) {
+		t.Errorf("after %d tries: %v", tries, err)
+	}
+}
+
+// TestUnreached: where nobody takes a connection the call ends when ReachFor is over and each was asked; somebody who
+// was ever reached is waited for, and so is everybody by a client that has no such limit.
+func TestUnreached(t *testing.T) {
+	t.Parallel()
+	a, b := gone(t), gone(t)
+	c := Open(Options{Servers: []string{a, b}, ReachFor: 1}) // is over at once
+	defer c.Close()
+	silent(c)
+	_, err := c.Indexes(t.Context(), "")
+	if !errors.Is(err, ErrUnreached) || !errors.Is(err, ErrUnavailable) {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"http://" + a, "http://" + b, "connection refused"} {
+		if strings.Count(err.Error(), want) < 1 {
+			t.Errorf("%q is not in %v", want, err)
+		}
+	}
+	for _, err := range c.Watch(t.Context(), "") {
+		if !errors.Is(err, ErrUnreached) {
+			t.Error(err)
+		}
+		break
+	}
+
+	patient := Open(Options{Servers: []string{a}})
+	defer patient.Close()
+	silent(patient)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	tries := 0
+	patient.Waiting = func(error) {
+		if tries++; tries == 5 {
+			cancel()
+		}
+	}
+	if _, err := patient.Indexes(ctx, ""); tries != 5 || !errors.Is(err, ErrUnreached) || !errors.Is(err, ErrUnavailable) {
+		t.Errorf("without a limit, after %d tries: %v", tries, err)
+	}
+}
+
+// TestReachedOnce: a server that is gone after it has answered, or has begun to, is waited for.
+func TestReachedOnce(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]http.HandlerFunc{"answered": text("{}"), "cut": cut,
+		"refused": refuse(503, errcode.NoLeader)} {
+		t.Run(name, func(t *testing.T) {
+			h := httptest.NewServer(first)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			c := Open(Options{Servers: []string{h.URL}, ReachFor: 1})
+			defer c.Close()
+			silent(c)
+			tries := 0
+			c.Waiting = func(error) {
+				if tries++; tries == 1 && name != "answered" {
+					h.Close()
+				}
+				if tries == 5 {
+					cancel()
+				}
+			}
+			if name == "answered" {
+				if _, err := c.Indexes(ctx, ""); err != nil {
+					t.Fatal(err)
+				}
+				h.Close()
+			}
+			if _, err := c.Indexes(ctx, ""); tries != 5 || errors.Is(err, ErrUnreached) {
+				t.Errorf("after %d tries: %v", tries, err)
+			}
+		})
+	}
+}
+
+// TestTheProblemIsTold: a manager that says why it refuses is heard, also where others that are gone are asked after it,
+// and where it stops answering.
+func TestTheProblemIsTold(t *testing.T) {
+	t.Parallel()
+	_, busy := serve(t, refuse(503, errcode.NoLeader))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c := newClient(t, busy, gone(t))
+	tries := 0
+	c.Waiting = func(error) {
+		if tries++; tries == 4 { // the one that is gone
+			cancel()
+		}
+	}
+	_, err := c.Indexes(ctx, "")
+	p := (*rpc.Problem)(nil)
+	if !errors.As(err, &p) || p.Code != errcode.NoLeader || !errors.Is(err, ErrUnavailable) ||
+		!errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if text := err.Error(); strings.Contains(text, "context") || !strings.Contains(text, "NO_LEADER: because") ||
+		!strings.Contains(text, "connection refused") {
+		t.Error(text)
+	}
+}

@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"tidemark/client"
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+)
+
+// nobody returns an address that refuses connections.
+func nobody(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// TestNobodyIsThere: addresses that all refuse connections are tried for a few seconds, not for the default of
+// --timeout, and named, each with its error; that managers' logs have something is not said.
+func TestNobodyIsThere(t *testing.T) {
+	t.Parallel()
+	a, b := nobody(t), nobody(t)
+	code, out, talk := run(t, "", "index", "list", "--server", a+","+b)
+	if code != errcode.ExitUnavailable || out != "" {
+		t.Errorf("exit code %d, out %q", code, out)
+	}
+	for _, want := range []string{"no server was reached in 5s", "http://" + a, "http://" + b, "connection refused"} {
+		if !strings.Contains(talk, want) {
+			t.Errorf("%q is not in %q", want, talk)
+		}
+	}
+	if strings.Contains(talk, "request_id") {
+		t.Error(talk)
+	}
+}
+
+// TestNobodyIsTrusted: where no server is trusted the command ends before its time is over, and says so.
+func TestNobodyIsTrusted(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewTLSServer(&fake{})
+	defer s.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	other := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	if err := os.WriteFile(ca, other, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	name := strings.Replace(s.URL, "127.0.0.1", "localhost", 1)
+	code, _, talk := run(t, "", "index", "list", "--server", name, "--tls-ca", ca, "--timeout", "24h")
+	if code != errcode.ExitFailed || !strings.Contains(talk, "no server is trusted") || !strings.Contains(talk, name) ||
+		strings.Contains(talk, "request_id") {
+		t.Errorf("exit code %d: %s", code, talk)
+	}
+	if code, _, talk = run(t, "", "index", "list", "--server", s.URL, "--tls-ca", ca); code != errcode.ExitOK {
+		t.Errorf("by the name that the certificate has: exit code %d: %s", code, talk)
+	}
+}
+
+// TestHowLongToTry: who has said how long is waited for so long; false is not said.
+func TestHowLongToTry(t *testing.T) {
+	for args, want := range map[string]bool{
+		"index list": false, "index list --timeout 60s": true, "cluster status": false, "cluster status --wait": true,
+		"cluster status --wait=members": true, "index drop x --wait": true, "sql x": false, "sql x --wait": true,
+		"sql x --wait=false": false, "rebalance run --wait": true, "watch": false, "watch --timeout 0s": true,
+	} {
+		words := strings.Fields(args)
+		cmd, rest, err := newRoot(Streams{}).Find(words)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.ParseFlags(rest); err != nil {
+			t.Fatal(err)
+		}
+		if patient(cmd) != want {
+			t.Errorf("%s: patient is %v", args, !want)
+		}
+	}
+}
+
+// TestWhatHasArrived: managers' logs are named to those whose call can be in them.
+func TestWhatHasArrived(t *testing.T) {
+	refused := rpc.NewProblem(503, errcode.NoLeader, "none")
+	for _, tc := range []struct {
+		err  error
+		want bool
+	}{
+		{fmt.Errorf("%w: %w", client.ErrUnavailable, context.DeadlineExceeded), true},
+		{fmt.Errorf("%w: %w", client.ErrUnavailable, refused), true},
+		{fmt.Errorf("%w: %w", client.ErrUnavailable, client.ErrUnreached), false},
+		{client.ErrUntrusted, false},
+		{&tls.CertificateVerificationError{}, false},
+		{errors.New("it cannot be"), false},
+	} {
+		var b strings.Builder
+		tell(&b, tc.err, "abc")
+		if strings.Contains(b.String(), "request_id abc") != tc.want {
+			t.Errorf("%v: %s", tc.err, b.String())
+		}
+	}
+}
+
+// TestNoLeaderAndTheWayOut: who finds no leader is told what is to be done, as `cluster status` tells it, also where the
+// manager that was asked last is gone; where no status can be had, what the code says.
+func TestNoLeaderAndTheWayOut(t *testing.T) {
+	t.Parallel()
+	const way = "no manager leads: a majority of the managers must run"
+	for _, tc := range []struct {
+		name, status, want string
+	}{
+		{"told", `{"verdict":"not ready","reasons":["` + way + `","manager m2 does not answer"]}`, way},
+		{"there is one again", `{"verdict":"ready","reasons":[]}`, "a majority of managers is missing"},
+		{"no status", "", "a majority of managers is missing"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/v1/status" && tc.status != "" {
+					fmt.Fprint(w, tc.status)
+					return
+				}
+				rpc.WriteProblem(w, rpc.NewProblem(503, errcode.NoLeader, "no leader is known"))
+			}))
+			defer s.Close()
+			code, _, talk := run(t, "", "sql", "DROP INDEX a ON b", "--server", nobody(t)+","+s.URL, "--timeout", "3s")
+			if code != errcode.ExitUnavailable || !strings.Contains(talk, "NO_LEADER: no leader is known") ||
+				!strings.Contains(talk, tc.want) || strings.Contains(talk, "context deadline") {
+				t.Errorf("exit code %d: %s", code, talk)
+			}
+		})
+	}
+}
