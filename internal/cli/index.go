@@ -51,6 +51,17 @@ func ref(arg string) (string, error) {
 	return client.Ref(bucket, name), nil
 }
 
+// anIndex is the rule of commands that take one index: refWords, or bucket and name apart.
+func anIndex(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 || len(args) == 2 && !strings.Contains(args[0], "/") {
+		return nil
+	}
+	return usage("%s takes one index, %s, got %d arguments", cmd.CommandPath(), refWords, len(args))
+}
+
+// refOf is ref of the arguments that anIndex has let pass.
+func refOf(args []string) (string, error) { return ref(strings.Join(args, "/")) }
+
 // createFlags make a create request, or take some from a file.
 type createFlags struct {
 	req                  v1.CreateRequest
@@ -416,12 +427,12 @@ func stateWord(i v1.IndexInfo) string {
 func indexDescribe(s Streams, f *serverFlags) *cobra.Command {
 	var every time.Duration
 	var wait bool
-	cmd := &cobra.Command{Use: "describe BUCKET/NAME|ID", Short: "Show all about one index", Args: exactArgs(refWords),
+	cmd := &cobra.Command{Use: "describe BUCKET/NAME|ID", Short: "Show all about one index", Args: anIndex,
 		ValidArgsFunction: f.indexes(false),
 		Example: "  tidemark index describe world/by_name\n  tidemark index describe 7 --output json\n  tidemark index " +
 			"describe world/by_name --wait",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := ref(args[0])
+			r, err := refOf(args)
 			if err != nil {
 				return err
 			}

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -10,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
 	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
@@ -36,7 +40,7 @@ without --component everything as the process began.`,
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				l, err := c.Logging(ctx, args[0], role, change)
 				if err != nil {
-					return err
+					return sameName(ctx, c, args[0], role, err)
 				}
 				return show(s.Out, f.output, l, l.Components, func(t *tabwriter.Writer) { tableLogging(t, &l) })
 			})
@@ -45,6 +49,37 @@ without --component everything as the process began.`,
 	cmd.Flags().StringVar(&role, "role", "", "manager, projector or indexer, where nodes of several roles have the name")
 	complete(cmd, "role", fixed("manager", "projector", "indexer"))
 	return cmd
+}
+
+// sameName makes of a refusal one that names --role, where nodes of several roles have the name and none was said.
+func sameName(ctx context.Context, c *client.Client, name, role string, refused error) error {
+	p := (*rpc.Problem)(nil)
+	if role != "" || !errors.As(refused, &p) || p.Code != errcode.BadRequest {
+		return refused
+	}
+	st, err := c.Status(ctx)
+	if err != nil {
+		return refused
+	}
+	roles := rolesOf(&st, name)
+	if len(roles) < 2 {
+		return refused
+	}
+	return usage("%s is the name of several nodes: say which with --role %s", name, strings.Join(roles, ", or --role "))
+}
+
+// rolesOf are the roles of the nodes that have a name.
+func rolesOf(st *v1.Status, name string) (roles []string) {
+	if slices.ContainsFunc(st.Managers, func(m v1.ManagerStatus) bool { return m.ID == name }) {
+		roles = append(roles, "manager")
+	}
+	if slices.ContainsFunc(st.Projectors, func(p v1.ProjectorStatus) bool { return string(p.ID) == name }) {
+		roles = append(roles, "projector")
+	}
+	if slices.ContainsFunc(st.Indexers, func(i v1.IndexerStatus) bool { return i.ID == name }) {
+		roles = append(roles, "indexer")
+	}
+	return roles
 }
 
 // levelFlags say what a LEVEL is for.

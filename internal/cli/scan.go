@@ -246,35 +246,38 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
   tidemark index scan world/airports_by_country --range '{"low":["FR"]}' --range '{"low":["FM"],"high":["FO"]}'
   tidemark index scan world/airports_by_elevation --low '[3000]' --consistency session
   tidemark index scan world/airports_by_country --group-by iso_country --aggregate 'count(*)' --aggregate 'max(name)'`,
-		Args: exactArgs(refWords), ValidArgsFunction: f.indexes(false),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			req, err := sf.request()
-			if err != nil {
-				return err
-			}
-			r, err := ref(args[0])
-			if err != nil {
-				return err
-			}
-			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				end, err := sf.print(ctx, s, c, r, &req, f.output)
-				if err != nil {
-					return err
-				}
-				if req.Stability == "query" && !req.WantCursor && req.Cursor == "" {
-					fmt.Fprintf(s.Err, "the same state again: --at %s\n", end.Timestamp.ID)
-				}
-				printMore(s.Err, end.ScanMore)
-				sf.printSession(s.Err, end.ScanSeen)
-				printExplain(s.Err, end.Explain)
-				if sf.timestamp {
-					return write(s.Err, formatJSONL, end.Timestamp.Vector)
-				}
-				return nil
-			})
-		}}
+		Args: anIndex, ValidArgsFunction: f.indexes(false),
+		RunE: func(cmd *cobra.Command, args []string) error { return sf.scan(cmd.Context(), s, f, args) }}
 	sf.add(cmd)
 	return cmd
+}
+
+// scan scans the index that the arguments name.
+func (sf *scanFlags) scan(ctx context.Context, s Streams, f *serverFlags, args []string) error {
+	req, err := sf.request()
+	if err != nil {
+		return err
+	}
+	r, err := refOf(args)
+	if err != nil {
+		return err
+	}
+	return f.do(ctx, func(ctx context.Context, c *client.Client) error {
+		end, err := sf.print(ctx, s, c, r, &req, f.output)
+		if err != nil {
+			return err
+		}
+		if req.Stability == "query" && !req.WantCursor && req.Cursor == "" {
+			fmt.Fprintf(s.Err, "the same state again: --at %s\n", end.Timestamp.ID)
+		}
+		printMore(s.Err, end.ScanMore)
+		sf.printSession(s.Err, end.ScanSeen)
+		printExplain(s.Err, end.Explain)
+		if sf.timestamp {
+			return write(s.Err, formatJSONL, end.Timestamp.Vector)
+		}
+		return nil
+	})
 }
 
 // print writes the rows of a scan, or its groups, and gives its end.
@@ -410,7 +413,7 @@ func ageWord(ms *float64) string {
 func indexCount(s Streams, f *serverFlags) *cobra.Command {
 	sf := &scanFlags{}
 	cmd := &cobra.Command{Use: "count BUCKET/NAME|ID", Short: "Count the entries of an index",
-		Example: `  tidemark index count world/by_country --equal '["FR"]' --consistency session`, Args: exactArgs(refWords),
+		Example: `  tidemark index count world/by_country --equal '["FR"]' --consistency session`, Args: anIndex,
 		ValidArgsFunction: f.indexes(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := sf.request()
@@ -418,9 +421,9 @@ func indexCount(s Streams, f *serverFlags) *cobra.Command {
 				return err
 			}
 			if sf.groups.given() {
-				return sf.groups.elsewhere(args[0])
+				return sf.groups.elsewhere(strings.Join(args, "/"))
 			}
-			r, err := ref(args[0])
+			r, err := refOf(args)
 			if err != nil {
 				return err
 			}

@@ -14,13 +14,28 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// newScan are the commands about scans that run, or were slow; "index scan" scans.
+// newScan are the commands about scans that run, or were slow. With an index it scans, as "index scan" does.
 func newScan(s Streams) *cobra.Command {
-	f := &serverFlags{}
-	cmd := group("scan", "Look at the scans that run, end them, and see which were slow",
-		"  tidemark scan list\n  tidemark scan slow --limit 10", scanList(s, f), scanSlow(s, f), scanSlowFrom(s, f),
-		scanCancel(s, f))
+	f, sf := &serverFlags{}, &scanFlags{}
+	cmd := group("scan", "Scan an index; look at the scans that run, end them, and see which were slow",
+		"  tidemark scan world/places_by_name --limit 5\n  tidemark scan list\n  tidemark scan slow --limit 10",
+		scanList(s, f), scanSlow(s, f), scanSlowFrom(s, f), scanCancel(s, f))
+	cmd.Use = "scan [BUCKET/NAME|ID]"
+	cmd.Long = "Scans the index that is named, as tidemark index scan does, with the same flags. Its commands are about " +
+		"the scans\nthat run, or were slow."
+	cmd.ValidArgsFunction = f.indexes(false)
+	without := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if _, err := ref(strings.Join(args, "/")); err != nil { // no index: a command that there is not, or none
+			return without(cmd, args)
+		}
+		if err := anIndex(cmd, args); err != nil {
+			return err
+		}
+		return sf.scan(cmd.Context(), s, f, args)
+	}
 	f.add(cmd, s)
+	sf.add(cmd)
 	return cmd
 }
 

@@ -38,12 +38,12 @@ reads all documents of the bucket from KV, once for each indexer that holds the 
 --timeout it may take a day.`,
 		Example: `  tidemark index verify world/airports_by_country
   tidemark index verify world/airports_by_country --rate 5000 --output jsonl`,
-		Args: exactArgs(refWords), ValidArgsFunction: f.indexes(false),
+		Args: anIndex, ValidArgsFunction: f.indexes(false),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := noCSV(f.output); err != nil {
 				return err
 			}
-			r, err := ref(args[0])
+			r, err := refOf(args)
 			if err != nil {
 				return err
 			}
