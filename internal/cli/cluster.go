@@ -175,9 +175,6 @@ func printStatus(w io.Writer, as format, st v1.Status) error {
 // tableIndexer shows one indexer and its orphans.
 func tableIndexer(t *tabwriter.Writer, i *v1.IndexerStatus) {
 	state := i.State
-	if i.Health != "" {
-		state += ", " + i.Health
-	}
 	if i.Evicting {
 		state += ", being removed"
 	}
@@ -185,11 +182,17 @@ func tableIndexer(t *tabwriter.Writer, i *v1.IndexerStatus) {
 	if i.Role != "" && i.Role != "serving" {
 		detail += ", " + i.Role
 	}
+	if i.State != stateActive {
+		detail += ", uuid " + i.UUID
+	}
 	if i.Zone != "" {
 		detail += ", zone " + i.Zone
 	}
 	if i.Capacity > 1 {
 		detail += fmt.Sprintf(", capacity %d", i.Capacity)
+	}
+	if i.Health != "" {
+		detail += ", " + i.Health
 	}
 	fmt.Fprintf(t, "indexer\t%s\t%s\t%s\t%s\n", i.ID, state, i.Admin, detail)
 	for _, o := range i.Orphans {
@@ -208,11 +211,15 @@ func tableBucket(t *tabwriter.Writer, b *v1.BucketStatus) {
 	state := fmt.Sprintf("%d of %d vbuckets streamed", b.StreamsBegun, b.VBuckets)
 	switch {
 	case b.Rollback != "":
-		state += ", rolling back: " + rollbackState(b)
+		state += ", rolling back"
 	case !b.Wanted && b.StreamsBegun == 0:
 		state = "not streamed: no index needs it"
 	}
-	fmt.Fprintf(t, "bucket\t%s\t%s\t-\tstability timestamp %d\n", b.Name, state, b.StabilityNumber)
+	detail := fmt.Sprintf("stability timestamp %d", b.StabilityNumber)
+	if b.Rollback != "" {
+		detail += ", " + rollbackState(b)
+	}
+	fmt.Fprintf(t, "bucket\t%s\t%s\t-\t%s\n", b.Name, state, detail)
 }
 
 // rollbackState tells the step of a rollback, what it waits for, and since when.

@@ -385,6 +385,9 @@ func printIndexes(w io.Writer, output format, list v1.IndexList) error {
 				i.Definition)
 		}
 		for _, i := range list.Indexes {
+			if i.Reason != "" {
+				fmt.Fprintf(t, "\n%s/%s: %s\n", i.Keyspace(), i.Name, i.Reason)
+			}
 			for _, w := range i.WaitingFor {
 				fmt.Fprintf(t, "\n%s/%s waits: %s\n", i.Keyspace(), i.Name, w)
 			}
@@ -398,7 +401,7 @@ func printIndexes(w io.Writer, output format, list v1.IndexList) error {
 	})
 }
 
-// stateWord is what people see of a state.
+// stateWord is what people see of a state; why it is so stands elsewhere.
 func stateWord(i v1.IndexInfo) string {
 	switch {
 	case i.State == index.Maintenance:
@@ -415,8 +418,6 @@ func stateWord(i v1.IndexInfo) string {
 		return word
 	case i.Deferred && i.State == index.Pending:
 		return "deferred"
-	case i.State == index.Error:
-		return "error: " + i.Reason
 	}
 	if i.Replaces != 0 {
 		return fmt.Sprintf("%s, to replace %s", i.State, i.Replaces)
@@ -474,6 +475,9 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 			info.Replicas)
 		fmt.Fprintf(t, "created\t%s\nmodified_cas\t%d\ndefinition\t%s\n",
 			time.UnixMilli(info.CreatedMS).UTC().Format(time.RFC3339), info.ModifiedCAS, info.Definition)
+		if info.Reason != "" {
+			fmt.Fprintf(t, "reason\t%s\n", info.Reason)
+		}
 		for _, w := range info.WaitingFor {
 			fmt.Fprintf(t, "waits\t%s\n", w)
 		}

@@ -102,9 +102,6 @@ func tableStats(t io.Writer, st *v1.Stats) {
 }
 
 func statsState(x *v1.IndexStats) string {
-	if x.State == index.Error {
-		return "error" // the reason stands below
-	}
 	return stateWord(v1.IndexInfo{State: x.State, Availability: x.Availability})
 }
 

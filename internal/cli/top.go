@@ -215,7 +215,7 @@ func renderTop(t io.Writer, v *topView) {
 			rss = fmt.Sprintf("%.1f", megabytes(n.MemoryRSS))
 		}
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", i.ID, i.State, i.Copies, i.Revision, queue, memory, rss,
-			orWord(i.Health, "well"))
+			indexerHealth(&i))
 	}
 	fmt.Fprintln(t, "\nBUCKET\tSTREAMS\tSTABILITY\tPROMOTIONS/s\tAGE\tLAG\tSCANS WAITING\tROLLBACK")
 	for _, b := range st.Buckets {
@@ -240,6 +240,14 @@ func renderTop(t io.Writer, v *topView) {
 	if v.Hidden > 0 {
 		fmt.Fprintf(t, "and %d more\n", v.Hidden)
 	}
+}
+
+// indexerHealth is how an indexer does; of one that is not heard, nobody knows.
+func indexerHealth(i *v1.IndexerStatus) string {
+	if i.State != stateActive {
+		return orWord(i.Health, "-")
+	}
+	return orWord(i.Health, "well")
 }
 
 func yesNo(yes bool) string {

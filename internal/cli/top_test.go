@@ -27,7 +27,8 @@ func TestTop(t *testing.T) {
 		Mutations: 4700, Deletions: 300, Errors: 12},
 		{ID: "p2", BootID: "y", State: "active", Mutations: 50}}
 	st.Indexers = []v1.IndexerStatus{{ID: "i1", State: "suspect", Copies: 3, Revision: 90, Health: "disk full",
-		QueueBytes: 5e6, QueueLimit: 20e6}}
+		QueueBytes: 5e6, QueueLimit: 20e6}, {ID: "i2", Node: 1, State: "offline"},
+		{ID: "i3", Node: 2, State: "active"}}
 	st.Buckets = []v1.BucketStatus{{Name: "b", Generation: 1, VBuckets: 64, StreamsBegun: 63, StabilityNumber: 14,
 		StabilityAgeMS: new(int64(1500)), Lag: 7}}
 	for i := range 25 {
@@ -56,7 +57,9 @@ func TestTop(t *testing.T) {
 		"PROJECTOR  STATE   STREAMS  REVISION  DOCUMENTS/s  ERRORS", "p1         active  64       90        2000         12",
 		"p2         active  0        0         0            0", "",
 		"INDEXER  STATE    COPIES  REVISION  QUEUE         MEMORY         RSS MB  HEALTH",
-		"i1       suspect  3       90        5.0 MB (25%)  30.0 MB (25%)  55.0    disk full", "",
+		"i1       suspect  3       90        5.0 MB (25%)  30.0 MB (25%)  55.0    disk full",
+		"i2       offline  0       0         -             -              -       -",
+		"i3       active   0       0         -             -              -       well", "",
 		"BUCKET  STREAMS   STABILITY  PROMOTIONS/s  AGE   LAG  SCANS WAITING  ROLLBACK",
 		"b       63 of 64  #14        5.0           1.5s  7    0              -", "",
 		"INDEX       STATE     PROGRESS  ENTRIES  PENDING  QUEUED  MB ON DISK  SCANS/s  LATENCY  ERRORS",

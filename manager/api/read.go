@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -317,7 +318,7 @@ func (g health) status(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	st := g.localStatus(r.Context(), s)
-	judge(&st, stale)
+	judge(&st, stale, g.cfg.Expect == 1)
 	rpc.Write(w, r, http.StatusOK, st)
 	return nil
 }
@@ -389,8 +390,11 @@ func memberRole(voter bool) string {
 	if voter {
 		return "voter"
 	}
-	return "nonvoter"
+	return roleNonvoter
 }
+
+// roleNonvoter is of a manager that has no vote yet.
+const roleNonvoter = "nonvoter"
 
 // addSightings adds what the leader sees of the members: how far they are, and the way out for those that are gone.
 func (g health) addSightings(st *v1.Status) {
@@ -426,8 +430,11 @@ func roleWord(life liveness.Life, going bool) string {
 	return rebalance.Serving.String()
 }
 
-// addComponents lists what has registered; how it does is known on the leader.
+// addComponents lists what has registered, indexers by name; how it does is known on the leader.
 func (g health) addComponents(s *statecontext.State, st *v1.Status) {
+	defer func() {
+		slices.SortStableFunc(st.Indexers, func(a, b v1.IndexerStatus) int { return cmp.Compare(a.ID, b.ID) })
+	}()
 	st.Projectors, st.Indexers, st.Buckets = []v1.ProjectorStatus{}, []v1.IndexerStatus{}, []v1.BucketStatus{}
 	if c, leads := g.cfg.Coordinator.Status(); leads {
 		st.Coordinator = c.Step

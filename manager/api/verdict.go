@@ -8,6 +8,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/lifecycle"
+	"tidemark/liveness"
 	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
@@ -85,8 +86,8 @@ func majorityText(they string) string {
 type verdict struct{ *v1.Status }
 
 // judge says whether a cluster is ready and, if it is not, why. A stale status comes to what this manager knows without
-// the leader.
-func judge(st *v1.Status, stale bool) {
+// the leader. A cluster that is meant to have one manager lacks none.
+func judge(st *v1.Status, stale, meantAlone bool) {
 	j := verdict{st}
 	j.Verdict, j.Reasons = v1.VerdictReady, []string{}
 	switch {
@@ -99,6 +100,9 @@ func judge(st *v1.Status, stale bool) {
 			st.Leader.ID, st.Leader.REST)
 	}
 	j.judgeManagers()
+	if !meantAlone {
+		j.judgeVoters()
+	}
 	if st.Node.Role == "leader" { // nobody else knows
 		j.judgeProjectors()
 		j.judgeIndexers()
@@ -132,6 +136,20 @@ func (j verdict) judgeManagers() {
 	}
 }
 
+// judgeVoters says that a single manager decides where there were to be more, as after a recovery.
+func (j verdict) judgeVoters() {
+	var voters []string
+	for _, m := range j.Managers {
+		if m.Role != roleNonvoter {
+			voters = append(voters, m.ID)
+		}
+	}
+	if len(voters) == 1 && voters[0] == j.Leader.ID {
+		j.bad(v1.VerdictDegraded, "manager %s is the only voter: no failure of a manager is survived; add two: tidemark "+
+			"manager with an empty folder and --join %s", voters[0], j.Leader.REST)
+	}
+}
+
 func (j verdict) judgeProjectors() {
 	active := 0
 	for _, p := range j.Projectors {
@@ -155,13 +173,14 @@ func (j verdict) judgeProjectors() {
 
 func (j verdict) judgeIndexers() {
 	active := 0
-	for _, i := range j.Indexers {
+	for n := range j.Indexers {
+		i := &j.Indexers[n]
 		if i.Evicting {
 			j.bad(v1.VerdictDegraded, "indexer %s is being removed: %s", i.ID, leftOf(i))
 		}
 		switch {
 		case i.State != "active":
-			j.bad(v1.VerdictDegraded, "indexer %s at %s is %s", i.ID, i.Admin, i.State)
+			j.bad(v1.VerdictDegraded, "indexer %s at %s is %s%s", i.ID, i.Admin, i.State, j.instead(i))
 			continue
 		case i.Health != "" && i.Health != "ok":
 			j.bad(v1.VerdictDegraded, "indexer %s: %s", i.ID, i.Health)
@@ -173,8 +192,23 @@ func (j verdict) judgeIndexers() {
 	}
 }
 
+// instead says what is to be done about an indexer that is away: to one in whose place another runs, with another folder,
+// nothing comes back.
+func (j verdict) instead(i *v1.IndexerStatus) string {
+	if i.State != liveness.Offline.String() || i.Evicting {
+		return ""
+	}
+	for n := range j.Indexers {
+		if o := &j.Indexers[n]; o.ID == i.ID && o.UUID != i.UUID {
+			return fmt.Sprintf(" (uuid %s), and another one of that name (uuid %s) has another data folder: unless the first "+
+				"folder comes back, tidemark cluster remove %s --force has its slices filled anew", i.UUID, o.UUID, i.UUID)
+		}
+	}
+	return fmt.Sprintf("; if it will not come back: tidemark cluster remove %s", i.ID)
+}
+
 // leftOf says what is left of an indexer that is being removed, and why it does not go on.
-func leftOf(i v1.IndexerStatus) string {
+func leftOf(i *v1.IndexerStatus) string {
 	left := fmt.Sprintf("%d slices are still placed on it", i.Placed)
 	if i.Placed == 1 {
 		left = "1 slice is still placed on it"

@@ -31,7 +31,7 @@ func TestStatusSaysWhyItWaits(t *testing.T) {
 		{Bucket: "orders", Name: "by_day", Availability: v1.Availability{State: "unavailable", Why: "its bucket"}},
 		{Bucket: "world", Name: "by_kind", Availability: v1.Availability{State: "degraded"}},
 	}}
-	judge(&st, false)
+	judge(&st, false, true)
 	all := strings.Join(st.Reasons, "\n")
 	for _, want := range []string{
 		"projector p2 at http://p2 is offline",
@@ -70,12 +70,56 @@ func TestVerdictWithoutLeader(t *testing.T) {
 			if c.leader != "" {
 				st.Leader.REST = "http://" + c.leader
 			}
-			judge(&st, c.stale)
+			judge(&st, c.stale, true)
 			if all := strings.Join(st.Reasons, "\n"); st.Verdict != c.want || !strings.Contains(all, c.says) ||
 				c.says == "" && all != "" {
 				t.Errorf("%s: %s", st.Verdict, all)
 			}
 		})
+	}
+}
+
+// TestVerdictOnWhoIsAway: of an indexer that is away the command is named, and the uuid where another one has its name.
+func TestVerdictOnWhoIsAway(t *testing.T) {
+	st := v1.Status{Indexers: []v1.IndexerStatus{{ID: "i1", UUID: "u1", Admin: "http://i1", State: "offline"},
+		{ID: "i3", UUID: "u3", Admin: "http://i3", State: "offline"},
+		{ID: "i3", UUID: "u4", Admin: "http://i3", State: "active"},
+		{ID: "i5", UUID: "u5", Admin: "http://i5", State: "suspect"},
+		{ID: "i6", UUID: "u6", Admin: "http://i6", State: "offline", Evicting: true, Placed: 2}}}
+	verdict{&st}.judgeIndexers()
+	want := []string{
+		"indexer i1 at http://i1 is offline; if it will not come back: tidemark cluster remove i1",
+		"indexer i3 at http://i3 is offline (uuid u3), and another one of that name (uuid u4) has another data folder: " +
+			"unless the first folder comes back, tidemark cluster remove u3 --force has its slices filled anew",
+		"indexer i5 at http://i5 is suspect",
+		"indexer i6 is being removed: 2 slices are still placed on it",
+		"indexer i6 at http://i6 is offline",
+	}
+	if got := strings.Join(st.Reasons, "\n"); got != strings.Join(want, "\n") {
+		t.Errorf("the reasons are\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+}
+
+// TestOnlyVoter: a manager that decides alone is named where there were to be more.
+func TestOnlyVoter(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		managers   []v1.ManagerStatus
+		meantAlone bool
+		says       string
+	}{
+		{"after a recovery", []v1.ManagerStatus{{ID: "m1", Role: "leader", Alive: true}}, false, "manager m1 is the only voter"},
+		{"the others have no vote yet", []v1.ManagerStatus{{ID: "m1", Role: "leader", Alive: true},
+			{ID: "m2", Role: roleNonvoter, Alive: true}}, false, "and --join http://m1"},
+		{"two", []v1.ManagerStatus{{ID: "m1", Role: "leader", Alive: true}, {ID: "m2", Role: "voter", Alive: true}}, false, ""},
+		{"meant so", []v1.ManagerStatus{{ID: "m1", Role: "leader", Alive: true}}, true, ""},
+	} {
+		st := v1.Status{Managers: c.managers}
+		st.Leader.ID, st.Leader.REST, st.Node.Role = "m1", "http://m1", "follower"
+		judge(&st, true, c.meantAlone)
+		if all := strings.Join(st.Reasons, "\n"); !strings.Contains(all, c.says) || (c.says == "") != (all == "") {
+			t.Errorf("%s: %q", c.name, all)
+		}
 	}
 }
 

@@ -31,7 +31,7 @@ type Status struct {
 	Coordinator string            `json:"coordinator"`
 	Managers    []ManagerStatus   `json:"managers"`
 	Projectors  []ProjectorStatus `json:"projectors"`
-	Indexers    []IndexerStatus   `json:"indexers"`
+	Indexers    []IndexerStatus   `json:"indexers"` // by name
 	Buckets     []BucketStatus    `json:"buckets"`
 	// Indexes counts them; absent when no leader was asked.
 	Indexes *IndexSummary `json:"indexes,omitempty"`
