@@ -35,6 +35,7 @@ func (p *Projector) handler() http.Handler {
 	add(http.MethodPut, "/v1/definitions", manager, rpc.Handle(limit, p.definitions))
 	add(http.MethodPost, "/v1/definitions:change", manager, rpc.Handle(limit, p.change))
 	add(http.MethodPost, "/v1/bucket", manager, rpc.Handle(limit, p.bucketInfo))
+	add(http.MethodPost, "/v1/fields", manager, rpc.Handle(limit, p.fields))
 	add(http.MethodPost, "/v1/failoverlogs", manager, rpc.Handle(limit, p.failoverLogs))
 	add(http.MethodPost, "/v1/streams", side, whoAsks(rpc.Handle(limit, p.streams)))
 	add(http.MethodPost, "/v1/streams:stop", side, whoAsks(rpc.Handle(limit, p.stopStreams)))

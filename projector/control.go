@@ -19,14 +19,11 @@ import (
 // dial opens a DCP connection to the KV node; its name is unique, for a second one of the same name would silently kill
 // the first.
 func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int, xattrs bool) (feed.Feed, error) {
-	name := fmt.Sprintf("tidemark:%.40s:%.40s:%.60s:%s", p.clusterID(), p.cfg.ID, topic, rand.Text())
-	password, err := p.kvPassword()
+	conf, err := p.feedConfig(bucket, topic, buffer, xattrs)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", feed.ErrAuth, err)
+		return nil, err
 	}
-	c, err := p.dialNode(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: password,
-		Name: name, BufferBytes: buffer, Xattrs: xattrs,
-		TLS: p.cfg.KVTLS, Network: p.cfg.KVNetwork, Logger: p.log.Named("feed")})
+	c, err := p.dialNode(ctx, conf)
 	if err == nil {
 		p.counters.connections.Inc()
 	}
@@ -34,6 +31,18 @@ func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int, 
 		p.asked(bucket, err)
 	}
 	return c, err
+}
+
+// feedConfig is that of a connection to the KV node.
+func (p *Projector) feedConfig(bucket, topic string, buffer int, xattrs bool) (feed.Config, error) {
+	password, err := p.kvPassword()
+	if err != nil {
+		return feed.Config{}, fmt.Errorf("%w: %w", feed.ErrAuth, err)
+	}
+	name := fmt.Sprintf("tidemark:%.40s:%.40s:%.60s:%s", p.clusterID(), p.cfg.ID, topic, rand.Text())
+	return feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: password,
+		Name: name, BufferBytes: buffer, Xattrs: xattrs,
+		TLS: p.cfg.KVTLS, Network: p.cfg.KVNetwork, Logger: p.log.Named("feed")}, nil
 }
 
 // FeedKind names an implementation of the DCP consumer.

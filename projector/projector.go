@@ -143,6 +143,7 @@ type Projector struct {
 	tasks  tasks
 
 	opening sync.Mutex // of buckets
+	looking sync.Mutex // at documents (fields)
 
 	reporting sync.Mutex
 	sequence  uint64

@@ -22,7 +22,7 @@ import (
 const (
 	ControlTimeout = 5 * time.Second  // hello, definitions, stop, bucket
 	StreamTimeout  = 15 * time.Second // start of streams: KV is asked once for each vbucket
-	ReadTimeout    = 2 * time.Second  // seqnos, sync
+	ReadTimeout    = 2 * time.Second  // seqnos, sync, fields
 )
 
 // Client speaks to any number of projectors; the address is the base URL of an admin server.
@@ -106,6 +106,11 @@ func (c *Client) Change(ctx context.Context, addr string, req *wire.DefinitionsC
 // Bucket asks what KV knows of a bucket.
 func (c *Client) Bucket(ctx context.Context, addr string, req *wire.BucketRequest) (*wire.BucketReply, error) {
 	return call[wire.BucketReply](ctx, c, ControlTimeout, http.MethodPost, addr, "/v1/bucket", req)
+}
+
+// Fields asks which fields some documents have.
+func (c *Client) Fields(ctx context.Context, addr string, req *wire.FieldsRequest) (*wire.FieldsReply, error) {
+	return call[wire.FieldsReply](ctx, c, ReadTimeout, http.MethodPost, addr, "/v1/fields", req)
 }
 
 // FailoverLogs asks for the failover logs of hosted vbuckets.

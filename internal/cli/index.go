@@ -241,6 +241,7 @@ func (cf *createFlags) run(ctx context.Context, s Streams, f *serverFlags, c *cl
 			}
 			return err
 		}
+		printNotices(s.Err, []v1.StatementResult{{Name: info.Name, Notices: info.Notices}})
 		made = append(made, info)
 		if !info.Deferred || info.State != index.Pending {
 			building = append(building, info.ID)

@@ -109,11 +109,13 @@ func (g statements) statements(w http.ResponseWriter, r *http.Request) error {
 		return g.rehearse(w, r, list)
 	}
 	reply := v1.StatementReply{Results: []v1.StatementResult{}}
+	look := hints{g: g.ground}
 	for i, s := range list {
 		req, err := bodyRequest(r, i)
 		if err != nil {
 			return err
 		}
+		seen := look.beside(r.Context(), s)
 		outcomes, err := g.cfg.Coordinator.Execute(r.Context(), s, req)
 		switch {
 		case err != nil && len(list) > 1:
@@ -121,7 +123,7 @@ func (g statements) statements(w http.ResponseWriter, r *http.Request) error {
 		case err != nil:
 			return err
 		}
-		reply.Results = append(reply.Results, results(s, outcomes)...)
+		reply.Results = append(reply.Results, results(s, outcomes, seen)...)
 	}
 	rpc.Write(w, r, http.StatusAccepted, reply)
 	return nil
@@ -154,8 +156,10 @@ func (g statements) rehearse(w http.ResponseWriter, r *http.Request, list []expr
 	defer end()
 	reply := v1.StatementReply{DryRun: true, Results: []v1.StatementResult{}}
 	cost := costing{real: c.State(), told: g.progress()}
+	look := hints{g: g.ground}
 	for i, s := range list {
 		before := c.State()
+		seen := look.beside(r.Context(), s)
 		outcomes, err := c.Execute(r.Context(), s, nil)
 		if err != nil {
 			p := g.problem(err)
@@ -164,7 +168,7 @@ func (g statements) rehearse(w http.ResponseWriter, r *http.Request, list []expr
 			}
 			return p
 		}
-		would := results(s, outcomes)
+		would := results(s, outcomes, seen)
 		for j := range would {
 			x := &would[j]
 			x.Places, x.Moves = places(c.State(), x.ID)
@@ -206,14 +210,17 @@ func places(s *statecontext.State, id index.ID) (all []v1.Place, moves int) {
 	return all, len(s.RebalancesOf(id))
 }
 
-// results are the outcomes of a statement as the API shows them.
-func results(s expression.Statement, outcomes []coordinator.Outcome) []v1.StatementResult {
+// results are the outcomes of a statement as the API shows them, with what was seen beside it.
+func results(s expression.Statement, outcomes []coordinator.Outcome, seen func() []string) []v1.StatementResult {
 	all := make([]v1.StatementResult, len(outcomes))
 	for i := range outcomes {
 		all[i] = result(&outcomes[i])
 	}
 	if create, ok := s.(*expression.CreateIndex); ok {
 		all[0].Notices = create.Notices()
+		if !all[0].Existed {
+			all[0].Notices = append(all[0].Notices, seen()...)
+		}
 	}
 	return all
 }
@@ -242,7 +249,7 @@ func (g statements) build(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	rpc.Write(w, r, http.StatusAccepted, v1.StatementReply{Results: results(nil, outcomes)})
+	rpc.Write(w, r, http.StatusAccepted, v1.StatementReply{Results: results(nil, outcomes, nil)})
 	return nil
 }
 
@@ -260,6 +267,8 @@ func (g statements) create(w http.ResponseWriter, r *http.Request) error {
 		Where: body.Where, Deferred: body.DeferBuild,
 		PartitionBy: body.PartitionBy, Partitions: body.Partitions, Replicas: body.Replicas, Nodes: body.Nodes,
 		AutoSplitOff: body.AutoSplit != nil && !*body.AutoSplit}
+	look := hints{g: g.ground}
+	seen := look.begin(r.Context(), &d)
 	o, err := g.cfg.Coordinator.CreateIndex(r.Context(), coordinator.CreateRequest{Definition: d,
 		IfNotExists: body.IfNotExists, Request: req})
 	if err != nil {
@@ -276,6 +285,8 @@ func (g statements) create(w http.ResponseWriter, r *http.Request) error {
 	status := http.StatusAccepted
 	if o.Existed {
 		status = http.StatusOK
+	} else {
+		i.Notices = seen()
 	}
 	rpc.Write(w, r, status, i)
 	return nil

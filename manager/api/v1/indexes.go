@@ -63,6 +63,8 @@ type IndexInfo struct {
 	// ExpressionRules is the lowest version of the expressions' rules by which its entries were made; absent when it was
 	// not recorded.
 	ExpressionRules uint32 `json:"expression_rules,omitempty"`
+	// Notices, in the answer to its creation, are those of a StatementResult.
+	Notices []string `json:"notices,omitempty"`
 	// Outdated says what that means when projectors evaluate by other rules and its expressions give other values by them;
 	// absent when they do not, or when no leader was asked.
 	Outdated string `json:"outdated,omitempty"`

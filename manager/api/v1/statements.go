@@ -24,7 +24,7 @@ type StatementResult struct {
 	Deferred bool `json:"deferred,omitempty"`
 	// Existed tells that IF NOT EXISTS or IF EXISTS made the statement do nothing.
 	Existed bool `json:"existed,omitempty"`
-	// Notices say what was written and does nothing.
+	// Notices say what was written and does nothing, and which fields of the key no document has that was looked at.
 	Notices []string `json:"notices,omitempty"`
 	// Places, of a dry run, say where the copies of the index would lie.
 	Places []Place `json:"places,omitempty"`

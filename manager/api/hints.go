@@ -1,0 +1,181 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"tidemark/expression"
+	"tidemark/index"
+	"tidemark/internal/config"
+	"tidemark/wire"
+)
+
+// hintTime is how long the look at documents may take from when the creation of an index begins, which it goes beside;
+// what has been found by then is what is told.
+const hintTime = 500 * time.Millisecond
+
+// hints looks at documents while indexes are being created, to tell of fields that none of them has: a slip of the pen
+// makes an index that is empty, and no error. Who is created next does not wait for KV that was silent.
+type hints struct {
+	g      *ground
+	silent bool // the last look did not come to its end
+}
+
+// beside is begin for a statement.
+func (h *hints) beside(ctx context.Context, s expression.Statement) (end func() []string) {
+	create, is := s.(*expression.CreateIndex)
+	if !is {
+		return nil
+	}
+	d := create.Definition()
+	return h.begin(ctx, &d)
+}
+
+// begin starts a look at the documents of a keyspace. What it returns waits for its end, and says what is odd about a
+// definition.
+func (h *hints) begin(ctx context.Context, d *index.Definition) (end func() []string) {
+	nothing := func() []string { return nil }
+	if h.silent || len(keyFields(d)) == 0 {
+		return nothing
+	}
+	ctx, cancel := context.WithTimeout(ctx, hintTime)
+	var found *wire.FieldsReply
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		defer cancel()
+		found = h.g.sampleFields(ctx, &wire.FieldsRequest{Bucket: d.Bucket, Scope: d.Member.Scope,
+			Collection: d.Member.Collection})
+		h.silent = ctx.Err() != nil
+	}()
+	return func() []string {
+		<-over // within hintTime
+		return fieldHints(d, found)
+	}
+}
+
+// sampleFields asks all projectors which fields documents have, and sums up what comes in time.
+func (g *ground) sampleFields(ctx context.Context, req *wire.FieldsRequest) *wire.FieldsReply {
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	sum, byPath := &wire.FieldsReply{}, map[string]int{}
+	for p := range g.cfg.Raft.State().Projectors() {
+		asked.Go(func() {
+			r, err := g.projectors.Fields(ctx, p.Admin, req)
+			if err != nil {
+				g.cfg.Logger.Debug("a projector tells of no documents", "projector", p.ID, "bucket", req.Bucket, "error", err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			sum.Documents += r.Documents
+			for _, f := range r.Fields {
+				key := fmt.Sprintf("%q", f.Path)
+				at, has := byPath[key]
+				if !has {
+					at = len(sum.Fields)
+					byPath[key], sum.Fields = at, append(sum.Fields, wire.FieldCount{Path: f.Path})
+				}
+				sum.Fields[at].Documents += f.Documents
+			}
+		})
+	}
+	asked.Wait()
+	return sum
+}
+
+// fieldHints tells of the fields in an index's key that none of the documents has, and of those in its WHERE of which
+// one has nearly the name.
+func fieldHints(d *index.Definition, r *wire.FieldsReply) (all []string) {
+	if r.Documents == 0 || len(r.Fields) >= wire.MaxFieldPaths { // what is missing then was perhaps left out
+		return nil
+	}
+	for _, path := range keyFields(d) {
+		all = addHint(all, path, r, false)
+	}
+	for _, path := range fieldsIn(d.Where) {
+		all = addHint(all, path, r, true)
+	}
+	return all
+}
+
+// addHint adds a hint where no document has a field; onlyNear: and one has another one of nearly that name.
+func addHint(all []string, path []string, r *wire.FieldsReply, onlyNear bool) []string {
+	for n := range path {
+		upTo := path[:n+1]
+		if slices.ContainsFunc(r.Fields, func(f wire.FieldCount) bool { return slices.Equal(f.Path, upTo) }) {
+			continue
+		}
+		hint := fmt.Sprintf("0 of %d sampled documents have %s", r.Documents, fieldName(upTo))
+		near := config.Nearest(path[n], beside(upTo, r))
+		if near != "" {
+			hint += fmt.Sprintf("; did you mean %s?", fieldName(append(slices.Clone(path[:n]), near)))
+		}
+		if near == "" && onlyNear || slices.Contains(all, hint) {
+			return all
+		}
+		return append(all, hint)
+	}
+	return all
+}
+
+// beside lists the names of the fields that are where a path ends.
+func beside(path []string, r *wire.FieldsReply) (names []string) {
+	up := path[:len(path)-1]
+	for _, f := range r.Fields {
+		if len(f.Path) == len(path) && slices.Equal(f.Path[:len(up)], up) {
+			names = append(names, f.Path[len(up)])
+		}
+	}
+	return names
+}
+
+// fieldName is a path as statements have it.
+func fieldName(path []string) string {
+	p := &expression.Path{}
+	for _, name := range path {
+		p.Steps = append(p.Steps, expression.Step{Name: name})
+	}
+	return p.String()
+}
+
+// keyFields lists the fields that an index's key is made of.
+func keyFields(d *index.Definition) (all [][]string) {
+	for _, k := range d.Keys {
+		all = append(all, fieldsIn(k.Expr)...)
+	}
+	return all
+}
+
+// fieldsIn lists the fields of the document in an expression, each up to where it goes into an array, or as deep as
+// projectors look.
+func fieldsIn(text string) (all [][]string) {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
+	x, err := expression.ParseKey(text)
+	if err != nil {
+		return nil
+	}
+	expression.Walk(x, func(x expression.Expr) {
+		p, is := x.(*expression.Path)
+		if !is {
+			return
+		}
+		var path []string
+		for _, s := range p.Steps[:min(len(p.Steps), wire.MaxFieldDepth)] {
+			if s.Element {
+				break
+			}
+			path = append(path, s.Name)
+		}
+		if len(path) > 0 {
+			all = append(all, path)
+		}
+	})
+	return all
+}

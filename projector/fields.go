@@ -1,0 +1,172 @@
+package projector
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+	"tidemark/kv/mcbp"
+	"tidemark/projector/feed"
+	"tidemark/wire"
+)
+
+// Bounds of a look at documents.
+const (
+	fieldsTime      = time.Second
+	fieldsDocuments = 100      // that are looked at
+	fieldsEvents    = 10_000   // that are passed over for them, as deletions and documents of other collections
+	fieldsBytes     = 4 << 20  // of all events
+	fieldsStreams   = 8        // vbuckets that are read
+	fieldsLongest   = 64 << 10 // bytes of a document; a longer one is passed over
+)
+
+// fields looks at some documents of a keyspace, by streams that end early: one look at a time, so that questions cost KV
+// little however many there are.
+func (p *Projector) fields(ctx context.Context, req *wire.FieldsRequest) (*wire.FieldsReply, error) {
+	if req.Bucket == "" {
+		return nil, rpc.Refuse(errcode.BadRequest, "no bucket named")
+	}
+	if b := p.bucket(req.Bucket); b != nil && b.control.silent.Load() {
+		return nil, kvProblem(req.Bucket, errKVSilent)
+	}
+	if !p.looking.TryLock() {
+		return nil, rpc.Refuse(errcode.Busy, "other documents are being looked at")
+	}
+	defer p.looking.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, fieldsTime)
+	defer cancel()
+	conf, err := p.feedConfig(req.Bucket, "fields", feed.MinBufferBytes, false)
+	if err != nil {
+		return nil, kvProblem(req.Bucket, err)
+	}
+	conn, err := p.dialNode(ctx, conf)
+	if err != nil {
+		return nil, kvProblem(req.Bucket, err)
+	}
+	defer func() { _ = conn.Close() }()
+	seen := &fieldCounts{all: map[string]*wire.FieldCount{}}
+	if err := look(ctx, conn, req, seen); err != nil && seen.documents == 0 {
+		return nil, kvProblem(req.Bucket, err)
+	}
+	return seen.reply(), nil
+}
+
+// look reads documents until there are enough, there are no more, or the time is over.
+func look(ctx context.Context, conn feed.Feed, req *wire.FieldsRequest, seen *fieldCounts) error {
+	collection, err := collectionID(ctx, conn, req)
+	if err != nil {
+		return err
+	}
+	seqnos, err := conn.HighSeqnos(ctx)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(seqnos, func(a, b mcbp.VBucketSeqno) int {
+		return cmp.Or(cmp.Compare(b.Seqno, a.Seqno), cmp.Compare(a.VBucket, b.VBucket))
+	})
+	var reqs []feed.StreamRequest
+	for _, v := range seqnos[:min(len(seqnos), fieldsStreams)] {
+		if v.Seqno > 0 {
+			reqs = append(reqs, feed.StreamRequest{VBucket: v.VBucket, ID: conn.NewStreamID(), End: v.Seqno})
+		}
+	}
+	open := len(reqs)
+	for _, a := range conn.OpenStreams(ctx, reqs) {
+		if a.Err != nil {
+			open--
+			err = a.Err
+		}
+	}
+	events, bytes := 0, 0
+	for open > 0 && seen.documents < fieldsDocuments && events < fieldsEvents && bytes < fieldsBytes {
+		block, err := conn.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for i := range block.Events {
+			open -= seen.take(&block.Events[i], collection)
+		}
+		events, bytes = events+len(block.Events), bytes+block.Bytes()
+		block.Release()
+	}
+	return err
+}
+
+// collectionID finds a collection by its names.
+func collectionID(ctx context.Context, conn feed.Feed, req *wire.FieldsRequest) (uint32, error) {
+	if req.Scope == "" && req.Collection == "" {
+		return 0, nil
+	}
+	m, err := conn.Manifest(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, x := range collectionsOf(m).All {
+		if x.Scope == req.Scope && x.Name == req.Collection {
+			return x.ID, nil
+		}
+	}
+	return 0, fmt.Errorf("there is no collection %s.%s", req.Scope, req.Collection)
+}
+
+// fieldCounts counts the documents that have each field.
+type fieldCounts struct {
+	documents int
+	all       map[string]*wire.FieldCount
+}
+
+// take looks at an event, and returns how many streams it ends.
+func (c *fieldCounts) take(e *feed.Event, collection uint32) (ended int) {
+	switch {
+	case e.Kind == feed.StreamEnd:
+		return 1
+	case e.Kind == feed.Mutation && e.Collection == collection && !e.Undecodable && len(e.Value) <= fieldsLongest &&
+		c.documents < fieldsDocuments:
+		c.look(e.Value)
+	}
+	return 0
+}
+
+// look counts the fields of a document. What is no JSON object counts as none.
+func (c *fieldCounts) look(doc []byte) {
+	var members map[string]any
+	if json.Unmarshal(doc, &members) != nil || members == nil {
+		return
+	}
+	c.documents++
+	c.within(nil, members)
+}
+
+func (c *fieldCounts) within(path []string, members map[string]any) {
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		at := append(slices.Clip(path), name)
+		key := fmt.Sprintf("%q", at)
+		f := c.all[key]
+		if f == nil {
+			if len(c.all) >= wire.MaxFieldPaths {
+				return
+			}
+			f = &wire.FieldCount{Path: at}
+			c.all[key] = f
+		}
+		f.Documents++
+		if inner, is := members[name].(map[string]any); is && len(at) < wire.MaxFieldDepth {
+			c.within(at, inner)
+		}
+	}
+}
+
+func (c *fieldCounts) reply() *wire.FieldsReply {
+	r := &wire.FieldsReply{Documents: c.documents, Fields: []wire.FieldCount{}}
+	for _, f := range c.all {
+		r.Fields = append(r.Fields, *f)
+	}
+	slices.SortFunc(r.Fields, func(a, b wire.FieldCount) int { return slices.Compare(a.Path, b.Path) })
+	return r
+}

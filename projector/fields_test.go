@@ -1,0 +1,73 @@
+package projector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+	"tidemark/kv/kvclient"
+	"tidemark/wire"
+)
+
+// TestFields: with either feed a projector tells which fields some documents have, in objects too, and of nothing that
+// is no object or was deleted; a bucket that there is not is refused.
+func TestFields(t *testing.T) {
+	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
+		t.Run(string(kind), func(t *testing.T) {
+			addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")
+			w := newWorldWith(t, addr, kind)
+			w.connect(addr)
+			ask := func(bucket string) (*wire.FieldsReply, error) {
+				return w.client.Fields(context.Background(), w.url, &wire.FieldsRequest{Bucket: bucket})
+			}
+			if r, err := ask(testBucket); err != nil || r.Documents != 0 || len(r.Fields) != 0 {
+				t.Fatalf("of an empty bucket: %+v, %v", r, err)
+			}
+			w.set("a", map[string]any{"name": "x", "geo": map[string]any{"lat": 1}})
+			w.set("b", map[string]any{"name": 7})
+			if _, err := w.kv.Set(context.Background(), "c", []byte("[1,2]"), kvclient.StoreOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			w.set("d", map[string]any{"gone": true})
+			if _, err := w.kv.Delete(context.Background(), "d", 0); err != nil {
+				t.Fatal(err)
+			}
+			r, err := ask(testBucket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := fmt.Sprint(r.Documents, r.Fields); got != "2 [{[geo] 1} {[geo lat] 1} {[name] 2}]" {
+				t.Errorf("%s", got)
+			}
+			var p *rpc.Problem
+			if _, err := ask("nothing"); !errors.As(err, &p) || p.Code != errcode.BucketNotInKV {
+				t.Errorf("of a bucket that there is not: %v", err)
+			}
+			_, err = w.client.Fields(context.Background(), w.url, &wire.FieldsRequest{Bucket: testBucket, Scope: "s",
+				Collection: "c"})
+			if !errors.As(err, &p) || !strings.Contains(p.Detail, "no collection s.c") {
+				t.Errorf("of a collection that there is not: %v", err)
+			}
+		})
+	}
+}
+
+// TestFieldsAreBounded: no more documents are looked at, and no more fields told of, than is said.
+func TestFieldsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	for i := range fieldsDocuments + 50 {
+		doc := map[string]any{}
+		for j := range 20 {
+			doc[fmt.Sprintf("f%d_%d", i, j)] = 1
+		}
+		w.set(fmt.Sprintf("k%d", i), doc)
+	}
+	r, err := w.client.Fields(context.Background(), w.url, &wire.FieldsRequest{Bucket: testBucket})
+	if err != nil || r.Documents != fieldsDocuments || len(r.Fields) != wire.MaxFieldPaths {
+		t.Errorf("%d documents, %d fields, %v", r.Documents, len(r.Fields), err)
+	}
+}
