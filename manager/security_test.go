@@ -152,7 +152,7 @@ func (s *secured) as(w *who, n *node, method, path, body string) (int, errcode.C
 
 // allowed is what each route's role means, apart from how the code finds out.
 func allowed(w *who, route *api.RouteInfo) bool {
-	rank := map[api.Role]int{api.RoleRead: 1, api.RoleDDL: 2, api.RoleAdmin: 3}
+	rank := map[api.Role]int{api.RoleMetrics: 1, api.RoleRead: 2, api.RoleDDL: 3, api.RoleAdmin: 4}
 	switch route.Role {
 	case api.RoleNone:
 		return true
@@ -180,7 +180,8 @@ func TestEveryRouteByEveryRole(t *testing.T) {
 	s.until("all know the first administrator", func() bool {
 		return !slices.ContainsFunc(s.nodes, func(n *node) bool { return n.m.raft.State().UserCount() == 0 })
 	})
-	for name, role := range map[string][2]string{"reader": {"read", readPassword}, "changer": {"ddl", ddlPassword}} {
+	for name, role := range map[string][2]string{"reader": {"read", readPassword}, "changer": {"ddl", ddlPassword},
+		"watcher": {"metrics", readPassword}} {
 		body := fmt.Sprintf(`{"new":true,"role":%q,"password":%q}`, role[0], role[1])
 		if status, code := s.known(root, follower, "PUT", "/v1/users/"+name, body); status != 200 {
 			t.Fatalf("%s: %d %s", name, status, code)
@@ -192,7 +193,7 @@ func TestEveryRouteByEveryRole(t *testing.T) {
 	}
 	s.until("all know the users", func() bool {
 		for _, n := range s.nodes {
-			if state := n.m.raft.State(); state.UserCount() != 3 || state.Token(tokenID(t, secret)) == nil {
+			if state := n.m.raft.State(); state.UserCount() != 4 || state.Token(tokenID(t, secret)) == nil {
 				return false
 			}
 		}
@@ -207,6 +208,7 @@ func TestEveryRouteByEveryRole(t *testing.T) {
 			header: map[string]string{api.HeaderPrincipal: forged[api.HeaderPrincipal], api.HeaderForwarded: "m1"}},
 		{name: "wrong token", header: map[string]string{"Authorization": "Bearer " + statecontext.TokenPrefix +
 			strings.Repeat("B", 43)}},
+		{name: "metrics", basic: [2]string{"watcher", readPassword}, may: api.RoleMetrics},
 		{name: "read", basic: [2]string{"reader", readPassword}, may: api.RoleRead},
 		{name: "read, who says that he is passed on", basic: [2]string{"reader", readPassword}, header: forged,
 			may: api.RoleRead},

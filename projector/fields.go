@@ -26,8 +26,8 @@ const (
 	fieldsLongest   = 64 << 10 // bytes of a document; a longer one is passed over
 )
 
-// fields looks at some documents of a keyspace, by streams that end early: one look at a time, so that questions cost KV
-// little however many there are.
+// fields looks at some documents of a keyspace, by streams that end early: one look at a time, so that questions cost
+// KV little however many there are.
 func (p *Projector) fields(ctx context.Context, req *wire.FieldsRequest) (*wire.FieldsReply, error) {
 	if req.Bucket == "" {
 		return nil, rpc.Refuse(errcode.BadRequest, "no bucket named")

@@ -35,14 +35,17 @@ type UserRole uint8
 
 // The roles.
 const (
-	UserReads UserRole = 1 // listings, status, scans
-	UserDDL   UserRole = 2 // changes of indexes
-	UserAdmin UserRole = 3 // changes of the cluster
+	UserMetrics UserRole = 1 // metrics
+	UserReads   UserRole = 2 // listings, status, scans
+	UserDDL     UserRole = 3 // changes of indexes
+	UserAdmin   UserRole = 4 // changes of the cluster
 )
 
 // String returns the word that the interfaces take.
 func (r UserRole) String() string {
 	switch r {
+	case UserMetrics:
+		return "metrics"
 	case UserReads:
 		return "read"
 	case UserDDL:
@@ -55,12 +58,12 @@ func (r UserRole) String() string {
 
 // ParseUserRole reads what String gives.
 func ParseUserRole(text string) (UserRole, error) {
-	for r := UserReads; r <= UserAdmin; r++ {
+	for r := UserMetrics; r <= UserAdmin; r++ {
 		if r.String() == text {
 			return r, nil
 		}
 	}
-	return 0, fmt.Errorf("role %q: want read, ddl or admin", text)
+	return 0, fmt.Errorf("role %q: want metrics, read, ddl or admin", text)
 }
 
 // User may log in.
@@ -304,7 +307,7 @@ func (c *PutToken) apply(t *tx) *Rejection {
 		return reject(errcode.UnknownUser, "there is no user %q", x.User)
 	case x.Session() && seen != u.ModifiedCAS:
 		return reject(errcode.CASMismatch, "user %q was changed since his password was looked at: log in again", x.User)
-	case x.Role < UserReads || x.Role > u.Role:
+	case x.Role < UserMetrics || x.Role > u.Role:
 		return reject(errcode.InvalidArgument, "token of role %s for user %q, who is %s", x.Role, x.User, u.Role)
 	case len(x.Note) > maxNoteBytes || x.ExpiresMS < 0 || x.ExpiresMS != 0 && x.ExpiresMS <= x.CreatedMS:
 		return reject(errcode.InvalidArgument, "token with a note of %d bytes (at most %d) that ends at %d (now is %d)",
@@ -406,4 +409,4 @@ func checkTokens(s *State) error {
 }
 
 // known reports whether a role is one of those there are.
-func (r UserRole) known() bool { return r >= UserReads && r <= UserAdmin }
+func (r UserRole) known() bool { return r >= UserMetrics && r <= UserAdmin }

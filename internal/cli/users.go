@@ -59,11 +59,11 @@ func userPut(s Streams, f *serverFlags, verb string) *cobra.Command {
 	if verb == "add" {
 		req.New = true
 		cmd.Short, cmd.Example = "Add a user", "  tidemark user add alice --role ddl --new-password-file ./alice"
-		cmd.Flags().StringVar(&req.Role, "role", "read", "read, ddl or admin")
+		cmd.Flags().StringVar(&req.Role, "role", "read", "metrics, read, ddl or admin")
 	} else {
 		cmd.Short, cmd.Example = "Change a user's password, or role with --role",
 			"  tidemark user passwd alice\n  tidemark user passwd alice --role admin"
-		cmd.Flags().StringVar(&req.Role, "role", "", "read, ddl or admin instead of a new password, or with "+
+		cmd.Flags().StringVar(&req.Role, "role", "", "metrics, read, ddl or admin instead of a new password, or with "+
 			"--new-password-file beside one")
 	}
 	return cmd
@@ -158,7 +158,7 @@ func tokenCreate(s Streams, f *serverFlags) *cobra.Command {
 				return err
 			})
 		}}
-	cmd.Flags().StringVar(&req.Role, "role", "", "read, ddl or admin: at most the user's own, which is the default")
+	cmd.Flags().StringVar(&req.Role, "role", "", "metrics, read, ddl or admin: at most the user's own, which is the default")
 	cmd.Flags().StringVar(&req.Note, "note", "", "what it is for")
 	cmd.Flags().DurationVar(&expires, "expires", 90*24*time.Hour, "how long it is valid; 0: for ever")
 	return cmd

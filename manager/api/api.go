@@ -142,6 +142,7 @@ type Role string
 // Roles, from nothing to all.
 const (
 	RoleNone      Role = "none"      // anybody: whether it lives, whether it can serve
+	RoleMetrics   Role = "metrics"   // metrics
 	RoleRead      Role = "read"      // listings, status, scans
 	RoleDDL       Role = "ddl"       // changes of indexes
 	RoleAdmin     Role = "admin"     // changes of the cluster

@@ -33,6 +33,8 @@ type credentialsKey struct{}
 // needs returns the least role of a user for a route.
 func (r Role) needs() statecontext.UserRole {
 	switch r {
+	case RoleMetrics:
+		return statecontext.UserMetrics
 	case RoleRead:
 		return statecontext.UserReads
 	case RoleDDL:

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"tidemark/expression"
@@ -22,7 +23,7 @@ const hintTime = 500 * time.Millisecond
 // makes an index that is empty, and no error. Who is created next does not wait for KV that was silent.
 type hints struct {
 	g      *ground
-	silent bool // the last look did not come to its end
+	silent atomic.Bool // the last look did not come to its end
 }
 
 // beside is begin for a statement.
@@ -39,7 +40,7 @@ func (h *hints) beside(ctx context.Context, s expression.Statement) (end func() 
 // definition.
 func (h *hints) begin(ctx context.Context, d *index.Definition) (end func() []string) {
 	nothing := func() []string { return nil }
-	if h.silent || len(keyFields(d)) == 0 {
+	if h.silent.Load() || len(keyFields(d)) == 0 {
 		return nothing
 	}
 	ctx, cancel := context.WithTimeout(ctx, hintTime)
@@ -50,7 +51,7 @@ func (h *hints) begin(ctx context.Context, d *index.Definition) (end func() []st
 		defer cancel()
 		found = h.g.sampleFields(ctx, &wire.FieldsRequest{Bucket: d.Bucket, Scope: d.Member.Scope,
 			Collection: d.Member.Collection})
-		h.silent = ctx.Err() != nil
+		h.silent.Store(ctx.Err() != nil)
 	}()
 	return func() []string {
 		<-over // within hintTime

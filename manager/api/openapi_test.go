@@ -55,7 +55,7 @@ func TestTheContractIsWhole(t *testing.T) {
 			}
 		}
 	}
-	roles := []Role{RoleNone, RoleRead, RoleDDL, RoleAdmin, RoleComponent}
+	roles := []Role{RoleNone, RoleMetrics, RoleRead, RoleDDL, RoleAdmin, RoleComponent}
 	for _, rt := range over(&ground{}).routes() {
 		if !slices.Contains(roles, rt.role) {
 			t.Errorf("%s %s needs role %q: want one of %v", rt.method, rt.path, rt.role, roles)

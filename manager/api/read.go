@@ -80,7 +80,7 @@ func (g health) nodeRoutes() []route {
 				"leader, has caught up, and its disk is well; else why not, in reasons",
 			answers: []answer{{status: 200, means: "it can serve", body: v1.Health{}}},
 			codes:   []errcode.Code{errcode.NoLeader, errcode.NotReady}}},
-		{method: "GET", path: metricsPath, role: RoleRead, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: metricsPath, role: RoleMetrics, limit: ReadTimeout, doc: operation{
 			id: "getMetrics", tag: tagNode, summary: "Metrics in the text format of Prometheus",
 			answers: []answer{{status: 200, means: "the metrics", media: mediaText}}},
 			handle: func(w http.ResponseWriter, r *http.Request) error {

@@ -3,7 +3,7 @@ package v1
 // UserInfo is a user of the cluster.
 type UserInfo struct {
 	Name        string `json:"name"`
-	Role        string `json:"role"` // read, ddl or admin
+	Role        string `json:"role"` // metrics, read, ddl or admin
 	ModifiedCAS uint64 `json:"modified_cas"`
 }
 
@@ -14,7 +14,7 @@ type UserList struct {
 
 // UserRequest adds or changes a user.
 type UserRequest struct {
-	Role     string `json:"role,omitempty"`     // read, ddl or admin; of a new user needed
+	Role     string `json:"role,omitempty"`     // metrics, read, ddl or admin; of a new user needed
 	Password string `json:"password,omitempty"` // of a new user needed
 	New      bool   `json:"new,omitempty"`      // refuse when there is such a user; else refuse when there is none
 }
@@ -56,7 +56,7 @@ const (
 // WhoAmI is as whom the cluster knows a caller.
 type WhoAmI struct {
 	Name string `json:"name"`
-	Role string `json:"role"` // read, ddl or admin
+	Role string `json:"role"` // metrics, read, ddl or admin
 	By   string `json:"by"`   // nothing, password, token, session or certificate
 	// Users tells that requests without credentials are refused.
 	Users  bool  `json:"users"`
