@@ -169,6 +169,7 @@ func TestReachedOnce(t *testing.T) {
 					t.Fatal(err)
 				}
 				h.Close()
+				c.rpc.Close() // no idle connection tells that there was one
 			}
 			if _, err := c.Indexes(ctx, ""); tries != 5 || errors.Is(err, ErrUnreached) {
 				t.Errorf("after %d tries: %v", tries, err)
@@ -197,7 +198,7 @@ func TestTheProblemIsTold(t *testing.T) {
 		!errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if text := err.Error(); strings.Contains(text, "context") || !strings.Contains(text, "NO_LEADER: because") ||
+	if text := err.Error(); strings.Contains(text, "context") || !strings.Contains(text, "before that: NO_LEADER: because") ||
 		!strings.Contains(text, "connection refused") {
 		t.Error(text)
 	}

@@ -31,7 +31,6 @@ import (
 	"tidemark/internal/tracing"
 	"tidemark/internal/version"
 	"tidemark/kv/kvclient"
-	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
 )
 
@@ -331,23 +330,7 @@ func (f *serverFlags) do(ctx context.Context, call func(ctx context.Context, c *
 	}
 	defer cancel()
 	defer c.Close()
-	return leaderless(ctx, c, call(ctx, c))
-}
-
-// leaderless adds to the error of who found no leader what `cluster status` says of that: what has to be done.
-func leaderless(ctx context.Context, c *client.Client, err error) error {
-	p := (*rpc.Problem)(nil)
-	if !errors.As(err, &p) || p.Code != errcode.NoLeader || errors.Is(err, context.Canceled) {
-		return err
-	}
-	why, _ := errcode.Lookup(errcode.NoLeader)
-	way := why.WayOut
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellAfter)
-	defer cancel()
-	if st, failed := c.Status(ctx); failed == nil && st.Verdict == v1.VerdictNotReady && len(st.Reasons) > 0 {
-		way = st.Reasons[0]
-	}
-	return fmt.Errorf("%w\n  %s", err, way)
+	return call(ctx, c)
 }
 
 // client returns a client of the cluster that the flags name.
