@@ -248,7 +248,8 @@ type stranger struct {
 	most     int64 // so many bytes there were at a time, without the newest frame
 	fullest  int64 // so many bytes one connection had at a time
 	beats    int
-	hold     bool // nothing is acknowledged
+	pause    time.Duration // the longest between two signs of life of a connection: 0.5 s, but on a busy machine
+	hold     bool          // nothing is acknowledged
 	cut      map[uint64]bool
 }
 
@@ -312,6 +313,7 @@ type strangeStream struct {
 	unacked    int64
 	connection uint64
 	begun      map[uint64]bool
+	beat       time.Time // when it said last that it lives
 }
 
 // acknowledge sends what may be acknowledged: a sign of life in any case.
@@ -325,6 +327,11 @@ func (c *strangeStream) acknowledge() {
 		c.unacked = 0
 	}
 	c.s.beats++
+	now := time.Now()
+	if !c.beat.IsZero() {
+		c.s.pause = max(c.s.pause, now.Sub(c.beat))
+	}
+	c.beat = now
 	c.s.mu.Unlock()
 	frame := acknowledgement(c.acked)
 	// the reader meets the error

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -137,8 +138,10 @@ func TestASlowStranger(t *testing.T) {
 	s.mu.Unlock()
 	s.await("that it says twelve times that it lives", func() bool { return s.beats >= beats+12 })
 	s.mu.Lock()
-	if s.most > most || s.hellos != 2 {
-		t.Errorf("%d bytes were on their way, at most %d may be; %d connections, want 2", s.most, most, s.hellos)
+	// One that was silent for seconds, since it had no processor, may be given up.
+	if s.most > most || s.hellos != connections && s.pause < 2*time.Second {
+		t.Errorf("%d bytes were on their way, at most %d may be; %d connections, want %d; %v between signs of life at most",
+			s.most, most, s.hellos, connections, s.pause)
 	}
 	s.hold = false
 	s.mu.Unlock()
