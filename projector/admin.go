@@ -16,7 +16,6 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/mcbp"
-	"tidemark/projector/core"
 	"tidemark/projector/feed"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -85,13 +84,10 @@ func (p *Projector) definitions(_ context.Context, req *wire.Definitions) (*wire
 	p.managers.SetManagers(req.Managers)
 	evaluation := p.assessor.assess(req)
 	p.mu.Lock()
-	if err := core.TakeDefinitions(p.defs, req); err != nil {
+	if err := p.defs.take(req, evaluation); err != nil {
 		p.mu.Unlock()
 		return nil, err
 	}
-	p.defs, p.evaluation = req, evaluation
-	close(p.defsChanged)
-	p.defsChanged = make(chan struct{})
 	var stay, gone []*bucket
 	known := map[string]string{}
 	for _, b := range req.Buckets {
@@ -128,7 +124,7 @@ func (p *Projector) change(ctx context.Context, c *wire.DefinitionsChange) (*wir
 		return nil, err
 	}
 	p.mu.Lock()
-	base := p.defs
+	base := p.defs.newest
 	p.mu.Unlock()
 	d, err := c.Apply(base)
 	if err != nil {

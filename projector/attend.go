@@ -47,10 +47,10 @@ func (p *Projector) attend(ctx context.Context) {
 func (p *Projector) unattended() (all []wire.Bucket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.defs == nil {
+	if p.defs.newest == nil {
 		return nil
 	}
-	for _, b := range p.defs.Buckets {
+	for _, b := range p.defs.newest.Buckets {
 		if open := p.buckets[b.Name]; open == nil || open.uuid != b.UUID {
 			all = append(all, b)
 		}
@@ -59,8 +59,8 @@ func (p *Projector) unattended() (all []wire.Bucket) {
 		return nil
 	}
 	indexed := map[string]bool{}
-	for i := range p.defs.Indexes {
-		indexed[p.defs.Indexes[i].Bucket] = true
+	for i := range p.defs.newest.Indexes {
+		indexed[p.defs.newest.Indexes[i].Bucket] = true
 	}
 	wanted := all[:0]
 	for _, b := range all {

@@ -46,7 +46,7 @@ func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error)
 	p.opening.Lock() // one at a time; requests that only look take p.mu alone
 	defer p.opening.Unlock()
 	p.mu.Lock()
-	old, defs := p.buckets[name], p.defs
+	old, defs := p.buckets[name], p.defs.newest
 	if old != nil && old.uuid == uuid {
 		p.mu.Unlock()
 		return old, nil
@@ -82,7 +82,7 @@ func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error)
 	}
 	p.mu.Lock()
 	p.buckets[name] = b
-	newest := p.defs
+	newest := p.defs.newest
 	p.mu.Unlock()
 	p.tasks.Go(b.watch)
 	if newest != defs { // they came before it was on the list

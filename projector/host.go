@@ -89,5 +89,5 @@ func (p *Projector) BootID() string { return p.bootID }
 func (p *Projector) Definitions() *wire.Definitions {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.defs
+	return p.defs.newest
 }

@@ -88,9 +88,7 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 		return float64(len(p.buckets))
 	})
 	g("side_streams", "Side streams open or being opened.", func() float64 {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return float64(len(p.sides))
+		return float64(p.sides.count())
 	})
 	// sum adds up what the connections of maintenance streams say of themselves.
 	sum := func(name, help string, of func(c *connection) int64) {

@@ -143,23 +143,20 @@ type Projector struct {
 	tasks  tasks
 
 	opening sync.Mutex // of buckets
-	looking sync.Mutex // at documents (fields)
+
+	sides    sides
+	readings readings      // of sides
+	drainFor time.Duration // sideDrainTimeout, but for tests
+	looking  sync.Mutex    // at documents (fields)
 
 	reporting sync.Mutex
 	sequence  uint64
 
-	mu         sync.Mutex
-	authority  core.Authority
-	unheard    string // why the leader has not heard of it lately; empty: it has
-	defs       *wire.Definitions
-	evaluation *wire.Evaluation // of defs
-	patience   time.Duration    // definitionsPatience, but for tests
-	drainFor   time.Duration    // sideDrainTimeout, but for tests
-	// defsChanged is closed and replaced with defs.
-	defsChanged chan struct{}
-	buckets     map[string]*bucket
-	sides       map[core.SideKey]*side
-	readings    []*reading // that side streams may join
+	mu        sync.Mutex
+	authority core.Authority
+	unheard   string // why the leader has not heard of it lately; empty: it has
+	defs      definitions
+	buckets   map[string]*bucket
 }
 
 // Open listens on the admin address and connects to nobody yet.
@@ -181,9 +178,10 @@ func Open(cfg Config) (*Projector, error) {
 	p := &Projector{
 		cfg: cfg, bootID: rand.Text(), managers: managerclient.New(cfg.Managers,
 			cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), registry: prometheus.NewRegistry(),
-		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{}, sides: map[core.SideKey]*side{},
-		faults: faults{all: map[index.ID]*fault{}}, defsChanged: make(chan struct{}), patience: definitionsPatience,
-		drainFor: sideDrainTimeout,
+		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{},
+		sides: sides{of: cfg.ID, open: map[core.SideKey]*side{}}, drainFor: sideDrainTimeout,
+		faults: faults{all: map[index.ID]*fault{}},
+		defs:   definitions{changed: make(chan struct{}), patience: definitionsPatience},
 	}
 	p.counters = newCounters(p.registry)
 	p.registerGauges(p.registry)

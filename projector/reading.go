@@ -74,6 +74,18 @@ type reader struct {
 	end      error // why nothing more comes
 }
 
+// readings are those that side streams may still join.
+type readings struct {
+	mu       sync.Mutex
+	joinable []*reading
+}
+
+func (l *readings) remove(r *reading) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.joinable = slices.DeleteFunc(l.joinable, func(o *reading) bool { return o == r })
+}
+
 // read joins a reading that has not begun and that a side stream can share, or begins one.
 func (p *Projector) read(s *side) *reader {
 	m := &reader{ready: make(chan struct{}, 1), vbuckets: map[uint16]bool{}}
@@ -81,9 +93,9 @@ func (p *Projector) read(s *side) *reader {
 		m.vbuckets[vb] = true
 	}
 	shared := core.Shareable(s.target, &s.want.Restart)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, r := range p.readings {
+	p.readings.mu.Lock()
+	defer p.readings.mu.Unlock()
+	for _, r := range p.readings.joinable {
 		if shared && r.bucket == s.want.Bucket && r.uuid == s.want.BucketUUID && r.join(m, s) {
 			return m
 		}
@@ -95,7 +107,7 @@ func (p *Projector) read(s *side) *reader {
 	r.desk = newPurgeDesk(r.ctx, p, r.bucket, func(context.Context) (feed.Feed, error) { return r.conn, nil })
 	r.join(m, s)
 	if shared {
-		p.readings = append(p.readings, r)
+		p.readings.joinable = append(p.readings.joinable, r)
 	}
 	if !p.tasks.Go(r.run) {
 		r.cancel()
@@ -107,7 +119,7 @@ func (p *Projector) read(s *side) *reader {
 
 var errShuttingDown = errors.New("the projector is shutting down")
 
-// join adds a side stream; false: it has begun, or reads something else. The caller holds the projector's lock.
+// join adds a side stream; false: it has begun, or reads something else. The caller holds the lock of readings.
 func (r *reading) join(m *reader, s *side) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,9 +165,7 @@ func (r *reading) gather() {
 	case <-patience.C:
 	case <-r.ctx.Done():
 	}
-	r.p.mu.Lock()
-	r.p.readings = slices.DeleteFunc(r.p.readings, func(o *reading) bool { return o == r })
-	r.p.mu.Unlock()
+	r.p.readings.remove(r)
 	r.mu.Lock()
 	r.joining = false
 	r.mu.Unlock()

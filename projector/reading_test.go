@@ -10,7 +10,6 @@ import (
 	"tidemark/keyversion"
 	"tidemark/kv/mcbp"
 	"tidemark/partition"
-	"tidemark/projector/core"
 	"tidemark/wire"
 )
 
@@ -71,9 +70,7 @@ func (p *pair) stories(vb uint16, one, two string) {
 
 // readers is how many read together with a topic's side stream.
 func (p *pair) readers(topic string) int {
-	p.p.mu.Lock()
-	r := p.p.sides[core.SideKey{Topic: topic, Bucket: testBucket}].from.reading
-	p.p.mu.Unlock()
+	r := p.p.sides.get(topic, testBucket).from.reading
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.readers)

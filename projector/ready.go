@@ -48,7 +48,7 @@ func (p *Projector) reasons() (all []rpc.Reason) {
 	case p.unheard != "":
 		add(rpc.ReasonNoLeader, "the leader cannot be told how this projector is"+because)
 	}
-	if p.authority.Registered && p.defs == nil {
+	if p.authority.Registered && p.defs.newest == nil {
 		add(reasonNoDefinitions, "the leader has not told this projector the indexes yet")
 	}
 	now := time.Now()

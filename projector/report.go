@@ -119,8 +119,8 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowled
 	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.authority.Fence.ClusterID,
 		Sequence: p.sequence, Counters: p.counters.all(), KV: p.troubles.list(p.cfg.KV, time.Now())}
 	var known bool
-	if r.Revision, known = core.Revision(p.defs, p.authority.Fence); known {
-		r.Evaluation = p.evaluation
+	if r.Revision, known = core.Revision(p.defs.newest, p.authority.Fence); known {
+		r.Evaluation = p.defs.evaluation
 	}
 	all := make([]*bucket, 0, len(p.buckets))
 	for name, b := range p.buckets {

@@ -116,10 +116,10 @@ func (p *Projector) stopStreams(ctx context.Context, req *wire.StreamStop) (*wir
 			if req.Bucket == "" {
 				return nil, rpc.Refuse(errcode.BadRequest, "topic %q: vbuckets without a bucket", req.Topic)
 			}
-			p.dropSides(req.Topic, req.Bucket, req.VBuckets)
+			p.sides.drop(req.Topic, req.Bucket, req.VBuckets)
 			return &wire.OK{}, nil
 		}
-		return &wire.OK{}, p.stopSides(ctx, req.Topic)
+		return &wire.OK{}, p.sides.stop(ctx, req.Topic)
 	}
 	if err := p.command(ctx, req.Fence); err != nil {
 		return nil, err

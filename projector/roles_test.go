@@ -20,7 +20,7 @@ func TestEveryPathByEveryRole(t *testing.T) {
 	h := w.p.handler().(*mux.Router)
 	rpctest.Roles(t, h, map[string][]tlsconf.Role{
 		"PUT /v1/hello": manager, "PUT /v1/definitions": manager, "POST /v1/definitions:change": manager,
-		"POST /v1/bucket": manager, "POST /v1/failoverlogs": manager,
+		"POST /v1/bucket": manager, "POST /v1/failoverlogs": manager, "POST /v1/fields": manager,
 		"POST /v1/sync": manager, "POST /v1/streams": side, "POST /v1/streams:stop": side, "POST /v1/topics": side,
 		"POST /v1/seqnos": side,
 		"GET /v1/state":   all, "GET /v1/topics": all, "GET /metrics": all, "GET /healthz": nil, "GET /readyz": nil,

@@ -74,7 +74,7 @@ func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want 
 	if err != nil {
 		return err
 	}
-	old, err := p.reserve(s)
+	old, err := p.sides.put(s)
 	if err != nil {
 		return err
 	}
@@ -110,31 +110,6 @@ func (s *side) activations() []wire.Activation {
 	return []wire.Activation{a}
 }
 
-// definitionsOf returns the definitions once they are of that revision or a newer one. The leader tells its indexers
-// and its projectors at the same time, and an indexer may be the first to hear: it waits a little here instead of
-// asking again.
-func (p *Projector) definitionsOf(ctx context.Context, revision uint64) (*wire.Definitions, error) {
-	patience := time.NewTimer(p.patience)
-	defer patience.Stop()
-	for {
-		p.mu.Lock()
-		defs, changed := p.defs, p.defsChanged
-		p.mu.Unlock()
-		if defs != nil && defs.Revision >= revision {
-			return defs, nil
-		}
-		select {
-		case <-changed:
-			continue
-		case <-patience.C:
-		case <-ctx.Done():
-		case <-p.runCtx.Done():
-		}
-		return nil, rpc.Refuse(errcode.Unavailable, "projector %s does not have definitions revision %d yet; try again",
-			p.cfg.ID, revision)
-	}
-}
-
 // newSide checks a request and plans what it asks for.
 func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *wire.StreamBucket) (*side, error) {
 	class, _, err := core.ParseTopic(req.Topic)
@@ -168,30 +143,6 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 	}
 	s.ctx, s.cancel = context.WithCancelCause(p.runCtx)
 	return s, nil
-}
-
-// reserve puts a side stream on the list and gives up those that it replaces: one of the same topic, and those of an
-// earlier process of the same indexer.
-func (p *Projector) reserve(s *side) (old []*side, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	open := make([]core.SideStream, 0, len(p.sides))
-	for key, o := range p.sides {
-		open = append(open, core.SideStream{SideKey: key, Target: o.target})
-	}
-	replaced, err := core.MakeRoom(p.cfg.ID, open, &core.SideStream{SideKey: s.key, Target: s.target})
-	if err != nil {
-		return nil, err
-	}
-	for _, key := range replaced {
-		old = append(old, p.sides[key])
-	}
-	for _, o := range old {
-		o.cancel(errSideReplaced)
-		delete(p.sides, o.key)
-	}
-	p.sides[s.key] = s
-	return old, nil
 }
 
 // subscribed reports whether it goes to somebody who is no indexer.
@@ -314,11 +265,7 @@ func (s *side) close() {
 	if s.topic != nil {
 		s.topic.Close()
 	}
-	s.p.mu.Lock()
-	if s.p.sides[s.key] == s {
-		delete(s.p.sides, s.key)
-	}
-	s.p.mu.Unlock()
+	s.p.sides.remove(s)
 	close(s.ended)
 }
 
@@ -665,37 +612,4 @@ func (s *side) endAll(ctx context.Context, p *pump, r reach) {
 		s.open--
 		s.left.Add(-1)
 	}
-}
-
-// dropSides ends streams of a topic's side stream of a bucket; they are over some moments later.
-func (p *Projector) dropSides(topic, bucket string, vbuckets []uint16) {
-	p.mu.Lock()
-	s := p.sides[core.SideKey{Topic: topic, Bucket: bucket}]
-	p.mu.Unlock()
-	if s != nil {
-		s.dropped.put(vbuckets)
-	}
-}
-
-// stopSides ends the side streams of a topic and waits for their end.
-func (p *Projector) stopSides(ctx context.Context, topic string) error {
-	var all []*side
-	p.mu.Lock()
-	for key, s := range p.sides {
-		if key.Topic == topic {
-			all = append(all, s)
-		}
-	}
-	p.mu.Unlock()
-	for _, s := range all {
-		s.cancel(errSideStopped)
-	}
-	for _, s := range all {
-		select {
-		case <-s.ended:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
 	"tidemark/kv/mcbp"
+	"tidemark/projector/core"
 	"tidemark/wire"
 )
 
@@ -39,11 +40,9 @@ func (w *world) beside(req *wire.StreamRequest) <-chan error {
 }
 
 func (w *world) sides() []string {
-	w.p.mu.Lock()
-	defer w.p.mu.Unlock()
 	all := []string{}
-	for key, s := range w.p.sides {
-		all = append(all, fmt.Sprint(key.Topic, " ", s.inc.Counter))
+	for _, s := range w.p.sides.all(func(core.SideKey) bool { return true }) {
+		all = append(all, fmt.Sprint(s.key.Topic, " ", s.inc.Counter))
 	}
 	return all
 }
@@ -93,7 +92,7 @@ func TestSideStreamsAreReplaced(t *testing.T) {
 // An indexer that has heard of definitions before the projector has is not refused: its request waits for them.
 func TestSideRequestWaitsForDefinitions(t *testing.T) {
 	w := newWorldAt(t, newEngine(t).Addr())
-	w.p.patience = time.Minute
+	w.p.defs.patience = time.Minute
 	w.define(1, 1)
 	req := w.backfill(1, "boot")
 	req.Side.Revision = 2

@@ -2,6 +2,7 @@ package projector
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -23,7 +24,7 @@ func (p *Projector) state() *wire.ProjectorState {
 		Faults: p.faults.list(), KVTroubles: p.troubles.list(p.cfg.KV, time.Now()),
 		Buckets: []wire.BucketState{}, Definitions: []wire.DefinitionState{}}
 	p.mu.Lock()
-	defs := p.defs
+	defs := p.defs.newest
 	s.Fence = p.authority.Fence
 	buckets := make([]*bucket, 0, len(p.buckets))
 	for _, b := range p.buckets {
@@ -84,14 +85,9 @@ func (b *bucket) running() int {
 // topics lists the topics that are open (RT-9).
 func (p *Projector) topics() []wire.TopicState {
 	p.mu.Lock()
-	buckets, sides := make([]*bucket, 0, len(p.buckets)), make([]*side, 0, len(p.sides))
-	for _, b := range p.buckets {
-		buckets = append(buckets, b)
-	}
-	for _, s := range p.sides {
-		sides = append(sides, s)
-	}
+	buckets := slices.Collect(maps.Values(p.buckets))
 	p.mu.Unlock()
+	sides := p.sides.all(func(core.SideKey) bool { return true })
 	all := make([]wire.TopicState, 0, len(buckets)+len(sides))
 	for _, b := range buckets {
 		all = append(all, topicState(b.topic, keyversion.ClassMaintenance, 0, wire.MaintenanceTopic, b.name,

@@ -13,7 +13,7 @@ import (
 // subscribe opens a topic for an external subscriber (RT-9).
 func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.Subscription, error) {
 	p.mu.Lock()
-	defs := p.defs
+	defs := p.defs.newest
 	p.mu.Unlock()
 	if defs == nil {
 		return nil, rpc.Refuse(errcode.Unavailable, "projector %s has no definitions yet; try again", p.cfg.ID)

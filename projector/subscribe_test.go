@@ -10,7 +10,6 @@ import (
 
 	"tidemark/internal/testing/ports"
 	"tidemark/keyversion"
-	"tidemark/projector/core"
 	"tidemark/wire"
 )
 
@@ -39,9 +38,7 @@ func TestSubscribe(t *testing.T) {
 	w.eventually("the first document", func() bool { return fmt.Sprint(external.rows(2)) == `map[k1:["b"]]` })
 	w.set("k2", map[string]any{"f2": "c"})
 	w.eventually("the second one", func() bool { return fmt.Sprint(external.rows(2)) == `map[k1:["b"] k2:["c"]]` })
-	w.p.mu.Lock()
-	s := w.p.sides[core.SideKey{Topic: "/backfill/audit", Bucket: testBucket}]
-	w.p.mu.Unlock()
+	s := w.p.sides.get("/backfill/audit", testBucket)
 	w.eventually("that it waits for more", s.rests)
 	if len(external.kinds(keyversion.StreamEnd)) != 0 {
 		t.Error("it has ended")
@@ -104,14 +101,10 @@ func TestWhatIsLeftAtTheEnd(t *testing.T) {
 		if status, answer := w.post("/v1/topics", string(b)); status != http.StatusOK {
 			t.Fatalf("%d %s", status, answer)
 		}
-		w.p.mu.Lock()
-		defer w.p.mu.Unlock()
-		return w.p.sides[core.SideKey{Topic: "/backfill/" + id, Bucket: testBucket}]
+		return w.p.sides.get("/backfill/"+id, testBucket)
 	}
 	there := func(id string) bool {
-		w.p.mu.Lock()
-		defer w.p.mu.Unlock()
-		return w.p.sides[core.SideKey{Topic: "/backfill/" + id, Bucket: testBucket}] != nil
+		return w.p.sides.get("/backfill/"+id, testBucket) != nil
 	}
 	ask("once", ports.Addr(t), false)
 	w.eventually("it is given up", func() bool { return !there("once") })

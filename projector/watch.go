@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"tidemark/kv/mcbp"
+	"tidemark/projector/core"
 	"tidemark/projector/feed"
 	"tidemark/wire"
 )
@@ -36,15 +37,7 @@ type sight struct {
 // tellSides tells the side streams of a bucket which of their vbuckets the KV node does not have, at a look that began
 // then.
 func (p *Projector) tellSides(bucket string, began time.Time, active map[uint16]uint64) {
-	p.mu.Lock()
-	var all []*side
-	for key, s := range p.sides {
-		if key.Bucket == bucket {
-			all = append(all, s)
-		}
-	}
-	p.mu.Unlock()
-	for _, s := range all {
+	for _, s := range p.sides.all(func(key core.SideKey) bool { return key.Bucket == bucket }) {
 		if since := s.runs.Load(); since == nil || !began.After(*since) {
 			continue // it may have asked KV after KV had answered here
 		}
