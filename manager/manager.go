@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -89,6 +90,8 @@ type Config struct {
 	Tracer      trace.Tracer    // nil: no spans
 	TLS         *tlsconf.Source // on every connection; nil without TLS
 	Insecure    bool            // to listen beyond loopback without TLS
+	// Audit is the file of the audit log, with those that it was before; without a name none is kept.
+	Audit AuditFile
 	// InitialAdmin is the password of the user admin, who is added when the cluster has no users.
 	InitialAdmin string
 }
@@ -111,6 +114,7 @@ type Manager struct {
 	api      *api.API
 	peers    *rpc.Client
 	commands [2]interface{ Close() }
+	audit    io.WriteCloser // nil: none
 	fatal    chan error
 	// complained is the complaint that was logged last; it belongs to the goroutine of register.
 	complained string
@@ -136,12 +140,15 @@ func Open(cfg Config) (*Manager, error) {
 	m := &Manager{cfg: cfg, log: cfg.Logger, fatal: make(chan error, 1),
 		peers: rpc.NewClient(4, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager))}
 	var err error
+	if m.audit, err = cfg.Audit.open(); err != nil {
+		return nil, err
+	}
 	if m.listener, err = net.Listen("tcp", cfg.REST); err != nil {
-		return nil, fmt.Errorf("REST address: %w", err)
+		return nil, errors.Join(fmt.Errorf("REST address: %w", err), m.closeAudit())
 	}
 	if err := m.open(); err != nil {
 		_ = m.listener.Close()
-		return nil, err
+		return nil, errors.Join(err, m.closeAudit())
 	}
 	return m, nil
 }
@@ -215,7 +222,7 @@ func (m *Manager) open() error {
 	m.api = api.New(api.Config{Name: m.cfg.Name, REST: m.url(), Expect: m.cfg.BootstrapExpect, Raft: m.raft,
 		Steward: m.steward, Coordinator: m.coord, Watch: m.watch,
 		Registry: registry, TLS: m.cfg.TLS, Auth: authenticator, Tickets: tickets, Open: open, Logger: m.log.Named("api"),
-		Tracer: m.cfg.Tracer})
+		Audit: m.auditTo(), Tracer: m.cfg.Tracer})
 	return nil
 }
 
@@ -256,6 +263,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	err := errors.Join(g.Wait(), m.raft.NoteFormatLevel())
 	err = errors.Join(err, m.raft.Close())
 	m.api.Close()
+	err = errors.Join(err, m.closeAudit())
 	m.peers.Close()
 	for _, c := range m.commands {
 		c.Close()

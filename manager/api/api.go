@@ -10,6 +10,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -84,7 +85,10 @@ type Config struct {
 	// Tickets are for clients that scan on the indexers' own ports; nil: they come by way of this manager.
 	Tickets *auth.Tickets
 	// Open: while there are no users, who shows no credentials is an administrator.
-	Open   bool
+	Open bool
+	// Audit takes a line for each write and each refusal because of who asks (Audited), from several goroutines; nil: none
+	// is kept.
+	Audit  io.Writer
 	Tracer trace.Tracer // nil: no spans
 }
 
@@ -94,6 +98,7 @@ type API struct {
 	scans   *scans
 	probes  *rpc.Client
 	metrics metrics
+	audit   audit
 	// succession lets calls wait for the next leader.
 	succession succession
 	past       *history.Cluster // the last hour
@@ -115,6 +120,7 @@ func New(cfg Config) *API {
 	a.probes, a.succession = probes, newSuccession(cfg.Raft)
 	a.scans.alive, a.scans.ways = alive, rpc.NewClient(scansAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
 	a.metrics = newMetrics(cfg.Registry)
+	a.audit = audit{to: cfg.Audit, manager: cfg.Name, log: cfg.Logger, failed: a.metrics.unaudited.Inc}
 	a.past = history.NewCluster(a.began)
 	return a
 }
@@ -282,12 +288,13 @@ func (a *API) serve(rt route) http.Handler {
 			return
 		}
 		began := a.now()
-		if write {
+		if write || rt.audits() {
 			w = kept
 		}
 		here, outcome := a.answer(w, r, &rt)
 		if here || outcome != outcomeOK { // what could not be passed on was answered here
 			a.metrics.request(name, outcome)
+			a.auditWrite(r, &rt, kept.Status, outcome, began)
 		}
 		if write {
 			took := a.now().Sub(began)
@@ -300,6 +307,14 @@ func (a *API) serve(rt route) http.Handler {
 	})
 }
 
+// auditWrite notes a write that was answered here.
+func (a *API) auditWrite(r *http.Request, rt *route, status int, outcome string, began time.Time) {
+	if now := a.now(); rt.audits() {
+		a.audit.note(r, Audited{Time: now.UTC(), Principal: rpc.Principal(r.Context()), Status: status, Outcome: outcome,
+			TookMS: now.Sub(began).Milliseconds()})
+	}
+}
+
 // refuse answers somebody who may not, says so in the log, and returns the code of the answer.
 func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err error) string {
 	p := a.problem(err)
@@ -308,6 +323,7 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err er
 	}
 	a.cfg.Logger.Info("refused", "request_id", rpc.RequestID(r.Context()), "route", name, "remote", r.RemoteAddr, "status",
 		p.Status, "outcome", p.Code)
+	a.audit.note(r, Audited{Time: a.now().UTC(), Status: p.Status, Outcome: string(p.Code), Detail: p.Detail})
 	rpc.WriteProblem(w, p)
 	return string(p.Code)
 }

@@ -11,6 +11,8 @@ import (
 type metrics struct {
 	requests *prometheus.CounterVec
 	writes   *prometheus.HistogramVec
+	// unaudited counts lines of the audit log that could not be written.
+	unaudited prometheus.Counter
 }
 
 // newMetrics registers them; a nil registry shows them to nobody.
@@ -23,9 +25,11 @@ func newMetrics(r *prometheus.Registry) metrics {
 			Name:    "write_seconds",
 			Help:    "Time of changes of indexes and of the cluster that this manager has made, from request to answer.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}, []string{"route"}),
+		unaudited: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "manager",
+			Name: "unaudited_total", Help: "Lines of the audit log that could not be written."}),
 	}
 	if r != nil {
-		r.MustRegister(m.requests, m.writes)
+		r.MustRegister(m.requests, m.writes, m.unaudited)
 	}
 	return m
 }

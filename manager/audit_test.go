@@ -1,0 +1,133 @@
+package manager
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"tidemark/manager/api"
+)
+
+// audited reads all audit logs of a cluster.
+func audited(t testing.TB, dir string) (all []api.Audited) {
+	t.Helper()
+	for _, name := range []string{"m1", "m2", "m3"} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(b) {
+			var x api.Audited
+			if err := json.Unmarshal(line, &x); err != nil {
+				t.Fatalf("%s: %q: %v", name, line, err)
+			}
+			all = append(all, x)
+		}
+		if strings.Contains(string(b), rootPassword) || strings.Contains(string(b), readPassword) {
+			t.Errorf("a password is in the audit log of %s", name)
+		}
+	}
+	return all
+}
+
+// TestAuditLog: each write is one line, of the manager that has answered it, wherever it was sent; each refused login and
+// each request that the sender may not do is one; reads are none.
+func TestAuditLog(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := newSecured(t, func(cfg *Config) { cfg.Audit.Name = filepath.Join(dir, cfg.Name) })
+	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}, may: api.RoleAdmin}
+	s.until("all know the first administrator", func() bool {
+		for _, n := range s.nodes {
+			if n.m.raft.State().UserCount() == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	f := s.follower()
+	ask := func(w *who, method, path, body string, want int) {
+		t.Helper()
+		if status, code := s.known(w, f, method, path, body); status != want {
+			t.Fatalf("%s %s: %d %s, want %d", method, path, status, code, want)
+		}
+	}
+	ask(root, "PUT", "/v1/users/ann", fmt.Sprintf(`{"new":true,"role":"read","password":%q}`, readPassword), 200)
+	ann := &who{name: "ann", basic: [2]string{"ann", readPassword}}
+	ask(ann, "GET", "/v1/indexes", "", 200)
+	ask(ann, "DELETE", "/v1/users/admin", "", 403)
+	ask(&who{name: "wrong", basic: [2]string{"ann", "wrong password"}}, "GET", "/v1/indexes", "", 401)
+	ask(root, "DELETE", "/v1/indexes/b/none", "", 404)
+	got := map[string]int{}
+	for _, x := range audited(t, dir) {
+		if x.Outcome == "MANAGER_NOT_CURRENT" || x.Outcome == "NO_LEADER" || x.Outcome == "TIMEOUT" { // asked again
+			continue
+		}
+		if x.Time.IsZero() || x.RequestID == "" || x.Remote == "" || x.Manager == "" || x.Status >= 400 && x.Status != 404 &&
+			x.Detail == "" {
+			t.Errorf("something is missing: %+v", x)
+		}
+		got[fmt.Sprintf("%s %s %s %d %s", x.Principal, x.Method, x.Path, x.Status, x.Outcome)]++
+	}
+	want := map[string]int{"admin PUT /v1/users/ann 200 OK": 1, " DELETE /v1/users/admin 403 FORBIDDEN": 1,
+		" GET /v1/indexes 401 UNAUTHENTICATED": 1, "admin DELETE /v1/indexes/b/none 404 UNKNOWN_INDEX": 1}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the audit logs have\n%v\nwant\n%v", got, want)
+	}
+}
+
+// TestAuditFile: a full file goes on under another name, no more are kept than was said, nobody else may read them; one
+// that cannot be written is told at the start.
+func TestAuditFile(t *testing.T) {
+	dir := t.TempDir()
+	to, err := AuditFile{Name: filepath.Join(dir, "audit.log"), Size: 1, Files: 2}.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := append(bytes.Repeat([]byte("x"), 1<<10-1), '\n')
+	for range 5 << 10 { // 5 MiB
+		if _, err := to.Write(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := to.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files := func() []os.DirEntry {
+		all, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	c := &trio{t: t}
+	c.until("old ones have gone", func() bool { return len(files()) == 3 })
+	for _, e := range files() {
+		info, err := e.Info()
+		if err != nil || info.Mode().Perm() != 0o600 || info.Size() > 1<<20 {
+			t.Errorf("%s: %v, %d bytes, %v", e.Name(), info.Mode(), info.Size(), err)
+		}
+		file, err := os.Open(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for scan := bufio.NewScanner(file); scan.Scan(); {
+			if len(scan.Text()) != 1<<10-1 {
+				t.Errorf("%s has a line of %d bytes", e.Name(), len(scan.Text()))
+			}
+		}
+		_ = file.Close()
+	}
+	if _, err := Open(Config{Dir: t.TempDir(), REST: "127.0.0.1:0", Raft: "127.0.0.1:0",
+		Audit: AuditFile{Name: filepath.Join(dir, "none", "audit.log")}}); err == nil || !strings.Contains(err.Error(), "audit log") {
+		t.Errorf("a file in no folder: %v", err)
+	}
+	if to, err := (AuditFile{}).open(); to != nil || err != nil {
+		t.Errorf("without a name: %v, %v", to, err)
+	}
+}
