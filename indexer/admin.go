@@ -45,7 +45,7 @@ func (x *Indexer) adminHandler() http.Handler {
 	add(http.MethodPost, "/v1/scans:slow", manager, rpc.Handle(limit, x.slowFrom))
 	add(http.MethodPost, "/v1/samples", manager, rpc.Handle(limit, x.sample))
 	x.metrics.registry.MustRegister(collector{x})
-	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(x.metrics.registry,
+	add(http.MethodGet, "/metrics", x.managers.OrToken(anyone), promhttp.HandlerFor(x.metrics.registry,
 		promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce}))
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
 		rpc.Write(w, r, http.StatusOK,

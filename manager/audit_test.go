@@ -10,7 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"tidemark/errcode"
+	"tidemark/internal/tlsconf"
 	"tidemark/manager/api"
+	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 // audited reads all audit logs of a cluster.
@@ -129,5 +133,39 @@ func TestAuditFile(t *testing.T) {
 	}
 	if to, err := (AuditFile{}).open(); to != nil || err != nil {
 		t.Errorf("without a name: %v, %v", to, err)
+	}
+}
+
+// TestTokenCheck: a projector learns from any manager that a token is good for reading metrics, and not of one that
+// there is not; with that token nothing else can be read.
+func TestTokenCheck(t *testing.T) {
+	t.Parallel()
+	s := newSecured(t)
+	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}, may: api.RoleAdmin}
+	projector := &who{name: "p1", certificate: tlsconf.Peer{Role: tlsconf.Projector, ID: "p1"}.String()}
+	secret, wrong := statecontext.TokenPrefix+strings.Repeat("A", 43), statecontext.TokenPrefix+strings.Repeat("B", 43)
+	for _, x := range [][3]string{
+		{"PUT", "/v1/users/prom", fmt.Sprintf(`{"new":true,"role":"metrics","password":%q}`, readPassword)},
+		{"POST", "/v1/tokens", fmt.Sprintf(`{"user":"prom","role":"metrics","secret":%q}`, secret)}} {
+		if status, code := s.known(root, s.nodes[s.leader()], x[0], x[1], x[2]); status > 201 {
+			t.Fatalf("%v: %d %s", x, status, code)
+		}
+	}
+	ask := func(n *node, token string) (int, errcode.Code) {
+		return s.known(projector, n, "POST", wire.TokenCheckPath, fmt.Sprintf(`{"token":%q,"remote":"10.0.0.9:1"}`, token))
+	}
+	for name, n := range map[string]*node{"the leader": s.nodes[s.leader()], "a follower": s.follower()} {
+		if status, code := ask(n, secret); status != 200 {
+			t.Errorf("%s of a good one: %d %s", name, status, code)
+		}
+		if status, code := ask(n, wrong); status != 401 || code != errcode.Unauthenticated {
+			t.Errorf("%s of a wrong one: %d %s", name, status, code)
+		}
+		bearer := &who{name: "prom", header: map[string]string{"Authorization": "Bearer " + secret}}
+		for path, want := range map[string]int{"/metrics": 200, "/v1/indexes": 403, wire.TokenCheckPath: 405} {
+			if status, code := s.known(bearer, n, "GET", path, ""); status != want {
+				t.Errorf("%s, %s: %d %s", name, path, status, code)
+			}
+		}
 	}
 }

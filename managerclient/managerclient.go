@@ -39,6 +39,7 @@ type Client struct {
 	rpc    *rpc.Client
 	probes *rpc.Client
 	alive  *detector.Detector // of the managers
+	tokens tokens
 
 	mu       sync.Mutex
 	leader   string   // base URL, "" unknown

@@ -51,7 +51,7 @@ func (p *Projector) handler() http.Handler {
 	add(http.MethodGet, "/v1/topics", anyone, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rpc.Write(w, r, http.StatusOK, wire.TopicList{Topics: p.topics()})
 	}))
-	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
+	add(http.MethodGet, "/metrics", p.managers.OrToken(anyone), promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
 		rpc.Write(w, r, http.StatusOK,
 			wire.OK{})

@@ -14,6 +14,7 @@ import (
 	"tidemark/internal/tlsconf"
 	"tidemark/manager/auth"
 	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 // HeaderPrincipal says on whose behalf a manager passes a request on: an auth claim, or principalNobody. It counts only
@@ -263,7 +264,7 @@ func (g *access) nodeMay(r *http.Request, rt *route) error {
 		roles = append(roles, tlsconf.Indexer)
 	case "/v1/cluster/projectors", "/v1/cluster/projectors:leave":
 		roles = append(roles, tlsconf.Projector)
-	case "/v1/components/{id}/reports":
+	case "/v1/components/{id}/reports", wire.TokenCheckPath:
 		roles = append(roles, tlsconf.Indexer, tlsconf.Projector)
 	}
 	p, ok := g.node(r)

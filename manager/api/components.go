@@ -31,9 +31,35 @@ func (g components) componentRoutes() []route {
 		{method: "POST", path: "/v1/buckets/{bucket}:stabilize", handle: g.stabilize, role: RoleComponent, leader: true,
 			limit: maxStabilize + ReadTimeout},
 		{method: "POST", path: scanport.CheckPath, handle: g.checkTicket, role: RoleComponent, limit: ReadTimeout},
+		{method: "POST", path: wire.TokenCheckPath, handle: g.checkToken, role: RoleComponent, limit: ReadTimeout},
 		{method: "GET", path: "/v1/readindex", handle: g.readIndex, role: RoleComponent, leader: true, limit: ReadTimeout},
 		{method: "GET", path: "/v1/bootstrap", handle: g.bootstrap, role: RoleComponent, limit: ReadTimeout},
 	}
+}
+
+// checkToken tells a projector or an indexer whether a token that somebody shows to it is good for reading metrics.
+func (g components) checkToken(w http.ResponseWriter, r *http.Request) error {
+	var req wire.TokenCheck
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+		return err
+	}
+	if g.cfg.Auth == nil {
+		return rpc.Refuse(errcode.Unauthenticated, "this manager knows no tokens")
+	}
+	asked := (&http.Request{Method: http.MethodGet, URL: r.URL, RemoteAddr: req.Remote,
+		Header: http.Header{"Authorization": {"Bearer " + req.Token}}}).WithContext(r.Context())
+	id, err := g.lookUp(asked)
+	if err != nil {
+		return unauthenticated(err)
+	}
+	if err := g.ensureCurrent(r.Context()); err != nil {
+		return err
+	}
+	if id == nil || id.Role < RoleMetrics.needs() {
+		return rpc.Refuse(errcode.Forbidden, "the token is of nobody who may read metrics")
+	}
+	rpc.Write(w, r, http.StatusOK, wire.TokenChecked{Principal: id.Name})
+	return nil
 }
 
 func (g components) registerIndexer(w http.ResponseWriter, r *http.Request) error {

@@ -35,7 +35,7 @@ func (f *Fleet) handler() http.Handler {
 	})))
 	mux.Handle("GET /v1/logging", rpc.Guard(anyone, logging.Handler(f.log)))
 	mux.Handle("PUT /v1/logging", rpc.Guard(tlsconf.Only(tlsconf.Manager), logging.Handler(f.log)))
-	mux.Handle("GET /metrics", rpc.Guard(anyone, http.HandlerFunc(f.metrics)))
+	mux.Handle("GET /metrics", rpc.Guard(f.managers.OrToken(anyone), http.HandlerFunc(f.metrics)))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
 		rpc.Write(w, r, http.StatusOK, wire.OK{})
 	})
