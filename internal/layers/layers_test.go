@@ -36,7 +36,7 @@ var floor = map[string]int{
 	"internal/testing/simulation": 8, "internal/testing/contract": 8, "internal/cli": 10,
 	"internal/testing/testcluster": 10,
 	"cmd/tidemark":                 11, "internal/testing/e2e/harness": 11, "internal/testing/e2e": 12, "internal/testing/campaigns": 11,
-	"internal/testing/ddlhistory": 11, "bench": 11, "deploy": 11, "internal/layers": 11,
+	"internal/testing/ddlhistory": 11, "bench": 11, "deploy": 11, "internal/layers": 11, "internal/modulepath": 11,
 }
 
 // pure is the highest floor that holds no I/O, no clock, no lock and no chance.
