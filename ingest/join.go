@@ -24,8 +24,8 @@ func (b *Bucket) checkBranch(sl *slice, vb int, log timestamp.FailoverLog, queue
 		b.trim(vb)
 		return
 	}
-	received := b.receivedLog(p, vb)
-	if max(b.received(p, vb), p.pos.A, queueTop) > received.Common(log) {
+	received := b.receivedLog(p, vb) // the activation point is of the branch that is held, which may be an older one
+	if max(b.received(p, vb), queueTop) > received.Common(log) || p.pos.A > p.log.Common(log) {
 		b.leaveBranch(p, p.log, log)
 		b.reset(sl, vb)
 	}
