@@ -11,23 +11,33 @@ func (c cost) less(d cost) bool {
 	return c.balance < d.balance || c.balance == d.balance && c.rest < d.rest
 }
 
-// arc of the residual graph; rev is its opposite's place in the other end's list.
+// arc of the residual graph; rev is its opposite's place.
 type arc struct {
 	to, rev int32
-	cap     int32
 	cost    cost
 }
 
 // graph solves minimum-cost maximum flow by successive shortest paths with potentials (Dijkstra, then a blocking flow
 // on the arcs of reduced cost zero).
 type graph struct {
-	adj     [][]arc
-	pot     []cost
-	excess  []int32 // what a vertex has to give; below zero: to take
+	at []vertex
+	// arcs are those of each vertex side by side, and caps what each has room for: most arcs that a search comes by have
+	// none, and are not looked at.
+	arcs    []arc
+	caps    []int32
 	degrees []int32
 	added   []added // in the order in which they came
 
 	searches int // for shortest ways, that run took
+}
+
+// vertex is what searches look at together: most of a graph's time is spent in waiting for the memory of the next one.
+type vertex struct {
+	pot    cost
+	excess int32 // what it has to give; below zero: to take
+	first  int32 // its arcs go from there to the first of the next vertex
+	level  int32 // of a walk: arcs from a vertex that gives; -1: none
+	next   int32 // of a walk: the arc that is looked at next
 }
 
 // added is an arc before the graph is laid out.
@@ -40,8 +50,7 @@ var unreached = cost{balance: 1 << 60}
 
 // newGraph makes a graph with room for so many arcs.
 func newGraph(vertices, arcs int) *graph {
-	return &graph{adj: make([][]arc, vertices), pot: make([]cost, vertices), excess: make([]int32, vertices),
-		degrees: make([]int32, vertices), added: make([]added, 0, arcs)}
+	return &graph{at: make([]vertex, vertices+1), degrees: make([]int32, vertices), added: make([]added, 0, arcs)}
 }
 
 // add makes an arc and gives its place in the list of from.
@@ -55,35 +64,45 @@ func (g *graph) add(from, to int, capacity int32, c cost) int {
 // degree is how many arcs a vertex has.
 func (g *graph) degree(v int) int { return int(g.degrees[v]) }
 
+// of returns where the arcs of a vertex begin and end.
+func (g *graph) of(v int) (first, end int) { return int(g.at[v].first), int(g.at[v+1].first) }
+
+// room is what an arc of a vertex, by its place in the list, has room for.
+func (g *graph) room(v, i int) int { return int(g.caps[int(g.at[v].first)+i]) }
+
 // layOut puts the arcs of each vertex side by side; no more are added then.
 func (g *graph) layOut() {
-	all := make([]arc, 2*len(g.added))
+	g.arcs, g.caps = make([]arc, 2*len(g.added)), make([]int32, 2*len(g.added))
 	for v, k := range g.degrees {
-		g.adj[v], all = all[:0:k], all[k:]
+		x := &g.at[v]
+		g.at[v+1].first, x.next = x.first+k, x.first
 	}
 	for i := range g.added {
 		a := &g.added[i]
-		from, to := &g.adj[a.from], &g.adj[a.to]
-		*from = append(*from, arc{to: a.to, rev: int32(len(*to)), cap: a.cap, cost: a.cost})
-		*to = append(*to, arc{to: a.from, rev: int32(len(*from) - 1), cost: cost{}.minus(a.cost)})
+		from, to := &g.at[a.from].next, &g.at[a.to].next
+		there, back := *from, *to
+		*from++
+		*to++
+		g.arcs[there], g.arcs[back] = arc{a.to, back, a.cost}, arc{a.from, there, cost{}.minus(a.cost)}
+		g.caps[there] = a.cap
 	}
 	g.added = nil
 }
 
 // supply lets a vertex give so many units, or take them where the number is negative.
-func (g *graph) supply(v int, units int32) { g.excess[v] += units }
+func (g *graph) supply(v int, units int32) { g.at[v].excess += units }
 
 // warm fills the arcs whose reduced cost is negative, so that potentials that were found otherwise can be gone on with.
 // What lacks or is over at their ends is made up for by run.
 func (g *graph) warm() {
-	for u := range g.adj {
-		for i := range g.adj[u] {
-			a := &g.adj[u][i]
-			if a.cap > 0 && a.cost.plus(g.pot[u]).less(g.pot[a.to]) {
-				g.adj[a.to][a.rev].cap += a.cap
-				g.excess[u] -= a.cap
-				g.excess[a.to] += a.cap
-				a.cap = 0
+	for u := range len(g.at) - 1 {
+		for i, end := g.of(u); i < end; i++ {
+			a, k := &g.arcs[i], g.caps[i]
+			if k > 0 && a.cost.plus(g.at[u].pot).less(g.at[a.to].pot) {
+				g.caps[a.rev] += k
+				g.at[u].excess -= k
+				g.at[a.to].excess += k
+				g.caps[i] = 0
 			}
 		}
 	}
@@ -92,8 +111,8 @@ func (g *graph) warm() {
 // run brings as many units as can be from the vertices that give to those that take, at the least cost. No arc may have
 // a negative reduced cost.
 func (g *graph) run() {
-	dist := make([]cost, len(g.adj))
-	w := walk{g: g, next: make([]int32, len(g.adj)), level: make([]int32, len(g.adj))}
+	dist := make([]cost, len(g.at)-1)
+	w := walk{g: g}
 	var q queue
 	for {
 		far, ok := g.distances(dist, &q)
@@ -106,7 +125,7 @@ func (g *graph) run() {
 			if far.less(d) { // what lies beyond keeps a reduced cost of at least zero
 				d = far
 			}
-			g.pot[v] = g.pot[v].plus(d)
+			g.at[v].pot = g.at[v].pot.plus(d)
 		}
 		for w.sweep() {
 		}
@@ -119,7 +138,7 @@ func (g *graph) distances(dist []cost, q *queue) (far cost, ok bool) {
 	*q = (*q)[:0]
 	for v := range dist {
 		dist[v] = unreached
-		if g.excess[v] > 0 {
+		if g.at[v].excess > 0 {
 			dist[v] = cost{}
 			*q = append(*q, reached{vertex: int32(v)}) // all are equal: a heap
 		}
@@ -129,16 +148,16 @@ func (g *graph) distances(dist []cost, q *queue) (far cost, ok bool) {
 		if x.dist != dist[x.vertex] {
 			continue
 		}
-		if g.excess[x.vertex] < 0 {
+		if g.at[x.vertex].excess < 0 {
 			return x.dist, true
 		}
-		near := x.dist.plus(g.pot[x.vertex])
-		for i := range g.adj[x.vertex] {
-			a := &g.adj[x.vertex][i]
-			if a.cap == 0 {
+		near := x.dist.plus(g.at[x.vertex].pot)
+		for i, end := g.of(int(x.vertex)); i < end; i++ {
+			if g.caps[i] == 0 {
 				continue
 			}
-			if d := near.plus(a.cost).minus(g.pot[a.to]); d.less(dist[a.to]) {
+			a := &g.arcs[i]
+			if d := near.plus(a.cost).minus(g.at[a.to].pot); d.less(dist[a.to]) {
 				dist[a.to] = d
 				q.push(reached{d, a.to})
 			}
@@ -151,8 +170,6 @@ func (g *graph) distances(dist []cost, q *queue) (far cost, ok bool) {
 // that a search does not lose itself where many ways cost the same.
 type walk struct {
 	g     *graph
-	next  []int32
-	level []int32 // of each vertex: arcs from one that gives; -1: none
 	queue []int32
 }
 
@@ -161,11 +178,10 @@ func (w *walk) sweep() (some bool) {
 	if !w.levels() {
 		return false
 	}
-	clear(w.next)
-	for v := range w.g.excess {
-		if have := w.g.excess[v]; have > 0 {
+	for v := range w.g.at {
+		if have := w.g.at[v].excess; have > 0 {
 			k := w.push(int32(v), have)
-			w.g.excess[v] -= k
+			w.g.at[v].excess -= k
 			some = some || k > 0
 		}
 	}
@@ -174,28 +190,35 @@ func (w *walk) sweep() (some bool) {
 
 // levels is a breadth-first search, which ends with the level of the first vertex that takes.
 func (w *walk) levels() (found bool) {
+	g := w.g
 	w.queue = w.queue[:0]
-	for v := range w.level {
-		w.level[v] = -1
-		if w.g.excess[v] > 0 {
-			w.level[v] = 0
+	for v := range len(g.at) - 1 {
+		x := &g.at[v]
+		x.level, x.next = -1, x.first
+		if x.excess > 0 {
+			x.level = 0
 			w.queue = append(w.queue, int32(v))
 		}
 	}
 	last := int32(1 << 30)
 	for i := 0; i < len(w.queue); i++ {
-		u := w.queue[i]
-		if w.level[u] >= last {
+		from := &g.at[w.queue[i]]
+		if from.level >= last {
 			break
 		}
-		for k := range w.g.adj[u] {
-			a := &w.g.adj[u][k]
-			if a.cap == 0 || w.level[a.to] >= 0 || a.cost.plus(w.g.pot[u]) != w.g.pot[a.to] {
+		first, end := g.of(int(w.queue[i]))
+		for k, room := range g.caps[first:end] {
+			if room == 0 {
 				continue
 			}
-			w.level[a.to] = w.level[u] + 1
-			if w.g.excess[a.to] < 0 {
-				last = w.level[a.to]
+			a := &g.arcs[first+k]
+			to := &g.at[a.to]
+			if to.level >= 0 || a.cost.plus(from.pot) != to.pot {
+				continue
+			}
+			to.level = from.level + 1
+			if to.excess < 0 {
+				last = to.level
 			}
 			w.queue = append(w.queue, a.to)
 		}
@@ -204,20 +227,26 @@ func (w *walk) levels() (found bool) {
 }
 
 func (w *walk) push(u, want int32) int32 {
-	if lacks := -w.g.excess[u]; lacks > 0 {
+	g, from := w.g, &w.g.at[u]
+	if lacks := -from.excess; lacks > 0 {
 		k := min(want, lacks)
-		w.g.excess[u] += k
+		from.excess += k
 		return k
 	}
+	_, end := g.of(int(u))
 	var done int32
-	for ; int(w.next[u]) < len(w.g.adj[u]) && done < want; w.next[u]++ {
-		a := &w.g.adj[u][w.next[u]]
-		if a.cap == 0 || w.level[a.to] != w.level[u]+1 || a.cost.plus(w.g.pot[u]) != w.g.pot[a.to] {
+	for ; int(from.next) < end; from.next++ {
+		i := from.next
+		if g.caps[i] == 0 {
 			continue
 		}
-		if k := w.push(a.to, min(want-done, a.cap)); k > 0 {
-			a.cap -= k
-			w.g.adj[a.to][a.rev].cap += k
+		a := &g.arcs[i]
+		if to := &g.at[a.to]; to.level != from.level+1 || a.cost.plus(from.pot) != to.pot {
+			continue
+		}
+		if k := w.push(a.to, min(want-done, g.caps[i])); k > 0 {
+			g.caps[i] -= k
+			g.caps[a.rev] += k
 			if done += k; done == want {
 				break
 			}
@@ -229,9 +258,9 @@ func (w *walk) push(u, want int32) int32 {
 // certified reports whether no residual arc has a negative reduced cost, which proves by duality that no cheaper flow
 // of this size exists.
 func (g *graph) certified() bool {
-	for u := range g.adj {
-		for _, a := range g.adj[u] {
-			if a.cap > 0 && a.cost.plus(g.pot[u]).less(g.pot[a.to]) {
+	for u := range len(g.at) - 1 {
+		for i, end := g.of(u); i < end; i++ {
+			if a := &g.arcs[i]; g.caps[i] > 0 && a.cost.plus(g.at[u].pot).less(g.at[a.to].pot) {
 				return false
 			}
 		}

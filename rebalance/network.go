@@ -106,6 +106,11 @@ func (m *maker) alike() (rows []row) {
 	m.kind = make([]int, len(m.c.Indexes))
 	at := map[string]int{}
 	for i := range m.c.Indexes {
+		if i > 0 && m.wants[i] == m.wants[i-1] && slices.Equal(m.usable[i], m.usable[i-1]) {
+			m.kind[i] = m.kind[i-1]
+			rows[m.kind[i]].count += m.c.Indexes[i].Slices
+			continue
+		}
 		name := fmt.Sprint(m.wants[i], m.usable[i])
 		k, ok := at[name]
 		if !ok {
@@ -175,9 +180,10 @@ func (m *maker) newNetwork(rows []row, before *network) *network {
 	}
 	n.convex = slices.Grow(n.convex, hubs)
 	spread := make([]cost, len(m.c.Indexes)) // what the dearest copy of each index costs
+	found := map[spreadKey]spreadFlow{}
 	for i := range rows {
 		if of := rows[i].of; of >= 0 && n.hubs[of] < 0 {
-			spread[of] = n.addHubs(of, before)
+			spread[of] = n.addHubs(&rows[i], before, found)
 		}
 	}
 	n.first = n.next
@@ -189,10 +195,19 @@ func (m *maker) newNetwork(rows []row, before *network) *network {
 	return n
 }
 
-// addHubs makes the vertices of an index on its nodes, and tells what its dearest copy costs; nothing where the coarser
-// network has that in its potentials.
-func (n *network) addHubs(of int, before *network) (dearest cost) {
-	m := n.m
+// spreadKey is of indexes that are spread alike: of as many slices, in one row of the coarser network.
+type spreadKey struct{ parent, slices int }
+
+// spreadFlow is what level has found of the first of these.
+type spreadFlow struct {
+	first int // of its bundles
+	costs int64
+}
+
+// addHubs makes the vertices of a row's index on its nodes, and tells what its dearest copy costs; nothing where the
+// coarser network has that in its potentials.
+func (n *network) addHubs(r *row, before *network, found map[spreadKey]spreadFlow) (dearest cost) {
+	m, of := n.m, r.of
 	n.hubs[of] = n.next
 	n.next += len(m.nodes)
 	first, most := len(n.convex), m.c.Indexes[of].Slices
@@ -205,10 +220,19 @@ func (n *network) addHubs(of int, before *network) (dearest cost) {
 		n.convex = append(n.convex, v)
 	}
 	n.bundles[of] = first
-	if !known {
-		dearest.rest = level(n.convex[first:], most*m.wants[of])
+	if known {
+		return dearest
 	}
-	return dearest
+	x, done := found[spreadKey{r.parent, most}]
+	if done {
+		for k := range m.usable[of] {
+			n.convex[first+k].flow = n.convex[x.first+k].flow
+		}
+	} else {
+		x = spreadFlow{first, level(n.convex[first:], most*m.wants[of])}
+		found[spreadKey{r.parent, most}] = x
+	}
+	return cost{rest: x.costs}
 }
 
 // begin takes flows and potentials over. spread is by how much the copies of an index cost more than in the coarser
@@ -246,12 +270,15 @@ func (n *network) begin(before *network, spread []cost) {
 // attempt builds the graph around the flows that are expected, and solves it.
 func (n *network) attempt(wide int, all bool) {
 	n.wide = wide
-	arcs := 8 * len(n.convex)
+	arcs := min(8, 1+wide+wide/2) * len(n.convex)
 	for i := range n.rows {
 		arcs += len(n.rows[i].usable) + 2*n.m.zones + 1
 	}
-	n.g = newGraph(n.next, arcs)
-	copy(n.g.pot, n.pot)
+	n.g = newGraph(n.next, 0)
+	n.g.added = slices.Grow(n.m.added, arcs)
+	for v := range n.pot {
+		n.g.at[v].pot = n.pot[v]
+	}
 	var held int64
 	for i := range n.m.slices {
 		held += n.m.slices[i].bytes() * int64(n.m.slices[i].want)
@@ -262,12 +289,15 @@ func (n *network) attempt(wide int, all bool) {
 	for i := range n.convex {
 		n.addConvex(&n.convex[i], all)
 	}
+	n.m.added = n.g.added[:0]
 	n.g.layOut()
 	n.g.supply(0, n.total)
 	n.g.supply(1, -n.total)
 	n.g.warm()
 	n.g.run()
-	n.pot = n.g.pot
+	for v := range n.pot {
+		n.pot[v] = n.g.at[v].pot
+	}
 	n.searches += n.g.searches
 	n.read()
 }
@@ -312,8 +342,8 @@ func (m *maker) solve(rows []row, before *network) (*network, bool) {
 
 // proved reports whether every copy has its place, and no other solution is better.
 func (n *network) proved() bool {
-	stuck := func(e int32) bool { return e != 0 }
-	return n.g != nil && !slices.ContainsFunc(n.g.excess, stuck) && n.g.certified() && n.proves()
+	stuck := func(v vertex) bool { return v.excess != 0 }
+	return n.g != nil && !slices.ContainsFunc(n.g.at, stuck) && n.g.certified() && n.proves()
 }
 
 // addRow makes the arcs of a row, whose vertex is v; those of its zones follow it.
@@ -428,10 +458,10 @@ func (n *network) read() {
 		v := &n.convex[i]
 		v.flow = v.hi
 		if v.free >= 0 {
-			v.flow -= int(n.g.adj[v.from][v.free].cap)
+			v.flow -= n.g.room(v.from, v.free)
 		}
-		for _, a := range n.g.adj[v.from][v.first:][:v.arcs] {
-			v.flow -= int(a.cap)
+		for i := range v.arcs {
+			v.flow -= n.g.room(v.from, v.first+i)
 		}
 	}
 }
@@ -441,7 +471,7 @@ func (n *network) read() {
 func (n *network) proves() bool {
 	for i := range n.convex {
 		v := &n.convex[i]
-		gap := n.g.pot[v.to].minus(n.g.pot[v.from])
+		gap := n.g.at[v.to].pot.minus(n.g.at[v.from].pot)
 		if v.flow > 0 && gap.less(v.marginal(v.flow-1)) || v.flow < v.most && v.marginal(v.flow).less(gap) {
 			return false
 		}
@@ -460,9 +490,9 @@ func (n *network) choose() {
 			hub = n.hubs[of]
 		}
 		for z := range m.zones {
-			for _, a := range n.g.adj[v+1+z] {
-				if int(a.to) >= hub && int(a.to) < n.first && a.cap == 0 {
-					s.chosen = append(s.chosen, int(a.to)-hub)
+			for a, end := n.g.of(v + 1 + z); a < end; a++ {
+				if to := int(n.g.arcs[a].to); to >= hub && to < n.first && n.g.caps[a] == 0 {
+					s.chosen = append(s.chosen, to-hub)
 				}
 			}
 		}

@@ -193,7 +193,7 @@ func solve(nodes []Node, sliceCount, copies, perZone int) (hosts [][]index.NodeI
 		g.supply(p.source, want)
 		g.supply(p.sink, -want)
 		g.run()
-		flow := int(want - g.excess[p.source])
+		flow := int(want - g.at[p.source].excess)
 		switch {
 		case flow == sliceCount*copies && g.certified() && p.proves(g, base):
 			return p.hosts(g), true, nil
@@ -294,15 +294,15 @@ const aboveLevel = 3
 func (p *problem) proves(g *graph, base int64) bool {
 	for i, n := range p.nodes {
 		free, u := below(n, p.slices, base), p.first+i
-		if k := p.weighed(free, base); k < p.slices && growth(n, k)+g.pot[u].balance-g.pot[p.sink].balance < 0 {
+		if k := p.weighed(free, base); k < p.slices && growth(n, k)+g.at[u].pot.balance-g.at[p.sink].pot.balance < 0 {
 			return false
 		}
 		if free == 0 {
 			continue
 		}
-		for _, a := range g.adj[u] {
-			if int(a.to) == p.sink && a.cost == (cost{}) && (a.cap > 0 ||
-				growth(n, free-1)+g.pot[u].balance-g.pot[p.sink].balance > 0) {
+		for i, end := g.of(u); i < end; i++ {
+			if a := &g.arcs[i]; int(a.to) == p.sink && a.cost == (cost{}) && (g.caps[i] > 0 ||
+				growth(n, free-1)+g.at[u].pot.balance-g.at[p.sink].pot.balance > 0) {
 				return false
 			}
 		}
@@ -315,9 +315,9 @@ func (p *problem) hosts(g *graph) [][]index.NodeID {
 	hosts := make([][]index.NodeID, p.slices)
 	for s := range hosts {
 		for z := range p.zones {
-			for _, a := range g.adj[p.zone(s, z)] {
-				if int(a.to) >= p.first && a.cap == 0 {
-					hosts[s] = append(hosts[s], p.nodes[int(a.to)-p.first].ID)
+			for i, end := g.of(p.zone(s, z)); i < end; i++ {
+				if to := int(g.arcs[i].to); to >= p.first && g.caps[i] == 0 {
+					hosts[s] = append(hosts[s], p.nodes[to-p.first].ID)
 				}
 			}
 		}
