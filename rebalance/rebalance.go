@@ -127,6 +127,17 @@ func Allowed(nodes []Node, wanted []string) ([]Node, error) {
 	return allowed, nil
 }
 
+// Present returns those of a list of names or uuids that are there; all of them where none is.
+func Present(nodes []Node, wanted []string) []string {
+	present := slices.DeleteFunc(slices.Clone(wanted), func(w string) bool {
+		return !slices.ContainsFunc(nodes, func(n Node) bool { return n.UUID == w || n.Name == w })
+	})
+	if len(present) == 0 {
+		return wanted
+	}
+	return present
+}
+
 func names(nodes []Node) string {
 	if len(nodes) == 0 {
 		return "none"

@@ -37,7 +37,7 @@ one there is, which serves until the other is ready and takes its name; --cancel
 --auto-split=false keeps it from getting more and fewer slices by itself.`,
 		Example: `  tidemark index alter world/by_name --replicas 1
   tidemark index alter world/by_name --nodes i1,i2 --dry-run
-  tidemark index alter world/by_name --split-at '"m"' --wait
+  tidemark index alter world/by_name --split-at '"M"' --wait
   tidemark index alter world/by_name --partitions 12`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {

@@ -119,6 +119,30 @@ func TestSplitThatFails(t *testing.T) {
 	})
 }
 
+// An index that names its indexers is split and merged on those that are there, once one of them has left for good.
+func TestSplitOnIndexersThatAreLeft(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(4)
+		o, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "x", Bucket: "world",
+			Keys: []index.KeyExpr{{Expr: "name"}}, Partitions: 4, Replicas: 1, Nodes: []string{"i1", "i2", "i3"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.die("i3")
+		if _, err := w.leader().RemoveIndexer(w.ctx, RemoveIndexerRequest{ID: "i3", Force: true}); err != nil {
+			t.Fatal(err)
+		}
+		next := w.becomes(o.ID, 2)
+		for _, c := range w.log.State().Index(next.ID).Topology.Copies {
+			if c.Node != w.nodeOf("i1") && c.Node != w.nodeOf("i2") {
+				t.Errorf("%+v is where the index may not be", c)
+			}
+		}
+		w.until("it is merged", time.Minute, func() bool { return w.named("x").ID == next.ID })
+	})
+}
+
 func TestWhatASplitIsRefusedFor(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)

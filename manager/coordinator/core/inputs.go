@@ -191,7 +191,7 @@ type (
 		Node  index.NodeID
 		Reply chan Others
 	}
-	// Placing asks where the copies of a new index go.
+	// Placing asks where the copies of a new index go, or, of a definition that has an id, those of its successor.
 	Placing struct {
 		Definition *index.Definition
 		State      *statecontext.State // a rehearsal's, which has the load itself: nothing is reserved; nil: the newest

@@ -82,7 +82,11 @@ func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
 	if registered > 0 && len(nodes) == 0 {
 		return nil, fmt.Errorf("%w: %d registered", ErrNoIndexer, registered)
 	}
-	nodes, err := rebalance.Allowed(nodes, d.Nodes)
+	named := d.Nodes
+	if d.ID != 0 { // a successor: who made the index named indexers that may have left since
+		named = rebalance.Present(nodes, named)
+	}
+	nodes, err := rebalance.Allowed(nodes, named)
 	if err != nil {
 		return nil, err
 	}
