@@ -300,25 +300,9 @@ func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(pe
 		if err != nil {
 			return err
 		}
-		byID := map[index.ID]v1.IndexInfo{}
-		for _, i := range list.Indexes {
-			byID[i.ID] = i
-		}
 		sum, ready := 0.0, 0
-		waits = ""
-		for _, id := range ids {
-			i, ok := byID[id]
-			switch {
-			case !ok || i.State == index.Dropping:
-				return fmt.Errorf("index %s was dropped while waiting for it", id)
-			case i.State == index.Error:
-				return fmt.Errorf("index %s on %s is in state error: %s", i.Name, i.Bucket, i.Reason)
-			case i.State == index.Maintenance:
-				ready, sum = ready+1, sum+100
-			default:
-				sum += i.Progress
-				waits = cmp.Or(waits, waitsOf(&i))
-			}
+		if sum, ready, waits, err = readiness(&list, ids); err != nil {
+			return err
 		}
 		if progress != nil && len(ids) > 0 {
 			progress(sum / float64(len(ids)))
@@ -333,6 +317,30 @@ func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(pe
 		case <-changed:
 		}
 	}
+}
+
+// readiness sums up the progress of indexes in percent, how many of them are ready, and what the first of the others
+// waits for. An index in state error, or one that is gone, is an error.
+func readiness(list *v1.IndexList, ids []index.ID) (sum float64, ready int, waits string, err error) {
+	byID := map[index.ID]*v1.IndexInfo{}
+	for n := range list.Indexes {
+		byID[list.Indexes[n].ID] = &list.Indexes[n]
+	}
+	for _, id := range ids {
+		i, ok := byID[id]
+		switch {
+		case !ok || i.State == index.Dropping:
+			return 0, 0, "", fmt.Errorf("index %s was dropped while waiting for it", id)
+		case i.State == index.Error:
+			return 0, 0, "", fmt.Errorf("index %s on %s is in state error: %s", i.Name, i.Bucket, i.Reason)
+		case i.State == index.Maintenance:
+			ready, sum = ready+1, sum+100
+		default:
+			sum += i.Progress
+			waits = cmp.Or(waits, waitsOf(i))
+		}
+	}
+	return sum, ready, waits, nil
 }
 
 // waitsOf says what a build waits for, "" for one that goes on.

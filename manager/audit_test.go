@@ -39,8 +39,8 @@ func audited(t testing.TB, dir string) (all []api.Audited) {
 	return all
 }
 
-// TestAuditLog: each write is one line, of the manager that has answered it, wherever it was sent; each refused login and
-// each request that the sender may not do is one; reads are none.
+// TestAuditLog: each write is one line, of the manager that has answered it, wherever it was sent; each refused login
+// and each request that the sender may not do is one; reads are none.
 func TestAuditLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -127,8 +127,9 @@ func TestAuditFile(t *testing.T) {
 		}
 		_ = file.Close()
 	}
-	if _, err := Open(Config{Dir: t.TempDir(), REST: "127.0.0.1:0", Raft: "127.0.0.1:0",
-		Audit: AuditFile{Name: filepath.Join(dir, "none", "audit.log")}}); err == nil || !strings.Contains(err.Error(), "audit log") {
+	_, err = Open(Config{Dir: t.TempDir(), REST: "127.0.0.1:0", Raft: "127.0.0.1:0",
+		Audit: AuditFile{Name: filepath.Join(dir, "none", "audit.log")}})
+	if err == nil || !strings.Contains(err.Error(), "audit log") {
 		t.Errorf("a file in no folder: %v", err)
 	}
 	if to, err := (AuditFile{}).open(); to != nil || err != nil {

@@ -33,8 +33,8 @@ type tokens struct {
 	asking int
 }
 
-// OrToken makes of a check of certificates one that a request also passes which shows a token, Authorization: Bearer, of
-// somebody who may read metrics: a manager is asked. Without TLS the check alone counts.
+// OrToken makes of a check of certificates one that a request also passes which shows a token, Authorization: Bearer,
+// of somebody who may read metrics: a manager is asked. Without TLS the check alone counts.
 func (c *Client) OrToken(check func(r *http.Request) error) func(r *http.Request) error {
 	return func(r *http.Request) error {
 		err := check(r)

@@ -20,7 +20,8 @@ func TestOrToken(t *testing.T) {
 	ms := start(t, func(w http.ResponseWriter, r *http.Request, ms *managers) {
 		asked++
 		var req wire.TokenCheck
-		if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil || r.URL.Path != wire.TokenCheckPath || req.Remote != "10.0.0.9:1" {
+		if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil || r.URL.Path != wire.TokenCheckPath ||
+			req.Remote != "10.0.0.9:1" {
 			t.Errorf("asked %s for %+v, %v", r.URL.Path, req, err)
 		}
 		if req.Token != "good" {

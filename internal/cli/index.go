@@ -476,18 +476,7 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 			info.Replicas)
 		fmt.Fprintf(t, "created\t%s\nmodified_cas\t%d\ndefinition\t%s\n",
 			time.UnixMilli(info.CreatedMS).UTC().Format(time.RFC3339), info.ModifiedCAS, info.Definition)
-		if info.Reason != "" {
-			fmt.Fprintf(t, "reason\t%s\n", info.Reason)
-		}
-		for _, w := range info.WaitingFor {
-			fmt.Fprintf(t, "waits\t%s\n", w)
-		}
-		if a := info.Availability; a != nil {
-			fmt.Fprintf(t, "availability\t%s since %s\n", a.State, clockOf(a.SinceMS))
-			if a.Why != "" {
-				fmt.Fprintf(t, "lacking\t%s\n", a.Why)
-			}
-		}
+		printTroubles(t, &info)
 		if x := info.Split; x != nil {
 			fmt.Fprintf(t, "split\tindex %s of %d slices is %s, %.0f%%: %s\n", x.ID, x.Partitions, x.State, x.Progress,
 				x.Definition)
@@ -528,6 +517,22 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 		}
 		printCopies(t, &info, names)
 	})
+}
+
+// printTroubles says what an index lacks or waits for.
+func printTroubles(t io.Writer, info *v1.IndexInfo) {
+	if info.Reason != "" {
+		fmt.Fprintf(t, "reason\t%s\n", info.Reason)
+	}
+	for _, w := range info.WaitingFor {
+		fmt.Fprintf(t, "waits\t%s\n", w)
+	}
+	if a := info.Availability; a != nil {
+		fmt.Fprintf(t, "availability\t%s since %s\n", a.State, clockOf(a.SinceMS))
+		if a.Why != "" {
+			fmt.Fprintf(t, "lacking\t%s\n", a.Why)
+		}
+	}
 }
 
 // printCopies shows where the copies of an index are, and how much each has and does.

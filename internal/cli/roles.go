@@ -109,8 +109,8 @@ exists: an empty --data and --join only.`,
 	fl.StringVar(&source, "stability-source", stability.Sync.String(), "what moves the stability timestamps of buckets "+
 		"for which bucket settings say nothing: sync or heartbeat")
 	complete(cmd, "stability-source", fixed("sync", "heartbeat"))
-	fl.StringVar(&cfg.Audit.Name, "audit-log", "", "`FILE` that takes a line of JSON for each write and each request that "+
-		"was refused because of who sent it; none without it")
+	fl.StringVar(&cfg.Audit.Name, "audit-log", "", "`FILE` that takes a line of JSON for each write and each request "+
+		"that was refused because of who sent it; none without it")
 	fl.IntVar(&cfg.Audit.Size, "audit-log-size", manager.DefaultAuditSize, "MiB after which a new file of the audit log "+
 		"begins; the full one is named by the time")
 	fl.IntVar(&cfg.Audit.Files, "audit-log-files", manager.DefaultAuditFiles, "how many full files of the audit log are "+

@@ -158,7 +158,8 @@ func tokenCreate(s Streams, f *serverFlags) *cobra.Command {
 				return err
 			})
 		}}
-	cmd.Flags().StringVar(&req.Role, "role", "", "metrics, read, ddl or admin: at most the user's own, which is the default")
+	cmd.Flags().StringVar(&req.Role, "role", "", "metrics, read, ddl or admin: at most the user's own, which is the "+
+		"default")
 	cmd.Flags().StringVar(&req.Note, "note", "", "what it is for")
 	cmd.Flags().DurationVar(&expires, "expires", 90*24*time.Hour, "how long it is valid; 0: for ever")
 	return cmd

@@ -396,8 +396,8 @@ func (a *API) checkCluster(r *http.Request) error {
 		a.cfg.Name, own)
 }
 
-// checkQuery refuses parameters that the call's documentation does not name, and values that are none of those it takes.
-// What components, load balancers and Prometheus ask is theirs.
+// checkQuery refuses parameters that the call's documentation does not name, and values that are none of those it
+// takes. What components, load balancers and Prometheus ask is theirs.
 func (rt *route) checkQuery(r *http.Request) error {
 	if r.URL.RawQuery == "" || rt.component() || rt.role == RoleNone || rt.path == metricsPath {
 		return nil
@@ -456,8 +456,8 @@ func (g *ground) leaderOf(s *statecontext.State) (wire.Leader, bool) {
 	return wire.Leader{ID: l.ID}, false
 }
 
-// leaderless is the answer where no manager is known to lead: in an election it is over in a moment; else it says who has
-// to come back.
+// leaderless is the answer where no manager is known to lead: in an election it is over in a moment; else it says who
+// has to come back.
 func (g *ground) leaderless() *rpc.Problem {
 	return noLeader("no leader is known at the moment, try again; %s", majorityText(g.voters()))
 }

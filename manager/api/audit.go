@@ -17,8 +17,8 @@ type Audited struct {
 	Time      time.Time `json:"time"`    // when it was answered
 	Manager   string    `json:"manager"` // by whom
 	RequestID string    `json:"request_id"`
-	// Principal is who sent it: a user, a certificate, or anonymous. Of a refusal it is absent: who he is was not shown, or
-	// stands in Detail.
+	// Principal is who sent it: a user, a certificate, or anonymous. Of a refusal it is absent: who he is was not shown,
+	// or stands in Detail.
 	Principal string `json:"principal,omitempty"`
 	Remote    string `json:"remote"`         // the address that it came from
 	From      string `json:"from,omitempty"` // the manager that has passed it on

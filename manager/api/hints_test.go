@@ -23,7 +23,7 @@ func TestFieldHints(t *testing.T) {
 	for statement, want := range map[string]string{
 		`CREATE INDEX i ON b(name, geo.lat)`:                            "",
 		`CREATE INDEX i ON b(nam)`:                                      "0 of 20 sampled documents have nam; did you mean name?",
-		`CREATE INDEX i ON b(Name, LOWER(nmae))`:                        "0 of 20 sampled documents have Name; did you mean name?|0 of 20 sampled documents have nmae; did you mean name?",
+		`CREATE INDEX i ON b(Name, LOWER(nane))`:                        "0 of 20 sampled documents have Name; did you mean name?|0 of 20 sampled documents have nane; did you mean name?",
 		`CREATE INDEX i ON b(nam, nam || "x")`:                          "0 of 20 sampled documents have nam; did you mean name?",
 		`CREATE INDEX i ON b(geo.latt)`:                                 "0 of 20 sampled documents have geo.latt; did you mean geo.lat?",
 		`CREATE INDEX i ON b(gee.lat)`:                                  "0 of 20 sampled documents have gee; did you mean geo?",

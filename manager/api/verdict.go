@@ -192,8 +192,8 @@ func (j verdict) judgeIndexers() {
 	}
 }
 
-// instead says what is to be done about an indexer that is away: to one in whose place another runs, with another folder,
-// nothing comes back.
+// instead says what is to be done about an indexer that is away: to one in whose place another runs, with another
+// folder, nothing comes back.
 func (j verdict) instead(i *v1.IndexerStatus) string {
 	if i.State != liveness.Offline.String() || i.Evicting {
 		return ""

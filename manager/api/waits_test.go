@@ -27,11 +27,12 @@ func TestWaitsOf(t *testing.T) {
 			{Node: 3, Name: "i3", Life: liveness.Offline}},
 		Buckets: []core.BucketStatus{
 			{Name: "b", Wanted: true, VBuckets: 128, Rollback: "prepare", RollbackForMS: 2_340,
-				Streams: streams.Summary{Begun: 64, Stuck: []streams.Stuck{{VBucket: 3, ForMS: 18_000, Reason: "nobody hosts it"}}}},
+				Streams: streams.Summary{Begun: 64,
+					Stuck: []streams.Stuck{{VBucket: 3, ForMS: 18_000, Reason: "nobody hosts it"}}}},
 			{Name: "other", Wanted: true, VBuckets: 128}},
 	}
-	x := &statecontext.Index{Definition: index.Definition{Bucket: "b", State: index.Backfill}, Topology: partition.Topology{
-		Copies: []partition.Copy{{Node: 0}, {Node: 1}, {Node: 2, State: partition.Leaving}}}}
+	x := &statecontext.Index{Definition: index.Definition{Bucket: "b", State: index.Backfill},
+		Topology: partition.Topology{Copies: []partition.Copy{{Node: 0}, {Node: 1}, {Node: 2, State: partition.Leaving}}}}
 	want := []string{
 		"projector p1 cannot ask KV node kv1:11210 about bucket b, since 1970-01-01T00:00:01Z: connection refused",
 		"projector p2 at http://p2 is offline",
