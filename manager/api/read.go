@@ -51,8 +51,8 @@ func (g indexes) readRoutes() []route {
 				id: "getIndex", tag: tagReads, summary: "Describe an index", params: []param{consistency},
 				headers: []string{headerIfNoneMatch},
 				answers: []answer{{status: 200, means: "the index", body: v1.IndexInfo{}, headers: readHeaders(headerETag)},
-					{status: 304, means: "the client has this definition and state (items, disk_bytes, progress, waiting_for and faults " +
-						"may be others)", headers: readHeaders(headerETag)}},
+					{status: 304, means: "the client has this definition and state (items, disk_bytes, progress, waiting_for " +
+						"and faults may be others)", headers: readHeaders(headerETag)}},
 				codes: []errcode.Code{errcode.UnknownIndex, errcode.MethodNotAllowed}}},
 		{method: "GET", path: "/v1/state", handle: g.state, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
 			id: "getState", tag: tagReads, summary: "The replicated StateContext",
