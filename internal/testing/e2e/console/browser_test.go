@@ -335,13 +335,22 @@ func (b *browser) scheme(name string) {
 		"value": name}}}, nil)
 }
 
-// shot takes a picture of the window as PNG.
-func (b *browser) shot() []byte {
+// shot takes a picture of the window as PNG, or of the whole page.
+func (b *browser) shot(whole bool) []byte {
 	b.t.Helper()
 	var out struct {
 		Data string `json:"data"`
 	}
-	b.must("Page.captureScreenshot", map[string]any{"format": "png"}, &out)
+	of := map[string]any{"format": "png"}
+	if whole {
+		var page struct {
+			Size struct{ Width, Height float64 } `json:"cssContentSize"`
+		}
+		b.must("Page.getLayoutMetrics", nil, &page)
+		of["captureBeyondViewport"] = true
+		of["clip"] = map[string]any{"x": 0, "y": 0, "width": page.Size.Width, "height": min(page.Size.Height, 4000), "scale": 1}
+	}
+	b.must("Page.captureScreenshot", of, &out)
 	png, err := base64.StdEncoding.DecodeString(out.Data)
 	if err != nil {
 		b.t.Fatal(err)

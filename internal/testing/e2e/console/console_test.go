@@ -76,6 +76,7 @@ func TestOpen(t *testing.T) {
 	picture(b, "streams")
 	scans(b)
 	pages(b)
+	groups(b)
 	formCancels(b, up)
 	split(b)
 	statements(b)
@@ -135,6 +136,34 @@ func pages(b *browser) {
 	b.shows("This is the last page.")
 	b.until("no row is missing, and none there twice", `(() => { const all = [...window.seen, ...`+ids+`];
 		return all.length === 141 && new Set(all).size === 141; })()`)
+}
+
+// groups: of an index's entries, counted and summed up by the indexers, and the same on the command line.
+func groups(b *browser) {
+	b.t.Helper()
+	b.do(`document.querySelector('[data-group="0"]').click()`)
+	b.click("Add an aggregate")
+	b.click("Add an aggregate")
+	b.do(`(() => { const s = document.querySelectorAll('[data-aggregate] [data-part=op]')[1];
+		s.value = 'min';
+		s.dispatchEvent(new Event('change'));
+		document.querySelectorAll('[data-aggregate] [data-part=component]')[1].value = '1'; })()`)
+	b.typeIn("#limit", "5")
+	b.click("Scan")
+	b.until("one group, with its figures", `(() => {
+		const of = (at) => [...document.querySelectorAll('[aria-label=Rows] ' + at)].map((c) => c.textContent).join(' | ');
+		return of('th') === 'iso_country | count(*) | min(name)' && of('td') === '"FR" | 141 | "Abbeville"'; })()`)
+	b.shows("--group-by 'iso_country' --aggregate 'count(*)' --aggregate 'min(name)'")
+	b.shows("1 group")
+	see(b, "groups")
+	b.click("Count")
+	b.until("how many groups", "document.querySelector('.figure').textContent === '1 group'")
+	b.until("each key once says nothing of groups", "document.querySelector('#distinct').disabled")
+	for range 2 {
+		b.click("Remove")
+	}
+	b.do(`document.querySelector('[data-group="0"]').click()`)
+	b.until("rows again", "!document.querySelector('#distinct').disabled")
 }
 
 // expire has the next question be answered as it is a minute later, when the state of a cursor is kept no more; that it
@@ -474,7 +503,7 @@ func quiet(b *browser) {
 func see(b *browser, name string) {
 	b.t.Helper()
 	if dir := os.Getenv("TIDEMARK_PICTURES"); dir != "" {
-		if err := os.WriteFile(filepath.Join(dir, name+".png"), b.shot(), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name+".png"), b.shot(true), 0o600); err != nil {
 			b.t.Fatal(err)
 		}
 	}
@@ -487,7 +516,7 @@ func picture(b *browser, name string) {
 	if !*pictures {
 		return
 	}
-	img, err := png.Decode(bytes.NewReader(b.shot()))
+	img, err := png.Decode(bytes.NewReader(b.shot(false)))
 	if err != nil {
 		b.t.Fatal(err)
 	}

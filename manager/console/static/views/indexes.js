@@ -112,7 +112,7 @@ export const indexes = {
     let last = null;
     let after = query.get('after') || '';
     let chosen = query.get('id');
-    const filter = el('input', { type: 'search', placeholder: 'Filter: name, bucket or state', 'aria-label': 'Filter', oninput: () => draw() });
+    const filter = el('input', { type: 'search', placeholder: 'name, bucket or state', 'aria-label': 'Filter', oninput: () => draw() });
     const kept = el('div', {});
     const pane = el('div', {});
     put(tools, filter);

@@ -5,6 +5,7 @@ import { get } from '../lib/api.js';
 import { count, duration, many } from '../lib/format.js';
 import { poll } from '../lib/poll.js';
 import { verdictKind } from '../lib/states.js';
+import { rebalances } from './placement.js';
 
 // todo is what follows from a status: what is wrong, in the cluster's words, and the next step.
 function todo(s) {
@@ -39,7 +40,7 @@ function step(parts) {
   return parts.map((p) => [names[p] ? el('a', { href: p }, names[p]) : p, ' ']);
 }
 
-function draw(body, s) {
+function draw(body, s, moving) {
   const list = todo(s);
   const good = s.verdict === 'ready';
   const x = s.indexes;
@@ -62,6 +63,7 @@ function draw(body, s) {
       : el('p', { class: 'dim' }, 'Only the leader counts them, and it does not answer.'), el('a', { href: '#/indexes' }, 'All indexes'))),
   card('What to do', list.length ? el('ol', { class: 'todo' }, list.map((t) => el('li', {}, el('span', { class: 'wrap' }, t.what),
     t.next.length > 0 && el('span', { class: 'dim' }, ' — ', step(t.next))))) : el('p', {}, 'Nothing: all is well.')),
+  moving.length > 0 && card('Slices move', rebalances(moving), el('a', { href: '#/placement' }, 'Which, and where to')),
   card('Buckets', table([
     { name: 'Bucket', cell: (b) => el('b', {}, b.name) },
     { name: 'Streams', cell: (b) => (!b.wanted ? word('not needed', 'plain') : b.streams_missing
@@ -78,6 +80,11 @@ export const overview = {
   path: '', title: 'Overview',
   show({ body, status }) {
     put(body, card(null, 'Asking the cluster…'));
-    return poll(status, (signal) => get('reading the status', '/v1/status', { signal }), (s) => draw(body, s), 3000).end;
+    const ask = async (signal) => {
+      const [s, r] = await Promise.all([get('reading the status', '/v1/status', { signal }),
+        get('listing the rebalances', '/v1/rebalances', { signal }).catch(() => ({ rebalances: [] }))]); // without a leader there are none
+      return { s, moving: r.rebalances.filter((x) => !x.finished_ms) };
+    };
+    return poll(status, ask, ({ s, moving }) => draw(body, s, moving), 3000).end;
   },
 };

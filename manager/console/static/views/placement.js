@@ -20,18 +20,22 @@ function copyWord(c, lost) {
 }
 
 function matrix(list, indexers, moves) {
-  const nodes = [...indexers].sort((a, b) => a.node - b.node);
+  const nodes = [...indexers].sort((a, b) => a.id.localeCompare(b.id, 'en', { numeric: true }));
   const rows = list.flatMap((t) => {
     const slices = [...new Set(t.copies.map((c) => c.slice))].sort((a, b) => a - b);
-    return [el('tr', { class: 'group' }, el('th', { scope: 'rowgroup', colspan: nodes.length + 2 }, `${t.bucket}/${t.name}`)),
-      ...slices.map((s) => el('tr', {}, el('th', { scope: 'row' }, `slice ${s}`), nodes.map((n) => el('td', { class: 'wrap' },
-        t.copies.filter((c) => c.slice === s && c.node === n.node).map((c) => el('div', {}, copyWord(c, n.state !== 'active'),
-          c.heard && el('span', { class: 'dim' }, `${count(c.items)} entries`))))),
-      el('td', {}, moves.filter((m) => m.index === t.id && m.slice === s).map((m) => el('div', {}, moveWord(m, nodes))))))];
+    return [el('tr', { class: 'group' }, el('th', { scope: 'rowgroup', colspan: nodes.length + 1 }, `${t.bucket}/${t.name}`)),
+      ...slices.flatMap((s) => {
+        const moving = moves.filter((m) => m.index === t.id && m.slice === s);
+        return [el('tr', { class: moving.length > 0 && 'moves' }, el('th', { scope: 'row' }, `slice ${s}`), nodes.map((n) => el('td', { class: 'wrap' },
+          t.copies.filter((c) => c.slice === s && c.node === n.node).map((c) => el('div', {}, copyWord(c, n.state !== 'active'),
+            c.heard && el('span', { class: 'dim' }, `${count(c.items)} entries`)))))),
+        ...moving.map((m) => el('tr', { class: 'move' }, el('th', { scope: 'row', 'aria-label': `move of slice ${s}` }),
+          el('td', { class: 'wrap', colspan: nodes.length }, el('div', {}, moveWord(m, nodes)))))];
+      })];
   });
   return el('div', { class: 'scroll keep' }, el('table', { class: 'matrix', 'aria-label': 'Slices by indexer' },
     el('thead', {}, el('tr', {}, el('th', { scope: 'col' }, 'Slice'), nodes.map((n) => el('th', { scope: 'col' }, n.id, ' ',
-      n.state !== 'active' ? word(n.state, 'bad') : n.role !== 'serving' && word(n.role, 'warn'))), el('th', { scope: 'col' }, 'Moves'))),
+      n.state !== 'active' ? word(n.state, 'bad') : n.role !== 'serving' && word(n.role, 'warn'))))),
     el('tbody', {}, rows)));
 }
 
@@ -42,7 +46,8 @@ function moveWord(m, nodes) {
   return [word(m.state, m.state === 'done' ? 'good' : 'warn', m.reason), ` ${from}${nameOf(nodes, m.dst.node)}, ${bytes(m.bytes_done)} of ${bytes(m.bytes)}`];
 }
 
-function rebalances(list) {
+// rebalances are the newest ones, the last first.
+export function rebalances(list) {
   if (!list.length) return empty('Nothing moves, and nothing has moved.', 'tidemark rebalance run spreads the slices when indexers come or go.');
   return list.slice(-5).reverse().map((r) => el('div', { class: 'row' }, el('b', {}, `rebalance ${r.id}`), word(r.phase, r.finished_ms ? 'plain' : 'warn'),
     !r.finished_ms && bar(r.percent, `${percent(r.percent)}${r.remaining_ms === undefined ? '' : `, about ${duration(r.remaining_ms)} left`}`),

@@ -45,7 +45,7 @@ function indexers(s, stats) {
     { name: 'Queue', cell: (i) => (i.queue_limit ? bar(100 * i.queue_bytes / i.queue_limit, `${bytes(i.queue_bytes)} of ${bytes(i.queue_limit)}`) : bytes(i.queue_bytes)) },
     { name: 'Up for', num: true, cell: (i) => (figures.get(i.id) && figures.get(i.id).uptime_ms ? duration(figures.get(i.id).uptime_ms) : '–') },
     { name: 'Admin', cell: (i) => el('span', { class: 'mono wrap' }, i.admin) },
-    { name: 'What is wrong', cell: (i) => or(i.health && i.health !== 'ok' ? i.health : '', 'nothing') },
+    { name: 'What is wrong', cell: (i) => or(i.health && i.health !== 'ok' ? i.health : i.state === 'active' ? '' : 'it is not heard of', 'nothing') },
   ], s.indexers, { label: 'Indexers', none: empty('No indexer has registered.', 'Start one: tidemark indexer --help') });
 }
 

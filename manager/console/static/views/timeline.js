@@ -72,7 +72,7 @@ export const timeline = {
     let note = '';
     let waiting = null;
     const shown = new Set(Object.keys(groups));
-    const filter = el('input', { type: 'search', placeholder: 'Filter: name, who, word', 'aria-label': 'Filter', oninput: draw });
+    const filter = el('input', { type: 'search', placeholder: 'name, who or word', 'aria-label': 'Filter', oninput: draw });
     put(tools, filter, el('span', { class: 'chips' }, Object.keys(groups).map((g) => el('label', {}, el('input', { type: 'checkbox', checked: true, onchange: (e) => {
       if (e.target.checked) shown.add(g);
       else shown.delete(g);
@@ -110,7 +110,7 @@ export const timeline = {
           else if (line.startsWith('event: ')) kind = line.slice(7);
           else if (line.startsWith('data: ')) take(kind, JSON.parse(line.slice(6)));
           else if (line === '' && id) resume = id;
-          if (!events.length) draw();
+          if (!events.length && (note || line.startsWith(':'))) draw(); // with a heartbeat, at the latest, all that there was has come
           return true;
         } });
         waiting = setTimeout(follow, 1000);

@@ -52,6 +52,11 @@ function bounds(rows) {
   return prefix.length ? { equal: prefix } : {};
 }
 
+const ops = ['count(*)', 'count', 'sum', 'avg', 'min', 'max'];
+
+// nameOf is an aggregate as the command line takes it.
+const nameOf = (a, keys) => `${a.op}(${a.distinct ? 'distinct ' : ''}${a.component === undefined ? '*' : keys[a.component].expr})`;
+
 export const workbench = {
   path: 'scan', title: 'Scan',
   show({ body, status, query }) {
@@ -61,6 +66,8 @@ export const workbench = {
     status.age.textContent = '';
     const choice = el('select', { id: 'index', onchange: () => choose(choice.value) });
     const fields = el('div', {});
+    const groups = el('div', { class: 'row chips' });
+    const aggregates = el('div', {});
     const said = el('div', { 'aria-live': 'polite' });
     const result = el('div', { class: 'gap' });
     const side = el('div', {});
@@ -77,6 +84,7 @@ export const workbench = {
       el('div', { class: 'row' }, el('label', { for: 'consistency' }, 'Consistency'), consistency),
       el('div', { class: 'row' }, el('label', { for: 'limit' }, 'Rows, at most'), limit, el('label', { for: 'offset' }, 'after the first'), offset),
       el('div', { class: 'row chips' }, el('label', {}, reverse, 'from the end'), el('label', {}, distinct, 'each key once')),
+      groups, aggregates,
       el('div', { class: 'row' }, go, button('Count', tally), stop));
     put(body, el('div', { class: 'two' }, el('div', { class: 'view' }, card('What to scan', form), said, result), side));
     put(side, card('Definition', el('p', { class: 'dim' }, 'Choose an index.')));
@@ -99,6 +107,10 @@ export const workbench = {
       if (running) running.abort('left');
       chosen = all.find((i) => i.id === id);
       put(fields, keysOf(chosen).map((k, n) => keyRow(k, n)));
+      put(groups, el('span', { class: 'dim' }, 'Group by'), keysOf(chosen).map((k, n) => el('label', {},
+        el('input', { type: 'checkbox', 'data-group': n, onchange: align }), el('span', { class: 'mono' }, k.expr))),
+      button('Add an aggregate', () => { aggregates.append(aggregateRow()); align(); }));
+      put(aggregates);
       align();
       const s = indexState(chosen);
       put(side, card('Definition', el('pre', {}, chosen.definition), dl([['state', word(s.text, s.kind, s.why)], ['entries', count(chosen.items)],
@@ -118,6 +130,26 @@ export const workbench = {
         el('label', { 'data-part': 'openlabel' }, open, ' without the end')));
     }
 
+    function aggregateRow() {
+      const component = el('select', { 'aria-label': 'component', 'data-part': 'component' }, keysOf(chosen).map((k, n) => el('option', { value: n }, k.expr)));
+      const row = el('div', { class: 'row', 'data-aggregate': '' }, el('select', { 'aria-label': 'aggregate', 'data-part': 'op', onchange: align }, ops.map((o) => el('option', { value: o }, o))),
+        component, el('label', { 'data-part': 'differentlabel' }, el('input', { type: 'checkbox', 'data-part': 'different' }), ' different values'),
+        button('Remove', () => { row.remove(); align(); }));
+      return row;
+    }
+
+    // grouping is what makes a scan one of groups: nothing where none is asked for, and a count where nothing else is.
+    function grouping() {
+      const by = [...groups.querySelectorAll('[data-group]')].filter((b) => b.checked).map((b) => Number(b.getAttribute('data-group')));
+      const list = [...aggregates.querySelectorAll('[data-aggregate]')].map((row) => {
+        const part = (name) => row.querySelector(`[data-part=${name}]`);
+        const op = part('op').value;
+        return op === ops[0] ? { op: 'count' } : { op, component: Number(part('component').value), ...(part('different').checked && !part('differentlabel').hidden ? { distinct: true } : {}) };
+      });
+      if (!by.length && !list.length) return null;
+      return { ...(by.length ? { group_by: by } : {}), aggregates: list.length ? list : [{ op: 'count' }] };
+    }
+
     // align shows the fields that count: a range ends the key, and nothing after "anything" narrows it.
     function align() {
       let open = true;
@@ -131,6 +163,12 @@ export const workbench = {
         part('openlabel').hidden = op !== 'between';
         if (op !== 'is') open = false;
       }
+      for (const row of aggregates.querySelectorAll('[data-aggregate]')) {
+        const op = row.querySelector('[data-part=op]').value;
+        row.querySelector('[data-part=component]').hidden = op === ops[0];
+        row.querySelector('[data-part=differentlabel]').hidden = !['count', 'sum', 'avg'].includes(op);
+      }
+      distinct.disabled = grouping() !== null; // each group comes once
     }
 
     function request() {
@@ -138,7 +176,7 @@ export const workbench = {
         const part = (name) => row.querySelector(`[data-part=${name}]`);
         return { op: part('op').disabled ? 'any' : part('op').value, low: part('low').value, high: part('high').value, openHigh: part('open').checked };
       });
-      return { ...bounds(rows), consistency: consistency.value, ...(reverse.checked ? { reverse: true } : {}), ...(distinct.checked ? { distinct: true } : {}),
+      return { ...bounds(rows), consistency: consistency.value, ...(reverse.checked ? { reverse: true } : {}), ...(distinct.checked && !distinct.disabled ? { distinct: true } : {}), ...grouping(),
         ...(Number(offset.value) > 0 ? { offset: Number(offset.value) } : {}) };
     }
 
@@ -190,7 +228,7 @@ export const workbench = {
         const began = performance.now();
         const r = await call('the count', 'POST', indexPath(chosen.id, ':count'), { raw: encode(req), signal, patience: 600000 });
         put(said);
-        put(result, card('Count', el('p', { class: 'figure' }, many(r.count, 'entry', 'entries')), dl([['took', duration(performance.now() - began)], ['timestamp', el('span', { class: 'mono' }, r.timestamp.id || r.timestamp.hash)]])));
+        put(result, card('Count', el('p', { class: 'figure' }, req.aggregates ? many(r.count, 'group') : many(r.count, 'entry', 'entries')), dl([['took', duration(performance.now() - began)], ['timestamp', el('span', { class: 'mono' }, r.timestamp.id || r.timestamp.hash)]])));
       });
     }
 
@@ -213,15 +251,20 @@ export const workbench = {
 
     function drawRows({ req, number, before }, rows, end, first, took) {
       const keys = keysOf(chosen);
+      const grouped = req.aggregates !== undefined;
+      const heads = grouped ? [...(req.group_by || []).map((n) => keys[n].expr), ...req.aggregates.map((a) => nameOf(a, keys))]
+        : [...keys.map((k) => k.expr), 'Document'];
+      const cells = (r) => (grouped ? [...(r.key || []), ...r.values].map(show)
+        : [...keys.map((k, n) => (n < r.key.length ? (r.key[n] === undefined ? 'MISSING' : show(r.key[n])) : '')), r.id]);
       const upTo = before + rows.length;
-      put(result, card(number === 1 ? many(rows.length, 'row') : `Page ${number}: ${rows.length ? `rows ${count(before + 1)} to ${count(upTo)}` : 'no row'}`, rows.length ? el('div', { class: 'scroll keep' }, el('table', { 'aria-label': 'Rows' },
-        el('thead', {}, el('tr', {}, keys.map((k) => el('th', { scope: 'col' }, k.expr)), el('th', { scope: 'col' }, 'Document'))),
-        el('tbody', {}, rows.map((r) => el('tr', {}, keys.map((k, n) => el('td', { class: 'mono wrap' }, n < r.key.length ? (r.key[n] === undefined ? 'MISSING' : show(r.key[n])) : '')),
-          el('td', { class: 'mono wrap' }, r.id))))))
+      const what = grouped ? 'group' : 'row';
+      put(result, card(number === 1 ? many(rows.length, what) : `Page ${number}: ${rows.length ? `${what}s ${count(before + 1)} to ${count(upTo)}` : `no ${what}`}`, rows.length ? el('div', { class: 'scroll keep' }, el('table', { 'aria-label': 'Rows' },
+        el('thead', {}, el('tr', {}, heads.map((h) => el('th', { scope: 'col' }, h)))),
+        el('tbody', {}, rows.map((r) => el('tr', {}, cells(r).map((c) => el('td', { class: 'mono wrap' }, c)))))))
         : empty('No entry fits.', 'Widen the bounds, or take "anything" for a component.'),
       next(req, number, upTo, end)),
-      end && end.end && card('How it went', dl([['rows', count(end.rows)], ['timestamp', el('span', { class: 'mono' }, end.timestamp.id || end.timestamp.hash)],
-        ['first row after', duration(first ?? took)], ['all after', `${duration(took)}, seen from this page`], ['asked', el('code', { class: 'wrap' }, encode(req))],
+      end && end.end && card('How it went', dl([[`${what}s`, count(end.rows)], ['timestamp', el('span', { class: 'mono' }, end.timestamp.id || end.timestamp.hash)],
+        [`first ${what} after`, duration(first ?? took)], ['all after', `${duration(took)}, seen from this page`], ['asked', el('code', { class: 'wrap' }, encode(req))],
         ['command line', el('code', { class: 'wrap' }, command(req))]]), explained(end.explain)));
     }
 
@@ -264,6 +307,8 @@ export const workbench = {
       if (req.range && req.range.inclusion !== 'both') parts.push('--inclusion', req.range.inclusion);
       if (req.reverse) parts.push('--reverse');
       if (req.distinct) parts.push('--distinct');
+      for (const n of req.group_by || []) parts.push('--group-by', q(new Exact(keysOf(chosen)[n].expr)));
+      for (const a of req.aggregates || []) parts.push('--aggregate', q(new Exact(nameOf(a, keysOf(chosen)))));
       if (req.offset) parts.push('--offset', req.offset);
       parts.push('--limit', req.limit, '--consistency', req.consistency);
       if (req.cursor) parts.push('--cursor', req.cursor);
