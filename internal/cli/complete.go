@@ -11,6 +11,7 @@ import (
 	"tidemark/client"
 	"tidemark/index"
 	"tidemark/internal/localcluster"
+	"tidemark/manager/api/v1"
 )
 
 // completeTimeout is how long the shell waits for names from the cluster; none come when it does not answer.
@@ -104,6 +105,77 @@ func (f *serverFlags) nodes() completion {
 		}
 		return words, err
 	})
+}
+
+// members completes the name of one member: a manager, projector or indexer, or of the given roles.
+func (f *serverFlags) members(roles ...string) completion {
+	return one(f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
+		st, err := c.Status(ctx)
+		for _, name := range namesOfMembers(&st) {
+			if of := rolesOf(&st, name); len(roles) == 0 || slices.ContainsFunc(roles, func(r string) bool {
+				return slices.Contains(of, r)
+			}) {
+				words = append(words, name)
+			}
+		}
+		return words, err
+	}))
+}
+
+// one completes the first argument only.
+func one(words completion) completion {
+	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return words(cmd, args, typed)
+	}
+}
+
+// users completes the name of a user.
+func (f *serverFlags) users() completion {
+	return one(f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
+		list, err := c.Users(ctx)
+		for _, u := range list {
+			words = append(words, u.Name)
+		}
+		return words, err
+	}))
+}
+
+// tokens completes the id of a token.
+func (f *serverFlags) tokens() completion {
+	return one(f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
+		list, err := c.Tokens(ctx)
+		for _, t := range list {
+			words = append(words, t.ID)
+		}
+		return words, err
+	}))
+}
+
+func namesOfMembers(st *v1.Status) (names []string) {
+	for _, m := range st.Managers {
+		names = append(names, m.ID)
+	}
+	for _, p := range st.Projectors {
+		names = append(names, string(p.ID))
+	}
+	for _, i := range st.Indexers {
+		names = append(names, i.ID)
+	}
+	return names
+}
+
+// loggers completes a member, and then a level.
+func (f *serverFlags) loggers() completion {
+	members, levels := f.members(), fixed(append(slices.Clone(logLevels), resetLevel)...)
+	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 1 {
+			return levels(cmd, args, typed)
+		}
+		return members(cmd, args, typed)
+	}
 }
 
 // deferred completes BUCKET and then the names of its deferred indexes.

@@ -333,7 +333,7 @@ type contextRow struct {
 
 func contextList(s Streams) *cobra.Command {
 	var as format
-	cmd := &cobra.Command{Use: "list", Short: "Show the clusters that have names", Args: noArgs,
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "Show the clusters that have names", Args: noArgs,
 		Example: "  tidemark context list",
 		RunE: func(*cobra.Command, []string) error {
 			all, _, err := readContexts()

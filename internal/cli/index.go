@@ -666,7 +666,7 @@ type dropped struct {
 func indexDrop(s Streams, f *serverFlags) *cobra.Command {
 	d := &dropFlags{}
 	cmd := &cobra.Command{Use: "drop BUCKET/NAME|ID...", Short: "Drop indexes", ValidArgsFunction: f.indexes(true),
-		Long: `Drops one index, or several with --yes. The name is free at once; the data goes as the indexers are told.
+		Long: `Drops one index, or several with --yes; on a terminal it asks without --yes. The name is free at once; the data goes as the indexers are told.
 --wait waits for that.`,
 		Example: "  tidemark index drop world/by_name\n  tidemark index drop world/a world/b --yes\n  tidemark index drop " +
 			"world/by_name --if-exists --wait",
@@ -687,7 +687,7 @@ func indexDrop(s Streams, f *serverFlags) *cobra.Command {
 		}}
 	cmd.Flags().BoolVar(&d.ifExists, "if-exists", false, "succeed when it does not exist")
 	cmd.Flags().Uint64Var(&d.ifMatch, "if-match", 0, "only if its modified_cas is this")
-	cmd.Flags().BoolVar(&d.yes, "yes", false, "drop several without a question")
+	cmd.Flags().BoolVar(&d.yes, "yes", false, "drop without a question")
 	cmd.Flags().BoolVar(&d.wait, "wait", false, "wait until the indexers have dropped its data")
 	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "say what it would drop, and what that frees")
 	return cmd
@@ -712,10 +712,13 @@ func (d *dropFlags) refs(s Streams, cmd *cobra.Command, args []string) (refs []s
 		}
 		refs = append(refs, r)
 	}
-	if len(args) > 1 && !d.dryRun {
-		return refs, confirm(s, d.yes, fmt.Sprintf("drop %d indexes: %s", len(args), strings.Join(args, ", ")))
+	switch {
+	case d.dryRun:
+		return refs, nil
+	case len(args) == 1:
+		return refs, ask(s, d.yes, "drop index "+args[0])
 	}
-	return refs, nil
+	return refs, confirm(s, d.yes, fmt.Sprintf("drop %d indexes: %s", len(args), strings.Join(args, ", ")))
 }
 
 // rehearse tells what would be dropped, as DROP INDEX would.

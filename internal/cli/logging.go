@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -25,7 +24,7 @@ func clusterLogging(s Streams, f *serverFlags) *cobra.Command {
 	var role string
 	set := &levelFlags{}
 	cmd := &cobra.Command{Use: "logging NODE [LEVEL]", Short: "Show or change how much a node logs, while it runs",
-		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: noFiles,
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: f.loggers(),
 		Long: `Shows how much a manager, projector or indexer logs, by component; with a LEVEL (trace, debug, info, warn,
 error or off) that changes, until the process ends or for the time that --for says. Without --component it is the level
 of all components that have none of their own. "reset" as LEVEL: a component logs as what it is part of again, and
@@ -66,20 +65,6 @@ func sameName(ctx context.Context, c *client.Client, name, role string, refused 
 		return refused
 	}
 	return usage("%s is the name of several nodes: say which with --role %s", name, strings.Join(roles, ", or --role "))
-}
-
-// rolesOf are the roles of the nodes that have a name.
-func rolesOf(st *v1.Status, name string) (roles []string) {
-	if slices.ContainsFunc(st.Managers, func(m v1.ManagerStatus) bool { return m.ID == name }) {
-		roles = append(roles, "manager")
-	}
-	if slices.ContainsFunc(st.Projectors, func(p v1.ProjectorStatus) bool { return string(p.ID) == name }) {
-		roles = append(roles, "projector")
-	}
-	if slices.ContainsFunc(st.Indexers, func(i v1.IndexerStatus) bool { return i.ID == name }) {
-		roles = append(roles, "indexer")
-	}
-	return roles
 }
 
 // levelFlags say what a LEVEL is for.

@@ -101,7 +101,7 @@ func removeManager(ctx context.Context, c *client.Client, id, yes string) (v1.Me
 }
 
 func clusterTransfer(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "transfer [MANAGER]", Short: "Hand leadership on", ValidArgsFunction: noFiles,
+	return &cobra.Command{Use: "transfer [MANAGER]", Short: "Hand leadership on", ValidArgsFunction: f.members(kindManager),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usage("%s takes at most one manager", cmd.CommandPath())
@@ -127,9 +127,9 @@ const (
 
 func clusterRemove(s Streams, f *serverFlags) *cobra.Command {
 	var role string
-	var force, dry bool
+	var force, dry, sure bool
 	cmd := &cobra.Command{Use: "remove NODE", Short: "Remove a manager, projector or indexer that will not come back",
-		Args: exactArgs("NODE"), ValidArgsFunction: noFiles,
+		Args: exactArgs("NODE"), ValidArgsFunction: f.members(),
 		Long: `Removes a node for good, by its name (or a manager's server id, an indexer's uuid).
 
 A manager is taken off the voters; a leader hands leadership on first. It is refused where fewer voters than a majority
@@ -145,10 +145,14 @@ command waits for its end. Its folder is never accepted again; delete it.`,
 	fl.BoolVar(&force, "force", false, "also a projector or indexer that lives, or an indexer that has the only copies "+
 		"of something")
 	fl.BoolVar(&dry, "dry-run", false, "only tell what the removal of an indexer would mean")
+	fl.BoolVar(&sure, "yes", false, "do not ask on a terminal")
 	yes := words(cmd, "where a majority of the managers that are left would be missing, remove those that do not answer "+
 		"before it, as few as will do")
 	complete(cmd, "role", fixed(kindManager, kindProjector, kindIndexer))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := ask(s, dry || sure, "remove "+args[0]+" from the cluster for good"); err != nil {
+			return err
+		}
 		return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 			kind, err := kindOf(ctx, c, args[0], role)
 			if err != nil {
@@ -185,6 +189,20 @@ func removeIndexer(ctx context.Context, c *client.Client, id string, force, dry 
 	return r, err
 }
 
+// rolesOf are the roles of the nodes that have a name (or a manager's server id, an indexer's uuid).
+func rolesOf(st *v1.Status, id string) (kinds []string) {
+	if slices.ContainsFunc(st.Managers, func(m v1.ManagerStatus) bool { return m.ID == id || m.ServerID == id }) {
+		kinds = append(kinds, kindManager)
+	}
+	if slices.ContainsFunc(st.Projectors, func(p v1.ProjectorStatus) bool { return string(p.ID) == id }) {
+		kinds = append(kinds, kindProjector)
+	}
+	if slices.ContainsFunc(st.Indexers, func(i v1.IndexerStatus) bool { return i.ID == id || i.UUID == id }) {
+		kinds = append(kinds, kindIndexer)
+	}
+	return kinds
+}
+
 // kindOf finds out what a node is.
 func kindOf(ctx context.Context, c *client.Client, id, role string) (string, error) {
 	switch role {
@@ -198,16 +216,7 @@ func kindOf(ctx context.Context, c *client.Client, id, role string) (string, err
 	if err != nil {
 		return "", err
 	}
-	var kinds []string
-	if slices.ContainsFunc(st.Managers, func(m v1.ManagerStatus) bool { return m.ID == id || m.ServerID == id }) {
-		kinds = append(kinds, kindManager)
-	}
-	if slices.ContainsFunc(st.Projectors, func(p v1.ProjectorStatus) bool { return string(p.ID) == id }) {
-		kinds = append(kinds, kindProjector)
-	}
-	if slices.ContainsFunc(st.Indexers, func(i v1.IndexerStatus) bool { return i.ID == id || i.UUID == id }) {
-		kinds = append(kinds, kindIndexer)
-	}
+	kinds := rolesOf(&st, id)
 	switch len(kinds) {
 	case 1:
 		return kinds[0], nil

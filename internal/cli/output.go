@@ -165,6 +165,11 @@ func confirm(s Streams, yes bool, what string) error {
 	return nil
 }
 
+// ask is confirm for what a script may do without a word: it asks on a terminal only.
+func ask(s Streams, yes bool, what string) error {
+	return confirm(s, yes || !isTerminal(s.In), what)
+}
+
 // watchFlag adds --watch, which takes a time but needs none.
 func watchFlag(fl *pflag.FlagSet, every *time.Duration) {
 	fl.DurationVar(every, "watch", 0, "show it again `EVERY` so often whenever it has changed, until Ctrl-C")

@@ -392,6 +392,8 @@ func (f *serverFlags) waiting(unreached time.Duration) func(error) {
 	}
 }
 
+var logLevels = []string{"trace", "debug", "info", "warn", "error", "off"}
+
 // logFlags say what a role logs and traces, and how.
 type logFlags struct{ level, format, otlp string }
 
@@ -409,7 +411,7 @@ func (f *logFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.otlp, "otlp-endpoint", "", "collector of OpenTelemetry spans, as http://127.0.0.1:4318 "+
 		"(default: OTEL_EXPORTER_OTLP_ENDPOINT, else none)")
 	cmd.Flags().StringVar(&f.format, "log-format", "text", "text, or json: one object per line")
-	complete(cmd, "log-level", fixed("trace", "debug", "info", "warn", "error", "off"))
+	complete(cmd, "log-level", fixed(logLevels...))
 	complete(cmd, "log-format", fixed("text", "json"))
 }
 

@@ -144,3 +144,25 @@ func TestShellOnATerminal(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestQuestions: what destroys is asked about on a terminal, and nothing is done where the answer is not yes.
+func TestQuestions(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ args, question string }{
+		{"index drop w/i", "drop index w/i? [y/N] "},
+		{"index drop w/i w/j", "drop 2 indexes: w/i, w/j? [y/N] "},
+		{"cluster remove m2", "remove m2 from the cluster for good? [y/N] "},
+		{"user remove alice", "remove user alice and his tokens? [y/N] "},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			t.Parallel()
+			x := openTerminal(t, strings.Fields(tc.args)...)
+			x.see(tc.question)
+			x.write("n\r")
+			x.see("nothing was done")
+			if err := x.cmd.Wait(); err == nil {
+				t.Error("the exit code is 0")
+			}
+		})
+	}
+}

@@ -35,7 +35,7 @@ there is a user, requests without credentials are refused. Passwords come from a
 func userPut(s Streams, f *serverFlags, verb string) *cobra.Command {
 	var req v1.UserRequest
 	var file string
-	cmd := &cobra.Command{Use: verb + " NAME", Args: exactArgs("NAME"),
+	cmd := &cobra.Command{Use: verb + " NAME", Args: exactArgs("NAME"), ValidArgsFunction: f.users(),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			switch {
 			case file != "":
@@ -89,9 +89,14 @@ func userList(s Streams, f *serverFlags) *cobra.Command {
 }
 
 func userRemove(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "remove NAME", Short: "Remove a user and his tokens", Args: exactArgs("NAME"),
-		Example: "  tidemark user remove alice",
+	var sure bool
+	cmd := &cobra.Command{Use: "remove NAME", Short: "Remove a user and his tokens", Args: exactArgs("NAME"),
+		ValidArgsFunction: f.users(),
+		Example:           "  tidemark user remove alice",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := ask(s, sure, "remove user "+args[0]+" and his tokens"); err != nil {
+				return err
+			}
 			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
 				err := c.RemoveUser(ctx, args[0])
 				if err == nil {
@@ -100,6 +105,8 @@ func userRemove(s Streams, f *serverFlags) *cobra.Command {
 				return err
 			})
 		}}
+	cmd.Flags().BoolVar(&sure, "yes", false, "do not ask on a terminal")
+	return cmd
 }
 
 func userWhoAmI(s Streams, f *serverFlags) *cobra.Command {
@@ -139,7 +146,7 @@ func tokenCreate(s Streams, f *serverFlags) *cobra.Command {
 	var req v1.TokenRequest
 	var expires time.Duration
 	cmd := &cobra.Command{Use: "create USER", Short: "Make a token of a user and print its secret",
-		Args:    exactArgs("USER"),
+		Args: exactArgs("USER"), ValidArgsFunction: f.users(),
 		Example: "  tidemark token create alice --role read --expires 720h --note dashboard > alice.token",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if expires < 0 {
@@ -190,7 +197,7 @@ func tokenList(s Streams, f *serverFlags) *cobra.Command {
 }
 
 func tokenRevoke(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "revoke ID", Short: "End a token", Args: exactArgs("ID"),
+	return &cobra.Command{Use: "revoke ID", Short: "End a token", Args: exactArgs("ID"), ValidArgsFunction: f.tokens(),
 		Example: "  tidemark token revoke 0f3a9c1b2d4e5f60",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if strings.HasPrefix(args[0], statecontext.TokenPrefix) {
