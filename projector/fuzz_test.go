@@ -34,6 +34,7 @@ func adminCalls() []struct {
 		{http.MethodPost, "/v1/definitions:change", wire.DefinitionsChange{Fence: fence, Base: 1, Revision: 2,
 			GoneIndexes: []index.ID{1 << 33}}},
 		{http.MethodPost, "/v1/bucket", wire.BucketRequest{Bucket: testBucket}},
+		{http.MethodPost, "/v1/fields", wire.FieldsRequest{Bucket: testBucket}},
 		{http.MethodPost, "/v1/failoverlogs", wire.FailoverLogsRequest{Fence: fence, Bucket: testBucket,
 			VBuckets: []uint16{0, 1}}},
 		{http.MethodPost, "/v1/streams", wire.StreamRequest{Fence: fence, Topic: wire.MaintenanceTopic,
