@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"tidemark/errcode"
@@ -19,11 +20,13 @@ import (
 // Bounds of a look at documents.
 const (
 	fieldsTime      = time.Second
-	fieldsDocuments = 100      // that are looked at
-	fieldsEvents    = 10_000   // that are passed over for them, as deletions and documents of other collections
-	fieldsBytes     = 4 << 20  // of all events
-	fieldsStreams   = 8        // vbuckets that are read
-	fieldsLongest   = 64 << 10 // bytes of a document; a longer one is passed over
+	fieldsDocuments = 100              // that are looked at
+	fieldsEvents    = 10_000           // that are passed over for them, as deletions and documents of other collections
+	fieldsBytes     = 4 << 20          // of all events
+	fieldsStreams   = 8                // vbuckets that are read
+	fieldsLongest   = 64 << 10         // bytes of a document; a longer one is passed over
+	fieldsAge       = 10 * time.Second // for which what was found is told again
+	fieldsKept      = 16               // keyspaces of which that is kept
 )
 
 // fields looks at some documents of a keyspace, by streams that end early: one look at a time, so that questions cost
@@ -35,10 +38,13 @@ func (p *Projector) fields(ctx context.Context, req *wire.FieldsRequest) (*wire.
 	if b := p.bucket(req.Bucket); b != nil && b.control.silent.Load() {
 		return nil, kvProblem(req.Bucket, errKVSilent)
 	}
-	if !p.looking.TryLock() {
+	if !p.looks.busy.TryLock() {
 		return nil, rpc.Refuse(errcode.Busy, "other documents are being looked at")
 	}
-	defer p.looking.Unlock()
+	defer p.looks.busy.Unlock()
+	if known := p.looks.newest[*req]; known.reply != nil && time.Since(known.at) < fieldsAge {
+		return known.reply, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, fieldsTime)
 	defer cancel()
 	conf, err := p.feedConfig(req.Bucket, "fields", feed.MinBufferBytes, false)
@@ -54,7 +60,32 @@ func (p *Projector) fields(ctx context.Context, req *wire.FieldsRequest) (*wire.
 	if err := look(ctx, conn, req, seen); err != nil && seen.documents == 0 {
 		return nil, kvProblem(req.Bucket, err)
 	}
-	return seen.reply(), nil
+	r := seen.reply()
+	p.looks.keep(*req, r)
+	return r, nil
+}
+
+// looks are the looks at documents: one at a time. What one has found is told for a while, so that a hundred indexes
+// cost KV no more than one.
+type looks struct {
+	busy   sync.Mutex // guards newest
+	newest map[wire.FieldsRequest]lookedAt
+}
+
+type lookedAt struct {
+	at    time.Time
+	reply *wire.FieldsReply
+}
+
+// keep remembers a look in which there were documents.
+func (l *looks) keep(of wire.FieldsRequest, r *wire.FieldsReply) {
+	if r.Documents == 0 {
+		return
+	}
+	if len(l.newest) >= fieldsKept || l.newest == nil {
+		l.newest = map[wire.FieldsRequest]lookedAt{}
+	}
+	l.newest[of] = lookedAt{at: time.Now(), reply: r}
 }
 
 // look reads documents until there are enough, there are no more, or the time is over.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
@@ -54,6 +55,36 @@ func TestFields(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFieldsAreRemembered: KV is not asked again for a while, and then it is.
+func TestFieldsAreRemembered(t *testing.T) {
+	w := newWorld(t)
+	ask := func(want string) {
+		t.Helper()
+		r, err := w.client.Fields(context.Background(), w.url, &wire.FieldsRequest{Bucket: testBucket})
+		if err != nil || fmt.Sprint(r.Fields) != want {
+			t.Fatalf("%+v, %v; want %s", r, err, want)
+		}
+	}
+	ask("[]")
+	w.set("a", map[string]any{"name": "x"})
+	ask("[{[name] 1}]")
+	w.set("b", map[string]any{"kind": "x"})
+	w.p.looks.busy.Lock()
+	for of, l := range w.p.looks.newest {
+		l.at = time.Now().Add(fieldsAge / 2)
+		w.p.looks.newest[of] = l
+	}
+	w.p.looks.busy.Unlock()
+	ask("[{[name] 1}]")
+	w.p.looks.busy.Lock()
+	for of, l := range w.p.looks.newest {
+		l.at = time.Now().Add(-fieldsAge)
+		w.p.looks.newest[of] = l
+	}
+	w.p.looks.busy.Unlock()
+	ask("[{[kind] 1} {[name] 1}]")
 }
 
 // TestFieldsAreBounded: no more documents are looked at, and no more fields told of, than is said.

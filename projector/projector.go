@@ -147,7 +147,7 @@ type Projector struct {
 	sides    sides
 	readings readings      // of sides
 	drainFor time.Duration // sideDrainTimeout, but for tests
-	looking  sync.Mutex    // at documents (fields)
+	looks    looks
 
 	reporting sync.Mutex
 	sequence  uint64

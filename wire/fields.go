@@ -7,7 +7,7 @@ const (
 )
 
 // FieldsRequest asks a projector which fields some documents have that its KV node hosts. POST /v1/fields. Of the
-// documents nothing else is told, and nothing is kept.
+// documents nothing else is told, and nothing else is kept, which is for some seconds.
 type FieldsRequest struct {
 	Bucket string `json:"bucket"`
 	// Scope and Collection are empty for the default collection.
