@@ -52,7 +52,8 @@ func newTop(s Streams) *cobra.Command {
 		Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Shows the cluster again and again until Ctrl-C: in place on a terminal, else one block for each interval; with
 --output json or jsonl one JSON line for each. Rates are over the interval. What does not answer is told, and asked
-again.`,
+again. On a terminal q ends it, s sorts the indexes, / shows those with a text in their names, the arrows scroll, and ?
+shows the keys; lines end at its edge.`,
 		Example: "  tidemark top\n  tidemark top --once --interval 500ms\n  tidemark top --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := noCSV(f.output); err != nil {
@@ -70,6 +71,8 @@ again.`,
 }
 
 func runTop(ctx context.Context, s Streams, f *serverFlags, every time.Duration, once bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	take := func() (n look, err error) {
 		err = f.do(ctx, func(ctx context.Context, c *client.Client) error {
 			if n.status, err = c.Status(ctx); err != nil {
@@ -84,37 +87,115 @@ func runTop(ctx context.Context, s Streams, f *serverFlags, every time.Duration,
 		n.at = time.Now()
 		return n, err
 	}
-	last, err := take()
+	first, err := take()
 	if err != nil {
 		return err
 	}
+	d := &topDisplay{streams: s, output: f.output, last: first, next: first}
+	if !once && f.output == formatTable {
+		var back func()
+		if d.keys, back = keyboard(ctx, s); d.keys != nil {
+			d.screen = &topScreen{}
+			err = d.show()
+		}
+		defer back()
+	}
+	if err != nil {
+		return err
+	}
+	return d.run(ctx, take, every, once)
+}
+
+// topDisplay shows one look after another.
+type topDisplay struct {
+	streams    Streams
+	output     format
+	last, next look
+	trouble    error         // why the newest look failed
+	keys       <-chan string // nil: nobody types
+	screen     *topScreen    // nil: no keys
+}
+
+func (d *topDisplay) run(ctx context.Context, take func() (look, error), every time.Duration, once bool) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	looked, looking := make(chan func() error, 1), false // keys count also while nobody answers
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case k, ok := <-d.keys:
+			if !ok || d.screen.key(k) {
+				return nil
+			}
+			if err := d.show(); err != nil {
+				return err
+			}
 		case <-tick.C:
+			if !looking {
+				looking = true
+				go func() {
+					n, err := take()
+					looked <- func() error { return d.take(n, err, once) }
+				}()
+			}
+		case take := <-looked:
+			looking = false
+			if err := take(); ctx.Err() != nil {
+				return nil
+			} else if err != nil || once {
+				return err
+			}
 		}
-		next, err := take()
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil && once:
-			return err
-		case err != nil:
-			fmt.Fprintln(s.Err, "tidemark:", err)
-			continue
-		}
-		if err := printTop(s.Out, f.output, compare(&last, &next)); err != nil || once {
-			return err
-		}
-		last = next
 	}
 }
 
-// compare makes rates of two samples.
-func compare(last, next *look) *topView {
+// take takes a look, or why there is none, and shows it.
+func (d *topDisplay) take(n look, err error, once bool) error {
+	switch d.trouble = err; {
+	case err != nil && once:
+		return err
+	case err != nil && d.screen == nil:
+		fmt.Fprintln(d.streams.Err, "tidemark:", err)
+		return nil
+	case err == nil:
+		d.last, d.next = d.next, n
+	}
+	return d.show()
+}
+
+// show draws what is known, as it was chosen.
+func (d *topDisplay) show() error {
+	v := compare(&d.last, &d.next, d.screen)
+	if d.screen == nil {
+		return printTop(d.streams.Out, d.output, v)
+	}
+	text := topKeysText
+	if !d.screen.help {
+		var err error
+		if text, err = topText(v); err != nil {
+			return err
+		}
+		if d.trouble != nil {
+			text = "no answer: " + d.trouble.Error() + "\n" + text
+		}
+	}
+	width, height := sizeOf(d.streams.Out)
+	_, err := io.WriteString(d.streams.Out, d.screen.frame(text, width, height))
+	return err
+}
+
+// topText is a view as a table.
+func topText(v *topView) (string, error) {
+	var text strings.Builder
+	t := tabwriter.NewWriter(&text, 2, 0, 2, ' ', 0)
+	renderTop(t, v)
+	err := t.Flush()
+	return text.String(), err
+}
+
+// compare makes rates of two samples, of what somebody has chosen (nil: all).
+func compare(last, next *look, chosen *topScreen) *topView {
 	v := &topView{AtMS: next.at.UnixMilli(), Status: next.status, Promoted: map[string]float64{},
 		Documents: map[index.ProjectorID]float64{}, Indexes: []v1.IndexInfo{}}
 	seconds := max(next.at.Sub(last.at).Seconds(), 1e-3)
@@ -136,15 +217,26 @@ func compare(last, next *look) *topView {
 	}
 	for _, ready := range []bool{false, true} {
 		for _, i := range next.indexes.Indexes {
-			if (i.State == index.Maintenance) == ready {
+			if (i.State == index.Maintenance) == ready && chosen.has(&i) {
 				v.Indexes = append(v.Indexes, i)
 			}
 		}
 	}
-	v.Hidden = max(0, len(v.Indexes)-topIndexes)
-	v.Indexes = v.Indexes[:len(v.Indexes)-v.Hidden]
 	v.compareScans(last, next, seconds)
+	chosen.sort(v)
+	v.Hidden = max(0, len(v.Indexes)-topIndexes)
+	for _, i := range v.Indexes[len(v.Indexes)-v.Hidden:] {
+		delete(v.Scans, i.ID)
+		delete(v.Latency, i.ID)
+	}
+	v.Indexes = v.Indexes[:len(v.Indexes)-v.Hidden]
+	v.Stats.Indexes = slices.DeleteFunc(v.Stats.Indexes, func(x v1.IndexStats) bool { return !v.has(x.ID) })
 	return v
+}
+
+// has reports whether an index is shown.
+func (v *topView) has(id index.ID) bool {
+	return slices.ContainsFunc(v.Indexes, func(i v1.IndexInfo) bool { return i.ID == id })
 }
 
 // compareScans takes the figures of the indexes that are shown.
@@ -152,7 +244,7 @@ func (v *topView) compareScans(last, next *look, seconds float64) {
 	v.Scans, v.Latency, v.Stats = map[index.ID]float64{}, map[index.ID]uint64{}, next.stats
 	v.Stats.Indexes = []v1.IndexStats{}
 	for _, x := range next.stats.Indexes {
-		if !slices.ContainsFunc(v.Indexes, func(i v1.IndexInfo) bool { return i.ID == x.ID }) {
+		if !v.has(x.ID) {
 			continue
 		}
 		v.Stats.Indexes = append(v.Stats.Indexes, x)
@@ -172,16 +264,14 @@ func printTop(w io.Writer, output format, v *topView) error {
 	if output != formatTable {
 		return write(w, output.each(), v)
 	}
-	var text strings.Builder
-	if isTerminal(w) && !noColor() {
-		text.WriteString(clearScreen)
-	}
-	t := tabwriter.NewWriter(&text, 2, 0, 2, ' ', 0)
-	renderTop(t, v)
-	if err := t.Flush(); err != nil {
+	text, err := topText(v)
+	if err != nil {
 		return err
 	}
-	_, err := io.WriteString(w, text.String()+"\n") // at once, so that a terminal does not flicker
+	if isTerminal(w) && !noColor() {
+		text = clearScreen + text
+	}
+	_, err = io.WriteString(w, text+"\n") // at once, so that a terminal does not flicker
 	return err
 }
 

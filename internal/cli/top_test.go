@@ -47,7 +47,7 @@ func TestTop(t *testing.T) {
 			PendingUnknown: "KV is away"},
 		{ID: 1, NumRequests: 2, ItemsCount: 1}, {ID: 24, NumRequests: 2}}} // the indexer of 1 has started anew
 	var out bytes.Buffer
-	if err := printTop(&out, formatTable, compare(last, next)); err != nil {
+	if err := printTop(&out, formatTable, compare(last, next, nil)); err != nil {
 		t.Fatal(err)
 	}
 	got := regexp.MustCompile(` +(\n|$)`).ReplaceAllString(out.String(), "$1")
