@@ -429,9 +429,9 @@ func (q question) gaveUp(ctx context.Context, server string, last, before error)
 	if q.consistency != "" {
 		what += " with consistency " + q.consistency
 	}
-	var err error = &ended{text: fmt.Sprintf("%v: %v while waiting for %s", ErrUnavailable, ctx.Err(), what), by: ctx.Err()}
+	var err error = &ended{fmt.Sprintf("%v: %v while waiting for %s", ErrUnavailable, ctx.Err(), what), ctx.Err()}
 	if isAnswer(last) || isAnswer(before) { // it says more than the end of the context does
-		err = &ended{text: fmt.Sprintf("%v while waiting for %s", ErrUnavailable, what), by: ctx.Err()}
+		err = &ended{fmt.Sprintf("%v while waiting for %s", ErrUnavailable, what), ctx.Err()}
 	}
 	switch {
 	case !ownEnd(ctx, last):

@@ -250,14 +250,18 @@ func TestGaveUp(t *testing.T) {
 	head := "no answer in time: context canceled while waiting for scan b/i with consistency session; s was asked"
 	problem := rpc.NewProblem(503, errcode.NoLeader, "there is none")
 	answered := "no answer in time while waiting for scan b/i with consistency session; s was asked"
-	for text, is := range map[string]struct{ last, before error }{
-		head + " last: s: connection refused":                                      {last: errors.New("s: connection refused")},
-		head + " and had not answered yet":                                         {last: fmt.Errorf("read: %w", net.ErrClosed)},
-		head + " and had not answered yet; before that: EOF":                       {last: context.Canceled, before: io.EOF},
-		head + ": no server was reached":                                           {last: fmt.Errorf("%w: %w", ErrUnreached, context.Canceled)},
-		answered + " last: " + problem.Error():                                     {last: problem, before: problem},
-		answered + " last: s: connection refused; before that: " + problem.Error(): {last: errors.New("s: connection refused"), before: problem},
-		answered + " and had not answered yet; before that: " + problem.Error():    {last: context.Canceled, before: problem},
+	type errs struct{ last, before error }
+	refused, own := errors.New("s: connection refused"), context.Canceled
+	closed := fmt.Errorf("read: %w", net.ErrClosed)
+	unreached := fmt.Errorf("%w: %w", ErrUnreached, own)
+	for text, is := range map[string]errs{
+		head + " last: s: connection refused":                                      {last: refused},
+		head + " and had not answered yet":                                         {last: closed},
+		head + " and had not answered yet; before that: EOF":                       {own, io.EOF},
+		head + ": no server was reached":                                           {last: unreached},
+		answered + " last: " + problem.Error():                                     {problem, problem},
+		answered + " last: s: connection refused; before that: " + problem.Error(): {refused, problem},
+		answered + " and had not answered yet; before that: " + problem.Error():    {own, problem},
 	} {
 		err := question{op: "scan", of: "b/i", consistency: "session"}.gaveUp(ctx, "s", is.last, is.before)
 		if err.Error() != text || !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.Canceled) {

@@ -138,7 +138,8 @@ func TestUnreached(t *testing.T) {
 			cancel()
 		}
 	}
-	if _, err := patient.Indexes(ctx, ""); tries != 5 || !errors.Is(err, ErrUnreached) || !errors.Is(err, ErrUnavailable) {
+	_, err = patient.Indexes(ctx, "")
+	if tries != 5 || !errors.Is(err, ErrUnreached) || !errors.Is(err, ErrUnavailable) {
 		t.Errorf("without a limit, after %d tries: %v", tries, err)
 	}
 }
@@ -178,8 +179,8 @@ func TestReachedOnce(t *testing.T) {
 	}
 }
 
-// TestTheProblemIsTold: a manager that says why it refuses is heard, also where others that are gone are asked after it,
-// and where it stops answering.
+// TestTheProblemIsTold: a manager that says why it refuses is heard, also where others that are gone are asked after
+// it, and where it stops answering.
 func TestTheProblemIsTold(t *testing.T) {
 	t.Parallel()
 	_, busy := serve(t, refuse(503, errcode.NoLeader))
@@ -198,7 +199,8 @@ func TestTheProblemIsTold(t *testing.T) {
 		!errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if text := err.Error(); strings.Contains(text, "context") || !strings.Contains(text, "before that: NO_LEADER: because") ||
+	text := err.Error()
+	if strings.Contains(text, "context") || !strings.Contains(text, "before that: NO_LEADER: because") ||
 		!strings.Contains(text, "connection refused") {
 		t.Error(text)
 	}

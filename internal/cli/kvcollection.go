@@ -25,7 +25,8 @@ type collectionLine struct {
 
 func kvCollectionList(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
-	cmd := &cobra.Command{Use: "list BUCKET", Aliases: []string{"ls"}, Short: "List the scopes and collections of a bucket",
+	cmd := &cobra.Command{Use: "list BUCKET", Aliases: []string{"ls"},
+		Short:   "List the scopes and collections of a bucket",
 		Example: "  tidemark kv collection list world --data ./cluster", Args: exactArgs("BUCKET"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, err := f.open()

@@ -101,7 +101,8 @@ func removeManager(ctx context.Context, c *client.Client, id, yes string) (v1.Me
 }
 
 func clusterTransfer(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "transfer [MANAGER]", Short: "Hand leadership on", ValidArgsFunction: f.members(kindManager),
+	return &cobra.Command{Use: "transfer [MANAGER]", Short: "Hand leadership on",
+		ValidArgsFunction: f.members(kindManager),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usage("%s takes at most one manager", cmd.CommandPath())

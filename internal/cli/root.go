@@ -91,7 +91,8 @@ func detach(s Streams, asJSON bool) {
 func tell(w io.Writer, err error, id string) {
 	fmt.Fprintln(w, "tidemark:", err)
 	// not the user's fault
-	if p := new(rpc.Problem); errors.As(err, &p) && p.Status >= 500 || errors.Is(err, client.ErrUnavailable) && arrived(err) {
+	p := new(rpc.Problem)
+	if errors.As(err, &p) && p.Status >= 500 || errors.Is(err, client.ErrUnavailable) && arrived(err) {
 		fmt.Fprintf(w, "tidemark: managers' logs have this as request_id %s\n", id)
 	}
 }

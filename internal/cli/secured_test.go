@@ -45,7 +45,7 @@ func (g *guarded) asked() []string {
 	return who
 }
 
-// TestEveryCommandSaysWhoItIs: each command that speaks to a cluster, as its first example shows it, does so by TLS, and
+// TestEveryCommandSaysWhoItIs: each command that speaks to a cluster, as its first example shows it, does so by TLS and
 // with the user or token that it was given, in every request; without one it is told that it has to say who it is.
 func TestEveryCommandSaysWhoItIs(t *testing.T) {
 	g := &guarded{}
@@ -57,7 +57,8 @@ func TestEveryCommandSaysWhoItIs(t *testing.T) {
 	if err := statecontext.WriteBackup(&backup, statecontext.New(), 1, "1"); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"ca.pem": string(ca), "secret": "tdm_secret\n", "b.backup": backup.String()} {
+	for name, text := range map[string]string{"ca.pem": string(ca), "secret": "tdm_secret\n",
+		"b.backup": backup.String()} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -72,8 +72,8 @@ func exitCodeText() string {
 	}
 	b.WriteString(`
 Codes 5 and 6 may be tried again. Writes are sent with an Idempotency-Key and tried again, on all of --server, for
---timeout; a new run of the command is a new request. Where nobody takes its connections a command ends after 5 s, unless
---timeout or --wait was given.`)
+--timeout; a new run of the command is a new request. Where nobody takes its connections a command ends after 5 s,
+unless --timeout or --wait was given.`)
 	return b.String()
 }
 

@@ -51,8 +51,8 @@ func TestPathsThatNobodyCanFetch(t *testing.T) {
 	}
 }
 
-// TestFork: a copy under another path has all of its packages, formatted, and go get finds it there: all that a program of another
-// module with its client is built of, and no package of the old path is left.
+// TestFork: a copy under another path has all of its packages, formatted, and go get finds it there: all that a program
+// of another module with its client is built of, and no package of the old path is left.
 func TestFork(t *testing.T) {
 	t.Parallel()
 	root, err := rootOf(".")

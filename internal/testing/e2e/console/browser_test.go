@@ -348,7 +348,8 @@ func (b *browser) shot(whole bool) []byte {
 		}
 		b.must("Page.getLayoutMetrics", nil, &page)
 		of["captureBeyondViewport"] = true
-		of["clip"] = map[string]any{"x": 0, "y": 0, "width": page.Size.Width, "height": min(page.Size.Height, 4000), "scale": 1}
+		of["clip"] = map[string]any{"x": 0, "y": 0, "width": page.Size.Width, "height": min(page.Size.Height, 4000),
+			"scale": 1}
 	}
 	b.must("Page.captureScreenshot", of, &out)
 	png, err := base64.StdEncoding.DecodeString(out.Data)

@@ -18,7 +18,8 @@ const readable = `(() => {
 	const bad = document.body.innerText.match(/.*(\bundefined\b|\bNaN\b|\[object |Invalid Date|\bInfinity\b).*/g);
 	if (bad) wrong.push(...bad);
 	const rgb = (text) => (text.match(/[\d.]+/g) || []).map(Number);
-	const light = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+	const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
+		.map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
 		.reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
 	const behind = (n) => {
 		for (; n; n = n.parentElement) {
@@ -47,8 +48,8 @@ const readable = `(() => {
 	return [...new Set(wrong)];
 })()`
 
-// TestEveryViewWhileSlicesMove: while a rebalance is under way each view can be read, on a telephone and on a desk, light
-// and dark, and those that tell of moves tell of it.
+// TestEveryViewWhileSlicesMove: while a rebalance is under way each view can be read, on a telephone and on a desk,
+// light and dark, and those that tell of moves tell of it.
 func TestEveryViewWhileSlicesMove(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t)
