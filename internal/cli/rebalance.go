@@ -77,7 +77,8 @@ func printPlan(s Streams, as format, p *rebalance.Plan) error {
 				n.Bytes[0]>>20, n.Bytes[1]>>20)
 		}
 		for _, x := range p.Short {
-			fmt.Fprintf(t, "\n%s is to have %d copies of each slice; indexers that may hold them: %d\n", x.Name, x.Want, x.Usable)
+			fmt.Fprintf(t, "\n%s is to have %d copies of each slice; indexers that may hold them: %d\n", x.Name, x.Want,
+				x.Usable)
 		}
 		for _, name := range p.Left {
 			fmt.Fprintf(t, "\n%s is being split: what is built in its place is moved, it is not\n", name)

@@ -138,8 +138,8 @@ func (w *world) merged(limit time.Duration) time.Duration {
 	})
 }
 
-// No merge begins by itself while the bucket is rolled back, as nobody knows then what its copies have; slices have to be
-// small for as long as at first when it is over.
+// No merge begins by itself while the bucket is rolled back, as nobody knows then what its copies have. When that is
+// over, slices have to be small for as long as at first.
 func TestNoMergeByItselfBesideARollback(t *testing.T) {
 	calmed(t, func(w *world, _ index.ID) {
 		w.refusing(func(c statecontext.Command) error {
