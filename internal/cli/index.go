@@ -666,8 +666,8 @@ type dropped struct {
 func indexDrop(s Streams, f *serverFlags) *cobra.Command {
 	d := &dropFlags{}
 	cmd := &cobra.Command{Use: "drop BUCKET/NAME|ID...", Short: "Drop indexes", ValidArgsFunction: f.indexes(true),
-		Long: `Drops one index, or several with --yes; on a terminal it asks without --yes. The name is free at once; the data goes as the indexers are told.
---wait waits for that.`,
+		Long: `Drops one index, or several with --yes; on a terminal it asks without --yes. The name is free at
+once; the data goes as the indexers are told. --wait waits for that.`,
 		Example: "  tidemark index drop world/by_name\n  tidemark index drop world/a world/b --yes\n  tidemark index drop " +
 			"world/by_name --if-exists --wait",
 		RunE: func(cmd *cobra.Command, args []string) error {

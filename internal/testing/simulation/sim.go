@@ -253,9 +253,6 @@ func (s *Sim) swarm() {
 	}
 	s.mix[splits] = s.opt.Seed%splitting == 2
 	s.mix[sizes] = s.opt.Seed%sizing == 6
-	if s.mix[splits] { // or hardly an index is ready for as long as it takes
-		s.rate /= seldom
-	}
 	s.mix[slowCopies] = s.opt.Seed%storing < 2
 	s.mix[commonFiles] = keepsCommon(s.opt.Seed)
 	s.mix[askedSides] = s.opt.Seed%asking < 2
@@ -278,9 +275,6 @@ func keepsCommon(seed int64) bool { return seed%storing == 1 || seed%storing == 
 
 // splitting is one seed in so many: those whose indexes are split and merged.
 const splitting = 4
-
-// seldom is how much less goes wrong in these seeds.
-const seldom = 4
 
 // sizing is one seed in so many: those of splitting whose indexes are split and merged by themselves as well.
 const sizing = 8
