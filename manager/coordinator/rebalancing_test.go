@@ -62,10 +62,10 @@ func (w *world) nodeOf(name string) index.NodeID {
 }
 
 // A fourth indexer gets its share, one copy after the other; then one is emptied and can be removed. Whole copies never
-// become fewer.
+// become fewer, and no entry is counted twice.
 func TestRebalanceToANewIndexer(t *testing.T) {
 	inWorld(t, func(w *world) {
-		lone, _ := w.moving()
+		lone, pair := w.moving()
 		if _, _, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test"}); !errors.Is(err, ErrBalanced) {
 			t.Fatalf("nothing to do: %v", err)
 		}
@@ -82,7 +82,7 @@ func TestRebalanceToANewIndexer(t *testing.T) {
 			errcode.RebalanceRunning) {
 			t.Fatalf("a second one: %v", err)
 		}
-		most := 0
+		most, counted := 0, uint64(0)
 		w.until("done", time.Minute, func() bool {
 			busy := 0
 			for y := range w.log.State().RebalanceSteps() {
@@ -91,11 +91,18 @@ func TestRebalanceToANewIndexer(t *testing.T) {
 				}
 			}
 			most = max(most, busy)
+			s, _ := w.leader().Status()
+			for _, of := range []index.ID{lone.ID, pair.ID} {
+				counted = max(counted, s.Progress[of].Items)
+			}
 			w.whole()
 			return w.log.State().RebalanceUnderWay() == nil
 		})
 		if most != 1 {
 			t.Errorf("%d copies were received at a time", most)
+		}
+		if counted != 6*7 {
+			t.Errorf("%d entries were counted, there are 7 in each of 6 slices", counted)
 		}
 		if r := w.log.State().Rebalance(id); r.Phase != statecontext.RebalanceFinished || r.Done != 4 {
 			t.Errorf("%+v", r)

@@ -33,7 +33,7 @@ type IndexInfo struct {
 	PartitionBy index.PartitionBy `json:"partition_by,omitzero"`
 	Partitions  uint16            `json:"num_partition"`
 	Replicas    uint8             `json:"num_replica"`
-	Items       uint64            `json:"items"`      // entries, of the first replica of each slice
+	Items       uint64            `json:"items"`      // entries, of one copy of each slice
 	DiskBytes   uint64            `json:"disk_bytes"` // of all copies
 	Copies      []partition.Copy  `json:"copies,omitempty"`
 	// Load says how much each copy has and does, as its indexer tells; absent from lists, and when no leader was asked.

@@ -106,7 +106,7 @@ type BucketStatus struct {
 // Progress of an index: of its build, and what its copies hold.
 type Progress struct {
 	Done, Total uint64 // seqnos of side streams, over all copies
-	Items       uint64 // entries of the first replica of each slice
+	Items       uint64 // entries, of one copy of each slice
 	Bytes       uint64 // on disk, of all copies
 	Ready       int    // copies that are exact
 	Copies      int

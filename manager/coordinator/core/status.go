@@ -211,6 +211,7 @@ func (l *picture) progressOf(x *statecontext.Index) (p Progress) {
 		}
 	}
 	p.Copies = len(x.Topology.Copies)
+	items := make(map[index.SliceID]uint64, x.Topology.Layout.Partitions) // a slice that moves has a copy more
 	for _, c := range x.Topology.Copies {
 		n := l.components.indexers[c.Node]
 		if n == nil {
@@ -221,15 +222,16 @@ func (l *picture) progressOf(x *statecontext.Index) (p Progress) {
 			continue
 		}
 		p.Done, p.Total, p.Bytes = p.Done+r.Done, p.Total+r.Total, p.Bytes+r.Bytes
-		if c.Replica == 0 {
-			p.Items += r.Items
-		}
+		items[c.Slice] = max(items[c.Slice], r.Items)
 		if r.Ready {
 			p.Ready++
 		}
 		if r.Error != "" && len(p.Errors) < maxErrors {
 			p.Errors = append(p.Errors, fmt.Sprintf("copy %d on node %d: %s", c.ID, c.Node, r.Error))
 		}
+	}
+	for _, n := range items {
+		p.Items += n
 	}
 	return p
 }
