@@ -102,6 +102,7 @@ func look(ctx context.Context, conn feed.Feed, req *wire.FieldsRequest, seen *fi
 		return cmp.Or(cmp.Compare(b.Seqno, a.Seqno), cmp.Compare(a.VBucket, b.VBucket))
 	})
 	var reqs []feed.StreamRequest
+	seen.whole = len(seqnos) <= fieldsStreams || seqnos[fieldsStreams].Seqno == 0
 	for _, v := range seqnos[:min(len(seqnos), fieldsStreams)] {
 		if v.Seqno > 0 {
 			reqs = append(reqs, feed.StreamRequest{VBucket: v.VBucket, ID: conn.NewStreamID(), End: v.Seqno})
@@ -111,7 +112,7 @@ func look(ctx context.Context, conn feed.Feed, req *wire.FieldsRequest, seen *fi
 	for _, a := range conn.OpenStreams(ctx, reqs) {
 		if a.Err != nil {
 			open--
-			err = a.Err
+			err, seen.whole = a.Err, false
 		}
 	}
 	events, bytes := 0, 0
@@ -126,6 +127,7 @@ func look(ctx context.Context, conn feed.Feed, req *wire.FieldsRequest, seen *fi
 		events, bytes = events+len(block.Events), bytes+block.Bytes()
 		block.Release()
 	}
+	seen.whole = seen.whole && open == 0
 	return err
 }
 
@@ -149,6 +151,7 @@ func collectionID(ctx context.Context, conn feed.Feed, req *wire.FieldsRequest) 
 // fieldCounts counts the documents that have each field.
 type fieldCounts struct {
 	documents int
+	whole     bool // these are all documents
 	all       map[string]*wire.FieldCount
 }
 
@@ -157,8 +160,10 @@ func (c *fieldCounts) take(e *feed.Event, collection uint32) (ended int) {
 	switch {
 	case e.Kind == feed.StreamEnd:
 		return 1
-	case e.Kind == feed.Mutation && e.Collection == collection && !e.Undecodable && len(e.Value) <= fieldsLongest &&
-		c.documents < fieldsDocuments:
+	case e.Kind != feed.Mutation || e.Collection != collection:
+	case e.Undecodable || len(e.Value) > fieldsLongest || c.documents == fieldsDocuments:
+		c.whole = false
+	default:
 		c.look(e.Value)
 	}
 	return 0
@@ -194,7 +199,7 @@ func (c *fieldCounts) within(path []string, members map[string]any) {
 }
 
 func (c *fieldCounts) reply() *wire.FieldsReply {
-	r := &wire.FieldsReply{Documents: c.documents, Fields: []wire.FieldCount{}}
+	r := &wire.FieldsReply{Documents: c.documents, Whole: c.whole, Fields: []wire.FieldCount{}}
 	for _, f := range c.all {
 		r.Fields = append(r.Fields, *f)
 	}

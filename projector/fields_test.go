@@ -41,7 +41,7 @@ func TestFields(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := fmt.Sprint(r.Documents, r.Fields); got != "2 [{[geo] 1} {[geo lat] 1} {[name] 2}]" {
+			if got := fmt.Sprint(r.Documents, r.Fields); got != "2 [{[geo] 1} {[geo lat] 1} {[name] 2}]" || !r.Whole {
 				t.Errorf("%s", got)
 			}
 			var p *rpc.Problem
@@ -98,7 +98,8 @@ func TestFieldsAreBounded(t *testing.T) {
 		w.set(fmt.Sprintf("k%d", i), doc)
 	}
 	r, err := w.client.Fields(context.Background(), w.url, &wire.FieldsRequest{Bucket: testBucket})
-	if err != nil || r.Documents != fieldsDocuments || len(r.Fields) != wire.MaxFieldPaths {
-		t.Errorf("%d documents, %d fields, %v", r.Documents, len(r.Fields), err)
+	if err != nil || r.Documents != fieldsDocuments || r.Whole ||
+		len(r.Fields) != wire.MaxFieldPaths {
+		t.Errorf("%d documents, all: %v, %d fields, %v", r.Documents, r.Whole, len(r.Fields), err)
 	}
 }

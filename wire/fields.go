@@ -18,6 +18,7 @@ type FieldsRequest struct {
 // FieldsReply is what has been found in the time that there was.
 type FieldsReply struct {
 	Documents int          `json:"documents"` // JSON objects that were looked at
+	Whole     bool         `json:"whole"`     // there are no others
 	Fields    []FieldCount `json:"fields"`    // by path
 }
 

@@ -63,17 +63,18 @@ func (h *hints) begin(ctx context.Context, d *index.Definition) (end func() []st
 func (g *ground) sampleFields(ctx context.Context, req *wire.FieldsRequest) *wire.FieldsReply {
 	var mu sync.Mutex
 	var asked sync.WaitGroup
-	sum, byPath := &wire.FieldsReply{}, map[string]int{}
+	sum, byPath := &wire.FieldsReply{Whole: true}, map[string]int{}
 	for p := range g.cfg.Raft.State().Projectors() {
 		asked.Go(func() {
 			r, err := g.projectors.Fields(ctx, p.Admin, req)
-			if err != nil {
-				g.cfg.Logger.Debug("a projector tells of no documents", "projector", p.ID, "bucket", req.Bucket, "error", err)
-				return
-			}
 			mu.Lock()
 			defer mu.Unlock()
-			sum.Documents += r.Documents
+			if err != nil {
+				g.cfg.Logger.Debug("a projector tells of no documents", "projector", p.ID, "bucket", req.Bucket, "error", err)
+				sum.Whole = false
+				return
+			}
+			sum.Documents, sum.Whole = sum.Documents+r.Documents, sum.Whole && r.Whole
 			for _, f := range r.Fields {
 				key := fmt.Sprintf("%q", f.Path)
 				at, has := byPath[key]
@@ -89,14 +90,15 @@ func (g *ground) sampleFields(ctx context.Context, req *wire.FieldsRequest) *wir
 	return sum
 }
 
-// fieldHints tells of the fields in an index's key that none of the documents has, and of those in its WHERE of which
-// one has nearly the name.
+// fieldHints tells of the fields in an index's key that none of the documents has, if one has nearly the name or these
+// are all documents, since an index may be of documents that are rare; and of those in its WHERE of which one has nearly
+// the name.
 func fieldHints(d *index.Definition, r *wire.FieldsReply) (all []string) {
 	if r.Documents == 0 || len(r.Fields) >= wire.MaxFieldPaths { // what is missing then was perhaps left out
 		return nil
 	}
 	for _, path := range keyFields(d) {
-		all = addHint(all, path, r, false)
+		all = addHint(all, path, r, !r.Whole)
 	}
 	for _, path := range fieldsIn(d.Where) {
 		all = addHint(all, path, r, true)

@@ -9,9 +9,9 @@ import (
 )
 
 // TestFieldHints: a field in the key that no document has is told of, with the nearest one where it is; one that some
-// have is not, nor is one in a condition that resembles none.
+// have is not, nor is one in a condition that resembles none, nor, where there are more documents, one in the key.
 func TestFieldHints(t *testing.T) {
-	r := &wire.FieldsReply{Documents: 20}
+	r := &wire.FieldsReply{Documents: 20, Whole: true}
 	for path, n := range map[string]int{"name": 20, "kind": 20, "geo": 3, "geo lat": 3, "geo lon": 3, "tags": 1,
 		"two words": 0} {
 		p := strings.Fields(path)
@@ -44,6 +44,13 @@ func TestFieldHints(t *testing.T) {
 		d := list[0].(*expression.CreateIndex).Definition()
 		if got := strings.Join(fieldHints(&d, r), "|"); got != want {
 			t.Errorf("%s:\n%q, want\n%q", statement, got, want)
+		}
+		few := *r
+		few.Whole = false
+		for _, hint := range fieldHints(&d, &few) {
+			if !strings.Contains(hint, "did you mean") || !strings.Contains(want, hint) {
+				t.Errorf("%s: of some documents: %s", statement, hint)
+			}
 		}
 		if got := fieldHints(&d, &wire.FieldsReply{}); len(got) > 0 {
 			t.Errorf("%s: without documents: %q", statement, got)
