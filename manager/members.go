@@ -134,8 +134,8 @@ func (m *Manager) known(self *wire.RegisterManager) bool {
 		k.FormatLevel == self.FormatLevel
 }
 
-// managers lists the base URLs of the others: the leader first, then those in the state, those that have answered a
-// greeting, and those of --join.
+// managers lists the base URLs of the others: the leader first, then those that have answered a greeting, those in
+// the state, and those of --join.
 func (m *Manager) managers(leader string) (urls []string) {
 	add := func(url string) {
 		if url != m.url() && !slices.Contains(urls, url) && len(urls) < maxPeers {
@@ -146,11 +146,11 @@ func (m *Manager) managers(leader string) (urls []string) {
 	if l := s.Manager(leader); l != nil {
 		urls = append(urls, l.REST) // this one too
 	}
+	for _, url := range m.raft.Heard() { // they live, or did a while ago
+		add(url)
+	}
 	for k := range s.Managers() {
 		add(k.REST)
-	}
-	for _, url := range m.raft.Heard() {
-		add(url)
 	}
 	for _, addr := range m.cfg.Join {
 		add(m.cfg.TLS.BaseURL(addr))

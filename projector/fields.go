@@ -45,7 +45,7 @@ func (p *Projector) fields(ctx context.Context, req *wire.FieldsRequest) (*wire.
 	if known := p.looks.newest[*req]; known.reply != nil && time.Since(known.at) < fieldsAge {
 		return known.reply, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, fieldsTime)
+	ctx, cancel := context.WithTimeout(ctx, p.looks.patience)
 	defer cancel()
 	conf, err := p.feedConfig(req.Bucket, "fields", feed.MinBufferBytes, false)
 	if err != nil {
@@ -57,19 +57,23 @@ func (p *Projector) fields(ctx context.Context, req *wire.FieldsRequest) (*wire.
 	}
 	defer func() { _ = conn.Close() }()
 	seen := &fieldCounts{all: map[string]*wire.FieldCount{}}
-	if err := look(ctx, conn, req, seen); err != nil && seen.documents == 0 {
+	err = look(ctx, conn, req, seen)
+	if err != nil && seen.documents == 0 {
 		return nil, kvProblem(req.Bucket, err)
 	}
 	r := seen.reply()
-	p.looks.keep(*req, r)
+	if err == nil {
+		p.looks.keep(*req, r)
+	}
 	return r, nil
 }
 
 // looks are the looks at documents: one at a time. What one has found is told for a while, so that a hundred indexes
 // cost KV no more than one.
 type looks struct {
-	busy   sync.Mutex // guards newest
-	newest map[wire.FieldsRequest]lookedAt
+	patience time.Duration // fieldsTime, but for tests
+	busy     sync.Mutex    // guards newest
+	newest   map[wire.FieldsRequest]lookedAt
 }
 
 type lookedAt struct {
@@ -77,9 +81,9 @@ type lookedAt struct {
 	reply *wire.FieldsReply
 }
 
-// keep remembers a look in which there were documents.
+// keep remembers a look, unless the keyspace was empty: documents may be on their way to it.
 func (l *looks) keep(of wire.FieldsRequest, r *wire.FieldsReply) {
-	if r.Documents == 0 {
+	if r.Documents == 0 && r.Whole {
 		return
 	}
 	if len(l.newest) >= fieldsKept || l.newest == nil {
@@ -119,6 +123,7 @@ func look(ctx context.Context, conn feed.Feed, req *wire.FieldsRequest, seen *fi
 	for open > 0 && seen.documents < fieldsDocuments && events < fieldsEvents && bytes < fieldsBytes {
 		block, err := conn.Next(ctx)
 		if err != nil {
+			seen.whole = false
 			return err
 		}
 		for i := range block.Events {
@@ -159,6 +164,7 @@ type fieldCounts struct {
 func (c *fieldCounts) take(e *feed.Event, collection uint32) (ended int) {
 	switch {
 	case e.Kind == feed.StreamEnd:
+		c.whole = c.whole && e.EndReason == mcbp.EndOK
 		return 1
 	case e.Kind != feed.Mutation || e.Collection != collection:
 	case e.Undecodable || len(e.Value) > fieldsLongest || c.documents == fieldsDocuments:

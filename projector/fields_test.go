@@ -11,6 +11,8 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/kv/kvclient"
+	"tidemark/kv/mcbp"
+	"tidemark/projector/feed"
 	"tidemark/wire"
 )
 
@@ -23,7 +25,7 @@ func TestFields(t *testing.T) {
 			w := newWorldWith(t, addr, kind)
 			w.connect(addr)
 			ask := func(bucket string) (*wire.FieldsReply, error) {
-				return w.client.Fields(context.Background(), w.url, &wire.FieldsRequest{Bucket: bucket})
+				return w.p.fields(context.Background(), &wire.FieldsRequest{Bucket: bucket})
 			}
 			if r, err := ask(testBucket); err != nil || r.Documents != 0 || len(r.Fields) != 0 {
 				t.Fatalf("of an empty bucket: %+v, %v", r, err)
@@ -48,7 +50,7 @@ func TestFields(t *testing.T) {
 			if _, err := ask("nothing"); !errors.As(err, &p) || p.Code != errcode.BucketNotInKV {
 				t.Errorf("of a bucket that there is not: %v", err)
 			}
-			_, err = w.client.Fields(context.Background(), w.url, &wire.FieldsRequest{Bucket: testBucket, Scope: "s",
+			_, err = w.p.fields(context.Background(), &wire.FieldsRequest{Bucket: testBucket, Scope: "s",
 				Collection: "c"})
 			if !errors.As(err, &p) || !strings.Contains(p.Detail, "no collection s.c") {
 				t.Errorf("of a collection that there is not: %v", err)
@@ -62,7 +64,7 @@ func TestFieldsAreRemembered(t *testing.T) {
 	w := newWorld(t)
 	ask := func(want string) {
 		t.Helper()
-		r, err := w.client.Fields(context.Background(), w.url, &wire.FieldsRequest{Bucket: testBucket})
+		r, err := w.p.fields(context.Background(), &wire.FieldsRequest{Bucket: testBucket})
 		if err != nil || fmt.Sprint(r.Fields) != want {
 			t.Fatalf("%+v, %v; want %s", r, err, want)
 		}
@@ -97,9 +99,36 @@ func TestFieldsAreBounded(t *testing.T) {
 		}
 		w.set(fmt.Sprintf("k%d", i), doc)
 	}
-	r, err := w.client.Fields(context.Background(), w.url, &wire.FieldsRequest{Bucket: testBucket})
+	r, err := w.p.fields(context.Background(), &wire.FieldsRequest{Bucket: testBucket})
 	if err != nil || r.Documents != fieldsDocuments || r.Whole ||
 		len(r.Fields) != wire.MaxFieldPaths {
 		t.Errorf("%d documents, all: %v, %d fields, %v", r.Documents, r.Whole, len(r.Fields), err)
+	}
+}
+
+// cutFeed is KV with one vbucket whose stream breaks off.
+type cutFeed struct{ feed.Feed }
+
+func (cutFeed) HighSeqnos(context.Context) ([]mcbp.VBucketSeqno, error) {
+	return []mcbp.VBucketSeqno{{VBucket: 1, Seqno: 7}}, nil
+}
+func (cutFeed) NewStreamID() feed.StreamID { return 1 }
+func (cutFeed) OpenStreams(_ context.Context, reqs []feed.StreamRequest) []feed.StreamAnswer {
+	return make([]feed.StreamAnswer, len(reqs))
+}
+func (cutFeed) Next(context.Context) (*feed.Block, error) { return nil, errStreamBroken }
+
+// TestFieldsOfAFeedThatBreaksOff: what was seen is not taken for all.
+func TestFieldsOfAFeedThatBreaksOff(t *testing.T) {
+	seen := &fieldCounts{all: map[string]*wire.FieldCount{}}
+	err := look(context.Background(), cutFeed{}, &wire.FieldsRequest{}, seen)
+	if !errors.Is(err, errStreamBroken) || seen.whole {
+		t.Errorf("all: %v, %v", seen.whole, err)
+	}
+	for end, want := range map[mcbp.EndReason]bool{mcbp.EndOK: true, mcbp.EndStateChanged: false} {
+		seen := &fieldCounts{whole: true}
+		if seen.take(&feed.Event{Kind: feed.StreamEnd, EndReason: end}, 0); seen.whole != want {
+			t.Errorf("a stream that ends with %v: all: %v", end, seen.whole)
+		}
 	}
 }

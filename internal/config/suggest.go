@@ -21,12 +21,15 @@ func Nearest(word string, known []string) string {
 	w := normal(word)
 	for _, k := range known {
 		n := normal(k)
-		d := distance(w, n)
-		if len(w) > 2 && strings.HasPrefix(n, w) { // cut short
-			d = 1
-		}
-		if d < least {
-			best, least = k, d
+		switch d := 1; {
+		case len(w) > 2 && strings.HasPrefix(n, w): // cut short
+			if d < least {
+				best, least = k, d
+			}
+		case max(len(w)-len(n), len(n)-len(w)) < least: // else it is further away than that
+			if d = distance(w, n); d < least {
+				best, least = k, d
+			}
 		}
 	}
 	return best

@@ -295,6 +295,8 @@ func (a *API) serve(rt route) http.Handler {
 		if here || outcome != outcomeOK { // what could not be passed on was answered here
 			a.metrics.request(name, outcome)
 			a.auditWrite(r, &rt, kept.Status, outcome, began)
+		} else {
+			a.auditWrite(r, &rt, kept.Status, auditPassedOn, began)
 		}
 		if write {
 			took := a.now().Sub(began)
@@ -307,10 +309,18 @@ func (a *API) serve(rt route) http.Handler {
 	})
 }
 
-// auditWrite notes a write that was answered here.
+// passedBy is the manager that has passed a request on, as far as its sender can be believed; "" for none.
+func (a *API) passedBy(r *http.Request) string {
+	if p, ok := tlsconf.PeerOfRequest(r); a.cfg.TLS != nil && (!ok || p.Role != tlsconf.Manager) {
+		return ""
+	}
+	return r.Header.Get(HeaderForwarded)
+}
+
+// auditWrite notes a write.
 func (a *API) auditWrite(r *http.Request, rt *route, status int, outcome string, began time.Time) {
 	if now := a.now(); rt.audits() {
-		a.audit.note(r, Audited{Time: now.UTC(), Principal: rpc.Principal(r.Context()), Status: status, Outcome: outcome,
+		a.audit.note(r, a.passedBy(r), Audited{Time: now.UTC(), Principal: rpc.Principal(r.Context()), Status: status, Outcome: outcome,
 			TookMS: now.Sub(began).Milliseconds()})
 	}
 }
@@ -323,7 +333,7 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err er
 	}
 	a.cfg.Logger.Info("refused", "request_id", rpc.RequestID(r.Context()), "route", name, "remote", r.RemoteAddr, "status",
 		p.Status, "outcome", p.Code)
-	a.audit.note(r, Audited{Time: a.now().UTC(), Status: p.Status, Outcome: string(p.Code), Detail: p.Detail})
+	a.audit.refused(r, a.passedBy(r), Audited{Time: a.now().UTC(), Status: p.Status, Outcome: string(p.Code), Detail: p.Detail})
 	rpc.WriteProblem(w, p)
 	return string(p.Code)
 }
@@ -420,7 +430,7 @@ func (rt *route) checkQuery(r *http.Request) error {
 
 func (rt *route) unknownParam(r *http.Request, name string) error {
 	if len(rt.doc.params) == 0 {
-		return rpc.Refuse(errcode.BadRequest, "unknown parameter %q; %s %s takes none in the query", name, r.Method,
+		return rpc.Refuse(errcode.BadRequest, "unknown parameter %.40q; %s %s takes none in the query", name, r.Method,
 			r.URL.Path)
 	}
 	known := make([]string, len(rt.doc.params))
@@ -431,7 +441,7 @@ func (rt *route) unknownParam(r *http.Request, name string) error {
 	if like := config.Nearest(name, known); like != "" {
 		meant = "; did you mean " + like + "?"
 	}
-	return rpc.Refuse(errcode.BadRequest, "unknown parameter %q%s; %s %s knows %s", name, meant, r.Method, r.URL.Path,
+	return rpc.Refuse(errcode.BadRequest, "unknown parameter %.40q%s; %s %s knows %s", name, meant, r.Method, r.URL.Path,
 		strings.Join(known, ", "))
 }
 

@@ -46,14 +46,14 @@ func (g components) checkToken(w http.ResponseWriter, r *http.Request) error {
 	if g.cfg.Auth == nil {
 		return rpc.Refuse(errcode.Unauthenticated, "this manager knows no tokens")
 	}
+	if err := g.ensureCurrent(r.Context()); err != nil { // first: a token that was revoked meanwhile is not good
+		return err
+	}
 	asked := (&http.Request{Method: http.MethodGet, URL: r.URL, RemoteAddr: req.Remote,
 		Header: http.Header{"Authorization": {"Bearer " + req.Token}}}).WithContext(r.Context())
 	id, err := g.lookUp(asked)
 	if err != nil {
 		return unauthenticated(err)
-	}
-	if err := g.ensureCurrent(r.Context()); err != nil {
-		return err
 	}
 	if id == nil || id.Role < RoleMetrics.needs() {
 		return rpc.Refuse(errcode.Forbidden, "the token is of nobody who may read metrics")

@@ -15,8 +15,8 @@ import (
 	"tidemark/wire"
 )
 
-// hintTime is how long the look at documents may take from when the creation of an index begins, which it goes beside;
-// what has been found by then is what is told.
+// hintTime is how long the looks at documents of a request may take, from when the creation of an index begins, which
+// they go beside; what has been found by then is what is told.
 const hintTime = 500 * time.Millisecond
 
 // hints looks at documents while indexes are being created, to tell of fields that none of them has: a slip of the pen
@@ -24,6 +24,7 @@ const hintTime = 500 * time.Millisecond
 type hints struct {
 	g      *ground
 	silent atomic.Bool // the last look did not come to its end
+	spent  time.Duration
 }
 
 // beside is begin for a statement.
@@ -40,10 +41,11 @@ func (h *hints) beside(ctx context.Context, s expression.Statement) (end func() 
 // definition.
 func (h *hints) begin(ctx context.Context, d *index.Definition) (end func() []string) {
 	nothing := func() []string { return nil }
-	if h.silent.Load() || len(keyFields(d)) == 0 {
+	if h.silent.Load() || len(keyFields(d)) == 0 || h.spent >= hintTime {
 		return nothing
 	}
-	ctx, cancel := context.WithTimeout(ctx, hintTime)
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, hintTime-h.spent)
 	var found *wire.FieldsReply
 	over := make(chan struct{})
 	go func() {
@@ -55,6 +57,7 @@ func (h *hints) begin(ctx context.Context, d *index.Definition) (end func() []st
 	}()
 	return func() []string {
 		<-over // within hintTime
+		h.spent += time.Since(began)
 		return fieldHints(d, found)
 	}
 }

@@ -23,14 +23,15 @@ func waitsOf(x *statecontext.Index, now *core.Status) (all []string) {
 	for i := range now.Projectors {
 		p := &now.Projectors[i]
 		for _, t := range p.KV {
-			if t.Bucket == d.Bucket && p.Life == liveness.Active && len(all) < namedTroubles {
+			if t.Bucket == d.Bucket && p.Life == liveness.Active {
 				all = append(all, kvTrouble(p.ID, t))
 			}
 		}
-		if p.Life != liveness.Active && len(all) < namedTroubles {
+		if p.Life != liveness.Active {
 			all = append(all, fmt.Sprintf("projector %s at %s is %v", p.ID, p.Admin, p.Life))
 		}
 	}
+	all = fewOf(all)
 	for i := range now.Buckets {
 		if b := &now.Buckets[i]; b.Name == d.Bucket {
 			all = append(all, bucketTroubles(b)...)
@@ -58,11 +59,19 @@ func absentHosts(x *statecontext.Index, now *core.Status) (all []string) {
 	}
 	for i := range now.Indexers {
 		n := &now.Indexers[i]
-		if hosts[n.Node] && n.Life != liveness.Active && len(all) < namedTroubles {
+		if hosts[n.Node] && n.Life != liveness.Active {
 			all = append(all, fmt.Sprintf("indexer %s at %s is %v", n.Name, n.Admin, n.Life))
 		}
 	}
-	return all
+	return fewOf(all)
+}
+
+// fewOf names some of many, and how many others there are.
+func fewOf(all []string) []string {
+	if len(all) <= namedTroubles {
+		return all
+	}
+	return append(all[:namedTroubles:namedTroubles], fmt.Sprintf("and %d more, see the status", len(all)-namedTroubles))
 }
 
 // The texts of troubles, as a status has them among its reasons.

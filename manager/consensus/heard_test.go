@@ -30,7 +30,7 @@ func TestHeardAddresses(t *testing.T) {
 				return &stream{id: id, rest: rest, clusterID: func() string { return cluster },
 					epoch: func() uint64 { return 1 }, member: func(string) bool { return true }}
 			}
-			caller, callee := of("m2", c.caller, ""), of("m1", c.callee, rest)
+			caller, callee := of("m2", c.caller, "https://m2:9500"), of("m1", c.callee, rest)
 			ours, theirs := net.Pipe()
 			defer ours.Close()
 			go func() {
@@ -53,11 +53,12 @@ func TestHeardAddresses(t *testing.T) {
 		})
 	}
 	t.Run("bounded", func(t *testing.T) {
-		s := &stream{}
+		s := &stream{rest: "http://own"}
 		for i := range 3 * maxHeard {
 			s.hear(fmt.Sprint("http://", i))
 			s.hear("http://often")
 			s.hear("")
+			s.hear("https://other")
 		}
 		if len(s.heard) != maxHeard || s.heard[maxHeard-1] != "http://often" ||
 			s.heard[maxHeard-2] != fmt.Sprint("http://", 3*maxHeard-1) {

@@ -21,8 +21,7 @@ import (
 // none), server id that the caller wants, the caller's own, each with a length byte, and the caller's epoch in 8 bytes.
 // The callee answers with two texts, each with a length byte: why it does not talk to the caller, after which it
 // closes, or nothing; and the base URL of its REST interface, which only callers of its own cluster are told. By that a
-// server finds others whose addresses its state and its --join do not have, as one that was away while all of them were
-// replaced.
+// server finds others of its log whose REST addresses are not in its state and its --join, or not at the top of them.
 //
 // Without it a voter that lost its disk and came back under a new id at the old address would be asked for votes in
 // its old name, and would grant them: acknowledged writes could vanish. The epoch keeps out what a recovery from a lost
@@ -273,9 +272,10 @@ func (s *stream) greet(conn net.Conn, id string, timeout time.Duration) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// hear keeps the REST address of a server that answered; the one that was heard longest ago goes for it.
+// hear keeps the REST address of a server that answered, if it is reached as this one's is, with TLS or without; the one
+// that was heard longest ago goes for it.
 func (s *stream) hear(rest string) {
-	if rest == "" {
+	if scheme, host, ok := strings.Cut(rest, "://"); !ok || host == "" || !strings.HasPrefix(s.rest, scheme+"://") {
 		return
 	}
 	s.mu.Lock()
