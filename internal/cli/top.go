@@ -215,44 +215,45 @@ func compare(last, next *look, chosen *topScreen) *topView {
 			}
 		}
 	}
+	shown := map[index.ID]bool{}
 	for _, ready := range []bool{false, true} {
-		for _, i := range next.indexes.Indexes {
-			if (i.State == index.Maintenance) == ready && chosen.has(&i) {
-				v.Indexes = append(v.Indexes, i)
+		for n := range next.indexes.Indexes {
+			if i := &next.indexes.Indexes[n]; (i.State == index.Maintenance) == ready && chosen.has(i) {
+				v.Indexes, shown[i.ID] = append(v.Indexes, *i), true
 			}
 		}
 	}
-	v.compareScans(last, next, seconds)
+	v.compareScans(last, next, seconds, shown)
 	chosen.sort(v)
 	v.Hidden = max(0, len(v.Indexes)-topIndexes)
 	for _, i := range v.Indexes[len(v.Indexes)-v.Hidden:] {
+		delete(shown, i.ID)
 		delete(v.Scans, i.ID)
 		delete(v.Latency, i.ID)
 	}
 	v.Indexes = v.Indexes[:len(v.Indexes)-v.Hidden]
-	v.Stats.Indexes = slices.DeleteFunc(v.Stats.Indexes, func(x v1.IndexStats) bool { return !v.has(x.ID) })
+	v.Stats.Indexes = slices.DeleteFunc(v.Stats.Indexes, func(x v1.IndexStats) bool { return !shown[x.ID] })
 	return v
 }
 
-// has reports whether an index is shown.
-func (v *topView) has(id index.ID) bool {
-	return slices.ContainsFunc(v.Indexes, func(i v1.IndexInfo) bool { return i.ID == id })
-}
-
 // compareScans takes the figures of the indexes that are shown.
-func (v *topView) compareScans(last, next *look, seconds float64) {
+func (v *topView) compareScans(last, next *look, seconds float64, shown map[index.ID]bool) {
 	v.Scans, v.Latency, v.Stats = map[index.ID]float64{}, map[index.ID]uint64{}, next.stats
 	v.Stats.Indexes = []v1.IndexStats{}
-	for _, x := range next.stats.Indexes {
-		if !v.has(x.ID) {
+	before := make(map[index.ID]*v1.IndexStats, len(last.stats.Indexes))
+	for i := range last.stats.Indexes {
+		before[last.stats.Indexes[i].ID] = &last.stats.Indexes[i]
+	}
+	for i := range next.stats.Indexes {
+		x := &next.stats.Indexes[i]
+		if !shown[x.ID] {
 			continue
 		}
-		v.Stats.Indexes = append(v.Stats.Indexes, x)
-		i := slices.IndexFunc(last.stats.Indexes, func(old v1.IndexStats) bool { return old.ID == x.ID })
-		if i < 0 {
+		v.Stats.Indexes = append(v.Stats.Indexes, *x)
+		old := before[x.ID]
+		if old == nil {
 			continue
 		}
-		old := &last.stats.Indexes[i]
 		if x.NumRequests > old.NumRequests && x.TotalScanDuration >= old.TotalScanDuration {
 			n := x.NumRequests - old.NumRequests
 			v.Scans[x.ID], v.Latency[x.ID] = float64(n)/seconds, (x.TotalScanDuration-old.TotalScanDuration)/n
