@@ -23,6 +23,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
+	"tidemark/internal/testing/ports"
 	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
@@ -221,15 +222,10 @@ func TestWhatIsNotTriedAgain(t *testing.T) {
 // told the caller's patience.
 func TestTheContextEndsIt(t *testing.T) {
 	t.Parallel()
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = gone.Close()
 	s, silent := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	_, busy := serve(t, refuse(503, errcode.NoLeader))
 	var all sync.WaitGroup
-	for server, says := range map[string]string{gone.Addr().String(): "was asked",
+	for server, says := range map[string]string{ports.Addr(t): "was asked",
 		silent: "was asked and had not answered yet", busy: "was asked"} {
 		all.Go(func() { oneEnds(t, server, says) })
 	}

@@ -16,6 +16,7 @@ import (
 	"tidemark/collate"
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
+	"tidemark/internal/testing/ports"
 	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
@@ -156,22 +157,16 @@ func TestASilentIndexerIsPassedBy(t *testing.T) {
 	stands := newFakePort(t, func() (byte, string) { <-over; return whole() })
 	defer close(over) // before its server is closed
 	well := newFakePort(t, whole)
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	closed := ports.Addr(t)
 	for _, c := range []struct {
 		name  string
 		ports []string
 		want  error
 	}{
 		{"one stands", []string{stands.addr, well.addr}, nil},
-		{"one is gone", []string{closed.Addr().String(), well.addr}, nil},
-		{"one stands, one is gone", []string{closed.Addr().String(), stands.addr, well.addr}, nil},
-		{"all are gone", []string{closed.Addr().String()}, errDetour},
+		{"one is gone", []string{closed, well.addr}, nil},
+		{"one stands, one is gone", []string{closed, stands.addr, well.addr}, nil},
+		{"all are gone", []string{closed}, errDetour},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cl := New("127.0.0.1:1")

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,18 +13,8 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/internal/testing/ports"
 )
-
-// gone returns an address that refuses connections.
-func gone(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
 
 // TestUntrusted: where no server is trusted, the call ends at once, with what is wrong of each; where one is, that one
 // is asked.
@@ -89,7 +78,7 @@ func TestUntrustedAmongTheGone(t *testing.T) {
 	defer s.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c := Open(Options{Servers: []string{s.URL, gone(t)}, TLS: &tls.Config{RootCAs: x509.NewCertPool()}})
+	c := Open(Options{Servers: []string{s.URL, ports.Addr(t)}, TLS: &tls.Config{RootCAs: x509.NewCertPool()}})
 	defer c.Close()
 	silent(c)
 	tries := 0
@@ -107,7 +96,7 @@ func TestUntrustedAmongTheGone(t *testing.T) {
 // was ever reached is waited for, and so is everybody by a client that has no such limit.
 func TestUnreached(t *testing.T) {
 	t.Parallel()
-	a, b := gone(t), gone(t)
+	a, b := ports.Addr(t), ports.Addr(t)
 	c := Open(Options{Servers: []string{a, b}, ReachFor: 1}) // is over at once
 	defer c.Close()
 	silent(c)
@@ -186,7 +175,7 @@ func TestTheProblemIsTold(t *testing.T) {
 	_, busy := serve(t, refuse(503, errcode.NoLeader))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	c := newClient(t, busy, gone(t))
+	c := newClient(t, busy, ports.Addr(t))
 	tries := 0
 	c.Waiting = func(error) {
 		if tries++; tries == 4 { // the one that is gone

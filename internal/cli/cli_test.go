@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -18,6 +17,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/internal/testing/ports"
 )
 
 // fake answers as a manager does; it remembers the body of the last request that writes. A command that waits asks on
@@ -103,11 +103,7 @@ func run(t testing.TB, in string, args ...string) (code int, out, talk string) {
 
 // TestCommands: exit code, data on standard output, talk on standard error.
 func TestCommands(t *testing.T) {
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = gone.Close()
+	gone := ports.Addr(t)
 	dir := t.TempDir()
 	sql := filepath.Join(dir, "s.sql")
 	if err := os.WriteFile(sql, []byte("DROP INDEX n ON b"), 0o600); err != nil {
@@ -156,7 +152,7 @@ func TestCommands(t *testing.T) {
 		{args: "watch|--count|1", out: "cas 6 index b/n pending → backfill\n"},
 		{args: "watch|--count|1|--output|json|--kinds|index", out: `"was":"pending"`},
 		{args: "watch" + allOfIt, out: "cas 5 snapshot: nothing was seen (0 managers, 1 index)"},
-		{args: "watch|--server|" + gone.Addr().String() + "" + allOfIt, code: errcode.ExitUnavailable, talk: "no answer in time"},
+		{args: "watch|--server|" + gone + allOfIt, code: errcode.ExitUnavailable, talk: "no answer in time"},
 		{args: "watch|--server|ftp://x", code: errcode.ExitUsage, talk: "http://"},
 		{args: "cluster|status", out: "voter, not seen"},
 		{args: "cluster|status|--output|json", out: `"cluster_id": "c1"`},
@@ -170,7 +166,7 @@ func TestCommands(t *testing.T) {
 		{args: "sql|noprojector", code: errcode.ExitUnavailable, talk: "NO_PROJECTOR"},
 		{args: "sql|noleader" + allOfIt, code: errcode.ExitUnavailable, talk: "NO_LEADER"},
 		{args: "sql|unknownoutcome" + allOfIt, code: errcode.ExitTimeout, talk: "OUTCOME_UNKNOWN"},
-		{args: "index|list|--server|" + gone.Addr().String() + "" + allOfIt, code: errcode.ExitUnavailable,
+		{args: "index|list|--server|" + gone + allOfIt, code: errcode.ExitUnavailable,
 			talk: "no answer in time"},
 		{args: "index|list|--server|ftp://x", code: errcode.ExitUsage, talk: "http://"},
 		{args: "index|list|--output|xml", code: errcode.ExitUsage, talk: `--output "xml": want table, json, jsonl, yaml or csv; see tidemark index list --help`},
