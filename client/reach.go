@@ -74,9 +74,10 @@ func (r *reach) failed(server string, err error) (_ error, over bool) {
 		return err, false
 	}
 	r.unreached[server] = err
-	if r.c.unreached > 0 && r.attempts >= len(r.c.servers) && time.Since(r.began) >= r.c.unreached {
+	// an attempt may take longer than what was left
+	if took := time.Since(r.began); r.c.unreached > 0 && r.attempts >= len(r.c.servers) && took >= r.c.unreached {
 		return fmt.Errorf("%w: %w in %v: %s; are they managers of the cluster, and does it run?", ErrUnavailable,
-			ErrUnreached, r.c.unreached, r.each(r.unreached)), true
+			ErrUnreached, took.Round(100*time.Millisecond), r.each(r.unreached)), true
 	}
 	return fmt.Errorf("%w: %w", ErrUnreached, err), false
 }

@@ -133,6 +133,19 @@ func TestUnreached(t *testing.T) {
 	}
 }
 
+// TestUnreachedForHowLong: the time that has passed is told, not the limit: attempts may outlast it.
+func TestUnreachedForHowLong(t *testing.T) {
+	c := Open(Options{Servers: []string{"a"}, ReachFor: 5 * time.Second})
+	defer c.Close()
+	r := c.reach()
+	r.began = r.began.Add(-90 * time.Minute)
+	r.attempt(t.Context())
+	err, over := r.failed("a", errors.New("i/o timeout"))
+	if !over || !strings.Contains(err.Error(), "no server was reached in 1h3") {
+		t.Error(err)
+	}
+}
+
 // TestReachedOnce: a server that is gone after it has answered, or has begun to, is waited for.
 func TestReachedOnce(t *testing.T) {
 	t.Parallel()
