@@ -3,7 +3,7 @@
 import { card, dl, el, empty, put, table, word } from '../lib/dom.js';
 import { get } from '../lib/api.js';
 import { count, duration, many } from '../lib/format.js';
-import { poll } from '../lib/poll.js';
+import { poll, trouble } from '../lib/poll.js';
 import { verdictKind } from '../lib/states.js';
 import { rebalances } from './placement.js';
 
@@ -40,7 +40,7 @@ function step(parts) {
   return parts.map((p) => [names[p] ? el('a', { href: p }, names[p]) : p, ' ']);
 }
 
-function draw(body, s, moving) {
+function draw(body, s, moves) {
   const list = todo(s);
   const good = s.verdict === 'ready';
   const x = s.indexes;
@@ -63,7 +63,7 @@ function draw(body, s, moving) {
       : el('p', { class: 'dim' }, 'Only the leader counts them, and it does not answer.'), el('a', { href: '#/indexes' }, 'All indexes'))),
   card('What to do', list.length ? el('ol', { class: 'todo' }, list.map((t) => el('li', {}, el('span', { class: 'wrap' }, t.what),
     t.next.length > 0 && el('span', { class: 'dim' }, ' — ', step(t.next))))) : el('p', {}, 'Nothing: all is well.')),
-  moving.length > 0 && card('Slices move', rebalances(moving), el('a', { href: '#/placement' }, 'Which, and where to')),
+  moves,
   card('Buckets', table([
     { name: 'Bucket', cell: (b) => el('b', {}, b.name) },
     { name: 'Streams', cell: (b) => (!b.wanted ? word('not needed', 'plain') : b.streams_missing
@@ -80,11 +80,35 @@ export const overview = {
   path: '', title: 'Overview',
   show({ body, status }) {
     put(body, card(null, 'Asking the cluster…'));
-    const ask = async (signal) => {
-      const [s, r] = await Promise.all([get('reading the status', '/v1/status', { signal }),
-        get('listing the rebalances', '/v1/rebalances', { signal }).catch(() => ({ rebalances: [] }))]); // without a leader there are none
-      return { s, moving: r.rebalances.filter((x) => !x.finished_ms) };
+    const moves = el('div', { hidden: true });
+    const left = new AbortController();
+    let asking = false;
+    const tell = (what) => {
+      moves.hidden = !what;
+      put(moves, what);
     };
-    return poll(status, ask, ({ s, moving }) => draw(body, s, moving), 3000).end;
+    // Only a leader knows them: who has the status does not wait for them.
+    const askMoves = async () => {
+      if (asking) return;
+      asking = true;
+      try {
+        const r = await get('listing the rebalances', '/v1/rebalances', { signal: left.signal });
+        const moving = r.rebalances.filter((x) => !x.finished_ms);
+        tell(moving.length > 0 && card('Slices move', rebalances(moving), el('a', { href: '#/placement' }, 'Which, and where to')));
+      } catch (err) {
+        if (err.code !== 'CANCELLED') tell(await trouble(err));
+      } finally {
+        asking = false;
+      }
+    };
+    const loop = poll(status, (signal) => get('reading the status', '/v1/status', { signal }), (s) => {
+      draw(body, s, moves);
+      if (s.leader.id) askMoves();
+      else tell(null);
+    }, 3000);
+    return () => {
+      loop.end();
+      left.abort('left');
+    };
   },
 };
