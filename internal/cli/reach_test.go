@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"tidemark/client"
 	"tidemark/errcode"
@@ -77,6 +79,34 @@ func TestHowLongToTry(t *testing.T) {
 			t.Errorf("%s: patient is %v", args, !want)
 		}
 	}
+}
+
+// TestWhatIsWaitedFor: who is told that there is no answer yet is told how long is tried, and whether that was said.
+func TestWhatIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, tc := range []struct {
+			err   error
+			limit time.Duration
+			want  string
+		}{
+			{client.ErrUnreached, reachFor, "trying for 5s (longer with --timeout)"},
+			{client.ErrUnreached, 0, "trying for 1m0s (--timeout)"},
+			{client.ErrUnavailable, reachFor, "trying for 1m0s (--timeout)"},
+		} {
+			var b strings.Builder
+			say := (&serverFlags{timeout: time.Minute, streams: Streams{Err: &b}}).waiting(tc.limit)
+			say(tc.err)
+			if b.Len() > 0 {
+				t.Errorf("told at once: %s", b.String())
+			}
+			time.Sleep(tellAfter + 1)
+			say(tc.err)
+			say(tc.err)
+			if strings.Count(b.String(), tc.want) != 1 || strings.Count(b.String(), "\n") != 1 {
+				t.Errorf("%q, want %q once", b.String(), tc.want)
+			}
+		}
+	})
 }
 
 // TestWhatHasArrived: managers' logs are named to those whose call can be in them.

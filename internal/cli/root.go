@@ -383,12 +383,12 @@ const (
 func (f *serverFlags) waiting(unreached time.Duration) func(error) {
 	started, told := time.Now(), atomic.Bool{}
 	return func(err error) {
-		limit := f.timeout
+		limit := fmt.Sprintf("%s (--timeout)", f.timeout)
 		if unreached > 0 && errors.Is(err, client.ErrUnreached) {
-			limit = unreached
+			limit = fmt.Sprintf("%s (longer with --timeout)", unreached)
 		}
 		if time.Since(started) > tellAfter && told.CompareAndSwap(false, true) {
-			fmt.Fprintf(f.streams.Err, "tidemark: no answer yet (%v); trying for %s (--timeout)\n", err, limit)
+			fmt.Fprintf(f.streams.Err, "tidemark: no answer yet (%v); trying for %s\n", err, limit)
 		}
 	}
 }

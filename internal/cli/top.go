@@ -96,6 +96,9 @@ func runTop(ctx context.Context, s Streams, f *serverFlags, every time.Duration,
 		var back func()
 		if d.keys, back = keyboard(ctx, s); d.keys != nil {
 			d.screen = &topScreen{}
+			if isTerminal(s.Err) {
+				f.streams.Err = lastLine{s.Out}
+			}
 			err = d.show()
 		}
 		defer back()

@@ -139,6 +139,17 @@ func (x *topScreen) below(lines int) string {
 	return text
 }
 
+// lastLine is where talk goes while the screen is drawn: over its last line, until it is drawn again. The terminal is
+// raw, so that a line end would not go back to the edge.
+type lastLine struct{ screen io.Writer }
+
+func (l lastLine) Write(talk []byte) (int, error) {
+	width, _ := sizeOf(l.screen)
+	line := strings.ReplaceAll(strings.TrimRight(string(talk), "\n"), "\n", " ")
+	_, err := io.WriteString(l.screen, "\r\x1b[K"+clip(line, width))
+	return len(talk), err
+}
+
 // clip cuts a line at the edge of a terminal.
 func clip(line string, width int) string {
 	if utf8.RuneCountInString(line) <= width {

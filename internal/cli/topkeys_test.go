@@ -85,6 +85,20 @@ func TestTopFrame(t *testing.T) {
 	}
 }
 
+// TestTopTalk: what is said while the screen is drawn stays on its last line.
+func TestTopTalk(t *testing.T) {
+	var b strings.Builder
+	talk := "tidemark: no answer yet (a: silent\nb: refused)\n"
+	if n, err := fmt.Fprint(lastLine{&b}, talk); n != len(talk) || err != nil {
+		t.Errorf("%d of %d bytes, %v", n, len(talk), err)
+	}
+	fmt.Fprint(lastLine{&b}, strings.Repeat("é", 100)+"\n")
+	want := "\r\x1b[Ktidemark: no answer yet (a: silent b: refused)\r\x1b[K" + strings.Repeat("é", 80)
+	if b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+}
+
 // TestTopChosen: indexes by what was chosen, with a text in their names; rates and figures go along.
 func TestTopChosen(t *testing.T) {
 	l := &look{}
