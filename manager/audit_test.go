@@ -78,8 +78,9 @@ func TestAuditLog(t *testing.T) {
 		}
 		got[fmt.Sprintf("%s %s %s %d %s", x.Principal, x.Method, x.Path, x.Status, x.Outcome)]++
 	}
-	want := map[string]int{"admin PUT /v1/users/ann 200 OK": 1, "admin PUT /v1/users/ann 200 PASSED_ON": 1, " DELETE /v1/users/admin 403 FORBIDDEN": 1,
-		" GET /v1/indexes 401 UNAUTHENTICATED": 1, "admin DELETE /v1/indexes/b/none 404 UNKNOWN_INDEX": 1,
+	want := map[string]int{"admin PUT /v1/users/ann 200 OK": 1, "admin PUT /v1/users/ann 200 PASSED_ON": 1,
+		" DELETE /v1/users/admin 403 FORBIDDEN": 1,
+		" GET /v1/indexes 401 UNAUTHENTICATED":  1, "admin DELETE /v1/indexes/b/none 404 UNKNOWN_INDEX": 1,
 		"admin DELETE /v1/indexes/b/none 404 PASSED_ON": 1}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("the audit logs have\n%v\nwant\n%v", got, want)

@@ -179,7 +179,8 @@ func Open(cfg Config) (*Projector, error) {
 		cfg: cfg, bootID: rand.Text(), managers: managerclient.New(cfg.Managers,
 			cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), registry: prometheus.NewRegistry(),
 		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{},
-		sides: sides{of: cfg.ID, open: map[core.SideKey]*side{}}, drainFor: sideDrainTimeout, looks: looks{patience: fieldsTime},
+		sides: sides{of: cfg.ID, open: map[core.SideKey]*side{}}, drainFor: sideDrainTimeout,
+		looks:  looks{patience: fieldsTime},
 		faults: faults{all: map[index.ID]*fault{}},
 		defs:   definitions{changed: make(chan struct{}), patience: definitionsPatience},
 	}

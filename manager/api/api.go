@@ -320,8 +320,8 @@ func (a *API) passedBy(r *http.Request) string {
 // auditWrite notes a write.
 func (a *API) auditWrite(r *http.Request, rt *route, status int, outcome string, began time.Time) {
 	if now := a.now(); rt.audits() {
-		a.audit.note(r, a.passedBy(r), Audited{Time: now.UTC(), Principal: rpc.Principal(r.Context()), Status: status, Outcome: outcome,
-			TookMS: now.Sub(began).Milliseconds()})
+		a.audit.note(r, a.passedBy(r), Audited{Time: now.UTC(), Principal: rpc.Principal(r.Context()), Status: status,
+			Outcome: outcome, TookMS: now.Sub(began).Milliseconds()})
 	}
 }
 
@@ -333,7 +333,8 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err er
 	}
 	a.cfg.Logger.Info("refused", "request_id", rpc.RequestID(r.Context()), "route", name, "remote", r.RemoteAddr, "status",
 		p.Status, "outcome", p.Code)
-	a.audit.refused(r, a.passedBy(r), Audited{Time: a.now().UTC(), Status: p.Status, Outcome: string(p.Code), Detail: p.Detail})
+	a.audit.refused(r, a.passedBy(r), Audited{Time: a.now().UTC(), Status: p.Status, Outcome: string(p.Code),
+		Detail: p.Detail})
 	rpc.WriteProblem(w, p)
 	return string(p.Code)
 }

@@ -28,7 +28,7 @@ type Audited struct {
 	Method    string `json:"method"`
 	Path      string `json:"path"`
 	Status    int    `json:"status"`
-	Outcome   string `json:"outcome"`          // OK, PASSED_ON to the leader, whose log has more, or the code of the problem
+	Outcome   string `json:"outcome"`          // OK, PASSED_ON (the leader's log has more), or the code of the problem
 	Detail    string `json:"detail,omitempty"` // of a refusal
 	TookMS    int64  `json:"took_ms"`
 }

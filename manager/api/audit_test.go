@@ -34,7 +34,8 @@ func TestRefusalsPushNothingOut(t *testing.T) {
 			t.Errorf("a line of %d bytes: %.300s: %v", len(line), line, err)
 		}
 	}
-	if omitted := string(lines[len(lines)-2]); !strings.Contains(omitted, "OMITTED") || !strings.Contains(omitted, "40 more") {
+	omitted := string(lines[len(lines)-2])
+	if !strings.Contains(omitted, "OMITTED") || !strings.Contains(omitted, "40 more") {
 		t.Errorf("%s", omitted)
 	}
 }

@@ -94,8 +94,8 @@ func (g *ground) sampleFields(ctx context.Context, req *wire.FieldsRequest) *wir
 }
 
 // fieldHints tells of the fields in an index's key that none of the documents has, if one has nearly the name or these
-// are all documents, since an index may be of documents that are rare; and of those in its WHERE of which one has nearly
-// the name.
+// are all documents, since an index may be of documents that are rare; and of those in its WHERE of which one has
+// nearly the name.
 func fieldHints(d *index.Definition, r *wire.FieldsReply) (all []string) {
 	if r.Documents == 0 || len(r.Fields) >= wire.MaxFieldPaths { // what is missing then was perhaps left out
 		return nil

@@ -272,8 +272,8 @@ func (s *stream) greet(conn net.Conn, id string, timeout time.Duration) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// hear keeps the REST address of a server that answered, if it is reached as this one's is, with TLS or without; the one
-// that was heard longest ago goes for it.
+// hear keeps the REST address of a server that answered, if it is reached as this one's is, with TLS or without; the
+// one that was heard longest ago goes for it.
 func (s *stream) hear(rest string) {
 	if scheme, host, ok := strings.Cut(rest, "://"); !ok || host == "" || !strings.HasPrefix(s.rest, scheme+"://") {
 		return
