@@ -289,24 +289,34 @@ func (g members) removeIndexer(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	plan, err := g.cfg.Coordinator.RemoveIndexer(r.Context(), coordinator.RemoveIndexerRequest{ID: mux.Vars(r)["id"],
-		Force: force, DryRun: dry})
+	status, body, err := g.removals.do(r, func(ctx context.Context) (int, any, error) {
+		return g.removed(ctx, coordinator.RemoveIndexerRequest{ID: mux.Vars(r)["id"], Force: force, DryRun: dry})
+	})
 	if err != nil {
 		return err
 	}
+	rpc.Write(w, r, status, body)
+	return nil
+}
+
+// removed removes an indexer, and returns what is answered.
+func (g members) removed(ctx context.Context, req coordinator.RemoveIndexerRequest) (status int, body any, err error) {
+	plan, err := g.cfg.Coordinator.RemoveIndexer(ctx, req)
+	if err != nil {
+		return 0, nil, err
+	}
 	reply := v1.IndexerRemoval{ID: plan.Indexer.Name, Node: plan.Indexer.Node, UUID: plan.Indexer.UUID,
 		Alive: plan.Alive, Removed: plan.Done,
-		Evicting: !plan.Done && !dry, Waits: plan.Waits, Indexes: []v1.IndexLoss{}}
+		Evicting: !plan.Done && !req.DryRun, Waits: plan.Waits, Indexes: []v1.IndexLoss{}}
 	for _, l := range plan.Losses {
 		reply.Indexes = append(reply.Indexes, v1.IndexLoss{Index: l.Index, Name: l.Name, Bucket: l.Bucket,
 			Copies: l.Copies, LastCopies: l.LastCopies, Rebuilt: l.Rebuilt})
 	}
-	status := http.StatusOK
+	status = http.StatusOK
 	if reply.Evicting {
 		status = http.StatusAccepted
 	}
-	rpc.Write(w, r, status, reply)
-	return nil
+	return status, reply, nil
 }
 
 func (g members) removeProjector(w http.ResponseWriter, r *http.Request) error {
@@ -315,15 +325,18 @@ func (g members) removeProjector(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	id := index.ProjectorID(mux.Vars(r)["id"])
-	streams, alive, err := g.cfg.Coordinator.RemoveProjector(r.Context(), id, force)
+	status, body, err := g.removals.do(r, func(ctx context.Context) (int, any, error) {
+		streams, alive, err := g.cfg.Coordinator.RemoveProjector(ctx, id, force)
+		reply := v1.MemberReply{ID: string(id), Detail: fmt.Sprintf("%d vbuckets that it streamed go to other "+
+			"projectors of their KV nodes; without one they are not streamed", streams)}
+		if alive {
+			reply.Detail += "; it still runs, and registers again until it is stopped"
+		}
+		return http.StatusOK, reply, err
+	})
 	if err != nil {
 		return err
 	}
-	reply := v1.MemberReply{ID: string(id), Detail: fmt.Sprintf("%d vbuckets that it streamed go to other "+
-		"projectors of their KV nodes; without one they are not streamed", streams)}
-	if alive {
-		reply.Detail += "; it still runs, and registers again until it is stopped"
-	}
-	rpc.Write(w, r, http.StatusOK, reply)
+	rpc.Write(w, r, status, body)
 	return nil
 }
