@@ -24,7 +24,6 @@ type ground struct {
 	closed atomic.Bool
 	// limiting has room for the one change of limits that is under way: it is made of those in force.
 	limiting chan struct{}
-	removals once // of indexers and projectors
 }
 
 // Groups of handlers that need no more than the ground.

@@ -66,7 +66,7 @@ func (g members) memberRoutes() []route {
 				id: "removeIndexer", tag: tagCluster, summary: "Remove an indexer for good, by its name, node number or uuid; " +
 					"what it held is placed on others",
 				params: []param{force, {name: paramDryRun, enum: []string{"true", "false"},
-					means: "true: only say what would be done"}},
+					means: "true: only say what would be done"}}, headers: []string{HeaderKey},
 				answers: []answer{{status: 200, means: "it is removed, or with dry_run would be, and what that means",
 					body: v1.IndexerRemoval{}},
 					{status: 202, means: "its removal is decided and goes on by itself; the same call waits for it",
@@ -76,7 +76,7 @@ func (g members) memberRoutes() []route {
 		{method: "DELETE", path: "/v1/cluster/projectors/{id}", handle: g.removeProjector, role: RoleAdmin, leader: true,
 			limit: memberTimeout, doc: operation{
 				id: "removeProjector", tag: tagCluster, summary: "Forget a projector, by its id",
-				params:  []param{force},
+				params: []param{force}, headers: []string{HeaderKey},
 				answers: []answer{{status: 200, means: "it is forgotten, and what that means", body: v1.MemberReply{}}},
 				codes:   []errcode.Code{errcode.UnknownNode, errcode.NodeAlive}}},
 	}
@@ -215,7 +215,7 @@ func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if g.doneBefore(req) {
-		rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: id, Detail: "it was removed by this request before"})
+		rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: id, Detail: doneBefore})
 		return nil
 	}
 	m, err := g.cfg.Steward.Find(id)
@@ -248,6 +248,9 @@ func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 	rpc.Write(w, r, http.StatusOK, reply)
 	return nil
 }
+
+// doneBefore is told of a request that comes again.
+const doneBefore = "it was removed by this request before"
 
 // doneBefore reports whether a request is remembered that was carried out.
 func (g members) doneBefore(req *statecontext.Request) bool {
@@ -289,34 +292,28 @@ func (g members) removeIndexer(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	status, body, err := g.removals.do(r, func(ctx context.Context) (int, any, error) {
-		return g.removed(ctx, coordinator.RemoveIndexerRequest{ID: mux.Vars(r)["id"], Force: force, DryRun: dry})
-	})
+	req, err := request(r, 0, []byte(r.URL.RawQuery))
 	if err != nil {
 		return err
 	}
-	rpc.Write(w, r, status, body)
-	return nil
-}
-
-// removed removes an indexer, and returns what is answered.
-func (g members) removed(ctx context.Context, req coordinator.RemoveIndexerRequest) (status int, body any, err error) {
-	plan, err := g.cfg.Coordinator.RemoveIndexer(ctx, req)
+	plan, err := g.cfg.Coordinator.RemoveIndexer(r.Context(), coordinator.RemoveIndexerRequest{ID: mux.Vars(r)["id"],
+		Force: force, DryRun: dry, Request: req})
 	if err != nil {
-		return 0, nil, err
+		return err
 	}
 	reply := v1.IndexerRemoval{ID: plan.Indexer.Name, Node: plan.Indexer.Node, UUID: plan.Indexer.UUID,
 		Alive: plan.Alive, Removed: plan.Done,
-		Evicting: !plan.Done && !req.DryRun, Waits: plan.Waits, Indexes: []v1.IndexLoss{}}
+		Evicting: !plan.Done && !dry, Waits: plan.Waits, Indexes: []v1.IndexLoss{}}
 	for _, l := range plan.Losses {
 		reply.Indexes = append(reply.Indexes, v1.IndexLoss{Index: l.Index, Name: l.Name, Bucket: l.Bucket,
 			Copies: l.Copies, LastCopies: l.LastCopies, Rebuilt: l.Rebuilt})
 	}
-	status = http.StatusOK
+	status := http.StatusOK
 	if reply.Evicting {
 		status = http.StatusAccepted
 	}
-	return status, reply, nil
+	rpc.Write(w, r, status, reply)
+	return nil
 }
 
 func (g members) removeProjector(w http.ResponseWriter, r *http.Request) error {
@@ -325,18 +322,23 @@ func (g members) removeProjector(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	id := index.ProjectorID(mux.Vars(r)["id"])
-	status, body, err := g.removals.do(r, func(ctx context.Context) (int, any, error) {
-		streams, alive, err := g.cfg.Coordinator.RemoveProjector(ctx, id, force)
-		reply := v1.MemberReply{ID: string(id), Detail: fmt.Sprintf("%d vbuckets that it streamed go to other "+
-			"projectors of their KV nodes; without one they are not streamed", streams)}
-		if alive {
-			reply.Detail += "; it still runs, and registers again until it is stopped"
-		}
-		return http.StatusOK, reply, err
-	})
+	req, err := request(r, 0, []byte(r.URL.RawQuery))
 	if err != nil {
 		return err
 	}
-	rpc.Write(w, r, status, body)
+	if g.doneBefore(req) {
+		rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: string(id), Detail: doneBefore})
+		return nil
+	}
+	streams, alive, err := g.cfg.Coordinator.RemoveProjector(r.Context(), id, force, req)
+	if err != nil {
+		return err
+	}
+	reply := v1.MemberReply{ID: string(id), Detail: fmt.Sprintf("%d vbuckets that it streamed go to other "+
+		"projectors of their KV nodes; without one they are not streamed", streams)}
+	if alive {
+		reply.Detail += "; it still runs, and registers again until it is stopped"
+	}
+	rpc.Write(w, r, http.StatusOK, reply)
 	return nil
 }

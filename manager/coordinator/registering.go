@@ -92,7 +92,13 @@ func (c *Coordinator) LeaveProjector(ctx context.Context, req *wire.LeaveProject
 
 // proposeFor proposes on behalf of a caller who waits.
 func (c *Coordinator) proposeFor(ctx context.Context, body statecontext.Body) (statecontext.Result, error) {
-	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{Body: body})
+	return c.proposeUnder(ctx, nil, body)
+}
+
+// proposeUnder proposes under a request, whose outcome is remembered; nil: under none.
+func (c *Coordinator) proposeUnder(ctx context.Context, req *statecontext.Request,
+	body statecontext.Body) (statecontext.Result, error) {
+	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{Request: req, Body: body})
 	if err == nil {
 		err = res.Err()
 	}

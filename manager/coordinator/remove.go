@@ -36,6 +36,8 @@ type RemoveIndexerRequest struct {
 	ID     string // uuid, name or node number
 	Force  bool   // also when it lives, or has the only copies of something
 	DryRun bool   // only tell
+	// Request is under what the outcome is remembered; nil: under nothing.
+	Request *statecontext.Request
 }
 
 // Removal is what the removal of an indexer means.
@@ -90,6 +92,9 @@ func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerReques
 	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
 		return Removal{}, err
 	}
+	if again, done := c.decidedBefore(&req); done {
+		return again, nil
+	}
 	for try := 1; ; try++ {
 		var s *statecontext.State
 		var r Removal
@@ -103,7 +108,8 @@ func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerReques
 		}
 		i := &r.Indexer
 		if !i.Evicting {
-			_, err = c.proposeFor(ctx, &statecontext.EvictIndexer{Node: i.Node, UUID: i.UUID, Revision: s.DefinitionsRevision()})
+			_, err = c.proposeUnder(ctx, req.Request, &statecontext.EvictIndexer{Node: i.Node, UUID: i.UUID,
+				Revision: s.DefinitionsRevision()})
 		}
 		var rejected *statecontext.Rejection
 		switch {
@@ -117,6 +123,22 @@ func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerReques
 		}
 		return r, nil
 	}
+}
+
+// decidedBefore looks whether a request comes again that was decided. done: what it removed is gone; another indexer may
+// have its name by now. Else what is still being removed is to be waited for, and the request names its uuid.
+func (c *Coordinator) decidedBefore(req *RemoveIndexerRequest) (again Removal, done bool) {
+	s := c.cfg.Consensus.State()
+	if res, known := s.Outcome(req.Request); req.DryRun || !known || res.Err() != nil {
+		return Removal{}, false
+	}
+	for i := range s.Indexers() {
+		if i.Evicting && (i.UUID == req.ID || i.Name == req.ID || strconv.Itoa(int(i.Node)) == req.ID) {
+			req.ID = i.UUID
+			return Removal{}, false
+		}
+	}
+	return Removal{Indexer: statecontext.Indexer{Name: req.ID}, Done: true}, true
 }
 
 // awaitRemoval waits until an indexer is no member any more. It is false where that takes longer than is waited for.
@@ -247,8 +269,8 @@ func wholeElsewhere(ctx context.Context, l *term, s *statecontext.State, node in
 // RemoveProjector forgets a projector and gives how many vbuckets it streamed and whether it lives: then, with force,
 // it registers again until it is stopped. Errors wrap ErrUnknownComponent, ErrAlive or ErrNotLeading, or come from the
 // proposal.
-func (c *Coordinator) RemoveProjector(ctx context.Context, id index.ProjectorID, force bool) (streams int, alive bool,
-	err error) {
+func (c *Coordinator) RemoveProjector(ctx context.Context, id index.ProjectorID, force bool,
+	req *statecontext.Request) (streams int, alive bool, err error) {
 	l, err := c.leading()
 	if err != nil {
 		return 0, false, err
@@ -277,6 +299,6 @@ func (c *Coordinator) RemoveProjector(ctx context.Context, id index.ProjectorID,
 	if !force {
 		body.BootID = known.BootID // not one that registers from now on: it lives
 	}
-	_, err = c.proposeFor(ctx, body)
+	_, err = c.proposeUnder(ctx, req, body)
 	return streams, alive, err
 }

@@ -13,6 +13,7 @@ import (
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/rebalance"
+	"tidemark/statecontext"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -123,14 +124,52 @@ func TestRemoveIndexer(t *testing.T) {
 	})
 }
 
+// TestARemovalComesAgain: a client that has heard nothing asks again, perhaps the next leader: it is told that the
+// indexer is gone, and one that has its name since is left alone. Another request of that name is refused.
+func TestARemovalComesAgain(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(3)
+		o := w.create("x", "", 6, 1)
+		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.die("i2")
+		remove := func(key string) (Removal, error) {
+			return w.leader().RemoveIndexer(w.ctx, RemoveIndexerRequest{ID: "i2", Force: true,
+				Request: &statecontext.Request{Principal: "p", Key: key}})
+		}
+		if r, err := remove("first"); err != nil || !r.Done || r.Indexer.UUID != "uuid-i2" {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		for _, when := range []string{"again", "at the next leader"} {
+			if r, err := remove("first"); err != nil || !r.Done || r.Indexer.Name != "i2" {
+				t.Errorf("%s: %+v, %v", when, r, err)
+			}
+			w.depose()
+			w.lead()
+		}
+		if _, err := remove("second"); !errors.Is(err, ErrUnknownComponent) {
+			t.Errorf("another request: %v", err)
+		}
+		if _, err := w.leader().RegisterIndexer(w.ctx, &wire.RegisterIndexer{Endpoint: wire.Endpoint{UUID: "uuid-new",
+			Name: "i2", BootID: "new", Admin: "http://new", Maintenance: "new:2"}}); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := remove("first"); err != nil || !r.Done || w.log.State().IndexerByUUID("uuid-new") == nil {
+			t.Errorf("beside another one of its name: %+v, %v", r, err)
+		}
+		if n := w.log.count["*statecontext.EvictIndexer"]; n != 1 {
+			t.Errorf("%d removals were proposed", n)
+		}
+	})
+}
+
 // TestRemoveProjector: one that lives is not forgotten without force; one that is dead is.
 func TestRemoveProjector(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
-		if _, _, err := w.leader().RemoveProjector(w.ctx, "p9", false); !errors.Is(err, ErrUnknownComponent) {
+		if _, _, err := w.leader().RemoveProjector(w.ctx, "p9", false, nil); !errors.Is(err, ErrUnknownComponent) {
 			t.Errorf("an unknown one: %v", err)
 		}
-		if _, alive, err := w.leader().RemoveProjector(w.ctx, "p2", false); !errors.Is(err, ErrAlive) || !alive {
+		if _, alive, err := w.leader().RemoveProjector(w.ctx, "p2", false, nil); !errors.Is(err, ErrAlive) || !alive {
 			t.Errorf("one that lives: %v", err)
 		}
 		p := w.projectors["http://p2"]
@@ -145,7 +184,7 @@ func TestRemoveProjector(t *testing.T) {
 					p.Life == liveness.Offline
 			})
 		})
-		if _, alive, err := w.leader().RemoveProjector(w.ctx, "p2", false); err != nil || alive {
+		if _, alive, err := w.leader().RemoveProjector(w.ctx, "p2", false, nil); err != nil || alive {
 			t.Errorf("one that is dead: %v, %v", alive, err)
 		}
 		if w.log.State().Projector("p2") != nil {
