@@ -30,13 +30,13 @@ type reach struct {
 	c         *Client
 	began     time.Time
 	attempts  int
-	connected atomic.Bool // in the present attempt
-	untrusted map[string]error
-	unreached map[string]error // nil once somebody was reached
+	connected atomic.Bool      // in the present attempt
+	untrusted map[string]error // by server
+	unreached map[string]error // by server, until somebody is reached
 }
 
 func (c *Client) reach() *reach {
-	return &reach{c: c, began: time.Now(), untrusted: map[string]error{}, unreached: map[string]error{}}
+	return &reach{c: c, began: time.Now()}
 }
 
 // attempt returns the context of the next attempt.
@@ -57,6 +57,9 @@ func (r *reach) attempt(ctx context.Context) context.Context {
 
 // failed takes the error of an attempt. over tells that the call has ended with what is returned.
 func (r *reach) failed(server string, err error) (_ error, over bool) {
+	if r.untrusted == nil { // a call that is answered at once needs none
+		r.untrusted, r.unreached = map[string]error{}, map[string]error{}
+	}
 	untrusted := distrusted(err)
 	if untrusted {
 		r.untrusted[server] = err

@@ -48,7 +48,8 @@ type Client struct {
 
 // New makes a client of the managers whose base URLs are given; conf is for https addresses, nil without TLS.
 func New(managers []string, conf *tls.Config) *Client {
-	c := &Client{rpc: rpc.NewClient(8, conf), probes: rpc.NewClient(2, conf), managers: append([]string(nil), managers...)}
+	c := &Client{rpc: rpc.NewClient(8, conf), probes: rpc.NewClient(2, conf), managers: append([]string(nil), managers...),
+		tokens: tokens{trust: tokenGood, asking: rpc.NewPlaces(tokensAtOnce, "checks of tokens")}}
 	c.alive = detector.New(detector.HTTP(c.probes.HTTP(), func(addr string) string { return addr + "/healthz" }))
 	return c
 }

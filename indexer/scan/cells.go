@@ -166,6 +166,10 @@ func (c *cells) add() {
 			a.Add(nil)
 			continue
 		}
+		if c.table.single { // nothing is counted of it
+			a.Add(c.keys.value(c.g.Of[i].Component))
+			continue
+		}
 		before := a.Bytes()
 		a.Add(c.keys.value(c.g.Of[i].Component))
 		c.table.size += int64(a.Bytes() - before)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/term"
 
+	"tidemark/index"
 	"tidemark/manager/api/v1"
 )
 
@@ -90,16 +91,16 @@ func (x *topScreen) sort(v *topView) {
 	if x == nil {
 		return
 	}
-	entries := map[string]uint64{}
+	entries := map[index.ID]uint64{}
 	for i := range v.Stats.Indexes {
-		entries[v.Stats.Indexes[i].ID.String()] = v.Stats.Indexes[i].ItemsCount
+		entries[v.Stats.Indexes[i].ID] = v.Stats.Indexes[i].ItemsCount
 	}
 	slices.SortStableFunc(v.Indexes, func(a, b v1.IndexInfo) int {
 		switch topOrders[x.order] {
 		case "name":
 			return cmp.Or(cmp.Compare(a.Bucket, b.Bucket), cmp.Compare(a.Name, b.Name))
 		case "entries":
-			return cmp.Compare(entries[b.ID.String()], entries[a.ID.String()])
+			return cmp.Compare(entries[b.ID], entries[a.ID])
 		case "scans":
 			return cmp.Compare(v.Scans[b.ID], v.Scans[a.ID])
 		case "latency":

@@ -332,7 +332,7 @@ func StartLinked(t testing.TB, dir string, args ...string) (*Cluster, *Links) {
 	t.Cleanup(l.Close)
 	c := Launch(t, dir, append([]string{"--advertise-host", l.host}, args...)...)
 	known.parent.Store(int64(c.PID()))
-	for deadline := time.Now().Add(upTimeout); ; time.Sleep(planPoll) {
+	for over := time.After(upTimeout); ; {
 		plan, err := localcluster.ReadPlan(dir)
 		if err == nil {
 			l.before(t, plan)
@@ -341,10 +341,9 @@ func StartLinked(t testing.TB, dir string, args ...string) (*Cluster, *Links) {
 		select {
 		case <-c.ended:
 			t.Fatalf("up ended: %v\n%s", c.waitErr, c.out)
-		default:
-		}
-		if time.Now().After(deadline) {
+		case <-over:
 			t.Fatalf("no plan in %s after %s: %v", dir, upTimeout, err)
+		case <-time.After(planPoll):
 		}
 	}
 	c.waitManifest()

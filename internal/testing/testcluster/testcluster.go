@@ -253,14 +253,17 @@ func (c *Cluster) Kill(pid func(m *localcluster.Manifest) int) {
 // WaitRestart waits until the pid differs from old.
 func (c *Cluster) WaitRestart(old int, pid func(m *localcluster.Manifest) int) {
 	c.t.Helper()
-	for deadline := time.Now().Add(restartTimeout); pid(c.Manifest()) == old; {
-		if time.Now().After(deadline) {
+	for over := time.After(restartTimeout); pid(c.Manifest()) == old; {
+		select {
+		case <-time.After(poll):
+		case <-c.ended:
+			c.t.Fatalf("up ended before pid %d was replaced: %v\n%s", old, c.waitErr, c.out)
+		case <-over:
 			c.tail = longTail
 			_ = syscall.Kill(old, syscall.SIGQUIT) // its log shows what it does
-			time.Sleep(stackTime)
+			<-time.After(stackTime)
 			c.t.Fatalf("pid %d was not replaced within %s", old, restartTimeout)
 		}
-		time.Sleep(poll)
 	}
 }
 

@@ -107,12 +107,16 @@ const Hang = 90 * time.Second
 func Eventually(t testing.TB, limit time.Duration, what string, f func() (bool, string)) string {
 	t.Helper()
 	limit = max(limit, Hang)
-	for deadline := time.Now().Add(limit); ; time.Sleep(100 * time.Millisecond) {
+	look := time.NewTicker(100 * time.Millisecond)
+	defer look.Stop()
+	for over := time.After(limit); ; {
 		ok, last := f()
 		if ok {
 			return last
 		}
-		if time.Now().After(deadline) {
+		select {
+		case <-look.C:
+		case <-over:
 			t.Fatalf("%s: not within %s; last: %s", what, limit, last)
 		}
 	}

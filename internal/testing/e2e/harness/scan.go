@@ -78,10 +78,11 @@ func CollectSoon(ctx context.Context, c *client.Client, bucket, name string, req
 		if err == nil || ctx.Err() == nil {
 			err = failure
 		}
-		if ctx.Err() != nil {
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
 			return s, err
 		}
-		time.Sleep(100 * time.Millisecond)
 	}
 }
 

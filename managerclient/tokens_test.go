@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
@@ -32,6 +33,7 @@ func TestOrToken(t *testing.T) {
 	})
 	c := New(ms.urls, nil)
 	defer c.Close()
+	c.tokens.trust = time.Hour
 	noCertificate := errors.New("no certificate")
 	check := c.OrToken(func(*http.Request) error { return noCertificate })
 	for _, x := range []struct {
@@ -61,5 +63,29 @@ func TestOrToken(t *testing.T) {
 	}
 	if err := c.OrToken(func(*http.Request) error { return nil })(plain); err != nil {
 		t.Errorf("with a certificate: %v", err)
+	}
+}
+
+// TestTokensOfOneHost: whoever shows many tokens whose check takes long leaves places for the checks of others.
+func TestTokensOfOneHost(t *testing.T) {
+	ms := start(t, func(w http.ResponseWriter, r *http.Request, _ *managers) {
+		var req wire.TokenCheck
+		if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+			t.Error(err)
+		}
+		rpc.Write(w, r, http.StatusOK, wire.TokenChecked{Principal: "prom"})
+	})
+	c := New(ms.urls, nil)
+	defer c.Close()
+	for range 3 * tokensAtOnce / 4 { // they hang
+		if err := c.tokens.asking.Enter("10.0.0.66"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.checkToken(t.Context(), "good", "10.0.0.66:7"); err == nil || !strings.Contains(err.Error(), "10.0.0.66") {
+		t.Errorf("one more of that host: %v", err)
+	}
+	if err := c.checkToken(t.Context(), "good", "10.0.0.9:1"); err != nil {
+		t.Errorf("of another one: %v", err)
 	}
 }

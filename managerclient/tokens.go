@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -19,7 +20,7 @@ import (
 const (
 	tokenGood    = 4 * time.Second // for which a good one is believed
 	tokensKept   = 64
-	tokensAtOnce = 4
+	tokensAtOnce = 16
 	tokenWait    = 2 * time.Second
 	maxToken     = 200 // bytes
 )
@@ -28,9 +29,11 @@ var errTokens = errors.New("a token of a user whom the managers know does as wel
 
 // tokens are those that managers have called good lately.
 type tokens struct {
-	mu     sync.Mutex // leaf
-	good   map[[32]byte]time.Time
-	asking int
+	trust  time.Duration // tokenGood, but for tests
+	asking *rpc.Places   // by host: none takes all
+
+	mu   sync.Mutex // leaf
+	good map[[32]byte]time.Time
 }
 
 // OrToken makes of a check of certificates one that a request also passes which shows a token, Authorization: Bearer,
@@ -54,11 +57,17 @@ func (c *Client) checkToken(ctx context.Context, secret, remote string) error {
 		return fmt.Errorf("a token of %d bytes is none", len(secret))
 	}
 	key := sha256.Sum256([]byte(secret))
-	known, leave, err := c.tokens.enter(key, time.Now())
-	if known || err != nil {
+	if c.tokens.known(key, time.Now()) {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		return fmt.Errorf("the address %q: %w", remote, err)
+	}
+	if err := c.tokens.asking.Enter(host); err != nil {
 		return err
 	}
-	defer leave()
+	defer c.tokens.asking.Leave(host)
 	ctx, cancel := context.WithTimeout(ctx, tokenWait)
 	defer cancel()
 	resp := new(wire.TokenChecked)
@@ -74,22 +83,11 @@ func (c *Client) checkToken(ctx context.Context, secret, remote string) error {
 	return nil
 }
 
-// enter reports whether a token is known to be good; else a manager is to be asked, and leave called then.
-func (t *tokens) enter(key [32]byte, now time.Time) (known bool, leave func(), err error) {
+// known reports whether a manager has called a token good lately.
+func (t *tokens) known(key [32]byte, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if until, has := t.good[key]; has && now.Before(until) {
-		return true, nil, nil
-	}
-	if t.asking >= tokensAtOnce {
-		return false, nil, fmt.Errorf("the managers are asked about %d other tokens; try again", tokensAtOnce)
-	}
-	t.asking++
-	return false, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.asking--
-	}, nil
+	return now.Before(t.good[key])
 }
 
 // note keeps that a token is good.
@@ -105,6 +103,6 @@ func (t *tokens) note(key [32]byte, now time.Time) {
 		t.good = map[[32]byte]time.Time{}
 	}
 	if len(t.good) < tokensKept {
-		t.good[key] = now.Add(tokenGood)
+		t.good[key] = now.Add(t.trust)
 	}
 }
