@@ -125,8 +125,8 @@ func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerReques
 	}
 }
 
-// decidedBefore looks whether a request comes again that was decided. done: what it removed is gone; another indexer may
-// have its name by now. Else what is still being removed is to be waited for, and the request names its uuid.
+// decidedBefore looks whether a request comes again that was decided. done: what it removed is gone; another indexer
+// may have its name by now. Else what is still being removed is to be waited for, and the request names its uuid.
 func (c *Coordinator) decidedBefore(req *RemoveIndexerRequest) (again Removal, done bool) {
 	s := c.cfg.Consensus.State()
 	if res, known := s.Outcome(req.Request); req.DryRun || !known || res.Err() != nil {
