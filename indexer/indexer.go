@@ -21,7 +21,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -95,7 +94,7 @@ type Config struct {
 	Capacity uint32
 
 	// OwnProcess tells that the process runs this indexer and nothing else: the Go runtime's memory limit and what the C
-	// library keeps then follow the quota.
+	// library keeps then follow the quota, and its processors are shared out by the operating system (processors.go).
 	OwnProcess    bool
 	MemoryQuota   int64         // of which the next three are parts, as far as they are 0; at least MinMemoryQuota
 	QueueBytes    int64         // events held in memory, all buckets together
@@ -123,6 +122,7 @@ type Config struct {
 	// SlowScan is from when on a scan is kept among the slow ones. 0: scanserver.DefaultSlow. Below 0: none is.
 	SlowScan    time.Duration
 	verifyRoom  int64         // bytes that a verification holds of KV's side. 0: verify.MaxBytes
+	processors  int           // that the process may use
 	OrphanGrace time.Duration // how long a copy that no definitions name is kept; below 0 for ever
 	Logger      hclog.Logger
 	Tracer      trace.Tracer // nil: no spans
@@ -170,6 +170,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
+	c.processors = takeProcessors(c.OwnProcess)
 	if err := c.splitQuota(); err != nil {
 		return c, err
 	}
@@ -183,7 +184,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Checkpoint = DefaultCheckpoint
 	}
 	if c.CatchupRate == 0 {
-		c.CatchupRate = DefaultCatchupRate * int64(runtime.GOMAXPROCS(0))
+		c.CatchupRate = DefaultCatchupRate * int64(c.processors)
 	}
 	if err := c.spanLag(); err != nil {
 		return c, err
@@ -303,7 +304,7 @@ func Open(cfg Config) (*Indexer, error) {
 	}
 	x.store, err = storage.Open(storage.Options{
 		Dir: filepath.Join(cfg.Dir, copiesDir), CacheBytes: cfg.CacheBytes, MemTableBytes: cfg.MemTableBytes,
-		KeepCheckpoints: cfg.KeepCheckpoints, Logger: cfg.Logger.Named("storage"),
+		KeepCheckpoints: cfg.KeepCheckpoints, Compactions: max(1, cfg.processors/2), Logger: cfg.Logger.Named("storage"),
 	})
 	if err != nil {
 		return nil, err
@@ -329,8 +330,8 @@ func Open(cfg Config) (*Indexer, error) {
 	}, func() []wire.Endpoint { return x.present().Indexers })
 	x.sides = sides.New(x.sideOptions())
 	x.node = &copies.Node{Store: x.store, Snapshots: x.snapshots, Marks: marks, Health: &x.health,
-		Builders: copies.NewBuilders(),
-		Metrics:  copies.NewMetrics(x.metrics.registry), Log: x.log, Now: x.now, Queue: x.queueShare, Piece: cfg.pieceBytes(),
+		Builders: copies.NewBuilders(cfg.processors), Processors: cfg.processors,
+		Metrics: copies.NewMetrics(x.metrics.registry), Log: x.log, Now: x.now, Queue: x.queueShare, Piece: cfg.pieceBytes(),
 		Catchup: x.ports.rate, Refused: x.refuse, Report: func() { wake(x.report) }, Sides: x.sides.Wake,
 		Touch: x.catalog.Touch}
 	x.fills = fill.New(x.fillOptions())

@@ -2,7 +2,6 @@ package copies
 
 import (
 	"context"
-	"runtime"
 	"sync"
 	"time"
 
@@ -34,9 +33,9 @@ type Builders struct {
 // pause that is worth a timer.
 type debt time.Duration
 
-// NewBuilders returns those of a node on which nobody waits.
-func NewBuilders() *Builders {
-	return &Builders{places: semaphore.NewWeighted(int64(max(1, runtime.GOMAXPROCS(0)-1)))}
+// NewBuilders returns those of a node with so many processors, on which nobody waits.
+func NewBuilders(processors int) *Builders {
+	return &Builders{places: semaphore.NewWeighted(int64(max(1, processors-1)))}
 }
 
 // Hurry says that somebody waits for this node, who has to call what it returns, once or more often, when that is over.

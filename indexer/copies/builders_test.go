@@ -1,6 +1,7 @@
 package copies
 
 import (
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,7 +25,7 @@ func TestBuildersLetScansPass(t *testing.T) {
 		{"what scans wait for", serving, 1, tasks * each},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			l := newLanes(func(*lane, task) { time.Sleep(each) })
+			l := newLanes(runtime.GOMAXPROCS(0), func(*lane, task) { time.Sleep(each) })
 			l.builds = &Builders{places: semaphore.NewWeighted(1)}
 			for range c.hurried {
 				defer l.builds.Hurry()()
@@ -50,7 +51,7 @@ func TestAPauseHoldsUpNoCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var served time.Duration
-		l := newLanes(func(_ *lane, t task) {
+		l := newLanes(runtime.GOMAXPROCS(0), func(_ *lane, t task) {
 			if t.class == serving {
 				served = time.Since(began)
 			} else {

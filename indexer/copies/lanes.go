@@ -2,7 +2,6 @@ package copies
 
 import (
 	"context"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,10 +68,9 @@ const writerPatience = 200 * time.Millisecond
 
 // newLanes makes them for as many writers as there are processors. What builds leaves one of these to everything else:
 // whatever a scan has to wait for would have its turn behind a whole write else.
-func newLanes(do func(*lane, task)) *lanes {
-	procs := runtime.GOMAXPROCS(0)
-	most := max(2, procs)
-	return &lanes{do: do, most: most, usual: [classes]int{serving: most, building: max(1, procs-1)}}
+func newLanes(processors int, do func(*lane, task)) *lanes {
+	most := max(2, processors)
+	return &lanes{do: do, most: most, usual: [classes]int{serving: most, building: max(1, processors-1)}}
 }
 
 // give adds a task to a lane.

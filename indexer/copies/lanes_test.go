@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -32,7 +33,7 @@ const patience = 3 * time.Minute
 func writeNow(t testing.TB, k *Bucket, b *ingest.Batch) {
 	t.Helper()
 	if k.lanes.lanes == nil {
-		k.lanes.lanes = newLanes(func(n *lane, task task) { k.doTask(t.Context(), n, task) })
+		k.lanes.lanes = newLanes(runtime.GOMAXPROCS(0), func(n *lane, task task) { k.doTask(t.Context(), n, task) })
 	}
 	k.hand(k.work.Hand(b))
 	for k.work.Under() > 0 {
@@ -70,7 +71,7 @@ func newLaneWorld(t *testing.T) *laneWorld {
 	}
 	w := &laneWorld{t: t, k: k, dir: dir, begun: make(chan task, 100),
 		goOn: map[index.CopyID]chan struct{}{1: make(chan struct{}, 100), 2: make(chan struct{}, 100)}}
-	k.lanes.lanes = newLanes(func(n *lane, task task) {
+	k.lanes.lanes = newLanes(runtime.GOMAXPROCS(0), func(n *lane, task task) {
 		w.begun <- task
 		<-w.goOn[n.copy]
 		k.doTask(t.Context(), n, task)
@@ -265,7 +266,7 @@ func TestWritersOfBuilds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		begun, goOn := 0, make(chan struct{})
-		l := newLanes(func(*lane, task) {
+		l := newLanes(runtime.GOMAXPROCS(0), func(*lane, task) {
 			mu.Lock()
 			begun++
 			mu.Unlock()
@@ -312,7 +313,7 @@ func TestBuildersOfTwoBuckets(t *testing.T) {
 			begun.Add(1)
 			<-goOn
 		}
-		a, b, all := newLanes(do), newLanes(do), &Builders{places: semaphore.NewWeighted(1)}
+		a, b, all := newLanes(runtime.GOMAXPROCS(0), do), newLanes(runtime.GOMAXPROCS(0), do), &Builders{places: semaphore.NewWeighted(1)}
 		a.builds, b.builds = all, all
 		for range 3 {
 			a.give(&lane{}, task{class: building})

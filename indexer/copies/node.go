@@ -1,6 +1,7 @@
 package copies
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -24,10 +25,20 @@ type Node struct {
 	Queue     func() int64 // how many bytes of events a bucket may hold in memory
 	Piece     int          // bytes of one write of one copy
 	Builders  *Builders    // nil: buckets build each for itself
-	Catchup   *pace.Pace   // of what catchup streams bring; nil: no bound
+	// Processors are those that the process may use. 0: runtime.GOMAXPROCS.
+	Processors int
+	Catchup    *pace.Pace // of what catchup streams bring; nil: no bound
 	// Refused is told of keys that the store does not take.
 	Refused func(bucket string, e *keyversion.Event, s *keyversion.Statement, key []byte)
 	Report  func() // something is worth a report at once
 	Sides   func() // side streams may be wanted
 	Touch   func() // scans may see something else
+}
+
+// processors are those that the process may use.
+func (n *Node) processors() int {
+	if n.Processors > 0 {
+		return n.Processors
+	}
+	return runtime.GOMAXPROCS(0)
 }

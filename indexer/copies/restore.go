@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"runtime"
 	"slices"
 	"time"
 
@@ -85,7 +84,7 @@ func (k *Bucket) restore(ctx context.Context, p *putBack) {
 	}
 	outcomes, backs := make([]outcome, len(order)), make([][]restored, len(order))
 	g := errgroup.Group{}
-	g.SetLimit(max(2, runtime.GOMAXPROCS(0)))
+	g.SetLimit(max(2, k.node.processors()))
 	for i, id := range order {
 		s := p.slices[id]
 		if s == nil {
