@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -95,7 +96,8 @@ type SideRequest struct {
 	Bucket    string
 	ID        uint64
 	Projector wire.ProjectorEndpoint
-	Build     bool // else a catchup
+	Build     bool   // else a catchup
+	Revision  uint64 // of the definitions that it goes by
 	Wants     []ingest.Want
 	Copies    []index.CopyID // of the wants, ascending
 	Restart   wire.RestartTimestamp
@@ -250,17 +252,20 @@ func (s *Sides) group(all []*SideRequest, w *SideWants, want ingest.Want, now ti
 	i := slices.IndexFunc(all, func(r *SideRequest) bool { return r.Projector.ID == p.ID && r.Build == build })
 	if i < 0 {
 		s.last++
-		i, all = len(all), append(all, &SideRequest{Bucket: w.Bucket, ID: s.last, Projector: p, Build: build})
+		i, all = len(all), append(all, &SideRequest{Bucket: w.Bucket, ID: s.last, Projector: p, Build: build,
+			Revision: w.Revision})
 	}
 	a.after = now.Add(sidePause(a.waits))
 	a.tries++
 	a.waits++
-	all[i].add(want, a)
+	all[i].attempts = append(all[i].attempts, a)
+	all[i].Add(want)
 	return all
 }
 
-func (r *SideRequest) add(w ingest.Want, a *sideAttempt) {
-	r.Wants, r.attempts = append(r.Wants, w), append(r.attempts, a)
+// Add adds what is wanted of a vbucket.
+func (r *SideRequest) Add(w ingest.Want) {
+	r.Wants = append(r.Wants, w)
 	for _, c := range w.Copies {
 		if i, ok := slices.BinarySearch(r.Copies, c); !ok {
 			r.Copies = slices.Insert(r.Copies, i, c)
@@ -268,6 +273,21 @@ func (r *SideRequest) add(w ingest.Want, a *sideAttempt) {
 	}
 	r.Restart.Add(wire.StreamStart{VBucket: uint16(w.VBucket), VBUUID: w.VBUUID, Seqno: w.From, End: w.To,
 		Window: timestamp.Window{Start: w.From, End: w.From}, Branch: w.Branch, Previous: w.Previous})
+}
+
+// Message is the request as the projector gets it: whose indexer e is, which uuid the bucket has.
+func (r *SideRequest) Message(clusterID, uuid string, e *wire.Endpoint) *wire.StreamRequest {
+	class, port := "catchup", e.Catchup
+	if r.Build {
+		class, port = "backfill", e.Backfill
+	}
+	return &wire.StreamRequest{
+		Fence: wire.Fence{ClusterID: clusterID}, Topic: fmt.Sprintf("/%s/%d/%d", class, e.Node, r.ID),
+		Incarnation: index.Incarnation{Counter: r.ID},
+		Buckets:     []wire.StreamBucket{{Bucket: r.Bucket, BucketUUID: uuid, Restart: r.Restart}},
+		Side: &wire.SideTarget{Copies: r.Copies, Revision: r.Revision, Node: e.Node, BootID: e.BootID,
+			Endpoint: port},
+	}
 }
 
 // roomy returns whom to ask next: whoever has no room is waited for, unless it hangs, which may last, and another one

@@ -5,7 +5,6 @@ package sides
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -134,7 +133,7 @@ func (l *Loop) Look(ctx context.Context, k *copies.Bucket) {
 	}
 	l.settle(ctx, k, streams, abandoned)
 	for _, r := range requests {
-		l.ask(ctx, k, r, d.Revision)
+		l.ask(ctx, k, r)
 	}
 }
 
@@ -194,19 +193,10 @@ func (l *Loop) settle(ctx context.Context, k *copies.Bucket, streams []ingest.Si
 }
 
 // ask sends one request and takes over what the projector says of each vbucket.
-func (l *Loop) ask(ctx context.Context, k *copies.Bucket, r *core.SideRequest, revision uint64) {
+func (l *Loop) ask(ctx context.Context, k *copies.Bucket, r *core.SideRequest) {
 	e := l.Endpoint()
-	class, port := "catchup", e.Catchup
-	if r.Build {
-		class, port = "backfill", e.Backfill
-	}
-	name, addr := fmt.Sprintf("/%s/%d/%d", class, e.Node, r.ID), r.Projector.Admin
-	req := &wire.StreamRequest{
-		Fence: wire.Fence{ClusterID: l.ClusterID()}, Topic: name,
-		Incarnation: index.Incarnation{Counter: r.ID},
-		Buckets:     []wire.StreamBucket{{Bucket: k.Name(), BucketUUID: k.UUID(), Restart: r.Restart}},
-		Side:        &wire.SideTarget{Copies: r.Copies, Revision: revision, Node: e.Node, BootID: e.BootID, Endpoint: port},
-	}
+	req := r.Message(l.ClusterID(), k.UUID(), &e)
+	name, addr := req.Topic, r.Projector.Admin
 	ctx, span := rpc.ResumeSpan(ctx, l.Tracer, l.Origins.parentOf(r.Copies, r.Build), "side stream "+name)
 	span.SetAttributes(attribute.String("tidemark.projector", string(r.Projector.ID)),
 		attribute.Int("tidemark.vbuckets", len(r.Wants)))
