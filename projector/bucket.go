@@ -33,6 +33,7 @@ type bucket struct {
 
 	planning sync.Mutex
 	defs     *wire.Definitions // of the plan; guarded by planning
+	joins    joins
 
 	mu      sync.Mutex
 	conn    *connection   // nil when there is none
@@ -70,7 +71,8 @@ func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error)
 		return nil, rpc.Refuse(errcode.Unavailable, "%v; try again", err)
 	}
 	b := &bucket{p: p, name: name, uuid: uuid, topic: topic, streams: core.NewStreams[*stream](vbuckets),
-		gates: make([]gate, vbuckets), dialing: newGate(), changed: make(chan struct{})}
+		gates: make([]gate, vbuckets), dialing: newGate(), changed: make(chan struct{}),
+		joins: joins{are: core.NewJoins(vbuckets)}}
 	for v := range b.gates {
 		b.gates[v] = newGate()
 	}
@@ -117,12 +119,8 @@ func (b *bucket) replan(d *wire.Definitions) error {
 	if err != nil {
 		return err
 	}
-	var before plan
-	if was := b.plan.Load(); was != nil {
-		before = *was
-	}
 	pl.countFaults(&b.p.faults)
-	pl.joins = joinsOf(before.joins, before.ids, pl, b.vbuckets())
+	pl.joined = b.joins.plan(pl.revision, pl.ids)
 	b.defs = d
 	b.plan.Store(pl)
 	b.topic.Announce(pl.view)

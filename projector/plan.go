@@ -2,12 +2,12 @@ package projector
 
 import (
 	"fmt"
-	"slices"
 
 	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/keyversion"
 	"tidemark/partition"
+	"tidemark/projector/core"
 	"tidemark/projector/router"
 	"tidemark/wire"
 )
@@ -20,7 +20,7 @@ type plan struct {
 	part                // of the default collection
 	members  map[uint32]*part
 	view     *router.View
-	joins    []*join // of maintenance streams
+	joined   uint64 // of maintenance streams: the joins that there are by it (core.Joins)
 }
 
 // part is what is done with documents of one collection.
@@ -81,22 +81,11 @@ func (pl *plan) countFaults(f *faults) { pl.each(func(m *part) { m.faults = f.of
 // assessor.
 func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoints map[index.NodeID]string,
 	only []index.CopyID) (*plan, []error, error) {
-	places := make(map[index.ID]*partition.Topology, len(d.Topologies))
-	for i := range d.Topologies {
-		places[d.Topologies[i].Index] = &d.Topologies[i]
-	}
 	pl := &plan{revision: d.Revision}
 	config := router.ViewConfig{Revision: d.Revision, Endpoints: endpoints, Only: only}
 	var bad []error
-	for i := range d.Indexes {
-		def := &d.Indexes[i]
-		if def.Bucket != bucket || !def.State.Active() {
-			continue
-		}
-		place := places[def.ID]
-		if place == nil || only != nil && !hasAny(place.Copies, only) {
-			continue
-		}
+	for _, fed := range core.FedBy(d, bucket, only) {
+		def, place := fed.Index, fed.Topology
 		source := expression.SourceOf(def)
 		_, err := expression.Compile([]expression.Source{source})
 		switch {
@@ -129,10 +118,6 @@ func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoin
 		return nil, bad, fmt.Errorf("bucket %s, %s stream: %w", bucket, class, err)
 	}
 	return pl, bad, nil
-}
-
-func hasAny(copies []partition.Copy, ids []index.CopyID) bool {
-	return slices.ContainsFunc(copies, func(c partition.Copy) bool { return slices.Contains(ids, c.ID) })
 }
 
 // maintenanceEndpoints lists where each indexer takes maintenance streams.

@@ -98,7 +98,7 @@ func (p *Projector) startMaintenance(ctx context.Context, req *wire.StreamReques
 	if out.Results, err = b.startAll(ctx, req.Incarnation, &want.Restart); err != nil {
 		return err
 	}
-	out.Activations = b.activations()
+	out.Activations = b.joins.activations()
 	return nil
 }
 

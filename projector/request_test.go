@@ -72,7 +72,7 @@ func TestTheThreeRequestForms(t *testing.T) {
 	e.stream(3).write(8, 9)
 	w.expect(3, "4:STREAM_BEGIN@8", "4:INSERT@9")
 	w.eventually("both activation timestamps", func() bool {
-		a := w.p.bucket(testBucket).activations()
+		a := w.p.bucket(testBucket).joins.activations()
 		return len(a) == 1 && fmt.Sprint(a[0]) == "{3 [1 2] [3 5] [8 0]}"
 	})
 

@@ -121,10 +121,7 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 	if err != nil {
 		return nil, err
 	}
-	copies := t.Copies
-	if len(t.Indexes) > 0 {
-		defs, copies = core.Subscriber(defs, t.Indexes, t.Node)
-	}
+	defs, copies := core.SideFeed(defs, t)
 	pl, bad, err := newPlan(defs, want.Bucket, class, map[index.NodeID]string{t.Node: t.Endpoint}, copies)
 	if err != nil {
 		return nil, err
@@ -381,7 +378,7 @@ func (s *side) sync() {
 		return
 	}
 	for _, st := range s.streams {
-		if st.mute && st.Begun && !st.passed && !st.Waits {
+		if st.mute && st.Begun && !st.Done && !st.Waits {
 			st.mute = false
 			_ = s.topic.Sync(st.VBucket(), st.VBUUID, min(st.Last, st.Want.End)) // a begun stream can be synced
 		}
@@ -402,11 +399,11 @@ func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*s
 			st.hold(block, i)
 			continue
 		}
-		ended, err := s.event(ctx, p, st, e)
+		all, err := s.event(ctx, p, st, e)
 		if err != nil {
 			return nil, err
 		}
-		if ended {
+		if all {
 			over = append(over, st)
 		}
 	}
@@ -418,16 +415,16 @@ func (s *side) answered(ctx context.Context, p *pump) (over []*stream, err error
 	defer p.tell()
 	for _, a := range p.answers.take() {
 		s.beats.Add(1)
-		if a.s.passed { // it was dropped meanwhile
+		if a.s.Done { // it was dropped meanwhile
 			continue
 		}
 		err = p.marked(ctx, a.s, a.s.Forgot(a.purge, a.known))
 		a.s.release(func(e *feed.Event) {
-			ended := false
+			all := false
 			if err == nil {
-				ended, err = s.event(ctx, p, a.s, e)
+				all, err = s.event(ctx, p, a.s, e)
 			}
-			if ended {
+			if all {
 				over = append(over, a.s)
 			}
 		})
@@ -438,19 +435,18 @@ func (s *side) answered(ctx context.Context, p *pump) (over []*stream, err error
 	return over, nil
 }
 
-// event takes one event of a stream; ended: it was the last one.
-func (s *side) event(ctx context.Context, p *pump, st *stream, e *feed.Event) (ended bool, err error) {
-	switch {
-	case st.passed: // KV reads on beyond the end
-	case e.Kind == feed.StreamBegin:
+// event takes one event of a stream; over: everything has come, and KV is to be asked how far it is.
+func (s *side) event(ctx context.Context, p *pump, st *stream, e *feed.Event) (over bool, err error) {
+	switch st.Side(fromKV(e), e.Seqno) {
+	case core.SideSkips:
+	case core.SideBegins:
 		err = p.begin(ctx, st, e, s.plan)
-	case !st.Begun:
-	case e.Kind == feed.StreamEnd && e.EndReason == 0, e.Kind.IsDocument() && st.Past(e.Seqno):
-		st.passed, ended = true, true
-	case e.Kind == feed.StreamEnd:
-		err = fmt.Errorf("%w: vbucket %d: KV ended it for reason %d", errStreamBroken, st.VBucket(), e.EndReason)
-	default:
+	case core.SideTakes:
 		_, err = p.take(ctx, st, e)
+	case core.SideReaches:
+		over = true
+	case core.SideBreaks:
+		err = fmt.Errorf("%w: vbucket %d: KV ended it for reason %d", errStreamBroken, st.VBucket(), e.EndReason)
 	}
 	if errors.Is(err, errStreamBroken) {
 		if e.Kind != feed.StreamEnd {
@@ -459,7 +455,22 @@ func (s *side) event(ctx context.Context, p *pump, st *stream, e *feed.Event) (e
 		s.breakOff(ctx, st, err)
 		err = nil
 	}
-	return ended, err
+	return over, err
+}
+
+// fromKV is what an event is to a side stream.
+func fromKV(e *feed.Event) core.FromKV {
+	switch {
+	case e.Kind == feed.StreamBegin:
+		return core.KVBegins
+	case e.Kind == feed.StreamEnd && e.EndReason == 0:
+		return core.KVEnds
+	case e.Kind == feed.StreamEnd:
+		return core.KVBreaks
+	case e.Kind.IsDocument():
+		return core.KVDocument
+	}
+	return core.KVMoves
 }
 
 // breakOff ends one stream before its end, where it is: its indexer asks again for this vbucket, and the others go on.
@@ -474,7 +485,7 @@ func (s *side) breakOff(ctx context.Context, st *stream, why error) {
 
 // over takes a stream off before its end.
 func (s *side) over(st *stream) {
-	st.passed = true // what KV sends until it hears is for nobody
+	st.Done = true // what KV sends until it hears is for nobody
 	st.letGo()
 	st.ended.Store(true)
 	s.open--
@@ -484,7 +495,7 @@ func (s *side) over(st *stream) {
 // readAlone ends what is left before its end: the indexer asks for it again, which is read over another connection.
 func (s *side) readAlone(ctx context.Context) {
 	for _, st := range s.streams {
-		if !st.passed {
+		if !st.Done {
 			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d: %w", errStreamBroken, st.VBucket(), errHoldsUp))
 		}
 	}
@@ -530,7 +541,7 @@ func (s *side) drop() {
 	unwanted := s.dropped.take()
 	var closing []uint16
 	for _, st := range s.streams {
-		if unwanted[st.VBucket()] && !st.passed {
+		if unwanted[st.VBucket()] && !st.Done {
 			s.topic.Forget(st.VBucket())
 			s.over(st)
 			closing = append(closing, st.VBucket())
@@ -544,7 +555,7 @@ func (s *side) leave(ctx context.Context) {
 	gone := s.gone.take()
 	var closing []uint16
 	for _, st := range s.streams {
-		if gone[st.VBucket()] && !st.passed {
+		if gone[st.VBucket()] && !st.Done {
 			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d has left this KV node", errStreamBroken, st.VBucket()))
 			closing = append(closing, st.VBucket())
 		}

@@ -52,7 +52,7 @@ func (p *Projector) state() *wire.ProjectorState {
 // state is one bucket's part. The lock is held for a copy of the list alone: what is read of a stream is atomic, or set
 // before it came on the list.
 func (b *bucket) state() wire.BucketState {
-	s := wire.BucketState{Bucket: b.name, BucketUUID: b.uuid, Revision: b.applied(), Activations: b.activations(),
+	s := wire.BucketState{Bucket: b.name, BucketUUID: b.uuid, Revision: b.applied(), Activations: b.joins.activations(),
 		PurgesUntold: b.p.purges.of(b.name)}
 	b.mu.Lock()
 	streams, c := b.streams.Newest(), b.conn

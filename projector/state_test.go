@@ -277,16 +277,15 @@ func wide(t testing.TB, w *world) *bucket {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pl := &plan{revision: 20}
+	pl, joined := &plan{revision: 20}, core.NewJoins(stateVBuckets)
 	for i := range index.ID(20) {
-		was := *pl
 		pl.ids = append(pl.ids, 1<<33+i)
-		pl.joins = joinsOf(was.joins, was.ids, pl, stateVBuckets)
+		pl.joined = joined.Plan(pl.revision, pl.ids)
 		for v := range uint16(stateVBuckets) {
-			pl.activate(v, 1<<40+uint64(v))
+			joined.Activate(pl.joined, v, 1<<40+uint64(v))
 		}
 	}
-	b := &bucket{p: w.p, name: "wide", uuid: testUUID, topic: topic, streams: core.NewStreams[*stream](stateVBuckets),
+	b := &bucket{joins: joins{are: joined}, p: w.p, name: "wide", uuid: testUUID, topic: topic, streams: core.NewStreams[*stream](stateVBuckets),
 		changed: make(chan struct{}), cancel: func() {}}
 	b.control = w.p.newControl(t.Context(), "wide")
 	b.plan.Store(pl)

@@ -22,7 +22,6 @@ type stream struct {
 	looked uint64 // of the watch alone: 1 and the seqno at its last look, 0 before the first
 
 	// Of the pump alone.
-	passed  bool // of a side stream: KV has sent everything up to its end
 	tracker feed.Tracker
 	plan    *plan
 	mute    bool        // documents that no index is on have come since the last SYNC that tells of them
@@ -130,13 +129,12 @@ func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) er
 		return err
 	}
 	s.Begun = true
-	pl.activate(s.VBucket(), s.Last)
 	return nil
 }
 
 // tellBegin says BEGIN downstream, and how far the stream is complete.
 func (p *pump) tellBegin(ctx context.Context, s *stream) error {
-	if err := p.topic.Begin(ctx, s.VBucket(), s.Incarnation, s.plan.view, s.Stream.Begin()); err != nil {
+	if err := p.topic.Begin(ctx, s.plan.view, s.Downstream()); err != nil {
 		return err
 	}
 	return p.topic.Sync(s.VBucket(), s.VBUUID, s.Complete)

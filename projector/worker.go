@@ -86,7 +86,7 @@ func (w *worker) replan(ctx context.Context) {
 			continue
 		}
 		s.plan = pl
-		pl.activate(s.VBucket(), s.Last)
+		w.conn.b.joins.activate(pl, s.VBucket(), s.Last)
 	}
 	w.sync()
 	w.plan.Store(pl)
@@ -196,10 +196,12 @@ func (w *worker) begin(ctx context.Context, s *stream, e *feed.Event) {
 	if old := w.current[s.VBucket()]; old != nil {
 		w.gone(old)
 	}
-	if err := w.pump.begin(ctx, s, e, w.plan.Load()); err != nil {
+	pl := w.plan.Load()
+	if err := w.pump.begin(ctx, s, e, pl); err != nil {
 		w.broken(ctx, s, err)
 		return
 	}
+	w.conn.b.joins.activate(pl, s.VBucket(), s.Last)
 	w.current[s.VBucket()] = s
 	w.conn.b.p.counters.begun.Inc()
 	if s.revoked.Load() {

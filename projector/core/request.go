@@ -8,7 +8,6 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/keyversion"
-	"tidemark/partition"
 	"tidemark/wire"
 )
 
@@ -102,19 +101,4 @@ func checkSide(req *wire.StreamRequest, class keyversion.Class, node index.NodeI
 		}
 	}
 	return nil
-}
-
-// Subscriber gives definitions that place each of these indexes whole, as one slice, at a node: for a subscriber that
-// is no indexer (RT-9). The copies are named after the indexes.
-func Subscriber(d *wire.Definitions, ids []index.ID, node index.NodeID) (*wire.Definitions, []index.CopyID) {
-	own := *d
-	own.Topologies = make([]partition.Topology, len(ids))
-	copies := make([]index.CopyID, len(ids))
-	for i, id := range ids {
-		copies[i] = index.CopyID(id)
-		own.Topologies[i] = partition.Topology{Index: id, Layout: partition.Layout{Scheme: partition.HashDocID,
-			Partitions: 1},
-			Copies: []partition.Copy{{ID: copies[i], Node: node, State: partition.Allocated}}}
-	}
-	return &own, copies
 }

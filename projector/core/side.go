@@ -69,10 +69,52 @@ func MayRest(t *wire.SideTarget, want *wire.RestartTimestamp, taken func() bool)
 	return taken()
 }
 
-// Past reports whether a document lies beyond the stream's end. KV ends a finite stream with the snapshot that its end
+// FromKV is what KV sends of a side stream's vbucket.
+type FromKV uint8
+
+// What it sends.
+const (
+	KVBegins   FromKV = iota // its consent
+	KVDocument               // a version of a document
+	KVMoves                  // a snapshot marker, or a seqno that is no document's
+	KVEnds                   // the end: everything up to the one that was asked for has been sent
+	KVBreaks                 // an end before that one
+)
+
+// SideStep is what there is to do with it.
+type SideStep uint8
+
+// What there is to do.
+const (
+	SideTakes   SideStep = iota // as with any stream that runs
+	SideSkips                   // nothing: it is for nobody
+	SideBegins                  // BEGIN is to be said
+	SideReaches                 // everything has come: KV is to be asked how far it is, for Covered
+	SideBreaks                  // the stream is to be broken off where it is: its indexer asks again for this vbucket
+)
+
+// Side takes what KV sends next, of a document with its seqno.
+func (s *Stream) Side(what FromKV, seqno uint64) SideStep {
+	switch {
+	case s.Done: // KV reads on beyond the end
+		return SideSkips
+	case what == KVBegins:
+		return SideBegins
+	case !s.Begun:
+		return SideSkips
+	case what == KVEnds, what == KVDocument && s.past(seqno):
+		s.Done = true
+		return SideReaches
+	case what == KVBreaks:
+		return SideBreaks
+	}
+	return SideTakes
+}
+
+// past reports whether a document lies beyond the stream's end. KV ends a finite stream with the snapshot that its end
 // lies in, which may be millions of documents further on. Documents come in order, so that the first one past the end
 // says that everything up to the end has come.
-func (s *Stream) Past(seqno uint64) bool { return seqno > s.Want.End }
+func (s *Stream) past(seqno uint64) bool { return seqno > s.Want.End }
 
 // Covered takes over that KV has sent everything up to the stream's end, and returns the reach that END tells. What KV
 // left out as de-duplicated has a newer version at or below KV's present high seqno, so that is the reach: no marker of

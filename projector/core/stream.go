@@ -34,6 +34,7 @@ type Course struct {
 	Reach    uint64                // highest window end seen
 	Lacks    uint64                // KV may have forgotten deletions up to here
 	Waits    bool                  // for what KV has forgotten by now: its events are to be held
+	Done     bool                  // of a side stream: what KV still sends is for nobody
 	marked   bool                  // the first snapshot of a stream from 0 has begun
 	firstEnd uint64                // its end
 }
@@ -53,9 +54,10 @@ func (s *Stream) BeginsOn(log timestamp.FailoverLog) error {
 	return nil
 }
 
-// Begin is what BEGIN says downstream, but for copies.
-func (s *Stream) Begin() keyversion.Begin {
-	return keyversion.Begin{Start: s.Want.Seqno, Log: s.Told, Purge: s.Lacks, Revision: s.KV.Revision}
+// Downstream is the stream as an endpoint is told of it now, but for the endpoint's copies.
+func (s *Stream) Downstream() Downstream {
+	return Downstream{VBucket: s.VBucket(), Incarnation: s.Incarnation, VBUUID: s.VBUUID,
+		Opening: keyversion.Begin{Start: s.Want.Seqno, Log: s.Told, Purge: s.Lacks, Revision: s.KV.Revision}}
 }
 
 // Marked is what a snapshot marker makes of a stream.

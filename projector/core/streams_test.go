@@ -1,12 +1,9 @@
 package core
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/cockroachdb/datadriven"
 
 	"tidemark/index"
 	"tidemark/timestamp"
@@ -28,24 +25,16 @@ func (s *scripted) Level() Level {
 
 // streamsScript is a bucket's streams that a golden script drives.
 type streamsScript struct {
-	t      *testing.T
-	d      *datadriven.TestData
-	s      *Streams[*scripted]
-	asked  map[uint16]*scripted // KV has been asked for, last, by vbucket
-	known  []Known[*scripted]
-	output strings.Builder
+	*script
+	s     *Streams[*scripted]
+	asked map[uint16]*scripted // KV has been asked for, last, by vbucket
+	known []Known[*scripted]
 }
 
 // TestStreams runs testdata/streams/*.txt; every script begins with why.
 func TestStreams(t *testing.T) {
-	datadriven.Walk(t, "testdata/streams", func(t *testing.T, path string) {
-		s := &streamsScript{t: t, s: NewStreams[*scripted](4), asked: map[uint16]*scripted{}}
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			s.d = d
-			s.output.Reset()
-			s.run()
-			return s.output.String()
-		})
+	runScripts(t, "testdata/streams", func(s *script) func() {
+		return (&streamsScript{script: s, s: NewStreams[*scripted](4), asked: map[uint16]*scripted{}}).run
 	})
 }
 
@@ -69,20 +58,19 @@ func (s *streamsScript) run() {
 		s.item()
 	case "end":
 		s.stream().ended = true
+	case "side":
+		s.side()
+	case "covered":
+		reach := s.stream().Covered(s.num("high"))
+		s.say("END %d, reach %d", s.stream().Last, reach)
 	case "report":
 		s.report()
 	case "reached":
-		var want []uint64
-		for _, text := range s.args("want") {
-			want = append(want, s.parse(text))
-		}
-		s.say("%v", s.s.Reached(want))
+		s.say("%v", s.s.Reached(nums[uint64](s.script, "want")))
 	default:
 		s.t.Fatalf("%s: unknown command %s", s.d.Pos, s.d.Cmd)
 	}
 }
-
-func (s *streamsScript) say(format string, args ...any) { fmt.Fprintf(&s.output, format+"\n", args...) }
 
 // args returns the values of an argument, nil where it is not there.
 func (s *streamsScript) args(key string) []string {
@@ -100,14 +88,6 @@ func (s *streamsScript) parse(text string) uint64 {
 		s.t.Fatalf("%s: %v", s.d.Pos, err)
 	}
 	return u
-}
-
-// num returns the value of an argument, 0 where it is not there.
-func (s *streamsScript) num(key string) uint64 {
-	if all := s.args(key); len(all) == 1 {
-		return s.parse(all[0])
-	}
-	return 0
 }
 
 // window reads "start-end"; without it a seqno ends one.
@@ -151,11 +131,11 @@ func (s *streamsScript) result(r wire.StartResult) {
 	}
 }
 
-// ask is a request for a vbucket that KV hosts: vb, inc, seqno, window, vbuuid, branch, previous, and what KV says of
+// ask is a request for a vbucket that KV hosts: vb, inc, seqno, window, vbuuid, end, branch, previous, and what KV says of
 // it: high, and purge where it tells that.
 func (s *streamsScript) ask() {
 	want := wire.StreamStart{VBucket: uint16(s.num("vb")), VBUUID: s.num("vbuuid"), Seqno: s.num("seqno"),
-		Branch: s.num("branch"), Previous: s.num("previous")}
+		End: s.num("end"), Branch: s.num("branch"), Previous: s.num("previous")}
 	want.Window = s.window(want.Seqno)
 	at := At{High: s.num("high"), Purge: s.num("purge"), Told: s.d.HasArg("purge")}
 	st, r := s.s.Claim(s.incarnation(), &want, at)
@@ -199,11 +179,7 @@ func (s *streamsScript) answer() {
 
 // stop names an incarnation and vbuckets.
 func (s *streamsScript) stop() {
-	var vbuckets []uint16
-	for _, text := range s.args("vbs") {
-		vbuckets = append(vbuckets, uint16(s.parse(text)))
-	}
-	for _, st := range s.s.Stop(vbuckets, s.incarnation()) {
+	for _, st := range s.s.Stop(nums[uint16](s.script, "vbs"), s.incarnation()) {
 		s.say("vb%d of incarnation %d is to end", st.VBucket(), st.Incarnation.Counter)
 	}
 }
@@ -227,7 +203,7 @@ func (s *streamsScript) marked(m Marked) {
 	case Asks:
 		s.say("it waits for what KV has forgotten")
 	case Begins:
-		b := st.Begin()
+		b := st.Downstream().Opening
 		s.say("BEGIN after %d, log %v, purge %d; SYNC %d", b.Start, b.Log, b.Purge, st.Complete)
 	}
 }
@@ -239,6 +215,19 @@ func (s *streamsScript) item() {
 	s.say("in window %d to %d", st.Window.Start, st.Window.End)
 	if st.Took(s.num("seqno"), s.num("seqno") == s.num("end")) {
 		s.say("SYNC %d", st.Complete)
+	}
+}
+
+// side is what KV sends of a side stream: begins, document with its seqno, moves, ends or breaks.
+func (s *streamsScript) side() {
+	st := s.stream()
+	for what, name := range []string{KVBegins: "begins", KVDocument: "document", KVMoves: "moves", KVEnds: "ends",
+		KVBreaks: "breaks"} {
+		if s.d.HasArg(name) {
+			steps := []string{SideTakes: "it is taken", SideSkips: "it is for nobody", SideBegins: "BEGIN is to be said",
+				SideReaches: "everything has come: KV is asked how far it is", SideBreaks: "the stream is to be broken off"}
+			s.say("%s", steps[st.Side(FromKV(what), s.num("seqno"))])
+		}
 	}
 }
 

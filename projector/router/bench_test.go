@@ -65,7 +65,7 @@ func benchTopic(t testing.TB, indexes int, keyed bool) (*router.Topic, *router.D
 	}
 	v := view(t, 1, all...)
 	for vb := range uint16(64) {
-		if err := topic.Begin(t.Context(), vb, inc(1), v, beginAt(0)); err != nil {
+		if err := topic.Begin(t.Context(), v, streamAt(vb, inc(1), 0)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -178,7 +178,7 @@ func BenchmarkToIndexer(b *testing.B) {
 		b.Fatal(err)
 	}
 	for vb := range uint16(64) {
-		if err := topic.Begin(b.Context(), vb, inc(1), v, beginAt(0)); err != nil {
+		if err := topic.Begin(b.Context(), v, streamAt(vb, inc(1), 0)); err != nil {
 			b.Fatal(err)
 		}
 	}

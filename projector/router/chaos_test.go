@@ -18,6 +18,7 @@ import (
 	"tidemark/indexer/transport"
 	"tidemark/keyversion"
 	"tidemark/partition"
+	"tidemark/projector/core"
 	"tidemark/projector/router"
 	"tidemark/timestamp"
 )
@@ -120,6 +121,10 @@ func beginAt(start uint64) keyversion.Begin {
 		Revision: timestamp.MapRevision{Epoch: 1, Rev: 5}}
 }
 
+func streamAt(vb uint16, i index.Incarnation, start uint64) core.Downstream {
+	return core.Downstream{VBucket: vb, Incarnation: i, VBUUID: 77, Opening: beginAt(start)}
+}
+
 // world is a router, its nodes, and the workers that drive it.
 type world struct {
 	t          *testing.T
@@ -180,7 +185,7 @@ func (w *world) worker(ctx context.Context, seed uint64, vbs []uint16, rounds in
 	begin := func(vb uint16, s *state) error {
 		s.inc++
 		s.view, s.ids = w.current()
-		return w.topic.Begin(ctx, vb, inc(s.inc), s.view, beginAt(w.truth.last(vb)))
+		return w.topic.Begin(ctx, s.view, streamAt(vb, inc(s.inc), w.truth.last(vb)))
 	}
 	for i := 0; i < rounds || w.disturbed.Load() < enough; i++ {
 		if i >= rounds { // faster than the disturbances: wait for them

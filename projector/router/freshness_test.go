@@ -82,7 +82,7 @@ func freshness(t *testing.T, smart bool, slow int) (curves [3][]time.Duration, s
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := topic.Begin(t.Context(), 0, inc(1), view(t, 1, one(1, 1, 2, 3)), beginAt(0)); err != nil {
+	if err := topic.Begin(t.Context(), view(t, 1, one(1, 1, 2, 3)), streamAt(0, inc(1), 0)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), *freshFor)

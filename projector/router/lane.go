@@ -8,9 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"tidemark/index"
 	"tidemark/keyversion"
-	"tidemark/timestamp"
+	"tidemark/projector/core"
 )
 
 // lane is one connection's queue to an endpoint: what is being filled, what is sealed and not yet acknowledged, and per
@@ -65,10 +64,10 @@ const (
 type laneVB struct {
 	vb uint16
 	// The queue's end: nil stream when none is fed.
-	stream *stream
+	stream *core.Downstream
 	seqno  uint64
 	// What the endpoint has acknowledged: from there StreamBegin is repeated.
-	ackedStream *stream
+	ackedStream *core.Downstream
 	ackedSeqno  uint64
 	// While dropping, nothing is queued; firstDropped is 0 when no data was lost so far.
 	dropping     bool
@@ -78,36 +77,6 @@ type laneVB struct {
 	listed     bool // in lane.dirty
 	syncVBUUID uint64
 	syncSeqno  uint64
-}
-
-// stream is what StreamBegin has to say. It is immutable once a lane has it.
-type stream struct {
-	inc    index.Incarnation
-	vbuuid uint64
-	begin  keyversion.Begin
-	copies []index.CopyID
-	ended  bool
-	broken bool // it has ended before its end
-	reach  uint64
-	sums   keyversion.Sums
-}
-
-func (s *stream) beginEvent(vb uint16, start uint64) keyversion.Event {
-	b := s.begin
-	b.Start, b.Copies = start, s.copies
-	return keyversion.Event{Kind: keyversion.StreamBegin, VBucket: vb, Incarnation: s.inc, VBUUID: s.vbuuid, Seqno: start,
-		Begin: &b}
-}
-
-// endEvent is what ends the stream at the endpoint: a side stream that came to its end says so, one that did not says
-// from where on it brings nothing.
-func (s *stream) endEvent(vb uint16, last uint64) keyversion.Event {
-	if s.broken {
-		return keyversion.Event{Kind: keyversion.DropData, VBucket: vb, Incarnation: s.inc, VBUUID: s.vbuuid,
-			Seqno: last + 1}
-	}
-	return keyversion.Event{Kind: keyversion.StreamEnd, VBucket: vb, Incarnation: s.inc, VBUUID: s.vbuuid, Seqno: last,
-		Window: timestamp.Window{End: s.reach}, Sums: s.sums}
 }
 
 func newLane(t *Topic, key laneKey, addr string, revision uint64) *lane {
@@ -292,7 +261,7 @@ func (l *lane) drop(s *laneVB, seqno uint64) {
 // control queues messages that change a vbucket's stream to next (nil: not fed any more), the queue's end being at
 // seqno after them. They use reserved room. While the vbucket is dropping, only the state changes: StreamBegin will
 // tell it.
-func (l *lane) control(ctx context.Context, s *laneVB, next *stream, seqno uint64, events ...keyversion.Event) error {
+func (l *lane) control(ctx context.Context, s *laneVB, next *core.Downstream, seqno uint64, events ...keyversion.Event) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
@@ -325,12 +294,12 @@ func (l *lane) control(ctx context.Context, s *laneVB, next *stream, seqno uint6
 }
 
 // turn makes next the stream at the queue's end.
-func (l *lane) turn(s *laneVB, next *stream, seqno uint64) {
+func (l *lane) turn(s *laneVB, next *core.Downstream, seqno uint64) {
 	s.stream, s.seqno, s.dirty = next, seqno, false
 }
 
 // tellLater makes next the stream at the queue's end without queuing anything; StreamBegin will tell it.
-func (l *lane) tellLater(s *laneVB, next *stream, seqno uint64) {
+func (l *lane) tellLater(s *laneVB, next *core.Downstream, seqno uint64) {
 	l.turn(s, next, seqno)
 	switch {
 	case next == nil:
@@ -360,7 +329,7 @@ func (l *lane) forget(s *laneVB) {
 func (l *lane) sync(s *laneVB, vbuuid, complete uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s.stream == nil || s.stream.ended {
+	if s.stream == nil || s.stream.Ended {
 		return
 	}
 	s.syncVBUUID, s.syncSeqno = vbuuid, complete
@@ -386,8 +355,7 @@ func (l *lane) flushSync(s *laneVB) {
 	s.dirty = false
 	s.seqno = max(s.seqno, s.syncSeqno)
 	l.stats.Syncs++
-	ev := keyversion.Event{Kind: keyversion.Sync, VBucket: s.vb, Incarnation: s.stream.inc, VBUUID: s.syncVBUUID,
-		Seqno: s.syncSeqno}
+	ev := s.stream.Sync(s.syncVBUUID, s.syncSeqno)
 	_ = l.put(s, &ev) // a Sync fits into any frame, and put closes a full one
 }
 
@@ -408,15 +376,7 @@ func (l *lane) flushSyncs() {
 // resume ends the dropping of all vbuckets: each is told what was lost first and where its stream continues.
 func (l *lane) resume() {
 	for _, s := range l.dropped {
-		var events []keyversion.Event
-		if s.firstDropped != 0 {
-			events = append(events, keyversion.Event{Kind: keyversion.DropData, VBucket: s.vb, Incarnation: s.stream.inc,
-				VBUUID: s.stream.vbuuid, Seqno: s.firstDropped})
-		}
-		events = append(events, s.stream.beginEvent(s.vb, s.seqno))
-		if s.stream.ended {
-			events = append(events, s.stream.endEvent(s.vb, s.seqno))
-		}
+		events := s.stream.Resume(s.firstDropped, s.seqno)
 		_ = l.append(s, events...) // they were small enough when they were made
 		s.dropping, s.firstDropped = false, 0
 		l.flushSync(s)

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"tidemark/keyversion"
+	"tidemark/projector/core"
 )
 
 // outbox is a lane's queue of frames: one that is being filled, and those that are sealed and not acknowledged.
@@ -31,7 +32,7 @@ type frame struct {
 // mark says where a vbucket stands after a frame.
 type mark struct {
 	vb     *laneVB
-	stream *stream
+	stream *core.Downstream
 	seqno  uint64
 }
 

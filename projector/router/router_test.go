@@ -514,13 +514,13 @@ func TestCloseEndsWaiting(t *testing.T) {
 	if err := <-done; !errors.Is(err, router.ErrClosed) {
 		t.Fatal(err)
 	}
-	if err := f.topic.Begin(t.Context(), 0, inc(2), v, beginAt(0)); !errors.Is(err, router.ErrClosed) {
+	if err := f.topic.Begin(t.Context(), v, streamAt(0, inc(2), 0)); !errors.Is(err, router.ErrClosed) {
 		t.Fatal(err)
 	}
 	again, err := f.r.Open(maintenance(1)) // a closed topic may be opened anew
 	f.must(err)
 	f.r.Close()
-	if err := again.Begin(t.Context(), 0, inc(2), v, beginAt(0)); !errors.Is(err, router.ErrClosed) {
+	if err := again.Begin(t.Context(), v, streamAt(0, inc(2), 0)); !errors.Is(err, router.ErrClosed) {
 		t.Fatal(err)
 	}
 	if _, err := f.r.Open(maintenance(1)); !errors.Is(err, router.ErrClosed) {
@@ -544,7 +544,7 @@ func TestWrongUse(t *testing.T) {
 	for what, err := range map[string]error{
 		"mutation": f.topic.Mutation(ctx, 1, doc(1, "a", "x")), "deletion": f.topic.Delete(ctx, 1, doc(1, "a")),
 		"sync": f.topic.Sync(1, 7, 1), "switch": f.topic.Switch(ctx, 1, v, 1), "end": f.topic.End(ctx, 1, 1, 1, nil),
-		"vbucket out of range": f.topic.Sync(2, 7, 1), "begin out of range": f.topic.Begin(ctx, 2, inc(1), v, beginAt(0)),
+		"vbucket out of range": f.topic.Sync(2, 7, 1), "begin out of range": f.topic.Begin(ctx, v, streamAt(2, inc(1), 0)),
 	} {
 		if !errors.Is(err, router.ErrNotBegun) {
 			t.Errorf("%s before begin: %v", what, err)

@@ -106,10 +106,10 @@ func (l *lane) begin() (frames [][]byte) {
 	l.stats.Connects++
 	var enc keyversion.Encoder
 	for _, s := range l.vbuckets {
-		if s.ackedStream == nil || s.ackedStream.ended {
+		if s.ackedStream == nil || s.ackedStream.Ended {
 			continue
 		}
-		ev := s.ackedStream.beginEvent(s.vb, s.ackedSeqno)
+		ev := s.ackedStream.Begin(s.ackedSeqno)
 		if enc.Events() == batchEvents || enc.Append(&ev) != nil {
 			frames = append(frames, enc.Finish(0))
 			enc.Reset(nil)

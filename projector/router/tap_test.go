@@ -247,7 +247,7 @@ func one(id index.ID, nodes ...index.NodeID) partition.Topology {
 
 func (f *fixture) begin(vb uint16, n uint64, v *router.View, start uint64) {
 	f.t.Helper()
-	f.must(f.topic.Begin(f.t.Context(), vb, inc(n), v, beginAt(start)))
+	f.must(f.topic.Begin(f.t.Context(), v, streamAt(vb, inc(n), start)))
 }
 
 func (f *fixture) must(err error) {

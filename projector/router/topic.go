@@ -3,13 +3,13 @@ package router
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
 	"tidemark/keyversion"
+	"tidemark/projector/core"
 	"tidemark/timestamp"
 )
 
@@ -37,11 +37,9 @@ type laneKey struct {
 
 // vbucket is a vbucket's stream as its worker sees it.
 type vbucket struct {
-	view    *View // nil: not begun
-	inc     index.Incarnation
-	vbuuid  uint64
-	begin   keyversion.Begin // without copies
-	targets []target         // one per endpoint of view
+	view    *View           // nil: not begun
+	told    core.Downstream // without copies
+	targets []target        // one per endpoint of view
 }
 
 // target is one endpoint's lane for one vbucket.
@@ -70,10 +68,11 @@ func newTopic(r *Router, cfg TopicConfig) *Topic {
 	return t
 }
 
-// Begin starts (or starts anew) a vbucket's stream: every endpoint of the view gets StreamBegin with its own copies.
-// b.Copies is ignored. Copies that an earlier incarnation fed at an endpoint that is no longer in the view get
-// Deactivate. It waits only when an endpoint's queue has no room even for such messages, at most as long as ctx.
-func (t *Topic) Begin(ctx context.Context, vb uint16, inc index.Incarnation, v *View, b keyversion.Begin) error {
+// Begin starts (or starts anew) a vbucket's stream: every endpoint of the view gets StreamBegin with its own copies;
+// those that d names are ignored. Copies that an earlier incarnation fed at an endpoint that is no longer in the view
+// get Deactivate. It waits only when an endpoint's queue has no room even for such messages, at most as long as ctx.
+func (t *Topic) Begin(ctx context.Context, v *View, d core.Downstream) error {
+	vb, start := d.VBucket, d.Opening.Start
 	if int(vb) >= len(t.vbuckets) {
 		return fmt.Errorf("%w: vbucket %d, the bucket has %d", ErrNotBegun, vb, len(t.vbuckets))
 	}
@@ -82,9 +81,8 @@ func (t *Topic) Begin(ctx context.Context, vb uint16, inc index.Incarnation, v *
 	}
 	s := &t.vbuckets[vb]
 	old := *s
-	b.Copies = nil
-	b.Log = b.Log.Clone()
-	*s = vbucket{view: v, inc: inc, vbuuid: b.Log.Newest(), begin: b}
+	d.Copies, d.Opening.Log = nil, d.Opening.Log.Clone()
+	*s = vbucket{view: v, told: d}
 	var first error
 	for i := range v.endpoints {
 		e := &v.endpoints[i]
@@ -95,18 +93,18 @@ func (t *Topic) Begin(ctx context.Context, vb uint16, inc index.Incarnation, v *
 		}
 		s.targets = append(s.targets, to)
 		next := s.stream(e.copies)
-		if err := to.lane.control(ctx, to.vb, next, b.Start, next.beginEvent(vb, b.Start)); err != nil && first == nil {
+		if err := to.lane.control(ctx, to.vb, next, start, next.Begin(start)); err != nil && first == nil {
 			first = err
 		}
 	}
-	if err := t.leave(ctx, vb, &old, s, b.Start); err != nil && first == nil {
+	if err := t.leave(ctx, &old, s, start); err != nil && first == nil {
 		first = err
 	}
 	return first
 }
 
 // leave deactivates the copies of old at endpoints that the new state no longer has, and lets go of all old targets.
-func (t *Topic) leave(ctx context.Context, vb uint16, old, now *vbucket, seqno uint64) (first error) {
+func (t *Topic) leave(ctx context.Context, old, now *vbucket, seqno uint64) (first error) {
 	if old.view == nil {
 		return nil
 	}
@@ -114,10 +112,8 @@ func (t *Topic) leave(ctx context.Context, vb uint16, old, now *vbucket, seqno u
 		e, to := &old.view.endpoints[i], old.targets[i]
 		dropped := now.view.find(e.node) == nil
 		if dropped {
-			ev := keyversion.Event{Kind: keyversion.Deactivate, VBucket: vb, Incarnation: old.inc, VBUUID: old.vbuuid,
-				Seqno:  seqno,
-				Copies: e.copies}
-			if err := to.lane.control(ctx, to.vb, nil, seqno, ev); err != nil && first == nil {
+			was := old.stream(e.copies)
+			if err := to.lane.control(ctx, to.vb, nil, seqno, was.Leave(seqno)); err != nil && first == nil {
 				first = err
 			}
 		}
@@ -126,9 +122,8 @@ func (t *Topic) leave(ctx context.Context, vb uint16, old, now *vbucket, seqno u
 	return first
 }
 
-// Switch changes a vbucket's view between two mutations; last is the seqno of the last one processed, so that it is the
-// activation timestamp of every copy that joins (docs/architecture.md, "Joining a running stream"). An endpoint that is
-// new gets StreamBegin without copies first.
+// Switch changes a vbucket's view between two mutations; last is the seqno of the last one processed
+// (core.Downstream.Switch).
 func (t *Topic) Switch(ctx context.Context, vb uint16, v *View, last uint64) error {
 	s, err := t.begun(vb)
 	if err != nil {
@@ -150,24 +145,11 @@ func (t *Topic) Switch(ctx context.Context, vb uint16, v *View, last uint64) err
 		s.targets = append(s.targets, to)
 		next := s.stream(e.copies)
 		var had []index.CopyID
-		var events []keyversion.Event
-		if was := old.view.find(e.node); was != nil {
+		was := old.view.find(e.node)
+		if was != nil {
 			had = was.copies
-		} else {
-			begin := s.stream(nil)
-			events = append(events, begin.beginEvent(vb, last))
 		}
-		base := keyversion.Event{VBucket: vb, Incarnation: s.inc, VBUUID: s.vbuuid, Seqno: last}
-		if gone := without(had, e.copies); len(gone) > 0 {
-			ev := base
-			ev.Kind, ev.Copies = keyversion.Deactivate, gone
-			events = append(events, ev)
-		}
-		if came := without(e.copies, had); len(came) > 0 {
-			ev := base
-			ev.Kind, ev.Copies = keyversion.Activate, came
-			events = append(events, ev)
-		}
+		events := next.Switch(had, was != nil, last)
 		if len(events) == 0 {
 			continue
 		}
@@ -175,20 +157,10 @@ func (t *Topic) Switch(ctx context.Context, vb uint16, v *View, last uint64) err
 			first = err
 		}
 	}
-	if err := t.leave(ctx, vb, &old, s, last); err != nil && first == nil {
+	if err := t.leave(ctx, &old, s, last); err != nil && first == nil {
 		first = err
 	}
 	return first
-}
-
-// without returns the elements of a that b lacks; both ascending.
-func without(a, b []index.CopyID) (out []index.CopyID) {
-	for _, c := range a {
-		if _, ok := slices.BinarySearch(b, c); !ok {
-			out = append(out, c)
-		}
-	}
-	return out
 }
 
 // Mutation routes a document's new version: each endpoint with a slice of it gets one event that names all of them. Of
@@ -229,7 +201,7 @@ func (t *Topic) data(ctx context.Context, kind keyversion.Kind, s *vbucket, vb u
 	w := t.scratch.Get().(*scratch)
 	w.route(v, d.DocID, keys)
 	ev := &w.event
-	ev.VBucket, ev.Incarnation, ev.VBUUID = vb, s.inc, d.VBUUID
+	ev.VBucket, ev.Incarnation, ev.VBUUID = vb, s.told.Incarnation, d.VBUUID
 	ev.Seqno, ev.Window, ev.DocID = d.Seqno, d.Window, d.DocID
 	for _, e := range w.touched {
 		ev.Statements, ev.Rest = w.statements[e], w.rest(e)
@@ -264,16 +236,16 @@ func (t *Topic) Sync(vb uint16, vbuuid, complete uint64) error {
 // (0 on a maintenance stream), sums what the caller says of what it gave, if anything. What is queued is still
 // delivered.
 func (t *Topic) End(ctx context.Context, vb uint16, last, reach uint64, sums keyversion.Sums) error {
-	return t.finish(ctx, vb, last, func(s *stream) { s.reach, s.sums = reach, sums })
+	return t.finish(ctx, vb, last, func(d *core.Downstream) { d.Reach, d.Sums = reach, sums })
 }
 
 // Break ends a side stream's vbucket in order before its end: DropData says that nothing comes after last.
 func (t *Topic) Break(ctx context.Context, vb uint16, last uint64) error {
-	return t.finish(ctx, vb, last, func(s *stream) { s.broken = true })
+	return t.finish(ctx, vb, last, func(d *core.Downstream) { d.Broken = true })
 }
 
 // finish ends a vbucket's stream; how notes what is to be said of that.
-func (t *Topic) finish(ctx context.Context, vb uint16, last uint64, how func(*stream)) error {
+func (t *Topic) finish(ctx context.Context, vb uint16, last uint64, how func(*core.Downstream)) error {
 	s, err := t.begun(vb)
 	if err != nil {
 		return err
@@ -282,9 +254,9 @@ func (t *Topic) finish(ctx context.Context, vb uint16, last uint64, how func(*st
 	for i := range s.targets {
 		to := &s.targets[i]
 		next := s.stream(s.view.endpoints[i].copies)
-		next.ended = true
+		next.Ended = true
 		how(next)
-		if err := to.lane.control(ctx, to.vb, next, last, next.endEvent(vb, last)); err != nil && first == nil {
+		if err := to.lane.control(ctx, to.vb, next, last, next.End(last)); err != nil && first == nil {
 			first = err
 		}
 		t.release(to.lane, false)
@@ -315,8 +287,10 @@ func (t *Topic) begun(vb uint16) (*vbucket, error) {
 }
 
 // stream is the vbucket's stream as an endpoint with these copies sees it.
-func (s *vbucket) stream(copies []index.CopyID) *stream {
-	return &stream{inc: s.inc, vbuuid: s.vbuuid, begin: s.begin, copies: copies}
+func (s *vbucket) stream(copies []index.CopyID) *core.Downstream {
+	told := s.told
+	told.Copies = copies
+	return &told
 }
 
 // Announce tells the topic of a newer view before the workers switch to it, one by one: addresses hold at once, and an

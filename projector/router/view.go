@@ -8,6 +8,7 @@ import (
 	"tidemark/index"
 	"tidemark/keyversion"
 	"tidemark/partition"
+	"tidemark/projector/core"
 )
 
 // ViewConfig is what a View is made of.
@@ -122,15 +123,7 @@ func (v *View) member(cfg *ViewConfig, i int) *View {
 // NewView builds a view. Errors wrap ErrView or partition.ErrLayout.
 func NewView(cfg ViewConfig) (*View, error) {
 	v := &View{revision: cfg.Revision}
-	wanted := func(c partition.Copy) bool {
-		if cfg.Endpoints[c.Node] == "" {
-			return false
-		}
-		if cfg.Only != nil {
-			return slices.Contains(cfg.Only, c.ID)
-		}
-		return c.State == partition.Allocated
-	}
+	wanted := func(c partition.Copy) bool { return cfg.Endpoints[c.Node] != "" && core.Feeds(&c, cfg.Only) }
 	place := v.placeEndpoints(cfg, wanted)
 	for i := range cfg.Topologies {
 		t := &cfg.Topologies[i]

@@ -1,11 +1,13 @@
 package simulation
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
 	"tidemark/index"
 	"tidemark/indexer/core"
+	projects "tidemark/projector/core"
 	"tidemark/wire"
 )
 
@@ -46,11 +48,7 @@ func (s *Sim) askSides(n *node, h *hosted) {
 	for _, stop := range n.sides.Settle(h.name, streams, abandoned, s.instant()).Stop {
 		sides := n.sides
 		s.onItsWay(func() {
-			for _, key := range sortedKeys(h.sides) {
-				if h.sides[key].id == stop.ID {
-					delete(h.sides, key)
-				}
-			}
+			h.dropSide(stop.ID)
 			sides.Ended(stop.Addr, s.instant())
 		})
 	}
@@ -71,9 +69,10 @@ func (s *Sim) endpoints() []wire.ProjectorEndpoint {
 
 // sendRequest lets a request come to its projector, and the answer to the node, where that is still the one that asked.
 func (s *Sim) sendRequest(n *node, h *hosted, r *core.SideRequest) {
-	sides := n.sides
+	sides, req := n.sides, s.message(n, h, r)
 	s.onItsWay(func() {
-		reply := s.serveRequest(n, h, r)
+		p := slices.IndexFunc(s.proj[:], func(p *projector) bool { return p.name == r.Projector.ID })
+		reply := s.serveRequest(n, h, p, req)
 		s.onItsWay(func() {
 			sides.Ended(r.Projector.Admin, s.instant())
 			if n.up && n.buckets[h.name] == h {
@@ -83,21 +82,37 @@ func (s *Sim) sendRequest(n *node, h *hosted, r *core.SideRequest) {
 	})
 }
 
+// message is a request as it is sent.
+func (s *Sim) message(n *node, h *hosted, r *core.SideRequest) *wire.StreamRequest {
+	name := fmt.Sprintf("n%d", n.num)
+	return r.Message(n.who.Fence.ClusterID, s.bucket(h.name).uuid, &wire.Endpoint{Node: index.NodeID(n.id),
+		BootID: n.bootID(), Backfill: name, Catchup: name})
+}
+
 // serveRequest is what a projector does with a request; nil: it is down.
-func (s *Sim) serveRequest(n *node, h *hosted, r *core.SideRequest) *wire.StreamReply {
-	p := slices.IndexFunc(s.proj[:], func(p *projector) bool { return p.name == r.Projector.ID })
+func (s *Sim) serveRequest(n *node, h *hosted, p int, req *wire.StreamRequest) *wire.StreamReply {
 	if p < 0 || !s.proj[p].up {
 		return nil
 	}
-	results := make([]wire.StartResult, len(r.Wants))
-	for i := range r.Wants {
-		w := &r.Wants[i]
-		x, result := s.offer(n, h, w, p)
-		if results[i] = result; x != nil && n.up && n.buckets[h.name] == h {
-			s.startSide(n, h, x, r.ID, r.ID*vbuckets+uint64(w.VBucket))
+	class, node, err := projects.ParseTopic(req.Topic)
+	if err == nil {
+		err = projects.CheckRequest(req, class, node)
+	}
+	if err != nil {
+		s.fail("n%d asks for a side stream: %v", n.num, err)
+		return nil
+	}
+	want := &req.Buckets[0].Restart
+	results := make([]wire.StartResult, want.Len())
+	for i := range results {
+		q := want.At(i)
+		var x *side
+		if x, results[i] = s.offer(h, p, req, &q); x != nil && n.up && n.buckets[h.name] == h {
+			s.startSide(n, h, x)
 		}
 	}
-	return &wire.StreamReply{Buckets: []wire.StreamOutcome{{Bucket: h.name, Results: results}}}
+	return &wire.StreamReply{TopicID: projects.TopicID(class, node),
+		Buckets: []wire.StreamOutcome{{Bucket: h.name, Results: results}}}
 }
 
 // answerRequest takes over what was answered of each vbucket.

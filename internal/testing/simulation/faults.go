@@ -1,9 +1,5 @@
 package simulation
 
-import (
-	"tidemark/keyversion"
-)
-
 // fault lets one of this seed's faults happen.
 func (s *Sim) fault(b *kvBucket, v, p int, n *node) {
 	switch e := s.events[s.dice.plan.Intn(len(s.events))]; e {
@@ -55,8 +51,7 @@ func (s *Sim) streamFault(e fault, b *kvBucket, v, p int, n *node) {
 			if s.dice.plan.Intn(2) == 0 {
 				st.mute[n.num] = true
 			} else {
-				drop := keyversion.Event{Kind: keyversion.DropData, Incarnation: st.Incarnation, Seqno: st.ks.cur + 1}
-				s.emit(p, n.num, b, v, drop, st.ks.cur)
+				s.emit(p, n.num, b, v, st.down(n.num, nil).Drop(st.ks.cur+1), st.ks.cur)
 			}
 			s.ev("p%d drops %s/%d for n%d after %d", p, b.name, v, n.num, st.ks.cur)
 		}

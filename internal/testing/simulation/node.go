@@ -13,7 +13,6 @@ import (
 	"tidemark/internal/testing/planted"
 	"tidemark/keyversion"
 	projects "tidemark/projector/core"
-	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -44,7 +43,7 @@ type hosted struct {
 	work  *core.Work
 	backs []ingest.Restore // to be put back before anything else
 	under []*underway      // oldest first
-	sides map[uint64]*side // by a key: the id where it is of one vbucket
+	sides map[uint64]*side // by a key: id and vbucket
 }
 
 // side is a side stream that a projector runs for a node.
@@ -82,13 +81,16 @@ func (s *Sim) admit(n *node, f wire.Fence) error {
 }
 
 func (s *Sim) registerNode(n *node) {
-	boot := fmt.Sprintf("n%d-%d", n.num, n.boot)
+	boot := n.bootID()
 	r := s.commit(statecontextIndexer(n.num, boot))
 	n.id = int(r.Node)
 	s.lead.step.indexerRegistered(r.Node, boot)
 	n.registered = true
 	s.ev("n%d registered as %d with term %d", n.num, n.id, s.lead.term)
 }
+
+// bootID tells the node's process from earlier ones.
+func (n *node) bootID() string { return fmt.Sprintf("n%d-%d", n.num, n.boot) }
 
 func (s *Sim) nodeAt(id index.NodeID) int {
 	for i, n := range s.nodes {
@@ -114,7 +116,7 @@ func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, erro
 
 func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 	r := &wire.IndexerReport{Node: index.NodeID(max(n.id, 0)), UUID: fmt.Sprintf("u%d", n.num),
-		BootID: fmt.Sprintf("n%d-%d", n.num, n.boot), ClusterID: n.who.Fence.ClusterID}
+		BootID: n.bootID(), ClusterID: n.who.Fence.ClusterID}
 	r.Revision = n.lists.Told(n.who.Fence.Epoch)
 	for _, name := range sortedKeys(n.buckets) {
 		b, copies := n.buckets[name].st.Report(core.Asked{HW: true, Building: n.building, QueueLimit: uint64(s.bound)})
@@ -502,7 +504,7 @@ func (s *Sim) sideStep(n *node, h *hosted) {
 	s.fillStep(n, h)
 	if !s.mix[askedSides] {
 		for _, id := range h.st.Abandoned() {
-			delete(h.sides, id)
+			h.dropSide(id)
 		}
 	}
 	if look := s.dice.node.Intn(3) == 0 || len(h.sides) == 0; look && s.mix[askedSides] {
@@ -521,7 +523,13 @@ func (s *Sim) sideStep(n *node, h *hosted) {
 // openSide asks some projector for a side stream.
 func (s *Sim) openSide(n *node, h *hosted, w ingest.Want) {
 	p := s.dice.node.Intn(projectors)
-	x, result := s.offer(n, h, &w, p)
+	r := &core.SideRequest{Bucket: h.name, ID: s.sideID + 1, Build: w.Build, Revision: n.lists.InForce.Revision}
+	r.Add(w)
+	reply := s.serveRequest(n, h, p, s.message(n, h, r))
+	if reply == nil {
+		return
+	}
+	result := &reply.Buckets[0].Results[0]
 	if result.Outcome != wire.StartBegun && result.Outcome != wire.StartRollback {
 		return
 	}
@@ -530,29 +538,31 @@ func (s *Sim) openSide(n *node, h *hosted, w ingest.Want) {
 	if result.Outcome == wire.StartRollback {
 		s.ev("n%d side %d %s/%d from %d is refused, purge %d", n.num, s.sideID, h.name, w.VBucket, w.From, result.Purge)
 		h.st.SideRefused(w.VBucket, s.sideID, result.Purge)
-		return
 	}
-	s.startSide(n, h, x, s.sideID, s.sideID)
 }
 
-// offer is what a projector says to who asks it for a side stream, and the stream where KV consents.
-func (s *Sim) offer(n *node, h *hosted, w *ingest.Want, p int) (*side, wire.StartResult) {
-	k, pr, vb := s.bucket(h.name).hosted(p, w.VBucket), s.proj[p], uint16(w.VBucket)
-	if k == nil || !pr.up {
-		return nil, projects.NotMine(vb)
+// offer is what a projector makes of a request for a vbucket, and the stream where KV consents.
+func (s *Sim) offer(h *hosted, p int, req *wire.StreamRequest, q *wire.StreamStart) (*side, wire.StartResult) {
+	v, pr := int(q.VBucket), s.proj[p]
+	k := s.bucket(h.name).hosted(p, v)
+	switch {
+	case k == nil:
+		return nil, projects.NotMine(q.VBucket)
+	case !projects.Knows(pr.defs, req.Side.Revision):
+		return nil, projects.Failed(q.VBucket, "it works by an older list")
 	}
-	x := &side{p: p, v: w.VBucket, ks: dcp{branch: k, cur: w.From}}
-	for _, c := range pr.topo[h.name] {
-		if slices.Contains(w.Copies, c.id) && c.node == n.num {
+	x := &side{p: p, v: v, id: req.Incarnation.Counter, ks: dcp{branch: k, cur: q.Seqno}}
+	defs, only := projects.SideFeed(pr.defs, req.Side)
+	for _, c := range s.fed(defs, h.name, only) {
+		if c.node == s.nodeAt(req.Side.Node) {
 			c.before = 0 // what was before comes right also without mergedSlices
 			x.copies = append(x.copies, c)
 		}
 	}
-	if len(x.copies) < len(w.Copies) {
-		return nil, projects.Failed(vb, "it works by an older list")
+	if len(x.copies) == 0 {
+		return nil, projects.Failed(q.VBucket, "its list has none of these copies")
 	}
-	x.Stream = *projects.NewStream(index.Incarnation{}, &wire.StreamStart{VBucket: vb, VBUUID: w.VBUUID, Seqno: w.From,
-		Window: timestamp.Window{Start: w.From, End: w.From}, End: w.To, Branch: w.Branch, Previous: w.Previous}, k.at())
+	x.Stream = *projects.NewStream(req.Incarnation, q, k.at())
 	switch next, answer := k.ask(&x.Start); next {
 	case projects.GiveUp:
 		return nil, x.Refused(answer, k.fl)
@@ -560,22 +570,28 @@ func (s *Sim) offer(n *node, h *hosted, w *ingest.Want, p int) (*side, wire.Star
 		return nil, x.FailedOver()
 	}
 	if err := x.BeginsOn(k.fl); err != nil {
-		s.fail("side %s/%d of n%d: %v", h.name, w.VBucket, n.num, err)
+		s.fail("side stream %s of %s/%d: %v", req.Topic, h.name, v, err)
 	}
+	x.Begun = true
 	return x, x.Began(k.high(), x.Lacks)
 }
 
-// startSide lets a side stream run, under a key of its own.
-func (s *Sim) startSide(n *node, h *hosted, x *side, id, key uint64) {
-	s.ev("n%d side %d %s/%d %d->%d from p%d for %v", n.num, id, h.name, x.v, x.Want.Seqno, x.Want.End, x.p,
+// startSide lets a side stream run.
+func (s *Sim) startSide(n *node, h *hosted, x *side) {
+	s.ev("n%d side %d %s/%d %d->%d from p%d for %v", n.num, x.id, h.name, x.v, x.Want.Seqno, x.Want.End, x.p,
 		idsAt(x.copies, n.num))
-	x.id, x.on = id, id%4 > 0
-	h.sides[key] = x
+	x.on = x.id%4 > 0
+	h.sides[x.id*vbuckets+uint64(x.v)] = x
 	s.purgeLate(s.bucket(h.name), x.v, x.Want.Seqno)
 }
 
+// dropSide forgets the side streams of an id.
+func (h *hosted) dropSide(id uint64) {
+	maps.DeleteFunc(h.sides, func(_ uint64, x *side) bool { return x.id == id })
+}
+
 func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
-	k, id := &x.ks, x.id
+	k, id, d := &x.ks, x.id, x.Downstream()
 	pr := s.proj[x.p]
 	if !pr.up {
 		h.st.SideFailed(x.v, id)
@@ -590,15 +606,13 @@ func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 	switch {
 	case !x.told:
 		x.told, x.rest = true, nil
-		begin := x.Begin()
-		begin.Start = k.cur
-		if send(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &begin}) != ingest.Taken {
+		if send(d.Begin(k.cur)) != ingest.Taken {
 			delete(h.sides, key)
 		}
 	case !k.mid && k.cur < x.Want.End && k.cur < k.branch.high():
 		k.marker(k.cur + 1 + uint64(s.dice.node.Intn(int(k.branch.high()-k.cur))))
 		x.told = !k.marked(&x.Stream)
-	case k.mid && len(k.items) > 0 && !x.Past(k.items[0].seqno):
+	case k.mid && len(k.items) > 0 && x.Side(projects.KVDocument, k.items[0].seqno) == projects.SideTakes:
 		it := k.items[0]
 		if len(x.rest) == 0 {
 			x.Place(it.seqno) // as with a finite stream of KV, only the end says how far was read
@@ -616,22 +630,23 @@ func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 		k.items, k.cur, x.rest = k.items[1:], it.seqno, nil
 		x.Took(it.seqno, false)
 	case k.mid:
-		past := len(k.items) > 0
 		k.mid, k.items, k.cur = false, nil, k.window.End
-		if past || !x.on && k.cur >= x.Want.End {
+		if x.Done || !x.on && k.cur >= x.Want.End {
 			return // the stream's end says it
 		}
 		if x.Took(k.cur, true) && s.dice.node.Intn(2) == 0 {
-			send(keyversion.Event{Kind: keyversion.Sync, Seqno: x.Complete})
+			send(d.Sync(x.VBUUID, x.Complete))
 		}
 	case k.cur >= x.Want.End:
 		// The projector asks KV how far it is, now: that holds for what an earlier stream left out, too, which broke off.
-		reach := x.Covered(k.branch.high())
-		send(keyversion.Event{Kind: keyversion.StreamEnd, Seqno: x.Last, Window: timestamp.Window{End: reach}})
+		x.Side(projects.KVEnds, k.cur)
+		d.Reach = x.Covered(k.branch.high())
+		send(d.End(x.Last))
 		delete(h.sides, key)
-		s.ev("n%d side %d %s/%d ends, reach %d", n.num, id, h.name, x.v, reach)
-	default: // the branch is shorter than A: it can bring no more
-		h.st.SideFailed(x.v, id)
+		s.ev("n%d side %d %s/%d ends, reach %d", n.num, id, h.name, x.v, d.Reach)
+	case x.Side(projects.KVBreaks, k.cur) == projects.SideBreaks: // the branch is shorter than A: it can bring no more
+		d.Broken = true
+		send(d.End(x.Last))
 		delete(h.sides, key)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"tidemark/index"
 	"tidemark/ingest"
 	"tidemark/keyversion"
-	"tidemark/partition"
 	"tidemark/projector/core"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -53,6 +52,13 @@ type mainStream struct {
 	drop  map[int]bool
 	mute  map[int]bool // of drop: the node does not know, DropData comes with the BEGIN that ends it
 	ended bool
+}
+
+// down is the stream as a node is told of it that has some of these copies.
+func (st *mainStream) down(to int, topo []fedCopy) *core.Downstream {
+	d := st.Downstream()
+	d.Copies = idsAt(topo, to)
+	return &d
 }
 
 // Level is how far it is.
@@ -323,7 +329,7 @@ func (s *Sim) beginStream(p int, b *kvBucket, v int, st *mainStream) {
 	}
 	s.ev("p%d BEGIN %s/%d %v from %d branch %d", p, b.name, v, st.Incarnation, st.Want.Seqno, k.fl.Newest())
 	for to := range s.nodes {
-		s.emit(p, to, b, v, st.beginEvent(to, st.Begin(), st.topo), st.ks.cur)
+		s.emit(p, to, b, v, st.down(to, st.topo).Begin(st.Want.Seqno), st.ks.cur)
 	}
 	s.sync(p, b, v)
 }
@@ -348,7 +354,7 @@ func (s *Sim) endStream(p int, b *kvBucket, v int, say bool) {
 	st.ended = true
 	for to := range s.nodes {
 		if say {
-			s.emit(p, to, b, v, keyversion.Event{Kind: keyversion.StreamEnd, Incarnation: st.Incarnation}, st.ks.cur)
+			s.emit(p, to, b, v, st.down(to, nil).End(st.Last), st.ks.cur)
 		}
 	}
 	s.ev("p%d stream %s/%d %v ends (said %v)", p, b.name, v, st.Incarnation, say)
@@ -366,7 +372,7 @@ func (s *Sim) projDefinitions(p int, d *wire.Definitions) (*wire.DefinitionsRepl
 	}
 	pr.defs = d
 	for _, b := range s.kv {
-		pr.topo[b.name] = s.fed(d, b.name)
+		pr.topo[b.name] = s.fed(d, b.name, nil)
 		for v := range vbuckets {
 			if st := pr.stream(b, v); st != nil {
 				s.retopo(p, b, v, st)
@@ -377,19 +383,17 @@ func (s *Sim) projDefinitions(p int, d *wire.Definitions) (*wire.DefinitionsRepl
 }
 
 // fed lists the copies of a bucket that routers feed, ascending.
-func (s *Sim) fed(d *wire.Definitions, bucket string) (all []fedCopy) {
-	for i, x := range d.Indexes {
-		if x.Bucket != bucket || !x.State.Active() {
-			continue
-		}
+func (s *Sim) fed(d *wire.Definitions, bucket string, only []index.CopyID) (all []fedCopy) {
+	for _, x := range core.FedBy(d, bucket, only) {
 		before := 0
-		if first := slices.IndexFunc(d.Indexes, func(o index.Definition) bool { return o.ID == x.Replaces }); first >= 0 {
+		replaces := func(o index.Definition) bool { return o.ID == x.Index.Replaces }
+		if first := slices.IndexFunc(d.Indexes, replaces); first >= 0 {
 			before = int(d.Indexes[first].Partitions)
 		}
-		for _, c := range d.Topologies[i].Copies {
-			if c.State == partition.Allocated {
-				all = append(all, fedCopy{id: c.ID, index: x.ID, no: c.Slice, node: s.nodeAt(c.Node), spread: spreadOf(&x),
-					before: before})
+		for _, c := range x.Topology.Copies {
+			if core.Feeds(&c, only) {
+				all = append(all, fedCopy{id: c.ID, index: x.Index.ID, no: c.Slice, node: s.nodeAt(c.Node),
+					spread: spreadOf(x.Index), before: before})
 			}
 		}
 	}
@@ -400,29 +404,17 @@ func (s *Sim) fed(d *wire.Definitions, bucket string) (all []fedCopy) {
 // retopo tells each node what leaves and what joins; ahead of each message the stream fed what it fed before it.
 func (s *Sim) retopo(p int, b *kvBucket, v int, st *mainStream) {
 	was, now := st.topo, s.proj[p].topo[b.name]
-	kept := without(was, without(was, now))
 	for to := range s.nodes {
-		e := keyversion.Event{Kind: keyversion.Deactivate, Incarnation: st.Incarnation, Seqno: st.ks.cur,
-			Copies: idsAt(without(was, now), to)}
-		if st.topo = was; len(e.Copies) > 0 {
+		st.topo = was
+		for _, e := range st.down(to, now).Switch(idsAt(was, to), true, st.ks.cur) {
+			if e.Kind == keyversion.Activate {
+				s.ev("p%d activates copies %v %s/%d at A=%d", p, e.Copies, b.name, v, st.ks.cur)
+			}
 			s.emit(p, to, b, v, e, st.ks.cur)
-		}
-		e = keyversion.Event{Kind: keyversion.Activate, Incarnation: st.Incarnation, Seqno: st.ks.cur,
-			Copies: idsAt(without(now, was), to)}
-		if st.topo = kept; len(e.Copies) > 0 {
-			s.ev("p%d activates copies %v %s/%d at A=%d", p, e.Copies, b.name, v, st.ks.cur)
-			s.emit(p, to, b, v, e, st.ks.cur)
+			st.topo = slices.DeleteFunc(slices.Clone(was), func(c fedCopy) bool { return slices.Contains(e.Copies, c.id) })
 		}
 	}
 	st.topo = now
-}
-
-// without gives the elements of a that b lacks.
-func without(a, b []fedCopy) []fedCopy {
-	return slices.DeleteFunc(slices.Clone(a), func(c fedCopy) bool {
-		c.before = 0 // what it is to replace is gone when it has done so
-		return slices.ContainsFunc(b, func(o fedCopy) bool { o.before = 0; return o == c })
-	})
 }
 
 func idsAt(l []fedCopy, node int) (ids []index.CopyID) {
@@ -432,23 +424,6 @@ func idsAt(l []fedCopy, node int) (ids []index.CopyID) {
 		}
 	}
 	return ids
-}
-
-// beginEvent is BEGIN for a node with its copies.
-func (st *mainStream) beginEvent(to int, g keyversion.Begin, topo []fedCopy) keyversion.Event {
-	for _, c := range topo {
-		if c.node == to {
-			g.Copies = append(g.Copies, c.id)
-		}
-	}
-	return keyversion.Event{Kind: keyversion.StreamBegin, Incarnation: st.Incarnation, Begin: &g}
-}
-
-// resumed is BEGIN as a router says it once more: its stream goes on after a seqno.
-func (st *mainStream) resumed(to int, after uint64, topo []fedCopy) keyversion.Event {
-	g := st.Begin()
-	g.Start = after
-	return st.beginEvent(to, g, topo)
 }
 
 // emit puts an event on its connection.
@@ -478,8 +453,7 @@ func (s *Sim) sync(p int, b *kvBucket, v int) {
 		return
 	}
 	for to := range s.nodes {
-		e := keyversion.Event{Kind: keyversion.Sync, Incarnation: st.Incarnation, Seqno: st.Complete}
-		s.emit(p, to, b, v, e, st.ks.cur)
+		s.emit(p, to, b, v, st.down(to, nil).Sync(st.VBUUID, st.Complete), st.ks.cur)
 	}
 }
 
@@ -543,7 +517,7 @@ func (s *Sim) marked(p int, b *kvBucket, v int, st *mainStream) {
 	s.ev("p%d BEGIN %s/%d %v again, purge %d", p, b.name, v, st.Incarnation, st.Lacks)
 	for to := range s.nodes {
 		if !st.drop[to] { // else the BEGIN that ends it says so
-			s.emit(p, to, b, v, st.beginEvent(to, st.Begin(), st.topo), k.cur)
+			s.emit(p, to, b, v, st.down(to, st.topo).Begin(st.Want.Seqno), k.cur)
 		}
 	}
 	s.sync(p, b, v)
@@ -608,11 +582,11 @@ func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
 	again = again[keep:]
 	if len(again) == 0 || st.drop[key.node] || s.dice.projector.Intn(2) == 0 {
 		st.drop[key.node], st.mute[key.node] = false, false
-		s.emit(p, key.node, b, key.v, st.resumed(key.node, st.ks.cur, st.topo), st.ks.cur)
+		s.emit(p, key.node, b, key.v, st.down(key.node, st.topo).Begin(st.ks.cur), st.ks.cur)
 		return
 	}
 	s.ev("p%d sends %d messages of %s/%d again to n%d", p, len(again), key.bucket, key.v, key.node)
-	s.emit(p, key.node, b, key.v, st.resumed(key.node, again[0].before, again[0].topo), again[0].before)
+	s.emit(p, key.node, b, key.v, st.down(key.node, again[0].topo).Begin(again[0].before), again[0].before)
 	c.queue = append(c.queue, again...)
 }
 

@@ -580,14 +580,15 @@ func (s *Sim) heal(b *kvBucket, v int, n *node) {
 // resume ends a drop of data.
 func (s *Sim) resume(p int, b *kvBucket, v int, n *node) {
 	st := s.proj[p].stream(b, v)
-	st.drop[n.num] = false
+	first := uint64(0) // that the node is to be told of
 	if st.mute[n.num] {
-		st.mute[n.num] = false
-		drop := keyversion.Event{Kind: keyversion.DropData, Incarnation: st.Incarnation, Seqno: st.ks.cur + 1}
-		s.emit(p, n.num, b, v, drop, st.ks.cur)
+		first = st.ks.cur + 1
 	}
-	if s.on(dropBegin) {
-		s.emit(p, n.num, b, v, st.resumed(n.num, st.ks.cur, st.topo), st.ks.cur)
+	st.drop[n.num], st.mute[n.num] = false, false
+	for _, e := range st.down(n.num, st.topo).Resume(first, st.ks.cur) {
+		if e.Kind != keyversion.StreamBegin || s.on(dropBegin) {
+			s.emit(p, n.num, b, v, e, st.ks.cur)
+		}
 	}
 	s.ev("p%d resumes %s/%d for n%d at %d", p, b.name, v, n.num, st.ks.cur)
 }
