@@ -38,19 +38,9 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 
 // alterOnce plans and proposes an alteration.
 func (c *Coordinator) alterOnce(ctx context.Context, l *term, req *AlterRequest) (Outcome, error) {
-	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
-		return Outcome{}, err
-	}
-	s := c.cfg.Consensus.State()
-	if res, known := recalled(s, req.Request); known {
-		return altered(s, index.Definition{}, res)
-	}
-	x := target(s, req.ID, &req.Name)
-	if x == nil && !req.Name.IsZero() {
-		return c.absent(ctx, &req.Name, req.Request)
-	}
-	if err := alterable(s, x, req.ID); err != nil {
-		return Outcome{}, err
+	s, x, done, err := c.toAlter(ctx, req.ID, &req.Name, req.Request)
+	if x == nil || err != nil {
+		return done, err
 	}
 	cluster, err := c.clusterNow(ctx, l)
 	if err != nil {
@@ -87,6 +77,26 @@ func (c *Coordinator) sayMoves(start *statecontext.StartRebalance, res *statecon
 	if start != nil && !res.Replayed && !c.rehearses {
 		c.cfg.Logger.Info("a rebalance begins", "rebalance", res.Number, "cause", start.Cause, "steps", len(start.Steps))
 	}
+}
+
+// toAlter finds the index that a statement changes, by id or name, in a state that is as new as any. Where there is
+// nothing to change, x is nil, and done and err are the statement's outcome: it was answered before, or there is no
+// index of that name.
+func (c *Coordinator) toAlter(ctx context.Context, id index.ID, name *statecontext.IndexName,
+	req *statecontext.Request) (s *statecontext.State, x *statecontext.Index, done Outcome, err error) {
+	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
+		return nil, nil, Outcome{}, err
+	}
+	s = c.cfg.Consensus.State()
+	if res, known := recalled(s, req); known {
+		done, err = altered(s, index.Definition{}, res)
+		return s, nil, done, err
+	}
+	if x = target(s, id, name); x == nil && !name.IsZero() {
+		done, err = c.absent(ctx, name, req)
+		return s, nil, done, err
+	}
+	return s, x, Outcome{}, alterable(s, x, id)
 }
 
 // alterable returns why an index cannot be changed any more, nil if it can; id is what it was asked for by.

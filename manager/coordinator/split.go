@@ -44,19 +44,9 @@ func (c *Coordinator) SplitIndex(ctx context.Context, req SplitRequest) (Outcome
 
 // splitOnce plans and proposes a split.
 func (c *Coordinator) splitOnce(ctx context.Context, l *term, req *SplitRequest) (Outcome, error) {
-	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
-		return Outcome{}, err
-	}
-	s := c.cfg.Consensus.State()
-	if res, known := recalled(s, req.Request); known {
-		return altered(s, index.Definition{}, res)
-	}
-	x := target(s, req.ID, &req.Name)
-	if x == nil && !req.Name.IsZero() {
-		return c.absent(ctx, &req.Name, req.Request)
-	}
-	if err := alterable(s, x, req.ID); err != nil {
-		return Outcome{}, err
+	s, x, done, err := c.toAlter(ctx, req.ID, &req.Name, req.Request)
+	if x == nil || err != nil {
+		return done, err
 	}
 	id := x.Definition.ID
 	if rejection := s.MaySplit(&x.Definition); rejection != nil { // before anything is read
@@ -290,19 +280,9 @@ func (c *Coordinator) SetAutoSplit(ctx context.Context, req SplitRequest, on boo
 }
 
 func (c *Coordinator) setAutoSplitOnce(ctx context.Context, req *SplitRequest, on bool) (Outcome, error) {
-	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
-		return Outcome{}, err
-	}
-	s := c.cfg.Consensus.State()
-	if res, known := recalled(s, req.Request); known {
-		return altered(s, index.Definition{}, res)
-	}
-	x := target(s, req.ID, &req.Name)
-	if x == nil && !req.Name.IsZero() {
-		return c.absent(ctx, &req.Name, req.Request)
-	}
-	if err := alterable(s, x, req.ID); err != nil {
-		return Outcome{}, err
+	s, x, done, err := c.toAlter(ctx, req.ID, &req.Name, req.Request)
+	if x == nil || err != nil {
+		return done, err
 	}
 	d := x.Definition
 	if d.AutoSplitOff == !on {
