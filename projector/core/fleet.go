@@ -26,11 +26,11 @@ const (
 	// fleetAwayMS is how long a node is missing in the maps before its projector ends, and its registration is taken back:
 	// one that is failed over often comes back at once.
 	fleetAwayMS = 10_000
-	// fleetRestMS is before a node gets another projector when its own has ended by itself, and twice as long each time,
-	// up to fleetMostRestMS; one that has run for fleetSoundMS begins anew.
-	fleetRestMS     = 1_000
-	fleetMostRestMS = 60_000
-	fleetSoundMS    = 60_000
+	// fleetBackoffMS is before a node gets another projector when its own has failed, and twice as long each time, up to
+	// fleetMaxBackoffMS; one that has run for fleetHealthyMS begins anew.
+	fleetBackoffMS    = 1_000
+	fleetMaxBackoffMS = 60_000
+	fleetHealthyMS    = 60_000
 )
 
 // KVNode is a KV node of a cluster, as the newest map has it.
@@ -49,16 +49,16 @@ func (n KVNode) same(o KVNode) bool {
 // Fleet decides which KV nodes a process serves that follows the maps of a cluster (PR-4), from what its projectors see
 // of them. The zero value knows nothing yet.
 type Fleet struct {
-	maps map[string]*fleetMap // by bucket
-	away map[string]int64     // since when names that are running or registered are not wanted
-	fell map[string]fleetFall // by node: projectors that ended, or did not begin, by themselves
+	maps    map[string]*fleetMap // by bucket
+	away    map[string]int64     // since when names that are running or registered are not wanted
+	backoff map[string]backoff   // by node: of projectors that have failed
 }
 
-// fleetFall is why a node's projector ended by itself, and when there is another one.
-type fleetFall struct {
-	times   int // one after the other
-	untilMS int64
-	why     string
+// backoff is why a node's projector has failed, and when there is another one.
+type backoff struct {
+	failures int // one after the other
+	untilMS  int64
+	why      string
 }
 
 // fleetMap is what the newest map of a bucket says.
@@ -89,22 +89,22 @@ func (f *Fleet) Saw(nowMS int64, bucket string, at timestamp.MapRevision, nodes 
 	return true
 }
 
-// Fell notes that the projector of a node has ended by itself after it had run for so long, or could not begin, and
+// Failed notes that the projector of a node has ended by itself after it had run for so long, or could not begin, and
 // why: that node is not served for a while, and the others are.
-func (f *Fleet) Fell(nowMS int64, node string, ranMS int64, why string) (restMS int64) {
-	if f.fell == nil {
-		f.fell = map[string]fleetFall{}
+func (f *Fleet) Failed(nowMS int64, node string, ranMS int64, why string) (backoffMS int64) {
+	if f.backoff == nil {
+		f.backoff = map[string]backoff{}
 	}
-	times := f.fell[node].times + 1
-	if ranMS >= fleetSoundMS {
-		times = 1
+	failures := f.backoff[node].failures + 1
+	if ranMS >= fleetHealthyMS {
+		failures = 1
 	}
-	restMS = fleetMostRestMS
-	if times < 8 {
-		restMS = min(int64(fleetRestMS)<<(times-1), fleetMostRestMS)
+	backoffMS = fleetMaxBackoffMS
+	if failures < 8 {
+		backoffMS = min(int64(fleetBackoffMS)<<(failures-1), fleetMaxBackoffMS)
 	}
-	f.fell[node] = fleetFall{times: times, untilMS: nowMS + restMS, why: why}
-	return restMS
+	f.backoff[node] = backoff{failures: failures, untilMS: nowMS + backoffMS, why: why}
+	return backoffMS
 }
 
 // Known reports whether a map was seen lately.
@@ -184,7 +184,7 @@ func (f *Fleet) Step(x FleetFacts) (s FleetStep) {
 // starts finds the nodes that are not served, and why those stay so for which nothing is started.
 func (f *Fleet) starts(s *FleetStep, x *FleetFacts, wanted map[string]KVNode) {
 	running := x.Running
-	maps.DeleteFunc(f.fell, func(name string, _ fleetFall) bool {
+	maps.DeleteFunc(f.backoff, func(name string, _ backoff) bool {
 		_, has := running[name]
 		_, is := wanted[name]
 		return !has && !is
@@ -192,12 +192,12 @@ func (f *Fleet) starts(s *FleetStep, x *FleetFacts, wanted map[string]KVNode) {
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		n := wanted[name]
 		_, has := running[name]
-		fell := f.fell[name]
+		failed := f.backoff[name]
 		switch {
 		case has:
-		case x.NowMS < fell.untilMS:
+		case x.NowMS < failed.untilMS:
 			n.Why = fmt.Sprintf("its projector ended by itself, %d times one after the other, and is started again soon: %s",
-				fell.times, fell.why)
+				failed.failures, failed.why)
 			s.Unserved = append(s.Unserved, n)
 		case n.Addr == "":
 			s.Unserved = append(s.Unserved, n)
@@ -221,7 +221,7 @@ func share(x *FleetFacts, wanted map[string]KVNode) (own []string, aside int) {
 		case !several:
 		case process == string(x.Process):
 			own = append(own, node)
-		case turn(process, node) < turn(string(x.Process), node):
+		case rank(process, node) < rank(string(x.Process), node):
 			before[node]++
 		}
 	}
@@ -235,8 +235,8 @@ func share(x *FleetFacts, wanted map[string]KVNode) (own []string, aside int) {
 	return own, aside
 }
 
-// turn orders the processes at a node, at each node in another way.
-func turn(process, node string) uint64 { return xxhash.Sum64String(process + "@" + node) }
+// rank orders the processes at a node, at each node in another way.
+func rank(process, node string) uint64 { return xxhash.Sum64String(process + "@" + node) }
 
 // elsewhere reports whether a node is wanted under another name, as that of a node whose name was not known at first.
 func elsewhere(wanted map[string]KVNode, n KVNode) bool {

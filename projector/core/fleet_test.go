@@ -14,7 +14,7 @@ import (
 
 // TestFleet runs the golden file. "map BUCKET REV t=S NODE..." is a map that somebody has seen, a node is NAME,
 // NAME=ADDR, or NAME=- for one without an address; "step t=S" decides, and what it starts and stops runs and has ended
-// at once unless "slow" is said; "fell NODE ran=S t=S" is that a projector has ended by itself; seed=NAME,
+// at once unless "slow" is said; "failed NODE ran=S t=S" is that a projector has ended by itself; seed=NAME,
 // registered=(IDS) and troubled are facts.
 func TestFleet(t *testing.T) {
 	datadriven.RunTest(t, "testdata/fleet", func() func(t *testing.T, d *datadriven.TestData) string {
@@ -67,13 +67,13 @@ func (w *fleetWorld) run(t *testing.T, d *datadriven.TestData) string {
 			delete(w.running, name)
 		}
 		return ""
-	case "fell": // fell NODE ran=S t=S
+	case "failed": // failed NODE ran=S t=S
 		delete(w.running, words[0])
 		var ranMS int64
 		if _, err := fmt.Sscan(strings.TrimPrefix(words[1], "ran="), &ranMS); err != nil {
 			t.Fatal(err)
 		}
-		return fmt.Sprintf("rests %d ms\n", w.fleet.Fell(nowMS, words[0], ranMS*1000, "it panics"))
+		return fmt.Sprintf("backoff %d ms\n", w.fleet.Failed(nowMS, words[0], ranMS*1000, "it panics"))
 	case "map":
 		var rev uint64
 		if _, err := fmt.Sscan(words[1], &rev); err != nil {

@@ -182,7 +182,7 @@ func (f *Fleet) step(ctx context.Context, g *errgroup.Group) {
 	f.sharers.Store(int64(len(f.members) + len(s.Start)))
 	for _, n := range s.Start {
 		if err := f.start(ctx, g, n); err != nil {
-			f.fell(n, 0, err)
+			f.failed(n, 0, err)
 			signal(f.wake) // so that it is told
 		}
 	}
@@ -201,16 +201,16 @@ func (f *Fleet) step(ctx context.Context, g *errgroup.Group) {
 	f.aside = s.Aside
 }
 
-// fell notes that a node's projector has ended by itself, or could not begin: that is the trouble of this node, and
+// failed notes that a node's projector has ended by itself, or could not begin: that is the trouble of this node, and
 // ends nobody else. f.mu is held.
-func (f *Fleet) fell(n core.KVNode, ran time.Duration, err error) {
+func (f *Fleet) failed(n core.KVNode, ran time.Duration, err error) {
 	why := "it gave no reason"
 	if err != nil {
 		why = err.Error()
 	}
-	rest := f.plan.Fell(f.nowMS(), n.Name, ran.Milliseconds(), why)
+	backoff := f.plan.Failed(f.nowMS(), n.Name, ran.Milliseconds(), why)
 	f.log.Error("the projector of a KV node has ended by itself; it is started again", "kv", n.Name, "after",
-		ran.Round(time.Millisecond), "rests", time.Duration(rest)*time.Millisecond, "error", why)
+		ran.Round(time.Millisecond), "backoff", time.Duration(backoff)*time.Millisecond, "error", why)
 }
 
 // tell notes what is not served, and logs what is news.
@@ -243,7 +243,7 @@ func (f *Fleet) start(ctx context.Context, g *errgroup.Group, n core.KVNode) err
 		err := f.run(run, m.p)
 		f.mu.Lock()
 		if delete(f.members, n.Name); run.Err() == nil {
-			f.fell(n, time.Since(began), err)
+			f.failed(n, time.Since(began), err)
 		}
 		f.mu.Unlock()
 		signal(f.wake)
