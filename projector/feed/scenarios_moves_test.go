@@ -54,9 +54,14 @@ func (s *stage) post(n *kv.Node, what string, body any) {
 	s.Helper()
 	r := kv.Remote{User: kvUser, Password: kvPassword,
 		HTTP: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
-	if err := r.Call(within(s, 60*time.Second), n.AdminAddr(), http.MethodPost, "/v1/cluster/"+what, body,
-		nil); err != nil {
-		s.Fatal(err)
+	for ctx := within(s, 60*time.Second); ; time.Sleep(10 * time.Millisecond) {
+		err := r.Call(ctx, n.AdminAddr(), http.MethodPost, "/v1/cluster/"+what, body, nil)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, kv.ErrRefused) || ctx.Err() != nil { // what a map that changes meanwhile refuses is asked again
+			s.Fatal(err)
+		}
 	}
 }
 
