@@ -3,6 +3,7 @@ package server
 import (
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"tidemark/kv/mcbp"
@@ -102,6 +103,18 @@ func (p *producer) left(st *stream) {
 	}
 }
 
+// habits are what moods make of a stream. They belong to whom its cursor belongs, but for what is said.
+type habits struct {
+	held              atomic.Bool // it waits
+	filling           bool        // it has one of the connection's places for backfills; guarded by the producer's lock
+	rested            bool        // it has waited for its next snapshot
+	odd               bool        // which way the next window is odd, in the mood OddBoundaries
+	dropping, dropped bool        // the rest of its snapshot is to be left out, or was
+	fromDisk          bool        // the next snapshot is
+	wasDisk           bool        // the last one was, and began at diskStart
+	diskStart         uint64
+}
+
 // pause holds the stream back; it is looked at again when the time is over.
 func (st *stream) pause(d time.Duration) {
 	st.held.Store(true)
@@ -170,42 +183,41 @@ func (st *stream) cut(flags mcbp.SnapshotFlags) {
 	st.dropping = true
 }
 
-// drops takes the cursor away behind half of the snapshot's first items, if they are to be the last.
-func (st *stream) drops() {
-	if st.dropping && len(st.docs) > 1 {
-		half := len(st.docs) / 2
-		clear(st.docs[half:])
-		st.docs, st.dropped = st.docs[:half], true
+// dropBehind takes the cursor away behind half of the snapshot's first items, if they are to be the last.
+func (h *habits) dropBehind(docs []*store.Doc) []*store.Doc {
+	if h.dropping && len(docs) > 1 {
+		half := len(docs) / 2
+		clear(docs[half:])
+		docs, h.dropped = docs[:half], true
 	}
-	st.dropping = false
+	h.dropping = false
+	return docs
 }
 
-// goOnFromDisk leaves a snapshot whose rest was left out.
-func (st *stream) goOnFromDisk() {
-	st.snap.Close()
-	st.snap, st.last, st.dropped, st.fromDisk = nil, max(st.last, st.shown), false, true
-}
+// goOnFromDisk is after a snapshot whose rest was left out.
+func (h *habits) goOnFromDisk() { h.dropped, h.fromDisk = false, true }
 
-// window is where a snapshot is said to begin, in moods.
-func (st *stream) window(moods Moods, marker *mcbp.SnapshotMarker, first uint64) {
+// window is where a snapshot whose first item is first is said to begin, of a stream that has sent everything up to
+// last.
+func (h *habits) window(moods Moods, marker *mcbp.SnapshotMarker, first, last uint64) {
 	if moods.Has(DiskSnapshots) {
 		marker.Flags = mcbp.SnapshotDisk
 	}
-	if st.fromDisk {
-		marker.Flags, marker.Start = mcbp.SnapshotDisk, st.last
+	if h.fromDisk {
+		marker.Flags, marker.Start = mcbp.SnapshotDisk, last
 	}
-	st.fromDisk = false
+	h.fromDisk = false
 	if moods.Has(OddBoundaries) {
-		if marker.Start = st.last; st.odd {
+		if marker.Start = last; h.odd {
 			marker.Start = first
 		}
-		st.odd = !st.odd
+		h.odd = !h.odd
 	}
 	switch disk := marker.Flags&mcbp.SnapshotDisk != 0; {
 	case disk:
-		st.diskStart, st.wasDisk = marker.Start, true
-	case moods.Has(InsideWindows) && st.wasDisk:
-		marker.Start, st.wasDisk = st.diskStart+(st.last-st.diskStart)/2, false
+		h.diskStart, h.wasDisk = marker.Start, true
+	case moods.Has(InsideWindows) && h.wasDisk:
+		marker.Start, h.wasDisk = h.diskStart+(last-h.diskStart)/2, false
 	}
 }
 

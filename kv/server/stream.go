@@ -15,39 +15,69 @@ import (
 
 var errNoNoop = errors.New("the consumer does not answer NOOP")
 
-// stream is one vbucket's stream on a connection. Only the sending goroutine (or one that holds the connection's wmu
-// and has removed the stream) touches the fields below queued.
+// stream is one vbucket's stream on a connection: what was granted, where it stands, and what moods make of it.
 type stream struct {
 	p      *producer
 	vb     *store.VBucket
 	id     uint16
 	opaque uint32
-	start  uint64
-	end    uint64
-	purged uint64 // the vbucket's purge seqno that the request was granted with
-	life   uint64 // the vbucket's at that time
-
-	backfill, noValue, activeOnly bool
-
-	filter *filter
-
 	queued atomic.Bool // it is in the producer's ready list
-	held   atomic.Bool // it waits, in moods
+	grant
+	cursor
+	habits
+}
 
+// grant is what a stream was asked for, and how its vbucket was when that was granted. It does not change.
+type grant struct {
+	start, end uint64
+	purged     uint64 // the vbucket's purge seqno
+	life       uint64 // the vbucket's
+	backfill   bool   // there was something to be sent
+	noValue    bool
+	activeOnly bool
+	filter     *filter // nil: everything is shown
+}
+
+// cursor is where a stream stands in its vbucket. It belongs to the sending goroutine, or to one that holds the
+// connection's wmu and has removed the stream.
+type cursor struct {
 	last   uint64 // everything up to it has been sent
 	shown  uint64 // seqno of the last item sent
 	marked bool   // a first marker has been sent
-	odd    bool   // which way the next window is odd, in the mood OddBoundaries
 	snap   *store.Snapshot
 	upTo   uint64       // end of snap
 	docs   []*store.Doc // taken from snap; those from next on are not yet sent
 	next   int
+}
 
-	// In moods: the stream has waited for its next snapshot; it has one of the connection's places for backfills; the
-	// rest of its snapshot is to be left out, or was; the next one is from disk; the last one was, and began at
-	// diskStart.
-	rested, filling, dropping, dropped, fromDisk, wasDisk bool
-	diskStart                                             uint64
+// taken reports whether items that were taken from the snapshot are still to be sent.
+func (c *cursor) taken() bool { return c.next < len(c.docs) }
+
+// take takes the snapshot's next items; false: it has none left, and is over.
+func (c *cursor) take() bool {
+	if c.docs, c.next = c.snap.Next(c.docs[:0], stepItems), 0; len(c.docs) > 0 {
+		return true
+	}
+	c.snap, c.last = nil, c.upTo
+	return false
+}
+
+// open goes on with a snapshot.
+func (c *cursor) open(snap *store.Snapshot) { c.snap, c.upTo, c.marked = snap, snap.End, true }
+
+// leave gives the snapshot back before its end: what has been sent of it has been sent.
+func (c *cursor) leave() {
+	c.snap.Close()
+	c.snap, c.last = nil, max(c.last, c.shown)
+}
+
+// close gives back what is held.
+func (c *cursor) close() {
+	if c.snap != nil {
+		c.snap.Close()
+		c.snap = nil
+	}
+	c.docs, c.next = nil, 0
 }
 
 // Notify is part of store.Listener: the vbucket has something new.
@@ -64,11 +94,7 @@ func (st *stream) Notify() {
 // release gives back what the stream holds. It must be out of the producer's map.
 func (st *stream) release() {
 	st.vb.Unsubscribe(st)
-	if st.snap != nil {
-		st.snap.Close()
-		st.snap = nil
-	}
-	st.docs, st.next = nil, 0
+	st.close()
 }
 
 // step appends messages until buf has limit bytes or there are no more. It is looked at again when more is true or the
@@ -86,7 +112,7 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 	}
 	var n int
 	for len(buf) < limit {
-		if st.next < len(st.docs) {
+		if st.taken() {
 			buf, n = st.appendTaken(buf, limit)
 			messages += n
 			if st.filter.ended() {
@@ -95,6 +121,7 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 			continue
 		}
 		if st.dropped {
+			st.leave()
 			st.goOnFromDisk()
 		}
 		if st.snap != nil {
@@ -148,15 +175,14 @@ func (st *stream) appendTaken(buf []byte, limit int) (out []byte, messages int) 
 
 // takeItems takes the snapshot's next items, or closes a snapshot that has none left.
 func (st *stream) takeItems(buf []byte) (out []byte, messages int) {
-	if st.docs, st.next = st.snap.Next(st.docs[:0], stepItems), 0; len(st.docs) == 0 {
+	if !st.take() {
 		if st.p.c.features.collections && st.shown < st.upTo { // the window's end is no item
 			buf = st.appendAdvanced(buf)
 			messages++
 		}
-		st.snap, st.last = nil, st.upTo
 		st.p.filled(st)
 	}
-	st.drops()
+	st.docs = st.dropBehind(st.docs)
 	return buf, messages
 }
 
@@ -196,15 +222,14 @@ func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 		}
 		marker.Start = min(marker.Start, marker.End)
 	}
-	st.snap, st.upTo = snap, snap.End
 	if !st.marked {
 		marker.Start = st.start
 		if st.backfill {
 			marker.Flags = mcbp.SnapshotDisk
 		}
 	}
-	st.marked = true
-	st.window(moods, &marker, snap.First)
+	st.open(snap)
+	st.window(moods, &marker, snap.First, st.last)
 	st.cut(marker.Flags)
 	st.p.c.srv.counters.Snapshots.Add(1)
 	if form := markerForm(st.p.marker.Load()); form != markerV1 {
