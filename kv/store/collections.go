@@ -27,6 +27,21 @@ type docID struct {
 
 func (d *Doc) id() docID { return docID{d.Collection, d.Key} }
 
+// collections are the scopes and collections that a vbucket has, beside the default ones. The vbucket's lock guards
+// them.
+type collections struct {
+	members     map[uint32]*member
+	scopes      map[uint32]struct{}
+	dropping    map[*Doc]dropped  // by events that are not in the log yet
+	leaving     map[uint32][]*Doc // what some have that may end together; until a document changes
+	defaultLast uint64            // the newest durable version in the default collection
+	manifest    uint64            // the uid of the manifest that the vbucket is known to have, and 1; 0: not known
+}
+
+func newCollections() collections {
+	return collections{members: map[uint32]*member{}, scopes: map[uint32]struct{}{}, dropping: map[*Doc]dropped{}}
+}
+
 // member is a collection that a vbucket has, beside the default one.
 type member struct {
 	scope uint32
@@ -73,17 +88,18 @@ func (v *VBucket) eventLocked(d *Doc) {
 	if err != nil {
 		return // nobody writes such a one
 	}
+	c := &v.collections
 	switch event {
 	case mcbp.EventScopeBegins:
-		v.scopes[what.Scope] = struct{}{}
+		c.scopes[what.Scope] = struct{}{}
 	case mcbp.EventScopeEnds:
-		delete(v.scopes, what.Scope)
+		delete(c.scopes, what.Scope)
 	case mcbp.EventCollectionBegins:
-		if v.members[what.Collection] == nil {
-			v.members[what.Collection] = &member{scope: what.Scope}
+		if c.members[what.Collection] == nil {
+			c.members[what.Collection] = &member{scope: what.Scope}
 		}
 	case mcbp.EventCollectionEnds:
-		gone := dropped{member: v.members[what.Collection], docs: v.leavingLocked(what.Collection)}
+		gone := dropped{member: c.members[what.Collection], docs: v.leavingLocked(what.Collection)}
 		for _, x := range gone.docs {
 			x.next = d.Seqno
 			v.stale++
@@ -93,8 +109,8 @@ func (v *VBucket) eventLocked(d *Doc) {
 			}
 			delete(v.docs, x.id())
 		}
-		delete(v.members, what.Collection)
-		v.dropping[d] = gone
+		delete(c.members, what.Collection)
+		c.dropping[d] = gone
 	}
 }
 
@@ -102,18 +118,14 @@ func (v *VBucket) eventLocked(d *Doc) {
 // event of its own where the vbucket is a replica: one walk finds what all of them have, which is kept until a document
 // changes.
 func (v *VBucket) leavingLocked(id uint32) []*Doc {
-	m := v.members[id]
-	if _, ok := v.leaving[id]; !ok && m != nil && m.docs > 0 {
-		var scope []uint32
-		for other, o := range v.members {
-			if o.scope == m.scope {
-				scope = append(scope, other)
-			}
-		}
-		v.leaving = v.docsOfLocked(scope...)
+	c := &v.collections
+	m := c.members[id]
+	if _, ok := c.leaving[id]; !ok && m != nil && m.docs > 0 {
+		scope, _ := c.of(m.scope)
+		c.leaving = v.docsOfLocked(scope...)
 	}
-	docs := v.leaving[id]
-	delete(v.leaving, id)
+	docs := c.leaving[id]
+	delete(c.leaving, id)
 	return docs
 }
 
@@ -122,7 +134,7 @@ func (v *VBucket) leavingLocked(id uint32) []*Doc {
 func (v *VBucket) docsOfLocked(ids ...uint32) map[uint32][]*Doc {
 	of, left := map[uint32][]*Doc{}, 0
 	for _, id := range ids {
-		if m := v.members[id]; m != nil && m.docs > 0 {
+		if m := v.collections.members[id]; m != nil && m.docs > 0 {
 			of[id] = make([]*Doc, 0, m.docs)
 			left += m.docs
 		}
@@ -147,18 +159,19 @@ func (v *VBucket) takeEventBackLocked(d *Doc) {
 	if err != nil {
 		return
 	}
+	c := &v.collections
 	switch event {
 	case mcbp.EventScopeBegins:
-		delete(v.scopes, what.Scope)
+		delete(c.scopes, what.Scope)
 	case mcbp.EventScopeEnds:
-		v.scopes[what.Scope] = struct{}{}
+		c.scopes[what.Scope] = struct{}{}
 	case mcbp.EventCollectionBegins:
-		delete(v.members, what.Collection)
+		delete(c.members, what.Collection)
 	case mcbp.EventCollectionEnds:
-		gone := v.dropping[d]
-		delete(v.dropping, d)
+		gone := c.dropping[d]
+		delete(c.dropping, d)
 		if gone.member != nil {
-			v.members[what.Collection] = gone.member
+			c.members[what.Collection] = gone.member
 		}
 		for _, x := range gone.docs {
 			x.next = 0
@@ -170,13 +183,13 @@ func (v *VBucket) takeEventBackLocked(d *Doc) {
 			}
 		}
 	}
-	v.manifest = 0
+	c.manifest = 0
 }
 
 // loadEventsLocked finds the collections among the documents that were read from the log, and drops what belongs to
 // none: their end is newer.
 func (v *VBucket) loadEventsLocked() {
-	v.clearCollectionsLocked()
+	c := newCollections()
 	for id, d := range v.docs {
 		if id.collection != SystemCollection || d.Deleted {
 			continue
@@ -184,27 +197,43 @@ func (v *VBucket) loadEventsLocked() {
 		switch event, what, _, err := d.EventOf(); {
 		case err != nil:
 		case event == mcbp.EventScopeBegins:
-			v.scopes[what.Scope] = struct{}{}
+			c.scopes[what.Scope] = struct{}{}
 		case event == mcbp.EventCollectionBegins:
-			v.members[what.Collection] = &member{scope: what.Scope, last: d.Seqno}
+			c.members[what.Collection] = &member{scope: what.Scope, last: d.Seqno}
 		}
 	}
 	maps.DeleteFunc(v.docs, func(id docID, _ *Doc) bool {
-		return id.collection > SystemCollection && v.members[id.collection] == nil
+		return id.collection > SystemCollection && c.members[id.collection] == nil
 	})
+	v.collections = c
 }
 
-func (v *VBucket) clearCollectionsLocked() {
-	v.members, v.scopes, v.dropping = map[uint32]*member{}, map[uint32]struct{}{}, map[*Doc]dropped{}
-	v.leaving = nil
-	v.defaultLast, v.manifest = 0, 0
+// count adds (sign 1) or removes (-1) a version from the sums of its collection.
+func (c *collections) count(d *Doc, sign int) {
+	if m := c.members[d.Collection]; m != nil {
+		if m.docs += sign; !d.Deleted {
+			m.items += sign
+		}
+	}
+}
+
+// logged forgets what events have taken away that are in the log now, which goes up to high, and returns how many
+// documents that was.
+func (c *collections) logged(high uint64) (ended int) {
+	for d, gone := range c.dropping {
+		if d.Seqno <= high {
+			ended += len(gone.docs)
+			delete(c.dropping, d)
+		}
+	}
+	return ended
 }
 
 // lastLocked notes that a version is in the log: it may be the newest of its collection, or say where that begins.
 func (v *VBucket) lastLocked(d *Doc) {
-	id := d.Collection
+	c, id := &v.collections, d.Collection
 	if id == mcbp.DefaultCollection {
-		v.defaultLast = max(v.defaultLast, d.Seqno)
+		c.defaultLast = max(c.defaultLast, d.Seqno)
 		return
 	}
 	if id == SystemCollection {
@@ -214,45 +243,66 @@ func (v *VBucket) lastLocked(d *Doc) {
 		}
 		id = what.Collection
 	}
-	m := v.members[id]
+	m := c.members[id]
 	if m == nil { // its end may be on the way to the log, and be taken back
-		m = v.dropping[v.docs[NewEvent(mcbp.EventCollectionEnds, mcbp.CollectionEvent{Collection: id}, nil).id()]].member
+		m = c.dropping[v.docs[NewEvent(mcbp.EventCollectionEnds, mcbp.CollectionEvent{Collection: id}, nil).id()]].member
 	}
 	if m != nil {
 		m.last = max(m.last, d.Seqno)
 	}
 }
 
-// newestLocked says whether no durable version of the same collection is newer.
-func (v *VBucket) newestLocked(d *Doc) bool {
+// newest says whether no durable version of the same collection is newer.
+func (c *collections) newest(d *Doc) bool {
 	if d.Collection == mcbp.DefaultCollection {
-		return d.Seqno >= v.defaultLast
+		return d.Seqno >= c.defaultLast
 	}
-	m := v.members[d.Collection]
+	m := c.members[d.Collection]
 	return m != nil && d.Seqno >= m.last
+}
+
+// high is the seqno of the newest durable version of a collection, or that at which it begins; 0 when there is none.
+func (c *collections) high(id uint32) uint64 {
+	if id == mcbp.DefaultCollection {
+		return c.defaultLast
+	}
+	if m := c.members[id]; m != nil {
+		return m.last
+	}
+	return 0
+}
+
+// scopeOf is the scope of a collection; false: there is no such collection.
+func (c *collections) scopeOf(id uint32) (scope uint32, ok bool) {
+	if m := c.members[id]; m != nil {
+		return m.scope, true
+	}
+	return mcbp.DefaultCollection, id == mcbp.DefaultCollection
+}
+
+// of lists the collections of a scope, beside the default one; false: there is no such scope.
+func (c *collections) of(scope uint32) (ids []uint32, ok bool) {
+	for id, m := range c.members {
+		if m.scope == scope {
+			ids = append(ids, id)
+		}
+	}
+	_, ok = c.scopes[scope]
+	return ids, ok || scope == mcbp.DefaultCollection
 }
 
 // HasCollection reports whether the vbucket has a collection, and in which scope.
 func (v *VBucket) HasCollection(id uint32) (scope uint32, ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if m := v.members[id]; m != nil {
-		return m.scope, true
-	}
-	return mcbp.DefaultCollection, id == mcbp.DefaultCollection
+	return v.collections.scopeOf(id)
 }
 
 // CollectionsOf lists the collections of a scope, beside the default one; false when the vbucket has no such scope.
 func (v *VBucket) CollectionsOf(scope uint32) (ids []uint32, ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for id, m := range v.members {
-		if m.scope == scope {
-			ids = append(ids, id)
-		}
-	}
-	_, ok = v.scopes[scope]
-	return ids, ok || scope == mcbp.DefaultCollection
+	return v.collections.of(scope)
 }
 
 // CollectionItems adds the number of documents of each collection to sums.
@@ -260,7 +310,7 @@ func (v *VBucket) CollectionItems(sums map[uint32]int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	rest := v.items
-	for id, m := range v.members {
+	for id, m := range v.collections.members {
 		sums[id] += m.items
 		rest -= m.items
 	}
@@ -271,13 +321,7 @@ func (v *VBucket) CollectionItems(sums map[uint32]int) {
 func (v *VBucket) HighOf(id uint32) uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if id == mcbp.DefaultCollection {
-		return v.defaultLast
-	}
-	if m := v.members[id]; m != nil {
-		return m.last
-	}
-	return 0
+	return v.collections.high(id)
 }
 
 // SetManifest brings the active vbuckets to a manifest: each tells what has come and gone by versions of the
@@ -308,7 +352,7 @@ func (b *Bucket) SetManifest(m *mcbp.Manifest) error {
 	for _, v := range changed {
 		v.mu.Lock()
 		if v.state == Active {
-			v.manifest = m.UID + 1
+			v.collections.manifest = m.UID + 1
 		}
 		v.mu.Unlock()
 	}
@@ -319,12 +363,12 @@ func (b *Bucket) SetManifest(m *mcbp.Manifest) error {
 func (v *VBucket) follow(m *mcbp.Manifest) (bool, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.state != Active || v.manifest == m.UID+1 {
+	if v.state != Active || v.collections.manifest == m.UID+1 {
 		return false, nil
 	}
-	events, ends := v.newsLocked(m)
-	v.leaving = v.docsOfLocked(ends...)
-	defer func() { v.leaving = nil }()
+	events, ends := v.collections.news(m)
+	v.collections.leaving = v.docsOfLocked(ends...)
+	defer func() { v.collections.leaving = nil }()
 	now := uint32(v.bucket.now().Unix())
 	for _, d := range events {
 		if d.Deleted {
@@ -337,30 +381,30 @@ func (v *VBucket) follow(m *mcbp.Manifest) (bool, error) {
 	return true, nil
 }
 
-// newsLocked returns the events by which the vbucket comes to a manifest, and the collections that end with them.
-func (v *VBucket) newsLocked(m *mcbp.Manifest) (events []*Doc, ends []uint32) {
+// news returns the events by which the vbucket comes to a manifest, and the collections that end with them.
+func (c *collections) news(m *mcbp.Manifest) (events []*Doc, ends []uint32) {
 	tell := func(event, scope, collection uint32, name string) {
 		events = append(events, NewEvent(event, mcbp.CollectionEvent{Manifest: m.UID, Scope: scope, Collection: collection},
 			[]byte(name)))
 	}
-	for _, id := range slices.Sorted(maps.Keys(v.members)) {
-		if scope := v.members[id].scope; !has(m, id) {
+	for _, id := range slices.Sorted(maps.Keys(c.members)) {
+		if scope := c.members[id].scope; !has(m, id) {
 			ends = append(ends, id)
 			tell(mcbp.EventCollectionEnds, scope, id, "")
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(v.scopes)) {
+	for _, id := range slices.Sorted(maps.Keys(c.scopes)) {
 		if !m.HasScope(id) {
 			tell(mcbp.EventScopeEnds, id, 0, "")
 		}
 	}
 	for _, s := range m.Scopes {
-		if _, ok := v.scopes[s.ID]; !ok && s.ID != mcbp.DefaultCollection {
+		if _, ok := c.scopes[s.ID]; !ok && s.ID != mcbp.DefaultCollection {
 			tell(mcbp.EventScopeBegins, s.ID, 0, s.Name)
 		}
-		for _, c := range s.Collections {
-			if v.members[c.ID] == nil && c.ID != mcbp.DefaultCollection {
-				tell(mcbp.EventCollectionBegins, s.ID, c.ID, c.Name)
+		for _, k := range s.Collections {
+			if c.members[k.ID] == nil && k.ID != mcbp.DefaultCollection {
+				tell(mcbp.EventCollectionBegins, s.ID, k.ID, k.Name)
 			}
 		}
 	}

@@ -270,13 +270,13 @@ func TestScopeEndsAtAReplicaInOneWalk(t *testing.T) {
 	install(&Doc{Collection: 10, Key: "m", Value: []byte("1")}) // what was found is old now
 	left++
 	ends(10, 3)
-	found := replica.leaving
+	found := replica.collections.leaving
 	found[0] = nil // which is gone after another walk
 	for id := 11; id < 9+collections; id++ {
 		ends(id, 2)
 	}
-	if _, same := replica.leaving[0]; !same || len(replica.leaving) != 1 {
-		t.Errorf("more than one walk: %d collections are kept", len(replica.leaving))
+	if _, same := replica.collections.leaving[0]; !same || len(replica.collections.leaving) != 1 {
+		t.Errorf("more than one walk: %d collections are kept", len(replica.collections.leaving))
 	}
 	w.restart(false)
 	if n := w.b.VBucket(1).Info().Items; n != 0 {
@@ -543,7 +543,7 @@ func (w *world) checkSums(rt *rapid.T) {
 	type sums struct{ docs, items, last uint64 }
 	said, found, used := map[uint32]sums{0: {}}, map[uint32]sums{}, int64(0)
 	v.mu.Lock()
-	for id, m := range v.members {
+	for id, m := range v.collections.members {
 		said[id] = sums{docs: uint64(m.docs), items: uint64(m.items)}
 		begins := NewEvent(mcbp.EventCollectionBegins, mcbp.CollectionEvent{Collection: id}, nil)
 		found[id] = sums{last: v.docs[begins.id()].Seqno}

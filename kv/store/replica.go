@@ -122,7 +122,7 @@ func (v *VBucket) Reset() error {
 		v.countLocked(d, -1)
 	}
 	v.docs, v.list, v.stale, v.expiries = map[docID]*Doc{}, nil, 0, nil
-	v.clearCollectionsLocked()
+	v.collections = newCollections()
 	v.high, v.written, v.purge, v.maxCas, v.window = 0, 0, 0, 0, SnapshotRange{}
 	v.failover = nil
 	v.life++

@@ -147,7 +147,7 @@ func Open(opts Options) (*Bucket, seglog.Report, error) {
 	for i := range opts.VBuckets {
 		b.vbs = append(b.vbs, &VBucket{id: uint16(i), bucket: b, state: Dead, docs: map[docID]*Doc{},
 			listeners: map[Listener]struct{}{}})
-		b.vbs[i].clearCollectionsLocked()
+		b.vbs[i].collections = newCollections()
 	}
 	log, report, err := seglog.Open(seglog.Options{
 		Dir: opts.Dir, Identity: identity(opts), SegmentBytes: opts.SegmentBytes, Wrap: opts.WrapFile,

@@ -73,15 +73,9 @@ type VBucket struct {
 	listeners map[Listener]struct{}
 	expiries  expiryHeap
 
-	members     map[uint32]*member  // collections beside the default one
-	scopes      map[uint32]struct{} // beside the default one
-	dropping    map[*Doc]dropped    // by events that are not in the log yet
-	leaving     map[uint32][]*Doc   // what collections have that may end together; until a document changes
-	defaultLast uint64              // the newest durable version in the default collection
-	manifest    uint64              // the uid of the manifest it is known to have, and 1; 0: not known
+	collections collections
 
 	items, tombstones int
-	liveBytes         int64 // log bytes of the newest versions
 	openSnapshots     int
 	pinned            int64 // memory of versions superseded while snapshots were open
 	touch             int   // place in the current ticket; guarded by the committer
@@ -257,7 +251,7 @@ func (v *VBucket) Lookup(collection uint32, key []byte) (Result, error) {
 
 // livesLocked refuses a collection that the vbucket does not have.
 func (v *VBucket) livesLocked(collection uint32) error {
-	if collection != mcbp.DefaultCollection && v.members[collection] == nil {
+	if _, ok := v.collections.scopeOf(collection); !ok {
 		return fmt.Errorf("%w: %x in vbucket %d", ErrNoCollection, collection, v.id)
 	}
 	return nil
@@ -335,26 +329,19 @@ func (v *VBucket) installLocked(doc, prev *Doc) {
 	if doc.Collection == SystemCollection {
 		v.eventLocked(doc)
 	} else {
-		v.leaving = nil
+		v.collections.leaving = nil
 	}
 }
 
 // countLocked adds (sign 1) or removes (-1) a version from the vbucket's sums.
 func (v *VBucket) countLocked(d *Doc, sign int) {
-	m := v.members[d.Collection]
-	if m != nil {
-		m.docs += sign
-	}
 	switch {
 	case d.Deleted:
 		v.tombstones += sign
 	case d.Collection != SystemCollection:
 		v.items += sign
-		if m != nil {
-			m.items += sign
-		}
 	}
-	v.liveBytes += int64(sign) * d.recordBytes()
+	v.collections.count(d, sign)
 	v.bucket.liveBytes.Add(int64(sign) * d.recordBytes())
 	v.bucket.quota.add(int64(sign) * d.memory())
 }
@@ -365,7 +352,7 @@ func (v *VBucket) undo(doc, prev *Doc, high uint64) {
 	defer v.mu.Unlock()
 	v.list[len(v.list)-1] = nil
 	v.list = v.list[:len(v.list)-1]
-	v.high, v.leaving = high, nil
+	v.high, v.collections.leaving = high, nil
 	if doc.Collection == SystemCollection {
 		v.takeEventBackLocked(doc)
 	}
@@ -391,14 +378,7 @@ func (v *VBucket) publish(high uint64) {
 		v.lastLocked(d)
 	}
 	v.written = high
-	ended := 0
-	for d, gone := range v.dropping {
-		if d.Seqno <= high {
-			ended += len(gone.docs)
-			delete(v.dropping, d)
-		}
-	}
-	if ended > 0 || v.stale >= pruneAt && v.stale*2 > len(v.list) {
+	if v.collections.logged(high) > 0 || v.stale >= pruneAt && v.stale*2 > len(v.list) {
 		v.pruneLocked()
 	}
 	v.notifyLocked()
@@ -563,7 +543,7 @@ func (v *VBucket) changeLocked(s State) {
 	if s == Dead {
 		v.life++
 	}
-	v.state, v.sealed, v.manifest = s, time.Time{}, 0
+	v.state, v.sealed, v.collections.manifest = s, time.Time{}, 0
 }
 
 // branchLocked puts a new entry on top of the failover log, at seqno at.
