@@ -133,6 +133,14 @@ func (s *Server) Peers() int {
 	return len(s.peers)
 }
 
+// Connected reports whether a connection stands.
+func (s *Server) Connected(p *Peer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, is := s.peers[p]
+	return is
+}
+
 // serve reads frames until the connection ends.
 func (s *Server) serve(p *Peer) {
 	defer func() {
