@@ -285,8 +285,8 @@ func wide(t testing.TB, w *world) *bucket {
 			joined.Activate(pl.joined, v, 1<<40+uint64(v))
 		}
 	}
-	b := &bucket{joins: joins{are: joined}, p: w.p, name: "wide", uuid: testUUID, topic: topic, streams: core.NewStreams[*stream](stateVBuckets),
-		changed: make(chan struct{}), cancel: func() {}}
+	b := &bucket{p: w.p, name: "wide", uuid: testUUID, topic: topic, streams: core.NewStreams[*stream](stateVBuckets),
+		joins: joins{are: joined}, changed: make(chan struct{}), cancel: func() {}}
 	b.control = w.p.newControl(t.Context(), "wide")
 	b.plan.Store(pl)
 	for v := range uint16(stateVBuckets) {

@@ -67,7 +67,8 @@ func (s *script) events(all ...keyversion.Event) {
 		s.say("nothing")
 	}
 	for _, e := range all {
-		text := fmt.Sprintf("%s vb%d incarnation %d branch %d @%d", e.Kind, e.VBucket, e.Incarnation.Counter, e.VBUUID, e.Seqno)
+		text := fmt.Sprintf("%s vb%d incarnation %d branch %d @%d", e.Kind, e.VBucket, e.Incarnation.Counter, e.VBUUID,
+			e.Seqno)
 		if e.Begin != nil {
 			text += fmt.Sprintf(", from %d, purge %d, copies %v", e.Begin.Start, e.Begin.Purge, e.Begin.Copies)
 		}

@@ -20,8 +20,8 @@ func TestFedBy(t *testing.T) {
 	}
 	made := partition.Copy{ID: 12, Node: 3, State: partition.Placed}
 	d := &wire.Definitions{Revision: 7,
-		Indexes: []index.Definition{{ID: 1, Bucket: "b", State: index.Maintenance}, {ID: 2, Bucket: "b", State: index.Dropping},
-			{ID: 3, Bucket: "c", State: index.Maintenance}, {ID: 4, Bucket: "b", State: index.Backfill},
+		Indexes: []index.Definition{{ID: 1, Bucket: "b", State: index.Maintenance},
+			{ID: 2, Bucket: "b", State: index.Dropping}, {ID: 3, Bucket: "c", State: index.Maintenance}, {ID: 4, Bucket: "b", State: index.Backfill},
 			{ID: 5, Bucket: "b", State: index.Backfill}},
 		Topologies: []partition.Topology{{Index: 4, Copies: copies(1, 40)}, {Index: 3, Copies: copies(1, 30)},
 			{Index: 2, Copies: copies(1, 20)}, {Index: 1, Copies: append(copies(1, 10, 11), made)}}}

@@ -131,8 +131,8 @@ func (s *streamsScript) result(r wire.StartResult) {
 	}
 }
 
-// ask is a request for a vbucket that KV hosts: vb, inc, seqno, window, vbuuid, end, branch, previous, and what KV says of
-// it: high, and purge where it tells that.
+// ask is a request for a vbucket that KV hosts: vb, inc, seqno, window, vbuuid, end, branch, previous, and what KV says
+// of it: high, and purge where it tells that.
 func (s *streamsScript) ask() {
 	want := wire.StreamStart{VBucket: uint16(s.num("vb")), VBUUID: s.num("vbuuid"), Seqno: s.num("seqno"),
 		End: s.num("end"), Branch: s.num("branch"), Previous: s.num("previous")}

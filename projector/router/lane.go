@@ -261,7 +261,8 @@ func (l *lane) drop(s *laneVB, seqno uint64) {
 // control queues messages that change a vbucket's stream to next (nil: not fed any more), the queue's end being at
 // seqno after them. They use reserved room. While the vbucket is dropping, only the state changes: StreamBegin will
 // tell it.
-func (l *lane) control(ctx context.Context, s *laneVB, next *core.Downstream, seqno uint64, events ...keyversion.Event) error {
+func (l *lane) control(ctx context.Context, s *laneVB, next *core.Downstream, seqno uint64,
+	events ...keyversion.Event) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
