@@ -161,6 +161,11 @@ func (t *tx) emitCluster() {
 	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID, Cluster: t.s.Cluster()})
 }
 
+// emitIndexer tells what is known of an indexer now.
+func (t *tx) emitIndexer(i *Indexer) {
+	t.emit(Event{Kind: EventIndexer, Name: i.UUID, Node: i.Node, Indexer: i, Going: t.s.Going(i.Node)})
+}
+
 func (t *tx) setBucket(b *Bucket) { own(&t.s.buckets, &t.owned.buckets).Set(b.Name, b) }
 
 // setIndex stores a new version of an index; which part changed decides about its cas values and events.

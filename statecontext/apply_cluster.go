@@ -118,6 +118,7 @@ func (c *RegisterIndexer) apply(t *tx) *Rejection {
 	}
 	if old := t.s.IndexerByUUID(i.UUID); old != nil {
 		i.Node, i.ModifiedCAS, i.Evicting, t.result.Node = old.Node, old.ModifiedCAS, old.Evicting, old.Node
+		i.Offline = old.Offline // it is back when it is seen at work
 		if i == *old {
 			return nil
 		}
@@ -133,7 +134,7 @@ func (c *RegisterIndexer) apply(t *tx) *Rejection {
 	own(&t.s.indexers, &t.owned.indexers).Set(i.Node, &i)
 	own(&t.s.nodes, &t.owned.nodes).Set(i.UUID, i.Node)
 	t.changedDefinitions()
-	t.emit(Event{Kind: EventIndexer, Name: i.UUID, Node: i.Node, Indexer: &i})
+	t.emitIndexer(&i)
 	return nil
 }
 

@@ -84,7 +84,7 @@ func (c *EvictIndexer) apply(t *tx) *Rejection {
 	i.Evicting, i.ModifiedCAS = true, t.cas
 	own(&t.s.indexers, &t.owned.indexers).Set(i.Node, &i)
 	t.changedDefinitions()
-	t.emit(Event{Kind: EventIndexer, Name: i.UUID, Node: i.Node, Indexer: &i})
+	t.emitIndexer(&i)
 	return nil
 }
 

@@ -246,6 +246,8 @@ func decodeRegistrationBody(k kind, d *decoder) Body {
 		return decodeEvictIndexer(d)
 	case kindEvictCopies:
 		return decodeEvictCopies(d)
+	case kindNoteAbsences:
+		return &NoteAbsences{Offline: d.seenIndexers(), Back: d.seenIndexers()}
 	}
 	return nil
 }

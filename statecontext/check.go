@@ -117,6 +117,8 @@ func checkIndexer(s *State, i *Indexer) error {
 		return broken("uuid %s does not lead to indexer %d", i.UUID, i.Node)
 	case s.Removed(i.UUID):
 		return broken("indexer %d has the uuid %s of a removed one", i.Node, i.UUID)
+	case !i.Offline.sound(s):
+		return broken("indexer %d is offline since %+v, time %d", i.Node, *i.Offline, s.timeMS)
 	}
 	return nil
 }

@@ -86,6 +86,7 @@ const (
 	kindByName               kind = 58
 	kindCancelSplit          kind = 59
 	kindSetAutoSplit         kind = 60
+	kindNoteAbsences         kind = 61
 
 	kindReserved kind = 255
 )

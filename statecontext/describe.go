@@ -46,6 +46,9 @@ func Describe(s *State) string {
 		if i.Evicting {
 			going = " EVICTING"
 		}
+		if a := i.Offline; a != nil {
+			going += fmt.Sprintf(" OFFLINE since %d, repair counts from %d", a.StateMS, a.RepairMS)
+		}
 		fmt.Fprintf(&w, "indexer %d uuid=%s boot=%s name=%s admin=%s scan=%s @%d%s\n", i.Node, i.UUID, i.BootID, i.Name,
 			i.Admin, i.Scan, i.ModifiedCAS, going)
 	}

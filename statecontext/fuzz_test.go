@@ -22,7 +22,7 @@ func seal(body []byte) []byte {
 func FuzzApply(f *testing.F) {
 	n := goldenRestore(f)
 	for _, data := range slices.Concat(n.log, goldenEvict(f).log, goldenUsers(f).log, goldenPartitions(f).log,
-		goldenNames(f).log) {
+		goldenNames(f).log, goldenAbsence(f).log) {
 		f.Add(data[1 : len(data)-4])
 	}
 	withUsers := goldenUsers(f).state
@@ -66,7 +66,7 @@ func FuzzApply(f *testing.F) {
 // FuzzRecord: a record of a snapshot with a right checksum and any content never panics, and what it makes is refused
 // or comes back alike.
 func FuzzRecord(f *testing.F) {
-	for _, s := range []*State{populated(f).state, goldenUsers(f).state} {
+	for _, s := range []*State{populated(f).state, goldenUsers(f).state, goldenAbsence(f).state} {
 		rr := recordReader{r: newReader(snapshot(f, s)[9:])}
 		rr.sum = newDigest()
 		for {

@@ -84,6 +84,8 @@ const (
 	MaxRebalanceSteps = 64 << 10
 	// keptRebalances is how many that are over are remembered.
 	keptRebalances = 16
+	// RepairCause is the cause of a rebalance that nobody asked for: it makes anew what was lost.
+	RepairCause = "repair"
 	// MaxCauseBytes bounds the text that says why there is a rebalance.
 	MaxCauseBytes = 200
 )
@@ -112,7 +114,8 @@ type StepRebalance struct {
 	Reason   string // with RebalanceGivenUp
 }
 
-// CancelRebalance lets a rebalance come to an end at once. Rejection: UnknownRebalance.
+// CancelRebalance lets a rebalance come to an end at once. A repair is then left alone for as long as the indexers may
+// be away before one begins. Rejection: UnknownRebalance.
 type CancelRebalance struct{ ID uint64 }
 
 // EndRebalance ends one whose steps are all over. Rejections: UnknownRebalance, StepMismatch.
@@ -533,6 +536,9 @@ func (c *CancelRebalance) apply(t *tx) *Rejection {
 	if r.Phase == RebalanceCancelling {
 		return nil
 	}
+	if r.Cause == RepairCause {
+		t.restRepairs()
+	}
 	next := *r
 	next.Phase = RebalanceCancelling
 	t.setRebalance(next)
@@ -579,7 +585,7 @@ func (c *SetIndexerGoing) apply(t *tx) *Rejection {
 		return nil
 	}
 	t.s.rebalances.going[c.Node], t.changed = c.Going, true
-	t.emit(Event{Kind: EventIndexer, Name: c.UUID, Node: c.Node, Indexer: i, Going: c.Going})
+	t.emitIndexer(i)
 	return nil
 }
 

@@ -230,7 +230,7 @@ func TestRebalancesAreSound(t *testing.T) {
 			var body Body
 			switch rapid.IntRange(0, 9).Draw(rt, "what") {
 			case 0:
-				c := &StartRebalance{Cause: "test", Sends: 1, Receives: 1}
+				c := &StartRebalance{Cause: rapid.SampledFrom([]string{"test", RepairCause}).Draw(rt, "cause"), Sends: 1, Receives: 1}
 				for range rapid.IntRange(1, 2).Draw(rt, "steps") {
 					o := rapid.SampledFrom(x.Topology.Copies).Draw(rt, "copy")
 					c.Steps = append(c.Steps, partition.Rebalance{Index: id, Slice: o.Slice, Replica: o.Replica, Old: o.ID,
@@ -260,6 +260,11 @@ func TestRebalancesAreSound(t *testing.T) {
 				continue
 			case 6:
 				body = &SetIndexerGoing{Node: 2, UUID: "u3", Going: rapid.Bool().Draw(rt, "going")}
+			case 7:
+				who := n.seen(index.NodeID(rapid.IntRange(0, 2).Draw(rt, "who")))
+				if body = (&NoteAbsences{Offline: who}); rapid.Bool().Draw(rt, "back") {
+					body = &NoteAbsences{Back: who}
+				}
 			default:
 				steps := n.steps()
 				if len(steps) == 0 {

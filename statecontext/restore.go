@@ -347,7 +347,7 @@ func (m *merger) mergeNodes() {
 			continue
 		}
 		back := *i
-		back.ModifiedCAS = m.t.cas
+		back.ModifiedCAS, back.Offline = m.t.cas, nil // of its own time: a leader notes it anew
 		indexers.Set(back.Node, &back)
 		nodes.Set(back.UUID, back.Node)
 	}

@@ -361,6 +361,7 @@ var goldens = []struct {
 	{"v1-cause", goldenSplitByItself},
 	{"v1-seen", goldenSeen},
 	{"v1-autosplit", goldenAutoSplit},
+	{"v1-absence", goldenAbsence},
 	{"next", goldenNext},
 }
 

@@ -127,7 +127,7 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 		rw.write(recordProjector, p)
 	}
 	for i := range s.Indexers() {
-		p = appendBool(appendIndexer(p[:0], i), i.Evicting)
+		p = appendAbsence(appendBool(appendIndexer(p[:0], i), i.Evicting), i.Offline)
 		rw.write(recordIndexer, p)
 	}
 	s.removed.Scan(func(uuid string, cas uint64) bool {
@@ -363,7 +363,7 @@ func (s *State) loadRegistration(kind byte, d *decoder) bool {
 		s.projectors.Set(p.ID, &p)
 	case recordIndexer:
 		i := d.indexer()
-		i.Evicting = d.bool()
+		i.Evicting, i.Offline = d.bool(), d.absence()
 		s.indexers.Set(i.Node, &i)
 		s.nodes.Set(i.UUID, i.Node)
 	case recordRemoved:

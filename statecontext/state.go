@@ -123,6 +123,8 @@ type Indexer struct {
 	ModifiedCAS uint64       `json:"modified_cas"`
 	// Evicting says that it is being removed for good: no copy is placed on it any more, and those that it has go.
 	Evicting bool `json:"evicting,omitempty"`
+	// Offline is since when it has been away, as leaders have seen it; nil: it is there. No ModifiedCAS goes with it.
+	Offline *Absence `json:"offline,omitempty"`
 }
 
 // Promoted is what is replicated of a bucket's newest stability timestamp, which Bucket.Timestamp returns, and of its

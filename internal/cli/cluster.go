@@ -175,10 +175,13 @@ func printStatus(w io.Writer, as format, st v1.Status) error {
 // tableIndexer shows one indexer and its orphans.
 func tableIndexer(t *tabwriter.Writer, i *v1.IndexerStatus) {
 	state := i.State
+	if i.OfflineForMS > 0 && i.State != stateActive {
+		state += " for " + seconds(i.OfflineForMS)
+	}
 	if i.Evicting {
 		state += ", being removed"
 	}
-	detail := fmt.Sprintf("%d slices, %d MiB", i.Copies, i.Bytes>>20)
+	detail := repairState(i) + fmt.Sprintf("%d slices, %d MiB", i.Copies, i.Bytes>>20)
 	if i.Role != "" && i.Role != "serving" {
 		detail += ", " + i.Role
 	}
@@ -205,6 +208,22 @@ func tableIndexer(t *tabwriter.Writer, i *v1.IndexerStatus) {
 	if more := i.OrphanCount - len(i.Orphans); more > 0 {
 		fmt.Fprintf(t, "orphan\t%d more\t\t%s\t\n", more, i.ID)
 	}
+}
+
+// repairState tells when what an indexer that is away has is made anew elsewhere.
+func repairState(i *v1.IndexerStatus) string {
+	switch in := i.RepairInMS; {
+	case in == nil || i.State == stateActive:
+		return ""
+	case *in > 0:
+		return "its slices are made anew elsewhere in " + seconds(*in) + "; "
+	}
+	return "its slices are made anew elsewhere now, where there is room; "
+}
+
+// seconds shows milliseconds, to the second.
+func seconds(ms int64) string {
+	return (time.Duration(ms) * time.Millisecond).Round(time.Second).String()
 }
 
 func tableBucket(t *tabwriter.Writer, b *v1.BucketStatus) {

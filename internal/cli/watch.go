@@ -248,6 +248,9 @@ func componentChange(c *v1.Change, what string) string {
 		return what + " at " + c.Projector.Admin
 	case c.Indexer != nil && c.Indexer.Evicting:
 		return fmt.Sprintf("indexer %s (node %d) is being removed", c.Indexer.Name, c.Indexer.Node)
+	case c.Indexer != nil && c.Indexer.Offline != nil:
+		return fmt.Sprintf("indexer %s (node %d) at %s is offline since %s", c.Indexer.Name, c.Indexer.Node, c.Indexer.Admin,
+			clockOf(c.Indexer.Offline.SinceMS))
 	case c.Indexer != nil:
 		return fmt.Sprintf("indexer %s (node %d) at %s", c.Indexer.Name, c.Indexer.Node, c.Indexer.Admin)
 	}

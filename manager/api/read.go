@@ -452,7 +452,8 @@ func (g health) addComponents(s *statecontext.State, st *v1.Status) {
 				UUID: i.UUID, Zone: i.Zone, Capacity: i.Weight, Role: roleWord(i.Life, i.Going), Bytes: i.Bytes, Admin: i.Admin,
 				Scan:  i.Scan,
 				State: i.Life.String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision, OrphanCount: i.OrphanCount,
-				Evicting: i.Evicting, EvictionWaits: i.Waits}
+				Evicting: i.Evicting, EvictionWaits: i.Waits, OfflineSinceMS: i.OfflineSinceMS, OfflineForMS: i.OfflineForMS,
+				RepairInMS: i.RepairInMS}
 			if i.Evicting {
 				one.Placed = i.Placed
 			}
@@ -480,6 +481,9 @@ func (g health) addComponents(s *statecontext.State, st *v1.Status) {
 			Evicting: i.Evicting}
 		if i.Evicting {
 			one.Placed = s.Load(i.Node)
+		}
+		if i.Offline != nil {
+			one.OfflineSinceMS = i.Offline.SinceMS
 		}
 		st.Indexers = append(st.Indexers, one)
 	}

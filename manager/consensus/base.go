@@ -56,6 +56,9 @@ func (b *base) WaitApplied(ctx context.Context, index uint64) error {
 // State returns the newest state of this node.
 func (b *base) State() *statecontext.State { return b.fsm.State() }
 
+// StateTimeMS returns the state's time of now: what was stamped last, and what has passed here since that was seen.
+func (b *base) StateTimeMS() int64 { return b.clock.stamp() }
+
 // Snapshot takes a state snapshot now; nothing new is no error.
 func (b *base) Snapshot() error {
 	if err := b.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {

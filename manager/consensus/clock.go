@@ -27,6 +27,13 @@ func (c *seenClock) saw(s *statecontext.State) {
 	c.clock.Saw(s.TimeMS(), c.steadyMS())
 }
 
+// stamp returns the state's time of now, as far as this node knows.
+func (c *seenClock) stamp() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.clock.Stamp(c.steadyMS())
+}
+
 // begin returns the clock of a term; stateMS is the state's time after its first command.
 func (c *seenClock) begin(stateMS int64) *termClock {
 	c.mu.Lock()

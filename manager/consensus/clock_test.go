@@ -36,6 +36,10 @@ func TestTheStatesTime(t *testing.T) {
 		}
 		r := all[0].chance
 		look := func(what string) {
+			known := time.Duration(all.leader().node.StateTimeMS())*time.Millisecond - was
+			if passed := time.Since(at); known < passed-clockSlack || known > passed+time.Millisecond {
+				t.Errorf("%s: %s pass, and the leader, who has proposed nothing, knows of %s", what, passed, known)
+			}
 			request(what)
 			now, passed := stateTime(), time.Since(at)
 			if moved := now - was; moved < passed-clockSlack || moved > passed+time.Millisecond {

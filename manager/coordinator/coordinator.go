@@ -36,6 +36,8 @@ import (
 type Consensus interface {
 	ID() string
 	State() *statecontext.State
+	// StateTimeMS is the state's time of now, for ages: it goes on though nothing is proposed.
+	StateTimeMS() int64
 	Propose(ctx context.Context, command statecontext.Command) (statecontext.Result, error)
 	// ReadBarrier returns when this node's leadership has been checked.
 	ReadBarrier(ctx context.Context) error

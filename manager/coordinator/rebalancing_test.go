@@ -266,6 +266,46 @@ func TestLostCopiesAreRepaired(t *testing.T) {
 	})
 }
 
+// Leaders that change every 30 s do not keep a lost indexer from being repaired, nor does one that comes back and crashes
+// before it has reported; one that works again is back.
+func TestRepairIsCountedOverLeaders(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.moving()
+		i1, began := w.nodeOf("i1"), time.Now()
+		w.die("i1")
+		repaired := func() bool { return w.log.State().Rebalance(1) != nil }
+		w.until("it is noted", 10*time.Second, func() bool { return w.log.State().Indexer(i1).Offline != nil })
+		first := *w.log.State().Indexer(i1).Offline
+		for !repaired() {
+			if time.Since(began) > 20*time.Minute {
+				t.Fatal("no repair, though it is away for 20 minutes")
+			}
+			w.depose()
+			w.lead()
+			n := w.indexer("i1")
+			n.mu.Lock()
+			n.stopped = true // it registers, and says nothing
+			n.mu.Unlock()
+			for range 30 {
+				time.Sleep(time.Second)
+				if a := w.log.State().Indexer(i1).Offline; a == nil || *a != first {
+					t.Fatalf("after %v it is away since %+v, want %+v", time.Since(began), a, first)
+				}
+			}
+			n.kill()
+		}
+		if took := time.Since(began); took < 15*time.Minute || took > 16*time.Minute+10*time.Second {
+			t.Errorf("repaired after %v", took)
+		}
+		if held := w.rebalanced(5 * time.Minute); held[i1] != 0 {
+			t.Errorf("copies %v", held)
+		}
+		w.whole()
+		w.indexer("i1")
+		w.until("it is back", 10*time.Second, func() bool { return w.log.State().Indexer(i1).Offline == nil })
+	})
+}
+
 // What was lost does not wait for a rebalance that goes on and on: that one is cancelled. One that makes it anew itself
 // goes on.
 func TestARepairComesFirst(t *testing.T) {

@@ -64,7 +64,8 @@ func (c *Coordinator) Begin(number uint64, step func(core.Input)) (*Driven, []co
 
 // now is what the world is like now.
 func (c *Config) now() core.Now {
-	return core.Now{MS: c.nowMS(), WallMS: c.Now().UnixMilli(), State: c.Consensus.State()}
+	return core.Now{MS: c.nowMS(), WallMS: c.Now().UnixMilli(), StateMS: c.Consensus.StateTimeMS(),
+		State: c.Consensus.State()}
 }
 
 // newTerm makes a term that begins splits by this coordinator.

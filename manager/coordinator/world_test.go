@@ -39,8 +39,12 @@ type log struct {
 	refuse  func(statecontext.Command) error // nil: nothing
 }
 
-func (g *log) ID() string                   { return g.id }
-func (g *log) State() *statecontext.State   { return g.machine.State() }
+func (g *log) ID() string                 { return g.id }
+func (g *log) State() *statecontext.State { return g.machine.State() }
+
+// StateTimeMS is as Propose stamps it.
+func (g *log) StateTimeMS() int64 { return time.Now().UnixMilli() }
+
 func (g *log) Subscribe() *fsm.Subscription { return g.machine.Subscribe() }
 
 func (g *log) ReadBarrier(context.Context) error {
@@ -75,6 +79,7 @@ func (g *log) Propose(ctx context.Context, c statecontext.Command) (statecontext
 			return statecontext.Result{}, err
 		}
 	}
+	c.TimeMS = max(c.TimeMS, g.StateTimeMS())
 	data, err := statecontext.Encode(c)
 	if err != nil {
 		g.t.Error(err)

@@ -49,6 +49,9 @@ func (l *leader) State() *statecontext.State {
 	return l.sim.state
 }
 
+// StateTimeMS implements coordinator.Consensus.
+func (l *leader) StateTimeMS() int64 { return l.sim.stampMS() }
+
 // ReadBarrier implements coordinator.Consensus.
 func (l *leader) ReadBarrier(context.Context) error {
 	if l.deposed && l.sim.on(freshLead) {

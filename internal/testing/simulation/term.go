@@ -42,7 +42,7 @@ func newTerm(c *coordinator.Coordinator, lead *leader, number uint64) *term {
 
 func (t *term) step(in core.Input) {
 	now := t.lead.sim.nowMS
-	t.carryOut(t.leader.Step(core.Now{MS: now, WallMS: now, State: t.lead.State()}, in))
+	t.carryOut(t.leader.Step(core.Now{MS: now, WallMS: now, StateMS: t.lead.StateTimeMS(), State: t.lead.State()}, in))
 }
 
 // carryOut does what takes no time, and keeps the rest until the seed asks for it.

@@ -126,9 +126,16 @@ type IndexerStatus struct {
 	Admin    string       `json:"admin"`
 	Scan     string       `json:"scan"`
 	State    string       `json:"state"` // active, suspect, offline
-	Copies   int          `json:"copies"`
-	Health   string       `json:"health,omitempty"`
-	Revision uint64       `json:"revision"`
+	// OfflineSinceMS is since when it has been offline, unix milliseconds, by the wall clock of the leader then;
+	// OfflineForMS is for how long, which no change of the leader and no step of a clock moves. RepairInMS is after how
+	// long what it has is made anew elsewhere if it stays away, 0: it is time; absent: it is not to be.
+	OfflineSinceMS int64  `json:"offline_since_ms,omitempty"`
+	OfflineForMS   int64  `json:"offline_for_ms,omitempty"`
+	RepairInMS     *int64 `json:"repair_in_ms,omitempty"`
+
+	Copies   int    `json:"copies"`
+	Health   string `json:"health,omitempty"`
+	Revision uint64 `json:"revision"`
 	// QueueBytes is what waits to be written, over all buckets; QueueLimit the most that may.
 	QueueBytes uint64 `json:"queue_bytes"`
 	QueueLimit uint64 `json:"queue_limit"`

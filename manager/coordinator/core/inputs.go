@@ -19,7 +19,9 @@ type Input interface{ input() }
 type Now struct {
 	MS     int64 // of a clock that never jumps
 	WallMS int64 // unix milliseconds
-	State  *statecontext.State
+	// StateMS is the state's time of now, as a command would be stamped: ages that outlive a leader go by it.
+	StateMS int64
+	State   *statecontext.State
 }
 
 // Time, and the replicated state.

@@ -29,6 +29,7 @@ type Leader struct {
 	intake      intake
 	places      places
 	evictions   evictions
+	attendance  attendance
 	moves       moves
 	splits      splits
 	differences differences
@@ -52,6 +53,7 @@ func New(settings Settings, self wire.Leader, log hclog.Logger, now Now) (*Leade
 	l.membership = membership{scene: s, ledgers: &l.ledgers}
 	l.intake = intake{scene: s, promotion: &l.promotion, membership: &l.membership, held: heldList{scene: s}}
 	l.places = places{scene: s, picture: &l.picture, reserved: map[*Reservation]struct{}{}}
+	l.attendance = attendance{scene: s}
 	l.moves = moves{scene: s}
 	l.splits = splits{scene: s}
 	l.differences = differences{scene: s, refused: refused{}}
@@ -132,6 +134,7 @@ func (l *Leader) decide(ticked bool) {
 	if ticked {
 		l.audits.step()
 		l.differences.step()
+		l.attendance.step()
 		l.moves.step()
 		l.splits.step()
 		l.lives.stepBackfill()

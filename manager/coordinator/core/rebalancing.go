@@ -3,7 +3,6 @@ package core
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"tidemark/index"
 	"tidemark/liveness"
@@ -16,9 +15,7 @@ import (
 type moves struct {
 	*scene
 	atMS   int64
-	awayMS map[index.NodeID]int64 // since when an indexer is offline, as this leader has seen it
-	restMS map[index.NodeID]int64 // before when an indexer is not repaired, as that was cancelled
-	failMS int64                  // before when no repair is planned anew
+	failMS int64 // before when no repair is planned anew
 	come   come
 }
 
@@ -51,16 +48,12 @@ func (l *moves) step() {
 		return
 	}
 	l.atMS = l.nowMS
-	l.noteAway()
 	r := l.now.state.RebalanceUnderWay()
 	if l.repair(r); r == nil {
 		return
 	}
 	var seen []rebalance.Seen
 	for y := range l.now.state.RebalanceSteps() {
-		if r.Phase == statecontext.RebalanceCancelling && r.Cause == repairCause { // it is not begun again at once
-			l.restMS[y.Src.Node] = l.nowMS + l.settings.RepairAfter.Milliseconds()
-		}
 		if !y.State.Over() {
 			seen = append(seen, l.see(y))
 		}
@@ -134,50 +127,19 @@ func (l *moves) lacks(x *statecontext.Index, y *partition.Rebalance) string {
 	return ""
 }
 
-// noteAway keeps since when indexers are offline.
-func (l *moves) noteAway() {
-	if l.awayMS == nil {
-		l.awayMS, l.restMS = map[index.NodeID]int64{}, map[index.NodeID]int64{}
-	}
-	for node, n := range l.components.indexers {
-		if l.life(&n.component) != liveness.Offline {
-			delete(l.awayMS, node)
-			delete(l.restMS, node)
-		} else if l.awayMS[node] == 0 {
-			l.awayMS[node] = max(l.nowMS, 1)
-		}
-	}
-	for node := range l.awayMS {
-		if l.components.indexers[node] == nil {
-			delete(l.awayMS, node)
-			delete(l.restMS, node)
-		}
-	}
-}
-
-// awayFor is for how long an indexer has been offline, 0 when it is not.
-func (l *moves) awayFor(node index.NodeID) int64 {
-	since := l.awayMS[node]
-	if since == 0 {
-		return 0
-	}
-	return max(l.nowMS-since, 1)
-}
-
 // repair begins a rebalance where an indexer has been away for longer than it may: what it held is made anew elsewhere,
 // and nothing else moves. When it comes back, what has been made anew meanwhile is dropped there. Another rebalance
 // that is under way, r, is cancelled for that, unless it makes anew what was lost: it may go on for hours.
 func (l *moves) repair(r *statecontext.RebalanceJob) {
-	after := l.settings.RepairAfter.Milliseconds()
-	if after <= 0 || l.nowMS < l.failMS ||
-		r != nil && (r.Cause == repairCause || r.Phase != statecontext.RebalanceRunning) || !l.mayPropose("rebalance") {
+	if l.nowMS < l.failMS || r != nil && (r.Cause == statecontext.RepairCause ||
+		r.Phase != statecontext.RebalanceRunning) || !l.mayPropose("rebalance") {
 		return
 	}
-	lost := l.lost(after)
+	lost := l.lost()
 	if len(lost) == 0 {
 		return
 	}
-	start := &statecontext.StartRebalance{Cause: repairCause, WallMS: l.wallMS, Sends: repairReceives,
+	start := &statecontext.StartRebalance{Cause: statecontext.RepairCause, WallMS: l.wallMS, Sends: repairReceives,
 		Receives: repairReceives, Steps: l.lostSteps(lost)}
 	if len(start.Steps) == 0 { // too few nodes live, or all of it is under way
 		l.failMS = l.nowMS + rebalanceRest
@@ -188,7 +150,7 @@ func (l *moves) repair(r *statecontext.RebalanceJob) {
 			l.failMS = l.nowMS + rebalanceRest
 		}
 	}
-	away := time.Duration(after) * time.Millisecond
+	away := l.settings.RepairAfter
 	if r != nil {
 		l.log.Warn("a rebalance is cancelled, as copies that were lost come first; begin it again afterwards", "rebalance",
 			r.ID, "cause", r.Cause, "copies", len(start.Steps), "after", away)
@@ -199,12 +161,11 @@ func (l *moves) repair(r *statecontext.RebalanceJob) {
 	l.propose("rebalance", start, failed)
 }
 
-// lost are the indexers that have been away for so long, in milliseconds, and have copies.
-func (l *moves) lost(after int64) map[index.NodeID]bool {
+// lost are the indexers that have been away for longer than they may, and have copies.
+func (l *moves) lost() map[index.NodeID]bool {
 	lost := map[index.NodeID]bool{}
 	for i := range l.now.state.Indexers() {
-		if l.awayFor(i.Node) >= after && l.role(l.now.state, i.Node) == rebalance.Lost && l.nowMS >= l.restMS[i.Node] &&
-			l.now.state.Load(i.Node) > 0 && !i.Evicting {
+		if in, ok := l.repairIn(i); ok && in == 0 && l.awayFor(i.Node) > 0 {
 			lost[i.Node] = true
 		}
 	}
@@ -228,9 +189,6 @@ func (l *moves) lostSteps(lost map[index.NodeID]bool) []partition.Rebalance {
 	})
 	return steps
 }
-
-// repairCause is the cause of a rebalance that nobody asked for.
-const repairCause = "repair"
 
 // repairReceives is how many copies a node receives at a time when others were lost: side streams of one bucket share
 // what they read.

@@ -41,7 +41,7 @@ type identity struct {
 }
 
 // clock is the time of the step.
-type clock struct{ nowMS, wallMS, startedMS int64 }
+type clock struct{ nowMS, wallMS, stateMS, startedMS int64 }
 
 // replica is the newest replicated state that duties work with.
 type replica struct {
@@ -78,7 +78,9 @@ type proposals struct {
 }
 
 // at takes over what the world is like.
-func (l *scene) at(now Now) { l.nowMS, l.wallMS, l.now.newest = now.MS, now.WallMS, now.State }
+func (l *scene) at(now Now) {
+	l.nowMS, l.wallMS, l.stateMS, l.now.newest = now.MS, now.WallMS, now.StateMS, now.State
+}
 
 // do wants an effect.
 func (l *scene) do(e Effect) { l.effects = append(l.effects, e) }
@@ -188,6 +190,28 @@ func (l *scene) wholeness(x *statecontext.Index, c partition.Copy) (whole, known
 		return false, false
 	}
 	return true, true
+}
+
+// awayFor is for how long an indexer has been offline, whoever led; 0 when it is not, or nobody knows yet.
+func (l *scene) awayFor(node index.NodeID) int64 {
+	n, i := l.components.indexers[node], l.now.state.Indexer(node)
+	if n == nil || i == nil || l.life(&n.component) != liveness.Offline {
+		return 0
+	}
+	if i.Offline == nil { // it is not noted yet
+		return 1
+	}
+	return max(l.stateMS-i.Offline.StateMS, 1)
+}
+
+// repairIn is after how long what an indexer has is made anew elsewhere, if it stays away; 0: it is time. It is not to
+// be where ok is false: the indexer is there, has nothing or is being removed, or the settings say so.
+func (l *scene) repairIn(i *statecontext.Indexer) (ms int64, ok bool) {
+	after := l.settings.RepairAfter.Milliseconds()
+	if after <= 0 || i.Offline == nil || i.Evicting || l.now.state.Load(i.Node) == 0 {
+		return 0, false
+	}
+	return max(i.Offline.RepairMS+after-l.stateMS, 0), true
 }
 
 // role is what may be done with an indexer now.

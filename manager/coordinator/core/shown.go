@@ -65,7 +65,13 @@ type IndexerStatus struct {
 	BootID string
 	Life   liveness.Life
 	AgeMS  int64
-	Copies int // that it has
+	// OfflineSinceMS is since when it is noted as offline, by the wall clock of the leader then, unix milliseconds, 0 when
+	// it is not; OfflineForMS is for how long, whoever led, and RepairInMS after how long what it has is made anew
+	// elsewhere, 0: it is time; nil: it is not to be.
+	OfflineSinceMS int64
+	OfflineForMS   int64
+	RepairInMS     *int64
+	Copies         int // that it has
 	// QueueBytes and QueueLimit are of its mutation queues, summed over the buckets.
 	QueueBytes, QueueLimit uint64
 	Health                 string

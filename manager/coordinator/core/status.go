@@ -124,6 +124,12 @@ func (l *picture) indexerStatus(i *statecontext.Indexer, n *indexer) IndexerStat
 	for _, c := range n.copies {
 		s.Bytes += c.Bytes
 	}
+	if a := i.Offline; a != nil {
+		s.OfflineSinceMS, s.OfflineForMS = a.SinceMS, max(l.stateMS-a.StateMS, 0)
+	}
+	if in, ok := l.repairIn(i); ok {
+		s.RepairInMS = &in
+	}
 	for _, b := range n.reports.Buckets {
 		s.QueueBytes, s.QueueLimit = s.QueueBytes+b.Told.Heartbeat.MutationQueue, s.QueueLimit+b.Told.Heartbeat.QueueLimit
 	}

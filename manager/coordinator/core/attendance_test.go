@@ -1,0 +1,262 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// terms drives one leader after the other over one replicated state, in a time of its own. What they propose is
+// committed at once; of indexers those answer and report that are there.
+type terms struct {
+	t     *testing.T
+	state *applied
+	now   Now
+	lead  *Leader
+	term  uint64
+	there map[index.NodeID]bool
+	sent  map[index.NodeID]uint64 // reports
+	shown *Status
+	notes []*statecontext.NoteAbsences
+	began []*statecontext.StartRebalance
+}
+
+// indexersOf is a state of so many indexers, each with a slice of one index that is READY.
+func indexersOf(t *testing.T, n int) *terms {
+	a := &applied{t: t, state: statecontext.New()}
+	a.do(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m1", Name: "m1", REST: "http://m1"}})
+	a.do(&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1, FormatLevel: statecontext.FormatLevel})
+	a.do(&statecontext.SetBucket{Name: "b", UUID: "u", VBuckets: 8})
+	s := &terms{t: t, state: a, now: Now{MS: 1_000_000, WallMS: 7_000_000, StateMS: 1000},
+		there: map[index.NodeID]bool{}, sent: map[index.NodeID]uint64{}}
+	var on []statecontext.Placement
+	for i := range n {
+		a.do(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: fmt.Sprint("u", i), Name: fmt.Sprint("i", i),
+			BootID: "boot", Admin: "http://i"}})
+		s.there[index.NodeID(i)] = true
+		on = append(on, statecontext.Placement{Slice: index.SliceID(i), Node: index.NodeID(i)})
+	}
+	a.do(&statecontext.CreateIndex{Placement: on, Layout: partition.Layout{Scheme: partition.HashDocID,
+		Partitions: uint16(n)}, Definition: index.Definition{Name: "x", Bucket: "b", BucketUUID: "u",
+		Keys: []index.KeyExpr{{Expr: "a"}}, Partitions: uint16(n)}})
+	s.begin()
+	return s
+}
+
+// begin begins a term, on a manager whose wall clock is another one and whose steady clock began at another time.
+func (s *terms) begin() {
+	s.term++
+	s.now.State, s.now.MS, s.now.WallMS = s.state.state, s.now.MS+5_000_000, s.now.WallMS-3_600_000
+	l, effects := New(DefaultSettings(), wire.Leader{ID: "m1", Term: s.term}, hclog.NewNullLogger(), s.now)
+	s.lead = l
+	s.carryOut(effects)
+}
+
+// carryOut does what is wanted of the state and of indexers; other things nobody here needs.
+func (s *terms) carryOut(effects []Effect) {
+	var follows []Input
+	for _, e := range effects {
+		switch e := e.(type) {
+		case Show:
+			s.shown = e.Status
+		case Tell:
+			if g, is := e.Say.(Greet); is {
+				in := &IndexerGreeted{Greet: g, From: e.To, Err: errors.New("no answer")}
+				if s.there[g.Node] {
+					in.Err, in.Answer = nil, &wire.IndexerHello{Report: *s.report(g.Node)}
+				}
+				follows = append(follows, in)
+			}
+		case Propose:
+			switch c := e.Body.(type) {
+			case *statecontext.NoteAbsences:
+				s.notes = append(s.notes, c)
+			case *statecontext.StartRebalance:
+				s.began = append(s.began, c)
+			}
+			follows = append(follows, &Proposed{Key: e.Key, Result: s.commit(e.Body)})
+		}
+	}
+	for _, in := range follows {
+		s.step(in)
+	}
+}
+
+// commit is what a log does, which stamps the state's time.
+func (s *terms) commit(b statecontext.Body) statecontext.Result {
+	s.t.Helper()
+	next, results, _ := statecontext.ApplyCommands(s.state.state, s.state.index+1,
+		[]statecontext.Command{{TimeMS: s.now.StateMS, WallMS: s.now.WallMS, Body: b}})
+	if err := errors.Join(results[0].Err(), statecontext.Check(next)); err != nil {
+		s.t.Fatalf("%T: %v", b, err)
+	}
+	s.state.state, s.state.index = next, s.state.index+1
+	return results[0]
+}
+
+func (s *terms) step(in Input) {
+	s.now.State = s.state.state
+	s.carryOut(slices.Clone(s.lead.Step(s.now, in)))
+}
+
+func (s *terms) report(n index.NodeID) *wire.IndexerReport {
+	s.sent[n]++
+	i := s.state.state.Indexer(n)
+	return &wire.IndexerReport{Node: n, UUID: i.UUID, BootID: i.BootID, Sequence: s.sent[n], Full: true}
+}
+
+// pass lets time pass, in which indexers report that are there.
+func (s *terms) pass(d time.Duration) {
+	for end := s.now.StateMS + d.Milliseconds(); s.now.StateMS < end; {
+		step := min(500, end-s.now.StateMS)
+		s.now.MS, s.now.WallMS, s.now.StateMS = s.now.MS+step, s.now.WallMS+step, s.now.StateMS+step
+		for n, is := range s.there {
+			if is {
+				s.step(&IndexerReported{Report: s.report(n), Reply: make(chan *wire.ReportReply, 1)})
+			}
+		}
+		s.step(Tick{})
+	}
+}
+
+func (s *terms) offline() (all []index.NodeID) {
+	for i := range s.state.state.Indexers() {
+		if i.Offline != nil {
+			all = append(all, i.Node)
+		}
+	}
+	return all
+}
+
+// TestRepairOutlivesLeaders: where leaders change every 30 s, what an indexer has is made anew when it has been away for
+// as long as it may, whatever the leaders' clocks say; and it is shown all the time when that will be.
+func TestRepairOutlivesLeaders(t *testing.T) {
+	s := indexersOf(t, 3)
+	s.pass(10 * time.Second)
+	s.there[1] = false
+	gone := s.now.StateMS
+	after := DefaultSettings().RepairAfter.Milliseconds()
+	for len(s.began) == 0 && s.now.StateMS < gone+2*after {
+		s.pass(30 * time.Second)
+		if got := s.offline(); len(got) != 1 || got[0] != 1 || len(s.notes) != 1 {
+			t.Fatalf("in term %d offline are %v, by %d commands", s.term, got, len(s.notes))
+		}
+		i := s.shown.Indexers[1]
+		away := s.now.StateMS - gone
+		if i.OfflineForMS > away || i.OfflineForMS < away-7000 || i.RepairInMS == nil ||
+			*i.RepairInMS != max(after-i.OfflineForMS, 0) || i.OfflineSinceMS == 0 {
+			t.Fatalf("after %d ms away: %+v", away, i)
+		}
+		if o := s.shown.Indexers[0]; o.OfflineForMS != 0 || o.RepairInMS != nil || o.OfflineSinceMS != 0 {
+			t.Fatalf("of one that is there: %+v", o)
+		}
+		s.begin()
+	}
+	took := s.now.StateMS - gone
+	if len(s.began) != 1 || len(s.began[0].Steps) != 1 || s.began[0].Steps[0].Src.Node != 1 {
+		t.Fatalf("after %d ms and %d terms began %+v", took, s.term, s.began)
+	}
+	if took < after || took > after+60_000 {
+		t.Errorf("the repair began after %d ms, want %d", took, after)
+	}
+}
+
+// TestOnlyWhoWorksIsBack: no new leader takes one as back that it has not heard, nor is one back that only registers; one
+// that reports is, and what it was away for is forgotten.
+func TestOnlyWhoWorksIsBack(t *testing.T) {
+	s := indexersOf(t, 3)
+	s.pass(5 * time.Second)
+	s.there[1] = false
+	s.pass(14 * time.Minute)
+	first := *s.state.state.Indexer(1).Offline
+	for range 5 {
+		s.begin()
+		s.pass(4 * time.Second) // it leads, and silence is not an absence yet
+	}
+	for boot := range 3 { // a process that crashes before it has anything to say
+		s.commit(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "u1", Name: "i1", Admin: "http://i",
+			BootID: fmt.Sprint("boot", boot)}})
+		s.step(Changed{})
+		s.step(&Registered{IsNode: true, Node: 1, Boot: fmt.Sprint("boot", boot), Reply: make(chan *wire.RegisterReply, 1)})
+		s.pass(3 * time.Second)
+	}
+	if a := s.state.state.Indexer(1).Offline; a == nil || *a != first || len(s.notes) != 1 {
+		t.Fatalf("it is away since %+v, want %+v; %d commands", a, first, len(s.notes))
+	}
+	s.there[1] = true
+	s.pass(3 * time.Second)
+	if got := s.offline(); len(got) != 0 || len(s.notes) != 2 || len(s.began) != 0 {
+		t.Fatalf("offline are %v by %d commands, %d repairs", got, len(s.notes), len(s.began))
+	}
+	s.begin()
+	s.pass(5 * time.Second)
+	s.there[1] = false
+	s.pass(14 * time.Minute)
+	if len(s.began) != 0 {
+		t.Fatal("what was before it came back counts")
+	}
+	s.pass(2 * time.Minute)
+	if len(s.began) != 1 {
+		t.Errorf("%d repairs began", len(s.began))
+	}
+}
+
+// TestManyAbsencesAreOneCommand: whoever goes together is noted together, and so is who comes back.
+func TestManyAbsencesAreOneCommand(t *testing.T) {
+	const many = 250
+	s := indexersOf(t, many)
+	s.pass(5 * time.Second)
+	for n := range s.there {
+		s.there[n] = n < 5
+	}
+	s.pass(20 * time.Second)
+	if got := s.offline(); len(got) != many-5 || len(s.notes) != 1 {
+		t.Fatalf("%d are offline, by %d commands", len(got), len(s.notes))
+	}
+	for n := range s.there {
+		s.there[n] = true
+	}
+	s.pass(5 * time.Second)
+	if got := s.offline(); len(got) != 0 || len(s.notes) != 2 {
+		t.Fatalf("%d are offline, by %d commands", len(got), len(s.notes))
+	}
+}
+
+// TestCancelledRepairRestsOverLeaders: a repair that was cancelled begins again when the time is over once more, whoever
+// leads by then.
+func TestCancelledRepairRestsOverLeaders(t *testing.T) {
+	s := indexersOf(t, 3)
+	s.pass(5 * time.Second)
+	s.there[1] = false
+	s.pass(16 * time.Minute)
+	r := s.state.state.RebalanceUnderWay()
+	if r == nil || r.Cause != statecontext.RepairCause {
+		t.Fatalf("%+v", r)
+	}
+	s.commit(&statecontext.CancelRebalance{ID: r.ID})
+	s.step(Changed{})
+	s.pass(10 * time.Second)
+	if s.state.state.RebalanceUnderWay() != nil {
+		t.Fatal("it goes on")
+	}
+	for range 28 {
+		s.begin()
+		s.pass(30 * time.Second)
+	}
+	if len(s.began) != 1 {
+		t.Fatalf("%d repairs began", len(s.began))
+	}
+	s.pass(90 * time.Second)
+	if len(s.began) != 2 {
+		t.Errorf("%d repairs began", len(s.began))
+	}
+}
