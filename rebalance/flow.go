@@ -27,8 +27,16 @@ type graph struct {
 	caps    []int32
 	degrees []int32
 	added   []added // in the order in which they came
+	memory  *memory // nil: of its own
 
 	searches int // for shortest ways, that run took
+}
+
+// memory is what one graph after the other lies in.
+type memory struct {
+	added []added
+	arcs  []arc
+	caps  []int32
 }
 
 // vertex is what searches look at together: most of a graph's time is spent in waiting for the memory of the next one.
@@ -36,7 +44,7 @@ type vertex struct {
 	pot    cost
 	excess int32 // what it has to give; below zero: to take
 	first  int32 // its arcs go from there to the first of the next vertex
-	level  int32 // of a walk: arcs from a vertex that gives; -1: none
+	level  int32 // of a walk
 	next   int32 // of a walk: the arc that is looked at next
 }
 
@@ -72,7 +80,16 @@ func (g *graph) room(v, i int) int { return int(g.caps[int(g.at[v].first)+i]) }
 
 // layOut puts the arcs of each vertex side by side; no more are added then.
 func (g *graph) layOut() {
-	g.arcs, g.caps = make([]arc, 2*len(g.added)), make([]int32, 2*len(g.added))
+	n := 2 * len(g.added)
+	if r := g.memory; r != nil && cap(r.arcs) >= n {
+		g.arcs, g.caps = r.arcs[:n], r.caps[:n]
+		clear(g.caps)
+	} else {
+		g.arcs, g.caps = make([]arc, n), make([]int32, n)
+	}
+	if g.memory != nil {
+		g.memory.arcs, g.memory.caps = g.arcs, g.caps
+	}
 	for v, k := range g.degrees {
 		x := &g.at[v]
 		g.at[v+1].first, x.next = x.first+k, x.first
@@ -113,9 +130,18 @@ func (g *graph) warm() {
 func (g *graph) run() {
 	dist := make([]cost, len(g.at)-1)
 	w := walk{g: g}
+	for v := range dist {
+		g.at[v].level = unseen
+		switch x := &g.at[v]; {
+		case x.excess > 0:
+			w.give = append(w.give, int32(v))
+		case x.excess < 0:
+			w.take = append(w.take, int32(v))
+		}
+	}
 	var q queue
 	for {
-		far, ok := g.distances(dist, &q)
+		far, ok := g.distances(dist, w.give, &q)
 		g.searches++
 		if !ok {
 			return
@@ -134,104 +160,186 @@ func (g *graph) run() {
 
 // distances is Dijkstra over reduced costs, from all vertices that give. It ends when one that takes is reached: others
 // are then at least as far.
-func (g *graph) distances(dist []cost, q *queue) (far cost, ok bool) {
-	*q = (*q)[:0]
+func (g *graph) distances(dist []cost, give []int32, q *queue) (far cost, ok bool) {
+	q.far, q.near = q.far[:0], q.near[:0]
 	for v := range dist {
 		dist[v] = unreached
+	}
+	for _, v := range give {
 		if g.at[v].excess > 0 {
 			dist[v] = cost{}
-			*q = append(*q, reached{vertex: int32(v)}) // all are equal: a heap
+			q.near = append(q.near, v)
 		}
 	}
-	for len(*q) > 0 {
-		x := q.pop()
-		if x.dist != dist[x.vertex] {
+	for at := (cost{}); ; {
+		v, more := q.next(&at)
+		if !more {
+			return cost{}, false
+		}
+		if at != dist[v] {
 			continue
 		}
-		if g.at[x.vertex].excess < 0 {
-			return x.dist, true
+		from := &g.at[v]
+		if from.excess < 0 {
+			return at, true
 		}
-		near := x.dist.plus(g.at[x.vertex].pot)
-		for i, end := g.of(int(x.vertex)); i < end; i++ {
+		near := at.plus(from.pot)
+		for i, end := g.of(int(v)); i < end; i++ {
 			if g.caps[i] == 0 {
 				continue
 			}
 			a := &g.arcs[i]
 			if d := near.plus(a.cost).minus(g.at[a.to].pot); d.less(dist[a.to]) {
 				dist[a.to] = d
-				q.push(reached{d, a.to})
+				q.push(at, reached{d, a.to})
 			}
 		}
 	}
-	return cost{}, false
 }
 
 // walk finds blocking flows on arcs of reduced cost zero (Dinic): each goes along shortest ways, counted in arcs, so
-// that a search does not lose itself where many ways cost the same.
+// that a search does not lose itself where many ways cost the same. These are looked for from both ends at once, as
+// most of the graph can be reached from either at no cost.
 type walk struct {
-	g     *graph
-	queue []int32
+	g           *graph
+	give, take  []int32 // the vertices that have, or lack, something
+	fore, back  front
+	last, cross int32 // the levels between which both met
+}
+
+// front is one side of a search: the vertices that it has seen, of which those from begin on are the farthest.
+type front struct {
+	seen  []int32
+	begin int
+	arcs  int // of the farthest
+	level int32
+}
+
+// Levels count up from those that give, which are of level 0, and up to those that take, which are of lastTaken: others
+// are below by as many arcs as they are away. No vertex has the level behind that.
+const (
+	unseen    = -1
+	lastTaken = -3
+)
+
+// start lets a side begin at those of its ends that still have something, or lack it.
+func (s *front) start(g *graph, ends []int32, level int32) {
+	*s = front{seen: s.seen[:0], level: level}
+	for _, v := range ends {
+		if g.at[v].excess != 0 {
+			s.add(g, v, level)
+		}
+	}
+}
+
+// add notes a vertex of a level.
+func (s *front) add(g *graph, v, level int32) {
+	x := &g.at[v]
+	x.level, x.next = level, x.first
+	s.arcs += int(g.at[v+1].first - x.first)
+	s.seen = append(s.seen, v)
+}
+
+// clear forgets what was seen.
+func (s *front) clear(g *graph) {
+	for _, v := range s.seen {
+		g.at[v].level = unseen
+	}
 }
 
 // sweep pushes a blocking flow; false when no way is left.
 func (w *walk) sweep() (some bool) {
-	if !w.levels() {
-		return false
-	}
-	for v := range w.g.at {
-		if have := w.g.at[v].excess; have > 0 {
-			k := w.push(int32(v), have)
-			w.g.at[v].excess -= k
-			some = some || k > 0
+	g := w.g
+	if w.meet() {
+		for _, v := range w.give {
+			if have := g.at[v].excess; have > 0 {
+				k := w.push(v, have)
+				g.at[v].excess -= k
+				some = some || k > 0
+			}
 		}
 	}
+	w.fore.clear(g)
+	w.back.clear(g)
 	return some
 }
 
-// levels is a breadth-first search, which ends with the level of the first vertex that takes.
-func (w *walk) levels() (found bool) {
+// meet searches from both ends, where there is less to look at, until one side comes upon the other: what is not seen
+// by then lies on no shortest way.
+func (w *walk) meet() (met bool) {
 	g := w.g
-	w.queue = w.queue[:0]
-	for v := range len(g.at) - 1 {
-		x := &g.at[v]
-		x.level, x.next = -1, x.first
-		if x.excess > 0 {
-			x.level = 0
-			w.queue = append(w.queue, int32(v))
+	w.fore.start(g, w.give, 0)
+	w.back.start(g, w.take, lastTaken)
+	for !met {
+		side, step := &w.fore, w.forward
+		if w.back.arcs < w.fore.arcs {
+			side, step = &w.back, w.backward
+		}
+		first, end := side.begin, len(side.seen)
+		if first == end {
+			return false
+		}
+		w.last, w.cross = w.fore.level, w.back.level
+		side.begin, side.arcs = end, 0
+		for i := first; i < end && !met; i++ {
+			met = step(side.seen[i])
 		}
 	}
-	last := int32(1 << 30)
-	for i := 0; i < len(w.queue); i++ {
-		from := &g.at[w.queue[i]]
-		if from.level >= last {
-			break
-		}
-		first, end := g.of(int(w.queue[i]))
-		for k, room := range g.caps[first:end] {
-			if room == 0 {
-				continue
-			}
-			a := &g.arcs[first+k]
-			to := &g.at[a.to]
-			if to.level >= 0 || a.cost.plus(from.pot) != to.pot {
-				continue
-			}
-			to.level = from.level + 1
-			if to.excess < 0 {
-				last = to.level
-			}
-			w.queue = append(w.queue, a.to)
-		}
-	}
-	return last < 1<<30
+	return true
 }
 
+// forward looks at what can be reached from a vertex at no cost.
+func (w *walk) forward(v int32) (met bool) {
+	g, from := w.g, &w.g.at[v]
+	w.fore.level = from.level + 1
+	first, end := g.of(int(v))
+	for k, room := range g.caps[first:end] {
+		if room == 0 {
+			continue
+		}
+		a := &g.arcs[first+k]
+		to := &g.at[a.to]
+		if to.level >= 0 || a.cost.plus(from.pot) != to.pot {
+			continue
+		}
+		if to.level <= lastTaken {
+			return true
+		}
+		w.fore.add(g, a.to, from.level+1)
+	}
+	return false
+}
+
+// backward looks at what a vertex can be reached from at no cost.
+func (w *walk) backward(v int32) (met bool) {
+	g, to := w.g, &w.g.at[v]
+	w.back.level = to.level - 1
+	first, end := g.of(int(v))
+	for i := first; i < end; i++ {
+		a := &g.arcs[i]
+		from := &g.at[a.to]
+		if from.level <= lastTaken || from.pot != to.pot.plus(a.cost) || g.caps[a.rev] == 0 {
+			continue
+		}
+		if from.level >= 0 {
+			return true
+		}
+		w.back.add(g, a.to, to.level-1)
+	}
+	return false
+}
+
+// push brings up to so many units from a vertex to those that take.
 func (w *walk) push(u, want int32) int32 {
 	g, from := w.g, &w.g.at[u]
 	if lacks := -from.excess; lacks > 0 {
 		k := min(want, lacks)
 		from.excess += k
 		return k
+	}
+	level := from.level + 1
+	if from.level == w.last {
+		level = w.cross
 	}
 	_, end := g.of(int(u))
 	var done int32
@@ -241,7 +349,7 @@ func (w *walk) push(u, want int32) int32 {
 			continue
 		}
 		a := &g.arcs[i]
-		if to := &g.at[a.to]; to.level != from.level+1 || a.cost.plus(from.pot) != to.pot {
+		if to := &g.at[a.to]; to.level != level || a.cost.plus(from.pot) != to.pot {
 			continue
 		}
 		if k := w.push(a.to, min(want-done, g.caps[i])); k > 0 {
@@ -273,11 +381,33 @@ type reached struct {
 	vertex int32
 }
 
-// queue is a binary heap, the nearest first.
-type queue []reached
+// queue gives the nearest first: those that are as near as the one before, of which there are many, without an order,
+// and others by a binary heap.
+type queue struct {
+	near []int32
+	far  []reached
+}
 
-func (q *queue) push(r reached) {
-	h := append(*q, r)
+// next returns the next vertex, and raises at to its distance; false when there is none.
+func (q *queue) next(at *cost) (v int32, ok bool) {
+	if n := len(q.near); n > 0 {
+		v, q.near = q.near[n-1], q.near[:n-1]
+		return v, true
+	}
+	if len(q.far) == 0 {
+		return 0, false
+	}
+	x := q.pop()
+	*at = x.dist
+	return x.vertex, true
+}
+
+func (q *queue) push(at cost, r reached) {
+	if r.dist == at {
+		q.near = append(q.near, r.vertex)
+		return
+	}
+	h := append(q.far, r)
 	i := len(h) - 1
 	for i > 0 {
 		up := (i - 1) / 2
@@ -287,11 +417,11 @@ func (q *queue) push(r reached) {
 		h[i], i = h[up], up
 	}
 	h[i] = r
-	*q = h
+	q.far = h
 }
 
 func (q *queue) pop() reached {
-	h := *q
+	h := q.far
 	top, last := h[0], h[len(h)-1]
 	h = h[:len(h)-1]
 	for i := 0; len(h) > 0; {
@@ -305,6 +435,6 @@ func (q *queue) pop() reached {
 		}
 		h[i], i = h[down], down
 	}
-	*q = h
+	q.far = h
 	return top
 }

@@ -175,8 +175,8 @@ type maker struct {
 	before []int                  // copies per node
 	on     []map[index.NodeID]int // of each index: copies per node
 
-	searches int     // that the last network took
-	added    []added // room for arcs that a graph was made of
+	searches int    // that the last network took
+	memory   memory // of its graphs, one after the other
 }
 
 // sliceOf is one slice of one index.

@@ -14,7 +14,8 @@ import (
 // It is solved three times, each time in more detail: slices that may lie on the same nodes are one row first, which
 // says how many copies each node has; then the slices of an index are one row, which says how many of them each node
 // has; and then each slice is. A coarse solution, with its potentials, is only where the next one begins: the last one
-// alone has to be proved. That is what makes it quick: after the first two, what is left to weigh are new copies, whose
+// alone has to be proved. (Where most indexes have one slice or two, the second would be as large as the third, and is
+// left out.) That is what makes it quick: after the first two, what is left to weigh are new copies, whose
 // costs are few, and the number of costs is the number of searches.
 
 // weights of the rest of a cost: a new copy weighs more than all bytes together, the spread of an index more than all
@@ -83,14 +84,18 @@ const attempts = 7
 // coarseAttempts is how often they are widened, each time to four times as many, where nothing has to be proved.
 const coarseAttempts = 4
 
+// narrowBelow is below how many slices an index has few: it has hardly ever two more of them on a node than expected.
+const narrowBelow = 8
+
 // stepsOfLoad is how many arcs the average load of a node has at first, and how much finer each next time is.
 const stepsOfLoad = 8
 
 // place chooses the nodes of all slices.
 func (m *maker) place() error {
 	var before *network
-	for _, rows := range [][]row{m.alike(), m.whole()} {
-		before = m.coarse(rows, before)
+	before = m.coarse(m.alike(), before)
+	if 2*len(m.c.Indexes) < len(m.slices) { // else it is no coarser
+		before = m.coarse(m.whole(), before)
 	}
 	n, ok := m.solve(m.each(), before)
 	if !ok {
@@ -275,7 +280,7 @@ func (n *network) attempt(wide int, all bool) {
 		arcs += len(n.rows[i].usable) + 2*n.m.zones + 1
 	}
 	n.g = newGraph(n.next, 0)
-	n.g.added = slices.Grow(n.m.added, arcs)
+	n.g.memory, n.g.added = &n.m.memory, slices.Grow(n.m.memory.added, arcs)
 	for v := range n.pot {
 		n.g.at[v].pot = n.pot[v]
 	}
@@ -289,7 +294,7 @@ func (n *network) attempt(wide int, all bool) {
 	for i := range n.convex {
 		n.addConvex(&n.convex[i], all)
 	}
-	n.m.added = n.g.added[:0]
+	n.m.memory.added = n.g.added[:0]
 	n.g.layOut()
 	n.g.supply(0, n.total)
 	n.g.supply(1, -n.total)
@@ -429,7 +434,11 @@ func (v *convex) below(most int64) int {
 
 // addConvex makes the arcs of a bundle around the flow that is expected of it: one for all copies of one cost.
 func (n *network) addConvex(v *convex, all bool) {
-	v.lo, v.hi, v.free = max(0, v.flow-n.wide/2), min(v.most, v.flow+n.wide), -1
+	wide := n.wide
+	if v.of >= 0 && v.most < narrowBelow {
+		wide /= 2
+	}
+	v.lo, v.hi, v.free = max(0, v.flow-n.wide/2), min(v.most, v.flow+wide), -1
 	if all {
 		v.lo, v.hi = 0, v.most
 	}
