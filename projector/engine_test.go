@@ -255,10 +255,13 @@ func TestALateEndIsThatOfTheOldStream(t *testing.T) {
 	w.expect(3, append(want, "2:INSERT@3")...)
 }
 
+// looksAsked is a configuration for tests that look at the KV node themselves: the watch of the bucket is not to.
+func looksAsked(c *Config) { c.lookEvery = time.Hour }
+
 // After a takeover the old node may say nothing at all.
 func TestAVBucketThatLeftIsEnded(t *testing.T) {
 	e := newEngine(t)
-	w := newWorldAt(t, e.Addr())
+	w := newWorldWith(t, e.Addr(), FeedNative, looksAsked)
 	w.define(1, 1)
 	w.startAt(3, 1, 0)
 	w.startAt(4, 1, 0)
@@ -284,7 +287,7 @@ func TestAVBucketThatLeftIsEnded(t *testing.T) {
 // A vbucket that leaves and comes back between two looks is hosted, but KV has forgotten its stream without a word.
 func TestAVBucketThatCameBackIsEnded(t *testing.T) {
 	e := newEngine(t)
-	w := newWorldAt(t, e.Addr())
+	w := newWorldWith(t, e.Addr(), FeedNative, looksAsked)
 	w.define(1, 1)
 	for _, vb := range []uint16{3, 4, 5} {
 		w.startAt(vb, 1, 0)

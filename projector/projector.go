@@ -100,6 +100,7 @@ type Config struct {
 
 	purgePatience time.Duration // 0: purgePatience
 	reachPatience time.Duration // 0: reachPatience
+	lookEvery     time.Duration // 0: lookInterval
 }
 
 // Throttle says what happens when an indexer is slow on maintenance streams (RT-6, RT-8).

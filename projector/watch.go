@@ -1,6 +1,7 @@
 package projector
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -57,7 +58,7 @@ func (p *Projector) tellSides(bucket string, began time.Time, active map[uint16]
 // And a node that does not answer is not waited for by anybody who has a question: it is asked here alone, until it
 // answers again.
 func (b *bucket) watch() {
-	tick := time.NewTicker(lookInterval)
+	tick := time.NewTicker(cmp.Or(b.p.cfg.lookEvery, lookInterval))
 	defer tick.Stop()
 	source, release := b.p.holdMaps(b.name)
 	defer release()
