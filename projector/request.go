@@ -32,11 +32,8 @@ func whoAsks(h http.Handler) http.Handler {
 
 // streams opens what one of the three request forms asks for (PR-11).
 func (p *Projector) streams(ctx context.Context, req *wire.StreamRequest) (*wire.StreamReply, error) {
-	class, node, err := core.ParseTopic(req.Topic)
+	class, id, err := core.CheckRequest(req)
 	if err != nil {
-		return nil, err
-	}
-	if err := core.CheckRequest(req, class, node); err != nil {
 		return nil, err
 	}
 	open := p.startMaintenance
@@ -48,7 +45,7 @@ func (p *Projector) streams(ctx context.Context, req *wire.StreamRequest) (*wire
 	if err != nil {
 		return nil, err
 	}
-	reply := &wire.StreamReply{TopicID: core.TopicID(class, node), Buckets: make([]wire.StreamOutcome, len(req.Buckets))}
+	reply := &wire.StreamReply{TopicID: id, Buckets: make([]wire.StreamOutcome, len(req.Buckets))}
 	errs := make([]error, len(req.Buckets))
 	var g errgroup.Group
 	g.SetLimit(bucketsAtOnce)

@@ -53,8 +53,17 @@ func TopicID(class keyversion.Class, node index.NodeID) uint8 {
 	return uint8(class)
 }
 
-// CheckRequest tells what is wrong with a request before anything is begun.
-func CheckRequest(req *wire.StreamRequest, class keyversion.Class, node index.NodeID) error {
+// CheckRequest returns the class and the topic id of a request for streams, and tells what is wrong with it before
+// anything is begun.
+func CheckRequest(req *wire.StreamRequest) (class keyversion.Class, id uint8, err error) {
+	class, node, err := ParseTopic(req.Topic)
+	if err == nil {
+		err = checkRequest(req, class, node)
+	}
+	return class, TopicID(class, node), err
+}
+
+func checkRequest(req *wire.StreamRequest, class keyversion.Class, node index.NodeID) error {
 	bad := func(format string, args ...any) error {
 		return errcode.Refuse(errcode.BadRequest, "topic %q: %s", req.Topic, fmt.Sprintf(format, args...))
 	}

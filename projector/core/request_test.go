@@ -61,6 +61,7 @@ func TestRequestsThatCannotBe(t *testing.T) {
 		want    string // in the words of the refusal; "": there is none
 	}{
 		{topic: "/maintenance", buckets: []wire.StreamBucket{bucket("a", open), bucket("b", open)}},
+		{topic: "/other/a", buckets: []wire.StreamBucket{bucket("a", open)}, want: "no such class"},
 		{topic: "/maintenance", want: "0 buckets, want 1 to 1000"},
 		{topic: "/maintenance", buckets: make([]wire.StreamBucket, MaxBuckets+1), want: "1001 buckets"},
 		{topic: "/maintenance", buckets: []wire.StreamBucket{bucket("a", open), bucket("a", open)}, want: `"a" is named twice`},
@@ -76,11 +77,7 @@ func TestRequestsThatCannotBe(t *testing.T) {
 		{topic: "/backfill/x", buckets: []wire.StreamBucket{bucket("a", ends)}, side: &wire.SideTarget{Endpoint: "a:1"}, want: "either indexes or copies"},
 		{topic: "/backfill/x", buckets: []wire.StreamBucket{bucket("a", ends)}, side: &wire.SideTarget{Copies: copies.Copies}, want: "with an endpoint"},
 	} {
-		class, node, err := ParseTopic(c.topic)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = CheckRequest(&wire.StreamRequest{Topic: c.topic, Buckets: c.buckets, Side: c.side}, class, node)
+		_, _, err := CheckRequest(&wire.StreamRequest{Topic: c.topic, Buckets: c.buckets, Side: c.side})
 		switch {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", c.topic, err)

@@ -94,10 +94,7 @@ func (s *Sim) serveRequest(n *node, h *hosted, p int, req *wire.StreamRequest) *
 	if p < 0 || !s.proj[p].up {
 		return nil
 	}
-	class, node, err := projects.ParseTopic(req.Topic)
-	if err == nil {
-		err = projects.CheckRequest(req, class, node)
-	}
+	_, id, err := projects.CheckRequest(req)
 	if err != nil {
 		s.fail("n%d asks for a side stream: %v", n.num, err)
 		return nil
@@ -111,8 +108,7 @@ func (s *Sim) serveRequest(n *node, h *hosted, p int, req *wire.StreamRequest) *
 			s.startSide(n, h, x)
 		}
 	}
-	return &wire.StreamReply{TopicID: projects.TopicID(class, node),
-		Buckets: []wire.StreamOutcome{{Bucket: h.name, Results: results}}}
+	return &wire.StreamReply{TopicID: id, Buckets: []wire.StreamOutcome{{Bucket: h.name, Results: results}}}
 }
 
 // answerRequest takes over what was answered of each vbucket.

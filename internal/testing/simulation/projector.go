@@ -241,15 +241,12 @@ func (s *Sim) projStart(p int, r *wire.StreamRequest) (*wire.StreamReply, error)
 	if err := s.projAdmit(p, r.Fence, false); err != nil {
 		return nil, err
 	}
-	class, node, err := core.ParseTopic(r.Topic)
-	if err == nil {
-		err = core.CheckRequest(r, class, node)
-	}
+	_, id, err := core.CheckRequest(r)
 	if err != nil {
 		s.fail("a request for streams: %v", err)
 		return nil, err
 	}
-	a := &wire.StreamReply{TopicID: core.TopicID(class, node)}
+	a := &wire.StreamReply{TopicID: id}
 	for i := range r.Buckets {
 		w := &r.Buckets[i]
 		o := wire.StreamOutcome{Bucket: w.Bucket}
