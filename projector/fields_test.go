@@ -23,6 +23,7 @@ func TestFields(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")
 			w := newWorldWith(t, addr, kind)
+			w.p.looks.patience = patience
 			w.connect(addr)
 			ask := func(bucket string) (*wire.FieldsReply, error) {
 				return w.p.fields(context.Background(), &wire.FieldsRequest{Bucket: bucket})
@@ -99,10 +100,13 @@ func TestFieldsAreBounded(t *testing.T) {
 		}
 		w.set(fmt.Sprintf("k%d", i), doc)
 	}
+	w.p.looks.patience = patience
 	r, err := w.p.fields(context.Background(), &wire.FieldsRequest{Bucket: testBucket})
-	if err != nil || r.Documents != fieldsDocuments || r.Whole ||
-		len(r.Fields) != wire.MaxFieldPaths {
-		t.Errorf("%d documents, all: %v, %d fields, %v", r.Documents, r.Whole, len(r.Fields), err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Documents != fieldsDocuments || r.Whole || len(r.Fields) != wire.MaxFieldPaths {
+		t.Errorf("%d documents, all: %v, %d fields", r.Documents, r.Whole, len(r.Fields))
 	}
 }
 
