@@ -154,7 +154,7 @@ func (s *Server) serve(st grpc.ServerStream) error {
 		return st.SendMsg(&outbound{keyversion.AppendAck(nil, keyversion.Ack{Refused: err.Error()})})
 	}
 	log.Debug("connection open")
-	a := &acker{stream: st, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	a := &acker{stream: st, wake: make(chan struct{}, 1), much: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	go a.run()
 	err = s.receive(st, sink, a)
 	a.end()
@@ -227,7 +227,7 @@ func (s *Server) receive(st grpc.ServerStream, sink Sink, a *acker) error {
 		if err := d.receive(st); err != nil {
 			return err
 		}
-		number := d.batch.Number
+		number, size := d.batch.Number, d.in.buf.Len()
 		if number != 0 && last != 0 && number != last+1 {
 			d.free()
 			return fmt.Errorf("%w: batch %d follows batch %d", keyversion.ErrCorrupt, number, last)
@@ -241,8 +241,7 @@ func (s *Server) receive(st grpc.ServerStream, sink Sink, a *acker) error {
 		}
 		if number != 0 {
 			last = number
-			a.taken.Store(number)
-			a.signal()
+			a.took(number, size)
 		}
 	}
 }
@@ -289,21 +288,34 @@ func (d *delivery) free() {
 	d.pool.Put(d)
 }
 
-// acker sends the newest acknowledgement, at most one per ackSpacing and at least one per HeartbeatInterval, so that
-// the sender hears of us also while the sink holds a batch back.
+// acker sends the newest acknowledgement, at most one per ackSpacing, one per ackRest of little, and at least one per
+// HeartbeatInterval, so that the sender hears of us also while the sink holds a batch back.
 type acker struct {
 	stream grpc.ServerStream
 	taken  atomic.Uint64
-	wake   chan struct{} // capacity 1
+	bytes  atomic.Int64  // taken since the newest acknowledgement
+	wake   chan struct{} // capacity 1: something was taken
+	much   chan struct{} // capacity 1: ackBytes were
 	stop   chan struct{}
 	done   chan struct{}
 }
 
-func (a *acker) signal() {
+func (a *acker) signal() { poke(a.wake) }
+
+func poke(ch chan struct{}) {
 	select {
-	case a.wake <- struct{}{}:
+	case ch <- struct{}{}:
 	default:
 	}
+}
+
+// took has a batch acknowledged.
+func (a *acker) took(number uint64, size int) {
+	a.taken.Store(number)
+	if a.bytes.Add(int64(size)) >= ackBytes {
+		poke(a.much)
+	}
+	a.signal()
 }
 
 func (a *acker) end() {
@@ -324,6 +336,7 @@ func (a *acker) run() {
 		case <-a.stop:
 			return
 		}
+		a.bytes.Store(0)
 		frame := keyversion.AppendAck(nil, keyversion.Ack{Number: a.taken.Load()})
 		if a.stream.SendMsg(&outbound{frame}) != nil {
 			return // receive sees the broken stream as well
@@ -332,6 +345,13 @@ func (a *acker) run() {
 		spacing.Reset(ackSpacing)
 		select {
 		case <-spacing.C:
+		case <-a.stop:
+			return
+		}
+		spacing.Reset(ackRest - ackSpacing)
+		select {
+		case <-spacing.C:
+		case <-a.much: // perhaps acknowledged already: then there is one acknowledgement more than needed
 		case <-a.stop:
 			return
 		}

@@ -37,8 +37,11 @@ const (
 	DefaultMaxConnections = 1024
 
 	// ackSpacing is the least time between two acknowledgements of a connection: two hundred a second are enough for
-	// credits, and each costs a system call on both sides.
+	// credits, and each costs a system call on both sides. With less than ackBytes to acknowledge it is ackRest: nobody
+	// needs the room.
 	ackSpacing = 5 * time.Millisecond
+	ackRest    = 25 * time.Millisecond
+	ackBytes   = 32 << 10
 	// windowBytes is the flow-control window of a connection: what may be under way and not yet read by the sink. A
 	// larger frame passes all the same.
 	windowBytes = 1 << 20
