@@ -1,5 +1,6 @@
 // Package keeper makes durable what copies hold in memory, and stores checkpoints of them. It promises that what a
-// crash takes away is bounded by time, and that what a rollback goes back to is not far. It never drops a copy.
+// crash takes away is bounded by bytes and by time, and that what a rollback goes back to is not far. It never drops a
+// copy.
 package keeper
 
 import (
@@ -28,6 +29,7 @@ type Options struct {
 	Store        *storage.Store
 	Snapshots    *snapshots.Set
 	PersistEvery time.Duration              // what a crash may take away, to be streamed again
+	Memory       int64                      // that copies may have of rows that are not durable, all together
 	Checkpoint   time.Duration              // between checkpoints
 	Skips        func(id index.CopyID) bool // copies that need no checkpoints
 	Measure      func()                     // looks at what costs too much to look at for every report
@@ -36,7 +38,12 @@ type Options struct {
 }
 
 // Keeper makes durable what is in memory, now and then, and stores checkpoints: what a crash takes away is bounded by
-// time, and what a rollback goes back to is not far (IX-3).
+// bytes and by time, and what a rollback goes back to is not far (IX-3).
+//
+// A copy that lacks little of being durable passes its turn, persistTurns times at most: each time costs a file, and its
+// compaction into what the copy has, and little is streamed again in no time. Little is few bytes of its own, and few
+// changes of its bucket, all of which have to be read again. One that is being built never passes: what it lacks is
+// not known.
 //
 // Each copy has its turn once in a period, and the turns are spread over it: written together, the memtables of all
 // copies would hold up scans and writes for as long as that takes.
@@ -48,12 +55,20 @@ type Keeper struct {
 
 	// of the loop that makes durable
 	kept    map[index.CopyID]copies.RowsAt // that are durable
+	passed  map[index.CopyID]passed        // turns that were passed since
+	little  int64                          // bytes below which a turn is passed
 	durable turns
 	common  time.Time // when it is kept next where copies stand together
 
 	// of the loop that stores checkpoints
 	saved  map[index.CopyID]copies.RowsAt // of the newest checkpoint
 	stored turns
+}
+
+// passed are turns that a copy has passed, and the changes of its bucket that there were at the first one.
+type passed struct {
+	turns   int
+	changes uint64
 }
 
 // turns says whose turn it is.
@@ -63,11 +78,28 @@ type turns struct {
 	seen   int // copies so far
 }
 
-// turnsPer is how often in a period it is looked whose turn it is.
-const turnsPer = 64
+const (
+	// turnsPer is how often in a period it is looked at most whose turn it is.
+	turnsPer = 64
+	// lookMost is after how long that is done at the latest: a copy that is new has its first turn given then.
+	lookMost = time.Second
+	// persistTurns is how many turns a copy may pass that lacks little.
+	persistTurns = 5
+	// littleBytes is below how many bytes a copy lacks little, and memoryPart which part of the memory all together may
+	// have of those. littleChanges is the same of the bucket's changes: a second of catchup on two processors.
+	littleBytes   = 1 << 20
+	memoryPart    = 4
+	littleChanges = 20_000
+)
 
-// look is how often it is to be looked whose turn it is.
-func (t *turns) look() time.Duration { return max(t.period/turnsPer, time.Millisecond) }
+// look is when it is to be looked whose turn it is: when the next one has its turn, or somebody may be new.
+func (t *turns) look(now time.Time) time.Duration {
+	pause := max(min(lookMost, t.period), 0)
+	for _, at := range t.due {
+		pause = min(pause, at.Sub(now))
+	}
+	return max(pause, t.period/turnsPer, time.Millisecond)
+}
 
 // its reports whether it is a copy's turn. The first one comes within a period of its first sight; the golden ratio
 // lays the copies' first turns evenly, however many there are.
@@ -98,35 +130,50 @@ func (t *turns) forget(all []*storage.Slice) {
 // New returns one that Run lets work.
 func New(o Options) *Keeper { return &Keeper{Options: o} }
 
-// Run works until ctx ends.
-func (p *Keeper) Run(ctx context.Context) error {
+// begin knows of no copy yet.
+func (p *Keeper) begin() {
 	p.kept, p.saved = map[index.CopyID]copies.RowsAt{}, map[index.CopyID]copies.RowsAt{}
+	p.passed = map[index.CopyID]passed{}
 	p.durable = turns{period: p.PersistEvery, due: map[index.CopyID]time.Time{}}
 	p.stored = turns{period: p.Checkpoint, due: map[index.CopyID]time.Time{}}
+}
+
+// Run works until ctx ends.
+func (p *Keeper) Run(ctx context.Context) error {
+	p.begin()
 	var g errgroup.Group
-	g.Go(func() error { every(ctx, MeasureEvery, p.Measure); return nil })
-	g.Go(func() error { every(ctx, p.durable.look(), func() { p.makeDurable(ctx) }); return nil })
-	g.Go(func() error { every(ctx, p.stored.look(), func() { p.storeCheckpoints(ctx) }); return nil })
+	g.Go(func() error { again(ctx, func() time.Duration { return MeasureEvery }, p.Measure); return nil })
+	g.Go(func() error {
+		again(ctx, func() time.Duration { return p.durable.look(p.Now()) }, func() { p.makeDurable(ctx) })
+		return nil
+	})
+	g.Go(func() error {
+		again(ctx, func() time.Duration { return p.stored.look(p.Now()) }, func() { p.storeCheckpoints(ctx) })
+		return nil
+	})
 	return g.Wait()
 }
 
-// every calls f now and then until ctx ends.
-func every(ctx context.Context, pause time.Duration, f func()) {
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
+// again calls f after each pause until ctx ends.
+func again(ctx context.Context, pause func() time.Duration, f func()) {
+	timer := time.NewTimer(pause())
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-timer.C:
 			f()
+			timer.Reset(pause())
 		}
 	}
 }
 
 // makeDurable makes the copies durable whose turn it is.
 func (p *Keeper) makeDurable(ctx context.Context) {
+	p.little = min(littleBytes, p.Memory/memoryPart/int64(max(len(p.durable.due), 1)))
 	p.step(ctx, &p.durable, p.kept, p.persist)
+	maps.DeleteFunc(p.passed, func(id index.CopyID, _ passed) bool { _, ok := p.Store.Slice(id); return !ok })
 	if now := p.Now(); !now.Before(p.common) {
 		p.common = now.Add(p.durable.period)
 		if err := p.Store.KeepCommon(); err != nil {
@@ -163,15 +210,38 @@ func (p *Keeper) step(ctx context.Context, t *turns, done map[index.CopyID]copie
 }
 
 func (p *Keeper) persist(ctx context.Context, s *storage.Slice) error {
-	rows := copies.NewestRows(s)
-	if rows == p.kept[s.Meta().Copy] {
+	id, st := s.Meta().Copy, s.Stats()
+	rows := copies.RowsAt{Generation: st.Generation, Batch: st.Batch}
+	if rows == p.kept[id] {
+		return nil
+	}
+	if st.MemoryBytes > 0 && st.MemoryBytes < p.little && p.pass(s) {
 		return nil
 	}
 	if err := s.Persist(ctx); err != nil {
 		return err
 	}
-	p.kept[s.Meta().Copy] = rows
+	p.kept[id] = rows
+	delete(p.passed, id)
 	return nil
+}
+
+// pass lets a copy with few bytes pass a turn, if it may.
+func (p *Keeper) pass(s *storage.Slice) bool {
+	id, stable := s.Meta().Copy, uint64(0)
+	if at, _ := s.Timestamp(); at.Len() > 0 {
+		stable = at.Total()
+	}
+	was, did := p.passed[id]
+	if !did {
+		was.changes = stable
+	}
+	if stable == 0 || stable-was.changes >= littleChanges || was.turns >= persistTurns {
+		return false
+	}
+	was.turns++
+	p.passed[id] = was
+	return true
 }
 
 func (p *Keeper) checkpoint(ctx context.Context, s *storage.Slice) error {

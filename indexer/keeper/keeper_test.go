@@ -141,3 +141,65 @@ func TestACheckpointThatWaitsHoldsUpNothing(t *testing.T) {
 	}
 	wait("nothing is measured", measured.Load)
 }
+
+// TestLittleWaits: a copy with little that is not durable passes its turns, but not for ever; one with more does not,
+// and nor does any where there is no memory for that.
+func TestLittleWaits(t *testing.T) {
+	st, one := storagetest.Open(t)
+	durable := func() bool {
+		t.Helper()
+		d, err := one.Durable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Batch == one.Stats().Batch
+	}
+	now := time.Unix(1_700_000_000, 0)
+	p := New(Options{Store: st, PersistEvery: time.Second, Memory: 64 << 20, Log: hclog.NewNullLogger(),
+		Now: func() time.Time { return now }})
+	p.begin()
+	turns := func(most int) (n int) { // until it is durable
+		for n = 0; n < most && !durable(); n++ {
+			now = now.Add(p.PersistEvery)
+			p.makeDurable(t.Context())
+		}
+		return n
+	}
+	for range 2 { // it is seen, and has its turn each time from now on
+		now = now.Add(p.PersistEvery)
+		p.makeDurable(t.Context())
+	}
+	for seqno := range uint64(2) {
+		storagetest.FlushAt(t, one, 7, seqno+1)
+		if durable() {
+			t.Fatal("a batch is durable at once")
+		}
+		if n := turns(20); n != persistTurns+1 {
+			t.Errorf("it became durable at turn %d, want %d", n, persistTurns+1)
+		}
+	}
+	storagetest.FlushAt(t, one, 7, 3)
+	p.Memory = memoryPart // a byte each
+	if n := turns(20); n != 1 {
+		t.Errorf("without memory it became durable at turn %d", n)
+	}
+}
+
+// TestLooks: it is looked again when the next copy has its turn, and before anybody new has waited for long.
+func TestLooks(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	turns := turns{period: 64 * time.Second, due: map[index.CopyID]time.Time{}}
+	look := func(want time.Duration) {
+		t.Helper()
+		if got := turns.look(now); got != want {
+			t.Errorf("looks again after %v, want %v", got, want)
+		}
+	}
+	look(lookMost)
+	turns.period = 6400 * time.Millisecond
+	turns.due[1] = now.Add(700 * time.Millisecond)
+	turns.due[2] = now.Add(2 * time.Second)
+	look(700 * time.Millisecond)
+	turns.due[3] = now.Add(-time.Second)
+	look(100 * time.Millisecond)
+}
