@@ -37,9 +37,13 @@ const (
 	mostSideRoom = 16 << 20
 	// aheadBatch is how many bytes are written at once to make room in the queue: a stability timestamp waits no longer.
 	aheadBatch = 8 << 20
-	// bucketTick is how often a bucket looks by itself at what could be written: small side streams, and copies that
-	// have become whole.
-	bucketTick = 20 * time.Millisecond
+	// sideTick is how often a bucket that holds something of side streams looks whether to write it although it is
+	// little.
+	sideTick = 20 * time.Millisecond
+	// bucketTick is how often a bucket looks by itself at what could be written. Nothing waits for it: what makes something
+	// possible comes as a batch with a SYNC or what begins or ends a stream, as a call (a stability timestamp, a
+	// rollback, a copy), or as the end of a write.
+	bucketTick = 250 * time.Millisecond
 )
 
 var (
@@ -115,10 +119,15 @@ func (k *Bucket) Run(ctx context.Context) error {
 }
 
 func (k *Bucket) loop(ctx context.Context) {
-	tick := time.NewTicker(bucketTick)
+	every := bucketTick
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	data, side := &k.in.boxes[0], &k.in.boxes[1]
 	for {
+		if due := k.looksEvery(); due != every {
+			every = due
+			tick.Reset(every)
+		}
 		fromData, fromSide := data.batches, side.batches
 		if k.full() {
 			fromData, fromSide = nil, nil // the connections wait, and the routers behind them
@@ -148,6 +157,14 @@ func (k *Bucket) loop(ctx context.Context) {
 		k.told.queueBytes.Store(int64(k.st.QueueBytes()))
 		k.tellBranch()
 	}
+}
+
+// looksEvery is how often the loop looks by itself.
+func (k *Bucket) looksEvery() time.Duration {
+	if k.st.SideBytes() > 0 {
+		return sideTick
+	}
+	return bucketTick
 }
 
 // Flushed implements holder, and so do Rollback and Gone.

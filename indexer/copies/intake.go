@@ -99,5 +99,8 @@ func (k *Bucket) take(in inbound, from *inbox) {
 			k.work.Look()
 		}
 	}
+	if k.st.Pending() > 0 { // this may have been what a stability timestamp waits for, before a SYNC says so
+		k.work.Look()
+	}
 	in.release()
 }

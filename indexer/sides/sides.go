@@ -24,8 +24,10 @@ import (
 )
 
 const (
-	// sideTick is how often the loop looks when nobody wakes it.
+	// sideTick is how often the loop looks when nobody wakes it, while something is wanted or on its way, and restTick
+	// while nothing is: what makes something wanted wakes it.
 	sideTick = 100 * time.Millisecond
+	restTick = 500 * time.Millisecond
 	// sideGather is how long wants are gathered, so that one request serves many vbuckets.
 	sideGather = 10 * time.Millisecond
 )
@@ -90,13 +92,13 @@ func (l *Loop) log(k *copies.Bucket) hclog.Logger { return l.Log.With("bucket", 
 
 // Run looks and asks until ctx ends.
 func (l *Loop) Run(ctx context.Context) error {
-	tick := time.NewTicker(sideTick)
-	defer tick.Stop()
+	timer := time.NewTimer(sideTick)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return l.calls.Wait()
-		case <-tick.C:
+		case <-timer.C:
 		case <-l.wake:
 			t := time.NewTimer(sideGather)
 			select {
@@ -105,14 +107,19 @@ func (l *Loop) Run(ctx context.Context) error {
 				t.Stop()
 			}
 		}
+		pause := restTick
 		for _, k := range l.Buckets() {
-			l.Look(ctx, k)
+			if l.Look(ctx, k) {
+				pause = sideTick
+			}
 		}
+		timer.Reset(pause)
 	}
 }
 
-// Look asks for what one bucket wants and gives up what has fallen silent.
-func (l *Loop) Look(ctx context.Context, k *copies.Bucket) {
+// Look asks for what one bucket wants and gives up what has fallen silent. It reports whether anything is wanted or on
+// its way.
+func (l *Loop) Look(ctx context.Context, k *copies.Bucket) (busy bool) {
 	var streams []ingest.SideProgress
 	var abandoned []uint64
 	var requests []*core.SideRequest
@@ -124,17 +131,19 @@ func (l *Loop) Look(ctx context.Context, k *copies.Bucket) {
 		l.giveUp(k, st, streams)
 		abandoned = st.Abandoned()
 		wants := st.Wants()
+		busy = len(streams) > 0 || len(abandoned) > 0 || len(wants) > 0
 		requests = l.open(k, st, &core.SideWants{Bucket: k.Name(), Streams: streams, Wants: wants, Making: making,
 			Joining:    len(wants) > 0 && st.Joining(),
 			Projectors: d.Projectors, Revision: d.Revision, Owner: st.Owner,
 			ComesBack: func(ids []index.CopyID) bool { return l.Origins.comesBack(k.Slice, ids, &d) }})
 	}); err != nil {
-		return
+		return false
 	}
 	l.settle(ctx, k, streams, abandoned)
 	for _, r := range requests {
 		l.ask(ctx, k, r)
 	}
+	return busy || len(l.topics) > 0
 }
 
 // giveUp takes streams for failed that bring nothing any more. It runs in the bucket's loop.
