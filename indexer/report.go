@@ -16,12 +16,14 @@ import (
 )
 
 const (
-	// reportEvery is how often the leader is told the level state.
+	// reportEvery is how often the leader is told the level state while it changes, and restEvery while it does not: three
+	// of those make nobody suspect (package liveness).
 	reportEvery = 100 * time.Millisecond
+	restEvery   = 400 * time.Millisecond
 	// reportSpacing is the least time between two reports, however much happens.
 	reportSpacing = 5 * time.Millisecond
-	// fullEvery is after how many reports everything is told again, whatever the leader is thought to know.
-	fullEvery = 300
+	// fullEvery is how often everything is told again, whatever the leader is thought to know.
+	fullEvery = 30 * time.Second
 	// registerPause is the pause after a registration that failed; it doubles up to registerMost.
 	registerPause = 100 * time.Millisecond
 	registerMost  = 2 * time.Second
@@ -35,8 +37,9 @@ var ErrRemoved = errors.New("this indexer was removed from its cluster")
 type reporter struct {
 	x        *Indexer
 	sequence uint64
-	full     int // reports until the next full one
+	full     time.Time // when everything is told next; zero: now
 	told     wire.Reporting
+	calm     bool   // the newest report told nothing that matters, and nor did its answer
 	held     uint64 // hash of the list of held timestamps that was taken over, 0 none
 }
 
@@ -47,7 +50,7 @@ func (r *reporter) Run(ctx context.Context) error {
 		if err := r.register(ctx); err != nil || ctx.Err() != nil {
 			return err
 		}
-		r.full = 0
+		r.full = time.Time{}
 		if err := r.reports(ctx); err != nil {
 			return err
 		}
@@ -89,11 +92,14 @@ func (r *reporter) register(ctx context.Context) error {
 	}
 }
 
-// reports sends reports until the leader does not know us or ctx ends.
+// reports sends reports until the leader does not know us or ctx ends: at once when something has happened that it waits
+// for (Indexer.report), else reportEvery after the last one, or restEvery when that one and its answer told nothing. So
+// what others hold, which answers tell, comes within reportEvery of what was acknowledged here.
 func (r *reporter) reports(ctx context.Context) error {
-	tick := time.NewTicker(reportEvery)
-	defer tick.Stop()
+	timer := time.NewTimer(reportEvery)
+	defer timer.Stop()
 	for {
+		began := time.Now()
 		known, err := r.send(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -109,17 +115,21 @@ func (r *reporter) reports(ctx context.Context) error {
 			r.x.health.Set(healthManagers, "")
 			r.x.metrics.reports.WithLabelValues("ok").Inc()
 		}
-		t := time.NewTimer(reportSpacing)
+		timer.Reset(reportSpacing)
 		select {
 		case <-ctx.Done():
-			t.Stop()
 			return nil
-		case <-t.C:
+		case <-timer.C:
 		}
+		pause := reportEvery
+		if r.calm {
+			pause = restEvery
+		}
+		timer.Reset(time.Until(began.Add(pause)))
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-timer.C:
 		case <-r.x.report:
 		}
 	}
@@ -136,16 +146,17 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	for _, b := range rep.Buckets {
 		counts[b.Heartbeat.Bucket] = len(b.Acks)
 	}
-	full := r.full <= 0
-	r.told.Make(rep, full)
+	full := !x.now().Before(r.full)
+	news := r.told.Make(rep, full)
+	r.calm = false
 	reply, err := x.managers.ReportIndexer(ctx, rep)
 	if err != nil {
 		r.told.Lost()
 		return false, err
 	}
 	r.told.Answered(reply)
-	if r.full--; full {
-		r.full = fullEvery
+	if full {
+		r.full = x.now().Add(fullEvery)
 	}
 	for _, k := range x.allBuckets() {
 		if n := counts[k.Name()]; n > 0 {
@@ -155,6 +166,7 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	if !reply.Known {
 		return false, nil
 	}
+	r.calm = !news && !reply.Full && len(reply.HeldPacked) == 0 && len(reply.HW) == 0
 	x.fills.SetRate(reply.TransferRate)
 	return true, r.takeHeld(reply)
 }

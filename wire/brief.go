@@ -57,8 +57,9 @@ type Reporting struct {
 func (t *Reporting) WantsHW(bucket string) bool { return slices.Contains(t.hw, bucket) }
 
 // Make turns a report of everything, with its sequence set, into the one to be sent: of everything when full is true,
-// else of what has changed. The caller calls Answered, or Lost, before it makes the next.
-func (t *Reporting) Make(r *IndexerReport, full bool) {
+// else of what has changed. The caller calls Answered, or Lost, before it makes the next. It reports whether a leader
+// may wait for what has changed of buckets and copies: not for how much a queue holds that is less than half full.
+func (t *Reporting) Make(r *IndexerReport, full bool) (news bool) {
 	r.Full = full || t.base == 0
 	if !r.Full {
 		r.Base = t.base
@@ -83,8 +84,9 @@ func (t *Reporting) Make(r *IndexerReport, full bool) {
 			}
 		}
 		t.makingBuckets[name] = &told
-		if c, news := told.since(was); news {
+		if c, changed := told.since(was); changed {
 			r.Changes = append(r.Changes, c)
+			news = news || !told.queuesMore(was)
 		}
 	}
 	moved := r.Copies[:0:0]
@@ -95,6 +97,18 @@ func (t *Reporting) Make(r *IndexerReport, full bool) {
 		}
 	}
 	r.Copies = moved
+	return news || r.Full || len(moved) > 0
+}
+
+// queuesMore reports whether b differs from base in no more than how much its queue holds, which is less than half full.
+func (b *BucketReport) queuesMore(base *BucketReport) bool {
+	if base == nil || b.Heartbeat.MutationQueue >= b.Heartbeat.QueueLimit/2 {
+		return false
+	}
+	same := *b
+	same.Heartbeat.MutationQueue = base.Heartbeat.MutationQueue
+	_, differs := same.since(base)
+	return !differs
 }
 
 // Answered notes that the newest report was answered so. The next one is of everything when the answer asks for that,

@@ -324,3 +324,40 @@ func FuzzChange(f *testing.F) {
 		}
 	})
 }
+
+// TestNewsOfReports: what a leader may wait for is news; how much a queue holds that is less than half full is none,
+// and is told all the same.
+func TestNewsOfReports(t *testing.T) {
+	level := func(change func(*BucketReport, *[]CopyReport)) *IndexerReport {
+		b := BucketReport{Generation: 1, Heartbeat: HWHeartbeat{Bucket: "b", QueueLimit: 100, MutationQueue: 10}}
+		copies := []CopyReport{{Copy: 1, Ready: true}}
+		change(&b, &copies)
+		return &IndexerReport{Sequence: 2, Buckets: []BucketReport{b}, Copies: copies}
+	}
+	for _, c := range []struct {
+		name       string
+		change     func(*BucketReport, *[]CopyReport)
+		told, news bool
+	}{
+		{"nothing", func(*BucketReport, *[]CopyReport) {}, false, false},
+		{"a little more in the queue", func(b *BucketReport, _ *[]CopyReport) { b.Heartbeat.MutationQueue = 49 }, true, false},
+		{"a queue half full", func(b *BucketReport, _ *[]CopyReport) { b.Heartbeat.MutationQueue = 50 }, true, true},
+		{"an acknowledgement", func(b *BucketReport, _ *[]CopyReport) { b.Acks = []Ack{{Made: true}} }, true, true},
+		{"more in the queue and a timestamp", func(b *BucketReport, _ *[]CopyReport) {
+			b.Heartbeat.MutationQueue, b.Heartbeat.LastNumber = 20, 7
+		}, true, true},
+		{"a copy", func(_ *BucketReport, c *[]CopyReport) { (*c)[0].Held.Number = 7 }, false, true},
+	} {
+		var r Reporting
+		first := level(func(*BucketReport, *[]CopyReport) {})
+		first.Sequence = 1
+		if !r.Make(first, true) {
+			t.Errorf("%s: that everything is told is no news", c.name)
+		}
+		r.Answered(&ReportReply{Known: true})
+		next := level(c.change)
+		if news := r.Make(next, false); news != c.news || len(next.Changes) > 0 != c.told {
+			t.Errorf("%s: news %v, want %v; %d changes", c.name, news, c.news, len(next.Changes))
+		}
+	}
+}
