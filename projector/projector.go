@@ -39,10 +39,11 @@ import (
 
 // Limits and times.
 const (
-	ReportInterval  = 100 * time.Millisecond
-	syncInterval    = time.Second          // between two SYNCs of an idle vbucket
-	fullInterval    = 5 * time.Second      // between two reports of everything
-	reportSpacing   = 5 * time.Millisecond // between two reports sent at once
+	ReportInterval  = 100 * time.Millisecond // between two reports while there is news
+	restInterval    = 400 * time.Millisecond // between two without; three make nobody suspect (package liveness)
+	syncInterval    = time.Second            // between two SYNCs of an idle vbucket
+	fullInterval    = 5 * time.Second        // between two reports of everything
+	reportSpacing   = 5 * time.Millisecond   // between two reports sent at once
 	registerPause   = 200 * time.Millisecond
 	stopGrace       = time.Second
 	maxWorkers      = 4
@@ -101,6 +102,7 @@ type Config struct {
 	purgePatience time.Duration // 0: purgePatience
 	reachPatience time.Duration // 0: reachPatience
 	lookEvery     time.Duration // 0: lookInterval
+	calmLinger    time.Duration // 0: the router's
 }
 
 // Throttle says what happens when an indexer is slow on maintenance streams (RT-6, RT-8).
@@ -139,9 +141,11 @@ type Projector struct {
 	maps     managedMaps
 	log      hclog.Logger
 
-	wake   chan struct{} // report at once
-	runCtx context.Context
-	tasks  tasks
+	wake    chan struct{} // report at once
+	news    chan struct{} // stirred has become true
+	stirred atomic.Bool   // streams have moved since the last report
+	runCtx  context.Context
+	tasks   tasks
 
 	opening sync.Mutex // of buckets
 
@@ -179,7 +183,7 @@ func Open(cfg Config) (*Projector, error) {
 	p := &Projector{
 		cfg: cfg, bootID: rand.Text(), managers: managerclient.New(cfg.Managers,
 			cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), registry: prometheus.NewRegistry(),
-		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{},
+		log: cfg.Logger, wake: make(chan struct{}, 1), news: make(chan struct{}, 1), buckets: map[string]*bucket{},
 		sides: sides{of: cfg.ID, open: map[core.SideKey]*side{}}, drainFor: sideDrainTimeout,
 		looks:  looks{patience: fieldsTime},
 		faults: faults{all: map[index.ID]*fault{}},
@@ -190,7 +194,7 @@ func Open(cfg Config) (*Projector, error) {
 	var err error
 	if p.router, err = router.New(router.Config{ClusterID: p.clusterID, Projector: cfg.ID, BootID: p.bootID,
 		Logger: cfg.Logger.Named("router"), Refused: p.faults.refused, Registerer: p.registry,
-		Sharers: p.sharers, Connections: cfg.Connections, Smart: cfg.Throttle == ThrottleSmart,
+		Sharers: p.sharers, Connections: cfg.Connections, CalmLinger: cfg.calmLinger, Smart: cfg.Throttle == ThrottleSmart,
 		TLS: cfg.TLS.Client(tlsconf.GRPC, tlsconf.Indexer)}); err != nil {
 		return nil, err
 	}
@@ -291,5 +295,16 @@ func (p *Projector) notify() {
 	select {
 	case p.wake <- struct{}{}:
 	default: // one is asked for already
+	}
+}
+
+// stir notes that there is news that a report may bring in its turn.
+func (p *Projector) stir() {
+	if p.stirred.Load() || p.stirred.Swap(true) {
+		return
+	}
+	select {
+	case p.news <- struct{}{}:
+	default: // the last one has not been seen yet
 	}
 }

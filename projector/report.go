@@ -16,21 +16,22 @@ type knowledge struct {
 }
 
 // report registers and then reports for ever: all that there is first, now and then, and whenever the coordinator asks
-// for it or a report was lost; else what has changed.
+// for it or a report was lost; else what has changed. It reports at once when it is asked to (notify), ReportInterval
+// after the last one when there is news (stir) or the last one was not answered well, and else after restInterval: that
+// is a sign of life, and tells what nobody announces (counters, troubles with KV, who is not sent everything).
 func (p *Projector) report(ctx context.Context) error {
 	if err := p.register(ctx); err != nil {
 		return nil //nolint:nilerr // only the end of ctx
 	}
-	tick := time.NewTicker(ReportInterval)
-	defer tick.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	t := reporter{p: p}
 	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		case <-p.wake:
+		if err := p.await(ctx, timer, &t); err != nil {
+			return nil //nolint:nilerr // only the end of ctx
 		}
+		p.stirred.Store(false) // before the state is read
+		t.sent = time.Now()
 		if err := t.send(ctx); err != nil {
 			return nil //nolint:nilerr // only the end of ctx
 		}
@@ -38,6 +39,26 @@ func (p *Projector) report(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(reportSpacing):
+		}
+	}
+}
+
+// await waits until the next report is due; its error is that of ctx.
+func (p *Projector) await(ctx context.Context, timer *time.Timer, t *reporter) error {
+	for {
+		pause := ReportInterval
+		if t.calm && !p.stirred.Load() {
+			pause = restInterval
+		}
+		timer.Reset(time.Until(t.sent.Add(pause)))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+			return nil
+		case <-p.wake:
+			return nil
+		case <-p.news: // it is due earlier now
 		}
 	}
 }
@@ -54,6 +75,8 @@ type reporter struct {
 	p      *Projector
 	told   core.Reporting[told]
 	full   time.Time // when all was told last
+	sent   time.Time // when the newest one was
+	calm   bool      // it was answered, and nothing is asked for
 	silent int       // reports without an answer, one after the other
 }
 
@@ -65,6 +88,7 @@ func (t *reporter) send(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	t.calm = err == nil && reply.Known && !reply.Full
 	if err != nil {
 		t.told.Lost()
 		p.heard(err)
@@ -133,6 +157,7 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowled
 	for _, b := range all {
 		r.Revision = min(r.Revision, b.applied())
 		states, now := b.states(told[b])
+		b.topic.Urge() // what is told to be complete is on its way
 		r.Buckets = append(r.Buckets, states)
 		telling[b] = now
 	}

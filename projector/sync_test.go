@@ -11,6 +11,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/keyversion"
 	"tidemark/wire"
 )
 
@@ -257,4 +258,23 @@ func TestALostReport(t *testing.T) {
 	}
 	w.eventually("and then what is new again",
 		func() bool { w.manager.mu.Lock(); defer w.manager.mu.Unlock(); return based() })
+}
+
+// TestWhatIsToldIsOnItsWay: where data gathers for ever, what a report says to be complete comes all the same, and each
+// time that something is complete there is a report.
+func TestWhatIsToldIsOnItsWay(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldWith(t, e.Addr(), FeedNative, func(c *Config) { c.calmLinger = time.Hour })
+	w.define(1, 1)
+	w.startAt(3, 1, 0)
+	synced := func(seqno uint64) func() bool {
+		return func() bool {
+			return slices.ContainsFunc(w.data.kinds(keyversion.Sync),
+				func(ev keyversion.Event) bool { return ev.VBucket == 3 && ev.Seqno == seqno })
+		}
+	}
+	for seqno := uint64(1); seqno <= 5; seqno++ {
+		e.stream(3).write(seqno-1, seqno)
+		w.eventually(fmt.Sprintf("SYNC up to %d after a report", seqno), synced(seqno))
+	}
 }

@@ -168,6 +168,7 @@ func (w *worker) tell(n news) {
 	w.pump.tell()
 	if n.moved {
 		w.conn.b.moved()
+		w.conn.b.p.stir()
 	}
 	if n.tell {
 		w.conn.b.p.notify()

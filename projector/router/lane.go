@@ -48,7 +48,15 @@ type lane struct {
 	changed  chan struct{}
 	lastSend time.Time
 	syncAt   time.Time // zero: none due
+	calm     calm
 	stats    Stats
+}
+
+// calm is how a lane gathers what nobody waits for yet.
+type calm struct {
+	on    bool
+	until time.Time // the loop looks then at the latest; zero: it waits to be woken
+	urged bool      // what has gathered goes now
 }
 
 type laneState uint8
@@ -88,6 +96,7 @@ func newLane(t *Topic, key laneKey, addr string, revision uint64) *lane {
 		wake:  make(chan struct{}, 1), changed: make(chan struct{}),
 		vbuckets: make(map[uint16]*laneVB), out: outbox{open: new(frame)},
 	}
+	l.calm.on = l.lossy // what others than indexers take is used as it comes
 	if j := t.router.judge; l.lossy && j.smart {
 		l.judge = j
 		j.join(key.node)
@@ -113,6 +122,22 @@ func (l *lane) signal() {
 	case l.wake <- struct{}{}:
 	default:
 	}
+}
+
+// urge has what has gathered sent at once. The lock is held.
+func (l *lane) urge() {
+	if !l.calm.on || l.calm.urged || len(l.dirty) == 0 && l.out.open.enc.Events() == 0 {
+		return
+	}
+	l.calm.urged = true
+	l.signal()
+}
+
+// urgeNow is urge for who does not hold the lock.
+func (l *lane) urgeNow() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.urge()
 }
 
 // broadcast wakes everybody who waits for a change of state or room.
@@ -210,6 +235,7 @@ func (l *lane) data(ctx context.Context, s *laneVB, ev *keyversion.Event) error 
 // stall waits for room, which counts against the endpoint, but no longer than limit unless that is 0.
 func (l *lane) stall(ctx context.Context, limit time.Duration) error {
 	l.stats.Stalls++
+	l.urge() // the open frame takes room, too
 	began := time.Now()
 	if l.judge != nil {
 		l.judge.hold(l.key.node)
@@ -344,7 +370,7 @@ func (l *lane) sync(s *laneVB, vbuuid, complete uint64) {
 	s.listed = true
 	l.dirty = append(l.dirty, s)
 	if len(l.dirty) == 1 {
-		l.signal()
+		l.begins()
 	}
 }
 
@@ -434,6 +460,7 @@ func (l *lane) append(s *laneVB, events ...keyversion.Event) error {
 	if len(events) > 1 { // the frame may have been empty: closeFull sees only the first event by itself
 		l.signal()
 	}
+	l.urge() // who joins or leaves a stream is waited for
 	return nil
 }
 
@@ -441,6 +468,13 @@ func (l *lane) closeFull() {
 	if l.out.full() {
 		l.seal()
 	} else if l.out.open.enc.Events() == 1 {
+		l.begins()
+	}
+}
+
+// begins wakes the loop as something begins to gather, unless it looks in time by itself.
+func (l *lane) begins() {
+	if l.calm.until.IsZero() {
 		l.signal()
 	}
 }
@@ -530,6 +564,7 @@ func (l *lane) unused(dropped bool) {
 	if l.unwanted && l.leave == nil && l.state != gone {
 		l.leave = time.AfterFunc(leaveTimeout, l.expire)
 	}
+	l.urge()
 	l.signal()
 }
 
@@ -557,6 +592,7 @@ func (l *lane) drained(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for !l.empty() {
+		l.urge()
 		switch {
 		case l.state == gone && l.topic.ctx.Err() != nil:
 			return l.errClosed()

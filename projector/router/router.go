@@ -43,6 +43,9 @@ const (
 	lingerTime  = 3 * time.Millisecond
 	// syncTick is how long Syncs are gathered: one per vbucket goes out.
 	syncTick = 5 * time.Millisecond
+	// DefaultCalmLinger is how long data and Syncs of a maintenance stream gather, unless they are urged (Topic.Urge):
+	// nobody uses them before a stability timestamp has them, and none has what the leader has not been told of.
+	DefaultCalmLinger = 100 * time.Millisecond
 
 	// leaveTimeout is how long an endpoint that the view has dropped may take to acknowledge what is still queued.
 	leaveTimeout = 2 * time.Second
@@ -87,6 +90,7 @@ type Config struct {
 	Smart        bool
 	SlowWindow   time.Duration // 0: DefaultSlowWindow
 	SlowPatience time.Duration // 0: DefaultSlowPatience
+	CalmLinger   time.Duration // 0: DefaultCalmLinger
 	Dial         Dial          // nil: transport.Dial with TLS
 	TLS          *tls.Config   // of the connections; nil without TLS
 	// told of a document whose keys in an index cannot be carried; may be nil
@@ -117,6 +121,7 @@ func New(cfg Config) (*Router, error) {
 	setDefault(&cfg.ReservedBytes, DefaultReservedBytes)
 	setDefault(&cfg.SlowWindow, DefaultSlowWindow)
 	setDefault(&cfg.SlowPatience, DefaultSlowPatience)
+	setDefault(&cfg.CalmLinger, DefaultCalmLinger)
 	if cfg.SlowWindow < slowSlots || cfg.SlowPatience <= 0 || cfg.SlowPatience > cfg.SlowWindow/2 {
 		return nil, fmt.Errorf("%w: slow after %s of %s; want more than 0 and at most half", ErrTopic, cfg.SlowPatience,
 			cfg.SlowWindow)

@@ -441,10 +441,19 @@ func TestAddressChanges(t *testing.T) {
 		"INSERT vb0 i1 2 b 1/0=y")
 }
 
-// Of many Syncs within a tick, 5 ms from the first of them, the newest goes out, after the events it speaks of.
+// Of many Syncs within a tick, 5 ms from the first of them, the newest goes out, after the events it speaks of. Where
+// nobody waits, the tick is Config.CalmLinger.
 func TestSyncsAreGathered(t *testing.T) {
+	side := maintenance(2)
+	side.Path, side.Class = "/catchup/1/1", keyversion.ClassCatchup
+	for _, cfg := range []router.TopicConfig{maintenance(2), side} {
+		t.Run(cfg.Class.String(), func(t *testing.T) { testSyncsAreGathered(t, cfg) })
+	}
+}
+
+func testSyncsAreGathered(t *testing.T, cfg router.TopicConfig) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, router.Config{}, maintenance(2))
+		f := newFixture(t, router.Config{CalmLinger: 5 * time.Millisecond}, cfg)
 		v := view(t, 1, one(1, 1))
 		f.begin(0, 1, v, 0)
 		f.begin(1, 1, v, 0)
@@ -586,4 +595,50 @@ func TestMetrics(t *testing.T) {
 	if value("tidemark_router_events_total") != 1 || value("tidemark_router_connections") != 0 {
 		t.Fatalf("events %v, connections %v", value("tidemark_router_events_total"), value("tidemark_router_connections"))
 	}
+}
+
+// TestWhatGathersIsUrged: data and Syncs of a maintenance stream gather for as long as nobody urges them: whoever tells
+// the leader how far streams are, a message that begins or ends a stream, who waits for room, and who waits until all is
+// delivered. What others than indexers take is not kept back.
+func TestWhatGathersIsUrged(t *testing.T) {
+	f := newFixture(t, router.Config{CalmLinger: time.Hour, QueueBytes: 16 << 10, ReservedBytes: 1 << 10}, maintenance(2))
+	v := view(t, 1, one(1, 1))
+	f.begin(0, 1, v, 0)
+	lines := []string{"STREAM_BEGIN vb0 i1 0 after 0 [11]"}
+	more := func(all ...string) {
+		t.Helper()
+		lines = append(lines, all...)
+		f.tap.expect(t, "n1", lines...)
+	}
+	more()
+	f.must(f.topic.Mutation(t.Context(), 0, doc(1, "a", "x")))
+	f.must(f.topic.Sync(0, 77, 1))
+	f.topic.Urge()
+	more("INSERT vb0 i1 1 a 1/0=x", "SYNC vb0 i1 1")
+	f.must(f.topic.Sync(0, 77, 2))
+	f.topic.Urge()
+	more("SYNC vb0 i1 2")
+	f.must(f.topic.Mutation(t.Context(), 0, doc(3, "a", "x")))
+	f.begin(1, 1, v, 0)
+	more("INSERT vb0 i1 3 a 1/0=x", "STREAM_BEGIN vb1 i1 0 after 0 [11]")
+	f.must(f.topic.Mutation(t.Context(), 0, doc(4, "a", "x")))
+	f.must(f.topic.Drain(t.Context()))
+	more("INSERT vb0 i1 4 a 1/0=x")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for seqno := uint64(5); seqno <= 104; seqno++ { // the open frame alone takes all the room before it is full
+		f.must(f.topic.Mutation(ctx, 0, doc(seqno, "a", strings.Repeat("x", 1<<10))))
+	}
+	f.must(f.topic.Drain(t.Context()))
+	if n := strings.Count(f.tap.script("n1"), "INSERT"); n != 103 { // 2 was a Sync alone, and nobody has dropped anything
+		t.Errorf("%d of 103 documents have come", n)
+	}
+
+	cfg := maintenance(1)
+	cfg.Path, cfg.Class = "/catchup/1/1", keyversion.ClassCatchup
+	side := newFixture(t, router.Config{CalmLinger: time.Hour}, cfg)
+	side.begin(0, 1, v, 0)
+	side.must(side.topic.Mutation(t.Context(), 0, doc(1, "a", "x")))
+	side.must(side.topic.Sync(0, 77, 1))
+	side.tap.expect(t, "n1", "STREAM_BEGIN vb0 i1 0 after 0 [11]", "INSERT vb0 i1 1 a 1/0=x", "SYNC vb0 i1 1")
 }

@@ -170,9 +170,11 @@ func (l *lane) next(now time.Time) (frame []byte, pause time.Duration) {
 	return f.bytes, 0
 }
 
+// long is when to look again at what wakes the loop when there is something.
+const long = time.Hour
+
 // prepare closes the open frame when it is due. Everything sealed has been sent.
 func (l *lane) prepare(now time.Time) time.Duration {
-	const long = time.Hour
 	pause := long
 	if (len(l.dropped) > 0 || l.slow) && l.out.bytes <= l.bound()/2 {
 		ready, again := l.inTime()
@@ -182,6 +184,16 @@ func (l *lane) prepare(now time.Time) time.Duration {
 			pause = again
 		}
 	}
+	if l.calm.on {
+		return min(pause, l.gather(now))
+	}
+	return min(pause, l.linger(now))
+}
+
+// linger closes the open frame, and puts the Syncs into it that are due, a few milliseconds after the last one. It
+// returns when to look again.
+func (l *lane) linger(now time.Time) time.Duration {
+	pause := long
 	if len(l.dirty) > 0 {
 		if l.syncAt.IsZero() {
 			l.syncAt = now.Add(syncTick)
@@ -203,6 +215,34 @@ func (l *lane) prepare(now time.Time) time.Duration {
 		pause = min(pause, due)
 	}
 	return pause
+}
+
+// gather closes the open frame with all Syncs in it when it is urged, or after Config.CalmLinger. It returns when to look
+// again: the first event and the first Sync that gather wake the loop, and so does who urges.
+func (l *lane) gather(now time.Time) time.Duration {
+	c := &l.calm
+	empty := len(l.dirty) == 0 && l.out.open.enc.Events() == 0
+	if empty {
+		c.urged = false
+	} else if c.until.IsZero() {
+		c.until = now.Add(l.topic.router.cfg.CalmLinger)
+	}
+	if due := c.until.Sub(now); due > 0 && !c.urged {
+		return due // also with nothing: what comes meanwhile need not wake the loop
+	}
+	if c.until = (time.Time{}); empty {
+		return long
+	}
+	l.flushSyncs()
+	if l.out.open.enc.Events() > 0 {
+		l.seal()
+	}
+	c.urged = false
+	if len(l.dirty) > 0 { // there was no room for them
+		c.until = now.Add(syncTick)
+		return syncTick
+	}
+	return 0
 }
 
 // disconnected ends a connection's epoch; it reports whether anything was acknowledged on it.

@@ -232,6 +232,14 @@ func (t *Topic) Sync(vb uint16, vbuuid, complete uint64) error {
 	return nil
 }
 
+// Urge has everything sent now that gathers on a maintenance topic: whoever tells the leader how far its streams are
+// calls it, as the next stability timestamp may have all that was told. It never waits.
+func (t *Topic) Urge() {
+	for _, l := range t.allLanes() {
+		l.urgeNow()
+	}
+}
+
 // End ends a vbucket's stream in order: last is the seqno of the last event, reach the highest window end that was read
 // (0 on a maintenance stream), sums what the caller says of what it gave, if anything. What is queued is still
 // delivered.
