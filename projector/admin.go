@@ -332,6 +332,7 @@ func (p *Projector) sync(ctx context.Context, req *wire.SyncRequest) (*wire.Proj
 	}
 	b := p.bucket(req.Bucket)
 	if b != nil && len(req.Want) > 0 && req.WaitMS > 0 {
+		defer b.calm.Hurry()()
 		b.topic.Urge() // what is here already travels meanwhile
 		limit := time.NewTimer(min(time.Duration(req.WaitMS)*time.Millisecond, maxSyncWait))
 		defer limit.Stop()

@@ -9,6 +9,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
 	"tidemark/projector/core"
+	"tidemark/projector/feed"
 	"tidemark/projector/router"
 	"tidemark/wire"
 )
@@ -19,6 +20,7 @@ type bucket struct {
 	name    string
 	uuid    string
 	topic   *router.Topic
+	calm    *feed.Calm      // of its connections: hurried while a scan waits
 	ctx     context.Context // ends with the bucket or the projector
 	cancel  context.CancelFunc
 	control *control
@@ -70,9 +72,9 @@ func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error)
 	if err != nil {
 		return nil, rpc.Refuse(errcode.Unavailable, "%v; try again", err)
 	}
-	b := &bucket{p: p, name: name, uuid: uuid, topic: topic, streams: core.NewStreams[*stream](vbuckets),
-		gates: make([]gate, vbuckets), dialing: newGate(), changed: make(chan struct{}),
-		joins: joins{are: core.NewJoins(vbuckets)}}
+	b := &bucket{p: p, name: name, uuid: uuid, topic: topic, calm: feed.NewCalm(),
+		streams: core.NewStreams[*stream](vbuckets), gates: make([]gate, vbuckets), dialing: newGate(),
+		changed: make(chan struct{}), joins: joins{are: core.NewJoins(vbuckets)}}
 	for v := range b.gates {
 		b.gates[v] = newGate()
 	}

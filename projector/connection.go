@@ -42,7 +42,7 @@ func (b *bucket) connect(ctx context.Context) (*connection, error) {
 	pl := b.plan.Load()
 	xattrs := pl.xattrs()
 	window := max(feed.DefaultBufferBytes/b.p.sharers(), feed.MinBufferBytes)
-	f, err := b.p.dial(ctx, b.name, "maintenance", window, xattrs)
+	f, err := b.p.dialCalm(ctx, b.name, "maintenance", window, xattrs, b.calm)
 	if err != nil {
 		return nil, err
 	}

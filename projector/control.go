@@ -19,10 +19,17 @@ import (
 // dial opens a DCP connection to the KV node; its name is unique, for a second one of the same name would silently kill
 // the first.
 func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int, xattrs bool) (feed.Feed, error) {
+	return p.dialCalm(ctx, bucket, topic, buffer, xattrs, nil)
+}
+
+// dialCalm is dial for a connection whose documents nobody waits for while calm says so.
+func (p *Projector) dialCalm(ctx context.Context, bucket, topic string, buffer int, xattrs bool,
+	calm *feed.Calm) (feed.Feed, error) {
 	conf, err := p.feedConfig(bucket, topic, buffer, xattrs)
 	if err != nil {
 		return nil, err
 	}
+	conf.Calm = calm
 	c, err := p.dialNode(ctx, conf)
 	if err == nil {
 		p.counters.connections.Inc()

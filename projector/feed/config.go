@@ -65,6 +65,9 @@ type Config struct {
 	Managers []string
 	// Map gives the map of a node that shows none itself; nil: nobody has it.
 	Map func(ctx context.Context) (*mcbp.ClusterConfig, error)
+	// Calm, unless nil, lets reads rest while nobody is in a hurry, for documents that nobody waits for. Implementations
+	// may pass over it.
+	Calm *Calm
 	// Logger may be nil.
 	Logger hclog.Logger
 }

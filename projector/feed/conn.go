@@ -385,6 +385,9 @@ func (c *Conn) writeLoop() error {
 			c.fail(c.lost(err))
 			return err
 		}
+		if k := c.conf.Calm; k != nil {
+			poke(k.wake) // an answer may be waited for
+		}
 	}
 }
 

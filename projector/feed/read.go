@@ -3,6 +3,7 @@ package feed
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/golang/snappy"
 
@@ -34,8 +35,11 @@ type reader struct {
 func (c *Conn) readLoop() error {
 	r := &reader{conn: c, in: newGatherer(c.session.Conn, c.conf.BufferBytes), cur: c.chunks.take(chunkBytes)}
 	defer r.free()
+	rests, timer := restful{since: time.Now()}, time.NewTimer(0)
+	defer timer.Stop()
 	for {
-		if err := r.fill(); err != nil {
+		n, err := r.fill()
+		if err != nil {
 			err = c.lost(err)
 			c.fail(err)
 			return err
@@ -44,6 +48,7 @@ func (c *Conn) readLoop() error {
 			c.fail(err)
 			return err
 		}
+		c.rest(&rests, timer, n)
 	}
 }
 
@@ -56,18 +61,18 @@ func (r *reader) free() {
 }
 
 // fill reads once, into a new chunk if the message under way does not fit into
-// this one or little room is left.
-func (r *reader) fill() error {
+// this one or little room is left. It returns how much came.
+func (r *reader) fill() (n int, err error) {
 	if err := r.room(); err != nil {
-		return err
+		return 0, err
 	}
-	n, err := r.in.Read(r.cur.buf[r.to:])
+	n, err = r.in.Read(r.cur.buf[r.to:])
 	r.to += n
 	r.conn.arrived.Add(uint64(n))
 	if n > 0 {
-		return nil
+		return n, nil
 	}
-	return err
+	return 0, err
 }
 
 // room makes sure that a read is worth it. Memory for a large message grows with what has come of it, not with what its

@@ -1,0 +1,72 @@
+package feed_test
+
+import (
+	"testing"
+	"time"
+
+	"tidemark/kv/kvclient/kvclienttest"
+	"tidemark/kv/mcbp"
+	"tidemark/projector/feed"
+)
+
+// TestARestEnds: a reader that rests for an hour reads on when an answer of the node is waited for, and when somebody is
+// in a hurry, for as long as that is so.
+func TestARestEnds(t *testing.T) {
+	opaque := make(chan uint32, 1)
+	n := startNode(t, func(_ *kvclienttest.Peer, f mcbp.Frame) bool {
+		if f.Op == mcbp.OpDCPStreamReq {
+			opaque <- f.Opaque
+		}
+		return false
+	})
+	conf := config(n)
+	conf.Calm = feed.EndlessCalm()
+	c := dial(t, conf)
+	if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 9, End: mcbp.EndOfTime}); err != nil {
+		t.Fatal(err)
+	}
+	id := <-opaque
+	read := func() {
+		t.Helper()
+		_, blocks := take(t, c, 1)
+		releaseAll(blocks)
+	}
+	send := func(seqno uint64) { n.to().Send(mutation(9, id, seqno, "k", "v")) }
+	take(t, c, 1) // BEGIN, after which it rests
+	for seqno := uint64(1); seqno <= 3; seqno++ {
+		send(seqno)
+		if _, err := c.FailoverLog(within(t, time.Minute), 9); err != nil {
+			t.Fatalf("an answer during a rest: %v", err)
+		}
+		read()
+	}
+	send(4)
+	defer conf.Calm.Hurry()()
+	read()
+	for seqno := uint64(5); seqno <= 7; seqno++ {
+		send(seqno)
+		read()
+	}
+}
+
+// TestRests: how long the reader rests is what brings few bytes; who brings many never rests.
+func TestRests(t *testing.T) {
+	at := time.Unix(1_700_000_000, 0)
+	for _, c := range []struct {
+		name  string
+		bytes int           // of each read
+		every time.Duration // between the end of a rest and the read
+		want  time.Duration
+	}{
+		{"a document now and then", 300, 10 * time.Millisecond, 25 * time.Millisecond},
+		{"after a long silence", 300, time.Hour, 25 * time.Millisecond},
+		{"a megabyte a second", 1000, time.Millisecond, 25 * time.Millisecond},
+		{"three megabytes a second", 3000, time.Millisecond, 10922 * time.Microsecond},
+		{"ten megabytes a second", 10_000, time.Millisecond, 0},
+		{"a large read", 32 << 10, time.Second, 0},
+	} {
+		if got := feed.RestOf(at, c.every, c.bytes).Truncate(time.Microsecond); got != c.want {
+			t.Errorf("%s: rests for %v, want %v", c.name, got, c.want)
+		}
+	}
+}
