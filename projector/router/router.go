@@ -38,7 +38,7 @@ const (
 
 	// A batch is closed with batchEvents or batchBytes, or after lingerTime; an event that finds its connection at
 	// rest goes at once.
-	batchEvents = 64
+	batchEvents = 256
 	batchBytes  = 64 << 10
 	lingerTime  = 3 * time.Millisecond
 	// syncTick is how long Syncs are gathered: one per vbucket goes out.
