@@ -18,6 +18,7 @@ type base struct {
 	id      raft.ServerID
 	fsm     StateMachine
 	clock   *seenClock
+	stirs   *stirs
 	raft    *raft.Raft                // nil until Open has ended
 	started atomic.Pointer[raft.Raft] // raft, for connections that come in while Open is at work
 	stop    chan struct{}             // closed by Close

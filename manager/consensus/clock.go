@@ -53,12 +53,14 @@ func (c *termClock) stamp() int64 { return c.clock.Stamp(time.Since(c.began).Mil
 type timed struct {
 	StateMachine
 	clock *seenClock
+	stirs *stirs
 }
 
 // Apply implements raft.FSM.
 func (t timed) Apply(entry *raft.Log) any {
 	answer := t.StateMachine.Apply(entry)
 	t.clock.saw(t.State())
+	t.stirs.stir()
 	return answer
 }
 

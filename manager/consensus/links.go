@@ -51,7 +51,7 @@ func (l *links) openTransport() error {
 		log: l.cfg.Logger.Named("transport"), accepted: newPlaces(), moved: make(map[string]string),
 	}
 	l.trans = addressed{disk: l.storage.disk, in: &incoming{calls: make(chan raft.RPC), ended: make(chan struct{})},
-		patience: transportTimeout(l.cfg.Heartbeat),
+		patience: transportTimeout(l.cfg.Heartbeat), stirs: l.stirs,
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 			Logger:                  l.cfg.Logger.Named("transport"),
 			Stream:                  l.layer,

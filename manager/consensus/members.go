@@ -78,6 +78,7 @@ func (ms *members) member(seen []Server, change func() raft.IndexFuture) error {
 			return fmt.Errorf("%w: they are %v, the decision was made on %v", ErrMembersChanged, now, seen)
 		}
 	}
+	ms.stirs.stir()
 	if err := change().Error(); err != nil {
 		if err = ms.outcome(err); errors.Is(err, ErrUnknownOutcome) {
 			err = fmt.Errorf("%w: when a majority answers, tidemark cluster status shows whether it counts; if one is lost "+
@@ -93,6 +94,7 @@ func (b *base) TransferLeadershipTo(s Server) error {
 	if b.raft.State() != raft.Leader {
 		return b.notLeader()
 	}
+	b.stirs.stir()
 	if err := b.raft.LeadershipTransferToServer(raft.ServerID(s.ID), raft.ServerAddress(s.Raft)).Error(); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrNoOther, s.ID, err)
 	}
@@ -105,6 +107,7 @@ func (b *base) TransferLeadership() error {
 	if b.raft.State() != raft.Leader {
 		return b.notLeader()
 	}
+	b.stirs.stir()
 	if err := b.raft.LeadershipTransfer().Error(); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoOther, err)
 	}

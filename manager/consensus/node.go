@@ -53,7 +53,7 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrConfig, err), n.trans.Close(), n.store.Close())
 	}
 	var err error
-	n.raft, err = raft.NewRaft(cfg.raft(n.id, n.notify), timed{machine, n.clock}, n.logs, n.store, n.snaps, n.trans)
+	n.raft, err = raft.NewRaft(cfg.raft(n.id, n.notify), timed{machine, n.clock, n.stirs}, n.logs, n.store, n.snaps, n.trans)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrStore, err), n.trans.Close(), n.store.Close())
 	}
@@ -65,7 +65,7 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 
 // assemble makes the parts; nothing is open yet.
 func assemble(cfg Config, machine StateMachine) *Node {
-	b := &base{cfg: cfg, fsm: machine, clock: &seenClock{began: time.Now()}, stop: make(chan struct{}),
+	b := &base{cfg: cfg, fsm: machine, clock: &seenClock{began: time.Now()}, stirs: newStirs(), stop: make(chan struct{}),
 		done: make(chan struct{})}
 	st := &storage{base: b, disk: newDisk(&b.cfg), cluster: clusterName{unstored: make(chan struct{}, 1)}}
 	l := &links{base: b, storage: st}
@@ -151,6 +151,7 @@ func (n *Node) Close() error {
 		if n.running.Load() {
 			<-n.done
 		}
+		n.stirs.stir()
 		n.closeErr = errors.Join(n.raft.Shutdown().Error(), n.trans.Close(), n.store.Close())
 		close(n.notifyEnd)
 		n.helpers.Wait()

@@ -110,6 +110,7 @@ func (rd *reads) check(ctx context.Context, c *confirmer) readAnswer {
 // Barrier returns when everything that was committed before has been applied on this leader. It waits no longer than
 // leadership lasts.
 func (b *base) Barrier() error {
+	b.stirs.stir()
 	if err := b.raft.Barrier(proposeTimeout).Error(); err != nil {
 		return b.outcome(err)
 	}

@@ -2,12 +2,13 @@ package consensus
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
 )
 
-// TestRepeats: a follower hears entries, commits and terms at once, and that there is nothing new twenty times a
+// TestRepeats: a follower hears entries, commits and terms at once, and that there is nothing new four times a
 // second; it heard that a hundred and thirty times a second, which was half of what an idle follower did.
 func TestRepeats(t *testing.T) {
 	began := time.Now()
@@ -18,21 +19,48 @@ func TestRepeats(t *testing.T) {
 		after        time.Duration
 		term, commit uint64
 		entries      []*raft.Log
-		want         bool
+		want         time.Duration // that it need not be said for
 	}{
-		{"the first", 0, 1, 6, nil, false},
-		{"nothing new", 5 * time.Millisecond, 1, 6, nil, true},
-		{"entries", 6 * time.Millisecond, 1, 6, entries, false},
-		{"nothing since the entries", 7 * time.Millisecond, 1, 6, nil, true},
-		{"they are committed", 8 * time.Millisecond, 1, 7, nil, false},
-		{"nothing since", 57 * time.Millisecond, 1, 7, nil, true},
-		{"nothing for long", 58 * time.Millisecond, 1, 7, nil, false},
-		{"a new term", 59 * time.Millisecond, 2, 7, nil, false},
-		{"nothing new in it", 108 * time.Millisecond, 2, 7, nil, true},
+		{"the first", 0, 1, 6, nil, 0},
+		{"nothing new", 5 * time.Millisecond, 1, 6, nil, 245 * time.Millisecond},
+		{"entries", 6 * time.Millisecond, 1, 6, entries, 0},
+		{"nothing since the entries", 7 * time.Millisecond, 1, 6, nil, 249 * time.Millisecond},
+		{"they are committed", 8 * time.Millisecond, 1, 7, nil, 0},
+		{"nothing since", 257 * time.Millisecond, 1, 7, nil, time.Millisecond},
+		{"nothing for long", 258 * time.Millisecond, 1, 7, nil, 0},
+		{"a new term", 259 * time.Millisecond, 2, 7, nil, 0},
+		{"nothing new in it", 508 * time.Millisecond, 2, 7, nil, time.Millisecond},
 	} {
 		args := &raft.AppendEntriesRequest{Term: c.term, LeaderCommitIndex: c.commit, Entries: c.entries}
 		if got := l.repeats(args, began.Add(c.after)); got != c.want {
-			t.Errorf("%s: repeats %t, want %t", c.name, got, c.want)
+			t.Errorf("%s: repeats for %v, want %v", c.name, got, c.want)
 		}
 	}
+}
+
+// TestRestsEnd: who would say nothing new rests until it has to, or until something stirs; shortly after that nobody
+// rests.
+func TestRestsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, began := newStirs(), time.Now()
+		is := func(what string, want time.Duration) {
+			t.Helper()
+			if at := time.Since(began); at != want {
+				t.Errorf("%s at %v, want %v", what, at, want)
+			}
+		}
+		s.rest(repeatPause)
+		is("nothing has stirred", repeatPause)
+		go func() {
+			time.Sleep(10 * time.Millisecond)
+			s.stir()
+		}()
+		s.rest(repeatPause)
+		is("something has", repeatPause+10*time.Millisecond)
+		s.rest(repeatPause)
+		is("and nobody rests", repeatPause+10*time.Millisecond)
+		time.Sleep(awakeFor)
+		s.rest(repeatPause)
+		is("somebody rests again", 2*repeatPause+10*time.Millisecond+awakeFor)
+	})
 }

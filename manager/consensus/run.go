@@ -191,6 +191,7 @@ func (q *proposals) command(b statecontext.Body) (index uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
+	q.stirs.stir()
 	f := q.raft.Apply(data, proposeTimeout)
 	results, err := q.settle(f, 1)
 	if err != nil {

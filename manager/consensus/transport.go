@@ -46,6 +46,7 @@ type addressed struct {
 	disk     *disk
 	patience time.Duration // with a pipeline that takes nothing
 	in       *incoming
+	stirs    *stirs
 }
 
 // errDiskHangs is why a leader is silent.
@@ -61,12 +62,13 @@ func (t addressed) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddre
 	if err != nil {
 		return nil, err
 	}
-	return &pipeline{AppendPipeline: p, disk: t.disk, patience: t.patience}, nil
+	return &pipeline{AppendPipeline: p, disk: t.disk, patience: t.patience, stirs: t.stirs}, nil
 }
 
 // repeatPause is how long a follower is told nothing new: the library asks it again and again within commitTimeout, so
-// that a commit shows there soon, also when there is none. One that was started again hears where the log is by this.
-const repeatPause = 50 * time.Millisecond
+// that a commit shows there soon, also when there is none. Nothing needs the same again: a pipeline delivers in order or
+// ends, and the next one begins with everything.
+const repeatPause = 250 * time.Millisecond
 
 // pipeline is the library's, silent while the disk hangs, and closed when it takes nothing for too long: the library
 // stops to read answers after one that refuses (a follower whose disk is full) and then waits for room in the full
@@ -75,6 +77,7 @@ type pipeline struct {
 	raft.AppendPipeline
 	disk     *disk
 	patience time.Duration
+	stirs    *stirs
 	last     saidLast
 }
 
@@ -85,13 +88,15 @@ type saidLast struct {
 }
 
 // AppendEntries implements raft.AppendPipeline. A call that says nothing new is not made, as if it had been lost:
-// nothing counts on its answer, since contact and lease are the heartbeats'. It is called by one goroutine.
+// nothing counts on its answer, since contact and lease are the heartbeats'. Its caller, who would ask again within
+// commitTimeout, rests until something stirs. It is called by one goroutine.
 func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture,
 	error) {
 	if p.disk.hangs() {
 		return nil, errDiskHangs
 	}
-	if p.last.repeats(args, time.Now()) {
+	if left := p.last.repeats(args, time.Now()); left > 0 {
+		p.stirs.rest(left)
 		return nil, nil //nolint:nilnil // the library looks at the error only
 	}
 	stuck := time.AfterFunc(p.patience, func() { _ = p.Close() }) // the caller sees that it is closed
@@ -99,13 +104,16 @@ func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.App
 	return p.AppendPipeline.AppendEntries(args, resp)
 }
 
-// repeats reports whether a call says nothing that was not said in the last moments; what it says counts as said.
-func (l *saidLast) repeats(args *raft.AppendEntriesRequest, now time.Time) bool {
-	if len(args.Entries) == 0 && args.Term == l.term && args.LeaderCommitIndex == l.commit && now.Sub(l.at) < repeatPause {
-		return true
+// repeats returns for how long a call that says nothing new need not be made, as the same was said in the last moments;
+// 0: it says something, which counts as said.
+func (l *saidLast) repeats(args *raft.AppendEntriesRequest, now time.Time) time.Duration {
+	if len(args.Entries) == 0 && args.Term == l.term && args.LeaderCommitIndex == l.commit {
+		if left := repeatPause - now.Sub(l.at); left > 0 {
+			return min(left, repeatPause)
+		}
 	}
 	l.term, l.commit, l.at = args.Term, args.LeaderCommitIndex, now
-	return false
+	return 0
 }
 
 func (t addressed) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args *raft.AppendEntriesRequest,
