@@ -185,8 +185,8 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 	completed = s.Took(progress.Seqno, progress.Completed)
 	s.seqno.Store(s.Last)
 	if completed {
-		s.complete.Store(s.Complete)
 		err = p.topic.Sync(s.VBucket(), s.VBUUID, s.Complete)
+		s.complete.Store(s.Complete) // behind the SYNC, which whoever tells the leader of it has sent
 	}
 	return completed, err
 }

@@ -28,7 +28,7 @@ const MeasureEvery = time.Second
 type Options struct {
 	Store        *storage.Store
 	Snapshots    *snapshots.Set
-	PersistEvery time.Duration              // what a crash may take away, to be streamed again
+	PersistEvery time.Duration              // between a copy's turns to be made durable
 	Memory       int64                      // that copies may have of rows that are not durable, all together
 	Checkpoint   time.Duration              // between checkpoints
 	Skips        func(id index.CopyID) bool // copies that need no checkpoints
@@ -42,8 +42,8 @@ type Options struct {
 //
 // A copy that lacks little of being durable passes its turn, persistTurns times at most: each time costs a file, and its
 // compaction into what the copy has, and little is streamed again in no time. Little is few bytes of its own, and few
-// changes of its bucket, all of which have to be read again. One that is being built never passes: what it lacks is
-// not known.
+// changes of its bucket, all of which have to be read again. One that is being built, or
+// catches up, never passes: what it lacks is not known.
 //
 // Each copy has its turn once in a period, and the turns are spread over it: written together, the memtables of all
 // copies would hold up scans and writes for as long as that takes.
@@ -65,7 +65,7 @@ type Keeper struct {
 	stored turns
 }
 
-// passed are turns that a copy has passed, and the changes of its bucket that there were at the first one.
+// passed are turns that a copy has passed since it was durable, and the changes of its bucket that there were then.
 type passed struct {
 	turns   int
 	changes uint64
@@ -222,21 +222,18 @@ func (p *Keeper) persist(ctx context.Context, s *storage.Slice) error {
 		return err
 	}
 	p.kept[id] = rows
-	delete(p.passed, id)
+	stable, _ := s.Timestamp()
+	p.passed[id] = passed{changes: stable.Total()}
 	return nil
 }
 
-// pass lets a copy with few bytes pass a turn, if it may.
+// pass lets a copy with few bytes pass a turn, if it may: one that has been made durable by this process, and of whose
+// bucket all changes since are counted.
 func (p *Keeper) pass(s *storage.Slice) bool {
-	id, stable := s.Meta().Copy, uint64(0)
-	if at, _ := s.Timestamp(); at.Len() > 0 {
-		stable = at.Total()
-	}
-	was, did := p.passed[id]
-	if !did {
-		was.changes = stable
-	}
-	if stable == 0 || stable-was.changes >= littleChanges || was.turns >= persistTurns {
+	id := s.Meta().Copy
+	stable, exact := s.Timestamp()
+	was, known := p.passed[id]
+	if !known || !exact || stable.Total()-was.changes >= littleChanges || was.turns >= persistTurns {
 		return false
 	}
 	was.turns++

@@ -178,7 +178,13 @@ func TestLittleWaits(t *testing.T) {
 			t.Errorf("it became durable at turn %d, want %d", n, persistTurns+1)
 		}
 	}
-	storagetest.FlushAt(t, one, 7, 3)
+	for busy := range uint64(3) { // little of its own, much of the bucket's
+		storagetest.FlushAt(t, one, 7, 4+(busy+1)*littleChanges)
+		if n := turns(20); n != 1 {
+			t.Errorf("in a busy bucket it became durable at turn %d", n)
+		}
+	}
+	storagetest.FlushAt(t, one, 7, 10*littleChanges)
 	p.Memory = memoryPart // a byte each
 	if n := turns(20); n != 1 {
 		t.Errorf("without memory it became durable at turn %d", n)

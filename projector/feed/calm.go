@@ -56,6 +56,7 @@ func (r *restful) read(n int, now time.Time) time.Duration {
 	if pause < restLeast {
 		return 0
 	}
+	r.begin(now) // what comes during a rest is read at once behind it
 	return min(pause, restMost)
 }
 
@@ -78,7 +79,6 @@ func (c *Conn) rest(r *restful, timer *time.Timer, n int) {
 	case <-k.wake:
 	case <-c.done:
 	}
-	r.begin(time.Now())
 }
 
 // asks reports whether an answer of the node is waited for.

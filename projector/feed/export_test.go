@@ -15,3 +15,25 @@ func RestOf(at time.Time, after time.Duration, bytes int) time.Duration {
 	r.begin(at)
 	return r.read(bytes, at.Add(after))
 }
+
+// ReadsOf is how often the reader reads in ten seconds in which documents of so many bytes come, so many a second.
+func ReadsOf(rate, bytes int) (reads int) {
+	const aRead = 5 * time.Microsecond
+	start := time.Unix(1_700_000_000, 0)
+	gap, now := time.Second/time.Duration(rate), start
+	next := now.Add(gap)
+	var r restful
+	r.begin(now)
+	for ; now.Sub(start) < 10*time.Second; reads++ {
+		if next.After(now) {
+			now = next
+		}
+		n := 0
+		for ; !next.After(now); next = next.Add(gap) {
+			n += bytes
+		}
+		now = now.Add(aRead)
+		now = now.Add(r.read(n, now))
+	}
+	return reads
+}

@@ -194,8 +194,9 @@ func (l *intake) judge(b *bucket, n *indexer, a *wire.Accepted) bool {
 	return b.ledger.Indexer(l.nowMS, n.node, accepts)
 }
 
-// judgePart is which part of the ledger's patience with an indexer passes until it is told again what has not changed.
-const judgePart = 10
+// judgePart is which part of the ledger's patience with an indexer passes until it is told again what has not changed:
+// by the next report of one that is at rest, too.
+const judgePart = 20
 
 // judgeLate tells the ledger all streams that an indexer accepts, where it has changed since, or waits for the indexer.
 func (l *intake) judgeLate(b *bucket, n *indexer, nb *nodeBucket, told *wire.ReportedBucket) {
