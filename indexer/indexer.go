@@ -422,7 +422,8 @@ func (x *Indexer) Run(ctx context.Context) error {
 	g.Go(func() error { return x.fills.Run(inner) })
 	g.Go(func() error { return x.fills.Expire(inner) })
 	keep := keeper.New(keeper.Options{Store: x.store, Snapshots: x.snapshots, PersistEvery: x.cfg.PersistEvery,
-		Memory: x.cfg.MemTableBytes, Checkpoint: x.cfg.Checkpoint, Skips: x.orphans.has, Measure: x.measure, Log: x.log, Now: x.now})
+		Memory: x.cfg.MemTableBytes, Checkpoint: x.cfg.Checkpoint, Skips: x.orphans.has, Measure: x.measure, Log: x.log,
+		Now: x.now})
 	g.Go(func() error { return keep.Run(inner) })
 	g.Go(func() error { return x.verify.Audit(inner) })
 	g.Go(func() error { return x.watchMemory(inner) })

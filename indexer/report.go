@@ -92,9 +92,9 @@ func (r *reporter) register(ctx context.Context) error {
 	}
 }
 
-// reports sends reports until the leader does not know us or ctx ends: at once when something has happened that it waits
-// for (Indexer.report), else reportEvery after the last one, or restEvery when that one and its answer told nothing. So
-// what others hold, which answers tell, comes within reportEvery of what was acknowledged here.
+// reports sends reports until the leader does not know us or ctx ends: at once when something has happened that it
+// waits for (Indexer.report), else reportEvery after the last one, or restEvery when that one and its answer told
+// nothing. So what others hold, which answers tell, comes within reportEvery of what was acknowledged here.
 func (r *reporter) reports(ctx context.Context) error {
 	timer := time.NewTimer(reportEvery)
 	defer timer.Stop()

@@ -100,7 +100,8 @@ func (t *Reporting) Make(r *IndexerReport, full bool) (news bool) {
 	return news || r.Full || len(moved) > 0
 }
 
-// queuesMore reports whether b differs from base in no more than how much its queue holds, which is less than half full.
+// queuesMore reports whether b differs from base in no more than how much its queue holds, which is less than half
+// full.
 func (b *BucketReport) queuesMore(base *BucketReport) bool {
 	if base == nil || b.Heartbeat.MutationQueue >= b.Heartbeat.QueueLimit/2 {
 		return false

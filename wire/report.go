@@ -67,9 +67,9 @@ type Hosted struct {
 	VBuckets []uint16              `json:"vbuckets"` // ascending
 }
 
-// ProjectorReport is a projector's level state (SYNC included, PR-18). POST /v1/components/{id}/reports at once on begin,
-// end and rollback, else every 100 ms while there is news, and every 400 ms at rest. Sequence rises with every report of a
-// boot id.
+// ProjectorReport is a projector's level state (SYNC included, PR-18). POST /v1/components/{id}/reports at once on
+// begin, end and rollback, else every 100 ms while there is news, and every 400 ms at rest. Sequence rises with every
+// report of a boot id.
 type ProjectorReport struct {
 	ID        index.ProjectorID `json:"id"`
 	BootID    string            `json:"boot_id"`
@@ -192,9 +192,9 @@ type CopyDifference struct {
 	TakenAnew bool           `json:"taken_anew"` // their vbuckets are streamed again
 }
 
-// IndexerReport is an indexer's level state. POST /v1/components/{id}/reports at once on begin, end, and made or skipped
-// stability timestamps, else every 100 ms while there is news, and every 400 ms at rest. Without Full, only buckets and copies that changed are listed: what is left
-// out is as it was in the newest report that was answered.
+// IndexerReport is an indexer's level state. POST /v1/components/{id}/reports at once on begin, end, and made or
+// skipped stability timestamps, else every 100 ms while there is news, and every 400 ms at rest. Without Full, only
+// buckets and copies that changed are listed: what is left out is as it was in the newest report that was answered.
 type IndexerReport struct {
 	Node      index.NodeID `json:"node"`
 	UUID      string       `json:"uuid"`

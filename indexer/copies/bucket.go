@@ -40,9 +40,9 @@ const (
 	// sideTick is how often a bucket that holds something of side streams looks whether to write it although it is
 	// little.
 	sideTick = 20 * time.Millisecond
-	// bucketTick is how often a bucket looks by itself at what could be written. Nothing waits for it: what makes something
-	// possible comes as a batch with a SYNC or what begins or ends a stream, as a call (a stability timestamp, a
-	// rollback, a copy), or as the end of a write.
+	// bucketTick is how often a bucket looks by itself at what could be written. Nothing waits for it: what makes
+	// something possible comes as a batch with a SYNC or what begins or ends a stream, as a call (a stability timestamp,
+	// a rollback, a copy), or as the end of a write.
 	bucketTick = 250 * time.Millisecond
 )
 

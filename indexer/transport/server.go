@@ -154,7 +154,8 @@ func (s *Server) serve(st grpc.ServerStream) error {
 		return st.SendMsg(&outbound{keyversion.AppendAck(nil, keyversion.Ack{Refused: err.Error()})})
 	}
 	log.Debug("connection open")
-	a := &acker{stream: st, wake: make(chan struct{}, 1), much: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	a := &acker{stream: st, wake: make(chan struct{}, 1), much: make(chan struct{}, 1),
+		stop: make(chan struct{}), done: make(chan struct{})}
 	go a.run()
 	err = s.receive(st, sink, a)
 	a.end()

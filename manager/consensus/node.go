@@ -53,7 +53,8 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrConfig, err), n.trans.Close(), n.store.Close())
 	}
 	var err error
-	n.raft, err = raft.NewRaft(cfg.raft(n.id, n.notify), timed{machine, n.clock, n.stirs}, n.logs, n.store, n.snaps, n.trans)
+	n.raft, err = raft.NewRaft(cfg.raft(n.id, n.notify), timed{machine, n.clock, n.stirs}, n.logs,
+		n.store, n.snaps, n.trans)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrStore, err), n.trans.Close(), n.store.Close())
 	}

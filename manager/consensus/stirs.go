@@ -8,11 +8,11 @@ import (
 // awakeFor is how long after something new the library's loops are left as they are.
 const awakeFor = 200 * time.Millisecond
 
-// stirs ends the rests of pipelines. The library asks each follower again and again within commitTimeout, as it does not
-// tell its loops of a commit; where nothing is new they rest instead (pipeline.AppendEntries), until repeatPause is over
-// or something stirs. What does: a proposal before it is handed to Raft, each entry that is applied here, which a
-// follower is to hear is committed, a change of members, a barrier, handing leadership on, and the end of the node. What
-// is not announced waits for a rest that is under way, for repeatPause at most.
+// stirs ends the rests of pipelines. The library asks each follower again and again within commitTimeout, as it does
+// not tell its loops of a commit; where nothing is new they rest instead (pipeline.AppendEntries), until repeatPause
+// is over or something stirs. What does: a proposal before it is handed to Raft, each entry that is applied here,
+// which a follower is to hear is committed, a change of members, a barrier, handing leadership on, and the end of the
+// node. What is not announced waits for a rest that is under way, for repeatPause at most.
 type stirs struct {
 	mu    sync.Mutex
 	until time.Time     // before then nobody rests

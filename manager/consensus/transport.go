@@ -66,8 +66,8 @@ func (t addressed) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddre
 }
 
 // repeatPause is how long a follower is told nothing new: the library asks it again and again within commitTimeout, so
-// that a commit shows there soon, also when there is none. Nothing needs the same again: a pipeline delivers in order or
-// ends, and the next one begins with everything.
+// that a commit shows there soon, also when there is none. Nothing needs the same again: a pipeline delivers in order
+// or ends, and the next one begins with everything.
 const repeatPause = 250 * time.Millisecond
 
 // pipeline is the library's, silent while the disk hangs, and closed when it takes nothing for too long: the library

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A node sends each document as it is written, and a wake-up of the reader, of who takes its blocks and of workers costs
-// more than the document that it brings. So where nobody waits for documents before some tens of milliseconds are over, the
-// reader rests after a read that brought little, and what comes meanwhile shares the next one.
+// A node sends each document as it is written, and a wake-up of the reader, of who takes its blocks and of workers
+// costs more than the document that it brings. So where nobody waits for documents before some tens of milliseconds
+// are over, the reader rests after a read that brought little, and what comes meanwhile shares the next one.
 const (
 	// restMost is how long the reader rests at most: by so much a document comes later.
 	restMost = 25 * time.Millisecond

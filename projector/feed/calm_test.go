@@ -9,8 +9,8 @@ import (
 	"tidemark/projector/feed"
 )
 
-// TestARestEnds: a reader that rests for an hour reads on when an answer of the node is waited for, and when somebody is
-// in a hurry, for as long as that is so.
+// TestARestEnds: a reader that rests for an hour reads on when an answer of the node is waited for, and when somebody
+// is in a hurry, for as long as that is so.
 func TestARestEnds(t *testing.T) {
 	opaque := make(chan uint32, 1)
 	n := startNode(t, func(_ *kvclienttest.Peer, f mcbp.Frame) bool {

@@ -597,9 +597,9 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestWhatGathersIsUrged: data and Syncs of a maintenance stream gather for as long as nobody urges them: whoever tells
-// the leader how far streams are, a message that begins or ends a stream, who waits for room, and who waits until all is
-// delivered. What others than indexers take is not kept back.
+// TestWhatGathersIsUrged: data and Syncs of a maintenance stream gather for as long as nobody urges them: whoever
+// tells the leader how far streams are, a message that begins or ends a stream, who waits for room, and who waits
+// until all is delivered. What others than indexers take is not kept back.
 func TestWhatGathersIsUrged(t *testing.T) {
 	f := newFixture(t, router.Config{CalmLinger: time.Hour, QueueBytes: 16 << 10, ReservedBytes: 1 << 10}, maintenance(2))
 	v := view(t, 1, one(1, 1))

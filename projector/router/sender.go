@@ -217,8 +217,8 @@ func (l *lane) linger(now time.Time) time.Duration {
 	return pause
 }
 
-// gather closes the open frame with all Syncs in it when it is urged, or after Config.CalmLinger. It returns when to look
-// again: the first event and the first Sync that gather wake the loop, and so does who urges.
+// gather closes the open frame with all Syncs in it when it is urged, or after Config.CalmLinger. It returns when to
+// look again: the first event and the first Sync that gather wake the loop, and so does who urges.
 func (l *lane) gather(now time.Time) time.Duration {
 	c := &l.calm
 	empty := len(l.dirty) == 0 && l.out.open.enc.Events() == 0
