@@ -115,8 +115,8 @@ func TestAbsencesAreTold(t *testing.T) {
 	}
 }
 
-// TestCancelledRepairRests: when a repair is cancelled, its next one is counted from then, for the indexers whose copies
-// it makes anew and for no other; another rebalance that is cancelled moves nothing.
+// TestCancelledRepairRests: when a repair is cancelled, its next one is counted from then, for the indexers whose
+// copies it makes anew and for no other; another rebalance that is cancelled moves nothing.
 func TestCancelledRepairRests(t *testing.T) {
 	for _, cause := range []string{RepairCause, "an operator"} {
 		n := cluster(t)

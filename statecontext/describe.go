@@ -42,15 +42,7 @@ func Describe(s *State) string {
 		fmt.Fprintf(&w, "projector %s admin=%s boot=%s @%d\n", p.ID, p.Admin, p.BootID, p.ModifiedCAS)
 	}
 	for i := range s.Indexers() {
-		going := ""
-		if i.Evicting {
-			going = " EVICTING"
-		}
-		if a := i.Offline; a != nil {
-			going += fmt.Sprintf(" OFFLINE since %d, repair counts from %d", a.StateMS, a.RepairMS)
-		}
-		fmt.Fprintf(&w, "indexer %d uuid=%s boot=%s name=%s admin=%s scan=%s @%d%s\n", i.Node, i.UUID, i.BootID, i.Name,
-			i.Admin, i.Scan, i.ModifiedCAS, going)
+		describeIndexer(&w, i)
 	}
 	s.removed.Scan(func(uuid string, cas uint64) bool {
 		fmt.Fprintf(&w, "removed indexer uuid=%s @%d\n", uuid, cas)
@@ -77,6 +69,18 @@ func Describe(s *State) string {
 		return true
 	})
 	return w.String()
+}
+
+func describeIndexer(w *strings.Builder, i *Indexer) {
+	fmt.Fprintf(w, "indexer %d uuid=%s boot=%s name=%s admin=%s scan=%s @%d", i.Node, i.UUID, i.BootID, i.Name, i.Admin,
+		i.Scan, i.ModifiedCAS)
+	if i.Evicting {
+		w.WriteString(" EVICTING")
+	}
+	if a := i.Offline; a != nil {
+		fmt.Fprintf(w, " OFFLINE since %d, a repair counts from %d", a.StateMS, a.RepairMS)
+	}
+	w.WriteByte('\n')
 }
 
 func describeBucket(w *strings.Builder, b *Bucket) {

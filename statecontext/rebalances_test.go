@@ -230,7 +230,8 @@ func TestRebalancesAreSound(t *testing.T) {
 			var body Body
 			switch rapid.IntRange(0, 9).Draw(rt, "what") {
 			case 0:
-				c := &StartRebalance{Cause: rapid.SampledFrom([]string{"test", RepairCause}).Draw(rt, "cause"), Sends: 1, Receives: 1}
+				c := &StartRebalance{Cause: rapid.SampledFrom([]string{"test", RepairCause}).Draw(rt, "cause"), Sends: 1,
+					Receives: 1}
 				for range rapid.IntRange(1, 2).Draw(rt, "steps") {
 					o := rapid.SampledFrom(x.Topology.Copies).Draw(rt, "copy")
 					c.Steps = append(c.Steps, partition.Rebalance{Index: id, Slice: o.Slice, Replica: o.Replica, Old: o.ID,

@@ -266,8 +266,8 @@ func TestLostCopiesAreRepaired(t *testing.T) {
 	})
 }
 
-// Leaders that change every 30 s do not keep a lost indexer from being repaired, nor does one that comes back and crashes
-// before it has reported; one that works again is back.
+// Leaders that change every 30 s do not keep a lost indexer from being repaired, nor does one that comes back and
+// crashes before it has reported; one that works again is back.
 func TestRepairIsCountedOverLeaders(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.moving()

@@ -8,6 +8,10 @@ import (
 // attendEvery is how often it is noted who is offline: of many that go at once, one command tells.
 const attendEvery = 1000 // ms
 
+// stampEvery is how long the state's time may go without a stamp while it counts for a repair. A manager that was
+// killed knows it from its disk alone: what had passed since would be lost, where it leads next.
+const stampEvery = 5000 // ms
+
 // attendance notes in the replicated state which indexers are offline, so that whoever leads next knows since when.
 type attendance struct {
 	*scene
@@ -21,6 +25,19 @@ func (l *attendance) step() {
 		return
 	}
 	l.atMS = l.nowMS
+	c := l.look()
+	if len(c.Offline)+len(c.Back) == 0 && !l.stampDue() {
+		return
+	}
+	l.propose("attendance", c, func(_ statecontext.Result, err error) {
+		if err == nil {
+			l.logNoted(c)
+		}
+	})
+}
+
+// look is what is to be noted now.
+func (l *attendance) look() *statecontext.NoteAbsences {
 	c := &statecontext.NoteAbsences{}
 	for i := range l.now.state.Indexers() {
 		n := l.components.indexers[i.Node]
@@ -35,14 +52,20 @@ func (l *attendance) step() {
 			c.Back = append(c.Back, seen)
 		}
 	}
-	if len(c.Offline)+len(c.Back) == 0 {
-		return
+	return c
+}
+
+// stampDue reports whether the state's time, which has not been stamped for long, counts for a repair.
+func (l *attendance) stampDue() bool {
+	if l.stateMS-l.now.state.TimeMS() < stampEvery {
+		return false
 	}
-	l.propose("attendance", c, func(_ statecontext.Result, err error) {
-		if err == nil {
-			l.logNoted(c)
+	for i := range l.now.state.Indexers() {
+		if in, ok := l.repairIn(i); ok && in > 0 {
+			return true
 		}
-	})
+	}
+	return false
 }
 
 // logNoted logs what was noted.
