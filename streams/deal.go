@@ -48,10 +48,8 @@ func (l *Ledger) deal(nowMS int64) {
 		return
 	}
 	l.dealMS = nowMS + l.cfg.DealEvery.Milliseconds()
-	for _, fullMS := range l.fullMS {
-		if nowMS-fullMS < l.cfg.MismatchWait.Milliseconds() {
-			return
-		}
+	if l.takers.full(nowMS - l.cfg.MismatchWait.Milliseconds()) {
+		return
 	}
 	load := map[index.ProjectorID]int{}
 	for v := range l.vbs {

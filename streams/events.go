@@ -188,9 +188,7 @@ func (l *Ledger) begin(v int, nowMS int64, c claim) {
 	}
 	e.Owner, e.Incarnation, e.Log, e.Purge = c.projector, c.Incarnation, c.Log, c.Purge
 	e.tries, e.restMS, e.refused, e.doubts, e.atAudit = 0, 0, 0, 0, timestamp.Infinity
-	for _, since := range l.mismatch {
-		since[v] = 0
-	}
+	l.takers.begun(v)
 	l.settleDeal(v, nowMS)
 	l.set(v, nowMS, Begun, "")
 	l.taken(v, nowMS)
@@ -275,31 +273,29 @@ func (l *Ledger) cannot(nowMS int64, v int, p index.ProjectorID, r Started) {
 // Indexer takes which streams an indexer accepts. What it refuses for longer than patience is asked for again under a
 // new incarnation. It is true when all that is listed is as wanted: it need not be told again before Changes has risen.
 func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) (settled bool) {
-	if !slices.Contains(l.nodes, node) {
+	n := l.takers[node]
+	if n == nil {
 		return false
 	}
 	settled = true
-	since := l.mismatch[node]
-	if since == nil {
-		since = make([]int64, len(l.vbs))
-		l.mismatch[node] = since
+	if n.sinceMS == nil {
+		n.sinceMS = make([]int64, len(l.vbs))
 	}
 	for _, a := range accepts {
 		if v := int(a.VBucket); v < len(l.vbs) {
-			l.accepted(v, nowMS, node, a, since)
-			settled = settled && since[v] == 0
+			l.accepted(v, nowMS, n, a)
+			settled = settled && n.sinceMS[v] == 0
 		}
 	}
 	return settled
 }
 
-// accepted takes what one indexer accepts of one vbucket; since is when each vbucket of the indexer began not to be as
-// wanted, 0 for one that is.
-func (l *Ledger) accepted(v int, nowMS int64, node index.NodeID, a Acceptance, since []int64) {
+// accepted takes what one indexer accepts of one vbucket.
+func (l *Ledger) accepted(v int, nowMS int64, n *taker, a Acceptance) {
 	e := &l.vbs[v]
 	l.raiseFence(v, a.Incarnation)
 	if e.State != Begun {
-		since[v] = 0
+		n.sinceMS[v] = 0
 		return
 	}
 	switch order := a.Incarnation.Compare(e.Incarnation); {
@@ -308,40 +304,29 @@ func (l *Ledger) accepted(v int, nowMS int64, node index.NodeID, a Acceptance, s
 	case order == 0 && a.Open && a.Projector != e.Owner:
 		l.set(v, nowMS, Lost, "an indexer accepts another projector under the same incarnation")
 	case order == 0 && a.Open:
-		since[v] = 0
-		if shut := l.shut[node]; shut != nil {
-			shut[v] = false
-		}
-	case since[v] == 0:
-		since[v] = max(nowMS, 1)
-	case l.overdue(nowMS, node, since[v], e.misTries):
+		n.accepts(v)
+	case n.sinceMS[v] == 0:
+		n.sinceMS[v] = max(nowMS, 1)
+	case l.overdue(nowMS, n, v, e.misTries):
 		e.misTries++
-		since[v] = 0
-		l.shutOut(node, v)
+		n.shutOut(v)
 		l.set(v, nowMS, Lost, "an indexer does not receive it")
 	}
 }
 
 // Full tells that an indexer's queue has no room: what is on its way to it waits there, BEGIN too, and is not missing.
 func (l *Ledger) Full(nowMS int64, node index.NodeID) {
-	if slices.Contains(l.nodes, node) {
-		l.fullMS[node] = nowMS
+	if n := l.takers[node]; n != nil {
+		n.fullMS = max(nowMS, 1)
 	}
 }
 
-// overdue reports whether an indexer should have accepted the owner's stream by now, which it has not since sinceMS.
-// While it is full that may take as long as patience ever lasts.
-func (l *Ledger) overdue(nowMS int64, node index.NodeID, sinceMS int64, tries int) bool {
-	return nowMS-max(sinceMS, l.fullMS[node]) > l.patience(l.cfg.MismatchWait, tries) ||
+// overdue reports whether an indexer, which has not accepted the owner's stream of a vbucket, should have by now. While
+// it is full that may take as long as patience ever lasts.
+func (l *Ledger) overdue(nowMS int64, n *taker, v, tries int) bool {
+	sinceMS := n.sinceMS[v]
+	return nowMS-max(sinceMS, n.fullMS) > l.patience(l.cfg.MismatchWait, tries) ||
 		nowMS-sinceMS > l.patience(l.cfg.MismatchWait, l.cfg.MaxDoublings)
-}
-
-// shutOut notes that an indexer has not received a vbucket's stream for long.
-func (l *Ledger) shutOut(node index.NodeID, v int) {
-	if l.shut[node] == nil {
-		l.shut[node] = make([]bool, len(l.vbs))
-	}
-	l.shut[node][v] = true
 }
 
 // auditDoubts is how many audits in a row must find a stream wanting: one may cross an event that is on its way.

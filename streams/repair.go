@@ -208,13 +208,14 @@ func (l *Ledger) openRepair(nowMS int64) {
 		return
 	}
 	l.repairs++
-	l.repair = &repair{inc: l.next(), vbs: vbs, phase: polling, sinceMS: nowMS, nodes: l.nodes,
+	nodes := l.takers.nodes()
+	l.repair = &repair{inc: l.next(), vbs: vbs, phase: polling, sinceMS: nowMS, nodes: nodes,
 		positions: map[index.NodeID]map[uint16]Position{}, logs: map[index.ProjectorID]map[uint16]Log{}}
-	if len(l.nodes) > 0 {
+	if len(nodes) > 0 {
 		for _, v := range vbs { // whatever becomes of this repair, who is polled refuses what is older
 			l.raiseFence(int(v), l.repair.inc)
 		}
-		l.queue(Action{Kind: PollPositions, Incarnation: l.repair.inc, VBuckets: vbs, Nodes: l.nodes})
+		l.queue(Action{Kind: PollPositions, Incarnation: l.repair.inc, VBuckets: vbs, Nodes: nodes})
 	}
 }
 
@@ -371,13 +372,12 @@ func (r *repair) holders(vb uint16) (hs []Position, seen timestamp.MapRevision) 
 // receivers leaves out the holders that did not receive the stream before: what they lack comes by their own catchup
 // streams, as KV would else send all of it again to everybody. If nobody did, all of them count.
 func (l *Ledger) receivers(r *repair, vb uint16, holders []Position) []Position {
-	if len(l.shut) == 0 {
+	if !l.takers.anyShut() {
 		return holders
 	}
 	var open []Position
 	for _, n := range r.nodes {
-		shut := l.shut[n]
-		if p, ok := r.positions[n][vb]; ok && p.Participant && (shut == nil || !shut[vb]) {
+		if p, ok := r.positions[n][vb]; ok && p.Participant && !l.takers.lacks(n, vb) {
 			open = append(open, p)
 		}
 	}

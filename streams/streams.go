@@ -155,14 +155,7 @@ type Ledger struct {
 	hosts      map[index.ProjectorID]hosted // of those that are not alive, too: they tell it once
 	// of those, that have not said what they stream: no vbucket is lost because of them
 	unheard []index.ProjectorID
-	nodes   []index.NodeID // indexers that take part, ascending
-	// mismatch is per indexer and vbucket since when it has not accepted the owner's stream; 0: it does.
-	mismatch map[index.NodeID][]int64
-	// shut marks, per indexer and vbucket, who did not accept the owner's stream for so long that it was asked for again,
-	// and has accepted none since: a restart does not go back for it.
-	shut map[index.NodeID][]bool
-	// fullMS is when an indexer last said that its queue has no room.
-	fullMS  map[index.NodeID]int64
+	takers  takers
 	repair  *repair
 	repairs uint64
 	// shared are the projectors at one KV node, by vbucket, where there is more than one, as the newest audit says.
@@ -209,9 +202,7 @@ func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 		return nil, fmt.Errorf("%w: %d vbuckets, want 1 to %d", ErrConfig, n, timestamp.MaxVBuckets)
 	}
 	return &Ledger{cfg: cfg, epoch: epoch, term: term, vbs: make([]Entry, n), counts: [Unknown + 1]int{Idle: n},
-			committed: Committed{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{},
-			shut:   map[index.NodeID][]bool{},
-			fullMS: map[index.NodeID]int64{},
+			committed: Committed{Vector: timestamp.New(n)}, takers: takers{},
 			strays: map[stray]index.Incarnation{}, hosts: map[index.ProjectorID]hosted{}, dealMS: cfg.DealEvery.Milliseconds()},
 		nil
 }
@@ -290,24 +281,9 @@ func (l *Ledger) SetProjectors(nowMS int64, ids []index.ProjectorID) {
 	}
 }
 
-// SetIndexers returns which indexers take part: those that host a copy of the bucket and are neither in bootstrap nor
+// SetIndexers says which indexers take part: those that host a copy of the bucket and are neither in bootstrap nor
 // offline. A repair under way keeps those it began with.
-func (l *Ledger) SetIndexers(ids []index.NodeID) {
-	ids = slices.Clone(ids)
-	slices.Sort(ids)
-	l.nodes = slices.Compact(ids)
-	for n := range l.mismatch {
-		if !slices.Contains(l.nodes, n) {
-			delete(l.mismatch, n)
-			delete(l.shut, n)
-		}
-	}
-	for n := range l.fullMS {
-		if !slices.Contains(l.nodes, n) {
-			delete(l.fullMS, n)
-		}
-	}
-}
+func (l *Ledger) SetIndexers(ids []index.NodeID) { l.takers.set(ids) }
 
 // Nudge ends the rest of vbuckets that nobody hosted, because something changed on the KV side.
 func (l *Ledger) Nudge() {
