@@ -101,7 +101,7 @@ type Config struct {
 	CacheBytes    int64         // of storage, see storage.Options
 	MemTableBytes int64         // of storage
 	KeepSnapshots int           // stability timestamps per copy at which scans can run
-	PersistEvery  time.Duration // between the turns of a copy to be made durable, of which it may pass some (package keeper)
+	PersistEvery  time.Duration // between turns in which copies are made durable, see package keeper
 	Checkpoint    time.Duration // between checkpoints, for rollback
 	// KeepCheckpoints is how many each copy keeps at least. 0: the storage's default.
 	KeepCheckpoints int

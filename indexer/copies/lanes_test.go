@@ -313,7 +313,8 @@ func TestBuildersOfTwoBuckets(t *testing.T) {
 			begun.Add(1)
 			<-goOn
 		}
-		a, b, all := newLanes(runtime.GOMAXPROCS(0), do), newLanes(runtime.GOMAXPROCS(0), do), &Builders{places: semaphore.NewWeighted(1)}
+		a, b := newLanes(runtime.GOMAXPROCS(0), do), newLanes(runtime.GOMAXPROCS(0), do)
+		all := &Builders{places: semaphore.NewWeighted(1)}
 		a.builds, b.builds = all, all
 		for range 3 {
 			a.give(&lane{}, task{class: building})

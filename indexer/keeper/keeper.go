@@ -40,10 +40,10 @@ type Options struct {
 // Keeper makes durable what is in memory, now and then, and stores checkpoints: what a crash takes away is bounded by
 // bytes and by time, and what a rollback goes back to is not far (IX-3).
 //
-// A copy that lacks little of being durable passes its turn, persistTurns times at most: each time costs a file, and its
-// compaction into what the copy has, and little is streamed again in no time. Little is few bytes of its own, and few
-// changes of its bucket, all of which have to be read again. One that is being built, or
-// catches up, never passes: what it lacks is not known.
+// A copy that lacks little of being durable passes its turn, persistTurns times at most: each time costs a file, and
+// its compaction into what the copy has, and little is streamed again in no time. Little is few bytes of its own,
+// and few changes of its bucket, all of which have to be read again. One that is being built, or catches up, never
+// passes: what it lacks is not known.
 //
 // Each copy has its turn once in a period, and the turns are spread over it: written together, the memtables of all
 // copies would hold up scans and writes for as long as that takes.

@@ -310,8 +310,8 @@ func poke(ch chan struct{}) {
 	}
 }
 
-// took has a batch acknowledged. One counts as half of what is much, at least: the sender's room is filled by the memory
-// of a frame, of which little may be in use.
+// took has a batch acknowledged. One counts as half of what is much, at least: the sender's room is filled by the
+// memory of frames, of which little may be in use.
 func (a *acker) took(number uint64, size int) {
 	a.taken.Store(number)
 	if a.bytes.Add(int64(max(size, ackBytes/2))) >= ackBytes {

@@ -71,10 +71,11 @@ func TestRests(t *testing.T) {
 	}
 }
 
-// TestReadsAreShared: from a few documents a second on, reads bring what has come for as long as the reader may rest: also
-// the one right behind a rest, which brings much at once, does not look like much in no time.
+// TestReadsAreShared: from a few documents a second on, reads bring what has come for as long as the reader may rest.
+// The one right behind a rest, which brings much at once, does not look like much in no time.
 func TestReadsAreShared(t *testing.T) {
-	for _, c := range []struct{ rate, most int }{{30, 300}, {100, 410}, {1000, 410}, {3000, 410}, {5000, 1000}, {10_000, 2000}} {
+	for _, c := range []struct{ rate, most int }{{30, 300}, {100, 410}, {1000, 410}, {3000, 410}, {5000, 1000},
+		{10_000, 2000}} {
 		if got := feed.ReadsOf(c.rate, 300); got > c.most {
 			t.Errorf("%d documents a second: %d reads in ten seconds, want %d at most", c.rate, got, c.most)
 		}
