@@ -246,6 +246,9 @@ func (p *Projector) checkCluster(id string) error {
 }
 
 func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
+	if b := p.bucket(req.Bucket); b != nil {
+		defer b.calm.Hurry()() // most often a scan asks, which will wait for what KV has now
+	}
 	c, done := p.kvOf(ctx, req.Bucket)
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, seqnosTimeout)
