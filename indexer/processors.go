@@ -5,19 +5,15 @@ import (
 	"runtime"
 )
 
-// overcommit is how many threads run Go code for each processor where the process is this indexer alone. Go gives a
-// goroutine that has become runnable its turn when another has run for 10 ms; the operating system gives a thread that
-// wakes its turn at once. Builds, merges of tables and garbage collection take all processors for seconds, and a scan
-// passes through several goroutines of this process: with one thread for each processor it waits for one of them each
-// time. What is measured: docs/performance.md, "Session scans beside a build".
-const overcommit = 3
-
-// takeProcessors returns how many processors the process may use, and lets the operating system share them out where
-// the process is its own and nothing else was asked for.
+// takeProcessors returns how many processors the process may use. Where it is this indexer's own, and nothing else was
+// asked for, half as many threads again run Go code: Go gives a goroutine that has become runnable its turn when another
+// has run for 10 ms, the operating system gives a thread that wakes its turn at once. Writers of builds, merges of tables
+// and garbage collection take all processors for seconds, and a scan passes through several goroutines of this process.
+// Figures: docs/performance.md, "Session scans beside a build".
 func takeProcessors(own bool) int {
 	n := runtime.GOMAXPROCS(0)
 	if own && os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(overcommit * n / 2)
+		runtime.GOMAXPROCS(n + (n+1)/2)
 	}
 	return n
 }

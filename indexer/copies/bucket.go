@@ -30,11 +30,9 @@ const (
 	// sideBatch is how many bytes of side streams are written at once: what is written, and with it what a build has
 	// reached and what a crash takes away, moves in steps of that size.
 	sideBatch = 512 << 10
-	// sideRoom is how many bytes of side streams one bucket holds for each processor, mostSideRoom at most of all and a
-	// quarter of its queue. It is enough to keep the writers busy. More would wait here instead of at KV, and be sent
-	// again after a crash; and until it is full KV and projectors work as fast as they can, beside whom scans wait.
-	sideRoom     = 2 << 20
-	mostSideRoom = 16 << 20
+	// sideRoom is how many bytes of side streams one bucket holds, a quarter of its queue at most. It is enough to keep
+	// the writer busy; more would wait here instead of at KV, and be sent again after a crash.
+	sideRoom = 16 << 20
 	// aheadBatch is how many bytes are written at once to make room in the queue: a stability timestamp waits no longer.
 	aheadBatch = 8 << 20
 	// sideTick is how often a bucket that holds something of side streams looks whether to write it although it is
@@ -187,8 +185,7 @@ func (k *Bucket) full() bool { return int64(k.st.QueueBytes()) >= k.node.Queue()
 
 // SideFull reports whether the bucket holds as much of side streams as it may. It is asked in the loop.
 func (k *Bucket) SideFull() bool {
-	room := min(int64(k.node.processors())*sideRoom, mostSideRoom, k.node.Queue()/4)
-	return int64(k.st.SideBytes()) >= room || k.full()
+	return int64(k.st.SideBytes()) >= min(sideRoom, k.node.Queue()/4) || k.full()
 }
 
 // pump hands out what is to be written. all: also what is no whole batch of side streams.

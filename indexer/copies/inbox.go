@@ -7,7 +7,7 @@ import (
 
 // inboxBytes is how many bytes of batches wait for a bucket's loop in one of its inboxes, or one batch. A batch has
 // some tens of KiB most often, and as much as a frame holds (keyversion.MaxFrame) when documents have many keys.
-const inboxBytes = 2 << 20
+const inboxBytes = 8 << 20
 
 // inboxRoom bounds an inbox by bytes. Who waits has its turn in order of arrival, so that a large batch is not passed
 // by small ones for ever. The zero value is empty.
