@@ -109,7 +109,11 @@ func membersMissing(st *v1.Status) (missing []string) {
 	return missing
 }
 
-const stateActive = "active" // of projectors and indexers
+// States of projectors and indexers.
+const (
+	stateActive  = "active"
+	stateOffline = "offline"
+)
 
 // waitHealthy asks again until nothing is missing, telling each new reason.
 func waitHealthy(ctx context.Context, s Streams, as format, c *client.Client,
@@ -181,7 +185,10 @@ func tableIndexer(t *tabwriter.Writer, i *v1.IndexerStatus) {
 	if i.Evicting {
 		state += ", being removed"
 	}
-	detail := repairState(i) + fmt.Sprintf("%d slices, %d MiB", i.Copies, i.Bytes>>20)
+	detail := fmt.Sprintf("%d slices, %d MiB", i.Copies, i.Bytes>>20)
+	if i.State == stateOffline { // what it has told goes with the leader that it told
+		detail = fmt.Sprintf("%s%d slices", repairState(i), i.Placed)
+	}
 	if i.Role != "" && i.Role != "serving" {
 		detail += ", " + i.Role
 	}

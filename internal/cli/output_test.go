@@ -62,7 +62,7 @@ none: null
 func TestWhoIsAway(t *testing.T) {
 	in, now := int64(700_400), int64(0)
 	away := v1.IndexerStatus{ID: "i1", UUID: "u1", Admin: "http://i1", Role: "lost", State: "offline", OfflineSinceMS: 7,
-		OfflineForMS: 200_100}
+		OfflineForMS: 200_100, Placed: 8}
 	soon, due, stays := away, away, away
 	soon.RepairInMS, due.RepairInMS = &in, &now
 	heard := v1.IndexerStatus{ID: "i2", Admin: "http://i2", Role: "serving", State: "active", OfflineForMS: 5, RepairInMS: &in}
@@ -72,10 +72,10 @@ func TestWhoIsAway(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 	for k, want := range []string{
-		"indexer i1 offline for 3m20s http://i1 its slices are made anew elsewhere in 11m40s; 0 slices, 0 MiB, lost, uuid u1",
-		"indexer i1 offline for 3m20s http://i1 its slices are made anew elsewhere now, where there is room; 0 slices, " +
-			"0 MiB, lost, uuid u1",
-		"indexer i1 offline for 3m20s http://i1 0 slices, 0 MiB, lost, uuid u1",
+		"indexer i1 offline for 3m20s http://i1 its slices are made anew elsewhere in 11m40s; 8 slices, lost, uuid u1",
+		"indexer i1 offline for 3m20s http://i1 its slices are made anew elsewhere now, where there is room; 8 slices, " +
+			"lost, uuid u1",
+		"indexer i1 offline for 3m20s http://i1 8 slices, lost, uuid u1",
 		"indexer i2 active http://i2 0 slices, 0 MiB",
 	} {
 		if got := strings.Join(strings.Fields(lines[len(lines)-4+k]), " "); got != want {

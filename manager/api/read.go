@@ -453,10 +453,7 @@ func (g health) addComponents(s *statecontext.State, st *v1.Status) {
 				Scan:  i.Scan,
 				State: i.Life.String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision, OrphanCount: i.OrphanCount,
 				Evicting: i.Evicting, EvictionWaits: i.Waits, OfflineSinceMS: i.OfflineSinceMS, OfflineForMS: i.OfflineForMS,
-				RepairInMS: i.RepairInMS}
-			if i.Evicting {
-				one.Placed = i.Placed
-			}
+				RepairInMS: i.RepairInMS, Placed: i.Placed}
 			for _, o := range i.Orphans {
 				one.Orphans = append(one.Orphans, v1.Orphan(o))
 			}
@@ -478,10 +475,7 @@ func (g health) addComponents(s *statecontext.State, st *v1.Status) {
 	for i := range s.Indexers() {
 		one := v1.IndexerStatus{ID: i.Name, Node: i.Node, UUID: i.UUID, Zone: i.Zone, Capacity: max(i.Capacity, 1),
 			Role: roleWord(liveness.Active, s.Going(i.Node)), Admin: i.Admin, Scan: i.Scan, State: "unknown",
-			Evicting: i.Evicting}
-		if i.Evicting {
-			one.Placed = s.Load(i.Node)
-		}
+			Evicting: i.Evicting, Placed: s.Load(i.Node)}
 		if i.Offline != nil {
 			one.OfflineSinceMS = i.Offline.SinceMS
 		}

@@ -133,7 +133,8 @@ type IndexerStatus struct {
 	OfflineForMS   int64  `json:"offline_for_ms,omitempty"`
 	RepairInMS     *int64 `json:"repair_in_ms,omitempty"`
 
-	Copies   int    `json:"copies"`
+	Copies   int    `json:"copies"` // that it has, as it has told this leader
+	Placed   int    `json:"placed"` // copies that have their place on it
 	Health   string `json:"health,omitempty"`
 	Revision uint64 `json:"revision"`
 	// QueueBytes is what waits to be written, over all buckets; QueueLimit the most that may.
@@ -142,10 +143,8 @@ type IndexerStatus struct {
 	// Orphans are slices in its folder that the cluster does not know: the oldest 64 of OrphanCount.
 	Orphans     []Orphan `json:"orphans,omitempty"`
 	OrphanCount int      `json:"orphan_count,omitempty"`
-	// Evicting: it is being removed, Placed copies have still their place on it, and EvictionWaits says why it does not go
-	// on.
+	// Evicting: it is being removed, and EvictionWaits says why it does not go on.
 	Evicting      bool   `json:"evicting,omitempty"`
-	Placed        int    `json:"placed,omitempty"`
 	EvictionWaits string `json:"eviction_waits,omitempty"`
 }
 
