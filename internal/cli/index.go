@@ -500,7 +500,7 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 			fmt.Fprintf(t, "replaces\tindex %s, when it is ready\n", info.Replaces)
 		}
 		if info.SplitFailed != "" {
-			fmt.Fprintf(t, "split failed\t%s\n", info.SplitFailed)
+			fmt.Fprintf(t, "no split\t%s\n", info.SplitFailed)
 		}
 		if info.ExpressionRules != 0 {
 			fmt.Fprintf(t, "expression rules\t%d\n", info.ExpressionRules)

@@ -70,7 +70,7 @@ function details(view, i, stats) {
       ['without an entry', i.faults && `${many(i.faults.expression + i.faults.too_long, 'document')}; one is ${i.faults.sample.doc_id}: ${i.faults.sample.error}`],
       ['split', i.split && `index ${i.split.id} of ${many(i.split.num_partition, 'slice')} is ${i.split.state}, ${percent(i.split.progress)}; it has the name when it is ready`],
       ['replaces', i.replaces && `index ${i.replaces}, when it is ready`], ['no split yet', i.split_waits], ['no merge yet', i.merge_waits],
-      ['asked for', i.asked_partitions && `${many(i.asked_partitions, 'slice')}: it has more by itself`], ['auto split', i.auto_split === false && 'false'], ['split failed', i.split_failed],
+      ['asked for', i.asked_partitions && `${many(i.asked_partitions, 'slice')}: it has more by itself`], ['auto split', i.auto_split === false && 'false'], ['no split', i.split_failed],
       ['outdated', i.outdated]], true),
     el('div', { class: 'row' }, el('a', { href: `#/scan?id=${i.id}` }, 'Scan it'), el('a', { href: `#/placement?id=${i.id}` }, 'Where it lies'),
       again && may('ddl') && act(state.text === 'error' ? 'Build anew' : 'Build', () => write('the build', 'PATCH', indexPath(i.id), { deferred: false })),
