@@ -412,6 +412,62 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 }
 
+// TestAWriteWithoutAKeyOutlivesTheLeader: a leader takes a write with it that a follower has passed on to it. The
+// follower gives it to the next leader, also where its sender has given it no key; it is done once. One whose time was
+// over before there was a next leader says nothing.
+func TestAWriteWithoutAKeyOutlivesTheLeader(t *testing.T) {
+	t.Parallel()
+	c := newTrio(t, func(c *Config) { c.Heartbeat = heartbeat / 3 })
+	c.furnish()
+	tries := 0
+	c.until("a write is answered within its time", func() bool {
+		tries++
+		l, gate, began := c.leader(), make(chan struct{}), time.Now()
+		asked := c.nodes[(l+1)%len(c.nodes)]
+		c.nodes[l].gate.Store(&gate) // its disk hangs: it has the write, and is replaced
+		code, _, body := c.once(asked, "POST", "/v1/indexes",
+			fmt.Sprintf(`{"name":"x%d","bucket":"b","keys":[{"expr":"a"}],"defer_build":true}`, tries),
+			map[string]string{api.HeaderPrefer: "wait=10"})
+		took := time.Since(began)
+		c.nodes[l].gate.Store(nil)
+		close(gate)
+		c.ready()
+		if code != 202 && took < nearly {
+			t.Fatalf("after %s: %d %s", took, code, body)
+		}
+		return code == 202
+	})
+	_, _, body := c.call(c.follower(), "GET", "/v1/indexes?bucket=b", "", nil)
+	if n := bytes.Count(body, fmt.Appendf(nil, "%q", fmt.Sprint("x", tries))); n != 1 {
+		t.Errorf("it was done %d times: %s", n, body)
+	}
+}
+
+// TestAStopOutlivesDisksThatHang: a leader ends though an entry of its log never comes to its end, as the disks of all
+// others hang, which go on saying that they live.
+func TestAStopOutlivesDisksThatHang(t *testing.T) {
+	t.Parallel()
+	c := newTrio(t)
+	c.furnish()
+	l, release := c.stall()
+	flying := func() string {
+		_, _, body := c.call(c.nodes[l], "GET", "/metrics", "", nil)
+		_, rest, _ := strings.Cut(string(body), "\ntidemark_raft_entries_in_flight ")
+		n, _, _ := strings.Cut(rest, "\n")
+		return n
+	}
+	before, answered := flying(), make(chan struct{})
+	go func() {
+		defer close(answered)
+		c.once(c.nodes[l], "POST", "/v1/statements", statement("CREATE INDEX x ON b(a)"), nil)
+	}()
+	c.until("the leader has a write under way", func() bool { return flying() > before })
+	c.stop(l)
+	release()
+	<-answered
+	c.start(l)
+}
+
 // TestFullQueue: when too much waits for a log that takes nothing, a write is 503 BUSY with Retry-After, on the leader
 // and through a follower, while everything that was taken is done as soon as the log goes on.
 func TestFullQueue(t *testing.T) {

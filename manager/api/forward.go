@@ -67,9 +67,10 @@ func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err
 		return forwardFailed(r, rt, sent, err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusServiceUnavailable && r.Method != http.MethodHead {
+	if (resp.StatusCode == http.StatusServiceUnavailable || resp.StatusCode == http.StatusGatewayTimeout) &&
+		r.Method != http.MethodHead {
 		p := rpc.ReadProblem(resp)
-		if p.Code == errcode.NoLeader { // it may be waited out
+		if p.Code == errcode.NoLeader || p.Code == errcode.OutcomeUnknown { // it may be waited out, see untilLed
 			return p
 		}
 		w.Header().Set(rpc.HeaderLeader, leader.REST)

@@ -29,6 +29,8 @@ type Node struct {
 	running  atomic.Bool
 	stopOnce sync.Once
 	closeErr error
+	endOnce  sync.Once // of Raft
+	endErr   error
 }
 
 // Open starts the node: it opens the store, listens, and takes part in elections if it is a member. Errors wrap
@@ -140,6 +142,15 @@ func (n *Node) Stats() Stats {
 	return s
 }
 
+// end stops Raft and waits for that, once.
+func (n *Node) end() error {
+	n.endOnce.Do(func() {
+		n.stirs.stir()
+		n.endErr = n.raft.Shutdown().Error()
+	})
+	return n.endErr
+}
+
 // Close hands leadership on, waits for Run to end, and stops everything. It may be called more than once.
 func (n *Node) Close() error {
 	n.stopOnce.Do(func() {
@@ -152,8 +163,7 @@ func (n *Node) Close() error {
 		if n.running.Load() {
 			<-n.done
 		}
-		n.stirs.stir()
-		n.closeErr = errors.Join(n.raft.Shutdown().Error(), n.trans.Close(), n.store.Close())
+		n.closeErr = errors.Join(n.end(), n.trans.Close(), n.store.Close())
 		close(n.notifyEnd)
 		n.helpers.Wait()
 		n.asking.Wait() // as Raft waits for its own calls

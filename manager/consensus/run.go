@@ -30,8 +30,13 @@ type duty struct {
 	done   chan error // one slot
 }
 
-// maxPatience bounds the pause before a lone leader tries its set-up again.
-const maxPatience = 10 * time.Second
+const (
+	// maxPatience bounds the pause before a lone leader tries its set-up again.
+	maxPatience = 10 * time.Second
+	// endPatience bounds the wait for entries that are under way when Run is to end: where the disks of a majority hang,
+	// and it says all the same that it lives, they never come to their end.
+	endPatience = 5 * time.Second
+)
 
 // Run serves proposals and reads, and runs onLeader in every term that this node leads: after LeaderStarted is in the
 // state, with a context that ends with the term. One call runs at a time; the next term's begins when it has returned.
@@ -47,7 +52,16 @@ func (n *Node) Run(ctx context.Context, onLeader func(ctx context.Context, term 
 	defer cancel()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.propose(ctx) })
-	g.Go(n.complete)
+	completed := make(chan struct{})
+	g.Go(func() error {
+		defer close(completed)
+		return n.complete()
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		n.endEntries(completed)
+		return nil
+	})
 	g.Go(func() error { return n.verify(ctx) })
 	g.Go(func() error {
 		select {
@@ -65,6 +79,19 @@ func (n *Node) Run(ctx context.Context, onLeader func(ctx context.Context, term 
 		g.Go(func() error { return n.renew(ctx, tlsconf.RenewAfter) })
 	}
 	return g.Wait()
+}
+
+// endEntries gives what is under way endPatience to be answered, and ends Raft then: what it is of is unknown to its
+// callers.
+func (n *Node) endEntries(completed <-chan struct{}) {
+	late := time.NewTimer(endPatience)
+	defer late.Stop()
+	select {
+	case <-completed:
+	case <-late.C:
+		n.cfg.Logger.Warn("entries of the log are not committed, and are waited for no longer", "for", endPatience)
+		_ = n.end() // Close says how it went
+	}
 }
 
 // lead keeps one leader loop running while, and as often as, this node leads.
