@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 
-	"golang.org/x/sync/errgroup"
-
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/copies"
@@ -18,9 +16,6 @@ import (
 	"tidemark/partition"
 	"tidemark/wire"
 )
-
-// allocateAtOnce bounds the copies that are made at the same time; each waits for the disk several times.
-const allocateAtOnce = 16
 
 // nodeOf returns the number that definitions know this indexer by.
 func (x *Indexer) nodeOf(d *wire.Definitions) (index.NodeID, bool) {
@@ -126,17 +121,16 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 // ensureCopies makes what is missing, side by side.
 func (x *Indexer) ensureCopies(ctx context.Context, want map[index.CopyID]core.Wanted) error {
 	_, span := rpc.StartSpan(ctx, "make copies")
-	g := errgroup.Group{}
-	g.SetLimit(allocateAtOnce)
+	g := newMakers()
 	for id, w := range want {
-		g.Go(func() error {
+		g.do(func() error {
 			if err := x.ensureCopy(ctx, id, w); err != nil {
 				return rpc.Refuse(errcode.Unavailable, "copy %s of index %s: %v", id, w.Index.ID, err)
 			}
 			return nil
 		})
 	}
-	err := g.Wait()
+	err := g.wait()
 	rpc.EndSpan(ctx, span, err)
 	return err
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
 	"tidemark/indexer/core"
@@ -53,16 +52,15 @@ func (x *Indexer) named(d *wire.Definitions) map[index.CopyID]core.Wanted {
 // letGo drops the copies that were named before and are not wanted now, and makes orphans of the others that are not
 // wanted.
 func (x *Indexer) letGo(ctx context.Context, f wire.Fence, want, named map[index.CopyID]core.Wanted) error {
-	g := errgroup.Group{}
-	g.SetLimit(allocateAtOnce)
-	defer func() { _ = g.Wait() }() // when it is given up in the middle
+	g := newMakers()
+	defer func() { _ = g.wait() }() // when it is given up in the middle
 	for _, s := range x.store.Slices() {
 		m := s.Meta()
 		switch core.FateOf(stored(m), want, named) {
 		case core.Stays:
 			continue
 		case core.Goes:
-			g.Go(func() error { return x.dropCopySoon(ctx, s) })
+			g.do(func() error { return x.dropCopySoon(ctx, s) })
 			continue
 		case core.Orphaned:
 		}
@@ -78,7 +76,7 @@ func (x *Indexer) letGo(ctx context.Context, f wire.Fence, want, named map[index
 			x.orphans.set(storage.Meta{Copy: d.Copy}, f.Epoch, d.Bytes)
 		}
 	}
-	return g.Wait()
+	return g.wait()
 }
 
 func (o *orphans) set(m storage.Meta, epoch, bytes uint64) {

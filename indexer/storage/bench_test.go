@@ -12,6 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
 	"tidemark/ingest"
@@ -251,5 +252,40 @@ func benchSmall(b *testing.B, n int) {
 	}
 	if err := s.Close(); err != nil {
 		b.Fatal(err)
+	}
+}
+
+// BenchmarkCreate: sixty copies, as the build of ten indexes with six slices makes on one indexer, so many at once.
+func BenchmarkCreate(b *testing.B) {
+	for _, atOnce := range []int{1, 2, 4, 16} {
+		b.Run(fmt.Sprint(atOnce), func(b *testing.B) {
+			const copies = 60
+			var used time.Duration
+			for b.Loop() {
+				s, err := Open(Options{Dir: b.TempDir(), Logger: hclog.NewNullLogger()})
+				if err != nil {
+					b.Fatal(err)
+				}
+				before := cpu()
+				g := errgroup.Group{}
+				g.SetLimit(atOnce)
+				for id := range copies {
+					g.Go(func() error {
+						_, err := s.Create(testMeta(index.CopyID(id + 1)))
+						return err
+					})
+				}
+				if err := g.Wait(); err != nil {
+					b.Fatal(err)
+				}
+				used += cpu() - before
+				b.StopTimer()
+				if err := s.Close(); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(used.Microseconds())/copies/float64(b.N), "cpu-µs/copy")
+		})
 	}
 }

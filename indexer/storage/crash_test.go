@@ -259,6 +259,27 @@ func TestPowerLoss(t *testing.T) {
 // eng returns the engine of a slice that is open.
 func (s *Slice) eng() *pebbleEngine { return s.gen.eng.(*pebbleEngine) }
 
+// TestNewCopyIsMadeAtOnce: a new copy's folder has its format from the start. The store's own way there, through each
+// of its formats, makes and syncs a file for each, and sixty copies are made when ten indexes are built.
+func TestNewCopyIsMadeAtOnce(t *testing.T) {
+	fs := vfs.NewMem()
+	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	slice, err := store.Create(testMeta(1))
+	must(t, err)
+	names, err := fs.List(slice.gen.dir)
+	must(t, err)
+	var formats []string
+	for _, name := range names {
+		if strings.HasPrefix(name, "marker.format-version.") {
+			formats = append(formats, name)
+		}
+	}
+	if want := fmt.Sprintf("marker.format-version.000001.%03d", formatVersion); !slices.Equal(formats, []string{want}) {
+		t.Errorf("the folder has %v, want %s", formats, want)
+	}
+	must(t, store.Close())
+}
+
 // build makes a store with a checkpoint at batch 30 and batches up to 60, all written, and closes it.
 func build(t fataler, fs vfs.FS) {
 	store := openTest(t, "data", func(o *Options) { o.fs = fs })

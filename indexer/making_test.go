@@ -1,0 +1,48 @@
+package indexer
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestMakers: where the disk is fast a few copies are made at once, and nobody else waits for a processor; where each
+// waits for it as many as may be, soon.
+func TestMakers(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		each   time.Duration
+		atOnce int32
+		within time.Duration
+	}{
+		{"a fast disk", 5 * time.Millisecond, fewAtOnce, 60 / fewAtOnce * 5 * time.Millisecond},
+		{"a slow disk", diskWait, manyAtOnce, 7 * diskWait}, // 2, 4, 8, 16, 16, 14
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var now, most atomic.Int32
+				began, m := time.Now(), newMakers()
+				for range 60 {
+					m.do(func() error {
+						if n := now.Add(1); n > most.Load() {
+							most.Store(n)
+						}
+						time.Sleep(c.each)
+						now.Add(-1)
+						return nil
+					})
+				}
+				if err := m.wait(); err != nil {
+					t.Fatal(err)
+				}
+				if n := most.Load(); n != c.atOnce {
+					t.Errorf("%d at once, want %d", n, c.atOnce)
+				}
+				if took := time.Since(began); took > c.within {
+					t.Errorf("it took %v, want %v", took, c.within)
+				}
+			})
+		})
+	}
+}
