@@ -18,9 +18,9 @@ const (
 )
 
 // Builders lets the writers of builds of all buckets of a node together leave a processor to everything else, and pause
-// while scans wait: for their rows, or for a stability timestamp, which needs processors in every process that it
-// passes through; not while one waits for a copy to be filled, which they do. One that is slow does not count, so that
-// a bucket's waits for another's a task's patience at most.
+// while scans wait, as merges of tables do: for their rows, or for a stability timestamp, which needs processors in
+// every process that it passes through; not while one waits for a copy to be filled, which they do. One that is slow
+// does not count, so that a bucket's waits for another's a task's patience at most.
 type Builders struct {
 	places *semaphore.Weighted
 
@@ -72,6 +72,12 @@ func (b *Builders) yield(d *debt, worked time.Duration) {
 	case <-t.C:
 	case <-calm:
 	}
+}
+
+// Merger returns what a merge of tables pauses by, as a writer of builds does.
+func (b *Builders) Merger() (yield func(worked time.Duration)) {
+	var d debt
+	return func(worked time.Duration) { b.yield(&d, worked) }
 }
 
 // owes returns the pause after work, and what is closed when none is needed any more.

@@ -86,10 +86,11 @@ const (
 	// persistTurns is how many turns a copy may pass that lacks little.
 	persistTurns = 5
 	// littleBytes is below how many bytes a copy lacks little, and memoryPart which part of the memory all together may
-	// have of those. littleChanges is the same of the bucket's changes: a second of catchup on two processors.
-	littleBytes   = 1 << 20
+	// have of those. littleChanges is the same of the bucket's changes: three seconds of catchup on two processors.
+	// The less often, the fewer times merges write all that a copy has.
+	littleBytes   = 4 << 20
 	memoryPart    = 4
-	littleChanges = 20_000
+	littleChanges = 60_000
 )
 
 // look is when it is to be looked whose turn it is: when the next one has its turn, or somebody may be new.

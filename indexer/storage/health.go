@@ -182,6 +182,7 @@ type guardFS struct {
 	vfs.FS
 	h     *health
 	space *space
+	merge func(vfs.File) vfs.File // a table that a merge writes
 }
 
 func isTable(name string) bool { return strings.HasSuffix(name, ".sst") }
@@ -214,7 +215,11 @@ func (g *guardFS) compactionTable(name string, category vfs.DiskWriteCategory) (
 	if err := g.space.room(tableBytes); err != nil {
 		return nil, &os.PathError{Op: "create", Path: name, Err: syscall.ENOSPC}
 	}
-	return g.FS.Create(name, category)
+	f, err := g.FS.Create(name, category)
+	if err != nil {
+		return nil, err
+	}
+	return g.merge(f), nil
 }
 
 // waitRoom waits until the disk has its reserve free again or the engine is being closed.
@@ -239,6 +244,21 @@ func (g *guardFS) waitRoom() {
 type guardFile struct {
 	vfs.File
 	g *guardFS
+}
+
+// mergeFile is a table of a merge, which pauses between its blocks as yield wants it.
+type mergeFile struct {
+	vfs.File
+	yield func(worked time.Duration)
+	since time.Time // of the last pause
+}
+
+// Write implements vfs.File.
+func (f *mergeFile) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	f.yield(time.Since(f.since))
+	f.since = time.Now()
+	return n, err
 }
 
 // Write implements vfs.File.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -43,7 +44,8 @@ const (
 // resources are what all engines of a process share.
 type resources struct {
 	fs          vfs.FS
-	tune        func(o *pebble.Options) // nil: nothing to change
+	tune        func(o *pebble.Options)           // nil: nothing to change
+	yield       func() func(worked time.Duration) // nil: merges pause for nobody
 	cache       *pebble.Cache
 	files       *pebble.FileCache
 	compactions *compactions
@@ -72,6 +74,7 @@ type pebbleEngine struct {
 	flushes atomic.Uint64 // memtables written: when it moves, what is durable has moved
 	changes atomic.Uint64 // of the set of tables
 	corrupt atomic.Pointer[CorruptError]
+	overdue atomic.Bool // the merge that began last
 
 	// The writer's own, guarded by the slice's write lock.
 	fresh   bool     // no batch has been written since opening
@@ -113,7 +116,7 @@ type rotated struct {
 
 func (r *resources) options(e *pebbleEngine) *pebble.Options {
 	o := &pebble.Options{
-		FS:                          &guardFS{FS: r.fs, h: e.health, space: r.space},
+		FS:                          &guardFS{FS: r.fs, h: e.health, space: r.space, merge: e.mergeFile},
 		Cache:                       r.cache,
 		FileCache:                   r.files,
 		DisableWAL:                  true,
@@ -144,6 +147,7 @@ func (r *resources) options(e *pebbleEngine) *pebble.Options {
 		BackgroundError: func(error) {},
 		DataCorruption:  e.onCorruption,
 		FlushEnd:        e.onFlush,
+		CompactionBegin: func(info pebble.CompactionInfo) { e.overdue.Store(overdue(info)) },
 		CompactionEnd:   e.onCompaction,
 	}
 	if r.tune != nil {
@@ -275,6 +279,22 @@ func (e *pebbleEngine) onFlush(info pebble.FlushInfo) {
 	e.flushes.Add(1)
 	e.changes.Add(1)
 	e.health.ok()
+}
+
+// overdue reports whether a merge is late: the tables that are read one beside the other, for each scan and each key
+// that changes, are twice as many as they should be.
+func overdue(info pebble.CompactionInfo) bool {
+	return slices.ContainsFunc(info.Input, func(l pebble.LevelInfo) bool {
+		return l.Level == 0 && len(l.Tables) >= 2*l0Threshold
+	})
+}
+
+// mergeFile returns what a merge writes a table by: one that is in time pauses for others.
+func (e *pebbleEngine) mergeFile(f vfs.File) vfs.File {
+	if e.res.yield == nil || e.overdue.Load() {
+		return f
+	}
+	return &mergeFile{File: f, yield: e.res.yield(), since: time.Now()}
 }
 
 func (e *pebbleEngine) onCompaction(info pebble.CompactionInfo) {

@@ -61,7 +61,11 @@ type Options struct {
 	OpenFiles int
 	// Compactions is how many may run at once, all copies together (default: half of the processors, at least one).
 	Compactions int
-	Logger      hclog.Logger
+	// Yield is asked for each table that a merge writes. What it returns is called after each block, with the time that
+	// the merge has worked, and may pause it for the sake of others. A merge that is overdue pauses for nobody. nil: none
+	// does.
+	Yield  func() func(worked time.Duration)
+	Logger hclog.Logger
 
 	kept int64                   // benchmarks try others than CacheBytes/keptParts
 	fs   vfs.FS                  // tests put faults in between
@@ -158,7 +162,7 @@ func Open(o Options) (*Store, error) {
 	s := &Store{
 		opts: o, fs: o.fs, log: o.Logger, lock: lock, copies: map[index.CopyID]*Slice{},
 		res: &resources{
-			fs: o.fs, tune: o.tune, cache: cache, files: pebble.NewFileCache(max(1, o.Compactions), o.OpenFiles),
+			fs: o.fs, tune: o.tune, yield: o.Yield, cache: cache, files: pebble.NewFileCache(max(1, o.Compactions), o.OpenFiles),
 			compactions: newCompactions(o.Compactions), memory: newMemory(o.MemTableBytes, o.kept), logger: o.Logger,
 			mostIdle: min(maxAllIdle, o.CacheBytes/idleCache),
 			space:    &space{fs: o.fs, dir: o.Dir, reserve: o.ReserveBytes},
