@@ -10,12 +10,16 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/copies"
 	"tidemark/indexer/core"
+	"tidemark/indexer/health"
 	"tidemark/indexer/jsonfile"
 	"tidemark/indexer/storage"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
 	"tidemark/wire"
 )
+
+// copiesSource is what the node's health has the making and dropping of copies under.
+const copiesSource = "copies"
 
 // nodeOf returns the number that definitions know this indexer by.
 func (x *Indexer) nodeOf(d *wire.Definitions) (index.NodeID, bool) {
@@ -96,19 +100,11 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 		return nil, err
 	}
 	x.catalog.Expect(want, x.has)
-	if err := x.ensureCopies(ctx, want); err != nil {
-		return nil, err
-	}
-	_, span := rpc.StartSpan(ctx, "store definitions")
-	err := jsonfile.Write(x.cfg.Dir, definitionsFile, d)
-	rpc.EndSpan(ctx, span, err)
-	if err != nil {
-		return nil, rpc.Refuse(errcode.Unavailable, "storing definitions: %v", err)
-	}
-	x.managers.SetManagers(d.Managers)
-	_, span = rpc.StartSpan(ctx, "drop copies")
-	err = x.letGo(ctx, d.Fence, want, named)
-	rpc.EndSpan(ctx, span, err)
+	err := x.health.Watch(copiesSource, "making and dropping copies", health.Hangs, func() {
+		x.log.Error("making and dropping copies does not end: the disk hangs, or is far too slow", "for", health.Hangs)
+		wake(x.report)
+	}, func() error { return x.arrange(ctx, d, want, named) })
+	x.health.Set(copiesSource, "")
 	if err != nil {
 		return nil, err
 	}
@@ -116,6 +112,24 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	wake(x.report)
 	x.sides.Wake()
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
+}
+
+// arrange makes the copies that are missing, stores the list, and drops copies.
+func (x *Indexer) arrange(ctx context.Context, d *wire.Definitions, want, named map[index.CopyID]core.Wanted) error {
+	if err := x.ensureCopies(ctx, want); err != nil {
+		return err
+	}
+	_, span := rpc.StartSpan(ctx, "store definitions")
+	err := jsonfile.Write(x.cfg.Dir, definitionsFile, d)
+	rpc.EndSpan(ctx, span, err)
+	if err != nil {
+		return rpc.Refuse(errcode.Unavailable, "storing definitions: %v", err)
+	}
+	x.managers.SetManagers(d.Managers)
+	_, span = rpc.StartSpan(ctx, "drop copies")
+	err = x.letGo(ctx, d.Fence, want, named)
+	rpc.EndSpan(ctx, span, err)
+	return err
 }
 
 // ensureCopies makes what is missing, side by side.

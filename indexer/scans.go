@@ -8,6 +8,8 @@ import (
 
 	"github.com/gorilla/mux"
 
+	"tidemark/index"
+	"tidemark/indexer/copies"
 	"tidemark/indexer/scanserver"
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/transfer"
@@ -30,7 +32,7 @@ func (x *Indexer) pins() *snapshots.Pins {
 	return &snapshots.Pins{Snapshots: x.snapshots, Store: x.store, Bucket: func(name string) (snapshots.Bucket, bool) {
 		k := x.bucketNamed(name)
 		return k, k != nil
-	}}
+	}, Wrong: func(c index.CopyID) string { return x.health.Why(copies.CopySource + c.String()) }}
 }
 
 // truth asks for where KV is, and for stability timestamps.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
+	"tidemark/indexer/health"
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
 	"tidemark/timestamp"
@@ -113,7 +114,7 @@ func (k *Bucket) restoreCopy(ctx context.Context, s *storage.Slice, what []inges
 	o outcome) {
 	id := s.Meta().Copy
 	var count map[string]int
-	o = k.persistentlyWithin(ctx, s, hangs+time.Duration(len(what))*restoreEach, func() (err error) {
+	o = k.persistentlyWithin(ctx, s, health.Hangs+time.Duration(len(what))*restoreEach, func() (err error) {
 		k.node.Snapshots.Part(id, what, s.Logs())
 		done, count, err = k.restoreOnce(ctx, s, what)
 		for errors.Is(err, storage.ErrNotFound) && ctx.Err() == nil { // a checkpoint that was chosen is no more

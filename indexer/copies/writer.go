@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"tidemark/indexer/health"
 	"tidemark/indexer/pace"
 	"tidemark/indexer/packed"
 	"tidemark/indexer/snapshots"
@@ -22,8 +23,6 @@ const (
 	// retryFirst and retryMost bound the pause before a write is tried again that found no room.
 	retryFirst = 20 * time.Millisecond
 	retryMost  = time.Second
-	// hangs is how long one write may take until the node's health says so.
-	hangs = 30 * time.Second
 	// reviveFirst and reviveMost bound the pause before a copy is opened again that could not be.
 	reviveFirst = 100 * time.Millisecond
 	reviveMost  = 30 * time.Second
@@ -52,7 +51,7 @@ type outcome struct {
 // persistently does f until it succeeds, the copy has had to be reopened, or the context ends. A full disk is told and
 // waited for: the loop goes on meanwhile and stops taking data when its queue is full.
 func (k *Bucket) persistently(ctx context.Context, s *storage.Slice, f func() error) outcome {
-	return k.persistentlyWithin(ctx, s, hangs, f)
+	return k.persistentlyWithin(ctx, s, health.Hangs, f)
 }
 
 // persistentlyWithin is persistently; the node's health says so when one try takes longer than patience.
@@ -60,7 +59,10 @@ func (k *Bucket) persistentlyWithin(ctx context.Context, s *storage.Slice, patie
 	f func() error) outcome {
 	source := CopySource + s.Meta().Copy.String()
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
-		err := k.watched(source, patience, f)
+		err := k.node.Health.Watch(source, "a write", patience, func() {
+			k.log.Error("a write does not end: the disk hangs, or is far too slow", "copy", s.Meta().Copy, "for", patience)
+			k.node.Report()
+		}, f)
 		switch {
 		case err == nil:
 			if k.node.Health.Set(source, "") {
@@ -90,23 +92,6 @@ func (k *Bucket) persistentlyWithin(ctx context.Context, s *storage.Slice, patie
 		case <-timer.C:
 		}
 	}
-}
-
-// watched does f; the node's health says so when that takes longer than patience.
-func (k *Bucket) watched(source string, patience time.Duration, f func() error) error {
-	said := make(chan struct{})
-	late := time.AfterFunc(patience, func() {
-		defer close(said)
-		k.log.Error("a write does not end: the disk hangs, or is far too slow", "copy", source, "for", patience)
-		k.node.Health.Set(source,
-			fmt.Sprintf("a write has been under way for more than %s: the disk hangs, or is far too slow", patience))
-		k.node.Report()
-	})
-	err := f()
-	if !late.Stop() {
-		<-said
-	}
-	return err
 }
 
 // reopen brings a copy back to its last durable batch. The node's health says when that fails.

@@ -3,9 +3,14 @@
 package health
 
 import (
+	"fmt"
 	"maps"
 	"sync"
+	"time"
 )
+
+// Hangs is how long a write to disk may take until what is wrong says so.
+const Hangs = 30 * time.Second
 
 // Health is what is wrong. The zero value is well.
 type Health struct {
@@ -27,6 +32,34 @@ func (h *Health) Set(source, why string) bool {
 		h.why[source] = why
 	}
 	return (was == "") != (why == "")
+}
+
+// Watch does f and notes, when that takes longer than patience, that what is under way: the disk hangs. late is called
+// then. What is noted stays: who calls it says how f has ended.
+func (h *Health) Watch(source, what string, patience time.Duration, late func(), f func() error) error {
+	said := make(chan struct{})
+	timer := time.AfterFunc(patience, func() {
+		defer close(said)
+		h.Set(source, fmt.Sprintf("%s has been under way for more than %s: the disk hangs, or is far too slow", what,
+			patience))
+		late()
+	})
+	err := f()
+	if !timer.Stop() {
+		<-said
+	}
+	return err
+}
+
+// Why is what is wrong with a source, or else with any other; "" is well.
+func (h *Health) Why(source string) string {
+	h.mu.Lock()
+	why := h.why[source]
+	h.mu.Unlock()
+	if why != "" {
+		return why
+	}
+	return h.First()
 }
 
 // All gives everything that is wrong, by source.

@@ -1,6 +1,41 @@
 package health
 
-import "testing"
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestWatch: what takes too long is noted while it does, and what did not is not.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h Health
+		lates := 0
+		for _, c := range []struct {
+			takes time.Duration
+			err   error
+			late  int
+		}{{Hangs - 1, nil, 0}, {Hangs - 1, errors.New("full"), 0}, {Hangs + 1, nil, 1}, {Hangs + 1, errors.New("full"), 2}} {
+			err := h.Watch("copy 3", "a write", Hangs, func() {
+				lates++
+				want := "a write has been under way for more than 30s: the disk hangs, or is far too slow"
+				if why := h.Why("copy 3"); why != want {
+					t.Errorf("%q is wrong, want %q", why, want)
+				}
+			}, func() error {
+				time.Sleep(c.takes)
+				return c.err
+			})
+			if !errors.Is(err, c.err) || lates != c.late || (h.First() != "") != (c.late > 0) {
+				t.Errorf("%+v: %v, late %d times, %q", c, err, lates, h.First())
+			}
+		}
+		if why := h.Why("copy 4"); why != "copy 3: "+h.Why("copy 3") {
+			t.Errorf("of another source: %q", why)
+		}
+	})
+}
 
 // TestHealth: what is new is told once, what is well is forgotten, and of several things the same one is named.
 func TestHealth(t *testing.T) {

@@ -275,6 +275,9 @@ func (r *run) ask(ctx context.Context, n *remote) {
 	case ctx.Err() == nil:
 		r.c.load.Refused(n.node, now)
 	}
+	if CodeOf(n.err) == errcode.Timeout {
+		n.err = Errorf(errcode.Timeout, "indexer %s: %w", r.c.nodes.Name(n.node), n.err)
+	}
 	r.c.load.End(n.node)
 }
 

@@ -342,6 +342,25 @@ func pinPages(ctx context.Context, req NodeRequest, pins Pins) (pinned *Pinned, 
 	return pinned, done, nil
 }
 
+// LateError is that a copy has not come to a timestamp yet.
+type LateError struct {
+	Copy index.CopyID
+	Why  string // what is wrong with it, if that is known
+	Err  error  // the end of waiting
+}
+
+// Error implements error.
+func (e *LateError) Error() string {
+	text := fmt.Sprintf("copy %s is not there yet", e.Copy)
+	if e.Why != "" {
+		text += ": " + e.Why
+	}
+	return text
+}
+
+// Unwrap returns the end of waiting.
+func (e *LateError) Unwrap() error { return e.Err }
+
 // pin waits no longer than the request allows.
 func pin(ctx context.Context, req NodeRequest, pins Pins) (*Pinned, error) {
 	pinned, err := pins.Pin(ctx, req.Index, req.Copies, req.Ref, time.Duration(req.WaitMS)*time.Millisecond)
@@ -350,7 +369,7 @@ func pin(ctx context.Context, req NodeRequest, pins Pins) (*Pinned, error) {
 		return nil, errors.Join(Errorf(errcode.Internal, "%d snapshots for %d copies", len(pinned.Slices), len(req.Copies)),
 			pinned.Release())
 	case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-		return nil, Errorf(errcode.Timeout, "timestamp %d was not reached within %d ms", req.Ref.Number, req.WaitMS)
+		return nil, Errorf(errcode.Timeout, "timestamp %d was not reached: %v", req.Ref.Number, err)
 	}
 	return pinned, err
 }

@@ -27,6 +27,8 @@ type Pins struct {
 	Snapshots *Set
 	Store     *storage.Store
 	Bucket    func(name string) (Bucket, bool)
+	// Wrong says why a copy may lag: what is wrong with it, or with the node; "" is nothing.
+	Wrong func(index.CopyID) string
 }
 
 // Pin implements scan.Pins.
@@ -119,7 +121,7 @@ func (p *Pins) wait(ctx context.Context, k Bucket, id index.ID, c index.CopyID, 
 		case <-k.Gone():
 			return Held{}, scan.Errorf(errcode.IndexNotHosted, "bucket %q has left this node", ref.Bucket)
 		case <-ctx.Done():
-			return Held{}, context.Cause(ctx)
+			return Held{}, &scan.LateError{Copy: c, Why: p.Wrong(c), Err: context.Cause(ctx)}
 		}
 	}
 }

@@ -3,6 +3,8 @@ package snapshots
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -169,6 +171,21 @@ func TestHoldOfABucketThatLeaves(t *testing.T) {
 	_, err := p.Hold(ctx, k, 1, 1, wire.StabilityRef{Bucket: "b", Ref: timestamp.Ref{Number: 1}})
 	if scan.CodeOf(err) != errcode.IndexNotHosted || ctx.Err() != nil {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestALateCopySaysWhy: a scan that waits for a copy in vain is told which one it was, and what is wrong with it.
+func TestALateCopySaysWhy(t *testing.T) {
+	store, s := storagetest.Open(t)
+	p := &Pins{Snapshots: New(3, hclog.NewNullLogger(), time.Now), Store: store,
+		Bucket: func(string) (Bucket, bool) { return make(oldBucket), true },
+		Wrong:  func(c index.CopyID) string { return "the disk of copy " + c.String() + " hangs" }}
+	m := s.Meta()
+	_, err := p.Pin(t.Context(), m.Index, []index.CopyID{m.Copy}, wire.StabilityRef{Bucket: m.Bucket,
+		Ref: timestamp.Ref{Number: 7}}, time.Millisecond)
+	want := fmt.Sprintf("copy %s is not there yet: the disk of copy %s hangs", m.Copy, m.Copy)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
 	}
 }
 

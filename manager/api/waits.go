@@ -51,7 +51,7 @@ func bucketTroubles(b *core.BucketStatus) (all []string) {
 	return all
 }
 
-// absentHosts names the indexers that are to have copies of an index and are away.
+// absentHosts names the indexers that are to have copies of an index and are away, or have something wrong with them.
 func absentHosts(x *statecontext.Index, now *core.Status) (all []string) {
 	hosts := map[index.NodeID]bool{}
 	for _, c := range x.Topology.Copies {
@@ -59,8 +59,12 @@ func absentHosts(x *statecontext.Index, now *core.Status) (all []string) {
 	}
 	for i := range now.Indexers {
 		n := &now.Indexers[i]
-		if hosts[n.Node] && n.Life != liveness.Active {
+		switch {
+		case !hosts[n.Node]:
+		case n.Life != liveness.Active:
 			all = append(all, fmt.Sprintf("indexer %s at %s is %v", n.Name, n.Admin, n.Life))
+		case n.Health != "":
+			all = append(all, fmt.Sprintf("indexer %s: %s", n.Name, n.Health))
 		}
 	}
 	return fewOf(all)

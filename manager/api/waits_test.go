@@ -24,7 +24,9 @@ func TestWaitsOf(t *testing.T) {
 			{ID: "p2", Admin: "http://p2", Life: liveness.Offline}},
 		Indexers: []core.IndexerStatus{{Node: 0, Name: "i0", Life: liveness.Active},
 			{Node: 1, Name: "i1", Admin: "http://i1", Life: liveness.Offline}, {Node: 2, Name: "i2", Life: liveness.Offline},
-			{Node: 3, Name: "i3", Life: liveness.Offline}},
+			{Node: 3, Name: "i3", Life: liveness.Offline},
+			{Node: 4, Name: "i4", Life: liveness.Active, Health: "copies: the disk hangs"},
+			{Node: 5, Name: "i5", Life: liveness.Active, Health: "copies: the disk hangs"}},
 		Buckets: []core.BucketStatus{
 			{Name: "b", Wanted: true, VBuckets: 128, Rollback: "prepare", RollbackForMS: 2_340,
 				Streams: streams.Summary{Begun: 64,
@@ -32,13 +34,15 @@ func TestWaitsOf(t *testing.T) {
 			{Name: "other", Wanted: true, VBuckets: 128}},
 	}
 	x := &statecontext.Index{Definition: index.Definition{Bucket: "b", State: index.Backfill},
-		Topology: partition.Topology{Copies: []partition.Copy{{Node: 0}, {Node: 1}, {Node: 2, State: partition.Leaving}}}}
+		Topology: partition.Topology{Copies: []partition.Copy{{Node: 0}, {Node: 1}, {Node: 2, State: partition.Leaving},
+			{Node: 4}}}}
 	want := []string{
 		"projector p1 cannot ask KV node kv1:11210 about bucket b, since 1970-01-01T00:00:01Z: connection refused",
 		"projector p2 at http://p2 is offline",
 		"bucket b: 64 of 128 vbuckets are not streamed; vbucket 3 for 18s: nobody hosts it",
 		"bucket b is being rolled back: prepare, for 2.3s",
 		"indexer i1 at http://i1 is offline",
+		"indexer i4: copies: the disk hangs",
 	}
 	if got := waitsOf(x, now); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("a build waits for\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
