@@ -98,14 +98,11 @@ func (x *Indexer) poll(ctx context.Context, req *wire.PollRequest) (*wire.PollRe
 	}
 	k := x.bucketNamed(req.Bucket)
 	if k == nil {
-		return core.Poll(nil, req)
+		return core.Poll(nil, req), nil
 	}
 	var reply *wire.PollReply
-	var refused error
-	if err := k.Do(ctx, func(st *core.Bucket) { reply, refused = core.Poll(st, req) }); err != nil {
-		return nil, err
-	}
-	return reply, refused
+	err := k.Do(ctx, func(st *core.Bucket) { reply = core.Poll(st, req) })
+	return reply, err
 }
 
 func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*wire.StabilityReply, error) {

@@ -191,7 +191,7 @@ type PollPosition struct {
 	Revision    timestamp.MapRevision `json:"revision"`
 }
 
-// PollReply has the positions asked for, packed: PollRequest.Answer makes it, PollRequest.Take reads it.
+// PollReply has the positions asked for, packed: AnswerPoll makes it, Positions reads it.
 type PollReply struct {
 	Packed []byte `json:"packed"`
 }

@@ -2,8 +2,7 @@ package wire
 
 import "encoding/binary"
 
-// unpacker takes packed columns apart: lists of held copies, accepted streams, moved streams, answers to polls. After a
-// failure it gives zero values, and bad stays.
+// unpacker takes packed bytes apart. After a failure it gives zero values, and bad stays.
 type unpacker struct {
 	b   []byte
 	bad bool

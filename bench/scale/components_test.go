@@ -511,7 +511,7 @@ func (n *indexer) poll(_ context.Context, req *wire.PollRequest) (*wire.PollRepl
 		}
 		all = append(all, p)
 	}
-	return req.Answer(all)
+	return wire.AnswerPoll(all), nil
 }
 
 func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wire.StabilityReply, error) {

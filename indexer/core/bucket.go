@@ -50,13 +50,9 @@ func (b *Bucket) Told(n int) { b.acks = append(b.acks[:0], b.acks[min(n, len(b.a
 
 // Poll answers how far the node is, and refuses older incarnations from now on. Of a bucket that is not here, b is nil:
 // the node takes no part.
-func Poll(b *Bucket, req *wire.PollRequest) (*wire.PollReply, error) {
+func Poll(b *Bucket, req *wire.PollRequest) *wire.PollReply {
 	if b == nil {
-		none := make([]wire.PollPosition, len(req.VBuckets))
-		for i, vb := range req.VBuckets {
-			none[i].VBucket = vb
-		}
-		return req.Answer(none)
+		return wire.AnswerPoll(nil)
 	}
 	all := b.Bucket.Poll(req.VBuckets, req.Incarnation)
 	out := make([]wire.PollPosition, len(all))
@@ -64,7 +60,7 @@ func Poll(b *Bucket, req *wire.PollRequest) (*wire.PollReply, error) {
 		out[i] = wire.PollPosition{VBucket: uint16(p.VBucket), Participant: p.Participant, HW: p.HW, Reach: p.Reach,
 			Log: p.Log, Revision: p.Revision}
 	}
-	return req.Answer(out)
+	return wire.AnswerPoll(out)
 }
 
 // Prepare answers the first step of a rollback: what the copies hold. states lists what a copy could go back to in a

@@ -666,7 +666,7 @@ func (c indexersOf) Poll(ctx context.Context, addr string, req *wire.PollRequest
 		}
 		all = append(all, p)
 	}
-	return req.Answer(all)
+	return wire.AnswerPoll(all), nil
 }
 
 func (c indexersOf) Stability(ctx context.Context, addr string, req *wire.StabilityRequest) error {

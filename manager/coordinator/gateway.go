@@ -355,12 +355,12 @@ func (g *Gateway) sync(ctx context.Context, r *receiver, m core.AskSync) core.In
 func (g *Gateway) poll(ctx context.Context, r *receiver, m core.Poll) core.Input {
 	ctx = g.traces.in(ctx, m.Bucket.Name)
 	all, err := fenced(ctx, r.fences, func(f wire.Fence) ([]wire.PollPosition, error) {
-		req := &wire.PollRequest{Fence: f, Bucket: m.Bucket.Name, VBuckets: m.VBuckets, Incarnation: m.Incarnation}
-		reply, err := g.cfg.Indexers.Poll(ctx, r.Addr, req)
+		reply, err := g.cfg.Indexers.Poll(ctx, r.Addr, &wire.PollRequest{Fence: f, Bucket: m.Bucket.Name,
+			VBuckets: m.VBuckets, Incarnation: m.Incarnation})
 		if err != nil {
 			return nil, err
 		}
-		return req.Take(reply)
+		return reply.Positions()
 	})
 	if err != nil {
 		g.log.Debug("poll", "indexer", r.Name, "error", err)

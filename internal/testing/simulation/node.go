@@ -184,14 +184,10 @@ func (s *Sim) nodePoll(n *node, r *wire.PollRequest) (*wire.PollReply, error) {
 	}
 	h := n.buckets[r.Bucket]
 	if h == nil {
-		return core.Poll(nil, r)
+		return core.Poll(nil, r), nil
 	}
-	a, err := core.Poll(h.st, r)
-	if err != nil {
-		s.fail("n%d: %v", n.num, err)
-		return nil, err
-	}
-	all, err := r.Take(a)
+	a := core.Poll(h.st, r)
+	all, err := a.Positions()
 	s.ev("n%d polled for %s %v %v: %+v %v", n.num, r.Bucket, r.VBuckets, r.Incarnation, all, err)
 	return a, err
 }
