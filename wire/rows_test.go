@@ -103,10 +103,12 @@ func TestRowsComeBack(t *testing.T) {
 func FuzzRows(f *testing.F) {
 	f.Add(packText([]textRow{{2, "ab", [2]uint64{5, 1}}, {3, "-", [2]uint64{}}, {4, "ab", [2]uint64{6, 0}}}))
 	f.Add(AnswerPoll(pollExample(20)).Packed)
+	f.Add(PackHeld(heldExample()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		stable(t, b, unpackText, packText)
 		stable(t, b, func(b []byte) ([]PollPosition, error) { return (&PollReply{b}).Positions() },
 			func(all []PollPosition) []byte { return AnswerPoll(all).Packed })
+		stable(t, b, UnpackHeld, PackHeld)
 	})
 }
 
