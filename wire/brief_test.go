@@ -275,19 +275,17 @@ func TestMovedStreams(t *testing.T) {
 	if err := s.Expand(); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(s.VBuckets, []uint16{2, 0, 1023, 3}) || !slices.Equal(s.Complete, []uint64{9, 7, 8, 1 << 40}) ||
-		!slices.Equal(s.Incarnations, []index.Incarnation{one, one, one, two}) ||
+	if !slices.Equal(s.VBuckets, []uint16{2, 0, 3, 1023}) || !slices.Equal(s.Complete, []uint64{9, 7, 1 << 40, 8}) ||
+		!slices.Equal(s.Incarnations, []index.Incarnation{one, one, two, one}) ||
 		!slices.Equal(s.Ended, []bool{true, false, false, false}) || len(s.Logs) != 4 ||
 		s.Logs[1] != nil || len(s.Purges) != 4 || len(s.Revisions) != 4 || len(s.VBUUIDs) != 4 || s.Moved != nil {
 		t.Errorf("%+v", s)
 	}
 	for name, bad := range map[string]StreamStates{
-		"cut short":             {Moved: []MovedStreams{{Packed: []byte{1}}}},
-		"not ascending":         {Moved: []MovedStreams{{Packed: []byte{1, 1, 0, 1}}}},
-		"too high":              {Moved: []MovedStreams{{Packed: []byte{0xff, 0x7f, 1}}}},
-		"columns do not fit it": {VBuckets: []uint16{1}, Moved: []MovedStreams{{Packed: []byte{1, 1}}}},
+		"cut short":             {Moved: []byte{rowsFormat, 1}},
+		"columns do not fit it": {VBuckets: []uint16{1}, Moved: []byte{rowsFormat}},
 	} {
-		if err := bad.Expand(); !errors.Is(err, ErrMoved) {
+		if err := bad.Expand(); !errors.Is(err, ErrRows) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -49,8 +49,12 @@ type StreamStates struct {
 	Logs         []timestamp.FailoverLog `json:"logs"`     // nil where unchanged since the last full report
 	Purges       []uint64                `json:"purges"`
 	Revisions    []timestamp.MapRevision `json:"revisions"`
-	// Moved are streams of which nothing but Complete is news. They are entries like the others.
-	Moved []MovedStreams `json:"moved,omitempty"`
+	// Moved are streams of which nothing but Complete is news, packed: Move adds one, Expand makes entries of them. Each
+	// has its incarnation, so that nothing has to be known of what was told before: who knows a stream of it as the
+	// vbucket's owner takes its complete seqno.
+	Moved []byte `json:"moved,omitempty"`
+
+	moving *rowWriter[index.Incarnation]
 	// Dropping are the indexers that are not sent some of these streams' data, as their queues here are full and smart
 	// throttling has given them up, or they cannot be reached (RT-8): all of them, in every report. They do not know so
 	// before DropData and BEGIN come, with which it ends.

@@ -240,12 +240,16 @@ func (s *streamsScript) report() {
 	}
 	var r wire.StreamStates
 	now := s.s.Report(&r, before)
+	news := len(r.VBuckets)
 	for i := range r.VBuckets {
 		s.say("vb%d incarnation %d branch %d complete %d purge %d ended %v log %v", r.VBuckets[i],
 			r.Incarnations[i].Counter, r.VBUUIDs[i], r.Complete[i], r.Purges[i], r.Ended[i], r.Logs[i])
 	}
-	for _, m := range r.Moved {
-		s.say("moved %+v", m)
+	if err := r.Expand(); err != nil {
+		s.say("%v", err)
+	}
+	for i := news; i < len(r.VBuckets); i++ {
+		s.say("vb%d incarnation %d complete %d moved", r.VBuckets[i], r.Incarnations[i].Counter, r.Complete[i])
 	}
 	if !s.d.HasArg("lost") {
 		s.known = now
