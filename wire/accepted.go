@@ -1,21 +1,8 @@
 package wire
 
 import (
-	"encoding/binary"
-	"errors"
-	"fmt"
-
 	"tidemark/index"
 	"tidemark/timestamp"
-)
-
-// ErrAccepted is wrapped when bytes are no packed changes of accepted streams.
-var ErrAccepted = errors.New("packed changes of accepted streams")
-
-const (
-	acceptedFormat = 1
-	// maxAcceptedKinds bounds the projectors and the incarnations that one message names: each vbucket has one of each.
-	maxAcceptedKinds = timestamp.MaxVBuckets
 )
 
 // at is the entry at a row; false when the columns are cut short there.
@@ -37,45 +24,15 @@ type acceptedStream struct {
 	open        bool
 }
 
-// acceptedChanges collects what packAccepted writes.
-type acceptedChanges struct {
-	projectors   map[index.ProjectorID]uint64
-	incarnations map[index.Incarnation]uint64
-	names, incs  []byte // the same, as they are written
-	rows         []acceptedRow
-}
-
-type acceptedRow struct {
-	vb                     uint16
-	none, open             bool
-	projector, incarnation uint64
-}
-
-func (c *acceptedChanges) set(v uint16, s acceptedStream) {
-	p, known := c.projectors[s.projector]
-	if !known {
-		p = uint64(len(c.projectors))
-		c.projectors[s.projector] = p
-		c.names = append(binary.AppendUvarint(c.names, uint64(len(s.projector))), s.projector...)
-	}
-	i, known := c.incarnations[s.incarnation]
-	if !known {
-		i = uint64(len(c.incarnations))
-		c.incarnations[s.incarnation] = i
-		for _, u := range []uint64{s.incarnation.Epoch, s.incarnation.Term, s.incarnation.Counter} {
-			c.incs = binary.AppendUvarint(c.incs, u)
-		}
-	}
-	c.rows = append(c.rows, acceptedRow{vb: v, open: s.open, projector: p, incarnation: i})
-}
-
-// packAccepted returns how now differs from base, both ascending by vbucket, in about three bytes for each difference;
-// nil when it does not.
+// packAccepted returns how now differs from base, both ascending by vbucket, in about two bytes for each difference; nil
+// when it does not.
 func packAccepted(base, now *Accepted) []byte {
 	if sameColumns(base, now) {
 		return nil
 	}
-	c := acceptedChanges{projectors: map[index.ProjectorID]uint64{}, incarnations: map[index.Incarnation]uint64{}}
+	w := rowWriter[acceptedStream]{put: func(dst []byte, s acceptedStream) []byte {
+		return appendFlag(appendIncarnation(appendText(dst, string(s.projector)), s.incarnation), s.open)
+	}}
 	i := 0
 	for row, v := range now.VBuckets {
 		s, ok := now.at(row)
@@ -83,7 +40,7 @@ func packAccepted(base, now *Accepted) []byte {
 			break
 		}
 		for ; i < len(base.VBuckets) && base.VBuckets[i] < v; i++ {
-			c.rows = append(c.rows, acceptedRow{vb: base.VBuckets[i], none: true})
+			w.none(uint64(base.VBuckets[i]))
 		}
 		if i < len(base.VBuckets) && base.VBuckets[i] == v {
 			was, ok := base.at(i)
@@ -92,33 +49,12 @@ func packAccepted(base, now *Accepted) []byte {
 				continue
 			}
 		}
-		c.set(v, s)
+		w.row(uint64(v), s)
 	}
 	for ; i < len(base.VBuckets); i++ {
-		c.rows = append(c.rows, acceptedRow{vb: base.VBuckets[i], none: true})
+		w.none(uint64(base.VBuckets[i]))
 	}
-	if len(c.rows) == 0 {
-		return nil
-	}
-	dst := binary.AppendUvarint([]byte{acceptedFormat}, uint64(len(c.projectors)))
-	dst = append(dst, c.names...)
-	dst = binary.AppendUvarint(dst, uint64(len(c.incarnations)))
-	dst = append(dst, c.incs...)
-	dst = binary.AppendUvarint(dst, uint64(len(c.rows)))
-	last := uint16(0)
-	for _, r := range c.rows {
-		dst = binary.AppendUvarint(dst, uint64(r.vb-last))
-		last = r.vb
-		switch ref := r.projector*uint64(len(c.incarnations)) + r.incarnation; {
-		case r.none:
-			dst = append(dst, 0)
-		case r.open:
-			dst = binary.AppendUvarint(dst, 2*ref+2)
-		default:
-			dst = binary.AppendUvarint(dst, 2*ref+1)
-		}
-	}
-	return dst
+	return w.b
 }
 
 // sameColumns reports whether both are the same memory: what nobody changed need not be compared.
@@ -129,78 +65,18 @@ func sameColumns(a, b *Accepted) bool {
 	return len(a.VBuckets) == 0 || &a.VBuckets[0] == &b.VBuckets[0]
 }
 
-// unpackAccepted returns each difference that packAccepted wrote, ascending; a vbucket of which nothing is accepted any
-// more has s.projector "" and the zero incarnation. Errors wrap ErrAccepted.
+// unpackAccepted returns each difference that packAccepted wrote, ascending; of a vbucket of which nothing is accepted
+// any more s is the zero value. Errors wrap ErrRows.
 func unpackAccepted(src []byte, each func(v uint16, s acceptedStream)) error {
-	r := unpacker{b: src}
-	if f := r.byte(); f != acceptedFormat {
-		return fmt.Errorf("%w: format %d, want %d", ErrAccepted, f, acceptedFormat)
-	}
-	kinds, err := r.acceptedKinds()
-	if err != nil {
-		return err
-	}
-	rows := r.uvarint()
-	if rows > timestamp.MaxVBuckets || rows > uint64(len(r.b)) {
-		return fmt.Errorf("%w: %d vbuckets in %d bytes", ErrAccepted, rows, len(r.b))
-	}
-	v := uint64(0)
-	for i := range rows {
-		gap, ref := r.uvarint(), r.uvarint()
-		v += gap
-		if r.bad || gap >= timestamp.MaxVBuckets || v >= timestamp.MaxVBuckets || i > 0 && gap == 0 {
-			return fmt.Errorf("%w: vbucket %d after %d others", ErrAccepted, v, i)
+	t := rowReader[acceptedStream]{keys: timestamp.MaxVBuckets, take: func(r *unpacker) acceptedStream {
+		return acceptedStream{projector: index.ProjectorID(r.text()), incarnation: r.incarnation(), open: r.byte() != 0}
+	}}
+	return t.read(src, func(v uint64, s *acceptedStream, _ [2]uint64) {
+		if s == nil {
+			s = &acceptedStream{}
 		}
-		if ref == 0 {
-			each(uint16(v), acceptedStream{})
-			continue
-		}
-		s, ok := kinds.stream(ref)
-		if !ok {
-			return fmt.Errorf("%w: vbucket %d names stream %d of %d", ErrAccepted, v, (ref-1)/2,
-				len(kinds.projectors)*len(kinds.incarnations))
-		}
-		each(uint16(v), s)
-	}
-	if r.bad || len(r.b) > 0 {
-		return fmt.Errorf("%w: cut short or too long", ErrAccepted)
-	}
-	return nil
-}
-
-// acceptedKinds are the projectors and incarnations that the rows refer to: each pair of them has a number.
-type acceptedKinds struct {
-	projectors   []index.ProjectorID
-	incarnations []index.Incarnation
-}
-
-func (r *unpacker) acceptedKinds() (k acceptedKinds, err error) {
-	n := r.uvarint()
-	if n > maxAcceptedKinds || n > uint64(len(r.b)) {
-		return k, fmt.Errorf("%w: %d projectors in %d bytes", ErrAccepted, n, len(r.b))
-	}
-	k.projectors = make([]index.ProjectorID, n)
-	for i := range k.projectors {
-		k.projectors[i] = index.ProjectorID(r.take(r.uvarint()))
-	}
-	n = r.uvarint()
-	if n > maxAcceptedKinds || n > uint64(len(r.b)) {
-		return k, fmt.Errorf("%w: %d incarnations in %d bytes", ErrAccepted, n, len(r.b))
-	}
-	k.incarnations = make([]index.Incarnation, n)
-	for i := range k.incarnations {
-		k.incarnations[i] = index.Incarnation{Epoch: r.uvarint(), Term: r.uvarint(), Counter: r.uvarint()}
-	}
-	return k, nil
-}
-
-// stream is the one that a reference, which is not 0, means; false when there is none.
-func (k acceptedKinds) stream(ref uint64) (s acceptedStream, ok bool) {
-	kind, n := (ref-1)/2, uint64(len(k.incarnations))
-	if kind >= uint64(len(k.projectors))*n {
-		return s, false
-	}
-	return acceptedStream{projector: k.projectors[kind/n], incarnation: k.incarnations[kind%n], open: ref%2 == 0}, true
+		each(uint16(v), *s)
+	})
 }
 
 // acceptedTable keeps the accepted streams of one bucket at one indexer in two bytes for each vbucket: most have one of

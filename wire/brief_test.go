@@ -304,7 +304,7 @@ func FuzzChange(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(seed, c.Accepted, c.HW)
-	f.Add([]byte{0xa0}, []byte{1, 1, 1, 'p', 1, 1, 1, 1, 1, 0, 2}, []byte{1, 3, 1, 2, 4})
+	f.Add([]byte{0xa0}, []byte{rowsFormat, 0, 1, 1, 'p', 1, 1, 1, 1}, []byte{1, 3, 1, 2, 4})
 	f.Fuzz(func(t *testing.T, text, accepted, vector []byte) {
 		var leader Reported
 		var r IndexerReport
