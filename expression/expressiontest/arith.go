@@ -79,37 +79,34 @@ func (m *interpreter) arith(op expression.Op, l, r any) any {
 	return m.compute(op, a, b)
 }
 
+// operations are those of arithmetic: on integers exactly, nil if there is no such integer, and on floats.
+var operations = map[expression.Op]struct {
+	exact  func(z, x, y *big.Int) *big.Int
+	floats func(x, y float64) float64
+}{
+	expression.OpAdd:      {(*big.Int).Add, func(x, y float64) float64 { return x + y }},
+	expression.OpSubtract: {(*big.Int).Sub, func(x, y float64) float64 { return x - y }},
+	expression.OpMultiply: {(*big.Int).Mul, func(x, y float64) float64 { return x * y }},
+	expression.OpDivide:   {quotient, func(x, y float64) float64 { return x / y }},
+	expression.OpModulo:   {(*big.Int).Rem, math.Mod},
+}
+
+func quotient(z, x, y *big.Int) *big.Int {
+	if _, rest := z.QuoRem(x, y, new(big.Int)); rest.Sign() != 0 {
+		return nil
+	}
+	return z
+}
+
 func (m *interpreter) compute(op expression.Op, a, b number) any {
 	if (op == expression.OpDivide || op == expression.OpModulo) && b.f == 0 {
 		return nil
 	}
 	if a.integer && b.integer {
-		x, y, z, rest := big.NewInt(a.i), big.NewInt(b.i), new(big.Int), new(big.Int)
-		switch op {
-		case expression.OpAdd:
-			z.Add(x, y)
-		case expression.OpSubtract:
-			z.Sub(x, y)
-		case expression.OpMultiply:
-			z.Mul(x, y)
-		case expression.OpDivide:
-			z.QuoRem(x, y, rest)
-		case expression.OpModulo:
-			z.Rem(x, y)
-		}
-		if z.IsInt64() && rest.Sign() == 0 {
+		z := operations[op].exact(new(big.Int), big.NewInt(a.i), big.NewInt(b.i))
+		if z != nil && z.IsInt64() {
 			return integer(z.Int64())
 		}
 	}
-	switch op {
-	case expression.OpAdd:
-		return m.float(a.f + b.f)
-	case expression.OpSubtract:
-		return m.float(a.f - b.f)
-	case expression.OpMultiply:
-		return m.float(a.f * b.f)
-	case expression.OpDivide:
-		return m.float(a.f / b.f)
-	}
-	return m.float(math.Mod(a.f, b.f))
+	return m.float(operations[op].floats(a.f, b.f))
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -73,15 +74,16 @@ func afterwards(layout string) string {
 	return layout
 }
 
-// example returns the layout of an example; of what is no date the first one.
-func example(v any) (string, bool) {
-	if _, ok := v.(string); !ok {
-		return "", false
+// example returns the layout of an example, if one is given; of what is no date the first one.
+func example(rest []any) (string, bool) {
+	if len(rest) == 0 {
+		return layouts[0], true
 	}
-	if d, ok := readDate(v); ok {
+	if d, ok := readDate(rest[0]); ok {
 		return d.layout, true
 	}
-	return layouts[0], true
+	_, ok := rest[0].(string)
+	return layouts[0], ok
 }
 
 // inZone moves a moment into a zone, if one is given.
@@ -118,28 +120,28 @@ func onMillis(f func(t time.Time, a []any) any) function {
 	}
 }
 
-// firstTyped makes a function whose first arguments have to fit before the others count.
-func firstTyped(n int, f function) function {
+// inZones makes a function of a moment that the last argument moves into a zone. The first arguments, a number and a
+// text, have to fit before the zone counts.
+func inZones(firsts int, f func(t time.Time, a []any) any) function {
+	moved := onMillis(func(t time.Time, a []any) any {
+		if t, ok := inZone(t, a[firsts:]); ok {
+			return f(t, a)
+		}
+		return nil
+	})
 	return func(m *interpreter, a []any) any {
-		for _, v := range a[:n] {
-			if v == Missing {
-				return Missing
-			}
+		if slices.Contains(a[:firsts], any(Missing)) {
+			return Missing
 		}
-		if _, ok := a[0].(json.Number); !ok {
-			return nil
-		}
-		if n > 1 {
-			if _, ok := a[1].(string); !ok {
+		for i, v := range a[:firsts] {
+			if nameOf(v) != []string{"number", "string"}[i] {
 				return nil
 			}
 		}
-		for _, v := range a[n:] {
-			if v == Missing {
-				return Missing
-			}
+		if slices.Contains(a[firsts:], any(Missing)) {
+			return Missing
 		}
-		return f(m, a)
+		return moved(m, a)
 	}
 }
 
@@ -168,16 +170,11 @@ func dateFunctions() map[string]function {
 		"DATE_DIFF_MILLIS": diffMillis, "DATE_DIFF_STR": diffText, "DATE_DIFF_ABS_MILLIS": absMillis,
 		"DATE_DIFF_ABS_STR": absText,
 		"DATE_FORMAT_STR": onText(func(d date, a []any) any {
-			layout, ok := example(a[1])
+			layout, ok := example(a[1:])
 			return written(d.t, layout, ok)
 		}),
-		"DATE_PART_MILLIS": firstTyped(2, onMillis(func(t time.Time, a []any) any {
-			if t, ok := inZone(t, a[2:]); ok {
-				return datePart(t, a[1])
-			}
-			return nil
-		})),
-		"DATE_PART_STR": onText(func(d date, a []any) any { return datePart(d.t, a[1]) }),
+		"DATE_PART_MILLIS": inZones(2, func(t time.Time, a []any) any { return datePart(t, a[1]) }),
+		"DATE_PART_STR":    onText(func(d date, a []any) any { return datePart(d.t, a[1]) }),
 		"DATE_RANGE_MILLIS": func(m *interpreter, a []any) any {
 			t, ok := fromMillis(a[0])
 			u, fine := fromMillis(a[1])
@@ -207,16 +204,13 @@ func dateFunctions() map[string]function {
 			}
 			return text.(string) + zone
 		}),
-		"DURATION_TO_STR": ofNumber(func(_ *interpreter, _ json.Number, n number) any {
-			f := math.Trunc(n.f)
-			if n.integer {
-				return time.Duration(n.i).String()
-			}
-			if f < -1<<63 || f >= 1<<63 {
+		"DURATION_TO_STR": func(_ *interpreter, a []any) any {
+			n, ok := cut(a[0])
+			if !ok {
 				return nil
 			}
-			return time.Duration(f).String()
-		}),
+			return time.Duration(n).String()
+		},
 		"STR_TO_DURATION": ofTexts(func(s []string) any {
 			d, err := time.ParseDuration(s[0])
 			if err != nil {
@@ -225,17 +219,11 @@ func dateFunctions() map[string]function {
 			return integer(d.Nanoseconds())
 		}),
 		"MILLIS_TO_STR": onMillis(func(t time.Time, a []any) any {
-			layout, ok := layouts[0], true
-			if len(a) == 2 {
-				layout, ok = example(a[1])
-			}
+			layout, ok := example(a[1:])
 			return written(t, layout, ok)
 		}),
 		"MILLIS_TO_TZ": onMillis(func(t time.Time, a []any) any {
-			layout, ok := layouts[0], true
-			if len(a) == 3 {
-				layout, ok = example(a[2])
-			}
+			layout, ok := example(a[2:])
 			t, fine := inZone(t, a[1:2])
 			return written(t, layout, ok && fine)
 		}),
@@ -244,14 +232,9 @@ func dateFunctions() map[string]function {
 			t, ok := inZone(d.t, a[1:])
 			return written(t, d.layout, ok)
 		}),
-		"STR_TO_UTC": onText(func(d date, _ []any) any { return written(d.t.UTC(), d.layout, true) }),
-		"WEEKDAY_MILLIS": firstTyped(1, onMillis(func(t time.Time, a []any) any {
-			if t, ok := inZone(t, a[1:]); ok {
-				return t.Weekday().String()
-			}
-			return nil
-		})),
-		"WEEKDAY_STR": onText(func(d date, _ []any) any { return d.t.Weekday().String() }),
+		"STR_TO_UTC":     onText(func(d date, _ []any) any { return written(d.t.UTC(), d.layout, true) }),
+		"WEEKDAY_MILLIS": inZones(1, func(t time.Time, _ []any) any { return t.Weekday().String() }),
+		"WEEKDAY_STR":    onText(func(d date, _ []any) any { return d.t.Weekday().String() }),
 	}
 }
 

@@ -32,88 +32,107 @@ func list(b expression.Binding, over any) (names, values []any, ok bool) {
 	return names, values, true
 }
 
-func (m *interpreter) each(x *expression.Each) any {
-	turns, null := -1, false
-	var names, values [][]any
-	for _, b := range x.Bindings {
+// turns returns the variables of a loop, turn by turn; ok is false if it has none, and is unknown instead.
+func (m *interpreter) turns(x *expression.Each) (turns [][]variable, unknown any, ok bool) {
+	ok = true
+	for i, b := range x.Bindings {
 		over := m.eval(b.Over)
 		if over == Missing {
-			return Missing
+			return nil, Missing, false
 		}
-		n, v, ok := list(b, over)
-		null = null || !ok
-		names, values = append(names, n), append(values, v)
-		if turns < 0 || len(v) < turns {
-			turns = len(v)
+		names, values, fine := list(b, over)
+		if i == 0 {
+			turns = make([][]variable, len(values))
+		}
+		ok, turns = ok && fine, turns[:min(len(turns), len(values))]
+		for turn := range turns {
+			if b.Name != "" {
+				turns[turn] = append(turns[turn], variable{b.Name, names[turn]})
+			}
+			turns[turn] = append(turns[turn], variable{b.Var, values[turn]})
 		}
 	}
-	if null {
-		return nil
+	return turns, nil, ok
+}
+
+func (m *interpreter) each(x *expression.Each) any {
+	turns, unknown, ok := m.turns(x)
+	if !ok {
+		return unknown
 	}
 	outer := len(m.vars)
 	defer func() { m.vars = m.vars[:outer] }()
-	result, object := []any{}, map[string]any{}
-	for turn := range turns {
-		m.vars = m.vars[:outer]
-		for i, b := range x.Bindings {
-			if b.Name != "" {
-				m.vars = append(m.vars, variable{b.Name, names[i][turn]})
+	taken := func(yield func() bool) { // those that WHEN lets pass
+		for _, vars := range turns {
+			m.vars = append(m.vars[:outer], vars...)
+			if (x.When == nil || truth(m.eval(x.When)) == true) && !yield() {
+				return
 			}
-			m.vars = append(m.vars, variable{b.Var, values[i][turn]})
-		}
-		if x.When != nil && truth(m.eval(x.When)) != true {
-			continue
-		}
-		if x.Kind == expression.EachObject {
-			name := m.eval(x.Name)
-			text, ok := name.(string)
-			if name == Missing {
-				return Missing
-			}
-			if !ok {
-				return nil
-			}
-			if v := m.eval(x.Body); v != Missing {
-				object[text] = v
-			}
-			continue
-		}
-		if key, nested := x.Body.(*expression.ArrayKey); nested {
-			result = append(result, m.elements(key.X)...)
-			continue
-		}
-		if flat, ok := x.Body.(*expression.Flatten); ok { // of one part, MISSING or not
-			result = append(result, m.eval(flat.Parts[0].X))
-			continue
-		}
-		v := m.eval(x.Body)
-		switch {
-		case x.Kind == expression.EachFirst:
-			return v
-		case x.Kind == expression.EachAny && truth(v) == true:
-			return true
-		case (x.Kind == expression.EachEvery || x.Kind == expression.EachAnyEvery) && truth(v) != true:
-			return false
-		case x.Kind == expression.EachArray && v != Missing:
-			result = append(result, v)
 		}
 	}
 	switch x.Kind {
 	case expression.EachAny:
-		return false
+		return m.anyTurn(x.Body, taken, true)
 	case expression.EachEvery:
-		return true
+		return !m.anyTurn(x.Body, taken, false)
 	case expression.EachAnyEvery:
-		return turns > 0
+		return len(turns) > 0 && !m.anyTurn(x.Body, taken, false)
 	case expression.EachFirst:
-		return Missing
+		first := any(Missing)
+		taken(func() bool { first = m.eval(x.Body); return false })
+		return first
 	case expression.EachObject:
-		return object
+		return m.objectOfTurns(x, taken)
+	}
+	result := []any{}
+	for range taken {
+		result = append(result, m.items(x.Body)...)
 	}
 	return result
 }
 
-// spread returns the elements of an array, and what is none as one.
+// anyTurn reports whether there is a turn in which a condition holds, or one in which it does not.
+func (m *interpreter) anyTurn(condition expression.Expr, turns func(func() bool), holds bool) bool {
+	for range turns {
+		if (truth(m.eval(condition)) == true) == holds {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *interpreter) objectOfTurns(x *expression.Each, turns func(func() bool)) any {
+	object := map[string]any{}
+	for range turns {
+		name := m.eval(x.Name)
+		text, ok := name.(string)
+		switch {
+		case name == Missing:
+			return Missing
+		case !ok:
+			return nil
+		}
+		if v := m.eval(x.Body); v != Missing {
+			object[text] = v
+		}
+	}
+	return object
+}
+
+// items returns what one turn adds to an array.
+func (m *interpreter) items(body expression.Expr) []any {
+	switch body := body.(type) {
+	case *expression.ArrayKey:
+		return m.elements(body.X)
+	case *expression.Flatten: // of one part, MISSING or not
+		return []any{m.eval(body.Parts[0].X)}
+	}
+	if v := m.eval(body); v != Missing {
+		return []any{v}
+	}
+	return nil
+}
+
 // elements are what an array key has entries for, but for an array without elements.
 func (m *interpreter) elements(x expression.Expr) []any {
 	switch x := x.(type) {
@@ -137,6 +156,7 @@ func (m *interpreter) elements(x expression.Expr) []any {
 	return spread(m.eval(x))
 }
 
+// spread returns the elements of an array, and what is none as one.
 func spread(v any) []any {
 	if list, ok := v.([]any); ok {
 		return list

@@ -59,23 +59,13 @@ func component(d Doc, keys []index.KeyExpr) (parts [][]any, withMissing bool, er
 		if missing {
 			x, withMissing = key.X, true
 		}
-		array, isArray := x.(*expression.ArrayKey)
-		flat := isArray && flattened(array)
+		flat := flattened(x)
 		if i > 0 && !flat {
 			break
 		}
-		m := &interpreter{doc: d}
-		var column []any
-		if isArray {
-			column = m.elements(array.X)
-		} else {
-			column = []any{m.eval(x)}
-		}
-		if m.err != nil {
-			return nil, false, m.err
-		}
-		if len(column) == 0 {
-			column = []any{Missing}
+		column, err := column(d, x)
+		if err != nil {
+			return nil, false, err
 		}
 		if columns = append(columns, column); !flat {
 			break
@@ -93,17 +83,32 @@ func component(d Doc, keys []index.KeyExpr) (parts [][]any, withMissing bool, er
 	return parts, withMissing, nil
 }
 
-// flattened reports whether an array key is the part of a flattened one.
-func flattened(key *expression.ArrayKey) bool {
+// column returns the value of a key or, of an array key, one for each element: MISSING if it has none.
+func column(d Doc, x expression.Expr) (values []any, err error) {
+	m := &interpreter{doc: d}
+	if array, ok := x.(*expression.ArrayKey); ok {
+		values = m.elements(array.X)
+	} else {
+		values = []any{m.eval(x)}
+	}
+	if len(values) == 0 {
+		values = []any{Missing}
+	}
+	return values, m.err
+}
+
+// flattened reports whether a key is an array key that is the part of a flattened one.
+func flattened(x expression.Expr) bool {
+	key, ok := x.(*expression.ArrayKey)
+	if !ok {
+		return false
+	}
 	each, ok := key.X.(*expression.Each)
 	if !ok {
 		return false
 	}
-	if inner, nested := each.Body.(*expression.ArrayKey); nested {
-		return flattened(inner)
-	}
 	_, flat := each.Body.(*expression.Flatten)
-	return flat
+	return flat || flattened(each.Body)
 }
 
 func equalParts(a, b []any) bool {

@@ -74,6 +74,14 @@ func whole(v any) (int64, bool) {
 	return x.i, ok && x.integer
 }
 
+// wholeOr returns the integer that the last argument has to be where it is given.
+func wholeOr(rest []any, otherwise int64) (int64, bool) {
+	if len(rest) == 0 {
+		return otherwise, true
+	}
+	return whole(rest[0])
+}
+
 // place reads a number without a fraction as a place in an array; one beyond 64 bits is the last of them.
 func place(v any) (int64, bool) {
 	if n, ok := whole(v); ok {
@@ -91,6 +99,14 @@ func place(v any) (int64, bool) {
 	default:
 		return math.MaxInt64, true
 	}
+}
+
+// fromStart counts a place below 0 from the start instead of from the end.
+func fromStart(place int64, places int) int64 {
+	if place < 0 {
+		return place + int64(places)
+	}
+	return place
 }
 
 // texts gives arguments that all have to be strings.
@@ -134,20 +150,7 @@ func textFunctions() map[string]function {
 		"MB_LENGTH": ofTexts(func(s []string) any { return integer(int64(len([]rune(s[0])))) }),
 		"POSITION":  ofTexts(func(s []string) any { return integer(int64(strings.Index(s[0], s[1]))) }),
 		"POSITION1": ofTexts(func(s []string) any { return integer(int64(strings.Index(s[0], s[1]) + 1)) }),
-		"REPEAT": func(m *interpreter, a []any) any {
-			s, ok := texts(a[0])
-			n, fine := whole(a[1])
-			if !ok || !fine || n < 0 {
-				return nil
-			}
-			if len(s[0]) == 0 {
-				return ""
-			}
-			if n > int64(mostMade/len(s[0])) {
-				return m.fail("REPEAT")
-			}
-			return strings.Repeat(s[0], int(n))
-		},
+		"REPEAT":    repeat,
 		"REPLACE": counted(func(s []string, times int64, _ bool) any {
 			return strings.Replace(s[0], s[1], s[2], int(max(-1, min(times, math.MaxInt32))))
 		}),
@@ -156,20 +159,7 @@ func textFunctions() map[string]function {
 			slices.Reverse(all)
 			return strings.ReplaceAll(strings.Join(all, ""), "\ufffd", "")
 		}),
-		"CONCAT2": func(_ *interpreter, a []any) any {
-			list := []any{a[0]}
-			for _, v := range a[1:] {
-				list = append(list, spread(v)...)
-			}
-			if slices.Contains(list, any(Missing)) {
-				return Missing
-			}
-			s, ok := texts(list...)
-			if !ok {
-				return nil
-			}
-			return strings.Join(s[1:], s[0])
-		},
+		"CONCAT2":        concatWith,
 		"MB_POSITION":    ofTexts(func(s []string) any { return integer(charactersBefore(s[0], s[1])) }),
 		"MB_POSITION1":   ofTexts(func(s []string) any { return integer(charactersBefore(s[0], s[1]) + 1) }),
 		"MB_SUBSTR":      characterSubstr(0),
@@ -188,25 +178,56 @@ func textFunctions() map[string]function {
 			}
 			return anyList(strings.Split(s[0], s[1]))
 		}),
-		"SUBSTR":  substr(0),
-		"SUBSTR1": substr(1),
-		"SUFFIXES": func(m *interpreter, a []any) any {
-			s, ok := texts(a[0])
-			if !ok {
-				return nil
-			}
-			if len([]rune(s[0]))*len(s[0])/2 > mostMade {
-				return m.fail("SUFFIXES")
-			}
-			list := []any{}
-			for i := range s[0] {
-				list = append(list, s[0][i:])
-			}
-			return list
-		},
-		"TOKENS": tokens,
-		"UPPER":  ofTexts(func(s []string) any { return strings.ToUpper(s[0]) }),
+		"SUBSTR":   substr(0),
+		"SUBSTR1":  substr(1),
+		"SUFFIXES": suffixes,
+		"TOKENS":   tokens,
+		"UPPER":    ofTexts(func(s []string) any { return strings.ToUpper(s[0]) }),
 	}
+}
+
+func repeat(m *interpreter, a []any) any {
+	s, ok := texts(a[0])
+	n, fine := whole(a[1])
+	switch {
+	case !ok || !fine || n < 0:
+		return nil
+	case s[0] == "":
+		return ""
+	case n > int64(mostMade/len(s[0])):
+		return m.fail("REPEAT")
+	}
+	return strings.Repeat(s[0], int(n))
+}
+
+func concatWith(_ *interpreter, a []any) any {
+	list := []any{a[0]}
+	for _, v := range a[1:] {
+		list = append(list, spread(v)...)
+	}
+	if slices.Contains(list, any(Missing)) {
+		return Missing
+	}
+	s, ok := texts(list...)
+	if !ok {
+		return nil
+	}
+	return strings.Join(s[1:], s[0])
+}
+
+func suffixes(m *interpreter, a []any) any {
+	text, ok := a[0].(string)
+	if !ok {
+		return nil
+	}
+	if len([]rune(text))*len(text)/2 > mostMade {
+		return m.fail("SUFFIXES")
+	}
+	list := []any{}
+	for i := range text {
+		list = append(list, text[i:])
+	}
+	return list
 }
 
 func anyList[T any](list []T) any {
@@ -245,27 +266,23 @@ func pad(join func(text, fill string) string) function {
 	return func(m *interpreter, a []any) any {
 		s, ok := texts(a[0])
 		n, fine := whole(a[1])
-		with := []rune(" ")
+		with := " "
 		if len(a) == 3 {
-			w, ok := texts(a[2])
-			if !ok || w[0] == "" {
-				return nil
-			}
-			with = []rune(w[0])
+			with, _ = a[2].(string)
 		}
-		if !ok || !fine || n < 0 {
+		if !ok || !fine || n < 0 || with == "" {
 			return nil
 		}
 		if n > mostMade/4 {
 			return m.fail("LPAD or RPAD")
 		}
-		text := []rune(s[0])
+		text, characters := []rune(s[0]), []rune(with)
 		if int64(len(text)) > n {
 			return string(text[:n])
 		}
 		var fill []rune
 		for len(text)+len(fill) < int(n) {
-			fill = append(fill, with[len(fill)%len(with)])
+			fill = append(fill, characters[len(fill)%len(characters)])
 		}
 		return join(s[0], string(fill))
 	}
@@ -273,50 +290,49 @@ func pad(join func(text, fill string) string) function {
 
 func substr(first int64) function {
 	return func(_ *interpreter, a []any) any {
-		s, ok := texts(a[0])
-		from, fine := whole(a[1])
-		length, good := int64(math.MaxInt32), true
-		if len(a) == 3 {
-			length, good = whole(a[2])
-		}
-		if !ok || !fine || !good || length < 0 {
+		text, ok := a[0].(string)
+		from, to, fine := span(a[1:], first, len(text))
+		if !ok || !fine {
 			return nil
 		}
-		text := s[0]
-		switch {
-		case from < 0:
-			from += int64(len(text))
-		case from > 0:
-			from -= first
-		}
-		if from < 0 || from >= int64(len(text)) {
-			return nil
-		}
-		text = text[from:]
-		if length < int64(len(text)) {
-			text = text[:length]
-		}
-		return string([]rune(text))
+		return string([]rune(text[from:to]))
 	}
 }
 
+// span reads what stands behind the text of a SUBSTR: where the part begins and ends in a text of so many places, of
+// which the first has this number.
+func span(rest []any, first int64, places int) (from, to int64, ok bool) {
+	from, ok = whole(rest[0])
+	length, fine := wholeOr(rest[1:], math.MaxInt32)
+	if !ok || !fine || length < 0 {
+		return 0, 0, false
+	}
+	if from > 0 {
+		from -= first
+	} else {
+		from = fromStart(from, places)
+	}
+	if from < 0 || from >= int64(places) {
+		return 0, 0, false
+	}
+	return from, from + min(length, int64(places)-from), true
+}
+
 func patternFunctions() map[string]function {
+	position := func(first int64) function {
+		return ofTexts(func(s []string) any {
+			if at := regexp.MustCompile(s[1]).FindStringIndex(s[0]); at != nil {
+				return integer(int64(at[0]) + first)
+			}
+			return integer(-1)
+		})
+	}
 	return map[string]function{
-		"REGEXP_CONTAINS": ofTexts(func(s []string) any { return regexp.MustCompile(s[1]).MatchString(s[0]) }),
-		"REGEXP_LIKE":     ofTexts(func(s []string) any { return regexp.MustCompile("^" + s[1] + "$").MatchString(s[0]) }),
-		"REGEXP_POSITION": ofTexts(func(s []string) any {
-			if at := regexp.MustCompile(s[1]).FindStringIndex(s[0]); at != nil {
-				return integer(int64(at[0]))
-			}
-			return integer(-1)
-		}),
-		"REGEXP_POSITION1": ofTexts(func(s []string) any {
-			if at := regexp.MustCompile(s[1]).FindStringIndex(s[0]); at != nil {
-				return integer(int64(at[0]) + 1)
-			}
-			return integer(-1)
-		}),
-		"REGEXP_MATCHES": ofTexts(func(s []string) any { return anyList(regexp.MustCompile(s[1]).FindAllString(s[0], -1)) }),
+		"REGEXP_CONTAINS":  ofTexts(func(s []string) any { return regexp.MustCompile(s[1]).MatchString(s[0]) }),
+		"REGEXP_LIKE":      ofTexts(func(s []string) any { return regexp.MustCompile("^" + s[1] + "$").MatchString(s[0]) }),
+		"REGEXP_POSITION":  position(0),
+		"REGEXP_POSITION1": position(1),
+		"REGEXP_MATCHES":   ofTexts(func(s []string) any { return anyList(regexp.MustCompile(s[1]).FindAllString(s[0], -1)) }),
 		"REGEXP_SPLIT": ofTexts(func(s []string) any {
 			var all []string
 			at := 0
@@ -348,10 +364,7 @@ func counted(f func(s []string, times int64, given bool) any) function {
 			return Missing
 		}
 		s, ok := texts(a[:3]...)
-		times, fine := int64(-1), true
-		if len(a) == 4 {
-			times, fine = whole(a[3])
-		}
+		times, fine := wholeOr(a[3:], -1)
 		if !ok || !fine {
 			return nil
 		}
@@ -369,26 +382,13 @@ func charactersBefore(text, part string) int64 {
 
 func characterSubstr(first int64) function {
 	return func(_ *interpreter, a []any) any {
-		s, ok := texts(a[0])
-		from, fine := whole(a[1])
-		length, good := int64(math.MaxInt32), true
-		if len(a) == 3 {
-			length, good = whole(a[2])
-		}
-		if !ok || !fine || !good || length < 0 {
+		s, ok := a[0].(string)
+		text := []rune(s)
+		from, to, fine := span(a[1:], first, len(text))
+		if !ok || !fine {
 			return nil
 		}
-		text := []rune(s[0])
-		switch {
-		case from < 0:
-			from += int64(len(text))
-		case from > 0:
-			from -= first
-		}
-		if from < 0 || from >= int64(len(text)) {
-			return nil
-		}
-		return string(text[from:min(int64(len(text)), from+min(length, math.MaxInt32))])
+		return string(text[from:to])
 	}
 }
 
@@ -407,30 +407,34 @@ func ofNumber(f func(m *interpreter, v json.Number, n number) any) function {
 	}
 }
 
-func numberFunctions() map[string]function {
-	rounded := func(f func(float64) float64) function {
-		return ofNumber(func(m *interpreter, v json.Number, n number) any {
-			if n.integer {
-				return v
-			}
-			return m.float(f(n.f))
-		})
-	}
-	divided := func(f func(z, x, y *big.Int) *big.Int) function {
-		return func(m *interpreter, a []any) any {
-			x, ok := cut(a[0])
-			y, fine := cut(a[1])
-			if !ok || !fine || y == 0 {
-				return nil
-			}
-			z := f(new(big.Int), big.NewInt(x), big.NewInt(y))
-			if !z.IsInt64() {
-				v, _ := new(big.Float).SetInt(z).Float64()
-				return m.float(v)
-			}
-			return integer(z.Int64())
+// rounded makes a function that makes numbers whole.
+func rounded(f func(float64) float64) function {
+	return ofNumber(func(m *interpreter, v json.Number, n number) any {
+		if n.integer {
+			return v
 		}
+		return m.float(f(n.f))
+	})
+}
+
+// divided makes a function that divides one number by another, both without their fractions.
+func divided(f func(z, x, y *big.Int) *big.Int) function {
+	return func(m *interpreter, a []any) any {
+		x, ok := cut(a[0])
+		y, fine := cut(a[1])
+		if !ok || !fine || y == 0 {
+			return nil
+		}
+		z := f(new(big.Int), big.NewInt(x), big.NewInt(y))
+		if !z.IsInt64() {
+			v, _ := new(big.Float).SetInt(z).Float64()
+			return m.float(v)
+		}
+		return integer(z.Int64())
 	}
+}
+
+func numberFunctions() map[string]function {
 	return map[string]function{
 		"ABS": func(_ *interpreter, a []any) any {
 			v, ok := a[0].(json.Number)
@@ -458,13 +462,7 @@ func numberFunctions() map[string]function {
 		"ROUND_NEAREST": toDigits(func(x float64) float64 { return math.Floor(x + 0.5) }),
 		"TRUNC":         toDigits(math.Floor),
 		"SIGN": ofNumber(func(_ *interpreter, _ json.Number, n number) any {
-			switch {
-			case n.f < 0:
-				return integer(-1)
-			case n.f > 0:
-				return integer(1)
-			}
-			return integer(0)
+			return integer(int64(cmp.Compare(n.f, 0)))
 		}),
 		"SQRT": ofNumber(func(m *interpreter, _ json.Number, n number) any { return m.float(math.Sqrt(n.f)) }),
 	}
@@ -473,7 +471,7 @@ func numberFunctions() map[string]function {
 func extreme(list []any, direction int) any {
 	var best any
 	for _, v := range list {
-		if v != nil && v != Missing && (best == nil || collatetest.Compare(v, best)*direction > 0) {
+		if known(v) && (best == nil || collatetest.Compare(v, best)*direction > 0) {
 			best = v
 		}
 	}
@@ -493,23 +491,16 @@ func cut(v any) (int64, bool) {
 	return int64(x.f), math.Trunc(x.f) >= -1<<63 && x.f < 1<<63
 }
 
-// toDigits moves the magnitude of a number by so many digits, makes it whole and moves it back.
+// toDigits makes a function that moves the magnitude of a number by so many digits, makes it whole and moves it back.
 func toDigits(whole1 func(float64) float64) function {
 	return func(m *interpreter, a []any) any {
-		switch a[0].(type) {
-		case json.Number:
-		case collatetest.Missing:
-			return Missing
-		default:
+		if _, ok := a[0].(json.Number); !ok && a[0] != Missing {
 			return nil
 		}
-		digits, ok := int64(0), true
-		if len(a) == 2 {
-			if a[1] == Missing {
-				return Missing
-			}
-			digits, ok = whole(a[1])
+		if slices.Contains(a, any(Missing)) {
+			return Missing
 		}
+		digits, ok := wholeOr(a[1:], 0)
 		if !ok || digits < -300 || digits > 300 {
 			return nil
 		}
@@ -520,25 +511,42 @@ func toDigits(whole1 func(float64) float64) function {
 				return v
 			case math.IsInf(magnitude*power, 0):
 				return m.float(n.f)
-			case n.f < 0:
-				return m.float(-whole1(magnitude*power) / power)
 			default:
-				return m.float(whole1(magnitude*power) / power)
+				return m.float(math.Copysign(whole1(magnitude*power)/power, n.f))
 			}
 		})(m, a)
 	}
 }
 
-func objectFunctions() map[string]function {
-	of := func(f func(o map[string]any, names []string, rest []any) any) function {
-		return func(_ *interpreter, a []any) any {
-			o, ok := a[0].(map[string]any)
-			if !ok {
-				return nil
-			}
-			return f(o, slices.Sorted(maps.Keys(o)), a[1:])
+// ofObject makes a function of an object and what stands behind it.
+func ofObject(f func(o map[string]any, rest []any) any) function {
+	return func(_ *interpreter, a []any) any {
+		o, ok := a[0].(map[string]any)
+		if !ok {
+			return nil
 		}
+		return f(o, a[1:])
 	}
+}
+
+// ofMember makes a function that changes one member of an object, for a value that may be MISSING.
+func ofMember(change func(o map[string]any, name string, v any)) function {
+	return func(_ *interpreter, a []any) any {
+		if a[0] == Missing || a[1] == Missing {
+			return Missing
+		}
+		o, ok := a[0].(map[string]any)
+		name, fine := a[1].(string)
+		if !ok || !fine {
+			return nil
+		}
+		o = maps.Clone(o)
+		change(o, name, a[2])
+		return o
+	}
+}
+
+func objectFunctions() map[string]function {
 	return map[string]function{
 		"OBJECT_CONCAT": func(_ *interpreter, a []any) any {
 			all := map[string]any{}
@@ -551,34 +559,23 @@ func objectFunctions() map[string]function {
 			}
 			return all
 		},
-		"OBJECT_LENGTH": of(func(o map[string]any, _ []string, _ []any) any { return integer(int64(len(o))) }),
-		"OBJECT_NAMES":  of(func(_ map[string]any, names []string, _ []any) any { return anyList(names) }),
-		"OBJECT_PAIRS": of(func(o map[string]any, names []string, _ []any) any {
-			list := []any{}
-			for _, n := range names {
-				list = append(list, map[string]any{"name": n, "val": o[n]})
+		"OBJECT_LENGTH": ofObject(func(o map[string]any, _ []any) any { return integer(int64(len(o))) }),
+		"OBJECT_NAMES":  ofObject(func(o map[string]any, _ []any) any { return anyList(slices.Sorted(maps.Keys(o))) }),
+		"OBJECT_PAIRS":  ofObject(func(o map[string]any, _ []any) any { return pairObjects(o) }),
+		"OBJECT_VALUES": ofObject(func(o map[string]any, _ []any) any { return sortedValues(o) }),
+		"OBJECT_ADD": ofMember(func(o map[string]any, name string, v any) {
+			if _, there := o[name]; !there && v != Missing {
+				o[name] = v
 			}
-			return list
 		}),
-		"OBJECT_ADD": func(_ *interpreter, a []any) any {
-			if a[0] == Missing || a[1] == Missing {
-				return Missing
+		"OBJECT_PUT": ofMember(func(o map[string]any, name string, v any) {
+			if o[name] = v; v == Missing {
+				delete(o, name)
 			}
-			o, ok := a[0].(map[string]any)
-			name, fine := a[1].(string)
-			if !ok || !fine {
-				return nil
-			}
-			if _, there := o[name]; there || a[2] == Missing {
-				return o
-			}
-			o = maps.Clone(o)
-			o[name] = a[2]
-			return o
-		},
-		"OBJECT_INNER_PAIRS":  of(func(o map[string]any, _ []string, _ []any) any { return pairObjects(innerValues(o)) }),
-		"OBJECT_INNER_VALUES": of(func(o map[string]any, _ []string, _ []any) any { return sortedValues(innerValues(o)) }),
-		"OBJECT_RENAME": of(func(o map[string]any, _ []string, rest []any) any {
+		}),
+		"OBJECT_INNER_PAIRS":  ofObject(func(o map[string]any, _ []any) any { return pairObjects(innerValues(o)) }),
+		"OBJECT_INNER_VALUES": ofObject(func(o map[string]any, _ []any) any { return sortedValues(innerValues(o)) }),
+		"OBJECT_RENAME": ofObject(func(o map[string]any, rest []any) any {
 			names, ok := texts(rest...)
 			if !ok {
 				return nil
@@ -592,48 +589,14 @@ func objectFunctions() map[string]function {
 			o[names[1]] = v
 			return o
 		}),
-		"OBJECT_REPLACE": func(_ *interpreter, a []any) any {
-			if a[0] == Missing || a[1] == Missing {
-				return Missing
-			}
-			o, ok := a[0].(map[string]any)
-			if !ok || a[1] == nil {
+		"OBJECT_REPLACE": objectReplace,
+		"OBJECT_UNWRAP": ofObject(func(o map[string]any, _ []any) any {
+			if len(o) != 1 {
 				return nil
 			}
-			out := map[string]any{}
-			for name, v := range o {
-				if equal(a[1], v) == true {
-					v = a[2]
-				}
-				if v != Missing {
-					out[name] = v
-				}
-			}
-			return out
-		},
-		"OBJECT_UNWRAP": of(func(o map[string]any, names []string, _ []any) any {
-			if len(names) != 1 {
-				return nil
-			}
-			return o[names[0]]
+			return sortedValues(o)[0]
 		}),
-		"OBJECT_PUT": func(_ *interpreter, a []any) any {
-			if a[0] == Missing || a[1] == Missing {
-				return Missing
-			}
-			o, ok := a[0].(map[string]any)
-			name, fine := a[1].(string)
-			if !ok || !fine {
-				return nil
-			}
-			o = maps.Clone(o)
-			o[name] = a[2]
-			if a[2] == Missing {
-				delete(o, name)
-			}
-			return o
-		},
-		"OBJECT_REMOVE": of(func(o map[string]any, _ []string, rest []any) any {
+		"OBJECT_REMOVE": ofObject(func(o map[string]any, rest []any) any {
 			names, ok := texts(rest...)
 			if !ok {
 				return nil
@@ -644,14 +607,27 @@ func objectFunctions() map[string]function {
 			}
 			return o
 		}),
-		"OBJECT_VALUES": of(func(o map[string]any, names []string, _ []any) any {
-			list := []any{}
-			for _, n := range names {
-				list = append(list, o[n])
-			}
-			return list
-		}),
 	}
+}
+
+func objectReplace(_ *interpreter, a []any) any {
+	if a[0] == Missing || a[1] == Missing {
+		return Missing
+	}
+	o, ok := a[0].(map[string]any)
+	if !ok || a[1] == nil {
+		return nil
+	}
+	out := map[string]any{}
+	for name, v := range o {
+		if equal(a[1], v) == true {
+			v = a[2]
+		}
+		if v != Missing {
+			out[name] = v
+		}
+	}
+	return out
 }
 
 func innerValues(o map[string]any) map[string]any {
@@ -672,7 +648,7 @@ func pairObjects(o map[string]any) any {
 	return list
 }
 
-func sortedValues(o map[string]any) any {
+func sortedValues(o map[string]any) []any {
 	list := []any{}
 	for _, n := range slices.Sorted(maps.Keys(o)) {
 		list = append(list, o[n])

@@ -75,12 +75,7 @@ func (m *interpreter) eval(x expression.Expr) any {
 	case *expression.Nav:
 		return walk(m.eval(x.X), x.Steps)
 	case *expression.Var:
-		for _, v := range slices.Backward(m.vars) {
-			if v.name == x.Name {
-				return v.value
-			}
-		}
-		panic("no variable " + x.Name)
+		return m.variable(x.Name)
 	case *expression.Self:
 		return m.doc.Value
 	case *expression.DocID:
@@ -107,6 +102,15 @@ func (m *interpreter) eval(x expression.Expr) any {
 	return m.construct(x)
 }
 
+func (m *interpreter) variable(name string) any {
+	for _, v := range slices.Backward(m.vars) {
+		if v.name == name {
+			return v.value
+		}
+	}
+	panic("no variable " + name)
+}
+
 func (m *interpreter) construct(x expression.Expr) any {
 	switch x := x.(type) {
 	case *expression.Concat:
@@ -121,50 +125,52 @@ func (m *interpreter) construct(x expression.Expr) any {
 	case *expression.In:
 		return negated(x.Not, in(m.eval(x.X), m.eval(x.List)))
 	case *expression.Between:
-		v, low, high := m.eval(x.X), m.eval(x.Low), m.eval(x.High)
-		above, below := compared(expression.OpGreaterEqual, v, low), compared(expression.OpLessEqual, v, high)
-		for _, unknown := range []any{Missing, nil} {
-			if above == unknown || below == unknown {
-				return unknown
-			}
-		}
-		return negated(x.Not, and(above, below))
+		return negated(x.Not, between(m.eval(x.X), m.eval(x.Low), m.eval(x.High)))
 	case *expression.Case:
 		return m.caseOf(x)
 	case *expression.Array:
-		list := []any{}
-		for _, v := range m.all(x.Items) {
-			if v == Missing {
-				v = nil
-			}
-			list = append(list, v)
-		}
-		return list
+		return array(m.all(x.Items))
 	case *expression.Object:
 		return m.object(x)
 	case *expression.At:
 		return at(m.eval(x.X), m.eval(x.Index), x.Member)
 	case *expression.Slice:
-		v, low, high := m.eval(x.X), m.eval(x.Low), any(true)
+		v, low := m.eval(x.X), m.eval(x.Low)
+		list, _ := v.([]any)
+		high := integer(int64(len(list)))
 		if x.High != nil {
 			high = m.eval(x.High)
 		}
-		return slice(v, low, high, x.High == nil)
+		return slice(v, low, high)
 	case *expression.Within:
 		return negated(x.Not, within(m.eval(x.X), m.eval(x.Whole)))
 	case *expression.Each:
 		return m.each(x)
 	case *expression.Exists:
-		v := m.eval(x.X)
-		if list, ok := v.([]any); ok {
-			return len(list) > 0
-		}
-		if v == Missing {
-			return v
-		}
-		return nil
+		return exists(m.eval(x.X))
 	}
 	panic(fmt.Sprintf("%T", x))
+}
+
+func array(values []any) any {
+	list := append([]any{}, values...)
+	for i, v := range list {
+		if v == Missing {
+			list[i] = nil
+		}
+	}
+	return list
+}
+
+func exists(v any) any {
+	list, ok := v.([]any)
+	switch {
+	case v == Missing:
+		return Missing
+	case !ok:
+		return nil
+	}
+	return len(list) > 0
 }
 
 func literal(x *expression.Literal) any {
@@ -296,27 +302,18 @@ func at(v, index any, member bool) any {
 	return nil
 }
 
-func slice(v, low, high any, toEnd bool) any {
+func slice(v, low, high any) any {
 	if v == Missing || low == Missing || high == Missing {
 		return Missing
 	}
 	list, isArray := v.([]any)
 	from, ok := place(low)
 	to, fine := place(high)
-	if !isArray || !ok || !fine && !toEnd {
+	if !isArray || !ok || !fine {
 		return nil
 	}
-	n := int64(len(list))
-	if toEnd {
-		to = n
-	}
-	if from < 0 {
-		from += n
-	}
-	if to < 0 {
-		to += n
-	}
-	if from < 0 || to < from || to > n {
+	from, to = fromStart(from, len(list)), fromStart(to, len(list))
+	if from < 0 || to < from || to > int64(len(list)) {
 		return Missing
 	}
 	return list[from:to]

@@ -32,6 +32,16 @@ func compared(op expression.Op, l, r any) any {
 	panic(op)
 }
 
+func between(v, low, high any) any {
+	above, below := compared(expression.OpGreaterEqual, v, low), compared(expression.OpLessEqual, v, high)
+	for _, unknown := range []any{Missing, nil} {
+		if above == unknown || below == unknown {
+			return unknown
+		}
+	}
+	return and(above, below)
+}
+
 // equal is true, false, nil or Missing: what is unknown within arrays and objects is unknown, unless something else
 // differs.
 func equal(l, r any) any {
@@ -77,39 +87,47 @@ func compare(l, r any) (order *int, unknown any) {
 	if l == nil || r == nil {
 		return nil, nil
 	}
+	if a, ok := l.([]any); ok {
+		if b, ok := r.([]any); ok {
+			return compareArrays(a, b)
+		}
+	}
+	if o, ok := l.(map[string]any); ok {
+		if p, ok := r.(map[string]any); ok && len(o) == len(p) {
+			return compareObjects(o, p)
+		}
+	}
+	c := collatetest.Compare(l, r)
+	return &c, nil
+}
+
+func compareArrays(a, b []any) (order *int, unknown any) {
+	for i := range min(len(a), len(b)) {
+		if c, unknown := compare(a[i], b[i]); c == nil || *c != 0 {
+			return c, unknown
+		}
+	}
+	c := len(a) - len(b)
+	return &c, nil
+}
+
+// compareObjects is for those of one size: the first name that only one of them has decides, or else the first value.
+func compareObjects(o, p map[string]any) (order *int, unknown any) {
 	c := 0
-	a, isArray := l.([]any)
-	b, isArrayToo := r.([]any)
-	if isArray && isArrayToo {
-		for i := range min(len(a), len(b)) {
-			if c, unknown := compare(a[i], b[i]); c == nil || *c != 0 {
+	for _, name := range slices.Sorted(maps.Keys(merged(o, p))) {
+		v, there := o[name]
+		w, thereToo := p[name]
+		if there && thereToo {
+			if c, unknown := compare(v, w); c == nil || *c != 0 {
 				return c, unknown
 			}
+			continue
 		}
-		c = len(a) - len(b)
-		return &c, nil
-	}
-	o, isObject := l.(map[string]any)
-	p, isObjectToo := r.(map[string]any)
-	if isObject && isObjectToo && len(o) == len(p) {
-		for _, name := range slices.Sorted(maps.Keys(merged(o, p))) {
-			v, there := o[name]
-			w, thereToo := p[name]
-			if there && thereToo {
-				if c, unknown := compare(v, w); c == nil || *c != 0 {
-					return c, unknown
-				}
-				continue
-			}
-			if c = 1; there {
-				c = -1
-			}
-			return &c, nil
+		if c = 1; there {
+			c = -1
 		}
-		c = 0
-		return &c, nil
+		break
 	}
-	c = collatetest.Compare(l, r)
 	return &c, nil
 }
 

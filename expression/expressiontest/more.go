@@ -11,6 +11,7 @@ import (
 	"tidemark/collate/collatetest"
 )
 
+// ofArray makes a function of an array, which it may change, and what stands behind it.
 func ofArray(f func(list, rest []any) any) function {
 	return func(_ *interpreter, a []any) any {
 		list, ok := a[0].([]any)
@@ -27,9 +28,7 @@ func placed(f func(list []any, i, j int) []any) function {
 		var at [2]int64
 		for k, v := range rest {
 			i, ok := whole(v)
-			if i < 0 {
-				i += int64(len(list))
-			}
+			i = fromStart(i, len(list))
 			if !ok || i < 0 || i >= int64(len(list)) {
 				return nil
 			}
@@ -39,55 +38,51 @@ func placed(f func(list []any, i, j int) []any) function {
 	})
 }
 
-// counting makes a function that gives the values of arrays by how many of them have one.
-func counting(wanted func(count, arrays int, v any) bool) function {
+// ofArrays makes a function of arrays only.
+func ofArrays(f func(lists [][]any) any) function {
 	return func(_ *interpreter, a []any) any {
-		var all []any
+		var lists [][]any
 		for _, v := range a {
 			list, ok := v.([]any)
 			if !ok {
 				return nil
 			}
+			lists = append(lists, list)
+		}
+		return f(lists)
+	}
+}
+
+// counting makes a function that gives the values of arrays by how many of them have one.
+func counting(wanted func(count, arrays int, v any) bool) function {
+	return ofArrays(func(lists [][]any) any {
+		var all []any
+		for _, list := range lists {
 			all = append(all, distinct(list)...)
 		}
-		out := []any{}
-		for _, v := range distinct(all) {
+		return slices.DeleteFunc(distinct(all), func(v any) bool {
 			n := 0
 			for _, w := range all {
 				if collatetest.Compare(v, w) == 0 {
 					n++
 				}
 			}
-			if wanted(n, len(a), v) {
-				out = append(out, v)
-			}
-		}
-		return out
-	}
+			return !wanted(n, len(lists), v)
+		})
+	})
 }
 
 func moreArrayFunctions() map[string]function {
 	return map[string]function{
 		"ARRAY_BINARY_SEARCH": func(_ *interpreter, a []any) any {
-			list, ok := a[0].([]any)
 			if a[0] == Missing {
 				return Missing
 			}
+			list, ok := a[0].([]any)
 			if !ok {
 				return nil
 			}
-			at := 0
-			for end := len(list) - 1; at < end; {
-				if middle := (at + end) / 2; collatetest.Compare(list[middle], a[1]) < 0 {
-					at = middle + 1
-				} else {
-					end = middle
-				}
-			}
-			if len(list) > 0 && collatetest.Compare(list[at], a[1]) == 0 {
-				return integer(int64(at))
-			}
-			return integer(-1)
+			return integer(binarySearch(list, a[1]))
 		},
 		"ARRAY_EXCEPT": ofArray(func(list, rest []any) any {
 			other, ok := rest[0].([]any)
@@ -98,9 +93,7 @@ func moreArrayFunctions() map[string]function {
 		}),
 		"ARRAY_INSERT": ofArray(func(list, rest []any) any {
 			at, ok := whole(rest[0])
-			if at < 0 {
-				at += int64(len(list))
-			}
+			at = fromStart(at, len(list))
 			if !ok || at < 0 || at > int64(len(list)) {
 				return nil
 			}
@@ -132,19 +125,7 @@ func moreArrayFunctions() map[string]function {
 			}
 			return list
 		}),
-		"ARRAY_STAR": ofArray(func(list, _ []any) any {
-			out := map[string]any{}
-			for i, v := range list {
-				o, _ := v.(map[string]any)
-				for name, v := range o {
-					if out[name] == nil {
-						out[name] = make([]any, len(list))
-					}
-					out[name].([]any)[i] = v
-				}
-			}
-			return out
-		}),
+		"ARRAY_STAR": ofArray(func(list, _ []any) any { return columns(list) }),
 		"ARRAY_SWAP": placed(func(list []any, i, j int) []any {
 			list[i], list[j] = list[j], list[i]
 			return list
@@ -152,6 +133,36 @@ func moreArrayFunctions() map[string]function {
 		"ARRAY_SYMDIFF":  counting(func(count, _ int, _ any) bool { return count == 1 }),
 		"ARRAY_SYMDIFFN": counting(func(count, _ int, _ any) bool { return count%2 == 1 }),
 	}
+}
+
+func binarySearch(list []any, v any) int64 {
+	at := 0
+	for end := len(list) - 1; at < end; {
+		if middle := (at + end) / 2; collatetest.Compare(list[middle], v) < 0 {
+			at = middle + 1
+		} else {
+			end = middle
+		}
+	}
+	if len(list) > 0 && collatetest.Compare(list[at], v) == 0 {
+		return int64(at)
+	}
+	return -1
+}
+
+// columns makes, of an array of objects, an object of arrays.
+func columns(list []any) map[string]any {
+	out := map[string]any{}
+	for i, v := range list {
+		o, _ := v.(map[string]any)
+		for name, v := range o {
+			if out[name] == nil {
+				out[name] = make([]any, len(list))
+			}
+			out[name].([]any)[i] = v
+		}
+	}
+	return out
 }
 
 // containsToken makes a function that asks for one of the tokens.
@@ -163,14 +174,13 @@ func containsToken(wanted func(a []any, token any) bool, isText bool) function {
 		case a[0] == nil || a[1] == nil || isText && !ok:
 			return nil
 		}
-		if len(a) > 2 {
-			if _, ok := a[2].(map[string]any); !ok && a[2] != Missing {
-				return nil
-			} else if !ok {
-				return Missing
-			}
+		if slices.Contains(a, any(Missing)) { // only the options are left
+			return Missing
 		}
-		all := tokens(m, append([]any{a[0]}, a[2:]...)).([]any)
+		all, ok := tokens(m, append([]any{a[0]}, a[2:]...)).([]any)
+		if !ok {
+			return nil
+		}
 		return slices.ContainsFunc(all, func(token any) bool { return wanted(a, token) })
 	}
 }
@@ -275,72 +285,95 @@ func pairsOf(v any) []any {
 	return list
 }
 
+// bitTypes are the types that the arguments of ofBits may have, in their order.
+var bitTypes = [][]string{{"number"}, {"number", "array"}, {"boolean"}}
+
+// ofBits makes a function of an integer and what stands behind it, whose first wrong argument decides.
+func ofBits(f func(x uint64, rest []any) any) function {
+	return func(_ *interpreter, a []any) any {
+		for i, v := range a {
+			if v == Missing {
+				return Missing
+			}
+			if !slices.Contains(bitTypes[i], nameOf(v)) {
+				return nil
+			}
+		}
+		x, ok := whole(a[0])
+		if !ok {
+			return nil
+		}
+		return f(uint64(x), a[1:])
+	}
+}
+
+// joined makes a function of integers from a step from left to right; the first argument that is no number decides.
+func joined(f func(x, y int64) int64) function {
+	return func(_ *interpreter, a []any) any {
+		for _, v := range a {
+			if v == Missing {
+				return Missing
+			}
+			if _, ok := v.(json.Number); !ok {
+				return nil
+			}
+		}
+		result, ok := whole(a[0])
+		for _, v := range a[1:] {
+			x, fine := whole(v)
+			result, ok = f(result, x), ok && fine
+		}
+		if !ok {
+			return nil
+		}
+		return integer(result)
+	}
+}
+
+// positions sets the bits of one number or of an array of them, from 1.
+func positions(v any) (mask uint64, ok bool) {
+	for _, e := range spread(v) {
+		n, ok := whole(e)
+		if !ok || n < 1 || n > 64 {
+			return 0, false
+		}
+		mask |= 1 << (n - 1)
+	}
+	return mask, true
+}
+
+// masked makes a function of an integer and positions in it.
+func masked(f func(x, mask uint64, all bool) any) function {
+	return ofBits(func(x uint64, rest []any) any {
+		mask, ok := positions(rest[0])
+		if !ok {
+			return nil
+		}
+		return f(x, mask, slices.Contains(rest[1:], any(true)))
+	})
+}
+
+func bitShift(m *interpreter, a []any) any {
+	if _, isArray := a[1].([]any); isArray && a[0] != Missing {
+		return nil
+	}
+	return ofBits(func(x uint64, rest []any) any {
+		n, ok := whole(rest[0])
+		switch {
+		case !ok:
+			return nil
+		case slices.Contains(rest[1:], any(true)):
+			return integer(int64(bits.RotateLeft64(x, int(n%64))))
+		case n <= -64 || n >= 64:
+			return integer(0)
+		case n < 0:
+			return integer(int64(x >> -n))
+		}
+		return integer(int64(x << n))
+	})(m, a)
+}
+
 func bitFunctions() map[string]function {
-	// checked makes a function whose first wrong argument decides.
-	checked := func(f func(x uint64, a []any) any) function {
-		return func(_ *interpreter, a []any) any {
-			for i, v := range a {
-				_, isNumber := v.(json.Number)
-				_, isArray := v.([]any)
-				_, isBool := v.(bool)
-				switch {
-				case v == Missing:
-					return Missing
-				case i == 2 && !isBool, i == 1 && !isNumber && !isArray, i == 0 && !isNumber:
-					return nil
-				}
-			}
-			x, ok := whole(a[0])
-			if !ok {
-				return nil
-			}
-			return f(uint64(x), a)
-		}
-	}
-	joined := func(f func(x, y int64) int64) function {
-		return func(_ *interpreter, a []any) any {
-			for _, v := range a {
-				if _, ok := v.(json.Number); !ok {
-					if v == Missing {
-						return v
-					}
-					return nil
-				}
-			}
-			var result int64
-			for i, v := range a {
-				x, ok := whole(v)
-				switch {
-				case !ok:
-					return nil
-				case i == 0:
-					result = x
-				default:
-					result = f(result, x)
-				}
-			}
-			return integer(result)
-		}
-	}
-	positions := func(v any) (mask uint64, ok bool) {
-		for _, e := range spread(v) {
-			n, ok := whole(e)
-			if !ok || n < 1 || n > 64 {
-				return 0, false
-			}
-			mask |= 1 << (n - 1)
-		}
-		return mask, true
-	}
-	masked := func(f func(x, mask uint64, all bool) any) function {
-		return checked(func(x uint64, a []any) any {
-			mask, ok := positions(a[1])
-			if !ok {
-				return nil
-			}
-			return f(x, mask, len(a) == 3 && a[2] == true)
-		})
-	}
 	return map[string]function{
 		"BITAND": joined(func(x, y int64) int64 { return x & y }), "BITOR": joined(func(x, y int64) int64 { return x | y }),
 		"BITXOR": joined(func(x, y int64) int64 { return x ^ y }),
@@ -359,24 +392,6 @@ func bitFunctions() map[string]function {
 			}
 			return x&mask > 0
 		}),
-		"BITSHIFT": func(m *interpreter, a []any) any {
-			if _, isArray := a[1].([]any); isArray && a[0] != Missing {
-				return nil
-			}
-			return checked(func(x uint64, a []any) any {
-				n, ok := whole(a[1])
-				switch {
-				case !ok:
-					return nil
-				case len(a) == 3 && a[2] == true:
-					return integer(int64(bits.RotateLeft64(x, int(n%64))))
-				case n <= -64 || n >= 64:
-					return integer(0)
-				case n < 0:
-					return integer(int64(x >> -n))
-				}
-				return integer(int64(x << n))
-			})(m, a)
-		},
+		"BITSHIFT": bitShift,
 	}
 }

@@ -17,7 +17,7 @@ func concat(values []any) any {
 	return result
 }
 
-// like fits a pattern by a table: at each place of the text, which parts of the pattern may have been used up.
+// like is LIKE, true, false, nil or Missing.
 func like(text, pattern, escape any) any {
 	t, tok := text.(string)
 	p, pok := pattern.(string)
@@ -28,41 +28,46 @@ func like(text, pattern, escape any) any {
 	if !tok || !pok || !eok || len([]rune(e)) != 1 {
 		return nil
 	}
-	const one, any = -1, -2 // beside characters
-	var parts []rune
-	for runes := []rune(p); len(runes) > 0; runes = runes[1:] {
+	return fits(t, likeParts(p, []rune(e)[0]))
+}
+
+// What stands in the parts of a pattern beside characters.
+const oneCharacter, anyText = -1, -2
+
+func likeParts(pattern string, escape rune) (parts []rune) {
+	for runes := []rune(pattern); len(runes) > 0; runes = runes[1:] {
 		switch {
-		case runes[0] == []rune(e)[0] && len(runes) > 1:
+		case runes[0] == escape && len(runes) > 1:
 			runes = runes[1:]
 			parts = append(parts, runes[0])
 		case runes[0] == '%':
-			parts = append(parts, any)
+			parts = append(parts, anyText)
 		case runes[0] == '_':
-			parts = append(parts, one)
+			parts = append(parts, oneCharacter)
 		default:
 			parts = append(parts, runes[0])
 		}
 	}
-	fits := make([]bool, len(parts)+1)
-	fits[0] = true
+	return parts
+}
+
+// fits goes by a table: at each place of the text, which parts of the pattern may have been used up.
+func fits(text string, parts []rune) bool {
+	used := make([]bool, len(parts)+1)
+	used[0] = true
 	spread := func(row []bool) {
 		for i, part := range parts {
-			row[i+1] = row[i+1] || row[i] && part == any
+			row[i+1] = row[i+1] || row[i] && part == anyText
 		}
 	}
-	spread(fits)
-	for _, c := range t {
+	spread(used)
+	for _, c := range text {
 		next := make([]bool, len(parts)+1)
 		for i, part := range parts {
-			if fits[i] && (part == c || part == one) {
-				next[i+1] = true
-			}
-			if fits[i+1] && part == any {
-				next[i+1] = true
-			}
+			next[i+1] = used[i] && (part == c || part == oneCharacter) || used[i+1] && part == anyText
 		}
 		spread(next)
-		fits = next
+		used = next
 	}
-	return fits[len(parts)]
+	return used[len(parts)]
 }

@@ -15,59 +15,64 @@ func tokens(_ *interpreter, a []any) any {
 			return nil
 		}
 	}
-	change := func(word string) any {
-		mode, _ := options["case"].(string)
-		switch strings.ToLower(mode) {
-		case "lower":
-			return strings.ToLower(word)
-		case "upper":
-			return strings.ToUpper(word)
+	return distinct(tokenizer{options}.all(a[0]))
+}
+
+type tokenizer struct{ options map[string]any }
+
+// all returns the tokens of a value and of all within.
+func (t tokenizer) all(v any) (list []any) {
+	switch v := v.(type) {
+	case string:
+		return t.words(v)
+	case nil, bool, json.Number:
+		return []any{v}
+	case []any:
+		for _, e := range v {
+			list = append(list, t.all(e)...)
 		}
-		return word
+	case map[string]any:
+		for name, e := range v {
+			if t.options["names"] != false {
+				list = append(list, t.words(name)...)
+			}
+			list = append(list, t.all(e)...)
+		}
 	}
-	words := func(text string) (list []any) {
-		if options["split"] == false {
-			if options["trim"] != false {
-				text = strings.TrimSpace(text)
-			}
-			if text == "" {
-				return nil
-			}
-			return []any{change(text)}
+	return list
+}
+
+func (t tokenizer) words(text string) (list []any) {
+	if t.options["split"] == false {
+		if t.options["trim"] != false {
+			text = strings.TrimSpace(text)
 		}
-		found := regexp.MustCompile(`[\pL\pN]+`).FindAllString(text, -1)
-		if options["specials"] == true {
-			for _, field := range strings.Fields(regexp.MustCompile(`[\[\](){}]`).ReplaceAllString(text, " ")) {
-				if word := regexp.MustCompile(`.*[\pL\pN]`).FindString(field); word != "" {
-					found = append(found, word)
-				}
-			}
+		if text == "" {
+			return nil
 		}
-		for _, w := range found {
-			list = append(list, change(w))
-		}
-		return list
+		return []any{t.inCase(text)}
 	}
-	var all func(v any) []any
-	all = func(v any) (list []any) {
-		switch v := v.(type) {
-		case string:
-			return words(v)
-		case nil, bool, json.Number:
-			return []any{v}
-		case []any:
-			for _, e := range v {
-				list = append(list, all(e)...)
-			}
-		case map[string]any:
-			for name, e := range v {
-				if options["names"] != false {
-					list = append(list, words(name)...)
-				}
-				list = append(list, all(e)...)
+	found := regexp.MustCompile(`[\pL\pN]+`).FindAllString(text, -1)
+	if t.options["specials"] == true {
+		for _, field := range strings.Fields(regexp.MustCompile(`[\[\](){}]`).ReplaceAllString(text, " ")) {
+			if word := regexp.MustCompile(`.*[\pL\pN]`).FindString(field); word != "" {
+				found = append(found, word)
 			}
 		}
-		return list
 	}
-	return distinct(all(a[0]))
+	for _, w := range found {
+		list = append(list, t.inCase(w))
+	}
+	return list
+}
+
+func (t tokenizer) inCase(word string) any {
+	mode, _ := t.options["case"].(string)
+	switch strings.ToLower(mode) {
+	case "lower":
+		return strings.ToLower(word)
+	case "upper":
+		return strings.ToUpper(word)
+	}
+	return word
 }

@@ -12,54 +12,20 @@ import (
 )
 
 func arrayFunctions() map[string]function {
-	of := func(f func(m *interpreter, list, rest []any) any) function {
-		return func(m *interpreter, a []any) any {
-			list, ok := a[0].([]any)
-			if !ok {
-				return nil
-			}
-			return f(m, slices.Clone(list), a[1:])
-		}
-	}
-	joined := func(a []any) ([]any, bool) {
-		all := []any{}
-		for _, v := range a {
-			list, ok := v.([]any)
-			if !ok {
-				return nil, false
-			}
-			all = append(all, list...)
-		}
-		return all, true
-	}
 	return map[string]function{
-		"ARRAY_APPEND": of(func(_ *interpreter, l, rest []any) any { return append(l, rest...) }),
-		"ARRAY_AVG": of(func(m *interpreter, l, _ []any) any {
-			sum, n, ok := m.sum(l)
-			if !ok || n == 0 {
+		"ARRAY_APPEND": ofArray(func(l, rest []any) any { return append(l, rest...) }),
+		"ARRAY_AVG": summed(func(m *interpreter, sum number, n int64) any {
+			if n == 0 {
 				return nil
 			}
 			return m.compute(expression.OpDivide, sum, number{n, float64(n), true})
 		}),
-		"ARRAY_CONCAT": func(_ *interpreter, a []any) any {
-			if all, ok := joined(a); ok {
-				return all
-			}
-			return nil
-		},
-		"ARRAY_CONTAINS": of(func(_ *interpreter, l, rest []any) any { return placeOf(l, rest[0]) >= 0 }),
-		"ARRAY_COUNT": of(func(_ *interpreter, l, _ []any) any {
+		"ARRAY_CONCAT":   ofArrays(func(lists [][]any) any { return append([]any{}, slices.Concat(lists...)...) }),
+		"ARRAY_CONTAINS": ofArray(func(l, rest []any) any { return placeOf(l, rest[0]) >= 0 }),
+		"ARRAY_COUNT": ofArray(func(l, _ []any) any {
 			return integer(int64(len(slices.DeleteFunc(l, func(v any) bool { return v == nil }))))
 		}),
-		"ARRAY_DISTINCT": of(func(_ *interpreter, l, _ []any) any {
-			out := []any{}
-			for _, v := range l {
-				if indexOf(out, v) < 0 {
-					out = append(out, v)
-				}
-			}
-			return out
-		}),
+		"ARRAY_DISTINCT": ofArray(func(l, _ []any) any { return different(l) }),
 		"ARRAY_FLATTEN": func(_ *interpreter, a []any) any {
 			l, ok := a[0].([]any)
 			depth, fine := whole(a[1])
@@ -71,7 +37,7 @@ func arrayFunctions() map[string]function {
 			}
 			return flatten(l, depth)
 		},
-		"ARRAY_IFNULL": of(func(_ *interpreter, l, _ []any) any {
+		"ARRAY_IFNULL": ofArray(func(l, _ []any) any {
 			for _, v := range l {
 				if v != nil {
 					return v
@@ -79,10 +45,10 @@ func arrayFunctions() map[string]function {
 			}
 			return nil
 		}),
-		"ARRAY_LENGTH":   of(func(_ *interpreter, l, _ []any) any { return integer(int64(len(l))) }),
-		"ARRAY_MAX":      of(func(_ *interpreter, l, _ []any) any { return extreme(l, 1) }),
-		"ARRAY_MIN":      of(func(_ *interpreter, l, _ []any) any { return extreme(l, -1) }),
-		"ARRAY_POSITION": of(func(_ *interpreter, l, rest []any) any { return integer(int64(placeOf(l, rest[0]))) }),
+		"ARRAY_LENGTH":   ofArray(func(l, _ []any) any { return integer(int64(len(l))) }),
+		"ARRAY_MAX":      ofArray(func(l, _ []any) any { return extreme(l, 1) }),
+		"ARRAY_MIN":      ofArray(func(l, _ []any) any { return extreme(l, -1) }),
+		"ARRAY_POSITION": ofArray(func(l, rest []any) any { return integer(int64(placeOf(l, rest[0]))) }),
 		"ARRAY_PREPEND": func(_ *interpreter, a []any) any {
 			l, ok := a[len(a)-1].([]any)
 			if !ok {
@@ -90,7 +56,7 @@ func arrayFunctions() map[string]function {
 			}
 			return append(slices.Clone(a[:len(a)-1]), l...)
 		},
-		"ARRAY_PUT": of(func(_ *interpreter, l, rest []any) any {
+		"ARRAY_PUT": ofArray(func(l, rest []any) any {
 			out := slices.Clone(l)
 			for _, v := range rest {
 				if placeOf(l, v) < 0 {
@@ -100,37 +66,34 @@ func arrayFunctions() map[string]function {
 			return out
 		}),
 		"ARRAY_RANGE": arrayRange,
-		"ARRAY_REMOVE": of(func(_ *interpreter, l, rest []any) any {
+		"ARRAY_REMOVE": ofArray(func(l, rest []any) any {
 			return slices.DeleteFunc(l, func(v any) bool { return placeOf(rest, v) >= 0 })
 		}),
-		"ARRAY_REVERSE": of(func(_ *interpreter, l, _ []any) any { slices.Reverse(l); return l }),
-		"ARRAY_SORT":    of(func(_ *interpreter, l, _ []any) any { slices.SortStableFunc(l, collatetest.Compare); return l }),
-		"ARRAY_SUM": of(func(m *interpreter, l, _ []any) any {
-			sum, _, ok := m.sum(l)
-			switch {
-			case !ok:
-				return nil
-			case sum.integer:
+		"ARRAY_REVERSE": ofArray(func(l, _ []any) any { slices.Reverse(l); return l }),
+		"ARRAY_SORT":    ofArray(func(l, _ []any) any { slices.SortStableFunc(l, collatetest.Compare); return l }),
+		"ARRAY_SUM": summed(func(m *interpreter, sum number, _ int64) any {
+			if sum.integer {
 				return integer(sum.i)
 			}
 			return m.float(sum.f)
 		}),
-		"ARRAY_UNION": func(_ *interpreter, a []any) any {
-			if all, ok := joined(a); ok {
-				return distinct(all)
-			}
-			return nil
-		},
+		"ARRAY_UNION": ofArrays(func(lists [][]any) any { return distinct(slices.Concat(lists...)) }),
 	}
 }
 
-func distinct(list []any) []any {
+// different leaves out values that were there before.
+func different(list []any) []any {
 	out := []any{}
 	for _, v := range list {
 		if indexOf(out, v) < 0 {
 			out = append(out, v)
 		}
 	}
+	return out
+}
+
+func distinct(list []any) []any {
+	out := different(list)
 	slices.SortFunc(out, collatetest.Compare)
 	return out
 }
@@ -145,6 +108,18 @@ func flatten(list []any, depth int64) []any {
 		}
 	}
 	return out
+}
+
+// summed makes a function of the sum and the count of an array's numbers.
+func summed(f func(m *interpreter, sum number, count int64) any) function {
+	return func(m *interpreter, a []any) any {
+		list, isArray := a[0].([]any)
+		sum, count, ok := m.sum(list)
+		if !isArray || !ok {
+			return nil
+		}
+		return f(m, sum, count)
+	}
 }
 
 // sum adds numbers from left to right: exactly while they and the sum are integers of 64 bits, from then on as float64.
@@ -202,6 +177,9 @@ func arrayRange(m *interpreter, a []any) any {
 	return list
 }
 
+// known reports whether a value is neither MISSING nor NULL.
+func known(v any) bool { return v != nil && v != Missing }
+
 // nameOf returns the name of a value's type.
 func nameOf(v any) string {
 	switch v.(type) {
@@ -240,7 +218,7 @@ func typeFunctions() map[string]function {
 	first := func(not ...any) function {
 		return func(_ *interpreter, a []any) any {
 			for _, v := range a {
-				if v != nil && v != Missing || !slices.Contains(not, v) {
+				if known(v) || !slices.Contains(not, v) {
 					return v
 				}
 			}
@@ -258,24 +236,9 @@ func typeFunctions() map[string]function {
 			}
 			return []any{a[0]}
 		},
-		"TOATOM": func(_ *interpreter, a []any) any { return toAtom(a[0]) },
-		"TOBOOLEAN": func(_ *interpreter, a []any) any {
-			return truth(a[0])
-		},
-		"TONUMBER": func(_ *interpreter, a []any) any {
-			switch v := a[0].(type) {
-			case json.Number:
-				return v
-			case bool:
-				if v {
-					return integer(1)
-				}
-				return integer(0)
-			case string:
-				return readNumber(v)
-			}
-			return nil
-		},
+		"TOATOM":    func(_ *interpreter, a []any) any { return toAtom(a[0]) },
+		"TOBOOLEAN": func(_ *interpreter, a []any) any { return truth(a[0]) },
+		"TONUMBER":  toNumber,
 		"TOOBJECT": func(_ *interpreter, a []any) any {
 			if _, ok := a[0].(map[string]any); ok {
 				return a[0]
@@ -287,7 +250,7 @@ func typeFunctions() map[string]function {
 		"ISBINARY": is(),
 		"IFINF":    firstNumber(false), "IFNANORINF": firstNumber(true),
 		"NVL": func(_ *interpreter, a []any) any {
-			if a[0] != nil && a[0] != Missing {
+			if known(a[0]) {
 				return a[0]
 			}
 			return a[1]
@@ -295,12 +258,27 @@ func typeFunctions() map[string]function {
 		"IFMISSING": first(Missing), "IFNULL": first(nil), "IFMISSINGORNULL": first(Missing, nil),
 		"MISSINGIF": unless(Missing), "NULLIF": unless(nil),
 		"NVL2": func(_ *interpreter, a []any) any {
-			if a[0] != nil && a[0] != Missing {
+			if known(a[0]) {
 				return a[1]
 			}
 			return a[2]
 		},
 	}
+}
+
+func toNumber(_ *interpreter, a []any) any {
+	switch v := a[0].(type) {
+	case json.Number:
+		return v
+	case bool:
+		if v {
+			return integer(1)
+		}
+		return integer(0)
+	case string:
+		return readNumber(v)
+	}
+	return nil
 }
 
 func firstNumber(passMissing bool) function {
