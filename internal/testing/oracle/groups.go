@@ -40,12 +40,7 @@ func (def Index) Groups(rows []Row, q Query) ([]Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	keyOf := func(r Row) (key []any) {
-		for _, c := range q.GroupBy {
-			key = append(key, r.Key[c])
-		}
-		return key
-	}
+	keyOf := func(r Row) []any { return componentsOf(r, q.GroupBy) }
 	var members [][]Row
 	for _, r := range selected {
 		i := slices.IndexFunc(members, func(m []Row) bool { return sameKey(keyOf(m[0]), keyOf(r)) })
@@ -77,11 +72,7 @@ func (def Index) Groups(rows []Row, q Query) ([]Group, error) {
 		}
 		groups = append(groups, g)
 	}
-	groups = groups[min(q.Offset, len(groups)):]
-	if q.Limit > 0 && len(groups) > q.Limit {
-		groups = groups[:q.Limit]
-	}
-	return groups, nil
+	return page(q, groups), nil
 }
 
 // of computes an aggregate of some rows.

@@ -160,27 +160,7 @@ func nested() *rapid.Generator[string] {
 func (def Index) Scans(rows []Row) *rapid.Generator[Query] {
 	return rapid.Custom(func(t *rapid.T) Query {
 		q := Query{Reverse: rapid.Bool().Draw(t, "reverse")}
-		ranges := 1
-		switch rapid.IntRange(0, 5).Draw(t, "ranges") {
-		case 0:
-			ranges = 0
-		case 1, 2:
-			ranges = rapid.IntRange(2, 6).Draw(t, "of several")
-		case 3:
-			at := def.bound(t, rows)
-			q.Ranges = []Range{{Low: at, High: at, Inclusion: "both"}}
-			ranges = 0
-		}
-		for range ranges {
-			r := Range{Inclusion: rapid.SampledFrom([]string{"both", "low", "high", "neither"}).Draw(t, "inclusion")}
-			if rapid.IntRange(0, 4).Draw(t, "from") > 0 {
-				r.Low = def.bound(t, rows)
-			}
-			if rapid.IntRange(0, 4).Draw(t, "to") > 0 {
-				r.High = def.bound(t, rows)
-			}
-			q.Ranges = append(q.Ranges, r)
-		}
+		q.Ranges = def.ranges(t, rows)
 		if rapid.Bool().Draw(t, "projected") {
 			all := rapid.Permutation(numbers(len(def.Desc))).Draw(t, "project")
 			q.Project = all[:rapid.IntRange(0, len(all)).Draw(t, "components")]
@@ -206,6 +186,32 @@ func (def Index) Scans(rows []Row) *rapid.Generator[Query] {
 	})
 }
 
+func (def Index) ranges(t *rapid.T, rows []Row) (all []Range) {
+	ranges := 1
+	switch rapid.IntRange(0, 5).Draw(t, "ranges") {
+	case 0:
+		return nil
+	case 1, 2:
+		ranges = rapid.IntRange(2, 6).Draw(t, "of several")
+	case 3:
+		at := def.bound(t, rows)
+		return []Range{{Low: at, High: at, Inclusion: "both"}}
+	}
+	for range ranges {
+		r := Range{Inclusion: inclusion.Draw(t, "inclusion")}
+		if rapid.IntRange(0, 4).Draw(t, "from") > 0 {
+			r.Low = def.bound(t, rows)
+		}
+		if rapid.IntRange(0, 4).Draw(t, "to") > 0 {
+			r.High = def.bound(t, rows)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+var inclusion = rapid.SampledFrom([]string{"both", "low", "high", "neither"})
+
 // conditions draws ones on some components, of values that rows have there and of others.
 func (def Index) conditions(t *rapid.T, rows []Row) (all []Condition) {
 	for n := range def.Desc {
@@ -227,7 +233,7 @@ func (def Index) conditions(t *rapid.T, rows []Row) (all []Condition) {
 			}
 		}
 		if c.In == nil {
-			c.Inclusion = rapid.SampledFrom([]string{"both", "low", "high", "neither"}).Draw(t, "inclusion")
+			c.Inclusion = inclusion.Draw(t, "inclusion")
 		}
 		all = append(all, c)
 	}
@@ -277,30 +283,7 @@ func (def Index) bound(t *rapid.T, rows []Row) []string {
 
 // Body is the request for the scan (docs/scans.md).
 func (q Query) Body() ([]byte, error) {
-	type bounds struct {
-		Low       []json.RawMessage `json:"low,omitempty"`
-		High      []json.RawMessage `json:"high,omitempty"`
-		Inclusion string            `json:"inclusion,omitempty"`
-	}
-	raw := func(texts []string) (all []json.RawMessage) {
-		for _, s := range texts {
-			all = append(all, json.RawMessage(s))
-		}
-		return all
-	}
 	body := map[string]any{}
-	var ranges []bounds
-	for _, r := range q.Ranges {
-		ranges = append(ranges, bounds{raw(r.Low), raw(r.High), r.Inclusion})
-	}
-	switch r := q.Ranges; {
-	case len(r) > 1:
-		body["ranges"] = ranges
-	case len(r) == 1 && r[0].Inclusion == "both" && len(r[0].Low) > 0 && slices.Equal(r[0].Low, r[0].High):
-		body["equal"] = ranges[0].Low
-	case len(r) == 1:
-		body["range"] = ranges[0]
-	}
 	for name, v := range map[string]int{"limit": q.Limit, "offset": q.Offset} {
 		if v != 0 {
 			body[name] = v
@@ -316,26 +299,60 @@ func (q Query) Body() ([]byte, error) {
 	}
 	var where []map[string]any
 	for _, c := range q.Where {
-		one := map[string]any{"component": c.Component}
-		for name, text := range map[string]string{"low": c.Low, "high": c.High} {
-			if text != "" {
-				one[name] = json.RawMessage(text)
-			}
-		}
-		if c.Inclusion != "" {
-			one["inclusion"] = c.Inclusion
-		}
-		switch {
-		case len(c.In) == 1:
-			one["equal"] = json.RawMessage(c.In[0])
-		case len(c.In) > 1:
-			one["in"] = raw(c.In)
-		}
-		where = append(where, one)
+		where = append(where, c.body())
 	}
 	if where != nil {
 		body["where"] = where
 	}
+	q.rangesBody(body)
 	q.groupsBody(body)
 	return json.Marshal(body)
+}
+
+// rangesBody adds the ranges to a request.
+func (q Query) rangesBody(body map[string]any) {
+	type bounds struct {
+		Low       []json.RawMessage `json:"low,omitempty"`
+		High      []json.RawMessage `json:"high,omitempty"`
+		Inclusion string            `json:"inclusion,omitempty"`
+	}
+	var ranges []bounds
+	for _, r := range q.Ranges {
+		ranges = append(ranges, bounds{raw(r.Low), raw(r.High), r.Inclusion})
+	}
+	switch r := q.Ranges; {
+	case len(r) > 1:
+		body["ranges"] = ranges
+	case len(r) == 1 && r[0].Inclusion == "both" && len(r[0].Low) > 0 && slices.Equal(r[0].Low, r[0].High):
+		body["equal"] = ranges[0].Low
+	case len(r) == 1:
+		body["range"] = ranges[0]
+	}
+}
+
+// body is the condition in a request.
+func (c Condition) body() map[string]any {
+	body := map[string]any{"component": c.Component}
+	for name, text := range map[string]string{"low": c.Low, "high": c.High} {
+		if text != "" {
+			body[name] = json.RawMessage(text)
+		}
+	}
+	if c.Inclusion != "" {
+		body["inclusion"] = c.Inclusion
+	}
+	switch {
+	case len(c.In) == 1:
+		body["equal"] = json.RawMessage(c.In[0])
+	case len(c.In) > 1:
+		body["in"] = raw(c.In)
+	}
+	return body
+}
+
+func raw(texts []string) (all []json.RawMessage) {
+	for _, s := range texts {
+		all = append(all, json.RawMessage(s))
+	}
+	return all
 }

@@ -44,30 +44,15 @@ func (def Index) Select(rows []Row, q Query) ([]Row, error) {
 		if q.Reverse {
 			row = rows[len(rows)-1-i]
 		}
-		in := len(q.Ranges) == 0
-		for _, r := range q.Ranges {
-			hit, err := def.contains(row, r)
-			if err != nil {
-				return nil, err
-			}
-			in = in || hit
-		}
-		for _, c := range q.Where {
-			hit, err := c.holds(row.Key[c.Component])
-			if err != nil {
-				return nil, err
-			}
-			in = in && hit
+		in, err := def.selects(q, row)
+		if err != nil {
+			return nil, err
 		}
 		if !in {
 			continue
 		}
 		if q.Project != nil {
-			key := row.Key
-			row.Key = []any{}
-			for _, p := range q.Project {
-				row.Key = append(row.Key, key[p])
-			}
+			row.Key = componentsOf(row, q.Project)
 		}
 		// those with the same leading components stand together
 		if n := len(out); q.Distinct && n > 0 && sameKey(out[n-1].Key, row.Key) {
@@ -75,11 +60,44 @@ func (def Index) Select(rows []Row, q Query) ([]Row, error) {
 		}
 		out = append(out, row)
 	}
-	out = out[min(q.Offset, len(out)):]
-	if q.Limit > 0 && len(out) > q.Limit {
-		out = out[:q.Limit]
+	return page(q, out), nil
+}
+
+// selects reports whether a row is in one of the ranges and fulfils all conditions.
+func (def Index) selects(q Query, row Row) (bool, error) {
+	in := len(q.Ranges) == 0
+	for _, r := range q.Ranges {
+		hit, err := def.contains(row, r)
+		if err != nil {
+			return false, err
+		}
+		in = in || hit
 	}
-	return out, nil
+	for _, c := range q.Where {
+		hit, err := c.holds(row.Key[c.Component])
+		if err != nil {
+			return false, err
+		}
+		in = in && hit
+	}
+	return in, nil
+}
+
+func componentsOf(r Row, components []int) []any {
+	key := []any{}
+	for _, c := range components {
+		key = append(key, r.Key[c])
+	}
+	return key
+}
+
+// page leaves of all rows or groups those between offset and limit.
+func page[T any](q Query, all []T) []T {
+	all = all[min(q.Offset, len(all)):]
+	if q.Limit > 0 && len(all) > q.Limit {
+		all = all[:q.Limit]
+	}
+	return all
 }
 
 // Count returns what a count must give: the rows without limit and offset.
@@ -108,7 +126,7 @@ func (def Index) contains(row Row, r Range) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	withLow, withHigh := r.Inclusion == "both" || r.Inclusion == "low", r.Inclusion == "both" || r.Inclusion == "high"
+	withLow, withHigh := includes(r.Inclusion, "low"), includes(r.Inclusion, "high")
 	at := 0
 	for at < len(low) && at < len(high) && collatetest.Compare(low[at], high[at]) == 0 {
 		at++
@@ -116,14 +134,15 @@ func (def Index) contains(row Row, r Range) (bool, error) {
 	if (at < len(low) || at < len(high)) && def.Desc[at] {
 		low, high, withLow, withHigh = high, low, withHigh, withLow
 	}
-	if c := def.against(row, low); c < 0 || c == 0 && len(low) > 0 && !withLow {
-		return false, nil
-	}
-	if c := def.against(row, high); len(high) > 0 && (c > 0 || c == 0 && !withHigh) {
-		return false, nil
-	}
-	return true, nil
+	return (len(low) == 0 || within(def.against(row, low), withLow)) &&
+		(len(high) == 0 || within(-def.against(row, high), withHigh)), nil
 }
+
+// includes reports whether an inclusion takes what equals the bound, low or high.
+func includes(inclusion, bound string) bool { return inclusion == "both" || inclusion == bound }
+
+// within reports whether what stands so to a bound, above 0 on the inner side, is on the inner side or included.
+func within(order int, included bool) bool { return order > 0 || order == 0 && included }
 
 // holds looks at one component, in the order of values whatever the index's order is.
 func (c Condition) holds(value any) (bool, error) {
@@ -131,20 +150,14 @@ func (c Condition) holds(value any) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, v := range in {
-		if collatetest.Compare(value, v) == 0 {
-			return true, nil
-		}
-	}
 	if len(c.In) > 0 {
-		return false, nil
+		return slices.ContainsFunc(in, func(v any) bool { return collatetest.Compare(value, v) == 0 }), nil
 	}
-	both := c.Inclusion == "both"
 	for _, b := range []struct {
 		text string
 		sign int
 		with bool
-	}{{c.Low, 1, both || c.Inclusion == "low"}, {c.High, -1, both || c.Inclusion == "high"}} {
+	}{{c.Low, 1, includes(c.Inclusion, "low")}, {c.High, -1, includes(c.Inclusion, "high")}} {
 		if b.text == "" {
 			continue
 		}
@@ -152,7 +165,7 @@ func (c Condition) holds(value any) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if n := b.sign * collatetest.Compare(value, bound[0]); n < 0 || n == 0 && !b.with {
+		if !within(b.sign*collatetest.Compare(value, bound[0]), b.with) {
 			return false, nil
 		}
 	}
