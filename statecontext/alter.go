@@ -106,10 +106,10 @@ func (c *AlterIndex) apply(t *tx) *Rejection {
 
 func (c *AlterIndex) admit(t *tx, x *Index) *Rejection {
 	f := &x.Definition
+	if rejection := matches(f, c.IfMatch); rejection != nil {
+		return rejection
+	}
 	switch {
-	case c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS:
-		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID,
-			f.Name, f.ModifiedCAS, c.IfMatch)
 	case f.Replaces != 0 || t.s.Successor(f) != nil:
 		return splitting(f)
 	case f.State != index.Maintenance && !x.Waits():

@@ -155,9 +155,8 @@ func (c *BuildIndexes) apply(t *tx) *Rejection {
 		if rejection != nil {
 			return rejection
 		}
-		if f := &x.Definition; c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS {
-			return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again",
-				f.ID, f.Name, f.ModifiedCAS, c.IfMatch)
+		if rejection := matches(&x.Definition, c.IfMatch); rejection != nil {
+			return rejection
 		}
 		if rejection := t.build(*x, c.Rules); rejection != nil {
 			return rejection
@@ -189,23 +188,34 @@ func (t *tx) build(x Index, rules uint32) *Rejection {
 		return rejection
 	}
 	if moved { // what the copies hold is of another bucket: new ones, at the same places
-		placement := make([]Placement, 0, len(x.Topology.Copies))
-		for _, c := range x.Topology.Copies {
-			again := slices.ContainsFunc(placement, func(o Placement) bool {
-				return o.Slice == c.Slice &&
-					o.Replica == c.Replica
-			})
-			if c.State != partition.Leaving && !again { // of one that was moving, where it was
-				placement = append(placement, Placement{Slice: c.Slice, Replica: c.Replica, Node: c.Node})
-			}
-		}
-		f.BucketUUID, x.Topology.Copies, x.PlacedCAS = b.UUID, t.placeCopies(nil, placement), t.cas
+		f.BucketUUID, x.Topology.Copies, x.PlacedCAS = b.UUID, t.placeCopies(nil, placesOf(x.Topology.Copies)), t.cas
 	}
 	f.State, f.Reason, f.Deferred = index.Pending, "", false
 	if fresh || moved || rules < f.Rules {
 		f.Rules = rules
 	}
 	t.setIndex(x, true, moved)
+	return nil
+}
+
+// placesOf returns where the copies are that stay; of one that is moving, where it was.
+func placesOf(copies []partition.Copy) []Placement {
+	places := make([]Placement, 0, len(copies))
+	for _, c := range copies {
+		again := slices.ContainsFunc(places, func(o Placement) bool { return o.Slice == c.Slice && o.Replica == c.Replica })
+		if c.State != partition.Leaving && !again {
+			places = append(places, Placement{Slice: c.Slice, Replica: c.Replica, Node: c.Node})
+		}
+	}
+	return places
+}
+
+// matches refuses a request that was made for an index as it was before a change; 0: for any.
+func matches(f *index.Definition, ifMatch uint64) *Rejection {
+	if ifMatch != 0 && ifMatch != f.ModifiedCAS {
+		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID,
+			f.Name, f.ModifiedCAS, ifMatch)
+	}
 	return nil
 }
 
@@ -233,9 +243,8 @@ func (c *DropIndex) apply(t *tx) *Rejection {
 	if f.State == index.Dropping {
 		return nil
 	}
-	if c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS {
-		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID,
-			f.Name, f.ModifiedCAS, c.IfMatch)
+	if rejection := matches(f, c.IfMatch); rejection != nil {
+		return rejection
 	}
 	if x.Waits() { // no host has ever been told of it
 		own(&t.s.names, &t.owned.names).Delete(x.key())
@@ -275,17 +284,8 @@ func (c *SetIndexState) apply(t *tx) *Rejection {
 		return reject(errcode.IllegalTransition, "index %d (%s): %v", f.ID, f.Name, err)
 	}
 	if c.To != index.Error {
-		b, rejection := t.bucket(f.Bucket, c.Guard.Generation)
-		if rejection != nil {
+		if rejection := c.checkBucket(t, f); rejection != nil {
 			return rejection
-		}
-		if f.BucketUUID != b.UUID {
-			return reject(errcode.BucketGone, "index %d (%s) is of an older bucket %q; BUILD makes it anew", f.ID, f.Name,
-				f.Bucket)
-		}
-		if c.Guard.Generation != 0 && (c.Guard.RollbackID != b.Stability.RollbackID || b.Rollback != nil) {
-			return reject(errcode.RollbackMismatch, "bucket %q was or is being rolled back (id %d); the command was made at "+
-				"rollback %d", f.Bucket, b.lastRollback(), c.Guard.RollbackID)
 		}
 	}
 	f.State, f.Reason = c.To, ""
@@ -310,6 +310,23 @@ func cutReason(text string) string {
 		at--
 	}
 	return text[:at] + more
+}
+
+// checkBucket refuses a state that was decided for another bucket, or before a rollback.
+func (c *SetIndexState) checkBucket(t *tx, f *index.Definition) *Rejection {
+	b, rejection := t.bucket(f.Bucket, c.Guard.Generation)
+	if rejection != nil {
+		return rejection
+	}
+	if f.BucketUUID != b.UUID {
+		return reject(errcode.BucketGone, "index %d (%s) is of an older bucket %q; BUILD makes it anew", f.ID, f.Name,
+			f.Bucket)
+	}
+	if c.Guard.Generation != 0 && (c.Guard.RollbackID != b.Stability.RollbackID || b.Rollback != nil) {
+		return reject(errcode.RollbackMismatch, "bucket %q was or is being rolled back (id %d); the command was made at "+
+			"rollback %d", f.Bucket, b.lastRollback(), c.Guard.RollbackID)
+	}
+	return nil
 }
 
 func (c *SetCopyStates) apply(t *tx) *Rejection {

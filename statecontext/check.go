@@ -21,8 +21,8 @@ func Check(s *State) error {
 	if s.revision > s.cas {
 		return broken("definitions revision %d above cas %d", s.revision, s.cas)
 	}
-	for _, check := range [...]func(*State) error{checkHeader, checkRestore, checkRegistrations, checkBuckets,
-		checkIndexes, checkNames, checkUsers, checkSettings, checkRebalances, checkDifferences, checkLedger} {
+	for _, check := range [...]func(*State) error{checkHeader, checkRestore, checkManagers, checkProjectors, checkIndexers,
+		checkBuckets, checkIndexes, checkNames, checkUsers, checkSettings, checkRebalances, checkDifferences, checkLedger} {
 		if err := check(s); err != nil {
 			return err
 		}
@@ -68,17 +68,25 @@ func checkRestore(s *State) error {
 	return nil
 }
 
-func checkRegistrations(s *State) error { //nolint:gocyclo // one check after the other
+func checkManagers(s *State) error {
 	for m := range s.Managers() {
 		if m.ModifiedCAS > s.cas || m.ID == "" || len(m.ID) > maxIdentityBytes {
 			return broken("manager %q modified at %d above cas %d", m.ID, m.ModifiedCAS, s.cas)
 		}
 	}
+	return nil
+}
+
+func checkProjectors(s *State) error {
 	for p := range s.Projectors() {
 		if p.ModifiedCAS > s.revision || p.ID == "" || len(p.ID) > maxIdentityBytes {
 			return broken("projector %q modified at %d above revision %d", p.ID, p.ModifiedCAS, s.revision)
 		}
 	}
+	return nil
+}
+
+func checkIndexers(s *State) error {
 	count := 0
 	for i := range s.Indexers() {
 		count++

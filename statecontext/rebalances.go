@@ -367,18 +367,25 @@ func (s *State) fits(y *partition.Rebalance) *Rejection {
 	return nil
 }
 
+// underWay returns a rebalance that is not over.
+func (t *tx) underWay(id uint64) (*RebalanceJob, *Rejection) {
+	if r := t.s.Rebalance(id); r != nil && !r.Phase.Over() {
+		return r, nil
+	}
+	return nil, reject(errcode.UnknownRebalance, "rebalance %d is not under way", id)
+}
+
 func (c *StepRebalance) apply(t *tx) *Rejection {
-	r := t.s.Rebalance(c.ID)
-	if r == nil || r.Phase.Over() {
-		return reject(errcode.UnknownRebalance, "rebalance %d is not under way", c.ID)
+	r, rejection := t.underWay(c.ID)
+	if rejection != nil {
+		return rejection
 	}
 	p, ok := t.s.rebalances.steps.Get(uint64(c.Step))
 	if !ok || p.State != c.From || p.State.Over() {
 		return reject(errcode.StepMismatch, "step %d of rebalance %d is not in state %s", c.Step, c.ID, c.From)
 	}
 	y, sum := *p, *r
-	rejection := t.stepTo(c, &y)
-	if rejection != nil {
+	if rejection := t.stepTo(c, &y); rejection != nil {
 		return rejection
 	}
 	t.setStep(y)
@@ -529,9 +536,9 @@ func (t *tx) giveUp(y *partition.Rebalance, reason string) *Rejection {
 }
 
 func (c *CancelRebalance) apply(t *tx) *Rejection {
-	r := t.s.Rebalance(c.ID)
-	if r == nil || r.Phase.Over() {
-		return reject(errcode.UnknownRebalance, "rebalance %d is not under way", c.ID)
+	r, rejection := t.underWay(c.ID)
+	if rejection != nil {
+		return rejection
 	}
 	if r.Phase == RebalanceCancelling {
 		return nil
@@ -546,9 +553,9 @@ func (c *CancelRebalance) apply(t *tx) *Rejection {
 }
 
 func (c *EndRebalance) apply(t *tx) *Rejection {
-	r := t.s.Rebalance(c.ID)
-	if r == nil || r.Phase.Over() {
-		return reject(errcode.UnknownRebalance, "rebalance %d is not under way", c.ID)
+	r, rejection := t.underWay(c.ID)
+	if rejection != nil {
+		return rejection
 	}
 	idle := uint32(0) // given up as there is nothing to be moved: the index was dropped, or its split has ended
 	for y := range t.s.RebalanceSteps() {

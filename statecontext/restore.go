@@ -2,6 +2,7 @@ package statecontext
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -553,22 +554,19 @@ func (m *merger) place(x *Index, held []partition.Copy) *Rejection {
 			if slices.ContainsFunc(copies, func(c partition.Copy) bool { return c.Slice == slice && c.Replica == r }) {
 				continue
 			}
-			best := -1
-			for i, n := range all {
-				taken := slices.ContainsFunc(copies, func(c partition.Copy) bool { return c.Slice == slice && c.Node == n })
-				if !taken && (best < 0 || load[n] < load[all[best]]) {
-					best = i
-				}
-			}
-			if best < 0 {
+			free := slices.DeleteFunc(slices.Clone(all), func(n index.NodeID) bool {
+				return slices.ContainsFunc(copies, func(c partition.Copy) bool { return c.Slice == slice && c.Node == n })
+			})
+			if len(free) == 0 {
 				return reject(errcode.PlacementImpossible, "index %q on %q has %d replicas and needs %d indexers; %d are there "+
 					"that stay: start more", f.Name, f.Bucket,
 					f.Replicas, int(f.Replicas)+1, len(all))
 			}
-			copies = append(copies, partition.Copy{ID: m.t.s.nextCopyID, Slice: slice, Replica: r, Node: all[best],
+			best := slices.MinFunc(free, func(a, b index.NodeID) int { return cmp.Compare(load[a], load[b]) })
+			copies = append(copies, partition.Copy{ID: m.t.s.nextCopyID, Slice: slice, Replica: r, Node: best,
 				State: partition.Placed})
 			m.t.s.nextCopyID++
-			load[all[best]]++
+			load[best]++
 		}
 	}
 	x.Topology.Copies = copies

@@ -70,9 +70,8 @@ func (c *SplitIndex) apply(t *tx) *Rejection {
 	}
 	first := *p
 	f := first.Definition
-	if c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS {
-		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID,
-			f.Name, f.ModifiedCAS, c.IfMatch)
+	if rejection := matches(&f, c.IfMatch); rejection != nil {
+		return rejection
 	}
 	if rejection := t.s.MaySplit(&f); rejection != nil {
 		return rejection
@@ -152,10 +151,10 @@ func (c *SetAutoSplit) apply(t *tx) *Rejection {
 	}
 	x := *p
 	f := &x.Definition
+	if rejection := matches(f, c.IfMatch); rejection != nil {
+		return rejection
+	}
 	switch {
-	case c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS:
-		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID,
-			f.Name, f.ModifiedCAS, c.IfMatch)
 	case f.State == index.Dropping:
 		return reject(errcode.StateMismatch, "index %d (%s) is being dropped", f.ID, f.Name)
 	case f.Replaces != 0 || t.s.Successor(f) != nil:

@@ -221,20 +221,16 @@ func checkUserName(name string) *Rejection {
 	return nil
 }
 
-func (c *PutUser) apply(t *tx) *Rejection { //nolint:gocyclo // one rule per case, in the order in which they count
+func (c *PutUser) apply(t *tx) *Rejection {
 	if rejection := checkUserName(c.Name); rejection != nil {
 		return rejection
 	}
-	old := t.s.User(c.Name)
-	switch {
-	case c.Mode == PutFirst && t.s.users.Len() > 0:
+	if c.Mode == PutFirst && t.s.users.Len() > 0 {
 		return nil
-	case c.Mode == PutNew && old != nil:
-		return reject(errcode.UserExists, "there is a user %q already", c.Name)
-	case c.Mode == PutChange && old == nil:
-		return reject(errcode.UnknownUser, "there is no user %q", c.Name)
-	case c.Mode < PutNew || c.Mode > PutFirst:
-		return reject(errcode.InvalidArgument, "mode %d of a user", c.Mode)
+	}
+	old := t.s.User(c.Name)
+	if rejection := c.checkMode(old); rejection != nil {
+		return rejection
 	}
 	u := c.user(old)
 	if rejection := u.check(); rejection != nil {
@@ -252,6 +248,19 @@ func (c *PutUser) apply(t *tx) *Rejection { //nolint:gocyclo // one rule per cas
 	own(&t.s.users, &t.owned.users).Set(u.Name, &u)
 	t.dropSessions(u.Name, 0)
 	t.changedUsers()
+	return nil
+}
+
+// checkMode refuses to add a user who is there, and to change one who is not.
+func (c *PutUser) checkMode(old *User) *Rejection {
+	switch {
+	case c.Mode == PutNew && old != nil:
+		return reject(errcode.UserExists, "there is a user %q already", c.Name)
+	case c.Mode == PutChange && old == nil:
+		return reject(errcode.UnknownUser, "there is no user %q", c.Name)
+	case c.Mode < PutNew || c.Mode > PutFirst:
+		return reject(errcode.InvalidArgument, "mode %d of a user", c.Mode)
+	}
 	return nil
 }
 
