@@ -113,8 +113,6 @@ func (k *sink) event(ctx context.Context, ev *keyversion.Event) error {
 }
 
 // admit judges an event by its vbucket's state; false: it is none for the user.
-//
-//nolint:gocyclo // one rule per case, in the order in which they count
 func (k *sink) admit(ctx context.Context, ev *keyversion.Event) (wanted bool, err error) {
 	s := k.s
 	s.mu.Lock()
@@ -130,21 +128,7 @@ func (k *sink) admit(ctx context.Context, ev *keyversion.Event) (wanted bool, er
 		s.stray(ctx, request)
 		return false, nil // of a stream that was given up
 	case ev.Kind == keyversion.StreamBegin:
-		if ev.Begin.Start > v.at.Seqno {
-			v.none()
-			return false, fmt.Errorf("%w: vbucket %d goes on after %d, %d was handled", errGap, ev.VBucket, ev.Begin.Start,
-				v.at.Seqno)
-		}
-		if ev.Begin.Start < v.at.Seqno && ev.VBUUID != v.at.VBUUID && !ev.Begin.Log.Valid(v.at.VBUUID, v.at.Seqno) {
-			// While it was asked for, something of the stream before was still being handled, of a branch that KV has left.
-			v.none() // asked for anew: KV says to where it goes back
-			return false, nil
-		}
-		v.owner = k
-		if ev.Begin.Start == v.at.Seqno {
-			v.at.VBUUID = ev.VBUUID // KV has accepted it as a position on this branch
-		}
-		return false, nil
+		return false, k.begin(v, ev)
 	case v.owner != k:
 		return false, nil // it is not begun on this connection
 	case ev.Kind == keyversion.StreamEnd || ev.Kind == keyversion.DropData:
@@ -155,6 +139,25 @@ func (k *sink) admit(ctx context.Context, ev *keyversion.Event) (wanted bool, er
 			End: ev.Seqno}, nil
 	}
 	return ev.Kind.Data() && ev.Seqno > v.at.Seqno, nil
+}
+
+// begin lets the stream that was asked for begin on this connection.
+func (k *sink) begin(v *vbucket, ev *keyversion.Event) error {
+	if ev.Begin.Start > v.at.Seqno {
+		v.none()
+		return fmt.Errorf("%w: vbucket %d goes on after %d, %d was handled", errGap, ev.VBucket, ev.Begin.Start,
+			v.at.Seqno)
+	}
+	if ev.Begin.Start < v.at.Seqno && ev.VBUUID != v.at.VBUUID && !ev.Begin.Log.Valid(v.at.VBUUID, v.at.Seqno) {
+		// While it was asked for, something of the stream before was still being handled, of a branch that KV has left.
+		v.none() // asked for anew: KV says to where it goes back
+		return nil
+	}
+	v.owner = k
+	if ev.Begin.Start == v.at.Seqno {
+		v.at.VBUUID = ev.VBUUID // KV has accepted it as a position on this branch
+	}
+	return nil
 }
 
 // runs notes which streams a topic has, by what comes of it; the lock is held.
