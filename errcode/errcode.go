@@ -43,6 +43,9 @@ const (
 	UnknownCopy       Code = "UNKNOWN_COPY"
 	MethodNotAllowed  Code = "METHOD_NOT_ALLOWED"
 
+	// 408: it does not come.
+	BodyTooSlow Code = "BODY_TOO_SLOW"
+
 	// 409: it does not fit what is there.
 	UserExists            Code = "USER_EXISTS"
 	TokenExists           Code = "TOKEN_EXISTS"

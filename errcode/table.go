@@ -82,6 +82,8 @@ func refused() []CodeInfo {
 			WayOut: "It has been moved or dropped since; nothing is to be done.", Between: true},
 		{Code: MethodNotAllowed, Status: 405, Exit: ExitFailed, Title: "Not a method of this call",
 			WayOut: "Allow lists the methods."},
+		{Code: BodyTooSlow, Status: 408, Exit: ExitTimeout, Title: "The body has not come in time",
+			WayOut: "Nothing was done: send it again, over a faster network."},
 	}
 }
 

@@ -112,18 +112,19 @@ func Unmarshal(body []byte, v any) error {
 // Read takes the body of a request of at most limit bytes into v. An empty body leaves v as it is. The error is a
 // *Problem.
 func Read(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
+	Cap(w, r, limit)
+	return take(r, v)
+}
+
+// take is Read of a body that has a cap.
+func take(r *http.Request, v any) error {
 	if f := r.Header.Get(HeaderFormat); f != "" && f != strconv.Itoa(wire.FormatVersion) {
 		return Refuse(errcode.UnsupportedFormat, "wire format %s, this version speaks %d: upgrade the older side", f,
 			wire.FormatVersion)
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most that %s takes", tooLarge.Limit,
-			r.URL.Path)
-	case err != nil:
-		return Refuse(errcode.BadRequest, "reading the body: %v", err)
+	body, err := ReadBody(r)
+	if err != nil {
+		return err
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body)) // for Sent
 	if len(body) == 0 {
@@ -270,6 +271,39 @@ func AsProblem(err error) *Problem {
 		return Refuse(errcode.Cancelled, "the client closed the request: %v", err)
 	}
 	return Refuse(errcode.Internal, "%v", err)
+}
+
+// HandlerFunc is a handler whose error is its answer, unless it has begun one.
+type HandlerFunc func(w http.ResponseWriter, r *http.Request) error
+
+// ServeHTTP implements http.Handler.
+func (f HandlerFunc) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := f(w, r); err != nil {
+		WriteProblem(w, err)
+	}
+}
+
+// Message makes a handler of a function from request message to answer message, for component interfaces.
+func Message[Req, Resp any](f func(ctx context.Context, req *Req) (*Resp, error)) HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		req := new(Req)
+		if err := take(r, req); err != nil {
+			return err
+		}
+		return Show(func(ctx context.Context) (*Resp, error) { return f(ctx, req) })(w, r)
+	}
+}
+
+// Show makes a handler of what is asked for without a body.
+func Show[Resp any](f func(ctx context.Context) (Resp, error)) HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		resp, err := f(r.Context())
+		if err != nil {
+			return err
+		}
+		Write(w, r, http.StatusOK, resp)
+		return nil
+	}
 }
 
 // Handle makes a handler of a function from request message to answer message, for component interfaces.
