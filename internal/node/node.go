@@ -26,9 +26,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/internal/supervise"
 	"tidemark/internal/tlsconf"
-	"tidemark/wire"
 )
 
 // Times and limits.
@@ -164,7 +164,8 @@ func (n *Node) Run(ctx context.Context) error {
 	defer stop()
 	served := make(chan error, 1)
 	go func() {
-		served <- rpc.Serve(run, n.server(), n.cfg.TLS.Listen(n.listener, tlsconf.HTTP), drainGrace)
+		server := &route.Server{Handler: n.table().Handler(), TLS: n.cfg.TLS, Log: n.log, Grace: drainGrace}
+		served <- server.Serve(run, n.listener)
 		stop()
 	}()
 	var roles errgroup.Group
@@ -196,33 +197,21 @@ func (n *Node) Reload() {
 	}
 }
 
-func (n *Node) server() *http.Server {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
-		rpc.Write(w, r, http.StatusOK, wire.OK{})
-	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if p := rpc.Unready(n.ready(r.Context())); p != nil {
-			rpc.WriteProblem(w, p)
-			return
-		}
-		rpc.Write(w, r, http.StatusOK, wire.OK{})
-	})
-	s := rpc.NewServer(mux)
-	s.ErrorLog = n.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
-	return s
+// table is what the node's port answers.
+func (n *Node) table() *route.Table {
+	return &route.Table{Lacks: "a node of several roles has no %s itself", Routes: []route.Route{route.Alive(),
+		route.Ready(n.ready)}}
 }
 
 // ready asks every role, side by side; who asks within a short time of another is given the same answer.
-func (n *Node) ready(ctx context.Context) []rpc.Reason {
+func (n *Node) ready() []rpc.Reason {
 	n.asking.Lock()
 	defer n.asking.Unlock()
 	if now := time.Now(); n.asked.IsZero() || now.Sub(n.asked) >= askEvery || now.Before(n.asked) {
-		ctx = context.WithoutCancel(ctx) // the answer is others' too
 		all := make([][]rpc.Reason, len(n.children))
 		var g sync.WaitGroup
 		for i, c := range n.children {
-			g.Go(func() { all[i] = c.reasons(ctx, n.cfg.TLS.Scheme()) })
+			g.Go(func() { all[i] = c.reasons(context.Background(), n.cfg.TLS.Scheme()) }) // the answer is others' too
 		}
 		g.Wait()
 		n.reasons = nil

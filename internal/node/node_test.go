@@ -109,7 +109,7 @@ func TestReadiness(t *testing.T) {
 		c.set("")
 	}
 	w := httptest.NewRecorder()
-	n.server().Handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+	n.table().Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
 	var p rpc.Problem
 	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusServiceUnavailable {
 		t.Fatal(w.Code, err)
@@ -126,7 +126,7 @@ func TestReadiness(t *testing.T) {
 	n.children = n.children[:1]
 	n.asked = time.Time{}
 	w = httptest.NewRecorder()
-	n.server().Handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+	n.table().Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
 	if w.Code != http.StatusOK {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}

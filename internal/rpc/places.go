@@ -63,6 +63,9 @@ func (p *Places) Leave(who string) {
 	}
 }
 
+// Most is how many places there are.
+func (p *Places) Most() int { return p.most }
+
 // Taken is how many places are taken.
 func (p *Places) Taken() int {
 	p.mu.Lock()

@@ -111,10 +111,10 @@ func Alive() Route {
 }
 
 // Ready is the call by which anybody sees whether a process can do what it is for: 200 when nothing is in its way.
-func Ready(reasons func(ctx context.Context) []rpc.Reason) Route {
+func Ready(reasons func() []rpc.Reason) Route {
 	return Route{Method: http.MethodGet, Path: "/readyz", Role: Anybody(), Limit: healthTime,
-		Handle: rpc.Show(func(ctx context.Context) (ok wire.OK, err error) {
-			if p := rpc.Unready(reasons(ctx)); p != nil {
+		Handle: rpc.Show(func(context.Context) (ok wire.OK, err error) {
+			if p := rpc.Unready(reasons()); p != nil {
 				err = p
 			}
 			return ok, err

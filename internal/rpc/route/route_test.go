@@ -73,7 +73,7 @@ func table(t *testing.T) *Table {
 		{Path: "/below/{rest:.*}", Role: Anybody(), Limit: time.Minute, Handle: text(
 			func(r *http.Request) string { return r.Method + " " + r.PathValue("rest") })},
 		Alive(),
-		Ready(func(context.Context) []rpc.Reason { return []rpc.Reason{{Code: "disk", Detail: "it is full"}} }),
+		Ready(func() []rpc.Reason { return []rpc.Reason{{Code: "disk", Detail: "it is full"}} }),
 	}}
 }
 
