@@ -1,29 +1,29 @@
 package kv
 
 import (
-	"context"
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net"
 	"net/http"
+	"slices"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
 	"tidemark/timestamp"
 )
 
+// Limits of time of the HTTP interface.
 const (
-	adminTimeout  = 10 * time.Second
-	adminMaxBytes = 16 << 10
+	adminTimeout = 10 * time.Second // for what is only asked
+	adminGrace   = time.Second      // for answers under way, at the end
 )
 
 // Status is the answer of GET /v1/status.
@@ -175,52 +175,67 @@ func (n *Node) details(b *bucket) BucketStatus {
 	return out
 }
 
-// serveAdmin runs the HTTP interface until ctx ends.
-func (n *Node) serveAdmin(ctx context.Context) error {
-	srv := rpc.NewServer(n.adminHandler())
-	srv.ReadTimeout, srv.WriteTimeout, srv.MaxHeaderBytes = adminTimeout, adminTimeout, adminMaxBytes
-	srv.BaseContext = func(net.Listener) context.Context { return ctx }
-	srv.ErrorLog = n.config.Logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
-	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
-	defer stop()
-	if err := srv.Serve(n.admin); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("admin interface: %w", err)
-	}
-	return nil
-}
-
-// adminHandler is the HTTP interface: health and readiness for all; with TLS the rest for whoever has a certificate or
+// adminTable is the HTTP interface: health and readiness for all; with TLS the rest for whoever has a certificate or
 // the password.
-func (n *Node) adminHandler() http.Handler {
+func (n *Node) adminTable() *route.Table {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&collector{n: n})
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", n.healthz)
-	mux.HandleFunc("GET /readyz", n.readyz)
-	mux.HandleFunc("GET /v1/status", n.known(func(w http.ResponseWriter, _ *http.Request) { n.writeJSON(w, n.Status()) }))
-	mux.HandleFunc("GET /v1/buckets", n.known(func(w http.ResponseWriter, _ *http.Request) {
-		out := struct {
-			Buckets []BucketStatus `json:"buckets"`
-		}{}
-		for _, b := range n.loadedBuckets() {
-			out.Buckets = append(out.Buckets, n.details(b))
-		}
-		n.writeJSON(w, out)
-	}))
-	n.clusterHandlers(mux)
-	mux.HandleFunc("GET /metrics", n.known(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP))
-	return mux
+	known := n.known()
+	return &route.Table{Lacks: "a KV node has no %s", Fail: n.fail, Routes: slices.Concat([]route.Route{
+		route.Alive(), route.Ready(n.reasons),
+		{Method: "GET", Path: "/v1/status", Role: known, Limit: adminTimeout, Handle: n.getStatus},
+		{Method: "GET", Path: "/v1/buckets", Role: known, Limit: adminTimeout, Handle: n.getDetails},
+		{Method: "GET", Path: "/metrics", Role: known, Limit: adminTimeout,
+			Handle: route.Plain(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))},
+	}, n.clusterRoutes(), n.collectionRoutes(), n.restRoutes())}
 }
 
-// known lets in, over TLS, whoever shows a certificate or knows the KV user's password; without TLS everybody.
-func (n *Node) known(handle http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if err := tlsconf.Only(tlsconf.Roles()...)(r); err != nil && !n.hasPassword(r) {
-			n.unauthorized(w, "a certificate or the KV user and password are needed: "+err.Error())
-			return
-		}
-		handle(w, r)
+func (n *Node) getStatus(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, n.Status())
+}
+
+func (n *Node) getDetails(w http.ResponseWriter, _ *http.Request) error {
+	out := struct {
+		Buckets []BucketStatus `json:"buckets"`
+	}{}
+	for _, b := range n.loadedBuckets() {
+		out.Buckets = append(out.Buckets, n.details(b))
 	}
+	return writeJSON(w, out)
+}
+
+// known is, over TLS, who shows a certificate or knows the KV user's password; without TLS everybody.
+func (n *Node) known() route.Role {
+	return route.Certified().Or("the KV user's password", func(certified func(*http.Request) error) func(
+		*http.Request) error {
+		return func(r *http.Request) error {
+			if err := certified(r); err != nil && !n.hasPassword(r) {
+				return rpc.Refuse(errcode.Unauthenticated, "a certificate or the KV user and password are needed: %v", err)
+			}
+			return nil
+		}
+	})
+}
+
+// user is who knows the KV user's password: a cluster manager knows nobody by the certificates of our roles.
+func (n *Node) user() route.Role {
+	return route.Role{Name: "the KV user's password", Check: func(r *http.Request) error {
+		if !n.hasPassword(r) {
+			return rpc.Refuse(errcode.Unauthenticated, "the KV user and password are needed")
+		}
+		return nil
+	}}
+}
+
+// node is another node, which over TLS shows a certificate besides.
+func (n *Node) node() route.Role {
+	user, node := n.user(), route.Only(tlsconf.KV)
+	return route.Role{Name: user.Name + ", and a certificate of role " + node.Name, Check: func(r *http.Request) error {
+		if err := user.Check(r); err != nil {
+			return err
+		}
+		return node.Check(r)
+	}}
 }
 
 // hasPassword says whether a request knows the KV user and password.
@@ -230,18 +245,45 @@ func (n *Node) hasPassword(r *http.Request) bool {
 		[]byte(n.config.Password)) == 1
 }
 
-func (n *Node) unauthorized(w http.ResponseWriter, detail string) {
-	w.Header().Set("WWW-Authenticate", `Basic realm="kv"`)
-	n.refuse(w, http.StatusUnauthorized, problem{Code: codeRefused, Detail: detail})
+// fail answers with an error, by the codes that nodes tell apart.
+func (n *Node) fail(w http.ResponseWriter, err error) {
+	var other *NotLeaderError
+	var known *rpc.Problem
+	switch {
+	case errors.As(err, &known):
+		if known.Status == http.StatusUnauthorized {
+			w.Header().Set("WWW-Authenticate", `Basic realm="kv"`)
+		}
+		rpc.WriteProblem(w, known)
+	case errors.As(err, &other):
+		refuse(w, http.StatusMisdirectedRequest, problem{Code: codeNotLeader, Detail: err.Error(), Leader: other.Leader})
+	case errors.Is(err, store.ErrSealBroken):
+		refuse(w, http.StatusPreconditionFailed, problem{Code: codeSealBroken, Detail: err.Error()})
+	case errors.Is(err, errOlder):
+		refuse(w, http.StatusConflict, problem{Code: codeOlder, Detail: err.Error()})
+	default:
+		refuse(w, http.StatusConflict, problem{Code: codeOf(err), Detail: err.Error()})
+	}
 }
 
-func (n *Node) writeJSON(w http.ResponseWriter, v any) {
+func refuse(w http.ResponseWriter, status int, p problem) {
+	body, _ := json.Marshal(p) // a problem always marshals
+	write(w, status, rpc.MediaProblem, body)
+}
+
+func writeJSON(w http.ResponseWriter, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
-		n.config.Logger.Error("answer cannot be encoded", "error", err)
-		http.Error(w, "internal error", http.StatusInternalServerError)
-		return
+		return rpc.Refuse(errcode.Internal, "encoding the answer: %v", err)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(body, '\n'))
+	write(w, http.StatusOK, rpc.MediaJSON, body)
+	return nil
+}
+
+// write answers with a line.
+func write(w http.ResponseWriter, status int, media string, line []byte) {
+	w.Header().Set("Content-Type", media)
+	rpc.BeginAnswer(w)
+	w.WriteHeader(status)
+	_, _ = w.Write(append(line, '\n')) // the client has gone: nobody is left to tell
 }

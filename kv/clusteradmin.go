@@ -3,13 +3,14 @@ package kv
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
 	"time"
 
-	"tidemark/internal/tlsconf"
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
 	"tidemark/timestamp"
@@ -18,6 +19,9 @@ import (
 const (
 	clusterBodyMax = 4 << 20
 	maxSeal        = 30 * time.Second
+	commandTimeout = operationTimeout + adminTimeout
+	// relayTimeout is for what another node is asked to do when it is not this one's.
+	relayTimeout = operationTimeout + adminCallTimeout + adminTimeout
 )
 
 // ClusterView is the answer of GET /v1/cluster: what one node knows.
@@ -92,85 +96,59 @@ func (n *Node) View() ClusterView {
 	return out
 }
 
-// clusterHandlers adds the cluster's part of the admin interface. What changes something needs the KV user's password;
+// clusterRoutes are the cluster's part of the admin interface. What changes something needs the KV user's password;
 // what nodes tell each other comes, over TLS, only from nodes.
-func (n *Node) clusterHandlers(mux *http.ServeMux) {
-	mux.HandleFunc("GET "+pathCluster, n.known(func(w http.ResponseWriter, _ *http.Request) { n.writeJSON(w, n.View()) }))
-	mux.HandleFunc("GET "+pathMap, n.known(n.getMap))
-	n.collectionHandlers(mux)
-	n.restHandlers(mux)
-	mux.HandleFunc("GET "+pathLogging, n.known(n.getLogging))
-	anybody := func(*http.Request) error { return nil }
-	for path, add := range map[string]struct {
-		check  func(*http.Request) error
-		handle func(context.Context, []byte) (any, error)
-	}{
-		pathMap: {tlsconf.Only(tlsconf.KV), n.postMap}, pathSeal: {tlsconf.Only(tlsconf.KV), n.postSeal},
-		pathPromise: {tlsconf.Only(tlsconf.KV), n.postPromise},
-		pathPause:   {anybody, n.postPause}, pathFlush: {anybody, n.postFlush},
-		pathFlushAll: {anybody, n.postFlushAll}, pathFailover: {anybody, n.postFailover},
-		pathRebalance: {anybody, n.postRebalance}, pathCollections: {anybody, n.postCollections},
-	} {
-		mux.HandleFunc("POST "+path, n.authorized(add.check, add.handle))
+func (n *Node) clusterRoutes() []route.Route {
+	known, user, node := n.known(), n.user(), n.node()
+	post := func(path string, who route.Role, handle func(context.Context, []byte) (any, error)) route.Route {
+		return route.Route{Method: "POST", Path: path, Role: who, Body: clusterBodyMax, Limit: commandTimeout,
+			Handle: command(handle)}
 	}
-	mux.HandleFunc("PUT "+pathLogging, n.authorized(anybody, n.putLogging))
+	return []route.Route{
+		{Method: "GET", Path: pathCluster, Role: known, Limit: adminTimeout, Handle: n.getCluster},
+		{Method: "GET", Path: pathMap, Role: known, Limit: adminTimeout, Handle: n.getMap},
+		post(pathMap, node, n.postMap), post(pathSeal, node, n.postSeal), post(pathPromise, node, n.postPromise),
+		post(pathPause, user, n.postPause), post(pathFlush, user, n.postFlush), post(pathFlushAll, user, n.postFlushAll),
+		post(pathFailover, user, n.postFailover), post(pathRebalance, user, n.postRebalance),
+		post(pathCollections, user, n.postCollections),
+		{Method: "GET", Path: pathLogging, Role: known, Limit: adminTimeout, Handle: n.getLogging},
+		{Method: "PUT", Path: pathLogging, Role: user, Body: clusterBodyMax, Limit: adminTimeout,
+			Handle: command(n.putLogging)},
+	}
+}
+
+func (n *Node) getCluster(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, n.View())
 }
 
 // getMap answers with the map, or with nothing when the caller has it.
-func (n *Node) getMap(w http.ResponseWriter, r *http.Request) {
+func (n *Node) getMap(w http.ResponseWriter, r *http.Request) error {
 	m := n.cluster.current()
 	epoch, err := strconv.ParseInt(r.URL.Query().Get("rev_epoch"), 10, 64)
 	rev, rerr := strconv.ParseInt(r.URL.Query().Get("rev"), 10, 64)
 	if err == nil && rerr == nil && !m.Newer(clustermap.Map{RevEpoch: epoch, Rev: rev}) {
 		w.WriteHeader(http.StatusNoContent)
-		return
+		return nil
 	}
-	n.writeJSON(w, m)
+	return writeJSON(w, m)
 }
 
-// authorized checks the sender and the password, reads the body, and words refusals.
-func (n *Node) authorized(check func(*http.Request) error, handle func(context.Context, []byte) (any,
-	error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if !n.hasPassword(r) {
-			n.unauthorized(w, "the KV user and password are needed")
-			return
+// command makes a handler of what takes JSON and answers with JSON.
+func command(handle func(context.Context, []byte) (any, error)) rpc.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		body, err := rpc.ReadBody(r)
+		if err != nil {
+			return err
 		}
-		if err := check(r); err != nil {
-			n.refuse(w, http.StatusForbidden, problem{Code: codeRefused, Detail: err.Error()})
-			return
+		if err := json.Unmarshal(body, new(json.RawMessage)); err != nil {
+			return rpc.Refuse(errcode.BadRequest, "the body is no JSON: %v", err)
 		}
-		var body json.RawMessage
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, clusterBodyMax)).Decode(&body); err != nil {
-			n.refuse(w, http.StatusBadRequest, problem{Code: codeRefused, Detail: "the body is no JSON: " + err.Error()})
-			return
-		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(operationTimeout + adminTimeout))
 		answer, err := handle(r.Context(), body)
-		var other *NotLeaderError
-		switch {
-		case err == nil:
-			n.writeJSON(w, answer)
-		case errors.As(err, &other):
-			n.refuse(w, http.StatusMisdirectedRequest, problem{Code: codeNotLeader, Detail: err.Error(), Leader: other.Leader})
-		case errors.Is(err, store.ErrSealBroken):
-			n.refuse(w, http.StatusPreconditionFailed, problem{Code: codeSealBroken, Detail: err.Error()})
-		case errors.Is(err, errOlder):
-			n.refuse(w, http.StatusConflict, problem{Code: codeOlder, Detail: err.Error()})
-		default:
-			n.refuse(w, http.StatusConflict, problem{Code: codeOf(err), Detail: err.Error()})
+		if err != nil {
+			return err
 		}
+		return writeJSON(w, answer)
 	}
-}
-
-func (n *Node) refuse(w http.ResponseWriter, status int, p problem) {
-	body, err := json.Marshal(p)
-	if err != nil {
-		body = nil
-	}
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n'))
 }
 
 func decode[T any](body []byte) (r T, err error) {

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/mcbp"
 )
@@ -120,63 +122,77 @@ func (n *Node) postCollections(ctx context.Context, body []byte) (any, error) {
 	return n.cluster.changeCollections(ctx, r)
 }
 
-// collectionHandlers adds the documented paths. Any member takes them and asks the one that leads.
-func (n *Node) collectionHandlers(mux *http.ServeMux) {
-	mux.HandleFunc("GET "+pathScopes, n.known(n.getScopes))
-	mux.HandleFunc("POST "+pathScopes, n.collectionChange(false))
-	mux.HandleFunc("DELETE "+pathScope, n.collectionChange(true))
-	mux.HandleFunc("POST "+pathMembers, n.collectionChange(false))
-	mux.HandleFunc("DELETE "+pathMember, n.collectionChange(true))
+// collectionRoutes are the documented paths. Any member takes them and asks the one that leads.
+func (n *Node) collectionRoutes() []route.Route {
+	user := n.user()
+	return []route.Route{
+		{Method: "GET", Path: pathScopes, Role: n.known(), Limit: adminTimeout, Handle: n.getScopes},
+		{Method: "POST", Path: pathScopes, Role: user, Body: maxForm, Limit: relayTimeout, Handle: n.makeCollection},
+		{Method: "DELETE", Path: pathScope, Role: user, Limit: relayTimeout, Handle: n.dropCollection},
+		{Method: "POST", Path: pathMembers, Role: user, Body: maxForm, Limit: relayTimeout, Handle: n.makeCollection},
+		{Method: "DELETE", Path: pathMember, Role: user, Limit: relayTimeout, Handle: n.dropCollection},
+	}
 }
 
-func (n *Node) getScopes(w http.ResponseWriter, r *http.Request) {
+func (n *Node) getScopes(w http.ResponseWriter, r *http.Request) error {
 	bucket := r.PathValue("bucket")
 	if m := n.cluster.current(); m.Bucket(bucket) == nil {
-		http.Error(w, "Requested resource not found.", http.StatusNotFound)
-		return
+		return notFound(w)
 	}
-	n.writeJSON(w, n.cluster.manifest(bucket))
+	return writeJSON(w, n.cluster.manifest(bucket))
 }
 
-// collectionChange answers one of the documented calls: what is made is named in a form, what is dropped in the path.
-func (n *Node) collectionChange(drop bool) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if !n.hasPassword(r) {
-			n.unauthorized(w, "the KV user and password are needed")
-			return
-		}
-		change := clustermap.CollectionChange{Bucket: r.PathValue("bucket"), Scope: r.PathValue("scope"),
-			Collection: r.PathValue("collection"), Drop: drop}
-		if !drop {
-			r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-			name := r.PostFormValue("name")
-			if name == "" {
-				n.formError(w, http.StatusBadRequest, "name", "The value must be supplied")
-				return
-			}
-			if change.Scope == "" {
-				change.Scope = name
-			} else {
-				change.Collection = name
-			}
-		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(operationTimeout + adminCallTimeout + adminTimeout))
-		answer, err := n.askLeader(r.Context(), change)
-		switch {
-		case err == nil:
-			n.writeJSON(w, answer)
-		case n.cluster.current().Bucket(change.Bucket) == nil:
-			notFound(w)
-		case errors.Is(err, clustermap.ErrNoScope), errors.Is(err, clustermap.ErrNoCollection):
-			n.formError(w, http.StatusNotFound, "_", inSDKsWords(err, change))
-		case errors.Is(err, clustermap.ErrThere):
-			n.formError(w, http.StatusBadRequest, "_", inSDKsWords(err, change))
-		case errors.Is(err, clustermap.ErrCollections):
-			n.formError(w, http.StatusBadRequest, "_", err.Error())
-		default:
-			n.formError(w, http.StatusServiceUnavailable, "_", err.Error())
-		}
+// readForm reads the form that is a request's body.
+func readForm(r *http.Request) error {
+	err := r.ParseForm()
+	if err == nil {
+		err = r.ParseMultipartForm(maxForm)
 	}
+	if err == nil || errors.Is(err, http.ErrNotMultipart) {
+		return nil
+	}
+	return rpc.BodyProblem(r, err)
+}
+
+// makeCollection makes what a form names, in the path's bucket or scope.
+func (n *Node) makeCollection(w http.ResponseWriter, r *http.Request) error {
+	if err := readForm(r); err != nil {
+		return err
+	}
+	name := r.PostForm.Get("name")
+	if name == "" {
+		return formError(w, http.StatusBadRequest, "name", "The value must be supplied")
+	}
+	change := clustermap.CollectionChange{Bucket: r.PathValue("bucket"), Scope: r.PathValue("scope")}
+	if change.Scope == "" {
+		change.Scope = name
+	} else {
+		change.Collection = name
+	}
+	return n.changeCollections(w, r, change)
+}
+
+// dropCollection drops what the path names.
+func (n *Node) dropCollection(w http.ResponseWriter, r *http.Request) error {
+	return n.changeCollections(w, r, clustermap.CollectionChange{Bucket: r.PathValue("bucket"),
+		Scope: r.PathValue("scope"), Collection: r.PathValue("collection"), Drop: true})
+}
+
+func (n *Node) changeCollections(w http.ResponseWriter, r *http.Request, change clustermap.CollectionChange) error {
+	answer, err := n.askLeader(r.Context(), change)
+	switch {
+	case err == nil:
+		return writeJSON(w, answer)
+	case n.cluster.current().Bucket(change.Bucket) == nil:
+		return notFound(w)
+	case errors.Is(err, clustermap.ErrNoScope), errors.Is(err, clustermap.ErrNoCollection):
+		return formError(w, http.StatusNotFound, "_", inSDKsWords(err, change))
+	case errors.Is(err, clustermap.ErrThere):
+		return formError(w, http.StatusBadRequest, "_", inSDKsWords(err, change))
+	case errors.Is(err, clustermap.ErrCollections):
+		return formError(w, http.StatusBadRequest, "_", err.Error())
+	}
+	return formError(w, http.StatusServiceUnavailable, "_", err.Error())
 }
 
 // inSDKsWords words a refusal so that SDKs know it, which tell refusals apart by a few words of the text.
@@ -206,14 +222,14 @@ func (n *Node) askLeader(ctx context.Context, change clustermap.CollectionChange
 	return there, nil
 }
 
-func (n *Node) formError(w http.ResponseWriter, status int, field, detail string) {
+// formError answers with an error in the form that SDKs read.
+func formError(w http.ResponseWriter, status int, field, detail string) error {
 	body, err := json.Marshal(map[string]map[string]string{"errors": {field: detail}})
 	if err != nil {
-		body = nil
+		return err
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n'))
+	write(w, status, rpc.MediaJSON, body)
+	return nil
 }
 
 // collectionCodes are the kinds of refusals that another node tells apart.

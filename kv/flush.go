@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -168,13 +167,11 @@ func (n *Node) postFlushAll(ctx context.Context, body []byte) (any, error) {
 }
 
 // doFlush is postFlushAll as SDKs ask for it, of any member.
-func (n *Node) doFlush(w http.ResponseWriter, r *http.Request) {
+func (n *Node) doFlush(w http.ResponseWriter, r *http.Request) error {
 	bucket := r.PathValue("bucket")
 	if m := n.cluster.current(); m.Bucket(bucket) == nil {
-		notFound(w)
-		return
+		return notFound(w)
 	}
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(operationTimeout + adminCallTimeout + adminTimeout))
 	_, err := n.cluster.flushAll(r.Context(), bucket)
 	var other *NotLeaderError
 	if errors.As(err, &other) {
@@ -182,6 +179,7 @@ func (n *Node) doFlush(w http.ResponseWriter, r *http.Request) {
 			FlushRequest{Bucket: bucket}, nil)
 	}
 	if err != nil {
-		n.formError(w, http.StatusServiceUnavailable, "_", err.Error())
+		return formError(w, http.StatusServiceUnavailable, "_", err.Error())
 	}
+	return nil
 }

@@ -12,13 +12,12 @@ import (
 const pathLogging = "/v1/logging"
 
 // getLogging answers with how much this node logs, by component.
-func (n *Node) getLogging(w http.ResponseWriter, r *http.Request) {
+func (n *Node) getLogging(w http.ResponseWriter, r *http.Request) error {
 	levels, err := logging.Answer(r.Context(), n.config.Logger, nil)
 	if err != nil {
-		n.refuse(w, http.StatusConflict, problem{Code: codeRefused, Detail: err.Error()})
-		return
+		return err
 	}
-	n.writeJSON(w, levels)
+	return writeJSON(w, levels)
 }
 
 // putLogging changes how much this node logs.
@@ -27,11 +26,7 @@ func (n *Node) putLogging(ctx context.Context, body []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	levels, err := logging.Answer(ctx, n.config.Logger, &change)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
-	}
-	return levels, nil
+	return logging.Answer(ctx, n.config.Logger, &change)
 }
 
 // Logging returns how much a node logs, by component, after a change if there is one.

@@ -28,6 +28,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/mcbp"
 	"tidemark/kv/seglog"
@@ -60,7 +62,7 @@ type Node struct {
 	replicator *replicator
 	ready      chan struct{} // closed when documents are served
 	serving    atomic.Bool
-	mapStreams chan struct{} // a token for each stream of maps
+	mapStreams *rpc.Places // of streams of maps
 }
 
 // bucket is a bucket on this node.
@@ -80,7 +82,7 @@ func Open(config Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{config: config, quota: store.NewQuota(config.QuotaBytes), started: config.Now(), ready: make(chan struct{}),
-		mapStreams: make(chan struct{}, maxMapStreams)}
+		mapStreams: rpc.NewPlaces(maxMapStreams, "streams of maps")}
 	if err := n.open(); err != nil {
 		_ = n.release(false)
 		return nil, fmt.Errorf("kv node %q: %w", config.NodeID, err)
@@ -110,7 +112,7 @@ func (n *Node) open() error {
 	if err != nil {
 		return fmt.Errorf("admin address %s: %w", n.config.Admin, err)
 	}
-	n.admin = n.config.TLS.Listen(admin, tlsconf.HTTP)
+	n.admin = admin
 	if n.cluster, err = openCluster(n); err != nil {
 		return err
 	}
@@ -253,7 +255,9 @@ func (n *Node) Run(ctx context.Context) error {
 		listeners = append(listeners, n.listenerTLS)
 	}
 	group.Go(func() error { return n.server.Serve(gctx, listeners...) })
-	group.Go(func() error { return n.serveAdmin(gctx) })
+	admin := &route.Server{Handler: n.adminTable().Handler(), TLS: n.config.TLS, Log: n.config.Logger, Grace: adminGrace,
+		Cut: true}
+	group.Go(func() error { return admin.Serve(gctx, n.admin) })
 	group.Go(func() error { return n.work(gctx, group) })
 	n.config.Logger.Info("kv node listens", "node", n.config.NodeID, "memcached", n.MemcachedAddr(), "memcached_tls",
 		n.MemcachedTLSAddr(), "admin", n.AdminAddr())

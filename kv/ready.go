@@ -12,7 +12,6 @@ import (
 	"tidemark/kv/clustermap"
 	"tidemark/kv/seglog"
 	"tidemark/kv/store"
-	"tidemark/wire"
 )
 
 // Codes of reasons of /readyz.
@@ -22,21 +21,8 @@ const (
 	reasonDisk    = "disk"        // a bucket cannot be written
 )
 
-// healthz is 200 while the process lives.
-func (n *Node) healthz(w http.ResponseWriter, r *http.Request) {
-	rpc.Write(w, r, http.StatusOK, wire.OK{})
-}
-
-// readyz is 200 when this node serves documents and can write them. Else the problem lists what is in the way. One that
-// is no member of the cluster, or not any more, is ready too: it can be added.
-func (n *Node) readyz(w http.ResponseWriter, r *http.Request) {
-	if p := rpc.Unready(n.reasons()); p != nil {
-		rpc.WriteProblem(w, p)
-		return
-	}
-	rpc.Write(w, r, http.StatusOK, wire.OK{})
-}
-
+// reasons is what is in the way of serving documents and writing them. One that is no member of the cluster, or not
+// any more, is ready too: it can be added.
 func (n *Node) reasons() (all []rpc.Reason) {
 	add := func(code, format string, args ...any) {
 		all = append(all, rpc.Reason{Code: code, Detail: fmt.Sprintf(format, args...)})

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/mcbp"
 	"tidemark/kv/server"
@@ -48,49 +50,45 @@ const (
 	compatibility = 7<<16 + 6
 )
 
-// restHandlers adds what SDKs ask a cluster manager for, true to what this node knows.
-func (n *Node) restHandlers(mux *http.ServeMux) {
-	for path, handle := range map[string]http.HandlerFunc{
-		pathPool: n.getPool, pathNodeServices: n.getNodeServices, pathBuckets: n.getBuckets, pathBucket: n.getBucket,
-		pathTerse: n.getTerse, pathTerseStream: n.streamTerse, pathWhoAmI: n.getWhoAmI, pathUsers: n.getUsers,
-		pathLocalUsers: n.getUsers, pathUser: n.getUser,
-	} {
-		mux.HandleFunc("GET "+path, n.forUser(handle))
+// restRoutes are what SDKs ask a cluster manager for, true to what this node knows; the errors are in their words.
+func (n *Node) restRoutes() []route.Route {
+	user := n.user()
+	get := func(path string, handle rpc.HandlerFunc) route.Route {
+		return route.Route{Method: "GET", Path: path, Role: user, Limit: adminTimeout, Handle: handle}
 	}
-	mux.HandleFunc("GET "+pathPools, n.getPools) // without a password, as there
-	mux.HandleFunc("POST "+pathDoFlush, n.forUser(n.doFlush))
-	mux.HandleFunc("POST "+pathFailOverNode, n.forUser(n.failOverNode(true)))
-	mux.HandleFunc("POST "+pathGraceful, n.forUser(n.failOverNode(false)))
-}
-
-// forUser lets in who knows the KV user's password: a cluster manager knows nobody by the certificates of our roles.
-func (n *Node) forUser(handle http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if !n.hasPassword(r) {
-			n.unauthorized(w, "the KV user and password are needed")
-			return
-		}
-		handle(w, r)
+	return []route.Route{
+		{Method: "GET", Path: pathPools, Role: route.Anybody(), Limit: adminTimeout, Handle: n.getPools}, // as there
+		get(pathPool, n.getPool), get(pathNodeServices, n.getNodeServices), get(pathBuckets, n.getBuckets),
+		get(pathBucket, n.getBucket), get(pathTerse, n.getTerse),
+		{Method: "GET", Path: pathTerseStream, Role: user, Stream: true, Places: n.mapStreams, Handle: n.streamTerse},
+		get(pathWhoAmI, n.getWhoAmI), get(pathUsers, n.getUsers), get(pathLocalUsers, n.getUsers),
+		get(pathUser, n.getUser),
+		{Method: "POST", Path: pathDoFlush, Role: user, Limit: relayTimeout, Handle: n.doFlush},
+		{Method: "POST", Path: pathFailOverNode, Role: user, Body: maxForm, Limit: relayTimeout,
+			Handle: n.failOverNode(true)},
+		{Method: "POST", Path: pathGraceful, Role: user, Body: maxForm, Limit: relayTimeout,
+			Handle: n.failOverNode(false)},
 	}
 }
 
-func notFound(w http.ResponseWriter) {
+func notFound(w http.ResponseWriter) error {
 	http.Error(w, "Requested resource not found.", http.StatusNotFound)
+	return nil
 }
 
 // getPools says that there is one pool, which is the cluster.
-func (n *Node) getPools(w http.ResponseWriter, r *http.Request) {
+func (n *Node) getPools(w http.ResponseWriter, r *http.Request) error {
 	known := n.hasPassword(r)
 	out := map[string]any{"isAdminCreds": known, "isEnterprise": false, "implementationVersion": Version,
 		"pools": []any{}, "settings": map[string]any{}, "componentsVersion": map[string]string{"kv": Version}}
 	if known {
 		out["pools"] = []any{map[string]string{"name": "default", "uri": pathPool}}
 	}
-	n.writeJSON(w, out)
+	return writeJSON(w, out)
 }
 
 // getPool describes the cluster.
-func (n *Node) getPool(w http.ResponseWriter, r *http.Request) {
+func (n *Node) getPool(w http.ResponseWriter, r *http.Request) error {
 	m := n.cluster.current()
 	names := []any{}
 	for _, b := range m.Buckets {
@@ -100,7 +98,7 @@ func (n *Node) getPool(w http.ResponseWriter, r *http.Request) {
 	if m.Operation != nil {
 		status = "running"
 	}
-	n.writeJSON(w, map[string]any{
+	return writeJSON(w, map[string]any{
 		"name": "default", "clusterName": "", "nodes": n.restNodes(m, hostOf(r)), "rebalanceStatus": status,
 		"balanced":    m.Operation == nil,
 		"buckets":     map[string]any{"uri": pathBuckets, "terseBucketsBase": "/pools/default/b/", "bucketNames": names},
@@ -157,20 +155,19 @@ func portOf(address string) int {
 }
 
 // getNodeServices says which services are where.
-func (n *Node) getNodeServices(w http.ResponseWriter, _ *http.Request) {
+func (n *Node) getNodeServices(w http.ResponseWriter, _ *http.Request) error {
 	m := n.cluster.current()
 	for _, b := range m.Buckets {
 		var c mcbp.ClusterConfig
 		if err := json.Unmarshal(n.cluster.config(b.Name).JSON, &c); err == nil {
-			n.writeJSON(w, map[string]any{"rev": c.Rev, "revEpoch": c.RevEpoch, "nodesExt": c.NodesExt,
+			return writeJSON(w, map[string]any{"rev": c.Rev, "revEpoch": c.RevEpoch, "nodesExt": c.NodesExt,
 				"clusterCapabilitiesVer": []int{1, 0}, "clusterCapabilities": map[string]any{}})
-			return
 		}
 	}
-	notFound(w)
+	return notFound(w)
 }
 
-func (n *Node) getBuckets(w http.ResponseWriter, r *http.Request) {
+func (n *Node) getBuckets(w http.ResponseWriter, r *http.Request) error {
 	out := []any{}
 	m := n.cluster.current()
 	for i := range m.Buckets {
@@ -178,17 +175,16 @@ func (n *Node) getBuckets(w http.ResponseWriter, r *http.Request) {
 			out = append(out, b)
 		}
 	}
-	n.writeJSON(w, out)
+	return writeJSON(w, out)
 }
 
-func (n *Node) getBucket(w http.ResponseWriter, r *http.Request) {
+func (n *Node) getBucket(w http.ResponseWriter, r *http.Request) error {
 	m := n.cluster.current()
 	part := m.Bucket(r.PathValue("bucket"))
 	if part == nil {
-		notFound(w)
-		return
+		return notFound(w)
 	}
-	n.writeJSON(w, n.restBucket(m, part, hostOf(r)))
+	return writeJSON(w, n.restBucket(m, part, hostOf(r)))
 }
 
 // restBucket describes a bucket at length; nil when its config cannot be read.
@@ -231,56 +227,46 @@ func (n *Node) terse(bucket string) (body []byte, config server.ClusterConfig, o
 	return append([]byte(head), config.JSON[1:]...), config, true
 }
 
-func (n *Node) getTerse(w http.ResponseWriter, r *http.Request) {
+func (n *Node) getTerse(w http.ResponseWriter, r *http.Request) error {
 	body, _, ok := n.terse(r.PathValue("bucket"))
 	if !ok {
-		notFound(w)
-		return
+		return notFound(w)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(body, '\n'))
+	write(w, http.StatusOK, rpc.MediaJSON, body)
+	return nil
 }
 
 // streamTerse shows the bucket's map now, and each one that replaces it, until the client goes.
-func (n *Node) streamTerse(w http.ResponseWriter, r *http.Request) {
-	select {
-	case n.mapStreams <- struct{}{}:
-		defer func() { <-n.mapStreams }()
-	default:
-		http.Error(w, fmt.Sprintf("this node streams maps to %d clients already", maxMapStreams),
-			http.StatusServiceUnavailable)
-		return
-	}
+func (n *Node) streamTerse(w http.ResponseWriter, r *http.Request) error {
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // nothing more is read, for as long as it takes
 	var shown server.ClusterConfig
 	for first := true; ; first = false {
 		changed := n.cluster.changes()
 		body, config, ok := n.terse(r.PathValue("bucket"))
 		switch {
 		case !ok && first:
-			notFound(w)
-			return
+			return notFound(w)
 		case !ok:
-			return // the bucket is gone: the stream ends
+			return nil // the bucket is gone: the stream ends
 		}
 		if first || config.RevEpoch != shown.RevEpoch || config.Rev != shown.Rev {
 			if first {
 				w.Header().Set("Content-Type", "application/json")
 			}
 			_ = control.SetWriteDeadline(time.Now().Add(adminTimeout))
-			if _, err := w.Write(append(body, endOfDocument...)); err != nil {
-				return
+			_, err := w.Write(append(body, endOfDocument...))
+			if err == nil {
+				err = control.Flush()
 			}
-			if err := control.Flush(); err != nil {
-				return
+			if err != nil {
+				return nil //nolint:nilerr // the client has gone: nobody is left to tell
 			}
 			shown = config
 		}
 		select {
 		case <-changed:
 		case <-r.Context().Done():
-			return
+			return nil
 		}
 	}
 }
@@ -292,37 +278,40 @@ func (n *Node) restUser() map[string]any {
 			"type": "user"}}}}}
 }
 
-func (n *Node) getWhoAmI(w http.ResponseWriter, _ *http.Request) { n.writeJSON(w, n.restUser()) }
+func (n *Node) getWhoAmI(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, n.restUser())
+}
 
-func (n *Node) getUsers(w http.ResponseWriter, _ *http.Request) { n.writeJSON(w, []any{n.restUser()}) }
+func (n *Node) getUsers(w http.ResponseWriter, _ *http.Request) error {
+	return writeJSON(w, []any{n.restUser()})
+}
 
-func (n *Node) getUser(w http.ResponseWriter, r *http.Request) {
+func (n *Node) getUser(w http.ResponseWriter, r *http.Request) error {
 	if r.PathValue("user") != n.config.User {
-		notFound(w)
-		return
+		return notFound(w)
 	}
-	n.writeJSON(w, n.restUser())
+	return writeJSON(w, n.restUser())
 }
 
 // failOverNode takes a node out of the cluster, for good: what Couchbase does in two steps, the second being a
 // rebalance. hard accepts what is lost.
-func (n *Node) failOverNode(hard bool) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		if err := r.ParseForm(); err != nil || len(r.Form["otpNode"]) == 0 {
-			n.formError(w, http.StatusBadRequest, "otpNode", "The value must be supplied")
-			return
+func (n *Node) failOverNode(hard bool) rpc.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		if err := readForm(r); err != nil {
+			return err
+		}
+		if len(r.Form["otpNode"]) == 0 {
+			return formError(w, http.StatusBadRequest, "otpNode", "The value must be supplied")
 		}
 		request := FailoverRequest{Lose: hard}
 		for _, name := range r.Form["otpNode"] {
 			id := strings.TrimPrefix(name, otpPrefix)
 			if _, ok := n.cluster.current().Node(id); !ok {
 				http.Error(w, "Unknown server given.", http.StatusBadRequest)
-				return
+				return nil
 			}
 			request.Nodes = append(request.Nodes, id)
 		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(operationTimeout + adminCallTimeout + adminTimeout))
 		_, err := n.cluster.failover(r.Context(), request)
 		var other *NotLeaderError
 		if errors.As(err, &other) {
@@ -330,10 +319,10 @@ func (n *Node) failOverNode(hard bool) http.HandlerFunc {
 		}
 		switch {
 		case err == nil:
+			return nil
 		case errors.Is(err, ErrRefused), errors.Is(err, clustermap.ErrMap), errors.Is(err, store.ErrSealBroken):
-			n.formError(w, http.StatusBadRequest, "_", err.Error())
-		default:
-			n.formError(w, http.StatusServiceUnavailable, "_", err.Error())
+			return formError(w, http.StatusBadRequest, "_", err.Error())
 		}
+		return formError(w, http.StatusServiceUnavailable, "_", err.Error())
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/couchbase/gocbcore/v10"
 
+	"tidemark/internal/rpc"
 	"tidemark/kv/mcbp"
 )
 
@@ -184,22 +185,25 @@ func TestRESTFailover(t *testing.T) {
 func TestRESTStreamsAreBounded(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	for range maxMapStreams {
-		n.mapStreams <- struct{}{}
+		if err := n.mapStreams.Enter(rpc.Anonymous); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if resp := asSDK(t, n, http.MethodGet, "/pools/default/bs/world", testPassword, nil); resp.StatusCode !=
 		http.StatusServiceUnavailable {
 		t.Fatal(resp.Status)
 	}
-	<-n.mapStreams
+	n.mapStreams.Leave(rpc.Anonymous)
 	resp := asSDK(t, n, http.MethodGet, "/pools/default/bs/world", testPassword, nil)
 	if resp.StatusCode != http.StatusOK {
 		t.Fatal(resp.Status)
 	}
 	_ = resp.Body.Close()
-	select {
-	case n.mapStreams <- struct{}{}:
-	case <-time.After(testTimeout):
-		t.Fatal("a stream whose client has gone keeps its place")
+	for deadline := time.Now().Add(testTimeout); n.mapStreams.Enter(rpc.Anonymous) != nil; {
+		if time.Now().After(deadline) {
+			t.Fatal("a stream whose client has gone keeps its place")
+		}
+		time.Sleep(time.Millisecond)
 	}
 }
 
