@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"tidemark/index"
 	"tidemark/partition"
@@ -16,7 +15,7 @@ import (
 // asked for, and where too little comes to say where, nothing is begun, and who looks is told.
 func TestHotRangesAreCutWhereTheyAreHot(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.settings.SplitAboveRate, w.settings.SplitAfter = 100, time.Minute
+		w.settings.SplitAboveRate, w.settings.SplitAfter = 100, splitAfter
 		var cut atomic.Pointer[partition.Cuts]
 		var asked atomic.Pointer[[]rebalance.Hot]
 		w.loads = func(hot []rebalance.Hot) ([]partition.Cuts, error) {
@@ -39,18 +38,18 @@ func TestHotRangesAreCutWhereTheyAreHot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.until("one key is hot", 20*time.Minute, func() bool {
+		w.until("one key is hot", 20*splitAfter, func() bool {
 			return strings.Contains(w.waits(o.ID), "slice 1: 97 % of what is written and read has one leading key")
 		})
 		cut.Store(&partition.Cuts{Largest: 0.3, Of: 10, Values: []json.RawMessage{json.RawMessage(`"x"`)}})
-		w.until("too little is known", 20*time.Minute, func() bool { return strings.Contains(w.waits(o.ID), "say nothing") })
+		w.until("too little is known", 20*splitAfter, func() bool { return strings.Contains(w.waits(o.ID), "say nothing") })
 		if n := w.log.counted("*statecontext.SplitIndex"); n != 0 {
 			t.Errorf("%d splits", n)
 		}
 		proposed := w.splits()
 		cut.Store(&partition.Cuts{Largest: 0.3, Of: 5000,
 			Values: []json.RawMessage{json.RawMessage(`"p"`), json.RawMessage(`"x"`)}})
-		w.until("it is split", 20*time.Minute, func() bool { return proposed() != nil })
+		w.until("it is split", 20*splitAfter, func() bool { return proposed() != nil })
 		if c := proposed(); strings.Join(c.Values, " ") != `"m" "p" "x"` || c.Partitions != 4 || !strings.Contains(c.Cause,
 			"slice 1 of 2 has 250 entries written and read in a second, more than the 100 of --split-above-rate") {
 			t.Errorf("%+v", c)

@@ -118,10 +118,10 @@ func calmed(t *testing.T, test func(w *world, id index.ID)) {
 		}
 		o := w.create("x", "", 2, 0)
 		zero.Store(150)
-		w.until("it is split", 10*time.Minute, func() bool { return w.named("x").Partitions == 4 })
+		w.until("it is split", 10*splitAfter, func() bool { return w.named("x").Partitions == 4 })
 		w.until("the first is gone", time.Minute, func() bool { return w.log.State().Index(o.ID) == nil })
 		zero.Store(5)
-		time.Sleep(4 * time.Minute)
+		time.Sleep(4 * splitAfter)
 		if n := w.log.counted("*statecontext.SplitIndex"); n != 1 {
 			t.Fatalf("%d splits and merges", n)
 		}
@@ -150,14 +150,14 @@ func TestNoMergeByItselfBesideARollback(t *testing.T) {
 		})
 		w.loses(3, 8)
 		w.until("rollback", time.Minute, func() bool { return w.log.State().Bucket("world").Rollback != nil })
-		time.Sleep(8 * time.Minute)
+		time.Sleep(8 * splitAfter)
 		if n := w.log.counted("*statecontext.SplitIndex"); n != 1 {
 			t.Fatalf("%d splits and merges", n)
 		}
 		w.refusing(nil)
 		w.until("cleared", time.Minute, func() bool { return w.log.State().Bucket("world").Rollback == nil })
 		w.write("world", 5) // copies here are whole above where they were loaded
-		if took := w.merged(10 * time.Minute); took < 5*time.Minute {
+		if took := w.merged(10 * splitAfter); took < 5*splitAfter {
 			t.Errorf("merged after %v", took)
 		}
 	})
@@ -208,16 +208,16 @@ func TestNoMergeByItselfBesideASplit(t *testing.T) {
 			return nil
 		})
 		split := w.becomes(y.ID, 6)
-		w.until("it is told why it waits", 10*time.Minute, func() bool {
+		w.until("it is told why it waits", 10*splitAfter, func() bool {
 			return strings.Contains(w.mergeWaits(id), "(y) is being split or merged")
 		})
-		time.Sleep(10 * time.Minute)
+		time.Sleep(10 * splitAfter)
 		if n := w.log.counted("*statecontext.SplitIndex"); n != 2 || w.named("x").ID != id {
 			t.Fatalf("%d splits and merges", n)
 		}
 		w.refusing(nil)
 		w.until("the other one is split", time.Minute, func() bool { return w.named("y").ID == split.ID })
-		w.merged(10 * time.Minute)
+		w.merged(10 * splitAfter)
 	})
 }
 
@@ -276,7 +276,7 @@ func TestCancelledMergeRests(t *testing.T) {
 			}
 			return nil
 		})
-		w.until("it is being merged", 10*time.Minute, func() bool {
+		w.until("it is being merged", 10*splitAfter, func() bool {
 			return w.log.State().Successor(w.log.State().Definition(id)) != nil
 		})
 		if _, err := w.leader().CancelSplit(w.ctx, SplitRequest{ID: id}); err != nil {
@@ -285,10 +285,10 @@ func TestCancelledMergeRests(t *testing.T) {
 		w.depose()
 		w.refusing(nil)
 		w.lead()
-		time.Sleep(5 * time.Minute)
+		time.Sleep(5 * splitAfter)
 		if n := w.log.counted("*statecontext.SplitIndex"); n != 2 || w.named("x").ID != id {
 			t.Fatalf("%d splits and merges, %+v", n, w.named("x"))
 		}
-		w.merged(10 * time.Minute)
+		w.merged(10 * splitAfter)
 	})
 }

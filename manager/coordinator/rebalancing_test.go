@@ -51,6 +51,16 @@ func (w *world) moving() (lone, pair Outcome) {
 	return lone, pair
 }
 
+// repairAfter is for how long an indexer is away before what it had is made anew, where repairsSoon says so.
+const repairAfter = 3 * time.Minute
+
+// repairsSoon begins a term with repairAfter, which is less to compute than the product's quarter of an hour.
+func (w *world) repairsSoon() {
+	w.settings.RepairAfter = repairAfter
+	w.depose()
+	w.lead()
+}
+
 func (w *world) nodeOf(name string) index.NodeID {
 	for i := range w.log.State().Indexers() {
 		if i.Name == name {
@@ -231,14 +241,15 @@ func TestRebalanceIsCancelled(t *testing.T) {
 // before is left alone, and one whose target dies gives its steps up and is repaired by the next try.
 func TestLostCopiesAreRepaired(t *testing.T) {
 	inWorld(t, func(w *world) {
+		w.repairsSoon()
 		_, pair := w.moving()
 		i1 := w.nodeOf("i1")
 		w.die("i1")
-		time.Sleep(14 * time.Minute)
+		time.Sleep(repairAfter * 14 / 15)
 		if w.log.State().RebalanceUnderWay() != nil || len(w.on(pair.ID, i1)) == 0 {
 			t.Fatal("repaired before the limit")
 		}
-		time.Sleep(2 * time.Minute)
+		time.Sleep(repairAfter * 2 / 15)
 		held := w.rebalanced(time.Minute)
 		if held[i1] != 0 || held[w.nodeOf("i2")] != 9 || held[w.nodeOf("i3")] != 9 {
 			t.Errorf("copies %v", held)
@@ -253,7 +264,7 @@ func TestLostCopiesAreRepaired(t *testing.T) {
 		}
 		// A second one dies: replicas of pair have no other place, the rest is made anew.
 		w.die("i2")
-		time.Sleep(30 * time.Minute)
+		time.Sleep(2 * repairAfter)
 		if n := len(w.on(pair.ID, w.nodeOf("i2"))); n == 0 {
 			t.Error("a replica has a place where there is none")
 		}
@@ -310,6 +321,7 @@ func TestRepairIsCountedOverLeaders(t *testing.T) {
 // goes on.
 func TestARepairComesFirst(t *testing.T) {
 	inWorld(t, func(w *world) {
+		w.repairsSoon()
 		w.moving()
 		i1, i4 := w.nodeOf("i1"), w.indexer("i4")
 		never := func(never bool) {
@@ -325,11 +337,11 @@ func TestARepairComesFirst(t *testing.T) {
 		}
 		w.step(partition.RebalanceCatchup)
 		w.die("i1")
-		time.Sleep(14 * time.Minute)
+		time.Sleep(repairAfter * 14 / 15)
 		if p := w.log.State().Rebalance(id).Phase; p != statecontext.RebalanceRunning {
 			t.Fatalf("before the time is over: %v", p)
 		}
-		w.until("it gives way", 3*time.Minute, func() bool {
+		w.until("it gives way", repairAfter/5, func() bool {
 			return w.log.State().Rebalance(id).Phase == statecontext.RebalanceCancelled
 		})
 		never(false)
@@ -345,7 +357,7 @@ func TestARepairComesFirst(t *testing.T) {
 		if _, id, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test"}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(30 * time.Minute)
+		time.Sleep(2 * repairAfter)
 		if p := w.log.State().Rebalance(id).Phase; p == statecontext.RebalanceCancelled ||
 			p == statecontext.RebalanceCancelling {
 			t.Errorf("one that makes anew what was lost: %v", p)
@@ -465,6 +477,7 @@ func TestNothingMovesOfADeletedBucket(t *testing.T) {
 // A repair that was cancelled begins again when the time is over once more, not at once.
 func TestARepairIsCancelled(t *testing.T) {
 	inWorld(t, func(w *world) {
+		w.repairsSoon()
 		w.moving()
 		for _, n := range w.indexers {
 			n.mu.Lock()
@@ -478,12 +491,12 @@ func TestARepairIsCancelled(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.until("it is cancelled", time.Minute, func() bool { return !repaired() })
-		for range 14 * 60 {
+		for range repairAfter * 14 / 15 / time.Second {
 			if time.Sleep(time.Second); repaired() {
 				t.Fatal("it begins again")
 			}
 		}
-		w.until("the next one begins", 2*time.Minute, repaired)
+		w.until("the next one begins", repairAfter*2/15, repaired)
 	})
 }
 

@@ -13,11 +13,15 @@ import (
 	"tidemark/statecontext"
 )
 
-// bounded is a world whose leaders split an index by themselves of which a slice has had more than 100 bytes for a
-// minute, and in which copies of slice 0 have the bytes that are set.
+// splitAfter is for how long a slice of a bounded world is above its bound before its index is split. Other times of
+// splitting are multiples of it; the shorter it is, the fewer reports does a test compute.
+const splitAfter = 20 * time.Second
+
+// bounded is a world whose leaders split an index by themselves of which a slice has had more than 100 bytes for
+// splitAfter, and in which copies of slice 0 have the bytes that are set.
 func bounded(t *testing.T, test func(w *world, zero *atomic.Uint64)) {
 	inWorld(t, func(w *world) {
-		w.settings.SplitAbove, w.settings.SplitAfter = 100, time.Minute
+		w.settings.SplitAbove, w.settings.SplitAfter = 100, splitAfter
 		w.depose()
 		w.lead()
 		w.components(2)
@@ -64,7 +68,7 @@ func TestSplitsByItself(t *testing.T) {
 		o := w.create("x", "", 2, 1)
 		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
 		zero.Store(100)
-		time.Sleep(10 * time.Minute)
+		time.Sleep(10 * splitAfter)
 		if n := w.log.counted("*statecontext.SplitIndex"); n != 0 || w.waits(o.ID) != "" {
 			t.Fatalf("%d splits, %q, of slices that are not too large", n, w.waits(o.ID))
 		}
@@ -73,8 +77,8 @@ func TestSplitsByItself(t *testing.T) {
 		w.until("it is told", time.Minute, func() bool {
 			return strings.Contains(w.waits(o.ID), "slice 0 of 2 has 150 bytes")
 		})
-		took := w.until("it is split", 3*time.Minute, func() bool { return proposed() != nil })
-		if took < 45*time.Second {
+		took := w.until("it is split", 3*splitAfter, func() bool { return proposed() != nil })
+		if took < splitAfter*3/4 {
 			t.Errorf("after %v", took)
 		}
 		if c := proposed(); !strings.Contains(c.Cause, "slice 0 of 2 has 150 bytes, more than the 100 of --split-above") ||
@@ -87,10 +91,10 @@ func TestSplitsByItself(t *testing.T) {
 		})
 		w.until("the first is gone", time.Minute, func() bool { return w.log.State().Index(o.ID) == nil })
 		next := w.log.State().IndexByName("world", "x").Definition.ID
-		w.until("it is left alone", 2*time.Minute, func() bool {
-			return strings.Contains(w.waits(next), "less than 6m0s ago")
+		w.until("it is left alone", 2*splitAfter, func() bool {
+			return strings.Contains(w.waits(next), "less than 2m0s ago")
 		})
-		w.until("it is split again", 10*time.Minute, func() bool {
+		w.until("it is split again", 10*splitAfter, func() bool {
 			return w.log.State().IndexByName("world", "x").Definition.Partitions == 8
 		})
 	})
@@ -104,7 +108,7 @@ func TestSplitsByItselfWait(t *testing.T) {
 		w.until("READY", 20*time.Second, func() bool {
 			return w.state(x.ID) == index.Maintenance && w.state(y.ID) == index.Maintenance
 		})
-		time.Sleep(6 * time.Minute) // both are new
+		time.Sleep(6 * splitAfter) // both are new
 		w.log.mu.Lock()
 		w.log.refuse = func(c statecontext.Command) error {
 			if d, ok := c.Body.(*statecontext.SetIndexState); ok && d.To == index.Maintenance {
@@ -114,7 +118,7 @@ func TestSplitsByItselfWait(t *testing.T) {
 		}
 		w.log.mu.Unlock()
 		zero.Store(150)
-		w.until("one is split", 3*time.Minute, func() bool {
+		w.until("one is split", 3*splitAfter, func() bool {
 			return w.log.State().Successor(w.log.State().Definition(x.ID)) != nil
 		})
 		w.until("the other waits", time.Minute, func() bool {
@@ -123,7 +127,7 @@ func TestSplitsByItselfWait(t *testing.T) {
 		if _, err := w.leader().CancelSplit(w.ctx, SplitRequest{ID: x.ID}); err != nil {
 			t.Fatal(err)
 		}
-		w.until("the other one is split", 3*time.Minute, func() bool {
+		w.until("the other one is split", 3*splitAfter, func() bool {
 			return w.log.State().Successor(w.log.State().Definition(y.ID)) != nil
 		})
 		w.until("the first one rests", time.Minute, func() bool { return strings.Contains(w.waits(x.ID), "came to nothing") })
@@ -132,11 +136,11 @@ func TestSplitsByItselfWait(t *testing.T) {
 		}
 		w.depose() // the next leader knows of it
 		w.lead()
-		time.Sleep(3 * time.Minute)
+		time.Sleep(3 * splitAfter)
 		if n := w.log.counted("*statecontext.SplitIndex"); n != 2 {
 			t.Errorf("%d splits", n)
 		}
-		w.until("it is tried again", 5*time.Minute, func() bool { return w.log.counted("*statecontext.SplitIndex") > 2 })
+		w.until("it is tried again", 5*splitAfter, func() bool { return w.log.counted("*statecontext.SplitIndex") > 2 })
 	})
 }
 
@@ -163,16 +167,16 @@ func TestRangesSplitByThemselves(t *testing.T) {
 		}
 		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
 		zero.Store(400)
-		w.until("it cannot be read", 10*time.Minute, func() bool { return strings.Contains(w.waits(o.ID), "TIMEOUT") })
+		w.until("it cannot be read", 10*splitAfter, func() bool { return strings.Contains(w.waits(o.ID), "TIMEOUT") })
 		cuts.Store(&partition.Cuts{Values: []json.RawMessage{json.RawMessage(`"a"`), json.RawMessage(`"b"`)}, Largest: 0.9})
-		w.until("it does not help", 10*time.Minute, func() bool {
+		w.until("it does not help", 10*splitAfter, func() bool {
 			return strings.Contains(w.waits(o.ID), "90 % of the entries, as many have one leading key")
 		})
 		if n := w.log.counted("*statecontext.SplitIndex"); n != 0 || asked.Load() != 9 {
 			t.Errorf("%d splits, into %d", n, asked.Load())
 		}
 		cuts.Store(&partition.Cuts{Values: []json.RawMessage{json.RawMessage(`"a"`), json.RawMessage(`"b"`)}, Largest: 0.4})
-		w.until("it is split", 10*time.Minute, func() bool {
+		w.until("it is split", 10*splitAfter, func() bool {
 			return w.log.State().IndexByName("world", "r").Definition.Partitions == 3
 		})
 	})
@@ -185,7 +189,7 @@ func TestSplitsByItselfLoseRaces(t *testing.T) {
 		w.until("READY", 20*time.Second, func() bool {
 			return w.state(x.ID) == index.Maintenance && w.state(y.ID) == index.Maintenance
 		})
-		time.Sleep(6 * time.Minute)
+		time.Sleep(6 * splitAfter)
 		var raced atomic.Bool
 		w.log.mu.Lock()
 		w.log.refuse = func(c statecontext.Command) error {
@@ -196,13 +200,13 @@ func TestSplitsByItselfLoseRaces(t *testing.T) {
 		}
 		w.log.mu.Unlock()
 		zero.Store(150)
-		w.until("it has lost", 3*time.Minute, func() bool {
+		w.until("it has lost", 3*splitAfter, func() bool {
 			return strings.Contains(w.waits(x.ID)+w.waits(y.ID), "rebalance 1 began meanwhile")
 		})
-		w.until("the other one is split", 3*time.Minute, func() bool {
+		w.until("the other one is split", 3*splitAfter, func() bool {
 			return w.log.counted("*statecontext.SplitIndex") == 1
 		})
-		w.until("the one that lost is split soon after", 4*time.Minute, func() bool {
+		w.until("the one that lost is split soon after", 4*splitAfter, func() bool {
 			four := func(name string) bool {
 				return w.log.State().IndexByName("world", name).Definition.Partitions == 4
 			}
@@ -240,7 +244,7 @@ func TestMergesByItself(t *testing.T) {
 		}
 		x, asked := w.create("x", "", 2, 1), w.create("asked", "", 4, 0)
 		zero.Store(150)
-		w.until("it is split", 10*time.Minute, func() bool { return w.named("x").Partitions == 4 })
+		w.until("it is split", 10*splitAfter, func() bool { return w.named("x").Partitions == 4 })
 		w.until("the first is gone", time.Minute, func() bool { return w.log.State().Index(x.ID) == nil })
 		id := w.named("x").ID
 		if d := w.named("x"); d.AskedPartitions != 2 {
@@ -250,11 +254,11 @@ func TestMergesByItself(t *testing.T) {
 		if _, err := w.leader().SetAutoSplit(w.ctx, SplitRequest{ID: id}, false); err != nil {
 			t.Fatal(err)
 		}
-		w.until("it is told that it may not", 10*time.Minute, func() bool {
+		w.until("it is told that it may not", 10*splitAfter, func() bool {
 			return strings.Contains(w.mergeWaits(id), "its auto_split is false")
 		})
 		zero.Store(150)
-		w.until("it is told that it may not be split", 10*time.Minute, func() bool {
+		w.until("it is told that it may not be split", 10*splitAfter, func() bool {
 			return strings.Contains(w.waits(id), "its auto_split is false")
 		})
 		if d := w.named("x"); d.ID != id || w.log.counted("*statecontext.SplitIndex") != 1 {
@@ -270,7 +274,7 @@ func TestMergesByItself(t *testing.T) {
 		if o, err = w.leader().SetAutoSplit(w.ctx, SplitRequest{ID: id}, true); err != nil || !o.Existed {
 			t.Fatalf("what is so already: %+v, %v", o, err)
 		}
-		if took := w.until("it is merged", 8*time.Minute, func() bool { return proposed() != nil }); took < 5*time.Minute {
+		if took := w.until("it is merged", 8*splitAfter, func() bool { return proposed() != nil }); took < 5*splitAfter {
 			t.Errorf("after %v", took)
 		}
 		if c := proposed(); c.ID != id || c.Partitions != 2 || !strings.Contains(c.Cause,
@@ -282,7 +286,7 @@ func TestMergesByItself(t *testing.T) {
 			return d.Partitions == 2 && d.AskedPartitions == 0 && d.SplitCause == "" && d.State == index.Maintenance
 		})
 		w.until("the one of before is gone", time.Minute, func() bool { return w.log.State().Index(id) == nil })
-		time.Sleep(30 * time.Minute)
+		time.Sleep(30 * splitAfter)
 		if n := w.log.counted("*statecontext.SplitIndex"); n != 2 || w.named("asked").ID != asked.ID {
 			t.Errorf("%d splits and merges", n)
 		}
@@ -308,7 +312,7 @@ func TestRangesMergeByThemselves(t *testing.T) {
 			return w.state(o.ID) == index.Maintenance && w.state(y.ID) == index.Maintenance
 		})
 		zero.Store(250)
-		w.until("it is split", 20*time.Minute, func() bool { return w.named("r").Partitions == 5 })
+		w.until("it is split", 20*splitAfter, func() bool { return w.named("r").Partitions == 5 })
 		id := w.named("r").ID
 		for _, name := range []string{"i1", "i2"} { // slices 3 and 4 fit into one, which are the lowest values
 			n := w.indexers["http://"+name]
@@ -316,7 +320,7 @@ func TestRangesMergeByThemselves(t *testing.T) {
 			n.size = func(_ index.ID, c partition.Copy) uint64 { return []uint64{30, 30, 30, 5, 5}[c.Slice] }
 			n.mu.Unlock()
 		}
-		time.Sleep(20 * time.Minute)
+		time.Sleep(20 * splitAfter)
 		if d := w.named("r"); d.ID != id {
 			t.Fatalf("merged for one slice of five: %+v", d)
 		}
@@ -327,7 +331,7 @@ func TestRangesMergeByThemselves(t *testing.T) {
 			n.mu.Unlock()
 		}
 		proposed := w.splits()
-		w.until("it is merged", 20*time.Minute, func() bool { return proposed() != nil })
+		w.until("it is merged", 20*splitAfter, func() bool { return proposed() != nil })
 		if c := proposed(); c.ID != id || strings.Join(c.Values, " ") != `"t" "x"` || c.Partitions != 3 {
 			t.Errorf("%+v", c)
 		}

@@ -229,7 +229,7 @@ func (w *world) leader() *Coordinator {
 	return w.coord
 }
 
-// until waits in virtual time.
+// until waits in virtual time. It looks less often the longer it has waited.
 func (w *world) until(what string, limit time.Duration, ok func() bool) time.Duration {
 	w.t.Helper()
 	began := time.Now()
@@ -238,7 +238,7 @@ func (w *world) until(what string, limit time.Duration, ok func() bool) time.Dur
 			s, _ := w.leader().Status()
 			w.t.Fatalf("%s: not within %v; status %+v", what, limit, s)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(min(max(5*time.Millisecond, time.Since(began)/200), 100*time.Millisecond))
 	}
 	return time.Since(began)
 }
