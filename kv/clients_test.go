@@ -25,6 +25,7 @@ func plainConfig(t *testing.T) Config {
 
 // The tools of libmemcached work, as the script shows that is meant for people.
 func TestLibmemcachedTools(t *testing.T) {
+	t.Parallel()
 	need.Tool(t, "bash", "bash")
 	need.Tool(t, "libmemcached-tools", "memcp", "memccp")
 	n, _ := runNode(t, plainConfig(t))
@@ -38,6 +39,7 @@ func TestLibmemcachedTools(t *testing.T) {
 // memcapable checks a server's answers to the binary protocol one by one. It does not authenticate, so that something
 // in between does it.
 func TestMemcapable(t *testing.T) {
+	t.Parallel()
 	tool := need.Tool(t, "libmemcached-tools", "memcapable", "memccapable")
 	n, _ := runNode(t, plainConfig(t))
 	host, port, err := net.SplitHostPort(authenticating(t, n.MemcachedAddr()))
@@ -105,6 +107,7 @@ func authenticating(t *testing.T, addr string) string {
 
 // The programs that show Couchbase's own Go clients at work. They need Go only, as this test does.
 func TestGoClients(t *testing.T) {
+	t.Parallel()
 	for _, client := range []string{"gomemcached", "gocbcore"} {
 		t.Run(client, func(t *testing.T) {
 			n, _ := runNode(t, plainConfig(t))

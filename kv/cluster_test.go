@@ -19,6 +19,7 @@ import (
 )
 
 func TestReplicasAreCopies(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, 2)
 	c := g.client()
 	ctx := within(t)
@@ -98,6 +99,7 @@ func TestFailoverWithoutLoss(t *testing.T) {
 }
 
 func TestFailoverWithLoss(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, 1)
 	c := g.client()
 	h := newHistory()
@@ -214,6 +216,7 @@ func TestFailoverWithLoss(t *testing.T) {
 }
 
 func TestRebalanceUnderWrites(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 2, 1)
 	c := g.client()
 	h := newHistory()
@@ -286,6 +289,7 @@ func (g *group) settledUnderLoad(ids ...string) {
 
 // A rebalance goes on after its leader, its source or its target was away at any point of it.
 func TestRebalanceResumes(t *testing.T) {
+	t.Parallel()
 	for _, victim := range []string{"kv1", "kv2", "kv3"} {
 		t.Run(victim, func(t *testing.T) {
 			g := newGroup(t, 2, 1)
@@ -387,6 +391,7 @@ func TestFolderOfFormerTimes(t *testing.T) {
 // A takeover ends the old owner's streams, and the consumer goes on at the new one from where it was, on its old
 // branch.
 func TestTakeoverAsAConsumerSeesIt(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 2, 0)
 	c := g.client()
 	dial := func(id string) *feed.Conn {

@@ -352,6 +352,7 @@ func TestCollectionsOfASealedVBucket(t *testing.T) {
 // The nodes of a cluster agree on collections, replicas have their documents, and what one node missed it catches up
 // with, also when it becomes active only then.
 func TestCollectionsOfACluster(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, 1)
 	admin := func(id string) *Node { return g.nodes[id] }
 	for i, id := range []string{"kv1", "kv2", "kv3"} { // whichever is asked

@@ -226,6 +226,7 @@ func TestFlowControl(t *testing.T) {
 }
 
 func TestConsumerThatAnswersNoNoop(t *testing.T) {
+	t.Parallel()
 	config := testConfig(t.TempDir())
 	config.DCPTimeout = 400 * time.Millisecond
 	n, _ := runNode(t, config)
@@ -277,6 +278,7 @@ func TestDeletionsInTheirForms(t *testing.T) {
 }
 
 func TestVBucketThatGoesAwayEndsItsStream(t *testing.T) {
+	t.Parallel()
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
 	c.want(fromZero(4), mcbp.StatusOK)
@@ -294,6 +296,7 @@ func TestVBucketThatGoesAwayEndsItsStream(t *testing.T) {
 // While writers overwrite, delete and re-create a few hot keys in random bursts, streams that are opened and cut at
 // random see, at every snapshot end, exactly the state the vbucket had at that seqno, and always reach the end.
 func TestStreamEqualsHistory(t *testing.T) {
+	t.Parallel()
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	kv := login(t, n.MemcachedAddr(), mcbp.FeatureMutationToken)
 	const total = 6000

@@ -13,6 +13,7 @@ import (
 
 // The page about real engines has a row for each mood, and the tests that it names are there.
 func TestMoodsPage(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "docs", "couchbase.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -313,6 +313,7 @@ func TestMoodsSpareReplication(t *testing.T) {
 
 // A deletion that is a second old is gone from the streams, and a start below it is refused.
 func TestMoodPurges(t *testing.T) {
+	t.Parallel()
 	config := testConfig(t.TempDir())
 	config.Nasty, config.Housekeep = server.Purges, 10*time.Millisecond
 	n, _ := runNode(t, config)

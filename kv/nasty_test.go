@@ -51,6 +51,7 @@ func (g *group) resize(t *testing.T, r RebalanceRequest, members int) {
 // An active copy that was not active for a moment has ended its streams without a word: its replicas notice, and ask
 // again.
 func TestReplicaNoticesASilentEnd(t *testing.T) {
+	t.Parallel()
 	for _, moods := range []server.Moods{server.NoMoods, server.SilentTakeover, server.AllMoods &^ server.Losing} {
 		t.Run(fmt.Sprint("moods ", moods), func(t *testing.T) {
 			g := newGroupWith(t, 2, 1, func(c *Config) { c.Nasty = moods })

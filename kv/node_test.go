@@ -24,6 +24,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/internal/testing/atonce"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/mcbp"
 	"tidemark/kv/seglog"
@@ -37,6 +38,7 @@ func TestMain(m *testing.M) {
 	} else if what != "" {
 		os.Exit(serveForTest(what))
 	}
+	atonce.Tests(6) // most of their time is waiting
 	goleakMain(m)
 }
 

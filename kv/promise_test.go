@@ -137,6 +137,7 @@ func (g *promised) hold(id string) (release func()) {
 // What the old leader does while its failover is planned would be undone by the plan, with all that has been written
 // since. Whoever has promised to take no such map keeps to it, whichever nodes are restarted meanwhile.
 func TestAPromiseOutlivesARestart(t *testing.T) {
+	t.Parallel()
 	for _, ids := range [][]string{{"kv3"}, {"kv3", "kv1"}} {
 		t.Run(strings.Join(ids, " and "), func(t *testing.T) {
 			g := newPromised(t)
@@ -190,6 +191,7 @@ func TestAPromiseLastsUntilTheMapComes(t *testing.T) {
 // A failover that is given up before there is a map of it, by a refusal or by the death of its maker, leaves the old
 // leader in its place.
 func TestAFailoverGivenUp(t *testing.T) {
+	t.Parallel()
 	free := func(t *testing.T, g *promised) {
 		t.Helper()
 		eventually(t, func() error {
@@ -277,6 +279,7 @@ func TestAMapThatNobodyElseHas(t *testing.T) {
 
 // Epochs that were begun one over the other: what is given up leaves the promises before it as they were.
 func TestSeveralPromises(t *testing.T) {
+	t.Parallel()
 	g := newPromised(t)
 	defer g.hold("kv2")()
 	m, first := g.begun("kv2", "kv1")

@@ -207,6 +207,7 @@ func TestTouchGATAndExpiry(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
+	t.Parallel()
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	c := login(t, n.MemcachedAddr())
 	big := strings.Repeat("x", store.MaxValueBytes)
@@ -291,6 +292,7 @@ func TestStatisticsAndSeqnos(t *testing.T) {
 
 // Lying lengths and garbage end the connection without taking memory; the node serves on.
 func TestViolationsEndTheConnection(t *testing.T) {
+	t.Parallel()
 	config := testConfig(t.TempDir())
 	config.FrameTimeout, config.AuthTimeout, config.IdleTimeout = 300*time.Millisecond, strangerTime, strangerTime
 	n, _ := runNode(t, config)
@@ -335,6 +337,7 @@ const strangerTime = 3 * time.Second
 // Who does not say who he is loses his place, however much he asks meanwhile; who authenticates again gets the time
 // anew.
 func TestStrangersAreSentAway(t *testing.T) {
+	t.Parallel()
 	config := testConfig(t.TempDir())
 	config.AuthTimeout = strangerTime
 	n, _ := runNode(t, config)
@@ -382,6 +385,7 @@ func TestTooManyConnections(t *testing.T) {
 
 // A client that asks for much and reads nothing is given up; its memory is bounded meanwhile.
 func TestSlowReader(t *testing.T) {
+	t.Parallel()
 	config := testConfig(t.TempDir())
 	config.WriteTimeout = 300 * time.Millisecond
 	n, _ := runNode(t, config)

@@ -81,6 +81,7 @@ func TestAnswersNobodyReads(t *testing.T) {
 // An answer that is written from where the document is kept is the same as any other, between others, also when a
 // producer writes on the same connection.
 func TestLargeAnswersBetweenOthers(t *testing.T) {
+	t.Parallel()
 	config := testConfig(t.TempDir())
 	n, _ := runNode(t, config)
 	large := strings.Repeat("x", 200<<10)

@@ -63,6 +63,7 @@ func dialTLS(t *testing.T, addr string, pool *x509.CertPool) *rawClient {
 
 // Inside TLS a password may travel as it is; beside it, the plain port of the same node wants SCRAM.
 func TestTLSPort(t *testing.T) {
+	t.Parallel()
 	n, pool := runTLSNode(t)
 	c := dialTLS(t, n.MemcachedTLSAddr(), pool)
 	if l := c.want(request(mcbp.OpSASLList, 0, nil, nil, nil), mcbp.StatusOK); !strings.HasSuffix(string(l.Value),
@@ -105,6 +106,7 @@ func TestTLSPort(t *testing.T) {
 }
 
 func TestGocbcoreAgentsInsideTLS(t *testing.T) {
+	t.Parallel()
 	n, pool := runTLSNode(t)
 	secure := gocbcore.SecurityConfig{
 		UseTLS: true, TLSRootCAProvider: func() *x509.CertPool { return pool },
@@ -188,6 +190,7 @@ func tlsGroup(t *testing.T) (g *group, issue func(role tlsconf.Role, id string) 
 // With a certificate the admin port is HTTPS: what is asked needs a certificate or the password, what changes something
 // the password, what nodes tell each other a node's certificate too. Nodes lead each other over it.
 func TestAdminInsideTLS(t *testing.T) {
+	t.Parallel()
 	g, issue, caOnly := tlsGroup(t)
 	kv1 := g.nodes["kv1"]
 	remote := func(password string, source *tlsconf.Source) Remote {
@@ -273,6 +276,7 @@ func otherCA(t *testing.T) string {
 
 // Nodes that speak TLS replicate inside it, and only from nodes that show a certificate of a KV node.
 func TestReplicationInsideTLS(t *testing.T) {
+	t.Parallel()
 	g, _, _ := tlsGroup(t)
 	for id, other := range map[string]string{"kv1": "kv2", "kv2": "kv1"} {
 		if addr, encrypted := g.nodes[id].memcachedOf(other); addr != g.nodes[other].MemcachedTLSAddr() || encrypted == nil {

@@ -165,7 +165,8 @@ func FuzzBodies(f *testing.F) {
 		f.Add(uint8(i), body, "", "k")
 		f.Add(uint8(i), body+body, `"7"`, "")
 	}
-	cfg := Config{Name: "m1", Dir: f.TempDir(), REST: "127.0.0.1:0", Raft: "127.0.0.1:0", BootstrapExpect: 1}
+	cfg := Config{Name: "m1", Dir: f.TempDir(), REST: "127.0.0.1:0", Raft: "127.0.0.1:0", BootstrapExpect: 1,
+		ProjectorWait: time.Millisecond} // there is none
 	// whatever is accepted waits until the log is synced, which costs more than all else
 	if memory, err := os.MkdirTemp("/dev/shm", "tidemark"); err == nil {
 		f.Cleanup(func() { _ = os.RemoveAll(memory) })

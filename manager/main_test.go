@@ -7,6 +7,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	atonce.Tests(4) // most of their time is waiting for elections
+	atonce.Tests(6) // most of their time is waiting for elections
 	m.Run()
 }

@@ -80,6 +80,8 @@ type Config struct {
 	Failpoint func() error
 	// OfflineAfter, for tests, is for how long a component may be silent before it counts as gone; 0: as usual.
 	OfflineAfter time.Duration
+	// ProjectorWait, for tests, is how long a statement waits for a projector that answers; 0: as usual.
+	ProjectorWait time.Duration
 	// Hold, for tests, is asked before each transition of a slice that moves (coordinator.Config).
 	Hold func(what string) bool
 	// RaftMetrics shows the Raft library's own metrics at /metrics. It keeps them for the whole process, so that only one
@@ -182,6 +184,7 @@ func (m *Manager) open() error {
 	settings.SplitAbove, settings.SplitAboveRate = m.cfg.SplitAbove, m.cfg.SplitAboveRate
 	settings.SplitAfter = cmp.Or(m.cfg.SplitAfter, settings.SplitAfter)
 	settings.OfflineAfter = cmp.Or(m.cfg.OfflineAfter, settings.OfflineAfter)
+	settings.ProjectorWait = cmp.Or(m.cfg.ProjectorWait, settings.ProjectorWait)
 	m.coord, err = coordinator.New(coordinator.Config{Consensus: m.raft, Machine: m.machine, Projectors: projectors,
 		Indexers: indexers,
 		REST:     m.url(), Now: m.cfg.Now, Logger: m.log.Named("coordinator"), Settings: settings, Hold: m.cfg.Hold,

@@ -565,6 +565,7 @@ func TestSlowBody(t *testing.T) {
 // TestManyStatementsAndANewLeader: leadership is handed on amid the statements of one body without a key. Those that
 // are done must not be done again by whoever waits for the next leader.
 func TestManyStatementsAndANewLeader(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	c.furnish()
 	f := c.follower()

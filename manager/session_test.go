@@ -87,6 +87,7 @@ func (s *secured) enterAs(n *node, user, password string) *http.Cookie {
 // TestSessions: a session that a follower began is known to all managers; its cookie counts only beside the console's
 // header and on pages of the manager's own; there are eight of a user at most, and one that ended lets nobody in.
 func TestSessions(t *testing.T) {
+	t.Parallel()
 	s := newSecured(t)
 	leader, follower := s.nodes[s.leader()], s.follower()
 	mine := map[string]string{api.HeaderConsole: "1"}
@@ -150,6 +151,7 @@ func TestSessions(t *testing.T) {
 // changed by way of any manager, another user's and other tokens do not; the change has "by", also without an
 // Idempotency-Key; and who begins session after session is held up, and pushes no events of others out.
 func TestSessionsOfThosePasswordsThatCount(t *testing.T) {
+	t.Parallel()
 	s := newSecured(t)
 	leader, follower := s.nodes[s.leader()], s.follower()
 	mine := map[string]string{api.HeaderConsole: "1"}

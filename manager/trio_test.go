@@ -244,7 +244,7 @@ func statement(text string) string {
 // TestContract is the table of calls: each on the leader and on a follower, with the same answer.
 func TestContract(t *testing.T) {
 	t.Parallel()
-	c := newTrio(t)
+	c := newTrio(t, func(c *Config) { c.ProjectorWait = time.Millisecond })
 	big := strings.Repeat("x", 1<<20+1)
 	for _, tc := range []struct {
 		name, method, path, body string

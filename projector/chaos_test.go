@@ -152,6 +152,7 @@ func (r *replica) check(t *testing.T, name string, ev *keyversion.Event) {
 // nothing of an older stream comes after a newer BEGIN, no stream leaves a gap, activation points are exact, and in the
 // end the replica is the bucket.
 func TestChaos(t *testing.T) {
+	t.Parallel()
 	addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")
 	chaos(t, addr, FeedNative)
 }

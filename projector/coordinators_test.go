@@ -87,6 +87,7 @@ func (s *shouter) start(from, to uint16) (*wire.StreamReply, error) {
 // command of the newer one that is obeyed on, none of the older one is; what runs in the end is what the newer one has
 // asked for, and nothing of the older one's streams comes after a BEGIN of the newer.
 func TestTwoCoordinators(t *testing.T) {
+	t.Parallel()
 	seed := draws.Seed(t)
 	w := newWorld(t)
 	w.define(1, 1)

@@ -235,6 +235,7 @@ func (w *world) startAt(vb uint16, inc, seqno uint64) wire.StartResult {
 
 // Engines say the END of a closed stream when its turn comes, which may be after the vbucket's next stream has begun.
 func TestALateEndIsThatOfTheOldStream(t *testing.T) {
+	t.Parallel()
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
@@ -260,6 +261,7 @@ func looksAsked(c *Config) { c.lookEvery = time.Hour }
 
 // After a takeover the old node may say nothing at all.
 func TestAVBucketThatLeftIsEnded(t *testing.T) {
+	t.Parallel()
 	e := newEngine(t)
 	w := newWorldWith(t, e.Addr(), FeedNative, looksAsked)
 	w.define(1, 1)
@@ -286,6 +288,7 @@ func TestAVBucketThatLeftIsEnded(t *testing.T) {
 
 // A vbucket that leaves and comes back between two looks is hosted, but KV has forgotten its stream without a word.
 func TestAVBucketThatCameBackIsEnded(t *testing.T) {
+	t.Parallel()
 	e := newEngine(t)
 	w := newWorldWith(t, e.Addr(), FeedNative, looksAsked)
 	w.define(1, 1)
@@ -314,6 +317,7 @@ func TestAVBucketThatCameBackIsEnded(t *testing.T) {
 // A projector of which nothing is streamed tells what its KV node has as the others do, of the buckets that indexes are
 // on.
 func TestANodeThatStreamsNothingIsLookedAt(t *testing.T) {
+	t.Parallel()
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1)
@@ -442,6 +446,7 @@ func TestABrokenStreamIsAskedForAgain(t *testing.T) {
 // out: purge seqnos are what is not known then. A stream from 0, which KV always grants, may lack any deletion of the
 // past, and says so: slices that hold something begin anew.
 func TestAUserWithoutStatistics(t *testing.T) {
+	t.Parallel()
 	for status, lines := range map[mcbp.Status][]string{mcbp.StatusNoAccess: nil, mcbp.StatusKeyNotFound: nil,
 		mcbp.StatusInvalid: nil,
 		mcbp.StatusOK:      {"vb_3=active", "vb_3:high_seqno=100"}} {
@@ -580,6 +585,7 @@ func TestWindowsStartWhereTheStreamWasComplete(t *testing.T) {
 
 // What a lost connection has delivered goes downstream before anything of the connection that follows.
 func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
+	t.Parallel()
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	stalls := func() (n uint64) {

@@ -18,6 +18,7 @@ import (
 // read to its end, streams of an older incarnation end and are opened again, a KV node that dies ends all and is found
 // again.
 func TestEitherFeed(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
 		t.Run(string(kind), func(t *testing.T) {
 			dir := t.TempDir()
@@ -83,6 +84,7 @@ func TestUnknownFeed(t *testing.T) {
 // An index on extended attributes is made while streams run: they come again over a connection that brings the
 // attributes, and no document is evaluated without them, neither those written before nor those written meanwhile.
 func TestExtendedAttributes(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
 		t.Run(string(kind), func(t *testing.T) {
 			addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")

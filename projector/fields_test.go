@@ -19,6 +19,7 @@ import (
 // TestFields: with either feed a projector tells which fields some documents have, in objects too, and of nothing that
 // is no object or was deleted; a bucket that there is not is refused.
 func TestFields(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
 		t.Run(string(kind), func(t *testing.T) {
 			addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")

@@ -178,6 +178,7 @@ func TestByManager(t *testing.T) {
 // Nodes are failed over and added: the manager's stream of maps says so, and the projector's node has no more vbuckets
 // than map and engine say together.
 func TestByManagerNodesComeAndGo(t *testing.T) {
+	t.Parallel()
 	nodes := []*managedKV{{t: t}, {t: t}}
 	var peers []kv.Peer
 	for i, m := range nodes {
@@ -276,6 +277,7 @@ func TestByManagerInsideTLS(t *testing.T) {
 // Buckets that somebody asked for once are not kept for ever, nor more than there is room for; those that are streamed
 // stay.
 func TestMapsAreForgotten(t *testing.T) {
+	t.Parallel()
 	var m managedMaps
 	made := 0
 	fresh := func(bucket string) *restmap.Source {

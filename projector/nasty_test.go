@@ -40,6 +40,7 @@ func TestChaosWithANastyKV(t *testing.T) {
 // A stream that was closed is on KV's list for a moment longer: the one that follows it is asked for again, and
 // begins with the same request.
 func TestStreamExistsForAMoment(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
 		t.Run(string(kind), func(t *testing.T) {
 			node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0",

@@ -15,6 +15,7 @@ import (
 
 // What is refused for the moment is asked again, alone, and a number of times; everything else stays as it is answered.
 func TestAskEach(t *testing.T) {
+	t.Parallel()
 	lost := errors.New("lost")
 	type answer struct {
 		n   int
@@ -55,6 +56,7 @@ func TestAskEach(t *testing.T) {
 
 // Where one in so many vbuckets is always refused for the moment, an answer of all of them comes all the same.
 func TestLogsOfAllWhereMemoryLacks(t *testing.T) {
+	t.Parallel()
 	const many, tries = 64, 20
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
 		t.Run(string(kind), func(t *testing.T) {

@@ -25,6 +25,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/transport"
 	"tidemark/internal/rpc"
+	"tidemark/internal/testing/atonce"
 	"tidemark/internal/testing/ports"
 	"tidemark/keyversion"
 	"tidemark/kv"
@@ -45,6 +46,7 @@ func TestMain(m *testing.M) {
 	if conf := os.Getenv(kvChild); conf != "" {
 		serveKV(conf)
 	}
+	atonce.Tests(6) // most of their time is waiting
 	goleak.VerifyTestMain(m)
 }
 
@@ -443,6 +445,7 @@ func (w *world) set(key string, doc map[string]any) kvclient.Mutation {
 }
 
 func TestMutationsBecomeStatements(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.set("a", map[string]any{"f1": "x"})
 	w.define(1, 1)
@@ -470,6 +473,7 @@ func TestMutationsBecomeStatements(t *testing.T) {
 }
 
 func TestAnIndexJoinsBetweenTwoMutations(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.define(1, 1)
 	w.start(1)
@@ -526,6 +530,7 @@ func TestAnIndexJoinsBetweenTwoMutations(t *testing.T) {
 
 // A bucket goes while its router is connecting; the admin server must not wait for what waits for it.
 func TestBucketsComeAndGo(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -564,6 +569,7 @@ func TestIdleVBucketsSpeakToAnIndexerThatComesBack(t *testing.T) {
 
 // A KV node that goes ends its streams; when it is back they can be asked for where they stood.
 func TestKVNodeRestarts(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	addr, stop := startKV(t, dir, "127.0.0.1:0")
 	w := newWorldAt(t, addr)
@@ -658,6 +664,7 @@ func TestOldCommandsAreRefused(t *testing.T) {
 
 // Reports tell what is new; all of it at first and when asked.
 func TestReportsTellWhatChanged(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.define(1, 1)
 	w.start(1)

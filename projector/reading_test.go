@@ -117,6 +117,7 @@ func TestABuildIsReadOnce(t *testing.T) {
 
 // Who begins elsewhere, and who comes when the others have begun, reads over a connection of its own.
 func TestWhoReadsAlone(t *testing.T) {
+	t.Parallel()
 	three, four := wire.StreamStart{VBucket: 3, End: 10}, wire.StreamStart{VBucket: 4, End: 10}
 	later := wire.StreamStart{VBucket: 3, VBUUID: 77, Seqno: 5, End: 10}
 	t.Run("elsewhere", func(t *testing.T) {
@@ -142,6 +143,7 @@ func TestWhoReadsAlone(t *testing.T) {
 
 // One whose request ends while KV is asked costs the other one nothing.
 func TestOneThatLeavesWhileKVIsAsked(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	wait := make(chan any)
 	p.e.set(func() { p.e.answer[3] = wait })
@@ -167,6 +169,7 @@ func TestOneThatLeavesWhileKVIsAsked(t *testing.T) {
 // One that takes nothing does not hold up the other: it leaves, with all that it was given before, and is told that
 // nothing more comes.
 func TestOneThatHoldsUpTheOthersLeaves(t *testing.T) {
+	t.Parallel()
 	p := newPair(t)
 	const documents = 3000
 	p.e.set(func() { p.e.value = fmt.Appendf(nil, `{"f1":"%s"}`, bytes.Repeat([]byte("x"), 3000)) })

@@ -12,6 +12,7 @@ import (
 
 // TestReadyz: a projector is ready when it is registered, knows the indexes, KV lets it in, and the leader hears of it.
 func TestReadyz(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	addr, stop := startKV(t, dir, "127.0.0.1:0")
 	w := newWorldAt(t, addr)

@@ -75,6 +75,7 @@ func TestStreamsOfATopicAreDropped(t *testing.T) {
 
 // KV may say nothing on a stream whose vbucket another node has taken over. A subscriber would wait for it for ever.
 func TestSideStreamsOfVBucketsThatLeft(t *testing.T) {
+	t.Parallel()
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
@@ -97,6 +98,7 @@ func TestSideStreamsOfVBucketsThatLeft(t *testing.T) {
 
 // Subscribers, however many, leave indexers room for what they lack.
 func TestSubscribersLeaveRoom(t *testing.T) {
+	t.Parallel()
 	w := newWorldAt(t, newEngine(t).Addr())
 	w.define(1, 1)
 	subscribe := func(n int) error {

@@ -290,6 +290,7 @@ func TestAPurgeBeforeASideStreamsFirstSnapshot(t *testing.T) {
 // What ends one vbucket ends that one: KV says END as it moved, contradicts itself, or does not have it any more when
 // its end is reached. Its indexer is told in band, and asks again; the others go on to their end.
 func TestWhatEndsOneVBucketOfASideStream(t *testing.T) {
+	t.Parallel()
 	for name, breaks := range map[string]func(w *world, e *engine, s opened){
 		"KV ends it":   func(_ *world, _ *engine, s opened) { s.write(0, 5); s.end(mcbp.EndStateChanged) },
 		"it goes back": func(_ *world, _ *engine, s opened) { s.write(0, 5); s.write(0, 3) },
@@ -323,6 +324,7 @@ func TestWhatEndsOneVBucketOfASideStream(t *testing.T) {
 // While a KV node is slow to say how far it is, the other vbuckets of a side stream go on; those that end meanwhile
 // share the next question. One that does not say at all ends those that wait alone, before their end.
 func TestNobodyElseWaitsForTheReach(t *testing.T) {
+	t.Parallel()
 	for name, patience := range map[string]time.Duration{"slow": time.Hour, "silent": 100 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine(t)

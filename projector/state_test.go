@@ -150,6 +150,7 @@ func TestControlIsNeverBlockedByData(t *testing.T) {
 
 // Documents that have no entry because of an error are counted by index, with one of them to look at.
 func TestFaultsHaveASample(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.define(1, 1, 2)
 	w.start(1)

@@ -16,6 +16,7 @@ import (
 // POST /v1/topics: an external subscriber gets what there is and what comes, without an end, and nobody gives it up
 // while it has taken everything.
 func TestSubscribe(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.define(1, 1, 2)
 	w.set("k1", map[string]any{"f1": "a", "f2": "b"})
@@ -78,6 +79,7 @@ func TestWhoIsGivenUp(t *testing.T) {
 // When KV has sent all of a finite stream, an endpoint that takes nothing is given up; that of a request which is to be
 // retried for ever is not, and has everything as soon as it can be reached.
 func TestWhatIsLeftAtTheEnd(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.define(1, 1)
 	w.p.drainFor = 20 * time.Millisecond

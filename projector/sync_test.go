@@ -129,6 +129,7 @@ func TestSyncWaitsForWhatIsWanted(t *testing.T) {
 // later one never shows an earlier state. Between reports each names the one that it goes on from, whatever else was
 // numbered in between.
 func TestReportNumbers(t *testing.T) {
+	t.Parallel()
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
@@ -222,6 +223,7 @@ func TestReportNumbers(t *testing.T) {
 
 // TestALostReport: after one that was not answered the next tells everything, so that nothing needs to be asked for.
 func TestALostReport(t *testing.T) {
+	t.Parallel()
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
@@ -263,6 +265,7 @@ func TestALostReport(t *testing.T) {
 // TestWhatIsToldIsOnItsWay: where data gathers for ever, what a report says to be complete comes all the same, and each
 // time that something is complete there is a report.
 func TestWhatIsToldIsOnItsWay(t *testing.T) {
+	t.Parallel()
 	e := newEngine(t)
 	w := newWorldWith(t, e.Addr(), FeedNative, func(c *Config) { c.calmLinger = time.Hour })
 	w.define(1, 1)

@@ -16,6 +16,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer/transport"
+	"tidemark/internal/testing/atonce"
 	"tidemark/keyversion"
 	"tidemark/partition"
 	"tidemark/projector/core"
@@ -23,7 +24,10 @@ import (
 	"tidemark/timestamp"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	atonce.Tests(8) // most of their time is waiting
+	goleak.VerifyTestMain(m)
+}
 
 const patience = 3 * time.Minute // hang guard
 
@@ -356,20 +360,26 @@ func (w *world) rearrange(r *rand.Rand) {
 // Whatever happens to connections, nodes and topologies, a receiver that follows StreamBegin, Activate and its own
 // positions misses nothing that it was not told of, and ends with exactly the truth.
 func TestNothingIsLostSilently(t *testing.T) {
+	t.Parallel()
 	n := *chaosSeeds
 	if raceEnabled {
 		n = (n + 1) / 2
 	}
 	for seed := uint64(1); seed <= n; seed++ {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { runChaos(t, seed, router.Config{}) })
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			runChaos(t, seed, router.Config{})
+		})
 	}
 }
 
 // The same with smart throttling and an impatient judge. However often endpoints are given up and fed again, also of
 // indexes that are partitioned by key none keeps an entry that a dropped event would have taken away (RT-10).
 func TestSmartThrottlingLosesNothingSilently(t *testing.T) {
+	t.Parallel()
 	for seed := uint64(1); seed <= (*chaosSeeds+1)/2; seed++ {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
 			runChaos(t, seed, router.Config{Smart: true, SlowWindow: 100 * time.Millisecond, SlowPatience: 5 * time.Millisecond})
 		})
 	}

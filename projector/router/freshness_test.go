@@ -130,6 +130,7 @@ func freshness(t *testing.T, smart bool, slow int) (curves [3][]time.Duration, s
 // that the plots in docs/performance.md are of is
 // go test ./projector/router -run TestFreshness -v -fresh.for 20s -fresh.plots ../../docs/plots
 func TestFreshness(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, title string
 		smart       bool
@@ -140,6 +141,7 @@ func TestFreshness(t *testing.T) {
 		{"majority-smart", "two of three are slow, --throttle smart", true, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			curves, stats := freshness(t, c.smart, c.slow)
 			slices.SortFunc(stats, func(a, b router.EndpointStats) int { return int(a.Node) - int(b.Node) })
 			for n, curve := range curves {

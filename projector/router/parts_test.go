@@ -54,6 +54,7 @@ func (w *wireTap) expectShape(t *testing.T, addr string, want ...string) {
 // A document whose keys no frame can hold travels in parts, and every index has all of its keys. The endpoint stands at
 // its seqno with the last part: one that acknowledged only some before it was cut gets all of them again.
 func TestDocumentInParts(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, router.Config{QueueBytes: 1 << 30}, maintenance(1))
 	f.tap.set(f.tap.hold, "n1", true)
 	f.begin(0, 1, view(t, 1, one(1, 1), one(2, 1), one(3, 1), one(4, 1)), 0)

@@ -308,6 +308,7 @@ func TestUnreachableEndpointHoldsNobodyUp(t *testing.T) {
 
 // A side stream has one endpoint and may not lose anything: it waits, also for an endpoint that is away.
 func TestSideStreamWaitsForItsEndpoint(t *testing.T) {
+	t.Parallel()
 	cfg := maintenance(1)
 	cfg.Path, cfg.Class = "/catchup/1/1", keyversion.ClassCatchup
 	f := newFixture(t, router.Config{QueueBytes: 64 << 10}, cfg)
@@ -371,6 +372,7 @@ func TestASideStreamIsBrokenOff(t *testing.T) {
 // One that is broken off while its endpoint takes nothing ends as it should, too: what is queued of it is not lost, and
 // where it had to be told later it is told that way.
 func TestASideStreamIsBrokenOffLater(t *testing.T) {
+	t.Parallel()
 	cfg := maintenance(1)
 	cfg.Path, cfg.Class = "/catchup/1/1", keyversion.ClassCatchup
 	f := newFixture(t, router.Config{QueueBytes: 64 << 10, ReservedBytes: 1}, cfg)
@@ -398,6 +400,7 @@ func TestASideStreamIsBrokenOffLater(t *testing.T) {
 
 // A view that no longer has an endpoint frees the workers that wait for it, before they switch.
 func TestAnnounceFreesWorkers(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, router.Config{QueueBytes: 64 << 10}, maintenance(1))
 	f.tap.set(f.tap.block, "n1", true)
 	f.begin(0, 1, view(t, 1, one(1, 1)), 0)
@@ -422,6 +425,7 @@ func TestAnnounceFreesWorkers(t *testing.T) {
 
 // An endpoint that comes back elsewhere is found by the next view, and gets what it has not acknowledged.
 func TestAddressChanges(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, router.Config{}, maintenance(1))
 	f.tap.set(f.tap.hold, "n1", true)
 	v := view(t, 1, one(1, 1))
@@ -489,6 +493,7 @@ func testSyncsAreGathered(t *testing.T, cfg router.TopicConfig) {
 
 // A key set that no frame can hold is left out and counted; the document's other indexes do not suffer.
 func TestOversizedKeySet(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, router.Config{}, maintenance(1))
 	f.begin(0, 1, view(t, 1, one(1, 1), one(2, 1)), 0)
 	d := doc(1, "a", "x", "y")

@@ -47,6 +47,7 @@ func (f *fixture) settled(nodes ...index.NodeID) {
 // One slow endpoint of three is dropped and holds nobody up: the others get all, it is told once for each vbucket what
 // it did not get, and when it has caught up and was in time for a window, where its streams go on.
 func TestSlowMinorityIsDropped(t *testing.T) {
+	t.Parallel()
 	const vbuckets, n = 3, 40
 	f, _ := smartFixture(t, vbuckets, 1, 2, 3)
 	f.tap.set(f.tap.hold, "n1", true)
@@ -100,6 +101,7 @@ func TestSlowMinorityIsDropped(t *testing.T) {
 
 // When more than half are slow, everybody is throttled.
 func TestSlowMajorityThrottles(t *testing.T) {
+	t.Parallel()
 	f, _ := smartFixture(t, 1, 1, 2, 3)
 	f.tap.set(f.tap.hold, "n1", true)
 	f.tap.set(f.tap.hold, "n2", true)
@@ -135,6 +137,7 @@ func tailOf(s string) string { return s[max(0, len(s)-300):] }
 
 // A stopped endpoint whose vbuckets are forgotten, and one that leaves, count no more.
 func TestSlowEndpointsThatLeaveCountNoMore(t *testing.T) {
+	t.Parallel()
 	f, _ := smartFixture(t, 1, 1, 2)
 	f.tap.set(f.tap.hold, "n1", true)
 	for seqno := uint64(1); f.stats(1).Slow == 0; seqno++ {
