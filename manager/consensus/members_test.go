@@ -98,6 +98,7 @@ func TestWipedVoterHasNoVote(t *testing.T) {
 }
 
 func TestStoreInUse(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, "m1")
 	s.start()
 	_, err := consensus.Open(consensus.Config{Name: "m1", Dir: s.dir, RaftAddr: "127.0.0.1:0"},
@@ -177,6 +178,7 @@ func TestDamagedStore(t *testing.T) {
 
 // TestGreeting: whoever does not greet as a manager of this cluster is refused, and holds up nobody.
 func TestGreeting(t *testing.T) {
+	t.Parallel()
 	all := newCluster(t, 1)
 	all.propose(projector("p", "x"))
 	s := all[0]

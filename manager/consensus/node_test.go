@@ -138,6 +138,7 @@ func countTerms(all servers) (n int) {
 }
 
 func TestWholeClusterRestarts(t *testing.T) {
+	t.Parallel()
 	all := newCluster(t, 3)
 	all.propose(projector("p", "kept"))
 	id := all.leader().fsm.State().ClusterID()
@@ -216,6 +217,7 @@ func TestSetUpThatFailsHandsOn(t *testing.T) {
 }
 
 func TestLoneLeaderTriesAgain(t *testing.T) {
+	t.Parallel()
 	s := newServer(t, "m1")
 	fails := 3
 	s.lead = func(ctx context.Context, _ uint64) error {

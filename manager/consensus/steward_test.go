@@ -358,6 +358,7 @@ func TestWipedVoterTakesItsPlace(t *testing.T) {
 // TestNewAddresses: servers come back at other ports, all at once: told where the others are, they elect a leader,
 // which writes the new addresses down.
 func TestNewAddresses(t *testing.T) {
+	t.Parallel()
 	c := &stewarded{}
 	for i := range 3 {
 		c.add(newServer(t, fmt.Sprintf("m%d", i+1)))
@@ -409,6 +410,7 @@ func TestNewAddresses(t *testing.T) {
 // TestRecoverAlone: the majority is lost; the survivor goes on alone with all that its log has, in a new epoch, takes
 // in new servers, and whoever comes back from before cannot touch it.
 func TestRecoverAlone(t *testing.T) {
+	t.Parallel()
 	c := &stewarded{}
 	for i := range 3 {
 		c.add(newServer(t, fmt.Sprintf("m%d", i+1)))
