@@ -80,6 +80,7 @@ func held(t *testing.T, admin string) (url_ string, letGo func()) {
 // TestSeveralProjectorsAtOneNode: where two projectors host the same vbuckets, and each begins some first, each vbucket
 // is streamed once; when one ends the other has all, and when the subscription ends nobody has any.
 func TestSeveralProjectorsAtOneNode(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	share, err := core.ParseShare("0-3")
 	if err != nil {

@@ -113,6 +113,7 @@ func TestAStrangerIsTold(t *testing.T) {
 // A subscriber that acknowledges nothing, and says that it lives, is not given up; not more than 8 MiB are on their way
 // to it, and when it takes things again nothing is missing.
 func TestASlowStranger(t *testing.T) {
+	t.Parallel()
 	const documents, size, most, connections = 5000, 4000, 8 << 20, 2
 	w := newWorld(t)
 	var g errgroup.Group

@@ -219,6 +219,7 @@ func (s *subscriber) await(t *testing.T, want map[string]string) {
 // A subscriber sees every document in vbucket order, each version once, through restarts of the projector, and goes on
 // from its positions when it comes back itself.
 func TestSubscription(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	want := map[string]string{}
 	write := func(from, to int) {

@@ -20,6 +20,7 @@ import (
 	"tidemark/client"
 	"tidemark/index"
 	"tidemark/internal/sample"
+	"tidemark/internal/testing/atonce"
 	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/manager/api/v1"
@@ -289,6 +290,7 @@ func TestEveryCommandHasAScript(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
+	atonce.Tests(3) // a part of their time is waiting
 	code := m.Run()
 	testcluster.Cleanup()
 	os.Exit(code)

@@ -75,6 +75,7 @@ func expect(t *testing.T, r *doctor.Report, want ...string) {
 
 // TestMoods: what an engine is like is seen, and what can be lived with is no failure.
 func TestMoods(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		moods server.Moods
 		want  []string
@@ -192,6 +193,7 @@ func TestEncryption(t *testing.T) {
 
 // TestHungNodes: a node that falls silent, at whatever question, is named, and the other is judged all the same.
 func TestHungNodes(t *testing.T) {
+	t.Parallel()
 	const deadline = 10 * time.Second
 	var beside sync.WaitGroup
 	for _, op := range []mcbp.Opcode{mcbp.OpHello, mcbp.OpNoop, mcbp.OpGetClusterConfig, mcbp.OpStat, mcbp.OpDCPOpen,
@@ -294,6 +296,7 @@ func TestWrongKind(t *testing.T) {
 
 // TestEndlessStatistics: a node that never stops telling is cut, and said to be.
 func TestEndlessStatistics(t *testing.T) {
+	t.Parallel()
 	const told = 1 << 17
 	s := &kvclienttest.Server{User: "u", Password: "p", Bucket: "b"}
 	s.Handle = func(p *kvclienttest.Peer, f mcbp.Frame) bool {

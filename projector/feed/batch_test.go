@@ -234,6 +234,7 @@ func TestANodeThatOwesTooMuch(t *testing.T) {
 // Many requests at once that need the node's map, which does not tell it, all end: they do not wait for one another's
 // questions one by one.
 func TestTheMapIsAskedForTogether(t *testing.T) {
+	t.Parallel()
 	const many = 64
 	var silent atomic.Bool
 	n := newNode(nil)

@@ -386,6 +386,7 @@ func TestMapChanges(t *testing.T) {
 
 // Where gocbcore keeps another map than its node for good, its connection ends, so that there will be another.
 func TestAnotherMapForGood(t *testing.T) {
+	t.Parallel()
 	var rev atomic.Int64
 	rev.Store(5)
 	n := startNode(t, nil)

@@ -108,6 +108,7 @@ func pacedFeed(t *testing.T, n *floodNode) *feed.Conn {
 // With a node that knows no flow control a slow consumer holds little all the same, and gets each event once and in
 // order; that streams were closed and opened again in between is not seen.
 func TestWithoutFlowControl(t *testing.T) {
+	t.Parallel()
 	for name, size := range map[string]int{"documents of 1 KiB": 1 << 10,
 		"documents larger than the window": 3 * feed.MinBufferBytes} {
 		t.Run(name, func(t *testing.T) {

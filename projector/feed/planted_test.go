@@ -25,6 +25,7 @@ func switchedOff() {
 // A consumer that expects kind servers does not pass: for each of the rules that real engines ask for there is a
 // test, with a node in the moods that need it, which fails without the rule.
 func TestKindConsumers(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("builds a program")
 	}
@@ -41,11 +42,12 @@ func TestKindConsumers(t *testing.T) {
 			continue
 		}
 		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
 			if kinds[rule] == "" {
 				t.Fatal("no test shows the need of it")
 			}
-			t.Setenv(kindEnv, rule)
-			if out, err := planted.Run(t, program, "-test.run="+kinds[rule], "-rapid.nofailfile"); err == nil {
+			env := []string{kindEnv + "=" + rule}
+			if out, err := planted.RunWith(t, env, program, "-test.run="+kinds[rule], "-rapid.nofailfile"); err == nil {
 				t.Errorf("nothing was seen:\n%s", out)
 			} else if !strings.Contains(out, "--- FAIL: ") {
 				t.Errorf("%v\n%s", err, out)

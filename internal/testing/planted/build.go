@@ -15,7 +15,12 @@ import (
 // package is. It fails the test where a patch no longer applies or the program does not compile.
 func Build(t testing.TB) (program string) {
 	t.Helper()
-	dir := t.TempDir()
+	return BuildIn(t, t.TempDir())
+}
+
+// BuildIn is Build into a folder, for a program that several tests run.
+func BuildIn(t testing.TB, dir string) (program string) {
+	t.Helper()
 	overlay, err := writeOverlay(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -31,8 +36,15 @@ func Build(t testing.TB) (program string) {
 // Run runs a program that Build made, in the test's folder, and returns what it printed.
 func Run(t testing.TB, program string, args ...string) (string, error) {
 	t.Helper()
+	return RunWith(t, nil, program, args...)
+}
+
+// RunWith is Run with more variables in the environment, each NAME=VALUE.
+func RunWith(t testing.TB, env []string, program string, args ...string) (string, error) {
+	t.Helper()
 	var out bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	return out.String(), err

@@ -22,6 +22,7 @@ import (
 	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/internal/localcluster"
+	"tidemark/internal/testing/atonce"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/manager/api/v1"
@@ -37,7 +38,10 @@ const (
 	maxPicture     = 80 << 10
 )
 
-func TestMain(m *testing.M) { harness.Main(m) }
+func TestMain(m *testing.M) {
+	atonce.Tests(3) // a part of their time is waiting
+	harness.Main(m)
+}
 
 // TestOpen: a cluster without users, with the sample data: every view, read and written.
 func TestOpen(t *testing.T) {
