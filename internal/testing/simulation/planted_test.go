@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"tidemark/internal/testing/planted"
@@ -101,6 +102,37 @@ var bugs = []plant{
 // first few, so that who changes what a seed does need not find new ones.
 const reach = 3000
 
+var built struct {
+	once sync.Once
+	dir  string
+	path string
+}
+
+// program returns the program of these tests whose rules can be switched off. It is built once.
+func program(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		dir, err := os.MkdirTemp("", "tidemark-planted-") //nolint:usetesting // it outlives the test
+		if err != nil {
+			t.Fatal(err)
+		}
+		built.dir = dir
+		built.path = planted.BuildIn(t, dir)
+	})
+	if built.path == "" {
+		t.Fatal("the program with planted rules was not built")
+	}
+	return built.path
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
 // TestPlantedBugs: the simulation sees what it is for. Each bug is looked for in a process of its own, of a program
 // whose rules can be switched off (package planted).
 func TestPlantedBugs(t *testing.T) {
@@ -110,7 +142,7 @@ func TestPlantedBugs(t *testing.T) {
 		}
 		return
 	}
-	program, lines := planted.Build(t), make([]string, len(bugs))
+	program, lines := program(t), make([]string, len(bugs))
 	t.Cleanup(func() { // all have been looked for
 		if *hunt == 0 || slices.Contains(lines, "") {
 			return

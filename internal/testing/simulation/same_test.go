@@ -43,7 +43,7 @@ const sharing = "shared"
 // Seeds in which the store writes less for copies that share are left out.
 func TestSharedAsAlone(t *testing.T) {
 	if !planted.Built {
-		if out, err := planted.Run(t, planted.Build(t), "-test.run=^TestSharedAsAlone$"); err != nil {
+		if out, err := planted.Run(t, program(t), "-test.run=^TestSharedAsAlone$"); err != nil {
 			t.Errorf("%v\n%s", err, out)
 		}
 		return
