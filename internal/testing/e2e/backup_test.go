@@ -42,7 +42,7 @@ func TestBackupAndRestore(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "3", "--kv", "1", "--indexers", "2")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	load, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -87,7 +87,7 @@ func TestBackupAndRestore(t *testing.T) {
 	t.Run("new cluster", func(t *testing.T) {
 		other := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
 		oc := other.Client()
-		ow := harness.NewWorkload(ctx, t, other.KV(ctx))
+		ow := harness.NewWorkloadOf(ctx, t, other.KV(ctx), 4)
 		if _, err := oc.Restore(ctx, data, "in-place", false); !harness.RefusedAs(err, errcode.BackupOfOther) {
 			t.Errorf("in place into another cluster: %v", err)
 		}

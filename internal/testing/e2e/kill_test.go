@@ -119,7 +119,7 @@ func TestLeaderKilled(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	opens, streams, _ := streamCounters(ctx, t, up)
 
@@ -223,7 +223,7 @@ func TestOthersKilled(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	load, stop := context.WithCancel(ctx)
 	defer stop()

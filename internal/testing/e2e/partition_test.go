@@ -58,7 +58,7 @@ func TestIsolatedLeader(t *testing.T) {
 	up, links := testcluster.StartLinked(t, t.TempDir())
 	c, m := up.Client(), up.Manifest()
 	bucket := m.Bucket
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	l := up.Leader(ctx, 0)
 	if l < 0 {

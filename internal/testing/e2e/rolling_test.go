@@ -55,7 +55,7 @@ func TestRollingRestart(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 
 	load, stop := context.WithCancel(ctx)
@@ -103,7 +103,7 @@ func TestRollingRestart(t *testing.T) {
 			} else {
 				cut.Add(1)
 			}
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(200 * time.Millisecond)
 		}
 	})
 	m := up.Manifest()

@@ -6,8 +6,10 @@
 package oracle
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sort"
 	"sync"
 
@@ -46,7 +48,10 @@ func (h *History) At(seqnos []uint64) map[string][]byte {
 	defer h.mu.Unlock()
 	docs := map[string][]byte{}
 	for v, ops := range h.ops {
-		sort.Slice(ops, func(a, b int) bool { return ops[a].Seqno < ops[b].Seqno })
+		bySeqno := func(a, b Op) int { return cmp.Compare(a.Seqno, b.Seqno) }
+		if !slices.IsSortedFunc(ops, bySeqno) { // as it is after writes whose answers came in another order
+			slices.SortFunc(ops, bySeqno)
+		}
 		for _, op := range ops {
 			if op.Seqno > seqnos[v] {
 				break

@@ -49,7 +49,7 @@ func TestCreateUnderLoad(t *testing.T) {
 	dir := t.TempDir()
 	up := testcluster.Start(t, dir)
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	load, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup

@@ -37,7 +37,7 @@ func TestHandshake(t *testing.T) {
 	up := testcluster.StartWith(t, []string{"TIDEMARK_ORPHAN_GRACE=" + testGrace.String()}, t.TempDir(), "--managers", "1",
 		"--kv", "1", "--indexers", "2")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	h := handshake{t: t, up: up, c: c, bucket: bucket, w: w}
 	t.Run("missing slice", func(t *testing.T) { h.t = t; h.missing(ctx) })

@@ -26,7 +26,7 @@ func TestFailoverThatLoses(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2")
 	c, m, admin := up.Client(), up.Manifest(), harness.KVAdmin(up)
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	harness.CreateSampleIndexes(ctx, t, c, m.Bucket)
 	harness.Settled(ctx, t, admin, m.VBuckets)
 
@@ -140,7 +140,7 @@ func TestRebalanceUnderLoad(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2")
 	c, m, admin := up.Client(), up.Manifest(), harness.KVAdmin(up)
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	harness.CreateSampleIndexes(ctx, t, c, m.Bucket)
 
 	load, stop := context.WithCancel(ctx)

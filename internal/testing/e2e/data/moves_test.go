@@ -217,7 +217,7 @@ func TestMoves(t *testing.T) {
 	defer stop()
 	var writers sync.WaitGroup
 	writers.Go(func() { w.Run(load, 1, 200) })
-	s := scanner{pause: 100 * time.Millisecond} // so that some are under way at each kill
+	s := scanner{pause: 150 * time.Millisecond} // so that some are under way at each kill
 	s.run(load, c, bucket)
 	leave := v1.RebalanceRequest{Remove: []string{"i3"}, Receives: 2, Sends: 2}
 	come := v1.RebalanceRequest{Keep: []string{"i3"}, Receives: 2, Sends: 2}

@@ -128,7 +128,7 @@ func TestScansAgainstOracle(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	r := rand.New(rand.NewPCG(7, 11))
 	gone := map[string]bool{}
 	for range 3000 {

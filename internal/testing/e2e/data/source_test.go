@@ -22,7 +22,7 @@ func TestStabilitySource(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	set := func(source string) {
 		t.Helper()
 		var r v1.BucketSettingsReply

@@ -134,7 +134,7 @@ func TestSplitsByThemselves(t *testing.T) {
 		first[name] = s.id(name)
 	}
 	others.Go(func() { w.Run(load, 1, 300) })
-	scans := scanner{pause: 50 * time.Millisecond}
+	scans := scanner{pause: 150 * time.Millisecond}
 	scans.run(load, c, bucket)
 	for name, id := range first {
 		harness.Eventually(t, 3*time.Minute, name+" has more slices", func() (bool, string) {
@@ -186,7 +186,7 @@ func TestSplit(t *testing.T) {
 	defer stop()
 	var writers sync.WaitGroup
 	writers.Go(func() { w.Run(load, 1, 300) })
-	const often = 50 * time.Millisecond // so that many scans meet each switch
+	const often = 150 * time.Millisecond // so that scans of both ways meet each switch
 	direct, passed := scanner{pause: often}, scanner{pause: often}
 	direct.run(load, c, bucket)
 	byManagers := client.Open(client.Options{Servers: up.Manifest().Servers(), ViaManagers: true})

@@ -115,7 +115,7 @@ func TestHangs(t *testing.T) {
 	w := &world{t: t, ctx: t.Context(), up: up, c: up.Client(), admin: harness.KVAdmin(up), bucket: up.Manifest().Bucket,
 		out: map[string]bool{}}
 	defer w.release()
-	w.w = harness.NewWorkload(w.ctx, t, up.KV(w.ctx))
+	w.w = harness.NewWorkloadOf(w.ctx, t, up.KV(w.ctx), 4)
 	harness.CreateSampleIndexes(w.ctx, t, w.c, w.bucket)
 	if err := w.c.Drop(w.ctx, client.Ref(w.bucket, hungIndex), 0); err != nil {
 		t.Fatal(err)

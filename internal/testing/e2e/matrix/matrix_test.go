@@ -173,7 +173,7 @@ func TestKillMatrix(t *testing.T) {
 	w := &world{t: t, ctx: ctx, up: up, c: up.Client(), admin: harness.KVAdmin(up), bucket: up.Manifest().Bucket,
 		out: map[string]bool{}}
 	defer w.release()
-	w.w = harness.NewWorkload(ctx, t, up.KV(ctx))
+	w.w = harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	harness.CreateSampleIndexes(ctx, t, w.c, w.bucket)
 
 	table := map[[2]string]figures{}
