@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -126,6 +127,7 @@ func program(t *testing.T) string {
 }
 
 func TestMain(m *testing.M) {
+	debug.SetGCPercent(400) // a run keeps little and makes much: two fifths of the time went to collecting it
 	code := m.Run()
 	if built.dir != "" {
 		_ = os.RemoveAll(built.dir)
