@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"runtime/debug"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -25,6 +27,12 @@ import (
 // the protocol says and nothing else. KV is a table of high seqnos.
 
 const vbuckets = 8
+
+// TestMain: a world keeps little and makes much; a quarter of the time went to collecting it.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	os.Exit(m.Run())
+}
 
 // log stands for Raft: whatever is proposed by the leader is committed.
 type log struct {
