@@ -18,7 +18,7 @@ import (
 	"tidemark/wire"
 )
 
-// copiesSource is what the node's health has the making and dropping of copies under.
+// copiesSource is what the node's health has writes under that a list of definitions causes.
 const copiesSource = "copies"
 
 // nodeOf returns the number that definitions know this indexer by.
@@ -100,11 +100,10 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 		return nil, err
 	}
 	x.catalog.Expect(want, x.has)
-	err := x.health.Watch(copiesSource, "making and dropping copies", health.Hangs, func() {
-		x.log.Error("making and dropping copies does not end: the disk hangs, or is far too slow", "for", health.Hangs)
+	err := x.arrange(ctx, d, want, named)
+	if x.health.Set(copiesSource, "") {
 		wake(x.report)
-	}, func() error { return x.arrange(ctx, d, want, named) })
-	x.health.Set(copiesSource, "")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +119,7 @@ func (x *Indexer) arrange(ctx context.Context, d *wire.Definitions, want, named 
 		return err
 	}
 	_, span := rpc.StartSpan(ctx, "store definitions")
-	err := jsonfile.Write(x.cfg.Dir, definitionsFile, d)
+	err := x.watched("storing definitions", func() error { return jsonfile.Write(x.cfg.Dir, definitionsFile, d) })
 	rpc.EndSpan(ctx, span, err)
 	if err != nil {
 		return rpc.Refuse(errcode.Unavailable, "storing definitions: %v", err)
@@ -130,6 +129,14 @@ func (x *Indexer) arrange(ctx context.Context, d *wire.Definitions, want, named 
 	err = x.letGo(ctx, d.Fence, want, named)
 	rpc.EndSpan(ctx, span, err)
 	return err
+}
+
+// watched does f, a write to disk; the node's health says so when it takes too long, until all of a list is done.
+func (x *Indexer) watched(what string, f func() error) error {
+	return x.health.Watch(copiesSource, what, health.Hangs, func() {
+		x.log.Error("a write does not end: the disk hangs, or is far too slow", "what", what, "for", health.Hangs)
+		wake(x.report)
+	}, f)
 }
 
 // ensureCopies makes what is missing, side by side.
@@ -203,12 +210,13 @@ func (x *Indexer) dropForeign(ctx context.Context, want map[index.CopyID]core.Wa
 func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w core.Wanted) error {
 	s, ok := x.store.Slice(id)
 	if !ok {
-		var err error
-		s, err = x.store.Create(storage.Meta{
-			Copy: id, Index: w.Index.ID, Slice: w.Copy.Slice, Bucket: w.Bucket.Name, BucketUUID: w.Bucket.UUID,
-			VBuckets: w.Bucket.VBuckets, Desc: w.Index.Desc(), IsPrimary: w.Index.IsPrimary, CreatedMS: w.Index.CreatedMS,
-		})
-		if err != nil {
+		if err := x.watched(fmt.Sprintf("making copy %s", id), func() (err error) {
+			s, err = x.store.Create(storage.Meta{
+				Copy: id, Index: w.Index.ID, Slice: w.Copy.Slice, Bucket: w.Bucket.Name, BucketUUID: w.Bucket.UUID,
+				VBuckets: w.Bucket.VBuckets, Desc: w.Index.Desc(), IsPrimary: w.Index.IsPrimary, CreatedMS: w.Index.CreatedMS,
+			})
+			return err
+		}); err != nil {
 			return err
 		}
 		x.orphans.claim(id) // of a damaged folder that was here

@@ -412,10 +412,10 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestAWriteWithoutAKeyOutlivesTheLeader: a leader takes a write with it that a follower has passed on to it. The
-// follower gives it to the next leader, also where its sender has given it no key; it is done once. One whose time was
-// over before there was a next leader says nothing.
-func TestAWriteWithoutAKeyOutlivesTheLeader(t *testing.T) {
+// TestAWriteOutlivesTheLeader: a leader takes a write with it that a follower has passed on to it. The follower gives
+// one that has a key to the next leader, and it is done once. One whose time was over before there was a next leader
+// says nothing.
+func TestAWriteOutlivesTheLeader(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t, func(c *Config) { c.Heartbeat = heartbeat / 3 })
 	c.furnish()
@@ -427,7 +427,7 @@ func TestAWriteWithoutAKeyOutlivesTheLeader(t *testing.T) {
 		c.nodes[l].gate.Store(&gate) // its disk hangs: it has the write, and is replaced
 		code, _, body := c.once(asked, "POST", "/v1/indexes",
 			fmt.Sprintf(`{"name":"x%d","bucket":"b","keys":[{"expr":"a"}],"defer_build":true}`, tries),
-			map[string]string{api.HeaderPrefer: "wait=10"})
+			map[string]string{api.HeaderPrefer: "wait=10", api.HeaderKey: fmt.Sprint("x", tries)})
 		took := time.Since(began)
 		c.nodes[l].gate.Store(nil)
 		close(gate)

@@ -24,9 +24,27 @@ const (
 type Builders struct {
 	places *semaphore.Weighted
 
-	mu      sync.Mutex
-	hurried int
-	calm    chan struct{} // closed when nobody waits any more
+	mu    sync.Mutex
+	all   hurry // scans, and writers of ready indexes
+	scans hurry
+}
+
+// hurry is how many wait for a node; Builders.mu guards it.
+type hurry struct {
+	waiting int
+	calm    chan struct{} // closed when nobody does any more
+}
+
+func (h *hurry) begin() {
+	if h.waiting++; h.waiting == 1 {
+		h.calm = make(chan struct{})
+	}
+}
+
+func (h *hurry) end() {
+	if h.waiting--; h.waiting == 0 {
+		close(h.calm)
+	}
 }
 
 // debt is for how long who works for builds has yet to pause; Builders.mu guards it. Tasks are often shorter than a
@@ -38,18 +56,24 @@ func NewBuilders(processors int) *Builders {
 	return &Builders{places: semaphore.NewWeighted(int64(max(1, processors-1)))}
 }
 
-// Hurry says that somebody waits for this node, who has to call what it returns, once or more often, when that is over.
-func (b *Builders) Hurry() (over func()) {
+// Hurry says that a scan waits for this node, and who it is of has to call what it returns, once or more often, when
+// that is over.
+func (b *Builders) Hurry() (over func()) { return b.begin(&b.all, &b.scans) }
+
+// write says the same of a writer of a ready index, for which merges do not pause.
+func (b *Builders) write() (over func()) { return b.begin(&b.all) }
+
+func (b *Builders) begin(of ...*hurry) (over func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.hurried++; b.hurried == 1 {
-		b.calm = make(chan struct{})
+	for _, h := range of {
+		h.begin()
 	}
 	return sync.OnceFunc(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.hurried--; b.hurried == 0 {
-			close(b.calm)
+		for _, h := range of {
+			h.end()
 		}
 	})
 }
@@ -60,9 +84,17 @@ func (b *Builders) enter() { _ = b.places.Acquire(context.Background(), 1) }
 // leave gives a place back.
 func (b *Builders) leave() { b.places.Release(1) }
 
-// yield pauses after work, if somebody waits, and until nobody does.
-func (b *Builders) yield(d *debt, worked time.Duration) {
-	pause, calm := b.owes(d, worked)
+// yield pauses after work of a build, if somebody waits, and until nobody does.
+func (b *Builders) yield(d *debt, worked time.Duration) { b.pause(&b.all, d, worked) }
+
+// Merger returns what a merge of tables pauses by while scans wait.
+func (b *Builders) Merger() (yield func(worked time.Duration)) {
+	var d debt
+	return func(worked time.Duration) { b.pause(&b.scans, &d, worked) }
+}
+
+func (b *Builders) pause(h *hurry, d *debt, worked time.Duration) {
+	pause, calm := b.owes(h, d, worked)
 	if pause == 0 {
 		return
 	}
@@ -74,17 +106,11 @@ func (b *Builders) yield(d *debt, worked time.Duration) {
 	}
 }
 
-// Merger returns what a merge of tables pauses by, as a writer of builds does.
-func (b *Builders) Merger() (yield func(worked time.Duration)) {
-	var d debt
-	return func(worked time.Duration) { b.yield(&d, worked) }
-}
-
 // owes returns the pause after work, and what is closed when none is needed any more.
-func (b *Builders) owes(d *debt, worked time.Duration) (time.Duration, <-chan struct{}) {
+func (b *Builders) owes(h *hurry, d *debt, worked time.Duration) (time.Duration, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.hurried == 0 {
+	if h.waiting == 0 {
 		*d = 0
 		return 0, nil
 	}
@@ -93,5 +119,5 @@ func (b *Builders) owes(d *debt, worked time.Duration) (time.Duration, <-chan st
 	}
 	pause := min(time.Duration(*d), mostYield)
 	*d = 0
-	return pause, b.calm
+	return pause, h.calm
 }

@@ -45,6 +45,30 @@ func TestBuildersLetScansPass(t *testing.T) {
 	}
 }
 
+// TestMergesPauseForScansAlone: a merge goes on with a third beside a scan, and at full speed beside writers of ready
+// indexes, which are at work most of the time.
+func TestMergesPauseForScansAlone(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		begin func(*Builders) (over func())
+		want  time.Duration
+	}{
+		{"nobody waits", func(*Builders) func() { return func() {} }, 0},
+		{"a writer is at work", (*Builders).write, 0},
+		{"a scan waits", (*Builders).Hurry, 2 * leastYield},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := NewBuilders(2)
+			defer c.begin(b)()
+			began, yield := time.Now(), b.Merger()
+			yield(leastYield)
+			if took := time.Since(began); took != c.want {
+				t.Errorf("%s: a pause of %s, want %s", c.name, took, c.want)
+			}
+		})
+	}
+}
+
 // TestAPauseHoldsUpNoCopy: what scans wait for of a copy that was built on a moment ago is written before the builder's
 // pause is over.
 func TestAPauseHoldsUpNoCopy(t *testing.T) {

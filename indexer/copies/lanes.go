@@ -113,7 +113,7 @@ func (l *lanes) one(c class, n *lane, t task) {
 	switch {
 	case l.builds == nil:
 	case c == serving:
-		defer l.builds.Hurry()()
+		defer l.builds.write()()
 	default:
 		place = l.builds
 		place.enter()

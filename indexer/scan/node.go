@@ -355,6 +355,9 @@ func (e *LateError) Error() string {
 	if e.Why != "" {
 		text += ": " + e.Why
 	}
+	if !errors.Is(e.Err, context.DeadlineExceeded) {
+		text += fmt.Sprintf(" (%v)", e.Err)
+	}
 	return text
 }
 

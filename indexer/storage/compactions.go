@@ -7,8 +7,12 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// maxRest bounds the pause after compactions that failed.
-const maxRest = 5 * time.Second
+const (
+	// maxRest bounds the pause after compactions that failed.
+	maxRest = 5 * time.Second
+	// crowd is how many stores may wait for a slot while a compaction that has one pauses for others' sake.
+	crowd = 3
+)
 
 // compactions is the process-wide limit on compactions: the stores of all slices share its slots. It grants a slot to
 // whoever asks first; when one is given back, to the waiting store with the most urgent compaction.
@@ -17,6 +21,7 @@ type compactions struct {
 
 	mu      sync.Mutex
 	running int
+	waiting int // stores that have asked for a slot in vain
 	members map[*compactor]struct{}
 }
 
@@ -30,7 +35,8 @@ type compactor struct {
 	// guarded by all.mu:
 	db      pebble.DBForCompaction
 	running int
-	calls   int // calls into db under way
+	asked   bool // in vain, and not again since
+	calls   int  // calls into db under way
 	idle    *sync.Cond
 	stopped bool // no more: the store is being closed, or has a damaged file that compactions would meet again and again
 	delay   time.Duration
@@ -55,6 +61,7 @@ func (m *compactor) Unregister() {
 	defer m.all.mu.Unlock()
 	delete(m.all.members, m)
 	m.stopped = true
+	m.waits(false)
 	for m.calls > 0 {
 		m.idle.Wait()
 	}
@@ -65,6 +72,7 @@ func (m *compactor) stop() {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
 	m.stopped = true
+	m.waits(false)
 }
 
 // ended is told how a compaction went: after a failure the store rests, longer each time, because it would try the same
@@ -97,10 +105,30 @@ func (m *compactor) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
 	if !m.mayRun() {
+		m.waits(!m.stopped && m.rest.IsZero() && m.running == 0)
 		return false, nil
 	}
 	m.take()
 	return true, m
+}
+
+// waits notes whether the store waits for a slot.
+func (m *compactor) waits(asked bool) {
+	if m.asked == asked {
+		return
+	}
+	if m.asked = asked; asked {
+		m.all.waiting++
+	} else {
+		m.all.waiting--
+	}
+}
+
+// mayPause reports whether a compaction of this store that has a slot may keep it longer than it needs it.
+func (m *compactor) mayPause() bool {
+	m.all.mu.Lock()
+	defer m.all.mu.Unlock()
+	return !m.stopped && m.all.waiting < crowd
 }
 
 func (m *compactor) mayRun() bool {
@@ -108,6 +136,7 @@ func (m *compactor) mayRun() bool {
 }
 
 func (m *compactor) take() {
+	m.waits(false)
 	m.all.running++
 	m.running++
 }
@@ -151,8 +180,12 @@ func (c *compactions) grant() bool {
 	c.mu.Unlock()
 	var best *compactor
 	var urgent pebble.WaitingCompaction
+	var content []*compactor
 	for _, m := range asked {
-		if waiting, w := m.db.GetWaitingCompaction(); waiting && (best == nil || moreUrgent(w, urgent)) {
+		switch waiting, w := m.db.GetWaitingCompaction(); {
+		case !waiting:
+			content = append(content, m)
+		case best == nil || moreUrgent(w, urgent):
 			best, urgent = m, w
 		}
 	}
@@ -175,6 +208,9 @@ func (c *compactions) grant() bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for _, m := range content {
+		m.waits(false)
+	}
 	for _, m := range asked {
 		m.calls--
 		m.idle.Broadcast()

@@ -246,17 +246,21 @@ type guardFile struct {
 	g *guardFS
 }
 
-// mergeFile is a table of a merge, which pauses between its blocks as yield wants it.
+// mergeFile is a table of a merge, which pauses between its writes as yield wants it, while hardly any other waits for
+// its slot.
 type mergeFile struct {
 	vfs.File
-	yield func(worked time.Duration)
-	since time.Time // of the last pause
+	compact *compactor
+	yield   func(worked time.Duration)
+	since   time.Time // of the last pause
 }
 
 // Write implements vfs.File.
 func (f *mergeFile) Write(p []byte) (int, error) {
 	n, err := f.File.Write(p)
-	f.yield(time.Since(f.since))
+	if f.compact.mayPause() {
+		f.yield(time.Since(f.since))
+	}
 	f.since = time.Now()
 	return n, err
 }

@@ -199,9 +199,9 @@ func openPebble(res *resources, dir string, meta Meta, memTable int64, readOnly 
 
 // markFormat says of a folder that is to be made what format it has. The store begins with its oldest one otherwise,
 // and goes through all of them, each a file made, synced and removed: half of what a new copy costs.
-func markFormat(fs vfs.FS, dir string) error {
-	if exists(fs, dir) {
-		return nil
+func markFormat(fs vfs.FS, dir string) (err error) {
+	if _, err := fs.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
 	if err := fs.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -210,7 +210,8 @@ func markFormat(fs vfs.FS, dir string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(m.Move(formatVersion.String()), m.Close())
+	defer func() { err = errors.Join(err, m.Close()) }() // it panics where a folder cannot be synced
+	return m.Move(formatVersion.String())
 }
 
 // removeLogs removes write-ahead logs. They are empty, but the store would write its manifest because of them, and on a
@@ -281,8 +282,9 @@ func (e *pebbleEngine) onFlush(info pebble.FlushInfo) {
 	e.health.ok()
 }
 
-// overdue reports whether a merge is late: the tables that are read one beside the other, for each scan and each key
-// that changes, are twice as many as they should be.
+// overdue reports whether a merge is late: it is due at half of l0Threshold tables of level 0, which are read one beside
+// the other for each scan and each key that changes, and here are four times as many. Large memtables make several
+// tables that do not overlap: where they do, merges pause less.
 func overdue(info pebble.CompactionInfo) bool {
 	return slices.ContainsFunc(info.Input, func(l pebble.LevelInfo) bool {
 		return l.Level == 0 && len(l.Tables) >= 2*l0Threshold
@@ -294,7 +296,7 @@ func (e *pebbleEngine) mergeFile(f vfs.File) vfs.File {
 	if e.res.yield == nil || e.overdue.Load() {
 		return f
 	}
-	return &mergeFile{File: f, yield: e.res.yield(), since: time.Now()}
+	return &mergeFile{File: f, compact: e.compact, yield: e.res.yield(), since: time.Now()}
 }
 
 func (e *pebbleEngine) onCompaction(info pebble.CompactionInfo) {

@@ -61,9 +61,9 @@ type Options struct {
 	OpenFiles int
 	// Compactions is how many may run at once, all copies together (default: half of the processors, at least one).
 	Compactions int
-	// Yield is asked for each table that a merge writes. What it returns is called after each block, with the time that
-	// the merge has worked, and may pause it for the sake of others. A merge that is overdue pauses for nobody. nil: none
-	// does.
+	// Yield is asked for each table that a merge writes. What it returns is called after each write, with the time that
+	// has passed since the last one, and may pause it for the sake of others. A merge that is overdue, whose slot others
+	// wait for, or whose copy is being closed pauses for nobody. nil: none does.
 	Yield  func() func(worked time.Duration)
 	Logger hclog.Logger
 

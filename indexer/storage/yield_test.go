@@ -40,7 +40,7 @@ func TestOverdue(t *testing.T) {
 		tables int
 		want   bool
 	}{
-		{"as soon as it is due", 0, l0Threshold, false},
+		{"as soon as it is due", 0, l0Threshold / 2, false},
 		{"nearly late", 0, 2*l0Threshold - 1, false},
 		{"late", 0, 2 * l0Threshold, true},
 		{"of a lower level, where one table is read for a key", 5, 4 * l0Threshold, false},

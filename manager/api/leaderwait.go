@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"io"
 	"net/http"
@@ -41,7 +40,6 @@ func (a *API) untilLed(w http.ResponseWriter, r *http.Request, rt *route) (here 
 	if err != nil {
 		return true, err
 	}
-	lent := a.lend(r, rt)
 	again := repeatable(r, rt)
 	p := a.succession.run(r.Context(), limit, func() (*rpc.Problem, bool) {
 		r.Body = io.NopCloser(bytes.NewReader(body))
@@ -54,10 +52,6 @@ func (a *API) untilLed(w http.ResponseWriter, r *http.Request, rt *route) (here 
 			return p, false
 		case p.Code == errcode.NoLeader:
 			return p, true
-		case lent && p.Code == errcode.LedgerFull: // its sender asked for no place there
-			lent, again = false, false
-			r.Header.Del(HeaderKey)
-			return p, true
 		}
 		return p, again && p.Code == errcode.OutcomeUnknown
 	})
@@ -65,17 +59,6 @@ func (a *API) untilLed(w http.ResponseWriter, r *http.Request, rt *route) (here 
 		return here, nil
 	}
 	return here, p
-}
-
-// lend gives a write without a key that is passed on one of this manager's, so that it may be made again though the
-// leader took it with it: most often it has died before it read it, which nobody can tell. It reports whether it did.
-func (a *API) lend(r *http.Request, rt *route) bool {
-	if _, serving := a.cfg.Raft.Serving(); serving || !rt.leader || r.Header.Get(HeaderKey) != "" || rt.tries(r) ||
-		!slices.Contains(rt.doc.headers, HeaderKey) {
-		return false
-	}
-	r.Header.Set(HeaderKey, "lent by "+a.cfg.Name+": "+rand.Text())
-	return true
 }
 
 // repeatable reports whether a call may be made again though it may have been done: the ledger knows it by its key, or

@@ -75,7 +75,8 @@ func assemble(cfg Config, machine StateMachine) *Node {
 	rs := &reigns{base: b, notify: make(chan bool, notifySlots), notifyEnd: make(chan struct{}),
 		gained: make(chan struct{}, 1), changed: make(chan struct{})}
 	q := &proposals{base: b, reigns: rs, queue: make(chan *proposal, queueLength),
-		entries: make(chan *entry, inflightEntries), slots: make(chan struct{}, inflightEntries)}
+		entries: make(chan *entry, inflightEntries), slots: make(chan struct{}, inflightEntries),
+		ended: make(chan struct{})}
 	return &Node{base: b, storage: st, links: l, reigns: rs, proposals: q,
 		reads:   &reads{base: b, links: l, reigns: rs, proposals: q, waiting: make(chan *read, readQueue)},
 		terms:   &terms{base: b, storage: st, reigns: rs, proposals: q},
@@ -147,6 +148,7 @@ func (n *Node) end() error {
 	n.endOnce.Do(func() {
 		n.stirs.stir()
 		n.endErr = n.raft.Shutdown().Error()
+		close(n.ended)
 	})
 	return n.endErr
 }
