@@ -188,7 +188,7 @@ func (r *reporter) takeHeld(reply *wire.ReportReply) error {
 // fullReport is the level state of everything; HW is left out of the buckets of which it is not wanted.
 func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bool) *wire.IndexerReport {
 	id := x.identity.get()
-	rep := &wire.IndexerReport{Node: id.Node, UUID: id.UUID, BootID: x.boot, ClusterID: id.ClusterID, Full: true,
+	rep := &wire.IndexerReport{Node: id.Node, UUID: id.UUID, BootID: x.boot, ClusterID: id.ClusterID,
 		Health: x.health.First()}
 	defs := x.present()
 	if defs.Fence.Epoch == id.Fence.Epoch { // revisions of another epoch mean nothing to the leader

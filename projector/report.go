@@ -73,7 +73,7 @@ type told struct {
 // reporter sends reports, one after the other.
 type reporter struct {
 	p      *Projector
-	told   core.Reporting[told]
+	told   wire.Acked[told]
 	full   time.Time // when all was told last
 	sent   time.Time // when the newest one was
 	calm   bool      // it was answered, and nothing is asked for

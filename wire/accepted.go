@@ -24,8 +24,8 @@ type acceptedStream struct {
 	open        bool
 }
 
-// packAccepted returns how now differs from base, both ascending by vbucket, in about two bytes for each difference; nil
-// when it does not.
+// packAccepted returns how now differs from base, both ascending by vbucket, in about two bytes for each difference;
+// nil when it does not.
 func packAccepted(base, now *Accepted) []byte {
 	if sameColumns(base, now) {
 		return nil

@@ -43,14 +43,16 @@ type BucketChange struct {
 // Reporting is what an indexer remembers of its reports, so that it sends only what has changed. The zero value is
 // ready; what is handed to Make must not be changed afterwards. It is owned by one goroutine.
 type Reporting struct {
-	base    uint64 // sequence of the newest report that was answered; 0 none
+	told   Acked[reported]
+	hw     []string // buckets of which the leader wants the HW
+	number uint64   // of the report on its way
+	making reported // by it
+}
+
+// reported is what a report has told.
+type reported struct {
 	buckets map[string]*BucketReport
 	copies  map[index.CopyID]CopyReport
-	hw      []string // buckets of which the leader wants the HW
-
-	making        uint64 // the report on its way
-	makingBuckets map[string]*BucketReport
-	makingCopies  map[index.CopyID]CopyReport
 }
 
 // WantsHW reports whether the leader wants a bucket's HW.
@@ -60,22 +62,19 @@ func (t *Reporting) WantsHW(bucket string) bool { return slices.Contains(t.hw, b
 // else of what has changed. The caller calls Answered, or Lost, before it makes the next. It reports whether a leader
 // may wait for what has changed of buckets and copies: not for how much a queue holds that is less than half full.
 func (t *Reporting) Make(r *IndexerReport, full bool) (news bool) {
-	r.Full = full || t.base == 0
-	if !r.Full {
-		r.Base = t.base
+	if full {
+		t.told.Lost()
 	}
-	t.making = r.Sequence
-	t.makingBuckets, t.makingCopies = make(map[string]*BucketReport, len(r.Buckets)),
-		make(map[index.CopyID]CopyReport, len(r.Copies))
+	var known reported
+	known, r.Base = t.told.Known()
+	t.number, t.making = r.Sequence, reported{make(map[string]*BucketReport, len(r.Buckets)),
+		make(map[index.CopyID]CopyReport, len(r.Copies))}
 	whole := r.Buckets
 	r.Buckets = nil
 	for i := range whole {
 		b := &whole[i]
 		name := b.Heartbeat.Bucket
-		was := t.buckets[name]
-		if r.Full {
-			was = nil
-		}
+		was := known.buckets[name]
 		told := *b
 		if !t.WantsHW(name) {
 			told.Heartbeat.HW = timestamp.Vector{}
@@ -83,7 +82,7 @@ func (t *Reporting) Make(r *IndexerReport, full bool) (news bool) {
 				told.Heartbeat.HW = was.Heartbeat.HW
 			}
 		}
-		t.makingBuckets[name] = &told
+		t.making.buckets[name] = &told
 		if c, changed := told.since(was); changed {
 			r.Changes = append(r.Changes, c)
 			news = news || !told.queuesMore(was)
@@ -91,13 +90,13 @@ func (t *Reporting) Make(r *IndexerReport, full bool) (news bool) {
 	}
 	moved := r.Copies[:0:0]
 	for _, c := range r.Copies {
-		t.makingCopies[c.Copy] = c
-		if was, had := t.copies[c.Copy]; r.Full || !had || was != c {
+		t.making.copies[c.Copy] = c
+		if was, had := known.copies[c.Copy]; !had || was != c {
 			moved = append(moved, c)
 		}
 	}
 	r.Copies = moved
-	return news || r.Full || len(moved) > 0
+	return news || r.Whole() || len(moved) > 0
 }
 
 // queuesMore reports whether b differs from base in no more than how much its queue holds, which is less than half
@@ -115,15 +114,12 @@ func (b *BucketReport) queuesMore(base *BucketReport) bool {
 // Answered notes that the newest report was answered so. The next one is of everything when the answer asks for that,
 // or comes from a leader that does not know us.
 func (t *Reporting) Answered(a *ReportReply) {
-	t.base, t.buckets, t.copies = t.making, t.makingBuckets, t.makingCopies
-	if a.Full || !a.Known {
-		t.Lost()
-	}
+	t.told.Answered(t.number, t.making, a)
 	t.hw = a.HW
 }
 
 // Lost notes that nobody knows whether the newest report came: the next one is of everything.
-func (t *Reporting) Lost() { t.base = 0 }
+func (t *Reporting) Lost() { t.told.Lost() }
 
 // Shorten turns the buckets of a full report into changes from nothing.
 func (r *IndexerReport) Shorten() {
@@ -184,9 +180,8 @@ func vectorChange(base, now *timestamp.Vector) []byte {
 // Reported is what the receiver of an indexer's reports remembers. The zero value is ready; it is owned by one
 // goroutine.
 type Reported struct {
+	Newest  // report that was taken
 	Buckets map[string]*ReportedBucket
-	// base is the sequence of the newest report where it may be the base of changes, else 0.
-	base uint64
 }
 
 // ReportedBucket is what an indexer said of a bucket. What Told has is not to be changed; its acknowledgements are
@@ -208,13 +203,13 @@ type Taken struct {
 }
 
 // Take takes a report. It is false, and nothing of what had to be compared was taken, when the report that it is based
-// on is not the newest one that was taken: a report of everything should follow.
+// on is not the newest one that was taken, or it has what cannot be: a report of everything should follow.
 func (t *Reported) Take(r *IndexerReport) (all []Taken, ok bool) {
-	ok = r.Full || r.Base > 0 && r.Base == t.base
+	ok = t.Newest.Take(r.Base, r.Sequence) == nil
 	if t.Buckets == nil {
 		t.Buckets = map[string]*ReportedBucket{}
 	}
-	if r.Full {
+	if r.Whole() {
 		clear(t.Buckets)
 	}
 	for i := range r.Changes {
@@ -228,9 +223,8 @@ func (t *Reported) Take(r *IndexerReport) (all []Taken, ok bool) {
 			ok = false
 		}
 	}
-	t.base = 0
-	if ok {
-		t.base = r.Sequence
+	if !ok {
+		t.Forget()
 	}
 	return all, ok
 }
@@ -250,9 +244,6 @@ func (t *Reported) change(c *BucketChange) (taken Taken, ok bool) {
 	t.Buckets[c.Bucket] = b
 	return taken, true
 }
-
-// Forget makes the next report of changes count as lost: the newest one stood outside their order.
-func (t *Reported) Forget() { t.base = 0 }
 
 // take makes a change.
 func (t *Taken) take(c *BucketChange) error {

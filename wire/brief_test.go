@@ -2,6 +2,7 @@ package wire
 
 import (
 	"errors"
+	"maps"
 	"reflect"
 	"slices"
 	"testing"
@@ -127,7 +128,10 @@ func TestBriefReports(t *testing.T) {
 			case 1:
 				wanted = rapid.SliceOfDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), rapid.ID).Draw(t, "wanted")
 			case 2:
-				leader.Forget()
+				hello := l.report(0)
+				hello.Shorten()
+				leader.Take(through(t, hello))
+				copies = maps.Clone(l.copies)
 			}
 			all := l.report(sequence + 1)
 			sent := l.report(sequence + 1)
@@ -143,7 +147,7 @@ func TestBriefReports(t *testing.T) {
 			}
 			r := through(t, sent)
 			taken, ok := leader.Take(r)
-			if r.Full {
+			if r.Whole() {
 				clear(copies)
 			}
 			for _, c := range r.Copies {
@@ -296,7 +300,7 @@ func FuzzChange(f *testing.F) {
 	b := BucketReport{}
 	b.Heartbeat.Bucket, b.Heartbeat.HW, b.Backfill = "b", timestamp.New(3), timestamp.New(3)
 	b.Accepted.add(1, acceptedStream{projector: "p", incarnation: index.Incarnation{Term: 1}, open: true})
-	report := IndexerReport{Sequence: 1, Full: true, Buckets: []BucketReport{b}}
+	report := IndexerReport{Sequence: 1, Buckets: []BucketReport{b}}
 	report.Shorten()
 	c := report.Changes[0]
 	seed, err := cbor.Marshal(&report)
@@ -310,10 +314,10 @@ func FuzzChange(f *testing.F) {
 		var r IndexerReport
 		if cbor.Unmarshal(text, &r) == nil {
 			leader.Take(&r)
-			r.Sequence, r.Base, r.Full = r.Sequence+1, r.Sequence, false
+			r.Sequence, r.Base = r.Sequence+1, r.Sequence
 			leader.Take(&r)
 		}
-		leader.Take(&IndexerReport{Full: true, Sequence: 1, Changes: []BucketChange{{Bucket: "b", Whole: true, VBuckets: 3,
+		leader.Take(&IndexerReport{Sequence: 1, Changes: []BucketChange{{Bucket: "b", Whole: true, VBuckets: 3,
 			Accepted: accepted, HW: vector}}})
 		for _, b := range leader.Buckets {
 			if a := b.Accepted(); len(a.VBuckets) > timestamp.MaxVBuckets || b.Told.Heartbeat.HW.Len() > timestamp.MaxVBuckets {

@@ -2,16 +2,11 @@ package wire
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"slices"
 
 	"tidemark/index"
 	"tidemark/partition"
 )
-
-// ErrBase is wrapped when a change of definitions is not one of the list that is here.
-var ErrBase = errors.New("definitions that are to be changed")
 
 // DefinitionsChange is Definitions told by what has changed since a revision that the same leader has handed to the
 // receiver. POST /v1/definitions:change; the answer is DefinitionsReply. It has a path of its own, so that who does not
@@ -40,13 +35,12 @@ type DefinitionsRest struct {
 // Apply returns the whole list. base is not changed, but shares what stays the same. Errors wrap ErrBase: base, which
 // may be nil, is not the list that c changes; the whole list has to be told.
 func (c *DefinitionsChange) Apply(base *Definitions) (*Definitions, error) {
-	switch {
-	case base == nil || base.Revision == 0:
-		return nil, fmt.Errorf("%w: revision %d is wanted, none is here", ErrBase, c.Base)
-	case base.Revision != c.Base || base.Fence.Epoch != c.Fence.Epoch || base.Fence.ClusterID != c.Fence.ClusterID:
-		return nil, fmt.Errorf("%w: revision %d of epoch %d is wanted, revision %d of epoch %d is here", ErrBase, c.Base,
-			c.Fence.Epoch,
-			base.Revision, base.Fence.Epoch)
+	var have uint64
+	if base != nil && base.Fence.Epoch == c.Fence.Epoch && base.Fence.ClusterID == c.Fence.ClusterID {
+		have = base.Revision // those of another epoch name other lists
+	}
+	if err := onBase(c.Base, have); err != nil {
+		return nil, err
 	}
 	d := *base
 	d.Fence, d.Revision = c.Fence, c.Revision

@@ -197,15 +197,14 @@ type CopyDifference struct {
 }
 
 // IndexerReport is an indexer's level state. POST /v1/components/{id}/reports at once on begin, end, and made or
-// skipped stability timestamps, else every 100 ms while there is news, and every 400 ms at rest. Without Full, only
-// buckets and copies that changed are listed: what is left out is as it was in the newest report that was answered.
+// skipped stability timestamps, else every 100 ms while there is news, and every 400 ms at rest. With a base, only
+// buckets and copies that changed are listed: what is left out is as it was in that one.
 type IndexerReport struct {
 	Node      index.NodeID `json:"node"`
 	UUID      string       `json:"uuid"`
 	BootID    string       `json:"boot_id"`
 	ClusterID string       `json:"cluster_id"`
 	Sequence  uint64       `json:"sequence"`
-	Full      bool         `json:"full"`
 	Revision  uint64       `json:"revision"`         // definitions revision it has allocated copies for
 	Health    string       `json:"health,omitempty"` // "" well, else what is wrong: "disk full: …"
 	// Buckets do not travel: Reporting.Make and Shorten turn them into Changes.
@@ -222,11 +221,14 @@ type IndexerReport struct {
 	Differing []CopyDifference `json:"differing,omitempty"`
 	// HeldHash is that of the newest list of held timestamps it has, 0 none.
 	HeldHash uint64 `json:"held_hash,string,omitempty"`
-	// Base is the sequence of the newest report that was answered, of which Changes tell the differences; 0 with Full. A
-	// leader whose newest report is another one takes nothing of them and asks for a full report.
+	// Base is the sequence of the newest report that was answered, of which Changes tell the differences; 0 when it has
+	// everything. A leader whose newest report is another one takes nothing of them and asks for a full report.
 	Base    uint64         `json:"base,omitempty"`
 	Changes []BucketChange `json:"changes,omitempty"`
 }
+
+// Whole reports whether r has everything, whatever was taken before.
+func (r *IndexerReport) Whole() bool { return r.Base == 0 }
 
 // MaxOrphans bounds the orphans that one report lists.
 const MaxOrphans = 64

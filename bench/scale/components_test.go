@@ -409,7 +409,6 @@ func (n *indexer) Run(ctx context.Context) error {
 				return nil, err
 			}
 			r := n.state(func(string) bool { return false })
-			r.Full = true
 			r.Shorten()
 			return &wire.IndexerHello{Report: *r}, nil
 		}))

@@ -508,7 +508,7 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.sequence++
-	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: n.boot, Sequence: n.sequence, Full: true,
+	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: n.boot, Sequence: n.sequence,
 		Revision: n.revision,
 		Orphans:  slices.Clone(n.orphans), OrphanCount: len(n.orphans), Faults: n.faults,
 		Differing: slices.Clone(n.differing)}

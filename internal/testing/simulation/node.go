@@ -106,7 +106,6 @@ func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, erro
 		return nil, err
 	}
 	h := &wire.IndexerHello{Report: *s.nodeReport(n)}
-	h.Report.Full = true
 	h.Report.Shorten()
 	for _, name := range sortedKeys(n.buckets) {
 		h.Minimum = append(h.Minimum, wire.MinimumIncarnations{Bucket: name, Incarnations: n.buckets[name].st.Minimum()})

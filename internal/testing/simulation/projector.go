@@ -36,7 +36,7 @@ type projector struct {
 	st        map[string]*core.Streams[*mainStream]
 	conn      map[connKey]*conn
 	sequence  uint64
-	told      core.Reporting[reported]
+	told      wire.Acked[reported]
 	reportTo  *leader
 	telling   uint64 // sequence of the report on its way; 0 none
 }

@@ -111,7 +111,7 @@ func (s *terms) step(in Input) {
 func (s *terms) report(n index.NodeID) *wire.IndexerReport {
 	s.sent[n]++
 	i := s.state.state.Indexer(n)
-	return &wire.IndexerReport{Node: n, UUID: i.UUID, BootID: i.BootID, Sequence: s.sent[n], Full: true}
+	return &wire.IndexerReport{Node: n, UUID: i.UUID, BootID: i.BootID, Sequence: s.sent[n]}
 }
 
 // pass lets time pass, in which indexers report that are there.

@@ -20,13 +20,11 @@ type component struct {
 
 // contact is what was heard of a component.
 type contact struct {
-	seenMS   int64
-	refused  bool // nobody listened at its address, and nothing was heard of it since
-	heard    bool // in this term, under this boot id
-	hello    bool // has answered the hello under this boot id
-	full     bool // a full report was seen under this boot id
-	sequence uint64
-	retry    liveness.Retry // of the hello
+	seenMS  int64
+	refused bool           // nobody listened at its address, and nothing was heard of it since
+	heard   bool           // in this term, under this boot id
+	hello   bool           // has answered the hello under this boot id
+	retry   liveness.Retry // of the hello
 }
 
 // handing is which definitions a component has.
@@ -49,7 +47,8 @@ func (c *component) works(revision uint64) bool {
 
 type projector struct {
 	component
-	id index.ProjectorID
+	id      index.ProjectorID
+	reports wire.Newest
 	// syncing are the buckets of which a fresh report is on its way. Its answer is lost with the process that was asked,
 	// and so is this.
 	syncing map[BucketRef]bool
@@ -87,6 +86,7 @@ type indexer struct {
 	health  string
 	offline bool          // as the newest list of held timestamps says
 	reports wire.Reported // what it said of buckets
+	full    bool          // nothing is missing of what it said
 	copies  map[index.CopyID]wire.CopyReport
 	buckets map[string]*nodeBucket
 	minimum map[string][]index.Incarnation // of its hello

@@ -29,11 +29,12 @@ func (l *intake) projectorReported(in *ProjectorReported) {
 // takeProjectorReport is false when a full report is wanted next: the first one in this term, or one was lost.
 func (l *intake) takeProjectorReport(p *projector, r *wire.ProjectorReport, hello bool) bool {
 	p.seenMS, p.heard, p.refused = l.nowMS, true, false
-	if r.Sequence <= p.sequence && p.sequence > 0 && !hello {
-		return p.full // overtaken: a later one was taken already
+	if !hello && p.reports.Overtaken(r.Sequence) {
+		return p.reports.Whole()
 	}
-	p.full = hello || r.Whole() || p.full && r.Base == p.sequence
-	p.sequence = max(p.sequence, r.Sequence)
+	if err := p.reports.Take(r.Base, r.Sequence); err != nil { // what it has stands for itself: it is taken all the same
+		l.log.Debug("report", "projector", p.id, "error", err)
+	}
 	l.indexesDue = p.take(r) || l.indexesDue
 	p.works(min(r.Revision, l.now.revision))
 	for i := range r.Buckets {
@@ -43,17 +44,17 @@ func (l *intake) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 			l.takeStreamStates(p, b, s)
 		}
 	}
-	return p.full
+	return p.reports.Whole()
 }
 
-// takeStreamStates takes what a projector says of its streams of one bucket; p.full tells whether everything is known.
+// takeStreamStates takes what a projector says of its streams of one bucket; p.reports tells whether all is known.
 func (l *intake) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates) {
 	if err := s.Expand(); err != nil {
 		l.log.Warn("report", "projector", p.id, "bucket", s.Bucket, "error", err)
-		p.full = false
+		p.reports.Forget()
 	}
 	if !b.ledger.Projector(l.nowMS, p.id, streamReport(s)) {
-		p.full = false
+		p.reports.Forget()
 	}
 	b.takeCompletes(p.id, s)
 	if h := s.Hosted; h != nil {
@@ -109,11 +110,11 @@ func (l *intake) indexerReported(in *IndexerReported) {
 // takeIndexerReport is false when a full report is wanted next.
 func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 	n.seenMS, n.heard = l.nowMS, true
-	if r.Sequence <= n.sequence && n.sequence > 0 && !r.Full {
+	if n.reports.Overtaken(r.Sequence) {
 		return n.full
 	}
 	taken, ok := n.reports.Take(r)
-	n.sequence, n.full = max(n.sequence, r.Sequence), ok
+	n.full = ok
 	n.health = r.Health
 	n.faults = r.Faults[:min(len(r.Faults), wire.MaxIndexFaults)]
 	n.differing = r.Differing[:min(len(r.Differing), wire.MaxDifferingCopies)]
@@ -141,7 +142,7 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 
 // takeCopies takes what an indexer says of its copies, and notes whose work that makes.
 func (l *intake) takeCopies(n *indexer, r *wire.IndexerReport) {
-	if r.Full {
+	if r.Whole() {
 		clear(n.copies)
 		l.heldDirty, l.indexesDue = true, true
 	}
@@ -265,9 +266,7 @@ func (l *intake) indexerGreeted(h *IndexerGreeted) {
 			b.ledger.Minimum(l.nowMS, m.Incarnations)
 		}
 	}
-	r.Full = true
 	l.takeIndexerReport(n, r)
-	n.reports.Forget()                    // it stands outside the order of reports
 	for _, b := range l.buckets.ordered { // the present S is told at every handshake, unless it is held
 		if nb := n.bucket(b.name); nb.acked == b.stable.Ref {
 			nb.toldRef, nb.toldMS = nb.acked, l.nowMS
