@@ -158,21 +158,10 @@ func names(nodes []Node) string {
 // come by slice, then replica. nodes is not changed. Errors wrap ErrTooFewNodes, ErrInput or ErrCertificate.
 func Place(nodes []Node, sliceCount, replicas int) ([]Placement, error) {
 	copies := replicas + 1
-	switch {
-	case sliceCount < 1 || sliceCount > partition.MaxPartitions || replicas < 0 || sliceCount*copies > MaxCopies:
-		return nil, fmt.Errorf("%w: %d slices with %d replicas", ErrInput, sliceCount, replicas)
-	case len(nodes) == 0:
-		return nil, fmt.Errorf("%w: none is active", ErrTooFewNodes)
-	case copies > len(nodes):
-		return nil, fmt.Errorf("%w: num_replica %d needs %d indexers, %d may be used; lower num_replica or add indexers",
-			ErrTooFewNodes, replicas, copies, len(nodes))
-	}
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
-	for i, n := range nodes {
-		if n.Load < 0 || i > 0 && nodes[i-1].ID == n.ID {
-			return nil, fmt.Errorf("%w: node %d is listed twice or has a load of %d", ErrInput, n.ID, n.Load)
-		}
+	if err := checkInput(nodes, sliceCount, replicas); err != nil {
+		return nil, err
 	}
 	// As strict about zones as can be: at most perZone copies of a slice in one zone, more only when it must be.
 	for perZone := 1; ; perZone++ {
@@ -188,6 +177,26 @@ func Place(nodes []Node, sliceCount, replicas int) ([]Placement, error) {
 				len(nodes))
 		}
 	}
+}
+
+// checkInput refuses what no placement can be made of. The nodes are in order.
+func checkInput(nodes []Node, sliceCount, replicas int) error {
+	copies := replicas + 1
+	switch {
+	case sliceCount < 1 || sliceCount > partition.MaxPartitions || replicas < 0 || sliceCount*copies > MaxCopies:
+		return fmt.Errorf("%w: %d slices with %d replicas", ErrInput, sliceCount, replicas)
+	case len(nodes) == 0:
+		return fmt.Errorf("%w: none is active", ErrTooFewNodes)
+	case copies > len(nodes):
+		return fmt.Errorf("%w: num_replica %d needs %d indexers, %d may be used; lower num_replica or add indexers",
+			ErrTooFewNodes, replicas, copies, len(nodes))
+	}
+	for i, n := range nodes {
+		if n.Load < 0 || i > 0 && nodes[i-1].ID == n.ID {
+			return fmt.Errorf("%w: node %d is listed twice or has a load of %d", ErrInput, n.ID, n.Load)
+		}
+	}
+	return nil
 }
 
 // solve finds the hosts of each slice. full is false when the copies do not fit with perZone copies of a slice in a
