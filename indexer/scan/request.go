@@ -201,13 +201,7 @@ func (r *Request) check() error {
 	if len(r.Ranges) > MaxRanges {
 		return Errorf(errcode.BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
 	}
-	given := 0
-	for _, is := range []bool{r.Equal != nil, r.Range != nil, r.Ranges != nil} {
-		if is {
-			given++
-		}
-	}
-	if given > 1 {
+	if given := howMany(r.Equal != nil, r.Range != nil, r.Ranges != nil); given > 1 {
 		return Errorf(errcode.BadRequest, "equal, range and ranges exclude each other: %d of them are given", given)
 	}
 	if err := r.checkStability(); err != nil {
@@ -217,6 +211,16 @@ func (r *Request) check() error {
 		return err
 	}
 	return r.checkPages()
+}
+
+// howMany returns how many of these are so.
+func howMany(are ...bool) (n int) {
+	for _, is := range are {
+		if is {
+			n++
+		}
+	}
+	return n
 }
 
 // checkConsistency refuses a consistency that is not one, and tokens that do not go with it.

@@ -74,13 +74,7 @@ func (s *Spec) narrow() {
 
 // compile returns the bytes that the component may have.
 func (c *Condition) compile(desc bool) ([]Range, error) {
-	given := 0
-	for _, is := range []bool{c.Equal != nil, c.In != nil, c.Low != nil || c.High != nil} {
-		if is {
-			given++
-		}
-	}
-	switch {
+	switch given := howMany(c.Equal != nil, c.In != nil, c.Low != nil || c.High != nil); {
 	case given != 1:
 		return nil, Errorf(errcode.BadRequest, "want one of equal, in, and low with high; %d are given", given)
 	case c.Inclusion != "" && c.Low == nil && c.High == nil:
