@@ -226,19 +226,11 @@ func constant(x Expr) (key []byte, text json.RawMessage, err error) {
 // canonical text.
 func checkPartitionBy(s *CreateIndex) error {
 	by := &s.PartitionBy
-	kind, known := partition.KindBy(by.Scheme)
-	switch {
-	case by.IsZero():
+	if by.IsZero() {
 		return nil
-	case by.Scheme == "" || !known:
-		return fmt.Errorf("%w: partition_by: scheme %q, want %q or %q", ErrDefinition, by.Scheme, index.PartitionHash,
-			index.PartitionRange)
-	case len(by.Exprs) == 0:
-		return fmt.Errorf("%w: partition_by: expressions are missing", ErrDefinition)
-	case !kind.Values && len(by.Values) > 0:
-		return fmt.Errorf("%w: partition_by: values go with the scheme %q", ErrDefinition, index.PartitionRange)
-	case kind.Values && len(by.Values) == 0:
-		return fmt.Errorf("%w: partition_by: the scheme %q needs values", ErrDefinition, by.Scheme)
+	}
+	if err := checkScheme(by); err != nil {
+		return err
 	}
 	exprs := make([]string, len(by.Exprs))
 	for i, e := range by.Exprs {
@@ -261,6 +253,22 @@ func checkPartitionBy(s *CreateIndex) error {
 	s.PartitionBy = index.PartitionBy{Scheme: by.Scheme, Exprs: exprs}
 	if len(values) > 0 {
 		s.PartitionBy.Values = values
+	}
+	return nil
+}
+
+func checkScheme(by *index.PartitionBy) error {
+	kind, known := partition.KindBy(by.Scheme)
+	switch {
+	case by.Scheme == "" || !known:
+		return fmt.Errorf("%w: partition_by: scheme %q, want %q or %q", ErrDefinition, by.Scheme, index.PartitionHash,
+			index.PartitionRange)
+	case len(by.Exprs) == 0:
+		return fmt.Errorf("%w: partition_by: expressions are missing", ErrDefinition)
+	case !kind.Values && len(by.Values) > 0:
+		return fmt.Errorf("%w: partition_by: values go with the scheme %q", ErrDefinition, index.PartitionRange)
+	case kind.Values && len(by.Values) == 0:
+		return fmt.Errorf("%w: partition_by: the scheme %q needs values", ErrDefinition, by.Scheme)
 	}
 	return nil
 }
