@@ -139,10 +139,8 @@ func Open(o Options) *Client {
 		if !strings.Contains(s, "://") {
 			s = scheme + s
 		}
-		if u, err := url.Parse(s); err != nil {
-			c.bad = fmt.Errorf("%w: %w", ErrServer, err)
-		} else if u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
-			c.bad = fmt.Errorf("%w: %q: want host:port or a URL that begins with http:// or https://", ErrServer, s)
+		if err := checkServer(s); err != nil {
+			c.bad = err
 		}
 		if !slices.Contains(c.servers, s) {
 			c.servers = append(c.servers, s)
@@ -155,6 +153,17 @@ func Open(o Options) *Client {
 		c.direct = newDirect(c, o.TLS)
 	}
 	return c
+}
+
+func checkServer(server string) error {
+	u, err := url.Parse(server)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrServer, err)
+	}
+	if u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("%w: %q: want host:port or a URL that begins with http:// or https://", ErrServer, server)
+	}
+	return nil
 }
 
 // Wrap puts a transport around the client's own, before its first call: to watch or count what is sent.
@@ -389,16 +398,8 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 	if method != http.MethodGet && header.Get("Idempotency-Key") == "" {
 		header.Set("Idempotency-Key", newKey())
 	}
-	limit := perServer
-	switch {
-	case strings.HasSuffix(path, ":count"):
-		limit = scanPatience
-	case strings.HasPrefix(path, "/v1/cluster/"):
-		limit = memberLimit
-	case path == rehearsals, path == statements && bytes.Contains(body, []byte(`split`)):
-		limit = readingLimit
-	}
-	return c.retry(ctx, question{op: method, of: path}, limit, func(ctx context.Context, server string) error {
+	q := question{op: method, of: path}
+	return c.retry(ctx, q, limitOf(path, body), func(ctx context.Context, server string) error {
 		answer, err := c.send(ctx, method, server+path, header, body)
 		if err != nil {
 			return err
@@ -416,6 +417,19 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 		}
 		return nil
 	})
+}
+
+// limitOf is how long one server may take for a request.
+func limitOf(path string, body []byte) time.Duration {
+	switch {
+	case strings.HasSuffix(path, ":count"):
+		return scanPatience
+	case strings.HasPrefix(path, "/v1/cluster/"):
+		return memberLimit
+	case path == rehearsals, path == statements && bytes.Contains(body, []byte(`split`)):
+		return readingLimit
+	}
+	return perServer
 }
 
 // question is what an answer is waited for, for the error of who gives up.
@@ -468,8 +482,6 @@ func ownEnd(ctx context.Context, err error) bool {
 
 // retry calls try with one server after another until it succeeds or fails for good. Each has limit, 0 for no limit,
 // and the next one is asked at once when it is silent while others answer.
-//
-//nolint:gocyclo // one rule per case, in the order in which they count
 func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 	try func(ctx context.Context, server string) error) error {
 	if c.bad != nil {
@@ -481,20 +493,7 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 	for attempt := 0; ; attempt++ {
 		at := c.next.Load()
 		server := c.servers[int(at)%len(c.servers)]
-		asked := reach.attempt(ctx)
-		one, cancel := context.WithCancel(asked) // without a limit an answer may be read later
-		if limit > 0 {
-			one, cancel = context.WithTimeout(asked, limit)
-		}
-		var wait detector.Wait
-		c.alive.Begin(&wait, server, func() []string { return c.servers }, cancel)
-		err := try(one, server)
-		if wait.End() && (err != nil || limit == 0) { // what is left of an answer will not come
-			err = errors.Join(fmt.Errorf("%s: %w", server, detector.ErrSilent), err)
-		}
-		if limit > 0 || err != nil {
-			cancel()
-		}
+		err := c.try(reach.attempt(ctx), server, limit, try)
 		if err == nil {
 			c.reached.Store(true)
 			return nil
@@ -526,6 +525,25 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 			backoff = min(2*backoff, mostBackoff)
 		}
 	}
+}
+
+// try calls try with one server until the limit, or until it is silent while others answer.
+func (c *Client) try(ctx context.Context, server string, limit time.Duration,
+	try func(ctx context.Context, server string) error) error {
+	one, cancel := context.WithCancel(ctx) // without a limit an answer may be read later
+	if limit > 0 {
+		one, cancel = context.WithTimeout(ctx, limit)
+	}
+	var wait detector.Wait
+	c.alive.Begin(&wait, server, func() []string { return c.servers }, cancel)
+	err := try(one, server)
+	if wait.End() && (err != nil || limit == 0) { // what is left of an answer will not come
+		err = errors.Join(fmt.Errorf("%s: %w", server, detector.ErrSilent), err)
+	}
+	if limit > 0 || err != nil {
+		cancel()
+	}
+	return err
 }
 
 // refusals says until when a question is asked again that has no deadline of its own.
