@@ -213,6 +213,11 @@ func (f *filter) shows(d *store.Doc) bool {
 	if d.Collection != store.SystemCollection {
 		return f.ids[d.Collection]
 	}
+	return f.showsEvent(d)
+}
+
+// showsEvent is shows for a change of collections, after which the filter may have others.
+func (f *filter) showsEvent(d *store.Doc) bool {
 	event, what, _, err := d.EventOf()
 	if err != nil {
 		return false

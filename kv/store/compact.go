@@ -85,36 +85,28 @@ func (v *VBucket) forgettableLocked(d *Doc, cutoff uint32) bool {
 // compactSegment rewrites what is needed of the oldest sealed segment and drops it. A write that fails meanwhile stops
 // it: a version that was superseded only by a write that was then taken back would not have been rewritten.
 func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter time.Duration) error {
+	if err := b.emptySegment(ctx, number, cutoffAt(b.now(), purgeAfter)); err != nil {
+		return fmt.Errorf("compact segment %d: %w", number, err)
+	}
+	if err := b.log.DropFirst(number); err != nil {
+		return err
+	}
+	b.stats.SegmentsDropped.Add(1)
+	return nil
+}
+
+// emptySegment writes again what the oldest segment holds and is still needed, and waits until that is stored.
+func (b *Bucket) emptySegment(ctx context.Context, number uint64, cutoff uint32) error {
 	states := map[uint16]bool{}
-	cutoff := cutoffAt(b.now(), purgeAfter)
 	failures := b.commit.failures.Load()
 	var last *Ticket
 	err := b.log.ReadSegment(number, func(r seglog.Record) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		kind, vb, rest, err := recordPlace(r.Payload)
+		t, err := b.relocateRecord(r.Payload, cutoff, states)
 		if err != nil {
 			return err
-		}
-		v := b.VBucket(vb)
-		if v == nil {
-			return fmt.Errorf("%w: vbucket %d", errRecord, vb)
-		}
-		if kind != recordDoc { // a reset in the oldest segment has nothing left to void
-			states[vb] = true
-			return nil
-		}
-		collection, key, seqno, _, err := docIdentity(rest)
-		if err != nil {
-			return err
-		}
-		t, purged, err := v.relocate(collection, key, seqno, cutoff)
-		if err != nil {
-			return err
-		}
-		if purged {
-			states[vb] = true
 		}
 		if t != nil {
 			last = t
@@ -125,22 +117,44 @@ func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter t
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("compact segment %d: %w", number, err)
-	}
-	if err := b.saveStates(states); err != nil {
-		return fmt.Errorf("compact segment %d: %w", number, err)
-	}
-	if err := b.commit.current().Wait(); err != nil {
-		return fmt.Errorf("compact segment %d: %w", number, err)
-	}
-	if b.commit.failures.Load() != failures {
-		return fmt.Errorf("compact segment %d: %w: a write failed meanwhile", number, ErrTemporary)
-	}
-	if err := b.log.DropFirst(number); err != nil {
 		return err
 	}
-	b.stats.SegmentsDropped.Add(1)
+	if err := b.saveStates(states); err != nil {
+		return err
+	}
+	if err := b.commit.current().Wait(); err != nil {
+		return err
+	}
+	if b.commit.failures.Load() != failures {
+		return fmt.Errorf("%w: a write failed meanwhile", ErrTemporary)
+	}
 	return nil
+}
+
+// relocateRecord writes again what a record holds, if it is still needed; states are the vbuckets whose state has to be
+// written as well.
+func (b *Bucket) relocateRecord(payload []byte, cutoff uint32, states map[uint16]bool) (*Ticket, error) {
+	kind, vb, rest, err := recordPlace(payload)
+	if err != nil {
+		return nil, err
+	}
+	v := b.VBucket(vb)
+	if v == nil {
+		return nil, fmt.Errorf("%w: vbucket %d", errRecord, vb)
+	}
+	if kind != recordDoc { // a reset in the oldest segment has nothing left to void
+		states[vb] = true
+		return nil, nil
+	}
+	collection, key, seqno, _, err := docIdentity(rest)
+	if err != nil {
+		return nil, err
+	}
+	t, purged, err := v.relocate(collection, key, seqno, cutoff)
+	if purged {
+		states[vb] = true
+	}
+	return t, err
 }
 
 // saveStates writes the states of vbuckets anew.
