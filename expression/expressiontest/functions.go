@@ -332,7 +332,9 @@ func patternFunctions() map[string]function {
 		"REGEXP_LIKE":      ofTexts(func(s []string) any { return regexp.MustCompile("^" + s[1] + "$").MatchString(s[0]) }),
 		"REGEXP_POSITION":  position(0),
 		"REGEXP_POSITION1": position(1),
-		"REGEXP_MATCHES":   ofTexts(func(s []string) any { return anyList(regexp.MustCompile(s[1]).FindAllString(s[0], -1)) }),
+		"REGEXP_MATCHES": ofTexts(func(s []string) any {
+			return anyList(regexp.MustCompile(s[1]).FindAllString(s[0], -1))
+		}),
 		"REGEXP_SPLIT": ofTexts(func(s []string) any {
 			var all []string
 			at := 0
