@@ -74,10 +74,8 @@ one there is, which serves until the other is ready and takes its name; --cancel
 				if err != nil {
 					return err
 				}
-				if a.wait.wanted() {
-					if err := waitResults(ctx, s, c, results); err != nil {
-						return err
-					}
+				if err := a.wait.results(ctx, s, c, results); err != nil {
+					return err
 				}
 				return printResults(s.Out, f.output, results)
 			})
@@ -120,21 +118,28 @@ func (a *alterFlags) statement(cmd *cobra.Command) (*expression.AlterIndex, erro
 			set()
 		}
 	}
-	switch {
-	case given != 1:
+	if given != 1 {
 		return nil, usage("say one thing to change: --replicas N, --nodes NAME,…, --drop-replica N, --split, " +
 			"--partitions N, --split-at VALUE, --merge-at VALUE, --cancel-split or --auto-split=BOOL")
-	case unread != nil:
+	}
+	if unread != nil {
 		return nil, unread
+	}
+	return st, a.check(st)
+}
+
+// check looks at the bounds of what the flags say.
+func (a *alterFlags) check(st *expression.AlterIndex) error {
+	switch {
 	case st.NumPartition != nil && (a.partitions < 1 || a.partitions > 1024):
-		return nil, usage("--partitions takes 1 to 1024")
+		return usage("--partitions takes 1 to 1024")
 	case a.replicas < 0 || a.replicas > expression.MaxReplicas || a.dropReplica < 0 ||
 		a.dropReplica > expression.MaxReplicas:
-		return nil, usage("--replicas and --drop-replica take 0 to %d", expression.MaxReplicas)
+		return usage("--replicas and --drop-replica take 0 to %d", expression.MaxReplicas)
 	case st.Action == expression.ActionMove && len(a.nodes) == 0:
-		return nil, usage("--nodes takes the names of indexers")
+		return usage("--nodes takes the names of indexers")
 	}
-	return st, nil
+	return nil
 }
 
 // alterAt is ALTER INDEX at values that people have written as expressions.

@@ -198,16 +198,18 @@ func certHost(host string) bool {
 		return true
 	}
 	for i, label := range strings.Split(host, ".") {
-		if label == "*" && i == 0 {
-			continue
-		}
-		if label == "" || len(label) > 63 || strings.ContainsFunc(label, func(r rune) bool {
-			return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_')
-		}) {
+		if wildcard := label == "*" && i == 0; !wildcard && !hostLabel(label) {
 			return false
 		}
 	}
 	return len(host) <= 253
+}
+
+// hostLabel reports whether a label of a host's name has 1 to 63 characters that one may have.
+func hostLabel(label string) bool {
+	return label != "" && len(label) <= 63 && !strings.ContainsFunc(label, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_')
+	})
 }
 
 // reachable adds the names of the machine itself, for checks on it.

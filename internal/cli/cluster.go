@@ -185,6 +185,20 @@ func tableIndexer(t *tabwriter.Writer, i *v1.IndexerStatus) {
 	if i.Evicting {
 		state += ", being removed"
 	}
+	fmt.Fprintf(t, "indexer\t%s\t%s\t%s\t%s\n", i.ID, state, i.Admin, indexerDetail(i))
+	for _, o := range i.Orphans {
+		what := "a damaged folder"
+		if o.Index != 0 {
+			what = fmt.Sprintf("index %s on %s, slice %d", o.Index, o.Bucket, o.Slice)
+		}
+		fmt.Fprintf(t, "orphan\tcopy %s\t%s\t%s\t%s, %d bytes\n", o.Copy, orphanState(o), i.ID, what, o.Bytes)
+	}
+	if more := i.OrphanCount - len(i.Orphans); more > 0 {
+		fmt.Fprintf(t, "orphan\t%d more\t\t%s\t\n", more, i.ID)
+	}
+}
+
+func indexerDetail(i *v1.IndexerStatus) string {
 	detail := fmt.Sprintf("%d slices, %d MiB", i.Copies, i.Bytes>>20)
 	if i.State == stateOffline { // what it has told goes with the leader that it told
 		detail = fmt.Sprintf("%s%d slices", repairState(i), i.Placed)
@@ -204,17 +218,7 @@ func tableIndexer(t *tabwriter.Writer, i *v1.IndexerStatus) {
 	if i.Health != "" {
 		detail += ", " + i.Health
 	}
-	fmt.Fprintf(t, "indexer\t%s\t%s\t%s\t%s\n", i.ID, state, i.Admin, detail)
-	for _, o := range i.Orphans {
-		what := "a damaged folder"
-		if o.Index != 0 {
-			what = fmt.Sprintf("index %s on %s, slice %d", o.Index, o.Bucket, o.Slice)
-		}
-		fmt.Fprintf(t, "orphan\tcopy %s\t%s\t%s\t%s, %d bytes\n", o.Copy, orphanState(o), i.ID, what, o.Bytes)
-	}
-	if more := i.OrphanCount - len(i.Orphans); more > 0 {
-		fmt.Fprintf(t, "orphan\t%d more\t\t%s\t\n", more, i.ID)
-	}
+	return detail
 }
 
 // repairState tells when what an indexer that is away has is made anew elsewhere.

@@ -58,9 +58,15 @@ func (c *credentialFlags) options(s Streams, m *localcluster.Manifest) (client.O
 			return o, usageError{err}
 		}
 	}
+	err = c.secrets(s, &o)
+	return o, err
+}
+
+// secrets reads the token, or the user's password, from where it is: a file, the environment, or who sits there.
+func (c *credentialFlags) secrets(s Streams, o *client.Options) (err error) {
 	switch {
 	case c.tokenFile != "" && c.user != "":
-		return o, usage("--token-file and --user: a token says who it is for; give one of them")
+		return usage("--token-file and --user: a token says who it is for; give one of them")
 	case c.tokenFile != "":
 		o.Token, err = readSecret(s, c.tokenFile)
 	case c.user != "" && c.passwordFile != "":
@@ -70,11 +76,11 @@ func (c *credentialFlags) options(s Streams, m *localcluster.Manifest) (client.O
 			o.Password, err = askSecret(s, "password of "+c.user, "--password-file FILE (- for standard input), or "+passwordEnv)
 		}
 	case c.passwordFile != "":
-		return o, usage("--password-file needs --user")
+		return usage("--password-file needs --user")
 	default:
 		o.Token = strings.TrimSpace(os.Getenv(tokenEnv))
 	}
-	return o, err
+	return err
 }
 
 // folder takes the files of --certs-dir.

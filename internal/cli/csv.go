@@ -22,20 +22,11 @@ func writeCSV[T any](w io.Writer, items []T) error {
 	var names []string
 	rows := make([]map[string]json.RawMessage, len(items))
 	for i, item := range items {
-		text, err := json.Marshal(item)
+		row, order, err := members(item)
 		if err != nil {
 			return err
 		}
-		if len(text) == 0 || text[0] != '{' {
-			return fmt.Errorf("%s is no list of objects, which csv is for", text)
-		}
-		if err := json.Unmarshal(text, &rows[i]); err != nil {
-			return err
-		}
-		order, err := memberNames(text)
-		if err != nil {
-			return err
-		}
+		rows[i] = row
 		for _, name := range order {
 			if !slices.Contains(names, name) {
 				names = append(names, name)
@@ -45,10 +36,7 @@ func writeCSV[T any](w io.Writer, items []T) error {
 	if len(names) == 0 {
 		return nil
 	}
-	out := csv.NewWriter(w)
-	if err := out.Write(names); err != nil {
-		return err
-	}
+	records := [][]string{names}
 	for _, row := range rows {
 		fields := make([]string, len(names))
 		for i, name := range names {
@@ -57,12 +45,25 @@ func writeCSV[T any](w io.Writer, items []T) error {
 				return err
 			}
 		}
-		if err := out.Write(fields); err != nil {
-			return err
-		}
+		records = append(records, fields)
 	}
-	out.Flush()
-	return out.Error()
+	return csv.NewWriter(w).WriteAll(records)
+}
+
+// members returns those of an item, which has to be an object in JSON, and their names in order.
+func members(item any) (row map[string]json.RawMessage, names []string, err error) {
+	text, err := json.Marshal(item)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(text) == 0 || text[0] != '{' {
+		return nil, nil, fmt.Errorf("%s is no list of objects, which csv is for", text)
+	}
+	if err := json.Unmarshal(text, &row); err != nil {
+		return nil, nil, err
+	}
+	names, err = memberNames(text)
+	return row, names, err
 }
 
 // memberNames are those of an object's members, in their order.

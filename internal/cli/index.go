@@ -386,18 +386,14 @@ func printIndexes(w io.Writer, output format, list v1.IndexList) error {
 				i.Definition)
 		}
 		for _, i := range list.Indexes {
-			if i.Reason != "" {
-				fmt.Fprintf(t, "\n%s/%s: %s\n", i.Keyspace(), i.Name, i.Reason)
-			}
+			remark(t, i.Reason, "%s/%s", i.Keyspace(), i.Name)
 			for _, w := range i.WaitingFor {
 				fmt.Fprintf(t, "\n%s/%s waits: %s\n", i.Keyspace(), i.Name, w)
 			}
-			if a := i.Availability; a != nil && a.Why != "" {
-				fmt.Fprintf(t, "\n%s/%s is %s since %s: %s\n", i.Keyspace(), i.Name, a.State, clockOf(a.SinceMS), a.Why)
+			if a := i.Availability; a != nil {
+				remark(t, a.Why, "%s/%s is %s since %s", i.Keyspace(), i.Name, a.State, clockOf(a.SinceMS))
 			}
-			if i.Outdated != "" {
-				fmt.Fprintf(t, "\n%s/%s is outdated: %s\n", i.Keyspace(), i.Name, i.Outdated)
-			}
+			remark(t, i.Outdated, "%s/%s is outdated", i.Keyspace(), i.Name)
 		}
 	})
 }
@@ -480,16 +476,10 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 		if x := info.Split; x != nil {
 			fmt.Fprintf(t, "split\tindex %s of %d slices is %s, %.0f%%: %s\n", x.ID, x.Partitions, x.State, x.Progress,
 				x.Definition)
-			if x.Cause != "" {
-				fmt.Fprintf(t, "by itself\t%s\n", x.Cause)
-			}
+			rowIf(t, "by itself", x.Cause)
 		}
-		if info.SplitWaits != "" {
-			fmt.Fprintf(t, "no split yet\t%s\n", info.SplitWaits)
-		}
-		if info.MergeWaits != "" {
-			fmt.Fprintf(t, "no merge yet\t%s\n", info.MergeWaits)
-		}
+		rowIf(t, "no split yet", info.SplitWaits)
+		rowIf(t, "no merge yet", info.MergeWaits)
 		if info.AskedPartitions != 0 {
 			fmt.Fprintf(t, "asked for\t%d partitions: it has more by itself\n", info.AskedPartitions)
 		}
@@ -499,15 +489,11 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 		if info.Replaces != 0 {
 			fmt.Fprintf(t, "replaces\tindex %s, when it is ready\n", info.Replaces)
 		}
-		if info.SplitFailed != "" {
-			fmt.Fprintf(t, "no split\t%s\n", info.SplitFailed)
-		}
+		rowIf(t, "no split", info.SplitFailed)
 		if info.ExpressionRules != 0 {
 			fmt.Fprintf(t, "expression rules\t%d\n", info.ExpressionRules)
 		}
-		if info.Outdated != "" {
-			fmt.Fprintf(t, "outdated\t%s\n", info.Outdated)
-		}
+		rowIf(t, "outdated", info.Outdated)
 		if f := info.Faults; f != nil {
 			fmt.Fprintf(t, "without entry\t%d by a failing expression, %d by a key that is too long\nof these\t%q: %s\n",
 				f.Expression, f.TooLong, f.Sample.DocID, f.Sample.Error)
@@ -521,17 +507,13 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 
 // printTroubles says what an index lacks or waits for.
 func printTroubles(t io.Writer, info *v1.IndexInfo) {
-	if info.Reason != "" {
-		fmt.Fprintf(t, "reason\t%s\n", info.Reason)
-	}
+	rowIf(t, "reason", info.Reason)
 	for _, w := range info.WaitingFor {
 		fmt.Fprintf(t, "waits\t%s\n", w)
 	}
 	if a := info.Availability; a != nil {
 		fmt.Fprintf(t, "availability\t%s since %s\n", a.State, clockOf(a.SinceMS))
-		if a.Why != "" {
-			fmt.Fprintf(t, "lacking\t%s\n", a.Why)
-		}
+		rowIf(t, "lacking", a.Why)
 	}
 }
 

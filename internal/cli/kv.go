@@ -19,7 +19,6 @@ import (
 
 	"tidemark/internal/config"
 	"tidemark/internal/documents"
-	"tidemark/internal/localcluster"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv"
 	"tidemark/kv/connstr"
@@ -228,9 +227,9 @@ func (f *kvFlags) manifest() (seeds []string, err error) {
 	if f.data == "" {
 		return nil, nil
 	}
-	m, err := localcluster.ReadManifest(f.data)
+	m, err := localManifest(f.data)
 	if err != nil {
-		return nil, usage("--data %s: no running `tidemark up` there: %v", f.data, err)
+		return nil, err
 	}
 	for _, e := range m.KV {
 		seeds = append(seeds, orElse(e.MemcachedTLS, e.Memcached))

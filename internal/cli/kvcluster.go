@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tidemark/internal/localcluster"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv"
 	"tidemark/kv/clustermap"
@@ -48,21 +47,12 @@ func (f *kvAdminFlags) open() (*kv.Admin, error) {
 		urls = strings.Split(f.admin, ",")
 	}
 	if f.data != "" {
-		m, err := localcluster.ReadManifest(f.data)
+		local, err := f.ofData()
 		if err != nil {
-			return nil, usage("--data %s: no running `tidemark up` there: %v", f.data, err)
+			return nil, err
 		}
 		if len(urls) == 0 {
-			for _, e := range m.KV {
-				urls = append(urls, e.Admin)
-			}
-		}
-		if f.files.Empty() && m.TLS != nil {
-			f.files = tlsconf.Files(*m.TLS)
-		}
-		f.user = orElse(f.user, m.KVUser)
-		if f.passwordFile == "" {
-			f.password = orElse(f.password, m.KVPassword)
+			urls = local
 		}
 	}
 	if f.passwordFile != "" {
@@ -80,6 +70,25 @@ func (f *kvAdminFlags) open() (*kv.Admin, error) {
 		return nil, usageError{err}
 	}
 	return openKVAdmin(urls, f.user, f.password, source)
+}
+
+// ofData returns the nodes of the local cluster in the data folder, and takes from it what no other flag says.
+func (f *kvAdminFlags) ofData() (urls []string, err error) {
+	m, err := localManifest(f.data)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range m.KV {
+		urls = append(urls, e.Admin)
+	}
+	if f.files.Empty() && m.TLS != nil {
+		f.files = tlsconf.Files(*m.TLS)
+	}
+	f.user = orElse(f.user, m.KVUser)
+	if f.passwordFile == "" {
+		f.password = orElse(f.password, m.KVPassword)
+	}
+	return urls, nil
 }
 
 // openKVAdmin makes a client of addresses with or without a scheme: inside TLS when there is a source, or they say so.

@@ -57,6 +57,20 @@ func (f *format) Set(text string) error {
 	return nil
 }
 
+// rowIf writes a row of a name and a text, where there is a text.
+func rowIf(t io.Writer, name, text string) {
+	if text != "" {
+		fmt.Fprintf(t, "%s\t%s\n", name, text)
+	}
+}
+
+// remark writes below a table what a text says of something, where there is a text.
+func remark(t io.Writer, text, of string, args ...any) {
+	if text != "" {
+		fmt.Fprintf(t, "\n%s: %s\n", fmt.Sprintf(of, args...), text)
+	}
+}
+
 // addOutput adds --output.
 func addOutput(fl *pflag.FlagSet, f *format) {
 	if *f == "" {

@@ -18,7 +18,6 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
-	"tidemark/internal/localcluster"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/wire"
@@ -98,9 +97,9 @@ func (f *serverFlags) projectorTLS() (*tls.Config, error) {
 	}
 	files := f.who.files
 	if files.Empty() && f.data != "" {
-		m, err := localcluster.ReadManifest(f.data)
+		m, err := localManifest(f.data)
 		if err != nil {
-			return nil, usage("--data %s: no running `tidemark up` there: %v", f.data, err)
+			return nil, err
 		}
 		if m.TLS != nil {
 			files = tlsconf.Files(*m.TLS)
@@ -258,10 +257,9 @@ func tableProjectors(t io.Writer, views []projectorView, vbuckets bool) {
 				clockOf(k.SinceMS), k.Error)
 		}
 		for i := range v.State.Buckets {
-			if b := &v.State.Buckets[i]; b.PurgesUntold != "" {
-				fmt.Fprintf(t, "\n%s: KV does not tell its purge seqnos of bucket %s, so that copies may take vbuckets anew "+
-					"without need: %s\n", v.State.ID, b.Bucket, b.PurgesUntold)
-			}
+			b := &v.State.Buckets[i]
+			remark(t, b.PurgesUntold, "%s: KV does not tell its purge seqnos of bucket %s, so that copies may take vbuckets "+
+				"anew without need", v.State.ID, b.Bucket)
 		}
 		for _, f := range v.State.Faults {
 			fmt.Fprintf(t, "\n%s: index %d: %d documents have no entry: an expression failed (%d), a key was too long (%d); "+

@@ -334,14 +334,23 @@ func (f *serverFlags) do(ctx context.Context, call func(ctx context.Context, c *
 	return call(ctx, c)
 }
 
+// localManifest reads what a running up says in the data folder.
+func localManifest(data string) (*localcluster.Manifest, error) {
+	m, err := localcluster.ReadManifest(data)
+	if err != nil {
+		return nil, usage("--data %s: no running `tidemark up` there: %v", data, err)
+	}
+	return m, nil
+}
+
 // client returns a client of the cluster that the flags name.
 func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Context, context.CancelFunc, error) {
 	servers := f.server
 	var m *localcluster.Manifest
 	if len(servers) == 0 && f.data != "" {
 		var err error
-		if m, err = localcluster.ReadManifest(f.data); err != nil {
-			return nil, nil, nil, usage("--data %s: no running `tidemark up` there: %v", f.data, err)
+		if m, err = localManifest(f.data); err != nil {
+			return nil, nil, nil, err
 		}
 		servers = m.Servers()
 	}

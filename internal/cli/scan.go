@@ -104,19 +104,16 @@ func (sf *scanFlags) request() (v1.ScanRequest, error) {
 				rpc.ExplainJSON([]byte(sf.project), 0, err))
 		}
 	}
-	equal, err := jsonArray("equal", sf.equal)
-	if err != nil {
-		return req, err
+	between := v1.Range{Inclusion: sf.inclusion}
+	for _, a := range []struct {
+		flag, text string
+		values     *[]json.RawMessage
+	}{{"equal", sf.equal, &req.Equal}, {"low", sf.low, &between.Low}, {"high", sf.high, &between.High}} {
+		var err error
+		if *a.values, err = jsonArray(a.flag, a.text); err != nil {
+			return req, err
+		}
 	}
-	low, err := jsonArray("low", sf.low)
-	if err != nil {
-		return req, err
-	}
-	high, err := jsonArray("high", sf.high)
-	if err != nil {
-		return req, err
-	}
-	req.Equal = equal
 	if err := sf.readTokens(&req); err != nil {
 		return req, err
 	}
@@ -126,29 +123,32 @@ func (sf *scanFlags) request() (v1.ScanRequest, error) {
 	if given := sf.given(); len(given) > 1 {
 		return req, usage("%s exclude each other", strings.Join(given, " and "))
 	}
-	if low != nil || high != nil {
-		req.Range = &v1.Range{Low: low, High: high, Inclusion: sf.inclusion}
+	if between.Low != nil || between.High != nil {
+		req.Range = &between
 	}
 	return req, nil
 }
 
 // readRanges reads the ranges and conditions that are given as objects.
-func (sf *scanFlags) readRanges(req *v1.ScanRequest) error {
-	for _, text := range sf.ranges {
-		var r v1.Range
-		if err := strictJSON(text, &r); err != nil {
-			return usage(`--range %s: want an object such as '{"low":["FR"],"high":["GB"],"inclusion":"low"}': %v`, text, err)
-		}
-		req.Ranges = append(req.Ranges, r)
+func (sf *scanFlags) readRanges(req *v1.ScanRequest) (err error) {
+	const example = `{"low":["FR"],"high":["GB"],"inclusion":"low"}`
+	if req.Ranges, err = objects[v1.Range]("range", example, sf.ranges); err != nil {
+		return err
 	}
-	for _, text := range sf.where {
-		var c v1.Condition
-		if err := strictJSON(text, &c); err != nil {
-			return usage(`--where %s: want an object such as '{"component":1,"low":10}': %v`, text, err)
+	req.Where, err = objects[v1.Condition]("where", `{"component":1,"low":10}`, sf.where)
+	return err
+}
+
+// objects reads the texts of a flag that is given once for each.
+func objects[T any](flag, example string, texts []string) (all []T, err error) {
+	for _, text := range texts {
+		var x T
+		if err := strictJSON(text, &x); err != nil {
+			return nil, usage(`--%s %s: want an object such as '%s': %v`, flag, text, example, err)
 		}
-		req.Where = append(req.Where, c)
+		all = append(all, x)
 	}
-	return nil
+	return all, nil
 }
 
 // newSession is the --session-token of who has none yet.

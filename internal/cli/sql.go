@@ -58,10 +58,8 @@ those before it.`,
 				if err != nil {
 					return inFile(file, err)
 				}
-				if wait.wanted() {
-					if err := waitResults(ctx, s, c, results); err != nil {
-						return err
-					}
+				if err := wait.results(ctx, s, c, results); err != nil {
+					return err
 				}
 				printNotices(s.Err, results)
 				return printResults(s.Out, f.output, results)
@@ -207,6 +205,14 @@ func building(results []v1.StatementResult) (ids []index.ID) {
 		}
 	}
 	return ids
+}
+
+// results waits, if that is wanted, as waitResults does.
+func (w *waitFlags) results(ctx context.Context, s Streams, c *client.Client, results []v1.StatementResult) error {
+	if !w.wanted() {
+		return nil
+	}
+	return waitResults(ctx, s, c, results)
 }
 
 // waitResults waits until what the statements build is ready, and says so in the results.

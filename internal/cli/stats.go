@@ -76,28 +76,20 @@ func tableStats(t io.Writer, st *v1.Stats) {
 	for i := range st.Indexes {
 		x := &st.Indexes[i]
 		name := x.Bucket + "/" + x.Name
-		if x.Reason != "" {
-			fmt.Fprintf(t, "\n%s: %s\n", name, x.Reason)
-		}
-		if a := x.Availability; a != nil && a.Why != "" {
-			fmt.Fprintf(t, "\n%s: %s since %s: %s\n", name, a.State, clockOf(a.SinceMS), a.Why)
+		remark(t, x.Reason, "%s", name)
+		if a := x.Availability; a != nil {
+			remark(t, a.Why, "%s: %s since %s", name, a.State, clockOf(a.SinceMS))
 		}
 		if f := x.Faults; f != nil {
 			fmt.Fprintf(t, "\n%s: %d documents have no entry: an expression failed (%d), a key was too long (%d); one is %s "+
 				"(vbucket %d, seqno %d): %s\n",
 				name, faultCount(f), f.Expression, f.TooLong, f.Sample.DocID, f.Sample.VBucket, f.Sample.Seqno, f.Sample.Error)
 		}
-		if x.LastScanError != "" {
-			fmt.Fprintf(t, "\n%s: %d scans failed; one: %s\n", name, x.NumScanErrors, x.LastScanError)
-		}
-		if x.PendingUnknown != "" {
-			fmt.Fprintf(t, "\n%s: PENDING may be too low: %s\n", name, x.PendingUnknown)
-		}
+		remark(t, x.LastScanError, "%s: %d scans failed; one", name, x.NumScanErrors)
+		remark(t, x.PendingUnknown, "%s: PENDING may be too low", name)
 	}
 	for i := range st.Indexers {
-		if n := &st.Indexers[i]; n.Health != "" {
-			fmt.Fprintf(t, "\nindexer %s: %s\n", n.ID, n.Health)
-		}
+		remark(t, st.Indexers[i].Health, "indexer %s", st.Indexers[i].ID)
 	}
 }
 

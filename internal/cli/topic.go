@@ -14,7 +14,6 @@ import (
 	"tidemark/client/topic"
 	"tidemark/collate"
 	"tidemark/index"
-	"tidemark/internal/localcluster"
 	"tidemark/internal/tlsconf"
 	"tidemark/keyversion"
 )
@@ -106,9 +105,9 @@ func (f *serverFlags) subscriberTLS(own tlsconf.Files, log hclog.Logger) (*tlsco
 	}
 	files := f.who.files
 	if files.Empty() && len(f.server) == 0 && f.data != "" {
-		m, err := localcluster.ReadManifest(f.data)
+		m, err := localManifest(f.data)
 		if err != nil {
-			return nil, usage("--data %s: no running `tidemark up` there: %v", f.data, err)
+			return nil, err
 		}
 		if m.Subscriber != nil {
 			files = tlsconf.Files(*m.Subscriber)
