@@ -608,28 +608,13 @@ func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 		k.marker(k.cur + 1 + uint64(s.dice.node.Intn(int(k.branch.high()-k.cur))))
 		x.told = !k.marked(&x.Stream)
 	case k.mid && len(k.items) > 0 && x.Side(projects.KVDocument, k.items[0].seqno) == projects.SideTakes:
-		it := k.items[0]
-		if len(x.rest) == 0 {
-			x.Place(it.seqno) // as with a finite stream of KV, only the end says how far was read
-			if e, ok := s.statement(n.num, it, x.Window, x.copies); ok {
-				x.rest = s.parts(e)
-			}
-		}
-		if len(x.rest) > 0 && send(x.rest[0]) == ingest.NotOwner {
+		if !s.feedItem(n, x, send) {
 			delete(h.sides, key)
 		}
-		if len(x.rest) > 1 {
-			x.rest = x.rest[1:]
-			return
-		}
-		k.items, k.cur, x.rest = k.items[1:], it.seqno, nil
-		x.Took(it.seqno, false)
 	case k.mid:
 		k.mid, k.items, k.cur = false, nil, k.window.End
-		if x.Done || !x.on && k.cur >= x.Want.End {
-			return // the stream's end says it
-		}
-		if x.Took(k.cur, true) && s.dice.node.Intn(2) == 0 {
+		ends := x.Done || !x.on && k.cur >= x.Want.End // the stream's end says it
+		if !ends && x.Took(k.cur, true) && s.dice.node.Intn(2) == 0 {
 			send(d.Sync(x.VBUUID, x.Complete))
 		}
 	case k.cur >= x.Want.End:
@@ -644,6 +629,25 @@ func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 		send(d.End(x.Last))
 		delete(h.sides, key)
 	}
+}
+
+// feedItem sends the first document of a side stream, a part at each call; owned is false if nobody there wants it.
+func (s *Sim) feedItem(n *node, x *side, send func(keyversion.Event) ingest.Verdict) (owned bool) {
+	it := x.ks.items[0]
+	if len(x.rest) == 0 {
+		x.Place(it.seqno) // as with a finite stream of KV, only the end says how far was read
+		if e, ok := s.statement(n.num, it, x.Window, x.copies); ok {
+			x.rest = s.parts(e)
+		}
+	}
+	owned = len(x.rest) == 0 || send(x.rest[0]) != ingest.NotOwner
+	if len(x.rest) > 1 {
+		x.rest = x.rest[1:]
+		return owned
+	}
+	x.ks.items, x.ks.cur, x.rest = x.ks.items[1:], it.seqno, nil
+	x.Took(it.seqno, false)
+	return owned
 }
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -571,12 +571,7 @@ func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
 	if !pr.up || !n.up || st == nil {
 		return
 	}
-	keep := len(again)
-	for keep > 0 && again[keep-1].e.Incarnation == st.Incarnation && again[keep-1].e.Kind != keyversion.StreamBegin &&
-		again[keep-1].e.Kind != keyversion.DropData {
-		keep--
-	}
-	again = again[keep:]
+	again = goingOn(again, st.Incarnation)
 	if len(again) == 0 || st.drop[key.node] || s.dice.projector.Intn(2) == 0 {
 		st.drop[key.node], st.mute[key.node] = false, false
 		s.emit(p, key.node, b, key.v, st.down(key.node, st.topo).Begin(st.ks.cur), st.ks.cur)
@@ -585,6 +580,18 @@ func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
 	s.ev("p%d sends %d messages of %s/%d again to n%d", p, len(again), key.bucket, key.v, key.node)
 	s.emit(p, key.node, b, key.v, st.down(key.node, again[0].topo).Begin(again[0].before), again[0].before)
 	c.queue = append(c.queue, again...)
+}
+
+// goingOn returns the last messages, those that say how a stream goes on.
+func goingOn(all []message, stream index.Incarnation) []message {
+	keep := len(all)
+	for ; keep > 0; keep-- {
+		e := &all[keep-1].e
+		if e.Incarnation != stream || e.Kind == keyversion.StreamBegin || e.Kind == keyversion.DropData {
+			break
+		}
+	}
+	return all[keep:]
 }
 
 // resumeSide: of a side stream whose connection was lost the router goes on over the next one, or it is given up.

@@ -416,6 +416,11 @@ func (s *Sim) act() {
 	default:
 		s.fault(b, v, p, n)
 	}
+	s.regular(b, v, n)
+}
+
+// regular does what is due at a step whatever else happens in it.
+func (s *Sim) regular(b *kvBucket, v int, n *node) {
 	if s.step%20 == 0 {
 		if s.byHand() {
 			s.goOnMoving(b)

@@ -150,16 +150,7 @@ func (s *Sim) writeBatch(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *stor
 		s.wrote(st.live)
 	}
 	if t.Kind == ingest.AtStability {
-		s.ev("n%d copy %d flushes S%d %v exact %v: %v", n.num, c.ID, t.Ref.Number, t.Vector.Seqnos, c.Exact, st.live.pos)
-		snap := st.keep()
-		if snap.ref, snap.exact = t.Ref, c.Exact; c.Exact {
-			st.ready = true
-			s.Report.Exact++
-			s.checkFlushed(n, c.ID, st, t)
-		}
-		if st.snaps = append(st.snaps, snap); len(st.snaps) > keepSnaps {
-			st.snaps = st.snaps[1:]
-		}
+		s.keepFlushed(n, t, c, st)
 	} else {
 		s.ev("n%d copy %d batch kind %d: %v", n.num, c.ID, t.Kind, st.live.pos)
 	}
@@ -171,6 +162,20 @@ func (s *Sim) writeBatch(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *stor
 	}
 	if s.mix[commonFiles] && s.dice.node.Intn(4) == 0 {
 		s.keepCommon(n)
+	}
+}
+
+// keepFlushed makes the snapshot at a stability timestamp that a copy has reached.
+func (s *Sim) keepFlushed(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *store) {
+	s.ev("n%d copy %d flushes S%d %v exact %v: %v", n.num, c.ID, t.Ref.Number, t.Vector.Seqnos, c.Exact, st.live.pos)
+	snap := st.keep()
+	if snap.ref, snap.exact = t.Ref, c.Exact; c.Exact {
+		st.ready = true
+		s.Report.Exact++
+		s.checkFlushed(n, c.ID, st, t)
+	}
+	if st.snaps = append(st.snaps, snap); len(st.snaps) > keepSnaps {
+		st.snaps = st.snaps[1:]
 	}
 }
 
