@@ -116,15 +116,9 @@ func examineEntry(key, value []byte) (index uint64, err error) {
 // that is not whole beside an older one that is costs nothing but the replay.
 func (st *storage) examineSnapshots(first uint64) error {
 	dir := filepath.Join(st.cfg.Dir, "snapshots")
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	names, err := snapshotsIn(dir)
+	if err != nil {
 		return err
-	}
-	names := make([]string, 0, len(entries))
-	for _, e := range entries {
-		if e.IsDir() && !strings.HasSuffix(e.Name(), ".tmp") { // those were never finished
-			names = append(names, e.Name())
-		}
 	}
 	var store *raft.FileSnapshotStore
 	if len(names) > 0 {
@@ -155,6 +149,21 @@ func (st *storage) examineSnapshots(first uint64) error {
 			errors.Join(damaged...))
 	}
 	return nil
+}
+
+// snapshotsIn returns the names of the finished state snapshots in a folder, which need not be there.
+func snapshotsIn(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasSuffix(e.Name(), ".tmp") { // those were never finished
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
 }
 
 // examineSnapshot checks the content's checksum, and what the description says against the folder's name, which holds
