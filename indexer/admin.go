@@ -5,65 +5,63 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
-	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"tidemark/errcode"
 	"tidemark/indexer/core"
+	"tidemark/indexerclient"
 	"tidemark/internal/logging"
 	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
 	"tidemark/internal/version"
 	"tidemark/wire"
 )
 
-// adminHandler serves each message of package wire that indexers take, health and metrics. It stands on a port of its
-// own: no command ever waits behind data. Over TLS only managers command it.
-func (x *Indexer) adminHandler() http.Handler {
-	r := mux.NewRouter()
-	const limit = rpc.MaxControlBody
-	manager, anyone := tlsconf.Only(tlsconf.Manager), tlsconf.Only(tlsconf.Roles()...)
-	add := func(method, path string, check func(*http.Request) error, h http.Handler) {
-		r.Handle(path, rpc.Guard(check, h)).Methods(method)
-	}
-	add(http.MethodPut, "/v1/hello", manager, rpc.Handle(limit, x.hello))
-	add(http.MethodPut, "/v1/definitions", manager, rpc.Handle(limit, x.definitions))
-	add(http.MethodPost, "/v1/definitions:change", manager, rpc.Handle(limit, x.change))
-	add(http.MethodPost, "/v1/poll", manager, rpc.Handle(limit, x.poll))
-	add(http.MethodPut, "/v1/stability", manager, rpc.Handle(limit, x.stability))
-	add(http.MethodPut, "/v1/rollback", manager, rpc.Handle(limit, x.rollback))
-	add(http.MethodPost, "/v1/orphans:drop", manager, rpc.Handle(limit, x.dropOrphans))
-	add(http.MethodGet, "/v1/logging", anyone, logging.Handler(x.log))
-	add(http.MethodPut, "/v1/logging", manager, logging.Handler(x.log))
-	add(http.MethodGet, "/v1/status", anyone, http.HandlerFunc(x.status))
-	add(http.MethodGet, "/v1/stats", anyone, http.HandlerFunc(x.serveStats))
-	add(http.MethodGet, "/v1/positions", anyone, http.HandlerFunc(x.positions))
-	add(http.MethodGet, "/v1/scans", manager, http.HandlerFunc(x.runningScans))
-	add(http.MethodGet, "/v1/history", manager, http.HandlerFunc(x.history))
-	add(http.MethodPost, "/v1/scans:cancel", manager, rpc.Handle(limit, x.cancelScan))
-	add(http.MethodPost, "/v1/scans:slow", manager, rpc.Handle(limit, x.slowFrom))
-	add(http.MethodPost, "/v1/samples", manager, rpc.Handle(limit, x.sample))
-	x.metrics.registry.MustRegister(collector{x})
-	add(http.MethodGet, "/metrics", x.managers.OrToken(anyone), promhttp.HandlerFor(x.metrics.registry,
-		promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce}))
-	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
-		rpc.Write(w, r, http.StatusOK,
-			wire.OK{})
-	}).Methods(http.MethodGet)
-	r.HandleFunc("/readyz", x.ready).Methods(http.MethodGet)
-	otherwise(r, "an indexer's admin port")
-	return r
-}
+// callTime is more than the patience of any caller: who has gone ends his call sooner.
+const (
+	callTime     = 30 * time.Second
+	rollbackTime = 2 * indexerclient.RollbackTimeout
+)
 
-// otherwise answers what has no route with problem JSON.
-func otherwise(r *mux.Router, who string) {
-	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.Refuse(errcode.NotFound, "%s has no %s", who, r.URL.Path))
-	})
-	r.MethodNotAllowedHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.Refuse(errcode.MethodNotAllowed, "%s does not take %s", r.URL.Path, r.Method))
-	})
+// adminTable has each message of package wire that indexers take, health and metrics. It stands on a port of its own:
+// no command ever waits behind data. Over TLS only managers command it.
+func (x *Indexer) adminTable() *route.Table {
+	const large, small = rpc.MaxControlBody, rpc.MaxUserBody
+	manager, all := route.Only(tlsconf.Manager), route.Certified()
+	take := func(method, path string, body int64, limit time.Duration, handle rpc.HandlerFunc) route.Route {
+		return route.Route{Method: method, Path: path, Role: manager, Body: body, Limit: limit, Handle: handle}
+	}
+	show := func(path string, who route.Role, handle rpc.HandlerFunc) route.Route {
+		return route.Route{Method: http.MethodGet, Path: path, Role: who, Limit: callTime, Handle: handle}
+	}
+	metrics := show("/metrics", all.Or("a token of role metrics", x.managers.OrToken),
+		route.Plain(promhttp.HandlerFor(x.metrics.registry, promhttp.HandlerOpts{})))
+	metrics.Places = x.metrics.scrapes
+	return &route.Table{Lacks: "an indexer's admin port has no %s", Routes: []route.Route{
+		take(http.MethodPut, "/v1/hello", small, callTime, rpc.Message(x.hello)),
+		take(http.MethodPut, "/v1/definitions", large, callTime, rpc.Message(x.definitions)),
+		take(http.MethodPost, "/v1/definitions:change", large, callTime, rpc.Message(x.change)),
+		take(http.MethodPost, "/v1/poll", large, callTime, rpc.Message(x.poll)),
+		take(http.MethodPut, "/v1/stability", large, callTime, rpc.Message(x.stability)),
+		take(http.MethodPut, "/v1/rollback", large, rollbackTime, rpc.Message(x.rollback)),
+		take(http.MethodPost, "/v1/orphans:drop", large, callTime, rpc.Message(x.dropOrphans)),
+		take(http.MethodPut, "/v1/logging", small, callTime, logging.Put(x.log)),
+		take(http.MethodPost, "/v1/scans:cancel", small, callTime, rpc.Message(x.cancelScan)),
+		take(http.MethodPost, "/v1/scans:slow", small, callTime, rpc.Message(x.slowFrom)),
+		take(http.MethodPost, "/v1/samples", small, callTime, rpc.Message(x.sample)),
+		show("/v1/logging", all, logging.Get(x.log)),
+		show("/v1/status", all, rpc.Show(x.status)),
+		show("/v1/stats", all, rpc.Show(func(ctx context.Context) (*wire.IndexerStats, error) {
+			return x.stats(ctx), nil
+		})),
+		show("/v1/positions", all, x.positions),
+		show("/v1/scans", manager, x.runningScans),
+		show("/v1/history", manager, x.history),
+		metrics, route.Alive(), route.Ready(x.reasons),
+	}}
 }
 
 // admit checks a command's fence, and counts those that are refused.
@@ -163,28 +161,29 @@ type SideStatus struct {
 	To      uint64 `json:"to"`
 }
 
-func (x *Indexer) status(w http.ResponseWriter, r *http.Request) {
+func (x *Indexer) status(ctx context.Context) (*Status, error) {
 	id := x.identity.get()
-	s := Status{Endpoint: x.Endpoint(), ClusterID: id.ClusterID, Version: version.Full(), Fence: id.Fence,
-		Health: x.health.First(), Report: x.fullReport(r.Context(), func(string) bool { return true })}
+	s := &Status{Endpoint: x.Endpoint(), ClusterID: id.ClusterID, Version: version.Full(), Fence: id.Fence,
+		Health: x.health.First(), Report: x.fullReport(ctx, func(string) bool { return true })}
 	for _, k := range x.allBuckets() {
-		_ = k.Do(r.Context(), func(st *core.Bucket) { // a bucket that goes has nothing to show
+		_ = k.Do(ctx, func(st *core.Bucket) { // a bucket that goes has nothing to show
 			for _, p := range st.SideStreams() {
 				s.Sides = append(s.Sides, SideStatus{Bucket: k.Name(), VBucket: p.VBucket, Begun: p.Begun, At: p.At, To: p.To})
 			}
 		})
 	}
-	rpc.Write(w, r, http.StatusOK, s)
+	return s, nil
 }
 
 // positions draws, per bucket and vbucket, the stream that feeds it and where each copy stands: why something waits.
-func (x *Indexer) positions(w http.ResponseWriter, r *http.Request) {
+func (x *Indexer) positions(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	for _, k := range x.allBuckets() {
 		text := "" // a bucket that goes has nothing to show
 		_ = k.Do(r.Context(), func(st *core.Bucket) { text = st.String() })
 		if _, err := fmt.Fprintf(w, "bucket %s: %s", k.Name(), text); err != nil {
-			return
+			return nil //nolint:nilerr // the client has gone: nobody is left to tell
 		}
 	}
+	return nil
 }

@@ -18,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,6 +46,7 @@ import (
 	"tidemark/indexer/transport"
 	"tidemark/indexer/verify"
 	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
 	"tidemark/managerclient"
 	"tidemark/projectorclient"
@@ -415,8 +415,9 @@ func (x *Indexer) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	g.Go(func() error { return x.serve(inner, rpc.Traced(x.cfg.Tracer, x.adminHandler()), x.ports.admin) })
-	g.Go(func() error { return x.serve(inner, rpc.Traced(x.cfg.Tracer, x.scanHandler(x.scans)), x.ports.scan) })
+	x.metrics.registry.MustRegister(collector{x})
+	g.Go(func() error { return x.serve(inner, x.adminTable(), x.ports.admin) })
+	g.Go(func() error { return x.serve(inner, x.scanTable(x.scans), x.ports.scan) })
 	g.Go(func() error { return x.scans.Run(inner) })
 	g.Go(func() error { return (&reporter{x: x}).Run(inner) })
 	g.Go(func() error { return x.sides.Run(inner) })
@@ -476,10 +477,9 @@ func stopWithin(ctx context.Context, most time.Duration, f func() error) error {
 }
 
 // serve answers HTTP requests on a port until ctx ends.
-func (x *Indexer) serve(ctx context.Context, h http.Handler, l net.Listener) error {
-	s := rpc.NewServer(h)
-	s.ErrorLog = x.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
-	return rpc.Serve(ctx, s, x.cfg.TLS.Listen(l, tlsconf.HTTP), stopGrace)
+func (x *Indexer) serve(ctx context.Context, t *route.Table, l net.Listener) error {
+	s := &route.Server{Handler: t.Handler(), TLS: x.cfg.TLS, Log: x.log, Tracer: x.cfg.Tracer, Grace: stopGrace}
+	return s.Serve(ctx, l)
 }
 
 // wake makes a loop look at once.

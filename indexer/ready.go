@@ -2,13 +2,11 @@ package indexer
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
-	"tidemark/wire"
 )
 
 // Codes of reasons of /readyz, beside those of package rpc.
@@ -20,17 +18,8 @@ const (
 // maxNamed is how many copies a reason names.
 const maxNamed = 5
 
-// ready is 200 when this indexer can serve: it is registered, tells the leader how it is, its disk and its copies are
-// well, and each of its copies of a ready index holds a stability timestamp, so that scans may use it. Else the problem
-// lists what is in the way.
-func (x *Indexer) ready(w http.ResponseWriter, r *http.Request) {
-	if p := rpc.Unready(x.reasons()); p != nil {
-		rpc.WriteProblem(w, p)
-		return
-	}
-	rpc.Write(w, r, http.StatusOK, wire.OK{})
-}
-
+// reasons is what keeps this indexer from serving: to be registered, tell the leader how it is, have a disk and copies
+// that are well, and copies of each ready index that hold a stability timestamp, so that scans may use them.
 func (x *Indexer) reasons() (all []rpc.Reason) {
 	id := x.identity.get()
 	for source, why := range x.health.All() {

@@ -4,8 +4,6 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/gorilla/mux"
-
 	"tidemark/indexer/scanport"
 	"tidemark/indexer/scanserver"
 	"tidemark/indexer/transfer"
@@ -20,8 +18,10 @@ func TestEveryPathByEveryRole(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	manager, all := []tlsconf.Role{tlsconf.Manager}, tlsconf.Roles()
-	w.x.metrics.registry.Unregister(collector{w.x}) // the handler that is made here registers it anew
-	rpctest.Roles(t, w.x.adminHandler().(*mux.Router), map[string][]tlsconf.Role{
+	admin, scans := w.x.adminTable(), w.x.scanTable(w.x.scans)
+	rpctest.Whole(t, "An indexer, --admin", admin)
+	rpctest.Whole(t, "An indexer, --scan", scans)
+	rpctest.Roles(t, admin, map[string][]tlsconf.Role{
 		"PUT /v1/hello": manager, "PUT /v1/definitions": manager, "POST /v1/definitions:change": manager,
 		"POST /v1/poll": manager, "PUT /v1/stability": manager,
 		"PUT /v1/rollback": manager, "POST /v1/orphans:drop": manager,
@@ -31,8 +31,7 @@ func TestEveryPathByEveryRole(t *testing.T) {
 		"GET /readyz": nil, "GET /v1/logging": all, "PUT /v1/logging": manager,
 	})
 	asks, node := []tlsconf.Role{tlsconf.Manager, tlsconf.Admin}, []tlsconf.Role{tlsconf.Indexer}
-	h := w.x.scanHandler(w.x.scans)
-	rpctest.Roles(t, h.(*mux.Router), map[string][]tlsconf.Role{
+	h := rpctest.Roles(t, scans, map[string][]tlsconf.Role{
 		"POST /v1/indexes/{id:[0-9]+}:scan": asks, "POST /v1/indexes/{id:[0-9]+}:count": asks,
 		"POST /v1/indexes/{id:[0-9]+}:verify": asks,
 		"POST " + verify.Path:                 node, "POST " + scanserver.SlicesPath: node, "POST " + transfer.Path: node, "GET " + scanport.Path: nil, "GET /healthz": nil,

@@ -73,7 +73,7 @@ func goStraight(t *testing.T, docs []testDoc, tune func(*straight)) *straight {
 		s.tune(&options)
 	}
 	s.server = scanserver.New(options)
-	h := w.x.scanHandler(s.server)
+	h := w.x.scanTable(s.server).Handler()
 	server := httptest.NewUnstartedServer(rpc.Traced(w.x.cfg.Tracer, h))
 	server.Listener = tight{server.Listener}
 	server.Start()

@@ -3,10 +3,9 @@ package indexer
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
-
-	"github.com/gorilla/mux"
 
 	"tidemark/index"
 	"tidemark/indexer/copies"
@@ -15,6 +14,7 @@ import (
 	"tidemark/indexer/transfer"
 	"tidemark/internal/history"
 	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
 	"tidemark/wire"
 )
@@ -41,21 +41,15 @@ func (x *Indexer) truth() *scanserver.Truth {
 		Published: x.catalog.Published}
 }
 
-// scanHandler serves what others ask on a port of its own: scans, verifications, copies' files.
-func (x *Indexer) scanHandler(scans *scanserver.Server) http.Handler {
-	r := mux.NewRouter()
-	scans.Route(r)
-	x.verify.Route(r)
-	r.Handle(transfer.Path, rpc.Guard(tlsconf.Only(tlsconf.Indexer), x.fills.Sender())).Methods(http.MethodPost)
-	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
-		rpc.Write(w, r, http.StatusOK, wire.OK{})
-	}).Methods(http.MethodGet)
-	otherwise(r, "an indexer's scan port")
-	return r
+// scanTable has what others ask on a port of its own: scans, verifications, copies' files.
+func (x *Indexer) scanTable(scans *scanserver.Server) *route.Table {
+	return &route.Table{Lacks: "an indexer's scan port has no %s", Routes: slices.Concat(scans.Routes(), x.verify.Routes(),
+		[]route.Route{{Method: http.MethodPost, Path: transfer.Path, Role: route.Only(tlsconf.Indexer),
+			Body: rpc.MaxUserBody, Limit: transfer.AnswerTime, Handle: x.fills.Sender().Serve}, route.Alive()})}
 }
 
 // runningScans shows what is coordinated here, and what was slow: as many as ?running= and ?slow= say.
-func (x *Indexer) runningScans(w http.ResponseWriter, r *http.Request) {
+func (x *Indexer) runningScans(w http.ResponseWriter, r *http.Request) error {
 	most := func(name string) int {
 		n, err := strconv.Atoi(r.URL.Query().Get(name))
 		if err != nil {
@@ -66,18 +60,19 @@ func (x *Indexer) runningScans(w http.ResponseWriter, r *http.Request) {
 	s := x.scans.Running(most("running"), most("slow"))
 	s.Node = x.identity.get().Node
 	rpc.Write(w, r, http.StatusOK, s)
+	return nil
 }
 
 // history says what is known of the scans of the last hour.
-func (x *Indexer) history(w http.ResponseWriter, r *http.Request) {
+func (x *Indexer) history(w http.ResponseWriter, r *http.Request) error {
 	q, err := history.ParseQuery(r)
 	if err != nil {
-		rpc.WriteProblem(w, err)
-		return
+		return err
 	}
 	h := x.scans.Past(q)
 	h.Name = x.cfg.Name
 	rpc.Write(w, r, http.StatusOK, h)
+	return nil
 }
 
 func (x *Indexer) cancelScan(_ context.Context, req *wire.CancelScan) (*wire.OK, error) {

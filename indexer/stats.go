@@ -3,7 +3,6 @@ package indexer
 import (
 	"cmp"
 	"context"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/copies"
 	"tidemark/indexer/meters"
-	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
 
@@ -23,10 +21,6 @@ const scrapePatience = 5 * time.Second
 
 // seqnosPatience bounds how long statistics wait for KV's seqnos.
 const seqnosPatience = 2 * time.Second
-
-func (x *Indexer) serveStats(w http.ResponseWriter, r *http.Request) {
-	rpc.Write(w, r, http.StatusOK, x.stats(r.Context()))
-}
 
 // stats are the figures as they are now.
 func (x *Indexer) stats(ctx context.Context) *wire.IndexerStats {

@@ -8,62 +8,56 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"tidemark/errcode"
 	"tidemark/internal/logging"
 	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
+	"tidemark/projectorclient"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
-// handler is the admin server (PR-2): each message of package wire that projectors take, health and metrics. Over
-// TLS only managers command it; indexers ask for side streams.
-func (p *Projector) handler() http.Handler {
-	r := mux.NewRouter()
-	const limit = rpc.MaxControlBody
-	manager, side := tlsconf.Only(tlsconf.Manager), tlsconf.Only(tlsconf.Manager, tlsconf.Indexer)
-	add := func(method, path string, check func(*http.Request) error, h http.Handler) {
-		r.Handle(path, rpc.Guard(check, h)).Methods(method)
+// callTime is more than the patience of any caller: who has gone ends his call sooner.
+const callTime = 2 * projectorclient.StreamTimeout
+
+// table is the admin server (PR-2): each message of package wire that projectors take, health and metrics. Over TLS
+// only managers command it; indexers ask for side streams.
+func (p *Projector) table() *route.Table {
+	const large, small = rpc.MaxControlBody, rpc.MaxUserBody
+	manager, side, all := route.Only(tlsconf.Manager), route.Only(tlsconf.Manager, tlsconf.Indexer), route.Certified()
+	take := func(method, path string, who route.Role, body int64, handle rpc.HandlerFunc) route.Route {
+		return route.Route{Method: method, Path: path, Role: who, Body: body, Limit: callTime, Handle: handle}
 	}
-	add(http.MethodPut, "/v1/hello", manager, rpc.Handle(limit, p.hello))
-	add(http.MethodPut, "/v1/definitions", manager, rpc.Handle(limit, p.definitions))
-	add(http.MethodPost, "/v1/definitions:change", manager, rpc.Handle(limit, p.change))
-	add(http.MethodPost, "/v1/bucket", manager, rpc.Handle(limit, p.bucketInfo))
-	add(http.MethodPost, "/v1/fields", manager, rpc.Handle(limit, p.fields))
-	add(http.MethodPost, "/v1/failoverlogs", manager, rpc.Handle(limit, p.failoverLogs))
-	add(http.MethodPost, "/v1/streams", side, whoAsks(rpc.Handle(limit, p.streams)))
-	add(http.MethodPost, "/v1/streams:stop", side, whoAsks(rpc.Handle(limit, p.stopStreams)))
-	add(http.MethodPost, "/v1/topics", side, rpc.Handle(limit, p.subscribe))
-	add(http.MethodPost, "/v1/seqnos", side, rpc.Handle(limit, p.seqnos))
-	add(http.MethodPost, "/v1/sync", manager, rpc.Handle(limit, p.sync))
-	anyone := tlsconf.Only(tlsconf.Roles()...)
-	add(http.MethodGet, "/v1/state", anyone, http.HandlerFunc(func(w http.ResponseWriter,
-		r *http.Request) {
-		rpc.Write(w, r, http.StatusOK, p.state())
-	}))
-	add(http.MethodGet, "/v1/logging", anyone, logging.Handler(p.log))
-	add(http.MethodPut, "/v1/logging", manager, logging.Handler(p.log))
-	add(http.MethodGet, "/v1/topics", anyone, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.Write(w, r, http.StatusOK, wire.TopicList{Topics: p.topics()})
-	}))
-	add(http.MethodGet, "/metrics", p.managers.OrToken(anyone), promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
-	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
-		rpc.Write(w, r, http.StatusOK,
-			wire.OK{})
-	}).Methods(http.MethodGet)
-	r.HandleFunc("/readyz", p.ready).Methods(http.MethodGet)
-	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.Refuse(errcode.NotFound, "a projector has no %s", r.URL.Path))
-	})
-	r.MethodNotAllowedHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.Refuse(errcode.MethodNotAllowed, "%s does not take %s", r.URL.Path, r.Method))
-	})
-	return r
+	show := func(path string, who route.Role, handle rpc.HandlerFunc) route.Route {
+		return route.Route{Method: http.MethodGet, Path: path, Role: who, Limit: callTime, Handle: handle}
+	}
+	return &route.Table{Lacks: "a projector has no %s", Routes: []route.Route{
+		take(http.MethodPut, "/v1/hello", manager, small, rpc.Message(p.hello)),
+		take(http.MethodPut, "/v1/definitions", manager, large, rpc.Message(p.definitions)),
+		take(http.MethodPost, "/v1/definitions:change", manager, large, rpc.Message(p.change)),
+		take(http.MethodPost, "/v1/bucket", manager, small, rpc.Message(p.bucketInfo)),
+		take(http.MethodPost, "/v1/fields", manager, small, rpc.Message(p.fields)),
+		take(http.MethodPost, "/v1/failoverlogs", manager, small, rpc.Message(p.failoverLogs)),
+		take(http.MethodPost, "/v1/streams", side, large, whoAsks(rpc.Message(p.streams))),
+		take(http.MethodPost, "/v1/streams:stop", side, small, whoAsks(rpc.Message(p.stopStreams))),
+		take(http.MethodPost, "/v1/topics", side, small, rpc.Message(p.subscribe)),
+		take(http.MethodPost, "/v1/seqnos", side, small, rpc.Message(p.seqnos)),
+		take(http.MethodPost, "/v1/sync", manager, small, rpc.Message(p.sync)),
+		take(http.MethodPut, "/v1/logging", manager, small, logging.Put(p.log)),
+		show("/v1/logging", all, logging.Get(p.log)),
+		show("/v1/state", all, rpc.Show(func(context.Context) (*wire.ProjectorState, error) { return p.state(), nil })),
+		show("/v1/topics", all, rpc.Show(func(context.Context) (wire.TopicList, error) {
+			return wire.TopicList{Topics: p.topics()}, nil
+		})),
+		show("/metrics", all.Or("a token of role metrics", p.managers.OrToken),
+			route.Plain(promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))),
+		route.Alive(), route.Ready(p.reasons),
+	}}
 }
 
 func (p *Projector) hello(_ context.Context, req *wire.HelloRequest) (*wire.ProjectorHello, error) {

@@ -77,7 +77,7 @@ func FuzzAdmin(f *testing.F) {
 	}
 	f.Cleanup(func() { _ = p.listener.Close() })
 	p.runCtx = f.Context() // it commands, but neither reports nor registers
-	h := p.handler()
+	h := p.table().Handler()
 	f.Fuzz(func(t *testing.T, which uint8, body []byte, binary bool) {
 		c := calls[int(which)%len(calls)]
 		r := httptest.NewRequest(c.method, c.path, strings.NewReader(string(body)))

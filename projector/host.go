@@ -2,16 +2,14 @@ package projector
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
-	"tidemark/internal/tlsconf"
+	"tidemark/internal/rpc/route"
 	"tidemark/kv/mcbp"
 	"tidemark/wire"
 )
@@ -47,12 +45,10 @@ func (p *Projector) url() string {
 
 // serve answers requests until ctx ends, whose end ends what waits for KV.
 func (p *Projector) serve(ctx context.Context) error {
-	h := p.tasks.counted(p.handler())
+	h := p.tasks.counted(p.table().Handler())
 	if p.cfg.Host == nil {
-		server := rpc.NewServer(rpc.Traced(p.cfg.Tracer, h))
-		server.ErrorLog = p.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
-		server.BaseContext = func(net.Listener) context.Context { return ctx }
-		return rpc.Serve(ctx, server, p.cfg.TLS.Listen(p.listener, tlsconf.HTTP), stopGrace)
+		server := &route.Server{Handler: h, TLS: p.cfg.TLS, Log: p.log, Tracer: p.cfg.Tracer, Grace: stopGrace, Cut: true}
+		return server.Serve(ctx, p.listener)
 	}
 	defer p.cfg.Host.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked, done := joined(r.Context(), ctx)

@@ -2,11 +2,9 @@ package projector
 
 import (
 	"fmt"
-	"net/http"
 	"time"
 
 	"tidemark/internal/rpc"
-	"tidemark/wire"
 )
 
 // Reasons of /readyz that only projectors have.
@@ -24,16 +22,8 @@ func (p *Projector) heard(err error) {
 	}
 }
 
-// ready is 200 when this projector can do what it is for: it is registered, the leader hears of it and has told it the
-// indexes, and the KV node lets it in. Else the problem lists what is in the way.
-func (p *Projector) ready(w http.ResponseWriter, r *http.Request) {
-	if problem := rpc.Unready(p.reasons()); problem != nil {
-		rpc.WriteProblem(w, problem)
-		return
-	}
-	rpc.Write(w, r, http.StatusOK, wire.OK{})
-}
-
+// reasons is what keeps this projector from what it is for: to be registered, heard of by the leader, which has told it
+// the indexes, and let in by the KV node.
 func (p *Projector) reasons() (all []rpc.Reason) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -23,11 +23,11 @@ type leaderKey struct{}
 
 // whoAsks lets a request's handler see whether a manager asks: of the routes of streams some topics are managers'
 // alone.
-func whoAsks(h http.Handler) http.Handler {
+func whoAsks(handle rpc.HandlerFunc) rpc.HandlerFunc {
 	manager := tlsconf.Only(tlsconf.Manager)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), leaderKey{}, manager(r))))
-	})
+	return func(w http.ResponseWriter, r *http.Request) error {
+		return handle(w, r.WithContext(context.WithValue(r.Context(), leaderKey{}, manager(r))))
+	}
 }
 
 // streams opens what one of the three request forms asks for (PR-11).

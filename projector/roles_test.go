@@ -4,8 +4,6 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/gorilla/mux"
-
 	"tidemark/internal/testing/rpctest"
 	"tidemark/internal/tlsconf"
 )
@@ -17,8 +15,9 @@ func TestEveryPathByEveryRole(t *testing.T) {
 	w.define(1, 1)
 	manager, side, all := []tlsconf.Role{tlsconf.Manager}, []tlsconf.Role{tlsconf.Manager, tlsconf.Indexer},
 		tlsconf.Roles()
-	h := w.p.handler().(*mux.Router)
-	rpctest.Roles(t, h, map[string][]tlsconf.Role{
+	table := w.p.table()
+	rpctest.Whole(t, "A projector, --admin", table)
+	h := rpctest.Roles(t, table, map[string][]tlsconf.Role{
 		"PUT /v1/hello": manager, "PUT /v1/definitions": manager, "POST /v1/definitions:change": manager,
 		"POST /v1/bucket": manager, "POST /v1/failoverlogs": manager, "POST /v1/fields": manager,
 		"POST /v1/sync": manager, "POST /v1/streams": side, "POST /v1/streams:stop": side, "POST /v1/topics": side,

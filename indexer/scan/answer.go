@@ -1,7 +1,6 @@
 package scan
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"strconv"
@@ -64,13 +63,10 @@ const HeaderUser = "Tidemark-User"
 // maxUser bounds the name of whom a manager asks for, in bytes.
 const maxUser = 256
 
-// AskedFor returns for whom a manager asks, and the context of its request, which knows that too.
-func AskedFor(r *http.Request) (who string, ctx context.Context) {
-	ctx = r.Context()
-	if who := r.Header.Get(HeaderUser); who != "" {
-		ctx = rpc.WithPrincipal(ctx, who[:min(len(who), maxUser)])
-	}
-	return rpc.Principal(ctx), ctx
+// AskedFor returns for whom a manager asks.
+func AskedFor(r *http.Request) string {
+	who := r.Header.Get(HeaderUser)
+	return who[:min(len(who), maxUser)]
 }
 
 // ProblemOf makes of any error what REST tells.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"tidemark/errcode"
+	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
 
@@ -45,9 +46,12 @@ func CodeOf(err error) errcode.Code { return AsError(err).Code }
 // AsError makes an *Error of any error.
 func AsError(err error) *Error {
 	var e *Error
+	var p *rpc.Problem
 	switch {
 	case errors.As(err, &e):
 		return e
+	case errors.As(err, &p):
+		return &Error{Code: p.Code, Detail: p.Detail, Err: err}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &Error{Code: errcode.Timeout, Detail: err.Error(), Err: err}
 	case errors.Is(err, context.Canceled):

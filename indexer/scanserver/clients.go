@@ -65,36 +65,30 @@ func newClients(s *Server, managers Managers) *clients {
 		open: map[*clientConn]struct{}{}, look: make(chan struct{}, 1)}
 }
 
-// ServeHTTP begins a connection.
-func (c *clients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if err := rpc.CheckOrigin(r); err != nil {
-		rpc.WriteProblem(w, rpc.Refuse(errcode.Forbidden, "%s: %v", r.URL.Path, err))
-		return
-	}
+// handle serves a connection.
+func (c *clients) handle(w http.ResponseWriter, r *http.Request) error {
 	if !c.enter(nil) {
 		p := rpc.Refuse(errcode.Unavailable, "%d clients are connected to this node, the most it takes, or it is stopping: "+
 			"go by way of a manager", c.most)
 		p.RetryAfterMS = 1000
-		rpc.WriteProblem(w, p)
-		return
+		return p
 	}
 	defer c.leave(nil)
 	ticket := r.Header.Get(scanport.HeaderTicket)
 	if _, err := c.tickets.check(r.Context(), ticket); err != nil {
-		rpc.WriteProblem(w, err)
-		return
+		return err
 	}
 	up := websocket.Upgrader{HandshakeTimeout: 5 * time.Second, ReadBufferSize: clientFrame, WriteBufferSize: clientFrame,
 		Subprotocols: []string{scanport.Protocol},
-		CheckOrigin:  func(*http.Request) bool { return true }} // it was checked above
+		CheckOrigin:  func(*http.Request) bool { return true }} // it was checked before
 	conn, err := up.Upgrade(hijacker{w}, r, nil)
 	if err != nil {
-		return // it has been answered
+		return nil //nolint:nilerr // it has been answered
 	}
 	defer conn.Close()
 	one := &clientConn{c: c, conn: conn, ticket: ticket, began: c.s.now(), tls: r.TLS != nil}
 	if conn.Subprotocol() != scanport.Protocol || !c.enter(one) {
-		return
+		return nil
 	}
 	defer c.leave(one)
 	conn.SetReadLimit(rpc.MaxUserBody + scanport.MaxResume + clientFrame)
@@ -102,6 +96,7 @@ func (c *clients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	stop := context.AfterFunc(r.Context(), func() { _ = conn.Close() })
 	defer stop()
 	one.run(r.Context())
+	return nil
 }
 
 // hijacker lets the WebSocket take the connection from whatever is around the writer.

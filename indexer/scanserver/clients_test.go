@@ -88,7 +88,7 @@ func TestConnectionsKeepNoLargeRooms(t *testing.T) {
 	s := New(Options{Catalog: nothing{}, Truth: &Truth{}, Pins: &snapshots.Pins{}, Nodes: p.Ask(1), Managers: managers,
 		Definitions: func() wire.Definitions { return wire.Definitions{} }, Registry: prometheus.NewRegistry(),
 		Log: hclog.NewNullLogger(), Now: time.Now})
-	server := httptest.NewServer(s.clients)
+	server := httptest.NewServer(rpc.HandlerFunc(s.clients.handle))
 	defer server.Close()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

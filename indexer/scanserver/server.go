@@ -7,13 +7,10 @@ package scanserver
 import (
 	"cmp"
 	"context"
-	"errors"
-	"io"
 	"net/http"
 	"strings"
 	"time"
 
-	"github.com/gorilla/mux"
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -26,6 +23,7 @@ import (
 	"tidemark/indexer/snapshots"
 	"tidemark/internal/history"
 	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
 	"tidemark/wire"
 )
@@ -34,6 +32,8 @@ const (
 	// MaxScans bounds the scans that this node coordinates at a time, and, apart from that, the parts of scans it serves;
 	// users share them out (rpc.Places).
 	MaxScans = 256
+	// countTime is for a whole count, and what it waits for before.
+	countTime = scan.DefaultMaxDuration + time.Minute
 )
 
 // Options of a Server. MaxClients and ClientStall that are 0 take the constants of these names.
@@ -90,14 +90,21 @@ func New(o Options) *Server {
 	return s
 }
 
-// Route adds what the server answers to a port. Users come by way of a manager, which knows what they may do, or with
-// a ticket of one.
-func (s *Server) Route(r *mux.Router) {
-	asked, node := tlsconf.Only(tlsconf.Manager, tlsconf.Admin), tlsconf.Only(tlsconf.Indexer)
-	r.Handle("/v1/indexes/{id:[0-9]+}:scan", rpc.Guard(asked, http.HandlerFunc(s.scan))).Methods(http.MethodPost)
-	r.Handle("/v1/indexes/{id:[0-9]+}:count", rpc.Guard(asked, http.HandlerFunc(s.count))).Methods(http.MethodPost)
-	r.Handle(SlicesPath, rpc.Guard(node, http.HandlerFunc(s.serveSlices))).Methods(http.MethodPost)
-	r.Handle(scanport.Path, s.clients).Methods(http.MethodGet)
+// Routes are what the server answers at a port. Users come by way of a manager, which knows what they may do, or with
+// a ticket of one; how many of these there are is bounded by clients.
+func (s *Server) Routes() []route.Route {
+	asked, ticket := route.Only(tlsconf.Manager, tlsconf.Admin), route.Anybody()
+	asked.For, ticket.Name = scan.AskedFor, "anybody with a ticket"
+	const path = "/v1/indexes/{id:[0-9]+}"
+	return []route.Route{
+		{Method: http.MethodPost, Path: path + ":scan", Role: asked, Body: rpc.MaxUserBody, Stream: true, Places: s.scans,
+			Handle: s.scan},
+		{Method: http.MethodPost, Path: path + ":count", Role: asked, Body: rpc.MaxUserBody, Limit: countTime,
+			Places: s.scans, Handle: s.count},
+		{Method: http.MethodPost, Path: SlicesPath, Role: route.Only(tlsconf.Indexer), Body: rpc.MaxControlBody,
+			Stream: true, Handle: s.serveSlices},
+		{Method: http.MethodGet, Path: scanport.Path, Role: ticket, Stream: true, Handle: s.clients.handle},
+	}
 }
 
 // Run watches the clients of long scans. It ends every connection of clients when ctx ends, and returns when nothing is
@@ -118,20 +125,15 @@ func (s *Server) Stats(defs *wire.Definitions) []wire.ScanStats { return s.book.
 func (s *Server) Past(q wire.HistoryAsked) *wire.History { return s.past.Tell(q) }
 
 // prepare reads the request and checks it against the index.
-func (s *Server) prepare(w http.ResponseWriter, r *http.Request) (scan.Request, scan.Spec, error) {
+func (s *Server) prepare(r *http.Request) (scan.Request, scan.Spec, error) {
 	refuse := func(err error) (scan.Request, scan.Spec, error) { return scan.Request{}, scan.Spec{}, err }
-	id, err := index.ParseID(mux.Vars(r)["id"])
+	id, err := index.ParseID(r.PathValue("id"))
 	if err != nil {
 		return refuse(scan.Errorf(errcode.BadRequest, "%w", err))
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody))
+	body, err := rpc.ReadBody(r)
 	if err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
-			return refuse(rpc.Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most a scan takes",
-				large.Limit))
-		}
-		return refuse(scan.Errorf(errcode.BadRequest, "reading the body: %w", err))
+		return refuse(err)
 	}
 	resume, err := scanport.ParsePlace(r.Header.Get(scanport.HeaderResume))
 	if err != nil {
@@ -154,36 +156,14 @@ func (s *Server) parse(id index.ID, body, resume []byte, session string) (scan.R
 	return req, spec, err
 }
 
-// enter takes a place for whom a manager asks. It returns the context of the request, which knows who that is, and what
-// gives the place back; without a place it has answered.
-func (s *Server) enter(w http.ResponseWriter, r *http.Request) (ctx context.Context, leave func(), ok bool) {
-	who, ctx := scan.AskedFor(r)
-	if err := s.scans.Enter(who); err != nil {
-		rpc.WriteProblem(w, err)
-		return nil, nil, false
-	}
-	return ctx, func() { s.scans.Leave(who) }, true
-}
-
-// problem answers with a scan's error.
-func (s *Server) problem(w http.ResponseWriter, err error) {
-	rpc.WriteProblem(w, scan.ProblemOf(err))
-}
-
-func (s *Server) scan(w http.ResponseWriter, r *http.Request) {
-	ctx, leave, ok := s.enter(w, r)
-	if !ok {
-		return
-	}
-	defer leave()
+func (s *Server) scan(w http.ResponseWriter, r *http.Request) error {
 	began := s.now()
-	req, spec, err := s.prepare(w, r)
+	req, spec, err := s.prepare(r)
 	if err != nil {
 		s.doneHTTP(r, began, &spec, scan.Result{}, err)
-		s.problem(w, err)
-		return
+		return scan.ProblemOf(err)
 	}
-	ctx, active := s.running.begin(ctx, scanport.Scan, &req, &spec)
+	ctx, active := s.running.begin(r.Context(), scanport.Scan, &req, &spec)
 	defer func() { s.running.end(active, err) }()
 	out := scan.NewAnswer(w)
 	enc := scan.NewEncoder(sendingWriter{out, active.progress}, out.Flush, out.Whole, spec)
@@ -197,36 +177,32 @@ func (s *Server) scan(w http.ResponseWriter, r *http.Request) {
 	case err == nil:
 		gone = enc.End(result)
 	case !out.Begun() && result.Rows == 0:
-		s.problem(w, err)
+		return scan.ProblemOf(err)
 	default:
 		gone = enc.Fail(err)
 	}
 	if gone != nil {
 		s.log.Debug("a scan's client is gone", "index", spec.Index, "error", gone)
 	}
+	return nil
 }
 
-func (s *Server) count(w http.ResponseWriter, r *http.Request) {
-	ctx, leave, ok := s.enter(w, r)
-	if !ok {
-		return
-	}
-	defer leave()
+func (s *Server) count(w http.ResponseWriter, r *http.Request) error {
 	began := s.now()
-	req, spec, err := s.prepare(w, r)
+	req, spec, err := s.prepare(r)
 	var result scan.Result
 	if err == nil {
-		result, err = s.counted(ctx, &req, spec)
+		result, err = s.counted(r.Context(), &req, spec)
 	}
 	s.doneHTTP(r, began, &spec, scan.Result{Waited: result.Waited}, err) // a number is no row
 	if err != nil {
-		s.problem(w, err)
-		return
+		return scan.ProblemOf(err)
 	}
 	w.Header().Set("Content-Type", rpc.MediaJSON)
 	w.Header().Set(scanport.HeaderSession, result.Seen.Token())
 	rpc.BeginAnswer(w)
 	_, _ = w.Write(scan.AppendCount(nil, result)) // the client has gone: nobody is left to tell
+	return nil
 }
 
 // seeing tells what a session has seen before the rows come: who reads no further has seen it too.
@@ -251,7 +227,7 @@ func (s *Server) counted(ctx context.Context, req *scan.Request, spec scan.Spec)
 
 // doneHTTP is done for a request whose path may name no index.
 func (s *Server) doneHTTP(r *http.Request, began time.Time, spec *scan.Spec, result scan.Result, err error) {
-	id, bad := index.ParseID(mux.Vars(r)["id"])
+	id, bad := index.ParseID(r.PathValue("id"))
 	if bad != nil {
 		id = 0
 	}
@@ -285,22 +261,21 @@ func (s *Server) done(id index.ID, began time.Time, spec *scan.Spec, result scan
 }
 
 // serveSlices answers another node.
-func (s *Server) serveSlices(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveSlices(w http.ResponseWriter, r *http.Request) error {
 	var req scan.NodeRequest
 	if err := rpc.Read(w, r, rpc.MaxControlBody, &req); err != nil {
-		rpc.WriteProblem(w, err)
-		return
+		return err
 	}
 	who := cmp.Or(req.User, rpc.Anonymous)
 	if err := s.parts.Enter(who); err != nil { // for the coordinating node it is one that cannot serve now
-		rpc.WriteProblem(w, scan.ProblemOf(scan.Errorf(errcode.Unavailable, "%v", err)))
-		return
+		return scan.ProblemOf(scan.Errorf(errcode.Unavailable, "%v", err))
 	}
 	defer s.parts.Leave(who)
 	out := scan.NewAnswer(w)
 	if err := scan.Serve(r.Context(), out, out.Flush, req, s.pins); err != nil {
 		s.log.Debug("a part of a scan ended early", "index", req.Index, "timestamp", req.Ref.Number, "error", err)
 	}
+	return nil
 }
 
 // SlicesPath is where a node takes requests of other nodes.

@@ -13,6 +13,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/projectorclient"
 	"tidemark/wire"
 )
@@ -60,6 +61,21 @@ func TestUnownedVBuckets(t *testing.T) {
 	}
 }
 
+// asked is what the server answers to somebody who asks for a user; a scan that is let in is answered at once.
+func (s *Server) asked(path, user, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
+	r.Header.Set(scan.HeaderUser, user)
+	w := httptest.NewRecorder()
+	table := &route.Table{Routes: s.Routes()}
+	for i := range table.Routes {
+		if strings.HasSuffix(table.Routes[i].Path, ":scan") && table.Routes[i].Path != SlicesPath {
+			table.Routes[i].Handle = func(http.ResponseWriter, *http.Request) error { return nil }
+		}
+	}
+	table.Handler().ServeHTTP(w, r)
+	return w
+}
+
 // TestScansAreBounded: a node that has as many scans as it takes, or parts of others' scans, says so at once and when
 // to come again; neither takes the other's places.
 func TestScansAreBounded(t *testing.T) {
@@ -71,17 +87,14 @@ func TestScansAreBounded(t *testing.T) {
 		return places
 	}
 	s := &Server{scans: full(), parts: full()}
-	for name, c := range map[string]struct {
-		serve http.HandlerFunc
-		code  errcode.Code
-	}{"scan": {s.scan, errcode.Busy}, "count": {s.count, errcode.Busy}, "slices": {s.serveSlices, errcode.Unavailable}} {
-		w := httptest.NewRecorder()
-		c.serve(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader("{}")))
+	for path, code := range map[string]errcode.Code{"/v1/indexes/1:scan": errcode.Busy,
+		"/v1/indexes/1:count": errcode.Busy, SlicesPath: errcode.Unavailable} {
+		w := s.asked(path, "", "{}")
 		var p rpc.Problem
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusServiceUnavailable ||
-			p.Code != c.code || c.code == errcode.Busy && w.Header().Get("Retry-After") == "" ||
+			p.Code != code || code == errcode.Busy && w.Header().Get("Retry-After") == "" ||
 			!strings.Contains(p.Detail, "the most it takes") {
-			t.Errorf("%s: %d %s, %v", name, w.Code, w.Body, err)
+			t.Errorf("%s: %d %s, %v", path, w.Code, w.Body, err)
 		}
 	}
 	if s.scans.Taken() != 1 || s.parts.Taken() != 1 {
@@ -99,19 +112,12 @@ func TestUsersShareScans(t *testing.T) {
 		}
 	}
 	for who, want := range map[string]bool{"ann": false, "bob": true} {
-		r := httptest.NewRequest(http.MethodPost, "/", nil)
-		r.Header.Set(scan.HeaderUser, who)
-		w := httptest.NewRecorder()
-		_, leave, ok := s.enter(w, r)
-		if ok != want || !ok && !strings.Contains(w.Body.String(), "3 of the 3 scans") {
-			t.Errorf("%s enters: %v, %s", who, ok, w.Body)
-		}
-		if ok {
-			leave()
+		w := s.asked("/v1/indexes/1:scan", who, "{}")
+		if want != (w.Code == http.StatusOK) || !want && !strings.Contains(w.Body.String(), "3 of the 3 scans") {
+			t.Errorf("%s enters: %d %s", who, w.Code, w.Body)
 		}
 	}
-	w := httptest.NewRecorder()
-	s.serveSlices(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(`{"user":"ann"}`)))
+	w := s.asked(SlicesPath, "", `{"user":"ann"}`)
 	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "3 of the 3 parts of scans") {
 		t.Errorf("a part for ann: %d %s", w.Code, w.Body)
 	}

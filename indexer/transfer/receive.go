@@ -14,6 +14,8 @@ import (
 const (
 	// chunkPatience is how long one chunk may take, and any other answer.
 	chunkPatience = 20 * time.Second
+	// AnswerTime is more than that: who has gone ends his question sooner.
+	AnswerTime = 2 * chunkPatience
 	// chunkTries is how often a chunk is asked for, with a growing pause between.
 	chunkTries = 5
 	chunkPause = 200 * time.Millisecond

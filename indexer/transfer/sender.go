@@ -118,17 +118,15 @@ func (s *Sender) close(c *sending) {
 	c.export = nil
 }
 
-// ServeHTTP implements http.Handler.
-func (s *Sender) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// Serve answers a question.
+func (s *Sender) Serve(w http.ResponseWriter, r *http.Request) error {
 	var q Question
-	err := rpc.Read(w, r, rpc.MaxUserBody, &q)
-	var answer []byte
-	if err == nil {
-		answer, err = s.answer(r.Context(), &q)
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &q); err != nil {
+		return err
 	}
+	answer, err := s.answer(r.Context(), &q)
 	if err != nil {
-		rpc.WriteProblem(w, err)
-		return
+		return err
 	}
 	frame(answer)
 	w.Header().Set("Content-Type", "application/octet-stream")
@@ -136,6 +134,7 @@ func (s *Sender) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// a receiver that takes nothing is given up; where that cannot be set the server's own bounds count
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(chunkPatience))
 	_, _ = w.Write(answer) // who asked asks again
+	return nil
 }
 
 // answer gives the bytes of an answer behind the room for its checksum.

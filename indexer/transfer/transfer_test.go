@@ -100,7 +100,7 @@ func newLink(t *testing.T) *link {
 			l.src = append(l.src, newFolder())
 			return l.src[len(l.src)-1], nil
 		}}
-	l.http = httptest.NewServer(l.s)
+	l.http = httptest.NewServer(rpc.HandlerFunc(l.s.Serve))
 	t.Cleanup(l.http.Close)
 	return l
 }

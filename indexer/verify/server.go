@@ -6,12 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"sync"
 
-	"github.com/gorilla/mux"
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/errcode"
@@ -19,6 +17,7 @@ import (
 	"tidemark/indexer/pace"
 	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
 	"tidemark/manager/api/v1"
 	"tidemark/partition"
@@ -34,37 +33,37 @@ const (
 	AtOnce = maxVerifies
 )
 
-// Route adds what is answered to a port: users who come by way of a manager, and other indexers.
-func (v *Verifier) Route(r *mux.Router) {
-	asked, node := tlsconf.Only(tlsconf.Manager, tlsconf.Admin), tlsconf.Only(tlsconf.Indexer)
-	r.Handle("/v1/indexes/{id:[0-9]+}:verify", rpc.Guard(asked, http.HandlerFunc(v.coordinate))).Methods(http.MethodPost)
-	r.Handle(Path, rpc.Guard(node, http.HandlerFunc(v.check))).Methods(http.MethodPost)
+// Routes are what is answered at a port: to users who come by way of a manager, and to other indexers. Of these one is
+// served at a time, once it is known what it asks for.
+func (v *Verifier) Routes() []route.Route {
+	asked := route.Only(tlsconf.Manager, tlsconf.Admin)
+	asked.For = scan.AskedFor
+	return []route.Route{
+		{Method: http.MethodPost, Path: "/v1/indexes/{id:[0-9]+}:verify", Role: asked, Body: rpc.MaxUserBody, Stream: true,
+			Places: v.coordinated, Handle: v.coordinate},
+		{Method: http.MethodPost, Path: Path, Role: route.Only(tlsconf.Indexer), Body: rpc.MaxControlBody, Stream: true,
+			Handle: v.check},
+	}
 }
 
 // coordinate answers who wants an index verified: every node checks the copies that it holds, and their lines are
 // passed on.
-func (v *Verifier) coordinate(w http.ResponseWriter, r *http.Request) {
-	who, _ := scan.AskedFor(r)
-	if err := v.coordinated.Enter(who); err != nil {
-		rpc.WriteProblem(w, err)
-		return
-	}
-	defer v.coordinated.Leave(who)
+func (v *Verifier) coordinate(w http.ResponseWriter, r *http.Request) error {
 	out := &lines{a: scan.NewAnswer(w)}
-	end, err := v.verifyAll(r, w, out)
+	end, err := v.verifyAll(r, out)
 	v.verified(err)
 	switch {
 	case err == nil:
 		err = out.line(&v1.VerifyLine{End: end})
 	case !out.a.Begun():
-		rpc.WriteProblem(w, scan.ProblemOf(err))
-		return
+		return scan.ProblemOf(err)
 	default:
 		err = out.line(failure(err))
 	}
 	if err != nil {
 		v.log.Debug("a verification's client is gone", "error", err)
 	}
+	return nil
 }
 
 func failure(err error) *v1.VerifyLine {
@@ -99,18 +98,18 @@ func checkVerify(q *v1.VerifyRequest) error {
 	return nil
 }
 
-func (v *Verifier) verifyAll(r *http.Request, w http.ResponseWriter, out *lines) (*v1.VerifyEnd, error) {
-	id, err := index.ParseID(mux.Vars(r)["id"])
+func (v *Verifier) verifyAll(r *http.Request, out *lines) (*v1.VerifyEnd, error) {
+	id, err := index.ParseID(r.PathValue("id"))
 	if err != nil {
 		return nil, scan.Errorf(errcode.BadRequest, "%w", err)
 	}
 	var q v1.VerifyRequest
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody))
+	body, err := rpc.ReadBody(r)
 	if err == nil && len(bytes.TrimSpace(body)) > 0 {
 		err = rpc.ReadJSON(body, &q)
 	}
 	if err != nil {
-		return nil, scan.Errorf(errcode.BadRequest, "%w", err)
+		return nil, err
 	}
 	if err := checkVerify(&q); err != nil {
 		return nil, err
@@ -188,21 +187,18 @@ func (v *Verifier) verifyAt(ctx context.Context, node index.NodeID, q copiesRequ
 }
 
 // check checks copies of this node for another one.
-func (v *Verifier) check(w http.ResponseWriter, r *http.Request) {
+func (v *Verifier) check(w http.ResponseWriter, r *http.Request) error {
 	var q copiesRequest
 	if err := rpc.Read(w, r, rpc.MaxControlBody, &q); err != nil {
-		rpc.WriteProblem(w, err)
-		return
+		return err
 	}
 	out := &lines{a: scan.NewAnswer(w)}
 	one, err := v.newVerification(&q, out.line)
 	if err != nil {
-		rpc.WriteProblem(w, scan.ProblemOf(err))
-		return
+		return scan.ProblemOf(err)
 	}
 	if err := v.checking.Enter(rpc.Anonymous); err != nil {
-		rpc.WriteProblem(w, err)
-		return
+		return err
 	}
 	err = one.run(r.Context())
 	v.checking.Leave(rpc.Anonymous) // before the last line: who has it may ask for the next one
@@ -214,6 +210,7 @@ func (v *Verifier) check(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		v.log.Debug("nobody takes the result of a verification", "index", q.Index, "error", err)
 	}
+	return nil
 }
 
 // newVerification finds what is asked for.

@@ -12,7 +12,6 @@ import (
 	"io"
 	"log"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -92,22 +91,15 @@ func Answer(ctx context.Context, of hclog.Logger, change *wire.LogChange) (*wire
 	return l.State(), nil
 }
 
-// Handler serves GET and PUT /v1/logging of a role.
-func Handler(of hclog.Logger) http.Handler {
-	put := rpc.Handle(rpc.MaxUserBody, func(ctx context.Context, c *wire.LogChange) (*wire.LogLevels, error) {
+// Get serves GET /v1/logging of a role.
+func Get(of hclog.Logger) rpc.HandlerFunc {
+	return rpc.Show(func(ctx context.Context) (*wire.LogLevels, error) { return Answer(ctx, of, nil) })
+}
+
+// Put serves PUT /v1/logging of a role.
+func Put(of hclog.Logger) rpc.HandlerFunc {
+	return rpc.Message(func(ctx context.Context, c *wire.LogChange) (*wire.LogLevels, error) {
 		return Answer(ctx, of, c)
-	})
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPut {
-			put(w, r)
-			return
-		}
-		levels, err := Answer(r.Context(), of, nil)
-		if err != nil {
-			rpc.WriteProblem(w, err)
-			return
-		}
-		rpc.Write(w, r, http.StatusOK, levels)
 	})
 }
 

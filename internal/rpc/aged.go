@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"tidemark/errcode"
 	"time"
 )
 
@@ -66,19 +65,4 @@ func CheckHost(r *http.Request, own string) error {
 		return nil
 	}
 	return fmt.Errorf("host %q is not this server's own: without credentials, say its address, or localhost", host)
-}
-
-// Guard lets requests pass that check finds nothing wrong with; the others are answered 403.
-func Guard(check func(r *http.Request) error, h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		err := CheckOrigin(r)
-		if err == nil {
-			err = check(r)
-		}
-		if err != nil {
-			WriteProblem(w, Refuse(errcode.Forbidden, "%s: %v", r.URL.Path, err))
-			return
-		}
-		h.ServeHTTP(w, r)
-	})
 }

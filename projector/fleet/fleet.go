@@ -25,6 +25,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/mcbp"
 	"tidemark/managerclient"
@@ -125,11 +126,9 @@ func (f *Fleet) AdminAddr() string { return f.listener.Addr().String() }
 // Run serves until ctx ends. Nothing of it runs when it has returned.
 func (f *Fleet) Run(ctx context.Context) error {
 	g, run := errgroup.WithContext(ctx)
-	server := rpc.NewServer(rpc.Traced(f.cfg.Projector.Tracer, f.handler()))
-	server.ErrorLog = f.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
-	g.Go(func() error {
-		return rpc.Serve(run, server, f.cfg.Projector.TLS.Listen(f.listener, tlsconf.HTTP), stopGrace)
-	})
+	server := &route.Server{Handler: f.table().Handler(), TLS: f.cfg.Projector.TLS, Log: f.log,
+		Tracer: f.cfg.Projector.Tracer, Grace: stopGrace}
+	g.Go(func() error { return server.Serve(run, f.listener) })
 	g.Go(func() error { f.takeBack(run); return nil })
 	g.Go(func() error { f.findSeeds(run); return nil })
 	g.Go(func() error { f.steps(run, g); return nil })

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"tidemark/internal/rpc"
+	"tidemark/internal/testing/rpctest"
 	"tidemark/kv/kvclient/kvclienttest"
 	"tidemark/kv/mcbp"
 	"tidemark/projector"
@@ -241,7 +242,8 @@ func TestOnePort(t *testing.T) {
 		defer stop()
 	}
 	f.unserved = []core.KVNode{{Name: "10.0.0.9:11210", Why: "it has no address"}}
-	h := f.handler()
+	rpctest.Whole(t, "A projector process with --kv-all, --admin", f.table())
+	h := f.table().Handler()
 	ask := func(url string) (int, string) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 		r.Header.Set("Accept", "application/json")

@@ -1,10 +1,12 @@
 package fleet
 
 import (
+	"context"
 	"maps"
 	"net/http"
 	"net/url"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -12,6 +14,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/logging"
 	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
 	"tidemark/wire"
 )
@@ -25,36 +28,27 @@ const (
 // pathOf is where the projector of a node is asked: under the process's own address, so that there is one port.
 func pathOf(node string) string { return "/kv/" + url.PathEscape(node) }
 
-// handler is the admin server: what is below a node's path is its projector's to answer.
-func (f *Fleet) handler() http.Handler {
-	mux := http.NewServeMux()
-	anyone := tlsconf.Only(tlsconf.Roles()...)
-	mux.HandleFunc("/kv/{node}/{rest...}", f.pass)
-	mux.Handle("GET /v1/projectors", rpc.Guard(anyone, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.Write(w, r, http.StatusOK, f.process())
-	})))
-	mux.Handle("GET /v1/logging", rpc.Guard(anyone, logging.Handler(f.log)))
-	mux.Handle("PUT /v1/logging", rpc.Guard(tlsconf.Only(tlsconf.Manager), logging.Handler(f.log)))
-	mux.Handle("GET /metrics", rpc.Guard(f.managers.OrToken(anyone), http.HandlerFunc(f.metrics)))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
-		rpc.Write(w, r, http.StatusOK, wire.OK{})
-	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if problem := rpc.Unready(f.reasons()); problem != nil {
-			rpc.WriteProblem(w, problem)
-			return
-		}
-		rpc.Write(w, r, http.StatusOK, wire.OK{})
-	})
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.Refuse(errcode.NotFound, "this process runs a projector for each KV node, and has no %s "+
-			"itself; GET /v1/projectors says where they are", r.URL.Path))
-	})
-	return mux
+// table is the admin server: what is below a node's path is its projector's to answer, within its own bounds.
+func (f *Fleet) table() *route.Table {
+	const limit = 10 * time.Second
+	all := route.Certified()
+	return &route.Table{Lacks: "this process runs a projector for each KV node, and has no %s itself; " +
+		"GET /v1/projectors says where they are", Routes: []route.Route{
+		{Path: "/kv/{node}/{rest:.*}", Role: route.Role{Name: "as its projector says"}, Body: rpc.MaxControlBody,
+			Stream: true, Handle: f.pass},
+		{Method: http.MethodGet, Path: "/v1/projectors", Role: all, Limit: limit, Handle: rpc.Show(
+			func(context.Context) (*wire.ProjectorProcess, error) { return f.process(), nil })},
+		{Method: http.MethodGet, Path: "/v1/logging", Role: all, Limit: limit, Handle: logging.Get(f.log)},
+		{Method: http.MethodPut, Path: "/v1/logging", Role: route.Only(tlsconf.Manager), Body: rpc.MaxUserBody,
+			Limit: limit, Handle: logging.Put(f.log)},
+		{Method: http.MethodGet, Path: "/metrics", Role: all.Or("a token of role metrics", f.managers.OrToken),
+			Limit: limit, Handle: f.metrics},
+		route.Alive(), route.Ready(f.reasons),
+	}}
 }
 
 // pass hands a request to the projector of a node.
-func (f *Fleet) pass(w http.ResponseWriter, r *http.Request) {
+func (f *Fleet) pass(w http.ResponseWriter, r *http.Request) error {
 	node := r.PathValue("node")
 	f.mu.Lock()
 	m := f.members[node]
@@ -66,13 +60,12 @@ func (f *Fleet) pass(w http.ResponseWriter, r *http.Request) {
 		m.serving.Unlock()
 	}
 	if h == nil {
-		rpc.WriteProblem(w, rpc.Refuse(errcode.NotFound, "projector %s has no KV node %q, or serves it no more",
-			f.cfg.Projector.ID, node))
-		return
+		return rpc.Refuse(errcode.NotFound, "projector %s has no KV node %q, or serves it no more", f.cfg.Projector.ID, node)
 	}
 	r = r.Clone(r.Context())
 	r.URL.Path, r.URL.RawPath = "/"+r.PathValue("rest"), ""
 	h.ServeHTTP(w, r)
+	return nil
 }
 
 // Serve implements projector.Host.
@@ -134,7 +127,7 @@ func (f *Fleet) reasons() (all []rpc.Reason) {
 }
 
 // metrics shows those of each projector, with its node's name for a label, and of the process.
-func (f *Fleet) metrics(w http.ResponseWriter, r *http.Request) {
+func (f *Fleet) metrics(w http.ResponseWriter, r *http.Request) error {
 	registry := prometheus.NewRegistry()
 	nodes := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tidemark", Subsystem: "projector", Name: "kv_nodes",
 		Help: "KV nodes of the cluster that a process with --kv-all follows, by whether it serves them."}, []string{"state"})
@@ -147,4 +140,5 @@ func (f *Fleet) metrics(w http.ResponseWriter, r *http.Request) {
 	nodes.WithLabelValues("unserved").Set(float64(len(f.unserved)))
 	f.mu.Unlock()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
+	return nil
 }

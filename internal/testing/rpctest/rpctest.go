@@ -12,8 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gorilla/mux"
-
+	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
 )
 
@@ -35,47 +34,35 @@ func As(h http.Handler, cert *x509.Certificate, method, path, body string) int {
 	return w.Code
 }
 
-// Roles asks each path of a router as each role, and as nobody, with an empty body. want has, by method and path as the
-// router has it, who is not answered 403; nil: everybody, whoever he is.
-func Roles(t testing.TB, router *mux.Router, want map[string][]tlsconf.Role) {
+// Roles asks each call of a table as each role, and as nobody, with an empty body. want has, by method and path as the
+// table has it, who is not answered 403; nil: everybody, whoever he is. It returns the table's handler.
+func Roles(t testing.TB, table *route.Table, want map[string][]tlsconf.Role) http.Handler {
 	t.Helper()
 	seen := map[string]bool{}
-	err := router.Walk(func(route *mux.Route, _ *mux.Router, _ []*mux.Route) error {
-		path, err := route.GetPathTemplate()
-		if err != nil {
-			return err
+	h := table.Handler()
+	for _, rt := range table.Routes {
+		name := call(&rt)
+		seen[name] = true
+		may, known := want[name]
+		if !known {
+			t.Errorf("%s: nothing says who may ask it", name)
+			continue
 		}
-		methods, err := route.GetMethods()
-		if err != nil {
-			return err
+		at := strings.ReplaceAll(rt.Path, "{id:[0-9]+}", "999")
+		if code := As(h, nil, rt.Method, at, ""); (code == http.StatusForbidden) != (may != nil) {
+			t.Errorf("%s without a certificate: %d", name, code)
 		}
-		for _, method := range methods {
-			name := method + " " + path
-			seen[name] = true
-			may, known := want[name]
-			if !known {
-				t.Errorf("%s: nothing says who may ask it", name)
-				continue
-			}
-			at := strings.ReplaceAll(path, "{id:[0-9]+}", "999")
-			if code := As(router, nil, method, at, ""); (code == http.StatusForbidden) != (may != nil) {
-				t.Errorf("%s without a certificate: %d", name, code)
-			}
-			for _, role := range tlsconf.Roles() {
-				if code := As(router, Certificate(role), method, at, ""); (code == http.StatusForbidden) != (may != nil &&
-					!slices.Contains(may, role)) {
-					t.Errorf("%s by role %s: %d, of %v", name, role, code, may)
-				}
+		for _, role := range tlsconf.Roles() {
+			if code := As(h, Certificate(role), rt.Method, at, ""); (code == http.StatusForbidden) != (may != nil &&
+				!slices.Contains(may, role)) {
+				t.Errorf("%s by role %s: %d, of %v", name, role, code, may)
 			}
 		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	for name := range want {
 		if !seen[name] {
 			t.Errorf("there is no %s", name)
 		}
 	}
+	return h
 }
