@@ -143,7 +143,8 @@ func TestFail(t *testing.T) {
 	own := table(t)
 	own.Fail = func(w http.ResponseWriter, err error) { http.Error(w, err.Error(), http.StatusTeapot) }
 	h := own.Handler()
-	for path, want := range map[string]int{"/late": http.StatusTeapot, "/me": http.StatusTeapot, "/x": http.StatusNotFound} {
+	for path, want := range map[string]int{"/late": http.StatusTeapot, "/me": http.StatusTeapot,
+		"/x": http.StatusNotFound} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 		if w.Code != want {
