@@ -25,6 +25,7 @@ import (
 	"tidemark/fsm"
 	"tidemark/indexerclient"
 	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
 	"tidemark/internal/version"
 	"tidemark/manager/api"
@@ -283,7 +284,6 @@ func (m *Manager) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s := rpc.NewServer(pages)
-	s.ErrorLog = m.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
-	return rpc.Serve(ctx, s, m.cfg.TLS.Listen(m.listener, tlsconf.HTTP), drainGrace)
+	s := &route.Server{Handler: pages, TLS: m.cfg.TLS, Log: m.log, Grace: drainGrace}
+	return s.Serve(ctx, m.listener)
 }

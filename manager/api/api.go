@@ -20,7 +20,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gorilla/mux"
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -31,6 +30,7 @@ import (
 	"tidemark/internal/detector"
 	"tidemark/internal/history"
 	"tidemark/internal/rpc"
+	tables "tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
 	"tidemark/manager/auth"
 	"tidemark/manager/consensus"
@@ -237,37 +237,13 @@ func (a *API) Handler() http.Handler { return a.router(a.serve) }
 
 // router leads each call to what serve makes of its route.
 func (a *API) router(serve func(route) http.Handler) http.Handler {
-	m := mux.NewRouter().UseEncodedPath().SkipClean(true) // a path is what the client wrote, "." and ".." included
+	m := tables.NewMux()
 	routes := a.routes()
 	slices.SortStableFunc(routes, func(a, b route) int { return b.often() - a.often() }) // they are tried in their order
-	allowed := map[string][]string{}
 	for _, rt := range routes {
-		methods := []string{rt.method}
-		if rt.method == http.MethodGet {
-			methods = append(methods, http.MethodHead)
-		}
-		allowed[rt.path] = append(allowed[rt.path], methods...)
-		m.Handle(rt.path, serve(rt)).Methods(methods...)
+		m.Handle(rt.method, rt.path, serve(rt))
 	}
-	for _, rt := range routes { // any other method on these paths, in their order
-		if methods := allowed[rt.path]; methods != nil {
-			slices.Sort(methods)
-			m.HandleFunc(rt.path, wrongMethod(methods))
-			delete(allowed, rt.path)
-		}
-	}
-	m.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.Refuse(errcode.NotFound, "there is no %s; the calls are listed in docs/api.md", r.URL.Path))
-	})
-	return m
-}
-
-func wrongMethod(methods []string) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Allow", strings.Join(methods, ", "))
-		rpc.WriteProblem(w, rpc.Refuse(errcode.MethodNotAllowed, "%s takes %s, not %s", r.URL.Path,
-			strings.Join(methods, " or "), r.Method))
-	}
+	return m.Handler("there is no %s; the calls are listed in docs/api.md")
 }
 
 // serve bounds a call in time, sends it to the leader when it must go there, writes its error, and logs writes.
