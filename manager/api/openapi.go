@@ -163,7 +163,8 @@ func (rt *route) commonCodes() []errcode.Code {
 		codes = append(codes, errcode.NoLeader, errcode.Busy)
 	}
 	if rt.doc.body != nil {
-		codes = append(codes, errcode.BodyTooLarge, errcode.BodyTooSlow, errcode.UnsupportedMediaType, errcode.UnsupportedFormat)
+		codes = append(codes, errcode.BodyTooLarge, errcode.BodyTooSlow, errcode.UnsupportedMediaType,
+			errcode.UnsupportedFormat)
 	}
 	if rt.leader && rt.method != http.MethodGet {
 		codes = append(codes, errcode.OutcomeUnknown, errcode.BadIdempotencyKey, errcode.RequestMismatch,
