@@ -100,7 +100,7 @@ func timeless(t testing.TB, body []byte) map[string]any {
 	}
 	drop := func(m map[string]any) {
 		for _, k := range []string{"request_id", "progress", "copies", "state", "modified_cas", "reason", "deferred",
-			"definition", "keys", "created_ms", "num_partition"} {
+			"definition", "keys", "created_ms", "num_partition", "waiting_for"} {
 			delete(m, k)
 		}
 	}
