@@ -189,8 +189,8 @@ func (c *trio) follower() *node {
 	return nil
 }
 
-// call asks, again for as long as nobody leads, the outcome is unknown, or a manager cannot make sure who its users are:
-// on a busy machine leadership may go at any time.
+// call asks, again for as long as nobody leads, the outcome is unknown, or a manager cannot make sure who its users
+// are: on a busy machine leadership may go at any time.
 func (c *trio) call(n *node, method, path, body string, header map[string]string) (code int, h http.Header, b []byte) {
 	c.t.Helper()
 	if path == "/readyz" {
