@@ -15,8 +15,8 @@ func TestFlippedFooter(t *testing.T) {
 	for bit := range footer * 8 {
 		field := bit / 8
 		always := field == 0 || field >= footer-footerTail
-		if every := stride(field, footer); bit%every != 0 {
-			continue
+		if every := stride(field, footer); bit%every != 0 || raceEnabled && bit%8 != field%8 {
+			continue // with the race detector one bit of each byte: the test command tries the others
 		}
 		flipped := bytes.Clone(content)
 		flipped[len(content)-footer+field] ^= 1 << (bit % 8)
