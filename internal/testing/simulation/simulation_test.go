@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	seeds = flag.Int64("seeds", 0, "seeds to run; 0: 400, with the race detector 50")
+	seeds = flag.Int64("seeds", 0, "seeds to run; 0: 1000, with the race detector 50")
 	from  = flag.Int64("from", 1, "first seed")
 	seed  = flag.Int64("seed", 0, "run this seed alone, with a line per event")
 	offs  = flag.String("off", "", "comma-separated rules to switch off")
@@ -29,7 +29,7 @@ func usual() int64 {
 	if raced {
 		return 50
 	}
-	return 400
+	return 1000
 }
 
 func run(t *testing.T, o Options) (*Sim, string) {
