@@ -282,9 +282,9 @@ func (e *pebbleEngine) onFlush(info pebble.FlushInfo) {
 	e.health.ok()
 }
 
-// overdue reports whether a merge is late: it is due at half of l0Threshold tables of level 0, which are read one beside
-// the other for each scan and each key that changes, and here are four times as many. Large memtables make several
-// tables that do not overlap: where they do, merges pause less.
+// overdue reports whether a merge is late: it is due at half of l0Threshold tables of level 0, which are read one
+// beside the other for each scan and each key that changes, and here are four times as many. Large memtables make
+// several tables that do not overlap: where they do, merges pause less.
 func overdue(info pebble.CompactionInfo) bool {
 	return slices.ContainsFunc(info.Input, func(l pebble.LevelInfo) bool {
 		return l.Level == 0 && len(l.Tables) >= 2*l0Threshold
