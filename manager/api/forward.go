@@ -54,7 +54,7 @@ func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err
 	}
 	answered := make(chan struct{})
 	go g.watchLeader(answered, cancel)
-	resp, sent, err := send(g.rpc.HTTP(), req)
+	resp, sent, err := send(g.sender(r, rt), req)
 	close(answered)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
@@ -172,10 +172,24 @@ func send(c *http.Client, req *http.Request) (resp *http.Response, sent bool, er
 	return resp, wrote.Load(), err
 }
 
+// sender returns what a request is sent to the leader by: a write that may not be made again by a connection of its
+// own, so that it is known not to have been done where the leader has died a moment ago.
+func (g *ground) sender(r *http.Request, rt *route) *http.Client {
+	if harmless(r, rt) || repeatable(r, rt) {
+		return g.rpc.HTTP()
+	}
+	return g.rpc.Fresh()
+}
+
+// harmless reports whether it is no matter if a request was done: of a read, a dry run and what components send.
+func harmless(r *http.Request, rt *route) bool {
+	return r.Method == http.MethodGet || r.Method == http.MethodHead || rt.tries(r) || rt.component()
+}
+
 // forwardFailed: whether the leader has done it is unknown for a write that was sent, and no matter for a read, a dry
 // run and what components send.
 func forwardFailed(r *http.Request, rt *route, sent bool, err error) error {
-	again := r.Method == http.MethodGet || r.Method == http.MethodHead || rt.tries(r) || rt.component()
+	again := harmless(r, rt)
 	if again && errors.Is(err, context.DeadlineExceeded) {
 		return rpc.Refuse(errcode.Timeout, "the leader gave no answer in time")
 	}

@@ -93,6 +93,44 @@ func failure(t *testing.T, sent bool, err error) errcode.Code {
 	return p.Code
 }
 
+// TestAWriteWithoutAKeyBehindADeadLeader: right behind a leader's death the connection to it is there still. A write
+// without a key is not sent on it, so that its sender is told that it was not done, and it waits for the next leader.
+func TestAWriteWithoutAKeyBehindADeadLeader(t *testing.T) {
+	leader := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer leader.Close()
+	g := &ground{rpc: rpc.NewClient(1, nil)}
+	defer g.rpc.Close()
+	ask := func(key string) (*http.Client, *http.Request) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, leader.URL+"/v1/indexes",
+			strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if key != "" {
+			req.Header.Set(HeaderKey, key)
+		}
+		return g.sender(req, &route{doc: operation{headers: []string{HeaderKey}}}), req
+	}
+	c, req := ask("k")
+	if c != g.rpc.HTTP() {
+		t.Error("a write with a key has a connection of its own")
+	}
+	resp, _, err := send(c, req) // which is kept
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	leader.Listener.Close() // as at its death: the kept connection breaks a moment later
+	resp, sent, err := send(ask(""))
+	if err == nil {
+		_ = resp.Body.Close()
+		t.Fatal("it was sent on the kept connection")
+	}
+	if code := failure(t, sent, err); code != errcode.NoLeader {
+		t.Errorf("the client is told %s: %v", code, err)
+	}
+}
+
 // TestADryRunWhoseLeaderGoes: nothing can be done of it, so that it is asked again, or waited out; what only looks like
 // one is a write.
 func TestADryRunWhoseLeaderGoes(t *testing.T) {
