@@ -304,10 +304,11 @@ func TestScansEndOnlyAtTheirEnd(t *testing.T) {
 		want       string // in the error; "" none
 	}{
 		{"whole", row + row + `{"end":true,"rows":2,"timestamp":{"hash":"h","vector":[["18446744073709551615",5]]}}` + "\n", 2, ""},
-		{"no end line", row + row, 2, ErrCut.Error()},
-		{"half a line", row + `{"key":["x`, 1, ErrCut.Error()},
+		{"no end line", row + row, 0, ErrCut.Error()},
+		{"half a line", row + `{"key":["x`, 0, ErrCut.Error()},
 		{"an error at the end", row + `{"error":{"status":504,"code":"TIMEOUT","detail":"slow"}}` + "\n", 1, "TIMEOUT"},
-		{"neither row nor end", row + "{}\n", 1, ErrCut.Error()},
+		{"neither row nor end", row + "{}\n" + row, 0, ErrCut.Error()},
+		{"neither row nor end, before an end", row + "{}\n" + `{"end":true,"rows":1}` + "\n", 1, ErrCut.Error()},
 		{"no JSON", "x\n", 0, ErrCut.Error()},
 		{"nothing", "", 0, ErrCut.Error()},
 		{"a row longer than the buffer", `{"key":["` + strings.Repeat("y", 200<<10) + `"],"id":"d"}` + "\n" + `{"end":true,"rows":1,"timestamp":{"hash":"h"}}`, 1, ""},

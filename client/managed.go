@@ -1,9 +1,12 @@
 package client
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 
 	"tidemark/indexer/scanport"
@@ -11,8 +14,8 @@ import (
 )
 
 // managedScan is a scan by way of managers. When the one that passes it on is lost, another one goes on with it, at the
-// same timestamp, behind the last place that has come; the rows behind that which have been given come again then, and
-// are passed over: they are the same. It implements rowSource.
+// same timestamp, behind the last place that has come. Lines are given once the place behind them, or the answer's end,
+// has come: what has to come again was never given. It implements rowSource.
 type managedScan struct {
 	*answerLines
 	c           *Client
@@ -20,17 +23,20 @@ type managedScan struct {
 	of          string
 	consistency string
 	body        []byte
-	fixed       bool // all rows are of one timestamp
 
-	place string // behind which it can be gone on with; "": from the beginning
-	some  bool   // a row was given
-	given int    // rows behind the place that were given
-	came  int    // rows behind the place that have come from the present manager
+	held  []byte // lines that have come
+	ready []byte // of held: lines to give, each with its end
+	place string // behind them, where it can be gone on with; "": from the beginning
+	loose bool   // some were given that have no place behind them
 	lost  int    // managers in a row that brought no place
 }
 
-// mostLost is how many managers in a row may be lost before one of them has brought a place.
-const mostLost = 3
+const (
+	// mostLost is how many managers in a row may be lost before one of them has brought a place.
+	mostLost = 3
+	// mostHeld bounds the lines that wait for the place behind them, in bytes; it may be one line more.
+	mostHeld = 1 << 20
+)
 
 func (s *managedScan) ask() (*answerLines, error) {
 	header := http.Header{}
@@ -57,46 +63,64 @@ func (s *managedScan) seen() *scanport.Seen {
 
 // next implements rowSource.
 func (s *managedScan) next(row *v1.Row) (*v1.ScanEnd, error) {
-	for {
-		end, got, err := s.line(row)
-		switch {
-		case errors.Is(err, ErrCut):
-			if err = s.goOn(err); err != nil {
-				return nil, err
-			}
-		case end != nil || err != nil:
-			return end, err
-		case got:
-			return nil, nil //nolint:nilnil // a row, and not the end
+	for len(s.ready) == 0 {
+		err := s.take()
+		if errors.Is(err, ErrCut) {
+			err = s.goOn(err)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	line, rest, _ := bytes.Cut(s.ready, []byte{'\n'})
+	s.ready = rest
+	return s.read(line, row)
+}
+
+// take takes lines up to the place behind them or to the answer's end, or, where neither comes, more of them than are
+// held.
+func (s *managedScan) take() error {
+	s.held = s.held[:0]
+	for last := 0; ; last = len(s.held) {
+		var err error
+		s.held, err = s.appendLine(s.held)
+		if errors.Is(err, io.EOF) && isLast(s.held) {
+			s.ready = s.held
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCut, err)
+		}
+		line := bytes.TrimSuffix(s.held[last:], []byte{'\n'})
+		if place, ok := scanport.PlaceLine(line); ok {
+			s.ready, s.place, s.loose, s.lost = s.held[:last], place, place == "", 0
+			return nil
+		}
+		if len(s.held) > mostHeld && !isLast(line) { // of very long rows, behind which it is not gone on
+			s.ready, s.place, s.loose = s.held, "", true
+			return nil
 		}
 	}
 }
 
-// line takes a line; got: it was a row that was not given before.
-func (s *managedScan) line(row *v1.Row) (end *v1.ScanEnd, got bool, err error) {
-	line, err := s.readLine()
-	if err != nil {
-		return nil, false, err
+// isLast says whether the last one of some lines ends an answer.
+func isLast(lines []byte) bool {
+	lines = bytes.TrimSuffix(lines, []byte{'\n'})
+	line := lines[bytes.LastIndexByte(lines, '\n')+1:]
+	if bytes.HasPrefix(line, []byte(`{"key":`)) { // the rows, by far the most
+		return false
 	}
-	if place, ok := scanport.PlaceLine(line); ok {
-		s.place, s.given, s.came, s.lost = place, max(0, s.given-s.came), 0, 0
-		return nil, false, nil
+	var l struct {
+		End   bool            `json:"end"`
+		Error json.RawMessage `json:"error"`
 	}
-	if end, err = s.read(line, row); end != nil || err != nil {
-		return end, false, err
-	}
-	if s.came++; s.came <= s.given {
-		return nil, false, nil
-	}
-	s.given, s.some = s.came, true
-	return nil, true, nil
+	return json.Unmarshal(line, &l) == nil && (l.End || l.Error != nil)
 }
 
 // goOn has the rest given by another manager. Where no place has come yet the answer begins anew, which is the same one
 // only if nothing of it was given.
 func (s *managedScan) goOn(why error) error {
-	another := s.some && s.place == "" || s.given > 0 && !s.fixed // it would be another answer
-	if s.lost++; s.ctx.Err() != nil || another || s.lost > mostLost {
+	if s.lost++; s.ctx.Err() != nil || s.loose || s.lost > mostLost {
 		return why
 	}
 	_ = s.close()
@@ -104,7 +128,7 @@ func (s *managedScan) goOn(why error) error {
 	if err != nil {
 		return err
 	}
-	if s.answerLines, s.came = next, 0; s.place != "" && !next.goesOn {
+	if s.answerLines = next; s.place != "" && !next.goesOn {
 		return fmt.Errorf("%w, and what answered then, a manager or a proxy before it, began anew", why)
 	}
 	return nil

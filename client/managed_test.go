@@ -48,11 +48,14 @@ func (p *passer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		kill, p.kills = p.kills[0], p.kills[1:]
 	}
 	p.mu.Unlock()
-	for i := from; i < 20; i++ {
+	for i := from; ; i++ {
 		if i-from == kill {
 			_, _ = io.WriteString(w, `{"key":[`)
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
+		}
+		if i >= 20 {
+			break
 		}
 		_, _ = fmt.Fprintf(w, `{"key":[%d],"id":"d%d"}`+"\n", i, i)
 		switch {
@@ -81,11 +84,13 @@ func TestScansOutliveTheirManager(t *testing.T) {
 		"at a place":               {passer: &passer{piece: 3, kills: []int{6}}, rows: 20, asked: "[ 6]"},
 		"behind a place":           {passer: &passer{piece: 3, kills: []int{8}}, rows: 20, asked: "[ 6]"},
 		"again, before the rows":   {passer: &passer{piece: 5, kills: []int{9, 2, 1, 7}}, rows: 20, asked: "[ 5 5 5 10]"},
-		"no progress":              {passer: &passer{piece: 5, kills: []int{9, 1, 1, 1, 1}}, rows: 9, asked: "[ 5 5 5]"},
-		"in the first piece":       {passer: &passer{piece: 5, kills: []int{3}}, rows: 3, asked: "[]"},
-		"where no place is":        {passer: &passer{piece: 5, kills: []int{13}, blind: true}, rows: 13, asked: "[]"},
-		"who knows no places":      {passer: &passer{piece: 3, kills: []int{8}, deaf: true}, rows: 8, asked: "[ 6]"},
-		"rows of many times":       {passer: &passer{piece: 5, kills: []int{8}}, stability: "none", rows: 8, asked: "[]"},
+		"no progress":              {passer: &passer{piece: 5, kills: []int{9, 1, 1, 1, 1}}, rows: 5, asked: "[ 5 5 5]"},
+		"in the first piece":       {passer: &passer{piece: 5, kills: []int{3}}, rows: 20, asked: "[ ]"},
+		"in an answer of one":      {passer: &passer{piece: 20, kills: []int{3, 19}}, rows: 20, asked: "[  ]"},
+		"at its end":               {passer: &passer{piece: 20, kills: []int{20}}, rows: 20, asked: "[ 20]"},
+		"where no place is":        {passer: &passer{piece: 5, kills: []int{13}, blind: true}, rows: 10, asked: "[]"},
+		"who knows no places":      {passer: &passer{piece: 3, kills: []int{8}, deaf: true}, rows: 6, asked: "[ 6]"},
+		"rows of many times":       {passer: &passer{piece: 5, kills: []int{3, 8}}, stability: "none", rows: 20, asked: "[  5]"},
 		"of many times at a place": {passer: &passer{piece: 5, kills: []int{10}}, stability: "none", rows: 20, asked: "[ 10]"},
 	} {
 		t.Run(name, func(t *testing.T) {

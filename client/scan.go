@@ -67,8 +67,7 @@ func (c *Client) scan(ctx context.Context, ref string, req v1.ScanRequest) (*Row
 			return nil, err
 		}
 	}
-	s := &managedScan{c: c, ctx: ctx, of: ref, consistency: req.Consistency, body: body,
-		fixed: req.Stability != "none"}
+	s := &managedScan{c: c, ctx: ctx, of: ref, consistency: req.Consistency, body: body}
 	if s.answerLines, err = s.ask(); err != nil {
 		return nil, err
 	}
@@ -224,21 +223,17 @@ func (r *answerLines) read(line []byte, row *v1.Row) (*v1.ScanEnd, error) {
 	return nil, nil //nolint:nilnil // a row, and not the end
 }
 
-func (r *answerLines) readLine() ([]byte, error) {
-	var line []byte
-	for {
-		part, more, err := r.lines.ReadLine()
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrCut, err)
-		}
-		if !more && line == nil {
-			return part, nil
-		}
-		if line = append(line, part...); !more {
-			return line, nil
-		}
-		if len(line) > maxRow {
-			return nil, fmt.Errorf("%w: a line has more than %d bytes", ErrCut, maxRow)
+// appendLine appends the next line, with its end, to dst. An error comes with what had come of a line by then: half of
+// one, unless the error is io.EOF.
+func (r *answerLines) appendLine(dst []byte) ([]byte, error) {
+	for from := len(dst); ; {
+		part, err := r.lines.ReadSlice('\n')
+		dst = append(dst, part...)
+		switch {
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return dst, err //nolint:wrapcheck // of the connection
+		case len(dst)-from > maxRow:
+			return dst, fmt.Errorf("a line has more than %d bytes", maxRow)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -85,15 +86,16 @@ func (c *Client) verify(ctx context.Context, ref string, body []byte, v *verifyi
 		return v1.VerifyEnd{}, err
 	}
 	defer func() { _ = rows.close() }() // of what was only read
-	for {
-		text, err := rows.readLine()
-		if err != nil {
+	for text := []byte(nil); ; {
+		var cut error
+		if text, cut = rows.appendLine(text[:0]); cut != nil && (!errors.Is(cut, io.EOF) || len(text) == 0) {
 			v.cut = true
-			return v1.VerifyEnd{}, err
+			return v1.VerifyEnd{}, fmt.Errorf("%w: %w", ErrCut, cut)
 		}
 		var l v1.VerifyLine
 		switch err := json.Unmarshal(text, &l); {
 		case err != nil:
+			v.cut = cut != nil
 			return v1.VerifyEnd{}, fmt.Errorf("%w: a line is no JSON: %w", ErrCut, err)
 		case l.End != nil:
 			rows.drain()

@@ -57,12 +57,18 @@ func TestAVerificationThatIsCutIsBegunAnew(t *testing.T) {
 	const gone = `{"error":{"code":"UNAVAILABLE","detail":"it was cut off"}}` + "\n"
 	const refused = `{"error":{"code":"DAMAGED","detail":"a stored key"}}` + "\n"
 	half := text(progress) // without an end
+	torn := func(w http.ResponseWriter, r *http.Request) {
+		text(progress+end[:9])(w, r)
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}
 	for name, c := range map[string]struct {
 		steps []http.HandlerFunc
 		asked int
 		err   string
 	}{
 		"cut, then whole": {[]http.HandlerFunc{half, text(progress + gone), text(progress + end)}, 3, ""},
+		"half a line":     {[]http.HandlerFunc{torn, text(progress + end[:9]), text(progress + end)}, 3, ""},
 		"always cut":      {[]http.HandlerFunc{half}, verifyTries, "EOF"},
 		"always told":     {[]http.HandlerFunc{text(gone)}, verifyTries, "it was cut off"},
 		"found something": {[]http.HandlerFunc{text(difference + gone)}, 1, "it was cut off"},
