@@ -28,6 +28,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/internal/filelock"
 	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
@@ -48,7 +49,7 @@ var ErrInUse = errors.New("folder is in use by another process")
 // Node is an open KV node.
 type Node struct {
 	config   Config
-	lock     *os.File
+	lock     *filelock.Lock
 	listener net.Listener
 	// listenerTLS is nil when the node speaks no TLS.
 	listenerTLS net.Listener
@@ -137,18 +138,13 @@ func (n *Node) open() error {
 	return nil
 }
 
-// lockFolder takes the folder for this process; the lock goes with the process, however it ends.
-func lockFolder(dir string) (*os.File, error) {
-	path := filepath.Join(dir, lockName)
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open lock: %w", err)
+// lockFolder takes the folder for this process.
+func lockFolder(dir string) (*filelock.Lock, error) {
+	l, err := filelock.Acquire(filepath.Join(dir, lockName))
+	if errors.Is(err, filelock.ErrHeld) {
+		return nil, fmt.Errorf("%w: %s: %w: stop the other node or choose another folder", ErrInUse, dir, err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("%w: %s: stop the other node or choose another folder", ErrInUse, dir)
-	}
-	return f, nil
+	return l, err
 }
 
 // Load reads the documents of the buckets. Run does it when nobody has. Errors: seglog.ErrCorrupt and those of the
@@ -328,7 +324,7 @@ func (n *Node) release(orderly bool) error {
 		}
 	}
 	if n.lock != nil {
-		_ = n.lock.Close()
+		n.lock.Release()
 	}
 	return first
 }

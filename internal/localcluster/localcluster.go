@@ -23,7 +23,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"tidemark/internal/supervise"
+	"tidemark/internal/filelock"
 )
 
 // Limits and defaults.
@@ -49,7 +49,7 @@ const (
 
 var (
 	// ErrInUse is wrapped when another process runs the data folder.
-	ErrInUse = supervise.ErrLocked
+	ErrInUse = filelock.ErrHeld
 	// ErrConfig is what errors are when what was asked for cannot be.
 	ErrConfig = errors.New("wrong configuration")
 )
@@ -148,7 +148,7 @@ func (c *Config) checkBucket() error {
 // Cluster is a running local cluster.
 type Cluster struct {
 	cfg      Config
-	lock     *os.File
+	lock     *filelock.Lock
 	children []*child
 
 	mu       sync.Mutex
@@ -175,12 +175,12 @@ func Open(cfg Config) (*Cluster, error) {
 		err = c.certificates()
 	}
 	if err != nil {
-		_ = lock.Close()
+		lock.Release()
 		return nil, err
 	}
 	// What an earlier run has left names processes that are gone; a reader must not take it for this one's.
 	if err := os.Remove(filepath.Join(cfg.Dir, ClusterFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		_ = lock.Close()
+		lock.Release()
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
 	c.makeChildren()
@@ -188,13 +188,16 @@ func Open(cfg Config) (*Cluster, error) {
 }
 
 // takeLock holds path for the life of the process.
-func takeLock(path string) (*os.File, error) {
-	f, err := supervise.Lock(path)
-	if errors.Is(err, ErrInUse) {
-		return nil, fmt.Errorf("%w: %s has a running `tidemark up`; stop that one or name another folder with --data", err,
-			filepath.Dir(path))
+func takeLock(path string) (*filelock.Lock, error) {
+	l, err := filelock.Acquire(path)
+	switch {
+	case errors.Is(err, ErrInUse):
+		return nil, fmt.Errorf("the data folder is %w: %s has a running `tidemark up`; stop that one or name another folder "+
+			"with --data", err, filepath.Dir(path))
+	case err != nil:
+		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	return f, err
+	return l, nil
 }
 
 // plan reads the addresses of an earlier run, or chooses them and keeps them in the folder.
@@ -354,7 +357,7 @@ func hostport(url string) string {
 // Run starts the children and keeps them until ctx ends, then stops them in order: projectors, indexers and managers
 // first, the KV nodes last. onReady is called once, when all children answer.
 func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m Manifest) error) error {
-	defer c.lock.Close()
+	defer c.lock.Release()
 	early, stopEarly := context.WithCancel(context.WithoutCancel(ctx)) // all but KV
 	late, stopLate := context.WithCancel(context.WithoutCancel(ctx))   // KV
 	defer stopLate()

@@ -23,7 +23,7 @@ func open(t *testing.T, cfg Config) *Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.lock.Close() })
+	t.Cleanup(func() { c.lock.Release() })
 	return c
 }
 
@@ -62,7 +62,7 @@ func TestAPlanIsMadeOnceAndKept(t *testing.T) {
 	if _, err := ReadManifest(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("there is a manifest although nothing runs: %v", err)
 	}
-	_ = c.lock.Close()
+	c.lock.Release()
 
 	again := config(dir)
 	again.FirstREST = 23900 // the plan's addresses count
@@ -72,7 +72,7 @@ func TestAPlanIsMadeOnceAndKept(t *testing.T) {
 		second.Managers[0].REST != first.Managers[0].REST {
 		t.Errorf("%+v, then %+v", first, second)
 	}
-	_ = c.lock.Close()
+	c.lock.Release()
 
 	other := config(dir)
 	other.Indexers = 2
@@ -85,7 +85,7 @@ func TestAPlanIsMadeOnceAndKept(t *testing.T) {
 		t.Errorf("other vbuckets: %v", err)
 	}
 	c = open(t, config(dir)) // and the failed one let the folder go
-	_ = c.lock.Close()
+	c.lock.Release()
 	if err := os.Remove(filepath.Join(dir, planFile)); err != nil {
 		t.Fatal(err)
 	}

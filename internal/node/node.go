@@ -25,6 +25,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/internal/filelock"
 	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
 	"tidemark/internal/supervise"
@@ -77,7 +78,7 @@ type Config struct {
 type Node struct {
 	cfg      Config
 	log      hclog.Logger
-	lock     *os.File
+	lock     *filelock.Lock
 	listener net.Listener
 	children []*child
 
@@ -96,7 +97,7 @@ type child struct {
 	down string // why it does not run, empty while it does
 }
 
-// Open locks the data folder and listens; no role runs before Run. The error wraps supervise.ErrLocked when another
+// Open locks the data folder and listens; no role runs before Run. The error wraps filelock.ErrHeld when another
 // process has the folder.
 func Open(cfg Config) (*Node, error) {
 	if err := cfg.TLS.MayListen(cfg.Insecure, tlsconf.Address{Flag: "listen", HostPort: cfg.Listen}); err != nil {
@@ -105,13 +106,13 @@ func Open(cfg Config) (*Node, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	lock, err := supervise.Lock(filepath.Join(cfg.Dir, "LOCK"))
+	lock, err := filelock.Acquire(filepath.Join(cfg.Dir, "LOCK"))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", cfg.Dir, err)
+		return nil, fmt.Errorf("the data folder %s: %w", cfg.Dir, err)
 	}
 	n := &Node{cfg: cfg, log: cfg.Logger, lock: lock}
 	if n.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
-		_ = lock.Close()
+		lock.Release()
 		return nil, fmt.Errorf("address of readiness: %w", err)
 	}
 	for _, r := range cfg.Roles {
@@ -159,7 +160,7 @@ func (c *child) set(down string) {
 // Run runs the roles until ctx ends, and stops all. It ends by itself only when no role is left to run, or its own port
 // fails.
 func (n *Node) Run(ctx context.Context) error {
-	defer n.lock.Close()
+	defer n.lock.Release()
 	run, stop := context.WithCancel(ctx)
 	defer stop()
 	served := make(chan error, 1)

@@ -77,7 +77,7 @@ func open(t *testing.T, exe string, roles ...Role) (*Node, *bytes.Buffer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = n.listener.Close(); _ = n.lock.Close() })
+	t.Cleanup(func() { _ = n.listener.Close(); n.lock.Release() })
 	return n, &log
 }
 
@@ -187,5 +187,5 @@ func TestRemoved(t *testing.T) {
 		t.Error(err)
 	}
 	_ = again.listener.Close()
-	_ = again.lock.Close()
+	again.lock.Release()
 }

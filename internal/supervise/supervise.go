@@ -198,26 +198,3 @@ func Environment() []string {
 		return false
 	})
 }
-
-// ErrLocked is wrapped when another process has a lock.
-var ErrLocked = errors.New("the data folder is in use")
-
-// Lock holds the file at path for the life of the process, or until it is closed; the process that has it stands in it.
-func Lock(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("data folder: %w", err)
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		b, _ := io.ReadAll(io.LimitReader(f, 32)) // who has it is a courtesy
-		_ = f.Close()
-		return nil, fmt.Errorf("%w by pid %s", ErrLocked, strings.TrimSpace(string(b)))
-	}
-	if err := f.Truncate(0); err == nil {
-		if _, err = f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0); err != nil {
-			_ = f.Close()
-			return nil, fmt.Errorf("data folder: %w", err)
-		}
-	}
-	return f, nil
-}

@@ -241,24 +241,3 @@ func TestEnvironment(t *testing.T) {
 		}
 	}
 }
-
-// TestLock: a folder is one process's; the other one is told whose.
-func TestLock(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "LOCK")
-	f, err := Lock(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Lock(path); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
-		t.Error(err)
-	}
-	_ = f.Close()
-	again, err := Lock(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = again.Close()
-	if _, err := Lock(filepath.Join(path, "x")); err == nil || errors.Is(err, ErrLocked) {
-		t.Error(err)
-	}
-}

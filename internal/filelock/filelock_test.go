@@ -1,0 +1,36 @@
+package filelock
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestOneHolder: a second one hears who has the lock; it is free again when it was released, though a process that is
+// just being started still has the open file.
+func TestOneHolder(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "LOCK")
+	for range 2 {
+		l, err := Acquire(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Acquire(path); !errors.Is(err, ErrHeld) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
+			t.Errorf("a second holder: %v", err)
+		}
+		child, err := syscall.Dup(int(l.file.Fd())) // as a fork has it
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Release()
+		defer func() { _ = syscall.Close(child) }()
+	}
+	if _, err := Acquire(filepath.Join(t.TempDir(), "no", "LOCK")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a folder: %v", err)
+	}
+}
