@@ -21,35 +21,27 @@ type lane struct {
 	limit int // bytes of data not acknowledged
 	spare int // bytes on top for control messages
 	lossy bool
-	judge *judge        // nil where everybody is throttled
 	wake  chan struct{} // capacity 1: the loop has something to look at
 	refs  int           // vbuckets that use it; guarded by topic.mu
 
 	mu       sync.Mutex
-	addr     string
-	revision uint64             // of the view that gave addr
-	hangUp   context.CancelFunc // cuts the present connection or dial; nil between
-	state    laneState
-	idle     bool // no vbucket uses it
-	unwanted bool // the newest view has no copies at the endpoint
-	expired  bool // idle and unwanted for leaveTimeout
-	leave    *time.Timer
-
-	// slow: the judge has said so, and a full queue drops until the endpoint was in time again. behind: that counts
-	// against the endpoint, for its queue is more than half full still.
-	slow, behind bool
-
+	link     link
+	need     need
+	slow     slowness
 	vbuckets map[uint16]*laneVB
 	out      outbox
-	epoch    uint64 // of the present connection
-	progress uint64 // the last epoch in which anything was acknowledged
 	dropped  []*laneVB
 	dirty    []*laneVB // Syncs to be sent
+	due      due
 	changed  chan struct{}
+	stats    Stats
+}
+
+// due is when what has gathered is sent.
+type due struct {
 	lastSend time.Time
 	syncAt   time.Time // zero: none due
 	calm     calm
-	stats    Stats
 }
 
 // calm is how a lane gathers what nobody waits for yet.
@@ -58,15 +50,6 @@ type calm struct {
 	until time.Time // the loop looks then at the latest; zero: it waits to be woken
 	urged bool      // what has gathered goes now
 }
-
-type laneState uint8
-
-const (
-	dialing laneState = iota // nobody knows yet whether the endpoint can be reached
-	connected
-	down // the last attempt failed
-	gone // the topic is closed
-)
 
 // laneVB is a vbucket's stream on a lane.
 type laneVB struct {
@@ -90,15 +73,15 @@ type laneVB struct {
 func newLane(t *Topic, key laneKey, addr string, revision uint64) *lane {
 	cfg := &t.router.cfg
 	l := &lane{
-		topic: t, key: key, addr: addr, revision: revision,
+		topic: t, key: key, link: link{addr: addr, revision: revision},
 		limit: max(cfg.QueueBytes/cfg.Connections, 1), spare: cfg.ReservedBytes / cfg.Connections,
 		lossy: t.cfg.Class == keyversion.ClassMaintenance,
 		wake:  make(chan struct{}, 1), changed: make(chan struct{}),
 		vbuckets: make(map[uint16]*laneVB), out: outbox{open: new(frame)},
 	}
-	l.calm.on = l.lossy // what others than indexers take is used as it comes
+	l.due.calm.on = l.lossy // what others than indexers take is used as it comes
 	if j := t.router.judge; l.lossy && j.smart {
-		l.judge = j
+		l.slow = slowness{judge: j, node: key.node}
 		j.join(key.node)
 	}
 	return l
@@ -126,10 +109,10 @@ func (l *lane) signal() {
 
 // urge has what has gathered sent at once. The lock is held.
 func (l *lane) urge() {
-	if !l.calm.on || l.calm.urged || len(l.dirty) == 0 && l.out.open.enc.Events() == 0 {
+	if !l.due.calm.on || l.due.calm.urged || len(l.dirty) == 0 && l.out.open.enc.Events() == 0 {
 		return
 	}
-	l.calm.urged = true
+	l.due.calm.urged = true
 	l.signal()
 }
 
@@ -165,38 +148,12 @@ func (l *lane) bound() int {
 // loses reports whether a full queue drops instead of waiting. If not, again is when to ask anew; 0: when something has
 // changed.
 func (l *lane) loses() (yes bool, again time.Duration) {
-	switch {
-	case l.state == down && l.lossy || l.unwanted:
+	if l.link.state == down && l.lossy || l.need.unwanted {
 		return true, 0
-	case l.judge == nil:
-		return false, 0
 	}
-	if !l.slow {
-		if yes, again = l.judge.drops(l.key.node); !yes {
-			return false, again
-		}
-		l.slow = true
+	yes, began, again := l.slow.drops()
+	if began {
 		l.stats.Slow++
-	}
-	if !l.behind {
-		l.behind = true
-		l.judge.hold(l.key.node)
-	}
-	return true, 0
-}
-
-// inTime reports whether what was dropped may go on: of a slow endpoint when it has been in time for a while. If not,
-// again is when to ask anew. The queue is at most half full.
-func (l *lane) inTime() (yes bool, again time.Duration) {
-	if !l.slow {
-		return true, 0
-	}
-	if l.behind {
-		l.behind = false
-		l.judge.free(l.key.node)
-	}
-	if yes, again = l.judge.resumes(l.key.node); yes {
-		l.slow = false
 	}
 	return yes, again
 }
@@ -207,7 +164,7 @@ func (l *lane) data(ctx context.Context, s *laneVB, ev *keyversion.Event) error 
 	defer l.mu.Unlock()
 	for {
 		switch {
-		case l.state == gone:
+		case l.link.state == gone:
 			return l.errClosed()
 		case s.dropping || s.stream == nil:
 			l.drop(s, ev.Seqno)
@@ -237,11 +194,9 @@ func (l *lane) stall(ctx context.Context, limit time.Duration) error {
 	l.stats.Stalls++
 	l.urge() // the open frame takes room, too
 	began := time.Now()
-	if l.judge != nil {
-		l.judge.hold(l.key.node)
-		defer l.judge.free(l.key.node)
-	}
+	free := l.slow.hold()
 	err := l.wait(ctx, limit)
+	free()
 	l.stats.Held += time.Since(began).Seconds()
 	return err
 }
@@ -293,7 +248,7 @@ func (l *lane) control(ctx context.Context, s *laneVB, next *core.Downstream, se
 	defer l.mu.Unlock()
 	for {
 		switch {
-		case l.state == gone:
+		case l.link.state == gone:
 			return l.errClosed()
 		case s.dropping:
 			l.tellLater(s, next, seqno)
@@ -474,7 +429,7 @@ func (l *lane) closeFull() {
 
 // begins wakes the loop as something begins to gather, unless it looks in time by itself.
 func (l *lane) begins() {
-	if l.calm.until.IsZero() {
+	if l.due.calm.until.IsZero() {
 		l.signal()
 	}
 }
@@ -491,15 +446,15 @@ func (l *lane) seal() {
 func (l *lane) acknowledged(epoch, number uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if epoch != l.epoch {
+	if epoch != l.link.epoch {
 		return // of an earlier connection
 	}
 	if l.out.acknowledged(number) == 0 {
 		return
 	}
-	l.progress = epoch
+	l.link.progress = epoch
 	l.broadcast()
-	if len(l.dropped) > 0 || l.idle || l.slow {
+	if len(l.dropped) > 0 || l.need.idle || l.slow.slow {
 		l.signal()
 	}
 }
@@ -508,11 +463,8 @@ func (l *lane) acknowledged(epoch, number uint64) {
 func (l *lane) use(addr string, revision uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.idle, l.expired = false, false
-	if l.leave != nil {
-		l.leave.Stop()
-		l.leave = nil
-	}
+	l.need.idle, l.need.expired = false, false
+	l.need.stop()
 	l.moveTo(addr, revision)
 }
 
@@ -523,33 +475,25 @@ func (l *lane) address(addr string, revision uint64) {
 	l.moveTo(addr, revision)
 }
 
-// moveTo cuts a connection to another address, unless the view is an older one.
+// moveTo takes the endpoint's address from a view, unless it is an older one.
 func (l *lane) moveTo(addr string, revision uint64) {
-	if revision < l.revision {
+	if revision < l.link.revision {
 		return
 	}
-	l.revision, l.unwanted = revision, false
-	if addr == l.addr {
-		return
+	l.link.revision, l.need.unwanted = revision, false
+	if l.link.moveTo(addr) {
+		l.signal()
 	}
-	l.addr = addr
-	if l.state == down {
-		l.state = dialing // nobody knows yet about the new address
-	}
-	if l.hangUp != nil {
-		l.hangUp()
-	}
-	l.signal()
 }
 
 // leaving notes that a newer view has no copies at the endpoint: nobody waits for it any more.
 func (l *lane) leaving(revision uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if revision < l.revision {
+	if revision < l.link.revision {
 		return
 	}
-	l.revision, l.unwanted = revision, true
+	l.link.revision, l.need.unwanted = revision, true
 	l.broadcast()
 	l.signal()
 }
@@ -559,10 +503,10 @@ func (l *lane) leaving(revision uint64) {
 func (l *lane) unused(dropped bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.idle = true
-	l.unwanted = l.unwanted || dropped
-	if l.unwanted && l.leave == nil && l.state != gone {
-		l.leave = time.AfterFunc(leaveTimeout, l.expire)
+	l.need.idle = true
+	l.need.unwanted = l.need.unwanted || dropped
+	if l.need.unwanted && l.need.leave == nil && l.link.state != gone {
+		l.need.leave = time.AfterFunc(leaveTimeout, l.expire)
 	}
 	l.urge()
 	l.signal()
@@ -572,12 +516,10 @@ func (l *lane) unused(dropped bool) {
 func (l *lane) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.leave = nil
-	if l.idle && l.unwanted {
-		l.expired = true
-		if l.hangUp != nil {
-			l.hangUp()
-		}
+	l.need.leave = nil
+	if l.need.idle && l.need.unwanted {
+		l.need.expired = true
+		l.link.cut()
 		l.signal()
 	}
 }
@@ -594,9 +536,9 @@ func (l *lane) drained(ctx context.Context) error {
 	for !l.empty() {
 		l.urge()
 		switch {
-		case l.state == gone && l.topic.ctx.Err() != nil:
+		case l.link.state == gone && l.topic.ctx.Err() != nil:
 			return l.errClosed()
-		case l.state == gone: // it was given up with its endpoint
+		case l.link.state == gone: // it was given up with its endpoint
 			return nil
 		}
 		if err := l.wait(ctx, 0); err != nil {

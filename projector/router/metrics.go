@@ -110,12 +110,12 @@ func (r *Router) Stats() []EndpointStats {
 func (l *lane) snapshot() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state == gone {
+	if l.link.state == gone {
 		return Stats{}
 	}
 	s := l.stats
 	s.QueueBytes, s.QueueLimit = l.out.memory(), l.bound()
-	if l.state == connected {
+	if l.link.state == connected {
 		s.Connected = 1
 	}
 	return s
@@ -167,9 +167,9 @@ func (l *lane) show() LaneState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	names := [...]string{dialing: "dialing", connected: "connected", down: "down", gone: "gone"}
-	return LaneState{Node: l.key.node, Address: l.addr, Connection: l.key.connection, State: names[l.state],
+	return LaneState{Node: l.key.node, Address: l.link.addr, Connection: l.key.connection, State: names[l.link.state],
 		QueueBytes: l.out.bytes + l.out.open.enc.Len(), LimitBytes: l.bound(),
-		Dropping: len(l.dropped), Slow: l.slow}
+		Dropping: len(l.dropped), Slow: l.slow.slow}
 }
 
 // collector gives Stats to Prometheus.

@@ -49,7 +49,7 @@ func (l *lane) rest(ctx context.Context, pause time.Duration, addr string) {
 		case <-l.wake:
 		}
 		l.mu.Lock()
-		moved := l.addr != addr || l.idle
+		moved := l.link.addr != addr || l.need.idle
 		l.mu.Unlock()
 		if moved {
 			return
@@ -63,9 +63,7 @@ func (l *lane) connect(ctx context.Context) (worked bool, addr string, err error
 	connCtx, hangUp := context.WithCancel(ctx)
 	defer hangUp()
 	l.mu.Lock()
-	l.epoch++
-	epoch := l.epoch
-	addr, l.hangUp = l.addr, hangUp
+	epoch, addr := l.link.begin(hangUp)
 	l.mu.Unlock()
 	conn, err := l.dial(connCtx, addr, epoch)
 	if err != nil {
@@ -102,7 +100,7 @@ func (l *lane) dial(ctx context.Context, addr string, epoch uint64) (Conn, error
 func (l *lane) begin() (frames [][]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.state = connected
+	l.link.state = connected
 	l.stats.Connects++
 	var enc keyversion.Encoder
 	for _, s := range l.vbuckets {
@@ -166,7 +164,7 @@ func (l *lane) next(now time.Time) (frame []byte, pause time.Duration) {
 	if f == nil {
 		return nil, pause
 	}
-	l.lastSend = now
+	l.due.lastSend = now
 	return f.bytes, 0
 }
 
@@ -176,15 +174,15 @@ const long = time.Hour
 // prepare closes the open frame when it is due. Everything sealed has been sent.
 func (l *lane) prepare(now time.Time) time.Duration {
 	pause := long
-	if (len(l.dropped) > 0 || l.slow) && l.out.bytes <= l.bound()/2 {
-		ready, again := l.inTime()
+	if (len(l.dropped) > 0 || l.slow.slow) && l.out.bytes <= l.bound()/2 {
+		ready, again := l.slow.inTime()
 		if ready {
 			l.resume()
 		} else {
 			pause = again
 		}
 	}
-	if l.calm.on {
+	if l.due.calm.on {
 		return min(pause, l.gather(now))
 	}
 	return min(pause, l.linger(now))
@@ -195,20 +193,20 @@ func (l *lane) prepare(now time.Time) time.Duration {
 func (l *lane) linger(now time.Time) time.Duration {
 	pause := long
 	if len(l.dirty) > 0 {
-		if l.syncAt.IsZero() {
-			l.syncAt = now.Add(syncTick)
+		if l.due.syncAt.IsZero() {
+			l.due.syncAt = now.Add(syncTick)
 		}
-		due := l.syncAt.Sub(now)
+		due := l.due.syncAt.Sub(now)
 		if due <= 0 {
 			l.flushSyncs()
-			l.syncAt, due = time.Time{}, syncTick
+			l.due.syncAt, due = time.Time{}, syncTick
 		}
 		pause = min(pause, due)
 	} else {
-		l.syncAt = time.Time{}
+		l.due.syncAt = time.Time{}
 	}
 	if l.out.allSent() && l.out.open.enc.Events() > 0 {
-		due := l.lastSend.Add(lingerTime).Sub(now)
+		due := l.due.lastSend.Add(lingerTime).Sub(now)
 		if due <= 0 {
 			l.seal()
 		}
@@ -220,7 +218,7 @@ func (l *lane) linger(now time.Time) time.Duration {
 // gather closes the open frame with all Syncs in it when it is urged, or after Config.CalmLinger. It returns when to
 // look again: the first event and the first Sync that gather wake the loop, and so does who urges.
 func (l *lane) gather(now time.Time) time.Duration {
-	c := &l.calm
+	c := &l.due.calm
 	empty := len(l.dirty) == 0 && l.out.open.enc.Events() == 0
 	if empty {
 		c.urged = false
@@ -249,18 +247,15 @@ func (l *lane) gather(now time.Time) time.Duration {
 func (l *lane) disconnected(epoch uint64) (progress bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	progress = l.progress == epoch
 	l.stats.Resent += uint64(l.out.rewind())
-	l.state, l.hangUp = dialing, nil
-	l.epoch++ // late acknowledgements of this connection count no more
-	return progress
+	return l.link.end(epoch)
 }
 
 // unreachable notes that an attempt failed: from now on a full queue drops on a maintenance stream.
 func (l *lane) unreachable() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.state, l.hangUp = down, nil
+	l.link.state, l.link.hangUp = down, nil
 	l.stats.Failures++
 	l.broadcast()
 }
@@ -268,7 +263,7 @@ func (l *lane) unreachable() {
 // over reports whether nobody needs the lane any more, and takes it off the topic's list if so.
 func (l *lane) over() bool {
 	l.mu.Lock()
-	unneeded := l.idle && (l.empty() || l.unwanted && (l.state == down || l.expired))
+	unneeded := l.need.over(l.empty(), l.link.state)
 	l.mu.Unlock()
 	return unneeded && l.topic.retire(l)
 }
@@ -276,18 +271,10 @@ func (l *lane) over() bool {
 // finish ends the lane for good.
 func (l *lane) finish() {
 	l.mu.Lock()
-	l.state = gone
-	if l.leave != nil {
-		l.leave.Stop()
-		l.leave = nil
-	}
+	l.link.state = gone
+	l.need.stop()
 	l.broadcast()
-	if l.judge != nil {
-		if l.behind {
-			l.judge.free(l.key.node)
-		}
-		l.judge.leave(l.key.node)
-	}
+	l.slow.leave()
 	stats := l.stats
 	l.mu.Unlock()
 	l.topic.router.addTotal(l.topic.cfg, l.key.node, stats)
