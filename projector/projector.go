@@ -141,21 +141,13 @@ type Projector struct {
 	maps     managedMaps
 	log      hclog.Logger
 
-	wake    chan struct{} // report at once
-	news    chan struct{} // stirred has become true
-	stirred atomic.Bool   // streams have moved since the last report
-	runCtx  context.Context
-	tasks   tasks
+	reporting reporting
+	runCtx    context.Context
+	tasks     tasks
+	sides     sides
+	looks     looks
 
 	opening sync.Mutex // of buckets
-
-	sides    sides
-	readings readings      // of sides
-	drainFor time.Duration // sideDrainTimeout, but for tests
-	looks    looks
-
-	reporting sync.Mutex
-	sequence  uint64
 
 	mu        sync.Mutex
 	authority core.Authority
@@ -183,8 +175,8 @@ func Open(cfg Config) (*Projector, error) {
 	p := &Projector{
 		cfg: cfg, bootID: rand.Text(), managers: managerclient.New(cfg.Managers,
 			cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), registry: prometheus.NewRegistry(),
-		log: cfg.Logger, wake: make(chan struct{}, 1), news: make(chan struct{}, 1), buckets: map[string]*bucket{},
-		sides: sides{of: cfg.ID, open: map[core.SideKey]*side{}}, drainFor: sideDrainTimeout,
+		log: cfg.Logger, reporting: newReporting(), buckets: map[string]*bucket{},
+		sides:  sides{of: cfg.ID, open: map[core.SideKey]*side{}, drainFor: sideDrainTimeout},
 		looks:  looks{patience: fieldsTime},
 		faults: faults{all: map[index.ID]*fault{}},
 		defs:   definitions{changed: make(chan struct{}), patience: definitionsPatience},
@@ -287,24 +279,5 @@ func (p *Projector) register(ctx context.Context) error {
 			return ctx.Err()
 		case <-time.After(registerPause):
 		}
-	}
-}
-
-// notify asks for a report at once.
-func (p *Projector) notify() {
-	select {
-	case p.wake <- struct{}{}:
-	default: // one is asked for already
-	}
-}
-
-// stir notes that there is news that a report may bring in its turn.
-func (p *Projector) stir() {
-	if p.stirred.Load() || p.stirred.Swap(true) {
-		return
-	}
-	select {
-	case p.news <- struct{}{}:
-	default: // the last one has not been seen yet
 	}
 }

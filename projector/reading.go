@@ -93,9 +93,9 @@ func (p *Projector) read(s *side) *reader {
 		m.vbuckets[vb] = true
 	}
 	shared := core.Shareable(s.target, &s.want.Restart)
-	p.readings.mu.Lock()
-	defer p.readings.mu.Unlock()
-	for _, r := range p.readings.joinable {
+	p.sides.readings.mu.Lock()
+	defer p.sides.readings.mu.Unlock()
+	for _, r := range p.sides.readings.joinable {
 		if shared && r.bucket == s.want.Bucket && r.uuid == s.want.BucketUUID && r.join(m, s) {
 			return m
 		}
@@ -107,7 +107,7 @@ func (p *Projector) read(s *side) *reader {
 	r.desk = newPurgeDesk(r.ctx, p, r.bucket, func(context.Context) (feed.Feed, error) { return r.conn, nil })
 	r.join(m, s)
 	if shared {
-		p.readings.joinable = append(p.readings.joinable, r)
+		p.sides.readings.joinable = append(p.sides.readings.joinable, r)
 	}
 	if !p.tasks.Go(r.run) {
 		r.cancel()
@@ -165,7 +165,7 @@ func (r *reading) gather() {
 	case <-patience.C:
 	case <-r.ctx.Done():
 	}
-	r.p.readings.remove(r)
+	r.p.sides.readings.remove(r)
 	r.mu.Lock()
 	r.joining = false
 	r.mu.Unlock()

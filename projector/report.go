@@ -2,6 +2,8 @@ package projector
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"tidemark/projector/core"
@@ -30,7 +32,7 @@ func (p *Projector) report(ctx context.Context) error {
 		if err := p.await(ctx, timer, &t); err != nil {
 			return nil //nolint:nilerr // only the end of ctx
 		}
-		p.stirred.Store(false) // before the state is read
+		p.reporting.stirred.Store(false) // before the state is read
 		t.sent = time.Now()
 		if err := t.send(ctx); err != nil {
 			return nil //nolint:nilerr // only the end of ctx
@@ -47,7 +49,7 @@ func (p *Projector) report(ctx context.Context) error {
 func (p *Projector) await(ctx context.Context, timer *time.Timer, t *reporter) error {
 	for {
 		pause := ReportInterval
-		if t.calm && !p.stirred.Load() {
+		if t.calm && !p.reporting.stirred.Load() {
 			pause = restInterval
 		}
 		timer.Reset(time.Until(t.sent.Add(pause)))
@@ -56,10 +58,43 @@ func (p *Projector) await(ctx context.Context, timer *time.Timer, t *reporter) e
 			return ctx.Err()
 		case <-timer.C:
 			return nil
-		case <-p.wake:
+		case <-p.reporting.wake:
 			return nil
-		case <-p.news: // it is due earlier now
+		case <-p.reporting.more: // it is due earlier now
 		}
+	}
+}
+
+// reporting says whether there is something to report.
+type reporting struct {
+	wake    chan struct{} // report at once
+	more    chan struct{} // stirred has become true
+	stirred atomic.Bool   // streams have moved since the last report
+
+	taking   sync.Mutex // state and number belong together: a later number never shows an earlier state
+	sequence uint64
+}
+
+func newReporting() reporting {
+	return reporting{wake: make(chan struct{}, 1), more: make(chan struct{}, 1)}
+}
+
+// notify asks for a report at once.
+func (p *Projector) notify() {
+	select {
+	case p.reporting.wake <- struct{}{}:
+	default: // one is asked for already
+	}
+}
+
+// stir notes that there is news that a report may bring in its turn.
+func (p *Projector) stir() {
+	if p.reporting.stirred.Load() || p.reporting.stirred.Swap(true) {
+		return
+	}
+	select {
+	case p.reporting.more <- struct{}{}:
+	default: // the last one has not been seen yet
 	}
 }
 
@@ -136,12 +171,12 @@ func (p *Projector) currentReport(only string) *wire.ProjectorReport {
 // knows by this.
 func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowledge) (*wire.ProjectorReport,
 	map[*bucket]*knowledge) {
-	p.reporting.Lock() // state and number belong together: a later number never shows an earlier state
-	defer p.reporting.Unlock()
-	p.sequence++
+	p.reporting.taking.Lock()
+	defer p.reporting.taking.Unlock()
+	p.reporting.sequence++
 	p.mu.Lock()
 	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.authority.Fence.ClusterID,
-		Sequence: p.sequence, Counters: p.counters.all(), KV: p.troubles.list(p.cfg.KV, time.Now())}
+		Sequence: p.reporting.sequence, Counters: p.counters.all(), KV: p.troubles.list(p.cfg.KV, time.Now())}
 	var known bool
 	if r.Revision, known = core.Revision(p.defs.newest, p.authority.Fence); known {
 		r.Evaluation = p.defs.evaluation

@@ -233,7 +233,7 @@ func (s *side) run() {
 // be retried for ever.
 func (s *side) drain() error {
 	for left := s.queued(); ; {
-		ctx, cancel := context.WithTimeout(s.ctx, s.p.drainFor)
+		ctx, cancel := context.WithTimeout(s.ctx, s.p.sides.drainFor)
 		err := s.topic.Drain(ctx)
 		cancel()
 		now := s.queued()

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"tidemark/index"
 	"tidemark/projector/core"
@@ -12,7 +13,9 @@ import (
 
 // sides are the side streams that are open, or being opened.
 type sides struct {
-	of index.ProjectorID
+	of       index.ProjectorID
+	readings readings
+	drainFor time.Duration // sideDrainTimeout, but for tests
 
 	mu   sync.Mutex
 	open map[core.SideKey]*side

@@ -82,7 +82,7 @@ func TestWhatIsLeftAtTheEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.define(1, 1)
-	w.p.drainFor = 20 * time.Millisecond
+	w.p.sides.drainFor = 20 * time.Millisecond
 	const n = 40
 	ends := map[uint16]uint64{}
 	for i := range n {
