@@ -63,15 +63,23 @@ type Sim struct {
 	Report Report
 	Legend []string // with Options.Trace
 
-	opt         Options
+	opt    Options
+	nowMS  int64
+	tickMS int64
+	step   int
+	err    string
+	schedule
+	world
+	control
+	claims
+}
+
+// schedule is what the seed has drawn: what goes wrong in this run, and how often.
+type schedule struct {
 	dice        choices
 	off         rule // rules of what is modelled here that are switched off
 	trace       bool
 	healing     bool
-	nowMS       int64
-	tickMS      int64
-	step        int
-	err         string
 	mix         [kinds]bool
 	events      []fault // those of mix that happen by themselves
 	rate        int
@@ -82,7 +90,10 @@ type Sim struct {
 	heartbeat   bool
 	patient     bool // nobody notices that an indexer does not receive a stream
 	most        int  // seqno that a vbucket gets at most
+}
 
+// world is KV, projectors and indexers, and what is between them.
+type world struct {
 	kv       []*kvBucket
 	branches map[uint64]*branch
 	batches  uint64
@@ -94,14 +105,21 @@ type Sim struct {
 	names    int
 	late     []func()
 	delayed  []delayed
+}
 
+// control is the replicated state, and its leaders.
+type control struct {
 	state     *statecontext.State
 	time      stateTime
 	raftIndex uint64
 	term      uint64
 	lead      *leader
 	old       []*leader
+	before    []*statecontext.State // the last few committed, oldest first; only for a leader that lacks some
+}
 
+// claims are what was promised or seen, against which what comes later is checked.
+type claims struct {
 	ends   map[endKey]bool
 	owners map[ownerKey]index.ProjectorID
 	told   map[refKey]timestamp.Vector
@@ -114,7 +132,6 @@ type Sim struct {
 	acked  map[string]ddlState            // by name, which is used once: indexes whose CREATE was acknowledged
 	newest index.ID                       // that was made last
 	wanted map[index.ID]uint16            // how many slices somebody has asked for
-	before []*statecontext.State          // the last few committed, oldest first; only for a leader that lacks some
 }
 
 // fault is a kind of thing that goes wrong.
@@ -180,11 +197,12 @@ func New(o Options) (*Sim, error) {
 	if err := planted.Switch(product...); err != nil {
 		return nil, err
 	}
-	s := &Sim{opt: o, off: own, trace: o.Trace, nowMS: 1_000_000, state: statecontext.New(),
-		branches: map[uint64]*branch{}, ends: map[endKey]bool{}, owners: map[ownerKey]index.ProjectorID{},
-		told: map[refKey]timestamp.Vector{}, lost: map[index.CopyID]bool{}, stable: map[refKey]timestamp.Vector{},
-		ledger: map[ownerKey]index.ProjectorID{}, owed: map[owedKey]uint64{}, obeyed: map[string]wire.Fence{},
-		acked: map[string]ddlState{}, asking: map[string]*session{}, wanted: map[index.ID]uint16{}}
+	s := &Sim{opt: o, nowMS: 1_000_000, schedule: schedule{off: own, trace: o.Trace},
+		world: world{branches: map[uint64]*branch{}}, control: control{state: statecontext.New()},
+		claims: claims{ends: map[endKey]bool{}, owners: map[ownerKey]index.ProjectorID{},
+			told: map[refKey]timestamp.Vector{}, lost: map[index.CopyID]bool{}, stable: map[refKey]timestamp.Vector{},
+			ledger: map[ownerKey]index.ProjectorID{}, owed: map[owedKey]uint64{}, obeyed: map[string]wire.Fence{},
+			acked: map[string]ddlState{}, asking: map[string]*session{}, wanted: map[index.ID]uint16{}}}
 	if o.OneSequence {
 		s.dice.oneSequence(o.Seed)
 	}
