@@ -1,0 +1,114 @@
+package layers
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// mostFields is how many fields a struct has without a defence.
+const mostFields = 20
+
+// Why a struct has more.
+const (
+	flags = "the settings of a process, as flat as its flags and its file"
+	body  = "a body of an interface, as flat as who reads it has it"
+)
+
+// large are the structs with more than mostFields fields, and why they are not several.
+var large = map[string]string{
+	"indexer.Config":               flags,
+	"manager.Config":               flags,
+	"projector.Config":             flags,
+	"kv.Config":                    flags,
+	"internal/localcluster.Config": flags,
+	"internal/cli.scanFlags":       flags,
+
+	"manager/api/v1.IndexInfo":               body,
+	"manager/api/v1.IndexStats":              body,
+	"manager/api/v1.IndexerStats":            body,
+	"manager/api/v1.IndexerStatus":           body,
+	"manager/api/v1.ScanRequest":             body,
+	"manager/api/v1.Timestamps":              body,
+	"manager/coordinator/core.IndexerStatus": "what v1.IndexerStatus is made of, in the coordinator's own types",
+	"indexer/scan.Request":                   "a body of an interface, checked",
+	"kv/server.Counters":                     "a page of figures",
+	"kv/doctor.facts":                        "answers of one node, each beside why there is none",
+	"internal/testing/simulation.Report":     "figures of a run, which are added up field by field",
+
+	"statecontext.State":   "the replicated state: a field for each kind of thing in it",
+	"statecontext.Event":   "one record for all kinds of events: a history is a list of them",
+	"index.Definition":     "what a statement says of an index; it is compared and encoded as one",
+	"projector/feed.Event": "one record for all messages of a stream, in blocks that are used again",
+
+	"streams.Ledger": "one decider; repair and takers, with invariants of their own, are types",
+	"streams.Entry":  "the ledger's row: one vbucket's stream, whose fields change together at a BEGIN and an END",
+	"ingest.Bucket":  "one decider; what a vbucket, a copy and a batch know are types of their own",
+
+	"indexer.Indexer":              "the role: it holds its parts, each a package, and little else",
+	"projector.Projector":          "the role: it holds its parts and the lock over what the coordinator has told it",
+	"indexer/storage.Slice":        "what outlives a generation of a copy: two locks, each with what it guards below",
+	"indexer/storage.pebbleEngine": "one engine: five locks, each with what it guards below it",
+	"kv/store.VBucket":             "one vbucket under one lock",
+	"kv/server.producer":           "one DCP connection's sending side under one lock",
+	"projector.bucket":             "a bucket's streams: three locks, each with what it guards below it",
+	"projector.side":               "a side stream from its request to its end",
+	"projector.reading":            "one reading of KV for several side streams: channels for its steps, and a lock",
+	"projector/feed.Conn":          "one DCP connection: what is set before use, then one lock with what it guards",
+	"projector/feed/gocb.Conn":     "the same by gocbcore",
+	"client/topic.Subscription":    "one subscription: what is set before use, then one lock with what it guards",
+}
+
+// TestLargeStructs: a struct of the product with many fields has a reason that is written down.
+func TestLargeStructs(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	root := filepath.Join("..", "..")
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch name := d.Name(); {
+		case err != nil:
+			return err
+		case d.IsDir() && (name == "testdata" || name == "bench" || path != root && strings.HasPrefix(name, ".")):
+			return fs.SkipDir
+		case d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", path, err)
+		}
+		rel, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
+			}
+			if s, ok := spec.Type.(*ast.StructType); ok && s.Fields.NumFields() > mostFields {
+				name := filepath.ToSlash(rel) + "." + spec.Name.Name
+				seen[name] = true
+				if large[name] == "" {
+					t.Errorf("%s has %d fields: make parts of them that mean something by themselves, or say in the table why not",
+						name, s.Fields.NumFields())
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range large {
+		if !seen[name] {
+			t.Errorf("the table has %s, which has not so many fields any more, or is gone", name)
+		}
+	}
+}
