@@ -1,13 +1,19 @@
 package indexer
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
+	"tidemark/collate"
 	"tidemark/errcode"
 	"tidemark/indexer/storage"
 	"tidemark/internal/rpc"
+	"tidemark/partition"
 	"tidemark/wire"
 )
 
@@ -37,15 +43,45 @@ func (x *Indexer) sample(ctx context.Context, req *wire.SampleRequest) (r *wire.
 		return nil, rpc.Refuse(errcode.IndexNotHosted, "copy %s does not serve on indexer %s", req.Copy, x.cfg.Name)
 	}
 	defer func() { err = errors.Join(err, held.Snap.Close()) }()
+	r = &wire.SampleReply{Rows: held.Snap.Items()}
+	var of int
+	if req.Whole {
+		var keys [][]byte
+		if keys, of, err = held.Snap.SampleKeys(ctx, req.Wanted, req.Keys, req.Bytes); err == nil {
+			r.Of = int64(of)
+			r.Entries, err = sampled(keys, held.Snap.Slice().Meta().Desc)
+		}
+		return r, err
+	}
 	samples, err := held.Snap.Sample(ctx, req.Wanted)
 	if err != nil {
 		return nil, err
 	}
-	r = &wire.SampleReply{Rows: held.Snap.Items()}
-	var of int
 	r.Keys, of = samples.Spread(req.Keys, req.Bytes)
 	r.Of = int64(of)
 	return r, nil
+}
+
+// sampled takes keys apart.
+func sampled(keys [][]byte, desc []bool) ([][]wire.SampledValue, error) {
+	entries := make([][]wire.SampledValue, len(keys))
+	for i, key := range keys {
+		for len(key) > 0 {
+			down := len(entries[i]) < len(desc) && desc[len(entries[i])]
+			c, rest, err := collate.Next(key, down)
+			if err != nil {
+				return nil, fmt.Errorf("a stored key: %w", err)
+			}
+			c = bytes.Clone(c)
+			if down {
+				collate.Complement(c)
+			}
+			entries[i] = append(entries[i],
+				wire.SampledValue{Value: c[:min(len(c), partition.MaxBound)], Hash: xxhash.Sum64(c)})
+			key = rest
+		}
+	}
+	return entries, nil
 }
 
 // sampleLoad tells how the leading keys of entries are spread that are written and read from now on, for a while. It

@@ -1,10 +1,14 @@
 package indexer
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/cespare/xxhash/v2"
 
 	"tidemark/errcode"
 	"tidemark/wire"
@@ -33,10 +37,27 @@ func TestSample(t *testing.T) {
 	if err != nil || r.Rows != 200 || r.Of != 200 || len(r.Keys) != 200 {
 		t.Errorf("%+v, %v", r, err)
 	}
+	all := r.Keys
 	few := most
 	few.Keys = 10
 	if r, err = ask(few); err != nil || r.Rows != 200 || r.Of != 200 || len(r.Keys) != 10 {
 		t.Errorf("%+v, %v", r, err)
+	}
+	whole := few
+	whole.Whole = true
+	if r, err = ask(whole); err != nil || r.Rows != 200 || r.Of != 200 || len(r.Keys) != 0 || len(r.Entries) != 10 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for _, e := range r.Entries {
+		if len(e) != 1 || e[0].Hash != xxhash.Sum64(e[0].Value) || !slices.ContainsFunc(all, func(k []byte) bool {
+			return bytes.Equal(k, e[0].Value)
+		}) {
+			t.Errorf("entry %x", e)
+		}
+	}
+	whole.Bytes = 1
+	if r, err = ask(whole); err != nil || r.Of != 200 || len(r.Entries) != 0 {
+		t.Errorf("more than there is room for: %+v, %v", r, err)
 	}
 	for name, change := range map[string]func(*wire.SampleRequest){
 		"entries": func(r *wire.SampleRequest) { r.Wanted++ }, "keys": func(r *wire.SampleRequest) { r.Keys++ },

@@ -28,11 +28,14 @@ type Samples struct {
 
 // Add takes a component, collated and upright, which it copies: of one that is too long to be a bound no more than is
 // needed to order it.
-func (s *Samples) Add(component []byte) {
+func (s *Samples) Add(component []byte) { s.AddWhole(component[:min(len(component), MaxBound)]) }
+
+// AddWhole takes a key, which it copies.
+func (s *Samples) AddWhole(key []byte) {
 	if s.skip > 0 && s.draw()&(1<<s.skip-1) != 0 {
 		return
 	}
-	k := bytes.Clone(component[:min(len(component), MaxBound)])
+	k := bytes.Clone(key)
 	s.kept, s.bytes = append(s.kept, k), s.bytes+len(k)
 	for len(s.kept) > MaxSamples || s.bytes > maxSampleBytes && len(s.kept) > 1 {
 		s.skip++
@@ -76,6 +79,23 @@ func (s *Samples) Spread(n, most int) (keys [][]byte, of int) {
 		}
 	}
 	return nil, len(all)
+}
+
+// Some returns at most n of what has come, of at most so many bytes together, as likely one as any other. of is how many
+// were kept to choose from; Samples has none afterwards.
+func (s *Samples) Some(n, most int) (keys [][]byte, of int) {
+	all := s.kept
+	of = len(all)
+	for i := range min(n, of) {
+		j := i + int(s.draw()%uint64(of-i))
+		all[i], all[j] = all[j], all[i]
+		if most -= len(all[i]); most < 0 {
+			n = i
+			break
+		}
+	}
+	*s = Samples{}
+	return all[:min(n, of)], of
 }
 
 // Sample is what is known of the leading keys of a slice.

@@ -31,7 +31,7 @@ func newIndex(s Streams) *cobra.Command {
 	cmd := group("index", "Create, list, describe, build, alter, drop, scan and verify indexes, and look at their figures",
 		"  tidemark index list\n  tidemark index describe world/places_by_name",
 		indexCreate(s, f), indexList(s, f), indexDescribe(s, f), indexBuild(s, f), indexAlter(s, f), indexDrop(s, f),
-		indexScan(s, f), indexCount(s, f), indexStats(s, f), indexVerify(s, f))
+		indexScan(s, f), indexCount(s, f), indexStats(s, f), indexStatistics(s, f), indexVerify(s, f))
 	f.add(cmd, s)
 	return cmd
 }

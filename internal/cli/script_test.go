@@ -99,6 +99,7 @@ func checkStats(t *testing.T, c *client.Client) {
 		if err != nil || n.Count != i.ItemsCount || i.BuildProgress != 100 || i.DataSize == 0 {
 			t.Errorf("%+v, and count gives %d, %v", i, n.Count, err)
 		}
+		checkStatistics(ctx, t, c, &i)
 	}
 	after, err := c.Stats(ctx, "world")
 	if err != nil || len(after.Indexes) != len(before.Indexes) {
@@ -114,6 +115,23 @@ func checkStats(t *testing.T, c *client.Client) {
 	for _, n := range after.Indexers {
 		if n.State != "active" || n.MemoryQuota == 0 || n.MemoryUsed == 0 || n.MemoryRSS == 0 || n.UptimeMS == 0 {
 			t.Errorf("%+v", n)
+		}
+	}
+}
+
+// checkStatistics: each entry is counted once for each component; where all were looked at, each document has a value.
+func checkStatistics(ctx context.Context, t *testing.T, c *client.Client, of *v1.IndexStats) {
+	st, err := c.Statistics(ctx, of.ID.String(), v1.StatisticsRequest{Bins: 5})
+	if err != nil || st.Items != of.ItemsCount || st.Exact != (st.Sampled == st.Items) || len(st.Components) == 0 {
+		t.Errorf("%d entries, of which %d were looked at (exact: %v), %v; want %+v", st.Items, st.Sampled, st.Exact, err, of)
+	}
+	for _, x := range st.Components {
+		sum := x.Missing + x.Null
+		for _, b := range x.Histogram {
+			sum += b.Items
+		}
+		if sum != st.Items || len(x.Histogram) > 5 || x.Distinct > st.Items {
+			t.Errorf("%s: %+v, of %d entries", x.Expression, x, st.Items)
 		}
 	}
 }

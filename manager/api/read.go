@@ -191,7 +191,7 @@ func (g indexes) describe(w http.ResponseWriter, r *http.Request) error {
 }
 
 // verbsOfIndexes are what POST does with an index.
-func verbsOfIndexes() []string { return []string{"scan", "count", "verify", "locate"} }
+func verbsOfIndexes() []string { return []string{"scan", "count", "verify", "locate", "statistics"} }
 
 // readOfVerb is the answer to a GET that finds no index: a name may have a colon in it, but who asks for "n:scan" where
 // there is none of that name most likely has the wrong method.

@@ -69,6 +69,7 @@ func (g *scans) scanRoutes() []route {
 				answers: []answer{{status: 200, means: "the count", body: v1.CountReply{}, headers: session}},
 				codes:   codes}},
 		g.locateRoute(),
+		g.statisticsRoute(),
 	}
 }
 

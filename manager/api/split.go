@@ -51,7 +51,16 @@ func (a *API) Quantiles(ctx context.Context, x *statecontext.Index, n int,
 	case err != nil:
 		return partition.Cuts{}, err
 	}
-	return partition.Quantiles(of, n)
+	return partition.Quantiles(samplesOf(of), n)
+}
+
+// samplesOf are the samples of answers that have come.
+func samplesOf(of []*wire.SampleReply) []partition.Sample {
+	all := make([]partition.Sample, len(of))
+	for i, r := range of {
+		all[i] = partition.Sample{Rows: r.Rows, Of: r.Of, Keys: r.Keys}
+	}
+	return all
 }
 
 // loadFor is for how long it is looked which entries of a hot slice are written and read.
@@ -67,7 +76,7 @@ func (a *API) Loads(ctx context.Context, x *statecontext.Index, hot []rebalance.
 	s := a.sampling(x, within)
 	s.ask = askOf(len(hot) * (1 + int(x.Definition.Replicas)))
 	s.ask.LoadMS = loadFor.Milliseconds()
-	all, cuts := make([][]partition.Sample, len(hot)), make([]partition.Cuts, len(hot))
+	all, cuts := make([][]*wire.SampleReply, len(hot)), make([]partition.Cuts, len(hot))
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx) // nobody reads anything for it: all at once
 	for _, c := range x.Topology.Copies {
@@ -77,10 +86,13 @@ func (a *API) Loads(ctx context.Context, x *statecontext.Index, hot []rebalance.
 		}
 		g.Go(func() error {
 			sample, err := s.one(ctx, []partition.Copy{c})
+			if err != nil {
+				return err
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			all[i] = append(all[i], sample)
-			return err
+			return nil
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -88,7 +100,7 @@ func (a *API) Loads(ctx context.Context, x *statecontext.Index, hot []rebalance.
 	}
 	for i := range hot {
 		var err error
-		if cuts[i], err = partition.Quantiles(all[i], hot[i].Parts); err != nil {
+		if cuts[i], err = partition.Quantiles(samplesOf(all[i]), hot[i].Parts); err != nil {
 			return nil, err
 		}
 	}
@@ -96,10 +108,10 @@ func (a *API) Loads(ctx context.Context, x *statecontext.Index, hot []rebalance.
 }
 
 // sampling is the question of an index whose indexers are asked.
-func (a *API) sampling(x *statecontext.Index, within time.Duration) *sampling {
-	s := &sampling{api: a, until: time.Now().Add(within), addrs: map[index.NodeID]string{},
+func (g *ground) sampling(x *statecontext.Index, within time.Duration) *sampling {
+	s := &sampling{ground: g, until: time.Now().Add(within), addrs: map[index.NodeID]string{},
 		silent: map[index.NodeID]bool{}, ask: askOf(max(int(x.Topology.Layout.Partitions), 1))}
-	for i := range a.cfg.Raft.State().Indexers() {
+	for i := range g.cfg.Raft.State().Indexers() {
 		s.addrs[i.Node] = i.Admin
 	}
 	return s
@@ -107,7 +119,7 @@ func (a *API) sampling(x *statecontext.Index, within time.Duration) *sampling {
 
 // sampling is the question how the keys of an index are spread.
 type sampling struct {
-	api   *API
+	*ground
 	until time.Time
 	ask   wire.SampleRequest // of each slice
 	addrs map[index.NodeID]string
@@ -124,14 +136,14 @@ func askOf(parts int) wire.SampleRequest {
 }
 
 // all asks for each slice.
-func (s *sampling) all(ctx context.Context, x *statecontext.Index) ([]partition.Sample, error) {
+func (s *sampling) all(ctx context.Context, x *statecontext.Index) ([]*wire.SampleReply, error) {
 	copies := make([][]partition.Copy, x.Topology.Layout.Partitions)
 	for _, c := range x.Topology.Copies {
 		if c.State == partition.Allocated && int(c.Slice) < len(copies) {
 			copies[c.Slice] = append(copies[c.Slice], c)
 		}
 	}
-	of := make([]partition.Sample, len(copies))
+	of := make([]*wire.SampleReply, len(copies))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(sampledAtOnce)
 	for slice := range copies {
@@ -147,7 +159,7 @@ func (s *sampling) all(ctx context.Context, x *statecontext.Index) ([]partition.
 }
 
 // one asks for one slice, of which there are these copies.
-func (s *sampling) one(ctx context.Context, copies []partition.Copy) (partition.Sample, error) {
+func (s *sampling) one(ctx context.Context, copies []partition.Copy) (*wire.SampleReply, error) {
 	rand.Shuffle(len(copies), func(i, j int) { copies[i], copies[j] = copies[j], copies[i] })
 	slices.SortStableFunc(copies, func(a, b partition.Copy) int { return s.last(a.Node) - s.last(b.Node) })
 	var last error = rpc.Refuse(errcode.Unavailable, "no indexer holds it")
@@ -157,9 +169,9 @@ func (s *sampling) one(ctx context.Context, copies []partition.Copy) (partition.
 		}
 		req := s.ask
 		req.Copy = c.ID
-		r, err := s.api.indexers.Sample(ctx, s.addrs[c.Node], &req, turn(time.Until(s.until), len(copies)-i))
+		r, err := s.indexers.Sample(ctx, s.addrs[c.Node], &req, turn(time.Until(s.until), len(copies)-i))
 		if err == nil {
-			return partition.Sample{Rows: r.Rows, Of: r.Of, Keys: r.Keys}, nil
+			return r, nil
 		}
 		var p *rpc.Problem
 		if last = err; !errors.As(err, &p) {
@@ -168,7 +180,7 @@ func (s *sampling) one(ctx context.Context, copies []partition.Copy) (partition.
 				c.ID, c.Node, err)
 		}
 	}
-	return partition.Sample{}, last
+	return nil, last
 }
 
 // turn is for how long the next of so many copies is waited for: as long as each of those behind it would be, should

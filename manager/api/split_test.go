@@ -56,13 +56,13 @@ func TestSamplingAsksReplicas(t *testing.T) {
 				Node: index.NodeID(n), State: partition.Allocated})
 		}
 	}
-	s := sampling{api: a, until: time.Now().Add(15 * time.Second), silent: map[index.NodeID]bool{}, ask: askOf(parts),
+	s := sampling{ground: a.ground, until: time.Now().Add(15 * time.Second), silent: map[index.NodeID]bool{}, ask: askOf(parts),
 		addrs: map[index.NodeID]string{0: hangs.URL, 1: refuses.URL, 2: answers.URL}}
 	of, err := s.all(t.Context(), x)
 	if err != nil || hung.Load() == 0 || hung.Load() > 2*sampledAtOnce || refused.Load() == 0 {
 		t.Fatalf("%v; asked who hangs %d times, who refuses %d times", err, hung.Load(), refused.Load())
 	}
-	cuts, err := partition.Quantiles(of, 4)
+	cuts, err := partition.Quantiles(samplesOf(of), 4)
 	if err != nil || fmt.Sprintf("%s", cuts.Values) != "[10 20 30]" {
 		t.Errorf("%s, %v", cuts.Values, err)
 	}

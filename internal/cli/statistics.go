@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+	"tidemark/manager/api/v1"
+)
+
+func indexStatistics(s Streams, f *serverFlags) *cobra.Command {
+	var req v1.StatisticsRequest
+	var histogram bool
+	cmd := &cobra.Command{Use: "statistics BUCKET/NAME|ID", Short: "How the values of an index's components are spread: " +
+		"distinct ones, common ones, histograms",
+		Long: `Looks at a sample of the entries, and tells of each component of the key how many entries have no value (MISSING)
+or NULL, about how many different values there are, the least and the greatest one of the sample, and which values have
+most entries. With --histogram also a histogram: bins of about as many entries each. Where the sample is the whole
+index all numbers are exact, and are said to be.
+
+Of each slice at most 4096 entries are looked at. Nothing is kept: each call looks anew.`,
+		Example: `  tidemark index statistics world/airports_by_country
+  tidemark index statistics world/airports_by_country --histogram --bins 8
+  tidemark index statistics world/airports_by_country --output json`,
+		Args: anIndex, ValidArgsFunction: f.indexes(false),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := refOf(args)
+			if err != nil {
+				return err
+			}
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				st, err := c.Statistics(ctx, r, req)
+				if err != nil {
+					return err
+				}
+				return show(s.Out, f.output, st, st.Components, func(t *tabwriter.Writer) { tableStatistics(t, &st, histogram) })
+			})
+		}}
+	cmd.Flags().BoolVar(&histogram, "histogram", false, "show the histograms, too")
+	cmd.Flags().IntVar(&req.Bins, "bins", 0, "`NUMBER` of bins of a histogram, at most 256 (default 32)")
+	cmd.Flags().IntVar(&req.Sample, "sample", 0, "`NUMBER` of entries to look at, at most 262144 (default 32768)")
+	return cmd
+}
+
+// shortValue shows a value of a component in a table.
+func shortValue(v json.RawMessage) string {
+	if len(v) == 0 {
+		return "(long)"
+	}
+	const most = 40
+	if text := []rune(string(v)); len(text) > most {
+		return string(text[:most-1]) + "…"
+	}
+	return string(v)
+}
+
+func tableStatistics(t *tabwriter.Writer, st *v1.IndexStatistics, histogram bool) {
+	fmt.Fprintln(t, "COMPONENT\tMISSING\tNULL\tDISTINCT\tLEAST\tGREATEST\tCOMMON")
+	for i := range st.Components {
+		c := &st.Components[i]
+		least, greatest := "", ""
+		if c.Distinct > 0 {
+			least, greatest = shortValue(c.Least), shortValue(c.Greatest)
+		}
+		common := make([]string, 0, len(c.Common))
+		for _, v := range c.Common[:min(len(c.Common), 3)] {
+			common = append(common, fmt.Sprintf("%s: %d", shortValue(v.Value), v.Items))
+		}
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\t%s\t%s\n", c.Expression, c.Missing, c.Null, c.Distinct, least, greatest,
+			strings.Join(common, ", "))
+	}
+	for i := range st.Components {
+		if c := &st.Components[i]; histogram && len(c.Histogram) > 0 {
+			fmt.Fprintf(t, "\n%s UP TO\tITEMS\n", c.Expression)
+			for _, b := range c.Histogram {
+				fmt.Fprintf(t, "%s\t%d\n", shortValue(b.To), b.Items)
+			}
+		}
+	}
+	if st.Exact {
+		fmt.Fprintf(t, "\n%d entries, all of them looked at: exact\n", st.Items)
+		return
+	}
+	fmt.Fprintf(t, "\n%d of %d entries looked at: numbers are estimates, bins off by up to %.1f %% of the entries\n",
+		st.Sampled, st.Items, 100*st.Error)
+}

@@ -1,0 +1,203 @@
+// Package statistics tells from a sample of an index's entries how the values of its components are spread: how many
+// there are, which are common, and a histogram. It is pure. It promises that a sample of everything gives exact
+// numbers; that bins follow each other and have all values but MISSING and NULL between them; that a value which the
+// sample has only the beginning of is counted, and never shown.
+package statistics
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"tidemark/collate"
+	"tidemark/manager/api/v1"
+	"tidemark/partition"
+	"tidemark/wire"
+)
+
+const (
+	// MaxBins bounds the bins of a histogram, and DefaultBins are those of who asks for none.
+	MaxBins     = 256
+	DefaultBins = 32
+	// mostCommon bounds the common values.
+	mostCommon = 10
+	// common is how many times the mean entries of a value a common one has.
+	common = 1.25
+	// doubt is how likely it may be that a place is further off than it is said to be.
+	doubt = 1e-6
+)
+
+// Of returns the statistics of an index with these components, in bins of about as many entries, from the sample of
+// each of its slices. Index is left to the caller. Errors are of entries that are none.
+func Of(expressions []string, slices []*wire.SampleReply, bins int) (*v1.IndexStatistics, error) {
+	s := &v1.IndexStatistics{Exact: true, Components: make([]v1.ComponentStatistics, len(expressions))}
+	for _, of := range slices {
+		s.Items += uint64(of.Rows)
+		s.Sampled += uint64(len(of.Entries))
+		s.Exact = s.Exact && int64(len(of.Entries)) == of.Rows
+	}
+	if !s.Exact {
+		s.Error = min(1, math.Sqrt(math.Log(2/doubt)/2/float64(max(s.Sampled, 1))))
+	}
+	for i := range s.Components {
+		values, err := valuesOf(slices, i)
+		if err != nil {
+			return nil, err
+		}
+		c, err := component(values, bins, s.Exact)
+		if err != nil {
+			return nil, err
+		}
+		c.Expression = expressions[i]
+		s.Components[i] = c
+	}
+	return s, nil
+}
+
+// value is one of a component, with the entries of the sample that have it.
+type value struct {
+	collated []byte
+	hash     uint64
+	seen     int
+	items    float64 // entries of the index that these stand for
+}
+
+// cut reports whether no more of it is known than its beginning.
+func (v *value) cut() bool { return len(v.collated) >= partition.MaxBound }
+
+func (v *value) compare(o *value) int {
+	return cmp.Or(bytes.Compare(v.collated, o.collated), cmp.Compare(v.hash, o.hash))
+}
+
+// valuesOf returns the different values of a component, ascending.
+func valuesOf(of []*wire.SampleReply, component int) ([]value, error) {
+	var all []value
+	for _, slice := range of {
+		weight := float64(slice.Rows) / float64(max(len(slice.Entries), 1))
+		for _, e := range slice.Entries {
+			if component >= len(e) || len(e[component].Value) == 0 {
+				return nil, fmt.Errorf("an entry of the sample has %d components, and none of number %d", len(e), component)
+			}
+			all = append(all, value{e[component].Value, e[component].Hash, 1, weight})
+		}
+	}
+	slices.SortFunc(all, func(a, b value) int { return a.compare(&b) })
+	different := all[:0]
+	for _, v := range all {
+		if n := len(different); n > 0 && different[n-1].compare(&v) == 0 {
+			different[n-1].seen++
+			different[n-1].items += v.items
+			continue
+		}
+		different = append(different, v)
+	}
+	return different, nil
+}
+
+// component returns the statistics of one component, of its different values, ascending.
+func component(values []value, bins int, exact bool) (c v1.ComponentStatistics, err error) {
+	c.Common, c.Histogram = []v1.CommonValue{}, []v1.Bin{}
+	for len(values) > 0 && collate.Kind(values[0].collated[0]) <= collate.Null {
+		if n := whole(values[0].items); collate.Kind(values[0].collated[0]) == collate.Missing {
+			c.Missing = n
+		} else {
+			c.Null = n
+		}
+		values = values[1:]
+	}
+	if len(values) == 0 {
+		return c, nil
+	}
+	total, seen, once := 0.0, 0, 0
+	for i := range values {
+		total += values[i].items
+		seen += values[i].seen
+		if values[i].seen == 1 {
+			once++
+		}
+	}
+	c.Distinct = distinct(len(values), once, seen, total, exact)
+	if c.Least, err = shown(&values[0]); err == nil {
+		c.Greatest, err = shown(&values[len(values)-1])
+	}
+	if err == nil {
+		c.Common, err = mostOf(values, total/float64(c.Distinct), exact)
+	}
+	if err == nil {
+		c.Histogram, err = histogram(values, total, bins)
+	}
+	return c, err
+}
+
+// distinct estimates how many different values the entries have of which a sample has so many, once of them once, by
+// what Haas and Stokes call Duj1.
+func distinct(values, once, seen int, total float64, exact bool) uint64 {
+	d, n := float64(values), float64(seen)
+	if exact || n >= total {
+		return uint64(values)
+	}
+	return whole(min(max(n*d/(n-float64(once)+float64(once)*n/total), d), total))
+}
+
+// mostOf returns the values that have most entries: of those more than the mean, and which a sample has met by more
+// than chance.
+func mostOf(values []value, mean float64, exact bool) ([]v1.CommonValue, error) {
+	var some []value
+	for _, v := range values {
+		if v.items > common*mean && (exact || v.seen > 1) && !v.cut() {
+			some = append(some, v)
+		}
+	}
+	slices.SortStableFunc(some, func(a, b value) int { return cmp.Compare(b.items, a.items) })
+	some = some[:min(len(some), mostCommon)]
+	out := make([]v1.CommonValue, len(some))
+	for i := range some {
+		text, err := shown(&some[i])
+		if err != nil {
+			return nil, err
+		}
+		out[i] = v1.CommonValue{Value: text, Items: whole(some[i].items)}
+	}
+	return out, nil
+}
+
+// histogram returns bins of as many entries each, about; a value is in one bin, and one that cannot be shown ends none
+// but the last.
+func histogram(values []value, total float64, bins int) ([]v1.Bin, error) {
+	out := []v1.Bin{}
+	before, given, next := 0.0, uint64(0), 1 // next: the bin whose share of the entries ends at or behind the value
+	for i := range values {
+		v := &values[i]
+		before += v.items
+		last := i == len(values)-1
+		if !last && (v.cut() || before < total*float64(next)/float64(bins)) {
+			continue
+		}
+		to, err := shown(v)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v1.Bin{To: to, Items: whole(before) - given}) // rounded so that no entry is lost between two
+		for given = whole(before); next < bins && before >= total*float64(next)/float64(bins); {
+			next++ // past all shares that a common value fills
+		}
+	}
+	return out, nil
+}
+
+// shown returns the JSON text of a value, nil of one that is not whole.
+func shown(v *value) (json.RawMessage, error) {
+	if v.cut() {
+		return nil, nil
+	}
+	text, err := collate.Decode(nil, v.collated)
+	if err != nil {
+		return nil, fmt.Errorf("a value of the sample: %w", err)
+	}
+	return text, nil
+}
+
+func whole(items float64) uint64 { return uint64(math.Round(items)) }
