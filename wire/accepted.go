@@ -54,7 +54,10 @@ func packAccepted(base, now *Accepted) []byte {
 	for ; i < len(base.VBuckets); i++ {
 		w.none(uint64(base.VBuckets[i]))
 	}
-	return w.b
+	if w.b == nil {
+		return nil
+	}
+	return w.packed()
 }
 
 // sameColumns reports whether both are the same memory: what nobody changed need not be compared.
@@ -68,14 +71,15 @@ func sameColumns(a, b *Accepted) bool {
 // unpackAccepted returns each difference that packAccepted wrote, ascending; of a vbucket of which nothing is accepted
 // any more s is the zero value. Errors wrap ErrRows.
 func unpackAccepted(src []byte, each func(v uint16, s acceptedStream)) error {
-	t := rowReader[acceptedStream]{keys: timestamp.MaxVBuckets, take: func(r *unpacker) acceptedStream {
-		return acceptedStream{projector: index.ProjectorID(r.text()), incarnation: r.incarnation(), open: r.byte() != 0}
+	t := rowReader[acceptedStream]{keys: timestamp.MaxVBuckets, gone: true, take: func(r *unpacker) acceptedStream {
+		return acceptedStream{projector: index.ProjectorID(r.text()), incarnation: r.incarnation(), open: r.flag()}
 	}}
-	return t.read(src, func(v uint64, s *acceptedStream, _ [2]uint64) {
+	return t.read(src, func(v uint64, s *acceptedStream, _ [2]uint64) error {
 		if s == nil {
 			s = &acceptedStream{}
 		}
 		each(uint16(v), *s)
+		return nil
 	})
 }
 

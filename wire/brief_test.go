@@ -285,12 +285,21 @@ func TestMovedStreams(t *testing.T) {
 		s.Logs[1] != nil || len(s.Purges) != 4 || len(s.Revisions) != 4 || len(s.VBUUIDs) != 4 || s.Moved != nil {
 		t.Errorf("%+v", s)
 	}
-	for name, bad := range map[string]StreamStates{
-		"cut short":             {Moved: []byte{rowsFormat, 1}},
-		"columns do not fit it": {VBuckets: []uint16{1}, Moved: []byte{rowsFormat}},
+	var pair StreamStates
+	pair.Move(4, one, 7)
+	pair.Move(9, one, 8)
+	for _, c := range []struct {
+		name string
+		bad  StreamStates
+		want error
+	}{
+		{"cut short", StreamStates{Moved: pair.Moved[:len(pair.Moved)-2]}, ErrRows},
+		{"columns do not fit it", StreamStates{VBuckets: []uint16{1}, Moved: pair.Moved}, ErrColumns},
+		{"columns do not fit", StreamStates{VBuckets: []uint16{1}}, ErrColumns},
 	} {
-		if err := bad.Expand(); !errors.Is(err, ErrRows) {
-			t.Errorf("%s: %v", name, err)
+		n := len(c.bad.VBuckets)
+		if err := c.bad.Expand(); !errors.Is(err, c.want) || len(c.bad.VBuckets) != n || c.bad.Moved != nil {
+			t.Errorf("%s: %v, %v", c.name, err, c.bad)
 		}
 	}
 }
@@ -308,7 +317,7 @@ func FuzzChange(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(seed, c.Accepted, c.HW)
-	f.Add([]byte{0xa0}, []byte{rowsFormat, 0, 1, 1, 'p', 1, 1, 1, 1}, []byte{1, 3, 1, 2, 4})
+	f.Add([]byte{0xa0}, []byte{rowsFormat, 1, 1, 1, 'p', 1, 1, 1, 1, 0}, []byte{1, 3, 1, 2, 4})
 	f.Fuzz(func(t *testing.T, text, accepted, vector []byte) {
 		var leader Reported
 		var r IndexerReport

@@ -97,11 +97,12 @@ func TestDeltas(t *testing.T) {
 				if m.base == 0 {
 					clear(has)
 				}
-				if err := (rowReader[string]{keys: 6, take: (*unpacker).text}).read(m.rows, func(key uint64, kind *string,
-					_ [2]uint64) {
+				if err := (rowReader[string]{keys: 6, gone: true, take: (*unpacker).text}).read(m.rows, func(key uint64,
+					kind *string, _ [2]uint64) error {
 					if delete(has, key); kind != nil {
 						has[key] = *kind
 					}
+					return nil
 				}); err != nil {
 					t.Fatal(err)
 				}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"fmt"
 	"hash/fnv"
 	"math"
 
@@ -14,7 +15,10 @@ type heldKind struct {
 	ok  bool
 }
 
-// PackHeld packs a list ascending by copy, in a few bytes for each: every indexer is told what every other one holds,
+// MaxHeld bounds the copies of a packed list, which a body of rpc.MaxControlBody bytes has room for several times.
+const MaxHeld = 1 << 20
+
+// PackHeld packs a list ascending by copy, each named once, in a few bytes for each: every indexer is told what every other one holds,
 // and most hold the same few timestamps.
 func PackHeld(all []Held) []byte {
 	w := rowWriter[heldKind]{put: func(dst []byte, k heldKind) []byte {
@@ -34,17 +38,19 @@ func HeldHash(packed []byte) uint64 {
 	return max(h.Sum64(), 1)
 }
 
-// UnpackHeld reads what PackHeld wrote. Errors wrap ErrRows.
+// UnpackHeld reads what PackHeld wrote, ascending by copy. Errors wrap ErrRows.
 func UnpackHeld(src []byte) (all []Held, err error) {
-	t := rowReader[heldKind]{keys: math.MaxUint64, values: 1, take: func(r *unpacker) heldKind {
+	t := rowReader[heldKind]{keys: math.MaxUint64, most: MaxHeld, values: 1, take: func(r *unpacker) heldKind {
 		return heldKind{StabilityRef{Bucket: r.text(), Ref: timestamp.Ref{Generation: r.uvarint(), RollbackID: r.uvarint(),
-			Number: r.uvarint(), Hash: r.uvarint()}}, r.byte() != 0}
+			Number: r.uvarint(), Hash: r.uvarint()}}, r.flag()}
 	}}
 	all = make([]Held, 0, len(src)/4) // four bytes for each, mostly
-	err = t.read(src, func(copied uint64, kind *heldKind, values [2]uint64) {
-		if kind != nil {
-			all = append(all, Held{Copy: index.CopyID(copied), Node: index.NodeID(values[0]), Ref: kind.ref, OK: kind.ok})
+	err = t.read(src, func(copied uint64, kind *heldKind, values [2]uint64) error {
+		if values[0] > math.MaxUint8 {
+			return fmt.Errorf("node %d, want at most %d", values[0], math.MaxUint8)
 		}
+		all = append(all, Held{Copy: index.CopyID(copied), Node: index.NodeID(values[0]), Ref: kind.ref, OK: kind.ok})
+		return nil
 	})
 	return all, err
 }

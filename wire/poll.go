@@ -2,6 +2,7 @@ package wire
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 
 	"tidemark/timestamp"
@@ -14,23 +15,29 @@ type pollKind struct {
 	log         string // packed
 }
 
-// AnswerPoll makes the answer with these positions. Those of vbuckets in which the indexer takes no part, and of which
-// it knows nothing, are left out.
+// nothing reports whether a position says no more than one that is left out.
+func (p *PollPosition) nothing() bool {
+	return !p.Participant && p.Revision == (timestamp.MapRevision{}) && p.HW == 0 && p.Reach == 0 && len(p.Log) == 0
+}
+
+// AnswerPoll makes the answer with these positions, one for each vbucket, whoever asked for it twice. Those of vbuckets
+// in which the indexer takes no part, and of which it knows nothing, are left out.
 func AnswerPoll(all []PollPosition) *PollReply {
 	w := rowWriter[pollKind]{put: func(dst []byte, k pollKind) []byte {
 		dst = appendNumbers(appendFlag(dst, k.participant), k.revision.Epoch, k.revision.Rev)
 		return append(dst, k.log...)
 	}}
 	var log []byte
-	for _, p := range slices.SortedStableFunc(slices.Values(all), func(a, b PollPosition) int {
+	sorted := slices.SortedStableFunc(slices.Values(all), func(a, b PollPosition) int {
 		return cmp.Compare(a.VBucket, b.VBucket)
-	}) {
-		k := pollKind{participant: p.Participant, revision: p.Revision}
-		if k != (pollKind{}) || p.HW != 0 || p.Reach != 0 || len(p.Log) > 0 {
-			log = timestamp.AppendLog(log[:0], p.Log)
-			k.log = string(log)
-			w.row(uint64(p.VBucket), k, p.HW, p.Reach-p.HW)
+	})
+	for i := range sorted {
+		p := &sorted[i]
+		if p.nothing() || i > 0 && p.VBucket == sorted[i-1].VBucket {
+			continue
 		}
+		log = timestamp.AppendLog(log[:0], p.Log)
+		w.row(uint64(p.VBucket), pollKind{p.Participant, p.Revision, string(log)}, p.HW, p.Reach-p.HW)
 	}
 	return &PollReply{Packed: w.packed()}
 }
@@ -39,15 +46,17 @@ func AnswerPoll(all []PollPosition) *PollReply {
 // ErrRows.
 func (a *PollReply) Positions() (all []PollPosition, err error) {
 	t := rowReader[PollPosition]{keys: timestamp.MaxVBuckets, values: 2, take: func(r *unpacker) PollPosition {
-		return PollPosition{Participant: r.byte() != 0,
+		return PollPosition{Participant: r.flag(),
 			Revision: timestamp.MapRevision{Epoch: r.uvarint(), Rev: r.uvarint()}, Log: r.log()}
 	}}
-	err = t.read(a.Packed, func(vb uint64, kind *PollPosition, values [2]uint64) {
-		if kind != nil {
-			p := *kind
-			p.VBucket, p.HW, p.Reach = uint16(vb), values[0], values[0]+values[1]
-			all = append(all, p)
+	err = t.read(a.Packed, func(vb uint64, kind *PollPosition, values [2]uint64) error {
+		p := *kind
+		p.VBucket, p.HW, p.Reach = uint16(vb), values[0], values[0]+values[1]
+		if p.nothing() {
+			return errors.New("a position that says nothing")
 		}
+		all = append(all, p)
+		return nil
 	})
 	return all, err
 }

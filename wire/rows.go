@@ -11,18 +11,19 @@ import (
 // ErrRows is wrapped when bytes are no packed rows.
 var ErrRows = errors.New("packed rows")
 
-const rowsFormat = 1
+const rowsFormat = 2
 
 // rowWriter packs a table, in a few bytes for each row. A row has a key; a kind, which many rows have in common and
 // which is written once; and up to two numbers of its own, as many in each row. A key may also have no row any more.
-// The zero value with put is ready; rows come by key ascending.
+// The zero value with put is ready. Each row's key is above the one before; of others a reader takes nothing. Rows say
+// how far above, at least 1, and 0 stands behind the last one: what is cut anywhere has no end.
 type rowWriter[K comparable] struct {
 	b   []byte
 	put func(dst []byte, kind K) []byte
 
 	numbers map[K]uint64 // of kinds, from 1
-	key     uint64       // this and what follows are those of the row before
-	kind    K
+	least   uint64       // key that the next row may have
+	kind    K            // this and what follows are those of the row before
 	number  uint64
 	values  [2]uint64
 }
@@ -55,57 +56,88 @@ func (w *rowWriter[K]) none(key uint64) {
 }
 
 func (w *rowWriter[K]) next(key uint64) {
-	w.b = binary.AppendUvarint(w.packed(), key-w.key)
-	w.key = key
+	if w.b == nil {
+		w.b = []byte{rowsFormat}
+	}
+	w.b = binary.AppendUvarint(w.b, key-w.least+1)
+	w.least = key + 1
 }
 
-// packed is what readRows reads.
+// packed is what a rowReader reads. It is good until the next row comes.
 func (w *rowWriter[K]) packed() []byte {
 	if w.b == nil {
 		w.b = []byte{rowsFormat}
 	}
-	return w.b
+	return append(w.b, 0)
 }
 
 // rowReader says what rows to read: their keys are below keys, and each has so many values.
 type rowReader[K any] struct {
 	keys   uint64
+	most   uint64 // rows; 0: one for each key
+	gone   bool   // a key may have no row any more
 	values int
 	take   func(*unpacker) K
 }
 
-// read calls each for what a rowWriter wrote, by key ascending; of a key that has no row any more kind is nil. Errors
-// wrap ErrRows; what came before the fault has been given then.
-func (t rowReader[K]) read(src []byte, each func(key uint64, kind *K, values [2]uint64)) error {
+// read calls each for what a rowWriter wrote, by key ascending, until that fails; of a key that has no row any more kind
+// is nil. Errors wrap ErrRows; what came before the fault has been given then.
+func (t rowReader[K]) read(src []byte, each func(key uint64, kind *K, values [2]uint64) error) error {
 	r := unpacker{b: src}
 	if f := r.byte(); f != rowsFormat {
 		return fmt.Errorf("%w: format %d, want %d", ErrRows, f, rowsFormat)
 	}
 	var kinds []K
-	var key uint64
+	var least, rows uint64
 	var values [2]uint64
-	for len(r.b) > 0 {
-		gap, number := r.uvarint(), r.uvarint()
-		known := uint64(len(kinds))
-		if gap >= t.keys-key || number > known+1 {
-			return fmt.Errorf("%w: %d above key %d of %d, kind %d of %d", ErrRows, gap, key, t.keys, number, known)
+	for {
+		gap := r.uvarint()
+		switch {
+		case r.bad:
+			return fmt.Errorf("%w: cut short behind %d rows", ErrRows, rows)
+		case gap == 0 && len(r.b) > 0:
+			return fmt.Errorf("%w: %d bytes behind the end of %d rows", ErrRows, len(r.b), rows)
+		case gap == 0:
+			return nil
+		case gap > t.keys-least:
+			return fmt.Errorf("%w: row %d is %d above key %d, want keys up to %d", ErrRows, rows+1, gap-1, least, t.keys-1)
+		case t.most > 0 && rows == t.most:
+			return fmt.Errorf("%w: more than %d rows", ErrRows, t.most)
 		}
-		if number > known {
-			kinds = append(kinds, t.take(&r))
+		key := least + gap - 1
+		least, rows = key+1, rows+1
+		kind, err := t.kind(&r, &kinds, key)
+		if err != nil {
+			return err
 		}
-		var kind *K
-		if number > 0 {
-			kind = &kinds[number-1]
+		if kind != nil {
 			for i := range t.values {
 				values[i] += uint64(r.varint())
 			}
 		}
-		if key += gap; r.bad {
-			return fmt.Errorf("%w: cut short at key %d", ErrRows, key)
+		if r.bad {
+			return fmt.Errorf("%w: cut short or damaged in the row of key %d", ErrRows, key)
 		}
-		each(key, kind, values)
+		if err := each(key, kind, values); err != nil {
+			return fmt.Errorf("%w: key %d: %w", ErrRows, key, err)
+		}
 	}
-	return nil
+}
+
+// kind takes a row's kind; nil: there is no row any more.
+func (t rowReader[K]) kind(r *unpacker, kinds *[]K, key uint64) (*K, error) {
+	number, known := r.uvarint(), uint64(len(*kinds))
+	switch {
+	case number > known+1:
+		return nil, fmt.Errorf("%w: key %d is of kind %d, %d came before", ErrRows, key, number, known)
+	case number == 0 && !t.gone && !r.bad:
+		return nil, fmt.Errorf("%w: key %d has no row in a table of everything", ErrRows, key)
+	case number == 0:
+		return nil, nil
+	case number > known:
+		*kinds = append(*kinds, t.take(r))
+	}
+	return &(*kinds)[number-1], nil
 }
 
 func appendText(dst []byte, s string) []byte {
@@ -134,4 +166,11 @@ func appendFlag(dst []byte, is bool) []byte {
 		return append(dst, 1)
 	}
 	return append(dst, 0)
+}
+
+// flag takes what appendFlag wrote.
+func (r *unpacker) flag() bool {
+	b := r.byte()
+	r.bad = r.bad || b > 1
+	return b == 1
 }
