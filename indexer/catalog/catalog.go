@@ -33,8 +33,8 @@ type Catalog struct {
 	newest  map[string]wire.BucketStability // highest published, by bucket
 	heard   map[string]*heard               // when those of a bucket came
 	told    wire.Told                       // by the leader, last, whether or not it is the highest
-	held    []wire.Held
-	changed chan struct{} // closed and replaced with each change
+	held    []wire.Held                     // ascending by copy
+	changed chan struct{}                   // closed and replaced with each change
 }
 
 // New returns what a node knows that nobody has told anything. here is its number.
@@ -137,7 +137,7 @@ func (c *Catalog) Published(s *wire.BucketStability) {
 	}
 }
 
-// SetHeld takes over what the leader knows of who holds what.
+// SetHeld takes over what the leader knows of who holds what, ascending by copy.
 func (c *Catalog) SetHeld(h []wire.Held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -247,17 +247,19 @@ func (c *Catalog) view(node index.NodeID, id index.ID) (scan.View, error) {
 	if n, ok := c.newest[v.Bucket.Name]; ok && n.Generation == v.Bucket.Generation && n.RollbackID > v.Bucket.RollbackID {
 		v.Bucket.RollbackID = n.RollbackID // the list of definitions is older than the newest rollback
 	}
-	its := make(map[index.CopyID]struct{}, len(v.Topology.Copies))
+	left := c.held // behind the copies that were looked at: both lists are ascending
 	for _, t := range v.Topology.Copies {
-		if t.Node != node {
-			its[t.ID] = struct{}{}
-		} else if refs := c.snapshots.Refs(t.ID); len(refs) > 0 {
-			v.Held = append(v.Held, wire.Held{Copy: t.ID, Node: node, Ref: refs[len(refs)-1], OK: true})
+		if t.Node == node {
+			if refs := c.snapshots.Refs(t.ID); len(refs) > 0 {
+				v.Held = append(v.Held, wire.Held{Copy: t.ID, Node: node, Ref: refs[len(refs)-1], OK: true})
+			}
+			continue
 		}
-	}
-	for _, h := range c.held {
-		if _, ok := its[h.Copy]; ok && h.Node != node {
-			v.Held = append(v.Held, h)
+		at, told := slices.BinarySearchFunc(left, t.ID, func(h wire.Held, id index.CopyID) int {
+			return cmp.Compare(h.Copy, id)
+		})
+		if left = left[at:]; told && left[0].Node == t.Node {
+			v.Held = append(v.Held, left[0])
 		}
 	}
 	return v, nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"tidemark/partition"
 	"tidemark/wire"
 )
 
@@ -40,8 +41,32 @@ func (l *heldList) pack() {
 		return cmp.Or(cmp.Compare(a.Copy, b.Copy),
 			cmp.Compare(a.Node, b.Node))
 	})
-	l.packed = wire.PackHeld(list)
+	l.packed = wire.PackHeld(l.once(list))
 	l.hash = wire.HeldHash(l.packed)
+}
+
+// once leaves one row of each copy, of a list ascending by copy. Where two indexers say that they have it, as one of them
+// was given the other's files, that one counts whose it is.
+func (l *heldList) once(list []wire.Held) []wire.Held {
+	left := list[:0]
+	for _, h := range list {
+		n := len(left)
+		switch {
+		case n == 0 || left[n-1].Copy != h.Copy:
+			left = append(left, h)
+		case l.places(&h):
+			left[n-1] = h
+		}
+	}
+	return left
+}
+
+// places reports whether the state places a copy on the indexer that says that it has it.
+func (l *heldList) places(h *wire.Held) bool {
+	x := l.now.state.Index(l.components.indexers[h.Node].copies[h.Copy].Index)
+	return x != nil && slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool {
+		return c.ID == h.Copy && c.Node == h.Node
+	})
 }
 
 // copiesPerMS: a list of so many copies is made anew once in a millisecond at most.
