@@ -55,11 +55,14 @@ type Newest struct {
 func (n *Newest) Overtaken(number uint64) bool { return number > 0 && number <= n.seen }
 
 // Take takes a report that is a delta of base, 0 of nothing. One whose own number is 0 stands outside the order: none
-// is a delta of it. Errors wrap ErrBase: then no delta is taken before everything was told.
+// is a delta of it; nor of one that was overtaken. Errors wrap ErrBase: then no delta is taken before everything was told.
 func (n *Newest) Take(base, number uint64) error {
 	var err error
 	if base != 0 {
 		err = onBase(base, n.base)
+	}
+	if n.Overtaken(number) {
+		number = 0
 	}
 	n.base, n.seen = number, max(n.seen, number)
 	if err != nil {
@@ -70,6 +73,9 @@ func (n *Newest) Take(base, number uint64) error {
 
 // Whole reports whether all is known that was told.
 func (n *Newest) Whole() bool { return n.base > 0 }
+
+// Is reports whether the report of that number is the newest that was taken, of which others may be deltas.
+func (n *Newest) Is(number uint64) bool { return number > 0 && number == n.base }
 
 // Forget lets no delta be taken before everything was told.
 func (n *Newest) Forget() { n.base = 0 }

@@ -26,11 +26,12 @@ func (l *intake) projectorReported(in *ProjectorReported) {
 	replyFenced(l.scene, in.Reply, a, &a.Fence, known)
 }
 
-// takeProjectorReport is false when a full report is wanted next: the first one in this term, or one was lost.
+// takeProjectorReport is false when a full report is wanted next: the first one in this term, or one was lost, or it
+// was overtaken by another than itself. What a hello tells is taken though it was overtaken where less is known.
 func (l *intake) takeProjectorReport(p *projector, r *wire.ProjectorReport, hello bool) bool {
 	p.seenMS, p.heard, p.refused = l.nowMS, true, false
-	if !hello && p.reports.Overtaken(r.Sequence) {
-		return p.reports.Whole()
+	if p.reports.Overtaken(r.Sequence) && (!hello || p.reports.Whole()) {
+		return p.reports.Is(r.Sequence)
 	}
 	if err := p.reports.Take(r.Base, r.Sequence); err != nil { // what it has stands for itself: it is taken all the same
 		l.log.Debug("report", "projector", p.id, "error", err)
@@ -52,6 +53,7 @@ func (l *intake) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates)
 	if err := s.Expand(); err != nil {
 		l.log.Warn("report", "projector", p.id, "bucket", s.Bucket, "error", err)
 		p.reports.Forget()
+		return
 	}
 	if !b.ledger.Projector(l.nowMS, p.id, streamReport(s)) {
 		p.reports.Forget()
@@ -67,7 +69,7 @@ func (l *intake) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates)
 	}
 }
 
-// streamReport reads the parallel slices; what is cut short is left out.
+// streamReport reads the parallel slices.
 func streamReport(s *wire.StreamStates) streams.Report {
 	r := streams.Report{Full: s.Full, Streams: make([]streams.Running, 0, len(s.VBuckets))}
 	for i, v := range s.VBuckets {
@@ -97,7 +99,7 @@ func (l *intake) indexerReported(in *IndexerReported) {
 	var known *component
 	if n != nil && n.uuid == in.Report.UUID && n.boot == in.Report.BootID {
 		a.Known, known = true, &n.component
-		a.Full, a.HW = !l.takeIndexerReport(n, in.Report), l.promotion.hwWanted
+		a.Full, a.HW = !l.takeIndexerReport(n, in.Report, false), l.promotion.hwWanted
 		a.TransferRate = l.now.state.Limits().TransferRate
 		l.held.pack()
 		if a.HeldHash = l.held.hash; in.Report.HeldHash != l.held.hash {
@@ -107,11 +109,11 @@ func (l *intake) indexerReported(in *IndexerReported) {
 	replyFenced(l.scene, in.Reply, a, &a.Fence, known)
 }
 
-// takeIndexerReport is false when a full report is wanted next.
-func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
+// takeIndexerReport is takeProjectorReport for an indexer.
+func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool) bool {
 	n.seenMS, n.heard = l.nowMS, true
-	if n.reports.Overtaken(r.Sequence) {
-		return n.full
+	if n.reports.Overtaken(r.Sequence) && (!hello || n.full) {
+		return n.reports.Is(r.Sequence)
 	}
 	taken, ok := n.reports.Take(r)
 	n.full = ok
@@ -234,11 +236,16 @@ func (l *intake) projectorGreeted(h *ProjectorGreeted) {
 		l.log.Warn("another process answers for a projector; waiting for it to register", "projector", p.id, "boot", r.BootID)
 		return
 	}
-	p.running = map[string]wire.StreamStates{}
-	for _, s := range r.Buckets {
-		p.running[s.Bucket] = s
-	}
 	l.takeProjectorReport(p, r, true)
+	if l.active {
+		return
+	}
+	p.running = map[string]wire.StreamStates{}
+	for i := range r.Buckets {
+		if s := &r.Buckets[i]; s.Expand() == nil { // else it was said above
+			p.running[s.Bucket] = *s
+		}
+	}
 }
 
 // indexerGreeted takes the answer to a hello.
@@ -266,7 +273,7 @@ func (l *intake) indexerGreeted(h *IndexerGreeted) {
 			b.ledger.Minimum(l.nowMS, m.Incarnations)
 		}
 	}
-	l.takeIndexerReport(n, r)
+	l.takeIndexerReport(n, r, true)
 	for _, b := range l.buckets.ordered { // the present S is told at every handshake, unless it is held
 		if nb := n.bucket(b.name); nb.acked == b.stable.Ref {
 			nb.toldRef, nb.toldMS = nb.acked, l.nowMS

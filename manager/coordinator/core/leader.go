@@ -184,5 +184,9 @@ func (l *Leader) tryActivate() {
 	for _, b := range l.buckets.ordered {
 		l.ledgers.adopt(b)
 	}
+	for _, p := range l.components.projectors { // what they reported since their hello no ledger has taken
+		p.running = nil
+		p.reports.Forget()
+	}
 	l.log.Info("coordinator is active", "after_ms", l.nowMS-l.startedMS)
 }
