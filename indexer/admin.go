@@ -79,7 +79,7 @@ func (x *Indexer) hello(ctx context.Context, req *wire.HelloRequest) (*wire.Inde
 	}
 	x.managers.SetManagers(req.Managers)
 	x.managers.SetLeader(req.Leader)
-	h := &wire.IndexerHello{Report: *x.fullReport(ctx, func(string) bool { return false })}
+	h := &wire.IndexerHello{Report: *x.numberedReport(ctx, func(string) bool { return false })}
 	h.Report.Shorten()
 	for _, k := range x.allBuckets() {
 		m := wire.MinimumIncarnations{Bucket: k.Name()}

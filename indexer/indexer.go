@@ -221,7 +221,8 @@ func (c *Config) spanLag() error {
 type Indexer struct {
 	cfg        Config
 	log        hclog.Logger
-	boot       string // id of this process
+	boot       string        // id of this process
+	reported   atomic.Uint64 // number of the newest report or hello
 	identity   *identity
 	store      *storage.Store
 	snapshots  *snapshots.Set

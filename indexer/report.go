@@ -35,12 +35,11 @@ var ErrRemoved = errors.New("this indexer was removed from its cluster")
 // reporter registers with the leader and tells it the level state (docs/protocol.md, "To the leader, from components").
 // It follows the leader through package managerclient.
 type reporter struct {
-	x        *Indexer
-	sequence uint64
-	full     time.Time // when everything is told next; zero: now
-	told     wire.Reporting
-	calm     bool   // the newest report told nothing that matters, and nor did its answer
-	held     uint64 // hash of the list of held timestamps that was taken over, 0 none
+	x    *Indexer
+	full time.Time // when everything is told next; zero: now
+	told wire.Reporting
+	calm bool   // the newest report told nothing that matters, and nor did its answer
+	held uint64 // hash of the list of held timestamps that was taken over, 0 none
 }
 
 // Run registers, reports, and registers again when the leader does not know us. It ends with ErrRemoved when that is
@@ -138,13 +137,13 @@ func (r *reporter) reports(ctx context.Context) error {
 // send makes one report, of everything or of what has changed, and uses the answer.
 func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	x := r.x
-	rep := x.fullReport(ctx, r.told.WantsHW)
-	r.sequence++
-	rep.Sequence = r.sequence
+	rep := x.numberedReport(ctx, r.told.WantsHW)
 	rep.HeldHash = r.held
-	counts := map[string]int{}
+	acks := map[string]wire.StabilityRef{} // the last of each bucket
 	for _, b := range rep.Buckets {
-		counts[b.Heartbeat.Bucket] = len(b.Acks)
+		if n := len(b.Acks); n > 0 {
+			acks[b.Heartbeat.Bucket] = b.Acks[n-1].StabilityRef
+		}
 	}
 	full := !x.now().Before(r.full)
 	news := r.told.Make(rep, full)
@@ -158,13 +157,13 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	if full {
 		r.full = x.now().Add(fullEvery)
 	}
-	for _, k := range x.allBuckets() {
-		if n := counts[k.Name()]; n > 0 {
-			_ = k.Do(ctx, func(st *core.Bucket) { st.Told(n) })
-		}
-	}
 	if !reply.Known {
 		return false, nil
+	}
+	for _, k := range x.allBuckets() {
+		if last, is := acks[k.Name()]; is && !reply.Full { // else they were not taken, and come with everything
+			_ = k.Do(ctx, func(st *core.Bucket) { st.Told(last) })
+		}
 	}
 	r.calm = !news && !reply.Full && len(reply.HeldPacked) == 0 && len(reply.HW) == 0
 	x.fills.SetRate(reply.TransferRate)
@@ -183,6 +182,15 @@ func (r *reporter) takeHeld(reply *wire.ReportReply) error {
 	r.held = reply.HeldHash
 	r.x.catalog.SetHeld(all)
 	return nil
+}
+
+// numberedReport is fullReport with its place in the order of what the leader is told. The number is taken first: what
+// has a higher one shows no older state than what was answered under a lower one.
+func (x *Indexer) numberedReport(ctx context.Context, wantsHW func(bucket string) bool) *wire.IndexerReport {
+	number := x.reported.Add(1)
+	rep := x.fullReport(ctx, wantsHW)
+	rep.Sequence = number
+	return rep
 }
 
 // fullReport is the level state of everything; HW is left out of the buckets of which it is not wanted.

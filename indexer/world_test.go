@@ -76,6 +76,7 @@ type world struct {
 	sideCalls []wire.StreamRequest
 	refuse    func(*wire.StreamRequest) wire.StartOutcome // nil: begin
 	known     bool
+	forgets   func(*wire.IndexerReport) bool // nil, or whether the leader has lost what it was told before this report
 	faults    []wire.IndexFaults
 	lose      func(*keyversion.Event) bool // nil, or what is evaluated and does not arrive, set before start
 	key       func(testDoc) []byte         // nil: testKey of the value
@@ -150,6 +151,9 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 			defer w.mu.Unlock()
 			for _, c := range q.Copies {
 				w.report[c.Copy] = c
+			}
+			if w.forgets != nil && w.forgets(q) {
+				w.reports.Forget()
 			}
 			all, ok := w.reports.Take(q)
 			for _, b := range all {

@@ -408,7 +408,9 @@ func (n *indexer) Run(ctx context.Context) error {
 			if err := n.hello(req); err != nil {
 				return nil, err
 			}
+			number := n.next()
 			r := n.state(func(string) bool { return false })
+			r.Sequence = number
 			r.Shorten()
 			return &wire.IndexerHello{Report: *r}, nil
 		}))
@@ -582,15 +584,22 @@ func (h *hosted) accept(streams []stream, version uint64) {
 	}
 }
 
+// next is the number of the next report or hello.
+func (n *indexer) next() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sequence++
+	return n.sequence
+}
+
 func (n *indexer) send(ctx context.Context) (bool, error) {
-	full := n.full <= 0
+	full, number := n.full <= 0, n.next()
 	r := n.state(n.told.WantsHW)
 	acks := make(map[string]int, len(r.Buckets))
 	for i := range r.Buckets {
 		acks[r.Buckets[i].Heartbeat.Bucket] = len(r.Buckets[i].Acks)
 	}
-	n.sequence++
-	r.Sequence, r.HeldHash = n.sequence, n.held
+	r.Sequence, r.HeldHash = number, n.held
 	n.told.Make(r, full)
 	reply, err := n.managers.ReportIndexer(ctx, r)
 	if err != nil {
@@ -607,11 +616,14 @@ func (n *indexer) send(ctx context.Context) (bool, error) {
 		}
 		n.held = reply.HeldHash
 	}
+	if !reply.Known || reply.Full {
+		return reply.Known, nil
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for name, told := range acks {
 		h := n.hosted[name]
 		h.acks = append(h.acks[:0], h.acks[min(told, len(h.acks)):]...)
 	}
-	return reply.Known, nil
+	return true, nil
 }

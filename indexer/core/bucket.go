@@ -1,6 +1,8 @@
 package core
 
 import (
+	"slices"
+
 	"tidemark/index"
 	"tidemark/ingest"
 	"tidemark/keyversion"
@@ -45,8 +47,12 @@ func (b *Bucket) Acknowledge(a ingest.Ack) {
 // Acks are those that the leader has perhaps not been told yet.
 func (b *Bucket) Acks() []wire.Ack { return append([]wire.Ack(nil), b.acks...) }
 
-// Told drops the first acknowledgements: the leader has them.
-func (b *Bucket) Told(n int) { b.acks = append(b.acks[:0], b.acks[min(n, len(b.acks)):]...) }
+// Told drops the acknowledgements up to one that the leader has taken. Where that has gone, as too many came after it,
+// all before it have gone with it.
+func (b *Bucket) Told(last wire.StabilityRef) {
+	i := slices.IndexFunc(b.acks, func(a wire.Ack) bool { return a.StabilityRef == last })
+	b.acks = append(b.acks[:0], b.acks[i+1:]...)
+}
 
 // Poll answers how far the node is, and refuses older incarnations from now on. Of a bucket that is not here, b is nil:
 // the node takes no part.

@@ -106,6 +106,8 @@ func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, erro
 		return nil, err
 	}
 	h := &wire.IndexerHello{Report: *s.nodeReport(n)}
+	n.sequence++
+	h.Report.Sequence = n.sequence
 	h.Report.Shorten()
 	for _, name := range sortedKeys(n.buckets) {
 		h.Minimum = append(h.Minimum, wire.MinimumIncarnations{Bucket: name, Incarnations: n.buckets[name].st.Minimum()})
@@ -146,9 +148,11 @@ func (s *Sim) reportNode(n *node) {
 		n.told.Lost()
 	}
 	r := s.nodeReport(n)
-	acks := map[string]int{}
+	acks := map[string]wire.StabilityRef{}
 	for _, b := range r.Buckets {
-		acks[b.Heartbeat.Bucket] = len(b.Acks)
+		if k := len(b.Acks); k > 0 {
+			acks[b.Heartbeat.Bucket] = b.Acks[k-1].StabilityRef
+		}
 	}
 	n.sequence++
 	r.Sequence = n.sequence
@@ -170,7 +174,7 @@ func (s *Sim) reportNode(n *node) {
 		n.told.Answered(a)
 		n.registered = n.registered && a.Known
 		for _, name := range sortedKeys(acks) {
-			if h := n.buckets[name]; h != nil {
+			if h := n.buckets[name]; h != nil && a.Known && !a.Full {
 				h.st.Told(acks[name])
 			}
 		}
