@@ -155,7 +155,7 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 			if w.forgets != nil && w.forgets(q) {
 				w.reports.Forget()
 			}
-			all, ok := w.reports.Take(q)
+			all, err := w.reports.Take(q)
 			for _, b := range all {
 				told := b.Bucket.Told
 				told.Accepted = b.Bucket.Accepted()
@@ -165,7 +165,7 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 			w.health, w.orphans, w.faults = q.Health, q.Orphans, q.Faults
 			w.differing = q.Differing
 			reply := &wire.ReportReply{Known: w.known, Revision: w.revision, Leader: wire.Leader{ID: "m1", REST: w.manager.URL,
-				Term: w.term}, TransferRate: w.rate, Full: !ok, HW: []string{testBucket}}
+				Term: w.term}, TransferRate: w.rate, Full: err != nil, HW: []string{testBucket}}
 			return reply, nil
 		})(rw, r)
 	case strings.HasSuffix(r.URL.Path, ":stabilize"):

@@ -86,8 +86,9 @@ func unpackAccepted(src []byte, each func(v uint16, s acceptedStream)) error {
 // acceptedTable keeps the accepted streams of one bucket at one indexer in two bytes for each vbucket: most have one of
 // a few streams.
 type acceptedTable struct {
-	streams []acceptedStream // open is false in all
-	at      []uint16         // by vbucket: 0 none, else 1 + 2 × the stream's number, and 1 more when it is open
+	streams []acceptedStream          // open is false in all
+	numbers map[acceptedStream]uint16 // of streams from fewStreams on
+	at      []uint16                  // by vbucket: 0 none, else 1 + 2 × the stream's number, and 1 more when it is open
 }
 
 // maxTableStreams is how many different streams a table may name, those that are gone included.
@@ -106,27 +107,40 @@ func (t *acceptedTable) set(v uint16, s acceptedStream) {
 		open = 1
 	}
 	s.open = false
-	number := -1
-	for i := range t.streams {
-		if t.streams[i] == s {
-			number = i
-			break
-		}
-	}
-	if number < 0 {
+	number, known := t.number(s)
+	if !known {
 		if len(t.streams) >= maxTableStreams {
 			t.compact()
 		}
-		number = len(t.streams)
+		if number = uint16(len(t.streams)); number >= fewStreams {
+			if t.numbers == nil {
+				t.numbers = map[acceptedStream]uint16{}
+			}
+			t.numbers[s] = number
+		}
 		t.streams = append(t.streams, s)
 	}
-	t.at[v] = 1 + 2*uint16(number) + open
+	t.at[v] = 1 + 2*number + open
+}
+
+// fewStreams are looked through one by one, which is what most tables have; others are looked up.
+const fewStreams = 16
+
+// number finds a stream, of which open is false.
+func (t *acceptedTable) number(s acceptedStream) (number uint16, known bool) {
+	for i := range t.streams[:min(len(t.streams), fewStreams)] {
+		if t.streams[i] == s {
+			return uint16(i), true
+		}
+	}
+	number, known = t.numbers[s]
+	return number, known
 }
 
 // compact forgets streams that no vbucket has; there are not more than vbuckets then.
 func (t *acceptedTable) compact() {
 	old := *t
-	t.streams, t.at = nil, make([]uint16, len(old.at))
+	*t = acceptedTable{at: make([]uint16, len(old.at))}
 	for v := range old.at {
 		if s, ok := old.get(v); ok {
 			t.set(uint16(v), s)

@@ -182,6 +182,7 @@ func vectorChange(base, now *timestamp.Vector) []byte {
 type Reported struct {
 	Newest  // report that was taken
 	Buckets map[string]*ReportedBucket
+	taken   uint64 // reports
 }
 
 // ReportedBucket is what an indexer said of a bucket. What Told has is not to be changed; its acknowledgements are
@@ -189,6 +190,7 @@ type Reported struct {
 type ReportedBucket struct {
 	Told     BucketReport
 	accepted acceptedTable
+	taken    uint64 // report that told it last
 }
 
 // Accepted returns all accepted streams.
@@ -202,47 +204,63 @@ type Taken struct {
 	Whole    bool // everything was told
 }
 
-// Take takes a report. It is false, and nothing of what had to be compared was taken, when the report that it is based
-// on is not the newest one that was taken, or it has what cannot be: a report of everything should follow.
-func (t *Reported) Take(r *IndexerReport) (all []Taken, ok bool) {
-	ok = t.Newest.Take(r.Base, r.Sequence) == nil
+// MaxReportedBuckets bounds the buckets of one report, which is more than a cluster may have.
+const MaxReportedBuckets = 10_000
+
+// Take takes a report. With an error nothing of what had to be compared was taken, as the report that it is based on is
+// not the newest one that was taken, or something in it cannot be: a report of everything should follow. Errors wrap
+// ErrBase, ErrChange or ErrRows.
+func (t *Reported) Take(r *IndexerReport) (all []Taken, err error) {
+	err = t.Newest.Take(r.Base, r.Sequence)
+	if n := len(r.Changes); n > MaxReportedBuckets {
+		t.Forget()
+		return nil, fmt.Errorf("%w: %d buckets, want at most %d", ErrChange, n, MaxReportedBuckets)
+	}
 	if t.Buckets == nil {
 		t.Buckets = map[string]*ReportedBucket{}
 	}
 	if r.Whole() {
 		clear(t.Buckets)
 	}
+	t.taken++
+	refused := err != nil
 	for i := range r.Changes {
 		c := &r.Changes[i]
-		if !c.Whole && !ok {
+		if !c.Whole && refused {
 			continue
 		}
-		if taken, took := t.change(c); took {
+		taken, bad := t.change(c)
+		if bad == nil {
 			all = append(all, taken)
-		} else {
-			ok = false
+			continue
+		}
+		if refused = true; err == nil {
+			err = bad
 		}
 	}
-	if !ok {
+	if err != nil {
 		t.Forget()
 	}
-	return all, ok
+	return all, err
 }
 
-// change takes what has changed of one bucket; false when it is compared with what is not known, or cannot be.
-func (t *Reported) change(c *BucketChange) (taken Taken, ok bool) {
+// change takes what has changed of one bucket, unless it is compared with what is not known, or cannot be.
+func (t *Reported) change(c *BucketChange) (taken Taken, err error) {
 	b := t.Buckets[c.Bucket]
-	if c.Whole {
+	switch {
+	case b != nil && b.taken == t.taken:
+		return taken, fmt.Errorf("%w: bucket %q is told twice", ErrChange, c.Bucket)
+	case c.Whole:
 		b = &ReportedBucket{}
-	} else if b == nil {
-		return taken, false
+	case b == nil:
+		return taken, fmt.Errorf("%w: bucket %q", ErrBase, c.Bucket)
 	}
 	taken = Taken{Bucket: b, Whole: c.Whole}
-	if err := taken.take(c); err != nil {
-		return taken, false // nobody who keeps to the protocol sends this: what is known stays as far as it goes
+	if err := taken.take(c); err != nil { // nobody who keeps to the protocol sends this: what is known stays
+		return taken, fmt.Errorf("bucket %q: %w", c.Bucket, err)
 	}
-	t.Buckets[c.Bucket] = b
-	return taken, true
+	b.taken, t.Buckets[c.Bucket] = t.taken, b
+	return taken, nil
 }
 
 // take makes a change.

@@ -2,9 +2,11 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/fxamacker/cbor/v2"
@@ -146,7 +148,7 @@ func TestBriefReports(t *testing.T) {
 				continue
 			}
 			r := through(t, sent)
-			taken, ok := leader.Take(r)
+			taken, err := leader.Take(r)
 			if r.Whole() {
 				clear(copies)
 			}
@@ -162,8 +164,8 @@ func TestBriefReports(t *testing.T) {
 				sender.Lost()
 				continue
 			}
-			sender.Answered(&ReportReply{Known: true, Full: !ok, HW: wanted})
-			if !ok {
+			sender.Answered(&ReportReply{Known: true, Full: err != nil, HW: wanted})
+			if err != nil {
 				if asked++; asked > 2 {
 					t.Fatal("a full report is asked for again and again")
 				}
@@ -370,5 +372,60 @@ func TestNewsOfReports(t *testing.T) {
 		if news := r.Make(next, false); news != c.news || len(next.Changes) > 0 != c.told {
 			t.Errorf("%s: news %v, want %v; %d changes", c.name, news, c.news, len(next.Changes))
 		}
+	}
+}
+
+// TestReportsThatAreRefused: of a report in which something cannot be, it is said what; what was known stays, and no
+// change is taken before everything was told.
+func TestReportsThatAreRefused(t *testing.T) {
+	many := make([]BucketChange, MaxReportedBuckets+1)
+	packed := packAcceptedRows(acceptedExample(3))
+	for _, c := range []struct {
+		name    string
+		changes []BucketChange
+		is      error
+		want    string
+	}{
+		{"a bucket twice", []BucketChange{{Bucket: "b", Whole: true}, {Bucket: "b", Whole: true}}, ErrChange,
+			`bucket "b" is told twice`},
+		{"a bucket twice, as changes", []BucketChange{{Bucket: "a"}, {Bucket: "a"}}, ErrChange, `bucket "a" is told twice`},
+		{"too many buckets", many, ErrChange, "10001 buckets, want at most 10000"},
+		{"accepted streams that are cut", []BucketChange{{Bucket: "a", Accepted: packed[:len(packed)-1]}}, ErrRows,
+			`bucket "a": packed rows: cut short behind 3 rows`},
+		{"a bucket that nobody knows", []BucketChange{{Bucket: "c"}}, ErrBase, `bucket "c"`},
+		{"too many vbuckets", []BucketChange{{Bucket: "a", VBuckets: 4097}}, ErrChange,
+			`bucket "a": change of a bucket in a report: 4097 vbuckets, want at most 4096`},
+	} {
+		var r Reported
+		if _, err := r.Take(&IndexerReport{Sequence: 1, Changes: []BucketChange{{Bucket: "a", Whole: true,
+			Generation: 7}}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Take(&IndexerReport{Sequence: 2, Base: 1, Changes: c.changes}); !errors.Is(err, c.is) ||
+			!strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+		if r.Whole() || r.Buckets["a"] == nil || len(r.Buckets) > 2 {
+			t.Errorf("%s: whole %v, %d buckets", c.name, r.Whole(), len(r.Buckets))
+		}
+	}
+}
+
+// BenchmarkAccepted is a report of everything, where each vbucket has a stream of its own, or all share three.
+func BenchmarkAccepted(b *testing.B) {
+	for _, of := range []int{3, 1024, timestamp.MaxVBuckets} {
+		b.Run(fmt.Sprintf("%d streams", of), func(b *testing.B) {
+			var rows []acceptedRow
+			for v := range max(of, 1024) {
+				rows = append(rows, acceptedRow{uint16(v), acceptedStream{projector: "p01", open: true,
+					incarnation: index.Incarnation{Epoch: 1, Term: 2, Counter: uint64(v % of)}}})
+			}
+			for b.Loop() {
+				var table acceptedTable
+				for _, r := range rows {
+					table.set(r.v, r.s)
+				}
+			}
+		})
 	}
 }

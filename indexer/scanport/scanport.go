@@ -84,7 +84,7 @@ func AppendRequest(dst []byte, r Request) []byte {
 // ParseRequest reads a request's message; Resume and Body are parts of it.
 func ParseRequest(message []byte) (Request, error) {
 	line, body, ok := bytes.Cut(message, []byte{'\n'})
-	fields := strings.Split(string(line), " ")
+	fields := strings.Split(string(line[:min(len(line), maxLine)]), " ")
 	if !ok || len(line) > maxLine || len(fields) != 5 {
 		return Request{}, fmt.Errorf("%w: want a line with op, index, request id, traceparent and a length, then JSON",
 			ErrMessage)
@@ -229,8 +229,8 @@ const (
 
 // decode writes a key as JSON into the rooms.
 func (a *Answer) decode(key []byte) ([]json.RawMessage, error) {
-	if cap(a.parts)-len(a.parts) < len(a.desc) {
-		a.parts = make([]json.RawMessage, 0, max(partsRoom, len(a.desc)))
+	if most := min(len(a.desc), len(key)); cap(a.parts)-len(a.parts) < most { // a component takes a byte at least
+		a.parts = make([]json.RawMessage, 0, max(partsRoom, most))
 	}
 	from := len(a.parts)
 	for i := 0; len(key) > 0; i++ {

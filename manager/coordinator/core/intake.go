@@ -1,6 +1,8 @@
 package core
 
 import (
+	"errors"
+
 	"tidemark/index"
 	"tidemark/streams"
 	"tidemark/wire"
@@ -115,8 +117,12 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool
 	if n.reports.Overtaken(r.Sequence) && (!hello || n.full) {
 		return n.reports.Is(r.Sequence)
 	}
-	taken, ok := n.reports.Take(r)
-	n.full = ok
+	taken, err := n.reports.Take(r)
+	if n.full = err == nil; errors.Is(err, wire.ErrBase) {
+		l.log.Debug("report", "indexer", n.name, "error", err)
+	} else if err != nil {
+		l.log.Warn("report", "indexer", n.name, "error", err)
+	}
 	n.health = r.Health
 	n.faults = r.Faults[:min(len(r.Faults), wire.MaxIndexFaults)]
 	n.differing = r.Differing[:min(len(r.Differing), wire.MaxDifferingCopies)]
