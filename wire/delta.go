@@ -55,7 +55,8 @@ type Newest struct {
 func (n *Newest) Overtaken(number uint64) bool { return number > 0 && number <= n.seen }
 
 // Take takes a report that is a delta of base, 0 of nothing. One whose own number is 0 stands outside the order: none
-// is a delta of it; nor of one that was overtaken. Errors wrap ErrBase: then no delta is taken before everything was told.
+// is a delta of it; nor of one that was overtaken. Errors wrap ErrBase: then no delta is taken before everything was
+// told.
 func (n *Newest) Take(base, number uint64) error {
 	var err error
 	if base != 0 {

@@ -18,8 +18,8 @@ type heldKind struct {
 // MaxHeld bounds the copies of a packed list, which a body of rpc.MaxControlBody bytes has room for several times.
 const MaxHeld = 1 << 20
 
-// PackHeld packs a list ascending by copy, each named once, in a few bytes for each: every indexer is told what every other one holds,
-// and most hold the same few timestamps.
+// PackHeld packs a list ascending by copy, each named once, in a few bytes for each: every indexer is told what every
+// other one holds, and most hold the same few timestamps.
 func PackHeld(all []Held) []byte {
 	w := rowWriter[heldKind]{put: func(dst []byte, k heldKind) []byte {
 		return appendFlag(appendNumbers(appendText(dst, k.ref.Bucket), k.ref.Generation, k.ref.RollbackID, k.ref.Number,

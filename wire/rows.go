@@ -80,8 +80,8 @@ type rowReader[K any] struct {
 	take   func(*unpacker) K
 }
 
-// read calls each for what a rowWriter wrote, by key ascending, until that fails; of a key that has no row any more kind
-// is nil. Errors wrap ErrRows; what came before the fault has been given then.
+// read calls each for what a rowWriter wrote, by key ascending, until that fails; of a key that has no row any more
+// kind is nil. Errors wrap ErrRows; what came before the fault has been given then.
 func (t rowReader[K]) read(src []byte, each func(key uint64, kind *K, values [2]uint64) error) error {
 	r := unpacker{b: src}
 	if f := r.byte(); f != rowsFormat {

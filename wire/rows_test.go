@@ -82,7 +82,8 @@ func TestRows(t *testing.T) {
 		{"a number that does not end", []byte{2, 0x80}, "cut short behind 0 rows"},
 		{"keys beyond a number", []byte{2, 6, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0, 0},
 			"row 2 is 18446744073709551614 above key 6"},
-		{"a key twice", packText([]textRow{{9, "a", [2]uint64{}}, {9, "a", [2]uint64{}}}), "4 bytes behind the end of 1 rows"},
+		{"a key twice", packText([]textRow{{9, "a", [2]uint64{}}, {9, "a", [2]uint64{}}}),
+			"4 bytes behind the end of 1 rows"},
 		{"keys that fall", packText([]textRow{{9, "-", [2]uint64{}}, {8, "-", [2]uint64{}}}), "row 2 is"},
 		{"bytes behind the end", []byte{2, 1, 0, 0, 0}, "1 bytes behind the end of 1 rows"},
 	} {

@@ -95,7 +95,7 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 	}
 }
 
-// manyIndexes are definitions of so many indexes, each with four copies on other nodes, and what these hold at a number.
+// manyIndexes are definitions of indexes, each with four copies on other nodes, and what these hold at a number.
 func manyIndexes(n int) (wire.Definitions, func(number uint64) []wire.Held) {
 	defs := wire.Definitions{Buckets: []wire.Bucket{{Name: "b", Generation: 1}}}
 	for i := range n {

@@ -45,8 +45,8 @@ func (l *heldList) pack() {
 	l.hash = wire.HeldHash(l.packed)
 }
 
-// once leaves one row of each copy, of a list ascending by copy. Where two indexers say that they have it, as one of them
-// was given the other's files, that one counts whose it is.
+// once leaves one row of each copy, of a list ascending by copy. Where two indexers say that they have it, as one was
+// given the other's files, that one counts whose it is.
 func (l *heldList) once(list []wire.Held) []wire.Held {
 	left := list[:0]
 	for _, h := range list {
