@@ -13,10 +13,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/hashicorp/go-hclog"
 	"pgregory.net/rapid"
 
@@ -254,6 +257,76 @@ func TestPowerLoss(t *testing.T) {
 		}
 		must(t, store.Close())
 	})
+}
+
+// TestPowerLossInCreate cuts the power before each thing that making a store and a copy in it writes: the store opens
+// then, without the copy or with it, of which it may say until it is made that it was emptied; and the copy can be
+// made and written, which stays.
+func TestPowerLossInCreate(t *testing.T) {
+	type cut struct {
+		before string
+		fs     *vfs.MemFS
+	}
+	var cuts []cut
+	mem := vfs.NewCrashableMem()
+	lose := func(before string) {
+		for i, percent := range []int{0, 50, 100} {
+			n := uint64(len(cuts) + i)
+			cuts = append(cuts, cut{fmt.Sprintf("%s, %d%% of what was not synced", before, percent),
+				mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rand.New(rand.NewPCG(3, n))})})
+		}
+	}
+	var mu sync.Mutex // the engine writes from several goroutines
+	open := func(fs vfs.FS, write func(op errorfs.Op)) *Store {
+		return openTest(t, "data", func(o *Options) {
+			o.fs = errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+				if strings.Contains(op.Path, ballastName) {
+					return syscall.ENOSPC // most of what there would be to copy
+				}
+				if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+					write(op)
+				}
+				return nil
+			}))
+		})
+	}
+	store := open(mem, func(op errorfs.Op) {
+		mu.Lock()
+		defer mu.Unlock()
+		lose(fmt.Sprintf("%v %s", op.Kind, op.Path))
+	})
+	_, err := store.Create(testMeta(1))
+	must(t, err)
+	mu.Lock()
+	made := len(cuts)
+	lose("nothing")
+	mu.Unlock()
+	must(t, store.Close())
+	for i, c := range cuts {
+		store := open(c.fs, func(errorfs.Op) {})
+		slice, there := store.Slice(1)
+		switch {
+		case there && slice.Recovery().Outcome != Intact && (i >= made || slice.Recovery().Outcome != Emptied):
+			t.Fatalf("power lost before %s: %v: %v", c.before, slice.Recovery().Outcome, slice.Recovery().Cause)
+		case len(store.Damaged()) != 0:
+			t.Fatalf("power lost before %s: %v", c.before, store.Damaged())
+		case !there && i >= made:
+			t.Fatalf("power lost before %s: the copy is gone", c.before)
+		case !there:
+			slice, err = store.Create(testMeta(1))
+			must(t, err)
+		}
+		must(t, slice.Flush(t.Context(), historyBatch(1)))
+		must(t, store.Close())
+		store = open(c.fs, func(errorfs.Op) {})
+		if slice, there = store.Slice(1); !there || checkHistory(t, slice) != 1 {
+			t.Fatalf("power lost before %s: what was written afterwards is gone", c.before)
+		}
+		must(t, store.Close())
+	}
+	if made < 3*20 {
+		t.Errorf("%d cuts in the making of a copy, which writes more often than that", made)
+	}
 }
 
 // eng returns the engine of a slice that is open.
