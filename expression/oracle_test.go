@@ -313,6 +313,48 @@ func TestPlacesBeyondIntegers(t *testing.T) {
 	}
 }
 
+// TestNumbersBeyondFloats: what a function or an operator makes of a number that no float64 holds, in the place of each of
+// its arguments, and where it fails.
+func TestNumbersBeyondFloats(t *testing.T) {
+	var texts []string
+	for _, f := range expression.Functions() {
+		for n := max(f.Min, 1); n <= min(max(f.Max, f.Min), 3); n++ {
+			for place := range n {
+				for _, other := range []string{"a", "2", `"2024-02-29"`, `"day"`, "[1]"} {
+					args := slices.Repeat([]string{other}, n)
+					args[place] = "a"
+					texts = append(texts, f.Name+"("+strings.Join(args, ", ")+")")
+				}
+			}
+		}
+	}
+	for _, form := range []string{"-X", "X + 1", "1 - X", "X * 0", "X / 2", "2 / X", "X % 2", "2 % X", "X || ''", "X = 1", "X < 1",
+		"X IN [X]", "X BETWEEN 1 AND 2", "[1][X]", "[1][X:]", "[1][:X]", "CASE WHEN X THEN 1 END", "X AND TRUE", "NOT X"} {
+		texts = append(texts, strings.ReplaceAll(form, "X", "a"))
+	}
+	var s expression.Scratch
+	var checked, failed int
+	for _, text := range texts {
+		if _, err := expression.ParseExpression(text); err != nil {
+			continue // a constant that does not fit, or one that has to be there
+		}
+		sources := []expression.Source{keys(text)}
+		p, err := expression.Compile(sources)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checked++
+		for _, doc := range []string{`{"a":1e400}`, `{"a":-1e400}`, `{"a":1` + strings.Repeat("0", 400) + `}`} {
+			r := p.Evaluate(&s, []byte("doc"), []byte(doc))
+			checkResult(t, r, sources, expressiontest.Doc{ID: "doc"}, []byte(doc))
+			failed += r.Errors
+		}
+	}
+	if checked < 300 || failed < 100 {
+		t.Errorf("%d expressions are checked, and fail on %d documents", checked, failed)
+	}
+}
+
 // keyText is an expression that may be a key: not a constant.
 func keyText(t *rapid.T, label string) string { return keyText2(constructText(1).Draw(t, label)) }
 

@@ -204,7 +204,10 @@ func dateFunctions() map[string]function {
 			}
 			return text.(string) + zone
 		}),
-		"DURATION_TO_STR": func(_ *interpreter, a []any) any {
+		"DURATION_TO_STR": func(m *interpreter, a []any) any {
+			if n, ok := a[0].(json.Number); ok {
+				m.numeric(n) // fails beyond float64
+			}
 			n, ok := cut(a[0])
 			if !ok {
 				return nil
