@@ -2,11 +2,15 @@ package storage
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"tidemark/index"
 )
 
 // TestMergesYield: who opened the store can let a merge of tables pause, block by block.
@@ -50,4 +54,60 @@ func TestOverdue(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
+}
+
+// TestNoPauseForACrowd: a merge pauses while few stores wait for its slot, for none of its writes while a crowd does,
+// however long that is, and again when they have had it.
+func TestNoPauseForACrowd(t *testing.T) {
+	store := openTest(t, "data", func(o *Options) { o.fs, o.Compactions = vfs.NewMem(), 1 })
+	all := store.res.compactions
+	waiting := func() int {
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		return all.waiting
+	}
+	file, err := vfs.NewMem().Create("table", diskCategory)
+	must(t, err)
+	pauses := 0
+	f := mergeFile{File: file, compact: all.member(), yield: func(time.Duration) { pauses++ }}
+	write := func(n int) (paused int) {
+		pauses = 0
+		for range n {
+			_, err := f.Write([]byte("block"))
+			must(t, err)
+		}
+		return pauses
+	}
+	all.mu.Lock()
+	f.compact.take() // the only slot
+	all.mu.Unlock()
+	for id := range index.CopyID(crowd) {
+		if n := write(10); n != 10 {
+			t.Errorf("%d pauses in 10 writes while %d stores wait", n, id)
+		}
+		slice, err := store.Create(testMeta(id + 1))
+		must(t, err)
+		for n := uint64(1); waiting() <= int(id); n++ {
+			must(t, slice.Flush(t.Context(), historyBatch(n)))
+			must(t, slice.Persist(t.Context()))
+			if n == 10*l0Threshold {
+				t.Fatalf("%d stores wait for a slot, after %d tables in each of %d", waiting(), n, id+1)
+			}
+		}
+	}
+	if n := write(1000); n != 0 {
+		t.Errorf("%d pauses in 1000 writes while %d stores wait", n, waiting())
+	}
+	f.compact.Done()
+	until(t, func() error {
+		if n := waiting(); n > 0 {
+			return fmt.Errorf("%d stores wait for a slot that is free", n)
+		}
+		return nil
+	})
+	if n := write(10); n != 10 {
+		t.Errorf("%d pauses in 10 writes when nobody waits any more", n)
+	}
+	must(t, f.Close())
+	must(t, store.Close())
 }
