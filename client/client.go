@@ -480,10 +480,10 @@ func ownEnd(ctx context.Context, err error) bool {
 	return err == nil || errors.Is(err, net.ErrClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err())
 }
 
-// retry calls try with one server after another until it succeeds or fails for good. Each has limit, 0 for no limit,
+// retry calls ask with one server after another until it succeeds or fails for good. Each has limit, 0 for no limit,
 // and the next one is asked at once when it is silent while others answer.
 func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
-	try func(ctx context.Context, server string) error) error {
+	ask func(ctx context.Context, server string) error) error {
 	if c.bad != nil {
 		return c.bad
 	}
@@ -493,7 +493,7 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 	for attempt := 0; ; attempt++ {
 		at := c.next.Load()
 		server := c.servers[int(at)%len(c.servers)]
-		err := c.try(reach.attempt(ctx), server, limit, try)
+		err := c.try(reach.attempt(ctx), server, limit, ask)
 		if err == nil {
 			c.reached.Store(true)
 			return nil
@@ -527,16 +527,16 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 	}
 }
 
-// try calls try with one server until the limit, or until it is silent while others answer.
+// try calls ask with one server until the limit, or until it is silent while others answer.
 func (c *Client) try(ctx context.Context, server string, limit time.Duration,
-	try func(ctx context.Context, server string) error) error {
+	ask func(ctx context.Context, server string) error) error {
 	one, cancel := context.WithCancel(ctx) // without a limit an answer may be read later
 	if limit > 0 {
 		one, cancel = context.WithTimeout(ctx, limit)
 	}
 	var wait detector.Wait
 	c.alive.Begin(&wait, server, func() []string { return c.servers }, cancel)
-	err := try(one, server)
+	err := ask(one, server)
 	if wait.End() && (err != nil || limit == 0) { // what is left of an answer will not come
 		err = errors.Join(fmt.Errorf("%s: %w", server, detector.ErrSilent), err)
 	}
