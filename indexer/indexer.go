@@ -303,10 +303,10 @@ func Open(cfg Config) (*Indexer, error) {
 	if cfg.CatchupRate > 0 {
 		x.ports.rate = pace.New(cfg.CatchupRate, 0, x.now)
 	}
-	builders := copies.NewBuilders(cfg.processors)
+	background := copies.NewBackground(cfg.processors)
 	x.store, err = storage.Open(storage.Options{
 		Dir: filepath.Join(cfg.Dir, copiesDir), CacheBytes: cfg.CacheBytes, MemTableBytes: cfg.MemTableBytes,
-		KeepCheckpoints: cfg.KeepCheckpoints, Compactions: max(1, cfg.processors/2), Yield: builders.Merger,
+		KeepCheckpoints: cfg.KeepCheckpoints, Compactions: max(1, cfg.processors/2), Yield: background.Merger,
 		Logger: cfg.Logger.Named("storage"),
 	})
 	if err != nil {
@@ -333,7 +333,7 @@ func Open(cfg Config) (*Indexer, error) {
 	}, func() []wire.Endpoint { return x.present().Indexers })
 	x.sides = sides.New(x.sideOptions())
 	x.node = &copies.Node{Store: x.store, Snapshots: x.snapshots, Marks: marks, Health: &x.health,
-		Builders: builders, Processors: cfg.processors,
+		Background: background, Processors: cfg.processors,
 		Metrics: copies.NewMetrics(x.metrics.registry), Log: x.log, Now: x.now, Queue: x.queueShare, Piece: cfg.pieceBytes(),
 		Catchup: x.ports.rate, Refused: x.refuse, Report: func() { wake(x.report) }, Sides: x.sides.Wake,
 		Touch: x.catalog.Touch}

@@ -109,7 +109,7 @@ func (k *Bucket) Run(ctx context.Context) error {
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
 	k.lanes.lanes = newLanes(k.node.processors(), func(n *lane, t task) { k.doTask(inner, n, t) })
-	k.lanes.builds = k.node.Builders
+	k.lanes.builds = k.node.Background
 	k.loop(inner)
 	cancel()
 	k.lanes.close()

@@ -51,7 +51,7 @@ type lane struct {
 // lanes lets writers do the tasks of all lanes of a bucket. A writer lives as long as there is something to do.
 type lanes struct {
 	do      func(*lane, task)
-	builds  *Builders    // of all buckets of the node; nil: none
+	builds  *Background  // of all buckets of the node; nil: none
 	owed    debt         // of its writers of builds
 	most    int          // writers of each class
 	usual   [classes]int // of those that are not slow
@@ -109,7 +109,7 @@ func (l *lanes) write(c class) {
 // one does a task. While it is slow another writer may do others. A pause behind it holds up nothing else of its lane.
 func (l *lanes) one(c class, n *lane, t task) {
 	slow, done := false, false // guarded by mu
-	var place *Builders
+	var place *Background
 	switch {
 	case l.builds == nil:
 	case c == serving:

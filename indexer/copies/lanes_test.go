@@ -314,7 +314,7 @@ func TestBuildersOfTwoBuckets(t *testing.T) {
 			<-goOn
 		}
 		a, b := newLanes(runtime.GOMAXPROCS(0), do), newLanes(runtime.GOMAXPROCS(0), do)
-		all := &Builders{places: semaphore.NewWeighted(1)}
+		all := &Background{places: semaphore.NewWeighted(1)}
 		a.builds, b.builds = all, all
 		for range 3 {
 			a.give(&lane{}, task{class: building})

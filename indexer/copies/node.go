@@ -15,16 +15,16 @@ import (
 
 // Node is what the buckets of a node have in common.
 type Node struct {
-	Store     *storage.Store
-	Snapshots *snapshots.Set
-	Marks     *Marks
-	Health    *health.Health
-	Metrics   *Metrics
-	Log       hclog.Logger
-	Now       func() time.Time
-	Queue     func() int64 // how many bytes of events a bucket may hold in memory
-	Piece     int          // bytes of one write of one copy
-	Builders  *Builders    // nil: buckets build each for itself
+	Store      *storage.Store
+	Snapshots  *snapshots.Set
+	Marks      *Marks
+	Health     *health.Health
+	Metrics    *Metrics
+	Log        hclog.Logger
+	Now        func() time.Time
+	Queue      func() int64 // how many bytes of events a bucket may hold in memory
+	Piece      int          // bytes of one write of one copy
+	Background *Background  // nil: buckets build each for itself
 	// Processors are those that the process may use. 0: runtime.GOMAXPROCS.
 	Processors int
 	Catchup    *pace.Pace // of what catchup streams bring; nil: no bound

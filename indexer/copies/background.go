@@ -17,11 +17,12 @@ const (
 	mostYield  = 50 * time.Millisecond
 )
 
-// Builders lets the writers of builds of all buckets of a node together leave a processor to everything else, and pause
-// while scans wait, as merges of tables do: for their rows, or for a stability timestamp, which needs processors in
-// every process that it passes through; not while one waits for a copy to be filled, which they do. One that is slow
-// does not count, so that a bucket's waits for another's a task's patience at most.
-type Builders struct {
+// Background is the work of a node, for all its buckets, that nobody waits for: writers of builds, and merges of tables.
+// The writers together leave a processor to everything else, and both pause while scans wait: for their rows, or for a
+// stability timestamp, which needs processors in every process that it passes through; not while one waits for a copy
+// to be filled, which they do. One that is slow does not count, so that a bucket's waits for another's a task's patience
+// at most.
+type Background struct {
 	places *semaphore.Weighted
 
 	mu    sync.Mutex
@@ -29,7 +30,7 @@ type Builders struct {
 	scans hurry
 }
 
-// hurry is how many wait for a node; Builders.mu guards it.
+// hurry is how many wait for a node; Background.mu guards it.
 type hurry struct {
 	waiting int
 	calm    chan struct{} // closed when nobody does any more
@@ -47,23 +48,23 @@ func (h *hurry) end() {
 	}
 }
 
-// debt is for how long who works for builds has yet to pause; Builders.mu guards it. Tasks are often shorter than a
+// debt is for how long who works for builds has yet to pause; Background.mu guards it. Tasks are often shorter than a
 // pause that is worth a timer.
 type debt time.Duration
 
-// NewBuilders returns those of a node with so many processors, on which nobody waits.
-func NewBuilders(processors int) *Builders {
-	return &Builders{places: semaphore.NewWeighted(int64(max(1, processors-1)))}
+// NewBackground returns those of a node with so many processors, on which nobody waits.
+func NewBackground(processors int) *Background {
+	return &Background{places: semaphore.NewWeighted(int64(max(1, processors-1)))}
 }
 
 // Hurry says that a scan waits for this node, and who it is of has to call what it returns, once or more often, when
 // that is over.
-func (b *Builders) Hurry() (over func()) { return b.begin(&b.all, &b.scans) }
+func (b *Background) Hurry() (over func()) { return b.begin(&b.all, &b.scans) }
 
 // write says the same of a writer of a ready index, for which merges do not pause.
-func (b *Builders) write() (over func()) { return b.begin(&b.all) }
+func (b *Background) write() (over func()) { return b.begin(&b.all) }
 
-func (b *Builders) begin(of ...*hurry) (over func()) {
+func (b *Background) begin(of ...*hurry) (over func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, h := range of {
@@ -79,21 +80,21 @@ func (b *Builders) begin(of ...*hurry) (over func()) {
 }
 
 // enter takes a place. Who has one keeps it for writerPatience and a pause at most.
-func (b *Builders) enter() { _ = b.places.Acquire(context.Background(), 1) }
+func (b *Background) enter() { _ = b.places.Acquire(context.Background(), 1) }
 
 // leave gives a place back.
-func (b *Builders) leave() { b.places.Release(1) }
+func (b *Background) leave() { b.places.Release(1) }
 
 // yield pauses after work of a build, if somebody waits, and until nobody does.
-func (b *Builders) yield(d *debt, worked time.Duration) { b.pause(&b.all, d, worked) }
+func (b *Background) yield(d *debt, worked time.Duration) { b.pause(&b.all, d, worked) }
 
 // Merger returns what a merge of tables pauses by while scans wait.
-func (b *Builders) Merger() (yield func(worked time.Duration)) {
+func (b *Background) Merger() (yield func(worked time.Duration)) {
 	var d debt
 	return func(worked time.Duration) { b.pause(&b.scans, &d, worked) }
 }
 
-func (b *Builders) pause(h *hurry, d *debt, worked time.Duration) {
+func (b *Background) pause(h *hurry, d *debt, worked time.Duration) {
 	pause, calm := b.owes(h, d, worked)
 	if pause == 0 {
 		return
@@ -107,7 +108,7 @@ func (b *Builders) pause(h *hurry, d *debt, worked time.Duration) {
 }
 
 // owes returns the pause after work, and what is closed when none is needed any more.
-func (b *Builders) owes(h *hurry, d *debt, worked time.Duration) (time.Duration, <-chan struct{}) {
+func (b *Background) owes(h *hurry, d *debt, worked time.Duration) (time.Duration, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if h.waiting == 0 {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// TestBuildersLetScansPass: while somebody waits, builds have a third of a writer's time, and all of it otherwise; what
+// TestBuildsLetScansPass: while somebody waits, builds have a third of a writer's time, and all of it otherwise; what
 // scans wait for is written without a pause.
-func TestBuildersLetScansPass(t *testing.T) {
+func TestBuildsLetScansPass(t *testing.T) {
 	const tasks, each = 100, 300 * time.Microsecond
 	for _, c := range []struct {
 		name    string
@@ -26,7 +26,7 @@ func TestBuildersLetScansPass(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newLanes(runtime.GOMAXPROCS(0), func(*lane, task) { time.Sleep(each) })
-			l.builds = &Builders{places: semaphore.NewWeighted(1)}
+			l.builds = &Background{places: semaphore.NewWeighted(1)}
 			for range c.hurried {
 				defer l.builds.Hurry()()
 			}
@@ -50,15 +50,15 @@ func TestBuildersLetScansPass(t *testing.T) {
 func TestMergesPauseForScansAlone(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		begin func(*Builders) (over func())
+		begin func(*Background) (over func())
 		want  time.Duration
 	}{
-		{"nobody waits", func(*Builders) func() { return func() {} }, 0},
-		{"a writer is at work", (*Builders).write, 0},
-		{"a scan waits", (*Builders).Hurry, 2 * leastYield},
+		{"nobody waits", func(*Background) func() { return func() {} }, 0},
+		{"a writer is at work", (*Background).write, 0},
+		{"a scan waits", (*Background).Hurry, 2 * leastYield},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := NewBuilders(2)
+			b := NewBackground(2)
 			defer c.begin(b)()
 			began, yield := time.Now(), b.Merger()
 			yield(leastYield)
@@ -82,7 +82,7 @@ func TestAPauseHoldsUpNoCopy(t *testing.T) {
 				time.Sleep(mostYield)
 			}
 		})
-		l.builds = &Builders{places: semaphore.NewWeighted(1)}
+		l.builds = &Background{places: semaphore.NewWeighted(1)}
 		defer l.builds.Hurry()()
 		n := &lane{}
 		l.give(n, task{class: building})
@@ -104,11 +104,11 @@ func (l *lanes) left(n *lane) bool {
 	return len(n.tasks) > 0
 }
 
-// TestBuildersGoOn: a pause ends when nobody waits any more, whatever is owed, and what was owed then is forgotten. Who
+// TestBuildsGoOn: a pause ends when nobody waits any more, whatever is owed, and what was owed then is forgotten. Who
 // says twice that a wait is over ends nobody else's.
-func TestBuildersGoOn(t *testing.T) {
+func TestBuildsGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &Builders{places: semaphore.NewWeighted(1)}
+		b := &Background{places: semaphore.NewWeighted(1)}
 		var owed debt
 		pauses := func(worked time.Duration) time.Duration {
 			began := time.Now()
