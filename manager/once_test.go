@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"tidemark/index"
 	"tidemark/manager/api"
 	"tidemark/manager/api/v1"
+	"tidemark/manager/consensus"
 	"tidemark/statecontext"
 )
 
@@ -25,14 +27,26 @@ import (
 func (c *trio) propose(bodies ...statecontext.Body) {
 	c.t.Helper()
 	for _, b := range bodies {
-		res, err := c.nodes[c.leader()].m.raft.Propose(c.t.Context(), statecontext.Command{Body: b})
-		if err == nil {
-			err = res.Err()
-		}
-		if err != nil {
+		if err := c.proposed(b); err != nil {
 			c.t.Fatal(err)
 		}
 	}
+}
+
+// proposed does a command that may be done twice, by whoever leads: again where leadership has gone meanwhile.
+func (c *trio) proposed(b statecontext.Body) (err error) {
+	c.t.Helper()
+	c.until("an outcome", func() bool {
+		ctx, cancel := context.WithTimeout(c.t.Context(), patience/3)
+		defer cancel()
+		var res statecontext.Result
+		if res, err = c.nodes[c.leader()].m.raft.Propose(ctx, statecontext.Command{TimeMS: time.Now().UnixMilli(),
+			Body: b}); err == nil {
+			err = res.Err()
+		}
+		return !errors.Is(err, consensus.ErrNotLeader) && !errors.Is(err, consensus.ErrUnknownOutcome)
+	})
+	return err
 }
 
 // furnish makes a bucket and an indexer known, so that indexes can be created and deferred; nobody answers for them.
@@ -490,7 +504,7 @@ func TestFullQueue(t *testing.T) {
 			switch {
 			case err == nil && res.Changed:
 				cas[res.CAS] = true
-			case err != nil && strings.Contains(err.Error(), "busy"):
+			case errors.Is(err, consensus.ErrBusy):
 				refused++
 			case !t.Failed(): // the first of thousands
 				t.Errorf("%+v, %v", res, err)

@@ -38,12 +38,7 @@ func TestRollingUpgrade(t *testing.T) {
 		code, _, body := c.call(c.nodes[c.leader()], "POST", "/v1/cluster:finalize-upgrade", "", nil)
 		return code, string(body)
 	}
-	needsNewer := func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		_, err := c.nodes[c.leader()].m.raft.Propose(ctx, statecontext.Command{Body: &statecontext.Reserved{}})
-		return err
-	}
+	needsNewer := func() error { return c.proposed(&statecontext.Reserved{}) }
 	code, data := backup() // the older version's backup
 	if code != 200 {
 		t.Fatalf("backup: %d", code)
@@ -78,13 +73,9 @@ func TestRollingUpgrade(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &reply); err != nil || code != 200 || reply.FormatLevel != newer {
 		t.Fatalf("finalize-upgrade: %d %s", code, body)
 	}
-	c.until("a command of the level that is in force is done", func() bool {
-		err := needsNewer()
-		if errors.Is(err, consensus.ErrFormatTooOld) {
-			t.Fatalf("a command of the level that is in force: %v", err)
-		}
-		return err == nil // or the leader has changed
-	})
+	if err := needsNewer(); err != nil {
+		t.Fatalf("a command of the level that is in force: %v", err)
+	}
 	if code, body := restore(data); code != 200 {
 		t.Fatalf("restore of the older version's backup: %d %s", code, body)
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"tidemark/client"
 	"tidemark/index"
@@ -21,15 +20,8 @@ import (
 // update changes something, by whoever leads.
 func (c *trio) update(i int) {
 	c.t.Helper()
-	c.until("an update", func() bool {
-		ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
-		defer cancel()
-		n := c.nodes[c.leader()]
-		_, err := n.m.raft.Propose(ctx, statecontext.Command{TimeMS: time.Now().UnixMilli(),
-			Body: &statecontext.RegisterProjector{
-				Projector: statecontext.Projector{ID: index.ProjectorID(fmt.Sprint("p", i%7)), Admin: fmt.Sprint("http://x", i)}}})
-		return err == nil
-	})
+	c.propose(&statecontext.RegisterProjector{
+		Projector: statecontext.Projector{ID: index.ProjectorID(fmt.Sprint("p", i%7)), Admin: fmt.Sprint("http://x", i)}})
 }
 
 // history collects what a watcher sees until a cas comes.
