@@ -240,6 +240,10 @@ func (all servers) untilAccepted(ctx context.Context, c statecontext.Command) bo
 			}
 			return true
 		}
+		if !errors.Is(err, consensus.ErrNotLeader) && !errors.Is(err, consensus.ErrUnknownOutcome) &&
+			!errors.Is(err, consensus.ErrClosed) && !errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			s.t.Errorf("%s: %v", s.name, err)
+		}
 		time.Sleep(5 * time.Millisecond)
 	}
 	return false

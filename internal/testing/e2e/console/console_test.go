@@ -39,7 +39,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	atonce.Tests(3) // a part of their time is waiting
+	atonce.Tests(2) // each has a browser, which takes as much memory as the cluster it looks at
 	harness.Main(m)
 }
 
