@@ -24,6 +24,7 @@ import (
 	"pgregory.net/rapid"
 
 	"tidemark/ingest"
+	"tidemark/internal/testing/raced"
 	"tidemark/timestamp"
 )
 
@@ -39,7 +40,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	checks := "60"
-	if raceEnabled {
+	if raced.On {
 		checks = "15"
 	}
 	if err := flag.Set("rapid.checks", checks); err != nil { // the command line overrides it

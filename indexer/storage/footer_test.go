@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"tidemark/internal/testing/raced"
 )
 
 // TestFlippedFooter flips bits in the end of a table, which has no checksum: whatever the bit, what is read is right,
@@ -15,7 +17,7 @@ func TestFlippedFooter(t *testing.T) {
 	for bit := range footer * 8 {
 		field := bit / 8
 		always := field == 0 || field >= footer-footerTail
-		if every := stride(field, footer); bit%every != 0 || raceEnabled && bit%8 != field%8 {
+		if every := stride(field, footer); bit%every != 0 || raced.On && bit%8 != field%8 {
 			continue // with the race detector one bit of each byte: the test command tries the others
 		}
 		flipped := bytes.Clone(content)

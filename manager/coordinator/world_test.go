@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,6 +15,7 @@ import (
 
 	"tidemark/fsm"
 	"tidemark/index"
+	"tidemark/internal/testing/garbage"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/rebalance"
@@ -28,9 +28,8 @@ import (
 
 const vbuckets = 8
 
-// TestMain: a world keeps little and makes much; a quarter of the time went to collecting it.
 func TestMain(m *testing.M) {
-	debug.SetGCPercent(400)
+	garbage.Rarely()
 	os.Exit(m.Run())
 }
 

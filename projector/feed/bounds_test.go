@@ -1,7 +1,6 @@
 package feed
 
 import (
-	"runtime/debug"
 	"testing"
 
 	"tidemark/internal/testing/allocbound"
@@ -10,9 +9,6 @@ import (
 
 // Whatever a node announces: beyond the memory that a connection reads into, memory is taken for what has come.
 func TestNoMemoryForClaims(t *testing.T) {
-	// Each connection has a megabyte of its own: most of the time would go to collecting what few have left.
-	before := debug.SetGCPercent(1000)
-	t.Cleanup(func() { debug.SetGCPercent(before) })
 	compressed := mcbp.Request(mcbp.OpDCPMutation, 1, 2)
 	compressed.Datatype = mcbp.DatatypeSnappy | mcbp.DatatypeXattr
 	for _, f := range []mcbp.Frame{

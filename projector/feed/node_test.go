@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"tidemark/internal/testing/atonce"
+	"tidemark/internal/testing/garbage"
 	"tidemark/kv/kvclient/kvclienttest"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
@@ -21,7 +22,8 @@ func TestMain(m *testing.M) {
 	if blastIfAsked() || preloadIfAsked() {
 		return
 	}
-	atonce.Tests(8) // most of their time is waiting
+	atonce.Tests(8)  // most of their time is waiting
+	garbage.Rarely() // each connection has a megabyte of its own
 	goleak.VerifyTestMain(m)
 }
 

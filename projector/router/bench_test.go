@@ -13,6 +13,7 @@ import (
 	"tidemark/collate"
 	"tidemark/index"
 	"tidemark/indexer/transport"
+	"tidemark/internal/testing/raced"
 	"tidemark/keyversion"
 	"tidemark/partition"
 	"tidemark/projector/router"
@@ -145,7 +146,7 @@ func steadyState(t *testing.T, keyed bool) {
 	for range 20 {
 		each = append(each, testing.AllocsPerRun(1, run)/1000)
 	}
-	if m := slices.Min(each); m > 0.1 && !raceEnabled {
+	if m := slices.Min(each); m > 0.1 && !raced.On {
 		t.Fatalf("%.2f allocations per mutation", m)
 	}
 }

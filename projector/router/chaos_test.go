@@ -17,6 +17,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/transport"
 	"tidemark/internal/testing/atonce"
+	"tidemark/internal/testing/raced"
 	"tidemark/keyversion"
 	"tidemark/partition"
 	"tidemark/projector/core"
@@ -362,7 +363,7 @@ func (w *world) rearrange(r *rand.Rand) {
 func TestNothingIsLostSilently(t *testing.T) {
 	t.Parallel()
 	n := *chaosSeeds
-	if raceEnabled {
+	if raced.On {
 		n = (n + 1) / 2
 	}
 	for seed := uint64(1); seed <= n; seed++ {

@@ -22,9 +22,6 @@ var kept []byte // keeps the compiler from leaving the allocation out
 
 // A decoder that believes a length is found out, whatever the length's form; one that looks first is not.
 func TestCheck(t *testing.T) {
-	if raced {
-		t.Skip("variants are not tried with the race detector")
-	}
 	valid := append([]byte("head"), 0, 0, 0, 3, 'a', 'b', 'c')
 	forms := map[string]func(b []byte) uint64{
 		"big":     func(b []byte) uint64 { return uint64(binary.BigEndian.Uint32(b)) },
@@ -34,7 +31,7 @@ func TestCheck(t *testing.T) {
 	for name, length := range forms {
 		for _, careful := range []bool{false, true} {
 			c := &complaints{TB: t}
-			Check(c, 0, func(b []byte) {
+			check(c, 0, func(b []byte) {
 				if len(b) < 8 {
 					return
 				}
@@ -43,7 +40,7 @@ func TestCheck(t *testing.T) {
 					return
 				}
 				kept = make([]byte, n)
-			}, valid)
+			}, Variants, valid)
 			if careful != (len(c.said) == 0) {
 				t.Errorf("%s, careful %v: %q", name, careful, c.said)
 			}

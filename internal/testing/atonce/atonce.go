@@ -5,6 +5,8 @@ package atonce
 import (
 	"flag"
 	"strconv"
+
+	"tidemark/internal/testing/raced"
 )
 
 // Tests lets n tests that call t.Parallel run beside each other, unless the command line says how many (go test
@@ -18,7 +20,7 @@ func Tests(n int) {
 		flag.Parse()
 	}
 	const parallel = "test.parallel"
-	asked := raced
+	asked := raced.On
 	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == parallel })
 	if asked {
 		return

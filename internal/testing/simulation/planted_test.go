@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"os"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"tidemark/internal/testing/garbage"
 	"tidemark/internal/testing/planted"
 )
 
@@ -127,7 +127,7 @@ func program(t *testing.T) string {
 }
 
 func TestMain(m *testing.M) {
-	debug.SetGCPercent(400) // a run keeps little and makes much: two fifths of the time went to collecting it
+	garbage.Rarely()
 	code := m.Run()
 	if built.dir != "" {
 		_ = os.RemoveAll(built.dir)

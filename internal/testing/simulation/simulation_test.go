@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tidemark/internal/testing/planted"
+	"tidemark/internal/testing/raced"
 )
 
 var (
@@ -26,7 +27,7 @@ func names(list string) []string {
 }
 
 func usual() int64 {
-	if raced {
+	if raced.On {
 		return 50
 	}
 	return 1000
@@ -69,7 +70,7 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%+v", sum)
-	if *only != "" || *seeds != 0 || raced {
+	if *only != "" || *seeds != 0 || raced.On {
 		return
 	}
 	if sum.Exact == 0 || sum.Restores == 0 || sum.Rollbacks == 0 || sum.Ranges == 0 ||
