@@ -171,22 +171,20 @@ func fullKV(ctx context.Context, t *testing.T, up *testcluster.Cluster, w *harne
 	free := fill(t, disk)
 	acknowledged := map[string]string{}
 	var refused error
-	again := false
+	stands := time.Now().Add(harness.Hang)
 	for n := 0; refused == nil && n < 5000; n++ {
 		key, value := fmt.Sprintf("full::%d", n), fmt.Sprintf(`{"n":%d,"pad":%q}`, n, strings.Repeat("x", 8<<10))
 		limited, done := context.WithTimeout(ctx, 3*time.Second)
 		mut, err := w.KV.Set(limited, key, []byte(value), kvclient.StoreOptions{})
 		done()
-		if err != nil && !errors.Is(err, kvclient.ErrTemporary) && !again { // 3 s may pass on a machine that stands still
-			again = true
-			n--
+		if err != nil && !errors.Is(err, kvclient.ErrTemporary) && time.Now().Before(stands) {
+			n-- // 3 s may pass on a machine that stands still
 			continue
 		}
 		if err != nil {
 			refused = err
 			break
 		}
-		again = false
 		acknowledged[key] = value
 		w.History.Record(mut.VBucket, oracle.Op{Seqno: mut.Seqno, Key: key, Value: []byte(value)})
 		w.Keys = append(w.Keys, key)

@@ -100,7 +100,7 @@ func RefusedAs(err error, code errcode.Code) bool {
 
 // Hang is how long a test waits, at the least, for what must come before it gives up: a machine that is slow, or stands
 // still for seconds, is not the product's fault. What the product promises in seconds is measured by package bench.
-const Hang = 90 * time.Second
+const Hang = 3 * time.Minute
 
 // Eventually waits for a condition, and fails the test when it does not hold within limit, or Hang when that is longer.
 // f also tells what is seen, which Eventually gives back, or says when it fails.
