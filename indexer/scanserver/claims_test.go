@@ -99,20 +99,22 @@ func TestNobodyWaitsForANodeThatHangs(t *testing.T) {
 		for _, url := range tc.urls {
 			defs.Projectors = append(defs.Projectors, wire.ProjectorEndpoint{Admin: url})
 		}
-		began := time.Now()
-		v, err := truth.CurrentSeqnos(t.Context(), "b")
-		if err != nil || !slices.Equal(v.Seqnos, []uint64{70, 80}) || !slices.Equal(v.VBUUIDs, []uint64{7, 8}) {
-			t.Errorf("%s: %v, %v", tc.name, v, err)
-		}
-		if took := time.Since(began); took > projectorclient.ReadTimeout {
-			t.Errorf("%s: %v", tc.name, took)
-		}
-		var maps []bool
-		for len(asked) > 0 {
-			maps = append(maps, <-asked)
-		}
-		if !slices.Equal(maps, tc.maps) {
-			t.Errorf("%s: asked for maps %v", tc.name, maps)
+		for tries := 1; ; tries++ {
+			began := time.Now()
+			v, err := truth.CurrentSeqnos(t.Context(), "b")
+			took := time.Since(began)
+			var maps []bool
+			for len(asked) > 0 {
+				maps = append(maps, <-asked)
+			}
+			if took > projectorclient.ReadTimeout && tries < 10 { // the machine may stand still for as long
+				continue
+			}
+			if err != nil || !slices.Equal(v.Seqnos, []uint64{70, 80}) || !slices.Equal(v.VBUUIDs, []uint64{7, 8}) ||
+				!slices.Equal(maps, tc.maps) || took > projectorclient.ReadTimeout {
+				t.Errorf("%s: %v, %v after %v, asked for maps %v", tc.name, v, err, took, maps)
+			}
+			break
 		}
 	}
 }
