@@ -107,8 +107,12 @@ func Open(cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
 	lock, err := filelock.Acquire(filepath.Join(cfg.Dir, "LOCK"))
-	if err != nil {
-		return nil, fmt.Errorf("the data folder %s: %w", cfg.Dir, err)
+	switch {
+	case errors.Is(err, filelock.ErrHeld):
+		return nil, fmt.Errorf("the data folder is %w: %s has a running `tidemark node`; stop that one or name another "+
+			"folder with --data", err, cfg.Dir)
+	case err != nil:
+		return nil, fmt.Errorf("data folder: %w", err)
 	}
 	n := &Node{cfg: cfg, log: cfg.Logger, lock: lock}
 	if n.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
