@@ -37,9 +37,8 @@ func (x *Indexer) adminTable() *route.Table {
 	show := func(path string, who route.Role, handle rpc.HandlerFunc) route.Route {
 		return route.Route{Method: http.MethodGet, Path: path, Role: who, Limit: callTime, Handle: handle}
 	}
-	metrics := show("/metrics", all.Or("a token of role metrics", x.managers.OrToken),
-		route.Plain(promhttp.HandlerFor(x.metrics.registry, promhttp.HandlerOpts{})))
-	metrics.Places = x.metrics.scrapes
+	sample := take(http.MethodPost, "/v1/samples", small, sampleTime, rpc.Message(x.sample))
+	sample.Places = rpc.NewPlaces(samplesMost, "samples")
 	return &route.Table{Lacks: "an indexer's admin port has no %s", Routes: []route.Route{
 		take(http.MethodPut, "/v1/hello", small, callTime, rpc.Message(x.hello)),
 		take(http.MethodPut, "/v1/definitions", large, callTime, rpc.Message(x.definitions)),
@@ -51,7 +50,7 @@ func (x *Indexer) adminTable() *route.Table {
 		take(http.MethodPut, "/v1/logging", small, callTime, logging.Put(x.log)),
 		take(http.MethodPost, "/v1/scans:cancel", small, callTime, rpc.Message(x.cancelScan)),
 		take(http.MethodPost, "/v1/scans:slow", small, callTime, rpc.Message(x.slowFrom)),
-		take(http.MethodPost, "/v1/samples", small, callTime, rpc.Message(x.sample)),
+		sample,
 		show("/v1/logging", all, logging.Get(x.log)),
 		show("/v1/status", all, rpc.Show(x.status)),
 		show("/v1/stats", all, rpc.Show(func(ctx context.Context) (*wire.IndexerStats, error) {
@@ -60,7 +59,8 @@ func (x *Indexer) adminTable() *route.Table {
 		show("/v1/positions", all, x.positions),
 		show("/v1/scans", manager, x.runningScans),
 		show("/v1/history", manager, x.history),
-		metrics, route.Alive(), route.Ready(x.reasons),
+		route.Metrics(route.Readers(x.managers.OrToken), promhttp.HandlerFor(x.metrics.registry, promhttp.HandlerOpts{})),
+		route.Alive(), route.Ready(x.reasons),
 	}}
 }
 

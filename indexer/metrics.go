@@ -5,16 +5,11 @@ import (
 
 	"tidemark/indexer/meters"
 	"tidemark/ingest"
-	"tidemark/internal/rpc"
 )
-
-// scrapesAtOnce bounds how many readers of the metrics wait for a bucket that stands still.
-const scrapesAtOnce = 4
 
 // metrics are the indexer's own figures; none has a label per vbucket.
 type metrics struct {
 	registry *prometheus.Registry
-	scrapes  *rpc.Places
 	refused  prometheus.Counter
 	fenced   prometheus.Counter
 	reports  *prometheus.CounterVec
@@ -23,7 +18,7 @@ type metrics struct {
 func newMetrics() *metrics {
 	r := prometheus.NewRegistry()
 	return &metrics{
-		registry: r, scrapes: rpc.NewPlaces(scrapesAtOnce, "scrapes"),
+		registry: r,
 		refused: meters.Counter(r, "connections_refused_total",
 			"Connections to the data ports that were refused by their hello."),
 		fenced: meters.Counter(r, "commands_fenced_total",

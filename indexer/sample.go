@@ -17,9 +17,15 @@ import (
 	"tidemark/wire"
 )
 
-// samplesAtOnce is how many samples are taken at a time, so that scans keep the disk; others wait for as long as who
-// asks for them.
-const samplesAtOnce = 2
+const (
+	// samplesAtOnce is how many samples of what copies have are taken at a time, so that scans keep the disk; others wait
+	// for as long as who asks for them.
+	samplesAtOnce = 2
+	// samplesMost bounds those that are under way, wait, or note what comes: as many as a leader has connections.
+	samplesMost = 64
+	// sampleTime is for one of them, which may note what comes for wire.MaxLoadMS.
+	sampleTime = wire.MaxLoadMS*time.Millisecond + callTime
+)
 
 // sample tells how the leading keys of a copy are spread.
 func (x *Indexer) sample(ctx context.Context, req *wire.SampleRequest) (r *wire.SampleReply, err error) {

@@ -13,7 +13,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/statecontext"
 	"tidemark/wire"
@@ -51,7 +51,7 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rpc.Write(w, r, http.StatusOK, v1.ScanRoute{Index: 1, ScanPorts: []string{d.port()}, Ticket: ticket,
 			TicketMS: time.Hour.Milliseconds()})
 	case r.URL.Path == scanport.CheckPath:
-		rpc.Handle(rpc.MaxUserBody, func(_ context.Context, q *scanport.Check) (*scanport.Checked, error) {
+		rpc.Message(func(_ context.Context, q *scanport.Check) (*scanport.Checked, error) {
 			who, err := d.tickets.Open(q.Ticket)
 			if err == nil && d.revoked {
 				err = errors.New("revoked")

@@ -138,7 +138,7 @@ func (w *world) fence() wire.Fence {
 func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/v1/cluster/indexers":
-		rpc.Handle(rpc.MaxControlBody, func(_ context.Context, q *wire.RegisterIndexer) (*wire.RegisterReply, error) {
+		rpc.Message(func(_ context.Context, q *wire.RegisterIndexer) (*wire.RegisterReply, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.endpoint, w.known = q.Endpoint, true
@@ -146,7 +146,7 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 				Term: w.term}, Leader: wire.Leader{ID: "m1", REST: w.manager.URL, Term: w.term}}, nil
 		})(rw, r)
 	case strings.HasPrefix(r.URL.Path, "/v1/components/"):
-		rpc.Handle(rpc.MaxControlBody, func(_ context.Context, q *wire.IndexerReport) (*wire.ReportReply, error) {
+		rpc.Message(func(_ context.Context, q *wire.IndexerReport) (*wire.ReportReply, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			for _, c := range q.Copies {
@@ -169,7 +169,7 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 			return reply, nil
 		})(rw, r)
 	case strings.HasSuffix(r.URL.Path, ":stabilize"):
-		rpc.Handle(rpc.MaxControlBody, func(ctx context.Context, _ *wire.StabilizeRequest) (*wire.BucketStability, error) {
+		rpc.Message(func(ctx context.Context, _ *wire.StabilizeRequest) (*wire.BucketStability, error) {
 			if w.slow != nil {
 				w.slow(ctx)
 			}
@@ -189,14 +189,14 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 func (w *world) serveProjector(rw http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/v1/streams":
-		rpc.Handle(rpc.MaxControlBody, w.side)(rw, r)
+		rpc.Message(w.side).ServeHTTP(rw, r)
 	case "/v1/streams:stop":
-		rpc.Handle(rpc.MaxControlBody, func(context.Context, *wire.StreamStop) (*wire.OK, error) {
+		rpc.Message(func(context.Context, *wire.StreamStop) (*wire.OK, error) {
 			return &wire.OK{},
 				nil
 		})(rw, r)
 	case "/v1/seqnos":
-		rpc.Handle(rpc.MaxControlBody, func(context.Context, *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
+		rpc.Message(func(context.Context, *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			reply := &wire.SeqnosReply{}

@@ -40,7 +40,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests++
-	rpc.Handle(rpc.MaxControlBody, func(_ context.Context, m *wire.StabilityRequest) (*wire.StabilityReply, error) {
+	rpc.Message(func(_ context.Context, m *wire.StabilityRequest) (*wire.StabilityReply, error) {
 		r.deltas += len(m.Deltas)
 		all, missing := r.told.Take(m)
 		r.take(all)

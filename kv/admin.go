@@ -185,8 +185,7 @@ func (n *Node) adminTable() *route.Table {
 		route.Alive(), route.Ready(n.reasons),
 		{Method: "GET", Path: "/v1/status", Role: known, Limit: adminTimeout, Handle: n.getStatus},
 		{Method: "GET", Path: "/v1/buckets", Role: known, Limit: adminTimeout, Handle: n.getDetails},
-		{Method: "GET", Path: "/metrics", Role: known, Limit: adminTimeout,
-			Handle: route.Plain(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))},
+		route.Metrics(known, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})),
 	}, n.clusterRoutes(), n.collectionRoutes(), n.restRoutes())}
 }
 
@@ -206,15 +205,13 @@ func (n *Node) getDetails(w http.ResponseWriter, _ *http.Request) error {
 
 // known is, over TLS, who shows a certificate or knows the KV user's password; without TLS everybody.
 func (n *Node) known() route.Role {
-	return route.Certified().Or("the KV user's password", func(certified func(*http.Request) error) func(
-		*http.Request) error {
-		return func(r *http.Request) error {
-			if err := certified(r); err != nil && !n.hasPassword(r) {
-				return rpc.Refuse(errcode.Unauthenticated, "a certificate or the KV user and password are needed: %v", err)
-			}
-			return nil
+	user, certified := n.user(), route.Certified()
+	return route.Role{Name: certified.Name + ", or " + user.Name, Check: func(r *http.Request) error {
+		if err := certified.Check(r); err != nil && !n.hasPassword(r) {
+			return rpc.Refuse(errcode.Unauthenticated, "a certificate or the KV user and password are needed: %v", err)
 		}
-	})
+		return nil
+	}}
 }
 
 // user is who knows the KV user's password: a cluster manager knows nobody by the certificates of our roles.

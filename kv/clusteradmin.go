@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -136,7 +137,7 @@ func (n *Node) getMap(w http.ResponseWriter, r *http.Request) error {
 // command makes a handler of what takes JSON and answers with JSON.
 func command(handle func(context.Context, []byte) (any, error)) rpc.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		body, err := rpc.ReadBody(r)
+		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
 	"tidemark/kv/clustermap"
@@ -142,16 +143,20 @@ func (n *Node) getScopes(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, n.cluster.manifest(bucket))
 }
 
-// readForm reads the form that is a request's body.
+// readForm reads the form that is a request's body, of either kind. All of it is kept in memory: a route takes maxForm.
 func readForm(r *http.Request) error {
 	err := r.ParseForm()
 	if err == nil {
 		err = r.ParseMultipartForm(maxForm)
 	}
-	if err == nil || errors.Is(err, http.ErrNotMultipart) {
+	var unread *rpc.Problem
+	switch {
+	case err == nil, errors.Is(err, http.ErrNotMultipart):
 		return nil
+	case errors.As(err, &unread):
+		return unread
 	}
-	return rpc.BodyProblem(r, err)
+	return rpc.Refuse(errcode.BadRequest, "the body is no form: %v", err)
 }
 
 // makeCollection makes what a form names, in the path's bucket or scope.

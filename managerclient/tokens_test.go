@@ -21,7 +21,7 @@ func TestOrToken(t *testing.T) {
 	ms := start(t, func(w http.ResponseWriter, r *http.Request, ms *managers) {
 		asked++
 		var req wire.TokenCheck
-		if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil || r.URL.Path != wire.TokenCheckPath ||
+		if err := rpc.Read(r, &req); err != nil || r.URL.Path != wire.TokenCheckPath ||
 			req.Remote != "10.0.0.9:1" {
 			t.Errorf("asked %s for %+v, %v", r.URL.Path, req, err)
 		}
@@ -70,7 +70,7 @@ func TestOrToken(t *testing.T) {
 func TestTokensOfOneHost(t *testing.T) {
 	ms := start(t, func(w http.ResponseWriter, r *http.Request, _ *managers) {
 		var req wire.TokenCheck
-		if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+		if err := rpc.Read(r, &req); err != nil {
 			t.Error(err)
 		}
 		rpc.Write(w, r, http.StatusOK, wire.TokenChecked{Principal: "prom"})

@@ -54,8 +54,7 @@ func (p *Projector) table() *route.Table {
 		show("/v1/topics", all, rpc.Show(func(context.Context) (wire.TopicList, error) {
 			return wire.TopicList{Topics: p.topics()}, nil
 		})),
-		show("/metrics", all.Or("a token of role metrics", p.managers.OrToken),
-			route.Plain(promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))),
+		route.Metrics(route.Readers(p.managers.OrToken), promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{})),
 		route.Alive(), route.Ready(p.reasons),
 	}}
 }

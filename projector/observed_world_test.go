@@ -186,25 +186,24 @@ func newObservedWorld(t *testing.T, nodes int, moods server.Moods) *observedWorl
 func (w *observedWorld) serveManager() {
 	fence := wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1}
 	mux := http.NewServeMux()
-	mux.Handle("/v1/cluster/projectors", rpc.Handle(1<<20, func(context.Context,
+	mux.Handle("/v1/cluster/projectors", rpc.Message(func(context.Context,
 		*wire.RegisterProjector) (*wire.RegisterReply, error) {
 		return &wire.RegisterReply{ClusterID: "c1", Fence: fence, Leader: wire.Leader{ID: "m1", REST: w.manager.URL,
 			Term: 1}}, nil
 	}))
-	mux.Handle("/v1/components/{id}/reports", rpc.Handle(1<<20,
-		func(_ context.Context, r *wire.ProjectorReport) (*wire.ReportReply, error) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			for i := range r.Buckets {
-				if err := r.Buckets[i].Expand(); err != nil {
-					w.t.Error(err)
-				}
+	mux.Handle("/v1/components/{id}/reports", rpc.Message(func(_ context.Context, r *wire.ProjectorReport) (*wire.ReportReply, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for i := range r.Buckets {
+			if err := r.Buckets[i].Expand(); err != nil {
+				w.t.Error(err)
 			}
-			w.reports = append(w.reports, *r)
-			full := w.full[r.ID]
-			w.full[r.ID] = false
-			return &wire.ReportReply{Known: true, Fence: fence, Full: full}, nil
-		}))
+		}
+		w.reports = append(w.reports, *r)
+		full := w.full[r.ID]
+		w.full[r.ID] = false
+		return &wire.ReportReply{Known: true, Fence: fence, Full: full}, nil
+	}))
 	w.manager = httptest.NewServer(mux)
 	w.t.Cleanup(w.manager.Close)
 }

@@ -65,11 +65,11 @@ func newManager(t testing.TB) *manager {
 	m := &manager{}
 	mux := http.NewServeMux()
 	fence := wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1}
-	mux.Handle("/v1/cluster/projectors", rpc.Handle(1<<20, func(_ context.Context,
+	mux.Handle("/v1/cluster/projectors", rpc.Message(func(_ context.Context,
 		_ *wire.RegisterProjector) (*wire.RegisterReply, error) {
 		return &wire.RegisterReply{ClusterID: "c1", Fence: fence, Leader: wire.Leader{ID: "m1", REST: m.URL, Term: 1}}, nil
 	}))
-	mux.Handle("/v1/components/p1/reports", rpc.Handle(1<<20, func(_ context.Context,
+	mux.Handle("/v1/components/p1/reports", rpc.Message(func(_ context.Context,
 		r *wire.ProjectorReport) (*wire.ReportReply, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()

@@ -182,33 +182,29 @@ func (w *world) projector(number, of int) (*projector, error) {
 // Run serves and reports until ctx ends.
 func (p *projector) Run(ctx context.Context) error {
 	m := http.NewServeMux()
-	m.HandleFunc("PUT /v1/hello", rpc.Handle(rpc.MaxControlBody,
-		func(_ context.Context, req *wire.HelloRequest) (*wire.ProjectorHello, error) {
-			if err := p.hello(req); err != nil {
-				return nil, err
-			}
-			r, _ := p.state("", nil)
-			return &wire.ProjectorHello{Report: *r}, nil
-		}))
-	m.HandleFunc("PUT /v1/definitions", rpc.Handle(rpc.MaxControlBody, p.definitions))
-	m.HandleFunc("POST /v1/definitions:change", rpc.Handle(rpc.MaxControlBody,
-		func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
-			_, reply, err := p.change(ctx, req)
-			return reply, err
-		}))
-	m.HandleFunc("POST /v1/bucket", rpc.Handle(rpc.MaxControlBody, p.bucket))
-	m.HandleFunc("POST /v1/failoverlogs", rpc.Handle(rpc.MaxControlBody, p.logs))
-	m.HandleFunc("POST /v1/streams", rpc.Handle(rpc.MaxControlBody, p.start))
-	m.HandleFunc("POST /v1/streams:stop", rpc.Handle(rpc.MaxControlBody,
-		func(_ context.Context, req *wire.StreamStop) (*wire.OK, error) {
-			return &wire.OK{}, p.admit(req.Fence)
-		}))
-	m.HandleFunc("POST /v1/sync", rpc.Handle(rpc.MaxControlBody,
-		func(_ context.Context, req *wire.SyncRequest) (*wire.ProjectorReport, error) {
-			p.w.requests.Add(1)
-			r, _ := p.state(req.Bucket, nil)
-			return r, nil
-		}))
+	m.Handle("PUT /v1/hello", rpc.Message(func(_ context.Context, req *wire.HelloRequest) (*wire.ProjectorHello, error) {
+		if err := p.hello(req); err != nil {
+			return nil, err
+		}
+		r, _ := p.state("", nil)
+		return &wire.ProjectorHello{Report: *r}, nil
+	}))
+	m.Handle("PUT /v1/definitions", rpc.Message(p.definitions))
+	m.Handle("POST /v1/definitions:change", rpc.Message(func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+		_, reply, err := p.change(ctx, req)
+		return reply, err
+	}))
+	m.Handle("POST /v1/bucket", rpc.Message(p.bucket))
+	m.Handle("POST /v1/failoverlogs", rpc.Message(p.logs))
+	m.Handle("POST /v1/streams", rpc.Message(p.start))
+	m.Handle("POST /v1/streams:stop", rpc.Message(func(_ context.Context, req *wire.StreamStop) (*wire.OK, error) {
+		return &wire.OK{}, p.admit(req.Fence)
+	}))
+	m.Handle("POST /v1/sync", rpc.Message(func(_ context.Context, req *wire.SyncRequest) (*wire.ProjectorReport, error) {
+		p.w.requests.Add(1)
+		r, _ := p.state(req.Bucket, nil)
+		return r, nil
+	}))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
@@ -403,37 +399,34 @@ func (w *world) indexer(number int) (*indexer, error) {
 // Run serves and reports until ctx ends.
 func (n *indexer) Run(ctx context.Context) error {
 	m := http.NewServeMux()
-	m.HandleFunc("PUT /v1/hello", rpc.Handle(rpc.MaxControlBody,
-		func(_ context.Context, req *wire.HelloRequest) (*wire.IndexerHello, error) {
-			if err := n.hello(req); err != nil {
-				return nil, err
-			}
-			number := n.next()
-			r := n.state(func(string) bool { return false })
-			r.Sequence = number
-			r.Shorten()
-			return &wire.IndexerHello{Report: *r}, nil
-		}))
-	m.HandleFunc("PUT /v1/definitions", rpc.Handle(rpc.MaxControlBody,
-		func(ctx context.Context, req *wire.Definitions) (*wire.DefinitionsReply, error) {
-			reply, err := n.definitions(ctx, req)
-			if err == nil {
-				n.place(req)
-				n.nudge()
-			}
-			return reply, err
-		}))
-	m.HandleFunc("POST /v1/definitions:change", rpc.Handle(rpc.MaxControlBody,
-		func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
-			d, reply, err := n.change(ctx, req)
-			if err == nil && d != nil {
-				n.place(d)
-				n.nudge()
-			}
-			return reply, err
-		}))
-	m.HandleFunc("POST /v1/poll", rpc.Handle(rpc.MaxControlBody, n.poll))
-	m.HandleFunc("PUT /v1/stability", rpc.Handle(rpc.MaxControlBody, n.stability))
+	m.Handle("PUT /v1/hello", rpc.Message(func(_ context.Context, req *wire.HelloRequest) (*wire.IndexerHello, error) {
+		if err := n.hello(req); err != nil {
+			return nil, err
+		}
+		number := n.next()
+		r := n.state(func(string) bool { return false })
+		r.Sequence = number
+		r.Shorten()
+		return &wire.IndexerHello{Report: *r}, nil
+	}))
+	m.Handle("PUT /v1/definitions", rpc.Message(func(ctx context.Context, req *wire.Definitions) (*wire.DefinitionsReply, error) {
+		reply, err := n.definitions(ctx, req)
+		if err == nil {
+			n.place(req)
+			n.nudge()
+		}
+		return reply, err
+	}))
+	m.Handle("POST /v1/definitions:change", rpc.Message(func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+		d, reply, err := n.change(ctx, req)
+		if err == nil && d != nil {
+			n.place(d)
+			n.nudge()
+		}
+		return reply, err
+	}))
+	m.Handle("POST /v1/poll", rpc.Message(n.poll))
+	m.Handle("PUT /v1/stability", rpc.Message(n.stability))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)

@@ -80,12 +80,12 @@ func newWorld(t *testing.T) *world {
 	w.kvAddr = node.MemcachedAddr()
 	fence := wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1}
 	mux := http.NewServeMux()
-	mux.Handle("/v1/cluster/projectors", rpc.Handle(1<<20, func(context.Context,
+	mux.Handle("/v1/cluster/projectors", rpc.Message(func(context.Context,
 		*wire.RegisterProjector) (*wire.RegisterReply, error) {
 		return &wire.RegisterReply{ClusterID: "c1", Fence: fence, Leader: wire.Leader{ID: "m1", REST: w.manager.URL,
 			Term: 1}}, nil
 	}))
-	mux.Handle("/v1/components/p1/reports", rpc.Handle(1<<20, func(context.Context,
+	mux.Handle("/v1/components/p1/reports", rpc.Message(func(context.Context,
 		*wire.ProjectorReport) (*wire.ReportReply, error) {
 		return &wire.ReportReply{Known: true, Fence: fence}, nil
 	}))

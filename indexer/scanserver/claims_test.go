@@ -59,7 +59,7 @@ func TestClaims(t *testing.T) {
 // TestNobodyWaitsForANodeThatHangs: every vbucket has an owner, and one projector's KV node does not answer.
 func TestNobodyWaitsForANodeThatHangs(t *testing.T) {
 	asked := make(chan bool, 10) // whether the map was asked for
-	good := httptest.NewServer(rpc.Handle(rpc.MaxControlBody, func(_ context.Context,
+	good := httptest.NewServer(rpc.Message(func(_ context.Context,
 		req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 		asked <- req.Map
 		r := &wire.SeqnosReply{VBuckets: []uint16{0, 1}, VBUUIDs: []uint64{7, 8}, Seqnos: []uint64{70, 80}}
@@ -69,7 +69,7 @@ func TestNobodyWaitsForANodeThatHangs(t *testing.T) {
 		return r, nil
 	}))
 	defer good.Close()
-	stale := httptest.NewServer(rpc.Handle(rpc.MaxControlBody, func(_ context.Context,
+	stale := httptest.NewServer(rpc.Message(func(_ context.Context,
 		req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 		r := &wire.SeqnosReply{VBuckets: []uint16{1}, VBUUIDs: []uint64{6}, Seqnos: []uint64{90}}
 		if req.Map {

@@ -7,6 +7,7 @@ package scanserver
 import (
 	"cmp"
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -131,7 +132,7 @@ func (s *Server) prepare(r *http.Request) (scan.Request, scan.Spec, error) {
 	if err != nil {
 		return refuse(scan.Errorf(errcode.BadRequest, "%w", err))
 	}
-	body, err := rpc.ReadBody(r)
+	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return refuse(err)
 	}
@@ -263,7 +264,7 @@ func (s *Server) done(id index.ID, began time.Time, spec *scan.Spec, result scan
 // serveSlices answers another node.
 func (s *Server) serveSlices(w http.ResponseWriter, r *http.Request) error {
 	var req scan.NodeRequest
-	if err := rpc.Read(w, r, rpc.MaxControlBody, &req); err != nil {
+	if err := rpc.Read(r, &req); err != nil {
 		return err
 	}
 	who := cmp.Or(req.User, rpc.Anonymous)

@@ -24,17 +24,16 @@ func TestUnownedVBuckets(t *testing.T) {
 	var asked, owned atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	projector := httptest.NewServer(rpc.Handle(rpc.MaxControlBody,
-		func(context.Context, *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
-			r := &wire.SeqnosReply{VBuckets: []uint16{0, 2}, VBUUIDs: []uint64{7, 9}, Seqnos: []uint64{70, 90}}
-			switch n, from := asked.Add(1), owned.Load(); {
-			case from == 0 && n == 3: // patience is over in the middle of a round
-				cancel()
-			case from > 0 && n >= from:
-				r.VBuckets, r.VBUUIDs, r.Seqnos = append(r.VBuckets, 1), append(r.VBUUIDs, 8), append(r.Seqnos, 80)
-			}
-			return r, nil
-		}))
+	projector := httptest.NewServer(rpc.Message(func(context.Context, *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
+		r := &wire.SeqnosReply{VBuckets: []uint16{0, 2}, VBUUIDs: []uint64{7, 9}, Seqnos: []uint64{70, 90}}
+		switch n, from := asked.Add(1), owned.Load(); {
+		case from == 0 && n == 3: // patience is over in the middle of a round
+			cancel()
+		case from > 0 && n >= from:
+			r.VBuckets, r.VBUUIDs, r.Seqnos = append(r.VBuckets, 1), append(r.VBUUIDs, 8), append(r.Seqnos, 80)
+		}
+		return r, nil
+	}))
 	defer projector.Close()
 	projectors := projectorclient.New(1, nil)
 	defer projectors.Close()

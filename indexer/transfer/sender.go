@@ -121,7 +121,7 @@ func (s *Sender) close(c *sending) {
 // Serve answers a question.
 func (s *Sender) Serve(w http.ResponseWriter, r *http.Request) error {
 	var q Question
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &q); err != nil {
+	if err := rpc.Read(r, &q); err != nil {
 		return err
 	}
 	answer, err := s.answer(r.Context(), &q)

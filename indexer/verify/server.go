@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"sync"
@@ -19,7 +20,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/partition"
 )
 
@@ -104,7 +105,7 @@ func (v *Verifier) verifyAll(r *http.Request, out *lines) (*v1.VerifyEnd, error)
 		return nil, scan.Errorf(errcode.BadRequest, "%w", err)
 	}
 	var q v1.VerifyRequest
-	body, err := rpc.ReadBody(r)
+	body, err := io.ReadAll(r.Body)
 	if err == nil && len(bytes.TrimSpace(body)) > 0 {
 		err = rpc.ReadJSON(body, &q)
 	}
@@ -189,7 +190,7 @@ func (v *Verifier) verifyAt(ctx context.Context, node index.NodeID, q copiesRequ
 // check checks copies of this node for another one.
 func (v *Verifier) check(w http.ResponseWriter, r *http.Request) error {
 	var q copiesRequest
-	if err := rpc.Read(w, r, rpc.MaxControlBody, &q); err != nil {
+	if err := rpc.Read(r, &q); err != nil {
 		return err
 	}
 	out := &lines{a: scan.NewAnswer(w)}

@@ -5,41 +5,45 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"time"
 
 	"tidemark/errcode"
 )
 
-// capped is a body that has a cap.
-type capped struct{ io.ReadCloser }
-
-// Cap bounds the body of a request, before anybody reads it.
-func Cap(w http.ResponseWriter, r *http.Request, limit int64) {
-	r.Body = capped{http.MaxBytesReader(w, r.Body, limit)}
+// Bound gives the body of a request its bounds before anybody reads it: the most bytes, and how long they may take to
+// come in, from now on. Reading it fails with a *Problem: BODY_TOO_LARGE, BODY_TOO_SLOW, or BAD_REQUEST where it is cut
+// off.
+func Bound(w http.ResponseWriter, r *http.Request, most int64, within time.Duration) {
+	if r.ContentLength != 0 { // net/http lifts this when the body has come
+		// a recorder has none
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(within))
+	}
+	r.Body = &bounded{http.MaxBytesReader(w, r.Body, most), r.Method, r.URL.Path}
 }
 
-// ReadBody returns a body, of at most MaxControlBody bytes where Cap has not said another cap. The error is a *Problem.
-func ReadBody(r *http.Request) ([]byte, error) {
-	from := r.Body
-	if _, ok := from.(capped); !ok {
-		from = http.MaxBytesReader(nil, from, MaxControlBody)
-	}
-	body, err := io.ReadAll(from)
-	if err != nil {
-		return nil, BodyProblem(r, err)
-	}
-	return body, nil
+// bounded is a body with bounds, which refuses in its own words.
+type bounded struct {
+	io.ReadCloser
+	method, path string
 }
 
-// BodyProblem is the refusal of a request whose body could not be read.
-func BodyProblem(r *http.Request, err error) *Problem {
+// Read implements io.Reader.
+func (b *bounded) Read(into []byte) (int, error) {
+	n, err := b.ReadCloser.Read(into)
+	if err == nil || err == io.EOF { //nolint:errorlint // what io.Reader promises
+		return n, err
+	}
+	var refused *Problem
 	var large *http.MaxBytesError
 	var late net.Error
 	switch {
+	case errors.As(err, &refused): // by bounds within these
 	case errors.As(err, &large):
-		return Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most that %s takes", large.Limit,
-			r.URL.Path)
+		refused = Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most that %s takes", large.Limit, b.path)
 	case errors.As(err, &late) && late.Timeout():
-		return Refuse(errcode.BodyTooSlow, "the body of %s %s has not come in time", r.Method, r.URL.Path)
+		refused = Refuse(errcode.BodyTooSlow, "the body of %s %s has not come in time", b.method, b.path)
+	default:
+		refused = Refuse(errcode.BadRequest, "reading the body: %v", err)
 	}
-	return Refuse(errcode.BadRequest, "reading the body: %v", err)
+	return n, refused
 }

@@ -1,9 +1,10 @@
 // Package rpc carries the messages of package wire over HTTP: bodies in CBOR between components or in JSON for people,
 // errors as problem JSON (RFC 9457), limits on every body. Client and server are here side by side so that they agree.
 //
-// It promises that a body is bounded before it is read, that JSON with unknown fields, trailing bytes or a wrong type
-// is refused with a message that says where, and that an error crosses the network with its code. It never retries;
-// what may be tried again is the caller's to know.
+// It promises that JSON with unknown fields, trailing bytes or a wrong type is refused with a message that says where,
+// that what is wrong with a body that Bound has bounded is said by a code, and that an error crosses the network with
+// its own. It never retries; what may be tried again is the caller's to know. A handler bounds no body: who leads calls
+// to it does, by its table (package route, manager/api).
 package rpc
 
 import (
@@ -109,20 +110,14 @@ func Unmarshal(body []byte, v any) error {
 	return m.Unmarshal(body, v)
 }
 
-// Read takes the body of a request of at most limit bytes into v. An empty body leaves v as it is. The error is a
+// Read takes the body of a request, which Bound has bounded, into v. An empty body leaves v as it is. The error is a
 // *Problem.
-func Read(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
-	Cap(w, r, limit)
-	return take(r, v)
-}
-
-// take is Read of a body that has a cap.
-func take(r *http.Request, v any) error {
+func Read(r *http.Request, v any) error {
 	if f := r.Header.Get(HeaderFormat); f != "" && f != strconv.Itoa(wire.FormatVersion) {
 		return Refuse(errcode.UnsupportedFormat, "wire format %s, this version speaks %d: upgrade the older side", f,
 			wire.FormatVersion)
 	}
-	body, err := ReadBody(r)
+	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return err
 	}
@@ -287,7 +282,7 @@ func (f HandlerFunc) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func Message[Req, Resp any](f func(ctx context.Context, req *Req) (*Resp, error)) HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		req := new(Req)
-		if err := take(r, req); err != nil {
+		if err := Read(r, req); err != nil {
 			return err
 		}
 		return Show(func(ctx context.Context) (*Resp, error) { return f(ctx, req) })(w, r)
@@ -303,23 +298,6 @@ func Show[Resp any](f func(ctx context.Context) (Resp, error)) HandlerFunc {
 		}
 		Write(w, r, http.StatusOK, resp)
 		return nil
-	}
-}
-
-// Handle makes a handler of a function from request message to answer message, for component interfaces.
-func Handle[Req, Resp any](limit int64, f func(ctx context.Context, req *Req) (*Resp, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		req := new(Req)
-		if err := Read(w, r, limit, req); err != nil {
-			WriteProblem(w, err)
-			return
-		}
-		resp, err := f(r.Context(), req)
-		if err != nil {
-			WriteProblem(w, err)
-			return
-		}
-		Write(w, r, http.StatusOK, resp)
 	}
 }
 

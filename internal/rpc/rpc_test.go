@@ -19,8 +19,7 @@ import (
 
 func echo(t *testing.T) *httptest.Server {
 	t.Helper()
-	s := httptest.NewServer(Handle(1<<16, func(_ context.Context, req *wire.ProjectorReport) (*wire.ProjectorReport,
-		error) {
+	h := Message(func(_ context.Context, req *wire.ProjectorReport) (*wire.ProjectorReport, error) {
 		switch req.ID {
 		case "fenced":
 			_, err := wire.Fence{ClusterID: "c", Epoch: 1, Term: 2}.Admit(wire.Fence{ClusterID: "c", Epoch: 1, Term: 1})
@@ -31,6 +30,10 @@ func echo(t *testing.T) *httptest.Server {
 			return nil, p
 		}
 		return req, nil
+	})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Bound(w, r, 1<<16, time.Minute)
+		h.ServeHTTP(w, r)
 	}))
 	t.Cleanup(s.Close)
 	return s

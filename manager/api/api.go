@@ -8,6 +8,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -50,7 +51,6 @@ const (
 	statusTimeout  = time.Second            // for a follower to ask the leader
 	aliveTimeout   = 300 * time.Millisecond // for a manager to show that it lives
 	maxStabilize   = 30 * time.Second
-	bodyTimeout    = 10 * time.Second // for a body to come in
 	maxKeyBytes    = 200
 	busyRetryMS    = 100
 	leaderRetryMS  = 200
@@ -172,8 +172,11 @@ type route struct {
 	limit time.Duration
 	// stream: the answer lasts as long as the client listens; limit does not hold, and the handler bounds each write.
 	stream bool
-	// upload is the most bytes of a body that is passed on as it comes; 0: what users or components may send.
-	upload int64
+	// body is the most bytes of a body; 0: rpc.MaxUserBody.
+	body int64
+	// upload: the body may take nearly as long as the call, and is passed on as it comes, so that nobody who passes it on
+	// can send it again.
+	upload bool
 	doc    operation
 }
 
@@ -185,25 +188,18 @@ func (rt *route) often() int {
 	return 0
 }
 
-// component: what components send may be sent twice, is passed on as it comes, and may be rpc.MaxControlBody long.
+// component: what components send may be sent twice.
 func (rt *route) component() bool { return rt.role == RoleComponent }
 
-func (rt *route) maxBody() int64 {
-	if rt.upload > 0 {
-		return rt.upload
-	}
-	if rt.component() {
-		return rpc.MaxControlBody
-	}
-	return rpc.MaxUserBody
-}
+func (rt *route) maxBody() int64 { return cmp.Or(rt.body, rpc.MaxUserBody) }
 
-// bodyTime is how long a body may take to come in, of a call that may take limit: an upload as long as the call.
+// bodyTime is how long a body may take to come in, of a call that may take limit. An upload leaves a tenth of that for
+// the rest: a body that is too slow must not look like a leader that is.
 func (rt *route) bodyTime(limit time.Duration) time.Duration {
-	if rt.upload > 0 {
-		return limit
+	if rt.upload {
+		return limit - limit/10
 	}
-	return min(limit, bodyTimeout)
+	return min(limit, tables.BodyTime)
 }
 
 // routes lists every call. Of two paths that match, the first one counts.
@@ -251,14 +247,12 @@ func (a *API) serve(rt route) http.Handler {
 	name := rt.method + " " + rt.path
 	write := rt.method != http.MethodGet && (rt.role == RoleDDL || rt.role == RoleAdmin)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		limit := patience(r, rt.limit)
+		rpc.Bound(w, r, rt.maxBody(), rt.bodyTime(limit))
 		if !rt.stream {
-			ctx, cancel := context.WithTimeout(r.Context(), patience(r, rt.limit))
+			ctx, cancel := context.WithTimeout(r.Context(), limit)
 			defer cancel()
 			r = r.WithContext(ctx)
-		}
-		if r.ContentLength != 0 { // it must not hold a place for long; net/http lifts this when it has come
-			// a recorder has none
-			_ = http.NewResponseController(w).SetReadDeadline(a.now().Add(rt.bodyTime(patience(r, rt.limit))))
 		}
 		kept := &rpc.Keeper{ResponseWriter: w, Status: http.StatusOK}
 		if a.cfg.Tracer != nil {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,7 +14,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/manager/coordinator"
 	"tidemark/statecontext"
 )
@@ -34,7 +35,7 @@ func (g backups) clusterRoutes() []route {
 				answers: []answer{{status: 200, means: "the file; it ends with a SHA-256 of all before it", media: mediaBinary,
 					headers: []string{HeaderCAS}}}}},
 		{method: "POST", path: "/v1/restore", handle: g.restore, role: RoleAdmin, leader: true, limit: BackupTimeout,
-			upload: statecontext.MaxBackupBytes, doc: operation{
+			body: statecontext.MaxBackupBytes, upload: true, doc: operation{
 				id: "restore", tag: tagCluster, summary: "Restore a backup: all of it or nothing. Writes are refused meanwhile",
 				params: []param{
 					{name: "mode", required: true, enum: []string{"in-place", "new-cluster"},
@@ -96,7 +97,7 @@ func (g backups) restore(w http.ResponseWriter, r *http.Request) error {
 	default:
 		return rpc.Refuse(errcode.BadRequest, "mode=%s: want in-place or new-cluster", q.Get("mode"))
 	}
-	data, err := readBody(http.MaxBytesReader(w, r.Body, statecontext.MaxBackupBytes), r)
+	data, err := io.ReadAll(r.Body)
 	if err != nil {
 		return err
 	}
@@ -187,7 +188,7 @@ func (g backups) limits(w http.ResponseWriter, r *http.Request) error {
 
 func (g backups) setLimits(w http.ResponseWriter, r *http.Request) error {
 	var change v1.LimitsChange
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &change); err != nil {
+	if err := rpc.Read(r, &change); err != nil {
 		return err
 	}
 	// One at a time, so that two changes of different limits are both kept; only the leader makes them.

@@ -3,10 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"time"
-
-	"github.com/gorilla/mux"
 
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
@@ -27,9 +24,9 @@ func (g components) componentRoutes() []route {
 		{method: "POST", path: "/v1/cluster/projectors:leave", handle: g.leaveProjector, role: RoleComponent, leader: true,
 			limit: WriteTimeout},
 		{method: "POST", path: "/v1/components/{id}/reports", handle: g.report, role: RoleComponent, leader: true,
-			limit: ReadTimeout},
+			body: rpc.MaxControlBody, limit: ReadTimeout},
 		{method: "POST", path: "/v1/buckets/{bucket}:stabilize", handle: g.stabilize, role: RoleComponent, leader: true,
-			limit: maxStabilize + ReadTimeout},
+			body: rpc.MaxControlBody, limit: maxStabilize + ReadTimeout},
 		{method: "POST", path: scanport.CheckPath, handle: g.checkTicket, role: RoleComponent, limit: ReadTimeout},
 		{method: "POST", path: wire.TokenCheckPath, handle: g.checkToken, role: RoleComponent, limit: ReadTimeout},
 		{method: "GET", path: "/v1/readindex", handle: g.readIndex, role: RoleComponent, leader: true, limit: ReadTimeout},
@@ -40,7 +37,7 @@ func (g components) componentRoutes() []route {
 // checkToken tells a projector or an indexer whether a token that somebody shows to it is good for reading metrics.
 func (g components) checkToken(w http.ResponseWriter, r *http.Request) error {
 	var req wire.TokenCheck
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+	if err := rpc.Read(r, &req); err != nil {
 		return err
 	}
 	if g.cfg.Auth == nil {
@@ -64,7 +61,7 @@ func (g components) checkToken(w http.ResponseWriter, r *http.Request) error {
 
 func (g components) registerIndexer(w http.ResponseWriter, r *http.Request) error {
 	var req wire.RegisterIndexer
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+	if err := rpc.Read(r, &req); err != nil {
 		return err
 	}
 	if err := g.speaksFor(r, tlsconf.Indexer, req.Endpoint.Name); err != nil {
@@ -86,7 +83,7 @@ func (g components) registerIndexer(w http.ResponseWriter, r *http.Request) erro
 
 func (g components) registerProjector(w http.ResponseWriter, r *http.Request) error {
 	var req wire.RegisterProjector
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+	if err := rpc.Read(r, &req); err != nil {
 		return err
 	}
 	if err := g.speaksFor(r, tlsconf.Projector, string(req.Endpoint.ID)); err != nil {
@@ -102,7 +99,7 @@ func (g components) registerProjector(w http.ResponseWriter, r *http.Request) er
 
 func (g components) leaveProjector(w http.ResponseWriter, r *http.Request) error {
 	var req wire.LeaveProjector
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+	if err := rpc.Read(r, &req); err != nil {
 		return err
 	}
 	if err := g.speaksFor(r, tlsconf.Projector, string(req.ID)); err != nil {
@@ -122,7 +119,7 @@ func (g components) report(w http.ResponseWriter, r *http.Request) error {
 	switch kind := r.URL.Query().Get("kind"); kind {
 	case "projector":
 		req := &wire.ProjectorReport{}
-		if err := rpc.Read(w, r, rpc.MaxControlBody, req); err != nil {
+		if err := rpc.Read(r, req); err != nil {
 			return err
 		}
 		if err := g.speaksFor(r, tlsconf.Projector, string(req.ID)); err != nil {
@@ -131,7 +128,7 @@ func (g components) report(w http.ResponseWriter, r *http.Request) error {
 		reply, err = g.cfg.Coordinator.HandleProjectorReport(r.Context(), req)
 	case "indexer":
 		req := &wire.IndexerReport{}
-		if err := rpc.Read(w, r, rpc.MaxControlBody, req); err != nil {
+		if err := rpc.Read(r, req); err != nil {
 			return err
 		}
 		if known := g.cfg.Raft.State().IndexerByUUID(req.UUID); known != nil {
@@ -151,17 +148,13 @@ func (g components) report(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g components) stabilize(w http.ResponseWriter, r *http.Request) error {
-	bucket, err := url.PathUnescape(mux.Vars(r)["bucket"])
-	if err != nil {
-		return rpc.Refuse(errcode.BadRequest, "bucket: %v", err)
-	}
 	var req wire.StabilizeRequest
-	if err := rpc.Read(w, r, rpc.MaxControlBody, &req); err != nil {
+	if err := rpc.Read(r, &req); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), min(time.Duration(max(req.WaitMS, 1))*time.Millisecond, maxStabilize))
 	defer cancel()
-	s, err := g.cfg.Coordinator.Stabilize(ctx, bucket, req.Need)
+	s, err := g.cfg.Coordinator.Stabilize(ctx, r.PathValue("bucket"), req.Need)
 	if err != nil {
 		return err
 	}

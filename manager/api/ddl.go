@@ -6,26 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/gorilla/mux"
 
 	"tidemark/errcode"
 	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/internal/rpc"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"
 )
-
-// MaxStatementBody is the most bytes of a body with DDL.
-const MaxStatementBody = rpc.MaxUserBody
 
 // request makes the ledger's key of an Idempotency-Key; part tells the statements of one body apart. No key: nil. sent
 // is the body, or what stands for it. The hash is of what was sent, not of what this version makes of it: a retry may
@@ -95,7 +89,7 @@ func (g statements) statements(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var body v1.StatementRequest
-	if err := rpc.Read(w, r, MaxStatementBody, &body); err != nil {
+	if err := rpc.Read(r, &body); err != nil {
 		return err
 	}
 	list, err := expression.Parse(body.Statement)
@@ -234,7 +228,7 @@ func result(o *coordinator.Outcome) v1.StatementResult {
 
 func (g statements) build(w http.ResponseWriter, r *http.Request) error {
 	var body v1.BuildRequest
-	if err := rpc.Read(w, r, MaxStatementBody, &body); err != nil {
+	if err := rpc.Read(r, &body); err != nil {
 		return err
 	}
 	if body.Bucket == "" || len(body.Names) == 0 {
@@ -255,7 +249,7 @@ func (g statements) build(w http.ResponseWriter, r *http.Request) error {
 
 func (g statements) create(w http.ResponseWriter, r *http.Request) error {
 	var body v1.CreateRequest
-	if err := rpc.Read(w, r, MaxStatementBody, &body); err != nil {
+	if err := rpc.Read(r, &body); err != nil {
 		return err
 	}
 	req, err := bodyRequest(r, 0)
@@ -301,9 +295,8 @@ func (g statements) drop(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ref := mux.Vars(r)["ref"]
-	if text, err := url.PathUnescape(ref); err == nil && strings.Contains(text, "/") {
-		bucket, name, _ := strings.Cut(text, "/")
+	ref := r.PathValue("ref")
+	if bucket, name, named := strings.Cut(ref, "/"); named {
 		o, err := g.cfg.Coordinator.DropNamed(r.Context(), atPath(bucket, name), ifMatch, req)
 		if err != nil {
 			return g.withCAS(err, o.ID)

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/gorilla/mux"
-
 	"tidemark/errcode"
 	"tidemark/expression"
 	"tidemark/internal/rpc"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
@@ -34,7 +32,7 @@ func (g *ground) errorRoutes() []route {
 			answers: []answer{{status: 200, means: "the code", body: errcode.CodeInfo{}}},
 			codes:   []errcode.Code{errcode.NotFound}},
 			handle: func(w http.ResponseWriter, r *http.Request) error {
-				code := mux.Vars(r)["code"]
+				code := r.PathValue("code")
 				info, ok := errcode.Lookup(errcode.Code(code))
 				if !ok {
 					return rpc.Refuse(errcode.NotFound, "no code is called %q; GET /v1/errors lists them", code)

@@ -40,9 +40,13 @@ func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err
 	if leader.REST == g.cfg.REST {
 		return noLeader("this manager is taking over leadership; try again")
 	}
-	body, err := forwardBody(w, r, rt)
-	if err != nil {
-		return err
+	body := io.Reader(r.Body)
+	if !rt.upload { // read first, so that it is refused here, and may be sent again
+		b, err := io.ReadAll(r.Body)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(b)
 	}
 	below, span := rpc.StartSpan(r.Context(), "forward")
 	defer func() { rpc.EndSpan(r.Context(), span, err) }()
@@ -57,9 +61,9 @@ func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err
 	resp, sent, err := send(g.sender(r, rt), req)
 	close(answered)
 	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			return bodyTooLarge(tooLarge.Limit, r)
+		var unread *rpc.Problem // of an upload
+		if errors.As(err, &unread) {
+			return unread
 		}
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
@@ -89,7 +93,7 @@ func (g *ground) forwarded(ctx context.Context, r *http.Request, rt *route, lead
 	if err != nil {
 		return nil, err
 	}
-	if rt.component() || rt.upload > 0 {
+	if rt.upload {
 		req.ContentLength = r.ContentLength
 	}
 	for _, h := range []string{"Content-Type", "Accept", rpc.HeaderFormat, HeaderKey, headerIfMatch, headerIfNoneMatch} {
@@ -107,34 +111,6 @@ func (g *ground) forwarded(ctx context.Context, r *http.Request, rt *route, lead
 		req.Header.Set(HeaderTimeout, strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10))
 	}
 	return req, nil
-}
-
-// forwardBody reads what a user sent, so that too much of it is refused here and the transport may send it again on a
-// connection that turned out to be closed; what components send is passed through.
-func forwardBody(w http.ResponseWriter, r *http.Request, rt *route) (io.Reader, error) {
-	limited := http.MaxBytesReader(w, r.Body, rt.maxBody())
-	if rt.component() || rt.upload > 0 {
-		return limited, nil
-	}
-	body, err := readBody(limited, r)
-	return bytes.NewReader(body), err
-}
-
-// readBody reads a whole body off a MaxBytesReader.
-func readBody(limited io.Reader, r *http.Request) ([]byte, error) {
-	body, err := io.ReadAll(limited)
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return nil, bodyTooLarge(tooLarge.Limit, r)
-	case err != nil:
-		return nil, rpc.Refuse(errcode.BadRequest, "reading the body: %v", err)
-	}
-	return body, nil
-}
-
-func bodyTooLarge(limit int64, r *http.Request) error {
-	return rpc.Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most that %s takes", limit, r.URL.Path)
 }
 
 // watchLeader returns a forwarded request up when another leader is known, or none for some time: one that is cut off

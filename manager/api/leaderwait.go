@@ -36,7 +36,7 @@ func (a *API) untilLed(w http.ResponseWriter, r *http.Request, rt *route) (here 
 	if limit <= 0 {
 		return a.once(w, r, rt)
 	}
-	body, err := readBody(http.MaxBytesReader(w, r.Body, rt.maxBody()), r)
+	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return true, err
 	}
@@ -146,7 +146,7 @@ func (s *succession) await(ctx context.Context, was leading, until time.Time) bo
 
 // waits reports whether calls like this one wait for a leader: users' alone. Components have their own way to try
 // again, and of an upload nothing is kept that could be sent again.
-func (rt *route) waits() bool { return rt.role != RoleNone && !rt.component() && rt.upload == 0 }
+func (rt *route) waits() bool { return rt.role != RoleNone && !rt.component() && !rt.upload }
 
 // leaderPatience is how long a call waits for a leader. Where it was forwarded, who forwarded it does the waiting.
 func leaderPatience(r *http.Request, rt *route) time.Duration {

@@ -132,7 +132,7 @@ func TestLeaderPatience(t *testing.T) {
 		{"forwarded", "", user, true, 0},
 		{"a component's", "", route{role: RoleComponent}, false, 0},
 		{"anybody's", "", route{role: RoleNone}, false, 0},
-		{"an upload", "", route{role: RoleAdmin, upload: 1}, false, 0},
+		{"an upload", "", route{role: RoleAdmin, upload: true}, false, 0},
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody)
 		if c.prefer != "" {

@@ -4,13 +4,11 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gorilla/mux"
-
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/statecontext"
 )
@@ -33,7 +31,7 @@ func (g *scans) locate(w http.ResponseWriter, r *http.Request) error {
 	if g.cfg.Tickets == nil {
 		return rpc.Refuse(errcode.NotFound, "this manager issues no tickets")
 	}
-	x, err := g.find(g.cfg.Raft.State(), mux.Vars(r)["ref"])
+	x, err := g.find(g.cfg.Raft.State(), r.PathValue("ref"))
 	if err != nil {
 		return err
 	}
@@ -57,7 +55,7 @@ func (g *scans) locate(w http.ResponseWriter, r *http.Request) error {
 // checkTicket tells an indexer whether a ticket of this manager still stands for somebody who may scan.
 func (g components) checkTicket(w http.ResponseWriter, r *http.Request) error {
 	var req scanport.Check
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+	if err := rpc.Read(r, &req); err != nil {
 		return err
 	}
 	if g.cfg.Tickets == nil {

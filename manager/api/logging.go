@@ -11,7 +11,7 @@ import (
 	"tidemark/internal/logging"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/wire"
 )
 
@@ -40,10 +40,7 @@ func nodeRoles() []string {
 
 // logging shows or changes a node's levels: this manager's, or those of the node that it asks.
 func (g logs) logging(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathValue(r, "id")
-	if err != nil {
-		return err
-	}
+	id := r.PathValue("id")
 	role := r.URL.Query().Get("role")
 	if role != "" && !slices.Contains(nodeRoles(), role) {
 		return rpc.Refuse(errcode.BadRequest, "role=%s: want %s", role, strings.Join(nodeRoles(), ", "))
@@ -58,7 +55,7 @@ func (g logs) logging(w http.ResponseWriter, r *http.Request) error {
 	var change *wire.LogChange
 	if r.Method == http.MethodPut {
 		var c v1.LogChange
-		if err := rpc.Read(w, r, rpc.MaxUserBody, &c); err != nil {
+		if err := rpc.Read(r, &c); err != nil {
 			return err
 		}
 		own := wire.LogChange(c)

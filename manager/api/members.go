@@ -11,12 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gorilla/mux"
-
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
 	"tidemark/statecontext"
@@ -85,7 +83,7 @@ func (g members) memberRoutes() []route {
 // joinManager asks a manager at an address who it is, and adds it.
 func (g members) joinManager(w http.ResponseWriter, r *http.Request) error {
 	var req v1.JoinRequest
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+	if err := rpc.Read(r, &req); err != nil {
 		return err
 	}
 	if _, _, err := net.SplitHostPort(strings.TrimPrefix(strings.TrimPrefix(req.Address, "https://"),
@@ -127,7 +125,7 @@ func (g members) askPeer(ctx context.Context, addr string) (p consensus.PeerAnsw
 // registerManager takes in a manager that asks for it, and notes its addresses; managers do it themselves.
 func (g components) registerManager(w http.ResponseWriter, r *http.Request) error {
 	var m wire.RegisterManager
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &m); err != nil {
+	if err := rpc.Read(r, &m); err != nil {
 		return err
 	}
 	if err := g.members.admitManager(r.Context(), &m); err != nil {
@@ -159,7 +157,7 @@ func (g members) transferAny(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g members) transferTo(w http.ResponseWriter, r *http.Request) error {
-	m, err := g.cfg.Steward.Find(mux.Vars(r)["id"])
+	m, err := g.cfg.Steward.Find(r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -209,7 +207,7 @@ func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 	if words != "" && words != loseData {
 		return rpc.Refuse(errcode.BadRequest, "yes=%s: the words are yes=%s", words, loseData)
 	}
-	id := mux.Vars(r)["id"]
+	id := r.PathValue("id")
 	req, err := request(r, 0, []byte(id))
 	if err != nil {
 		return err
@@ -296,7 +294,7 @@ func (g members) removeIndexer(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	plan, err := g.cfg.Coordinator.RemoveIndexer(r.Context(), coordinator.RemoveIndexerRequest{ID: mux.Vars(r)["id"],
+	plan, err := g.cfg.Coordinator.RemoveIndexer(r.Context(), coordinator.RemoveIndexerRequest{ID: r.PathValue("id"),
 		Force: force, DryRun: dry, Request: req})
 	if err != nil {
 		return err
@@ -321,7 +319,7 @@ func (g members) removeProjector(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	id := index.ProjectorID(mux.Vars(r)["id"])
+	id := index.ProjectorID(r.PathValue("id"))
 	req, err := request(r, 0, []byte(r.URL.RawQuery))
 	if err != nil {
 		return err

@@ -4,16 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
-
-	"github.com/gorilla/mux"
 
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/manager/coordinator"
 	"tidemark/statecontext"
 )
@@ -41,7 +38,7 @@ func (g statements) patch(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var fields map[string]json.RawMessage
-	if err := rpc.Read(w, r, MaxStatementBody, &fields); err != nil {
+	if err := rpc.Read(r, &fields); err != nil {
 		return err
 	}
 	if err := checkPatch(fields); err != nil {
@@ -51,7 +48,8 @@ func (g statements) patch(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	build, err := built(mux.Vars(r)["ref"])
+	ref := r.PathValue("ref")
+	build, err := built(ref)
 	if err != nil {
 		return err
 	}
@@ -59,7 +57,7 @@ func (g statements) patch(w http.ResponseWriter, r *http.Request) error {
 	outcomes, err := g.cfg.Coordinator.BuildIndexes(r.Context(), build)
 	switch {
 	case errors.Is(err, errcode.UnknownIndex):
-		return rpc.Refuse(errcode.UnknownIndex, "there is no index %s", mux.Vars(r)["ref"])
+		return rpc.Refuse(errcode.UnknownIndex, "there is no index %s", ref)
 	case err != nil:
 		return g.withCAS(err, g.presentID(&build))
 	}
@@ -67,9 +65,7 @@ func (g statements) patch(w http.ResponseWriter, r *http.Request) error {
 	x := g.cfg.Raft.State().Index(o.ID)
 	if x == nil { // a replay, or a moment ago: built then, and dropped since
 		o.Definition.ID, o.Definition.State = o.ID, index.Dropping
-		if text, err := url.PathUnescape(mux.Vars(r)["ref"]); err == nil {
-			o.Definition.Bucket, o.Definition.Name, _ = strings.Cut(text, "/")
-		}
+		o.Definition.Bucket, o.Definition.Name, _ = strings.Cut(ref, "/")
 		x = &statecontext.Index{Definition: o.Definition}
 	}
 	i := info(x, g.coordination())
@@ -86,16 +82,12 @@ func (g statements) patch(w http.ResponseWriter, r *http.Request) error {
 
 // built says which index a path names: by id, or by a name, which is looked up when it is built.
 func built(ref string) (coordinator.BuildRequest, error) {
-	text, err := url.PathUnescape(ref)
-	if err != nil {
-		return coordinator.BuildRequest{}, rpc.Refuse(errcode.BadRequest, "index %q: %v", ref, err)
-	}
-	if bucket, name, named := strings.Cut(text, "/"); named {
+	if bucket, name, named := strings.Cut(ref, "/"); named {
 		return coordinator.BuildRequest{Names: []statecontext.IndexName{atPath(bucket, name)}}, nil
 	}
-	id, err := index.ParseID(text)
+	id, err := index.ParseID(ref)
 	if err != nil {
-		return coordinator.BuildRequest{}, rpc.Refuse(errcode.UnknownIndex, "index %q: want an id or bucket/name", text)
+		return coordinator.BuildRequest{}, rpc.Refuse(errcode.UnknownIndex, "index %q: want an id or bucket/name", ref)
 	}
 	return coordinator.BuildRequest{IDs: []index.ID{id}}, nil
 }

@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
-	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"tidemark/errcode"
@@ -20,7 +18,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
 	"tidemark/liveness"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
@@ -174,7 +172,7 @@ func (g indexes) describe(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	x, err := g.find(s, mux.Vars(r)["ref"])
+	x, err := g.find(s, r.PathValue("ref"))
 	if err != nil {
 		return readOfVerb(w, r, err)
 	}
@@ -197,9 +195,11 @@ func verbsOfIndexes() []string { return []string{"scan", "count", "verify", "loc
 // there is none of that name most likely has the wrong method.
 func readOfVerb(w http.ResponseWriter, r *http.Request, err error) error {
 	var p *rpc.Problem
-	ref := mux.Vars(r)["ref"]
-	at := strings.LastIndexByte(ref, ':') // as it was sent: who escapes the colon means a name
-	if !errors.As(err, &p) || p.Code != errcode.UnknownIndex || at < 0 || !slices.Contains(verbsOfIndexes(), ref[at+1:]) {
+	ref := r.PathValue("ref")
+	at := strings.LastIndexByte(ref, ':')
+	if !errors.As(err, &p) || p.Code != errcode.UnknownIndex || at < 0 ||
+		!slices.Contains(verbsOfIndexes(), ref[at+1:]) ||
+		!strings.HasSuffix(r.URL.EscapedPath(), ref[at:]) { // who escapes the colon means a name
 		return err
 	}
 	w.Header().Set("Allow", http.MethodPost)
@@ -267,32 +267,19 @@ func splitOf(s *statecontext.State, d *index.Definition, now *core.Status) *v1.S
 		Definition: n.Statement, Cause: n.SplitCause}
 }
 
-// find resolves what a path names: an id, or bucket/name with both escaped.
+// find resolves what a path names: an id, or bucket/name.
 func (g *ground) find(s *statecontext.State, ref string) (*statecontext.Index, error) {
-	bucket, name, named := strings.Cut(ref, "/")
-	if !named {
-		text, err := url.PathUnescape(ref)
-		if err != nil {
-			return nil, rpc.Refuse(errcode.BadRequest, "index %q: %v", ref, err)
-		}
-		if b, n, ok := strings.Cut(text, "/"); ok { // the slash itself was escaped
-			return g.byName(s, b, n)
-		}
-		id, err := index.ParseID(text)
-		if err != nil {
-			return nil, rpc.Refuse(errcode.UnknownIndex, "index %q: want an id or bucket/name", text)
-		}
-		if x := s.Index(id); x != nil {
-			return x, nil
-		}
-		return nil, rpc.Refuse(errcode.UnknownIndex, "there is no index with id %s", id)
+	if bucket, name, named := strings.Cut(ref, "/"); named {
+		return g.byName(s, bucket, name)
 	}
-	b, err1 := url.PathUnescape(bucket)
-	n, err2 := url.PathUnescape(name)
-	if err1 != nil || err2 != nil {
-		return nil, rpc.Refuse(errcode.BadRequest, "index %q: bad escape", ref)
+	id, err := index.ParseID(ref)
+	if err != nil {
+		return nil, rpc.Refuse(errcode.UnknownIndex, "index %q: want an id or bucket/name", ref)
 	}
-	return g.byName(s, b, n)
+	if x := s.Index(id); x != nil {
+		return x, nil
+	}
+	return nil, rpc.Refuse(errcode.UnknownIndex, "there is no index with id %s", id)
 }
 
 func (g *ground) byName(s *statecontext.State, bucket, name string) (*statecontext.Index, error) {

@@ -6,11 +6,9 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/gorilla/mux"
-
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
@@ -24,7 +22,7 @@ const maxPlanBytes = 32 << 20
 func (g rebalances) rebalanceRoutes() []route {
 	return []route{
 		{method: "POST", path: "/v1/rebalances", handle: g.startRebalance, role: RoleAdmin, leader: true, limit: WriteTimeout,
-			upload: maxPlanBytes, doc: operation{
+			body: maxPlanBytes, upload: true, doc: operation{
 				id: "startRebalance", tag: tagCluster, summary: "Spread the copies of slices over the indexers that are there: " +
 					"plan it, and begin",
 				params:  []param{{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only plan"}},
@@ -59,7 +57,7 @@ func (g rebalances) startRebalance(w http.ResponseWriter, r *http.Request) error
 		return err
 	}
 	var body v1.RebalanceRequest
-	if err := rpc.Read(w, r, maxPlanBytes, &body); err != nil {
+	if err := rpc.Read(r, &body); err != nil {
 		return err
 	}
 	req, err := bodyRequest(r, 0)
@@ -143,7 +141,7 @@ func (g rebalances) writeRebalance(w http.ResponseWriter, r *http.Request, statu
 }
 
 func rebalanceID(r *http.Request) (uint64, error) {
-	text := mux.Vars(r)["id"]
+	text := r.PathValue("id")
 	id, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		return 0, rpc.Refuse(errcode.UnknownRebalance, "there is no rebalance %q: want a number", text)

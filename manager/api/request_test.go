@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"tidemark/internal/rpc"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 )
 
 // TestRequestsAreKnownByWhatWasSent: the same bytes are the same request whatever a version makes of them; other bytes,
@@ -17,7 +17,7 @@ func TestRequestsAreKnownByWhatWasSent(t *testing.T) {
 		r.Header.Set(HeaderKey, "k")
 		r.Header.Set(headerIfMatch, match)
 		var into v1.StatementRequest
-		if err := rpc.Read(httptest.NewRecorder(), r, MaxStatementBody, &into); err != nil {
+		if err := rpc.Read(r, &into); err != nil {
 			t.Fatal(err)
 		}
 		var last [32]byte

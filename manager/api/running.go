@@ -12,7 +12,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
@@ -109,7 +109,7 @@ const maxSlowFrom = int64(time.Hour / time.Millisecond)
 // slowFrom tells all indexers, side by side, from when on scans are slow.
 func (g running) slowFrom(w http.ResponseWriter, r *http.Request) error {
 	var req v1.SlowFromRequest
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+	if err := rpc.Read(r, &req); err != nil {
 		return err
 	}
 	if req.FromMS < -1 || req.FromMS > maxSlowFrom {
@@ -202,10 +202,7 @@ func (g running) askScans(ctx context.Context, indexers []indexerAt, running, sl
 
 // cancelScan ends a scan at the indexer that its id names.
 func (g running) cancelScan(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathValue(r, "id")
-	if err != nil {
-		return err
-	}
+	id := r.PathValue("id")
 	name := id[:max(strings.LastIndexByte(id, '.'), 0)]
 	named := slices.DeleteFunc(indexersOf(g.cfg.Raft.State()), func(i indexerAt) bool { return i.name != name })
 	switch err := g.cancelAt(r.Context(), named, &wire.CancelScan{ID: id, By: rpc.Principal(r.Context())}); {

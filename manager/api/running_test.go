@@ -94,7 +94,7 @@ func TestSlowFromIsSaidToAll(t *testing.T) {
 		if r.URL.Path != "/v1/scans:slow" {
 			t.Errorf("asked for %s", r.URL)
 		}
-		if err := rpc.Read(w, r, rpc.MaxUserBody, &got); err != nil {
+		if err := rpc.Read(r, &got); err != nil {
 			t.Error(err)
 		}
 		rpc.Write(w, r, http.StatusOK, wire.OK{})

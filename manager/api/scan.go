@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gorilla/mux"
-
 	"tidemark/errcode"
 	"tidemark/expression"
 	"tidemark/index"
@@ -23,7 +21,7 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
@@ -173,11 +171,11 @@ func (g *scans) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 		return err
 	}
 	defer g.places.Leave(who)
-	body, err := scanBody(w, r, v)
+	body, err := scanBody(r, v)
 	if err != nil {
 		return err
 	}
-	x, err := g.ready(r.Context(), mux.Vars(r)["ref"])
+	x, err := g.ready(r.Context(), r.PathValue("ref"))
 	if err != nil {
 		return err
 	}
@@ -190,7 +188,7 @@ func (g *scans) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 	ask.again = func() (*statecontext.Index, error) {
 		// The name may be another index's by now, after a split, and this manager behind. Without a leader, what it knows.
 		_ = g.catchUp(r.Context())
-		return g.ready(r.Context(), mux.Vars(r)["ref"])
+		return g.ready(r.Context(), r.PathValue("ref"))
 	}
 	ask.there = func(ctx context.Context) bool {
 		_ = g.catchUp(ctx) // without a leader, what this manager knows
@@ -320,8 +318,8 @@ func (q *question) replaced(ctx context.Context, err error) error {
 }
 
 // scanBody reads a body and checks it against v; none at all is the whole index.
-func scanBody(w http.ResponseWriter, r *http.Request, v any) ([]byte, error) {
-	body, err := readBody(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody), r)
+func scanBody(r *http.Request, v any) ([]byte, error) {
+	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return nil, err
 	}

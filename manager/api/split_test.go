@@ -36,7 +36,7 @@ func TestSamplingAsksReplicas(t *testing.T) {
 		rpc.WriteProblem(w, rpc.Refuse(errcode.IndexNotHosted, "it does not serve"))
 	}))
 	defer refuses.Close()
-	answers := httptest.NewServer(rpc.Handle(rpc.MaxControlBody, func(_ context.Context,
+	answers := httptest.NewServer(rpc.Message(func(_ context.Context,
 		req *wire.SampleRequest) (*wire.SampleReply, error) {
 		if req.Wanted > wire.MaxSampled || req.Keys > wire.MaxSampleKeys || req.Bytes > wire.MaxSampleBytes {
 			return nil, fmt.Errorf("%+v", req)

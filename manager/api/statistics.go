@@ -43,7 +43,7 @@ func (g *scans) statistics(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer g.places.Leave(who)
 	var req v1.StatisticsRequest
-	if _, err := scanBody(w, r, &req); err != nil {
+	if _, err := scanBody(r, &req); err != nil {
 		return err
 	}
 	if req.Bins < 0 || req.Bins > statistics.MaxBins || req.Sample < 0 || req.Sample > maxSample {

@@ -4,14 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
-
-	"github.com/gorilla/mux"
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/statecontext"
 )
@@ -107,24 +104,12 @@ func (g users) propose(r *http.Request, meaning any, body statecontext.Body) err
 	return res.Err()
 }
 
-// pathValue returns a part of the path that may be escaped.
-func pathValue(r *http.Request, name string) (string, error) {
-	v, err := url.PathUnescape(mux.Vars(r)[name])
-	if err != nil {
-		return "", rpc.Refuse(errcode.BadRequest, "%s: %v", name, err)
-	}
-	return v, nil
-}
-
 func (g users) putUser(w http.ResponseWriter, r *http.Request) error {
 	var body v1.UserRequest
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &body); err != nil {
+	if err := rpc.Read(r, &body); err != nil {
 		return err
 	}
-	name, err := pathValue(r, "name")
-	if err != nil {
-		return err
-	}
+	name := r.PathValue("name")
 	if name == rpc.Anonymous {
 		return rpc.Refuse(errcode.InvalidArgument, "user name %q: it stands for those who show no credentials",
 			name)
@@ -133,6 +118,7 @@ func (g users) putUser(w http.ResponseWriter, r *http.Request) error {
 	if body.New {
 		c.Mode = statecontext.PutNew
 	}
+	var err error
 	if body.Role != "" {
 		if c.Role, err = statecontext.ParseUserRole(body.Role); err != nil {
 			return rpc.Refuse(errcode.BadRequest, "%v", err)
@@ -156,19 +142,17 @@ func (g users) putUser(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g users) removeUser(w http.ResponseWriter, r *http.Request) error {
-	name, err := pathValue(r, "name")
-	if err == nil {
-		err = g.propose(r, name, &statecontext.RemoveUser{Name: name})
+	name := r.PathValue("name")
+	if err := g.propose(r, name, &statecontext.RemoveUser{Name: name}); err != nil {
+		return err
 	}
-	if err == nil {
-		w.WriteHeader(http.StatusNoContent)
-	}
-	return err
+	w.WriteHeader(http.StatusNoContent)
+	return nil
 }
 
 func (g users) createToken(w http.ResponseWriter, r *http.Request) error {
 	var body v1.TokenRequest
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &body); err != nil {
+	if err := rpc.Read(r, &body); err != nil {
 		return err
 	}
 	hash, err := auth.TokenHash(body.Secret)
@@ -202,16 +186,14 @@ func (g users) createToken(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g users) removeToken(w http.ResponseWriter, r *http.Request) error {
-	id, err := pathValue(r, "id")
-	if err == nil && strings.HasPrefix(id, statecontext.TokenPrefix) {
-		err = rpc.Refuse(errcode.BadRequest, "this is a token's secret, which is known to others now; GET /v1/tokens tells "+
+	id := r.PathValue("id")
+	if strings.HasPrefix(id, statecontext.TokenPrefix) {
+		return rpc.Refuse(errcode.BadRequest, "this is a token's secret, which is known to others now; GET /v1/tokens tells "+
 			"the ids of all tokens: revoke it by its id")
 	}
-	if err == nil {
-		err = g.propose(r, id, &statecontext.RemoveToken{ID: id})
+	if err := g.propose(r, id, &statecontext.RemoveToken{ID: id}); err != nil {
+		return err
 	}
-	if err == nil {
-		w.WriteHeader(http.StatusNoContent)
-	}
-	return err
+	w.WriteHeader(http.StatusNoContent)
+	return nil
 }

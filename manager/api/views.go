@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
-
-	"github.com/gorilla/mux"
 
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
@@ -77,10 +74,7 @@ func (g views) viewRoutes() []route {
 
 // bucketOf returns the bucket that a request names, as far as this manager's state knows it.
 func bucketOf(r *http.Request, s *statecontext.State) (*statecontext.Bucket, error) {
-	name, err := url.PathUnescape(mux.Vars(r)["bucket"])
-	if err != nil {
-		return nil, rpc.Refuse(errcode.BadRequest, "bucket: %v", err)
-	}
+	name := r.PathValue("bucket")
 	b := s.Bucket(name)
 	if b == nil {
 		return nil, rpc.Refuse(errcode.UnknownBucket, "no index is, or was, on a bucket %q", name)
@@ -105,7 +99,7 @@ func (g views) setBucketSettings(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var want v1.BucketSettings
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &want); err != nil {
+	if err := rpc.Read(r, &want); err != nil {
 		return err
 	}
 	if err := g.write(r, &statecontext.SetBucketSettings{Bucket: b.Name,

@@ -6,7 +6,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/liveness"
-	"tidemark/manager/api/v1"
+	v1 "tidemark/manager/api/v1"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"

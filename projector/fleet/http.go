@@ -41,8 +41,7 @@ func (f *Fleet) table() *route.Table {
 		{Method: http.MethodGet, Path: "/v1/logging", Role: all, Limit: limit, Handle: logging.Get(f.log)},
 		{Method: http.MethodPut, Path: "/v1/logging", Role: route.Only(tlsconf.Manager), Body: rpc.MaxUserBody,
 			Limit: limit, Handle: logging.Put(f.log)},
-		{Method: http.MethodGet, Path: "/metrics", Role: all.Or("a token of role metrics", f.managers.OrToken),
-			Limit: limit, Handle: f.metrics},
+		route.Metrics(route.Readers(f.managers.OrToken), http.HandlerFunc(f.metrics)),
 		route.Alive(), route.Ready(f.reasons),
 	}}
 }
@@ -127,7 +126,7 @@ func (f *Fleet) reasons() (all []rpc.Reason) {
 }
 
 // metrics shows those of each projector, with its node's name for a label, and of the process.
-func (f *Fleet) metrics(w http.ResponseWriter, r *http.Request) error {
+func (f *Fleet) metrics(w http.ResponseWriter, r *http.Request) {
 	registry := prometheus.NewRegistry()
 	nodes := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tidemark", Subsystem: "projector", Name: "kv_nodes",
 		Help: "KV nodes of the cluster that a process with --kv-all follows, by whether it serves them."}, []string{"state"})
@@ -140,5 +139,4 @@ func (f *Fleet) metrics(w http.ResponseWriter, r *http.Request) error {
 	nodes.WithLabelValues("unserved").Set(float64(len(f.unserved)))
 	f.mu.Unlock()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
-	return nil
 }

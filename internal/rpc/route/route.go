@@ -8,6 +8,7 @@ package route
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -25,31 +26,41 @@ import (
 // BodyTime is how long a body may take to come in: it must not hold a place for long.
 const BodyTime = 10 * time.Second
 
-// healthTime is for the answer to whether a process lives, or is ready.
-const healthTime = 5 * time.Second
+const (
+	// healthTime is for the answer to whether a process lives, or is ready.
+	healthTime = 5 * time.Second
+	// scrapeTime is for an answer to Prometheus, which waits for 10 s unless it is told otherwise.
+	scrapeTime = 30 * time.Second
+	// scrapesAtOnce is how many of these are made at a time, for all that is slow to read.
+	scrapesAtOnce = 4
+)
 
 // Route is one call of a table.
 type Route struct {
 	Method string // GET is HEAD, too; "" is any
-	Path   string // with {name} for what a handler gets by PathValue, {name:regexp} where not all of it will do
-	Role   Role
-	Body   int64         // the most bytes of a body; 0: none is read
-	Limit  time.Duration // the most time that it takes
+	// Path begins with a slash, and is held against what the client has sent, escapes and all. {name} is one part of it,
+	// {name:regexp} what the expression takes; a handler gets it unescaped, by PathValue.
+	Path string
+	Role Role
+	Body int64 // the most bytes of a body, which has BodyTime to come in; 0: no byte is taken
+	// Limit is the most time that the call takes, its body included: its context ends then, at which the handler ends
+	// with an error.
+	Limit time.Duration
 	// Stream: the answer lasts for as long as somebody listens; Limit does not hold, and the handler bounds each write.
 	Stream bool
-	Places *rpc.Places // that calls take; nil: as many as come
+	Places *rpc.Places // that calls take, of the table's own or shared with other routes; nil: as many as come
 	Handle rpc.HandlerFunc
 }
 
-// Table is what a port answers. Of two routes that match the first one counts.
+// Table is what a port answers. Of two routes that match the first one counts; none of them may be there twice.
 type Table struct {
 	Routes []Route
-	Lacks  string // the refusal of other paths, %s
-	// Fail answers with an error; nil: rpc.WriteProblem does.
+	Lacks  string // the refusal of other paths, which stand for its %s
+	// Fail answers with the error of a route; nil: rpc.WriteProblem does.
 	Fail func(w http.ResponseWriter, err error)
 }
 
-// Handler serves the calls of the table.
+// Handler serves the calls of the table. It panics where Mux.Handle does.
 func (t *Table) Handler() http.Handler {
 	fail := t.Fail
 	if fail == nil {
@@ -66,8 +77,9 @@ func (t *Table) Handler() http.Handler {
 	return m.Handler(t.Lacks)
 }
 
-// call does a call within its bounds.
+// call does a call within its bounds, those of its body first: it may come in while somebody is asked who sends it.
 func (rt *Route) call(w http.ResponseWriter, r *http.Request) error {
+	rpc.Bound(w, r, rt.Body, BodyTime)
 	if err := rt.Role.admit(r); err != nil {
 		return err
 	}
@@ -77,8 +89,8 @@ func (rt *Route) call(w http.ResponseWriter, r *http.Request) error {
 		ctx, cancel = context.WithTimeout(ctx, rt.Limit)
 		defer cancel()
 	}
-	if who := rt.Role.actsFor(r); who != "" {
-		ctx = rpc.WithPrincipal(ctx, who)
+	if rt.Role.For != nil {
+		ctx = rpc.WithPrincipal(ctx, rt.Role.For(r))
 	}
 	if rt.Places != nil {
 		who := rpc.Principal(ctx)
@@ -87,21 +99,7 @@ func (rt *Route) call(w http.ResponseWriter, r *http.Request) error {
 		}
 		defer rt.Places.Leave(who)
 	}
-	r = r.WithContext(ctx)
-	if r.ContentLength != 0 { // net/http lifts this when the body has come
-		// a recorder has none
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(BodyTime))
-	}
-	rpc.Cap(w, r, rt.Body)
-	return rt.Handle(w, r)
-}
-
-// Plain makes a handler of one that answers with its errors itself.
-func Plain(h http.Handler) rpc.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		h.ServeHTTP(w, r)
-		return nil
-	}
+	return rt.Handle(w, r.WithContext(ctx))
 }
 
 // Alive is the call by which anybody sees that a process lives.
@@ -121,12 +119,22 @@ func Ready(reasons func() []rpc.Reason) Route {
 		})}
 }
 
+// Metrics is the call by which Prometheus reads the metrics of a port. Its places are its own: a scrape that waits for
+// what stands still takes none from other calls, and none of these keeps a scrape out.
+func Metrics(who Role, h http.Handler) Route {
+	return Route{Method: http.MethodGet, Path: "/metrics", Role: who, Limit: scrapeTime,
+		Places: rpc.NewPlaces(scrapesAtOnce, "scrapes"), Handle: func(w http.ResponseWriter, r *http.Request) error {
+			h.ServeHTTP(w, r)
+			return nil
+		}}
+}
+
 // Role says who may make a call.
 type Role struct {
 	Name string // for people
 	// Check says why somebody may not: a *rpc.Problem, else it is FORBIDDEN; nil: everybody may.
 	Check func(r *http.Request) error
-	// For is on whose behalf one asks who may; nil, or "": nobody has said.
+	// For is on whose behalf one asks who may, who gets the places; nil, or "": nobody has said.
 	For func(r *http.Request) string
 }
 
@@ -147,10 +155,11 @@ func Certified() Role {
 	return Role{Name: "any certificate", Check: tlsconf.Only(tlsconf.Roles()...)}
 }
 
-// Or is a role to which others belong as well.
-func (o Role) Or(others string, widened func(check func(r *http.Request) error) func(r *http.Request) error) Role {
-	o.Name, o.Check = o.Name+", or "+others, widened(o.Check)
-	return o
+// Readers of metrics are who shows a certificate of any role, or a token, which orToken makes count (that of
+// managerclient.Client).
+func Readers(orToken func(check func(r *http.Request) error) func(r *http.Request) error) Role {
+	o := Certified()
+	return Role{Name: o.Name + ", or a token of role metrics", Check: orToken(o.Check)}
 }
 
 // admit refuses who may not make a call, and what a page of another site makes a browser send.
@@ -168,13 +177,6 @@ func (o *Role) admit(r *http.Request) error {
 	return rpc.Refuse(errcode.Forbidden, "%s: %v", r.URL.Path, err)
 }
 
-func (o *Role) actsFor(r *http.Request) string {
-	if o.For == nil {
-		return ""
-	}
-	return o.For(r)
-}
-
 // Mux leads requests to handlers, by path and method. A path is what the client wrote, "." and ".." included.
 type Mux struct {
 	router  *mux.Router
@@ -187,10 +189,19 @@ func NewMux() *Mux {
 	return &Mux{router: mux.NewRouter().UseEncodedPath().SkipClean(true), methods: map[string][]string{}}
 }
 
-// Handle adds a handler; of two that match the first one counts. See Route for method and path.
+// Handle adds a handler; of two that match the first one counts. See Route for method and path. It panics, as
+// http.ServeMux does, where the path is none that can be asked for, or is there with the method: the router would pass
+// over the handler without a word.
 func (m *Mux) Handle(method, path string, h http.Handler) {
 	at := m.router.Handle(path, values(h))
+	if err := at.GetError(); err != nil {
+		panic(fmt.Sprintf("route %s %q: %v", method, path, err))
+	}
+	if has := m.methods[path]; slices.Contains(has, method) || slices.Contains(has, "") {
+		panic(fmt.Sprintf("route %s %q is there already", method, path))
+	}
 	if method == "" {
+		m.methods[path] = append(m.methods[path], method)
 		return
 	}
 	methods := []string{method}

@@ -30,7 +30,7 @@ func text(f func(r *http.Request) string) rpc.HandlerFunc {
 
 // body answers with the body.
 func body(w http.ResponseWriter, r *http.Request) error {
-	b, err := rpc.ReadBody(r)
+	b, err := io.ReadAll(r.Body)
 	if err == nil {
 		_, _ = w.Write(b)
 	}
@@ -161,7 +161,7 @@ func slowBodies(t *testing.T) {
 	s := &Server{Log: hclog.NewNullLogger(), Grace: time.Second, Handler: (&Table{Routes: []Route{
 		{Method: "POST", Path: "/", Role: Anybody(), Body: 10, Limit: time.Hour, Handle: func(w http.ResponseWriter,
 			r *http.Request) error {
-			b, err := rpc.ReadBody(r)
+			b, err := io.ReadAll(r.Body)
 			if err != nil {
 				return err
 			}
