@@ -12,6 +12,14 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
+// TestTable: what both ports answer is bounded, and docs/protocol.md has it.
+func TestTable(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	rpctest.Whole(t, "An indexer, --admin", w.x.adminTable())
+	rpctest.Whole(t, "An indexer, --scan", w.x.scanTable(w.x.scans))
+}
+
 // TestEveryPathByEveryRole: over TLS each path of both ports lets in whom docs/security.md names, and nobody else;
 // without a certificate there are health and, to clients with a ticket, the WebSocket.
 func TestEveryPathByEveryRole(t *testing.T) {
@@ -19,8 +27,6 @@ func TestEveryPathByEveryRole(t *testing.T) {
 	w.start()
 	manager, all := []tlsconf.Role{tlsconf.Manager}, tlsconf.Roles()
 	admin, scans := w.x.adminTable(), w.x.scanTable(w.x.scans)
-	rpctest.Whole(t, "An indexer, --admin", admin)
-	rpctest.Whole(t, "An indexer, --scan", scans)
 	rpctest.Roles(t, admin, map[string][]tlsconf.Role{
 		"PUT /v1/hello": manager, "PUT /v1/definitions": manager, "POST /v1/definitions:change": manager,
 		"POST /v1/poll": manager, "PUT /v1/stability": manager,

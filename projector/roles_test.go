@@ -8,6 +8,9 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
+// TestTable: what the port answers is bounded, and docs/protocol.md has it.
+func TestTable(t *testing.T) { rpctest.Whole(t, "A projector, --admin", newWorld(t).p.table()) }
+
 // TestEveryPathByEveryRole: over TLS each path lets in whom docs/security.md names, and nobody else; indexers open and
 // end side streams, and nothing of the leader's.
 func TestEveryPathByEveryRole(t *testing.T) {
@@ -15,9 +18,7 @@ func TestEveryPathByEveryRole(t *testing.T) {
 	w.define(1, 1)
 	manager, side, all := []tlsconf.Role{tlsconf.Manager}, []tlsconf.Role{tlsconf.Manager, tlsconf.Indexer},
 		tlsconf.Roles()
-	table := w.p.table()
-	rpctest.Whole(t, "A projector, --admin", table)
-	h := rpctest.Roles(t, table, map[string][]tlsconf.Role{
+	h := rpctest.Roles(t, w.p.table(), map[string][]tlsconf.Role{
 		"PUT /v1/hello": manager, "PUT /v1/definitions": manager, "POST /v1/definitions:change": manager,
 		"POST /v1/bucket": manager, "POST /v1/failoverlogs": manager, "POST /v1/fields": manager,
 		"POST /v1/sync": manager, "POST /v1/streams": side, "POST /v1/streams:stop": side, "POST /v1/topics": side,

@@ -170,6 +170,8 @@ type route struct {
 	again bool
 	// limit is the most time that the call takes; callers may want less (Tidemark-Timeout-Ms).
 	limit time.Duration
+	// places are taken by calls that are done here; nil: as many as come.
+	places *rpc.Places
 	// stream: the answer lasts as long as the client listens; limit does not hold, and the handler bounds each write.
 	stream bool
 	// body is the most bytes of a body; 0: rpc.MaxUserBody.
@@ -348,9 +350,21 @@ func (a *API) once(w http.ResponseWriter, r *http.Request, rt *route) (here bool
 		w.Header().Set(rpc.HeaderLeader, leader.REST)
 	}
 	if !rt.leader || serving || stale {
-		return true, rt.handle(w, r)
+		return true, rt.do(w, r)
 	}
 	return false, a.forward(w, r, rt)
+}
+
+// do does a call here, on a place of its own.
+func (rt *route) do(w http.ResponseWriter, r *http.Request) error {
+	if rt.places != nil {
+		who := rpc.Principal(r.Context())
+		if err := rt.places.Enter(who); err != nil {
+			return err
+		}
+		defer rt.places.Leave(who)
+	}
+	return rt.handle(w, r)
 }
 
 // logWrite says what came of a write: at level info where it was done, at debug where it was passed on.

@@ -16,6 +16,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	tables "tidemark/internal/rpc/route"
 	"tidemark/internal/version"
 	"tidemark/liveness"
 	v1 "tidemark/manager/api/v1"
@@ -64,7 +65,7 @@ const metricsPath = "/metrics"
 
 // nodeRoutes are about the asked manager itself.
 func (g health) nodeRoutes() []route {
-	metrics := promhttp.HandlerFor(g.cfg.Registry, promhttp.HandlerOpts{})
+	metrics := tables.Metrics(tables.Anybody(), promhttp.HandlerFor(g.cfg.Registry, promhttp.HandlerOpts{}))
 	return []route{
 		{method: "GET", path: "/v1/status", handle: g.status, role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "getStatus", tag: tagReads, summary: "Who there is and how they do; with the leader's knowledge if there is one",
@@ -78,13 +79,10 @@ func (g health) nodeRoutes() []route {
 				"leader, has caught up, and its disk is well; else why not, in reasons",
 			answers: []answer{{status: 200, means: "it can serve", body: v1.Health{}}},
 			codes:   []errcode.Code{errcode.NoLeader, errcode.NotReady}}},
-		{method: "GET", path: metricsPath, role: RoleMetrics, limit: ReadTimeout, doc: operation{
-			id: "getMetrics", tag: tagNode, summary: "Metrics in the text format of Prometheus",
-			answers: []answer{{status: 200, means: "the metrics", media: mediaText}}},
-			handle: func(w http.ResponseWriter, r *http.Request) error {
-				metrics.ServeHTTP(w, r)
-				return nil
-			}},
+		{method: "GET", path: metricsPath, handle: metrics.Handle, role: RoleMetrics, places: metrics.Places,
+			limit: metrics.Limit, doc: operation{
+				id: "getMetrics", tag: tagNode, summary: "Metrics in the text format of Prometheus",
+				answers: []answer{{status: 200, means: "the metrics", media: mediaText}}, codes: []errcode.Code{errcode.Busy}}},
 		{method: "GET", path: "/openapi.json", role: RoleNone, limit: ReadTimeout, doc: operation{
 			id: "getContract", tag: tagNode, summary: "This document: the contract of all public calls (OpenAPI 3.1)",
 			answers: []answer{{status: 200, means: "the document", body: map[string]any{}}}},

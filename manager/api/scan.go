@@ -42,7 +42,8 @@ func (g *scans) scanRoutes() []route {
 		errcode.VBucketsUnavailable, errcode.Damaged}
 	session := []string{scanport.HeaderSession}
 	return []route{
-		{method: "POST", path: "/v1/indexes/{ref:.+}:scan", handle: g.scan, role: RoleRead, limit: ScanTimeout,
+		{method: "POST", path: "/v1/indexes/{ref:.+}:scan", handle: g.scan, role: RoleRead,
+			places: g.places, limit: ScanTimeout,
 			doc: operation{
 				id: "scanIndex", tag: tagScans,
 				summary: "Read the rows of an index, or aggregates of groups of them, in order, all of one timestamp",
@@ -52,7 +53,8 @@ func (g *scans) scanRoutes() []route {
 					media: mediaLines, headers: session,
 					lines: []any{v1.Row{}, v1.Group{}, v1.ScanEnd{}, v1.ScanFailure{}}}},
 				codes: codes}},
-		{method: "POST", path: "/v1/indexes/{ref:.+}:verify", handle: g.verify, role: RoleDDL, limit: VerifyTimeout,
+		{method: "POST", path: "/v1/indexes/{ref:.+}:verify", handle: g.verify, role: RoleDDL,
+			places: g.places, limit: VerifyTimeout,
 			doc: operation{
 				id: "verifyIndex", tag: tagScans, summary: "Compare every copy of an index with the KV data, while both are used",
 				body: v1.VerifyRequest{}, optional: true,
@@ -60,7 +62,8 @@ func (g *scans) scanRoutes() []route {
 					media: mediaLines,
 					lines: []any{v1.VerifyLine{}}}},
 				codes: codes}},
-		{method: "POST", path: "/v1/indexes/{ref:.+}:count", handle: g.scan, role: RoleRead, limit: ScanTimeout,
+		{method: "POST", path: "/v1/indexes/{ref:.+}:count", handle: g.scan, role: RoleRead,
+			places: g.places, limit: ScanTimeout,
 			doc: operation{
 				id: "countIndex", tag: tagScans, summary: "Count the rows that a scan would give",
 				body: v1.ScanRequest{}, optional: true, headers: session,
@@ -166,11 +169,6 @@ func (g *scans) verify(w http.ResponseWriter, r *http.Request) error {
 // answer. An indexer that cannot be reached, says that it cannot serve now, or is silent while another one is not
 // (package detector), is followed by the next one.
 func (g *scans) passOn(w http.ResponseWriter, r *http.Request, v any) error {
-	who := rpc.Principal(r.Context())
-	if err := g.places.Enter(who); err != nil {
-		return err
-	}
-	defer g.places.Leave(who)
 	body, err := scanBody(r, v)
 	if err != nil {
 		return err

@@ -224,6 +224,11 @@ func TestTroubleIsToldOnce(t *testing.T) {
 	}
 }
 
+// TestTable: what the port of a process answers is bounded, and docs/protocol.md has it.
+func TestTable(t *testing.T) {
+	rpctest.Whole(t, "A projector process with --kv-all, --admin", open(t, Config{Seeds: []string{"127.0.0.1:1"}}).table())
+}
+
 // TestOnePort: behind one port each node's projector is asked under its node's name; what there is not is said.
 func TestOnePort(t *testing.T) {
 	f := open(t, Config{Seeds: []string{"127.0.0.1:1"}})
@@ -242,7 +247,6 @@ func TestOnePort(t *testing.T) {
 		defer stop()
 	}
 	f.unserved = []core.KVNode{{Name: "10.0.0.9:11210", Why: "it has no address"}}
-	rpctest.Whole(t, "A projector process with --kv-all, --admin", f.table())
 	h := f.table().Handler()
 	ask := func(url string) (int, string) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,6 +128,74 @@ func TestWhatATableAnswers(t *testing.T) {
 	}
 }
 
+// TestPathsThatAreNone: what the router would pass over without a word stops who makes the port.
+func TestPathsThatAreNone(t *testing.T) {
+	for name, paths := range map[string][][2]string{
+		"":                   {{"GET", "/a/{x}"}, {"POST", "/a/{x}"}, {"", "/a/{x}"}, {"GET", "/b/{x:[0-9]+}:y"}},
+		"no slash":           {{"GET", "a"}},
+		"no end":             {{"GET", "/a/{x"}},
+		"no name":            {{"GET", "/a/{}"}},
+		"no expression":      {{"GET", "/a/{x:}"}},
+		"a bad expression":   {{"GET", "/a/{x:[}"}},
+		"twice":              {{"GET", "/a"}, {"POST", "/a"}, {"GET", "/a"}},
+		"twice, as HEAD":     {{"GET", "/a"}, {"HEAD", "/a"}},
+		"below any method's": {{"", "/a"}, {"GET", "/a"}},
+	} {
+		func() {
+			defer func() {
+				if refused := recover(); (refused != nil) != (name != "") {
+					t.Errorf("%q: %v", name, refused)
+				} else {
+					t.Log(refused)
+				}
+			}()
+			m := NewMux()
+			for _, p := range paths {
+				m.Handle(p[0], p[1], http.NotFoundHandler())
+			}
+		}()
+	}
+}
+
+// TestScrapes: readers of metrics that do not end keep further ones out, and nobody else; nor do others keep them out.
+func TestScrapes(t *testing.T) {
+	hang, under := make(chan struct{}), make(chan struct{}, scrapesAtOnce)
+	others := rpc.NewPlaces(1, "calls")
+	h := (&Table{Routes: []Route{
+		Metrics(Anybody(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			under <- struct{}{}
+			<-hang
+		})),
+		{Method: "GET", Path: "/other", Role: Anybody(), Limit: time.Minute, Places: others, Handle: text(
+			func(*http.Request) string { return "" })},
+	}}).Handler()
+	get := func(path string) int {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		return w.Code
+	}
+	var all sync.WaitGroup
+	if err := others.Enter(rpc.Anonymous); err != nil {
+		t.Fatal(err)
+	}
+	for range scrapesAtOnce {
+		all.Go(func() {
+			if status := get("/metrics"); status != http.StatusOK {
+				t.Errorf("a scrape beside full places of others: %d", status)
+			}
+		})
+	}
+	for range scrapesAtOnce {
+		<-under
+	}
+	others.Leave(rpc.Anonymous)
+	if one, other := get("/metrics"), get("/other"); one != http.StatusServiceUnavailable || other != http.StatusOK {
+		t.Errorf("beside %d scrapes: one more %d, another call %d", scrapesAtOnce, one, other)
+	}
+	close(hang)
+	all.Wait()
+}
+
 // TestOtherSites: what a page of another site makes a browser send is refused on every port, whoever may call.
 func TestOtherSites(t *testing.T) {
 	r := httptest.NewRequest("POST", "/things/7:count", nil)
@@ -192,6 +261,36 @@ func slowBodies(t *testing.T) {
 			t.Errorf("a body that does not come was waited for %s", took)
 		}
 		_ = c.Close()
+	}
+	stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTheBodysTimeBegins: with the call, not when somebody has been asked who sends it.
+func TestTheBodysTimeBegins(t *testing.T) { synctest.Test(t, bodysTimeBegins) }
+
+func bodysTimeBegins(t *testing.T) {
+	l := pipenet.Listen()
+	asks := Role{Name: "whom a slow one knows", Check: func(*http.Request) error { time.Sleep(BodyTime / 2); return nil }}
+	s := &Server{Log: hclog.NewNullLogger(), Grace: time.Second, Handler: (&Table{Routes: []Route{
+		{Method: "POST", Path: "/", Role: asks, Body: 10, Limit: time.Hour, Handle: body}}}).Handler()}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, l) }()
+	c, err := l.Dial(t.Context(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	began := time.Now()
+	if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc"); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if took := time.Since(began); err != nil || !strings.Contains(line, "408") || took != BodyTime {
+		t.Errorf("%q %v after %s, want 408 after %s", line, err, took, BodyTime)
 	}
 	stop()
 	if err := <-served; err != nil {

@@ -13,6 +13,10 @@ import (
 	"tidemark/internal/rpc/route"
 )
 
+// With -write-ports the test of a port's table, TestTable of its role, writes docs/protocol.md; for all of them, one after
+// the other since all write one file:
+//
+//	go test -p 1 ./indexer ./internal/node ./kv ./projector ./projector/fleet -run TestTable -write-ports
 var write = flag.Bool("write-ports", false, "write what ports answer into docs/protocol.md")
 
 // page is where the tables of ports stand, from the root of the tree.
@@ -25,23 +29,22 @@ func Whole(t testing.TB, heading string, table *route.Table) {
 	if !strings.Contains(table.Lacks, "%s") {
 		t.Errorf("%q does not say which path there is not", table.Lacks)
 	}
-	seen := map[string]bool{}
+	_ = table.Handler() // panics where a path is none, or is there twice
 	for _, rt := range table.Routes {
 		name := call(&rt)
 		takes := rt.Method != http.MethodGet && rt.Method != http.MethodDelete
 		switch {
-		case seen[name]:
-			t.Errorf("%s is there twice", name)
 		case rt.Role.Name == "":
 			t.Errorf("%s does not say who may call it", name)
 		case rt.Body < 0 || !takes && rt.Body != 0:
 			t.Errorf("%s takes a body of %d bytes", name, rt.Body)
+		case rt.Body > 0 && !rt.Stream && rt.Limit < route.BodyTime:
+			t.Errorf("%s may take %s, and its body alone %s", name, rt.Limit, route.BodyTime)
 		case (rt.Limit > 0) == rt.Stream:
 			t.Errorf("%s may take %s, and streams: %t; want either", name, rt.Limit, rt.Stream)
 		case rt.Handle == nil:
 			t.Errorf("%s has no handler", name)
 		}
-		seen[name] = true
 	}
 	documented(t, heading, table)
 }
@@ -77,7 +80,8 @@ func documented(t testing.TB, heading string, table *route.Table) {
 			t.Fatal(err)
 		}
 	default:
-		t.Errorf("%s, %s: it is\n%s\nand not what is written there; write it with -write-ports", page, heading, want)
+		t.Errorf("%s, %s: it is\n%s\nand not what is written there; go test -run TestTable -write-ports writes it", page,
+			heading, want)
 	}
 }
 
