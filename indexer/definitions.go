@@ -99,7 +99,7 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	if err := x.dropForeign(ctx, want); err != nil {
 		return nil, err
 	}
-	x.catalog.Expect(want, x.has)
+	x.catalog.Expect(d, want, x.has)
 	err := x.arrange(ctx, d, want, named)
 	if x.health.Set(copiesSource, "") {
 		wake(x.report)

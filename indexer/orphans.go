@@ -35,18 +35,25 @@ type orphans struct {
 	all map[index.CopyID]*orphan
 }
 
-// named returns the copies of the list before d, when d follows it in the same epoch of the same cluster: what d lacks
-// of them was taken away by a commit. Of any other copy nobody here knows why it is not in d.
+// named returns the copies of the lists before d, when d follows them in the same epoch of the same cluster: of the one
+// in force, and of those since then that were given up in the middle. What d lacks of them was taken away by a commit.
+// Of any other copy nobody here knows why it is not in d.
 func (x *Indexer) named(d *wire.Definitions) map[index.CopyID]core.Wanted {
-	was, follows := x.catalog.Before(d)
+	was, follows, tried := x.catalog.Before(d)
 	if !follows {
-		return nil
+		return tried
 	}
 	node, ok := x.nodeOf(&was)
 	if !ok {
-		return nil
+		return tried
 	}
-	return core.Placed(&was, node)
+	all := core.Placed(&was, node)
+	for id, w := range tried {
+		if _, ok := all[id]; !ok {
+			all[id] = w
+		}
+	}
+	return all
 }
 
 // letGo drops the copies that were named before and are not wanted now, and makes orphans of the others that are not

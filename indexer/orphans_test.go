@@ -109,6 +109,36 @@ func TestOrphanAdopted(t *testing.T) {
 	w.reported()
 }
 
+// TestAListInTheMiddleOfWhichItIsGivenUp: what such a list had made is dropped by the next one that lacks it, as what a
+// commit took away; it is no orphan, whose grace is ten minutes.
+func TestAListInTheMiddleOfWhichItIsGivenUp(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	inTheWay := filepath.Join(w.x.cfg.Dir, definitionsFile+".tmp")
+	if err := os.Mkdir(inTheWay, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []index.CopyID{20, 30} {
+		if err := w.define(10, id); code(err) != errcode.Unavailable || !w.there(id) {
+			t.Fatalf("a list that cannot be stored: %v; copy %d is made: %v", err, id, w.there(id))
+		}
+	}
+	if err := os.Remove(inTheWay); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	w.until("the copies are gone", func() bool { return !w.there(20) && !w.there(30) })
+	if !w.there(10) {
+		t.Error("a copy that is wanted is gone")
+	}
+	w.reported()
+}
+
 // TestOrphanDropped: after its grace an orphan is dropped when the present leader says so, and not otherwise.
 func TestOrphanDropped(t *testing.T) {
 	w := newWorld(t)

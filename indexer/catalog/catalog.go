@@ -76,11 +76,12 @@ func (c *Catalog) NothingNew(d *wire.Definitions) bool {
 	return false
 }
 
-// Before returns the list in force, and whether d follows it, see core.Lists.
-func (c *Catalog) Before(d *wire.Definitions) (was wire.Definitions, follows bool) {
+// Before returns the list in force, whether d follows it, and what lists between the two have placed here, see
+// core.Lists.
+func (c *Catalog) Before(d *wire.Definitions) (was wire.Definitions, follows bool, tried map[index.CopyID]core.Wanted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.lists.InForce, c.lists.Follows(d)
+	return c.lists.InForce, c.lists.Follows(d), c.lists.Tried(d)
 }
 
 // Resume takes over the list of an earlier run.
@@ -90,12 +91,13 @@ func (c *Catalog) Resume(d *wire.Definitions) {
 	c.lists.Resume(d)
 }
 
-// Expect notes which copies are about to be made, until the list that wants them is in force: no side stream is asked
+// Expect notes which copies of a list are about to be made, until the list that wants them is in force: no side stream is asked
 // for them alone before all are here. Each takes its time to be made, and the stream that feeds them may have begun:
 // what came first would have KV read the bucket for itself, and once more for the others.
-func (c *Catalog) Expect(want map[index.CopyID]core.Wanted, isHere func(index.CopyID) bool) {
+func (c *Catalog) Expect(d *wire.Definitions, want map[index.CopyID]core.Wanted, isHere func(index.CopyID) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.lists.Make(d, want, isHere)
 	was := c.making
 	c.making = map[index.CopyID]bool{}
 	for id := range want {

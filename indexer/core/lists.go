@@ -2,6 +2,8 @@ package core
 
 import (
 	"cmp"
+	"maps"
+
 	"reflect"
 	"slices"
 
@@ -61,13 +63,22 @@ type Lists struct {
 	// leader has spoken.
 	Obeyed  uint64
 	halfway bool // the last list was given up in the middle
+	tried   tried
+}
+
+// tried is what lists place here that were begun since the one in force and given up in the middle: some of it may have
+// been made.
+type tried struct {
+	fence    wire.Fence
+	revision uint64 // of the newest
+	copies   map[index.CopyID]Wanted
 }
 
 // Resume takes over the list of an earlier run. The leader's list counts, also when it is the same.
 func (l *Lists) Resume(d *wire.Definitions) {
 	l.Obeyed = d.Revision
 	l.InForce = *d
-	l.InForce.Revision, l.halfway = 0, false
+	l.InForce.Revision, l.halfway, l.tried = 0, false, tried{}
 }
 
 // Judgement is what a list is to a node.
@@ -121,7 +132,38 @@ func (l *Lists) NothingNew(d *wire.Definitions) bool {
 func (l *Lists) Begin() { l.halfway = true }
 
 // Take puts a list in force.
-func (l *Lists) Take(d *wire.Definitions) { l.InForce, l.Obeyed, l.halfway = *d, d.Revision, false }
+func (l *Lists) Take(d *wire.Definitions) {
+	l.InForce, l.Obeyed, l.halfway, l.tried = *d, d.Revision, false, tried{}
+}
+
+// Make notes what a list that is being taken over places here. What earlier ones had placed is remembered as long as
+// isHere has it.
+func (l *Lists) Make(d *wire.Definitions, want map[index.CopyID]Wanted, isHere func(index.CopyID) bool) {
+	t := &l.tried
+	if t.copies == nil || t.fence.ClusterID != d.Fence.ClusterID || t.fence.Epoch != d.Fence.Epoch {
+		*t = tried{copies: map[index.CopyID]Wanted{}}
+	}
+	for id := range t.copies {
+		if !isHere(id) {
+			delete(t.copies, id)
+		}
+	}
+	for id, w := range want { // without the rest of the list, which would be kept with it
+		t.copies[id] = Wanted{Index: &index.Definition{ID: w.Index.ID, CreatedMS: w.Index.CreatedMS},
+			Bucket: &wire.Bucket{UUID: w.Bucket.UUID, VBuckets: w.Bucket.VBuckets}}
+	}
+	t.fence, t.revision = d.Fence, max(t.revision, d.Revision)
+}
+
+// Tried are the copies that lists have placed here which were given up in the middle, and which d follows in the same
+// epoch of the same cluster: as of those of the list in force, what d lacks of them was taken away by a commit.
+func (l *Lists) Tried(d *wire.Definitions) map[index.CopyID]Wanted {
+	t := &l.tried
+	if t.fence.ClusterID != d.Fence.ClusterID || t.fence.Epoch != d.Fence.Epoch || d.Revision < t.revision {
+		return nil
+	}
+	return maps.Clone(t.copies)
+}
 
 // Follows reports whether d follows the list in force in the same epoch of the same cluster: what d lacks of its copies
 // was taken away by a commit, and is dropped. Of any other copy nobody here knows why it is not in d.

@@ -74,6 +74,27 @@ func TestLists(t *testing.T) {
 	if l.Told(1) != 7 || l.Told(2) != 0 {
 		t.Errorf("leaders are told revision %d, and %d", l.Told(1), l.Told(2))
 	}
+	tried := list(1, 8, at(10, 0, 1, partition.Allocated), at(11, 1, 1, partition.Allocated))
+	all, here := Placed(tried, 1), func(index.CopyID) bool { return true }
+	l.Make(tried, all, here)
+	other := list(1, 9)
+	other.Fence.ClusterID = "other"
+	for what, d := range map[string]*wire.Definitions{"before it": list(1, 7), "of another epoch": list(2, 9),
+		"of another cluster": other} {
+		if got := l.Tried(d); len(got) > 0 {
+			t.Errorf("a list %s takes %v away", what, got)
+		}
+	}
+	if got := l.Tried(list(1, 9)); len(got) != 2 || got[11].Index.ID != 1 || got[11].Bucket.UUID != "u" {
+		t.Errorf("of one that was given up: %+v", got)
+	}
+	l.Make(list(1, 9), nil, func(id index.CopyID) bool { return id == 11 })
+	if got := l.Tried(list(1, 10)); len(got) != 1 {
+		t.Errorf("of what is gone: %+v", got)
+	}
+	if l.Take(list(1, 10)); len(l.Tried(list(1, 11))) > 0 {
+		t.Error("a list that is in force says all")
+	}
 	stored := *first
 	l = Lists{}
 	l.Resume(&stored)
@@ -83,7 +104,7 @@ func TestLists(t *testing.T) {
 	judge("the same, of the leader", first, Newer, false)
 	judge("an older one, which takes nothing away", list(1, 4), Newer, false)
 	judge("the next one", list(1, 6), Newer, true)
-	other := list(1, 6)
+	other = list(1, 6)
 	other.Fence.ClusterID = "other"
 	judge("of another cluster", other, Newer, false)
 }
