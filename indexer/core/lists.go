@@ -3,7 +3,6 @@ package core
 import (
 	"cmp"
 	"maps"
-
 	"reflect"
 	"slices"
 
