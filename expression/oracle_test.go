@@ -313,8 +313,8 @@ func TestPlacesBeyondIntegers(t *testing.T) {
 	}
 }
 
-// TestNumbersBeyondFloats: what a function or an operator makes of a number that no float64 holds, in the place of each of
-// its arguments, and where it fails.
+// TestNumbersBeyondFloats: what a function or an operator makes of a number that no float64 holds, in the place of each
+// of its arguments, and where it fails.
 func TestNumbersBeyondFloats(t *testing.T) {
 	var texts []string
 	for _, f := range expression.Functions() {
@@ -328,8 +328,9 @@ func TestNumbersBeyondFloats(t *testing.T) {
 			}
 		}
 	}
-	for _, form := range []string{"-X", "X + 1", "1 - X", "X * 0", "X / 2", "2 / X", "X % 2", "2 % X", "X || ''", "X = 1", "X < 1",
-		"X IN [X]", "X BETWEEN 1 AND 2", "[1][X]", "[1][X:]", "[1][:X]", "CASE WHEN X THEN 1 END", "X AND TRUE", "NOT X"} {
+	for _, form := range []string{"-X", "X + 1", "1 - X", "X * 0", "X / 2", "2 / X", "X % 2", "2 % X", "X || ''", "X = 1",
+		"X < 1", "X IN [X]", "X BETWEEN 1 AND 2", "[1][X]", "[1][X:]", "[1][:X]", "CASE WHEN X THEN 1 END",
+		"X AND TRUE", "NOT X"} {
 		texts = append(texts, strings.ReplaceAll(form, "X", "a"))
 	}
 	var s expression.Scratch
