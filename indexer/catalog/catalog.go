@@ -91,8 +91,9 @@ func (c *Catalog) Resume(d *wire.Definitions) {
 	c.lists.Resume(d)
 }
 
-// Expect notes which copies of a list are about to be made, until it is in force: no side stream is asked for them alone before all are here. Each takes its time to be made, and the stream that feeds them may have begun:
-// what came first would have KV read the bucket for itself, and once more for the others.
+// Expect notes which copies of a list are about to be made, until it is in force: no side stream is asked for them
+// alone before all are here. Each takes its time to be made, and the stream that feeds them may have begun: what came
+// first would have KV read the bucket for itself, and once more for the others.
 func (c *Catalog) Expect(d *wire.Definitions, want map[index.CopyID]core.Wanted, isHere func(index.CopyID) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

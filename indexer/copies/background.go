@@ -17,11 +17,11 @@ const (
 	mostYield  = 50 * time.Millisecond
 )
 
-// Background is the work of a node, for all its buckets, that nobody waits for: writers of builds, and merges of tables.
-// The writers together leave a processor to everything else, and both pause while scans wait: for their rows, or for a
-// stability timestamp, which needs processors in every process that it passes through; not while one waits for a copy
-// to be filled, which they do. One that is slow does not count, so that a bucket's waits for another's a task's patience
-// at most.
+// Background is the work of a node, for all its buckets, that nobody waits for: writers of builds, and merges of
+// tables. The writers together leave a processor to everything else, and both pause while scans wait: for their rows,
+// or for a stability timestamp, which needs processors in every process that it passes through; not while one waits
+// for a copy to be filled, which they do. One that is slow does not count, so that a bucket's waits for another's a
+// task's patience at most.
 type Background struct {
 	places *semaphore.Weighted
 
