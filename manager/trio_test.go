@@ -1,9 +1,11 @@
 package manager
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -376,6 +378,7 @@ func TestContract(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a body that does not come", func(t *testing.T) { c.slowBodies(t) })
 	t.Run("a forwarded request goes no further", func(t *testing.T) {
 		status, h, body := c.once(c.follower(), "GET", "/v1/indexes", "", map[string]string{api.HeaderForwarded: "m9"})
 		if p := problemOf(t, h, body); status != 503 || p.Code != "NO_LEADER" || p.Leader == nil ||
@@ -395,6 +398,55 @@ func TestContract(t *testing.T) {
 			t.Errorf("%s", body)
 		}
 	})
+}
+
+// slowBodies: whoever sends, and whichever manager takes it, the end of a body that does not come within its time is not
+// waited for, and one that is cut off was not written.
+func (c *trio) slowBodies(t *testing.T) {
+	for role, n := range map[string]*node{"leader": c.nodes[c.leader()], "follower": c.follower()} {
+		for _, tc := range []struct {
+			path   string
+			cut    bool
+			status string
+			code   errcode.Code
+		}{
+			{"/v1/statements", false, "408", errcode.BodyTooSlow},
+			{"/v1/indexes/b/n:scan", false, "408", errcode.BodyTooSlow},
+			{"/v1/components/i1/reports?kind=indexer", false, "408", errcode.BodyTooSlow},
+			{"/v1/components/i1/reports?kind=indexer", true, "400", errcode.BadRequest},
+			{"/v1/restore?mode=in-place", true, "400", errcode.BadRequest},
+		} {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(n.url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			timeout := time.Hour
+			if !tc.cut {
+				timeout = 200 * time.Millisecond
+			}
+			_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n%s: %d\r\n\r\n{",
+				tc.path, api.HeaderTimeout, timeout.Milliseconds())
+			if tc.cut && err == nil {
+				err = conn.(*net.TCPConn).CloseWrite()
+			}
+			if err == nil {
+				err = conn.SetReadDeadline(time.Now().Add(patience))
+			}
+			var resp *http.Response
+			if err == nil {
+				resp, err = http.ReadResponse(bufio.NewReader(conn), nil)
+			}
+			if err != nil {
+				t.Fatalf("%s at the %s: %v", tc.path, role, err)
+			}
+			body, err := io.ReadAll(resp.Body)
+			if p := problemOf(t, resp.Header, body); err != nil || !strings.HasPrefix(resp.Status, tc.status) ||
+				p.Code != tc.code {
+				t.Errorf("%s, cut %t, at the %s: %s %+v %v; want %s", tc.path, tc.cut, role, resp.Status, p, err, tc.code)
+			}
+			_ = conn.Close()
+		}
+	}
 }
 
 // TestOneOutcome: the ledger gives the one outcome on any node and after a change of leaders.
