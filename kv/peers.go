@@ -221,7 +221,7 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 		return fmt.Errorf("%s: %w", admin, err)
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		return refusal(admin, resp.Status, raw)
+		return refusal(admin, resp.StatusCode, raw)
 	}
 	if answer == nil || len(raw) == 0 {
 		return nil
@@ -232,7 +232,9 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 	return nil
 }
 
-func refusal(admin, status string, raw []byte) error {
+// refusal is the error that an answer stands for. One that does not know the path, or the method, has not judged what it
+// was asked: it is an older node, or none of ours. Nor has one that failed, or had too much to do.
+func refusal(admin string, status int, raw []byte) error {
 	var p problem
 	if bytes.Contains(raw, []byte("HTTP request to an HTTPS server")) { // net/http's own answer
 		return fmt.Errorf("%w, and it was asked without: %s: either all nodes have --tls-ca, --tls-cert and --tls-key, or "+
@@ -240,7 +242,7 @@ func refusal(admin, status string, raw []byte) error {
 			"commands name its CA (--tls-ca)", ErrNeedsTLS, admin)
 	}
 	if json.Unmarshal(raw, &p) != nil || p.Detail == "" {
-		return fmt.Errorf("%s: %s: %.200s", admin, status, bytes.TrimSpace(raw))
+		return fmt.Errorf("%s: %d %s: %.200s", admin, status, http.StatusText(status), bytes.TrimSpace(raw))
 	}
 	switch p.Code {
 	case codeNotLeader:
@@ -252,6 +254,12 @@ func refusal(admin, status string, raw []byte) error {
 	}
 	if err := refusalOf(p.Code, p.Detail); err != nil {
 		return err
+	}
+	switch {
+	case status == http.StatusNotFound, status == http.StatusMethodNotAllowed:
+		return fmt.Errorf("%s does not know what it is asked, as a node of another version: %s", admin, p.Detail)
+	case status >= http.StatusInternalServerError:
+		return fmt.Errorf("%s: %d %s: %s", admin, status, http.StatusText(status), p.Detail)
 	}
 	return fmt.Errorf("%w by %s: %s", ErrRefused, admin, p.Detail)
 }
