@@ -301,25 +301,34 @@ func Show[Resp any](f func(ctx context.Context) (Resp, error)) HandlerFunc {
 	}
 }
 
-// Client sends messages of package wire. The zero value is not usable; see NewClient.
+// Client sends messages of package wire. The zero value is not usable; see NewClient, NewFreshClient.
 type Client struct {
 	cluster atomic.Pointer[string]
 	http    *http.Client
-	fresh   *http.Client
 }
 
 // NewClient returns a client with its own connection pool: keep-alive, at most perHost connections to one address. conf
 // is for https addresses, nil for none of its own.
 func NewClient(perHost int, conf *tls.Config) *Client {
+	return &Client{http: &http.Client{Transport: transport(perHost, conf)}}
+}
+
+// NewFreshClient returns one that makes a connection for each request, at most perHost to one address at a time. Where
+// its server has died it is refused, and the caller knows that nothing was sent; what is sent on a kept connection to it
+// is lost without a word of whether it was read.
+func NewFreshClient(perHost int, conf *tls.Config) *Client {
+	fresh := transport(perHost, conf)
+	fresh.DisableKeepAlives = true
+	return &Client{http: &http.Client{Transport: fresh}}
+}
+
+func transport(perHost int, conf *tls.Config) *http.Transport {
 	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAlive: 5 * time.Second}
-	kept := &http.Transport{
+	return &http.Transport{
 		DialContext: dialer.DialContext, MaxIdleConns: 256, MaxIdleConnsPerHost: perHost, MaxConnsPerHost: perHost,
 		IdleConnTimeout: 60 * time.Second, ResponseHeaderTimeout: longestCall, DisableCompression: true,
 		TLSClientConfig: conf, TLSHandshakeTimeout: 5 * time.Second,
 	}
-	fresh := kept.Clone()
-	fresh.DisableKeepAlives = true
-	return &Client{http: &http.Client{Transport: kept}, fresh: &http.Client{Transport: fresh}}
 }
 
 // longestCall bounds calls whose context has no end: more than any call of the product may take, which is a scan's
@@ -329,7 +338,6 @@ const longestCall = 11 * time.Minute
 // Wrap puts a transport around the client's own, before its first use.
 func (c *Client) Wrap(around func(http.RoundTripper) http.RoundTripper) {
 	c.http.Transport = around(c.http.Transport)
-	c.fresh.Transport = around(c.fresh.Transport)
 }
 
 // Close drops idle connections.
@@ -337,10 +345,6 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // HTTP returns the underlying client, for streams.
 func (c *Client) HTTP() *http.Client { return c.http }
-
-// Fresh returns one that makes a connection for each request. Where its server has died it is refused, and the caller
-// knows that nothing was sent; what is sent on a kept connection to it is lost without a word of whether it was read.
-func (c *Client) Fresh() *http.Client { return c.fresh }
 
 // SetCluster makes every later Do name the caller's cluster.
 func (c *Client) SetCluster(id string) { c.cluster.Store(&id) }

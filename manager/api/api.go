@@ -114,6 +114,7 @@ func New(cfg Config) *API {
 	}))
 	g := &ground{cfg: cfg, now: time.Now, limiting: make(chan struct{}, 1),
 		rpc:        rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
+		fresh:      rpc.NewFreshClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
 		indexers:   indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
 		projectors: projectorclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector))}
 	a := over(g)

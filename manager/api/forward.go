@@ -154,7 +154,7 @@ func (g *ground) sender(r *http.Request, rt *route) *http.Client {
 	if harmless(r, rt) || repeatable(r, rt) {
 		return g.rpc.HTTP()
 	}
-	return g.rpc.Fresh()
+	return g.fresh.HTTP()
 }
 
 // harmless reports whether it is no matter if a request was done: of a read, a dry run and what components send.

@@ -98,7 +98,7 @@ func failure(t *testing.T, sent bool, err error) errcode.Code {
 func TestAWriteWithoutAKeyBehindADeadLeader(t *testing.T) {
 	leader := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer leader.Close()
-	g := &ground{rpc: rpc.NewClient(1, nil)}
+	g := &ground{rpc: rpc.NewClient(1, nil), fresh: rpc.NewFreshClient(1, nil)}
 	defer g.rpc.Close()
 	ask := func(key string) (*http.Client, *http.Request) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, leader.URL+"/v1/indexes",

@@ -16,6 +16,8 @@ type ground struct {
 	cfg Config
 	now func() time.Time
 	rpc *rpc.Client // to other managers
+	// fresh is for what must not be sent twice to other managers.
+	fresh *rpc.Client
 	// indexers and projectors are asked for their figures, and for how much they log.
 	indexers   *indexerclient.Client
 	projectors *projectorclient.Client

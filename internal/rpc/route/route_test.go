@@ -92,6 +92,7 @@ func TestWhatATableAnswers(t *testing.T) {
 		{method: "POST", path: "/things/7:count", sent: "abcd", status: 413, want: "BODY_TOO_LARGE"},
 		{method: "PUT", path: "/things/7:count", status: 405, want: "METHOD_NOT_ALLOWED"},
 		{method: "GET", path: "/things/a%2Fb%20c", status: 200, want: "thing a/b c"},
+		{method: "GET", path: "/things/7%3Acount", status: 200, want: "thing 7:count"}, // an escaped colon begins no verb
 		{method: "GET", path: "/things", status: 404, want: "NOT_FOUND"},
 		{method: "GET", path: "//things/a", status: 404, want: "NOT_FOUND"},
 		{method: "PUT", path: "/nobody", status: 403, want: "FORBIDDEN"},
