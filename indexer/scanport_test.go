@@ -63,7 +63,7 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				return nil, rpc.Refuse(errcode.Forbidden, "a scan needs role read")
 			}
 			return &scanport.Checked{Principal: who.Name}, nil
-		})(w, r)
+		}).ServeHTTP(w, r)
 	case strings.HasSuffix(r.URL.Path, ":scan"):
 		d.scans++
 		_, _ = w.Write([]byte(`{"key":[1],"id":"by-manager"}` + "\n" + `{"end":true,"rows":1}` + "\n"))

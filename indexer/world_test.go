@@ -144,7 +144,7 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 			w.endpoint, w.known = q.Endpoint, true
 			return &wire.RegisterReply{ClusterID: testCluster, Node: 3, Fence: wire.Fence{ClusterID: testCluster, Epoch: 1,
 				Term: w.term}, Leader: wire.Leader{ID: "m1", REST: w.manager.URL, Term: w.term}}, nil
-		})(rw, r)
+		}).ServeHTTP(rw, r)
 	case strings.HasPrefix(r.URL.Path, "/v1/components/"):
 		rpc.Message(func(_ context.Context, q *wire.IndexerReport) (*wire.ReportReply, error) {
 			w.mu.Lock()
@@ -167,7 +167,7 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 			reply := &wire.ReportReply{Known: w.known, Revision: w.revision, Leader: wire.Leader{ID: "m1", REST: w.manager.URL,
 				Term: w.term}, TransferRate: w.rate, Full: err != nil, HW: []string{testBucket}}
 			return reply, nil
-		})(rw, r)
+		}).ServeHTTP(rw, r)
 	case strings.HasSuffix(r.URL.Path, ":stabilize"):
 		rpc.Message(func(ctx context.Context, _ *wire.StabilizeRequest) (*wire.BucketStability, error) {
 			if w.slow != nil {
@@ -178,7 +178,7 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 			}
 			s := w.promote(ctx)
 			return &s, nil
-		})(rw, r)
+		}).ServeHTTP(rw, r)
 	case w.users != nil:
 		w.users.ServeHTTP(rw, r)
 	default:
@@ -194,7 +194,7 @@ func (w *world) serveProjector(rw http.ResponseWriter, r *http.Request) {
 		rpc.Message(func(context.Context, *wire.StreamStop) (*wire.OK, error) {
 			return &wire.OK{},
 				nil
-		})(rw, r)
+		}).ServeHTTP(rw, r)
 	case "/v1/seqnos":
 		rpc.Message(func(context.Context, *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 			w.mu.Lock()
@@ -206,7 +206,7 @@ func (w *world) serveProjector(rw http.ResponseWriter, r *http.Request) {
 				reply.Seqnos = append(reply.Seqnos, w.high(vb))
 			}
 			return reply, nil
-		})(rw, r)
+		}).ServeHTTP(rw, r)
 	default:
 		http.NotFound(rw, r)
 	}

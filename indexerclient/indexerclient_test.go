@@ -48,7 +48,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			return nil, rpc.Refuse(errcode.BadRequest, "as the test wants")
 		}
 		return &wire.StabilityReply{Missing: missing}, nil
-	})(w, req)
+	}).ServeHTTP(w, req)
 }
 
 // TestStabilityTravelsAsChanges: whatever an indexer knew before, it has what it was sent when the call has ended well,
