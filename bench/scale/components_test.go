@@ -190,7 +190,8 @@ func (p *projector) Run(ctx context.Context) error {
 		return &wire.ProjectorHello{Report: *r}, nil
 	}))
 	m.Handle("PUT /v1/definitions", rpc.Message(p.definitions))
-	m.Handle("POST /v1/definitions:change", rpc.Message(func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+	m.Handle("POST /v1/definitions:change", rpc.Message(func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply,
+		error) {
 		_, reply, err := p.change(ctx, req)
 		return reply, err
 	}))
@@ -409,7 +410,8 @@ func (n *indexer) Run(ctx context.Context) error {
 		r.Shorten()
 		return &wire.IndexerHello{Report: *r}, nil
 	}))
-	m.Handle("PUT /v1/definitions", rpc.Message(func(ctx context.Context, req *wire.Definitions) (*wire.DefinitionsReply, error) {
+	m.Handle("PUT /v1/definitions", rpc.Message(func(ctx context.Context, req *wire.Definitions) (*wire.DefinitionsReply,
+		error) {
 		reply, err := n.definitions(ctx, req)
 		if err == nil {
 			n.place(req)
@@ -417,7 +419,8 @@ func (n *indexer) Run(ctx context.Context) error {
 		}
 		return reply, err
 	}))
-	m.Handle("POST /v1/definitions:change", rpc.Message(func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+	m.Handle("POST /v1/definitions:change", rpc.Message(func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply,
+		error) {
 		d, reply, err := n.change(ctx, req)
 		if err == nil && d != nil {
 			n.place(d)
