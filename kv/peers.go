@@ -232,8 +232,8 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 	return nil
 }
 
-// refusal is the error that an answer stands for. One that does not know the path, or the method, has not judged what it
-// was asked: it is an older node, or none of ours. Nor has one that failed, or had too much to do.
+// refusal is the error that an answer stands for. Who does not know the path, or the method, has not judged what it was
+// asked: it is an older node, or none of ours. Nor has one that failed, or had too much to do.
 func refusal(admin string, status int, raw []byte) error {
 	var p problem
 	if bytes.Contains(raw, []byte("HTTP request to an HTTPS server")) { // net/http's own answer

@@ -30,7 +30,8 @@ func TestWhatIsARefusal(t *testing.T) {
 		refused bool
 		says    string
 	}{
-		{"refused", 409, told(problem{Code: codeRefused, Detail: "no bucket"}), ErrRefused, true, "refused by n:1: no bucket"},
+		{"refused", 409, told(problem{Code: codeRefused, Detail: "no bucket"}), ErrRefused, true,
+			"refused by n:1: no bucket"},
 		{"the seal", 412, told(problem{Code: codeSealBroken, Detail: "gone"}), store.ErrSealBroken, false, "gone"},
 		{"an older map", 409, told(problem{Code: codeOlder, Detail: "2.1"}), errOlder, false, "2.1"},
 		{"a scope", 409, told(problem{Code: "NO_SCOPE", Detail: "s"}), clustermap.ErrNoScope, true, "s"},

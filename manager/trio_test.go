@@ -400,8 +400,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// slowBodies: whoever sends, and whichever manager takes it, the end of a body that does not come within its time is not
-// waited for, and one that is cut off was not written.
+// slowBodies: whoever sends, and whichever manager takes it, a body that does not come within its time is not waited
+// for, and one that is cut off was not written.
 func (c *trio) slowBodies(t *testing.T) {
 	for role, n := range map[string]*node{"leader": c.nodes[c.leader()], "follower": c.follower()} {
 		for _, tc := range []struct {

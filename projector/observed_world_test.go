@@ -191,7 +191,8 @@ func (w *observedWorld) serveManager() {
 		return &wire.RegisterReply{ClusterID: "c1", Fence: fence, Leader: wire.Leader{ID: "m1", REST: w.manager.URL,
 			Term: 1}}, nil
 	}))
-	mux.Handle("/v1/components/{id}/reports", rpc.Message(func(_ context.Context, r *wire.ProjectorReport) (*wire.ReportReply, error) {
+	mux.Handle("/v1/components/{id}/reports", rpc.Message(func(_ context.Context,
+		r *wire.ProjectorReport) (*wire.ReportReply, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for i := range r.Buckets {

@@ -190,8 +190,8 @@ func (p *projector) Run(ctx context.Context) error {
 		return &wire.ProjectorHello{Report: *r}, nil
 	}))
 	m.Handle("PUT /v1/definitions", rpc.Message(p.definitions))
-	m.Handle("POST /v1/definitions:change", rpc.Message(func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply,
-		error) {
+	m.Handle("POST /v1/definitions:change", rpc.Message(func(ctx context.Context,
+		req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
 		_, reply, err := p.change(ctx, req)
 		return reply, err
 	}))
@@ -419,8 +419,8 @@ func (n *indexer) Run(ctx context.Context) error {
 		}
 		return reply, err
 	}))
-	m.Handle("POST /v1/definitions:change", rpc.Message(func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply,
-		error) {
+	m.Handle("POST /v1/definitions:change", rpc.Message(func(ctx context.Context,
+		req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
 		d, reply, err := n.change(ctx, req)
 		if err == nil && d != nil {
 			n.place(d)

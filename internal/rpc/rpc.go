@@ -314,8 +314,8 @@ func NewClient(perHost int, conf *tls.Config) *Client {
 }
 
 // NewFreshClient returns one that makes a connection for each request, at most perHost to one address at a time. Where
-// its server has died it is refused, and the caller knows that nothing was sent; what is sent on a kept connection to it
-// is lost without a word of whether it was read.
+// its server has died it is refused, and the caller knows that nothing was sent; what is sent on a kept connection is
+// lost without a word of whether it was read.
 func NewFreshClient(perHost int, conf *tls.Config) *Client {
 	fresh := transport(perHost, conf)
 	fresh.DisableKeepAlives = true
