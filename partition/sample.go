@@ -81,8 +81,8 @@ func (s *Samples) Spread(n, most int) (keys [][]byte, of int) {
 	return nil, len(all)
 }
 
-// Some returns at most n of what has come, of at most so many bytes together, as likely one as any other. of is how many
-// were kept to choose from; Samples has none afterwards.
+// Some returns at most n of what has come, of at most so many bytes together, as likely one as any other. of is how
+// many were kept to choose from; Samples has none afterwards.
 func (s *Samples) Some(n, most int) (keys [][]byte, of int) {
 	all := s.kept
 	of = len(all)

@@ -18,10 +18,10 @@ func indexStatistics(s Streams, f *serverFlags) *cobra.Command {
 	var histogram bool
 	cmd := &cobra.Command{Use: "statistics BUCKET/NAME|ID", Short: "How the values of an index's components are spread: " +
 		"distinct ones, common ones, histograms",
-		Long: `Looks at a sample of the entries, and tells of each component of the key how many entries have no value (MISSING)
-or NULL, about how many different values there are, the least and the greatest one of the sample, and which values have
-most entries. With --histogram also a histogram: bins of about as many entries each. Where the sample is the whole
-index all numbers are exact, and are said to be.
+		Long: `Looks at a sample of the entries, and tells of each component of the key how many entries have no value
+(MISSING) or NULL, about how many different values there are, the least and the greatest one of the sample, and which
+values have most entries. With --histogram also a histogram: bins of about as many entries each. Where the sample is
+the whole index all numbers are exact, and are said to be.
 
 Of each slice at most 4096 entries are looked at. Nothing is kept: each call looks anew.`,
 		Example: `  tidemark index statistics world/airports_by_country

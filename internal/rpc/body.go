@@ -30,7 +30,7 @@ type bounded struct {
 // Read implements io.Reader.
 func (b *bounded) Read(into []byte) (int, error) {
 	n, err := b.ReadCloser.Read(into)
-	if err == nil || err == io.EOF { //nolint:errorlint // what io.Reader promises
+	if err == nil || err == io.EOF {
 		return n, err
 	}
 	var refused *Problem

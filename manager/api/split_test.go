@@ -56,8 +56,8 @@ func TestSamplingAsksReplicas(t *testing.T) {
 				Node: index.NodeID(n), State: partition.Allocated})
 		}
 	}
-	s := sampling{ground: a.ground, until: time.Now().Add(15 * time.Second), silent: map[index.NodeID]bool{}, ask: askOf(parts),
-		addrs: map[index.NodeID]string{0: hangs.URL, 1: refuses.URL, 2: answers.URL}}
+	s := sampling{ground: a.ground, until: time.Now().Add(15 * time.Second), silent: map[index.NodeID]bool{},
+		ask: askOf(parts), addrs: map[index.NodeID]string{0: hangs.URL, 1: refuses.URL, 2: answers.URL}}
 	of, err := s.all(t.Context(), x)
 	if err != nil || hung.Load() == 0 || hung.Load() > 2*sampledAtOnce || refused.Load() == 0 {
 		t.Fatalf("%v; asked who hangs %d times, who refuses %d times", err, hung.Load(), refused.Load())

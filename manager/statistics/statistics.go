@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	// MaxBins bounds the bins of a histogram, and DefaultBins are those of who asks for none.
-	MaxBins     = 256
+	// MaxBins bounds the bins of a histogram.
+	MaxBins = 256
+	// DefaultBins are those of who asks for none.
 	DefaultBins = 32
 	// mostCommon bounds the common values.
 	mostCommon = 10

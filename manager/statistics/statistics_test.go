@@ -69,7 +69,8 @@ func TestComponents(t *testing.T) {
 		if s.Exact {
 			b.WriteString(" exact")
 		}
-		fmt.Fprintf(&b, ": missing %d null %d distinct %d [%s..%s ] common [", x.Missing, x.Null, x.Distinct, x.Least, x.Greatest)
+		fmt.Fprintf(&b, ": missing %d null %d distinct %d [%s..%s ] common [", x.Missing, x.Null, x.Distinct, x.Least,
+			x.Greatest)
 		var common, bins []string
 		for _, v := range x.Common {
 			common = append(common, fmt.Sprintf("%s:%d", v.Value, v.Items))

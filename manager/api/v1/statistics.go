@@ -26,8 +26,8 @@ type ComponentStatistics struct {
 	Null       uint64 `json:"null"`    // entries
 	// Distinct is how many different values there are beside MISSING and NULL.
 	Distinct uint64 `json:"distinct"`
-	// Least and Greatest are of the sample, in the order of values; MISSING and NULL do not count, and a value of more than
-	// 4096 bytes is left out.
+	// Least and Greatest are of the sample, in the order of values; MISSING and NULL do not count, and a value of more
+	// than 4096 bytes is left out.
 	Least    json.RawMessage `json:"least,omitempty"`
 	Greatest json.RawMessage `json:"greatest,omitempty"`
 	// Common are the values that have most entries, those alone that have more than a quarter more than the mean, at most
@@ -43,8 +43,8 @@ type CommonValue struct {
 	Items uint64          `json:"items"`
 }
 
-// Bin is a part of a histogram: the values above the bin's before it, up to To. The last one has none where the greatest
-// value has more than 4096 bytes.
+// Bin is a part of a histogram: the values above the bin's before it, up to To. The last one has none where the
+// greatest value has more than 4096 bytes.
 type Bin struct {
 	To    json.RawMessage `json:"to,omitempty"`
 	Items uint64          `json:"items"`
