@@ -570,7 +570,7 @@ func TestSlowBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		line, err := bufio.NewReader(conn).ReadString('\n')
-		if took := time.Since(began); err != nil || !strings.Contains(line, " 400 ") || took > nearly {
+		if took := time.Since(began); err != nil || !strings.Contains(line, " 408 ") || took > nearly {
 			t.Errorf("%s: %q, %v after %s", path, line, err, took)
 		}
 	}

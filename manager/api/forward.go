@@ -50,7 +50,7 @@ func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err
 	}
 	below, span := rpc.StartSpan(r.Context(), "forward")
 	defer func() { rpc.EndSpan(r.Context(), span, err) }()
-	ctx, cancel := context.WithCancelCause(below)
+	ctx, cancel := rt.passedOn(below)
 	defer cancel(nil)
 	req, err := g.forwarded(ctx, r, rt, leader, body)
 	if err != nil {
@@ -84,6 +84,21 @@ func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err
 	w.Header().Set(rpc.HeaderLeader, leader.REST)
 	copyAnswer(w, resp)
 	return nil
+}
+
+// passedOn is the context of a request that is passed on. Of an upload it ends with the time of ctx alone: net/http ends
+// ctx as it meets the end of a body that was cut off, which has to be told.
+func (rt *route) passedOn(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	deadline, bounded := ctx.Deadline()
+	if !rt.upload || !bounded {
+		return context.WithCancelCause(ctx)
+	}
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	ctx, over := context.WithDeadline(ctx, deadline)
+	return ctx, func(why error) {
+		cancel(why)
+		over()
+	}
 }
 
 // forwarded is the request that the leader gets for r.
