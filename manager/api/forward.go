@@ -86,8 +86,8 @@ func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err
 	return nil
 }
 
-// passedOn is the context of a request that is passed on. Of an upload it ends with the time of ctx alone: net/http ends
-// ctx as it meets the end of a body that was cut off, which has to be told.
+// passedOn is the context of a request that is passed on. Of an upload it ends with the time of ctx alone: net/http
+// ends ctx as it meets the end of a body that was cut off, which has to be told.
 func (rt *route) passedOn(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	deadline, bounded := ctx.Deadline()
 	if !rt.upload || !bounded {
