@@ -13,7 +13,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/statecontext"
 	"tidemark/wire"

@@ -278,6 +278,7 @@ func TestContract(t *testing.T) {
 			detail: "stale"},
 		{name: "unknown id", method: "GET", path: "/v1/indexes/42", status: 404, code: "UNKNOWN_INDEX", detail: "42"},
 		{name: "unknown name", method: "GET", path: "/v1/indexes/b/n", status: 404, code: "UNKNOWN_INDEX", detail: `"n" on bucket "b"`},
+		{name: "escaped name, statistics", method: "POST", path: "/v1/indexes/b/n%20%2F:statistics", status: 404, code: "UNKNOWN_INDEX", detail: `"n /"`},
 		{name: "escaped name", method: "GET", path: "/v1/indexes/b/n%20%2F%3Ascan", status: 404, code: "UNKNOWN_INDEX", detail: `n /:scan`},
 		{name: "scan by GET", method: "GET", path: "/v1/indexes/b/n:scan", status: 405, code: "METHOD_NOT_ALLOWED",
 			detail: `there is no index "n:scan" on bucket "b"; to scan "b/n", send POST /v1/indexes/b/n:scan`},

@@ -20,7 +20,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/partition"
 )
 

@@ -14,7 +14,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator"
 	"tidemark/statecontext"
 )

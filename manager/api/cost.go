@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"tidemark/index"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"

@@ -14,7 +14,7 @@ import (
 	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/internal/rpc"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"

@@ -8,7 +8,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/expression"
 	"tidemark/internal/rpc"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"

@@ -13,7 +13,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/history"
 	"tidemark/internal/rpc"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"tidemark/internal/history"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )

@@ -8,7 +8,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/statecontext"
 )

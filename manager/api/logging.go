@@ -11,7 +11,7 @@ import (
 	"tidemark/internal/logging"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
 

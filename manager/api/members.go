@@ -14,7 +14,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
 	"tidemark/statecontext"

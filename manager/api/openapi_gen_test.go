@@ -19,7 +19,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 )
 
 // object is a JSON object; its keys are written in their order, so that the document is always the same text.

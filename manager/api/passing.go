@@ -16,7 +16,7 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 )
 

@@ -19,7 +19,7 @@ import (
 	tables "tidemark/internal/rpc/route"
 	"tidemark/internal/version"
 	"tidemark/liveness"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"

@@ -8,7 +8,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"

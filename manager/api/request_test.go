@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"tidemark/internal/rpc"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 )
 
 // TestRequestsAreKnownByWhatWasSent: the same bytes are the same request whatever a version makes of them; other bytes,

@@ -12,7 +12,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )

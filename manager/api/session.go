@@ -11,7 +11,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/statecontext"
 )

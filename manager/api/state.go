@@ -2,7 +2,7 @@ package api
 
 import (
 	"tidemark/index"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/timestamp"

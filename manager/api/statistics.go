@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/gorilla/mux"
-
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/manager/api/v1"
@@ -26,7 +24,7 @@ const (
 
 func (g *scans) statisticsRoute() route {
 	return route{method: "POST", path: "/v1/indexes/{ref:.+}:statistics", handle: g.statistics, role: RoleRead,
-		limit: ScanTimeout, doc: operation{
+		places: g.places, limit: ScanTimeout, doc: operation{
 			id: "indexStatistics", tag: tagScans, summary: "Tell how the values of an index's components are spread, by a " +
 				"sample of its entries: distinct ones, common ones, histograms",
 			body: v1.StatisticsRequest{}, optional: true,
@@ -37,11 +35,6 @@ func (g *scans) statisticsRoute() route {
 
 // statistics asks an indexer of each slice for some of its entries.
 func (g *scans) statistics(w http.ResponseWriter, r *http.Request) error {
-	who := rpc.Principal(r.Context())
-	if err := g.places.Enter(who); err != nil {
-		return err
-	}
-	defer g.places.Leave(who)
 	var req v1.StatisticsRequest
 	if _, err := scanBody(r, &req); err != nil {
 		return err
@@ -56,7 +49,7 @@ func (g *scans) statistics(w http.ResponseWriter, r *http.Request) error {
 	if req.Sample == 0 {
 		req.Sample = sampleWanted
 	}
-	x, err := g.ready(r.Context(), mux.Vars(r)["ref"])
+	x, err := g.ready(r.Context(), r.PathValue("ref"))
 	if err != nil {
 		return err
 	}

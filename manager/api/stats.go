@@ -11,7 +11,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"

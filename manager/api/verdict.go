@@ -9,7 +9,7 @@ import (
 	"tidemark/index"
 	"tidemark/lifecycle"
 	"tidemark/liveness"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 	"tidemark/wire"

@@ -7,7 +7,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/lifecycle"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 )
 
 // TestStatusSaysWhyItWaits: each thing that keeps a cluster from being ready is named with who, since when, and why.

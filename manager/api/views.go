@@ -10,7 +10,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
-	v1 "tidemark/manager/api/v1"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"

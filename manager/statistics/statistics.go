@@ -31,11 +31,12 @@ const (
 	doubt = 1e-6
 )
 
-// Of returns the statistics of an index with these components, in bins of about as many entries, from the sample of
-// each of its slices. Index is left to the caller. Errors are of entries that are none.
-func Of(expressions []string, slices []*wire.SampleReply, bins int) (*v1.IndexStatistics, error) {
+// Of returns the statistics of an index with these components, with at most so many bins of a histogram (1 to MaxBins),
+// from the sample of each of its slices (SampleRequest.Whole). Index is left to the caller. An error says that an entry
+// of the sample is none, or a value of it.
+func Of(expressions []string, samples []*wire.SampleReply, bins int) (*v1.IndexStatistics, error) {
 	s := &v1.IndexStatistics{Exact: true, Components: make([]v1.ComponentStatistics, len(expressions))}
-	for _, of := range slices {
+	for _, of := range samples {
 		s.Items += uint64(of.Rows)
 		s.Sampled += uint64(len(of.Entries))
 		s.Exact = s.Exact && int64(len(of.Entries)) == of.Rows
@@ -44,7 +45,7 @@ func Of(expressions []string, slices []*wire.SampleReply, bins int) (*v1.IndexSt
 		s.Error = min(1, math.Sqrt(math.Log(2/doubt)/2/float64(max(s.Sampled, 1))))
 	}
 	for i := range s.Components {
-		values, err := valuesOf(slices, i)
+		values, err := valuesOf(samples, i)
 		if err != nil {
 			return nil, err
 		}
