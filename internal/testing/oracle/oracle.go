@@ -28,9 +28,8 @@ type Op struct {
 
 // History is every write of a bucket, by vbucket. It is safe for use by several goroutines.
 type History struct {
-	mu      sync.Mutex
-	ops     [][]Op
-	doubted map[string]bool
+	mu  sync.Mutex
+	ops [][]Op
 }
 
 // NewHistory makes one of n vbuckets.
@@ -41,24 +40,6 @@ func (h *History) Record(vbucket uint16, op Op) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ops[vbucket] = append(h.ops[vbucket], op)
-}
-
-// Doubt notes that a write of a document had no answer, or one that may be of an earlier try of the same write: from
-// here on nobody knows what the document is at which seqno.
-func (h *History) Doubt(key string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.doubted == nil {
-		h.doubted = map[string]bool{}
-	}
-	h.doubted[key] = true
-}
-
-// Doubted reports whether a write of a document was in doubt.
-func (h *History) Doubted(key string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.doubted[key]
 }
 
 // At returns the documents as of a timestamp: per vbucket every write at or below the seqno.

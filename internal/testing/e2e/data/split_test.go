@@ -155,7 +155,7 @@ func TestSplitsByThemselves(t *testing.T) {
 	}
 	for i, got := range scans.scans {
 		if d := got.Check(w.History); d != "" {
-			t.Fatalf("scan %d of %s: %s", i, got.Index, d)
+			t.Fatalf("scan %d of %s, %d writes without an answer: %s", i, got.Index, w.Failed.Load(), d)
 		}
 	}
 	t.Logf("%d writes, %d scans equal the oracle's", w.Writes.Load(), len(scans.scans))
@@ -240,7 +240,7 @@ func TestSplit(t *testing.T) {
 	passed.wg.Wait()
 	for i, got := range append(direct.scans, passed.scans...) {
 		if d := got.Check(w.History); d != "" {
-			t.Fatalf("scan %d of %s: %s", i, got.Index, d)
+			t.Fatalf("scan %d of %s, %d writes without an answer: %s", i, got.Index, w.Failed.Load(), d)
 		}
 	}
 	t.Logf("%d writes, %d and %d scans equal the oracle's", w.Writes.Load(), len(direct.scans), len(passed.scans))

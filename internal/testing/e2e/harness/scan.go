@@ -87,21 +87,13 @@ func CollectSoon(ctx context.Context, c *client.Client, bucket, name string, req
 }
 
 // Check compares a scan of a whole sample index with the oracle at the scan's own timestamp, and returns the first
-// difference, or nothing. Rows of documents whose writes are in doubt are left out on both sides: CheckFinal has them.
+// difference, or nothing.
 func (s Scanned) Check(h *oracle.History) string {
-	docs := h.At(s.Seqnos)
-	maps.DeleteFunc(docs, func(key string, _ []byte) bool { return h.Doubted(key) })
-	want, err := oracle.Rows(s.Index, docs)
+	want, err := oracle.Rows(s.Index, h.At(s.Seqnos))
 	if err != nil {
 		return err.Error()
 	}
-	keys, ids := s.Keys[:0:0], s.IDs[:0:0]
-	for i, id := range s.IDs {
-		if !h.Doubted(id) {
-			keys, ids = append(keys, s.Keys[i]), append(ids, id)
-		}
-	}
-	return oracle.Diff(want, keys, ids)
+	return oracle.Diff(want, s.Keys, s.IDs)
 }
 
 // CheckFinal compares every sample index with the documents that KV has now. Documents are read one by one, so that

@@ -175,9 +175,6 @@ func (l *writer) together(ctx context.Context, due int) {
 	}
 	wg.Wait()
 	for _, o := range all {
-		if o.err != nil {
-			l.w.History.Doubt(o.key)
-		}
 		if o.settle(l.gone) != nil {
 			l.w.Failed.Add(1)
 		}
