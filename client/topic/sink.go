@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,8 +15,9 @@ import (
 
 // sink takes the batches of one connection.
 type sink struct {
-	s     *Subscription
-	hello keyversion.Hello
+	s       *Subscription
+	hello   keyversion.Hello
+	request uint64 // counter of the request whose topic it is of
 }
 
 // errGap is wrapped when a stream goes on after something that was not handled: it is asked for anew.
@@ -33,7 +35,11 @@ func (s *Subscription) accept(_ context.Context, h keyversion.Hello) (transport.
 		s.mu.Unlock()
 		return nil, fmt.Errorf("topic %q is of an earlier process of subscription %s; it is stopped", h.Topic, s.cfg.ID)
 	}
-	return &sink{s: s, hello: h}, nil
+	request, err := strconv.ParseUint(strings.TrimPrefix(h.Topic, s.prefix()), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("topic %q: subscription %s numbers its topics", h.Topic, s.cfg.ID)
+	}
+	return &sink{s: s, hello: h, request: request}, nil
 }
 
 // Receive implements transport.Sink: the batch is acknowledged when all of it has been handled.
@@ -41,6 +47,7 @@ func (k *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 	if err := k.s.awaitAnswer(ctx); err != nil {
 		return err
 	}
+	defer k.take()()
 	if err := k.s.lock(ctx); err != nil {
 		return err
 	}
@@ -52,6 +59,34 @@ func (k *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 	}
 	release()
 	return nil
+}
+
+// take notes that there is a batch to be handled, until the function that it gives is called. What is behind the batch
+// can not come meanwhile: no stream is overdue for the time that the user's functions have taken.
+func (k *sink) take() (taken func()) {
+	began := time.Now()
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
+	k.s.taking[k] = struct{}{}
+	return func() {
+		k.s.mu.Lock()
+		defer k.s.mu.Unlock()
+		delete(k.s.taking, k)
+		now := time.Now()
+		if now.Sub(began) < askInterval {
+			return
+		}
+		for vb := range k.s.vbuckets {
+			if k.brings(uint16(vb)) {
+				k.s.vbuckets[vb].idle = now
+			}
+		}
+	}
+}
+
+// brings reports whether a vbucket's stream is to come on this connection; the lock is held.
+func (k *sink) brings(vb uint16) bool {
+	return k.s.vbuckets[vb].request == k.request && vb%k.hello.Connections == k.hello.Connection
 }
 
 // answerWait is how long data that comes before the answer to the request for it waits for that.
@@ -129,11 +164,13 @@ func (k *sink) admit(ctx context.Context, ev *keyversion.Event) (wanted bool, er
 		return false, nil // of a stream that was given up
 	case ev.Kind == keyversion.StreamBegin:
 		return false, k.begin(v, ev)
-	case v.owner != k:
-		return false, nil // it is not begun on this connection
+	case v.owner != k && v.owner != nil:
+		return false, nil // it goes on on another connection
 	case ev.Kind == keyversion.StreamEnd || ev.Kind == keyversion.DropData:
 		v.ended(time.Now()) // asked for anew
 		return false, nil
+	case v.owner == nil:
+		return false, nil // it is not begun on this connection
 	case ev.Kind == keyversion.Sync:
 		return ev.Seqno > v.at.Seqno || ev.Seqno == v.at.Seqno && v.at.Window != timestamp.Window{Start: ev.Seqno,
 			End: ev.Seqno}, nil

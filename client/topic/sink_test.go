@@ -3,6 +3,7 @@ package topic
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,11 +15,12 @@ import (
 // TestDataBeforeTheAnswer: data that is faster than the projector's answer waits for it, and not for ever.
 func TestDataBeforeTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Subscription{handling: make(chan struct{}, 1), known: make(chan struct{})}
+		s := &Subscription{handling: make(chan struct{}, 1), taking: map[*sink]struct{}{}, known: make(chan struct{})}
 		receive := func() <-chan error {
 			done := make(chan error, 1)
 			go func() {
-				done <- (&sink{s: s}).Receive(t.Context(), &keyversion.Batch{Events: []keyversion.Event{{VBucket: 3}}}, func() {})
+				k := &sink{s: s, hello: keyversion.Hello{Connections: 1}}
+				done <- k.Receive(t.Context(), &keyversion.Batch{Events: []keyversion.Event{{VBucket: 3}}}, func() {})
 			}()
 			return done
 		}
@@ -38,6 +40,62 @@ func TestDataBeforeTheAnswer(t *testing.T) {
 		s.mu.Unlock()
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestAStreamBehindWhatIsHandled: while the user's function does not return, the streams that have to begin behind it,
+// on its connection, are not asked for again, and not before they have had their time after it; those of other
+// connections and requests are.
+func TestAStreamBehindWhatIsHandled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Subscription{handling: make(chan struct{}, 1), taking: map[*sink]struct{}{}, known: make(chan struct{}),
+			cfg: Config{ID: "a"}}
+		goOn := make(chan struct{})
+		s.cfg.Handle = func(context.Context, *keyversion.Event) error { <-goOn; return nil }
+		began := time.Now()
+		s.begin(&wire.Subscription{VBuckets: 6})
+		for vb := range s.vbuckets {
+			s.vbuckets[vb].request, s.vbuckets[vb].idle = 8, began
+		}
+		s.vbuckets[5].request = 9
+		at, err := s.accept(t.Context(), keyversion.Hello{Topic: "/backfill/a/8", Connection: 1, Connections: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := at.(*sink)
+		s.vbuckets[1].owner = k
+		ev := keyversion.Event{Kind: keyversion.Insert, VBucket: 1, Seqno: 1}
+		ev.Incarnation.Counter = 8
+		done := make(chan error, 1)
+		go func() { done <- k.Receive(t.Context(), &keyversion.Batch{Events: []keyversion.Event{ev}}, func() {}) }()
+		unfed := func() (all []int) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for vb := range s.vbuckets {
+				if s.isUnfed(uint16(vb), time.Now()) {
+					all = append(all, vb)
+				}
+			}
+			return all
+		}
+		for _, tc := range []struct {
+			after time.Duration
+			goOn  bool
+			want  string
+		}{{after: beginPatience, want: "[]"}, {after: time.Millisecond, want: "[0 2 4 5]"},
+			{after: time.Hour, goOn: true, want: "[0 2 4 5]"}, {after: beginPatience, want: "[0 2 4 5]"},
+			{after: time.Millisecond, want: "[0 2 3 4 5]"}} {
+			time.Sleep(tc.after)
+			if tc.goOn {
+				close(goOn)
+				if err := <-done; err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := fmt.Sprint(unfed()); got != tc.want {
+				t.Errorf("%v after it began, vbuckets %s are asked for, want %s", time.Since(began), got, tc.want)
+			}
 		}
 	})
 }

@@ -127,7 +127,8 @@ type Subscription struct {
 	waits  map[string]uint64 // the request that a projector has not answered yet, by address
 
 	mu       sync.Mutex
-	handling chan struct{} // one token: Handle is called by who has it
+	handling chan struct{}      // one token: Handle is called by who has it
+	taking   map[*sink]struct{} // who has a batch that waits for the token, or has it
 	cluster  string
 	uuid     string
 	indexes  []index.ID
@@ -167,7 +168,7 @@ type vbucket struct {
 	// begins counts.
 	asked []uint64
 	owner *sink         // connection that brings it; nil: none
-	idle  time.Time     // since when its request has brought no stream
+	idle  time.Time     // since when its request has brought no stream, but for times in which it could not be handled
 	moved bool          // something has come since it was asked for
 	pause time.Duration // before it is asked for again, should nothing come
 	after time.Time     // not before
@@ -217,7 +218,8 @@ func Open(cfg Config) (*Subscription, error) {
 	first := uint64(time.Now().UnixNano())
 	return &Subscription{cfg: cfg, listener: l, client: projectorclient.New(4,
 		cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)), log: cfg.Logger,
-		first: first, next: first, swept: map[string]bool{}, handling: make(chan struct{}, 1), known: make(chan struct{}),
+		first: first, next: first, swept: map[string]bool{}, handling: make(chan struct{}, 1),
+		taking: map[*sink]struct{}{}, known: make(chan struct{}),
 		failed: make(chan error, 1), requests: map[uint64]*request{}, givenUp: map[uint64]*request{},
 		answers: make(chan answer),
 		told:    map[string]string{}, waits: map[string]uint64{}}, nil
@@ -302,16 +304,34 @@ func (s *Subscription) unfed() bool {
 	if s.vbuckets == nil {
 		return true
 	}
+	now := time.Now()
 	for vb := range s.vbuckets {
-		if s.vbuckets[vb].unfed(time.Now()) {
+		if s.isUnfed(uint16(vb), now) {
 			return true
 		}
 	}
 	return false
 }
 
-func (v *vbucket) unfed(now time.Time) bool {
-	return v.request == 0 && !now.Before(v.after) || v.request != 0 && v.owner == nil && now.Sub(v.idle) > beginPatience
+// isUnfed reports whether a vbucket is to be asked for: not while its stream may only wait for the user's function; the
+// lock is held.
+func (s *Subscription) isUnfed(vb uint16, now time.Time) bool {
+	v := &s.vbuckets[vb]
+	if v.request == 0 {
+		return !now.Before(v.after)
+	}
+	return v.owner == nil && now.Sub(v.idle) > beginPatience && !s.queues(vb)
+}
+
+// queues reports whether a connection on which the vbucket's stream has to begin has a batch that was not handled yet;
+// the lock is held.
+func (s *Subscription) queues(vb uint16) bool {
+	for k := range s.taking {
+		if k.brings(vb) {
+			return true
+		}
+	}
+	return false
 }
 
 func newRequest(addr string, req *wire.Subscribe) *request {
@@ -421,7 +441,7 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 	now := time.Now()
 	joined := s.joined(addr)
 	for vb := range s.vbuckets {
-		if v := &s.vbuckets[vb]; v.unfed(now) || joined[v.request] {
+		if v := &s.vbuckets[vb]; s.isUnfed(uint16(vb), now) || joined[v.request] {
 			add(uint16(vb), v.at)
 			v.request, v.owner, v.idle, v.moved = 0, nil, now, false
 			v.asked = append(v.asked, req.Counter)
