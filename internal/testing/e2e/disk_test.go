@@ -111,7 +111,7 @@ func fullIndexer(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *
 	before := up.Manifest().Indexers[0].PID
 	free := fill(t, disk)
 	r, gone := rand.New(rand.NewPCG(9, 9)), map[string]bool{}
-	said := harness.Eventually(t, 40*time.Second, "the status says that the indexer's disk is full",
+	said := harness.Eventually(t, harness.Hang, "the status says that the indexer's disk is full",
 		func() (bool, string) {
 			for range 500 {
 				if err := w.One(ctx, r, w.Keys[r.IntN(len(w.Keys))], gone); err != nil && !errors.Is(err, kvclient.ErrKeyNotFound) {
@@ -155,7 +155,7 @@ func fullIndexer(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *
 		t.Errorf("after the full disk: %s", d)
 	}
 	t.Logf("a session scan %s after there was room again", time.Since(began).Round(time.Millisecond))
-	harness.Eventually(t, 10*time.Second, "the indexer is well again", func() (bool, string) {
+	harness.Eventually(t, harness.Hang, "the indexer is well again", func() (bool, string) {
 		status, body := harness.Get(ctx, t, up.Manifest().Indexers[0].Admin+"/readyz")
 		return status == http.StatusOK, body
 	})
@@ -210,7 +210,7 @@ func fullKV(ctx context.Context, t *testing.T, up *testcluster.Cluster, w *harne
 	}
 	there("while the disk is full")
 	free()
-	harness.Eventually(t, 10*time.Second, "KV takes writes again", func() (bool, string) {
+	harness.Eventually(t, harness.Hang, "KV takes writes again", func() (bool, string) {
 		limited, done := context.WithTimeout(ctx, 2*time.Second)
 		defer done()
 		for n := range 8 {
@@ -264,7 +264,7 @@ func fullManager(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *
 		t.Errorf("two of three managers have room, and only %d of 40 DDL statements were accepted", len(acknowledged))
 	}
 	free()
-	harness.Eventually(t, 30*time.Second, "all managers list what was acknowledged", func() (bool, string) {
+	harness.Eventually(t, harness.Hang, "all managers list what was acknowledged", func() (bool, string) {
 		for _, e := range up.Manifest().Managers {
 			one := client.New(e.REST)
 			limited, done := context.WithTimeout(ctx, 5*time.Second)

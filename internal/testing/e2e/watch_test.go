@@ -165,7 +165,7 @@ func TestWatchersOverKills(t *testing.T) {
 	caughtUp := func(cas uint64) {
 		t.Helper()
 		for _, s := range all {
-			harness.Eventually(t, 20*time.Second, s.name+" has caught up", func() (bool, string) {
+			harness.Eventually(t, harness.Hang, s.name+" has caught up", func() (bool, string) {
 				return s.at() >= cas,
 					fmt.Sprintf("it is at %d of %d", s.at(), cas)
 			})

@@ -35,7 +35,7 @@ func TestStabilitySource(t *testing.T) {
 			r.InForce.StabilitySource != want {
 			t.Fatalf("settings %+v, want %q", r, source)
 		}
-		harness.Eventually(t, 10*time.Second, "in force", func() (bool, string) {
+		harness.Eventually(t, harness.Hang, "in force", func() (bool, string) {
 			v, err := c.Timestamps(ctx, bucket, 0, 1)
 			return err == nil && v.Source == r.InForce.StabilitySource, v.Source
 		})

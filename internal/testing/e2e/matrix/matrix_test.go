@@ -291,7 +291,7 @@ func (w *world) bring(f *fault, s *state) (usable []string, rollbacks uint64) {
 
 // leader waits until a manager knows who leads, and returns that one's place.
 func (w *world) leader() (n int) {
-	harness.Eventually(w.t, 30*time.Second, "a leader", func() (bool, string) {
+	harness.Eventually(w.t, harness.Hang, "a leader", func() (bool, string) {
 		for asked := range w.up.Manifest().Managers {
 			ctx, cancel := context.WithTimeout(w.ctx, time.Second)
 			n = w.up.Leader(ctx, asked)
