@@ -139,12 +139,7 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	x := r.x
 	rep := x.numberedReport(ctx, r.told.WantsHW)
 	rep.HeldHash = r.held
-	acks := map[string]wire.StabilityRef{} // the last of each bucket
-	for _, b := range rep.Buckets {
-		if n := len(b.Acks); n > 0 {
-			acks[b.Heartbeat.Bucket] = b.Acks[n-1].StabilityRef
-		}
-	}
+	acks := rep.LastAcks()
 	full := !x.now().Before(r.full)
 	news := r.told.Make(rep, full)
 	r.calm = false
@@ -161,7 +156,7 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 		return false, nil
 	}
 	for _, k := range x.allBuckets() {
-		if last, is := acks[k.Name()]; is && !reply.Full { // else they were not taken, and come with everything
+		if last, is := acks[k.Name()]; is && reply.Took() {
 			_ = k.Do(ctx, func(st *core.Bucket) { st.Told(last) })
 		}
 	}

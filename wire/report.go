@@ -230,6 +230,19 @@ type IndexerReport struct {
 // Whole reports whether r has everything, whatever was taken before.
 func (r *IndexerReport) Whole() bool { return r.Base == 0 }
 
+// LastAcks is the newest acknowledgement that r tells of each bucket, by bucket: those up to it are told when r was
+// taken (ReportReply.Took). It is asked before the buckets become changes.
+func (r *IndexerReport) LastAcks() map[string]StabilityRef {
+	last := map[string]StabilityRef{}
+	for i := range r.Buckets {
+		b := &r.Buckets[i]
+		if n := len(b.Acks); n > 0 {
+			last[b.Heartbeat.Bucket] = b.Acks[n-1].StabilityRef
+		}
+	}
+	return last
+}
+
 // MaxOrphans bounds the orphans that one report lists.
 const MaxOrphans = 64
 
@@ -271,6 +284,9 @@ type ReportReply struct {
 	// TransferRate, for indexers only, is how many bytes of files a second they send at most; 0: as they were started.
 	TransferRate int64 `json:"transfer_rate,omitempty"`
 }
+
+// Took reports whether what the report told was taken: else it has to be told again, with everything.
+func (a *ReportReply) Took() bool { return a.Known && !a.Full }
 
 // IndexerHello answers a HelloRequest: all that an indexer hosts (IM-8). It is a full report.
 type IndexerHello struct {

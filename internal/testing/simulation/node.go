@@ -148,12 +148,7 @@ func (s *Sim) reportNode(n *node) {
 		n.told.Lost()
 	}
 	r := s.nodeReport(n)
-	acks := map[string]wire.StabilityRef{}
-	for _, b := range r.Buckets {
-		if k := len(b.Acks); k > 0 {
-			acks[b.Heartbeat.Bucket] = b.Acks[k-1].StabilityRef
-		}
-	}
+	acks := r.LastAcks()
 	n.sequence++
 	r.Sequence = n.sequence
 	n.told.Make(r, s.dice.node.Intn(20) == 0)
@@ -174,7 +169,7 @@ func (s *Sim) reportNode(n *node) {
 		n.told.Answered(a)
 		n.registered = n.registered && a.Known
 		for _, name := range sortedKeys(acks) {
-			if h := n.buckets[name]; h != nil && a.Known && !a.Full {
+			if h := n.buckets[name]; h != nil && a.Took() {
 				h.st.Told(acks[name])
 			}
 		}
