@@ -281,8 +281,11 @@ func TestAVBucketThatLeftIsEnded(t *testing.T) {
 	e.stream(4).write(0, 1)
 	w.expect(4, "1:STREAM_BEGIN@0", "1:INSERT@1")
 	report, err := w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: w.fence(), Bucket: testBucket})
-	if err != nil || fmt.Sprint(report.Buckets[0].Ended) != "[true false]" {
-		t.Errorf("%+v, %v", report, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := report.Buckets[0].Streams; len(said) != 2 || !said[0].Ended || said[1].Ended {
+		t.Errorf("%+v, want the first ended", said)
 	}
 }
 
@@ -328,7 +331,7 @@ func TestANodeThatStreamsNothingIsLookedAt(t *testing.T) {
 		}
 		report := w.p.currentReport(testBucket)
 		h := report.Buckets[0].Hosted
-		return h != nil && len(h.VBuckets) == vbuckets && len(report.Buckets[0].VBuckets) == 0
+		return h != nil && len(h.VBuckets) == vbuckets && len(report.Buckets[0].Streams) == 0
 	})
 	w.startAt(3, 1, 0) // it streams like any other then
 	w.expect(3, "1:STREAM_BEGIN@0")
@@ -693,8 +696,8 @@ func TestAPurgeBeforeTheFirstSnapshot(t *testing.T) {
 	if got := w.data.purges(3); !slices.Equal(got, []uint64{5, 9}) {
 		t.Errorf("BEGIN told purge seqnos %d", got)
 	}
-	if r := w.p.currentReport(testBucket); !slices.Equal(r.Buckets[0].Purges, []uint64{9}) {
-		t.Errorf("the leader is told purge seqnos %d", r.Buckets[0].Purges)
+	if said := w.p.currentReport(testBucket).Buckets[0].Streams; len(said) != 1 || said[0].Purge != 9 {
+		t.Errorf("the leader is told %+v, want purge seqno 9", said)
 	}
 	e.purged(10, 3)
 	e.stream(3).write(2, 3)

@@ -261,10 +261,10 @@ func (w *observedWorld) coordinate(ctx context.Context) {
 	for _, r := range reports {
 		for _, b := range r.Buckets {
 			report := streams.Report{Full: b.Full}
-			for i, v := range b.VBuckets {
-				report.Streams = append(report.Streams, streams.Running{VBucket: v, Incarnation: b.Incarnations[i], Log: b.Logs[i],
-					Purge:    b.Purges[i],
-					Revision: b.Revisions[i], Ended: b.Ended[i]})
+			for i := range b.Streams {
+				st := &b.Streams[i]
+				report.Streams = append(report.Streams, streams.Running{VBucket: st.VBucket, Incarnation: st.Incarnation,
+					Log: st.Log, Purge: st.Purge, Revision: st.Revision, Ended: st.Ended})
 			}
 			if !w.ledger.Projector(w.nowMS(), r.ID, report) {
 				w.mu.Lock()

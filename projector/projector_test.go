@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -685,25 +686,24 @@ func TestReportsTellWhatChanged(t *testing.T) {
 		})
 		return found
 	}
-	all := after("a full report", func(s *wire.StreamStates) bool { return s.Full && len(s.VBuckets) == vbuckets })
-	for i, log := range all.Logs {
-		if len(log) == 0 {
-			t.Errorf("vbucket %d without its log", all.VBuckets[i])
+	all := after("a full report", func(s *wire.StreamStates) bool { return s.Full && len(s.Streams) == vbuckets })
+	for i := range all.Streams {
+		if st := &all.Streams[i]; len(st.Log) == 0 {
+			t.Errorf("vbucket %d without its log", st.VBucket)
 		}
 	}
-	after("a report without news", func(s *wire.StreamStates) bool { return !s.Full && len(s.VBuckets) == 0 })
+	after("a report without news", func(s *wire.StreamStates) bool { return !s.Full && len(s.Streams) == 0 })
 	m := w.set("a", map[string]any{"f1": 1})
-	news := after("a report of one vbucket", func(s *wire.StreamStates) bool { return !s.Full && len(s.VBuckets) > 0 })
-	if len(news.VBuckets) != 1 || news.VBuckets[0] != m.VBucket || news.Complete[0] != m.Seqno || news.Logs[0] != nil ||
-		news.Incarnations[0] != incarnation(1) {
+	news := after("a report of one vbucket", func(s *wire.StreamStates) bool { return !s.Full && len(s.Streams) > 0 })
+	want := []wire.StreamState{{VBucket: m.VBucket, Incarnation: incarnation(1), Complete: m.Seqno}}
+	if !reflect.DeepEqual(news.Streams, want) {
 		t.Errorf("%+v, token %+v", news, m)
 	}
 	w.manager.mu.Lock()
 	w.manager.full = true
 	w.manager.mu.Unlock()
 	after("the full report that was asked for", func(s *wire.StreamStates) bool {
-		return s.Full &&
-			len(s.VBuckets) == vbuckets
+		return s.Full && len(s.Streams) == vbuckets
 	})
 }
 
@@ -743,12 +743,12 @@ func TestQuestionsAboutKV(t *testing.T) {
 	}
 	report, err := w.client.Sync(ctx, w.url, &wire.SyncRequest{Fence: w.fence(), Bucket: testBucket, Want: want,
 		WaitMS: 5000})
-	if err != nil || len(report.Buckets) != 1 || len(report.Buckets[0].VBuckets) != vbuckets {
+	if err != nil || len(report.Buckets) != 1 || len(report.Buckets[0].Streams) != vbuckets {
 		t.Fatalf("%+v, %v", report, err)
 	}
-	for i, v := range report.Buckets[0].VBuckets {
-		if report.Buckets[0].Complete[i] < want[v] {
-			t.Errorf("vbucket %d is complete up to %d, wanted %d", v, report.Buckets[0].Complete[i], want[v])
+	for i := range report.Buckets[0].Streams {
+		if st := &report.Buckets[0].Streams[i]; st.Complete < want[st.VBucket] {
+			t.Errorf("vbucket %d is complete up to %d, wanted %d", st.VBucket, st.Complete, want[st.VBucket])
 		}
 	}
 	for _, line := range []string{"tidemark_projector_buckets 1", "tidemark_projector_side_streams 0",

@@ -74,10 +74,8 @@ func TestTablesAreBounded(t *testing.T) {
 		got, err := expandMoved(packMoved(movedExample(n)))
 		return whole(err, slices.Equal(got, movedExample(n)))
 	}
-	columns := func(n int) error {
-		s := StreamStates{Bucket: "b", VBuckets: make([]uint16, n), Incarnations: make([]index.Incarnation, n),
-			VBUUIDs: make([]uint64, n), Complete: make([]uint64, n), Ended: make([]bool, n),
-			Logs: make([]timestamp.FailoverLog, n), Purges: make([]uint64, n), Revisions: make([]timestamp.MapRevision, n)}
+	listed := func(n int) error {
+		s := StreamStates{Bucket: "b", Streams: make([]StreamState, n)}
 		return s.Expand()
 	}
 	change := func(of func(*BucketReport, timestamp.Vector)) func(int) error {
@@ -104,7 +102,7 @@ func TestTablesAreBounded(t *testing.T) {
 		{"an answer to a poll", poll, most, ErrRows, "row 4097 is 0 above key 4096, want keys up to 4095"},
 		{"accepted streams", accepted, most, ErrRows, "row 4097 is 0 above key 4096, want keys up to 4095"},
 		{"streams that moved", moved, most, ErrRows, "row 4097 is 0 above key 4096, want keys up to 4095"},
-		{"streams", columns, most, ErrColumns, "streams of 4097 vbuckets, want at most 4096"},
+		{"streams", listed, most, ErrRows, "streams of 4097 vbuckets, want at most 4096"},
 		{"HW", hw, most, ErrChange, "4097 vbuckets, want at most 4096"},
 		{"backfill", backfill, most, ErrChange, "4097 vbuckets, want at most 4096"},
 	} {

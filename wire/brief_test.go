@@ -272,37 +272,26 @@ func TestAcceptedTableStaysSmall(t *testing.T) {
 
 func TestMovedStreams(t *testing.T) {
 	one, two := index.Incarnation{Term: 1, Counter: 1}, index.Incarnation{Term: 2, Counter: 1}
-	s := StreamStates{Bucket: "b", VBuckets: []uint16{2}, Incarnations: []index.Incarnation{one}, VBUUIDs: []uint64{5},
-		Complete: []uint64{9}, Ended: []bool{true},
-		Logs: []timestamp.FailoverLog{{{VBUUID: 5}}}, Purges: []uint64{1}, Revisions: []timestamp.MapRevision{{Rev: 1}}}
+	first := StreamState{VBucket: 2, Incarnation: one, Complete: 9, Ended: true, Log: timestamp.FailoverLog{{VBUUID: 5}},
+		Purge: 1, Revision: timestamp.MapRevision{Rev: 1}}
+	s := StreamStates{Bucket: "b", Streams: []StreamState{first}}
 	s.Move(0, one, 7)
 	s.Move(3, two, 1<<40)
 	s.Move(1023, one, 8)
 	if err := s.Expand(); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(s.VBuckets, []uint16{2, 0, 3, 1023}) || !slices.Equal(s.Complete, []uint64{9, 7, 1 << 40, 8}) ||
-		!slices.Equal(s.Incarnations, []index.Incarnation{one, one, two, one}) ||
-		!slices.Equal(s.Ended, []bool{true, false, false, false}) || len(s.Logs) != 4 ||
-		s.Logs[1] != nil || len(s.Purges) != 4 || len(s.Revisions) != 4 || len(s.VBUUIDs) != 4 || s.Moved != nil {
+	want := []StreamState{first, {VBucket: 0, Incarnation: one, Complete: 7},
+		{VBucket: 3, Incarnation: two, Complete: 1 << 40}, {VBucket: 1023, Incarnation: one, Complete: 8}}
+	if !reflect.DeepEqual(s.Streams, want) || s.Moved != nil {
 		t.Errorf("%+v", s)
 	}
 	var pair StreamStates
 	pair.Move(4, one, 7)
 	pair.Move(9, one, 8)
-	for _, c := range []struct {
-		name string
-		bad  StreamStates
-		want error
-	}{
-		{"cut short", StreamStates{Moved: pair.Moved[:len(pair.Moved)-2]}, ErrRows},
-		{"columns do not fit it", StreamStates{VBuckets: []uint16{1}, Moved: pair.Moved}, ErrColumns},
-		{"columns do not fit", StreamStates{VBuckets: []uint16{1}}, ErrColumns},
-	} {
-		n := len(c.bad.VBuckets)
-		if err := c.bad.Expand(); !errors.Is(err, c.want) || len(c.bad.VBuckets) != n || c.bad.Moved != nil {
-			t.Errorf("%s: %v, %v", c.name, err, c.bad)
-		}
+	bad := StreamStates{Streams: []StreamState{first}, Moved: pair.Moved[:len(pair.Moved)-2]}
+	if err := bad.Expand(); !errors.Is(err, ErrRows) || len(bad.Streams) != 1 || bad.Moved != nil {
+		t.Errorf("cut short: %v, %v", err, bad)
 	}
 }
 

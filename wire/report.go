@@ -36,19 +36,12 @@ type RegisterReply struct {
 	Leader    Leader       `json:"leader"`
 }
 
-// StreamStates is what a projector streams of one bucket, or what of it changed: parallel slices by entry.
+// StreamStates is what a projector streams of one bucket, or what of it changed.
 type StreamStates struct {
-	Bucket       string                  `json:"bucket"`
-	BucketUUID   string                  `json:"bucket_uuid"`
-	Full         bool                    `json:"full"` // everything it streams; vbuckets not listed are not streamed
-	VBuckets     []uint16                `json:"vbuckets"`
-	Incarnations []index.Incarnation     `json:"incarnations"`
-	VBUUIDs      []uint64                `json:"vbuuids"`
-	Complete     []uint64                `json:"complete"` // newest seqno that ends a DCP snapshot
-	Ended        []bool                  `json:"ended"`    // the stream of that incarnation is over
-	Logs         []timestamp.FailoverLog `json:"logs"`     // nil where unchanged since the last full report
-	Purges       []uint64                `json:"purges"`
-	Revisions    []timestamp.MapRevision `json:"revisions"`
+	Bucket     string        `json:"bucket"`
+	BucketUUID string        `json:"bucket_uuid"`
+	Full       bool          `json:"full"` // everything it streams; vbuckets not listed are not streamed
+	Streams    []StreamState `json:"streams"`
 	// Moved are streams of which nothing but Complete is news, packed: Move adds one, Expand makes entries of them. Each
 	// has its incarnation, so that nothing has to be known of what was told before: who knows a stream of it as the
 	// vbucket's owner takes its complete seqno.
@@ -61,6 +54,18 @@ type StreamStates struct {
 	Dropping []index.NodeID `json:"dropping,omitempty"`
 	// Hosted is what the KV node has; nil: as told before, or it has not been seen yet.
 	Hosted *Hosted `json:"hosted,omitempty"`
+}
+
+// StreamState is the level state of one vbucket's maintenance stream. In CBOR it is an array.
+type StreamState struct {
+	_           struct{}              `cbor:",toarray"`
+	VBucket     uint16                `json:"vbucket"`
+	Incarnation index.Incarnation     `json:"incarnation"`
+	Complete    uint64                `json:"complete"` // newest seqno that ends a DCP snapshot
+	Ended       bool                  `json:"ended"`    // the stream of that incarnation is over
+	Log         timestamp.FailoverLog `json:"log"`      // nil: as told before
+	Purge       uint64                `json:"purge"`    // KV has forgotten deletions at or below
+	Revision    timestamp.MapRevision `json:"revision"` // of the vbucket map under which it began
 }
 
 // Hosted is what a projector's KV node has as active of a bucket, streamed or not, and the vbucket map under which it

@@ -158,8 +158,9 @@ func expandMoved(b []byte) (rows []movedRow, err error) {
 		return nil, ErrRows // of nothing there is no table
 	}
 	err = s.Expand()
-	for i, v := range s.VBuckets {
-		rows = append(rows, movedRow{v, s.Incarnations[i], s.Complete[i]})
+	for i := range s.Streams {
+		st := &s.Streams[i]
+		rows = append(rows, movedRow{st.VBucket, st.Incarnation, st.Complete})
 	}
 	return rows, err
 }

@@ -291,11 +291,8 @@ func (p *projector) state(only string, before []map[uint16]told) (*wire.Projecto
 				s.Move(uint16(v), inc, t.complete)
 				continue
 			}
-			log := b.branches[v]
-			s.VBuckets, s.Incarnations, s.VBUUIDs = append(s.VBuckets, uint16(v)), append(s.Incarnations, inc),
-				append(s.VBUUIDs, b.branches[v].Newest())
-			s.Complete, s.Ended, s.Logs = append(s.Complete, t.complete), append(s.Ended, false), append(s.Logs, log)
-			s.Purges, s.Revisions = append(s.Purges, 0), append(s.Revisions, timestamp.MapRevision{Rev: 1})
+			s.Streams = append(s.Streams, wire.StreamState{VBucket: uint16(v), Incarnation: inc, Complete: t.complete,
+				Log: b.branches[v], Revision: timestamp.MapRevision{Rev: 1}})
 		}
 		r.Buckets = append(r.Buckets, s)
 	}

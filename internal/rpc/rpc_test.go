@@ -44,11 +44,10 @@ func TestMessagesSurviveTheWay(t *testing.T) {
 	defer c.Close()
 	in := wire.ProjectorReport{ID: "p", BootID: "b", ClusterID: "c", Sequence: 1<<63 + 5, Revision: 7,
 		Buckets: []wire.StreamStates{{
-			Bucket: "world", BucketUUID: "u", Full: true, VBuckets: []uint16{3, 1023},
-			Incarnations: []index.Incarnation{{Epoch: 1, Term: 2, Counter: 3}, {}}, VBUUIDs: []uint64{1<<64 - 1, 2},
-			Complete: []uint64{0, 1 << 60},
-			Ended:    []bool{false, true}, Logs: []timestamp.FailoverLog{{{VBUUID: 9, Seqno: 4}}, nil}, Purges: []uint64{0, 1},
-			Revisions: []timestamp.MapRevision{{Epoch: 1, Rev: 2}, {}},
+			Bucket: "world", BucketUUID: "u", Full: true, Streams: []wire.StreamState{
+				{VBucket: 3, Incarnation: index.Incarnation{Epoch: 1, Term: 2, Counter: 3},
+					Log: timestamp.FailoverLog{{VBUUID: 1<<64 - 1, Seqno: 4}}, Revision: timestamp.MapRevision{Epoch: 1, Rev: 2}},
+				{VBucket: 1023, Complete: 1 << 60, Ended: true, Purge: 1}},
 		}}}
 	var out wire.ProjectorReport
 	if err := c.Do(context.Background(), http.MethodPost, s.URL, &in, &out); err != nil {

@@ -227,14 +227,8 @@ func (p *fakeProjector) report(only string) *wire.ProjectorReport {
 			if kv.hosts(v, p.id) {
 				st.complete = max(st.complete, kv.high[v])
 			}
-			s.VBuckets = append(s.VBuckets, v)
-			s.Incarnations = append(s.Incarnations, st.inc)
-			s.VBUUIDs = append(s.VBUUIDs, st.log.Newest())
-			s.Complete = append(s.Complete, st.complete)
-			s.Ended = append(s.Ended, false)
-			s.Logs = append(s.Logs, st.log)
-			s.Purges = append(s.Purges, 0)
-			s.Revisions = append(s.Revisions, st.rev)
+			s.Streams = append(s.Streams, wire.StreamState{VBucket: v, Incarnation: st.inc, Complete: st.complete, Log: st.log,
+				Revision: st.rev})
 		}
 		r.Buckets = append(r.Buckets, s)
 	}

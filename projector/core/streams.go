@@ -173,10 +173,8 @@ func (t *Streams[S]) Report(r *wire.StreamStates, before []Known[S]) []Known[S] 
 			if was.stream == s {
 				log = nil
 			}
-			r.VBuckets, r.Incarnations = append(r.VBuckets, uint16(vb)), append(r.Incarnations, o.Incarnation)
-			r.VBUUIDs, r.Complete = append(r.VBUUIDs, o.Log.Newest()), append(r.Complete, is.Complete)
-			r.Ended, r.Logs = append(r.Ended, is.Ended), append(r.Logs, log)
-			r.Purges, r.Revisions = append(r.Purges, is.Lacks), append(r.Revisions, o.KV.Revision)
+			r.Streams = append(r.Streams, wire.StreamState{VBucket: uint16(vb), Incarnation: o.Incarnation,
+				Complete: is.Complete, Ended: is.Ended, Log: log, Purge: is.Lacks, Revision: o.KV.Revision})
 		}
 	})
 	return now

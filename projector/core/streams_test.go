@@ -240,16 +240,18 @@ func (s *streamsScript) report() {
 	}
 	var r wire.StreamStates
 	now := s.s.Report(&r, before)
-	news := len(r.VBuckets)
-	for i := range r.VBuckets {
-		s.say("vb%d incarnation %d branch %d complete %d purge %d ended %v log %v", r.VBuckets[i],
-			r.Incarnations[i].Counter, r.VBUUIDs[i], r.Complete[i], r.Purges[i], r.Ended[i], r.Logs[i])
+	news := len(r.Streams)
+	for i := range r.Streams {
+		st := &r.Streams[i]
+		s.say("vb%d incarnation %d complete %d purge %d ended %v log %v", st.VBucket, st.Incarnation.Counter, st.Complete,
+			st.Purge, st.Ended, st.Log)
 	}
 	if err := r.Expand(); err != nil {
 		s.say("%v", err)
 	}
-	for i := news; i < len(r.VBuckets); i++ {
-		s.say("vb%d incarnation %d complete %d moved", r.VBuckets[i], r.Incarnations[i].Counter, r.Complete[i])
+	for i := range r.Streams[news:] {
+		st := &r.Streams[news+i]
+		s.say("vb%d incarnation %d complete %d moved", st.VBucket, st.Incarnation.Counter, st.Complete)
 	}
 	if !s.d.HasArg("lost") {
 		s.known = now

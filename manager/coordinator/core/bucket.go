@@ -128,9 +128,9 @@ func (b *bucket) owners() {
 // takeCompletes hands the complete seqnos to the decider, after the ledger's changes of ownership.
 func (b *bucket) takeCompletes(p index.ProjectorID, s *wire.StreamStates) {
 	b.owners()
-	for i, v := range s.VBuckets {
-		if i < len(s.Complete) && i < len(s.Incarnations) && (i >= len(s.Ended) || !s.Ended[i]) {
-			b.stab.Complete(int(v), p, s.Incarnations[i], s.Complete[i])
+	for i := range s.Streams {
+		if st := &s.Streams[i]; !st.Ended {
+			b.stab.Complete(int(st.VBucket), p, st.Incarnation, st.Complete)
 		}
 	}
 	b.due = true

@@ -71,25 +71,16 @@ func (l *intake) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates)
 	}
 }
 
-// streamReport reads the parallel slices.
+// streamReport is a report as the ledger takes it.
 func streamReport(s *wire.StreamStates) streams.Report {
-	r := streams.Report{Full: s.Full, Streams: make([]streams.Running, 0, len(s.VBuckets))}
-	for i, v := range s.VBuckets {
-		if i >= len(s.Incarnations) {
-			break
+	r := streams.Report{Full: s.Full, Streams: make([]streams.Running, len(s.Streams))}
+	for i := range s.Streams {
+		st := &s.Streams[i]
+		r.Streams[i] = streams.Running{VBucket: st.VBucket, Incarnation: st.Incarnation, Purge: st.Purge,
+			Revision: st.Revision, Ended: st.Ended}
+		if len(st.Log) > 0 {
+			r.Streams[i].Log = st.Log
 		}
-		run := streams.Running{VBucket: v, Incarnation: s.Incarnations[i]}
-		if i < len(s.Logs) && len(s.Logs[i]) > 0 {
-			run.Log = s.Logs[i]
-		}
-		if i < len(s.Purges) {
-			run.Purge = s.Purges[i]
-		}
-		if i < len(s.Revisions) {
-			run.Revision = s.Revisions[i]
-		}
-		run.Ended = i < len(s.Ended) && s.Ended[i]
-		r.Streams = append(r.Streams, run)
 	}
 	return r
 }

@@ -73,10 +73,9 @@ func (g *greeted) step(in Input) { g.look(g.lead.Step(g.now, in)) }
 
 // stream is what a report says of the stream of vbucket 0.
 func stream(full bool, complete uint64, ended bool) []wire.StreamStates {
-	return []wire.StreamStates{{Bucket: "b", BucketUUID: "u", Full: full, VBuckets: []uint16{0},
-		Incarnations: []index.Incarnation{{Epoch: 1, Term: 1, Counter: 1}}, VBUUIDs: []uint64{7},
-		Complete: []uint64{complete}, Ended: []bool{ended}, Logs: []timestamp.FailoverLog{{{VBUUID: 7}}}, Purges: []uint64{0},
-		Revisions: []timestamp.MapRevision{{}}}}
+	return []wire.StreamStates{{Bucket: "b", BucketUUID: "u", Full: full, Streams: []wire.StreamState{{
+		Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: 1}, Complete: complete, Ended: ended,
+		Log: timestamp.FailoverLog{{VBUUID: 7}}}}}}
 }
 
 // hello has a projector answer with what it says.
