@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"tidemark/errcode"
@@ -304,72 +305,74 @@ func TestANamedTimestampLeavesASessionAsItIs(t *testing.T) {
 // TestLaggingCopiesLeaveRoom: so many scans wait for copies that lag behind their sessions, from attempt to attempt,
 // and no more; others go on, and so do those that find what they have seen at once.
 func TestLaggingCopiesLeaveRoom(t *testing.T) {
-	f := parted()
-	f.hold([]index.CopyID{1, 2, 3, 4}, 3)
-	for id := range f.has {
-		f.has[id][6] = errcode.Timeout
-	}
-	c := NewCoordinator(f, f, f, Options{Wait: time.Minute})
-	spec := openSpec()
-	spec.Seen = []scanport.Seen{seenAt(f, 6)}
-	for range maxLagging {
-		if err := c.lagging.Enter(rpc.Anonymous); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		f := parted()
+		f.hold([]index.CopyID{1, 2, 3, 4}, 3)
+		for id := range f.has {
+			f.has[id][6] = errcode.Timeout
 		}
-	}
-	var asked []int64 // for how long nodes may wait
-	f.request = func(r NodeRequest) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		asked = append(asked, r.WaitMS)
-	}
-	if _, err := c.Scan(t.Context(), spec, new(collect)); CodeOf(err) != errcode.Busy ||
-		!strings.Contains(fmt.Sprint(err), "lags behind what the") || slices.Max(asked) > lagHurry.Milliseconds() {
-		t.Errorf("%v, nodes could wait %d ms", err, asked)
-	}
-	spec.Seen[0].Epoch++ // of which this indexer has not heard
-	_, err := c.Scan(t.Context(), spec, new(collect))
-	if CodeOf(err) != errcode.Busy || !strings.Contains(fmt.Sprint(err), "has not heard yet") {
-		t.Error(err)
-	}
-	spec.Seen = []scanport.Seen{seenAt(f, 4)} // which nobody has told of yet, and all have
-	if got, err := c.Scan(t.Context(), spec, new(collect)); err != nil || got.Ref != refOf(4) {
-		t.Errorf("%+v, %v", got, err)
-	}
-	spec.Seen = []scanport.Seen{seenAt(f, 3)}
-	if _, err := c.Scan(t.Context(), spec, new(collect)); err != nil {
-		t.Error(err)
-	}
-	for range maxLagging {
-		c.lagging.Leave(rpc.Anonymous)
-	}
-	spec.Seen = []scanport.Seen{seenAt(f, 6)}
-	attempts := map[int]int{}
-	f.request = func(NodeRequest) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if attempts[c.lagging.Taken()]++; attempts[1] == 8 { // of two slices, so that the fourth attempt has it
-			for id := range f.has {
-				f.has[id][6] = ""
+		c := NewCoordinator(f, f, f, Options{Wait: time.Minute})
+		spec := openSpec()
+		spec.Seen = []scanport.Seen{seenAt(f, 6)}
+		for range maxLagging {
+			if err := c.lagging.Enter(rpc.Anonymous); err != nil {
+				t.Fatal(err)
 			}
-			f.rows[6] = f.rows[5]
 		}
-	}
-	got, err := c.Scan(t.Context(), spec, new(collect))
-	if err != nil || got.Ref != refOf(6) || attempts[1] < 8 || len(attempts) > 1 || c.lagging.Taken() != 0 {
-		t.Errorf("%+v, %v: while so many were counted copies were asked %v times, and %d are left", got, err, attempts,
-			c.lagging.Taken())
-	}
-	if got.Waited < 2*recheck { // three attempts in vain, with pauses
-		t.Errorf("it has waited for %v", got.Waited)
-	}
-	f.has[1][7], f.has[2][7] = errcode.Timeout, errcode.Timeout
-	spec.Seen = []scanport.Seen{seenAt(f, 7)}
-	c = NewCoordinator(f, f, f, Options{Wait: 120 * time.Millisecond})
-	late, err := c.Scan(t.Context(), spec, new(collect))
-	if CodeOf(err) != errcode.Timeout || c.lagging.Taken() != 0 || late.Waited < recheck {
-		t.Errorf("%+v, %v, and %d are left", late, err, c.lagging.Taken())
-	}
+		var asked []int64 // for how long nodes may wait
+		f.request = func(r NodeRequest) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			asked = append(asked, r.WaitMS)
+		}
+		if _, err := c.Scan(t.Context(), spec, new(collect)); CodeOf(err) != errcode.Busy ||
+			!strings.Contains(fmt.Sprint(err), "lags behind what the") || slices.Max(asked) > lagHurry.Milliseconds() {
+			t.Errorf("%v, nodes could wait %d ms", err, asked)
+		}
+		spec.Seen[0].Epoch++ // of which this indexer has not heard
+		_, err := c.Scan(t.Context(), spec, new(collect))
+		if CodeOf(err) != errcode.Busy || !strings.Contains(fmt.Sprint(err), "has not heard yet") {
+			t.Error(err)
+		}
+		spec.Seen = []scanport.Seen{seenAt(f, 4)} // which nobody has told of yet, and all have
+		if got, err := c.Scan(t.Context(), spec, new(collect)); err != nil || got.Ref != refOf(4) {
+			t.Errorf("%+v, %v", got, err)
+		}
+		spec.Seen = []scanport.Seen{seenAt(f, 3)}
+		if _, err := c.Scan(t.Context(), spec, new(collect)); err != nil {
+			t.Error(err)
+		}
+		for range maxLagging {
+			c.lagging.Leave(rpc.Anonymous)
+		}
+		spec.Seen = []scanport.Seen{seenAt(f, 6)}
+		attempts := map[int]int{}
+		f.request = func(NodeRequest) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if attempts[c.lagging.Taken()]++; attempts[1] == 8 { // of two slices, so that the fourth attempt has it
+				for id := range f.has {
+					f.has[id][6] = ""
+				}
+				f.rows[6] = f.rows[5]
+			}
+		}
+		got, err := c.Scan(t.Context(), spec, new(collect))
+		if err != nil || got.Ref != refOf(6) || attempts[1] < 8 || len(attempts) > 1 || c.lagging.Taken() != 0 {
+			t.Errorf("%+v, %v: while so many were counted copies were asked %v times, and %d are left", got, err, attempts,
+				c.lagging.Taken())
+		}
+		if got.Waited < 2*recheck { // three attempts in vain, with pauses
+			t.Errorf("it has waited for %v", got.Waited)
+		}
+		f.has[1][7], f.has[2][7] = errcode.Timeout, errcode.Timeout
+		spec.Seen = []scanport.Seen{seenAt(f, 7)}
+		c = NewCoordinator(f, f, f, Options{Wait: 120 * time.Millisecond})
+		late, err := c.Scan(t.Context(), spec, new(collect))
+		if CodeOf(err) != errcode.Timeout || c.lagging.Taken() != 0 || late.Waited < recheck {
+			t.Errorf("%+v, %v, and %d are left", late, err, c.lagging.Taken())
+		}
+	})
 }
 
 // TestPagesWithoutStabilityNeverGoBack: what is known of the copies is older after a page, since one of them has gone
