@@ -1,7 +1,6 @@
 package kv
 
 import (
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -14,7 +13,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
-	"tidemark/internal/tlsconf"
+	"tidemark/kv/access"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
 	"tidemark/timestamp"
@@ -180,13 +179,13 @@ func (n *Node) details(b *bucket) BucketStatus {
 func (n *Node) adminTable() *route.Table {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&collector{n: n})
-	known := n.known()
+	known := n.known(access.ReadCluster)
 	return &route.Table{Lacks: "a KV node has no %s", Fail: n.fail, Routes: slices.Concat([]route.Route{
 		route.Alive(), route.Ready(n.reasons),
 		{Method: "GET", Path: "/v1/status", Role: known, Limit: adminTimeout, Handle: n.getStatus},
 		{Method: "GET", Path: "/v1/buckets", Role: known, Limit: adminTimeout, Handle: n.getDetails},
 		route.Metrics(known, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})),
-	}, n.clusterRoutes(), n.collectionRoutes(), n.restRoutes())}
+	}, n.clusterRoutes(), n.collectionRoutes(), n.restRoutes(), n.userRoutes())}
 }
 
 func (n *Node) getStatus(w http.ResponseWriter, _ *http.Request) error {
@@ -201,45 +200,6 @@ func (n *Node) getDetails(w http.ResponseWriter, _ *http.Request) error {
 		out.Buckets = append(out.Buckets, n.details(b))
 	}
 	return writeJSON(w, out)
-}
-
-// known is, over TLS, who shows a certificate or knows the KV user's password; without TLS everybody.
-func (n *Node) known() route.Role {
-	user, certified := n.user(), route.Certified()
-	return route.Role{Name: certified.Name + ", or " + user.Name, Check: func(r *http.Request) error {
-		if err := certified.Check(r); err != nil && !n.hasPassword(r) {
-			return rpc.Refuse(errcode.Unauthenticated, "a certificate or the KV user and password are needed: %v", err)
-		}
-		return nil
-	}}
-}
-
-// user is who knows the KV user's password: a cluster manager knows nobody by the certificates of our roles.
-func (n *Node) user() route.Role {
-	return route.Role{Name: "the KV user's password", Check: func(r *http.Request) error {
-		if !n.hasPassword(r) {
-			return rpc.Refuse(errcode.Unauthenticated, "the KV user and password are needed")
-		}
-		return nil
-	}}
-}
-
-// node is another node, which over TLS shows a certificate besides.
-func (n *Node) node() route.Role {
-	user, node := n.user(), route.Only(tlsconf.KV)
-	return route.Role{Name: user.Name + ", and a certificate of role " + node.Name, Check: func(r *http.Request) error {
-		if err := user.Check(r); err != nil {
-			return err
-		}
-		return node.Check(r)
-	}}
-}
-
-// hasPassword says whether a request knows the KV user and password.
-func (n *Node) hasPassword(r *http.Request) bool {
-	user, password, _ := r.BasicAuth()
-	return subtle.ConstantTimeCompare([]byte(user), []byte(n.config.User))&subtle.ConstantTimeCompare([]byte(password),
-		[]byte(n.config.Password)) == 1
 }
 
 // fail answers with an error, by the codes that nodes tell apart.

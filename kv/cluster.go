@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"tidemark/kv/access"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/mcbp"
 	"tidemark/kv/seglog"
@@ -54,6 +56,8 @@ type cluster struct {
 	missing   []string      // members that have not answered the newest look
 	learnt    bool          // the map has been compared with a majority
 	changed   chan struct{} // closed and replaced when there is another map
+
+	directory atomic.Pointer[access.Directory] // of the map's users; another one only when they are others
 }
 
 // reserved is the highest revision that this node has tried to make, whether or not anybody took it: no two maps have
@@ -225,6 +229,7 @@ func (c *cluster) show(m clustermap.Map, configs map[string]server.ClusterConfig
 	for i := range m.Buckets {
 		c.manifests[m.Buckets[i].Name] = m.Buckets[i].Manifest()
 	}
+	c.showUsers(m.Users)
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -308,6 +313,7 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 		return err
 	}
 	c.show(m, configs)
+	c.n.server.Rejudge()
 	c.n.config.Logger.Info("map adopted", "rev_epoch", m.RevEpoch, "rev", m.Rev, "leader", m.Leader, "nodes", len(m.Nodes),
 		"operation", m.Operation != nil)
 	c.applyLocked()

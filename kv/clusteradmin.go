@@ -12,6 +12,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
+	"tidemark/kv/access"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
 	"tidemark/timestamp"
@@ -32,7 +33,7 @@ type ClusterView struct {
 	Ready  bool           `json:"ready"`
 	Stored bool           `json:"stored"`
 	Member bool           `json:"member"`
-	Map    clustermap.Map `json:"map"`
+	Map    clustermap.Map `json:"map"` // without users
 	// Copies are the vbuckets it has, by bucket.
 	Copies map[string][]CopyView `json:"copies"`
 	// Paused are the buckets whose replication is held back on this node.
@@ -70,7 +71,7 @@ func (n *Node) View() ClusterView {
 	m := n.cluster.current()
 	_, member := m.Node(n.config.NodeID)
 	out := ClusterView{Node: n.config.NodeID, Ready: n.serving.Load(), Stored: n.stored(), Member: member &&
-		m.RevEpoch > 0, Map: m, Copies: map[string][]CopyView{}}
+		m.RevEpoch > 0, Map: m.WithoutKeys(), Copies: map[string][]CopyView{}}
 	n.cluster.mu.Lock()
 	out.Progress, out.Promises = n.cluster.progress, n.cluster.promises
 	n.cluster.mu.Unlock()
@@ -97,19 +98,19 @@ func (n *Node) View() ClusterView {
 	return out
 }
 
-// clusterRoutes are the cluster's part of the admin interface. What changes something needs the KV user's password;
-// what nodes tell each other comes, over TLS, only from nodes.
+// clusterRoutes are the cluster's part of the admin interface. What changes something needs a KV user with the right to
+// it; what nodes tell each other, users' keys among it, is for the nodes' own user, and over TLS comes only from nodes.
 func (n *Node) clusterRoutes() []route.Route {
-	known, user, node := n.known(), n.user(), n.node()
+	known, user, own, node := n.known(access.ReadCluster), n.user(), n.own(), n.node()
 	post := func(path string, who route.Role, handle func(context.Context, []byte) (any, error)) route.Route {
 		return route.Route{Method: "POST", Path: path, Role: who, Body: clusterBodyMax, Limit: commandTimeout,
 			Handle: command(handle)}
 	}
 	return []route.Route{
 		{Method: "GET", Path: pathCluster, Role: known, Limit: adminTimeout, Handle: n.getCluster},
-		{Method: "GET", Path: pathMap, Role: known, Limit: adminTimeout, Handle: n.getMap},
+		{Method: "GET", Path: pathMap, Role: own, Limit: adminTimeout, Handle: n.getMap},
 		post(pathMap, node, n.postMap), post(pathSeal, node, n.postSeal), post(pathPromise, node, n.postPromise),
-		post(pathPause, user, n.postPause), post(pathFlush, user, n.postFlush), post(pathFlushAll, user, n.postFlushAll),
+		post(pathPause, user, n.postPause), post(pathFlush, own, n.postFlush), post(pathFlushAll, user, n.postFlushAll),
 		post(pathFailover, user, n.postFailover), post(pathRebalance, user, n.postRebalance),
 		post(pathCollections, user, n.postCollections),
 		{Method: "GET", Path: pathLogging, Role: known, Limit: adminTimeout, Handle: n.getLogging},

@@ -12,6 +12,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
+	"tidemark/kv/access"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/mcbp"
 )
@@ -125,9 +126,9 @@ func (n *Node) postCollections(ctx context.Context, body []byte) (any, error) {
 
 // collectionRoutes are the documented paths. Any member takes them and asks the one that leads.
 func (n *Node) collectionRoutes() []route.Route {
-	user := n.user()
+	user := n.may(access.ManageBucket)
 	return []route.Route{
-		{Method: "GET", Path: pathScopes, Role: n.known(), Limit: adminTimeout, Handle: n.getScopes},
+		{Method: "GET", Path: pathScopes, Role: n.known(access.See), Limit: adminTimeout, Handle: n.getScopes},
 		{Method: "POST", Path: pathScopes, Role: user, Body: maxForm, Limit: relayTimeout, Handle: n.makeCollection},
 		{Method: "DELETE", Path: pathScope, Role: user, Limit: relayTimeout, Handle: n.dropCollection},
 		{Method: "POST", Path: pathMembers, Role: user, Body: maxForm, Limit: relayTimeout, Handle: n.makeCollection},
@@ -244,6 +245,7 @@ var collectionCodes = []struct {
 }{
 	{"NO_SCOPE", clustermap.ErrNoScope}, {"NO_COLLECTION", clustermap.ErrNoCollection},
 	{"COLLECTION_EXISTS", clustermap.ErrThere}, {"COLLECTIONS", clustermap.ErrCollections},
+	{"NO_USER", clustermap.ErrNoUser}, {"USER", access.ErrAccess},
 }
 
 // codeOf words a refusal for another node.

@@ -139,11 +139,16 @@ func mechanisms() []gocbcore.AuthMechanism {
 
 func kvAgent(t testing.TB, addr, bucket string) *gocbcore.Agent {
 	t.Helper()
+	return kvAgentOf(t, addr, bucket, testUser, testPassword)
+}
+
+func kvAgentOf(t testing.TB, addr, bucket, user, password string) *gocbcore.Agent {
+	t.Helper()
 	agent, err := gocbcore.CreateAgent(&gocbcore.AgentConfig{
 		BucketName: bucket,
 		SeedConfig: gocbcore.SeedConfig{MemdAddrs: []string{addr}},
 		SecurityConfig: gocbcore.SecurityConfig{
-			Auth: gocbcore.PasswordAuthProvider{Username: testUser, Password: testPassword}, AuthMechanisms: mechanisms(),
+			Auth: gocbcore.PasswordAuthProvider{Username: user, Password: password}, AuthMechanisms: mechanisms(),
 		},
 		IoConfig: gocbcore.IoConfig{UseCollections: true, UseMutationTokens: true},
 	})
@@ -165,11 +170,17 @@ func kvAgent(t testing.TB, addr, bucket string) *gocbcore.Agent {
 
 func dcpAgent(t testing.TB, addr, bucket, name string, flags memd.DcpOpenFlag) *gocbcore.DCPAgent {
 	t.Helper()
+	return dcpAgentOf(t, addr, bucket, name, flags, testUser, testPassword)
+}
+
+func dcpAgentOf(t testing.TB, addr, bucket, name string, flags memd.DcpOpenFlag, user,
+	password string) *gocbcore.DCPAgent {
+	t.Helper()
 	agent, err := gocbcore.CreateDcpAgent(&gocbcore.DCPAgentConfig{
 		BucketName: bucket,
 		SeedConfig: gocbcore.SeedConfig{MemdAddrs: []string{addr}},
 		SecurityConfig: gocbcore.SecurityConfig{
-			Auth: gocbcore.PasswordAuthProvider{Username: testUser, Password: testPassword}, AuthMechanisms: mechanisms(),
+			Auth: gocbcore.PasswordAuthProvider{Username: user, Password: password}, AuthMechanisms: mechanisms(),
 		},
 		IoConfig:         gocbcore.IoConfig{UseCollections: true},
 		DCPConfig:        gocbcore.DCPConfig{BufferSize: 2 << 20, UseExpiryOpcode: true},

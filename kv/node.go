@@ -64,6 +64,7 @@ type Node struct {
 	ready      chan struct{} // closed when documents are served
 	serving    atomic.Bool
 	mapStreams *rpc.Places // of streams of maps
+	checks     *rpc.Places // of passwords
 }
 
 // bucket is a bucket on this node.
@@ -83,7 +84,8 @@ func Open(config Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{config: config, quota: store.NewQuota(config.QuotaBytes), started: config.Now(), ready: make(chan struct{}),
-		mapStreams: rpc.NewPlaces(maxMapStreams, "streams of maps")}
+		mapStreams: rpc.NewPlaces(maxMapStreams, "streams of maps"),
+		checks:     rpc.NewPlaces(maxChecks, "checks of passwords")}
 	if err := n.open(); err != nil {
 		_ = n.release(false)
 		return nil, fmt.Errorf("kv node %q: %w", config.NodeID, err)
@@ -130,7 +132,7 @@ func (n *Node) open() error {
 	}
 	n.server = server.New(server.Options{
 		NodeID: n.config.NodeID, Version: Version, Buckets: served,
-		User: n.config.User, Password: n.config.Password, AllowPlain: n.config.AllowPlain, Moods: n.config.Nasty,
+		User: n.config.User, Password: n.config.Password, Users: n.cluster.directory.Load, AllowPlain: n.config.AllowPlain, Moods: n.config.Nasty,
 		MaxConnections: n.config.MaxConnections, IdleTimeout: n.config.IdleTimeout, AuthTimeout: n.config.AuthTimeout,
 		FrameTimeout: n.config.FrameTimeout, WriteTimeout: n.config.WriteTimeout, DCPTimeout: n.config.DCPTimeout,
 		Now: n.config.Now, Random: randomBytes, Logger: n.config.Logger.Named("memcached"),

@@ -14,6 +14,7 @@ import (
 
 	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
+	"tidemark/kv/access"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/mcbp"
 	"tidemark/kv/server"
@@ -33,10 +34,6 @@ const (
 	pathDoFlush      = "/pools/default/buckets/{bucket}/controller/doFlush"
 	pathFailOverNode = "/controller/failOver"
 	pathGraceful     = "/controller/startGracefulFailover"
-	pathWhoAmI       = "/whoami"
-	pathUsers        = "/settings/rbac/users"
-	pathLocalUsers   = pathUsers + "/local"
-	pathUser         = pathLocalUsers + "/{user}"
 )
 
 const (
@@ -52,21 +49,19 @@ const (
 
 // restRoutes are what SDKs ask a cluster manager for, true to what this node knows; the errors are in their words.
 func (n *Node) restRoutes() []route.Route {
-	user := n.user()
-	get := func(path string, handle rpc.HandlerFunc) route.Route {
-		return route.Route{Method: "GET", Path: path, Role: user, Limit: adminTimeout, Handle: handle}
+	enter, see, manage := n.may(access.Enter), n.may(access.See), n.may(access.ManageCluster)
+	get := func(path string, who route.Role, handle rpc.HandlerFunc) route.Route {
+		return route.Route{Method: "GET", Path: path, Role: who, Limit: adminTimeout, Handle: handle}
 	}
 	return []route.Route{
 		{Method: "GET", Path: pathPools, Role: route.Anybody(), Limit: adminTimeout, Handle: n.getPools}, // as there
-		get(pathPool, n.getPool), get(pathNodeServices, n.getNodeServices), get(pathBuckets, n.getBuckets),
-		get(pathBucket, n.getBucket), get(pathTerse, n.getTerse),
-		{Method: "GET", Path: pathTerseStream, Role: user, Stream: true, Places: n.mapStreams, Handle: n.streamTerse},
-		get(pathWhoAmI, n.getWhoAmI), get(pathUsers, n.getUsers), get(pathLocalUsers, n.getUsers),
-		get(pathUser, n.getUser),
-		{Method: "POST", Path: pathDoFlush, Role: user, Limit: relayTimeout, Handle: n.doFlush},
-		{Method: "POST", Path: pathFailOverNode, Role: user, Body: maxForm, Limit: relayTimeout,
+		get(pathPool, enter, n.getPool), get(pathNodeServices, enter, n.getNodeServices),
+		get(pathBuckets, enter, n.getBuckets), get(pathBucket, see, n.getBucket), get(pathTerse, see, n.getTerse),
+		{Method: "GET", Path: pathTerseStream, Role: see, Stream: true, Places: n.mapStreams, Handle: n.streamTerse},
+		{Method: "POST", Path: pathDoFlush, Role: n.may(access.ManageBucket), Limit: relayTimeout, Handle: n.doFlush},
+		{Method: "POST", Path: pathFailOverNode, Role: manage, Body: maxForm, Limit: relayTimeout,
 			Handle: n.failOverNode(true)},
-		{Method: "POST", Path: pathGraceful, Role: user, Body: maxForm, Limit: relayTimeout,
+		{Method: "POST", Path: pathGraceful, Role: manage, Body: maxForm, Limit: relayTimeout,
 			Handle: n.failOverNode(false)},
 	}
 }
@@ -78,10 +73,13 @@ func notFound(w http.ResponseWriter) error {
 
 // getPools says that there is one pool, which is the cluster.
 func (n *Node) getPools(w http.ResponseWriter, r *http.Request) error {
-	known := n.hasPassword(r)
-	out := map[string]any{"isAdminCreds": known, "isEnterprise": false, "implementationVersion": Version,
+	var may access.Set
+	if user, err := n.caller(r); err == nil {
+		may = n.permitted(user, "")
+	}
+	out := map[string]any{"isAdminCreds": may.Has(access.ManageUsers), "isEnterprise": false, "implementationVersion": Version,
 		"pools": []any{}, "settings": map[string]any{}, "componentsVersion": map[string]string{"kv": Version}}
-	if known {
+	if may.Has(access.Enter) {
 		out["pools"] = []any{map[string]string{"name": "default", "uri": pathPool}}
 	}
 	return writeJSON(w, out)
@@ -91,7 +89,7 @@ func (n *Node) getPools(w http.ResponseWriter, r *http.Request) error {
 func (n *Node) getPool(w http.ResponseWriter, r *http.Request) error {
 	m := n.cluster.current()
 	names := []any{}
-	for _, b := range m.Buckets {
+	for _, b := range n.seenBy(r, m) {
 		names = append(names, map[string]string{"bucketName": b.Name, "uuid": b.UUID})
 	}
 	status := "none"
@@ -170,8 +168,8 @@ func (n *Node) getNodeServices(w http.ResponseWriter, _ *http.Request) error {
 func (n *Node) getBuckets(w http.ResponseWriter, r *http.Request) error {
 	out := []any{}
 	m := n.cluster.current()
-	for i := range m.Buckets {
-		if b := n.restBucket(m, &m.Buckets[i], hostOf(r)); b != nil {
+	for _, part := range n.seenBy(r, m) {
+		if b := n.restBucket(m, part, hostOf(r)); b != nil {
 			out = append(out, b)
 		}
 	}
@@ -269,28 +267,6 @@ func (n *Node) streamTerse(w http.ResponseWriter, r *http.Request) error {
 			return nil
 		}
 	}
-}
-
-// restUser is the one user, who may do everything.
-func (n *Node) restUser() map[string]any {
-	return map[string]any{"id": n.config.User, "domain": "local", "name": "", "groups": []any{},
-		"external_groups": []any{}, "roles": []any{map[string]any{"role": "admin", "origins": []any{map[string]string{
-			"type": "user"}}}}}
-}
-
-func (n *Node) getWhoAmI(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, n.restUser())
-}
-
-func (n *Node) getUsers(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, []any{n.restUser()})
-}
-
-func (n *Node) getUser(w http.ResponseWriter, r *http.Request) error {
-	if r.PathValue("user") != n.config.User {
-		return notFound(w)
-	}
-	return writeJSON(w, n.restUser())
 }
 
 // failOverNode takes a node out of the cluster, for good: what Couchbase does in two steps, the second being a

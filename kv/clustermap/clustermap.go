@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 
+	"tidemark/kv/access"
 	"tidemark/kv/mcbp"
 )
 
@@ -61,6 +62,8 @@ type Map struct {
 	Buckets []Bucket `json:"buckets"`
 	// Operation is what is under way; nil when nothing is.
 	Operation *Operation `json:"operation,omitempty"`
+	// Users are those that were made at run time, in order of their names; the slice is replaced, never changed.
+	Users []access.User `json:"users,omitempty"`
 }
 
 // Bucket is a bucket's part of the map. Chains[v][0] is the id of the node with the active copy of vbucket v, the
@@ -206,6 +209,9 @@ func (m Map) Check(specs []Spec) error {
 	}
 	if _, ok := m.Node(m.Leader); !ok {
 		return fmt.Errorf("%w: its leader %q is no member", ErrMap, m.Leader)
+	}
+	if err := access.CheckAll(m.Users); err != nil {
+		return fmt.Errorf("%w: %w", ErrMap, err)
 	}
 	for i, s := range specs {
 		if err := m.checkBucket(i, s); err != nil {

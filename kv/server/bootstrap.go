@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"tidemark/kv/access"
 	"tidemark/kv/mcbp"
 )
 
@@ -73,6 +74,7 @@ func (c *conn) errorMap(f mcbp.Frame) {
 		{mcbp.StatusNotMyVBucket, "another node has the vbucket", []string{"fetch-config", "invalid-input"}},
 		{mcbp.StatusNoBucket, "no bucket is selected", []string{"conn-state-invalidated"}},
 		{mcbp.StatusAuthError, "not authenticated", []string{"conn-state-invalidated", "auth"}},
+		{mcbp.StatusNoAccess, "the user lacks the right to it", []string{"auth"}},
 		{mcbp.StatusUnknownFrameInfo, "a frame extra is not known", []string{"support", "invalid-input"}},
 		{mcbp.StatusUnknownCommand, "the command is not known", []string{"support"}},
 		{mcbp.StatusNoMemory, "the memory quota is used up", []string{"temp", "retry-later"}},
@@ -134,12 +136,14 @@ func (c *conn) plainAllowed() bool { return c.srv.opts.AllowPlain || c.encrypted
 // admitted lets an authenticated client in. Plain memcached clients do not know that there are buckets: where they are
 // welcome and there is one bucket only, it is theirs without SELECT_BUCKET.
 func (c *conn) admitted() {
-	c.authed = true
+	c.authed, c.user = true, c.sasl.user
 	if !c.srv.opts.AllowPlain || c.bucket != nil || len(c.srv.opts.Buckets) != 1 {
 		return
 	}
-	for _, b := range c.srv.opts.Buckets {
-		c.bucket = b
+	for name, b := range c.srv.opts.Buckets {
+		if c.mayIn(name, access.See) {
+			c.bucket, c.bucketName = b, name
+		}
 	}
 }
 
@@ -154,15 +158,18 @@ func (c *conn) authFailed(f mcbp.Frame, err error) error {
 	return nil
 }
 
+// selectBucket selects a bucket that the user has a right to. Who has none is told the same of a bucket that there is not.
 func (c *conn) selectBucket(f mcbp.Frame) error {
 	b := c.srv.opts.Buckets[string(f.Key)]
 	switch {
 	case c.dcp != nil:
 		c.status(f.Header, mcbp.StatusInvalid, nil)
+	case !c.mayIn(string(f.Key), access.See):
+		c.status(f.Header, mcbp.StatusNoAccess, nil)
 	case b == nil:
 		c.status(f.Header, mcbp.StatusKeyNotFound, nil)
 	default:
-		c.bucket = b
+		c.bucket, c.bucketName = b, string(f.Key)
 		c.config = configSeen{}
 		c.status(f.Header, mcbp.StatusOK, nil)
 	}

@@ -64,14 +64,17 @@ type conn struct {
 	waits        []answer // which of them depend on the log
 	config       configSeen
 	sasl         login
+	rights       rights
 	authFailures int
 	stranger     time.Time // since when nobody has authenticated on it
 
 	// Set by the reading goroutine before a producer exists, read-only afterwards.
-	authed   bool
-	bucket   *Bucket
-	features featureSet
-	dcp      *producer
+	authed     bool
+	user       string // who has authenticated
+	bucket     *Bucket
+	bucketName string
+	features   featureSet
+	dcp        *producer
 
 	group *errgroup.Group
 	wmu   sync.Mutex // socket writes: whole messages, in order

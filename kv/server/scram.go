@@ -1,6 +1,8 @@
 package server
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
 	"errors"
@@ -9,6 +11,8 @@ import (
 	"sync"
 
 	"github.com/xdg-go/scram"
+
+	"tidemark/kv/access"
 )
 
 // Mechanisms by their names on the wire.
@@ -32,17 +36,22 @@ type credentials struct {
 	stored scram.StoredCredentials
 }
 
-// authenticator knows the one user of a node.
+// authenticator knows the configured user of a node, and the cluster's users.
 type authenticator struct {
 	user, password string
+	users          func() *access.Directory
 	random         func([]byte) // fills with random bytes
+	decoy          []byte       // a secret, from which the salts of users that there are not are made
 
 	mu     sync.Mutex
-	byMech map[string]*credentials
+	byMech map[string]*credentials // of the configured user
 }
 
-func newAuthenticator(user, password string, random func([]byte)) *authenticator {
-	return &authenticator{user: user, password: password, random: random, byMech: map[string]*credentials{}}
+func newAuthenticator(user, password string, users func() *access.Directory, random func([]byte)) *authenticator {
+	a := &authenticator{user: user, password: password, users: users, random: random, byMech: map[string]*credentials{},
+		decoy: make([]byte, sha256.Size)}
+	random(a.decoy)
+	return a
 }
 
 func (a *authenticator) mechanisms(plain bool) string {
@@ -53,19 +62,59 @@ func (a *authenticator) mechanisms(plain bool) string {
 	return list
 }
 
-// credentials derives the keys of a mechanism at its first use; an error for an unknown mechanism.
-func (a *authenticator) credentials(mech string) (*credentials, error) {
-	var hash scram.HashGeneratorFcn
+// hashOf is the hash of a mechanism of SCRAM; false for an unknown mechanism.
+func hashOf(mech string) (hash scram.HashGeneratorFcn, ok bool) {
 	switch mech {
 	case mechSHA1:
-		hash = scram.SHA1
+		return scram.SHA1, true
 	case mechSHA256:
-		hash = scram.SHA256
+		return scram.SHA256, true
 	case mechSHA512:
-		hash = scram.SHA512
-	default:
-		return nil, fmt.Errorf("%w: mechanism %q is not offered", errScram, mech)
+		return scram.SHA512, true
 	}
+	return nil, false
+}
+
+// lookup returns the credentials of a user for a mechanism. Of one that there is not it makes some up, always the same,
+// that nobody can prove to have.
+func (a *authenticator) lookup(mech string, hash scram.HashGeneratorFcn, user string) (scram.StoredCredentials, error) {
+	if a.configured(user) {
+		c, err := a.credentials(mech, hash)
+		if err != nil {
+			return scram.StoredCredentials{}, err
+		}
+		return c.stored, nil
+	}
+	u := a.users().Find(user)
+	if u == nil {
+		h := hmac.New(sha256.New, a.decoy)
+		h.Write([]byte(mech + " " + user))
+		return scram.StoredCredentials{KeyFactors: scram.KeyFactors{Salt: string(h.Sum(nil)[:scramSaltBytes]),
+			Iters: access.Iterations}, StoredKey: make([]byte, hash().Size()), ServerKey: make([]byte, hash().Size())}, nil
+	}
+	key := u.Keys.SHA512
+	switch mech {
+	case mechSHA1:
+		key = u.Keys.SHA1
+	case mechSHA256:
+		key = u.Keys.SHA256
+	}
+	return scram.StoredCredentials{KeyFactors: scram.KeyFactors{Salt: string(key.Salt), Iters: u.Keys.Iterations},
+		StoredKey: key.Stored, ServerKey: key.Server}, nil
+}
+
+// configured reports whether that is the user of the node's configuration, who comes before all others.
+func (a *authenticator) configured(user string) bool {
+	return subtle.ConstantTimeCompare([]byte(user), []byte(a.user)) == 1
+}
+
+// exists reports whether there is such a user.
+func (a *authenticator) exists(user string) bool {
+	return a.configured(user) || a.users().Find(user) != nil
+}
+
+// credentials derives the keys of the configured user for a mechanism at its first use.
+func (a *authenticator) credentials(mech string, hash scram.HashGeneratorFcn) (*credentials, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if c := a.byMech[mech]; c != nil {
@@ -86,15 +135,18 @@ func (a *authenticator) credentials(mech string) (*credentials, error) {
 	return c, nil
 }
 
-// plain checks a PLAIN response: authorization id, user and password divided by zero bytes.
-func (a *authenticator) plain(message []byte) bool {
+// plain checks a PLAIN response: authorization id, user and password divided by zero bytes. It returns the user.
+func (a *authenticator) plain(message []byte) (user string, ok bool) {
 	parts := strings.Split(string(message), "\x00")
 	if len(parts) != 3 {
-		return false
+		return "", false
 	}
-	user := subtle.ConstantTimeCompare([]byte(parts[1]), []byte(a.user))
-	password := subtle.ConstantTimeCompare([]byte(parts[2]), []byte(a.password))
-	return user&password == 1
+	user = parts[1]
+	if a.configured(user) {
+		return user, subtle.ConstantTimeCompare([]byte(parts[2]), []byte(a.password)) == 1
+	}
+	u := a.users().Find(user)
+	return user, u != nil && u.Keys.Know(parts[2])
 }
 
 // login is the SASL conversation of one connection. Whoever it lets in has shown that he knows user and password, by
@@ -102,6 +154,7 @@ func (a *authenticator) plain(message []byte) bool {
 type login struct {
 	auth *authenticator
 	open *exchange // that SASL_STEP goes on with
+	user string    // who was let in last
 }
 
 // start takes SASL_AUTH, which gives up what went before. The client is in, or his mechanism goes on with answer; plain
@@ -109,9 +162,14 @@ type login struct {
 func (l *login) start(mech string, message []byte, plain bool) (answer []byte, in bool, err error) {
 	l.open = nil
 	if mech == mechPlain {
-		if !plain || !l.auth.plain(message) {
+		if !plain {
 			return nil, false, errScram
 		}
+		user, ok := l.auth.plain(message)
+		if !ok {
+			return nil, false, errScram
+		}
+		l.user = user
 		return nil, true, nil
 	}
 	l.open, answer, err = l.auth.begin(mech, message)
@@ -125,26 +183,30 @@ func (l *login) step(message []byte) (answer []byte, err error) {
 		return nil, fmt.Errorf("%w: SASL_STEP without SASL_AUTH", errScram)
 	}
 	l.open = nil
-	return x.finish(message)
+	if answer, err = x.finish(message); err == nil {
+		l.user = x.user
+	}
+	return answer, err
 }
 
 // exchange is one SCRAM conversation, server side, in the library's hands.
 type exchange struct {
 	talk      *scram.ServerConversation
+	user      string
 	knownUser bool
 }
 
 // begin answers the client's first message. The library would tell a stranger at once that nobody has that name: here
-// everybody gets the challenge of the one user, and is refused in the end.
+// everybody gets a challenge, and is refused in the end.
 func (a *authenticator) begin(mech string, message []byte) (*exchange, []byte, error) {
-	c, err := a.credentials(mech)
-	if err != nil {
-		return nil, nil, err
+	hash, ok := hashOf(mech)
+	if !ok {
+		return nil, nil, fmt.Errorf("%w: mechanism %q is not offered", errScram, mech)
 	}
 	x := &exchange{}
-	server, err := c.hash.NewServer(func(user string) (scram.StoredCredentials, error) {
-		x.knownUser = subtle.ConstantTimeCompare([]byte(user), []byte(a.user)) == 1
-		return c.stored, nil
+	server, err := hash.NewServer(func(user string) (scram.StoredCredentials, error) {
+		x.user, x.knownUser = user, a.exists(user)
+		return a.lookup(mech, hash, user)
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", errScram, err)

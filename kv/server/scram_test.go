@@ -7,6 +7,8 @@ import (
 	"encoding/base64"
 	"strings"
 	"testing"
+
+	"tidemark/kv/access"
 )
 
 // client is the other side of a conversation, from the books (RFC 5802) and not from the server's code.
@@ -31,7 +33,7 @@ func (s salts) password(t *testing.T, a *authenticator, mech, password, salt64 s
 		if err != nil || len(salt) != scramSaltBytes {
 			t.Fatalf("the salt is %q: %v", salt64, err)
 		}
-		h := a.byMech[mech].hash
+		h, _ := hashOf(mech)
 		if s[id], err = pbkdf2.Key(h, password, salt, 4096, h().Size()); err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +49,7 @@ func (c *client) final(t *testing.T, a *authenticator, known salts, challenge st
 	if len(part) != 3 || !strings.HasPrefix(part[0], "r=") || !strings.HasPrefix(part[1], "s=") || part[2] != "i=4096" {
 		t.Fatalf("the challenge is %q", challenge)
 	}
-	h := a.byMech[c.mech].hash
+	h, _ := hashOf(c.mech)
 	sum := func(key []byte, text string) []byte {
 		m := hmac.New(h, key)
 		m.Write([]byte(text))
@@ -65,6 +67,9 @@ func (c *client) final(t *testing.T, a *authenticator, known salts, challenge st
 	}
 	return bare, proof, sum(sum(salted, "Server Key"), message)
 }
+
+// nobody is a cluster without users of its own.
+func nobody() *access.Directory { return nil }
 
 // script takes an input apart.
 type script []byte
@@ -93,7 +98,7 @@ func FuzzLogin(f *testing.F) {
 	mechanisms := []string{mechSHA512, mechSHA256, mechSHA1, mechPlain, "SCRAM-MD5"}
 	known := salts{}
 	var count byte
-	auth := newAuthenticator(user, password, func(b []byte) {
+	auth := newAuthenticator(user, password, nobody, func(b []byte) {
 		for i := range b {
 			count++
 			b[i] = count
@@ -188,7 +193,7 @@ func FuzzLogin(f *testing.F) {
 // TestRefusalsKeepSecrets: what a client sent is in no error, which goes to the log: it may be a password, sent under
 // the wrong mechanism.
 func TestRefusalsKeepSecrets(t *testing.T) {
-	auth := newAuthenticator("user", "secret", func(b []byte) { clear(b) })
+	auth := newAuthenticator("user", "secret", nobody, func(b []byte) { clear(b) })
 	for _, message := range []string{"\x00user\x00secret,,,", "n,secret,n=user,r=x", "n,,secret,r=x", "n,,n=sec=ret,r=x",
 		"n,,n=user,secret", "p=secret,,n=user,r=x"} {
 		l := login{auth: auth}

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"tidemark/kv/access"
 	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
 )
@@ -66,9 +67,11 @@ type Options struct {
 	NodeID  string
 	Version string
 	Buckets map[string]*Bucket
-	// User and Password are the only credentials. AllowPlain offers PLAIN besides SCRAM also without TLS, and returns a
+	// User and Password are of the configured user, who may do everything, Users those that the cluster has besides; nil:
+	// none. AllowPlain offers PLAIN besides SCRAM also without TLS, and returns a
 	// client that selects no bucket the only one.
 	User, Password string
+	Users          func() *access.Directory
 	AllowPlain     bool
 	// Moods makes the node nasty, for tests.
 	Moods Moods
@@ -148,12 +151,14 @@ type dcpName struct{ bucket, name string }
 // New makes a server; Serve runs it.
 func New(opts Options) *Server {
 	opts.setDefaults()
-	return &Server{
-		opts: opts, auth: newAuthenticator(opts.User, opts.Password, opts.Random),
+	s := &Server{
+		opts:  opts,
 		large: semaphore.NewWeighted(maxLargeBytes), started: opts.Now(), conns: map[*conn]struct{}{},
 		dcp:     map[dcpName]*conn{},
 		lagging: map[*Bucket]*laggard{},
 	}
+	s.auth = newAuthenticator(opts.User, opts.Password, s.users, opts.Random)
+	return s
 }
 
 // Counters are the server's running totals.

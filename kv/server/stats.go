@@ -87,6 +87,10 @@ func (c *conn) statBucket(group string, emit func(key, value string)) bool {
 
 // statKey answers "key KEY VBUCKET": what is known of one document beside its value.
 func (c *conn) statKey(f mcbp.Frame, argument string, emit func(key, value string)) {
+	if !c.may(needsRead) {
+		c.deny(f.Header, needsRead)
+		return
+	}
 	at := strings.LastIndexByte(argument, ' ')
 	vb, err := strconv.ParseUint(argument[at+1:], 10, 16)
 	if err != nil || at < 1 || at > store.MaxKeyBytes {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/golang/snappy"
 
+	"tidemark/kv/access"
 	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
 )
@@ -21,7 +22,8 @@ type stream struct {
 	vb     *store.VBucket
 	id     uint16
 	opaque uint32
-	queued atomic.Bool // it is in the producer's ready list
+	queued atomic.Bool       // it is in the producer's ready list
+	by     *access.Directory // by whom its right was judged last; of whom its cursor is
 	grant
 	cursor
 	habits
@@ -107,6 +109,8 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 			return buf, 0, false
 		}
 		return st.finish(buf, mcbp.EndStateChanged, 0)
+	case st.lost():
+		return st.finish(buf, mcbp.EndPrivilegeLost, 0)
 	case st.held.Load():
 		return buf, 0, false
 	}

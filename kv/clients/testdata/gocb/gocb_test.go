@@ -190,3 +190,70 @@ func post(t *testing.T, n *kv.Node, path string, form url.Values) {
 		t.Fatalf("%s: %s %s", path, resp.Status, body)
 	}
 }
+
+// Users are made, changed and removed by the SDK's own user manager, while clients of theirs are connected.
+func TestUsers(t *testing.T) {
+	nodes, _ := run(t, 2, 0)
+	seeds := "couchbase://" + nodes[0].MemcachedAddr()
+	c, b := connect(t, seeds)
+	const app, secret = "app", "app-secret"
+	grant := func(password string, roles ...string) {
+		t.Helper()
+		u := gocb.User{Username: app, DisplayName: "An application", Password: password}
+		for _, r := range roles {
+			u.Roles = append(u.Roles, gocb.Role{Name: r, Bucket: "world"})
+		}
+		if err := c.Users().UpsertUser(u, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	grant(secret, "data_reader")
+	u, err := c.Users().GetUser(app, nil)
+	if err != nil || u.DisplayName != "An application" || len(u.Roles) != 1 || u.Roles[0].Name != "data_reader" ||
+		u.Roles[0].Bucket != "world" {
+		t.Fatalf("%+v %v", u, err)
+	}
+	if all, err := c.Users().GetAllUsers(nil); err != nil || len(all) != 2 {
+		t.Fatalf("%+v %v", all, err)
+	}
+	if roles, err := c.Users().GetRoles(nil); err != nil || len(roles) < 9 {
+		t.Fatalf("%+v %v", roles, err)
+	}
+	if _, err := b.DefaultCollection().Upsert("k", 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	mine, err := gocb.Connect(seeds, gocb.ClusterOptions{Username: app, Password: secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = mine.Close(nil) }()
+	docs := mine.Bucket("world").DefaultCollection()
+	if err := mine.Bucket("world").WaitUntilReady(patience, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := docs.Get("k", nil); err != nil {
+		t.Fatalf("a reader: %v", err)
+	}
+	if _, err := docs.Upsert("k", 2, nil); !errors.Is(err, gocb.ErrAuthenticationFailure) {
+		t.Fatalf("a reader writes: %v", err)
+	}
+	grant("", "data_reader", "data_writer") // with the password as it is
+	if _, err := docs.Upsert("k", 2, nil); err != nil {
+		t.Fatalf("who may write by now: %v", err)
+	}
+	if _, err := mine.Users().GetAllUsers(nil); err == nil {
+		t.Fatal("an application sees users")
+	}
+	if err := c.Users().DropUser(app, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := docs.Get("k", nil); !errors.Is(err, gocb.ErrAuthenticationFailure) {
+		t.Fatalf("a user that was removed: %v", err)
+	}
+	if err := c.Users().DropUser(app, nil); !errors.Is(err, gocb.ErrUserNotFound) {
+		t.Fatalf("removed twice: %v", err)
+	}
+	if err := c.Users().DropUser(user, nil); err == nil {
+		t.Fatal("the configured user is removed")
+	}
+}

@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/kv"
+	"tidemark/kv/access"
+	"tidemark/kv/clustermap"
+)
+
+func kvUserCommand(s Streams) *cobra.Command {
+	cmd := &cobra.Command{Use: "user", Short: "List, make, change and remove users of the embedded KV"}
+	cmd.AddCommand(kvUserList(s), kvUserSet(), kvUserRemove(s))
+	return cmd
+}
+
+func kvUserList(s Streams) *cobra.Command {
+	f := &kvAdminFlags{}
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the users of the embedded KV and their roles",
+		Example: "  tidemark kv user list --data ./cluster", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			a, err := f.open()
+			if err != nil {
+				return err
+			}
+			users, err := a.Users(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return show(s.Out, f.output, users, users, func(t *tabwriter.Writer) { kvUserTable(t, users) })
+		}}
+	f.add(cmd)
+	return cmd
+}
+
+func kvUserTable(t *tabwriter.Writer, users []kv.User) {
+	fmt.Fprintln(t, "USER\tROLES\tNAME")
+	for _, u := range users {
+		roles := strings.Join(u.Roles, ",")
+		if roles == "" {
+			roles = "-"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\n", u.ID, roles, u.Name)
+	}
+}
+
+// kvUserSet makes a user, or changes what its flags name of one.
+func kvUserSet() *cobra.Command {
+	f := &kvAdminFlags{}
+	var roles, name, passwordFile string
+	cmd := &cobra.Command{Use: "set USER", Short: "Make a user of the embedded KV, or change its roles or password",
+		Long: `Makes a user, or changes what is named of one that there is: its roles, all of them, its password, its full name.
+A new user needs --roles and --new-password-file. All nodes have to answer; they judge by it at once: what connections may
+do is looked at with each request, and streams whose user has lost the right to them end. Another password ends no
+connection. Nodes keep no password, but what it can be checked by.
+
+Roles, by the names of Couchbase, with the bucket or * for all:
+` + rolesHelp(),
+		Example: "  tidemark kv user set index --roles 'data_dcp_reader[world],data_monitoring[world]' --new-password-file " +
+			"./index --data ./cluster\n  tidemark kv user set index --roles 'data_dcp_reader[*]' --data ./cluster",
+		Args: exactArgs("USER"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			change := clustermap.UserChange{User: args[0]}
+			if err := access.CheckID(change.User); err != nil {
+				return usageError{err}
+			}
+			if cmd.Flags().Changed("roles") {
+				all, err := access.ParseRoles(roles)
+				if err != nil {
+					return usageError{err}
+				}
+				change.Roles = &all
+			}
+			if cmd.Flags().Changed("name") {
+				change.Name = &name
+			}
+			password, err := newKVPassword(passwordFile)
+			switch {
+			case err != nil:
+				return err
+			case change.Roles == nil && change.Name == nil && password == "":
+				return usage("say what to set of the user: --roles, --new-password-file or --name")
+			}
+			a, err := f.open()
+			if err != nil {
+				return err
+			}
+			return a.ChangeUser(cmd.Context(), change, password)
+		}}
+	f.add(cmd)
+	cmd.Flags().StringVar(&roles, "roles", "", "roles, with commas between them, instead of all that the user has; '': none")
+	cmd.Flags().StringVar(&passwordFile, "new-password-file", "", "`FILE` with the user's new password")
+	cmd.Flags().StringVar(&name, "name", "", "full name, for people")
+	return cmd
+}
+
+// newKVPassword reads a user's new password; empty without a file.
+func newKVPassword(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	password, err := secretFile(file)
+	if err == nil {
+		if err := access.CheckPassword(password); err != nil {
+			return "", usage("--new-password-file %s: %v", file, err)
+		}
+	}
+	return password, err
+}
+
+// rolesHelp lists the roles.
+func rolesHelp() string {
+	var out []string
+	for _, k := range access.Kinds() {
+		name := k.Name
+		if k.OfBucket {
+			name += "[BUCKET]"
+		}
+		out = append(out, fmt.Sprintf("  %-28s%s", name, k.What))
+	}
+	return strings.Join(out, "\n")
+}
+
+func kvUserRemove(s Streams) *cobra.Command {
+	f := &kvAdminFlags{}
+	var yes bool
+	cmd := &cobra.Command{Use: "remove USER", Aliases: []string{"rm"}, Short: "Remove a user of the embedded KV",
+		Long:    `Removes a user. Its connections stay, and may do nothing any more; its streams end. All nodes have to answer.`,
+		Example: "  tidemark kv user remove index --yes --data ./cluster", Args: exactArgs("USER"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := f.open()
+			if err != nil {
+				return err
+			}
+			if err := confirm(s, yes, "remove KV user "+args[0]); err != nil {
+				return err
+			}
+			return a.ChangeUser(cmd.Context(), clustermap.UserChange{User: args[0], Remove: true}, "")
+		}}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
+	return cmd
+}

@@ -1,0 +1,170 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func parse(t *testing.T, text string) []Role {
+	t.Helper()
+	roles, err := ParseRoles(text)
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return roles
+}
+
+// TestPermitted is the table of what roles permit, permission by permission, in the bucket that the roles are for, in
+// another one, and in the cluster.
+func TestPermitted(t *testing.T) {
+	none := SetOf()
+	for _, tc := range []struct {
+		roles                string
+		world, other, global Set
+	}{
+		{"", none, none, none},
+		{"admin", All, All, SetOf(Enter, ReadCluster, ManageCluster, ReadUsers, ManageUsers)},
+		{"ro_admin", SetOf(See, Stats), SetOf(See, Stats), SetOf(Enter, ReadCluster, ReadUsers)},
+		{"cluster_admin", SetOf(See, Stats, ManageBucket), SetOf(See, Stats, ManageBucket),
+			SetOf(Enter, ReadCluster, ManageCluster)},
+		{"bucket_admin[world]", SetOf(See, Stats, ManageBucket), none, SetOf(Enter)},
+		{"bucket_full_access[world]", SetOf(See, Read, Write, ReadMeta, WriteMeta, Stream), none, SetOf(Enter)},
+		{"data_reader[world]", SetOf(See, Read, ReadMeta), none, SetOf(Enter)},
+		{"data_writer[world]", SetOf(See, Write), none, SetOf(Enter)},
+		{"data_dcp_reader[world]", SetOf(See, ReadMeta, Stream), none, SetOf(Enter)},
+		{"data_monitoring[world]", SetOf(See, Stats), none, SetOf(Enter)},
+		{"data_reader[*]", SetOf(See, Read, ReadMeta), SetOf(See, Read, ReadMeta), SetOf(Enter)},
+		{"data_reader[world],data_writer[other]", SetOf(See, Read, ReadMeta), SetOf(See, Write), SetOf(Enter)},
+		{"data_reader[world],data_writer[*]", SetOf(See, Read, ReadMeta, Write), SetOf(See, Write), SetOf(Enter)},
+		{"data_reader[worlds]", none, none, SetOf(Enter)},
+	} {
+		for bucket, want := range map[string]Set{"world": tc.world, "other": tc.other} {
+			got := Permitted(parse(t, tc.roles), bucket)
+			for p := See; p < permissions; p++ {
+				if got.Has(p) != want.Has(p) {
+					t.Errorf("%q in %s: may %v: %t", tc.roles, bucket, p, got.Has(p))
+				}
+			}
+		}
+		got := Permitted(parse(t, tc.roles), "")
+		if lacks, more := got.Lacks(tc.global), tc.global.Lacks(got); len(lacks)+len(more) > 0 {
+			t.Errorf("%q in the cluster: lacks %v, and has besides %v", tc.roles, lacks, more)
+		}
+	}
+	if got := Permitted([]Role{{Name: "root"}}, "world"); got != 0 {
+		t.Errorf("a role that there is not permits %b", got)
+	}
+}
+
+func TestGranting(t *testing.T) {
+	if got := Granting(SetOf(Read), "world"); got != "admin, bucket_full_access[world], data_reader[world]" {
+		t.Error(got)
+	}
+	if got := Granting(SetOf(ManageUsers), ""); got != "admin" {
+		t.Error(got)
+	}
+	for p := range permissions {
+		if Granting(SetOf(p), "b") == "" || strings.HasPrefix(p.String(), "permission") {
+			t.Errorf("nobody may %v", p)
+		}
+	}
+}
+
+func TestParseRoles(t *testing.T) {
+	roles := parse(t, " data_writer[b], admin ,data_reader[*],admin")
+	if fmt.Sprint(roles) != "[admin data_reader[*] data_writer[b]]" {
+		t.Errorf("%v", roles)
+	}
+	if got := parse(t, " "); got == nil || len(got) > 0 {
+		t.Errorf("no role: %#v", got)
+	}
+	for text, says := range map[string]string{
+		"root": "there is no role", "data_reader": "want data_reader[BUCKET]", "data_reader[]": "want data_reader[BUCKET]",
+		"admin[world]": "names no bucket", "data_reader[world": "want data_reader[BUCKET]",
+		"data_reader[w:s:c]": "a scope or a collection", "data_reader[w]]": "no bucket has that name",
+		"data_reader[" + strings.Repeat("w", 101) + "]": "no bucket has that name", ",": "there is no role",
+		strings.Repeat("data_reader[w],", MaxRoles) + "admin": "at most",
+	} {
+		if _, err := ParseRoles(text); !errors.Is(err, ErrAccess) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%.40s: %v", text, err)
+		}
+	}
+}
+
+// counted fills slices with other bytes each time.
+func counted() func([]byte) {
+	var n byte
+	return func(b []byte) {
+		for i := range b {
+			n++
+			b[i] = n
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	random := counted()
+	a, err := Derive("secret-1", random)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Derive("secret-1", random)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !a.Know("secret-1") || a.Know("secret-2") || a.Know("") || (&Keys{}).Know("secret-1") {
+		t.Error("a password is taken for another one")
+	}
+	if string(a.SHA1.Stored) == string(b.SHA1.Stored) || string(a.SHA512.Server) == string(b.SHA512.Server) {
+		t.Error("one password has the same keys twice")
+	}
+	for password, says := range map[string]string{"five5": "at least 6", strings.Repeat("x", MaxPassword+1): "at most",
+		"with\x00zero": "control", "bad\xffbytes": "UTF-8"} {
+		if _, err := Derive(password, random); !errors.Is(err, ErrAccess) || !strings.Contains(err.Error(), says) ||
+			strings.Contains(err.Error(), password) {
+			t.Errorf("%.20q: %v", password, err)
+		}
+	}
+}
+
+func TestCheckAll(t *testing.T) {
+	keys, err := Derive("secret-1", counted())
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := func(id string, edit func(*User)) User {
+		u := User{ID: id, Name: "A Name", Roles: []Role{{"data_reader", "world"}}, Keys: keys}
+		if edit != nil {
+			edit(&u)
+		}
+		return u
+	}
+	users := []User{user("a", nil), user("b", nil), user("ö", nil)}
+	if err := CheckAll(users); err != nil {
+		t.Fatal(err)
+	}
+	d := NewDirectory(users)
+	if d.Find("b") == nil || d.Find("c") != nil || d.Permitted("b", "world") != SetOf(Enter, See, Read, ReadMeta) ||
+		d.Permitted("c", "world") != 0 || (*Directory)(nil).Find("b") != nil {
+		t.Error("the directory does not find its users")
+	}
+	many := make([]Role, MaxRoles+1)
+	for name, bad := range map[string][]User{
+		"out of order": {users[1], users[0]}, "twice": {users[0], users[0]}, "no name": {user("", nil)},
+		"a space": {user("a b", nil)}, "a colon": {user("a:b", nil)}, "long": {user(strings.Repeat("a", MaxID+1), nil)},
+		"bad role":   {user("a", func(u *User) { u.Roles = []Role{{"root", ""}} })},
+		"many roles": {user("a", func(u *User) { u.Roles = many })},
+		"full name":  {user("a", func(u *User) { u.Name = "a\nb" })},
+		"no keys":    {user("a", func(u *User) { u.Keys = Keys{} })},
+		"short key":  {user("a", func(u *User) { u.Keys.SHA256.Stored = u.Keys.SHA256.Stored[1:] })},
+		"few":        {user("a", func(u *User) { u.Keys.Iterations = 1 })},
+		"much work":  {user("a", func(u *User) { u.Keys.Iterations = MaxIterations + 1 })},
+		"too many":   make([]User, MaxUsers+1),
+	} {
+		if err := CheckAll(bad); !errors.Is(err, ErrAccess) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package access
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/pbkdf2"
+	"crypto/sha1" //nolint:gosec // of SCRAM-SHA-1, which old clients need
+	"crypto/sha256"
+	"crypto/sha512"
+	"fmt"
+	"hash"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Limits of users.
+const (
+	// MaxUsers of a cluster, which all nodes keep and tell each other.
+	MaxUsers = 256
+	// MaxRoles of a user.
+	MaxRoles = 32
+	// MaxID and MaxName bound a user's two names, in characters.
+	MaxID   = 128
+	MaxName = 256
+	// MinPassword and MaxPassword bound a password, in characters and in bytes.
+	MinPassword = 6
+	MaxPassword = 256
+
+	// Iterations is how often a password is hashed for what is kept of it; nobody may ask for more than MaxIterations,
+	// which cost a node time whenever a password is shown to it.
+	Iterations    = 4096
+	MaxIterations = 1 << 16
+
+	// SaltBytes is the length of a salt.
+	SaltBytes = 16
+)
+
+// User is a user as it is kept: everything but the password.
+type User struct {
+	ID string `json:"id"`
+	// Name is for people.
+	Name  string `json:"name,omitempty"`
+	Roles []Role `json:"roles"`
+	Keys  Keys   `json:"keys"`
+}
+
+// Keys are what is kept of a password (RFC 5802): they check a proof that somebody knows it, and prove to him that they
+// are kept here.
+type Keys struct {
+	Iterations int `json:"iterations"`
+	SHA1       Key `json:"sha1"`
+	SHA256     Key `json:"sha256"`
+	SHA512     Key `json:"sha512"`
+}
+
+// Key is one of these, for SCRAM with one hash.
+type Key struct {
+	Salt   []byte `json:"salt"`
+	Stored []byte `json:"stored"`
+	Server []byte `json:"server"`
+}
+
+// Derive makes the keys of a password; random fills a slice with random bytes. Error: ErrAccess.
+func Derive(password string, random func([]byte)) (k Keys, err error) {
+	if err := CheckPassword(password); err != nil {
+		return k, err
+	}
+	k.Iterations = Iterations
+	for _, x := range k.all() {
+		x.key.Salt = make([]byte, SaltBytes)
+		random(x.key.Salt)
+		salted, err := pbkdf2.Key(x.hash, password, x.key.Salt, k.Iterations, x.hash().Size())
+		if err != nil {
+			return k, fmt.Errorf("derive keys: %w", err)
+		}
+		x.key.Stored, x.key.Server = stored(x.hash, salted), mac(x.hash, salted, "Server Key")
+	}
+	return k, nil
+}
+
+// hashed is a key, and its hash.
+type hashed struct {
+	key  *Key
+	hash func() hash.Hash
+}
+
+func (k *Keys) all() []hashed {
+	return []hashed{{&k.SHA1, sha1.New}, {&k.SHA256, sha256.New}, {&k.SHA512, sha512.New}}
+}
+
+func mac(h func() hash.Hash, key []byte, text string) []byte {
+	m := hmac.New(h, key)
+	m.Write([]byte(text))
+	return m.Sum(nil)
+}
+
+// stored is the key by which a client's proof is checked.
+func stored(h func() hash.Hash, salted []byte) []byte {
+	s := h()
+	s.Write(mac(h, salted, "Client Key"))
+	return s.Sum(nil)
+}
+
+// Know reports whether they are of that password. It takes as long as a hash of all iterations takes.
+func (k *Keys) Know(password string) bool {
+	salted, err := pbkdf2.Key(sha512.New, password, k.SHA512.Salt, max(k.Iterations, 1), sha512.Size)
+	return err == nil && hmac.Equal(stored(sha512.New, salted), k.SHA512.Stored) && len(password) <= MaxPassword
+}
+
+// CheckPassword refuses a password that cannot be one. The error, ErrAccess, has nothing of it.
+func CheckPassword(password string) error {
+	switch {
+	case utf8.RuneCountInString(password) < MinPassword:
+		return fmt.Errorf("%w: the password must be at least %d characters long", ErrAccess, MinPassword)
+	case len(password) > MaxPassword:
+		return fmt.Errorf("%w: the password must have at most %d bytes", ErrAccess, MaxPassword)
+	case !utf8.ValidString(password) || strings.ContainsFunc(password, unicode.IsControl):
+		return fmt.Errorf("%w: the password must not contain control characters, and be valid UTF-8", ErrAccess)
+	}
+	return nil
+}
+
+// CheckID refuses what cannot be a user's name. Error: ErrAccess.
+func CheckID(id string) error {
+	const barred = `()<>@,;:\"/[]?={} `
+	n := utf8.RuneCountInString(id)
+	if n == 0 || n > MaxID || !utf8.ValidString(id) || strings.ContainsAny(id, barred) ||
+		strings.ContainsFunc(id, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
+		return fmt.Errorf("%w: user name %q: want 1 to %d characters, none of them a space, a control character or one of %s",
+			ErrAccess, cut(id), MaxID, strings.TrimSpace(barred))
+	}
+	return nil
+}
+
+// Check refuses a user that cannot be one. Error: ErrAccess.
+func (u *User) Check() error {
+	if err := CheckID(u.ID); err != nil {
+		return err
+	}
+	switch {
+	case utf8.RuneCountInString(u.Name) > MaxName || !utf8.ValidString(u.Name) ||
+		strings.ContainsFunc(u.Name, unicode.IsControl):
+		return fmt.Errorf("%w: user %q: the full name must have at most %d characters, and no control characters", ErrAccess,
+			u.ID, MaxName)
+	case len(u.Roles) > MaxRoles:
+		return tooManyRoles()
+	}
+	for _, r := range u.Roles {
+		if _, err := ParseRole(r.String()); err != nil {
+			return fmt.Errorf("user %q: %w", u.ID, err)
+		}
+	}
+	return u.Keys.check(u.ID)
+}
+
+func tooManyRoles() error {
+	return fmt.Errorf("%w: a user has at most %d roles: name all buckets by [*]", ErrAccess, MaxRoles)
+}
+
+func (k *Keys) check(id string) error {
+	if k.Iterations < Iterations || k.Iterations > MaxIterations {
+		return fmt.Errorf("%w: user %q: a password is hashed %d to %d times, not %d", ErrAccess, id, Iterations, MaxIterations,
+			k.Iterations)
+	}
+	for _, x := range k.all() {
+		size := x.hash().Size()
+		if len(x.key.Salt) != SaltBytes || len(x.key.Stored) != size || len(x.key.Server) != size {
+			return fmt.Errorf("%w: user %q: the keys of the password are damaged, or there are none", ErrAccess, id)
+		}
+	}
+	return nil
+}
+
+// CheckAll refuses users that cannot be kept together: in order of their names, each once. Error: ErrAccess.
+func CheckAll(users []User) error {
+	if len(users) > MaxUsers {
+		return fmt.Errorf("%w: %d users, which are more than %d", ErrAccess, len(users), MaxUsers)
+	}
+	for i := range users {
+		if err := users[i].Check(); err != nil {
+			return err
+		}
+		if i > 0 && users[i-1].ID >= users[i].ID {
+			return fmt.Errorf("%w: user %q is listed twice, or out of order", ErrAccess, users[i].ID)
+		}
+	}
+	return nil
+}
+
+// Directory are the users of a cluster at one moment; it does not change.
+type Directory struct{ users []User }
+
+// NewDirectory makes one of users in order (CheckAll).
+func NewDirectory(users []User) *Directory { return &Directory{users: users} }
+
+// Users are those, which nobody may change.
+func (d *Directory) Users() []User { return d.users }
+
+// Find finds a user; nil when there is none of that name.
+func (d *Directory) Find(id string) *User {
+	if d == nil {
+		return nil
+	}
+	at, ok := Place(d.users, id)
+	if !ok {
+		return nil
+	}
+	return &d.users[at]
+}
+
+// Permitted is what a user may do in a bucket, or with an empty name in the cluster; nothing when there is none of that
+// name.
+func (d *Directory) Permitted(id, bucket string) Set {
+	if u := d.Find(id); u != nil {
+		return Permitted(u.Roles, bucket)
+	}
+	return 0
+}
+
+// Place finds where a user is, or would have to be, among users in order.
+func Place(users []User, id string) (int, bool) {
+	return slices.BinarySearchFunc(users, id, func(u User, id string) int { return cmp.Compare(u.ID, id) })
+}

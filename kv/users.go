@@ -1,0 +1,293 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+
+	"tidemark/internal/rpc/route"
+	"tidemark/kv/access"
+	"tidemark/kv/clustermap"
+)
+
+// pathUserChange is where nodes and commands change users; the other paths are those that Couchbase's documentation has
+// for it.
+const (
+	pathUserChange     = "/v1/cluster/users"
+	pathWhoAmI         = "/whoami"
+	pathChangePassword = "/controller/changePassword"
+	pathRoles          = "/settings/rbac/roles"
+	pathUsers          = "/settings/rbac/users"
+	pathLocalUsers     = pathUsers + "/local"
+	pathUser           = pathLocalUsers + "/{user}"
+
+	// maxUserBody bounds a change of a user: its names, and access.MaxRoles of the longest roles.
+	maxUserBody = 64 << 10
+)
+
+// showUsers has everybody judged by other users from now on, if they are others. The caller holds mu.
+func (c *cluster) showUsers(users []access.User) {
+	if have := c.directory.Load(); have == nil || !reflect.DeepEqual(have.Users(), users) {
+		c.directory.Store(access.NewDirectory(users))
+	}
+}
+
+// changeUser makes a revision of the map with other users. When it returns, all members that could be reached have been
+// told, and judge by it.
+func (c *cluster) changeUser(ctx context.Context, change clustermap.UserChange) (clustermap.Map, error) {
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	if change.User == c.n.config.User {
+		return clustermap.Map{}, fmt.Errorf("%w: user %q stands in the nodes' configuration, with all rights: change it there "+
+			"(--kv-user, --kv-password-file), on all nodes, and start them again", access.ErrAccess, change.User)
+	}
+	end, err := c.alone(ctx)
+	if err != nil {
+		return clustermap.Map{}, err
+	}
+	defer end()
+	m, err := c.ask(ctx, nil)
+	if err != nil {
+		return m, err
+	}
+	next, err := m.ChangeUser(change)
+	if err != nil {
+		return m, err
+	}
+	return c.commit(ctx, next, "", nil)
+}
+
+// askLeaderForUser makes a change here, or has it made by the node that leads.
+func (n *Node) askLeaderForUser(ctx context.Context, change clustermap.UserChange) error {
+	_, err := n.cluster.changeUser(ctx, change)
+	var other *NotLeaderError
+	if errors.As(err, &other) {
+		return n.cluster.peers.orders.Call(ctx, other.Leader, http.MethodPost, pathUserChange, change, nil)
+	}
+	return err
+}
+
+func (n *Node) postUser(ctx context.Context, body []byte) (any, error) {
+	r, err := decode[clustermap.UserChange](body)
+	if err != nil {
+		return nil, err
+	}
+	m, err := n.cluster.changeUser(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return doneWith(m), nil
+}
+
+// userRoutes are those of users. Any member takes the documented ones and asks the one that leads.
+func (n *Node) userRoutes() []route.Route {
+	reads, manages, anyone := n.may(access.ReadUsers), n.may(access.ManageUsers), n.anyUser()
+	return []route.Route{
+		{Method: "POST", Path: pathUserChange, Role: manages, Body: maxUserBody, Limit: commandTimeout,
+			Handle: command(n.postUser)},
+		{Method: "GET", Path: pathWhoAmI, Role: anyone, Limit: adminTimeout, Handle: n.getWhoAmI},
+		{Method: "POST", Path: pathChangePassword, Role: anyone, Body: maxForm, Limit: relayTimeout, Handle: n.changePassword},
+		{Method: "GET", Path: pathRoles, Role: reads, Limit: adminTimeout, Handle: n.getRoles},
+		{Method: "GET", Path: pathUsers, Role: reads, Limit: adminTimeout, Handle: n.getUsers},
+		{Method: "GET", Path: pathLocalUsers, Role: reads, Limit: adminTimeout, Handle: n.getUsers},
+		{Method: "GET", Path: pathUser, Role: reads, Limit: adminTimeout, Handle: n.getUser},
+		{Method: "PUT", Path: pathUser, Role: manages, Body: maxUserBody, Limit: relayTimeout, Handle: n.putUser},
+		{Method: "DELETE", Path: pathUser, Role: manages, Limit: relayTimeout, Handle: n.deleteUser},
+	}
+}
+
+// restUser is a user in the form of /settings/rbac/users.
+type restUser struct {
+	ID     string     `json:"id"`
+	Domain string     `json:"domain"`
+	Name   string     `json:"name"`
+	Roles  []restRole `json:"roles"`
+	// Groups are none: users have their roles themselves.
+	Groups         []string `json:"groups"`
+	ExternalGroups []string `json:"external_groups"`
+}
+
+type restRole struct {
+	Role    string       `json:"role"`
+	Bucket  string       `json:"bucket_name,omitempty"`
+	Origins []restOrigin `json:"origins,omitempty"`
+	Name    string       `json:"name,omitempty"`
+	Desc    string       `json:"desc,omitempty"`
+}
+
+type restOrigin struct {
+	Type string `json:"type"`
+}
+
+func restUserOf(id, name string, roles []access.Role) restUser {
+	u := restUser{ID: id, Domain: "local", Name: name, Roles: []restRole{}, Groups: []string{}, ExternalGroups: []string{}}
+	for _, r := range roles {
+		u.Roles = append(u.Roles, restRole{Role: r.Name, Bucket: r.Bucket, Origins: []restOrigin{{Type: "user"}}})
+	}
+	return u
+}
+
+// findUser finds a user, that of the configuration included.
+func (n *Node) findUser(id string) (restUser, bool) {
+	if id == n.config.User {
+		return restUserOf(id, "", []access.Role{{Name: "admin"}}), true
+	}
+	u := n.cluster.directory.Load().Find(id)
+	if u == nil {
+		return restUser{}, false
+	}
+	return restUserOf(u.ID, u.Name, u.Roles), true
+}
+
+func (n *Node) getWhoAmI(w http.ResponseWriter, r *http.Request) error {
+	u, ok := n.findUser(callerOf(r))
+	if !ok { // removed since he was let in
+		return notFound(w)
+	}
+	return writeJSON(w, u)
+}
+
+// getUsers shows all users in one page: there are access.MaxUsers at most.
+func (n *Node) getUsers(w http.ResponseWriter, _ *http.Request) error {
+	own, _ := n.findUser(n.config.User)
+	out := []restUser{own}
+	for _, u := range n.cluster.directory.Load().Users() {
+		if u.ID != own.ID {
+			out = append(out, restUserOf(u.ID, u.Name, u.Roles))
+		}
+	}
+	slices.SortFunc(out, func(a, b restUser) int { return strings.Compare(a.ID, b.ID) })
+	return writeJSON(w, out)
+}
+
+func (n *Node) getUser(w http.ResponseWriter, r *http.Request) error {
+	u, ok := n.findUser(r.PathValue("user"))
+	if !ok {
+		return unknownUser(w)
+	}
+	return writeJSON(w, u)
+}
+
+// unknownUser says so in the words that SDKs know.
+func unknownUser(w http.ResponseWriter) error {
+	http.Error(w, `"Unknown user."`, http.StatusNotFound)
+	return nil
+}
+
+// getRoles lists the roles that may be given.
+func (n *Node) getRoles(w http.ResponseWriter, _ *http.Request) error {
+	var out []restRole
+	for _, k := range access.Kinds() {
+		r := restRole{Role: k.Name, Name: k.Title, Desc: k.What}
+		if k.OfBucket {
+			r.Bucket = access.AnyBucket
+		}
+		out = append(out, r)
+	}
+	return writeJSON(w, out)
+}
+
+// putUser makes a user, or gives one that there is other roles and, if the form has one, another password.
+func (n *Node) putUser(w http.ResponseWriter, r *http.Request) error {
+	if err := readForm(r); err != nil {
+		return err
+	}
+	change := clustermap.UserChange{User: r.PathValue("user")}
+	if err := access.CheckID(change.User); err != nil {
+		return formError(w, http.StatusBadRequest, "username", err.Error())
+	}
+	if r.PostForm.Get("groups") != "" {
+		return formError(w, http.StatusBadRequest, "groups", "there are no groups here: give the user roles")
+	}
+	if !r.PostForm.Has("roles") {
+		return formError(w, http.StatusBadRequest, "roles", "The value must be supplied")
+	}
+	roles, err := access.ParseRoles(r.PostForm.Get("roles"))
+	if err != nil {
+		return formError(w, http.StatusBadRequest, "roles", err.Error())
+	}
+	change.Roles = &roles
+	if r.PostForm.Has("name") {
+		name := r.PostForm.Get("name")
+		change.Name = &name
+	}
+	if password := r.PostForm.Get("password"); password != "" {
+		keys, err := access.Derive(password, randomBytes)
+		if err != nil {
+			return formError(w, http.StatusBadRequest, "password", err.Error())
+		}
+		change.Keys = &keys
+	}
+	return userAnswer(w, n.askLeaderForUser(r.Context(), change))
+}
+
+func (n *Node) deleteUser(w http.ResponseWriter, r *http.Request) error {
+	return userAnswer(w, n.askLeaderForUser(r.Context(), clustermap.UserChange{User: r.PathValue("user"), Remove: true}))
+}
+
+// changePassword gives whoever asks another password.
+func (n *Node) changePassword(w http.ResponseWriter, r *http.Request) error {
+	if err := readForm(r); err != nil {
+		return err
+	}
+	keys, err := access.Derive(r.PostForm.Get("password"), randomBytes)
+	if err != nil {
+		return formError(w, http.StatusBadRequest, "password", err.Error())
+	}
+	return userAnswer(w, n.askLeaderForUser(r.Context(), clustermap.UserChange{User: callerOf(r), Keys: &keys}))
+}
+
+// userAnswer says what became of a change.
+func userAnswer(w http.ResponseWriter, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, clustermap.ErrNoUser):
+		return unknownUser(w)
+	case errors.Is(err, access.ErrAccess):
+		return formError(w, http.StatusBadRequest, "_", err.Error())
+	}
+	return formError(w, http.StatusServiceUnavailable, "_", err.Error())
+}
+
+// User is a user as commands show it.
+type User struct {
+	ID    string   `json:"id"`
+	Name  string   `json:"name,omitempty"`
+	Roles []string `json:"roles"`
+}
+
+// Users are the cluster's users, as the first node that answers knows them.
+func (a *Admin) Users(ctx context.Context) (out []User, err error) {
+	for _, address := range a.order(ctx) {
+		var all []restUser
+		if err = a.remote.Call(ctx, address, http.MethodGet, pathLocalUsers, nil, &all); err != nil {
+			continue
+		}
+		for _, u := range all {
+			x := User{ID: u.ID, Name: u.Name, Roles: []string{}}
+			for _, r := range u.Roles {
+				x.Roles = append(x.Roles, access.Role{Name: r.Role, Bucket: r.Bucket}.String())
+			}
+			out = append(out, x)
+		}
+		return out, nil
+	}
+	return nil, err
+}
+
+// ChangeUser makes, changes or removes a user; password, unless it is empty, is the new one, which is not sent.
+func (a *Admin) ChangeUser(ctx context.Context, c clustermap.UserChange, password string) error {
+	if password != "" {
+		keys, err := access.Derive(password, randomBytes)
+		if err != nil {
+			return err
+		}
+		c.Keys = &keys
+	}
+	return a.lead(ctx, pathUserChange, c, nil)
+}
