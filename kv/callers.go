@@ -2,6 +2,7 @@ package kv
 
 import (
 	"crypto/subtle"
+	"errors"
 	"net"
 	"net/http"
 
@@ -21,14 +22,16 @@ const maxChecks = 16
 func (n *Node) known(need access.Permission) route.Role {
 	user, certified := n.may(need), route.Certified()
 	return route.Role{Name: certified.Name + ", or " + user.Name, Check: func(r *http.Request) error {
-		err := certified.Check(r)
-		if err == nil {
+		none := certified.Check(r)
+		if none == nil {
 			return nil
 		}
-		if _, _, shown := r.BasicAuth(); shown {
-			return user.Check(r)
+		err := user.Check(r)
+		var p *rpc.Problem
+		if errors.As(err, &p) && p.Code == errcode.Unauthenticated {
+			return rpc.Refuse(errcode.Unauthenticated, "a certificate or the KV user and password are needed: %v", none)
 		}
-		return rpc.Refuse(errcode.Unauthenticated, "a certificate or the KV user and password are needed: %v", err)
+		return err
 	}}
 }
 

@@ -132,7 +132,8 @@ func (n *Node) open() error {
 	}
 	n.server = server.New(server.Options{
 		NodeID: n.config.NodeID, Version: Version, Buckets: served,
-		User: n.config.User, Password: n.config.Password, Users: n.cluster.directory.Load, AllowPlain: n.config.AllowPlain, Moods: n.config.Nasty,
+		User: n.config.User, Password: n.config.Password, Users: n.cluster.directory.Load,
+		AllowPlain: n.config.AllowPlain, Moods: n.config.Nasty,
 		MaxConnections: n.config.MaxConnections, IdleTimeout: n.config.IdleTimeout, AuthTimeout: n.config.AuthTimeout,
 		FrameTimeout: n.config.FrameTimeout, WriteTimeout: n.config.WriteTimeout, DCPTimeout: n.config.DCPTimeout,
 		Now: n.config.Now, Random: randomBytes, Logger: n.config.Logger.Named("memcached"),

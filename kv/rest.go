@@ -77,8 +77,9 @@ func (n *Node) getPools(w http.ResponseWriter, r *http.Request) error {
 	if user, err := n.caller(r); err == nil {
 		may = n.permitted(user, "")
 	}
-	out := map[string]any{"isAdminCreds": may.Has(access.ManageUsers), "isEnterprise": false, "implementationVersion": Version,
-		"pools": []any{}, "settings": map[string]any{}, "componentsVersion": map[string]string{"kv": Version}}
+	out := map[string]any{"isAdminCreds": may.Has(access.ManageUsers), "isEnterprise": false,
+		"implementationVersion": Version,
+		"pools":                 []any{}, "settings": map[string]any{}, "componentsVersion": map[string]string{"kv": Version}}
 	if may.Has(access.Enter) {
 		out["pools"] = []any{map[string]string{"name": "default", "uri": pathPool}}
 	}
@@ -234,7 +235,7 @@ func (n *Node) getTerse(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// streamTerse shows the bucket's map now, and each one that replaces it, until the client goes.
+// streamTerse shows the bucket's map now, and each one that replaces it, until the client goes, or may see it no more.
 func (n *Node) streamTerse(w http.ResponseWriter, r *http.Request) error {
 	control := http.NewResponseController(w)
 	var shown server.ClusterConfig
@@ -244,8 +245,8 @@ func (n *Node) streamTerse(w http.ResponseWriter, r *http.Request) error {
 		switch {
 		case !ok && first:
 			return notFound(w)
-		case !ok:
-			return nil // the bucket is gone: the stream ends
+		case !ok, !n.permitted(callerOf(r), r.PathValue("bucket")).Has(access.See):
+			return nil // the bucket is gone, or the user's right to it: the stream ends
 		}
 		if first || config.RevEpoch != shown.RevEpoch || config.Rev != shown.Rev {
 			if first {

@@ -42,8 +42,8 @@ func (c *cluster) changeUser(ctx context.Context, change clustermap.UserChange) 
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
 	if change.User == c.n.config.User {
-		return clustermap.Map{}, fmt.Errorf("%w: user %q stands in the nodes' configuration, with all rights: change it there "+
-			"(--kv-user, --kv-password-file), on all nodes, and start them again", access.ErrAccess, change.User)
+		return clustermap.Map{}, fmt.Errorf("%w: user %q stands in the nodes' configuration, with all rights: change it "+
+			"there (--kv-user, --kv-password-file), on all nodes, and start them again", access.ErrAccess, change.User)
 	}
 	end, err := c.alone(ctx)
 	if err != nil {
@@ -90,7 +90,8 @@ func (n *Node) userRoutes() []route.Route {
 		{Method: "POST", Path: pathUserChange, Role: manages, Body: maxUserBody, Limit: commandTimeout,
 			Handle: command(n.postUser)},
 		{Method: "GET", Path: pathWhoAmI, Role: anyone, Limit: adminTimeout, Handle: n.getWhoAmI},
-		{Method: "POST", Path: pathChangePassword, Role: anyone, Body: maxForm, Limit: relayTimeout, Handle: n.changePassword},
+		{Method: "POST", Path: pathChangePassword, Role: anyone, Body: maxForm, Limit: relayTimeout,
+			Handle: n.changePassword},
 		{Method: "GET", Path: pathRoles, Role: reads, Limit: adminTimeout, Handle: n.getRoles},
 		{Method: "GET", Path: pathUsers, Role: reads, Limit: adminTimeout, Handle: n.getUsers},
 		{Method: "GET", Path: pathLocalUsers, Role: reads, Limit: adminTimeout, Handle: n.getUsers},

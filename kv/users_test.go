@@ -233,8 +233,8 @@ func TestPasswordOfUser(t *testing.T) {
 		http.StatusBadRequest || !strings.Contains(body, "at least 6 characters") {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, body := u.call("app", userPassword, http.MethodPost, pathChangePassword, "password", "changed-it"); status !=
-		http.StatusOK {
+	if status, body := u.call("app", userPassword, http.MethodPost, pathChangePassword, "password",
+		"changed-it"); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
 	check("changed-it", mcbp.StatusOK)
@@ -381,6 +381,30 @@ func TestRESTUsers(t *testing.T) {
 	}
 	if got := u.ok(http.MethodGet, pathCluster); strings.Contains(got, `"keys"`) || strings.Contains(got, `"users"`) {
 		t.Errorf("what is kept of passwords is shown: %.300s", got)
+	}
+}
+
+// A stream of maps ends when its user may see the bucket no more.
+func TestRESTStreamOfUser(t *testing.T) {
+	n, _ := runNode(t, testConfig(t.TempDir()))
+	u := users{t, n}
+	u.set("app", "data_reader[world]")
+	req, err := http.NewRequestWithContext(within(t), http.MethodGet, "http://"+n.AdminAddr()+"/pools/default/bs/world",
+		nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.SetBasicAuth("app", userPassword)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	u.ok(http.MethodPut, u.path("app"), "roles", "data_writer[*]") // which shows it, too
+	u.ok(http.MethodDelete, u.path("app"))
+	body, err := io.ReadAll(resp.Body)
+	if maps := strings.Count(string(body), endOfDocument); err != nil || maps < 1 || maps > 2 {
+		t.Fatalf("%d maps, %v", maps, err)
 	}
 }
 

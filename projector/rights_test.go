@@ -12,8 +12,8 @@ import (
 	"tidemark/kv/clustermap"
 )
 
-// A projector has enough with the role that docs/couchbase.md names, by the node and by its cluster manager, with either
-// feed; its streams end when the role is taken away, and begin again when it is given back.
+// A projector has enough with the role that docs/couchbase.md names, by node and cluster manager, with either feed; its
+// streams end when the role is taken away, and begin again when it is given back.
 func TestByManagerWithOneRole(t *testing.T) {
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
 		t.Run(string(kind), func(t *testing.T) {

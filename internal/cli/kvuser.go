@@ -53,10 +53,10 @@ func kvUserSet() *cobra.Command {
 	f := &kvAdminFlags{}
 	var roles, name, passwordFile string
 	cmd := &cobra.Command{Use: "set USER", Short: "Make a user of the embedded KV, or change its roles or password",
-		Long: `Makes a user, or changes what is named of one that there is: its roles, all of them, its password, its full name.
-A new user needs --roles and --new-password-file. All nodes have to answer; they judge by it at once: what connections may
-do is looked at with each request, and streams whose user has lost the right to them end. Another password ends no
-connection. Nodes keep no password, but what it can be checked by.
+		Long: `Makes a user, or changes what is named of one that there is: its roles, all of them, its password, its full
+name. A new user needs --roles and --new-password-file. All nodes have to answer; they judge by it at once: what
+connections may do is looked at with each request, and streams whose user has lost the right to them end. Another
+password ends no connection. Nodes keep no password, but what it can be checked by.
 
 Roles, by the names of Couchbase, with the bucket or * for all:
 ` + rolesHelp(),
@@ -92,7 +92,8 @@ Roles, by the names of Couchbase, with the bucket or * for all:
 			return a.ChangeUser(cmd.Context(), change, password)
 		}}
 	f.add(cmd)
-	cmd.Flags().StringVar(&roles, "roles", "", "roles, with commas between them, instead of all that the user has; '': none")
+	cmd.Flags().StringVar(&roles, "roles", "", "roles, with commas between them, instead of all that the user has; '': "+
+		"none")
 	cmd.Flags().StringVar(&passwordFile, "new-password-file", "", "`FILE` with the user's new password")
 	cmd.Flags().StringVar(&name, "name", "", "full name, for people")
 	return cmd
@@ -129,7 +130,8 @@ func kvUserRemove(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
 	var yes bool
 	cmd := &cobra.Command{Use: "remove USER", Aliases: []string{"rm"}, Short: "Remove a user of the embedded KV",
-		Long:    `Removes a user. Its connections stay, and may do nothing any more; its streams end. All nodes have to answer.`,
+		Long: `Removes a user. Its connections stay, and may do nothing any more; its streams end. All nodes have to
+answer.`,
 		Example: "  tidemark kv user remove index --yes --data ./cluster", Args: exactArgs("USER"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			a, err := f.open()

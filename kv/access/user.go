@@ -161,8 +161,8 @@ func tooManyRoles() error {
 
 func (k *Keys) check(id string) error {
 	if k.Iterations < Iterations || k.Iterations > MaxIterations {
-		return fmt.Errorf("%w: user %q: a password is hashed %d to %d times, not %d", ErrAccess, id, Iterations, MaxIterations,
-			k.Iterations)
+		return fmt.Errorf("%w: user %q: a password is hashed %d to %d times, not %d", ErrAccess, id, Iterations,
+			MaxIterations, k.Iterations)
 	}
 	for _, x := range k.all() {
 		size := x.hash().Size()

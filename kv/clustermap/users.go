@@ -19,7 +19,8 @@ type UserChange struct {
 	Keys   *access.Keys   `json:"keys,omitempty"`
 }
 
-// ChangeUser makes a change. A role is for a bucket that there is; one whose bucket has gone stays, and permits nothing.
+// ChangeUser makes a change. A role is for a bucket that there is; one whose bucket has gone stays, and permits
+// nothing.
 // Errors: access.ErrAccess, and with it ErrNoUser.
 func (m Map) ChangeUser(c UserChange) (Map, error) {
 	n := m.next()

@@ -96,7 +96,7 @@ var (
 	needsNothing = access.Set(0)
 )
 
-// needs is what a request on the selected bucket needs. What shows a value that it writes needs both: counters, and GAT.
+// needs is what a request on the selected bucket needs: both rights for counters and GAT, which show what they write.
 func needs(f mcbp.Frame) access.Set {
 	switch f.Op {
 	case mcbp.OpGet, mcbp.OpGetQ, mcbp.OpGetK, mcbp.OpGetKQ:

@@ -158,7 +158,7 @@ func (c *conn) authFailed(f mcbp.Frame, err error) error {
 	return nil
 }
 
-// selectBucket selects a bucket that the user has a right to. Who has none is told the same of a bucket that there is not.
+// selectBucket selects a bucket that the user has a right to. Who has none is told the same of one that there is not.
 func (c *conn) selectBucket(f mcbp.Frame) error {
 	b := c.srv.opts.Buckets[string(f.Key)]
 	switch {

@@ -102,17 +102,8 @@ func (st *stream) release() {
 // step appends messages until buf has limit bytes or there are no more. It is looked at again when more is true or the
 // vbucket notifies; Notify after queued was cleared and before the look cannot be lost, because the look comes later.
 func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bool) {
-	switch {
-	case st.gone():
-		if st.p.c.srv.opts.Moods.Has(SilentTakeover) {
-			st.drop()
-			return buf, 0, false
-		}
-		return st.finish(buf, mcbp.EndStateChanged, 0)
-	case st.lost():
-		return st.finish(buf, mcbp.EndPrivilegeLost, 0)
-	case st.held.Load():
-		return buf, 0, false
+	if buf, messages, ends := st.endsEarly(buf); ends || st.held.Load() {
+		return buf, messages, false
 	}
 	var n int
 	for len(buf) < limit {
@@ -152,6 +143,23 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 		}
 	}
 	return buf, messages, true
+}
+
+// endsEarly ends a stream whose vbucket, or whose user's right to it, has gone, and reports whether it did.
+func (st *stream) endsEarly(buf []byte) (out []byte, messages int, ends bool) {
+	switch {
+	case st.gone():
+		if st.p.c.srv.opts.Moods.Has(SilentTakeover) {
+			st.drop()
+			return buf, 0, true
+		}
+		out, messages, _ = st.finish(buf, mcbp.EndStateChanged, 0)
+		return out, messages, true
+	case st.lost():
+		out, messages, _ = st.finish(buf, mcbp.EndPrivilegeLost, 0)
+		return out, messages, true
+	}
+	return buf, 0, false
 }
 
 // gone reports whether the vbucket was taken over, removed or emptied since the stream began.
