@@ -58,7 +58,11 @@ func (c *cluster) changeUser(ctx context.Context, change clustermap.UserChange) 
 	if err != nil {
 		return m, err
 	}
-	return c.commit(ctx, next, "", nil)
+	if next, err = c.commit(ctx, next, "", nil); err == nil {
+		c.n.config.Logger.Info("user changed", "user", change.User, "removed", change.Remove, "roles_given",
+			change.Roles != nil, "password_given", change.Keys != nil)
+	}
+	return next, err
 }
 
 // askLeaderForUser makes a change here, or has it made by the node that leads.
