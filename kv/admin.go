@@ -108,7 +108,7 @@ func (n *Node) Status() Status {
 
 func (n *Node) bucketStatus(b *bucket) StatusBucket {
 	m := n.cluster.current()
-	part := m.Bucket(b.name)
+	part := m.BucketOf(b.name, b.uuid)
 	s := StatusBucket{
 		Name: b.store.Name(), UUID: b.store.UUID(), VBuckets: b.store.VBuckets(), DiskBytes: b.store.DiskBytes(),
 		LiveBytes: b.store.LiveBytes(), Failing: b.store.Failing(), OrderlyStart: b.report.Fresh || b.report.Clean,
@@ -116,9 +116,9 @@ func (n *Node) bucketStatus(b *bucket) StatusBucket {
 	}
 	for i := range b.store.VBuckets() {
 		info := b.store.VBucket(uint16(i)).Info()
-		if info.State == store.Replica {
+		if info.State == store.Replica && part != nil {
 			_, source := part.Role(info.ID, n.config.NodeID)
-			seen := n.replicator.look(b.name, info.ID, source)
+			seen := n.replicator.look(b.id(), info.ID, source)
 			s.ReplicaVBuckets++
 			if !seen.joined {
 				s.ReplicaUnjoined++
@@ -161,7 +161,10 @@ type BucketStatus struct {
 
 func (n *Node) details(b *bucket) BucketStatus {
 	m := n.cluster.current()
-	out := BucketStatus{RevEpoch: m.RevEpoch, Rev: m.Rev, Nodes: m.Nodes, Map: *m.Bucket(b.name)}
+	out := BucketStatus{RevEpoch: m.RevEpoch, Rev: m.Rev, Nodes: m.Nodes}
+	if part := m.BucketOf(b.name, b.uuid); part != nil {
+		out.Map = *part
+	}
 	for i := range b.store.VBuckets() {
 		info := b.store.VBucket(uint16(i)).Info()
 		if info.State == store.Dead {
@@ -185,7 +188,7 @@ func (n *Node) adminTable() *route.Table {
 		{Method: "GET", Path: "/v1/status", Role: known, Limit: adminTimeout, Handle: n.getStatus},
 		{Method: "GET", Path: "/v1/buckets", Role: known, Limit: adminTimeout, Handle: n.getDetails},
 		route.Metrics(known, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})),
-	}, n.clusterRoutes(), n.collectionRoutes(), n.restRoutes(), n.userRoutes())}
+	}, n.clusterRoutes(), n.collectionRoutes(), n.bucketRoutes(), n.restRoutes(), n.userRoutes())}
 }
 
 func (n *Node) getStatus(w http.ResponseWriter, _ *http.Request) error {

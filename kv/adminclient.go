@@ -77,7 +77,16 @@ type ClusterStatus struct {
 
 // Status asks all nodes. It is an error when none answers.
 func (a *Admin) Status(ctx context.Context) (ClusterStatus, error) {
-	s := answers{views: map[string]ClusterView{}, failed: map[string]error{}}
+	s, err := a.answers(ctx)
+	if err != nil {
+		return ClusterStatus{}, err
+	}
+	return s.status(), nil
+}
+
+// answers asks all nodes; an error when none answers.
+func (a *Admin) answers(ctx context.Context) (*answers, error) {
+	s := &answers{views: map[string]ClusterView{}, failed: map[string]error{}}
 	s.ask(ctx, a.remote, a.addresses)
 	var members []string
 	for _, x := range s.m.Nodes {
@@ -89,10 +98,9 @@ func (a *Admin) Status(ctx context.Context) (ClusterStatus, error) {
 		for _, err := range s.failed {
 			all = append(all, err)
 		}
-		return ClusterStatus{}, fmt.Errorf("no KV node answers at %s: %w", strings.Join(a.addresses, ", "),
-			errors.Join(all...))
+		return nil, fmt.Errorf("no KV node answers at %s: %w", strings.Join(a.addresses, ", "), errors.Join(all...))
 	}
-	return s.status(), nil
+	return s, nil
 }
 
 // answers is what the nodes of a cluster answer, by address.

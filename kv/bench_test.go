@@ -81,7 +81,7 @@ func BenchmarkDCPStream(b *testing.B) {
 			b.ResetTimer()
 			for got < b.N {
 				for vb := range uint16(16) {
-					c.send(streamFrame(vb, mcbp.StreamRequest{End: n.buckets[0].store.VBucket(vb).Info().High}))
+					c.send(streamFrame(vb, mcbp.StreamRequest{End: n.buckets()[0].store.VBucket(vb).Info().High}))
 				}
 				held := 0
 				for ends := 0; ends < 16; {

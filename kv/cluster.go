@@ -247,6 +247,16 @@ func (c *cluster) config(bucket string) server.ClusterConfig {
 	return c.configs[bucket]
 }
 
+// configOf is config where the map has this bucket, and not another one of its name.
+func (c *cluster) configOf(id bucketID) server.ClusterConfig {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m.BucketOf(id.name, id.uuid) == nil {
+		return server.ClusterConfig{}
+	}
+	return c.configs[id.name]
+}
+
 func (c *cluster) current() clustermap.Map {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -311,6 +321,9 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 			v.Unseal()
 		}
 		return err
+	}
+	if c.loaded {
+		c.n.followBuckets(m) // before anybody is told of them
 	}
 	c.show(m, configs)
 	c.n.server.Rejudge()
@@ -378,6 +391,7 @@ func (c *cluster) apply() {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	c.loaded = true
+	c.n.followBuckets(c.current())
 	c.applyLocked()
 }
 
@@ -386,15 +400,18 @@ func (c *cluster) applyLocked() {
 		return
 	}
 	m, self := c.current(), c.n.config.NodeID
-	for _, b := range c.n.buckets {
-		part := m.Bucket(b.name)
+	for _, b := range c.n.openBuckets() {
+		part := m.BucketOf(b.name, b.uuid)
+		if part == nil {
+			continue
+		}
 		for i := range part.Chains {
 			v := b.store.VBucket(uint16(i))
 			want := stateOf(part.Role(uint16(i), self))
 			if state, _ := v.Status(); state == want {
 				continue
 			}
-			c.n.replicator.forget(b.name, uint16(i))
+			c.n.replicator.forget(b.id(), uint16(i))
 			if err := v.SetState(want); err != nil { // in memory it has that state, on disk the map says so
 				c.n.config.Logger.Warn("state of a vbucket not stored", "bucket", b.name, "vbucket", i, "state", want, "error", err)
 			}
@@ -404,6 +421,16 @@ func (c *cluster) applyLocked() {
 		}
 	}
 	c.n.replicator.kick()
+}
+
+// settleBuckets lists the buckets of the newest map before any is loaded, and removes the files of others that were
+// dropped.
+func (c *cluster) settleBuckets() {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	m := c.current()
+	c.n.listBuckets(m)
+	c.n.sweep(m)
 }
 
 // stateOf is the state of a vbucket on a node with that role.
@@ -425,14 +452,6 @@ func (n *Node) vbucket(bucket string, vb uint16) *store.VBucket {
 		}
 	}
 	return nil
-}
-
-// loadedBuckets are the buckets, once their documents are there.
-func (n *Node) loadedBuckets() []*bucket {
-	if !n.serving.Load() {
-		return nil
-	}
-	return n.buckets
 }
 
 // others are the members beside this node.

@@ -41,7 +41,7 @@ func TestReplicasAreCopies(t *testing.T) {
 	eventually(t, func() error { // expired ones become tombstones on the active copies, and on the others by them
 		n := 0
 		for _, node := range g.nodes {
-			n += int(node.buckets[0].store.Counters().Expired.Load())
+			n += int(node.buckets()[0].store.Counters().Expired.Load())
 		}
 		if n == 0 {
 			return errors.New("nothing expired")
@@ -60,7 +60,7 @@ func TestReplicasAreCopies(t *testing.T) {
 	}
 	g.again("kv3")
 	g.same()
-	if resets := g.nodes["kv3"].buckets[0].store.Counters().Resets.Load(); resets != 0 {
+	if resets := g.nodes["kv3"].buckets()[0].store.Counters().Resets.Load(); resets != 0 {
 		t.Errorf("%d replicas were filled again although they had a part", resets)
 	}
 }

@@ -79,7 +79,10 @@ func (n *Node) View() ClusterView {
 		if n.replicator.isPaused(b.name) {
 			out.Paused = append(out.Paused, b.name)
 		}
-		part := m.Bucket(b.name)
+		part := m.BucketOf(b.name, b.uuid)
+		if part == nil { // it comes or goes
+			continue
+		}
 		for i := range b.store.VBuckets() {
 			info := b.store.VBucket(uint16(i)).Info()
 			if info.State == store.Dead {
@@ -89,7 +92,7 @@ func (n *Node) View() ClusterView {
 				Whole: info.Window.End == info.High, Known: info.High, Log: info.Failover}
 			if info.State == store.Replica {
 				_, source := part.Role(info.ID, n.config.NodeID)
-				seen := n.replicator.look(b.name, info.ID, source)
+				seen := n.replicator.look(b.id(), info.ID, source)
 				v.Joined, v.Known = seen.joined, max(v.High, seen.known)
 			}
 			out.Copies[b.name] = append(out.Copies[b.name], v)

@@ -2,7 +2,6 @@ package kv
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -103,7 +102,7 @@ func (c *cluster) follow(bucket string) error {
 	if !c.loaded { // they follow before they are served
 		return nil
 	}
-	for _, b := range c.n.buckets {
+	for _, b := range c.n.openBuckets() {
 		if b.name == bucket {
 			return b.store.SetManifest(c.manifest(bucket))
 		}
@@ -230,12 +229,7 @@ func (n *Node) askLeader(ctx context.Context, change clustermap.CollectionChange
 
 // formError answers with an error in the form that SDKs read.
 func formError(w http.ResponseWriter, status int, field, detail string) error {
-	body, err := json.Marshal(map[string]map[string]string{"errors": {field: detail}})
-	if err != nil {
-		return err
-	}
-	write(w, status, rpc.MediaJSON, body)
-	return nil
+	return formErrors(w, status, map[string]string{field: detail})
 }
 
 // collectionCodes are the kinds of refusals that another node tells apart.
@@ -246,6 +240,9 @@ var collectionCodes = []struct {
 	{"NO_SCOPE", clustermap.ErrNoScope}, {"NO_COLLECTION", clustermap.ErrNoCollection},
 	{"COLLECTION_EXISTS", clustermap.ErrThere}, {"COLLECTIONS", clustermap.ErrCollections},
 	{"NO_USER", clustermap.ErrNoUser}, {"USER", access.ErrAccess},
+	{"NO_BUCKET", clustermap.ErrNoBucket}, {"BUCKET_EXISTS", clustermap.ErrBucketThere},
+	{"TOO_MANY_BUCKETS", clustermap.ErrTooManyBuckets}, {"REBALANCING", clustermap.ErrRebalancing},
+	{"BUCKETS", clustermap.ErrBuckets},
 }
 
 // codeOf words a refusal for another node.

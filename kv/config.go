@@ -46,7 +46,8 @@ type Config struct {
 	// first map is derived from it; later the map says who is a member, and this only where members have moved to.
 	Nodes []Peer
 	// Join starts without vbuckets, to be added to a cluster by a rebalance; it counts until there is a map.
-	Join    bool
+	Join bool
+	// Buckets are made with the cluster. Others may be made, and these dropped, while it runs: then the map says so.
 	Buckets []BucketConfig
 	// User and Password are what clients must know. AllowPlain accepts them in clear text also without TLS, and returns a
 	// client that does not know buckets the only one.

@@ -58,7 +58,7 @@ func TestStreamFromZeroThenLive(t *testing.T) {
 	c.silent(50 * time.Millisecond)
 
 	// From the middle: the first marker begins where the consumer is.
-	uuid := n.buckets[0].store.VBucket(2).Info().Failover[0].VBUUID
+	uuid := n.buckets()[0].store.VBucket(2).Info().Failover[0].VBUUID
 	c.want(streamFrame(2, mcbp.StreamRequest{Start: 5, End: mcbp.EndOfTime, VBUUID: uuid, SnapStart: 5, SnapEnd: 5}),
 		mcbp.StatusOK)
 	c.lines("snapshot 5-7 2 <nil>", "mutation 7 d=6 <nil>")
@@ -283,7 +283,7 @@ func TestVBucketThatGoesAwayEndsItsStream(t *testing.T) {
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
 	c.want(fromZero(4), mcbp.StatusOK)
 	keepStates(t, n)
-	if err := n.buckets[0].store.VBucket(4).SetState(store.Dead); err != nil {
+	if err := n.buckets()[0].store.VBucket(4).SetState(store.Dead); err != nil {
 		t.Fatal(err)
 	}
 	c.lines("end state changed <nil>")
@@ -337,7 +337,7 @@ func TestStreamEqualsHistory(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	state := map[string]string{}
 	var at uint64
-	uuid := n.buckets[0].store.VBucket(0).Info().Failover[0].VBUUID
+	uuid := n.buckets()[0].store.VBucket(0).Info().Failover[0].VBUUID
 	var events []string // of the present window
 	seen := map[string]string{}
 	var seqnos []uint64

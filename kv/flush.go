@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/internal/rpc"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
 )
@@ -86,6 +87,8 @@ func (c *cluster) flushAll(ctx context.Context, bucket string) (clustermap.Map, 
 		return m, err
 	case m.Bucket(bucket) == nil:
 		return m, fmt.Errorf("%w: no bucket %q is served here", ErrRefused, bucket)
+	case m.Bucket(bucket).NoFlush:
+		return m, fmt.Errorf("%w: flush is disabled for bucket %q: it was made so", ErrRefused, bucket)
 	case m.Operation != nil:
 		return m, fmt.Errorf("%w: nothing was emptied: vbuckets change hands in a rebalance: wait for it, or stop it",
 			ErrRefused)
@@ -169,8 +172,13 @@ func (n *Node) postFlushAll(ctx context.Context, body []byte) (any, error) {
 // doFlush is postFlushAll as SDKs ask for it, of any member.
 func (n *Node) doFlush(w http.ResponseWriter, r *http.Request) error {
 	bucket := r.PathValue("bucket")
-	if m := n.cluster.current(); m.Bucket(bucket) == nil {
+	m := n.cluster.current()
+	switch part := m.Bucket(bucket); {
+	case part == nil:
 		return notFound(w)
+	case part.NoFlush: // as there, without a frame around it
+		write(w, http.StatusBadRequest, rpc.MediaJSON, []byte(`{"_":"Flush is disabled for the bucket"}`))
+		return nil
 	}
 	_, err := n.cluster.flushAll(r.Context(), bucket)
 	var other *NotLeaderError

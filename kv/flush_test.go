@@ -82,7 +82,7 @@ func TestFlushOfADiskThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := g.nodes["kv1"]
-	r := FlushRequest{Bucket: n.buckets[0].name}
+	r := FlushRequest{Bucket: n.buckets()[0].name}
 	n.cluster.changing.Lock()
 	hangs := sync.OnceFunc(n.cluster.changing.Unlock)
 	defer hangs()
@@ -114,13 +114,13 @@ func TestFlushReachesReplicas(t *testing.T) {
 	}
 	g.same()
 	for id := range g.nodes {
-		if err := g.post(id, pathFlush, FlushRequest{Bucket: g.nodes[id].buckets[0].name}, nil); err != nil {
+		if err := g.post(id, pathFlush, FlushRequest{Bucket: g.nodes[id].buckets()[0].name}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	eventually(t, func() error {
 		for id, n := range g.nodes {
-			for _, v := range n.View().Copies[n.buckets[0].name] {
+			for _, v := range n.View().Copies[n.buckets()[0].name] {
 				if v.High != 0 || v.Items != 0 {
 					return fmt.Errorf("%s has %+v", id, v)
 				}

@@ -274,7 +274,7 @@ func (h *history) count(t *testing.T, more int) {
 
 // contents is all that a copy of a vbucket has.
 func contents(n *Node, vb uint16) string {
-	v := n.buckets[0].store.VBucket(vb)
+	v := n.buckets()[0].store.VBucket(vb)
 	var out strings.Builder
 	info := v.Info()
 	fmt.Fprintln(&out, info.High, info.Items, info.Tombstones, info.Failover)

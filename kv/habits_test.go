@@ -43,7 +43,7 @@ func TestMoodPurgeByWindow(t *testing.T) {
 			setFrame(0, "b", "1"), setFrame(0, "c", "1")} {
 			kv.want(f, mcbp.StatusOK)
 		}
-		vb := n.buckets[0].store.VBucket(0)
+		vb := n.buckets()[0].store.VBucket(0)
 		if err := vb.ForgetTombstones(); err != nil || vb.Purged() != 2 {
 			t.Fatalf("%v, purged up to %d", err, vb.Purged())
 		}
@@ -263,7 +263,7 @@ func TestMoodSlowEnd(t *testing.T) {
 			if line(f) != "end too slow <nil>" || i < 10 {
 				t.Errorf("at %d: %s", i, line(f))
 			}
-			uuid := n.buckets[0].store.VBucket(0).Info().Failover[0].VBUUID
+			uuid := n.buckets()[0].store.VBucket(0).Info().Failover[0].VBUUID
 			c.want(fromThere(0, uuid, i-1, i-1, i-1), mcbp.StatusOK)
 			c.lines(fmt.Sprintf("snapshot %d-%d 2 <nil>", i-1, i), fmt.Sprintf("mutation %d k%d=1 <nil>", i, i))
 			return
@@ -331,23 +331,23 @@ func TestMoodUnpersisted(t *testing.T) {
 	n, stop := runNode(t, config)
 	kv := login(t, n.MemcachedAddr())
 	kv.want(setFrame(0, "kept", "1"), mcbp.StatusOK)
-	before := n.buckets[0].store.VBucket(0).Info().Failover
+	before := n.buckets()[0].store.VBucket(0).Info().Failover
 	stop()
 	n, stop = runNode(t, config)
 	kv = login(t, n.MemcachedAddr())
 	for i := range 100 {
 		kv.want(setFrame(0, fmt.Sprint("lost", i), "1"), mcbp.StatusOK)
 	}
-	if log := n.buckets[0].store.VBucket(0).Info().Failover; !slices.Equal(log, before) {
+	if log := n.buckets()[0].store.VBucket(0).Info().Failover; !slices.Equal(log, before) {
 		t.Errorf("an orderly stop began a branch: %v, was %v", log, before)
 	}
-	n.buckets[0].held.lose() // as a kill does
+	n.buckets()[0].held.lose() // as a kill does
 	stop()
 	if err := os.Remove(filepath.Join(config.Dir, "buckets", "world", "log", "clean.json")); err != nil {
 		t.Fatal(err)
 	}
 	n, _ = runNode(t, config)
-	info := n.buckets[0].store.VBucket(0).Info()
+	info := n.buckets()[0].store.VBucket(0).Info()
 	if info.High != 1 || info.Items != 1 || info.Failover[0] == before[0] || info.Failover[1] != before[0] {
 		t.Errorf("%+v; the branch was %v", info, before)
 	}
@@ -362,7 +362,7 @@ func TestMoodEviction(t *testing.T) {
 	}
 	kv.want(request(mcbp.OpGet, 0, nil, []byte("k0"), nil), mcbp.StatusKeyNotFound)
 	kv.want(request(mcbp.OpGet, 0, nil, []byte("k1"), nil), mcbp.StatusOK)
-	vb := n.buckets[0].store.VBucket(0)
+	vb := n.buckets()[0].store.VBucket(0)
 	if info := vb.Info(); info.Items != 31 || info.Tombstones != 1 || info.High != 33 {
 		t.Errorf("%+v", info)
 	}

@@ -358,7 +358,11 @@ func (c *cluster) known(ctx context.Context, add []clustermap.Node) error {
 		if view.Node != x.ID {
 			return fmt.Errorf("%w: at %s is node %q, not %q", ErrRefused, x.Admin, view.Node, x.ID)
 		}
+		have := c.current()
 		for _, s := range c.n.config.specs() {
+			if slices.Contains(have.Dropped, clustermap.Dropped{Name: s.Name, UUID: s.UUID}) {
+				continue // it lets it go when it has the map
+			}
 			if b := view.Map.Bucket(s.Name); b == nil || b.UUID != s.UUID || len(b.Chains) != s.VBuckets {
 				return fmt.Errorf("%w: node %q does not have bucket %q (%s) with %d vbuckets: start it with the same --buckets",
 					ErrRefused, x.ID, s.Name, s.UUID, s.VBuckets)

@@ -54,7 +54,7 @@ func TestMoodSilentTakeover(t *testing.T) {
 	c.want(fromZero(4), mcbp.StatusOK)
 	c.want(fromZero(5), mcbp.StatusOK)
 	keepStates(t, n)
-	v := n.buckets[0].store.VBucket(4)
+	v := n.buckets()[0].store.VBucket(4)
 	if err := v.SetState(store.Replica); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestMoodOddBoundaries(t *testing.T) {
 		c.lines("snapshot "+window+" 1 <nil>", fmt.Sprintf("mutation %d k%d=1 <nil>", i+1, i))
 	}
 	// Not contiguous: what was between the windows is de-duplicated away.
-	uuid := n.buckets[0].store.VBucket(0).Info().Failover[0].VBUUID
+	uuid := n.buckets()[0].store.VBucket(0).Info().Failover[0].VBUUID
 	kv.want(setFrame(0, "k1", "2"), mcbp.StatusOK)
 	c.lines("snapshot 4-5 1 <nil>", "mutation 5 k1=2 <nil>")
 	d := openDCP(t, n.MemcachedAddr(), "d", 0)
@@ -284,7 +284,7 @@ func TestReplicaStreams(t *testing.T) {
 	kv := login(t, n.MemcachedAddr())
 	kv.want(setFrame(4, "a", "1"), mcbp.StatusOK)
 	keepStates(t, n)
-	if err := n.buckets[0].store.VBucket(4).SetState(store.Replica); err != nil {
+	if err := n.buckets()[0].store.VBucket(4).SetState(store.Replica); err != nil {
 		t.Fatal(err)
 	}
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
@@ -322,7 +322,7 @@ func TestMoodPurges(t *testing.T) {
 		request(mcbp.OpDelete, 0, nil, []byte("b"), nil), setFrame(0, "c", "1")} {
 		kv.want(f, mcbp.StatusOK)
 	}
-	vb := n.buckets[0].store.VBucket(0)
+	vb := n.buckets()[0].store.VBucket(0)
 	for deadline := time.Now().Add(testTimeout); vb.Purged() == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing was forgotten: %+v", vb.Info())
@@ -346,7 +346,7 @@ func TestMoodPurgesBeforeTheFirstSnapshot(t *testing.T) {
 	}
 	write(setFrame(0, "a", "1"), setFrame(0, "b", "1"), request(mcbp.OpDelete, 0, nil, []byte("b"), nil),
 		setFrame(0, "c", "1"))
-	vb := n.buckets[0].store.VBucket(0)
+	vb := n.buckets()[0].store.VBucket(0)
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
 	c.want(streamFrame(0, mcbp.StreamRequest{End: 1}), mcbp.StatusOK)
 	c.lines("snapshot 0-4 2 <nil>", "mutation 1 a=1 <nil>", "mutation 4 c=1 <nil>", "end ok <nil>")

@@ -68,7 +68,7 @@ func TestReplicaNoticesASilentEnd(t *testing.T) {
 			g.same()
 			vb := mcbp.VBucket([]byte("k1"), 16)
 			source := g.nodes[g.nodes["kv1"].View().Map.Buckets[0].Chains[vb][0]]
-			v := source.buckets[0].store.VBucket(vb)
+			v := source.buckets()[0].store.VBucket(vb)
 			if err := v.SetState(store.Replica); err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +98,7 @@ func TestStreamThatLacksADeletionEnds(t *testing.T) {
 	c.lines("snapshot 0-1 2 <nil>", "mutation 1 a=1 <nil>")
 	kv.want(request(mcbp.OpDelete, 0, nil, []byte("a"), nil), mcbp.StatusOK)
 	kv.want(setFrame(0, "b", "1"), mcbp.StatusOK)
-	if err := n.buckets[0].store.PurgeTombstones(within(t), -time.Minute); err != nil {
+	if err := n.buckets()[0].store.PurgeTombstones(within(t), -time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	c.send(request(mcbp.OpDCPBufferAck, 0, mcbp.AppendBufferAck(nil, uint32(marker+mutation)), nil, nil))

@@ -23,7 +23,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -33,7 +32,6 @@ import (
 	"tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/mcbp"
-	"tidemark/kv/seglog"
 	"tidemark/kv/server"
 	"tidemark/kv/store"
 )
@@ -56,7 +54,7 @@ type Node struct {
 	admin       net.Listener
 	server      *server.Server
 	quota       *store.Quota
-	buckets     []*bucket // in the order of the configuration
+	shelf       shelf
 	started     time.Time
 
 	cluster    *cluster
@@ -65,16 +63,6 @@ type Node struct {
 	serving    atomic.Bool
 	mapStreams *rpc.Places // of streams of maps
 	checks     *rpc.Places // of passwords
-}
-
-// bucket is a bucket on this node.
-type bucket struct {
-	name   string
-	dir    string
-	served *server.Bucket
-	store  *store.Bucket // nil until it is loaded
-	report seglog.Report
-	held   *heldFiles // in the mood Unpersisted
 }
 
 // Open takes the node's folder, its map and its listeners; Run serves. Errors: ErrConfig, ErrInUse, clustermap.ErrMap,
@@ -120,15 +108,10 @@ func (n *Node) open() error {
 		return err
 	}
 	n.replicator = newReplicator(n)
+	n.listBuckets(n.cluster.current())
 	served := map[string]*server.Bucket{}
-	for _, bc := range n.config.Buckets {
-		b := &bucket{name: bc.Name, dir: filepath.Join(n.config.Dir, "buckets", bc.Name)}
-		b.served = &server.Bucket{
-			Ready: n.serving.Load, Config: func() server.ClusterConfig { return n.cluster.config(bc.Name) },
-			Manifest: func() *mcbp.Manifest { return n.cluster.manifest(bc.Name) },
-		}
-		served[bc.Name] = b.served
-		n.buckets = append(n.buckets, b)
+	for _, b := range n.buckets() {
+		served[b.name] = b.served
 	}
 	n.server = server.New(server.Options{
 		NodeID: n.config.NodeID, Version: Version, Buckets: served,
@@ -153,56 +136,14 @@ func lockFolder(dir string) (*filelock.Lock, error) {
 // Load reads the documents of the buckets. Run does it when nobody has. Errors: seglog.ErrCorrupt and those of the
 // operating system.
 func (n *Node) Load() error {
-	for _, b := range n.buckets {
-		if b.store != nil {
+	for _, b := range n.buckets() {
+		if b.open.Load() {
 			continue
 		}
-		if err := n.load(b); err != nil {
+		if err := n.load(b, n.cluster.current()); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-func (b *bucket) logDir() string { return filepath.Join(b.dir, "log") }
-
-// stored says whether every bucket has a log on disk.
-func (n *Node) stored() bool {
-	return !slices.ContainsFunc(n.buckets, func(b *bucket) bool { return !seglog.Exists(b.logDir()) })
-}
-
-func (n *Node) load(b *bucket) error {
-	if err := os.MkdirAll(b.dir, 0o700); err != nil {
-		return fmt.Errorf("make bucket folder: %w", err)
-	}
-	m := n.cluster.current()
-	part := m.Bucket(b.name)
-	var held *heldFiles
-	wrap := n.config.WrapFile
-	if n.config.Nasty.Has(server.Unpersisted) {
-		held = &heldFiles{}
-		wrap = held.wrap(wrap)
-	}
-	s, report, err := store.Open(store.Options{
-		Dir: b.logDir(), Name: b.name, UUID: part.UUID, VBuckets: len(part.Chains),
-		State: func(vb uint16) store.State { return stateOf(part.Role(vb, n.config.NodeID)) },
-		Quota: n.quota, PurgeAfter: n.config.PurgeAfter, SegmentBytes: n.config.SegmentBytes, Housekeep: n.config.Housekeep,
-		Now: n.config.Now, Random: randomUint64, Logger: n.config.Logger.Named("store"), WrapFile: wrap,
-		Gaps: n.config.Nasty.Has(server.Gaps),
-	})
-	switch {
-	case errors.Is(err, syscall.ENOSPC): // after a crash each vbucket begins a new branch, which must be written first
-		return fmt.Errorf("%w; make room on the disk of %s and start the node again: nothing is lost", err, b.dir)
-	case errors.Is(err, seglog.ErrCorrupt) && len(m.Nodes) > 1:
-		return fmt.Errorf("%w. Where other nodes have replicas, the way without loss is: tidemark kv failover %s, move %s "+
-			"away, start the node, tidemark kv rebalance --add", err, n.config.NodeID, b.dir)
-	case err != nil:
-		return err
-	}
-	b.store, b.report, b.served.Store, b.held = s, report, s, held
-	n.config.Logger.Info("bucket opened", "bucket", b.name, "new", report.Fresh, "orderly_stop", report.Clean, "records",
-		report.Records,
-		"bytes", report.Bytes, "torn_bytes", report.TornBytes)
 	return nil
 }
 
@@ -261,6 +202,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.config.Logger.Info("kv node listens", "node", n.config.NodeID, "memcached", n.MemcachedAddr(), "memcached_tls",
 		n.MemcachedTLSAddr(), "admin", n.AdminAddr())
 	err := group.Wait()
+	n.shelf.work.end()
 	if cerr := n.release(true); err == nil {
 		err = cerr
 	}
@@ -275,19 +217,21 @@ func (n *Node) work(ctx context.Context, group *errgroup.Group) error {
 	if !n.cluster.learn(ctx) {
 		return nil
 	}
+	n.cluster.settleBuckets()
 	if err := n.cluster.emptied(ctx); err != nil {
 		return err
 	}
 	if err := n.Load(); err != nil {
 		return err
 	}
+	n.shelf.work.begin(ctx)
+	for _, b := range n.buckets() {
+		n.keep(b)
+	}
 	n.cluster.apply() // a newer map may have come while the documents were read
 	n.serving.Store(true)
 	close(n.ready)
 	n.config.Logger.Info("kv node serves", "node", n.config.NodeID)
-	for _, b := range n.buckets {
-		group.Go(func() error { return b.store.Run(ctx) })
-	}
 	group.Go(func() error { return n.replicator.Run(ctx) })
 	return n.cluster.Run(ctx)
 }
@@ -299,7 +243,7 @@ func (n *Node) Abandon() { _ = n.release(false) }
 // Lose has a node in the mood Unpersisted forget what its log has not synced, as a kill would. For tests: nothing
 // that is written from now on is kept either.
 func (n *Node) Lose() {
-	for _, b := range n.buckets {
+	for _, b := range n.buckets() {
 		b.held.lose()
 	}
 }
@@ -312,10 +256,10 @@ func (n *Node) release(orderly bool) error {
 			_ = l.Close()
 		}
 	}
-	for _, b := range n.buckets {
+	for _, b := range n.buckets() {
 		var err error
 		switch {
-		case b.store == nil:
+		case !b.open.Load():
 		case orderly:
 			err = b.store.Close()
 		default:

@@ -120,7 +120,7 @@ func TestAppendAndPrepend(t *testing.T) {
 	c.want(add(mcbp.OpAppend, "x", "3"), mcbp.StatusOK)
 	c.want(counterFrame(mcbp.OpIncrement, "x", mcbp.Arithmetic{Delta: 1}), mcbp.StatusOK)
 	get("x", "124", mcbp.DatatypeJSON)
-	d, err := n.buckets[0].store.VBucket(0).Get([]byte("x"))
+	d, err := n.buckets()[0].store.VBucket(0).Get([]byte("x"))
 	if err != nil || string(d.Doc.Value) != "\x00\x00\x00\x04attr124" || d.Doc.Datatype != 5 {
 		t.Fatalf("%q %d %v", d.Doc.Value, d.Doc.Datatype, err)
 	}
@@ -316,7 +316,7 @@ func TestStatGroups(t *testing.T) {
 	one := openDCP(t, n.MemcachedAddr(), "one", 0)
 	one.want(fromZero(3), mcbp.StatusOK)
 	one.lines("snapshot 0-1 2 <nil>", "mutation 1 a b=1 <nil>") // it counts when it sends, which is after the answer
-	uuid := fmt.Sprint(n.buckets[0].store.VBucket(3).Info().Failover[0].VBUUID)
+	uuid := fmt.Sprint(n.buckets()[0].store.VBucket(3).Info().Failover[0].VBUUID)
 	for group, want := range map[string]map[string]string{
 		"":                  {"curr_items": "1", "vb_active_num": "16", "version": Version},
 		"uuid":              {"uuid": n.config.Buckets[0].UUID},

@@ -148,7 +148,7 @@ func TestTenThousandStreams(t *testing.T) {
 	}
 	for vb := range uint16(16) {
 		eventually(t, func() error { // a stream gives its listener back right after its END
-			if got := n.buckets[0].store.VBucket(vb).Listeners(); got != 0 {
+			if got := n.buckets()[0].store.VBucket(vb).Listeners(); got != 0 {
 				return fmt.Errorf("%d listeners are left on vbucket %d", got, vb)
 			}
 			return nil

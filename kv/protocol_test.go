@@ -147,7 +147,7 @@ func TestFeaturesChangeAnswers(t *testing.T) {
 	}
 	a := rich.want(setFrame(1, "\x00b", `{"x":1}`), mcbp.StatusOK)
 	token, err := mcbp.DecodeMutationToken(a.Extras)
-	if err != nil || token.Seqno != 2 || token.VBUUID != n.buckets[0].store.VBucket(1).Info().Failover[0].VBUUID {
+	if err != nil || token.Seqno != 2 || token.VBUUID != n.buckets()[0].store.VBucket(1).Info().Failover[0].VBUUID {
 		t.Fatalf("token %+v %v", token, err)
 	}
 	if g := rich.want(request(mcbp.OpGet, 1, nil, []byte("\x00b"), nil), mcbp.StatusOK); g.Datatype != mcbp.DatatypeJSON ||
@@ -241,7 +241,7 @@ func TestStatisticsAndSeqnos(t *testing.T) {
 			out[string(f.Key)] = string(f.Value)
 		}
 	}
-	info := n.buckets[0].store.VBucket(5).Info()
+	info := n.buckets()[0].store.VBucket(5).Info()
 	uuid := fmt.Sprint(info.Failover[0].VBUUID)
 	for _, w := range []struct{ group, key, value string }{
 		{"", "curr_items", "2"},

@@ -38,6 +38,11 @@ func (n *Node) reasons() (all []rpc.Reason) {
 			add(reasonWarmup, "warming up: the documents are being read")
 		}
 	}
+	for _, b := range n.buckets() {
+		if why := b.whatTrouble(); why != "" && n.serving.Load() && !b.open.Load() {
+			add(reasonDisk, "bucket %s cannot be opened; it is tried again: %s", b.name, why)
+		}
+	}
 	for _, b := range n.loadedBuckets() {
 		switch {
 		case b.store.Unsynced():
@@ -67,7 +72,7 @@ func (c *cluster) waits(missing []string, learnt bool) {
 // emptied refuses to begin without documents where others have replicas of them: a folder that was lost or moved away
 // would else become the active copy of its vbuckets, and empty those. Only members that answer are asked.
 func (c *cluster) emptied(ctx context.Context) error {
-	for _, b := range c.n.buckets {
+	for _, b := range c.n.buckets() {
 		if seglog.Exists(b.logDir()) {
 			continue
 		}
@@ -98,7 +103,11 @@ func (c *cluster) hasMine(ctx context.Context, x clustermap.Node, bucket string)
 		}
 		if view.Ready || !view.Stored {
 			for _, v := range view.Copies[bucket] {
-				role, _ := c.current().Bucket(bucket).Role(v.VBucket, c.n.config.NodeID)
+				part := c.current().Bucket(bucket)
+				if part == nil { // dropped meanwhile
+					return nil, nil
+				}
+				role, _ := part.Role(v.VBucket, c.n.config.NodeID)
 				if role == clustermap.Active && v.State == store.Replica.String() && v.High > 0 {
 					return &v, nil
 				}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -36,15 +37,25 @@ type replicator struct {
 	mu     sync.Mutex
 	links  map[linkID]*link
 	paused map[string]bool // by bucket
-	known  map[copyID]*seen
+	known  map[seenID]*seen
 }
 
-type linkID struct{ bucket, source string }
-
-type copyID struct {
-	bucket string
-	vb     uint16
+type linkID struct {
+	bucket bucketID
+	source string
 }
+
+// copyID names a copy among those of one bucket of a name, seenID of all that ever had it.
+type (
+	copyID struct {
+		bucket string
+		vb     uint16
+	}
+	seenID struct {
+		bucket bucketID
+		vb     uint16
+	}
+)
 
 // seen is what a replica knows of the active copy.
 type seen struct {
@@ -55,7 +66,7 @@ type seen struct {
 
 func newReplicator(n *Node) *replicator {
 	return &replicator{n: n, wake: make(chan struct{}, 1), links: map[linkID]*link{}, paused: map[string]bool{},
-		known: map[copyID]*seen{}}
+		known: map[seenID]*seen{}}
 }
 
 func (r *replicator) kick() {
@@ -68,7 +79,7 @@ func (r *replicator) kick() {
 // pause makes the replicas of a bucket (all buckets when it is empty) stay where they are, at the end of a snapshot.
 func (r *replicator) pause(bucket string, on bool) {
 	r.mu.Lock()
-	for _, b := range r.n.buckets {
+	for _, b := range r.n.buckets() {
 		if bucket == "" || bucket == b.name {
 			r.paused[b.name] = on
 		}
@@ -84,7 +95,7 @@ func (r *replicator) isPaused(bucket string) bool {
 }
 
 // of returns the memory about a replica of source; another source's is forgotten. The caller holds mu.
-func (r *replicator) of(id copyID, source string) *seen {
+func (r *replicator) of(id seenID, source string) *seen {
 	s := r.known[id]
 	if s == nil || s.source != source {
 		s = &seen{source: source}
@@ -94,23 +105,37 @@ func (r *replicator) of(id copyID, source string) *seen {
 }
 
 // forget drops what is known about a vbucket that changes its state.
-func (r *replicator) forget(bucket string, vb uint16) {
+func (r *replicator) forget(bucket bucketID, vb uint16) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.known, copyID{bucket, vb})
+	delete(r.known, seenID{bucket, vb})
+}
+
+// resume lets a bucket's replication go on: another one of its name is not paused.
+func (r *replicator) resume(bucket string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.paused, bucket)
+}
+
+// dropped forgets a bucket, which nobody replicates into any more.
+func (r *replicator) dropped(id bucketID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.known, func(x seenID, _ *seen) bool { return x.bucket == id })
 }
 
 // look returns what is known about a replica.
-func (r *replicator) look(bucket string, vb uint16, source string) seen {
+func (r *replicator) look(bucket bucketID, vb uint16, source string) seen {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return *r.of(copyID{bucket, vb}, source)
+	return *r.of(seenID{bucket, vb}, source)
 }
 
-func (r *replicator) note(bucket string, vb uint16, source string, change func(*seen)) {
+func (r *replicator) note(bucket bucketID, vb uint16, source string, change func(*seen)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	change(r.of(copyID{bucket, vb}, source))
+	change(r.of(seenID{bucket, vb}, source))
 }
 
 // Run keeps one link for each bucket and source until ctx ends.
@@ -121,9 +146,10 @@ func (r *replicator) Run(ctx context.Context) error {
 			r.mu.Lock()
 			l := r.links[id]
 			if l == nil {
-				l = &link{r: r, id: id, wake: make(chan struct{}, 1), goal: vbuckets}
+				lctx, stop := context.WithCancel(ctx)
+				l = &link{r: r, id: id, wake: make(chan struct{}, 1), goal: vbuckets, stop: stop}
 				r.links[id] = l
-				group.Go(func() error { return l.Run(ctx) })
+				group.Go(func() error { return l.Run(lctx) })
 			}
 			r.mu.Unlock()
 			l.want(vbuckets)
@@ -141,7 +167,12 @@ func (r *replicator) wanted() map[linkID]map[uint16]bool {
 	m, self := r.n.cluster.current(), r.n.config.NodeID
 	out := map[linkID]map[uint16]bool{}
 	r.mu.Lock()
-	for id := range r.links {
+	for id, l := range r.links {
+		if m.BucketOf(id.bucket.name, id.bucket.uuid) == nil { // there is nothing to come back to
+			l.stop()
+			delete(r.links, id)
+			continue
+		}
 		out[id] = map[uint16]bool{}
 	}
 	r.mu.Unlock()
@@ -152,7 +183,7 @@ func (r *replicator) wanted() map[linkID]map[uint16]bool {
 			if role != clustermap.Replica {
 				continue
 			}
-			id := linkID{b.Name, source}
+			id := linkID{bucketID{b.Name, b.UUID}, source}
 			if out[id] == nil {
 				out[id] = map[uint16]bool{}
 			}
@@ -167,6 +198,7 @@ type link struct {
 	r    *replicator
 	id   linkID
 	wake chan struct{} // 1: goal or pause has changed
+	stop func()
 
 	mu   sync.Mutex
 	goal map[uint16]bool
@@ -190,7 +222,7 @@ func (l *link) wanted() map[uint16]bool {
 
 // Run connects again and again while there is something to replicate.
 func (l *link) Run(ctx context.Context) error {
-	log := l.r.n.config.Logger.Named("replication").With("bucket", l.id.bucket, "source", l.id.source)
+	log := l.r.n.config.Logger.Named("replication").With("bucket", l.id.bucket.name, "source", l.id.source)
 	for told := ""; ctx.Err() == nil; {
 		pause := time.Duration(0)
 		if len(l.wanted()) > 0 {
@@ -226,19 +258,31 @@ func (n *Node) memcachedOf(id string) (addr string, encrypted *tls.Config) {
 // session is one connection.
 func (l *link) session(ctx context.Context) error {
 	n := l.r.n
+	b := n.bucketOf(l.id.bucket)
+	if b == nil || !b.enter() {
+		return nil // it is not open yet, or goes
+	}
+	defer b.leave()
 	var tag [8]byte
 	randomBytes(tag[:])
 	addr, encrypted := n.memcachedOf(l.id.source)
 	conn, err := feed.Dial(ctx, feed.Config{
-		Addr: addr, TLS: encrypted, Bucket: l.id.bucket, User: n.config.User, Password: n.config.Password,
+		Addr: addr, TLS: encrypted, Bucket: b.name, User: n.config.User, Password: n.config.Password,
 		Name:        fmt.Sprintf("replication:%.60s->%.60s:%s", l.id.source, n.config.NodeID, hex.EncodeToString(tag[:])),
 		BufferBytes: replicaBufferBytes, RequestTimeout: replicaRequest, Xattrs: true, Tombstones: true,
 		Logger: n.config.Logger.Named("feed"),
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, feed.ErrNoBucket):
+		return nil // one of us does not know the newest map yet
+	case err != nil:
 		return err
 	}
-	s := &session{l: l, conn: conn, streams: map[feed.StreamID]*replica{}, open: map[uint16]*replica{}}
+	if uuid, err := conn.BucketUUID(ctx); err != nil || uuid != b.uuid { // or has another bucket of the name still
+		_ = conn.Close()
+		return err
+	}
+	s := &session{l: l, b: b, conn: conn, streams: map[feed.StreamID]*replica{}, open: map[uint16]*replica{}}
 	group, sctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.control(sctx) })
 	group.Go(func() error { return s.receive(sctx) })
@@ -253,6 +297,7 @@ func (l *link) session(ctx context.Context) error {
 // session is the state of one connection; mu is held while a block is worked through.
 type session struct {
 	l    *link
+	b    *bucket
 	conn *feed.Conn
 
 	mu      sync.Mutex
@@ -305,7 +350,7 @@ func (s *session) control(ctx context.Context) error {
 }
 
 func (s *session) reconcile(ctx context.Context, goal map[uint16]bool) error {
-	paused := s.l.r.isPaused(s.l.id.bucket)
+	paused := s.l.r.isPaused(s.l.id.bucket.name)
 	var closing, opening []uint16
 	s.mu.Lock()
 	for vb, p := range s.open {
@@ -347,7 +392,7 @@ func (s *session) begin(ctx context.Context, vbuckets []uint16) error {
 	var asked []*replica
 	var reqs []feed.StreamRequest
 	for _, vb := range vbuckets {
-		v := s.l.r.n.vbucket(s.l.id.bucket, vb)
+		v := s.b.store.VBucket(vb)
 		if state, _ := v.Status(); state != store.Replica {
 			continue // the map is about to be applied
 		}
@@ -385,7 +430,7 @@ func (s *session) refused(p *replica, seqno uint64, reason error) error {
 	switch {
 	case errors.Is(reason, feed.ErrRollback), errors.Is(reason, feed.ErrRange):
 		s.l.r.n.config.Logger.Warn("a replica's history is not that of the active copy; it is filled again", "bucket",
-			s.l.id.bucket, "vbucket", p.vb, "seqno", seqno, "source", s.l.id.source, "reason", reason)
+			s.l.id.bucket.name, "vbucket", p.vb, "seqno", seqno, "source", s.l.id.source, "reason", reason)
 		s.l.r.note(s.l.id.bucket, p.vb, s.l.id.source, func(x *seen) { *x = seen{source: x.source} })
 		return p.v.Reset()
 	case errors.Is(reason, feed.ErrNotMyVBucket), errors.Is(reason, feed.ErrTemporary),
@@ -450,7 +495,7 @@ func (s *session) receive(ctx context.Context) error {
 }
 
 func (s *session) block(block *feed.Block) (last *store.Ticket, err error) {
-	paused := s.l.r.isPaused(s.l.id.bucket)
+	paused := s.l.r.isPaused(s.l.id.bucket.name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range block.Events {

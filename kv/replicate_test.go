@@ -33,10 +33,10 @@ func TestAReplicaKnowsWhatIsForgotten(t *testing.T) {
 		request(mcbp.OpDelete, 0, nil, []byte("b"), nil), setFrame(0, "c", "1")} {
 		kv.want(f, mcbp.StatusOK)
 	}
-	if err := n.buckets[0].store.VBucket(0).ForgetTombstones(); err != nil {
+	if err := n.buckets()[0].store.VBucket(0).ForgetTombstones(); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := feed.Dial(t.Context(), feed.Config{Addr: n.MemcachedAddr(), Bucket: n.buckets[0].name, Name: "replica",
+	conn, err := feed.Dial(t.Context(), feed.Config{Addr: n.MemcachedAddr(), Bucket: n.buckets()[0].name, Name: "replica",
 		User: n.config.User, Password: n.config.Password, Tombstones: true})
 	if err != nil {
 		t.Fatal(err)
@@ -46,12 +46,12 @@ func TestAReplicaKnowsWhatIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	keepStates(t, n)
-	copied := n.buckets[0].store.VBucket(1)
+	copied := n.buckets()[0].store.VBucket(1)
 	if err := copied.SetState(store.Replica); err != nil {
 		t.Fatal(err)
 	}
 	r := newReplicator(n)
-	s := &session{l: &link{r: r, id: linkID{n.buckets[0].name, "other"}}, conn: conn}
+	s := &session{l: &link{r: r, id: linkID{n.buckets()[0].id(), "other"}}, conn: conn}
 	p := &replica{vb: 1, v: copied, tracker: feed.NewTracker(feed.Position{})}
 	for docs := 0; docs < 1; {
 		block, err := conn.Next(within(t))

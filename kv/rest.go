@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
 	"tidemark/kv/access"
@@ -156,14 +157,16 @@ func portOf(address string) int {
 // getNodeServices says which services are where.
 func (n *Node) getNodeServices(w http.ResponseWriter, _ *http.Request) error {
 	m := n.cluster.current()
-	for _, b := range m.Buckets {
-		var c mcbp.ClusterConfig
-		if err := json.Unmarshal(n.cluster.config(b.Name).JSON, &c); err == nil {
-			return writeJSON(w, map[string]any{"rev": c.Rev, "revEpoch": c.RevEpoch, "nodesExt": c.NodesExt,
-				"clusterCapabilitiesVer": []int{1, 0}, "clusterCapabilities": map[string]any{}})
-		}
+	m.Nodes = slices.Clone(m.Nodes)
+	for i, x := range m.Nodes {
+		m.Nodes[i] = n.cluster.contact(x.ID)
 	}
-	return notFound(w)
+	nodes, err := m.Services(n.config.NodeID)
+	if err != nil {
+		return rpc.Refuse(errcode.Internal, "the map: %v", err)
+	}
+	return writeJSON(w, map[string]any{"rev": m.Rev, "revEpoch": m.RevEpoch, "nodesExt": nodes,
+		"clusterCapabilitiesVer": []int{1, 0}, "clusterCapabilities": map[string]any{}})
 }
 
 func (n *Node) getBuckets(w http.ResponseWriter, r *http.Request) error {
@@ -194,13 +197,17 @@ func (n *Node) restBucket(m clustermap.Map, part *clustermap.Bucket, host string
 	}
 	items, disk := 0, int64(0)
 	for _, b := range n.loadedBuckets() {
-		if b.name == part.Name {
+		if b.name == part.Name && b.uuid == part.UUID {
 			s := n.bucketStatus(b)
 			items, disk = s.Items, s.DiskBytes
 		}
 	}
 	uri := strings.Replace(pathBucket, "{bucket}", url.PathEscape(part.Name), 1)
 	quota := n.quota.Limit()
+	controllers := map[string]string{}
+	if !part.NoFlush {
+		controllers["flush"] = uri + "/controller/doFlush"
+	}
 	return map[string]any{
 		"name": part.Name, "uuid": part.UUID, "bucketType": "membase", "nodeLocator": "vbucket", "uri": uri,
 		"streamingUri":  strings.Replace(pathTerseStream, "{bucket}", url.PathEscape(part.Name), 1),
@@ -210,7 +217,7 @@ func (n *Node) restBucket(m clustermap.Map, part *clustermap.Bucket, host string
 		"quota": map[string]int64{"ram": quota, "rawRAM": quota}, "nodes": n.restNodes(m, host),
 		"basicStats":         map[string]any{"itemCount": items, "diskUsed": disk, "memUsed": n.quota.Used()},
 		"bucketCapabilities": c.BucketCapabilities, "vBucketServerMap": c.VBucketServerMap,
-		"controllers": map[string]string{"flush": uri + "/controller/doFlush"},
+		"controllers": controllers,
 	}
 }
 

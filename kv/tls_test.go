@@ -285,7 +285,7 @@ func TestReplicationInsideTLS(t *testing.T) {
 	}
 	kv := login(t, g.nodes["kv1"].MemcachedAddr())
 	for vb := range uint16(16) {
-		if v := g.nodes["kv1"].buckets[0].store.VBucket(vb); v.Info().State == store.Active {
+		if v := g.nodes["kv1"].buckets()[0].store.VBucket(vb); v.Info().State == store.Active {
 			kv.want(setFrame(vb, "a", "1"), mcbp.StatusOK)
 		}
 	}

@@ -60,6 +60,8 @@ type Map struct {
 	Leader  string   `json:"leader"`
 	Nodes   []Node   `json:"nodes"`
 	Buckets []Bucket `json:"buckets"`
+	// Dropped are those of the configured buckets that are there no more.
+	Dropped []Dropped `json:"dropped,omitempty"`
 	// Operation is what is under way; nil when nothing is.
 	Operation *Operation `json:"operation,omitempty"`
 	// Users are those that were made at run time, in order of their names; the slice is replaced, never changed.
@@ -69,9 +71,12 @@ type Map struct {
 // Bucket is a bucket's part of the map. Chains[v][0] is the id of the node with the active copy of vbucket v, the
 // others have replicas. Incoming names nodes that are being filled with a vbucket; clients do not see them.
 type Bucket struct {
-	Name     string              `json:"name"`
-	UUID     string              `json:"uuid"`
-	Replicas int                 `json:"replicas"`
+	Name     string `json:"name"`
+	UUID     string `json:"uuid"`
+	Replicas int    `json:"replicas"`
+	// Made says that it was made while the cluster ran, and is configured nowhere; NoFlush that it cannot be flushed.
+	Made     bool                `json:"made,omitempty"`
+	NoFlush  bool                `json:"no_flush,omitempty"`
 	Chains   [][]string          `json:"chains"`
 	Incoming map[uint16][]string `json:"incoming,omitempty"`
 	// Collections are the bucket's; nil for those that every bucket has.
@@ -93,19 +98,24 @@ type Operation struct {
 func Derive(nodes []Node, specs []Spec) Map {
 	m := Map{Format: Format, RevEpoch: 1, Rev: 1, Leader: nodes[0].ID, Nodes: slices.Clone(nodes)}
 	for _, s := range specs {
-		b := Bucket{Name: s.Name, UUID: s.UUID, Replicas: s.Replicas}
-		n := len(nodes)
-		for v := range s.VBuckets {
-			owner := v * n / s.VBuckets
-			chain := []string{nodes[owner].ID}
-			for r := range min(s.Replicas, n-1) {
-				chain = append(chain, nodes[(owner+1+(v+r)%(n-1))%n].ID)
-			}
-			b.Chains = append(b.Chains, chain)
-		}
-		m.Buckets = append(m.Buckets, b)
+		m.Buckets = append(m.Buckets, Bucket{Name: s.Name, UUID: s.UUID, Replicas: s.Replicas,
+			Chains: chains(nodes, s.VBuckets, s.Replicas)})
 	}
 	return m
+}
+
+// chains spreads the vbuckets of a new bucket over nodes.
+func chains(nodes []Node, vbuckets, replicas int) (out [][]string) {
+	n := len(nodes)
+	for v := range vbuckets {
+		owner := v * n / vbuckets
+		chain := []string{nodes[owner].ID}
+		for r := range min(replicas, n-1) {
+			chain = append(chain, nodes[(owner+1+(v+r)%(n-1))%n].ID)
+		}
+		out = append(out, chain)
+	}
+	return out
 }
 
 // Alone is the map of a node that waits to be added to a cluster: nobody has a vbucket. Every other map replaces it.
@@ -200,9 +210,6 @@ func (m Map) Check(specs []Spec) error {
 		return fmt.Errorf("%w: stored with format %d, this program reads %d", ErrMap, m.Format, Format)
 	case len(m.Nodes) == 0 || len(m.Nodes) > MaxNodes:
 		return fmt.Errorf("%w: %d nodes, want 1 to %d", ErrMap, len(m.Nodes), MaxNodes)
-	case len(m.Buckets) != len(specs):
-		return fmt.Errorf("%w: the cluster has %d buckets, configured are %d: name the same buckets on every node", ErrMap,
-			len(m.Buckets), len(specs))
 	case m.Operation != nil && len(m.Operation.Targets) != len(m.Buckets):
 		return fmt.Errorf("%w: an operation with targets for %d of %d buckets", ErrMap, len(m.Operation.Targets),
 			len(m.Buckets))
@@ -213,32 +220,35 @@ func (m Map) Check(specs []Spec) error {
 	if err := access.CheckAll(m.Users); err != nil {
 		return fmt.Errorf("%w: %w", ErrMap, err)
 	}
-	for i, s := range specs {
-		if err := m.checkBucket(i, s); err != nil {
+	if err := m.checkSpecs(specs); err != nil {
+		return err
+	}
+	for i := range m.Buckets {
+		if err := m.checkBucket(i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkBucket looks at the bucket that is configured at that place.
-func (m Map) checkBucket(i int, s Spec) error {
-	b := m.Bucket(s.Name)
+// checkBucket looks at the bucket at that place.
+func (m Map) checkBucket(i int) error {
+	b := &m.Buckets[i]
 	switch {
-	case b == nil || b.UUID != s.UUID:
-		return fmt.Errorf("%w: the cluster has no bucket %q (%s): a bucket keeps its name and uuid", ErrMap, s.Name, s.UUID)
-	case len(b.Chains) != s.VBuckets:
-		return fmt.Errorf("%w: bucket %q was made with %d vbuckets, wanted %d: the number cannot change", ErrMap, s.Name,
-			len(b.Chains), s.VBuckets)
+	case m.Bucket(b.Name) != b:
+		return fmt.Errorf("%w: two buckets %q", ErrMap, b.Name)
+	case b.Made && !validVBuckets(len(b.Chains)):
+		return fmt.Errorf("%w: bucket %q has %d vbuckets: want a power of two up to %d", ErrMap, b.Name, len(b.Chains),
+			MaxVBuckets)
 	case b.Collections != nil && b.Collections.Manifest == nil:
-		return fmt.Errorf("%w: bucket %q: collections without a manifest", ErrMap, s.Name)
-	case m.Operation != nil && len(m.Operation.Targets[i]) != s.VBuckets:
-		return fmt.Errorf("%w: bucket %q: an operation for %d of %d vbuckets", ErrMap, s.Name, len(m.Operation.Targets[i]),
-			s.VBuckets)
+		return fmt.Errorf("%w: bucket %q: collections without a manifest", ErrMap, b.Name)
+	case m.Operation != nil && len(m.Operation.Targets[i]) != len(b.Chains):
+		return fmt.Errorf("%w: bucket %q: an operation for %d of %d vbuckets", ErrMap, b.Name, len(m.Operation.Targets[i]),
+			len(b.Chains))
 	}
 	for v, chain := range b.Chains {
 		if err := m.checkChain(chain); err != nil {
-			return fmt.Errorf("bucket %q vbucket %d: %w", s.Name, v, err)
+			return fmt.Errorf("bucket %q vbucket %d: %w", b.Name, v, err)
 		}
 	}
 	return nil
@@ -294,38 +304,12 @@ func (m Map) Config(bucket, self string) (*mcbp.ClusterConfig, error) {
 		BucketCapabilities: slices.Clone(capabilities[:]),
 		VBucketServerMap:   mcbp.VBucketServerMap{HashAlgorithm: "CRC", NumReplicas: b.Replicas},
 	}
+	if err := m.addNodes(c, self); err != nil {
+		return nil, err
+	}
 	index := map[string]int{}
 	for i, n := range m.Nodes {
-		host, port, err := split(n.Memcached)
-		if err != nil {
-			return nil, fmt.Errorf("%w: node %q: memcached address: %w", ErrMap, n.ID, err)
-		}
-		services := map[string]int{mcbp.ServiceKV: port}
-		if n.MemcachedTLS != "" {
-			if _, services[mcbp.ServiceKVTLS], err = split(n.MemcachedTLS); err != nil {
-				return nil, fmt.Errorf("%w: node %q: memcached address with TLS: %w", ErrMap, n.ID, err)
-			}
-		}
-		mgmt := 0
-		if n.Admin != "" {
-			if _, mgmt, err = split(n.Admin); err != nil {
-				return nil, fmt.Errorf("%w: node %q: admin address: %w", ErrMap, n.ID, err)
-			}
-			manager := mcbp.ServiceManager
-			if n.MemcachedTLS != "" { // the admin address speaks TLS where the memcached one does
-				manager = mcbp.ServiceManagerTLS
-			}
-			services[manager] = mgmt
-		}
 		index[n.ID] = i
-		c.Nodes = append(c.Nodes, mcbp.ConfigNode{Hostname: net.JoinHostPort(host, strconv.Itoa(mgmt)),
-			Ports: map[string]int{"direct": port}})
-		name := host
-		if name == mcbp.HostPlaceholder { // in this list it is said by leaving it out
-			name = ""
-		}
-		c.NodesExt = append(c.NodesExt, mcbp.ConfigNodeExt{Hostname: name, ThisNode: n.ID == self, Services: services})
-		c.VBucketServerMap.ServerList = append(c.VBucketServerMap.ServerList, n.Memcached)
 	}
 	for _, chain := range b.Chains {
 		row := make([]int, b.Replicas+1)
@@ -337,6 +321,49 @@ func (m Map) Config(bucket, self string) (*mcbp.ClusterConfig, error) {
 		c.VBucketServerMap.VBucketMap = append(c.VBucketServerMap.VBucketMap, row)
 	}
 	return c, c.Validate()
+}
+
+// Services says which services the members have; self is the node that says it.
+func (m Map) Services(self string) ([]mcbp.ConfigNodeExt, error) {
+	var c mcbp.ClusterConfig
+	err := m.addNodes(&c, self)
+	return c.NodesExt, err
+}
+
+// addNodes adds the members to a cluster config that self shows.
+func (m Map) addNodes(c *mcbp.ClusterConfig, self string) error {
+	for _, n := range m.Nodes {
+		host, port, err := split(n.Memcached)
+		if err != nil {
+			return fmt.Errorf("%w: node %q: memcached address: %w", ErrMap, n.ID, err)
+		}
+		services := map[string]int{mcbp.ServiceKV: port}
+		if n.MemcachedTLS != "" {
+			if _, services[mcbp.ServiceKVTLS], err = split(n.MemcachedTLS); err != nil {
+				return fmt.Errorf("%w: node %q: memcached address with TLS: %w", ErrMap, n.ID, err)
+			}
+		}
+		mgmt := 0
+		if n.Admin != "" {
+			if _, mgmt, err = split(n.Admin); err != nil {
+				return fmt.Errorf("%w: node %q: admin address: %w", ErrMap, n.ID, err)
+			}
+			manager := mcbp.ServiceManager
+			if n.MemcachedTLS != "" { // the admin address speaks TLS where the memcached one does
+				manager = mcbp.ServiceManagerTLS
+			}
+			services[manager] = mgmt
+		}
+		c.Nodes = append(c.Nodes, mcbp.ConfigNode{Hostname: net.JoinHostPort(host, strconv.Itoa(mgmt)),
+			Ports: map[string]int{"direct": port}})
+		name := host
+		if name == mcbp.HostPlaceholder { // in this list it is said by leaving it out
+			name = ""
+		}
+		c.NodesExt = append(c.NodesExt, mcbp.ConfigNodeExt{Hostname: name, ThisNode: n.ID == self, Services: services})
+		c.VBucketServerMap.ServerList = append(c.VBucketServerMap.ServerList, n.Memcached)
+	}
+	return nil
 }
 
 func split(address string) (host string, port int, err error) {

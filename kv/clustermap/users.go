@@ -19,8 +19,7 @@ type UserChange struct {
 	Keys   *access.Keys   `json:"keys,omitempty"`
 }
 
-// ChangeUser makes a change. A role is for a bucket that there is; one whose bucket has gone stays, and permits
-// nothing.
+// ChangeUser makes a change. A role is for a bucket that there is, and goes with it.
 // Errors: access.ErrAccess, and with it ErrNoUser.
 func (m Map) ChangeUser(c UserChange) (Map, error) {
 	n := m.next()
@@ -71,6 +70,15 @@ func (m Map) setUser(u *access.User, c UserChange) error {
 		u.Roles = access.Ordered(*c.Roles)
 	}
 	return u.Check()
+}
+
+// withoutRolesOf are users without the roles for a bucket.
+func withoutRolesOf(users []access.User, bucket string) []access.User {
+	out := slices.Clone(users)
+	for i := range out {
+		out[i].Roles = slices.DeleteFunc(slices.Clone(out[i].Roles), func(r access.Role) bool { return r.Bucket == bucket })
+	}
+	return out
 }
 
 // WithoutKeys is the map for those who may not have what is kept of passwords: without users.

@@ -72,6 +72,13 @@ func TestChangeUser(t *testing.T) {
 			t.Errorf("%s: %v", says, err)
 		}
 	}
+	all := []access.Role{{Name: "data_reader", Bucket: access.AnyBucket}, {Name: "data_writer", Bucket: bucket}}
+	change(UserChange{User: "c", Roles: &all})
+	dropped, err := m.ChangeBuckets(BucketChange{Name: bucket, Drop: true})
+	if err != nil || fmt.Sprint(dropped.Users[0].Roles, dropped.Users[1].Roles) != "[] [data_reader[*]]" ||
+		len(m.Users[1].Roles) != 2 {
+		t.Errorf("roles of a bucket that was dropped: %v %v, %v", dropped.Users[0].Roles, dropped.Users[1].Roles, err)
+	}
 	for i := len(m.Users); i < access.MaxUsers; i++ {
 		var err error
 		if m, err = m.ChangeUser(UserChange{User: fmt.Sprintf("u%03d", i), Roles: &none, Keys: first}); err != nil {

@@ -137,13 +137,11 @@ func (c *conn) plainAllowed() bool { return c.srv.opts.AllowPlain || c.encrypted
 // welcome and there is one bucket only, it is theirs without SELECT_BUCKET.
 func (c *conn) admitted() {
 	c.authed, c.user = true, c.sasl.user
-	if !c.srv.opts.AllowPlain || c.bucket != nil || len(c.srv.opts.Buckets) != 1 {
+	if !c.srv.opts.AllowPlain || c.bucket != nil {
 		return
 	}
-	for name, b := range c.srv.opts.Buckets {
-		if c.mayIn(name, access.See) {
-			c.bucket, c.bucketName = b, name
-		}
+	if name, b := c.srv.only(); b != nil && c.mayIn(name, access.See) {
+		c.enter(name, b)
 	}
 }
 
@@ -160,16 +158,15 @@ func (c *conn) authFailed(f mcbp.Frame, err error) error {
 
 // selectBucket selects a bucket that the user has a right to. Who has none is told the same of one that there is not.
 func (c *conn) selectBucket(f mcbp.Frame) error {
-	b := c.srv.opts.Buckets[string(f.Key)]
+	b := c.srv.bucket(string(f.Key))
 	switch {
 	case c.dcp != nil:
 		c.status(f.Header, mcbp.StatusInvalid, nil)
 	case !c.mayIn(string(f.Key), access.See):
 		c.status(f.Header, mcbp.StatusNoAccess, nil)
-	case b == nil:
+	case b == nil, !c.enter(string(f.Key), b):
 		c.status(f.Header, mcbp.StatusKeyNotFound, nil)
 	default:
-		c.bucket, c.bucketName = b, string(f.Key)
 		c.config = configSeen{}
 		c.status(f.Header, mcbp.StatusOK, nil)
 	}
@@ -184,6 +181,10 @@ func (c *conn) clusterConfig(f mcbp.Frame) {
 		return
 	}
 	config, mayOmit := c.srv.clusterConfigOf(c.bucket)
+	if config.JSON == nil {
+		c.refuse(f.Header, mcbp.StatusTemporary, "the bucket is in no map now")
+		return
+	}
 	if ok && mayOmit && (known.RevEpoch > config.RevEpoch || known.RevEpoch == config.RevEpoch &&
 		known.Rev >= config.Rev) {
 		c.status(f.Header, mcbp.StatusOK, nil)

@@ -42,7 +42,9 @@ func (c *conn) dcpOpen(ctx context.Context, f mcbp.Frame) error {
 	if err := c.flush(); err != nil {
 		return err
 	}
+	c.bucket.users.Add(1) // beside the connection's own goroutine, which is one of them
 	c.group.Go(func() error {
+		defer c.bucket.users.Done()
 		p.run(ctx)
 		return nil
 	})

@@ -70,6 +70,9 @@ func (c *conn) dispatchAnybody(f mcbp.Frame) (done bool, err error) {
 
 // dispatchBucket answers a request on the selected bucket.
 func (c *conn) dispatchBucket(ctx context.Context, f mcbp.Frame) error {
+	if c.bucket.gone.Load() {
+		return errGone
+	}
 	if c.denied(f) || c.unable(f) || c.dispatchDocument(f) || c.dispatchQuestion(f) {
 		return nil
 	}

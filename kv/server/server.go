@@ -54,6 +54,10 @@ type Bucket struct {
 	Config func() ClusterConfig
 	// Manifest is the present manifest of collections.
 	Manifest func() *mcbp.Manifest
+
+	gone  atomic.Bool        // it was removed
+	users sync.WaitGroup     // goroutines of its connections
+	conns map[*conn]struct{} // guarded by the server's mu
 }
 
 // ClusterConfig is a cluster config ready for clients.
@@ -66,6 +70,7 @@ type ClusterConfig struct {
 type Options struct {
 	NodeID  string
 	Version string
+	// Buckets are those of the beginning: Add, Remove.
 	Buckets map[string]*Bucket
 	// User and Password are of the configured user, who may do everything, Users those that the cluster has besides; nil:
 	// none. AllowPlain offers PLAIN besides SCRAM also without TLS, and returns a
@@ -138,10 +143,11 @@ type Server struct {
 	// memory, those that may be cut short, and writes.
 	hard, early, fromMemory, cuts, written atomic.Int64
 
-	mu     sync.Mutex
-	conns  map[*conn]struct{}
-	dcp    map[dcpName]*conn // by bucket and connection name
-	nextID uint64
+	mu      sync.Mutex
+	conns   map[*conn]struct{}
+	buckets map[string]*Bucket
+	dcp     map[dcpName]*conn // by bucket and connection name
+	nextID  uint64
 
 	lagging map[*Bucket]*laggard // in the mood MapLag
 }
@@ -155,7 +161,7 @@ func New(opts Options) *Server {
 		opts:  opts,
 		large: semaphore.NewWeighted(maxLargeBytes), started: opts.Now(), conns: map[*conn]struct{}{},
 		dcp:     map[dcpName]*conn{},
-		lagging: map[*Bucket]*laggard{},
+		buckets: maps.Clone(opts.Buckets), lagging: map[*Bucket]*laggard{},
 	}
 	s.auth = newAuthenticator(opts.User, opts.Password, s.users, opts.Random)
 	return s
@@ -237,6 +243,7 @@ func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
+	c.leave()
 	s.counters.Connections.Store(int64(len(s.conns)))
 	if c.dcp != nil {
 		key := dcpName{c.bucket.Store.Name(), c.dcp.name}

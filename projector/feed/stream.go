@@ -307,6 +307,20 @@ func purgesOf(purges map[uint16]uint64, all map[uint16]VBucketDetails) map[uint1
 	return purges
 }
 
+// BucketUUID asks which bucket the connection is of, by its statistics: of a node that can be asked for no map, too.
+func (c *Conn) BucketUUID(ctx context.Context) (uuid string, err error) {
+	ask := mcbp.Frame{Header: mcbp.Request(mcbp.OpStat, 0, 0), Key: []byte("uuid")}
+	f, err := c.callMore(ctx, ask, func(f mcbp.Frame) {
+		if string(f.Key) == "uuid" {
+			uuid = string(f.Value)
+		}
+	})
+	if err != nil {
+		return "", err
+	}
+	return uuid, AnswerError(f, 0)
+}
+
 func (c *Conn) details(ctx context.Context, group string) (map[uint16]VBucketDetails, error) {
 	out := map[uint16]VBucketDetails{}
 	var bad error

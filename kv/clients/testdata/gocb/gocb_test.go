@@ -121,6 +121,7 @@ func TestConnect(t *testing.T) {
 			if _, err := b.DefaultCollection().Get(key, nil); !errors.Is(err, gocb.ErrDocumentNotFound) {
 				t.Fatalf("a flushed document: %v", err)
 			}
+			manageBucket(t, c, fmt.Sprint("b", i))
 			scope := fmt.Sprint("s", i)
 			if err := b.CollectionsV2().CreateScope(scope, nil); err != nil {
 				t.Fatal(err)
@@ -201,6 +202,35 @@ func post(t *testing.T, n *kv.Node, path string, form url.Values) {
 	defer resp.Body.Close()
 	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
 		t.Fatalf("%s: %s %s", path, resp.Status, body)
+	}
+}
+
+// manageBucket makes a bucket and drops it, as applications do.
+func manageBucket(t *testing.T, c *gocb.Cluster, name string) {
+	t.Helper()
+	settings := gocb.CreateBucketSettings{BucketSettings: gocb.BucketSettings{Name: name, RAMQuotaMB: 128,
+		BucketType: gocb.CouchbaseBucketType}}
+	if err := c.Buckets().CreateBucket(settings, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Buckets().CreateBucket(settings, nil); !errors.Is(err, gocb.ErrBucketExists) {
+		t.Fatalf("a bucket twice: %v", err)
+	}
+	if err := c.Buckets().FlushBucket(name, nil); !errors.Is(err, gocb.ErrBucketNotFlushable) {
+		t.Fatalf("a bucket that cannot be flushed: %v", err)
+	}
+	b := c.Bucket(name)
+	if err := b.WaitUntilReady(patience, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.DefaultCollection().Upsert("k", 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Buckets().DropBucket(name, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Buckets().DropBucket(name, nil); !errors.Is(err, gocb.ErrBucketNotFound) {
+		t.Fatalf("a bucket dropped twice: %v", err)
 	}
 }
 

@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/kv"
+	"tidemark/kv/clustermap"
+)
+
+func kvBucket(s Streams) *cobra.Command {
+	cmd := &cobra.Command{Use: "bucket", Short: "List, make and drop buckets of the embedded KV"}
+	cmd.AddCommand(kvBucketList(s), kvBucketCreate(s), kvBucketDrop(s))
+	return cmd
+}
+
+func kvBucketList(s Streams) *cobra.Command {
+	f := &kvAdminFlags{}
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the buckets", Args: noArgs,
+		Long: `Lists the buckets by the newest map that a node has. ITEMS are the documents on the nodes that answer, FLUSH
+says whether tidemark kv flush empties it, MADE when: by --buckets of the nodes, or while the cluster ran.`,
+		Example: "  tidemark kv bucket list --data ./cluster",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			a, err := f.open()
+			if err != nil {
+				return err
+			}
+			all, err := a.Buckets(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return show(s.Out, f.output, all, all, func(t *tabwriter.Writer) { kvBucketTable(t, all) })
+		}}
+	f.add(cmd)
+	return cmd
+}
+
+func kvBucketTable(t *tabwriter.Writer, all []kv.BucketInfo) {
+	fmt.Fprintln(t, "BUCKET\tUUID\tVBUCKETS\tREPLICAS\tITEMS\tFLUSH\tMADE")
+	for _, b := range all {
+		flush, made := "no", "while the cluster ran"
+		if b.Flush {
+			flush = "yes"
+		}
+		if b.Configured {
+			made = "with the cluster"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", b.Name, b.UUID, b.VBuckets, b.Replicas, b.Items, flush, made)
+	}
+}
+
+func kvBucketCreate(s Streams) *cobra.Command {
+	f := &kvAdminFlags{}
+	c := clustermap.BucketChange{Replicas: 1}
+	cmd := &cobra.Command{Use: "create BUCKET", Short: "Make a bucket, while the cluster runs",
+		Long: `Makes a bucket, which all nodes open. All of them have to answer, and no rebalance may be under way. Nodes need
+not be started with it: the cluster's map has it. A Couchbase cluster is told through its own tools.`,
+		Example: "  tidemark kv bucket create travel --data ./cluster\n  tidemark kv bucket create travel --vbuckets 64 " +
+			"--replicas 2 --data ./cluster", Args: exactArgs("BUCKET"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := f.open()
+			if err != nil {
+				return err
+			}
+			c.Name = args[0]
+			uuid, err := a.ChangeBuckets(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			made := struct {
+				Name string `json:"name"`
+				UUID string `json:"uuid"`
+			}{c.Name, uuid}
+			return show(s.Out, f.output, made, []any{made}, func(t *tabwriter.Writer) {
+				fmt.Fprintf(t, "bucket %s is made: uuid %s\n", made.Name, made.UUID)
+			})
+		}}
+	f.add(cmd)
+	fl := cmd.Flags()
+	fl.IntVar(&c.VBuckets, "vbuckets", 0, "number of vbuckets, a power of two up to 1024 (default: that of the first of "+
+		"the nodes' --buckets)")
+	fl.IntVar(&c.Replicas, "replicas", c.Replicas, "replicas of each vbucket, 0 to 3; nodes that are too few for it keep "+
+		"as many as they can")
+	fl.BoolVar(&c.NoFlush, "no-flush", false, "it cannot be flushed")
+	return cmd
+}
+
+func kvBucketDrop(s Streams) *cobra.Command {
+	f := &kvAdminFlags{}
+	var yes bool
+	cmd := &cobra.Command{Use: "drop BUCKET", Short: "Drop a bucket with all of its documents",
+		Long: `Drops a bucket on all nodes, which have to answer: its connections end, its files are removed. Its indexes go
+into state error and say BUCKET_GONE. There is no way back: one that is made again under the name is another one, of
+which BUILD INDEX makes the indexes anew. A bucket that nodes are started with stays dropped.`,
+		Example: "  tidemark kv bucket drop travel --yes --data ./cluster", Args: exactArgs("BUCKET"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := f.open()
+			if err != nil {
+				return err
+			}
+			if err := confirm(s, yes, "drop bucket "+args[0]+" with all of its documents"); err != nil {
+				return err
+			}
+			_, err = a.ChangeBuckets(cmd.Context(), clustermap.BucketChange{Name: args[0], Drop: true})
+			return err
+		}}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
+	return cmd
+}

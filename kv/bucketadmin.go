@@ -1,0 +1,346 @@
+package kv
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
+	"tidemark/kv/clustermap"
+	"tidemark/kv/store"
+)
+
+const (
+	// pathBucketChange is where nodes and commands make and drop buckets; pathBuckets and pathBucket are those that
+	// Couchbase's documentation has for it.
+	pathBucketChange = "/v1/cluster/buckets"
+
+	// minQuotaMiB and maxQuotaMiB bound the memory that a form may ask for. Memory is the node's, of all buckets together.
+	minQuotaMiB, maxQuotaMiB = 100, 1 << 20
+	// defaultReplicas is of a bucket that is made without a word of it, as Couchbase has it.
+	defaultReplicas = 1
+)
+
+// changeBuckets makes a revision of the map with a bucket more or less. When it returns this node has opened the new
+// one, or removed the files of the one that is dropped, and all members that could be reached have been told.
+func (c *cluster) changeBuckets(ctx context.Context, change clustermap.BucketChange) (any, error) {
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	answer, err := c.reviseBuckets(ctx, change)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.obeyed(ctx, bucketID{answer.Name, answer.UUID}, change.Drop); err != nil {
+		return nil, err
+	}
+	return answer, nil
+}
+
+// reviseBuckets makes the revision.
+func (c *cluster) reviseBuckets(ctx context.Context, change clustermap.BucketChange) (answer bucketAnswer, err error) {
+	end, err := c.alone(ctx)
+	if err != nil {
+		return answer, err
+	}
+	defer end()
+	m, err := c.ask(ctx, nil)
+	if err != nil {
+		return answer, err
+	}
+	if change.Drop {
+		if b := m.Bucket(change.Name); b != nil {
+			change.UUID = cmp.Or(change.UUID, b.UUID)
+		}
+	} else {
+		if n := c.n.shelf.leaving(); n >= clustermap.MaxBuckets {
+			return answer, fmt.Errorf("%w: the files of %d dropped buckets are still being removed: ask again later",
+				clustermap.ErrBuckets, n)
+		}
+		var uuid [16]byte
+		randomBytes(uuid[:])
+		change.UUID = hex.EncodeToString(uuid[:])
+		change.VBuckets = cmp.Or(change.VBuckets, c.n.config.Buckets[0].VBuckets)
+	}
+	next, err := m.ChangeBuckets(change)
+	if err != nil {
+		return answer, err
+	}
+	if next, err = c.commit(ctx, next, "", nil); err != nil {
+		return answer, err
+	}
+	return bucketAnswer{done: doneWith(next), Name: change.Name, UUID: change.UUID}, nil
+}
+
+// obeyed waits until this node has opened a bucket, or let it go.
+func (c *cluster) obeyed(ctx context.Context, id bucketID, drop bool) error {
+	again := time.NewTicker(followAgain)
+	defer again.Stop()
+	for {
+		var why string
+		switch {
+		case drop && c.n.shelf.leavingOf(id):
+			why = fmt.Sprintf("bucket %q is dropped, and its files are still being removed", id.name)
+		case !drop && c.n.bucketOf(id) == nil && c.current().BucketOf(id.name, id.uuid) != nil:
+			why = fmt.Sprintf("bucket %q is made, and not open yet: %s", id.name, cmp.Or(c.n.troubleOf(id), "it is tried again"))
+		default:
+			return nil
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", why, context.Cause(ctx))
+		}
+	}
+}
+
+// bucketAnswer is what a change of buckets has come to.
+type bucketAnswer struct {
+	done
+	Name string `json:"name"`
+	UUID string `json:"uuid"`
+}
+
+func (n *Node) postBucketChange(ctx context.Context, body []byte) (any, error) {
+	r, err := decode[clustermap.BucketChange](body)
+	if err != nil {
+		return nil, err
+	}
+	return n.cluster.changeBuckets(ctx, r)
+}
+
+// bucketRoutes are the documented paths, which any member takes, and asks the one that leads; and that of nodes.
+func (n *Node) bucketRoutes() []route.Route {
+	user := n.user()
+	return []route.Route{
+		{Method: "POST", Path: pathBucketChange, Role: user, Body: maxForm, Limit: commandTimeout,
+			Handle: command(n.postBucketChange)},
+		{Method: "POST", Path: pathBuckets, Role: user, Body: maxForm, Limit: relayTimeout, Handle: n.makeBucket},
+		{Method: "DELETE", Path: pathBucket, Role: user, Limit: relayTimeout, Handle: n.dropBucket},
+	}
+}
+
+// makeBucket makes what a form says.
+func (n *Node) makeBucket(w http.ResponseWriter, r *http.Request) error {
+	if err := readForm(r); err != nil {
+		return err
+	}
+	change, wrong := readBucketForm(r.Form)
+	if len(wrong) > 0 {
+		return formErrors(w, http.StatusBadRequest, wrong)
+	}
+	switch err := n.askBuckets(r.Context(), change); {
+	case err == nil:
+		w.WriteHeader(http.StatusAccepted) // as there, where it is made later
+		return nil
+	case errors.Is(err, clustermap.ErrBucketThere):
+		return formError(w, http.StatusBadRequest, "name", "Bucket with given name already exists")
+	case errors.Is(err, clustermap.ErrRebalancing):
+		return formError(w, http.StatusBadRequest, "_", "Cannot create buckets during rebalance")
+	case errors.Is(err, clustermap.ErrTooManyBuckets):
+		return formError(w, http.StatusBadRequest, "_", fmt.Sprintf("Cannot create more than %d buckets",
+			clustermap.MaxBuckets))
+	case errors.Is(err, clustermap.ErrBuckets):
+		return formError(w, http.StatusBadRequest, "_", err.Error())
+	default:
+		return formError(w, http.StatusServiceUnavailable, "_", err.Error())
+	}
+}
+
+// dropBucket drops the bucket of the path.
+func (n *Node) dropBucket(w http.ResponseWriter, r *http.Request) error {
+	err := n.askBuckets(r.Context(), clustermap.BucketChange{Name: r.PathValue("bucket"), Drop: true})
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, clustermap.ErrNoBucket):
+		return notFound(w)
+	case errors.Is(err, clustermap.ErrRebalancing):
+		return formError(w, http.StatusServiceUnavailable, "_", "Cannot delete buckets during rebalance.")
+	}
+	return formError(w, http.StatusServiceUnavailable, "_", err.Error())
+}
+
+// askBuckets makes a change here, or has it made by the node that leads.
+func (n *Node) askBuckets(ctx context.Context, change clustermap.BucketChange) error {
+	_, err := n.cluster.changeBuckets(ctx, change)
+	var other *NotLeaderError
+	if errors.As(err, &other) {
+		return n.cluster.peers.orders.Call(ctx, other.Leader, http.MethodPost, pathBucketChange, change, nil)
+	}
+	return err
+}
+
+// formErrors answers with several errors in the form that SDKs read.
+func formErrors(w http.ResponseWriter, status int, wrong map[string]string) error {
+	body, err := json.Marshal(map[string]map[string]string{"errors": wrong})
+	if err != nil {
+		return err
+	}
+	write(w, status, rpc.MediaJSON, body)
+	return nil
+}
+
+// bucketFields are what a form may say of a bucket. Each tells what is wrong with a value; what has one meaning here
+// takes no other.
+var bucketFields = map[string]func(value string, c *clustermap.BucketChange) (wrong string){
+	"name": func(v string, c *clustermap.BucketChange) string {
+		c.Name = v
+		return wrongName(v)
+	},
+	"ramQuota": wrongQuota, "ramQuotaMB": wrongQuota,
+	"replicaNumber": func(v string, c *clustermap.BucketChange) (wrong string) {
+		c.Replicas, wrong = wholeNumber(v, 0, clustermap.MaxReplicas)
+		return wrong
+	},
+	"numVBuckets": func(v string, c *clustermap.BucketChange) (wrong string) {
+		if c.VBuckets, wrong = wholeNumber(v, 1, store.MaxVBuckets); wrong == "" && c.VBuckets&(c.VBuckets-1) != 0 {
+			wrong = "The value must be a power of two"
+		}
+		return wrong
+	},
+	"flushEnabled": func(v string, c *clustermap.BucketChange) string {
+		c.NoFlush = v == "0"
+		return oneOf(v, "0", "1")
+	},
+	// A node has one way with each of these.
+	"bucketType":             only("membase", "couchbase"),
+	"evictionPolicy":         only("valueOnly"),
+	"storageBackend":         only("couchstore"),
+	"conflictResolutionType": only("seqno"),
+	"durabilityMinLevel":     only("none"),
+	"compressionMode":        only("off", "passive"),
+	"maxTTL":                 only("0"),
+	"authType":               only("sasl"),
+	"saslPassword":           only(""),
+	// And there are no views, and no threads of a bucket, for these to be about.
+	"replicaIndex": only("0", "1"), "threadsNumber": only("3", "8"),
+}
+
+// readBucketForm reads what is asked for, and says of each field what is wrong with it.
+func readBucketForm(form url.Values) (c clustermap.BucketChange, wrong map[string]string) {
+	c.NoFlush, c.Replicas, wrong = true, defaultReplicas, map[string]string{}
+	for field, values := range form {
+		check, known := bucketFields[field]
+		switch {
+		case !known:
+			wrong[field] = "Unsupported key"
+		case len(values) > 1:
+			wrong[field] = "The value must be given once"
+		default:
+			if why := check(values[0], &c); why != "" {
+				wrong[field] = why
+			}
+		}
+	}
+	if !form.Has("name") {
+		wrong["name"] = "Bucket name needs to be specified"
+	}
+	if !form.Has("ramQuota") && !form.Has("ramQuotaMB") {
+		wrong["ramQuota"] = "The RAM Quota must be specified and must be a positive integer."
+	}
+	return c, wrong
+}
+
+func wrongName(v string) string {
+	switch {
+	case v == "":
+		return "Bucket name cannot be empty"
+	case len(v) > clustermap.MaxBucketName:
+		return fmt.Sprintf("Bucket name cannot exceed %d characters", clustermap.MaxBucketName)
+	case v[0] == '.':
+		return "Bucket name cannot start with dot."
+	case !validName.MatchString(v):
+		return "Bucket name can only contain characters in range A-Z, a-z, 0-9 as well as underscore, period, dash & percent."
+	}
+	return ""
+}
+
+// wrongQuota takes a quota as it is meant, in MiB: nothing follows from it here.
+func wrongQuota(v string, _ *clustermap.BucketChange) string {
+	_, wrong := wholeNumber(v, minQuotaMiB, maxQuotaMiB)
+	return wrong
+}
+
+func wholeNumber(v string, least, most int) (n int, wrong string) {
+	n, err := strconv.Atoi(v)
+	if err != nil || n < least || n > most {
+		return 0, fmt.Sprintf("The value must be an integer between %d and %d", least, most)
+	}
+	return n, ""
+}
+
+func only(values ...string) func(string, *clustermap.BucketChange) string {
+	return func(v string, _ *clustermap.BucketChange) string { return oneOf(v, values...) }
+}
+
+func oneOf(v string, values ...string) string {
+	for _, x := range values {
+		if v == x {
+			return ""
+		}
+	}
+	return fmt.Sprintf("The value must be one of the following: [%s]", strings.Join(values, ","))
+}
+
+// troubleOf says why a bucket is not open; empty when nothing is known.
+func (n *Node) troubleOf(id bucketID) string {
+	for _, b := range n.buckets() {
+		if b.id() == id {
+			return b.whatTrouble()
+		}
+	}
+	return ""
+}
+
+// ChangeBuckets makes a bucket or drops one, and returns its uuid.
+func (a *Admin) ChangeBuckets(ctx context.Context, c clustermap.BucketChange) (uuid string, err error) {
+	var answer bucketAnswer
+	err = a.lead(ctx, pathBucketChange, c, &answer)
+	return answer.UUID, err
+}
+
+// BucketInfo is a bucket of the cluster. Items are those of active vbuckets, on the nodes that answer.
+type BucketInfo struct {
+	Name     string `json:"name"`
+	UUID     string `json:"uuid"`
+	VBuckets int    `json:"vbuckets"`
+	Replicas int    `json:"replicas"`
+	Items    int    `json:"items"`
+	// Flush says that it can be flushed, Configured that nodes are started with it.
+	Flush      bool `json:"flush"`
+	Configured bool `json:"configured"`
+}
+
+// Buckets lists the buckets by the newest map that any node has. It is an error when none answers.
+func (a *Admin) Buckets(ctx context.Context) ([]BucketInfo, error) {
+	s, err := a.answers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]BucketInfo, 0, len(s.m.Buckets))
+	for _, b := range s.m.Buckets {
+		info := BucketInfo{Name: b.Name, UUID: b.UUID, VBuckets: len(b.Chains), Replicas: b.Replicas, Flush: !b.NoFlush,
+			Configured: !b.Made}
+		for _, v := range s.views {
+			if v.Map.BucketOf(b.Name, b.UUID) == nil {
+				continue // it knows another one of the name
+			}
+			for _, x := range v.Copies[b.Name] {
+				if x.State == store.Active.String() {
+					info.Items += x.Items
+				}
+			}
+		}
+		out = append(out, info)
+	}
+	return out, nil
+}

@@ -1,0 +1,148 @@
+package clustermap
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+)
+
+// ErrBuckets means that a bucket is not made or dropped; the message says why.
+var ErrBuckets = errors.New("buckets cannot be changed so")
+
+// What a change of buckets is refused for; all are ErrBuckets.
+var (
+	// ErrNoBucket names a bucket that there is none of.
+	ErrNoBucket = fmt.Errorf("%w: there is no such bucket", ErrBuckets)
+	// ErrBucketThere says that there is a bucket of that name.
+	ErrBucketThere = fmt.Errorf("%w: a bucket of that name exists already", ErrBuckets)
+	// ErrTooManyBuckets says that there are MaxBuckets.
+	ErrTooManyBuckets = fmt.Errorf("%w: there are as many buckets as there may be", ErrBuckets)
+	// ErrRebalancing says that vbuckets change hands.
+	ErrRebalancing = fmt.Errorf("%w: a rebalance is under way: wait for it, or stop it with kv rebalance --stop",
+		ErrBuckets)
+)
+
+const (
+	// MaxBuckets is the most buckets that a cluster has by making more: what Couchbase allows.
+	MaxBuckets = 30
+	// MaxVBuckets is the most vbuckets of a bucket.
+	MaxVBuckets = 1024
+	// MaxBucketName is the length of the longest name of a bucket.
+	MaxBucketName = 100
+)
+
+var bucketName = regexp.MustCompile(`^[A-Za-z0-9_%-][A-Za-z0-9._%-]{0,99}$`)
+
+// Dropped is a bucket that was configured and is dropped. Nodes are still started with it: it is not made again.
+type Dropped struct {
+	Name string `json:"name"`
+	UUID string `json:"uuid"`
+}
+
+// BucketChange makes a bucket, or drops one.
+type BucketChange struct {
+	Name string `json:"name"`
+	// UUID of the bucket that is made is the leader's to give; with Drop it is, unless empty, that of the bucket meant.
+	UUID     string `json:"uuid,omitempty"`
+	VBuckets int    `json:"vbuckets,omitempty"`
+	Replicas int    `json:"replicas,omitempty"`
+	// NoFlush makes a bucket that cannot be flushed.
+	NoFlush bool `json:"no_flush,omitempty"`
+	Drop    bool `json:"drop,omitempty"`
+}
+
+// BucketOf finds the part of the bucket with this name and uuid; nil when there is none, or another one of that name.
+func (m Map) BucketOf(name, uuid string) *Bucket {
+	if b := m.Bucket(name); b != nil && b.UUID == uuid {
+		return b
+	}
+	return nil
+}
+
+// ChangeBuckets makes a change. A new bucket's vbuckets are spread over the members as in the first map. Error:
+// ErrBuckets.
+func (m Map) ChangeBuckets(c BucketChange) (Map, error) {
+	have := m.Bucket(c.Name)
+	switch {
+	case c.Drop && (have == nil || c.UUID != "" && have.UUID != c.UUID):
+		return m, fmt.Errorf("%w: %q", ErrNoBucket, c.Name)
+	case !c.Drop && have != nil:
+		return m, fmt.Errorf("%w: %q", ErrBucketThere, c.Name)
+	case m.Operation != nil:
+		return m, ErrRebalancing
+	case c.Drop:
+		return m.dropBucket(have), nil
+	}
+	if err := m.mayMake(c); err != nil {
+		return m, err
+	}
+	n := m.next()
+	n.Buckets = append(n.Buckets, Bucket{Name: c.Name, UUID: c.UUID, Replicas: c.Replicas, Made: true,
+		NoFlush: c.NoFlush, Chains: chains(m.Nodes, c.VBuckets, c.Replicas)})
+	return n, nil
+}
+
+// mayMake checks what is asked of a new bucket.
+func (m Map) mayMake(c BucketChange) error {
+	switch {
+	case !bucketName.MatchString(c.Name):
+		return fmt.Errorf("%w: bucket name %q: want 1 to %d letters, digits, '.', '_', '%%' or '-', not beginning with '.'",
+			ErrBuckets, c.Name, MaxBucketName)
+	case c.UUID == "":
+		return fmt.Errorf("%w: bucket %q without a uuid", ErrBuckets, c.Name)
+	case !validVBuckets(c.VBuckets):
+		return fmt.Errorf("%w: bucket %q: %d vbuckets: want a power of two up to %d", ErrBuckets, c.Name, c.VBuckets,
+			MaxVBuckets)
+	case c.VBuckets < len(m.Nodes):
+		return fmt.Errorf("%w: bucket %q: %d vbuckets for %d nodes: want at least one each", ErrBuckets, c.Name, c.VBuckets,
+			len(m.Nodes))
+	case c.Replicas < 0 || c.Replicas > MaxReplicas:
+		return fmt.Errorf("%w: bucket %q: %d replicas: want 0 to %d", ErrBuckets, c.Name, c.Replicas, MaxReplicas)
+	case len(m.Buckets) >= MaxBuckets:
+		return fmt.Errorf("%w (%d): drop one first", ErrTooManyBuckets, MaxBuckets)
+	}
+	return nil
+}
+
+func validVBuckets(n int) bool { return n > 0 && n <= MaxVBuckets && n&(n-1) == 0 }
+
+// dropBucket is the map without a bucket, and without the roles for it: one that is made under its name is another one.
+func (m Map) dropBucket(b *Bucket) Map {
+	n := m.next()
+	if !b.Made {
+		n.Dropped = append(slices.Clip(n.Dropped), Dropped{Name: b.Name, UUID: b.UUID})
+	}
+	n.Buckets = slices.DeleteFunc(n.Buckets, func(x Bucket) bool { return x.Name == b.Name })
+	n.Users = withoutRolesOf(m.Users, b.Name)
+	return n
+}
+
+// checkSpecs refuses a map that does not have the buckets that are configured, or has others that were not made later.
+func (m Map) checkSpecs(specs []Spec) error {
+	configured := 0
+	for _, b := range m.Buckets {
+		if !b.Made {
+			configured++
+		}
+	}
+	wanted := 0
+	for _, s := range specs {
+		if slices.Contains(m.Dropped, Dropped{s.Name, s.UUID}) {
+			continue
+		}
+		wanted++
+		switch b := m.BucketOf(s.Name, s.UUID); {
+		case b == nil:
+			return fmt.Errorf("%w: the cluster has no bucket %q (%s): a bucket keeps its name and uuid", ErrMap, s.Name, s.UUID)
+		case len(b.Chains) != s.VBuckets:
+			return fmt.Errorf("%w: bucket %q was made with %d vbuckets, wanted %d: the number cannot change", ErrMap, s.Name,
+				len(b.Chains), s.VBuckets)
+		}
+	}
+	if configured != wanted {
+		return fmt.Errorf("%w: the cluster has %d buckets, configured are %d: name the same buckets on every node", ErrMap,
+			configured, wanted)
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package clustermap
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What a map refuses of a change, and says so.
+func TestBucketChangesRefused(t *testing.T) {
+	t.Parallel()
+	m := Derive(nodes(3), specs(8, 1))
+	name := m.Buckets[0].Name
+	fits := BucketChange{Name: "new", UUID: "u", VBuckets: 16, Replicas: 1}
+	full := m
+	for i := len(full.Buckets); i < MaxBuckets; i++ {
+		var err error
+		if full, err = full.ChangeBuckets(BucketChange{Name: fmt.Sprint("b", i), UUID: "u", VBuckets: 4}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	moving, err := m.StartRebalance("op", []Node{{ID: "kv4", Memcached: "h:1", Admin: "h:2"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, x := range map[string]struct {
+		m    Map
+		edit func(*BucketChange)
+		want error
+	}{
+		"its name":     {m, func(c *BucketChange) { c.Name = ".x" }, ErrBuckets},
+		"long":         {m, func(c *BucketChange) { c.Name = strings.Repeat("x", MaxBucketName+1) }, ErrBuckets},
+		"no name":      {m, func(c *BucketChange) { c.Name = "" }, ErrBuckets},
+		"a folder":     {m, func(c *BucketChange) { c.Name = "a/b" }, ErrBuckets},
+		"no uuid":      {m, func(c *BucketChange) { c.UUID = "" }, ErrBuckets},
+		"vbuckets":     {m, func(c *BucketChange) { c.VBuckets = 12 }, ErrBuckets},
+		"too few":      {m, func(c *BucketChange) { c.VBuckets = 2 }, ErrBuckets},
+		"replicas":     {m, func(c *BucketChange) { c.Replicas = 4 }, ErrBuckets},
+		"there":        {m, func(c *BucketChange) { c.Name = name }, ErrBucketThere},
+		"too many":     {full, func(*BucketChange) {}, ErrTooManyBuckets},
+		"rebalancing":  {moving, func(*BucketChange) {}, ErrRebalancing},
+		"drop nothing": {m, func(c *BucketChange) { c.Drop = true }, ErrNoBucket},
+		"drop another": {m, func(c *BucketChange) { *c = BucketChange{Name: name, UUID: "x", Drop: true} }, ErrNoBucket},
+		"drop moving":  {moving, func(c *BucketChange) { *c = BucketChange{Name: name, Drop: true} }, ErrRebalancing},
+	} {
+		c := fits
+		x.edit(&c)
+		if n, err := x.m.ChangeBuckets(c); !errors.Is(err, x.want) || n.Newer(x.m) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := m.ChangeBuckets(fits); err != nil {
+		t.Error(err)
+	}
+}
+
+// A bucket that is configured and dropped is remembered, one that was made is not; a map fits the configuration
+// through all of it, and one with a bucket that nobody made does not.
+func TestBucketsThatComeAndGo(t *testing.T) {
+	t.Parallel()
+	configured := specs(8, 1)
+	first := Derive(nodes(3), configured)
+	m := first
+	change := func(c BucketChange) {
+		t.Helper()
+		n, err := m.ChangeBuckets(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Check(configured); err != nil || !n.Newer(m) {
+			t.Fatal(n.Rev, err)
+		}
+		m = n
+	}
+	name := configured[0].Name
+	change(BucketChange{Name: name, Drop: true})
+	change(BucketChange{Name: name, UUID: "other", VBuckets: 4, NoFlush: true})
+	if b := m.Bucket(name); !b.Made || !b.NoFlush || b.UUID != "other" || len(b.Chains) != 4 || len(b.Chains[3]) != 1 {
+		t.Errorf("%+v", b)
+	}
+	change(BucketChange{Name: name, Drop: true})
+	change(BucketChange{Name: name, UUID: "third", VBuckets: 4, Replicas: 2})
+	if want := []Dropped{{name, configured[0].UUID}}; !slices.Equal(m.Dropped, want) || len(first.Dropped) > 0 {
+		t.Errorf("dropped are %v, want %v", m.Dropped, want)
+	}
+	if m.Check(nil) != nil {
+		t.Error("nodes that are not started with a dropped bucket any more:", m.Check(nil))
+	}
+	again := append(slices.Clone(configured), Spec{Name: "new", UUID: "u", VBuckets: 8})
+	if m.Check(again) == nil {
+		t.Error("a bucket that nobody made is configured")
+	}
+	strange := first.Clone()
+	strange.Buckets = append(strange.Buckets, Bucket{Name: "s", UUID: "u", Chains: strange.Buckets[0].Chains})
+	if strange.Check(configured) == nil {
+		t.Error("a bucket that nobody made is in the map")
+	}
+	twice := m.Clone()
+	twice.Buckets = append(twice.Buckets, twice.Buckets[0])
+	if twice.Check(configured) == nil {
+		t.Error("two buckets of one name are in the map")
+	}
+}
