@@ -120,9 +120,14 @@ func (s *Stream) Place(end uint64) {
 // complete.
 func (s *Stream) Took(seqno uint64, completed bool) (sync bool) {
 	s.Last = max(s.Last, seqno)
-	if !completed {
+	if !completed || s.within(seqno) {
 		return false
 	}
 	s.Complete = seqno
 	return true
 }
+
+// within reports whether a seqno lies within a snapshot that has begun, its own or one that was cut short. What such a
+// one left out as de-duplicated has a newer version at or below its end, and there only is the stream complete again,
+// if KV goes on with a snapshot that ends before.
+func (s *Stream) within(seqno uint64) bool { return seqno < s.Reach }

@@ -79,15 +79,20 @@ func (k *dcp) marker(end uint64) {
 	}
 }
 
-// admit is KV's answer to a stream request; false is ROLLBACK.
-func (k *branch) admit(start, reach, vbuuid uint64) bool {
+// admit is KV's answer to a request for a stream after a seqno, in a window, of a branch; false is ROLLBACK. What is
+// purged must not lie above the start: of the stream, or of its window.
+func (k *branch) admit(start uint64, window timestamp.Window, vbuuid uint64, byWindow bool) bool {
+	from := start
+	if byWindow && start != window.End {
+		from = window.Start
+	}
 	switch {
 	case start == 0:
 		return true
-	case start < k.purge, start > k.high():
+	case from < k.purge, start > k.high():
 		return false
 	}
-	return max(start, reach) <= k.fl.ValidUpTo(vbuuid)
+	return max(start, window.End) <= k.fl.ValidUpTo(vbuuid)
 }
 
 // keyOf is the definition of an index applied to a value; 0 is no entry.
@@ -191,7 +196,7 @@ func (s *Sim) streamed(b *kvBucket) bool {
 func (s *Sim) failover(b *kvBucket, v int) {
 	k := &b.vb[v]
 	old, was := k.cur, k.owner
-	lost := min(s.dice.kv.Intn(5), len(old.log))
+	lost := s.loses(old)
 	k.cur = s.newBranch(old, old.high()-uint64(lost), s.dice.kv.Intn(2) == 0)
 	k.owner, k.zombie = s.dice.kv.Intn(projectors), nil
 	if k.owner != was && s.dice.kv.Intn(2) == 0 {

@@ -556,8 +556,8 @@ func (s *Sim) offer(h *hosted, p int, req *wire.StreamRequest, q *wire.StreamSta
 	if len(x.copies) == 0 {
 		return nil, projects.Failed(q.VBucket, "its list has none of these copies")
 	}
-	x.Stream = *projects.NewStream(req.Incarnation, q, k.at())
-	switch next, answer := k.ask(&x.Start); next {
+	x.Stream = *projects.NewStream(req.Incarnation, q, s.at(k))
+	switch next, answer := s.ask(k, &x.Start); next {
 	case projects.GiveUp:
 		return nil, x.Refused(answer, k.fl)
 	case projects.CloseAtKV:
@@ -605,7 +605,9 @@ func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 		}
 	case !k.mid && k.cur < x.Want.End && k.cur < k.branch.high():
 		k.marker(k.cur + 1 + uint64(s.dice.node.Intn(int(k.branch.high()-k.cur))))
-		x.told = !k.marked(&x.Stream)
+		x.told = !s.marker(k, &x.Stream)
+	case k.mid && len(k.items) > 0 && len(x.rest) == 0 && s.cut(k, &x.Stream):
+		x.told = !s.marker(k, &x.Stream)
 	case k.mid && len(k.items) > 0 && x.Side(projects.KVDocument, k.items[0].seqno) == projects.SideTakes:
 		if !s.feedItem(n, x, send) {
 			delete(h.sides, key)

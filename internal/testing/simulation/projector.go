@@ -266,7 +266,7 @@ func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.Str
 	if k == nil {
 		return core.NotMine(q.VBucket)
 	}
-	at := k.at()
+	at := s.at(k)
 	claimed, ends := pr.st[b.name].Claim(inc, q, at)
 	if claimed == nil {
 		return ends
@@ -276,7 +276,7 @@ func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.Str
 	}
 	st := &mainStream{Stream: *claimed, ks: dcp{branch: k, cur: q.Seqno}, topo: pr.topo[b.name], drop: map[int]bool{},
 		mute: map[int]bool{}}
-	next, answer := k.ask(&st.Start)
+	next, answer := s.ask(k, &st.Start)
 	switch {
 	case next == core.GiveUp:
 		s.ev("p%d %s/%d %v ROLLBACK (start %d window %v branch %d, has %v purge %d)", p, b.name, v, inc, q.Seqno, q.Window,
@@ -290,27 +290,6 @@ func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.Str
 	s.beginStream(p, b, v, st)
 	s.purgeLate(b, v, q.Seqno)
 	return st.Began(at.High, st.Lacks)
-}
-
-// at is what KV says of the vbucket.
-func (k *branch) at() core.At {
-	return core.At{High: k.high(), Purge: k.purge, Told: true, Revision: k.rev}
-}
-
-// ask is what is to be done when KV has answered a request for a stream, and its last answer.
-func (k *branch) ask(r *core.Start) (next core.Next, answer core.Answer) {
-	for next = core.AskAgain; next == core.AskAgain; next = r.Answered(answer, true) {
-		answer = k.answer(r)
-	}
-	return next, answer
-}
-
-// answer is KV's to a request for a stream.
-func (k *branch) answer(r *core.Start) core.Answer {
-	if !k.admit(r.Want.Seqno, max(r.Want.Seqno, r.Want.Window.End), r.Asked) {
-		return core.Answer{Verdict: core.RollsBack}
-	}
-	return core.Answer{Verdict: core.Consents, Log: k.fl}
 }
 
 // beginStream lets a stream run that KV has consented to.
@@ -470,6 +449,8 @@ func (s *Sim) pump(p int, b *kvBucket, v int) {
 		}
 		k.marker(k.cur + 1 + uint64(s.dice.projector.Intn(int(k.branch.high()-k.cur))))
 		s.marked(p, b, v, st)
+	} else if s.cut(k, &st.Stream) {
+		s.marked(p, b, v, st)
 	}
 	if len(k.items) > 0 {
 		it := k.items[0]
@@ -495,12 +476,13 @@ func (s *Sim) pump(p int, b *kvBucket, v int) {
 	}
 }
 
-// marked lets a stream take the marker of the window that KV has fixed, and KV's answer where it is asked for one. It
+// marker lets a stream take the marker of the window that KV has fixed, and KV's answer where it is asked for one. It
 // reports whether BEGIN is to be said once more.
-func (k *dcp) marked(st *core.Stream) bool {
+func (s *Sim) marker(k *dcp, st *core.Stream) bool {
 	what := st.Mark(k.window.End)
 	if what == core.Asks {
-		what, st.Waits = st.Forgot(k.branch.purge, true), false
+		at := s.at(k.branch)
+		what, st.Waits = st.Forgot(at.Purge, at.Told), false
 	}
 	return what == core.Begins
 }
@@ -508,7 +490,7 @@ func (k *dcp) marked(st *core.Stream) bool {
 // marked takes a marker, and says BEGIN once more where the stream lacks more than was told.
 func (s *Sim) marked(p int, b *kvBucket, v int, st *mainStream) {
 	k := &st.ks
-	if !k.marked(&st.Stream) {
+	if !s.marker(k, &st.Stream) {
 		return
 	}
 	s.ev("p%d BEGIN %s/%d %v again, purge %d", p, b.name, v, st.Incarnation, st.Lacks)

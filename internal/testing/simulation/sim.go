@@ -44,6 +44,7 @@ type Report struct {
 	// batches of copies that stood as others did, and how often where one stands was kept in the node's file
 	Together, Kept int
 	Asked          int // requests for side streams, with askedSides
+	Cut, Busy      int // windows of streams that KV cut short, and requests for streams that it put off
 }
 
 // Add sums reports up.
@@ -56,6 +57,7 @@ func (r *Report) Add(o Report) {
 	r.Purges, r.Retakes = r.Purges+o.Purges, r.Retakes+o.Retakes
 	r.Asked, r.Merges, r.Alone = r.Asked+o.Asked, r.Merges+o.Merges, r.Alone+o.Alone
 	r.Together, r.Kept = r.Together+o.Together, r.Kept+o.Kept
+	r.Cut, r.Busy = r.Cut+o.Cut, r.Busy+o.Busy
 }
 
 // Sim is one run.
@@ -167,6 +169,12 @@ const (
 	retakes     // an audit has a vbucket of a copy taken anew
 	askedSides  // nodes ask for side streams as package indexer does, see asking.go
 	stalls      // one that happens by itself: a connection brings nothing for a while; see swarm
+	// moods of KV, see moods.go; seeds do not draw them either
+	cutWindows
+	noStats
+	oldPurges
+	deepLosses
+	busyStreams
 	kinds
 )
 
@@ -178,6 +186,8 @@ var faultNames = [kinds]string{
 	lostSlices: "lostSlices", tornCheckpoints: "tornCheckpoints", flushes: "flushes",
 	splits: "splits", sizes: "sizes", slowCopies: "slowCopies", commonFiles: "commonFiles", retakes: "retakes",
 	askedSides: "askedSides", stalls: "stalls",
+	cutWindows: "cutWindows", noStats: "noStats", oldPurges: "oldPurges", deepLosses: "deepLosses",
+	busyStreams: "busyStreams",
 }
 
 const (
@@ -278,6 +288,7 @@ func (s *Sim) swarm() {
 	if s.mix[stalls] = s.opt.Seed%stalling == 3; s.mix[stalls] {
 		s.events = append(s.events, stalls)
 	}
+	s.drawMoods()
 }
 
 // stalling is one seed in so many: those in which connections bring nothing for a while.
