@@ -67,6 +67,9 @@ func (c *cluster) flush(ctx context.Context, r FlushRequest) error {
 		// Its collections stay, also in those that were made anew before one failed.
 		return errors.Join(g.Wait(), b.store.SetManifest(c.manifest(r.Bucket)))
 	}
+	if !c.n.serving.Load() {
+		return fmt.Errorf("%w: its documents are being read: ask again", ErrRefused)
+	}
 	return fmt.Errorf("%w: no bucket %q is served here", ErrRefused, r.Bucket)
 }
 

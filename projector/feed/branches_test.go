@@ -15,7 +15,9 @@ import (
 func TestBranches(t *testing.T) {
 	w := startCluster(t)
 	either(t, func(t *testing.T, dial feed.Dialer) {
-		<-w.nodes[0].Ready()
+		for _, n := range w.nodes {
+			<-n.Ready()
+		}
 		c := dialWith(t, dial, feed.Config{Addr: w.nodes[0].MemcachedAddr(), Bucket: kvBucket, User: kvUser,
 			Password: kvPassword, Name: "branches", BufferBytes: 1 << 20})
 		ctx := within(t, time.Minute)
