@@ -201,7 +201,7 @@ func (n *Node) listBuckets(m clustermap.Map) (dropped []*bucket) {
 // is tried again with the next call. The caller holds changing.
 func (n *Node) followBuckets(m clustermap.Map) {
 	for _, b := range n.listBuckets(m) {
-		n.drop(b)
+		n.drop(b, m.HasDropped(b.name, b.uuid))
 	}
 	for _, b := range n.buckets() {
 		if b.open.Load() {
@@ -251,22 +251,27 @@ func (n *Node) keep(b *bucket) bool {
 	return begun
 }
 
-// drop lets a bucket go that the map does not have: its connections end, its files are removed.
-func (n *Node) drop(b *bucket) {
-	n.config.Logger.Info("bucket dropped", "bucket", b.name, "uuid", b.uuid)
+// drop lets a bucket go that the map does not have: its connections end. Its files are removed where the map says that
+// it was dropped; where another map has won that never had it, they stay, for whoever wants what is in them.
+func (n *Node) drop(b *bucket, remove bool) {
+	if remove {
+		n.config.Logger.Info("bucket dropped", "bucket", b.name, "uuid", b.uuid)
+	} else {
+		n.config.Logger.Warn("a bucket is in the map no more, and was not dropped: its files stay", "bucket", b.name, "uuid",
+			b.uuid, "folder", b.dir)
+	}
 	n.replicator.resume(b.name)
-	bury := func(context.Context) { n.bury(b) }
-	if n.shelf.isClosing(b.dir) { // it was back for a moment, and never opened: whoever removes its files goes on
+	bury := func(context.Context) { n.bury(b, remove) }
+	if !n.shelf.close(b) { // it was back for a moment, and never opened: whoever removes its files goes on
 		bury = func(context.Context) { n.server.Evict(b.served) }
 	}
-	n.shelf.close(b)
 	if !n.shelf.work.Go(bury) {
-		n.bury(b)
+		n.bury(b, remove)
 	}
 }
 
-// bury closes a bucket that nobody finds any more, and removes its files.
-func (n *Node) bury(b *bucket) {
+// bury closes a bucket that nobody finds any more, and may remove its files.
+func (n *Node) bury(b *bucket, remove bool) {
 	n.server.Evict(b.served)
 	if b.stop != nil {
 		b.stop()
@@ -276,24 +281,32 @@ func (n *Node) bury(b *bucket) {
 	b.gone = true
 	b.use.Unlock()
 	n.replicator.dropped(b.id())
-	if b.open.Swap(false) {
+	var err error
+	switch open := b.open.Swap(false); {
+	case open && remove:
 		_ = b.store.Abandon() // its files go
+	case open:
+		err = b.store.Close()
 	}
-	err := os.RemoveAll(b.dir)
+	if remove {
+		err = os.RemoveAll(b.dir)
+	}
 	if err != nil {
-		n.config.Logger.Error("files of a dropped bucket are not removed yet; it is tried again", "folder", b.dir, "error",
-			err)
+		n.config.Logger.Error("files of a bucket are not closed or removed as they should", "folder", b.dir, "error", err)
 	}
-	n.shelf.closed(b.dir, err != nil)
+	n.shelf.closed(b.dir, remove && err != nil)
 }
 
-func (s *shelf) close(b *bucket) {
+// close notes that a bucket is being closed; false when its folder is that of one that is being closed already.
+func (s *shelf) close(b *bucket) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing == nil {
 		s.closing = map[string]bucketID{}
 	}
+	_, already := s.closing[b.dir]
 	s.closing[b.dir] = b.id()
+	return !already
 }
 
 func (s *shelf) closed(dir string, left bool) {
@@ -375,11 +388,13 @@ func (n *Node) sweep(m clustermap.Map) {
 
 // swept says whether a folder is that of a bucket that the map has dropped.
 func swept(m clustermap.Map, folder string) bool {
-	name, _, made := strings.Cut(folder, madeMark)
+	name, uuid, made := strings.Cut(folder, madeMark)
 	if part := m.Bucket(name); part != nil && folderOf(part) == folder {
 		return false
 	}
-	return made || slices.ContainsFunc(m.Dropped, func(d clustermap.Dropped) bool { return d.Name == name })
+	return slices.ContainsFunc(m.Dropped, func(d clustermap.Dropped) bool {
+		return d.Name == name && d.Made == made && (!made || d.UUID == uuid)
+	})
 }
 
 // stored says whether every bucket has a log on disk.

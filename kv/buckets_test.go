@@ -485,6 +485,17 @@ func TestReplicasOfAnotherBucketOfTheName(t *testing.T) {
 			t.Errorf("%+v", x)
 		}
 	}
+	have := surveyOf(first.cluster.current(), []ClusterView{first.View(), late.View()})
+	for at := range have {
+		if at.node == "kv2" && at.bucket == "new" {
+			t.Fatalf("a failover would count on what kv2 has of the bucket before: %+v", at)
+		}
+	}
+	for _, want := range []copyOf{{"kv1", "new", 0}, {"kv2", "world", 0}} {
+		if _, known := have[want]; !known {
+			t.Errorf("%+v is not known", want)
+		}
+	}
 	goesOn()
 	eventually(t, func() error {
 		for _, x := range first.View().Copies["new"] {
@@ -496,5 +507,18 @@ func TestReplicasOfAnotherBucketOfTheName(t *testing.T) {
 	})
 	if _, err := clientOf(t, "new", late).Get(within(t), "k1"); !errors.Is(err, kvclient.ErrKeyNotFound) {
 		t.Errorf("of the bucket before: %v", err)
+	}
+}
+
+// What is removed is what the map says was dropped, and of that as much as it remembers; folders of which it knows
+// nothing stay.
+func TestSwept(t *testing.T) {
+	m := clustermap.Map{Buckets: []clustermap.Bucket{{Name: "there", UUID: "u1", Made: true}, {Name: "old", UUID: "u2"}},
+		Dropped: []clustermap.Dropped{{Name: "there", UUID: "u0", Made: true}, {Name: "gone", UUID: "u3"}}}
+	for folder, want := range map[string]bool{"there~u1": false, "there~u0": true, "there~u9": false, "other~u0": false,
+		"there": false, "old": false, "gone": true, "gone~u3": false, "unknown": false} {
+		if got := swept(m, folder); got != want {
+			t.Errorf("%s: %v, want %v", folder, got, want)
+		}
 	}
 }

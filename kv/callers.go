@@ -55,6 +55,22 @@ func (n *Node) may(need access.Permission) route.Role {
 	}}
 }
 
+// adds is who may change the cluster and its users: a node that is added is told the nodes' own password.
+func (n *Node) adds() route.Role {
+	need := access.SetOf(access.ManageCluster, access.ManageUsers)
+	return route.Role{Name: "a KV user who may " + access.ManageUsers.String(), Check: func(r *http.Request) error {
+		user, err := n.caller(r)
+		if err != nil {
+			return err
+		}
+		if has := n.permitted(user, ""); has.Has(access.ManageCluster) && has.Has(access.ManageUsers) {
+			return nil
+		}
+		return rpc.Refuse(errcode.Forbidden, "user %q may not add nodes, or take them away: a node that is added is told "+
+			"the nodes' own password. That needs a role of %s", user, access.Granting(need, ""))
+	}}
+}
+
 // anyUser is who is known.
 func (n *Node) anyUser() route.Role {
 	return route.Role{Name: "any KV user", Check: func(r *http.Request) error {
@@ -97,7 +113,7 @@ func (n *Node) caller(r *http.Request) (string, error) {
 	switch {
 	case n.hasPassword(r):
 		return user, nil
-	case !shown || user == n.config.User:
+	case !shown:
 		return "", rpc.Refuse(errcode.Unauthenticated, "the KV user and password are needed")
 	}
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
@@ -109,7 +125,7 @@ func (n *Node) caller(r *http.Request) (string, error) {
 	}
 	defer n.checks.Leave(host)
 	u, keys := n.cluster.directory.Load().Find(user), access.Keys{Iterations: access.Iterations}
-	if u != nil {
+	if u != nil && user != n.config.User { // whose password is that of the configuration alone
 		keys = u.Keys
 	}
 	if !keys.Know(password) { // which takes as long where there is no such user

@@ -322,6 +322,9 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 		}
 		return err
 	}
+	c.mu.Lock()
+	c.showUsers(m.Users) // before buckets that are made anew may be judged by the roles for those of before
+	c.mu.Unlock()
 	if c.loaded {
 		c.n.followBuckets(m) // before anybody is told of them
 	}

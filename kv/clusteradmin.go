@@ -20,6 +20,8 @@ import (
 
 const (
 	clusterBodyMax = 4 << 20
+	// mapBodyMax bounds a map: that of clustermap.MaxBuckets in a rebalance, with long names of nodes, and all users.
+	mapBodyMax     = 32 << 20
 	maxSeal        = 30 * time.Second
 	commandTimeout = operationTimeout + adminTimeout
 	// relayTimeout is for what another node is asked to do when it is not this one's.
@@ -112,9 +114,10 @@ func (n *Node) clusterRoutes() []route.Route {
 	return []route.Route{
 		{Method: "GET", Path: pathCluster, Role: known, Limit: adminTimeout, Handle: n.getCluster},
 		{Method: "GET", Path: pathMap, Role: own, Limit: adminTimeout, Handle: n.getMap},
-		post(pathMap, node, n.postMap), post(pathSeal, node, n.postSeal), post(pathPromise, node, n.postPromise),
+		{Method: "POST", Path: pathMap, Role: node, Body: mapBodyMax, Limit: commandTimeout, Handle: command(n.postMap)},
+		post(pathSeal, node, n.postSeal), post(pathPromise, node, n.postPromise),
 		post(pathPause, user, n.postPause), post(pathFlush, own, n.postFlush), post(pathFlushAll, user, n.postFlushAll),
-		post(pathFailover, user, n.postFailover), post(pathRebalance, user, n.postRebalance),
+		post(pathFailover, user, n.postFailover), post(pathRebalance, n.adds(), n.postRebalance),
 		post(pathCollections, user, n.postCollections),
 		{Method: "GET", Path: pathLogging, Role: known, Limit: adminTimeout, Handle: n.getLogging},
 		{Method: "PUT", Path: pathLogging, Role: user, Body: clusterBodyMax, Limit: adminTimeout,

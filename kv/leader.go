@@ -106,7 +106,7 @@ func (c *cluster) step(ctx context.Context, m clustermap.Map) (more bool, err er
 				"again, or fail %s over", p.Maker, v.Node, p.RevEpoch, p.Maker)
 		}
 	}
-	switch over, rest := filledMoves(m, moves, surveyOf(views)); {
+	switch over, rest := filledMoves(m, moves, surveyOf(m, views)); {
 	case len(rest) > 0:
 		_, err := c.commit(ctx, m.Switch(rest), "", nil)
 		return true, err
@@ -244,13 +244,17 @@ func (c *cluster) views(ctx context.Context, nodes []clustermap.Node) (out []Clu
 // survey asks nodes what they have.
 func (c *cluster) survey(ctx context.Context, nodes []clustermap.Node) (survey, error) {
 	views, err := c.views(ctx, nodes)
-	return surveyOf(views), err
+	return surveyOf(c.current(), views), err
 }
 
-func surveyOf(views []ClusterView) survey {
+// surveyOf leaves out what a node has of another bucket of the name, which it was not told of that it was dropped.
+func surveyOf(m clustermap.Map, views []ClusterView) survey {
 	out := survey{}
 	for _, view := range views {
 		for bucket, copies := range view.Copies {
+			if part := m.Bucket(bucket); part == nil || view.Map.BucketOf(bucket, part.UUID) == nil {
+				continue
+			}
 			for _, v := range copies {
 				out[copyOf{view.Node, bucket, v.VBucket}] = v
 			}
@@ -360,7 +364,7 @@ func (c *cluster) known(ctx context.Context, add []clustermap.Node) error {
 		}
 		have := c.current()
 		for _, s := range c.n.config.specs() {
-			if slices.Contains(have.Dropped, clustermap.Dropped{Name: s.Name, UUID: s.UUID}) {
+			if have.HasDropped(s.Name, s.UUID) {
 				continue // it lets it go when it has the map
 			}
 			if b := view.Map.Bucket(s.Name); b == nil || b.UUID != s.UUID || len(b.Chains) != s.VBuckets {

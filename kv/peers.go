@@ -25,8 +25,8 @@ const (
 	// peerTimeout bounds one question to another node, leavingTimeout one to a node that leaves the cluster: it may hang.
 	peerTimeout    = 3 * time.Second
 	leavingTimeout = 500 * time.Millisecond
-	// peerMaxBytes bounds an answer: the copies of 1,024 vbuckets with their failover logs.
-	peerMaxBytes = 16 << 20
+	// peerMaxBytes bounds an answer: the copies of all vbuckets of clustermap.MaxBuckets, with long failover logs.
+	peerMaxBytes = 64 << 20
 )
 
 // Paths of the admin interface for the cluster.

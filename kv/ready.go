@@ -104,7 +104,7 @@ func (c *cluster) hasMine(ctx context.Context, x clustermap.Node, bucket string)
 		if view.Ready || !view.Stored {
 			for _, v := range view.Copies[bucket] {
 				part := c.current().Bucket(bucket)
-				if part == nil { // dropped meanwhile
+				if part == nil || view.Map.BucketOf(bucket, part.UUID) == nil { // dropped meanwhile, or another one there
 					return nil, nil
 				}
 				role, _ := part.Role(v.VBucket, c.n.config.NodeID)

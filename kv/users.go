@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"tidemark/internal/rpc/route"
 	"tidemark/kv/access"
@@ -36,11 +37,47 @@ func (c *cluster) showUsers(users []access.User) {
 	}
 }
 
-// changeUser makes a revision of the map with other users. When it returns, all members that could be reached have been
-// told, and judge by it.
+// changeUser makes a revision of the map with other users. When it returns without an error, all members judge by it.
 func (c *cluster) changeUser(ctx context.Context, change clustermap.UserChange) (clustermap.Map, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
+	m, err := c.reviseUser(ctx, change)
+	if err != nil {
+		return m, err
+	}
+	return m, c.heard(ctx, m)
+}
+
+// heard waits until all members have a map, or a newer one.
+func (c *cluster) heard(ctx context.Context, m clustermap.Map) error {
+	again := time.NewTicker(followAgain)
+	defer again.Stop()
+	before := clustermap.Map{RevEpoch: m.RevEpoch, Rev: m.Rev - 1}
+	for {
+		var late []string
+		for id, has := range c.peers.each(ctx, c.others(m), func(ctx context.Context, x clustermap.Node) (clustermap.Map,
+			error) {
+			return c.peers.newerMap(ctx, x, before)
+		}) {
+			if has.err != nil || has.value.RevEpoch == 0 {
+				late = append(late, id)
+			}
+		}
+		if len(late) == 0 {
+			return nil
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			slices.Sort(late)
+			return fmt.Errorf("the users are changed, and %s judges by those of before until it has heard of it: %w",
+				strings.Join(late, ", "), context.Cause(ctx))
+		}
+	}
+}
+
+// reviseUser makes the revision.
+func (c *cluster) reviseUser(ctx context.Context, change clustermap.UserChange) (clustermap.Map, error) {
 	if change.User == c.n.config.User {
 		return clustermap.Map{}, fmt.Errorf("%w: user %q stands in the nodes' configuration, with all rights: change it "+
 			"there (--kv-user, --kv-password-file), on all nodes, and start them again", access.ErrAccess, change.User)

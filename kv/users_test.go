@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/couchbase/gocbcore/v10"
@@ -346,6 +348,8 @@ func TestRESTUsers(t *testing.T) {
 		{"ca", "POST", pathMap, 401, "configuration"},
 		{"ca", "GET", pathMap, 401, "configuration"},
 		{"", "GET", pathMap, 401, "configuration"},
+		{"ca", "POST", pathRebalance, 403, "may not add nodes"},
+		{testUser, "GET", pathWhoAmI, 401, "wrong KV user or password"},
 	} {
 		status, body := u.call(tc.as, userPassword, tc.method, tc.path)
 		if status != tc.status || !strings.Contains(strings.ReplaceAll(body, `\"`, `"`), tc.says) {
@@ -381,6 +385,45 @@ func TestRESTUsers(t *testing.T) {
 	}
 	if got := u.ok(http.MethodGet, pathCluster); strings.Contains(got, `"keys"`) || strings.Contains(got, `"users"`) {
 		t.Errorf("what is kept of passwords is shown: %.300s", got)
+	}
+}
+
+// A change of a user is not told as done before every member judges by it; a member that cannot take the map is named.
+func TestUserThatAMemberHasNotHeardOf(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 2, 1)
+	u := users{t, g.nodes["kv1"]}
+	u.set("app", "data_reader[*]")
+	late := g.nodes["kv2"]
+	late.cluster.changing.Lock()
+	goesOn := sync.OnceFunc(late.cluster.changing.Unlock)
+	defer goesOn()
+	ctx, cancel := context.WithCancel(within(t))
+	done := make(chan error, 1)
+	go func() {
+		_, err := u.n.cluster.changeUser(ctx, clustermap.UserChange{User: "app", Remove: true})
+		done <- err
+	}()
+	eventually(t, func() error {
+		if u.n.cluster.directory.Load().Find("app") != nil {
+			return errors.New("kv1 has the user still")
+		}
+		return nil
+	})
+	if late.cluster.directory.Load().Find("app") == nil {
+		t.Fatal("kv2 has heard of it")
+	}
+	cancel()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "kv2 judges by those of before") {
+		t.Errorf("a member that has not heard of it: %v", err)
+	}
+	goesOn()
+	u.set("app", "data_reader[*]")
+	if _, err := u.n.cluster.changeUser(within(t), clustermap.UserChange{User: "app", Remove: true}); err != nil {
+		t.Error(err)
+	}
+	if late.cluster.directory.Load().Find("app") != nil {
+		t.Error("kv2 has the user still")
 	}
 }
 

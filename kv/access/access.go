@@ -123,8 +123,8 @@ var kinds = []Kind{
 	{Name: "ro_admin", Title: "Read-Only Admin", What: "see the cluster, its buckets, statistics and users; no documents",
 		cluster: SetOf(Enter, ReadCluster, ReadUsers), bucket: looks},
 	{Name: "cluster_admin", Title: "Cluster Admin",
-		What: "see and change the cluster and its buckets, and read statistics; no documents, no users", bucket: looks |
-			SetOf(ManageBucket), cluster: SetOf(Enter, ReadCluster, ManageCluster)},
+		What:   "see and change the cluster and its buckets, and read statistics; no documents, no users, no nodes added",
+		bucket: looks | SetOf(ManageBucket), cluster: SetOf(Enter, ReadCluster, ManageCluster)},
 	{Name: "bucket_admin", Title: "Bucket Admin", OfBucket: true, bucket: looks | SetOf(ManageBucket), cluster: enters,
 		What: "make and drop the bucket's collections, empty it, and read its statistics; no documents"},
 	{Name: "bucket_full_access", Title: "Application Access", OfBucket: true, cluster: enters,

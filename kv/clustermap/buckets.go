@@ -34,10 +34,21 @@ const (
 
 var bucketName = regexp.MustCompile(`^[A-Za-z0-9_%-][A-Za-z0-9._%-]{0,99}$`)
 
-// Dropped is a bucket that was configured and is dropped. Nodes are still started with it: it is not made again.
+// maxDropped is how many of the buckets that were made and dropped again are remembered, the newest.
+const maxDropped = 256
+
+// Dropped is a bucket that is dropped: nodes remove what they have of it. With one that is configured nodes are still
+// started: it is not made again.
 type Dropped struct {
 	Name string `json:"name"`
 	UUID string `json:"uuid"`
+	// Made is one that was made while the cluster ran.
+	Made bool `json:"made,omitempty"`
+}
+
+// HasDropped reports whether a bucket was dropped, as far as the map remembers.
+func (m Map) HasDropped(name, uuid string) bool {
+	return slices.ContainsFunc(m.Dropped, func(d Dropped) bool { return d.Name == name && d.UUID == uuid })
 }
 
 // BucketChange makes a bucket, or drops one.
@@ -110,8 +121,17 @@ func validVBuckets(n int) bool { return n > 0 && n <= MaxVBuckets && n&(n-1) == 
 // dropBucket is the map without a bucket, and without the roles for it: one that is made under its name is another one.
 func (m Map) dropBucket(b *Bucket) Map {
 	n := m.next()
-	if !b.Made {
-		n.Dropped = append(slices.Clip(n.Dropped), Dropped{Name: b.Name, UUID: b.UUID})
+	n.Dropped = append(slices.Clone(n.Dropped), Dropped{Name: b.Name, UUID: b.UUID, Made: b.Made})
+	made, oldest := 0, -1
+	for i := range n.Dropped {
+		if n.Dropped[i].Made {
+			if made++; oldest < 0 {
+				oldest = i
+			}
+		}
+	}
+	if made > maxDropped {
+		n.Dropped = slices.Delete(n.Dropped, oldest, oldest+1)
 	}
 	n.Buckets = slices.DeleteFunc(n.Buckets, func(x Bucket) bool { return x.Name == b.Name })
 	n.Users = withoutRolesOf(m.Users, b.Name)
@@ -128,7 +148,7 @@ func (m Map) checkSpecs(specs []Spec) error {
 	}
 	wanted := 0
 	for _, s := range specs {
-		if slices.Contains(m.Dropped, Dropped{s.Name, s.UUID}) {
+		if m.HasDropped(s.Name, s.UUID) {
 			continue
 		}
 		wanted++

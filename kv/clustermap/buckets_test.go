@@ -82,8 +82,17 @@ func TestBucketsThatComeAndGo(t *testing.T) {
 	}
 	change(BucketChange{Name: name, Drop: true})
 	change(BucketChange{Name: name, UUID: "third", VBuckets: 4, Replicas: 2})
-	if want := []Dropped{{name, configured[0].UUID}}; !slices.Equal(m.Dropped, want) || len(first.Dropped) > 0 {
+	want := []Dropped{{Name: name, UUID: configured[0].UUID}, {Name: name, UUID: "other", Made: true}}
+	if !slices.Equal(m.Dropped, want) || len(first.Dropped) > 0 {
 		t.Errorf("dropped are %v, want %v", m.Dropped, want)
+	}
+	long := m
+	for i := range maxDropped + 3 {
+		long = long.dropBucket(&Bucket{Name: "b", UUID: fmt.Sprint(i), Made: true})
+	}
+	if n := len(long.Dropped); n != maxDropped+1 || long.Dropped[0] != want[0] || long.HasDropped("b", "1") ||
+		!long.HasDropped("b", fmt.Sprint(maxDropped+2)) {
+		t.Errorf("%d dropped buckets are remembered, from %+v on", n, long.Dropped[:2])
 	}
 	if m.Check(nil) != nil {
 		t.Error("nodes that are not started with a dropped bucket any more:", m.Check(nil))

@@ -60,7 +60,7 @@ type Map struct {
 	Leader  string   `json:"leader"`
 	Nodes   []Node   `json:"nodes"`
 	Buckets []Bucket `json:"buckets"`
-	// Dropped are those of the configured buckets that are there no more.
+	// Dropped are buckets that are there no more: all that were configured, and the newest of the others.
 	Dropped []Dropped `json:"dropped,omitempty"`
 	// Operation is what is under way; nil when nothing is.
 	Operation *Operation `json:"operation,omitempty"`

@@ -13,8 +13,11 @@ import (
 func (l *Log) Write(frames []byte) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.broken != nil {
+	switch {
+	case l.broken != nil:
 		return 0, l.broken
+	case l.file == nil:
+		return 0, fmt.Errorf("%w: %s is closed", ErrBroken, l.opts.Dir)
 	}
 	last := &l.segments[len(l.segments)-1]
 	if last.number <= l.lost || last.size > segmentHeaderBytes && last.size+int64(len(frames)) > l.opts.SegmentBytes {

@@ -158,6 +158,7 @@ func (c *conn) authFailed(f mcbp.Frame, err error) error {
 
 // selectBucket selects a bucket that the user has a right to. Who has none is told the same of one that there is not.
 func (c *conn) selectBucket(f mcbp.Frame) error {
+	c.settle() // what waits for the disk of the bucket before: that may be closed when nobody uses it
 	b := c.srv.bucket(string(f.Key))
 	switch {
 	case c.dcp != nil:

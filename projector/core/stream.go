@@ -31,7 +31,7 @@ type Course struct {
 	Last     uint64                // last seqno that was handed on
 	Complete uint64                // newest seqno that ends a DCP snapshot
 	Window   timestamp.Window      // of Last; Start is the newest complete seqno before it
-	Reach    uint64                // highest window end seen
+	Reach    uint64                // highest window end seen, that in which the start lies among them
 	Lacks    uint64                // KV may have forgotten deletions up to here
 	Waits    bool                  // for what KV has forgotten by now: its events are to be held
 	Done     bool                  // of a side stream: what KV still sends is for nobody
@@ -50,7 +50,7 @@ func (s *Stream) BeginsOn(log timestamp.FailoverLog) error {
 	}
 	at := s.Want.Seqno
 	s.Course = Course{VBUUID: log.Newest(), Told: log, Last: at, Complete: s.From(),
-		Window: timestamp.Window{Start: at, End: at}, Lacks: s.Purge}
+		Window: timestamp.Window{Start: at, End: at}, Reach: s.Want.Window.End, Lacks: s.Purge}
 	return nil
 }
 
