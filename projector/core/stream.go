@@ -108,11 +108,12 @@ func (s *Stream) lacking(purge uint64) Marked {
 
 // Place notes the end of the window that the item lies in which comes now. For those downstream the window starts where
 // the stream was last complete, wherever KV's marker starts: what lies between was de-duplicated into this window, or
-// is part of one that was cut short.
+// is part of one that was cut short. And it ends where the stream is complete again, see within: whoever has the item
+// knows so, also if nothing else of the stream came to him.
 func (s *Stream) Place(end uint64) {
-	if end != s.Window.End {
-		s.Window = timestamp.Window{Start: s.Complete, End: end}
-		s.Reach = max(s.Reach, end)
+	s.Reach = max(s.Reach, end)
+	if s.Reach != s.Window.End {
+		s.Window = timestamp.Window{Start: s.Complete, End: s.Reach}
 	}
 }
 
