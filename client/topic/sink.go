@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"tidemark/indexer/transport"
@@ -25,7 +23,8 @@ var errGap = errors.New("a gap in the stream")
 
 // accept decides on a connection by its hello.
 func (s *Subscription) accept(_ context.Context, h keyversion.Hello) (transport.Sink, error) {
-	if h.Bucket != s.cfg.Bucket || h.Node != 0 || !strings.HasPrefix(h.Topic, s.prefix()) {
+	request, ours := s.requestOf(h.Topic)
+	if h.Bucket != s.cfg.Bucket || h.Node != 0 || !ours {
 		return nil, fmt.Errorf("topic %q of bucket %q for node %d: this is subscription %s of bucket %s", h.Topic, h.Bucket,
 			h.Node, s.cfg.ID, s.cfg.Bucket)
 	}
@@ -34,10 +33,6 @@ func (s *Subscription) accept(_ context.Context, h keyversion.Hello) (transport.
 		s.earlier = true
 		s.mu.Unlock()
 		return nil, fmt.Errorf("topic %q is of an earlier process of subscription %s; it is stopped", h.Topic, s.cfg.ID)
-	}
-	request, err := strconv.ParseUint(strings.TrimPrefix(h.Topic, s.prefix()), 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("topic %q: subscription %s numbers its topics", h.Topic, s.cfg.ID)
 	}
 	return &sink{s: s, hello: h, request: request}, nil
 }

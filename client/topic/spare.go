@@ -105,9 +105,15 @@ func (s *Subscription) stopEarlier(ctx context.Context, addr string, list *wire.
 
 // before reports whether a topic is of an earlier process of this subscription.
 func (s *Subscription) before(topic string) bool {
+	n, ours := s.requestOf(topic)
+	return ours && n <= s.first
+}
+
+// requestOf is the counter of the request for a topic; false: it is none of this subscription's.
+func (s *Subscription) requestOf(topic string) (n uint64, ours bool) {
 	number, ours := strings.CutPrefix(topic, s.prefix())
 	n, err := strconv.ParseUint(number, 10, 64)
-	return ours && err == nil && n <= s.first
+	return n, ours && err == nil
 }
 
 // prefix is what the names of its topics begin with.

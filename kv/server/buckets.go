@@ -1,11 +1,6 @@
 package server
 
-import (
-	"errors"
-	"maps"
-	"slices"
-	"sync"
-)
+import "errors"
 
 // errGone ends a connection whose bucket was removed, as engines end it.
 var errGone = errors.New("the bucket was dropped")
@@ -34,14 +29,7 @@ func (s *Server) Remove(name string, b *Bucket) {
 
 // Evict closes the connections of a bucket that was removed, side by side, and returns when nobody uses it any more.
 func (s *Server) Evict(b *Bucket) {
-	s.mu.Lock()
-	all := slices.Collect(maps.Keys(b.conns))
-	s.mu.Unlock()
-	var g sync.WaitGroup
-	for _, c := range all {
-		g.Go(c.close)
-	}
-	g.Wait()
+	s.closeAll(&b.conns)
 	b.users.Wait()
 }
 

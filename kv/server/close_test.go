@@ -33,7 +33,7 @@ func TestConnectionsAreClosedSideBySide(t *testing.T) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		s.closeAll()
+		s.closeAll(&s.conns)
 	}()
 	asked := make(chan struct{})
 	go func() {

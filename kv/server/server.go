@@ -179,7 +179,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 		for _, l := range listeners {
 			_ = l.Close()
 		}
-		s.closeAll()
+		s.closeAll(&s.conns)
 		return nil
 	})
 	for _, l := range listeners {
@@ -269,11 +269,11 @@ func (s *Server) claim(name string, c *conn) {
 	}
 }
 
-// closeAll closes the connections side by side: inside TLS each that takes no bytes keeps its closing waiting for some
-// seconds.
-func (s *Server) closeAll() {
+// closeAll closes connections, of a set that mu guards, side by side: inside TLS each that takes no bytes keeps its
+// closing waiting for some seconds.
+func (s *Server) closeAll(of *map[*conn]struct{}) {
 	s.mu.Lock()
-	all := slices.Collect(maps.Keys(s.conns))
+	all := slices.Collect(maps.Keys(*of))
 	s.mu.Unlock()
 	var g sync.WaitGroup
 	for _, c := range all {

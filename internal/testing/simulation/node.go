@@ -605,9 +605,9 @@ func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 		}
 	case !k.mid && k.cur < x.Want.End && k.cur < k.branch.high():
 		k.marker(k.cur + 1 + uint64(s.dice.node.Intn(int(k.branch.high()-k.cur))))
-		x.told = !s.marker(k, &x.Stream)
+		x.told = !s.mark(k, &x.Stream)
 	case k.mid && len(k.items) > 0 && len(x.rest) == 0 && s.cut(k, &x.Stream):
-		x.told = !s.marker(k, &x.Stream)
+		x.told = !s.mark(k, &x.Stream)
 	case k.mid && len(k.items) > 0 && x.Side(projects.KVDocument, k.items[0].seqno) == projects.SideTakes:
 		if !s.feedItem(n, x, send) {
 			delete(h.sides, key)

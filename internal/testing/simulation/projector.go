@@ -476,9 +476,9 @@ func (s *Sim) pump(p int, b *kvBucket, v int) {
 	}
 }
 
-// marker lets a stream take the marker of the window that KV has fixed, and KV's answer where it is asked for one. It
+// mark lets a stream take the marker of the window that KV has fixed, and KV's answer where it is asked for one. It
 // reports whether BEGIN is to be said once more.
-func (s *Sim) marker(k *dcp, st *core.Stream) bool {
+func (s *Sim) mark(k *dcp, st *core.Stream) bool {
 	what := st.Mark(k.window.End)
 	if what == core.Asks {
 		at := s.at(k.branch)
@@ -490,7 +490,7 @@ func (s *Sim) marker(k *dcp, st *core.Stream) bool {
 // marked takes a marker, and says BEGIN once more where the stream lacks more than was told.
 func (s *Sim) marked(p int, b *kvBucket, v int, st *mainStream) {
 	k := &st.ks
-	if !s.marker(k, &st.Stream) {
+	if !s.mark(k, &st.Stream) {
 		return
 	}
 	s.ev("p%d BEGIN %s/%d %v again, purge %d", p, b.name, v, st.Incarnation, st.Lacks)
