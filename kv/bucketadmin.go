@@ -31,53 +31,45 @@ const (
 )
 
 // changeBuckets makes a revision of the map with a bucket more or less. When it returns this node has opened the new
-// one, or removed the files of the one that is dropped, and all members that could be reached have been told.
+// one, or removed the files of the one that is dropped (what its disk refuses to remove is tried again, and logged),
+// and all members that could be reached have been told.
 func (c *cluster) changeBuckets(ctx context.Context, change clustermap.BucketChange) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	answer, err := c.reviseBuckets(ctx, change)
+	m, _, err := c.revise(ctx, func(m clustermap.Map) (clustermap.Map, error) {
+		var err error
+		if change, err = c.named(m, change); err != nil {
+			return m, err
+		}
+		return m.ChangeBuckets(change)
+	})
 	if err != nil {
 		return nil, err
 	}
-	if err := c.obeyed(ctx, bucketID{answer.Name, answer.UUID}, change.Drop); err != nil {
+	if err := c.obeyed(ctx, bucketID{change.Name, change.UUID}, change.Drop); err != nil {
 		return nil, err
 	}
-	return answer, nil
+	return bucketAnswer{done: doneWith(m), Name: change.Name, UUID: change.UUID}, nil
 }
 
-// reviseBuckets makes the revision.
-func (c *cluster) reviseBuckets(ctx context.Context, change clustermap.BucketChange) (answer bucketAnswer, err error) {
-	end, err := c.alone(ctx)
-	if err != nil {
-		return answer, err
-	}
-	defer end()
-	m, err := c.ask(ctx, nil)
-	if err != nil {
-		return answer, err
-	}
+// named gives a change the uuid of the bucket that it is about, and a new bucket as many vbuckets as those of the
+// configuration have unless it says how many.
+func (c *cluster) named(m clustermap.Map, change clustermap.BucketChange) (clustermap.BucketChange, error) {
 	if change.Drop {
 		if b := m.Bucket(change.Name); b != nil {
 			change.UUID = cmp.Or(change.UUID, b.UUID)
 		}
-	} else {
-		if n := c.n.shelf.leaving(); n >= clustermap.MaxBuckets {
-			return answer, fmt.Errorf("%w: the files of %d dropped buckets are still being removed: ask again later",
-				clustermap.ErrBuckets, n)
-		}
-		var uuid [16]byte
-		randomBytes(uuid[:])
-		change.UUID = hex.EncodeToString(uuid[:])
-		change.VBuckets = cmp.Or(change.VBuckets, c.n.config.Buckets[0].VBuckets)
+		return change, nil
 	}
-	next, err := m.ChangeBuckets(change)
-	if err != nil {
-		return answer, err
+	if n := c.n.shelf.leaving(); n >= clustermap.MaxBuckets {
+		return change, fmt.Errorf("%w: the files of %d dropped buckets are still being removed: ask again later",
+			clustermap.ErrBuckets, n)
 	}
-	if next, err = c.commit(ctx, next, "", nil); err != nil {
-		return answer, err
-	}
-	return bucketAnswer{done: doneWith(next), Name: change.Name, UUID: change.UUID}, nil
+	var uuid [16]byte
+	randomBytes(uuid[:])
+	change.UUID = hex.EncodeToString(uuid[:])
+	change.VBuckets = cmp.Or(change.VBuckets, c.n.config.Buckets[0].VBuckets)
+	return change, nil
 }
 
 // obeyed waits until this node has opened a bucket, or let it go.
@@ -172,11 +164,7 @@ func (n *Node) dropBucket(w http.ResponseWriter, r *http.Request) error {
 // askBuckets makes a change here, or has it made by the node that leads.
 func (n *Node) askBuckets(ctx context.Context, change clustermap.BucketChange) error {
 	_, err := n.cluster.changeBuckets(ctx, change)
-	var other *NotLeaderError
-	if errors.As(err, &other) {
-		return n.cluster.peers.orders.Call(ctx, other.Leader, http.MethodPost, pathBucketChange, change, nil)
-	}
-	return err
+	return n.relayed(ctx, err, pathBucketChange, change, nil)
 }
 
 // formErrors answers with several errors in the form that SDKs read.

@@ -263,10 +263,15 @@ func (n *Node) drop(b *bucket, remove bool) {
 	n.replicator.resume(b.name)
 	bury := func(context.Context) { n.bury(b, remove) }
 	if !n.shelf.close(b) { // it was back for a moment, and never opened: whoever removes its files goes on
-		bury = func(context.Context) { n.server.Evict(b.served) }
+		bury = func(context.Context) {
+			n.server.Evict(b.served)
+			if remove { // whoever goes on may have to leave them
+				n.shelf.left(true)
+			}
+		}
 	}
 	if !n.shelf.work.Go(bury) {
-		n.bury(b, remove)
+		bury(context.Background())
 	}
 }
 
@@ -291,8 +296,12 @@ func (n *Node) bury(b *bucket, remove bool) {
 	if remove {
 		err = os.RemoveAll(b.dir)
 	}
-	if err != nil {
-		n.config.Logger.Error("files of a bucket are not closed or removed as they should", "folder", b.dir, "error", err)
+	switch {
+	case err != nil && remove:
+		n.config.Logger.Error("files of a dropped bucket are not removed yet; it is tried again", "folder", b.dir, "error",
+			err)
+	case err != nil:
+		n.config.Logger.Error("a bucket was not closed in order", "folder", b.dir, "error", err)
 	}
 	n.shelf.closed(b.dir, remove && err != nil)
 }
@@ -368,10 +377,14 @@ func (n *Node) sweep(m clustermap.Map) {
 	if errors.Is(err, os.ErrNotExist) {
 		return
 	}
-	all := []error{err}
+	all, waits := []error{err}, false
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if !swept(m, e.Name()) || n.shelf.isClosing(path) {
+		if !swept(m, e.Name()) {
+			continue
+		}
+		if n.shelf.isClosing(path) { // whoever closes it removes it, or leaves it for the next time
+			waits = true
 			continue
 		}
 		err := os.RemoveAll(path)
@@ -381,7 +394,7 @@ func (n *Node) sweep(m clustermap.Map) {
 		all = append(all, err)
 	}
 	err = errors.Join(all...)
-	if n.shelf.left(err != nil) && err != nil {
+	if n.shelf.left(err != nil || waits) && err != nil {
 		n.config.Logger.Error("files of dropped buckets are not removed yet; it is tried again", "error", err)
 	}
 }

@@ -55,22 +55,6 @@ func (n *Node) may(need access.Permission) route.Role {
 	}}
 }
 
-// adds is who may change the cluster and its users: a node that is added is told the nodes' own password.
-func (n *Node) adds() route.Role {
-	need := access.SetOf(access.ManageCluster, access.ManageUsers)
-	return route.Role{Name: "a KV user who may " + access.ManageUsers.String(), Check: func(r *http.Request) error {
-		user, err := n.caller(r)
-		if err != nil {
-			return err
-		}
-		if has := n.permitted(user, ""); has.Has(access.ManageCluster) && has.Has(access.ManageUsers) {
-			return nil
-		}
-		return rpc.Refuse(errcode.Forbidden, "user %q may not add nodes, or take them away: a node that is added is told "+
-			"the nodes' own password. That needs a role of %s", user, access.Granting(need, ""))
-	}}
-}
-
 // anyUser is who is known.
 func (n *Node) anyUser() route.Role {
 	return route.Role{Name: "any KV user", Check: func(r *http.Request) error {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -188,6 +189,7 @@ func (c *cluster) store(m clustermap.Map) error {
 func (c *cluster) publish(m clustermap.Map) error {
 	configs, err := c.configsOf(m)
 	if err == nil {
+		c.showUsers(m.Users)
 		c.show(m, configs)
 	}
 	return err
@@ -229,7 +231,6 @@ func (c *cluster) show(m clustermap.Map, configs map[string]server.ClusterConfig
 	for i := range m.Buckets {
 		c.manifests[m.Buckets[i].Name] = m.Buckets[i].Manifest()
 	}
-	c.showUsers(m.Users)
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -272,11 +273,16 @@ func (c *cluster) setAddresses(nodes []clustermap.Node) {
 
 // contact is where a member is asked: the address this node was told, else the map's.
 func (c *cluster) contact(id string) clustermap.Node {
+	node, _ := clustermap.Map{Nodes: c.present(c.current().Nodes)}.Node(id)
+	return node
+}
+
+// present are nodes at the addresses that this node was told.
+func (c *cluster) present(nodes []clustermap.Node) []clustermap.Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	m, _ := clustermap.Map{Nodes: c.m.Nodes}.WithAddresses(c.addresses)
-	node, _ := m.Node(id)
-	return node
+	m, _ := clustermap.Map{Nodes: nodes}.WithAddresses(c.addresses)
+	return m.Nodes
 }
 
 func (c *cluster) kick() {
@@ -322,14 +328,14 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 		}
 		return err
 	}
-	c.mu.Lock()
-	c.showUsers(m.Users) // before buckets that are made anew may be judged by the roles for those of before
-	c.mu.Unlock()
+	others := c.showUsers(m.Users) // before buckets that are made anew may be judged by the roles for those of before
 	if c.loaded {
 		c.n.followBuckets(m) // before anybody is told of them
 	}
 	c.show(m, configs)
-	c.n.server.Rejudge()
+	if others {
+		c.n.server.Rejudge()
+	}
 	c.n.config.Logger.Info("map adopted", "rev_epoch", m.RevEpoch, "rev", m.Rev, "leader", m.Leader, "nodes", len(m.Nodes),
 		"operation", m.Operation != nil)
 	c.applyLocked()
@@ -570,23 +576,29 @@ func (c *cluster) clean() {
 // commit makes a revision: its number is reserved, it is on this node's disk, and all that can be reached are told.
 // first, when set, must take the map before anybody else has it, under the seals of expect.
 func (c *cluster) commit(ctx context.Context, m clustermap.Map, first string, expect sealed) (clustermap.Map, error) {
+	m, _, err := c.commitTo(ctx, m, first, expect)
+	return m, err
+}
+
+// commitTo is commit; late are the members that were not told.
+func (c *cluster) commitTo(ctx context.Context, m clustermap.Map, first string, expect sealed) (
+	made clustermap.Map, late []clustermap.Node, err error) {
 	before := c.current()
 	if p, ok := c.promised().Against(m.RevEpoch); ok { // before anybody has taken what this node could not
-		return m, fmt.Errorf("%w: this node has promised that epoch %d of %s comes next: ask again for the failover that "+
-			"was begun", ErrRefused, p.RevEpoch, p.Maker)
+		return m, nil, fmt.Errorf("%w: this node has promised that epoch %d of %s comes next: ask again for the failover "+
+			"that was begun", ErrRefused, p.RevEpoch, p.Maker)
 	}
-	m, err := c.reserve(m)
-	if err != nil {
-		return m, err
+	if m, err = c.reserve(m); err != nil {
+		return m, nil, err
 	}
 	if first != "" && first != c.n.config.NodeID {
 		if err := c.peers.push(ctx, c.contact(first), m, expect); err != nil {
-			return m, err
+			return m, nil, err
 		}
 		expect = nil
 	}
 	if err := c.adopt(m, expect); err != nil {
-		return m, err
+		return m, nil, err
 	}
 	told := c.others(m)
 	for _, x := range before.Nodes { // those that are no members any more are told goodbye
@@ -605,9 +617,39 @@ func (c *cluster) commit(ctx context.Context, m clustermap.Map, first string, ex
 		if a.err != nil {
 			c.n.config.Logger.Info("a node was not told the new map; it asks for it", "node", id, "rev_epoch", m.RevEpoch, "rev",
 				m.Rev, "error", a.err)
+			if _, stays := m.Node(id); stays {
+				late = append(late, c.contact(id))
+			}
 		}
 	}
-	return m, nil
+	return m, late, nil
+}
+
+// revise makes a revision of the newest map, on the node that leads; late are the members that were not told. Errors:
+// ErrRefused, NotLeaderError, and those of change.
+func (c *cluster) revise(ctx context.Context, change func(clustermap.Map) (clustermap.Map, error)) (
+	m clustermap.Map, late []clustermap.Node, err error) {
+	end, err := c.alone(ctx)
+	if err != nil {
+		return m, nil, err
+	}
+	defer end()
+	if m, err = c.ask(ctx, nil); err != nil {
+		return m, nil, err
+	}
+	if m, err = change(m); err != nil {
+		return m, nil, err
+	}
+	return c.commitTo(ctx, m, "", nil)
+}
+
+// relayed is what came of a change here, or, where another node leads, of having it made by that one.
+func (n *Node) relayed(ctx context.Context, err error, path string, change, answer any) error {
+	var other *NotLeaderError
+	if errors.As(err, &other) {
+		return n.cluster.peers.orders.Call(ctx, other.Leader, http.MethodPost, path, change, answer)
+	}
+	return err
 }
 
 // reserve returns the map a number that no other map has had.

@@ -73,7 +73,7 @@ func (n *Node) View() ClusterView {
 	m := n.cluster.current()
 	_, member := m.Node(n.config.NodeID)
 	out := ClusterView{Node: n.config.NodeID, Ready: n.serving.Load(), Stored: n.stored(), Member: member &&
-		m.RevEpoch > 0, Map: m.WithoutKeys(), Copies: map[string][]CopyView{}}
+		m.RevEpoch > 0, Map: m.WithoutUsers(), Copies: map[string][]CopyView{}}
 	n.cluster.mu.Lock()
 	out.Progress, out.Promises = n.cluster.progress, n.cluster.promises
 	n.cluster.mu.Unlock()
@@ -106,18 +106,20 @@ func (n *Node) View() ClusterView {
 // clusterRoutes are the cluster's part of the admin interface. What changes something needs a KV user with the right to
 // it; what nodes tell each other, users' keys among it, is for the nodes' own user, and over TLS comes only from nodes.
 func (n *Node) clusterRoutes() []route.Route {
-	known, user, own, node := n.known(access.ReadCluster), n.user(), n.own(), n.node()
+	known, user, node := n.known(access.ReadCluster), n.user(), n.node()
 	post := func(path string, who route.Role, handle func(context.Context, []byte) (any, error)) route.Route {
 		return route.Route{Method: "POST", Path: path, Role: who, Body: clusterBodyMax, Limit: commandTimeout,
 			Handle: command(handle)}
 	}
 	return []route.Route{
 		{Method: "GET", Path: pathCluster, Role: known, Limit: adminTimeout, Handle: n.getCluster},
-		{Method: "GET", Path: pathMap, Role: own, Limit: adminTimeout, Handle: n.getMap},
+		{Method: "GET", Path: pathMap, Role: node, Limit: adminTimeout, Handle: n.getMap},
 		{Method: "POST", Path: pathMap, Role: node, Body: mapBodyMax, Limit: commandTimeout, Handle: command(n.postMap)},
 		post(pathSeal, node, n.postSeal), post(pathPromise, node, n.postPromise),
-		post(pathPause, user, n.postPause), post(pathFlush, own, n.postFlush), post(pathFlushAll, user, n.postFlushAll),
-		post(pathFailover, user, n.postFailover), post(pathRebalance, n.adds(), n.postRebalance),
+		post(pathPause, user, n.postPause), post(pathFlush, node, n.postFlush), post(pathFlushAll, user, n.postFlushAll),
+		post(pathFailover, user, n.postFailover),
+		{Method: "POST", Path: pathRebalance, Role: user, Body: clusterBodyMax, Limit: commandTimeout,
+			Handle: n.postRebalance},
 		post(pathCollections, user, n.postCollections),
 		{Method: "GET", Path: pathLogging, Role: known, Limit: adminTimeout, Handle: n.getLogging},
 		{Method: "PUT", Path: pathLogging, Role: user, Body: clusterBodyMax, Limit: adminTimeout,
@@ -271,10 +273,18 @@ type RebalanceRequest struct {
 	Stop   bool              `json:"stop,omitempty"`
 }
 
-func (n *Node) postRebalance(ctx context.Context, body []byte) (any, error) {
-	r, err := decode[RebalanceRequest](body)
-	if err != nil {
-		return nil, err
-	}
-	return n.cluster.rebalance(ctx, r)
+// postRebalance begins or stops a rebalance. A node that is added is told the nodes' own password, so that only who may
+// change users adds one.
+func (n *Node) postRebalance(w http.ResponseWriter, r *http.Request) error {
+	return command(func(ctx context.Context, body []byte) (any, error) {
+		q, err := decode[RebalanceRequest](body)
+		if err != nil {
+			return nil, err
+		}
+		if user := callerOf(r); len(q.Add) > 0 && !n.permitted(user, "").Has(access.ManageUsers) {
+			return nil, rpc.Refuse(errcode.Forbidden, "user %q may not add nodes, which are told the nodes' own password: that "+
+				"needs a role of %s", user, access.Granting(access.SetOf(access.ManageUsers), ""))
+		}
+		return n.cluster.rebalance(ctx, q)
+	})(w, r)
 }

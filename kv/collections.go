@@ -45,36 +45,16 @@ func (c *cluster) manifest(bucket string) *mcbp.Manifest {
 func (c *cluster) changeCollections(ctx context.Context, change clustermap.CollectionChange) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	uid, err := c.reviseCollections(ctx, change)
+	m, _, err := c.revise(ctx, func(m clustermap.Map) (clustermap.Map, error) { return m.ChangeCollections(change) })
 	if err != nil {
 		return nil, err
 	}
+	uid := m.Bucket(change.Bucket).Manifest().UID
 	if err := c.followed(ctx, change.Bucket); err != nil {
 		return nil, fmt.Errorf("manifest %x is made, but not all vbuckets have it yet, which follow as soon as they can: %w",
 			uid, err)
 	}
 	return collectionsAnswer{UID: strconv.FormatUint(uid, 16)}, nil
-}
-
-// reviseCollections makes the revision, and returns the manifest's uid.
-func (c *cluster) reviseCollections(ctx context.Context, change clustermap.CollectionChange) (uint64, error) {
-	end, err := c.alone(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer end()
-	m, err := c.ask(ctx, nil)
-	if err != nil {
-		return 0, err
-	}
-	next, err := m.ChangeCollections(change)
-	if err != nil {
-		return 0, err
-	}
-	if next, err = c.commit(ctx, next, "", nil); err != nil {
-		return 0, err
-	}
-	return next.Bucket(change.Bucket).Manifest().UID, nil
 }
 
 // followed waits until this node's vbuckets have the manifest of a bucket: one may be sealed for a moment, or the disk
@@ -143,7 +123,7 @@ func (n *Node) getScopes(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, n.cluster.manifest(bucket))
 }
 
-// readForm reads the form that is a request's body, of either kind. All of it is kept in memory: a route takes maxForm.
+// readForm reads the form that is a request's body, of either kind. All of it is kept in memory: its route bounds it.
 func readForm(r *http.Request) error {
 	err := r.ParseForm()
 	if err == nil {
@@ -215,13 +195,11 @@ func inSDKsWords(err error, c clustermap.CollectionChange) string {
 // askLeader makes a change here, or has it made by the node that leads.
 func (n *Node) askLeader(ctx context.Context, change clustermap.CollectionChange) (any, error) {
 	answer, err := n.cluster.changeCollections(ctx, change)
-	var other *NotLeaderError
-	if !errors.As(err, &other) {
-		return answer, err
+	if err == nil {
+		return answer, nil
 	}
 	var there collectionsAnswer
-	err = n.cluster.peers.orders.Call(ctx, other.Leader, http.MethodPost, pathCollections, change, &there)
-	if err != nil {
+	if err = n.relayed(ctx, err, pathCollections, change, &there); err != nil {
 		return nil, err
 	}
 	return there, nil

@@ -49,8 +49,8 @@ type Config struct {
 	Join bool
 	// Buckets are made with the cluster. Others may be made, and these dropped, while it runs: then the map says so.
 	Buckets []BucketConfig
-	// User and Password are what clients must know. AllowPlain accepts them in clear text also without TLS, and returns a
-	// client that does not know buckets the only one.
+	// User and Password are of the one who may do everything; other users are in the map. AllowPlain accepts them in
+	// clear text also without TLS, and returns a client that does not know buckets the only one.
 	User, Password string
 	AllowPlain     bool
 	// Nasty turns on habits of real engines that consumers must live with, for tests.

@@ -184,11 +184,7 @@ func (n *Node) doFlush(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	_, err := n.cluster.flushAll(r.Context(), bucket)
-	var other *NotLeaderError
-	if errors.As(err, &other) {
-		err = n.cluster.peers.orders.Call(context.WithoutCancel(r.Context()), other.Leader, http.MethodPost, pathFlushAll,
-			FlushRequest{Bucket: bucket}, nil)
-	}
+	err = n.relayed(context.WithoutCancel(r.Context()), err, pathFlushAll, FlushRequest{Bucket: bucket}, nil)
 	if err != nil {
 		return formError(w, http.StatusServiceUnavailable, "_", err.Error())
 	}

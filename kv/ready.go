@@ -77,7 +77,7 @@ func (c *cluster) emptied(ctx context.Context) error {
 			continue
 		}
 		for _, x := range c.others(c.current()) {
-			vb, err := c.hasMine(ctx, x, b.name)
+			vb, err := c.hasMine(ctx, x, b.id())
 			if err != nil {
 				return nil //nolint:nilerr // the node is to stop
 			}
@@ -95,18 +95,18 @@ func (c *cluster) emptied(ctx context.Context) error {
 
 // hasMine is a replica with documents, on another node, of a vbucket that is this node's. One that still reads its
 // documents is waited for; an error when ctx has ended.
-func (c *cluster) hasMine(ctx context.Context, x clustermap.Node, bucket string) (*CopyView, error) {
+func (c *cluster) hasMine(ctx context.Context, x clustermap.Node, id bucketID) (*CopyView, error) {
 	for {
 		var view ClusterView
 		if err := c.peers.Call(ctx, x.Admin, http.MethodGet, pathCluster, nil, &view); err != nil {
 			return nil, ctx.Err() // it does not answer
 		}
 		if view.Ready || !view.Stored {
-			for _, v := range view.Copies[bucket] {
-				part := c.current().Bucket(bucket)
-				if part == nil || view.Map.BucketOf(bucket, part.UUID) == nil { // dropped meanwhile, or another one there
-					return nil, nil
-				}
+			part := c.current().BucketOf(id.name, id.uuid)
+			if part == nil || view.Map.BucketOf(id.name, id.uuid) == nil { // dropped meanwhile, here or there
+				return nil, nil
+			}
+			for _, v := range view.Copies[id.name] {
 				role, _ := part.Role(v.VBucket, c.n.config.NodeID)
 				if role == clustermap.Active && v.State == store.Replica.String() && v.High > 0 {
 					return &v, nil

@@ -157,10 +157,7 @@ func portOf(address string) int {
 // getNodeServices says which services are where.
 func (n *Node) getNodeServices(w http.ResponseWriter, _ *http.Request) error {
 	m := n.cluster.current()
-	m.Nodes = slices.Clone(m.Nodes)
-	for i, x := range m.Nodes {
-		m.Nodes[i] = n.cluster.contact(x.ID)
-	}
+	m.Nodes = n.cluster.present(m.Nodes)
 	nodes, err := m.Services(n.config.NodeID)
 	if err != nil {
 		return rpc.Refuse(errcode.Internal, "the map: %v", err)
@@ -297,10 +294,7 @@ func (n *Node) failOverNode(hard bool) rpc.HandlerFunc {
 			request.Nodes = append(request.Nodes, id)
 		}
 		_, err := n.cluster.failover(r.Context(), request)
-		var other *NotLeaderError
-		if errors.As(err, &other) {
-			err = n.cluster.peers.orders.Call(r.Context(), other.Leader, http.MethodPost, pathFailover, request, nil)
-		}
+		err = n.relayed(r.Context(), err, pathFailover, request, nil)
 		switch {
 		case err == nil:
 			return nil

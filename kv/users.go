@@ -30,86 +30,65 @@ const (
 	maxUserBody = 64 << 10
 )
 
-// showUsers has everybody judged by other users from now on, if they are others. The caller holds mu.
-func (c *cluster) showUsers(users []access.User) {
-	if have := c.directory.Load(); have == nil || !reflect.DeepEqual(have.Users(), users) {
-		c.directory.Store(access.NewDirectory(users))
+// showUsers has everybody judged by these users from now on, and reports whether they are others than before. The
+// caller holds changing, or nobody else has the node.
+func (c *cluster) showUsers(users []access.User) bool {
+	if have := c.directory.Load(); have != nil && reflect.DeepEqual(have.Users(), users) {
+		return false
 	}
+	c.directory.Store(access.NewDirectory(users))
+	return true
 }
 
 // changeUser makes a revision of the map with other users. When it returns without an error, all members judge by it.
 func (c *cluster) changeUser(ctx context.Context, change clustermap.UserChange) (clustermap.Map, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	m, err := c.reviseUser(ctx, change)
-	if err != nil {
-		return m, err
-	}
-	return m, c.heard(ctx, m)
-}
-
-// heard waits until all members have a map, or a newer one.
-func (c *cluster) heard(ctx context.Context, m clustermap.Map) error {
-	again := time.NewTicker(followAgain)
-	defer again.Stop()
-	before := clustermap.Map{RevEpoch: m.RevEpoch, Rev: m.Rev - 1}
-	for {
-		var late []string
-		for id, has := range c.peers.each(ctx, c.others(m), func(ctx context.Context, x clustermap.Node) (clustermap.Map,
-			error) {
-			return c.peers.newerMap(ctx, x, before)
-		}) {
-			if has.err != nil || has.value.RevEpoch == 0 {
-				late = append(late, id)
-			}
-		}
-		if len(late) == 0 {
-			return nil
-		}
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			slices.Sort(late)
-			return fmt.Errorf("the users are changed, and %s judges by those of before until it has heard of it: %w",
-				strings.Join(late, ", "), context.Cause(ctx))
-		}
-	}
-}
-
-// reviseUser makes the revision.
-func (c *cluster) reviseUser(ctx context.Context, change clustermap.UserChange) (clustermap.Map, error) {
 	if change.User == c.n.config.User {
 		return clustermap.Map{}, fmt.Errorf("%w: user %q stands in the nodes' configuration, with all rights: change it "+
 			"there (--kv-user, --kv-password-file), on all nodes, and start them again", access.ErrAccess, change.User)
 	}
-	end, err := c.alone(ctx)
-	if err != nil {
-		return clustermap.Map{}, err
-	}
-	defer end()
-	m, err := c.ask(ctx, nil)
+	m, late, err := c.revise(ctx, func(m clustermap.Map) (clustermap.Map, error) { return m.ChangeUser(change) })
 	if err != nil {
 		return m, err
 	}
-	next, err := m.ChangeUser(change)
-	if err != nil {
-		return m, err
+	c.n.config.Logger.Info("user changed", "user", change.User, "removed", change.Remove, "roles_given",
+		change.Roles != nil, "password_given", change.Keys != nil)
+	return m, c.heard(ctx, m, late)
+}
+
+// heard waits until members that were not told of a map have it, or a newer one of its epoch. Errors: ErrRefused when
+// there is another epoch, whose maker may not have had it; that ctx is over.
+func (c *cluster) heard(ctx context.Context, m clustermap.Map, late []clustermap.Node) error {
+	before := clustermap.Map{RevEpoch: m.RevEpoch, Rev: m.Rev - 1}
+	again := time.NewTicker(followAgain)
+	defer again.Stop()
+	for len(late) > 0 {
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return fmt.Errorf("the users are changed, and %s judges by those of before until it has heard of it: %w",
+				late[0].ID, context.Cause(ctx))
+		}
+		now := c.current()
+		if now.RevEpoch != m.RevEpoch {
+			return fmt.Errorf("%w: a failover came between: look whether the users are changed", ErrRefused)
+		}
+		has := c.peers.each(ctx, late, func(ctx context.Context, x clustermap.Node) (clustermap.Map, error) {
+			return c.peers.newerMap(ctx, x, before)
+		})
+		late = slices.DeleteFunc(late, func(x clustermap.Node) bool {
+			_, stays := now.Node(x.ID)
+			return !stays || has[x.ID].err == nil && has[x.ID].value.RevEpoch == m.RevEpoch
+		})
 	}
-	if next, err = c.commit(ctx, next, "", nil); err == nil {
-		c.n.config.Logger.Info("user changed", "user", change.User, "removed", change.Remove, "roles_given",
-			change.Roles != nil, "password_given", change.Keys != nil)
-	}
-	return next, err
+	return nil
 }
 
 // askLeaderForUser makes a change here, or has it made by the node that leads.
 func (n *Node) askLeaderForUser(ctx context.Context, change clustermap.UserChange) error {
 	_, err := n.cluster.changeUser(ctx, change)
-	var other *NotLeaderError
-	if errors.As(err, &other) {
-		return n.cluster.peers.orders.Call(ctx, other.Leader, http.MethodPost, pathUserChange, change, nil)
-	}
-	return err
+	return n.relayed(ctx, err, pathUserChange, change, nil)
 }
 
 func (n *Node) postUser(ctx context.Context, body []byte) (any, error) {

@@ -117,11 +117,7 @@ func newKVPassword(file string) (string, error) {
 func rolesHelp() string {
 	var out []string
 	for _, k := range access.Kinds() {
-		name := k.Name
-		if k.OfBucket {
-			name += "[BUCKET]"
-		}
-		out = append(out, fmt.Sprintf("  %-28s%s", name, k.What))
+		out = append(out, fmt.Sprintf("  %-28s%s", k.Form(), k.What))
 	}
 	return strings.Join(out, "\n")
 }

@@ -220,15 +220,19 @@ func ParseRole(text string) (Role, error) {
 	return Role{Name: name, Bucket: bucket}, nil
 }
 
+// Form is how a role is given: admin, data_reader[BUCKET].
+func (k *Kind) Form() string {
+	if k.OfBucket {
+		return k.Name + "[BUCKET]"
+	}
+	return k.Name
+}
+
 // names lists the roles that there are, for messages.
 func names() string {
 	var out []string
 	for _, k := range kinds {
-		if k.OfBucket {
-			out = append(out, k.Name+"[BUCKET]")
-		} else {
-			out = append(out, k.Name)
-		}
+		out = append(out, k.Form())
 	}
 	return strings.Join(out, ", ")
 }
@@ -237,7 +241,7 @@ func names() string {
 func cut(text string) string {
 	const most = 150
 	if len(text) > most {
-		return text[:most] + "…"
+		return strings.ToValidUTF8(text[:most], "") + "…"
 	}
 	return text
 }

@@ -150,21 +150,39 @@ func TestCheckAll(t *testing.T) {
 		d.Permitted("c", "world") != 0 || (*Directory)(nil).Find("b") != nil {
 		t.Error("the directory does not find its users")
 	}
-	many := make([]Role, MaxRoles+1)
-	for name, bad := range map[string][]User{
-		"out of order": {users[1], users[0]}, "twice": {users[0], users[0]}, "no name": {user("", nil)},
-		"a space": {user("a b", nil)}, "a colon": {user("a:b", nil)}, "long": {user(strings.Repeat("a", MaxID+1), nil)},
-		"bad role":   {user("a", func(u *User) { u.Roles = []Role{{"root", ""}} })},
-		"many roles": {user("a", func(u *User) { u.Roles = many })},
-		"full name":  {user("a", func(u *User) { u.Name = "a\nb" })},
-		"no keys":    {user("a", func(u *User) { u.Keys = Keys{} })},
-		"short key":  {user("a", func(u *User) { u.Keys.SHA256.Stored = u.Keys.SHA256.Stored[1:] })},
-		"few":        {user("a", func(u *User) { u.Keys.Iterations = 1 })},
-		"much work":  {user("a", func(u *User) { u.Keys.Iterations = MaxIterations + 1 })},
-		"too many":   make([]User, MaxUsers+1),
+	many, crowd := make([]Role, MaxRoles+1), make([]User, MaxUsers+1)
+	for i := range many {
+		many[i] = Role{"data_reader", fmt.Sprintf("b%03d", i)}
+	}
+	for i := range crowd {
+		crowd[i] = user(fmt.Sprintf("u%03d", i), nil)
+	}
+	for name, tc := range map[string]struct {
+		bad []User
+		ok  []User // the same within the bound
+	}{
+		"out of order": {[]User{users[1], users[0]}, users[:2]},
+		"twice":        {[]User{users[0], users[0]}, users[:1]},
+		"no name":      {bad: []User{user("", nil)}},
+		"a space":      {bad: []User{user("a b", nil)}},
+		"a colon":      {bad: []User{user("a:b", nil)}},
+		"long":         {[]User{user(strings.Repeat("a", MaxID+1), nil)}, []User{user(strings.Repeat("a", MaxID), nil)}},
+		"bad role":     {bad: []User{user("a", func(u *User) { u.Roles = []Role{{"root", ""}} })}},
+		"many roles": {[]User{user("a", func(u *User) { u.Roles = many })},
+			[]User{user("a", func(u *User) { u.Roles = many[1:] })}},
+		"full name": {bad: []User{user("a", func(u *User) { u.Name = "a\nb" })}},
+		"no keys":   {bad: []User{user("a", func(u *User) { u.Keys = Keys{Iterations: Iterations} })}},
+		"short key": {bad: []User{user("a", func(u *User) { u.Keys.SHA256.Stored = u.Keys.SHA256.Stored[1:] })}},
+		"few":       {bad: []User{user("a", func(u *User) { u.Keys.Iterations = 1 })}},
+		"much work": {[]User{user("a", func(u *User) { u.Keys.Iterations = MaxIterations + 1 })},
+			[]User{user("a", func(u *User) { u.Keys.Iterations = MaxIterations })}},
+		"too many": {crowd, crowd[1:]},
 	} {
-		if err := CheckAll(bad); !errors.Is(err, ErrAccess) {
+		if err := CheckAll(tc.bad); !errors.Is(err, ErrAccess) {
 			t.Errorf("%s: %v", name, err)
+		}
+		if err := CheckAll(tc.ok); err != nil {
+			t.Errorf("%s, within the bound: %v", name, err)
 		}
 	}
 }

@@ -62,11 +62,17 @@ type Key struct {
 	Server []byte `json:"server"`
 }
 
-// Derive makes the keys of a password; random fills a slice with random bytes. Error: ErrAccess.
-func Derive(password string, random func([]byte)) (k Keys, err error) {
+// Derive makes the keys of a password that a user is given; random fills a slice with random bytes. Error: ErrAccess.
+func Derive(password string, random func([]byte)) (Keys, error) {
 	if err := CheckPassword(password); err != nil {
-		return k, err
+		return Keys{}, err
 	}
+	return KeysOf(password, random)
+}
+
+// KeysOf is Derive of any password: names and passwords count as they are, without SASLprep. Error: none but those of
+// the hashes.
+func KeysOf(password string, random func([]byte)) (k Keys, err error) {
 	k.Iterations = Iterations
 	for _, x := range k.all() {
 		x.key.Salt = make([]byte, SaltBytes)

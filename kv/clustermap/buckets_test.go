@@ -56,8 +56,8 @@ func TestBucketChangesRefused(t *testing.T) {
 	}
 }
 
-// A bucket that is configured and dropped is remembered, one that was made is not; a map fits the configuration
-// through all of it, and one with a bucket that nobody made does not.
+// Buckets that were dropped are remembered: all that are configured, and the newest of the others; a map fits the
+// configuration through all of it, and one with a bucket that nobody made does not.
 func TestBucketsThatComeAndGo(t *testing.T) {
 	t.Parallel()
 	configured := specs(8, 1)

@@ -69,7 +69,7 @@ func (m Map) setUser(u *access.User, c UserChange) error {
 		}
 		u.Roles = access.Ordered(*c.Roles)
 	}
-	return u.Check()
+	return nil
 }
 
 // withoutRolesOf are users without the roles for a bucket.
@@ -81,8 +81,8 @@ func withoutRolesOf(users []access.User, bucket string) []access.User {
 	return out
 }
 
-// WithoutKeys is the map for those who may not have what is kept of passwords: without users.
-func (m Map) WithoutKeys() Map {
+// WithoutUsers is the map for those who may not have what is kept of passwords.
+func (m Map) WithoutUsers() Map {
 	m.Users = nil
 	return m
 }

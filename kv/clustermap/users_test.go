@@ -58,7 +58,7 @@ func TestChangeUser(t *testing.T) {
 	if got := strings.Join(seen, " "); got != fmt.Sprintf("b[data_reader[%s]] false true c[] true false", bucket) {
 		t.Error(got)
 	}
-	if len(before.Users) != 3 || before.Users[0].Name != name || len(m.WithoutKeys().Users) != 0 || len(m.Users) != 2 {
+	if len(before.Users) != 3 || before.Users[0].Name != name || len(m.WithoutUsers().Users) != 0 || len(m.Users) != 2 {
 		t.Error("a change has changed another map")
 	}
 	for says, c := range map[string]UserChange{

@@ -72,6 +72,9 @@ func TestReopenAfterEveryKindOfStop(t *testing.T) {
 	if _, err := l.Write([]byte("three")); !errors.Is(err, ErrBroken) {
 		t.Fatalf("a closed log is written: %v", err)
 	}
+	if err := l.Rotate(); !errors.Is(err, ErrBroken) {
+		t.Fatalf("a closed log is rotated: %v", err)
+	}
 	l, r, got := mustOpen(t, dir)
 	if !r.Clean || r.Fresh || fmt.Sprint(got) != "[one two]" {
 		t.Fatalf("after an orderly stop: %+v %v", r, got)

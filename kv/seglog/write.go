@@ -1,6 +1,7 @@
 package seglog
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,11 +14,8 @@ import (
 func (l *Log) Write(frames []byte) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case l.broken != nil:
+	if l.broken != nil {
 		return 0, l.broken
-	case l.file == nil:
-		return 0, fmt.Errorf("%w: %s is closed", ErrBroken, l.opts.Dir)
 	}
 	last := &l.segments[len(l.segments)-1]
 	if last.number <= l.lost || last.size > segmentHeaderBytes && last.size+int64(len(frames)) > l.opts.SegmentBytes {
@@ -269,7 +267,9 @@ func (l *Log) Close(clean bool) error {
 		err = fmt.Errorf("close log: %w", cerr)
 	}
 	l.file = nil
-	if err != nil || l.broken != nil || !clean {
+	broken := l.broken
+	l.broken = cmp.Or(broken, fmt.Errorf("%w: %s is closed", ErrBroken, l.opts.Dir))
+	if err != nil || broken != nil || !clean {
 		return err
 	}
 	last := l.segments[len(l.segments)-1]

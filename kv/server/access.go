@@ -66,7 +66,7 @@ func (c *conn) mayIn(bucket string, need access.Permission) bool {
 
 // denied refuses what the user may not do, and reports whether it did.
 func (c *conn) denied(f mcbp.Frame) bool {
-	need := needs(f)
+	need := needs(f.Op)
 	if c.may(need) {
 		return false
 	}
@@ -74,8 +74,12 @@ func (c *conn) denied(f mcbp.Frame) bool {
 	return true
 }
 
-// deny says which roles permit what was refused.
+// deny says which roles permit what was refused, to clients that have asked for such explanations.
 func (c *conn) deny(h mcbp.Header, need access.Set) {
+	if !c.features.xerror {
+		c.refuse(h, mcbp.StatusNoAccess, "")
+		return
+	}
 	why := "the user " + c.user + " may not do it"
 	if roles := access.Granting(need, c.bucketName); roles != "" {
 		why += ": it needs a role of " + roles
@@ -97,8 +101,9 @@ var (
 )
 
 // needs is what a request on the selected bucket needs: both rights for counters and GAT, which show what they write.
-func needs(f mcbp.Frame) access.Set {
-	switch f.Op {
+// What is answered to everybody, or refused for another reason, needs no more than to see the bucket.
+func needs(op mcbp.Opcode) access.Set {
+	switch op {
 	case mcbp.OpGet, mcbp.OpGetQ, mcbp.OpGetK, mcbp.OpGetKQ:
 		return needsRead
 	case mcbp.OpSet, mcbp.OpSetQ, mcbp.OpAdd, mcbp.OpAddQ, mcbp.OpReplace, mcbp.OpReplaceQ, mcbp.OpDelete, mcbp.OpDeleteQ,

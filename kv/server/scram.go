@@ -22,19 +22,10 @@ const (
 	mechSHA512 = "SCRAM-SHA512"
 	mechPlain  = "PLAIN"
 
-	scramIterations = 4096
-	scramSaltBytes  = 16
 	scramNonceBytes = 18
 )
 
 var errScram = errors.New("authentication failed")
-
-// credentials are what the server keeps of a password for one mechanism (RFC 5802): it can check a proof and prove
-// itself, but not recover the password.
-type credentials struct {
-	hash   scram.HashGeneratorFcn
-	stored scram.StoredCredentials
-}
 
 // maxChecks is how many passwords are checked at a time.
 const maxChecks = 16
@@ -47,14 +38,14 @@ type authenticator struct {
 	decoy          []byte        // a secret, from which the salts of users that there are not are made
 	checks         chan struct{} // a place for each password that is being checked: that takes a processor milliseconds
 
-	mu     sync.Mutex
-	byMech map[string]*credentials // of the configured user
+	own func() (access.Keys, error) // of the configured user, derived at the first use
 }
 
 func newAuthenticator(user, password string, users func() *access.Directory, random func([]byte)) *authenticator {
-	a := &authenticator{user: user, password: password, users: users, random: random, byMech: map[string]*credentials{},
+	a := &authenticator{user: user, password: password, users: users, random: random,
 		decoy: make([]byte, sha256.Size), checks: make(chan struct{}, maxChecks)}
 	random(a.decoy)
+	a.own = sync.OnceValues(func() (access.Keys, error) { return access.KeysOf(password, random) })
 	return a
 }
 
@@ -79,64 +70,42 @@ func hashOf(mech string) (hash scram.HashGeneratorFcn, ok bool) {
 	return nil, false
 }
 
-// lookup returns the credentials of a user for a mechanism. Of one that there is not it makes some up, always the same,
-// that nobody can prove to have.
-func (a *authenticator) lookup(mech string, hash scram.HashGeneratorFcn, user string) (scram.StoredCredentials, error) {
-	if a.configured(user) {
-		c, err := a.credentials(mech, hash)
-		if err != nil {
-			return scram.StoredCredentials{}, err
+// lookup returns what is kept of a user's password for a mechanism (RFC 5802), and whether there is such a user.
+func (a *authenticator) lookup(mech string, hash scram.HashGeneratorFcn, user string) (c scram.StoredCredentials,
+	known bool, err error) {
+	var keys access.Keys
+	switch u := a.users().Find(user); {
+	case a.configured(user):
+		if keys, err = a.own(); err != nil {
+			return c, false, err
 		}
-		return c.stored, nil
+	case u != nil:
+		keys = u.Keys
+	default:
+		return a.madeUp(mech, hash, user), false, nil
 	}
-	u := a.users().Find(user)
-	if u == nil {
-		h := hmac.New(sha256.New, a.decoy)
-		h.Write([]byte(mech + " " + user))
-		return scram.StoredCredentials{KeyFactors: scram.KeyFactors{Salt: string(h.Sum(nil)[:scramSaltBytes]),
-			Iters: access.Iterations}, StoredKey: make([]byte, hash().Size()), ServerKey: make([]byte, hash().Size())}, nil
-	}
-	key := u.Keys.SHA512
+	key := keys.SHA512
 	switch mech {
 	case mechSHA1:
-		key = u.Keys.SHA1
+		key = keys.SHA1
 	case mechSHA256:
-		key = u.Keys.SHA256
+		key = keys.SHA256
 	}
-	return scram.StoredCredentials{KeyFactors: scram.KeyFactors{Salt: string(key.Salt), Iters: u.Keys.Iterations},
-		StoredKey: key.Stored, ServerKey: key.Server}, nil
+	return scram.StoredCredentials{KeyFactors: scram.KeyFactors{Salt: string(key.Salt), Iters: keys.Iterations},
+		StoredKey: key.Stored, ServerKey: key.Server}, true, nil
+}
+
+// madeUp are credentials of a user that there is not, always the same, which nobody can prove to have.
+func (a *authenticator) madeUp(mech string, hash scram.HashGeneratorFcn, user string) scram.StoredCredentials {
+	h := hmac.New(sha256.New, a.decoy)
+	h.Write([]byte(mech + " " + user))
+	return scram.StoredCredentials{KeyFactors: scram.KeyFactors{Salt: string(h.Sum(nil)[:access.SaltBytes]),
+		Iters: access.Iterations}, StoredKey: make([]byte, hash().Size()), ServerKey: make([]byte, hash().Size())}
 }
 
 // configured reports whether that is the user of the node's configuration, who comes before all others.
 func (a *authenticator) configured(user string) bool {
 	return subtle.ConstantTimeCompare([]byte(user), []byte(a.user)) == 1
-}
-
-// exists reports whether there is such a user.
-func (a *authenticator) exists(user string) bool {
-	return a.configured(user) || a.users().Find(user) != nil
-}
-
-// credentials derives the keys of the configured user for a mechanism at its first use.
-func (a *authenticator) credentials(mech string, hash scram.HashGeneratorFcn) (*credentials, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if c := a.byMech[mech]; c != nil {
-		return c, nil
-	}
-	salt := make([]byte, scramSaltBytes)
-	a.random(salt)
-	maker, err := hash.NewClientUnprepped(a.user, a.password, "") // names and passwords as they are: no SASLprep
-	if err != nil {
-		return nil, fmt.Errorf("derive keys: %w", err)
-	}
-	stored, err := maker.GetStoredCredentialsWithError(scram.KeyFactors{Salt: string(salt), Iters: scramIterations})
-	if err != nil {
-		return nil, fmt.Errorf("derive keys: %w", err)
-	}
-	c := &credentials{hash: hash, stored: stored}
-	a.byMech[mech] = c
-	return c, nil
 }
 
 // plain checks a PLAIN response: authorization id, user and password divided by zero bytes. It returns the user.
@@ -213,9 +182,10 @@ func (a *authenticator) begin(mech string, message []byte) (*exchange, []byte, e
 		return nil, nil, fmt.Errorf("%w: mechanism %q is not offered", errScram, mech)
 	}
 	x := &exchange{}
-	server, err := hash.NewServer(func(user string) (scram.StoredCredentials, error) {
-		x.user, x.knownUser = user, a.exists(user)
-		return a.lookup(mech, hash, user)
+	server, err := hash.NewServer(func(user string) (c scram.StoredCredentials, err error) {
+		x.user = user
+		c, x.knownUser, err = a.lookup(mech, hash, user)
+		return c, err
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", errScram, err)

@@ -30,7 +30,7 @@ func (s salts) password(t *testing.T, a *authenticator, mech, password, salt64 s
 	id := [3]string{mech, password, salt64}
 	if s[id] == nil {
 		salt, err := base64.StdEncoding.DecodeString(salt64)
-		if err != nil || len(salt) != scramSaltBytes {
+		if err != nil || len(salt) != access.SaltBytes {
 			t.Fatalf("the salt is %q: %v", salt64, err)
 		}
 		h, _ := hashOf(mech)

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -308,35 +309,38 @@ func purgesOf(purges map[uint16]uint64, all map[uint16]VBucketDetails) map[uint1
 }
 
 // BucketUUID asks which bucket the connection is of, by its statistics: of a node that can be asked for no map, too.
+// Errors: those of AnswerError and of the connection, and that the node does not say.
 func (c *Conn) BucketUUID(ctx context.Context) (uuid string, err error) {
-	ask := mcbp.Frame{Header: mcbp.Request(mcbp.OpStat, 0, 0), Key: []byte("uuid")}
-	f, err := c.callMore(ctx, ask, func(f mcbp.Frame) {
-		if string(f.Key) == "uuid" {
-			uuid = string(f.Value)
+	err = c.stats(ctx, "uuid", func(key, value string) {
+		if key == "uuid" {
+			uuid = value
 		}
 	})
-	if err != nil {
-		return "", err
+	if err == nil && uuid == "" {
+		err = errors.New("the node does not say which bucket it is: no uuid in STAT uuid")
 	}
-	return uuid, AnswerError(f, 0)
+	return uuid, err
 }
 
 func (c *Conn) details(ctx context.Context, group string) (map[uint16]VBucketDetails, error) {
 	out := map[uint16]VBucketDetails{}
 	var bad error
-	req := mcbp.Frame{Header: mcbp.Request(mcbp.OpStat, 0, 0), Key: []byte(group)}
-	f, err := c.callMore(ctx, req, func(f mcbp.Frame) {
-		if err := AddDetail(out, string(f.Key), string(f.Value)); err != nil && bad == nil {
-			bad = err
-		}
-	})
+	err := c.stats(ctx, group, func(key, value string) { bad = cmp.Or(bad, AddDetail(out, key, value)) })
 	if err != nil {
 		return nil, err
 	}
-	if err := AnswerError(f, 0); err != nil {
-		return nil, err
-	}
 	return out, bad
+}
+
+// stats asks for a group of statistics, and calls each for all of them. Errors: those of AnswerError and of the
+// connection.
+func (c *Conn) stats(ctx context.Context, group string, each func(key, value string)) error {
+	ask := mcbp.Frame{Header: mcbp.Request(mcbp.OpStat, 0, 0), Key: []byte(group)}
+	f, err := c.callMore(ctx, ask, func(f mcbp.Frame) { each(string(f.Key), string(f.Value)) })
+	if err != nil {
+		return err
+	}
+	return AnswerError(f, 0)
 }
 
 // AddDetail reads one statistic of a node into out: vb_N (the state), vb_N:uuid, vb_N:high_seqno,

@@ -1,0 +1,30 @@
+package server
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"tidemark/kv/mcbp"
+)
+
+// TestWhatSeeingABucketIsEnoughFor: who has any role in a bucket may learn where it is and which collections it has.
+// All else that is answered needs a right of its own: an operation that is added needs one, or stands here.
+func TestWhatSeeingABucketIsEnoughFor(t *testing.T) {
+	open := []mcbp.Opcode{mcbp.OpGetClusterConfig, mcbp.OpGetCollectionsManifest, mcbp.OpGetCollectionID,
+		mcbp.OpGetScopeID, mcbp.OpVerbosity, mcbp.OpSelectBucket}
+	never := []mcbp.Opcode{mcbp.OpDCPStreamEnd, mcbp.OpDCPSnapshotMarker, mcbp.OpDCPMutation, mcbp.OpDCPDeletion,
+		mcbp.OpDCPExpiration, mcbp.OpDCPSystemEvent, mcbp.OpDCPSeqnoAdvanced, mcbp.OpDCPOSOSnapshot} // nodes say these
+	anybody := []mcbp.Opcode{mcbp.OpQuit, mcbp.OpQuitQ, mcbp.OpNoop, mcbp.OpVersion, mcbp.OpHello, mcbp.OpGetErrorMap,
+		mcbp.OpSASLList, mcbp.OpSASLAuth, mcbp.OpSASLStep}
+	for n := range 256 {
+		op := mcbp.Opcode(n)
+		if strings.HasPrefix(op.String(), "opcode ") || refusal(op) != "" || slices.Contains(anybody, op) ||
+			slices.Contains(never, op) {
+			continue
+		}
+		if got := needs(op) == needsSee; got != slices.Contains(open, op) {
+			t.Errorf("%v: to see the bucket is enough: %v", op, got)
+		}
+	}
+}
