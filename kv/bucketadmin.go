@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
@@ -165,16 +163,6 @@ func (n *Node) dropBucket(w http.ResponseWriter, r *http.Request) error {
 func (n *Node) askBuckets(ctx context.Context, change clustermap.BucketChange) error {
 	_, err := n.cluster.changeBuckets(ctx, change)
 	return n.relayed(ctx, err, pathBucketChange, change, nil)
-}
-
-// formErrors answers with several errors in the form that SDKs read.
-func formErrors(w http.ResponseWriter, status int, wrong map[string]string) error {
-	body, err := json.Marshal(map[string]map[string]string{"errors": wrong})
-	if err != nil {
-		return err
-	}
-	write(w, status, rpc.MediaJSON, body)
-	return nil
 }
 
 // bucketFields are what a form may say of a bucket. Each tells what is wrong with a value; what has one meaning here

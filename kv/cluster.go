@@ -29,6 +29,8 @@ const (
 	defaultHeartbeat = 500 * time.Millisecond
 	// learnPause is between two rounds of asking members who do not answer yet.
 	learnPause = 50 * time.Millisecond
+	// followAgain is between looks whether what the map says is done, that somebody waits for.
+	followAgain = 100 * time.Millisecond
 )
 
 // errOlder means that a map is not newer than the one at hand.

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"tidemark/errcode"
-	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
 	"tidemark/kv/access"
 	"tidemark/kv/clustermap"
@@ -24,10 +22,6 @@ const (
 	pathScope       = pathScopes + "/{scope}"
 	pathMembers     = pathScope + "/collections"
 	pathMember      = pathMembers + "/{collection}"
-
-	maxForm = 4 << 10
-	// followAgain is between attempts to bring vbuckets to a manifest that somebody waits for.
-	followAgain = 100 * time.Millisecond
 )
 
 // manifest is a bucket's manifest of collections as this node knows it.
@@ -123,22 +117,6 @@ func (n *Node) getScopes(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, n.cluster.manifest(bucket))
 }
 
-// readForm reads the form that is a request's body, of either kind. All of it is kept in memory: its route bounds it.
-func readForm(r *http.Request) error {
-	err := r.ParseForm()
-	if err == nil {
-		err = r.ParseMultipartForm(maxForm)
-	}
-	var unread *rpc.Problem
-	switch {
-	case err == nil, errors.Is(err, http.ErrNotMultipart):
-		return nil
-	case errors.As(err, &unread):
-		return unread
-	}
-	return rpc.Refuse(errcode.BadRequest, "the body is no form: %v", err)
-}
-
 // makeCollection makes what a form names, in the path's bucket or scope.
 func (n *Node) makeCollection(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(r); err != nil {
@@ -203,53 +181,4 @@ func (n *Node) askLeader(ctx context.Context, change clustermap.CollectionChange
 		return nil, err
 	}
 	return there, nil
-}
-
-// formError answers with an error in the form that SDKs read.
-func formError(w http.ResponseWriter, status int, field, detail string) error {
-	return formErrors(w, status, map[string]string{field: detail})
-}
-
-// collectionCodes are the kinds of refusals that another node tells apart.
-var collectionCodes = []struct {
-	code string
-	err  error
-}{
-	{"NO_SCOPE", clustermap.ErrNoScope}, {"NO_COLLECTION", clustermap.ErrNoCollection},
-	{"COLLECTION_EXISTS", clustermap.ErrThere}, {"COLLECTIONS", clustermap.ErrCollections},
-	{"NO_USER", clustermap.ErrNoUser}, {"USER", access.ErrAccess},
-	{"NO_BUCKET", clustermap.ErrNoBucket}, {"BUCKET_EXISTS", clustermap.ErrBucketThere},
-	{"TOO_MANY_BUCKETS", clustermap.ErrTooManyBuckets}, {"REBALANCING", clustermap.ErrRebalancing},
-	{"BUCKETS", clustermap.ErrBuckets},
-}
-
-// codeOf words a refusal for another node.
-func codeOf(err error) string {
-	for _, c := range collectionCodes {
-		if errors.Is(err, c.err) {
-			return c.code
-		}
-	}
-	return codeRefused
-}
-
-// refusalOf is the opposite of codeOf.
-func refusalOf(code, detail string) error {
-	for _, c := range collectionCodes {
-		if code == c.code {
-			return &refusedError{kind: c.err, detail: detail}
-		}
-	}
-	return nil
-}
-
-// refusedError is another node's refusal in its own words.
-type refusedError struct {
-	kind   error
-	detail string
-}
-
-func (e *refusedError) Error() string { return e.detail }
-func (e *refusedError) Is(target error) bool {
-	return errors.Is(e.kind, target) || target == ErrRefused
 }

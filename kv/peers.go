@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"tidemark/internal/tlsconf"
+	"tidemark/kv/access"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
@@ -262,4 +263,48 @@ func refusal(admin string, status int, raw []byte) error {
 		return fmt.Errorf("%s: %d %s: %s", admin, status, http.StatusText(status), p.Detail)
 	}
 	return fmt.Errorf("%w by %s: %s", ErrRefused, admin, p.Detail)
+}
+
+// refusalCodes are the kinds of refusals that another node tells apart.
+var refusalCodes = []struct {
+	code string
+	err  error
+}{
+	{"NO_SCOPE", clustermap.ErrNoScope}, {"NO_COLLECTION", clustermap.ErrNoCollection},
+	{"COLLECTION_EXISTS", clustermap.ErrThere}, {"COLLECTIONS", clustermap.ErrCollections},
+	{"NO_USER", clustermap.ErrNoUser}, {"USER", access.ErrAccess},
+	{"NO_BUCKET", clustermap.ErrNoBucket}, {"BUCKET_EXISTS", clustermap.ErrBucketThere},
+	{"TOO_MANY_BUCKETS", clustermap.ErrTooManyBuckets}, {"REBALANCING", clustermap.ErrRebalancing},
+	{"BUCKETS", clustermap.ErrBuckets},
+}
+
+// codeOf words a refusal for another node.
+func codeOf(err error) string {
+	for _, c := range refusalCodes {
+		if errors.Is(err, c.err) {
+			return c.code
+		}
+	}
+	return codeRefused
+}
+
+// refusalOf is the opposite of codeOf.
+func refusalOf(code, detail string) error {
+	for _, c := range refusalCodes {
+		if code == c.code {
+			return &refusedError{kind: c.err, detail: detail}
+		}
+	}
+	return nil
+}
+
+// refusedError is another node's refusal in its own words.
+type refusedError struct {
+	kind   error
+	detail string
+}
+
+func (e *refusedError) Error() string { return e.detail }
+func (e *refusedError) Is(target error) bool {
+	return errors.Is(e.kind, target) || target == ErrRefused
 }
