@@ -34,6 +34,8 @@ type Host struct {
 type Copy struct {
 	partition.Copy
 	Host Host
+	// Moves: it is to take the place of a copy whose host lives, and is forgotten if it does not come to that.
+	Moves bool
 	// Made: the host has made the copy, and works under the definitions revision Revision.
 	Made     bool
 	Revision uint64
@@ -101,7 +103,7 @@ func Away(state index.State, copies []Copy) (name string) {
 	}
 	for _, c := range copies {
 		switch {
-		case c.Host.Known && !c.Host.Offline:
+		case c.Moves, c.Host.Known && !c.Host.Offline:
 		case c.Host.Name != "":
 			name = c.Host.Name
 		default:

@@ -103,6 +103,8 @@ func copyOf(t *testing.T, words []string) Copy {
 			c.Exact, c.At = true, guard(t, value)
 		case "offline":
 			c.Host.Offline = true
+		case "moves":
+			c.Moves = true
 		case "unknown":
 			c.Host = Host{}
 		default:

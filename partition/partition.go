@@ -7,7 +7,10 @@
 package partition
 
 import (
+	"cmp"
 	"fmt"
+	"iter"
+	"slices"
 
 	"tidemark/index"
 )
@@ -71,6 +74,22 @@ type Topology struct {
 	Index  index.ID `json:"index"`
 	Layout Layout   `json:"layout"`
 	Copies []Copy   `json:"copies"` // ascending by ID
+}
+
+// Place returns where a copy is among Copies, and whether it is.
+func (t *Topology) Place(id index.CopyID) (at int, is bool) {
+	return slices.BinarySearchFunc(t.Copies, id, func(c Copy, id index.CopyID) int { return cmp.Compare(c.ID, id) })
+}
+
+// Of returns the copies of a slice.
+func (t *Topology) Of(slice index.SliceID) iter.Seq[Copy] {
+	return func(yield func(Copy) bool) {
+		for _, c := range t.Copies {
+			if c.Slice == slice && !yield(c) {
+				return
+			}
+		}
+	}
 }
 
 // Servers lists the nodes that hold a copy, ascending, each once (IM-4).

@@ -1,7 +1,9 @@
 package rebalance
 
 import (
+	"cmp"
 	"fmt"
+	"iter"
 
 	"tidemark/index"
 	"tidemark/partition"
@@ -9,20 +11,23 @@ import (
 
 // Seen is what is known of a step of a rebalance that is under way.
 type Seen struct {
-	partition.Rebalance
-	// Wanted: the index exists and is not being dropped, and the new copy, where the step has placed one, is still in its
-	// topology, on a node that is not being removed.
-	Wanted bool
-	// Lacks says why the step cannot begin, where that will not pass by itself; "" when it can.
+	// Gone says why the step has nothing to do any more: its index is gone, or the new copy, where it has placed one, is
+	// no longer in the topology, or its node is being removed; "" when it has.
+	Gone string
+	// Lacks says why a step that has not begun cannot, where that will not pass by itself; "" when it can.
 	Lacks string
 	// Allocated: the host of the new copy has made it, and the state says so.
 	Allocated bool
 	// Whole: the new copy is, on a node that is active, exact at a stability timestamp of the bucket's present generation
 	// and rollback; or the index has nothing that could be missing in it, as it is not built.
 	Whole bool
-	// Away is for how long the node that it goes to has not been heard, in milliseconds, 0 when it lives.
+}
+
+// SeenNode is what is known of a node that sends or receives.
+type SeenNode struct {
+	// Away is for how long it has not been heard, in milliseconds, 0 when it lives.
 	Away int64
-	// Lost: the node that it comes from is away, or is being removed, and sends nothing.
+	// Lost: it is away, or is being removed, and sends nothing.
 	Lost bool
 }
 
@@ -42,76 +47,108 @@ type Transition struct {
 	Reason   string
 }
 
-// Advance decides which steps move on. It is a function of what is seen, which comes anew each time: a lost message or
-// a new leader loses nothing. seen are in the order in which they are to be taken; those that are over may be left out.
-func Advance(seen []Seen, b Bounds, cancelling bool) (next []Transition) {
-	sends, receives := map[index.NodeID]int{}, map[index.NodeID]int{}
-	for i := range seen {
-		if y := &seen[i]; y.State == partition.RebalancePending || y.State == partition.RebalanceCatchup {
-			y.counts(sends, receives)
+// Advance decides which of the steps move on, of which those that are over may be left out. It is a function of what is
+// seen, which comes anew each time: a lost message or a new leader loses nothing. Steps that are under way come first;
+// of those that have not begun only such are looked at as there is room for, in their order, so that what it costs does
+// not follow how many there are. cancelled says why nothing begins any more, "" when that is not so.
+func Advance(steps iter.Seq[*partition.Rebalance], see func(*partition.Rebalance) Seen,
+	node func(index.NodeID) SeenNode, b Bounds, cancelled string) []Transition {
+	w := &work{see: see, node: node, bounds: b, cancelled: cancelled, seen: map[index.NodeID]SeenNode{},
+		sends: map[index.NodeID]int{}, receives: map[index.NodeID]int{}}
+	for y := range steps {
+		if y.State == partition.RebalancePending || y.State == partition.RebalanceCatchup {
+			w.counts(y)
+			w.goes(y, w.goesOn)
 		}
 	}
-	for i := range seen {
-		if len(next) == b.AtOnce {
+	for y := range steps {
+		if len(w.next) >= b.AtOnce {
 			break
 		}
-		y := &seen[i]
-		to, reason := y.goesOn(&b, cancelling)
-		if to == 0 || to == partition.RebalancePending && (!y.Lost && sends[y.Src.Node] >= b.Sends ||
-			receives[y.Dst.Node] >= b.Receives) {
-			continue
+		if y.State == partition.RebalanceStart {
+			w.goes(y, w.begins)
 		}
-		if to == partition.RebalancePending {
-			y.counts(sends, receives)
-		}
-		next = append(next, Transition{Step: y.Step, From: y.State, To: to, Reason: reason})
 	}
-	return next
+	return w.next
+}
+
+// work is what goes on while steps are looked at.
+type work struct {
+	see             func(*partition.Rebalance) Seen
+	node            func(index.NodeID) SeenNode
+	bounds          Bounds
+	cancelled       string
+	seen            map[index.NodeID]SeenNode
+	sends, receives map[index.NodeID]int
+	next            []Transition
+}
+
+// of looks at each node once.
+func (w *work) of(n index.NodeID) SeenNode {
+	s, is := w.seen[n]
+	if !is {
+		s = w.node(n)
+		w.seen[n] = s
+	}
+	return s
 }
 
 // counts counts a step that is under way at the nodes that it gives work.
-func (y *Seen) counts(sends, receives map[index.NodeID]int) {
-	if !y.Lost {
-		sends[y.Src.Node]++
+func (w *work) counts(y *partition.Rebalance) {
+	if !w.of(y.Src.Node).Lost {
+		w.sends[y.Src.Node]++
 	}
-	receives[y.Dst.Node]++
+	w.receives[y.Dst.Node]++
 }
 
-// goesOn returns the state that follows, 0 for none now. What is whole is not given up: to go on is the shorter way.
-func (y *Seen) goesOn(b *Bounds, cancelling bool) (to partition.RebalanceState, reason string) {
+// goes adds the step's transition, if there is one and there is room for it.
+func (w *work) goes(y *partition.Rebalance, decide func(*partition.Rebalance) (partition.RebalanceState, string)) {
+	if len(w.next) >= w.bounds.AtOnce {
+		return
+	}
+	if to, reason := decide(y); to != 0 {
+		w.next = append(w.next, Transition{Step: y.Step, From: y.State, To: to, Reason: reason})
+	}
+}
+
+// goesOn returns the state that follows for a step that is under way, 0 for none now. What is whole is not given up: to
+// go on is the shorter way.
+func (w *work) goesOn(y *partition.Rebalance) (to partition.RebalanceState, reason string) {
+	s, away := w.see(y), w.of(y.Dst.Node).Away
 	switch {
-	case y.State.Over():
-		return 0, ""
-	case !y.Wanted:
-		return partition.RebalanceGivenUp, y.unwanted()
-	case y.State == partition.RebalanceCatchup && y.Allocated && y.Whole && y.Away == 0:
+	case s.Gone != "":
+		return partition.RebalanceGivenUp, s.Gone
+	case y.State == partition.RebalanceCatchup && s.Allocated && s.Whole && away == 0:
 		return partition.RebalanceDone, ""
-	case cancelling:
-		return partition.RebalanceGivenUp, "cancelled"
-	case y.Away > b.Patience:
-		return partition.RebalanceGivenUp, fmt.Sprintf("node %d has been away for %d s", y.Dst.Node, y.Away/1000)
-	case y.State == partition.RebalancePending && y.Allocated:
+	case w.cancelled != "":
+		return partition.RebalanceGivenUp, w.cancelled
+	case away > w.bounds.Patience:
+		return partition.RebalanceGivenUp, awayFor(y, away)
+	case y.State == partition.RebalancePending && s.Allocated:
 		return partition.RebalanceCatchup, ""
-	case y.State == partition.RebalanceStart:
-		return y.begins()
 	}
 	return 0, ""
 }
 
-// begins: a step that has not begun does so when its node answers, unless that node lacks something.
-func (y *Seen) begins() (to partition.RebalanceState, reason string) {
+func awayFor(y *partition.Rebalance, away int64) string {
+	return fmt.Sprintf("node %d has been away for %d s", y.Dst.Node, away/1000)
+}
+
+// begins: a step that has not begun does so when its node answers and has room, unless something is lacking for good.
+func (w *work) begins(y *partition.Rebalance) (to partition.RebalanceState, reason string) {
+	from, away := w.of(y.Src.Node), w.of(y.Dst.Node).Away
 	switch {
-	case y.Lacks != "":
-		return partition.RebalanceGivenUp, y.Lacks
-	case y.Away == 0:
-		return partition.RebalancePending, ""
+	case w.cancelled != "":
+		return partition.RebalanceGivenUp, w.cancelled
+	case away > w.bounds.Patience:
+		return partition.RebalanceGivenUp, awayFor(y, away)
+	case away > 0, !from.Lost && w.sends[y.Src.Node] >= w.bounds.Sends, w.receives[y.Dst.Node] >= w.bounds.Receives:
+		return 0, ""
 	}
-	return 0, ""
-}
-
-func (y *Seen) unwanted() string {
-	if y.State == partition.RebalanceStart {
-		return "the index was dropped, or a split has replaced it"
+	s := w.see(y)
+	if reason = cmp.Or(s.Gone, s.Lacks); reason != "" {
+		return partition.RebalanceGivenUp, reason
 	}
-	return "the index was dropped, or a split has replaced it, or the node that the copy was to go to is removed"
+	w.counts(y)
+	return partition.RebalancePending, ""
 }

@@ -1,6 +1,7 @@
 package rebalance
 
 import (
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -10,46 +11,70 @@ import (
 	"tidemark/partition"
 )
 
+// work in progress, as tests see it: steps, and what is seen of each and of each node.
+type world struct {
+	steps  []partition.Rebalance
+	seen   []Seen // by step
+	nodes  map[index.NodeID]SeenNode
+	looked int // how often a step was looked at
+}
+
+func (w *world) add(y partition.Rebalance, s Seen) {
+	y.Step = uint32(len(w.steps) + 1)
+	w.steps, w.seen = append(w.steps, y), append(w.seen, s)
+}
+
+func (w *world) advance(b Bounds, cancelled string) []Transition {
+	all := func(yield func(*partition.Rebalance) bool) {
+		for i := range w.steps {
+			if !yield(&w.steps[i]) {
+				return
+			}
+		}
+	}
+	return Advance(all, func(y *partition.Rebalance) Seen { w.looked++; return w.seen[y.Step-1] },
+		func(n index.NodeID) SeenNode { return w.nodes[n] }, b, cancelled)
+}
+
 func TestAdvance(t *testing.T) {
 	const start, pending, catchup, done, gone = partition.RebalanceStart, partition.RebalancePending,
 		partition.RebalanceCatchup, partition.RebalanceDone, partition.RebalanceGivenUp
 	for name, tc := range map[string]struct {
+		state  partition.RebalanceState
 		seen   Seen
-		cancel bool
+		away   int64
+		cancel string
 		want   partition.RebalanceState
+		reason string
 	}{
-		"begins": {Seen{Rebalance: partition.Rebalance{State: start}, Wanted: true}, false,
-			pending},
-		"waits for its host": {Seen{Rebalance: partition.Rebalance{State: start}, Wanted: true, Away: 1},
-			false, 0},
-		"patience is over": {Seen{Rebalance: partition.Rebalance{State: start}, Wanted: true, Away: 101},
-			false, gone},
-		"cannot begin": {Seen{Rebalance: partition.Rebalance{State: start}, Wanted: true, Lacks: "why"},
-			false, gone},
-		"cancelled":     {Seen{Rebalance: partition.Rebalance{State: start}, Wanted: true}, true, gone},
-		"is being made": {Seen{Rebalance: partition.Rebalance{State: pending}, Wanted: true}, false, 0},
-		"made": {Seen{Rebalance: partition.Rebalance{State: pending}, Wanted: true,
-			Allocated: true}, false, catchup},
-		"whole before it is in": {Seen{Rebalance: partition.Rebalance{State: pending}, Wanted: true,
-			Whole: true}, false, 0},
-		"is filled": {Seen{Rebalance: partition.Rebalance{State: catchup}, Wanted: true,
-			Allocated: true}, false, 0},
-		"whole": {Seen{Rebalance: partition.Rebalance{State: catchup}, Wanted: true,
-			Allocated: true, Whole: true}, false, done},
-		"whole as it is cancelled": {Seen{Rebalance: partition.Rebalance{State: catchup}, Wanted: true,
-			Allocated: true, Whole: true}, true, done},
-		"whole, as told by one that is away": {Seen{Rebalance: partition.Rebalance{State: catchup}, Wanted: true,
-			Allocated: true, Whole: true, Away: 1}, false, 0},
-		"dropped": {Seen{Rebalance: partition.Rebalance{State: catchup}, Allocated: true,
-			Whole: true}, false, gone},
-		"over": {Seen{Rebalance: partition.Rebalance{State: done}, Wanted: true,
-			Allocated: true, Whole: true}, true, 0},
+		"begins":                 {start, Seen{}, 0, "", pending, ""},
+		"waits for its host":     {start, Seen{}, 1, "", 0, ""},
+		"patience is over":       {start, Seen{}, 12_001, "", gone, "node 0 has been away for 12 s"},
+		"cannot begin":           {start, Seen{Lacks: "why"}, 0, "", gone, "why"},
+		"has nothing to do":      {start, Seen{Gone: "it was dropped"}, 0, "", gone, "it was dropped"},
+		"cancelled":              {start, Seen{}, 0, "others come first", gone, "others come first"},
+		"cancelled under way":    {pending, Seen{}, 0, "others come first", gone, "others come first"},
+		"is being made":          {pending, Seen{}, 0, "", 0, ""},
+		"made":                   {pending, Seen{Allocated: true}, 0, "", catchup, ""},
+		"whole before it is in":  {pending, Seen{Whole: true}, 0, "", 0, ""},
+		"is filled":              {catchup, Seen{Allocated: true}, 0, "", 0, ""},
+		"whole":                  {catchup, Seen{Allocated: true, Whole: true}, 0, "", done, ""},
+		"whole as it's given up": {catchup, Seen{Allocated: true, Whole: true}, 0, "why", done, ""},
+		"whole, as told by one that is away": {catchup, Seen{Allocated: true, Whole: true}, 1, "",
+			0, ""},
+		"dropped": {catchup, Seen{Allocated: true, Whole: true, Gone: "dropped"}, 0, "", gone, "dropped"},
+		"over":    {done, Seen{Allocated: true, Whole: true}, 0, "why", 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := Advance([]Seen{tc.seen}, Bounds{Sends: 1, Receives: 1, Patience: 100, AtOnce: 9}, tc.cancel)
-			if tc.want == 0 && len(got) > 0 || tc.want != 0 && (len(got) != 1 || got[0].To != tc.want ||
-				got[0].From != tc.seen.State || (tc.want == gone) != (got[0].Reason != "")) {
-				t.Errorf("%+v, want %s", got, tc.want)
+			w := &world{nodes: map[index.NodeID]SeenNode{0: {Away: tc.away}}}
+			w.add(partition.Rebalance{State: tc.state, Src: partition.Shard{Node: 1}}, tc.seen)
+			var want []Transition
+			if tc.want != 0 {
+				want = []Transition{{Step: 1, From: tc.state, To: tc.want, Reason: tc.reason}}
+			}
+			got := w.advance(Bounds{Sends: 1, Receives: 1, Patience: 12_000, AtOnce: 9}, tc.cancel)
+			if !slices.Equal(got, want) {
+				t.Errorf("%+v, want %+v", got, want)
 			}
 		})
 	}
@@ -57,24 +82,41 @@ func TestAdvance(t *testing.T) {
 
 // A node that is lost sends nothing: as many copies of it are made anew at a time as the others receive.
 func TestWhatIsLostSendsNothing(t *testing.T) {
-	var seen []Seen
+	w := &world{nodes: map[index.NodeID]SeenNode{}}
 	for i := range 6 {
-		seen = append(seen, Seen{Rebalance: partition.Rebalance{Step: uint32(i + 1), State: partition.RebalanceStart,
-			Src: partition.Shard{Node: 9}, Dst: partition.Shard{Node: index.NodeID(i % 3)}}, Wanted: true})
+		w.add(partition.Rebalance{State: partition.RebalanceStart, Src: partition.Shard{Node: 9},
+			Dst: partition.Shard{Node: index.NodeID(i % 3)}}, Seen{})
 	}
 	b := Bounds{Sends: 1, Receives: 1, Patience: 100, AtOnce: 9}
-	if got := Advance(seen, b, false); len(got) != 1 {
+	if got := w.advance(b, ""); len(got) != 1 {
 		t.Errorf("of a node that lives: %+v", got)
 	}
-	for i := range seen {
-		seen[i].Lost = true
-	}
-	if got := Advance(seen, b, false); len(got) != 3 {
+	w.nodes[9] = SeenNode{Lost: true}
+	if got := w.advance(b, ""); len(got) != 3 {
 		t.Errorf("of a node that is lost: %+v", got)
 	}
-	seen[0].State = partition.RebalanceCatchup
-	if got := Advance(seen, b, false); len(got) != 2 {
+	w.steps[0].State = partition.RebalanceCatchup
+	if got := w.advance(b, ""); len(got) != 2 {
 		t.Errorf("while one is under way: %+v", got)
+	}
+}
+
+// A rebalance of very many steps costs as much as the few that are under way: those that wait for room are not looked
+// at, nor those whose node is away.
+func TestStepsThatWaitAreNotLookedAt(t *testing.T) {
+	w := &world{nodes: map[index.NodeID]SeenNode{2: {Away: 1}}}
+	for i := range MaxBegun {
+		w.add(partition.Rebalance{State: partition.RebalanceStart, Dst: partition.Shard{Node: index.NodeID(1 + i%2)}}, Seen{})
+	}
+	b := Bounds{Sends: 2, Receives: 2, Patience: 100, AtOnce: 16}
+	for _, n := range w.advance(b, "") {
+		w.steps[n.Step-1].State = n.To
+	}
+	if w.looked != 2 {
+		t.Errorf("looked at %d steps to begin with two", w.looked)
+	}
+	if w.looked = 0; len(w.advance(b, "")) != 0 || w.looked != 2 {
+		t.Errorf("looked at %d steps, of which two are under way", w.looked)
 	}
 }
 
@@ -83,28 +125,24 @@ func TestAdvanceKeepsToBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := Bounds{Sends: rapid.IntRange(1, 2).Draw(t, "sends"), Receives: rapid.IntRange(1, 2).Draw(t, "receives"),
 			Patience: 100, AtOnce: rapid.IntRange(1, 4).Draw(t, "at once")}
-		seen := make([]Seen, rapid.IntRange(1, 12).Draw(t, "steps"))
+		w := &world{}
 		node := rapid.IntRange(0, 3)
-		for i := range seen {
-			seen[i] = Seen{Rebalance: partition.Rebalance{Step: uint32(i + 1), State: partition.RebalanceStart,
+		for range rapid.IntRange(1, 12).Draw(t, "steps") {
+			w.add(partition.Rebalance{State: partition.RebalanceStart,
 				Src: partition.Shard{Node: index.NodeID(node.Draw(t, "src"))},
-				Dst: partition.Shard{Node: index.NodeID(node.Draw(t, "dst"))}}, Wanted: true}
+				Dst: partition.Shard{Node: index.NodeID(node.Draw(t, "dst"))}}, Seen{})
 		}
 		for round := 0; ; round++ {
-			next := Advance(seen, b, false)
+			next := w.advance(b, "")
 			if len(next) > b.AtOnce {
 				t.Fatalf("%d at once", len(next))
 			}
 			for _, n := range next {
-				y := &seen[n.Step-1]
-				y.State = n.To
-				y.Allocated = n.To == partition.RebalancePending
-				if n.To == partition.RebalanceCatchup {
-					y.Allocated, y.Whole = true, true
-				}
+				w.steps[n.Step-1].State = n.To
+				w.seen[n.Step-1] = Seen{Allocated: true, Whole: n.To == partition.RebalanceCatchup}
 			}
 			sends, receives, over := map[index.NodeID]int{}, map[index.NodeID]int{}, 0
-			for _, y := range seen {
+			for _, y := range w.steps {
 				switch {
 				case y.State.Over():
 					over++
@@ -118,11 +156,11 @@ func TestAdvanceKeepsToBounds(t *testing.T) {
 					t.Fatalf("node %d sends %d and receives %d", n, sends[n], receives[n])
 				}
 			}
-			if over == len(seen) {
+			if over == len(w.steps) {
 				return
 			}
 			if len(next) == 0 || round > 100 {
-				t.Fatalf("it stands still: %+v", seen)
+				t.Fatalf("it stands still: %+v", w.steps)
 			}
 		}
 	})

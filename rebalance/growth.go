@@ -59,7 +59,7 @@ func (b *GrowthBounds) Over(s *Sizes) (bytes, rate float64) {
 // Growing decides which indexes are split by themselves, and which get fewer slices again. The zero value has
 // looked at nothing.
 type Growing struct {
-	overMS map[index.ID]int64 // since when each look has found a slice that is above its bounds
+	overMS map[index.ID]int64 // since when each look at which sizes were known has found a slice above its bounds
 	calm   map[index.ID]*calm // of indexes that have more slices than were asked for
 }
 
@@ -98,10 +98,15 @@ func (g *Growing) Look(nowMS int64, bounds GrowthBounds, all []Sizes, busy strin
 	waits = map[index.ID]string{}
 	for i := range all {
 		s := &all[i]
+		since, over := before[s.Index]
+		if !s.Known && over { // for a while: a copy is being filled, or its indexer is away
+			g.overMS[s.Index], waits[s.Index] = since, "some slice of it has no whole copy on an indexer that answers: "+
+				"nobody knows how large it is"
+			continue
+		}
 		if bytes, rate := bounds.Over(s); !s.Known || max(bytes, rate) <= 1 {
 			continue
 		}
-		since, over := before[s.Index]
 		if !over || since > nowMS {
 			since = nowMS
 		}

@@ -12,7 +12,7 @@ import (
 // its bytes, one copy at a time at each node.
 type leftRun struct {
 	work     []Work
-	seen     []Seen
+	steps    world
 	waits    []float64 // seconds of overhead that are still to come
 	got      []float64 // bytes
 	bounds   Bounds
@@ -21,16 +21,16 @@ type leftRun struct {
 }
 
 func (r *leftRun) tick(dt float64) (over bool) {
-	for _, t := range Advance(r.seen, r.bounds, false) {
-		r.seen[t.Step].State, r.work[t.Step].Begun = partition.RebalanceCatchup, true
-		if r.work[t.Step].Skipped {
-			r.seen[t.Step].State = partition.RebalanceGivenUp
+	for _, t := range r.steps.advance(r.bounds, "") {
+		y, w := &r.steps.steps[t.Step-1], &r.work[t.Step-1]
+		if y.State, w.Begun = partition.RebalanceCatchup, true; w.Skipped {
+			y.State = partition.RebalanceGivenUp
 		}
 	}
 	over = true
 	sending, receiving := map[index.NodeID]bool{}, map[index.NodeID]bool{}
-	for i := range r.seen {
-		y, w := &r.seen[i], &r.work[i]
+	for i := range r.steps.steps {
+		y, w := &r.steps.steps[i], &r.work[i]
 		over = over && y.State.Over()
 		if y.State != partition.RebalanceCatchup {
 			continue
@@ -87,12 +87,13 @@ func TestLeft(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &leftRun{work: c.work, bounds: c.bounds, overhead: 0.5, speed: speed,
+				steps: world{nodes: map[index.NodeID]SeenNode{}},
 				waits: make([]float64, len(c.work)), got: make([]float64, len(c.work))}
 			for i := range c.work {
 				r.waits[i] = r.overhead
-				r.seen = append(r.seen, Seen{Wanted: true, Lost: c.work[i].Lost, Rebalance: partition.Rebalance{Step: uint32(i),
-					State: partition.RebalanceStart, Src: partition.Shard{Node: c.work[i].Src},
-					Dst: partition.Shard{Node: c.work[i].Dst}}})
+				r.steps.nodes[c.work[i].Src] = SeenNode{Lost: c.work[i].Lost}
+				r.steps.add(partition.Rebalance{State: partition.RebalanceStart, Src: partition.Shard{Node: c.work[i].Src},
+					Dst: partition.Shard{Node: c.work[i].Dst}}, Seen{})
 			}
 			type said struct{ at, left float64 }
 			var all []said

@@ -37,8 +37,7 @@ func goldenAbsence(t testing.TB) *node {
 	n.now += 60_000
 	r := n.must(&StartRebalance{Cause: RepairCause, Sends: 8, Receives: 8, Steps: []partition.Rebalance{{Index: id,
 		Old: n.state.Topology(id).Copies[0].ID, Dst: partition.Shard{Node: 1}}}}).Number
-	n.must(&CancelRebalance{ID: r})
-	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalanceGivenUp})
+	n.must(&CancelRebalance{ID: r, Reason: "it can wait"})
 	n.must(&EndRebalance{ID: r})
 	n.stage(b, RestoreInPlace)
 	n.must(&FinishRestore{ID: "r1", Epoch: 9, Buckets: []FoundBucket{{Name: "b", UUID: "bu1", VBuckets: 4}}})

@@ -319,11 +319,10 @@ func checkLengths(most int, texts []string) *Rejection {
 // slice and replica, or two while one moves, and never two replicas of a slice, or two copies of one, on one node.
 // Copies that are leaving do not count.
 func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []partition.Copy) *Rejection {
-	type place struct {
-		slice index.SliceID
-		other uint8 // replica or node
-	}
-	seen, onNode := make(map[place]int, len(copies)), make(map[place]bool, len(copies))
+	const words = (int(index.MaxNodeID) + 1 + 63) / 64
+	each := int(replicas) + 1
+	seen, placed := make([]uint8, int(l.Partitions)*each), 0 // copies of each slice of each replica
+	onNode := make([][words]uint64, l.Partitions)            // the nodes that have a copy of each slice
 	for _, c := range copies {
 		if c.Slice >= index.SliceID(l.Partitions) || uint8(c.Replica) > replicas && c.State != partition.Leaving {
 			return reject(errcode.PlacementInconsistent, "slice %d of replica %d; the index has %d slices and replicas 0 to %d",
@@ -335,18 +334,22 @@ func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []part
 		if c.State == partition.Leaving {
 			continue
 		}
-		r, n := place{c.Slice, uint8(c.Replica)}, place{c.Slice, uint8(c.Node)}
-		if seen[r]++; seen[r] > 2 {
+		n := &seen[int(c.Slice)*each+int(c.Replica)]
+		switch *n++; *n {
+		case 1:
+			placed++
+		case 3:
 			return reject(errcode.PlacementInconsistent, "slice %d of replica %d is placed more than twice", c.Slice, c.Replica)
 		}
-		if onNode[n] {
+		word, bit := &onNode[c.Slice][c.Node/64], uint64(1)<<(c.Node%64)
+		if *word&bit != 0 {
 			return reject(errcode.PlacementInconsistent, "two copies of slice %d on node %d", c.Slice, c.Node)
 		}
-		onNode[n] = true
+		*word |= bit
 	}
-	if want := int(l.Partitions) * (int(replicas) + 1); len(seen) != want {
+	if placed != len(seen) {
 		return reject(errcode.PlacementInconsistent, "%d slices of replicas have a place; %d slices with %d replicas need %d",
-			len(seen), l.Partitions, replicas, want)
+			placed, l.Partitions, replicas, len(seen))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package statecontext
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"math"
@@ -91,7 +92,8 @@ const (
 )
 
 // StartRebalance begins one. Each step is checked against the state: a plan that was made of another placement is
-// refused as a whole. Rejections: RebalanceIsRunning, InvalidArgument, StalePlan.
+// refused as a whole. A repair while a repair is running is more steps of that one: a step that waits, for a bucket
+// whose KV is away, keeps nothing else from being made anew. Rejections: RebalanceRunning, InvalidArgument, StalePlan.
 type StartRebalance struct {
 	Cause           string
 	WallMS          int64
@@ -114,9 +116,16 @@ type StepRebalance struct {
 	Reason   string // with RebalanceGivenUp
 }
 
-// CancelRebalance lets a rebalance come to an end at once. A repair is then left alone for as long as the indexers may
-// be away before one begins. Rejection: UnknownRebalance.
-type CancelRebalance struct{ ID uint64 }
+// CancelRebalance lets a rebalance come to an end: steps that have not begun are given up with it, those that have are
+// the coordinator's to take back. A repair is then left alone for as long as the indexers may be away before one
+// begins. Rejection: UnknownRebalance.
+type CancelRebalance struct {
+	ID     uint64
+	Reason string // "" where somebody asked for it
+}
+
+// Cancelled is the reason of steps that are given up as somebody has cancelled their rebalance.
+const Cancelled = "cancelled"
 
 // EndRebalance ends one whose steps are all over. Rejections: UnknownRebalance, StepMismatch.
 type EndRebalance struct {
@@ -151,7 +160,9 @@ func (c *StepRebalance) append(dst []byte) []byte {
 	return appendString(append(appendUint(appendUint(dst, c.ID), uint64(c.Step)), byte(c.From), byte(c.To)), c.Reason)
 }
 
-func (c *CancelRebalance) append(dst []byte) []byte { return appendUint(dst, c.ID) }
+func (c *CancelRebalance) append(dst []byte) []byte {
+	return appendString(appendUint(dst, c.ID), c.Reason)
+}
 
 func (c *EndRebalance) append(dst []byte) []byte { return appendInt(appendUint(dst, c.ID), c.WallMS) }
 
@@ -175,7 +186,7 @@ func decodeRebalanceBody(k kind, d *decoder) Body {
 		return &StepRebalance{ID: d.uint(), Step: d.uint32(), From: partition.RebalanceState(d.byte()),
 			To: partition.RebalanceState(d.byte()), Reason: d.string()}
 	case kindCancelRebalance:
-		return &CancelRebalance{ID: d.uint()}
+		return &CancelRebalance{ID: d.uint(), Reason: d.string()}
 	case kindEndRebalance:
 		return &EndRebalance{ID: d.uint(), WallMS: d.int()}
 	case kindAlterIndex:
@@ -258,10 +269,10 @@ func (s *State) RebalanceUnderWay() *RebalanceJob {
 // RebalanceSteps returns the steps of the rebalance that is under way, by number.
 func (s *State) RebalanceSteps() iter.Seq[*partition.Rebalance] { return values(s.rebalances.steps) }
 
-// RebalancesOf lists the slices of an index that are changing their place (IM-4).
+// RebalancesOf lists the slices of an index that are changing their place, or are to (IM-4).
 func (s *State) RebalancesOf(id index.ID) (all []partition.Rebalance) {
 	for y := range s.RebalanceSteps() {
-		if y.Index == id {
+		if y.Index == id && !y.State.Over() {
 			all = append(all, *y)
 		}
 	}
@@ -280,46 +291,99 @@ func (t *tx) setStep(y partition.Rebalance) {
 }
 
 func (c *StartRebalance) apply(t *tx) *Rejection {
-	if r := t.s.RebalanceUnderWay(); r != nil {
-		return reject(errcode.RebalanceRunning, "rebalance %d (%s) is %s; wait for its end, or cancel it", r.ID, r.Cause,
-			r.Phase)
+	r := RebalanceJob{ID: t.s.rebalances.next, Phase: RebalanceRunning, Cause: c.Cause, StartedMS: t.calendar(c.WallMS),
+		Sends: c.Sends, Receives: c.Receives}
+	u := t.s.RebalanceUnderWay()
+	more := u != nil && u.Phase == RebalanceRunning && u.Cause == RepairCause && c.Cause == RepairCause
+	switch {
+	case more:
+		r = *u
+	case u != nil:
+		return reject(errcode.RebalanceRunning, "rebalance %d (%s) is %s; wait for its end, or cancel it", u.ID, u.Cause,
+			u.Phase)
 	}
-	if len(c.Steps) == 0 || len(c.Steps) > MaxRebalanceSteps || c.Sends == 0 || c.Receives == 0 {
+	if len(c.Steps) == 0 || len(c.Steps) > MaxRebalanceSteps-int(r.Steps) || c.Sends == 0 || c.Receives == 0 {
 		return reject(errcode.InvalidArgument, "a rebalance of %d steps with %d sends and %d receives at a time; "+
 			"want 1 to %d steps, and at least 1 of each",
-			len(c.Steps), c.Sends, c.Receives, MaxRebalanceSteps)
+			len(c.Steps), c.Sends, c.Receives, MaxRebalanceSteps-r.Steps)
 	}
 	if rejection := checkText("cause of a rebalance", c.Cause, MaxCauseBytes); rejection != nil {
 		return rejection
 	}
-	r := RebalanceJob{ID: t.s.rebalances.next, Phase: RebalanceRunning, Cause: c.Cause, StartedMS: t.calendar(c.WallMS),
-		Sends: c.Sends, Receives: c.Receives, Steps: uint32(len(c.Steps))}
-	t.s.rebalances.next++
-	type place struct {
-		index index.ID
-		slice index.SliceID
-		other uint16
-	}
-	seen := make(map[place]bool, 2*len(c.Steps))
+	taken := newTargets(&t.s, len(c.Steps))
 	for i := range c.Steps {
 		y := c.Steps[i]
-		y.Step, y.State, y.New, y.Timestamp, y.Reason = uint32(i+1), partition.RebalanceStart, 0, 0, ""
-		if rejection := t.s.fits(&y); rejection != nil {
+		r.Steps++
+		y.Step, y.State, y.New, y.Timestamp, y.Reason = r.Steps, partition.RebalanceStart, 0, 0, ""
+		if rejection := taken.fits(&y); rejection != nil {
 			return rejection
 		}
-		a, b := place{y.Index, y.Slice, uint16(y.Dst.Node)}, place{y.Index, y.Slice, 0x100 | uint16(y.Replica)}
-		if seen[a] || seen[b] {
+		if !taken.take(&y) {
 			return reject(errcode.InvalidArgument, "two steps put slice %d of index %d on node %d, or concern its replica %d",
 				y.Slice, y.Index, y.Dst.Node, y.Replica)
 		}
-		seen[a], seen[b] = true, true
 		r.Bytes += min(y.Bytes, math.MaxUint64-r.Bytes)
 		t.setStep(y)
+	}
+	if !more {
+		t.s.rebalances.next++
 	}
 	t.setRebalance(r)
 	t.forgetRebalances()
 	t.result.Number = r.ID
 	return nil
+}
+
+// targets are what the steps of a rebalance take: of each slice a node and a replica once.
+type targets struct {
+	s      *State
+	taken  map[target]bool
+	copies map[index.ID][][]partition.Copy // of indexes that steps concern, by slice
+}
+
+type target struct {
+	index index.ID
+	slice index.SliceID
+	other uint16 // a node, or a replica
+}
+
+// newTargets returns those that steps which are not over have taken, with room for more.
+func newTargets(s *State, more int) *targets {
+	p := &targets{s: s, taken: make(map[target]bool, 2*more), copies: map[index.ID][][]partition.Copy{}}
+	for y := range s.RebalanceSteps() {
+		if !y.State.Over() {
+			p.take(y)
+		}
+	}
+	return p
+}
+
+// take reports whether nobody had taken what a step takes.
+func (p *targets) take(y *partition.Rebalance) bool {
+	node, replica := target{y.Index, y.Slice, uint16(y.Dst.Node)}, target{y.Index, y.Slice, 0x100 | uint16(y.Replica)}
+	free := !p.taken[node] && !p.taken[replica]
+	p.taken[node], p.taken[replica] = true, true
+	return free
+}
+
+// fits is State.fits, for many steps of an index.
+func (p *targets) fits(y *partition.Rebalance) *Rejection {
+	x := p.s.Index(y.Index)
+	if x == nil {
+		return p.s.fits(y, nil)
+	}
+	bySlice, has := p.copies[y.Index]
+	if !has {
+		bySlice = make([][]partition.Copy, x.Topology.Layout.Partitions)
+		for _, o := range x.Topology.Copies {
+			bySlice[o.Slice] = append(bySlice[o.Slice], o)
+		}
+		p.copies[y.Index] = bySlice
+	}
+	if int(y.Slice) >= len(bySlice) {
+		return p.s.fits(y, nil)
+	}
+	return p.s.fits(y, bySlice[y.Slice])
 }
 
 // forgetRebalances drops the oldest of those that are over.
@@ -331,8 +395,8 @@ func (t *tx) forgetRebalances() {
 }
 
 // fits reports whether a step can be begun: its old copy is where it says and has no other beside it, and its target
-// has no copy of the slice.
-func (s *State) fits(y *partition.Rebalance) *Rejection {
+// has no copy of the slice. Of copies those of the slice count.
+func (s *State) fits(y *partition.Rebalance, copies []partition.Copy) *Rejection {
 	x := s.Index(y.Index)
 	switch {
 	case x == nil || x.Definition.State == index.Dropping:
@@ -344,8 +408,8 @@ func (s *State) fits(y *partition.Rebalance) *Rejection {
 		return reject(errcode.StalePlan, "node %d is not registered", y.Dst.Node)
 	}
 	var old *partition.Copy
-	for i := range x.Topology.Copies {
-		o := &x.Topology.Copies[i]
+	for i := range copies {
+		o := &copies[i]
 		if o.Slice != y.Slice || o.State == partition.Leaving {
 			continue
 		}
@@ -455,8 +519,8 @@ func (t *tx) newCopy(y *partition.Rebalance) (*Index, int, *Rejection) {
 	if rejection != nil {
 		return nil, 0, rejection
 	}
-	at := slices.IndexFunc(x.Topology.Copies, func(o partition.Copy) bool { return o.ID == y.New })
-	if at < 0 || x.Topology.Copies[at].State == partition.Leaving {
+	at, is := x.Topology.Place(y.New)
+	if !is || x.Topology.Copies[at].State == partition.Leaving {
 		return nil, 0, reject(errcode.UnknownCopy, "index %d (%s) has no copy %d any more", x.Definition.ID,
 			x.Definition.Name, y.New)
 	}
@@ -472,7 +536,11 @@ func (t *tx) stepPending(id uint64, y *partition.Rebalance) *Rejection {
 	if t.s.rebalances.going[y.Dst.Node] {
 		return reject(errcode.StalePlan, "node %d is to leave", y.Dst.Node)
 	}
-	if rejection := t.s.fits(y); rejection != nil {
+	var copies []partition.Copy
+	if x := t.s.Index(y.Index); x != nil {
+		copies = slices.Collect(x.Topology.Of(y.Slice))
+	}
+	if rejection := t.s.fits(y, copies); rejection != nil {
 		return rejection
 	}
 	if rejection := t.s.checkNew([]Placement{{Slice: y.Slice, Replica: y.Replica, Node: y.Dst.Node}}); rejection != nil {
@@ -500,11 +568,8 @@ func (t *tx) stepPending(id uint64, y *partition.Rebalance) *Rejection {
 // takeOut lets the old copy leave.
 func (t *tx) takeOut(p *Index, y *partition.Rebalance) *Rejection {
 	x := *p
-	at := slices.IndexFunc(x.Topology.Copies, func(o partition.Copy) bool {
-		return o.ID == y.Old &&
-			o.State != partition.Leaving
-	})
-	if at < 0 {
+	at, is := x.Topology.Place(y.Old)
+	if !is || x.Topology.Copies[at].State == partition.Leaving {
 		return nil // its node was removed
 	}
 	x.Topology.Copies = slices.Clone(x.Topology.Copies)
@@ -546,8 +611,16 @@ func (c *CancelRebalance) apply(t *tx) *Rejection {
 	if r.Cause == RepairCause {
 		t.restRepairs()
 	}
-	next := *r
-	next.Phase = RebalanceCancelling
+	next, reason := *r, cutReason(cmp.Or(c.Reason, Cancelled))
+	next.Phase, next.Reason = RebalanceCancelling, cmp.Or(next.Reason, reason)
+	for _, y := range slices.Collect(t.s.RebalanceSteps()) {
+		if y.State == partition.RebalanceStart {
+			gone := *y
+			gone.State, gone.Reason = partition.RebalanceGivenUp, reason
+			next.GivenUp++
+			t.setStep(gone)
+		}
+	}
 	t.setRebalance(next)
 	return nil
 }
@@ -557,13 +630,12 @@ func (c *EndRebalance) apply(t *tx) *Rejection {
 	if rejection != nil {
 		return rejection
 	}
-	idle := uint32(0) // given up as there is nothing to be moved: the index was dropped, or its split has ended
+	idle := uint32(0) // given up as there is nothing to be moved
 	for y := range t.s.RebalanceSteps() {
 		if !y.State.Over() {
 			return reject(errcode.StepMismatch, "step %d of rebalance %d is in state %s", y.Step, r.ID, y.State)
 		}
-		if x := t.s.Index(y.Index); y.State == partition.RebalanceGivenUp &&
-			(x == nil || x.Definition.State == index.Dropping) {
+		if y.State == partition.RebalanceGivenUp && t.s.nothingOf(y.Index) {
 			idle++
 		}
 	}
@@ -581,6 +653,17 @@ func (c *EndRebalance) apply(t *tx) *Rejection {
 	t.owned.steps = true
 	t.setRebalance(next)
 	return nil
+}
+
+// nothingOf reports whether nothing of an index is left to be moved: it was dropped, its split has ended, or its bucket
+// was deleted.
+func (s *State) nothingOf(id index.ID) bool {
+	x := s.Index(id)
+	if x == nil || x.Definition.State == index.Dropping {
+		return true
+	}
+	b := s.Bucket(x.Definition.Bucket)
+	return b != nil && b.Gone
 }
 
 func (c *SetIndexerGoing) apply(t *tx) *Rejection {

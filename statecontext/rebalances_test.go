@@ -80,6 +80,9 @@ func TestRebalance(t *testing.T) {
 		t.Fatalf("step %+v, copy %+v", y, c)
 	}
 	n.refuse(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{1}}, errcode.RebalanceRunning)
+	if len(n.state.RebalancesOf(id)) != 1 {
+		t.Fatal("the topology lists no rebalance")
+	}
 	n.allocate(id, y.New)
 	n.must(move(partition.RebalancePending, partition.RebalanceCatchup))
 	n.must(move(partition.RebalanceCatchup, partition.RebalanceDone))
@@ -87,8 +90,8 @@ func TestRebalance(t *testing.T) {
 		t.Fatalf("the old copy is %+v", c)
 	}
 	n.refuse(move(partition.RebalanceDone, partition.RebalanceGivenUp), errcode.StepMismatch)
-	if len(n.state.RebalancesOf(id)) != 1 {
-		t.Fatal("the topology lists no rebalance")
+	if len(n.state.RebalancesOf(id)) != 0 || n.state.MaySplit(n.state.Definition(id)) != nil {
+		t.Fatal("what has been done still keeps the index from other things")
 	}
 	n.must(&EndRebalance{ID: r})
 	got := n.state.Rebalance(r)
@@ -114,17 +117,69 @@ func TestRebalanceIsCancelled(t *testing.T) {
 	}
 	r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: steps}).Number
 	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
+	n.must(&CancelRebalance{ID: r, Reason: "others come first"})
+	if y := n.steps()[1]; y.State != partition.RebalanceGivenUp || y.Reason != "others come first" ||
+		n.steps()[0].State != partition.RebalancePending || n.state.Rebalance(r).GivenUp != 1 {
+		t.Fatalf("steps %+v", n.steps())
+	}
 	n.must(&CancelRebalance{ID: r})
-	n.refuse(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceStart, To: partition.RebalancePending},
-		errcode.StateMismatch)
 	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalancePending, To: partition.RebalanceGivenUp,
 		Reason: "cancelled"})
-	n.must(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceStart, To: partition.RebalanceGivenUp})
 	if copies := n.state.Topology(a).Copies; len(copies) != 1 || copies[0].Node != 0 {
 		t.Fatalf("copies %+v", copies)
 	}
 	n.must(&EndRebalance{ID: r})
-	if got := n.state.Rebalance(r); got.Phase != RebalanceCancelled || got.GivenUp != 2 || got.Reason != "cancelled" {
+	if got := n.state.Rebalance(r); got.Phase != RebalanceCancelled || got.GivenUp != 2 ||
+		got.Reason != "others come first" {
+		t.Fatalf("%+v", got)
+	}
+}
+
+// Copies that are lost while others are made anew are more steps of the repair that is running: what it waits for holds
+// nothing else up. None of them takes what a step has taken that is not over.
+func TestRepairTakesMore(t *testing.T) {
+	n := cluster(t)
+	a, b := n.must(create("a", 1, 0, 1)).Index, n.must(create("b", 0, 1)).Index
+	n.ready(a)
+	n.ready(b)
+	to := n.third()
+	of := func(id index.ID, copy int, to index.NodeID) *StartRebalance {
+		c := n.state.Topology(id).Copies[copy]
+		return &StartRebalance{Cause: RepairCause, Sends: 8, Receives: 8, Steps: []partition.Rebalance{{Index: id,
+			Slice: c.Slice, Replica: c.Replica, Old: c.ID, Src: partition.Shard{Node: c.Node}, Dst: partition.Shard{Node: to},
+			Bytes: 5}}}
+	}
+	r := n.must(of(a, 0, to)).Number
+	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
+	n.refuse(of(a, 1, to), errcode.StalePlan) // the new copy is there already
+	n.refuse(of(b, 0, 9), errcode.StalePlan)  // there is no such node
+	if got := n.must(of(b, 0, to)).Number; got != r {
+		t.Fatalf("rebalance %d, want more of %d", got, r)
+	}
+	n.refuse(of(b, 0, 0), errcode.InvalidArgument) // it is to move already
+	other := of(b, 0, 0)
+	other.Cause = "an operator"
+	n.refuse(other, errcode.RebalanceRunning)
+	n.must(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceStart, To: partition.RebalancePending})
+	if j := n.state.Rebalance(r); j.Steps != 2 || j.Bytes != 10 || n.steps()[1].State != partition.RebalancePending {
+		t.Fatalf("%+v, steps %+v", j, n.steps())
+	}
+	n.must(&CancelRebalance{ID: r})
+	n.refuse(of(b, 0, 0), errcode.RebalanceRunning)
+}
+
+// A rebalance of which all that was given up is of a bucket that was deleted is done.
+func TestRebalanceOfABucketThatGoes(t *testing.T) {
+	n := cluster(t)
+	id := n.must(create("x", 0, 0)).Index
+	n.ready(id)
+	c := n.state.Topology(id).Copies[0]
+	r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: []partition.Rebalance{{Index: id, Old: c.ID,
+		Dst: partition.Shard{Node: n.third()}}}}).Number
+	n.must(&BucketGone{Name: "b", UUID: n.state.Bucket("b").UUID})
+	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalanceGivenUp, Reason: "gone"})
+	n.must(&EndRebalance{ID: r})
+	if got := n.state.Rebalance(r); got.Phase != RebalanceFinished || got.Reason != "gone" {
 		t.Fatalf("%+v", got)
 	}
 }
@@ -367,8 +422,6 @@ func TestAlterIndexStartsARebalance(t *testing.T) {
 		t.Fatalf("%+v, rebalance %+v, definition %+v", res, r, n.state.Definition(id))
 	}
 	n.must(&CancelRebalance{ID: r.ID})
-	n.must(&StepRebalance{ID: r.ID, Step: 1, Reason: "why",
-		From: partition.RebalanceStart, To: partition.RebalanceGivenUp})
 	n.must(&EndRebalance{ID: r.ID})
 	alter.Nodes, alter.Start.Steps[0].Old = []string{"u3"}, 99
 	n.refuse(alter, errcode.IndexChanged)

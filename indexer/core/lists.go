@@ -36,23 +36,35 @@ func Placed(d *wire.Definitions, node index.NodeID) map[index.CopyID]Wanted {
 		if def == nil || buckets[def.Bucket] == nil {
 			continue
 		}
+		holders := holdersHere(&t, node)
 		for _, c := range t.Copies {
-			if c.Node == node && c.State != partition.Leaving {
-				all[c.ID] = Wanted{c, def, buckets[def.Bucket], othersWith(&t, &c, def)}
+			if c.Node != node || c.State == partition.Leaving {
+				continue
 			}
+			w := Wanted{Copy: c, Index: def, Bucket: buckets[def.Bucket]}
+			if def.State == index.Maintenance {
+				w.Others = slices.DeleteFunc(slices.Clone(holders[c.Slice]), func(n index.NodeID) bool { return n == node })
+			}
+			all[c.ID] = w
 		}
 	}
 	return all
 }
 
-// othersWith lists the other nodes that have the slice of a copy, as far as its index is ready.
-func othersWith(t *partition.Topology, c *partition.Copy, def *index.Definition) (nodes []index.NodeID) {
-	for _, o := range t.Copies {
-		if def.State == index.Maintenance && o.Slice == c.Slice && o.Node != c.Node && o.State == partition.Allocated {
-			nodes = append(nodes, o.Node)
+// holdersHere lists the nodes that have each slice of an index of which a node has a copy.
+func holdersHere(t *partition.Topology, node index.NodeID) map[index.SliceID][]index.NodeID {
+	holders := map[index.SliceID][]index.NodeID{}
+	for _, c := range t.Copies {
+		if c.Node == node {
+			holders[c.Slice] = nil
 		}
 	}
-	return nodes
+	for _, c := range t.Copies {
+		if nodes, here := holders[c.Slice]; here && c.State == partition.Allocated {
+			holders[c.Slice] = append(nodes, c.Node)
+		}
+	}
+	return holders
 }
 
 // Lists is what a node knows of definitions. The zero value is of a node that has heard of none.

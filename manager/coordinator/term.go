@@ -149,6 +149,11 @@ func (t *term) carryOut(effects []core.Effect) (anew bool) {
 				_ = t.post(t.ctx, t.split(t.ctx, e)) // the term is over: nobody to tell
 				return nil
 			})
+		case core.PlanRepair:
+			t.group.Go(func() error {
+				_ = t.post(t.ctx, e.Plan()) // the term is over: nobody to tell
+				return nil
+			})
 		case core.Wake:
 			t.pace.Reset(e.After)
 		case core.Anew:

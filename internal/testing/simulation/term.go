@@ -66,6 +66,8 @@ func (t *term) carryOut(effects []core.Effect) {
 			t.proposals = append(t.proposals, e)
 		case core.BeginSplit:
 			t.splits = append(t.splits, e)
+		case core.PlanRepair:
+			t.arrive(e.Plan())
 		}
 		t.gate.Do(e)
 	}

@@ -28,6 +28,8 @@ type terms struct {
 	shown *Status
 	notes []*statecontext.NoteAbsences
 	began []*statecontext.StartRebalance
+	// exact says which copies are; nil: indexers say nothing of copies.
+	exact func(partition.Copy) bool
 }
 
 // indexersOf is a state of so many indexers, each with a slice of one index that is READY.
@@ -76,6 +78,8 @@ func (s *terms) carryOut(effects []Effect) {
 				}
 				follows = append(follows, in)
 			}
+		case PlanRepair:
+			follows = append(follows, e.Plan())
 		case Propose:
 			switch c := e.Body.(type) {
 			case *statecontext.NoteAbsences:
@@ -111,7 +115,22 @@ func (s *terms) step(in Input) {
 func (s *terms) report(n index.NodeID) *wire.IndexerReport {
 	s.sent[n]++
 	i := s.state.state.Indexer(n)
-	return &wire.IndexerReport{Node: n, UUID: i.UUID, BootID: i.BootID, Sequence: s.sent[n]}
+	r := &wire.IndexerReport{Node: n, UUID: i.UUID, BootID: i.BootID, Sequence: s.sent[n]}
+	if s.exact == nil {
+		return r
+	}
+	r.Revision = s.state.state.DefinitionsRevision()
+	for x := range s.state.state.Indexes() {
+		b := s.state.state.Bucket(x.Definition.Bucket)
+		for _, c := range x.Topology.Copies {
+			if c.Node == n {
+				told := wire.CopyReport{Copy: c.ID, Index: x.Definition.ID, Ready: s.exact(c)}
+				told.Held.Generation, told.Held.RollbackID, told.Held.Number = b.Generation, b.Stability.RollbackID, 1
+				r.Copies = append(r.Copies, told)
+			}
+		}
+	}
+	return r
 }
 
 // pass lets time pass, in which indexers report that are there.

@@ -38,11 +38,17 @@ func (l *scene) placedIndex(nodes []rebalance.Node, x *statecontext.Index) rebal
 	d := &x.Definition
 	p := rebalance.Index{ID: d.ID, Bucket: d.Bucket, Name: d.Name, Slices: int(x.Topology.Layout.Partitions),
 		Replicas: int(d.Replicas), Nodes: Named(nodes, d.Nodes)}
+	each := p.Replicas + 1
+	placed := make([]bool, p.Slices*each)
 	for _, c := range x.Topology.Copies {
-		if c.State == partition.Leaving || slices.ContainsFunc(p.Copies,
-			func(o rebalance.Copy) bool { return o.Slice == c.Slice && o.Replica == c.Replica }) {
+		if c.State == partition.Leaving {
 			continue
 		}
+		at := &placed[int(c.Slice)*each+int(c.Replica)]
+		if *at {
+			continue
+		}
+		*at = true
 		o := rebalance.Copy{ID: c.ID, Slice: c.Slice, Replica: c.Replica, Node: c.Node}
 		if n := l.components.indexers[c.Node]; n != nil {
 			o.Bytes = int64(n.copies[c.ID].Bytes)

@@ -56,12 +56,13 @@ func (l *lives) stepIndexes() {
 		b.nearly = false
 	}
 	var ready []readied
+	moves := l.moves()
 	for _, id := range l.unsettled {
 		x := l.now.state.Index(id)
 		if x == nil || l.isFlying(indexKey(id)) {
 			continue
 		}
-		f := l.facts(x)
+		f := l.facts(x, moves)
 		s := lifecycle.Next(&f)
 		if b := l.buckets.byName[x.Definition.Bucket]; b != nil && s.Nearly {
 			b.nearly = true
@@ -115,8 +116,21 @@ func (l *lives) forgetCopies(x *statecontext.Index) {
 	}
 }
 
+// moves are the new copies of steps of a rebalance, of which the host of the old one lives: the step is given up when
+// the new one's stays away, and nothing else is lost.
+func (l *lives) moves() map[index.CopyID]bool {
+	moves := map[index.CopyID]bool{}
+	for y := range l.now.state.RebalanceSteps() {
+		n := l.components.indexers[y.Src.Node]
+		if y.New != 0 && !y.State.Over() && n != nil && l.life(&n.component) != liveness.Offline {
+			moves[y.New] = true
+		}
+	}
+	return moves
+}
+
 // facts gathers what is known of an index.
-func (l *lives) facts(x *statecontext.Index) lifecycle.Facts {
+func (l *lives) facts(x *statecontext.Index, moves map[index.CopyID]bool) lifecycle.Facts {
 	d := &x.Definition
 	f := lifecycle.Facts{State: d.State, CannotEvaluate: d.CannotEvaluate(), Waits: x.Waits(), Modified: d.ModifiedCAS,
 		PlacedAt: x.PlacedCAS,
@@ -124,7 +138,7 @@ func (l *lives) facts(x *statecontext.Index) lifecycle.Facts {
 	for _, c := range x.Topology.Copies {
 		// what leaves an index that stays is no part of its life
 		if c.State != partition.Leaving || d.State == index.Dropping {
-			f.Copies = append(f.Copies, l.copyFacts(x, c))
+			f.Copies = append(f.Copies, l.copyFacts(x, c, moves[c.ID]))
 		}
 	}
 	if b := l.now.state.Bucket(d.Bucket); b != nil && !b.Gone && b.Rollback == nil && b.UUID == d.BucketUUID {
@@ -137,8 +151,8 @@ func (l *lives) facts(x *statecontext.Index) lifecycle.Facts {
 	return f
 }
 
-func (l *lives) copyFacts(x *statecontext.Index, c partition.Copy) lifecycle.Copy {
-	f := lifecycle.Copy{Copy: c}
+func (l *lives) copyFacts(x *statecontext.Index, c partition.Copy, moves bool) lifecycle.Copy {
+	f := lifecycle.Copy{Copy: c, Moves: moves}
 	n := l.components.indexers[c.Node]
 	if n == nil {
 		return f

@@ -47,6 +47,8 @@ type (
 		rebalance.Split
 		IfModified uint64
 	}
+	// PlanRepair has it planned where copies go that were lost, which may take long; RepairPlanned comes back.
+	PlanRepair struct{ Cluster *rebalance.Cluster }
 	// Wake asks for the input Woken after a time that is shorter than a tick.
 	Wake struct{ After time.Duration }
 	// Describe has the definitions of a state kept, so that changes since it can be told.
@@ -78,6 +80,7 @@ func (Close) effect()      {}
 func (Tell) effect()       {}
 func (Propose) effect()    {}
 func (BeginSplit) effect() {}
+func (PlanRepair) effect() {}
 func (Wake) effect()       {}
 func (Describe) effect()   {}
 func (Show) effect()       {}
@@ -263,4 +266,10 @@ func (a answer[T]) Deliver(present func(Receiver) wire.Fence) {
 		*a.fence = present(a.of)
 	}
 	a.to <- a.v
+}
+
+// Plan makes the plan. It waits for nobody.
+func (e PlanRepair) Plan() *RepairPlanned {
+	p, err := rebalance.Make(e.Cluster, rebalance.Options{Receives: repairReceives, Sends: repairReceives})
+	return &RepairPlanned{Plan: p, Err: err}
 }

@@ -152,6 +152,12 @@ type SplitTried struct {
 	Err   error
 }
 
+// RepairPlanned answers PlanRepair.
+type RepairPlanned struct {
+	Plan *rebalance.Plan
+	Err  error
+}
+
 // Requests of whoever serves users. Reply has room for the answer, which may come in a later step for Stabilize only.
 type (
 	// Stabilize is a scan that waits for a stability timestamp at or above Need.
@@ -249,6 +255,7 @@ func (*RolledBack) input()        {}
 func (*OrphansDropped) input()    {}
 func (*Proposed) input()          {}
 func (*SplitTried) input()        {}
+func (*RepairPlanned) input()     {}
 func (*Stabilize) input()         {}
 func (*ViewQuery) input()         {}
 func (*CopiesQuery) input()       {}

@@ -1,9 +1,10 @@
 package core
 
 import (
+	"errors"
 	"fmt"
-	"slices"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/liveness"
 	"tidemark/partition"
@@ -14,9 +15,10 @@ import (
 // moves are the steps of the rebalance that is under way, and repairs.
 type moves struct {
 	*scene
-	atMS   int64
-	failMS int64 // before when no repair is planned anew
-	come   come
+	atMS     int64
+	failMS   int64 // before when no repair is planned anew
+	planning bool  // a repair
+	come     come
 }
 
 // come is how much of copies that are being filled has come, at the most so far: what files bring and what is behind
@@ -52,13 +54,11 @@ func (l *moves) step() {
 	if l.repair(r); r == nil {
 		return
 	}
-	var seen []rebalance.Seen
+	over := true
 	for y := range l.now.state.RebalanceSteps() {
-		if !y.State.Over() {
-			seen = append(seen, l.see(y))
-		}
+		over = over && y.State.Over()
 	}
-	if len(seen) == 0 {
+	if over {
 		l.propose("rebalance", &statecontext.EndRebalance{ID: r.ID, WallMS: l.wallMS},
 			func(_ statecontext.Result, err error) {
 				if err == nil {
@@ -69,7 +69,11 @@ func (l *moves) step() {
 	}
 	bounds := rebalance.Bounds{Sends: int(r.Sends), Receives: int(r.Receives),
 		Patience: l.settings.BuildPatience.Milliseconds(), AtOnce: stepsAtOnce}
-	for _, t := range rebalance.Advance(seen, bounds, r.Phase == statecontext.RebalanceCancelling) {
+	cancelled := ""
+	if r.Phase == statecontext.RebalanceCancelling {
+		cancelled = r.Reason
+	}
+	for _, t := range rebalance.Advance(l.now.state.RebalanceSteps(), l.see, l.seeNode, bounds, cancelled) {
 		l.propose(fmt.Sprintf("rebalance/%d", t.Step), &statecontext.StepRebalance{ID: r.ID, Step: t.Step, From: t.From,
 			To: t.To, Reason: t.Reason}, nil)
 	}
@@ -78,26 +82,33 @@ func (l *moves) step() {
 // stepsAtOnce bounds the proposals of the duty, so that others have room.
 const stepsAtOnce = MaxProposals / 2
 
+// seeNode returns what is known of a node that steps concern.
+func (l *moves) seeNode(node index.NodeID) rebalance.SeenNode {
+	i, away := l.now.state.Indexer(node), l.awayFor(node)
+	return rebalance.SeenNode{Away: away, Lost: i == nil || i.Evicting || away > 0}
+}
+
 // see gathers what is known of a step.
-func (l *moves) see(y *partition.Rebalance) rebalance.Seen {
-	src := l.now.state.Indexer(y.Src.Node)
-	e := rebalance.Seen{Rebalance: *y, Away: l.awayFor(y.Dst.Node), Lost: src == nil || src.Evicting ||
-		l.awayFor(y.Src.Node) > 0}
+func (l *moves) see(y *partition.Rebalance) (e rebalance.Seen) {
 	x := l.now.state.Index(y.Index)
-	if x == nil || x.Definition.State == index.Dropping {
+	switch {
+	case x == nil || x.Definition.State == index.Dropping:
+		e.Gone = "the index was dropped, or a split has replaced it"
+		return e
+	case BucketGone(l.now.state, &x.Definition):
+		e.Gone = fmt.Sprintf("bucket %s was deleted", x.Definition.Bucket)
+		return e
+	case y.State == partition.RebalanceStart:
+		e.Lacks = l.lacks(x, y)
 		return e
 	}
-	if y.State == partition.RebalanceStart {
-		e.Wanted, e.Lacks = true, l.lacks(x, y)
-		return e
-	}
-	at := slices.IndexFunc(x.Topology.Copies, func(o partition.Copy) bool { return o.ID == y.New })
-	if i := l.now.state.Indexer(y.Dst.Node); at < 0 || i == nil || i.Evicting ||
-		BucketGone(l.now.state, &x.Definition) {
+	at, is := x.Topology.Place(y.New)
+	if i := l.now.state.Indexer(y.Dst.Node); !is || i == nil || i.Evicting {
+		e.Gone = fmt.Sprintf("node %d, to which the copy was to go, was removed, or is being removed", y.Dst.Node)
 		return e
 	}
 	c := x.Topology.Copies[at]
-	e.Wanted, e.Allocated = true, c.State == partition.Allocated
+	e.Allocated = c.State == partition.Allocated
 	n, b := l.components.indexers[c.Node], l.now.state.Bucket(x.Definition.Bucket)
 	e.Whole = l.whole(x, c) && l.life(&n.component) == liveness.Active && (b == nil || b.Rollback == nil)
 	return e
@@ -105,56 +116,67 @@ func (l *moves) see(y *partition.Rebalance) rebalance.Seen {
 
 // lacks says why a step that has not begun never will.
 func (l *moves) lacks(x *statecontext.Index, y *partition.Rebalance) string {
-	switch old := slices.IndexFunc(x.Topology.Copies, func(o partition.Copy) bool {
-		return o.ID == y.Old &&
-			o.State != partition.Leaving
-	}); {
-	case l.now.state.Indexer(y.Dst.Node) == nil:
+	at, is := x.Topology.Place(y.Old)
+	switch i := l.now.state.Indexer(y.Dst.Node); {
+	case i == nil:
 		return fmt.Sprintf("node %d was removed", y.Dst.Node)
-	case l.now.state.Indexer(y.Dst.Node).Evicting:
+	case i.Evicting:
 		return fmt.Sprintf("node %d is being removed", y.Dst.Node)
 	case l.now.state.Going(y.Dst.Node):
 		return fmt.Sprintf("node %d is to leave", y.Dst.Node)
-	case BucketGone(l.now.state, &x.Definition):
-		return fmt.Sprintf("bucket %s was deleted", x.Definition.Bucket)
-	case old < 0:
+	case !is || x.Topology.Copies[at].State == partition.Leaving:
 		return fmt.Sprintf("copy %d is gone", y.Old)
-	case slices.ContainsFunc(x.Topology.Copies, func(o partition.Copy) bool {
-		return o.Slice == y.Slice && o.Node == y.Dst.Node && o.State != partition.Leaving
-	}):
-		return fmt.Sprintf("node %d has a copy of that slice by now", y.Dst.Node)
+	}
+	for o := range x.Topology.Of(y.Slice) {
+		if o.Node == y.Dst.Node && o.State != partition.Leaving {
+			return fmt.Sprintf("node %d has a copy of that slice by now", y.Dst.Node)
+		}
 	}
 	return ""
 }
 
-// repair begins a rebalance where an indexer has been away for longer than it may: what it held is made anew elsewhere,
-// and nothing else moves. When it comes back, what has been made anew meanwhile is dropped there. Another rebalance
-// that is under way, r, is cancelled for that, unless it makes anew what was lost: it may go on for hours.
+// repair has a rebalance planned where an indexer has been away for longer than it may: what it held is made anew
+// elsewhere, and nothing else moves. When it comes back, what has been made anew meanwhile is dropped there. r is the
+// rebalance that is under way.
 func (l *moves) repair(r *statecontext.RebalanceJob) {
-	if l.nowMS < l.failMS || r != nil && (r.Cause == statecontext.RepairCause ||
-		r.Phase != statecontext.RebalanceRunning) || !l.mayPropose("rebalance") {
+	if l.planning || l.nowMS < l.failMS || r != nil && r.Phase != statecontext.RebalanceRunning ||
+		!l.mayPropose("rebalance") {
 		return
 	}
-	lost := l.lost()
-	if len(lost) == 0 {
+	if lost := l.lost(); len(lost) == 0 || !l.lacking(lost) {
+		return
+	}
+	l.planning = true
+	l.do(PlanRepair{Cluster: l.cluster(nil)})
+}
+
+// planned begins what was planned, but for what is under way already: as a rebalance, as more steps of the repair that
+// is running, or, where another rebalance is, which may go on for hours, by cancelling that first.
+func (l *moves) planned(in *RepairPlanned) {
+	l.planning = false
+	r, lost := l.now.newest.RebalanceUnderWay(), l.lost()
+	if in.Err != nil {
+		l.log.Error("copies that were lost cannot be placed anew", "error", in.Err)
+		l.failMS = l.nowMS + rebalanceRest
 		return
 	}
 	start := &statecontext.StartRebalance{Cause: statecontext.RepairCause, WallMS: l.wallMS, Sends: repairReceives,
-		Receives: repairReceives, Steps: l.lostSteps(lost)}
+		Receives: repairReceives, Steps: l.lostSteps(in.Plan, lost)}
 	if len(start.Steps) == 0 { // too few nodes live, or all of it is under way
 		l.failMS = l.nowMS + rebalanceRest
 		return
 	}
 	failed := func(_ statecontext.Result, err error) {
-		if err != nil {
+		if err != nil && !errors.Is(err, errcode.StalePlan) { // which is planned anew at once
 			l.failMS = l.nowMS + rebalanceRest
 		}
 	}
 	away := l.settings.RepairAfter
-	if r != nil {
+	if r != nil && r.Cause != statecontext.RepairCause {
 		l.log.Warn("a rebalance is cancelled, as copies that were lost come first; begin it again afterwards", "rebalance",
 			r.ID, "cause", r.Cause, "copies", len(start.Steps), "after", away)
-		l.propose("rebalance", &statecontext.CancelRebalance{ID: r.ID}, failed)
+		l.propose("rebalance", &statecontext.CancelRebalance{ID: r.ID, Reason: "cancelled, as copies that were lost come " +
+			"first; begin it again afterwards"}, failed)
 		return
 	}
 	l.log.Warn("copies that were lost are made anew", "indexers", len(lost), "copies", len(start.Steps), "after", away)
@@ -172,20 +194,53 @@ func (l *moves) lost() map[index.NodeID]bool {
 	return lost
 }
 
-// lostSteps are what makes anew what indexers held, but for what the rebalance that is under way does already.
-func (l *moves) lostSteps(lost map[index.NodeID]bool) []partition.Rebalance {
-	p, err := rebalance.Make(l.cluster(nil), rebalance.Options{Receives: repairReceives, Sends: repairReceives})
-	if err != nil {
-		l.log.Error("copies that were lost cannot be placed anew", "error", err)
-		return nil
+// lacking reports whether some copy of a lost indexer is not being made anew.
+func (l *moves) lacking(lost map[index.NodeID]bool) bool {
+	u := l.underWay()
+	for x := range l.now.newest.Indexes() {
+		if x.Definition.State == index.Dropping || BucketGone(l.now.newest, &x.Definition) {
+			continue
+		}
+		for _, c := range x.Topology.Copies {
+			if lost[c.Node] && c.State != partition.Leaving && !u.moving[c.ID] {
+				return true
+			}
+		}
 	}
-	moving := map[index.CopyID]bool{}
-	for y := range l.now.state.RebalanceSteps() {
-		moving[y.Old] = moving[y.Old] || !y.State.Over()
+	return false
+}
+
+// taken is what the steps have that are not over.
+type taken struct {
+	moving  map[index.CopyID]bool // copies that leave their place
+	targets map[slicePlace]bool
+}
+
+type slicePlace struct {
+	index index.ID
+	slice index.SliceID
+	node  index.NodeID
+}
+
+func (l *moves) underWay() taken {
+	u := taken{map[index.CopyID]bool{}, map[slicePlace]bool{}}
+	for y := range l.now.newest.RebalanceSteps() {
+		if !y.State.Over() {
+			u.moving[y.Old], u.targets[slicePlace{y.Index, y.Slice, y.Dst.Node}] = true, true
+		}
 	}
-	// What is left is begun with the next one, when this is over.
+	return u
+}
+
+// lostSteps are the steps of a plan that make anew what indexers held, but for what the rebalance that is under way
+// does already. The plan does not know where the copies come that are under way: who cannot have two of a slice gets
+// the second one when the first is there.
+func (l *moves) lostSteps(p *rebalance.Plan, lost map[index.NodeID]bool) []partition.Rebalance {
+	u := l.underWay()
+	// What is left is begun when there is room.
 	steps, _ := Begun(p, func(y *rebalance.Step) bool {
-		return y.Kind == rebalance.Repair && lost[*y.From] && !moving[y.Old]
+		return y.Kind == rebalance.Repair && lost[*y.From] && !u.moving[y.Old] &&
+			!u.targets[slicePlace{y.Index, y.Slice, y.To}]
 	})
 	return steps
 }

@@ -1,9 +1,12 @@
 package core
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"tidemark/index"
+	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
 	"tidemark/wire"
@@ -55,5 +58,75 @@ func TestFilled(t *testing.T) {
 		if got := filled(c.is); got != c.want {
 			t.Errorf("%+v: %v, want %v", c.is, got, c.want)
 		}
+	}
+}
+
+// TestARepairThatWaitsHoldsNoneUp: a copy of a bucket whose KV is away is not made anew before KV is back; what another
+// indexer has had, of another bucket, is.
+func TestARepairThatWaitsHoldsNoneUp(t *testing.T) {
+	s := indexersOf(t, 5)
+	s.pass(5 * time.Second)
+	s.state.do(&statecontext.SetBucket{Name: "sick", UUID: "u", VBuckets: 8})
+	sick := s.state.do(&statecontext.CreateIndex{Placement: []statecontext.Placement{{Node: 0}},
+		Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1}, Definition: index.Definition{Name: "y",
+			Bucket: "sick", BucketUUID: "u", Keys: []index.KeyExpr{{Expr: "a"}}, Partitions: 1}}).Index
+	was := s.state.state.Topology(sick).Copies[0].ID
+	well := s.state.state.Topology(1).Copies[1]
+	s.exact = func(c partition.Copy) bool {
+		return c.ID == was || s.state.state.Topology(1).Copies[0].ID != c.ID && !slices.ContainsFunc(
+			s.state.state.Topology(sick).Copies, func(o partition.Copy) bool { return o.ID == c.ID })
+	}
+	s.step(Changed{})
+	s.pass(20 * time.Second)
+	s.there[0] = false
+	s.pass(17 * time.Minute)
+	s.there[well.Node] = false
+	s.pass(17 * time.Minute)
+	if len(s.began) != 2 {
+		t.Fatalf("%d times something was begun: %+v", len(s.began), s.began)
+	}
+	for _, c := range s.state.state.Topology(1).Copies {
+		if c.ID == well.ID {
+			t.Errorf("copy %+v is not made anew, steps %+v", c, slices.Collect(s.state.state.RebalanceSteps()))
+		}
+	}
+	if r := s.state.state.RebalanceUnderWay(); r == nil || r.Steps < 3 || r.Done == 0 {
+		t.Errorf("the repair is %+v", r)
+	}
+}
+
+// TestATargetThatGoesEndsNoBuild: a copy that is built moves to an indexer that goes for good. Its step is given up,
+// and the build, whose own indexers all live, goes on.
+func TestATargetThatGoesEndsNoBuild(t *testing.T) {
+	s := indexersOf(t, 2)
+	s.exact = func(partition.Copy) bool { return false }
+	s.pass(20 * time.Second)
+	if d := s.state.state.Definition(1); d.State != index.Backfill {
+		t.Fatalf("the index is %s", d.State)
+	}
+	s.commit(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "u2", Name: "i2", BootID: "boot",
+		Admin: "http://i"}})
+	s.there[2] = true
+	s.step(Changed{})
+	old := s.state.state.Topology(1).Copies[0]
+	s.commit(&statecontext.StartRebalance{Cause: "an operator", Sends: 1, Receives: 1, Steps: []partition.Rebalance{{
+		Index: 1, Slice: old.Slice, Old: old.ID, Src: partition.Shard{Node: old.Node}, Dst: partition.Shard{Node: 2}}}})
+	s.step(Changed{})
+	s.pass(10 * time.Second)
+	if y := slices.Collect(s.state.state.RebalanceSteps()); len(y) != 1 || y[0].New == 0 {
+		t.Fatalf("steps %+v", y)
+	}
+	s.there[2] = false
+	s.pass(12 * time.Minute)
+	if r := s.state.state.Rebalance(1); r.Phase != statecontext.RebalanceFailed || r.GivenUp != 1 {
+		t.Errorf("the rebalance is %+v", r)
+	}
+	if d := s.state.state.Definition(1); d.State != index.Backfill {
+		t.Errorf("the index is %s: %s", d.State, d.Reason)
+	}
+	s.there[old.Node] = false // its own
+	s.pass(12 * time.Minute)
+	if d := s.state.state.Definition(1); d.State != index.Error {
+		t.Errorf("without an indexer of its own the index is %s", d.State)
 	}
 }

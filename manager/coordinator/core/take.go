@@ -14,6 +14,8 @@ func (l *Leader) take(in Input) {
 		l.proposed(in)
 	case *SplitTried:
 		l.splits.tried(in)
+	case *RepairPlanned:
+		l.moves.planned(in)
 	case *ProjectorReported:
 		l.intake.projectorReported(in)
 	case *IndexerReported:
