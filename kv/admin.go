@@ -183,12 +183,18 @@ func (n *Node) adminTable() *route.Table {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&collector{n: n})
 	known := n.known(access.ReadCluster)
-	return &route.Table{Lacks: "a KV node has no %s", Fail: n.fail, Routes: slices.Concat([]route.Route{
+	routes := slices.Concat([]route.Route{
 		route.Alive(), route.Ready(n.reasons),
 		{Method: "GET", Path: "/v1/status", Role: known, Limit: adminTimeout, Handle: n.getStatus},
 		{Method: "GET", Path: "/v1/buckets", Role: known, Limit: adminTimeout, Handle: n.getDetails},
 		route.Metrics(known, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})),
-	}, n.clusterRoutes(), n.collectionRoutes(), n.bucketRoutes(), n.restRoutes(), n.userRoutes())}
+	}, n.clusterRoutes(), n.collectionRoutes(), n.bucketRoutes(), n.restRoutes(), n.userRoutes())
+	for i, x := range routes {
+		if x.Method != http.MethodGet {
+			routes[i] = judged(x)
+		}
+	}
+	return &route.Table{Lacks: "a KV node has no %s", Fail: n.fail, Routes: routes}
 }
 
 func (n *Node) getStatus(w http.ResponseWriter, _ *http.Request) error {

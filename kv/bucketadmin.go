@@ -127,7 +127,9 @@ func (n *Node) makeBucket(w http.ResponseWriter, r *http.Request) error {
 	if len(wrong) > 0 {
 		return formErrors(w, http.StatusBadRequest, wrong)
 	}
-	switch err := n.askBuckets(r.Context(), change); {
+	switch _, err := n.cluster.changeBuckets(r.Context(), change); {
+	case n.passOn(w, r, err):
+		return nil
 	case err == nil:
 		w.WriteHeader(http.StatusAccepted) // as there, where it is made later
 		return nil
@@ -147,9 +149,9 @@ func (n *Node) makeBucket(w http.ResponseWriter, r *http.Request) error {
 
 // dropBucket drops the bucket of the path.
 func (n *Node) dropBucket(w http.ResponseWriter, r *http.Request) error {
-	err := n.askBuckets(r.Context(), clustermap.BucketChange{Name: r.PathValue("bucket"), Drop: true})
+	_, err := n.cluster.changeBuckets(r.Context(), clustermap.BucketChange{Name: r.PathValue("bucket"), Drop: true})
 	switch {
-	case err == nil:
+	case err == nil, n.passOn(w, r, err):
 		return nil
 	case errors.Is(err, clustermap.ErrNoBucket):
 		return notFound(w)
@@ -157,12 +159,6 @@ func (n *Node) dropBucket(w http.ResponseWriter, r *http.Request) error {
 		return formError(w, http.StatusServiceUnavailable, "_", "Cannot delete buckets during rebalance.")
 	}
 	return formError(w, http.StatusServiceUnavailable, "_", err.Error())
-}
-
-// askBuckets makes a change here, or has it made by the node that leads.
-func (n *Node) askBuckets(ctx context.Context, change clustermap.BucketChange) error {
-	_, err := n.cluster.changeBuckets(ctx, change)
-	return n.relayed(ctx, err, pathBucketChange, change, nil)
 }
 
 // bucketFields are what a form may say of a bucket. Each tells what is wrong with a value; what has one meaning here

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"context"
 	"crypto/subtle"
 	"errors"
 	"net"
@@ -17,6 +18,27 @@ import (
 // maxChecks bounds the passwords that are checked at a time on the admin port: each takes some milliseconds of a
 // processor, whoever asks.
 const maxChecks = 16
+
+type judgeKey struct{}
+
+// judged has a request carry who may make it, so that stillMay can ask again.
+func judged(x route.Route) route.Route {
+	handle := x.Handle
+	x.Handle = func(w http.ResponseWriter, r *http.Request) error {
+		again := func() error { return x.Role.Check(r) }
+		return handle(w, r.WithContext(context.WithValue(r.Context(), judgeKey{}, again)))
+	}
+	return x
+}
+
+// stillMay judges again whoever made the request that a context is of, once the newest users are known: the node may
+// have let him in by older ones. What the node does by itself it may.
+func stillMay(ctx context.Context) error {
+	if again, is := ctx.Value(judgeKey{}).(func() error); is {
+		return again()
+	}
+	return nil
+}
 
 // known is, over TLS, who shows a certificate or is a KV user who may do that; without TLS everybody.
 func (n *Node) known(need access.Permission) route.Role {

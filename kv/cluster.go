@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -643,15 +642,6 @@ func (c *cluster) revise(ctx context.Context, change func(clustermap.Map) (clust
 		return m, nil, err
 	}
 	return c.commitTo(ctx, m, "", nil)
-}
-
-// relayed is what came of a change here, or, where another node leads, of having it made by that one.
-func (n *Node) relayed(ctx context.Context, err error, path string, change, answer any) error {
-	var other *NotLeaderError
-	if errors.As(err, &other) {
-		return n.cluster.peers.orders.Call(ctx, other.Leader, http.MethodPost, path, change, answer)
-	}
-	return err
 }
 
 // reserve returns the map a number that no other map has had.

@@ -142,10 +142,12 @@ func (n *Node) dropCollection(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (n *Node) changeCollections(w http.ResponseWriter, r *http.Request, change clustermap.CollectionChange) error {
-	answer, err := n.askLeader(r.Context(), change)
+	answer, err := n.cluster.changeCollections(r.Context(), change)
 	switch {
 	case err == nil:
 		return writeJSON(w, answer)
+	case n.passOn(w, r, err):
+		return nil
 	case n.cluster.current().Bucket(change.Bucket) == nil:
 		return notFound(w)
 	case errors.Is(err, clustermap.ErrNoScope), errors.Is(err, clustermap.ErrNoCollection):
@@ -168,17 +170,4 @@ func inSDKsWords(err error, c clustermap.CollectionChange) string {
 		return what + " already exists"
 	}
 	return what + " is not found"
-}
-
-// askLeader makes a change here, or has it made by the node that leads.
-func (n *Node) askLeader(ctx context.Context, change clustermap.CollectionChange) (any, error) {
-	answer, err := n.cluster.changeCollections(ctx, change)
-	if err == nil {
-		return answer, nil
-	}
-	var there collectionsAnswer
-	if err = n.relayed(ctx, err, pathCollections, change, &there); err != nil {
-		return nil, err
-	}
-	return there, nil
 }

@@ -184,8 +184,7 @@ func (n *Node) doFlush(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	_, err := n.cluster.flushAll(r.Context(), bucket)
-	err = n.relayed(context.WithoutCancel(r.Context()), err, pathFlushAll, FlushRequest{Bucket: bucket}, nil)
-	if err != nil {
+	if err != nil && !n.passOn(w, r, err) {
 		return formError(w, http.StatusServiceUnavailable, "_", err.Error())
 	}
 	return nil

@@ -283,8 +283,8 @@ func (s survey) filled(m clustermap.Map, v clustermap.Move) bool {
 	return true
 }
 
-// ask checks that this node is the one that leads what is to be done, and has the newest map; all members but those
-// that are to be failed over must answer.
+// ask checks that this node is the one that leads what is to be done, and has the newest map, by which who wants it
+// still may; all members but those that are to be failed over must answer.
 func (c *cluster) ask(ctx context.Context, without []string) (clustermap.Map, error) {
 	for {
 		m := c.current()
@@ -310,7 +310,7 @@ func (c *cluster) ask(ctx context.Context, without []string) (clustermap.Map, er
 				"it over in the same command", ErrRefused, strings.Join(missing, ", "))
 		}
 		if now := c.current(); now.RevEpoch == m.RevEpoch && now.Rev == m.Rev {
-			return m, nil
+			return m, stillMay(ctx)
 		}
 	}
 }

@@ -186,10 +186,6 @@ func (p *peers) seal(ctx context.Context, node clustermap.Node, r sealRequest) (
 // Call sends a request to a node's admin address (host:port) and reads its answer. Errors: ErrNeedsTLS, ErrNoTLS,
 // ErrRefused, *NotLeaderError, store.ErrSealBroken, and those of the network.
 func (r Remote) Call(ctx context.Context, admin, method, path string, body, answer any) error {
-	// a node on all interfaces that knows no name of its own: this machine
-	if strings.HasPrefix(admin, mcbp.HostPlaceholder) {
-		admin = "127.0.0.1" + strings.TrimPrefix(admin, mcbp.HostPlaceholder)
-	}
 	var in io.Reader
 	if body != nil {
 		raw, err := json.Marshal(body)
@@ -198,11 +194,7 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 		}
 		in = bytes.NewReader(raw)
 	}
-	scheme := "http://"
-	if r.TLS {
-		scheme = "https://"
-	}
-	req, err := http.NewRequestWithContext(ctx, method, scheme+admin+path, in)
+	req, err := http.NewRequestWithContext(ctx, method, r.url(admin, path), in)
 	if err != nil {
 		return err
 	}
@@ -231,6 +223,18 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 		return fmt.Errorf("%s%s: %w", admin, path, err)
 	}
 	return nil
+}
+
+// url is that of a path of a node.
+func (r Remote) url(admin, path string) string {
+	// a node on all interfaces that knows no name of its own: this machine
+	if port, is := strings.CutPrefix(admin, mcbp.HostPlaceholder); is {
+		admin = "127.0.0.1" + port
+	}
+	if r.TLS {
+		return "https://" + admin + path
+	}
+	return "http://" + admin + path
 }
 
 // refusal is the error that an answer stands for. Who does not know the path, or the method, has not judged what it was

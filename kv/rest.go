@@ -294,9 +294,8 @@ func (n *Node) failOverNode(hard bool) rpc.HandlerFunc {
 			request.Nodes = append(request.Nodes, id)
 		}
 		_, err := n.cluster.failover(r.Context(), request)
-		err = n.relayed(r.Context(), err, pathFailover, request, nil)
 		switch {
-		case err == nil:
+		case err == nil, n.passOn(w, r, err):
 			return nil
 		case errors.Is(err, ErrRefused), errors.Is(err, clustermap.ErrMap), errors.Is(err, store.ErrSealBroken):
 			return formError(w, http.StatusBadRequest, "_", err.Error())

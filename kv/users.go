@@ -85,12 +85,6 @@ func (c *cluster) heard(ctx context.Context, m clustermap.Map, late []clustermap
 	return nil
 }
 
-// askLeaderForUser makes a change here, or has it made by the node that leads.
-func (n *Node) askLeaderForUser(ctx context.Context, change clustermap.UserChange) error {
-	_, err := n.cluster.changeUser(ctx, change)
-	return n.relayed(ctx, err, pathUserChange, change, nil)
-}
-
 func (n *Node) postUser(ctx context.Context, body []byte) (any, error) {
 	r, err := decode[clustermap.UserChange](body)
 	if err != nil {
@@ -243,11 +237,11 @@ func (n *Node) putUser(w http.ResponseWriter, r *http.Request) error {
 		}
 		change.Keys = &keys
 	}
-	return userAnswer(w, n.askLeaderForUser(r.Context(), change))
+	return n.changeUser(w, r, change)
 }
 
 func (n *Node) deleteUser(w http.ResponseWriter, r *http.Request) error {
-	return userAnswer(w, n.askLeaderForUser(r.Context(), clustermap.UserChange{User: r.PathValue("user"), Remove: true}))
+	return n.changeUser(w, r, clustermap.UserChange{User: r.PathValue("user"), Remove: true})
 }
 
 // changePassword gives whoever asks another password.
@@ -259,20 +253,21 @@ func (n *Node) changePassword(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return formError(w, http.StatusBadRequest, "password", err.Error())
 	}
-	return userAnswer(w, n.askLeaderForUser(r.Context(), clustermap.UserChange{User: callerOf(r), Keys: &keys}))
+	return n.changeUser(w, r, clustermap.UserChange{User: callerOf(r), Keys: &keys})
 }
 
-// userAnswer says what became of a change.
-func userAnswer(w http.ResponseWriter, err error) error {
-	switch {
-	case err == nil:
+// changeUser makes a change here, or has it made by the node that leads.
+func (n *Node) changeUser(w http.ResponseWriter, r *http.Request, change clustermap.UserChange) error {
+	switch _, err := n.cluster.changeUser(r.Context(), change); {
+	case err == nil, n.passOn(w, r, err):
 		return nil
 	case errors.Is(err, clustermap.ErrNoUser):
 		return unknownUser(w)
 	case errors.Is(err, access.ErrAccess):
 		return formError(w, http.StatusBadRequest, "_", err.Error())
+	default:
+		return formError(w, http.StatusServiceUnavailable, "_", err.Error())
 	}
-	return formError(w, http.StatusServiceUnavailable, "_", err.Error())
 }
 
 // User is a user as commands show it.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"slices"
@@ -430,6 +431,103 @@ func TestUserThatAMemberHasNotHeardOf(t *testing.T) {
 	}
 	if late.cluster.directory.Load().Find("app") != nil {
 		t.Error("kv2 has the user still")
+	}
+}
+
+// Who may do what is judged by the node that carries it out: by a member that is behind, a user who was removed, or has
+// fewer roles or another password by now, changes nothing.
+func TestAMemberThatIsBehindVouchesForNobody(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 2, 1)
+	u := users{t, g.nodes["kv1"]}
+	for _, id := range []string{"removed", "demoted", "renewed"} {
+		u.set(id, "admin")
+	}
+	u.set("app", "data_reader[*]")
+	late := g.nodes["kv2"]
+	late.cluster.changing.Lock()
+	goesOn := sync.OnceFunc(late.cluster.changing.Unlock)
+	defer goesOn()
+	keys, err := access.Derive("a-newer-secret", randomBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []clustermap.UserChange{{User: "removed", Remove: true},
+		{User: "demoted", Roles: &[]access.Role{{Name: "ro_admin"}}}, {User: "renewed", Keys: &keys}} {
+		if _, _, err := u.n.cluster.revise(within(t), func(m clustermap.Map) (clustermap.Map, error) {
+			return m.ChangeUser(c)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	by := users{t, late}
+	for id, want := range map[string]int{"removed": 401, "demoted": 403, "renewed": 401} {
+		if status, body := by.call(id, userPassword, http.MethodGet, pathUsers); status != http.StatusOK {
+			t.Fatalf("kv2 has heard of it: %s %d %s", id, status, body)
+		}
+		for _, c := range [][]string{{"DELETE", u.path("app")}, {"PUT", u.path("mine"), "roles", "admin", "password", "mine-mine"},
+			{"POST", pathChangePassword, "password", "mine-mine"},
+			{"POST", pathBuckets, "name", "mine", "ramQuotaMB", "100"}, {"DELETE", pathBuckets + "/world"},
+			{"POST", pathBuckets + "/world/scopes", "name", "mine"}, {"POST", pathBuckets + "/world/controller/doFlush"}} {
+			if id == "demoted" && c[1] == pathChangePassword {
+				continue // which is his own to change
+			}
+			if status, body := by.call(id, userPassword, c[0], c[1], c[2:]...); status != want {
+				t.Errorf("%s %v by a member that is behind: %d %s", id, c, status, body)
+			}
+		}
+	}
+	goesOn()
+	if u.n.cluster.directory.Load().Find("app") == nil || u.n.cluster.directory.Load().Find("mine") != nil {
+		t.Error("something was changed")
+	}
+	// who may, may by any member
+	u.set("boss", "admin")
+	if status, body := by.call("boss", userPassword, http.MethodDelete, u.path("app")); status != http.StatusOK {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, body := by.call("boss", userPassword, http.MethodDelete, u.path("app")); status != http.StatusNotFound ||
+		!strings.Contains(body, "Unknown user") {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+// Who was let in, and is removed before the change begins, changes nothing.
+func TestWhoGoesMeanwhileChangesNothing(t *testing.T) {
+	t.Parallel()
+	n, _ := runNode(t, testConfig(t.TempDir()))
+	u := users{t, n}
+	u.set("boss", "admin")
+	u.set("app", "data_reader[*]")
+	body := url.Values{"roles": {"admin"}, "password": {"mine-mine"}}.Encode()
+	comes, send := io.Pipe()
+	in := make(chan struct{})
+	ctx := httptrace.WithClientTrace(within(t), &httptrace.ClientTrace{Got100Continue: func() { close(in) }})
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+n.AdminAddr()+u.path("mine"), comes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.ContentLength = int64(len(body))
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Expect", "100-continue") // which the handler answers as it reads
+	req.SetBasicAuth("boss", userPassword)
+	go func() {
+		select {
+		case <-in:
+			u.ok(http.MethodDelete, u.path("boss"))
+		case <-ctx.Done():
+		}
+		_, _ = io.WriteString(send, body)
+		_ = send.Close()
+	}()
+	patient := &http.Client{Transport: &http.Transport{ExpectContinueTimeout: clusterWait, DisableKeepAlives: true}}
+	resp, err := patient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusUnauthorized || n.cluster.directory.Load().Find("mine") != nil {
+		t.Errorf("%s", resp.Status)
 	}
 }
 

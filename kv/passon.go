@@ -1,0 +1,81 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+)
+
+// passedOn marks a request that another node was asked first, which did not lead.
+const passedOn = "Tidemark-Passed-On"
+
+// passOn answers a change that is not this node's to make for whoever asks: who turned out to have no right to it is
+// told so, and one that another node has to make is answered as that one does. It gets the request as it came, with its
+// user's password: who may do what is for the node that leads to judge, by the newest map. This one may be behind, and
+// let in whom nobody knows any more. False where err is something else; then nothing was answered.
+func (n *Node) passOn(w http.ResponseWriter, r *http.Request, err error) (answered bool) {
+	var other *NotLeaderError
+	var refused *rpc.Problem
+	switch {
+	case errors.As(err, &refused):
+		rpc.WriteProblem(w, refused)
+		return true
+	case !errors.As(err, &other):
+		return false
+	}
+	if by := r.Header.Get(passedOn); by != "" {
+		_ = formError(w, http.StatusServiceUnavailable, "_", fmt.Sprintf("the lead of the cluster is changing: node %s "+
+			"takes this one for the leader, and this one %s: ask again", by, other.Leader))
+		return true
+	}
+	// whoever asked may go: what was begun is carried out
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), adminCallTimeout)
+	defer cancel()
+	status, media, body, err := n.askAs(ctx, r, other.Leader)
+	if err != nil {
+		_ = formError(w, http.StatusServiceUnavailable, "_", fmt.Sprintf("%s, which leads the cluster, was asked, and did "+
+			"not answer: look whether it is done, and ask again: %v", other.Leader, err))
+		return true
+	}
+	if media != "" {
+		w.Header().Set("Content-Type", media)
+	}
+	rpc.BeginAnswer(w)
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client has gone: nobody is left to tell
+	return true
+}
+
+// askAs asks another node what this one was asked, as the same user.
+func (n *Node) askAs(ctx context.Context, r *http.Request, admin string) (
+	status int, media string, answer []byte, err error) {
+	remote := n.cluster.peers.orders
+	req, err := http.NewRequestWithContext(ctx, r.Method, remote.url(admin, r.URL.RequestURI()),
+		strings.NewReader(r.PostForm.Encode()))
+	if err != nil {
+		return 0, "", nil, err
+	}
+	user, password, _ := r.BasicAuth()
+	req.SetBasicAuth(user, password)
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set(passedOn, n.config.NodeID)
+	resp, err := remote.HTTP.Do(req)
+	if err != nil {
+		return 0, "", nil, err
+	}
+	defer resp.Body.Close()
+	answer, err = io.ReadAll(io.LimitReader(resp.Body, maxPassedOn+1))
+	if err == nil && len(answer) > maxPassedOn {
+		err = rpc.Refuse(errcode.BodyTooLarge, "an answer of more than %d bytes", maxPassedOn)
+	}
+	return resp.StatusCode, resp.Header.Get("Content-Type"), answer, err
+}
+
+// maxPassedOn bounds the answer to a change.
+const maxPassedOn = 64 << 10
