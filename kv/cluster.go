@@ -190,7 +190,7 @@ func (c *cluster) store(m clustermap.Map) error {
 func (c *cluster) publish(m clustermap.Map) error {
 	configs, err := c.configsOf(m)
 	if err == nil {
-		c.showUsers(m.Users)
+		c.showUsers(m)
 		c.show(m, configs)
 	}
 	return err
@@ -329,7 +329,7 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 		}
 		return err
 	}
-	others := c.showUsers(m.Users) // before buckets that are made anew may be judged by the roles for those of before
+	others := c.showUsers(m) // before buckets that are made anew may be judged by the roles for those of before
 	if c.loaded {
 		c.n.followBuckets(m) // before anybody is told of them
 	}

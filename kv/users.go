@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -26,17 +27,20 @@ const (
 	pathLocalUsers     = pathUsers + "/local"
 	pathUser           = pathLocalUsers + "/{user}"
 
+	secretBytes = 32 // of Map.Secret
+
 	// maxUserBody bounds a change of a user: its names, and access.MaxRoles of the longest roles.
 	maxUserBody = 64 << 10
 )
 
-// showUsers has everybody judged by these users from now on, and reports whether they are others than before. The
+// showUsers has everybody judged by a map's users from now on, and reports whether they are others than before. The
 // caller holds changing, or nobody else has the node.
-func (c *cluster) showUsers(users []access.User) bool {
-	if have := c.directory.Load(); have != nil && reflect.DeepEqual(have.Users(), users) {
+func (c *cluster) showUsers(m clustermap.Map) bool {
+	have := c.directory.Load()
+	if have != nil && reflect.DeepEqual(have.Users(), m.Users) && bytes.Equal(have.Secret(), m.Secret) {
 		return false
 	}
-	c.directory.Store(access.NewDirectory(users))
+	c.directory.Store(access.NewDirectory(m.Users, m.Secret))
 	return true
 }
 
@@ -48,7 +52,13 @@ func (c *cluster) changeUser(ctx context.Context, change clustermap.UserChange) 
 		return clustermap.Map{}, fmt.Errorf("%w: user %q stands in the nodes' configuration, with all rights: change it "+
 			"there (--kv-user, --kv-password-file), on all nodes, and start them again", access.ErrAccess, change.User)
 	}
-	m, late, err := c.revise(ctx, func(m clustermap.Map) (clustermap.Map, error) { return m.ChangeUser(change) })
+	m, late, err := c.revise(ctx, func(m clustermap.Map) (clustermap.Map, error) {
+		if m.Secret == nil {
+			m.Secret = make([]byte, secretBytes)
+			randomBytes(m.Secret)
+		}
+		return m.ChangeUser(change)
+	})
 	if err != nil {
 		return m, err
 	}

@@ -145,7 +145,7 @@ func TestCheckAll(t *testing.T) {
 	if err := CheckAll(users); err != nil {
 		t.Fatal(err)
 	}
-	d := NewDirectory(users)
+	d := NewDirectory(users, nil)
 	if d.Find("b") == nil || d.Find("c") != nil || d.Permitted("b", "world") != SetOf(Enter, See, Read, ReadMeta) ||
 		d.Permitted("c", "world") != 0 || (*Directory)(nil).Find("b") != nil {
 		t.Error("the directory does not find its users")

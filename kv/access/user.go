@@ -70,8 +70,8 @@ func Derive(password string, random func([]byte)) (Keys, error) {
 	return KeysOf(password, random)
 }
 
-// KeysOf is Derive of any password: names and passwords count as they are, without SASLprep. Error: none but those of
-// the hashes.
+// KeysOf is Derive of any password: names and passwords count as they are, without SASLprep. random is asked for the
+// salts of SHA-1, -256 and -512, in this order. Error: none but those of the hashes.
 func KeysOf(password string, random func([]byte)) (k Keys, err error) {
 	k.Iterations = Iterations
 	for _, x := range k.all() {
@@ -196,10 +196,23 @@ func CheckAll(users []User) error {
 }
 
 // Directory are the users of a cluster at one moment; it does not change.
-type Directory struct{ users []User }
+type Directory struct {
+	users  []User
+	secret []byte
+}
 
-// NewDirectory makes one of users in order (CheckAll).
-func NewDirectory(users []User) *Directory { return &Directory{users: users} }
+// NewDirectory makes one of users in order (CheckAll), with the secret that all nodes have; nil: they have none yet.
+func NewDirectory(users []User, secret []byte) *Directory {
+	return &Directory{users: users, secret: secret}
+}
+
+// Secret is what salts of names are made from that nobody has; nil when there is none.
+func (d *Directory) Secret() []byte {
+	if d == nil {
+		return nil
+	}
+	return d.secret
+}
 
 // Users are those, which nobody may change.
 func (d *Directory) Users() []User { return d.users }

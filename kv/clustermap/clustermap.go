@@ -66,6 +66,8 @@ type Map struct {
 	Operation *Operation `json:"operation,omitempty"`
 	// Users are those that were made at run time, in order of their names; the slice is replaced, never changed.
 	Users []access.User `json:"users,omitempty"`
+	// Secret is one that all nodes have since the first user was made (access.Directory).
+	Secret []byte `json:"secret,omitempty"`
 }
 
 // Bucket is a bucket's part of the map. Chains[v][0] is the id of the node with the active copy of vbucket v, the

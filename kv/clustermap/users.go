@@ -83,6 +83,6 @@ func withoutRolesOf(users []access.User, bucket string) []access.User {
 
 // WithoutUsers is the map for those who may not have what is kept of passwords.
 func (m Map) WithoutUsers() Map {
-	m.Users = nil
+	m.Users, m.Secret = nil, nil
 	return m
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -35,18 +36,54 @@ type authenticator struct {
 	user, password string
 	users          func() *access.Directory
 	random         func([]byte)  // fills with random bytes
-	decoy          []byte        // a secret, from which the salts of users that there are not are made
+	decoy          []byte        // the secret for salts as long as the cluster has none
 	checks         chan struct{} // a place for each password that is being checked: that takes a processor milliseconds
 
-	own func() (access.Keys, error) // of the configured user, derived at the first use
+	mu     sync.Mutex
+	own    access.Keys // of the configured user, once they are derived
+	ownFor []byte      // the secret that their salts are made from
 }
 
 func newAuthenticator(user, password string, users func() *access.Directory, random func([]byte)) *authenticator {
 	a := &authenticator{user: user, password: password, users: users, random: random,
 		decoy: make([]byte, sha256.Size), checks: make(chan struct{}, maxChecks)}
 	random(a.decoy)
-	a.own = sync.OnceValues(func() (access.Keys, error) { return access.KeysOf(password, random) })
 	return a
+}
+
+// secret is what the salts of users are made from that there are not, and those of the configured one: on all nodes the
+// same, and over their restarts, so that no salt tells who there is.
+func (a *authenticator) secret() []byte {
+	if s := a.users().Secret(); s != nil {
+		return s
+	}
+	return a.decoy
+}
+
+// ownKeys are those of the configured user.
+func (a *authenticator) ownKeys() (access.Keys, error) {
+	secret := a.secret()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if bytes.Equal(a.ownFor, secret) {
+		return a.own, nil
+	}
+	mechs := []string{mechSHA1, mechSHA256, mechSHA512}
+	keys, err := access.KeysOf(a.password, func(salt []byte) {
+		copy(salt, saltOf(secret, mechs[0], a.user))
+		mechs = mechs[1:]
+	})
+	if err == nil {
+		a.own, a.ownFor = keys, secret
+	}
+	return keys, err
+}
+
+// saltOf is the salt of a user that there is not, or of the configured one.
+func saltOf(secret []byte, mech, user string) []byte {
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte(mech + " " + user))
+	return h.Sum(nil)[:access.SaltBytes]
 }
 
 func (a *authenticator) mechanisms(plain bool) string {
@@ -76,7 +113,7 @@ func (a *authenticator) lookup(mech string, hash scram.HashGeneratorFcn, user st
 	var keys access.Keys
 	switch u := a.users().Find(user); {
 	case a.configured(user):
-		if keys, err = a.own(); err != nil {
+		if keys, err = a.ownKeys(); err != nil {
 			return c, false, err
 		}
 	case u != nil:
@@ -97,9 +134,7 @@ func (a *authenticator) lookup(mech string, hash scram.HashGeneratorFcn, user st
 
 // madeUp are credentials of a user that there is not, always the same, which nobody can prove to have.
 func (a *authenticator) madeUp(mech string, hash scram.HashGeneratorFcn, user string) scram.StoredCredentials {
-	h := hmac.New(sha256.New, a.decoy)
-	h.Write([]byte(mech + " " + user))
-	return scram.StoredCredentials{KeyFactors: scram.KeyFactors{Salt: string(h.Sum(nil)[:access.SaltBytes]),
+	return scram.StoredCredentials{KeyFactors: scram.KeyFactors{Salt: string(saltOf(a.secret(), mech, user)),
 		Iters: access.Iterations}, StoredKey: make([]byte, hash().Size()), ServerKey: make([]byte, hash().Size())}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/hmac"
 	"crypto/pbkdf2"
+	"crypto/rand"
 	"encoding/base64"
 	"strings"
 	"testing"
@@ -188,6 +189,34 @@ func FuzzLogin(f *testing.F) {
 			}
 		}
 	})
+}
+
+func randomBytes(b []byte) { _, _ = rand.Read(b) } // which never fails
+
+// TestSaltsTellNobody: the nodes of a cluster, and each over its restarts, show the same salt for a name, whether or not
+// somebody has it, or it is that of the configuration; other names and mechanisms have others.
+func TestSaltsTellNobody(t *testing.T) {
+	keys, err := access.KeysOf("app's password", randomBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := access.NewDirectory([]access.User{{ID: "app", Keys: keys}}, []byte("secret"))
+	nodes := make([]*authenticator, 2)
+	for i := range nodes {
+		nodes[i] = newAuthenticator("own", "password", func() *access.Directory { return d }, randomBytes)
+	}
+	seen := map[string]bool{}
+	for _, user := range []string{"own", "app", "nobody", "none"} {
+		for _, mech := range []string{mechSHA1, mechSHA256, mechSHA512} {
+			hash, _ := hashOf(mech)
+			a, _, err := nodes[0].lookup(mech, hash, user)
+			b, _, berr := nodes[1].lookup(mech, hash, user)
+			if err != nil || berr != nil || a.KeyFactors != b.KeyFactors || len(a.Salt) != access.SaltBytes || seen[a.Salt] {
+				t.Errorf("%s %s: %+v, %+v, %v, %v", user, mech, a.KeyFactors, b.KeyFactors, err, berr)
+			}
+			seen[a.Salt] = true
+		}
+	}
 }
 
 // TestRefusalsKeepSecrets: what a client sent is in no error, which goes to the log: it may be a password, sent under
