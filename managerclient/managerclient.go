@@ -3,8 +3,8 @@
 //
 // It promises that a call tries the leader it knows first, then the other managers one by one (each forwards to the
 // leader), and ends at its deadline; that one which hangs is not waited for while another one answers probes, however
-// long its answer may take; and that one which answers them is. Messages are idempotent, so that trying the next
-// manager is safe.
+// long its answer may take; that one which answers them is; and that requests which wait keep no other one waiting.
+// Messages are idempotent, so that trying the next manager is safe.
 package managerclient
 
 import (
@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
@@ -31,12 +32,21 @@ const (
 	perManager      = 1500 * time.Millisecond // before the next manager is tried
 )
 
+// Connections to one manager. Requests that wait have their own: each keeps one for as long as it waits, and whoever
+// reports late counts as dead.
+const (
+	callsAtOnce  = 8
+	waitsAtOnce  = 64 // those beyond wait for a connection until their deadlines
+	probesAtOnce = 2
+)
+
 // ErrNoManager is wrapped when no manager could be reached.
 var ErrNoManager = errors.New("no manager could be reached")
 
 // Client speaks to the managers of one cluster.
 type Client struct {
 	rpc    *rpc.Client
+	waits  *rpc.Client // of requests that the leader may hold back
 	probes *rpc.Client
 	alive  *detector.Detector // of the managers
 	tokens tokens
@@ -48,7 +58,8 @@ type Client struct {
 
 // New makes a client of the managers whose base URLs are given; conf is for https addresses, nil without TLS.
 func New(managers []string, conf *tls.Config) *Client {
-	c := &Client{rpc: rpc.NewClient(8, conf), probes: rpc.NewClient(2, conf), managers: append([]string(nil), managers...),
+	c := &Client{rpc: rpc.NewClient(callsAtOnce, conf), waits: rpc.NewClient(waitsAtOnce, conf),
+		probes: rpc.NewClient(probesAtOnce, conf), managers: append([]string(nil), managers...),
 		tokens: tokens{trust: tokenGood, asking: rpc.NewPlaces(tokensAtOnce, "checks of tokens")}}
 	c.alive = detector.New(detector.HTTP(c.probes.HTTP(), func(addr string) string { return addr + "/healthz" }))
 	return c
@@ -58,6 +69,7 @@ func New(managers []string, conf *tls.Config) *Client {
 func (c *Client) Close() {
 	c.alive.Close()
 	c.probes.Close()
+	c.waits.Close()
 	c.rpc.Close()
 }
 
@@ -106,15 +118,20 @@ func (c *Client) forget(addr string) {
 	}
 }
 
-// do tries the managers in order until one gives an answer that is the leader's.
-func (c *Client) do(ctx context.Context, method, path string, extra time.Duration, req, resp any) error {
+// do tries the managers in order until one gives an answer that is the leader's, who may hold it back for as long as
+// wait; 0: it comes at once.
+func (c *Client) do(ctx context.Context, method, path string, wait time.Duration, req, resp any) error {
+	client := c.rpc
+	if wait > 0 {
+		client = c.waits
+	}
 	var last error
 	for _, addr := range c.alive.Order(c.order()) {
-		one, cancel := context.WithTimeout(ctx, perManager+extra)
-		var wait detector.Wait
-		c.alive.Begin(&wait, addr, c.order, cancel)
-		err := c.rpc.Do(one, method, addr+path, req, resp)
-		silent := wait.End()
+		one, cancel := context.WithTimeout(ctx, perManager+wait)
+		var watch detector.Wait
+		c.alive.Begin(&watch, addr, c.order, cancel)
+		err := client.Do(one, method, addr+path, req, resp)
+		silent := watch.End()
 		cancel()
 		if err == nil {
 			return nil
@@ -123,7 +140,7 @@ func (c *Client) do(ctx context.Context, method, path string, extra time.Duratio
 			err = fmt.Errorf("%w: %w", detector.ErrSilent, err)
 		}
 		var p *rpc.Problem
-		if errors.As(err, &p) && !elsewhere(p) {
+		if errors.As(err, &p) && !elsewhere(p, wait) {
 			return err
 		}
 		last = fmt.Errorf("%s: %w", addr, err)
@@ -139,9 +156,9 @@ func (c *Client) do(ctx context.Context, method, path string, extra time.Duratio
 }
 
 // elsewhere reports whether another manager may have an answer: this one has no leader, or none that answered it in
-// time.
-func elsewhere(p *rpc.Problem) bool {
-	return p.Temporary()
+// time. What was waited for in vain has taken its time: that is the answer, and who gave it is as well as before.
+func elsewhere(p *rpc.Problem, wait time.Duration) bool {
+	return p.Temporary() && (wait == 0 || p.Code != errcode.Timeout)
 }
 
 // RegisterIndexer makes an indexer known.
@@ -170,6 +187,7 @@ func (c *Client) register(ctx context.Context, path string, req any) (*wire.Regi
 	}
 	c.SetLeader(resp.Leader)
 	c.rpc.SetCluster(resp.ClusterID)
+	c.waits.SetCluster(resp.ClusterID)
 	return resp, nil
 }
 
@@ -217,11 +235,11 @@ func (c *Client) CheckTicket(ctx context.Context, manager, ticket string) (*scan
 	return resp, nil
 }
 
-// Stabilize asks for a stability timestamp at or above req.Need.
+// Stabilize asks for a stability timestamp at or above req.Need, and waits for it as long as req.WaitMS.
 func (c *Client) Stabilize(ctx context.Context, bucket string,
 	req *wire.StabilizeRequest) (*wire.BucketStability, error) {
 	resp := new(wire.BucketStability)
-	wait := time.Duration(req.WaitMS) * time.Millisecond
+	wait := time.Duration(max(req.WaitMS, 1)) * time.Millisecond
 	if err := c.do(ctx, http.MethodPost, "/v1/buckets/"+url.PathEscape(bucket)+":stabilize", wait, req, resp); err != nil {
 		return nil, err
 	}

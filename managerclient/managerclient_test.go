@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -198,6 +199,81 @@ func TestWhoHangsIsNotWaitedFor(t *testing.T) {
 
 // detectorLook is about how often a wait is looked at.
 const detectorLook = 20 * time.Millisecond
+
+// TestWaitsKeepNoOthersWaiting: however many scans wait for a timestamp, the leader hears of the indexer, and of its
+// clients' tickets, as if there were none; and those that there is no connection for wait for one.
+func TestWaitsKeepNoOthersWaiting(t *testing.T) {
+	waiting, release := make(chan struct{}, waitsAtOnce+1), make(chan struct{})
+	ms := start(t, func(w http.ResponseWriter, r *http.Request, _ *managers) {
+		if !strings.HasSuffix(r.URL.Path, ":stabilize") {
+			rpc.Write(w, r, http.StatusOK, wire.ReportReply{})
+			return
+		}
+		waiting <- struct{}{}
+		<-release
+		rpc.Write(w, r, http.StatusOK, stable(1))
+	})
+	c := New(ms.urls, nil)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // hang guard
+	defer cancel()
+	var waits sync.WaitGroup
+	defer waits.Wait()
+	free := sync.OnceFunc(func() { close(release) })
+	defer free()
+	for range waitsAtOnce + 1 {
+		waits.Go(func() {
+			if _, err := c.Stabilize(ctx, "b", &wire.StabilizeRequest{WaitMS: time.Hour.Milliseconds()}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range waitsAtOnce {
+		select {
+		case <-waiting:
+		case <-ctx.Done():
+			t.Fatal("the scans do not come to wait")
+		}
+	}
+	// Each call has its own limit, which a machine that stands still may miss.
+	report := func() error { _, err := c.ReportIndexer(ctx, &wire.IndexerReport{UUID: "u"}); return err }
+	ticket := func() error { _, err := c.CheckTicket(ctx, ms.urls[0], "t"); return err }
+	for _, try := range []func() error{report, ticket} {
+		err := try()
+		for err != nil && ctx.Err() == nil {
+			err = try()
+		}
+		if err != nil {
+			t.Errorf("beside %d scans that wait: %v", waitsAtOnce, err)
+		}
+	}
+	if len(waiting) > 0 {
+		t.Errorf("more than %d wait at the leader", waitsAtOnce)
+	}
+	free()
+}
+
+// TestAWaitInVainIsAnAnswer: a leader that has no timestamp in time is asked first also after that, and nobody else is
+// asked to wait as long once more.
+func TestAWaitInVainIsAnAnswer(t *testing.T) {
+	ms := start(t, refuse(504, errcode.Timeout), leads(0))
+	c := New(ms.urls, nil)
+	defer c.Close()
+	c.SetLeader(wire.Leader{REST: ms.urls[0]})
+	var p *rpc.Problem
+	if _, err := c.Stabilize(t.Context(), "b", &wire.StabilizeRequest{WaitMS: 1}); !errors.As(err, &p) ||
+		p.Code != errcode.Timeout || errors.Is(err, ErrNoManager) {
+		t.Error(err)
+	}
+	if got := ms.order(); !same(got, 0) {
+		t.Errorf("asked %v", got)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leader != ms.urls[0] {
+		t.Errorf("the leader is %q, want the one that answered", c.leader)
+	}
+}
 
 // TestARefusalIsAnAnswer: what the leader refuses is not asked of the others.
 func TestARefusalIsAnAnswer(t *testing.T) {

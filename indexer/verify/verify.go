@@ -23,6 +23,8 @@ import (
 )
 
 const (
+	// stableWait bounds the wait for a timestamp that covers what was read from KV.
+	stableWait = 3 * scan.DefaultWait
 	// verifyGroup is how many vbuckets are read from KV at a time.
 	verifyGroup = 16
 	// verifyRounds is how often documents that change are looked at again.
@@ -213,11 +215,11 @@ func passing(err error) bool {
 
 // atLeast holds a timestamp at or above need.
 func (v *verification) atLeast(ctx context.Context, need timestamp.Vector) (*frozen, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 3*scan.DefaultWait,
-		scan.Errorf(errcode.Timeout, "no stability timestamp covers what was read from KV within %s", 3*scan.DefaultWait))
+	ctx, cancel := context.WithTimeoutCause(ctx, stableWait,
+		scan.Errorf(errcode.Timeout, "no stability timestamp covers what was read from KV within %s", stableWait))
 	defer cancel()
 	for {
-		s, err := v.role.Stabilize(ctx, v.k.Name(), need, scan.DefaultWait)
+		s, err := v.role.Stabilize(ctx, v.k.Name(), need, stableWait)
 		if err != nil {
 			return nil, err
 		}
