@@ -271,6 +271,10 @@ func (p *ports) each(f func(net.Listener)) {
 
 const copiesDir = "copies"
 
+// callsToProjector bounds the calls of a kind that are under way to one projector. The loop of side streams takes eight
+// of those that start streams (core.Sides), verifications what is left.
+const callsToProjector = 12
+
 // Open takes the data folder and the ports. Errors name the folder or the address.
 func Open(cfg Config) (*Indexer, error) {
 	cfg, err := cfg.withDefaults()
@@ -327,7 +331,7 @@ func Open(cfg Config) (*Indexer, error) {
 		return nil, errors.Join(err, x.store.Close())
 	}
 	x.managers = managerclient.New(cfg.Managers, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager))
-	x.projectors = projectorclient.New(8, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector))
+	x.projectors = projectorclient.New(callsToProjector, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector))
 	x.peers = peers.New(cfg.TLS, func() (index.NodeID, string) {
 		return x.identity.get().Node, x.ports.scan.Addr().String()
 	}, func() []wire.Endpoint { return x.present().Indexers })

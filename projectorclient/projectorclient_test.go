@@ -34,7 +34,7 @@ func TestOneThatHangsHoldsNoOtherUp(t *testing.T) {
 	errs := make(chan error, 3*limit)
 	for range 3 * limit {
 		all.Go(func() {
-			_, err := call[wire.TopicList](ctx, c, time.Minute, http.MethodGet, server.URL+"/kv/hangs", "/v1/topics", nil)
+			_, err := call[wire.TopicList](ctx, c.reads, time.Minute, http.MethodGet, server.URL+"/kv/hangs", "/v1/topics", nil)
 			errs <- err
 		})
 	}
@@ -61,7 +61,68 @@ func TestOneThatHangsHoldsNoOtherUp(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if len(c.calls) > 0 {
-		t.Errorf("%d projectors are remembered", len(c.calls))
+	if len(c.reads.calls) > 0 {
+		t.Errorf("%d projectors are remembered", len(c.reads.calls))
+	}
+}
+
+// TestKindsHoldOneAnotherUpInNothing: while a projector's KV is slow to begin streams, as many as may be asked for at a
+// time, the projector says where KV is and ends other streams; and the other way round.
+func TestKindsHoldOneAnotherUpInNothing(t *testing.T) {
+	const limit = 2
+	kinds := []struct {
+		path string
+		lane func(*Client) *lane
+		ask  func(ctx context.Context, c *Client, addr string) error
+	}{
+		{"/v1/seqnos", func(c *Client) *lane { return c.reads }, func(ctx context.Context, c *Client, addr string) error {
+			_, err := c.Seqnos(ctx, addr, &wire.SeqnosRequest{Bucket: "b"})
+			return err
+		}},
+		{"/v1/streams:stop", func(c *Client) *lane { return c.controls },
+			func(ctx context.Context, c *Client, addr string) error { return c.Stop(ctx, addr, &wire.StreamStop{}) }},
+		{"/v1/streams", func(c *Client) *lane { return c.streams }, func(ctx context.Context, c *Client, addr string) error {
+			_, err := c.Streams(ctx, addr, &wire.StreamRequest{})
+			return err
+		}},
+	}
+	for _, slow := range kinds {
+		begun, end := make(chan struct{}, limit), make(chan struct{})
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == slow.path {
+				begun <- struct{}{}
+				<-end
+			}
+			rpc.Write(w, r, http.StatusOK, wire.OK{})
+		}))
+		c := New(limit, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // hang guard
+		var all sync.WaitGroup
+		for range limit {
+			all.Go(func() {
+				if _, err := call[wire.OK](ctx, slow.lane(c), time.Hour, http.MethodPost, server.URL, slow.path,
+					nil); err != nil {
+					t.Error(err)
+				}
+			})
+			<-begun
+		}
+		for _, other := range kinds {
+			if other.path == slow.path {
+				continue
+			}
+			err := other.ask(ctx, c, server.URL)
+			for err != nil && ctx.Err() == nil { // the machine may stand still for as long as a call may take
+				err = other.ask(ctx, c, server.URL)
+			}
+			if err != nil {
+				t.Errorf("%s beside %d of %s: %v", other.path, limit, slow.path, err)
+			}
+		}
+		close(end)
+		all.Wait()
+		cancel()
+		c.Close()
+		server.Close()
 	}
 }

@@ -250,6 +250,9 @@ func (s *Sides) group(all []*SideRequest, w *SideWants, want ingest.Want, now ti
 	}
 	build := want.Build && !w.ComesBack(want.Copies)
 	i := slices.IndexFunc(all, func(r *SideRequest) bool { return r.Projector.ID == p.ID && r.Build == build })
+	if i < 0 && !s.room(p.Admin, all...) {
+		return all
+	}
 	if i < 0 {
 		s.last++
 		i, all = len(all), append(all, &SideRequest{Bucket: w.Bucket, ID: s.last, Projector: p, Build: build,
@@ -396,8 +399,16 @@ func (s *Sides) Sent(r *SideRequest, now time.Time) {
 	s.begin(r.Projector.Admin, now)
 }
 
-// room reports whether another call may be made to a projector.
-func (s *Sides) room(addr string) bool { return s.under[addr].n < sideRequests }
+// room reports whether another call may be made to a projector, beside requests that are about to go out.
+func (s *Sides) room(addr string, beside ...*SideRequest) bool {
+	n := s.under[addr].n
+	for _, r := range beside {
+		if r.Projector.Admin == addr {
+			n++
+		}
+	}
+	return n < sideRequests
+}
 
 func (s *Sides) begin(addr string, now time.Time) {
 	c := s.under[addr]
