@@ -233,6 +233,7 @@ type Indexer struct {
 	node       *copies.Node // what its buckets have in common
 	managers   *managerclient.Client
 	projectors *projectorclient.Client
+	truth      *scanserver.Truth
 	peers      *peers.Peers
 	verify     *verify.Verifier
 	scans      *scanserver.Server
@@ -332,6 +333,7 @@ func Open(cfg Config) (*Indexer, error) {
 	}
 	x.managers = managerclient.New(cfg.Managers, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager))
 	x.projectors = projectorclient.New(callsToProjector, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector))
+	x.truth = x.newTruth()
 	x.peers = peers.New(cfg.TLS, func() (index.NodeID, string) {
 		return x.identity.get().Node, x.ports.scan.Addr().String()
 	}, func() []wire.Endpoint { return x.present().Indexers })

@@ -21,7 +21,7 @@ import (
 
 // scanOptions are what the scan server has of this indexer.
 func (x *Indexer) scanOptions() scanserver.Options {
-	return scanserver.Options{Name: x.cfg.Name, Slow: x.cfg.SlowScan, Catalog: x.catalog, Truth: x.truth(),
+	return scanserver.Options{Name: x.cfg.Name, Slow: x.cfg.SlowScan, Catalog: x.catalog, Truth: x.truth,
 		Definitions: x.present, Pins: x.pins(), Nodes: x.peers.Ask(scanserver.MaxScans),
 		Managers: x.managers, Registry: x.metrics.registry, Tracer: x.cfg.Tracer,
 		Log: x.log, Now: x.now, Hurry: x.node.Background.Hurry}
@@ -35,10 +35,10 @@ func (x *Indexer) pins() *snapshots.Pins {
 	}, Wrong: func(c index.CopyID) string { return x.health.Why(copies.CopySource + c.String()) }}
 }
 
-// truth asks for where KV is, and for stability timestamps.
-func (x *Indexer) truth() *scanserver.Truth {
-	return &scanserver.Truth{Definitions: x.present, Projectors: x.projectors, Leader: x.managers,
-		Published: x.catalog.Published}
+// newTruth asks for where KV is, and for stability timestamps.
+func (x *Indexer) newTruth() *scanserver.Truth {
+	return scanserver.NewTruth(scanserver.Sources{Definitions: x.present, Projectors: x.projectors, Leader: x.managers,
+		Stabilities: x.catalog})
 }
 
 // scanTable has what others ask on a port of its own: scans, verifications, copies' files.

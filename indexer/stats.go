@@ -64,7 +64,7 @@ func (x *Indexer) transferBytes() (exported, incoming uint64) {
 func (x *Indexer) seqnos(ctx context.Context, k *copies.Bucket) (at []uint64, unknown string) {
 	ctx, cancel := context.WithTimeout(ctx, seqnosPatience)
 	defer cancel()
-	kv, missing, err := x.truth().Ask(ctx, k.Name(), k.VBuckets())
+	kv, missing, err := x.truth.Ask(ctx, k.Name(), k.VBuckets())
 	if len(missing) > 0 {
 		unknown = strconv.Itoa(len(missing)) + " vbuckets have no owner that could be asked"
 		if err != nil {

@@ -32,7 +32,7 @@ func (r verifyRole) Bucket(name string) (verify.Bucket, bool) {
 // Stabilize implements verify.Role.
 func (r verifyRole) Stabilize(ctx context.Context, bucket string, need timestamp.Vector,
 	wait time.Duration) (wire.BucketStability, error) {
-	return r.truth().Stabilize(ctx, bucket, need, wait)
+	return r.truth.Stabilize(ctx, bucket, need, wait)
 }
 
 // Unwell implements verify.Role.

@@ -135,6 +135,39 @@ func (t Vector) Reaches(need Vector) bool {
 	return true
 }
 
+// Meets reports whether t is at or above need in every vbucket, and there on need's own branch; a vbuuid of 0 in need
+// stands for any branch. Nothing on one branch is nothing on another.
+func (t Vector) Meets(need Vector) bool {
+	if !t.Covers(need) {
+		return false
+	}
+	for v, branch := range need.VBUUIDs {
+		if branch != 0 && t.VBUUIDs[v] != branch && t.Seqnos[v] > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Both returns the least need that nothing meets which does not meet t and o as well. It reports false where there is
+// none: they name different branches of a vbucket, or differ in length.
+func (t Vector) Both(o Vector) (need Vector, ok bool) {
+	if t.Len() != o.Len() {
+		return need, false
+	}
+	need = t.Clone()
+	for v, branch := range o.VBUUIDs {
+		switch {
+		case need.VBUUIDs[v] == 0:
+			need.VBUUIDs[v] = branch
+		case branch != 0 && branch != need.VBUUIDs[v]:
+			return Vector{}, false
+		}
+		need.Seqnos[v] = max(need.Seqnos[v], o.Seqnos[v])
+	}
+	return need, true
+}
+
 // Order is the result of comparing two vectors.
 type Order int8
 

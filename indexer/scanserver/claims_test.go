@@ -86,7 +86,7 @@ func TestNobodyWaitsForANodeThatHangs(t *testing.T) {
 	projectors := projectorclient.New(4, nil)
 	defer projectors.Close()
 	defs := wire.Definitions{Buckets: []wire.Bucket{{Name: "b", VBuckets: 2}}}
-	truth := Truth{Definitions: func() wire.Definitions { return defs }, Projectors: projectors}
+	truth := NewTruth(Sources{Definitions: func() wire.Definitions { return defs }, Projectors: projectors})
 	for _, tc := range []struct {
 		name string
 		urls []string

@@ -8,7 +8,6 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/indexer/scan"
-	"tidemark/internal/rpc"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -31,47 +30,84 @@ type Leader interface {
 	Stabilize(ctx context.Context, bucket string, req *wire.StabilizeRequest) (*wire.BucketStability, error)
 }
 
-// Truth asks projectors and managers.
-type Truth struct {
+// Stabilities is what is known here of the stability timestamps that the leader has made.
+type Stabilities interface {
+	// Newest returns the newest one of a bucket.
+	Newest(bucket string) (wire.BucketStability, bool)
+	// Changed is closed when Newest may have another answer.
+	Changed() <-chan struct{}
+	// Published is told of one.
+	Published(s *wire.BucketStability)
+}
+
+// Sources are whom Truth asks, and what is known here.
+type Sources struct {
 	Definitions func() wire.Definitions // in force
 	Projectors  Projectors
 	Leader      Leader
-	// Published is told of each timestamp that the leader has made.
-	Published func(*wire.BucketStability)
+	Stabilities Stabilities
 }
 
-// CurrentSeqnos implements scan.Truth: each projector tells what its KV nodes host.
+// Truth asks projectors and managers, once for all who want to know the same at the same time.
+type Truth struct {
+	Sources
+	seqnos *rounds[bool, *claims] // whether maps are wanted
+	stable *rounds[poll, *wire.BucketStability]
+}
+
+// NewTruth returns one for all scans and verifications of a node.
+func NewTruth(s Sources) *Truth {
+	t := &Truth{Sources: s}
+	t.seqnos = newRounds(t.askAll, func(a, b bool) (bool, bool) { return a || b, true })
+	t.stable = newRounds(t.poll, poll.both)
+	return t
+}
+
+// CurrentSeqnos implements scan.Truth: each projector tells what its KV nodes host. Nobody may change the vector.
 func (t *Truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vector, error) {
-	d := t.Definitions()
-	i := slices.IndexFunc(d.Buckets, func(b wire.Bucket) bool { return b.Name == bucket })
-	if i < 0 {
-		return timestamp.Vector{}, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not known here", bucket)
-	}
-	n := d.Buckets[i].VBuckets
-	var unowned []uint16
-	var why error
+	var known *claims
+	var why error // of what is not
 	for disputed := false; ; {
-		said, err := t.ask(ctx, d.Projectors, wire.SeqnosRequest{Bucket: bucket, Map: disputed}, n)
-		missing := said.missing()
-		if len(missing) == 0 {
-			return said.at, nil
-		}
-		disputed = said.disputes > 0
-		if ctx.Err() == nil || unowned == nil { // the last round, cut short, knows less than the one before
-			unowned, why = missing, err
+		said, err := t.seqnos.share(ctx, bucket, disputed)
+		if said != nil { // else patience is over: what is known is of the round before
+			if known, why = said, err; len(said.missing()) == 0 {
+				return said.at, nil
+			}
+			disputed = said.disputes > 0
+		} else if ctx.Err() == nil {
+			return timestamp.Vector{}, err
 		}
 		pause := time.NewTimer(askAgain)
 		select {
 		case <-pause.C:
-			d = t.Definitions()
 		case <-ctx.Done():
 			pause.Stop()
-			e := scan.Errorf(errcode.VBucketsUnavailable, "%d of %d vbuckets of bucket %q have no owner that could "+
-				"be asked (%v)", len(unowned), n, bucket, why)
-			e.VBuckets = unowned
-			return said.at, e
+			return timestamp.Vector{}, unowned(bucket, known, why)
 		}
 	}
+}
+
+// unowned is the error of vbuckets of which nobody has said in time where KV is; known is nil where nobody has said
+// anything.
+func unowned(bucket string, known *claims, why error) error {
+	if known == nil {
+		return scan.Errorf(errcode.VBucketsUnavailable, "no projector has said in time where KV is with bucket %q", bucket)
+	}
+	missing := known.missing()
+	e := scan.Errorf(errcode.VBucketsUnavailable, "%d of %d vbuckets of bucket %q have no owner that could be asked (%v)",
+		len(missing), known.at.Len(), bucket, why)
+	e.VBuckets = missing
+	return e
+}
+
+// askAll returns what the projectors say of all vbuckets of a bucket; nil and why not, where it is not known here.
+func (t *Truth) askAll(ctx context.Context, bucket string, maps bool) (*claims, error) {
+	d := t.Definitions()
+	i := slices.IndexFunc(d.Buckets, func(b wire.Bucket) bool { return b.Name == bucket })
+	if i < 0 {
+		return nil, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not known here", bucket)
+	}
+	return t.ask(ctx, d.Projectors, wire.SeqnosRequest{Bucket: bucket, Map: maps}, d.Buckets[i].VBuckets)
 }
 
 // Ask returns what the projectors say now of the n vbuckets of a bucket, and of which of these nobody said anything; an
@@ -115,26 +151,4 @@ func (t *Truth) ask(ctx context.Context, projectors []wire.ProjectorEndpoint, re
 		}
 	}
 	return said, errors.Join(errs...)
-}
-
-// Stabilize implements scan.Truth.
-func (t *Truth) Stabilize(ctx context.Context, bucket string, need timestamp.Vector,
-	wait time.Duration) (wire.BucketStability, error) {
-	s, err := t.Leader.Stabilize(ctx, bucket, &wire.StabilizeRequest{Need: need, WaitMS: max(wait.Milliseconds(), 1)})
-	if err != nil {
-		var p *rpc.Problem
-		if errors.As(err, &p) {
-			switch code := p.Code; code {
-			case errcode.Timeout:
-				return wire.BucketStability{}, scan.Errorf(code, "no stability timestamp covers KV's present: %w", err)
-			case errcode.TokenLost, errcode.IndexInRollback: // the reason is the scan's own
-				return wire.BucketStability{}, scan.Errorf(code, "%s", p.Detail)
-			}
-		}
-		return wire.BucketStability{}, scan.Errorf(errcode.Unavailable, "the leader could not be asked for a stability "+
-			"timestamp: %w", err)
-	}
-	s.Bucket = bucket
-	t.Published(s)
-	return *s, nil
 }

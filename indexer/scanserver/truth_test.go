@@ -1,37 +1,83 @@
 package scanserver
 
 import (
-	"net/http"
-	"net/http/httptest"
+	"context"
+	"sync/atomic"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"tidemark/errcode"
 	"tidemark/indexer/scan"
-	"tidemark/internal/rpc"
-	"tidemark/managerclient"
-	"tidemark/timestamp"
+	"tidemark/wire"
 )
 
-// TestStabilizeRefusals: why a scan that waits for a stability timestamp gets none is told by name where the reason is
-// the scan's own; any other one is worth another try.
-func TestStabilizeRefusals(t *testing.T) {
-	for code, want := range map[errcode.Code]errcode.Code{
-		errcode.Timeout: errcode.Timeout, errcode.TokenLost: errcode.TokenLost,
-		errcode.IndexInRollback: errcode.IndexInRollback,
-		errcode.NoLeader:        errcode.Unavailable, errcode.Busy: errcode.Unavailable,
-		errcode.IndexNotReady: errcode.Unavailable,
-	} {
-		manager := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			rpc.WriteProblem(w, rpc.Refuse(code, "because of %s", code))
-		}))
-		leader := managerclient.New([]string{manager.URL}, nil)
-		truth := Truth{Leader: leader}
-		_, err := truth.Stabilize(t.Context(), "b", timestamp.New(1), time.Second)
-		if got := scan.CodeOf(err); got != want {
-			t.Errorf("%s: %v, want %s", code, err, want)
-		}
-		leader.Close()
-		manager.Close()
+// projectors is one that a test answers for: it says where KV is at the question, when it may.
+type projectors struct {
+	at    atomic.Uint64 // where KV is
+	asked atomic.Int64
+	goOn  chan struct{}
+}
+
+// Seqnos implements Projectors.
+func (p *projectors) Seqnos(ctx context.Context, _ string, _ *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
+	at := p.at.Load()
+	p.asked.Add(1)
+	select {
+	case <-p.goOn:
+		return &wire.SeqnosReply{VBuckets: []uint16{0}, VBUUIDs: []uint64{7}, Seqnos: []uint64{at}}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
+}
+
+// TestSessionsAskKVTogether: of scans that come while KV is asked how far it is none takes that for an answer, as it
+// may lack what was written before the scan; they ask once more, all together. One that is given up ends nobody else's
+// question.
+func TestSessionsAskKVTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &projectors{goOn: make(chan struct{})}
+		truth := NewTruth(Sources{Projectors: p, Definitions: func() wire.Definitions {
+			return wire.Definitions{Buckets: []wire.Bucket{{Name: "b", VBuckets: 1}},
+				Projectors: []wire.ProjectorEndpoint{{ID: "p", Admin: "p"}}}
+		}})
+		answered := make(chan uint64, 100)
+		ask := func(ctx context.Context) {
+			go func() {
+				switch v, err := truth.CurrentSeqnos(ctx, "b"); {
+				case err == nil:
+					answered <- v.Seqnos[0]
+				case scan.CodeOf(err) != errcode.VBucketsUnavailable || ctx.Err() == nil:
+					t.Error(err)
+				}
+			}()
+			synctest.Wait()
+		}
+		p.at.Store(10)
+		ask(t.Context())
+		p.at.Store(20) // written
+		givenUp, cancel := context.WithCancel(t.Context())
+		ask(givenUp)
+		const others = 9
+		for range others {
+			ask(t.Context())
+		}
+		if n := p.asked.Load(); n != 1 {
+			t.Errorf("%d questions to the projector while the first one is under way", n)
+		}
+		p.goOn <- struct{}{}
+		if s := <-answered; s != 10 {
+			t.Errorf("the first scan: %d", s)
+		}
+		cancel()
+		synctest.Wait()
+		p.goOn <- struct{}{}
+		for range others {
+			if s := <-answered; s != 20 {
+				t.Errorf("a scan of after the write: KV is at %d", s)
+			}
+		}
+		if n := p.asked.Load(); n != 2 || len(answered) > 0 {
+			t.Errorf("%d questions to the projector for %d scans, want 2", n, others+2)
+		}
+	})
 }

@@ -37,10 +37,10 @@ func TestUnownedVBuckets(t *testing.T) {
 	defer projector.Close()
 	projectors := projectorclient.New(1, nil)
 	defer projectors.Close()
-	truth := Truth{Projectors: projectors, Definitions: func() wire.Definitions {
+	truth := NewTruth(Sources{Projectors: projectors, Definitions: func() wire.Definitions {
 		return wire.Definitions{Buckets: []wire.Bucket{{Name: "b", VBuckets: 3}},
 			Projectors: []wire.ProjectorEndpoint{{ID: "p", Admin: projector.URL}}}
-	}}
+	}})
 
 	_, err := truth.CurrentSeqnos(ctx, "b")
 	if e := scan.AsError(err); err == nil || e.Code != errcode.VBucketsUnavailable ||
