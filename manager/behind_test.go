@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"tidemark/errcode"
@@ -144,4 +146,46 @@ func TestAFollowerThatIsBehindDoesNotStayOpen(t *testing.T) {
 		status, _, _ := c.once(follower, "GET", staleRead, "", login)
 		return status == http.StatusOK
 	})
+}
+
+// TestNobodyIsLetInAsHeWas: an administrator is removed while a follower can take nothing in; it lets nobody in
+// meanwhile. In the moment in which it can again, it does not take him for what he was.
+func TestNobodyIsLetInAsHeWas(t *testing.T) {
+	t.Parallel()
+	s := newSecured(t, steadfast)
+	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}}
+	gone := &who{name: "removed", basic: [2]string{"removed", ddlPassword}}
+	leader, follower := s.nodes[s.leader()], s.follower()
+	const staleRead = "/v1/indexes?consistency=stale"
+	if status, code := s.known(root, leader, "PUT", "/v1/users/removed",
+		fmt.Sprintf(`{"new":true,"role":"admin","password":%q}`, ddlPassword)); status != http.StatusOK {
+		t.Fatal(status, code)
+	}
+	if status, code := s.known(gone, follower, "GET", staleRead, ""); status != http.StatusOK {
+		t.Fatal(status, code)
+	}
+	follower.full.Store(true)
+	if status, code := s.known(root, leader, "DELETE", "/v1/users/removed", ""); status != http.StatusNoContent {
+		t.Fatal(status, code)
+	}
+	s.until("it lets nobody in", func() bool {
+		_, code := s.as(gone, follower, "GET", staleRead, "")
+		return code == errcode.ManagerNotCurrent
+	})
+	var let atomic.Int64
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for status := 0; status != http.StatusUnauthorized && t.Context().Err() == nil; {
+				if status, _ = s.as(gone, follower, "GET", staleRead, ""); status == http.StatusOK {
+					let.Add(1)
+				}
+			}
+		})
+	}
+	follower.full.Store(false)
+	all.Wait()
+	if n := let.Load(); n > 0 {
+		t.Errorf("a user who had been removed, and whom the follower let in no more, was let in %d times", n)
+	}
 }

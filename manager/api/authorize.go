@@ -142,10 +142,14 @@ func unauthenticated(err error) error {
 
 // identify returns who sends a user's request. While authentication is off, who shows nothing is an administrator.
 func (g *access) identify(r *http.Request) (*auth.Identity, error) {
+	known := g.current()
 	id, err := g.lookUp(r)
 	if errors.Is(err, auth.ErrUnauthenticated) || err == nil && id != nil && id.OfUser() {
 		if late := g.ensureCurrent(r.Context()); late != nil {
 			return nil, late
+		}
+		if err == nil && !known { // it may have been found in a state of before
+			id, err = g.lookUp(r)
 		}
 	}
 	if err != nil {

@@ -46,6 +46,7 @@ type step struct {
 	promote   *Server  // give it its vote
 	readdress *Server  // write down its new address
 	forget    []string // managers in the state that are no members
+	seen      []Server // on which it was decided
 }
 
 // roster remembers what it needs to judge: since when each server answers, and since when it is caught up.

@@ -120,6 +120,7 @@ func (s *Steward) look(ctx context.Context) (step, error) {
 		s.roster = newRoster(s.cfg.PromoteAfter)
 	}
 	next := s.roster.step(v)
+	next.seen = servers
 	all := s.roster.sightings(servers)
 	s.shown.Store(&all)
 	return next, nil
@@ -134,11 +135,11 @@ func (s *Steward) act(ctx context.Context, next step) {
 	n := s.node
 	if a := next.readdress; a != nil {
 		n.cfg.Logger.Info("this manager has a new address", "server", a.ID, "raft", a.Raft)
-		s.report("new address", n.AddVoter(*a, nil))
+		s.report("new address", n.AddVoter(*a, next.seen))
 	}
 	if p := next.promote; p != nil {
 		n.cfg.Logger.Info("a new manager has caught up and gets its vote", "server", p.ID)
-		s.report("promotion", n.AddVoter(*p, nil))
+		s.report("promotion", n.AddVoter(*p, next.seen))
 	}
 	for _, id := range next.forget {
 		_, err := n.Propose(ctx, statecontext.Command{Body: &statecontext.RemoveManager{ID: id}})
@@ -245,7 +246,7 @@ func (s *Steward) add(ctx context.Context, servers []Server, fresh Server, name 
 		return fmt.Errorf("%w: the cluster has %d managers, at most %d", ErrMemberConflict, len(servers), MaxMembers)
 	}
 	for _, old := range servers {
-		sameName := strings.HasPrefix(old.ID, name+"-") && len(old.ID) == len(name)+1+2*suffixBytes
+		sameName := isNamed(old.ID, name)
 		if !sameName && old.Raft != fresh.Raft {
 			continue
 		}
@@ -276,6 +277,11 @@ func (s *Steward) add(ctx context.Context, servers []Server, fresh Server, name 
 	return s.node.AddNonvoter(fresh, nil)
 }
 
+// isNamed reports whether a server has this name by its id, which ends in a random suffix.
+func isNamed(id, name string) bool {
+	return strings.HasPrefix(id, name+"-") && len(id) == len(name)+1+2*suffixBytes
+}
+
 // Find returns the member with this server id or, when only one has it, name.
 func (s *Steward) Find(idOrName string) (Server, error) {
 	servers, err := s.node.Servers()
@@ -288,7 +294,7 @@ func (s *Steward) Find(idOrName string) (Server, error) {
 		if m.ID == idOrName {
 			return m, nil
 		}
-		if known != nil && known.Name == idOrName || known == nil && strings.HasPrefix(m.ID, idOrName+"-") {
+		if known != nil && known.Name == idOrName || known == nil && isNamed(m.ID, idOrName) {
 			found = append(found, m)
 		}
 	}
@@ -316,10 +322,10 @@ func (s *Steward) Remove(ctx context.Context, id string, force bool) (also []str
 
 func (s *Steward) remove(ctx context.Context, id string, force bool) (also []string, err error) {
 	for {
-		if _, err := s.look(ctx); err != nil {
+		all, err := s.storing(ctx)
+		if err != nil {
 			return also, err
 		}
-		all := s.Sightings()
 		voters, alive, need := quorumAfter(all, id)
 		switch {
 		case voters == 0:
@@ -352,6 +358,41 @@ func (s *Steward) remove(ctx context.Context, id string, force bool) (also []str
 	}
 }
 
+const (
+	// storePatience is how long a member that answers may take to store what all others have.
+	storePatience = 3 * time.Second
+	storePause    = 50 * time.Millisecond
+)
+
+// storing returns how the members do, where Alive is who answers and stores what is written: one whose disk is full
+// answers as before, and no change counts with it. A little is written for that; where no majority stores it, those
+// count that answer.
+func (s *Steward) storing(ctx context.Context) ([]Sighting, error) {
+	written := uint64(0)
+	if s.node.raft.Barrier(storePatience).Error() == nil {
+		written = s.node.raft.CommitIndex()
+	}
+	for end := time.Now().Add(storePatience); ; {
+		if _, err := s.look(ctx); err != nil {
+			return nil, err
+		}
+		all, waits := slices.Clone(s.Sightings()), false
+		for i := range all {
+			m := &all[i]
+			waits = waits || m.Alive && m.LastIndex < written
+			m.Alive = m.Alive && m.LastIndex >= written
+		}
+		if !waits || time.Now().After(end) {
+			return all, nil
+		}
+		select {
+		case <-time.After(storePause):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
 // deadInTheWay says what to do about voters that do not answer.
 func deadInTheWay(all []Sighting, but string) string {
 	var dead []string
@@ -360,8 +401,8 @@ func deadInTheWay(all []Sighting, but string) string {
 			dead = append(dead, m.ID)
 		}
 	}
-	return fmt.Sprintf("%s does not answer: bring it back, or remove it first (tidemark cluster remove %s); "+
-		"--yes-lose-data removes such voters too",
+	return fmt.Sprintf("%s does not answer, or stores nothing, as its disk is full or hangs: bring it back, or remove it "+
+		"first (tidemark cluster remove %s); --yes-lose-data removes such voters too",
 		strings.Join(dead, ", "), dead[0])
 }
 
