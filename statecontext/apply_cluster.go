@@ -319,10 +319,9 @@ func checkLengths(most int, texts []string) *Rejection {
 // slice and replica, or two while one moves, and never two replicas of a slice, or two copies of one, on one node.
 // Copies that are leaving do not count.
 func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []partition.Copy) *Rejection {
-	const words = (int(index.MaxNodeID) + 1 + 63) / 64
 	each := int(replicas) + 1
 	seen, placed := make([]uint8, int(l.Partitions)*each), 0 // copies of each slice of each replica
-	onNode := make([][words]uint64, l.Partitions)            // the nodes that have a copy of each slice
+	onNode := make([]nodeSet, l.Partitions)                  // that have a copy of each slice
 	for _, c := range copies {
 		if c.Slice >= index.SliceID(l.Partitions) || uint8(c.Replica) > replicas && c.State != partition.Leaving {
 			return reject(errcode.PlacementInconsistent, "slice %d of replica %d; the index has %d slices and replicas 0 to %d",
@@ -341,11 +340,10 @@ func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []part
 		case 3:
 			return reject(errcode.PlacementInconsistent, "slice %d of replica %d is placed more than twice", c.Slice, c.Replica)
 		}
-		word, bit := &onNode[c.Slice][c.Node/64], uint64(1)<<(c.Node%64)
-		if *word&bit != 0 {
+		if onNode[c.Slice].has(c.Node) {
 			return reject(errcode.PlacementInconsistent, "two copies of slice %d on node %d", c.Slice, c.Node)
 		}
-		*word |= bit
+		onNode[c.Slice].add(c.Node)
 	}
 	if placed != len(seen) {
 		return reject(errcode.PlacementInconsistent, "%d slices of replicas have a place; %d slices with %d replicas need %d",
@@ -353,3 +351,10 @@ func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []part
 	}
 	return nil
 }
+
+// nodeSet is a set of nodes.
+type nodeSet [(int(index.MaxNodeID) + 64) / 64]uint64
+
+func (s *nodeSet) has(n index.NodeID) bool { return s[n/64]&(1<<(n%64)) != 0 }
+
+func (s *nodeSet) add(n index.NodeID) { s[n/64] |= 1 << (n % 64) }

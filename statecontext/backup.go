@@ -44,11 +44,11 @@ type Backup struct {
 }
 
 // WriteBackup writes a state as a backup file: magic and form, the facts of BackupInfo with a CRC-32C, the state
-// snapshot, and a SHA-256 of all that stands before it. A restore under way is not part of it, nor are users and
-// tokens: they are not restored, and files are kept where hashes of passwords should not be.
+// snapshot, and a SHA-256 of all that stands before it. A restore under way is not part of it, nor are outcomes of
+// requests, users and tokens: they are not restored, and files are kept where hashes of passwords should not be.
 func WriteBackup(w io.Writer, s *State, timeMS int64, version string) error {
 	clean := *s.WithoutUsers()
-	clean.staging = nil
+	clean.staging, clean.ledger = nil, clean.ledger.cleared()
 	p := appendUint(appendString(nil, clean.clusterID), clean.epoch)
 	p = appendInt(appendUint(appendUint(p, clean.cas), clean.formatLevel), timeMS)
 	p = appendString(p, version[:min(len(version), maxVersionBytes)])

@@ -48,8 +48,9 @@ const (
 	MaxRestoreBytes = 256 << 20
 	// RestoreChunkBytes is how much of it goes into one command.
 	RestoreChunkBytes = 256 << 10
-	// restorePatienceMS is the age, in state time, at which a restore that does not get on may be replaced.
-	restorePatienceMS = 10 * 60 * 1000
+	// RestorePatienceMS is for how long, in state time, a restore may bring nothing: then the leader gives it up, and
+	// another one may take its place.
+	RestorePatienceMS = 10 * 60 * 1000
 )
 
 // Staging is a restore under way.
@@ -58,7 +59,7 @@ type Staging struct {
 	Mode     RestoreMode
 	Bytes    uint64   // of the whole snapshot
 	Sum      [32]byte // SHA-256 of it
-	SinceMS  int64    // state time of its beginning
+	SinceMS  int64    // state time of its newest piece, at first of its beginning
 	Received uint64
 	chunks   [][]byte
 }
@@ -168,7 +169,7 @@ func (c *BeginRestore) apply(t *tx) *Rejection {
 	switch old := t.s.staging; {
 	case old != nil && old.ID == c.ID:
 		return reject(errcode.Restoring, "this restore is under way already")
-	case old != nil && t.s.timeMS-old.SinceMS < restorePatienceMS:
+	case old != nil && t.s.timeMS-old.SinceMS < RestorePatienceMS:
 		return reject(errcode.Restoring, "another restore is under way; wait for its end")
 	case c.Mode != RestoreInPlace && c.Mode != RestoreNewCluster:
 		return reject(errcode.InvalidArgument, "restore mode %d", c.Mode)
@@ -205,7 +206,7 @@ func (c *RestoreChunk) apply(t *tx) *Rejection {
 	}
 	g := *old
 	g.chunks = append(slices.Clip(g.chunks), bytes.Clone(c.Data))
-	g.Received += uint64(len(c.Data))
+	g.Received, g.SinceMS = g.Received+uint64(len(c.Data)), t.s.timeMS
 	t.s.staging, t.changed = &g, true
 	t.emitCluster()
 	return nil
@@ -545,28 +546,33 @@ func (m *merger) place(x *Index, held []partition.Copy) *Rejection {
 		all = m.allowed(nil, true)
 	}
 	copies, load := slices.Clone(held), m.t.s.placed
+	each, parts := int(f.Replicas)+1, int(x.Topology.Layout.Partitions)
+	has, onNode := make([]bool, parts*each), make([]nodeSet, parts)
 	for _, c := range held {
 		load[c.Node]++
+		if int(c.Slice) < parts && int(c.Replica) < each {
+			has[int(c.Slice)*each+int(c.Replica)] = true
+			onNode[c.Slice].add(c.Node)
+		}
 	}
-	for slice := range index.SliceID(x.Topology.Layout.Partitions) {
-		for replica := range int(f.Replicas) + 1 {
+	for slice := range index.SliceID(parts) {
+		for replica := range each {
 			r := partition.Replica(replica)
-			if slices.ContainsFunc(copies, func(c partition.Copy) bool { return c.Slice == slice && c.Replica == r }) {
+			if has[int(slice)*each+replica] {
 				continue
 			}
-			free := slices.DeleteFunc(slices.Clone(all), func(n index.NodeID) bool {
-				return slices.ContainsFunc(copies, func(c partition.Copy) bool { return c.Slice == slice && c.Node == n })
-			})
+			free := slices.DeleteFunc(slices.Clone(all), onNode[slice].has)
 			if len(free) == 0 {
 				return reject(errcode.PlacementImpossible, "index %q on %q has %d replicas and needs %d indexers; %d are there "+
 					"that stay: start more", f.Name, f.Bucket,
-					f.Replicas, int(f.Replicas)+1, len(all))
+					f.Replicas, each, len(all))
 			}
 			best := slices.MinFunc(free, func(a, b index.NodeID) int { return cmp.Compare(load[a], load[b]) })
 			copies = append(copies, partition.Copy{ID: m.t.s.nextCopyID, Slice: slice, Replica: r, Node: best,
 				State: partition.Placed})
 			m.t.s.nextCopyID++
 			load[best]++
+			onNode[slice].add(best)
 		}
 	}
 	x.Topology.Copies = copies

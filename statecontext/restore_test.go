@@ -151,7 +151,7 @@ func TestRestoreIsAllOrNothing(t *testing.T) {
 		t.Fatal("given up, and still there")
 	}
 	n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 4})
-	n.now += restorePatienceMS
+	n.now += RestorePatienceMS
 	n.must(&BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 4}) // it did not get on
 	n.refuse(&BeginRestore{ID: "r3", Mode: 9, Bytes: 4}, errcode.Restoring)
 	n.must(&AbortRestore{})

@@ -50,6 +50,11 @@ func (c *Coordinator) Restore(ctx context.Context, req RestoreRequest) (RestoreO
 	}
 	s := c.cfg.Consensus.State()
 	if r := s.Restored(); r != nil && r.ID == req.ID {
+		if b := req.Backup; r.FromID != b.ClusterID || r.FromCAS != b.CAS || r.Mode != req.Mode {
+			return RestoreOutcome{}, &statecontext.Rejection{Code: errcode.RequestMismatch, Message: fmt.Sprintf("the "+
+				"Idempotency-Key was used to restore the backup of cluster %s at cas %d (%s); nothing was done: take another "+
+				"key for this one", r.FromID, r.FromCAS, r.Mode)}
+		}
 		return RestoreOutcome{CAS: r.CAS, Epoch: s.Epoch(), Replayed: true}, nil
 	}
 	found, err := c.findBuckets(ctx, s, req.Backup.State)

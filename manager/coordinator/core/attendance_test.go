@@ -310,3 +310,23 @@ func TestCancelledRepairRestsOverLeaders(t *testing.T) {
 		t.Errorf("%d repairs began", len(s.began))
 	}
 }
+
+// TestARestoreThatBringsNothingIsGivenUp: who carried it has gone without a word; one that brings something goes on for
+// as long as it takes.
+func TestARestoreThatBringsNothingIsGivenUp(t *testing.T) {
+	s := indexersOf(t, 1)
+	s.pass(5 * time.Second)
+	s.commit(&statecontext.BeginRestore{ID: "r1", Mode: statecontext.RestoreInPlace, Bytes: 3})
+	s.step(Changed{})
+	s.pass(9 * time.Minute)
+	s.commit(&statecontext.RestoreChunk{ID: "r1", Data: []byte{1}})
+	s.step(Changed{})
+	s.pass(9 * time.Minute)
+	if s.state.state.Staging() == nil {
+		t.Fatal("it was given up while it brought something")
+	}
+	s.pass(2 * time.Minute)
+	if s.state.state.Staging() != nil {
+		t.Error("it stays")
+	}
+}

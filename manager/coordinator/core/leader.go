@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
+	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -136,10 +137,25 @@ func (l *Leader) decide(ticked bool) {
 		l.differences.step()
 		l.attendance.step()
 		l.moves.step()
+		l.endRestore()
 		l.splits.step()
 		l.lives.stepBackfill()
 	}
 	l.promotion.promote()
+}
+
+// endRestore gives a restore up that brings nothing any more: whoever carried it has gone, or could not say so. All that
+// users ask for waits for its end.
+func (l *Leader) endRestore() {
+	g := l.now.state.Staging()
+	if g == nil || l.stateMS-g.SinceMS < statecontext.RestorePatienceMS {
+		return
+	}
+	l.propose("restore", &statecontext.AbortRestore{ID: g.ID}, func(_ statecontext.Result, err error) {
+		if err == nil {
+			l.log.Warn("a restore was given up that brought nothing any more", "restore", g.ID)
+		}
+	})
 }
 
 // sync takes over the newest replicated state.
