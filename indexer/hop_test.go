@@ -9,13 +9,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"tidemark/index"
+	"tidemark/indexer/peers"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/scanserver"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
 
-// TestHopCarriesTheTrace: what a coordinating indexer asks another one is of the same request and trace.
+// TestHopCarriesTheTrace: what a coordinating indexer asks another one is of the same request and trace, and says who
+// asks.
 func TestHopCarriesTheTrace(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -44,6 +46,9 @@ func TestHopCarriesTheTrace(t *testing.T) {
 	h := <-seen
 	if got := h.Get(rpc.HeaderRequestID); got != "r-17" {
 		t.Errorf("request id %q", got)
+	}
+	if got, ok := peers.Asking(&http.Request{Header: h}); !ok || got != w.x.identity.get().Node {
+		t.Errorf("indexer %d asks, %v", got, ok)
 	}
 	if got, want := h.Get("traceparent"), "00-"+span.TraceID().String()+"-"+span.SpanID().String()+"-01"; got != want {
 		t.Errorf("traceparent %q, want %q", got, want)

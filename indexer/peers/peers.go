@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
+	"time"
 
 	"github.com/fxamacker/cbor/v2"
 
@@ -114,6 +116,16 @@ func (p *Peers) Suspect(node index.NodeID) bool {
 	return p.alive.Any() && !p.IsHere(node) && p.alive.Suspect(p.Addr(node))
 }
 
+// SilentSince returns since when a node answers nothing, not even whether it lives, and has it asked; zero: it does, or
+// nobody knows. Who asks again sees what has come of it.
+func (p *Peers) SilentSince(node index.NodeID) time.Time {
+	addr := p.Addr(node)
+	if addr == "" {
+		return time.Time{}
+	}
+	return p.alive.SilentSince(addr)
+}
+
 // Name implements scan.Nodes.
 func (p *Peers) Name(node index.NodeID) string {
 	for _, e := range p.known() {
@@ -134,10 +146,20 @@ func (p *Peers) Addr(node index.NodeID) string {
 	return ""
 }
 
+// HeaderNode of a request says by its number which indexer asks.
+const HeaderNode = "Tidemark-Node"
+
+// Asking returns which indexer asks; false where the request does not say.
+func Asking(r *http.Request) (index.NodeID, bool) {
+	n, err := strconv.ParseUint(r.Header.Get(HeaderNode), 10, 8)
+	return index.NodeID(n), err == nil
+}
+
 // Post sends a request to another node's scan port and gives the body of its answer.
 func (n *Nodes) Post(ctx context.Context, node index.NodeID, path string, req any) (io.ReadCloser, error) {
 	addr := n.Addr(node)
-	if here, port := n.here(); node == here {
+	here, port := n.here()
+	if node == here {
 		addr = port
 	}
 	if addr == "" {
@@ -153,6 +175,7 @@ func (n *Nodes) Post(ctx context.Context, node index.NodeID, path string, req an
 		return nil, err
 	}
 	r.Header.Set("Content-Type", rpc.MediaCBOR)
+	r.Header.Set(HeaderNode, strconv.Itoa(int(here)))
 	rpc.Outgoing(r)
 	resp, err := n.http.Do(r)
 	if err != nil {

@@ -11,19 +11,32 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// writeStall is how long a manager or another node, or the network to it, may take nothing before its scan is ended.
-// Longer than a manager waits for its own client: that one ends the scan, and says why.
+// writeStall is how long a manager, or the network to it, may take nothing before its scan is ended. Longer than it
+// waits for its own client: that one ends the scan, and says why.
 const writeStall = 60 * time.Second
 
-// Answer is a body that is written for as long as the other side takes something now and then.
+// Answer is a body that is written for as long as the other side takes something now and then, or until a fixed time.
 type Answer struct {
 	w     http.ResponseWriter
 	c     *http.ResponseController
+	stall time.Duration // that one write may take; 0: the time is fixed
 	begun bool
 }
 
 // NewAnswer answers a request.
-func NewAnswer(w http.ResponseWriter) *Answer { return &Answer{w: w, c: http.NewResponseController(w)} }
+func NewAnswer(w http.ResponseWriter) *Answer {
+	return &Answer{w: w, c: http.NewResponseController(w), stall: writeStall}
+}
+
+// NewPart answers a coordinator, which takes a node's rows when it is their turn: nothing may be taken for as long as
+// the scan takes, and no longer.
+func NewPart(w http.ResponseWriter, lasts time.Duration) (*Answer, error) {
+	a := &Answer{w: w, c: http.NewResponseController(w)}
+	return a, a.c.SetWriteDeadline(time.Now().Add(lasts))
+}
+
+// Cut ends every write, one that is under way, too. It may be called from any goroutine until the request is answered.
+func (a *Answer) Cut() { _ = a.c.SetWriteDeadline(time.Unix(1, 0)) } // the connection has ended otherwise
 
 // Begun reports whether something was written: an error can no longer be the whole answer.
 func (a *Answer) Begun() bool { return a.begun }
@@ -34,8 +47,10 @@ func (a *Answer) Write(p []byte) (int, error) {
 		a.begun = true
 		a.w.Header().Set("Content-Type", MediaType)
 	}
-	if err := a.c.SetWriteDeadline(time.Now().Add(writeStall)); err != nil {
-		return 0, err
+	if a.stall > 0 {
+		if err := a.c.SetWriteDeadline(time.Now().Add(a.stall)); err != nil {
+			return 0, err
+		}
 	}
 	n, err := a.w.Write(p)
 	if err != nil {

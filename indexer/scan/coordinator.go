@@ -142,7 +142,8 @@ func Ready(v *View) error {
 func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink) (Result, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.opts.MaxDuration, c.tooLong)
 	defer cancel()
-	r := &run{c: c, spec: spec, count: count, deadline: time.Now().Add(c.opts.Wait),
+	ends, _ := ctx.Deadline()
+	r := &run{c: c, spec: spec, count: count, deadline: time.Now().Add(c.opts.Wait), ends: ends,
 		lag:     lag{places: c.lagging, user: rpc.Principal(ctx)},
 		explain: explained{wanted: spec.Explain, began: time.Now()}}
 	r.out = output{spec: &r.spec, sink: sink}
@@ -236,6 +237,7 @@ type run struct {
 	c        *Coordinator
 	spec     Spec
 	count    bool
+	ends     time.Time // the whole scan does
 	deadline time.Time // of waiting
 	reading  time.Time // since when an attempt reads; zero: it waits for its first slices
 	// renewing is until when copies are looked for in the place of those that failed since; zero: none is lacking.

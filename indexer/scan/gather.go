@@ -309,7 +309,7 @@ func (r *run) request(n *remote) NodeRequest {
 		Distinct: r.spec.Distinct, Where: r.spec.Where,
 		CountOnly: r.count, WantVector: r.spec.WantTimestamp, After: n.after(), Named: r.spec.At != nil,
 		WaitMS: max(1, time.Until(r.lag.until(r.deadline)).Milliseconds()), User: r.lag.user,
-		Explain: r.spec.Explain,
+		LastsMS: max(1, time.Until(r.ends).Milliseconds()), Explain: r.spec.Explain,
 	}
 	switch {
 	case r.spec.Page != nil:

@@ -66,6 +66,8 @@ func (r *NodeRequest) check() error {
 		return Errorf(errcode.BadRequest, "keep_ms %d, want 0 to %d", r.KeepMS, MaxKeep.Milliseconds())
 	case len(r.Over) > maxOver:
 		return Errorf(errcode.BadRequest, "%d answers are over, want at most %d at a time", len(r.Over), maxOver)
+	case r.LastsMS < 1 || r.LastsMS > DefaultMaxDuration.Milliseconds():
+		return Errorf(errcode.BadRequest, "lasts_ms %d, want 1 to %d", r.LastsMS, DefaultMaxDuration.Milliseconds())
 	case r.Limit < 0:
 		return Errorf(errcode.BadRequest, "limit %d", r.Limit)
 	case r.Groups != nil && (r.Distinct > 0 || r.CountOnly):
@@ -77,6 +79,15 @@ func (r *NodeRequest) check() error {
 		}
 	}
 	return checkFilters(r.Where, len(r.Desc))
+}
+
+// leastLasts is how long a part has for what it has to say, though its scan is over.
+const leastLasts = time.Second
+
+// Lasts is how long a node's part of the scan may take, whatever was sent.
+func (r *NodeRequest) Lasts() time.Duration {
+	ms := min(max(r.LastsMS, leastLasts.Milliseconds()), DefaultMaxDuration.Milliseconds())
+	return time.Duration(ms) * time.Millisecond
 }
 
 // Serve answers a coordinator's request on this node: it pins the snapshots, merges the slices and writes frames to w;

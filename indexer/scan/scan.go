@@ -88,6 +88,7 @@ type NodeRequest struct {
 	Over     []Pages   `json:"over,omitempty"`    // answers for which nothing has to be kept any more
 	Explain  bool      `json:"explain,omitempty"` // Looked is wanted
 	WaitMS   int64     `json:"wait_ms,omitempty"` // how long the node may wait until it holds Ref
+	LastsMS  int64     `json:"lasts_ms"`          // how long the scan may still take, and the node's part with it
 	User     string    `json:"user,omitempty"`    // for whom, of whom a node serves a part only (rpc.Places)
 }
 

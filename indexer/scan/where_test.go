@@ -316,7 +316,7 @@ func TestWhereInACluster(t *testing.T) {
 func TestFiltersOfOthers(t *testing.T) {
 	for _, f := range [][]Filter{{{Component: 2}}, {{Component: -1}}, {{Component: 1}, {Component: 0}}, {{}, {}},
 		{{Ranges: make([]Range, MaxIn+1)}}} {
-		r := NodeRequest{Copies: []index.CopyID{1}, Desc: []bool{false, false}, Where: f}
+		r := NodeRequest{Copies: []index.CopyID{1}, LastsMS: 1, Desc: []bool{false, false}, Where: f}
 		if err := r.check(); CodeOf(err) != errcode.BadRequest {
 			t.Errorf("%+v: %v", f, err)
 		}

@@ -5,7 +5,6 @@
 package scanserver
 
 import (
-	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -61,7 +60,8 @@ type Options struct {
 type Server struct {
 	coordinator  *scan.Coordinator
 	definitions  func() wire.Definitions
-	pins         *snapshots.Pins
+	pins         scan.Pins
+	silent       func(index.NodeID) time.Time // since when; see peers.Peers
 	metrics      *metrics
 	tracer       trace.Tracer
 	log          hclog.Logger
@@ -75,7 +75,8 @@ type Server struct {
 
 // New returns a server of which nothing runs.
 func New(o Options) *Server {
-	s := &Server{definitions: o.Definitions, pins: o.Pins, metrics: newMetrics(o.Registry), tracer: o.Tracer, log: o.Log,
+	s := &Server{definitions: o.Definitions, pins: o.Pins, silent: o.Nodes.SilentSince,
+		metrics: newMetrics(o.Registry), tracer: o.Tracer, log: o.Log,
 		now: o.Now, past: history.NewScans(o.Now()),
 		scans: rpc.NewPlaces(MaxScans, "scans"), parts: rpc.NewPlaces(MaxScans, "parts of scans"),
 		running: newRunning(o.Name, o.Slow, o.Now, o.Hurry),
@@ -260,27 +261,6 @@ func (s *Server) done(id index.ID, began time.Time, spec *scan.Spec, result scan
 		s.book.count(&defs, id, took, ended, result.Rows, err)
 	}
 }
-
-// serveSlices answers another node.
-func (s *Server) serveSlices(w http.ResponseWriter, r *http.Request) error {
-	var req scan.NodeRequest
-	if err := rpc.Read(r, &req); err != nil {
-		return err
-	}
-	who := cmp.Or(req.User, rpc.Anonymous)
-	if err := s.parts.Enter(who); err != nil { // for the coordinating node it is one that cannot serve now
-		return scan.ProblemOf(scan.Errorf(errcode.Unavailable, "%v", err))
-	}
-	defer s.parts.Leave(who)
-	out := scan.NewAnswer(w)
-	if err := scan.Serve(r.Context(), out, out.Flush, req, s.pins); err != nil {
-		s.log.Debug("a part of a scan ended early", "index", req.Index, "timestamp", req.Ref.Number, "error", err)
-	}
-	return nil
-}
-
-// SlicesPath is where a node takes requests of other nodes.
-const SlicesPath = "/v1/slices:scan"
 
 // scanNodes reads slices of all indexers.
 type scanNodes struct {

@@ -173,6 +173,17 @@ func (d *Detector) Suspect(name string) bool {
 	return p != nil && time.Now().Before(p.until)
 }
 
+// SilentSince has a peer probed, unless it is being probed, and returns since when it has answered no probe; zero: it
+// has answered the last one, or there was none. It is for whoever holds something for a peer and asks it for nothing.
+func (d *Detector) SilentSince(name string) time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.peer(name)
+	since := p.silent
+	d.ask(name, p, time.Now())
+	return since
+}
+
 // Any reports whether a peer may be suspect: when not, nobody has to be asked for by name.
 func (d *Detector) Any() bool {
 	rests := d.rests.Load()

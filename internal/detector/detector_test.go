@@ -149,6 +149,35 @@ func TestWhoIsSilent(t *testing.T) {
 	}
 }
 
+// TestSilentSince: whoever holds something for a peer learns since when it is silent by asking again, one probe for
+// each time.
+func TestSilentSince(t *testing.T) {
+	in(t, map[string]time.Duration{"a": time.Millisecond}, func(t *testing.T, n *town, d *Detector) {
+		for range 2 {
+			if since := d.SilentSince("a"); !since.IsZero() {
+				t.Errorf("silent since %v", since)
+			}
+			time.Sleep(10 * time.Second)
+		}
+		n.set("a", never)
+		stopped := time.Now()
+		for i := range 4 {
+			if since := d.SilentSince("a"); since.IsZero() != (i == 0) || i > 0 && !since.Equal(stopped) {
+				t.Errorf("stopped at %v, the %dth time silent since %v", stopped, i, since)
+			}
+			time.Sleep(10 * time.Second)
+		}
+		n.set("a", time.Millisecond)
+		d.SilentSince("a")
+		time.Sleep(time.Second)
+		since := d.SilentSince("a")
+		time.Sleep(time.Second)
+		if !since.IsZero() || n.asked("a") != 8 || d.Suspect("a") {
+			t.Errorf("it answers: silent since %v, probed %d times", since, n.asked("a"))
+		}
+	})
+}
+
 // TestShortWaitsCostNothing: answers that come soon are no reason for a probe, however many there are.
 func TestShortWaitsCostNothing(t *testing.T) {
 	in(t, map[string]time.Duration{}, func(t *testing.T, n *town, d *Detector) {

@@ -1,0 +1,152 @@
+package scan
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/internal/testing/pipenet"
+)
+
+// pipedCluster reads other nodes over HTTP, as peers do, by a connection that keeps nothing back: who writes waits
+// until it is read.
+type pipedCluster struct {
+	*fakeCluster
+	l    *pipenet.Listener
+	http http.Client
+
+	mu    sync.Mutex
+	asked []NodeRequest // by their number, which is the path
+	ended []error       // of the parts
+}
+
+// serve answers until the returned function is called.
+func (p *pipedCluster) serve(t *testing.T) (stop func()) {
+	p.l = pipenet.Listen()
+	p.http.Transport = &http.Transport{DialContext: p.l.Dial}
+	srv := &http.Server{Handler: p}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(p.l) }()
+	return func() {
+		p.http.CloseIdleConnections()
+		if err := srv.Close(); err != nil {
+			t.Error(err)
+		}
+		<-served
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (p *pipedCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n, err := strconv.Atoi(r.URL.Path[1:])
+	p.mu.Lock()
+	req := p.asked[n]
+	p.mu.Unlock()
+	var out *Answer
+	if err == nil {
+		out, err = NewPart(w, req.Lasts())
+	}
+	if err == nil {
+		err = Serve(r.Context(), out, out.Flush, req, p.fakeCluster)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = append(p.ended, err)
+}
+
+// OpenSlices implements Nodes.
+func (p *pipedCluster) OpenSlices(ctx context.Context, node index.NodeID, _ []index.NodeID, req NodeRequest) (RowStream,
+	error) {
+	if node == here {
+		return Open(ctx, req, p.fakeCluster)
+	}
+	p.mu.Lock()
+	n := len(p.asked)
+	p.asked = append(p.asked, req)
+	p.mu.Unlock()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://node/%d", n), nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := p.http.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	s, err := ReadFrames(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// steadySink is a client that takes some rows, one every second, before all others.
+type steadySink struct {
+	slow, rows int
+	first      func()
+}
+
+func (s *steadySink) Row(Row) error {
+	if s.rows++; s.rows == 1 {
+		s.first()
+	}
+	if s.rows <= s.slow {
+		time.Sleep(time.Second)
+	}
+	return nil
+}
+
+// TestASliceWhoseTurnComesLate: the slices of an index that is partitioned by range are opened at once and read one
+// behind the other. Those of another node stay open until it is their turn, though they can send nothing for minutes
+// and nobody would hold the timestamp any more; and no longer than the scan.
+func TestASliceWhoseTurnComesLate(t *testing.T) {
+	for _, c := range []struct {
+		first int // rows of the slice that comes first, a second each
+		code  errcode.Code
+	}{
+		{70, ""},
+		{500, ""},
+		{700, errcode.Timeout}, // longer than a scan may take
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newCluster(2, 1, 2)
+			p := &pipedCluster{fakeCluster: f}
+			stop := p.serve(t)
+			defer stop()
+			var first, second []Row
+			for i := range c.first {
+				first = append(first, Row{fmt.Appendf(nil, "a%04d", i), []byte("d")})
+			}
+			for i := range 400 { // more than a piece of an answer
+				second = append(second, Row{fmt.Appendf(nil, "b%03d", i), fmt.Appendf(nil, "%0400d", i)})
+			}
+			f.rows[5][0], f.rows[5][1] = second, first         // of node 0, and of the one that coordinates
+			sink := &steadySink{slow: c.first, first: func() { // from here on only who has it open has it
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				for id := range f.has {
+					f.has[id] = map[uint64]errcode.Code{6: ""}
+				}
+			}}
+			spec := openSpec()
+			res, err := NewCoordinator(f, f, p, Options{}).Scan(t.Context(), spec, sink)
+			if c.code != "" {
+				if CodeOf(err) != c.code {
+					t.Errorf("%d rows: %v, want %s", res.Rows, err, c.code)
+				}
+			} else if err != nil || res.Rows != int64(c.first+len(second)) {
+				t.Errorf("%d rows: %v", res.Rows, err)
+			}
+			synctest.Wait()
+			if f.opened.Load() != f.closed.Load() || len(p.ended) != 1 {
+				t.Errorf("%d of %d snapshots were given back; parts ended %v", f.closed.Load(), f.opened.Load(), p.ended)
+			}
+		})
+	}
+}
