@@ -401,15 +401,24 @@ func (d *direct) begin(ctx context.Context, q question, body []byte) (*directSca
 			break
 		}
 	}
-	var p *wire.Problem
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return nil, q.gaveUp(ctx, "indexer "+last, err, before)
-	case errors.As(err, &p) && !elsewhere(p):
-		return nil, p
 	}
-	d.lost(q.of)
-	return nil, errDetour
+	return nil, d.passed(q.of, err)
+}
+
+// passed returns what is told where no indexer of a way has answered: a refusal that the managers would give as well,
+// or errDetour.
+func (d *direct) passed(of string, err error) error {
+	var p *wire.Problem
+	said := errors.As(err, &p)
+	if said && !elsewhere(p) {
+		return p
+	}
+	if !said || p.Code != errcode.Busy { // it is there, and the next scan may find room
+		d.lost(of)
+	}
+	return errDetour
 }
 
 // try asks one indexer.

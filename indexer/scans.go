@@ -22,9 +22,9 @@ import (
 // scanOptions are what the scan server has of this indexer.
 func (x *Indexer) scanOptions() scanserver.Options {
 	return scanserver.Options{Name: x.cfg.Name, Slow: x.cfg.SlowScan, Catalog: x.catalog, Truth: x.truth,
-		Definitions: x.present, Pins: x.pins(), Nodes: x.peers.Ask(scanserver.MaxScans),
-		Managers: x.managers, Registry: x.metrics.registry, Tracer: x.cfg.Tracer,
-		Log: x.log, Now: x.now, Hurry: x.node.Background.Hurry}
+		Definitions: x.present, Pins: x.pins(), Nodes: x.peers.Ask(scanserver.MaxAsked),
+		MaxParts: int(x.cfg.MemoryQuota / scanserver.PartMemory), Managers: x.managers, Registry: x.metrics.registry,
+		Tracer: x.cfg.Tracer, Log: x.log, Now: x.now, Hurry: x.node.Background.Hurry}
 }
 
 // pins gives snapshots of this node to scans and verifications.

@@ -84,6 +84,9 @@ func AskedFor(r *http.Request) string {
 	return who[:min(len(who), maxUser)]
 }
 
+// busyRetryMS is when who was refused for lack of room may ask again, in milliseconds.
+const busyRetryMS = 1000
+
 // ProblemOf makes of any error what REST tells.
 func ProblemOf(err error) *rpc.Problem {
 	var p *rpc.Problem
@@ -92,6 +95,8 @@ func ProblemOf(err error) *rpc.Problem {
 	}
 	e := AsError(err)
 	p = rpc.Refuse(e.Code, "%s", e.Detail)
-	p.Lost = e.Lost
+	if p.Lost = e.Lost; e.Code == errcode.Busy {
+		p.RetryAfterMS = busyRetryMS
+	}
 	return p
 }

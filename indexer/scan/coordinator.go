@@ -272,6 +272,8 @@ func (r *run) again(err error) bool {
 		return true
 	case errcode.Unavailable, errcode.Timeout:
 		return true
+	case errcode.Busy: // who has seen nothing yet asks again itself, and keeps no room meanwhile
+		return r.out.given
 	case errcode.IndexNotReady, errcode.IndexNotHosted:
 		return r.plan.ref != (wire.StabilityRef{}) // a node said so, which may know less than the catalog
 	}

@@ -164,7 +164,7 @@ func (r *run) replace(ctx context.Context, m *merger, n *remote, why error, open
 	r.c.opts.Logger.Info("a node failed in the middle of a scan", "node", n.node, "index", r.spec.Index, "error", why)
 	defer r.spec.Progress.Enter(r.spec.Progress.Enter(Opening))
 	r.explain.lost(n, why)
-	n.failed(why, r.away)
+	r.failed(n, why)
 	more, err := r.open(ctx, n.slices, n.after())
 	*open = append(*open, more...)
 	if err != nil {
@@ -193,7 +193,7 @@ func (n *remote) others() (nodes []index.NodeID) {
 
 // failed takes the node's copies out of the choice. When the node itself gave the reason, it may hold for one of
 // several copies only: each is asked alone before it is given up.
-func (n *remote) failed(why error, away func(index.SliceID, index.NodeID, error) error) {
+func (r *run) failed(n *remote, why error) {
 	var e *Error
 	said := errors.As(why, &e)
 	for _, s := range n.slices {
@@ -205,14 +205,36 @@ func (n *remote) failed(why error, away func(index.SliceID, index.NodeID, error)
 			s.without = append(s.without, s.candidates[0].copy)
 		}
 		s.candidates = s.candidates[1:]
-		if s.last = why; !said {
-			s.last = away(s.slice, n.node, why)
+		last := why
+		if !said {
+			last = r.away(s.slice, n.node, why)
 		}
+		s.last = r.weightier(s.last, last)
 	}
 }
 
-// away words why a node could not be asked for a slice.
+// weightier returns which of the reasons of two copies of a slice says what to do: where one is past the timestamp the
+// next one is shown, if any may be; else who has no room is asked again, and then the last one counts.
+func (r *run) weightier(before, last error) error {
+	past := func(err error) bool {
+		code := CodeOf(err)
+		return r.spec.At == nil && !r.out.given && (code == errcode.SnapshotSkipped || code == errcode.SnapshotTooOld)
+	}
+	if before != nil && (busy(last) && past(before) || busy(before) && !past(last)) {
+		return before
+	}
+	return last
+}
+
+// busy reports whether there was no room for a part.
+func busy(err error) bool { return err != nil && CodeOf(err) == errcode.Busy }
+
+// away words why a node could not be asked for a slice, or has no room for it.
 func (r *run) away(s index.SliceID, node index.NodeID, why error) error {
+	if busy(why) {
+		return Errorf(errcode.Busy, "slice %d of index %s: indexer %s: %s", s, r.spec.Index, r.c.nodes.Name(node),
+			AsError(why).Detail)
+	}
 	return Errorf(errcode.Unavailable, "slice %d of index %s: indexer %s does not answer: %w: see cluster "+
 		"status, start it again; an index with num_replica goes on without it",
 		s, r.spec.Index, r.c.nodes.Name(node), why)
@@ -253,7 +275,7 @@ func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened [
 			case ctx.Err() != nil:
 				return opened, n.err
 			default:
-				n.failed(n.err, r.away)
+				r.failed(n, n.err)
 				todo = append(todo, n.slices...)
 			}
 		}
@@ -281,12 +303,14 @@ func (r *run) ask(ctx context.Context, n *remote) {
 	r.c.load.End(n.node)
 }
 
-// byNode groups slices by the node of their first candidate.
-func byNode(todo []*sliceplan, after *Row) ([]*remote, error) {
-	var nodes []*remote
+// byNode groups slices by the node of their first candidate. The error is of slices that have none.
+func byNode(todo []*sliceplan, after *Row) (nodes []*remote, err error) {
 	for _, s := range todo {
 		if len(s.candidates) == 0 {
-			return nil, s.last
+			if err == nil || busy(s.last) {
+				err = s.last
+			}
+			continue
 		}
 		node := s.candidates[0].node
 		i := slices.IndexFunc(nodes, func(n *remote) bool { return n.node == node && !n.slices[0].alone })
@@ -300,7 +324,7 @@ func byNode(todo []*sliceplan, after *Row) ([]*remote, error) {
 		}
 		nodes[i].slices = append(nodes[i].slices, s)
 	}
-	return nodes, nil
+	return nodes, err
 }
 
 func (r *run) request(n *remote) NodeRequest {
@@ -308,7 +332,7 @@ func (r *run) request(n *remote) NodeRequest {
 		Index: r.spec.Index, Ref: r.plan.ref, Ranges: r.spec.Ranges, Reverse: r.spec.Reverse, Limit: r.spec.nodeLimit(),
 		Distinct: r.spec.Distinct, Where: r.spec.Where,
 		CountOnly: r.count, WantVector: r.spec.WantTimestamp, After: n.after(), Named: r.spec.At != nil,
-		WaitMS: max(1, time.Until(r.lag.until(r.deadline)).Milliseconds()), User: r.lag.user,
+		WaitMS:  max(1, time.Until(r.lag.until(r.deadline)).Milliseconds()),
 		LastsMS: max(1, time.Until(r.ends).Milliseconds()), Explain: r.spec.Explain,
 	}
 	switch {

@@ -14,7 +14,7 @@ import (
 // timestamp.
 func askAgain(why error) bool {
 	switch CodeOf(why) {
-	case errcode.Unavailable, errcode.Timeout, errcode.IndexNotHosted, errcode.IndexNotReady:
+	case errcode.Unavailable, errcode.Timeout, errcode.IndexNotHosted, errcode.IndexNotReady, errcode.Busy:
 		return true
 	}
 	return false
@@ -90,6 +90,7 @@ func (r *run) found(v *View, s *sliceplan) bool {
 	if len(s.candidates) == 0 {
 		return false
 	}
+	s.last = nil
 	turn, busier := r.turn()
 	s.order(r.plan.ref, turn, r.c.nodes.Suspect, busier)
 	return true

@@ -89,7 +89,6 @@ type NodeRequest struct {
 	Explain  bool      `json:"explain,omitempty"` // Looked is wanted
 	WaitMS   int64     `json:"wait_ms,omitempty"` // how long the node may wait until it holds Ref
 	LastsMS  int64     `json:"lasts_ms"`          // how long the scan may still take, and the node's part with it
-	User     string    `json:"user,omitempty"`    // for whom, of whom a node serves a part only (rpc.Places)
 }
 
 // Pages names an answer that comes page by page.

@@ -1,20 +1,28 @@
 package scanserver
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"sync"
 	"time"
 
-	"tidemark/errcode"
 	"tidemark/indexer/peers"
 	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
+	"tidemark/internal/tlsconf"
 )
 
 // SlicesPath is where a node takes requests of other nodes.
 const SlicesPath = "/v1/slices:scan"
+
+// PartMemory is the memory of a node for each part of a scan that it serves. A part takes some 100 KiB, most of it rows
+// that nobody takes yet; the rest is for all else that a node does.
+const PartMemory = 1 << 20
+
+// MaxAsked bounds the connections to each other node for parts of scans. A scan may read several of one node; how many
+// are served the other node says, at once, and who waited for a connection would wait for scans to end.
+const MaxAsked = 4 * MaxScans
 
 const (
 	// partLook is how often it is looked whether the coordinator of a part that takes long lives.
@@ -23,6 +31,21 @@ const (
 	partPatience = 30 * time.Second
 )
 
+// slicesRoute is the call for parts. They are shared by those who coordinate: that these let in no more scans than they
+// may have, and who of their users has how many, is their affair.
+func (s *Server) slicesRoute() route.Route {
+	asked := route.Only(tlsconf.Indexer)
+	asked.For = func(r *http.Request) string {
+		node, ok := peers.Asking(r)
+		if !ok {
+			return ""
+		}
+		return s.nameOf(node)
+	}
+	return route.Route{Method: http.MethodPost, Path: SlicesPath, Role: asked, Body: rpc.MaxControlBody, Stream: true,
+		Places: s.parts, Handle: s.serveSlices}
+}
+
 // serveSlices answers another node: for as long as its scan may take, since the turn of these rows may come when all of
 // another node's have been given, and no longer than the node lives.
 func (s *Server) serveSlices(w http.ResponseWriter, r *http.Request) error {
@@ -30,11 +53,6 @@ func (s *Server) serveSlices(w http.ResponseWriter, r *http.Request) error {
 	if err := rpc.Read(r, &req); err != nil {
 		return err
 	}
-	who := cmp.Or(req.User, rpc.Anonymous)
-	if err := s.parts.Enter(who); err != nil { // for the coordinating node it is one that cannot serve now
-		return scan.ProblemOf(scan.Errorf(errcode.Unavailable, "%v", err))
-	}
-	defer s.parts.Leave(who)
 	out, err := scan.NewPart(w, req.Lasts())
 	if err != nil {
 		return err

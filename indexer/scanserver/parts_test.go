@@ -61,6 +61,7 @@ func (c *manyCursor) Close() error { return nil }
 // askPart asks a server for a part over a connection that keeps nothing back, in virtual time.
 func askPart(t *testing.T, s *Server, req scan.NodeRequest) (*scan.FrameReader, error) {
 	t.Helper()
+	s.nameOf = func(index.NodeID) string { return "i7" }
 	s.parts, s.log = rpc.NewPlaces(4, "parts of scans"), hclog.NewNullLogger()
 	l := pipenet.Listen()
 	srv := rpc.NewServer((&route.Table{Routes: s.Routes()}).Handler())

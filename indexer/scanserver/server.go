@@ -5,6 +5,7 @@
 package scanserver
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -29,14 +30,13 @@ import (
 )
 
 const (
-	// MaxScans bounds the scans that this node coordinates at a time, and, apart from that, the parts of scans it serves;
-	// users share them out (rpc.Places).
+	// MaxScans bounds the scans that this node coordinates at a time; users share them out (rpc.Places).
 	MaxScans = 256
 	// countTime is for a whole count, and what it waits for before.
 	countTime = scan.DefaultMaxDuration + time.Minute
 )
 
-// Options of a Server. MaxClients and ClientStall that are 0 take the constants of these names.
+// Options of a Server. MaxClients and ClientStall that are 0 take the constants of these names, and MaxParts MaxScans.
 type Options struct {
 	Name        string        // of the indexer
 	Slow        time.Duration // from when on a scan is kept as a slow one; 0: DefaultSlow, below 0: none is
@@ -47,6 +47,7 @@ type Options struct {
 	Nodes       *peers.Nodes
 	Managers    Managers
 	MaxClients  int
+	MaxParts    int // of scans that other nodes coordinate, at a time
 	ClientStall time.Duration
 	Registry    prometheus.Registerer
 	Tracer      trace.Tracer // nil: no spans
@@ -61,7 +62,8 @@ type Server struct {
 	coordinator  *scan.Coordinator
 	definitions  func() wire.Definitions
 	pins         scan.Pins
-	silent       func(index.NodeID) time.Time // since when; see peers.Peers
+	silent       func(index.NodeID) time.Time // since when, and
+	nameOf       func(index.NodeID) string    // how it is called; see peers.Peers
 	metrics      *metrics
 	tracer       trace.Tracer
 	log          hclog.Logger
@@ -76,9 +78,10 @@ type Server struct {
 // New returns a server of which nothing runs.
 func New(o Options) *Server {
 	s := &Server{definitions: o.Definitions, pins: o.Pins, silent: o.Nodes.SilentSince,
+		nameOf:  o.Nodes.Name,
 		metrics: newMetrics(o.Registry), tracer: o.Tracer, log: o.Log,
 		now: o.Now, past: history.NewScans(o.Now()),
-		scans: rpc.NewPlaces(MaxScans, "scans"), parts: rpc.NewPlaces(MaxScans, "parts of scans"),
+		scans: rpc.NewPlaces(MaxScans, "scans"), parts: rpc.NewPlaces(cmp.Or(o.MaxParts, MaxScans), "parts of scans"),
 		running: newRunning(o.Name, o.Slow, o.Now, o.Hurry),
 		coordinator: scan.NewCoordinator(o.Catalog, o.Truth, scanNodes{o.Nodes, o.Pins},
 			scan.Options{Logger: o.Log.Named("scan")})}
@@ -103,8 +106,7 @@ func (s *Server) Routes() []route.Route {
 			Handle: s.scan},
 		{Method: http.MethodPost, Path: path + ":count", Role: asked, Body: rpc.MaxUserBody, Limit: countTime,
 			Places: s.scans, Handle: s.count},
-		{Method: http.MethodPost, Path: SlicesPath, Role: route.Only(tlsconf.Indexer), Body: rpc.MaxControlBody,
-			Stream: true, Handle: s.serveSlices},
+		s.slicesRoute(),
 		{Method: http.MethodGet, Path: scanport.Path, Role: ticket, Stream: true, Handle: s.clients.handle},
 	}
 }

@@ -3,15 +3,24 @@ package scanserver
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/indexer/peers"
 	"tidemark/indexer/scan"
+	"tidemark/indexer/snapshots"
 	"tidemark/internal/rpc"
 	"tidemark/internal/rpc/route"
 	"tidemark/projectorclient"
@@ -60,14 +69,16 @@ func TestUnownedVBuckets(t *testing.T) {
 	}
 }
 
-// asked is what the server answers to somebody who asks for a user; a scan that is let in is answered at once.
+// asked is what the server answers to somebody who asks for a user, or is an indexer of that number; what is let in is
+// answered at once.
 func (s *Server) asked(path, user, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
 	r.Header.Set(scan.HeaderUser, user)
+	r.Header.Set(peers.HeaderNode, user)
 	w := httptest.NewRecorder()
 	table := &route.Table{Routes: s.Routes()}
 	for i := range table.Routes {
-		if strings.HasSuffix(table.Routes[i].Path, ":scan") && table.Routes[i].Path != SlicesPath {
+		if strings.HasSuffix(table.Routes[i].Path, ":scan") {
 			table.Routes[i].Handle = func(http.ResponseWriter, *http.Request) error { return nil }
 		}
 	}
@@ -86,12 +97,11 @@ func TestScansAreBounded(t *testing.T) {
 		return places
 	}
 	s := &Server{scans: full(), parts: full()}
-	for path, code := range map[string]errcode.Code{"/v1/indexes/1:scan": errcode.Busy,
-		"/v1/indexes/1:count": errcode.Busy, SlicesPath: errcode.Unavailable} {
+	for _, path := range []string{"/v1/indexes/1:scan", "/v1/indexes/1:count", SlicesPath} {
 		w := s.asked(path, "", "{}")
 		var p rpc.Problem
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusServiceUnavailable ||
-			p.Code != code || code == errcode.Busy && w.Header().Get("Retry-After") == "" ||
+			p.Code != errcode.Busy || w.Header().Get("Retry-After") == "" ||
 			!strings.Contains(p.Detail, "the most it takes") {
 			t.Errorf("%s: %d %s, %v", path, w.Code, w.Body, err)
 		}
@@ -101,26 +111,61 @@ func TestScansAreBounded(t *testing.T) {
 	}
 }
 
-// TestUsersShareScans: a user who takes all that he can get, by way of a manager or as one whose parts other nodes ask
-// for, leaves places for others.
-func TestUsersShareScans(t *testing.T) {
-	s := &Server{scans: rpc.NewPlaces(4, "scans"), parts: rpc.NewPlaces(4, "parts of scans")}
-	for _, places := range []*rpc.Places{s.scans, s.parts} {
-		for places.Enter("ann") == nil {
+// TestScansAreShared: a user who takes all that he can get leaves places for others, and so does an indexer that
+// coordinates as many scans as it can, whoever asks it for them.
+func TestScansAreShared(t *testing.T) {
+	s := &Server{scans: rpc.NewPlaces(4, "scans"), parts: rpc.NewPlaces(4, "parts of scans"),
+		nameOf: func(n index.NodeID) string { return fmt.Sprintf("i%d", n) }}
+	for of, who := range map[*rpc.Places]string{s.scans: "ann", s.parts: "i7"} {
+		for of.Enter(who) == nil {
 			continue
 		}
 	}
-	for who, want := range map[string]bool{"ann": false, "bob": true} {
-		w := s.asked("/v1/indexes/1:scan", who, "{}")
-		if want != (w.Code == http.StatusOK) || !want && !strings.Contains(w.Body.String(), "3 of the 3 scans") {
-			t.Errorf("%s enters: %d %s", who, w.Code, w.Body)
+	for _, c := range []struct{ path, who, body, refused string }{
+		{"/v1/indexes/1:scan", "ann", "{}", "3 of the 3 scans that are under way on this node are of ann"},
+		{"/v1/indexes/1:scan", "bob", "{}", ""},
+		{SlicesPath, "7", "{}", "3 of the 3 parts of scans that are under way on this node are of i7"},
+		{SlicesPath, "8", "{}", ""},
+	} {
+		w := s.asked(c.path, c.who, c.body)
+		if (c.refused == "") != (w.Code == http.StatusOK) || !strings.Contains(w.Body.String(), c.refused) {
+			t.Errorf("%s enters %s: %d %s", c.who, c.path, w.Code, w.Body)
 		}
-	}
-	w := s.asked(SlicesPath, "", `{"user":"ann"}`)
-	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "3 of the 3 parts of scans") {
-		t.Errorf("a part for ann: %d %s", w.Code, w.Body)
 	}
 	if s.scans.Taken() != 3 || s.parts.Taken() != 3 {
 		t.Error(s.scans.Taken(), s.parts.Taken())
+	}
+}
+
+// TestPartsGrowWithIndexers: where each of some indexers coordinates scans that all the others have parts of, each has
+// its share of the others' places, and those that coordinate few have all that they need.
+func TestPartsGrowWithIndexers(t *testing.T) {
+	for _, c := range []struct {
+		quota             int64
+		many, scans       int // indexers that have so many scans each
+		few, least, fewer int // and those that have fewer; what each of many has at least
+	}{
+		{1 << 30, 7, 30, 0, 30, 0}, // of one user, who had 192 on all of them together
+		{1 << 30, 3, MaxScans, 0, MaxScans, 0},
+		{512 << 20, 1, MaxScans, 6, MaxScans, 20},
+		{1 << 30, 7, MaxScans, 3, 100, 20},
+		{8 << 30, 20, MaxScans, 3, MaxScans, 20},
+	} {
+		p := New(Options{MaxParts: int(c.quota / PartMemory), Pins: &snapshots.Pins{}, Nodes: &peers.Nodes{},
+			Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(), Now: time.Now}).parts
+		had := map[int]int{}
+		for i := range MaxScans {
+			for n := range c.many + c.few {
+				if i < c.scans && (n < c.many || i < c.fewer) && p.Enter(strconv.Itoa(n)) == nil {
+					had[n]++
+				}
+			}
+		}
+		for n := range c.many + c.few {
+			if n < c.many && had[n] < c.least || n >= c.many && had[n] < c.fewer {
+				t.Errorf("%+v: %v", c, had)
+				break
+			}
+		}
 	}
 }
