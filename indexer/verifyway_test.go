@@ -7,11 +7,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"tidemark/indexer/storage"
 	"tidemark/indexer/storage/storagetest"
+	"tidemark/indexer/verify"
 	"tidemark/keyversion"
 	"tidemark/manager/api/v1"
 	"tidemark/wire"
@@ -131,4 +133,78 @@ func TestRefusedKeysAreShown(t *testing.T) {
 			w.faults[0].Sample.DocID == "doc-0020" &&
 			strings.Contains(w.faults[0].Sample.Error, fmt.Sprint(len(long)))
 	})
+}
+
+// TestVerifyBeginsAnew: where vbuckets are begun anew behind a round in which documents were compared, as KV has failed
+// over or has more to read than may be in memory, what differs is listed and counted once, as are documents.
+func TestVerifyBeginsAnew(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name      string
+		room      int64
+		outcomes  []wire.StartOutcome // of second rounds; beyond: they begin
+		more      int                 // documents that are written in the middle of the first round
+		documents uint64              // that are compared, at most
+	}{
+		{"KV fails over", 0, []wire.StartOutcome{wire.StartFailover, wire.StartStale, wire.StartRollback}, 1, 204},
+		{"a load goes on", 60 << 10, nil, 1000, 1200},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := built(t)
+			w.stopIndexer()
+			err := storagetest.Edit(filepath.Join(w.dir, copiesDir), 10, func(r *storagetest.Rows) error {
+				return errors.Join(r.Remove(testKey(21), "doc-0020"), r.Remove(testKey(41), "doc-0040"),
+					r.Remove(testKey(62), "doc-0061"), r.Add(testKey(9000), "doc-0083"))
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.tweak = func(x *Config) { x.verifyRoom = c.room }
+			w.again(t)
+			var mu sync.Mutex
+			again, wrote, outcomes := 0, 0, c.outcomes
+			w.locked(func() {
+				w.refuse = func(q *wire.StreamRequest) wire.StartOutcome {
+					mu.Lock()
+					defer mu.Unlock()
+					if !verify.IsTopic(q.Topic) {
+						return wire.StartBegun
+					}
+					if q.Buckets[0].Restart.At(0).Seqno == 0 { // the timestamp is held, and behind KV from here on
+						if len(outcomes) > 0 || wrote == 0 {
+							w.write(docs(1000+wrote, 1000+wrote+c.more, 1)...)
+							wrote += c.more
+						}
+						return wire.StartBegun
+					}
+					if again++; len(outcomes) == 0 {
+						return wire.StartBegun
+					}
+					next := outcomes[0]
+					outcomes = outcomes[1:]
+					return next
+				}
+			})
+			found, end, err := w.verify(t.Context(), 1, `{"limit":4}`)
+			var got []string
+			for _, d := range found {
+				got = append(got, fmt.Sprint(d.ID, " ", d.Kind))
+			}
+			slices.Sort(got)
+			want := []string{"doc-0020 missing_row", "doc-0040 missing_row", "doc-0061 missing_row", "doc-0083 extra_row"}
+			if err != nil || !slices.Equal(got, want) || end.Differences != 4 || end.Listed != 4 ||
+				end.Copies[0].Differences != 4 || end.Copies[0].Documents != end.Documents || end.Documents < 199 ||
+				end.Documents > c.documents {
+				t.Errorf("%q, %+v, %v", got, end, err)
+			}
+			if n := w.x.metrics.counted(t, "tidemark_indexer_verify_differences_total"); n != 4 {
+				t.Errorf("%v differences are counted, want 4", n)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if again < max(1, len(c.outcomes)) {
+				t.Errorf("%d second rounds, the case is none", again)
+			}
+		})
+	}
 }

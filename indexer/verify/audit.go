@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -139,6 +140,18 @@ func (f *findings) add(x finding) {
 	f.cut[x.copy] = true
 }
 
+// merge adds others.
+func (f *findings) merge(o *findings) {
+	for i := range o.all {
+		f.add(o.all[i])
+	}
+	if f.cut == nil {
+		f.cut = o.cut
+	} else {
+		maps.Copy(f.cut, o.cut)
+	}
+}
+
 // decided are the copies of which comparisons tell whether they differ: not those of which something was cut, while
 // nothing that is remembered of them was confirmed.
 func decided(copies []index.CopyID, confirmed []finding, all ...findings) []index.CopyID {
@@ -168,7 +181,7 @@ func (a *auditor) compare(ctx context.Context, d *index.Definition, copies []ind
 			n.only[where[i].VBucket] = true
 		}
 	}
-	n.found = func(c *verifiedCopy, d v1.Difference, rows [][]byte) { found.add(finding{c.place.ID, d, rows}) }
+	n.findings = &found
 	err = n.run(ctx)
 	return found, err
 }

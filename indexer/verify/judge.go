@@ -67,8 +67,7 @@ func (j *judge) document(id string, e entry) error {
 	want, seqno, ok := j.expected(id)
 	if ok {
 		delete(j.open, id)
-		j.c.sum.Documents++
-		j.v.sum.Documents++
+		j.v.tally.documents[j.c]++
 		if err := j.refused(id); err != nil {
 			return err
 		}
@@ -117,7 +116,7 @@ func (j *judge) way() error {
 // settle compares a document's rows with what is expected.
 func (j *judge) settle(id string, e entry, want [][]byte, seqno uint64) error {
 	var rows [][]byte
-	for _, k := range slices.Concat(e.keys, j.c.extra[id]) {
+	for _, k := range slices.Concat(e.keys, j.v.tally.takeExtra(j.c, id)) {
 		has, err := j.snap.HasRow(k, []byte(id))
 		if err != nil {
 			return err
@@ -126,7 +125,6 @@ func (j *judge) settle(id string, e entry, want [][]byte, seqno uint64) error {
 			rows = append(rows, bytes.Clone(k))
 		}
 	}
-	delete(j.c.extra, id)
 	rows = sortedKeys(rows)
 	missing, surplus := lacking(want, rows), lacking(rows, want)
 	d := v1.Difference{ID: id, VBucket: j.vb, KVSeqno: seqno, IndexSeqno: e.seqno, Stability: j.stability}

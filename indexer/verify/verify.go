@@ -59,14 +59,15 @@ type verification struct {
 	percent float64
 	owed    int // of the pace
 	page    page
+	tally   *tally    // of the vbuckets that are being compared; nil: none are
 	resumed time.Time // when it began to work after its last wait
 	atOnce  int       // how much is looked at with one snapshot, see verifyRows
 
-	// Of an auditor: it waits while users verify, looks at one vbucket at a time, at some only unless only is nil, and is
-	// told what differs.
-	audit bool
-	only  map[uint16]bool
-	found func(c *verifiedCopy, d v1.Difference, rows [][]byte)
+	// Of an auditor: it waits while users verify, looks at one vbucket at a time, at some only unless only is nil, and
+	// remembers what differs.
+	audit    bool
+	only     map[uint16]bool
+	findings *findings
 }
 
 // verifiedCopy is one copy on its way.
@@ -246,10 +247,17 @@ func (v *verification) tell(percent float64) error {
 }
 
 // group compares some vbuckets; when they are too large to be held in memory together, half of them at a time, and half
-// of the documents of a single one.
+// of the documents of a single one. What was found counts when they are through, and not where they are begun anew.
 func (v *verification) group(ctx context.Context, vbs []uint16) error {
 	for restarts := 0; ; restarts++ {
+		t := newTally()
+		v.tally = t
 		err := v.compareGroup(ctx, vbs)
+		v.tally = nil
+		if !errors.Is(err, errVerifyLarge) && !errors.Is(err, errVerifyBranch) {
+			return errors.Join(err, v.through(t))
+		}
+		t.undo()
 		switch {
 		case errors.Is(err, errVerifyLarge) && len(vbs) > 1:
 			if err := v.group(ctx, vbs[:len(vbs)/2]); err != nil {
@@ -261,14 +269,12 @@ func (v *verification) group(ctx context.Context, vbs []uint16) error {
 				v.k.Name(), err, v.page.of)
 		case errors.Is(err, errVerifyLarge):
 			return v.halves(ctx, vbs)
-		case errors.Is(err, errVerifyBranch) && restarts < verifyRestarts:
+		case restarts < verifyRestarts:
 			if err := pace.Sleep(ctx, time.Duration(restarts+1)*pauseFirst); err != nil {
 				return err
 			}
-		case errors.Is(err, errVerifyBranch):
-			return scan.Errorf(errcode.Unavailable, "bucket %q: %w", v.k.Name(), err)
 		default:
-			return err
+			return scan.Errorf(errcode.Unavailable, "bucket %q: %w", v.k.Name(), err)
 		}
 	}
 }
@@ -416,22 +422,14 @@ func (v *verification) compare(ctx context.Context, f *frozen, vb uint16, s *vbS
 	return nil
 }
 
-// differ counts a difference, and lists it while there is room.
+// differ counts a difference, and lists it while there is room: when the vbuckets are through that are being compared.
 func (v *verification) differ(c *verifiedCopy, d v1.Difference, want, rows [][]byte) error {
 	d.Slice, d.Replica, d.Copy, d.Indexer = c.place.Slice, uint8(c.place.Replica), c.place.ID, v.name
-	if v.found != nil {
-		v.found(c, d, rows)
-		return nil
+	if v.tally != nil {
+		return v.take(v.tally, c, &d, want, rows)
 	}
-	c.sum.Differences++
-	v.sum.Differences++
-	v.metrics.different.WithLabelValues(string(d.Kind)).Inc()
-	if v.sum.Listed >= uint64(v.most) {
-		return nil
-	}
-	v.sum.Listed++
-	d.Expected, d.Found = v.shown(want), v.shown(rows)
-	return v.emit(&v1.VerifyLine{Difference: &d})
+	t := newTally()
+	return errors.Join(v.take(t, c, &d, want, rows), v.through(t))
 }
 
 // shown gives keys as people read them; one that is no key of this index is a string of its bytes.
