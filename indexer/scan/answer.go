@@ -75,7 +75,7 @@ func (a *Answer) Flush() { _ = a.c.Flush() } // the next write meets the error a
 // HeaderUser of a manager's request says for whom it asks.
 const HeaderUser = "Tidemark-User"
 
-// maxUser bounds the name of whom a manager asks for, in bytes.
+// maxUser bounds the name of whom a manager, or another node, asks for, in bytes.
 const maxUser = 256
 
 // AskedFor returns for whom a manager asks.

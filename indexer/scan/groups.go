@@ -43,7 +43,7 @@ const (
 	EachDocument = -2
 )
 
-// Partial is a part of an aggregate. The component of rows does not count.
+// Partial is a part of an aggregate. The component of rows does not count; it is one that keys have all the same.
 type Partial struct {
 	Op        aggregate.Op `json:"op"`
 	Component int          `json:"component"`
@@ -192,7 +192,7 @@ func (g *Grouping) check(components int) error {
 		bad = bad || c < 0 || c >= components
 	}
 	for _, p := range g.Of {
-		bad = bad || !p.Op.Valid() || p.Component < 0 || p.Op != aggregate.Rows && p.Component >= components
+		bad = bad || !p.Op.Valid() || p.Component < 0 || p.Component >= components
 	}
 	if bad {
 		return Errorf(errcode.BadRequest, "groups %+v of keys of %d components", *g, components)

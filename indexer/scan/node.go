@@ -62,23 +62,47 @@ func (r *NodeRequest) check() error {
 		return Errorf(errcode.BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
 	case r.Distinct < 0 || r.Distinct > len(r.Desc):
 		return Errorf(errcode.BadRequest, "distinct in %d of %d components", r.Distinct, len(r.Desc))
-	case r.KeepMS < 0 || r.KeepMS > MaxKeep.Milliseconds():
-		return Errorf(errcode.BadRequest, "keep_ms %d, want 0 to %d", r.KeepMS, MaxKeep.Milliseconds())
 	case len(r.Over) > maxOver:
 		return Errorf(errcode.BadRequest, "%d answers are over, want at most %d at a time", len(r.Over), maxOver)
-	case r.LastsMS < 1 || r.LastsMS > DefaultMaxDuration.Milliseconds():
-		return Errorf(errcode.BadRequest, "lasts_ms %d, want 1 to %d", r.LastsMS, DefaultMaxDuration.Milliseconds())
 	case r.Limit < 0:
 		return Errorf(errcode.BadRequest, "limit %d", r.Limit)
-	case r.Groups != nil && (r.Distinct > 0 || r.CountOnly):
-		return Errorf(errcode.BadRequest, "groups of rows that are distinct, or only counted")
+	case r.Pages != nil && len(r.Pages.For) > maxUser:
+		return Errorf(errcode.BadRequest, "pages for a user of %d bytes, want at most %d", len(r.Pages.For), maxUser)
 	}
-	if r.Groups != nil {
-		if err := r.Groups.check(len(r.Desc)); err != nil {
-			return err
-		}
+	if err := r.checkTimes(); err != nil {
+		return err
+	}
+	if err := r.checkGroups(); err != nil {
+		return err
 	}
 	return checkFilters(r.Where, len(r.Desc))
+}
+
+// checkTimes refuses what is longer than anything that a coordinator asks for.
+func (r *NodeRequest) checkTimes() error {
+	for _, one := range []struct {
+		name            string
+		is, least, most int64
+	}{
+		{"wait_ms", r.WaitMS, 0, DefaultMaxDuration.Milliseconds()},
+		{"lasts_ms", r.LastsMS, 1, DefaultMaxDuration.Milliseconds()},
+		{"keep_ms", r.KeepMS, 0, MaxKeep.Milliseconds()},
+	} {
+		if one.is < one.least || one.is > one.most {
+			return Errorf(errcode.BadRequest, "%s %d, want %d to %d", one.name, one.is, one.least, one.most)
+		}
+	}
+	return nil
+}
+
+func (r *NodeRequest) checkGroups() error {
+	switch {
+	case r.Groups == nil:
+		return nil
+	case r.Distinct > 0 || r.CountOnly:
+		return Errorf(errcode.BadRequest, "groups of rows that are distinct, or only counted")
+	}
+	return r.Groups.check(len(r.Desc))
 }
 
 // leastLasts is how long a part has for what it has to say, though its scan is over.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"tidemark/collate"
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/scan/aggregate"
 )
 
 // TestWhereIsRefused: what is wrong with a condition, and where.
@@ -312,13 +314,45 @@ func TestWhereInACluster(t *testing.T) {
 	}
 }
 
-// TestFiltersOfOthers: what another node sends is checked.
-func TestFiltersOfOthers(t *testing.T) {
-	for _, f := range [][]Filter{{{Component: 2}}, {{Component: -1}}, {{Component: 1}, {Component: 0}}, {{}, {}},
-		{{Ranges: make([]Range, MaxIn+1)}}} {
-		r := NodeRequest{Copies: []index.CopyID{1}, LastsMS: 1, Desc: []bool{false, false}, Where: f}
-		if err := r.check(); CodeOf(err) != errcode.BadRequest {
-			t.Errorf("%+v: %v", f, err)
+// TestRequestsOfOthers: what another node sends is checked, so that nothing of it leads beyond what there is.
+func TestRequestsOfOthers(t *testing.T) {
+	filters := func(f ...Filter) func(*NodeRequest) { return func(r *NodeRequest) { r.Where = f } }
+	of := func(g Grouping) func(*NodeRequest) { return func(r *NodeRequest) { r.Groups = &g } }
+	for name, change := range map[string]func(*NodeRequest){
+		"a filter beyond the key":     filters(Filter{Component: 2}),
+		"a filter before it":          filters(Filter{Component: -1}),
+		"filters out of order":        filters(Filter{Component: 1}, Filter{Component: 0}),
+		"a filter twice":              filters(Filter{}, Filter{}),
+		"too many ranges of a filter": filters(Filter{Ranges: make([]Range, MaxIn+1)}),
+		"rows of no component":        of(Grouping{Each: EachNone, Of: []Partial{{Op: aggregate.Rows, Component: 2}}}),
+		"a sum of no component":       of(Grouping{Each: EachNone, Of: []Partial{{Op: aggregate.Sum, Component: 2}}}),
+		"rows before the key":         of(Grouping{Each: EachNone, Of: []Partial{{Op: aggregate.Rows, Component: -1}}}),
+		"no op":                       of(Grouping{Each: EachNone, Of: []Partial{{Op: "rowz"}}}),
+		"groups by no component":      of(Grouping{By: []int{2}, Each: EachNone}),
+		"values of no component":      of(Grouping{Each: 2}),
+		"too many by":                 of(Grouping{By: []int{0, 1, 0}, Each: EachNone}),
+		"too many aggregates": of(Grouping{Each: EachNone,
+			Of: slices.Repeat([]Partial{{Op: aggregate.Rows}}, MaxAggregates+1)}),
+		"no copies":           func(r *NodeRequest) { r.Copies = nil },
+		"too many copies":     func(r *NodeRequest) { r.Copies = make([]index.CopyID, MaxCopies+1) },
+		"too many ranges":     func(r *NodeRequest) { r.Ranges = make([]Range, MaxRanges+1) },
+		"too distinct":        func(r *NodeRequest) { r.Distinct = 3 },
+		"less than one row":   func(r *NodeRequest) { r.Limit = -1 },
+		"a wait for ever":     func(r *NodeRequest) { r.WaitMS = math.MaxInt64 },
+		"a wait of before":    func(r *NodeRequest) { r.WaitMS = -1 },
+		"kept for ever":       func(r *NodeRequest) { r.KeepMS = math.MaxInt64 },
+		"lasts for ever":      func(r *NodeRequest) { r.LastsMS = math.MaxInt64 },
+		"too much is over":    func(r *NodeRequest) { r.Over = make([]Pages, maxOver+1) },
+		"a user without end":  func(r *NodeRequest) { r.Pages = &Pages{For: strings.Repeat("u", maxUser+1)} },
+		"groups and distinct": func(r *NodeRequest) { r.Groups, r.Distinct = &Grouping{Each: EachNone}, 1 },
+	} {
+		r := NodeRequest{Copies: []index.CopyID{1}, Desc: []bool{false, false}, LastsMS: 1}
+		if err := r.check(); err != nil {
+			t.Fatal(err)
+		}
+		change(&r)
+		if err := r.check(); err == nil || CodeOf(err) != errcode.BadRequest {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -285,7 +285,7 @@ func (s *Sender) read(ctx context.Context, q *Question) ([]byte, error) {
 	if c.export == nil {
 		return nil, rpc.Refuse(errcode.NotFound, "export %q has ended", q.ID)
 	}
-	if q.File < 0 || q.File >= len(c.files) || q.At < 0 || q.At+int64(q.Bytes) > c.files[q.File].Size {
+	if q.File < 0 || q.File >= len(c.files) || q.At < 0 || q.At > c.files[q.File].Size-int64(q.Bytes) {
 		return nil, rpc.Refuse(errcode.BadRequest, "%d bytes at %d of file %d of %d", q.Bytes, q.At, q.File, len(c.files))
 	}
 	answer := make([]byte, sumBytes+q.Bytes)

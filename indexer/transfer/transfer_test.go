@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -323,7 +324,8 @@ func TestRefused(t *testing.T) {
 	id := l.s.cur.id
 	for _, q := range []Question{{File: 3, Bytes: 1}, {File: -1, Bytes: 1}, {File: 1, Bytes: 6},
 		{File: 1, At: -1, Bytes: 1},
-		{File: 2, Bytes: ChunkBytes + 1}, {File: 1}, {File: 1, At: 5, Bytes: 1}} {
+		{File: 2, Bytes: ChunkBytes + 1}, {File: 1}, {File: 1, At: 5, Bytes: 1},
+		{File: 1, At: math.MaxInt64, Bytes: 1}} {
 		q.Format, q.Op, q.Receiver, q.ID = Format, opRead, "r", id
 		if _, err := l.peer(t.Context(), &q); !errors.As(err, &p) || p.Code != errcode.BadRequest {
 			t.Errorf("%+v: %v", q, err)
