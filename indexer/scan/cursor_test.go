@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -366,5 +367,62 @@ func TestWhatIsKeptForPages(t *testing.T) {
 	}
 	if got := len(c.over.take(1)); got != 0 || len(c.over.told) > 2 {
 		t.Errorf("%d are left, of %d nodes", got, len(c.over.told))
+	}
+}
+
+// TestWhatIsOverIsToldAgain: nodes hear of answers for which they need not keep anything, though the question that was
+// to tell them has not come to them; who has read it and refuses is told once.
+func TestWhatIsOverIsToldAgain(t *testing.T) {
+	one, two := Pages{ID: 1}, Pages{ID: 2}
+	for _, c := range []struct {
+		name  string
+		fails func(f *fullCluster)
+		again bool
+	}{
+		{"no room", func(f *fullCluster) { f.full = func(n index.NodeID, _ int) bool { return n == 0 } }, true},
+		{"no connection", func(f *fullCluster) {
+			f.broken = func(n index.NodeID) int {
+				if n == 0 {
+					return -2
+				}
+				return -1
+			}
+		}, true},
+		{"a refusal", func(f *fullCluster) { f.has[1] = nil }, false}, // of node 0
+	} {
+		nowhere := func(index.NodeID, int) bool { return false }
+		f := &fullCluster{fakeCluster: newCluster(2, 1, 2), full: nowhere, asked: map[index.NodeID]int{}}
+		var told []Pages
+		f.request = func(r NodeRequest) {
+			if r.Copies[0] == 1 {
+				told = append(told, r.Over...)
+			}
+		}
+		co := NewCoordinator(f, f, f, Options{Wait: time.Millisecond})
+		co.over.add(one, []index.NodeID{0})
+		c.fails(f)
+		if _, err := co.Scan(t.Context(), openSpec(), new(collect)); err == nil {
+			t.Fatalf("%s: it did not fail", c.name)
+		}
+		co.over.add(two, []index.NodeID{0})
+		f.full, f.broken, f.has[1] = nowhere, nil, f.has[2]
+		if c.again != (len(told) == 0) {
+			t.Errorf("%s: told of %v", c.name, told)
+		}
+		if _, err := co.Scan(t.Context(), openSpec(), new(collect)); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if !slices.Equal(told, []Pages{one, two}) {
+			t.Errorf("%s: told of %v", c.name, told)
+		}
+	}
+	var o over
+	for range mostOver {
+		o.add(two, []index.NodeID{1})
+	}
+	o.untold(1, slices.Repeat([]Pages{one}, maxOver))
+	o.untold(2, nil)
+	if len(o.told) != 1 || len(o.told[1]) != mostOver || o.told[1][0] != two {
+		t.Errorf("%d nodes, %d for one of them, the first %v", len(o.told), len(o.told[1]), o.told[1][0])
 	}
 }

@@ -287,7 +287,8 @@ func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened [
 func (r *run) ask(ctx context.Context, n *remote) {
 	began := time.Now()
 	r.c.load.Begin(n.node)
-	n.stream, n.err = r.c.nodes.OpenSlices(ctx, n.node, n.others(), r.request(n))
+	req := r.request(n)
+	n.stream, n.err = r.c.nodes.OpenSlices(ctx, n.node, n.others(), req)
 	now := time.Now()
 	n.took = now.Sub(began)
 	switch {
@@ -296,6 +297,9 @@ func (r *run) ask(ctx context.Context, n *remote) {
 		return
 	case ctx.Err() == nil:
 		r.c.load.Refused(n.node, now)
+	}
+	if !errors.As(n.err, new(*Error)) { // else the node has read the request
+		r.c.over.untold(n.node, req.Over)
 	}
 	if CodeOf(n.err) == errcode.Timeout {
 		n.err = Errorf(errcode.Timeout, "indexer %s: %w", r.c.nodes.Name(n.node), n.err)

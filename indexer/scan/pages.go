@@ -25,13 +25,28 @@ type over struct {
 func (o *over) add(p Pages, nodes []index.NodeID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	for _, n := range nodes {
+		o.set(n, append(o.told[n], p))
+	}
+}
+
+// set keeps the newest of what a node is to be told. The lock is held.
+func (o *over) set(node index.NodeID, list []Pages) {
 	if o.told == nil {
 		o.told = map[index.NodeID][]Pages{}
 	}
-	for _, n := range nodes {
-		list := append(o.told[n], p)
-		o.told[n] = list[max(0, len(list)-mostOver):]
+	o.told[node] = list[max(0, len(list)-mostOver):]
+}
+
+// untold takes back what a node was to be told by a question that has not come to it, as far as is known: it is told
+// by the next one. Twice does no harm.
+func (o *over) untold(node index.NodeID, list []Pages) {
+	if len(list) == 0 {
+		return
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.set(node, slices.Concat(list, o.told[node]))
 }
 
 // take returns what a node is to be told next.
