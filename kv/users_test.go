@@ -465,7 +465,8 @@ func TestAMemberThatIsBehindVouchesForNobody(t *testing.T) {
 		if status, body := by.call(id, userPassword, http.MethodGet, pathUsers); status != http.StatusOK {
 			t.Fatalf("kv2 has heard of it: %s %d %s", id, status, body)
 		}
-		for _, c := range [][]string{{"DELETE", u.path("app")}, {"PUT", u.path("mine"), "roles", "admin", "password", "mine-mine"},
+		for _, c := range [][]string{{"DELETE", u.path("app")},
+			{"PUT", u.path("mine"), "roles", "admin", "password", "mine-mine"},
 			{"POST", pathChangePassword, "password", "mine-mine"},
 			{"POST", pathBuckets, "name", "mine", "ramQuotaMB", "100"}, {"DELETE", pathBuckets + "/world"},
 			{"POST", pathBuckets + "/world/scopes", "name", "mine"}, {"POST", pathBuckets + "/world/controller/doFlush"}} {

@@ -101,8 +101,8 @@ func TestRemovedAsItGetsItsVote(t *testing.T) {
 	})
 }
 
-// TestRemovalBesideAFullDisk: of three voters one answers and can store nothing. To remove another one, without force, is
-// refused, though nothing else is written; the one with the full disk goes, and then the other.
+// TestRemovalBesideAFullDisk: of three voters one answers and can store nothing. To remove another one, without force,
+// is refused, though nothing else is written; the one with the full disk goes, and then the other.
 func TestRemovalBesideAFullDisk(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		c.three(t, fresh)

@@ -10,8 +10,8 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestARestoreIsOfItsBackup: a restore that is sent again has its outcome; another one under its key is refused, and not
-// told as done.
+// TestARestoreIsOfItsBackup: a restore that is sent again has its outcome; another one under its key is refused, and
+// not told as done.
 func TestARestoreIsOfItsBackup(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)

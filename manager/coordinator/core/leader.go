@@ -144,8 +144,8 @@ func (l *Leader) decide(ticked bool) {
 	l.promotion.promote()
 }
 
-// endRestore gives a restore up that brings nothing any more: whoever carried it has gone, or could not say so. All that
-// users ask for waits for its end.
+// endRestore gives a restore up that brings nothing any more: whoever carried it has gone, or could not say so. All
+// that users ask for waits for its end.
 func (l *Leader) endRestore() {
 	g := l.now.state.Staging()
 	if g == nil || l.stateMS-g.SinceMS < statecontext.RestorePatienceMS {
