@@ -39,7 +39,7 @@ func (s *Subscription) accept(_ context.Context, h keyversion.Hello) (transport.
 
 // Receive implements transport.Sink: the batch is acknowledged when all of it has been handled.
 func (k *sink) Receive(ctx context.Context, b *keyversion.Batch, release func()) error {
-	if err := k.s.awaitAnswer(ctx); err != nil {
+	if err := k.s.awaitAnswer(ctx, k.request); err != nil {
 		return err
 	}
 	defer k.take()()
@@ -87,18 +87,24 @@ func (k *sink) brings(vb uint16) bool {
 // answerWait is how long data that comes before the answer to the request for it waits for that.
 const answerWait = 10 * time.Second
 
-// awaitAnswer waits until it is known how many vbuckets there are: a projector sends its answer when it has begun the
-// streams, and their data may be faster.
-func (s *Subscription) awaitAnswer(ctx context.Context) error {
+// awaitAnswer waits until it is known how many vbuckets there are, and of what indexes a request's streams are: a
+// projector sends its answer when it has begun the streams, and their data may be faster.
+func (s *Subscription) awaitAnswer(ctx context.Context, request uint64) error {
+	known := s.known
+	s.mu.Lock()
+	if r := s.requests[request]; r != nil && r.known != nil {
+		known = r.known
+	}
+	s.mu.Unlock()
 	select {
-	case <-s.known:
+	case <-known:
 		return nil
 	default:
 	}
 	late := time.NewTimer(answerWait)
 	defer late.Stop()
 	select {
-	case <-s.known:
+	case <-known:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

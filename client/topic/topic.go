@@ -7,7 +7,8 @@
 // (acknowledgements are the protocol's credit), and through them KV; nothing piles up here. When KV has forgotten
 // events by a failover, the function is told to which seqno the vbucket went back.
 //
-// It is of the indexes that the first answer names, by their ids. One that is dropped goes on in the streams that are
+// It is of the indexes that the first answer names, by their ids, at all projectors: one whose definitions say others,
+// while an index is made or dropped, is asked again by these ids, and nothing that it has sent before counts. One that is dropped goes on in the streams that are
 // open; when a vbucket has to be asked for again and projectors have not known it for 10 s, Run ends with what they
 // say. An index that is created again, under the same name too, is another one: that takes a new subscription, which
 // may begin at the old one's Positions.
@@ -179,6 +180,9 @@ type request struct {
 	addr, topic string
 	failed      bool // the projector has not said what it has begun: it may yet begin it
 	stopping    bool // it is being told to stop
+	// known is closed with the projector's answer, when that says which indexes its streams are of; nil: they are of those
+	// of the subscription.
+	known chan struct{}
 	// streams are the vbuckets that it has begun and not said to have ended, whether they count or not.
 	streams map[uint16]bool
 	trims   bool      // it is being told which of them nobody needs
@@ -429,7 +433,9 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 		if restart.Len() > 0 {
 			req.Restart = restart
 		}
-		s.requests[req.Counter] = newRequest(addr, req)
+		r := newRequest(addr, req)
+		r.known = make(chan struct{})
+		s.requests[req.Counter] = r
 		return req, true
 	}
 	if len(s.indexes) > 0 {
@@ -477,9 +483,9 @@ func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subs
 	if err == nil && (reply.VBuckets < 1 || reply.VBuckets > timestamp.MaxVBuckets) {
 		err = fmt.Errorf("an answer that says of bucket %s that it has %d vbuckets", s.cfg.Bucket, reply.VBuckets)
 	}
-	back, recreated := s.note(addr, req, reply, err)
-	if recreated != nil {
-		return recreated
+	back, err := s.note(addr, req, reply, err)
+	if errors.Is(err, ErrRecreated) {
+		return err
 	}
 	if err != nil {
 		return s.refused(addr, err)
@@ -492,29 +498,29 @@ func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subs
 	return nil
 }
 
-// note writes down which vbuckets an answer has begun, none when err says that there is no answer. back are those that
-// have to go back first.
+// note writes down which vbuckets an answer has begun, none when err, or what it returns, says that there is no answer
+// that counts. back are those that have to go back first.
 func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscription, err error) (
-	back []*wire.StartResult, recreated error) {
+	back []*wire.StartResult, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	outcomes := map[uint16]*wire.StartResult{}
 	if err == nil {
+		err = s.agrees(reply)
+	}
+	if err == nil {
 		s.missing = time.Time{}
 		delete(s.told, addr)
-		if s.vbuckets == nil {
-			s.begin(reply)
-		}
-		if s.cluster = reply.ClusterID; s.uuid != reply.BucketUUID {
-			return nil, fmt.Errorf("%w: %s", ErrRecreated, s.cfg.Bucket)
-		}
 		for i := range reply.Results {
 			outcomes[reply.Results[i].VBucket] = &reply.Results[i]
 		}
 	}
 	asked := s.requests[req.Counter]
 	if asked != nil {
-		asked.failed = err != nil
+		asked.failed = reply == nil
+		if asked.known != nil {
+			close(asked.known)
+		}
 	}
 	now := time.Now()
 	for vb := range s.vbuckets {
@@ -537,7 +543,24 @@ func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscr
 		default: // another request brings it: what comes of this one is dropped, and it is told to stop: trim, forget
 		}
 	}
-	return back, nil
+	return back, err
+}
+
+// agrees returns why an answer is not of the subscription's bucket and indexes: the first says which these are. The lock
+// is held.
+func (s *Subscription) agrees(reply *wire.Subscription) error {
+	if s.vbuckets == nil {
+		s.begin(reply)
+	}
+	s.cluster = reply.ClusterID
+	if s.uuid != reply.BucketUUID {
+		return fmt.Errorf("%w: %s", ErrRecreated, s.cfg.Bucket)
+	}
+	if !slices.Equal(slices.Sorted(slices.Values(reply.Indexes)), slices.Sorted(slices.Values(s.indexes))) {
+		return fmt.Errorf("its streams are of indexes %v, the subscription is of %v: they do not count, and these are "+
+			"asked for", reply.Indexes, s.indexes)
+	}
+	return nil
 }
 
 // begin makes the vbuckets; the lock is held.

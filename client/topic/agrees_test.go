@@ -1,0 +1,155 @@
+package topic
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/wire"
+)
+
+// asking is a subscription of projectors, of which only asking is tested.
+func asking(t *testing.T, h projectors, addrs func(context.Context) ([]string, error)) *Subscription {
+	t.Helper()
+	s, err := Open(Config{ID: "x", Bucket: "b", Handle: func(context.Context, *keyversion.Event) error { return nil },
+		Projectors: addrs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.listener.Close() })
+	s.client, s.log = h, hclog.NewNullLogger()
+	return s
+}
+
+// at are projectors that are always known.
+func at(addrs ...string) func(context.Context) ([]string, error) {
+	return func(context.Context) ([]string, error) { return addrs, nil }
+}
+
+// brings lets the streams that were begun be there, as long as ctx lasts.
+func (s *Subscription) brings(ctx context.Context) {
+	for tick := time.NewTicker(time.Second); ctx.Err() == nil; {
+		s.mu.Lock()
+		for vb := range s.vbuckets {
+			if v := &s.vbuckets[vb]; v.request != 0 {
+				v.owner = &sink{s: s}
+			}
+		}
+		s.mu.Unlock()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// lagging are projectors of which b has not heard of index 2, unless it is asked for by its id.
+type lagging struct {
+	hosts
+	carries map[uint64][]index.ID // by counter of the request
+}
+
+func (l *lagging) Subscribe(ctx context.Context, addr string, req *wire.Subscribe) (*wire.Subscription, error) {
+	r, err := l.hosts.Subscribe(ctx, addr, req)
+	if err != nil {
+		return nil, err
+	}
+	r.Indexes = []index.ID{1, 2}
+	switch {
+	case addr == "b" && len(req.Indexes) == 0:
+		time.Sleep(time.Millisecond) // a answers first
+		r.Indexes = []index.ID{1}
+	case addr == "c":
+		time.Sleep(time.Millisecond)
+		r.Indexes = []index.ID{2, 1}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.carries[req.Counter] = r.Indexes
+	return r, nil
+}
+
+// TestAllStreamsAreOfTheSameIndexes: while an index is made, projectors do not understand the same by what is asked for
+// first. The first answer says what the subscription is of; a topic of other indexes is stopped, and its projector asked
+// again by their ids. One that names them in another order is taken.
+func TestAllStreamsAreOfTheSameIndexes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &lagging{hosts: hosts{begin: map[string][]uint16{"a": {0}, "b": {1}, "c": {2}}, vbuckets: 3,
+			asked: map[string]int{}}, carries: map[uint64][]index.ID{}}
+		s := asking(t, l, at("a", "b", "c"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		go s.brings(ctx)
+		_ = s.ask(ctx)
+		_ = s.calls.Wait()
+		if got := s.Indexes(); !slices.Equal(got, []index.ID{1, 2}) {
+			t.Errorf("the subscription is of indexes %v, the first answer said 1 and 2", got)
+		}
+		for vb := range s.vbuckets {
+			got := slices.Sorted(slices.Values(l.carries[s.vbuckets[vb].request]))
+			if !slices.Equal(got, s.Indexes()) {
+				t.Errorf("vbucket %d brings keys of indexes %v, the subscription is of %v", vb, got, s.Indexes())
+			}
+		}
+		if !slices.Contains(l.stopped, "b[]") {
+			t.Errorf("stopped %v, want the topic of other indexes, too", l.stopped)
+		}
+		if l.asked["c"] > 2 {
+			t.Errorf("c, whose answer agrees, was asked %d times", l.asked["c"])
+		}
+	})
+}
+
+// TestDataOfOtherIndexes: data of a first request waits for the answer that says of which indexes it is, and does not
+// count when it is of others than the subscription.
+func TestDataOfOtherIndexes(t *testing.T) {
+	for _, tc := range []struct {
+		of   []index.ID
+		want string
+	}{{[]index.ID{1, 2}, "[7]"}, {[]index.ID{1}, "[]"}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := asking(t, &hosts{}, at("a", "b"))
+			var told []uint64
+			s.cfg.Handle = func(_ context.Context, ev *keyversion.Event) error { told = append(told, ev.Seqno); return nil }
+			answer := func(addr string, req *wire.Subscribe, ids []index.ID, vb uint16) {
+				t.Helper()
+				r := wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: vb}, Outcome: wire.StartBegun}
+				if err := s.answered(t.Context(), addr, req, &wire.Subscription{ClusterID: "c", BucketUUID: "u", VBuckets: 2,
+					Indexes: ids, Results: []wire.StartResult{r}}, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a, _ := s.wanted("a")
+			b, _ := s.wanted("b")
+			answer("a", a, []index.ID{1, 2}, 0)
+			k := &sink{s: s, request: b.Counter, hello: keyversion.Hello{Connections: 1}}
+			events := make([]keyversion.Event, 2)
+			events[0] = keyversion.Event{Kind: keyversion.StreamBegin, VBucket: 1, Begin: &keyversion.Begin{}}
+			events[1] = keyversion.Event{Kind: keyversion.Insert, VBucket: 1, Seqno: 7}
+			for i := range events {
+				events[i].Incarnation.Counter = b.Counter
+			}
+			done := make(chan error, 1)
+			go func() { done <- k.Receive(t.Context(), &keyversion.Batch{Events: events}, func() {}) }()
+			synctest.Wait()
+			if len(told) > 0 {
+				t.Fatal("it is told what comes before it is known of which indexes it is")
+			}
+			answer("b", b, tc.of, 1)
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			if got := fmt.Sprint(told); got != tc.want {
+				t.Errorf("streams of indexes %v: told %s, want %s", tc.of, got, tc.want)
+			}
+			_ = s.calls.Wait()
+		})
+	}
+}
