@@ -1,7 +1,10 @@
 package projector
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"tidemark/expression"
 	"tidemark/index"
@@ -118,6 +121,19 @@ func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoin
 		return nil, bad, fmt.Errorf("bucket %s, %s stream: %w", bucket, class, err)
 	}
 	return pl, bad, nil
+}
+
+// hasAll returns which of some indexes the plan does not have; bad says why newPlan has left some out.
+func (pl *plan) hasAll(ids []index.ID, bad []error) error {
+	lacks := slices.DeleteFunc(slices.Clone(ids), func(id index.ID) bool { return slices.Contains(pl.ids, id) })
+	switch {
+	case len(lacks) == 0:
+		return nil
+	case len(bad) == 0:
+		return fmt.Errorf("indexes %v are not active", lacks)
+	}
+	why := strings.Fields(errors.Join(bad...).Error())
+	return fmt.Errorf("indexes %v cannot be streamed here: %s", lacks, short(strings.Join(why, " ")))
 }
 
 // maintenanceEndpoints lists where each indexer takes maintenance streams.

@@ -127,6 +127,10 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 		return nil, err
 	}
 	pl.countFaults(&p.faults)
+	if err := pl.hasAll(t.Indexes, bad); err != nil {
+		return nil, rpc.Refuse(errcode.Unavailable, "topic %q: definitions revision %d, bucket %q: %v; ask without it, or "+
+			"try again when that is mended", req.Topic, defs.Revision, want.Bucket, err)
+	}
 	if len(pl.view.Copies(t.Node)) == 0 {
 		return nil, rpc.Refuse(errcode.Unavailable, "topic %q: definitions revision %d has none of indexes %v, copies %v "+
 			"on node %d in bucket %q that can be evaluated; try again (%v)",

@@ -14,6 +14,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
 	"tidemark/kv/mcbp"
+	"tidemark/partition"
 	"tidemark/projector/core"
 	"tidemark/wire"
 )
@@ -407,5 +408,46 @@ func TestSideRequestsThatCannotBe(t *testing.T) {
 	}
 	if got := w.sides(); len(got) != 0 {
 		t.Errorf("open: %v", got)
+	}
+}
+
+// TestASubscriberHasAllIndexesOrNone: where one of those that it asks for is not streamed, it is told which, and why;
+// of copies the others are.
+func TestASubscriberHasAllIndexesOrNone(t *testing.T) {
+	d := &wire.Definitions{Revision: 9}
+	one := partition.Layout{Scheme: partition.HashDocID, Partitions: 1}
+	for id, expr := range []string{"a", `DATE_PART_STR(a, "decennium")`, "a +", "b"} {
+		id := index.ID(id + 1)
+		d.Indexes = append(d.Indexes, index.Definition{ID: id, Name: fmt.Sprint("i", id), Bucket: "b",
+			State: index.Maintenance, Keys: []index.KeyExpr{{Expr: expr}}})
+		d.Topologies = append(d.Topologies, partition.Topology{Index: id, Layout: one, Copies: []partition.Copy{
+			{ID: index.CopyID(10 * id), Node: 1, State: partition.Allocated}}})
+	}
+	d.Indexes[3].State = index.Error
+	p := &Projector{runCtx: t.Context(), faults: faults{all: map[index.ID]*fault{}},
+		defs: definitions{newest: d, changed: make(chan struct{}), patience: time.Second}}
+	plan := func(target wire.SideTarget) ([]index.ID, error) {
+		target.Endpoint = "h:1"
+		s, err := p.newSide(t.Context(), &wire.StreamRequest{Topic: "/backfill/audit/1", Side: &target},
+			&wire.StreamBucket{Bucket: "b"})
+		if err != nil {
+			return nil, err
+		}
+		return s.plan.ids, nil
+	}
+	if ids, err := plan(wire.SideTarget{Indexes: []index.ID{1, 2}}); err != nil || fmt.Sprint(ids) != "[1 2]" {
+		t.Errorf("1 and 2: %v %v", ids, err)
+	}
+	for _, tc := range []struct {
+		ids  []index.ID
+		says string
+	}{{[]index.ID{1, 3}, "index i3 (3)"}, {[]index.ID{3}, "index i3 (3)"}, {[]index.ID{1, 4}, "[4] are not active"}} {
+		ids, err := plan(wire.SideTarget{Indexes: tc.ids})
+		if err == nil || rpc.AsProblem(err).Code != errcode.Unavailable || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("a subscriber of %v has %v: %v; want a refusal that says %q", tc.ids, ids, err, tc.says)
+		}
+	}
+	if ids, err := plan(wire.SideTarget{Node: 1, Copies: []index.CopyID{10, 30}}); err != nil || fmt.Sprint(ids) != "[1]" {
+		t.Errorf("an indexer of copies of 1 and 3 has %v: %v", ids, err)
 	}
 }
