@@ -77,8 +77,8 @@ func (l *lagging) Subscribe(ctx context.Context, addr string, req *wire.Subscrib
 }
 
 // TestAllStreamsAreOfTheSameIndexes: while an index is made, projectors do not understand the same by what is asked for
-// first. The first answer says what the subscription is of; a topic of other indexes is stopped, and its projector asked
-// again by their ids. One that names them in another order is taken.
+// first. The first answer says what the subscription is of; a topic of other indexes is stopped, and its projector
+// asked again by their ids. One that names them in another order is taken.
 func TestAllStreamsAreOfTheSameIndexes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lagging{hosts: hosts{begin: map[string][]uint16{"a": {0}, "b": {1}, "c": {2}}, vbuckets: 3,
@@ -117,7 +117,10 @@ func TestDataOfOtherIndexes(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := asking(t, &hosts{}, at("a", "b"))
 			var told []uint64
-			s.cfg.Handle = func(_ context.Context, ev *keyversion.Event) error { told = append(told, ev.Seqno); return nil }
+			s.cfg.Handle = func(_ context.Context, ev *keyversion.Event) error {
+				told = append(told, ev.Seqno)
+				return nil
+			}
 			answer := func(addr string, req *wire.Subscribe, ids []index.ID, vb uint16) {
 				t.Helper()
 				r := wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: vb}, Outcome: wire.StartBegun}

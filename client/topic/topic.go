@@ -8,10 +8,10 @@
 // events by a failover, the function is told to which seqno the vbucket went back.
 //
 // It is of the indexes that the first answer names, by their ids, at all projectors: one whose definitions say others,
-// while an index is made or dropped, is asked again by these ids, and nothing that it has sent before counts. One that is dropped goes on in the streams that are
-// open; when a vbucket has to be asked for again and projectors have not known it for 10 s, Run ends with what they
-// say. An index that is created again, under the same name too, is another one: that takes a new subscription, which
-// may begin at the old one's Positions.
+// while an index is made or dropped, is asked again by these ids, and nothing that it has sent before counts. One that
+// is dropped goes on in the streams that are open; when a vbucket has to be asked for again and projectors have not
+// known it for 10 s, Run ends with what they say. An index that is created again, under the same name too, is another
+// one: that takes a new subscription, which may begin at the old one's Positions.
 //
 // It keeps nothing on disk: who wants to go on after a restart keeps Positions, and may see again what came after them.
 // It never evaluates, filters or reorders.
@@ -59,6 +59,9 @@ const (
 	// of a new one, or of a right that was granted, in moments.
 	missingPatience = 10 * time.Second
 	stopTimeout     = 2 * time.Second
+	// lookTimeout is how long Config.Projectors may take; after lookPatience those that were known last are asked.
+	lookTimeout  = 10 * time.Second
+	lookPatience = time.Second
 	// maxGivenUp is how many topics are remembered that nobody needs and that are perhaps open; the oldest give way.
 	maxGivenUp = 256
 )
@@ -85,7 +88,9 @@ type Config struct {
 	// Indexes are ids, names of indexes on the default collection, or scope.collection/name; none: all on the default
 	// collection that are active when it begins. Events do not say the collection of a document.
 	Indexes []string
-	// Projectors returns the base URLs of the projectors' admin servers; it is asked again and again.
+	// Projectors returns the base URLs of the projectors' admin servers; it is asked again and again, one call at a time.
+	// It must return when its context ends, after 10 s at the latest. While it takes long, and when it fails, the
+	// projectors that it returned last are asked.
 	Projectors func(ctx context.Context) ([]string, error)
 	Listen     string // host:port for the data streams; "": a free port of 127.0.0.1
 	Advertise  string // host that projectors are told instead of the one listened on
@@ -117,12 +122,14 @@ type Subscription struct {
 	log      hclog.Logger
 	calls    errgroup.Group // of projectors
 	answers  chan answer
+	places   chan places
 
 	// of the asking loop
 	first  uint64            // counters of its requests are above
 	next   uint64            // counter of the newest request
 	told   map[string]string // what the log was told last of each projector
-	addrs  []string          // of projectors, as asked for last
+	addrs  []string          // of projectors, as they were known last
+	looks  time.Time         // since when Config.Projectors is asked for them; zero: it is not
 	swept  map[string]bool   // those that were asked for topics of an earlier process
 	sweeps time.Time         // before it nobody is asked for these again
 	waits  map[string]uint64 // the request that a projector has not answered yet, by address
@@ -158,6 +165,12 @@ type answer struct {
 	addr  string
 	req   *wire.Subscribe
 	reply *wire.Subscription
+	err   error
+}
+
+// places is what Config.Projectors returns.
+type places struct {
+	addrs []string
 	err   error
 }
 
@@ -225,8 +238,8 @@ func Open(cfg Config) (*Subscription, error) {
 		first: first, next: first, swept: map[string]bool{}, handling: make(chan struct{}, 1),
 		taking: map[*sink]struct{}{}, known: make(chan struct{}),
 		failed: make(chan error, 1), requests: map[uint64]*request{}, givenUp: map[uint64]*request{},
-		answers: make(chan answer),
-		told:    map[string]string{}, waits: map[string]uint64{}}, nil
+		answers: make(chan answer), places: make(chan places),
+		told: map[string]string{}, waits: map[string]uint64{}}, nil
 }
 
 // Addr is where it listens, host:port.
@@ -279,7 +292,7 @@ func (s *Subscription) Run(ctx context.Context) error {
 func (s *Subscription) ask(ctx context.Context) error {
 	tick := time.NewTicker(askInterval)
 	defer tick.Stop()
-	for s.askAll(ctx); ; {
+	for s.look(ctx); ; {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -293,8 +306,12 @@ func (s *Subscription) ask(ctx context.Context) error {
 			s.forget(ctx)
 		case <-tick.C:
 			if s.unfed() {
-				s.askAll(ctx)
+				s.look(ctx)
 			}
+		case p := <-s.places:
+			s.looks = time.Time{}
+			s.found(p)
+			s.askAll(ctx)
 		}
 		s.trim(ctx)
 		s.sweep(ctx)
@@ -381,17 +398,44 @@ func (s *Subscription) tell(addr, what string, args ...any) {
 	}
 }
 
-// askAll asks the projectors, side by side, for what is not fed. Who has not answered yet is not asked again, and
-// nobody waits for it: whoever begins a vbucket first brings it.
-func (s *Subscription) askAll(ctx context.Context) {
-	addrs, err := s.cfg.Projectors(ctx)
-	if err != nil || len(addrs) > maxProjectors {
-		s.tell("", "cannot learn where projectors are; trying again", "projectors", len(addrs), "error", err)
+// look learns, beside the loop, where projectors are now: then they are asked. When that takes long those that were
+// known last are.
+func (s *Subscription) look(ctx context.Context) {
+	if !s.looks.IsZero() {
+		if time.Since(s.looks) >= lookPatience {
+			s.tell("", "it takes long to learn where projectors are; those known last are asked", "projectors", len(s.addrs))
+			s.askAll(ctx)
+		}
+		return
+	}
+	s.looks = time.Now()
+	s.calls.Go(func() error {
+		call, cancel := context.WithTimeout(ctx, lookTimeout)
+		defer cancel()
+		addrs, err := s.cfg.Projectors(call)
+		select {
+		case s.places <- places{addrs, err}:
+		case <-ctx.Done():
+		}
+		return nil
+	})
+}
+
+// found takes over where projectors are.
+func (s *Subscription) found(p places) {
+	if p.err != nil || len(p.addrs) > maxProjectors {
+		s.tell("", "cannot learn where projectors are; trying again, and asking those known last", "projectors", len(p.addrs),
+			"most", maxProjectors, "error", p.err)
 		return
 	}
 	delete(s.told, "")
-	s.addrs = addrs
-	for _, addr := range addrs {
+	s.addrs = p.addrs
+}
+
+// askAll asks the projectors, side by side, for what is not fed. Who has not answered yet is not asked again, and
+// nobody waits for it: whoever begins a vbucket first brings it.
+func (s *Subscription) askAll(ctx context.Context) {
+	for _, addr := range s.addrs {
 		if s.waits[addr] != 0 {
 			continue
 		}
@@ -546,8 +590,8 @@ func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscr
 	return back, err
 }
 
-// agrees returns why an answer is not of the subscription's bucket and indexes: the first says which these are. The lock
-// is held.
+// agrees returns why an answer is not of the subscription's bucket and indexes: the first says which these are. The
+// lock is held.
 func (s *Subscription) agrees(reply *wire.Subscription) error {
 	if s.vbuckets == nil {
 		s.begin(reply)

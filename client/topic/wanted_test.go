@@ -2,6 +2,7 @@ package topic
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -217,6 +218,76 @@ func TestProjectorsThatHang(t *testing.T) {
 		<-ended
 		_ = s.calls.Wait()
 	})
+}
+
+// TestProjectorsCannotBeLearned: while nobody tells where projectors are, or says that it cannot, those that are known
+// are asked for a vbucket that has ended, and the function's error ends the subscription.
+func TestProjectorsCannotBeLearned(t *testing.T) {
+	for _, hangs := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			h := &hosts{begin: map[string][]uint16{"a": {0, 1}}, vbuckets: 2, asked: map[string]int{}}
+			away := errors.New("managers are away")
+			calls := 0
+			s := asking(t, h, func(ctx context.Context) ([]string, error) {
+				if calls++; calls == 1 {
+					return []string{"a"}, nil
+				}
+				if hangs {
+					<-ctx.Done()
+				}
+				return nil, away
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- s.ask(ctx) }()
+			begun := func() (n int) {
+				synctest.Wait()
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				for vb := range s.vbuckets {
+					if v := &s.vbuckets[vb]; v.request != 0 {
+						v.owner = &sink{s: s}
+						n++
+					}
+				}
+				return n
+			}
+			if n := begun(); n != 2 {
+				t.Fatalf("%d vbuckets are begun, want 2", n)
+			}
+			time.Sleep(time.Hour)
+			for range 3 {
+				s.mu.Lock()
+				s.vbuckets[0].moved = true
+				s.vbuckets[0].ended(time.Now())
+				s.mu.Unlock()
+				time.Sleep(2 * lookPatience)
+				if n := begun(); n != 2 {
+					t.Errorf("hangs %v: after %v %d vbuckets are begun, want 2", hangs, 2*lookPatience, n)
+				}
+			}
+			if calls < 2 {
+				t.Errorf("it is asked %d times where projectors are", calls)
+			}
+			s.mu.Lock()
+			s.vbuckets[0].ended(time.Now())
+			s.mu.Unlock()
+			time.Sleep(askInterval)
+			bad := errors.New("bad")
+			s.failed <- bad
+			synctest.Wait()
+			select {
+			case err := <-ended:
+				if !errors.Is(err, bad) {
+					t.Error(err)
+				}
+			default:
+				t.Errorf("hangs %v: the function's error does not end it", hangs)
+			}
+			cancel()
+			_ = s.calls.Wait()
+		})
+	}
 }
 
 // TestATopicThatIsOpenedLate: a projector that hung opens a topic when its answer is not awaited any more, or goes on
