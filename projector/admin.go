@@ -154,8 +154,7 @@ func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*w
 	}
 	p.saw(config, conn.Addr())
 	if n := config.NumVBuckets(); n > timestamp.MaxVBuckets {
-		return nil, rpc.Refuse(errcode.TooManyVBuckets, "bucket %q has %d vbuckets, an index can be on one of at most %d",
-			req.Bucket, n, timestamp.MaxVBuckets)
+		return nil, tooManyVBuckets(req.Bucket, n)
 	}
 	reply := &wire.BucketReply{Name: req.Bucket, UUID: config.UUID, VBuckets: config.NumVBuckets(),
 		Revision: revisionOf(config)}
@@ -169,6 +168,11 @@ func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*w
 		}
 	}
 	return reply, nil
+}
+
+func tooManyVBuckets(bucket string, n int) error {
+	return rpc.Refuse(errcode.TooManyVBuckets, "bucket %q has %d vbuckets, an index can be on one of at most %d", bucket,
+		n, timestamp.MaxVBuckets)
 }
 
 func collectionsOf(m *mcbp.Manifest) *wire.Collections {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"tidemark/errcode"
@@ -14,6 +15,7 @@ import (
 	"tidemark/projector/feed"
 	"tidemark/projector/feed/gocb"
 	"tidemark/timestamp"
+	"tidemark/wire"
 )
 
 // dial opens a DCP connection to the KV node; its name is unique, for a second one of the same name would silently kill
@@ -199,6 +201,11 @@ func (c *control) state(ctx context.Context) (*kvState, error) {
 func (s *kvState) of(vb uint16) core.At {
 	purge, told := s.purges[vb]
 	return core.At{High: s.highs[vb], Purge: purge, Told: told, Revision: s.revision}
+}
+
+// hostNone reports whether none of the vbuckets is hosted.
+func (s *kvState) hostNone(restart *wire.RestartTimestamp) bool {
+	return !slices.ContainsFunc(restart.VBuckets, func(vb uint16) bool { _, hosted := s.highs[vb]; return hosted })
 }
 
 func revisionOf(c *mcbp.ClusterConfig) timestamp.MapRevision {

@@ -7,6 +7,8 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/projector/core"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -22,12 +24,18 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 	if err != nil {
 		return nil, err
 	}
-	info, err := p.bucketInfo(ctx, &wire.BucketRequest{Bucket: req.Bucket})
+	kv, done := p.kvOf(ctx, req.Bucket)
+	defer done()
+	at, err := kv.state(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if req.BucketUUID != "" && req.BucketUUID != info.UUID {
-		return nil, recreated(req.Bucket, info.UUID, req.BucketUUID)
+	uuid, vbuckets := at.config.UUID, at.config.NumVBuckets()
+	if vbuckets > timestamp.MaxVBuckets {
+		return nil, tooManyVBuckets(req.Bucket, vbuckets)
+	}
+	if req.BucketUUID != "" && req.BucketUUID != uuid {
+		return nil, recreated(req.Bucket, uuid, req.BucketUUID)
 	}
 	restart := wire.RestartTimestamp{}
 	if req.Restart != nil {
@@ -36,7 +44,7 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 		}
 		restart = *req.Restart
 	} else {
-		for v := range info.VBuckets {
+		for v := range vbuckets {
 			restart.Add(wire.StreamStart{VBucket: uint16(v), End: wire.NoEnd})
 		}
 	}
@@ -45,15 +53,39 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 	}
 	asked := &wire.StreamRequest{Fence: wire.Fence{ClusterID: p.clusterID()}, Topic: "/backfill/" + req.ID,
 		Incarnation: index.Incarnation{Counter: req.Counter},
-		Buckets:     []wire.StreamBucket{{Bucket: req.Bucket, BucketUUID: info.UUID, Restart: restart}},
+		Buckets:     []wire.StreamBucket{{Bucket: req.Bucket, BucketUUID: uuid, Restart: restart}},
 		Side:        &wire.SideTarget{Indexes: ids, Endpoint: req.Endpoint, RetryForever: req.RetryForever}}
+	opened := &wire.Subscription{ClusterID: asked.Fence.ClusterID, Topic: asked.Topic, BucketUUID: uuid,
+		VBuckets: vbuckets, Indexes: ids}
+	if at.hostNone(&restart) { // a subscriber asks everybody, again and again: that costs no connection of its own
+		if opened.Results, err = p.hostsNone(ctx, asked, at); err != nil {
+			return nil, err
+		}
+		return opened, nil
+	}
 	reply, err := p.streams(ctx, asked)
 	if err != nil {
 		return nil, err
 	}
-	return &wire.Subscription{ClusterID: asked.Fence.ClusterID, Topic: asked.Topic, BucketUUID: info.UUID,
-		VBuckets: info.VBuckets, Indexes: ids,
-		Results: reply.Buckets[0].Results}, nil
+	opened.Results = reply.Buckets[0].Results
+	return opened, nil
+}
+
+// hostsNone answers a request of whose vbuckets none is hosted here; it takes the place of an earlier one, too.
+func (p *Projector) hostsNone(ctx context.Context, req *wire.StreamRequest, at *kvState) ([]wire.StartResult, error) {
+	if _, _, err := core.CheckRequest(req); err != nil {
+		return nil, err
+	}
+	if err := p.sides.stop(ctx, req.Topic); err != nil {
+		return nil, err
+	}
+	vbuckets := req.Buckets[0].Restart.VBuckets
+	results := make([]wire.StartResult, len(vbuckets))
+	for i, vb := range vbuckets {
+		results[i] = core.NotMine(vb)
+		results[i].Revision = at.revision
+	}
+	return results, nil
 }
 
 // meant reports whether a subscriber's word names an index; "" means all on the default collection. One that is to

@@ -10,6 +10,7 @@ import (
 
 	"tidemark/internal/testing/ports"
 	"tidemark/keyversion"
+	"tidemark/projector/core"
 	"tidemark/wire"
 )
 
@@ -61,6 +62,68 @@ func TestSubscribe(t *testing.T) {
 	if err := w.client.Stop(t.Context(), w.url, &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1"},
 		Topic: "/backfill/audit"}); err != nil {
 		t.Error(err)
+	}
+}
+
+// A request of whose vbuckets none is hosted here is answered by what there is: while a KV node is away a subscriber
+// asks all projectors for its vbuckets again and again. It takes the place of an earlier one all the same.
+func TestASubscriberOfVBucketsOfOthers(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	var err error
+	if w.p.cfg.Share, err = core.ParseShare("2-3"); err != nil { // nothing has looked at it yet
+		t.Fatal(err)
+	}
+	w.define(1, 1)
+	w.start(1)
+	ask := func(vbuckets ...uint16) string {
+		t.Helper()
+		var restart wire.RestartTimestamp
+		for _, vb := range vbuckets {
+			restart.Add(wire.StreamStart{VBucket: vb, End: wire.NoEnd})
+		}
+		reply, err := w.client.Subscribe(t.Context(), w.url, &wire.Subscribe{ID: "audit", Bucket: testBucket, Counter: 1,
+			Endpoint: w.side.addr, Restart: &restart})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fmt.Sprint(reply.Indexes) != "[1]" || reply.VBuckets != len(w.p.bucket(testBucket).gates) {
+			t.Errorf("%+v", reply)
+		}
+		all := ""
+		for _, r := range reply.Results {
+			all += fmt.Sprint(r.VBucket, " ", r.Outcome, " ")
+		}
+		return all
+	}
+	if got := ask(3, 4); got != "3 begun 4 not_mine " {
+		t.Errorf("of one that is hosted and one that is not: %s", got)
+	}
+	opened := func() string { // of connections, as metrics have it
+		for line := range strings.Lines(w.metrics()) {
+			if strings.HasPrefix(line, "tidemark_projector_kv_connections_total ") {
+				return line
+			}
+		}
+		t.Fatal("no such metric")
+		return ""
+	}
+	before := opened()
+	for range 3 {
+		if got := ask(4, 5); got != "4 not_mine 5 not_mine " {
+			t.Errorf("of two that are not hosted: %s", got)
+		}
+	}
+	if now := opened(); now != before {
+		t.Errorf("connections to KV: %s, were %s", now, before)
+	}
+	if w.p.sides.get("/backfill/audit", testBucket) != nil {
+		t.Error("the earlier request's topic goes on")
+	}
+	if _, err := w.client.Subscribe(t.Context(), w.url, &wire.Subscribe{ID: "audit", Bucket: testBucket,
+		Restart: &wire.RestartTimestamp{VBuckets: []uint16{4}, VBUUIDs: []uint64{0}, Seqnos: []uint64{0}}}); err == nil {
+		t.Error("a request that cannot be is not refused")
 	}
 }
 

@@ -47,7 +47,8 @@ const (
 	maxConnections = 256 // routers' connections at a time
 	maxProjectors  = 1000
 	askInterval    = 250 * time.Millisecond // between two looks at what is not fed
-	// maxPause bounds the pause before a vbucket is asked for again whose streams bring nothing; it doubles.
+	// maxPause bounds the pause before a vbucket is asked for again that nobody begins, or whose streams bring nothing; it
+	// doubles.
 	maxPause = 5 * time.Second
 	// maxTopics is how many topics are left open at a projector, each of which costs it a connection to KV. Beyond it all
 	// their vbuckets are asked for again as one: they end one by one where KV moves them.
@@ -129,6 +130,7 @@ type Subscription struct {
 	next   uint64            // counter of the newest request
 	told   map[string]string // what the log was told last of each projector
 	addrs  []string          // of projectors, as they were known last
+	start  pace              // of asking before the first answer
 	looks  time.Time         // since when Config.Projectors is asked for them; zero: it is not
 	swept  map[string]bool   // those that were asked for topics of an earlier process
 	sweeps time.Time         // before it nobody is asked for these again
@@ -181,11 +183,25 @@ type vbucket struct {
 	// asked are the requests that may begin it while there is none: of each projector at most one, and the first that
 	// begins counts.
 	asked []uint64
-	owner *sink         // connection that brings it; nil: none
-	idle  time.Time     // since when its request has brought no stream, but for times in which it could not be handled
-	moved bool          // something has come since it was asked for
-	pause time.Duration // before it is asked for again, should nothing come
-	after time.Time     // not before
+	owner *sink     // connection that brings it; nil: none
+	idle  time.Time // since when its request has brought no stream, but for times in which it could not be handled
+	moved bool      // something has come since it was asked for
+	pace            // of asking for it while it is not begun, or nothing comes
+}
+
+// pace says when something is tried again: after pauses that double. The zero value is at once.
+type pace struct {
+	pause time.Duration
+	after time.Time
+}
+
+// due reports whether the pause is over.
+func (p *pace) due(now time.Time) bool { return !now.Before(p.after) }
+
+// later begins the next pause.
+func (p *pace) later(now time.Time) {
+	p.pause = min(max(2*p.pause, askInterval), maxPause)
+	p.after = now.Add(p.pause)
 }
 
 // request is a topic at a projector.
@@ -322,10 +338,10 @@ func (s *Subscription) ask(ctx context.Context) error {
 func (s *Subscription) unfed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.vbuckets == nil {
-		return true
-	}
 	now := time.Now()
+	if s.vbuckets == nil {
+		return s.start.due(now)
+	}
 	for vb := range s.vbuckets {
 		if s.isUnfed(uint16(vb), now) {
 			return true
@@ -339,7 +355,7 @@ func (s *Subscription) unfed() bool {
 func (s *Subscription) isUnfed(vb uint16, now time.Time) bool {
 	v := &s.vbuckets[vb]
 	if v.request == 0 {
-		return !now.Before(v.after)
+		return v.due(now)
 	}
 	return v.owner == nil && now.Sub(v.idle) > beginPatience && !s.queues(vb)
 }
@@ -374,7 +390,7 @@ func (v *vbucket) refuse(request uint64) {
 // was given up.
 func (v *vbucket) begins(request uint64) bool {
 	if v.request == 0 && slices.Contains(v.asked, request) {
-		v.request, v.asked = request, nil
+		v.request, v.asked, v.after = request, nil, time.Time{}
 	}
 	return v.request == request
 }
@@ -383,11 +399,10 @@ func (v *vbucket) begins(request uint64) bool {
 func (v *vbucket) ended(now time.Time) {
 	v.none()
 	if v.moved {
-		v.pause = 0
+		v.pace = pace{}
 		return
 	}
-	v.pause = min(max(2*v.pause, askInterval), maxPause)
-	v.after = now.Add(v.pause)
+	v.later(now)
 }
 
 // tell notes in the log what is wrong with a projector ("": with asking for them), once until something else is.
@@ -435,6 +450,7 @@ func (s *Subscription) found(p places) {
 // askAll asks the projectors, side by side, for what is not fed. Who has not answered yet is not asked again, and
 // nobody waits for it: whoever begins a vbucket first brings it.
 func (s *Subscription) askAll(ctx context.Context) {
+	defer s.rest(time.Now())
 	for _, addr := range s.addrs {
 		if s.waits[addr] != 0 {
 			continue
@@ -455,6 +471,21 @@ func (s *Subscription) askAll(ctx context.Context) {
 			}
 			return nil
 		})
+	}
+}
+
+// rest lets what is asked for now wait before it is asked for again: nobody may host it, as while its KV node is away.
+// A vbucket that is begun waits no more.
+func (s *Subscription) rest(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.vbuckets == nil && len(s.addrs) > 0 {
+		s.start.later(now)
+	}
+	for vb := range s.vbuckets {
+		if v := &s.vbuckets[vb]; v.request == 0 && v.due(now) {
+			v.later(now)
+		}
 	}
 }
 
@@ -493,6 +524,9 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 	for vb := range s.vbuckets {
 		if v := &s.vbuckets[vb]; s.isUnfed(uint16(vb), now) || joined[v.request] {
 			add(uint16(vb), v.at)
+			if v.moved { // it is no stream that brings nothing
+				v.pace = pace{}
+			}
 			v.request, v.owner, v.idle, v.moved = 0, nil, now, false
 			v.asked = append(v.asked, req.Counter)
 		}
@@ -561,7 +595,7 @@ func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscr
 	}
 	asked := s.requests[req.Counter]
 	if asked != nil {
-		asked.failed = reply == nil
+		asked.failed = err != nil
 		if asked.known != nil {
 			close(asked.known)
 		}
@@ -683,7 +717,7 @@ func (s *Subscription) lock(ctx context.Context) error {
 
 func (s *Subscription) unlock() { <-s.handling }
 
-// forget stops topics that no vbucket is of any more, of those that were answered.
+// forget stops topics that no vbucket is of any more, of those that were answered. One without streams has ended.
 func (s *Subscription) forget(ctx context.Context) {
 	waits := map[uint64]bool{}
 	for _, n := range s.waits {
@@ -695,10 +729,13 @@ func (s *Subscription) forget(ctx context.Context) {
 	}
 	var old []uint64
 	for n, r := range s.requests {
-		if !waits[n] {
+		if waits[n] {
+			continue
+		}
+		delete(s.requests, n)
+		if r.failed || len(r.streams) > 0 {
 			old = append(old, n)
 			s.givenUp[n], r.stopping = r, true
-			delete(s.requests, n)
 		}
 	}
 	for len(s.givenUp) > maxGivenUp {

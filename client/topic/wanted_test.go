@@ -8,12 +8,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
 	"tidemark/keyversion"
 	"tidemark/projectorclient"
 	"tidemark/wire"
@@ -108,6 +111,86 @@ func TestAVBucketThatBringsNothing(t *testing.T) {
 	})
 }
 
+// TestNobodyHostsIt: a vbucket that nobody hosts, as while its KV node is down, and projectors that all refuse, are
+// asked after pauses that grow up to a bound, and so is where projectors are; a topic of which nothing was begun needs
+// no stop. When somebody hosts the vbucket it is begun, and one that has brought something is asked for at once again.
+func TestNobodyHostsIt(t *testing.T) {
+	const outage = 10 * time.Minute
+	most := int(outage/maxPause) + 10 // some more, while pauses grow
+	synctest.Test(t, func(t *testing.T) {
+		h := &hosts{begin: map[string][]uint16{"a": {0}}, vbuckets: 2, asked: map[string]int{}}
+		looked := 0
+		s := asking(t, h, func(context.Context) ([]string, error) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			looked++
+			return []string{"a", "b", "c"}, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		go s.brings(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- s.ask(ctx) }()
+		time.Sleep(outage)
+		h.mu.Lock()
+		for addr, n := range h.asked {
+			if n < int(outage/maxPause/2) || n > most {
+				t.Errorf("%s was asked %d times in %v, want at most %d, and again and again", addr, n, outage, most)
+			}
+		}
+		if looked > most || len(h.stopped) > 0 {
+			t.Errorf("asked %d times where projectors are, want at most %d; %d stops", looked, most, len(h.stopped))
+		}
+		h.begin["b"] = []uint16{1}
+		h.mu.Unlock()
+		request := func() uint64 {
+			synctest.Wait()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.vbuckets[1].request
+		}
+		time.Sleep(maxPause + askInterval)
+		old := request()
+		if old == 0 {
+			t.Error("it is not begun where it is hosted now")
+		}
+		s.mu.Lock()
+		s.vbuckets[1].moved = true
+		s.vbuckets[1].ended(time.Now())
+		s.mu.Unlock()
+		time.Sleep(askInterval)
+		if now := request(); now == 0 || now == old {
+			t.Error("when it has brought something and ended it is not asked for at once")
+		}
+		cancel()
+		<-ended
+		_ = s.calls.Wait()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		h := &refusing{hosts: hosts{asked: map[string]int{}}, err: rpc.Refuse(errcode.KVUnavailable, "KV is down")}
+		s := asking(t, h, at("a"))
+		ctx, cancel := context.WithTimeout(t.Context(), outage)
+		defer cancel()
+		_ = s.ask(ctx)
+		_ = s.calls.Wait()
+		if n := h.asked["a"]; n < int(outage/maxPause/2) || n > most {
+			t.Errorf("one that refuses the subscription was asked %d times in %v, want at most %d", n, outage, most)
+		}
+	})
+}
+
+// refusing are projectors that refuse.
+type refusing struct {
+	hosts
+	err error
+}
+
+func (r *refusing) Subscribe(_ context.Context, addr string, _ *wire.Subscribe) (*wire.Subscription, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked[addr]++
+	return nil, r.err
+}
+
 // hosts are projectors, by address, with the vbuckets that they begin when they are asked; those that hang answer
 // nothing until goOn is closed, or the call's deadline is over.
 type hosts struct {
@@ -140,9 +223,11 @@ func (h *hosts) Subscribe(ctx context.Context, addr string, req *wire.Subscribe)
 			continue
 		}
 		outcome := wire.StartNotMine
+		h.mu.Lock()
 		if slices.Contains(h.begin[addr], vb) {
 			outcome = wire.StartBegun
 		}
+		h.mu.Unlock()
 		r.Results = append(r.Results, wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: vb}, Outcome: outcome})
 	}
 	return r, nil
@@ -227,9 +312,9 @@ func TestProjectorsCannotBeLearned(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := &hosts{begin: map[string][]uint16{"a": {0, 1}}, vbuckets: 2, asked: map[string]int{}}
 			away := errors.New("managers are away")
-			calls := 0
+			var calls atomic.Int64
 			s := asking(t, h, func(ctx context.Context) ([]string, error) {
-				if calls++; calls == 1 {
+				if calls.Add(1) == 1 {
 					return []string{"a"}, nil
 				}
 				if hangs {
@@ -266,8 +351,8 @@ func TestProjectorsCannotBeLearned(t *testing.T) {
 					t.Errorf("hangs %v: after %v %d vbuckets are begun, want 2", hangs, 2*lookPatience, n)
 				}
 			}
-			if calls < 2 {
-				t.Errorf("it is asked %d times where projectors are", calls)
+			if n := calls.Load(); n < 2 {
+				t.Errorf("it is asked %d times where projectors are", n)
 			}
 			s.mu.Lock()
 			s.vbuckets[0].ended(time.Now())
@@ -357,7 +442,7 @@ func TestATopicThatIsOpenedLate(t *testing.T) {
 		stops(3, "another subscriber's comes")
 		for n := range uint64(2 * maxGivenUp) {
 			s.mu.Lock()
-			s.requests[n] = &request{addr: "b", topic: "t"}
+			s.requests[n] = &request{addr: "b", topic: "t", failed: true}
 			s.mu.Unlock()
 		}
 		s.forget(ctx)
