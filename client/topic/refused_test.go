@@ -11,6 +11,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/wire"
 )
 
 // TestRefused: what projectors do not have, or do not let the subscriber have, ends a subscription when it lasts; all
@@ -28,7 +29,8 @@ func TestRefused(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var log strings.Builder
-			s := &Subscription{log: hclog.New(&hclog.LoggerOptions{Output: &log}), told: map[string]string{}}
+			s := &Subscription{log: hclog.New(&hclog.LoggerOptions{Output: &log}), told: map[string]string{},
+				missing: map[string]time.Time{}}
 			for range 2 {
 				if err := s.refused("p1", tc.err); err != nil {
 					t.Errorf("%v is final at once: %v", tc.err, err)
@@ -49,4 +51,65 @@ func TestRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMomentsOfRefusal: what projectors refuse for a moment each time ends nothing, however long one time is after
+// another: while another one takes the subscription, when everything is begun, when they say something else between.
+func TestMomentsOfRefusal(t *testing.T) {
+	lags := rpc.Refuse(errcode.NotFound, "definitions revision 7")
+	round := func(t *testing.T, s *Subscription, reply *wire.Subscription, by ...string) {
+		t.Helper()
+		reqs := map[string]*wire.Subscribe{}
+		for _, addr := range []string{"a", "b"} {
+			if reqs[addr], _ = s.wanted(addr); reqs[addr] == nil {
+				t.Fatalf("%s is not asked", addr)
+			}
+		}
+		for _, addr := range by {
+			var err error
+			if addr == "b" || reply == nil {
+				err = s.answered(t.Context(), addr, reqs[addr], nil, lags)
+			} else {
+				err = s.answered(t.Context(), addr, reqs[addr], reply, nil)
+			}
+			if err != nil {
+				t.Fatalf("a moment's refusal ends the subscription: %v", err)
+			}
+		}
+	}
+	all := &wire.Subscription{ClusterID: "c", BucketUUID: "u", VBuckets: 2, Results: make([]wire.StartResult, 2)}
+	for vb := range all.Results {
+		all.Results[vb].VBucket, all.Results[vb].Outcome = uint16(vb), wire.StartBegun
+	}
+	some := &wire.Subscription{ClusterID: "c", BucketUUID: "u", VBuckets: 2, Results: all.Results[:1]}
+	synctest.Test(t, func(t *testing.T) {
+		s := asking(t, &hosts{}, at("a", "b"))
+		for range 3 {
+			for _, by := range [][]string{{"a", "b"}, {"b", "a"}} {
+				round(t, s, all, by...) // b has not heard of the index yet; a brings the vbuckets
+				time.Sleep(time.Hour)
+				s.vbuckets[0].ended(time.Now())
+				time.Sleep(maxPause)
+			}
+		}
+		for range 10 { // nobody hosts the other vbucket, and b lags for long
+			s.vbuckets[1].ended(time.Now())
+			time.Sleep(maxPause)
+			round(t, s, some, "a", "b")
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := asking(t, &hosts{}, at("a", "b"))
+		for range 3 {
+			round(t, s, nil, "a", "b")
+			_ = s.refused("a", errors.New("connection refused"))
+			s.found(places{addrs: []string{"a"}})
+			time.Sleep(missingPatience)
+		}
+		round(t, s, nil, "a")
+		time.Sleep(missingPatience)
+		if err := s.refused("a", lags); !errors.Is(err, lags) {
+			t.Errorf("after %v: %v", missingPatience, err)
+		}
+	})
 }

@@ -9,8 +9,8 @@
 //
 // It is of the indexes that the first answer names, by their ids, at all projectors: one whose definitions say others,
 // while an index is made or dropped, is asked again by these ids, and nothing that it has sent before counts. One that
-// is dropped goes on in the streams that are open; when a vbucket has to be asked for again and projectors have not
-// known it for 10 s, Run ends with what they say. An index that is created again, under the same name too, is another
+// is dropped goes on in the streams that are open; when a vbucket has to be asked for again and a projector has not
+// known it for 10 s, while no other one has, Run ends with what it says. An index that is created again, under the same name too, is another
 // one: that takes a new subscription, which may begin at the old one's Positions.
 //
 // It keeps nothing on disk: who wants to go on after a restart keeps Positions, and may see again what came after them.
@@ -134,7 +134,10 @@ type Subscription struct {
 	looks  time.Time         // since when Config.Projectors is asked for them; zero: it is not
 	swept  map[string]bool   // those that were asked for topics of an earlier process
 	sweeps time.Time         // before it nobody is asked for these again
-	waits  map[string]uint64 // the request that a projector has not answered yet, by address
+	// since when each projector says, and nothing else, that there is no such bucket or index, or no right to it, while no
+	// other one takes the subscription
+	missing map[string]time.Time
+	waits   map[string]uint64 // the request that a projector has not answered yet, by address
 
 	mu       sync.Mutex
 	handling chan struct{}      // one token: Handle is called by who has it
@@ -149,8 +152,6 @@ type Subscription struct {
 	// givenUp are requests that nobody needs, and whose topics are perhaps there: a projector that hung may have opened
 	// one after its answer was no longer awaited, or has not heard that it is to stop. What comes of one stops it.
 	givenUp map[uint64]*request
-	// since when projectors say that there is no such bucket or index, or no right to it; zero: they do not
-	missing time.Time
 	earlier bool // something came of an earlier process of this subscription
 }
 
@@ -255,7 +256,7 @@ func Open(cfg Config) (*Subscription, error) {
 		taking: map[*sink]struct{}{}, known: make(chan struct{}),
 		failed: make(chan error, 1), requests: map[uint64]*request{}, givenUp: map[uint64]*request{},
 		answers: make(chan answer), places: make(chan places),
-		told: map[string]string{}, waits: map[string]uint64{}}, nil
+		told: map[string]string{}, waits: map[string]uint64{}, missing: map[string]time.Time{}}, nil
 }
 
 // Addr is where it listens, host:port.
@@ -445,6 +446,7 @@ func (s *Subscription) found(p places) {
 	}
 	delete(s.told, "")
 	s.addrs = p.addrs
+	maps.DeleteFunc(s.missing, func(addr string, _ time.Time) bool { return !slices.Contains(s.addrs, addr) })
 }
 
 // askAll asks the projectors, side by side, for what is not fed. Who has not answered yet is not asked again, and
@@ -587,7 +589,7 @@ func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscr
 		err = s.agrees(reply)
 	}
 	if err == nil {
-		s.missing = time.Time{}
+		clear(s.missing)
 		delete(s.told, addr)
 		for i := range reply.Results {
 			outcomes[reply.Results[i].VBucket] = &reply.Results[i]
@@ -655,24 +657,31 @@ func (s *Subscription) begin(reply *wire.Subscription) {
 	}
 }
 
-// refused judges why a projector did not answer: what it does not have, or refuses, for long is final.
+// refused judges why a projector did not answer: what it does not have, or refuses, for long is final, unless nothing is
+// missing or another projector takes the subscription meanwhile.
 func (s *Subscription) refused(addr string, err error) error {
 	s.tell(addr, "a projector does not take the subscription; trying again", "projector", addr, "error", err)
 	var problem *rpc.Problem
-	if !errors.As(err, &problem) ||
+	if s.fed() || !errors.As(err, &problem) ||
 		!slices.Contains([]errcode.Code{errcode.NotFound, errcode.Forbidden, errcode.Unauthenticated},
 			problem.Code) {
+		delete(s.missing, addr)
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.missing.IsZero() {
-		s.missing = time.Now()
+	if s.missing[addr].IsZero() {
+		s.missing[addr] = time.Now()
 	}
-	if time.Since(s.missing) < missingPatience {
+	if time.Since(s.missing[addr]) < missingPatience {
 		return nil
 	}
 	return fmt.Errorf("subscription %s: %w", s.cfg.ID, err)
+}
+
+// fed reports whether each vbucket has been begun somewhere.
+func (s *Subscription) fed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.vbuckets != nil && !slices.ContainsFunc(s.vbuckets, func(v vbucket) bool { return v.request == 0 })
 }
 
 // rollBack takes a vbucket back to where KV still has it.

@@ -262,10 +262,15 @@ func TestOnePort(t *testing.T) {
 			t.Errorf("%s: %d %s", path, code, got)
 		}
 	}
-	for _, path := range []string{"/kv/10.0.0.2:11210/v1/state", "/v1/state", "/"} {
+	for _, path := range []string{"/v1/state", "/"} {
 		if code, got := ask(path); code != http.StatusNotFound || !strings.Contains(got, "NOT_FOUND") {
 			t.Errorf("%s: %d %s", path, code, got)
 		}
+	}
+	// of a bucket or an index NOT_FOUND would say that there is none
+	if code, got := ask("/kv/10.0.0.2:11210/v1/state"); code != http.StatusServiceUnavailable ||
+		!strings.Contains(got, `"UNAVAILABLE"`) {
+		t.Errorf("of a node that it does not serve: %d %s", code, got)
 	}
 	code, got := ask("/v1/projectors")
 	var p wire.ProjectorProcess

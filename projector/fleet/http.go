@@ -59,7 +59,8 @@ func (f *Fleet) pass(w http.ResponseWriter, r *http.Request) error {
 		m.serving.Unlock()
 	}
 	if h == nil {
-		return rpc.Refuse(errcode.NotFound, "projector %s has no KV node %q, or serves it no more", f.cfg.Projector.ID, node)
+		return rpc.Refuse(errcode.Unavailable, "projector %s has no KV node %q, or serves it no more; look for it in "+
+			"/v1/projectors, and try again", f.cfg.Projector.ID, node)
 	}
 	r = r.Clone(r.Context())
 	r.URL.Path, r.URL.RawPath = "/"+r.PathValue("rest"), ""
