@@ -20,9 +20,9 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 	if defs == nil {
 		return nil, rpc.Refuse(errcode.Unavailable, "projector %s has no definitions yet; try again", p.cfg.ID)
 	}
-	ids, err := indexesOf(defs, req.Bucket, req.Indexes)
-	if err != nil {
-		return nil, err
+	ids, unknown := indexesOf(defs, req.Bucket, req.Indexes)
+	if unknown != nil && req.BucketUUID == "" {
+		return nil, unknown
 	}
 	kv, done := p.kvOf(ctx, req.Bucket)
 	defer done()
@@ -37,6 +37,35 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 	if req.BucketUUID != "" && req.BucketUUID != uuid {
 		return nil, recreated(req.Bucket, uuid, req.BucketUUID)
 	}
+	if unknown != nil { // only now: the indexes of a bucket that was created again went with it
+		return nil, unknown
+	}
+	restart, err := startsOf(req, vbuckets)
+	if err != nil {
+		return nil, err
+	}
+	asked := &wire.StreamRequest{Fence: wire.Fence{ClusterID: p.clusterID()}, Topic: "/backfill/" + req.ID,
+		Incarnation: index.Incarnation{Counter: req.Counter},
+		Buckets:     []wire.StreamBucket{{Bucket: req.Bucket, BucketUUID: uuid, Restart: *restart}},
+		Side:        &wire.SideTarget{Indexes: ids, Endpoint: req.Endpoint, RetryForever: req.RetryForever}}
+	opened := &wire.Subscription{ClusterID: asked.Fence.ClusterID, Topic: asked.Topic, BucketUUID: uuid,
+		VBuckets: vbuckets, Indexes: ids}
+	if at.hostNone(restart) { // a subscriber asks everybody, again and again: that costs no connection of its own
+		if opened.Results, err = p.hostsNone(ctx, asked, at); err != nil {
+			return nil, err
+		}
+		return opened, nil
+	}
+	reply, err := p.streams(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	opened.Results = reply.Buckets[0].Results
+	return opened, nil
+}
+
+// startsOf is where the streams of a subscriber begin; they have no end unless the request says one.
+func startsOf(req *wire.Subscribe, vbuckets int) (*wire.RestartTimestamp, error) {
 	restart := wire.RestartTimestamp{}
 	if req.Restart != nil {
 		if err := req.Restart.Check(); err != nil {
@@ -51,24 +80,7 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 	if len(restart.Ends) == 0 {
 		restart.Ends = slices.Repeat([]uint64{wire.NoEnd}, restart.Len())
 	}
-	asked := &wire.StreamRequest{Fence: wire.Fence{ClusterID: p.clusterID()}, Topic: "/backfill/" + req.ID,
-		Incarnation: index.Incarnation{Counter: req.Counter},
-		Buckets:     []wire.StreamBucket{{Bucket: req.Bucket, BucketUUID: uuid, Restart: restart}},
-		Side:        &wire.SideTarget{Indexes: ids, Endpoint: req.Endpoint, RetryForever: req.RetryForever}}
-	opened := &wire.Subscription{ClusterID: asked.Fence.ClusterID, Topic: asked.Topic, BucketUUID: uuid,
-		VBuckets: vbuckets, Indexes: ids}
-	if at.hostNone(&restart) { // a subscriber asks everybody, again and again: that costs no connection of its own
-		if opened.Results, err = p.hostsNone(ctx, asked, at); err != nil {
-			return nil, err
-		}
-		return opened, nil
-	}
-	reply, err := p.streams(ctx, asked)
-	if err != nil {
-		return nil, err
-	}
-	opened.Results = reply.Buckets[0].Results
-	return opened, nil
+	return &restart, nil
 }
 
 // hostsNone answers a request of whose vbuckets none is hosted here; it takes the place of an earlier one, too.

@@ -51,7 +51,8 @@ func TestSubscribe(t *testing.T) {
 		`{"id":"x","bucket":"world","indexes":["1","1"],"endpoint":"127.0.0.1:1"}`:                                             "each once",
 		`{"id":"","bucket":"world","endpoint":"127.0.0.1:1"}`:                                                                  "a part of it is empty",
 		`{"id":"x","bucket":"world","endpoint":""}`:                                                                            "endpoint",
-		`{"id":"x","bucket":"world","bucket_uuid":"other","endpoint":"127.0.0.1:1"}`:                                           "world",
+		`{"id":"x","bucket":"world","bucket_uuid":"other","endpoint":"127.0.0.1:1"}`:                                           "BUCKET_GONE",
+		`{"id":"x","bucket":"world","bucket_uuid":"other","indexes":["7"],"endpoint":"127.0.0.1:1"}`:                           "BUCKET_GONE",
 		`{"id":"x","bucket":"world","endpoint":"127.0.0.1:1","restart":{"vbuckets":[1,1],"vbuuids":[0,0],"seqnos":[0,0]}}`:     "twice",
 		`{"id":"x","bucket":"world","endpoint":"127.0.0.1:1","restart":{"vbuckets":[1],"vbuuids":[0],"seqnos":[5],"ends":[]}}`: "",
 	} {

@@ -1,6 +1,7 @@
 package topic
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -24,7 +25,12 @@ func TestRefused(t *testing.T) {
 		{rpc.Refuse(errcode.NotFound, "no bucket b"), true},
 		{rpc.Refuse(errcode.Forbidden, "want a certificate of role indexer"), true},
 		{rpc.Refuse(errcode.Unauthenticated, "a certificate is wanted"), true},
+		{rpc.Refuse(errcode.BucketNotInKV, "no bucket b"), true},
+		{rpc.Refuse(errcode.BucketGone, "bucket b has uuid v here"), true},
+		{rpc.Refuse(errcode.BadRequest, "vbucket 3 is named twice"), true},
+		{rpc.Refuse(errcode.TooManyVBuckets, "2048 vbuckets"), true},
 		{rpc.Refuse(errcode.Unavailable, "starting"), false},
+		{rpc.Refuse(errcode.KVUnavailable, "KV is down"), false},
 		{errors.New("connection refused"), false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -111,5 +117,39 @@ func TestMomentsOfRefusal(t *testing.T) {
 		if err := s.refused("a", lags); !errors.Is(err, lags) {
 			t.Errorf("after %v: %v", missingPatience, err)
 		}
+	})
+}
+
+// recreated are projectors of a bucket that was created again after it was asked for first.
+type recreated struct{ hosts }
+
+func (r *recreated) Subscribe(ctx context.Context, addr string, req *wire.Subscribe) (*wire.Subscription, error) {
+	if req.BucketUUID != "" {
+		return nil, rpc.Refuse(errcode.BucketGone, "bucket b has uuid v here, the request means %s", req.BucketUUID)
+	}
+	reply, err := r.hosts.Subscribe(ctx, addr, req)
+	if addr == "b" && err == nil {
+		time.Sleep(time.Millisecond) // a answers first
+		reply.BucketUUID = "v"
+	}
+	return reply, err
+}
+
+// TestABucketThatWasCreatedAgain ends a subscription by name, when projectors refuse it, and when they say so by their
+// answers; nothing of the other bucket counts.
+func TestABucketThatWasCreatedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recreated{hosts{begin: map[string][]uint16{"a": {0}, "b": {1}}, vbuckets: 2, asked: map[string]int{}}}
+		s := asking(t, r, at("a", "b"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		err := s.ask(ctx)
+		if !errors.Is(err, ErrRecreated) {
+			t.Errorf("after an hour, and %v requests: %v, want %v", r.asked, err, ErrRecreated)
+		}
+		if s.vbuckets[1].request != 0 {
+			t.Error("a stream of the other bucket counts")
+		}
+		cancel()
+		_ = s.calls.Wait()
 	})
 }

@@ -10,8 +10,9 @@
 // It is of the indexes that the first answer names, by their ids, at all projectors: one whose definitions say others,
 // while an index is made or dropped, is asked again by these ids, and nothing that it has sent before counts. One that
 // is dropped goes on in the streams that are open; when a vbucket has to be asked for again and a projector has not
-// known it for 10 s, while no other one has, Run ends with what it says. An index that is created again, under the same name too, is another
-// one: that takes a new subscription, which may begin at the old one's Positions.
+// known it for 10 s, while no other one has, Run ends with what it says. An index that is created again, under the same
+// name too, is another one: that takes a new subscription, which may begin at the old one's Positions. Of a bucket that
+// was deleted and created again Run ends, after as long, with ErrRecreated.
 //
 // It keeps nothing on disk: who wants to go on after a restart keeps Positions, and may see again what came after them.
 // It never evaluates, filters or reorders.
@@ -56,8 +57,8 @@ const (
 	// beginPatience is how long a vbucket may be without a stream before it is asked for again: routers connect again by
 	// themselves.
 	beginPatience = 3 * time.Second
-	// missingPatience is how long projectors may not know the bucket or an index, or not let the subscriber in: they learn
-	// of a new one, or of a right that was granted, in moments.
+	// missingPatience is how long projectors may not know the bucket or an index, know another one, not let the subscriber
+	// in, or find fault with its request: they learn of a new one, or of a right that was granted, in moments.
 	missingPatience = 10 * time.Second
 	stopTimeout     = 2 * time.Second
 	// lookTimeout is how long Config.Projectors may take; after lookPatience those that were known last are asked.
@@ -80,6 +81,11 @@ type Position struct {
 	VBUUID uint64           `json:"vbuuid"`
 	Seqno  uint64           `json:"seqno"`
 	Window timestamp.Window `json:"window"`
+}
+
+// start is what a projector is asked for a vbucket that goes on there.
+func (p *Position) start(vb uint16) wire.StreamStart {
+	return wire.StreamStart{VBucket: vb, VBUUID: p.VBUUID, Seqno: p.Seqno, Window: p.Window, End: wire.NoEnd}
 }
 
 // Config says what to subscribe to. ID, Bucket, Projectors and Handle are required.
@@ -134,8 +140,7 @@ type Subscription struct {
 	looks  time.Time         // since when Config.Projectors is asked for them; zero: it is not
 	swept  map[string]bool   // those that were asked for topics of an earlier process
 	sweeps time.Time         // before it nobody is asked for these again
-	// since when each projector says, and nothing else, that there is no such bucket or index, or no right to it, while no
-	// other one takes the subscription
+	// since when each projector says, and nothing else, what is final, while no other one takes the subscription
 	missing map[string]time.Time
 	waits   map[string]uint64 // the request that a projector has not answered yet, by address
 
@@ -229,11 +234,12 @@ func Open(cfg Config) (*Subscription, error) {
 	case cfg.Bucket == "" || cfg.Handle == nil || cfg.Projectors == nil:
 		return nil, fmt.Errorf("%w: a bucket, Projectors and Handle are required", ErrConfig)
 	}
-	for vb := range cfg.From {
-		if vb >= timestamp.MaxVBuckets {
-			return nil, fmt.Errorf("%w: position of vbucket %d, the highest there can be is %d", ErrConfig, vb,
-				timestamp.MaxVBuckets-1)
-		}
+	from := wire.RestartTimestamp{}
+	for vb, at := range cfg.From {
+		from.Add(at.start(vb))
+	}
+	if err := from.Check(); err != nil {
+		return nil, fmt.Errorf("%w: From: %w", ErrConfig, err)
 	}
 	// projectors would be asked in vain, and speak to no other on the data port
 	if err := cfg.TLS.Has(tlsconf.Indexer); err != nil {
@@ -281,9 +287,9 @@ func (s *Subscription) Positions() map[uint16]Position {
 	return all
 }
 
-// Run subscribes until ctx ends, then returns nil, or until Handle or Rollback fail, the bucket is re-created, or one
-// of the indexes is gone when a stream has to be asked for again. Nothing of it
-// runs when it has returned; it may be called once.
+// Run subscribes until ctx ends, then returns nil, or until Handle or Rollback fail, or projectors refuse for 10 s what
+// is asked for: the bucket is gone or was re-created (ErrRecreated), one of the indexes is gone when a stream has to be
+// asked for again, the request or a right is wrong. Nothing of it runs when it has returned; it may be called once.
 func (s *Subscription) Run(ctx context.Context) error {
 	defer s.client.Close()
 	server := transport.NewServer(transport.ServerConfig{Logger: s.log,
@@ -500,12 +506,9 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 		Indexes:  s.cfg.Indexes,
 		Endpoint: rpc.Advertised(s.listener.Addr(), s.cfg.Advertise), Counter: s.next, RetryForever: s.cfg.RetryForever}
 	restart := &wire.RestartTimestamp{}
-	add := func(vb uint16, at Position) {
-		restart.Add(wire.StreamStart{VBucket: vb, VBUUID: at.VBUUID, Seqno: at.Seqno, Window: at.Window, End: wire.NoEnd})
-	}
 	if s.vbuckets == nil { // the answer will say how many there are
 		for vb, at := range s.cfg.From {
-			add(vb, at)
+			restart.Add(at.start(vb))
 		}
 		if restart.Len() > 0 {
 			req.Restart = restart
@@ -525,7 +528,7 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 	joined := s.joined(addr)
 	for vb := range s.vbuckets {
 		if v := &s.vbuckets[vb]; s.isUnfed(uint16(vb), now) || joined[v.request] {
-			add(uint16(vb), v.at)
+			restart.Add(v.at.start(uint16(vb)))
 			if v.moved { // it is no stream that brings nothing
 				v.pace = pace{}
 			}
@@ -564,9 +567,6 @@ func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subs
 		err = fmt.Errorf("an answer that says of bucket %s that it has %d vbuckets", s.cfg.Bucket, reply.VBuckets)
 	}
 	back, err := s.note(addr, req, reply, err)
-	if errors.Is(err, ErrRecreated) {
-		return err
-	}
 	if err != nil {
 		return s.refused(addr, err)
 	}
@@ -634,7 +634,8 @@ func (s *Subscription) agrees(reply *wire.Subscription) error {
 	}
 	s.cluster = reply.ClusterID
 	if s.uuid != reply.BucketUUID {
-		return fmt.Errorf("%w: %s", ErrRecreated, s.cfg.Bucket)
+		return rpc.Refuse(errcode.BucketGone, "bucket %s has uuid %s there, %s elsewhere", s.cfg.Bucket, reply.BucketUUID,
+			s.uuid)
 	}
 	if !slices.Equal(slices.Sorted(slices.Values(reply.Indexes)), slices.Sorted(slices.Values(s.indexes))) {
 		return fmt.Errorf("its streams are of indexes %v, the subscription is of %v: they do not count, and these are "+
@@ -657,14 +658,16 @@ func (s *Subscription) begin(reply *wire.Subscription) {
 	}
 }
 
-// refused judges why a projector did not answer: what it does not have, or refuses, for long is final, unless nothing is
-// missing or another projector takes the subscription meanwhile.
+// final are what projectors do not refuse for a moment alone.
+var final = []errcode.Code{errcode.NotFound, errcode.Forbidden, errcode.Unauthenticated, errcode.BucketGone,
+	errcode.BucketNotInKV, errcode.BadRequest, errcode.TooManyVBuckets}
+
+// refused judges why a projector did not answer: what it does not have, or refuses, for long is final, unless nothing
+// is missing or another projector takes the subscription meanwhile.
 func (s *Subscription) refused(addr string, err error) error {
 	s.tell(addr, "a projector does not take the subscription; trying again", "projector", addr, "error", err)
 	var problem *rpc.Problem
-	if s.fed() || !errors.As(err, &problem) ||
-		!slices.Contains([]errcode.Code{errcode.NotFound, errcode.Forbidden, errcode.Unauthenticated},
-			problem.Code) {
+	if s.fed() || !errors.As(err, &problem) || !slices.Contains(final, problem.Code) {
 		delete(s.missing, addr)
 		return nil
 	}
@@ -673,6 +676,9 @@ func (s *Subscription) refused(addr string, err error) error {
 	}
 	if time.Since(s.missing[addr]) < missingPatience {
 		return nil
+	}
+	if problem.Code == errcode.BucketGone {
+		err = fmt.Errorf("%w: %w", ErrRecreated, err)
 	}
 	return fmt.Errorf("subscription %s: %w", s.cfg.ID, err)
 }

@@ -27,6 +27,7 @@ import (
 	"tidemark/kv/kvclient"
 	"tidemark/projector"
 	"tidemark/projectorclient"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -332,6 +333,9 @@ func TestBadConfigurations(t *testing.T) {
 		"no bucket":   func(c *topic.Config) { c.Bucket = "" },
 		"no function": func(c *topic.Config) { c.Handle = nil },
 		"a vbucket":   func(c *topic.Config) { c.From = map[uint16]topic.Position{60000: {}} },
+		"a window": func(c *topic.Config) {
+			c.From = map[uint16]topic.Position{3: {VBUUID: 7, Seqno: 5, Window: timestamp.Window{Start: 6, End: 9}}}
+		},
 	} {
 		cfg := ok
 		change(&cfg)
