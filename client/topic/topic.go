@@ -45,9 +45,11 @@ import (
 
 // Limits and times.
 const (
-	maxConnections = 256 // routers' connections at a time
-	maxProjectors  = 1000
-	askInterval    = 250 * time.Millisecond // between two looks at what is not fed
+	maxProjectors = 1000
+	// routers' connections at a time: the least that are allowed, and those to a topic of a projector at most
+	minConnections, topicConnections = 256, 16
+
+	askInterval = 250 * time.Millisecond // between two looks at what is not fed
 	// maxPause bounds the pause before a vbucket is asked for again that nobody begins, or whose streams bring nothing; it
 	// doubles.
 	maxPause = 5 * time.Second
@@ -127,7 +129,8 @@ type Subscription struct {
 	listener net.Listener
 	client   projectors
 	log      hclog.Logger
-	calls    errgroup.Group // of projectors
+	allow    func(connections int) // of the data port
+	calls    errgroup.Group        // of projectors
 	answers  chan answer
 	places   chan places
 
@@ -257,7 +260,7 @@ func Open(cfg Config) (*Subscription, error) {
 	}
 	first := uint64(time.Now().UnixNano())
 	return &Subscription{cfg: cfg, listener: l, client: projectorclient.New(4,
-		cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)), log: cfg.Logger,
+		cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)), log: cfg.Logger, allow: func(int) {},
 		first: first, next: first, swept: map[string]bool{}, handling: make(chan struct{}, 1),
 		taking: map[*sink]struct{}{}, known: make(chan struct{}),
 		failed: make(chan error, 1), requests: map[uint64]*request{}, givenUp: map[uint64]*request{},
@@ -293,7 +296,8 @@ func (s *Subscription) Positions() map[uint16]Position {
 func (s *Subscription) Run(ctx context.Context) error {
 	defer s.client.Close()
 	server := transport.NewServer(transport.ServerConfig{Logger: s.log,
-		TLS: s.cfg.TLS.Server(tlsconf.GRPC, tlsconf.Projector), MaxConnections: maxConnections}, s.accept)
+		TLS: s.cfg.TLS.Server(tlsconf.GRPC, tlsconf.Projector), MaxConnections: minConnections}, s.accept)
+	s.allow = server.Allow
 	g, run := errgroup.WithContext(ctx)
 	g.Go(func() error { return server.Serve(s.listener) })
 	g.Go(func() error {
@@ -452,6 +456,8 @@ func (s *Subscription) found(p places) {
 	}
 	delete(s.told, "")
 	s.addrs = p.addrs
+	// the topics that are open and, beside them, those that are being stopped
+	s.allow(max(minConnections, len(p.addrs)*topicConnections*2*maxTopics))
 	maps.DeleteFunc(s.missing, func(addr string, _ time.Time) bool { return !slices.Contains(s.addrs, addr) })
 }
 

@@ -18,6 +18,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
+	"tidemark/projector/router"
 	"tidemark/projectorclient"
 	"tidemark/wire"
 )
@@ -493,4 +494,27 @@ func TestWhatOfATopicIsStopped(t *testing.T) {
 		trim("[]")
 		_ = s.calls.Wait()
 	})
+}
+
+// TestConnectionsOfAllProjectors: the data port takes the connections of all topics that are open at all projectors,
+// each as many as a router may have; one beyond would be asked for again and again.
+func TestConnectionsOfAllProjectors(t *testing.T) {
+	if topicConnections != router.MaxConnections {
+		t.Errorf("a topic of a projector is taken to have at most %d connections, it may have %d", topicConnections,
+			router.MaxConnections)
+	}
+	s := asking(t, &hosts{}, at())
+	var allowed int
+	s.allow = func(n int) { allowed = n }
+	addrs := make([]string, maxProjectors)
+	for _, n := range []int{0, 1, 100, maxProjectors, 2} {
+		s.found(places{addrs: addrs[:n]})
+		if want := n * router.MaxConnections * (maxTopics + 1); allowed < max(want, minConnections) {
+			t.Errorf("%d projectors: %d connections are allowed, want at least %d", n, allowed, want)
+		}
+	}
+	s.found(places{addrs: append(addrs, "http://one-more")})
+	if len(s.addrs) != 2 {
+		t.Errorf("%d projectors are asked after %d were named, the most is %d", len(s.addrs), maxProjectors+1, maxProjectors)
+	}
 }

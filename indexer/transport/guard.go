@@ -13,10 +13,10 @@ import (
 // valid hello: a stranger on the port, or a client of another version.
 type guard struct {
 	log      hclog.Logger
-	most     int
 	stopping atomic.Bool // the server ends its connections by itself
 
 	mu    sync.Mutex
+	most  int
 	conns map[string]*guarded // by remote address
 }
 
@@ -34,15 +34,21 @@ func (g *guard) open() int {
 	return len(g.conns)
 }
 
-// add registers a connection; false when there are too many.
-func (g *guard) add(c *guarded) bool {
+func (g *guard) allow(most int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.most = most
+}
+
+// add registers a connection; false when there are the most that there may be.
+func (g *guard) add(c *guarded) (most int, room bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.conns) >= g.most {
-		return false
+		return g.most, false
 	}
 	g.conns[c.addr] = c
-	return true
+	return g.most, true
 }
 
 func (g *guard) remove(c *guarded) {
@@ -79,10 +85,11 @@ func (l *guardedListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		c := &guarded{Conn: raw, addr: raw.RemoteAddr().String(), guard: l.guard}
-		if l.guard.add(c) {
+		most, room := l.guard.add(c)
+		if room {
 			return c, nil
 		}
-		l.guard.log.Warn("connection refused: too many connections", "remote", c.addr, "limit", l.guard.most)
+		l.guard.log.Warn("connection refused: too many connections", "remote", c.addr, "limit", most)
 		raw.Close()
 	}
 }

@@ -127,6 +127,9 @@ func (s *Server) Stop() {
 	s.grpc.Stop()
 }
 
+// Allow changes ServerConfig.MaxConnections. Connections that are open stay.
+func (s *Server) Allow(connections int) { s.guard.allow(connections) }
+
 // Connections is the number of open connections.
 func (s *Server) Connections() int { return s.guard.open() }
 

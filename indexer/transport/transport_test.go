@@ -347,6 +347,10 @@ func TestTooManyConnections(t *testing.T) {
 	a.Close()
 	await(t, "room", func() bool { return f.srv.Connections() == 1 })
 	dial(t, f.addr, transport.Options{})
+	f.srv.Allow(3)
+	third := another()
+	third.Connection, third.Connections = 1, 2
+	dialAs(t, f.addr, third, transport.Options{})
 }
 
 // A sink that holds a batch back holds its own sender back, far below the data sent, and no other; heartbeats keep the
