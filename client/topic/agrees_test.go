@@ -23,7 +23,7 @@ func asking(t *testing.T, h projectors, addrs func(context.Context) ([]string, e
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.listener.Close() })
+	t.Cleanup(func() { _ = s.Close() })
 	s.client, s.log = h, hclog.NewNullLogger()
 	return s
 }

@@ -138,6 +138,7 @@ func (k *sink) event(ctx context.Context, ev *keyversion.Event) error {
 			return err
 		}
 		err = fmt.Errorf("subscription %s: %s %d of vbucket %d: %w", k.s.cfg.ID, ev.Kind, ev.Seqno, ev.VBucket, err)
+		k.s.over = err
 		select {
 		case k.s.failed <- err:
 		default: // an earlier one ends it

@@ -133,3 +133,39 @@ func TestAConnectionEndsWhileAnEventIsHandled(t *testing.T) {
 		cancel()
 	}
 }
+
+// TestNothingIsToldAfterAnError: when the function has failed it is called no more, whatever is still on its way by
+// other connections, nor is that of rollbacks.
+func TestNothingIsToldAfterAnError(t *testing.T) {
+	bad := errors.New("bad")
+	for _, rollback := range []bool{false, true} {
+		calls := 0
+		s := asking(t, &hosts{}, at("a"))
+		s.cfg.Handle = func(context.Context, *keyversion.Event) error { calls++; return bad }
+		s.cfg.Rollback = func(context.Context, uint16, uint64) error { calls++; return bad }
+		s.begin(&wire.Subscription{VBuckets: 2})
+		receive := func(vb uint16) error {
+			k := &sink{s: s, request: 1, hello: keyversion.Hello{Connections: 1}}
+			s.vbuckets[vb].request, s.vbuckets[vb].owner = 1, k
+			ev := keyversion.Event{Kind: keyversion.Insert, VBucket: vb, Seqno: 1}
+			ev.Incarnation.Counter = 1
+			return k.Receive(t.Context(), &keyversion.Batch{Events: []keyversion.Event{ev}}, func() {})
+		}
+		if rollback {
+			if err := s.rollBack(t.Context(), &wire.StartResult{}); !errors.Is(err, bad) {
+				t.Error(err)
+			}
+		}
+		for vb := range uint16(2) {
+			if err := receive(vb); !errors.Is(err, bad) {
+				t.Errorf("vbucket %d: %v, want %v", vb, err, bad)
+			}
+		}
+		if err := s.rollBack(t.Context(), &wire.StartResult{}); !errors.Is(err, bad) {
+			t.Error(err)
+		}
+		if calls != 1 {
+			t.Errorf("called %d times, want none after its error", calls)
+		}
+	}
+}

@@ -108,9 +108,9 @@ type Config struct {
 	// Handle is called with one event at a time: Insert, Delete, UpsertDeletion or Sync (everything up to its Seqno has
 	// come). Its memory is the sender's again when Handle returns. A document with more keys than fit into a frame comes
 	// in parts, each about other indexes, More in all but the last: it counts as handled with the last, and after a cut
-	// all parts come again. Its error ends Run and is wrapped by what Run returns. The event counts as handled, and is not
-	// repeated, when it returns nil. ctx ends with the event's connection: who then returns its error is given the event
-	// again, on another connection.
+	// all parts come again. Its error ends Run and is wrapped by what Run returns, and it is not called again. The event
+	// counts as handled, and is not repeated, when it returns nil. ctx ends with the event's connection: who then returns
+	// its error is given the event again, on another connection.
 	Handle func(ctx context.Context, ev *keyversion.Event) error
 	// Rollback, unless nil, is called between two events when KV has gone back: what came of vbucket above seqno is void.
 	Rollback func(ctx context.Context, vbucket uint16, seqno uint64) error
@@ -147,8 +147,10 @@ type Subscription struct {
 	missing map[string]time.Time
 	waits   map[string]uint64 // the request that a projector has not answered yet, by address
 
+	handling chan struct{} // one token: Handle is called by who has it
+	over     error         // of Handle or Rollback, after which neither is called; guarded by the token
+
 	mu       sync.Mutex
-	handling chan struct{}      // one token: Handle is called by who has it
 	taking   map[*sink]struct{} // who has a batch that waits for the token, or has it
 	cluster  string
 	uuid     string
@@ -227,7 +229,7 @@ type request struct {
 	after   time.Time // not before: it did not hear it
 }
 
-// Open checks the configuration and listens; nothing is asked for before Run.
+// Open checks the configuration and listens; nothing is asked for before Run. Run or Close must follow.
 func Open(cfg Config) (*Subscription, error) {
 	switch {
 	case cfg.ID == "" || strings.ContainsFunc(cfg.ID, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' }) ||
@@ -266,6 +268,15 @@ func Open(cfg Config) (*Subscription, error) {
 		failed: make(chan error, 1), requests: map[uint64]*request{}, givenUp: map[uint64]*request{},
 		answers: make(chan answer), places: make(chan places),
 		told: map[string]string{}, waits: map[string]uint64{}, missing: map[string]time.Time{}}, nil
+}
+
+// Close gives back what Open has taken, of a subscription that is not to be run; after Run there is nothing to do.
+func (s *Subscription) Close() error {
+	s.client.Close()
+	if err := s.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("subscription %s: %w", s.cfg.ID, err)
+	}
+	return nil
 }
 
 // Addr is where it listens, host:port.
@@ -714,7 +725,8 @@ func (s *Subscription) rollBack(ctx context.Context, r *wire.StartResult) error 
 	}
 	if s.cfg.Rollback != nil {
 		if err := s.cfg.Rollback(ctx, r.VBucket, to.Seqno); err != nil {
-			return fmt.Errorf("subscription %s: rollback of vbucket %d: %w", s.cfg.ID, r.VBucket, err)
+			s.over = fmt.Errorf("subscription %s: rollback of vbucket %d: %w", s.cfg.ID, r.VBucket, err)
+			return s.over
 		}
 	}
 	s.mu.Lock()
@@ -726,11 +738,15 @@ func (s *Subscription) rollBack(ctx context.Context, r *wire.StartResult) error 
 	return nil
 }
 
-// lock and unlock bracket a call of the user's functions.
+// lock and unlock bracket a call of the user's functions. lock returns the error of one that has failed.
 func (s *Subscription) lock(ctx context.Context) error {
 	select {
 	case s.handling <- struct{}{}:
-		return nil
+		err := s.over
+		if err != nil {
+			s.unlock()
+		}
+		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -21,6 +21,7 @@ import (
 	"tidemark/collate"
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/internal/testing/ports"
 	"tidemark/internal/tlsconf"
 	"tidemark/keyversion"
 	"tidemark/kv"
@@ -341,6 +342,26 @@ func TestBadConfigurations(t *testing.T) {
 		change(&cfg)
 		if _, err := topic.Open(cfg); !errors.Is(err, topic.ErrConfig) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A subscription that is not run gives its port back, and one that has ended has.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	cfg := topic.Config{ID: "a", Bucket: bucket, Projectors: w.projectors, Handle: newSubscriber().handle,
+		Listen: ports.Addr(t)}
+	for _, run := range []bool{false, true, false} {
+		sub, err := topic.Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if run {
+			running(t, sub.Run)()
+		}
+		if err := sub.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }
