@@ -39,15 +39,14 @@ import (
 const DefaultServer = "http://127.0.0.1:9520"
 
 const (
-	perServer = 3 * time.Second // before another server is tried; the Idempotency-Key makes that safe for writes
-	// The same for a scan's first rows and for a count: an indexer ends what takes ten minutes, and a scan of which few
-	// rows meet its conditions may well take that. Who falls silent meanwhile is noticed by probes.
-	scanPatience = 10*time.Minute + 10*time.Second
-	verifyLimit  = 60 * time.Second // for how long a verification is asked for again that cannot begin
+	// A server is waited for as long as it may take (v1.TimeoutOf), and so much longer for its answer to come, before
+	// another one is tried; the Idempotency-Key makes that safe for writes. Who falls silent meanwhile is noticed by
+	// probes.
+	onItsWay     = 2 * time.Second
+	scanPatience = v1.ScanTimeout + onItsWay // for the first rows of a scan: few may meet its conditions
+	verifyLimit  = 60 * time.Second          // for how long a verification is asked for again that cannot begin
 	// defaultRetryFor is that of Options.RetryFor: as long as Couchbase's SDKs take for a query.
 	defaultRetryFor = 75 * time.Second
-	memberLimit     = 20 * time.Second // the same for a change of members, which waits for commits and for dead ones
-	readingLimit    = 12 * time.Second // the same for statements that the server reads an index or copies the state for
 	firstBackoff    = 20 * time.Millisecond
 	mostBackoff     = 500 * time.Millisecond
 	maxAnswer       = 64 << 20
@@ -399,7 +398,7 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 		header.Set("Idempotency-Key", newKey())
 	}
 	q := question{op: method, of: path}
-	return c.retry(ctx, q, limitOf(path, body), func(ctx context.Context, server string) error {
+	return c.retry(ctx, q, limitOf(method, path), func(ctx context.Context, server string) error {
 		answer, err := c.send(ctx, method, server+path, header, body)
 		if err != nil {
 			return err
@@ -419,17 +418,10 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 	})
 }
 
-// limitOf is how long one server may take for a request.
-func limitOf(path string, body []byte) time.Duration {
-	switch {
-	case strings.HasSuffix(path, ":count"):
-		return scanPatience
-	case strings.HasPrefix(path, "/v1/cluster/"):
-		return memberLimit
-	case path == rehearsals, path == statements && bytes.Contains(body, []byte(`split`)):
-		return readingLimit
-	}
-	return perServer
+// limitOf is for how long one server is waited for.
+func limitOf(method, target string) time.Duration {
+	path, _, _ := strings.Cut(target, "?")
+	return v1.TimeoutOf(method, path) + onItsWay
 }
 
 // question is what an answer is waited for, for the error of who gives up.

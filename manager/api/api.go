@@ -33,6 +33,7 @@ import (
 	"tidemark/internal/rpc"
 	tables "tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
@@ -42,12 +43,12 @@ import (
 	"tidemark/wire"
 )
 
-// Limits of time.
+// Limits of time; v1.TimeoutOf tells clients those of their calls.
 const (
-	WriteTimeout   = 10 * time.Second // for DDL
-	ReadTimeout    = 5 * time.Second
-	ScanTimeout    = 10 * time.Minute       // for a whole scan
-	VerifyTimeout  = 24 * time.Hour         // for a whole verification
+	WriteTimeout   = v1.WriteTimeout
+	ReadTimeout    = v1.ReadTimeout
+	ScanTimeout    = v1.ScanTimeout
+	VerifyTimeout  = v1.VerifyTimeout
 	statusTimeout  = time.Second            // for a follower to ask the leader
 	aliveTimeout   = 300 * time.Millisecond // for a manager to show that it lives
 	maxStabilize   = 30 * time.Second

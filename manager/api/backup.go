@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
@@ -21,7 +20,7 @@ import (
 
 const (
 	// BackupTimeout is for sending a backup, and for restoring one.
-	BackupTimeout = 100 * time.Second
+	BackupTimeout = v1.BackupTimeout
 	mediaBinary   = "application/octet-stream"
 )
 

@@ -8,12 +8,14 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/manager/api/v1"
 )
 
 // TestAWriteThatTheLeaderHadIsUnknown: a leader reads a write off a connection that was used before and is killed. The
@@ -172,5 +174,26 @@ func TestEveryCallIsBounded(t *testing.T) {
 			t.Errorf("%s %s: limit %s, body of %d bytes in %s, stream %t", rt.method, rt.path, rt.limit, rt.maxBody(),
 				rt.bodyTime(rt.limit), rt.stream)
 		}
+	}
+}
+
+// TestClientsKnowHowLong: clients are told the limit of each call that is theirs, however its path is filled in.
+func TestClientsKnowHowLong(t *testing.T) {
+	filled := regexp.MustCompile(`\{[^}]*\}`)
+	seen := 0
+	for _, rt := range over(&ground{}).routes() {
+		if rt.role == RoleComponent || rt.stream || rt.path == "/metrics" {
+			continue
+		}
+		seen++
+		for _, by := range []string{"7", "world/by_name", "a:b"} {
+			path := filled.ReplaceAllString(rt.path, by)
+			if told := v1.TimeoutOf(rt.method, path); told != rt.limit {
+				t.Errorf("%s %s: clients are told %s, it takes up to %s", rt.method, path, told, rt.limit)
+			}
+		}
+	}
+	if seen < 40 {
+		t.Errorf("only %d calls: looked at the wrong table", seen)
 	}
 }

@@ -23,7 +23,7 @@ import (
 
 // Changes of members wait for commits, and for leadership that is handed on.
 const (
-	memberTimeout = 15 * time.Second
+	memberTimeout = v1.MemberTimeout
 	handOnPoll    = 20 * time.Millisecond
 	loseData      = "lose-data" // the words of ?yes=
 )

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"time"
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
@@ -18,13 +17,13 @@ import (
 const (
 	sampleWanted = 1 << 15
 	maxSample    = 1 << 18
-	// statisticsPatience bounds the wait for samples of all slices; one indexer is waited for samplePatience at most.
-	statisticsPatience = 30 * time.Second
+	// statisticsPatience is of all slices; one indexer is waited for samplePatience at most.
+	statisticsPatience = v1.StatisticsPatience
 )
 
 func (g *scans) statisticsRoute() route {
 	return route{method: "POST", path: "/v1/indexes/{ref:.+}:statistics", handle: g.statistics, role: RoleRead,
-		places: g.places, limit: ScanTimeout, doc: operation{
+		places: g.places, limit: v1.StatisticsTimeout, doc: operation{
 			id: "indexStatistics", tag: tagScans, summary: "Tell how the values of an index's components are spread, by a " +
 				"sample of its entries: distinct ones, common ones, histograms",
 			body: v1.StatisticsRequest{}, optional: true,

@@ -1,0 +1,46 @@
+package v1
+
+import (
+	"strings"
+	"time"
+)
+
+// The most time that a manager takes for a call. Who waits for less begins anew what would have come to its end.
+const (
+	ReadTimeout   = 5 * time.Second
+	WriteTimeout  = 10 * time.Second // DDL, and other changes of what is replicated
+	MemberTimeout = 15 * time.Second // a change of members waits for commits, and for leadership that is handed on
+	BackupTimeout = 100 * time.Second
+	ScanTimeout   = 10 * time.Minute // for a whole scan
+	VerifyTimeout = 24 * time.Hour   // for a whole verification
+	// StatisticsPatience bounds the wait for samples of all slices of an index.
+	StatisticsPatience = 30 * time.Second
+	StatisticsTimeout  = ReadTimeout + StatisticsPatience
+)
+
+// TimeoutOf returns the most time that a manager takes for a call that users make, by its method and its path without
+// a query. Event streams and metrics have times of their own.
+func TimeoutOf(method, path string) time.Duration {
+	if method == "POST" {
+		switch path[strings.LastIndexByte(path, ':')+1:] {
+		case "scan", "count":
+			return ScanTimeout
+		case "verify":
+			return VerifyTimeout
+		case "statistics":
+			return StatisticsTimeout
+		case "locate":
+			return ReadTimeout
+		}
+	}
+	under := func(parent string) bool { return strings.HasPrefix(path, parent) }
+	switch {
+	case path == "/v1/backup", path == "/v1/restore":
+		return BackupTimeout
+	case method == "GET", path == "/v1/slow-scans", under("/v1/scans/"), under("/v1/cluster/nodes/"):
+		return ReadTimeout
+	case under("/v1/cluster/"):
+		return MemberTimeout
+	}
+	return WriteTimeout
+}
