@@ -132,7 +132,7 @@ func (w *watching) stream(ctx context.Context, server string) (came bool, err er
 	if t := answer.Header.Get("Content-Type"); !strings.HasPrefix(t, "text/event-stream") {
 		return false, fmt.Errorf("%w of %s to GET /v1/events: content type %q", ErrAnswer, server, t)
 	}
-	r := bufio.NewReaderSize(answer.Body, 16<<10)
+	r := bufio.NewReaderSize(&heard{answer.Body, lost, w.silence}, 16<<10)
 	var id, event string
 	var data []byte
 	for {
@@ -141,14 +141,15 @@ func (w *watching) stream(ctx context.Context, server string) (came bool, err er
 			return came, fmt.Errorf("the event stream of %s has ended: %w", server, err)
 		}
 		came = true
-		lost.Reset(w.silence)
 		field, value, _ := bytes.Cut(line, []byte(":"))
 		value = bytes.TrimPrefix(value, []byte(" "))
 		switch {
 		case len(line) == 0:
+			lost.Stop() // while nobody reads
 			if err := w.take(id, event, data); err != nil {
 				return came, err
 			}
+			lost.Reset(w.silence)
 			event, data = "", nil
 		case string(field) == "id":
 			id = string(value)
@@ -158,6 +159,22 @@ func (w *watching) stream(ctx context.Context, server string) (came bool, err er
 			data = append(data, value...)
 		}
 	}
+}
+
+// heard puts the end of the patience with a stream off whenever something comes of it: a snapshot is one line, and may
+// take longer.
+type heard struct {
+	from    io.Reader
+	lost    *time.Timer
+	silence time.Duration
+}
+
+func (h *heard) Read(p []byte) (int, error) {
+	n, err := h.from.Read(p)
+	if n > 0 {
+		h.lost.Reset(h.silence)
+	}
+	return n, err
 }
 
 // readLine reads one line of at most maxAnswer bytes.

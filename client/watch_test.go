@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"tidemark/errcode"
@@ -120,6 +123,89 @@ func TestWatchEnds(t *testing.T) {
 	if n != 3 {
 		t.Fatalf("%d events", n)
 	}
+}
+
+// inBubble opens connections whose other ends are written to by as many goroutines of a bubble (testing/synctest) as
+// there are requests, each with the number of its connection, from 1.
+func inBubble(write func(ctx context.Context, n int, w io.Writer)) virtual {
+	var n atomic.Int64
+	return func(r *http.Request) (*http.Response, error) {
+		if !strings.HasPrefix(r.URL.Path, "/v1/events") {
+			return nil, errors.New("no such call")
+		}
+		body, w := io.Pipe()
+		context.AfterFunc(r.Context(), func() { _ = body.CloseWithError(r.Context().Err()) })
+		go func() {
+			write(r.Context(), int(n.Add(1)), w)
+			_ = w.Close()
+		}()
+		return answerOf("text/event-stream", body), nil
+	}
+}
+
+// TestALongSnapshotIsNoSilence: a snapshot is one line, and is waited for as long as some of it comes; a stream of
+// which nothing comes in the middle of a line is lost.
+func TestALongSnapshotIsNoSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		head, rest, _ := strings.Cut(snap5, `"indexes"`)
+		connections := 0
+		c := newVirtual(t, inBubble(func(ctx context.Context, n int, w io.Writer) {
+			connections = n
+			fmt.Fprint(w, head)
+			if n == 1 {
+				<-ctx.Done()
+				return
+			}
+			for range 40 { // five minutes
+				select {
+				case <-time.After(watchSilence / 2):
+				case <-ctx.Done():
+				}
+				fmt.Fprint(w, " ")
+			}
+			fmt.Fprint(w, `"indexes"`+rest)
+			<-ctx.Done()
+		}), "http://m")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		for e, err := range c.Watch(ctx, "", "index") {
+			if err != nil || e.Snapshot == nil || len(e.Snapshot.Indexes) != 1 {
+				t.Fatalf("%+v, %v", e, err)
+			}
+			break
+		}
+		if connections != 2 {
+			t.Errorf("%d connections, want the silent one and one more", connections)
+		}
+	})
+}
+
+// TestALoopBodyMayTakeLong: while the caller is at work on an event nothing is read, and the stream is not lost for
+// that.
+func TestALoopBodyMayTakeLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		connections := 0
+		c := newVirtual(t, inBubble(func(ctx context.Context, n int, w io.Writer) {
+			connections = n
+			fmt.Fprint(w, snap5)
+			for cas := 6; ctx.Err() == nil; cas++ {
+				fmt.Fprint(w, change(cas))
+			}
+		}), "http://m", "http://n")
+		n := 0
+		for e, err := range c.Watch(t.Context(), "", "index") {
+			if err != nil {
+				t.Fatalf("%+v, %v", e, err)
+			}
+			time.Sleep(4 * watchSilence)
+			if n++; n == 3 {
+				break
+			}
+		}
+		if connections != 1 || c.next.Load() != 0 {
+			t.Errorf("%d connections; other calls begin with server %d", connections, c.next.Load())
+		}
+	})
 }
 
 // TestPages: the list is read to its end.
