@@ -374,7 +374,7 @@ func (c *Client) changes(ctx context.Context) (changed <-chan struct{}, end func
 		}}
 	var running sync.WaitGroup
 	if len(c.servers) > 0 && c.bad == nil {
-		running.Go(func() { _, _ = w.stream(ctx, c.servers[int(c.next.Load())%len(c.servers)]) })
+		running.Go(func() { _ = w.stream(ctx, c.servers[int(c.next.Load())%len(c.servers)]) })
 	}
 	return signal, func() {
 		cancel()

@@ -18,8 +18,12 @@ import (
 	"tidemark/wire"
 )
 
-// watchSilence is after how long without a byte a stream counts as lost; a manager sends a heartbeat every 5 s.
-const watchSilence = 15 * time.Second
+const (
+	// watchSilence is after how long without a byte a stream counts as lost; a manager sends a heartbeat every 5 s.
+	watchSilence = 15 * time.Second
+	// watchSettled is how long a stream that has told nothing new must have lasted for the pauses to be short again.
+	watchSettled = 5 * time.Second
+)
 
 // WatchEvent is what a watcher is told: a snapshot, or what one update has changed.
 type WatchEvent struct {
@@ -68,13 +72,14 @@ type watching struct {
 
 // run goes from server to server.
 func (w *watching) run(ctx context.Context) error {
-	c, backoff, failures := w.client, firstBackoff, 0
+	c, backoff := w.client, firstBackoff
 	var before error // why the last stream ended
 	reach := c.reach()
-	for {
+	for attempt := 1; ; attempt++ {
 		at := c.next.Load()
 		server := c.servers[int(at)%len(c.servers)]
-		came, err := w.stream(reach.attempt(ctx), server)
+		cas, began := w.cas, time.Now()
+		err := w.stream(reach.attempt(ctx), server)
 		if errors.Is(err, errStopped) {
 			return err
 		}
@@ -96,11 +101,11 @@ func (w *watching) run(ctx context.Context) error {
 		if c.Waiting != nil {
 			c.Waiting(err)
 		}
-		if failures++; came {
-			backoff, failures = firstBackoff, 1
+		if w.cas != cas || time.Since(began) >= watchSettled {
+			backoff = firstBackoff
 		}
 		c.next.CompareAndSwap(at, at+1)
-		if failures%len(c.servers) == 0 {
+		if attempt%len(c.servers) == 0 { // all have been asked, whatever came
 			select {
 			case <-ctx.Done():
 			case <-time.After(backoff):
@@ -110,8 +115,8 @@ func (w *watching) run(ctx context.Context) error {
 	}
 }
 
-// stream reads one connection to its end; came tells that at least something was heard.
-func (w *watching) stream(ctx context.Context, server string) (came bool, err error) {
+// stream reads one connection to its end.
+func (w *watching) stream(ctx context.Context, server string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	lost := time.AfterFunc(w.silence, cancel)
@@ -126,11 +131,11 @@ func (w *watching) stream(ctx context.Context, server string) (came bool, err er
 	answer, err := w.client.send(ctx, http.MethodGet, server+"/v1/events?"+q.Encode(),
 		http.Header{"Accept": {"text/event-stream"}}, nil)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer answer.Body.Close()
 	if t := answer.Header.Get("Content-Type"); !strings.HasPrefix(t, "text/event-stream") {
-		return false, fmt.Errorf("%w of %s to GET /v1/events: content type %q", ErrAnswer, server, t)
+		return fmt.Errorf("%w of %s to GET /v1/events: content type %q", ErrAnswer, server, t)
 	}
 	r := bufio.NewReaderSize(&heard{answer.Body, lost, w.silence}, 16<<10)
 	var id, event string
@@ -138,16 +143,15 @@ func (w *watching) stream(ctx context.Context, server string) (came bool, err er
 	for {
 		line, err := readLine(r)
 		if err != nil {
-			return came, fmt.Errorf("the event stream of %s has ended: %w", server, err)
+			return fmt.Errorf("the event stream of %s has ended: %w", server, err)
 		}
-		came = true
 		field, value, _ := bytes.Cut(line, []byte(":"))
 		value = bytes.TrimPrefix(value, []byte(" "))
 		switch {
 		case len(line) == 0:
 			lost.Stop() // while nobody reads
 			if err := w.take(id, event, data); err != nil {
-				return came, err
+				return err
 			}
 			lost.Reset(w.silence)
 			event, data = "", nil

@@ -208,6 +208,47 @@ func TestALoopBodyMayTakeLong(t *testing.T) {
 	})
 }
 
+// TestStreamsThatEndAtOnce: servers whose streams end as soon as they have begun are not asked again without a pause,
+// which becomes longer unless something new was told.
+func TestStreamsThatEndAtOnce(t *testing.T) {
+	const servers = 2
+	rare, often := servers*int(time.Minute/mostBackoff), servers*int(time.Minute/firstBackoff)
+	for _, tc := range []struct {
+		name        string
+		of          func(n int) string // what the n-th connection brings
+		least, most int                // connections in a minute
+	}{
+		{"first bytes", func(int) string { return "retry: 1000\n\n" }, rare, rare + 8*servers},
+		{"one snapshot", func(int) string { return snap5 }, rare, rare + 8*servers},
+		{"news", func(n int) string { return change(n) }, often - 2*servers, often + 2*servers},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var connections atomic.Int64
+				c := newVirtual(t, inBubble(func(_ context.Context, n int, w io.Writer) {
+					connections.Store(int64(n))
+					fmt.Fprint(w, tc.of(n))
+				}), "http://m", "http://n")
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				c.Waiting = func(error) {
+					if int(connections.Load()) > tc.most {
+						cancel()
+					}
+				}
+				for _, err := range c.Watch(ctx, "", "index") {
+					if err != nil && ctx.Err() == nil {
+						t.Error(err)
+					}
+				}
+				if n := int(connections.Load()); n < tc.least || n > tc.most {
+					t.Errorf("%d connections, want %d to %d", n, tc.least, tc.most)
+				}
+			})
+		})
+	}
+}
+
 // TestPages: the list is read to its end.
 func TestPages(t *testing.T) {
 	s, url := serve(t, text(`{"cas":7,"indexes":[{"id":"1","state":"pending"},{"id":"2","state":"pending"}],"next":"2"}`),
