@@ -8,7 +8,6 @@ package client
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -22,16 +21,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"tidemark/index"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/manager/api/v1"
-	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -291,95 +287,6 @@ func (c *Client) BuildIn(ctx context.Context, req v1.BuildRequest) ([]v1.Stateme
 func (c *Client) Status(ctx context.Context) (v1.Status, error) {
 	var s v1.Status
 	return s, c.call(ctx, http.MethodGet, "/v1/status", nil, nil, &s)
-}
-
-// WaitReady waits until the indexes are ready, calling progress now and then with the mean of their
-// progress in percent. An index in state error, or one that is gone, ends the wait with an error that says which.
-func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(percent float64)) error {
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	changed, end := c.changes(ctx)
-	defer end()
-	for waits := ""; ; {
-		list, err := c.Indexes(ctx, "")
-		if err != nil && ctx.Err() != nil {
-			return fmt.Errorf("%w%s", err, waits)
-		}
-		if err != nil {
-			return err
-		}
-		sum, ready := 0.0, 0
-		if sum, ready, waits, err = readiness(&list, ids); err != nil {
-			return err
-		}
-		if progress != nil && len(ids) > 0 {
-			progress(sum / float64(len(ids)))
-		}
-		if ready == len(ids) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d of %d indexes are ready: %w%s", ready, len(ids), ctx.Err(), waits)
-		case <-tick.C: // progress is not told
-		case <-changed:
-		}
-	}
-}
-
-// readiness sums up the progress of indexes in percent, how many of them are ready, and what the first of the others
-// waits for. An index in state error, or one that is gone, is an error.
-func readiness(list *v1.IndexList, ids []index.ID) (sum float64, ready int, waits string, err error) {
-	byID := map[index.ID]*v1.IndexInfo{}
-	for n := range list.Indexes {
-		byID[list.Indexes[n].ID] = &list.Indexes[n]
-	}
-	for _, id := range ids {
-		i, ok := byID[id]
-		switch {
-		case !ok || i.State == index.Dropping:
-			return 0, 0, "", fmt.Errorf("index %s was dropped while waiting for it", id)
-		case i.State == index.Error:
-			return 0, 0, "", fmt.Errorf("index %s on %s is in state error: %s", i.Name, i.Bucket, i.Reason)
-		case i.State == index.Maintenance:
-			ready, sum = ready+1, sum+100
-		default:
-			sum += i.Progress
-			waits = cmp.Or(waits, waitsOf(i))
-		}
-	}
-	return sum, ready, waits, nil
-}
-
-// waitsOf says what a build waits for, "" for one that goes on.
-func waitsOf(i *v1.IndexInfo) string {
-	if len(i.WaitingFor) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("; index %s on %s waits: %s", i.Name, i.Bucket, strings.Join(i.WaitingFor, "; "))
-}
-
-// changes returns a channel that has something when an index has changed, as long as the present server tells it: who
-// waits need not look again and again, and must look now and then.
-func (c *Client) changes(ctx context.Context) (changed <-chan struct{}, end func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	signal := make(chan struct{}, 1)
-	w := &watching{client: c, kinds: string(statecontext.EventIndex), silence: watchSilence,
-		yield: func(WatchEvent, error) bool {
-			select {
-			case signal <- struct{}{}:
-			default:
-			}
-			return true
-		}}
-	var running sync.WaitGroup
-	if len(c.servers) > 0 && c.bad == nil {
-		running.Go(func() { _ = w.stream(ctx, c.servers[int(c.next.Load())%len(c.servers)]) })
-	}
-	return signal, func() {
-		cancel()
-		running.Wait()
-	}
 }
 
 // call sends one request, the same one with the same Idempotency-Key, to one server after another until one answers.

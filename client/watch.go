@@ -68,6 +68,7 @@ type watching struct {
 	kinds   string
 	yield   func(WatchEvent, error) bool
 	silence time.Duration
+	opened  func() // is called when a stream has begun; nil: nobody has to know
 }
 
 // run goes from server to server.
@@ -136,6 +137,9 @@ func (w *watching) stream(ctx context.Context, server string) error {
 	defer answer.Body.Close()
 	if t := answer.Header.Get("Content-Type"); !strings.HasPrefix(t, "text/event-stream") {
 		return fmt.Errorf("%w of %s to GET /v1/events: content type %q", ErrAnswer, server, t)
+	}
+	if w.opened != nil {
+		w.opened()
 	}
 	r := bufio.NewReaderSize(&heard{answer.Body, lost, w.silence}, 16<<10)
 	var id, event string

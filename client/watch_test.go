@@ -143,6 +143,14 @@ func inBubble(write func(ctx context.Context, n int, w io.Writer)) virtual {
 	}
 }
 
+// sleep waits for so long, or until the context ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
 // TestALongSnapshotIsNoSilence: a snapshot is one line, and is waited for as long as some of it comes; a stream of
 // which nothing comes in the middle of a line is lost.
 func TestALongSnapshotIsNoSilence(t *testing.T) {
@@ -157,10 +165,7 @@ func TestALongSnapshotIsNoSilence(t *testing.T) {
 				return
 			}
 			for range 40 { // five minutes
-				select {
-				case <-time.After(watchSilence / 2):
-				case <-ctx.Done():
-				}
+				sleep(ctx, watchSilence/2)
 				fmt.Fprint(w, " ")
 			}
 			fmt.Fprint(w, `"indexes"`+rest)

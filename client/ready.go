@@ -1,0 +1,177 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"tidemark/index"
+	"tidemark/manager/api/v1"
+	"tidemark/statecontext"
+)
+
+// How often indexes are looked at that are waited for.
+const (
+	lookEvery  = 100 * time.Millisecond
+	lookSlowly = time.Second // while an event stream tells of their changes; progress is not told
+	maxRun     = 1000        // indexes that are asked for at a time
+)
+
+// WaitReady waits until the indexes are ready, calling progress now and then with the mean of their
+// progress in percent. An index in state error, or one that is gone, ends the wait with an error that says which.
+func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(percent float64)) error {
+	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
+	changed := &changes{client: c, ids: ids, signal: make(chan struct{}, 1)}
+	defer changed.end()
+	for waits := ""; ; {
+		list, err := c.indexesOf(ctx, ids)
+		if err != nil && ctx.Err() != nil {
+			return fmt.Errorf("%w%s", err, waits)
+		}
+		if err != nil {
+			return err
+		}
+		sum, ready := 0.0, 0
+		if sum, ready, waits, err = readiness(&list, ids); err != nil {
+			return err
+		}
+		if progress != nil && len(ids) > 0 {
+			progress(sum / float64(len(ids)))
+		}
+		if ready == len(ids) {
+			return nil
+		}
+		changed.begin(ctx, list.CAS)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d indexes are ready: %w%s", ready, len(ids), ctx.Err(), waits)
+		case <-time.After(changed.pause()):
+		case <-changed.signal:
+		}
+	}
+}
+
+// indexesOf lists these indexes, those that there are, with others perhaps: a run of ids is a page. ids are in order.
+// CAS is that of the first page.
+func (c *Client) indexesOf(ctx context.Context, ids []index.ID) (all v1.IndexList, err error) {
+	for n := 0; len(ids) > 0; ids = ids[n:] {
+		for n = 1; n < min(len(ids), maxRun) && ids[n] == ids[n-1]+1; n++ {
+		}
+		q := url.Values{"limit": {strconv.Itoa(n)}}
+		if ids[0] > 1 {
+			q.Set("after", (ids[0] - 1).String())
+		}
+		var page v1.IndexList
+		if err := c.call(ctx, http.MethodGet, "/v1/indexes"+query(q), nil, nil, &page); err != nil {
+			return v1.IndexList{}, err
+		}
+		all.CAS = cmp.Or(all.CAS, page.CAS)
+		all.Indexes = append(all.Indexes, page.Indexes...)
+	}
+	return all, nil
+}
+
+// readiness sums up the progress of indexes in percent, how many of them are ready, and what the first of the others
+// waits for. An index in state error, or one that is gone, is an error.
+func readiness(list *v1.IndexList, ids []index.ID) (sum float64, ready int, waits string, err error) {
+	byID := map[index.ID]*v1.IndexInfo{}
+	for n := range list.Indexes {
+		byID[list.Indexes[n].ID] = &list.Indexes[n]
+	}
+	for _, id := range ids {
+		i, ok := byID[id]
+		switch {
+		case !ok || i.State == index.Dropping:
+			return 0, 0, "", fmt.Errorf("index %s was dropped while waiting for it", id)
+		case i.State == index.Error:
+			return 0, 0, "", fmt.Errorf("index %s on %s is in state error: %s", i.Name, i.Bucket, i.Reason)
+		case i.State == index.Maintenance:
+			ready, sum = ready+1, sum+100
+		default:
+			sum += i.Progress
+			waits = cmp.Or(waits, waitsOf(i))
+		}
+	}
+	return sum, ready, waits, nil
+}
+
+// waitsOf says what a build waits for, "" for one that goes on.
+func waitsOf(i *v1.IndexInfo) string {
+	if len(i.WaitingFor) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; index %s on %s waits: %s", i.Name, i.Bucket, strings.Join(i.WaitingFor, "; "))
+}
+
+// changes tells when some indexes have changed, as long as a server's event stream does: who waits need not look again
+// and again, and must look now and then. Its methods but note are the waiter's.
+type changes struct {
+	client *Client
+	ids    []index.ID    // in order
+	signal chan struct{} // has something when one of them has changed
+
+	told    atomic.Bool        // an event stream is there
+	cancel  context.CancelFunc // nil: not begun yet
+	running sync.WaitGroup
+}
+
+// begin has what comes after a cas told, when it is called for the first time.
+func (t *changes) begin(ctx context.Context, cas uint64) {
+	if t.cancel != nil {
+		return
+	}
+	ctx, t.cancel = context.WithCancel(ctx)
+	w := &watching{client: t.client, kinds: string(statecontext.EventIndex), silence: watchSilence, yield: t.note,
+		opened: func() { t.told.Store(true) }}
+	if cas != 0 {
+		w.id = formatUint(cas)
+	}
+	t.running.Go(func() {
+		for ctx.Err() == nil {
+			_ = w.stream(ctx, t.client.servers[int(t.client.next.Load())%len(t.client.servers)])
+			t.told.Store(false)
+			select {
+			case <-ctx.Done():
+			case <-time.After(lookSlowly):
+			}
+		}
+	})
+}
+
+// note implements the yield of a watch.
+func (t *changes) note(e WatchEvent, _ error) bool {
+	ours := func(c v1.Change) bool {
+		_, ok := slices.BinarySearch(t.ids, c.Index)
+		return ok
+	}
+	if e.Snapshot != nil || slices.ContainsFunc(e.Changes, ours) {
+		select {
+		case t.signal <- struct{}{}:
+		default:
+		}
+	}
+	return true
+}
+
+// pause is for how long to wait before the next look.
+func (t *changes) pause() time.Duration {
+	if t.told.Load() {
+		return lookSlowly
+	}
+	return lookEvery
+}
+
+func (t *changes) end() {
+	if t.cancel != nil {
+		t.cancel()
+	}
+	t.running.Wait()
+}

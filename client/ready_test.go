@@ -1,0 +1,98 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"tidemark/index"
+)
+
+// TestWaitReadyAsksForItsIndexesAlone: of many indexes those that are waited for are asked for, in runs; as long as an
+// event stream tells of their changes, and no longer, this is done once a second, and when one of them has changed.
+func TestWaitReadyAsksForItsIndexesAlone(t *testing.T) {
+	const ready = 10*time.Second + 5*lookEvery // in the middle between two looks
+	runs := []string{"after=4&limit=4", "after=18999&limit=1"}
+	for _, tc := range []struct {
+		name   string
+		stream bool
+		least  int // looks
+		most   int
+	}{
+		{"with events", true, 10, 13},
+		{"without events", false, 100, 107},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				var asked []string
+				since := ""
+				event := func(w io.Writer, cas, id int) {
+					fmt.Fprintf(w, "id: %d@c.1\nevent: change\n"+
+						"data: {\"cas\":%d,\"events\":[{\"kind\":\"index\",\"index\":\"%d\"}]}\n\n", cas, cas, id)
+				}
+				events := inBubble(func(ctx context.Context, _ int, w io.Writer) {
+					for cas := 71; ctx.Err() == nil; cas++ {
+						id := 3 // of somebody else's
+						if time.Since(began) >= ready {
+							id = 6
+						}
+						event(w, cas, id)
+						sleep(ctx, lookEvery/2)
+					}
+				})
+				c := newVirtual(t, func(r *http.Request) (*http.Response, error) {
+					switch {
+					case r.URL.Path == "/v1/events" && tc.stream:
+						since = r.URL.Query().Get("since")
+						return events(r)
+					case r.URL.Path != "/v1/indexes":
+						return nil, errors.New("no such call")
+					}
+					asked = append(asked, r.URL.RawQuery)
+					return answerOf("application/json", pageFor(r, time.Since(began) >= ready)), nil
+				}, "http://m")
+				if err := c.WaitReady(t.Context(), []index.ID{19_000, 7, 5, 8, 6, 7}, nil); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(began); took > ready+lookEvery {
+					t.Errorf("it took %v, want %v", took, ready)
+				}
+				for looks := range slices.Chunk(asked, len(runs)) {
+					if !slices.Equal(looks, runs) {
+						t.Fatalf("asked for %q, want %q", looks, runs)
+					}
+				}
+				if n := len(asked) / len(runs); n < tc.least || n > tc.most {
+					t.Errorf("%d looks in %v, want %d to %d", n, ready, tc.least, tc.most)
+				}
+				if tc.stream && since != "70" {
+					t.Errorf("events since %q, want what comes after the first look, 70", since)
+				}
+			})
+		})
+	}
+}
+
+// pageFor is a page of a list without gaps, as of cas 70.
+func pageFor(r *http.Request, ready bool) io.Reader {
+	after, _ := strconv.Atoi(r.URL.Query().Get("after"))
+	limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))
+	state := "backfill"
+	if ready {
+		state = "ready"
+	}
+	var all []string
+	for id := after + 1; id <= after+limit; id++ {
+		all = append(all, fmt.Sprintf(`{"id":"%d","state":"%s"}`, id, state))
+	}
+	return strings.NewReader(fmt.Sprintf(`{"cas":70,"indexes":[%s]}`, strings.Join(all, ",")))
+}
