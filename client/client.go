@@ -218,6 +218,14 @@ func pageOf(bucket, after string) string {
 	return query(q)
 }
 
+// follows reports whether a page, the one behind after, is followed by another one.
+func follows(after, next string) (bool, error) {
+	if next != "" && next == after {
+		return false, fmt.Errorf("%w: the page after %s says that it is followed by itself", ErrAnswer, after)
+	}
+	return next != "", nil
+}
+
 // Indexes lists the indexes of a bucket, or all when bucket is "", by id, page by page until there is no more. CAS is
 // that of the first page: what was there then, and until now, is in the list.
 func (c *Client) Indexes(ctx context.Context, bucket string) (v1.IndexList, error) {
@@ -232,12 +240,13 @@ func (c *Client) Indexes(ctx context.Context, bucket string) (v1.IndexList, erro
 		} else {
 			all.Indexes = append(all.Indexes, page.Indexes...)
 		}
-		switch page.Next {
-		case "":
-			all.Next = ""
+		all.Next = ""
+		more, err := follows(after, page.Next)
+		if err != nil {
+			return v1.IndexList{}, err
+		}
+		if !more {
 			return all, nil
-		case after:
-			return v1.IndexList{}, fmt.Errorf("%w: the page after %s says that it is followed by itself", ErrAnswer, after)
 		}
 		after = page.Next
 	}

@@ -15,15 +15,17 @@ func (c *Client) Streams(ctx context.Context, bucket string) (v1.StreamList, err
 	for after := ""; ; {
 		var p v1.StreamList
 		if err := c.call(ctx, http.MethodGet, "/v1/streams"+pageOf(bucket, after), nil, nil, &p); err != nil {
-			return all, err
+			return v1.StreamList{}, err
 		}
+		more, err := follows(after, p.Next)
+		if err != nil {
+			return v1.StreamList{}, err
+		}
+		after, p.Next = p.Next, ""
 		p.Streams = append(all.Streams, p.Streams...)
-		done := p.Next == "" || p.Next == after
-		if after = p.Next; done {
-			p.Next = ""
-			return p, nil
+		if all = p; !more {
+			return all, nil
 		}
-		all = p
 	}
 }
 

@@ -270,3 +270,20 @@ func TestPages(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestPagesOfStreams: the ledger is read to its end, and what only seems to be the end is an error.
+func TestPagesOfStreams(t *testing.T) {
+	first := text(`{"streams":[{"bucket":"b","vbucket":0},{"bucket":"b","vbucket":1}],"next":"b/1"}`)
+	s, url := serve(t, first, text(`{"streams":[{"bucket":"b","vbucket":2}]}`))
+	list, err := newClient(t, url).Streams(t.Context(), "")
+	if err != nil || len(list.Streams) != 3 || list.Next != "" {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if got := s.asked()[1].URL.RawQuery; got != "after=b%2F1" {
+		t.Fatal(got)
+	}
+	_, url = serve(t, first)
+	if list, err = newClient(t, url).Streams(t.Context(), ""); !errors.Is(err, ErrAnswer) || len(list.Streams) != 0 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+}
