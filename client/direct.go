@@ -42,9 +42,10 @@ const (
 	firstDetour  = 250 * time.Millisecond // by way of the managers after a failure, twice as long after each
 	mostDetour   = 30 * time.Second
 	connIdle     = 60 * time.Second // indexers wait twice as long
-	maxIdleConns = 64               // to one indexer
-	maxRoutes    = 1024             // indexes
-	mostAsked    = 3                // indexers for one scan
+	tidyEvery    = connIdle / 2
+	maxIdleConns = 64   // to one indexer
+	maxRoutes    = 1024 // indexes
+	mostAsked    = 3    // indexers for one scan
 	directBuffer = 16 << 10
 	maxMessage   = 8 << 20     // of an answer
 	maxRoom      = 64 << 10    // for messages, that an idle connection keeps
@@ -65,8 +66,9 @@ type direct struct {
 	first  func(n int) int // which of so many indexers is asked first
 
 	mu     sync.Mutex
-	routes map[string]*way // by ref
-	idle   map[string][]*directConn
+	routes map[string]*way          // by ref
+	idle   map[string][]*directConn // of each indexer's address, those that were used last behind
+	tidies *time.Timer              // nil: there are none
 	closed bool
 }
 
@@ -119,6 +121,9 @@ func (d *direct) close() {
 	d.end()
 	d.mu.Lock()
 	d.closed = true
+	if d.tidies != nil {
+		d.tidies.Stop()
+	}
 	for _, list := range d.idle {
 		for _, dc := range list {
 			_ = dc.ws.Close()
@@ -315,13 +320,6 @@ func (d *direct) take(addr string) *directConn {
 		return nil
 	}
 	dc := list[len(list)-1]
-	if time.Since(dc.used) > connIdle { // and all the others
-		for _, old := range list {
-			_ = old.ws.Close()
-		}
-		delete(d.idle, addr)
-		return nil
-	}
 	list[len(list)-1] = nil
 	d.idle[addr] = list[:len(list)-1]
 	return dc
@@ -343,6 +341,33 @@ func (d *direct) give(dc *directConn) {
 		return
 	}
 	d.idle[dc.addr] = append(d.idle[dc.addr], dc)
+	if d.tidies == nil {
+		d.tidies = time.AfterFunc(tidyEvery, d.tidy)
+	}
+}
+
+// tidy closes connections that nobody has used for long, also those to indexers that have left, before the indexers do;
+// it comes again as long as there are others.
+func (d *direct) tidy() {
+	var old []*directConn
+	d.mu.Lock()
+	for addr, list := range d.idle {
+		n := 0
+		for n < len(list) && time.Since(list[n].used) >= connIdle {
+			n++
+		}
+		old = append(old, list[:n]...)
+		if d.idle[addr] = slices.Delete(list, 0, n); len(list) == n {
+			delete(d.idle, addr)
+		}
+	}
+	if d.tidies = nil; len(d.idle) > 0 {
+		d.tidies = time.AfterFunc(tidyEvery, d.tidy)
+	}
+	d.mu.Unlock()
+	for _, dc := range old {
+		_ = dc.ws.Close()
+	}
 }
 
 // directScan is an answer that comes from an indexer.

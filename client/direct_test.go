@@ -1,14 +1,21 @@
 package client
 
 import (
+	"bufio"
 	"context"
+	"crypto/sha1"
+	"encoding/base64"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -151,6 +158,88 @@ func TestDirectConnections(t *testing.T) {
 			}
 		})
 	}
+}
+
+// openPorts counts the connections to scan ports that are pipes of a bubble (testing/synctest), by address.
+type openPorts struct {
+	mu   sync.Mutex
+	open map[string]int
+}
+
+func (o *openPorts) count(addr string, more int) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.open[addr] += more
+	return o.open[addr]
+}
+
+// dial implements the NetDialContext of a websocket.Dialer. The port takes the connection and says nothing.
+func (o *openPorts) dial(_ context.Context, _, addr string) (net.Conn, error) {
+	ours, port := net.Pipe()
+	o.count(addr, 1)
+	go func() {
+		defer o.count(addr, -1)
+		defer port.Close()
+		in := bufio.NewReader(port)
+		r, err := http.ReadRequest(in)
+		if err != nil {
+			return
+		}
+		key := sha1.Sum([]byte(r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")) // RFC 6455
+		fmt.Fprintf(port, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"+
+			"Sec-WebSocket-Accept: %s\r\n\r\n", base64.StdEncoding.EncodeToString(key[:]))
+		_, _ = io.Copy(io.Discard, in)
+	}()
+	return ours, nil
+}
+
+// TestIdleConnectionsAreClosed: those that nobody uses are closed after a while, also beside one that is used, and
+// those of an indexer that has left.
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		scanPorts := &openPorts{open: map[string]int{}}
+		cl := New("127.0.0.1:1")
+		defer cl.Close()
+		silent(cl)
+		d := cl.direct
+		d.dialer.NetDialContext = scanPorts.dial
+		route := &v1.ScanRoute{Index: 1, Ticket: "t", TicketMS: time.Hour.Milliseconds()}
+		var all []*directConn
+		for _, addr := range []string{"here:1", "here:1", "here:1", "left:1", "left:1"} {
+			dc, err := d.conn(t.Context(), route, addr, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, dc)
+		}
+		for _, dc := range all {
+			d.give(dc)
+		}
+		expect := func(here, left int) {
+			t.Helper()
+			synctest.Wait()
+			if h, l := scanPorts.count("here:1", 0), scanPorts.count("left:1", 0); h != here || l != left {
+				t.Errorf("%d and %d connections are open, want %d and %d", h, l, here, left)
+			}
+		}
+		for spent := time.Duration(0); spent < connIdle+tidyEvery; spent += time.Second {
+			if spent == connIdle-time.Second {
+				expect(3, 2)
+			}
+			dc := d.take("here:1")
+			if dc == nil {
+				t.Fatalf("after %v there is none to be used", spent)
+			}
+			d.give(dc)
+			time.Sleep(time.Second)
+		}
+		expect(1, 0)
+		time.Sleep(connIdle + tidyEvery)
+		expect(0, 0)
+		if len(d.idle) != 0 || d.tidies != nil {
+			t.Errorf("%d addresses are kept", len(d.idle))
+		}
+	})
 }
 
 // TestASilentIndexerIsPassedBy: scans that an indexer takes and never answers are answered by another one, which is
