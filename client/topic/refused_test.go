@@ -35,8 +35,8 @@ func TestRefused(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var log strings.Builder
-			s := &Subscription{log: hclog.New(&hclog.LoggerOptions{Output: &log}), told: map[string]string{},
-				missing: map[string]time.Time{}}
+			s := &Subscription{log: hclog.New(&hclog.LoggerOptions{Output: &log}), loop: loop{told: map[string]string{},
+				missing: map[string]time.Time{}}}
 			for range 2 {
 				if err := s.refused("p1", tc.err); err != nil {
 					t.Errorf("%v is final at once: %v", tc.err, err)

@@ -1,0 +1,169 @@
+package topic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// answered takes over what a projector says.
+func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subscribe, reply *wire.Subscription,
+	err error) error {
+	if err == nil && (reply.VBuckets < 1 || reply.VBuckets > timestamp.MaxVBuckets) {
+		err = fmt.Errorf("an answer that says of bucket %s that it has %d vbuckets", s.cfg.Bucket, reply.VBuckets)
+	}
+	back, err := s.note(addr, req, reply, err)
+	if err != nil {
+		return s.refused(addr, err)
+	}
+	for _, r := range back {
+		if err := s.rollBack(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// note writes down which vbuckets an answer has begun, none when err, or what it returns, says that there is no answer
+// that counts. back are those that have to go back first.
+func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscription, err error) (
+	back []*wire.StartResult, _ error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	outcomes := map[uint16]*wire.StartResult{}
+	if err == nil {
+		err = s.agrees(reply)
+	}
+	if err == nil {
+		clear(s.missing)
+		delete(s.told, addr)
+		for i := range reply.Results {
+			outcomes[reply.Results[i].VBucket] = &reply.Results[i]
+		}
+	}
+	asked := s.requests[req.Counter]
+	if asked != nil {
+		asked.failed = err != nil
+		if asked.known != nil {
+			close(asked.known)
+		}
+	}
+	now := time.Now()
+	for vb := range s.vbuckets {
+		v, r := &s.vbuckets[vb], outcomes[uint16(vb)]
+		if asked != nil && r != nil && r.Outcome == wire.StartBegun {
+			asked.streams[uint16(vb)] = true
+		}
+		switch {
+		case r == nil:
+			v.refuse(req.Counter)
+		case r.Outcome != wire.StartBegun:
+			if r.Outcome == wire.StartRollback && v.begins(req.Counter) {
+				back = append(back, r)
+			} else {
+				s.log.Debug("a vbucket is not begun", "projector", addr, "vbucket", vb, "outcome", r.Outcome, "detail", r.Detail)
+			}
+			v.refuse(req.Counter)
+		case v.begins(req.Counter):
+			v.idle = now
+		default: // another request brings it: what comes of this one is dropped, and it is told to stop: trim, forget
+		}
+	}
+	return back, err
+}
+
+// agrees returns why an answer is not of the subscription's bucket and indexes: the first says which these are. The
+// lock is held.
+func (s *Subscription) agrees(reply *wire.Subscription) error {
+	if s.vbuckets == nil {
+		s.begin(reply)
+	}
+	s.cluster = reply.ClusterID
+	if s.uuid != reply.BucketUUID {
+		return rpc.Refuse(errcode.BucketGone, "bucket %s has uuid %s there, %s elsewhere", s.cfg.Bucket, reply.BucketUUID,
+			s.uuid)
+	}
+	if !slices.Equal(slices.Sorted(slices.Values(reply.Indexes)), slices.Sorted(slices.Values(s.indexes))) {
+		return fmt.Errorf("its streams are of indexes %v, the subscription is of %v: they do not count, and these are "+
+			"asked for", reply.Indexes, s.indexes)
+	}
+	return nil
+}
+
+// begin makes the vbuckets; the lock is held.
+func (s *Subscription) begin(reply *wire.Subscription) {
+	s.vbuckets, s.uuid, s.indexes = make([]vbucket, reply.VBuckets), reply.BucketUUID, reply.Indexes
+	close(s.known)
+	for vb := range s.vbuckets { // what comes from now on counts, of whoever was asked
+		s.vbuckets[vb].asked = slices.Sorted(maps.Keys(s.requests))
+	}
+	for vb, at := range s.cfg.From {
+		if int(vb) < len(s.vbuckets) {
+			s.vbuckets[vb].at = at
+		}
+	}
+}
+
+// final are what projectors do not refuse for a moment alone.
+var final = []errcode.Code{errcode.NotFound, errcode.Forbidden, errcode.Unauthenticated, errcode.BucketGone,
+	errcode.BucketNotInKV, errcode.BadRequest, errcode.TooManyVBuckets}
+
+// refused judges why a projector did not answer: what it does not have, or refuses, for long is final, unless nothing
+// is missing or another projector takes the subscription meanwhile.
+func (s *Subscription) refused(addr string, err error) error {
+	s.tell(addr, "a projector does not take the subscription; trying again", "projector", addr, "error", err)
+	var problem *rpc.Problem
+	if s.fed() || !errors.As(err, &problem) || !slices.Contains(final, problem.Code) {
+		delete(s.missing, addr)
+		return nil
+	}
+	if s.missing[addr].IsZero() {
+		s.missing[addr] = time.Now()
+	}
+	if time.Since(s.missing[addr]) < missingPatience {
+		return nil
+	}
+	if problem.Code == errcode.BucketGone {
+		err = fmt.Errorf("%w: %w", ErrRecreated, err)
+	}
+	return fmt.Errorf("subscription %s: %w", s.cfg.ID, err)
+}
+
+// rollBack takes a vbucket back to where KV still has it.
+func (s *Subscription) rollBack(ctx context.Context, r *wire.StartResult) error {
+	if err := s.lock(ctx); err != nil {
+		return err
+	}
+	defer s.unlock()
+	to := Position{Seqno: r.Rollback, Window: timestamp.Window{Start: r.Rollback, End: r.Rollback}}
+	for _, e := range r.Log { // newest first
+		if e.Seqno <= to.Seqno {
+			to.VBUUID = e.VBUUID
+			break
+		}
+	}
+	if to.Seqno == 0 {
+		to = Position{}
+	}
+	if s.cfg.Rollback != nil {
+		if err := s.cfg.Rollback(ctx, r.VBucket, to.Seqno); err != nil {
+			s.over = fmt.Errorf("subscription %s: rollback of vbucket %d: %w", s.cfg.ID, r.VBucket, err)
+			return s.over
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if int(r.VBucket) < len(s.vbuckets) {
+		s.vbuckets[r.VBucket].at = to
+		s.vbuckets[r.VBucket].none()
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package topic
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/wire"
+)
+
+// request is a topic at a projector.
+type request struct {
+	addr, topic string
+	failed      bool // the projector has not said what it has begun: it may yet begin it
+	stopping    bool // it is being told to stop
+	// known is closed with the projector's answer, when that says which indexes its streams are of; nil: they are of those
+	// of the subscription.
+	known chan struct{}
+	// streams are the vbuckets that it has begun and not said to have ended, whether they count or not.
+	streams map[uint16]bool
+	trims   bool      // it is being told which of them nobody needs
+	after   time.Time // not before: it did not hear it
+}
+
+func newRequest(addr string, req *wire.Subscribe) *request {
+	return &request{addr: addr, topic: "/backfill/" + req.ID, streams: map[uint16]bool{}}
+}
+
+// forget stops topics that no vbucket is of any more, of those that were answered. One without streams has ended.
+func (s *Subscription) forget(ctx context.Context) {
+	waits := map[uint64]bool{}
+	for _, n := range s.waits {
+		waits[n] = true
+	}
+	s.mu.Lock()
+	for vb := range s.vbuckets {
+		waits[s.vbuckets[vb].request] = true
+	}
+	var old []uint64
+	for n, r := range s.requests {
+		if waits[n] {
+			continue
+		}
+		delete(s.requests, n)
+		if r.failed || len(r.streams) > 0 {
+			old = append(old, n)
+			s.givenUp[n], r.stopping = r, true
+		}
+	}
+	for len(s.givenUp) > maxGivenUp {
+		delete(s.givenUp, slices.Min(slices.Collect(maps.Keys(s.givenUp))))
+	}
+	s.mu.Unlock()
+	if len(old) > 0 {
+		s.calls.Go(func() error { s.giveUp(ctx, old); return nil })
+	}
+}
+
+// giveUp stops topics that were given up, as far as that is possible in a short time.
+func (s *Subscription) giveUp(ctx context.Context, old []uint64) {
+	var g errgroup.Group
+	for _, n := range old {
+		s.mu.Lock()
+		r := s.givenUp[n]
+		s.mu.Unlock()
+		if r == nil {
+			continue
+		}
+		g.Go(func() error {
+			err := s.stop(ctx, []*request{r})
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if r.stopping = false; err == nil && !r.failed { // else it may be opened only now
+				delete(s.givenUp, n)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+}
+
+// stray is called when something comes of a request that brings nothing: it is told to stop. The lock is held.
+func (s *Subscription) stray(ctx context.Context, request uint64) {
+	r := s.givenUp[request]
+	if r == nil || r.stopping {
+		return
+	}
+	r.stopping = true
+	s.log.Info("a topic that nobody needs was opened late; it is stopped", "projector", r.addr, "topic", r.topic)
+	s.calls.Go(func() error { s.giveUp(ctx, []uint64{request}); return nil })
+}
+
+// stopAll ends all topics, as far as that is possible in a short time.
+func (s *Subscription) stopAll(ctx context.Context) {
+	s.mu.Lock()
+	var all []*request
+	for _, r := range s.requests {
+		all = append(all, r)
+	}
+	for _, r := range s.givenUp {
+		all = append(all, r)
+	}
+	s.mu.Unlock()
+	_ = s.stop(ctx, all)
+}
+
+// stop tells projectors to stop topics, and returns why one has not heard it.
+func (s *Subscription) stop(ctx context.Context, all []*request) error {
+	return s.stopOf(ctx, s.fence().ClusterID, all)
+}
+
+func (s *Subscription) stopOf(ctx context.Context, cluster string, all []*request) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	var g errgroup.Group
+	for _, r := range all {
+		g.Go(func() error {
+			err := s.client.Stop(ctx, r.addr, &wire.StreamStop{Fence: wire.Fence{ClusterID: cluster},
+				Topic: r.topic})
+			s.log.Debug("a topic was stopped", "topic", r.topic, "error", err) // it ends by itself, too
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// fence is what a projector is told with a stop.
+func (s *Subscription) fence() wire.Fence {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return wire.Fence{ClusterID: s.cluster}
+}
