@@ -2,51 +2,30 @@ package timestamp
 
 import "testing"
 
-// A vbucket that KV has made anew is at 0 on a branch of its own: what was there before does not reach that.
-func TestReaches(t *testing.T) {
+// A vbucket that KV has made anew is at 0 on a branch of its own: what was there before does not reach that. What need
+// says of no branch counts for Meets on any.
+func TestReachesAndMeets(t *testing.T) {
 	for _, c := range []struct {
-		name     string
-		at, need Vector
-		want     bool
+		name           string
+		at, need       Vector
+		reaches, meets bool
 	}{
-		{"the same", one(7, 5), one(7, 5), true},
-		{"beyond it", one(7, 6), one(7, 5), true},
-		{"below it", one(7, 4), one(7, 5), false},
-		{"another branch", one(7, 5), one(8, 5), false},
-		{"nothing was ever there", one(0, 0), one(0, 0), true},
-		{"nothing, on the first branch", one(0, 0), one(7, 0), true},
-		{"nothing, on a newer branch", one(7, 0), one(8, 0), true},
-		{"something where KV has nothing on a newer branch", one(7, 5), one(8, 0), false},
-		{"something, of before the branch was known", one(7, 5), one(0, 0), false},
-		{"written since the question, which found nothing", one(7, 5), one(7, 0), true},
-		{"another number of vbuckets", New(2), one(7, 0), false},
+		{"the same", one(7, 5), one(7, 5), true, true},
+		{"beyond it", one(7, 6), one(7, 5), true, true},
+		{"below it", one(7, 4), one(7, 5), false, false},
+		{"another branch", one(7, 5), one(8, 5), false, false},
+		{"any branch", one(7, 5), one(0, 5), false, true},
+		{"below it, on any branch", one(7, 4), one(0, 5), false, false},
+		{"nothing was ever there", one(0, 0), one(0, 0), true, true},
+		{"nothing, on the first branch", one(0, 0), one(7, 0), true, true},
+		{"nothing, on a newer branch", one(7, 0), one(8, 0), true, true},
+		{"something where KV has nothing on a newer branch", one(7, 5), one(8, 0), false, false},
+		{"something, of before the branch was known", one(7, 5), one(0, 0), false, true},
+		{"written since the question, which found nothing", one(7, 5), one(7, 0), true, true},
+		{"another number of vbuckets", New(2), one(7, 0), false, false},
 	} {
-		if got := c.at.Reaches(c.need); got != c.want {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
-		}
-	}
-}
-
-// TestMeets: as Reaches, where need names a branch; else what is there counts on whichever branch it is.
-func TestMeets(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		at, need Vector
-		want     bool
-	}{
-		{"the same", one(7, 5), one(7, 5), true},
-		{"beyond it", one(7, 6), one(7, 5), true},
-		{"below it", one(7, 4), one(7, 5), false},
-		{"another branch", one(7, 5), one(8, 5), false},
-		{"any branch", one(7, 5), one(0, 5), true},
-		{"below it, on any branch", one(7, 4), one(0, 5), false},
-		{"nothing is wanted", one(7, 5), one(0, 0), true},
-		{"nothing, on a newer branch", one(7, 0), one(8, 0), true},
-		{"something where KV has nothing on a newer branch", one(7, 5), one(8, 0), false},
-		{"another number of vbuckets", New(2), one(7, 0), false},
-	} {
-		if got := c.at.Meets(c.need); got != c.want {
-			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		if reaches, meets := c.at.Reaches(c.need), c.at.Meets(c.need); reaches != c.reaches || meets != c.meets {
+			t.Errorf("%s: %v and %v, want %v and %v", c.name, reaches, meets, c.reaches, c.meets)
 		}
 	}
 }

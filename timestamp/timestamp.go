@@ -123,26 +123,18 @@ func (t Vector) Covers(o Vector) bool {
 // Reaches reports whether t is at or above need in every vbucket, and there on need's own branch. Nothing on one branch
 // is nothing on another; but nothing on need's branch is below what t has on another one: the vbucket may have been
 // made anew since.
-func (t Vector) Reaches(need Vector) bool {
-	if !t.Covers(need) {
-		return false
-	}
-	for v, branch := range need.VBUUIDs {
-		if t.Seqnos[v] > 0 && t.VBUUIDs[v] != branch {
-			return false
-		}
-	}
-	return true
-}
+func (t Vector) Reaches(need Vector) bool { return t.coversOn(need, false) }
 
-// Meets reports whether t is at or above need in every vbucket, and there on need's own branch; a vbuuid of 0 in need
-// stands for any branch. Nothing on one branch is nothing on another.
-func (t Vector) Meets(need Vector) bool {
+// Meets is Reaches where a vbuuid of 0 in need stands for any branch.
+func (t Vector) Meets(need Vector) bool { return t.coversOn(need, true) }
+
+// coversOn is Covers on need's branches; 0 is any of them, or one that nobody is on.
+func (t Vector) coversOn(need Vector, zeroIsAny bool) bool {
 	if !t.Covers(need) {
 		return false
 	}
 	for v, branch := range need.VBUUIDs {
-		if branch != 0 && t.VBUUIDs[v] != branch && t.Seqnos[v] > 0 {
+		if t.Seqnos[v] > 0 && t.VBUUIDs[v] != branch && (branch != 0 || !zeroIsAny) {
 			return false
 		}
 	}

@@ -33,7 +33,6 @@ import (
 	"tidemark/internal/rpc"
 	tables "tidemark/internal/rpc/route"
 	"tidemark/internal/tlsconf"
-	"tidemark/manager/api/v1"
 	"tidemark/manager/auth"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
@@ -45,10 +44,6 @@ import (
 
 // Limits of time; v1.TimeoutOf tells clients those of their calls.
 const (
-	WriteTimeout   = v1.WriteTimeout
-	ReadTimeout    = v1.ReadTimeout
-	ScanTimeout    = v1.ScanTimeout
-	VerifyTimeout  = v1.VerifyTimeout
 	statusTimeout  = time.Second            // for a follower to ask the leader
 	aliveTimeout   = 300 * time.Millisecond // for a manager to show that it lives
 	maxStabilize   = 30 * time.Second

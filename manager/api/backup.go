@@ -18,22 +18,18 @@ import (
 	"tidemark/statecontext"
 )
 
-const (
-	// BackupTimeout is for sending a backup, and for restoring one.
-	BackupTimeout = v1.BackupTimeout
-	mediaBinary   = "application/octet-stream"
-)
+const mediaBinary = "application/octet-stream"
 
 // clusterRoutes are about the cluster as a whole: backup and restore, upgrade, limits.
 func (g backups) clusterRoutes() []route {
 	return []route{
-		{method: "GET", path: "/v1/backup", handle: g.backup, role: RoleAdmin, leader: true, limit: BackupTimeout,
+		{method: "GET", path: "/v1/backup", handle: g.backup, role: RoleAdmin, leader: true, limit: v1.BackupTimeout,
 			doc: operation{
 				id: "getBackup", tag: tagCluster, summary: "The StateContext as a file that can be restored: definitions, " +
 					"placements, limits",
 				answers: []answer{{status: 200, means: "the file; it ends with a SHA-256 of all before it", media: mediaBinary,
 					headers: []string{HeaderCAS}}}}},
-		{method: "POST", path: "/v1/restore", handle: g.restore, role: RoleAdmin, leader: true, limit: BackupTimeout,
+		{method: "POST", path: "/v1/restore", handle: g.restore, role: RoleAdmin, leader: true, limit: v1.BackupTimeout,
 			body: statecontext.MaxBackupBytes, upload: true, doc: operation{
 				id: "restore", tag: tagCluster, summary: "Restore a backup: all of it or nothing. Writes are refused meanwhile",
 				params: []param{
@@ -48,17 +44,17 @@ func (g backups) clusterRoutes() []route {
 					errcode.RestoreMismatch, errcode.FormatNotAllowed, errcode.PlacementImpossible, errcode.FormatTooOld,
 					errcode.NoProjector}}},
 		{method: "POST", path: "/v1/cluster:finalize-upgrade", handle: g.finalizeUpgrade, role: RoleAdmin, leader: true,
-			limit: WriteTimeout, doc: operation{
+			limit: v1.WriteTimeout, doc: operation{
 				id: "finalizeUpgrade", tag: tagCluster, summary: "Allow what needs the newest format level, for good: no older " +
 					"version can take part from then on",
 				headers: []string{HeaderKey},
 				answers: []answer{{status: 200, means: "the format level from now on", body: v1.FormatReply{}}},
 				codes:   []errcode.Code{errcode.FormatNotAllowed}}},
-		{method: "GET", path: "/v1/limits", handle: g.limits, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/limits", handle: g.limits, role: RoleRead, leader: true, limit: v1.ReadTimeout,
 			doc: operation{
 				id: "getLimits", tag: tagCluster, summary: "The limits in force",
 				answers: []answer{{status: 200, means: "the limits", body: statecontext.Limits{}, headers: readHeaders()}}}},
-		{method: "PATCH", path: "/v1/limits", handle: g.setLimits, role: RoleAdmin, leader: true, limit: WriteTimeout,
+		{method: "PATCH", path: "/v1/limits", handle: g.setLimits, role: RoleAdmin, leader: true, limit: v1.WriteTimeout,
 			doc: operation{
 				id: "setLimits", tag: tagCluster, summary: "Change limits: those that are named; 0 is the default",
 				headers: []string{HeaderKey}, body: v1.LimitsChange{},

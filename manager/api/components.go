@@ -9,6 +9,7 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
+	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
 
@@ -16,21 +17,21 @@ import (
 func (g components) componentRoutes() []route {
 	return []route{
 		{method: "POST", path: "/v1/cluster/managers", handle: g.registerManager, role: RoleComponent, leader: true,
-			limit: WriteTimeout},
+			limit: v1.WriteTimeout},
 		{method: "POST", path: "/v1/cluster/indexers", handle: g.registerIndexer, role: RoleComponent, leader: true,
-			limit: WriteTimeout},
+			limit: v1.WriteTimeout},
 		{method: "POST", path: "/v1/cluster/projectors", handle: g.registerProjector, role: RoleComponent, leader: true,
-			limit: WriteTimeout},
+			limit: v1.WriteTimeout},
 		{method: "POST", path: "/v1/cluster/projectors:leave", handle: g.leaveProjector, role: RoleComponent, leader: true,
-			limit: WriteTimeout},
+			limit: v1.WriteTimeout},
 		{method: "POST", path: "/v1/components/{id}/reports", handle: g.report, role: RoleComponent, leader: true,
-			body: rpc.MaxControlBody, limit: ReadTimeout},
+			body: rpc.MaxControlBody, limit: v1.ReadTimeout},
 		{method: "POST", path: "/v1/buckets/{bucket}:stabilize", handle: g.stabilize, role: RoleComponent, leader: true,
-			body: rpc.MaxControlBody, limit: maxStabilize + ReadTimeout},
-		{method: "POST", path: scanport.CheckPath, handle: g.checkTicket, role: RoleComponent, limit: ReadTimeout},
-		{method: "POST", path: wire.TokenCheckPath, handle: g.checkToken, role: RoleComponent, limit: ReadTimeout},
-		{method: "GET", path: "/v1/readindex", handle: g.readIndex, role: RoleComponent, leader: true, limit: ReadTimeout},
-		{method: "GET", path: "/v1/bootstrap", handle: g.bootstrap, role: RoleComponent, limit: ReadTimeout},
+			body: rpc.MaxControlBody, limit: maxStabilize + v1.ReadTimeout},
+		{method: "POST", path: scanport.CheckPath, handle: g.checkTicket, role: RoleComponent, limit: v1.ReadTimeout},
+		{method: "POST", path: wire.TokenCheckPath, handle: g.checkToken, role: RoleComponent, limit: v1.ReadTimeout},
+		{method: "GET", path: "/v1/readindex", handle: g.readIndex, role: RoleComponent, leader: true, limit: v1.ReadTimeout},
+		{method: "GET", path: "/v1/bootstrap", handle: g.bootstrap, role: RoleComponent, limit: v1.ReadTimeout},
 	}
 }
 

@@ -49,7 +49,7 @@ func bodyRequest(r *http.Request, part int) (*statecontext.Request, error) {
 
 func (g statements) ddlRoutes() []route {
 	return []route{
-		{method: "POST", path: "/v1/statements", handle: g.statements, role: RoleDDL, leader: true, limit: WriteTimeout,
+		{method: "POST", path: "/v1/statements", handle: g.statements, role: RoleDDL, leader: true, limit: v1.WriteTimeout,
 			doc: operation{
 				id: "runStatements", tag: tagDDL, summary: "Run DDL text: one or more statements separated by semicolons, in order",
 				params: []param{{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only say what each would do, " +
@@ -58,13 +58,13 @@ func (g statements) ddlRoutes() []route {
 				answers: []answer{{status: 202, means: "done; builds go on", body: v1.StatementReply{}},
 					{status: 200, means: "what would be done (dry_run)", body: v1.StatementReply{}}},
 				codes: ddlCodes(errcode.SyntaxError, errcode.Unsupported)}},
-		{method: "POST", path: "/v1/indexes:build", handle: g.build, role: RoleDDL, leader: true, limit: WriteTimeout,
+		{method: "POST", path: "/v1/indexes:build", handle: g.build, role: RoleDDL, leader: true, limit: v1.WriteTimeout,
 			doc: operation{
 				id: "buildIndexes", tag: tagDDL, summary: "Start the builds of deferred indexes, all or none",
 				headers: []string{HeaderKey}, body: v1.BuildRequest{},
 				answers: []answer{{status: 202, means: "the builds have begun", body: v1.StatementReply{}}},
 				codes:   ddlCodes()}},
-		{method: "POST", path: "/v1/indexes", handle: g.create, role: RoleDDL, leader: true, limit: WriteTimeout,
+		{method: "POST", path: "/v1/indexes", handle: g.create, role: RoleDDL, leader: true, limit: v1.WriteTimeout,
 			doc: operation{
 				id: "createIndex", tag: tagDDL, summary: "Create an index",
 				headers: []string{HeaderKey}, body: v1.CreateRequest{},
@@ -73,7 +73,7 @@ func (g statements) ddlRoutes() []route {
 						headers: []string{headerETag}},
 					{status: 200, means: "it existed (if_not_exists)", body: v1.IndexInfo{}, headers: []string{headerETag}}},
 				codes: ddlCodes(errcode.SyntaxError, errcode.Unsupported)}},
-		{method: "DELETE", path: "/v1/indexes/{ref:.+}", handle: g.drop, role: RoleDDL, leader: true, limit: WriteTimeout,
+		{method: "DELETE", path: "/v1/indexes/{ref:.+}", handle: g.drop, role: RoleDDL, leader: true, limit: v1.WriteTimeout,
 			doc: operation{
 				id: "dropIndex", tag: tagDDL, summary: "Drop an index: the name is free at once, the data goes as its hosts are " +
 					"told",

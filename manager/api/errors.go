@@ -20,14 +20,14 @@ import (
 // errorRoutes explain codes: where the type of a problem points.
 func (g *ground) errorRoutes() []route {
 	return []route{
-		{method: "GET", path: "/v1/errors", role: RoleNone, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/v1/errors", role: RoleNone, limit: v1.ReadTimeout, doc: operation{
 			id: "listErrors", tag: tagNode, summary: "All codes of problems: what each is, and the way out",
 			answers: []answer{{status: 200, means: "the codes, by status", body: v1.ErrorList{}}}},
 			handle: func(w http.ResponseWriter, r *http.Request) error {
 				rpc.Write(w, r, http.StatusOK, v1.ErrorList{Errors: errcode.All()})
 				return nil
 			}},
-		{method: "GET", path: "/v1/errors/{code}", role: RoleNone, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/v1/errors/{code}", role: RoleNone, limit: v1.ReadTimeout, doc: operation{
 			id: "getError", tag: tagNode, summary: "One code of problems: where their type points",
 			answers: []answer{{status: 200, means: "the code", body: errcode.CodeInfo{}}},
 			codes:   []errcode.Code{errcode.NotFound}},

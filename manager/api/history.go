@@ -29,7 +29,7 @@ const (
 
 func (a *API) historyRoutes() []route {
 	return []route{
-		{method: "GET", path: "/v1/history", handle: a.history, role: RoleRead, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/v1/history", handle: a.history, role: RoleRead, limit: v1.ReadTimeout, doc: operation{
 			id: "getHistory", tag: tagReads, summary: "How scans, changes of indexes and buckets did in the last hour, asked " +
 				"of all managers and indexers at once: each remembers its own part, in memory",
 			params: []param{
@@ -38,7 +38,7 @@ func (a *API) historyRoutes() []route {
 				{name: "bucket", means: "only this bucket, and indexes on it; times of scans and changes are of all of them"},
 				{name: "limit", number: true, means: "indexes, 1 to 64; 12 without it"}},
 			answers: []answer{{status: 200, means: "what is remembered", body: v1.History{}}}}},
-		{method: "GET", path: ownHistoryPath, handle: a.ownHistory, role: RoleComponent, limit: ReadTimeout},
+		{method: "GET", path: ownHistoryPath, handle: a.ownHistory, role: RoleComponent, limit: v1.ReadTimeout},
 	}
 }
 

@@ -18,7 +18,8 @@ const ticketLife = 10 * time.Minute
 
 // locateRoute tells clients how to scan without a manager between.
 func (g *scans) locateRoute() route {
-	return route{method: "POST", path: "/v1/indexes/{ref:.+}:locate", handle: g.locate, role: RoleRead, limit: ReadTimeout,
+	return route{method: "POST", path: "/v1/indexes/{ref:.+}:locate", handle: g.locate, role: RoleRead,
+		limit: v1.ReadTimeout,
 		doc: operation{
 			id: "locateIndex", tag: tagScans, summary: "Tell which indexers hold an index, with a ticket for scans on their " +
 				"own ports",

@@ -18,13 +18,13 @@ import (
 func (g logs) loggingRoutes() []route {
 	role := param{name: "role", enum: nodeRoles(), means: "where nodes of several roles have that name: which"}
 	return []route{
-		{method: "GET", path: "/v1/cluster/nodes/{id}/logging", handle: g.logging, role: RoleRead, limit: ReadTimeout,
+		{method: "GET", path: "/v1/cluster/nodes/{id}/logging", handle: g.logging, role: RoleRead, limit: v1.ReadTimeout,
 			doc: operation{
 				id: "getLogging", tag: tagCluster, summary: "How much a manager, projector or indexer logs, by component",
 				params:  []param{role},
 				answers: []answer{{status: 200, means: "its levels", body: v1.Logging{}}},
 				codes:   []errcode.Code{errcode.UnknownNode, errcode.Unavailable}}},
-		{method: "PUT", path: "/v1/cluster/nodes/{id}/logging", handle: g.logging, role: RoleAdmin, limit: ReadTimeout,
+		{method: "PUT", path: "/v1/cluster/nodes/{id}/logging", handle: g.logging, role: RoleAdmin, limit: v1.ReadTimeout,
 			doc: operation{
 				id: "setLogging", tag: tagCluster, summary: "Change how much a node, or a component of it, logs while it runs: " +
 					"for some time, or until it ends",

@@ -21,11 +21,9 @@ import (
 	"tidemark/wire"
 )
 
-// Changes of members wait for commits, and for leadership that is handed on.
 const (
-	memberTimeout = v1.MemberTimeout
-	handOnPoll    = 20 * time.Millisecond
-	loseData      = "lose-data" // the words of ?yes=
+	handOnPoll = 20 * time.Millisecond // between two looks whether another manager leads
+	loseData   = "lose-data"           // the words of ?yes=
 )
 
 // memberRoutes change who is in the cluster.
@@ -36,23 +34,23 @@ func (g members) memberRoutes() []route {
 		"the only copies"}
 	return []route{
 		{method: "POST", path: "/v1/cluster/managers:join", handle: g.joinManager, role: RoleAdmin, leader: true,
-			limit: memberTimeout, doc: operation{
+			limit: v1.MemberTimeout, doc: operation{
 				id: "joinManager", tag: tagCluster, summary: "Add a manager that waits for a cluster, without a vote " +
 					"until it has caught up",
 				body: v1.JoinRequest{}, answers: []answer{{status: 200, means: "it is a member", body: v1.MemberReply{}}},
 				codes: []errcode.Code{errcode.MemberConflict, errcode.NodeRemoved, errcode.ForeignCluster}}},
 		{method: "POST", path: "/v1/cluster/managers:transfer-leadership", handle: g.transferAny, role: RoleAdmin,
-			leader: true, limit: memberTimeout, doc: operation{
+			leader: true, limit: v1.MemberTimeout, doc: operation{
 				id: "transferLeadership", tag: tagCluster, summary: "Hand leadership to the voter that is furthest",
 				answers: []answer{{status: 200, means: "another manager leads", body: v1.MemberReply{}}},
 				codes:   []errcode.Code{errcode.TransferFailed}}},
 		{method: "POST", path: "/v1/cluster/managers/{id}:transfer-leadership", handle: g.transferTo, role: RoleAdmin,
-			leader: true, limit: memberTimeout, doc: operation{
+			leader: true, limit: v1.MemberTimeout, doc: operation{
 				id: "transferLeadershipTo", tag: tagCluster, summary: "Hand leadership to one manager, by its name or server id",
 				answers: []answer{{status: 200, means: "it leads", body: v1.MemberReply{}}},
 				codes:   []errcode.Code{errcode.UnknownNode, errcode.TransferFailed, errcode.MemberConflict}}},
 		{method: "DELETE", path: "/v1/cluster/managers/{id:[^/:]+}", handle: g.removeManager, role: RoleAdmin, leader: true,
-			limit: memberTimeout, doc: operation{
+			limit: v1.MemberTimeout, doc: operation{
 				id: "removeManager", tag: tagCluster, summary: "Remove a manager for good, by its name or server id; the leader " +
 					"hands leadership on first",
 				params: []param{yes}, headers: []string{HeaderKey},
@@ -60,7 +58,7 @@ func (g members) memberRoutes() []route {
 				codes: []errcode.Code{errcode.UnknownNode, errcode.QuorumAtRisk, errcode.MemberConflict, errcode.TransferFailed,
 					errcode.OutcomeUnknown}}},
 		{method: "DELETE", path: "/v1/cluster/indexers/{id}", handle: g.removeIndexer, role: RoleAdmin, leader: true,
-			limit: memberTimeout, doc: operation{
+			limit: v1.MemberTimeout, doc: operation{
 				id: "removeIndexer", tag: tagCluster, summary: "Remove an indexer for good, by its name, node number or uuid; " +
 					"what it held is placed on others",
 				params: []param{force, {name: paramDryRun, enum: []string{"true", "false"},
@@ -72,7 +70,7 @@ func (g members) memberRoutes() []route {
 				codes: []errcode.Code{errcode.UnknownNode, errcode.NodeAlive, errcode.LastCopies, errcode.Unavailable,
 					errcode.PlacementImpossible, errcode.MemberConflict, errcode.StaleRevision, errcode.FormatTooOld}}},
 		{method: "DELETE", path: "/v1/cluster/projectors/{id}", handle: g.removeProjector, role: RoleAdmin, leader: true,
-			limit: memberTimeout, doc: operation{
+			limit: v1.MemberTimeout, doc: operation{
 				id: "removeProjector", tag: tagCluster, summary: "Forget a projector, by its id",
 				params: []param{force}, headers: []string{HeaderKey},
 				answers: []answer{{status: 200, means: "it is forgotten, and what that means", body: v1.MemberReply{}}},
@@ -235,7 +233,7 @@ func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		r.Header.Del(HeaderForwarded)
-		return g.forward(w, r, &route{method: r.Method, role: RoleAdmin, limit: memberTimeout})
+		return g.forward(w, r, &route{method: r.Method, role: RoleAdmin, limit: v1.MemberTimeout})
 	}
 	if err != nil {
 		return err

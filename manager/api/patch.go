@@ -17,7 +17,7 @@ import (
 
 func (g statements) patchRoutes() []route {
 	return []route{
-		{method: "PATCH", path: "/v1/indexes/{ref:.+}", handle: g.patch, role: RoleDDL, leader: true, limit: WriteTimeout,
+		{method: "PATCH", path: "/v1/indexes/{ref:.+}", handle: g.patch, role: RoleDDL, leader: true, limit: v1.WriteTimeout,
 			doc: operation{
 				id: "changeIndex", tag: tagDDL, summary: "Change an index: {\"deferred\": false} starts its build. The detail of " +
 					"a refusal says what cannot be changed, and what to do instead",

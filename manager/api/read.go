@@ -38,14 +38,15 @@ func consistencyParam() param {
 func (g indexes) readRoutes() []route {
 	consistency := consistencyParam()
 	return []route{
-		{method: "GET", path: "/v1/indexes", handle: g.list, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
-			id: "listIndexes", tag: tagReads, summary: "List indexes",
-			params: []param{{name: "bucket", means: "only those on this bucket"}, consistency,
-				{name: "limit", number: true, means: "the most indexes of a page, 1 to 5000; 1000 without it"},
-				{name: "after", means: "next of the page before; an index that is created meanwhile comes at the end, none comes " +
-					"twice"}},
-			answers: []answer{{status: 200, means: "the indexes, by id", body: v1.IndexList{}, headers: readHeaders()}}}},
-		{method: "GET", path: "/v1/indexes/{ref:.+}", handle: g.describe, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/indexes", handle: g.list, role: RoleRead, leader: true,
+			limit: v1.ReadTimeout, doc: operation{
+				id: "listIndexes", tag: tagReads, summary: "List indexes",
+				params: []param{{name: "bucket", means: "only those on this bucket"}, consistency,
+					{name: "limit", number: true, means: "the most indexes of a page, 1 to 5000; 1000 without it"},
+					{name: "after", means: "next of the page before; an index that is created meanwhile comes at the end, none " +
+						"comes twice"}},
+				answers: []answer{{status: 200, means: "the indexes, by id", body: v1.IndexList{}, headers: readHeaders()}}}},
+		{method: "GET", path: "/v1/indexes/{ref:.+}", handle: g.describe, role: RoleRead, leader: true, limit: v1.ReadTimeout,
 			doc: operation{
 				id: "getIndex", tag: tagReads, summary: "Describe an index", params: []param{consistency},
 				headers: []string{headerIfNoneMatch},
@@ -53,10 +54,11 @@ func (g indexes) readRoutes() []route {
 					{status: 304, means: "the client has this definition and state (items, disk_bytes, progress, waiting_for " +
 						"and faults may be others)", headers: readHeaders(headerETag)}},
 				codes: []errcode.Code{errcode.UnknownIndex, errcode.MethodNotAllowed}}},
-		{method: "GET", path: "/v1/state", handle: g.state, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
-			id: "getState", tag: tagReads, summary: "The replicated StateContext",
-			params:  []param{consistency, {name: "format", means: "text: as a person reads it. Else JSON"}},
-			answers: []answer{{status: 200, means: "the state", body: v1.StateView{}, orText: true, headers: readHeaders()}}}},
+		{method: "GET", path: "/v1/state", handle: g.state, role: RoleRead, leader: true,
+			limit: v1.ReadTimeout, doc: operation{
+				id: "getState", tag: tagReads, summary: "The replicated StateContext",
+				params:  []param{consistency, {name: "format", means: "text: as a person reads it. Else JSON"}},
+				answers: []answer{{status: 200, means: "the state", body: v1.StateView{}, orText: true, headers: readHeaders()}}}},
 	}
 }
 
@@ -67,14 +69,14 @@ const metricsPath = "/metrics"
 func (g health) nodeRoutes() []route {
 	metrics := tables.Metrics(tables.Anybody(), promhttp.HandlerFor(g.cfg.Registry, promhttp.HandlerOpts{}))
 	return []route{
-		{method: "GET", path: "/v1/status", handle: g.status, role: RoleRead, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/v1/status", handle: g.status, role: RoleRead, limit: v1.ReadTimeout, doc: operation{
 			id: "getStatus", tag: tagReads, summary: "Who there is and how they do; with the leader's knowledge if there is one",
 			params:  []param{consistencyParam()},
 			answers: []answer{{status: 200, means: "the status", body: v1.Status{}}}}},
-		{method: "GET", path: "/healthz", handle: g.healthz, role: RoleNone, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/healthz", handle: g.healthz, role: RoleNone, limit: v1.ReadTimeout, doc: operation{
 			id: "getHealth", tag: tagNode, summary: "Whether the process lives",
 			answers: []answer{{status: 200, means: "it lives", body: v1.Health{}}}}},
-		{method: "GET", path: "/readyz", handle: g.readyz, role: RoleNone, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/readyz", handle: g.readyz, role: RoleNone, limit: v1.ReadTimeout, doc: operation{
 			id: "getReadiness", tag: tagNode, summary: "Whether this manager can serve: it belongs to a cluster, knows a " +
 				"leader, has caught up, and its disk is well; else why not, in reasons",
 			answers: []answer{{status: 200, means: "it can serve", body: v1.Health{}}},
@@ -83,7 +85,7 @@ func (g health) nodeRoutes() []route {
 			limit: metrics.Limit, doc: operation{
 				id: "getMetrics", tag: tagNode, summary: "Metrics in the text format of Prometheus",
 				answers: []answer{{status: 200, means: "the metrics", media: mediaText}}, codes: []errcode.Code{errcode.Busy}}},
-		{method: "GET", path: "/openapi.json", role: RoleNone, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/openapi.json", role: RoleNone, limit: v1.ReadTimeout, doc: operation{
 			id: "getContract", tag: tagNode, summary: "This document: the contract of all public calls (OpenAPI 3.1)",
 			answers: []answer{{status: 200, means: "the document", body: map[string]any{}}}},
 			handle: func(w http.ResponseWriter, r *http.Request) error {

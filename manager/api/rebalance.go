@@ -21,8 +21,9 @@ const maxPlanBytes = 32 << 20
 
 func (g rebalances) rebalanceRoutes() []route {
 	return []route{
-		{method: "POST", path: "/v1/rebalances", handle: g.startRebalance, role: RoleAdmin, leader: true, limit: WriteTimeout,
-			body: maxPlanBytes, upload: true, doc: operation{
+		{method: "POST", path: "/v1/rebalances", handle: g.startRebalance, role: RoleAdmin, leader: true,
+			limit: v1.WriteTimeout,
+			body:  maxPlanBytes, upload: true, doc: operation{
 				id: "startRebalance", tag: tagCluster, summary: "Spread the copies of slices over the indexers that are there: " +
 					"plan it, and begin",
 				params:  []param{{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only plan"}},
@@ -32,18 +33,19 @@ func (g rebalances) rebalanceRoutes() []route {
 				codes: []errcode.Code{errcode.RebalanceRunning, errcode.StalePlan,
 					errcode.UnknownNode, errcode.MemberConflict, errcode.PlacementImpossible,
 					errcode.OutcomeUnknown}}},
-		{method: "GET", path: "/v1/rebalances", handle: g.listRebalances, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/rebalances", handle: g.listRebalances, role: RoleRead, leader: true, limit: v1.ReadTimeout,
 			doc: operation{
 				id: "listRebalances", tag: tagCluster, summary: "The newest rebalances",
 				answers: []answer{{status: 200, means: "at most the newest 17, by id, and the splits that are under way",
 					body: v1.RebalanceList{}}}}},
-		{method: "GET", path: "/v1/rebalances/{id}", handle: g.getRebalance, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/rebalances/{id}", handle: g.getRebalance, role: RoleRead, leader: true,
+			limit: v1.ReadTimeout,
 			doc: operation{
 				id: "getRebalance", tag: tagCluster, summary: "A rebalance: how far it is, and each slice that changes its place",
 				answers: []answer{{status: 200, means: "as it stands", body: v1.RebalanceInfo{}}},
 				codes:   []errcode.Code{errcode.UnknownRebalance}}},
 		{method: "DELETE", path: "/v1/rebalances/{id}", handle: g.cancelRebalance, role: RoleAdmin, leader: true,
-			limit: WriteTimeout, doc: operation{
+			limit: v1.WriteTimeout, doc: operation{
 				id: "cancelRebalance", tag: tagCluster, summary: "Cancel a rebalance: steps that are done stay done, those under " +
 					"way are taken back",
 				answers: []answer{{status: 202, means: "it ends as soon as it can", body: v1.RebalanceInfo{}}},

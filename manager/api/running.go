@@ -27,20 +27,20 @@ const (
 func (g running) runningRoutes() []route {
 	limit := param{name: "limit", number: true, means: "scans, 1 to 1000; 200 without it"}
 	return []route{
-		{method: "GET", path: "/v1/scans", handle: g.runningScans, role: RoleRead, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/v1/scans", handle: g.runningScans, role: RoleRead, limit: v1.ReadTimeout, doc: operation{
 			id: "listScans", tag: tagScans, summary: "Scans and counts that are under way, asked of all indexers at once",
 			params:  []param{limit},
 			answers: []answer{{status: 200, means: "the scans, the longest first", body: v1.RunningScans{}}}}},
-		{method: "GET", path: "/v1/slow-scans", handle: g.slowScans, role: RoleRead, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/v1/slow-scans", handle: g.slowScans, role: RoleRead, limit: v1.ReadTimeout, doc: operation{
 			id: "listSlowScans", tag: tagScans, summary: "Scans and counts that took long, asked of all indexers at once",
 			params:  []param{limit},
 			answers: []answer{{status: 200, means: "the scans, that ended last first", body: v1.SlowScans{}}}}},
-		{method: "PUT", path: "/v1/slow-scans", handle: g.slowFrom, role: RoleAdmin, limit: ReadTimeout, doc: operation{
+		{method: "PUT", path: "/v1/slow-scans", handle: g.slowFrom, role: RoleAdmin, limit: v1.ReadTimeout, doc: operation{
 			id: "setSlowScans", tag: tagScans, summary: "Say from when on scans are slow, on all indexers until their " +
 				"processes end",
 			body: v1.SlowFromRequest{}, answers: []answer{{status: 200, means: "who remembers them so from now on",
 				body: v1.SlowFromReply{}}}, codes: []errcode.Code{errcode.InvalidArgument, errcode.Unavailable}}},
-		{method: "DELETE", path: "/v1/scans/{id}", handle: g.cancelScan, role: RoleDDL, limit: ReadTimeout, doc: operation{
+		{method: "DELETE", path: "/v1/scans/{id}", handle: g.cancelScan, role: RoleDDL, limit: v1.ReadTimeout, doc: operation{
 			id: "cancelScan", tag: tagScans, summary: "End a scan that is under way; who asked for it is told so",
 			answers: []answer{{status: 204, means: "it ends, as soon as its client takes something"}},
 			codes:   []errcode.Code{errcode.UnknownScan, errcode.Unavailable}}},

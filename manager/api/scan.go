@@ -43,7 +43,7 @@ func (g *scans) scanRoutes() []route {
 	session := []string{scanport.HeaderSession}
 	return []route{
 		{method: "POST", path: "/v1/indexes/{ref:.+}:scan", handle: g.scan, role: RoleRead,
-			places: g.places, limit: ScanTimeout,
+			places: g.places, limit: v1.ScanTimeout,
 			doc: operation{
 				id: "scanIndex", tag: tagScans,
 				summary: "Read the rows of an index, or aggregates of groups of them, in order, all of one timestamp",
@@ -54,7 +54,7 @@ func (g *scans) scanRoutes() []route {
 					lines: []any{v1.Row{}, v1.Group{}, v1.ScanEnd{}, v1.ScanFailure{}}}},
 				codes: codes}},
 		{method: "POST", path: "/v1/indexes/{ref:.+}:verify", handle: g.verify, role: RoleDDL,
-			places: g.places, limit: VerifyTimeout,
+			places: g.places, limit: v1.VerifyTimeout,
 			doc: operation{
 				id: "verifyIndex", tag: tagScans, summary: "Compare every copy of an index with the KV data, while both are used",
 				body: v1.VerifyRequest{}, optional: true,
@@ -63,7 +63,7 @@ func (g *scans) scanRoutes() []route {
 					lines: []any{v1.VerifyLine{}}}},
 				codes: codes}},
 		{method: "POST", path: "/v1/indexes/{ref:.+}:count", handle: g.scan, role: RoleRead,
-			places: g.places, limit: ScanTimeout,
+			places: g.places, limit: v1.ScanTimeout,
 			doc: operation{
 				id: "countIndex", tag: tagScans, summary: "Count the rows that a scan would give",
 				body: v1.ScanRequest{}, optional: true, headers: session,

@@ -26,17 +26,17 @@ const SessionTime = 8 * time.Hour
 
 func (g sessions) sessionRoutes() []route {
 	return []route{
-		{method: "GET", path: "/v1/whoami", handle: g.whoami, role: RoleRead, limit: ReadTimeout, doc: operation{
+		{method: "GET", path: "/v1/whoami", handle: g.whoami, role: RoleRead, limit: v1.ReadTimeout, doc: operation{
 			id: "whoAmI", tag: tagUsers, summary: "As whom the cluster knows the caller, and what he may do",
 			answers: []answer{{status: 200, means: "the caller", body: v1.WhoAmI{}}}}},
 		{method: "POST", path: "/v1/session", handle: g.beginSession, role: RoleRead, leader: true, again: true,
-			limit: WriteTimeout, doc: operation{
+			limit: v1.WriteTimeout, doc: operation{
 				id: "beginSession", tag: tagUsers, summary: "Begin a session of the console, with the password of a user: the " +
 					"answer sets a cookie, which counts beside the header " + HeaderConsole,
 				answers: []answer{{status: 201, means: "it has begun", body: v1.WhoAmI{}}},
 				codes:   []errcode.Code{errcode.LimitExceeded, errcode.UnknownUser, errcode.Busy}}},
 		{method: "DELETE", path: "/v1/session", handle: g.endSession, role: RoleRead, leader: true, again: true,
-			limit: WriteTimeout, doc: operation{
+			limit: v1.WriteTimeout, doc: operation{
 				id: "endSession", tag: tagUsers, summary: "End the caller's session, if he has one",
 				answers: []answer{{status: 204, means: "it has ended"}}}},
 	}

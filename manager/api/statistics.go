@@ -13,12 +13,10 @@ import (
 	"tidemark/wire"
 )
 
-// Of statistics.
+// Of statistics, entries; one indexer is waited for samplePatience at most.
 const (
 	sampleWanted = 1 << 15
 	maxSample    = 1 << 18
-	// statisticsPatience is of all slices; one indexer is waited for samplePatience at most.
-	statisticsPatience = v1.StatisticsPatience
 )
 
 func (g *scans) statisticsRoute() route {
@@ -62,9 +60,9 @@ func (g *scans) statistics(w http.ResponseWriter, r *http.Request) error {
 
 func (g *scans) statisticsOf(ctx context.Context, x *statecontext.Index,
 	req *v1.StatisticsRequest) (*v1.IndexStatistics, error) {
-	ctx, cancel := context.WithTimeout(ctx, statisticsPatience)
+	ctx, cancel := context.WithTimeout(ctx, v1.StatisticsPatience)
 	defer cancel()
-	s := g.sampling(x, statisticsPatience)
+	s := g.sampling(x, v1.StatisticsPatience)
 	parts := max(int(x.Topology.Layout.Partitions), 1)
 	s.ask.Whole, s.ask.Wanted = true, min((req.Sample+parts-1)/parts, wire.MaxSampleKeys)
 	s.ask.Keys = s.ask.Wanted
@@ -72,7 +70,7 @@ func (g *scans) statisticsOf(ctx context.Context, x *statecontext.Index,
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil, rpc.Refuse(errcode.Timeout, "the indexers of index %s on %s gave no entries of each slice within %v: %v",
-			x.Definition.Name, x.Definition.Keyspace(), statisticsPatience, err)
+			x.Definition.Name, x.Definition.Keyspace(), v1.StatisticsPatience, err)
 	case err != nil:
 		return nil, err
 	}

@@ -23,23 +23,25 @@ func (g stats) statsRoutes() []route {
 		means: "linearizable (default): by the leader, with faults. stale: by this manager, also without a leader"}
 	bucket := param{name: "bucket", means: "only indexes on this bucket"}
 	return []route{
-		{method: "GET", path: "/v1/stats", handle: g.stats, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
-			id: "getStats", tag: tagReads, summary: "Figures of indexes and indexers: entries, backlog, sizes, scans, memory, " +
-				"errors; asked of all indexers at once",
-			params:  []param{bucket, consistency},
-			answers: []answer{{status: 200, means: "the figures", body: v1.Stats{}, headers: readHeaders()}}}},
-		{method: "GET", path: "/stats", handle: g.flatStats, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
-			id: "getFlatStats", tag: tagReads, summary: "The figures of /v1/stats as tools for such indexes read them: one " +
-				"object, with names as bucket:index:items_count",
-			params:  []param{bucket, consistency},
-			answers: []answer{{status: 200, means: "the figures", body: map[string]any{}, headers: readHeaders()}}}},
-		{method: "GET", path: "/getIndexStatus", handle: g.indexStatus, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/stats", handle: g.stats, role: RoleRead, leader: true,
+			limit: v1.ReadTimeout, doc: operation{
+				id: "getStats", tag: tagReads, summary: "Figures of indexes and indexers: entries, backlog, sizes, scans, " +
+					"memory, errors; asked of all indexers at once",
+				params:  []param{bucket, consistency},
+				answers: []answer{{status: 200, means: "the figures", body: v1.Stats{}, headers: readHeaders()}}}},
+		{method: "GET", path: "/stats", handle: g.flatStats, role: RoleRead, leader: true,
+			limit: v1.ReadTimeout, doc: operation{
+				id: "getFlatStats", tag: tagReads, summary: "The figures of /v1/stats as tools for such indexes read them: one " +
+					"object, with names as bucket:index:items_count",
+				params:  []param{bucket, consistency},
+				answers: []answer{{status: 200, means: "the figures", body: map[string]any{}, headers: readHeaders()}}}},
+		{method: "GET", path: "/getIndexStatus", handle: g.indexStatus, role: RoleRead, leader: true, limit: v1.ReadTimeout,
 			doc: operation{
 				id: "getIndexStatus", tag: tagReads, summary: "Indexes and their states, as tools for such indexes read them",
 				params:  []param{consistency},
 				answers: []answer{{status: 200, means: "the indexes, by id", body: v1.IndexStatusList{}, headers: readHeaders()}}}},
 		{method: "GET", path: "/getIndexStatement", handle: g.indexStatements, role: RoleRead, leader: true,
-			limit: ReadTimeout, doc: operation{
+			limit: v1.ReadTimeout, doc: operation{
 				id: "getIndexStatement", tag: tagReads, summary: "The statements that create the indexes again",
 				params:  []param{bucket, consistency},
 				answers: []answer{{status: 200, means: "the statements, by index id", body: []string{}, headers: readHeaders()}}}},

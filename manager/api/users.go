@@ -17,27 +17,28 @@ const tagUsers = "Users"
 
 func (g users) userRoutes() []route {
 	return []route{
-		{method: "GET", path: "/v1/users", handle: g.listUsers, role: RoleAdmin, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/users", handle: g.listUsers, role: RoleAdmin, leader: true, limit: v1.ReadTimeout,
 			doc: operation{
 				id: "listUsers", tag: tagUsers, summary: "List the users",
 				answers: []answer{{status: 200, means: "the users by name", body: v1.UserList{}}}}},
-		{method: "PUT", path: "/v1/users/{name}", handle: g.putUser, role: RoleAdmin, leader: true, limit: WriteTimeout,
+		{method: "PUT", path: "/v1/users/{name}", handle: g.putUser, role: RoleAdmin, leader: true, limit: v1.WriteTimeout,
 			doc: operation{
 				id: "putUser", tag: tagUsers, summary: "Add a user, or change the role or password of one",
 				headers: []string{HeaderKey}, body: v1.UserRequest{},
 				answers: []answer{{status: 200, means: "the user as he is now", body: v1.UserInfo{}}},
 				codes: []errcode.Code{errcode.UserExists, errcode.UnknownUser, errcode.LastAdmin,
 					errcode.LimitExceeded}}},
-		{method: "DELETE", path: "/v1/users/{name}", handle: g.removeUser, role: RoleAdmin, leader: true, limit: WriteTimeout,
+		{method: "DELETE", path: "/v1/users/{name}", handle: g.removeUser, role: RoleAdmin, leader: true,
+			limit: v1.WriteTimeout,
 			doc: operation{
 				id: "removeUser", tag: tagUsers, summary: "Remove a user and his tokens", headers: []string{HeaderKey},
 				answers: []answer{{status: 204, means: "removed"}},
 				codes:   []errcode.Code{errcode.UnknownUser, errcode.LastAdmin}}},
-		{method: "GET", path: "/v1/tokens", handle: g.listTokens, role: RoleAdmin, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/tokens", handle: g.listTokens, role: RoleAdmin, leader: true, limit: v1.ReadTimeout,
 			doc: operation{
 				id: "listTokens", tag: tagUsers, summary: "List the tokens, without their secrets",
 				answers: []answer{{status: 200, means: "the tokens by id", body: v1.TokenList{}}}}},
-		{method: "POST", path: "/v1/tokens", handle: g.createToken, role: RoleAdmin, leader: true, limit: WriteTimeout,
+		{method: "POST", path: "/v1/tokens", handle: g.createToken, role: RoleAdmin, leader: true, limit: v1.WriteTimeout,
 			doc: operation{
 				id: "createToken", tag: tagUsers, summary: "Make a token of a secret that the caller has chosen: tmt_ and 32 " +
 					"random bytes in base64url",
@@ -46,7 +47,8 @@ func (g users) userRoutes() []route {
 				codes: []errcode.Code{errcode.UnknownUser, errcode.TokenExists,
 					errcode.UnknownToken,
 					errcode.LimitExceeded}}},
-		{method: "DELETE", path: "/v1/tokens/{id}", handle: g.removeToken, role: RoleAdmin, leader: true, limit: WriteTimeout,
+		{method: "DELETE", path: "/v1/tokens/{id}", handle: g.removeToken, role: RoleAdmin, leader: true,
+			limit: v1.WriteTimeout,
 			doc: operation{
 				id: "revokeToken", tag: tagUsers, summary: "Revoke a token", headers: []string{HeaderKey},
 				answers: []answer{{status: 204, means: "revoked"}},

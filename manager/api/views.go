@@ -33,19 +33,19 @@ func (g views) viewRoutes() []route {
 	limit := func(means string) param { return param{name: "limit", number: true, means: means} }
 	after := param{name: "after", means: "next of the page before"}
 	return []route{
-		{method: "GET", path: "/v1/topology", handle: g.topology, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/topology", handle: g.topology, role: RoleRead, leader: true, limit: v1.ReadTimeout,
 			doc: operation{
 				id: "listTopology", tag: tagReads, summary: "Where each index lives",
 				params: []param{{name: "bucket", means: "only its indexes"}, consistency,
 					limit("indexes of a page, 1 to 5000; 1000 without it"), after},
 				answers: []answer{{status: 200, means: "the topology, by index id", body: v1.TopologyList{},
 					headers: readHeaders()}}}},
-		{method: "GET", path: "/v1/rollbacks", handle: g.rollbacks, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/rollbacks", handle: g.rollbacks, role: RoleRead, leader: true, limit: v1.ReadTimeout,
 			doc: operation{
 				id: "listRollbacks", tag: tagReads, summary: "Rollbacks that are under way or needed", params: []param{consistency},
 				answers: []answer{{status: 200, means: "the rollbacks, by bucket", body: v1.RollbackList{},
 					headers: readHeaders()}}}},
-		{method: "GET", path: "/v1/streams", handle: g.streams, role: RoleRead, leader: true, limit: ReadTimeout,
+		{method: "GET", path: "/v1/streams", handle: g.streams, role: RoleRead, leader: true, limit: v1.ReadTimeout,
 			doc: operation{
 				id: "listStreams", tag: tagReads, summary: "The vbucket ledger: who streams which vbucket, and what waits",
 				params: []param{{name: "bucket", means: "only this one"}, consistency,
@@ -53,18 +53,18 @@ func (g views) viewRoutes() []route {
 				answers: []answer{{status: 200, means: "the streams, by bucket and vbucket", body: v1.StreamList{},
 					headers: readHeaders()}}}},
 		{method: "GET", path: "/v1/buckets/{bucket}/timestamps", handle: g.timestamps, role: RoleRead, leader: true,
-			limit: ReadTimeout, doc: operation{
+			limit: v1.ReadTimeout, doc: operation{
 				id: "getTimestamps", tag: tagReads, summary: "A bucket's timestamps, and what holds the stability timestamp back",
 				params:  []param{consistency, limit("vbuckets of a page, 1 to 4096; 128 without it"), after},
 				answers: []answer{{status: 200, means: "the timestamps", body: v1.Timestamps{}, headers: readHeaders()}},
 				codes:   []errcode.Code{errcode.UnknownBucket}}},
 		{method: "GET", path: "/v1/buckets/{bucket}/settings", handle: g.bucketSettings, role: RoleRead, leader: true,
-			limit: ReadTimeout, doc: operation{
+			limit: v1.ReadTimeout, doc: operation{
 				id: "getBucketSettings", tag: tagReads, summary: "What is set of a bucket, and what is in force",
 				answers: []answer{{status: 200, means: "the settings", body: v1.BucketSettingsReply{}, headers: readHeaders()}},
 				codes:   []errcode.Code{errcode.UnknownBucket}}},
 		{method: "PUT", path: "/v1/buckets/{bucket}/settings", handle: g.setBucketSettings, role: RoleAdmin, leader: true,
-			limit: WriteTimeout, doc: operation{
+			limit: v1.WriteTimeout, doc: operation{
 				id: "setBucketSettings", tag: tagCluster, summary: "Replace what is set of a bucket; it is in force at once",
 				headers: []string{HeaderKey}, body: v1.BucketSettings{},
 				answers: []answer{{status: 200, means: "the settings from now on", body: v1.BucketSettingsReply{}}},

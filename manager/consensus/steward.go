@@ -369,7 +369,7 @@ const (
 // count that answer.
 func (s *Steward) storing(ctx context.Context) ([]Sighting, error) {
 	written := uint64(0)
-	if s.node.raft.Barrier(storePatience).Error() == nil {
+	if s.node.Barrier() == nil {
 		written = s.node.raft.CommitIndex()
 	}
 	for end := time.Now().Add(storePatience); ; {

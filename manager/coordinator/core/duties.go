@@ -56,11 +56,14 @@ func (l *lives) stepIndexes() {
 		b.nearly = false
 	}
 	var ready []readied
-	moves := l.moves()
+	var moves map[index.CopyID]bool
 	for _, id := range l.unsettled {
 		x := l.now.state.Index(id)
 		if x == nil || l.isFlying(indexKey(id)) {
 			continue
+		}
+		if s := x.Definition.State; moves == nil && (s == index.Pending || s == index.Backfill) {
+			moves = l.moves() // once, and only for those that ask for hosts
 		}
 		f := l.facts(x, moves)
 		s := lifecycle.Next(&f)
