@@ -71,12 +71,13 @@ type RebalanceJob struct {
 	Sends    uint8 `json:"sends"`
 	Receives uint8 `json:"receives"`
 	// Steps, Done, GivenUp, Bytes and DoneBytes count; they are kept when the steps themselves are forgotten.
-	Steps       uint32 `json:"steps"`
-	Done        uint32 `json:"done"`
-	GivenUp     uint32 `json:"given_up"`
-	Bytes       uint64 `json:"bytes"`
-	DoneBytes   uint64 `json:"done_bytes"`
-	Reason      string `json:"reason,omitempty"` // why steps were given up: that of the first one
+	Steps     uint32 `json:"steps"`
+	Done      uint32 `json:"done"`
+	GivenUp   uint32 `json:"given_up"`
+	Bytes     uint64 `json:"bytes"`
+	DoneBytes uint64 `json:"done_bytes"`
+	// Reason is why steps were given up: that of the first one, or why all of it was cancelled.
+	Reason      string `json:"reason,omitempty"`
 	ModifiedCAS uint64 `json:"modified_cas"`
 }
 
@@ -612,7 +613,7 @@ func (c *CancelRebalance) apply(t *tx) *Rejection {
 		t.restRepairs()
 	}
 	next, reason := *r, cutReason(cmp.Or(c.Reason, Cancelled))
-	next.Phase, next.Reason = RebalanceCancelling, cmp.Or(next.Reason, reason)
+	next.Phase, next.Reason = RebalanceCancelling, cutReason(cmp.Or(c.Reason, next.Reason, Cancelled))
 	for _, y := range slices.Collect(t.s.RebalanceSteps()) {
 		if y.State == partition.RebalanceStart {
 			gone := *y

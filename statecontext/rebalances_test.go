@@ -135,6 +135,29 @@ func TestRebalanceIsCancelled(t *testing.T) {
 	}
 }
 
+// A rebalance of which a step was given up before it was cancelled for something else says what that was.
+func TestACancelledRebalanceSaysWhy(t *testing.T) {
+	for reason, want := range map[string]string{"others come first": "others come first", "": "its node is away"} {
+		n := cluster(t)
+		a, b := n.must(create("a", 0, 0)).Index, n.must(create("b", 0, 0)).Index
+		n.ready(a)
+		n.ready(b)
+		to := n.third()
+		var steps []partition.Rebalance
+		for _, id := range []index.ID{a, b} {
+			steps = append(steps, partition.Rebalance{Index: id, Old: n.state.Topology(id).Copies[0].ID,
+				Dst: partition.Shard{Node: to}})
+		}
+		r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: steps}).Number
+		n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalanceGivenUp,
+			Reason: "its node is away"})
+		n.must(&CancelRebalance{ID: r, Reason: reason})
+		if got := n.state.Rebalance(r).Reason; got != want {
+			t.Errorf("cancelled as %q: %q, want %q", reason, got, want)
+		}
+	}
+}
+
 // Copies that are lost while others are made anew are more steps of the repair that is running: what it waits for holds
 // nothing else up. None of them takes what a step has taken that is not over.
 func TestRepairTakesMore(t *testing.T) {

@@ -71,7 +71,7 @@ func (l *moves) step() {
 		Patience: l.settings.BuildPatience.Milliseconds(), AtOnce: stepsAtOnce}
 	cancelled := ""
 	if r.Phase == statecontext.RebalanceCancelling {
-		cancelled = r.Reason
+		cancelled = statecontext.Cancelled
 	}
 	for _, t := range rebalance.Advance(l.now.state.RebalanceSteps(), l.see, l.seeNode, bounds, cancelled) {
 		l.propose(fmt.Sprintf("rebalance/%d", t.Step), &statecontext.StepRebalance{ID: r.ID, Step: t.Step, From: t.From,
