@@ -76,7 +76,7 @@ type RebalanceJob struct {
 	GivenUp   uint32 `json:"given_up"`
 	Bytes     uint64 `json:"bytes"`
 	DoneBytes uint64 `json:"done_bytes"`
-	// Reason is why steps were given up: that of the first one, or why all of it was cancelled.
+	// why steps were given up: that of the first one, or why all of it was cancelled
 	Reason      string `json:"reason,omitempty"`
 	ModifiedCAS uint64 `json:"modified_cas"`
 }
