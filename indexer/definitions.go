@@ -11,7 +11,6 @@ import (
 	"tidemark/indexer/copies"
 	"tidemark/indexer/core"
 	"tidemark/indexer/health"
-	"tidemark/indexer/jsonfile"
 	"tidemark/indexer/storage"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
@@ -35,24 +34,27 @@ func (x *Indexer) nodeOf(d *wire.Definitions) (index.NodeID, bool) {
 // resume takes over the definitions of the last run, so that what is here is served before a leader has spoken. It
 // neither makes nor drops a copy: what is stored may be newer. After a leader has spoken it does nothing.
 func (x *Indexer) resume() error {
-	var d wire.Definitions
-	err := jsonfile.Read(x.cfg.Dir, definitionsFile, &d)
+	x.applying.Lock()
+	defer x.applying.Unlock()
+	d, cut, err := x.kept.load()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	x.applying.Lock()
-	defer x.applying.Unlock()
-	node, ok := x.nodeOf(&d)
+	if cut {
+		x.log.Warn("the newest change of definitions was not stored to its end: what it changed is as before, until the "+
+			"leader has spoken", "file", definitionsFile, "revision", d.Revision)
+	}
+	node, ok := x.nodeOf(d)
 	if !ok || x.present().Revision > 0 {
 		return nil
 	}
-	if err := x.syncBuckets(&d); err != nil {
+	if err := x.syncBuckets(d); err != nil {
 		return err
 	}
-	want := core.Placed(&d, node)
+	want := core.Placed(d, node)
 	for _, s := range x.store.Slices() {
 		m := s.Meta()
 		w, ok := want[m.Copy]
@@ -63,7 +65,7 @@ func (x *Indexer) resume() error {
 			return fmt.Errorf("copy %s: %w", m.Copy, err)
 		}
 	}
-	x.catalog.Resume(&d)
+	x.catalog.Resume(d)
 	return nil
 }
 
@@ -74,6 +76,12 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	if err := x.admit(d.Fence); err != nil {
 		return nil, err
 	}
+	return x.obey(ctx, d, nil)
+}
+
+// obey takes a list over; c, unless nil, is what it was told by.
+func (x *Indexer) obey(ctx context.Context, d *wire.Definitions, c *wire.DefinitionsChange) (*wire.DefinitionsReply,
+	error) {
 	x.applying.Lock()
 	defer x.applying.Unlock()
 	judged, have := x.catalog.Judge(d)
@@ -90,6 +98,7 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	core.Sort(d)
 	// Where nothing is new nothing is written: a stored revision counts for nothing at the next start.
 	if x.catalog.NothingNew(d) {
+		x.kept.same(d)
 		return &wire.DefinitionsReply{Revision: d.Revision}, nil
 	}
 	if err := x.syncBuckets(d); err != nil {
@@ -100,7 +109,7 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 		return nil, err
 	}
 	x.catalog.Expect(d, want, x.has)
-	err := x.arrange(ctx, d, want, named)
+	err := x.arrange(ctx, d, c, want, named)
 	if x.health.Set(copiesSource, "") {
 		wake(x.report)
 	}
@@ -114,12 +123,13 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 }
 
 // arrange makes the copies that are missing, stores the list, and drops copies.
-func (x *Indexer) arrange(ctx context.Context, d *wire.Definitions, want, named map[index.CopyID]core.Wanted) error {
+func (x *Indexer) arrange(ctx context.Context, d *wire.Definitions, c *wire.DefinitionsChange,
+	want, named map[index.CopyID]core.Wanted) error {
 	if err := x.ensureCopies(ctx, want); err != nil {
 		return err
 	}
 	_, span := rpc.StartSpan(ctx, "store definitions")
-	err := x.watched("storing definitions", func() error { return jsonfile.Write(x.cfg.Dir, definitionsFile, d) })
+	err := x.watched("storing definitions", func() error { return x.kept.store(d, c) })
 	rpc.EndSpan(ctx, span, err)
 	if err != nil {
 		return rpc.Refuse(errcode.Unavailable, "storing definitions: %v", err)
@@ -167,7 +177,7 @@ func (x *Indexer) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.
 	if err != nil {
 		return &wire.DefinitionsReply{Revision: base.Revision, Missing: true}, nil //nolint:nilerr // the answer says it
 	}
-	return x.definitions(ctx, d)
+	return x.obey(ctx, d, c)
 }
 
 // syncBuckets makes the loops of the buckets in the list run, and ends the others. A bucket stays for as long as the

@@ -14,7 +14,7 @@ import (
 
 const (
 	identityFile    = "identity.json"
-	definitionsFile = "definitions.json"
+	definitionsFile = "definitions.log"
 )
 
 // identityState is who the indexer is, for ever, and whom it obeys. It lies in the data folder.

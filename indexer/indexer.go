@@ -249,6 +249,7 @@ type Indexer struct {
 	nearQuota  atomic.Bool // the memory quota is nearly used up
 
 	applying sync.Mutex // one list of definitions at a time
+	kept     *keptList
 	spawn    func(func(context.Context) error)
 	buckets  buckets
 	orphans  orphans
@@ -299,6 +300,7 @@ func Open(cfg Config) (*Indexer, error) {
 	x := &Indexer{
 		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, began: time.Now(),
 		buckets: buckets{named: map[string]*copies.Bucket{}},
+		kept:    newKeptList(cfg.Dir),
 		orphans: orphans{grace: cfg.OrphanGrace, log: cfg.Logger, now: time.Now, all: map[index.CopyID]*orphan{}},
 		report:  make(chan struct{}, 1), metrics: newMetrics(),
 		snapshots: snapshots.New(cfg.KeepSnapshots, cfg.Logger, time.Now),

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/hashicorp/go-hclog"
-
 	"tidemark/index"
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
@@ -73,7 +71,7 @@ func BenchmarkBucket(b *testing.B) {
 func benchBucket(b *testing.B) *Bucket {
 	b.Helper()
 	k := testBucketLoop(b)
-	k.node.Marks = &Marks{dir: b.TempDir(), log: hclog.NewNullLogger()}
+	k.node.Marks = noMarks(b)
 	st, err := storage.Open(storage.Options{Dir: b.TempDir()})
 	if err != nil {
 		b.Fatal(err)

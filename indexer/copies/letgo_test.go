@@ -145,7 +145,7 @@ func TestACopyThatIsAway(t *testing.T) {
 		return yes
 	}
 	may := func(*core.Bucket) error { return nil }
-	w.k.node.Marks = &Marks{dir: t.TempDir()}
+	w.k.node.Marks = noMarks(t)
 	s, no := w.k.slices[1], errors.New("no")
 	if err := w.k.TakeAway(t.Context(), s, func(*core.Bucket) error { return no }); !errors.Is(err, no) || !here(1) {
 		t.Errorf("taken away against a no: %v", err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -34,22 +33,14 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }
 
-func TestMarks(t *testing.T) {
-	dir := t.TempDir()
-	m, err := LoadMarks(dir, hclog.NewNullLogger())
+// noMarks are those of an empty folder.
+func noMarks(t testing.TB) *Marks {
+	t.Helper()
+	m, err := LoadMarks(t.TempDir(), hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, id := range []index.CopyID{5, 2, 5, 9} {
-		if err := m.Set(id); err != nil {
-			t.Fatal(err)
-		}
-	}
-	m.Clear(2)
-	m.Clear(3)
-	if m, err = LoadMarks(dir, hclog.NewNullLogger()); err != nil || !slices.Equal(m.copies, []index.CopyID{5, 9}) {
-		t.Errorf("after a restart: %v, %v", m.copies, err)
-	}
+	return m
 }
 
 // testNode is one that nobody is told of.
@@ -125,7 +116,7 @@ func TestRestore(t *testing.T) {
 func TestLargeBatch(t *testing.T) {
 	k := testBucketLoop(t)
 	k.node.Piece = 1 << 20
-	k.node.Marks = &Marks{dir: t.TempDir(), log: hclog.NewNullLogger()}
+	k.node.Marks = noMarks(t)
 	_, s := storagetest.Open(t)
 	var a packed.Arena
 	b, err := ingest.New(ingest.Options{VBuckets: 2, Pack: a.Pack})
