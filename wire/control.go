@@ -77,7 +77,7 @@ type Definitions struct {
 	Buckets    []Bucket             `json:"buckets"`
 	Indexes    []index.Definition   `json:"indexes"`    // every state but gone, ascending by id
 	Topologies []partition.Topology `json:"topologies"` // of those indexes, ascending by index
-	Indexers   []Endpoint           `json:"indexers"`
+	Indexers   []Endpoint           `json:"indexers"`   // ascending by node
 	Projectors []ProjectorEndpoint  `json:"projectors"`
 	Managers   []ManagerEndpoint    `json:"managers"`
 }

@@ -3,6 +3,7 @@ package wire
 import (
 	"cmp"
 	"slices"
+	"sort"
 
 	"tidemark/index"
 	"tidemark/partition"
@@ -55,25 +56,27 @@ func (c *DefinitionsChange) Apply(base *Definitions) (*Definitions, error) {
 	return &d, nil
 }
 
-// merge gives was without what is gone, with what is new or changed, ascending by key.
+// merge gives was without what is gone, with what is new or changed. Both are ascending by key, and so is what it
+// gives.
 func merge[T any, K cmp.Ordered](was, changed []T, gone []K, key func(*T) K) []T {
 	if len(changed) == 0 && len(gone) == 0 {
 		return was
 	}
-	left := make(map[K]bool, len(changed)+len(gone))
+	touched := append(make([]K, 0, len(changed)+len(gone)), gone...)
 	for i := range changed {
-		left[key(&changed[i])] = true
+		touched = append(touched, key(&changed[i]))
 	}
-	for _, k := range gone {
-		left[k] = true
-	}
+	slices.Sort(touched)
 	all := make([]T, 0, len(was)+len(changed))
-	for i := range was {
-		if !left[key(&was[i])] {
-			all = append(all, was[i])
+	for _, k := range touched {
+		at := sort.Search(len(was), func(i int) bool { return key(&was[i]) >= k })
+		all = append(all, was[:at]...)
+		if was = was[at:]; len(was) > 0 && key(&was[0]) == k {
+			was = was[1:]
+		}
+		if len(changed) > 0 && key(&changed[0]) == k {
+			all, changed = append(all, changed[0]), changed[1:]
 		}
 	}
-	all = append(all, changed...)
-	slices.SortFunc(all, func(a, b T) int { return cmp.Compare(key(&a), key(&b)) })
-	return all
+	return append(all, was...)
 }

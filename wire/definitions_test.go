@@ -4,6 +4,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strconv"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -92,4 +93,25 @@ func TestDefinitionsChangeGivesTheList(t *testing.T) {
 			t.Fatal("the base was changed")
 		}
 	})
+}
+
+// BenchmarkDefinitionsChange is what one index more costs who works from a list.
+func BenchmarkDefinitionsChange(b *testing.B) {
+	for _, n := range []int{1, 1000, 16384} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			d := &Definitions{Revision: 1}
+			for i := range n {
+				d.Indexes = append(d.Indexes, index.Definition{ID: index.ID(i)})
+				d.Topologies = append(d.Topologies, partition.Topology{Index: index.ID(i)})
+			}
+			c := &DefinitionsChange{Base: 1, Revision: 2, Indexes: []index.Definition{{ID: index.ID(n)}},
+				Topologies: []partition.Topology{{Index: index.ID(n)}}}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := c.Apply(d); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }

@@ -130,7 +130,8 @@ func TestLogSpoilt(t *testing.T) {
 			t.Errorf("%d bytes: %v, cut %v", n, all, cut)
 		}
 		if zeros := make([]byte, 100); n >= line { // a file may have grown before its bytes were written
-			if all, cut, err := try("zeros", append(slices.Clone(good[:n]), zeros...)); err != nil || !cut || len(all) != n/line {
+			all, cut, err := try("zeros", append(slices.Clone(good[:n]), zeros...))
+			if err != nil || !cut || len(all) != n/line {
 				t.Errorf("%d bytes and zeros: %v, cut %v, %v", n, all, cut, err)
 			}
 		}
