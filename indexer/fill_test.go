@@ -585,7 +585,7 @@ func TestFillOfACopyThatLacksSomething(t *testing.T) {
 			}
 			m := s.Meta()
 			e, err := p.a.x.fills.Sender().Open(t.Context(), &transfer.Want{Index: m.Index, CreatedMS: m.CreatedMS,
-				Slice: m.Slice, BucketUUID: m.BucketUUID, Generation: k.Generation(), RollbackID: k.Rollback()})
+				Slice: m.Slice, BucketUUID: m.BucketUUID, Generation: k.Generation(), RollbackID: k.Rollback()}, func() {})
 			if (err == nil) != lacks.sent {
 				t.Fatalf("%v", err)
 			}

@@ -579,7 +579,7 @@ func (f *Filler) inRollback(bucket string) bool {
 }
 
 // export makes what another indexer wants of a copy here that was exact once, and lacks little now.
-func (f *Filler) export(ctx context.Context, w *transfer.Want) (transfer.Export, error) {
+func (f *Filler) export(ctx context.Context, w *transfer.Want, step func()) (transfer.Export, error) {
 	if f.Rate == 0 {
 		return nil, rpc.Refuse(errcode.NotFound, "this indexer sends no files: it was started with --transfer-rate 0")
 	}
@@ -590,7 +590,7 @@ func (f *Filler) export(ctx context.Context, w *transfer.Want) (transfer.Export,
 			continue
 		}
 		if k := f.Bucket(m.Bucket); k != nil {
-			return f.exportFrom(ctx, k, s, w)
+			return f.exportFrom(ctx, k, s, w, step)
 		}
 	}
 	return nil, rpc.Refuse(errcode.NotFound, "no copy of slice %d of index %s is here", w.Slice, w.Index)
@@ -625,8 +625,8 @@ func (c *sendable) refusal(s *storage.Slice, w *transfer.Want) error {
 }
 
 // exportFrom makes what is wanted of one copy.
-func (f *Filler) exportFrom(ctx context.Context, k *copies.Bucket, s *storage.Slice,
-	w *transfer.Want) (transfer.Export, error) {
+func (f *Filler) exportFrom(ctx context.Context, k *copies.Bucket, s *storage.Slice, w *transfer.Want,
+	step func()) (transfer.Export, error) {
 	m := s.Meta()
 	at, err := k.Standing(ctx, s)
 	if err != nil {
@@ -637,7 +637,7 @@ func (f *Filler) exportFrom(ctx context.Context, k *copies.Bucket, s *storage.Sl
 	if err := c.refusal(s, w); err != nil {
 		return nil, err
 	}
-	e, err := f.exportOf(ctx, s, &c.about)
+	e, err := f.exportOf(ctx, s, &c.about, step)
 	if err != nil {
 		return nil, err
 	}
@@ -656,9 +656,9 @@ func errWrongRows(m storage.Meta) error {
 	return rpc.Refuse(errcode.Unavailable, "copy %s of index %s is taking vbuckets anew here now", m.Copy, m.Index)
 }
 
-func (f *Filler) exportOf(ctx context.Context, s *storage.Slice, said *about) (transfer.Export, error) {
+func (f *Filler) exportOf(ctx context.Context, s *storage.Slice, said *about, step func()) (transfer.Export, error) {
 	said.Tombstones = f.Marks.Has(said.Meta.Copy)
-	e, err := s.Export(ctx)
+	e, err := s.Export(ctx, step)
 	if err != nil {
 		return nil, err
 	}

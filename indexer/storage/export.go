@@ -40,17 +40,19 @@ type Export struct {
 }
 
 // Export makes one of the copy as it is now: everything is written, the files are linked. It waits and fails as
-// Checkpoint does.
-func (s *Slice) Export(ctx context.Context) (*Export, error) {
+// Checkpoint does. It calls step whenever it has done something.
+func (s *Slice) Export(ctx context.Context, step func()) (*Export, error) {
 	if err := s.Persist(ctx); err != nil { // most of the work, beside the writer
 		return nil, err
 	}
+	step()
 	e := &Export{store: s.store, fs: s.store.fs, open: map[string]vfs.File{}}
 	e.dir = s.store.fs.PathJoin(s.store.opts.Dir, "out-"+s.meta.Copy.String()+"-"+
 		strconv.FormatUint(s.store.exports.Add(1), 10)+tmpSuffix)
 	err := s.export(ctx, e)
 	if err == nil {
-		e.Files, err = filesOf(ctx, e.fs, e.dir)
+		step()
+		e.Files, err = filesOf(ctx, e.fs, e.dir, step)
 	}
 	if err != nil {
 		return nil, errors.Join(classify(s.meta.Copy, e.dir, err), e.Close())
@@ -80,7 +82,7 @@ func (s *Slice) export(ctx context.Context, e *Export) error {
 }
 
 // filesOf lists the files of a folder, the small ones first: what cannot be used is seen early.
-func filesOf(ctx context.Context, fs vfs.FS, dir string) (all []File, err error) {
+func filesOf(ctx context.Context, fs vfs.FS, dir string, step func()) (all []File, err error) {
 	names, err := fs.List(dir)
 	if err != nil {
 		return nil, err
@@ -93,6 +95,7 @@ func filesOf(ctx context.Context, fs vfs.FS, dir string) (all []File, err error)
 		if f.Size, f.Sum, err = sumOf(ctx, fs, fs.PathJoin(dir, name)); err != nil {
 			return nil, err
 		}
+		step()
 		all = append(all, f)
 	}
 	slices.SortFunc(all, func(a, b File) int { return cmp.Or(cmp.Compare(a.Size, b.Size), cmp.Compare(a.Name, b.Name)) })

@@ -27,7 +27,7 @@ func exported(t *testing.T, store *Store) (*Slice, *Export, *model) {
 			must(t, s.Persist(t.Context())) // more than one table
 		}
 	}
-	e, err := s.Export(t.Context())
+	e, err := s.Export(t.Context(), func() {})
 	must(t, err)
 	for n := uint64(13); n <= 20; n++ {
 		must(t, s.Flush(t.Context(), historyBatch(n)))
@@ -124,7 +124,7 @@ func TestExportStands(t *testing.T) {
 		at.Set(vb, timestamp.Position{VBUUID: 5, Seqno: 900_000})
 	}
 	must(t, s.Flush(t.Context(), Batch{Common: c, Timestamp: at}))
-	e, err := s.Export(t.Context())
+	e, err := s.Export(t.Context(), func() {})
 	must(t, err)
 	target, err := store.Create(testMeta(2))
 	must(t, err)
@@ -201,7 +201,7 @@ func TestExportFlipped(t *testing.T) {
 	s, err := from.Create(testMeta(1))
 	must(t, err)
 	must(t, s.Flush(t.Context(), historyBatch(3)))
-	e, err := s.Export(t.Context())
+	e, err := s.Export(t.Context(), func() {})
 	must(t, err)
 	store := openTest(t, t.TempDir())
 	target, err := store.Create(testMeta(9))

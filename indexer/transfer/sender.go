@@ -28,8 +28,9 @@ type Export interface {
 
 // Sender answers receivers. Fields are set before it is used.
 type Sender struct {
-	// Open makes an export of a copy that fits; an error is told to who asked.
-	Open func(ctx context.Context, w *Want) (Export, error)
+	// Open makes an export of a copy that fits, however long that takes, and says each step that it has done; an error is
+	// told to who asked.
+	Open func(ctx context.Context, w *Want, step func()) (Export, error)
 	// Spawn runs what may take long beside everything else, for as long as Run runs.
 	Spawn func(f func(ctx context.Context) error)
 	// Pace waits until so many bytes more may be sent.
@@ -63,9 +64,11 @@ type sending struct {
 	begun bool   // something was read
 	asked time.Time
 	users int // who reads it, and who makes it
+	// of who makes it, until it is made
+	giveUp context.CancelCauseFunc
 }
 
-// Run lets exports go that nobody reads, and the last one when ctx ends.
+// Run lets exports go that nobody asks for or reads, and the last one when ctx ends.
 func (s *Sender) Run(ctx context.Context) error {
 	tick := time.NewTicker(idleAfter / 8)
 	defer tick.Stop()
@@ -76,6 +79,7 @@ func (s *Sender) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			s.end(s.idle)
+			s.abandon()
 		}
 	}
 }
@@ -103,6 +107,17 @@ func (s *Sender) end(which func(*sending) bool) {
 	s.mu.Unlock()
 	if c != nil {
 		s.close(c)
+	}
+}
+
+var errAbandoned = errors.New("nobody has asked for the export while it was being made")
+
+// abandon gives up making an export that nobody asks for. Who waits for it asks every few seconds.
+func (s *Sender) abandon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.cur; c != nil && c.giveUp != nil && s.Now().Sub(c.asked) > idleAfter {
+		c.giveUp(errAbandoned)
 	}
 }
 
@@ -204,6 +219,7 @@ func (s *Sender) enter(q *Question) (c, old *sending) {
 	switch {
 	case old == nil:
 	case old.receiver == q.Receiver && old.want == *q.Want && !old.taken:
+		old.asked = s.Now()
 		return old, nil
 	case old.err == nil && !(old.receiver == q.Receiver && old.taken && old.users == 0) && !s.forsaken(old):
 		return nil, nil
@@ -219,11 +235,16 @@ func (s *Sender) enter(q *Question) (c, old *sending) {
 
 // make makes an export; that it cannot be made is told to who asks next.
 func (s *Sender) make(ctx context.Context, c *sending) {
-	ctx, cancel := context.WithTimeoutCause(ctx, makePatience,
-		rpc.Refuse(errcode.Timeout, "the export could not be made within %s", makePatience))
-	defer cancel()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	s.mu.Lock()
+	c.giveUp = giveUp
+	s.mu.Unlock()
 	defer close(c.made)
-	e, err := s.Open(ctx, &c.want)
+	e, err := s.Open(ctx, &c.want, func() { s.moved.Add(1) })
+	if err != nil && errors.Is(context.Cause(ctx), errAbandoned) {
+		err = rpc.Refuse(errcode.Unavailable, "%v", errAbandoned) // it is made anew when he asks again
+	}
 	var body []byte
 	if err == nil {
 		body, err = cbor.Marshal(&Offer{ID: c.id, Files: e.Files(), About: e.About()})
@@ -241,7 +262,7 @@ func (s *Sender) make(ctx context.Context, c *sending) {
 		err = errors.Join(err, e.Close())
 	}
 	s.mu.Lock()
-	c.offer, c.err = body, err
+	c.offer, c.err, c.giveUp = body, err, nil
 	s.mu.Unlock()
 	s.used(c)
 }

@@ -4,7 +4,7 @@
 // It promises: a chunk arrives as it was sent or not at all; one that is lost is asked for again where the files that
 // are here end; each question has a deadline, so that a peer which hangs is given up, and none waits for an export that
 // takes long to be made; an indexer sends one export at a time, to the one who asked for it and nobody else, at no more
-// than so many bytes a second; an export that nobody reads any more is let go. It never looks into the files, and does
+// than so many bytes a second; an export that nobody asks for or reads any more is let go. It never looks into the files, and does
 // not decide what becomes of them.
 package transfer
 
@@ -29,14 +29,14 @@ const (
 	ChunkBytes = 1 << 20
 	// MinRate is the fewest bytes a second that an indexer sends: a chunk takes a second.
 	MinRate = ChunkBytes
-	// idleAfter is how long an export is kept that nobody reads, longer than a receiver tries for one chunk.
+	// idleAfter is how long an export is kept that nobody reads, longer than a receiver tries for one chunk; and how long
+	// one goes on being made that nobody asks for.
 	idleAfter = 2 * time.Minute
 	// unreadAfter is how long one is kept from others of which nothing was read yet: longer than a receiver lets other
 	// copies go first. Who wanted it may have let the copy go, or have been killed, and says nothing then.
 	unreadAfter = 20 * time.Second
-	// makePatience is how long an export may take to be made: what is in memory is written before.
-	makePatience = 2 * time.Minute
-	// offerPatience is how long who asks is kept waiting meanwhile. Then he asks again, when others had their turn.
+	// offerPatience is how long who asks is kept waiting while an export is being made, for as long as it takes: what is
+	// in memory is written before. Then he asks again, when others had their turn.
 	offerPatience = 2 * time.Second
 	// maxOffer bounds what an offer takes.
 	maxOffer = 64 << 20
@@ -48,8 +48,8 @@ var ErrBusy = errors.New("it sends no such copy now")
 // Busy is an ErrBusy that says what the indexer is at.
 type Busy struct {
 	Why string
-	// Moved is how many bytes the indexer has sent to anybody, and exports it has made, since its process began: it moves
-	// while that grows.
+	// Moved is how many bytes the indexer has sent to anybody, and steps it has done to make exports, since its process
+	// began: it moves while that grows.
 	Moved uint64
 }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
@@ -94,7 +95,7 @@ func newLink(t *testing.T) *link {
 	l.s = &Sender{Now: func() time.Time { return l.now }, Log: hclog.NewNullLogger(),
 		Spawn: func(f func(context.Context) error) { made.Go(func() { _ = f(t.Context()) }) },
 		Pace:  func(context.Context, int) error { return nil },
-		Open: func(_ context.Context, w *Want) (Export, error) {
+		Open: func(_ context.Context, w *Want, _ func()) (Export, error) {
 			if w.Index == 404 {
 				return nil, rpc.Refuse(errcode.NotFound, "no such copy")
 			}
@@ -404,13 +405,85 @@ func TestGotEnds(t *testing.T) {
 	}
 }
 
+// TestMadeForLong: an export is made for as long as it takes where its receiver comes again, who sees it move; of one
+// that does not come again it is given up, and made anew should he come after all.
+func TestMadeForLong(t *testing.T) {
+	for name, c := range map[string]struct {
+		away time.Duration // of the receiver, once
+		made int           // how often it is begun to be made
+	}{
+		"its receiver comes again":        {made: 1},
+		"away for a while":                {away: idleAfter - time.Minute, made: 1},
+		"away for longer than it is made": {away: 2 * idleAfter, made: 2},
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { madeForLong(t, c.away, c.made) }) })
+	}
+}
+
+func madeForLong(t *testing.T, away time.Duration, made int) {
+	const steps = 40 // a minute each
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	opened := 0
+	s := &Sender{Now: time.Now, Log: hclog.NewNullLogger(),
+		Spawn: func(f func(context.Context) error) { running.Go(func() { _ = f(ctx) }) },
+		Open: func(ctx context.Context, _ *Want, step func()) (Export, error) {
+			opened++
+			for range steps {
+				select {
+				case <-time.After(time.Minute):
+					step()
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}
+			return newFolder(), nil
+		}}
+	running.Go(func() { _ = s.Run(ctx) })
+	r := Receiver{Name: "r", Got: got, Begin: func(*Offer) (Sink, error) { return nil, errors.New("offered") },
+		Peer: func(ctx context.Context, q *Question) (io.ReadCloser, error) {
+			q.Format = Format
+			b, err := s.answer(ctx, q)
+			if err != nil {
+				return nil, err
+			}
+			frame(b)
+			return io.NopCloser(bytes.NewReader(b)), nil
+		}}
+	last, moved := uint64(0), time.Now()
+	for n := 0; ; n++ {
+		_, _, err := r.Receive(ctx, &Want{})
+		if !errors.Is(err, ErrBusy) {
+			if err == nil || err.Error() != "offered" {
+				t.Errorf("after %d questions: %v", n, err)
+			}
+			break
+		}
+		if busy := (*Busy)(nil); errors.As(err, &busy) && busy.Moved != last {
+			last, moved = busy.Moved, time.Now()
+		}
+		if still := time.Since(moved); still > 5*time.Minute {
+			t.Fatalf("nothing was seen to move for %v", still)
+		}
+		if n == 5 {
+			time.Sleep(away)
+		}
+		time.Sleep(8 * time.Second)
+	}
+	if opened != made {
+		t.Errorf("it was begun to be made %d times, want %d", opened, made)
+	}
+}
+
 // TestMadeSlowly: who asks for an export that takes long to be made is told to come again, and gets it then; meanwhile
 // nobody else gets one, be it the same receiver for another copy. An export that could not be made is told of once.
 func TestMadeSlowly(t *testing.T) {
 	l := newLink(t)
 	l.s.patience = time.Millisecond
 	opened, open := make(chan struct{}, 9), make(chan error)
-	l.s.Open = func(context.Context, *Want) (Export, error) {
+	l.s.Open = func(context.Context, *Want, func()) (Export, error) {
 		opened <- struct{}{}
 		if err := <-open; err != nil {
 			return nil, err
