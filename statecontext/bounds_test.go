@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"tidemark/internal/testing/allocbound"
+	"tidemark/timestamp"
 )
 
 // Counts and lengths of commands, of a snapshot's records and of a backup, with right checksums: memory is taken for
@@ -20,6 +21,10 @@ func TestNoMemoryForClaims(t *testing.T) {
 		}
 		allocbound.Check(t, 0, func(b []byte) { _, _ = Decode(seal(b)) }, data[1:len(data)-4])
 	}
+	allocbound.Check(t, 0, func(b []byte) {
+		d := decoder{b: b}
+		d.vector()
+	}, appendVector(nil, timestamp.New(timestamp.MaxVBuckets)))
 	rr := recordReader{r: newReader(snapshot(t, goldenUsers(t).state)[9:])}
 	rr.sum = newDigest()
 	for {

@@ -42,17 +42,7 @@ func appendBool(dst []byte, b bool) []byte {
 }
 
 // appendVector appends a whole vector, which may have no vbuckets.
-func appendVector(dst []byte, t timestamp.Vector) []byte {
-	dst = appendUint(dst, uint64(t.Len()))
-	if t.Len() == 0 {
-		return dst
-	}
-	whole, err := t.AppendDelta(dst, timestamp.New(t.Len()))
-	if err != nil { // the lengths are equal
-		return dst
-	}
-	return whole
-}
+func appendVector(dst []byte, t timestamp.Vector) []byte { return t.AppendVector(dst) }
 
 // decoder takes fields off a slice and keeps the first error; after one, every field is zero.
 type decoder struct {
@@ -142,11 +132,10 @@ func (d *decoder) fixed(dst []byte) {
 }
 
 func (d *decoder) vector() timestamp.Vector {
-	n := d.max(timestamp.MaxVBuckets, "vbuckets")
-	if d.err != nil || n == 0 {
+	if d.err != nil {
 		return timestamp.Vector{}
 	}
-	t, rest, err := timestamp.ApplyDelta(d.b, timestamp.New(int(n)))
+	t, rest, err := timestamp.DecodeVector(d.b)
 	if err != nil {
 		d.fail("%w", err)
 		return timestamp.Vector{}

@@ -6,13 +6,46 @@ import (
 	"slices"
 )
 
-// Encodings of a vector. Both begin with a format byte.
+// A vector is written whole or as a difference from another one, which begins with a format byte.
 const (
 	formatDelta = 1 // changes against a base, vbuckets ascending
 	maxLog      = 64
 )
 
-// AppendDelta appends the difference of t against base (New(t.Len()) for a full copy): only vbuckets that changed, as
+// AppendVector appends all of t: its length, and the vbuuid and seqno of each vbucket.
+func (t Vector) AppendVector(dst []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(t.Len()))
+	for v, s := range t.Seqnos {
+		dst = binary.AppendUvarint(binary.AppendUvarint(dst, t.VBUUIDs[v]), s)
+	}
+	return dst
+}
+
+// minPosition is the fewest bytes that a vbucket has in a whole vector.
+const minPosition = 2
+
+// DecodeVector reads what AppendVector wrote and gives the bytes that follow. What it allocates is what the bytes can
+// hold. Errors wrap ErrCorrupt.
+func DecodeVector(src []byte) (t Vector, rest []byte, err error) {
+	r := reader{b: src}
+	n := r.uvarint()
+	if !r.ok() || n > MaxVBuckets || n*minPosition > uint64(len(r.b)) {
+		return Vector{}, nil, fmt.Errorf("%w: %d vbuckets in %d bytes, at most %d", ErrCorrupt, n, len(src), MaxVBuckets)
+	}
+	if n == 0 {
+		return Vector{}, r.b, nil
+	}
+	t = New(int(n))
+	for v := range t.Seqnos {
+		t.VBUUIDs[v], t.Seqnos[v] = r.uvarint(), r.uvarint()
+	}
+	if !r.ok() {
+		return Vector{}, nil, fmt.Errorf("%w: truncated", ErrCorrupt)
+	}
+	return t, r.b, nil
+}
+
+// AppendDelta appends the difference of t against base: only vbuckets that changed, as
 // varints; a vbuuid only where it changed, a seqno as a signed difference. Lengths must be equal.
 func (t Vector) AppendDelta(dst []byte, base Vector) ([]byte, error) {
 	if t.Len() != base.Len() {

@@ -2,6 +2,7 @@ package timestamp
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -207,6 +208,38 @@ func BenchmarkVector1024(b *testing.B) {
 			_ = x.Hash()
 		}
 	})
+}
+
+// TestWholeVector: a vector comes back as it was written, with what follows; cut anywhere, or of more vbuckets than
+// there may be, it is refused.
+func TestWholeVector(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 9).Draw(t, "vbuckets")
+		v := Vector{}
+		if n > 0 {
+			v = New(n)
+		}
+		for vb := range n {
+			v.Set(vb, Position{rapid.Uint64().Draw(t, "vbuuid"), rapid.Uint64().Draw(t, "seqno")})
+		}
+		enc := v.AppendVector(nil)
+		got, rest, err := DecodeVector(append(slices.Clone(enc), "rest"...))
+		if err != nil || string(rest) != "rest" || !got.Equal(v) {
+			t.Fatalf("%v, %q, %v", got, rest, err)
+		}
+		for cut := range enc {
+			if got, _, err := DecodeVector(enc[:cut]); !errors.Is(err, ErrCorrupt) {
+				t.Fatalf("%d of %d bytes: %v, %v", cut, len(enc), got, err)
+			}
+		}
+	})
+	v, rest, err := DecodeVector(New(MaxVBuckets).AppendVector(nil))
+	if err != nil || len(rest) > 0 || v.Len() != MaxVBuckets {
+		t.Errorf("the longest: %d vbuckets, %v", v.Len(), err)
+	}
+	if _, _, err := DecodeVector(New(MaxVBuckets + 1).AppendVector(nil)); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("a longer one: %v", err)
+	}
 }
 
 // A failover log that is too long loses its oldest entries when it is written, instead of being something that nobody

@@ -30,7 +30,8 @@ type BucketChange struct {
 	IndexesToo bool       `cbor:"11,keyasint,omitempty" json:"indexes_too,omitempty"`
 	IndexIDs   []index.ID `cbor:"12,keyasint,omitempty" json:"index_ids,omitempty"`
 	// Accepted are the differences of the accepted streams (packAccepted), HW and Backfill those of the vectors
-	// (timestamp.Vector.AppendDelta); nothing where there is no difference.
+	// (timestamp.Vector.AppendDelta; AppendVector where the one before is of another length); nothing where there is no
+	// difference.
 	Accepted []byte `cbor:"13,keyasint,omitempty" json:"accepted,omitempty"`
 	HW       []byte `cbor:"14,keyasint,omitempty" json:"hw,omitempty"`
 	Backfill []byte `cbor:"15,keyasint,omitempty" json:"backfill,omitempty"`
@@ -161,16 +162,15 @@ func (b *BucketReport) numbersDiffer(base *BucketReport) bool {
 		h.QueueLimit != o.QueueLimit
 }
 
-// vectorChange is the difference of two vectors, nothing when there is none. One of another length differs from zero.
+// vectorChange is the difference of two vectors, nothing when there is none. One of another length is told whole.
 func vectorChange(base, now *timestamp.Vector) []byte {
 	if now.Len() == 0 || now.Len() == base.Len() && (&now.Seqnos[0] == &base.Seqnos[0] || now.Equal(*base)) {
 		return nil
 	}
-	from := *base
-	if from.Len() != now.Len() {
-		from = timestamp.New(now.Len())
+	if now.Len() != base.Len() {
+		return now.AppendVector(nil)
 	}
-	delta, err := now.AppendDelta(nil, from)
+	delta, err := now.AppendDelta(nil, *base)
 	if err != nil { // lengths are equal
 		return nil
 	}
@@ -301,15 +301,19 @@ func (t *Taken) take(c *BucketChange) error {
 	return nil
 }
 
-// changed applies a difference of vectors.
+// changed applies what vectorChange has made.
 func changed(delta []byte, base timestamp.Vector, vbuckets int) (timestamp.Vector, error) {
 	if len(delta) == 0 {
 		return base, nil
 	}
-	if base.Len() != vbuckets {
-		base = timestamp.New(vbuckets)
+	var v timestamp.Vector
+	var rest []byte
+	var err error
+	if base.Len() == vbuckets {
+		v, rest, err = timestamp.ApplyDeltaShared(delta, base)
+	} else if v, rest, err = timestamp.DecodeVector(delta); err == nil {
+		err = v.Check(vbuckets)
 	}
-	v, rest, err := timestamp.ApplyDeltaShared(delta, base)
 	if err == nil && len(rest) > 0 {
 		err = fmt.Errorf("%d bytes too many", len(rest))
 	}

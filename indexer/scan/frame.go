@@ -79,11 +79,7 @@ func (f *FrameWriter) Header(vector timestamp.Vector, count int64) error {
 	f.buf = append(f.buf[:5], frameFormat, flags)
 	f.buf = binary.AppendUvarint(f.buf, uint64(max(count, 0)))
 	if vector.Len() > 0 {
-		f.buf = binary.AppendUvarint(f.buf, uint64(vector.Len()))
-		var err error
-		if f.buf, err = vector.AppendDelta(f.buf, timestamp.New(vector.Len())); err != nil {
-			return err
-		}
+		f.buf = vector.AppendVector(f.buf)
 	}
 	return f.send(frameHeader)
 }
@@ -278,12 +274,8 @@ func (f *FrameReader) header() error {
 		f.count = int64(count)
 	}
 	if flags&flagVector != 0 {
-		vbuckets, n := binary.Uvarint(rest)
-		if n <= 0 || vbuckets > timestamp.MaxVBuckets {
-			return fmt.Errorf("%w: vector of the header", ErrFrame)
-		}
 		var err error
-		if f.vector, rest, err = timestamp.ApplyDelta(rest[n:], timestamp.New(int(vbuckets))); err != nil {
+		if f.vector, rest, err = timestamp.DecodeVector(rest); err != nil {
 			return fmt.Errorf("%w: vector of the header: %w", ErrFrame, err)
 		}
 	}

@@ -233,8 +233,8 @@ func BenchmarkScan(b *testing.B) {
 // TestFrameForm holds the bytes: nodes of different versions speak to each other.
 func TestFrameForm(t *testing.T) {
 	got := fmt.Sprintf("%x", writeFrames(t, []Row{{[]byte("key"), []byte("doc")}}, (*FrameWriter).End))
-	want := "0000002f" + "01" + "01" + "01" + "00" + "04" + // header: format, vector follows, no count, 4 vbuckets
-		"010404014d000000000000003c034d000000000000003e034d0000000000000040034d0000000000000042" + "88bee970" +
+	want := "0000000c" + "01" + "01" + "01" + "00" + "04" + // header: format, vector follows, no count, 4 vbuckets
+		"4d1e4d1f4d204d21" + "4504015d" +
 		"00000008" + "02" + "036b6579" + "03646f63" + "7bc2ebfb" + // one row
 		"00000001" + "03" + "01" + "37ed5c48" // end of one row
 	if got != want {

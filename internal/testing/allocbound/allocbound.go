@@ -16,7 +16,7 @@ const (
 	// slice of structs, doubled as it grows.
 	PerByte = 128
 	// Fixed is what a decoder may allocate whatever its input.
-	Fixed = 128 << 10
+	Fixed = 16 << 10
 
 	// dense is how far from its beginning every offset of an input is tried; beyond, as many again, evenly spread.
 	dense = 64
@@ -38,7 +38,7 @@ func claims() [][]byte {
 		{0x5a, 0x7f, 0xff, 0xff, 0xff}, {0x7a, 0x7f, 0xff, 0xff, 0xff}, {0x9a, 0x7f, 0xff, 0xff, 0xff},
 		{0xba, 0x7f, 0xff, 0xff, 0xff}, {0x9b, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0xff},
 	}
-	for _, n := range []uint64{1 << 16, 1 << 24, 1<<31 - 1, 1 << 40, 1<<63 - 1} {
+	for _, n := range []uint64{1 << 12, 1 << 16, 1 << 24, 1<<31 - 1, 1 << 40, 1<<63 - 1} {
 		c = append(c, binary.AppendUvarint(nil, n))
 	}
 	return c
