@@ -330,42 +330,72 @@ func (c *SetIndexState) checkBucket(t *tx, f *index.Definition) *Rejection {
 }
 
 func (c *SetCopyStates) apply(t *tx) *Rejection {
+	var changed []*changedCopies // one new version of each index, however many of its copies change
+	of := map[index.ID]*changedCopies{}
 	for _, h := range c.Copies {
-		p, rejection := t.index(h.Index)
-		if rejection != nil {
+		x := of[h.Index]
+		if x == nil {
+			p, rejection := t.index(h.Index)
+			if rejection != nil {
+				return rejection
+			}
+			x = &changedCopies{Index: *p}
+			of[h.Index], changed = x, append(changed, x)
+		}
+		if rejection := x.set(h, c.Revision); rejection != nil {
 			return rejection
 		}
-		x := *p
-		at := slices.IndexFunc(x.Topology.Copies, func(o partition.Copy) bool { return o.ID == h.Copy })
-		if at < 0 {
-			return reject(errcode.UnknownCopy, "index %d (%s) has no copy %d", x.Definition.ID, x.Definition.Name, h.Copy)
-		}
-		if c.Revision < x.PlacedCAS {
-			return reject(errcode.StaleRevision, "copies of index %d (%s) were placed at revision %d, the report was "+
-				"made under %d", x.Definition.ID, x.Definition.Name, x.PlacedCAS, c.Revision)
-		}
-		from := x.Topology.Copies[at].State
-		switch {
-		case from == h.State:
-			continue
-		case from == partition.Placed && (h.State == partition.Allocated || h.State == partition.Leaving),
-			from == partition.Allocated && h.State == partition.Leaving:
-		default:
-			return reject(errcode.IllegalTransition, "copy %d: from %s to %s", h.Copy, from, h.State)
-		}
-		x.Topology.Copies = slices.Clone(x.Topology.Copies)
-		x.Topology.Copies[at].State = h.State
-		if h.State == partition.Leaving {
-			if from == partition.Allocated && !hasPeer(x.Topology.Copies, at) {
-				return reject(errcode.PlacementInconsistent, "copy %d is the only one of slice %d, replica %d that is "+
-					"allocated; another one has to be in first",
-					h.Copy, x.Topology.Copies[at].Slice, x.Topology.Copies[at].Replica)
-			}
+	}
+	for _, x := range changed {
+		if x.leaves {
 			if rejection := t.s.checkPlacement(x.Topology.Layout, x.Definition.Replicas, x.Topology.Copies); rejection != nil {
 				return rejection
 			}
 		}
-		t.setIndex(x, false, true)
+		if x.owned {
+			t.setIndex(x.Index, false, true)
+		}
+	}
+	return nil
+}
+
+// changedCopies is an index of which copies change.
+type changedCopies struct {
+	Index
+	owned  bool // the list of copies is of this version; nothing has changed before
+	leaves bool // one of them
+}
+
+// set changes a copy.
+func (x *changedCopies) set(h CopyChange, revision uint64) *Rejection {
+	at, is := x.Topology.Place(h.Copy)
+	if !is {
+		return reject(errcode.UnknownCopy, "index %d (%s) has no copy %d", x.Definition.ID, x.Definition.Name, h.Copy)
+	}
+	if revision < x.PlacedCAS {
+		return reject(errcode.StaleRevision, "copies of index %d (%s) were placed at revision %d, the report was "+
+			"made under %d", x.Definition.ID, x.Definition.Name, x.PlacedCAS, revision)
+	}
+	from := x.Topology.Copies[at].State
+	switch {
+	case from == h.State:
+		return nil
+	case from == partition.Placed && (h.State == partition.Allocated || h.State == partition.Leaving),
+		from == partition.Allocated && h.State == partition.Leaving:
+	default:
+		return reject(errcode.IllegalTransition, "copy %d: from %s to %s", h.Copy, from, h.State)
+	}
+	if !x.owned {
+		x.Topology.Copies, x.owned = slices.Clone(x.Topology.Copies), true
+	}
+	x.Topology.Copies[at].State = h.State
+	if h.State != partition.Leaving {
+		return nil
+	}
+	x.leaves = true
+	if from == partition.Allocated && !hasPeer(x.Topology.Copies, at) {
+		return reject(errcode.PlacementInconsistent, "copy %d is the only one of slice %d, replica %d that is "+
+			"allocated; another one has to be in first", h.Copy, x.Topology.Copies[at].Slice, x.Topology.Copies[at].Replica)
 	}
 	return nil
 }

@@ -7,10 +7,14 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+
+	"tidemark/index"
+	"tidemark/partition"
 )
 
 func newReader(b []byte) *bufio.Reader { return bufio.NewReader(bytes.NewReader(b)) }
@@ -107,6 +111,52 @@ func BenchmarkApply(b *testing.B) {
 		}
 		return all
 	}, false)
+}
+
+// BenchmarkAllocated is that all copies of an index of so many slices are made.
+func BenchmarkAllocated(b *testing.B) {
+	for _, slices := range []int{16, 256, 1024} {
+		b.Run(strconv.Itoa(slices), func(b *testing.B) {
+			s, c := created(b, slices)
+			b.ReportAllocs()
+			for i := uint64(0); b.Loop(); i++ {
+				if _, results, _ := ApplyCommands(s, i, []Command{{Body: c}}); results[0].Rejection != nil {
+					b.Fatal(results[0].Rejection)
+				}
+			}
+		})
+	}
+}
+
+// created is a state with an index of so many slices with three replicas, and what says that all of its copies are made.
+func created(t testing.TB, slices int) (*State, *SetCopyStates) {
+	t.Helper()
+	s, at := New(), uint64(0)
+	apply := func(body Body) {
+		at++
+		var results []Result
+		if s, results, _ = ApplyCommands(s, at, []Command{{Body: body}}); results[0].Rejection != nil {
+			t.Fatal(results[0].Rejection)
+		}
+	}
+	apply(&LeaderStarted{Term: 1, Manager: Manager{ID: "m"}})
+	apply(&BootstrapCluster{ClusterID: "c", Epoch: 1})
+	for i := range 4 {
+		apply(&RegisterIndexer{Indexer: Indexer{UUID: fmt.Sprint("u", i), Admin: "http://127.0.0.1:1234"}})
+	}
+	apply(&SetBucket{Name: "b", UUID: "bu1", VBuckets: 4})
+	var nodes []index.NodeID
+	for n := range 4 * slices {
+		nodes = append(nodes, index.NodeID(n/slices))
+	}
+	apply(create("i", 3, nodes...))
+	made := &SetCopyStates{Revision: s.DefinitionsRevision()}
+	for x := range s.Indexes() {
+		for _, o := range x.Topology.Copies {
+			made.Copies = append(made.Copies, CopyChange{Index: x.Definition.ID, Copy: o.ID, State: partition.Allocated})
+		}
+	}
+	return s, made
 }
 
 func BenchmarkSnapshot(b *testing.B) {

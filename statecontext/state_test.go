@@ -692,3 +692,31 @@ func snapshot(t testing.TB, s *State) []byte {
 	}
 	return w.Bytes()
 }
+
+// TestCopiesOfAnIndexChangeTogether: however many copies of an index one command changes, there is one new version of
+// it, and one event: each has all copies.
+func TestCopiesOfAnIndexChangeTogether(t *testing.T) {
+	s, made := created(t, 64)
+	next, results, events := ApplyCommands(s, 100, []Command{{Body: made}})
+	if results[0].Rejection != nil || len(events) != 1 || events[0].Kind != EventTopology {
+		t.Fatalf("%v, %d events", results[0].Rejection, len(events))
+	}
+	for x := range next.Indexes() {
+		for _, o := range x.Topology.Copies {
+			if o.State != partition.Allocated {
+				t.Errorf("copy %d is %s", o.ID, o.State)
+			}
+		}
+		if events[0].Topology != &x.Topology || len(x.Topology.Copies) != len(made.Copies) {
+			t.Error("the event is not of what is there")
+		}
+	}
+	for x := range s.Indexes() { // of before
+		if o := x.Topology.Copies[0]; o.State != partition.Placed {
+			t.Errorf("the state before was changed: %+v", o)
+		}
+	}
+	if again, _, more := ApplyCommands(next, 101, []Command{{Body: made}}); again.CAS() != next.CAS() || len(more) > 0 {
+		t.Errorf("said again: cas %d after %d, %d events", again.CAS(), next.CAS(), len(more))
+	}
+}
