@@ -116,6 +116,9 @@ func (s *State) checkCounts(f *index.Definition) *Rejection {
 	if s.indexes.Len() >= int(l.Indexes) {
 		return reject(errcode.LimitExceeded, "the cluster has %d indexes; at most %d", s.indexes.Len(), l.Indexes)
 	}
+	if s.indexes.Len() < int(l.IndexesPerBucket) { // no bucket has more than there are
+		return nil
+	}
 	here := 0
 	for range s.IndexesOf(f.Bucket) {
 		here++

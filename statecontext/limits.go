@@ -172,8 +172,10 @@ func (s *State) WithinLimits(f *index.Definition) *Rejection {
 		return nil // the name decides
 	}
 	here := int64(0)
-	for range s.IndexesOf(f.Bucket) {
-		here++
+	if s.indexes.Len() >= int(s.limits.IndexesPerBucket) { // else the bucket has fewer, too
+		for range s.IndexesOf(f.Bucket) {
+			here++
+		}
 	}
 	buckets := int64(s.buckets.Len())
 	if s.Bucket(f.Bucket) == nil {
