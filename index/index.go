@@ -195,6 +195,9 @@ type Definition struct {
 	// Replaces is the index of the same name that this one is built for, with other slices (a split): when it is READY the
 	// name is its, and that one is dropped. Until then no name leads to it. 0: of no other.
 	Replaces ID `json:"replaces,omitempty"`
+	// Origin, of an index that was split, is the one of that name which CREATE INDEX made: subscribers know it by that id,
+	// before and after. 0: by its own.
+	Origin ID `json:"origin,omitempty"`
 	// SplitFailed is why the newest split of the index came to nothing, "" where it did not.
 	SplitFailed string `json:"split_failed,omitempty"`
 	// SplitCause, of an index that Replaces another, is why that is split by itself; "" where somebody asked for it.
@@ -205,6 +208,14 @@ type Definition struct {
 	// many as it has.
 	AskedPartitions uint16 `json:"asked_partitions,omitempty"`
 	ModifiedCAS     uint64 `json:"modified_cas"` // cas of the newest change of this object: its ETag
+}
+
+// First is the id by which subscribers know the index: no split changes it.
+func (d *Definition) First() ID {
+	if d.Origin != 0 {
+		return d.Origin
+	}
+	return d.ID
 }
 
 // LeastPartitions is how many slices the index keeps, whatever is merged by itself: those that were asked for.

@@ -101,13 +101,16 @@ func (p *Projector) hostsNone(ctx context.Context, req *wire.StreamRequest, at *
 }
 
 // meant reports whether a subscriber's word names an index; "" means all on the default collection. One that is to
-// replace another has no name yet.
+// replace another has no name yet, nor that one's first id.
 func meant(d *index.Definition, word string) bool {
 	if word == d.ID.String() {
 		return true
 	}
 	if d.Replaces != 0 {
 		return false
+	}
+	if word == d.First().String() {
+		return true
 	}
 	if d.Member.IsZero() {
 		return word == "" || word == d.Name
@@ -117,13 +120,13 @@ func meant(d *index.Definition, word string) bool {
 
 // indexesOf finds active indexes of a bucket: by id; those on its default collection by name, those on another one by
 // scope.collection/name; of no words, all on the default collection. What is told of a document does not say its
-// collection: who asks for none hears of none.
+// collection: who asks for none hears of none. The ids are those that the indexes had first, which no split changes.
 func indexesOf(d *wire.Definitions, bucket string, words []string) (ids []index.ID, err error) {
 	find := func(word string) bool {
 		for i := range d.Indexes {
 			def := &d.Indexes[i]
-			if def.Bucket == bucket && def.State.Active() && meant(def, word) && !slices.Contains(ids, def.ID) {
-				ids = append(ids, def.ID)
+			if def.Bucket == bucket && def.State.Active() && meant(def, word) && !slices.Contains(ids, def.First()) {
+				ids = append(ids, def.First())
 			}
 		}
 		return len(ids) > 0

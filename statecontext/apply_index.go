@@ -11,7 +11,7 @@ import (
 
 func (c *CreateIndex) apply(t *tx) *Rejection {
 	f := c.Definition
-	if f.Replaces != 0 || f.SplitFailed != "" || f.SplitCause != "" { // SplitIndex makes these, at its format level
+	if f.Replaces != 0 || f.Origin != 0 || f.SplitFailed != "" || f.SplitCause != "" { // SplitIndex makes these, at its format level
 		return reject(errcode.InvalidArgument, "index %q: a new index replaces none and has no split that failed", f.Name)
 	}
 	if f.AskedPartitions != 0 {

@@ -213,6 +213,8 @@ func checkDefinition(s *State, x *Index) error {
 		return broken("index %d has no name", f.ID)
 	case f.Reason != "" && f.State != index.Error:
 		return broken("index %d is %s and has the reason %q of an error", f.ID, f.State, f.Reason)
+	case f.Origin >= f.ID:
+		return broken("index %d comes of index %d, by splits", f.ID, f.Origin)
 	case f.SplitCause != "" && f.Replaces == 0:
 		return broken("index %d replaces none, and has the cause %q of a split", f.ID, f.SplitCause)
 	case f.AskedPartitions != 0 && f.AskedPartitions >= f.Partitions:
@@ -307,8 +309,10 @@ func checkSuccessor(s *State, x *Index) error {
 	}
 	first := s.Index(f.Replaces)
 	if first == nil || first.Definition.State != index.Maintenance || first.Definition.Replaces != 0 ||
-		first.Definition.Keyspace() != f.Keyspace() || first.Definition.Name != f.Name {
-		return broken("index %d is to replace index %d, which is not there, not ready, or of another name", f.ID, f.Replaces)
+		first.Definition.First() != f.Origin || first.Definition.Keyspace() != f.Keyspace() ||
+		first.Definition.Name != f.Name {
+		return broken("index %d is to replace index %d, which is not there, not ready, or of another name or origin", f.ID,
+			f.Replaces)
 	}
 	if f.State != index.Pending && f.State != index.Backfill || f.Deferred || f.SplitFailed != "" {
 		return broken("index %d, which is to replace index %d, is %s, deferred %v", f.ID, f.Replaces, f.State, f.Deferred)

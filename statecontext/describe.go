@@ -127,6 +127,9 @@ func describeIndex(w *strings.Builder, x *Index) {
 	if f.Replaces != 0 {
 		fmt.Fprintf(w, " replaces %d", f.Replaces)
 	}
+	if f.Origin != 0 {
+		fmt.Fprintf(w, " origin %d", f.Origin)
+	}
 	if f.SplitCause != "" {
 		fmt.Fprintf(w, " because %s", f.SplitCause)
 	}

@@ -93,7 +93,8 @@ func appendDefinition(dst []byte, f *index.Definition) []byte {
 	dst = appendUint(appendPartitionBy(dst, &f.PartitionBy), uint64(f.Rules))
 	dst = appendString(appendString(dst, f.Member.Scope), f.Member.Collection)
 	dst = appendUint(appendUint(dst, uint64(f.Member.ID)), f.Member.Manifest)
-	dst = appendString(appendString(appendUint(dst, uint64(f.Replaces)), f.SplitFailed), f.SplitCause)
+	dst = appendUint(appendUint(dst, uint64(f.Replaces)), uint64(f.Origin))
+	dst = appendString(appendString(dst, f.SplitFailed), f.SplitCause)
 	return appendUint(appendBool(dst, f.AutoSplitOff), uint64(f.AskedPartitions))
 }
 
@@ -149,7 +150,7 @@ func (d *decoder) definition() index.Definition {
 	}
 	f.CreatedMS, f.ModifiedCAS = d.int(), d.uint()
 	f.PartitionBy, f.Rules, f.Member = d.partitionBy(), d.uint32(), d.member()
-	f.Replaces, f.SplitFailed, f.SplitCause = index.ID(d.uint()), d.string(), d.string()
+	f.Replaces, f.Origin, f.SplitFailed, f.SplitCause = index.ID(d.uint()), index.ID(d.uint()), d.string(), d.string()
 	f.AutoSplitOff, f.AskedPartitions = d.bool(), uint16(d.max(math.MaxUint16, "partitions that were asked for"))
 	return f
 }

@@ -90,7 +90,7 @@ func (c *SplitIndex) apply(t *tx) *Rejection {
 	if rejection := c.asks(&f); rejection != nil {
 		return rejection
 	}
-	f.Replaces, f.SplitFailed, f.SplitCause = f.ID, "", c.Cause
+	f.Replaces, f.Origin, f.SplitFailed, f.SplitCause = f.ID, f.First(), "", c.Cause
 	f.PartitionBy.Values = nil
 	for _, v := range c.Values {
 		f.PartitionBy.Values = append(f.PartitionBy.Values, []byte(v))

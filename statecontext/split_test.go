@@ -94,11 +94,18 @@ func TestSplit(t *testing.T) {
 		first.Definition.State != index.Dropping || first.Definition.ModifiedCAS != next.Definition.ModifiedCAS {
 		t.Fatal(Describe(n.state))
 	}
+	if f, x := &first.Definition, &next.Definition; f.Origin != 0 || f.First() != 1 || x.Origin != 1 || x.First() != 1 {
+		t.Fatalf("subscribers know the first as %d, the next as %d", f.First(), x.First())
+	}
 	n.must(split(t, next, "10", "20", "30")) // again, while the first is still being dropped
 	n.must(&SetCopyStates{Revision: n.state.DefinitionsRevision()})
 	n.must(&RemoveIndex{ID: 1})
 	if n.state.Successor(&n.state.Index(2).Definition) == nil {
 		t.Fatal("the end of the first's drop took the next split along")
+	}
+	n.ready(3)
+	if f := n.state.IndexByName("b", "x").Definition; f.ID != 3 || f.First() != 1 {
+		t.Fatalf("index %d, subscribers know it as %d, which was index 1 two splits ago", f.ID, f.First())
 	}
 }
 

@@ -246,7 +246,7 @@ type Subscribe struct {
 	ID         string `json:"id"`
 	Bucket     string `json:"bucket"`
 	BucketUUID string `json:"bucket_uuid,omitempty"` // refused when the bucket has another; "": any
-	// Indexes are ids, or names in the bucket; none: all that are active.
+	// Indexes are ids (the present or the first of each), or names in the bucket; none: all that are active.
 	Indexes  []string `json:"indexes,omitempty"`
 	Endpoint string   `json:"endpoint"` // host:port of the subscriber
 	Counter  uint64   `json:"counter"`  // comes back with every event, as Incarnation.Counter
@@ -258,10 +258,11 @@ type Subscribe struct {
 
 // Subscription answers Subscribe.
 type Subscription struct {
-	ClusterID  string        `json:"cluster_id"`
-	Topic      string        `json:"topic"`
-	BucketUUID string        `json:"bucket_uuid"`
-	VBuckets   int           `json:"vbuckets"` // of the bucket
-	Indexes    []index.ID    `json:"indexes"`
-	Results    []StartResult `json:"results"` // one for each vbucket asked for
+	ClusterID  string `json:"cluster_id"`
+	Topic      string `json:"topic"`
+	BucketUUID string `json:"bucket_uuid"`
+	VBuckets   int    `json:"vbuckets"` // of the bucket
+	// Indexes are the ids that events have: of an index that was split the first.
+	Indexes []index.ID    `json:"indexes"`
+	Results []StartResult `json:"results"` // one for each vbucket asked for
 }

@@ -10,9 +10,10 @@
 // It is of the indexes that the first answer names, by their ids, at all projectors: one whose definitions say others,
 // while an index is made or dropped, is asked again by these ids, and nothing that it has sent before counts. One that
 // is dropped goes on in the streams that are open; when a vbucket has to be asked for again and a projector has not
-// known it for 10 s, while no other one has, Run ends with what it says. An index that is created again, under the same
-// name too, is another one: that takes a new subscription, which may begin at the old one's Positions. Of a bucket that
-// was deleted and created again Run ends, after as long, with ErrRecreated.
+// known it for 10 s, while no other one has, Run ends with what it says. An index that is split stays the same one,
+// under the id that it had first (origin of GET /v1/indexes), before and after: nothing is cut, lost or repeated. One
+// that is created again, under the same name too, is another one: that takes a new subscription, which may begin at the
+// old one's Positions. Of a bucket that was deleted and created again Run ends, after as long, with ErrRecreated.
 //
 // It keeps nothing on disk: who wants to go on after a restart keeps Positions, and may see again what came after them.
 // It never evaluates, filters or reorders.
@@ -90,8 +91,9 @@ func (p *Position) start(vb uint16) wire.StreamStart {
 type Config struct {
 	ID     string // names the topics /backfill/<ID>/…; two subscribers need two
 	Bucket string // name
-	// Indexes are ids, names of indexes on the default collection, or scope.collection/name; none: all on the default
-	// collection that are active when it begins. Events do not say the collection of a document.
+	// Indexes are ids (the present or the first of each), names of indexes on the default collection, or
+	// scope.collection/name; none: all on the default collection that are active when it begins. Events do not say the
+	// collection of a document.
 	Indexes []string
 	// Projectors returns the base URLs of the projectors' admin servers; it is asked again and again, one call at a time.
 	// It must return when its context ends, after 10 s at the latest. While it takes long, and when it fails, the
@@ -204,7 +206,8 @@ func (s *Subscription) Close() error {
 // Addr is where it listens, host:port.
 func (s *Subscription) Addr() string { return s.listener.Addr().String() }
 
-// Indexes returns the indexes that are subscribed to; none before the first projector has answered.
+// Indexes returns the indexes that are subscribed to, by the ids that events have; none before the first projector has
+// answered.
 func (s *Subscription) Indexes() []index.ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()

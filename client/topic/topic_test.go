@@ -51,6 +51,7 @@ type world struct {
 	admin   string // of the present projector
 	stop    func()
 	counter uint64
+	origin  index.ID // of by_f1, which has been split if it is not 0
 }
 
 // running runs f until the function that it gives is called, at the latest at the end of the test.
@@ -134,6 +135,14 @@ func (w *world) define(admin string) {
 			State: index.Maintenance,
 			Keys:  []index.KeyExpr{{Expr: fmt.Sprintf("`f%d`", id+1)}}})
 	}
+	if w.origin != 0 { // the first is on its way out, the next split has begun
+		next := defs.Indexes[0]
+		next.ID, next.Origin = 4, w.origin
+		defs.Indexes[0].State = index.Dropping
+		defs.Indexes = append(defs.Indexes, next)
+		next.ID, next.Replaces, next.State = 5, next.ID, index.Backfill
+		defs.Indexes = append(defs.Indexes, next)
+	}
 	defs.Indexes = append(defs.Indexes, index.Definition{ID: 3, Name: "both", Bucket: bucket, State: index.Maintenance,
 		Keys: []index.KeyExpr{{Expr: "`f2`"}, {Expr: "`f1`", Desc: true}}})
 	c := projectorclient.New(1, nil)
@@ -215,6 +224,58 @@ func (s *subscriber) await(t *testing.T, want map[string]string) {
 	defer s.mu.Unlock()
 	if len(s.wrong) > 0 {
 		t.Error(s.wrong)
+	}
+}
+
+// A subscription goes on over a split of its index: what it has had does not come again, nothing is lacking, and the
+// index is the one that it was. One that begins after the split knows the index by the same id.
+func TestASplitIndex(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	want := map[string]string{}
+	write := func(from, to int) {
+		for i := from; i < to; i++ {
+			key := fmt.Sprint("doc", i%40)
+			w.set(key, i)
+			want[key] = fmt.Sprintf("[%d]", i)
+		}
+	}
+	var known []index.ID
+	follow := func(id string, from map[uint16]topic.Position, seen *subscriber) (sub *topic.Subscription, stop func()) {
+		sub, err := topic.Open(topic.Config{ID: id, Bucket: bucket, Indexes: []string{"by_f1"}, Projectors: w.projectors,
+			From: from, Handle: func(ctx context.Context, ev *keyversion.Event) error {
+				for _, st := range ev.Statements {
+					if !slices.Contains(known, st.Index) {
+						known = append(known, st.Index)
+					}
+				}
+				return seen.handle(ctx, ev)
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sub, running(t, sub.Run)
+	}
+	seen := newSubscriber()
+	write(0, 60)
+	sub, stop := follow("audit", nil, seen)
+	seen.await(t, want)
+	before := seen.seen
+	w.origin = 1
+	w.restart()
+	write(100, 140)
+	seen.await(t, want)
+	if seen.seen != before+40 {
+		t.Errorf("%d events after the split, 40 documents were written", seen.seen-before)
+	}
+	stop()
+	write(200, 210)
+	again, stop := follow("audit", sub.Positions(), seen)
+	seen.await(t, want)
+	stop()
+	if only := []index.ID{1}; !slices.Equal(sub.Indexes(), only) || !slices.Equal(again.Indexes(), only) ||
+		!slices.Equal(known, only) {
+		t.Errorf("it is of indexes %v, then %v, and told of %v; want 1", sub.Indexes(), again.Indexes(), known)
 	}
 }
 

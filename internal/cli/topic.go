@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -172,7 +173,8 @@ func newTopicPrinter(ctx context.Context, s Streams, c *client.Client, bucket st
 	}
 	for _, i := range list.Indexes {
 		d := index.Definition{IsPrimary: i.IsPrimary, Keys: i.Keys}
-		p.names[i.ID], p.desc[i.ID] = i.Name, d.Desc()
+		id := cmp.Or(i.Origin, i.ID)
+		p.names[id], p.desc[id] = i.Name, d.Desc()
 	}
 	return p, nil
 }

@@ -226,8 +226,9 @@ func info(x *statecontext.Index, now *core.Status) v1.IndexInfo {
 		IsPrimary:  d.IsPrimary, Keys: d.Keys, Where: d.Where, PartitionBy: d.PartitionBy, Partitions: d.Partitions,
 		Replicas: d.Replicas,
 		Copies:   append([]partition.Copy(nil), x.Topology.Copies...), CreatedMS: d.CreatedMS, ModifiedCAS: d.ModifiedCAS,
-		ExpressionRules: d.Rules, Outdated: now.ExprRules.Outdated(d), Replaces: d.Replaces, SplitFailed: d.SplitFailed,
-		AutoSplit: !d.AutoSplitOff, AskedPartitions: d.AskedPartitions}
+		ExpressionRules: d.Rules, Outdated: now.ExprRules.Outdated(d), Replaces: d.Replaces, Origin: d.Origin,
+		SplitFailed: d.SplitFailed,
+		AutoSplit:   !d.AutoSplitOff, AskedPartitions: d.AskedPartitions}
 	p := now.Progress[d.ID]
 	i.Availability, i.WaitingFor = availabilityOf(&p), waitsOf(x, now)
 	i.SplitWaits, i.MergeWaits = p.SplitWaits, p.MergeWaits

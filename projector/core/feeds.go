@@ -56,16 +56,21 @@ func SideFeed(d *wire.Definitions, t *wire.SideTarget) (*wire.Definitions, []ind
 }
 
 // subscriber gives definitions that place each of these indexes whole, as one slice, at a node: for a subscriber that
-// is no indexer (RT-9). The copies are named after the indexes.
+// is no indexer (RT-9). They are named by the ids that they had first, so that a split changes nothing, and so are the
+// copies.
 func subscriber(d *wire.Definitions, ids []index.ID, node index.NodeID) (*wire.Definitions, []index.CopyID) {
 	own := *d
-	own.Topologies = make([]partition.Topology, len(ids))
-	copies := make([]index.CopyID, len(ids))
-	for i, id := range ids {
-		copies[i] = index.CopyID(id)
-		own.Topologies[i] = partition.Topology{Index: id, Layout: partition.Layout{Scheme: partition.HashDocID,
-			Partitions: 1},
-			Copies: []partition.Copy{{ID: copies[i], Node: node, State: partition.Allocated}}}
+	own.Indexes, own.Topologies = make([]index.Definition, 0, len(ids)), make([]partition.Topology, 0, len(ids))
+	copies := make([]index.CopyID, 0, len(ids))
+	for i := range d.Indexes {
+		def := d.Indexes[i]
+		if def.ID = def.First(); def.Replaces != 0 || !def.State.Active() || !slices.Contains(ids, def.ID) {
+			continue
+		}
+		c := partition.Copy{ID: index.CopyID(def.ID), Node: node, State: partition.Allocated}
+		own.Indexes, copies = append(own.Indexes, def), append(copies, c.ID)
+		own.Topologies = append(own.Topologies, partition.Topology{Index: def.ID, Layout: partition.Layout{
+			Scheme: partition.HashDocID, Partitions: 1}, Copies: []partition.Copy{c}})
 	}
 	return &own, copies
 }

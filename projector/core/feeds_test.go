@@ -22,7 +22,8 @@ func TestFedBy(t *testing.T) {
 	d := &wire.Definitions{Revision: 7,
 		Indexes: []index.Definition{{ID: 1, Bucket: "b", State: index.Maintenance},
 			{ID: 2, Bucket: "b", State: index.Dropping}, {ID: 3, Bucket: "c", State: index.Maintenance}, {ID: 4, Bucket: "b", State: index.Backfill},
-			{ID: 5, Bucket: "b", State: index.Backfill}},
+			{ID: 5, Bucket: "b", State: index.Backfill}, {ID: 6, Bucket: "b", State: index.Backfill, Origin: 1, Replaces: 1},
+			{ID: 7, Bucket: "b", State: index.Maintenance, Origin: 2}},
 		Topologies: []partition.Topology{{Index: 4, Copies: copies(1, 40)}, {Index: 3, Copies: copies(1, 30)},
 			{Index: 2, Copies: copies(1, 20)}, {Index: 1, Copies: append(copies(1, 10, 11), made)}}}
 	for _, c := range []struct {
@@ -34,7 +35,9 @@ func TestFedBy(t *testing.T) {
 		{"copies", &wire.SideTarget{Node: 1, Copies: []index.CopyID{10, 40}}, "1:[10] 4:[40] "},
 		{"a copy that its host has just made", &wire.SideTarget{Node: 3, Copies: []index.CopyID{12}}, "1:[12] "},
 		{"copies that are gone", &wire.SideTarget{Node: 1, Copies: []index.CopyID{9, 20}}, ""},
-		{"a subscriber", &wire.SideTarget{Indexes: []index.ID{1, 2, 5}}, "1:[1] 5:[5] "},
+		{"a subscriber", &wire.SideTarget{Indexes: []index.ID{1, 5}}, "1:[1] 5:[5] "},
+		{"a subscriber of one that was split", &wire.SideTarget{Indexes: []index.ID{2}}, "2:[2] "},
+		{"a subscriber of one that is gone", &wire.SideTarget{Indexes: []index.ID{7, 9}}, ""},
 	} {
 		defs, only := d, []index.CopyID(nil)
 		if c.t != nil {

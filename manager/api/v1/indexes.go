@@ -43,6 +43,8 @@ type IndexInfo struct {
 	// Replaces is the index of this name that this one is being built for, with other slices: when it is ready it has the
 	// name. Absent: no split, or it is over.
 	Replaces index.ID `json:"replaces,omitempty"`
+	// Origin, of an index that was split, is the id that it had first, by which subscribers know it. Absent: by its own.
+	Origin index.ID `json:"origin,omitempty"`
 	// Split is the index that is being built in the place of this one; absent: none is.
 	Split *SplitInfo `json:"split,omitempty"`
 	// SplitFailed is why the newest split came to nothing; absent: none did, or another one was begun since.
