@@ -129,15 +129,28 @@ type findings struct {
 	cut   map[index.CopyID]bool // of which more was found than is remembered
 }
 
-func (f *findings) add(x finding) {
+// add reports whether it remembers one more.
+func (f *findings) add(x finding) bool {
 	if f.bytes += size(x.rows); len(f.all) < auditFound && f.bytes <= auditRowBytes {
 		f.all = append(f.all, x)
-		return
+		return true
 	}
 	if f.cut == nil {
 		f.cut = map[index.CopyID]bool{}
 	}
 	f.cut[x.copy] = true
+	return false
+}
+
+// forget takes back what is remembered of a document.
+func (f *findings) forget(d document) {
+	f.all = slices.DeleteFunc(f.all, func(x finding) bool {
+		its := x.copy == d.c.place.ID && x.VBucket == d.vb && x.ID == d.id
+		if its {
+			f.bytes -= size(x.rows)
+		}
+		return its
+	})
 }
 
 // merge adds others.
@@ -220,6 +233,15 @@ func confirmed(first, second []finding) []finding {
 // vbucket.
 func (f *finding) place() string { return fmt.Sprint(f.copy, "/", f.VBucket, "/", f.ID) }
 
+// documents is in how many documents, of each copy, something was found.
+func documents(found []finding) int {
+	all := map[string]bool{}
+	for i := range found {
+		all[found[i].place()] = true
+	}
+	return len(all)
+}
+
 // mends reports whether taking the vbucket anew from KV mends it: not what the way from there loses.
 func (f *finding) mends() bool { return f.Kind != wire.LostOnWay && f.Kind != wire.RefusedKey }
 
@@ -245,7 +267,7 @@ func (a *auditor) tell(d *index.Definition, source string, found []finding) {
 	}
 	a.role.Unwell(source, fmt.Sprintf("index %s/%s differs from the KV data in %d documents (slice %d, replica %d, "+
 		"vbucket %d, document %q: %s); %s",
-		d.Bucket, d.Name, len(found), f.Slice, f.Replica, f.VBucket, f.ID, f.Kind, becomes))
+		d.Bucket, d.Name, documents(found), f.Slice, f.Replica, f.VBucket, f.ID, f.Kind, becomes))
 	a.role.Tell()
 }
 

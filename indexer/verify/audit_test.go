@@ -52,6 +52,24 @@ func TestAuditCut(t *testing.T) {
 	}
 }
 
+// TestADocumentOfTwoKinds: what is told of a copy is how many documents differ, whatever each is found to lack.
+func TestADocumentOfTwoKinds(t *testing.T) {
+	f := func(copy index.CopyID, id string, kind wire.DifferenceKind) finding {
+		return finding{copy: copy, Difference: v1.Difference{ID: id, Kind: kind}}
+	}
+	all := []finding{f(10, "a", wire.RefusedKey), f(10, "a", wire.MissingRow), f(10, "b", wire.MissingRow),
+		f(11, "a", wire.MissingRow)}
+	var d differing
+	d.note(1, []index.CopyID{10, 11}, []index.CopyID{10, 11}, all)
+	told, _ := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}})
+	if len(told) != 2 || told[0].Documents != 2 || told[1].Documents != 1 || !told[0].TakenAnew {
+		t.Errorf("%+v", told)
+	}
+	if n := documents(all); n != 3 {
+		t.Errorf("%d documents, in each copy", n)
+	}
+}
+
 // TestAuditCutByBytes: rows beyond the bound are not remembered, nor forgotten.
 func TestAuditCutByBytes(t *testing.T) {
 	var f findings

@@ -32,13 +32,17 @@ func (d *differing) note(id index.ID, compared, here []index.CopyID, found []fin
 			now[c] = x
 		}
 	}
+	seen := map[string]bool{}
 	for i := range found {
 		f := &found[i]
 		x, had := now[f.copy]
 		if !had {
 			x = wire.CopyDifference{Index: id, Copy: f.copy, Kind: f.Kind}
 		}
-		x.Documents++
+		if at := f.place(); !seen[at] {
+			seen[at] = true
+			x.Documents++
+		}
 		x.TakenAnew = x.TakenAnew || f.mends()
 		now[f.copy] = x
 	}

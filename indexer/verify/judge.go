@@ -66,7 +66,7 @@ func sortedKeys(keys [][]byte) [][]byte {
 func (j *judge) document(id string, e entry) error {
 	want, seqno, ok := j.expected(id)
 	if ok {
-		delete(j.open, id)
+		j.looks(id)
 		j.v.tally.documents[j.c]++
 		if err := j.refused(id); err != nil {
 			return err
@@ -77,14 +77,20 @@ func (j *judge) document(id string, e entry) error {
 	case e.found && (e.seqno > j.at || e.seqno <= j.read.from || j.read.reach <= j.at):
 		// The copy has something that no version which it may reflect calls for: one from beyond its timestamp; one that
 		// KV did not have in the round before, when it was read up to there; or one that KV does not have at all.
-		delete(j.open, id)
+		j.looks(id)
 		return j.settle(id, e, nil, 0)
 	case e.found:
 		j.open[id] = true
 	case j.read.reach <= j.at:
-		delete(j.open, id)
+		j.looks(id)
 	}
 	return nil
+}
+
+// looks notes that it is known what the document should be, so that it is not open any more.
+func (j *judge) looks(id string) {
+	delete(j.open, id)
+	j.v.tally.looks(document{j.c, j.vb, id}, j.stability)
 }
 
 // refused tells of keys that KV's version calls for and that were left out of what is compared.

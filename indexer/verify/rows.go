@@ -219,12 +219,12 @@ func (s *suspects) lookUp(ctx context.Context, snap *storage.Snapshot) error {
 		if err != nil {
 			return err
 		}
-		for _, k := range rows {
-			if _, found := slices.BinarySearchFunc(listed, k, bytes.Compare); !found {
-				if err := s.v.remember(s.c, k, []byte(id)); err != nil {
-					return err
-				}
-			}
+		extra := slices.DeleteFunc(rows, func(k []byte) bool {
+			_, found := slices.BinarySearchFunc(listed, k, bytes.Compare)
+			return found
+		})
+		if err := s.v.remember(s.c, id, extra); err != nil {
+			return err
 		}
 		if err := s.v.pay(ctx, size(listed)); err != nil {
 			return err
@@ -248,12 +248,20 @@ func (v *verification) listed(snap *storage.Snapshot, docID []byte) ([][]byte, e
 	return nil, nil
 }
 
-// remember keeps a row until its document is looked at.
-func (v *verification) remember(c *verifiedCopy, key, docID []byte) error {
-	if c.extras++; c.extras > verifyExtras {
-		return v.differ(c, v1.Difference{Kind: wire.ExtraRow, ID: string(docID),
-			VBucket: mcbp.VBucket(docID, v.k.VBuckets()), Stability: v.sum.LastStability}, nil, [][]byte{key})
+// remember keeps a document's rows until it is looked at. Where there are too many, the document is counted now, unless
+// some of its rows are kept.
+func (v *verification) remember(c *verifiedCopy, id string, keys [][]byte) error {
+	kept := c.extra[id]
+	for i, k := range keys {
+		if c.extras++; c.extras > verifyExtras {
+			if len(kept) > 0 {
+				return nil
+			}
+			return v.differ(c, v1.Difference{Kind: wire.ExtraRow, ID: id, VBucket: mcbp.VBucket([]byte(id), v.k.VBuckets()),
+				Stability: v.sum.LastStability}, nil, keys[i:])
+		}
+		kept = append(kept, bytes.Clone(k))
+		c.extra[id] = kept
 	}
-	c.extra[string(docID)] = append(c.extra[string(docID)], bytes.Clone(key))
 	return nil
 }

@@ -64,6 +64,25 @@ func TestVerifyIsLinearInTheKeysOfADocument(t *testing.T) {
 	}
 }
 
+// TestRowsBeyondThoseThatAreKept: a document whose rows have no entry is counted once: when it is looked at, if some of
+// them are kept, else at once.
+func TestRowsBeyondThoseThatAreKept(t *testing.T) {
+	v, c, listed := tallied(10, 1<<20)
+	v.k, c.extras = few(4), verifyExtras-2
+	for _, x := range []struct {
+		id   string
+		rows int
+	}{{"a", 1}, {"b", 3}, {"a", 2}, {"c", 2}, {"none", 0}} {
+		if err := v.remember(c, x.id, make([][]byte, x.rows)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if fmt.Sprint(*listed) != "[c]" || v.sum.Differences != 1 || len(c.extra) != 2 || len(c.extra["a"]) != 1 ||
+		len(c.extra["b"]) != 1 {
+		t.Errorf("%d differences, of %v; %v are kept", v.sum.Differences, *listed, c.extra)
+	}
+}
+
 // few is a bucket of so many vbuckets of which nothing else is asked.
 type few int
 

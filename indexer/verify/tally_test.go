@@ -37,7 +37,8 @@ func TestTally(t *testing.T) {
 		{"all", 0, 10, 1 << 20, ids, false},
 		{"a full list", 0, 2, 1 << 20, ids[:2], false},
 		{"a list that others have filled", 1, 2, 1 << 20, ids[:1], false},
-		{"no list, and no memory for one", 2, 2, 1, nil, false},
+		{"no list", 2, 2, 1 << 20, nil, false},
+		{"no list, and no memory for what is found", 2, 2, 1, nil, true},
 		{"no room for more than one", 0, 10, 1, nil, true},
 	} {
 		v, one, listed := tallied(c.most, c.room)

@@ -43,7 +43,8 @@ type Difference struct {
 	IndexSeqno uint64 `json:"index_seqno"`
 	// Stability is the number of the stability timestamp at which they differ.
 	Stability uint64 `json:"stability_number"`
-	// Detail says of the last two kinds what was lost, and where.
+	// Detail says of the last two kinds what was lost, and where; and of a document that was found otherwise later, since
+	// which stability timestamp.
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -69,9 +70,9 @@ type VerifiedCopy struct {
 
 // VerifyEnd is what a verification that came to its end has found, of all copies together.
 type VerifyEnd struct {
-	Differences uint64 `json:"differences"` // documents, in each copy; 0: index and KV data agree
+	Differences uint64 `json:"differences"` // documents, of each kind and copy; 0: index and KV data agree
 	Listed      uint64 `json:"listed"`      // of them
-	Documents   uint64 `json:"documents"`
+	Documents   uint64 `json:"documents"`   // compared, each time that they were
 	Rows        uint64 `json:"rows"`
 	Unsettled   uint64 `json:"unsettled"`
 	// FirstStability and LastStability are the numbers of the stability timestamps that were compared.

@@ -1,0 +1,104 @@
+package verify
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/indexer/packed"
+	"tidemark/indexer/storage"
+	"tidemark/keyversion"
+	"tidemark/manager/api/v1"
+)
+
+// TestADocumentAtTwoTimestamps: a document that is looked at again, as it has changed in KV, is one difference of each
+// kind, told as it was found last; of a kind that it is of no more the difference says so. What an auditor tells, and
+// has mended, is how the document was found last.
+func TestADocumentAtTwoTimestamps(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		looks   []string // what KV says and the copy does not have: a key, a refused key, both, nothing; "?": not known
+		user    string
+		auditor string
+	}{
+		{"once", []string{"key"}, "1: missing_row@1 ", "missing_row@1 "},
+		{"again", []string{"key", "key", "key"}, "1: missing_row@3 ", "missing_row@3 "},
+		{"healed", []string{"key", "nothing"}, "1: missing_row@1 not so any more at stability timestamp 2 ", ""},
+		{"healed, then open", []string{"key", "nothing", "?"},
+			"1: missing_row@1 not so any more at stability timestamp 2 ", ""},
+		{"open", []string{"key", "?"}, "1: missing_row@1 ", "missing_row@1 "},
+		{"back", []string{"key", "nothing", "key"}, "1: missing_row@3 ", "missing_row@3 "},
+		{"deleted in both", []string{"key", "gone"}, "1: missing_row@1 not so any more at stability timestamp 2 ", ""},
+		{"both kinds", []string{"both", "both"}, "2: refused_key@2 lost missing_row@2 ", "refused_key@2 lost missing_row@2 "},
+		{"one kind, then the other", []string{"refused", "key"},
+			"2: refused_key@1 lost; not so any more at stability timestamp 2 missing_row@2 ", "missing_row@2 "},
+	} {
+		for _, audit := range []bool{false, true} {
+			v, c, _ := tallied(10, 1<<20)
+			v.tally = newTally()
+			var told string
+			v.emit = func(l *v1.VerifyLine) error {
+				told += found(l.Difference)
+				return nil
+			}
+			if audit {
+				v.findings = &findings{}
+			}
+			for i, look := range tc.looks {
+				j := &judge{v: v, c: c, at: uint64(10 * (i + 1)), stability: uint64(i + 1), open: map[string]bool{},
+					unpack: packed.Unpacker{Index: 1}, read: &vbRead{reach: uint64(10*(i+1) + 5), docs: map[string]*kvVersion{}}}
+				if d := version(look, j.at); d != nil {
+					j.read.docs["d"] = d
+				} else if look == "gone" {
+					j.read.reach = j.at
+				}
+				if err := j.document("d", entry{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := v.through(v.tally); err != nil {
+				t.Fatal(err)
+			}
+			want := tc.user
+			if audit {
+				want, told = tc.auditor, ""
+				for i := range v.findings.all {
+					told += found(&v.findings.all[i].Difference)
+				}
+			} else {
+				told = fmt.Sprintf("%d: ", v.sum.Differences) + told
+			}
+			if told != want {
+				t.Errorf("%s, audit %v: %q, want %q", tc.name, audit, told, want)
+			}
+		}
+	}
+}
+
+// found is a difference in short.
+func found(d *v1.Difference) string {
+	s := fmt.Sprintf("%s@%d ", d.Kind, d.Stability)
+	if d.Detail != "" {
+		s += strings.Replace(d.Detail, fmt.Sprintf("1 keys that are empty or longer than %d bytes", storage.MaxKey), "lost",
+			1) + " "
+	}
+	return s
+}
+
+// version is what KV says of a document.
+func version(look string, seqno uint64) *kvVersion {
+	var refused []index.SliceID
+	ev := &keyversion.Event{Kind: keyversion.Insert, DocID: []byte("d"), Seqno: seqno,
+		Statements: []keyversion.Statement{{Index: 1}}}
+	switch look {
+	case "key", "both":
+		ev.Statements[0].Keys = [][]byte{[]byte("k")}
+	case "gone", "?":
+		return nil
+	}
+	if look == "refused" || look == "both" {
+		refused = []index.SliceID{0}
+	}
+	return &kvVersion{seqno: seqno, refused: refused, events: []packedEvent{{data: new(packed.Arena).Pack(ev)}}}
+}
