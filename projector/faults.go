@@ -81,8 +81,7 @@ func (f *faults) list() []wire.IndexFaults {
 	return all[:min(len(all), wire.MaxIndexFaults)]
 }
 
-// note counts what went wrong with a document. The sample is renewed when a count doubles: a bad index costs no
-// allocation per document, and the sample is still recent.
+// note counts what went wrong with a document.
 func (f *faults) note(m *part, result *expression.Result, e *feed.Event) {
 	for i, x := range m.faults {
 		err := result.Err(i)
@@ -93,12 +92,35 @@ func (f *faults) note(m *part, result *expression.Result, e *feed.Event) {
 		if errors.Is(err, collate.ErrTooLong) {
 			counter = &x.tooLong
 		}
-		if n := counter.Add(1); n&(n-1) == 0 || x.sample.Load() == nil {
-			x.sample.Store(&wire.FaultSample{DocID: strings.ToValidUTF8(string(e.Key), "\ufffd"), VBucket: e.VBucket,
-				Seqno: e.Seqno, Error: short(err.Error())})
+		x.count(counter, e, err)
+	}
+	f.changes.Add(1)
+}
+
+// count counts one more. The sample is renewed when a count doubles: a bad index costs no allocation per document, and
+// the sample is still recent.
+func (x *fault) count(counter *atomic.Uint64, e *feed.Event, err error) {
+	if n := counter.Add(1); n&(n-1) == 0 || x.sample.Load() == nil {
+		x.sample.Store(&wire.FaultSample{DocID: strings.ToValidUTF8(string(e.Key), "\ufffd"), VBucket: e.VBucket,
+			Seqno: e.Seqno, Error: short(err.Error())})
+	}
+}
+
+// errUndecodable is why a document has no keys of which KV says that its value is compressed, or has attributes, and
+// which is not so.
+var errUndecodable = errors.New("the value does not decode as KV says that it is encoded; the document counts as no JSON")
+
+// undecodable counts a document whose value does not decode for the indexes in which it has no keys, and returns how
+// many these are.
+func (f *faults) undecodable(m *part, keys [][][]byte, e *feed.Event) (n int) {
+	for i, x := range m.faults {
+		if len(keys[i]) == 0 {
+			x.count(&x.expression, e, errUndecodable)
+			n++
 		}
 	}
 	f.changes.Add(1)
+	return n
 }
 
 // refused counts a document whose keys in an index the router cannot carry.

@@ -211,6 +211,9 @@ func (p *pump) mutation(ctx context.Context, s *stream, m *part, e *feed.Event) 
 	if s.promise != nil {
 		s.promise.add(m.promised, e.Key, e.Seqno, p.keys)
 	}
+	if e.Undecodable {
+		p.counters.errors.Add(uint64(p.faults.undecodable(m, p.keys, e)))
+	}
 	p.doc.Keys = p.keys
 	return p.topic.Mutation(ctx, s.VBucket(), &p.doc)
 }

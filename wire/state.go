@@ -126,7 +126,8 @@ const MaxIndexFaults = 64
 // all streams: a document that a stream brings again is counted again.
 type IndexFaults struct {
 	Index index.ID `json:"index"`
-	// Expression counts entries left out because an expression failed, TooLong those because a key was.
+	// Expression counts entries left out because an expression failed or the value does not decode, TooLong those because
+	// a key was.
 	Expression uint64 `json:"expression"`
 	TooLong    uint64 `json:"too_long"`
 	// Sample is one of these documents, a recent one.

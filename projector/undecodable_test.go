@@ -1,0 +1,36 @@
+package projector
+
+import (
+	"fmt"
+	"testing"
+
+	"tidemark/expression"
+	"tidemark/index"
+	"tidemark/projector/feed"
+)
+
+// TestAValueThatDoesNotDecode: a document whose value KV says is compressed, and is not, has no entry but in indexes of
+// its id alone; of the others it is told, with the document, as of any other error.
+func TestAValueThatDoesNotDecode(t *testing.T) {
+	p, s := benchPump(t, 2, false)
+	p.faults = &faults{all: map[index.ID]*fault{}}
+	m := &s.plan.part
+	program, err := expression.Compile([]expression.Source{{Keys: []index.KeyExpr{{Expr: "`f1`"}}}, {IsPrimary: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.program, m.faults = program, p.faults.of([]index.ID{1, 2})
+	event := feed.Event{Kind: feed.Mutation, Seqno: 1, SnapStart: 0, SnapEnd: 10, Key: []byte("doc"), Undecodable: true}
+	if err := p.mutation(t.Context(), s, m, &event); err != nil {
+		t.Fatal(err)
+	}
+	event.Undecodable, event.Value, event.Seqno = false, []byte("no JSON"), 2
+	if err := p.mutation(t.Context(), s, m, &event); err != nil {
+		t.Fatal(err)
+	}
+	told := p.faults.list()
+	if len(told) != 1 || told[0].Index != 1 || told[0].Expression != 1 || told[0].Sample.DocID != "doc" ||
+		told[0].Sample.Seqno != 1 {
+		t.Errorf("told: %s", fmt.Sprint(told))
+	}
+}
