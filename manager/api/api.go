@@ -213,16 +213,17 @@ func (a *API) routes() []route {
 		a.historyRoutes())
 }
 
-// RouteInfo is what a call needs, for tests of who may call it.
+// RouteInfo is what a call needs, for tests.
 type RouteInfo struct {
 	Method, Path string // as the router has them
 	Role         Role
+	Leader       bool // the leader answers it
 }
 
 // Routes lists every call.
 func (a *API) Routes() (list []RouteInfo) {
 	for _, rt := range a.routes() {
-		list = append(list, RouteInfo{Method: rt.method, Path: rt.path, Role: rt.role})
+		list = append(list, RouteInfo{Method: rt.method, Path: rt.path, Role: rt.role, Leader: rt.leader})
 	}
 	return list
 }

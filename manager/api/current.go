@@ -29,8 +29,9 @@ const reasonNotCurrent = "not_current"
 // currency is how current this manager's knowledge is of who may do what.
 type currency struct {
 	*ground
-	// asking is held by who asks the leader how far this manager should be; asked is when the last question began that was
-	// answered and caught up with, in nanoseconds after began, 0 for never.
+	// asking is held by who asks the leader how far this manager should be, or proves that it leads; asked is when the last
+	// question began that was answered and caught up with, in nanoseconds after began, 0 for never. The clock is one that
+	// goes on while the process is stopped.
 	asking chan struct{}
 	asked  atomic.Int64
 	began  time.Time
@@ -42,27 +43,14 @@ func (a *API) Run(ctx context.Context) error {
 	tick := time.NewTicker(currentEvery)
 	defer tick.Stop()
 	for {
-		if a.serves() {
-			a.noteBuckets(a.now())
-		} else {
-			a.catchUpOnce(ctx, a.now())
-		}
+		a.noteBuckets(a.now())
+		a.catchUpOnce(ctx, a.now())
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil
 		}
 	}
-}
-
-// serves reports whether this manager leads, and notes that its state was current then.
-func (g *currency) serves() bool {
-	now := g.now()
-	_, serving := g.cfg.Raft.Serving()
-	if serving {
-		g.noteCurrent(now)
-	}
-	return serving
 }
 
 // noteCurrent notes that the state has all that was acknowledged before a moment.
@@ -81,14 +69,13 @@ func (g *currency) currentFor() time.Duration {
 	return g.now().Sub(g.began) - time.Duration(g.asked.Load())
 }
 
-// current reports whether users may be let in by what this manager knows.
-func (g *currency) current() bool {
-	return g.serves() || g.asked.Load() > 0 && g.currentFor() <= mayLag
-}
+// current reports whether users may be let in by what this manager knows. That it takes itself for the leader proves
+// nothing: it may have been stopped while another one was elected, and go on.
+func (g *currency) current() bool { return g.asked.Load() > 0 && g.currentFor() <= mayLag }
 
 // currentSince reports whether it is certain that the state has all that was acknowledged before a moment.
 func (g *currency) currentSince(at time.Time) bool {
-	return g.serves() || g.asked.Load() > 0 && !g.began.Add(time.Duration(g.asked.Load())).Before(at)
+	return g.asked.Load() > 0 && !g.began.Add(time.Duration(g.asked.Load())).Before(at)
 }
 
 // catchUpTo returns what brings the state up to what was acknowledged when a request came, and reports whether that is
@@ -129,12 +116,10 @@ func (g *currency) notCurrent() string {
 	return fmt.Sprintf(what, g.cfg.Name, g.currentFor().Round(time.Second))
 }
 
-// catchUpOnce brings a follower's state up to what it was at the leader when a request came. Those that come while one
-// asks share the next question. Without an answer the state stays as it is.
+// catchUpOnce brings this manager's state up to what it was at the leader when a request came: a follower asks it, the
+// leader proves that it is one. Those that come while one asks share the next question. Without an answer the state
+// stays as it is.
 func (g *currency) catchUpOnce(ctx context.Context, came time.Time) {
-	if g.serves() {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, currentPatience)
 	defer cancel()
 	select {

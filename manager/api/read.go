@@ -71,7 +71,8 @@ func (g health) nodeRoutes() []route {
 	return []route{
 		{method: "GET", path: "/v1/status", handle: g.status, role: RoleRead, limit: v1.ReadTimeout, doc: operation{
 			id: "getStatus", tag: tagReads, summary: "Who there is and how they do; with the leader's knowledge if there is one",
-			params:  []param{consistencyParam()},
+			params: []param{{name: "consistency", enum: []string{"linearizable", "stale"}, means: "linearizable (default): " +
+				"the leader's status where it answers. stale: this manager's. Neither waits for a check of leadership"}},
 			answers: []answer{{status: 200, means: "the status", body: v1.Status{}}}}},
 		{method: "GET", path: "/healthz", handle: g.healthz, role: RoleNone, limit: v1.ReadTimeout, doc: operation{
 			id: "getHealth", tag: tagNode, summary: "Whether the process lives",

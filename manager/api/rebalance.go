@@ -81,8 +81,11 @@ func (g rebalances) startRebalance(w http.ResponseWriter, r *http.Request) error
 }
 
 func (g rebalances) listRebalances(w http.ResponseWriter, r *http.Request) error {
+	s, err := g.read(w, r)
+	if err != nil {
+		return err
+	}
 	list := v1.RebalanceList{Rebalances: []v1.RebalanceInfo{}}
-	s := g.cfg.Raft.State()
 	for x := range s.Rebalances() {
 		list.Rebalances = append(list.Rebalances, g.rebalanceInfo(x))
 	}
@@ -112,12 +115,15 @@ func runningSplits(s *statecontext.State, now *core.Status) (all []v1.RunningSpl
 }
 
 func (g rebalances) getRebalance(w http.ResponseWriter, r *http.Request) error {
-	return g.writeRebalance(w, r, http.StatusOK)
+	s, err := g.read(w, r)
+	if err != nil {
+		return err
+	}
+	return g.writeRebalance(w, r, http.StatusOK, s)
 }
 
 // writeRebalance shows the one that the path names.
-func (g rebalances) writeRebalance(w http.ResponseWriter, r *http.Request, status int) error {
-	s := g.cfg.Raft.State()
+func (g rebalances) writeRebalance(w http.ResponseWriter, r *http.Request, status int, s *statecontext.State) error {
 	id, err := rebalanceID(r)
 	if err != nil {
 		return err
@@ -180,5 +186,5 @@ func (g rebalances) cancelRebalance(w http.ResponseWriter, r *http.Request) erro
 	if err := g.cfg.Coordinator.CancelRebalance(r.Context(), id); err != nil {
 		return fmt.Errorf("rebalance %d: %w", id, err)
 	}
-	return g.writeRebalance(w, r, http.StatusAccepted)
+	return g.writeRebalance(w, r, http.StatusAccepted, g.cfg.Raft.State())
 }

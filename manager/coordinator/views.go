@@ -40,7 +40,8 @@ func (c *Coordinator) Copies(ctx context.Context, all []partition.Copy) (map[ind
 }
 
 // Stabilize returns a committed stability timestamp of the bucket at or above need, as soon as there is one (IX-7,
-// session and at_plus), at the latest when ctx ends. A vbuuid of 0 in need stands for any branch. Errors wrap
+// session and at_plus), at the latest when ctx ends. A vbuuid of 0 in need stands for any branch. One that is there is
+// right whoever leads; a refusal is given by a leader who has proved that he is one. Errors wrap
 // ErrNotLeading, ErrUnknownBucket, ErrInRollback, ErrNoStreams, ErrBucketGone, ErrTokenLost, ErrBusy,
 // timestamp.ErrLength, or ctx's error.
 func (c *Coordinator) Stabilize(ctx context.Context, bucket string,
@@ -57,6 +58,11 @@ func (c *Coordinator) Stabilize(ctx context.Context, bucket string,
 	if err != nil {
 		l.leave(s)
 		return wire.BucketStability{}, err
+	}
+	if a.Err != nil { // by what this manager knows: another one may lead by now, and know better
+		if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
+			return wire.BucketStability{}, err
+		}
 	}
 	return a.Stability, a.Err
 }
