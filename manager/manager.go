@@ -258,7 +258,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-run.Done():
 		}
 		if _, leads := m.raft.Serving(); leads { // before the REST interface goes: clients find the next one sooner
-			if err := m.raft.TransferLeadership(); err != nil {
+			if err := m.raft.TransferLeadership(context.Background()); err != nil {
 				m.log.Info("leadership could not be handed on", "error", err)
 			}
 		}

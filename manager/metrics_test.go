@@ -2,6 +2,7 @@ package manager
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"strings"
@@ -53,7 +54,7 @@ func TestFollowerDiskIsVisible(t *testing.T) {
 		if took := time.Since(began); took > patience/2 {
 			t.Errorf("a write took %v while a follower's disk is full", took)
 		}
-		if err := c.nodes[c.leader()].m.raft.TransferLeadership(); err != nil { // what it must store
+		if err := c.nodes[c.leader()].m.raft.TransferLeadership(context.Background()); err != nil { // what it must store
 			t.Log(err)
 		}
 		status, h, body := c.call(f, "GET", "/readyz", "", nil)

@@ -86,7 +86,7 @@ func (c *trio) newLeader() {
 	l := c.leader()
 	c.until("leadership is handed on", func() bool {
 		if c.leader() == l {
-			_ = c.nodes[l].m.raft.TransferLeadership() // it is tried again
+			_ = c.nodes[l].m.raft.TransferLeadership(context.Background()) // it is tried again
 		}
 		return c.leader() != l
 	})

@@ -16,8 +16,8 @@ func TestReadsAreProven(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
 	c.furnish()
-	if code, _, body := c.call(c.nodes[0], "POST", "/v1/statements", statement("CREATE INDEX n ON b(x) WITH {\"defer_build\":true}"),
-		nil); code != http.StatusAccepted {
+	if code, _, body := c.call(c.nodes[0], "POST", "/v1/statements",
+		statement("CREATE INDEX n ON b(x) WITH {\"defer_build\":true}"), nil); code != http.StatusAccepted {
 		t.Fatalf("%d %s", code, body)
 	}
 	paths := strings.NewReplacer("{ref:.+}", "b/n", "{bucket}", "b", "{id}", "1")

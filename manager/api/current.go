@@ -29,9 +29,9 @@ const reasonNotCurrent = "not_current"
 // currency is how current this manager's knowledge is of who may do what.
 type currency struct {
 	*ground
-	// asking is held by who asks the leader how far this manager should be, or proves that it leads; asked is when the last
-	// question began that was answered and caught up with, in nanoseconds after began, 0 for never. The clock is one that
-	// goes on while the process is stopped.
+	// asking is held by who asks the leader how far this manager should be, or proves that it leads; asked is when the
+	// last question began that was answered and caught up with, in nanoseconds after began, 0 for never. The clock is one
+	// that goes on while the process is stopped.
 	asking chan struct{}
 	asked  atomic.Int64
 	began  time.Time

@@ -148,7 +148,7 @@ func (g members) admitManager(ctx context.Context, m *wire.RegisterManager) erro
 }
 
 func (g members) transferAny(w http.ResponseWriter, r *http.Request) error {
-	if err := g.cfg.Raft.TransferLeadership(); err != nil {
+	if err := g.cfg.Raft.TransferLeadership(r.Context()); err != nil {
 		return err
 	}
 	return g.handedOn(w, r)
@@ -163,7 +163,7 @@ func (g members) transferTo(w http.ResponseWriter, r *http.Request) error {
 		rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: g.cfg.Name, ServerID: m.ID, Detail: "it leads already"})
 		return nil
 	}
-	if err := g.cfg.Raft.TransferLeadershipTo(m); err != nil {
+	if err := g.cfg.Raft.TransferLeadershipTo(r.Context(), m); err != nil {
 		return err
 	}
 	return g.handedOn(w, r)
@@ -223,7 +223,7 @@ func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 	if known := g.cfg.Raft.State().Manager(m.ID); known != nil {
 		reply.ID = known.Name
 	}
-	also, err := g.cfg.Steward.Remove(r.Context(), m.ID, words == loseData)
+	also, err := g.cfg.Steward.Remove(r.Context(), m.ID, words == loseData, nil)
 	if len(also) > 0 {
 		reply.Detail += "; removed before it, because they do not answer: " + strings.Join(also, ", ") +
 			" (each ends by itself when it hears of it; to come back, it needs an empty folder)"

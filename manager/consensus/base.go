@@ -23,6 +23,7 @@ type base struct {
 	started atomic.Pointer[raft.Raft] // raft, for connections that come in while Open is at work
 	stop    chan struct{}             // closed by Close
 	done    chan struct{}             // closed when Run has ended
+	ended   chan struct{}             // closed when Raft has ended
 }
 
 // ID is this node's Raft server id.
@@ -59,6 +60,26 @@ func (b *base) State() *statecontext.State { return b.fsm.State() }
 
 // StateTimeMS returns the state's time of now: what was stamped last, and what has passed here since that was seen.
 func (b *base) StateTimeMS() int64 { return b.clock.stamp() }
+
+// await waits for what Raft was given: for its end, that of Raft, as what is committed and not applied then it answers
+// nobody, or that of ctx, whose error says nothing of what comes of it. give hands it to Raft, which may take a while.
+func (b *base) await(ctx context.Context, give func() raft.Future) error {
+	done := make(chan error, 1)
+	go func() { done <- give().Error() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-b.ended:
+	}
+	select {
+	case err := <-done:
+		return err
+	default:
+		return raft.ErrRaftShutdown
+	}
+}
 
 // Snapshot takes a state snapshot now; nothing new is no error.
 func (b *base) Snapshot() error {

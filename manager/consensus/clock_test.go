@@ -1,6 +1,7 @@
 package consensus_test
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -55,7 +56,7 @@ func TestTheStatesTime(t *testing.T) {
 		for _, what := range []string{"a", "b", "c", "d", "e", "f"} {
 			ahead[r.IntN(3)].Store(int64(time.Duration(r.IntN(96)-48) * time.Hour))
 			time.Sleep(time.Duration(1+r.IntN(120)) * time.Second) // nobody writes
-			if err := all.leader().node.TransferLeadership(); err != nil {
+			if err := all.leader().node.TransferLeadership(context.Background()); err != nil {
 				t.Fatal(err)
 			}
 			look(what)

@@ -219,7 +219,7 @@ func (t *terms) watchDisk(ctx context.Context) error {
 			pause = firstHandOn
 		}
 		next, pause = time.Now().Add(pause), min(2*pause, maxHandOn)
-		if err := t.TransferLeadership(); err != nil && !errors.Is(err, ErrNotLeader) {
+		if err := t.TransferLeadership(ctx); err != nil && !errors.Is(err, ErrNotLeader) {
 			t.cfg.Logger.Warn("leadership cannot be handed on for the disk's sake", "error", err, "next attempt in",
 				time.Until(next).Round(time.Second))
 		}

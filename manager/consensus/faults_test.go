@@ -135,12 +135,12 @@ func shapes() []shape {
 		{"follower stopped", func(_ *hub, all servers) func() { f := all.follower(); f.stop(); return f.start }, false},
 		{"members change", func(_ *hub, all servers) func() {
 			f := all.follower()
-			_ = all.leader().node.RemoveServer(f.node.ID(), nil) // done, not done, or unknown
+			_ = all.leader().node.RemoveServer(context.Background(), f.node.ID(), nil) // done, not done, or unknown
 			return func() { all.readmit(f) }
 		}, true},
 		{"leader removed", func(_ *hub, all servers) func() {
 			l := all.leader()
-			_ = l.node.RemoveServer(l.node.ID(), nil)
+			_ = l.node.RemoveServer(context.Background(), l.node.ID(), nil)
 			return func() { // the library shuts a leader down that is removed
 				l.stop()
 				l.start()
@@ -166,11 +166,11 @@ func (all servers) readmit(s *server) {
 		}
 		leader := rest.leader().node
 		if members, err := leader.Servers(); err == nil && slices.Contains(members, again) {
-			if leader.Barrier() == nil { // and it stays so
+			if leader.Barrier(context.Background()) == nil { // and it stays so
 				return
 			}
-		} else if err == nil && leader.AddNonvoter(again, nil) == nil {
-			_ = leader.AddVoter(again, nil) // looked at in the next turn
+		} else if err == nil && leader.AddNonvoter(context.Background(), again, nil) == nil {
+			_ = leader.AddVoter(context.Background(), again, nil) // looked at in the next turn
 		}
 	}
 	s.t.Errorf("%s is not a voter again", s.name)
@@ -327,7 +327,7 @@ func TestBadDiskOfAFollower(t *testing.T) {
 			t.Errorf("100 writes took %v while a follower's disk is full", took)
 		}
 		eventually(t, "a new term, which it cannot store",
-			func() bool { return all.leader().node.TransferLeadership() == nil })
+			func() bool { return all.leader().node.TransferLeadership(context.Background()) == nil })
 		before = w.total()
 		eventually(t, "writes go on in the next term", func() bool { return w.total() > before+100 })
 		f.stop() // while it waits for its disk
@@ -456,7 +456,7 @@ func TestSlowTeardownNeverBlocksRaft(t *testing.T) {
 			if now == l {
 				break
 			}
-			if err := now.node.TransferLeadership(); err != nil && time.Now().After(end) {
+			if err := now.node.TransferLeadership(context.Background()); err != nil && time.Now().After(end) {
 				t.Fatal(err)
 			}
 			time.Sleep(heartbeat)
@@ -472,7 +472,7 @@ func TestSlowTeardownNeverBlocksRaft(t *testing.T) {
 			for end := time.Now().Add(hang); l.node.Stats().State != "Leader"; time.Sleep(heartbeat / 3) {
 				for _, s := range all {
 					if _, ok := s.node.Serving(); ok && s != l {
-						_ = s.node.TransferLeadership() // to either of the two, and it may be behind: again
+						_ = s.node.TransferLeadership(context.Background()) // to either of the two, and it may be behind: again
 					}
 				}
 				if time.Now().After(end) {

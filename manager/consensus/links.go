@@ -21,7 +21,7 @@ type links struct {
 	storage *storage
 	trans   addressed
 	layer   *stream
-	asking  sync.WaitGroup // the confirmer's calls
+	asking  sync.WaitGroup // calls of confirmer and steward, and changes of members, for which nobody may wait any more
 }
 
 func (l *links) openTransport() error {

@@ -1,10 +1,10 @@
 package consensus
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,7 +27,7 @@ type members struct {
 	storage  *storage
 	links    *links
 	reigns   *reigns
-	changing sync.Mutex               // held during a change of members
+	changing chan struct{}            // one slot: held by the change of members that is under way
 	sees     atomic.Pointer[[]string] // ids of the managers that Form found at its last look, itself included
 }
 
@@ -45,71 +45,109 @@ func (b *base) Servers() ([]Server, error) {
 }
 
 // AddNonvoter adds a server that receives the log and has no vote; the way in for every new one. seen, unless nil, is
-// what Servers gave when the decision was made: ErrMembersChanged when it is no longer so.
-func (ms *members) AddNonvoter(s Server, seen []Server) error {
-	return ms.member(seen, func() raft.IndexFuture {
+// what Servers gave when the decision was made: ErrMembersChanged when it is no longer so. As of the other changes,
+// where ctx ends first the error says what is known: ErrBusy that nothing was done, ErrUnknownOutcome that Raft has it.
+func (ms *members) AddNonvoter(ctx context.Context, s Server, seen []Server) error {
+	return ms.member(ctx, seen, func() raft.IndexFuture {
 		return ms.raft.AddNonvoter(raft.ServerID(s.ID), raft.ServerAddress(s.Raft), 0, memberTimeout)
 	})
 }
 
 // AddVoter adds a voter, or makes one of a server that has caught up.
-func (ms *members) AddVoter(s Server, seen []Server) error {
-	return ms.member(seen, func() raft.IndexFuture {
+func (ms *members) AddVoter(ctx context.Context, s Server, seen []Server) error {
+	return ms.member(ctx, seen, func() raft.IndexFuture {
 		return ms.raft.AddVoter(raft.ServerID(s.ID), raft.ServerAddress(s.Raft), 0, memberTimeout)
 	})
 }
 
 // RemoveServer removes a server, a voter or another. A leader may remove itself; it then steps down.
-func (ms *members) RemoveServer(id string, seen []Server) error {
-	return ms.member(seen, func() raft.IndexFuture { return ms.raft.RemoveServer(raft.ServerID(id), 0, memberTimeout) })
+func (ms *members) RemoveServer(ctx context.Context, id string, seen []Server) error {
+	return ms.member(ctx, seen, func() raft.IndexFuture {
+		return ms.raft.RemoveServer(raft.ServerID(id), 0, memberTimeout)
+	})
 }
 
 // member makes one change at a time. The library's own guard (prevIndex) cannot be used: it does not tell the index.
-// Only a leader makes changes, and its configuration is the newest, so that a lock of this node is guard enough.
-func (ms *members) member(seen []Server, change func() raft.IndexFuture) error {
-	ms.changing.Lock()
-	defer ms.changing.Unlock()
-	if seen != nil {
-		now, err := ms.Servers()
-		if err != nil {
-			return err
-		}
-		if !slices.Equal(now, seen) {
-			return fmt.Errorf("%w: they are %v, the decision was made on %v", ErrMembersChanged, now, seen)
-		}
+// Only a leader makes changes, and its configuration is the newest, so that a place of this node is guard enough. The
+// change keeps it until Raft has decided, also when nobody waits for that any more: else the next would be decided on
+// members of before.
+func (ms *members) member(ctx context.Context, seen []Server, change func() raft.IndexFuture) error {
+	select {
+	case ms.changing <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("%w: another change of members is not committed yet: %w", ErrBusy, ctx.Err())
+	}
+	if err := ms.unchanged(seen); err != nil {
+		<-ms.changing
+		return err
 	}
 	ms.stirs.stir()
-	if err := change().Error(); err != nil {
-		if err = ms.outcome(err); errors.Is(err, ErrUnknownOutcome) {
-			err = fmt.Errorf("%w: when a majority answers, tidemark cluster status shows whether it counts; if one is lost "+
-				"for ever, tidemark cluster recover", err)
-		}
-		return fmt.Errorf("change of members: %w", err)
+	done := make(chan error, 1)
+	ms.links.asking.Go(func() {
+		err := ms.await(context.Background(), func() raft.Future { return change() })
+		<-ms.changing
+		done <- err
+	})
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
 	}
-	return nil
+	if err = ms.outcome(err); err == nil {
+		return nil
+	}
+	if errors.Is(err, ErrUnknownOutcome) {
+		err = fmt.Errorf("%w: when a majority answers, tidemark cluster status shows whether it counts; if one is lost "+
+			"for ever, tidemark cluster recover", err)
+	}
+	return fmt.Errorf("change of members: %w", err)
+}
+
+// unchanged refuses a decision that was made on other members than there are.
+func (ms *members) unchanged(seen []Server) error {
+	if seen == nil {
+		return nil
+	}
+	now, err := ms.Servers()
+	if err == nil && !slices.Equal(now, seen) {
+		err = fmt.Errorf("%w: they are %v, the decision was made on %v", ErrMembersChanged, now, seen)
+	}
+	return err
 }
 
 // TransferLeadershipTo hands leadership to one voter. It returns when this node no longer leads, or with ErrNoOther.
-func (b *base) TransferLeadershipTo(s Server) error {
-	if b.raft.State() != raft.Leader {
-		return b.notLeader()
+func (b *base) TransferLeadershipTo(ctx context.Context, s Server) error {
+	err := b.transfer(ctx, func() raft.Future {
+		return b.raft.LeadershipTransferToServer(raft.ServerID(s.ID), raft.ServerAddress(s.Raft))
+	})
+	if errors.Is(err, ErrNoOther) {
+		return fmt.Errorf("to %s: %w", s.ID, err)
 	}
-	b.stirs.stir()
-	if err := b.raft.LeadershipTransferToServer(raft.ServerID(s.ID), raft.ServerAddress(s.Raft)).Error(); err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrNoOther, s.ID, err)
-	}
-	return nil
+	return err
 }
 
 // TransferLeadership hands leadership to the voter that is furthest. It returns when this node no longer leads, or
 // after an election timeout with ErrNoOther.
-func (b *base) TransferLeadership() error {
+func (b *base) TransferLeadership(ctx context.Context) error {
+	return b.transfer(ctx, func() raft.Future { return b.raft.LeadershipTransfer() })
+}
+
+// transfer hands leadership on. The library gives it an election timeout, unless it waits for its disk: then it is
+// unknown whether it does so yet.
+func (b *base) transfer(ctx context.Context, give func() raft.Future) error {
 	if b.raft.State() != raft.Leader {
 		return b.notLeader()
 	}
 	b.stirs.stir()
-	if err := b.raft.LeadershipTransfer().Error(); err != nil {
+	within, cancel := context.WithTimeout(ctx, transportTimeout(b.cfg.Heartbeat))
+	defer cancel()
+	switch err := b.await(within, give); {
+	case err == nil:
+		return nil
+	case within.Err() != nil:
+		return fmt.Errorf("%w: leadership is being handed on: %w", ErrUnknownOutcome, err)
+	default:
 		return fmt.Errorf("%w: %w", ErrNoOther, err)
 	}
-	return nil
 }

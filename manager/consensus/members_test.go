@@ -1,6 +1,7 @@
 package consensus_test
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"net"
@@ -69,18 +70,18 @@ func TestWipedVoterHasNoVote(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.node.RemoveServer(oldB, seen); err != nil {
+		if err := l.node.RemoveServer(context.Background(), oldB, seen); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.node.RemoveServer(c.node.ID(), seen); !errors.Is(err, consensus.ErrMembersChanged) {
+		if err := l.node.RemoveServer(context.Background(), c.node.ID(), seen); !errors.Is(err, consensus.ErrMembersChanged) {
 			t.Fatal("a decision on older members was carried out")
 		}
 		newB := consensus.Server{ID: b.node.ID(), Raft: b.node.Addr()}
-		if err := l.node.AddNonvoter(newB, nil); err != nil {
+		if err := l.node.AddNonvoter(context.Background(), newB, nil); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "B has caught up", func() bool { return b.fsm.State().Projector("acknowledged") != nil })
-		if err := l.node.AddVoter(newB, nil); err != nil {
+		if err := l.node.AddVoter(context.Background(), newB, nil); err != nil {
 			t.Fatal(err)
 		}
 		members, err := l.node.Servers()

@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -69,18 +70,17 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 // assemble makes the parts; nothing is open yet.
 func assemble(cfg Config, machine StateMachine) *Node {
 	b := &base{cfg: cfg, fsm: machine, clock: &seenClock{began: time.Now()}, stirs: newStirs(), stop: make(chan struct{}),
-		done: make(chan struct{})}
+		done: make(chan struct{}), ended: make(chan struct{})}
 	st := &storage{base: b, disk: newDisk(&b.cfg), cluster: clusterName{unstored: make(chan struct{}, 1)}}
 	l := &links{base: b, storage: st}
 	rs := &reigns{base: b, notify: make(chan bool, notifySlots), notifyEnd: make(chan struct{}),
 		gained: make(chan struct{}, 1), changed: make(chan struct{})}
 	q := &proposals{base: b, reigns: rs, queue: make(chan *proposal, queueLength),
-		entries: make(chan *entry, inflightEntries), slots: make(chan struct{}, inflightEntries),
-		ended: make(chan struct{})}
+		entries: make(chan *entry, inflightEntries), slots: make(chan struct{}, inflightEntries)}
 	return &Node{base: b, storage: st, links: l, reigns: rs, proposals: q,
 		reads:   &reads{base: b, links: l, reigns: rs, proposals: q, waiting: make(chan *read, readQueue)},
 		terms:   &terms{base: b, storage: st, reigns: rs, proposals: q},
-		members: &members{base: b, storage: st, links: l, reigns: rs}}
+		members: &members{base: b, storage: st, links: l, reigns: rs, changing: make(chan struct{}, 1)}}
 }
 
 // HasState reports whether the node was ever part of a cluster: it has a term, a log or a snapshot.
@@ -157,7 +157,7 @@ func (n *Node) end() error {
 func (n *Node) Close() error {
 	n.stopOnce.Do(func() {
 		if n.raft.State() == raft.Leader {
-			if err := n.TransferLeadership(); err != nil {
+			if err := n.TransferLeadership(context.Background()); err != nil {
 				n.cfg.Logger.Info("leadership was not handed on", "error", err)
 			}
 		}

@@ -203,7 +203,7 @@ func TestSetUpThatFailsHandsOn(t *testing.T) {
 		}
 		var err error
 		for end := time.Now().Add(hang); time.Now().Before(end); time.Sleep(heartbeat) {
-			if err = other.node.TransferLeadership(); err == nil || errors.Is(err, consensus.ErrNotLeader) {
+			if err = other.node.TransferLeadership(context.Background()); err == nil || errors.Is(err, consensus.ErrNotLeader) {
 				break // it refuses while the other one is still behind; or it leads no more, which is as good
 			}
 		}

@@ -20,7 +20,6 @@ type proposals struct {
 	entries chan *entry
 	slots   chan struct{} // one for each entry in flight
 	acked   atomic.Uint64 // highest index whose future returned
-	ended   chan struct{} // closed when Raft has ended
 }
 
 // proposal is one command on its way.
@@ -228,7 +227,7 @@ func (q *proposals) complete() error {
 
 // settle waits for an entry and gives the results of its commands.
 func (q *proposals) settle(f raft.ApplyFuture, commands int) ([]statecontext.Result, error) {
-	if err := q.await(f); err != nil {
+	if err := q.await(context.Background(), func() raft.Future { return f }); err != nil {
 		return nil, q.outcome(err)
 	}
 	switch response := f.Response().(type) {
@@ -242,23 +241,6 @@ func (q *proposals) settle(f raft.ApplyFuture, commands int) ([]statecontext.Res
 		return nil, fmt.Errorf("%w: %w", ErrUnknownOutcome, response)
 	}
 	return nil, fmt.Errorf("%w: the state machine gave no result", ErrUnknownOutcome)
-}
-
-// await waits for the end of an entry, or of Raft: what is committed and not applied then it answers nobody.
-func (q *proposals) await(f raft.ApplyFuture) error {
-	done := make(chan error, 1)
-	go func() { done <- f.Error() }()
-	select {
-	case err := <-done:
-		return err
-	case <-q.ended:
-	}
-	select {
-	case err := <-done:
-		return err
-	default:
-		return raft.ErrRaftShutdown
-	}
 }
 
 // raiseAcked remembers the highest index that anybody may have been told of.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/hashicorp/raft"
+
 	"tidemark/internal/rpc"
 )
 
@@ -107,12 +109,9 @@ func (rd *reads) check(ctx context.Context, c *confirmer) readAnswer {
 	return readAnswer{index: index}
 }
 
-// Barrier returns when everything that was committed before has been applied on this leader. It waits no longer than
-// leadership lasts.
-func (b *base) Barrier() error {
+// Barrier returns when all that this leader's log had before, as something of its own after it, is committed and
+// applied here. It waits no longer than leadership lasts.
+func (b *base) Barrier(ctx context.Context) error {
 	b.stirs.stir()
-	if err := b.raft.Barrier(proposeTimeout).Error(); err != nil {
-		return b.outcome(err)
-	}
-	return nil
+	return b.outcome(b.await(ctx, func() raft.Future { return b.raft.Barrier(proposeTimeout) }))
 }

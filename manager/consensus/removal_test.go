@@ -82,7 +82,7 @@ func TestRemovedAsItGetsItsVote(t *testing.T) {
 			id := s.node.ID()
 			time.Sleep(time.Duration(i+1) * time.Second)
 			c.settle(t, "remove", func(st *consensus.Steward) error {
-				_, err := st.Remove(deadline(t, hang), id, false)
+				_, err := st.Remove(deadline(t, hang), id, false, nil)
 				return err
 			})
 			time.Sleep(15 * time.Second)
@@ -115,17 +115,17 @@ func TestRemovalBesideAFullDisk(t *testing.T) {
 		}
 		full, well := others[0], others[1]
 		full.disk(func() error { return errors.New("no space left on device") })
-		if _, err := st.Remove(deadline(t, hang), well.node.ID(), false); !errors.Is(err, consensus.ErrQuorumAtRisk) {
+		if _, err := st.Remove(deadline(t, hang), well.node.ID(), false, nil); !errors.Is(err, consensus.ErrQuorumAtRisk) {
 			t.Errorf("the removal of the one that is well: %v", err)
 		}
 		for i := range 3 {
 			c.all.propose(projector(fmt.Sprint("p", i), "x"))
 		}
-		if _, err := st.Remove(deadline(t, hang), full.node.ID(), false); err != nil {
+		if _, err := st.Remove(deadline(t, hang), full.node.ID(), false, nil); err != nil {
 			t.Errorf("the removal of the full one: %v", err)
 		}
 		full.disk(nil)
-		if _, err := st.Remove(deadline(t, hang), well.node.ID(), false); err != nil {
+		if _, err := st.Remove(deadline(t, hang), well.node.ID(), false, nil); err != nil {
 			t.Errorf("the removal of the other: %v", err)
 		}
 	})

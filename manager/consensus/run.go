@@ -119,7 +119,7 @@ func (t *terms) lead(ctx context.Context, onLeader func(context.Context, uint64)
 			current.cancel()
 			current, ended = nil, nil
 			t.reigns.resign()
-			if err := t.handOn(err); err != nil { // there may be nobody else
+			if err := t.handOn(ctx, err); err != nil { // there may be nobody else
 				t.cfg.Logger.Warn("leadership cannot be handed on; trying again here", "error", err, "in", patience)
 				retry.Reset(patience)
 				patience = min(2*patience, maxPatience)
@@ -153,7 +153,7 @@ func (t *terms) finish(d *duty) {
 }
 
 // handOn gives leadership, if this node still has it, to another one after the leader loop ended by itself with why.
-func (t *terms) handOn(why error) error {
+func (t *terms) handOn(ctx context.Context, why error) error {
 	if t.raft.State() != raft.Leader {
 		return nil
 	}
@@ -161,7 +161,7 @@ func (t *terms) handOn(why error) error {
 	t.reigns.setUp = why
 	t.reigns.mu.Unlock()
 	t.cfg.Logger.Warn("the leader loop ended by itself; leadership is handed on", "error", why)
-	return t.TransferLeadership()
+	return t.TransferLeadership(ctx)
 }
 
 // begin starts a leader loop.

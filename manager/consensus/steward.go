@@ -126,8 +126,10 @@ func (s *Steward) look(ctx context.Context) (step, error) {
 	return next, nil
 }
 
-// act does what a round has found; what fails is found again by the next.
+// act does what a round has found; what fails, or takes too long, is found again by the next.
 func (s *Steward) act(ctx context.Context, next step) {
+	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
+	defer cancel()
 	if s.take(ctx) != nil {
 		return
 	}
@@ -135,11 +137,11 @@ func (s *Steward) act(ctx context.Context, next step) {
 	n := s.node
 	if a := next.readdress; a != nil {
 		n.cfg.Logger.Info("this manager has a new address", "server", a.ID, "raft", a.Raft)
-		s.report("new address", n.AddVoter(*a, next.seen))
+		s.report("new address", n.AddVoter(ctx, *a, next.seen))
 	}
 	if p := next.promote; p != nil {
 		n.cfg.Logger.Info("a new manager has caught up and gets its vote", "server", p.ID)
-		s.report("promotion", n.AddVoter(*p, next.seen))
+		s.report("promotion", n.AddVoter(ctx, *p, next.seen))
 	}
 	for _, id := range next.forget {
 		_, err := n.Propose(ctx, statecontext.Command{Body: &statecontext.RemoveManager{ID: id}})
@@ -234,9 +236,9 @@ func (s *Steward) readdress(ctx context.Context, m Server, addr string) error {
 	s.node.cfg.Logger.Info("a manager has a new address", "server", m.ID, "was", m.Raft, "is", addr)
 	m.Raft = addr
 	if m.Voter {
-		return s.node.AddVoter(m, nil)
+		return s.node.AddVoter(ctx, m, nil)
 	}
-	return s.node.AddNonvoter(m, nil)
+	return s.node.AddNonvoter(ctx, m, nil)
 }
 
 // add adds a new server, without a vote. One that lost its folder and came back under a new id takes the place of its
@@ -268,13 +270,13 @@ func (s *Steward) add(ctx context.Context, servers []Server, fresh Server, name 
 		}
 		s.node.cfg.Logger.Warn("a manager has lost its folder and joins anew; its former self is removed", "was", old.ID,
 			"is", fresh.ID)
-		if _, err := s.remove(ctx, old.ID, false); err != nil {
+		if _, err := s.remove(ctx, old.ID, false, nil); err != nil {
 			return fmt.Errorf("%w: %s lost its data and has to be removed first: %w", ErrMemberConflict, old.ID, err)
 		}
 	}
 	s.node.cfg.Logger.Info("a new manager joins, without a vote until it has caught up", "server", fresh.ID, "raft",
 		fresh.Raft)
-	return s.node.AddNonvoter(fresh, nil)
+	return s.node.AddNonvoter(ctx, fresh, nil)
 }
 
 // isNamed reports whether a server has this name by its id, which ends in a random suffix.
@@ -312,20 +314,36 @@ func (s *Steward) Find(idOrName string) (Server, error) {
 // NotLeaderError. It is refused (ErrQuorumAtRisk) where fewer voters than a majority would be left alive: the removal
 // would wait for them, and with it everything else. With force, voters that do not answer are removed before it, one by
 // one and as few as will do; also gives their ids. As long as there is a leader that is always possible.
-func (s *Steward) Remove(ctx context.Context, id string, force bool) (also []string, err error) {
+//
+// note, unless nil, writes what has to be in the log before the members change, as under which request: what it is
+// refused with refuses the removal. It may be that no majority stores it before the removal: then it was proposed, and
+// the removal goes on.
+//
+// Where ctx ends, the error says what is known: ErrUnknownOutcome that the removal may be done, any other that it is
+// not.
+func (s *Steward) Remove(ctx context.Context, id string, force bool,
+	note func(context.Context) error) (also []string, err error) {
 	if err := s.take(ctx); err != nil {
 		return nil, err
 	}
 	defer s.give()
-	return s.remove(ctx, id, force)
+	if also, err = s.remove(ctx, id, force, note); err == nil || len(also) == 0 {
+		return also, err
+	}
+	if errors.Is(err, ErrBusy) { // something was done
+		err = fmt.Errorf("%w: %v", ErrUnknownOutcome, err)
+	}
+	return also, fmt.Errorf("%w; removed already, for good: %s", err, strings.Join(also, ", "))
 }
 
-func (s *Steward) remove(ctx context.Context, id string, force bool) (also []string, err error) {
+func (s *Steward) remove(ctx context.Context, id string, force bool,
+	note func(context.Context) error) (also []string, err error) {
 	for {
-		all, err := s.storing(ctx)
+		all, err := s.storing(ctx, note)
 		if err != nil {
 			return also, err
 		}
+		note = nil
 		voters, alive, need := quorumAfter(all, id)
 		switch {
 		case voters == 0:
@@ -337,12 +355,12 @@ func (s *Steward) remove(ctx context.Context, id string, force bool) (also []str
 				ErrQuorumAtRisk, id, voters, alive, need, deadInTheWay(all, id))
 		case id == s.node.ID(): // the next leader goes on with it
 			s.node.cfg.Logger.Info("this manager is to be removed and hands leadership on first")
-			if err := s.node.TransferLeadership(); err != nil {
+			if err := s.node.TransferLeadership(ctx); err != nil {
 				return also, err
 			}
 			return also, s.node.notLeader()
 		case alive >= need:
-			return also, s.end(id, voters, alive, need)
+			return also, s.end(ctx, id, voters, alive, need)
 		}
 		dead := silent(all, id)
 		if dead == "" {
@@ -351,7 +369,7 @@ func (s *Steward) remove(ctx context.Context, id string, force bool) (also []str
 				ErrQuorumAtRisk, voters, id, alive)
 		}
 		voters, alive, need = quorumAfter(all, dead)
-		if err := s.end(dead, voters, alive, need); err != nil {
+		if err := s.end(ctx, dead, voters, alive, need); err != nil {
 			return also, err
 		}
 		also = append(also, dead)
@@ -365,15 +383,17 @@ const (
 )
 
 // storing returns how the members do, where Alive is who answers and stores what is written: one whose disk is full
-// answers as before, and no change counts with it. A little is written for that; where no majority stores it, those
-// count that answer.
-func (s *Steward) storing(ctx context.Context) ([]Sighting, error) {
-	written := uint64(0)
-	if s.node.Barrier() == nil {
-		written = s.node.raft.CommitIndex()
+// answers as before, and no change counts with it. A little is written for that, by note or else of no meaning; where
+// no majority stores it, those count that answer.
+func (s *Steward) storing(ctx context.Context, note func(context.Context) error) ([]Sighting, error) {
+	written, err := s.write(ctx, note)
+	if err != nil {
+		return nil, err
 	}
 	for end := time.Now().Add(storePatience); ; {
-		if _, err := s.look(ctx); err != nil {
+		if _, err := s.look(ctx); ctx.Err() != nil {
+			return nil, errNotBegun(ctx)
+		} else if err != nil {
 			return nil, err
 		}
 		all, waits := slices.Clone(s.Sightings()), false
@@ -388,9 +408,46 @@ func (s *Steward) storing(ctx context.Context) ([]Sighting, error) {
 		select {
 		case <-time.After(storePause):
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, errNotBegun(ctx)
 		}
 	}
+}
+
+// write writes a little, and returns an index up to which all have to store then; 0 where no majority stores it in
+// time.
+func (s *Steward) write(ctx context.Context, note func(context.Context) error) (uint64, error) {
+	if note == nil {
+		note = s.node.Barrier
+	}
+	within, cancel := context.WithTimeout(ctx, storePatience)
+	defer cancel()
+	switch err := note(within); {
+	case err == nil:
+		return s.node.raft.CommitIndex(), nil
+	case ctx.Err() != nil:
+		return 0, errNotBegun(ctx)
+	case within.Err() != nil:
+		return 0, nil
+	default:
+		return 0, err
+	}
+}
+
+// errNotBegun is for who has no more time before the members were changed for him.
+func errNotBegun(ctx context.Context) error {
+	return fmt.Errorf("%w: it was not known in time which members store what is written: %w", ErrBusy, ctx.Err())
+}
+
+// Gone reports whether a server is no member any more, for certain: also a leader that is elected now knows of it.
+func (s *Steward) Gone(ctx context.Context, id string) (bool, error) {
+	servers, err := s.node.Servers()
+	if err != nil || slices.ContainsFunc(servers, func(m Server) bool { return m.ID == id }) {
+		return false, err
+	}
+	if err := s.node.Barrier(ctx); err != nil {
+		return false, fmt.Errorf("whether %s is removed: %w", id, err)
+	}
+	return true, nil
 }
 
 // deadInTheWay says what to do about voters that do not answer.
@@ -407,9 +464,9 @@ func deadInTheWay(all []Sighting, but string) string {
 }
 
 // end removes a member.
-func (s *Steward) end(id string, voters, alive, need int) error {
+func (s *Steward) end(ctx context.Context, id string, voters, alive, need int) error {
 	s.node.cfg.Logger.Warn("a manager is removed", "server", id, "voters_left", voters, "alive", alive, "needed", need)
-	if err := s.node.RemoveServer(id, nil); err != nil {
+	if err := s.node.RemoveServer(ctx, id, nil); err != nil {
 		return err
 	}
 	select {
@@ -419,28 +476,34 @@ func (s *Steward) end(id string, voters, alive, need int) error {
 	return nil
 }
 
-// survey asks servers for a sign of life, all at once, and waits for all, each for as long as a call may take. It asks
-// in the term that this node serves in: a question in a later one would be taken for that of its leader, and the true
-// one would step down.
+// survey asks servers for a sign of life, all at once, and waits for all, each for as long as a call may take, or until
+// ctx ends. It asks in the term that this node serves in: a question in a later one would be taken for that of its
+// leader, and the true one would step down.
 func (ms *members) survey(ctx context.Context, servers []Server) (map[string]answerOf, error) {
 	term, serves := ms.reigns.Serving()
 	if !serves {
 		return nil, ms.notLeader()
 	}
 	answers := make(map[string]answerOf, len(servers))
-	var mu sync.Mutex
-	var asked sync.WaitGroup
-	for _, m := range servers {
-		if m.ID == ms.ID() {
-			continue
-		}
-		asked.Go(func() {
-			a := ms.links.signOfLife(m, term)
-			mu.Lock()
-			answers[m.ID] = a
-			mu.Unlock()
-		})
+	type answer struct {
+		id string
+		of answerOf
 	}
-	asked.Wait()
-	return answers, ctx.Err()
+	came := make(chan answer, len(servers))
+	for _, m := range servers {
+		if m.ID != ms.ID() {
+			ms.links.asking.Go(func() { came <- answer{m.ID, ms.links.signOfLife(m, term)} })
+		} else {
+			came <- answer{m.ID, answerOf{}} // the caller knows
+		}
+	}
+	for range servers {
+		select {
+		case a := <-came:
+			answers[a.id] = a.of
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return answers, nil
 }

@@ -182,7 +182,7 @@ func TestGrowAndShrink(t *testing.T) {
 		})
 		for _, s := range c.all {
 			if s != dead && s != l {
-				if _, err := st.Remove(deadline(t, hang), s.node.ID(), false); !errors.Is(err, consensus.ErrQuorumAtRisk) ||
+				if _, err := st.Remove(deadline(t, hang), s.node.ID(), false, nil); !errors.Is(err, consensus.ErrQuorumAtRisk) ||
 					!strings.Contains(err.Error(), "1 answer and 2 are needed") ||
 					!strings.Contains(err.Error(), "tidemark cluster remove "+deadID) {
 					t.Errorf("removal below a majority: %v", err)
@@ -190,7 +190,7 @@ func TestGrowAndShrink(t *testing.T) {
 			}
 		}
 		remove := func(st *consensus.Steward, id string) error {
-			also, err := st.Remove(deadline(t, hang), id, false)
+			also, err := st.Remove(deadline(t, hang), id, false, nil)
 			if len(also) > 0 {
 				t.Errorf("removed with %s: %v", id, also)
 			}
@@ -232,7 +232,7 @@ func TestGrowAndShrink(t *testing.T) {
 		if last.node.ID() == gone {
 			t.Fatal("the removed leader leads")
 		}
-		if _, err := st.Remove(deadline(t, hang), last.node.ID(), true); !errors.Is(err, consensus.ErrQuorumAtRisk) {
+		if _, err := st.Remove(deadline(t, hang), last.node.ID(), true, nil); !errors.Is(err, consensus.ErrQuorumAtRisk) {
 			t.Errorf("removal of the last voter: %v", err)
 		}
 		if last.fsm.State().Projector("three") == nil {
@@ -271,12 +271,12 @@ func TestForcedRemoval(t *testing.T) {
 			}
 			id := goes.node.ID()
 			_, st := c.leader()
-			if _, err := st.Remove(deadline(t, hang), id, false); !errors.Is(err, consensus.ErrQuorumAtRisk) {
+			if _, err := st.Remove(deadline(t, hang), id, false, nil); !errors.Is(err, consensus.ErrQuorumAtRisk) {
 				t.Fatalf("without force: %v", err)
 			}
 			var gone []string
 			c.settle(t, "the forced removal", func(st *consensus.Steward) error {
-				also, err := st.Remove(deadline(t, time.Minute), id, true)
+				also, err := st.Remove(deadline(t, time.Minute), id, true, nil)
 				gone = append(gone, also...)
 				return err
 			})
@@ -311,7 +311,7 @@ func TestOnlyTheLeaderAsks(t *testing.T) {
 		term, _ := l.node.Serving()
 		f := c.all.follower()
 		for range 20 {
-			if _, err := c.stewards[f].Remove(deadline(t, hang), l.node.ID(), false); !errors.Is(err, consensus.ErrNotLeader) {
+			if _, err := c.stewards[f].Remove(deadline(t, hang), l.node.ID(), false, nil); !errors.Is(err, consensus.ErrNotLeader) {
 				t.Errorf("at a follower: %v", err)
 			}
 			time.Sleep(heartbeat / 10)

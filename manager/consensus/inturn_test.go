@@ -1,0 +1,75 @@
+package consensus_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"tidemark/manager/consensus"
+)
+
+// TestChangesEndInTime: two of three voters answer and store nothing, so that no change of members is committed. Each
+// that is asked for ends with its caller's time and says what is known; what needs no change is done meanwhile. When
+// the disks are well again, what was said to be unknown is known, and what was not done is not done.
+func TestChangesEndInTime(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
+		c.three(t, fresh)
+		l, st := c.leader()
+		term, _ := l.node.Serving()
+		others := slices.DeleteFunc(slices.Clone(c.all), func(s *server) bool { return s == l })
+		for _, s := range others {
+			s.disk(func() error { return errors.New("no space left on device") })
+		}
+		first, second := others[0].node.ID(), others[1].node.ID()
+		const patience = 10 * time.Second
+		inTime := func(what string, patience time.Duration, do func(context.Context) error) error {
+			t.Helper()
+			began := time.Now()
+			err := do(deadline(t, patience))
+			if took := time.Since(began); took > patience+100*time.Millisecond {
+				t.Errorf("%s: its caller waits %v, and it took %v", what, patience, took)
+			}
+			return err
+		}
+		remove := func(id string) func(context.Context) error {
+			return func(ctx context.Context) error {
+				_, err := st.Remove(ctx, id, false, nil)
+				return err
+			}
+		}
+		if err := inTime("the first removal", patience, remove(first)); !errors.Is(err, consensus.ErrUnknownOutcome) {
+			t.Errorf("a removal that nobody stores: %v", err)
+		}
+		if err := inTime("another one, with little time", time.Second, remove(second)); !errors.Is(err, consensus.ErrBusy) {
+			t.Errorf("a removal for which there was no time: %v", err)
+		}
+		if err := inTime("another one", patience, remove(second)); !errors.Is(err, consensus.ErrQuorumAtRisk) &&
+			!errors.Is(err, consensus.ErrBusy) {
+			t.Errorf("a removal while one is under way: %v", err)
+		}
+		if err := inTime("registration", patience, func(ctx context.Context) error {
+			return st.Join(ctx, joins(others[1]))
+		}); err != nil {
+			t.Errorf("a member that tells what is known: %v", err)
+		}
+		if gone, err := st.Gone(deadline(t, patience), first); gone || !errors.Is(err, consensus.ErrUnknownOutcome) {
+			t.Errorf("whether it is removed: %v, %v", gone, err)
+		}
+		for _, s := range others {
+			s.disk(nil)
+		}
+		c.settle(t, "the first one is gone", func(st *consensus.Steward) error {
+			gone, err := st.Gone(deadline(t, patience), first)
+			if now, _ := l.node.Serving(); err == nil && !gone && now == term {
+				t.Fatal("Raft had the removal, and it is not done")
+			}
+			return err
+		})
+		_, st = c.leader()
+		if gone, err := st.Gone(deadline(t, patience), second); gone || err != nil {
+			t.Errorf("what was said not to be done is done: %v %v", gone, err)
+		}
+	})
+}
