@@ -169,6 +169,14 @@ func (c *RemoveManager) apply(t *tx) *Rejection {
 	return nil
 }
 
+func (c *BeginRemoval) apply(t *tx) *Rejection {
+	if rejection := checkIdentity("manager id", c.ID); rejection != nil {
+		return rejection
+	}
+	t.result.Member = c.ID
+	return nil
+}
+
 func (c *RemoveProjector) apply(t *tx) *Rejection {
 	p := t.s.Projector(c.ID)
 	switch {

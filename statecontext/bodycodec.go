@@ -11,6 +11,7 @@ func (*RegisterManager) kind() kind      { return kindRegisterManager }
 func (*RegisterProjector) kind() kind    { return kindRegisterProjector }
 func (*RegisterIndexer) kind() kind      { return kindRegisterIndexer }
 func (*RemoveManager) kind() kind        { return kindRemoveManager }
+func (*BeginRemoval) kind() kind         { return kindBeginRemoval }
 func (*RemoveProjector) kind() kind      { return kindRemoveProjector }
 func (*RemoveIndexer) kind() kind        { return kindRemoveIndexer }
 func (*SetBucket) kind() kind            { return kindSetBucket }
@@ -45,6 +46,7 @@ func (c *RegisterManager) append(dst []byte) []byte   { return appendManager(dst
 func (c *RegisterProjector) append(dst []byte) []byte { return appendProjector(dst, &c.Projector) }
 func (c *RegisterIndexer) append(dst []byte) []byte   { return appendIndexer(dst, &c.Indexer) }
 func (c *RemoveManager) append(dst []byte) []byte     { return appendString(dst, c.ID) }
+func (c *BeginRemoval) append(dst []byte) []byte      { return appendString(dst, c.ID) }
 
 func (c *RemoveProjector) append(dst []byte) []byte {
 	return appendString(appendString(dst, string(c.ID)), c.BootID)
@@ -238,6 +240,8 @@ func decodeRegistrationBody(k kind, d *decoder) Body {
 		return &RegisterIndexer{Indexer: d.indexer()}
 	case kindRemoveManager:
 		return &RemoveManager{ID: d.string()}
+	case kindBeginRemoval:
+		return &BeginRemoval{ID: d.string()}
 	case kindRemoveProjector:
 		return &RemoveProjector{ID: index.ProjectorID(d.string()), BootID: d.string()}
 	case kindRemoveIndexer:

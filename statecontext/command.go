@@ -87,6 +87,7 @@ const (
 	kindCancelSplit          kind = 59
 	kindSetAutoSplit         kind = 60
 	kindNoteAbsences         kind = 61
+	kindBeginRemoval         kind = 62
 
 	kindReserved kind = 255
 )
@@ -123,6 +124,11 @@ type RegisterIndexer struct{ Indexer Indexer }
 
 // RemoveManager forgets a manager. Rejection: UnknownNode.
 type RemoveManager struct{ ID string }
+
+// BeginRemoval remembers which manager a request removes, before it is taken out of Raft's members, which alone say
+// whether that has happened. It changes nothing else, and gives Result.Member, also to who sends the request again when
+// another manager has the name by then. Rejection: InvalidArgument.
+type BeginRemoval struct{ ID string }
 
 // RemoveProjector forgets a projector. Rejections: UnknownNode, NodeAlive where another process of it has registered.
 type RemoveProjector struct {

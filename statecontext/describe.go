@@ -199,6 +199,9 @@ func describeResult(r *Result) string {
 	if r.Number != 0 {
 		fmt.Fprintf(&w, " number %d", r.Number)
 	}
+	if r.Member != "" {
+		fmt.Fprintf(&w, " member %s", r.Member)
+	}
 	if r.Replayed {
 		w.WriteString(" (from the ledger)")
 	}

@@ -225,7 +225,7 @@ func appendLedgerEntry(dst []byte, key string, e *ledgerEntry, texts bool) []byt
 	o := &e.outcome
 	dst = appendBool(appendUint(dst, o.CAS), o.Changed)
 	dst = append(appendUint(dst, uint64(o.Index)), byte(o.Node))
-	dst = appendUint(dst, o.Number)
+	dst = appendString(appendUint(dst, o.Number), o.Member)
 	dst = appendBool(dst, o.Rejection != nil)
 	if o.Rejection != nil {
 		dst = appendString(dst, string(o.Rejection.Code))
@@ -245,7 +245,7 @@ func (d *decoder) ledgerEntry() (key string, e *ledgerEntry) {
 	d.fixed(e.bodyHash[:])
 	e.timeMS = d.int()
 	e.outcome = Result{CAS: d.uint(), Changed: d.bool(), Index: index.ID(d.uint()), Node: index.NodeID(d.byte()),
-		Number: d.uint()}
+		Number: d.uint(), Member: d.string()}
 	if d.bool() {
 		e.outcome.Rejection = &Rejection{Code: errcode.Code(d.string()), Message: d.string()}
 	}

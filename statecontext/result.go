@@ -49,6 +49,7 @@ type Result struct {
 	Index    index.ID     // CreateIndex: the index (also the one that IF NOT EXISTS found)
 	Indexes  []index.ID   // ByName of BuildIndexes: the index of each name
 	Node     index.NodeID // RegisterIndexer: the number
+	Member   string       // BeginRemoval: the manager's id
 	// Number counts what the command concerned, where one number says it: bucket generation (SetBucket, BucketGone),
 	// rollback id (SetRollbackStep).
 	Number    uint64

@@ -362,6 +362,7 @@ var goldens = []struct {
 	{"v1-seen", goldenSeen},
 	{"v1-autosplit", goldenAutoSplit},
 	{"v1-absence", goldenAbsence},
+	{"v1-removal", goldenRemoval},
 	{"next", goldenNext},
 }
 

@@ -40,7 +40,6 @@ func (g backups) clusterRoutes() []route {
 				headers: []string{HeaderKey}, upload: mediaBinary,
 				answers: []answer{{status: 200, means: "restored, or what would be done", body: v1.RestoreReply{}}},
 				codes: []errcode.Code{errcode.BackupUnusable, errcode.BackupOfOther,
-					errcode.Restoring,
 					errcode.RestoreMismatch, errcode.FormatNotAllowed, errcode.PlacementImpossible, errcode.FormatTooOld,
 					errcode.NoProjector}}},
 		{method: "POST", path: "/v1/cluster:finalize-upgrade", handle: g.finalizeUpgrade, role: RoleAdmin, leader: true,

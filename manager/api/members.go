@@ -199,7 +199,8 @@ func (g members) nextLeader(ctx context.Context) (consensus.Leader, error) {
 	}
 }
 
-// removeManager: the membership of Raft first, then the registration. A retry of one that was done says so.
+// removeManager removes a manager in three steps: the request with what it means, so that a retry means the same; Raft's
+// members, which alone say whether it is done; the registration. What may refuse it does so by the end of the first.
 func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 	words := r.URL.Query().Get("yes")
 	if words != "" && words != loseData {
@@ -210,11 +211,7 @@ func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if g.doneBefore(req) {
-		rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: id, Detail: doneBefore})
-		return nil
-	}
-	m, err := g.cfg.Steward.Find(id)
+	m, gone, err := g.toRemove(r.Context(), req, id)
 	if err != nil {
 		return err
 	}
@@ -223,7 +220,14 @@ func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 	if known := g.cfg.Raft.State().Manager(m.ID); known != nil {
 		reply.ID = known.Name
 	}
-	also, err := g.cfg.Steward.Remove(r.Context(), m.ID, words == loseData, nil)
+	if gone {
+		reply.ID, reply.Detail = id, doneBefore
+		g.forgetManager(r.Context(), m.ID)
+		rpc.Write(w, r, http.StatusOK, reply)
+		return nil
+	}
+	note := g.noteRemoval(req, m.ID)
+	also, err := g.cfg.Steward.Remove(r.Context(), m.ID, words == loseData, note)
 	if len(also) > 0 {
 		reply.Detail += "; removed before it, because they do not answer: " + strings.Join(also, ", ") +
 			" (each ends by itself when it hears of it; to come back, it needs an empty folder)"
@@ -238,11 +242,34 @@ func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := g.forgetManager(r.Context(), req, m.ID); err != nil {
-		return err
+	if _, known := g.cfg.Raft.State().Outcome(req); req != nil && !known { // nothing could be stored before
+		_ = note(r.Context()) // it is done, whether a retry is told so or not
 	}
+	g.forgetManager(r.Context(), m.ID)
 	rpc.Write(w, r, http.StatusOK, reply)
 	return nil
+}
+
+// toRemove finds whom a request removes: of one that comes again, whom it meant at first, whatever has the name by now.
+// gone: that was done.
+func (g members) toRemove(ctx context.Context, req *statecontext.Request, id string) (m consensus.Server, gone bool,
+	err error) {
+	if err := g.cfg.Raft.ReadBarrier(ctx); err != nil { // a deposed leader must not say who is no member
+		return m, false, err
+	}
+	res, known := g.cfg.Raft.State().Outcome(req)
+	switch {
+	case !known:
+		m, err = g.cfg.Steward.Find(id)
+		return m, false, err
+	case res.Err() != nil:
+		return m, false, res.Err()
+	}
+	if gone, err = g.cfg.Steward.Gone(ctx, res.Member); gone || err != nil {
+		return consensus.Server{ID: res.Member}, gone, err
+	}
+	m, err = g.cfg.Steward.Find(res.Member)
+	return m, false, err
 }
 
 // doneBefore is told of a request that comes again.
@@ -257,13 +284,30 @@ func (g members) doneBefore(req *statecontext.Request) bool {
 	return known && res.Err() == nil
 }
 
-// forgetManager takes a manager out of the state, which the steward may have done already.
-func (g members) forgetManager(ctx context.Context, req *statecontext.Request, id string) error {
-	res, err := g.cfg.Raft.Propose(ctx, statecontext.Command{Request: req, Body: &statecontext.RemoveManager{ID: id}})
-	if err == nil && res.Rejection != nil && res.Rejection.Code != errcode.UnknownNode {
-		err = res.Err()
+// noteRemoval returns what writes down whom a request removes; nil for one without a key, of which nothing is kept.
+func (g members) noteRemoval(req *statecontext.Request, id string) func(context.Context) error {
+	if req == nil {
+		return nil
 	}
-	return err
+	return func(ctx context.Context) error {
+		res, err := g.cfg.Raft.Propose(ctx, statecontext.Command{Request: req, Body: &statecontext.BeginRemoval{ID: id}})
+		if err != nil {
+			return err
+		}
+		return res.Err()
+	}
+}
+
+// forgetManager takes a manager that is no member any more out of the state. Where that fails the steward does it
+// before long.
+func (g members) forgetManager(ctx context.Context, id string) {
+	if g.cfg.Raft.State().Manager(id) == nil {
+		return
+	}
+	_, err := g.cfg.Raft.Propose(ctx, statecontext.Command{Body: &statecontext.RemoveManager{ID: id}})
+	if err != nil {
+		g.cfg.Logger.Info("a manager that was removed is not forgotten yet", "server", id, "error", err)
+	}
 }
 
 func isNotLeader(err error) bool { return errors.Is(err, consensus.ErrNotLeader) }

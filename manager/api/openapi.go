@@ -168,7 +168,7 @@ func (rt *route) commonCodes() []errcode.Code {
 	}
 	if rt.leader && rt.method != http.MethodGet {
 		codes = append(codes, errcode.OutcomeUnknown, errcode.BadIdempotencyKey, errcode.RequestMismatch,
-			errcode.LedgerFull,
+			errcode.LedgerFull, errcode.Restoring,
 			errcode.NotBootstrapped, errcode.InvalidArgument)
 	}
 	return codes

@@ -73,3 +73,47 @@ func TestChangesEndInTime(t *testing.T) {
 		}
 	})
 }
+
+// TestNothingChangesBeforeItIsNoted: what a removal is to leave in the log is there before the members change, and where
+// that is refused they do not. Where nobody but the leader stores anything, it is in the log all the same.
+func TestNothingChangesBeforeItIsNoted(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
+		c.three(t, fresh)
+		l, st := c.leader()
+		others := slices.DeleteFunc(slices.Clone(c.all), func(s *server) bool { return s == l })
+		member := func(id string) bool {
+			t.Helper()
+			all, err := l.node.Servers()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.ContainsFunc(all, func(m consensus.Server) bool { return m.ID == id })
+		}
+		first, second := others[0].node.ID(), others[1].node.ID()
+		refused := errors.New("refused")
+		if _, err := st.Remove(deadline(t, hang), first, false, func(context.Context) error { return refused }); !errors.Is(err,
+			refused) || !member(first) {
+			t.Errorf("a removal that is refused: %v", err)
+		}
+		note := func(id string) func(context.Context) error {
+			return func(ctx context.Context) error {
+				if !member(id) {
+					t.Error("the members change first")
+				}
+				_, err := l.node.Propose(ctx, projector("removes", id))
+				return err
+			}
+		}
+		if _, err := st.Remove(deadline(t, hang), first, false, note(first)); err != nil || member(first) {
+			t.Errorf("a removal: %v", err)
+		}
+		others[1].disk(func() error { return errors.New("no space left on device") })
+		if _, err := st.Remove(deadline(t, hang), second, false, note(second)); err != nil || member(second) {
+			t.Errorf("the removal of the only other one, which stores nothing: %v", err)
+		}
+		if p := l.fsm.State().Projector("removes"); p == nil || p.Admin != second {
+			t.Errorf("of that nothing is noted: %+v", p)
+		}
+		others[1].disk(nil)
+	})
+}
