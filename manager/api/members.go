@@ -155,6 +155,9 @@ func (g members) transferAny(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g members) transferTo(w http.ResponseWriter, r *http.Request) error {
+	if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil { // a deposed leader must not say who is no member, or leads
+		return err
+	}
 	m, err := g.cfg.Steward.Find(r.PathValue("id"))
 	if err != nil {
 		return err

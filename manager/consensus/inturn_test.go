@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/manager/consensus"
 )
 
@@ -70,6 +72,21 @@ func TestChangesEndInTime(t *testing.T) {
 		_, st = c.leader()
 		if gone, err := st.Gone(deadline(t, patience), second); gone || err != nil {
 			t.Errorf("what was said not to be done is done: %v %v", gone, err)
+		}
+	})
+}
+
+// TestARefusedJoinIsNone: a server whose registration is refused is no member either.
+func TestARefusedJoinIsNone(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
+		l, st := c.leader()
+		req := joins(fresh("m2"))
+		req.Manager.REST = "http://" + strings.Repeat("m", 1<<12)
+		if err := st.Join(deadline(t, hang), req); !errors.Is(err, errcode.LimitExceeded) {
+			t.Errorf("a manager whose address is too long: %v", err)
+		}
+		if all, err := l.node.Servers(); err != nil || len(all) != 1 {
+			t.Errorf("it was refused, and the members are %v, %v", all, err)
 		}
 	})
 }

@@ -170,6 +170,9 @@ func (s *Steward) Join(ctx context.Context, req JoinRequest) error {
 		return fmt.Errorf("%w: id %q, name %q and Raft address %q must be given, without @", ErrMemberConflict, m.ID, m.Name,
 			m.Raft)
 	}
+	if err := statecontext.CheckManager(&req.Manager); err != nil { // before it is a member
+		return err
+	}
 	if err := s.take(ctx); err != nil {
 		return err
 	}
@@ -177,25 +180,7 @@ func (s *Steward) Join(ctx context.Context, req JoinRequest) error {
 	if err := s.node.ReadBarrier(ctx); err != nil { // a deposed leader must not say who is no member
 		return err
 	}
-	servers, err := s.node.Servers()
-	if err != nil {
-		return err
-	}
-	at := slices.IndexFunc(servers, func(m Server) bool { return m.ID == req.Manager.ID })
-	switch {
-	case at >= 0:
-		err = s.readdress(ctx, servers[at], req.Manager.Raft)
-	case !req.Empty:
-		return fmt.Errorf("%w: %s has Raft state, and was removed from cluster %s: delete its data folder, it then joins "+
-			"as a new one",
-			ErrNotMember, req.Manager.ID, s.node.ClusterID())
-	case req.Manager.FormatLevel < s.node.State().FormatLevel():
-		return fmt.Errorf("%w: %s knows format levels up to %d, the cluster is at %d: install a newer version of tidemark "+
-			"on it",
-			ErrMemberConflict, req.Manager.ID, req.Manager.FormatLevel, s.node.State().FormatLevel())
-	default:
-		err = s.add(ctx, servers, Server{ID: req.Manager.ID, Raft: req.Manager.Raft}, req.Manager.Name)
-	}
+	changed, err := s.enter(ctx, &req)
 	if err != nil {
 		return err
 	}
@@ -209,7 +194,32 @@ func (s *Steward) Join(ctx context.Context, req JoinRequest) error {
 	if err == nil {
 		err = res.Err()
 	}
+	if err != nil && changed && !errors.Is(err, ErrNotLeader) { // it may be asked for again, but not that nothing was done
+		err = fmt.Errorf("%w: %s is a member, and its addresses are not noted: %v", ErrUnknownOutcome, req.Manager.ID, err)
+	}
 	return err
+}
+
+// enter makes a server a member, or takes over its address; changed: it was none, or had another one.
+func (s *Steward) enter(ctx context.Context, req *JoinRequest) (changed bool, err error) {
+	servers, err := s.node.Servers()
+	if err != nil {
+		return false, err
+	}
+	m, level := &req.Manager, s.node.State().FormatLevel()
+	at := slices.IndexFunc(servers, func(s Server) bool { return s.ID == m.ID })
+	switch {
+	case at < 0 && !req.Empty:
+		return false, fmt.Errorf("%w: %s has Raft state, and was removed from cluster %s: delete its data folder, it then "+
+			"joins as a new one", ErrNotMember, m.ID, s.node.ClusterID())
+	case at < 0 && m.FormatLevel < level:
+		return false, fmt.Errorf("%w: %s knows format levels up to %d, the cluster is at %d: install a newer version of "+
+			"tidemark on it", ErrMemberConflict, m.ID, m.FormatLevel, level)
+	}
+	if at < 0 {
+		return true, s.add(ctx, servers, Server{ID: m.ID, Raft: m.Raft}, m.Name)
+	}
+	return servers[at].Raft != m.Raft, s.readdress(ctx, servers[at], m.Raft)
 }
 
 // readdress takes over a member's new address. A second process with a copy of its folder is refused.
