@@ -29,8 +29,8 @@ func (c *trio) members() (ids []string) {
 	return ids
 }
 
-// TestARefusedRemovalIsNone: what is answered as refused is not done. While a restore is staged a removal under a key is
-// refused, and the manager is a member as before; when the restore is over, the same request removes it.
+// TestARefusedRemovalIsNone: what is answered as refused is not done. While a restore is staged a removal under a key
+// is refused, and the manager is a member as before; when the restore is over, the same request removes it.
 func TestARefusedRemovalIsNone(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t, steadfast)

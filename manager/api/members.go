@@ -202,8 +202,9 @@ func (g members) nextLeader(ctx context.Context) (consensus.Leader, error) {
 	}
 }
 
-// removeManager removes a manager in three steps: the request with what it means, so that a retry means the same; Raft's
-// members, which alone say whether it is done; the registration. What may refuse it does so by the end of the first.
+// removeManager removes a manager in three steps: the request with what it means, so that a retry means the same;
+// Raft's members, which alone say whether it is done; the registration. What may refuse it does so by the end of the
+// first, or before Raft's members change.
 func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 	words := r.URL.Query().Get("yes")
 	if words != "" && words != loseData {

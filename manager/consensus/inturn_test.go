@@ -91,8 +91,8 @@ func TestARefusedJoinIsNone(t *testing.T) {
 	})
 }
 
-// TestNothingChangesBeforeItIsNoted: what a removal is to leave in the log is there before the members change, and where
-// that is refused they do not. Where nobody but the leader stores anything, it is in the log all the same.
+// TestNothingChangesBeforeItIsNoted: what a removal is to leave in the log is there before the members change, and
+// where that is refused they do not. Where nobody but the leader stores anything, it is in the log all the same.
 func TestNothingChangesBeforeItIsNoted(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		c.three(t, fresh)
@@ -108,8 +108,8 @@ func TestNothingChangesBeforeItIsNoted(t *testing.T) {
 		}
 		first, second := others[0].node.ID(), others[1].node.ID()
 		refused := errors.New("refused")
-		if _, err := st.Remove(deadline(t, hang), first, false, func(context.Context) error { return refused }); !errors.Is(err,
-			refused) || !member(first) {
+		refuses := func(context.Context) error { return refused }
+		if _, err := st.Remove(deadline(t, hang), first, false, refuses); !errors.Is(err, refused) || !member(first) {
 			t.Errorf("a removal that is refused: %v", err)
 		}
 		note := func(id string) func(context.Context) error {

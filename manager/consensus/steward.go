@@ -195,7 +195,7 @@ func (s *Steward) Join(ctx context.Context, req JoinRequest) error {
 		err = res.Err()
 	}
 	if err != nil && changed && !errors.Is(err, ErrNotLeader) { // it may be asked for again, but not that nothing was done
-		err = fmt.Errorf("%w: %s is a member, and its addresses are not noted: %v", ErrUnknownOutcome, req.Manager.ID, err)
+		err = fmt.Errorf("%w: %s is a member, and its addresses are not noted: %w", ErrUnknownOutcome, req.Manager.ID, err)
 	}
 	return err
 }
@@ -341,7 +341,7 @@ func (s *Steward) Remove(ctx context.Context, id string, force bool,
 		return also, err
 	}
 	if errors.Is(err, ErrBusy) { // something was done
-		err = fmt.Errorf("%w: %v", ErrUnknownOutcome, err)
+		err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 	}
 	return also, fmt.Errorf("%w; removed already, for good: %s", err, strings.Join(also, ", "))
 }

@@ -311,7 +311,8 @@ func TestOnlyTheLeaderAsks(t *testing.T) {
 		term, _ := l.node.Serving()
 		f := c.all.follower()
 		for range 20 {
-			if _, err := c.stewards[f].Remove(deadline(t, hang), l.node.ID(), false, nil); !errors.Is(err, consensus.ErrNotLeader) {
+			_, err := c.stewards[f].Remove(deadline(t, hang), l.node.ID(), false, nil)
+			if !errors.Is(err, consensus.ErrNotLeader) {
 				t.Errorf("at a follower: %v", err)
 			}
 			time.Sleep(heartbeat / 10)
