@@ -108,7 +108,8 @@ func (x *fault) count(counter *atomic.Uint64, e *feed.Event, err error) {
 
 // errUndecodable is why a document has no keys of which KV says that its value is compressed, or has attributes, and
 // which is not so.
-var errUndecodable = errors.New("the value does not decode as KV says that it is encoded; the document counts as no JSON")
+var errUndecodable = errors.New("the value does not decode as KV says that it is encoded; the document counts as no " +
+	"JSON")
 
 // undecodable counts a document whose value does not decode for the indexes in which it has no keys, and returns how
 // many these are.

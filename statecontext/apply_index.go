@@ -11,7 +11,8 @@ import (
 
 func (c *CreateIndex) apply(t *tx) *Rejection {
 	f := c.Definition
-	if f.Replaces != 0 || f.Origin != 0 || f.SplitFailed != "" || f.SplitCause != "" { // SplitIndex makes these, at its format level
+	// SplitIndex makes these.
+	if f.Replaces != 0 || f.Origin != 0 || f.SplitFailed != "" || f.SplitCause != "" {
 		return reject(errcode.InvalidArgument, "index %q: a new index replaces none and has no split that failed", f.Name)
 	}
 	if f.AskedPartitions != 0 {

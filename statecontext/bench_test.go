@@ -128,7 +128,8 @@ func BenchmarkAllocated(b *testing.B) {
 	}
 }
 
-// created is a state with an index of so many slices with three replicas, and what says that all of its copies are made.
+// created is a state with an index of so many slices with three replicas, and what says that all of its copies are
+// made.
 func created(t testing.TB, slices int) (*State, *SetCopyStates) {
 	t.Helper()
 	s, at := New(), uint64(0)

@@ -4,8 +4,8 @@
 // It promises: a chunk arrives as it was sent or not at all; one that is lost is asked for again where the files that
 // are here end; each question has a deadline, so that a peer which hangs is given up, and none waits for an export that
 // takes long to be made; an indexer sends one export at a time, to the one who asked for it and nobody else, at no more
-// than so many bytes a second; an export that nobody asks for or reads any more is let go. It never looks into the files, and does
-// not decide what becomes of them.
+// than so many bytes a second; an export that nobody asks for or reads any more is let go. It never looks into the
+// files, and does not decide what becomes of them.
 package transfer
 
 import (
