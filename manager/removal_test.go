@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
+	"time"
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
@@ -37,7 +39,8 @@ func TestARefusedRemovalIsNone(t *testing.T) {
 	c.propose(&statecontext.BeginRestore{ID: "r", Mode: statecontext.RestoreInPlace, Bytes: 1 << 20})
 	key := map[string]string{api.HeaderKey: "k"}
 	leader := c.nodes[c.leader()]
-	path := "/v1/cluster/managers/" + c.follower().m.cfg.Name
+	goes := c.follower()
+	path := "/v1/cluster/managers/" + goes.m.cfg.Name
 	code, h, body := c.call(leader, "DELETE", path, "", key)
 	if p := problemOf(t, h, body); code != http.StatusServiceUnavailable || p.Code != errcode.Restoring {
 		t.Errorf("while a restore is staged: %d %s", code, body)
@@ -52,6 +55,22 @@ func TestARefusedRemovalIsNone(t *testing.T) {
 	if all := c.members(); len(all) != 2 {
 		t.Errorf("it was answered as done, and the members are %v", all)
 	}
+	c.removed(goes)
+}
+
+// removed waits until a manager has heard of its removal, and ended.
+func (c *trio) removed(n *node) {
+	c.t.Helper()
+	select {
+	case err := <-n.done:
+		if !errors.Is(err, consensus.ErrRemoved) {
+			c.t.Fatalf("the removed manager ended with %v", err)
+		}
+	case <-time.After(patience):
+		c.t.Fatal("the removed manager goes on")
+	}
+	n.stop()
+	c.nodes[slices.Index(c.nodes, n)] = nil
 }
 
 // removalOf is a request as the API makes it of DELETE /v1/cluster/managers/NAME under a key.
@@ -102,15 +121,7 @@ func TestARemovalOutlivesItsLeader(t *testing.T) {
 		_, err := c.nodes[c.leader()].m.steward.Remove(t.Context(), id, false, nil)
 		return err == nil || errors.Is(err, consensus.ErrUnknownMember)
 	})
-	if err := <-goes.done; !errors.Is(err, consensus.ErrRemoved) {
-		t.Fatalf("the removed manager ended with %v", err)
-	}
-	goes.stop()
-	for i, n := range c.nodes {
-		if n == goes {
-			c.nodes[i] = nil
-		}
-	}
+	c.removed(goes)
 	l := c.nodes[c.leader()]
 	c.until("leadership is handed on", func() bool {
 		if c.nodes[c.leader()] == l {
