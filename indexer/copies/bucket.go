@@ -92,6 +92,7 @@ func NewBucket(n *Node, b wire.Bucket) (*Bucket, error) {
 		in: newIntake(), calls: newCalls(), results: make(chan result),
 		slices: map[index.CopyID]*storage.Slice{}, away: map[index.CopyID]*storage.Slice{},
 		lanes: newCopyLanes(), wrong: newWrong(), sizes: newSizes(),
+		backs: backs{shut: map[index.CopyID]*lane{}},
 	}
 	st, err := core.NewBucket(&b, b.VBuckets, k.in.mem.Pack)
 	if err != nil {
@@ -217,9 +218,7 @@ func (k *Bucket) pump(ctx context.Context, all bool) {
 func (k *Bucket) finish(r result) {
 	switch {
 	case r.reopened != nil:
-		if n := r.reopened; k.lanes.of[n.copy] == n { // else it has been let go
-			k.wentBack(n)
-		}
+		k.reopened(r.reopened)
 	case r.shown != nil:
 		k.tell(k.work.Served(r.shown.Handed, r.shown.missed()...))
 	case r.ended != nil:
@@ -456,6 +455,7 @@ func (k *Bucket) remove(id index.CopyID) (waits []<-chan struct{}) {
 	delete(k.slices, id)
 	delete(k.wrong.emptied, id)
 	delete(k.sizes.seen, id)
+	delete(k.backs.shut, id)
 	if k.backs.under != nil {
 		waits = append(waits, k.backs.under.ended)
 	}

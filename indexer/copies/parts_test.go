@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -88,6 +90,67 @@ func TestDiskFull(t *testing.T) {
 	o = k.persistently(ctx, s, func() error { cancel(); return storage.ErrDiskFull })
 	if o != (outcome{}) {
 		t.Errorf("at the end of the run: %+v", o)
+	}
+}
+
+// TestUnreadableCopies: copies of which a block cannot be read are opened again when that has lasted, and let a copy be
+// written that their writers kept waiting.
+func TestUnreadableCopies(t *testing.T) {
+	k := testBucketLoop(t)
+	var tries atomic.Int64
+	k.node.Now = func() time.Time { return time.Unix(0, 0).Add(time.Duration(tries.Add(1)) * health.Hangs / 8) }
+	st, first := storagetest.Open(t)
+	second, err := st.Create(storage.Meta{Copy: 2, Index: 1, Bucket: "b", BucketUUID: "u", VBuckets: 2,
+		Desc: []bool{false}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := fmt.Errorf("a block: %w: %w", storage.ErrIO, syscall.EIO)
+	var again [2]atomic.Bool
+	wrote := make(chan struct{})
+	l := newLanes(2, func(n *lane, _ task) {
+		if n.slice == nil {
+			close(wrote)
+			return
+		}
+		o := k.persistently(t.Context(), n.slice, func() error { return read })
+		again[n.copy-1].Store(o.again == n.slice)
+	})
+	for _, n := range []*lane{{copy: 1, slice: first}, {copy: 2, slice: second}, {copy: 3}} {
+		l.give(n, task{class: serving})
+	}
+	select {
+	case <-wrote:
+	case <-time.After(patience):
+		t.Fatal("a good copy waits for two that cannot be read: " + k.node.Health.First())
+	}
+	l.all.Wait()
+	for i := range again {
+		if !again[i].Load() {
+			t.Errorf("copy %d was not opened again", i+1)
+		}
+	}
+	if said := k.node.Health.First(); said != "" {
+		t.Errorf("then health %q", said)
+	}
+}
+
+// TestUnreadable: only what lasts, of a copy whose engine writes, counts.
+func TestUnreadable(t *testing.T) {
+	_, s := storagetest.Open(t)
+	var u unreadable
+	for _, c := range []struct {
+		at   time.Duration
+		err  error
+		last bool
+	}{
+		{0, storage.ErrIO, false}, {health.Hangs - 1, storage.ErrIO, false}, {health.Hangs, storage.ErrIO, true},
+		{health.Hangs + 1, storage.ErrDiskFull, false}, {health.Hangs + 2, storage.ErrIO, false},
+		{2*health.Hangs + 1, storage.ErrIO, false}, {2*health.Hangs + 2, storage.ErrIO, true},
+	} {
+		if last := u.last(time.Unix(0, 0).Add(c.at), s, c.err); last != c.last {
+			t.Errorf("%v after %v: lasted too long: %v", c.err, c.at, last)
+		}
 	}
 }
 

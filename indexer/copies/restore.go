@@ -34,13 +34,15 @@ type putBack struct {
 	lanes  map[index.CopyID]*lane
 	done   []restored
 	again  []*lane
+	shut   []*lane       // of copies that could not be put back, nor opened again; see revive
 	ended  chan struct{} // closed when the loop has heard of it
 }
 
 // backs are the restores of a bucket.
 type backs struct {
-	under   *putBack      // nil: none is under way
-	changed chan struct{} // closed when something was put back
+	under   *putBack               // nil: none is under way
+	changed chan struct{}          // closed when something was put back
+	shut    map[index.CopyID]*lane // of copies that are away until they can be opened
 }
 
 // handRestores lets vbuckets be put back. Nothing else is under way, or begun meanwhile.
@@ -65,11 +67,38 @@ func (k *Bucket) restored(p *putBack) {
 	k.backs.under = nil
 	k.work.Restored()
 	close(p.ended)
+	for _, n := range p.shut {
+		k.leaveShut(n)
+	}
 	k.tellBack(p.done)
 	for _, n := range p.again {
 		if k.slices[n.copy] == n.slice {
 			k.wentBack(n)
 		}
+	}
+}
+
+// leaveShut lets a copy go until it is open: no rollback waits for it.
+func (k *Bucket) leaveShut(n *lane) {
+	if k.lanes.of[n.copy] != n {
+		return // it is open by now, or was let go
+	}
+	k.remove(n.copy)
+	k.away[n.copy], k.backs.shut[n.copy] = n.slice, n
+}
+
+// reopened takes over that a copy was opened again.
+func (k *Bucket) reopened(n *lane) {
+	switch {
+	case k.lanes.of[n.copy] == n:
+		k.wentBack(n)
+	case k.backs.shut[n.copy] == n: // else it was let go for good
+		delete(k.backs.shut, n.copy)
+		delete(k.away, n.copy)
+		if err := k.add(n.slice, false); err != nil {
+			k.log.Error("a recovered copy cannot be used", "copy", n.copy, "error", err)
+		}
+		k.node.Sides()
 	}
 }
 
@@ -103,8 +132,11 @@ func (k *Bucket) restore(ctx context.Context, p *putBack) {
 			p.again = append(p.again, &lane{copy: order[i], slice: o.again})
 		case !o.missing:
 			p.done = append(p.done, backs[i]...)
-		case o.shut && n != nil && !n.lost.Swap(true):
-			k.revive(ctx, n)
+		case o.shut && n != nil:
+			p.shut = append(p.shut, n)
+			if !n.lost.Swap(true) {
+				k.revive(ctx, n)
+			}
 		}
 	}
 }

@@ -202,6 +202,50 @@ func TestRollbackPastADamagedCheckpoint(t *testing.T) {
 	}
 }
 
+// TestRollbackBesideAShutCopy: a rollback does not wait for a copy that cannot be opened, which comes back when it can.
+func TestRollbackBesideAShutCopy(t *testing.T) {
+	f := newFallen(t, 8, 2)
+	f.k.node.Marks = noMarks(t)
+	shut := f.k.slices[1]
+	if err := shut.Persist(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	folder, away := filepath.Join(f.dir, shut.Meta().Copy.String()), filepath.Join(t.TempDir(), "away")
+	if err := errors.Join(os.Rename(folder, away), os.WriteFile(folder, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.k.reopen(t.Context(), shut); err == nil {
+		t.Fatal("a copy without a folder was opened")
+	}
+	f.run(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
+	defer cancel()
+	f.rollBackIn(ctx, t)
+	here := func() (here bool) {
+		if err := f.k.do(ctx, func() { here = f.k.slices[1] == shut }); err != nil {
+			t.Fatal(err)
+		}
+		return here
+	}
+	if here() {
+		t.Error("a copy that is shut is here")
+	}
+	if err := errors.Join(os.Remove(folder), os.Rename(away, folder)); err != nil {
+		t.Fatal(err)
+	}
+	for !here() {
+		time.Sleep(time.Millisecond)
+	}
+	f.rollBackIn(ctx, t)
+	for id := range index.CopyID(2) {
+		for vb, p := range f.k.slices[id+1].Positions() {
+			if p.Main > 15 {
+				t.Fatalf("copy %d holds %+v of vbucket %d, which is on no branch", id+1, p, vb)
+			}
+		}
+	}
+}
+
 // overwritten puts another file in a file's place: it may be one with that of the present tables.
 func overwritten(t *testing.T, path string, content []byte) bool {
 	t.Helper()

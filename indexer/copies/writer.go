@@ -58,6 +58,7 @@ func (k *Bucket) persistently(ctx context.Context, s *storage.Slice, f func() er
 func (k *Bucket) persistentlyWithin(ctx context.Context, s *storage.Slice, patience time.Duration,
 	f func() error) outcome {
 	source := CopySource + s.Meta().Copy.String()
+	var fails unreadable
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		err := k.node.Health.Watch(source, "a write", patience, func() {
 			k.log.Error("a write does not end: the disk hangs, or is far too slow", "copy", s.Meta().Copy, "for", patience)
@@ -79,7 +80,7 @@ func (k *Bucket) persistentlyWithin(ctx context.Context, s *storage.Slice, patie
 			k.log.Error("cannot write; trying again", "copy", s.Meta().Copy, "error", err)
 			k.node.Report()
 		}
-		if errors.Is(err, storage.ErrReopen) || errors.Is(err, storage.ErrDamaged) {
+		if errors.Is(err, storage.ErrReopen) || errors.Is(err, storage.ErrDamaged) || fails.last(k.node.Now(), s, err) {
 			if k.reopen(ctx, s) == nil {
 				return outcome{again: s}
 			}
@@ -92,6 +93,24 @@ func (k *Bucket) persistentlyWithin(ctx context.Context, s *storage.Slice, patie
 		case <-timer.C:
 		}
 	}
+}
+
+// unreadable is since when a copy cannot be written although its engine writes: some of its files cannot be read. The
+// zero value is that it can.
+type unreadable struct{ since time.Time }
+
+// last notes an error of a write and reports whether it has been so for too long. Such a copy is opened again, which
+// reads all of it, and is shut where that fails: nobody waits for it any more. A disk that takes no writes is waited
+// for: other copies have the same.
+func (u *unreadable) last(now time.Time, s *storage.Slice, err error) bool {
+	switch {
+	case !errors.Is(err, storage.ErrIO) || s.Stats().Failing != nil:
+		u.since = time.Time{}
+		return false
+	case u.since.IsZero():
+		u.since = now
+	}
+	return now.Sub(u.since) >= health.Hangs
 }
 
 // reopen brings a copy back to its last durable batch. The node's health says when that fails.
@@ -196,7 +215,7 @@ func (k *Bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 	b := storage.Batch{Common: c.Common, Yields: !c.Ready, KeepTombstones: func(vb uint16) bool { return keep[vb] }}
 	if len(keep) > 0 {
 		if err := k.node.Marks.Set(c.ID); err != nil {
-			return fmt.Errorf("%w: %w", storage.ErrIO, err)
+			return fmt.Errorf("that the copy has tombstones cannot be stored: %w", err)
 		}
 	}
 	b.Updates = make([]storage.Update, 0, min(events, mostUpdates))

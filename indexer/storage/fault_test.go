@@ -378,3 +378,58 @@ func TestRecoverEndsWithItsContext(t *testing.T) {
 	must(t, <-ended)
 	must(t, store.Close())
 }
+
+// TestUnreadableBlock: a batch that has to read a block which the disk does not give fails with ErrIO, while nothing is
+// wrong with what the engine writes; the copy cannot be opened again until the block can be read.
+func TestUnreadableBlock(t *testing.T) {
+	const docs = 20_000 // of several tables, so that not all is in a cache
+	var bad atomic.Bool
+	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if reads := op.Kind == errorfs.OpFileReadAt || op.Kind == errorfs.OpFileRead; reads && bad.Load() &&
+			strings.HasSuffix(op.Path, ".sst") {
+			return syscall.EIO
+		}
+		return nil
+	}))
+	open := func() *Store {
+		return openTest(t, "data", func(o *Options) {
+			o.fs, o.kept, o.CacheBytes, o.MemTableBytes, o.VerifyBytes = fs, 1, 1, 1<<20, 1
+		})
+	}
+	up := func(n int, seqno uint64) Update {
+		return Update{DocID: fmt.Appendf(nil, "doc%06d", n), Seqno: seqno,
+			Keys: [][]byte{fmt.Appendf(nil, "%0200d", n+int(seqno))}}
+	}
+	store := open()
+	slice, err := store.Create(testMeta(1))
+	must(t, err)
+	var b Batch
+	for n := range docs {
+		b.Updates = append(b.Updates, up(n, 1))
+	}
+	must(t, slice.Flush(context.Background(), b))
+	must(t, slice.Persist(context.Background()))
+	must(t, store.Close())
+
+	store = open()
+	slice, _ = store.Slice(testMeta(1).Copy)
+	change := Batch{Updates: []Update{up(docs/2, 2)}}
+	bad.Store(true)
+	for range 2 {
+		if err := slice.Flush(context.Background(), change); !errors.Is(err, ErrIO) || slice.Stats().Failing != nil {
+			t.Fatalf("a batch beside an unreadable block: %v, the engine: %v", err, slice.Stats().Failing)
+		}
+	}
+	if _, err := slice.Recover(context.Background(), time.Minute); !errors.Is(err, ErrIO) {
+		t.Fatalf("opened again beside an unreadable block: %v", err)
+	}
+	if err := slice.Flush(context.Background(), change); !errors.Is(err, ErrClosed) {
+		t.Fatalf("a batch for a copy that is shut: %v", err)
+	}
+	bad.Store(false)
+	if r, err := slice.Recover(context.Background(), time.Minute); err != nil || r.Outcome != Intact {
+		t.Fatalf("opened again: %+v, %v", r, err)
+	}
+	must(t, slice.Flush(context.Background(), change))
+	must(t, store.Close())
+}
