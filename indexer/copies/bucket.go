@@ -150,6 +150,7 @@ func (k *Bucket) loop(ctx context.Context) {
 			k.takeSome(in, side, k.SideFull)
 		case <-tick.C:
 			k.work.Look()
+			k.retakeAgain()
 			k.pump(ctx, true)
 		}
 		k.pump(ctx, false)
@@ -237,6 +238,7 @@ func (k *Bucket) ended(u *underway) {
 		k.node.Metrics.batch(u.Batch.Kind, k.node.Now().Sub(u.began))
 		k.spreaders.Give(u.spreader)
 	}
+	k.rowsGone(u)
 	k.tell(k.work.Ended(u.Handed, u.missed()...))
 }
 
@@ -263,10 +265,16 @@ func (k *Bucket) tell(all []core.Told) {
 func (k *Bucket) wentBack(n *lane) {
 	delete(k.lanes.of, n.copy)
 	delete(k.sizes.seen, n.copy)
+	restoring := k.st.RestoringOf(n.copy) > 0
 	if err := k.work.Reopened(n.copy, n.slice.Positions(), n.slice.Logs()); err != nil {
 		k.log.Error("a recovered copy cannot be used", "copy", n.copy, "error", err)
 	}
+	k.wrong.wentBack(n.copy)
+	k.retakeAgain()
 	k.node.Sides()
+	if restoring {
+		k.lessRestoring()
+	}
 }
 
 // tellBack tells the state what was restored.
@@ -277,12 +285,17 @@ func (k *Bucket) tellBack(all []restored) {
 	for _, r := range all {
 		k.st.Restored(r.what, r.position, r.log)
 	}
+	k.node.Sides()
+	k.lessRestoring()
+}
+
+// lessRestoring tells those who wait for a rollback that something is back, or is not waited for any more.
+func (k *Bucket) lessRestoring() {
 	if k.st.Restoring() == 0 {
 		for id := range k.slices {
 			k.node.Snapshots.DropParted(id)
 		}
 	}
-	k.node.Sides()
 	if k.backs.changed != nil {
 		close(k.backs.changed)
 		k.backs.changed = nil
@@ -392,6 +405,7 @@ func (k *Bucket) Remove(ctx context.Context, id index.CopyID) error {
 	var waits []<-chan struct{}
 	if err := k.do(ctx, func() {
 		delete(k.away, id)
+		k.wrong.forget(id)
 		waits = k.remove(id)
 	}); err != nil {
 		return err
@@ -411,6 +425,7 @@ func (k *Bucket) TakeAway(ctx context.Context, s *storage.Slice, may func(*core.
 		}
 		if no == nil {
 			k.away[id] = s
+			k.wrong.forget(id)
 			waits = k.remove(id)
 		}
 	}); err != nil || no != nil {
@@ -450,12 +465,15 @@ func (k *Bucket) BringBackOpen(ctx context.Context, s *storage.Slice) {
 
 // remove lets a copy go. When all waits are over nothing is written to it any more. It runs in the loop.
 func (k *Bucket) remove(id index.CopyID) (waits []<-chan struct{}) {
+	restoring := k.st.RestoringOf(id) > 0
 	k.work.Remove(id)
 	waits = k.lanes.leave(id)
 	delete(k.slices, id)
-	delete(k.wrong.emptied, id)
 	delete(k.sizes.seen, id)
 	delete(k.backs.shut, id)
+	if restoring {
+		k.lessRestoring()
+	}
 	if k.backs.under != nil {
 		waits = append(waits, k.backs.under.ended)
 	}

@@ -232,8 +232,7 @@ func (l *copyLanes) leave(id index.CopyID) (waits []<-chan struct{}) {
 // underway is a batch or a purge while its copies have their parts to write.
 type underway struct {
 	*core.Handed
-	strays []storage.Row
-	mends  bool // see wrong
+	strays []*stray // see wrong
 	began  time.Time
 	failed []atomic.Bool // by number of the copy
 
@@ -270,7 +269,7 @@ func (u *underway) missed() (ids []index.CopyID) {
 func (k *Bucket) hand(h *core.Handed) {
 	t := h.Batch
 	u := &underway{Handed: h, began: k.node.Now(), failed: make([]atomic.Bool, len(t.Copies))}
-	u.strays, u.mends = k.wrong.deleted(t)
+	u.strays = k.wrong.deleted(t)
 	all := make([]task, len(t.Copies))
 	for i := range t.Copies {
 		all[i] = task{of: u, at: i, class: building}

@@ -2,6 +2,7 @@ package copies
 
 import (
 	"context"
+	"slices"
 
 	"tidemark/index"
 	"tidemark/indexer/storage"
@@ -46,4 +47,25 @@ func (k *Bucket) retake(id index.CopyID, vb int, stray []storage.Row, elsewhere 
 		k.node.Snapshots.Doubt(id)
 	}
 	return true
+}
+
+// retakeAgain asks again for what copies were to take anew when they went back. It runs in the loop. What cannot be
+// asked for yet, as the vbucket goes back or nothing feeds it, is at one of the next looks.
+func (k *Bucket) retakeAgain() {
+	for _, s := range k.wrong.strays {
+		if s.again && k.st.Retake(s.copy, s.vb) {
+			k.wrong.found(s.copy, s.vb, s.rows)
+			k.node.Sides()
+		}
+	}
+}
+
+// rowsGone takes over that a batch has deleted what was wrong, in the copies that it was written to.
+func (k *Bucket) rowsGone(u *underway) {
+	missed := u.missed()
+	for _, s := range u.strays {
+		if !slices.Contains(missed, s.copy) && k.wrong.gone(s) {
+			k.node.Snapshots.Trust(s.copy)
+		}
+	}
 }

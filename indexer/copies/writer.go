@@ -117,7 +117,7 @@ func (u *unreadable) last(now time.Time, s *storage.Slice, err error) bool {
 func (k *Bucket) reopen(ctx context.Context, s *storage.Slice) error {
 	id := s.Meta().Copy
 	source := CopySource + id.String()
-	k.node.Snapshots.Drop(id)
+	k.node.Snapshots.Release(id)
 	r, err := s.Recover(ctx, recoverTimeout)
 	switch {
 	case errors.Is(err, storage.ErrClosed): // it has gone meanwhile
@@ -170,15 +170,16 @@ func (k *Bucket) writeCopy(ctx context.Context, u *underway, at int, s *storage.
 				return err
 			}
 		}
-		if len(u.strays) > 0 {
-			if err := s.DiscardRows(ctx, u.strays); err != nil {
-				return err
+		var rows []storage.Row
+		for _, stray := range u.strays {
+			if stray.copy == c.ID {
+				rows = append(rows, stray.rows...)
 			}
 		}
-		if u.mends {
-			k.node.Snapshots.Trust(c.ID)
+		if len(rows) == 0 {
+			return nil
 		}
-		return nil
+		return s.DiscardRows(ctx, rows)
 	}
 	if err := k.flushCopy(ctx, t, c, u.share(k, at), s); err != nil {
 		return err

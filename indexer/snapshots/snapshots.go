@@ -244,7 +244,7 @@ func (s *Set) Refs(id index.CopyID) []wire.StabilityRef {
 // Doubt lets all snapshots of a copy go, and whatever writers that are at work, or have their turn before those that
 // mend it, add to them.
 func (s *Set) Doubt(id index.CopyID) {
-	s.let(id, true)
+	s.let(id, func(bool) bool { return true })
 }
 
 // InDoubt reports whether what a copy holds is known to be wrong.
@@ -261,13 +261,18 @@ func (s *Set) Trust(id index.CopyID) {
 	delete(s.doubted, id)
 }
 
-// Drop lets all snapshots of a copy go.
-func (s *Set) Drop(id index.CopyID) { s.let(id, false) }
+// Drop lets all snapshots of a copy go, and ends the doubt: it will hold something else.
+func (s *Set) Drop(id index.CopyID) { s.let(id, func(bool) bool { return false }) }
 
-func (s *Set) let(id index.CopyID, doubted bool) {
+// Release lets all snapshots of a copy go. It is in doubt afterwards if it was.
+func (s *Set) Release(id index.CopyID) { s.let(id, func(was bool) bool { return was }) }
+
+func (s *Set) let(id index.CopyID, doubt func(was bool) bool) {
 	s.mu.Lock()
-	if delete(s.doubted, id); doubted {
+	if doubt(s.doubted[id]) {
 		s.doubted[id] = true
+	} else {
+		delete(s.doubted, id)
 	}
 	gone := s.copies[id]
 	delete(s.copies, id)
