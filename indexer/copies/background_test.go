@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"tidemark/indexer/core"
 )
 
 // TestBuildsLetScansPass: while somebody waits, builds have a third of a writer's time, and all of it otherwise; what
@@ -135,4 +137,26 @@ func TestBuildsGoOn(t *testing.T) {
 			t.Errorf("nobody waits: a pause of %s, owed %d", p, owed)
 		}
 	})
+}
+
+// TestPurgesHurryNobody: builds do not pause for the removal of tombstones, which nobody waits for, but for what a copy
+// that serves has to write.
+func TestPurgesHurryNobody(t *testing.T) {
+	k, b := testBucketLoop(t), NewBackground(2)
+	pauses := make(chan bool, 1)
+	k.lanes.lanes = newLanes(2, func(*lane, task) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		pauses <- b.all.waiting > 0
+	})
+	k.lanes.builds = b
+	k.handPurge(&core.Handed{Purge: core.Purge{Copy: 1}})
+	if <-pauses {
+		t.Error("builds pause for a purge")
+	}
+	k.lanes.give(&lane{}, task{class: serving})
+	if !<-pauses {
+		t.Error("builds do not pause for a copy that serves")
+	}
+	k.lanes.close()
 }

@@ -32,6 +32,7 @@ type task struct {
 	of    *underway
 	at    int // number of the copy in its batch
 	class class
+	idle  bool // nobody waits for it: builds go on beside it
 }
 
 // lane is what one copy has to write.
@@ -111,7 +112,7 @@ func (l *lanes) one(c class, n *lane, t task) {
 	slow, done := false, false // guarded by mu
 	var place *Background
 	switch {
-	case l.builds == nil:
+	case l.builds == nil || t.idle:
 	case c == serving:
 		defer l.builds.write()()
 	default:
@@ -311,7 +312,7 @@ func (k *Bucket) lane(id index.CopyID) *lane {
 func (k *Bucket) handPurge(h *core.Handed) {
 	u := &underway{Handed: h, began: k.node.Now(), failed: make([]atomic.Bool, 1)}
 	u.left.Store(1)
-	k.lanes.give(k.lane(h.Purge.Copy), task{of: u, class: serving}) // its copy's newest rows wait behind it
+	k.lanes.give(k.lane(h.Purge.Copy), task{of: u, class: serving, idle: true}) // its copy's newest rows wait behind it
 }
 
 // doTask does a copy's part of what is under way, and tells the loop what has come to its end by that.

@@ -58,14 +58,17 @@ type Work struct {
 	look      bool // something may have become possible
 	restoring bool
 	pending   []ingest.Work
-	under     []*Handed // batches that are not done, in the order in which they were handed out
-	purges    []Purge   // of tombstones that have no use any more, for when nothing else is to be written
+	under     []*Handed            // batches that are not done, in the order in which they were handed out
+	purges    []Purge              // of tombstones that have no use any more, for when nothing else is to be written
+	purgesOf  map[index.CopyID]int // how many of them a copy has
 	purging   bool
 	unmark    map[index.CopyID]bool // copies of which it is to be seen whether they have any tombstones left
 }
 
 // NewWork returns that of a bucket of which nothing is under way.
-func NewWork(st *Bucket) *Work { return &Work{st: st, unmark: map[index.CopyID]bool{}} }
+func NewWork(st *Bucket) *Work {
+	return &Work{st: st, purgesOf: map[index.CopyID]int{}, unmark: map[index.CopyID]bool{}}
+}
 
 // Look notes that something may have become possible.
 func (w *Work) Look() { w.look = true }
@@ -154,6 +157,9 @@ func (w *Work) purge() *Handed {
 	for len(w.purges) > 0 && len(w.under) == 0 && !w.purging {
 		p := w.purges[0]
 		w.purges = w.purges[1:]
+		if w.purgesOf[p.Copy]--; w.purgesOf[p.Copy] == 0 {
+			delete(w.purgesOf, p.Copy)
+		}
 		switch pos, ok := w.st.Position(p.Copy, p.VBucket); {
 		case !ok:
 		case pos.Whole():
@@ -166,10 +172,16 @@ func (w *Work) purge() *Handed {
 	return nil
 }
 
+// addPurge lets tombstones be removed when nothing else is to be written.
+func (w *Work) addPurge(p Purge) {
+	w.purges = append(w.purges, p)
+	w.purgesOf[p.Copy]++
+}
+
 // PurgeAll has the tombstones of all vbuckets of a copy removed.
 func (w *Work) PurgeAll(id index.CopyID) {
 	for vb := range w.st.vbuckets {
-		w.purges = append(w.purges, Purge{id, vb})
+		w.addPurge(Purge{id, vb})
 	}
 }
 
@@ -230,7 +242,7 @@ func (w *Work) schedulePurges(t *ingest.Batch) {
 		c := &t.Copies[i]
 		for n := range c.Parts {
 			if p := &c.Parts[n]; p.PurgeTombstones {
-				w.purges = append(w.purges, Purge{c.ID, p.VBucket})
+				w.addPurge(Purge{c.ID, p.VBucket})
 			}
 		}
 	}
@@ -241,11 +253,8 @@ func (w *Work) Clean() (clean []index.CopyID) {
 	if len(w.unmark) == 0 || len(w.under) > 0 || w.purging {
 		return nil
 	}
-	for _, p := range w.purges {
-		delete(w.unmark, p.Copy) // there will be another look
-	}
 	for id := range w.unmark {
-		if !w.st.Tombstones(id) {
+		if w.purgesOf[id] == 0 && !w.st.Tombstones(id) { // else there will be another look
 			clean = append(clean, id)
 		}
 	}

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -172,4 +173,64 @@ func TestPurges(t *testing.T) {
 		}
 	}
 	w.nothing("at the end")
+}
+
+// TestCleanBesideOthers: a copy is clean when its own purges are done, whatever others have waiting; one that has more
+// of them, as a side stream ended meanwhile, is not.
+func TestCleanBesideOthers(t *testing.T) {
+	w := newWorked(t)
+	for _, id := range []index.CopyID{10, 11, 10, 20} {
+		w.w.PurgeAll(id)
+	}
+	var clean []index.CopyID
+	var after []int
+	for n := 1; ; n++ {
+		s := w.w.Next(wide)
+		if s.Handed == nil {
+			break
+		}
+		w.w.Ended(s.Handed)
+		for _, id := range w.w.Clean() {
+			clean, after = append(clean, id), append(after, n)
+		}
+	}
+	if !slices.Equal(clean, []index.CopyID{11, 10, 20}) || !slices.Equal(after, []int{4, 6, 8}) {
+		t.Errorf("clean: %v after purges %v", clean, after)
+	}
+	if len(w.w.purgesOf) > 0 {
+		t.Errorf("at the end %v wait", w.w.purgesOf)
+	}
+}
+
+// BenchmarkPurges is what the removal of a vbucket's tombstones costs the loop, by how many copies have some: as much
+// beside many as beside few.
+func BenchmarkPurges(b *testing.B) {
+	const vbuckets = 1024
+	at, logs := make([]ingest.Position, vbuckets), make([]timestamp.FailoverLog, vbuckets)
+	for vb := range at {
+		at[vb], logs[vb] = ingest.Position{VBUUID: 7, Main: 51, Side: 51, A: 51}, timestamp.FailoverLog{{VBUUID: 7}}
+	}
+	for _, copies := range []int{10, 100} {
+		b.Run(fmt.Sprintf("copies=%d", copies), func(b *testing.B) {
+			st, err := NewBucket(&wire.Bucket{Name: "b"}, vbuckets, func(*keyversion.Event) []byte { return nil })
+			if err != nil {
+				b.Fatal(err)
+			}
+			w := NewWork(st)
+			for id := range index.CopyID(copies) {
+				if err := st.Add(ingest.Copy{ID: id + 1, Index: index.ID(id + 1), Positions: at, Logs: logs}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for b.Loop() {
+				if len(w.purges) == 0 {
+					for id := range index.CopyID(copies) {
+						w.PurgeAll(id + 1)
+					}
+				}
+				w.Ended(w.Next(wide).Handed)
+				w.Clean()
+			}
+		})
+	}
 }
