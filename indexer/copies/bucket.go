@@ -17,6 +17,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer/core"
+	"tidemark/indexer/health"
 	"tidemark/indexer/pace"
 	"tidemark/indexer/packed"
 	"tidemark/indexer/storage"
@@ -227,8 +228,26 @@ func (k *Bucket) finish(r result) {
 	case r.back != nil:
 		k.restored(r.back)
 	}
+	first := false
 	for _, id := range k.work.Clean() { // a copy that has no tombstones left is not looked through after a restart
-		k.node.Marks.Clear(id)
+		first = k.node.Marks.Clear(id) || first
+	}
+	if first {
+		k.lanes.all.Go(k.keepMarks)
+	}
+}
+
+// keepMarks stores that copies have no tombstones left. The node's health says so when that takes too long.
+func (k *Bucket) keepMarks() {
+	_ = k.node.Health.Watch(marksFile, "a write", health.Hangs, func() {
+		k.log.Error("a write does not end: the disk hangs, or is far too slow", "file", marksFile, "for", health.Hangs)
+		k.node.Report()
+	}, func() error {
+		k.node.Marks.Keep()
+		return nil
+	})
+	if k.node.Health.Set(marksFile, "") {
+		k.node.Report()
 	}
 }
 

@@ -18,13 +18,18 @@ import (
 const marksFile = "tombstones.log"
 
 // Marks remembers, over restarts, which copies may hold tombstones of a side stream, so that what a crash leaves of
-// them is removed one day. Tombstones without use cost room and nothing else.
+// them is removed one day. Tombstones without use cost room and nothing else. Nobody but who stores a mark waits for
+// the disk.
 type Marks struct {
 	log hclog.Logger
 
+	writing sync.Mutex    // held while the file is written; taken before mu
+	file    *jsonfile.Log // all that are marked, ascending, and lists of markChange after that
+
 	mu     sync.Mutex
-	copies map[index.CopyID]bool
-	file   *jsonfile.Log // all that are marked, ascending, and markChange after that
+	copies map[index.CopyID]*marksWrite // the write that has the mark
+	noted  []markChange                 // what the next write has
+	next   *marksWrite                  // nil: nothing is noted
 }
 
 // markChange is how a change of marks is stored.
@@ -33,21 +38,30 @@ type markChange struct {
 	Cleared bool         `json:"cleared,omitempty"`
 }
 
+// marksWrite is one write of what was noted before it began; Marks.mu guards it.
+type marksWrite struct {
+	ended bool
+	err   error
+}
+
 // LoadMarks reads those of a folder, if there are any.
 func LoadMarks(dir string, log hclog.Logger) (*Marks, error) {
-	m := &Marks{log: log, copies: map[index.CopyID]bool{}, file: jsonfile.NewLog(dir, marksFile)}
+	m := &Marks{log: log, copies: map[index.CopyID]*marksWrite{}, file: jsonfile.NewLog(dir, marksFile)}
+	stored := &marksWrite{ended: true}
 	cut, err := m.file.Read(func(b []byte) error {
 		var all []index.CopyID
 		err := json.Unmarshal(b, &all)
 		for _, id := range all {
-			m.copies[id] = true
+			m.copies[id] = stored
 		}
 		return err
 	}, func(b []byte) error {
-		var c markChange
-		err := json.Unmarshal(b, &c)
-		if m.copies[c.Copy] = true; c.Cleared {
-			delete(m.copies, c.Copy)
+		var changes []markChange
+		err := json.Unmarshal(b, &changes)
+		for _, c := range changes {
+			if m.copies[c.Copy] = stored; c.Cleared {
+				delete(m.copies, c.Copy)
+			}
 		}
 		return err
 	})
@@ -60,42 +74,89 @@ func LoadMarks(dir string, log hclog.Logger) (*Marks, error) {
 	return m, nil
 }
 
-// Has reports whether a copy is marked.
+// Has reports whether a copy is marked, or is about to be.
 func (m *Marks) Has(id index.CopyID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.copies[id]
+	return m.copies[id] != nil
 }
 
-// Set marks a copy, durably.
+// Set marks a copy, durably. Marks that are set while the file is written share the next write.
 func (m *Marks) Set(id index.CopyID) error {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.copies[id] {
-		return nil
+	w := m.copies[id]
+	if w == nil {
+		w = m.note(markChange{Copy: id})
+		m.copies[id] = w
 	}
-	m.copies[id] = true
-	err := m.store(markChange{Copy: id})
-	if err != nil {
-		delete(m.copies, id)
+	ended, err := w.ended, w.err
+	m.mu.Unlock()
+	if ended {
+		return err
 	}
-	return err
+	return m.store(w)
 }
 
-// Clear takes a mark away. That it cannot be stored is no harm: the copy is looked through once more.
-func (m *Marks) Clear(id index.CopyID) {
+// Clear takes a mark away. It does not wait: it is stored with the next write, or by Keep. first: there was nothing to
+// be stored before it. That it cannot be stored is no harm: the copy is looked through once more.
+func (m *Marks) Clear(id index.CopyID) (first bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.copies[id] {
-		return
+	if m.copies[id] == nil {
+		return false
 	}
 	delete(m.copies, id)
-	if err := m.store(markChange{Copy: id, Cleared: true}); err != nil {
+	first = m.next == nil
+	m.note(markChange{Copy: id, Cleared: true})
+	return first
+}
+
+// Keep stores what has changed, if anything has.
+func (m *Marks) Keep() {
+	m.mu.Lock()
+	w := m.next
+	m.mu.Unlock()
+	if w == nil {
+		return
+	}
+	if err := m.store(w); err != nil {
 		m.log.Warn("storing which copies hold tombstones", "error", err)
 	}
 }
 
-// store writes what has changed. The lock is held.
-func (m *Marks) store(c markChange) error {
-	return m.file.Write(func() any { return slices.Sorted(maps.Keys(m.copies)) }, c)
+// note adds a change to what the next write has, which it returns. mu is held.
+func (m *Marks) note(c markChange) *marksWrite {
+	if m.next == nil {
+		m.next = &marksWrite{}
+	}
+	m.noted = append(m.noted, c)
+	return m.next
+}
+
+// store waits until a write has ended, which is done by whoever has his turn first of those who wait for it.
+func (m *Marks) store(w *marksWrite) error {
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	m.mu.Lock()
+	if w.ended {
+		m.mu.Unlock()
+		return w.err
+	}
+	changes := m.noted // w is the next: all before it have ended
+	m.noted, m.next = nil, nil
+	m.mu.Unlock()
+	err := m.file.Write(m.all, changes)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if w.ended, w.err = true, err; err != nil {
+		maps.DeleteFunc(m.copies, func(_ index.CopyID, in *marksWrite) bool { return in == w })
+	}
+	return err
+}
+
+// all lists what is marked, also what the write after this one has.
+func (m *Marks) all() any {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.copies))
 }

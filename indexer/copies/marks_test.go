@@ -1,9 +1,14 @@
 package copies
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -35,8 +40,14 @@ func TestMarks(t *testing.T) {
 		}
 	}
 	was := size()
-	m.Clear(1002)
-	m.Clear(1009)
+	if !m.Clear(1002) || m.Clear(1009) || m.Clear(1002) {
+		t.Error("what is to be stored is told wrong")
+	}
+	if size() != was {
+		t.Error("clearing a mark has written something")
+	}
+	m.Keep()
+	m.Keep()
 	if cost := size() - was; cost <= 0 || cost > 100 {
 		t.Errorf("a mark that is cleared costs %d bytes", cost)
 	}
@@ -60,5 +71,114 @@ func TestMarks(t *testing.T) {
 	}
 	if m = load(); m.Set(2) == nil || m.Has(2) {
 		t.Error("a mark that cannot be stored is there")
+	}
+}
+
+// stuck lets the next write of marks hang, as on a disk that does, until goOn is called. The file is there.
+func stuck(t *testing.T, dir string) (goOn func()) {
+	t.Helper()
+	path := filepath.Join(dir, marksFile)
+	if err := errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var f *os.File
+	t.Cleanup(func() { _ = f.Close() }) // not before the write has begun: it would wait for the next
+	return func() {
+		var err error
+		if f, err = os.OpenFile(path, os.O_RDWR, 0); err != nil { // it cannot be synced: the file is written anew
+			t.Fatal(err)
+		}
+	}
+}
+
+// eventually waits until something is so.
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !so(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not so: " + what)
+		}
+	}
+}
+
+// TestMarksOnADiskThatHangs: while a mark is being written nobody else waits for it but who sets one, and all that are
+// set meanwhile are in one write.
+func TestMarksOnADiskThatHangs(t *testing.T) {
+	const more = 8
+	dir := t.TempDir()
+	m, err := LoadMarks(dir, hclog.NewNullLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(m.Set(1), m.Set(2)); err != nil {
+		t.Fatal(err)
+	}
+	goOn := stuck(t, dir)
+	ended := make(chan error, more+1)
+	set := func(id index.CopyID) { ended <- m.Set(id) }
+	noted := func() int {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return len(m.noted)
+	}
+	go set(100)
+	eventually(t, "the first is being written", func() bool { return m.Has(100) && noted() == 0 })
+	for id := range index.CopyID(more) {
+		go set(101 + id)
+	}
+	eventually(t, "the others wait", func() bool { return noted() == more })
+	if !m.Has(1) || m.Has(3) || m.Set(2) != nil || m.Clear(1) || m.Has(1) {
+		t.Error("what is stored is not as it is")
+	}
+	goOn()
+	for range more + 1 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	content, err := os.ReadFile(filepath.Join(dir, marksFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(content, []byte("\n")); n != 2 {
+		t.Errorf("%d writes, want one of all and one of what was set meanwhile:\n%s", n, content)
+	}
+	if m, err = LoadMarks(dir, hclog.NewNullLogger()); err != nil || len(m.copies) != more+2 || m.Has(1) {
+		t.Errorf("then %v are marked, %v", m.copies, err)
+	}
+}
+
+// TestLoopBesideADiskThatHangs: a bucket answers while it is being stored that a copy has no tombstones any more.
+func TestLoopBesideADiskThatHangs(t *testing.T) {
+	f := newFallen(t, 2, 1)
+	dir := t.TempDir()
+	m, err := LoadMarks(dir, hclog.NewNullLogger())
+	if err == nil {
+		err = errors.Join(m.Set(1), m.Set(2))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.k.node.Marks = m
+	goOn := stuck(t, dir)
+	f.run(t)
+	t.Cleanup(goOn)
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
+	defer cancel()
+	if err := f.k.do(ctx, func() { f.k.work.PurgeAll(1) }); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the copy is clean, and that is being stored", func() bool {
+		if err := f.k.do(ctx, func() {}); err != nil {
+			t.Fatal(err)
+		}
+		free := m.writing.TryLock()
+		if free {
+			m.writing.Unlock()
+		}
+		return !m.Has(1) && !free
+	})
+	if err := f.k.do(ctx, func() {}); err != nil || !m.Has(2) {
+		t.Errorf("the loop waits for the disk: %v", err)
 	}
 }
