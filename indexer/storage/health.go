@@ -105,6 +105,8 @@ func (h *health) wait(d time.Duration) bool {
 const (
 	ballastName  = "BALLAST"
 	ballastBytes = 2 << 20
+	// refillPause is how long it is not tried to be made again after that has failed.
+	refillPause = time.Second
 )
 
 // space knows how much room a disk has, less what is promised to data that is in memory and not yet written.
@@ -113,35 +115,51 @@ type space struct {
 	dir     string
 	reserve int64
 
-	mu       sync.Mutex
+	mu       sync.Mutex // never held over what the disk does: every flush takes it
 	promised int64
-	ballast  bool // it is there
+	ballast  bool      // it is there
+	filling  bool      // it is being made
+	refill   time.Time // not made again before
 }
 
-// fill makes the ballast when it is missing. Without room for it there is none.
+// fill makes the ballast when it is missing, unless somebody does, or it failed a moment ago. Without room for it there
+// is none.
 func (s *space) fill() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ballast {
+	if s.ballast || s.filling || time.Now().Before(s.refill) {
+		s.mu.Unlock()
 		return
 	}
+	s.filling = true
+	s.mu.Unlock()
 	path := s.fs.PathJoin(s.dir, ballastName)
-	if err := writeSynced(s.fs, path, make([]byte, ballastBytes)); err != nil {
+	err := writeSynced(s.fs, path, make([]byte, ballastBytes))
+	if err != nil {
 		_ = s.fs.Remove(path) // nothing is lost without it
-		return
 	}
-	s.ballast = true
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.filling, s.ballast = false, err == nil; err != nil {
+		s.refill = time.Now().Add(refillPause)
+	}
 }
 
 // give gives the ballast up; false when there is none.
 func (s *space) give() bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.ballast {
+	had := s.ballast
+	if had {
+		s.ballast, s.filling = false, true // it is not made again before it has gone
+	}
+	s.mu.Unlock()
+	if !had {
 		return false
 	}
-	s.ballast = false
-	return s.fs.Remove(s.fs.PathJoin(s.dir, ballastName)) == nil
+	err := s.fs.Remove(s.fs.PathJoin(s.dir, ballastName))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.filling = false
+	return err == nil
 }
 
 // room returns an error wrapping ErrDiskFull unless n more bytes can be written beside the promised ones and the
@@ -155,16 +173,14 @@ func (s *space) room(n int64) error {
 		return fmt.Errorf("%w: how much room there is in %s: %w", ErrIO, s.dir, err)
 	}
 	s.mu.Lock()
-	promised, ballast := s.promised, s.ballast
+	promised := s.promised
 	s.mu.Unlock()
 	reserve := min(s.reserve, int64(usage.TotalBytes/50))
 	if free := int64(min(usage.AvailBytes, 1<<62)); free < promised+n+reserve {
 		return fmt.Errorf("%w: %s has %d bytes free, need %d and %d for data in memory and %d in reserve: make room",
 			ErrDiskFull, s.dir, free, n, promised, reserve)
 	}
-	if !ballast {
-		s.fill()
-	}
+	s.fill()
 	return nil
 }
 

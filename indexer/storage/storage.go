@@ -16,8 +16,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -224,16 +226,37 @@ func (s *Store) Damaged() []Damage {
 // DropDamaged removes the damaged folder that is named after a copy; false when there is none.
 func (s *Store) DropDamaged(id index.CopyID) (bool, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	i := slices.IndexFunc(s.damaged, func(d Damage) bool { return d.Copy == id })
 	if id == 0 || i < 0 || s.closed {
+		s.mu.Unlock()
 		return false, nil
 	}
-	if err := s.fs.RemoveAll(s.damaged[i].Folder); err != nil { // what is left is damaged, too
-		return false, fmt.Errorf("%w: remove damaged %s: %w", ErrIO, s.damaged[i].Folder, err)
+	tmp, err := s.moveDamaged(i)
+	s.mu.Unlock()
+	if err != nil {
+		return false, err
+	}
+	s.removeDamaged(tmp)
+	return true, nil
+}
+
+// moveDamaged gives a damaged folder a name under which it is nobody's, and is still to be removed. The lock is held:
+// to remove it takes longer.
+func (s *Store) moveDamaged(i int) (tmp string, err error) {
+	dir := s.damaged[i].Folder
+	tmp = dir + "-" + strconv.FormatUint(rand.Uint64(), 16) + tmpSuffix
+	if err := s.fs.Rename(dir, tmp); err != nil {
+		return "", fmt.Errorf("%w: remove damaged %s: %w", ErrIO, dir, err)
 	}
 	s.damaged = slices.Delete(s.damaged, i, i+1)
-	return true, nil
+	return tmp, nil
+}
+
+// removeDamaged removes a folder that was moved away.
+func (s *Store) removeDamaged(tmp string) {
+	if err := s.fs.RemoveAll(tmp); err != nil {
+		s.log.Warn("something of a damaged copy is left until the next start", "folder", tmp, "error", err)
+	}
 }
 
 // copyOf returns the copy whose folder has this name, 0 when none has.
@@ -316,6 +339,27 @@ func (s *Store) reserve(m Meta) (dir string, share int64, err error) {
 	if err := m.check(); err != nil {
 		return "", 0, err
 	}
+	dir = s.fs.PathJoin(s.opts.Dir, m.Copy.String())
+	damaged, share, err := s.keepPlace(m, dir)
+	if err != nil {
+		return "", 0, err
+	}
+	if damaged != "" {
+		s.removeDamaged(damaged)
+	}
+	if err := s.res.space.room(minMemTable); err != nil {
+		s.mu.Lock()
+		delete(s.creating, m.Copy)
+		s.mu.Unlock()
+		s.making.Done()
+		return "", 0, err
+	}
+	return dir, share, nil
+}
+
+// keepPlace notes that a copy is being created. damaged is a folder that was in its place, and is to be removed; "":
+// there was none.
+func (s *Store) keepPlace(m Meta, dir string) (damaged string, share int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -325,17 +369,12 @@ func (s *Store) reserve(m Meta) (dir string, share int64, err error) {
 	if _, soon := s.creating[m.Copy]; there || soon {
 		return "", 0, fmt.Errorf("%w: copy %s in %s", ErrExists, m.Copy, s.opts.Dir)
 	}
-	dir = s.fs.PathJoin(s.opts.Dir, m.Copy.String())
 	if i := slices.IndexFunc(s.damaged, func(d Damage) bool { return d.Folder == dir }); i >= 0 {
-		if err := s.fs.RemoveAll(dir); err != nil {
-			return "", 0, fmt.Errorf("%w: remove damaged %s: %w", ErrIO, dir, err)
+		if damaged, err = s.moveDamaged(i); err != nil {
+			return "", 0, err
 		}
-		s.damaged = slices.Delete(s.damaged, i, i+1)
 	} else if exists(s.fs, dir) {
 		return "", 0, fmt.Errorf("%w: copy %s is being removed from %s", ErrExists, m.Copy, s.opts.Dir)
-	}
-	if err := s.res.space.room(minMemTable); err != nil {
-		return "", 0, err
 	}
 	if s.creating == nil {
 		s.creating = map[index.CopyID]int64{}
@@ -343,7 +382,7 @@ func (s *Store) reserve(m Meta) (dir string, share int64, err error) {
 	share = s.res.memory.next(s.creating)
 	s.creating[m.Copy] = share
 	s.making.Add(1)
-	return dir, share, nil
+	return damaged, share, nil
 }
 
 // Drop removes a copy: Retire, and then at once what that leaves to be done.

@@ -1,0 +1,127 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+)
+
+// TestDamagedFolderIsRemovedBeside: while the removal of a damaged folder hangs, of a copy that is dropped or made
+// anew, other copies are listed and made.
+func TestDamagedFolderIsRemovedBeside(t *testing.T) {
+	for what, remove := range map[string]func(store *Store) error{
+		"dropped": func(store *Store) error {
+			gone, err := store.DropDamaged(1)
+			if err == nil && !gone {
+				err = ErrNotFound
+			}
+			return err
+		},
+		"made anew": func(store *Store) error {
+			_, err := store.Create(testMeta(1))
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			mem := vfs.NewMem()
+			begun, goOn := make(chan struct{}), make(chan struct{})
+			fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+				if op.Kind == errorfs.OpRemoveAll && strings.Contains(op.Path, "data/1-") {
+					close(begun)
+					<-goOn
+				}
+				return nil
+			}))
+			open := func() *Store { return openTest(t, "data", func(o *Options) { o.fs = fs }) }
+			store := open()
+			_, err := store.Create(testMeta(1))
+			must(t, err)
+			must(t, store.Close())
+			f, err := mem.Create("data/1/"+metaName, diskCategory)
+			must(t, err)
+			must(t, f.Close())
+			store = open()
+			if len(store.Damaged()) != 1 {
+				t.Fatal("the folder is not damaged")
+			}
+			ended := make(chan error)
+			go func() { ended <- remove(store) }()
+			<-begun
+			_, err = store.Create(testMeta(2))
+			must(t, err)
+			if len(store.Slices()) != 1 || len(store.Damaged()) != 0 {
+				t.Errorf("meanwhile there are %d copies and %d damaged folders", len(store.Slices()), len(store.Damaged()))
+			}
+			close(goOn)
+			must(t, <-ended)
+			if left, err := mem.List("data"); err != nil || strings.Contains(strings.Join(left, " "), tmpSuffix) {
+				t.Errorf("left: %v, %v", left, err)
+			}
+			must(t, store.Close())
+		})
+	}
+}
+
+// TestBallastIsMadeBeside: while the ballast is being made again on a disk that hangs, other copies write; where it
+// cannot be made it is not tried with each batch.
+func TestBallastIsMadeBeside(t *testing.T) {
+	var tries atomic.Int32
+	var hang atomic.Bool
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind != errorfs.OpCreate || !strings.HasSuffix(op.Path, ballastName) {
+			return nil
+		}
+		if tries.Add(1); hang.Swap(false) {
+			close(begun)
+			<-goOn
+			return syscall.EIO
+		}
+		return nil
+	}))
+	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	one, err := store.Create(testMeta(1))
+	must(t, err)
+	two, err := store.Create(testMeta(2))
+	must(t, err)
+	space := store.res.space
+	if !space.give() || space.give() {
+		t.Fatal("there was not one ballast")
+	}
+	hang.Store(true)
+	tries.Store(0)
+	ended := make(chan error)
+	go func() { ended <- one.Flush(context.Background(), historyBatch(1)) }()
+	<-begun
+	must(t, two.Flush(context.Background(), historyBatch(1)))
+	close(goOn)
+	must(t, <-ended)
+	until(t, func() error {
+		space.mu.Lock()
+		defer space.mu.Unlock()
+		if space.filling || space.refill.IsZero() {
+			return errors.New("that the ballast could not be made is not known")
+		}
+		space.refill = time.Now().Add(time.Hour)
+		return nil
+	})
+	must(t, one.Flush(context.Background(), historyBatch(2)))
+	if n := tries.Load(); n != 1 {
+		t.Errorf("tried %d times before the pause was over, want once", n)
+	}
+	space.mu.Lock()
+	space.refill = time.Time{}
+	space.mu.Unlock()
+	must(t, one.Flush(context.Background(), historyBatch(3)))
+	if n := tries.Load(); n != 2 || !space.give() {
+		t.Errorf("tried %d times, want that it is made after the pause", n)
+	}
+	must(t, store.Close())
+}
