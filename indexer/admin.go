@@ -73,6 +73,16 @@ func (x *Indexer) admit(f wire.Fence) error {
 	return err
 }
 
+// storesIdentity does f, which stores whom this indexer obeys; the node's health says so when it takes too long, until it
+// has ended.
+func (x *Indexer) storesIdentity(f func() error) error {
+	err := x.watched(healthIdentity, "storing whom this indexer obeys", f)
+	if x.health.Set(healthIdentity, "") {
+		wake(x.report)
+	}
+	return err
+}
+
 func (x *Indexer) hello(ctx context.Context, req *wire.HelloRequest) (*wire.IndexerHello, error) {
 	if err := x.admit(req.Fence); err != nil {
 		return nil, err

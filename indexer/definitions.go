@@ -129,7 +129,7 @@ func (x *Indexer) arrange(ctx context.Context, d *wire.Definitions, c *wire.Defi
 		return err
 	}
 	_, span := rpc.StartSpan(ctx, "store definitions")
-	err := x.watched("storing definitions", func() error { return x.kept.store(d, c) })
+	err := x.watched(copiesSource, "storing definitions", func() error { return x.kept.store(d, c) })
 	rpc.EndSpan(ctx, span, err)
 	if err != nil {
 		return rpc.Refuse(errcode.Unavailable, "storing definitions: %v", err)
@@ -141,9 +141,9 @@ func (x *Indexer) arrange(ctx context.Context, d *wire.Definitions, c *wire.Defi
 	return err
 }
 
-// watched does f, a write to disk; the node's health says so when it takes too long, until all of a list is done.
-func (x *Indexer) watched(what string, f func() error) error {
-	return x.health.Watch(copiesSource, what, health.Hangs, func() {
+// watched does f, a write to disk; the node's health says so when it takes too long, until who calls clears the source.
+func (x *Indexer) watched(source, what string, f func() error) error {
+	return x.health.Watch(source, what, health.Hangs, func() {
 		x.log.Error("a write does not end: the disk hangs, or is far too slow", "what", what, "for", health.Hangs)
 		wake(x.report)
 	}, f)
@@ -220,7 +220,7 @@ func (x *Indexer) dropForeign(ctx context.Context, want map[index.CopyID]core.Wa
 func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w core.Wanted) error {
 	s, ok := x.store.Slice(id)
 	if !ok {
-		if err := x.watched(fmt.Sprintf("making copy %s", id), func() (err error) {
+		if err := x.watched(copiesSource, fmt.Sprintf("making copy %s", id), func() (err error) {
 			s, err = x.store.Create(storage.Meta{
 				Copy: id, Index: w.Index.ID, Slice: w.Copy.Slice, Bucket: w.Bucket.Name, BucketUUID: w.Bucket.UUID,
 				VBuckets: w.Bucket.VBuckets, Desc: w.Index.Desc(), IsPrimary: w.Index.IsPrimary, CreatedMS: w.Index.CreatedMS,

@@ -24,17 +24,21 @@ type identityState struct {
 	core.Identity
 }
 
+// identity may be read while it is being stored: a disk that hangs keeps nobody waiting but who changes it.
 type identity struct {
-	dir string
-	mu  sync.Mutex
-	st  identityState
+	dir     string
+	watched func(store func() error) error // does it, and tells when it does not end
+
+	changing sync.Mutex // from a decision until it is stored and taken over; before mu
+	mu       sync.Mutex
+	st       identityState
 }
 
 const identityFormat = 1
 
 // loadIdentity reads who we are, or makes it up and stores it.
-func loadIdentity(dir string) (*identity, error) {
-	id := &identity{dir: dir}
+func loadIdentity(dir string, watched func(store func() error) error) (*identity, error) {
+	id := &identity{dir: dir, watched: watched}
 	err := jsonfile.Read(dir, identityFile, &id.st)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -61,9 +65,9 @@ func (id *identity) get() identityState {
 
 // registered takes over what the leader has assigned.
 func (id *identity) registered(r *wire.RegisterReply) error {
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	next, store, err := id.st.Registered(r)
+	id.changing.Lock()
+	defer id.changing.Unlock()
+	next, store, err := id.get().Registered(r)
 	if err != nil {
 		return err
 	}
@@ -72,24 +76,26 @@ func (id *identity) registered(r *wire.RegisterReply) error {
 
 // admit checks a command's fence. A new leader is stored before its first command is obeyed.
 func (id *identity) admit(f wire.Fence) error {
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	next, store, err := id.st.Admit(f)
+	id.changing.Lock()
+	defer id.changing.Unlock()
+	next, store, err := id.get().Admit(f)
 	if err != nil {
 		return err
 	}
 	return id.take(next, store)
 }
 
-// take takes over what is known now; store: durably. The lock is held.
+// take takes over what is known now; store: durably. The lock of changes is held.
 func (id *identity) take(next core.Identity, store bool) error {
 	if store {
-		kept := id.st
+		kept := id.get()
 		kept.Identity = next.Kept()
-		if err := jsonfile.Write(id.dir, identityFile, kept); err != nil {
+		if err := id.watched(func() error { return jsonfile.Write(id.dir, identityFile, kept) }); err != nil {
 			return err
 		}
 	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
 	id.st.Identity = next
 	return nil
 }

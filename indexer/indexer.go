@@ -323,7 +323,7 @@ func Open(cfg Config) (*Indexer, error) {
 		x.origins.Found(s.Meta().Copy)
 	}
 	var marks *copies.Marks
-	if x.identity, err = loadIdentity(cfg.Dir); err == nil {
+	if x.identity, err = loadIdentity(cfg.Dir, x.storesIdentity); err == nil {
 		marks, err = copies.LoadMarks(cfg.Dir, cfg.Logger)
 	}
 	if err == nil {
@@ -511,4 +511,5 @@ func newID(bytes int) (string, error) {
 const (
 	healthRegistration = "registration"
 	healthManagers     = "managers"
+	healthIdentity     = "identity"
 )

@@ -1,0 +1,51 @@
+package indexer
+
+import (
+	"testing"
+	"time"
+
+	"tidemark/wire"
+)
+
+// TestWhoOneIsCanBeReadWhileItIsStored: while a new leader is being stored, which on a disk that hangs does not end,
+// everybody else goes on with whom the indexer has obeyed until then, and the new leader is not obeyed yet.
+func TestWhoOneIsCanBeReadWhileItIsStored(t *testing.T) {
+	begun, ends := make(chan struct{}, 1), make(chan struct{})
+	hangs := false
+	id, err := loadIdentity(t.TempDir(), func(store func() error) error {
+		if hangs {
+			begun <- struct{}{}
+			<-ends
+		}
+		return store()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := id.registered(&wire.RegisterReply{ClusterID: "c", Node: 3}); err != nil {
+		t.Fatal(err)
+	}
+	hangs = true
+	admitted := make(chan error, 1)
+	go func() { admitted <- id.admit(wire.Fence{ClusterID: "c", Epoch: 1, Term: 9}) }()
+	<-begun
+	read := make(chan identityState, 1)
+	go func() { read <- id.get() }()
+	select {
+	case st := <-read:
+		if st.Node != 3 || st.Fence.Term != 0 {
+			t.Errorf("while it is stored: %+v", st)
+		}
+	case <-time.After(time.Minute):
+		t.Error("it cannot be read")
+	}
+	close(ends)
+	if err := <-admitted; err != nil || id.get().Fence.Term != 9 {
+		t.Errorf("when it is stored: %v, %+v", err, id.get())
+	}
+	hangs = false
+	again, err := loadIdentity(id.dir, id.watched)
+	if err != nil || again.get().Fence.Term != 9 || again.get().Node != 3 {
+		t.Errorf("after a restart: %v, %+v", err, again.get())
+	}
+}
