@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
 	"tidemark/indexer/copies"
@@ -19,30 +21,24 @@ import (
 // scrapePatience bounds how long a scrape waits for buckets; of one that stands still the others' figures are shown.
 const scrapePatience = 5 * time.Second
 
-// seqnosPatience bounds how long statistics wait for KV's seqnos.
-const seqnosPatience = 2 * time.Second
+const (
+	// seqnosPatience bounds how long statistics wait for KV's seqnos, of all buckets together.
+	seqnosPatience = 2 * time.Second
+	// seqnosAtOnce is of how many buckets they are asked for at a time: of the calls to a projector (callsToProjector) some
+	// are left for scans.
+	seqnosAtOnce = 8
+)
 
 // stats are the figures as they are now.
 func (x *Indexer) stats(ctx context.Context) *wire.IndexerStats {
 	defs := x.present()
 	id := x.identity.get()
 	s := &wire.IndexerStats{Node: id.Node, Name: x.cfg.Name, BootID: x.boot, State: "active", Health: x.health.First(),
-		UptimeMS: x.now().Sub(x.began).Milliseconds(), NumConnections: x.ports.conns.Load(), Copies: []wire.CopyStats{},
-		Scans: x.scans.Stats(&defs)}
+		UptimeMS: x.now().Sub(x.began).Milliseconds(), NumConnections: x.ports.conns.Load(), Scans: x.scans.Stats(&defs)}
 	if strings.HasPrefix(s.Health, copies.CopySource) {
 		s.State = "paused"
 	}
-	for _, k := range x.allBuckets() {
-		// KV is asked first: what comes meanwhile is not taken for pending.
-		at, why := x.seqnos(ctx, k)
-		s.Copies = append(s.Copies, k.Stats(ctx, at)...)
-		if why != "" {
-			if s.Unknown == nil {
-				s.Unknown = map[string]string{}
-			}
-			s.Unknown[k.Name()] = why
-		}
-	}
+	s.Copies, s.Unknown = x.bucketStats(ctx)
 	s.ExportBytes, s.IncomingBytes = x.transferBytes()
 	slices.SortFunc(s.Copies, func(a, b wire.CopyStats) int { return cmp.Compare(a.Copy, b.Copy) })
 	u := x.memoryUse()
@@ -50,6 +46,37 @@ func (x *Indexer) stats(ctx context.Context) *wire.IndexerStats {
 	s.MemoryQueueLimit, s.MemoryStorageLimit = uint64(x.cfg.QueueBytes), uint64(x.store.Memory().Limit)
 	s.MemoryQuota, s.MemoryRSS, s.MemoryNearQuota = u.quota, u.rss, x.nearQuota.Load()
 	return s
+}
+
+// bucketStats are the figures of the copies, and of which buckets it is not known, and why, where all of KV is. Buckets
+// are looked at side by side: a projector that hangs takes seqnosPatience once, not for each of them, and a bucket that
+// stands still keeps the others' figures from nobody.
+func (x *Indexer) bucketStats(ctx context.Context) (all []wire.CopyStats, unknown map[string]string) {
+	asking, cancel := context.WithTimeout(ctx, seqnosPatience)
+	defer cancel()
+	all = []wire.CopyStats{}
+	var mu sync.Mutex // of the results
+	var g errgroup.Group
+	g.SetLimit(seqnosAtOnce)
+	for _, k := range x.allBuckets() {
+		g.Go(func() error {
+			// KV is asked first: what comes meanwhile is not taken for pending.
+			at, why := x.seqnos(asking, k)
+			figures := k.Stats(ctx, at)
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, figures...)
+			if why != "" {
+				if unknown == nil {
+					unknown = map[string]string{}
+				}
+				unknown[k.Name()] = why
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // none gives an error
+	return all, unknown
 }
 
 // transferBytes is what files that are sent to others, and that were received and are not installed, take of the disk.
@@ -62,8 +89,6 @@ func (x *Indexer) transferBytes() (exported, incoming uint64) {
 
 // seqnos asks where KV is; unknown says of which vbuckets of the bucket that is not known.
 func (x *Indexer) seqnos(ctx context.Context, k *copies.Bucket) (at []uint64, unknown string) {
-	ctx, cancel := context.WithTimeout(ctx, seqnosPatience)
-	defer cancel()
 	kv, missing, err := x.truth.Ask(ctx, k.Name(), k.VBuckets())
 	if len(missing) > 0 {
 		unknown = strconv.Itoa(len(missing)) + " vbuckets have no owner that could be asked"

@@ -1,12 +1,25 @@
 package indexer
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/index"
+	"tidemark/indexer/copies"
+	"tidemark/indexer/health"
+	"tidemark/indexer/scanserver"
+	"tidemark/indexer/snapshots"
+	"tidemark/indexer/storage/storagetest"
 	"tidemark/wire"
 )
 
@@ -156,4 +169,58 @@ func TestStatsWithoutKV(t *testing.T) {
 		s.Copies[0].ItemsCount != 20 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// hangs are projectors that never answer.
+type hangs struct{}
+
+func (hangs) Seqnos(ctx context.Context, _ string, _ *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+// TestStatsBesideAProjectorThatHangs: the figures of all buckets take as long as those of one, and all come.
+func TestStatsBesideAProjectorThatHangs(t *testing.T) {
+	log, registry := hclog.NewNullLogger(), prometheus.NewRegistry()
+	store, s := storagetest.Open(t)
+	marks, err := copies.LoadMarks(t.TempDir(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		node := &copies.Node{Store: store, Snapshots: snapshots.New(2, log, time.Now), Marks: marks,
+			Health: &health.Health{}, Metrics: copies.NewMetrics(registry), Log: log, Now: time.Now, Queue: func() int64 { return 1 << 20 }, Piece: 1 << 20,
+			Report: func() {}, Sides: func() {}, Touch: func() {}}
+		x := &Indexer{buckets: buckets{named: map[string]*copies.Bucket{}}, truth: scanserver.NewTruth(scanserver.Sources{
+			Definitions: func() (d wire.Definitions) {
+				d.Projectors = []wire.ProjectorEndpoint{{ID: "p1", Admin: "p1"}}
+				return d
+			}, Projectors: hangs{}})}
+		const buckets = 3 * seqnosAtOnce
+		var running sync.WaitGroup
+		for n := range buckets {
+			k, err := copies.NewBucket(node, wire.Bucket{Name: fmt.Sprintf("b%d", n), UUID: "u", VBuckets: 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			running.Go(func() { _ = k.Run(t.Context()) })
+			x.buckets.named[k.Name()] = k
+		}
+		if _, err := x.buckets.named["b9"].Add(t.Context(), s, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		all, unknown := x.bucketStats(t.Context())
+		if took := time.Since(began); took > seqnosPatience {
+			t.Errorf("they take %s", took)
+		}
+		if len(all) != 1 || all[0].Copy != 1 || len(unknown) != buckets ||
+			!strings.Contains(unknown["b9"], "2 vbuckets have no owner that could be asked") {
+			t.Errorf("figures of %+v; unknown %v", all, unknown)
+		}
+		for _, k := range x.buckets.named {
+			k.Stop()
+		}
+		running.Wait()
+	})
 }
