@@ -90,7 +90,7 @@ type told struct {
 func NewBucket(n *Node, b wire.Bucket) (*Bucket, error) {
 	k := &Bucket{
 		node: n, log: n.Log.With("bucket", b.Name), name: b.Name, uuid: b.UUID, vbuckets: b.VBuckets,
-		in: newIntake(), calls: newCalls(), results: make(chan result),
+		in: newIntake(n.Queue), calls: newCalls(), results: make(chan result),
 		slices: map[index.CopyID]*storage.Slice{}, away: map[index.CopyID]*storage.Slice{},
 		lanes: newCopyLanes(), wrong: newWrong(), sizes: newSizes(),
 		backs: backs{shut: map[index.CopyID]*lane{}},

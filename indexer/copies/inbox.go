@@ -5,13 +5,18 @@ import (
 	"sync"
 )
 
-// inboxBytes is how many bytes of batches wait for a bucket's loop in one of its inboxes, or one batch. A batch has
-// some tens of KiB most often, and as much as a frame holds (keyversion.MaxFrame) when documents have many keys.
+// inboxBytes is how many bytes of batches wait at most for a bucket's loop in one of its inboxes, or one batch. A batch
+// has some tens of KiB most often, and as much as a frame holds (keyversion.MaxFrame) when documents have many keys.
 const inboxBytes = 8 << 20
 
+// inboxShare is which part of what a bucket may hold in memory waits at most in one inbox: what all buckets have in
+// theirs does not grow with their number.
+const inboxShare = 4
+
 // inboxRoom bounds an inbox by bytes. Who waits has its turn in order of arrival, so that a large batch is not passed
-// by small ones for ever. The zero value is empty.
+// by small ones for ever.
 type inboxRoom struct {
+	queue   func() int64 // how many bytes the bucket may hold in memory
 	mu      sync.Mutex
 	held    int64
 	waiting []*waiter
@@ -22,7 +27,9 @@ type waiter struct {
 	in   chan struct{} // closed: it may
 }
 
-func (r *inboxRoom) fits(size int64) bool { return r.held == 0 || r.held+size <= inboxBytes }
+func (r *inboxRoom) fits(size int64) bool {
+	return r.held == 0 || r.held+size <= min(inboxBytes, r.queue()/inboxShare)
+}
 
 // enter waits until there is room for a batch; gone ends the wait, as ctx does.
 func (r *inboxRoom) enter(ctx context.Context, size int64, gone <-chan struct{}) error {

@@ -21,7 +21,7 @@ func TestInboxIsBoundedByBytes(t *testing.T) {
 	if err := keyversion.Decode(enc.Finish(1), batch); err != nil {
 		t.Fatal(err)
 	}
-	k := &Bucket{node: &Node{}, name: "b", vbuckets: 4, in: newIntake(), calls: newCalls()}
+	k := &Bucket{node: &Node{}, name: "b", vbuckets: 4, in: newIntake(func() int64 { return 1 << 30 }), calls: newCalls()}
 	s := &sink{k: k, hello: keyversion.Hello{Connections: 1}}
 	if err := s.Receive(t.Context(), batch, nil); err != nil {
 		t.Fatal(err)
@@ -49,5 +49,34 @@ func TestInboxIsBoundedByBytes(t *testing.T) {
 	}
 	if k.in.boxes[0].room.held != 10*inboxBytes || len(k.in.boxes[0].room.waiting) > 0 {
 		t.Errorf("%+v", &k.in.boxes[0].room)
+	}
+}
+
+// TestInboxesOfManyBuckets: what waits in all inboxes of a node is a part of what its queue may hold, however many
+// buckets there are, and each has room for one batch of any size.
+func TestInboxesOfManyBuckets(t *testing.T) {
+	const queue = 256 << 20
+	full, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct{ buckets, batch, most int64 }{
+		{1, 64 << 10, 2 * inboxBytes}, {4, 64 << 10, 8 * inboxBytes}, {100, 64 << 10, queue / 2},
+		{1000, 32 << 10, queue / 2}, {2, 48 << 20, 4 * 48 << 20},
+	} {
+		share, held := queue/c.buckets, int64(0)
+		for range c.buckets {
+			in := newIntake(func() int64 { return share })
+			for i := range in.boxes {
+				r := &in.boxes[i].room
+				for r.enter(full, c.batch, nil) == nil && r.held <= inboxBytes {
+				}
+				if r.held == 0 || len(r.waiting) > 0 {
+					t.Errorf("%+v: an inbox holds %d, %d wait", c, r.held, len(r.waiting))
+				}
+				held += r.held
+			}
+		}
+		if held > c.most {
+			t.Errorf("%+v: %d bytes wait in all, want at most %d", c, held, c.most)
+		}
 	}
 }

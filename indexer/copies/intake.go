@@ -8,7 +8,7 @@ import (
 
 const (
 	// dataInbox is how many batches may wait for a bucket's loop: two for each of some tens of connections. Beyond it
-	// the connections wait, as they do beyond inboxBytes.
+	// the connections wait, as they do beyond the bytes that an inbox has room for.
 	dataInbox = 64
 	// takeAtOnce bounds how many batches are taken before the loop looks at anything else.
 	takeAtOnce = 16
@@ -38,10 +38,11 @@ type intake struct {
 	events [verdicts]counter
 }
 
-func newIntake() *intake {
+// newIntake is for a bucket that may hold so many bytes in memory.
+func newIntake(queue func() int64) *intake {
 	in := &intake{}
 	for i := range in.boxes {
-		in.boxes[i].batches = make(chan inbound, dataInbox)
+		in.boxes[i].batches, in.boxes[i].room.queue = make(chan inbound, dataInbox), queue
 	}
 	return in
 }

@@ -20,7 +20,7 @@ func TestCatchupRate(t *testing.T) {
 	still := time.Unix(1000, 0) // the clock of the pace stands: each batch waits for all before it
 	n := testNode(hclog.NewNullLogger())
 	n.Catchup = pace.New(rate, 0, func() time.Time { return still })
-	k := &Bucket{node: n, name: "b", vbuckets: 4, in: newIntake(), calls: newCalls()}
+	k := &Bucket{node: n, name: "b", vbuckets: 4, in: newIntake(func() int64 { return 1 << 30 }), calls: newCalls()}
 	batch := &keyversion.Batch{Events: make([]keyversion.Event, events)}
 	sinks := []*sink{{k: k, hello: keyversion.Hello{Connections: 1}, side: true, catchup: true},
 		{k: k, hello: keyversion.Hello{Connections: 1}, side: true, catchup: true}}
