@@ -366,6 +366,24 @@ func (s *Sides) Settle(bucket string, streams []ingest.SideProgress, abandoned [
 	return is
 }
 
+// Gone says what becomes of the requests of buckets that are not here any more, as Settle does, and forgets what was
+// wanted of them.
+func (s *Sides) Gone(here func(bucket string) bool, now time.Time) (is SideSettled) {
+	gone := map[string][]uint64{}
+	for id, o := range s.open {
+		if !here(o.bucket) {
+			gone[o.bucket] = append(gone[o.bucket], id)
+		}
+	}
+	for _, bucket := range slices.Sorted(maps.Keys(gone)) {
+		of := s.Settle(bucket, nil, gone[bucket], now)
+		is.Over, is.Stop = append(is.Over, of.Over...), append(is.Stop, of.Stop...)
+	}
+	maps.DeleteFunc(s.attempts, func(bucket string, _ map[int]*sideAttempt) bool { return !here(bucket) })
+	maps.DeleteFunc(s.gathers, func(bucket string, _ time.Time) bool { return !here(bucket) })
+	return is
+}
+
 // sideProgress counts the vbuckets of a request that have a stream still.
 type sideProgress struct{ open, begun, finished int }
 

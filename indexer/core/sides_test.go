@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -55,6 +56,10 @@ func (s *sidesScript) run() string {
 		return fmt.Sprintf("look %v\n", s.s.Ended(s.arg("of"), s.now))
 	case "settle":
 		return s.settle()
+	case "gone":
+		here := s.args("here")
+		is := s.s.Gone(func(bucket string) bool { return slices.Contains(here, bucket) }, s.now)
+		return settled(&is)
 	}
 	s.t.Fatalf("%s: unknown command %s", s.d.Pos, s.d.Cmd)
 	return ""
@@ -197,6 +202,10 @@ func (s *sidesScript) settle() string {
 		abandoned = append(abandoned, s.num(id))
 	}
 	is := s.s.Settle(s.arg("bucket"), s.streams[s.arg("bucket")], abandoned, s.now)
+	return settled(&is)
+}
+
+func settled(is *SideSettled) string {
 	var out strings.Builder
 	for _, f := range []struct {
 		what string

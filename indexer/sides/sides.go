@@ -107,12 +107,14 @@ func (l *Loop) Run(ctx context.Context) error {
 				t.Stop()
 			}
 		}
-		pause := restTick
+		pause, here := restTick, map[string]bool{}
 		for _, k := range l.Buckets() {
+			here[k.Name()] = true
 			if l.Look(ctx, k) {
 				pause = sideTick
 			}
 		}
+		l.forget(ctx, here)
 		timer.Reset(pause)
 	}
 }
@@ -181,6 +183,19 @@ func (l *Loop) settle(ctx context.Context, k *copies.Bucket, streams []ingest.Si
 	l.mu.Lock()
 	is := l.sides.Settle(k.Name(), streams, abandoned, l.Now())
 	l.mu.Unlock()
+	l.settled(ctx, &is)
+}
+
+// forget ends the requests of buckets that are not here any more.
+func (l *Loop) forget(ctx context.Context, here map[string]bool) {
+	l.mu.Lock()
+	is := l.sides.Gone(func(bucket string) bool { return here[bucket] }, l.Now())
+	l.mu.Unlock()
+	l.settled(ctx, &is)
+}
+
+// settled tells traces, and projectors, what has become of requests.
+func (l *Loop) settled(ctx context.Context, is *core.SideSettled) {
 	for _, id := range is.Began {
 		l.topics[id].span.AddEvent("BEGIN of all vbuckets")
 	}
@@ -192,7 +207,7 @@ func (l *Loop) settle(ctx context.Context, k *copies.Bucket, streams []ingest.Si
 		l.call(s.Addr, func() {
 			err := l.Projectors.Stop(ctx, s.Addr, &wire.StreamStop{Fence: wire.Fence{ClusterID: l.ClusterID()},
 				Topic: name})
-			l.log(k).Debug("a side stream was stopped", "topic", name, "error", err)
+			l.Log.Debug("a side stream was stopped", "topic", name, "error", err)
 		})
 	}
 	for _, id := range is.Over {

@@ -1,12 +1,14 @@
 package sides
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"tidemark/index"
 	"tidemark/indexer/core"
@@ -48,5 +50,41 @@ func TestAProjectorThatHangsKeepsNoOthersWaiting(t *testing.T) {
 	_ = l.calls.Wait()
 	if all := l.sides.Ask(wants, now); len(all) != 1 {
 		t.Errorf("asked for %d, want what waited for room", len(all))
+	}
+}
+
+// told are projectors that tell which requests were stopped.
+type told struct {
+	Projectors
+	stopped chan string
+}
+
+func (p told) Stop(_ context.Context, _ string, req *wire.StreamStop) error {
+	p.stopped <- req.Topic
+	return nil
+}
+
+// TestSideStreamsOfABucketThatGoes: requests of a bucket that is not here any more end, and their projectors are told.
+// Which: core.TestSides.
+func TestSideStreamsOfABucketThatGoes(t *testing.T) {
+	now, stopped := time.Unix(1000, 0), make(chan string, 2)
+	l := New(Options{Origins: NewOrigins(false), Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(),
+		Now: func() time.Time { return now }, ClusterID: func() string { return "c" }, Projectors: told{stopped: stopped}})
+	for _, bucket := range []string{"b", "other"} {
+		wants := &core.SideWants{Bucket: bucket, Revision: 1, Projectors: []wire.ProjectorEndpoint{{ID: "p1", Admin: "p1"}},
+			Wants: []ingest.Want{{To: 10, Copies: []index.CopyID{1}}}, Owner: func(int) index.ProjectorID { return "p1" }}
+		for _, r := range l.sides.Ask(wants, now) {
+			l.sides.Sent(r, now)
+			l.topics[r.ID] = topic{"of " + bucket, trace.SpanFromContext(t.Context())}
+		}
+	}
+	for range 2 {
+		l.forget(t.Context(), map[string]bool{"other": true})
+	}
+	if err := l.calls.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if len(stopped) != 1 || <-stopped != "of b" || len(l.topics) != 1 {
+		t.Errorf("%d more were stopped, %v are open", len(stopped), l.topics)
 	}
 }
