@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"reflect"
 	"slices"
 	"sync"
@@ -29,6 +30,7 @@ import (
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/transfer"
+	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
@@ -56,8 +58,8 @@ const (
 	fillWarm  = time.Minute
 	// fillsAnew is how often a copy is asked for again because its bucket was rolled back meanwhile.
 	fillsAnew = 3
-	// fillsCut is how often it is asked for again because its source went in the middle.
-	fillsCut = 4
+	// fillsAway is how often a source that does not answer, or went in the middle, is asked again.
+	fillsAway = 4
 )
 
 var (
@@ -69,8 +71,8 @@ var (
 	errOtherBranch = errors.New("the bucket is not rolled back there as it is here")
 	// errSlow: a transfer is given up.
 	errSlow = fmt.Errorf("files come at less than %d bytes a second", fillLeast)
-	// errCut: the source went when it had sent something, as one does that is started again.
-	errCut = errors.New("it went in the middle")
+	// errAway: the source does not answer, or went when it had sent something, as one does that is started again.
+	errAway = errors.New("it is away")
 	// errLater: it is to be tried again, when others had their turn.
 	errLater = errors.New("later")
 	// errHalf: the copy was taken from its bucket and could not be given the files. Nothing else is tried: streams may be
@@ -123,10 +125,10 @@ type fill struct {
 	moved  time.Time               // when something that it waits for, or it itself, was seen moving
 	sent   map[index.NodeID]uint64 // of filler.mu: what busy sources have moved, as they said last
 	cancel context.CancelFunc
-	failed []error // why those that have gone from the list cannot send it
-	anew   int     // of fillsAnew
-	cut    int     // of fillsCut
-	had    bool    // something has come
+	failed []error              // why those that have gone from the list cannot send it
+	anew   int                  // of fillsAnew
+	away   map[index.NodeID]int // of fillsAway
+	had    bool                 // something has come
 	pause  time.Duration
 	after  time.Time     // it is not to be tried before
 	gone   atomic.Bool   // the copy was let go: another one of its id is none of this fill's business
@@ -164,7 +166,7 @@ func (f *Filler) add(k *copies.Bucket, s *storage.Slice, from []index.NodeID) {
 	now := f.Now()
 	f.mu.Lock()
 	f.queue = append(f.queue, &fill{s: s, k: k, from: slices.Clone(from), moved: now,
-		sent: map[index.NodeID]uint64{}})
+		sent: map[index.NodeID]uint64{}, away: map[index.NodeID]int{}})
 	f.mu.Unlock()
 	select {
 	case f.wake <- struct{}{}:
@@ -396,8 +398,8 @@ func (f *Filler) again(o *fill, node index.NodeID, err error) bool {
 	case errors.Is(err, errAnew) && o.anew < fillsAnew:
 		o.anew++
 		o.moved = f.Now() // however long it was receiving
-	case errors.Is(err, errCut) && o.cut < fillsCut:
-		o.cut++
+	case errors.Is(err, errAway) && o.away[node] < fillsAway:
+		o.away[node]++
 		o.moved = f.Now()
 	case errors.Is(err, transfer.ErrBusy), errors.Is(err, errOtherBranch):
 		if said := (*transfer.Busy)(nil); errors.As(err, &said) {
@@ -441,7 +443,11 @@ func (f *Filler) same(k *copies.Bucket, said *about) bool {
 
 // from brings a copy here from one node, and installs it.
 func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err error) {
+	if f.Nodes.Suspect(node) { // others have waited for it already
+		return fmt.Errorf("%w: %w", errAway, detector.ErrSilent)
+	}
 	m, began, got := o.s.Meta(), f.Now(), 0.0
+	offered := false
 	var in *storage.Incoming
 	defer func() {
 		o.expected.Store(0)
@@ -457,6 +463,7 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 			return f.Nodes.Watched(ctx, node, transfer.Path, q, nil)
 		},
 		Begin: func(offer *transfer.Offer) (transfer.Sink, error) {
+			offered = true
 			if err := json.Unmarshal(offer.About, &said); err != nil {
 				return nil, fmt.Errorf("what is said of the files: %w", err)
 			}
@@ -491,8 +498,8 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 	}
 	if _, _, err = r.Receive(ctx, &transfer.Want{Index: m.Index, CreatedMS: m.CreatedMS, Slice: m.Slice,
 		BucketUUID: m.BucketUUID, Generation: o.k.Generation(), RollbackID: o.k.Rollback()}); err != nil {
-		if o.had && lost(err) {
-			err = fmt.Errorf("%w: %w", errCut, err)
+		if !errors.Is(err, transfer.ErrBusy) && (o.had && lost(err) || !offered && silent(err)) {
+			err = fmt.Errorf("%w: %w", errAway, err)
 		}
 		return err
 	}
@@ -523,6 +530,14 @@ func (f *Filler) checkPace() func(ctx context.Context, n int) error {
 		resumed = f.Now()
 		return err
 	}
+}
+
+// silent reports whether the first question has come to no answer of an indexer, as nobody is there, or something is
+// in between.
+func silent(err error) bool {
+	var refused *rpc.Problem
+	return !errors.As(err, &refused) ||
+		refused.Code == errcode.Internal && refused.Status >= http.StatusInternalServerError
 }
 
 // lost reports whether a transfer ended because the source does not answer, or does not know of it any more.

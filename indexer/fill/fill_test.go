@@ -3,7 +3,13 @@ package fill
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,10 +21,12 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/copies"
 	"tidemark/indexer/health"
+	"tidemark/indexer/peers"
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/indexer/storage/storagetest"
 	"tidemark/indexer/transfer"
+	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
@@ -264,6 +272,77 @@ func TestNoFilesOfACopyKnownToBeWrong(t *testing.T) {
 		var problem *rpc.Problem
 		if c.sends != (err == nil) || err != nil && (!errors.As(err, &problem) || problem.Code != errcode.Unavailable) {
 			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// asksOf lets a filler ask node 4 at an address; what is asked there is not.
+func asksOf(t *testing.T, f *Filler, addr string) {
+	t.Helper()
+	defs := func() (d wire.Definitions) {
+		d.Indexers = []wire.Endpoint{{Node: 4, Scan: addr}}
+		return d
+	}
+	p := peers.New(nil, func() (index.NodeID, string) { return 3, "127.0.0.1:2" },
+		func() []wire.Endpoint { return defs().Indexers })
+	f.Settled, f.Present, f.Nodes = defs, defs, p.Ask(1)
+	t.Cleanup(func() {
+		f.Nodes.Close()
+		p.Close()
+	})
+}
+
+// TestASourceThatIsAway: while nobody is where a source was, as while it is started again, all copies that wait for it
+// go on waiting, and who asks next does not ask again at once; in the end KV fills them.
+func TestASourceThatIsAway(t *testing.T) {
+	f, k, _ := running(t)
+	var asked atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == transfer.Path {
+			asked.Add(1)
+		}
+		panic(http.ErrAbortHandler) // it goes
+	}))
+	t.Cleanup(s.Close)
+	asksOf(t, f, strings.TrimPrefix(s.URL, "http://"))
+	for id := index.CopyID(20); id < 25; id++ {
+		if err := f.Take(t.Context(), k, created(t, f.Store, id), []index.NodeID{4}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 5 {
+		below, o, _ := f.next(t.Context())
+		for n := range fillsAway + 1 {
+			suspect, was := f.Nodes.Suspect(4), asked.Load()
+			_, err := f.fill(below, o)
+			if later := errors.Is(err, errLater); later != (n < fillsAway) || !errors.Is(err, errAway) {
+				t.Errorf("copy %s: time %d: %v", o.s.Meta().Copy, n, err)
+			}
+			if suspect && f.Nodes.Suspect(4) && asked.Load() > was { // it was all the time
+				t.Errorf("copy %s: time %d: it is asked though it has just gone", o.s.Meta().Copy, n)
+			}
+		}
+		o.cancel()
+	}
+	if asked.Load() == 0 {
+		t.Error("it was never asked")
+	}
+}
+
+// TestWhatASourceSaysIsNotAway: an answer that something is not there, or cannot be now, is none of a source that is
+// away.
+func TestWhatASourceSaysIsNotAway(t *testing.T) {
+	for what, c := range map[string]struct {
+		err  error
+		away bool
+	}{
+		"refused connection": {syscall.ECONNREFUSED, true}, "silence": {detector.ErrSilent, true},
+		"a proxy's word": {rpc.NewProblem(http.StatusBadGateway, errcode.Internal, "no"), true},
+		"no such route":  {rpc.NewProblem(http.StatusNotFound, errcode.Internal, "404"), false},
+		"no such copy":   {rpc.Refuse(errcode.NotFound, "no"), false},
+	} {
+		if got := silent(fmt.Errorf("asking: %w", c.err)); got != c.away {
+			t.Errorf("%s: away %v, want %v", what, got, c.away)
 		}
 	}
 }
