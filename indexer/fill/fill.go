@@ -46,7 +46,8 @@ const (
 	fillPause = time.Second
 	fillMost  = 8 * time.Second
 	// fillPatience is how long a copy waits for its turn while nothing moves, neither here nor at who could send it; KV
-	// fills it then, and in any case when it has waited fillLongest, without the time in which files of copies came here.
+	// fills it then, and in any case when it has waited fillLongest, without the time in which files of copies came here:
+	// of each copy fillPatience at most, so that one whose files come slowly does not hold the others up for days.
 	fillPatience = 10 * time.Minute
 	fillLongest  = 6 * time.Hour
 	// fillShare is which part of a processor's time goes into checking what was received.
@@ -121,8 +122,9 @@ type fill struct {
 	s      *storage.Slice
 	k      *copies.Bucket
 	from   []index.NodeID          // who has the slice, by the definitions
-	waited time.Duration           // in the queue, while no files came here
+	waited time.Duration           // in the queue, while no files came here, or those of one copy for long
 	moved  time.Time               // when something that it waits for, or it itself, was seen moving
+	taken  time.Time               // of filler.mu: from the queue, the last time
 	sent   map[index.NodeID]uint64 // of filler.mu: what busy sources have moved, as they said last
 	cancel context.CancelFunc
 	failed []error              // why those that have gone from the list cannot send it
@@ -264,7 +266,8 @@ func (f *Filler) late(now time.Time, past time.Duration) (late []*fill) {
 	f.queue = slices.DeleteFunc(f.queue, func(o *fill) bool {
 		if moving {
 			o.moved = now
-		} else {
+		}
+		if !moving || now.Sub(f.now.taken) > fillPatience {
 			o.waited += past
 		}
 		if !o.patient(now) {
@@ -313,7 +316,7 @@ func (f *Filler) next(ctx context.Context) (below context.Context, o *fill, paus
 			pause = min(pause, wait)
 			continue
 		}
-		f.now, f.queue = o, slices.Delete(f.queue, i, i+1)
+		f.now, f.queue, o.taken = o, slices.Delete(f.queue, i, i+1), now
 		below, o.cancel = context.WithCancel(ctx)
 		return below, o, 0
 	}

@@ -185,10 +185,26 @@ func TestFillPatience(t *testing.T) {
 	ahead.expected.Store(1)
 	f = &Filler{queue: []*fill{o}, now: ahead}
 	for at = began; at.Sub(began) <= 2*fillLongest; at = at.Add(time.Minute) {
+		if at.Sub(ahead.taken) > fillPatience {
+			ahead.taken = at // the next one
+		}
 		if len(f.late(at, time.Minute)) > 0 {
 			t.Fatalf("it is given up after %s, and others are filled before it", at.Sub(began))
 		}
 	}
+	// Unless those of one take long.
+	slow := fresh()
+	f.queue = []*fill{slow}
+	for slow.moved, ahead.taken = at, at; len(f.late(at, time.Minute)) == 0; at = at.Add(time.Minute) {
+		if at.Sub(ahead.taken) > 2*fillLongest {
+			t.Fatal("it waits for ever for the end of one transfer")
+		}
+	}
+	if waited := at.Sub(ahead.taken); waited < fillLongest+fillPatience {
+		t.Errorf("it is given up %s after the transfer ahead of it began, want after %s", waited, fillLongest+fillPatience)
+	}
+	f.queue = []*fill{o}
+	o.moved = at
 	f.now = nil
 	for from := at; len(f.late(at, time.Minute)) == 0; at = at.Add(time.Minute) {
 		if o.saw(4, uint64(at.Unix()), at); at.Sub(from) > 2*fillLongest {
