@@ -73,8 +73,8 @@ func (x *Indexer) admit(f wire.Fence) error {
 	return err
 }
 
-// storesIdentity does f, which stores whom this indexer obeys; the node's health says so when it takes too long, until it
-// has ended.
+// storesIdentity does f, which stores whom this indexer obeys; the node's health says so when it takes too long, until
+// it has ended.
 func (x *Indexer) storesIdentity(f func() error) error {
 	err := x.watched(healthIdentity, "storing whom this indexer obeys", f)
 	if x.health.Set(healthIdentity, "") {

@@ -24,8 +24,8 @@ const scrapePatience = 5 * time.Second
 const (
 	// seqnosPatience bounds how long statistics wait for KV's seqnos, of all buckets together.
 	seqnosPatience = 2 * time.Second
-	// seqnosAtOnce is of how many buckets they are asked for at a time: of the calls to a projector (callsToProjector) some
-	// are left for scans.
+	// seqnosAtOnce is of how many buckets they are asked for at a time: of the calls to a projector (callsToProjector)
+	// some are left for scans.
 	seqnosAtOnce = 8
 )
 
