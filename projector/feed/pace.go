@@ -2,6 +2,8 @@ package feed
 
 import (
 	"errors"
+	"fmt"
+	"time"
 
 	"tidemark/kv/mcbp"
 	"tidemark/timestamp"
@@ -28,7 +30,8 @@ type paced struct {
 	wire   StreamID // the node's
 	end    uint64
 	vbuuid uint64
-	need   int64 // of the document that did not fit
+	need   int64     // of the document that did not fit
+	asked  time.Time // when the node was asked for what it is stopping or opening
 	track  Tracker
 	state  pacedState
 }
@@ -73,7 +76,7 @@ func (p *pacer) admit(e *Event, held, n int64) bool {
 	case s.state != flowing:
 		return false
 	case e.Kind.IsDocument() && held > 0 && held+n > int64(p.conn.conf.BufferBytes):
-		s.state, s.need = stopping, n
+		s.state, s.need, s.asked = stopping, n, time.Now()
 		p.conn.request(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPCloseStream, s.vb, 0)}, func(_ *Block, f *mcbp.Frame) {
 			if p.conn.endOnClose && f.Status() == mcbp.StatusOK {
 				return // its end comes
@@ -136,7 +139,7 @@ func (p *pacer) resume() {
 
 // reopen asks for the stream from where it was stopped.
 func (p *pacer) reopen(s *paced) {
-	s.state = opening
+	s.state, s.asked = opening, time.Now()
 	p.paused--
 	delete(p.byWire, s.wire)
 	s.wire = p.conn.newStreamID()
@@ -193,10 +196,30 @@ func (p *pacer) close(vb uint16) (*paced, bool) {
 		s.state = leaving // the end that comes now is the user's
 		return nil, false
 	}
-	wire, was := s.wire, s.state
-	p.forget(s)
-	if was == stopping || was == opening {
-		p.byWire[wire] = s // what still comes is for nobody
-	}
+	p.leave(s)
 	return s, true
+}
+
+// leave forgets a stream of which the node may still send something: that is for nobody.
+func (p *pacer) leave(s *paced) {
+	owed := s.state == stopping || s.state == opening
+	p.forget(s)
+	if owed {
+		p.byWire[s.wire] = s
+	}
+}
+
+// overdue ends the streams that the node was asked to close, or to open again, and has not within the limit of any
+// request: nothing else would move them. Their users ask for them again, as after any end.
+func (p *pacer) overdue() {
+	limit := p.conn.conf.RequestTimeout
+	for _, s := range p.byVB {
+		if s.state != stopping && s.state != opening || time.Since(s.asked) < limit {
+			continue
+		}
+		p.conn.conf.Logger.Warn("the node neither closes nor opens a stream that waits for room: the stream is given up",
+			"kv", p.conn.conf.Addr, "vbucket", s.vb, "asked", fmt.Sprint(limit, " ago"))
+		p.leave(s)
+		p.conn.endPaused(s, mcbp.EndStateChanged)
+	}
 }

@@ -586,19 +586,24 @@ func (c *Conn) closePaused(vbucket uint16) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s, ok := p.close(vbucket)
-	if !ok {
-		return false
+	if ok {
+		c.endPaused(s, mcbp.EndClosed)
 	}
-	end := Event{Kind: StreamEnd, VBucket: vbucket, Stream: s.id, EndReason: mcbp.EndClosed}
+	return ok
+}
+
+// endPaused tells the user of the end of such a stream, under the lock.
+func (c *Conn) endPaused(s *paced, reason mcbp.EndReason) {
+	p := c.pacer.Load()
+	end := Event{Kind: StreamEnd, VBucket: s.vb, Stream: s.id, EndReason: reason}
 	if p.making {
 		p.ends = append(p.ends, end)
-		return true
+		return
 	}
 	b := newBlock(c.released)
 	b.Add(end, 0)
 	c.queue = append(c.queue, b)
 	poke(c.ready)
-	return true
 }
 
 // ended books a stream that the node has ended.

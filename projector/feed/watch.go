@@ -67,7 +67,9 @@ func (c *Conn) watchLoop() error {
 		if p := c.pacer.Load(); p != nil {
 			c.mu.Lock()
 			p.resume()
+			p.overdue()
 			c.mu.Unlock()
+			c.owes()
 		}
 		if now := c.arrived.Load(); now != seen {
 			seen, silent = now, 0
