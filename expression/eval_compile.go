@@ -85,32 +85,55 @@ func Compile(sources []Source) (*Program, error) {
 
 // CompileLimits is Compile with other limits; zero stands for the default.
 func CompileLimits(sources []Source, limits Limits) (*Program, error) {
+	if err := notTooMany(len(sources)); err != nil {
+		return nil, err
+	}
+	all := make([]*Parsed, len(sources))
+	for i, s := range sources {
+		var err error
+		if all[i], err = ParseSource(s); err != nil {
+			return nil, fmt.Errorf("%w: index %d of the bucket: %w", ErrDefinition, i, err)
+		}
+	}
+	return together(all, limits), nil
+}
+
+// Together is Compile of sources that have been parsed, each of which may be in any number of Programs.
+func Together(all []*Parsed) (*Program, error) {
+	if err := notTooMany(len(all)); err != nil {
+		return nil, err
+	}
+	return together(all, Limits{}), nil
+}
+
+func notTooMany(sources int) error {
+	if sources > MaxSources {
+		return fmt.Errorf("%w: %d indexes on one bucket, at most %d are evaluated", ErrDefinition, sources, MaxSources)
+	}
+	return nil
+}
+
+// together makes a Program; what can be wrong with a source was found when it was parsed.
+func together(all []*Parsed, limits Limits) *Program {
 	if limits.KeyBytes <= 0 {
 		limits.KeyBytes = DefaultKeyBytes
 	}
 	if limits.Keys <= 0 {
 		limits.Keys = DefaultKeys
 	}
-	if len(sources) > MaxSources {
-		return nil, fmt.Errorf("%w: %d indexes on one bucket, at most %d are evaluated", ErrDefinition, len(sources),
-			MaxSources)
-	}
 	c := &compiler{root: &node{slot: -1}, wanted: map[*node]bool{}, wheres: map[string]int{}}
-	parsed := make([]parsedSource, len(sources))
-	for i, s := range sources {
-		var err error
-		if parsed[i], err = c.parse(s); err != nil {
-			return nil, fmt.Errorf("%w: index %d of the bucket: %w", ErrDefinition, i, err)
-		}
+	wheres := make([]int, len(all))
+	for i, s := range all {
+		wheres[i] = c.take(s)
 	}
 	// All paths are known now, so that slots have their numbers and closures can hold them.
 	p := &Program{root: c.root, slots: c.root.number(0, c.wanted), limits: limits, xattrs: c.xattrs,
-		sources: make([]source, len(sources))}
+		sources: make([]source, len(all))}
 	for _, x := range c.predicates {
 		p.wheres = append(p.wheres, x.compile(c))
 	}
-	for i, s := range parsed {
-		out := source{primary: sources[i].IsPrimary, where: s.where, array: s.array, missing: s.missing}
+	for i, s := range all {
+		out := source{primary: s.primary, where: wheres[i], array: s.array, missing: s.missing}
 		for _, k := range s.keys {
 			x, component := k.x, component{slot: -1, desc: k.desc[0], more: k.desc[1:]}
 			array, isArray := x.(*ArrayKey)
@@ -128,7 +151,7 @@ func CompileLimits(sources []Source, limits Limits) (*Program, error) {
 		}
 		p.sources[i] = out
 	}
-	return p, nil
+	return p
 }
 
 // Xattrs reports whether an index asks for extended attributes of documents.
@@ -137,11 +160,14 @@ func (p *Program) Xattrs() bool { return p.xattrs }
 // Sources returns how many indexes the Program evaluates.
 func (p *Program) Sources() int { return len(p.sources) }
 
-type parsedSource struct {
-	keys    []joined
-	where   int
-	array   int  // which key is an array key; -1: none
-	missing bool // INCLUDE MISSING
+// Parsed is a Source whose expressions have been read. It is immutable.
+type Parsed struct {
+	primary   bool
+	keys      []joined
+	where     Expr   // nil: none
+	canonical string // text of where
+	array     int    // which key is an array key; -1: none
+	missing   bool   // INCLUDE MISSING
 }
 
 type compiler struct {
@@ -153,73 +179,79 @@ type compiler struct {
 	scope      []string // the variables that are bound where compile is
 }
 
-// parse reads the expressions of a source and notes their paths.
-func (c *compiler) parse(s Source) (out parsedSource, err error) {
-	out.where, out.array = -1, -1
+// ParseSource reads the expressions of a source. Errors are those of Compile, without the source's name; if an
+// expression is at fault it also is a *SyntaxError.
+func ParseSource(s Source) (*Parsed, error) {
+	out := &Parsed{primary: s.IsPrimary, array: -1}
 	if s.IsPrimary {
 		if len(s.Keys) > 0 || s.Where != "" {
-			return out, fmt.Errorf("a primary index takes neither key expressions nor WHERE")
+			return nil, fmt.Errorf("a primary index takes neither key expressions nor WHERE")
 		}
 		return out, nil
 	}
 	if len(s.Keys) == 0 || len(s.Keys) > MaxKeys {
-		return out, fmt.Errorf("%d key expressions, expected 1 to %d", len(s.Keys), MaxKeys)
+		return nil, fmt.Errorf("%d key expressions, expected 1 to %d", len(s.Keys), MaxKeys)
 	}
 	read := 0
+	var err error
 	out.keys, err = join(s.Keys, func(text string) (Expr, error) {
 		read++
 		return parseWhole(text, stored((*parser).key))
 	})
 	if err != nil {
-		return out, fmt.Errorf("key expression %d: %w", read, err)
+		return nil, fmt.Errorf("key expression %d: %w", read, err)
 	}
 	for i := range out.keys {
-		if err := c.takeKey(&out, i); err != nil {
-			return out, err
+		if err := out.takeKey(i); err != nil {
+			return nil, err
 		}
 	}
 	if s.Where != "" {
-		out.where, err = c.takeWhere(s.Where)
+		if out.where, err = parseWhole(s.Where, stored((*parser).whole)); err != nil {
+			return nil, fmt.Errorf("WHERE: %w", err)
+		}
+		out.canonical = out.where.String()
 	}
-	return out, err
+	return out, nil
 }
 
-// takeKey notes what key expression i of a source is, and its paths.
-func (c *compiler) takeKey(out *parsedSource, i int) error {
-	x, missing := bareKey(out.keys[i].x)
+// takeKey notes what key expression i is.
+func (p *Parsed) takeKey(i int) error {
+	x, missing := bareKey(p.keys[i].x)
 	if flat := flattened(x); flat != nil {
 		missing = missing || flat.Parts[0].Missing
-		if len(flat.Parts) != len(out.keys[i].desc) {
+		if len(flat.Parts) != len(p.keys[i].desc) {
 			return fmt.Errorf("key expression %d has %d components in one", i+1, len(flat.Parts))
 		}
 	}
-	out.missing = out.missing || missing
+	p.missing = p.missing || missing
 	if _, array := x.(*ArrayKey); array {
-		if out.array >= 0 {
-			return fmt.Errorf("key expressions %d and %d are array keys; an index has at most one", out.array+1, i+1)
+		if p.array >= 0 {
+			return fmt.Errorf("key expressions %d and %d are array keys; an index has at most one", p.array+1, i+1)
 		}
-		out.array = i
+		p.array = i
 	}
-	c.paths(x)
-	out.keys[i].x = x
+	p.keys[i].x = x
 	return nil
 }
 
-// takeWhere returns the number of a predicate. Sources with the same one share it.
-func (c *compiler) takeWhere(text string) (where int, err error) {
-	x, err := parseWhole(text, stored((*parser).whole))
-	if err != nil {
-		return -1, fmt.Errorf("WHERE: %w", err)
+// take notes the paths of a source, and returns the number of its predicate, -1 if it has none. Sources with the same
+// one share it.
+func (c *compiler) take(s *Parsed) (where int) {
+	for i := range s.keys {
+		c.paths(s.keys[i].x)
 	}
-	text = x.String()
-	where, known := c.wheres[text]
+	if s.where == nil {
+		return -1
+	}
+	where, known := c.wheres[s.canonical]
 	if !known {
 		where = len(c.predicates)
-		c.wheres[text] = where
-		c.predicates = append(c.predicates, x)
-		c.paths(x)
+		c.wheres[s.canonical] = where
+		c.predicates = append(c.predicates, s.where)
+		c.paths(s.where)
 	}
-	return where, nil
+	return where
 }
 
 // paths puts the paths of an expression into the tree.

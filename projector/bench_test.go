@@ -85,8 +85,8 @@ func benchPump(t testing.TB, indexes int, keyed bool) (*pump, *stream) {
 		}
 		d.Topologies = append(d.Topologies, p)
 	}
-	pl, bad, err := newPlan(d, testBucket, keyversion.ClassMaintenance, map[index.NodeID]string{1: "a:1", 2: "b:1",
-		3: "c:1"}, nil)
+	pl, bad, err := newAssessor().plan(nil, d, testBucket, keyversion.ClassMaintenance,
+		map[index.NodeID]string{1: "a:1", 2: "b:1", 3: "c:1"}, nil)
 	if err != nil || bad != nil {
 		t.Fatal(err, bad)
 	}

@@ -114,7 +114,7 @@ func (b *bucket) replan(d *wire.Definitions) error {
 	if b.defs != nil && !core.Older(b.defs, d) {
 		return nil
 	}
-	pl, bad, err := newPlan(d, b.name, keyversion.ClassMaintenance, maintenanceEndpoints(d), nil)
+	pl, bad, err := b.p.assessor.plan(b.plan.Load(), d, b.name, keyversion.ClassMaintenance, maintenanceEndpoints(d), nil)
 	for _, e := range bad {
 		b.p.log.Error("an index cannot be evaluated and is left out; the coordinator is told", "bucket", b.name, "error", e)
 	}

@@ -19,11 +19,15 @@ import (
 type assessor struct {
 	mu   sync.Mutex
 	seen map[index.ID]assessed
+	read func(expression.Source) (*expression.Parsed, error) // expression.ParseSource, but for tests
 }
+
+func newAssessor() *assessor { return &assessor{read: expression.ParseSource} }
 
 // assessed is what was found of an index's expressions, which never change.
 type assessed struct {
 	source expression.Source
+	parsed *expression.Parsed
 	err    error
 }
 
@@ -43,7 +47,7 @@ func (a *assessor) assess(d *wire.Definitions) *wire.Evaluation {
 	for i := range d.Topologies {
 		places[d.Topologies[i].Index] = &d.Topologies[i]
 	}
-	endpoints := maintenanceEndpoints(d)
+	view := router.ViewConfig{Endpoints: maintenanceEndpoints(d)}
 	e := &wire.Evaluation{Revision: d.Revision, Rules: expression.Rules}
 	seen, active := make(map[index.ID]assessed, len(d.Indexes)), map[string]int{}
 	var known []wire.Unevaluated
@@ -58,7 +62,7 @@ func (a *assessor) assess(d *wire.Definitions) *wire.Evaluation {
 			seen[def.ID] = found
 			err := found.err
 			if err == nil {
-				err = placeable(place, endpoints, nil)
+				_, err = view.Check(place)
 			}
 			if err == nil && active[def.Bucket] >= expression.MaxSources {
 				err = tooMany(def.Bucket)
@@ -84,21 +88,23 @@ func (a *assessor) assess(d *wire.Definitions) *wire.Evaluation {
 	return e
 }
 
-// expressions compiles those of an index, unless that was done before.
+// parsed returns the expressions of an index. Those of the newest definitions were read when these came.
+func (a *assessor) parsed(def *index.Definition) (*expression.Parsed, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	found := a.expressions(def)
+	return found.parsed, found.err
+}
+
+// expressions reads those of an index, unless that was done before.
 func (a *assessor) expressions(def *index.Definition) assessed {
 	source := expression.SourceOf(def)
 	if was, has := a.seen[def.ID]; has && slices.Equal(was.source.Keys, source.Keys) && was.source.Where == source.Where &&
 		was.source.IsPrimary == source.IsPrimary {
 		return was
 	}
-	_, err := expression.Compile([]expression.Source{source})
-	return assessed{source, err}
-}
-
-// placeable returns why nothing can be routed to an index's copies.
-func placeable(place *partition.Topology, endpoints map[index.NodeID]string, only []index.CopyID) error {
-	_, err := router.NewView(router.ViewConfig{Endpoints: endpoints, Topologies: []partition.Topology{*place}, Only: only})
-	return err
+	parsed, err := a.read(source)
+	return assessed{source, parsed, err}
 }
 
 // reason is an error on one line.

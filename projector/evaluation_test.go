@@ -27,7 +27,7 @@ func TestAssess(t *testing.T) {
 	add(4, index.Pending, "a +", 0)
 	add(5, index.Backfill, "a", 7) // no such slice
 	add(6, index.Error, "a", 0)    // for another reason
-	a := &assessor{}
+	a := newAssessor()
 	e := a.assess(d)
 	got := ""
 	for _, u := range e.Indexes {

@@ -23,8 +23,13 @@ type plan struct {
 	part                // of the default collection
 	members  map[uint32]*part
 	view     *router.View
-	joined   uint64 // of maintenance streams: the joins that there are by it (core.Joins)
+	placed   router.ViewConfig // what view was made of
+	joined   uint64            // of maintenance streams: the joins that there are by it (core.Joins)
+	alike    *alike
 }
+
+// alike is what plans share that do the same, but for the revision. It has an address of its own.
+type alike struct{ _ byte }
 
 // part is what is done with documents of one collection.
 type part struct {
@@ -33,7 +38,7 @@ type part struct {
 	faults     []*fault   // by source
 	promised   []promised // by source, of side streams to copies
 	topologies []partition.Topology
-	texts      []expression.Source
+	parsed     []*expression.Parsed
 }
 
 // of returns what is done with documents of a collection; nil when no index is on it.
@@ -79,24 +84,24 @@ func (pl *plan) xattrs() (need bool) {
 // countFaults makes the counters of documents that have no entry because of an error.
 func (pl *plan) countFaults(f *faults) { pl.each(func(m *part) { m.faults = f.of(m.sources) }) }
 
-// newPlan makes the plan of a bucket's stream. only limits a side stream to these copies; nil takes every active index.
-// Indexes that cannot be evaluated or placed are left out and given back; the coordinator hears of them by the
-// assessor.
-func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoints map[index.NodeID]string,
-	only []index.CopyID) (*plan, []error, error) {
-	pl := &plan{revision: d.Revision}
-	config := router.ViewConfig{Revision: d.Revision, Endpoints: endpoints, Only: only}
+// plan makes the plan of a bucket's stream. only limits a side stream to these copies; nil takes every active index.
+// Indexes that cannot be evaluated or placed are left out and given back; the coordinator hears of them as well. Of the
+// plan before (nil: none) everything is kept that has not changed.
+func (a *assessor) plan(was *plan, d *wire.Definitions, bucket string, class keyversion.Class,
+	endpoints map[index.NodeID]string, only []index.CopyID) (*plan, []error, error) {
+	pl := &plan{revision: d.Revision,
+		placed: router.ViewConfig{Revision: d.Revision, Endpoints: endpoints, Only: only}}
+	config := &pl.placed
 	var bad []error
 	for _, fed := range core.FedBy(d, bucket, only) {
 		def, place := fed.Index, fed.Topology
-		source := expression.SourceOf(def)
-		_, err := expression.Compile([]expression.Source{source})
+		parsed, err := a.parsed(def)
 		switch {
 		case err != nil:
 		case len(pl.ids) == expression.MaxSources:
 			err = tooMany(bucket)
 		default:
-			err = placeable(place, endpoints, only)
+			_, err = config.Check(place)
 		}
 		if err != nil {
 			bad = append(bad, fmt.Errorf("index %s (%s): %w", def.Name, def.ID, err))
@@ -105,25 +110,62 @@ func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoin
 		collection := def.Member.ID
 		m := pl.member(collection)
 		pl.ids, m.sources = append(pl.ids, def.ID), append(m.sources, def.ID)
-		m.texts, m.topologies = append(m.texts, source), append(m.topologies, *place)
+		m.parsed, m.topologies = append(m.parsed, parsed), append(m.topologies, *place)
 		config.Topologies, config.Collections = append(config.Topologies, *place), append(config.Collections, collection)
 	}
-	var err error
-	pl.each(func(m *part) {
-		if wrong := m.finish(only); wrong != nil {
-			err = wrong
-		}
-	})
+	kept, err := pl.compile(was)
 	if err != nil {
 		return nil, bad, fmt.Errorf("bucket %s: %w", bucket, err)
 	}
-	if pl.view, err = router.NewView(config); err != nil {
+	if was != nil && config.Same(&was.placed) {
+		pl.view = was.view.At(d.Revision)
+	} else if pl.view, err = router.NewView(*config); err != nil {
 		return nil, bad, fmt.Errorf("bucket %s, %s stream: %w", bucket, class, err)
+	} else {
+		kept = false
+	}
+	if pl.alike = new(alike); kept {
+		pl.alike = was.alike
 	}
 	return pl, bad, nil
 }
 
-// hasAll returns which of some indexes the plan does not have; bad says why newPlan has left some out.
+// compile makes the programs. kept: all are those of the plan before.
+func (pl *plan) compile(was *plan) (kept bool, err error) {
+	kept = was != nil
+	one := func(collection uint32, m *part) {
+		if m.keep(was, collection) {
+			return
+		}
+		kept = false
+		if wrong := m.finish(pl.placed.Only); wrong != nil {
+			err = wrong
+		}
+	}
+	one(0, &pl.part)
+	for collection, m := range pl.members {
+		one(collection, m)
+	}
+	return kept, err
+}
+
+// keep takes over the program of the plan before, if it is of the same expressions.
+func (m *part) keep(was *plan, collection uint32) bool {
+	if was == nil {
+		return false
+	}
+	before := &was.part
+	if collection != 0 {
+		before = was.members[collection]
+	}
+	if before == nil || !slices.Equal(m.parsed, before.parsed) {
+		return false
+	}
+	m.program, m.topologies = before.program, nil
+	return true
+}
+
+// hasAll returns which of some indexes the plan does not have; bad says why some were left out.
 func (pl *plan) hasAll(ids []index.ID, bad []error) error {
 	lacks := slices.DeleteFunc(slices.Clone(ids), func(id index.ID) bool { return slices.Contains(pl.ids, id) })
 	switch {
@@ -145,11 +187,11 @@ func maintenanceEndpoints(d *wire.Definitions) map[index.NodeID]string {
 	return m
 }
 
-// finish compiles what the part is made of; only is newPlan's.
+// finish compiles what the part is made of; only is the plan's.
 func (m *part) finish(only []index.CopyID) (err error) {
-	if m.program, err = expression.Compile(m.texts); err == nil && only != nil {
+	if m.program, err = expression.Together(m.parsed); err == nil && only != nil {
 		m.promised, err = promises(m.sources, m.topologies, only)
 	}
-	m.texts, m.topologies = nil, nil
+	m.topologies = nil
 	return err
 }

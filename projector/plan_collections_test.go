@@ -24,7 +24,7 @@ func TestPlanByCollection(t *testing.T) {
 			Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1},
 			Copies: []partition.Copy{{ID: index.CopyID(id * 10), Node: 1, State: partition.Allocated}}})
 	}
-	pl, bad, err := newPlan(d, "b", keyversion.ClassMaintenance, map[index.NodeID]string{1: "h:1"}, nil)
+	pl, bad, err := newAssessor().plan(nil, d, "b", keyversion.ClassMaintenance, map[index.NodeID]string{1: "h:1"}, nil)
 	if err != nil || len(bad) > 0 {
 		t.Fatal(err, bad)
 	}
@@ -35,7 +35,8 @@ func TestPlanByCollection(t *testing.T) {
 	if pl.of(8) != nil || pl.program.Sources() != 1 || pl.of(9).program.Sources() != 2 || pl.view.Sources() != 1 {
 		t.Errorf("%d and %d sources, the view %d", pl.program.Sources(), pl.of(9).program.Sources(), pl.view.Sources())
 	}
-	pl, _, err = newPlan(d, "b", keyversion.ClassCatchup, map[index.NodeID]string{1: "h:1"}, []index.CopyID{40})
+	pl, _, err = newAssessor().plan(nil, d, "b", keyversion.ClassCatchup,
+		map[index.NodeID]string{1: "h:1"}, []index.CopyID{40})
 	if err != nil || pl.of(0) != nil || len(pl.of(12).promised) != 1 || pl.of(9) != nil {
 		t.Errorf("a side stream for one copy: %+v %v", pl, err)
 	}

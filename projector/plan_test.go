@@ -34,7 +34,7 @@ func TestPlanLeavesOutWhatCannotBe(t *testing.T) {
 	add(8, "b", index.Backfill, "c", one, partition.Copy{ID: 80, Node: 2, State: partition.Allocated})
 	// an earlier version took it
 	add(9, "b", index.Maintenance, `DATE_PART_STR(a, "decennium")`, one, at(90, 0, partition.Allocated))
-	pl, bad, err := newPlan(d, "b", keyversion.ClassMaintenance, map[index.NodeID]string{1: "h:1"}, nil)
+	pl, bad, err := newAssessor().plan(nil, d, "b", keyversion.ClassMaintenance, map[index.NodeID]string{1: "h:1"}, nil)
 	if err != nil || len(bad) != 3 {
 		t.Fatalf("%v, left out %v", err, bad)
 	}
@@ -42,7 +42,8 @@ func TestPlanLeavesOutWhatCannotBe(t *testing.T) {
 		pl.revision != 9 {
 		t.Errorf("copies %s, %d sources, revision %d", got, pl.program.Sources(), pl.revision)
 	}
-	pl, _, err = newPlan(d, "b", keyversion.ClassCatchup, map[index.NodeID]string{1: "h:1"}, []index.CopyID{71})
+	pl, _, err = newAssessor().plan(nil, d, "b", keyversion.ClassCatchup,
+		map[index.NodeID]string{1: "h:1"}, []index.CopyID{71})
 	if err != nil || fmt.Sprint(pl.view.Copies(1)) != "[71]" || pl.program.Sources() != 1 {
 		t.Errorf("a side stream feeds %v: %v", pl.view.Copies(1), err)
 	}

@@ -135,7 +135,7 @@ type Projector struct {
 	cluster  atomic.Value // string: the cluster's id; without p.mu, for connections ask for it
 	counters counters
 	faults   faults
-	assessor assessor
+	assessor *assessor
 	troubles troubles // with KV
 	purges   untold
 	maps     managedMaps
@@ -176,10 +176,11 @@ func Open(cfg Config) (*Projector, error) {
 		cfg: cfg, bootID: rand.Text(), managers: managerclient.New(cfg.Managers,
 			cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), registry: prometheus.NewRegistry(),
 		log: cfg.Logger, reporting: newReporting(), buckets: map[string]*bucket{},
-		sides:  sides{of: cfg.ID, open: map[core.SideKey]*side{}, drainFor: sideDrainTimeout},
-		looks:  looks{patience: fieldsTime},
-		faults: faults{all: map[index.ID]*fault{}},
-		defs:   definitions{changed: make(chan struct{}), patience: definitionsPatience},
+		sides:    sides{of: cfg.ID, open: map[core.SideKey]*side{}, drainFor: sideDrainTimeout},
+		looks:    looks{patience: fieldsTime},
+		faults:   faults{all: map[index.ID]*fault{}},
+		assessor: newAssessor(),
+		defs:     definitions{changed: make(chan struct{}), patience: definitionsPatience},
 	}
 	p.counters = newCounters(p.registry)
 	p.registerGauges(p.registry)

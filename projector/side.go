@@ -122,7 +122,7 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 		return nil, err
 	}
 	defs, copies := core.SideFeed(defs, t)
-	pl, bad, err := newPlan(defs, want.Bucket, class, map[index.NodeID]string{t.Node: t.Endpoint}, copies)
+	pl, bad, err := p.assessor.plan(nil, defs, want.Bucket, class, map[index.NodeID]string{t.Node: t.Endpoint}, copies)
 	if err != nil {
 		return nil, err
 	}

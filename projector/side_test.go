@@ -424,7 +424,7 @@ func TestASubscriberHasAllIndexesOrNone(t *testing.T) {
 			{ID: index.CopyID(10 * id), Node: 1, State: partition.Allocated}}})
 	}
 	d.Indexes[3].State = index.Error
-	p := &Projector{runCtx: t.Context(), faults: faults{all: map[index.ID]*fault{}},
+	p := &Projector{runCtx: t.Context(), faults: faults{all: map[index.ID]*fault{}}, assessor: newAssessor(),
 		defs: definitions{newest: d, changed: make(chan struct{}), patience: time.Second}}
 	plan := func(target wire.SideTarget) ([]index.ID, error) {
 		target.Endpoint = "h:1"

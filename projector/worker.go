@@ -70,10 +70,19 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// replan switches all streams to the newest plan, between two mutations of each.
+// replan switches all streams to the newest plan, between two mutations of each. One that does the same as the one
+// before has nothing to be said of.
 func (w *worker) replan(ctx context.Context) {
-	pl := w.conn.b.plan.Load()
-	if pl == w.plan.Load() {
+	pl, had := w.conn.b.plan.Load(), w.plan.Load()
+	if pl == had {
+		return
+	}
+	if pl.alike == had.alike {
+		for _, s := range w.current {
+			s.plan = pl
+		}
+		w.plan.Store(pl)
+		w.conn.b.p.notify()
 		return
 	}
 	if pl.xattrs() && !w.conn.xattrs {

@@ -17,21 +17,22 @@ type Fed struct {
 // FedBy returns the indexes of a bucket whose keys a stream carries, by these definitions. only limits a side stream to
 // those of these copies; nil: every active index that is placed.
 func FedBy(d *wire.Definitions, bucket string, only []index.CopyID) (all []Fed) {
-	places := make(map[index.ID]*partition.Topology, len(d.Topologies))
-	for i := range d.Topologies {
-		places[d.Topologies[i].Index] = &d.Topologies[i]
-	}
+	at := map[index.ID]int{} // in all; of this bucket alone
 	for i := range d.Indexes {
-		def := &d.Indexes[i]
-		place := places[def.ID]
-		if def.Bucket != bucket || !def.State.Active() || place == nil {
-			continue
-		}
-		if only == nil || slices.ContainsFunc(place.Copies, func(c partition.Copy) bool { return Feeds(&c, only) }) {
-			all = append(all, Fed{def, place})
+		if def := &d.Indexes[i]; def.Bucket == bucket && def.State.Active() {
+			at[def.ID] = len(all)
+			all = append(all, Fed{Index: def})
 		}
 	}
-	return all
+	for i := range d.Topologies {
+		if n, is := at[d.Topologies[i].Index]; is {
+			all[n].Topology = &d.Topologies[i]
+		}
+	}
+	return slices.DeleteFunc(all, func(f Fed) bool {
+		return f.Topology == nil || only != nil &&
+			!slices.ContainsFunc(f.Topology.Copies, func(c partition.Copy) bool { return Feeds(&c, only) })
+	})
 }
 
 // Feeds reports whether a stream feeds a copy of an index that it carries: one that its host has. A side stream feeds

@@ -34,12 +34,16 @@ func NewJoins(vbuckets int) *Joins { return &Joins{vbuckets: vbuckets} }
 // Plan takes over what is to be evaluated from a revision of the definitions on. The indexes that came are a new join;
 // a join none of whose indexes is left is forgotten. The number tells Activate which joins there were by this plan.
 func (j *Joins) Plan(revision uint64, indexes []index.ID) (number uint64) {
+	if slices.Equal(indexes, j.indexes) {
+		return j.newest
+	}
+	are, were := setOf(indexes), setOf(j.indexes)
 	j.all = slices.DeleteFunc(j.all, func(o join) bool {
-		return !slices.ContainsFunc(o.indexes, func(id index.ID) bool { return slices.Contains(indexes, id) })
+		return !slices.ContainsFunc(o.indexes, func(id index.ID) bool { return are[id] })
 	})
 	var came []index.ID
 	for _, id := range indexes {
-		if !slices.Contains(j.indexes, id) {
+		if !were[id] {
 			came = append(came, id)
 		}
 	}
@@ -51,6 +55,14 @@ func (j *Joins) Plan(revision uint64, indexes []index.ID) (number uint64) {
 	}
 	j.indexes = slices.Clone(indexes)
 	return j.newest
+}
+
+func setOf(ids []index.ID) map[index.ID]bool {
+	set := make(map[index.ID]bool, len(ids))
+	for _, id := range ids {
+		set[id] = true
+	}
+	return set
 }
 
 // Activate notes that a vbucket's stream evaluates everything above a seqno by the plan of that number. The first time

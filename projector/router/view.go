@@ -2,6 +2,7 @@ package router
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 
@@ -120,16 +121,51 @@ func (v *View) member(cfg *ViewConfig, i int) *View {
 	return m
 }
 
+// wants reports whether a view of it feeds a copy.
+func (cfg *ViewConfig) wants(c *partition.Copy) bool {
+	return cfg.Endpoints[c.Node] != "" && core.Feeds(c, cfg.Only)
+}
+
+// Check returns how an index is spread, or why no view has it. Errors wrap ErrView or partition.ErrLayout.
+func (cfg *ViewConfig) Check(t *partition.Topology) (partition.TopologyProvider, error) {
+	provider, err := t.Layout.Provider()
+	if err != nil {
+		return nil, fmt.Errorf("index %d: %w", t.Index, err)
+	}
+	for i := range t.Copies {
+		if c := &t.Copies[i]; int(c.Slice) >= int(t.Layout.Partitions) && cfg.wants(c) {
+			return nil, fmt.Errorf("%w: index %d: copy %d of slice %d, there are %d", ErrView, t.Index, c.ID, c.Slice,
+				t.Layout.Partitions)
+		}
+	}
+	return provider, nil
+}
+
+// Same reports whether views of both are the same but for the revision.
+func (cfg *ViewConfig) Same(o *ViewConfig) bool {
+	return maps.Equal(cfg.Endpoints, o.Endpoints) && slices.Equal(cfg.Only, o.Only) &&
+		slices.Equal(cfg.Collections, o.Collections) &&
+		slices.EqualFunc(cfg.Topologies, o.Topologies, func(a, b partition.Topology) bool {
+			return a.Index == b.Index && a.Layout.Equal(&b.Layout) && slices.Equal(a.Copies, b.Copies)
+		})
+}
+
+// At returns the view at another revision of the definitions, in which nothing of it has changed.
+func (v *View) At(revision uint64) *View {
+	same := *v
+	same.revision = revision
+	return &same
+}
+
 // NewView builds a view. Errors wrap ErrView or partition.ErrLayout.
 func NewView(cfg ViewConfig) (*View, error) {
 	v := &View{revision: cfg.Revision}
-	wanted := func(c partition.Copy) bool { return cfg.Endpoints[c.Node] != "" && core.Feeds(&c, cfg.Only) }
-	place := v.placeEndpoints(cfg, wanted)
+	place := v.placeEndpoints(&cfg)
 	for i := range cfg.Topologies {
 		t := &cfg.Topologies[i]
-		provider, err := t.Layout.Provider()
+		provider, err := cfg.Check(t)
 		if err != nil {
-			return nil, fmt.Errorf("index %d: %w", t.Index, err)
+			return nil, err
 		}
 		m := v.member(&cfg, i)
 		s := source{id: t.Index, layout: -1, hosts: make([][]uint16, t.Layout.Partitions)}
@@ -139,12 +175,8 @@ func NewView(cfg ViewConfig) (*View, error) {
 			s.layout = m.layout(spread{&t.Layout, provider})
 		}
 		for _, c := range t.Copies {
-			if !wanted(c) {
+			if !cfg.wants(&c) {
 				continue
-			}
-			if int(c.Slice) >= len(s.hosts) {
-				return nil, fmt.Errorf("%w: index %d: copy %d of slice %d, there are %d", ErrView, t.Index, c.ID, c.Slice,
-					len(s.hosts))
 			}
 			p := place[c.Node]
 			s.host(c.Slice, p)
@@ -228,11 +260,11 @@ func (v *View) layout(l spread) int {
 }
 
 // placeEndpoints lists the endpoints that have a copy and says where each stands.
-func (v *View) placeEndpoints(cfg ViewConfig, wanted func(partition.Copy) bool) map[index.NodeID]uint16 {
+func (v *View) placeEndpoints(cfg *ViewConfig) map[index.NodeID]uint16 {
 	var nodes []index.NodeID
 	for i := range cfg.Topologies {
 		for _, c := range cfg.Topologies[i].Copies {
-			if wanted(c) && !slices.Contains(nodes, c.Node) {
+			if cfg.wants(&c) && !slices.Contains(nodes, c.Node) {
 				nodes = append(nodes, c.Node)
 			}
 		}
