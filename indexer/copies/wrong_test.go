@@ -10,8 +10,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestRetakeOutlivesReopening: a vbucket that is to be taken anew is, and its copy stays in doubt until then, also where
-// the copy has to be opened again before: before that is handed out, or while it is under way.
+// TestRetakeOutlivesReopening: a vbucket that is to be taken anew is, and its copy stays in doubt until then, also
+// where the copy has to be opened again before: before that is handed out, or while it is under way.
 func TestRetakeOutlivesReopening(t *testing.T) {
 	for what, handed := range map[string]bool{"before it is handed out": false, "while it is under way": true} {
 		t.Run(what, func(t *testing.T) {
