@@ -111,8 +111,9 @@ const (
 	inboxLength = 4096
 	// tick is how often time alone moves something.
 	tick = 20 * time.Millisecond
-	// questionsAtOnce is how many questions about a projector's KV node are under way.
-	questionsAtOnce = 4
+	// tellsAtOnce is of how many buckets a component carries out commands, and how many questions about a projector's
+	// KV node are under way.
+	tellsAtOnce = 4
 	// commandRetries is how often a command is sent again at once that another lane's command overtook.
 	commandRetries = 3
 	// mostRehearsals go on at once: each has a copy of the state.

@@ -344,6 +344,7 @@ func (c projectorsOf) Streams(ctx context.Context, addr string, req *wire.Stream
 	if err := p.askKV(ctx, req.Buckets[0].Bucket); err != nil {
 		return nil, err
 	}
+	c.w.goOn(req)
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
 	p.mu.Lock()
@@ -650,6 +651,7 @@ func (c indexersOf) Poll(ctx context.Context, addr string, req *wire.PollRequest
 	if err := n.enter(ctx, &req.Fence, false); err != nil {
 		return nil, err
 	}
+	c.w.goOn(req)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	all := make([]wire.PollPosition, 0, len(req.VBuckets))
@@ -690,6 +692,7 @@ func (c indexersOf) Rollback(ctx context.Context, addr string, req *wire.Rollbac
 	if err := n.enter(ctx, &req.Fence, false); err != nil {
 		return nil, err
 	}
+	c.w.goOn(req)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.rollbacks = append(n.rollbacks, req.Step)

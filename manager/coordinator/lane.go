@@ -12,7 +12,7 @@ import (
 )
 
 // lane is a bounded queue with goroutines of its own, so that a slow receiver delays nobody else: one, in order, or
-// several, in none.
+// several, in none but that of a bucket's commands.
 type lane struct {
 	mu    sync.Mutex
 	queue core.Queue
@@ -40,10 +40,16 @@ func (q *lane) take() (core.Tell, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	t, ok := q.queue.Take()
-	if q.queue.Len() > 0 {
+	if ok && q.queue.Len() > 0 {
 		q.rouse() // another goroutine may take it meanwhile
 	}
 	return t, ok
+}
+
+func (q *lane) said(t core.Tell) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.queue.Said(t)
 }
 
 // run says what is put in, one after the other, until ctx ends: the work of one goroutine.
@@ -58,6 +64,7 @@ func (q *lane) run(ctx context.Context, say func(core.Tell)) {
 				break
 			}
 			say(t)
+			q.said(t)
 		}
 		select {
 		case <-ctx.Done():

@@ -171,8 +171,8 @@ func (t *term) open(o core.Open) {
 	r := &lanes{of: map[core.Lane]*lane{}, cancel: cancel}
 	for _, name := range o.Lanes() {
 		q, workers := newLane(), 1
-		if r.of[name] = q; name == core.Questions {
-			workers = questionsAtOnce
+		if r.of[name] = q; name == core.Questions || name == core.Commands {
+			workers = tellsAtOnce
 		}
 		for range workers {
 			t.group.Go(func() error {

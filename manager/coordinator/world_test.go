@@ -125,6 +125,24 @@ type world struct {
 	settings   core.Settings                       // of the leaders from now on
 	quantiles  func(n int) (partition.Cuts, error) // of every index, for the leaders from now on; nil: nobody reads any
 	loads      func([]rebalance.Hot) ([]partition.Cuts, error)
+	slow       func(req any) // returns when a component goes on with a request; nil: all do at once
+}
+
+// slowly has components wait before they carry out a request.
+func (w *world) slowly(slow func(req any)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.slow = slow
+}
+
+// goOn returns when a component goes on with a request.
+func (w *world) goOn(req any) {
+	w.mu.Lock()
+	slow := w.slow
+	w.mu.Unlock()
+	if slow != nil {
+		slow(req)
+	}
 }
 
 type kvBucket struct {

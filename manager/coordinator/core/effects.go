@@ -29,7 +29,8 @@ type (
 	// Close ends a receiver: nothing more is told to it.
 	Close struct{ To Receiver }
 	// Tell has something said to a receiver, by one of its lanes. The answer, or that there is none, comes back as an
-	// input. A later Tell with the same key takes the place of one that still waits; "" never does.
+	// input. A later Tell with the same key takes the place of one that still waits; "" never does, but of the starts of
+	// streams that wait those go that are made anew.
 	Tell struct {
 		To   Receiver
 		Lane Lane
@@ -97,9 +98,11 @@ type Lane uint8
 
 // The lanes.
 const (
-	Control  Lane = iota // hello, definitions, orphans
-	Commands             // in order
-	Syncs                // fresh reports for scans that wait
+	Control Lane = iota // hello, definitions, orphans
+	// Commands are of several buckets at a time, those of one bucket in order: KV may be silent about one, or an indexer
+	// restore it for a minute.
+	Commands
+	Syncs // fresh reports for scans that wait
 	// Questions are about what a projector's KV node says. None waits for another, nor for what the projector is to do:
 	// the node may hang.
 	Questions

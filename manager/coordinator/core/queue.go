@@ -4,41 +4,111 @@ import (
 	"cmp"
 	"slices"
 
+	"tidemark/streams"
 	"tidemark/wire"
 )
 
-// LaneLength bounds what waits in one lane; the oldest is dropped, because duties tell it again.
+// LaneLength bounds what waits in one lane without a key; the oldest is dropped, because duties tell it again. Of each
+// key there is one, and their number is bounded by that of the buckets: none is dropped.
 const LaneLength = 256
 
-// Queue holds what waits to be told by one lane. It is owned by one goroutine.
-type Queue struct{ waiting []Tell }
+// Queue holds what waits to be told by one lane. It is owned by one goroutine at a time.
+type Queue struct {
+	waiting []*Tell
+	keyed   map[string]*Tell // those that have a key
+	inHand  map[string]bool  // buckets whose command was taken and is not over
+}
 
 // Len is how much waits.
 func (q *Queue) Len() int { return len(q.waiting) }
 
-// Put adds something. When the queue is full the oldest goes: duties are level-triggered and will tell it again.
+// Put adds something. When too much without a key waits, the oldest goes: duties are level-triggered and will tell it
+// again.
 func (q *Queue) Put(t Tell) {
-	if i := slices.IndexFunc(q.waiting, func(o Tell) bool { return t.Key != "" && o.Key == t.Key }); i >= 0 {
-		if old, is := q.waiting[i].Say.(PublishStable); is {
-			t.Say = old.and(t.Say.(PublishStable))
+	if old := q.keyed[t.Key]; old != nil {
+		if p, is := old.Say.(PublishStable); is {
+			t.Say = p.and(t.Say.(PublishStable))
 		}
-		q.waiting[i] = t
+		*old = t
 		return
 	}
-	if len(q.waiting) == LaneLength {
-		q.waiting = append(q.waiting[:0], q.waiting[1:]...)
+	if s, is := t.Say.(StartStreams); is {
+		q.supersede(&s)
 	}
-	q.waiting = append(q.waiting, t)
+	if t.Key != "" {
+		if q.keyed == nil {
+			q.keyed = map[string]*Tell{}
+		}
+		q.keyed[t.Key] = &t
+	} else if len(q.waiting)-len(q.keyed) >= LaneLength {
+		i := slices.IndexFunc(q.waiting, func(o *Tell) bool { return o.Key == "" })
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+	}
+	q.waiting = append(q.waiting, &t)
 }
 
-// Take removes the oldest.
+// supersede takes out of the starts that wait those of vbuckets that are started anew: their incarnation is outdated,
+// and a KV that does not answer would be waited for once for each of them.
+func (q *Queue) supersede(by *StartStreams) {
+	var anew map[uint16]bool
+	q.waiting = slices.DeleteFunc(q.waiting, func(t *Tell) bool {
+		old, is := t.Say.(StartStreams)
+		if !is || old.Bucket.Name != by.Bucket.Name {
+			return false
+		}
+		if anew == nil {
+			anew = make(map[uint16]bool, len(by.Starts))
+			for _, s := range by.Starts {
+				anew[s.VBucket] = true
+			}
+		}
+		left := make([]streams.Start, 0, len(old.Starts)) // other projectors' lanes have the old one
+		for _, s := range old.Starts {
+			if !anew[s.VBucket] {
+				left = append(left, s)
+			}
+		}
+		old.Starts = left
+		t.Say = old
+		return len(left) == 0
+	})
+}
+
+// Take removes the oldest, but no command of a bucket of which one is in somebody's hands: those stay in order. What is
+// taken has to be handed to Said when it is over.
 func (q *Queue) Take() (Tell, bool) {
-	if len(q.waiting) == 0 {
+	i := slices.IndexFunc(q.waiting, func(t *Tell) bool { return !q.inHand[commanded(t.Say)] })
+	if i < 0 {
 		return Tell{}, false
 	}
-	t := q.waiting[0]
-	q.waiting = append(q.waiting[:0], q.waiting[1:]...)
+	t := *q.waiting[i]
+	q.waiting = slices.Delete(q.waiting, i, i+1)
+	delete(q.keyed, t.Key)
+	if b := commanded(t.Say); b != "" {
+		if q.inHand == nil {
+			q.inHand = map[string]bool{}
+		}
+		q.inHand[b] = true
+	}
 	return t, true
+}
+
+// Said ends what was taken.
+func (q *Queue) Said(t Tell) { delete(q.inHand, commanded(t.Say)) }
+
+// commanded is the bucket of a command, "" of what else is told: that waits for nothing before it.
+func commanded(m Message) string {
+	switch m := m.(type) {
+	case StartStreams:
+		return m.Bucket.Name
+	case StopStreams:
+		return m.Bucket.Name
+	case Poll:
+		return m.Bucket.Name
+	case RollBack:
+		return m.Bucket.Name
+	}
+	return ""
 }
 
 // and is what is told when more is added to what waits: the newest of each bucket.

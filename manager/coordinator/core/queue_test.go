@@ -1,0 +1,132 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/streams"
+)
+
+// starting is the start of streams of some vbuckets, in words.
+func starting(bucket string, counter uint64, vbuckets ...uint16) Tell {
+	s := StartStreams{Bucket: BucketRef{Name: bucket}, Incarnation: index.Incarnation{Counter: counter}}
+	for _, v := range vbuckets {
+		s.Starts = append(s.Starts, streams.Start{VBucket: v})
+	}
+	return Tell{Lane: Commands, Say: s}
+}
+
+func polling(bucket string) Tell {
+	return Tell{Lane: Commands, Key: "poll/" + bucket, Say: Poll{Bucket: BucketRef{Name: bucket}}}
+}
+
+func stopping(bucket string) Tell {
+	return Tell{Lane: Commands, Say: StopStreams{Bucket: BucketRef{Name: bucket}}}
+}
+
+// words says what was taken.
+func words(t Tell) string {
+	switch m := t.Say.(type) {
+	case StartStreams:
+		s := fmt.Sprint("start ", m.Bucket.Name, " ", m.Incarnation.Counter)
+		for _, v := range m.Starts {
+			s += fmt.Sprint(" ", v.VBucket)
+		}
+		return s
+	case StopStreams:
+		return "stop " + m.Bucket.Name
+	case Poll:
+		return "poll " + m.Bucket.Name
+	}
+	return t.Key
+}
+
+// TestCommandsWaitForTheirBucketAlone: whoever takes a command gets the oldest of a bucket of which none is under way,
+// so that a bucket that is slow holds no other one up, and each bucket's stay in order. A start that is made again
+// before it was said is said once.
+func TestCommandsWaitForTheirBucketAlone(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		put  []Tell
+		do   string // take, and the place among those taken of the one that is over
+		want string
+	}{
+		{"one bucket in order", []Tell{starting("a", 1, 1), stopping("a"), polling("a")}, "take take 0 take 1 take",
+			"start a 1 1, none, stop a, poll a"},
+		{"another one beside it", []Tell{starting("a", 1, 1), starting("a", 2, 2), stopping("b"), starting("b", 1, 1)},
+			"take take take 0 take 1 take", "start a 1 1, stop b, none, start a 2 2, start b 1 1"},
+		{"a start anew", []Tell{starting("a", 1, 1, 2), starting("b", 1, 1), starting("a", 2, 1)},
+			"take take 0 take", "start a 1 2, start b 1 1, start a 2 1"},
+		{"all starts anew", []Tell{starting("a", 1, 1, 2), starting("b", 1, 1), starting("a", 2, 1), starting("a", 3, 1, 2)},
+			"take take 1 take", "start b 1 1, start a 3 1 2, none"},
+		{"by key in one place", []Tell{polling("a"), polling("b"), polling("a")}, "take take 0 take",
+			"poll a, poll b, none"},
+		{"a question is no command", []Tell{{Lane: Questions, Key: "x", Say: AskLogs{Bucket: BucketRef{Name: "a"}}},
+			{Lane: Questions, Key: "y", Say: AskLogs{Bucket: BucketRef{Name: "a"}}}}, "take take", "x, y"},
+	} {
+		var q Queue
+		for _, p := range c.put {
+			q.Put(p)
+		}
+		var taken []Tell
+		var got []string
+		for what := range strings.FieldsSeq(c.do) {
+			var i int
+			if _, err := fmt.Sscan(what, &i); err == nil {
+				q.Said(taken[i])
+				continue
+			}
+			if tell, ok := q.Take(); ok {
+				taken, got = append(taken, tell), append(got, words(tell))
+			} else {
+				got = append(got, "none")
+			}
+		}
+		if s := strings.Join(got, ", "); s != c.want {
+			t.Errorf("%s: %s; want %s", c.name, s, c.want)
+		}
+	}
+}
+
+// TestStartsOfOthersStay: what is taken out of a start that waits is not taken out of what the same start is in another
+// lane.
+func TestStartsOfOthersStay(t *testing.T) {
+	var q, other Queue
+	one := starting("a", 1, 1, 2, 3)
+	q.Put(one)
+	other.Put(one)
+	q.Put(starting("a", 2, 1))
+	if tell, _ := other.Take(); words(tell) != "start a 1 1 2 3" {
+		t.Error(words(tell))
+	}
+}
+
+// TestNoBucketIsDropped: of what has a key nothing is dropped, however many buckets there are: the first of more than
+// LaneLength were never asked for. What has none is bounded.
+func TestNoBucketIsDropped(t *testing.T) {
+	const keyed, loose = 2 * LaneLength, LaneLength + 3
+	var q Queue
+	for i := range keyed {
+		q.Put(Tell{Lane: Checks, Key: fmt.Sprint("bucket/", i), Say: CheckBucket{}})
+	}
+	for i := range loose {
+		q.Put(Tell{Lane: Syncs, Say: AskSync{Want: []uint64{uint64(i)}}})
+	}
+	if q.Len() != keyed+LaneLength {
+		t.Fatal(q.Len())
+	}
+	var keys []string
+	for range keyed {
+		tell, _ := q.Take()
+		keys = append(keys, tell.Key)
+	}
+	if keys[0] != "bucket/0" || keys[keyed-1] != fmt.Sprint("bucket/", keyed-1) || slices.Contains(keys, "") {
+		t.Error(keys[0], keys[keyed-1])
+	}
+	if tell, _ := q.Take(); tell.Say.(AskSync).Want[0] != loose-LaneLength {
+		t.Errorf("%+v is the oldest that is left", tell.Say)
+	}
+}
