@@ -162,7 +162,7 @@ func (l *Leader) endRestore() {
 func (l *Leader) sync() {
 	l.now.stale, l.now.atOnce, l.now.syncedMS = false, false, l.nowMS
 	for _, key := range l.proposals.landed {
-		delete(l.proposals.flying, key)
+		l.land(key)
 		l.indexesDue = true
 	}
 	l.proposals.landed = l.proposals.landed[:0]

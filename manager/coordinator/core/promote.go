@@ -99,7 +99,7 @@ func (l *promotion) promote() {
 	if len(advances) == 0 {
 		return
 	}
-	l.flying = l.propose("stability", &statecontext.AdvanceStability{Buckets: advances},
+	l.flying = l.propose(stabilityKey, &statecontext.AdvanceStability{Buckets: advances},
 		func(res statecontext.Result, err error) {
 			l.flying = false
 			if err != nil && !errors.Is(err, ErrTermOver) {

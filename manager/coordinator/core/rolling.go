@@ -34,7 +34,7 @@ func (l *rollbacks) begin(b *bucket, d streams.Divergence) {
 	if s == nil || s.Rollback != nil || s.Generation != b.generation {
 		return
 	}
-	proposed := l.propose("rollback/"+b.name, &statecontext.SetRollbackStep{Bucket: b.name, Generation: b.generation,
+	proposed := l.propose(rollbackPrefix+b.name, &statecontext.SetRollbackStep{Bucket: b.name, Generation: b.generation,
 		ID:   s.Stability.RollbackID,
 		From: statecontext.NoRollback, To: statecontext.Started}, nil)
 	if proposed {
@@ -151,7 +151,7 @@ func (l *rollbacks) ask(b *bucket, c *statecontext.RollbackContext, d rollback.D
 // advance commits the next step; before it, in commands of their own, the failover logs that it has no room
 // for. What of them is committed is in the context when this is decided again, by whoever leads then.
 func (l *rollbacks) advance(b *bucket, s *statecontext.Bucket, d rollback.Decision) {
-	l.propose("rollback/"+b.name, rollbackCommand(s, d), nil)
+	l.propose(rollbackPrefix+b.name, rollbackCommand(s, d), nil)
 }
 
 // rollbackCommand is what is committed next for a decision: the step, or a piece of the logs that have to be there

@@ -73,6 +73,7 @@ type buckets struct {
 type proposals struct {
 	// flying are in flight, or landed and not yet seen in state, with what is done with the outcome.
 	flying  map[string]outcomeDuty
+	indexes int // of flying: steps of indexes
 	landed  []string
 	retryMS map[string]int64 // of those that failed: not before
 }
@@ -120,6 +121,9 @@ func (l *scene) propose(key string, body statecontext.Body, done outcomeDuty) bo
 		return false
 	}
 	l.proposals.flying[key] = done
+	if strings.HasPrefix(key, indexPrefix) {
+		l.proposals.indexes++
+	}
 	l.do(Propose{Key: key, Body: body, Traced: strings.HasPrefix(key, indexPrefix)})
 	return true
 }
@@ -130,13 +134,49 @@ func (l *scene) isFlying(key string) bool {
 	return is
 }
 
+// land forgets a command that was on its way.
+func (l *scene) land(key string) {
+	if l.isFlying(key) && strings.HasPrefix(key, indexPrefix) {
+		l.proposals.indexes--
+	}
+	delete(l.proposals.flying, key)
+}
+
 // mayPropose reports whether a command with this key would go on its way now.
 func (l *scene) mayPropose(key string) bool {
-	return !l.isFlying(key) && len(l.proposals.flying) < MaxProposals && l.nowMS >= l.proposals.retryMS[key]
+	return !l.isFlying(key) && l.hasRoom(key) && l.nowMS >= l.proposals.retryMS[key]
+}
+
+// hasRoom reports whether a command with this key may be on its way beside those that are. The stability timestamps',
+// of which there is one, always may: scans wait for it. Steps of indexes, of which there may be thousands, and all else
+// but rollbacks leave room to what comes after them.
+func (l *scene) hasRoom(key string) bool {
+	most := MaxProposals - urgentRoom
+	switch {
+	case key == stabilityKey:
+		return true
+	case strings.HasPrefix(key, rollbackPrefix):
+		most = MaxProposals
+	case strings.HasPrefix(key, indexPrefix) && l.proposals.indexes >= indexesAtOnce:
+		return false
+	}
+	return len(l.proposals.flying) < most
 }
 
 // MaxProposals bounds the coordinator's own proposals in flight, so that users' DDL is never crowded out.
 const MaxProposals = 32
+
+const (
+	// urgentRoom is how many proposals of MaxProposals are kept for rollbacks.
+	urgentRoom = MaxProposals / 4
+	// indexesAtOnce bounds those that move indexes on.
+	indexesAtOnce = MaxProposals / 2
+)
+
+const (
+	stabilityKey   = "stability"
+	rollbackPrefix = "rollback/"
+)
 
 // proposalRest is how long a duty waits after a proposal of its own failed.
 const proposalRest = 200 // ms
@@ -247,7 +287,7 @@ func (l *scene) proposed(p *Proposed) {
 	if p.Err == nil {
 		l.proposals.landed = append(l.proposals.landed, p.Key) // its duty looks again when the state shows it
 	} else {
-		delete(l.proposals.flying, p.Key)
+		l.land(p.Key)
 		l.proposals.retryMS[p.Key] = l.nowMS + proposalRest
 		if !errors.Is(p.Err, ErrTermOver) {
 			l.log.Debug("proposal failed", "what", p.Key, "error", p.Err)
