@@ -21,7 +21,7 @@ func (l *lives) stepBackfill() {
 	}
 	l.backfillMS = l.nowMS
 	builds := map[string][]*statecontext.Index{}
-	for _, id := range l.unsettled {
+	for _, id := range l.indexes.ids {
 		if x := l.now.state.Index(id); x != nil && x.Definition.State == index.Backfill {
 			builds[x.Definition.Bucket] = append(builds[x.Definition.Bucket], x)
 		}

@@ -117,3 +117,77 @@ func TestRoomIsGivenBack(t *testing.T) {
 		t.Errorf("%d of %d count as under way, and %d did", got, len(keys), before)
 	}
 }
+
+// TestReportsBesideBuilds: however many reports come in, many indexes that are built are looked through now and then
+// only, and not at all for what a report says of others. Few are at once.
+func TestReportsBesideBuilds(t *testing.T) {
+	for _, tc := range []struct{ builds, reports, want int }{{0, 50, 50}, {1000, 50, 1}} {
+		c := newCrowd(t, tc.builds)
+		b, n := c.lead.buckets.byName["b"], c.lead.components.indexers[0]
+		one := c.a.state.Index(c.lead.indexes.ids[0]).Topology.Copies[0].ID
+		looked := 0
+		report := func(of index.ID, number uint64) {
+			r := &wire.IndexerReport{Node: 0, UUID: n.uuid, BootID: n.boot, Sequence: number, Base: number - 1,
+				Copies: []wire.CopyReport{{Copy: one, Index: of, Ready: true, Done: 5, Total: 10,
+					Held: wire.StabilityRef{Bucket: "b", Ref: timestamp.Ref{Number: number}}}}}
+			b.nearly = true // looking through all of them says whether some build lacks nothing else
+			c.lead.Step(c.now, &IndexerReported{Report: r, Reply: make(chan *wire.ReportReply, 1)})
+			if !b.nearly {
+				looked++
+			}
+		}
+		for i := range tc.reports {
+			report(c.lead.indexes.ids[0], uint64(i+1))
+		}
+		if looked != tc.want {
+			t.Errorf("%d builds: looked through %d times in a millisecond by %d reports, want %d", tc.builds, looked, tc.reports,
+				tc.want)
+		}
+		c.now.MS += judgedEvery(c.lead.indexes.copies)
+		b.nearly = true
+		if c.lead.Step(c.now, Woken{}); tc.builds > 0 && b.nearly {
+			t.Errorf("%d builds: what came in is forgotten", tc.builds)
+		}
+		looked = 0
+		report(1<<40, uint64(tc.reports+1))
+		if looked > 0 {
+			t.Errorf("%d builds: a copy that is not built has them looked through", tc.builds)
+		}
+	}
+}
+
+// TestPictureOfMany: a picture of many copies is made more rarely than one of few, and for indexes that become ready
+// that of those alone is made anew; whoever has the one before keeps it as it was.
+func TestPictureOfMany(t *testing.T) {
+	c := newCrowd(t, 1)
+	l, n := c.lead, c.lead.components.indexers[0]
+	l.picture.draw()
+	old := l.picture.newest
+	for id, r := range n.copies {
+		r.Items = 7
+		n.copies[id] = r
+	}
+	first, other := l.now.state.Definition(l.indexes.ids[0]), l.indexes.ids[1]
+	l.lives.finish([]readied{{def: first}})
+	got := l.picture.newest
+	if got.Progress[first.ID].Items != 7 || got.Progress[other].Items != 0 || old.Progress[first.ID].Items != 0 {
+		t.Errorf("%d and %d entries, %d before; want 7, 0 and 0", got.Progress[first.ID].Items, got.Progress[other].Items,
+			old.Progress[first.ID].Items)
+	}
+	for _, tc := range []struct{ copies, want int }{{2, 10}, {showEvery * judgedPerMS * 5, 2}} {
+		for i := range tc.copies {
+			n.copies[index.CopyID(i+1)] = wire.CopyReport{Copy: index.CopyID(i + 1)}
+		}
+		shown := 0
+		for range 10 * showEvery {
+			c.now.MS++
+			l.at(c.now)
+			l.effects = l.effects[:0]
+			l.picture.show()
+			shown += len(l.effects)
+		}
+		if shown != tc.want {
+			t.Errorf("%d pictures of %d copies in %d ms, want %d", shown, tc.copies, 10*showEvery, tc.want)
+		}
+	}
+}

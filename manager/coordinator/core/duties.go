@@ -16,17 +16,32 @@ import (
 type lives struct {
 	*scene
 	picture    *picture
-	unsettled  []index.ID         // indexes that there is something to be done for
 	lackMS     map[index.ID]int64 // since when a build lacks a host
 	backfillMS int64              // when backfill timestamps were looked at last
+	steppedMS  int64              // when indexes were moved on last
 }
+
+// unsettled are the indexes that a duty has something to do for.
+type unsettled struct {
+	ids    []index.ID
+	has    map[index.ID]bool
+	copies int // of all of them
+}
+
+// judgedPerMS: so many copies are looked through once in a millisecond at most, which takes some tenth of it.
+const judgedPerMS = 200
+
+// judgedEvery is how long all duties that look through so many copies rest before they do it again.
+func judgedEvery(copies int) int64 { return int64(copies / judgedPerMS) }
 
 // survey lists the indexes that a duty has something to do for.
 func (l *lives) survey() {
-	l.unsettled = l.unsettled[:0]
+	l.indexes = unsettled{ids: l.indexes.ids[:0], has: map[index.ID]bool{}}
 	for x := range l.now.state.Indexes() {
-		if unsettled(x) {
-			l.unsettled = append(l.unsettled, x.Definition.ID)
+		if isUnsettled(x) {
+			l.indexes.ids = append(l.indexes.ids, x.Definition.ID)
+			l.indexes.has[x.Definition.ID] = true
+			l.indexes.copies += len(x.Topology.Copies)
 		}
 	}
 	for id := range l.lackMS {
@@ -36,7 +51,7 @@ func (l *lives) survey() {
 	}
 }
 
-func unsettled(x *statecontext.Index) bool {
+func isUnsettled(x *statecontext.Index) bool {
 	switch x.Definition.State {
 	case index.Dropping, index.Backfill:
 		return true
@@ -50,14 +65,21 @@ func unsettled(x *statecontext.Index) bool {
 	return slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool { return c.State != partition.Allocated })
 }
 
+// due reports whether indexes are to be moved on now. With many of them that is done now and then only, however often
+// something comes in.
+func (l *lives) due() bool {
+	return l.nowMS-l.steppedMS >= judgedEvery(l.indexes.copies) || l.nowMS < l.steppedMS
+}
+
 // stepIndexes moves each index one step on when what the step waits for has been reported. Package lifecycle decides.
 func (l *lives) stepIndexes() {
+	l.steppedMS = l.nowMS
 	for _, b := range l.buckets.ordered {
 		b.nearly = false
 	}
 	var ready []readied
 	var moves map[index.CopyID]bool
-	for _, id := range l.unsettled {
+	for _, id := range l.indexes.ids {
 		x := l.now.state.Index(id)
 		if x == nil || l.isFlying(indexKey(id)) {
 			continue
@@ -201,13 +223,13 @@ type readied struct {
 	guard statecontext.Guard
 }
 
-// finish makes them ready. The picture is made anew before: whoever sees an index ready sees the entries that it has
-// then.
+// finish makes them ready. The picture of them is made anew before: whoever sees an index ready sees the entries that
+// it has then.
 func (l *lives) finish(all []readied) {
 	if len(all) == 0 {
 		return
 	}
-	l.picture.draw()
+	l.picture.refresh(all)
 	for _, r := range all {
 		l.propose(indexKey(r.def.ID), &statecontext.SetIndexState{ID: r.def.ID, From: r.def.State, To: index.Maintenance,
 			Guard: r.guard}, l.logged("index is ready", r.def))

@@ -150,7 +150,7 @@ func (l *intake) takeCopies(n *indexer, r *wire.IndexerReport) {
 		if !had || old.Ready != c.Ready || old.Held != c.Held {
 			l.heldDirty = true
 		}
-		if !had || old.Ready != c.Ready || c.Ready && old.Held != c.Held {
+		if l.indexes.has[c.Index] && (!had || old.Ready != c.Ready || c.Ready && old.Held != c.Held) {
 			l.indexesDue = true
 		}
 		n.copies[c.Copy] = c

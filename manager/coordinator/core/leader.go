@@ -125,7 +125,7 @@ func (l *Leader) decide(ticked bool) {
 			l.ledgers.stepBucket(b)
 		}
 	}
-	if l.indexesDue || ticked {
+	if (l.indexesDue || ticked) && l.lives.due() {
 		l.indexesDue = false
 		l.lives.stepEvaluation()
 		l.evictions.step()

@@ -29,6 +29,7 @@ type scene struct {
 	buckets    buckets
 	proposals  proposals
 
+	indexes    unsettled
 	indexesDue bool // something came in on which an index may move on
 	heldDirty  bool // the list of who holds which stability timestamp is to be made anew
 }

@@ -12,7 +12,8 @@ import (
 	"tidemark/wire"
 )
 
-// Status is the coordinator's picture of the cluster (for /v1/status, /v1/indexes and metrics), at most showEvery old.
+// Status is the coordinator's picture of the cluster (for /v1/status, /v1/indexes and metrics), at most showEvery old,
+// with many copies judgedEvery of them.
 type Status struct {
 	Step       string // of the start sequence: "hello", then "active"
 	Term       uint64

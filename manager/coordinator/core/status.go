@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -24,11 +25,32 @@ type picture struct {
 	atMS      int64
 }
 
-// show makes the picture anew, now and then.
+// show makes the picture anew, now and then: of many copies more rarely.
 func (l *picture) show() {
-	if l.nowMS-l.atMS >= showEvery || l.nowMS < l.atMS {
+	copies := 0
+	for _, n := range l.components.indexers {
+		copies += len(n.copies)
+	}
+	if l.nowMS-l.atMS >= max(showEvery, judgedEvery(copies)) || l.nowMS < l.atMS {
 		l.draw()
 	}
+}
+
+// refresh makes the picture anew of some indexes.
+func (l *picture) refresh(some []readied) {
+	if l.newest == nil {
+		l.draw()
+		return
+	}
+	s, faults := *l.newest, l.faults()
+	s.Progress = maps.Clone(s.Progress)
+	for _, r := range some {
+		if x := l.now.state.Index(r.def.ID); x != nil {
+			s.Progress[r.def.ID] = l.progressOf(x, faults)
+		}
+	}
+	l.newest = &s
+	l.do(Show{Status: l.newest})
 }
 
 // draw makes the picture.
@@ -139,20 +161,26 @@ func (l *picture) indexerStatus(i *statecontext.Indexer, n *indexer) IndexerStat
 // progress sums up what the indexers report of each index's copies.
 func (l *picture) progress() map[index.ID]Progress {
 	all := make(map[index.ID]Progress, l.now.state.IndexCount())
-	was := l.newest
+	faults := l.faults()
 	for x := range l.now.state.Indexes() {
-		p := l.progressOf(x)
-		p.Availability, p.Why = l.availability(x)
-		p.SplitWaits, p.MergeWaits = l.splits.waits[x.Definition.ID], l.splits.merges[x.Definition.ID]
-		p.SinceMS = l.nowMS
-		if was != nil {
-			if before := was.Progress[x.Definition.ID]; before.Availability == p.Availability && before.SinceMS > 0 {
-				p.SinceMS = before.SinceMS
-			}
-		}
-		all[x.Definition.ID] = p
+		all[x.Definition.ID] = l.progressOf(x, faults)
 	}
 	return all
+}
+
+// progressOf is what is known of an index.
+func (l *picture) progressOf(x *statecontext.Index, faults map[index.ID]wire.IndexFaults) Progress {
+	p := l.copiesOf(x)
+	p.Faults = faults[x.Definition.ID]
+	p.Availability, p.Why = l.availability(x)
+	p.SplitWaits, p.MergeWaits = l.splits.waits[x.Definition.ID], l.splits.merges[x.Definition.ID]
+	p.SinceMS = l.nowMS
+	if was := l.newest; was != nil {
+		if before := was.Progress[x.Definition.ID]; before.Availability == p.Availability && before.SinceMS > 0 {
+			p.SinceMS = before.SinceMS
+		}
+	}
+	return p
 }
 
 // availability judges a ready index by what its indexers report and whether they live.
@@ -193,29 +221,33 @@ func (l *picture) copyFault(c partition.Copy) string {
 	return ""
 }
 
-// addFaults adds what another component has counted.
-func (p *Progress) addFaults(f wire.IndexFaults) {
-	p.Faults.Expression, p.Faults.TooLong = p.Faults.Expression+f.Expression, p.Faults.TooLong+f.TooLong
-	p.Faults.Index, p.Faults.Sample = f.Index, f.Sample
-}
-
-func (l *picture) progressOf(x *statecontext.Index) (p Progress) {
+// faults sums up what all components have counted, by index.
+func (l *picture) faults() map[index.ID]wire.IndexFaults {
+	all := map[index.ID]wire.IndexFaults{}
+	add := func(f wire.IndexFaults) {
+		sum := all[f.Index]
+		f.Expression, f.TooLong = sum.Expression+f.Expression, sum.TooLong+f.TooLong
+		all[f.Index] = f
+	}
 	for q := range l.now.state.Projectors() { // in their order, so that the sample stays the same
 		if c := l.components.projectors[q.ID]; c != nil {
-			if f, has := c.faults[x.Definition.ID]; has {
-				p.addFaults(f)
+			for _, f := range c.faults {
+				add(f)
 			}
 		}
 	}
 	for q := range l.now.state.Indexers() {
 		if n := l.components.indexers[q.Node]; n != nil {
 			for _, f := range n.faults {
-				if f.Index == x.Definition.ID {
-					p.addFaults(f)
-				}
+				add(f)
 			}
 		}
 	}
+	return all
+}
+
+// copiesOf sums up what is told of an index's copies.
+func (l *picture) copiesOf(x *statecontext.Index) (p Progress) {
 	p.Copies = len(x.Topology.Copies)
 	items := make(map[index.SliceID]uint64, x.Topology.Layout.Partitions) // a slice that moves has a copy more
 	for _, c := range x.Topology.Copies {
