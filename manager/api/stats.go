@@ -70,10 +70,12 @@ func (g stats) gatherStats(w http.ResponseWriter, r *http.Request) (*v1.Stats, e
 	}
 	progress := g.progress()
 	bucket := r.URL.Query().Get("bucket")
-	copies := copiesOf(told)
+	copies, scans := copiesOf(told), scansOf(told)
 	for x := range s.Indexes() {
 		if bucket == "" || x.Definition.Bucket == bucket {
-			st.Indexes = append(st.Indexes, indexStats(x, progress[x.Definition.ID], told, copies))
+			one, sum := indexStats(x, progress[x.Definition.ID], told, copies), scans[x.Definition.ID]
+			addScans(&one, &sum)
+			st.Indexes = append(st.Indexes, one)
 		}
 	}
 	return st, nil
@@ -184,7 +186,6 @@ func indexStats(x *statecontext.Index, p core.Progress, told map[index.NodeID]*w
 	}
 	st.BuildProgress = build.Percent(d.State)
 	st.FragPercent, st.AvgItemSize = fragPercent(live, st.DiskSize), st.DataSize/max(everywhere, 1)
-	addScans(&st, told)
 	return st
 }
 
@@ -196,22 +197,40 @@ func lacks(c *wire.CopyStats) uint64 {
 	return c.NumDocsPending + c.NumDocsQueued
 }
 
-func addScans(st *v1.IndexStats, told map[index.NodeID]*wire.IndexerStats) {
+// scanSum sums up what indexers tell of the scans of an index.
+type scanSum struct {
+	wire.ScanStats
+	errorAt int64 // when a scan had ended last at the indexer whose LastScanError it is
+}
+
+// scansOf sums up what was told of the scans of each index.
+func scansOf(told map[index.NodeID]*wire.IndexerStats) map[index.ID]scanSum {
+	all := map[index.ID]scanSum{}
 	for _, n := range told {
 		for i := range n.Scans {
-			sc := &n.Scans[i]
-			if sc.Index != st.ID {
-				continue
-			}
-			st.NumRequests, st.NumRowsReturned = st.NumRequests+sc.NumRequests, st.NumRowsReturned+sc.NumRowsReturned
-			st.NumScanErrors, st.NumScanTimeouts = st.NumScanErrors+sc.NumScanErrors, st.NumScanTimeouts+sc.NumScanTimeouts
-			st.TotalScanDuration += sc.TotalScanDuration
-			if sc.LastScanError != "" && (st.LastScanError == "" || sc.LastKnownScanTime > st.LastKnownScanTime) {
-				st.LastScanError = sc.LastScanError
-			}
-			st.LastKnownScanTime = max(st.LastKnownScanTime, sc.LastKnownScanTime)
+			sum := all[n.Scans[i].Index]
+			sum.add(&n.Scans[i])
+			all[n.Scans[i].Index] = sum
 		}
 	}
+	return all
+}
+
+func (s *scanSum) add(sc *wire.ScanStats) {
+	s.NumRequests, s.NumRowsReturned = s.NumRequests+sc.NumRequests, s.NumRowsReturned+sc.NumRowsReturned
+	s.NumScanErrors, s.NumScanTimeouts = s.NumScanErrors+sc.NumScanErrors, s.NumScanTimeouts+sc.NumScanTimeouts
+	s.TotalScanDuration += sc.TotalScanDuration
+	if sc.LastScanError != "" && (s.LastScanError == "" || sc.LastKnownScanTime > s.errorAt) {
+		s.LastScanError, s.errorAt = sc.LastScanError, sc.LastKnownScanTime
+	}
+	s.LastKnownScanTime = max(s.LastKnownScanTime, sc.LastKnownScanTime)
+}
+
+func addScans(st *v1.IndexStats, sum *scanSum) {
+	st.NumRequests, st.NumRowsReturned = sum.NumRequests, sum.NumRowsReturned
+	st.NumScanErrors, st.NumScanTimeouts = sum.NumScanErrors, sum.NumScanTimeouts
+	st.TotalScanDuration, st.LastScanError = sum.TotalScanDuration, sum.LastScanError
+	st.LastKnownScanTime = sum.LastKnownScanTime
 	st.AvgScanLatency = st.TotalScanDuration / max(st.NumRequests, 1)
 }
 

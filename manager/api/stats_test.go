@@ -1,0 +1,38 @@
+package api
+
+import (
+	"testing"
+
+	"tidemark/index"
+	"tidemark/manager/api/v1"
+	"tidemark/wire"
+)
+
+// TestScansAreSummedUp: the scans of an index are summed up over all indexers, each index's for itself; the error is of
+// the indexer whose scans ended last among those that have one, in whatever order they are looked at.
+func TestScansAreSummedUp(t *testing.T) {
+	told := map[index.NodeID]*wire.IndexerStats{
+		0: {Scans: []wire.ScanStats{{Index: 1, NumRequests: 2, NumRowsReturned: 10, TotalScanDuration: 8,
+			LastKnownScanTime: 9}, {Index: 2, NumRequests: 1, NumScanErrors: 1, NumScanTimeouts: 1, LastScanError: "timeout",
+			LastKnownScanTime: 3}}},
+		1: {Scans: []wire.ScanStats{{Index: 1, NumRequests: 1, NumScanErrors: 1, LastScanError: "older",
+			LastKnownScanTime: 4}}},
+		2: {Scans: []wire.ScanStats{{Index: 1, NumRequests: 1, NumScanErrors: 1, TotalScanDuration: 4, LastScanError: "newer",
+			LastKnownScanTime: 5}}},
+	}
+	for range 20 { // orders of a map
+		all := scansOf(told)
+		for id, want := range map[index.ID]v1.IndexStats{
+			1: {NumRequests: 4, NumRowsReturned: 10, NumScanErrors: 2, TotalScanDuration: 12, AvgScanLatency: 3,
+				LastScanError: "newer", LastKnownScanTime: 9},
+			2: {NumRequests: 1, NumScanErrors: 1, NumScanTimeouts: 1, LastScanError: "timeout", LastKnownScanTime: 3},
+			3: {},
+		} {
+			var got v1.IndexStats
+			sum := all[id]
+			if addScans(&got, &sum); got != want {
+				t.Fatalf("index %d: %+v, want %+v", id, got, want)
+			}
+		}
+	}
+}
