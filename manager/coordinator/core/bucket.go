@@ -23,6 +23,7 @@ type bucket struct {
 	drops
 	ownership
 	waiters []*Stabilize
+	want    []uint64 // the highest seqnos that waiters need, by vbucket; nil: to be found out
 	rolling *rolling // while it is being rolled back
 	audit   *audit   // that is under way
 	auditMS int64    // when the newest audit began
@@ -82,19 +83,58 @@ type audit struct {
 	answers int
 }
 
-// lacks reports whether the vbucket was shown and no log of it has the branch.
-func (a *audit) lacks(v uint16, branch uint64) (shown bool) {
+// shown are the logs that an audit has shown of each vbucket.
+type shown [][]timestamp.FailoverLog
+
+// shown lists the logs by vbucket.
+func (a *audit) shown(vbuckets int) shown {
+	s := make(shown, vbuckets)
 	for _, logs := range a.logs {
 		for i := range logs {
-			if logs[i].VBucket == v {
-				if knows(logs[i].Log, branch) {
-					return false
-				}
-				shown = true
+			if v := int(logs[i].VBucket); v < vbuckets {
+				s[v] = append(s[v], logs[i].Log)
 			}
 		}
 	}
-	return shown
+	return s
+}
+
+// lacks reports whether the vbucket was shown and no log of it has the branch.
+func (s shown) lacks(v int, branch uint64) bool {
+	return len(s[v]) > 0 && !slices.ContainsFunc(s[v], func(log timestamp.FailoverLog) bool { return knows(log, branch) })
+}
+
+// wait adds a scan that waits.
+func (b *bucket) wait(w *Stabilize) {
+	b.waiters = append(b.waiters, w)
+	if b.want != nil {
+		raise(b.want, w)
+	}
+}
+
+// endWaits takes out the waiters of which over says so.
+func (b *bucket) endWaits(over func(*Stabilize) bool) {
+	was := len(b.waiters)
+	if b.waiters = slices.DeleteFunc(b.waiters, over); len(b.waiters) < was {
+		b.want = nil
+	}
+}
+
+// wants are the highest seqnos that waiters need, by vbucket, until the next one comes.
+func (b *bucket) wants() []uint64 {
+	if b.want == nil {
+		b.want = make([]uint64, b.stab.Len())
+		for _, w := range b.waiters {
+			raise(b.want, w)
+		}
+	}
+	return b.want
+}
+
+func raise(want []uint64, w *Stabilize) {
+	for v, s := range w.Need.Seqnos {
+		want[v] = max(want[v], s)
+	}
 }
 
 // streamsOf counts the streams of each projector.

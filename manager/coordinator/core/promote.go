@@ -229,7 +229,7 @@ func (l *promotion) forget(left []*Stabilize) {
 	for _, s := range left {
 		s.left = true // it may come in only now
 		if b := l.buckets.byName[s.Bucket]; b != nil {
-			b.waiters = slices.DeleteFunc(b.waiters, func(o *Stabilize) bool { return o.left })
+			b.endWaits(func(o *Stabilize) bool { return o.left })
 		}
 	}
 }
@@ -259,7 +259,7 @@ func (l *promotion) stabilize(w *Stabilize) {
 	w.cameMS = l.nowMS
 	if !w.answered(l.scene, b) {
 		b.suspect = b.suspect || w.unknown
-		b.waiters = append(b.waiters, w)
+		b.wait(w)
 		l.hurry(b)
 	}
 }
@@ -327,16 +327,20 @@ func (w *Stabilize) has(b *bucket, v int) (bool, error) {
 // endLost answers the waiters who need a branch that KV does not have, as an audit shows that began after they came.
 func (l *promotion) endLost(b *bucket, a *audit) {
 	b.suspect = false
-	b.waiters = slices.DeleteFunc(b.waiters, func(w *Stabilize) bool {
+	var logs shown // when somebody asks
+	b.endWaits(func(w *Stabilize) bool {
 		if !w.unknown {
 			return false
+		}
+		if logs == nil {
+			logs = a.shown(b.stab.Len())
 		}
 		for v := range w.Need.Seqnos {
 			at := w.Need.At(v)
 			if at.VBUUID == 0 || at.Seqno == 0 && b.stable.Vector.Seqnos[v] == 0 {
 				continue
 			}
-			if w.cameMS <= a.sinceMS && a.lacks(uint16(v), at.VBUUID) {
+			if w.cameMS <= a.sinceMS && logs.lacks(v, at.VBUUID) {
 				w.refuse(l.scene, fmt.Errorf("%w: bucket %q vbucket %d seqno %d: KV has no branch %d; read the document again",
 					ErrTokenLost, b.name, v, at.Seqno, at.VBUUID))
 				return true
@@ -349,7 +353,7 @@ func (l *promotion) endLost(b *bucket, a *audit) {
 
 // serve answers the waiters whom the newest stability timestamp satisfies.
 func (l *promotion) serve(b *bucket) {
-	b.waiters = slices.DeleteFunc(b.waiters, func(w *Stabilize) bool { return w.answered(l.scene, b) })
+	b.endWaits(func(w *Stabilize) bool { return w.answered(l.scene, b) })
 	l.hurry(b)
 }
 
@@ -358,7 +362,7 @@ func (l *promotion) fail(b *bucket, err error) {
 	for _, w := range b.waiters {
 		w.refuse(l.scene, fmt.Errorf("%w: %q", err, b.name))
 	}
-	b.waiters = nil
+	b.waiters, b.want = nil, nil
 }
 
 // urgency is that of the most urgent bucket.
@@ -426,19 +430,14 @@ func (l *promotion) hurry(b *bucket) {
 	if len(b.waiters) == 0 {
 		return
 	}
-	want := make([]uint64, b.stab.Len())
-	for _, w := range b.waiters {
-		for v, s := range w.Need.Seqnos {
-			want[v] = max(want[v], s)
-		}
-	}
+	want := b.wants()
 	for _, id := range l.components.alive {
 		p := l.components.projectors[id]
 		if p == nil || p.syncing[b.ref()] || len(p.syncing) >= LaneLength || !l.streamsBehind(b, id, want) {
 			continue
 		}
 		p.syncing[b.ref()] = true
-		l.tell(&p.component, Syncs, "", AskSync{Projector: id, Bucket: b.ref(), Want: want})
+		l.tell(&p.component, Syncs, "", AskSync{Projector: id, Bucket: b.ref(), Want: slices.Clone(want)})
 	}
 }
 
