@@ -129,7 +129,7 @@ func TestOnlyWhatChangesIsCompiled(t *testing.T) {
 
 // does is what a plan does, as text.
 func (pl *plan) does() string {
-	s := fmt.Sprint(pl.revision, pl.view.Revision(), pl.ids, pl.view.Sources(), pl.view.Nodes())
+	s := fmt.Sprintf("%d %d %v %d %v", pl.revision, pl.view.Revision(), pl.ids, pl.view.Sources(), pl.view.Nodes())
 	for _, n := range pl.view.Nodes() {
 		s += fmt.Sprint(pl.view.Copies(n))
 	}

@@ -501,10 +501,7 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 	}
 	if _, _, err = r.Receive(ctx, &transfer.Want{Index: m.Index, CreatedMS: m.CreatedMS, Slice: m.Slice,
 		BucketUUID: m.BucketUUID, Generation: o.k.Generation(), RollbackID: o.k.Rollback()}); err != nil {
-		if !errors.Is(err, transfer.ErrBusy) && (o.had && lost(err) || !offered && silent(err)) {
-			err = fmt.Errorf("%w: %w", errAway, err)
-		}
-		return err
+		return o.isAway(err, offered)
 	}
 	if err := in.Verify(ctx, f.checkPace()); err != nil {
 		if errors.Is(err, storage.ErrDamaged) { // nothing of it is gone on with
@@ -513,6 +510,14 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 		return err
 	}
 	return f.install(ctx, o, in, &said)
+}
+
+// isAway returns an error of a transfer, as errAway where the node has gone: offered says that it had begun to answer.
+func (o *fill) isAway(err error, offered bool) error {
+	if !errors.Is(err, transfer.ErrBusy) && (o.had && lost(err) || !offered && silent(err)) {
+		return fmt.Errorf("%w: %w", errAway, err)
+	}
+	return err
 }
 
 // SetRate takes over what the cluster has set, 0: nothing. An indexer that sends no files goes on so.

@@ -98,9 +98,10 @@ func TestPacedStreamIsGivenUp(t *testing.T) {
 
 // pacedConn is a connection to a node that reads everything and never falls silent, with its pacer.
 func pacedConn() (*Conn, *pacer) {
-	c := &Conn{conf: Config{BufferBytes: MinBufferBytes, RequestTimeout: DefaultRequestTimeout, DeadAfter: DefaultNoopInterval,
-		Logger: hclog.NewNullLogger()}, ready: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		done: make(chan struct{}), pending: map[uint32]*request{}, streams: map[uint16]StreamID{}, endOnClose: true}
+	c := &Conn{conf: Config{BufferBytes: MinBufferBytes, RequestTimeout: DefaultRequestTimeout,
+		DeadAfter: DefaultNoopInterval, Logger: hclog.NewNullLogger()}, ready: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), done: make(chan struct{}), pending: map[uint32]*request{},
+		streams: map[uint16]StreamID{}, endOnClose: true}
 	c.released = c.acknowledge
 	c.patience.Store(math.MaxInt64)
 	p := newPacer(c)
