@@ -103,10 +103,10 @@ func TestRebalance(t *testing.T) {
 	n.refuse(&EndRebalance{ID: r}, errcode.UnknownRebalance)
 }
 
-// A cancelled one begins nothing, and what it had begun is taken back.
-func TestRebalanceIsCancelled(t *testing.T) {
-	n := cluster(t)
-	a, b := n.must(create("a", 0, 0)).Index, n.must(create("b", 0, 0)).Index
+// twoMoves begins a rebalance r that moves two indexes, of which a is the first, to a third indexer.
+func (n *node) twoMoves() (a index.ID, r uint64) {
+	a = n.must(create("a", 0, 0)).Index
+	b := n.must(create("b", 0, 0)).Index
 	n.ready(a)
 	n.ready(b)
 	to := n.third()
@@ -115,7 +115,13 @@ func TestRebalanceIsCancelled(t *testing.T) {
 		steps = append(steps, partition.Rebalance{Index: id, Old: n.state.Topology(id).Copies[0].ID,
 			Dst: partition.Shard{Node: to}})
 	}
-	r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: steps}).Number
+	return a, n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: steps}).Number
+}
+
+// A cancelled one begins nothing, and what it had begun is taken back.
+func TestRebalanceIsCancelled(t *testing.T) {
+	n := cluster(t)
+	a, r := n.twoMoves()
 	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
 	n.must(&CancelRebalance{ID: r, Reason: "others come first"})
 	if y := n.steps()[1]; y.State != partition.RebalanceGivenUp || y.Reason != "others come first" ||
@@ -139,16 +145,7 @@ func TestRebalanceIsCancelled(t *testing.T) {
 func TestACancelledRebalanceSaysWhy(t *testing.T) {
 	for reason, want := range map[string]string{"others come first": "others come first", "": "its node is away"} {
 		n := cluster(t)
-		a, b := n.must(create("a", 0, 0)).Index, n.must(create("b", 0, 0)).Index
-		n.ready(a)
-		n.ready(b)
-		to := n.third()
-		var steps []partition.Rebalance
-		for _, id := range []index.ID{a, b} {
-			steps = append(steps, partition.Rebalance{Index: id, Old: n.state.Topology(id).Copies[0].ID,
-				Dst: partition.Shard{Node: to}})
-		}
-		r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: steps}).Number
+		_, r := n.twoMoves()
 		n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalanceGivenUp,
 			Reason: "its node is away"})
 		n.must(&CancelRebalance{ID: r, Reason: reason})
