@@ -1,9 +1,7 @@
 package indexer
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
@@ -59,20 +57,17 @@ func (r *refusedKeys) forget(d *wire.Definitions) {
 	}
 }
 
-// list returns the indexes with most of them, most first.
-func (r *refusedKeys) list(d *wire.Definitions) []wire.IndexFaults {
+// list returns the indexes with most of them, most first, and how many it leaves out.
+func (r *refusedKeys) list(d *wire.Definitions) (worst []wire.IndexFaults, omitted int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.forget(d)
 	if len(r.all) == 0 {
-		return nil
+		return nil, 0
 	}
 	all := make([]wire.IndexFaults, 0, len(r.all))
 	for _, f := range r.all {
 		all = append(all, *f)
 	}
-	slices.SortFunc(all, func(a, b wire.IndexFaults) int {
-		return cmp.Or(cmp.Compare(b.TooLong, a.TooLong), cmp.Compare(a.Index, b.Index))
-	})
-	return all[:min(len(all), wire.MaxIndexFaults)]
+	return wire.WorstFaults(all)
 }

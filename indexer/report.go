@@ -198,7 +198,7 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 		rep.Revision = defs.Revision
 	}
 	rep.Orphans, rep.OrphanCount, _ = x.orphans.told()
-	rep.Faults = x.unstorable.list(&defs)
+	rep.Faults, rep.FaultsOmitted = x.unstorable.list(&defs)
 	var compared map[index.CopyID]index.ID
 	rep.Differing, compared = x.verify.Differing(&defs)
 	unready := map[index.ID]index.State{}

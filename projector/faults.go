@@ -1,9 +1,7 @@
 package projector
 
 import (
-	"cmp"
 	"errors"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -64,8 +62,8 @@ func (f *faults) keep(d *wire.Definitions) {
 	}
 }
 
-// list returns the indexes with most faults, most first.
-func (f *faults) list() []wire.IndexFaults {
+// list returns the indexes with most faults, most first, and how many it leaves out.
+func (f *faults) list() (worst []wire.IndexFaults, omitted int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	all := []wire.IndexFaults{}
@@ -75,10 +73,7 @@ func (f *faults) list() []wire.IndexFaults {
 				Sample: *s})
 		}
 	}
-	slices.SortFunc(all, func(a, b wire.IndexFaults) int {
-		return cmp.Or(cmp.Compare(b.Expression+b.TooLong, a.Expression+a.TooLong), cmp.Compare(a.Index, b.Index))
-	})
-	return all[:min(len(all), wire.MaxIndexFaults)]
+	return wire.WorstFaults(all)
 }
 
 // note counts what went wrong with a document.

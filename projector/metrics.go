@@ -129,22 +129,27 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 
 // faultCollector returns the faults of the indexes with most of them to Prometheus.
 type faultCollector struct {
-	faults *faults
-	desc   *prometheus.Desc
+	faults        *faults
+	desc, omitted *prometheus.Desc
 }
 
 func newFaultCollector(f *faults) faultCollector {
-	return faultCollector{f, prometheus.NewDesc("tidemark_projector_index_faults_total",
-		"Entries left out of an index, by kind: an expression failed, or a key was too long. At most 64 indexes, those "+
-			"with most.", []string{"index", "kind"}, nil)}
+	return faultCollector{faults: f,
+		desc: prometheus.NewDesc("tidemark_projector_index_faults_total",
+			"Entries left out of an index, by kind: an expression failed, or a key was too long. At most 64 indexes, those "+
+				"with most.", []string{"index", "kind"}, nil),
+		omitted: prometheus.NewDesc("tidemark_projector_index_faults_omitted",
+			"Indexes with entries left out that index_faults_total leaves out.", nil, nil)}
 }
 
 // Describe implements prometheus.Collector.
-func (c faultCollector) Describe(out chan<- *prometheus.Desc) { out <- c.desc }
+func (c faultCollector) Describe(out chan<- *prometheus.Desc) { out <- c.desc; out <- c.omitted }
 
 // Collect implements prometheus.Collector.
 func (c faultCollector) Collect(out chan<- prometheus.Metric) {
-	for _, x := range c.faults.list() {
+	worst, omitted := c.faults.list()
+	out <- prometheus.MustNewConstMetric(c.omitted, prometheus.GaugeValue, float64(omitted))
+	for _, x := range worst {
 		id := strconv.FormatUint(uint64(x.Index), 10)
 		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(x.Expression), id, "expression")
 		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(x.TooLong), id, "too_long")

@@ -153,7 +153,8 @@ func (t *reporter) make() (*wire.ProjectorReport, told) {
 	r, now := t.p.reportOf(func(string) bool { return true }, before.buckets)
 	next := told{buckets: now, faults: t.p.faults.changes.Load(), evaluation: r.Evaluation}
 	if base == 0 || next.faults != before.faults {
-		r.FaultsToo, r.Faults = true, t.p.faults.list()
+		r.FaultsToo = true
+		r.Faults, r.FaultsOmitted = t.p.faults.list()
 	}
 	if r.Base = base; base > 0 && next.evaluation == before.evaluation {
 		r.Evaluation = nil

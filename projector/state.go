@@ -21,8 +21,9 @@ func (p *Projector) state() *wire.ProjectorState {
 	s := &wire.ProjectorState{ID: p.cfg.ID, BootID: p.bootID, Version: version.Full(), KV: []string{p.cfg.KV},
 		Share: p.cfg.Share.String(), Cluster: p.clusterID(),
 		Admin: p.url(), Counters: p.counters.all(),
-		Faults: p.faults.list(), KVTroubles: p.troubles.list(p.cfg.KV, time.Now()),
-		Buckets: []wire.BucketState{}, Definitions: []wire.DefinitionState{}}
+		KVTroubles: p.troubles.list(p.cfg.KV, time.Now()),
+		Buckets:    []wire.BucketState{}, Definitions: []wire.DefinitionState{}}
+	s.Faults, s.FaultsOmitted = p.faults.list()
 	p.mu.Lock()
 	defs := p.defs.newest
 	s.Fence = p.authority.Fence

@@ -209,7 +209,7 @@ func TestFaultSamplesAreRenewed(t *testing.T) {
 			last, renewed = s, renewed+1
 		}
 	}
-	if got := f.list(); len(got) != 1 || got[0].Expression != 1000 || renewed != 10 || got[0].Sample.Seqno != 511 {
+	if got, omitted := f.list(); len(got) != 1 || omitted != 0 || got[0].Expression != 1000 || renewed != 10 || got[0].Sample.Seqno != 511 {
 		t.Errorf("%+v after %d samples", got, renewed)
 	}
 	for i := range index.ID(200) {
@@ -217,9 +217,10 @@ func TestFaultSamplesAreRenewed(t *testing.T) {
 		y.tooLong.Store(uint64(i))
 		y.sample.Store(&wire.FaultSample{})
 	}
-	if got := f.list(); len(got) != wire.MaxIndexFaults || got[0].Index != 7 || got[1].Index != 299 ||
-		got[1].TooLong != 199 {
-		t.Errorf("%d: %+v", len(got), got[:2])
+	got, omitted := f.list()
+	if len(got) != wire.MaxIndexFaults || got[0].Index != 7 || got[1].Index != 299 || got[1].TooLong != 199 ||
+		omitted != 201-wire.MaxIndexFaults {
+		t.Errorf("%d, without %d: %+v", len(got), omitted, got[:2])
 	}
 	if s := short(strings.Repeat("é", maxFaultText)); len(s) > maxFaultText+3 || strings.ContainsRune(s, '\ufffd') {
 		t.Errorf("cut to %d bytes: %q", len(s), s)

@@ -28,7 +28,7 @@ func TestAValueThatDoesNotDecode(t *testing.T) {
 	if err := p.mutation(t.Context(), s, m, &event); err != nil {
 		t.Fatal(err)
 	}
-	told := p.faults.list()
+	told, _ := p.faults.list()
 	if len(told) != 1 || told[0].Index != 1 || told[0].Expression != 1 || told[0].Sample.DocID != "doc" ||
 		told[0].Sample.Seqno != 1 {
 		t.Errorf("told: %s", fmt.Sprint(told))

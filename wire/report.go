@@ -90,9 +90,11 @@ type ProjectorReport struct {
 	// Base is the sequence of the newest report that was answered, of which this one has what has changed since; 0 when
 	// it has everything.
 	Base uint64 `json:"base,omitempty"`
-	// Faults are all there are, when FaultsToo; else they are as told before.
-	FaultsToo bool          `json:"faults_too,omitempty"`
-	Faults    []IndexFaults `json:"faults,omitempty"`
+	// Faults are of the indexes with most of them, when FaultsToo; else they are as told before. FaultsOmitted counts the
+	// indexes that they leave out.
+	FaultsToo     bool          `json:"faults_too,omitempty"`
+	Faults        []IndexFaults `json:"faults,omitempty"`
+	FaultsOmitted int           `json:"faults_omitted,omitempty"`
 	// Evaluation has the indexes that it cannot evaluate; nil: as told before, or it has no definitions yet.
 	Evaluation *Evaluation `json:"evaluation,omitempty"`
 	// KV are the buckets about which the KV node cannot be asked, ascending; all of them in every report.
@@ -219,8 +221,10 @@ type IndexerReport struct {
 	// report.
 	Orphans     []Orphan `json:"orphans,omitempty"`
 	OrphanCount int      `json:"orphan_count,omitempty"`
-	// Faults are of documents with keys that cannot be stored here, in every report.
-	Faults []IndexFaults `json:"faults,omitempty"`
+	// Faults are of documents with keys that cannot be stored here, of the indexes with most of them, in every report.
+	// FaultsOmitted counts the indexes that they leave out.
+	Faults        []IndexFaults `json:"faults,omitempty"`
+	FaultsOmitted int           `json:"faults_omitted,omitempty"`
 	// Differing are copies that were found to differ from the KV data and not to agree since, the first
 	// MaxDifferingCopies of them by number, in every report.
 	Differing []CopyDifference `json:"differing,omitempty"`

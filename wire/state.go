@@ -1,8 +1,10 @@
 package wire
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"tidemark/index"
 	"tidemark/timestamp"
@@ -28,7 +30,9 @@ type ProjectorState struct {
 	Buckets     []BucketState     `json:"buckets"` // ascending by name
 	Topics      []TopicState      `json:"topics"`  // ascending by topic and bucket
 	Counters    ProjectorCounters `json:"counters"`
-	Faults      []IndexFaults     `json:"faults,omitempty"`
+	// Faults are of the indexes with most of them; FaultsOmitted counts the indexes that they leave out.
+	Faults        []IndexFaults `json:"faults,omitempty"`
+	FaultsOmitted int           `json:"faults_omitted,omitempty"`
 	// KVTroubles are the buckets about which the KV node cannot be asked, ascending.
 	KVTroubles []KVTrouble `json:"kv_troubles,omitempty"`
 }
@@ -119,8 +123,19 @@ type ProjectorCounters struct {
 	Ended     uint64 `json:"ended"`
 }
 
-// MaxIndexFaults bounds the indexes whose faults are told, those with most of them.
+// MaxIndexFaults bounds the indexes whose faults are told, those with most of them. How many have fewer is told with
+// them.
 const MaxIndexFaults = 64
+
+// WorstFaults sorts all, the index with most faults first, and cuts them to MaxIndexFaults. It returns how many indexes
+// that leaves out.
+func WorstFaults(all []IndexFaults) (worst []IndexFaults, omitted int) {
+	slices.SortFunc(all, func(a, b IndexFaults) int {
+		return cmp.Or(cmp.Compare(b.Expression+b.TooLong, a.Expression+a.TooLong), cmp.Compare(a.Index, b.Index))
+	})
+	n := min(len(all), MaxIndexFaults)
+	return all[:n], len(all) - n
+}
 
 // IndexFaults counts documents that have no entry in an index because of an error, from the process's start on and over
 // all streams: a document that a stream brings again is counted again.

@@ -34,6 +34,9 @@ func (s *ProjectorState) AppendJSON(dst []byte) ([]byte, error) {
 		if len(s.Faults) > 0 {
 			f.value("faults", s.Faults)
 		}
+		if s.FaultsOmitted > 0 {
+			f.value("faults_omitted", s.FaultsOmitted)
+		}
 		if len(s.KVTroubles) > 0 {
 			f.value("kv_troubles", s.KVTroubles)
 		}

@@ -494,9 +494,8 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 			fmt.Fprintf(t, "expression rules\t%d\n", info.ExpressionRules)
 		}
 		rowIf(t, "outdated", info.Outdated)
-		if f := info.Faults; f != nil {
-			fmt.Fprintf(t, "without entry\t%d by a failing expression, %d by a key that is too long\nof these\t%q: %s\n",
-				f.Expression, f.TooLong, f.Sample.DocID, f.Sample.Error)
+		if info.Faults != nil {
+			fmt.Fprintf(t, "without entry\t%s\n", faultText(info.Faults))
 		}
 		if len(info.Copies) == 0 {
 			return

@@ -267,6 +267,9 @@ func tableProjectors(t io.Writer, views []projectorView, vbuckets bool) {
 				v.State.ID, f.Index, f.Expression+f.TooLong, f.Expression, f.TooLong, f.Sample.DocID, f.Sample.VBucket,
 				f.Sample.Seqno, f.Sample.Error)
 		}
+		if n := v.State.FaultsOmitted; n > 0 {
+			fmt.Fprintf(t, "\n%s: %d more indexes lack entries\n", v.State.ID, n)
+		}
 	}
 }
 

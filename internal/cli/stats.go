@@ -58,7 +58,7 @@ func tableStats(t io.Writer, st *v1.Stats) {
 	fmt.Fprintln(t, "INDEX\tSTATE\tBUILD\tITEMS\tPENDING\tQUEUED\tDATA MB\tDISK MB\tFRAG\tREQUESTS\tROWS\tLATENCY\tERRORS")
 	for i := range st.Indexes {
 		x := &st.Indexes[i]
-		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%s\t%d\t%.1f\t%.1f\t%.0f%%\t%d\t%d\t%s\t%d\n", x.Bucket, x.Name, statsState(x),
+		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%s\t%d\t%.1f\t%.1f\t%.0f%%\t%d\t%d\t%s\t%s\n", x.Bucket, x.Name, statsState(x),
 			x.BuildProgress, x.ItemsCount,
 			pendingOf(x), x.NumDocsQueued, megabytes(x.DataSize), megabytes(x.DiskSize), x.FragPercent, x.NumRequests,
 			x.NumRowsReturned, latency(x.AvgScanLatency),
@@ -81,9 +81,7 @@ func tableStats(t io.Writer, st *v1.Stats) {
 			remark(t, a.Why, "%s: %s since %s", name, a.State, clockOf(a.SinceMS))
 		}
 		if f := x.Faults; f != nil {
-			fmt.Fprintf(t, "\n%s: %d documents have no entry: an expression failed (%d), a key was too long (%d); one is %s "+
-				"(vbucket %d, seqno %d): %s\n",
-				name, faultCount(f), f.Expression, f.TooLong, f.Sample.DocID, f.Sample.VBucket, f.Sample.Seqno, f.Sample.Error)
+			fmt.Fprintf(t, "\n%s: %s documents have no entry: %s\n", name, faultCount(f), faultText(f))
 		}
 		remark(t, x.LastScanError, "%s: %d scans failed; one", name, x.NumScanErrors)
 		remark(t, x.PendingUnknown, "%s: PENDING may be too low", name)
@@ -105,11 +103,27 @@ func pendingOf(x *v1.IndexStats) string {
 	return fmt.Sprint(x.NumDocsPending)
 }
 
-func faultCount(f *v1.IndexFaults) uint64 {
-	if f == nil {
-		return 0
+// faultCount marks a figure that may be too low.
+func faultCount(f *v1.IndexFaults) string {
+	switch {
+	case f == nil:
+		return "0"
+	case f.Incomplete:
+		return fmt.Sprintf(">=%d", f.Expression+f.TooLong)
 	}
-	return f.Expression + f.TooLong
+	return fmt.Sprint(f.Expression + f.TooLong)
+}
+
+// faultText tells of documents without an entry.
+func faultText(f *v1.IndexFaults) string {
+	text := fmt.Sprintf("%d by a failing expression, %d by a key that is too long", f.Expression, f.TooLong)
+	if f.Incomplete {
+		text += "; a projector or indexer has more such indexes than it tells of, and of this one it tells nothing"
+	}
+	if s := f.Sample; s != nil {
+		text += fmt.Sprintf("; one is %q (vbucket %d, seqno %d): %s", s.DocID, s.VBucket, s.Seqno, s.Error)
+	}
+	return text
 }
 
 func megabytes(n uint64) float64 { return float64(n) / 1e6 }

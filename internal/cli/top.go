@@ -327,7 +327,7 @@ func renderTop(t io.Writer, v *topView) {
 			x := &v.Stats.Indexes[at]
 			entries, pending, queued = x.ItemsCount, pendingOf(x), fmt.Sprint(x.NumDocsQueued)
 		}
-		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%s\t%s\t%.1f\t%.1f\t%s\t%d\n", i.Bucket, i.Name, stateWord(i), i.Progress,
+		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%s\t%s\t%.1f\t%.1f\t%s\t%s\n", i.Bucket, i.Name, stateWord(i), i.Progress,
 			entries, pending, queued,
 			megabytes(i.DiskBytes), v.Scans[i.ID], latency(v.Latency[i.ID]), faultCount(i.Faults))
 	}

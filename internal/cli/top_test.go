@@ -35,7 +35,7 @@ func TestTop(t *testing.T) {
 		n := v1.IndexInfo{ID: index.ID(i + 1), Bucket: "b", Name: "ready", State: index.Maintenance, Progress: 100}
 		if i == 24 {
 			n = v1.IndexInfo{ID: 25, Bucket: "b", Name: "building", State: index.Backfill, Progress: 50, Items: 10,
-				DiskBytes: 2e6, Faults: &v1.IndexFaults{Expression: 2, TooLong: 3}}
+				DiskBytes: 2e6, Faults: &v1.IndexFaults{Expression: 2, TooLong: 3, Incomplete: true}}
 		}
 		next.indexes.Indexes = append(next.indexes.Indexes, n)
 	}
@@ -63,7 +63,7 @@ func TestTop(t *testing.T) {
 		"BUCKET  STREAMS   STABILITY  PROMOTIONS/s  AGE   LAG  SCANS WAITING  ROLLBACK",
 		"b       63 of 64  #14        5.0           1.5s  7    0              -", "",
 		"INDEX       STATE     PROGRESS  ENTRIES  PENDING  QUEUED  MB ON DISK  SCANS/s  LATENCY  ERRORS",
-		"b/building  backfill  50%       11       >=3      4       2.0         2.0      2ms      5",
+		"b/building  backfill  50%       11       >=3      4       2.0         2.0      2ms      >=5",
 		"b/ready     ready     100%      1        0        0       0.0         0.0      -        0",
 		"b/ready     ready     100%      0        -        -       0.0         0.0      -        0", ""}, "\n")
 	if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "and 5 more\n\n") {

@@ -149,10 +149,7 @@ func indexStats(x *statecontext.Index, p core.Progress, told map[index.NodeID]*w
 	d := &x.Definition
 	st := v1.IndexStats{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Scope: d.Member.Scope,
 		Collection: d.Member.Collection, State: d.State, Reason: d.Reason,
-		Availability: availabilityOf(&p), Copies: len(x.Topology.Copies)}
-	if f := p.Faults; f.Expression+f.TooLong > 0 {
-		st.Faults = &v1.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: v1.FaultSample(f.Sample)}
-	}
+		Availability: availabilityOf(&p), Copies: len(x.Topology.Copies), Faults: faultsOf(&p)}
 	build := core.Progress{Copies: len(x.Topology.Copies)}
 	best := map[index.SliceID]*wire.CopyStats{}
 	live, everywhere := uint64(0), uint64(0)

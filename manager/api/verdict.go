@@ -21,6 +21,18 @@ const namedTroubles = 4
 // namedLacking is how many indexes that are not available a status names.
 const namedLacking = 16
 
+// faultsOf is what is told of documents without an entry; nil when there are none.
+func faultsOf(p *core.Progress) *v1.IndexFaults {
+	f := &v1.IndexFaults{Expression: p.Faults.Expression, TooLong: p.Faults.TooLong, Incomplete: p.FaultsIncomplete}
+	if f.Expression+f.TooLong > 0 {
+		sample := v1.FaultSample(p.Faults.Sample)
+		f.Sample = &sample
+	} else if !f.Incomplete {
+		return nil
+	}
+	return f
+}
+
 // availabilityOf is what is known of a ready index; nil for another one.
 func availabilityOf(p *core.Progress) *v1.Availability {
 	if p.Availability == 0 {

@@ -422,12 +422,14 @@ type fakeIndexer struct {
 	side      uint64   // how far its builds have come
 	rollbacks []string // steps it was told
 	faults    []wire.IndexFaults
-	differing []wire.CopyDifference
-	compared  func(index.CopyID) bool               // with KV; nil: none
-	size      func(index.ID, partition.Copy) uint64 // bytes of a copy; nil: none
-	rate      func(index.ID, partition.Copy) uint64 // entries of a copy that are read in a second; nil: none
-	orphans   []wire.Orphan
-	asked     [][]wire.OrphanRef // orphans that it was told to drop
+	// faultsOmitted is how many indexes it says that faults leave out.
+	faultsOmitted int
+	differing     []wire.CopyDifference
+	compared      func(index.CopyID) bool               // with KV; nil: none
+	size          func(index.ID, partition.Copy) uint64 // bytes of a copy; nil: none
+	rate          func(index.ID, partition.Copy) uint64 // entries of a copy that are read in a second; nil: none
+	orphans       []wire.Orphan
+	asked         [][]wire.OrphanRef // orphans that it was told to drop
 }
 
 func (w *world) indexer(name string) *fakeIndexer { return w.indexerIn(name, "", 0) }
@@ -505,7 +507,7 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 	n.sequence++
 	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: n.boot, Sequence: n.sequence,
 		Revision: n.revision,
-		Orphans:  slices.Clone(n.orphans), OrphanCount: len(n.orphans), Faults: n.faults,
+		Orphans:  slices.Clone(n.orphans), OrphanCount: len(n.orphans), Faults: n.faults, FaultsOmitted: n.faultsOmitted,
 		Differing: slices.Clone(n.differing)}
 	if n.defs == nil {
 		return r

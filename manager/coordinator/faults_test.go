@@ -63,7 +63,27 @@ func TestFaultsAreShown(t *testing.T) {
 		keys(wire.IndexFaults{Index: o.ID, TooLong: 3, Sample: wire.FaultSample{DocID: "k"}},
 			wire.IndexFaults{Index: o.ID + 1, TooLong: 100})
 		w.until("an indexer's, too", 10*time.Second, shown(n*(n+1)/2, 10*n+3))
-		keys()
+		if s, _ := w.leader().Status(); s.Progress[o.ID].FaultsIncomplete {
+			t.Error("all that is counted is told, and the sum is said to be incomplete")
+		}
+		// An indexer that counts faults of more indexes than it tells may have counted some of one that it does not list.
+		omits := func(n int, of ...wire.IndexFaults) {
+			keys(of...)
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			i.faultsOmitted = n
+		}
+		incomplete := func(want bool) func() bool {
+			return func() bool {
+				s, ok := w.leader().Status()
+				return ok && s.Progress[o.ID].FaultsIncomplete == want
+			}
+		}
+		omits(7, wire.IndexFaults{Index: o.ID + 1, TooLong: 100})
+		w.until("an indexer omits it", 10*time.Second, incomplete(true))
+		omits(7, wire.IndexFaults{Index: o.ID, TooLong: 3, Sample: wire.FaultSample{DocID: "k"}})
+		w.until("an indexer omits others", 10*time.Second, incomplete(false))
+		omits(0)
 		for _, p := range all {
 			once(p)
 		}

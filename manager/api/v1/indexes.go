@@ -107,8 +107,11 @@ type Availability struct {
 type IndexFaults struct {
 	Expression uint64 `json:"expression"` // an expression failed
 	TooLong    uint64 `json:"too_long"`   // a key was too long
-	// Sample is one of these documents.
-	Sample FaultSample `json:"sample"`
+	// Incomplete: a projector or an indexer counts such documents of more indexes than it tells (64, those with most), and
+	// of this index it tells none.
+	Incomplete bool `json:"incomplete,omitempty"`
+	// Sample is one of these documents; absent where none is told of.
+	Sample *FaultSample `json:"sample,omitempty"`
 }
 
 // FaultSample is a document that has no entry.

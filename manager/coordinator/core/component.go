@@ -58,6 +58,8 @@ type projector struct {
 	running  map[string]wire.StreamStates
 	counters wire.ProjectorCounters
 	faults   map[index.ID]wire.IndexFaults // as it told last
+	// faultsOmitted counts the indexes with faults that these leave out.
+	faultsOmitted int
 	// evaluation is what it can evaluate, as it told last; nil: it has not, or does not know how to.
 	evaluation *wire.Evaluation
 	kv         []wire.KVTrouble // buckets about which it cannot ask its KV node
@@ -67,6 +69,7 @@ type projector struct {
 func (p *projector) take(r *wire.ProjectorReport) bool {
 	p.counters, p.kv = r.Counters, r.KV
 	if r.FaultsToo {
+		p.faultsOmitted = r.FaultsOmitted
 		p.faults = make(map[index.ID]wire.IndexFaults, len(r.Faults))
 		for _, f := range r.Faults {
 			p.faults[f.Index] = f
@@ -94,8 +97,10 @@ type indexer struct {
 	orphans     []wire.Orphan // as last reported
 	orphanCount int
 	faults      []wire.IndexFaults
-	differing   differing
-	drops       liveness.Retry // of orphans
+	// faultsOmitted counts the indexes with faults that these leave out.
+	faultsOmitted int
+	differing     differing
+	drops         liveness.Retry // of orphans
 }
 
 // nodeBucket is how an indexer stands to a bucket; what it said of it is in indexer.reports.

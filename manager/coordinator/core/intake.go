@@ -115,7 +115,7 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool
 		l.log.Warn("report", "indexer", n.name, "error", err)
 	}
 	n.health = r.Health
-	n.faults = r.Faults[:min(len(r.Faults), wire.MaxIndexFaults)]
+	n.faults, n.faultsOmitted = r.Faults[:min(len(r.Faults), wire.MaxIndexFaults)], r.FaultsOmitted
 	n.differing = r.Differing[:min(len(r.Differing), wire.MaxDifferingCopies)]
 	n.orphans, n.orphanCount = r.Orphans[:min(len(r.Orphans), wire.MaxOrphans)], r.OrphanCount
 	l.indexesDue = n.works(min(r.Revision, l.now.revision)) || l.indexesDue

@@ -130,6 +130,8 @@ type Progress struct {
 	// Faults sums up what projectors and indexers tell of documents that have no entry because of an error; its sample is
 	// one's.
 	Faults wire.IndexFaults
+	// FaultsIncomplete: a component counts faults of more indexes than it tells, and of this one it tells none.
+	FaultsIncomplete bool
 }
 
 const (

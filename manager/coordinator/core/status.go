@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -169,9 +170,9 @@ func (l *picture) progress() map[index.ID]Progress {
 }
 
 // progressOf is what is known of an index.
-func (l *picture) progressOf(x *statecontext.Index, faults map[index.ID]wire.IndexFaults) Progress {
+func (l *picture) progressOf(x *statecontext.Index, faults *faultSums) Progress {
 	p := l.copiesOf(x)
-	p.Faults = faults[x.Definition.ID]
+	p.Faults, p.FaultsIncomplete = faults.of[x.Definition.ID], faults.incomplete(x.Definition.ID)
 	p.Availability, p.Why = l.availability(x)
 	p.SplitWaits, p.MergeWaits = l.splits.waits[x.Definition.ID], l.splits.merges[x.Definition.ID]
 	p.SinceMS = l.nowMS
@@ -222,29 +223,46 @@ func (l *picture) copyFault(c partition.Copy) string {
 }
 
 // faults sums up what all components have counted, by index.
-func (l *picture) faults() map[index.ID]wire.IndexFaults {
-	all := map[index.ID]wire.IndexFaults{}
-	add := func(f wire.IndexFaults) {
-		sum := all[f.Index]
-		f.Expression, f.TooLong = sum.Expression+f.Expression, sum.TooLong+f.TooLong
-		all[f.Index] = f
-	}
+func (l *picture) faults() *faultSums {
+	sums := &faultSums{of: map[index.ID]wire.IndexFaults{}, omitting: map[index.ID]int{}}
 	for q := range l.now.state.Projectors() { // in their order, so that the sample stays the same
 		if c := l.components.projectors[q.ID]; c != nil {
-			for _, f := range c.faults {
-				add(f)
-			}
+			sums.add(maps.Values(c.faults), c.faultsOmitted)
 		}
 	}
 	for q := range l.now.state.Indexers() {
 		if n := l.components.indexers[q.Node]; n != nil {
-			for _, f := range n.faults {
-				add(f)
-			}
+			sums.add(slices.Values(n.faults), n.faultsOmitted)
 		}
 	}
-	return all
+	return sums
 }
+
+// faultSums are the faults that components tell, by index.
+type faultSums struct {
+	of map[index.ID]wire.IndexFaults
+	// more counts the components that leave indexes out, omitting those of them that list an index.
+	more     int
+	omitting map[index.ID]int
+}
+
+// add adds those that a component tells, which leaves out so many indexes.
+func (s *faultSums) add(listed iter.Seq[wire.IndexFaults], omitted int) {
+	if omitted > 0 {
+		s.more++
+	}
+	for f := range listed {
+		sum := s.of[f.Index]
+		f.Expression, f.TooLong = sum.Expression+f.Expression, sum.TooLong+f.TooLong
+		s.of[f.Index] = f
+		if omitted > 0 {
+			s.omitting[f.Index]++
+		}
+	}
+}
+
+// incomplete reports whether a component may have counted faults of an index and told nothing of them.
+func (s *faultSums) incomplete(id index.ID) bool { return s.omitting[id] < s.more }
 
 // copiesOf sums up what is told of an index's copies.
 func (l *picture) copiesOf(x *statecontext.Index) (p Progress) {

@@ -40,6 +40,13 @@ function one(list) {
 // split is how far what an index is split into is.
 const split = (i) => i.split && word(`being split ${percent(i.split.progress)}`, 'warn', `into index ${i.split.id} of ${many(i.split.num_partition, 'slice')}`);
 
+// withoutEntry tells of documents that have no entry because of an error.
+function withoutEntry(faults) {
+  return [many(faults.expression + faults.too_long, 'document'),
+    faults.incomplete && 'and maybe more: a projector or an indexer tells nothing of this index',
+    faults.sample && `one is ${faults.sample.doc_id}: ${faults.sample.error}`].filter(Boolean).join('; ');
+}
+
 function details(view, i, stats) {
   const { may } = view;
   const f = stats.get(i.id) || {};
@@ -67,7 +74,7 @@ function details(view, i, stats) {
       ['backlog may be higher', f.pending_unknown],
       ['scans', f.num_requests !== undefined && `${many(f.num_requests, 'scan')}, ${many(f.num_rows_returned, 'row')}, ${many(f.num_scan_errors, 'error')}, mean ${nanos(f.avg_scan_latency || 0)}`],
       ['last error', f.last_scan_error], ['created', date(i.created_ms)],
-      ['without an entry', i.faults && `${many(i.faults.expression + i.faults.too_long, 'document')}; one is ${i.faults.sample.doc_id}: ${i.faults.sample.error}`],
+      ['without an entry', i.faults && withoutEntry(i.faults)],
       ['split', i.split && `index ${i.split.id} of ${many(i.split.num_partition, 'slice')} is ${i.split.state}, ${percent(i.split.progress)}; it has the name when it is ready`],
       ['replaces', i.replaces && `index ${i.replaces}, when it is ready`], ['no split yet', i.split_waits], ['no merge yet', i.merge_waits],
       ['asked for', i.asked_partitions && `${many(i.asked_partitions, 'slice')}: it has more by itself`], ['auto split', i.auto_split === false && 'false'], ['no split', i.split_failed],
@@ -144,7 +151,7 @@ export const indexes = {
         { name: 'Scans', num: true, sort: (i) => f(i).num_requests || 0, cell: (i) => count(f(i).num_requests), hint: 'since the indexers’ processes began' },
         { name: 'Mean time', num: true, sort: (i) => f(i).avg_scan_latency || 0, cell: (i) => (f(i).num_requests ? nanos(f(i).avg_scan_latency) : '–') },
         { name: 'Last scan', sort: (i) => f(i).last_known_scan_time || 0, cell: (i) => (f(i).last_known_scan_time ? ago(f(i).last_known_scan_time / 1e6) : 'never') },
-        { name: 'Notes', cell: (i) => [i.faults && word(many(i.faults.expression + i.faults.too_long, 'document without an entry', 'documents without an entry'), 'warn'),
+        { name: 'Notes', cell: (i) => [i.faults && word(`${i.faults.incomplete ? 'at least ' : ''}${many(i.faults.expression + i.faults.too_long, 'document without an entry', 'documents without an entry')}`, 'warn'),
           i.outdated && word('outdated', 'warn', i.outdated), i.reason && el('span', { class: 'wrap' }, i.reason)] },
       ], rows, { state: sort, again: draw, label: 'Indexes', onrow: (i) => view.choose(i.id), none: list.indexes.length
         ? empty('No index of this page fits the filter.', 'Clear the filter to see all.')
