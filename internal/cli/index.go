@@ -382,7 +382,7 @@ func printIndexes(w io.Writer, output format, list v1.IndexList) error {
 			if shown[i.ID] {
 				continue
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.0f%%\t%d\t%s\n", i.ID, i.Keyspace(), i.Name, stateWord(i), i.Progress, i.Items,
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.0f%%\t%s\t%s\n", i.ID, i.Keyspace(), i.Name, stateWord(i), i.Progress, entriesOf(&i),
 				i.Definition)
 		}
 		for _, i := range list.Indexes {
@@ -466,10 +466,10 @@ func indexDescribe(s Streams, f *serverFlags) *cobra.Command {
 
 func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeID]string) error {
 	return show(w, as, info, []v1.IndexInfo{info}, func(t *tabwriter.Writer) {
-		fmt.Fprintf(t, "id\t%s\nname\t%s\nbucket\t%s\nstate\t%s\nprogress\t%.0f%%\nentries\t%d\nbytes on "+
+		fmt.Fprintf(t, "id\t%s\nname\t%s\nbucket\t%s\nstate\t%s\nprogress\t%.0f%%\nentries\t%s\nbytes on "+
 			"disk\t%d\npartitions\t%d\nreplicas\t%d\n",
-			info.ID, info.Name, info.Keyspace(), stateWord(info), info.Progress, info.Items, info.DiskBytes, info.Partitions,
-			info.Replicas)
+			info.ID, info.Name, info.Keyspace(), stateWord(info), info.Progress, entriesOf(&info), info.DiskBytes,
+			info.Partitions, info.Replicas)
 		fmt.Fprintf(t, "created\t%s\nmodified_cas\t%d\ndefinition\t%s\n",
 			time.UnixMilli(info.CreatedMS).UTC().Format(time.RFC3339), info.ModifiedCAS, info.Definition)
 		printTroubles(t, &info)
@@ -502,6 +502,14 @@ func printIndex(w io.Writer, as format, info v1.IndexInfo, names map[index.NodeI
 		}
 		printCopies(t, &info, names)
 	})
+}
+
+// entriesOf marks a figure that may be too low.
+func entriesOf(i *v1.IndexInfo) string {
+	if i.ItemsIncomplete {
+		return fmt.Sprintf(">=%d", i.Items)
+	}
+	return fmt.Sprint(i.Items)
 }
 
 // printTroubles says what an index lacks or waits for.

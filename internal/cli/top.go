@@ -322,12 +322,12 @@ func renderTop(t io.Writer, v *topView) {
 	}
 	fmt.Fprintln(t, "\nINDEX\tSTATE\tPROGRESS\tENTRIES\tPENDING\tQUEUED\tMB ON DISK\tSCANS/s\tLATENCY\tERRORS")
 	for _, i := range v.Indexes {
-		entries, pending, queued := i.Items, "-", "-"
+		entries, pending, queued := entriesOf(&i), "-", "-"
 		if at := slices.IndexFunc(v.Stats.Indexes, func(x v1.IndexStats) bool { return x.ID == i.ID }); at >= 0 {
 			x := &v.Stats.Indexes[at]
-			entries, pending, queued = x.ItemsCount, pendingOf(x), fmt.Sprint(x.NumDocsQueued)
+			entries, pending, queued = fmt.Sprint(x.ItemsCount), pendingOf(x), fmt.Sprint(x.NumDocsQueued)
 		}
-		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%s\t%s\t%.1f\t%.1f\t%s\t%s\n", i.Bucket, i.Name, stateWord(i), i.Progress,
+		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%s\t%s\t%s\t%.1f\t%.1f\t%s\t%s\n", i.Bucket, i.Name, stateWord(i), i.Progress,
 			entries, pending, queued,
 			megabytes(i.DiskBytes), v.Scans[i.ID], latency(v.Latency[i.ID]), faultCount(i.Faults))
 	}

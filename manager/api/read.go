@@ -234,6 +234,7 @@ func info(x *statecontext.Index, now *core.Status) v1.IndexInfo {
 	i.Availability, i.WaitingFor = availabilityOf(&p), waitsOf(x, now)
 	i.SplitWaits, i.MergeWaits = p.SplitWaits, p.MergeWaits
 	i.Items, i.DiskBytes, i.Progress = p.Items, p.Bytes, p.Percent(d.State)
+	i.ItemsIncomplete = d.State == index.Maintenance && p.Slices < int(x.Topology.Layout.Partitions)
 	i.Faults = faultsOf(&p)
 	if len(p.Errors) > 0 && i.Reason == "" {
 		i.Reason = strings.Join(p.Errors, "; ")

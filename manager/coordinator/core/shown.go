@@ -114,6 +114,7 @@ type BucketStatus struct {
 type Progress struct {
 	Done, Total uint64 // seqnos of side streams, over all copies
 	Items       uint64 // entries, of one copy of each slice
+	Slices      int    // of which a copy is told of, and so counts in Items
 	Bytes       uint64 // on disk, of all copies
 	Ready       int    // copies that are exact
 	Copies      int

@@ -288,6 +288,7 @@ func (l *picture) copiesOf(x *statecontext.Index) (p Progress) {
 	}
 	for _, n := range items {
 		p.Items += n
+		p.Slices++
 	}
 	return p
 }

@@ -40,6 +40,9 @@ function one(list) {
 // split is how far what an index is split into is.
 const split = (i) => i.split && word(`being split ${percent(i.split.progress)}`, 'warn', `into index ${i.split.id} of ${many(i.split.num_partition, 'slice')}`);
 
+// entries marks a figure that may be too low: the leader is new, and not every indexer has told it of its copies.
+const entries = (i) => `${i.items_incomplete ? '≥ ' : ''}${count(i.items)}`;
+
 // withoutEntry tells of documents that have no entry because of an error.
 function withoutEntry(faults) {
   return [many(faults.expression + faults.too_long, 'document'),
@@ -68,7 +71,7 @@ function details(view, i, stats) {
   return card([el('span', {}, `${keyspace(i)}/${i.name} `), indexWord(i)], el('pre', {}, i.definition),
     dl([['id', i.id], ['why', state.why], ['availability since', i.availability && date(i.availability.since_ms)],
       ['slices', `${many(i.num_partition, 'slice')}, ${many(i.num_replica, 'replica')} of each beside the first`],
-      ['entries', count(i.items)], ['size', `${bytes(i.disk_bytes)} in ${many((i.copies || []).length, 'copy', 'copies')}`],
+      ['entries', entries(i)], ['size', `${bytes(i.disk_bytes)} in ${many((i.copies || []).length, 'copy', 'copies')}`],
       ['garbage', f.frag_percent !== undefined && `${percent(f.frag_percent)} of the files, estimated`],
       ['backlog', f.num_docs_pending !== undefined && `${many(f.num_docs_pending, 'change')} not here yet, ${count(f.num_docs_queued)} not visible yet`],
       ['backlog may be higher', f.pending_unknown],
@@ -145,7 +148,7 @@ export const indexes = {
         { name: 'Index', sort: (i) => i.name, cell: (i) => button(i.name, () => view.choose(i.id), { class: 'plain wrap', 'data-k': `index ${i.id}` }) },
         { name: 'Bucket', sort: keyspace, cell: (i) => el('span', { class: 'wrap' }, keyspace(i)) },
         { name: 'State', sort: (i) => indexState(i).text, cell: (i) => [indexWord(i), ' ', i.split ? split(i) : progress(i, remaining, now)] },
-        { name: 'Entries', num: true, sort: (i) => i.items, cell: (i) => count(i.items) },
+        { name: 'Entries', num: true, sort: (i) => i.items, cell: entries },
         { name: 'Size', num: true, sort: (i) => i.disk_bytes, cell: (i) => bytes(i.disk_bytes), hint: 'of all copies' },
         { name: 'Backlog', num: true, sort: (i) => f(i).num_docs_pending || 0, cell: (i) => (f(i).num_docs_pending === undefined ? '–' : many(f(i).num_docs_pending + f(i).num_docs_queued, 'change')), hint: 'changes that KV has and that no scan sees yet' },
         { name: 'Scans', num: true, sort: (i) => f(i).num_requests || 0, cell: (i) => count(f(i).num_requests), hint: 'since the indexers’ processes began' },
