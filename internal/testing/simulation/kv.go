@@ -59,6 +59,8 @@ type dcp struct {
 	window timestamp.Window
 	items  []item
 	mid    bool
+
+	silentMS int64 // nothing is sent before
 }
 
 // marker fixes the items of the next window: newest versions only, and no purged deletion.

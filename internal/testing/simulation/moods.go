@@ -10,6 +10,9 @@ import "tidemark/projector/core"
 //   - oldPurges: a request is judged by where its window begins, not by its seqno, as by engines of the 5.1 line.
 //   - deepLosses: a failover loses any part of a vbucket, all of it too.
 //   - busyStreams: requests are answered that there is a stream already, or with an error, for a moment.
+//   - lateVBuckets: of a vbucket nothing is sent for up to half a second, while others go on.
+//
+// What an ephemeral bucket evicts is deleted like anything else: writes do that already.
 //
 // drawMoods gives a seed its moods, by its number, so that the choices of the others stay what they were.
 func (s *Sim) drawMoods() {
@@ -19,6 +22,20 @@ func (s *Sim) drawMoods() {
 	s.mix[oldPurges] = n%5 == 1
 	s.mix[deepLosses] = n%5 == 3
 	s.mix[busyStreams] = n%4 == 2
+	s.mix[lateVBuckets] = n%6 == 4
+}
+
+// maxSilentMS bounds how long KV sends nothing of a vbucket.
+const maxSilentMS = 500
+
+// silent reports whether KV sends nothing of a stream now.
+func (s *Sim) silent(k *dcp, of *core.Stream) bool {
+	if k.silentMS <= s.nowMS && s.chance(lateVBuckets, 8) {
+		k.silentMS = s.nowMS + 1 + int64(s.dice.kv.Intn(maxSilentMS))
+		s.Report.Late++
+		s.ev("KV sends nothing of %v vb%d before %d", of.Incarnation, of.VBucket(), k.silentMS)
+	}
+	return k.silentMS > s.nowMS && !s.healing
 }
 
 // cut has KV fix another window in the middle of a stream's, and reports whether it has.

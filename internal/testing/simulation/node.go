@@ -592,6 +592,9 @@ func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 		delete(h.sides, key)
 		return
 	}
+	if s.silent(k, &x.Stream) {
+		return
+	}
 	src := ingest.Source{Projector: pr.name, Connection: pr.conn[connKey{n.num, h.name, x.v}].id}
 	send := func(e keyversion.Event) ingest.Verdict {
 		e.VBucket, e.Incarnation.Counter = uint16(x.v), id

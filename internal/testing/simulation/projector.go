@@ -436,7 +436,7 @@ func (s *Sim) sync(p int, b *kvBucket, v int) {
 // pump moves one item of a maintenance stream.
 func (s *Sim) pump(p int, b *kvBucket, v int) {
 	st := s.proj[p].stream(b, v)
-	if st == nil {
+	if st == nil || s.silent(&st.ks, &st.Stream) {
 		return
 	}
 	k := &st.ks

@@ -44,7 +44,8 @@ type Report struct {
 	// batches of copies that stood as others did, and how often where one stands was kept in the node's file
 	Together, Kept int
 	Asked          int // requests for side streams, with askedSides
-	Cut, Busy      int // windows of streams that KV cut short, and requests for streams that it put off
+	// windows of streams that KV cut short, requests for streams that it put off, and times in which it sent nothing of one
+	Cut, Busy, Late int
 }
 
 // Add sums reports up.
@@ -57,7 +58,7 @@ func (r *Report) Add(o Report) {
 	r.Purges, r.Retakes = r.Purges+o.Purges, r.Retakes+o.Retakes
 	r.Asked, r.Merges, r.Alone = r.Asked+o.Asked, r.Merges+o.Merges, r.Alone+o.Alone
 	r.Together, r.Kept = r.Together+o.Together, r.Kept+o.Kept
-	r.Cut, r.Busy = r.Cut+o.Cut, r.Busy+o.Busy
+	r.Cut, r.Busy, r.Late = r.Cut+o.Cut, r.Busy+o.Busy, r.Late+o.Late
 }
 
 // Sim is one run.
@@ -175,6 +176,7 @@ const (
 	oldPurges
 	deepLosses
 	busyStreams
+	lateVBuckets
 	kinds
 )
 
@@ -187,7 +189,7 @@ var faultNames = [kinds]string{
 	splits: "splits", sizes: "sizes", slowCopies: "slowCopies", commonFiles: "commonFiles", retakes: "retakes",
 	askedSides: "askedSides", stalls: "stalls",
 	cutWindows: "cutWindows", noStats: "noStats", oldPurges: "oldPurges", deepLosses: "deepLosses",
-	busyStreams: "busyStreams",
+	busyStreams: "busyStreams", lateVBuckets: "lateVBuckets",
 }
 
 const (
