@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -35,7 +36,7 @@ type grower struct {
 	bucket string
 
 	mu    sync.Mutex
-	took  []time.Duration // of scans, since it was asked last
+	took  map[string][]time.Duration // of scans by consistency, since it was asked last
 	wrong map[string]int
 }
 
@@ -71,17 +72,17 @@ func (g *grower) update(ctx context.Context, kv *kvclient.Client) (done int) {
 	return done
 }
 
-// scan reads a few rows of one index after the other until ctx ends.
-func (g *grower) scan(ctx context.Context, seed uint64) {
+// scan reads a few rows of one index after the other until ctx ends, each time with this consistency.
+func (g *grower) scan(ctx context.Context, seed uint64, consistency string) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	for ctx.Err() == nil {
 		name := fmt.Sprintf("g%d", 1+r.IntN(4))
 		began := time.Now()
-		_, err := harness.Collect(ctx, g.c, g.bucket, name, v1.ScanRequest{Limit: 20,
+		_, err := harness.Collect(ctx, g.c, g.bucket, name, v1.ScanRequest{Limit: 20, Consistency: consistency,
 			Equal: []json.RawMessage{json.RawMessage(strconv.Itoa(r.IntN(1000)))}})
 		g.mu.Lock()
 		if err == nil {
-			g.took = append(g.took, time.Since(began))
+			g.took[consistency] = append(g.took[consistency], time.Since(began))
 		} else if ctx.Err() == nil {
 			g.wrong[err.Error()]++
 		}
@@ -94,19 +95,21 @@ func (g *grower) scan(ctx context.Context, seed uint64) {
 func (g *grower) scans() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	took, wrong := g.took, g.wrong
-	g.took, g.wrong = nil, map[string]int{}
+	all, wrong := g.took, g.wrong
+	g.took, g.wrong = map[string][]time.Duration{}, map[string]int{}
 	if len(wrong) > 0 {
 		g.t.Errorf("scans failed: %v", wrong)
 	}
-	if len(took) == 0 {
-		return "no scans"
+	var told []string
+	for _, consistency := range slices.Sorted(maps.Keys(all)) {
+		took := all[consistency]
+		slices.Sort(took)
+		at := func(q float64) time.Duration {
+			return took[int(q*float64(len(took)-1))].Round(100 * time.Microsecond)
+		}
+		told = append(told, fmt.Sprintf("%d scans %q: p50 %v, p99 %v, most %v", len(took), consistency, at(0.5), at(0.99), at(1)))
 	}
-	slices.Sort(took)
-	at := func(q float64) time.Duration {
-		return took[int(q*float64(len(took)-1))].Round(100 * time.Microsecond)
-	}
-	return fmt.Sprintf("%d scans, p50 %v, p99 %v, most %v", len(took), at(0.5), at(0.99), at(1))
+	return strings.Join(told, ", ")
 }
 
 // received returns the bytes of files that each indexer has received. How they do is no matter: a leader that has just
@@ -129,11 +132,14 @@ func (g *grower) received() map[string]float64 {
 	return bytes
 }
 
+// lookFor is for how long scans are looked at before a rebalance and behind it.
+const lookFor = 15 * time.Second
+
 // change runs a rebalance and tells what it took.
 func (g *grower) change(what string, req v1.RebalanceRequest) {
 	g.t.Helper()
 	g.scans()
-	time.Sleep(15 * time.Second)
+	time.Sleep(lookFor)
 	before, had := g.scans(), g.received()
 	m := &mover{t: g.t, ctx: g.ctx, c: g.c}
 	began := time.Now()
@@ -146,9 +152,11 @@ func (g *grower) change(what string, req v1.RebalanceRequest) {
 	for id, now := range g.received() {
 		moved += now - had[id]
 	}
-	g.t.Logf("%s: %d copies of %.1f MiB in %v; files of %.1f MiB arrived: %.2f of that; before: %s; during: %s",
+	during := g.scans()
+	time.Sleep(lookFor) // as many indexers as during it, and nothing moves
+	g.t.Logf("%s: %d copies of %.1f MiB in %v; files of %.1f MiB arrived: %.2f of that; scans before: %s; during: %s; after: %s",
 		what, r.Done, float64(r.Bytes)/(1<<20), took.Round(time.Millisecond),
-		moved/(1<<20), moved/max(float64(r.Bytes), 1), before, g.scans())
+		moved/(1<<20), moved/max(float64(r.Bytes), 1), before, during, g.scans())
 }
 
 // verify compares an index with KV; the client begins anew what is cut off, as the machine is too busy.
@@ -160,7 +168,7 @@ func (g *grower) verify(up *testcluster.Cluster, name string) {
 }
 
 // TestGrow: a cluster of three indexers gets two more and loses one, with updates and scans all the time. It tells how
-// many bytes moved beside those that had to, how long it took, and what scans took before and during; with -grow.kv the
+// many bytes moved beside those that had to, how long it took, and what scans took before, during and behind it; with -grow.kv the
 // same from KV. No scan fails, and in the end every index is right.
 func TestGrow(t *testing.T) {
 	if *growDocs == 0 {
@@ -173,7 +181,8 @@ func TestGrow(t *testing.T) {
 	dir := t.TempDir()
 	up := testcluster.Start(t, dir)
 	m := up.Manifest()
-	g := &grower{t: t, ctx: ctx, c: up.Client(), bucket: m.Bucket, wrong: map[string]int{}}
+	g := &grower{t: t, ctx: ctx, c: up.Client(), bucket: m.Bucket, wrong: map[string]int{},
+		took: map[string][]time.Duration{}}
 	began := time.Now()
 	g.load(up.KV(ctx))
 	t.Logf("%d documents stored in %v", *growDocs, time.Since(began).Round(time.Second))
@@ -189,8 +198,8 @@ func TestGrow(t *testing.T) {
 	var wg sync.WaitGroup
 	updates := 0
 	wg.Go(func() { updates = g.update(load, up.KV(ctx)) })
-	for n := range uint64(2) {
-		wg.Go(func() { g.scan(load, n) })
+	for n, consistency := range []string{"any", "any", "session"} {
+		wg.Go(func() { g.scan(load, uint64(n), consistency) })
 	}
 	var managers []string
 	for _, e := range m.Managers {
