@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/internal/testing/ports"
 	"tidemark/manager/api/v1"
+	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -431,3 +433,20 @@ func TestWaitReady(t *testing.T) {
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestABackupThatWasCut: half a backup is none; it is asked for again.
+func TestABackupThatWasCut(t *testing.T) {
+	var whole bytes.Buffer
+	if err := statecontext.WriteBackup(&whole, statecontext.New(), 1, "1.0"); err != nil {
+		t.Fatal(err)
+	}
+	s, url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(whole.Bytes()[:whole.Len()/2])
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(whole.Bytes()) })
+	got, err := newClient(t, url).Backup(t.Context())
+	if err != nil || !bytes.Equal(got, whole.Bytes()) || len(s.asked()) != 2 {
+		t.Errorf("%d of %d bytes after %d calls: %v", len(got), whole.Len(), len(s.asked()), err)
+	}
+}

@@ -201,7 +201,8 @@ func (rt *route) tries(r *http.Request) bool {
 		slices.ContainsFunc(rt.doc.params, func(p param) bool { return p.name == paramDryRun })
 }
 
-// copyAnswer passes on status, the headers that count, and the body.
+// copyAnswer passes on status, the headers that count, and the body. An answer of unknown length that is cut is cut here
+// as well: its client must not take that for its end. One that is short of its length shows that by itself.
 func copyAnswer(w http.ResponseWriter, resp *http.Response) {
 	for _, h := range []string{"Content-Type", "Content-Length", "ETag", "Retry-After", "Allow", "WWW-Authenticate",
 		HeaderCAS, rpc.HeaderLeader, "Set-Cookie"} {
@@ -211,5 +212,7 @@ func copyAnswer(w http.ResponseWriter, resp *http.Response) {
 	}
 	rpc.BeginAnswer(w)
 	w.WriteHeader(resp.StatusCode)
-	_, _ = io.Copy(w, resp.Body) // a cut answer shows at the client as one
+	if _, err := io.Copy(w, resp.Body); err != nil && resp.ContentLength < 0 {
+		panic(http.ErrAbortHandler) // net/http's way to cut the connection
+	}
 }

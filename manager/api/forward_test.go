@@ -133,6 +133,40 @@ func TestAWriteWithoutAKeyBehindADeadLeader(t *testing.T) {
 	}
 }
 
+// TestACutAnswerOfTheLeader: an answer that the leader leaves off in the middle, as a backup, does not end at the
+// manager that passes it on as a whole one does, whether its length was told or not.
+func TestACutAnswerOfTheLeader(t *testing.T) {
+	for name, length := range map[string]string{"of unknown length": "", "of a known length": "100000"} {
+		leader := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if length != "" {
+				w.Header().Set("Content-Length", length)
+			}
+			_, _ = io.WriteString(w, strings.Repeat("x", 64<<10))
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}))
+		defer leader.Close()
+		follower := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			resp, err := http.Get(leader.URL)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			copyAnswer(w, resp)
+		}))
+		defer follower.Close()
+		resp, err := http.Get(follower.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if b, err := io.ReadAll(resp.Body); err == nil {
+			t.Errorf("%s: %d bytes of an answer that was cut look like all of it", name, len(b))
+		}
+	}
+}
+
 // TestADryRunWhoseLeaderGoes: nothing can be done of it, so that it is asked again, or waited out; what only looks like
 // one is a write.
 func TestADryRunWhoseLeaderGoes(t *testing.T) {
