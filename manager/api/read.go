@@ -331,14 +331,18 @@ func (g health) localStatus(ctx context.Context, s *statecontext.State) v1.Statu
 			FromCAS: o.FromCAS}
 	}
 	st.Node.ID, st.Node.Role = g.cfg.Name, g.role()
+	st.Projectors, st.Indexers, st.Buckets = []v1.ProjectorStatus{}, []v1.IndexerStatus{}, []v1.BucketStatus{}
 	if leader, known := g.leaderOf(s); known {
 		st.Leader.ID, st.Leader.REST = leader.ID, leader.REST
 	}
 	g.addManagers(ctx, s, &st)
-	g.addComponents(s, &st)
-	if c, leads := g.cfg.Coordinator.Status(); leads {
-		st.Indexes = summary(s, &c)
+	if c, leads := g.cfg.Coordinator.Status(); leads { // asked once: it may begin or end meanwhile
+		st.Coordinator, st.Indexes = c.Step, summary(s, &c)
+		addKnown(&c, &st)
+	} else {
+		addRegistered(s, &st)
 	}
+	slices.SortStableFunc(st.Indexers, func(a, b v1.IndexerStatus) int { return cmp.Compare(a.ID, b.ID) })
 	return st
 }
 
@@ -418,44 +422,40 @@ func roleWord(life liveness.Life, going bool) string {
 	return rebalance.Serving.String()
 }
 
-// addComponents lists what has registered, indexers by name; how it does is known on the leader.
-func (g health) addComponents(s *statecontext.State, st *v1.Status) {
-	defer func() {
-		slices.SortStableFunc(st.Indexers, func(a, b v1.IndexerStatus) int { return cmp.Compare(a.ID, b.ID) })
-	}()
-	st.Projectors, st.Indexers, st.Buckets = []v1.ProjectorStatus{}, []v1.IndexerStatus{}, []v1.BucketStatus{}
-	if c, leads := g.cfg.Coordinator.Status(); leads {
-		st.Coordinator = c.Step
-		for _, p := range c.Projectors {
-			one := v1.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, State: p.Life.String(),
-				Streams: p.Streams, Revision: p.Revision, Mutations: p.Counters.Mutations, Deletions: p.Counters.Deletions,
-				Errors: p.Counters.Errors}
-			for _, t := range p.KV {
-				one.KV = append(one.KV, v1.KVTrouble(t))
-			}
-			st.Projectors = append(st.Projectors, one)
+// addKnown lists what has registered, and how it does, as the leader's coordinator knows it.
+func addKnown(c *core.Status, st *v1.Status) {
+	for _, p := range c.Projectors {
+		one := v1.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, State: p.Life.String(),
+			Streams: p.Streams, Revision: p.Revision, Mutations: p.Counters.Mutations, Deletions: p.Counters.Deletions,
+			Errors: p.Counters.Errors}
+		for _, t := range p.KV {
+			one.KV = append(one.KV, v1.KVTrouble(t))
 		}
-		for _, i := range c.Indexers {
-			one := v1.IndexerStatus{QueueBytes: i.QueueBytes, QueueLimit: i.QueueLimit, ID: i.Name, Node: i.Node,
-				UUID: i.UUID, Zone: i.Zone, Capacity: i.Weight, Role: roleWord(i.Life, i.Going), Bytes: i.Bytes, Admin: i.Admin,
-				Scan:  i.Scan,
-				State: i.Life.String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision, OrphanCount: i.OrphanCount,
-				Evicting: i.Evicting, EvictionWaits: i.Waits, OfflineSinceMS: i.OfflineSinceMS, OfflineForMS: i.OfflineForMS,
-				RepairInMS: i.RepairInMS, Placed: i.Placed}
-			for _, o := range i.Orphans {
-				one.Orphans = append(one.Orphans, v1.Orphan(o))
-			}
-			st.Indexers = append(st.Indexers, one)
-		}
-		for _, b := range c.Buckets {
-			st.Buckets = append(st.Buckets, v1.BucketStatus{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets,
-				Generation: b.Generation, Wanted: b.Wanted,
-				StabilityNumber: b.Number, StabilityHash: strconv.FormatUint(b.Hash, 10), StreamsBegun: b.Streams.Begun,
-				StreamsMissing: b.VBuckets - b.Streams.Begun, Stuck: stuck(b.Streams.Stuck), Rollback: b.Rollback,
-				RollbackForMS: b.RollbackForMS, StabilityAgeMS: b.AgeMS, Lag: b.Lag, ScansWaiting: b.Waiting})
-		}
-		return
+		st.Projectors = append(st.Projectors, one)
 	}
+	for _, i := range c.Indexers {
+		one := v1.IndexerStatus{QueueBytes: i.QueueBytes, QueueLimit: i.QueueLimit, ID: i.Name, Node: i.Node,
+			UUID: i.UUID, Zone: i.Zone, Capacity: i.Weight, Role: roleWord(i.Life, i.Going), Bytes: i.Bytes, Admin: i.Admin,
+			Scan:  i.Scan,
+			State: i.Life.String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision, OrphanCount: i.OrphanCount,
+			Evicting: i.Evicting, EvictionWaits: i.Waits, OfflineSinceMS: i.OfflineSinceMS, OfflineForMS: i.OfflineForMS,
+			RepairInMS: i.RepairInMS, Placed: i.Placed}
+		for _, o := range i.Orphans {
+			one.Orphans = append(one.Orphans, v1.Orphan(o))
+		}
+		st.Indexers = append(st.Indexers, one)
+	}
+	for _, b := range c.Buckets {
+		st.Buckets = append(st.Buckets, v1.BucketStatus{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets,
+			Generation: b.Generation, Wanted: b.Wanted,
+			StabilityNumber: b.Number, StabilityHash: strconv.FormatUint(b.Hash, 10), StreamsBegun: b.Streams.Begun,
+			StreamsMissing: b.VBuckets - b.Streams.Begun, Stuck: stuck(b.Streams.Stuck), Rollback: b.Rollback,
+			RollbackForMS: b.RollbackForMS, StabilityAgeMS: b.AgeMS, Lag: b.Lag, ScansWaiting: b.Waiting})
+	}
+}
+
+// addRegistered lists what has registered, where how it does is not known.
+func addRegistered(s *statecontext.State, st *v1.Status) {
 	for p := range s.Projectors() {
 		st.Projectors = append(st.Projectors, v1.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID,
 			State: "unknown"})

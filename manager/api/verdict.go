@@ -115,7 +115,7 @@ func judge(st *v1.Status, stale, meantAlone bool) {
 	if !meantAlone {
 		j.judgeVoters()
 	}
-	if st.Node.Role == "leader" { // nobody else knows
+	if st.Node.Role == "leader" && st.Indexes != nil { // nobody else knows, nor does a leader before it takes over
 		j.judgeProjectors()
 		j.judgeIndexers()
 		j.judgeBuckets()

@@ -52,7 +52,8 @@ func TestStatusSaysWhyItWaits(t *testing.T) {
 	}
 }
 
-// TestVerdictWithoutLeader: who was not asked is not accused, and the way out is named.
+// TestVerdictWithoutLeader: who was not asked is not accused, and the way out is named; of a leader that has no
+// coordinator at the moment nothing is judged that only that one knows.
 func TestVerdictWithoutLeader(t *testing.T) {
 	for name, c := range map[string]struct {
 		leader, role string
@@ -63,6 +64,8 @@ func TestVerdictWithoutLeader(t *testing.T) {
 		"no leader, a stale read":  {"", "follower", true, v1.VerdictNotReady, "cluster recover"},
 		"the leader is silent":     {"m2", "follower", false, v1.VerdictNotReady, "m2 at http://m2, does not answer"},
 		"the leader was not asked": {"m2", "follower", true, v1.VerdictReady, ""},
+		"its coordinator has not begun, or has ended": {"m1", "leader", false, v1.VerdictNotReady,
+			"m1 has just become leader and is taking over"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			st := v1.Status{}
