@@ -115,7 +115,7 @@ func Away(state index.State, copies []Copy) (name string) {
 
 // Next decides.
 func Next(f *Facts) Step {
-	if away := Away(f.State, f.Copies); away != "" && f.Lacking >= f.Enough {
+	if away := Away(f.State, f.Copies); away != "" && !f.Waits && f.Lacking >= f.Enough {
 		return Step{Kind: Fail, Reason: fmt.Sprintf("HOST_AWAY: indexer %s has been away for %v; bring it back and BUILD "+
 			"INDEX, or drop the index", away, f.Enough)}
 	}
