@@ -51,6 +51,7 @@ const (
 	busyRetryMS    = 100
 	leaderRetryMS  = 200
 	forwardsAtOnce = 64  // connections to one manager
+	asksAtOnce     = 16  // connections to one manager, for short questions of one kind
 	scansAtOnce    = 256 // scans that one manager passes on; users share these places out
 	retryAfterMS   = 1000
 )
@@ -111,6 +112,8 @@ func New(cfg Config) *API {
 	g := &ground{cfg: cfg, now: time.Now, limiting: make(chan struct{}, 1),
 		rpc:        rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
 		fresh:      rpc.NewFreshClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
+		indices:    rpc.NewClient(asksAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
+		looks:      rpc.NewClient(asksAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
 		indexers:   indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
 		projectors: projectorclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector))}
 	a := over(g)
@@ -131,7 +134,9 @@ func over(g *ground) *API {
 
 // Close drops idle connections.
 func (a *API) Close() {
-	a.rpc.Close()
+	for _, c := range []*rpc.Client{a.rpc, a.indices, a.looks} {
+		c.Close()
+	}
 	a.scans.alive.Close()
 	a.probes.Close()
 	a.scans.ways.Close()

@@ -11,11 +11,14 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/manager/api/v1"
+	"tidemark/wire"
 )
 
 // TestAWriteThatTheLeaderHadIsUnknown: a leader reads a write off a connection that was used before and is killed. The
@@ -165,6 +168,60 @@ func TestACutAnswerOfTheLeader(t *testing.T) {
 			t.Errorf("%s: %d bytes of an answer that was cut look like all of it", name, len(b))
 		}
 	}
+}
+
+// TestQuestionsDoNotWaitBehindForwards: while the leader has as many slow calls as are passed on to it at a time, it is
+// asked how far its log goes, without which no user is let in, and how it is.
+func TestQuestionsDoNotWaitBehindForwards(t *testing.T) {
+	over, arrived := make(chan struct{}), make(chan struct{}, forwardsAtOnce)
+	leader := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/stats" {
+			arrived <- struct{}{}
+			<-over
+		}
+		_, _ = io.WriteString(w, `{"index":7}`)
+	}))
+	defer leader.Close()
+	a := New(Config{})
+	defer a.Close()
+	var forwards sync.WaitGroup
+	for range forwardsAtOnce {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, leader.URL+"/v1/stats", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		forwards.Go(func() {
+			resp, _, err := send(a.sender(req, &route{}), req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = resp.Body.Close()
+		})
+	}
+	for range forwardsAtOnce {
+		<-arrived
+	}
+	for what, ask := range map[string]func() error{
+		"how far its log goes": func() error {
+			_, err := a.howFar(t.Context(), wire.Leader{ID: "m1", REST: leader.URL})
+			return err
+		},
+		"its status": func() error {
+			_, err := getJSON[v1.Status](t.Context(), a.ground, a.looks, leader.URL+"/v1/status")
+			return err
+		},
+	} {
+		err := ask()
+		for until := time.Now().Add(30 * time.Second); err != nil && time.Now().Before(until); {
+			err = ask() // one question ends after a second, which a busy machine may need
+		}
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	close(over)
+	forwards.Wait()
 }
 
 // TestADryRunWhoseLeaderGoes: nothing can be done of it, so that it is asked again, or waited out; what only looks like

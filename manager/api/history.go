@@ -133,7 +133,7 @@ func (a *API) askPast(ctx context.Context, s *statecontext.State, p *past) {
 			p.take("manager", m.Name, a.past.Tell(p.asked), nil)
 		case m.REST != "":
 			ask("manager", m.Name, func() (*wire.History, error) {
-				return getJSON[wire.History](ctx, a.ground, m.REST+ownHistoryPath+history.Query(p.asked))
+				return getJSON[wire.History](ctx, a.ground, a.looks, m.REST+ownHistoryPath+history.Query(p.asked))
 			})
 		}
 	}

@@ -477,7 +477,7 @@ func addRegistered(s *statecontext.State, st *v1.Status) {
 }
 
 func (g health) leaderStatus(r *http.Request, leader wire.Leader) (*v1.Status, error) {
-	return getJSON[v1.Status](r.Context(), g.ground, leader.REST+"/v1/status")
+	return getJSON[v1.Status](r.Context(), g.ground, g.looks, leader.REST+"/v1/status")
 }
 
 func (g indexes) state(w http.ResponseWriter, r *http.Request) error {

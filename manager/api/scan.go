@@ -74,8 +74,8 @@ func (g *scans) scanRoutes() []route {
 	}
 }
 
-// getJSON reads another manager's answer.
-func getJSON[T any](ctx context.Context, g *ground, url string) (*T, error) {
+// getJSON reads another manager's answer, which it is asked for by way of c.
+func getJSON[T any](ctx context.Context, g *ground, c *rpc.Client, url string) (*T, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -85,7 +85,7 @@ func getJSON[T any](ctx context.Context, g *ground, url string) (*T, error) {
 	req.Header.Set(HeaderForwarded, g.cfg.Name)
 	g.vouch(req, ctx, nil)
 	rpc.Outgoing(req)
-	resp, err := g.rpc.HTTP().Do(req)
+	resp, err := c.HTTP().Do(req)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func getJSON[T any](ctx context.Context, g *ground, url string) (*T, error) {
 // howFar asks the leader how far its log goes. One that does not answer may be gone: there is none, until there is
 // another one.
 func (g *ground) howFar(ctx context.Context, leader wire.Leader) (*readIndexReply, error) {
-	reply, err := getJSON[readIndexReply](ctx, g, leader.REST+"/v1/readindex")
+	reply, err := getJSON[readIndexReply](ctx, g, g.indices, leader.REST+"/v1/readindex")
 	if err != nil && ctx.Err() == nil && !errors.As(err, new(*rpc.Problem)) {
 		return nil, noLeader("the leader %s could not be asked how far its log goes: %v; try again", leader.ID, err)
 	}
