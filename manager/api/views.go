@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"iter"
 	"net/http"
 	"strconv"
 	"strings"
@@ -265,29 +266,63 @@ func (g views) streams(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	list := v1.StreamList{CAS: s.CAS(), Buckets: []v1.BucketStreams{}, Streams: []v1.StreamInfo{}}
-	for b := range s.Buckets() {
-		if only := r.URL.Query().Get("bucket"); only != "" && only != b.Name {
-			continue
-		}
-		v, known, err := g.view(r, b.Name)
-		if err != nil {
-			return err
-		}
-		i := v1.BucketStreams{Bucket: b.Name, VBuckets: b.VBuckets}
-		if known {
-			countStreams(&i, &v)
-		}
-		list.Buckets = append(list.Buckets, i)
-		switch {
-		case b.Name == first:
-			addStreams(&list, b.Name, &v, from, limit)
-		case b.Name > first:
-			addStreams(&list, b.Name, &v, 0, limit)
-		}
+	now, leads := g.cfg.Coordinator.Status()
+	if !leads && r.URL.Query().Get("consistency") != "stale" {
+		return coordinator.ErrNotLeading
 	}
+	page := streamPage{only: r.URL.Query().Get("bucket"), first: first, from: from, limit: limit}
+	list, err := page.list(s.Buckets(), &now, func(bucket string) (core.BucketView, bool, error) {
+		return g.view(r, bucket)
+	})
+	if err != nil {
+		return err
+	}
+	list.CAS = s.CAS()
 	rpc.Write(w, r, http.StatusOK, list)
 	return nil
+}
+
+// streamPage is which streams of which buckets are asked for.
+type streamPage struct {
+	only  string // this bucket; "": all
+	first string // the bucket that the page begins with, at its vbucket from
+	from  int
+	limit int
+}
+
+// list makes the page. The leader is asked for the buckets alone whose streams are on it, and for the one behind it;
+// what is counted of the others is of its picture of all.
+func (p *streamPage) list(buckets iter.Seq[*statecontext.Bucket], now *core.Status,
+	view func(string) (core.BucketView, bool, error)) (*v1.StreamList, error) {
+	list := &v1.StreamList{Buckets: []v1.BucketStreams{}, Streams: []v1.StreamInfo{}}
+	counted := make(map[string]*core.BucketStatus, len(now.Buckets))
+	for i := range now.Buckets {
+		counted[now.Buckets[i].Name] = &now.Buckets[i]
+	}
+	for b := range buckets {
+		if p.only != "" && p.only != b.Name {
+			continue
+		}
+		i := v1.BucketStreams{Bucket: b.Name, VBuckets: b.VBuckets}
+		if b.Name >= p.first && list.Next == "" {
+			v, known, err := view(b.Name)
+			if err != nil {
+				return nil, err
+			}
+			if known {
+				countStreams(&i, v.Wanted, &v.Summary)
+			}
+			from := 0
+			if b.Name == p.first {
+				from = p.from
+			}
+			addStreams(list, b.Name, &v, from, p.limit)
+		} else if c := counted[b.Name]; c != nil {
+			countStreams(&i, c.Wanted, &c.Streams)
+		}
+		list.Buckets = append(list.Buckets, i)
+	}
+	return list, nil
 }
 
 // addStreams adds a bucket's streams from a vbucket on, up to the limit of the list.
@@ -302,9 +337,8 @@ func addStreams(list *v1.StreamList, bucket string, v *core.BucketView, from, li
 }
 
 // countStreams puts in how many streams of a bucket are in which state.
-func countStreams(i *v1.BucketStreams, v *core.BucketView) {
-	c := &v.Summary
-	i.Wanted, i.Idle, i.Requested, i.Begun, i.Ended, i.Lost, i.Unknown, i.Repairs = v.Wanted, c.Idle, c.Requested,
+func countStreams(i *v1.BucketStreams, wanted bool, c *streams.Summary) {
+	i.Wanted, i.Idle, i.Requested, i.Begun, i.Ended, i.Lost, i.Unknown, i.Repairs = wanted, c.Idle, c.Requested,
 		c.Begun, c.Ended, c.Lost, c.Unknown, c.Repairs
 	i.Stuck = stuck(c.Stuck)
 }

@@ -1,0 +1,66 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"tidemark/manager/coordinator/core"
+	"tidemark/statecontext"
+	"tidemark/streams"
+)
+
+// TestAPageOfStreamsAsksForItsBuckets: all pages of a listing ask the leader for each bucket about once, not each page
+// for all; each page counts the streams of every bucket.
+func TestAPageOfStreamsAsksForItsBuckets(t *testing.T) {
+	const many, vbuckets, limit = 20, 64, 100
+	var buckets []*statecontext.Bucket
+	now := &core.Status{}
+	for i := range many {
+		b := &statecontext.Bucket{Name: fmt.Sprintf("b%02d", i), VBuckets: vbuckets}
+		buckets = append(buckets, b)
+		now.Buckets = append(now.Buckets, core.BucketStatus{Name: b.Name, Wanted: true,
+			Streams: streams.Summary{Begun: vbuckets}})
+	}
+	asked, pages := 0, 0
+	var all []string
+	for after := ""; ; {
+		first, from, err := streamsAfter(after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page := streamPage{first: first, from: from, limit: limit}
+		list, err := page.list(slices.Values(buckets), now, func(bucket string) (core.BucketView, bool, error) {
+			asked++
+			return core.BucketView{Name: bucket, Wanted: true, Entries: make([]streams.Entry, vbuckets),
+				Summary: streams.Summary{Begun: vbuckets}}, true, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages++
+		for _, s := range list.Streams {
+			all = append(all, fmt.Sprintf("%s/%d", s.Bucket, s.VBucket))
+		}
+		if len(list.Buckets) != many {
+			t.Fatalf("page %d tells of %d buckets", pages, len(list.Buckets))
+		}
+		for _, b := range list.Buckets {
+			if !b.Wanted || b.Begun != vbuckets {
+				t.Errorf("page %d: %+v", pages, b)
+			}
+		}
+		if after = list.Next; after == "" {
+			break
+		}
+	}
+	if most := many + pages; asked > most {
+		t.Errorf("%d questions to the leader for %d pages of %d buckets", asked, pages, many)
+	}
+	if len(all) != many*vbuckets || all[len(all)-1] != "b19/63" || !slices.IsSortedFunc(all, func(a, b string) int {
+		return strings.Compare(a[:3], b[:3])
+	}) {
+		t.Errorf("%d streams, the last is %s", len(all), all[len(all)-1])
+	}
+}
