@@ -353,7 +353,7 @@ func streamsAfter(text string) (bucket string, from int, err error) {
 		return "", 0, badAfter(text)
 	}
 	n, err := strconv.Atoi(text[slash+1:])
-	if err != nil || n < 0 {
+	if err != nil || n < 0 || n >= timestamp.MaxVBuckets {
 		return "", 0, badAfter(text)
 	}
 	return text[:slash], n + 1, nil

@@ -1,11 +1,14 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
 	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 	"tidemark/streams"
@@ -62,5 +65,28 @@ func TestAPageOfStreamsAsksForItsBuckets(t *testing.T) {
 		return strings.Compare(a[:3], b[:3])
 	}) {
 		t.Errorf("%d streams, the last is %s", len(all), all[len(all)-1])
+	}
+}
+
+// TestStreamsAfter: a page begins behind the vbucket that is named, and no vbucket is beyond all there can be.
+func TestStreamsAfter(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                      "|0",
+		"b/0":                   "b|1",
+		"a/b/4095":              "a/b|4096",
+		"b/4096":                string(errcode.BadRequest),
+		"b/9223372036854775807": string(errcode.BadRequest),
+		"b/-1":                  string(errcode.BadRequest),
+		"b/x":                   string(errcode.BadRequest),
+		"b":                     string(errcode.BadRequest),
+	} {
+		bucket, from, err := streamsAfter(text)
+		got := fmt.Sprintf("%s|%d", bucket, from)
+		if p := (*rpc.Problem)(nil); errors.As(err, &p) {
+			got = string(p.Code)
+		}
+		if got != want {
+			t.Errorf("after=%s: %s, want %s", text, got, want)
+		}
 	}
 }
