@@ -170,6 +170,8 @@ type route struct {
 	// again: done twice it is as if done once. Who asks without a key waits for the next leader, too, where the last one
 	// took the call with it.
 	again bool
+	// handsOn: another manager may lead while the leader does it, and the leader answers all the same.
+	handsOn bool
 	// limit is the most time that the call takes; callers may want less (Tidemark-Timeout-Ms).
 	limit time.Duration
 	// places are taken by calls that are done here; nil: as many as come.

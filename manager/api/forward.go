@@ -14,6 +14,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
+	"tidemark/manager/consensus"
 	"tidemark/wire"
 )
 
@@ -57,7 +58,7 @@ func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err
 		return rpc.Refuse(errcode.BadRequest, "%v", err)
 	}
 	answered := make(chan struct{})
-	go g.watchLeader(answered, cancel)
+	go g.watchLeader(answered, rt, cancel)
 	resp, sent, err := send(g.sender(r, rt), req)
 	close(answered)
 	if err != nil {
@@ -128,29 +129,44 @@ func (g *ground) forwarded(ctx context.Context, r *http.Request, rt *route, lead
 	return req, nil
 }
 
-// watchLeader returns a forwarded request up when another leader is known, or none for some time: one that is cut off
-// or stopped would let it wait to the end of its time.
-func (g *ground) watchLeader(answered <-chan struct{}, giveUp context.CancelCauseFunc) {
-	was := g.cfg.Raft.Leader().ID
+// watchLeader gives a forwarded request up when its leader is gone: one that is cut off or stopped would let it wait to
+// the end of its time.
+func (g *ground) watchLeader(answered <-chan struct{}, rt *route, giveUp context.CancelCauseFunc) {
+	v := vigil{was: g.cfg.Raft.Leader().ID, handsOn: rt.handsOn}
 	tick := time.NewTicker(leaderWatch)
 	defer tick.Stop()
-	for unknown := time.Duration(0); ; {
+	for {
 		select {
 		case <-answered:
 			return
 		case <-tick.C:
 		}
-		switch now := g.cfg.Raft.Leader(); {
-		case now.Known && now.ID == was:
-			unknown = 0
-			continue
-		case !now.Known && unknown < leaderUnknown:
-			unknown += leaderWatch
-			continue
+		if v.gone(g.cfg.Raft.Leader()) {
+			giveUp(errLeaderGone)
+			return
 		}
-		giveUp(errLeaderGone)
-		return
 	}
+}
+
+// vigil tells by who leads, at one look each leaderWatch, whether the leader that has a request is still good for it.
+type vigil struct {
+	was     string
+	handsOn bool // the request makes another one lead
+	unknown time.Duration
+}
+
+// gone reports whether another leader is known, which a request that hands leadership on was to bring about, or none
+// has been for leaderUnknown.
+func (v *vigil) gone(now consensus.Leader) bool {
+	switch {
+	case now.Known && (now.ID == v.was || v.handsOn):
+		v.unknown = 0
+	case !now.Known && v.unknown < leaderUnknown:
+		v.unknown += leaderWatch
+	default:
+		return true
+	}
+	return false
 }
 
 // send does a request and tells whether any of it may have left: a request with an Idempotency-Key is sent again by the
@@ -201,8 +217,8 @@ func (rt *route) tries(r *http.Request) bool {
 		slices.ContainsFunc(rt.doc.params, func(p param) bool { return p.name == paramDryRun })
 }
 
-// copyAnswer passes on status, the headers that count, and the body. An answer of unknown length that is cut is cut here
-// as well: its client must not take that for its end. One that is short of its length shows that by itself.
+// copyAnswer passes on status, the headers that count, and the body. An answer of unknown length that is cut is cut
+// here as well: its client must not take that for its end. One that is short of its length shows that by itself.
 func copyAnswer(w http.ResponseWriter, resp *http.Response) {
 	for _, h := range []string{"Content-Type", "Content-Length", "ETag", "Retry-After", "Allow", "WWW-Authenticate",
 		HeaderCAS, rpc.HeaderLeader, "Set-Cookie"} {

@@ -18,6 +18,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/manager/api/v1"
+	"tidemark/manager/consensus"
 	"tidemark/wire"
 )
 
@@ -222,6 +223,43 @@ func TestQuestionsDoNotWaitBehindForwards(t *testing.T) {
 	}
 	close(over)
 	forwards.Wait()
+}
+
+// TestVigil: a leader that has a request is gone when another one leads, unless the request has made it lead, and when
+// none is known for a while.
+func TestVigil(t *testing.T) {
+	m1, m2 := consensus.Leader{ID: "m1", Known: true}, consensus.Leader{ID: "m2", Known: true}
+	none := consensus.Leader{}
+	patience := int(leaderUnknown / leaderWatch)
+	for name, c := range map[string]struct {
+		handsOn bool
+		seen    []consensus.Leader
+		gone    bool
+	}{
+		"it leads":                     {false, []consensus.Leader{m1, m1, m1}, false},
+		"another one leads":            {false, []consensus.Leader{m1, m2}, true},
+		"an election":                  {false, append(slices.Repeat([]consensus.Leader{none}, patience), m1), false},
+		"nobody leads":                 {false, slices.Repeat([]consensus.Leader{none}, patience+1), true},
+		"leadership was handed on":     {true, []consensus.Leader{m1, none, m2, m2, m2}, false},
+		"handed on, and nobody leads":  {true, slices.Repeat([]consensus.Leader{none}, patience+1), true},
+		"two elections, not in a line": {true, append(slices.Repeat([]consensus.Leader{none}, patience), m2, none), false},
+	} {
+		v := vigil{was: "m1", handsOn: c.handsOn}
+		gone := false
+		for _, l := range c.seen {
+			gone = gone || v.gone(l)
+		}
+		if gone != c.gone {
+			t.Errorf("%s: gone %t", name, gone)
+		}
+	}
+	for _, rt := range over(&ground{}).routes() {
+		hands := strings.Contains(rt.path, ":transfer-leadership") ||
+			rt.method == http.MethodDelete && strings.HasPrefix(rt.path, "/v1/cluster/managers/")
+		if rt.handsOn != hands {
+			t.Errorf("%s %s: hands leadership on: %t", rt.method, rt.path, rt.handsOn)
+		}
+	}
 }
 
 // TestADryRunWhoseLeaderGoes: nothing can be done of it, so that it is asked again, or waited out; what only looks like

@@ -40,17 +40,17 @@ func (g members) memberRoutes() []route {
 				body: v1.JoinRequest{}, answers: []answer{{status: 200, means: "it is a member", body: v1.MemberReply{}}},
 				codes: []errcode.Code{errcode.MemberConflict, errcode.NodeRemoved, errcode.ForeignCluster}}},
 		{method: "POST", path: "/v1/cluster/managers:transfer-leadership", handle: g.transferAny, role: RoleAdmin,
-			leader: true, limit: v1.MemberTimeout, doc: operation{
+			leader: true, handsOn: true, limit: v1.MemberTimeout, doc: operation{
 				id: "transferLeadership", tag: tagCluster, summary: "Hand leadership to the voter that is furthest",
 				answers: []answer{{status: 200, means: "another manager leads", body: v1.MemberReply{}}},
 				codes:   []errcode.Code{errcode.TransferFailed}}},
 		{method: "POST", path: "/v1/cluster/managers/{id}:transfer-leadership", handle: g.transferTo, role: RoleAdmin,
-			leader: true, limit: v1.MemberTimeout, doc: operation{
+			leader: true, handsOn: true, limit: v1.MemberTimeout, doc: operation{
 				id: "transferLeadershipTo", tag: tagCluster, summary: "Hand leadership to one manager, by its name or server id",
 				answers: []answer{{status: 200, means: "it leads", body: v1.MemberReply{}}},
 				codes:   []errcode.Code{errcode.UnknownNode, errcode.TransferFailed, errcode.MemberConflict}}},
 		{method: "DELETE", path: "/v1/cluster/managers/{id:[^/:]+}", handle: g.removeManager, role: RoleAdmin, leader: true,
-			limit: v1.MemberTimeout, doc: operation{
+			handsOn: true, limit: v1.MemberTimeout, doc: operation{
 				id: "removeManager", tag: tagCluster, summary: "Remove a manager for good, by its name or server id; the leader " +
 					"hands leadership on first",
 				params: []param{yes}, headers: []string{HeaderKey},
