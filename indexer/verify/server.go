@@ -41,9 +41,9 @@ func (v *Verifier) Routes() []route.Route {
 	asked.For = scan.AskedFor
 	return []route.Route{
 		{Method: http.MethodPost, Path: "/v1/indexes/{id:[0-9]+}:verify", Role: asked, Body: rpc.MaxUserBody, Stream: true,
-			Places: v.coordinated, Handle: v.coordinate},
+			Lasts: true, Places: v.coordinated, Handle: v.coordinate},
 		{Method: http.MethodPost, Path: Path, Role: route.Only(tlsconf.Indexer), Body: rpc.MaxControlBody, Stream: true,
-			Handle: v.check},
+			Lasts: true, Handle: v.check},
 	}
 }
 

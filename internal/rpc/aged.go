@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,10 +12,12 @@ import (
 )
 
 // How long a connection with TLS lives: who holds a certificate shows it again within connMaxAge. After connRenewAfter
-// an answer closes it in an orderly way, and what still runs at its end, a long stream, is cancelled.
+// an answer closes it in an orderly way, and what still runs at its end, a long stream, is cancelled; for what Lasting
+// is for the certificate is looked at each recheckEvery instead.
 const (
 	connRenewAfter = 45 * time.Minute
 	connMaxAge     = time.Hour
+	recheckEvery   = time.Minute
 )
 
 // acceptedKey leads to the time at which a request's connection was accepted.
@@ -23,6 +26,58 @@ type acceptedKey struct{}
 // stampConn notes when a connection was accepted.
 func stampConn(ctx context.Context, _ net.Conn) context.Context {
 	return context.WithValue(ctx, acceptedKey{}, time.Now())
+}
+
+// PeerCheck returns why the certificate that was shown on a connection counts no longer; nil: it does, or there was
+// none.
+type PeerCheck func(*tls.ConnectionState) error
+
+// peerCheckKey leads to the PeerCheck of a server; wholeKey to the context of a request without the end of its
+// connection.
+type (
+	peerCheckKey struct{}
+	wholeKey     struct{}
+)
+
+// WithPeerCheck returns a context for the requests of a server that looks at certificates by check.
+func WithPeerCheck(ctx context.Context, check PeerCheck) context.Context {
+	return context.WithValue(ctx, peerCheckKey{}, check)
+}
+
+// Lasting returns a request that may outlive its connection's time, for calls that take hours: its context ends with
+// its client, or when the client's certificate counts no longer. It drops deadlines that were put on r; release is to
+// be called at the end of the call.
+func Lasting(r *http.Request) (lasting *http.Request, release func()) {
+	whole, aged := r.Context().Value(wholeKey{}).(context.Context)
+	if !aged {
+		return r, func() {}
+	}
+	ctx, end := context.WithCancelCause(context.WithoutCancel(r.Context()))
+	stop := context.AfterFunc(whole, func() { end(context.Cause(whole)) })
+	if check, ok := whole.Value(peerCheckKey{}).(PeerCheck); ok {
+		go recheck(ctx, end, func() error { return check(r.TLS) })
+	}
+	return r.WithContext(ctx), func() {
+		stop()
+		end(nil)
+	}
+}
+
+// recheck ends a call when its client's certificate counts no longer.
+func recheck(ctx context.Context, end context.CancelCauseFunc, check func() error) {
+	tick := time.NewTicker(recheckEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := check(); err != nil {
+			end(fmt.Errorf("the certificate that was shown counts no longer: %w", err))
+			return
+		}
+	}
 }
 
 // aged bounds the life of connections with TLS.
@@ -36,7 +91,8 @@ func aged(h http.Handler, now func() time.Time) http.Handler {
 		if now().Sub(accepted) >= connRenewAfter {
 			w.Header().Set("Connection", "close")
 		}
-		ctx, cancel := context.WithDeadline(r.Context(), accepted.Add(connMaxAge))
+		whole := context.WithValue(r.Context(), wholeKey{}, r.Context())
+		ctx, cancel := context.WithDeadline(whole, accepted.Add(connMaxAge))
 		defer cancel()
 		h.ServeHTTP(w, r.WithContext(ctx))
 	})

@@ -308,7 +308,7 @@ func (s *Source) Client(protocol string, roles ...Role) *tls.Config {
 		MinVersion: tls.VersionTLS12, NextProtos: []string{protocol}, GetClientCertificate: s.present,
 		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection does it, with the CAs of now and not of the start
 		VerifyConnection: func(state tls.ConnectionState) error {
-			if err := verify(&state, s.fresh(), s.now()); err != nil {
+			if err := verify(&state, s.fresh(), s.now(), x509.ExtKeyUsageServerAuth); err != nil {
 				return err
 			}
 			return allow(state.PeerCertificates, roles)
@@ -339,7 +339,7 @@ func ByRole(conf *tls.Config, roles ...Role) *tls.Config {
 		if conf.Time != nil {
 			now = conf.Time
 		}
-		if err := verify(&state, &material{roots: conf.RootCAs}, now()); err != nil {
+		if err := verify(&state, &material{roots: conf.RootCAs}, now(), x509.ExtKeyUsageServerAuth); err != nil {
 			return err
 		}
 		if conf.VerifyConnection != nil {
@@ -360,12 +360,22 @@ func (s *Source) present(*tls.CertificateRequestInfo) (*tls.Certificate, error) 
 	return &tls.Certificate{}, nil
 }
 
-// verify checks a server's chain.
-func verify(state *tls.ConnectionState, m *material, now time.Time) error {
+// Recheck returns why the certificate that a client has shown on a connection counts no longer: it has ended, or its CA
+// is not trusted any more. nil: it does, or none was shown.
+func (s *Source) Recheck(state *tls.ConnectionState) error {
+	if s == nil || len(state.PeerCertificates) == 0 {
+		return nil
+	}
+	return verify(state, s.fresh(), s.now(), x509.ExtKeyUsageClientAuth)
+}
+
+// verify checks the chain of a server, or of a client.
+func verify(state *tls.ConnectionState, m *material, now time.Time, usage x509.ExtKeyUsage) error {
 	if len(state.PeerCertificates) == 0 {
 		return errors.New("the server presented no certificate")
 	}
-	opts := x509.VerifyOptions{Roots: m.roots, CurrentTime: now, Intermediates: x509.NewCertPool()}
+	opts := x509.VerifyOptions{Roots: m.roots, CurrentTime: now, Intermediates: x509.NewCertPool(),
+		KeyUsages: []x509.ExtKeyUsage{usage}}
 	for _, c := range state.PeerCertificates[1:] {
 		opts.Intermediates.AddCert(c)
 	}

@@ -3,6 +3,7 @@ package tlsconf
 import (
 	"bytes"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -286,6 +287,38 @@ func TestRotation(t *testing.T) {
 	write(t, files.Cert, good)
 	if err := server.Reload(); err == nil || strings.Contains(log.String(), "PRIVATE") {
 		t.Errorf("reload without a key: %v\n%s", err, &log)
+	}
+}
+
+// TestRecheck: what a client has shown counts until it ends, or its CA is trusted no more.
+func TestRecheck(t *testing.T) {
+	before, oldDir := authority(t)
+	_, newDir := authority(t)
+	server, files := open(t, before, Request{Peer: Peer{Indexer, "i1"}})
+	user, _ := open(t, before, Request{Peer: Peer{User, "ann"}})
+	leaf := user.current.Load().cert.Leaf
+	shown := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
+	for when, state := range map[string]*tls.ConnectionState{"at first": shown, "none was shown": {}} {
+		if err := server.Recheck(state); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	if err := (*Source)(nil).Recheck(shown); err != nil {
+		t.Errorf("without TLS: %v", err)
+	}
+	now := server.now
+	server.now = func() time.Time { return leaf.NotAfter.Add(time.Second) }
+	if err := server.Recheck(shown); err == nil {
+		t.Error("it has ended, and counts")
+	}
+	server.now = now
+	write(t, files.CA, append(read(t, filepath.Join(oldDir, CAFile)), read(t, filepath.Join(newDir, CAFile))...))
+	if err := server.Recheck(shown); err != nil {
+		t.Errorf("both CAs are trusted: %v", err)
+	}
+	write(t, files.CA, read(t, filepath.Join(newDir, CAFile)))
+	if err := server.Recheck(shown); err == nil {
+		t.Error("its CA is trusted no more, and it counts")
 	}
 }
 

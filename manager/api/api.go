@@ -178,6 +178,8 @@ type route struct {
 	places *rpc.Places
 	// stream: the answer lasts as long as the client listens; limit does not hold, and the handler bounds each write.
 	stream bool
+	// lasts: it may take hours, more than a connection with TLS lives (rpc.Lasting).
+	lasts bool
 	// body is the most bytes of a body; 0: rpc.MaxUserBody.
 	body int64
 	// upload: the body may take nearly as long as the call, and is passed on as it comes, so that nobody who passes it on
@@ -256,6 +258,11 @@ func (a *API) serve(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		limit := patience(r, rt.limit)
 		rpc.Bound(w, r, rt.maxBody(), rt.bodyTime(limit))
+		if rt.lasts {
+			var release func()
+			r, release = rpc.Lasting(r)
+			defer release()
+		}
 		if !rt.stream {
 			ctx, cancel := context.WithTimeout(r.Context(), limit)
 			defer cancel()

@@ -299,7 +299,7 @@ func TestEveryCallIsBounded(t *testing.T) {
 	a := over(&ground{})
 	for _, rt := range a.routes() {
 		if rt.limit <= 0 || rt.limit > WatchTimeout && rt.limit != v1.VerifyTimeout || rt.maxBody() <= 0 ||
-			rt.bodyTime(rt.limit) <= 0 || rt.stream != (rt.path == "/v1/events") {
+			rt.bodyTime(rt.limit) <= 0 || rt.stream != (rt.path == "/v1/events") || rt.lasts != (rt.limit > WatchTimeout) {
 			t.Errorf("%s %s: limit %s, body of %d bytes in %s, stream %t", rt.method, rt.path, rt.limit, rt.maxBody(),
 				rt.bodyTime(rt.limit), rt.stream)
 		}

@@ -54,7 +54,7 @@ func (g *scans) scanRoutes() []route {
 					lines: []any{v1.Row{}, v1.Group{}, v1.ScanEnd{}, v1.ScanFailure{}}}},
 				codes: codes}},
 		{method: "POST", path: "/v1/indexes/{ref:.+}:verify", handle: g.verify, role: RoleDDL,
-			places: g.places, limit: v1.VerifyTimeout,
+			places: g.places, limit: v1.VerifyTimeout, lasts: true,
 			doc: operation{
 				id: "verifyIndex", tag: tagScans, summary: "Compare every copy of an index with the KV data, while both are used",
 				body: v1.VerifyRequest{}, optional: true,

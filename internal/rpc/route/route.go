@@ -48,6 +48,8 @@ type Route struct {
 	Limit time.Duration
 	// Stream: the answer lasts for as long as somebody listens; Limit does not hold, and the handler bounds each write.
 	Stream bool
+	// Lasts: it may take hours, more than a connection with TLS lives (rpc.Lasting).
+	Lasts  bool
 	Places *rpc.Places // that calls take, of the table's own or shared with other routes; nil: as many as come
 	Handle rpc.HandlerFunc
 }
@@ -82,6 +84,11 @@ func (rt *Route) call(w http.ResponseWriter, r *http.Request) error {
 	rpc.Bound(w, r, rt.Body, BodyTime)
 	if err := rt.Role.admit(r); err != nil {
 		return err
+	}
+	if rt.Lasts {
+		var release func()
+		r, release = rpc.Lasting(r)
+		defer release()
 	}
 	ctx := r.Context()
 	if !rt.Stream {

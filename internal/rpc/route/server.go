@@ -28,8 +28,11 @@ type Server struct {
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	server := rpc.NewServer(rpc.Traced(s.Tracer, s.Handler))
 	server.ErrorLog = s.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
+	base := context.WithoutCancel(ctx)
 	if s.Cut {
-		server.BaseContext = func(net.Listener) context.Context { return ctx }
+		base = ctx
 	}
+	base = rpc.WithPeerCheck(base, s.TLS.Recheck)
+	server.BaseContext = func(net.Listener) context.Context { return base }
 	return rpc.Serve(ctx, server, s.TLS.Listen(l, tlsconf.HTTP), s.Grace)
 }
