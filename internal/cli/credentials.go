@@ -28,6 +28,9 @@ type credentialFlags struct {
 	files                         tlsconf.Files
 	certs                         string
 	user, passwordFile, tokenFile string
+	// asked is the secret that standard input or the terminal has given: it does so once, and a command such as top
+	// makes many clients.
+	asked string
 }
 
 func (c *credentialFlags) add(fl *pflag.FlagSet) {
@@ -68,12 +71,14 @@ func (c *credentialFlags) secrets(s Streams, o *client.Options) (err error) {
 	case c.tokenFile != "" && c.user != "":
 		return usage("--token-file and --user: a token says who it is for; give one of them")
 	case c.tokenFile != "":
-		o.Token, err = readSecret(s, c.tokenFile)
+		o.Token, err = c.read(s, c.tokenFile)
 	case c.user != "" && c.passwordFile != "":
-		o.Password, err = readSecret(s, c.passwordFile)
+		o.Password, err = c.read(s, c.passwordFile)
 	case c.user != "":
 		if o.Password = os.Getenv(passwordEnv); o.Password == "" {
-			o.Password, err = askSecret(s, "password of "+c.user, "--password-file FILE (- for standard input), or "+passwordEnv)
+			o.Password, err = c.once(func() (string, error) {
+				return askSecret(s, "password of "+c.user, "--password-file FILE (- for standard input), or "+passwordEnv)
+			})
 		}
 	case c.passwordFile != "":
 		return usage("--password-file needs --user")
@@ -81,6 +86,22 @@ func (c *credentialFlags) secrets(s Streams, o *client.Options) (err error) {
 		o.Token = strings.TrimSpace(os.Getenv(tokenEnv))
 	}
 	return err
+}
+
+// read reads a secret from a file, each time anew, or from standard input.
+func (c *credentialFlags) read(s Streams, path string) (string, error) {
+	if path != "-" {
+		return readSecret(s, path)
+	}
+	return c.once(func() (string, error) { return readSecret(s, path) })
+}
+
+// once returns what ask has returned the first time that it did.
+func (c *credentialFlags) once(ask func() (string, error)) (secret string, err error) {
+	if c.asked == "" { // no secret is
+		c.asked, err = ask()
+	}
+	return c.asked, err
 }
 
 // folder takes the files of --certs-dir.

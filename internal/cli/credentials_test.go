@@ -1,0 +1,33 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestASecretIsAskedForOnce: what standard input says of who somebody is holds for all looks of a command, as of top
+// and --watch; a file is read at each of them.
+func TestASecretIsAskedForOnce(t *testing.T) {
+	for name, who := range map[string]*credentialFlags{"a token": {tokenFile: "-"},
+		"a password": {user: "ann", passwordFile: "-"}} {
+		s := Streams{In: strings.NewReader("secret\n")}
+		for look := range 3 {
+			o, err := who.options(s, nil)
+			if err != nil || o.Token+o.Password != "secret" {
+				t.Errorf("%s, look %d: %q, %v", name, look+1, o.Token+o.Password, err)
+			}
+		}
+	}
+	file := filepath.Join(t.TempDir(), "token")
+	who := &credentialFlags{tokenFile: file}
+	for _, token := range []string{"old", "new"} {
+		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if o, err := who.options(Streams{}, nil); err != nil || o.Token != token {
+			t.Errorf("%q of a file that says %q, %v", o.Token, token, err)
+		}
+	}
+}
