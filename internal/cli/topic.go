@@ -40,10 +40,13 @@ func topicTail(s Streams, f *serverFlags) *cobra.Command {
 		"document on",
 		Long: `Subscribes to the KeyVersions of the named indexes (ids or names; none: all) at every projector, and prints a
 JSON line for each: first those of all documents that there are, then what changes, in order within each vbucket, until
-Ctrl-C, --timeout or --count. Projectors connect to --listen: with others than those of tidemark up, give an address
-that they reach. With TLS managers are asked as the user of --user, --token-file or --tls-cert, and projectors want a
-certificate of role indexer (--subscriber-cert; tidemark cert node); --data of a tidemark up --tls has both. Programs
-subscribe with the Go package client/topic, or by docs/protocol.md.`,
+Ctrl-C, --timeout or --count. Where KV goes back, as after a failover, a line of kind Rollback says that what was
+printed of the vbucket above its seqno is void; --count does not count it.
+
+Projectors connect to --listen: with others than those of tidemark up, give an address that they reach. With TLS
+managers are asked as the user of --user, --token-file or --tls-cert, and projectors want a certificate of role indexer
+(--subscriber-cert; tidemark cert node); --data of a tidemark up --tls has both. Programs subscribe with the Go package
+client/topic, or by docs/protocol.md.`,
 		Example: "  tidemark topic tail world --data ./cluster\n  tidemark topic tail world airports_by_country " +
 			"--count 10\n  tidemark topic tail world --server m1:9520 --tls-ca ca.pem --token-file token " +
 			"--subscriber-cert audit.pem --subscriber-key audit-key.pem",
@@ -73,7 +76,8 @@ subscribe with the Go package client/topic, or by docs/protocol.md.`,
 						log.SetLevel(hclog.Error)
 					}
 					return err
-				}}
+				},
+				Rollback: p.rollback}
 			if cfg.TLS, err = f.subscriberTLS(subscriber, cfg.Logger); err != nil {
 				return err
 			}
@@ -187,6 +191,21 @@ type topicLine struct {
 	Seqno   uint64                       `json:"seqno"`
 	ID      string                       `json:"id,omitempty"`
 	Keys    map[string][]json.RawMessage `json:"keys,omitempty"`
+}
+
+// topicRollback is printed where KV has gone back: what was printed of the vbucket above seqno is void.
+type topicRollback struct {
+	Kind    string `json:"kind"` // Rollback
+	VBucket uint16 `json:"vbucket"`
+	Seqno   uint64 `json:"seqno"`
+}
+
+// rollback prints a rollback, which is no line of those that are counted.
+func (p *topicPrinter) rollback(_ context.Context, vbucket uint16, seqno uint64) error {
+	if p.ended {
+		return errEnough
+	}
+	return write(p.out.Out, formatJSONL, topicRollback{Kind: "Rollback", VBucket: vbucket, Seqno: seqno})
 }
 
 func (p *topicPrinter) handle(_ context.Context, ev *keyversion.Event) error {
