@@ -170,6 +170,9 @@ func (j verdict) judgeProjectors() {
 			for _, t := range p.KV[:min(len(p.KV), namedTroubles)] {
 				j.bad(v1.VerdictDegraded, "%s", kvTrouble(p.ID, wire.KVTrouble(t)))
 			}
+			if more := len(p.KV) - namedTroubles; more > 0 {
+				j.bad(v1.VerdictDegraded, "projector %s cannot ask KV about %d buckets more", p.ID, more)
+			}
 			continue
 		}
 		j.bad(v1.VerdictDegraded, "projector %s at %s is %s", p.ID, p.Admin, p.State)
@@ -249,15 +252,17 @@ func (j verdict) judgeIndexes() {
 	for _, b := range j.Buckets {
 		rolling[b.Name] = b.Rollback != ""
 	}
-	named := 0
+	told := 0
 	for _, x := range j.Indexes.Lacking {
-		if x.State != lifecycle.Unavailable.String() || rolling[x.Bucket] {
+		if x.State != lifecycle.Unavailable.String() {
 			continue
 		}
-		named++
+		if told++; rolling[x.Bucket] {
+			continue
+		}
 		j.bad(v1.VerdictNotReady, "index %s/%s cannot be scanned whole: %s", x.Bucket, x.Name, x.Why)
 	}
-	if more := j.Indexes.Unavailable - named; named == namedLacking && more > 0 {
+	if more := j.Indexes.Unavailable - told; more > 0 {
 		j.bad(v1.VerdictNotReady, "%d indexes more cannot be scanned whole: tidemark index list", more)
 	}
 	if n := j.Indexes.Degraded; n > 0 {

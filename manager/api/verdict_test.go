@@ -82,6 +82,39 @@ func TestVerdictWithoutLeader(t *testing.T) {
 	}
 }
 
+// TestVerdictSaysHowManyMore: what is not named, as there is too much of it, is counted; indexes of a bucket that rolls
+// back take the place of others, and are told by that.
+func TestVerdictSaysHowManyMore(t *testing.T) {
+	st := v1.Status{Projectors: []v1.ProjectorStatus{{ID: "p1", State: "active"}},
+		Indexers: []v1.IndexerStatus{{ID: "i1", State: "active"}},
+		Buckets:  []v1.BucketStatus{{Name: "orders", Rollback: "prepare"}}}
+	for i := range namedTroubles + 3 {
+		st.Projectors[0].KV = append(st.Projectors[0].KV, v1.KVTrouble{Node: "kv1", Bucket: fmt.Sprint("b", i)})
+	}
+	st.Leader.ID, st.Node.Role, st.Coordinator = "m1", "leader", "active"
+	for rolling := range namedLacking + 1 {
+		st.Indexes = &v1.IndexSummary{Unavailable: 20}
+		for i := range namedLacking {
+			x := v1.LackingIndex{Bucket: "orders", Name: fmt.Sprint("x", i), Availability: v1.Availability{
+				State: lifecycle.Unavailable.String()}}
+			if i >= rolling {
+				x.Bucket = "world"
+			}
+			st.Indexes.Lacking = append(st.Indexes.Lacking, x)
+		}
+		judge(&st, false, true)
+		all := strings.Join(st.Reasons, "\n")
+		for what, want := range map[string]int{"index world/": namedLacking - rolling, "index orders/": 0,
+			"4 indexes more cannot be scanned whole": 1, "cannot ask KV node kv1": namedTroubles,
+			"projector p1 cannot ask KV about 3 buckets more": 1} {
+			if got := strings.Count(all, what); got != want {
+				t.Errorf("%d of the named are of a bucket that rolls back: %q is told %d times, want %d:\n%s", rolling, what, got,
+					want, all)
+			}
+		}
+	}
+}
+
 // TestVerdictOnWhoIsAway: of an indexer that is away the command is named, and the uuid where another one has its name.
 func TestVerdictOnWhoIsAway(t *testing.T) {
 	st := v1.Status{Indexers: []v1.IndexerStatus{{ID: "i1", UUID: "u1", Admin: "http://i1", State: "offline"},

@@ -191,3 +191,28 @@ func TestPictureOfMany(t *testing.T) {
 		}
 	}
 }
+
+// TestErrorsOfCopies: the first few errors of an index's copies are told, and how many more there are.
+func TestErrorsOfCopies(t *testing.T) {
+	l := newCrowd(t, 1).lead
+	const few = "copy 1 on node 0: full; copy 2 on node 0: full; copy 3 on node 0: full; copy 4 on node 0: full"
+	for failing, want := range map[int]string{
+		0:             "",
+		1:             "copy 1 on node 0: full",
+		maxErrors:     few,
+		maxErrors + 7: few + "; and errors of 7 copies more",
+	} {
+		x := &statecontext.Index{}
+		for id := range index.CopyID(maxErrors + 10) {
+			x.Topology.Copies = append(x.Topology.Copies, partition.Copy{ID: id + 1})
+			r := wire.CopyReport{Copy: id + 1}
+			if int(id) < failing {
+				r.Error = "full"
+			}
+			l.components.indexers[0].copies[id+1] = r
+		}
+		if got := strings.Join(l.picture.copiesOf(x).Errors, "; "); got != want {
+			t.Errorf("%d copies with errors: %q, want %q", failing, got, want)
+		}
+	}
+}

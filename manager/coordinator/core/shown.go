@@ -118,7 +118,7 @@ type Progress struct {
 	Bytes       uint64 // on disk, of all copies
 	Ready       int    // copies that are exact
 	Copies      int
-	Errors      []string // at most maxErrors, of its copies
+	Errors      []string // of its copies, at most maxErrors, and how many more there are
 	// Availability says how much of it can be scanned, since SinceMS (unix milliseconds, of this leader's clock) and Why
 	// not all; none unless it is ready.
 	Availability lifecycle.Availability

@@ -268,6 +268,7 @@ func (s *faultSums) incomplete(id index.ID) bool { return s.omitting[id] < s.mor
 func (l *picture) copiesOf(x *statecontext.Index) (p Progress) {
 	p.Copies = len(x.Topology.Copies)
 	items := make(map[index.SliceID]uint64, x.Topology.Layout.Partitions) // a slice that moves has a copy more
+	failing := 0
 	for _, c := range x.Topology.Copies {
 		n := l.components.indexers[c.Node]
 		if n == nil {
@@ -282,9 +283,15 @@ func (l *picture) copiesOf(x *statecontext.Index) (p Progress) {
 		if r.Ready {
 			p.Ready++
 		}
-		if r.Error != "" && len(p.Errors) < maxErrors {
+		if r.Error == "" {
+			continue
+		}
+		if failing++; failing <= maxErrors {
 			p.Errors = append(p.Errors, fmt.Sprintf("copy %d on node %d: %s", c.ID, c.Node, r.Error))
 		}
+	}
+	if more := failing - maxErrors; more > 0 {
+		p.Errors = append(p.Errors, fmt.Sprintf("and errors of %d copies more", more))
 	}
 	for _, n := range items {
 		p.Items += n
