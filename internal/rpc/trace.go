@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"net/http"
+	"regexp"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -26,7 +27,7 @@ func EndSpan(parent context.Context, span trace.Span, err error) {
 		return
 	}
 	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
+		span.SetStatus(codes.Error, WithoutSecrets(err.Error())) // a URL may be in it
 	}
 	span.End()
 }
@@ -45,7 +46,7 @@ func ResumeSpan(ctx context.Context, tracer trace.Tracer, parent trace.SpanConte
 func ServerSpan(tracer trace.Tracer, r *http.Request, name string) (*http.Request, trace.Span) {
 	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	ctx, span := tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
-		attribute.String("http.request.method", r.Method), attribute.String("url.path", r.URL.Path),
+		attribute.String("http.request.method", r.Method), attribute.String("url.path", WithoutSecrets(r.URL.Path)),
 		attribute.String("tidemark.request_id", RequestID(ctx))))
 	return r.WithContext(ctx), span
 }
@@ -65,12 +66,18 @@ func Traced(tracer trace.Tracer, next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r, span := ServerSpan(tracer, r, r.Method+" "+r.URL.Path)
+		r, span := ServerSpan(tracer, r, r.Method+" "+WithoutSecrets(r.URL.Path))
 		kept := &Keeper{ResponseWriter: w, Status: http.StatusOK}
 		defer func() { EndServerSpan(span, kept.Status) }()
 		next.ServeHTTP(kept, r)
 	})
 }
+
+// secrets finds those of tokens (statecontext.TokenPrefix).
+var secrets = regexp.MustCompile(`tmt_[^\s"]*`)
+
+// WithoutSecrets is a text for logs and spans, such as a path in which somebody took a token's secret for its id.
+func WithoutSecrets(text string) string { return secrets.ReplaceAllString(text, "tmt_…") }
 
 // Keeper remembers the status of an answer.
 type Keeper struct {

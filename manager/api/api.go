@@ -386,16 +386,8 @@ func (a *API) logWrite(r *http.Request, name string, status int, outcome string,
 		log, what = a.cfg.Logger.Info, "write"
 	}
 	log(what, "request_id", rpc.RequestID(r.Context()), "principal", rpc.Principal(r.Context()), "route", name, "path",
-		loggedPath(r),
+		rpc.WithoutSecrets(r.URL.Path),
 		"status", status, "outcome", outcome, "took", took, "from", r.Header.Get(HeaderForwarded))
-}
-
-// loggedPath is a request's path, without a token's secret that somebody took for an id.
-func loggedPath(r *http.Request) string {
-	if before, _, found := strings.Cut(r.URL.Path, statecontext.TokenPrefix); found {
-		return before + statecontext.TokenPrefix + "…"
-	}
-	return r.URL.Path
 }
 
 // checkCluster refuses managers, projectors and indexers of another cluster, and says so in the log.
@@ -406,7 +398,7 @@ func (a *API) checkCluster(r *http.Request) error {
 	}
 	if last := a.foreign.Swap(&theirs); last == nil || *last != theirs { // once for as long as it is the same
 		a.cfg.Logger.Warn("a node of another cluster was refused", "from", r.RemoteAddr, "cluster", theirs, "this", own,
-			"call", r.Method+" "+r.URL.Path)
+			"call", r.Method+" "+rpc.WithoutSecrets(r.URL.Path))
 	}
 	return fmt.Errorf("%w: the caller is of cluster %.60s, manager %s is of cluster %s", wire.ErrForeignCluster, theirs,
 		a.cfg.Name, own)

@@ -72,7 +72,7 @@ func (a *audit) note(r *http.Request, from string, x Audited) {
 		return
 	}
 	x.RequestID, x.Remote, x.From = rpc.RequestID(r.Context()), r.RemoteAddr, cut(from)
-	x.Method, x.Path, x.Detail = r.Method, cut(loggedPath(r)), cut(x.Detail)
+	x.Method, x.Path, x.Detail = r.Method, cut(rpc.WithoutSecrets(r.URL.Path)), cut(x.Detail)
 	a.write(x)
 }
 

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"tidemark/statecontext"
 )
 
 // TestRefusalsPushNothingOut: of many refusals in a second some have lines, and how many have none is told by a line of
@@ -37,6 +39,18 @@ func TestRefusalsPushNothingOut(t *testing.T) {
 	omitted := string(lines[len(lines)-2])
 	if !strings.Contains(omitted, "OMITTED") || !strings.Contains(omitted, "40 more") {
 		t.Errorf("%s", omitted)
+	}
+}
+
+// TestAuditHasNoSecrets: of a token's secret that somebody took for its id a line has the beginning alone, by which it
+// is known as one.
+func TestAuditHasNoSecrets(t *testing.T) {
+	var to bytes.Buffer
+	a := audit{to: &to, manager: "m1", log: hclog.NewNullLogger()}
+	a.note(httptest.NewRequest(http.MethodDelete, "/v1/tokens/"+statecontext.TokenPrefix+"secret", nil), "", Audited{})
+	if line := to.String(); strings.Contains(line, "secret") ||
+		!strings.Contains(line, "/v1/tokens/"+statecontext.TokenPrefix+"…") {
+		t.Error(line)
 	}
 }
 
