@@ -225,6 +225,41 @@ func TestFlowControl(t *testing.T) {
 	}
 }
 
+// A consumer whose window is full in the middle of a snapshot is ended as too slow once what was replaced meanwhile is
+// more than a node keeps, which it is told when its window lets it. Other consumers of the vbucket are not ended.
+func TestConsumerThatStandsStill(t *testing.T) {
+	config := testConfig(t.TempDir())
+	config.QuotaBytes = 512 << 20 // no vbucket's share is more than 64 MiB
+	n, _ := runNode(t, config)
+	kv := login(t, n.MemcachedAddr())
+	for i := range 300 {
+		kv.want(setFrame(0, fmt.Sprint("k", i), "1"), mcbp.StatusOK)
+	}
+	still := openDCP(t, n.MemcachedAddr(), "still", 0, mcbp.ControlBufferSize, "100")
+	still.want(fromZero(0), mcbp.StatusOK)
+	still.lines("snapshot 0-300 2 <nil>", "mutation 1 k0=1 <nil>")
+	large := strings.Repeat("x", 4<<20)
+	for range 18 {
+		kv.want(setFrame(0, "hot", large), mcbp.StatusOK)
+	}
+	quick := openDCP(t, n.MemcachedAddr(), "quick", 0)
+	quick.want(fromZero(0), mcbp.StatusOK)
+	quick.lines("snapshot 0-318 2 <nil>")
+	for seen := 0; seen < 301; seen++ {
+		if f := quick.read(); f.Op != mcbp.OpDCPMutation {
+			t.Fatalf("the quick consumer got %s after %d mutations", line(f), seen)
+		}
+	}
+	still.send(request(mcbp.OpDCPControl, 0, nil, []byte(mcbp.ControlBufferSize), []byte("0")))
+	f := still.read()
+	for f.Op == mcbp.OpDCPControl || f.Op == mcbp.OpDCPMutation {
+		f = still.read()
+	}
+	if want := "end " + mcbp.EndTooSlow.String() + " <nil>"; line(f) != want {
+		t.Fatalf("got %s, want %s", line(f), want)
+	}
+}
+
 func TestConsumerThatAnswersNoNoop(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t.TempDir())

@@ -55,10 +55,13 @@ type cursor struct {
 // taken reports whether items that were taken from the snapshot are still to be sent.
 func (c *cursor) taken() bool { return c.next < len(c.docs) }
 
-// take takes the snapshot's next items; false: it has none left, and is over.
+// take takes the snapshot's next items; false: it has none left, and is over unless it is overtaken.
 func (c *cursor) take() bool {
 	if c.docs, c.next = c.snap.Next(c.docs[:0], stepItems), 0; len(c.docs) > 0 {
 		return true
+	}
+	if c.snap.Overtaken() {
+		return false
 	}
 	c.snap, c.last = nil, c.upTo
 	return false
@@ -188,6 +191,9 @@ func (st *stream) appendTaken(buf []byte, limit int) (out []byte, messages int) 
 // takeItems takes the snapshot's next items, or closes a snapshot that has none left.
 func (st *stream) takeItems(buf []byte) (out []byte, messages int) {
 	if !st.take() {
+		if st.snap != nil { // overtaken meanwhile, as is seen next
+			return buf, 0
+		}
 		if st.p.c.features.collections && st.shown < st.upTo { // the window's end is no item
 			buf = st.appendAdvanced(buf)
 			messages++

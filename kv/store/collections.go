@@ -104,9 +104,7 @@ func (v *VBucket) eventLocked(d *Doc) {
 			x.next = d.Seqno
 			v.stale++
 			v.countLocked(x, -1)
-			if v.openSnapshots > 0 {
-				v.pinned += x.memory()
-			}
+			v.supersededLocked(x)
 			delete(v.docs, x.id())
 		}
 		delete(c.members, what.Collection)

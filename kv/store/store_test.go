@@ -682,11 +682,39 @@ func TestOvertakenSnapshot(t *testing.T) {
 	if !s.Overtaken() {
 		t.Fatal("not overtaken")
 	}
+	if docs := s.Next(nil, 1000); len(docs) > 0 || len(w.b.VBucket(0).open) > 0 {
+		t.Fatalf("%d versions of an overtaken snapshot", len(docs))
+	}
 	s.Close()
 	s.Close()
 	if later, _ := w.b.VBucket(0).SnapshotAfter(0, all); later.Overtaken() {
 		t.Fatal("a new snapshot holds nothing old")
 	} else {
 		later.Close()
+	}
+}
+
+// What one consumer that stands still has kept does not count against another one, whose snapshot is fixed later; and
+// it is given back, though that consumer never looks at its snapshot again.
+func TestOvertakenSnapshotAlone(t *testing.T) {
+	w := newWorld(t, 1)
+	w.b.pinLimit = 10_000
+	for i := range 50 {
+		w.set(0, fmt.Sprint("k", i), "old")
+	}
+	v := w.b.VBucket(0)
+	still, _ := v.SnapshotAfter(0, all)
+	_ = still.Next(nil, 1)
+	for range 200 {
+		w.set(0, "hot", strings.Repeat("x", 100))
+	}
+	quick, _ := v.SnapshotAfter(0, all)
+	if quick.Overtaken() || !still.Overtaken() || still.list != nil || len(v.open) != 1 {
+		t.Fatalf("overtaken: the later one %t, the earlier one %t (holds %d); %d hold something", quick.Overtaken(),
+			still.Overtaken(), len(still.list), len(v.open))
+	}
+	still.Close()
+	if docs := quick.Next(nil, 100); len(docs) != 51 || quick.Overtaken() || len(v.open) != 0 {
+		t.Fatalf("%d versions, overtaken %t, %d hold something", len(docs), quick.Overtaken(), len(v.open))
 	}
 }

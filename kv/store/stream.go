@@ -97,9 +97,11 @@ type Snapshot struct {
 	// First is the seqno of the first version in it, End the seqno at which the vbucket had exactly this state.
 	First, End uint64
 
-	vb    *VBucket
-	bound uint64 // versions superseded at or below it are left out
-	list  []*Doc // a view of the vbucket's list at the time; ascending seqnos
+	vb        *VBucket
+	bound     uint64 // versions superseded at or below it are left out
+	list      []*Doc // a view of the vbucket's list at the time; ascending seqnos
+	fixed     int64  // the vbucket's superseded when it was fixed
+	overtaken bool   // its versions were given up before it was at its end
 }
 
 // SnapshotAfter fixes the snapshot of what was written (durably) after seqno from, up to seqno limit. It returns nil
@@ -112,7 +114,7 @@ func (v *VBucket) SnapshotAfter(from, limit uint64) (*Snapshot, uint64) {
 		return nil, end
 	}
 	lo, hi := v.searchLocked(from+1), v.searchLocked(end+1)
-	s := &Snapshot{End: end, vb: v, bound: v.written, list: v.list[lo:hi:hi]}
+	s := &Snapshot{End: end, vb: v, bound: v.written, list: v.list[lo:hi:hi], fixed: v.superseded}
 	for len(s.list) > 0 && s.stale(s.list[0]) {
 		s.list = s.list[1:]
 	}
@@ -120,19 +122,23 @@ func (v *VBucket) SnapshotAfter(from, limit uint64) (*Snapshot, uint64) {
 		return nil, end
 	}
 	s.First = s.list[0].Seqno
-	v.openSnapshots++
+	v.open = append(v.open, s)
 	return s, end
 }
 
 func (s *Snapshot) stale(d *Doc) bool { return d.next != 0 && d.next <= s.bound }
 
-// Next appends up to n further versions to dst; none are appended at the end, where the snapshot is closed.
+// Next appends up to n further versions to dst; none are appended at the end, where the snapshot is closed, and when it
+// is Overtaken.
 func (s *Snapshot) Next(dst []*Doc, n int) []*Doc {
 	if s.vb == nil {
 		return dst
 	}
 	s.vb.mu.Lock()
 	defer s.vb.mu.Unlock()
+	if s.overtaken {
+		return dst
+	}
 	i := 0
 	for ; i < len(s.list) && n > 0; i++ {
 		if d := s.list[i]; !s.stale(d) {
@@ -152,6 +158,9 @@ func (s *Snapshot) Next(dst []*Doc, n int) []*Doc {
 func (s *Snapshot) EndFor(want func(d *Doc) bool) uint64 {
 	s.vb.mu.Lock()
 	defer s.vb.mu.Unlock()
+	if s.overtaken {
+		return s.End
+	}
 	others := false
 	for i := len(s.list) - 1; i >= 0; i-- {
 		switch d := s.list[i]; {
@@ -167,15 +176,25 @@ func (s *Snapshot) EndFor(want func(d *Doc) bool) uint64 {
 	return 0
 }
 
-// Overtaken says whether the versions that only open snapshots still hold have grown beyond the vbucket's share: the
-// consumer is too slow to be served from memory.
+// Overtaken reports whether what was superseded since the snapshot was fixed has grown beyond the vbucket's share: the
+// consumer is too slow to be served from memory, and the snapshot holds nothing any more.
 func (s *Snapshot) Overtaken() bool {
 	if s.vb == nil {
 		return false
 	}
 	s.vb.mu.Lock()
 	defer s.vb.mu.Unlock()
-	return s.vb.pinned > s.vb.bucket.pinLimit
+	return s.overtaken
+}
+
+// supersededLocked counts a version that only open snapshots still hold, and takes it from those for which too much was
+// superseded, which are the oldest: whoever reads them may stand still. Others are not affected.
+func (v *VBucket) supersededLocked(d *Doc) {
+	v.superseded += d.memory()
+	for len(v.open) > 0 && v.superseded-v.open[0].fixed > v.bucket.pinLimit {
+		v.open[0].overtaken = true
+		v.open[0].leaveLocked()
+	}
 }
 
 // Close gives the snapshot up; it may be called more than once.
@@ -189,9 +208,14 @@ func (s *Snapshot) Close() {
 }
 
 func (s *Snapshot) closeLocked() {
-	s.vb.openSnapshots--
-	if s.vb.openSnapshots == 0 {
-		s.vb.pinned = 0
+	s.leaveLocked()
+	s.vb = nil
+}
+
+// leaveLocked gives back what the snapshot holds.
+func (s *Snapshot) leaveLocked() {
+	if i := slices.Index(s.vb.open, s); i >= 0 {
+		s.vb.open = slices.Delete(s.vb.open, i, i+1)
 	}
-	s.vb, s.list = nil, nil
+	s.list = nil
 }

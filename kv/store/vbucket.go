@@ -76,9 +76,9 @@ type VBucket struct {
 	collections collections
 
 	items, tombstones int
-	openSnapshots     int
-	pinned            int64 // memory of versions superseded while snapshots were open
-	touch             int   // place in the current ticket; guarded by the committer
+	open              []*Snapshot // those that hold versions, in the order in which they were fixed
+	superseded        int64       // memory of all versions that were ever superseded
+	touch             int         // place in the current ticket; guarded by the committer
 }
 
 // Kind of a change.
@@ -315,9 +315,7 @@ func (v *VBucket) installLocked(doc, prev *Doc) {
 		prev.next = doc.Seqno
 		v.stale++
 		v.countLocked(prev, -1)
-		if v.openSnapshots > 0 {
-			v.pinned += prev.memory()
-		}
+		v.supersededLocked(prev)
 	}
 	v.docs[doc.id()] = doc
 	v.list = append(v.list, doc)
