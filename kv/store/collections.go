@@ -101,10 +101,7 @@ func (v *VBucket) eventLocked(d *Doc) {
 	case mcbp.EventCollectionEnds:
 		gone := dropped{member: c.members[what.Collection], docs: v.leavingLocked(what.Collection)}
 		for _, x := range gone.docs {
-			x.next = d.Seqno
-			v.stale++
-			v.countLocked(x, -1)
-			v.supersededLocked(x)
+			v.supersedeLocked(x, d.Seqno)
 			delete(v.docs, x.id())
 		}
 		delete(c.members, what.Collection)
@@ -172,10 +169,7 @@ func (v *VBucket) takeEventBackLocked(d *Doc) {
 			c.members[what.Collection] = gone.member
 		}
 		for _, x := range gone.docs {
-			x.next = 0
-			v.stale--
-			v.docs[x.id()] = x
-			v.countLocked(x, 1)
+			v.restoreLocked(x)
 			if x.Expiry != 0 && !x.Deleted {
 				heap.Push(&v.expiries, expiryEntry{at: x.Expiry, id: x.id(), seqno: x.Seqno})
 			}

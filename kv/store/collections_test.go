@@ -550,7 +550,6 @@ func (w *world) checkSums(rt *rapid.T) {
 	}
 	found[0] = sums{}
 	for _, d := range v.docs {
-		used += d.memory()
 		if d.Collection == SystemCollection {
 			continue
 		}
@@ -561,6 +560,9 @@ func (w *world) checkSums(rt *rapid.T) {
 		}
 		s.last = max(s.last, d.Seqno)
 		found[d.Collection] = s
+	}
+	for _, d := range v.list {
+		used += d.memory()
 	}
 	if len(v.list)-v.stale != len(v.docs) || used != w.opts.Quota.Used() {
 		rt.Errorf("%d versions, %d superseded, of %d documents; %d bytes of %d", len(v.list), v.stale, len(v.docs),

@@ -199,12 +199,10 @@ func (v *VBucket) relocate(collection uint32, key []byte, seqno uint64, cutoff u
 func (v *VBucket) forgetLocked(d *Doc) {
 	delete(v.docs, d.id())
 	v.collections.leaving = nil
-	d.next = d.Seqno // superseded by nothing: left out of every later snapshot
-	v.stale++
-	v.countLocked(d, -1)
+	v.supersedeLocked(d, d.Seqno) // by nothing: left out of every later snapshot
 	v.purge = max(v.purge, d.Seqno)
 	v.bucket.stats.Purged.Add(1)
-	if v.stale >= pruneAt && v.stale*2 > len(v.list) {
+	if v.crowdedLocked() {
 		v.pruneLocked()
 	}
 }

@@ -57,7 +57,7 @@ func (v *VBucket) Replicate(doc *Doc, w SnapshotRange) (*Ticket, error) {
 	case doc.Seqno <= v.high || doc.Seqno < w.Start || doc.Seqno > w.End:
 		return nil, fmt.Errorf("%w: vbucket %d: seqno %d after %d in the window %d to %d", ErrOrder, v.id, doc.Seqno, v.high,
 			w.Start, w.End)
-	case !doc.Deleted && doc.Collection != SystemCollection && v.bucket.quota.Full(doc.memory()): // the others make room
+	case !doc.Deleted && doc.Collection != SystemCollection && v.fullLocked(doc.memory()): // the others make room
 		return nil, ErrNoMemory
 	}
 	// A window that was taken back with a failed write is written again.
@@ -121,7 +121,8 @@ func (v *VBucket) Reset() error {
 	for _, d := range v.docs {
 		v.countLocked(d, -1)
 	}
-	v.docs, v.list, v.stale, v.expiries = map[docID]*Doc{}, nil, 0, nil
+	v.bucket.quota.add(-v.staleBytes)
+	v.docs, v.list, v.stale, v.staleBytes, v.expiries = map[docID]*Doc{}, nil, 0, 0, nil
 	v.collections = newCollections()
 	v.high, v.written, v.purge, v.maxCas, v.window = 0, 0, 0, 0, SnapshotRange{}
 	v.failover = nil

@@ -373,10 +373,8 @@ func (b *Bucket) Abandon() error {
 func (b *Bucket) release() {
 	for _, v := range b.vbs {
 		v.mu.Lock()
-		for _, d := range v.docs {
-			b.quota.add(-d.memory())
-		}
-		v.docs = map[docID]*Doc{}
+		b.quota.add(-v.bytes - v.staleBytes)
+		v.docs, v.list, v.bytes, v.stale, v.staleBytes = map[docID]*Doc{}, nil, 0, 0, 0
 		v.mu.Unlock()
 	}
 }

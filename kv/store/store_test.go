@@ -430,6 +430,67 @@ func TestQuota(t *testing.T) {
 	}
 }
 
+// Superseded versions count against the quota until they are pruned, which they are before much of it is theirs, and
+// before a write is refused for them.
+func TestQuotaOfSupersededVersions(t *testing.T) {
+	const limit = 1 << 20
+	held := func(v *VBucket) (bytes int64) {
+		for _, d := range v.list {
+			bytes += d.memory()
+		}
+		return bytes
+	}
+	for _, c := range []struct {
+		name         string
+		size, others int
+		most         int64 // that the superseded ones may have
+	}{
+		{"one large document", 300 << 10, 0, 75<<10 + 300<<10},
+		{"a large one among small ones", 50 << 10, 400, 64<<10 + 50<<10},
+		{"a small one", 10, 0, 128 << 10},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			_ = w.b.Close()
+			w.opts.Quota = NewQuota(limit)
+			w.open()
+			v := w.b.VBucket(0)
+			for i := range c.others {
+				w.set(0, fmt.Sprint("k", i), "1")
+			}
+			for i := range 1000 {
+				w.set(0, "hot", strings.Repeat("x", c.size))
+				used := w.opts.Quota.Used()
+				if used != held(v) || used > limit || used-v.bytes > c.most {
+					t.Fatalf("after %d writes: %d bytes are used, %d of them by newest versions; the list holds %d", i+1, used,
+						v.bytes, held(v))
+				}
+			}
+		})
+	}
+	t.Run("not yet in the log", func(t *testing.T) {
+		w := newWorld(t, 1)
+		_ = w.b.Close()
+		w.opts.Quota = NewQuota(limit)
+		w.open()
+		v := w.b.VBucket(0)
+		var last Result
+		var err error
+		for r := (Result{}); err == nil; {
+			if r, err = v.Apply(Change{Key: []byte("hot"), Value: make([]byte, 100<<10)}); err == nil {
+				last = r
+			}
+		}
+		if used := w.opts.Quota.Used(); !errors.Is(err, ErrNoMemory) || used > limit || used != held(v) {
+			t.Fatalf("%v; %d bytes are used, %d held", err, used, held(v))
+		}
+		if err := last.Ticket.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		w.set(0, "hot", strings.Repeat("x", 100<<10))
+	})
+}
+
 func TestCompactionKeepsWhatIsNeeded(t *testing.T) {
 	w := newWorld(t, 4)
 	_ = w.b.Close()

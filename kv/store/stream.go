@@ -187,16 +187,6 @@ func (s *Snapshot) Overtaken() bool {
 	return s.overtaken
 }
 
-// supersededLocked counts a version that only open snapshots still hold, and takes it from those for which too much was
-// superseded, which are the oldest: whoever reads them may stand still. Others are not affected.
-func (v *VBucket) supersededLocked(d *Doc) {
-	v.superseded += d.memory()
-	for len(v.open) > 0 && v.superseded-v.open[0].fixed > v.bucket.pinLimit {
-		v.open[0].overtaken = true
-		v.open[0].leaveLocked()
-	}
-}
-
 // Close gives the snapshot up; it may be called more than once.
 func (s *Snapshot) Close() {
 	if s.vb == nil {

@@ -45,8 +45,9 @@ const (
 	maxFailoverEntries = 25
 	// gapEvery seqno is left out with Options.Gaps.
 	gapEvery = 3
-	// pruneAt is the number of superseded versions from which a list is considered for pruning.
-	pruneAt = 512
+	// pruneAt is the number of superseded versions from which a list is considered for pruning, pruneBytes their memory.
+	pruneAt    = 512
+	pruneBytes = 64 << 10
 )
 
 // VBucket is one shard of a bucket: documents by collection and key, and by sequence number with only the newest
@@ -59,7 +60,7 @@ type VBucket struct {
 	state     State
 	docs      map[docID]*Doc
 	list      []*Doc // ascending seqnos; superseded versions stay until pruned
-	stale     int    // superseded versions in list
+	stale     int    // superseded versions in list; they count against the quota
 	high      uint64 // last assigned seqno
 	written   uint64 // last seqno that is in the log: what streams may show
 	purge     uint64
@@ -76,6 +77,7 @@ type VBucket struct {
 	collections collections
 
 	items, tombstones int
+	bytes, staleBytes int64       // memory of docs, and of the superseded versions in list
 	open              []*Snapshot // those that hold versions, in the order in which they were fixed
 	superseded        int64       // memory of all versions that were ever superseded
 	touch             int         // place in the current ticket; guarded by the committer
@@ -153,7 +155,7 @@ func (v *VBucket) Apply(c Change) (Result, error) {
 		return Result{Ticket: ticket}, err
 	}
 	if c.Kind != Delete && c.Kind != Touch {
-		if v.bucket.quota.Full(doc.memory()) {
+		if v.fullLocked(doc.memory()) {
 			return Result{Ticket: ticket}, ErrNoMemory
 		}
 	}
@@ -312,10 +314,7 @@ func (v *VBucket) putLocked(doc *Doc) (*Ticket, error) {
 
 func (v *VBucket) installLocked(doc, prev *Doc) {
 	if prev != nil {
-		prev.next = doc.Seqno
-		v.stale++
-		v.countLocked(prev, -1)
-		v.supersededLocked(prev)
+		v.supersedeLocked(prev, doc.Seqno)
 	}
 	v.docs[doc.id()] = doc
 	v.list = append(v.list, doc)
@@ -341,7 +340,51 @@ func (v *VBucket) countLocked(d *Doc, sign int) {
 	}
 	v.collections.count(d, sign)
 	v.bucket.liveBytes.Add(int64(sign) * d.recordBytes())
+	v.bytes += int64(sign) * d.memory()
 	v.bucket.quota.add(int64(sign) * d.memory())
+}
+
+// supersedeLocked marks a version as superseded by another one. It counts against the quota until it is pruned. It is
+// taken from the open snapshots for which too much was superseded, which are the oldest: whoever reads them may stand
+// still. Others are not affected.
+func (v *VBucket) supersedeLocked(d *Doc, by uint64) {
+	d.next = by
+	v.staleLocked(d, 1)
+	v.countLocked(d, -1)
+	v.superseded += d.memory()
+	for len(v.open) > 0 && v.superseded-v.open[0].fixed > v.bucket.pinLimit {
+		v.open[0].overtaken = true
+		v.open[0].leaveLocked()
+	}
+}
+
+// restoreLocked makes a superseded version the newest again.
+func (v *VBucket) restoreLocked(d *Doc) {
+	d.next = 0
+	v.staleLocked(d, -1)
+	v.docs[d.id()] = d
+	v.countLocked(d, 1)
+}
+
+// staleLocked adds (sign 1) or removes (-1) a version from the sums of those that are superseded.
+func (v *VBucket) staleLocked(d *Doc, sign int) {
+	v.stale += sign
+	v.staleBytes += int64(sign) * d.memory()
+	v.bucket.quota.add(int64(sign) * d.memory())
+}
+
+// fullLocked reports whether more bytes would exceed the quota also without the vbucket's superseded versions.
+func (v *VBucket) fullLocked(more int64) bool {
+	if v.staleBytes > 0 && v.bucket.quota.Full(more) {
+		v.pruneLocked()
+	}
+	return v.bucket.quota.Full(more)
+}
+
+// crowdedLocked reports whether the list is to be pruned: it looks at no more than in proportion to what was written
+// since it was last.
+func (v *VBucket) crowdedLocked() bool {
+	return v.stale >= pruneAt && v.stale*2 > len(v.list) || v.staleBytes > max(pruneBytes, v.bytes/4)
 }
 
 // undo takes back the newest version, which never reached the log.
@@ -359,10 +402,7 @@ func (v *VBucket) undo(doc, prev *Doc, high uint64) {
 		delete(v.docs, doc.id())
 		return
 	}
-	prev.next = 0
-	v.stale--
-	v.docs[doc.id()] = prev
-	v.countLocked(prev, 1)
+	v.restoreLocked(prev)
 	if prev.Expiry != 0 { // its entry may have been used up by the expiry that is taken back
 		heap.Push(&v.expiries, expiryEntry{at: prev.Expiry, id: prev.id(), seqno: prev.Seqno})
 	}
@@ -376,7 +416,7 @@ func (v *VBucket) publish(high uint64) {
 		v.lastLocked(d)
 	}
 	v.written = high
-	if v.collections.logged(high) > 0 || v.stale >= pruneAt && v.stale*2 > len(v.list) {
+	if v.collections.logged(high) > 0 || v.crowdedLocked() {
 		v.pruneLocked()
 	}
 	v.notifyLocked()
@@ -385,14 +425,11 @@ func (v *VBucket) publish(high uint64) {
 // pruneLocked rebuilds the list without the superseded versions; open snapshots keep the old one.
 func (v *VBucket) pruneLocked() {
 	keep := make([]*Doc, 0, len(v.list)-v.stale+pruneAt)
-	v.stale = 0
 	for _, d := range v.list {
-		switch {
-		case d.next == 0:
+		if d.next == 0 || d.next > v.written {
 			keep = append(keep, d)
-		case d.next > v.written:
-			keep = append(keep, d)
-			v.stale++
+		} else {
+			v.staleLocked(d, -1)
 		}
 	}
 	v.list = keep
