@@ -422,7 +422,8 @@ func (c *cluster) applyLocked() {
 				continue
 			}
 			c.n.replicator.forget(b.id(), uint16(i))
-			if err := v.SetState(want); err != nil { // in memory it has that state, on disk the map says so
+			// It has that state in memory, and on disk the map says so; one that is emptied gets it at the next look.
+			if err := v.SetState(want); err != nil {
 				c.n.config.Logger.Warn("state of a vbucket not stored", "bucket", b.name, "vbucket", i, "state", want, "error", err)
 			}
 		}

@@ -429,15 +429,35 @@ func (s *session) refused(p *replica, seqno uint64, reason error) error {
 	s.mu.Unlock()
 	switch {
 	case errors.Is(reason, feed.ErrRollback), errors.Is(reason, feed.ErrRange):
-		s.l.r.n.config.Logger.Warn("a replica's history is not that of the active copy; it is filled again", "bucket",
-			s.l.id.bucket.name, "vbucket", p.vb, "seqno", seqno, "source", s.l.id.source, "reason", reason)
-		s.l.r.note(s.l.id.bucket, p.vb, s.l.id.source, func(x *seen) { *x = seen{source: x.source} })
-		return p.v.Reset()
+		return s.refill(p, seqno, reason)
 	case errors.Is(reason, feed.ErrNotMyVBucket), errors.Is(reason, feed.ErrTemporary),
 		errors.Is(reason, feed.ErrStreamExists):
 		return nil // one of us does not know the newest map yet
 	}
 	return reason
+}
+
+// refill empties a replica whose history the source does not accept, unless the map has made something else of it, or is
+// about to: then the stream is asked for again, or is not. It does not wait for a change of the map: that may wait for
+// the session.
+func (s *session) refill(p *replica, seqno uint64, reason error) error {
+	n, id := s.l.r.n, s.l.id
+	if !n.cluster.changing.TryLock() {
+		return nil
+	}
+	defer n.cluster.changing.Unlock()
+	m := n.cluster.current()
+	b := m.BucketOf(id.bucket.name, id.bucket.uuid)
+	if b == nil {
+		return nil
+	}
+	if role, source := b.Role(p.vb, n.config.NodeID); role != clustermap.Replica || source != id.source {
+		return nil
+	}
+	n.config.Logger.Warn("a replica's history is not that of the active copy; it is filled again", "bucket",
+		id.bucket.name, "vbucket", p.vb, "seqno", seqno, "source", id.source, "reason", reason)
+	s.l.r.note(id.bucket, p.vb, id.source, func(x *seen) { *x = seen{source: x.source} })
+	return p.v.Reset()
 }
 
 // poll asks for the active copies' seqnos, and says which are active there.

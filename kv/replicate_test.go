@@ -24,6 +24,47 @@ func TestDocumentOfAReplica(t *testing.T) {
 	}
 }
 
+// replicaOf is a vbucket as a replica with one document, of a node whose map is alone what makes another thing of it,
+// and a session of a source that has another history.
+func replicaOf(t *testing.T, vb uint16) (*session, *replica) {
+	t.Helper()
+	n, err := Open(testConfig(t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Abandon)
+	if err := n.Load(); err != nil {
+		t.Fatal(err)
+	}
+	b := n.buckets()[0]
+	v := b.store.VBucket(vb)
+	if err := v.SetState(store.Replica); err != nil {
+		t.Fatal(err)
+	}
+	ticket, err := v.Replicate(&store.Doc{Key: "a", Seqno: 1, Rev: 1, Cas: 1}, store.SnapshotRange{End: 1})
+	if err == nil {
+		err = ticket.Wait()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &link{r: n.replicator, id: linkID{b.id(), "former"}, wake: make(chan struct{}, 1)}
+	p := &replica{id: 1, vb: vb, v: v, tracker: feed.NewTracker(feed.Position{Seqno: 1, SnapStart: 1, SnapEnd: 1})}
+	return &session{l: l, b: b, streams: map[feed.StreamID]*replica{1: p}, open: map[uint16]*replica{vb: p}}, p
+}
+
+// A source that has refused a replica's history empties it only while the map has it as the source: the replica may be
+// the active copy in a moment.
+func TestAFormerSourceEmptiesNothing(t *testing.T) {
+	s, p := replicaOf(t, 3)
+	if err := s.refused(p, 1, feed.ErrRollback); err != nil {
+		t.Fatal(err)
+	}
+	if _, high := p.v.Status(); high != 1 {
+		t.Fatalf("a vbucket that the map makes active is at seqno %d, was at 1", high)
+	}
+}
+
 // A copy that is filled from the beginning knows which deletions the active one has forgotten before it has its first
 // document: it may become active at any moment, and whoever streams from it has to be told.
 func TestAReplicaKnowsWhatIsForgotten(t *testing.T) {

@@ -177,8 +177,8 @@ func (v *VBucket) relocate(collection uint32, key []byte, seqno uint64, cutoff u
 	err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.resetting {
-		return nil, false, fmt.Errorf("vbucket %d is being emptied: %w", v.id, ErrTemporary)
+	if err := v.steadyLocked(); err != nil {
+		return nil, false, err
 	}
 	d := v.docs[docID{collection, string(key)}]
 	if d == nil || d.Seqno != seqno {
@@ -295,8 +295,8 @@ func (v *VBucket) rewrite(ctx context.Context) error {
 func (v *VBucket) rewriteSome(docs []*Doc) (left []*Doc, t *Ticket, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.resetting {
-		return nil, nil, fmt.Errorf("vbucket %d is being emptied: %w", v.id, ErrTemporary)
+	if err := v.steadyLocked(); err != nil {
+		return nil, nil, err
 	}
 	for i, d := range docs {
 		if v.docs[d.id()] != d {

@@ -38,6 +38,9 @@ func (v *VBucket) Join(log timestamp.FailoverLog) error {
 	if v.state != Replica {
 		return fmt.Errorf("%w: vbucket %d is %s", ErrNotReplica, v.id, v.state)
 	}
+	if err := v.steadyLocked(); err != nil {
+		return err
+	}
 	if len(log) == 0 {
 		return fmt.Errorf("%w: vbucket %d: an empty failover log", ErrOrder, v.id)
 	}
@@ -54,6 +57,8 @@ func (v *VBucket) Replicate(doc *Doc, w SnapshotRange) (*Ticket, error) {
 	switch {
 	case v.state != Replica:
 		return nil, fmt.Errorf("%w: vbucket %d is %s", ErrNotReplica, v.id, v.state)
+	case v.resetting:
+		return nil, v.steadyLocked()
 	case doc.Seqno <= v.high || doc.Seqno < w.Start || doc.Seqno > w.End:
 		return nil, fmt.Errorf("%w: vbucket %d: seqno %d after %d in the window %d to %d", ErrOrder, v.id, doc.Seqno, v.high,
 			w.Start, w.End)
@@ -85,39 +90,58 @@ func (v *VBucket) RaisePurge(seqno uint64) error {
 	if v.state != Replica || seqno <= v.purge {
 		return nil
 	}
+	if err := v.steadyLocked(); err != nil {
+		return err
+	}
 	v.purge = seqno
 	_, err := v.saveLocked()
 	return err
 }
 
-// Reset empties a vbucket that is not active: no documents, no history, seqno 0. Nobody else may write to it meanwhile.
+// steadyLocked refuses, with ErrTemporary, what must not come between the beginning and the end of Reset: another state
+// of the vbucket, and anything of it that would be written behind the record which voids what was before.
+func (v *VBucket) steadyLocked() error {
+	if v.resetting {
+		return fmt.Errorf("vbucket %d is being emptied: %w", v.id, ErrTemporary)
+	}
+	return nil
+}
+
+// Reset empties a vbucket that is not active: no documents, no history, seqno 0. What it would take with it is refused
+// meanwhile: versions, and another state.
 func (v *VBucket) Reset() error {
 	v.mu.Lock()
-	if v.state == Active {
+	err := v.steadyLocked()
+	switch {
+	case v.state == Active:
+		err = fmt.Errorf("vbucket %d is active and cannot be emptied", v.id)
+	case err == nil && (v.high > 0 || len(v.docs) > 0):
+		v.resetting = true
 		v.mu.Unlock()
-		return fmt.Errorf("vbucket %d is active and cannot be emptied", v.id)
-	}
-	if v.high == 0 && len(v.docs) == 0 {
-		v.mu.Unlock()
-		return nil
+		err = v.voidLog()
+		v.mu.Lock()
+		if v.resetting = false; err == nil {
+			err = v.emptyLocked()
+		}
 	}
 	v.mu.Unlock()
+	return err
+}
+
+// voidLog makes the vbucket's records in the log void.
+func (v *VBucket) voidLog() error {
 	if err := v.bucket.commit.current().Wait(); err != nil { // what is on its way is written before
 		return err
 	}
-	v.mu.Lock()
-	v.resetting = true // compaction must not write a version again behind the record
 	t, err := v.bucket.commit.appendCopy(func(dst []byte) []byte { return appendReset(dst, v.id) })
-	v.mu.Unlock()
-	if err == nil {
-		err = t.Wait()
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.resetting = false
 	if err != nil {
 		return err
 	}
+	return t.Wait()
+}
+
+// emptyLocked is what Reset does in memory.
+func (v *VBucket) emptyLocked() error {
 	for _, d := range v.docs {
 		v.countLocked(d, -1)
 	}
@@ -130,7 +154,7 @@ func (v *VBucket) Reset() error {
 	v.branchLocked(v.bucket.newUUID(), 0)
 	v.bucket.stats.Resets.Add(1)
 	v.notifyLocked()
-	_, err = v.saveLocked()
+	_, err := v.saveLocked()
 	return err
 }
 

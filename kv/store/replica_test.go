@@ -196,6 +196,44 @@ func TestResetIsForGood(t *testing.T) {
 	})
 }
 
+// While a vbucket is emptied it takes neither another state nor versions: it would be emptied as the active copy, with
+// writes that were acknowledged.
+func TestNothingBesideAReset(t *testing.T) {
+	w := replicaWorld(t)
+	defer func() { _ = w.b.Close() }()
+	v := w.b.VBucket(0)
+	if err := w.take(1, "a", 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	writes := 0
+	beside := func() {
+		writes++
+		_, replicated := v.Replicate(&Doc{Key: "b", Seqno: 2, Rev: 1, Cas: 2}, SnapshotRange{2, 2})
+		for what, err := range map[string]error{
+			"state": v.SetState(Active), "version": replicated, "reset": v.Reset(), "purge seqno": v.RaisePurge(9),
+			"history": v.Join(timestamp.FailoverLog{{VBUUID: 9}}),
+		} {
+			if !errors.Is(err, ErrTemporary) {
+				t.Errorf("another %s during write %d of a reset: %v, want ErrTemporary", what, writes, err)
+			}
+		}
+	}
+	w.writing = beside
+	if err := v.Reset(); err != nil || writes == 0 {
+		t.Fatalf("%v after %d writes", err, writes)
+	}
+	if i := v.Info(); i.State != Replica || i.High != 0 || i.Items != 0 || i.Purge != 0 {
+		t.Fatalf("%+v", i)
+	}
+	if err := v.SetState(Active); err != nil {
+		t.Fatal(err)
+	}
+	w.set(0, "b", "2")
+	if err := v.Reset(); err == nil {
+		t.Fatal("an active vbucket was emptied")
+	}
+}
+
 func TestSeal(t *testing.T) {
 	w := newWorld(t, 1)
 	v := w.b.VBucket(0)

@@ -69,7 +69,7 @@ type VBucket struct {
 	window    SnapshotRange // of a replica: the snapshot that high is in
 	windowAt  uint64        // failed writes of the log when window was written to it
 	sealed    time.Time     // until then an active vbucket takes no writes
-	resetting bool          // its records in the log are about to be void
+	resetting bool          // its records in the log are about to be void: see steadyLocked
 	life      uint64        // how often it was emptied, or given up
 	listeners map[Listener]struct{}
 	expiries  expiryHeap
@@ -534,7 +534,8 @@ func (v *VBucket) Purged() uint64 {
 }
 
 // SetState changes the vbucket's state. Becoming active begins a new branch where the last complete snapshot ended;
-// what a vbucket without a state still has of former times is dropped before it becomes active.
+// what a vbucket without a state still has of former times is dropped before it becomes active. One that is being
+// emptied keeps its state: ErrTemporary.
 func (v *VBucket) SetState(s State) error {
 	v.mu.Lock()
 	stale := s == Active && v.state == Dead && v.high > 0
@@ -545,9 +546,9 @@ func (v *VBucket) SetState(s State) error {
 		}
 	}
 	v.mu.Lock()
-	if v.state == s {
+	if err := v.steadyLocked(); err != nil || v.state == s {
 		v.mu.Unlock()
-		return nil
+		return err
 	}
 	v.changeLocked(s)
 	t, err := v.saveLocked()
