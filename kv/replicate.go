@@ -437,9 +437,9 @@ func (s *session) refused(p *replica, seqno uint64, reason error) error {
 	return reason
 }
 
-// refill empties a replica whose history the source does not accept, unless the map has made something else of it, or is
-// about to: then the stream is asked for again, or is not. It does not wait for a change of the map: that may wait for
-// the session.
+// refill empties a replica whose history the source does not accept, unless the map has made something else of it, or
+// is about to: then the stream is asked for again, or is not. It does not wait for a change of the map: that may wait
+// for the session.
 func (s *session) refill(p *replica, seqno uint64, reason error) error {
 	n, id := s.l.r.n, s.l.id
 	if !n.cluster.changing.TryLock() {

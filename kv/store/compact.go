@@ -212,6 +212,9 @@ func (v *VBucket) forgetLocked(d *Doc) {
 func (v *VBucket) ForgetTombstones() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if err := v.steadyLocked(); err != nil {
+		return err
+	}
 	before := v.purge
 	for _, d := range v.docs {
 		if v.forgettableLocked(d, math.MaxUint32) {

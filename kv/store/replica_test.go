@@ -234,6 +234,47 @@ func TestNothingBesideAReset(t *testing.T) {
 	}
 }
 
+// Compaction that comes while a vbucket is emptied does not write its state of before behind the reset: it would be
+// empty at its old seqno after a restart.
+func TestCompactionBesideAReset(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		compact func(b *Bucket) error
+	}{
+		{"of a segment", func(b *Bucket) error { return b.saveStates(map[uint16]bool{0: true}) }},
+		{"of all", func(b *Bucket) error { return b.VBucket(0).rewrite(context.Background()) }},
+		{"of tombstones", func(b *Bucket) error { return b.VBucket(0).ForgetTombstones() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			v := w.b.VBucket(0)
+			for i := range 10 {
+				w.set(0, fmt.Sprint("k", i), "1")
+			}
+			w.delete(0, "k0")
+			w.set(0, "k1", "2")
+			if err := v.SetState(Dead); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			w.writing = func() { w.writing = func() { err = c.compact(w.b) } } // the second write is that of the reset
+			if failed := v.SetState(Active); failed != nil {
+				t.Fatal(failed)
+			}
+			if !errors.Is(err, ErrTemporary) {
+				t.Errorf("it returned %v, want ErrTemporary", err)
+			}
+			before := v.Info()
+			w.restart(true)
+			defer func() { _ = w.b.Close() }()
+			if after := w.b.VBucket(0).Info(); before.High != 0 || after.High != 0 || after.Purge != 0 {
+				t.Fatalf("an empty vbucket at seqno %d is at %d after a restart, purged up to %d", before.High, after.High,
+					after.Purge)
+			}
+		})
+	}
+}
+
 func TestSeal(t *testing.T) {
 	w := newWorld(t, 1)
 	v := w.b.VBucket(0)

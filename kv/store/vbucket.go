@@ -597,7 +597,12 @@ func (v *VBucket) recordLocked() vbRecord {
 	return vbRecord{State: v.state, High: v.written, Purge: v.purge, MaxCas: v.maxCas, Failover: v.failover}
 }
 
+// saveLocked appends the vbucket's state to the log; not while it is being emptied, behind the record of that:
+// ErrTemporary.
 func (v *VBucket) saveLocked() (*Ticket, error) {
+	if err := v.steadyLocked(); err != nil {
+		return nil, err
+	}
 	record, window := v.recordLocked(), v.window
 	return v.bucket.commit.appendCopy(func(dst []byte) []byte {
 		dst = appendState(dst, v.id, record)
