@@ -142,7 +142,11 @@ func (r *replicator) note(bucket bucketID, vb uint16, source string, change func
 func (r *replicator) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for {
-		for id, vbuckets := range r.wanted() {
+		wanted := r.wanted()
+		for _, l := range r.running() { // before another link has what this one has no more
+			l.keep(wanted[l.id])
+		}
+		for id, vbuckets := range wanted {
 			r.mu.Lock()
 			l := r.links[id]
 			if l == nil {
@@ -160,6 +164,12 @@ func (r *replicator) Run(ctx context.Context) error {
 		case <-r.wake:
 		}
 	}
+}
+
+func (r *replicator) running() []*link {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Values(r.links))
 }
 
 // wanted lists the vbuckets to replicate by source; for a link that has nothing to do any more an empty list.
@@ -193,15 +203,28 @@ func (r *replicator) wanted() map[linkID]map[uint16]bool {
 	return out
 }
 
-// link replicates the vbuckets of one bucket from one node.
+// link replicates the vbuckets of one bucket from one node. No two links have the same vbucket as a goal.
 type link struct {
 	r    *replicator
 	id   linkID
 	wake chan struct{} // 1: goal or pause has changed
 	stop func()
 
-	mu   sync.Mutex
+	mu   sync.Mutex // held while a block is worked through; before a session's mu
 	goal map[uint16]bool
+}
+
+// keep takes away the goals that are not among vbuckets: when it returns, no event of them is taken any more.
+func (l *link) keep(vbuckets map[uint16]bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := map[uint16]bool{} // another one: whoever has asked for the goal reads it
+	for vb := range l.goal {
+		if vbuckets[vb] {
+			kept[vb] = true
+		}
+	}
+	l.goal = kept
 }
 
 func (l *link) want(vbuckets map[uint16]bool) {
@@ -516,6 +539,8 @@ func (s *session) receive(ctx context.Context) error {
 
 func (s *session) block(block *feed.Block) (last *store.Ticket, err error) {
 	paused := s.l.r.isPaused(s.l.id.bucket.name)
+	s.l.mu.Lock()
+	defer s.l.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range block.Events {
@@ -523,6 +548,9 @@ func (s *session) block(block *feed.Block) (last *store.Ticket, err error) {
 		p := s.streams[e.Stream]
 		if p == nil {
 			continue
+		}
+		if !s.l.goal[p.vb] {
+			p.over = true
 		}
 		t, err := s.event(p, e, paused)
 		if err != nil {
@@ -545,6 +573,9 @@ func (s *session) event(p *replica, e *feed.Event, paused bool) (*store.Ticket, 
 		}
 		return nil, nil
 	case feed.StreamBegin:
+		if p.over {
+			return nil, nil
+		}
 		return nil, s.join(p, e)
 	}
 	if p.over || paused && p.whole() {

@@ -7,6 +7,7 @@ import (
 	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
 	"tidemark/projector/feed"
+	"tidemark/timestamp"
 )
 
 // What a replica keeps of a document is what the active copy sent, byte by byte, attributes or not.
@@ -62,6 +63,38 @@ func TestAFormerSourceEmptiesNothing(t *testing.T) {
 	}
 	if _, high := p.v.Status(); high != 1 {
 		t.Fatalf("a vbucket that the map makes active is at seqno %d, was at 1", high)
+	}
+}
+
+// A link takes nothing of a vbucket that is its goal no more, also while the stream is still open: another link has it.
+func TestALinkTakesOnlyItsGoals(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		keep map[uint16]bool
+		high uint64
+	}{{"kept", map[uint16]bool{3: true, 4: true}, 2}, {"given to another link", map[uint16]bool{4: true}, 1}} {
+		t.Run(c.name, func(t *testing.T) {
+			s, p := replicaOf(t, 3)
+			s.l.want(map[uint16]bool{3: true})
+			s.l.keep(c.keep)
+			before, _, _ := p.v.Position()
+			ticket, err := s.block(&feed.Block{Events: []feed.Event{
+				{Kind: feed.StreamBegin, VBucket: 3, Stream: 1,
+					Value: mcbp.AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: 99}})},
+				{Kind: feed.SnapshotMarker, VBucket: 3, Stream: 1, SnapStart: 2, SnapEnd: 2},
+				{Kind: feed.Mutation, VBucket: 3, Stream: 1, Seqno: 2, RevSeqno: 1, CAS: 2, Key: []byte("b")},
+			}})
+			if err == nil {
+				err = ticket.Wait()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			branch, _, _ := p.v.Position()
+			if _, high := p.v.Status(); high != c.high || (branch != before) != (c.high > 1) {
+				t.Fatalf("the vbucket is at seqno %d of branch %x, was at 1 of %x", high, branch, before)
+			}
+		})
 	}
 }
 
