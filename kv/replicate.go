@@ -94,16 +94,6 @@ func (r *replicator) isPaused(bucket string) bool {
 	return r.paused[bucket]
 }
 
-// of returns the memory about a replica of source; another source's is forgotten. The caller holds mu.
-func (r *replicator) of(id seenID, source string) *seen {
-	s := r.known[id]
-	if s == nil || s.source != source {
-		s = &seen{source: source}
-		r.known[id] = s
-	}
-	return s
-}
-
 // forget drops what is known about a vbucket that changes its state.
 func (r *replicator) forget(bucket bucketID, vb uint16) {
 	r.mu.Lock()
@@ -125,17 +115,28 @@ func (r *replicator) dropped(id bucketID) {
 	maps.DeleteFunc(r.known, func(x seenID, _ *seen) bool { return x.bucket == id })
 }
 
-// look returns what is known about a replica.
+// look returns what is known about a replica of source; nothing where another one is the source by now.
 func (r *replicator) look(bucket bucketID, vb uint16, source string) seen {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return *r.of(seenID{bucket, vb}, source)
+	if s := r.known[seenID{bucket, vb}]; s != nil && s.source == source {
+		return *s
+	}
+	return seen{source: source}
 }
 
+// note changes what is known about a replica of source; another source's is forgotten. Only the link that has the
+// vbucket as a goal may note something.
 func (r *replicator) note(bucket bucketID, vb uint16, source string, change func(*seen)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	change(r.of(seenID{bucket, vb}, source))
+	id := seenID{bucket, vb}
+	s := r.known[id]
+	if s == nil || s.source != source {
+		s = &seen{source: source}
+		r.known[id] = s
+	}
+	change(s)
 }
 
 // Run keeps one link for each bucket and source until ctx ends.
@@ -241,6 +242,15 @@ func (l *link) wanted() map[uint16]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.goal
+}
+
+// note changes what is known about a replica, unless another link has it by now.
+func (l *link) note(vb uint16, change func(*seen)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.goal[vb] {
+		l.r.note(l.id.bucket, vb, l.id.source, change)
+	}
 }
 
 // Run connects again and again while there is something to replicate.
@@ -504,7 +514,7 @@ func (s *session) poll(ctx context.Context, goal map[uint16]bool) (map[uint16]bo
 			p.over, whole = true, false
 		}
 		s.mu.Unlock()
-		s.l.r.note(s.l.id.bucket, vb, s.l.id.source, func(x *seen) {
+		s.l.note(vb, func(x *seen) {
 			if p == nil { // before a stream is asked for: the source may have begun anew
 				x.known = 0
 			}

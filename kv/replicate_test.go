@@ -98,6 +98,30 @@ func TestALinkTakesOnlyItsGoals(t *testing.T) {
 	}
 }
 
+// What is known of a replica's source outlives whoever looks with the map of before, or notes what the source of then
+// has said.
+func TestOnlyTheSourceOfNowIsKnown(t *testing.T) {
+	r := newReplicator(nil)
+	id := bucketID{"world", "u"}
+	links := map[string]*link{}
+	for _, source := range []string{"former", "new"} {
+		links[source] = &link{r: r, id: linkID{id, source}, wake: make(chan struct{}, 1)}
+		links[source].want(map[uint16]bool{3: true})
+		links[source].note(3, func(x *seen) { x.joined, x.known = true, 5 })
+		links[source].keep(map[uint16]bool{3: source == "new"})
+	}
+	if s := r.look(id, 3, "former"); s.joined || s.known > 0 {
+		t.Errorf("of the source of before is known: %+v", s)
+	}
+	links["former"].note(3, func(x *seen) { x.known = 9 })
+	if s := r.look(id, 3, "new"); !s.joined || s.known != 5 {
+		t.Errorf("of the source of now is known: %+v", s)
+	}
+	if len(r.known) != 1 {
+		t.Errorf("%d replicas are known", len(r.known))
+	}
+}
+
 // A copy that is filled from the beginning knows which deletions the active one has forgotten before it has its first
 // document: it may become active at any moment, and whoever streams from it has to be told.
 func TestAReplicaKnowsWhatIsForgotten(t *testing.T) {
