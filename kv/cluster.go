@@ -325,7 +325,7 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 	}
 	if err != nil {
 		for _, v := range held {
-			v.Unseal()
+			v.ReleaseSeal()
 		}
 		return err
 	}

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"tidemark/kv/clustermap"
 	"tidemark/kv/kvclient"
 	"tidemark/kv/mcbp"
+	"tidemark/kv/store"
 	"tidemark/projector/feed"
 )
 
@@ -96,6 +98,65 @@ func TestFailoverWithoutLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.check(t, c)
+}
+
+// A failover that ends while it waits for the replicas, as its caller goes, leaves no vbucket that refuses writes.
+func TestFailoverThatComesToNothing(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 3, 1)
+	for id := range g.nodes {
+		if err := g.post(id, pathPause, PauseRequest{Paused: true}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := g.nodes["kv3"].buckets()[0].store
+	var active []*store.VBucket
+	for i := range b.VBuckets() {
+		if state, _ := b.VBucket(uint16(i)).Status(); state == store.Active {
+			active = append(active, b.VBucket(uint16(i)))
+		}
+	}
+	write := func(v *store.VBucket) error {
+		r, err := v.Apply(store.Change{Key: []byte("a")})
+		if err == nil {
+			err = r.Ticket.Wait()
+		}
+		return err
+	}
+	eventually(t, func() error { // the replicas stay where they are, so that the failover has to wait
+		for _, v := range active {
+			if err := write(v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, n := range g.nodes {
+			if open := n.server.Counters().Streams.Load(); open > 0 {
+				return fmt.Errorf("%d streams are open", open)
+			}
+		}
+		return nil
+	})
+	ctx, cancel := context.WithCancel(within(t))
+	done := make(chan error, 1)
+	go func() {
+		_, err := g.nodes["kv1"].cluster.failover(ctx, FailoverRequest{Nodes: []string{"kv3"}})
+		done <- err
+	}()
+	eventually(t, func() error {
+		if err := write(active[len(active)-1]); !errors.Is(err, store.ErrSealed) {
+			return fmt.Errorf("a write to a vbucket that is about to be given up: %v", err)
+		}
+		return nil
+	})
+	cancel()
+	if err := <-done; err == nil {
+		t.Fatal("the failover succeeded without replicas")
+	}
+	for _, v := range active {
+		if err := write(v); err != nil {
+			t.Errorf("vbucket %d: %v", v.Info().ID, err)
+		}
+	}
 }
 
 func TestFailoverWithLoss(t *testing.T) {

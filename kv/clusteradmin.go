@@ -200,8 +200,8 @@ func (n *Node) postPromise(_ context.Context, body []byte) (any, error) {
 	return n.cluster.give(clustermap.Promise{RevEpoch: r.Epoch, Maker: r.Maker}, d)
 }
 
-// postSeal makes vbuckets refuse writes for a while, or take them again.
-func (n *Node) postSeal(_ context.Context, body []byte) (any, error) {
+// postSeal makes vbuckets refuse writes for a while, all of them or none, or take them again.
+func (n *Node) postSeal(ctx context.Context, body []byte) (any, error) {
 	r, err := decode[sealRequest](body)
 	if err != nil {
 		return nil, err
@@ -210,18 +210,30 @@ func (n *Node) postSeal(_ context.Context, body []byte) (any, error) {
 	if d < 0 || d > maxSeal {
 		return nil, fmt.Errorf("%w: a seal of %v: want at most %v", ErrRefused, d, maxSeal)
 	}
-	var a sealAnswer
+	var vbuckets []*store.VBucket
 	for _, id := range r.VBuckets {
 		v := n.vbucket(r.Bucket, id)
-		switch {
-		case v == nil:
+		if v == nil {
 			return nil, fmt.Errorf("%w: bucket %q vbucket %d is not there", ErrRefused, r.Bucket, id)
-		case d == 0:
-			v.Unseal()
-			continue
 		}
+		vbuckets = append(vbuckets, v)
+	}
+	if d == 0 {
+		for _, v := range vbuckets {
+			v.Unseal()
+		}
+		return sealAnswer{}, nil
+	}
+	var a sealAnswer
+	for i, v := range vbuckets {
 		high, err := v.Seal(d)
+		if err == nil {
+			err = context.Cause(ctx) // who has asked may have gone
+		}
 		if err != nil {
+			for _, v := range vbuckets[:i+1] {
+				v.Unseal()
+			}
 			return nil, err
 		}
 		a.Highs = append(a.Highs, high)

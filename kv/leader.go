@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -173,8 +174,7 @@ func (c *cluster) takeover(ctx context.Context, m clustermap.Map, moves []cluste
 		_, err = c.commit(ctx, m.Switch(moves), source, expect)
 	}
 	if err != nil {
-		_, uerr := c.peers.seal(ctx, c.contact(source), sealRequest{Bucket: bucket, VBuckets: ids})
-		return errors.Join(err, uerr)
+		return errors.Join(err, c.unseal(ctx, source, expect))
 	}
 	return nil
 }
@@ -411,11 +411,13 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 	var first string
 	var expect sealed
 	if !r.Lose && len(r.Nodes) == 1 {
-		if first, expect, err = c.quiesce(ctx, m, r.Nodes[0]); err != nil {
-			return nil, err
-		}
+		first, expect, err = c.quiesce(ctx, m, r.Nodes[0])
 	}
-	next, promotions, err := c.promote(ctx, m, r)
+	var next clustermap.Map
+	var promotions []clustermap.Promotion
+	if err == nil {
+		next, promotions, err = c.promote(ctx, m, r)
+	}
 	if err == nil {
 		if epoch != m.RevEpoch {
 			next.RevEpoch, next.Rev = epoch, 1
@@ -423,8 +425,7 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 		next, err = c.commit(ctx, next, first, expect)
 	}
 	if err != nil {
-		c.unseal(ctx, first, expect)
-		return nil, err
+		return nil, errors.Join(err, c.unseal(ctx, first, expect))
 	}
 	c.noteBranches(ctx, next.Nodes, promotions)
 	c.kick()
@@ -444,13 +445,19 @@ func (c *cluster) noteBranches(ctx context.Context, nodes []clustermap.Node, pro
 	}
 }
 
-// unseal lets a node write again what was sealed for a failover that came to nothing; a seal ends by itself, too.
-func (c *cluster) unseal(ctx context.Context, id string, what sealed) {
+// unseal lets a node take writes again to what was sealed, or was about to be, for something that came to nothing, also
+// when ctx is over; a seal ends by itself, too.
+func (c *cluster) unseal(ctx context.Context, id string, what sealed) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), peerTimeout)
+	defer cancel()
+	var failed []error
 	for bucket, vbuckets := range what {
-		for vb := range vbuckets {
-			_, _ = c.peers.seal(ctx, c.contact(id), sealRequest{Bucket: bucket, VBuckets: []uint16{vb}})
+		if _, err := c.peers.seal(ctx, c.contact(id), sealRequest{Bucket: bucket,
+			VBuckets: slices.Collect(maps.Keys(vbuckets))}); err != nil {
+			failed = append(failed, fmt.Errorf("%s to take writes again: %w", id, err))
 		}
 	}
+	return errors.Join(failed...)
 }
 
 // begin has an epoch promised by all that are to remain, whose views these are: none of them takes a map of an earlier
@@ -549,7 +556,7 @@ func (c *cluster) promote(ctx context.Context, m clustermap.Map, r FailoverReque
 }
 
 // quiesce makes a node that answers take no more writes, and waits until its replicas have what it has. A node that
-// does not answer is left alone.
+// does not answer is left alone. It returns what may be sealed, also with an error.
 func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (string, sealed, error) {
 	node, ok := m.Node(id)
 	if !ok {
@@ -564,7 +571,7 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 		return "", nil, err
 	}
 	if err := c.sealAll(ctx, id, out); err != nil {
-		return "", nil, err
+		return id, out, err
 	}
 	rest := slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool { return x.ID == id })
 	for deadline := time.Now().Add(catchUp); ; {

@@ -171,7 +171,9 @@ func (v *VBucket) Seal(d time.Duration) (uint64, error) {
 		v.mu.Unlock()
 		return 0, fmt.Errorf("%w: vbucket %d is %s", ErrNotMyVBucket, v.id, v.state)
 	}
-	v.sealed = v.bucket.now().Add(d)
+	if !v.heldLocked() {
+		v.sealed = v.bucket.now().Add(d)
+	}
 	v.mu.Unlock()
 	err := v.bucket.commit.current().Wait()
 	v.mu.Lock()
@@ -179,7 +181,7 @@ func (v *VBucket) Seal(d time.Duration) (uint64, error) {
 	return v.high, err
 }
 
-// HoldSeal makes a seal last until Unseal or another state, if it is still whole: nothing was written beyond seqno
+// HoldSeal makes a seal last until ReleaseSeal or another state, if it is still whole: nothing was written beyond seqno
 // high.
 func (v *VBucket) HoldSeal(high uint64) error {
 	now := v.bucket.now()
@@ -192,9 +194,21 @@ func (v *VBucket) HoldSeal(high uint64) error {
 	return nil
 }
 
-// Unseal lets a vbucket take writes again.
+// Unseal lets a vbucket take writes again, unless its seal is held: it is about to be given up, and who has asked for
+// that may think that it came to nothing.
 func (v *VBucket) Unseal() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.heldLocked() {
+		v.sealed = time.Time{}
+	}
+}
+
+// ReleaseSeal lets a vbucket take writes again whose seal was held.
+func (v *VBucket) ReleaseSeal() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.sealed = time.Time{}
 }
+
+func (v *VBucket) heldLocked() bool { return v.sealed.Equal(time.Unix(forever, 0)) }

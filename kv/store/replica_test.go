@@ -308,11 +308,15 @@ func TestSeal(t *testing.T) {
 	if err := v.HoldSeal(high); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := v.Seal(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	v.Unseal() // as somebody asks who does not know that it is held
 	w.now = w.now.Add(time.Hour)
 	if _, err := w.apply(0, Change{Key: []byte("c")}); !errors.Is(err, ErrSealed) {
 		t.Fatal(err)
 	}
-	v.Unseal()
+	v.ReleaseSeal()
 	w.set(0, "c", "1")
 	if err := v.SetState(Replica); err != nil {
 		t.Fatal(err)
