@@ -536,9 +536,10 @@ func (s *session) receive(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		ticket, err := s.block(block)
+		stored := s.b.store.Replicating()
+		last, err := s.block(block)
 		if err == nil {
-			err = ticket.Wait()
+			err = stored(last)
 		}
 		block.Release()
 		if err != nil {

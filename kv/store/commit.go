@@ -209,6 +209,21 @@ func (c *committer) flush(t *Ticket) {
 	c.publish(t)
 }
 
+// since returns how to wait for all that is appended from now on up to the ticket last: its own success says nothing of
+// tickets before it, which may have failed and been taken back.
+func (c *committer) since() (stored func(last *Ticket) error) {
+	failures := c.failures.Load()
+	return func(last *Ticket) error {
+		if err := last.Wait(); err != nil {
+			return err
+		}
+		if c.failures.Load() != failures {
+			return fmt.Errorf("%w: a write failed meanwhile", ErrTemporary)
+		}
+		return nil
+	}
+}
+
 // publish makes a written ticket visible to streams and wakes its waiters.
 func (c *committer) publish(t *Ticket) {
 	for _, x := range t.touch {

@@ -98,7 +98,7 @@ func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter t
 // emptySegment writes again what the oldest segment holds and is still needed, and waits until that is stored.
 func (b *Bucket) emptySegment(ctx context.Context, number uint64, cutoff uint32) error {
 	states := map[uint16]bool{}
-	failures := b.commit.failures.Load()
+	stored := b.commit.since()
 	var last *Ticket
 	err := b.log.ReadSegment(number, func(r seglog.Record) error {
 		if err := ctx.Err(); err != nil {
@@ -122,13 +122,7 @@ func (b *Bucket) emptySegment(ctx context.Context, number uint64, cutoff uint32)
 	if err := b.saveStates(states); err != nil {
 		return err
 	}
-	if err := b.commit.current().Wait(); err != nil {
-		return err
-	}
-	if b.commit.failures.Load() != failures {
-		return fmt.Errorf("%w: a write failed meanwhile", ErrTemporary)
-	}
-	return nil
+	return stored(b.commit.current())
 }
 
 // relocateRecord writes again what a record holds, if it is still needed; states are the vbuckets whose state has to be
@@ -255,7 +249,7 @@ func (b *Bucket) rewrite(ctx context.Context) error {
 		return err
 	}
 	sealed := b.log.Sealed()
-	failures := b.commit.failures.Load()
+	stored := b.commit.since()
 	last := sealed[len(sealed)-1]
 	for _, v := range b.vbs {
 		if err := v.rewrite(ctx); err != nil {
@@ -265,11 +259,8 @@ func (b *Bucket) rewrite(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := b.commit.current().Wait(); err != nil {
+	if err := stored(b.commit.current()); err != nil { // as in compactSegment
 		return err
-	}
-	if b.commit.failures.Load() != failures { // as in compactSegment
-		return fmt.Errorf("%w: a write failed meanwhile", ErrTemporary)
 	}
 	return b.log.DropThrough(last)
 }

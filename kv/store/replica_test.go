@@ -196,6 +196,41 @@ func TestResetIsForGood(t *testing.T) {
 	})
 }
 
+// Versions that were taken back before others of the same block are not counted as stored with these.
+func TestReplicatedVersionsTakenBack(t *testing.T) {
+	w := newWorld(t, 2)
+	replicate := func(vb uint16, seqno uint64) *Ticket {
+		t.Helper()
+		ticket, err := w.b.VBucket(vb).Replicate(&Doc{Key: "k", Seqno: seqno, Rev: 1, Cas: seqno},
+			SnapshotRange{seqno, seqno})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ticket
+	}
+	for vb := range uint16(2) {
+		if err := w.b.VBucket(vb).SetState(Replica); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stored := w.b.Replicating()
+	w.full = true
+	if err := replicate(0, 1).Wait(); !errors.Is(err, ErrTemporary) { // somebody else waits for it, too
+		t.Fatal(err)
+	}
+	w.full, w.now = false, w.now.Add(time.Minute)
+	last := replicate(1, 1)
+	if err := last.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stored(last); !errors.Is(err, ErrTemporary) {
+		t.Fatalf("the first of two versions was taken back: %v", err)
+	}
+	if err := w.b.Replicating()(replicate(0, 1)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // While a vbucket is emptied it takes neither another state nor versions: it would be emptied as the active copy, with
 // writes that were acknowledged.
 func TestNothingBesideAReset(t *testing.T) {
