@@ -112,17 +112,19 @@ func (p *producer) has(vb uint16) bool {
 	return p.streams[vb] != nil
 }
 
-// begin adds a stream and looks at it once.
+// begin adds a stream and looks at it once. It is subscribed before: whoever takes it out releases it, which may be at
+// once.
 func (p *producer) begin(st *stream) {
+	st.vb.Subscribe(st)
 	p.mu.Lock()
 	if p.stopped {
 		p.mu.Unlock()
+		st.release()
 		return
 	}
 	p.streams[st.id] = st
 	p.mu.Unlock()
 	p.c.srv.counters.Streams.Add(1)
-	st.vb.Subscribe(st)
 	st.Notify()
 }
 
