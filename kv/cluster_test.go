@@ -159,6 +159,53 @@ func TestFailoverThatComesToNothing(t *testing.T) {
 	}
 }
 
+// Who asks for some copies is told of these alone, and nothing of the map that grows with all.
+func TestSomeCopiesAskedFor(t *testing.T) {
+	n, _ := runNode(t, testConfig(t.TempDir()))
+	remote := NewRemote(testUser, testPassword, clusterWait, nil)
+	for _, c := range []struct {
+		of   copies
+		path string
+		have []uint16
+	}{
+		{copies{"world": {3, 7}, "other": {1}}, "/v1/cluster?copies=other%3A1&copies=world%3A3%2C7", []uint16{3, 7}},
+		{copies{"world": {15, 99}}, "/v1/cluster?copies=world%3A15%2C99", []uint16{15}},
+		{copies{}, "/v1/cluster?copies=", nil},
+	} {
+		if got := c.of.path(); len(c.of) < 2 && got != c.path {
+			t.Errorf("%v is asked for at %s, want %s", c.of, got, c.path)
+		}
+		for _, path := range []string{c.path, c.of.path()} {
+			var view ClusterView
+			if err := remote.Call(within(t), n.AdminAddr(), http.MethodGet, path, nil, &view); err != nil {
+				t.Fatal(err)
+			}
+			var have []uint16
+			for _, v := range view.Copies["world"] {
+				have = append(have, v.VBucket)
+			}
+			whole := n.View().Map
+			if !slices.Equal(have, c.have) || !view.Ready || view.Map.RevEpoch != whole.RevEpoch || view.Map.Rev != whole.Rev {
+				t.Errorf("%s: vbuckets %v of %+v, want %v", path, have, view, c.have)
+			}
+			if id := n.buckets()[0].id(); len(have) > 0 && view.Map.BucketOf(id.name, id.uuid) == nil {
+				t.Errorf("%s: of which bucket they are is not said: %+v", path, view.Map)
+			}
+			for _, b := range view.Map.Buckets {
+				if len(b.Chains) > 0 {
+					t.Errorf("%s: with %d chains", path, len(b.Chains))
+				}
+			}
+		}
+	}
+	for _, bad := range []string{"world", "world:", "world:x", "world:1,", "world:65536"} {
+		err := remote.Call(within(t), n.AdminAddr(), http.MethodGet, pathCluster+"?copies="+bad, nil, nil)
+		if err == nil || !strings.Contains(err.Error(), "want a bucket and its vbuckets") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
 func TestFailoverWithLoss(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3, 1)

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"tidemark/errcode"
@@ -32,10 +35,11 @@ const (
 type ClusterView struct {
 	Node string `json:"node"`
 	// Ready says whether it serves documents, Stored whether it has a log of each bucket; Member whether the map has it.
-	Ready  bool           `json:"ready"`
-	Stored bool           `json:"stored"`
-	Member bool           `json:"member"`
-	Map    clustermap.Map `json:"map"` // without users
+	Ready  bool `json:"ready"`
+	Stored bool `json:"stored"`
+	Member bool `json:"member"`
+	// Map is without users. Where some copies alone were asked for, it has their buckets alone, with name and UUID.
+	Map clustermap.Map `json:"map"`
 	// Copies are the vbuckets it has, by bucket.
 	Copies map[string][]CopyView `json:"copies"`
 	// Paused are the buckets whose replication is held back on this node.
@@ -68,12 +72,101 @@ type Progress struct {
 	Waiting string `json:"waiting,omitempty"`
 }
 
+// copiesQuery is the parameter of pathCluster that names the copies that are asked for, once per bucket:
+// world:0,17,1023. Without it all are, and none when it is empty.
+const copiesQuery = "copies"
+
+// copies are vbuckets by bucket, each bucket's ascending; nil means all.
+type copies map[string][]uint16
+
+// copiesOf are those that moves are about.
+func copiesOf(m clustermap.Map, moves []clustermap.Move) copies {
+	out := copies{}
+	for _, v := range moves {
+		name := m.Buckets[v.Bucket].Name
+		out[name] = append(out[name], v.VBucket)
+	}
+	for _, vbuckets := range out {
+		slices.Sort(vbuckets)
+	}
+	return out
+}
+
+// path is where they are asked for.
+func (c copies) path() string {
+	if c == nil {
+		return pathCluster
+	}
+	q := url.Values{}
+	if len(c) == 0 {
+		q.Set(copiesQuery, "")
+	}
+	for bucket, vbuckets := range c {
+		ids := make([]string, len(vbuckets))
+		for i, vb := range vbuckets {
+			ids[i] = strconv.Itoa(int(vb))
+		}
+		q.Add(copiesQuery, bucket+":"+strings.Join(ids, ","))
+	}
+	return pathCluster + "?" + q.Encode()
+}
+
+// parseCopies reads what path says.
+func parseCopies(q url.Values) (copies, error) {
+	if !q.Has(copiesQuery) {
+		return nil, nil
+	}
+	out := copies{}
+	for _, text := range q[copiesQuery] {
+		if text == "" {
+			continue
+		}
+		bucket, ids, ok := strings.Cut(text, ":")
+		for id := range strings.SplitSeq(ids, ",") {
+			vb, err := strconv.ParseUint(id, 10, 16)
+			if !ok || err != nil {
+				return nil, rpc.Refuse(errcode.BadRequest, "%s=%q: want a bucket and its vbuckets, as world:0,17", copiesQuery,
+					text)
+			}
+			out[bucket] = append(out[bucket], uint16(vb))
+		}
+		slices.Sort(out[bucket])
+	}
+	return out, nil
+}
+
+// wants reports whether a bucket's vbucket is among them.
+func (c copies) wants(bucket string, vb uint16) bool {
+	if c == nil {
+		return true
+	}
+	_, ok := slices.BinarySearch(c[bucket], vb)
+	return ok
+}
+
+// cut leaves of a map what an answer about them needs.
+func (c copies) cut(m clustermap.Map) clustermap.Map {
+	if c == nil {
+		return m.WithoutUsers()
+	}
+	out := clustermap.Map{Format: m.Format, RevEpoch: m.RevEpoch, Rev: m.Rev, Leader: m.Leader}
+	for _, b := range m.Buckets {
+		if c[b.Name] != nil {
+			out.Buckets = append(out.Buckets, clustermap.Bucket{Name: b.Name, UUID: b.UUID})
+		}
+	}
+	return out
+}
+
 // View describes the cluster as this node sees it.
-func (n *Node) View() ClusterView {
+func (n *Node) View() ClusterView { return n.view(nil) }
+
+// view is View of some copies.
+func (n *Node) view(of copies) ClusterView {
 	m := n.cluster.current()
 	_, member := m.Node(n.config.NodeID)
 	out := ClusterView{Node: n.config.NodeID, Ready: n.serving.Load(), Stored: n.stored(), Member: member &&
-		m.RevEpoch > 0, Map: m.WithoutUsers(), Copies: map[string][]CopyView{}}
+		m.RevEpoch > 0, Map: of.cut(m), Copies: map[string][]CopyView{}}
 	n.cluster.mu.Lock()
 	out.Progress, out.Promises = n.cluster.progress, n.cluster.promises
 	n.cluster.mu.Unlock()
@@ -86,6 +179,9 @@ func (n *Node) View() ClusterView {
 			continue
 		}
 		for i := range b.store.VBuckets() {
+			if !of.wants(b.name, uint16(i)) {
+				continue
+			}
 			info := b.store.VBucket(uint16(i)).Info()
 			if info.State == store.Dead {
 				continue
@@ -127,8 +223,12 @@ func (n *Node) clusterRoutes() []route.Route {
 	}
 }
 
-func (n *Node) getCluster(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, n.View())
+func (n *Node) getCluster(w http.ResponseWriter, r *http.Request) error {
+	of, err := parseCopies(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, n.view(of))
 }
 
 // getMap answers with the map, or with nothing when the caller has it.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
 )
@@ -97,7 +99,7 @@ func (c *cluster) step(ctx context.Context, m clustermap.Map) (more bool, err er
 		_, err := c.commit(ctx, m.Fill(fill), "", nil)
 		return true, err
 	}
-	views, err := c.views(ctx, m.Nodes)
+	views, err := c.views(ctx, m.Nodes, copiesOf(m, moves))
 	if err != nil {
 		return false, err
 	}
@@ -140,7 +142,7 @@ func (c *cluster) finish(ctx context.Context, m clustermap.Map) error {
 	next := m.Finish()
 	if next.RevEpoch != m.RevEpoch {
 		defer c.settle(ctx)
-		views, err := c.views(ctx, next.Nodes)
+		views, err := c.views(ctx, next.Nodes, copies{})
 		if err != nil {
 			return err
 		}
@@ -191,7 +193,7 @@ func (c *cluster) reached(ctx context.Context, m clustermap.Map, moves []cluster
 		}
 	}
 	for {
-		have, err := c.survey(ctx, targets)
+		have, err := c.survey(ctx, targets, copiesOf(m, moves))
 		if err != nil {
 			return err
 		}
@@ -223,28 +225,34 @@ type copyOf struct {
 // survey is what nodes have.
 type survey map[copyOf]CopyView
 
-// views asks nodes what they know. All must answer, and serve.
-func (c *cluster) views(ctx context.Context, nodes []clustermap.Node) (out []ClusterView, err error) {
-	for _, x := range nodes {
-		var view ClusterView
-		if x.ID == c.n.config.NodeID {
-			view = c.n.View()
-		} else if err := c.peers.Call(ctx, c.contact(x.ID).Admin, http.MethodGet, pathCluster, nil, &view); err != nil {
-			return nil, fmt.Errorf("%s to answer: %w", x.ID, err)
-		}
-		if !view.Ready {
-			return nil, fmt.Errorf("%s to serve", x.ID)
-		}
-		view.Node = x.ID
-		out = append(out, view)
+// views asks nodes side by side what they know, and have of some copies. All must answer, and serve.
+func (c *cluster) views(ctx context.Context, nodes []clustermap.Node, of copies) ([]ClusterView, error) {
+	out := make([]ClusterView, len(nodes))
+	var all errgroup.Group
+	for i, x := range nodes {
+		all.Go(func() error {
+			if x.ID == c.n.config.NodeID {
+				out[i] = c.n.view(of)
+			} else if err := c.peers.Call(ctx, c.contact(x.ID).Admin, http.MethodGet, of.path(), nil, &out[i]); err != nil {
+				return fmt.Errorf("%s to answer: %w", x.ID, err)
+			}
+			if !out[i].Ready {
+				return fmt.Errorf("%s to serve", x.ID)
+			}
+			out[i].Node = x.ID
+			return nil
+		})
 	}
-	return out, nil
+	return out, all.Wait()
 }
 
-// survey asks nodes what they have.
-func (c *cluster) survey(ctx context.Context, nodes []clustermap.Node) (survey, error) {
-	views, err := c.views(ctx, nodes)
-	return surveyOf(c.current(), views), err
+// survey asks nodes what they have of some copies.
+func (c *cluster) survey(ctx context.Context, nodes []clustermap.Node, of copies) (survey, error) {
+	views, err := c.views(ctx, nodes, of)
+	if err != nil {
+		return nil, err
+	}
+	return surveyOf(c.current(), views), nil
 }
 
 // surveyOf leaves out what a node has of another bucket of the name, which it was not told of that it was dropped.
@@ -395,7 +403,7 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 	}
 	rest := slices.DeleteFunc(slices.Clone(m.Nodes),
 		func(x clustermap.Node) bool { return slices.Contains(r.Nodes, x.ID) })
-	views, err := c.views(ctx, rest)
+	views, err := c.views(ctx, rest, copies{})
 	if err != nil {
 		return nil, fmt.Errorf("%w: a failover waits for %w", ErrRefused, err)
 	}
@@ -434,7 +442,7 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 
 // noteBranches puts in where the new branches really begin, of those that can be asked.
 func (c *cluster) noteBranches(ctx context.Context, nodes []clustermap.Node, promotions []clustermap.Promotion) {
-	have, err := c.survey(ctx, nodes)
+	have, err := c.survey(ctx, nodes, nil)
 	if err != nil {
 		return
 	}
@@ -540,7 +548,7 @@ func (c *cluster) promote(ctx context.Context, m clustermap.Map, r FailoverReque
 		return slices.Contains(r.Nodes,
 			x.ID)
 	})
-	have, err := c.survey(ctx, rest)
+	have, err := c.survey(ctx, rest, nil)
 	if err != nil {
 		return m, nil, fmt.Errorf("%w: a failover waits for %w", ErrRefused, err)
 	}
@@ -562,7 +570,7 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 	if !ok {
 		return "", nil, nil // Failover says so
 	}
-	have, err := c.survey(ctx, []clustermap.Node{node})
+	have, err := c.survey(ctx, []clustermap.Node{node}, nil)
 	if err != nil {
 		return "", nil, nil //nolint:nilerr // it does not answer: what its replicas know must do
 	}
@@ -575,7 +583,7 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 	}
 	rest := slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool { return x.ID == id })
 	for deadline := time.Now().Add(catchUp); ; {
-		have, err := c.survey(ctx, rest)
+		have, err := c.survey(ctx, rest, nil)
 		if err != nil || have.replicated(m, out) || time.Now().After(deadline) {
 			return id, out, err // what is still missing, Failover says
 		}

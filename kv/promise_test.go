@@ -93,7 +93,7 @@ func (g *promised) try(by string, without ...string) (int64, error) {
 	c := g.at(by)
 	m := c.current()
 	views, err := c.views(within(g.t), slices.DeleteFunc(slices.Clone(m.Nodes),
-		func(x clustermap.Node) bool { return slices.Contains(without, x.ID) }))
+		func(x clustermap.Node) bool { return slices.Contains(without, x.ID) }), copies{})
 	if err != nil {
 		g.t.Fatal(err)
 	}
