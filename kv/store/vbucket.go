@@ -60,7 +60,6 @@ type VBucket struct {
 	state     State
 	docs      map[docID]*Doc
 	list      []*Doc // ascending seqnos; superseded versions stay until pruned
-	stale     int    // superseded versions in list; they count against the quota
 	high      uint64 // last assigned seqno
 	written   uint64 // last seqno that is in the log: what streams may show
 	purge     uint64
@@ -76,11 +75,18 @@ type VBucket struct {
 
 	collections collections
 
+	sums
+	open       []*Snapshot // those that hold versions, in the order in which they were fixed
+	superseded int64       // memory of all versions that were ever superseded
+	touch      int         // place in the current ticket; guarded by the committer
+}
+
+// sums are what a vbucket has. Superseded versions in its list count against the quota, too.
+type sums struct {
 	items, tombstones int
-	bytes, staleBytes int64       // memory of docs, and of the superseded versions in list
-	open              []*Snapshot // those that hold versions, in the order in which they were fixed
-	superseded        int64       // memory of all versions that were ever superseded
-	touch             int         // place in the current ticket; guarded by the committer
+	bytes             int64 // memory of the newest versions
+	stale             int   // superseded versions
+	staleBytes        int64
 }
 
 // Kind of a change.
