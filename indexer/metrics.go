@@ -66,6 +66,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		"Snapshots that are kept for the next pages of scans."), prometheus.GaugeValue, float64(kept))
 	ch <- prometheus.MustNewConstMetric(meters.Desc("page_snapshot_bytes",
 		"Memory that they take, of 64 MiB."), prometheus.GaugeValue, float64(bytesKept))
+	kept, bytesKept = c.x.snapshots.LongKept()
+	ch <- prometheus.MustNewConstMetric(meters.Desc("scan_snapshots",
+		"Snapshots that are kept for scans that take long."), prometheus.GaugeValue, float64(kept))
+	ch <- prometheus.MustNewConstMetric(meters.Desc("scan_snapshot_bytes",
+		"Memory that they take, of 64 MiB."), prometheus.GaugeValue, float64(bytesKept))
 	c.x.collectStats(ch)
 	items := meters.Desc("copy_items", "Entries of a copy.", "bucket", "index", "copy")
 	bytes := meters.Desc("copy_disk_bytes", "Size of a copy's files.", "bucket", "index", "copy")

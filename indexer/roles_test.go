@@ -40,7 +40,9 @@ func TestEveryPathByEveryRole(t *testing.T) {
 	h := rpctest.Roles(t, scans, map[string][]tlsconf.Role{
 		"POST /v1/indexes/{id:[0-9]+}:scan": asks, "POST /v1/indexes/{id:[0-9]+}:count": asks,
 		"POST /v1/indexes/{id:[0-9]+}:verify": asks,
-		"POST " + verify.Path:                 node, "POST " + scanserver.SlicesPath: node, "POST " + transfer.Path: node, "GET " + scanport.Path: nil, "GET /healthz": nil,
+		"POST " + verify.Path:                 node, "POST " + scanserver.SlicesPath: node,
+		"POST " + scanserver.KeepPath: node, "POST " + transfer.Path: node, "GET " + scanport.Path: nil,
+		"GET /healthz": nil,
 	})
 	if code := rpctest.As(h, nil, http.MethodGet, scanport.Path, ""); code != http.StatusUnauthorized {
 		t.Errorf("the WebSocket without a ticket: %d", code)

@@ -178,6 +178,8 @@ func (f *shelf) Name(node index.NodeID) string { return fmt.Sprint(node) }
 
 func (f *shelf) Suspect(index.NodeID) bool { return false }
 
+func (f *shelf) KeepSlices(context.Context, index.NodeID, scan.KeepRequest) error { return nil }
+
 // OpenSlices reads the slices of node 0 as a coordinator's own, those of the others as they come over a network.
 func (f *shelf) OpenSlices(ctx context.Context, node index.NodeID, _ []index.NodeID,
 	req scan.NodeRequest) (scan.RowStream, error) {

@@ -119,6 +119,8 @@ type fakeCluster struct {
 	refuse   func(asked int64) error // of Stabilize; nil: never
 	emptied  bool                    // KV has made vbucket 0 anew
 
+	keep func(ctx context.Context, node index.NodeID, req KeepRequest) error // nil: everything is kept
+
 	full      bool // nothing more is kept for pages
 	pages     []keptPage
 	pagesDone []bool // whether they were read
@@ -223,6 +225,14 @@ func (f *fakeCluster) Name(node index.NodeID) string { return fmt.Sprintf("i%d (
 
 // Suspect implements Nodes.
 func (f *fakeCluster) Suspect(node index.NodeID) bool { return slices.Contains(f.suspects, node) }
+
+// KeepSlices implements Nodes.
+func (f *fakeCluster) KeepSlices(ctx context.Context, node index.NodeID, req KeepRequest) error {
+	if f.keep == nil {
+		return nil
+	}
+	return f.keep(ctx, node, req)
+}
 
 // OpenSlices implements Nodes.
 func (f *fakeCluster) OpenSlices(ctx context.Context, node index.NodeID, _ []index.NodeID, req NodeRequest) (RowStream,

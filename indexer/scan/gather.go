@@ -42,6 +42,8 @@ func (n *remote) after() *Row {
 
 // gather opens the slices, merges them and gives the rows to the sink. more: it has stopped at the end of a page.
 func (r *run) gather(ctx context.Context) (more bool, err error) {
+	kept, asker := r.keep(ctx), ctx
+	defer func() { err = kept.end(asker, err) }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	todo := r.waiting()

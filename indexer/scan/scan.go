@@ -143,6 +143,8 @@ type Nodes interface {
 	// the node gave a reason; any other error means that it could not be asked, or that it is silent while others, which
 	// could be asked in its place, are not.
 	OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID, req NodeRequest) (RowStream, error)
+	// KeepSlices asks a node to keep a timestamp for a scan that takes long. Errors are as those of OpenSlices.
+	KeepSlices(ctx context.Context, node index.NodeID, req KeepRequest) error
 	// Suspect reports whether a node could not be asked, or was silent, a short time ago: another one is asked if there is
 	// one.
 	Suspect(node index.NodeID) bool

@@ -14,6 +14,7 @@ type metrics struct {
 	scans  *prometheus.CounterVec
 	took   *prometheus.HistogramVec
 	waited *prometheus.HistogramVec
+	keeps  *prometheus.CounterVec
 }
 
 const scanFirst, scanBounds = 0.00025, 16 // to 8 s
@@ -26,6 +27,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		waited: meters.SecondsBy(r, "scan_wait_seconds",
 			"Part of it until a stability timestamp was known, and for any held, that is new enough.",
 			"consistency", scanFirst, scanBounds),
+		keeps: meters.Counters(r, "scan_keeps_total",
+			"Times that an indexer was asked to keep the timestamp of a scan coordinated here that takes long, by outcome.",
+			"code"),
 	}
 }
 

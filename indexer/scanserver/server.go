@@ -45,6 +45,7 @@ type Options struct {
 	Definitions func() wire.Definitions // in force
 	Pins        *snapshots.Pins
 	Nodes       *peers.Nodes
+	Keeps       *peers.Nodes // the same, to have timestamps kept: those who read wait for none of these connections
 	Managers    Managers
 	MaxClients  int
 	MaxParts    int // of scans that other nodes coordinate, at a time
@@ -62,6 +63,7 @@ type Server struct {
 	coordinator  *scan.Coordinator
 	definitions  func() wire.Definitions
 	pins         scan.Pins
+	snapshots    *snapshots.Set
 	silent       func(index.NodeID) time.Time // since when, and
 	nameOf       func(index.NodeID) string    // how it is called; see peers.Peers
 	metrics      *metrics
@@ -77,14 +79,15 @@ type Server struct {
 
 // New returns a server of which nothing runs.
 func New(o Options) *Server {
-	s := &Server{definitions: o.Definitions, pins: o.Pins, silent: o.Nodes.SilentSince,
+	s := &Server{definitions: o.Definitions, pins: o.Pins, snapshots: o.Pins.Snapshots, silent: o.Nodes.SilentSince,
 		nameOf:  o.Nodes.Name,
 		metrics: newMetrics(o.Registry), tracer: o.Tracer, log: o.Log,
 		now: o.Now, past: history.NewScans(o.Now()),
 		scans: rpc.NewPlaces(MaxScans, "scans"), parts: rpc.NewPlaces(cmp.Or(o.MaxParts, MaxScans), "parts of scans"),
 		running: newRunning(o.Name, o.Slow, o.Now, o.Hurry),
-		coordinator: scan.NewCoordinator(o.Catalog, o.Truth, scanNodes{o.Nodes, o.Pins},
-			scan.Options{Logger: o.Log.Named("scan")})}
+	}
+	s.coordinator = scan.NewCoordinator(o.Catalog, o.Truth, scanNodes{o.Nodes, o.Keeps, o.Pins, s.keep, s.metrics.keeps},
+		scan.Options{Logger: o.Log.Named("scan")})
 	s.clients = newClients(s, o.Managers)
 	if o.MaxClients > 0 {
 		s.clients.most = o.MaxClients
@@ -106,7 +109,7 @@ func (s *Server) Routes() []route.Route {
 			Handle: s.scan},
 		{Method: http.MethodPost, Path: path + ":count", Role: asked, Body: rpc.MaxUserBody, Limit: countTime,
 			Places: s.scans, Handle: s.count},
-		s.slicesRoute(),
+		s.slicesRoute(), s.keepRoute(),
 		{Method: http.MethodGet, Path: scanport.Path, Role: ticket, Stream: true, Handle: s.clients.handle},
 	}
 }
@@ -267,7 +270,10 @@ func (s *Server) done(id index.ID, began time.Time, spec *scan.Spec, result scan
 // scanNodes reads slices of all indexers.
 type scanNodes struct {
 	*peers.Nodes
-	here scan.Pins
+	keeps *peers.Nodes
+	here  scan.Pins
+	keep  func(*scan.KeepRequest) error // here
+	asked *prometheus.CounterVec        // to keep a timestamp, by outcome
 }
 
 // OpenSlices implements scan.Nodes. This node's own slices are read here and now, without a network between.

@@ -11,7 +11,7 @@ import (
 )
 
 // What is kept for pages is kept for a minute after each, whatever others ask for: beyond these limits no more is taken
-// on. One user has half of them; where users are not known, all have all.
+// on. One user has half of them; where users are not known, all have all. Scans that take long have as much again.
 const (
 	maxPages = 16 << 10 // answers that come page by page
 	// maxPageBytes bounds the memory of the snapshots that are kept for them: one takes perVBucket for each vbucket.
@@ -19,9 +19,10 @@ const (
 	perVBucket   = 80
 )
 
-// pages are the answers that come page by page, and what is kept for them. The zero value has none. The Set's lock
-// guards it.
+// pages are answers, and what is kept for them. A zero value has none. The Set's lock guards it.
 type pages struct {
+	of     string // which answers, for people
+	advice string // for who finds no room
 	all    map[scan.Pages]*paged
 	held   map[copyAt]heldPage
 	bytes  int64              // of held
@@ -65,24 +66,13 @@ type paged struct {
 func (s *Set) KeepPages(p scan.Pages, copies []index.CopyID, ref wire.StabilityRef) (done func(read bool), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.now()
-	if now.Sub(s.pages.looked) >= time.Second {
-		s.pages.expire(now)
-	}
-	a := s.pages.all[p]
-	if a != nil && (a.ref != ref || now.After(a.since.Add(scan.MaxKeep))) {
-		return func(bool) {}, nil // of a cursor that somebody has forged, or too old to be kept any longer
-	}
-	size := s.sizeOf(copies)
-	if err := s.pages.room(p, a, copies, ref, size); err != nil {
+	a, fresh, err := s.pages.keep(p, copies, ref, s.sizeOf(copies), s.now())
+	if err != nil {
 		return nil, err
 	}
-	fresh := a == nil
-	if fresh {
-		a = &paged{ref: ref, since: now}
-		s.pages.add(p, a)
+	if a == nil {
+		return func(bool) {}, nil
 	}
-	s.pages.hold(p, a, copies, size)
 	a.reading++
 	return func(read bool) {
 		s.mu.Lock()
@@ -91,10 +81,37 @@ func (s *Set) KeepPages(p scan.Pages, copies []index.CopyID, ref wire.StabilityR
 		if s.pages.all[p] != a { // it has ended meanwhile
 			return
 		}
-		if a.until = minTime(s.now().Add(scan.KeepFor), a.since.Add(scan.MaxKeep)); fresh && !read && a.reading == 0 {
+		if a.read(s.now()); fresh && !read && a.reading == 0 {
 			s.pages.end(p)
 		}
 	}, nil
+}
+
+// keep has copies of an answer held, which may be known already; fresh: it was not. It returns nil for one of a cursor
+// that somebody has forged, or that is too old to be kept any longer.
+func (g *pages) keep(p scan.Pages, copies []index.CopyID, ref wire.StabilityRef, size int64, now time.Time) (a *paged,
+	fresh bool, err error) {
+	if now.Sub(g.looked) >= time.Second {
+		g.expire(now)
+	}
+	a = g.all[p]
+	if a != nil && (a.ref != ref || now.After(a.since.Add(scan.MaxKeep))) {
+		return nil, false, nil
+	}
+	if err := g.room(p, a, copies, ref, size); err != nil {
+		return nil, false, err
+	}
+	if fresh = a == nil; fresh {
+		a = &paged{ref: ref, since: now}
+		g.add(p, a)
+	}
+	g.hold(p, a, copies, size)
+	return a, fresh, nil
+}
+
+// read has an answer kept from now on for as long as after a page.
+func (a *paged) read(now time.Time) {
+	a.until = minTime(now.Add(scan.KeepFor), a.since.Add(scan.MaxKeep))
 }
 
 // sizeOf is what a snapshot of one of these copies, which are of one index, takes. The lock is held.
@@ -107,11 +124,12 @@ func (s *Set) sizeOf(copies []index.CopyID) int64 {
 	return 0 // there is none
 }
 
-// EndPages lets what is kept for an answer go: none of its pages has another one behind it.
+// EndPages lets what is kept for an answer go: none of its pages has another one behind it, or the scan has ended.
 func (s *Set) EndPages(p scan.Pages) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pages.end(p)
+	s.long.end(p)
 }
 
 // PagesKept is how many snapshots are kept for pages, and how much memory they take, in bytes.
@@ -147,13 +165,12 @@ func (g *pages) room(p scan.Pages, a *paged, copies []index.CopyID, ref wire.Sta
 	begins, mine := a == nil || !a.held, g.by[p.For]
 	switch {
 	case more > 0 && (g.bytes+more > maxPageBytes || p.For != "" && mine.bytes+more > maxPageBytes/2):
-		return scan.Errorf(errcode.Busy, "%d snapshots are kept for pages of scans on this indexer, and take %d bytes, "+
-			"those of this user %d; it has %d bytes for them, half of them for a user: try again, or ask without "+
-			"want_cursor", len(g.held), g.bytes, mine.bytes, maxPageBytes)
+		return scan.Errorf(errcode.Busy, "%d snapshots are kept for scans %s on this indexer, and take %d bytes, "+
+			"those of this user %d; it has %d bytes for them, half of them for a user%s", len(g.held), g.of, g.bytes,
+			mine.bytes, maxPageBytes, g.advice)
 	case begins && (g.number >= maxPages || len(g.all) >= 2*maxPages || p.For != "" && mine.number >= maxPages/2):
-		return scan.Errorf(errcode.Busy, "%d scans come page by page from this indexer, %d of them of this user; it "+
-			"keeps the state for %d, half of them for a user: try again, or ask without want_cursor", g.number,
-			mine.number, maxPages)
+		return scan.Errorf(errcode.Busy, "this indexer keeps the state of %d scans %s, %d of them of this user, and of %d "+
+			"at most, half of them for a user%s", g.number, g.of, mine.number, maxPages, g.advice)
 	}
 	return nil
 }

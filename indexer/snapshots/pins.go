@@ -109,8 +109,8 @@ func (p *Pins) wait(ctx context.Context, k Bucket, id index.ID, c index.CopyID, 
 				ref.Number)
 		}
 		if refs := p.Snapshots.Refs(c); len(refs) > 0 && refs[0].Compare(ref.Ref) > 0 {
-			return Held{}, scan.Errorf(errcode.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more", c,
-				refs[0].Number, refs[len(refs)-1].Number, ref.Number)
+			return Held{}, scan.Errorf(errcode.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more%s", c,
+				refs[0].Number, refs[len(refs)-1].Number, ref.Number, p.Snapshots.whyNotKept(ref))
 		}
 		if passed {
 			return Held{}, scan.Errorf(errcode.SnapshotSkipped, "copy %s could not be made exact at timestamp %d", c,

@@ -55,8 +55,10 @@ type Set struct {
 	skipped map[index.CopyID]wire.StabilityRef // the newest one that a copy could not be made exact at
 	waiting map[index.CopyID]chan struct{}     // closed when one of a copy is added, or will never be
 	kept    []keptRef                          // for queries, least lately used first
-	pages   pages
-	changed chan struct{} // closed and replaced when all copies have one more, or will never have
+	pages   pages                              // that come page by page
+	long    pages                              // of scans that take long
+	refused []wire.StabilityRef                // that there was no room for in long, newest last
+	changed chan struct{}                      // closed and replaced when all copies have one more, or will never have
 	closed  bool
 }
 
@@ -64,7 +66,9 @@ type Set struct {
 func New(keep int, log hclog.Logger, now func() time.Time) *Set {
 	return &Set{keep: keep, log: log, now: now, copies: map[index.CopyID][]Held{},
 		skipped: map[index.CopyID]wire.StabilityRef{}, doubted: map[index.CopyID]bool{},
-		waiting: map[index.CopyID]chan struct{}{}, changed: make(chan struct{})}
+		waiting: map[index.CopyID]chan struct{}{}, changed: make(chan struct{}),
+		pages: pages{of: "that come page by page", advice: ": try again, or ask without want_cursor"},
+		long:  pages{of: "that take long"}}
 }
 
 // Moves is how often what is held has changed.
@@ -79,7 +83,8 @@ func (s *Set) Add(id index.CopyID, h Held) {
 	} else {
 		var list []Held
 		for i, old := range s.copies[id] {
-			if i <= len(s.copies[id])-s.keep && !s.isKept(old.Ref) && !s.pages.keeps(id, old.Ref, s.now()) {
+			if i <= len(s.copies[id])-s.keep && !s.isKept(old.Ref) && !s.pages.keeps(id, old.Ref, s.now()) &&
+				!s.long.keeps(id, old.Ref, s.now()) {
 				gone = append(gone, old)
 			} else {
 				list = append(list, old)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +18,8 @@ import (
 )
 
 // TestScansOutliveTheirIndexer: many scans that go to one of two indexers, straight or by way of the manager, are in
-// the middle of their answers when one of these is killed. Every one of them has each row once, in order, and its end.
+// the middle of their answers, and their timestamp is old, as much was written since, when one of these is killed.
+// Every one of them has each row once, in order, and its end.
 func TestScansOutliveTheirIndexer(t *testing.T) {
 	t.Parallel()
 	const docs, scans = 24_000, 16
@@ -48,7 +50,7 @@ func TestScansOutliveTheirIndexer(t *testing.T) {
 	a := &asked{}
 	a.watch(c)
 	a.direct(ctx, t, "the client", c, ref, docs)
-	before := a.scans.Load()
+	before, kept := a.scans.Load(), keeps(ctx, t, m)
 	var all [scans]*client.Rows
 	var last [scans]string
 	by := client.Open(client.Options{Servers: m.Servers(), ViaManagers: true})
@@ -68,23 +70,78 @@ func TestScansOutliveTheirIndexer(t *testing.T) {
 	if n := a.scans.Load() - before; n > 0 {
 		t.Fatalf("%d scans go by way of a manager", n)
 	}
-	up.Kill(func(m *localcluster.Manifest) int { return m.Indexers[0].PID })
-	for i, rows := range all {
-		n, seen := 1, map[string]bool{last[i]: true}
-		for ; rows.Next(); n++ {
-			key := string(rows.Row().Key[0]) + rows.Row().ID
-			if seen[key] {
-				t.Fatalf("scan %d: row %d comes twice: %.20s", i, n, key)
-			}
-			seen[key] = true
-			if up, was := key[:7] > last[i][:7], key[:7] != last[i][:7]; was && up != (i%2 == 1) {
-				t.Fatalf("scan %d: row %d is out of order: %.20s behind %.20s", i, n, key, last[i])
-			}
-			last[i] = key
-		}
-		end, err := rows.End()
-		if err != nil || n != docs || end.Rows != docs {
-			t.Fatalf("scan %d: %d rows, its end says %d: %v", i, n, end.Rows, err)
+	harness.Eventually(t, time.Minute, "indexers keep the timestamps of scans that take long", func() (bool, string) {
+		n := keeps(ctx, t, m) - kept
+		return n >= scans*len(m.Indexers), fmt.Sprintf("%d were asked", n)
+	})
+	// Far more timestamps follow than an indexer holds unless it is asked to.
+	first := number(ctx, t, c, ref)
+	for i := 0; number(ctx, t, c, ref) < first+20; i++ {
+		if _, err := kv.Set(ctx, fmt.Sprintf("e%05d", i), fmt.Appendf(nil, `{"a":"%05d%s"}`, i, pad),
+			kvclient.StoreOptions{}); err != nil {
+			t.Fatal(err)
 		}
 	}
+	up.Kill(func(m *localcluster.Manifest) int { return m.Indexers[0].PID })
+	var readers sync.WaitGroup
+	for i, rows := range all {
+		readers.Go(func() {
+			if err := wholeScan(rows, last[i], i%2 == 1, docs); err != nil {
+				t.Errorf("scan %d: %v", i, err)
+			}
+		})
+	}
+	readers.Wait()
+}
+
+// wholeScan reads what follows the first row of a scan, which is to have so many in all: each once, in order.
+func wholeScan(rows *client.Rows, last string, upwards bool, want int) error {
+	n, seen := 1, map[string]bool{last: true}
+	for ; rows.Next(); n++ {
+		key := string(rows.Row().Key[0]) + rows.Row().ID
+		if seen[key] {
+			return fmt.Errorf("row %d comes twice: %.20s", n, key)
+		}
+		seen[key] = true
+		if up, was := key[:7] > last[:7], key[:7] != last[:7]; was && up != upwards {
+			return fmt.Errorf("row %d is out of order: %.20s behind %.20s", n, key, last)
+		}
+		last = key
+	}
+	end, err := rows.End()
+	if err != nil || n != want || end.Rows != uint64(want) {
+		return fmt.Errorf("%d rows of %d, its end says %d: %w", n, want, end.Rows, err)
+	}
+	return nil
+}
+
+// keeps is how often indexers were asked to keep the timestamp of a scan that takes long, and did.
+func keeps(ctx context.Context, t *testing.T, m *localcluster.Manifest) (n int) {
+	t.Helper()
+	for _, x := range m.Indexers {
+		_, text := harness.Get(ctx, t, x.Admin+"/metrics")
+		for line := range strings.Lines(text) {
+			if value, ok := strings.CutPrefix(line, `tidemark_indexer_scan_keeps_total{code="OK"} `); ok {
+				k, err := strconv.Atoi(strings.TrimSpace(value))
+				if err != nil {
+					t.Fatal(err)
+				}
+				n += k
+			}
+		}
+	}
+	return n
+}
+
+// number is that of the newest timestamp that scans are shown.
+func number(ctx context.Context, t *testing.T, c *client.Client, ref string) (n int) {
+	t.Helper()
+	count, err := c.Count(ctx, ref, v1.ScanRequest{Consistency: "any"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(count.Timestamp.ID, "%d.%d.%d.", new(int), new(int), &n); err != nil {
+		t.Fatalf("timestamp %q: %v", count.Timestamp.ID, err)
+	}
+	return n
 }

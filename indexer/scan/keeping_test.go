@@ -1,0 +1,256 @@
+package scan
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"tidemark/errcode"
+	"tidemark/index"
+)
+
+// keepers are the nodes of a fake cluster that are asked to keep timestamps, and remember when they were.
+type keepers struct {
+	*fakeCluster
+	began time.Time
+	// answer is what a node says; nil: it keeps everything
+	answer func(ctx context.Context, node index.NodeID) error
+
+	mu    sync.Mutex
+	asked map[index.NodeID][]time.Duration
+	ids   map[Pages]bool
+	kept  []index.CopyID
+}
+
+// newKeepers is an index of three slices with two copies each, on three nodes.
+func newKeepers() *keepers {
+	k := &keepers{fakeCluster: newCluster(3, 2, 3), began: time.Now(), asked: map[index.NodeID][]time.Duration{},
+		ids: map[Pages]bool{}}
+	k.keep = func(ctx context.Context, node index.NodeID, req KeepRequest) error {
+		k.mu.Lock()
+		k.asked[node] = append(k.asked[node], time.Since(k.began))
+		k.ids[req.Scan] = true
+		k.mu.Unlock()
+		if err := req.Check(); err != nil {
+			return err
+		}
+		if k.answer != nil {
+			if err := k.answer(ctx, node); err != nil {
+				return err
+			}
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.kept = append(k.kept, req.Copies...)
+		return nil
+	}
+	return k
+}
+
+// pausingSink takes its first row for so long.
+type pausingSink struct {
+	collect
+	pause time.Duration
+	first func() // after the pause; nil: nothing
+}
+
+func (s *pausingSink) Row(r Row) error {
+	if len(s.rows) == 0 {
+		time.Sleep(s.pause)
+		if s.first != nil {
+			s.first()
+		}
+	}
+	return s.collect.Row(r)
+}
+
+// TestLongScansAreKept: whoever has copies of a scan's slices is asked to keep its timestamp once the scan has taken
+// keepFrom, or earlier when it is about to be let go, and again before what is kept goes with its time. A short scan
+// asks nobody, and neither does one that takes newer timestamps as it goes on.
+func TestLongScansAreKept(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		takes     time.Duration
+		newer     uint64 // timestamps that follow at once
+		stability RowStability
+		times     int // that each node is asked
+	}{
+		{"short", keepLook / 2, 10, ScanStability, 0},
+		{"not long, and nothing new", keepFrom - keepLook, keepBehind - 1, ScanStability, 0},
+		{"not long, and soon let go", 2 * keepLook, keepBehind, ScanStability, 1},
+		{"long", keepFrom + 3*keepLook, 0, ScanStability, 1},
+		{"long, and of a query", keepFrom + 3*keepLook, 0, QueryStability, 1},
+		{"long, of several timestamps", keepFrom + 3*keepLook, 10, NoStability, 0},
+		{"very long", keepFrom + 2*keepEvery + keepAgain, 0, ScanStability, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := newKeepers()
+				k.fakeCluster.newest += c.newer
+				spec := openSpec()
+				spec.Stability = c.stability
+				sink := &pausingSink{pause: c.takes}
+				if _, err := NewCoordinator(k, k, k, Options{}).Scan(t.Context(), spec, sink); err != nil {
+					t.Fatal(err)
+				}
+				if c.times == 0 {
+					if len(k.asked) > 0 {
+						t.Errorf("asked %v", k.asked)
+					}
+					return
+				}
+				if slices.Sort(k.kept); len(k.asked) != 3 || len(k.ids) != 1 || len(slices.Compact(k.kept)) != 6 {
+					t.Errorf("asked %v, by %d names, to keep %v", k.asked, len(k.ids), k.kept)
+				}
+				for node, at := range k.asked {
+					if len(at) != c.times {
+						t.Errorf("node %d was asked at %v, want %d times", node, at, c.times)
+					}
+					for i := range at[1:] {
+						if gap := at[i+1] - at[i]; gap > KeepFor/2 {
+							t.Errorf("node %d was asked at %v", node, at)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestKeptNoLongerThanTheScan: nodes are told with the next question that a scan whose timestamp they keep has ended,
+// be it by an error that its client was told; not when the client was lost, which may go on elsewhere.
+func TestKeptNoLongerThanTheScan(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newKeepers()
+			c := NewCoordinator(k, k, k, Options{})
+			ctx, gone := context.WithCancel(t.Context())
+			defer gone()
+			sink := &pausingSink{pause: time.Second}
+			if lost {
+				sink.first = gone
+			}
+			if _, err := c.Scan(ctx, openSpec(), sink); (err != nil) != lost {
+				t.Fatal(err)
+			}
+			if _, err := c.Scan(t.Context(), openSpec(), &collect{}); err != nil {
+				t.Fatal(err)
+			}
+			if want := !lost; (len(k.pagesOver) == 3 && k.ids[k.pagesOver[0]]) != want || lost && len(k.pagesOver) > 0 {
+				t.Errorf("client lost %v: %v are over, asked for %v", lost, k.pagesOver, k.ids)
+			}
+		})
+	}
+}
+
+// dying are nodes of which one is lost when the scan has some rows of it.
+type dying struct {
+	*keepers
+	lost atomic.Bool
+}
+
+// OpenSlices implements Nodes.
+func (d *dying) OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID, req NodeRequest) (RowStream,
+	error) {
+	rows, err := d.keepers.OpenSlices(ctx, node, others, req)
+	if err == nil && node != here && d.lost.CompareAndSwap(false, true) {
+		return &dyingRows{rows, 4}, nil
+	}
+	return rows, err
+}
+
+type dyingRows struct {
+	RowStream
+	left int
+}
+
+// Next implements RowStream.
+func (d *dyingRows) Next() (Row, error) {
+	if d.left--; d.left < 0 {
+		return Row{}, io.ErrUnexpectedEOF
+	}
+	return d.RowStream.Next()
+}
+
+// TestAScanGoesOnWhereItWasKept: a node is lost in the middle of a scan, when all timestamps are gone but those that
+// nodes were asked to keep: the scan goes on at its own, and does not show it. Where they had no room it fails, and
+// the error tells why.
+func TestAScanGoesOnWhereItWasKept(t *testing.T) {
+	for _, full := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newKeepers()
+			if full {
+				k.answer = func(context.Context, index.NodeID) error { return Errorf(errcode.Busy, "no room for it") }
+			}
+			nodes := &dying{keepers: k}
+			sink := &pausingSink{pause: time.Second, first: func() {
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				for id := range k.has {
+					if !slices.Contains(k.kept, id) {
+						k.has[id] = map[uint64]errcode.Code{6: ""}
+					}
+				}
+			}}
+			_, err := NewCoordinator(k, k, nodes, Options{}).Scan(t.Context(), openSpec(), sink)
+			if full {
+				if err == nil || CodeOf(err) != errcode.SnapshotTooOld || !strings.Contains(err.Error(),
+					"3 did not, i0 (host:0): no room for it") {
+					t.Errorf("%v", err)
+				}
+			} else if want := k.expect(5, []Range{{}}, false, 0); err != nil || !slices.Equal(sink.rows, want) {
+				t.Errorf("%d of %d rows: %v", len(sink.rows), len(want), err)
+			}
+			if !nodes.lost.Load() {
+				t.Error("no node was lost")
+			}
+		})
+	}
+}
+
+// TestNobodyWaitsForKeepers: nodes that answer nothing when they are asked to keep a timestamp hold neither the scan
+// nor the others, and are asked again.
+func TestNobodyWaitsForKeepers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeepers()
+		k.answer = func(ctx context.Context, node index.NodeID) error {
+			if node == here {
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		const pause = 11 * time.Second
+		sink := &pausingSink{pause: pause}
+		if _, err := NewCoordinator(k, k, k, Options{}).Scan(t.Context(), openSpec(), sink); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(k.began); took != pause {
+			t.Errorf("it took %s", took)
+		}
+		if len(k.asked[here]) != 1 || len(k.asked[0]) < 2 || len(k.asked[2]) < 2 {
+			t.Errorf("asked %v", k.asked)
+		}
+	})
+}
+
+// TestKeepRequests: what no coordinator asks for is refused.
+func TestKeepRequests(t *testing.T) {
+	for name, r := range map[string]KeepRequest{
+		"no copies":          {},
+		"too many":           {Copies: make([]index.CopyID, MaxCopies+1)},
+		"a user without end": {Copies: []index.CopyID{1}, Scan: Pages{For: strings.Repeat("u", maxUser+1)}},
+	} {
+		var e *Error
+		if err := r.Check(); !errors.As(err, &e) || e.Code != errcode.BadRequest {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

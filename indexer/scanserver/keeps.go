@@ -1,0 +1,70 @@
+package scanserver
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"tidemark/index"
+	"tidemark/indexer/scan"
+	"tidemark/internal/rpc"
+	"tidemark/internal/rpc/route"
+	"tidemark/internal/tlsconf"
+	"tidemark/wire"
+)
+
+// KeepPath is where a node is asked to keep a timestamp for a scan that takes long.
+const KeepPath = "/v1/slices:keep"
+
+const (
+	// KeepsAsked bounds the connections to each other node on which that is asked.
+	KeepsAsked = 4
+	// keepTime is for the question to come in; the answer waits for nothing.
+	keepTime = route.BodyTime + 5*time.Second
+)
+
+// keepRoute is the call for that.
+func (s *Server) keepRoute() route.Route {
+	return route.Route{Method: http.MethodPost, Path: KeepPath, Role: route.Only(tlsconf.Indexer), Body: rpc.MaxUserBody,
+		Limit: keepTime, Handle: rpc.Message(func(_ context.Context, req *scan.KeepRequest) (*wire.OK, error) {
+			if err := s.keep(req); err != nil {
+				return nil, scan.ProblemOf(err)
+			}
+			return &wire.OK{}, nil
+		})}
+}
+
+// keep keeps it on this node.
+func (s *Server) keep(req *scan.KeepRequest) error {
+	if err := req.Check(); err != nil {
+		return err
+	}
+	return s.snapshots.KeepScan(req.Scan, req.Copies, req.Ref)
+}
+
+// KeepSlices implements scan.Nodes.
+func (n scanNodes) KeepSlices(ctx context.Context, node index.NodeID, req scan.KeepRequest) (err error) {
+	if n.IsHere(node) {
+		err = n.keep(&req)
+	} else {
+		err = n.ask(ctx, node, &req)
+	}
+	code := codeOK
+	if err != nil {
+		code = string(scan.CodeOf(err))
+	}
+	n.asked.WithLabelValues(code).Inc()
+	return err
+}
+
+// ask asks another node.
+func (n scanNodes) ask(ctx context.Context, node index.NodeID, req *scan.KeepRequest) error {
+	body, err := n.keeps.Post(ctx, node, KeepPath, req)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, body)
+	return errors.Join(err, body.Close())
+}
