@@ -4,6 +4,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/index"
 	"tidemark/internal/failpoint"
 	"tidemark/internal/localcluster"
 	"tidemark/internal/sample"
@@ -146,23 +149,68 @@ func (b *breaker) held(id uint64, what string) (y partition.Rebalance) {
 // settled waits until each slice has its copies, whole, and no other one.
 func (b *breaker) settled() {
 	b.t.Helper()
-	harness.Eventually(b.t, harness.Hang, "all copies are whole, and none leaves", func() (bool, string) {
+	folders := map[string]string{}
+	for _, e := range b.up.Manifest().Indexers {
+		folders[e.ID] = filepath.Join(b.up.Dir, e.ID)
+	}
+	settled(b.ctx, b.t, b.up, folders)
+}
+
+// settled waits until each slice has two copies, whole, and no other one, and nothing else is left in the data folders
+// of indexers, by their ids.
+func settled(ctx context.Context, t *testing.T, up *testcluster.Cluster, folders map[string]string) {
+	t.Helper()
+	harness.Eventually(t, harness.Hang, "all copies are whole, and nothing is left of others", func() (bool, string) {
 		var list v1.TopologyList
-		if err := testcluster.GetJSON(b.ctx, b.up.Manifest().Managers[0].REST+"/v1/topology", &list); err != nil {
+		if err := testcluster.GetJSON(ctx, up.Manifest().Managers[0].REST+"/v1/topology", &list); err != nil {
 			return false, err.Error()
 		}
+		placed := map[index.NodeID][]string{}
 		for _, x := range list.Indexes {
 			for i := range x.Copies {
-				if c := &x.Copies[i]; c.State != partition.Allocated || !c.Exact {
+				c := &x.Copies[i]
+				if c.State != partition.Allocated || !c.Exact {
 					return false, fmt.Sprintf("%s: %+v", x.Name, *c)
 				}
+				placed[c.Node] = append(placed[c.Node], c.ID.String())
 			}
 			if n := int(x.Layout.Partitions) * 2; len(x.Copies) != n {
 				return false, fmt.Sprintf("%s has %d copies, want %d", x.Name, len(x.Copies), n)
 			}
 		}
-		return true, ""
+		st, err := up.Client().Status(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		looked := 0
+		for _, i := range st.Indexers {
+			folder, ok := folders[i.ID]
+			if !ok {
+				continue
+			}
+			looked++
+			if i.OrphanCount > 0 {
+				return false, fmt.Sprintf("%s has orphans: %+v", i.ID, i.Orphans)
+			}
+			got, err := foldersIn(filepath.Join(folder, "copies"))
+			if want := slices.Sorted(slices.Values(placed[i.Node])); err != nil || !slices.Equal(got, want) {
+				return false, fmt.Sprintf("%s has folders %v, want those of its copies, %v: %v", i.ID, got, want, err)
+			}
+		}
+		return looked == len(folders), fmt.Sprintf("%d indexers of %v", looked, folders)
 	})
+}
+
+// foldersIn lists the folders in one, in order.
+func foldersIn(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, err
 }
 
 // cell holds a transition back, kills somebody there, and lets it go on: at once, or when the process is there again.
