@@ -15,8 +15,9 @@ const (
 	mostOver = 256
 )
 
-// over are answers in pages for which nodes need not keep anything any more, as their first page was the last. The next
-// question to the node tells it: where nobody asks, nobody needs the room.
+// over are answers for which nodes need not keep anything any more: in pages, as their first page was the last, and
+// those that took long, as they have ended. The next question to the node tells it: where nobody asks, nobody needs the
+// room.
 type over struct {
 	mu   sync.Mutex
 	told map[index.NodeID][]Pages

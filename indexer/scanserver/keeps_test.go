@@ -1,0 +1,63 @@
+package scanserver
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/indexer/peers"
+	"tidemark/indexer/scan"
+	"tidemark/indexer/snapshots"
+	"tidemark/internal/rpc/route"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// TestKeepingOnOtherNodes: a node keeps a timestamp that it is asked to keep, whether it is this one or another; what
+// it refuses comes back by its code, and is counted by it.
+func TestKeepingOnOtherNodes(t *testing.T) {
+	const here, there, away = index.NodeID(1), index.NodeID(2), index.NodeID(3)
+	var port string
+	p := peers.New(nil, func() (index.NodeID, string) { return here, "" }, func() []wire.Endpoint {
+		return []wire.Endpoint{{Node: there, Name: "i2", Scan: port}}
+	})
+	defer p.Close()
+	asks := p.Ask(1)
+	defer asks.Close()
+	set := snapshots.New(3, hclog.NewNullLogger(), time.Now)
+	s := New(Options{Pins: &snapshots.Pins{Snapshots: set}, Nodes: p.Ask(1), Keeps: asks,
+		Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(), Now: time.Now})
+	server := httptest.NewServer((&route.Table{Lacks: "no %s", Routes: []route.Route{s.keepRoute()}}).Handler())
+	defer server.Close()
+	port = strings.TrimPrefix(server.URL, "http://")
+	nodes := scanNodes{p.Ask(1), asks, nil, s.keep, s.metrics.keeps}
+	for n, node := range []index.NodeID{here, there} {
+		req := scan.KeepRequest{Scan: scan.Pages{ID: uint64(n)}, Copies: []index.CopyID{index.CopyID(n + 1)},
+			Ref: wire.StabilityRef{Bucket: "b", Ref: timestamp.Ref{Number: 7}}}
+		if err := nodes.KeepSlices(t.Context(), node, req); err != nil {
+			t.Errorf("node %d: %v", node, err)
+		}
+		if held, _ := set.LongKept(); held != n+1 {
+			t.Errorf("%d snapshots are kept after node %d was asked", held, node)
+		}
+		req.Copies = nil
+		if err := nodes.KeepSlices(t.Context(), node, req); err == nil || scan.CodeOf(err) != errcode.BadRequest {
+			t.Errorf("node %d takes a request for nothing: %v", node, err)
+		}
+	}
+	if err := nodes.KeepSlices(t.Context(), away, scan.KeepRequest{}); err == nil {
+		t.Error("a node that nobody knows keeps it")
+	}
+	for code, want := range map[string]float64{codeOK: 2, string(errcode.BadRequest): 2} {
+		if n := testutil.ToFloat64(s.metrics.keeps.WithLabelValues(code)); n != want {
+			t.Errorf("%s was counted %v times, want %v", code, n, want)
+		}
+	}
+}
