@@ -270,7 +270,8 @@ func (s *sliceOf) bytes() (most int64) {
 }
 
 // steps turns the nodes chosen for a slice into steps: what a node gives up goes to one that was chosen newly, lost
-// copies first, then those of leaving nodes.
+// copies first, then those of leaving nodes. Who takes the first ones alone, as a repair does, or those that add copies,
+// has the slice spread over zones as far as can be too: what comes goes to the zone that has the fewest copies by then.
 func (m *maker) steps(s *sliceOf) (steps []Step) {
 	x := &m.c.Indexes[s.index]
 	var given []Copy
@@ -287,11 +288,13 @@ func (m *maker) steps(s *sliceOf) (steps []Step) {
 	step := func(k Kind, r partition.Replica) Step {
 		return Step{Kind: k, Index: x.ID, Name: x.label(), Slice: s.slice, Replica: r}
 	}
-	for _, at := range s.chosen {
+	targets := slices.DeleteFunc(slices.Clone(s.chosen), func(at int) bool { return s.holds(m.nodes[at].ID) })
+	inZone := m.living(s)
+	for len(targets) > 0 {
+		at := slices.MinFunc(targets, func(a, b int) int { return cmp.Compare(inZone[m.zoneOf[a]], inZone[m.zoneOf[b]]) })
+		targets = slices.DeleteFunc(targets, func(t int) bool { return t == at })
+		inZone[m.zoneOf[at]]++
 		to := m.nodes[at].ID
-		if s.holds(to) {
-			continue
-		}
 		var y Step
 		switch {
 		case len(given) > 0 && m.role(given[0].Node) == Lost:
@@ -311,6 +314,17 @@ func (m *maker) steps(s *sliceOf) (steps []Step) {
 		steps = append(steps, y)
 	}
 	return steps
+}
+
+// living counts, for each zone, the copies of a slice that are not lost.
+func (m *maker) living(s *sliceOf) []int {
+	inZone := make([]int, m.zones)
+	for _, c := range s.copies {
+		if at := m.at[c.Node]; m.nodes[at].Role != Lost {
+			inZone[m.zoneOf[at]]++
+		}
+	}
+	return inZone
 }
 
 func (m *maker) role(n index.NodeID) Role { return m.nodes[m.at[n]].Role }

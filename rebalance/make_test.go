@@ -288,6 +288,65 @@ func TestPlansCanBeTakenInPart(t *testing.T) {
 	})
 }
 
+// TestPartsOfAPlanSpreadOverZones: a repair by itself takes the repairs of a plan alone, ALTER INDEX the further
+// replicas alone. No zone to which these go has more copies of a slice that are not lost then than some zone has when all
+// of the plan is done.
+func TestPartsOfAPlanSpreadOverZones(t *testing.T) {
+	for range 5 { // rapid draws a hundred each time
+		rapid.Check(t, func(t *rapid.T) {
+			c := draw(t)
+			kind, not := Repair, Role(255)
+			if rapid.Bool().Draw(t, "adds") {
+				kind, not = Add, Lost // of which the repairs come first
+			}
+			for i := range c.Nodes {
+				if c.Nodes[i].Role == not {
+					c.Nodes[i].Role = Serving
+				}
+			}
+			p, err := Make(c, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			part := c.After(slices.DeleteFunc(slices.Clone(p.Steps), func(y Step) bool { return y.Kind != kind }), 1000)
+			done := inZones(c.After(p.Steps, 1000))
+			then := inZones(part)
+			for _, y := range p.Steps {
+				k := sliceKey{y.Index, y.Slice}
+				short := slices.ContainsFunc(p.Short, func(s Short) bool { return s.Index == y.Index })
+				if zone := c.Nodes[y.To-1].Zone; y.Kind == kind && !short && then[k][zone] > most(done[k]) {
+					t.Fatalf("%d copies of slice %d of %s in zone %q\n%s\n%s", then[k][zone], y.Slice, y.Name, zone, c.Draw(),
+						part.Draw())
+				}
+			}
+		})
+	}
+}
+
+// inZones counts the copies of each slice that are not lost.
+func inZones(c *Cluster) map[sliceKey]map[string]int {
+	all := map[sliceKey]map[string]int{}
+	for _, x := range c.Indexes {
+		for _, o := range x.Copies {
+			k, n := sliceKey{x.ID, o.Slice}, c.Nodes[o.Node-1]
+			if all[k] == nil {
+				all[k] = map[string]int{}
+			}
+			if n.Role != Lost {
+				all[k][n.Zone]++
+			}
+		}
+	}
+	return all
+}
+
+func most(of map[string]int) (n int) {
+	for _, k := range of {
+		n = max(n, k)
+	}
+	return n
+}
+
 func TestStale(t *testing.T) {
 	c := grid(3, 0, 2, 4, 1)
 	c.Nodes[2].Role = Going

@@ -163,7 +163,8 @@ func Place(nodes []Node, sliceCount, replicas int) ([]Placement, error) {
 	if err := checkInput(nodes, sliceCount, replicas); err != nil {
 		return nil, err
 	}
-	// As strict about zones as can be: at most perZone copies of a slice in one zone, more only when it must be.
+	// As strict about zones as can be: at most perZone copies of a slice in one zone, more only when it must be; and one
+	// zone has that many only where each of the others has all that it has nodes for, or at most one fewer.
 	for perZone := 1; ; perZone++ {
 		hosts, full, err := solve(nodes, sliceCount, copies, perZone)
 		if err != nil {
@@ -253,7 +254,7 @@ func below(n Node, sliceCount int, cost int64) int {
 }
 
 // problem lays out the vertices: source → slice → (slice, zone) → node → sink, where the k-th copy of a node costs the
-// growth of its squared load.
+// growth of its squared load. The copies of a slice that each zone has in any case come to it from the source.
 type problem struct {
 	nodes         []Node
 	slices        int
@@ -277,11 +278,24 @@ func (p *problem) zone(s, z int) int { return 1 + p.slices + s*p.zones + z }
 
 // graph makes the arcs; copies that cost at most base are free, as one arc per node.
 func (p *problem) graph(copies int, base int64) *graph {
-	g := newGraph(p.sink+1, p.slices*(1+p.zones+len(p.nodes))+len(p.nodes)*(aboveLevel+1))
+	g := newGraph(p.sink+1, p.slices*(1+2*p.zones+len(p.nodes))+len(p.nodes)*(aboveLevel+1))
+	inZone := make([]int, p.zones) // nodes
+	for _, z := range p.zoneOf {
+		inZone[z]++
+	}
+	open := copies // of a slice, that no zone has in any case
+	for _, n := range inZone {
+		open -= min(n, p.perZone-1)
+	}
 	for s := range p.slices {
-		g.add(p.source, p.slice(s), int32(copies), cost{})
-		for z := range p.zones {
-			g.add(p.slice(s), p.zone(s, z), int32(p.perZone), cost{})
+		g.add(p.source, p.slice(s), int32(open), cost{})
+		for z, n := range inZone {
+			if p.perZone > 1 {
+				g.add(p.source, p.zone(s, z), int32(min(n, p.perZone-1)), cost{})
+			}
+			if n >= p.perZone {
+				g.add(p.slice(s), p.zone(s, z), 1, cost{})
+			}
 		}
 		for i := range p.nodes {
 			i = (i + s) % len(p.nodes) // spread equal choices over the nodes

@@ -3,6 +3,7 @@ package rebalance
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -144,22 +145,68 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestZonesOfManyCopies: where a slice has more copies than there are zones, each zone has some of them.
+func TestZonesOfManyCopies(t *testing.T) {
+	for name, tc := range map[string]struct {
+		zones    string
+		loads    []int
+		replicas int
+	}{
+		"four copies in three zones": {"abcabc", make([]int, 6), 3},
+		"five copies in three zones": {"abcabc", make([]int, 6), 4},
+		"a zone that is full":        {"aabbc", []int{0, 0, 0, 0, 30}, 3},
+	} {
+		ns := nodes(tc.loads...)
+		for i := range ns {
+			ns[i].Zone = tc.zones[i : i+1]
+		}
+		ps, err := Place(ns, 12, tc.replicas)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(t, ns, ps, 12, tc.replicas)
+		in := map[index.SliceID]map[string]bool{}
+		for _, p := range ps {
+			if in[p.Slice] == nil {
+				in[p.Slice] = map[string]bool{}
+			}
+			in[p.Slice][ns[p.Node-1].Zone] = true
+		}
+		for slice, zones := range in {
+			if len(zones) != 3 {
+				t.Errorf("%s: slice %d lies in %d of 3 zones", name, slice, len(zones))
+			}
+		}
+	}
+}
+
 // TestOptimal compares with exhaustive search over all placements.
 func TestOptimal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(1, 4).Draw(t, "nodes")
-		sliceCount := rapid.IntRange(1, 4).Draw(t, "slices")
+		n := rapid.IntRange(1, 6).Draw(t, "nodes")
+		sliceCount := rapid.IntRange(1, 3).Draw(t, "slices")
 		replicas := rapid.IntRange(0, n-1).Draw(t, "replicas")
 		ns := nodes(rapid.SliceOfN(rapid.IntRange(0, 5), n, n).Draw(t, "loads")...)
 		for i := range ns {
 			ns[i].Capacity = uint32(rapid.SampledFrom([]int{1, 1, 2, 4}).Draw(t, "capacity"))
+			ns[i].Zone = rapid.SampledFrom([]string{"", "", "a", "b"}).Draw(t, "zone")
 		}
 		ps, err := Place(ns, sliceCount, replicas)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got := spread(ns, check(t, ns, ps, sliceCount, replicas))
-		if want := exhaustive(ns, sliceCount, replicas+1, map[index.NodeID]int{}); got != want {
+		sets := apart(ns, replicas+1)
+		for s := range sliceCount {
+			set := 0
+			for _, p := range ps[s*(replicas+1) : (s+1)*(replicas+1)] {
+				set |= 1 << (p.Node - 1)
+			}
+			if !slices.Contains(sets, set) {
+				t.Fatalf("slice %d could be spread further over zones: %+v", s, ps)
+			}
+		}
+		if want := exhaustive(ns, sliceCount, sets, map[index.NodeID]int{}); got != want {
 			t.Fatalf("cost %d, the best is %d: %+v", got, want, ps)
 		}
 		again, err := Place(ns, sliceCount, replicas)
@@ -178,23 +225,41 @@ func spread(ns []Node, load map[index.NodeID]int) (sum int64) {
 	return sum
 }
 
-func exhaustive(ns []Node, sliceCount, copies int, load map[index.NodeID]int) int64 {
+// apart returns the sets of nodes of which as few as can be, by pairs, lie in one zone.
+func apart(ns []Node, copies int) (sets []int) {
+	fewest := 1 << 30
+	for set := range 1 << len(ns) {
+		if count(set) != copies {
+			continue
+		}
+		in, pairs := map[string]int{}, 0
+		for i, n := range ns {
+			if set>>i&1 == 1 {
+				pairs += in[n.Zone]
+				in[n.Zone]++
+			}
+		}
+		if pairs < fewest {
+			fewest, sets = pairs, nil
+		}
+		if pairs == fewest {
+			sets = append(sets, set)
+		}
+	}
+	return sets
+}
+
+// exhaustive returns the least cost when each slice has one of these sets of nodes.
+func exhaustive(ns []Node, sliceCount int, sets []int, load map[index.NodeID]int) int64 {
 	if sliceCount == 0 {
 		return spread(ns, load)
 	}
 	best := int64(1) << 62
-	for set := range 1 << len(ns) {
-		count := 0
-		for i := range ns {
-			count += set >> i & 1
-		}
-		if count != copies {
-			continue
-		}
+	for _, set := range sets {
 		for i, n := range ns {
 			load[n.ID] += set >> i & 1
 		}
-		best = min(best, exhaustive(ns, sliceCount-1, copies, load))
+		best = min(best, exhaustive(ns, sliceCount-1, sets, load))
 		for i, n := range ns {
 			load[n.ID] -= set >> i & 1
 		}

@@ -15,7 +15,7 @@ import (
 
 // TestScripts runs testdata: "cluster" reads nodes (name, zone, capacity, role) and indexes (name, replicas, then for
 // each slice the nodes of its replicas, - for none), and draws them; "change" alters some of it; "plan" plans; "run"
-// takes the steps of the plan, or those of some rounds; "stale" asks whether the plan can still be run.
+// takes the steps of the plan, or those of some rounds or of a kind; "stale" asks whether the plan can still be run.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		s := &script{t: t, c: &Cluster{}}
@@ -54,8 +54,10 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		return s.show()
 	case "run":
 		var steps []Step
+		kind := ""
+		d.MaybeScanArgs(t, "kind", &kind)
 		for _, y := range s.p.Steps {
-			if n := number("rounds"); n == 0 || y.Round <= n {
+			if n := number("rounds"); (n == 0 || y.Round <= n) && (kind == "" || kind == string(y.Kind)) {
 				steps = append(steps, y)
 			}
 		}

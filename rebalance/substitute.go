@@ -2,26 +2,27 @@ package rebalance
 
 import "fmt"
 
-// Substitute finds, for copies whose node is gone, other nodes: one that has no copy of that slice, in a zone that has
-// none if there is one, with the least load for its capacity, the lowest id among equals. held are the copies that the
+// Substitute finds, for copies whose node is gone, other nodes: one that has no copy of that slice, in the zone
+// that has the fewest of it, with the least load for its capacity, the lowest id among equals. held are the copies that the
 // index keeps. The Load of the chosen nodes is raised in place, so that many indexes spread. Errors wrap
 // ErrTooFewNodes.
 func Substitute(nodes []Node, held, lost []Placement) ([]Placement, error) {
 	chosen := make([]Placement, 0, len(lost))
 	for _, l := range lost {
-		zones, taken := map[string]bool{}, map[int]bool{}
+		inZone, taken := map[string]int{}, map[int]bool{}
 		for i, n := range nodes {
 			for _, set := range [...][]Placement{held, chosen} {
 				for _, h := range set {
 					if h.Slice == l.Slice && h.Node == n.ID {
-						zones[n.Zone], taken[i] = true, true
+						inZone[n.Zone]++
+						taken[i] = true
 					}
 				}
 			}
 		}
 		best := -1
 		for i := range nodes {
-			if !taken[i] && (best < 0 || better(&nodes[i], &nodes[best], zones)) {
+			if !taken[i] && (best < 0 || better(&nodes[i], &nodes[best], inZone)) {
 				best = i
 			}
 		}
@@ -34,9 +35,9 @@ func Substitute(nodes []Node, held, lost []Placement) ([]Placement, error) {
 	return chosen, nil
 }
 
-func better(a, b *Node, zones map[string]bool) bool {
-	if zones[a.Zone] != zones[b.Zone] {
-		return !zones[a.Zone]
+func better(a, b *Node, inZone map[string]int) bool {
+	if x, y := inZone[a.Zone], inZone[b.Zone]; x != y {
+		return x < y
 	}
 	x, y := a.Load*int(max(b.Capacity, 1)), b.Load*int(max(a.Capacity, 1))
 	if x != y {
