@@ -1,12 +1,17 @@
 package rebalance
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+)
 
 // Substitute finds, for copies whose node is gone, other nodes: one that has no copy of that slice, in the zone
-// that has the fewest of it, with the least load for its capacity, the lowest id among equals. held are the copies that the
-// index keeps. The Load of the chosen nodes is raised in place, so that many indexes spread. Errors wrap
+// that has the fewest of it, with the least load for its capacity, the lowest id among equals. on are those
+// that may hold the index, none: all. held are the copies that it keeps. The Load of the chosen nodes is raised in place, so that many indexes spread. Errors wrap
 // ErrTooFewNodes.
-func Substitute(nodes []Node, held, lost []Placement) ([]Placement, error) {
+func Substitute(nodes []Node, on []index.NodeID, held, lost []Placement) ([]Placement, error) {
 	chosen := make([]Placement, 0, len(lost))
 	for _, l := range lost {
 		inZone, taken := map[string]int{}, map[int]bool{}
@@ -22,12 +27,14 @@ func Substitute(nodes []Node, held, lost []Placement) ([]Placement, error) {
 		}
 		best := -1
 		for i := range nodes {
-			if !taken[i] && (best < 0 || better(&nodes[i], &nodes[best], inZone)) {
+			may := len(on) == 0 || slices.Contains(on, nodes[i].ID)
+			if may && !taken[i] && (best < 0 || better(&nodes[i], &nodes[best], inZone)) {
 				best = i
 			}
 		}
 		if best < 0 {
-			return nil, fmt.Errorf("%w: no other indexer lives that has no copy of slice %d; add one", ErrTooFewNodes, l.Slice)
+			return nil, fmt.Errorf("%w: no other indexer lives that may hold the index and has no copy of slice %d; add one",
+				ErrTooFewNodes, l.Slice)
 		}
 		nodes[best].Load++
 		chosen = append(chosen, Placement{Slice: l.Slice, Replica: l.Replica, Node: nodes[best].ID})

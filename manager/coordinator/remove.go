@@ -190,7 +190,8 @@ func (c *Coordinator) planRemoval(ctx context.Context, l *term, s *statecontext.
 		if loss.Copies == 0 {
 			continue
 		}
-		if _, err := rebalance.Substitute(nodes, held, lost); err != nil && !i.Evicting {
+		homes := core.Homes(s, &x.Definition, i.Node)
+		if _, err := rebalance.Substitute(nodes, homes, held, lost); err != nil && !i.Evicting {
 			return r, fmt.Errorf("index %s on %s: %w", loss.Name, loss.Bucket, err)
 		}
 		r.Losses = append(r.Losses, loss)

@@ -232,19 +232,20 @@ func TestRemoveIndexerBesideEmptyCopies(t *testing.T) {
 		w.components(1)
 		lone := w.create("lone", "", 2, 0)
 		w.until("READY", 20*time.Second, func() bool { return w.state(lone.ID) == index.Maintenance })
-		n := w.indexer("i2")
-		n.mu.Lock()
-		n.never = true // its copies are never whole
-		n.mu.Unlock()
-		w.indexer("i3")
+		for _, name := range []string{"i2", "i3"} {
+			n := w.indexer(name)
+			n.mu.Lock()
+			n.never = true // its copies are never whole
+			n.mu.Unlock()
+		}
 		w.until("they are there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 3 })
 		one := 1
-		req := AlterRequest{ID: lone.ID, Replicas: &one, Nodes: []string{"i1", "i2"}}
+		req := AlterRequest{ID: lone.ID, Replicas: &one}
 		if _, err := w.leader().AlterIndex(w.ctx, req); err != nil {
 			t.Fatal(err)
 		}
 		w.until("the new copies are made", 20*time.Second, func() bool {
-			made := w.on(lone.ID, w.nodeOf("i2"))
+			made := append(w.on(lone.ID, w.nodeOf("i2")), w.on(lone.ID, w.nodeOf("i3"))...)
 			return len(made) == 2 && made[0].State == partition.Allocated && made[1].State == partition.Allocated
 		})
 		w.die("i1")

@@ -89,7 +89,7 @@ func evicted(s *statecontext.State, node index.NodeID, nodes []rebalance.Node,
 		}
 		held = true
 		loss, keeps, lost := LossOf(x, node, nodes, Others{})
-		add, noPlace := rebalance.Substitute(nodes, keeps, lost)
+		add, noPlace := rebalance.Substitute(nodes, Homes(s, &x.Definition, node), keeps, lost)
 		if noPlace != nil {
 			if err == nil {
 				err = fmt.Errorf("index %s on %s: %w", loss.Name, loss.Bucket, noPlace)

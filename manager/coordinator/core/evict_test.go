@@ -2,11 +2,14 @@ package core
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"tidemark/index"
 	"tidemark/partition"
+	"tidemark/rebalance"
 	"tidemark/rollback"
 	"tidemark/statecontext"
 	"tidemark/timestamp"
@@ -131,6 +134,50 @@ func TestEvictionsFitIntoCommands(t *testing.T) {
 		t.Errorf("%d copies are on the node, the others have %d to %d", a.state.Load(0), least, most)
 	}
 	t.Logf("%d copies in %d commands of at most %d bytes", indexes*64, pieces, a.most)
+}
+
+// TestEvictionsKeepToNamedIndexers: an index that names its indexers gets the copies that it loses on these; it waits
+// where none of them lives, and lies on any where none of them stays.
+func TestEvictionsKeepToNamedIndexers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		names   []string
+		offline index.NodeID
+		on      []index.NodeID // nil: it waits
+	}{
+		"no names":                {nil, NoNode, []index.NodeID{1, 2, 3}},
+		"two others are named":    {[]string{"i0", "i2", "u3"}, NoNode, []index.NodeID{2, 3}},
+		"one of them is offline":  {[]string{"i0", "i2", "u3"}, 2, []index.NodeID{3}},
+		"the other is offline":    {[]string{"i0", "i2"}, 2, nil},
+		"it was the only one":     {[]string{"i0"}, NoNode, []index.NodeID{1, 2, 3}},
+		"the other was forgotten": {[]string{"i0", "i9"}, NoNode, []index.NodeID{1, 2, 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := crowded(t, 1)
+			placement := make([]statecontext.Placement, 6)
+			for s := range placement {
+				placement[s].Slice = index.SliceID(s)
+			}
+			a.do(&statecontext.SetLimits{Limits: statecontext.Limits{Indexes: 2, IndexesPerBucket: 2}})
+			id := a.do(&statecontext.CreateIndex{Placement: placement, Layout: partition.Layout{Scheme: partition.HashDocID,
+				Partitions: 6}, Definition: index.Definition{Name: "named", Bucket: "b0", BucketUUID: "u", Nodes: tc.names,
+				Keys: []index.KeyExpr{{Expr: "a"}}, Partitions: 6}}).Index
+			offline := func(n index.NodeID) bool { return n == tc.offline }
+			piece, held, err := evicted(a.state, 0, Living(a.state, offline, 0), DefaultSettings().EvictBytes)
+			var on []index.NodeID
+			for _, e := range piece {
+				if e.ID != id {
+					continue
+				}
+				for _, p := range e.Add {
+					on = append(on, p.Node)
+				}
+			}
+			slices.Sort(on)
+			if on = slices.Compact(on); !held || !slices.Equal(on, tc.on) || errors.Is(err, rebalance.ErrTooFewNodes) != (on == nil) {
+				t.Errorf("its copies go to %v, want %v; %v", on, tc.on, err)
+			}
+		})
+	}
 }
 
 // TestRollbackWithLongLogs: the failover logs of a bucket are more than one command may carry. The rollback takes them

@@ -34,6 +34,20 @@ func Living(s *statecontext.State, offline func(index.NodeID) bool, but index.No
 	return nodes
 }
 
+// Homes are the nodes that may hold an index when one goes: those that its statement names, of all that stay; none,
+// which is all, where it names none or none of these stays.
+func Homes(s *statecontext.State, d *index.Definition, but index.NodeID) (ids []index.NodeID) {
+	if len(d.Nodes) == 0 {
+		return nil
+	}
+	for i := range s.Indexers() {
+		if i.Node != but && !i.Evicting && (slices.Contains(d.Nodes, i.Name) || slices.Contains(d.Nodes, i.UUID)) {
+			ids = append(ids, i.Node)
+		}
+	}
+	return ids
+}
+
 // filling are the copies that slices are moving to: they are not whole yet, or nobody has said so.
 func filling(s *statecontext.State) map[index.CopyID]bool {
 	copies := map[index.CopyID]bool{}
