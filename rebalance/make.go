@@ -111,7 +111,7 @@ type Plan struct {
 type Options struct {
 	Sends          int   `json:"sends"`            // copies that one node sends at a time: 1
 	Receives       int   `json:"receives"`         // copies that one node receives at a time: 1
-	BytesPerSecond int64 `json:"bytes_per_second"` // of one node: 32 MiB/s
+	BytesPerSecond int64 `json:"bytes_per_second"` // of one node: 4/5 of the rate at which files are sent
 	StepMS         int64 `json:"step_ms"`          // what a step takes beside its bytes: 2000
 }
 
@@ -124,7 +124,7 @@ const MaxParallel = 64
 
 func (o Options) withDefaults() (Options, error) {
 	o.Sends, o.Receives = cmp.Or(o.Sends, 1), cmp.Or(o.Receives, 1)
-	o.BytesPerSecond, o.StepMS = cmp.Or(o.BytesPerSecond, 32<<20), cmp.Or(o.StepMS, 2000)
+	o.BytesPerSecond, o.StepMS = cmp.Or(o.BytesPerSecond, 64<<20*4/5), cmp.Or(o.StepMS, 2000)
 	if o.Sends < 0 || o.Sends > MaxParallel || o.Receives < 0 || o.Receives > MaxParallel || o.BytesPerSecond < 0 ||
 		o.StepMS < 0 {
 		return o, fmt.Errorf("%w: sends %d, receives %d, %d bytes per second, %d ms per step; want at most %d sends and "+

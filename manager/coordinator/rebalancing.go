@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,6 +72,7 @@ func (c *Coordinator) Rebalance(ctx context.Context, req RebalanceRequest) (p *r
 	if req.Plan == nil {
 		left = leaveSplit(c.cfg.Consensus.State(), cluster)
 	}
+	req.Options.BytesPerSecond = cmp.Or(req.Options.BytesPerSecond, core.MovedPerSecond(c.cfg.Consensus.State()))
 	if p, err = planned(cluster, &req); err != nil {
 		return p, 0, err
 	}

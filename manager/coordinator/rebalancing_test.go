@@ -71,6 +71,29 @@ func (w *world) nodeOf(name string) index.NodeID {
 	return 0
 }
 
+// TestPlansExpectWhatIndexersSend: how long a plan takes is told by the rate that indexers may send at, and check, unless
+// who asks says what to expect.
+func TestPlansExpectWhatIndexersSend(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.moving()
+		w.indexer("i4")
+		w.until("i4 is there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 4 })
+		for _, c := range []struct{ rate, says, want int64 }{
+			{0, 0, 64 << 20 * 8 / 10}, {10 << 20, 0, 8 << 20}, {10 << 20, 5000, 5000},
+		} {
+			if _, err := w.log.Propose(w.ctx, statecontext.Command{Body: &statecontext.SetLimits{
+				Limits: statecontext.Limits{TransferRate: c.rate}}}); err != nil {
+				t.Fatal(err)
+			}
+			p, _, err := w.leader().Rebalance(w.ctx, RebalanceRequest{DryRun: true,
+				Options: rebalance.Options{BytesPerSecond: c.says}})
+			if err != nil || len(p.Steps) == 0 || p.Options.BytesPerSecond != c.want {
+				t.Errorf("%+v: %+v, %v", c, p, err)
+			}
+		}
+	})
+}
+
 // A fourth indexer gets its share, one copy after the other; then one is emptied and can be removed. Whole copies never
 // become fewer, and no entry is counted twice.
 func TestRebalanceToANewIndexer(t *testing.T) {

@@ -1,8 +1,11 @@
 package core
 
 import (
+	"cmp"
+
 	"tidemark/partition"
 	"tidemark/rebalance"
+	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -12,11 +15,17 @@ const stepWeight = 1 << 20
 const (
 	// presumedRate is how many bytes a second come where no rate is set for the cluster.
 	presumedRate = 64 << 20
-	// stepSeconds is what a step takes beside its bytes: its copy is made, joins, and is exact at a timestamp.
+	// stepSeconds is what a step takes beside its bytes, until it is known: its copy is made, joins, and is exact at a
+	// timestamp.
 	stepSeconds = 0.5
 	// filesPart is how much of a step is done when its files are here: they are checked, and streams are caught up with.
 	filesPart = 0.8
 )
+
+// MovedPerSecond is how many bytes of a copy are presumed to be done in a second: sent, and checked.
+func MovedPerSecond(s *statecontext.State) int64 {
+	return max(int64(filesPart*float64(cmp.Or(s.Limits().TransferRate, presumedRate))), 1)
+}
 
 // progress weighs what is done against what there is to do.
 func (l *moves) progress() (p RebalanceProgress) {
@@ -27,6 +36,7 @@ func (l *moves) progress() (p RebalanceProgress) {
 	p.ID, p.Moving = r.ID, map[uint32]uint64{}
 	var done, all float64
 	var steps []rebalance.Work
+	l.watch.Look(r.ID, l.nowMS)
 	for y := range l.now.state.RebalanceSteps() {
 		w := rebalance.Work{Src: y.Src.Node, Dst: y.Dst.Node, Bytes: float64(y.Bytes), Lost: l.awayFor(y.Src.Node) > 0,
 			Begun: y.State != partition.RebalanceStart, Skipped: y.State == partition.RebalanceGivenUp}
@@ -37,24 +47,25 @@ func (l *moves) progress() (p RebalanceProgress) {
 			done += weight
 			p.BytesDone += y.Bytes
 			w.Part = 1
+			l.watch.See(y.Step, &w, true)
 		case y.State.Over():
 			done += weight
-		case y.State == partition.RebalanceCatchup && n != nil:
-			part := l.come.most(r.ID, y.Step, filled(n.copies[y.New]))
-			w.Part = filesPart * part
-			done += filesPart * weight * part
-			p.Moving[y.Step] = uint64(part * float64(y.Bytes))
-			p.BytesDone += p.Moving[y.Step]
+		case w.Begun:
+			if n != nil {
+				w.Part = filesPart * filled(n.copies[y.New])
+			}
+			l.watch.See(y.Step, &w, false)
+			done += weight * w.Part
+			if y.State == partition.RebalanceCatchup {
+				p.Moving[y.Step] = uint64(w.Part / filesPart * float64(y.Bytes))
+				p.BytesDone += p.Moving[y.Step]
+			}
 		}
 		steps = append(steps, w)
 	}
 	p.Part = done / max(all, 1)
-	rate := l.now.state.Limits().TransferRate
-	if rate == 0 {
-		rate = presumedRate
-	}
 	p.Left, p.LeftKnown = rebalance.Left(steps, rebalance.Bounds{Sends: int(r.Sends), Receives: int(r.Receives)},
-		stepSeconds*float64(rate))
+		l.watch.Pace(rebalance.Pace{BytesPerSecond: float64(MovedPerSecond(l.now.state)), Overhead: stepSeconds}))
 	return p
 }
 

@@ -18,23 +18,7 @@ type moves struct {
 	atMS     int64
 	failMS   int64 // before when no repair is planned anew
 	planning bool  // a repair
-	come     come
-}
-
-// come is how much of copies that are being filled has come, at the most so far: what files bring and what is behind
-// them are counted one after the other.
-type come struct {
-	of    uint64 // a rebalance
-	parts map[uint32]float64
-}
-
-// most returns the most that was seen of a step of a rebalance, with this.
-func (c *come) most(id uint64, step uint32, part float64) float64 {
-	if c.of != id || c.parts == nil {
-		c.of, c.parts = id, map[uint32]float64{}
-	}
-	c.parts[step] = max(c.parts[step], part)
-	return c.parts[step]
+	watch    rebalance.Watch
 }
 
 const (

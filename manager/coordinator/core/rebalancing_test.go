@@ -28,21 +28,6 @@ func TestAPlanIsBegunInPieces(t *testing.T) {
 	}
 }
 
-// TestWhatHasComeDoesNotGoBack: what side streams bring behind files is counted anew, and the step is not less done.
-func TestWhatHasComeDoesNotGoBack(t *testing.T) {
-	var c come
-	for _, s := range []struct {
-		id   uint64
-		step uint32
-		part float64
-		want float64
-	}{{1, 7, 0.5, 0.5}, {1, 7, 1, 1}, {1, 7, 0.1, 1}, {1, 8, 0.1, 0.1}, {2, 7, 0.1, 0.1}} {
-		if got := c.most(s.id, s.step, s.part); got != s.want {
-			t.Errorf("%+v: %v", s, got)
-		}
-	}
-}
-
 // TestFilled: a copy counts by the files that are sent for it, or else by its side streams.
 func TestFilled(t *testing.T) {
 	for _, c := range []struct {

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -143,8 +144,11 @@ func (g *grower) change(what string, req v1.RebalanceRequest) {
 	before, had := g.scans(), g.received()
 	m := &mover{t: g.t, ctx: g.ctx, c: g.c}
 	began := time.Now()
-	r := m.over(m.begin(req))
+	id := m.begin(req)
+	foretold := g.foretold(began, id)
+	r := m.over(id)
 	took := time.Since(began)
+	foretold(what, took)
 	if r.Phase != statecontext.RebalanceFinished {
 		g.t.Errorf("%s: %+v", what, r)
 	}
@@ -157,6 +161,38 @@ func (g *grower) change(what string, req v1.RebalanceRequest) {
 	g.t.Logf("%s: %d copies of %.1f MiB in %v; files of %.1f MiB arrived: %.2f of that; scans before: %s; during: %s; after: %s",
 		what, r.Done, float64(r.Bytes)/(1<<20), took.Round(time.Millisecond),
 		moved/(1<<20), moved/max(float64(r.Bytes), 1), before, during, g.scans())
+}
+
+// foretold notes what is said of the time that a rebalance still takes until it is over; report then tells how far
+// that was off. It is no verdict: how long the rest takes hangs on what else the machine does.
+func (g *grower) foretold(began time.Time, id uint64) (report func(what string, took time.Duration)) {
+	type said struct{ at, left time.Duration }
+	var all []said
+	ctx, stop := context.WithCancel(g.ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		harness.Paced(ctx, 250*time.Millisecond, func(ctx context.Context, _ int) {
+			if r, err := g.c.RebalanceStatus(ctx, id); err == nil && r.RemainingMS != nil {
+				all = append(all, said{time.Since(began), time.Duration(*r.RemainingMS) * time.Millisecond})
+			}
+		})
+	})
+	return func(what string, took time.Duration) {
+		g.t.Helper()
+		stop()
+		wg.Wait()
+		far, worst := 0, 0.0
+		all = slices.DeleteFunc(all, func(s said) bool { return s.at < took/10 })
+		for _, s := range all {
+			off := math.Abs(float64(s.left-(took-s.at))) / float64(max(took-s.at, took/5))
+			if worst = max(worst, off); off > 0.25 {
+				far++
+				g.t.Logf("%s: after %.1f s of %.1f it says %.1f s more", what, s.at.Seconds(), took.Seconds(), s.left.Seconds())
+			}
+		}
+		g.t.Logf("%s: of %d times that it says what is left after the first tenth %d are more than 25 %% off, at most %.0f %%",
+			what, len(all), far, 100*worst)
+	}
 }
 
 // verify compares an index with KV; the client begins anew what is cut off, as the machine is too busy.

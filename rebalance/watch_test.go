@@ -1,0 +1,54 @@
+package rebalance
+
+import (
+	"math"
+	"testing"
+)
+
+// TestWatchLearns: what is presumed of steps gives way to what was seen of those that were looked at from their
+// beginning to their end; a leader that comes in the middle learns nothing from the ones that had begun before.
+func TestWatchLearns(t *testing.T) {
+	presumed := Pace{BytesPerSecond: 100, Overhead: 1}
+	var w Watch
+	run := func(step uint32, fromMS, bytes, seconds int64) { // bytes come in the middle, half of the time
+		for ms := int64(0); ms <= seconds*1000; ms += 250 {
+			w.Look(7, fromMS+ms)
+			part := (float64(ms)/1000 - float64(seconds)/4) / float64(seconds) * 2
+			y := Work{Begun: true, Bytes: float64(bytes), Part: min(max(part, 0), 0.999)}
+			w.See(step, &y, ms == seconds*1000)
+			if want := float64(ms) / 1000; y.Seconds != want {
+				t.Fatalf("step %d is %g s old, want %g", step, y.Seconds, want)
+			}
+		}
+	}
+	if w.Pace(presumed) != presumed {
+		t.Fatal(w.Pace(presumed))
+	}
+	run(1, 1000, 1000, 8) // it goes on when the first look comes: nobody knows since when
+	if p := w.Pace(presumed); p.Overhead != 1 || math.Abs(p.BytesPerSecond-250) > 1 {
+		t.Fatalf("the first: %+v", p)
+	}
+	for i := range int64(40) {
+		run(uint32(2+i), 10_000*(i+1), 1000, 8)
+	}
+	if p := w.Pace(presumed); math.Abs(p.Overhead-4) > 0.2 || math.Abs(p.BytesPerSecond-250) > 1 {
+		t.Fatalf("the rest: %+v", p)
+	}
+	w.Look(8, 999_000) // another rebalance
+	if w.Pace(presumed) != presumed {
+		t.Fatal(w.Pace(presumed))
+	}
+}
+
+// TestWatchKeepsTheMost: of a step counts the most that was seen of it, as what files bring and what is behind them are
+// counted one after the other.
+func TestWatchKeepsTheMost(t *testing.T) {
+	var w Watch
+	for i, c := range []struct{ is, counts float64 }{{0.2, 0.2}, {0.7, 0.7}, {0.1, 0.7}, {0.8, 0.8}} {
+		w.Look(1, int64(100*(i+1)))
+		y := Work{Begun: true, Bytes: 1, Part: c.is}
+		if w.See(1, &y, false); y.Part != c.counts {
+			t.Errorf("%g counts as %g, want %g", c.is, y.Part, c.counts)
+		}
+	}
+}
