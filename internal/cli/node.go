@@ -325,6 +325,8 @@ type setting struct {
 	name, value string
 	// yields leaves it to the role's own section of the file, which is nearer, unless the command line has said it.
 	yields bool
+	// always gives it also where it is empty: else the role takes what the environment says, which means this node.
+	always bool
 }
 
 // config makes the roles' command lines.
@@ -353,12 +355,13 @@ func (p *nodePlan) config(s Streams) (node.Config, error) {
 		setting{name: "admin", value: p.at(portIndexer)}, setting{name: "scan", value: p.at(portIndexer + 1)},
 		setting{name: "maintenance", value: p.at(portIndexer + 2)},
 		setting{name: "backfill", value: p.at(portIndexer + 3)}, setting{name: "catchup", value: p.at(portIndexer + 4)},
-		setting{"memory-quota", p.f.quota.String(), true})
+		setting{name: "listen", always: true}, setting{name: "port", value: "0"},
+		setting{name: "memory-quota", value: p.f.quota.String(), yields: true})
 	if p.trails {
 		add(newProjector(s), tlsconf.Projector, portProjector, setting{name: "managers", value: rest},
 			setting{name: "advertise", value: p.advertise}, setting{name: "admin", value: p.at(portProjector)},
-			setting{name: "kv", value: p.f.kv}, setting{"kv-user", p.f.kvUser, true},
-			setting{"kv-password-file", p.f.kvPassword, true})
+			setting{name: "kv", value: p.f.kv}, setting{name: "kv-user", value: p.f.kvUser, yields: true},
+			setting{name: "kv-password-file", value: p.f.kvPassword, yields: true})
 	}
 	return cfg, all
 }
@@ -370,8 +373,9 @@ func (p *nodePlan) role(cmd *cobra.Command, role tlsconf.Role, own []setting) ([
 	own = append(own, setting{name: "id", value: p.f.id},
 		setting{name: "insecure", value: strconv.FormatBool(p.f.insecure)},
 		setting{name: "tls-ca", value: files.CA}, setting{name: "tls-cert", value: files.Cert},
-		setting{name: "tls-key", value: files.Key}, setting{"log-level", p.f.logs.level, true},
-		setting{"log-format", p.f.logs.format, true}, setting{"otlp-endpoint", p.f.logs.otlp, true})
+		setting{name: "tls-key", value: files.Key}, setting{name: "log-level", value: p.f.logs.level, yields: true},
+		setting{name: "log-format", value: p.f.logs.format, yields: true},
+		setting{name: "otlp-endpoint", value: p.f.logs.otlp, yields: true})
 	said, err := p.section(fl, role, own)
 	if err != nil {
 		return nil, err
@@ -382,8 +386,8 @@ func (p *nodePlan) role(cmd *cobra.Command, role tlsconf.Role, own []setting) ([
 		case inFile && !set.yields:
 			return nil, usage("configuration %s, section %s: %q is for tidemark node to say, by its own settings: leave it out",
 				said[set.name], role, set.name)
-		case set.value == "", inFile && (p.f.origins[set.name] == "default" || strings.HasPrefix(p.f.origins[set.name],
-			"file ")):
+		case set.value == "" && !set.always, inFile && (p.f.origins[set.name] == "default" ||
+			strings.HasPrefix(p.f.origins[set.name], "file ")):
 			continue
 		}
 		if err := fl.Set(set.name, set.value); err != nil {

@@ -326,9 +326,9 @@ func newIndexer(s Streams) *cobra.Command {
 	var logs logFlags
 	var managers []string
 	var tlsF tlsFlags
+	var listen listenFlags
 	cmd := &cobra.Command{Use: "indexer", Short: "Run an indexer", Args: noArgs,
-		Example: "  tidemark indexer --id i1 --data /var/lib/tidemark --admin 10.0.0.5:9540 --scan 10.0.0.5:9541 " +
-			"--maintenance 10.0.0.5:9542 \\\n    --backfill 10.0.0.5:9543 --catchup 10.0.0.5:9544 --managers " +
+		Example: "  tidemark indexer --id i1 --data /var/lib/tidemark --listen 10.0.0.5 --managers " +
 			"10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if cfg.Dir == "" {
@@ -339,6 +339,9 @@ func newIndexer(s Streams) *cobra.Command {
 				return usageError{err}
 			}
 			if cfg.Managers, err = managerURLs(managers, tlsF.files); err != nil {
+				return err
+			}
+			if err := listen.place(cmd, &cfg); err != nil {
 				return err
 			}
 			if cfg.Logger, err = logs.logger(s, "indexer"); err != nil {
@@ -355,14 +358,10 @@ func newIndexer(s Streams) *cobra.Command {
 			}
 			cfg.Insecure = tlsF.insecure
 			cfg.OwnProcess = true
-			i, err := indexer.Open(cfg)
-			if err != nil {
-				return err
-			}
-			return i.Run(cmd.Context())
+			return runIndexer(cmd.Context(), cfg, &listen)
 		}}
 	fl := cmd.Flags()
-	fl.StringVar(&cfg.Name, "id", "i1", "name of this indexer")
+	fl.StringVar(&cfg.Name, "id", "i1", "name of this indexer; with --listen its first address unless it is given")
 	fl.StringVar(&cfg.Dir, "data", "", "data folder")
 	fl.StringSliceVar(&managers, "managers", nil, "REST addresses of the managers")
 	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9540", "listen here for commands")
@@ -401,9 +400,21 @@ func newIndexer(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.Catchup, "catchup", "127.0.0.1:9544", "listen here for catchup streams")
 	fl.Var(&quota, "memory-quota", "memory for queues, cache, what is not yet written, and scans: a `SIZE` as 512MiB "+
 		"(the least), 4GiB, or bytes")
+	listen.add(cmd)
 	tlsF.add(cmd)
 	addCommon(cmd, &logs)
 	return cmd
+}
+
+func runIndexer(ctx context.Context, cfg indexer.Config, listen *listenFlags) error {
+	i, err := indexer.Open(cfg)
+	if err != nil {
+		return err
+	}
+	if err := listen.keep(cfg.Dir); err != nil {
+		cfg.Logger.Warn("the next start may find other ports", "error", err)
+	}
+	return i.Run(ctx)
 }
 
 // kvTLSFlags are those of a process that connects to KV.

@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/indexer"
+	"tidemark/internal/testing/ports"
+	"tidemark/internal/tlsconf"
+)
+
+// listening is what the flags of an indexer come to.
+func listening(t *testing.T, dir string, args ...string) (*indexer.Config, *listenFlags, error) {
+	t.Helper()
+	cfg, f, cmd := &indexer.Config{Dir: dir}, &listenFlags{}, &cobra.Command{}
+	cmd.Flags().StringVar(&cfg.Name, "id", "i1", "")
+	cmd.Flags().StringVar(&cfg.Scan, "scan", "127.0.0.1:9541", "")
+	f.add(cmd)
+	if err := cmd.ParseFlags(args); err != nil {
+		t.Fatal(err)
+	}
+	return cfg, f, f.place(cmd, cfg)
+}
+
+// TestIndexerListens: --listen puts all ports on one host, which the data folder keeps once they are taken.
+func TestIndexerListens(t *testing.T) {
+	dir := t.TempDir()
+	cfg, f, err := listening(t, dir, "--listen", "127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []string{cfg.Admin, cfg.Scan, cfg.Maintenance, cfg.Backfill, cfg.Catchup}
+	for i, a := range all {
+		if a != joinPort("127.0.0.1", f.first+i) {
+			t.Errorf("the ports are at %v", all)
+		}
+	}
+	if cfg.Name != cfg.Admin || keptPorts(dir) != 0 {
+		t.Errorf("it is called %q, and keeps %d", cfg.Name, keptPorts(dir))
+	}
+	f.first++ // as others may have the ones before by now
+	if err := f.keep(dir); err != nil {
+		t.Fatal(err)
+	}
+	again, g, err := listening(t, dir, "--listen", "127.0.0.1", "--id", "i7")
+	if err != nil || g.first != f.first || g.found || again.Name != "i7" {
+		t.Errorf("again: %+v, %q, %v", g, again.Name, err)
+	}
+	if one, _, err := listening(t, dir, "--listen", "::1", "--port", "7000"); err != nil || one.Catchup != "[::1]:7004" {
+		t.Errorf("%q, %v", one.Catchup, err)
+	}
+	for _, args := range []string{"--port 7000", "--listen h --port 65532", "--listen h --port -1",
+		"--listen h --scan h:1"} {
+		if _, _, err := listening(t, dir, strings.Fields(args)...); !errors.As(err, new(usageError)) {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
+
+// TestFreePortsInARow: five ports in a row that nobody listens on.
+func TestFreePortsInARow(t *testing.T) {
+	from := ports.Range(t)
+	l, err := net.Listen("tcp", joinPort("127.0.0.1", from+2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if first, err := freePorts("127.0.0.1", from); err != nil || first <= from || (first-from)%indexerPorts != 0 {
+		t.Errorf("%d, after %d: %v", first, from, err)
+	}
+	if _, err := freePorts("192.0.2.1", from); err == nil || !strings.Contains(err.Error(), "--listen 192.0.2.1") {
+		t.Errorf("a host that is not this one: %v", err)
+	}
+}
+
+// TestNodesListenAlone: TIDEMARK_LISTEN and TIDEMARK_PORT of tidemark node are of that, and not of its indexer, which is
+// given each address.
+func TestNodesListenAlone(t *testing.T) {
+	f := &nodeFlags{id: "n1", data: t.TempDir(), listen: "127.0.0.1", port: 9520, quota: indexer.DefaultMemoryQuota}
+	t.Setenv("TIDEMARK_LISTEN", f.listen)
+	t.Setenv("TIDEMARK_PORT", "9520")
+	p, err := f.plan("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := p.config(Streams{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range cfg.Roles {
+		for _, want := range []string{"--listen=", "--port=0", "--admin=127.0.0.1:9524", "--catchup=127.0.0.1:9528"} {
+			if r.Name == tlsconf.Indexer && !slices.Contains(r.Args, want) {
+				t.Errorf("the indexer is not given %s: %v", want, r.Args)
+			}
+		}
+	}
+}
