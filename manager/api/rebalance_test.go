@@ -10,31 +10,70 @@ import (
 	"tidemark/statecontext"
 )
 
+// writtenState is a state that commands make.
+type writtenState struct {
+	t *testing.T
+	s *statecontext.State
+}
+
+// newWrittenState has an indexer and a bucket b.
+func newWrittenState(t *testing.T) *writtenState {
+	b := &writtenState{t, statecontext.New()}
+	b.must(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m1",
+		FormatLevel: statecontext.FormatLevel}})
+	b.must(&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1, FormatLevel: statecontext.FormatLevel})
+	b.must(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "u", Name: "i1"}})
+	b.must(&statecontext.SetBucket{Name: "b", UUID: "bu", VBuckets: 4})
+	return b
+}
+
+func (b *writtenState) must(c statecontext.Body) statecontext.Result {
+	b.t.Helper()
+	next, results, _ := statecontext.ApplyCommands(b.s, b.s.AppliedIndex()+1,
+		[]statecontext.Command{{TimeMS: 1, Body: c}})
+	if err := results[0].Err(); err != nil {
+		b.t.Fatal(err)
+	}
+	b.s = next
+	return results[0]
+}
+
+// TestMovingSlices: each index has those of its slices that change their place, and none that has done so.
+func TestMovingSlices(t *testing.T) {
+	b := newWrittenState(t)
+	b.must(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "v", Name: "i2"}})
+	var steps []partition.Rebalance
+	for i := range 3 {
+		x := b.must(&statecontext.CreateIndex{Definition: index.Definition{Name: fmt.Sprintf("x%d", i), Bucket: "b",
+			BucketUUID: "bu", Using: index.UsingOrdered, ExprType: index.ExprN1QL, IsPrimary: true, Partitions: 2},
+			Layout:    partition.Layout{Scheme: partition.HashDocID, Partitions: 2},
+			Placement: []statecontext.Placement{{}, {Slice: 1}}}).Index
+		for _, c := range b.s.Topology(x).Copies[:i] {
+			steps = append(steps, partition.Rebalance{Index: x, Slice: c.Slice, Old: c.ID,
+				Src: partition.Shard{Node: c.Node}, Dst: partition.Shard{Node: 1}})
+		}
+	}
+	r := b.must(&statecontext.StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: steps}).Number
+	b.must(&statecontext.StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalanceGivenUp,
+		Reason: "test"})
+	all := movingSlices(b.s)
+	if x := steps[1].Index; len(all) != 1 || len(all[x]) != 2 || all[x][1].Slice != 1 ||
+		all[x][1].State != partition.RebalanceStart {
+		t.Errorf("%+v", all)
+	}
+}
+
 // TestRunningSplits: splits under way are listed beside the rebalances, up to a bound, and the rest is counted.
 func TestRunningSplits(t *testing.T) {
-	s := statecontext.New()
-	must := func(b statecontext.Body) statecontext.Result {
-		t.Helper()
-		next, results, _ := statecontext.ApplyCommands(s, s.AppliedIndex()+1,
-			[]statecontext.Command{{TimeMS: 1, Body: b}})
-		if err := results[0].Err(); err != nil {
-			t.Fatal(err)
-		}
-		s = next
-		return results[0]
-	}
-	must(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m1",
-		FormatLevel: statecontext.FormatLevel}})
-	must(&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1, FormatLevel: statecontext.FormatLevel})
-	must(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "u", Name: "i1"}})
-	must(&statecontext.SetBucket{Name: "b", UUID: "bu", VBuckets: 4})
+	b := newWrittenState(t)
+	must := b.must
 	layout := func(n uint16) partition.Layout { return partition.Layout{Scheme: partition.HashDocID, Partitions: n} }
 	for i := range mostSplits + 3 {
 		id := must(&statecontext.CreateIndex{Definition: index.Definition{Name: fmt.Sprintf("x%d", i), Bucket: "b",
 			BucketUUID: "bu", Using: index.UsingOrdered, ExprType: index.ExprN1QL, IsPrimary: true, Partitions: 1},
 			Layout: layout(1), Placement: []statecontext.Placement{{}}}).Index
-		must(&statecontext.SetCopyStates{Revision: s.DefinitionsRevision(), Copies: []statecontext.CopyChange{{Index: id,
-			Copy: s.Topology(id).Copies[0].ID, State: partition.Allocated}}})
+		must(&statecontext.SetCopyStates{Revision: b.s.DefinitionsRevision(), Copies: []statecontext.CopyChange{{Index: id,
+			Copy: b.s.Topology(id).Copies[0].ID, State: partition.Allocated}}})
 		must(&statecontext.SetIndexState{ID: id, From: index.Pending, To: index.Backfill})
 		must(&statecontext.SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance})
 		if i > 0 {
@@ -42,9 +81,9 @@ func TestRunningSplits(t *testing.T) {
 				Placement: []statecontext.Placement{{}, {Slice: 1}}})
 		}
 	}
-	all, more := runningSplits(s, &core.Status{})
+	all, more := runningSplits(b.s, &core.Status{})
 	if len(all) != mostSplits || more != 2 || all[0].Name != "x1" || all[0].Split.Partitions != 2 ||
-		all[0].Split.ID != s.Successor(s.Definition(all[0].ID)).Definition.ID {
+		all[0].Split.ID != b.s.Successor(b.s.Definition(all[0].ID)).Definition.ID {
 		t.Errorf("%d splits and %d more, the first %+v", len(all), more, all[0])
 	}
 }

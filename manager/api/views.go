@@ -140,6 +140,7 @@ func (g views) topology(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	moving := movingSlices(s)
 	list := v1.TopologyList{CAS: s.CAS(), Indexes: []v1.IndexTopology{}}
 	for x := range s.IndexesAfter(after) {
 		d := &x.Definition
@@ -151,7 +152,7 @@ func (g views) topology(w http.ResponseWriter, r *http.Request) error {
 			break
 		}
 		t := v1.IndexTopology{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, TopologyCAS: x.TopologyCAS,
-			Layout: x.Topology.Layout, Copies: []v1.CopyPlace{}}
+			Layout: x.Topology.Layout, Copies: []v1.CopyPlace{}, Rebalances: moving[d.ID]}
 		for _, c := range x.Topology.Copies {
 			t.Copies = append(t.Copies, v1.CopyPlace{Copy: c})
 		}
@@ -160,6 +161,18 @@ func (g views) topology(w http.ResponseWriter, r *http.Request) error {
 	g.addReported(r.Context(), list.Indexes)
 	rpc.Write(w, r, http.StatusOK, list)
 	return nil
+}
+
+// movingSlices lists the slices of each index that change their place, or are to: in one pass, as there may be
+// thousands.
+func movingSlices(s *statecontext.State) map[index.ID][]partition.Rebalance {
+	all := map[index.ID][]partition.Rebalance{}
+	for y := range s.RebalanceSteps() {
+		if !y.State.Over() {
+			all[y.Index] = append(all[y.Index], *y)
+		}
+	}
+	return all
 }
 
 // addReported adds what indexers report of copies, as far as the leader can be asked here and now.

@@ -22,6 +22,8 @@ type IndexTopology struct {
 	TopologyCAS uint64           `json:"topology_cas"` // of its newest change
 	Layout      partition.Layout `json:"layout"`
 	Copies      []CopyPlace      `json:"copies"`
+	// Rebalances are its slices that change their place, or are to; absent when none does.
+	Rebalances []partition.Rebalance `json:"rebalances,omitempty"`
 }
 
 // CopyPlace is where a copy lies, and what its indexer has last reported of it; heard is false when it has not.
