@@ -485,6 +485,37 @@ func TestNoMoreMovesThanMustBe(t *testing.T) {
 	}
 }
 
+// TestBytesFollowTheShares: where the slices of each index are of one size and nodes of one capacity, no node has more or
+// less than its share by as much as one slice of each index.
+func TestBytesFollowTheShares(t *testing.T) {
+	for seed := range int64(200) {
+		r := rand.New(rand.NewSource(seed))
+		c := grid(2+r.Intn(8), 0, 1+r.Intn(6), 1+r.Intn(20), 0)
+		all, one := int64(0), int64(0)
+		for i := range c.Indexes {
+			x := &c.Indexes[i]
+			x.Slices = 1 + r.Intn(len(x.Copies))
+			x.Copies = x.Copies[:x.Slices]
+			size := int64(1 + r.Intn(1000))
+			for k := range x.Copies {
+				x.Copies[k].Bytes, x.Copies[k].Node = size, c.Nodes[r.Intn(len(c.Nodes))].ID
+			}
+			all, one = all+size*int64(x.Slices), one+size
+		}
+		p, err := Make(c, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range p.Nodes {
+			nodes := int64(len(c.Nodes))
+			if off := n.Bytes[1]*nodes - all; off >= one*nodes || off <= -one*nodes {
+				t.Errorf("%d: %s has %d bytes of %d on %d nodes, a slice of each index are %d\n%s", seed, n.Name, n.Bytes[1], all,
+					nodes, one, c.After(p.Steps, 10_000).Draw())
+			}
+		}
+	}
+}
+
 // large is the bar of docs/performance.md: 1000 slices with two replicas on 64 nodes in 8 zones, four of them new.
 func large(seed int64) *Cluster {
 	r := rand.New(rand.NewSource(seed))

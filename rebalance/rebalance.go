@@ -7,9 +7,10 @@
 // optimality is certified on every call. In this order, no other placement
 //   - has the copies of fewer slices close together in zones,
 //   - gives a smaller sum over nodes of copies² / capacity,
-//   - gives a smaller sum over indexes and nodes of copies² / capacity, so that each node holds of each index its share
-//     rounded up or down where the rest allows it; where the slices of an index are of one size, the bytes of a node
-//     differ from its share by at most one slice of each index,
+//   - gives a smaller sum over indexes and nodes of copies² / capacity, so that each of several nodes of one capacity
+//     holds of each index its share rounded up or down where the rest allows it; where the slices of each index are of
+//     one size too, the bytes of a node differ from its share by less than one slice of each index (of a few slices, a
+//     node of a much larger capacity than the others may hold more),
 //   - needs fewer new copies, and of those with as many, fewer bytes but for a 4096th of all.
 //
 // What it never does: move anything, or look at a clock. A plan is a list of steps, each of which can be taken twice;
