@@ -270,8 +270,9 @@ func (s *sliceOf) bytes() (most int64) {
 }
 
 // steps turns the nodes chosen for a slice into steps: what a node gives up goes to one that was chosen newly, lost
-// copies first, then those of leaving nodes. Who takes the first ones alone, as a repair does, or those that add copies,
-// has the slice spread over zones as far as can be too: what comes goes to the zone that has the fewest copies by then.
+// copies first, then those of leaving nodes. Who takes the first ones alone, as a repair does, or those that add
+// copies, has the slice spread over zones as far as can be too: what comes goes to the zone that has the fewest copies
+// by then.
 func (m *maker) steps(s *sliceOf) (steps []Step) {
 	x := &m.c.Indexes[s.index]
 	var given []Copy

@@ -289,8 +289,8 @@ func TestPlansCanBeTakenInPart(t *testing.T) {
 }
 
 // TestPartsOfAPlanSpreadOverZones: a repair by itself takes the repairs of a plan alone, ALTER INDEX the further
-// replicas alone. No zone to which these go has more copies of a slice that are not lost then than some zone has when all
-// of the plan is done.
+// replicas alone. No zone to which these go has more copies of a slice that are not lost then than some zone has when
+// all of the plan is done.
 func TestPartsOfAPlanSpreadOverZones(t *testing.T) {
 	for range 5 { // rapid draws a hundred each time
 		rapid.Check(t, func(t *rapid.T) {
@@ -485,8 +485,8 @@ func TestNoMoreMovesThanMustBe(t *testing.T) {
 	}
 }
 
-// TestBytesFollowTheShares: where the slices of each index are of one size and nodes of one capacity, no node has more or
-// less than its share by as much as one slice of each index.
+// TestBytesFollowTheShares: where the slices of each index are of one size and nodes of one capacity, no node has more
+// or less than its share by as much as one slice of each index.
 func TestBytesFollowTheShares(t *testing.T) {
 	for seed := range int64(200) {
 		r := rand.New(rand.NewSource(seed))

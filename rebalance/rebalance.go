@@ -254,8 +254,8 @@ func below(n Node, sliceCount int, cost int64) int {
 	return sort.Search(sliceCount, func(k int) bool { return growth(n, k) > cost })
 }
 
-// problem lays out the vertices: source → slice → (slice, zone) → node → sink, where the k-th copy of a node costs the
-// growth of its squared load. The copies of a slice that each zone has in any case come to it from the source.
+// problem lays out the vertices: source → slice → (slice, zone) → node → sink, where the k-th copy of a node costs
+// the growth of its squared load. The copies of a slice that each zone has in any case come to it from the source.
 type problem struct {
 	nodes         []Node
 	slices        int

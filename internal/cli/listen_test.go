@@ -78,8 +78,8 @@ func TestFreePortsInARow(t *testing.T) {
 	}
 }
 
-// TestNodesListenAlone: TIDEMARK_LISTEN and TIDEMARK_PORT of tidemark node are of that, and not of its indexer, which is
-// given each address.
+// TestNodesListenAlone: TIDEMARK_LISTEN and TIDEMARK_PORT of tidemark node are of that, and not of its indexer, which
+// is given each address.
 func TestNodesListenAlone(t *testing.T) {
 	f := &nodeFlags{id: "n1", data: t.TempDir(), listen: "127.0.0.1", port: 9520, quota: indexer.DefaultMemoryQuota}
 	t.Setenv("TIDEMARK_LISTEN", f.listen)

@@ -71,8 +71,8 @@ func (w *world) nodeOf(name string) index.NodeID {
 	return 0
 }
 
-// TestPlansExpectWhatIndexersSend: how long a plan takes is told by the rate that indexers may send at, and check, unless
-// who asks says what to expect.
+// TestPlansExpectWhatIndexersSend: how long a plan takes is told by the rate that indexers may send at, and check,
+// unless who asks says what to expect.
 func TestPlansExpectWhatIndexersSend(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.moving()

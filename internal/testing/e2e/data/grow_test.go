@@ -181,17 +181,20 @@ func (g *grower) foretold(began time.Time, id uint64) (report func(what string, 
 		g.t.Helper()
 		stop()
 		wg.Wait()
-		far, worst := 0, 0.0
+		far, worst, at := 0, 0.0, said{}
 		all = slices.DeleteFunc(all, func(s said) bool { return s.at < took/10 })
 		for _, s := range all {
 			off := math.Abs(float64(s.left-(took-s.at))) / float64(max(took-s.at, took/5))
-			if worst = max(worst, off); off > 0.25 {
+			if off > 0.25 {
 				far++
-				g.t.Logf("%s: after %.1f s of %.1f it says %.1f s more", what, s.at.Seconds(), took.Seconds(), s.left.Seconds())
+			}
+			if off > worst {
+				worst, at = off, s
 			}
 		}
-		g.t.Logf("%s: of %d times that it says what is left after the first tenth %d are more than 25 %% off, at most %.0f %%",
-			what, len(all), far, 100*worst)
+		g.t.Logf("%s: of %d times that it says what is left, after the first tenth, %d are more than 25 %% off; at most "+
+			"%.0f %%, after %.1f s of %.1f, when it says %.1f s", what, len(all), far, 100*worst, at.at.Seconds(), took.Seconds(),
+			at.left.Seconds())
 	}
 }
 
