@@ -26,9 +26,9 @@ type SideStream struct {
 func (s *SideStream) subscribed() bool { return len(s.Target.Indexes) > 0 }
 
 // replaces reports whether it takes the place of another one: of the same topic, or of an earlier process of the same
-// indexer.
+// indexer. Subscribers have no node of their own: theirs reads as that of the indexer numbered 0.
 func (s *SideStream) replaces(o *SideStream) bool {
-	return o.SideKey == s.SideKey ||
+	return o.SideKey == s.SideKey || !o.subscribed() && !s.subscribed() &&
 		o.Target.Node == s.Target.Node && o.Target.BootID != s.Target.BootID && s.Target.BootID != ""
 }
 

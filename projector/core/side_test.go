@@ -49,6 +49,7 @@ func TestMakeRoom(t *testing.T) {
 		{"a subscriber too many", subscribed, subscription("/backfill/a"), nil, true},
 		{"a subscriber again", subscribed, subscription("/backfill/1"), []SideKey{subscribed[1].SideKey}, false},
 		{"an indexer beside subscribers", subscribed, ofNode("/catchup/1/a", 1, "boot"), nil, false},
+		{"the indexer numbered 0 beside subscribers", subscribed, ofNode("/catchup/0/a", 0, "boot"), nil, false},
 	} {
 		replaced, err := MakeRoom("p1", c.open, &c.s)
 		if !slices.Equal(replaced, c.replaced) || errors.Is(err, errcode.Unavailable) != c.full {
