@@ -31,7 +31,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	s := c.raft.State()
 	_, leads := c.raft.Serving()
 	g := gauges{ch: ch, prefix: "tidemark_manager_"}
-	g.set("cas", "Number of updates of the StateContext.", float64(s.CAS()))
+	g.set("cas", "Updates of the StateContext, and 2^32 for each recovery.", float64(s.CAS()))
 	g.set("raft_term", "Raft's term.", float64(c.raft.Term()))
 	g.set("is_leader", "1 while this manager coordinates.", flag(leads))
 	g.set("request_ledger_entries", "Outcomes kept for retries.", float64(s.LedgerLen()))

@@ -272,6 +272,7 @@ func (c *RaiseEpoch) apply(t *tx) *Rejection {
 
 // skipNumbers passes over numbers that a lost history may have given away. Nobody watches while a recovery does it.
 func (t *tx) skipNumbers() {
+	t.cas += SkippedUpdates
 	t.s.nextIndexID += SkippedIDs
 	t.s.nextCopyID += SkippedIDs
 	t.s.passed.generation += SkippedIDs // of buckets that only the lost history knew

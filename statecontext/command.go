@@ -350,8 +350,9 @@ type SetLimits struct{ Limits Limits }
 
 // RaiseEpoch begins a new epoch after a recovery or a restore in place: terms may restart, and everything that carries
 // an older epoch is refused. ClearLedger forgets the outcomes of requests made before. SkipNumbers passes over so many
-// numbers of indexes, copies and stability timestamps as a history that is lost may have given away: what indexers hold
-// under those never counts as what gets a number from now on. ResetLimits sets the default limits.
+// updates, and numbers of indexes, copies and stability timestamps, as a history that is lost may have made or given
+// away: revisions go on above those that projectors and indexers go by, and what indexers hold under a number never
+// counts as what gets one from now on. ResetLimits sets the default limits.
 type RaiseEpoch struct {
 	Epoch       uint64 // above the present one
 	ClearLedger bool
@@ -360,8 +361,9 @@ type RaiseEpoch struct {
 }
 
 // Numbers that RaiseEpoch passes over: of indexes and of copies, far more than a cluster makes, and of stability
-// timestamps, a year of 100 per second.
+// timestamps and of updates, a year of 100 per second.
 const (
 	SkippedIDs       = 1 << 20
 	SkippedStability = 1 << 32
+	SkippedUpdates   = 1 << 32
 )

@@ -105,7 +105,7 @@ const (
 // Judge says what a list is; have is the revision that it is compared with.
 func (l *Lists) Judge(d *wire.Definitions) (j Judgement, have uint64) {
 	have = l.InForce.Revision
-	if l.InForce.Fence.Epoch < d.Fence.Epoch { // after a lost majority revisions may begin again lower
+	if l.InForce.Fence.Epoch < d.Fence.Epoch { // those of another epoch are of another history
 		have = 0
 	}
 	switch {

@@ -20,7 +20,7 @@ type Joins struct {
 	newest   uint64     // number of the newest join there was
 }
 
-// join is one of them. Numbers rise where revisions may begin again lower, after a lost majority.
+// join is one of them. Numbers are the projector's own: they rise over epochs.
 type join struct {
 	number   uint64
 	revision uint64
