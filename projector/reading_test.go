@@ -166,6 +166,41 @@ func TestOneThatLeavesWhileKVIsAsked(t *testing.T) {
 	p.stories(3, "[1:STREAM_BEGIN@0 1:INSERT@1]", "[]")
 }
 
+// One that ends while its streams wait for what KV has forgotten gives back what it holds of the window that it shares.
+func TestOneThatEndsGivesBackWhatItHolds(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.e.purged(0, 3, 4)
+	starts := []wire.StreamStart{{VBucket: 3, End: 10}, {VBucket: 4, End: 10}}
+	p.both(p.one(starts...), p.two(starts...))
+	if n := p.readers(topicOfOne); n != 2 {
+		t.Fatalf("%d read together", n)
+	}
+	r := p.p.sides.get(topicOfOne, testBucket).from.reading
+	answer := make(chan any)
+	p.e.set(func() { p.e.stat, p.e.asks = answer, nil })
+	p.e.stream(3).write(0, 4)
+	p.eventually("KV is asked", func() bool {
+		p.e.mu.Lock()
+		defer p.e.mu.Unlock()
+		return len(p.e.asks) > 0
+	})
+	p.eventually("both have taken what came", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.readers[0].bytes == 0 && r.readers[1].bytes == 0
+	})
+	if err := p.client.Stop(context.Background(), p.url, &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1"},
+		Topic: topicOfTwo}); err != nil {
+		t.Fatal(err)
+	}
+	p.eventually("one is left", func() bool { return fmt.Sprint(p.sides()) == "[/backfill/1/7 1]" })
+	p.e.set(func() { p.e.stat = nil })
+	close(answer)
+	p.eventually("the other one has all", func() bool { return len(p.side.kinds(keyversion.Insert)) == 4 })
+	p.eventually("the window is free", func() bool { return r.conn.Held() == 0 })
+}
+
 // One that takes nothing does not hold up the other: it leaves, with all that it was given before, and is told that
 // nothing more comes.
 func TestOneThatHoldsUpTheOthersLeaves(t *testing.T) {

@@ -303,12 +303,19 @@ func (s *side) taken() bool {
 	return true
 }
 
-// pumpAll takes blocks until every vbucket has ended.
+// pumpAll takes blocks until every vbucket has ended. It has given back all of them when it returns: others may read
+// with the same window.
 func (s *side) pumpAll(ctx context.Context) error {
 	p := &pump{topic: s.topic, counters: &s.p.counters, faults: &s.p.faults, answers: newPurgeAnswers(), desk: s.from.desk}
 	ctx, stop := context.WithCancel(ctx)
 	var beside errgroup.Group
-	defer func() { stop(); _ = beside.Wait() }()
+	defer func() {
+		stop()
+		_ = beside.Wait()
+		for _, st := range s.streams {
+			st.letGo()
+		}
+	}()
 	blocks, failed := make(chan *feed.Block), make(chan error, 1)
 	beside.Go(func() error { s.read(ctx, blocks, failed); return nil })
 	tick := time.NewTicker(syncInterval)
@@ -368,7 +375,8 @@ func (s *side) read(ctx context.Context, blocks chan<- *feed.Block, failed chan<
 		}
 		select {
 		case blocks <- block:
-		case <-ctx.Done(): // the connection is closed, nobody waits for these bytes
+		case <-ctx.Done(): // others may read on with it
+			block.Release()
 			return
 		}
 	}
