@@ -76,6 +76,7 @@ func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want 
 	}
 	old, err := p.sides.put(s)
 	if err != nil {
+		s.cancel(err)
 		return err
 	}
 	// Until it runs it ends with its request, and whatever it waits for ends with it.
