@@ -35,10 +35,8 @@ func (c *claims) add(r *wire.SeqnosReply) {
 		switch same := said.VBUUID == had.VBUUID; {
 		case !by.made:
 			c.owned++
-		case same:
-			if said.Seqno < had.Seqno {
-				continue
-			}
+		case same: // the newest map that names it counts, and the highest seqno, whichever answer has them
+			said.Seqno = max(said.Seqno, had.Seqno)
 		case newer < 0:
 			continue
 		case newer == 0:
@@ -47,11 +45,14 @@ func (c *claims) add(r *wire.SeqnosReply) {
 				c.disputes++
 			}
 			continue
-		case by.disputed:
-			by.disputed = false
-			c.disputes--
 		}
-		by.made, by.revision = true, r.Revision
+		if newer > 0 {
+			if by.revision = r.Revision; by.disputed {
+				by.disputed = false
+				c.disputes--
+			}
+		}
+		by.made = true
 		c.at.Set(int(vb), said)
 	}
 }
