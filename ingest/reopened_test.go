@@ -40,7 +40,8 @@ func TestReopenedBesideASideStream(t *testing.T) {
 			t.Fatalf("wanted: %+v, want a side stream of %v", wants, copies)
 		}
 		b.OpenSide(wants[0], id)
-		e := keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Start: 0, Log: log, Purge: 27}}
+		e := keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Start: 0, Log: log, Purge: 27,
+			Copies: copies}}
 		e.Incarnation.Counter = id
 		accept(b.AcceptSide, side, e)
 	}

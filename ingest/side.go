@@ -325,6 +325,9 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 		b.abandoned = append(b.abandoned, s.id)
 		return StaleLog
 	}
+	if !b.carries(vb, s, g.Copies) {
+		return NotOwner
+	}
 	first := !s.begun
 	s.begun, s.lost, s.conn, s.parts = true, false, src.Connection, parts{}
 	if first {
@@ -343,6 +346,25 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 		}
 	}
 	return Taken
+}
+
+// carries takes over which copies a side stream is for, by its BEGIN: a projector leaves out those whose index it cannot
+// evaluate, or that newer definitions do not have, and nothing of them comes. They want another one. False: it is for
+// none, and is given up.
+func (b *Bucket) carries(vb int, s *sideStream, ids []index.CopyID) bool {
+	if slices.Equal(s.copies, ids) {
+		return true
+	}
+	carried := make(map[index.CopyID]bool, len(ids))
+	for _, id := range ids {
+		carried[id] = true
+	}
+	s.copies = slices.DeleteFunc(slices.Clone(s.copies), func(c index.CopyID) bool { return !carried[c] })
+	if len(s.copies) == 0 {
+		b.dropSide(vb)
+		return false
+	}
+	return true
 }
 
 // TakeSide returns a batch with what side streams have brought: of those that hold at least min bytes or are over, in

@@ -49,7 +49,7 @@ func (w *sideWorld) maintain(conn, counter uint64, vb int) {
 func (w *sideWorld) begin(conn, start uint64, vb int) Verdict {
 	return w.b.AcceptSide(Source{Connection: conn}, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(vb),
 		Incarnation: w.side,
-		Begin:       &keyversion.Begin{Start: start, Log: w.log}})
+		Begin:       &keyversion.Begin{Start: start, Log: w.log, Copies: []index.CopyID{1, 2}}})
 }
 
 func (w *sideWorld) data(conn, seqno uint64, vb int) Verdict {
@@ -72,7 +72,8 @@ func TestSideStreamTellsAPurgeLate(t *testing.T) {
 	begin := func(conn, purge uint64) {
 		t.Helper()
 		w.is("BEGIN", w.b.AcceptSide(Source{Connection: conn}, &keyversion.Event{Kind: keyversion.StreamBegin,
-			Incarnation: w.side, Begin: &keyversion.Begin{Log: w.log, Purge: purge}}), Taken)
+			Incarnation: w.side, Begin: &keyversion.Begin{Log: w.log, Purge: purge,
+				Copies: []index.CopyID{1}}}), Taken)
 	}
 	deleted := func() (n int) {
 		for _, work := range w.b.Work() {

@@ -40,7 +40,8 @@ func newTurnsWorld(t *testing.T) *turnsWorld {
 	for _, want := range b.Wants() {
 		b.OpenSide(want, 5)
 	}
-	w.side(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Log: log}})
+	w.side(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Log: log,
+		Copies: []index.CopyID{1, 2}}})
 	return w
 }
 

@@ -108,7 +108,8 @@ func newLaneWorld(t *testing.T) *laneWorld {
 	for _, want := range k.st.Wants() {
 		k.st.OpenSide(want, 5)
 	}
-	w.accept(true, keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Log: log}})
+	w.accept(true, keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Log: log,
+		Copies: []index.CopyID{1, 2}}})
 	return w
 }
 

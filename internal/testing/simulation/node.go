@@ -603,6 +603,9 @@ func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 	switch {
 	case !x.told:
 		x.told, x.rest = true, nil
+		for _, c := range x.copies {
+			d.Copies = append(d.Copies, c.id)
+		}
 		if send(d.Begin(k.cur)) != ingest.Taken {
 			delete(h.sides, key)
 		}
