@@ -151,6 +151,7 @@ func (k *Bucket) loop(ctx context.Context) {
 			k.takeSome(in, side, k.SideFull)
 		case <-tick.C:
 			k.work.Look()
+			k.goneForGood()
 			k.retakeAgain()
 			k.pump(ctx, true)
 		}
@@ -288,7 +289,7 @@ func (k *Bucket) wentBack(n *lane) {
 	if err := k.work.Reopened(n.copy, n.slice.Positions(), n.slice.Logs()); err != nil {
 		k.log.Error("a recovered copy cannot be used", "copy", n.copy, "error", err)
 	}
-	k.wrong.wentBack(n.copy)
+	k.fellBack(n.copy, k.holds(n.copy))
 	k.retakeAgain()
 	k.node.Sides()
 	if restoring {

@@ -83,7 +83,7 @@ func (k *Bucket) leaveShut(n *lane) {
 	if k.lanes.of[n.copy] != n {
 		return // it is open by now, or was let go
 	}
-	k.wrong.wentBack(n.copy)
+	k.fellBack(n.copy, RowsAt{})
 	k.remove(n.copy)
 	k.away[n.copy], k.backs.shut[n.copy] = n.slice, n
 }

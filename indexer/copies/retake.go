@@ -41,7 +41,7 @@ func (k *Bucket) retake(id index.CopyID, vb int, stray []storage.Row, elsewhere 
 	if !k.st.Retake(id, vb) {
 		return false
 	}
-	k.wrong.found(id, vb, stray)
+	k.wrong.found(id, vb, stray, elsewhere)
 	k.node.Metrics.retaken.Inc()
 	if elsewhere {
 		k.node.Snapshots.Doubt(id)
@@ -54,7 +54,7 @@ func (k *Bucket) retake(id index.CopyID, vb int, stray []storage.Row, elsewhere 
 func (k *Bucket) retakeAgain() {
 	for _, s := range k.wrong.strays {
 		if s.again && k.st.Retake(s.copy, s.vb) {
-			k.wrong.found(s.copy, s.vb, s.rows)
+			k.wrong.found(s.copy, s.vb, s.rows, s.doubt)
 			k.node.Sides()
 		}
 	}
@@ -64,8 +64,41 @@ func (k *Bucket) retakeAgain() {
 func (k *Bucket) rowsGone(u *underway) {
 	missed := u.missed()
 	for _, s := range u.strays {
-		if !slices.Contains(missed, s.copy) && k.wrong.gone(s) {
+		// one that is shut is opened again, and has then lost it or not
+		if now := k.holds(s.copy); !slices.Contains(missed, s.copy) && now != (RowsAt{}) && k.wrong.gone(s, now) {
 			k.node.Snapshots.Trust(s.copy)
 		}
 	}
+}
+
+// goneForGood forgets what was wrong and has gone durably, as it was measured last. It runs in the loop.
+func (k *Bucket) goneForGood() {
+	if m := k.sizes.measured.Load(); m != nil && len(k.wrong.strays) > 0 {
+		k.wrong.durable(func(id index.CopyID) RowsAt {
+			if z := m.copies[id]; z.of == k.slices[id] {
+				return z.durable
+			}
+			return RowsAt{}
+		})
+	}
+}
+
+// fellBack takes over that a copy was opened again, or will be: it may hold again what was wrong.
+func (k *Bucket) fellBack(id index.CopyID, now RowsAt) {
+	if k.wrong.wentBack(id, now) {
+		k.node.Snapshots.Doubt(id)
+	}
+}
+
+// holds is what a copy holds, zero of one that is not open here.
+func (k *Bucket) holds(id index.CopyID) RowsAt {
+	s := k.slices[id]
+	if s == nil {
+		return RowsAt{}
+	}
+	_, generation, batch, err := s.Counted()
+	if err != nil {
+		return RowsAt{}
+	}
+	return RowsAt{generation, batch}
 }

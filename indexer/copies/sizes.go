@@ -24,6 +24,9 @@ func (r RowsAt) before(o RowsAt) bool {
 	return r.Generation < o.Generation || r.Generation == o.Generation && r.Batch < o.Batch
 }
 
+// has reports whether what was held at o is part of it: of another data folder nothing is known.
+func (r RowsAt) has(o RowsAt) bool { return r.Generation == o.Generation && r.Batch >= o.Batch }
+
 // NewestRows are those that a copy has now.
 func NewestRows(s *storage.Slice) RowsAt {
 	st := s.Stats()
@@ -121,6 +124,7 @@ type copySize struct {
 	err          string
 	// Not of what sizes.seen has.
 	written, read rate
+	durable       RowsAt // what survives a crash
 }
 
 // sizeOf measures a copy, some time after it was measured last; the zero value of that: it was not.
@@ -163,7 +167,9 @@ func Measure(all []*storage.Slice, of []*Bucket, now time.Time) {
 		if o := before[m.Bucket]; o != nil {
 			was, later = o.copies[m.Copy], now.Sub(o.at)
 		}
-		b.copies[m.Copy] = sizeOf(s, was, later)
+		z := sizeOf(s, was, later)
+		z.durable = RowsAt{d.Generation, d.Batch}
+		b.copies[m.Copy] = z
 	}
 	for _, k := range of {
 		m := byBucket[k.name]

@@ -2,46 +2,36 @@ package copies
 
 import (
 	"testing"
+	"time"
 
 	"tidemark/index"
 	"tidemark/indexer/core"
+	"tidemark/indexer/storage"
 	"tidemark/ingest"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
 // TestRetakeOutlivesReopening: a vbucket that is to be taken anew is, and its copy stays in doubt until then, also
-// where the copy has to be opened again before: before that is handed out, or while it is under way.
+// where the copy has to be opened again before what was wrong has gone durably: before that is handed out, while it is
+// under way, or when it was written and the copy has lost it.
 func TestRetakeOutlivesReopening(t *testing.T) {
-	for what, handed := range map[string]bool{"before it is handed out": false, "while it is under way": true} {
+	const handed, written = 1, 2
+	for what, how := range map[string]int{"before it is handed out": 0, "while it is under way": handed,
+		"before it is durable": written} {
 		t.Run(what, func(t *testing.T) {
-			w := newLaneWorld(t)
-			slice := w.k.slices[1]
-			w.promote()
-			w.ends(1)
-			w.ends(2)
-			for w.k.work.Under() > 0 {
-				w.result()
-			}
-			w.begins()
-			w.begins()
-			if err := slice.Persist(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if !w.k.retake(1, 0, nil, true) {
-				t.Fatal("the vbucket is not taken anew")
-			}
-			if handed {
+			w := newRetakenWorld(t)
+			if how > 0 {
 				w.k.pump(t.Context(), false)
 				w.begins()
 			}
-			n := w.k.lane(1)
-			n.lost.Store(true)
-			if err := w.k.reopen(t.Context(), slice); err != nil {
-				t.Fatal(err)
+			if how == written {
+				w.ends(1)
+				w.result()
+				w.right()
 			}
-			w.k.finish(result{reopened: n})
-			if handed {
+			w.reopen()
+			if how == handed {
 				w.ends(1)
 				w.result()
 			}
@@ -54,38 +44,114 @@ func TestRetakeOutlivesReopening(t *testing.T) {
 			}
 			w.ends(1)
 			w.result()
-			if wrong, _ := w.k.wrongUntil(1); wrong || w.k.node.Snapshots.InDoubt(1) {
-				t.Errorf("taken anew it is wrong: %v, in doubt: %v", wrong, w.k.node.Snapshots.InDoubt(1))
-			}
-			if p := slice.Positions()[0]; p.Side != 0 || p.A == 0 {
+			w.right()
+			if p := w.slice.Positions()[0]; p.Side != 0 || p.A == 0 {
 				t.Errorf("it stands at %+v", p)
 			}
 		})
 	}
 }
 
+// TestRetakenForGood: what has gone durably is forgotten, and nothing is taken anew when the copy is opened again.
+func TestRetakenForGood(t *testing.T) {
+	for what, measured := range map[string]bool{"measured": true, "not measured": false} {
+		t.Run(what, func(t *testing.T) {
+			w := newRetakenWorld(t)
+			w.k.pump(t.Context(), false)
+			w.begins()
+			w.ends(1)
+			w.result()
+			look := func(strays int) {
+				t.Helper()
+				Measure([]*storage.Slice{w.slice}, []*Bucket{w.k}, time.Now())
+				if w.k.goneForGood(); len(w.k.wrong.strays) != strays {
+					t.Errorf("%d vbuckets are remembered, want %d", len(w.k.wrong.strays), strays)
+				}
+			}
+			look(1)
+			if err := w.slice.Persist(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if measured {
+				look(0)
+			}
+			w.reopen()
+			w.right()
+			if len(w.k.wrong.strays) > 0 {
+				t.Errorf("remembered is %+v", w.k.wrong.strays)
+			}
+		})
+	}
+}
+
+// retakenWorld has a vbucket of copy 1 that is to be taken anew; what copy 1 held before is durable.
+type retakenWorld struct {
+	*laneWorld
+	slice *storage.Slice
+}
+
+func newRetakenWorld(t *testing.T) *retakenWorld {
+	t.Helper()
+	w := &retakenWorld{laneWorld: newLaneWorld(t)}
+	w.slice = w.k.slices[1]
+	w.promote()
+	w.ends(1)
+	w.ends(2)
+	for w.k.work.Under() > 0 {
+		w.result()
+	}
+	w.begins()
+	w.begins()
+	if err := w.slice.Persist(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !w.k.retake(1, 0, nil, true) {
+		t.Fatal("the vbucket is not taken anew")
+	}
+	return w
+}
+
+// reopen opens copy 1 again, at its last durable batch.
+func (w *retakenWorld) reopen() {
+	w.t.Helper()
+	n := w.k.lane(1)
+	n.lost.Store(true)
+	if err := w.k.reopen(w.t.Context(), w.slice); err != nil {
+		w.t.Fatal(err)
+	}
+	w.k.finish(result{reopened: n})
+}
+
+// right holds that nothing is known to be wrong in copy 1.
+func (w *retakenWorld) right() {
+	w.t.Helper()
+	if wrong, _ := w.k.wrongUntil(1); wrong || w.k.node.Snapshots.InDoubt(1) {
+		w.t.Errorf("taken anew it is wrong: %v, in doubt: %v", wrong, w.k.node.Snapshots.InDoubt(1))
+	}
+}
+
 // TestWrongIsForgotten: nothing is known of a copy that was let go, and what was under way for it changes nothing of
 // another one of its id.
 func TestWrongIsForgotten(t *testing.T) {
-	w := newWrong()
-	w.found(1, 0, nil)
-	w.found(2, 0, nil)
+	w, now := newWrong(), RowsAt{1, 1}
+	w.found(1, 0, nil, false)
+	w.found(2, 0, nil, false)
 	b := &ingest.Batch{Kind: ingest.DeleteRange, Copies: []ingest.CopyBatch{{ID: 1, Parts: []ingest.Part{{}}}}}
 	old := w.deleted(b)
 	w.forget(1)
 	if len(old) != 1 || w.has(1) || !w.has(2) {
 		t.Fatalf("%d are deleted, wrong: %v", len(old), w.strays)
 	}
-	w.found(1, 0, nil)
-	if w.gone(old[0]) || !w.has(1) {
+	w.found(1, 0, nil, false)
+	if w.gone(old[0], now) || !w.has(1) {
 		t.Error("what a batch deleted of another copy has gone of this one")
 	}
-	w.found(1, 1, nil)
-	if w.gone(w.deleted(b)[0]) {
+	w.found(1, 1, nil, false)
+	if w.gone(w.deleted(b)[0], now) {
 		t.Error("a copy is right of which another vbucket is wrong")
 	}
 	b.Copies[0].Parts[0].VBucket = 1
-	if !w.gone(w.deleted(b)[0]) {
+	if !w.gone(w.deleted(b)[0], now) {
 		t.Error("a copy is wrong of which all has gone")
 	}
 }

@@ -368,10 +368,11 @@ func (s *Slice) Timestamp() (stable timestamp.Vector, exact bool) {
 
 // Durable is the state that would be there after SIGKILL or a loss of power now. Nothing of it may be changed.
 type Durable struct {
-	Batch     uint64 // number of the newest batch in it, 0 for none
-	Positions []ingest.Position
-	Stable    timestamp.Vector // newest stability timestamp flushed to
-	Exact     bool             // nothing has been applied since
+	Generation uint64 // of the data folder: batches of another one count anew
+	Batch      uint64 // number of the newest batch in it, 0 for none
+	Positions  []ingest.Position
+	Stable     timestamp.Vector // newest stability timestamp flushed to
+	Exact      bool             // nothing has been applied since
 }
 
 // Durable reads it; it is cheap while nothing new has been written.
@@ -383,7 +384,7 @@ func (s *Slice) Durable() (Durable, error) {
 	st, err := g.eng.durable()
 	err = errors.Join(err, s.release(g))
 	st = st.standing(s.store.common.of(s.rows(g.number, st.number)))
-	return Durable{Batch: st.number, Positions: st.positions, Stable: st.stable, Exact: st.exact}, err
+	return Durable{Generation: g.number, Batch: st.number, Positions: st.positions, Stable: st.stable, Exact: st.exact}, err
 }
 
 // Stats are a copy's figures for metrics.
