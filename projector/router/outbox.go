@@ -38,8 +38,9 @@ type mark struct {
 
 const (
 	frameOverhead  = 512     // beside its buffer, estimated
-	maxSpareFrames = 64      // kept for reuse per lane
-	maxSpareBytes  = 1 << 20 // their memory
+	maxSpareFrames = 64             // kept for reuse per lane
+	maxSpareBytes  = 1 << 20        // their memory
+	maxSpareFrame  = 2 * batchBytes // of one: no more than batches need
 )
 
 func (f *frame) memory() int { return cap(f.bytes) + frameOverhead }
@@ -53,8 +54,8 @@ func (m mark) apply() {
 	m.vb.ackedStream, m.vb.ackedSeqno = m.stream, m.seqno
 }
 
-// memory is what the frames occupy, in bytes.
-func (o *outbox) memory() int { return o.bytes + o.open.enc.Cap() }
+// memory is what the frames occupy, in bytes, the open one as far as it is filled: a bound may be no more than a batch.
+func (o *outbox) memory() int { return o.bytes + o.open.enc.Len() }
 
 func (o *outbox) empty() bool { return len(o.queue) == 0 && o.open.enc.Events() == 0 }
 
@@ -150,7 +151,7 @@ func (o *outbox) rewind() int {
 
 // reuse keeps a frame's memory.
 func (o *outbox) reuse(f *frame) {
-	if f.again || len(o.spares) >= maxSpareFrames || o.kept+cap(f.bytes) > maxSpareBytes {
+	if f.again || cap(f.bytes) > maxSpareFrame || len(o.spares) >= maxSpareFrames || o.kept+cap(f.bytes) > maxSpareBytes {
 		return
 	}
 	o.kept += cap(f.bytes)

@@ -1,6 +1,8 @@
 package router
 
 import (
+	"bytes"
+	"slices"
 	"testing"
 	"time"
 
@@ -8,6 +10,7 @@ import (
 
 	"tidemark/index"
 	_ "tidemark/internal/testing/draws"
+	"tidemark/keyversion"
 )
 
 // at moves a judge's picture of a node: what holds it from one moment to another.
@@ -112,6 +115,36 @@ func TestWindowCounts(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRoomBehindALargeEvent: a small event that begins a batch leaves room for others, whatever the frame that it is
+// in had to hold before, and what was made for a large event is not kept.
+func TestRoomBehindALargeEvent(t *testing.T) {
+	for what, keys := range map[string]int{"a batch": batchBytes/1000 - 1, "a large event": 600} {
+		l := &lane{topic: &Topic{router: &Router{cfg: Config{Sharers: func() int { return 1000 }}}}, limit: 4 << 20,
+			out: outbox{open: new(frame)}}
+		put := func(keys int) {
+			t.Helper()
+			e := keyversion.Event{Kind: keyversion.Insert, Seqno: 1, DocID: []byte("d"), Statements: []keyversion.Statement{
+				{Index: 1, Keys: slices.Repeat([][]byte{bytes.Repeat([]byte("k"), 1000)}, keys)}}}
+			if err := l.out.open.enc.Append(&e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(keys)
+		f := l.out.seal()
+		l.out.next()
+		l.out.acknowledged(f.number)
+		if l.out.kept > 2*batchBytes {
+			t.Errorf("behind %s a frame of %d bytes is kept", what, l.out.kept)
+		}
+		put(1)
+		l.out.seal() // the next frame is what was kept
+		put(1)
+		if !l.room(0) {
+			t.Errorf("behind %s two small events leave no room", what)
+		}
+	}
 }
 
 // TestOneBoundForAll: routers of one process share the bound of an endpoint's queue; each has room for a batch.
