@@ -68,7 +68,7 @@ type reader struct {
 	ready    chan struct{} // one slot
 	vbuckets map[uint16]bool
 	queue    []*feed.Block
-	bytes    int // of queue
+	bytes    int // of queue, and of what it is at
 	waits    bool
 	held     core.Hold
 	end      error // why nothing more comes
@@ -407,7 +407,15 @@ func (m *reader) wake() {
 	}
 }
 
-// next takes the next block. errHoldsUp: nothing comes here any more, though the connection stands.
+// finish gives back a block that next has returned.
+func (m *reader) finish(block *feed.Block) {
+	m.mu.Lock()
+	m.bytes = max(0, m.bytes-block.Bytes()) // nothing counts any more for one that was put out
+	m.mu.Unlock()
+	block.Release()
+}
+
+// next takes the next block, which counts for the reader until finish. errHoldsUp: nothing comes here any more, though the connection stands.
 func (m *reader) next(ctx context.Context) (*feed.Block, error) {
 	for {
 		m.mu.Lock()
@@ -415,7 +423,7 @@ func (m *reader) next(ctx context.Context) (*feed.Block, error) {
 		if len(m.queue) > 0 {
 			block := m.queue[0]
 			m.queue[0] = nil
-			m.queue, m.bytes = m.queue[1:], m.bytes-block.Bytes()
+			m.queue = m.queue[1:]
 			m.mu.Unlock()
 			return block, nil
 		}

@@ -5,11 +5,13 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"tidemark/index"
 	"tidemark/keyversion"
 	"tidemark/kv/mcbp"
 	"tidemark/partition"
+	"tidemark/projector/feed"
 	"tidemark/wire"
 )
 
@@ -199,6 +201,34 @@ func TestOneThatEndsGivesBackWhatItHolds(t *testing.T) {
 	close(answer)
 	p.eventually("the other one has all", func() bool { return len(p.side.kinds(keyversion.Insert)) == 4 })
 	p.eventually("the window is free", func() bool { return r.conn.Held() == 0 })
+}
+
+// Whether one holds up others is judged with what it is at: one large document may fill the window.
+func TestWhatIsInHandCounts(t *testing.T) {
+	r := &reading{}
+	slow, fast := &reader{reading: r, ready: make(chan struct{}, 1)}, &reader{reading: r, ready: make(chan struct{}, 1)}
+	r.readers = []*reader{slow, fast}
+	block := feed.NewBlock(func(int) {})
+	block.Add(feed.Event{}, sideBufferBytes)
+	r.hand(block)
+	take := func(m *reader) *feed.Block {
+		t.Helper()
+		b, err := m.next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	atIt := take(slow)
+	fast.finish(take(fast))
+	fast.waits = true // as it is in next
+	r.putOut(time.Second)
+	if len(r.readers) != 1 || r.readers[0] != fast {
+		t.Errorf("%d read on", len(r.readers))
+	}
+	if slow.finish(atIt); slow.bytes != 0 {
+		t.Errorf("%d bytes count for one that has left", slow.bytes)
+	}
 }
 
 // One that takes nothing does not hold up the other: it leaves, with all that it was given before, and is told that

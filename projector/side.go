@@ -343,7 +343,7 @@ func (s *side) pumpAll(ctx context.Context) error {
 			}
 		case block := <-blocks:
 			some, err = s.block(ctx, p, block)
-			block.Release()
+			s.from.finish(block)
 		case <-p.answers.ready:
 			some, err = s.answered(ctx, p)
 		case r := <-reached:
@@ -377,7 +377,7 @@ func (s *side) read(ctx context.Context, blocks chan<- *feed.Block, failed chan<
 		select {
 		case blocks <- block:
 		case <-ctx.Done(): // others may read on with it
-			block.Release()
+			s.from.finish(block)
 			return
 		}
 	}

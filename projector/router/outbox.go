@@ -37,7 +37,7 @@ type mark struct {
 }
 
 const (
-	frameOverhead  = 512     // beside its buffer, estimated
+	frameOverhead  = 512            // beside its buffer, estimated
 	maxSpareFrames = 64             // kept for reuse per lane
 	maxSpareBytes  = 1 << 20        // their memory
 	maxSpareFrame  = 2 * batchBytes // of one: no more than batches need
