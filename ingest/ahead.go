@@ -39,7 +39,7 @@ func (b *Bucket) ApplyAhead(bytes, keep int) *Batch {
 
 func (b *Bucket) restoringAt(vb int) bool {
 	for _, c := range b.distinct() {
-		if c.parts[vb].restoring {
+		if c.restoring > 0 && c.parts[vb].restoring {
 			return true
 		}
 	}

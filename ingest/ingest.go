@@ -173,6 +173,8 @@ type slice struct {
 	held   timestamp.Ref
 	has    bool // held counts: its batch is done
 	later  bool // no side stream is wanted for it, see Defer
+	// restoring is how many of its vbuckets wait for Restored, none while it shares
+	restoring int
 }
 
 // New returns the state of a bucket without copies.
@@ -266,7 +268,8 @@ func (b *Bucket) Reopened(id index.CopyID, positions []Position, logs []timestam
 		if positions != nil {
 			p.load(positions[v], logs[v])
 		}
-		p.restoring, p.rejoin = false, false
+		sl.restored(p)
+		p.rejoin = false
 		b.leaveSide(v, id)
 		b.reset(sl, v)
 		if !b.vbs[v].begun {

@@ -19,6 +19,7 @@ func (b *Bucket) checkBranch(sl *slice, vb int, log timestamp.FailoverLog, queue
 	}
 	if p.content() > p.log.Common(log) {
 		p.sub, p.restoring, p.rejoin, p.from = false, true, false, noQueue
+		sl.restoring++
 		sl.exact = false
 		b.work = append(b.work, Work{Restore: &Restore{Copy: sl.id, VBucket: vb, Log: log}})
 		b.trim(vb)
@@ -174,7 +175,7 @@ func (b *Bucket) Restored(r Restore, pos Position, held timestamp.FailoverLog) {
 	}
 	b.leaveBranch(p, held, log)
 	p.log = log
-	p.restoring = false
+	sl.restored(p)
 	rejoin := p.rejoin
 	b.reset(sl, r.VBucket)
 	if rejoin {
@@ -183,28 +184,29 @@ func (b *Bucket) Restored(r Restore, pos Position, held timestamp.FailoverLog) {
 	}
 }
 
+// restored notes that nothing of a part is waited for.
+func (sl *slice) restored(p *part) {
+	if p.restoring {
+		p.restoring = false
+		sl.restoring--
+	}
+}
+
 // Restoring is the number of vbuckets of copies that wait for Restored.
 func (b *Bucket) Restoring() int {
 	n := 0
 	for _, c := range b.distinct() { // what is shared is not being restored
-		for v := range c.parts {
-			if c.parts[v].restoring {
-				n++
-			}
-		}
+		n += c.restoring
 	}
 	return n
 }
 
 // RestoringOf is the number of vbuckets of one copy that are being restored.
 func (b *Bucket) RestoringOf(id index.CopyID) int {
-	n, c := 0, b.find(id)
-	for v := range b.vbs {
-		if c != nil && c.parts[v].restoring {
-			n++
-		}
+	if c := b.find(id); c != nil {
+		return c.restoring
 	}
-	return n
+	return 0
 }
 
 // Held is one state to which a vbucket of a copy could be restored.

@@ -32,9 +32,33 @@ func TestScripts(t *testing.T) {
 		s := &script{t: t}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s.d = d
+			defer s.counted()
 			return s.run()
 		})
 	})
+}
+
+// counted holds how many vbuckets are being restored against a look at all.
+func (s *script) counted() {
+	if s.b == nil {
+		return
+	}
+	all := 0
+	for _, c := range s.b.copies {
+		n := 0
+		for v := range c.parts {
+			if c.parts[v].restoring {
+				n++
+			}
+		}
+		if all += n; n != s.b.RestoringOf(c.id) {
+			s.t.Errorf("%s: %d vbuckets of copy %v are being restored, counted are %d", s.d.Pos, n, c.id,
+				s.b.RestoringOf(c.id))
+		}
+	}
+	if all != s.b.Restoring() {
+		s.t.Errorf("%s: %d vbuckets are being restored, counted are %d", s.d.Pos, all, s.b.Restoring())
+	}
 }
 
 func (s *script) num(key string) uint64 {
