@@ -415,7 +415,8 @@ func (m *reader) finish(block *feed.Block) {
 	block.Release()
 }
 
-// next takes the next block, which counts for the reader until finish. errHoldsUp: nothing comes here any more, though the connection stands.
+// next takes the next block, which counts for the reader until finish. errHoldsUp: nothing comes here any more, though
+// the connection stands.
 func (m *reader) next(ctx context.Context) (*feed.Block, error) {
 	for {
 		m.mu.Lock()
