@@ -197,13 +197,14 @@ func (m *Manager) complain(what string, args ...any) {
 	}
 }
 
-// announce tells one manager after the other who this one is, until one answers; each sends it on to its leader. The
-// error wraps consensus.ErrRemoved; anything else is tried again with the next tick.
+// announce tells the managers in turn who this one is, until one answers; each sends it on to its leader. One that hangs
+// keeps it from none of the others. The error wraps consensus.ErrRemoved; anything else is tried again with the next tick.
 func (m *Manager) announce(ctx context.Context, self *wire.RegisterManager, urls []string) error {
 	ctx, cancel := context.WithTimeout(ctx, announceTimeout)
 	defer cancel()
-	for _, url := range urls {
-		err := m.peers.Do(ctx, http.MethodPost, url+"/v1/cluster/managers", self, &wire.OK{})
+	for url, err := range rpc.Hedged(ctx, urls, func(ctx context.Context, url string) error {
+		return m.peers.Do(ctx, http.MethodPost, url+"/v1/cluster/managers", self, &wire.OK{})
+	}) {
 		var p *rpc.Problem
 		switch {
 		case err == nil:

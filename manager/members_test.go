@@ -4,14 +4,21 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/internal/rpc"
 	"tidemark/internal/testing/need"
 	"tidemark/internal/testing/ports"
 	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
+	"tidemark/wire"
 )
 
 // TestJoinAndRemove: a fourth manager joins by --join alone and gets its vote; a removed one ends, and its folder does
@@ -65,4 +72,37 @@ func TestJoinAndRemove(t *testing.T) {
 	if code, _, _ := c.call(c.follower(), "DELETE", "/v1/cluster/managers/m4", "", nil); code != 404 {
 		t.Errorf("removal of one that is gone: %d", code)
 	}
+}
+
+// TestOneThatHangsKeepsNoManagerFromTheOthers: the manager that is asked first takes the connection and says nothing, as
+// one that is stopped does. The next one is told all the same.
+func TestOneThatHangsKeepsNoManagerFromTheOthers(t *testing.T) {
+	t.Parallel()
+	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // so that the server sees the client go
+		<-r.Context().Done()
+	}))
+	defer hangs.Close()
+	told := make(chan struct{}, 1)
+	lives := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rpc.Write(w, r, http.StatusOK, wire.OK{})
+		select {
+		case told <- struct{}{}:
+		default:
+		}
+	}))
+	defer lives.Close()
+	m := &Manager{log: hclog.NewNullLogger(), peers: rpc.NewClient(4, nil)}
+	defer m.peers.Close()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		if err := m.announce(t.Context(), &wire.RegisterManager{}, []string{hangs.URL, lives.URL}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-told:
+			return
+		default:
+		}
+	}
+	t.Error("the second manager was never told")
 }
