@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"tidemark/internal/rpc"
 )
 
 // PeerAnswer is what a manager says of itself before there is a cluster.
@@ -121,7 +124,7 @@ func sameSet(servers []Server, others []PeerAnswer) error {
 	return nil
 }
 
-// probeTimeout bounds one question to a peer.
+// probeTimeout bounds one question to all peers.
 const probeTimeout = time.Second
 
 // Describe gives this node's own answer.
@@ -206,12 +209,14 @@ func (ms *members) noteSeen(own string, others []PeerAnswer) {
 // joinTimeout bounds one request to be added: a change of members takes a commit or two.
 const joinTimeout = 5 * time.Second
 
-// askToJoin asks the peers, one after the other, to have this node added; the first that does is enough.
+// askToJoin asks the peers in turn, each beside those that hang, to have this node added; the first that does is enough.
+// Two that ask the leader for it at once do no harm: a member is added once, by its server id.
 func (ms *members) askToJoin(ctx context.Context, probe PeerProbe, peers []string, own PeerAnswer) (err error) {
-	for _, addr := range peers {
-		one, cancel := context.WithTimeout(ctx, joinTimeout)
-		e := probe.Join(one, addr, own)
-		cancel()
+	for addr, e := range rpc.Hedged(ctx, peers, func(ctx context.Context, addr string) error {
+		ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+		defer cancel()
+		return probe.Join(ctx, addr, own)
+	}) {
 		if e == nil {
 			return nil
 		}
@@ -220,17 +225,22 @@ func (ms *members) askToJoin(ctx context.Context, probe PeerProbe, peers []strin
 	return err
 }
 
-// ask returns the answers of the peers, and who is silent.
+// ask asks all peers side by side, and returns their answers and who is silent, both in the order of the peers.
 func (ms *members) ask(ctx context.Context, probe PeerProbe, peers []string) (answers []PeerAnswer, silent []string) {
-	for _, addr := range peers {
-		one, cancel := context.WithTimeout(ctx, probeTimeout)
-		a, err := probe.Probe(one, addr)
-		cancel()
-		if err != nil {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	all, errs := make([]PeerAnswer, len(peers)), make([]error, len(peers))
+	var asking sync.WaitGroup
+	for i, addr := range peers {
+		asking.Go(func() { all[i], errs[i] = probe.Probe(ctx, addr) })
+	}
+	asking.Wait()
+	for i, addr := range peers {
+		if errs[i] != nil {
 			silent = append(silent, addr)
 			continue
 		}
-		answers = append(answers, a)
+		answers = append(answers, all[i])
 	}
 	return answers, silent
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -195,4 +196,58 @@ func form(t *testing.T, dir string) {
 	for _, s := range all {
 		s.stop()
 	}
+}
+
+// hangingProbe has one manager that lives, and is of a cluster; the others say nothing for as long as they are asked.
+type hangingProbe struct {
+	lives string
+	joins chan struct{}
+}
+
+func (p hangingProbe) Probe(ctx context.Context, addr string) (consensus.PeerAnswer, error) {
+	if addr != p.lives {
+		<-ctx.Done()
+		return consensus.PeerAnswer{}, ctx.Err()
+	}
+	return consensus.PeerAnswer{ID: "x-1", Name: "x", ClusterID: "one", HasState: true}, nil
+}
+
+func (p hangingProbe) Join(ctx context.Context, addr string, _ consensus.PeerAnswer) error {
+	if addr != p.lives {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	select {
+	case p.joins <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// TestPeersThatHangKeepNobodyFromACluster: of six addresses in --join all but the last hang. An empty node has asked
+// to be added within one question's time and a share of a second for each of the others, and not after the time of all.
+func TestPeersThatHangKeepNobodyFromACluster(t *testing.T) {
+	dir := need.Memory(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{t: t, name: "empty", dir: dir, addr: "empty", hub: newHub()}
+		s.start()
+		defer s.stop()
+		ctx, cancel := context.WithCancel(t.Context())
+		p := hangingProbe{lives: "f", joins: make(chan struct{})}
+		began, ended := time.Now(), make(chan error, 1)
+		go func() { ended <- s.node.Form(ctx, p, strings.Split("abcdef", ""), 0, 20*time.Millisecond) }()
+		select {
+		case <-p.joins:
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("asked to be added after %v", took)
+			}
+		case <-time.After(hang / 2):
+			t.Error("never asked to be added")
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
 }
