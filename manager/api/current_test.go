@@ -1,10 +1,15 @@
 package api
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,8 +17,12 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/fsm"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
+	"tidemark/manager/auth"
 	"tidemark/manager/consensus"
+	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 // pair starts two managers' Raft nodes and returns the one that leads; end stops the other one.
@@ -56,18 +65,76 @@ func pair(t *testing.T, heartbeat time.Duration) (leader *consensus.Node, end fu
 	return nil, nil
 }
 
+// vouchFor returns what an indexer, and a projector, are answered who ask api's manager whether somebody still is who he
+// was: by a ticket that it issued, and by a token. What this manager knows of users does not change.
+func vouchFor(t *testing.T, a *API) (ticket, token func() errcode.Code) {
+	t.Helper()
+	w := newCostWorld(t)
+	hash, err := auth.HashPassword("battery staple")
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := statecontext.TokenPrefix + strings.Repeat("C", 42) + "A"
+	tokenHash, err := auth.TokenHash(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.must(&statecontext.PutUser{Mode: statecontext.PutNew, Name: "ann", Role: statecontext.UserAdmin, Hash: hash})
+	w.must(&statecontext.PutToken{Token: statecontext.Token{User: "ann", Role: statecontext.UserAdmin, Hash: tokenHash,
+		CreatedMS: time.Now().UnixMilli()}})
+	if a.cfg.Auth, err = auth.New(func() *statecontext.State { return w.s }, time.Now); err != nil {
+		t.Fatal(err)
+	}
+	if a.cfg.Tickets, err = auth.NewTickets("http://m", time.Now); err != nil {
+		t.Fatal(err)
+	}
+	login := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+	login.SetBasicAuth("ann", "battery staple")
+	ann, err := a.cfg.Auth.Identify(login)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issued, err := a.cfg.Tickets.Issue(ann, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(path string, body any, answer func(http.ResponseWriter, *http.Request) error) func() errcode.Code {
+		return func() errcode.Code {
+			b, err := json.Marshal(body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, bytes.NewReader(b))
+			r.Header.Set("Content-Type", rpc.MediaJSON)
+			if err := answer(httptest.NewRecorder(), r); err != nil {
+				return rpc.AsProblem(err).Code
+			}
+			return ""
+		}
+	}
+	g := components{access: a.access}
+	return ask(scanport.CheckPath, scanport.Check{Ticket: issued}, g.checkTicket),
+		ask(wire.TokenCheckPath, wire.TokenCheck{Token: secret, Remote: "10.0.0.9:1"}, g.checkToken)
+}
+
 // TestALeaderThatStoodStill: a manager that goes on after it was stopped takes itself for the leader until Raft has
-// seen that it is not. What it knew is current no longer than of any other manager, and nobody is refused by it.
+// seen that it is not. What it knew is current no longer than of any other manager, and nobody is refused by it; nor
+// does it vouch for anybody to indexers and projectors, who may have been removed meanwhile.
 func TestALeaderThatStoodStill(t *testing.T) {
 	t.Parallel()
 	node, end := pair(t, 5*time.Second)
 	stood := time.Duration(0)
 	g := &ground{cfg: Config{Raft: node, Name: "m"}, now: func() time.Time { return time.Now().Add(stood) }}
-	c := over(g).currency
+	a := over(g)
+	c := a.currency
+	ticket, token := vouchFor(t, a)
 	for until := time.Now().Add(time.Minute); !c.catchUpTo(t.Context(), g.now())() || !c.current(); {
 		if time.Now().After(until) {
 			t.Fatal("a leader could not prove that it is one")
 		}
+	}
+	if of, with := ticket(), token(); of != "" || with != "" {
+		t.Errorf("a manager that is current: the ticket %q, the token %q", of, with)
 	}
 	end() // nobody answers it any more, as where they have another leader
 	stood = mayLag + time.Second
@@ -81,6 +148,9 @@ func TestALeaderThatStoodStill(t *testing.T) {
 	var p *rpc.Problem
 	if err := c.ensureCurrent(t.Context()); !errors.As(err, &p) || p.Code != errcode.ManagerNotCurrent {
 		t.Errorf("it lets users in: %v", err)
+	}
+	if of, with := ticket(), token(); of != errcode.ManagerNotCurrent || with != errcode.ManagerNotCurrent {
+		t.Errorf("it vouches for somebody: the ticket %q, the token %q", of, with)
 	}
 	if c.catchUpTo(t.Context(), came)() {
 		t.Error("it is certain of what there is, though nobody answers it")
