@@ -111,7 +111,7 @@ func TestAuditInRollback(t *testing.T) {
 	w.again(t)
 	differs := func() bool {
 		defs := w.x.present()
-		all, _ := w.x.verify.Differing(&defs)
+		all, _, _ := w.x.verify.Differing(&defs)
 		return len(all) > 0
 	}
 	w.until("the copy is found to differ", func() bool {
@@ -148,7 +148,7 @@ func TestAuditWithoutDefinitions(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	w.x.verify.Round(t.Context())
-	if _, compared := w.x.verify.Differing(&wire.Definitions{}); len(compared) != 0 {
+	if _, _, compared := w.x.verify.Differing(&wire.Definitions{}); len(compared) != 0 {
 		t.Errorf("compared are %v", compared)
 	}
 }

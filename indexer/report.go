@@ -200,7 +200,7 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 	rep.Orphans, rep.OrphanCount, _ = x.orphans.told()
 	rep.Faults, rep.FaultsOmitted = x.unstorable.list(&defs)
 	var compared map[index.CopyID]index.ID
-	rep.Differing, compared = x.verify.Differing(&defs)
+	rep.Differing, rep.DifferingOmitted, compared = x.verify.Differing(&defs)
 	unready := map[index.ID]index.State{}
 	for i := range defs.Indexes {
 		if d := &defs.Indexes[i]; d.State != index.Maintenance {

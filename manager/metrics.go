@@ -131,6 +131,12 @@ func (g *gauges) indexes(s *statecontext.State, status *core.Status, now time.Ti
 	}
 	g.set("differing_copies", "Copies that their indexers have found to differ from the KV data and not to agree since.",
 		float64(differing))
+	omitted := 0
+	for i := range status.Indexers {
+		omitted += status.Indexers[i].DifferingOmitted
+	}
+	g.set("differing_copies_omitted", "Copies that differ likewise and of which their indexers tell the number only.",
+		float64(omitted))
 }
 
 // bucket shows how far a bucket is.

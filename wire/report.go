@@ -226,8 +226,9 @@ type IndexerReport struct {
 	Faults        []IndexFaults `json:"faults,omitempty"`
 	FaultsOmitted int           `json:"faults_omitted,omitempty"`
 	// Differing are copies that were found to differ from the KV data and not to agree since, the first
-	// MaxDifferingCopies of them by number, in every report.
-	Differing []CopyDifference `json:"differing,omitempty"`
+	// MaxDifferingCopies of them by number, in every report. DifferingOmitted counts those that they leave out.
+	Differing        []CopyDifference `json:"differing,omitempty"`
+	DifferingOmitted int              `json:"differing_omitted,omitempty"`
 	// HeldHash is that of the newest list of held timestamps it has, 0 none.
 	HeldHash uint64 `json:"held_hash,string,omitempty"`
 	// Base is the sequence of the newest report that was answered, of which Changes tell the differences; 0 when it has

@@ -39,16 +39,35 @@ func TestAuditCut(t *testing.T) {
 	var d differing
 	d.note(1, copies, copies, []finding{{copy: 11}, {copy: 12}})
 	d.note(1, decided(copies, first.all, first), copies, first.all)
-	all, compared := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}})
+	all, _, compared := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}})
 	if len(compared) != 3 {
 		t.Errorf("compared are %v", compared)
 	}
 	d.note(1, nil, copies[1:], nil)
-	if _, rest := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}}); len(rest) != 2 || len(compared) != 3 {
+	if _, _, rest := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}}); len(rest) != 2 || len(compared) != 3 {
 		t.Errorf("one has gone: compared are %v, were %v", rest, compared)
 	}
 	if len(all) != 2 || all[0].Copy != 10 || all[0].Documents != auditFound || all[1].Copy != 11 {
 		t.Errorf("%+v", all)
+	}
+}
+
+// TestMoreDifferThanAreListed: copies beyond those that the leader is told of one by one are counted.
+func TestMoreDifferThanAreListed(t *testing.T) {
+	var d differing
+	var copies []index.CopyID
+	var found []finding
+	for id := index.CopyID(1); id <= wire.MaxDifferingCopies+3; id++ {
+		copies, found = append(copies, id), append(found, finding{copy: id})
+	}
+	defs := &wire.Definitions{Indexes: []index.Definition{{ID: 1}}}
+	d.note(1, copies, copies, found)
+	if told, omitted, _ := d.list(defs); len(told) != wire.MaxDifferingCopies || omitted != 3 {
+		t.Errorf("%d are told one by one and %d are left out", len(told), omitted)
+	}
+	d.note(1, copies, copies, found[3:])
+	if told, omitted, _ := d.list(defs); len(told) != wire.MaxDifferingCopies || omitted != 0 || told[0].Copy != 4 {
+		t.Errorf("three are right again: %d are told one by one, from %d on, and %d are left out", len(told), told[0].Copy, omitted)
 	}
 }
 
@@ -61,7 +80,7 @@ func TestADocumentOfTwoKinds(t *testing.T) {
 		f(11, "a", wire.MissingRow)}
 	var d differing
 	d.note(1, []index.CopyID{10, 11}, []index.CopyID{10, 11}, all)
-	told, _ := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}})
+	told, _, _ := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}})
 	if len(told) != 2 || told[0].Documents != 2 || told[1].Documents != 1 || !told[0].TakenAnew {
 		t.Errorf("%+v", told)
 	}

@@ -90,11 +90,13 @@ func (d *differing) noteCompared(id index.ID, compared, here []index.CopyID) (ch
 	return true
 }
 
-// list returns the first of them by number, and of all copies which were compared; what is not defined any more is
-// forgotten.
-func (d *differing) list(defs *wire.Definitions) (all []wire.CopyDifference, compared map[index.CopyID]index.ID) {
+// list returns the first of them by number and how many these leave out, and of all copies which were compared; what is
+// not defined any more is forgotten.
+func (d *differing) list(defs *wire.Definitions) (first []wire.CopyDifference, omitted int,
+	compared map[index.CopyID]index.ID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	var all []wire.CopyDifference
 	for id, copies := range d.all {
 		if !core.Defines(defs, id) {
 			delete(d.all, id)
@@ -110,5 +112,6 @@ func (d *differing) list(defs *wire.Definitions) (all []wire.CopyDifference, com
 		d.compared = maps.Clone(d.compared)
 		maps.DeleteFunc(d.compared, func(_ index.CopyID, id index.ID) bool { return gone(id) })
 	}
-	return all[:min(len(all), wire.MaxDifferingCopies)], d.compared
+	first = all[:min(len(all), wire.MaxDifferingCopies)]
+	return first, len(all) - len(first), d.compared
 }

@@ -215,6 +215,9 @@ func indexerDetail(i *v1.IndexerStatus) string {
 	if i.Capacity > 1 {
 		detail += fmt.Sprintf(", capacity %d", i.Capacity)
 	}
+	if i.DifferingCopies > 0 {
+		detail += fmt.Sprintf(", %d slices differ from KV", i.DifferingCopies)
+	}
 	if i.Health != "" {
 		detail += ", " + i.Health
 	}

@@ -439,7 +439,7 @@ func addKnown(c *core.Status, st *v1.Status) {
 			Scan:  i.Scan,
 			State: i.Life.String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision, OrphanCount: i.OrphanCount,
 			Evicting: i.Evicting, EvictionWaits: i.Waits, OfflineSinceMS: i.OfflineSinceMS, OfflineForMS: i.OfflineForMS,
-			RepairInMS: i.RepairInMS, Placed: i.Placed}
+			RepairInMS: i.RepairInMS, Placed: i.Placed, DifferingCopies: i.Differing, DifferingOmitted: i.DifferingOmitted}
 		for _, o := range i.Orphans {
 			one.Orphans = append(one.Orphans, v1.Orphan(o))
 		}

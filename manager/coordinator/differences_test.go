@@ -49,6 +49,14 @@ func TestDifferences(t *testing.T) {
 		w.until("it is right again", 20*time.Second, func() bool { return known() == nil })
 		report(true, wire.CopyDifference{Index: o.ID, Copy: c.ID, Documents: 7, Kind: wire.LostOnWay})
 		w.until("it is wrong again", 5*time.Second, func() bool { return known() != nil && known().Documents == 7 })
+		i1.mu.Lock()
+		i1.differingOmitted = 3 // others that it does not name
+		i1.mu.Unlock()
+		w.until("all of them are counted", 5*time.Second, func() bool {
+			s, ok := w.leader().Status()
+			at := slices.IndexFunc(s.Indexers, func(i core.IndexerStatus) bool { return i.Node == i1.node })
+			return ok && at >= 0 && s.Indexers[at].Differing == 4 && s.Indexers[at].DifferingOmitted == 3
+		})
 		if _, err := w.leader().DropIndex(w.ctx, DropRequest{ID: o.ID}); err != nil {
 			t.Fatal(err)
 		}

@@ -425,11 +425,13 @@ type fakeIndexer struct {
 	// faultsOmitted is how many indexes it says that faults leave out.
 	faultsOmitted int
 	differing     []wire.CopyDifference
-	compared      func(index.CopyID) bool               // with KV; nil: none
-	size          func(index.ID, partition.Copy) uint64 // bytes of a copy; nil: none
-	rate          func(index.ID, partition.Copy) uint64 // entries of a copy that are read in a second; nil: none
-	orphans       []wire.Orphan
-	asked         [][]wire.OrphanRef // orphans that it was told to drop
+	// differingOmitted is how many copies it says that differing leaves out.
+	differingOmitted int
+	compared         func(index.CopyID) bool               // with KV; nil: none
+	size             func(index.ID, partition.Copy) uint64 // bytes of a copy; nil: none
+	rate             func(index.ID, partition.Copy) uint64 // entries of a copy that are read in a second; nil: none
+	orphans          []wire.Orphan
+	asked            [][]wire.OrphanRef // orphans that it was told to drop
 }
 
 func (w *world) indexer(name string) *fakeIndexer { return w.indexerIn(name, "", 0) }
@@ -508,7 +510,7 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: n.boot, Sequence: n.sequence,
 		Revision: n.revision,
 		Orphans:  slices.Clone(n.orphans), OrphanCount: len(n.orphans), Faults: n.faults, FaultsOmitted: n.faultsOmitted,
-		Differing: slices.Clone(n.differing)}
+		Differing: slices.Clone(n.differing), DifferingOmitted: n.differingOmitted}
 	if n.defs == nil {
 		return r
 	}

@@ -143,6 +143,10 @@ type IndexerStatus struct {
 	// Orphans are slices in its folder that the cluster does not know: the oldest 64 of OrphanCount.
 	Orphans     []Orphan `json:"orphans,omitempty"`
 	OrphanCount int      `json:"orphan_count,omitempty"`
+	// DifferingCopies counts its copies that it has found to differ from the KV data and not to agree since. Of those that
+	// DifferingOmitted counts, beyond the first 64 by number, there are no events of kind difference yet.
+	DifferingCopies  int `json:"differing_copies,omitempty"`
+	DifferingOmitted int `json:"differing_omitted,omitempty"`
 	// Evicting: it is being removed, and EvictionWaits says why it does not go on.
 	Evicting      bool   `json:"evicting,omitempty"`
 	EvictionWaits string `json:"eviction_waits,omitempty"`

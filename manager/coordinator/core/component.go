@@ -100,7 +100,9 @@ type indexer struct {
 	// faultsOmitted counts the indexes with faults that these leave out.
 	faultsOmitted int
 	differing     differing
-	drops         liveness.Retry // of orphans
+	// differingOmitted counts the copies that differ and that these leave out.
+	differingOmitted int
+	drops            liveness.Retry // of orphans
 }
 
 // nodeBucket is how an indexer stands to a bucket; what it said of it is in indexer.reports.

@@ -116,7 +116,7 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool
 	}
 	n.health = r.Health
 	n.faults, n.faultsOmitted = r.Faults[:min(len(r.Faults), wire.MaxIndexFaults)], r.FaultsOmitted
-	n.differing = r.Differing[:min(len(r.Differing), wire.MaxDifferingCopies)]
+	n.differing, n.differingOmitted = r.Differing[:min(len(r.Differing), wire.MaxDifferingCopies)], r.DifferingOmitted
 	n.orphans, n.orphanCount = r.Orphans[:min(len(r.Orphans), wire.MaxOrphans)], r.OrphanCount
 	l.indexesDue = n.works(min(r.Revision, l.now.revision)) || l.indexesDue
 	l.takeCopies(n, r)

@@ -81,6 +81,9 @@ type IndexerStatus struct {
 	// Orphans are copies that it has and that the state does not place on it: the oldest of OrphanCount.
 	Orphans     []wire.Orphan
 	OrphanCount int
+	// Differing counts its copies that differ from the KV data, DifferingOmitted those of them of which it tells nothing
+	// more.
+	Differing, DifferingOmitted int
 	// Evicting says that it is being removed; Placed is how many copies have still their place on it, and Waits why it
 	// does not go on.
 	Evicting bool

@@ -142,7 +142,8 @@ func (l *picture) indexerStatus(i *statecontext.Indexer, n *indexer) IndexerStat
 		Going: l.now.state.Going(i.Node), Admin: i.Admin, Scan: i.Scan, BootID: i.BootID,
 		Life: l.life(&n.component), AgeMS: l.nowMS - n.seenMS, Copies: len(n.copies), Health: n.health, Revision: n.acked,
 		Hello:   n.hello,
-		Orphans: n.orphans, OrphanCount: n.orphanCount, Evicting: i.Evicting, Placed: l.now.state.Load(i.Node),
+		Orphans: n.orphans, OrphanCount: n.orphanCount, Differing: len(n.differing) + n.differingOmitted,
+		DifferingOmitted: n.differingOmitted, Evicting: i.Evicting, Placed: l.now.state.Load(i.Node),
 		Waits: l.evictions.stuck[i.Node].reason}
 	for _, c := range n.copies {
 		s.Bytes += c.Bytes

@@ -20,6 +20,10 @@ function todo(s) {
       list.push({ what: `indexer ${i.id} has ${many(i.orphan_count, 'slice')} that the cluster does not know`,
         next: ['see which', '#/processes', 'they go by themselves when their grace is over'] });
     }
+    if (i.differing_copies) {
+      list.push({ what: `${many(i.differing_copies, 'slice')} of indexer ${i.id} differ from the KV data`,
+        next: ['see which by tidemark watch --kinds difference'] });
+    }
   }
   if (s.restoring) list.push({ what: 'a backup is being restored: writes are refused until it is done', next: ['wait'] });
   return list;
