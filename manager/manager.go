@@ -44,9 +44,8 @@ import (
 
 // Times and limits.
 const (
-	formInterval   = 100 * time.Millisecond  // between two questions to the other managers of a new cluster
-	drainGrace     = 1500 * time.Millisecond // for REST requests at the stop
-	clientsPerHost = 8                       // connections to one component
+	formInterval = 100 * time.Millisecond  // between two questions to the other managers of a new cluster
+	drainGrace   = 1500 * time.Millisecond // for REST requests at the stop
 )
 
 // Config configures a manager.
@@ -176,8 +175,8 @@ func (m *Manager) open() error {
 		return err
 	}
 	m.steward = consensus.NewSteward(consensus.StewardConfig{Node: m.raft, PromoteAfter: m.cfg.PromoteAfter})
-	projectors, indexers := projectorclient.New(clientsPerHost, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)),
-		indexerclient.New(clientsPerHost, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
+	projectors, indexers := projectorclient.New(coordinator.CallsAtOnce, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)),
+		indexerclient.New(coordinator.CallsAtOnce, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
 	m.commands = [2]interface{ Close() }{projectors, indexers}
 	settings := core.DefaultSettings()
 	settings.Stability.Source = cmp.Or(m.cfg.StabilitySource, settings.Stability.Source)

@@ -112,8 +112,14 @@ const (
 	// tick is how often time alone moves something.
 	tick = 20 * time.Millisecond
 	// tellsAtOnce is of how many buckets a component carries out commands, and how many questions about a projector's
-	// KV node are under way.
+	// KV node are under way, beside hangAtOnce that have taken longer than firstTry: a bucket about which KV is silent, or
+	// that is restored, takes no place of the others for longer.
 	tellsAtOnce = 4
+	hangAtOnce  = 60
+	firstTry    = time.Second
+	// CallsAtOnce is how many calls to one component a leader may have under way: commands, questions, and one by each of
+	// the other lanes.
+	CallsAtOnce = 2*(tellsAtOnce+hangAtOnce) + 4
 	// commandRetries is how often a command is sent again at once that another lane's command overtook.
 	commandRetries = 3
 	// mostRehearsals go on at once: each has a copy of the state.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
@@ -17,9 +18,17 @@ type lane struct {
 	mu    sync.Mutex
 	queue core.Queue
 	wake  chan struct{} // one slot
+	// hanging holds a place for what lasts, and no longer keeps one of several goroutines; nil of one, which keeps order.
+	hanging chan struct{}
 }
 
-func newLane() *lane { return &lane{wake: make(chan struct{}, 1)} }
+func newLane(workers int) *lane {
+	q := &lane{wake: make(chan struct{}, 1)}
+	if workers > 1 {
+		q.hanging = make(chan struct{}, hangAtOnce)
+	}
+	return q
+}
 
 func (q *lane) put(t core.Tell) {
 	q.mu.Lock()
@@ -50,10 +59,44 @@ func (q *lane) said(t core.Tell) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.queue.Said(t)
+	if q.queue.Len() > 0 {
+		q.rouse() // the next of its bucket may be taken now
+	}
+}
+
+// tell says something. Of a lane with several goroutines it returns before that is over where it lasts longer than
+// firstTry, as soon as there is a place among what hangs: begin starts a goroutine.
+func (q *lane) tell(t core.Tell, say func(core.Tell), begin func(func())) {
+	if q.hanging == nil {
+		say(t)
+		q.said(t)
+		return
+	}
+	over := make(chan struct{})
+	begin(func() {
+		defer close(over)
+		say(t)
+		q.said(t)
+	})
+	first := time.NewTimer(firstTry)
+	defer first.Stop()
+	select {
+	case <-over:
+		return
+	case <-first.C:
+	}
+	select {
+	case <-over:
+	case q.hanging <- struct{}{}:
+		begin(func() {
+			<-over
+			<-q.hanging
+		})
+	}
 }
 
 // run says what is put in, one after the other, until ctx ends: the work of one goroutine.
-func (q *lane) run(ctx context.Context, say func(core.Tell)) {
+func (q *lane) run(ctx context.Context, say func(core.Tell), begin func(func())) {
 	for {
 		for {
 			if ctx.Err() != nil {
@@ -63,8 +106,7 @@ func (q *lane) run(ctx context.Context, say func(core.Tell)) {
 			if !ok {
 				break
 			}
-			say(t)
-			q.said(t)
+			q.tell(t, say, begin)
 		}
 		select {
 		case <-ctx.Done():

@@ -1,11 +1,14 @@
 package coordinator
 
 import (
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"tidemark/index"
+	"tidemark/projectorclient"
 	"tidemark/wire"
 )
 
@@ -76,6 +79,46 @@ func TestRollbackHoldsNoOtherBucketUp(t *testing.T) {
 		w.until("it restores", time.Minute, func() bool { return restoring.Load() == 2 })
 		losesStream(w, "other")
 		w.until("both are asked", 10*time.Second, func() bool { return polled.Load() >= 2 })
+	})
+}
+
+// TestManyHangingBucketsHoldNoOtherUp: KV answers no request for streams of more buckets than a component carries out
+// commands of at a time. A stream of one more bucket, which was lost after all of these, begins again meanwhile.
+func TestManyHangingBucketsHoldNoOtherUp(t *testing.T) {
+	inWorld(t, func(w *world) {
+		var hang []string
+		for i := range 2*tellsAtOnce + 1 {
+			hang = append(hang, fmt.Sprint("hangs-", i))
+			w.bucket(hang[i], fmt.Sprint("uuid-hangs-", i))
+		}
+		beside(w)
+		for _, b := range hang {
+			x, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "c", Bucket: b,
+				Keys: []index.KeyExpr{{Expr: "name"}}, Partitions: 1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.until("READY", 10*time.Second, func() bool { return w.state(x.ID) == index.Maintenance })
+		}
+		var hung atomic.Int32
+		over := make(chan struct{})
+		defer close(over)
+		w.slowly(func(req any) {
+			r, is := req.(*wire.StreamRequest)
+			if is && slices.Contains(hang, r.Buckets[0].Bucket) {
+				hung.Add(1)
+				select {
+				case <-over:
+				case <-time.After(projectorclient.StreamTimeout):
+				}
+			}
+		})
+		for _, b := range hang {
+			losesStream(w, b)
+		}
+		w.until("they hang", time.Minute, func() bool { return hung.Load() >= 2*tellsAtOnce })
+		losesStream(w, "other")
+		w.until("the other bucket streams again", projectorclient.StreamTimeout/2, func() bool { return streamsIt(w, "other") })
 	})
 }
 

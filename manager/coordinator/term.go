@@ -170,22 +170,31 @@ func (t *term) open(o core.Open) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	r := &lanes{of: map[core.Lane]*lane{}, cancel: cancel}
 	for _, name := range o.Lanes() {
-		q, workers := newLane(), 1
-		if r.of[name] = q; name == core.Questions || name == core.Commands {
+		workers := 1
+		if name == core.Questions || name == core.Commands {
 			workers = tellsAtOnce
 		}
+		q := newLane(workers)
+		r.of[name] = q
 		for range workers {
-			t.group.Go(func() error {
+			t.begin(func() {
 				q.run(ctx, func(say core.Tell) {
 					if in := t.gate.Say(ctx, say); in != nil {
 						_ = t.post(ctx, in) // else the receiver is no more
 					}
-				})
-				return nil
+				}, t.begin)
 			})
 		}
 	}
 	t.lanes[o.To] = r
+}
+
+// begin starts a goroutine that the term waits for.
+func (t *term) begin(do func()) {
+	t.group.Go(func() error {
+		do()
+		return nil
+	})
 }
 
 func (t *term) close(id core.Receiver) {
