@@ -166,7 +166,7 @@ func fill[T comparable](field *T, value T) {
 }
 
 // WithinLimits reports whether a new index may be proposed as far as the limits go, nil if so. A refusal names the
-// limit and the way to change it; Apply refuses too, in words that stay as they are, for they are part of the state.
+// limit and the way to change it; Apply refuses too, by the same code.
 func (s *State) WithinLimits(f *index.Definition) *Rejection {
 	if s.IndexIn(f.Keyspace(), f.Name) != nil {
 		return nil // the name decides
