@@ -12,6 +12,7 @@ import (
 
 	"tidemark/index"
 	_ "tidemark/internal/testing/draws"
+	"tidemark/partition"
 )
 
 // alive reports whether the cluster can go on from the node's state, on a copy of it: a leader begins its term, members
@@ -39,29 +40,38 @@ func alive(n *node) error {
 		again.BootID = "another boot"
 		must = append(must, &RegisterProjector{Projector: again})
 	}
-	for x := range s.Indexes() {
-		switch f := x.Definition; f.State {
-		case index.Dropping:
-			must = append(must, &RemoveIndex{ID: f.ID})
-		case index.Error:
-		default:
-			must = append(must, &SetIndexState{ID: f.ID, From: f.State, To: index.Error, Reason: strings.Repeat("é", 100_000)})
-		}
-	}
 	for b := range s.Buckets() { // made anew and deleted, as KV likes
 		if !b.Gone {
 			must = append(must, &SetBucket{Name: b.Name, UUID: "another uuid of " + b.Name, VBuckets: b.VBuckets},
 				&BucketGone{Name: b.Name, UUID: "another uuid of " + b.Name})
 		}
 	}
-	commands := make([]Command, len(must))
-	for i, b := range must {
-		commands[i] = Command{Body: b}
+	after := s
+	do := func(b Body) error {
+		next, results, _ := ApplyCommands(after, 1, []Command{{Body: b}})
+		if r := results[0].Rejection; r != nil {
+			return fmt.Errorf("%T: %w\n%s", b, r, Describe(s))
+		}
+		after = next
+		return nil
 	}
-	after, results, _ := ApplyCommands(s, 1, commands)
-	for i, r := range results {
-		if r.Rejection != nil {
-			return fmt.Errorf("%T: %w\n%s", must[i], r.Rejection, Describe(s))
+	for _, b := range must {
+		if err := do(b); err != nil {
+			return err
+		}
+	}
+	for x := range s.Indexes() { // as they are by then: what ends one may drop its successor
+		var b Body
+		switch f := after.Definition(x.Definition.ID); {
+		case f == nil || f.State == index.Error:
+			continue
+		case f.State == index.Dropping:
+			b = &RemoveIndex{ID: f.ID}
+		default:
+			b = &SetIndexState{ID: f.ID, From: f.State, To: index.Error, Reason: strings.Repeat("é", 100_000)}
+		}
+		if err := do(b); err != nil {
+			return err
 		}
 	}
 	return Check(after)
@@ -85,44 +95,196 @@ func TestAnyAcceptedHistoryGoesOn(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := cluster(t)
 		n.t = t
-		var kept *Backup
-		for i := range rapid.IntRange(1, 25).Draw(rt, "steps") {
-			switch rapid.IntRange(0, 8).Draw(rt, "step") {
-			case 0, 1:
-				n.do(&SetLimits{Limits: drawLimits(rt)})
-			case 2:
-				c := create(rapid.SampledFrom([]string{"x", "y", strings.Repeat("n", 200)}).Draw(rt, "name"), 0, 0)
-				c.Definition.Deferred = rapid.Bool().Draw(rt, "deferred")
-				n.do(c)
-			case 3:
-				n.do(&DropIndex{ID: index.ID(rapid.IntRange(1, 6).Draw(rt, "drop"))})
-			case 4:
-				name := rapid.SampledFrom([]string{"b", "c", strings.Repeat("k", 100)}).Draw(rt, "bucket")
-				n.do(&SetBucket{Name: name, UUID: fmt.Sprint("uuid ", i), VBuckets: 4})
-			case 5:
-				n.do(&RegisterIndexer{Indexer: Indexer{UUID: strings.Repeat("u", rapid.IntRange(1, 64).Draw(rt, "uuid")),
-					Name: "x"}},
-					&RegisterProjector{Projector: Projector{ID: index.ProjectorID(strings.Repeat("p",
-						rapid.IntRange(1, 64).Draw(rt, "id")))}})
-			case 6:
-				n.now++
-				kept = n.backup()
-			case 7:
-				if b := n.state.Bucket("c"); b != nil {
-					n.do(&BucketGone{Name: b.Name, UUID: b.UUID})
-				}
-			case 8:
-				if kept != nil {
-					n.do(&AbortRestore{})
-					n.stage(kept, RestoreInPlace)
-					n.do(&FinishRestore{ID: "r1", Epoch: max(n.state.Epoch(), kept.Epoch) + 1})
-				}
-			}
+		h := &history{n: n, rt: rt}
+		calls := []func(){h.limits, h.create, h.drop, h.bucket, h.components, h.backUp, h.lose, h.restore, h.users, h.alter,
+			h.alter, h.split, h.split, h.begin, h.begin, h.move, h.move, h.move, h.evict, h.remove, h.build, h.build}
+		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+			n.now++
+			calls[rapid.IntRange(0, len(calls)-1).Draw(rt, "step")]()
 			if err := alive(n); err != nil {
 				rt.Fatal(err)
 			}
 		}
 	})
+}
+
+// history draws calls of users and of the coordinator's duties. Each is done or refused.
+type history struct {
+	n    *node
+	rt   *rapid.T
+	kept *Backup
+}
+
+// id is most often that of an index that there is.
+func (h *history) id() index.ID {
+	ids := []index.ID{index.ID(rapid.IntRange(1, 6).Draw(h.rt, "id"))}
+	for x := range h.n.state.Indexes() {
+		ids = append(ids, x.Definition.ID)
+	}
+	return ids[min(rapid.IntRange(0, 2).Draw(h.rt, "index"), len(ids)-1)]
+}
+
+func (h *history) node() index.NodeID { return index.NodeID(rapid.IntRange(0, 3).Draw(h.rt, "node")) }
+
+func (h *history) limits() { h.n.do(&SetLimits{Limits: drawLimits(h.rt)}) }
+
+func (h *history) create() {
+	name := rapid.SampledFrom([]string{"x", "y", strings.Repeat("n", 200)}).Draw(h.rt, "name")
+	c := create(name, 0, 0)
+	switch rapid.IntRange(0, 2).Draw(h.rt, "kind") {
+	case 0:
+		c.Definition.Deferred = true
+	case 1:
+		c = ranged(name, "10")
+	}
+	h.n.do(c)
+	if rapid.Bool().Draw(h.rt, "and builds it") {
+		h.build()
+	}
+}
+
+func (h *history) drop() { h.n.do(&DropIndex{ID: h.id()}) }
+
+func (h *history) bucket() {
+	name := rapid.SampledFrom([]string{"c", "c", "c", strings.Repeat("k", 100), "b"}).Draw(h.rt, "bucket")
+	h.n.do(&SetBucket{Name: name, UUID: fmt.Sprint("uuid ", h.n.now), VBuckets: 4})
+}
+
+func (h *history) lose() {
+	if b := h.n.state.Bucket("c"); b != nil {
+		h.n.do(&BucketGone{Name: b.Name, UUID: b.UUID})
+	}
+}
+
+func (h *history) components() {
+	h.n.do(&RegisterIndexer{Indexer: Indexer{UUID: strings.Repeat("u", rapid.IntRange(1, 64).Draw(h.rt, "uuid")),
+		Name: "x"}},
+		&RegisterProjector{Projector: Projector{ID: index.ProjectorID(strings.Repeat("p",
+			rapid.IntRange(1, 64).Draw(h.rt, "id")))}})
+}
+
+func (h *history) backUp() { h.kept = h.n.backup() }
+
+func (h *history) restore() {
+	if h.kept != nil {
+		h.n.do(&AbortRestore{})
+		h.n.stage(h.kept, RestoreInPlace)
+		h.n.do(&FinishRestore{ID: "r1", Epoch: max(h.n.state.Epoch(), h.kept.Epoch) + 1})
+	}
+}
+
+func (h *history) users() {
+	name := rapid.SampledFrom([]string{"ann", "ben"}).Draw(h.rt, "user")
+	role := rapid.SampledFrom([]UserRole{UserReads, UserDDL, UserAdmin}).Draw(h.rt, "role")
+	secret := [32]byte{byte(rapid.IntRange(1, 2).Draw(h.rt, "secret"))}
+	h.n.do(rapid.SampledFrom([]Body{&PutUser{Mode: PutFirst, Name: name, Role: UserAdmin, Hash: "h"},
+		&PutUser{Mode: PutNew, Name: name, Role: role, Hash: "h"}, &PutUser{Mode: PutChange, Name: name, Role: role},
+		&RemoveUser{Name: name}, &PutToken{Token: Token{User: name, Role: role, Hash: secret}},
+		&RemoveToken{ID: TokenID(secret)}}).Draw(h.rt, "of users"))
+}
+
+// build has indexes built, as far as they can be: their copies are there, or they are ready.
+func (h *history) build() {
+	id := h.id()
+	h.n.do(&BuildIndexes{IDs: []index.ID{id}})
+	x := h.n.state.Index(id)
+	if x == nil {
+		return
+	}
+	made := &SetCopyStates{Revision: h.n.state.DefinitionsRevision()}
+	for _, c := range x.Topology.Copies {
+		if c.State == partition.Placed {
+			made.Copies = append(made.Copies, CopyChange{Index: id, Copy: c.ID, State: partition.Allocated})
+		}
+	}
+	h.n.do(made)
+	h.n.do(&SetIndexState{ID: id, From: index.Pending, To: index.Backfill})
+	if rapid.IntRange(0, 3).Draw(h.rt, "ready") > 0 {
+		h.n.do(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance})
+	}
+}
+
+func (h *history) alter() {
+	h.n.do(rapid.SampledFrom([]Body{
+		&AlterIndex{ID: h.id(), Replicas: 1, Add: []Placement{{Replica: 1, Node: h.node()}}},
+		&AlterIndex{ID: h.id(), Replicas: 1, Add: []Placement{{Replica: 1, Node: 1}}},
+		&AlterIndex{ID: h.id(), Drop: []partition.Replica{1}},
+		&AlterIndex{ID: h.id(), Drop: []partition.Replica{0}},
+		&AlterIndex{ID: h.id(), Nodes: []string{"u0", "u1"}},
+		&SetAutoSplit{ID: h.id(), Off: true, Statement: "CREATE INDEX anew"}}).Draw(h.rt, "alter"))
+}
+
+func (h *history) split() {
+	id := h.id()
+	if x := h.n.state.Index(id); x != nil && len(x.Definition.PartitionBy.Values) > 0 && rapid.Bool().Draw(h.rt, "begins") {
+		h.n.do(split(h.n.t, x, "10", "20"))
+	} else {
+		h.n.do(&CancelSplit{ID: id})
+	}
+}
+
+// begin begins to move a copy, or ends what moves.
+func (h *history) begin() {
+	if r := h.n.state.RebalanceUnderWay(); r != nil {
+		h.n.do(rapid.SampledFrom([]Body{&CancelRebalance{ID: r.ID}, &EndRebalance{ID: r.ID}}).Draw(h.rt, "end"))
+		return
+	}
+	id := h.id()
+	if x := h.n.state.Index(id); x != nil && len(x.Topology.Copies) > 0 {
+		c := x.Topology.Copies[rapid.IntRange(0, len(x.Topology.Copies)-1).Draw(h.rt, "copy")]
+		cause := rapid.SampledFrom([]string{"test", RepairCause}).Draw(h.rt, "cause")
+		h.n.do(&StartRebalance{Cause: cause, Sends: 1, Receives: 1, Steps: []partition.Rebalance{{Index: id, Slice: c.Slice,
+			Replica: c.Replica, Old: c.ID, Src: partition.Shard{Node: c.Node}, Dst: partition.Shard{Node: h.node()}}}})
+	}
+}
+
+// move moves what is under way on by a state.
+func (h *history) move() {
+	r := h.n.state.RebalanceUnderWay()
+	if r == nil {
+		return
+	}
+	for _, y := range h.n.steps() {
+		if y.New != 0 {
+			h.n.do(&SetCopyStates{Revision: h.n.state.DefinitionsRevision(),
+				Copies: []CopyChange{{Index: y.Index, Copy: y.New, State: partition.Allocated}}})
+		}
+		to := rapid.SampledFrom([]partition.RebalanceState{partition.RebalancePending, partition.RebalanceCatchup,
+			partition.RebalanceDone, partition.RebalanceGivenUp}).Draw(h.rt, "to")
+		h.n.do(&StepRebalance{ID: r.ID, Step: y.Step, From: y.State, To: to, Reason: "test"})
+	}
+}
+
+// evict goes on with the removal of an indexer, for good or by moving what it has.
+func (h *history) evict() {
+	at := h.node()
+	i := h.n.state.Indexer(at)
+	if i == nil {
+		return
+	}
+	away := &EvictCopies{Node: at, UUID: i.UUID}
+	for x := range h.n.state.Indexes() {
+		e := Eviction{ID: x.Definition.ID, IfTopology: x.TopologyCAS}
+		here := false
+		for _, c := range x.Topology.Copies {
+			if here = here || c.Node == at; c.Node == at && c.State != partition.Leaving &&
+				x.Definition.State != index.Dropping {
+				e.Add = append(e.Add, Placement{Slice: c.Slice, Replica: c.Replica, Node: h.node()})
+			}
+		}
+		if here {
+			away.Indexes = append(away.Indexes, e)
+		}
+	}
+	h.n.do(rapid.SampledFrom([]Body{&EvictIndexer{Node: at, UUID: i.UUID, Revision: h.n.state.DefinitionsRevision()},
+		away, &RemoveIndexer{Node: at, UUID: i.UUID}, &SetIndexerGoing{Node: at, UUID: i.UUID, Going: true},
+		&NoteAbsences{Offline: []SeenIndexer{{Node: at, ModifiedCAS: i.ModifiedCAS}}}}).Draw(h.rt, "evict"))
+}
+
+// remove goes on with the removal of a manager, or of a projector.
+func (h *history) remove() {
+	h.n.do(rapid.SampledFrom([]Body{&BeginRemoval{ID: "m1-aa"}, &RemoveManager{ID: "m1-aa"},
+		&RemoveProjector{ID: "p"}}).Draw(h.rt, "remove"))
 }
 
 // TestLimitsOfABackup: limits that nobody could set here are brought within what may be set.
