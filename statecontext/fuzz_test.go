@@ -137,7 +137,7 @@ func FuzzBackup(f *testing.F) {
 				t.Fatal(err)
 			}
 			for _, mode := range []RestoreMode{RestoreInPlace, RestoreNewCluster} { // it may be refused, and never panics
-				_, _ = PlanRestore(running, b.State, mode, b.Epoch+1, nil)
+				_, _ = PlanRestore(running, b.State, mode, b.Epoch+1, nil, nil)
 			}
 		}
 	})

@@ -252,30 +252,6 @@ func (c *FinishRestore) apply(t *tx) *Rejection {
 	return nil
 }
 
-// RestorePlan tells what a restore does, or would do, with the indexes.
-type RestorePlan struct {
-	Kept    int `json:"kept"`    // are in the running cluster too, and stay as they are
-	Adopted int `json:"adopted"` // come back; copies that their hosts still hold are taken over, others are built
-	Rebuilt int `json:"rebuilt"` // come back with new copies only
-	Failed  int `json:"failed"`  // come back in state error: their bucket is gone or another
-	Dropped int `json:"dropped"` // of the running cluster, and not in the backup
-	Buckets int `json:"buckets"` // that the running cluster did not know
-}
-
-// PlanRestore says what FinishRestore would do to a state; nothing is changed. The error is a *Rejection.
-func PlanRestore(s, backup *State, mode RestoreMode, epoch uint64, found []FoundBucket) (RestorePlan, error) {
-	t := tx{s: *s, cas: s.cas + 1}
-	m := merger{t: &t, backup: backup, mode: mode, found: found, epoch: epoch}
-	if rejection := m.merge(); rejection != nil {
-		return RestorePlan{}, rejection
-	}
-	t.s.cas, t.s.revision, t.s.staging = t.cas, t.cas, nil
-	if err := Check(&t.s); err != nil {
-		return RestorePlan{}, reject(errcode.BackupUnusable, "%v", err)
-	}
-	return m.plan, nil
-}
-
 // merger makes the restored state out of the running one, in t.s.
 type merger struct {
 	t      *tx
@@ -288,6 +264,7 @@ type merger struct {
 
 	running *btree.Map[index.ID, *Index]
 	used    map[index.CopyID]bool // by indexes that are kept
+	orphans map[index.CopyID]bool // of the plan only: as in PlanRestore
 }
 
 // merge: what the running cluster knows better stays (its members, components, buckets, time and counters); what the
@@ -384,28 +361,47 @@ func (m *merger) mergeBuckets() *Rejection {
 	return nil
 }
 
+// mergeIndexes: an index of the running cluster that the backup has too stays as it is, with the replicas, nodes and
+// slices that it has now, and goes on serving; the others make room for those of the backup. A restore ends every split.
 func (m *merger) mergeIndexes() *Rejection {
 	s := &m.t.s
 	m.running, m.used = s.indexes, make(map[index.CopyID]bool)
 	s.indexes, s.names = btree.NewMap[index.ID, *Index](0), btree.NewMap[string, index.ID](0)
 	s.placed = [len(s.placed)]uint32{}
+	missing := make(map[index.ID]*Index) // what the backup has and the running cluster has not, by First
+	for x := range m.backup.Indexes() {
+		f := &x.Definition
+		if f.State == index.Dropping || f.Replaces != 0 {
+			continue
+		}
+		if missing[f.First()] != nil {
+			return reject(errcode.BackupUnusable, "index %d is in it twice, once after a split", f.First())
+		}
+		missing[f.First()] = x
+	}
 	for x := range values(m.running) {
-		b := m.backup.Index(x.Definition.ID)
+		f := &x.Definition
+		b := missing[f.First()]
 		switch {
-		case x.Definition.Replaces != 0 && x.Definition.State != index.Dropping: // a restore ends every split
-		case x.Definition.State != index.Dropping && (b == nil || b.Definition.State == index.Dropping || !sameIndex(x, b)):
-			m.plan.Dropped++
-		// the latter: its drop goes on
-		case x.Definition.State != index.Dropping, b == nil || b.Definition.State == index.Dropping:
-			m.keep(x, b)
+		case f.State == index.Dropping: // below
+		case f.Replaces != 0:
+			m.plan.Splits++
+		case b != nil && sameIndex(f, &b.Definition):
+			delete(missing, f.First())
+			m.take(x)
+			m.planKept(x, b)
+		case b == nil || b.Definition.ID != f.ID:
+			m.planDropped(f)
+		}
+	}
+	for x := range values(m.running) {
+		f := &x.Definition
+		if b := missing[f.First()]; f.State == index.Dropping && (b == nil || b.Definition.ID != f.ID) {
+			m.take(x) // its drop goes on
 		}
 	}
 	for x := range m.backup.Indexes() {
-		if x.Definition.State == index.Dropping || x.Definition.Replaces != 0 {
-			continue
-		}
-		if kept := s.Index(x.Definition.ID); kept != nil {
-			m.plan.Kept++
+		if missing[x.Definition.First()] != x {
 			continue
 		}
 		if rejection := m.bring(*x); rejection != nil {
@@ -413,18 +409,6 @@ func (m *merger) mergeIndexes() *Rejection {
 		}
 	}
 	return nil
-}
-
-// keep keeps an index of the running cluster. One that the backup has too gets what was said of it there and makes no
-// other one of it.
-func (m *merger) keep(x, b *Index) {
-	if b != nil && x.Definition.State != index.Dropping && x.Definition.AutoSplitOff != b.Definition.AutoSplitOff {
-		f := &b.Definition
-		y := *x
-		y.Definition.AutoSplitOff, y.Definition.Statement, y.Definition.ModifiedCAS = f.AutoSplitOff, f.Statement, m.t.cas
-		x = &y
-	}
-	m.take(x)
 }
 
 // take puts an index into the restored state.
@@ -440,21 +424,18 @@ func (m *merger) take(x *Index) {
 	}
 }
 
-// sameIndex reports whether two versions are of one index: what a user has said of it is the same.
-func sameIndex(a, b *Index) bool {
-	x, y := a.Definition, b.Definition
-	return x.Name == y.Name && x.Replaces == y.Replaces && x.Bucket == y.Bucket &&
-		x.BucketUUID == y.BucketUUID && x.Member == y.Member &&
-		x.CreatedMS == y.CreatedMS && x.IsPrimary == y.IsPrimary &&
-		x.Where == y.Where && x.PartitionBy.Equal(&y.PartitionBy) && x.Partitions == y.Partitions &&
-		x.Replicas == y.Replicas && slices.Equal(x.Keys, y.Keys) && slices.Equal(x.Nodes, y.Nodes) &&
-		a.Topology.Layout.Equal(&b.Topology.Layout)
+// sameIndex reports whether two definitions of one First say what the same index holds. Where its copies lie, how many
+// there are, over how many slices it is spread, and of which bucket of the name it was built, may have changed since.
+func sameIndex(x, y *index.Definition) bool {
+	return x.Name == y.Name && x.Bucket == y.Bucket && x.Member == y.Member && x.IsPrimary == y.IsPrimary &&
+		x.Where == y.Where && slices.Equal(x.Keys, y.Keys) && x.PartitionBy.Scheme == y.PartitionBy.Scheme &&
+		slices.Equal(x.PartitionBy.Exprs, y.PartitionBy.Exprs)
 }
 
 // bring brings an index of the backup back.
 func (m *merger) bring(x Index) *Rejection {
 	f := &x.Definition
-	if f.Name == "" || m.t.s.IndexIn(f.Keyspace(), f.Name) != nil {
+	if f.Name == "" || m.t.s.IndexIn(f.Keyspace(), f.Name) != nil || m.t.s.Index(f.ID) != nil {
 		return reject(errcode.BackupUnusable, "two indexes %q on bucket %q", f.Name, f.Keyspace().String())
 	}
 	if err := x.Topology.Layout.Check(); err != nil {
@@ -469,15 +450,10 @@ func (m *merger) bring(x Index) *Rejection {
 	if rejection := m.place(&x, held); rejection != nil {
 		return rejection
 	}
-	switch {
-	case f.State == index.Error:
-		m.plan.Failed++
-	case len(held) > 0:
-		m.plan.Adopted++
-	default:
+	if f.State != index.Error && len(held) == 0 {
 		f.Rules = m.rules
-		m.plan.Rebuilt++
 	}
+	m.planBrought(&x)
 	f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS = m.t.cas, m.t.cas, m.t.cas
 	m.take(&x)
 	return nil

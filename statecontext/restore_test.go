@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -74,8 +75,15 @@ func TestRestoreInPlace(t *testing.T) {
 	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u2", Name: "i2"}})
 	n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k"}, Body: &DropIndex{ID: 999}})
 
-	plan, err := PlanRestore(n.state, b.State, RestoreInPlace, 8, nil)
-	if want := (RestorePlan{Kept: 1, Adopted: 2, Dropped: 2}); err != nil || plan != want {
+	plan, err := PlanRestore(n.state, b.State, RestoreInPlace, 8, nil, nil)
+	want := RestorePlan{Kept: 1, Rebuilt: 1, Waiting: 1, Dropped: 2, Named: []PlannedIndex{
+		{ID: stays, Keyspace: "b", Name: "stays", Fate: FateKept},
+		{ID: later, Keyspace: "b", Name: "later", Fate: FateDropped},
+		{ID: again, Keyspace: "b", Name: "gone", Fate: FateDropped, Note: "another one of that name is in the backup"},
+		{ID: gone, Keyspace: "b", Name: "gone", Fate: FateRebuilt, Note: "4 of 4 copies are made anew"},
+		{ID: waiting, Keyspace: "b", Name: "deferred", Fate: FateWaiting},
+	}}
+	if err != nil || !reflect.DeepEqual(plan, want) {
 		t.Fatalf("plan %+v, %v, want %+v", plan, err, want)
 	}
 	n.stage(b, RestoreInPlace)
@@ -121,6 +129,122 @@ func TestRestoreInPlace(t *testing.T) {
 	}
 	if r := n.must(create("new", 0, 0)); r.Index <= again {
 		t.Fatal("an index id was used again")
+	}
+}
+
+// TestRestoreLeavesWhatIsThere: an index that is there stays as it is and goes on serving, whatever was changed of it
+// since the backup, and whatever became of its bucket or of the indexers that it lay on; the plan says what the backup
+// has otherwise.
+func TestRestoreLeavesWhatIsThere(t *testing.T) {
+	replica := func(x *Index) *AlterIndex {
+		return &AlterIndex{ID: x.Definition.ID, Replicas: 1,
+			Add: []Placement{{Slice: 0, Replica: 1, Node: 1}, {Slice: 1, Replica: 1, Node: 0}}}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(n *node, x *Index)
+		note   string
+	}{
+		{"replica added", func(n *node, x *Index) {
+			n.must(replica(x))
+			for _, c := range n.state.Index(x.Definition.ID).Topology.Copies {
+				n.allocate(x.Definition.ID, c.ID)
+			}
+		}, "num_replica 1, in the backup 0"},
+		{"replica being filled", func(n *node, x *Index) { n.must(replica(x)) }, "num_replica 1, in the backup 0"},
+		{"nodes named", func(n *node, x *Index) {
+			n.must(&AlterIndex{ID: x.Definition.ID, Nodes: []string{"i0"}})
+		}, "nodes i0, in the backup any"},
+		{"no more slices by itself", func(n *node, x *Index) {
+			n.must(&SetAutoSplit{ID: x.Definition.ID, Off: true})
+		}, "auto_split false, in the backup true"},
+		{"split", func(n *node, x *Index) {
+			n.ready(n.must(split(n.t, x, "10", "20")).Index)
+		}, "num_partition 3, in the backup 2"},
+		{"split, the first one forgotten", func(n *node, x *Index) {
+			n.ready(n.must(split(n.t, x, "20")).Index)
+			n.must(&RemoveIndex{ID: x.Definition.ID})
+		}, "cut at other values than in the backup"},
+		{"built on a bucket that was made again", func(n *node, x *Index) {
+			n.must(&SetBucket{Name: "b", UUID: "bu2", VBuckets: 4})
+			n.must(&BuildIndexes{IDs: []index.ID{x.Definition.ID}})
+			n.ready(x.Definition.ID)
+		}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := cluster(t)
+			first := n.must(ranged("x", "10")).Index
+			n.ready(first)
+			b := n.backup()
+			c.change(n, n.state.Index(first))
+			was := n.state.IndexByName("b", "x")
+			fate := FateDiffering
+			if c.note == "" {
+				fate = FateKept
+			}
+			want := []PlannedIndex{{ID: was.Definition.ID, Keyspace: "b", Name: "x", Fate: fate, Note: c.note}}
+			plan, err := PlanRestore(n.state, b.State, RestoreInPlace, 8, nil, nil)
+			if err != nil || !reflect.DeepEqual(plan.Named, want) || plan.Of(fate) != 1 {
+				t.Errorf("plan %+v, %v, want %+v", plan, err, want)
+			}
+			dropping := n.state.Index(first).dropping()
+			n.stage(b, RestoreInPlace)
+			n.must(&FinishRestore{ID: "r1", Epoch: 8})
+			if x := n.state.IndexByName("b", "x"); !reflect.DeepEqual(x, was) || x.Definition.State != index.Maintenance {
+				t.Errorf("restored %+v, was %+v", x, was)
+			}
+			if n.state.Index(first).dropping() != dropping {
+				t.Error("the drop of the one that was split does not go on")
+			}
+		})
+	}
+}
+
+func (x *Index) dropping() bool { return x != nil && x.Definition.State == index.Dropping }
+
+// TestRestorePlanTellsWhatIsBuilt: what comes back is taken over where hosts hold a copy of each slice, which are
+// orphans there; else it is built, and the plan says how much.
+func TestRestorePlanTellsWhatIsBuilt(t *testing.T) {
+	n := cluster(t)
+	id := n.must(create("x", 1, 0, 1, 1, 0)).Index // two slices, two copies of each
+	n.ready(id)
+	copies := n.state.Index(id).Topology.Copies
+	b := n.backup()
+	n.must(&DropIndex{ID: id})
+	n.must(&RemoveIndex{ID: id})
+	for _, c := range []struct {
+		name string
+		held []int
+		fate RestoreFate
+		note string
+	}{
+		{"all", []int{0, 1, 2, 3}, FateAdopted, ""},
+		{"one of each slice", []int{0, 3}, FateAdopted, "2 of 4 copies are made anew"},
+		{"both of one slice", []int{0, 2}, FateRebuilt, "2 of 4 copies are made anew"},
+		{"one", []int{0}, FateRebuilt, "3 of 4 copies are made anew"},
+		{"none", nil, FateRebuilt, "4 of 4 copies are made anew"},
+	} {
+		orphans := make(map[index.CopyID]bool)
+		for _, at := range c.held {
+			orphans[copies[at].ID] = true
+		}
+		plan, err := PlanRestore(n.state, b.State, RestoreInPlace, 8, nil, orphans)
+		want := []PlannedIndex{{ID: id, Keyspace: "b", Name: "x", Fate: c.fate, Note: c.note}}
+		if err != nil || !reflect.DeepEqual(plan.Named, want) {
+			t.Errorf("%s: plan %+v, %v, want %+v", c.name, plan, err, want)
+		}
+	}
+}
+
+// TestRestorePlanIsBounded: of many indexes of one fate some are named, and all counted.
+func TestRestorePlanIsBounded(t *testing.T) {
+	n := cluster(t)
+	for i := range MaxPlanned + 3 {
+		n.must(create(fmt.Sprint("x", i), 0, 0))
+	}
+	plan, err := PlanRestore(n.state, n.backup().State, RestoreInPlace, 8, nil, nil)
+	if err != nil || plan.Kept != MaxPlanned+3 || len(plan.Named) != MaxPlanned {
+		t.Errorf("%d kept, %d named, %v", plan.Kept, len(plan.Named), err)
 	}
 }
 
@@ -269,7 +393,7 @@ func TestRestoreOfAnother(t *testing.T) {
 		to   *node
 		mode RestoreMode
 	}{{elsewhere(t, 2), RestoreInPlace}, {cluster(t), RestoreNewCluster}} {
-		if _, err := PlanRestore(c.to.state, b.State, c.mode, 99, nil); !errors.Is(err, errcode.BackupOfOther) {
+		if _, err := PlanRestore(c.to.state, b.State, c.mode, 99, nil, nil); !errors.Is(err, errcode.BackupOfOther) {
 			t.Errorf("%s: %v", c.mode, err)
 		}
 	}

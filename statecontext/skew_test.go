@@ -32,7 +32,7 @@ func TestVersionsAgree(t *testing.T) {
 		t.Fatal("Check lets it pass")
 	}
 	b.Snapshot = snapshot(t, &odd)
-	if _, err := PlanRestore(n.state, &odd, RestoreInPlace, 8, nil); err != nil {
+	if _, err := PlanRestore(n.state, &odd, RestoreInPlace, 8, nil, nil); err != nil {
 		t.Fatalf("its limits are brought within what may be: %v", err)
 	}
 	n.stage(b, RestoreInPlace)

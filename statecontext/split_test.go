@@ -198,11 +198,16 @@ func TestSplitsAreTakenBack(t *testing.T) {
 	}
 }
 
-// A restore ends every split, the one of the backup and the one of the running cluster.
+// A restore ends every split, the one of the backup and the one of the running cluster. One that is done stays: the
+// index goes on serving with the slices that it has.
 func TestRestoreEndsSplits(t *testing.T) {
 	found := []FoundBucket{{Name: "b", UUID: "bu1", VBuckets: 4}}
 	n := splittingNode(t)
 	b := n.backup()
+	if plan, err := PlanRestore(n.state, b.State, RestoreInPlace, 9, found, nil); err != nil || plan.Splits != 1 ||
+		plan.Kept != 1 || len(plan.Named) != 1 {
+		t.Errorf("plan %+v, %v", plan, err)
+	}
 	n.stage(b, RestoreInPlace)
 	n.must(&FinishRestore{ID: "r1", Epoch: 9, Buckets: found})
 	if n.state.Index(2) != nil || n.state.IndexByName("b", "x").Definition.ID != 1 {
@@ -210,10 +215,10 @@ func TestRestoreEndsSplits(t *testing.T) {
 	}
 	n = splittingNode(t)
 	b = n.backup()
-	n.ready(2) // the backup is of before the switch: its index comes back
+	n.ready(2) // the backup is of before the switch
 	n.stage(b, RestoreInPlace)
 	n.must(&FinishRestore{ID: "r1", Epoch: 9, Buckets: found})
-	if x := n.state.IndexByName("b", "x"); x == nil || x.Definition.ID != 1 || n.state.Index(2) != nil {
+	if x := n.state.IndexByName("b", "x"); x == nil || x.Definition.ID != 2 || !n.state.Index(1).dropping() {
 		t.Fatal(Describe(n.state))
 	}
 }

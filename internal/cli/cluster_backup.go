@@ -153,9 +153,9 @@ func newRestore(s Streams, f *serverFlags) *cobra.Command {
 	cmd := &cobra.Command{Use: "restore FILE", Short: "Restore a backup", Args: exactArgs("a file"),
 		Long: `Restores definitions and limits from a backup: all of it or nothing. Writes are refused meanwhile.
 
-In place (default): into the cluster that the backup was made of. Indexes that are there stay as they are, those of the
-backup that are not come back, and those that the backup does not have are dropped. Outcomes of earlier requests are
-forgotten. Into a new cluster (--new-cluster): into another cluster, which has no indexes; all of them are built from
+In place (default): into the cluster that the backup was made of. Indexes that are there stay as they are, with the
+replicas, nodes and slices that they have now; those of the backup that are not come back, and those that the backup
+does not have are dropped. Outcomes of earlier requests are forgotten. Into a new cluster (--new-cluster): into another cluster, which has no indexes; all of them are built from
 KV.`,
 		Example: "  tidemark cluster restore tidemark.backup --dry-run\n  tidemark cluster restore tidemark.backup --yes",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -173,6 +173,7 @@ KV.`,
 					if err != nil {
 						return err
 					}
+					fmt.Fprint(s.Err, planNames(plan.Indexes))
 					if err := confirm(s, false, fmt.Sprintf("restore cas %d of cluster %s, %s: %s", b.CAS, b.ClusterID, mode,
 						planText(plan.Indexes))); err != nil {
 						return err
@@ -189,9 +190,8 @@ KV.`,
 				if dryRun {
 					word = "would restore"
 				}
-				_, err = fmt.Fprintf(s.Out, "%s cas %d of cluster %s, %s: %s; the cluster is at cas %d, epoch %d\n", word, b.CAS,
-					b.ClusterID, mode,
-					planText(reply.Indexes), reply.CAS, reply.Epoch)
+				_, err = fmt.Fprintf(s.Out, "%s cas %d of cluster %s, %s: %s; the cluster is at cas %d, epoch %d\n%s", word,
+					b.CAS, b.ClusterID, mode, planText(reply.Indexes), reply.CAS, reply.Epoch, planNames(reply.Indexes))
 				return err
 			})
 		}}
@@ -203,11 +203,52 @@ KV.`,
 }
 
 func planText(p statecontext.RestorePlan) string {
-	return fmt.Sprintf("%s, %s with what their hosts hold, %s, %s in state error, %s",
-		counted(p.Kept, "index stays", "indexes stay"),
+	text := fmt.Sprintf("%s, %s with what their hosts hold, %s, %s in state error, %s",
+		counted(p.Kept+p.Differing, "index stays", "indexes stay"),
 		counted(p.Adopted, "comes back", "come back"), counted(p.Rebuilt, "is built", "are built"),
 		counted(p.Failed, "comes back", "come back"),
 		counted(p.Dropped, "is dropped", "are dropped"))
+	if p.Waiting > 0 {
+		text += ", " + counted(p.Waiting, "waits for BUILD INDEX", "wait for BUILD INDEX")
+	}
+	if p.Splits > 0 {
+		text += ", " + counted(p.Splits, "split ends", "splits end")
+	}
+	return text
+}
+
+// planNames are lines that say what is done with which indexes.
+func planNames(p statecontext.RestorePlan) string {
+	var text strings.Builder
+	for _, of := range []struct {
+		fate  statecontext.RestoreFate
+		words string
+	}{
+		{statecontext.FateKept, "stays as it is"},
+		{statecontext.FateDiffering, "stays as it is now"},
+		{statecontext.FateAdopted, "comes back with what its hosts hold"},
+		{statecontext.FateRebuilt, "is built"},
+		{statecontext.FateWaiting, "comes back and waits for BUILD INDEX"},
+		{statecontext.FateFailed, "comes back in state error"},
+		{statecontext.FateDropped, "is dropped"},
+	} {
+		named := 0
+		for _, x := range p.Named {
+			if x.Fate != of.fate {
+				continue
+			}
+			named++
+			fmt.Fprintf(&text, "  %s/%s %s", x.Keyspace, x.Name, of.words)
+			if x.Note != "" {
+				fmt.Fprintf(&text, " (%s)", x.Note)
+			}
+			text.WriteByte('\n')
+		}
+		if more := p.Of(of.fate) - named; more > 0 {
+			fmt.Fprintf(&text, "  and %d more: %s\n", more, of.words)
+		}
+	}
+	return text.String()
 }
 
 func newFinalizeUpgrade(s Streams, f *serverFlags) *cobra.Command {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/errcode"
+	"tidemark/index"
 	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 	"tidemark/wire"
@@ -62,7 +63,7 @@ func (c *Coordinator) Restore(ctx context.Context, req RestoreRequest) (RestoreO
 		return RestoreOutcome{}, err
 	}
 	epoch := max(s.Epoch()+1, req.Backup.Epoch+1, uint64(max(0, c.cfg.Now().Unix())))
-	plan, err := statecontext.PlanRestore(s, req.Backup.State, req.Mode, epoch, found)
+	plan, err := statecontext.PlanRestore(s, req.Backup.State, req.Mode, epoch, found, c.orphans())
 	if err != nil || req.DryRun {
 		return RestoreOutcome{Plan: plan, CAS: s.CAS(), Epoch: s.Epoch()}, err
 	}
@@ -73,8 +74,24 @@ func (c *Coordinator) Restore(ctx context.Context, req RestoreRequest) (RestoreO
 	}
 	c.cfg.Logger.Warn("a backup was restored", "mode", req.Mode, "of", req.Backup.ClusterID, "cas", req.Backup.CAS,
 		"epoch", epoch,
-		"kept", plan.Kept, "adopted", plan.Adopted, "rebuilt", plan.Rebuilt, "failed", plan.Failed, "dropped", plan.Dropped)
+		"kept", plan.Kept, "differing", plan.Differing, "adopted", plan.Adopted, "rebuilt", plan.Rebuilt,
+		"waiting", plan.Waiting, "failed", plan.Failed, "dropped", plan.Dropped)
 	return RestoreOutcome{Plan: plan, CAS: res.CAS, Epoch: epoch}, nil
+}
+
+// orphans are copies that indexers hold and the state does not place, as far as they have been reported: of one
+// indexer, wire.MaxOrphans.
+func (c *Coordinator) orphans() map[index.CopyID]bool {
+	all := make(map[index.CopyID]bool)
+	status, _ := c.Status()
+	for _, i := range status.Indexers {
+		for _, o := range i.Orphans {
+			if o.Index != 0 { // else the folder is damaged
+				all[o.Copy] = true
+			}
+		}
+	}
+	return all
 }
 
 // carryRestore brings the state through the log piece by piece, and switches to it.
