@@ -27,7 +27,8 @@ func (g statements) patchRoutes() []route {
 					{status: 200, means: "it was so already", body: v1.IndexInfo{}, headers: []string{headerETag}}},
 				codes: []errcode.Code{errcode.Unsupported, errcode.UnknownIndex, errcode.CASMismatch,
 					errcode.StateMismatch,
-					errcode.UnknownBucket, errcode.BucketGone, errcode.GenerationMismatch}}},
+					errcode.UnknownBucket, errcode.BucketGone, errcode.GenerationMismatch, errcode.NoProjector,
+					errcode.TooManyVBuckets}}},
 	}
 }
 

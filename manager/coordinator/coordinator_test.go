@@ -773,6 +773,44 @@ func TestBucketGone(t *testing.T) {
 	})
 }
 
+// TestBuildFindsTheBucketAgain: BUILD INDEX works on a bucket that was made again after its indexes were told that it is
+// gone, without a CREATE INDEX that makes it known, by id and by name; until it is made again it is refused.
+func TestBuildFindsTheBucketAgain(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		a, b := w.create("a", "", 2, 0), w.create("b", "", 1, 0)
+		ready := func() bool { return w.state(a.ID) == index.Maintenance && w.state(b.ID) == index.Maintenance }
+		w.until("READY", 10*time.Second, ready)
+		w.mu.Lock()
+		delete(w.kv, "world")
+		w.mu.Unlock()
+		w.until("gone", 30*time.Second, func() bool { return w.log.State().Bucket("world").Gone })
+		request := &statecontext.Request{Principal: "p", Key: "k"}
+		build := func() error {
+			_, err := w.leader().BuildNamed(w.ctx, index.InBucket("world"), []string{"b"}, request)
+			return err
+		}
+		if err := build(); !errors.Is(err, errcode.BucketGone) {
+			t.Errorf("on a bucket that is not there: %v", err)
+		}
+		w.bucket("world", "uuid-2")
+		if err := build(); !errors.Is(err, errcode.BucketGone) || w.log.State().Bucket("world").UUID == "uuid-2" {
+			t.Errorf("the same request has another outcome: %v", err)
+		}
+		request = &statecontext.Request{Principal: "p", Key: "k2"}
+		if err := build(); err != nil {
+			t.Fatal(err)
+		}
+		if r := w.log.State().Definition(a.ID).Reason; !strings.Contains(r, "re-created") {
+			t.Errorf("the other index says %q", r)
+		}
+		if _, err := w.leader().BuildIndexes(w.ctx, BuildRequest{IDs: []index.ID{a.ID}}); err != nil {
+			t.Fatal(err)
+		}
+		w.until("built anew", 10*time.Second, ready)
+	})
+}
+
 // TestBucketDoubted: a projector whose KV node does not have the bucket, or another one of its name, does not take it
 // away while it is streamed.
 func TestBucketDoubted(t *testing.T) {

@@ -206,10 +206,14 @@ type BuildRequest struct {
 	Request *statecontext.Request    // nil: not remembered
 }
 
-// BuildIndexes starts builds together: all or none. Errors as DropIndex's.
+// BuildIndexes starts builds together: all or none. Errors as DropIndex's, or wrap ErrNoProjector or ErrVBuckets where
+// a bucket is not known to be there.
 func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Outcome, error) {
 	l, err := c.leading()
 	if err != nil {
+		return nil, err
+	}
+	if err := c.findAgain(ctx, l, &req); err != nil {
 		return nil, err
 	}
 	build := c.trace(ctx, l, "")
@@ -233,6 +237,33 @@ func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Out
 		os = append(os, o)
 	}
 	return os, nil
+}
+
+// findAgain asks projectors about the buckets of indexes to be built that were deleted, once each: who makes one again
+// tells nobody of it, and nobody looks after a bucket that is gone. One that is not there is left to Apply to refuse.
+func (c *Coordinator) findAgain(ctx context.Context, l *term, req *BuildRequest) error {
+	s := c.cfg.Consensus.State()
+	if _, known := recalled(s, req.Request); known {
+		return nil
+	}
+	var all []*statecontext.Index
+	for _, id := range req.IDs {
+		all = append(all, s.Index(id))
+	}
+	for i := range req.Names {
+		all = append(all, s.Named(&req.Names[i]))
+	}
+	asked := make(map[string]bool)
+	for _, x := range all {
+		if x == nil || asked[x.Definition.Bucket] || !core.BucketGone(s, &x.Definition) {
+			continue
+		}
+		asked[x.Definition.Bucket] = true
+		if _, err := c.findBucket(ctx, l, x.Definition.Bucket); err != nil && !errors.Is(err, core.ErrUnknownBucket) {
+			return err
+		}
+	}
+	return nil
 }
 
 // findBucket returns a bucket as the state knows it, after asking the projectors where it does not.

@@ -58,6 +58,13 @@ func TestBucketDroppedAndMade(t *testing.T) {
 			b.build(ctx, "by_n", "by_m")
 			b.shows(ctx, "by_n", 3)
 			b.shows(ctx, "by_m", 3)
+
+			b.drop(ctx) // and BUILD INDEX is the first that asks for the one that is made then
+			b.gone(ctx, "by_n", "the bucket was deleted")
+			b.create(ctx)
+			b.write(ctx, 4)
+			b.build(ctx, "by_n")
+			b.shows(ctx, "by_n", 4)
 		})
 	}
 }
