@@ -63,7 +63,7 @@ func TestBucketDroppedAndMade(t *testing.T) {
 			b.gone(ctx, "by_n", "the bucket was deleted")
 			b.create(ctx)
 			b.write(ctx, 4)
-			b.build(ctx, "by_n")
+			b.build(ctx, "by_n", "by_m")
 			b.shows(ctx, "by_n", 4)
 		})
 	}
