@@ -105,6 +105,9 @@ type Plan struct {
 	Balanced     bool    `json:"balanced"` // nothing has to move
 	// Left names indexes of which nothing moves: each is being split, and its successor is planned instead.
 	Left []string `json:"left_out,omitempty"`
+	// Remove and Keep are the indexers that were named when the plan was asked for: running it marks them so.
+	Remove []string `json:"remove,omitempty"`
+	Keep   []string `json:"keep,omitempty"`
 }
 
 // Options of a plan; zero fields are the defaults.

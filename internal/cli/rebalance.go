@@ -153,7 +153,7 @@ at a time. --wait shows progress until it is over, and is exit code 1 when some 
 const maxPlanFile = 32 << 20
 
 func readPlan(file string, fl *pflag.FlagSet, req *v1.RebalanceRequest) error {
-	for _, flag := range []string{"sends", "receives"} {
+	for _, flag := range []string{"remove", "keep", "sends", "receives"} {
 		if fl.Changed(flag) {
 			return usage("--%s is part of the plan; plan anew with it", flag)
 		}

@@ -25,11 +25,11 @@ var (
 // RebalanceRequest asks for copies to be spread over the indexers that are there (IM-18).
 type RebalanceRequest struct {
 	// Remove are indexers (uuid, name or node number) that are to hold nothing in the end; Keep are those that were and
-	// are not.
+	// are not. A plan has its own.
 	Remove, Keep []string
 	Options      rebalance.Options
 	DryRun       bool            // only plan
-	Plan         *rebalance.Plan // to be run instead of a new one; Remove and Keep then only mark
+	Plan         *rebalance.Plan // to be run instead of a new one
 	Cause        string
 	Request      *statecontext.Request // nil: not remembered
 }
@@ -48,6 +48,9 @@ func (c *Coordinator) Rebalance(ctx context.Context, req RebalanceRequest) (p *r
 	}
 	if res, known := recalled(c.cfg.Consensus.State(), req.Request); known && !req.DryRun {
 		return nil, res.Number, res.Err()
+	}
+	if err := req.asPlanned(); err != nil {
+		return nil, 0, err
 	}
 	marks, err := marked(c.cfg.Consensus.State(), &req)
 	if err != nil {
@@ -102,6 +105,20 @@ func leaveSplit(s *statecontext.State, cluster *rebalance.Cluster) (left []strin
 	return left
 }
 
+// asPlanned lets a request with a plan name the indexers that the plan was made with.
+func (r *RebalanceRequest) asPlanned() error {
+	p := r.Plan
+	switch {
+	case p == nil:
+	case len(r.Remove) == 0 && len(r.Keep) == 0:
+		r.Remove, r.Keep = p.Remove, p.Keep
+	case !slices.Equal(r.Remove, p.Remove) || !slices.Equal(r.Keep, p.Keep):
+		return fmt.Errorf("%w: the plan was made with remove %.200q and keep %.200q, the request has %.200q and %.200q; "+
+			"plan anew with these", rebalance.ErrInput, p.Remove, p.Keep, r.Remove, r.Keep)
+	}
+	return nil
+}
+
 // marked finds the indexers that a request names.
 func marked(s *statecontext.State, req *RebalanceRequest) (marks []*statecontext.SetIndexerGoing, err error) {
 	for i, names := range [][]string{req.Remove, req.Keep} {
@@ -119,7 +136,9 @@ func marked(s *statecontext.State, req *RebalanceRequest) (marks []*statecontext
 // planned makes the plan of a request, or looks whether the one that it brings still fits.
 func planned(cluster *rebalance.Cluster, req *RebalanceRequest) (p *rebalance.Plan, err error) {
 	if p = req.Plan; p == nil {
-		p, err = rebalance.Make(cluster, req.Options)
+		if p, err = rebalance.Make(cluster, req.Options); err == nil {
+			p.Remove, p.Keep = req.Remove, req.Keep
+		}
 	} else if err = p.Options.Check(); err == nil {
 		err = p.Stale(cluster)
 	}

@@ -550,6 +550,40 @@ func TestARefusedRebalanceChangesNothing(t *testing.T) {
 	})
 }
 
+// A plan says which indexers it empties, or lets serve again, and marks them when it is run; nothing is run of it for
+// others.
+func TestAPlanMarksWhatItWasMadeWith(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.moving()
+		i2 := w.nodeOf("i2")
+		plan := func(remove, keep []string) *rebalance.Plan {
+			p, _, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Remove: remove, Keep: keep, DryRun: true})
+			if err != nil || !slices.Equal(p.Remove, remove) || !slices.Equal(p.Keep, keep) {
+				t.Fatalf("a plan to empty %q and keep %q: %+v, %v", remove, keep, p, err)
+			}
+			return p
+		}
+		leaves := plan([]string{"i2"}, nil)
+		if _, _, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Plan: leaves,
+			Remove: []string{"i1"}}); !errors.Is(err, rebalance.ErrInput) || w.log.State().Going(w.nodeOf("i1")) {
+			t.Errorf("another indexer: %v", err)
+		}
+		if _, _, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Plan: leaves}); err != nil {
+			t.Fatal(err)
+		}
+		if held := w.rebalanced(time.Minute); held[i2] != 0 || !w.log.State().Going(i2) {
+			t.Errorf("copies %v, leaving: %v", held, w.log.State().Going(i2))
+		}
+		if _, _, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test",
+			Plan: plan(nil, []string{"i2"})}); err != nil {
+			t.Fatal(err)
+		}
+		if held := w.rebalanced(time.Minute); held[i2] == 0 || w.log.State().Going(i2) {
+			t.Errorf("copies %v, leaving: %v", held, w.log.State().Going(i2))
+		}
+	})
+}
+
 // A plan leaves an index alone that is being split, and says so, unless it lies on an indexer that is to leave; when
 // the split ends in the middle, the run does the rest and is done.
 func TestRebalanceBesideASplit(t *testing.T) {
