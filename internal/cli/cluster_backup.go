@@ -174,8 +174,8 @@ KV.`,
 						return err
 					}
 					fmt.Fprint(s.Err, planNames(plan.Indexes))
-					if err := confirm(s, false, fmt.Sprintf("restore cas %d of cluster %s, %s: %s", b.CAS, b.ClusterID, mode,
-						planText(plan.Indexes))); err != nil {
+					if err := confirm(ctx, s, false, fmt.Sprintf("restore cas %d of cluster %s, %s: %s", b.CAS, b.ClusterID,
+						mode, planText(plan.Indexes))); err != nil {
 						return err
 					}
 				}

@@ -1,13 +1,12 @@
 package cli
 
 import (
-	"fmt"
+	"context"
 	"io"
 	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"tidemark/client"
 	"tidemark/internal/localcluster"
@@ -47,7 +46,7 @@ func (c *credentialFlags) add(fl *pflag.FlagSet) {
 }
 
 // options puts the credentials together. A running `tidemark up` whose manifest is given lends its certificate.
-func (c *credentialFlags) options(s Streams, m *localcluster.Manifest) (client.Options, error) {
+func (c *credentialFlags) options(ctx context.Context, s Streams, m *localcluster.Manifest) (client.Options, error) {
 	o := client.Options{User: c.user}
 	if err := c.folder(); err != nil {
 		return o, err
@@ -61,12 +60,12 @@ func (c *credentialFlags) options(s Streams, m *localcluster.Manifest) (client.O
 			return o, usageError{err}
 		}
 	}
-	err = c.secrets(s, &o)
+	err = c.secrets(ctx, s, &o)
 	return o, err
 }
 
 // secrets reads the token, or the user's password, from where it is: a file, the environment, or who sits there.
-func (c *credentialFlags) secrets(s Streams, o *client.Options) (err error) {
+func (c *credentialFlags) secrets(ctx context.Context, s Streams, o *client.Options) (err error) {
 	switch {
 	case c.tokenFile != "" && c.user != "":
 		return usage("--token-file and --user: a token says who it is for; give one of them")
@@ -77,7 +76,7 @@ func (c *credentialFlags) secrets(s Streams, o *client.Options) (err error) {
 	case c.user != "":
 		if o.Password = os.Getenv(passwordEnv); o.Password == "" {
 			o.Password, err = c.once(func() (string, error) {
-				return askSecret(s, "password of "+c.user, "--password-file FILE (- for standard input), or "+passwordEnv)
+				return askSecret(ctx, s, "password of "+c.user, "--password-file FILE (- for standard input), or "+passwordEnv)
 			})
 		}
 	case c.passwordFile != "":
@@ -114,22 +113,6 @@ func (c *credentialFlags) folder() error {
 	}
 	c.files, c.certs = certsOf(c.certs, tlsconf.Admin), ""
 	return nil
-}
-
-// askSecret reads a secret from the terminal after a prompt. Where there is none it is a usage error that names the
-// other ways.
-func askSecret(s Streams, prompt, otherwise string) (string, error) {
-	f, ok := s.In.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return "", usage("%s: standard input is no terminal; give %s", prompt, otherwise)
-	}
-	fmt.Fprintf(s.Err, "%s: ", prompt)
-	b, err := term.ReadPassword(int(f.Fd()))
-	fmt.Fprintln(s.Err)
-	if err != nil {
-		return "", fmt.Errorf("reading from the terminal: %w", err)
-	}
-	return secretLine(strings.NewReader(string(b)))
 }
 
 // readSecret reads a secret from a file, or from standard input (-).

@@ -705,9 +705,10 @@ func (d *dropFlags) refs(s Streams, cmd *cobra.Command, args []string) (refs []s
 	case d.dryRun:
 		return refs, nil
 	case len(args) == 1:
-		return refs, ask(s, d.yes, "drop index "+args[0])
+		return refs, ask(cmd.Context(), s, d.yes, "drop index "+args[0])
 	}
-	return refs, confirm(s, d.yes, fmt.Sprintf("drop %d indexes: %s", len(args), strings.Join(args, ", ")))
+	return refs, confirm(cmd.Context(), s, d.yes, fmt.Sprintf("drop %d indexes: %s", len(args),
+		strings.Join(args, ", ")))
 }
 
 // rehearse tells what would be dropped, as DROP INDEX would.

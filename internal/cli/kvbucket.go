@@ -100,7 +100,7 @@ which BUILD INDEX makes the indexes anew. A bucket that nodes are started with s
 			if err != nil {
 				return err
 			}
-			if err := confirm(s, yes, "drop bucket "+args[0]+" with all of its documents"); err != nil {
+			if err := confirm(cmd.Context(), s, yes, "drop bucket "+args[0]+" with all of its documents"); err != nil {
 				return err
 			}
 			_, err = a.ChangeBuckets(cmd.Context(), clustermap.BucketChange{Name: args[0], Drop: true})

@@ -234,7 +234,7 @@ There is no way back.`,
 			if err != nil {
 				return err
 			}
-			if err := confirm(s, yes, "delete all documents of bucket "+args[0]); err != nil {
+			if err := confirm(cmd.Context(), s, yes, "delete all documents of bucket "+args[0]); err != nil {
 				return err
 			}
 			return a.Flush(cmd.Context(), args[0])

@@ -72,7 +72,8 @@ through its own tools.`,
 			if err != nil {
 				return err
 			}
-			if err := confirm(s, yes, "drop "+args[1]+" of bucket "+args[0]+" with all of its documents"); err != nil {
+			if err := confirm(cmd.Context(), s, yes, "drop "+args[1]+" of bucket "+args[0]+
+				" with all of its documents"); err != nil {
 				return err
 			}
 			_, err = a.Collections(cmd.Context(), clustermap.CollectionChange{Bucket: args[0], Scope: scope,

@@ -134,7 +134,7 @@ answer.`,
 			if err != nil {
 				return err
 			}
-			if err := confirm(s, yes, "remove KV user "+args[0]); err != nil {
+			if err := confirm(cmd.Context(), s, yes, "remove KV user "+args[0]); err != nil {
 				return err
 			}
 			return a.ChangeUser(cmd.Context(), clustermap.UserChange{User: args[0], Remove: true}, "")

@@ -151,7 +151,7 @@ command waits for its end. Its folder is never accepted again; delete it.`,
 		"before it, as few as will do")
 	complete(cmd, "role", fixed(kindManager, kindProjector, kindIndexer))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := ask(s, dry || sure, "remove "+args[0]+" from the cluster for good"); err != nil {
+		if err := ask(cmd.Context(), s, dry || sure, "remove "+args[0]+" from the cluster for good"); err != nil {
 			return err
 		}
 		return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {

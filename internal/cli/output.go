@@ -163,27 +163,6 @@ func isTerminal(stream any) bool {
 // noColor is what NO_COLOR (https://no-color.org) or a dumb terminal asks for.
 func noColor() bool { return os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" }
 
-// confirm asks before something is destroyed; yes answers beforehand. Without a terminal nobody can be asked.
-func confirm(s Streams, yes bool, what string) error {
-	if yes {
-		return nil
-	}
-	if !isTerminal(s.In) {
-		return usage("this would %s; say --yes if that is what you want", what)
-	}
-	fmt.Fprintf(s.Err, "%s? [y/N] ", what)
-	var answer string
-	if _, err := fmt.Fscanln(s.In, &answer); err != nil || answer != "y" && answer != "Y" && answer != "yes" {
-		return errors.New("nothing was done")
-	}
-	return nil
-}
-
-// ask is confirm for what a script may do without a word: it asks on a terminal only.
-func ask(s Streams, yes bool, what string) error {
-	return confirm(s, yes || !isTerminal(s.In), what)
-}
-
 // watchFlag adds --watch, which takes a time but needs none.
 func watchFlag(fl *pflag.FlagSet, every *time.Duration) {
 	fl.DurationVar(every, "watch", 0, "show it again `EVERY` so often whenever it has changed, until Ctrl-C")

@@ -69,7 +69,11 @@ func Main(args []string, s Streams) int {
 	root := newRoot(s)
 	root.SetArgs(args)
 	id := rpc.NewRequestID()
-	if err = root.ExecuteContext(context.WithValue(ctx, invocationKey{}, id)); err != nil {
+	cmd, err := root.ExecuteContextC(context.WithValue(ctx, invocationKey{}, id))
+	if cmd.Annotations[roleKey] == "" {
+		err = interrupted(ctx, err)
+	}
+	if err != nil {
 		tell(s.Err, err, id)
 	}
 	return exitCode(err)
@@ -360,7 +364,7 @@ func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Conte
 	if id, ok := ctx.Value(invocationKey{}).(string); ok {
 		ctx = rpc.WithRequestID(ctx, id)
 	}
-	o, err := f.who.options(f.streams, m)
+	o, err := f.who.options(ctx, f.streams, m)
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -77,7 +77,7 @@ that fails ends it, with its exit code.`,
 			sh.set[name] = config.Text(cmd.Flags().Lookup(name).Value)
 		}
 		delete(sh.set, "history")
-		if err := sh.askOnce(f); err != nil {
+		if err := sh.askOnce(cmd.Context(), f); err != nil {
 			return err
 		}
 		if inContext || sh.secrets != nil { // what the context says is in the other flags, and no other one comes to count
@@ -133,7 +133,7 @@ type shell struct {
 }
 
 // askOnce has a secret that comes from a terminal or standard input read before the lines are.
-func (sh *shell) askOnce(f *serverFlags) error {
+func (sh *shell) askOnce(ctx context.Context, f *serverFlags) error {
 	who := &f.who
 	asked := who.user != "" && who.passwordFile == "" && os.Getenv(passwordEnv) == ""
 	if !asked && who.passwordFile != "-" && who.tokenFile != "-" {
@@ -143,7 +143,7 @@ func (sh *shell) askOnce(f *serverFlags) error {
 		return usage("a secret and the lines of a shell cannot both be standard input; put the secret into a file")
 	}
 	copied := *who
-	o, err := copied.options(sh.streams, nil)
+	o, err := copied.options(ctx, sh.streams, nil)
 	if err != nil {
 		return err
 	}
@@ -287,11 +287,7 @@ func (sh *shell) run(ctx context.Context, args []string) error {
 	if !elsewhere(args) {
 		ctx = context.WithValue(ctx, sessionKey{}, &sh.session)
 	}
-	err := root.ExecuteContext(ctx)
-	if sh.typed && err != nil && ctx.Err() != nil {
-		return errors.New("interrupted")
-	}
-	return err
+	return interrupted(ctx, root.ExecuteContext(ctx))
 }
 
 // withSettings returns a command line with those of the shell's flags that its command has and it does not say.

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tidemark/errcode"
 	"tidemark/internal/testing/testcluster"
 )
 
@@ -158,11 +159,66 @@ func TestQuestions(t *testing.T) {
 			t.Parallel()
 			x := openTerminal(t, strings.Fields(tc.args)...)
 			x.see(tc.question)
-			x.write("n\r")
+			x.write("y\x7fn\r")
 			x.see("nothing was done")
-			if err := x.cmd.Wait(); err == nil {
-				t.Error("the exit code is 0")
+			x.fails(errcode.ExitFailed)
+		})
+	}
+}
+
+// TestQuestionsAreLeft: Ctrl-C ends a command that asks, and so does Ctrl-D, and a signal; the terminal is as it was.
+func TestQuestionsAreLeft(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ args, question, end string }{
+		{"index drop w/i", "[y/N] ", "interrupted; nothing was done"},
+		{"user add alice --role ddl", "new password of alice: ", "interrupted"},
+		{"index list --user alice", "password of alice: ", "interrupted"},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			t.Parallel()
+			for key, end := range map[string]string{"\x03": tc.end, "\x04": "tidemark: ", "": tc.end} {
+				x := openTerminal(t, strings.Fields(tc.args)...)
+				x.see(tc.question)
+				if key == "" {
+					if err := x.cmd.Process.Signal(syscall.SIGINT); err != nil {
+						t.Fatal(err)
+					}
+				}
+				x.write("se" + key)
+				if key == "\x04" {
+					x.write("\x15\x04") // it ends an empty line
+				}
+				x.see(end)
+				x.fails(errcode.ExitFailed)
+				if mode, err := unix.IoctlGetTermios(int(x.side.Fd()), unix.TCGETS); err != nil ||
+					mode.Lflag&(unix.ECHO|unix.ICANON|unix.ISIG) != unix.ECHO|unix.ICANON|unix.ISIG {
+					t.Errorf("%q: the terminal's mode is %+v, %v", key, mode, err)
+				}
 			}
 		})
+	}
+
+	x := openTerminal(t, "shell", "--history", "-")
+	x.see("tidemark> ")
+	x.write("index drop w/i\r")
+	x.see("[y/N] ")
+	x.write("\x03")
+	x.see("interrupted; nothing was done")
+	x.see("tidemark> ")
+	x.write("version\r")
+	x.see(" go1.")
+	x.see("tidemark> ")
+	x.write("\x04")
+	if err := x.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// fails waits for the end.
+func (x *terminal) fails(code int) {
+	x.t.Helper()
+	_ = x.cmd.Wait() // what it says is in the state
+	if got := x.cmd.ProcessState.ExitCode(); got != code {
+		x.t.Errorf("exit code %d, want %d", got, code)
 	}
 }

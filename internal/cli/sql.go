@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -268,7 +267,7 @@ func waitReady(ctx context.Context, s Streams, c *client.Client, ids []index.ID)
 	bar := newBar(s.Err, "building")
 	err := c.WaitReady(ctx, ids, bar.set)
 	bar.done(err == nil)
-	if errors.Is(err, context.DeadlineExceeded) {
+	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("%w; the build goes on, see `tidemark index list`", err)
 	}
 	return err

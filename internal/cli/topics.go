@@ -55,7 +55,7 @@ var exitCodes = []struct {
 	means string
 }{
 	{errcode.ExitOK, "done"},
-	{errcode.ExitFailed, "failed: the statement is wrong, a scan was cut, …"},
+	{errcode.ExitFailed, "failed: the statement is wrong, a scan was cut, it was interrupted (Ctrl-C), …"},
 	{errcode.ExitUsage, "wrong use: a flag, an argument, the environment, a configuration file"},
 	{errcode.ExitNotFound, "not found: index, bucket, document"},
 	{errcode.ExitConflict, "conflict: it exists, it is not ready, it has changed, the folder is in use"},

@@ -41,7 +41,8 @@ func userPut(s Streams, f *serverFlags, verb string) *cobra.Command {
 			case file != "":
 				req.Password, err = readSecret(s, file)
 			case req.New || req.Role == "":
-				req.Password, err = askSecret(s, "new password of "+args[0], "--new-password-file FILE (- for standard input)")
+				req.Password, err = askSecret(cmd.Context(), s, "new password of "+args[0],
+					"--new-password-file FILE (- for standard input)")
 			}
 			if err != nil {
 				return err
@@ -94,7 +95,7 @@ func userRemove(s Streams, f *serverFlags) *cobra.Command {
 		ValidArgsFunction: f.users(),
 		Example:           "  tidemark user remove alice",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := ask(s, sure, "remove user "+args[0]+" and his tokens"); err != nil {
+			if err := ask(cmd.Context(), s, sure, "remove user "+args[0]+" and his tokens"); err != nil {
 				return err
 			}
 			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {

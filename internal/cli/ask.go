@@ -1,0 +1,164 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+
+	"tidemark/client"
+)
+
+// errInterrupted is wrapped when a command has ended by Ctrl-C, or by a signal that means the same.
+var errInterrupted = errors.New("interrupted")
+
+// interrupted is the error of a command, no role, that the end of ctx has ended: it says so, and what is left to say of
+// it. Others are what they were.
+func interrupted(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil || !errors.Is(err, context.Canceled) {
+		return err
+	}
+	text := err.Error()
+	for _, cause := range []error{context.Canceled, context.Cause(ctx)} {
+		if text == cause.Error() {
+			return errInterrupted
+		}
+		text = strings.ReplaceAll(text, ": "+cause.Error(), "")
+	}
+	if what, waited := strings.CutPrefix(text, client.ErrUnavailable.Error()+" "); waited {
+		return fmt.Errorf("%w %s", errInterrupted, what)
+	}
+	return fmt.Errorf("%w: %s", errInterrupted, text)
+}
+
+// confirm asks before something is destroyed; yes answers beforehand. Without a terminal nobody can be asked.
+func confirm(ctx context.Context, s Streams, yes bool, what string) error {
+	if yes {
+		return nil
+	}
+	f, ok := s.In.(*os.File)
+	if !ok || !isTerminal(f) {
+		return usage("this would %s; say --yes if that is what you want", what)
+	}
+	answer, err := typedLine(ctx, f, s.Err, what+"? [y/N] ", true)
+	switch strings.TrimSpace(answer) {
+	case "y", "Y", "yes":
+		return nil
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w; nothing was done", err)
+	}
+	return errors.New("nothing was done")
+}
+
+// ask is confirm for what a script may do without a word: it asks on a terminal only.
+func ask(ctx context.Context, s Streams, yes bool, what string) error {
+	return confirm(ctx, s, yes || !isTerminal(s.In), what)
+}
+
+// askSecret reads a secret from the terminal after a prompt. Where there is none it is a usage error that names the
+// other ways.
+func askSecret(ctx context.Context, s Streams, prompt, otherwise string) (string, error) {
+	f, ok := s.In.(*os.File)
+	if !ok || !isTerminal(f) {
+		return "", usage("%s: standard input is no terminal; give %s", prompt, otherwise)
+	}
+	text, err := typedLine(ctx, f, s.Err, prompt+": ", false)
+	switch {
+	case errors.Is(err, io.EOF):
+		return "", fmt.Errorf("%s: nothing was typed", prompt)
+	case err != nil:
+		return "", err
+	}
+	return secretLine(strings.NewReader(text))
+}
+
+// Keys that are no part of what is typed.
+const (
+	keyInterrupt = 3  // Ctrl-C
+	keyEnd       = 4  // Ctrl-D
+	keyErase     = 8  // Ctrl-H
+	keyEraseAll  = 21 // Ctrl-U
+	keyDelete    = 127
+)
+
+// typedLine reads a line from a terminal after a prompt, as long as ctx. The terminal gives each key at once meanwhile,
+// and is as it was in the end. Ctrl-C, or the end of ctx that it makes elsewhere, is errInterrupted, Ctrl-D on an empty
+// line io.EOF.
+func typedLine(ctx context.Context, f *os.File, echo io.Writer, prompt string, shown bool) (string, error) {
+	before, err := term.MakeRaw(int(f.Fd()))
+	if err != nil {
+		return "", fmt.Errorf("reading from the terminal: %w", err)
+	}
+	defer func(w io.Writer) {
+		fmt.Fprint(w, "\r\n")
+		_ = term.Restore(int(f.Fd()), before)
+	}(echo)
+	if fmt.Fprint(echo, prompt); !shown {
+		echo = io.Discard
+	}
+	var line []byte
+	for {
+		key, err := nextKey(ctx, f)
+		switch {
+		case err != nil:
+			return "", err
+		case key == keyInterrupt:
+			return "", errInterrupted
+		case key == '\r', key == '\n':
+			return string(line), nil
+		case key == keyEnd && len(line) == 0:
+			return "", io.EOF
+		case key == keyEraseAll:
+			for len(line) > 0 {
+				line = eraseLast(line, echo)
+			}
+		case key == keyErase, key == keyDelete:
+			line = eraseLast(line, echo)
+		case key >= ' ' && len(line) <= maxSecret:
+			line = append(line, key)
+			_, _ = echo.Write(line[len(line)-1:])
+		}
+	}
+}
+
+// eraseLast takes the last character away, also from the terminal.
+func eraseLast(line []byte, echo io.Writer) []byte {
+	if len(line) == 0 {
+		return line
+	}
+	_, n := utf8.DecodeLastRune(line)
+	fmt.Fprint(echo, "\b \b")
+	return line[:len(line)-n]
+}
+
+// nextKey waits for a byte as long as ctx.
+func nextKey(ctx context.Context, f *os.File) (byte, error) {
+	type key struct {
+		of  byte
+		err error
+	}
+	pressed := make(chan key, 1)
+	go func() { // it stays behind when ctx ends, and so does the process
+		var b [1]byte
+		n, err := f.Read(b[:])
+		if n == 1 {
+			err = nil
+		}
+		pressed <- key{b[0], err}
+	}()
+	select {
+	case k := <-pressed:
+		return k.of, k.err
+	case <-ctx.Done():
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return 0, errInterrupted
+		}
+		return 0, ctx.Err()
+	}
+}

@@ -1,0 +1,41 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"tidemark/client"
+	"tidemark/errcode"
+)
+
+// TestInterrupted: what a signal has ended says so, with what there is to say of it; what failed by itself, or was not in
+// time, says that.
+func TestInterrupted(t *testing.T) {
+	ctx, end := context.WithCancelCause(t.Context())
+	late := fmt.Errorf("%w: %w while waiting for drop w/i; m was asked", client.ErrUnavailable, context.Canceled)
+	if got := interrupted(ctx, late); got != late {
+		t.Errorf("before the signal: %v", got)
+	}
+	end(fmt.Errorf("interrupt %w", context.Canceled))
+	for _, tc := range []struct {
+		err  error
+		want string
+	}{
+		{ctx.Err(), "interrupted"},
+		{context.Cause(ctx), "interrupted"},
+		{late, "interrupted while waiting for drop w/i; m was asked"},
+		{fmt.Errorf("no map: %w", context.Cause(ctx)), "interrupted: no map"},
+		{fmt.Errorf("1 of 2 are ready: %w; the build goes on", ctx.Err()), "interrupted: 1 of 2 are ready; the build goes on"},
+	} {
+		if got := interrupted(ctx, tc.err); got.Error() != tc.want || exitCode(got) != errcode.ExitFailed {
+			t.Errorf("%v: %v (%d), want %s", tc.err, got, exitCode(got), tc.want)
+		}
+	}
+	for _, err := range []error{nil, errors.New("wrong"), context.DeadlineExceeded} {
+		if got := interrupted(ctx, err); got != err {
+			t.Errorf("%v: %v", err, got)
+		}
+	}
+}
