@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"text/tabwriter"
 	"time"
@@ -275,10 +276,25 @@ func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Contex
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	unreached := reachFor
+	if len(f.managers) > 0 || ctx.Value(patientKey{}) != nil { // who is asked for the map first is not followed
+		unreached = 0
+	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	c, err := kvclient.Connect(ctx, seeds, opt)
+	reach := &kvReach{}
+	opt.Dialed = reach.dialed
+	connecting, end := context.WithCancelCause(ctx)
+	var following sync.WaitGroup
+	following.Go(func() { reach.follow(connecting, f.talk(), unreached, f.timeout, end) })
+	c, err := kvclient.Connect(connecting, seeds, opt)
+	cause := context.Cause(connecting)
+	end(nil)
+	following.Wait() // it says nothing from here on
 	if err != nil {
 		cancel()
+		if errors.Is(cause, errKVUnreached) {
+			return nil, nil, nil, cause
+		}
 		return nil, nil, nil, fmt.Errorf("connecting to KV at %s: %w", strings.Join(append(seeds, f.managers...), ", "), err)
 	}
 	return c, ctx, cancel, nil

@@ -39,6 +39,48 @@ func TestNobodyIsThere(t *testing.T) {
 	}
 }
 
+// TestNoKVIsThere: KV nodes that all refuse connections are tried as long as managers are, and named; whoever says how
+// long is waited for, and so is a node that has taken a connection.
+func TestNoKVIsThere(t *testing.T) {
+	t.Parallel()
+	a, b := ports.Addr(t), ports.Addr(t)
+	code, out, talk := run(t, "", "kv", "get", "x", "--kv", a+","+b, "--bucket", "w", "--kv-user", "u", "--kv-password",
+		"p")
+	if code != errcode.ExitUnavailable || out != "" {
+		t.Errorf("exit code %d, out %q", code, out)
+	}
+	for _, want := range []string{"no answer of KV yet", "no KV node was reached in 5s", a + ": ", b + ": ", "refused"} {
+		if !strings.Contains(talk, want) {
+			t.Errorf("%q is not in %q", want, talk)
+		}
+	}
+	for _, tc := range []struct {
+		unreached time.Duration
+		dialed    error
+		want      string
+		ends      bool
+	}{
+		{reachFor, errors.New("refused"), "(kv1: refused); trying for 5s (longer with --timeout)", true},
+		{0, errors.New("refused"), "(kv1: refused); trying for 1h0m0s (--timeout)", false},
+		{reachFor, nil, "yet; trying for 1h0m0s (--timeout)", false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, end := context.WithCancelCause(t.Context())
+			defer end(nil)
+			var b strings.Builder
+			r := &kvReach{}
+			r.dialed("kv1", tc.dialed)
+			r.follow(ctx, &b, tc.unreached, time.Hour, end)
+			if !strings.HasSuffix(b.String(), tc.want+"\n") {
+				t.Errorf("%q, want %q", b.String(), tc.want)
+			}
+			if got := errors.Is(context.Cause(ctx), errKVUnreached); got != tc.ends {
+				t.Errorf("%s: it has ended: %v, want %v", tc.want, got, tc.ends)
+			}
+		})
+	}
+}
+
 // TestNobodyIsTrusted: where no server is trusted the command ends before its time is over, and says so.
 func TestNobodyIsTrusted(t *testing.T) {
 	t.Parallel()

@@ -56,6 +56,8 @@ type Options struct {
 	DialTimeout time.Duration
 	// OpTimeout bounds one attempt of one request.
 	OpTimeout time.Duration
+	// Dialed is told how each attempt to connect has ended; nil: nobody is.
+	Dialed func(addr string, err error)
 	// Logger is told about retries and lost connections; nil is silent.
 	Logger hclog.Logger
 }
@@ -97,6 +99,9 @@ func Handshake(ctx context.Context, addr string, opt Options) (*Session, error) 
 	defer cancel()
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp", addr)
+	if opt.Dialed != nil {
+		opt.Dialed(addr, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("kvclient: connecting to %s: %w", addr, err)
 	}
