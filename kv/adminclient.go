@@ -34,6 +34,9 @@ type Admin struct {
 	addresses []string
 }
 
+// ErrSilent is wrapped when no node, or not the one that was meant, has answered.
+var ErrSilent = errors.New("no KV node answers")
+
 // NewAdmin makes a client that knows these admin addresses (host:port); it finds the other nodes by the map. With a TLS
 // configuration all nodes are asked by HTTPS.
 func NewAdmin(addresses []string, user, password string, conf *tls.Config) *Admin {
@@ -53,6 +56,9 @@ type NodeStatus struct {
 	Rev      int64              `json:"rev"`
 	Buckets  []NodeBucketStatus `json:"buckets"`
 }
+
+// unreachable is the State of a node that gives no answer.
+const unreachable = "unreachable"
 
 // NodeBucketStatus is a bucket on a node. Items are those of active vbuckets; Lag sums the seqnos that replicas lack of
 // their active copies, Unjoined counts replicas that have not been connected to theirs.
@@ -98,7 +104,7 @@ func (a *Admin) answers(ctx context.Context) (*answers, error) {
 		for _, err := range s.failed {
 			all = append(all, err)
 		}
-		return nil, fmt.Errorf("no KV node answers at %s: %w", strings.Join(a.addresses, ", "), errors.Join(all...))
+		return nil, fmt.Errorf("%w at %s: %w", ErrSilent, strings.Join(a.addresses, ", "), errors.Join(all...))
 	}
 	return s, nil
 }
@@ -161,7 +167,7 @@ func (s *answers) status() (out ClusterStatus) {
 		out.Nodes = append(out.Nodes, v.status(address, m, highs))
 	}
 	for address, err := range s.failed {
-		n := NodeStatus{ID: address, Admin: address, State: "unreachable", Detail: err.Error(), Buckets: []NodeBucketStatus{}}
+		n := NodeStatus{ID: address, Admin: address, State: unreachable, Detail: err.Error(), Buckets: []NodeBucketStatus{}}
 		for _, x := range m.Nodes {
 			if x.Admin == address {
 				n.ID, n.Memcached = x.ID, x.Memcached
@@ -320,10 +326,13 @@ func (a *Admin) lead(ctx context.Context, path string, body, answer any) error {
 			return err
 		}
 	}
+	if errors.As(err, new(*url.Error)) {
+		return fmt.Errorf("%w at %s: %w", ErrSilent, strings.Join(a.addresses, ", "), err)
+	}
 	return err
 }
 
 // Answered says whether a node answered.
 func (s ClusterStatus) Answered(id string) bool {
-	return slices.ContainsFunc(s.Nodes, func(n NodeStatus) bool { return n.ID == id && n.State != "unreachable" })
+	return slices.ContainsFunc(s.Nodes, func(n NodeStatus) bool { return n.ID == id && n.State != unreachable })
 }

@@ -89,7 +89,7 @@ func (c *cluster) flushAll(ctx context.Context, bucket string) (clustermap.Map, 
 	case err != nil:
 		return m, err
 	case m.Bucket(bucket) == nil:
-		return m, fmt.Errorf("%w: no bucket %q is served here", ErrRefused, bucket)
+		return m, fmt.Errorf("%w: %q", clustermap.ErrNoBucket, bucket)
 	case m.Bucket(bucket).NoFlush:
 		return m, fmt.Errorf("%w: flush is disabled for bucket %q: it was made so", ErrRefused, bucket)
 	case m.Operation != nil:

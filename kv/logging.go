@@ -2,10 +2,14 @@ package kv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
+	"slices"
 
 	"tidemark/internal/logging"
+	"tidemark/kv/clustermap"
 	"tidemark/wire"
 )
 
@@ -35,14 +39,23 @@ func (a *Admin) Logging(ctx context.Context, node string, change *wire.LogChange
 	if err != nil {
 		return levels, err
 	}
-	for _, x := range s.Nodes {
-		switch {
-		case x.ID != node:
-		case change == nil:
-			return levels, a.remote.Call(ctx, x.Admin, http.MethodGet, pathLogging, nil, &levels)
-		default:
-			return levels, a.remote.Call(ctx, x.Admin, http.MethodPut, pathLogging, change, &levels)
-		}
+	at := slices.IndexFunc(s.Nodes, func(x NodeStatus) bool { return x.ID == node })
+	if at < 0 {
+		return levels, fmt.Errorf("%w: node %q; kv status lists them", clustermap.ErrNoMember, node)
 	}
-	return levels, fmt.Errorf("%w: no KV node is called %q; kv status lists them", ErrRefused, node)
+	x := s.Nodes[at]
+	if x.State == unreachable {
+		return levels, fmt.Errorf("%w of the name %s at %s: %s", ErrSilent, node, x.Admin, x.Detail)
+	}
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	if change == nil {
+		err = a.remote.Call(ctx, x.Admin, http.MethodGet, pathLogging, nil, &levels)
+	} else {
+		err = a.remote.Call(ctx, x.Admin, http.MethodPut, pathLogging, change, &levels)
+	}
+	if errors.As(err, new(*url.Error)) {
+		return levels, fmt.Errorf("%w of the name %s: %w", ErrSilent, node, err)
+	}
+	return levels, err
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/kv/clustermap"
 	"tidemark/wire"
 )
 
@@ -43,7 +44,8 @@ func TestLoggingOfOneNode(t *testing.T) {
 		!strings.Contains(err.Error(), "want trace, debug") {
 		t.Errorf("a level that is none: %v", err)
 	}
-	if _, err := a.Logging(ctx, "kv9", nil); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "kv status") {
+	if _, err := a.Logging(ctx, "kv9", nil); !errors.Is(err, clustermap.ErrNoMember) ||
+		!strings.Contains(err.Error(), "kv status") {
 		t.Errorf("a node that is none: %v", err)
 	}
 	stranger := NewAdmin(address, conf.User, "wrong", nil)

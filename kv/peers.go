@@ -279,7 +279,7 @@ var refusalCodes = []struct {
 	{"NO_USER", clustermap.ErrNoUser}, {"USER", access.ErrAccess},
 	{"NO_BUCKET", clustermap.ErrNoBucket}, {"BUCKET_EXISTS", clustermap.ErrBucketThere},
 	{"TOO_MANY_BUCKETS", clustermap.ErrTooManyBuckets}, {"REBALANCING", clustermap.ErrRebalancing},
-	{"BUCKETS", clustermap.ErrBuckets},
+	{"BUCKETS", clustermap.ErrBuckets}, {"NO_MEMBER", clustermap.ErrNoMember},
 }
 
 // codeOf words a refusal for another node.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -296,6 +298,9 @@ remembered for how long. NAME=VALUE changes one; 0 is its default.`,
 					l, err = c.SetLimits(ctx, change)
 				}
 				if err != nil {
+				if err == nil {
+					err = knownLimits(&l, change)
+				}
 					return err
 				}
 				if f.output != formatTable {
@@ -308,4 +313,18 @@ remembered for how long. NAME=VALUE changes one; 0 is its default.`,
 				return t.Flush()
 			})
 		}}
+}
+
+// knownLimits refuses a change of limits that there are none of.
+func knownLimits(l *statecontext.Limits, change map[string]int64) error {
+	var names []string
+	for _, row := range l.Table() {
+		names = append(names, row.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(change)) {
+		if !slices.Contains(names, name) {
+			return usage("no limit is called %q; there are: %s", name, strings.Join(names, ", "))
+		}
+	}
+	return nil
 }

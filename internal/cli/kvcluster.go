@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"tidemark/errcode"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv"
 	"tidemark/kv/clustermap"
@@ -118,6 +120,30 @@ func openKVAdmin(urls []string, user, password string, source *tlsconf.Source) (
 		conf = &tls.Config{MinVersion: tls.VersionTLS12} // the system's CAs
 	}
 	return kv.NewAdmin(addresses, user, password, conf), nil
+}
+
+// kvAdminCodes are the exit codes of what a KV cluster refuses; the first one counts.
+var kvAdminCodes = []struct {
+	err  error
+	code int
+}{
+	{clustermap.ErrNoBucket, errcode.ExitNotFound}, {clustermap.ErrNoScope, errcode.ExitNotFound},
+	{clustermap.ErrNoCollection, errcode.ExitNotFound}, {clustermap.ErrNoUser, errcode.ExitNotFound},
+	{clustermap.ErrNoMember, errcode.ExitNotFound},
+	{clustermap.ErrBucketThere, errcode.ExitConflict}, {clustermap.ErrThere, errcode.ExitConflict},
+	{clustermap.ErrRebalancing, errcode.ExitConflict}, {clustermap.ErrTooManyBuckets, errcode.ExitFailed},
+	{clustermap.ErrBuckets, errcode.ExitUsage}, // a name or a number that cannot be
+	{kv.ErrSilent, errcode.ExitUnavailable},
+}
+
+// kvAdminCode is the exit code of what a KV cluster refuses; 0 where the table has none.
+func kvAdminCode(err error) int {
+	for _, c := range kvAdminCodes {
+		if errors.Is(err, c.err) {
+			return c.code
+		}
+	}
+	return 0
 }
 
 func kvStatus(s Streams) *cobra.Command {

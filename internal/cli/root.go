@@ -142,6 +142,8 @@ func exitCode(err error) int {
 		return errcode.ExitConflict
 	case errors.Is(err, client.ErrServer), errors.Is(err, localcluster.ErrConfig):
 		return errcode.ExitUsage
+	case kvAdminCode(err) != 0:
+		return kvAdminCode(err)
 	case errors.Is(err, kvclient.ErrNoMap), errors.Is(err, kvclient.ErrClosed), errors.Is(err, kvclient.ErrTemporary),
 		errors.Is(err, errKVUnreached):
 		return errcode.ExitUnavailable

@@ -30,7 +30,7 @@ func (m Map) StartRebalance(id string, add []Node, remove []string) (Map, error)
 	}
 	for _, r := range remove {
 		if _, ok := n.Node(r); !ok && m.Operation == nil {
-			return m, fmt.Errorf("%w: node %q, which is to be removed, is no member (members: %s)", ErrMap, r,
+			return m, fmt.Errorf("%w: node %q, which is to be removed (members: %s)", ErrNoMember, r,
 				strings.Join(n.ids(), ", "))
 		}
 	}
@@ -248,7 +248,7 @@ func (m Map) Failover(nodes []string, copies func(bucket string, vb uint16) []Co
 	n := m.next()
 	for _, id := range nodes {
 		if _, ok := m.Node(id); !ok {
-			return m, nil, fmt.Errorf("%w: node %q is no member (members: %s)", ErrMap, id, strings.Join(m.ids(), ", "))
+			return m, nil, fmt.Errorf("%w: node %q (members: %s)", ErrNoMember, id, strings.Join(m.ids(), ", "))
 		}
 	}
 	gone := func(id string) bool { return slices.Contains(nodes, id) }

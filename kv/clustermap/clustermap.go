@@ -24,6 +24,9 @@ import (
 // ErrMap means that a map cannot be used: it does not fit the configuration, or what was asked of it is impossible.
 var ErrMap = errors.New("unusable vbucket map")
 
+// ErrNoMember names a node that there is none of in the cluster; it is ErrMap.
+var ErrNoMember = fmt.Errorf("%w: there is no such member", ErrMap)
+
 const (
 	// Format is the version of the stored form.
 	Format = 2

@@ -70,7 +70,7 @@ func TestOneProjectorProcessForAllNodes(t *testing.T) {
 	up.Kill(func(m *localcluster.Manifest) int { return m.KV[1].PID })
 	harness.Eventually(t, harness.Hang, "kv2 is failed over", func() (bool, string) {
 		out, err := harness.Tidemark(ctx, t, up, "kv", "failover", "kv2")
-		return err == nil || strings.Contains(out, "no member"), out
+		return err == nil || strings.Contains(out, "no such member"), out
 	})
 	served(ctx, t, c, m.VBuckets, m.KV[0], m.KV[2])
 	harness.CheckFinal(ctx, t, c, w, m.Bucket)
