@@ -68,6 +68,7 @@ type watching struct {
 	kinds   string
 	yield   func(WatchEvent, error) bool
 	silence time.Duration
+	begun   bool   // a stream has
 	opened  func() // is called when a stream has begun; nil: nobody has to know
 }
 
@@ -90,7 +91,7 @@ func (w *watching) run(ctx context.Context) error {
 		case hopeless:
 			return err
 		case ctx.Err() != nil:
-			if w.cas == 0 {
+			if w.cas == 0 && !w.begun {
 				return question{op: "watch", of: "the cluster"}.gaveUp(ctx, server, err, before)
 			}
 			return ctx.Err()
@@ -138,6 +139,7 @@ func (w *watching) stream(ctx context.Context, server string) error {
 	if t := answer.Header.Get("Content-Type"); !strings.HasPrefix(t, "text/event-stream") {
 		return fmt.Errorf("%w of %s to GET /v1/events: content type %q", ErrAnswer, server, t)
 	}
+	w.begun = true
 	if w.opened != nil {
 		w.opened()
 	}

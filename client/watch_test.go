@@ -108,7 +108,13 @@ func TestWatchEnds(t *testing.T) {
 			}
 		})
 	}
-	_, url := serve(t, stream(true, snap5, change(6)))
+	_, url := serve(t, stream(true))
+	quiet, end := context.WithCancel(t.Context())
+	w := &watching{client: newClient(t, url), id: "6@c.1", silence: time.Minute, opened: end}
+	if err := w.run(quiet); !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
+		t.Errorf("a stream of which nothing has come: %v", err)
+	}
+	_, url = serve(t, stream(true, snap5, change(6)))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	n := 0

@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -51,11 +54,12 @@ times a second, and sessions of the console are shown when --kinds names them, o
 					fmt.Fprintln(s.Err, "tidemark:", err, "- connecting again")
 				}
 			}
+			future := tellFuture(ctx, s.Err, c, since)
 			seen := uint64(0)
 			for e, err := range c.Watch(ctx, since, kinds...) {
 				switch {
 				case err == nil:
-				case errors.Is(err, client.ErrUnavailable) && cmd.Context().Err() == nil:
+				case errors.Is(err, client.ErrUnavailable) && cmd.Context().Err() == nil && !future:
 					return err
 				case ctx.Err() != nil: // as it was asked to
 					return nil
@@ -83,6 +87,23 @@ times a second, and sessions of the console are shown when --kinds names them, o
 	cmd.Flags().StringVar(&since, "since", "", "go on after this `POSITION`: a cas or an id")
 	cmd.Flags().Uint64Var(&count, "count", 0, "end after so many updates")
 	return cmd
+}
+
+// tellFuture says of a cas that has not come yet that it has not, and reports whether it is one. Where no manager knows
+// the newest one at once nothing is said.
+func tellFuture(ctx context.Context, w io.Writer, c *client.Client, since string) bool {
+	cas, err := strconv.ParseUint(since, 10, 64) // an id is one that there was
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellAfter)
+	defer cancel()
+	st, err := c.Status(ctx)
+	if err != nil || cas <= st.CAS {
+		return false
+	}
+	fmt.Fprintf(w, "tidemark: position %s is in the future: the newest cas is %d; waiting for it\n", since, st.CAS)
+	return true
 }
 
 func kindList() string {

@@ -1,0 +1,31 @@
+package cli
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"tidemark/client"
+)
+
+// TestAPositionOfTheFuture is told; one that there was, and one that nobody knows of, are not.
+func TestAPositionOfTheFuture(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"cas":42}`)
+	}))
+	defer s.Close()
+	c := client.Open(client.Options{Servers: []string{s.URL}})
+	defer c.Close()
+	for since, want := range map[string]bool{"43": true, "42": false, "": false, "43@c.1": false, "x": false} {
+		var b strings.Builder
+		if got := tellFuture(t.Context(), &b, c, since); got != want {
+			t.Errorf("%q is in the future: %v", since, got)
+		}
+		if strings.Contains(b.String(), "the newest cas is 42") != want {
+			t.Errorf("%q: %q", since, b.String())
+		}
+	}
+}
