@@ -35,7 +35,7 @@ func topicTail(s Streams, f *serverFlags) *cobra.Command {
 	var count uint64
 	var listen, advertise string
 	var subscriber tlsconf.Files
-	var syncs bool
+	var syncs, insecure bool
 	cmd := &cobra.Command{Use: "tail BUCKET [INDEX...]", Short: "Print the KeyVersions of indexes, from the first " +
 		"document on",
 		Long: `Subscribes to the KeyVersions of the named indexes (ids or names; none: all) at every projector, and prints a
@@ -52,6 +52,9 @@ client/topic, or by docs/protocol.md.`,
 			"--subscriber-cert audit.pem --subscriber-key audit-key.pem",
 		Args: atLeast("BUCKET [INDEX...]: a bucket, and ids or names of its indexes"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.output == formatCSV || f.output == formatYAML {
+				return usage("--output %s: want json or jsonl, a line for each KeyVersion", f.output)
+			}
 			if f.timeout == 0 {
 				f.timeout = watchForever
 			}
@@ -81,6 +84,9 @@ client/topic, or by docs/protocol.md.`,
 			if cfg.TLS, err = f.subscriberTLS(subscriber, cfg.Logger); err != nil {
 				return err
 			}
+			if err := cfg.TLS.MayListen(insecure, tlsconf.Address{Flag: "listen", HostPort: listen}); err != nil {
+				return usageError{err}
+			}
 			sub, err := topic.Open(cfg)
 			if err != nil {
 				return err
@@ -92,6 +98,7 @@ client/topic, or by docs/protocol.md.`,
 		}}
 	cmd.Flags().Uint64Var(&count, "count", 0, "end after so many lines")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "listen here for the data streams")
+	cmd.Flags().BoolVar(&insecure, "insecure", false, "listen beyond loopback without TLS")
 	cmd.Flags().StringVar(&subscriber.Cert, "subscriber-cert", "", "PEM `FILE` with a certificate of role indexer, for "+
 		"projectors (default --tls-cert)")
 	cmd.Flags().StringVar(&subscriber.Key, "subscriber-key", "", "PEM `FILE` with its key")
