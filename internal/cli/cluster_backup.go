@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/statecontext"
 )
 
@@ -26,6 +27,9 @@ func newBackup(s Streams, f *serverFlags) *cobra.Command {
 not in it; they come from KV. The file is written beside its place and moved there when it is whole and checked.`,
 		Example: "  tidemark cluster backup /var/backups/tidemark-$(date +%F).backup",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
+				return usage("%s is a folder: name the file in it that is to be written", args[0])
+			}
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				data, err := c.Backup(ctx)
 				if err != nil {
@@ -71,7 +75,7 @@ func readBackupFile(path string) ([]byte, *statecontext.Backup, error) {
 	}
 	b, err := statecontext.ReadBackup(data)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", path, err)
+		return nil, nil, fmt.Errorf("%s: %s: %w", errcode.BackupUnusable, path, err)
 	}
 	return data, b, nil
 }
@@ -294,13 +298,13 @@ remembered for how long. NAME=VALUE changes one; 0 is its default.`,
 			}
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				l, err := c.Limits(ctx)
+				if err == nil {
+					err = knownLimits(&l, change)
+				}
 				if len(change) > 0 && err == nil {
 					l, err = c.SetLimits(ctx, change)
 				}
 				if err != nil {
-				if err == nil {
-					err = knownLimits(&l, change)
-				}
 					return err
 				}
 				if f.output != formatTable {

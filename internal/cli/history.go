@@ -45,7 +45,8 @@ off. The last point may not be over.`,
 		}}
 	cmd.Flags().DurationVar(&req.For, "for", time.Hour, "how far back, whole minutes")
 	cmd.Flags().DurationVar(&req.Step, "step", 5*time.Minute, "length of a point, a multiple of 10s")
-	cmd.Flags().StringVar(&req.Bucket, "bucket", "", "only this bucket, and indexes on it")
+	cmd.Flags().StringVar(&req.Bucket, "bucket", "", "of buckets and indexes only this one and those on "+
+		"it; scans and DDL are those of all")
 	cmd.Flags().IntVar(&req.Limit, "limit", 12, "most indexes, 1 to 64")
 	complete(cmd, "bucket", f.buckets())
 	return cmd

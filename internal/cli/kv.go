@@ -68,7 +68,7 @@ func newKV(s Streams) *cobra.Command {
 			if cfg.Password, err = secretFile(passwordFile); err != nil {
 				return err
 			}
-			if cfg.Nodes, err = parseNodes(nodes); err != nil {
+			if cfg.Nodes, err = parseNodes("nodes", nodes); err != nil {
 				return err
 			}
 			if cfg.Buckets, err = parseBuckets(buckets); err != nil {
@@ -111,11 +111,11 @@ func addCommon(cmd *cobra.Command, logs *logFlags) {
 	cmd.Annotations = map[string]string{roleKey: cmd.Name()}
 }
 
-func parseNodes(text string) (nodes []kv.Peer, err error) {
+func parseNodes(flag, text string) (nodes []kv.Peer, err error) {
 	for _, one := range strings.Split(text, ",") {
 		p := strings.Split(one, "=")
 		if len(p) != 3 && len(p) != 4 {
-			return nil, usage("--nodes %q: want id=memcached=admin[=memcached-tls],… with host:port addresses", text)
+			return nil, usage("--%s %q: want id=memcached=admin[=memcached-tls],… with host:port addresses", flag, text)
 		}
 		peer := kv.Peer{ID: p[0], Memcached: p[1], Admin: p[2]}
 		if len(p) == 4 {

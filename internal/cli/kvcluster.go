@@ -289,7 +289,7 @@ command again shows how far it is.`,
 			}
 			r := kv.RebalanceRequest{Remove: remove, Stop: stop}
 			if len(add) > 0 {
-				nodes, err := parseNodes(strings.Join(add, ","))
+				nodes, err := parseNodes("add", strings.Join(add, ","))
 				if err != nil {
 					return err
 				}

@@ -271,7 +271,7 @@ that nobody was told of as done. What it gives up: everything that only the lost
 it if this one was behind. The lost managers may never come back into the cluster: delete their folders. The epoch of
 the cluster rises, so that projectors and indexers refuse any of them that speaks again.
 
-Without --yes-lose-data it only shows what it would do. Of several survivors take the one with the highest last_index.
+Without --yes-lose-data it only shows what it would do. Of several survivors take the one with the highest "log up to".
 Then start the manager as before, and others with empty folders and --join.
 
 --reset-limits also sets every limit (cluster limits) to its default.`,

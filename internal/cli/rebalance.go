@@ -189,7 +189,7 @@ func waitMoves(ctx context.Context, s Streams, as format, c *client.Client, id u
 		}
 		if r.Phase.Over() {
 			b.done(r.Phase == statecontext.RebalanceFinished)
-			if err := printRebalances(s, as, v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}}); err != nil {
+			if err := printRebalances(s, as, nodeNames(ctx, as, c), v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}}); err != nil {
 				return err
 			}
 			if r.Phase != statecontext.RebalanceFinished {
@@ -219,7 +219,7 @@ func rebalanceStatus(s Streams, f *serverFlags) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					return printRebalances(s, f.output, list)
+					return printRebalances(s, f.output, nil, list)
 				}
 				id, err := rebalanceArg(cmd, args)
 				if err != nil {
@@ -229,7 +229,7 @@ func rebalanceStatus(s Streams, f *serverFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return printRebalances(s, f.output, v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}})
+				return printRebalances(s, f.output, nodeNames(ctx, f.output, c), v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}})
 			})
 		}}
 }
@@ -243,7 +243,21 @@ func rebalanceArg(cmd *cobra.Command, args []string) (uint64, error) {
 	return 0, usage("%s takes the number of a rebalance; tidemark rebalance status lists them", cmd.CommandPath())
 }
 
-func printRebalances(s Streams, as format, all v1.RebalanceList) error {
+// nodeNames are the names of indexers, for a table; of one that is not known, or not any more, there is none.
+func nodeNames(ctx context.Context, as format, c *client.Client) map[index.NodeID]string {
+	names := map[index.NodeID]string{}
+	if as != formatTable {
+		return names
+	}
+	if st, err := c.Status(ctx); err == nil {
+		for _, i := range st.Indexers {
+			names[i.Node] = i.ID
+		}
+	}
+	return names
+}
+
+func printRebalances(s Streams, as format, names map[index.NodeID]string, all v1.RebalanceList) error {
 	list := all.Rebalances
 	return show(s.Out, as, all, list, func(t *tabwriter.Writer) {
 		fmt.Fprintln(t, "ID\tSTATE\tCAUSE\tSTEPS\tDONE\tGIVEN UP\tMiB\tARRIVED\tPROGRESS\tREMAINING")
@@ -264,7 +278,7 @@ func printRebalances(s Streams, as format, all v1.RebalanceList) error {
 			if list[i].Reason != "" {
 				fmt.Fprintf(t, "\nrebalance %d: %s\n", list[i].ID, list[i].Reason)
 			}
-			printMoves(t, list[i].Moves)
+			printMoves(t, names, list[i].Moves)
 		}
 		printSplits(t, all.Splits, all.MoreSplits)
 	})
@@ -286,15 +300,16 @@ func printSplits(t *tabwriter.Writer, splits []v1.RunningSplit, more int) {
 	}
 }
 
-func printMoves(t *tabwriter.Writer, moves []v1.RebalanceMove) {
+func printMoves(t *tabwriter.Writer, names map[index.NodeID]string, moves []v1.RebalanceMove) {
 	if len(moves) == 0 {
 		return
 	}
-	fmt.Fprintln(t, "\nSTEP\tSTATE\tINDEX\tSLICE\tREPLICA\tFROM NODE\tTO NODE\tMiB\tARRIVED\t")
+	name := func(n index.NodeID) string { return valueOr(names[n], fmt.Sprintf("node %d", n)) }
+	fmt.Fprintln(t, "\nSTEP\tSTATE\tINDEX\tSLICE\tREPLICA\tFROM\tTO\tMiB\tARRIVED\t")
 	for i := range moves {
 		y := &moves[i]
-		fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", y.Step, y.State, y.Index, y.Slice, y.Replica, y.Src.Node,
-			y.Dst.Node, y.Bytes>>20, y.BytesDone>>20, y.Reason)
+		fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%s\n", y.Step, y.State, y.Index, y.Slice, y.Replica, name(y.Src.Node),
+			name(y.Dst.Node), y.Bytes>>20, y.BytesDone>>20, y.Reason)
 	}
 }
 
@@ -322,7 +337,7 @@ stay marked; "rebalance run --keep" takes that back.`,
 				if err != nil {
 					return err
 				}
-				return printRebalances(s, f.output, v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}})
+				return printRebalances(s, f.output, nodeNames(ctx, f.output, c), v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}})
 			})
 		}}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is over, at most for --timeout")

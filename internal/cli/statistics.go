@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -53,10 +54,14 @@ func shortValue(v json.RawMessage) string {
 		return "(long)"
 	}
 	const most = 40
-	if text := []rune(string(v)); len(text) > most {
+	var line bytes.Buffer
+	if json.Compact(&line, v) != nil { // it may have come with indentation
+		return string(v)
+	}
+	if text := []rune(line.String()); len(text) > most {
 		return string(text[:most-1]) + "…"
 	}
-	return string(v)
+	return line.String()
 }
 
 func tableStatistics(t *tabwriter.Writer, st *v1.IndexStatistics, histogram bool) {

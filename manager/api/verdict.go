@@ -219,7 +219,7 @@ func (j verdict) instead(i *v1.IndexerStatus) string {
 				"folder comes back, tidemark cluster remove %s --force has its slices filled anew", i.UUID, o.UUID, i.UUID)
 		}
 	}
-	return fmt.Sprintf("; if it will not come back: tidemark cluster remove %s", i.ID)
+	return fmt.Sprintf("; if it will not come back: tidemark cluster remove %s --role indexer", i.ID)
 }
 
 // leftOf says what is left of an indexer that is being removed, and why it does not go on.

@@ -124,7 +124,7 @@ func TestVerdictOnWhoIsAway(t *testing.T) {
 		{ID: "i6", UUID: "u6", Admin: "http://i6", State: "offline", Evicting: true, Placed: 2}}}
 	verdict{&st}.judgeIndexers()
 	want := []string{
-		"indexer i1 at http://i1 is offline; if it will not come back: tidemark cluster remove i1",
+		"indexer i1 at http://i1 is offline; if it will not come back: tidemark cluster remove i1 --role indexer",
 		"indexer i3 at http://i3 is offline (uuid u3), and another one of that name (uuid u4) has another data folder: " +
 			"unless the first folder comes back, tidemark cluster remove u3 --force has its slices filled anew",
 		"indexer i5 at http://i5 is suspect",
