@@ -112,7 +112,8 @@ func topicState(t *router.Topic, class keyversion.Class, node index.NodeID, path
 	for _, l := range t.Lanes() {
 		s.Endpoints = append(s.Endpoints, wire.EndpointState{Node: l.Node, Address: l.Address, Connection: l.Connection,
 			State: l.State,
-			Queue: wire.QueueFill{Filled: l.QueueBytes, Limit: l.LimitBytes}, Dropping: l.Dropping, Slow: l.Slow})
+			Queue: wire.QueueFill{Filled: l.QueueBytes, Limit: l.LimitBytes}, Dropping: l.Dropping, Slow: l.Slow,
+			Error: l.Error})
 	}
 	return s
 }

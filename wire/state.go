@@ -103,10 +103,11 @@ type EndpointState struct {
 	Node       index.NodeID `json:"node"`
 	Address    string       `json:"address"`
 	Connection int          `json:"connection"`
-	State      string       `json:"state"`    // connected, dialing, down
-	Queue      QueueFill    `json:"queue"`    // bytes
-	Dropping   int          `json:"dropping"` // vbuckets whose data is dropped (RT-7)
-	Slow       bool         `json:"slow"`     // smart throttling has given it up for a while (RT-8)
+	State      string       `json:"state"`           // connected, dialing, down
+	Queue      QueueFill    `json:"queue"`           // bytes
+	Dropping   int          `json:"dropping"`        // vbuckets whose data is dropped (RT-7)
+	Slow       bool         `json:"slow"`            // smart throttling has given it up for a while (RT-8)
+	Error      string       `json:"error,omitempty"` // why the last attempt to reach one that is down failed
 }
 
 // TopicList answers GET /v1/topics.

@@ -14,7 +14,7 @@ func TestASecretIsAskedForOnce(t *testing.T) {
 		"a password": {user: "ann", passwordFile: "-"}} {
 		s := Streams{In: strings.NewReader("secret\n")}
 		for look := range 3 {
-			o, err := who.options(s, nil)
+			o, err := who.options(t.Context(), s, nil)
 			if err != nil || o.Token+o.Password != "secret" {
 				t.Errorf("%s, look %d: %q, %v", name, look+1, o.Token+o.Password, err)
 			}
@@ -26,7 +26,7 @@ func TestASecretIsAskedForOnce(t *testing.T) {
 		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if o, err := who.options(Streams{}, nil); err != nil || o.Token != token {
+		if o, err := who.options(t.Context(), Streams{}, nil); err != nil || o.Token != token {
 			t.Errorf("%q of a file that says %q, %v", o.Token, token, err)
 		}
 	}

@@ -291,6 +291,9 @@ func tableTopics(t io.Writer, views []projectorView) {
 				if e.Slow {
 					state += " (slow)"
 				}
+				if e.Error != "" {
+					state += " (" + e.Error + ")"
+				}
 				if e.Dropping > 0 {
 					state += fmt.Sprintf(" (%d vbuckets dropped)", e.Dropping)
 				}

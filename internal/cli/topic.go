@@ -4,9 +4,14 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
@@ -91,6 +96,12 @@ client/topic, or by docs/protocol.md.`,
 			if err != nil {
 				return err
 			}
+			conf := cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)
+			address := sub.Addr()
+			if _, port, err := net.SplitHostPort(address); err == nil && advertise != "" {
+				address = net.JoinHostPort(advertise, port)
+			}
+			go tellUnreached(ctx, s.Err, address, cfg.Projectors, conf)
 			if err = sub.Run(ctx); errors.Is(err, errEnough) {
 				return nil
 			}
@@ -161,6 +172,46 @@ func projectorURLs(ctx context.Context, c *client.Client) (urls []string, err er
 		}
 	}
 	return urls, nil
+}
+
+// tellUnreached names, once each, the projectors that cannot reach a subscriber at its address, and why. It looks more
+// and more rarely: what they say of themselves may be long.
+func tellUnreached(ctx context.Context, w io.Writer, address string, projectors func(context.Context) ([]string, error),
+	conf *tls.Config) {
+	told := map[string]bool{}
+	for wait := tellAfter; pause(ctx, wait); wait = min(2*wait, time.Minute) {
+		urls, err := projectors(ctx)
+		if err != nil {
+			continue // the subscription says so
+		}
+		var views []projectorView
+		for _, url := range urls {
+			views = append(views, projectorView{Admin: url})
+		}
+		askProjectors(ctx, views, conf)
+		for i := range views {
+			if why := unreached(&views[i], address); why != "" && !told[views[i].ID] {
+				told[views[i].ID] = true
+				fmt.Fprintf(w, "tidemark: projector %s cannot reach %s: %s; see --listen and --advertise\n", views[i].ID,
+					address, why)
+			}
+		}
+	}
+}
+
+// unreached is why a projector cannot reach an address; empty where it can, or has nothing for it.
+func unreached(v *projectorView, address string) string {
+	if v.State == nil {
+		return ""
+	}
+	for i := range v.State.Topics {
+		for _, e := range v.State.Topics[i].Endpoints {
+			if e.Address == address && e.Error != "" {
+				return e.Error
+			}
+		}
+	}
+	return ""
 }
 
 // errEnough ends a tail that has printed --count lines.

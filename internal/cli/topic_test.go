@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tidemark/keyversion"
+	"tidemark/wire"
 )
 
 // TestCountOfATail: no more lines than asked for, though other connections still bring events.
@@ -44,5 +45,20 @@ func TestRollbackOfATail(t *testing.T) {
 	first, rest, _ := strings.Cut(out.String(), "\n")
 	if first != `{"kind":"Rollback","vbucket":7,"seqno":42}` || strings.Count(rest, "\n") != 1 {
 		t.Errorf("printed is\n%s", out.String())
+	}
+}
+
+// TestWhoCannotReachATail: a projector that cannot reach the subscriber is named with its reason, of this address alone.
+func TestWhoCannotReachATail(t *testing.T) {
+	state := &wire.ProjectorState{Topics: []wire.TopicState{{Endpoints: []wire.EndpointState{
+		{Address: "other:1", State: "down", Error: "gone"}, {Address: "up:1", State: "connected"},
+		{Address: "me:1", State: "down", Error: "no such host"}}}}}
+	for address, want := range map[string]string{"me:1": "no such host", "up:1": "", "nobody:1": ""} {
+		if got := unreached(&projectorView{State: state}, address); got != want {
+			t.Errorf("%s: %q, want %q", address, got, want)
+		}
+	}
+	if got := unreached(&projectorView{Error: "silent"}, "me:1"); got != "" {
+		t.Errorf("of a projector that says nothing: %q", got)
 	}
 }

@@ -13,6 +13,7 @@ type link struct {
 	revision uint64             // of the view that gave addr, or has no copies at the endpoint
 	hangUp   context.CancelFunc // cuts the present connection or dial; nil between
 	state    linkState
+	failed   string // why the last attempt did; empty unless down
 	epoch    uint64 // of the present connection
 	progress uint64 // the last epoch in which anything was acknowledged
 }
@@ -46,7 +47,7 @@ func (k *link) moveTo(addr string) (moved bool) {
 	}
 	k.addr = addr
 	if k.state == down {
-		k.state = dialing // nobody knows yet about the new address
+		k.state, k.failed = dialing, "" // nobody knows yet about the new address
 	}
 	k.cut()
 	return true

@@ -131,6 +131,7 @@ type LaneState struct {
 	LimitBytes int    // beyond it the stream waits, or drops
 	Dropping   int    // vbuckets whose data is dropped
 	Slow       bool   // smart throttling has given it up for a while
+	Error      string // why it is down
 }
 
 // Lanes shows the topic's connections, ascending by node and connection. It waits for nobody.
@@ -169,7 +170,7 @@ func (l *lane) show() LaneState {
 	names := [...]string{dialing: "dialing", connected: "connected", down: "down", gone: "gone"}
 	return LaneState{Node: l.key.node, Address: l.link.addr, Connection: l.key.connection, State: names[l.link.state],
 		QueueBytes: l.out.bytes + l.out.open.enc.Len(), LimitBytes: l.bound(),
-		Dropping: len(l.dropped), Slow: l.slow.slow}
+		Dropping: len(l.dropped), Slow: l.slow.slow, Error: l.link.failed}
 }
 
 // collector gives Stats to Prometheus.

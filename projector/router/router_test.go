@@ -283,6 +283,10 @@ func TestUnreachableEndpointHoldsNobodyUp(t *testing.T) {
 	}) {
 		t.Fatalf("%+v", b)
 	}
+	why := func(l router.LaneState) bool { return l.Node == 1 && l.State == "down" && l.Error == "nobody there" }
+	if all := f.topic.Lanes(); !slices.ContainsFunc(all, why) {
+		t.Errorf("nothing says why it cannot be reached: %+v", all)
+	}
 	f.tap.set(f.tap.refuse, "n1", false)
 	f.must(f.topic.Drain(t.Context()))
 	s := f.tap.script("n1")

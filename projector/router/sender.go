@@ -29,7 +29,7 @@ func (l *lane) run(ctx context.Context) error {
 			continue
 		}
 		log.Debug("cannot reach the indexer; trying again", "address", addr, "error", err, "pause", pause)
-		l.unreachable()
+		l.unreachable(err)
 		l.rest(ctx, pause, addr)
 		pause = min(2*pause, backoffMax)
 	}
@@ -100,7 +100,7 @@ func (l *lane) dial(ctx context.Context, addr string, epoch uint64) (Conn, error
 func (l *lane) begin() (frames [][]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.link.state = connected
+	l.link.state, l.link.failed = connected, ""
 	l.stats.Connects++
 	var enc keyversion.Encoder
 	for _, s := range l.vbuckets {
@@ -252,10 +252,10 @@ func (l *lane) disconnected(epoch uint64) (progress bool) {
 }
 
 // unreachable notes that an attempt failed: from now on a full queue drops on a maintenance stream.
-func (l *lane) unreachable() {
+func (l *lane) unreachable(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.link.state, l.link.hangUp = down, nil
+	l.link.state, l.link.failed, l.link.hangUp = down, err.Error(), nil
 	l.stats.Failures++
 	l.broadcast()
 }
