@@ -362,7 +362,8 @@ func (m *merger) mergeBuckets() *Rejection {
 }
 
 // mergeIndexes: an index of the running cluster that the backup has too stays as it is, with the replicas, nodes and
-// slices that it has now, and goes on serving; the others make room for those of the backup. A restore ends every split.
+// slices that it has now, and goes on serving; the others make room for those of the backup. A restore ends every
+// split.
 func (m *merger) mergeIndexes() *Rejection {
 	s := &m.t.s
 	m.running, m.used = s.indexes, make(map[index.CopyID]bool)
@@ -379,6 +380,20 @@ func (m *merger) mergeIndexes() *Rejection {
 		}
 		missing[f.First()] = x
 	}
+	m.mergeRunning(missing)
+	for x := range m.backup.Indexes() {
+		if missing[x.Definition.First()] != x {
+			continue
+		}
+		if rejection := m.bring(*x); rejection != nil {
+			return rejection
+		}
+	}
+	return nil
+}
+
+// mergeRunning puts those of the running cluster into the restored state that stay, and takes them out of missing.
+func (m *merger) mergeRunning(missing map[index.ID]*Index) {
 	for x := range values(m.running) {
 		f := &x.Definition
 		b := missing[f.First()]
@@ -400,15 +415,6 @@ func (m *merger) mergeIndexes() *Rejection {
 			m.take(x) // its drop goes on
 		}
 	}
-	for x := range m.backup.Indexes() {
-		if missing[x.Definition.First()] != x {
-			continue
-		}
-		if rejection := m.bring(*x); rejection != nil {
-			return rejection
-		}
-	}
-	return nil
 }
 
 // take puts an index into the restored state.

@@ -161,8 +161,8 @@ func newRestore(s Streams, f *serverFlags) *cobra.Command {
 
 In place (default): into the cluster that the backup was made of. Indexes that are there stay as they are, with the
 replicas, nodes and slices that they have now; those of the backup that are not come back, and those that the backup
-does not have are dropped. Outcomes of earlier requests are forgotten. Into a new cluster (--new-cluster): into another cluster, which has no indexes; all of them are built from
-KV.`,
+does not have are dropped. Outcomes of earlier requests are forgotten. Into a new cluster (--new-cluster): into another
+cluster, which has no indexes; all of them are built from KV.`,
 		Example: "  tidemark cluster restore tidemark.backup --dry-run\n  tidemark cluster restore tidemark.backup --yes",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			data, b, err := readBackupFile(args[0])

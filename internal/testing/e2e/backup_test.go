@@ -67,6 +67,11 @@ func TestBackupAndRestore(t *testing.T) {
 		}
 	}
 	harness.Create(ctx, t, c, fmt.Sprintf("CREATE INDEX later ON %s(name)", bucket))
+	altered := harness.SampleIndexes()[2]
+	if _, err := c.Statement(ctx, fmt.Sprintf(`ALTER INDEX %s ON %s WITH {"action":"replica_count","num_replica":1}`,
+		altered, bucket)); err != nil {
+		t.Fatal(err)
+	}
 	refusedFiles(ctx, t, c, data)
 	if out, err := harness.Tidemark(ctx, t, up, "cluster", "restore", file); err == nil ||
 		!strings.Contains(out, "--yes") {
@@ -74,6 +79,9 @@ func TestBackupAndRestore(t *testing.T) {
 	}
 	began := time.Now()
 	t.Log(strings.TrimSpace(harness.MustRun(ctx, t, up, "cluster", "restore", file, "--yes")))
+	if x, err := c.Index(ctx, client.Ref(bucket, altered)); err != nil || x.State != index.Maintenance || x.Replicas != 1 {
+		t.Errorf("an index that was altered since the backup is %+v, %v", x, err) // it never was out of service
+	}
 	harness.WaitReady(ctx, t, c, bucket)
 	t.Logf("all indexes are ready %s after the restore in place began", time.Since(began).Round(time.Millisecond))
 	if after, err := names(ctx, c, bucket); err != nil || !slices.Equal(after, before) {
