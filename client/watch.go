@@ -86,7 +86,6 @@ func (w *watching) run(ctx context.Context) error {
 			return err
 		}
 		err, hopeless := reach.failed(server, err)
-		var p *wire.Problem
 		switch {
 		case hopeless:
 			return err
@@ -95,8 +94,7 @@ func (w *watching) run(ctx context.Context) error {
 				return question{op: "watch", of: "the cluster"}.gaveUp(ctx, server, err, before)
 			}
 			return ctx.Err()
-		case errors.As(err, &p) && p.Status != http.StatusTooManyRequests && p.Status < http.StatusInternalServerError,
-			errors.Is(err, ErrAnswer):
+		case final(err):
 			return err
 		}
 		before = err
@@ -115,6 +113,15 @@ func (w *watching) run(ctx context.Context) error {
 			backoff = min(2*backoff, mostBackoff)
 		}
 	}
+}
+
+// final reports whether another server, or the same one later, would say the same.
+func final(err error) bool {
+	var p *wire.Problem
+	if errors.As(err, &p) {
+		return p.Status != http.StatusTooManyRequests && p.Status < http.StatusInternalServerError
+	}
+	return errors.Is(err, ErrAnswer)
 }
 
 // stream reads one connection to its end.

@@ -348,9 +348,9 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 	return Taken
 }
 
-// carries takes over which copies a side stream is for, by its BEGIN: a projector leaves out those whose index it cannot
-// evaluate, or that newer definitions do not have, and nothing of them comes. They want another one. False: it is for
-// none, and is given up.
+// carries takes over which copies a side stream is for, by its BEGIN: a projector leaves out those whose index it
+// cannot evaluate, or that newer definitions do not have, and nothing of them comes. They want another one. False: it
+// is for none, and is given up.
 func (b *Bucket) carries(vb int, s *sideStream, ids []index.CopyID) bool {
 	if slices.Equal(s.copies, ids) {
 		return true

@@ -144,7 +144,7 @@ func TestFailoverThatComesToNothing(t *testing.T) {
 	}()
 	eventually(t, func() error {
 		if err := write(active[len(active)-1]); !errors.Is(err, store.ErrSealed) {
-			return fmt.Errorf("a write to a vbucket that is about to be given up: %v", err)
+			return fmt.Errorf("a write to a vbucket that is about to be given up: %w", err)
 		}
 		return nil
 	})

@@ -575,7 +575,6 @@ func (s *session) block(block *feed.Block) (last *store.Ticket, err error) {
 }
 
 func (s *session) event(p *replica, e *feed.Event, paused bool) (*store.Ticket, error) {
-	bucket, source := s.l.id.bucket, s.l.id.source
 	switch e.Kind {
 	case feed.StreamEnd:
 		delete(s.streams, p.id)
@@ -598,16 +597,9 @@ func (s *session) event(p *replica, e *feed.Event, paused bool) (*store.Ticket, 
 	if err != nil {
 		return nil, err
 	}
-	if e.Kind == feed.SnapshotMarker && empty {
-		// What the snapshot lacks, it lacks from its first document on, and for whoever streams from this copy once it is
-		// active. Of what lies above the snapshot the deletions come.
-		if err := p.v.RaisePurge(min(e.Purge, e.SnapEnd)); err != nil {
-			return nil, err
-		}
-	}
 	switch {
 	case e.Kind == feed.SnapshotMarker:
-		s.l.r.note(bucket, p.vb, source, func(x *seen) { x.known = max(x.known, e.SnapEnd) })
+		return nil, s.marker(p, e, empty)
 	case e.Kind.IsDocument(), e.Kind == feed.SystemEvent:
 		d, err := s.version(e)
 		if err != nil {
@@ -621,6 +613,19 @@ func (s *session) event(p *replica, e *feed.Event, paused bool) (*store.Ticket, 
 		return t, nil
 	}
 	return nil, nil
+}
+
+// marker takes what a snapshot's beginning says; empty: nothing came to the replica before.
+func (s *session) marker(p *replica, e *feed.Event, empty bool) error {
+	if empty {
+		// What the snapshot lacks, it lacks from its first document on, and for whoever streams from this copy once it is
+		// active. Of what lies above the snapshot the deletions come.
+		if err := p.v.RaisePurge(min(e.Purge, e.SnapEnd)); err != nil {
+			return err
+		}
+	}
+	s.l.r.note(s.l.id.bucket, p.vb, s.l.id.source, func(x *seen) { x.known = max(x.known, e.SnapEnd) })
+	return nil
 }
 
 // join takes over the failover log of the active copy, which has accepted the replica's position.

@@ -175,7 +175,8 @@ func (m *Manager) open() error {
 		return err
 	}
 	m.steward = consensus.NewSteward(consensus.StewardConfig{Node: m.raft, PromoteAfter: m.cfg.PromoteAfter})
-	projectors, indexers := projectorclient.New(coordinator.CallsAtOnce, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)),
+	projectors, indexers := projectorclient.New(coordinator.CallsAtOnce,
+		m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)),
 		indexerclient.New(coordinator.CallsAtOnce, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
 	m.commands = [2]interface{ Close() }{projectors, indexers}
 	settings := core.DefaultSettings()

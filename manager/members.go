@@ -197,8 +197,9 @@ func (m *Manager) complain(what string, args ...any) {
 	}
 }
 
-// announce tells the managers in turn who this one is, until one answers; each sends it on to its leader. One that hangs
-// keeps it from none of the others. The error wraps consensus.ErrRemoved; anything else is tried again with the next tick.
+// announce tells the managers in turn who this one is, until one answers; each sends it on to its leader. One that
+// hangs keeps it from none of the others. The error wraps consensus.ErrRemoved; anything else is tried again with the
+// next tick.
 func (m *Manager) announce(ctx context.Context, self *wire.RegisterManager, urls []string) error {
 	ctx, cancel := context.WithTimeout(ctx, announceTimeout)
 	defer cancel()

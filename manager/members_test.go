@@ -74,8 +74,8 @@ func TestJoinAndRemove(t *testing.T) {
 	}
 }
 
-// TestOneThatHangsKeepsNoManagerFromTheOthers: the manager that is asked first takes the connection and says nothing, as
-// one that is stopped does. The next one is told all the same.
+// TestOneThatHangsKeepsNoManagerFromTheOthers: the manager that is asked first takes the connection and says nothing,
+// as one that is stopped does. The next one is told all the same.
 func TestOneThatHangsKeepsNoManagerFromTheOthers(t *testing.T) {
 	t.Parallel()
 	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -209,7 +209,8 @@ func TestFaultSamplesAreRenewed(t *testing.T) {
 			last, renewed = s, renewed+1
 		}
 	}
-	if got, omitted := f.list(); len(got) != 1 || omitted != 0 || got[0].Expression != 1000 || renewed != 10 || got[0].Sample.Seqno != 511 {
+	if got, omitted := f.list(); len(got) != 1 || omitted != 0 || got[0].Expression != 1000 || renewed != 10 ||
+		got[0].Sample.Seqno != 511 {
 		t.Errorf("%+v after %d samples", got, renewed)
 	}
 	for i := range index.ID(200) {

@@ -216,7 +216,8 @@ func (h *history) alter() {
 
 func (h *history) split() {
 	id := h.id()
-	if x := h.n.state.Index(id); x != nil && len(x.Definition.PartitionBy.Values) > 0 && rapid.Bool().Draw(h.rt, "begins") {
+	x := h.n.state.Index(id)
+	if x != nil && len(x.Definition.PartitionBy.Values) > 0 && rapid.Bool().Draw(h.rt, "begins") {
 		h.n.do(split(h.n.t, x, "10", "20"))
 	} else {
 		h.n.do(&CancelSplit{ID: id})

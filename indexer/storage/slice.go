@@ -384,7 +384,8 @@ func (s *Slice) Durable() (Durable, error) {
 	st, err := g.eng.durable()
 	err = errors.Join(err, s.release(g))
 	st = st.standing(s.store.common.of(s.rows(g.number, st.number)))
-	return Durable{Generation: g.number, Batch: st.number, Positions: st.positions, Stable: st.stable, Exact: st.exact}, err
+	return Durable{Generation: g.number, Batch: st.number, Positions: st.positions, Stable: st.stable,
+		Exact: st.exact}, err
 }
 
 // Stats are a copy's figures for metrics.

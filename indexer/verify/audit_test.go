@@ -44,7 +44,8 @@ func TestAuditCut(t *testing.T) {
 		t.Errorf("compared are %v", compared)
 	}
 	d.note(1, nil, copies[1:], nil)
-	if _, _, rest := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}}); len(rest) != 2 || len(compared) != 3 {
+	defs := &wire.Definitions{Indexes: []index.Definition{{ID: 1}}}
+	if _, _, rest := d.list(defs); len(rest) != 2 || len(compared) != 3 {
 		t.Errorf("one has gone: compared are %v, were %v", rest, compared)
 	}
 	if len(all) != 2 || all[0].Copy != 10 || all[0].Documents != auditFound || all[1].Copy != 11 {
@@ -67,7 +68,8 @@ func TestMoreDifferThanAreListed(t *testing.T) {
 	}
 	d.note(1, copies, copies, found[3:])
 	if told, omitted, _ := d.list(defs); len(told) != wire.MaxDifferingCopies || omitted != 0 || told[0].Copy != 4 {
-		t.Errorf("three are right again: %d are told one by one, from %d on, and %d are left out", len(told), told[0].Copy, omitted)
+		t.Errorf("three are right again: %d are told one by one, from %d on, and %d are left out", len(told),
+			told[0].Copy, omitted)
 	}
 }
 

@@ -117,8 +117,8 @@ func New(o Options) *Verifier {
 	return v
 }
 
-// Differing returns the copies that differed from KV when they were compared last, the first of them by number, how many
-// these leave out, and all that were compared; what is not defined any more is forgotten.
+// Differing returns the copies that differed from KV when they were compared last, the first of them by number, how
+// many these leave out, and all that were compared; what is not defined any more is forgotten.
 func (v *Verifier) Differing(defs *wire.Definitions) (first []wire.CopyDifference, omitted int,
 	compared map[index.CopyID]index.ID) {
 	return v.differing.list(defs)

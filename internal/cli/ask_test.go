@@ -10,12 +10,12 @@ import (
 	"tidemark/errcode"
 )
 
-// TestInterrupted: what a signal has ended says so, with what there is to say of it; what failed by itself, or was not in
-// time, says that.
+// TestInterrupted: what a signal has ended says so, with what there is to say of it; what failed by itself, or was
+// not in time, says that.
 func TestInterrupted(t *testing.T) {
 	ctx, end := context.WithCancelCause(t.Context())
 	late := fmt.Errorf("%w: %w while waiting for drop w/i; m was asked", client.ErrUnavailable, context.Canceled)
-	if got := interrupted(ctx, late); got != late {
+	if got := interrupted(ctx, late); !errors.Is(got, late) || got.Error() != late.Error() {
 		t.Errorf("before the signal: %v", got)
 	}
 	end(fmt.Errorf("interrupt %w", context.Canceled))
@@ -34,7 +34,7 @@ func TestInterrupted(t *testing.T) {
 		}
 	}
 	for _, err := range []error{nil, errors.New("wrong"), context.DeadlineExceeded} {
-		if got := interrupted(ctx, err); got != err {
+		if got := interrupted(ctx, err); !errors.Is(got, err) {
 			t.Errorf("%v: %v", err, got)
 		}
 	}

@@ -75,7 +75,7 @@ func readBackupFile(path string) ([]byte, *statecontext.Backup, error) {
 	}
 	b, err := statecontext.ReadBackup(data)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %s: %w", errcode.BackupUnusable, path, err)
+		return nil, nil, fmt.Errorf("%s: %s: %w", string(errcode.BackupUnusable), path, err)
 	}
 	return data, b, nil
 }

@@ -382,8 +382,8 @@ func printIndexes(w io.Writer, output format, list v1.IndexList) error {
 			if shown[i.ID] {
 				continue
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.0f%%\t%s\t%s\n", i.ID, i.Keyspace(), i.Name, stateWord(i), i.Progress, entriesOf(&i),
-				i.Definition)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.0f%%\t%s\t%s\n", i.ID, i.Keyspace(), i.Name, stateWord(i), i.Progress,
+				entriesOf(&i), i.Definition)
 		}
 		for _, i := range list.Indexes {
 			remark(t, i.Reason, "%s/%s", i.Keyspace(), i.Name)

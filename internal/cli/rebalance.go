@@ -189,7 +189,8 @@ func waitMoves(ctx context.Context, s Streams, as format, c *client.Client, id u
 		}
 		if r.Phase.Over() {
 			b.done(r.Phase == statecontext.RebalanceFinished)
-			if err := printRebalances(s, as, nodeNames(ctx, as, c), v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}}); err != nil {
+			if err := printRebalances(s, as, nodeNames(ctx, as, c),
+				v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}}); err != nil {
 				return err
 			}
 			if r.Phase != statecontext.RebalanceFinished {
@@ -229,7 +230,8 @@ func rebalanceStatus(s Streams, f *serverFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return printRebalances(s, f.output, nodeNames(ctx, f.output, c), v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}})
+				return printRebalances(s, f.output, nodeNames(ctx, f.output, c),
+					v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}})
 			})
 		}}
 }
@@ -308,7 +310,8 @@ func printMoves(t *tabwriter.Writer, names map[index.NodeID]string, moves []v1.R
 	fmt.Fprintln(t, "\nSTEP\tSTATE\tINDEX\tSLICE\tREPLICA\tFROM\tTO\tMiB\tARRIVED\t")
 	for i := range moves {
 		y := &moves[i]
-		fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%s\n", y.Step, y.State, y.Index, y.Slice, y.Replica, name(y.Src.Node),
+		fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%s\n", y.Step, y.State, y.Index, y.Slice, y.Replica,
+			name(y.Src.Node),
 			name(y.Dst.Node), y.Bytes>>20, y.BytesDone>>20, y.Reason)
 	}
 }
@@ -337,7 +340,8 @@ stay marked; "rebalance run --keep" takes that back.`,
 				if err != nil {
 					return err
 				}
-				return printRebalances(s, f.output, nodeNames(ctx, f.output, c), v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}})
+				return printRebalances(s, f.output, nodeNames(ctx, f.output, c),
+					v1.RebalanceList{Rebalances: []v1.RebalanceInfo{r}})
 			})
 		}}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is over, at most for --timeout")

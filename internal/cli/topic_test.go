@@ -48,7 +48,8 @@ func TestRollbackOfATail(t *testing.T) {
 	}
 }
 
-// TestWhoCannotReachATail: a projector that cannot reach the subscriber is named with its reason, of this address alone.
+// TestWhoCannotReachATail: a projector that cannot reach the subscriber is named with its reason, of this address
+// alone.
 func TestWhoCannotReachATail(t *testing.T) {
 	state := &wire.ProjectorState{Topics: []wire.TopicState{{Endpoints: []wire.EndpointState{
 		{Address: "other:1", State: "down", Error: "gone"}, {Address: "up:1", State: "connected"},

@@ -83,8 +83,9 @@ func (v *VBucket) Replicate(doc *Doc, w SnapshotRange) (*Ticket, error) {
 	return t, nil
 }
 
-// Replicating returns how to wait for all versions that are handed to Replicate from now on, of any vbucket: last is the
-// last ticket. On an error (ErrTemporary) some of them may have been taken back, also before others that are stored.
+// Replicating returns how to wait for all versions that are handed to Replicate from now on, of any vbucket: last is
+// the last ticket. On an error (ErrTemporary) some of them may have been taken back, also before others that are
+// stored.
 func (b *Bucket) Replicating() (stored func(last *Ticket) error) { return b.commit.since() }
 
 // RaisePurge says that the copy it was filled from had forgotten tombstones up to seqno.

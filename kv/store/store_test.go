@@ -476,7 +476,8 @@ func TestQuotaOfSupersededVersions(t *testing.T) {
 		v := w.b.VBucket(0)
 		var last Result
 		var err error
-		for r := (Result{}); err == nil; {
+		for err == nil {
+			var r Result
 			if r, err = v.Apply(Change{Key: []byte("hot"), Value: make([]byte, 100<<10)}); err == nil {
 				last = r
 			}

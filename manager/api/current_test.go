@@ -65,8 +65,8 @@ func pair(t *testing.T, heartbeat time.Duration) (leader *consensus.Node, end fu
 	return nil, nil
 }
 
-// vouchFor returns what an indexer, and a projector, are answered who ask api's manager whether somebody still is who he
-// was: by a ticket that it issued, and by a token. What this manager knows of users does not change.
+// vouchFor returns what an indexer, and a projector, are answered who ask api's manager whether somebody still is who
+// he was: by a ticket that it issued, and by a token. What this manager knows of users does not change.
 func vouchFor(t *testing.T, a *API) (ticket, token func() errcode.Code) {
 	t.Helper()
 	w := newCostWorld(t)

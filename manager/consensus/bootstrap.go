@@ -209,8 +209,8 @@ func (ms *members) noteSeen(own string, others []PeerAnswer) {
 // joinTimeout bounds one request to be added: a change of members takes a commit or two.
 const joinTimeout = 5 * time.Second
 
-// askToJoin asks the peers in turn, each beside those that hang, to have this node added; the first that does is enough.
-// Two that ask the leader for it at once do no harm: a member is added once, by its server id.
+// askToJoin asks the peers in turn, each beside those that hang, to have this node added; the first that does is
+// enough. Two that ask the leader for it at once do no harm: a member is added once, by its server id.
 func (ms *members) askToJoin(ctx context.Context, probe PeerProbe, peers []string, own PeerAnswer) (err error) {
 	for addr, e := range rpc.Hedged(ctx, peers, func(ctx context.Context, addr string) error {
 		ctx, cancel := context.WithTimeout(ctx, joinTimeout)

@@ -773,8 +773,8 @@ func TestBucketGone(t *testing.T) {
 	})
 }
 
-// TestBuildFindsTheBucketAgain: BUILD INDEX works on a bucket that was made again after its indexes were told that it is
-// gone, without a CREATE INDEX that makes it known, by id and by name; until it is made again it is refused.
+// TestBuildFindsTheBucketAgain: BUILD INDEX works on a bucket that was made again after its indexes were told that it
+// is gone, without a CREATE INDEX that makes it known, by id and by name; until it is made again it is refused.
 func TestBuildFindsTheBucketAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)

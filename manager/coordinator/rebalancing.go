@@ -60,17 +60,7 @@ func (c *Coordinator) Rebalance(ctx context.Context, req RebalanceRequest) (p *r
 	if err != nil {
 		return nil, 0, err
 	}
-	for i := range cluster.Nodes {
-		n := &cluster.Nodes[i]
-		for _, m := range marks {
-			if m.Node == n.ID && n.Role != rebalance.Lost {
-				n.Role = rebalance.Serving
-				if m.Going {
-					n.Role = rebalance.Going
-				}
-			}
-		}
-	}
+	applyMarks(cluster, marks)
 	var left []string
 	if req.Plan == nil {
 		left = leaveSplit(c.cfg.Consensus.State(), cluster)
@@ -117,6 +107,21 @@ func (r *RebalanceRequest) asPlanned() error {
 			"plan anew with these", rebalance.ErrInput, p.Remove, p.Keep, r.Remove, r.Keep)
 	}
 	return nil
+}
+
+// applyMarks has the indexers of a cluster stay, or leave, as they are marked.
+func applyMarks(cluster *rebalance.Cluster, marks []*statecontext.SetIndexerGoing) {
+	for i := range cluster.Nodes {
+		n := &cluster.Nodes[i]
+		for _, m := range marks {
+			if m.Node == n.ID && n.Role != rebalance.Lost {
+				n.Role = rebalance.Serving
+				if m.Going {
+					n.Role = rebalance.Going
+				}
+			}
+		}
+	}
 }
 
 // marked finds the indexers that a request names.

@@ -118,7 +118,8 @@ func TestManyHangingBucketsHoldNoOtherUp(t *testing.T) {
 		}
 		w.until("they hang", time.Minute, func() bool { return hung.Load() >= 2*tellsAtOnce })
 		losesStream(w, "other")
-		w.until("the other bucket streams again", projectorclient.StreamTimeout/2, func() bool { return streamsIt(w, "other") })
+		w.until("the other bucket streams again", projectorclient.StreamTimeout/2,
+			func() bool { return streamsIt(w, "other") })
 	})
 }
 

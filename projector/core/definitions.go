@@ -5,7 +5,8 @@ import (
 	"tidemark/wire"
 )
 
-// Older orders definitions by epoch and revision: who was left behind by a recovery may go on with revisions of its own.
+// Older orders definitions by epoch and revision: who was left behind by a recovery may go on with revisions of its
+// own.
 func Older(a, b *wire.Definitions) bool {
 	if a.Fence.Epoch != b.Fence.Epoch {
 		return a.Fence.Epoch < b.Fence.Epoch

@@ -44,7 +44,8 @@ type Report struct {
 	// batches of copies that stood as others did, and how often where one stands was kept in the node's file
 	Together, Kept int
 	Asked          int // requests for side streams, with askedSides
-	// windows of streams that KV cut short, requests for streams that it put off, and times in which it sent nothing of one
+	// windows of streams that KV cut short, requests for streams that it put off, and times in which it sent nothing of
+	// one
 	Cut, Busy, Late int
 }
 

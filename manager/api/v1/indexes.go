@@ -34,8 +34,8 @@ type IndexInfo struct {
 	Partitions  uint16            `json:"num_partition"`
 	Replicas    uint8             `json:"num_replica"`
 	Items       uint64            `json:"items"` // entries, of one copy of each slice
-	// ItemsIncomplete, of a ready index: no indexer has told the leader yet of any copy of one of the slices, so that Items
-	// lacks that one's; or no leader was asked.
+	// ItemsIncomplete, of a ready index: no indexer has told the leader yet of any copy of one of the slices, so that
+	// Items lacks that one's; or no leader was asked.
 	ItemsIncomplete bool             `json:"items_incomplete,omitempty"`
 	DiskBytes       uint64           `json:"disk_bytes"` // of all copies
 	Copies          []partition.Copy `json:"copies,omitempty"`

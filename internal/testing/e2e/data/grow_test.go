@@ -108,7 +108,8 @@ func (g *grower) scans() string {
 		at := func(q float64) time.Duration {
 			return took[int(q*float64(len(took)-1))].Round(100 * time.Microsecond)
 		}
-		told = append(told, fmt.Sprintf("%d scans %q: p50 %v, p99 %v, most %v", len(took), consistency, at(0.5), at(0.99), at(1)))
+		told = append(told, fmt.Sprintf("%d scans %q: p50 %v, p99 %v, most %v", len(took), consistency, at(0.5), at(0.99),
+			at(1)))
 	}
 	return strings.Join(told, ", ")
 }
@@ -158,7 +159,8 @@ func (g *grower) change(what string, req v1.RebalanceRequest) {
 	}
 	during := g.scans()
 	time.Sleep(lookFor) // as many indexers as during it, and nothing moves
-	g.t.Logf("%s: %d copies of %.1f MiB in %v; files of %.1f MiB arrived: %.2f of that; scans before: %s; during: %s; after: %s",
+	g.t.Logf("%s: %d copies of %.1f MiB in %v; files of %.1f MiB arrived: %.2f of that; scans before: %s; during: %s; "+
+		"after: %s",
 		what, r.Done, float64(r.Bytes)/(1<<20), took.Round(time.Millisecond),
 		moved/(1<<20), moved/max(float64(r.Bytes), 1), before, during, g.scans())
 }
@@ -207,8 +209,8 @@ func (g *grower) verify(up *testcluster.Cluster, name string) {
 }
 
 // TestGrow: a cluster of three indexers gets two more and loses one, with updates and scans all the time. It tells how
-// many bytes moved beside those that had to, how long it took, and what scans took before, during and behind it; with -grow.kv the
-// same from KV. No scan fails, and in the end every index is right.
+// many bytes moved beside those that had to, how long it took, and what scans took before, during and behind it; with
+// -grow.kv the same from KV. No scan fails, and in the end every index is right.
 func TestGrow(t *testing.T) {
 	if *growDocs == 0 {
 		t.Skip("a campaign: -grow.docs")
