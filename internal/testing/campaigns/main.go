@@ -51,7 +51,8 @@ var campaigns = []campaign{
 		"-timeout 2h", ""},
 	{"watchers", "a thousand watchers of one cluster", "./internal/testing/e2e -run TestManyWatchers -watchers 1000 " +
 		"-timeout 1h", ""},
-	{"hangs", "each role hangs beside each duty", "./internal/testing/e2e/matrix -run TestHangs -hangs all -timeout 40m",
+	{"hangs", "each role hangs beside each duty",
+		"./internal/testing/e2e/matrix -run TestHangs -hangs all -hang-most 20s -timeout 40m",
 		""},
 	{"matrix", "every fault in every state of the cluster", "./internal/testing/e2e/matrix -run TestKillMatrix -matrix " +
 		"all -timeout 6h", ""},
