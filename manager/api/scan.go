@@ -273,7 +273,7 @@ func (g *scans) askOne(ctx context.Context, q *question, addrs []string) (*http.
 	d := &q.index.Definition
 	name := d.Name + " on " + d.Keyspace().String()
 	var last error = rpc.Refuse(errcode.Unavailable, "no indexer holds index %s", name)
-	began := g.now()
+	began, refused := g.now(), false
 	for _, addr := range g.alive.Order(addrs) {
 		if g.now().Sub(began) >= scan.DefaultWait {
 			break
@@ -285,12 +285,13 @@ func (g *scans) askOne(ctx context.Context, q *question, addrs []string) (*http.
 				_ = resp.Body.Close()
 			}
 			return nil, ctx.Err()
-		case err != nil:
+		case err != nil && !refused:
 			last = rpc.Refuse(errcode.Unavailable, "no indexer that holds index %s can be reached, asked last was %s: %v: see "+
 				"cluster status", name, addr, err)
+		case err != nil: // what one that was reached has said tells more
 		case resp.StatusCode == http.StatusServiceUnavailable,
 			q.resume != "" && (resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusNotFound):
-			last = rpc.ReadProblem(resp)
+			last, refused = rpc.ReadProblem(resp), true
 			_ = resp.Body.Close()
 		default:
 			return resp, nil

@@ -51,6 +51,31 @@ func TestOneWaitForAScan(t *testing.T) {
 	}
 }
 
+// TestWhatARefusalSays: of indexers of which one refuses and the others cannot be reached, the refusal is passed on,
+// whichever was asked last.
+func TestWhatARefusalSays(t *testing.T) {
+	a := New(Config{})
+	defer a.Close()
+	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		rpc.WriteProblem(w, rpc.Refuse(errcode.Unavailable, "copy 94 cannot be checked"))
+	}))
+	defer refuses.Close()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	x := &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}}
+	there, away := strings.TrimPrefix(refuses.URL, "http://"), strings.TrimPrefix(gone.URL, "http://")
+	for _, addrs := range [][]string{{there, away}, {away, there}} {
+		_, err := a.scans.askOne(t.Context(), &question{index: x, action: verifyAction}, addrs)
+		if err == nil || !strings.Contains(err.Error(), "copy 94") {
+			t.Errorf("%v: %v", addrs, err)
+		}
+	}
+	if _, err := a.scans.askOne(t.Context(), &question{index: x, action: verifyAction}, []string{away}); err == nil ||
+		!strings.Contains(err.Error(), "can be reached") {
+		t.Errorf("nobody is there: %v", err)
+	}
+}
+
 // TestALeaderThatDoesNotAnswerIsNone: who needs to know how far the leader's log goes, as for a scan of an index that
 // is not known here, is told to try again where the leader is gone or hangs; what it says counts.
 func TestALeaderThatDoesNotAnswerIsNone(t *testing.T) {
