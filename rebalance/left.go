@@ -128,12 +128,11 @@ func (w *Watch) See(step uint32, y *Work, whole bool) {
 		}
 		return
 	}
-	switch {
-	case y.Part > r.part && r.part > 0:
-		w.moved += (y.Part - r.part) * y.Bytes
-		w.movedIn += float64(w.nowMS-r.partMS) / 1000
-		fallthrough
-	case y.Part > r.part:
+	if y.Part > r.part {
+		if r.part > 0 && y.Bytes > 0 { // 0: nobody has told how large it is
+			w.moved += (y.Part - r.part) * y.Bytes
+			w.movedIn += float64(w.nowMS-r.partMS) / 1000
+		}
 		r.part, r.partMS = y.Part, w.nowMS
 	}
 	y.Part = r.part

@@ -114,9 +114,13 @@ type Plan struct {
 type Options struct {
 	Sends          int   `json:"sends"`            // copies that one node sends at a time: 1
 	Receives       int   `json:"receives"`         // copies that one node receives at a time: 1
-	BytesPerSecond int64 `json:"bytes_per_second"` // of one node: 4/5 of the rate at which files are sent
+	BytesPerSecond int64 `json:"bytes_per_second"` // of one node: DefaultRate; the leader puts in that of the cluster
 	StepMS         int64 `json:"step_ms"`          // what a step takes beside its bytes: 2000
 }
+
+// DefaultRate is how many bytes a second are presumed to be done for one node where nobody says: files come with 64 MiB
+// a second, and checking them and what follows takes a fifth of the time.
+const DefaultRate = 64 << 20 * 4 / 5
 
 // MaxBegun bounds how many steps of a plan are begun at a time, so that one command carries them; the next plan has the
 // rest.
@@ -127,7 +131,7 @@ const MaxParallel = 64
 
 func (o Options) withDefaults() (Options, error) {
 	o.Sends, o.Receives = cmp.Or(o.Sends, 1), cmp.Or(o.Receives, 1)
-	o.BytesPerSecond, o.StepMS = cmp.Or(o.BytesPerSecond, 64<<20*4/5), cmp.Or(o.StepMS, 2000)
+	o.BytesPerSecond, o.StepMS = cmp.Or(o.BytesPerSecond, DefaultRate), cmp.Or(o.StepMS, 2000)
 	if o.Sends < 0 || o.Sends > MaxParallel || o.Receives < 0 || o.Receives > MaxParallel || o.BytesPerSecond < 0 ||
 		o.StepMS < 0 {
 		return o, fmt.Errorf("%w: sends %d, receives %d, %d bytes per second, %d ms per step; want at most %d sends and "+

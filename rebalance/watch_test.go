@@ -52,3 +52,16 @@ func TestWatchKeepsTheMost(t *testing.T) {
 		}
 	}
 }
+
+// TestWatchOfUnknownSizes: copies of which nobody has said how large they are say nothing of how quick bytes come.
+func TestWatchOfUnknownSizes(t *testing.T) {
+	var w Watch
+	presumed := Pace{BytesPerSecond: 100, Overhead: 0.5}
+	for look := range 40 {
+		w.Look(1, int64(look)*100)
+		w.See(1, &Work{Begun: true, Part: float64(look) / 40}, false)
+	}
+	if p := w.Pace(presumed); p != presumed {
+		t.Errorf("%+v", p)
+	}
+}

@@ -186,7 +186,7 @@ type Index struct {
 // Waits reports whether the index waits for BUILD INDEX: until then its hosts are told nothing of it.
 func (x *Index) Waits() bool { return x.Definition.State == index.Pending && x.Definition.Deferred }
 
-// CAS rises by one with every update (IM-2).
+// CAS rises by one with every update, and by SkippedUpdates more at a recovery (IM-2).
 func (s *State) CAS() uint64 { return s.cas }
 
 // AppliedIndex is the index of the newest Raft entry that was applied.

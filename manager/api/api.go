@@ -112,7 +112,7 @@ func New(cfg Config) *API {
 	g := &ground{cfg: cfg, now: time.Now, limiting: make(chan struct{}, 1),
 		rpc:        rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
 		fresh:      rpc.NewFreshClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
-		indices:    rpc.NewClient(asksAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
+		readIndex:  rpc.NewClient(asksAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
 		looks:      rpc.NewClient(asksAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
 		indexers:   indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
 		projectors: projectorclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector))}
@@ -134,7 +134,7 @@ func over(g *ground) *API {
 
 // Close drops idle connections.
 func (a *API) Close() {
-	for _, c := range []*rpc.Client{a.rpc, a.indices, a.looks} {
+	for _, c := range []*rpc.Client{a.rpc, a.readIndex, a.looks} {
 		c.Close()
 	}
 	a.scans.alive.Close()

@@ -11,13 +11,13 @@ import (
 	"tidemark/statecontext"
 )
 
-// costWorld is a state with a primary index and one by country of airports, both ready, on one of two indexers.
-type costWorld struct {
+// written is a state that commands make.
+type written struct {
 	t *testing.T
 	s *statecontext.State
 }
 
-func (w *costWorld) must(b statecontext.Body) statecontext.Result {
+func (w *written) must(b statecontext.Body) statecontext.Result {
 	w.t.Helper()
 	next, results, _ := statecontext.ApplyCommands(w.s, w.s.AppliedIndex()+1,
 		[]statecontext.Command{{TimeMS: 1, Body: b}})
@@ -28,7 +28,7 @@ func (w *costWorld) must(b statecontext.Body) statecontext.Result {
 	return results[0]
 }
 
-func (w *costWorld) create(name, where string, ready bool, keys ...string) index.ID {
+func (w *written) create(name, where string, ready bool, keys ...string) index.ID {
 	w.t.Helper()
 	d := index.Definition{Name: name, Bucket: "b", BucketUUID: "bu", Using: index.UsingOrdered,
 		ExprType: index.ExprN1QL, IsPrimary: len(keys) == 0, Where: where, Partitions: 1}
@@ -46,8 +46,9 @@ func (w *costWorld) create(name, where string, ready bool, keys ...string) index
 	return id
 }
 
-func newCostWorld(t *testing.T) *costWorld {
-	w := &costWorld{t, statecontext.New()}
+// newWritten has an indexer and a bucket b of 4 vbuckets.
+func newWritten(t *testing.T) *written {
+	w := &written{t, statecontext.New()}
 	w.must(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m1",
 		FormatLevel: statecontext.FormatLevel}})
 	w.must(&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1, FormatLevel: statecontext.FormatLevel})
@@ -58,7 +59,7 @@ func newCostWorld(t *testing.T) *costWorld {
 
 // TestCostOfBuilds: what is like an index says how large it will be, and what nothing says is named.
 func TestCostOfBuilds(t *testing.T) {
-	w := newCostWorld(t)
+	w := newWritten(t)
 	first := w.create("first", "", false, "name")
 	nobody := (&costing{real: w.s}).of(statecontext.New(), w.s, first)
 	if nobody.Documents != nil || nobody.Entries != nil || nobody.Bytes != nil || len(nobody.Unknown) != 3 ||
@@ -108,7 +109,7 @@ func TestCostOfBuilds(t *testing.T) {
 
 // TestCostOfDrops: what the copies have is freed, and what is as it was costs nothing.
 func TestCostOfDrops(t *testing.T) {
-	w := newCostWorld(t)
+	w := newWritten(t)
 	id := w.create("ids", "", true)
 	c := &costing{real: w.s, told: map[index.ID]core.Progress{id: {Items: 10, Bytes: 500, Ready: 1, Copies: 1}}}
 	before := w.s

@@ -69,7 +69,7 @@ func pair(t *testing.T, heartbeat time.Duration) (leader *consensus.Node, end fu
 // he was: by a ticket that it issued, and by a token. What this manager knows of users does not change.
 func vouchFor(t *testing.T, a *API) (ticket, token func() errcode.Code) {
 	t.Helper()
-	w := newCostWorld(t)
+	w := newWritten(t)
 	hash, err := auth.HashPassword("battery staple")
 	if err != nil {
 		t.Fatal(err)

@@ -94,7 +94,7 @@ func (g health) reasons(s *statecontext.State) (reasons []rpc.Reason, leader wir
 func (g health) behind(ctx context.Context, leader wire.Leader) string {
 	ctx, cancel := context.WithTimeout(ctx, readyPatience)
 	defer cancel()
-	reply, err := getJSON[readIndexReply](ctx, g.ground, g.indices, leader.REST+"/v1/readindex")
+	reply, err := getJSON[readIndexReply](ctx, g.ground, g.readIndex, leader.REST+"/v1/readindex")
 	if err != nil {
 		return "the leader does not tell how far the log goes: " + err.Error()
 	}

@@ -10,37 +10,9 @@ import (
 	"tidemark/statecontext"
 )
 
-// writtenState is a state that commands make.
-type writtenState struct {
-	t *testing.T
-	s *statecontext.State
-}
-
-// newWrittenState has an indexer and a bucket b.
-func newWrittenState(t *testing.T) *writtenState {
-	b := &writtenState{t, statecontext.New()}
-	b.must(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m1",
-		FormatLevel: statecontext.FormatLevel}})
-	b.must(&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1, FormatLevel: statecontext.FormatLevel})
-	b.must(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "u", Name: "i1"}})
-	b.must(&statecontext.SetBucket{Name: "b", UUID: "bu", VBuckets: 4})
-	return b
-}
-
-func (b *writtenState) must(c statecontext.Body) statecontext.Result {
-	b.t.Helper()
-	next, results, _ := statecontext.ApplyCommands(b.s, b.s.AppliedIndex()+1,
-		[]statecontext.Command{{TimeMS: 1, Body: c}})
-	if err := results[0].Err(); err != nil {
-		b.t.Fatal(err)
-	}
-	b.s = next
-	return results[0]
-}
-
 // TestMovingSlices: each index has those of its slices that change their place, and none that has done so.
 func TestMovingSlices(t *testing.T) {
-	b := newWrittenState(t)
+	b := newWritten(t)
 	b.must(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "v", Name: "i2"}})
 	var steps []partition.Rebalance
 	for i := range 3 {
@@ -65,7 +37,7 @@ func TestMovingSlices(t *testing.T) {
 
 // TestRunningSplits: splits under way are listed beside the rebalances, up to a bound, and the rest is counted.
 func TestRunningSplits(t *testing.T) {
-	b := newWrittenState(t)
+	b := newWritten(t)
 	must := b.must
 	layout := func(n uint16) partition.Layout { return partition.Layout{Scheme: partition.HashDocID, Partitions: n} }
 	for i := range mostSplits + 3 {

@@ -100,7 +100,7 @@ func getJSON[T any](ctx context.Context, g *ground, c *rpc.Client, url string) (
 // howFar asks the leader how far its log goes. One that does not answer may be gone: there is none, until there is
 // another one.
 func (g *ground) howFar(ctx context.Context, leader wire.Leader) (*readIndexReply, error) {
-	reply, err := getJSON[readIndexReply](ctx, g, g.indices, leader.REST+"/v1/readindex")
+	reply, err := getJSON[readIndexReply](ctx, g, g.readIndex, leader.REST+"/v1/readindex")
 	if err != nil && ctx.Err() == nil && !errors.As(err, new(*rpc.Problem)) {
 		return nil, noLeader("the leader %s could not be asked how far its log goes: %v; try again", leader.ID, err)
 	}

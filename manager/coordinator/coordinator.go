@@ -105,6 +105,9 @@ type Config struct {
 // HoldForget is what Hold is asked before copies are forgotten that have left.
 const HoldForget = "forget"
 
+// firstTry is how long what a component is told may take before it leaves its place to others, see tellsAtOnce.
+const firstTry = time.Second
+
 // Bounds. They are constants because they bound memory, not behaviour.
 const (
 	// inboxLength bounds inputs that wait for the loop: more than all components send in a tick.
@@ -116,7 +119,6 @@ const (
 	// that is restored, takes no place of the others for longer.
 	tellsAtOnce = 4
 	hangAtOnce  = 60
-	firstTry    = time.Second
 	// CallsAtOnce is how many calls to one component a leader may have under way: commands, questions, and one by each of
 	// the other lanes.
 	CallsAtOnce = 2*(tellsAtOnce+hangAtOnce) + 4

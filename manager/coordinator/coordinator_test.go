@@ -811,6 +811,34 @@ func TestBuildFindsTheBucketAgain(t *testing.T) {
 	})
 }
 
+// TestBuildOfAVersionFindsTheBucketAgain: a build of a version of an index that is gone with its bucket is of that one,
+// though making the bucket known changes the index; one of another version makes nothing known.
+func TestBuildOfAVersionFindsTheBucketAgain(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		a := w.create("a", "", 2, 0)
+		ready := func() bool { return w.state(a.ID) == index.Maintenance }
+		w.until("READY", 10*time.Second, ready)
+		w.mu.Lock()
+		delete(w.kv, "world")
+		w.mu.Unlock()
+		w.until("gone", 30*time.Second, func() bool { return w.state(a.ID) == index.Error })
+		w.bucket("world", "uuid-2")
+		was := w.log.State().Definition(a.ID).ModifiedCAS
+		build := func(version uint64) error {
+			_, err := w.leader().BuildIndexes(w.ctx, BuildRequest{IDs: []index.ID{a.ID}, IfMatch: version})
+			return err
+		}
+		if err := build(was - 1); !errors.Is(err, errcode.CASMismatch) || !w.log.State().Bucket("world").Gone {
+			t.Errorf("another version: %v; the bucket is known: %v", err, !w.log.State().Bucket("world").Gone)
+		}
+		if err := build(was); err != nil {
+			t.Fatal(err)
+		}
+		w.until("built anew", 10*time.Second, ready)
+	})
+}
+
 // TestBucketDoubted: a projector whose KV node does not have the bucket, or another one of its name, does not take it
 // away while it is streamed.
 func TestBucketDoubted(t *testing.T) {

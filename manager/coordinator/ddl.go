@@ -240,7 +240,9 @@ func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Out
 }
 
 // findAgain asks projectors about the buckets of indexes to be built that were deleted, once each: who makes one again
-// tells nobody of it, and nobody looks after a bucket that is gone. One that is not there is left to Apply to refuse.
+// tells nobody of it, and nobody looks after a bucket that is gone. One that is not there is left to Apply to refuse, and
+// so is an index that the request wants in another version. Making a bucket known changes the reasons of its indexes: an
+// IfMatch of the version before goes on to that one.
 func (c *Coordinator) findAgain(ctx context.Context, l *term, req *BuildRequest) error {
 	s := c.cfg.Consensus.State()
 	if _, known := recalled(s, req.Request); known {
@@ -255,12 +257,21 @@ func (c *Coordinator) findAgain(ctx context.Context, l *term, req *BuildRequest)
 	}
 	asked := make(map[string]bool)
 	for _, x := range all {
-		if x == nil || asked[x.Definition.Bucket] || !core.BucketGone(s, &x.Definition) {
+		if x == nil || asked[x.Definition.Bucket] || !core.BucketGone(s, &x.Definition) ||
+			req.IfMatch != 0 && x.Definition.ModifiedCAS != req.IfMatch {
 			continue
 		}
 		asked[x.Definition.Bucket] = true
-		if _, err := c.findBucket(ctx, l, x.Definition.Bucket); err != nil && !errors.Is(err, core.ErrUnknownBucket) {
+		b, err := c.findBucket(ctx, l, x.Definition.Bucket)
+		if errors.Is(err, core.ErrUnknownBucket) {
+			continue
+		}
+		if err != nil {
 			return err
+		}
+		d := c.cfg.Consensus.State().Definition(x.Definition.ID)
+		if req.IfMatch != 0 && d != nil && d.ModifiedCAS == b.ModifiedCAS {
+			req.IfMatch = d.ModifiedCAS // by that alone
 		}
 	}
 	return nil

@@ -83,6 +83,18 @@ func TestFaultsAreShown(t *testing.T) {
 		w.until("an indexer omits it", 10*time.Second, incomplete(true))
 		omits(7, wire.IndexFaults{Index: o.ID, TooLong: 3, Sample: wire.FaultSample{DocID: "k"}})
 		w.until("an indexer omits others", 10*time.Second, incomplete(false))
+		other := w.indexer("other") // has no copy of it, and so has counted nothing of it
+		other.mu.Lock()
+		other.faultsOmitted = 7
+		other.mu.Unlock()
+		w.until("another one is there", 10*time.Second, func() bool {
+			s, ok := w.leader().Status()
+			return ok && len(s.Indexers) == 2
+		})
+		time.Sleep(5 * time.Second)
+		if !incomplete(false)() {
+			t.Error("what an indexer omits that has no copy of an index counts for it")
+		}
 		omits(0)
 		for _, p := range all {
 			once(p)

@@ -95,7 +95,8 @@ func (q *lane) tell(t core.Tell, say func(core.Tell), begin func(func())) {
 	}
 }
 
-// run says what is put in, one after the other, until ctx ends: the work of one goroutine.
+// run says what is put in until ctx ends: of a lane with one goroutine one after the other, else as tell does, whose
+// goroutines begin starts.
 func (q *lane) run(ctx context.Context, say func(core.Tell), begin func(func())) {
 	for {
 		for {

@@ -34,18 +34,19 @@ func Living(s *statecontext.State, offline func(index.NodeID) bool, but index.No
 	return nodes
 }
 
-// Homes are the nodes that may hold an index when one goes: those that its statement names, of all that stay; none,
-// which is all, where it names none or none of these stays.
+// Homes are the nodes that may hold an index when one goes: those that its statement names, of all that stay, though one
+// of these may be leaving; none, which is all, where it names none or none of these stays.
 func Homes(s *statecontext.State, d *index.Definition, but index.NodeID) (ids []index.NodeID) {
 	if len(d.Nodes) == 0 {
 		return nil
 	}
+	var stay []rebalance.Node
 	for i := range s.Indexers() {
-		if i.Node != but && !i.Evicting && (slices.Contains(d.Nodes, i.Name) || slices.Contains(d.Nodes, i.UUID)) {
-			ids = append(ids, i.Node)
+		if i.Node != but && !i.Evicting {
+			stay = append(stay, rebalance.Node{ID: i.Node, UUID: i.UUID, Name: i.Name})
 		}
 	}
-	return ids
+	return Named(stay, d.Nodes)
 }
 
 // filling are the copies that slices are moving to: they are not whole yet, or nobody has said so.

@@ -1,8 +1,6 @@
 package core
 
 import (
-	"cmp"
-
 	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
@@ -13,8 +11,6 @@ import (
 const stepWeight = 1 << 20
 
 const (
-	// presumedRate is how many bytes a second come where no rate is set for the cluster.
-	presumedRate = 64 << 20
 	// stepSeconds is what a step takes beside its bytes, until it is known: its copy is made, joins, and is exact at a
 	// timestamp.
 	stepSeconds = 0.5
@@ -24,7 +20,10 @@ const (
 
 // MovedPerSecond is how many bytes of a copy are presumed to be done in a second: sent, and checked.
 func MovedPerSecond(s *statecontext.State) int64 {
-	return max(int64(filesPart*float64(cmp.Or(s.Limits().TransferRate, presumedRate))), 1)
+	if rate := s.Limits().TransferRate; rate > 0 {
+		return max(int64(filesPart*float64(rate)), 1)
+	}
+	return rebalance.DefaultRate
 }
 
 // progress weighs what is done against what there is to do.

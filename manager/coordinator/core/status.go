@@ -2,7 +2,6 @@ package core
 
 import (
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -173,7 +172,7 @@ func (l *picture) progress() map[index.ID]Progress {
 // progressOf is what is known of an index.
 func (l *picture) progressOf(x *statecontext.Index, faults *faultSums) Progress {
 	p := l.copiesOf(x)
-	p.Faults, p.FaultsIncomplete = faults.of[x.Definition.ID], faults.incomplete(x.Definition.ID)
+	p.Faults, p.FaultsIncomplete = faults.of[x.Definition.ID], faults.incomplete(x)
 	p.Availability, p.Why = l.availability(x)
 	p.SplitWaits, p.MergeWaits = l.splits.waits[x.Definition.ID], l.splits.merges[x.Definition.ID]
 	p.SinceMS = l.nowMS
@@ -225,15 +224,32 @@ func (l *picture) copyFault(c partition.Copy) string {
 
 // faults sums up what all components have counted, by index.
 func (l *picture) faults() *faultSums {
-	sums := &faultSums{of: map[index.ID]wire.IndexFaults{}, omitting: map[index.ID]int{}}
+	sums := &faultSums{of: map[index.ID]wire.IndexFaults{}, listing: map[index.ID]int{}}
 	for q := range l.now.state.Projectors() { // in their order, so that the sample stays the same
-		if c := l.components.projectors[q.ID]; c != nil {
-			sums.add(maps.Values(c.faults), c.faultsOmitted)
+		c := l.components.projectors[q.ID]
+		if c == nil {
+			continue
+		}
+		for _, f := range c.faults {
+			sums.add(f)
+			if c.faultsOmitted > 0 {
+				sums.listing[f.Index]++
+			}
+		}
+		if c.faultsOmitted > 0 {
+			sums.projectors++
 		}
 	}
 	for q := range l.now.state.Indexers() {
-		if n := l.components.indexers[q.Node]; n != nil {
-			sums.add(slices.Values(n.faults), n.faultsOmitted)
+		n := l.components.indexers[q.Node]
+		if n == nil {
+			continue
+		}
+		for _, f := range n.faults {
+			sums.add(f)
+		}
+		if n.faultsOmitted > 0 {
+			sums.indexers = append(sums.indexers, n)
 		}
 	}
 	return sums
@@ -242,28 +258,26 @@ func (l *picture) faults() *faultSums {
 // faultSums are the faults that components tell, by index.
 type faultSums struct {
 	of map[index.ID]wire.IndexFaults
-	// more counts the components that leave indexes out, omitting those of them that list an index.
-	more     int
-	omitting map[index.ID]int
+	// projectors counts those that leave indexes out, listing those of them that list an index.
+	projectors int
+	listing    map[index.ID]int
+	indexers   []*indexer // that leave indexes out, of which they have copies
 }
 
-// add adds those that a component tells, which leaves out so many indexes.
-func (s *faultSums) add(listed iter.Seq[wire.IndexFaults], omitted int) {
-	if omitted > 0 {
-		s.more++
-	}
-	for f := range listed {
-		sum := s.of[f.Index]
-		f.Expression, f.TooLong = sum.Expression+f.Expression, sum.TooLong+f.TooLong
-		s.of[f.Index] = f
-		if omitted > 0 {
-			s.omitting[f.Index]++
-		}
-	}
+func (s *faultSums) add(f wire.IndexFaults) {
+	sum := s.of[f.Index]
+	f.Expression, f.TooLong = sum.Expression+f.Expression, sum.TooLong+f.TooLong
+	s.of[f.Index] = f
 }
 
 // incomplete reports whether a component may have counted faults of an index and told nothing of them.
-func (s *faultSums) incomplete(id index.ID) bool { return s.omitting[id] < s.more }
+func (s *faultSums) incomplete(x *statecontext.Index) bool {
+	id := x.Definition.ID
+	return s.listing[id] < s.projectors || slices.ContainsFunc(s.indexers, func(n *indexer) bool {
+		return slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool { return c.Node == n.node }) &&
+			!slices.ContainsFunc(n.faults, func(f wire.IndexFaults) bool { return f.Index == id })
+	})
+}
 
 // copiesOf sums up what is told of an index's copies.
 func (l *picture) copiesOf(x *statecontext.Index) (p Progress) {
