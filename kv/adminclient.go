@@ -90,7 +90,8 @@ func (a *Admin) Status(ctx context.Context) (ClusterStatus, error) {
 	return s.status(), nil
 }
 
-// answers asks all nodes; an error when none answers.
+// answers asks all nodes. Errors wrap ErrSilent when none answers, and ErrRefused, ErrNeedsTLS or ErrNoTLS when those
+// that do let nobody in.
 func (a *Admin) answers(ctx context.Context) (*answers, error) {
 	s := &answers{views: map[string]ClusterView{}, failed: map[string]error{}}
 	s.ask(ctx, a.remote, a.addresses)
@@ -104,7 +105,11 @@ func (a *Admin) answers(ctx context.Context) (*answers, error) {
 		for _, err := range s.failed {
 			all = append(all, err)
 		}
-		return nil, fmt.Errorf("%w at %s: %w", ErrSilent, strings.Join(a.addresses, ", "), errors.Join(all...))
+		err, at := errors.Join(all...), strings.Join(a.addresses, ", ")
+		if errors.Is(err, ErrRefused) || errors.Is(err, ErrNeedsTLS) || errors.Is(err, ErrNoTLS) { // one does answer
+			return nil, fmt.Errorf("no KV node at %s tells its state: %w", at, err)
+		}
+		return nil, fmt.Errorf("%w at %s: %w", ErrSilent, at, err)
 	}
 	return s, nil
 }

@@ -10,9 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
@@ -227,23 +226,29 @@ type survey map[copyOf]CopyView
 
 // views asks nodes side by side what they know, and have of some copies. All must answer, and serve.
 func (c *cluster) views(ctx context.Context, nodes []clustermap.Node, of copies) ([]ClusterView, error) {
-	out := make([]ClusterView, len(nodes))
-	var all errgroup.Group
+	out, failed := make([]ClusterView, len(nodes)), make([]error, len(nodes))
+	var all sync.WaitGroup
 	for i, x := range nodes {
-		all.Go(func() error {
+		all.Go(func() {
 			if x.ID == c.n.config.NodeID {
 				out[i] = c.n.view(of)
 			} else if err := c.peers.Call(ctx, c.contact(x.ID).Admin, http.MethodGet, of.path(), nil, &out[i]); err != nil {
-				return fmt.Errorf("%s to answer: %w", x.ID, err)
+				failed[i] = fmt.Errorf("%s to answer: %w", x.ID, err)
+				return
 			}
 			if !out[i].Ready {
-				return fmt.Errorf("%s to serve", x.ID)
+				failed[i] = fmt.Errorf("%s to serve", x.ID)
 			}
 			out[i].Node = x.ID
-			return nil
 		})
 	}
-	return out, all.Wait()
+	all.Wait()
+	for _, err := range failed { // the same one each time, so that what is waited for does not change by chance
+		if err != nil {
+			return out, err
+		}
+	}
+	return out, nil
 }
 
 // survey asks nodes what they have of some copies.
@@ -583,7 +588,7 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 	}
 	rest := slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool { return x.ID == id })
 	for deadline := time.Now().Add(catchUp); ; {
-		have, err := c.survey(ctx, rest, nil)
+		have, err := c.survey(ctx, rest, out.copies())
 		if err != nil || have.replicated(m, out) || time.Now().After(deadline) {
 			return id, out, err // what is still missing, Failover says
 		}
@@ -593,6 +598,22 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 		case <-time.After(catchPoll):
 		}
 	}
+}
+
+// askedCopies is of how many vbuckets copies are asked for by name: more do not fit into a path.
+const askedCopies = 8192
+
+// copies are those of the vbuckets; nil, which is all that there are, where these are too many to be named.
+func (s sealed) copies() copies {
+	out, n := copies{}, 0
+	for bucket, vbuckets := range s {
+		out[bucket] = slices.Sorted(maps.Keys(vbuckets))
+		n += len(vbuckets)
+	}
+	if n > askedCopies {
+		return nil
+	}
+	return out
 }
 
 // toSeal returns the vbuckets that a node has active, of which s is a survey; an error when the map gives it others,

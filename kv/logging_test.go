@@ -3,6 +3,8 @@ package kv
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -51,5 +53,27 @@ func TestLoggingOfOneNode(t *testing.T) {
 	stranger := NewAdmin(address, conf.User, "wrong", nil)
 	if _, err := stranger.Logging(ctx, "kv1", &wire.LogChange{Level: "off"}); !errors.Is(err, ErrRefused) {
 		t.Errorf("with a wrong password: %v", err)
+	}
+}
+
+// TestANodeThatRefusesIsNotSilent: whose password is wrong is told so, and not that no node answers.
+func TestANodeThatRefusesIsNotSilent(t *testing.T) {
+	t.Parallel()
+	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		refuse(w, http.StatusUnauthorized, problem{Detail: "wrong password"})
+	}))
+	defer refuses.Close()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	refusing, nobody := strings.TrimPrefix(refuses.URL, "http://"), strings.TrimPrefix(gone.URL, "http://")
+	for name, c := range map[string]struct {
+		addresses []string
+		refused   bool
+	}{"refused": {[]string{refusing}, true}, "nobody": {[]string{nobody}, false},
+		"one of two": {[]string{nobody, refusing}, true}} {
+		_, err := NewAdmin(c.addresses, "u", "wrong", nil).Status(t.Context())
+		if errors.Is(err, ErrRefused) != c.refused || errors.Is(err, ErrSilent) == c.refused {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

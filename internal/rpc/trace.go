@@ -3,7 +3,6 @@ package rpc
 import (
 	"context"
 	"net/http"
-	"regexp"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -72,12 +71,6 @@ func Traced(tracer trace.Tracer, next http.Handler) http.Handler {
 		next.ServeHTTP(kept, r)
 	})
 }
-
-// secrets finds those of tokens (statecontext.TokenPrefix).
-var secrets = regexp.MustCompile(`tmt_[^\s"]*`)
-
-// WithoutSecrets is a text for logs and spans, such as a path in which somebody took a token's secret for its id.
-func WithoutSecrets(text string) string { return secrets.ReplaceAllString(text, "tmt_…") }
 
 // Keeper remembers the status of an answer.
 type Keeper struct {

@@ -56,7 +56,7 @@ type Options struct {
 	DialTimeout time.Duration
 	// OpTimeout bounds one attempt of one request.
 	OpTimeout time.Duration
-	// Dialed is told how each attempt to connect has ended; nil: nobody is.
+	// Dialed is told how each attempt to connect has ended, of several at the same time; nil: nobody is.
 	Dialed func(addr string, err error)
 	// Logger is told about retries and lost connections; nil is silent.
 	Logger hclog.Logger

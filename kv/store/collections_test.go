@@ -541,7 +541,8 @@ func TestSumsOfCollections(t *testing.T) {
 func (w *world) checkSums(rt *rapid.T) {
 	v := w.b.VBucket(0)
 	type sums struct{ docs, items, last uint64 }
-	said, found, used := map[uint32]sums{0: {}}, map[uint32]sums{}, int64(0)
+	said, found := map[uint32]sums{0: {}}, map[uint32]sums{}
+	var newest, listed int64
 	v.mu.Lock()
 	for id, m := range v.collections.members {
 		said[id] = sums{docs: uint64(m.docs), items: uint64(m.items)}
@@ -550,6 +551,7 @@ func (w *world) checkSums(rt *rapid.T) {
 	}
 	found[0] = sums{}
 	for _, d := range v.docs {
+		newest += d.memory()
 		if d.Collection == SystemCollection {
 			continue
 		}
@@ -562,11 +564,12 @@ func (w *world) checkSums(rt *rapid.T) {
 		found[d.Collection] = s
 	}
 	for _, d := range v.list {
-		used += d.memory()
+		listed += d.memory()
 	}
-	if len(v.list)-v.stale != len(v.docs) || used != w.opts.Quota.Used() {
-		rt.Errorf("%d versions, %d superseded, of %d documents; %d bytes of %d", len(v.list), v.stale, len(v.docs),
-			w.opts.Quota.Used(), used)
+	if used := w.opts.Quota.Used(); len(v.list)-v.stale != len(v.docs) || used != newest || v.bytes != newest ||
+		v.bytes+v.staleBytes != listed {
+		rt.Errorf("%d versions, %d superseded, of %d documents; %d bytes are used, %d and %d counted, of %d and %d",
+			len(v.list), v.stale, len(v.docs), used, v.bytes, v.staleBytes, newest, listed)
 	}
 	v.mu.Unlock()
 	items := map[uint32]int{}

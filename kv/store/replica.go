@@ -150,7 +150,6 @@ func (v *VBucket) emptyLocked() error {
 	for _, d := range v.docs {
 		v.countLocked(d, -1)
 	}
-	v.bucket.quota.add(-v.staleBytes)
 	v.docs, v.list, v.stale, v.staleBytes, v.expiries = map[docID]*Doc{}, nil, 0, 0, nil
 	v.collections = newCollections()
 	v.high, v.written, v.purge, v.maxCas, v.window = 0, 0, 0, 0, SnapshotRange{}
@@ -169,7 +168,7 @@ const forever = 1 << 40
 func (v *VBucket) sealedLocked(now time.Time) bool { return now.Before(v.sealed) }
 
 // Seal makes an active vbucket refuse writes for d, after everything written so far is in the log, and returns its high
-// seqno.
+// seqno. One that is held (HoldSeal) stays so. Errors wrap ErrNotMyVBucket or ErrTemporary.
 func (v *VBucket) Seal(d time.Duration) (uint64, error) {
 	v.mu.Lock()
 	if v.state != Active {

@@ -373,7 +373,7 @@ func (b *Bucket) Abandon() error {
 func (b *Bucket) release() {
 	for _, v := range b.vbs {
 		v.mu.Lock()
-		b.quota.add(-v.bytes - v.staleBytes)
+		b.quota.add(-v.bytes)
 		v.docs, v.list, v.bytes, v.stale, v.staleBytes = map[docID]*Doc{}, nil, 0, 0, 0
 		v.mu.Unlock()
 	}

@@ -430,8 +430,8 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// Superseded versions count against the quota until they are pruned, which they are before much of it is theirs, and
-// before a write is refused for them.
+// Superseded versions are pruned before they are much beside the newest ones, and those that cannot be, as they are not
+// in the log yet, count against the quota. No write is refused for what another vbucket may keep.
 func TestQuotaOfSupersededVersions(t *testing.T) {
 	const limit = 1 << 20
 	held := func(v *VBucket) (bytes int64) {
@@ -461,7 +461,7 @@ func TestQuotaOfSupersededVersions(t *testing.T) {
 			for i := range 1000 {
 				w.set(0, "hot", strings.Repeat("x", c.size))
 				used := w.opts.Quota.Used()
-				if used != held(v) || used > limit || used-v.bytes > c.most {
+				if used != v.bytes || v.bytes+v.staleBytes != held(v) || v.staleBytes > c.most {
 					t.Fatalf("after %d writes: %d bytes are used, %d of them by newest versions; the list holds %d", i+1, used,
 						v.bytes, held(v))
 				}
@@ -482,13 +482,26 @@ func TestQuotaOfSupersededVersions(t *testing.T) {
 				last = r
 			}
 		}
-		if used := w.opts.Quota.Used(); !errors.Is(err, ErrNoMemory) || used > limit || used != held(v) {
+		if used := w.opts.Quota.Used(); !errors.Is(err, ErrNoMemory) || used != v.bytes || held(v) > limit+pruneBytes {
 			t.Fatalf("%v; %d bytes are used, %d held", err, used, held(v))
 		}
 		if err := last.Ticket.Wait(); err != nil {
 			t.Fatal(err)
 		}
 		w.set(0, "hot", strings.Repeat("x", 100<<10))
+	})
+	t.Run("of another vbucket", func(t *testing.T) {
+		w := newWorld(t, 2)
+		_ = w.b.Close()
+		w.opts.Quota = NewQuota(limit)
+		w.open()
+		kept, other := w.b.VBucket(0), w.b.VBucket(1)
+		for i := 0; kept.staleBytes < 60<<10; i++ { // as much as is not pruned
+			w.set(0, fmt.Sprint("k", i%2), strings.Repeat("x", 1000))
+		}
+		for i := 0; kept.bytes+other.bytes < limit-10<<10; i++ {
+			w.set(1, fmt.Sprint("n", i), strings.Repeat("x", 1000))
+		}
 	})
 }
 

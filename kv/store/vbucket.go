@@ -81,7 +81,7 @@ type VBucket struct {
 	touch      int         // place in the current ticket; guarded by the committer
 }
 
-// sums are what a vbucket has. Superseded versions in its list count against the quota, too.
+// sums are what a vbucket has. Superseded versions in its list count against the quota only beyond what it may keep.
 type sums struct {
 	items, tombstones int
 	bytes             int64 // memory of the newest versions
@@ -350,9 +350,9 @@ func (v *VBucket) countLocked(d *Doc, sign int) {
 	v.bucket.quota.add(int64(sign) * d.memory())
 }
 
-// supersedeLocked marks a version as superseded by another one. It counts against the quota until it is pruned. It is
-// taken from the open snapshots for which too much was superseded, which are the oldest: whoever reads them may stand
-// still. Others are not affected.
+// supersedeLocked marks a version as superseded by another one, which counts against the quota no more (but see
+// fullLocked). It is taken from the open snapshots for which too much was superseded, which are the oldest: whoever
+// reads them may stand still. Others are not affected.
 func (v *VBucket) supersedeLocked(d *Doc, by uint64) {
 	d.next = by
 	v.staleLocked(d, 1)
@@ -376,21 +376,21 @@ func (v *VBucket) restoreLocked(d *Doc) {
 func (v *VBucket) staleLocked(d *Doc, sign int) {
 	v.stale += sign
 	v.staleBytes += int64(sign) * d.memory()
-	v.bucket.quota.add(int64(sign) * d.memory())
 }
 
-// fullLocked reports whether more bytes would exceed the quota also without the vbucket's superseded versions.
+// fullLocked reports whether more bytes would exceed the quota. Of superseded versions those count that are more than
+// the list may keep: they are not in the log yet, and cannot be pruned.
 func (v *VBucket) fullLocked(more int64) bool {
-	if v.staleBytes > 0 && v.bucket.quota.Full(more) {
-		v.pruneLocked()
-	}
-	return v.bucket.quota.Full(more)
+	return v.bucket.quota.Full(more + max(0, v.staleBytes-v.staleMost()))
 }
+
+// staleMost is how many bytes of superseded versions the list may keep.
+func (v *VBucket) staleMost() int64 { return max(pruneBytes, v.bytes/4) }
 
 // crowdedLocked reports whether the list is to be pruned: it looks at no more than in proportion to what was written
 // since it was last.
 func (v *VBucket) crowdedLocked() bool {
-	return v.stale >= pruneAt && v.stale*2 > len(v.list) || v.staleBytes > max(pruneBytes, v.bytes/4)
+	return v.stale >= pruneAt && v.stale*2 > len(v.list) || v.staleBytes > v.staleMost()
 }
 
 // undo takes back the newest version, which never reached the log.

@@ -18,8 +18,9 @@ type ground struct {
 	rpc *rpc.Client // to other managers, for what is passed on
 	// fresh is for what must not be sent twice to other managers.
 	fresh *rpc.Client
-	// readIndex and looks are for what this manager asks others by itself, which must not wait behind what is passed on and
-	// takes long: readIndex for how far the leader's log goes, without which it lets no user in, looks for how they are.
+	// readIndex and looks are for what this manager asks others by itself, which must not wait behind what is passed on
+	// and takes long: readIndex for how far the leader's log goes, without which it lets no user in, looks for how they
+	// are.
 	readIndex, looks *rpc.Client
 	// indexers and projectors are asked for their figures, and for how much they log.
 	indexers   *indexerclient.Client

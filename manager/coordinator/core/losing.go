@@ -34,8 +34,8 @@ func Living(s *statecontext.State, offline func(index.NodeID) bool, but index.No
 	return nodes
 }
 
-// Homes are the nodes that may hold an index when one goes: those that its statement names, of all that stay, though one
-// of these may be leaving; none, which is all, where it names none or none of these stays.
+// Homes are the nodes that may hold an index when one goes: those that its statement names, of all that stay, though
+// one of these may be leaving; none, which is all, where it names none or none of these stays.
 func Homes(s *statecontext.State, d *index.Definition, but index.NodeID) (ids []index.NodeID) {
 	if len(d.Nodes) == 0 {
 		return nil
