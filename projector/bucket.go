@@ -105,6 +105,9 @@ func (b *bucket) close() {
 	b.topic.Close()
 	b.control.close()
 	b.p.purges.note(b.name, nil)
+	if b.p.troubles.closed(b.name) {
+		b.p.notify()
+	}
 }
 
 // replan makes the plan of new definitions, unless that of newer ones is there; workers take it between two mutations.

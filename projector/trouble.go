@@ -105,6 +105,16 @@ func (t *troubles) forget(now time.Time) {
 	}
 }
 
+// closed forgets a bucket that is not streamed any more, and reports whether that is news.
+func (t *troubles) closed(bucket string) (news bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	news = t.all[bucket] != nil
+	delete(t.all, bucket)
+	delete(t.turns, bucket)
+	return news
+}
+
 // list returns what counts now, by bucket.
 func (t *troubles) list(node string, now time.Time) (all []wire.KVTrouble) {
 	t.mu.Lock()

@@ -11,7 +11,7 @@ import (
 )
 
 // TestTroubles: a failure counts from the first one since something succeeded, with its newest error; one that nobody
-// repeats is forgotten; an answer of no is none; there are never more than a bound.
+// repeats is forgotten; an answer of no is none; a bucket that is closed has none; there are never more than a bound.
 func TestTroubles(t *testing.T) {
 	now := time.UnixMilli(1_000_000)
 	var x troubles
@@ -44,6 +44,11 @@ func TestTroubles(t *testing.T) {
 	now = now.Add(troubleKept)
 	shows("a silent 1000000")
 	note("a", nil, true)
+	shows("")
+	note("a", refused, true)
+	if !x.closed("a") || x.closed("a") {
+		t.Error("that a bucket with a trouble is closed is news, once")
+	}
 	shows("")
 	note("a", errors.New(strings.Repeat("x", 2*maxTrouble)), true)
 	if n := len(x.list("kv:1", now)[0].Error); n != maxTrouble {
