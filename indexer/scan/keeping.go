@@ -211,8 +211,11 @@ func (k *keeping) ask(node index.NodeID, t *keepingThere, copies []index.CopyID)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	t.asking, t.trouble, t.due = false, err, time.Now().Add(keepEvery)
-	if err != nil && CodeOf(err) != errcode.SnapshotTooOld { // which it will not have again
+	t.asking, t.due = false, time.Now().Add(keepEvery)
+	if k.ctx.Err() != nil { // the scan has ended: that the question went unanswered says nothing of the node
+		return
+	}
+	if t.trouble = err; err != nil && CodeOf(err) != errcode.SnapshotTooOld { // which it will not have again
 		t.due = time.Now().Add(keepAgain)
 	}
 }

@@ -53,6 +53,9 @@ func (n scanNodes) KeepSlices(ctx context.Context, node index.NodeID, req scan.K
 	}
 	code := codeOK
 	if err != nil {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return err // the scan has ended in the middle of the question: no outcome
+		}
 		code = string(scan.CodeOf(err))
 	}
 	n.asked.WithLabelValues(code).Inc()

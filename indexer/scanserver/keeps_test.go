@@ -1,6 +1,7 @@
 package scanserver
 
 import (
+	"context"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ import (
 )
 
 // TestKeepingOnOtherNodes: a node keeps a timestamp that it is asked to keep, whether it is this one or another; what
-// it refuses comes back by its code, and is counted by it.
+// it refuses comes back by its code, and is counted by it; of a question that the scan's end cuts off nothing is.
 func TestKeepingOnOtherNodes(t *testing.T) {
 	const here, there, away = index.NodeID(1), index.NodeID(2), index.NodeID(3)
 	var port string
@@ -55,7 +56,12 @@ func TestKeepingOnOtherNodes(t *testing.T) {
 	if err := nodes.KeepSlices(t.Context(), away, scan.KeepRequest{}); err == nil {
 		t.Error("a node that nobody knows keeps it")
 	}
-	for code, want := range map[string]float64{codeOK: 2, string(errcode.BadRequest): 2} {
+	over, end := context.WithCancel(t.Context())
+	end()
+	if err := nodes.KeepSlices(over, there, scan.KeepRequest{Copies: []index.CopyID{1}}); err == nil {
+		t.Error("a scan that has ended has its answer")
+	}
+	for code, want := range map[string]float64{codeOK: 2, string(errcode.BadRequest): 2, string(errcode.Cancelled): 0} {
 		if n := testutil.ToFloat64(s.metrics.keeps.WithLabelValues(code)); n != want {
 			t.Errorf("%s was counted %v times, want %v", code, n, want)
 		}
