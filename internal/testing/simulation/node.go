@@ -556,6 +556,7 @@ func (s *Sim) offer(h *hosted, p int, req *wire.StreamRequest, q *wire.StreamSta
 	if len(x.copies) == 0 {
 		return nil, projects.Failed(q.VBucket, "its list has none of these copies")
 	}
+	x.copies = s.partly(x.copies)
 	x.Stream = *projects.NewStream(req.Incarnation, q, s.at(k))
 	switch next, answer := s.ask(k, &x.Start); next {
 	case projects.GiveUp:
@@ -568,6 +569,18 @@ func (s *Sim) offer(h *hosted, p int, req *wire.StreamRequest, q *wire.StreamSta
 	}
 	x.Begun = true
 	return x, x.Began(k.high(), x.Lacks)
+}
+
+// partly leaves a copy out of a side stream now and then, as a projector does that cannot evaluate its index, or whose
+// definitions do not have it any more: its BEGIN does not name it, and nothing of it comes.
+func (s *Sim) partly(all []fedCopy) []fedCopy {
+	if len(all) < 2 || !s.chance(partSides, 3) {
+		return all
+	}
+	s.Report.Partly++
+	i := s.dice.projector.Intn(len(all))
+	s.ev("of a side stream copy %d is left out", all[i].id)
+	return slices.Delete(all, i, i+1)
 }
 
 // startSide lets a side stream run.

@@ -96,6 +96,8 @@ var bugs = []plant{
 	{bug: "where copies stand kept of rows that are not durable", rules: "keptRows", faults: "commonFiles,tornFiles", rate: 3},
 	{bug: "requests for side streams that count when they are over", rules: "sideRoom",
 		faults: "askedSides,ddl,drops,failovers", says: "stuck"},
+	{bug: "a copy that a side stream leaves out counts as filled by it", rules: "sideCopies",
+		faults: "partSides,ddl", less: fewWrites},
 	{bug: "a snapshot below one that was cut short is complete", rules: "cutEnd"},
 	{bug: "what KV does not say it has forgotten is nothing", rules: "blind",
 		faults: "noStats,purges,tornFiles,nodeCrashes,ddl"},

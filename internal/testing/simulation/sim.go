@@ -44,6 +44,7 @@ type Report struct {
 	// batches of copies that stood as others did, and how often where one stands was kept in the node's file
 	Together, Kept int
 	Asked          int // requests for side streams, with askedSides
+	Partly         int // side streams that a projector left a copy out of
 	// windows of streams that KV cut short, requests for streams that it put off, and times in which it sent nothing of
 	// one
 	Cut, Busy, Late int
@@ -58,7 +59,7 @@ func (r *Report) Add(o Report) {
 	r.Filled, r.Sessions, r.Splits = r.Filled+o.Filled, r.Sessions+o.Sessions, r.Splits+o.Splits
 	r.Purges, r.Retakes = r.Purges+o.Purges, r.Retakes+o.Retakes
 	r.Asked, r.Merges, r.Alone = r.Asked+o.Asked, r.Merges+o.Merges, r.Alone+o.Alone
-	r.Together, r.Kept = r.Together+o.Together, r.Kept+o.Kept
+	r.Together, r.Kept, r.Partly = r.Together+o.Together, r.Kept+o.Kept, r.Partly+o.Partly
 	r.Cut, r.Busy, r.Late = r.Cut+o.Cut, r.Busy+o.Busy, r.Late+o.Late
 }
 
@@ -170,6 +171,7 @@ const (
 	commonFiles // a node keeps in a file where its copies stand, beyond what each has stored
 	retakes     // an audit has a vbucket of a copy taken anew
 	askedSides  // nodes ask for side streams as package indexer does, see asking.go
+	partSides   // projectors leave copies out of side streams that they were asked for, see partly
 	stalls      // one that happens by itself: a connection brings nothing for a while; see swarm
 	// moods of KV, see moods.go; seeds do not draw them either
 	cutWindows
@@ -188,7 +190,7 @@ var faultNames = [kinds]string{
 	epochs: "epochs", lostProposals: "lostProposals", lostRequests: "lostRequests", lateRequests: "lateRequests",
 	lostSlices: "lostSlices", tornCheckpoints: "tornCheckpoints", flushes: "flushes",
 	splits: "splits", sizes: "sizes", slowCopies: "slowCopies", commonFiles: "commonFiles", retakes: "retakes",
-	askedSides: "askedSides", stalls: "stalls",
+	askedSides: "askedSides", partSides: "partSides", stalls: "stalls",
 	cutWindows: "cutWindows", noStats: "noStats", oldPurges: "oldPurges", deepLosses: "deepLosses",
 	busyStreams: "busyStreams", lateVBuckets: "lateVBuckets",
 }
@@ -287,6 +289,7 @@ func (s *Sim) swarm() {
 	s.mix[slowCopies] = s.opt.Seed%storing < 2
 	s.mix[commonFiles] = keepsCommon(s.opt.Seed)
 	s.mix[askedSides] = s.opt.Seed%asking < 2
+	s.mix[partSides] = s.opt.Seed%parting < 3
 	s.mix[retakes] = s.opt.Seed%storing == 0 || s.opt.Seed%storing == 4
 	if s.mix[stalls] = s.opt.Seed%stalling == 3; s.mix[stalls] {
 		s.events = append(s.events, stalls)
@@ -299,6 +302,9 @@ const stalling = 4
 
 // asking is among how many seeds two ask for side streams as package indexer does.
 const asking = 7
+
+// parting is among how many seeds projectors of three leave copies out of side streams.
+const parting = 11
 
 // storing is among how many seeds the ways of the store are spread.
 const storing = 5
