@@ -352,14 +352,14 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 // cannot evaluate, or that newer definitions do not have, and nothing of them comes. They want another one. False: it
 // is for none, and is given up.
 func (b *Bucket) carries(vb int, s *sideStream, ids []index.CopyID) bool {
-	if slices.Equal(s.copies, ids) {
+	left := func(c index.CopyID) bool {
+		_, named := slices.BinarySearch(ids, c)
+		return !named
+	}
+	if !slices.ContainsFunc(s.copies, left) {
 		return true
 	}
-	carried := make(map[index.CopyID]bool, len(ids))
-	for _, id := range ids {
-		carried[id] = true
-	}
-	s.copies = slices.DeleteFunc(slices.Clone(s.copies), func(c index.CopyID) bool { return !carried[c] })
+	s.copies = slices.DeleteFunc(slices.Clone(s.copies), left)
 	if len(s.copies) == 0 {
 		b.dropSide(vb)
 		return false

@@ -100,7 +100,7 @@ type Begin struct {
 	Log      timestamp.FailoverLog // newest branch first
 	Purge    uint64                // KV has forgotten deletions at or below it
 	Revision timestamp.MapRevision // of the vbucket map that the projector goes by
-	Copies   []index.CopyID        // copies at the receiving endpoint that this stream feeds
+	Copies   []index.CopyID        // those at the receiving endpoint that this stream feeds, ascending
 }
 
 // Event is one message of one vbucket's stream. Which fields count depends on Kind. DocID, Statements and Begin alias

@@ -64,8 +64,12 @@ func (k *Bucket) retakeAgain() {
 func (k *Bucket) rowsGone(u *underway) {
 	missed := u.missed()
 	for _, s := range u.strays {
-		// one that is shut is opened again, and has then lost it or not
-		if now := k.holds(s.copy); !slices.Contains(missed, s.copy) && now != (RowsAt{}) && k.wrong.gone(s, now) {
+		if slices.Contains(missed, s.copy) {
+			continue
+		}
+		// One that is shut is opened again, and has then lost it or not. What it has written since is newer than what has
+		// gone: that the rows are gone durably is then seen later, never too early.
+		if now := k.holds(s.copy); now != (RowsAt{}) && k.wrong.gone(s, now) {
 			k.node.Snapshots.Trust(s.copy)
 		}
 	}

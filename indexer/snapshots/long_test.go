@@ -19,19 +19,8 @@ import (
 // TestScansThatTakeLongAreKept: what such a scan reads stays for others that may go on with it, of its copies only,
 // until it has ended, or for a minute after it has asked last; scans of one timestamp share it.
 func TestScansThatTakeLongAreKept(t *testing.T) {
-	const keep = 3
-	_, s := storagetest.Open(t)
-	clock := time.Unix(1000, 0)
-	snaps := New(keep, hclog.NewNullLogger(), func() time.Time { return clock })
-	defer snaps.CloseAll()
-	number := uint64(0)
-	move := func() (ref wire.StabilityRef) {
-		for range keep + 1 { // all that is not kept goes
-			number++
-			ref = hold(t, snaps, s, number, 10*number)
-		}
-		return ref
-	}
+	m := newMoving(t)
+	snaps, move := m.Set, m.move
 	ask := func(id uint64, ref wire.StabilityRef, copies ...index.CopyID) {
 		t.Helper()
 		if err := snaps.KeepScan(scan.Pages{ID: id}, copies, ref); err != nil {
@@ -41,13 +30,7 @@ func TestScansThatTakeLongAreKept(t *testing.T) {
 	check := func(what string, ref wire.StabilityRef, want bool) {
 		t.Helper()
 		move()
-		h, ok := snaps.Acquire(1, &ref)
-		if ok {
-			_ = h.Snap.Close()
-		}
-		if ok != want {
-			t.Errorf("%s: held %v, are %v", what, ok, snaps.Refs(1))
-		}
+		m.check(what, ref, want)
 	}
 	other, ref := move(), move()
 	ask(1, other, 2) // which this is not
@@ -57,20 +40,20 @@ func TestScansThatTakeLongAreKept(t *testing.T) {
 	check("of two scans", ref, true)
 	snaps.EndPages(scan.Pages{ID: 2})
 	check("when one of two has ended", ref, true)
-	clock = clock.Add(50 * time.Second)
+	m.clock = m.clock.Add(50 * time.Second)
 	ask(3, ref, 1)
-	clock = clock.Add(50 * time.Second)
+	m.clock = m.clock.Add(50 * time.Second)
 	check("when it was asked for again", ref, true)
 	snaps.EndPages(scan.Pages{ID: 3})
 	check("when both have ended", ref, false)
 
-	next := wire.StabilityRef{Bucket: ref.Bucket, Ref: timestamp.Ref{Number: number + 2, Hash: ref.Hash}}
+	next := wire.StabilityRef{Bucket: ref.Bucket, Ref: timestamp.Ref{Number: m.ref + 2, Hash: ref.Hash}}
 	ask(4, next, 1) // before it is there
-	next = hold(t, snaps, s, number+2, 10*(number+2))
-	number += 2
+	m.ref += 2
+	next = hold(t, snaps, m.slice, m.ref, 10*m.ref)
 	ask(5, next, 1)
 	check("a minute later", next, true)
-	clock = clock.Add(61 * time.Second)
+	m.clock = m.clock.Add(61 * time.Second)
 	check("when its time is over", next, false)
 	if err := snaps.KeepScan(scan.Pages{ID: 6}, []index.CopyID{1}, ref); scan.CodeOf(err) != errcode.SnapshotTooOld {
 		t.Errorf("one that is gone: %v", err)

@@ -189,23 +189,53 @@ func TestALateCopySaysWhy(t *testing.T) {
 	}
 }
 
+// moving are the snapshots of one copy, whose timestamps and clock move on by hand.
+type moving struct {
+	*Set
+	t     *testing.T
+	slice *storage.Slice
+	clock time.Time
+	ref   uint64 // the newest
+}
+
+// movingKeep is how many of the newest timestamps are kept.
+const movingKeep = 3
+
+func newMoving(t *testing.T) *moving {
+	_, s := storagetest.Open(t)
+	m := &moving{t: t, slice: s, clock: time.Unix(1000, 0)}
+	m.Set = New(movingKeep, hclog.NewNullLogger(), func() time.Time { return m.clock })
+	t.Cleanup(m.CloseAll)
+	return m
+}
+
+// move holds so many timestamps more that all go which nothing keeps, and returns the newest.
+func (m *moving) move() (ref wire.StabilityRef) {
+	for range movingKeep + 1 {
+		m.ref++
+		ref = hold(m.t, m.Set, m.slice, m.ref, 10*m.ref)
+	}
+	return ref
+}
+
+// check says whether a timestamp of copy 1 is to be held.
+func (m *moving) check(what string, ref wire.StabilityRef, want bool) {
+	m.t.Helper()
+	h, ok := m.Acquire(1, &ref)
+	if ok {
+		_ = h.Snap.Close()
+	}
+	if ok != want {
+		m.t.Errorf("%s: held %v, are %v", what, ok, m.Refs(1))
+	}
+}
+
 // TestPagesAreKept: what an answer in pages is of stays, for its copies only, while a page is read and for a minute
 // after each, however many newer ones come and whatever others ask for; and no longer than that.
 func TestPagesAreKept(t *testing.T) {
-	const keep = 3
-	_, s := storagetest.Open(t)
-	clock := time.Unix(1000, 0)
-	snaps := New(keep, hclog.NewNullLogger(), func() time.Time { return clock })
-	defer snaps.CloseAll()
-	number := uint64(0)
-	move := func() (ref wire.StabilityRef) {
-		for range keep + 1 { // all that is not kept goes
-			number++
-			ref = hold(t, snaps, s, number, 10*number)
-		}
-		return ref
-	}
-	pass := func(d time.Duration) { clock = clock.Add(d); move() }
+	m := newMoving(t)
+	snaps, move, check := m.Set, m.move, m.check
+	pass := func(d time.Duration) { m.clock = m.clock.Add(d); move() }
 	begin := func(p scan.Pages, ref wire.StabilityRef, copies ...index.CopyID) func(bool) {
 		t.Helper()
 		done, err := snaps.KeepPages(p, copies, ref)
@@ -213,16 +243,6 @@ func TestPagesAreKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		return done
-	}
-	check := func(what string, ref wire.StabilityRef, want bool) {
-		t.Helper()
-		h, ok := snaps.Acquire(1, &ref)
-		if ok {
-			_ = h.Snap.Close()
-		}
-		if ok != want {
-			t.Errorf("%s: held %v, are %v", what, ok, snaps.Refs(1))
-		}
 	}
 	a, b := scan.Pages{ID: 1, For: "ann"}, scan.Pages{ID: 1, For: "bob"}
 	other := move()
