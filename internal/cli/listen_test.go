@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"net"
-	"slices"
 	"strings"
 	"testing"
 
@@ -11,7 +10,6 @@ import (
 
 	"tidemark/indexer"
 	"tidemark/internal/testing/ports"
-	"tidemark/internal/tlsconf"
 )
 
 // listening is what the flags of an indexer come to.
@@ -75,28 +73,5 @@ func TestFreePortsInARow(t *testing.T) {
 	}
 	if _, err := freePorts("192.0.2.1", from); err == nil || !strings.Contains(err.Error(), "--listen 192.0.2.1") {
 		t.Errorf("a host that is not this one: %v", err)
-	}
-}
-
-// TestNodesListenAlone: TIDEMARK_LISTEN and TIDEMARK_PORT of tidemark node are of that, and not of its indexer, which
-// is given each address.
-func TestNodesListenAlone(t *testing.T) {
-	f := &nodeFlags{id: "n1", data: t.TempDir(), listen: "127.0.0.1", port: 9520, quota: indexer.DefaultMemoryQuota}
-	t.Setenv("TIDEMARK_LISTEN", f.listen)
-	t.Setenv("TIDEMARK_PORT", "9520")
-	p, err := f.plan("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := p.config(Streams{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range cfg.Roles {
-		for _, want := range []string{"--listen=", "--port=0", "--admin=127.0.0.1:9524", "--catchup=127.0.0.1:9528"} {
-			if r.Name == tlsconf.Indexer && !slices.Contains(r.Args, want) {
-				t.Errorf("the indexer is not given %s: %v", want, r.Args)
-			}
-		}
 	}
 }

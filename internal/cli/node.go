@@ -325,8 +325,6 @@ type setting struct {
 	name, value string
 	// yields leaves it to the role's own section of the file, which is nearer, unless the command line has said it.
 	yields bool
-	// always gives it also where it is empty: else the role takes what the environment says, which means this node.
-	always bool
 }
 
 // config makes the roles' command lines.
@@ -355,7 +353,7 @@ func (p *nodePlan) config(s Streams) (node.Config, error) {
 		setting{name: "admin", value: p.at(portIndexer)}, setting{name: "scan", value: p.at(portIndexer + 1)},
 		setting{name: "maintenance", value: p.at(portIndexer + 2)},
 		setting{name: "backfill", value: p.at(portIndexer + 3)}, setting{name: "catchup", value: p.at(portIndexer + 4)},
-		setting{name: "listen", always: true}, setting{name: "port", value: "0"},
+		setting{name: "listen"}, setting{name: "port"}, // each address is given
 		setting{name: "memory-quota", value: p.f.quota.String(), yields: true})
 	if p.trails {
 		add(newProjector(s), tlsconf.Projector, portProjector, setting{name: "managers", value: rest},
@@ -386,7 +384,7 @@ func (p *nodePlan) role(cmd *cobra.Command, role tlsconf.Role, own []setting) ([
 		case inFile && !set.yields:
 			return nil, usage("configuration %s, section %s: %q is for tidemark node to say, by its own settings: leave it out",
 				said[set.name], role, set.name)
-		case set.value == "" && !set.always, inFile && (p.f.origins[set.name] == "default" ||
+		case set.value == "", inFile && (p.f.origins[set.name] == "default" ||
 			strings.HasPrefix(p.f.origins[set.name], "file ")):
 			continue
 		}

@@ -186,11 +186,11 @@ func Error(output string) string {
 	return why
 }
 
-// Environment is this process's without the configuration file, whose keys are those of the parent and no role's, and
-// without what is for client commands: credentials and certificates.
+// Environment is this process's without the configuration file, whose keys are those of the parent and no role's,
+// without where the parent itself listens, and without what is for client commands: credentials and certificates.
 func Environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(e string) bool {
-		for _, p := range []string{"CONFIG=", "TLS_", "CERTS_DIR=", "USER=", "TOKEN", "PASSWORD"} {
+		for _, p := range []string{"CONFIG=", "LISTEN=", "PORT=", "TLS_", "CERTS_DIR=", "USER=", "TOKEN", "PASSWORD"} {
 			if strings.HasPrefix(e, "TIDEMARK_"+p) {
 				return true
 			}

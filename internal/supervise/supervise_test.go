@@ -230,12 +230,12 @@ func TestError(t *testing.T) {
 
 // TestEnvironment: children do not read what is for the parent or for client commands.
 func TestEnvironment(t *testing.T) {
-	for _, e := range []string{"CONFIG", "HEARTBEAT", "TLS_CA", "TOKEN", "CERTS_DIR"} {
+	for _, e := range []string{"CONFIG", "HEARTBEAT", "LISTEN", "PORT", "PORTION", "TLS_CA", "TOKEN", "CERTS_DIR"} {
 		t.Setenv("TIDEMARK_"+e, "x")
 	}
 	env := Environment()
-	for e, want := range map[string]bool{"CONFIG": false, "HEARTBEAT": true, "TLS_CA": false, "TOKEN": false,
-		"CERTS_DIR": false} {
+	for e, want := range map[string]bool{"CONFIG": false, "HEARTBEAT": true, "LISTEN": false, "PORT": false,
+		"PORTION": true, "TLS_CA": false, "TOKEN": false, "CERTS_DIR": false} {
 		if slices.Contains(env, "TIDEMARK_"+e+"=x") != want {
 			t.Errorf("TIDEMARK_%s is given to children: %v", e, !want)
 		}
