@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -101,6 +103,9 @@ func freePorts(host string, from int) (first int, err error) {
 		first = from + i*indexerPorts
 		if err = portsFree(host, first); err == nil {
 			return first, nil
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) { // no other port mends it
+			return 0, fmt.Errorf("--listen %s: %w", host, err)
 		}
 	}
 	return 0, fmt.Errorf("--listen %s: no %d free ports in a row from %d to %d; the last try: %w", host, indexerPorts,

@@ -71,7 +71,9 @@ func TestFreePortsInARow(t *testing.T) {
 	if first, err := freePorts("127.0.0.1", from); err != nil || first <= from || (first-from)%indexerPorts != 0 {
 		t.Errorf("%d, after %d: %v", first, from, err)
 	}
-	if _, err := freePorts("192.0.2.1", from); err == nil || !strings.Contains(err.Error(), "--listen 192.0.2.1") {
-		t.Errorf("a host that is not this one: %v", err)
+	for _, host := range []string{"192.0.2.1", "a b"} { // no port of these mends it
+		if _, err := freePorts(host, from); err == nil || !strings.HasPrefix(err.Error(), "--listen "+host+": listen tcp") {
+			t.Errorf("a host that is not this one: %v", err)
+		}
 	}
 }
