@@ -16,6 +16,7 @@ import (
 	"tidemark/client"
 	"tidemark/index"
 	"tidemark/manager/api/v1"
+	"tidemark/manager/watch"
 	"tidemark/statecontext"
 )
 
@@ -54,6 +55,8 @@ times a second, and sessions of the console are shown when --kinds names them, o
 					fmt.Fprintln(s.Err, "tidemark:", err, "- connecting again")
 				}
 			}
+			// It counts where --timeout ends before a stream has begun: managers, which can be reached, let one from such a
+			// position begin late.
 			future := tellFuture(ctx, s.Err, c, since)
 			seen := uint64(0)
 			for e, err := range c.Watch(ctx, since, kinds...) {
@@ -102,7 +105,8 @@ func tellFuture(ctx context.Context, w io.Writer, c *client.Client, since string
 	if err != nil || cas <= st.CAS {
 		return false
 	}
-	fmt.Fprintf(w, "tidemark: position %s is in the future: the newest cas is %d; waiting for it\n", since, st.CAS)
+	fmt.Fprintf(w, "tidemark: position %s is in the future: the newest cas is %d; after %s without it the present state "+
+		"is shown\n", since, st.CAS, watch.BehindWait)
 	return true
 }
 

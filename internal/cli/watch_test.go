@@ -24,7 +24,8 @@ func TestAPositionOfTheFuture(t *testing.T) {
 		if got := tellFuture(t.Context(), &b, c, since); got != want {
 			t.Errorf("%q is in the future: %v", since, got)
 		}
-		if strings.Contains(b.String(), "the newest cas is 42") != want {
+		told := "the newest cas is 42; after 3s without it the present state is shown"
+		if strings.Contains(b.String(), told) != want {
 			t.Errorf("%q: %q", since, b.String())
 		}
 	}
