@@ -144,7 +144,9 @@ func nextKey(ctx context.Context, f *os.File) (byte, error) {
 		err error
 	}
 	pressed := make(chan key, 1)
-	go func() { // it stays behind when ctx ends, and so does the process
+	// It stays behind when ctx ends, by a signal to the process alone, which ends then; of a shell, which goes on, it takes
+	// the next byte away.
+	go func() {
 		var b [1]byte
 		n, err := f.Read(b[:])
 		if n == 1 {

@@ -17,6 +17,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/errcode"
+	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 )
 
@@ -173,33 +174,38 @@ cluster, which has no indexes; all of them are built from KV.`,
 			if newCluster {
 				mode = statecontext.RestoreNewCluster
 			}
-			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				if !yes && !dryRun {
-					plan, err := c.Restore(ctx, data, mode.String(), true)
-					if err != nil {
-						return err
-					}
-					fmt.Fprint(s.Err, planNames(plan.Indexes))
-					if err := confirm(ctx, s, false, fmt.Sprintf("restore cas %d of cluster %s, %s: %s", b.CAS, b.ClusterID,
-						mode, planText(plan.Indexes))); err != nil {
-						return err
-					}
-				}
-				reply, err := c.Restore(ctx, data, mode.String(), dryRun)
+			restore := func(dryRun bool) (reply v1.RestoreReply, err error) {
+				err = f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+					reply, err = c.Restore(ctx, data, mode.String(), dryRun)
+					return err
+				})
+				return reply, err
+			}
+			if !yes && !dryRun {
+				plan, err := restore(true)
 				if err != nil {
 					return err
 				}
-				if f.output != formatTable {
-					return write(s.Out, f.output, reply)
+				fmt.Fprint(s.Err, planNames(plan.Indexes))
+				if err := confirm(cmd.Context(), s, false, fmt.Sprintf("restore cas %d of cluster %s, %s: %s", b.CAS,
+					b.ClusterID, mode, planText(plan.Indexes))); err != nil {
+					return err
 				}
-				word := "restored"
-				if dryRun {
-					word = "would restore"
-				}
-				_, err = fmt.Fprintf(s.Out, "%s cas %d of cluster %s, %s: %s; the cluster is at cas %d, epoch %d\n%s", word,
-					b.CAS, b.ClusterID, mode, planText(reply.Indexes), reply.CAS, reply.Epoch, planNames(reply.Indexes))
+			}
+			reply, err := restore(dryRun)
+			if err != nil {
 				return err
-			})
+			}
+			if f.output != formatTable {
+				return write(s.Out, f.output, reply)
+			}
+			word := "restored"
+			if dryRun {
+				word = "would restore"
+			}
+			_, err = fmt.Fprintf(s.Out, "%s cas %d of cluster %s, %s: %s; the cluster is at cas %d, epoch %d\n%s", word,
+				b.CAS, b.ClusterID, mode, planText(reply.Indexes), reply.CAS, reply.Epoch, planNames(reply.Indexes))
+			return err
 		}}
 	cmd.Flags().BoolVar(&newCluster, "new-cluster", false, "into a cluster other than the one that the backup was made "+
 		"of; all indexes are built")

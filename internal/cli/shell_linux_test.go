@@ -3,6 +3,9 @@ package cli
 import (
 	"bytes"
 	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +20,7 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/statecontext"
 )
 
 // terminal is a pseudo-terminal with a shell at its other end.
@@ -164,6 +168,42 @@ func TestQuestions(t *testing.T) {
 			x.fails(errcode.ExitFailed)
 		})
 	}
+}
+
+// TestRestoreAsksBetweenCalls: what a restore would do is asked of the cluster, and then of who types, for whose answer
+// no call waits: --timeout is that of each call.
+func TestRestoreAsksBetweenCalls(t *testing.T) {
+	t.Parallel()
+	var data bytes.Buffer
+	if err := statecontext.WriteBackup(&data, statecontext.New(), 1, "1"); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "a.backup")
+	if err := os.WriteFile(file, data.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan struct{}, 16)
+	manager := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"cas":`+map[string]string{"true": "7", "false": "8"}[r.FormValue("dry_run")]+`}`)
+	}))
+	manager.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateClosed {
+			left <- struct{}{}
+		}
+	}
+	manager.Start()
+	t.Cleanup(manager.Close)
+	x := openTerminal(t, "cluster", "restore", file, "--server", manager.URL, "--timeout", "24h")
+	x.see("0 are dropped? [y/N] ")
+	select {
+	case <-left:
+	case <-time.After(time.Minute):
+		t.Error("the call for the plan goes on")
+	}
+	x.write("y\r")
+	x.see("the cluster is at cas 8")
+	x.fails(0)
 }
 
 // TestQuestionsAreLeft: Ctrl-C ends a command that asks, and so does Ctrl-D, and a signal; the terminal is as it was.
