@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
 
@@ -202,8 +201,7 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 	defer s.mu.Unlock()
 	s.next++
 	req = &wire.Subscribe{ID: fmt.Sprintf("%s/%d", s.cfg.ID, s.next), Bucket: s.cfg.Bucket, BucketUUID: s.uuid,
-		Indexes:  s.cfg.Indexes,
-		Endpoint: rpc.Advertised(s.listener.Addr(), s.cfg.Advertise), Counter: s.next, RetryForever: s.cfg.RetryForever}
+		Indexes: s.cfg.Indexes, Endpoint: s.Endpoint(), Counter: s.next, RetryForever: s.cfg.RetryForever}
 	restart := &wire.RestartTimestamp{}
 	if s.vbuckets == nil { // the answer will say how many there are
 		for vb, at := range s.cfg.From {

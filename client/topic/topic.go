@@ -33,6 +33,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer/transport"
+	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/keyversion"
 	"tidemark/projectorclient"
@@ -205,6 +206,9 @@ func (s *Subscription) Close() error {
 
 // Addr is where it listens, host:port.
 func (s *Subscription) Addr() string { return s.listener.Addr().String() }
+
+// Endpoint returns the host:port at which projectors are told to reach it: Addr, or with Config.Advertise as the host.
+func (s *Subscription) Endpoint() string { return rpc.Advertised(s.listener.Addr(), s.cfg.Advertise) }
 
 // Indexes returns the indexes that are subscribed to, by the ids that events have; none before the first projector has
 // answered.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -25,8 +26,10 @@ func newBackup(s Streams, f *serverFlags) *cobra.Command {
 	cmd := &cobra.Command{Use: "backup FILE", Short: "Write definitions, placements and limits to a file",
 		Args: exactArgs("a file"),
 		Long: `Takes a backup of the StateContext as of now: index definitions, placements and limits. The rows of indexes are
-not in it; they come from KV. The file is written beside its place and moved there when it is whole and checked.`,
-		Example: "  tidemark cluster backup /var/backups/tidemark-$(date +%F).backup",
+not in it; they come from KV. The file is written beside its place and moved there when it is whole and checked; - is
+standard output, and then nothing else is printed there.`,
+		Example: "  tidemark cluster backup /var/backups/tidemark-$(date +%F).backup\n" +
+			"  tidemark cluster backup - | ssh vault 'cat > tidemark.backup'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
 				return usage("%s is a folder: name the file in it that is to be written", args[0])
@@ -40,6 +43,10 @@ not in it; they come from KV. The file is written beside its place and moved the
 				if err != nil {
 					return err
 				}
+				if args[0] == standard {
+					_, err := s.Out.Write(data)
+					return err
+				}
 				if err := writeWhole(args[0], data); err != nil {
 					return err
 				}
@@ -48,16 +55,39 @@ not in it; they come from KV. The file is written beside its place and moved the
 			})
 		}}
 	cmd.AddCommand(&cobra.Command{Use: "verify FILE", Short: "Check a backup file and print what is in it",
-		Args:    exactArgs("a file"),
+		Args:    exactArgs("a file, or - for standard input"),
 		Example: "  tidemark cluster backup verify /var/backups/tidemark-2026-01-31.backup",
 		RunE: func(_ *cobra.Command, args []string) error {
-			_, b, err := readBackupFile(args[0])
+			_, b, err := readBackup(s, args[0])
 			if err != nil {
 				return err
 			}
 			return printBackup(s, f.output, b)
 		}})
 	return cmd
+}
+
+// standard is what stands for standard input or output where a file is named.
+const standard = "-"
+
+// readBackup reads and checks a file, or standard input.
+func readBackup(s Streams, path string) ([]byte, *statecontext.Backup, error) {
+	if path != standard {
+		return readBackupFile(path)
+	}
+	data, err := io.ReadAll(io.LimitReader(s.In, statecontext.MaxBackupBytes+1))
+	if err != nil {
+		return nil, nil, fmt.Errorf("standard input: %w", err)
+	}
+	if len(data) > statecontext.MaxBackupBytes {
+		return nil, nil, fmt.Errorf("standard input has more than %d bytes; a backup has at most so many",
+			statecontext.MaxBackupBytes)
+	}
+	b, err := statecontext.ReadBackup(data)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: standard input: %w", string(errcode.BackupUnusable), err)
+	}
+	return data, b, nil
 }
 
 // readBackupFile reads and checks a file.
@@ -157,7 +187,8 @@ func printBackup(s Streams, output format, b *statecontext.Backup) error {
 
 func newRestore(s Streams, f *serverFlags) *cobra.Command {
 	var newCluster, yes, dryRun bool
-	cmd := &cobra.Command{Use: "restore FILE", Short: "Restore a backup", Args: exactArgs("a file"),
+	cmd := &cobra.Command{Use: "restore FILE", Short: "Restore a backup",
+		Args: exactArgs("a file, or - for standard input"),
 		Long: `Restores definitions and limits from a backup: all of it or nothing. Writes are refused meanwhile.
 
 In place (default): into the cluster that the backup was made of. Indexes that are there stay as they are, with the
@@ -166,7 +197,7 @@ does not have are dropped. Outcomes of earlier requests are forgotten. Into a ne
 cluster, which has no indexes; all of them are built from KV.`,
 		Example: "  tidemark cluster restore tidemark.backup --dry-run\n  tidemark cluster restore tidemark.backup --yes",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			data, b, err := readBackupFile(args[0])
+			data, b, err := readBackup(s, args[0])
 			if err != nil {
 				return err
 			}

@@ -445,17 +445,7 @@ func indexDescribe(s Streams, f *serverFlags) *cobra.Command {
 					if err != nil {
 						return err
 					}
-					names := map[index.NodeID]string{}
-					if f.output == formatTable {
-						st, err := c.Status(ctx)
-						if err != nil {
-							return err
-						}
-						for _, i := range st.Indexers {
-							names[i.Node] = i.ID
-						}
-					}
-					return printIndex(w, f.output, info, names)
+					return printIndex(w, f.output, info, nodeNames(ctx, f.output, c))
 				})
 			})
 		}}
@@ -532,11 +522,7 @@ func printCopies(t io.Writer, info *v1.IndexInfo, names map[index.NodeID]string)
 	}
 	fmt.Fprintln(t, "\nCOPY\tSLICE\tREPLICA\tINDEXER\tSTATE\tENTRIES\tBYTES\tWRITTEN/S\tREAD/S")
 	for _, p := range info.Copies {
-		name := names[p.Node]
-		if name == "" {
-			name = fmt.Sprintf("node %d", p.Node)
-		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s", p.ID, p.Slice, p.Replica, name, p.State)
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s", p.ID, p.Slice, p.Replica, indexerName(names, p.Node), p.State)
 		if l, told := load[p.ID]; told {
 			fmt.Fprintf(t, "\t%d\t%d\t%d\t%d\n", l.Items, l.Bytes, l.WriteRate, l.ReadRate)
 		} else {

@@ -1,25 +1,28 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
-	"os"
+	"net/netip"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"tidemark/indexer"
+	"tidemark/indexer/jsonfile"
 )
 
 const (
 	firstIndexerPort = 9540
 	indexerPorts     = 5
 	// portsFile has, in an indexer's data folder, the first of the ports that were found free.
-	portsFile = "ports"
+	portsFile = "ports.json"
 )
 
 // listenFlags are one host for all ports of an indexer.
@@ -52,11 +55,13 @@ func (f *listenFlags) place(cmd *cobra.Command, cfg *indexer.Config) error {
 			return usage("--listen is the host of all ports: leave --%s out", flag)
 		}
 	}
+	var err error
 	if f.first == 0 {
-		f.first = keptPorts(cfg.Dir)
+		if f.first, err = keptPorts(cfg.Dir); err != nil {
+			return err
+		}
 	}
 	if f.found = f.first == 0; f.found {
-		var err error
 		if f.first, err = freePorts(f.host, firstIndexerPort); err != nil {
 			return err
 		}
@@ -65,9 +70,14 @@ func (f *listenFlags) place(cmd *cobra.Command, cfg *indexer.Config) error {
 		*to = joinPort(f.host, f.first+i)
 	}
 	if !cmd.Flags().Changed("id") {
-		cfg.Name = cfg.Admin
+		cfg.Name = joinPort(cmp.Or(cfg.Advertise, f.host), f.first)
 	}
 	return nil
+}
+
+// keptFirst is what portsFile holds.
+type keptFirst struct {
+	First int `json:"first"`
 }
 
 // keep notes which ports were found, once they are taken: it has the same ones when it starts again.
@@ -75,23 +85,33 @@ func (f *listenFlags) keep(dir string) error {
 	if !f.found {
 		return nil
 	}
-	if err := os.WriteFile(filepath.Join(dir, portsFile), []byte(strconv.Itoa(f.first)+"\n"), 0o644); err != nil {
+	if err := jsonfile.Write(dir, portsFile, keptFirst{f.first}); err != nil {
 		return fmt.Errorf("keeping the ports: %w", err)
 	}
 	return nil
 }
 
 // keptPorts returns the first of the ports that a data folder keeps, 0: none.
-func keptPorts(dir string) int {
-	b, err := os.ReadFile(filepath.Join(dir, portsFile))
-	if err != nil {
-		return 0
+func keptPorts(dir string) (int, error) {
+	var kept keptFirst
+	if err := jsonfile.Read(dir, portsFile, &kept); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return 0, nil
+		}
+		return 0, fmt.Errorf("%w; remove it, or say --port", err)
 	}
-	first, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil || first < 1 || first > 1<<16-indexerPorts {
-		return 0
+	if kept.First < 1 || kept.First > 1<<16-indexerPorts {
+		return 0, fmt.Errorf("%s names port %d; remove it, or say --port", filepath.Join(dir, portsFile), kept.First)
 	}
-	return first
+	return kept.First, nil
+}
+
+// taken adds to the error of a start what helps where somebody took the ports that were found between the two.
+func (f *listenFlags) taken(err error) error {
+	if f.found && errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w; nobody was there a moment ago: start it again, or say --port", err)
+	}
+	return err
 }
 
 // portsToTry bounds how many times so many ports are tried.
@@ -121,4 +141,33 @@ func portsFree(host string, first int) error {
 		defer l.Close()
 	}
 	return nil
+}
+
+// hostVar adds a flag of a host whose ports are said elsewhere.
+func hostVar(fl *pflag.FlagSet, to *string, name, use string) {
+	fl.Var((*hostValue)(to), name, use)
+}
+
+// hostValue is a host without a port, an IPv6 address with or without brackets.
+type hostValue string
+
+func (v *hostValue) String() string { return string(*v) }
+func (*hostValue) Type() string     { return "string" }
+
+func (v *hostValue) Set(s string) error {
+	host := s
+	if in, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(in, "]") {
+		host = strings.TrimSuffix(in, "]")
+	}
+	if strings.Contains(host, ":") && !addressOf6(host) {
+		return fmt.Errorf("%q: want a host alone; its port is the one that is listened on", s)
+	}
+	*v = hostValue(host)
+	return nil
+}
+
+// addressOf6 reports whether a text with colons is an IPv6 address, perhaps with a zone.
+func addressOf6(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.Is6()
 }

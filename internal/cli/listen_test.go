@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,6 +20,7 @@ func listening(t *testing.T, dir string, args ...string) (*indexer.Config, *list
 	cfg, f, cmd := &indexer.Config{Dir: dir}, &listenFlags{}, &cobra.Command{}
 	cmd.Flags().StringVar(&cfg.Name, "id", "i1", "")
 	cmd.Flags().StringVar(&cfg.Scan, "scan", "127.0.0.1:9541", "")
+	hostVar(cmd.Flags(), &cfg.Advertise, "advertise", "")
 	f.add(cmd)
 	if err := cmd.ParseFlags(args); err != nil {
 		t.Fatal(err)
@@ -38,8 +41,8 @@ func TestIndexerListens(t *testing.T) {
 			t.Errorf("the ports are at %v", all)
 		}
 	}
-	if cfg.Name != cfg.Admin || keptPorts(dir) != 0 {
-		t.Errorf("it is called %q, and keeps %d", cfg.Name, keptPorts(dir))
+	if kept, err := keptPorts(dir); cfg.Name != cfg.Admin || kept != 0 || err != nil {
+		t.Errorf("it is called %q, and keeps %d, %v", cfg.Name, kept, err)
 	}
 	f.first++ // as others may have the ones before by now
 	if err := f.keep(dir); err != nil {
@@ -51,6 +54,18 @@ func TestIndexerListens(t *testing.T) {
 	}
 	if one, _, err := listening(t, dir, "--listen", "::1", "--port", "7000"); err != nil || one.Catchup != "[::1]:7004" {
 		t.Errorf("%q, %v", one.Catchup, err)
+	}
+	if one, _, err := listening(t, dir, "--listen", "0.0.0.0", "--port", "7000", "--advertise", "10.0.0.7"); err != nil ||
+		one.Name != "10.0.0.7:7000" {
+		t.Errorf("behind a wildcard address it is called %q, %v", one.Name, err)
+	}
+	for _, bad := range []string{`{"first":0}`, `{"first":65533}`, `{`} {
+		if err := os.WriteFile(filepath.Join(dir, portsFile), []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := listening(t, dir, "--listen", "127.0.0.1"); err == nil || !strings.Contains(err.Error(), portsFile) {
+			t.Errorf("kept ports %s: %v", bad, err)
+		}
 	}
 	for _, args := range []string{"--port 7000", "--listen h --port 65532", "--listen h --port -1",
 		"--listen h --scan h:1"} {
@@ -74,6 +89,21 @@ func TestFreePortsInARow(t *testing.T) {
 	for _, host := range []string{"192.0.2.1", "a b"} { // no port of these mends it
 		if _, err := freePorts(host, from); err == nil || !strings.HasPrefix(err.Error(), "--listen "+host+": listen tcp") {
 			t.Errorf("a host that is not this one: %v", err)
+		}
+	}
+}
+
+// TestHostsHaveNoPort: what others are told is a host, with the port that is listened on.
+func TestHostsHaveNoPort(t *testing.T) {
+	for given, want := range map[string]string{"a.example": "a.example", "10.0.0.7": "10.0.0.7", "::1": "::1",
+		"[2001:db8::1]": "2001:db8::1", "fe80::1%eth0": "fe80::1%eth0", "": "",
+		"a.example:9540": "refused", "10.0.0.7:9540": "refused", "[::1]:9540": "refused", "http://a": "refused"} {
+		var host string
+		if err := (*hostValue)(&host).Set(given); err != nil {
+			host = "refused"
+		}
+		if host != want {
+			t.Errorf("%q is %q, want %q", given, host, want)
 		}
 	}
 }

@@ -259,6 +259,11 @@ func nodeNames(ctx context.Context, as format, c *client.Client) map[index.NodeI
 	return names
 }
 
+// indexerName is the name of an indexer, or its number where none is known.
+func indexerName(names map[index.NodeID]string, n index.NodeID) string {
+	return valueOr(names[n], fmt.Sprintf("node %d", n))
+}
+
 func printRebalances(s Streams, as format, names map[index.NodeID]string, all v1.RebalanceList) error {
 	list := all.Rebalances
 	return show(s.Out, as, all, list, func(t *tabwriter.Writer) {
@@ -306,13 +311,11 @@ func printMoves(t *tabwriter.Writer, names map[index.NodeID]string, moves []v1.R
 	if len(moves) == 0 {
 		return
 	}
-	name := func(n index.NodeID) string { return valueOr(names[n], fmt.Sprintf("node %d", n)) }
 	fmt.Fprintln(t, "\nSTEP\tSTATE\tINDEX\tSLICE\tREPLICA\tFROM\tTO\tMiB\tARRIVED\t")
 	for i := range moves {
 		y := &moves[i]
 		fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%s\n", y.Step, y.State, y.Index, y.Slice, y.Replica,
-			name(y.Src.Node),
-			name(y.Dst.Node), y.Bytes>>20, y.BytesDone>>20, y.Reason)
+			indexerName(names, y.Src.Node), indexerName(names, y.Dst.Node), y.Bytes>>20, y.BytesDone>>20, y.Reason)
 	}
 }
 

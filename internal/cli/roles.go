@@ -292,7 +292,7 @@ func newProjector(s Streams) *cobra.Command {
 	fl.StringVar(&id, "id", "p1", "name of this projector; with --kv-all what those of its KV nodes begin with")
 	fl.StringSliceVar(&managers, "managers", nil, "REST addresses of the managers")
 	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9530", "listen here for commands")
-	fl.StringVar(&cfg.Advertise, "advertise", "", "host at which others reach --admin, if it is another; the port is "+
+	hostVar(fl, &cfg.Advertise, "advertise", "`HOST` at which others reach --admin, if it is another; the port is "+
 		"the same")
 	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams, host:port or "+
 		"couchbase[s]://host; no list, and no name of a whole cluster; or http[s]://host, that node's cluster manager, "+
@@ -361,11 +361,11 @@ func newIndexer(s Streams) *cobra.Command {
 			return runIndexer(cmd.Context(), cfg, &listen)
 		}}
 	fl := cmd.Flags()
-	fl.StringVar(&cfg.Name, "id", "i1", "name of this indexer; with --listen its first address unless it is given")
+	fl.StringVar(&cfg.Name, "id", "i1", "name of this indexer; with --listen its first advertised address unless it is given")
 	fl.StringVar(&cfg.Dir, "data", "", "data folder")
 	fl.StringSliceVar(&managers, "managers", nil, "REST addresses of the managers")
 	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9540", "listen here for commands")
-	fl.StringVar(&cfg.Advertise, "advertise", "", "host at which others reach these ports, if it is another; the ports "+
+	hostVar(fl, &cfg.Advertise, "advertise", "`HOST` at which others reach these ports, if it is another; the ports "+
 		"are the same")
 	fl.StringVar(&cfg.Zone, "zone", "", "what fails together with it, as a rack: replicas of a slice lie in different "+
 		"zones as far as possible")
@@ -409,7 +409,7 @@ func newIndexer(s Streams) *cobra.Command {
 func runIndexer(ctx context.Context, cfg indexer.Config, listen *listenFlags) error {
 	i, err := indexer.Open(cfg)
 	if err != nil {
-		return err
+		return listen.taken(err)
 	}
 	if err := listen.keep(cfg.Dir); err != nil {
 		cfg.Logger.Warn("the next start may find other ports", "error", err)

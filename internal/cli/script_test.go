@@ -58,7 +58,9 @@ func TestScripts(t *testing.T) {
 			e.Setenv("DATA", dir)
 			e.Setenv("SERVERS", strings.Join(servers, ","))
 			e.Setenv("TIDEMARK_SERVER", servers[0])
-			e.Setenv("PORTS", strconv.Itoa(ports.Range(t)))
+			first := ports.Range(t)
+			e.Setenv("PORTS", strconv.Itoa(first))
+			e.Setenv("SPARE", strconv.Itoa(first+ports.Size-10)) // of the same, which no cluster takes of itself
 			e.Setenv("GOCOVERDIR", os.Getenv("GOCOVERDIR"))
 			return nil
 		},

@@ -9,8 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -97,12 +97,13 @@ client/topic, or by docs/protocol.md.`,
 				return err
 			}
 			conf := cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)
-			address := sub.Addr()
-			if _, port, err := net.SplitHostPort(address); err == nil && advertise != "" {
-				address = net.JoinHostPort(advertise, port)
-			}
-			go tellUnreached(ctx, s.Err, address, cfg.Projectors, conf)
-			if err = sub.Run(ctx); errors.Is(err, errEnough) {
+			telling, told := context.WithCancel(ctx)
+			var teller sync.WaitGroup
+			teller.Go(func() { tellUnreached(telling, s.Err, sub.Endpoint(), cfg.Projectors, conf) })
+			err = sub.Run(ctx)
+			told()
+			teller.Wait()
+			if errors.Is(err, errEnough) {
 				return nil
 			}
 			return err
@@ -113,7 +114,7 @@ client/topic, or by docs/protocol.md.`,
 	cmd.Flags().StringVar(&subscriber.Cert, "subscriber-cert", "", "PEM `FILE` with a certificate of role indexer, for "+
 		"projectors (default --tls-cert)")
 	cmd.Flags().StringVar(&subscriber.Key, "subscriber-key", "", "PEM `FILE` with its key")
-	cmd.Flags().StringVar(&advertise, "advertise", "", "host at which projectors reach --listen, if it is another; the "+
+	hostVar(cmd.Flags(), &advertise, "advertise", "`HOST` at which projectors reach --listen, if it is another; the "+
 		"port is the same")
 	cmd.Flags().BoolVar(&syncs, "sync", false, "print SYNC too: everything of the vbucket up to its seqno has been "+
 		"printed")

@@ -65,7 +65,7 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.StringVar(&f.cfg.Bucket, "bucket", "world", "the bucket that the KV nodes hold")
 	fl.IntVar(&f.cfg.FirstREST, "rest-port", localcluster.FirstREST, "REST port of the first manager, or the next free "+
 		"one; more ports follow it")
-	fl.StringVar(&f.cfg.Advertise, "advertise-host", "", "host under which the processes know each other, for tests "+
+	hostVar(fl, &f.cfg.Advertise, "advertise-host", "host under which the processes know each other, for tests "+
 		"that cut links")
 	fl.Lookup("advertise-host").Hidden = true
 	fl.StringVar(&f.cfg.Nasty, "nasty", "", "habits of real engines for the KV nodes, for tests; see tidemark help nasty")
