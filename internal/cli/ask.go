@@ -144,8 +144,8 @@ func nextKey(ctx context.Context, f *os.File) (byte, error) {
 		err error
 	}
 	pressed := make(chan key, 1)
-	// It stays behind when ctx ends, by a signal to the process alone, which ends then; of a shell, which goes on, it takes
-	// the next byte away.
+	// It stays behind when ctx ends, by a signal to the process alone, which ends then; of a shell, which goes on, it
+	// takes the next byte away.
 	go func() {
 		var b [1]byte
 		n, err := f.Read(b[:])

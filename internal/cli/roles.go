@@ -361,7 +361,8 @@ func newIndexer(s Streams) *cobra.Command {
 			return runIndexer(cmd.Context(), cfg, &listen)
 		}}
 	fl := cmd.Flags()
-	fl.StringVar(&cfg.Name, "id", "i1", "name of this indexer; with --listen its first advertised address unless it is given")
+	fl.StringVar(&cfg.Name, "id", "i1", "name of this indexer; with --listen its first advertised address unless it is "+
+		"given")
 	fl.StringVar(&cfg.Dir, "data", "", "data folder")
 	fl.StringSliceVar(&managers, "managers", nil, "REST addresses of the managers")
 	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9540", "listen here for commands")
