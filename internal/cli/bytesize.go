@@ -44,3 +44,21 @@ func (b *byteSize) String() string {
 
 // Type implements pflag.Value.
 func (*byteSize) Type() string { return "size" }
+
+// byteRate is a flag's number of bytes a second: as byteSize, or any whole number, as those below 0 are no bound.
+type byteRate int64
+
+// Set implements pflag.Value.
+func (r *byteRate) Set(text string) error {
+	if n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64); err == nil {
+		*r = byteRate(n)
+		return nil
+	}
+	return (*byteSize)(r).Set(text)
+}
+
+// String implements pflag.Value.
+func (r *byteRate) String() string { return (*byteSize)(r).String() }
+
+// Type implements pflag.Value.
+func (*byteRate) Type() string { return "size" }

@@ -21,3 +21,20 @@ func TestByteSize(t *testing.T) {
 		}
 	}
 }
+
+func TestByteRate(t *testing.T) {
+	for text, want := range map[string]int64{"0": 0, "-1": -1, "1048576": 1 << 20, "16MiB": 16 << 20, " 2 GiB": 2 << 30} {
+		var r, again byteRate
+		if err := r.Set(text); err != nil || int64(r) != want {
+			t.Errorf("%q: %d, %v; want %d", text, r, err, want)
+		}
+		if err := again.Set(r.String()); err != nil || again != r {
+			t.Errorf("%q is printed as %q, which is %d", text, r.String(), again)
+		}
+	}
+	for _, text := range []string{"", "fast", "-1MiB", "1.5MiB"} {
+		if err := new(byteRate).Set(text); err == nil {
+			t.Errorf("%q was taken", text)
+		}
+	}
+}

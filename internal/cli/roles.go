@@ -388,9 +388,10 @@ func newIndexer(s Streams) *cobra.Command {
 			"alone")
 	fl.Int64Var(&cfg.CatchupRate, "catchup-rate", 0, "events a second that are taken of catchup streams, so that "+
 		"recovery leaves others their share of the machines (at least 1000); 0: 10,000 for each processor; below 0: no bound")
-	fl.Int64Var(&cfg.TransferRate, "transfer-rate", indexer.DefaultTransferRate, "new slices are filled with the files "+
-		"of indexers that have them, which are sent at so many bytes a second (at least 1048576; below 0: no bound); 0: "+
-		"from KV alone, and none are sent")
+	cfg.TransferRate = indexer.DefaultTransferRate
+	fl.Var((*byteRate)(&cfg.TransferRate), "transfer-rate", "new slices are filled with the files of indexers that have "+
+		"them, which are sent at so many bytes a second: a `SIZE` as 16MiB (at least 1MiB; below 0: no bound); 0: from KV "+
+		"alone, and none are sent")
 	fl.Int64Var(&cfg.AuditRate, "audit-rate", verify.DefaultAuditRate, "rows and documents a second that slices here "+
 		"are compared with the KV data all the time, so that one that is wrong is found and taken anew (at least 100); "+
 		"below 0: never")
