@@ -94,7 +94,7 @@ func createSlice(store *Store, dir string, m Meta, memTable int64) (*Slice, erro
 		err = syncDir(fs, store.opts.Dir)
 	}
 	if err != nil {
-		return nil, errors.Join(classify(m.Copy, dir, err), fs.RemoveAll(tmp))
+		return nil, errors.Join(classify(m.Copy, dir, err), fs.RemoveAll(tmp), fs.RemoveAll(dir))
 	}
 	eng, err := openPebble(store.res, s.generationDir(1), m, memTable, false)
 	if err != nil {
@@ -175,6 +175,7 @@ func (s *Slice) release(g *generation) error {
 // removeAll removes the copy's folder: renamed first, so that what is left after a crash is nobody's. The name is no
 // other copy's: one of the same id may be created from then on.
 func (s *Slice) removeAll() error {
+	defer s.store.removed(s)
 	fs, tmp := s.store.fs, s.dir+"-"+strconv.FormatUint(s.birth, 16)+tmpSuffix
 	err := fs.Rename(s.dir, tmp)
 	if err == nil {

@@ -119,6 +119,7 @@ type Store struct {
 	mu       sync.Mutex
 	copies   map[index.CopyID]*Slice
 	creating map[index.CopyID]int64
+	removing map[index.CopyID]*Slice // retired, and not yet removed from the disk
 	damaged  []Damage
 	closed   bool
 }
@@ -163,6 +164,7 @@ func Open(o Options) (*Store, error) {
 	cache := pebble.NewCache(o.CacheBytes + o.MemTableBytes)
 	s := &Store{
 		opts: o, fs: o.fs, log: o.Logger, lock: lock, copies: map[index.CopyID]*Slice{},
+		removing: map[index.CopyID]*Slice{},
 		res: &resources{
 			fs: o.fs, tune: o.tune, yield: o.Yield, cache: cache, files: pebble.NewFileCache(max(1, o.Compactions), o.OpenFiles),
 			compactions: newCompactions(o.Compactions), memory: newMemory(o.MemTableBytes, o.kept), logger: o.Logger,
@@ -231,31 +233,30 @@ func (s *Store) DropDamaged(id index.CopyID) (bool, error) {
 		s.mu.Unlock()
 		return false, nil
 	}
-	tmp, err := s.moveDamaged(i)
+	tmp, err := s.moveAway(s.damaged[i].Folder)
 	s.mu.Unlock()
 	if err != nil {
 		return false, err
 	}
-	s.removeDamaged(tmp)
+	s.removeMoved(tmp)
 	return true, nil
 }
 
-// moveDamaged gives a damaged folder a name under which it is nobody's, and is still to be removed. The lock is held:
-// to remove it takes longer.
-func (s *Store) moveDamaged(i int) (tmp string, err error) {
-	dir := s.damaged[i].Folder
+// moveAway gives a folder that is no copy's a name under which it is removed at the next start at the latest; it is not
+// listed as damaged any more. The lock is held: to remove it takes longer.
+func (s *Store) moveAway(dir string) (tmp string, err error) {
 	tmp = dir + "-" + strconv.FormatUint(rand.Uint64(), 16) + tmpSuffix
 	if err := s.fs.Rename(dir, tmp); err != nil {
-		return "", fmt.Errorf("%w: remove damaged %s: %w", ErrIO, dir, err)
+		return "", fmt.Errorf("%w: move %s away: %w", ErrIO, dir, err)
 	}
-	s.damaged = slices.Delete(s.damaged, i, i+1)
+	s.damaged = slices.DeleteFunc(s.damaged, func(d Damage) bool { return d.Folder == dir })
 	return tmp, nil
 }
 
-// removeDamaged removes a folder that was moved away.
-func (s *Store) removeDamaged(tmp string) {
+// removeMoved removes a folder that was moved away.
+func (s *Store) removeMoved(tmp string) {
 	if err := s.fs.RemoveAll(tmp); err != nil {
-		s.log.Warn("something of a damaged copy is left until the next start", "folder", tmp, "error", err)
+		s.log.Warn("something of a folder that is no copy's is left until the next start", "folder", tmp, "error", err)
 	}
 }
 
@@ -340,12 +341,12 @@ func (s *Store) reserve(m Meta) (dir string, share int64, err error) {
 		return "", 0, err
 	}
 	dir = s.fs.PathJoin(s.opts.Dir, m.Copy.String())
-	damaged, share, err := s.keepPlace(m, dir)
+	moved, share, err := s.keepPlace(m, dir)
 	if err != nil {
 		return "", 0, err
 	}
-	if damaged != "" {
-		s.removeDamaged(damaged)
+	if moved != "" {
+		s.removeMoved(moved)
 	}
 	if err := s.res.space.room(minMemTable); err != nil {
 		s.mu.Lock()
@@ -357,9 +358,9 @@ func (s *Store) reserve(m Meta) (dir string, share int64, err error) {
 	return dir, share, nil
 }
 
-// keepPlace notes that a copy is being created. damaged is a folder that was in its place, and is to be removed; "":
-// there was none.
-func (s *Store) keepPlace(m Meta, dir string) (damaged string, share int64, err error) {
+// keepPlace notes that a copy is being created. moved is a folder that was in its place and is to be removed: a damaged
+// one, or what a Create or a removal that failed could not remove; "": there was none.
+func (s *Store) keepPlace(m Meta, dir string) (moved string, share int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -369,12 +370,13 @@ func (s *Store) keepPlace(m Meta, dir string) (damaged string, share int64, err 
 	if _, soon := s.creating[m.Copy]; there || soon {
 		return "", 0, fmt.Errorf("%w: copy %s in %s", ErrExists, m.Copy, s.opts.Dir)
 	}
-	if i := slices.IndexFunc(s.damaged, func(d Damage) bool { return d.Folder == dir }); i >= 0 {
-		if damaged, err = s.moveDamaged(i); err != nil {
+	if exists(s.fs, dir) {
+		if s.removing[m.Copy] != nil {
+			return "", 0, fmt.Errorf("%w: copy %s is being removed from %s", ErrExists, m.Copy, s.opts.Dir)
+		}
+		if moved, err = s.moveAway(dir); err != nil {
 			return "", 0, err
 		}
-	} else if exists(s.fs, dir) {
-		return "", 0, fmt.Errorf("%w: copy %s is being removed from %s", ErrExists, m.Copy, s.opts.Dir)
 	}
 	if s.creating == nil {
 		s.creating = map[index.CopyID]int64{}
@@ -382,7 +384,7 @@ func (s *Store) keepPlace(m Meta, dir string) (damaged string, share int64, err 
 	share = s.res.memory.next(s.creating)
 	s.creating[m.Copy] = share
 	s.making.Add(1)
-	return damaged, share, nil
+	return moved, share, nil
 }
 
 // Drop removes a copy: Retire, and then at once what that leaves to be done.
@@ -396,12 +398,15 @@ func (s *Store) Drop(id index.CopyID) error {
 
 // Retire takes a copy away. When it returns the copy is gone for good, also after a crash. What it gives closes it and
 // makes its room free, which takes longer; while a snapshot of it is open, that is done when the last one is closed.
-// Until then no copy of that id can be created. Retiring a copy that is not there is an error wrapping ErrNotFound.
-// Several are retired side by side.
+// Until then no copy of that id can be created; where it fails, what is left gives way to one. Retiring a copy that is
+// not there is an error wrapping ErrNotFound. Several are retired side by side.
 func (s *Store) Retire(id index.CopyID) (remove func() error, err error) {
 	s.mu.Lock()
 	slice, ok := s.copies[id]
-	delete(s.copies, id)
+	if ok {
+		delete(s.copies, id)
+		s.removing[id] = slice
+	}
 	s.mu.Unlock()
 	if !ok {
 		return nil, fmt.Errorf("copy %s in %s: %w", id, s.opts.Dir, ErrNotFound)
@@ -411,12 +416,23 @@ func (s *Store) Retire(id index.CopyID) (remove func() error, err error) {
 		err = syncDir(s.fs, slice.dir)
 	}
 	if err != nil {
+		_ = s.fs.Remove(s.fs.PathJoin(slice.dir, droppedName)) // it stays a copy, also after the next start
 		s.mu.Lock()
+		delete(s.removing, id)
 		s.copies[id] = slice
 		s.mu.Unlock()
 		return nil, classify(id, slice.dir, err)
 	}
 	return func() error { return slice.end(context.Background(), true) }, nil
+}
+
+// removed notes that nobody removes a retired copy from the disk any more: it is done, or has failed.
+func (s *Store) removed(c *Slice) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.removing[c.meta.Copy] == c { // else another one of that id was retired meanwhile
+		delete(s.removing, c.meta.Copy)
+	}
 }
 
 // Close closes every copy, writing what is in memory, and returns the folder free. Snapshots that are still open are
