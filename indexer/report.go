@@ -229,5 +229,7 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 // measure looks at what costs too much to look at for every report.
 func (x *Indexer) measure() {
 	all := slices.DeleteFunc(x.store.Slices(), x.orphans.size)
-	copies.Measure(all, x.allBuckets(), x.now())
+	buckets := x.allBuckets()
+	copies.Measure(all, buckets, x.now())
+	copies.Probe(all, buckets)
 }

@@ -80,7 +80,7 @@ func (k *Bucket) persistentlyWithin(ctx context.Context, s *storage.Slice, patie
 			k.log.Error("cannot write; trying again", "copy", s.Meta().Copy, "error", err)
 			k.node.Report()
 		}
-		if errors.Is(err, storage.ErrReopen) || errors.Is(err, storage.ErrDamaged) || fails.last(k.node.Now(), s, err) {
+		if storage.NeedsRecover(err) || fails.last(k.node.Now(), s, err) {
 			if k.reopen(ctx, s) == nil {
 				return outcome{again: s}
 			}
@@ -156,6 +156,33 @@ func (k *Bucket) revive(ctx context.Context, n *lane) {
 			}
 		}
 	}()
+}
+
+// Probe lets buckets write to those of their copies that must be recovered: what a scan, a merge or a look at the files
+// finds is mended where nothing changes, too. It waits for nobody: who asks does so again.
+func Probe(all []*storage.Slice, of []*Bucket) {
+	for _, s := range all {
+		if s.Broken() == nil {
+			continue
+		}
+		for _, k := range of {
+			if k.name == s.Meta().Bucket {
+				k.probe(s)
+			}
+		}
+	}
+}
+
+func (k *Bucket) probe(s *storage.Slice) {
+	id := s.Meta().Copy
+	select {
+	case k.calls.queue <- func() {
+		if k.slices[id] == s {
+			k.work.Probe(id)
+		}
+	}:
+	default:
+	}
 }
 
 // writeCopy is one copy's share of a batch.

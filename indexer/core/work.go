@@ -185,6 +185,14 @@ func (w *Work) PurgeAll(id index.CopyID) {
 	}
 }
 
+// Probe has something written to a copy that lacks nothing, when nothing else is to be written: its writer meets what
+// is wrong with it.
+func (w *Work) Probe(id index.CopyID) {
+	if w.purgesOf[id] == 0 {
+		w.addPurge(Purge{Copy: id})
+	}
+}
+
 // Served takes over that a batch at a stability timestamp is written to the copies that serve scans, but for those that
 // failed, and returns what is to be told of now.
 func (w *Work) Served(h *Handed, failed ...index.CopyID) []Told {

@@ -175,6 +175,26 @@ func TestPurges(t *testing.T) {
 	w.nothing("at the end")
 }
 
+// TestProbe: a copy that is to be looked at is written to once, when nothing else is, however often that is asked for;
+// one that is not here is not.
+func TestProbe(t *testing.T) {
+	w := newWorked(t)
+	w.promote()
+	h := w.takes()
+	for range 3 {
+		w.w.Probe(99)
+		w.w.Probe(10)
+	}
+	w.nothing("while a stability timestamp is under way")
+	w.w.Ended(h)
+	s := w.w.Next(wide)
+	if s.Handed == nil || s.Handed.Batch != nil || s.Handed.Purge.Copy != 10 {
+		t.Fatalf("next is %+v, want one of copy 10", s)
+	}
+	w.w.Ended(s.Handed)
+	w.nothing("after it")
+}
+
 // TestCleanBesideOthers: a copy is clean when its own purges are done, whatever others have waiting; one that has more
 // of them, as a side stream ended meanwhile, is not.
 func TestCleanBesideOthers(t *testing.T) {

@@ -36,6 +36,9 @@ var (
 	ErrInvalid = errors.New("invalid for this slice")
 )
 
+// NeedsRecover reports whether an error says that batches are refused until the slice has been recovered.
+func NeedsRecover(err error) bool { return errors.Is(err, ErrReopen) || errors.Is(err, ErrDamaged) }
+
 // CorruptError says which file of which copy is damaged. It wraps ErrDamaged.
 type CorruptError struct {
 	Copy index.CopyID

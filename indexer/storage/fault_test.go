@@ -11,9 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"tidemark/ingest"
 	"tidemark/internal/testing/need"
 )
 
@@ -108,6 +110,53 @@ func TestDiskFull(t *testing.T) {
 		t.Fatalf("at batch %d, want 20", got)
 	}
 	must(t, store.Close())
+}
+
+// TestIdleIsRefused: what changes nothing is not taken for written by a slice that must be recovered; where room is
+// lacking for a while, it is.
+func TestIdleIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		fail func(*pebbleEngine)
+		want error
+	}{
+		{"a damaged file", func(e *pebbleEngine) {
+			e.onCorruption(pebble.DataCorruptionInfo{Path: "x.sst", Details: errors.New("checksum")})
+		}, ErrDamaged},
+		{"a manifest that could not be written", func(e *pebbleEngine) {
+			engineLog{e}.Fatalf("MANIFEST set current failed: %v", syscall.EIO)
+		}, ErrReopen},
+		{"no room", func(e *pebbleEngine) { e.health.fail(ErrDiskFull) }, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			store := openTest(t, "data", func(o *Options) { o.fs = vfs.NewMem() })
+			s, err := store.Create(testMeta(1))
+			must(t, err)
+			must(t, s.Flush(t.Context(), historyBatch(1)))
+			c.fail(s.gen.eng.(*pebbleEngine))
+			for what, err := range map[string]error{
+				"a batch without rows":        s.Flush(t.Context(), Batch{Common: commonOf(s)}),
+				"a batch that states nothing": s.Flush(t.Context(), Batch{Common: commonOf(s), Updates: historyBatch(1).Updates}),
+				"a purge of no tombstone":     s.PurgeTombstones(t.Context(), testVBuckets-1),
+				"a look at it":                s.Broken(),
+			} {
+				if !errors.Is(err, c.want) {
+					t.Errorf("%s: %v, want %v", what, err, c.want)
+				}
+			}
+			if c.want == nil {
+				s.gen.eng.(*pebbleEngine).health.ok()
+			} else if _, err := s.Recover(t.Context(), time.Minute); err != nil || s.Broken() != nil {
+				t.Errorf("recovered: %v, then %v", err, s.Broken())
+			}
+			must(t, store.Close())
+		})
+	}
+}
+
+// commonOf says that a slice stands where it does.
+func commonOf(s *Slice) *ingest.Common {
+	return &ingest.Common{Positions: s.Positions(), Logs: s.Logs()}
 }
 
 // TestDiskHangs: on a disk that neither writes nor fails a batch waits as long as its context and no longer, of this

@@ -271,6 +271,15 @@ func (e *pebbleEngine) failing() error {
 	return err
 }
 
+// broken returns why the slice must be recovered, nil when it need not be. It is asked where nothing is to be written:
+// what admit refuses beside that, as for want of room, is no reason there.
+func (e *pebbleEngine) broken() error {
+	if err := e.failing(); NeedsRecover(err) {
+		return classify(e.id, e.dir, err)
+	}
+	return nil
+}
+
 func (e *pebbleEngine) onFlush(info pebble.FlushInfo) {
 	if info.Err != nil && len(info.Output) == 0 && info.Err.Error() != "pebble: empty table" {
 		e.health.fail(classify(e.id, e.dir, info.Err))

@@ -165,6 +165,9 @@ func (s *scratch) order() {
 // flush implements engine.
 func (e *pebbleEngine) flush(ctx context.Context, updates []*Update, keep func(uint16) bool, next *state, idle,
 	yields bool) (touched int, err error) {
+	if err := e.broken(); err != nil {
+		return 0, err
+	}
 	if idle && next.items == 0 {
 		updates = stating(updates, keep)
 	}

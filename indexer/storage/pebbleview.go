@@ -312,6 +312,9 @@ func (noBack) close() error                      { return nil }
 
 // purge implements engine.
 func (e *pebbleEngine) purge(ctx context.Context, vb uint16) error {
+	if err := e.broken(); err != nil {
+		return err
+	}
 	here := e.view()
 	it, err := here.back(vb)
 	if err != nil {

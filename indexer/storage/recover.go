@@ -141,6 +141,16 @@ func (s *Slice) setRecovery(r Recovery) {
 	s.recovery = r
 }
 
+// Broken returns why the slice is to be recovered, also where nothing is to be written: nil when it need not be, or
+// there is no room for that now, as it stays readable.
+func (s *Slice) Broken() error {
+	err := s.Stats().Failing
+	if !NeedsRecover(err) || errors.Is(err, ErrDiskFull) && s.store.res.space.room(minMemTable) != nil {
+		return nil
+	}
+	return err
+}
+
 // Recover closes the slice and opens it again: at its last durable batch, or as Open does when it is damaged. It is the
 // way out of ErrReopen and ErrDamaged. It waits until all snapshots of the slice are closed, at most for readers.
 // Positions go back; every file is checked, until ctx ends or the slice is closed or dropped. After an error it may be

@@ -327,7 +327,7 @@ func (s *Slice) replaceSome(ctx context.Context, to []VBPosition, from view) (do
 }
 
 // PurgeTombstones forgets the vbucket's deleted documents: its side stream is through. It waits and fails as Flush
-// does, and may have done a part then.
+// does, also where there are none, and may have done a part then.
 func (s *Slice) PurgeTombstones(ctx context.Context, vb uint16) error {
 	s.write.Lock()
 	defer s.write.Unlock()
