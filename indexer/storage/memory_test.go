@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"tidemark/index"
 )
@@ -178,4 +181,37 @@ func TestMemoryYields(t *testing.T) {
 		t.Fatal("it yields for ever")
 	}
 	m.add(-full)
+}
+
+// TestGoesWhileItIsRotated: what a copy has in memory is counted once, and by nobody afterwards, when it goes while
+// another one's writer lets it write.
+func TestGoesWhileItIsRotated(t *testing.T) {
+	store := openTest(t, "data", func(o *Options) { o.fs = vfs.NewMem() })
+	s, err := store.Create(testMeta(1))
+	must(t, err)
+	must(t, s.Flush(t.Context(), historyBatch(1)))
+	e := s.gen.eng.(*pebbleEngine)
+	must(t, s.Persist(t.Context()))
+	e.reap()
+	const bytes = 1 << 10
+	for range 100 {
+		e.mem.Lock()
+		e.mem.active = bytes
+		e.mem.Unlock()
+		rotated := make(chan error)
+		go func() {
+			_, err := e.rotate()
+			rotated <- err
+		}()
+		for active := int64(bytes); active != 0; active, _ = e.weights() { // until it has begun, and perhaps not ended
+			runtime.Gosched()
+		}
+		held := e.disown()
+		must(t, <-rotated)
+		active, pending := e.weights()
+		if held != bytes || active+pending != 0 {
+			t.Fatalf("%d bytes are counted, and %d afterwards, of %d", held, active+pending, bytes)
+		}
+	}
+	must(t, store.Close())
 }

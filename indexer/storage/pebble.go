@@ -390,8 +390,10 @@ func (e *pebbleEngine) weights() (active, pending int64) {
 }
 
 // disown returns what weights do together, and lets the engine have nothing in memory from here on: nobody counts it
-// twice.
+// twice. It waits for a rotation under way, during which neither has the bytes that it moves.
 func (e *pebbleEngine) disown() (held int64) {
+	e.rotation.Lock()
+	defer e.rotation.Unlock()
 	e.mem.Lock()
 	defer e.mem.Unlock()
 	held = e.mem.active
