@@ -40,7 +40,7 @@ type compactor struct {
 	idle    *sync.Cond
 	stopped bool // no more: the store is being closed, or has a damaged file that compactions would meet again and again
 	delay   time.Duration
-	rest    time.Time // after a failure: none before then
+	rest    *time.Timer // after a failure: none before it is over; nil: may run
 }
 
 func (c *compactions) member() *compactor {
@@ -60,8 +60,7 @@ func (m *compactor) Unregister() {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
 	delete(m.all.members, m)
-	m.stopped = true
-	m.waits(false)
+	m.end()
 	for m.calls > 0 {
 		m.idle.Wait()
 	}
@@ -71,29 +70,49 @@ func (m *compactor) Unregister() {
 func (m *compactor) stop() {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
+	m.end()
+}
+
+// end lets no compaction of this store begin any more. The lock is held.
+func (m *compactor) end() {
 	m.stopped = true
 	m.waits(false)
+	m.rested()
+}
+
+// rested ends the pause after a failure. The lock is held.
+func (m *compactor) rested() {
+	if m.rest != nil {
+		m.rest.Stop()
+		m.rest = nil
+	}
 }
 
 // ended is told how a compaction went: after a failure the store rests, longer each time, because it would try the same
-// again at once.
-func (m *compactor) ended(ok bool) {
+// again at once. again: so did the one before.
+func (m *compactor) ended(ok bool) (again bool) {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
-	if ok {
-		m.delay, m.rest = 0, time.Time{}
-		return
+	again = m.delay > 0
+	m.rested()
+	switch {
+	case ok:
+		m.delay = 0
+	case !m.stopped:
+		m.delay = min(max(2*m.delay, firstDelay), maxRest)
+		var rest *time.Timer
+		rest = time.AfterFunc(m.delay, func() { m.wake(&rest) })
+		m.rest = rest
 	}
-	m.delay = min(max(2*m.delay, firstDelay), maxRest)
-	m.rest = time.Now().Add(m.delay)
+	return again
 }
 
-// wake lets a store that has rested long enough ask again.
-func (m *compactor) wake() {
+// wake lets a store that has rested run again, also where nothing is written to it that would have it ask.
+func (m *compactor) wake(after **time.Timer) {
 	m.all.mu.Lock()
-	rested := !m.rest.IsZero() && time.Now().After(m.rest)
+	rested := m.rest != nil && m.rest == *after // else another failure came, or the end
 	if rested {
-		m.rest = time.Time{}
+		m.rest = nil
 	}
 	m.all.mu.Unlock()
 	for rested && m.all.grant() {
@@ -105,7 +124,7 @@ func (m *compactor) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
 	if !m.mayRun() {
-		m.waits(!m.stopped && m.rest.IsZero() && m.running == 0)
+		m.waits(!m.stopped && m.rest == nil && m.running == 0)
 		return false, nil
 	}
 	m.take()
@@ -132,7 +151,7 @@ func (m *compactor) mayPause() bool {
 }
 
 func (m *compactor) mayRun() bool {
-	return !m.stopped && m.rest.IsZero() && m.all.running < m.all.limit && m.running < m.db.GetAllowedWithoutPermission()
+	return !m.stopped && m.rest == nil && m.all.running < m.all.limit && m.running < m.db.GetAllowedWithoutPermission()
 }
 
 func (m *compactor) take() {

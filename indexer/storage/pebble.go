@@ -313,8 +313,12 @@ func (e *pebbleEngine) onCompaction(info pebble.CompactionInfo) {
 	if errors.Is(info.Err, pebble.ErrCancelledCompaction) {
 		return
 	}
-	e.compact.ended(info.Err == nil)
-	if info.Err != nil {
+	again := e.compact.ended(info.Err == nil)
+	switch {
+	case info.Err == nil:
+	case again: // all copies on a full disk try again and again
+		e.res.logger.Debug("a compaction failed again", "copy", e.id, "error", info.Err)
+	default:
 		e.res.logger.Warn("a compaction failed, trying again later", "copy", e.id, "error", info.Err)
 	}
 }
@@ -551,7 +555,6 @@ func (e *pebbleEngine) applied(n int64) error {
 	e.mem.Unlock()
 	e.res.space.promise(n)
 	e.res.memory.add(n)
-	e.compact.wake()
 	if full {
 		_, err := e.rotate()
 		return err
