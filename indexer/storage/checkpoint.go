@@ -151,7 +151,7 @@ func (s *Slice) Checkpoints() []CheckpointInfo {
 	return slices.Clone(s.cps)
 }
 
-// loadCheckpoints reads which checkpoints there are, and removes torn ones.
+// loadCheckpoints reads which checkpoints there are, and removes torn and damaged ones.
 func (s *Slice) loadCheckpoints() error {
 	fs, dir := s.store.fs, s.fsCheckpoints()
 	if err := fs.MkdirAll(dir, 0o755); err != nil {
@@ -181,7 +181,7 @@ func (s *Slice) loadCheckpoints() error {
 			err = fmt.Errorf("%w: it is not of this place", errSmallFile)
 		}
 		if err != nil {
-			s.log.Error("a checkpoint is damaged and is not used", "checkpoint", seq, "error", err)
+			s.passOver(seq, damage(s.meta.Copy, fs.PathJoin(path, checkpointName), err))
 			continue
 		}
 		all = append(all, info)
@@ -189,6 +189,20 @@ func (s *Slice) loadCheckpoints() error {
 	slices.SortFunc(all, func(a, b CheckpointInfo) int { return int(int64(b.Seq - a.Seq)) })
 	s.setCheckpoints(all)
 	return nil
+}
+
+// passOver removes a checkpoint that is not used, because it keeps its tables on the disk: but where it could not be
+// read this time, or a newer version of the program may use it.
+func (s *Slice) passOver(seq uint64, why error) {
+	var corrupt *CorruptError
+	if !errors.As(why, &corrupt) || errors.Is(why, errNewerFile) {
+		s.log.Error("a checkpoint cannot be read and is not used; it keeps its room", "checkpoint", seq, "error", why)
+		return
+	}
+	s.log.Error("a checkpoint is damaged and is removed", "checkpoint", seq, "error", why)
+	if err := s.removeCheckpoint(seq); err != nil {
+		s.log.Warn("a damaged checkpoint stays for now", "checkpoint", seq, "error", err)
+	}
 }
 
 func (s *Slice) findCheckpoint(seq uint64) (CheckpointInfo, error) {

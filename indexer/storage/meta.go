@@ -64,7 +64,10 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-var errSmallFile = errors.New("bad header or checksum")
+var (
+	errSmallFile = errors.New("bad header or checksum")
+	errNewerFile = errors.New("a newer format version")
+)
 
 // writeSmall replaces a file atomically and durably: beside, synced, renamed, folder synced.
 func writeSmall(fs vfs.FS, dir, name string, content any) error {
@@ -116,6 +119,9 @@ func readSmall(fs vfs.FS, dir, name string, content any) error {
 	if n, err := fmt.Sscanf(string(head), "%s %s %d %x", &magic, &kind, &version, &sum); !found || n != 4 || err != nil ||
 		magic != fileMagic || kind != name {
 		return fmt.Errorf("read %s: %w: it does not begin with %q", path, errSmallFile, fileMagic+" "+name)
+	}
+	if version > fileVersion {
+		return fmt.Errorf("read %s: %w: %d, this program knows %d", path, errNewerFile, version, fileVersion)
 	}
 	if version != fileVersion {
 		return fmt.Errorf("read %s: format version %d, this program knows %d", path, version, fileVersion)

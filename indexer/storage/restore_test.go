@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -145,4 +146,59 @@ func TestCheckpointStaysWhileRead(t *testing.T) {
 		t.Errorf("checkpoints %s when nobody reads", got)
 	}
 	must(t, store.Close())
+}
+
+// TestUnreadableCheckpoints: a checkpoint that is damaged goes, with the room that it takes; one of a newer version of
+// the program, and one that cannot be read this time, stay, and are not used.
+func TestUnreadableCheckpoints(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		spoil func(content []byte) []byte // nil: the file goes
+		fails bool                        // it cannot be read
+		stays bool
+	}{
+		{"a flipped bit", func(b []byte) []byte { b[len(b)-2] ^= 1; return b }, false, false},
+		{"cut short", func(b []byte) []byte { return b[:len(b)/2] }, false, false},
+		{"without its file", func([]byte) []byte { return nil }, false, false},
+		{"of a newer version", func(b []byte) []byte {
+			return bytes.Replace(b, fmt.Appendf(nil, " %d ", fileVersion), fmt.Appendf(nil, " %d ", fileVersion+1), 1)
+		}, false, true},
+		{"that cannot be read", func(b []byte) []byte { return b }, true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var bad atomic.Bool
+			fs := brokenOps(func(op errorfs.Op) bool {
+				return op.Kind == errorfs.OpOpen && strings.HasSuffix(op.Path, "/1/"+checkpointName)
+			}, &bad)
+			store := openTest(t, "data", func(o *Options) { o.fs = fs })
+			s, err := store.Create(testMeta(1))
+			must(t, err)
+			for seqno := range uint64(2) {
+				fillVBuckets(t, s, seqno+1, 10)
+				_, err := s.Checkpoint(t.Context(), CheckpointMeta{})
+				must(t, err)
+			}
+			dir := s.checkpointDir(1)
+			must(t, store.Close())
+			path := fs.PathJoin(dir, checkpointName)
+			content, err := readFile(fs, path)
+			must(t, err)
+			if content = c.spoil(content); content == nil {
+				must(t, fs.Remove(path))
+			} else {
+				must(t, writeSynced(fs, path, content))
+			}
+			bad.Store(c.fails)
+			store = openTest(t, "data", func(o *Options) { o.fs = fs })
+			s, _ = store.Slice(1)
+			if all := s.Checkpoints(); len(all) != 1 || all[0].Seq != 2 || exists(fs, dir) != c.stays {
+				t.Errorf("used are %d checkpoints, and its folder is there: %v, want 1, %v", len(all), exists(fs, dir), c.stays)
+			}
+			info, err := s.Checkpoint(t.Context(), CheckpointMeta{})
+			if err != nil || info.Seq != 3 {
+				t.Errorf("the next one: %d, %v", info.Seq, err)
+			}
+			must(t, store.Close())
+		})
+	}
 }
