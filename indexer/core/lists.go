@@ -41,14 +41,38 @@ func Placed(d *wire.Definitions, node index.NodeID) map[index.CopyID]Wanted {
 			if c.Node != node || c.State == partition.Leaving {
 				continue
 			}
-			w := Wanted{Copy: c, Index: def, Bucket: buckets[def.Bucket]}
-			if def.State == index.Maintenance {
-				w.Others = slices.DeleteFunc(slices.Clone(holders[c.Slice]), func(n index.NodeID) bool { return n == node })
-			}
-			all[c.ID] = w
+			all[c.ID] = Wanted{Copy: c, Index: def, Bucket: buckets[def.Bucket], Others: others(def, holders[c.Slice], node)}
 		}
 	}
 	return all
+}
+
+// Others lists the nodes that have the slice of an index's copy, as Wanted has them; d is sorted.
+func Others(d *wire.Definitions, id index.ID, of index.CopyID) []index.NodeID {
+	def, known := slices.BinarySearchFunc(d.Indexes, id, func(d index.Definition, id index.ID) int {
+		return cmp.Compare(d.ID, id)
+	})
+	top, placed := slices.BinarySearchFunc(d.Topologies, id, func(t partition.Topology, id index.ID) int {
+		return cmp.Compare(t.Index, id)
+	})
+	if !known || !placed {
+		return nil
+	}
+	t := &d.Topologies[top]
+	i := slices.IndexFunc(t.Copies, func(c partition.Copy) bool { return c.ID == of })
+	if i < 0 {
+		return nil
+	}
+	c := t.Copies[i]
+	return others(&d.Indexes[def], holdersHere(t, c.Node)[c.Slice], c.Node)
+}
+
+// others are the holders of a slice beside a node, once its index is ready.
+func others(def *index.Definition, holders []index.NodeID, node index.NodeID) []index.NodeID {
+	if def.State != index.Maintenance {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(holders), func(n index.NodeID) bool { return n == node })
 }
 
 // holdersHere lists the nodes that have each slice of an index of which a node has a copy.

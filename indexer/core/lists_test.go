@@ -36,9 +36,20 @@ func TestPlaced(t *testing.T) {
 	if got := Placed(d, 2); len(got) != 2 || !slices.Equal(got[11].Others, []index.NodeID{1}) || len(got[21].Others) > 0 {
 		t.Errorf("on node 2: %+v", got)
 	}
+	for id, want := range map[index.CopyID][]index.NodeID{10: {2}, 11: {1}, 12: {1, 2}, 20: {2}, 21: nil, 99: nil} {
+		if got := Others(d, 1, id); !slices.Equal(got, want) {
+			t.Errorf("the slice of copy %d have %v, want %v", id, got, want)
+		}
+	}
+	if got := Others(d, 7, 10); len(got) > 0 {
+		t.Errorf("a slice of no index have %v", got)
+	}
 	d.Indexes[0].State = index.Backfill
 	if got := Placed(d, 1); len(got) != 1 || len(got[10].Others) > 0 {
 		t.Errorf("while the index is built nobody has anything: %+v", got)
+	}
+	if got := Others(d, 1, 10); len(got) > 0 {
+		t.Errorf("while the index is built %v have the slice", got)
 	}
 }
 

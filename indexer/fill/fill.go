@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -121,16 +122,16 @@ type Filler struct {
 type fill struct {
 	s      *storage.Slice
 	k      *copies.Bucket
-	from   []index.NodeID          // who has the slice, by the definitions
+	from   []index.NodeID          // who has the slice, by the definitions, and may be able to send it
 	waited time.Duration           // in the queue, while no files came here, or those of one copy for long
 	moved  time.Time               // when something that it waits for, or it itself, was seen moving
 	taken  time.Time               // of filler.mu: from the queue, the last time
 	sent   map[index.NodeID]uint64 // of filler.mu: what busy sources have moved, as they said last
 	cancel context.CancelFunc
-	failed []error              // why those that have gone from the list cannot send it
-	anew   int                  // of fillsAnew
-	away   map[index.NodeID]int // of fillsAway
-	had    bool                 // something has come
+	failed map[index.NodeID]error // why those that have gone from the list cannot send it
+	anew   int                    // of fillsAnew
+	away   map[index.NodeID]int   // of fillsAway
+	had    bool                   // something has come
 	pause  time.Duration
 	after  time.Time     // it is not to be tried before
 	gone   atomic.Bool   // the copy was let go: another one of its id is none of this fill's business
@@ -168,7 +169,7 @@ func (f *Filler) add(k *copies.Bucket, s *storage.Slice, from []index.NodeID) {
 	now := f.Now()
 	f.mu.Lock()
 	f.queue = append(f.queue, &fill{s: s, k: k, from: slices.Clone(from), moved: now,
-		sent: map[index.NodeID]uint64{}, away: map[index.NodeID]int{}})
+		sent: map[index.NodeID]uint64{}, failed: map[index.NodeID]error{}, away: map[index.NodeID]int{}})
 	f.mu.Unlock()
 	select {
 	case f.wake <- struct{}{}:
@@ -371,9 +372,7 @@ func (f *Filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 		return 0, fmt.Errorf("%w: %w", errLater, errOtherBranch)
 	}
 	d := f.Settled()
-	o.from = slices.DeleteFunc(o.from, func(n index.NodeID) bool {
-		return !slices.ContainsFunc(d.Indexers, func(e wire.Endpoint) bool { return e.Node == n })
-	})
+	o.sources(&d)
 	var busy error
 	for i := 0; i < len(o.from); i++ {
 		err := f.from(ctx, o, o.from[i])
@@ -384,15 +383,41 @@ func (f *Filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 		case f.again(o, o.from[i], err):
 			busy = err
 		default:
-			o.failed = append(o.failed, fmt.Errorf("node %d: %w", o.from[i], err))
+			o.failed[o.from[i]] = err
 			o.from = slices.Delete(o.from, i, i+1)
 			i--
 		}
 	}
 	if busy == nil || !o.patient(f.Now()) {
-		return 0, errors.Join(append(o.failed, busy, errNobody)...)
+		return 0, errors.Join(o.why(), busy, errNobody)
 	}
 	return 0, fmt.Errorf("%w: %w", errLater, busy)
+}
+
+// sources brings the list of who is asked to the definitions of now: a copy may have waited for hours, in which others
+// have come to have its slice. Who said that it has no files of it is asked again, as it may have some since; who
+// failed otherwise is not.
+func (o *fill) sources(d *wire.Definitions) {
+	m := o.s.Meta()
+	for _, n := range core.Others(d, m.Index, m.Copy) {
+		err := o.failed[n]
+		said := errors.As(err, new(*rpc.Problem)) && !errors.Is(err, errAway)
+		if !slices.Contains(o.from, n) && (err == nil || said) {
+			o.from = append(o.from, n)
+		}
+	}
+	o.from = slices.DeleteFunc(o.from, func(n index.NodeID) bool {
+		return !slices.ContainsFunc(d.Indexers, func(e wire.Endpoint) bool { return e.Node == n })
+	})
+}
+
+// why says why those that have failed cannot send it.
+func (o *fill) why() error {
+	var all []error
+	for _, n := range slices.Sorted(maps.Keys(o.failed)) {
+		all = append(all, fmt.Errorf("node %d: %w", n, o.failed[n]))
+	}
+	return errors.Join(all...)
 }
 
 // again reports whether a node that could not send a copy now may be asked again.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -28,6 +30,7 @@ import (
 	"tidemark/indexer/transfer"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
+	"tidemark/partition"
 	"tidemark/wire"
 )
 
@@ -295,10 +298,15 @@ func TestNoFilesOfACopyKnownToBeWrong(t *testing.T) {
 // asksOf lets a filler ask node 4 at an address; what is asked there is not.
 func asksOf(t *testing.T, f *Filler, addr string) {
 	t.Helper()
-	defs := func() (d wire.Definitions) {
+	asks(t, f, func() (d wire.Definitions) {
 		d.Indexers = []wire.Endpoint{{Node: 4, Scan: addr}}
 		return d
-	}
+	})
+}
+
+// asks lets a filler ask the indexers of definitions.
+func asks(t *testing.T, f *Filler, defs func() wire.Definitions) {
+	t.Helper()
 	p := peers.New(nil, func() (index.NodeID, string) { return 3, "127.0.0.1:2" },
 		func() []wire.Endpoint { return defs().Indexers })
 	f.Settled, f.Present, f.Nodes = defs, defs, p.Ask(1)
@@ -342,6 +350,70 @@ func TestASourceThatIsAway(t *testing.T) {
 	}
 	if asked.Load() == 0 {
 		t.Error("it was never asked")
+	}
+}
+
+// TestSourcesOfAPresentList: a copy that waits for a busy source asks also who has its slice by the definitions of now:
+// when the source has let the slice go, another one that has come to have it is asked, also one that could not send it
+// before; one whose files were no good is not asked again.
+func TestSourcesOfAPresentList(t *testing.T) {
+	f, k, s := running(t)
+	busy := rpc.Refuse(errcode.Unavailable, "it is put back now")
+	none := rpc.Refuse(errcode.NotFound, "no copy of the slice is here")
+	var mu sync.Mutex
+	said, asked := map[index.NodeID]error{}, map[index.NodeID]int{}
+	d := wire.Definitions{Indexes: []index.Definition{{ID: 1, Bucket: "b", State: index.Maintenance}}}
+	for node := index.NodeID(4); node <= 6; node++ {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			if r.URL.Path == transfer.Path {
+				asked[node]++
+			}
+			rpc.WriteProblem(w, said[node])
+		}))
+		t.Cleanup(srv.Close)
+		d.Indexers = append(d.Indexers, wire.Endpoint{Node: node, Scan: strings.TrimPrefix(srv.URL, "http://")})
+	}
+	asks(t, f, func() wire.Definitions { return d })
+	if err := f.Take(t.Context(), k, s, []index.NodeID{4}); err != nil {
+		t.Fatal(err)
+	}
+	below, o, _ := f.next(t.Context())
+	defer func() { o.cancel() }()
+	o.failed[6] = errSlow
+	copyOf := func(node index.NodeID, state partition.CopyState) partition.Copy {
+		return partition.Copy{ID: index.CopyID(node), Node: node, State: state}
+	}
+	here := partition.Copy{ID: s.Meta().Copy, Node: 3, State: partition.Placed}
+	for _, step := range []struct {
+		what   string
+		copies []partition.Copy
+		said   [2]error // by nodes 4 and 5
+		later  bool
+		asked  []index.NodeID
+	}{
+		{"as when it was queued", []partition.Copy{copyOf(4, partition.Allocated)}, [2]error{busy, none}, true,
+			[]index.NodeID{4}},
+		{"others that have none yet", []partition.Copy{copyOf(4, partition.Allocated), copyOf(5, partition.Allocated),
+			copyOf(6, partition.Allocated)}, [2]error{busy, none}, true, []index.NodeID{4, 5}},
+		{"the first has let it go", []partition.Copy{copyOf(5, partition.Allocated), copyOf(6, partition.Allocated)},
+			[2]error{none, busy}, true, []index.NodeID{4, 5}},
+		{"from then on", []partition.Copy{copyOf(5, partition.Allocated), copyOf(6, partition.Allocated)},
+			[2]error{none, busy}, true, []index.NodeID{5}},
+		{"nobody can", []partition.Copy{copyOf(5, partition.Allocated)}, [2]error{none, none}, false, []index.NodeID{5}},
+	} {
+		mu.Lock()
+		said[4], said[5] = step.said[0], step.said[1]
+		clear(asked)
+		mu.Unlock()
+		d.Topologies = []partition.Topology{{Index: 1, Copies: append([]partition.Copy{here}, step.copies...)}}
+		_, err := f.fill(below, o)
+		mu.Lock()
+		if got := slices.Sorted(maps.Keys(asked)); errors.Is(err, errLater) != step.later || !slices.Equal(got, step.asked) {
+			t.Errorf("%s: %v were asked, want %v: %v", step.what, got, step.asked, err)
+		}
+		mu.Unlock()
 	}
 }
 
