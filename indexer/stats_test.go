@@ -190,7 +190,7 @@ func TestStatsBesideAProjectorThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := &copies.Node{Store: store, Snapshots: snapshots.New(2, log, time.Now), Marks: marks,
 			Health: &health.Health{}, Metrics: copies.NewMetrics(registry), Log: log, Now: time.Now,
-			Queue: func() int64 { return 1 << 20 }, Piece: 1 << 20, Report: func() {}, Sides: func() {}, Touch: func() {}}
+			Queue: func() int64 { return 1 << 20 }, Piece: 1 << 20, Report: func() {}, Sides: func() {}, Touch: func(string) {}}
 		x := &Indexer{buckets: buckets{named: map[string]*copies.Bucket{}}, truth: scanserver.NewTruth(scanserver.Sources{
 			Definitions: func() (d wire.Definitions) {
 				d.Projectors = []wire.ProjectorEndpoint{{ID: "p1", Admin: "p1"}}

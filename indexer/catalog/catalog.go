@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"tidemark/errcode"
@@ -24,23 +23,23 @@ import (
 type Catalog struct {
 	here      func() index.NodeID
 	snapshots *snapshots.Set
-	changes   atomic.Uint64 // how often scans may have begun to see something else
-	views     views         // of the indexes that are scanned
 
 	mu      sync.Mutex
+	moves   snapshots.Moves   // when scans may have begun to see something else
+	views   map[index.ID]kept // of the indexes that are scanned
 	lists   core.Lists
 	making  map[index.CopyID]bool           // copies of a list that is not in force yet, see Expect; replaced, not changed
 	newest  map[string]wire.BucketStability // highest published, by bucket
 	heard   map[string]*heard               // when those of a bucket came
 	told    wire.Told                       // by the leader, last, whether or not it is the highest
 	held    []wire.Held                     // ascending by copy
-	changed chan struct{}                   // closed and replaced with each change
+	changed map[string]chan struct{}        // by bucket; closed and forgotten with each change of it
 }
 
 // New returns what a node knows that nobody has told anything. here is its number.
 func New(here func() index.NodeID, s *snapshots.Set) *Catalog {
 	return &Catalog{here: here, snapshots: s, newest: map[string]wire.BucketStability{},
-		heard: map[string]*heard{}, told: wire.Told{}, changed: make(chan struct{})}
+		heard: map[string]*heard{}, told: wire.Told{}, changed: map[string]chan struct{}{}}
 }
 
 // Present returns the definitions that are in force.
@@ -89,6 +88,7 @@ func (c *Catalog) Resume(d *wire.Definitions) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lists.Resume(d)
+	c.signalAllLocked()
 }
 
 // Expect notes which copies of a list are about to be made, until it is in force: no side stream is asked for them
@@ -113,7 +113,7 @@ func (c *Catalog) Take(d *wire.Definitions) {
 	defer c.mu.Unlock()
 	c.lists.Take(d)
 	c.making = nil
-	c.signalLocked()
+	c.signalAllLocked()
 }
 
 // Told takes over what the leader has published: all of it, put together from deltas, and the buckets that have to be
@@ -135,7 +135,7 @@ func (c *Catalog) Published(s *wire.BucketStability) {
 		} else {
 			c.heard[s.Bucket].note(s.Ref, time.Now())
 		}
-		c.signalLocked()
+		c.signalLocked(s.Bucket)
 	}
 }
 
@@ -143,10 +143,59 @@ func (c *Catalog) Published(s *wire.BucketStability) {
 func (c *Catalog) SetHeld(h []wire.Held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !slices.Equal(h, c.held) {
+	if changed := differing(c.held, h); len(changed) > 0 {
 		c.held = h
-		c.signalLocked()
+		for bucket := range bucketsOf(&c.lists.InForce, changed) {
+			c.signalLocked(bucket)
+		}
 	}
+}
+
+// differing lists the copies of which two lists do not say the same, ascending as they are.
+func differing(a, b []wire.Held) (ids []index.CopyID) {
+	for len(a) > 0 || len(b) > 0 {
+		switch {
+		case len(b) == 0 || len(a) > 0 && a[0].Copy < b[0].Copy:
+			ids, a = append(ids, a[0].Copy), a[1:]
+		case len(a) == 0 || b[0].Copy < a[0].Copy:
+			ids, b = append(ids, b[0].Copy), b[1:]
+		default:
+			if a[0] != b[0] {
+				ids = append(ids, a[0].Copy)
+			}
+			a, b = a[1:], b[1:]
+		}
+	}
+	return ids
+}
+
+// bucketsOf are those of the indexes that have one of some copies, ascending. Of copies that definitions do not have no
+// view says anything.
+func bucketsOf(d *wire.Definitions, copies []index.CopyID) map[string]bool {
+	all := map[string]bool{}
+	for i := range d.Topologies {
+		t := &d.Topologies[i]
+		if slices.ContainsFunc(t.Copies, func(c partition.Copy) bool {
+			_, is := slices.BinarySearch(copies, c.ID)
+			return is
+		}) {
+			if def := definition(d, t.Index); def != nil {
+				all[def.Bucket] = true
+			}
+		}
+	}
+	return all
+}
+
+// definition is that of an index; nil: there is none.
+func definition(d *wire.Definitions, id index.ID) *index.Definition {
+	i, ok := slices.BinarySearchFunc(d.Indexes, id, func(d index.Definition, id index.ID) int {
+		return cmp.Compare(d.ID, id)
+	})
+	if !ok {
+		return nil
+	}
+	return &d.Indexes[i]
 }
 
 // Held is what the leader knows of who holds what.
@@ -156,80 +205,95 @@ func (c *Catalog) Held() []wire.Held {
 	return c.held
 }
 
-// Touch lets waiting scans look again.
-func (c *Catalog) Touch() {
+// Touch lets scans of a bucket that wait look again.
+func (c *Catalog) Touch(bucket string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.signalLocked()
+	c.signalLocked(bucket)
 }
 
-func (c *Catalog) signalLocked() {
-	c.changes.Add(1)
-	close(c.changed)
-	c.changed = make(chan struct{})
+func (c *Catalog) signalLocked(bucket string) {
+	c.moves.Note(bucket)
+	if changed := c.changed[bucket]; changed != nil {
+		close(changed)
+		delete(c.changed, bucket)
+	}
 }
 
-// views are the catalog's answers, kept for as long as nothing has changed of what they were made of.
-type views struct {
-	mu    sync.Mutex
-	made  viewed
-	index map[index.ID]scan.View
+// signalAllLocked is signalLocked for all buckets: there are other definitions.
+func (c *Catalog) signalAllLocked() {
+	c.moves.NoteAll()
+	for _, changed := range c.changed {
+		close(changed)
+	}
+	clear(c.changed)
+	c.views = nil // those of indexes that are gone are not asked for again
 }
 
-// viewed is what views are made of: definitions, what others hold, what is held here, and which node that is.
+// kept is a view, which is good for as long as nothing has changed of what it was made of.
+type kept struct {
+	of   viewed
+	view scan.View
+}
+
+// viewed is what a view is made of: what is known of its bucket, definitions included, what is held here of it, and
+// which node that is.
 type viewed struct {
-	changes, snapshots uint64
-	node               index.NodeID
+	moves, snapshots uint64
+	node             index.NodeID
 }
 
-func (v *views) get(of viewed, id index.ID) (view scan.View, ok bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.made != of {
-		return view, false
-	}
-	view, ok = v.index[id]
-	return view, ok
+// viewedLocked is what a view of an index of a bucket is made of now. What is asked for afterwards is as new.
+func (c *Catalog) viewedLocked(bucket string, node index.NodeID) viewed {
+	return viewed{moves: c.moves.At(bucket), snapshots: c.snapshots.Moved(bucket), node: node}
 }
 
-func (v *views) put(of viewed, id index.ID, view scan.View) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.made != of || v.index == nil {
-		v.made, v.index = of, map[index.ID]scan.View{}
+// keptView is the view that is kept of an index, where it is as new as what it was made of.
+func (c *Catalog) keptView(node index.NodeID, id index.ID) (scan.View, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k, ok := c.views[id]
+	return k.view, ok && k.of == c.viewedLocked(k.view.Definition.Bucket, node)
+}
+
+// keep keeps a view, unless there is something newer to see already.
+func (c *Catalog) keep(id index.ID, k kept) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k.of != c.viewedLocked(k.view.Definition.Bucket, k.of.node) {
+		return
 	}
-	v.index[id] = view
+	if c.views == nil {
+		c.views = map[index.ID]kept{}
+	}
+	c.views[id] = k
 }
 
 // View implements scan.Catalog. Of its own copies the node knows best itself what they hold.
 func (c *Catalog) View(id index.ID) (scan.View, error) {
-	// What changes later is in a later view.
-	of := viewed{changes: c.changes.Load(), snapshots: c.snapshots.Moves(), node: c.here()}
-	if v, ok := c.views.get(of, id); ok {
+	node := c.here()
+	if v, ok := c.keptView(node, id); ok {
 		return v, nil
 	}
-	v, err := c.view(of.node, id)
+	v, of, err := c.view(node, id)
 	if err == nil {
 		v.Prepare()
-		c.views.put(of, id, v)
+		c.keep(id, kept{of, v})
 	}
 	return v, err
 }
 
-// view puts together what is known now.
-func (c *Catalog) view(node index.NodeID, id index.ID) (scan.View, error) {
+// view puts together what is known now, and says what of.
+func (c *Catalog) view(node index.NodeID, id index.ID) (v scan.View, of viewed, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var v scan.View
-	i, ok := slices.BinarySearchFunc(c.lists.InForce.Indexes, id, func(d index.Definition,
-		id index.ID) int {
-		return cmp.Compare(d.ID, id)
-	})
-	if !ok {
-		return v, scan.Errorf(errcode.IndexNotHosted, "no index has id %s", id)
+	def := definition(&c.lists.InForce, id)
+	if def == nil {
+		return v, of, scan.Errorf(errcode.IndexNotHosted, "no index has id %s", id)
 	}
-	v.Definition = c.lists.InForce.Indexes[i]
-	if i, ok = slices.BinarySearchFunc(c.lists.InForce.Topologies, id, func(t partition.Topology,
+	v.Definition = *def
+	of = c.viewedLocked(def.Bucket, node) // before what is held here is looked at
+	if i, ok := slices.BinarySearchFunc(c.lists.InForce.Topologies, id, func(t partition.Topology,
 		id index.ID) int {
 		return cmp.Compare(t.Index, id)
 	}); ok {
@@ -243,8 +307,8 @@ func (c *Catalog) view(node index.NodeID, id index.ID) (scan.View, error) {
 	fence := &c.lists.InForce.Fence
 	v.Era = scan.Era{Cluster: scanport.ClusterKey(fence.ClusterID), Epoch: fence.Epoch}
 	if v.Bucket.InRollback {
-		return v, scan.Errorf(errcode.IndexInRollback, "bucket %q of index %s is being rolled back: try again", v.Bucket.Name,
-			id)
+		return v, of, scan.Errorf(errcode.IndexInRollback, "bucket %q of index %s is being rolled back: try again",
+			v.Bucket.Name, id)
 	}
 	if n, ok := c.newest[v.Bucket.Name]; ok && n.Generation == v.Bucket.Generation && n.RollbackID > v.Bucket.RollbackID {
 		v.Bucket.RollbackID = n.RollbackID // the list of definitions is older than the newest rollback
@@ -264,7 +328,7 @@ func (c *Catalog) view(node index.NodeID, id index.ID) (scan.View, error) {
 			v.Held = append(v.Held, left[0])
 		}
 	}
-	return v, nil
+	return v, of, nil
 }
 
 // Newest implements scan.Catalog.
@@ -286,8 +350,13 @@ func (c *Catalog) Heard(ref wire.StabilityRef) (at time.Time, known bool) {
 }
 
 // Changed implements scan.Catalog.
-func (c *Catalog) Changed() <-chan struct{} {
+func (c *Catalog) Changed(bucket string) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.changed
+	changed := c.changed[bucket]
+	if changed == nil {
+		changed = make(chan struct{})
+		c.changed[bucket] = changed
+	}
+	return changed
 }

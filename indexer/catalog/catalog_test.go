@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"reflect"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/snapshots"
+	"tidemark/indexer/storage"
 	"tidemark/indexer/storage/storagetest"
 	"tidemark/ingest"
 	"tidemark/partition"
@@ -77,7 +79,7 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 	} {
 		step.change()
 		got := view()
-		want, err := c.view(1, 1)
+		want, _, err := c.view(1, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,6 +94,230 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 	}
 	if _, err := c.View(2); scan.CodeOf(err) != errcode.IndexNotHosted {
 		t.Errorf("an index that is not there: %v", err)
+	}
+}
+
+// twoBuckets is a node 1 that knows of an index 1 of bucket a and an index 2 of bucket b, each with a copy here (1, 2)
+// and one on node 2 (11, 12).
+type twoBuckets struct {
+	*Catalog
+	t     testing.TB
+	snaps *snapshots.Set
+	store *storage.Store
+	node  index.NodeID
+	defs  wire.Definitions
+}
+
+func newTwoBuckets(t testing.TB) *twoBuckets {
+	t.Helper()
+	w := &twoBuckets{t: t, node: 1, snaps: snapshots.New(2, hclog.NewNullLogger(), time.Now),
+		defs: wire.Definitions{Fence: wire.Fence{ClusterID: "c", Epoch: 1}, Revision: 1}}
+	w.store, _ = storagetest.Open(t)
+	t.Cleanup(w.snaps.CloseAll)
+	w.Catalog = New(func() index.NodeID { return w.node }, w.snaps)
+	for i, name := range []string{"a", "b"} {
+		id := index.ID(i + 1)
+		w.defs.Buckets = append(w.defs.Buckets, wire.Bucket{Name: name, Generation: 1})
+		w.defs.Indexes = append(w.defs.Indexes, index.Definition{ID: id, Bucket: name, State: index.Maintenance})
+		w.defs.Topologies = append(w.defs.Topologies, partition.Topology{Index: id,
+			Layout: partition.Layout{Partitions: 1}, Copies: []partition.Copy{{ID: index.CopyID(id), Node: 1},
+				{ID: index.CopyID(id + 10), Node: 2}}})
+	}
+	w.take(func(*wire.Definitions) {})
+	return w
+}
+
+// take puts other definitions in force.
+func (w *twoBuckets) take(change func(*wire.Definitions)) {
+	d := w.defs
+	d.Revision++
+	d.Indexes, d.Topologies, d.Buckets = slices.Clone(d.Indexes), slices.Clone(d.Topologies), slices.Clone(d.Buckets)
+	change(&d)
+	w.defs = d
+	w.Take(&d)
+}
+
+func at(bucket string, rollback, number uint64) wire.StabilityRef {
+	return wire.StabilityRef{Bucket: bucket, Ref: timestamp.Ref{Generation: 1, RollbackID: rollback, Number: number}}
+}
+
+func (w *twoBuckets) publish(r wire.StabilityRef) {
+	w.Published(&wire.BucketStability{Bucket: r.Bucket, Stability: timestamp.Stability{Ref: r.Ref}})
+}
+
+// show adds a snapshot of a copy.
+func (w *twoBuckets) show(id index.CopyID, r wire.StabilityRef) {
+	w.t.Helper()
+	s, ok := w.store.Slice(id)
+	if !ok {
+		var err error
+		if s, err = w.store.Create(storage.Meta{Copy: id, Index: 1, Bucket: r.Bucket, BucketUUID: "u", VBuckets: 2,
+			Desc: []bool{false}}); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	storagetest.FlushAt(w.t, s, 7, 10*r.Number)
+	snap, err := s.Snapshot()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.snaps.Add(id, snapshots.Held{Ref: r, Snap: snap})
+}
+
+// part takes away what copy 1 has of vbucket 0 beyond a seqno.
+func (w *twoBuckets) part(beyond uint64) {
+	s, _ := w.store.Slice(1)
+	w.snaps.Part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: beyond}, {VBUUID: 7}}}},
+		s.Logs())
+}
+
+// held is what node 2 holds of both indexes.
+func held(a, b uint64) []wire.Held {
+	return []wire.Held{{Copy: 11, Node: 2, OK: true, Ref: at("a", 0, a)},
+		{Copy: 12, Node: 2, OK: true, Ref: at("b", 0, b)}}
+}
+
+// made counts the views of bucket a's and bucket b's index that are not those that there were before; each of them is
+// what a view would be that is made now.
+func (w *twoBuckets) made(was *[2]*wire.Held) (anew [2]bool) {
+	w.t.Helper()
+	for i := range anew {
+		id := index.ID(i + 1)
+		v, err := w.View(id)
+		want, _, wantErr := w.view(w.node, id)
+		if wantErr == nil {
+			want.Prepare()
+		}
+		if (err == nil) != (wantErr == nil) || err == nil && !reflect.DeepEqual(v, want) {
+			w.t.Errorf("index %d: %+v, %v; want %+v, %v", id, v, err, want, wantErr)
+		}
+		var now *wire.Held
+		if len(v.Held) > 0 {
+			now = &v.Held[0] // of its own memory
+		}
+		anew[i], was[i] = now != was[i] || now == nil, now
+	}
+	return anew
+}
+
+// woken reports of which buckets scans that wait look again.
+func (w *twoBuckets) woken(do func()) (woken [2]bool) {
+	a, b := w.Changed("a"), w.Changed("b")
+	do()
+	for i, changed := range []<-chan struct{}{a, b} {
+		select {
+		case <-changed:
+			woken[i] = true
+		default:
+		}
+	}
+	return woken
+}
+
+// TestViewsOfABucketAlone: what changes of a bucket makes the views of its indexes anew and wakes scans of it that
+// wait; views and scans of another one are left alone.
+func TestViewsOfABucketAlone(t *testing.T) {
+	w := newTwoBuckets(t)
+	w.SetHeld(held(1, 1))
+	var was [2]*wire.Held
+	w.made(&was)
+	a, b, both, none := [2]bool{true, false}, [2]bool{false, true}, [2]bool{true, true}, [2]bool{}
+	for _, step := range []struct {
+		what        string
+		do          func()
+		made, woken [2]bool
+	}{
+		{"nothing", func() {}, none, none},
+		{"a timestamp of a", func() { w.publish(at("a", 0, 1)) }, a, a},
+		{"the same again", func() { w.publish(at("a", 0, 1)) }, none, none},
+		{"a timestamp of b", func() { w.publish(at("b", 0, 1)) }, b, b},
+		{"a timestamp of neither", func() { w.publish(at("c", 0, 1)) }, none, none},
+		{"a snapshot of a", func() { w.show(1, at("a", 0, 1)) }, a, none}, // who adds it says so by Touch
+		{"that is told", func() { w.Touch("a") }, a, a},
+		{"snapshots of b", func() { w.show(2, at("b", 0, 1)); w.show(2, at("b", 0, 2)) }, b, none},
+		{"newer ones of a", func() { w.show(1, at("a", 0, 2)); w.show(1, at("a", 0, 3)) }, a, none},
+		{"some that left the branch", func() { w.part(25) }, a, none},
+		{"they go", func() { w.snaps.DropParted(1) }, a, none},
+		{"another node's of a", func() { w.SetHeld(held(2, 1)) }, a, a},
+		{"the same list", func() { w.SetHeld(held(2, 1)) }, none, none},
+		{"another node's of b", func() { w.SetHeld(held(2, 2)) }, b, b},
+		{"of both", func() { w.SetHeld(held(3, 3)) }, both, both},
+		{"a's are gone", func() { w.SetHeld(held(3, 3)[1:]) }, a, a},
+		{"they are back", func() { w.SetHeld(held(3, 3)) }, a, a},
+		{"its node is away", func() { h := held(3, 3); h[0].OK = false; w.SetHeld(h) }, a, a},
+		{"a copy that is not known", func() {
+			w.SetHeld(append(held(3, 3), wire.Held{Copy: 13, Node: 2, OK: true, Ref: at("b", 0, 3)}))
+		}, a, a}, // as a's node is back
+		{"it is told alone", func() { w.SetHeld(held(3, 3)) }, none, none},
+		{"another copy of a", func() {
+			w.take(func(d *wire.Definitions) {
+				d.Topologies[0].Copies = append(slices.Clone(d.Topologies[0].Copies), partition.Copy{ID: 13, Node: 2})
+			})
+		}, both, both},
+		{"that has something", func() {
+			w.SetHeld(append(held(3, 3), wire.Held{Copy: 13, Node: 2, OK: true, Ref: at("a", 0, 3)}))
+		}, a, a},
+		{"an index in another state", func() {
+			w.take(func(d *wire.Definitions) { d.Indexes[0].State = index.Error })
+		}, both, both},
+		{"a rollback of b begins", func() { w.take(func(d *wire.Definitions) { d.Buckets[1].InRollback = true }) }, both,
+			both},
+		{"and ends", func() {
+			w.take(func(d *wire.Definitions) { d.Buckets[1].InRollback, d.Buckets[1].RollbackID = false, 1 })
+		}, both, both},
+		{"one of a is heard of by a timestamp", func() { w.publish(at("a", 1, 5)) }, a, a},
+		{"another epoch", func() { w.take(func(d *wire.Definitions) { d.Fence.Epoch++ }) }, both, both},
+		{"a revision", func() {
+			d := w.defs
+			d.Revision++
+			if !w.NothingNew(&d) {
+				t.Error("it says something new")
+			}
+			w.defs = d
+		}, none, none},
+		{"another node", func() { w.node = 2 }, both, none},
+		{"this one again", func() { w.node = 1 }, both, none},
+		{"a in doubt", func() { w.snaps.Doubt(1) }, a, none},
+		{"what comes then is not shown", func() { w.show(1, at("a", 1, 6)) }, none, none},
+		{"trusted", func() { w.snaps.Trust(1); w.show(1, at("a", 1, 7)) }, a, none},
+		{"let go", func() { w.snaps.Release(1) }, a, none},
+		{"b's are dropped", func() { w.snaps.Drop(2) }, b, none},
+		{"b's are there again", func() { w.show(2, at("b", 1, 8)) }, b, none},
+		{"all are closed", w.snaps.CloseAll, both, none},
+		{"the list of an earlier run", func() { w.Resume(&w.defs) }, both, both},
+	} {
+		woken := w.woken(step.do)
+		if made := w.made(&was); made != step.made || woken != step.woken {
+			t.Errorf("%s: views of a and b made anew %v, want %v; woken %v, want %v", step.what, made, step.made, woken,
+				step.woken)
+		}
+	}
+}
+
+// TestAViewBesideAChange: a view that was made when something changes is not kept in the place of what is seen then.
+func TestAViewBesideAChange(t *testing.T) {
+	w := newTwoBuckets(t)
+	w.SetHeld(held(1, 1))
+	for what, change := range map[string]func(){
+		"what others hold": func() { w.SetHeld(held(2, 1)) },
+		"definitions":      func() { w.take(func(d *wire.Definitions) { d.Fence.Epoch++ }) },
+		"a snapshot":       func() { w.show(1, at("a", 0, 3)) },
+		"a timestamp":      func() { w.publish(at("a", 1, 4)) },
+	} {
+		v, of, err := w.view(1, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change()
+		for range 2 { // before somebody has looked again, and behind him
+			w.keep(1, kept{of, v})
+			got, err := w.View(1)
+			want, _, _ := w.view(1, 1)
+			want.Prepare()
+			if err != nil || !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: %+v, %v; want %+v", what, got, err, want)
+			}
+		}
 	}
 }
 
@@ -181,6 +407,39 @@ func BenchmarkViews(b *testing.B) {
 					if _, err := c.View(d.ID); err != nil {
 						b.Fatal(err)
 					}
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkViewBesideAnotherBucket is what a scan of an index of 64 slices pays to see it, where nothing moves, where
+// another bucket does, and where its own does.
+func BenchmarkViewBesideAnotherBucket(b *testing.B) {
+	const count = 64
+	for _, moves := range []string{"none", "other", "own"} {
+		b.Run(moves, func(b *testing.B) {
+			snaps := snapshots.New(2, hclog.NewNullLogger(), time.Now)
+			defer snaps.CloseAll()
+			c := New(func() index.NodeID { return 1 }, snaps)
+			top := partition.Topology{Index: 1, Layout: partition.Layout{Partitions: count}}
+			var all []wire.Held
+			for i := range 2 * count {
+				id, node := index.CopyID(i+1), index.NodeID(2+i%7)
+				top.Copies = append(top.Copies, partition.Copy{ID: id, Slice: index.SliceID(i / 2), Node: node})
+				all = append(all, wire.Held{Copy: id, Node: node, OK: true, Ref: at("own", 0, 5)})
+			}
+			c.Take(&wire.Definitions{Indexes: []index.Definition{{ID: 1, Bucket: "own", State: index.Maintenance}},
+				Topologies: []partition.Topology{top}, Buckets: []wire.Bucket{{Name: "own", Generation: 1}}})
+			c.SetHeld(all)
+			b.ReportAllocs()
+			for number := uint64(1); b.Loop(); number++ {
+				if moves != "none" {
+					c.Published(&wire.BucketStability{Bucket: moves, Stability: timestamp.Stability{
+						Ref: timestamp.Ref{Generation: 1, Number: number}}})
+				}
+				if _, err := c.View(1); err != nil {
+					b.Fatal(err)
 				}
 			}
 		})

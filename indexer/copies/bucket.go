@@ -270,7 +270,7 @@ func (k *Bucket) tell(all []core.Told) {
 		}
 		switch {
 		case w.Shown:
-			k.node.Touch()
+			k.node.Touch(k.name)
 			k.node.Report()
 		case w.Batch.Kind == ingest.AtStability:
 			k.noteFlushed(w.Batch.Ref)
@@ -329,7 +329,7 @@ func (k *Bucket) noteFlushed(r timestamp.Ref) {
 		k.told.flushed.Store(&ref)
 	}
 	k.node.Snapshots.Signal()
-	k.node.Touch()
+	k.node.Touch(k.name)
 }
 
 func (k *Bucket) ref(r timestamp.Ref) wire.StabilityRef {

@@ -30,9 +30,9 @@ type Node struct {
 	Catchup    *pace.Pace // of what catchup streams bring; nil: no bound
 	// Refused is told of keys that the store does not take.
 	Refused func(bucket string, e *keyversion.Event, s *keyversion.Statement, key []byte)
-	Report  func() // something is worth a report at once
-	Sides   func() // side streams may be wanted
-	Touch   func() // scans may see something else
+	Report  func()              // something is worth a report at once
+	Sides   func()              // side streams may be wanted
+	Touch   func(bucket string) // scans may see something else
 }
 
 // processors are those that the process may use.

@@ -38,7 +38,7 @@ func (k *Bucket) CarryOut(ctx context.Context, req *wire.RollbackRequest, reply 
 			if waited || back == core.BackNow { // not one that was carried out before
 				k.node.Metrics.rolls.Observe(k.node.Now().Sub(began).Seconds())
 			}
-			k.node.Touch()
+			k.node.Touch(k.name)
 			return nil
 		case core.BackWaits:
 		}

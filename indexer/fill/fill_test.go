@@ -58,7 +58,7 @@ func running(t *testing.T) (*Filler, *copies.Bucket, *storage.Slice) {
 	r, snaps := prometheus.NewRegistry(), snapshots.New(2, log, time.Now)
 	k, err := copies.NewBucket(&copies.Node{Store: st, Snapshots: snaps, Marks: marks, Health: &health.Health{},
 		Metrics: copies.NewMetrics(r), Log: log, Now: time.Now, Queue: func() int64 { return 1 << 20 }, Piece: 1 << 20,
-		Report: func() {}, Sides: func() {}, Touch: func() {}},
+		Report: func() {}, Sides: func() {}, Touch: func(string) {}},
 		wire.Bucket{Name: "b", UUID: "u", VBuckets: 2, Generation: 3, RollbackID: 5})
 	if err != nil {
 		t.Fatal(err)

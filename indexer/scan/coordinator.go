@@ -188,7 +188,7 @@ func (r *run) all(ctx context.Context) error {
 			return r.late(err)
 		}
 		r.spec.Progress.stuck()
-		if err := r.c.await(ctx); err != nil {
+		if err := r.c.await(ctx, r.bucket); err != nil {
 			return err
 		}
 	}
@@ -219,12 +219,12 @@ func contextError(ctx context.Context, err error) error {
 	return &Error{Code: CodeOf(cause), Detail: err.Error(), Err: err}
 }
 
-// await waits until something may have changed.
-func (c *Coordinator) await(ctx context.Context) error {
+// await waits until something of a bucket may have changed.
+func (c *Coordinator) await(ctx context.Context, bucket string) error {
 	t := time.NewTimer(recheck)
 	defer t.Stop()
 	select {
-	case <-c.catalog.Changed():
+	case <-c.catalog.Changed(bucket):
 	case <-t.C:
 	case <-ctx.Done():
 		return contextError(ctx, ctx.Err())
@@ -236,6 +236,7 @@ func (c *Coordinator) await(ctx context.Context) error {
 type run struct {
 	c        *Coordinator
 	spec     Spec
+	bucket   string // of the index; "": it is not known
 	count    bool
 	ends     time.Time // the whole scan does
 	deadline time.Time // of waiting
@@ -297,6 +298,7 @@ func (r *run) attempt(ctx context.Context) error {
 	r.spec.Progress.Enter(Opening)
 	r.plan, r.reading = plan{}, time.Time{} // what the catalog says counts, whatever nodes have said before
 	view, err := r.c.View(r.spec.Index)
+	r.bucket = view.Definition.Bucket
 	if err != nil {
 		return err
 	}

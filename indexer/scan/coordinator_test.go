@@ -147,7 +147,7 @@ func (f *fakeCluster) Heard(ref wire.StabilityRef) (time.Time, bool) {
 	return time.Now().Add(-time.Hour), ref.Number == 5
 }
 
-func (f *fakeCluster) Changed() <-chan struct{} { return f.changed }
+func (f *fakeCluster) Changed(string) <-chan struct{} { return f.changed }
 
 func (f *fakeCluster) CurrentSeqnos(context.Context, string) (timestamp.Vector, error) {
 	f.mu.Lock()

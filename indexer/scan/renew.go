@@ -48,7 +48,7 @@ func (r *run) renew(ctx context.Context, todo []*sliceplan) error {
 			break
 		}
 		r.spec.Progress.stuck()
-		if err := r.c.await(ctx); err != nil {
+		if err := r.c.await(ctx, r.bucket); err != nil {
 			return err
 		}
 	}

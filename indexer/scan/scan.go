@@ -125,8 +125,8 @@ type Catalog interface {
 	// Heard returns when a timestamp was told of here; false: nobody knows, as it was there when this node began, or came
 	// too long ago.
 	Heard(ref wire.StabilityRef) (at time.Time, known bool)
-	// Changed is closed when View or Newest may have another answer.
-	Changed() <-chan struct{}
+	// Changed is closed when Newest of a bucket, or View of an index of it, may have another answer.
+	Changed(bucket string) <-chan struct{}
 }
 
 // Truth asks KV and the managers about the present.

@@ -78,7 +78,7 @@ func (nothing) View(id index.ID) (scan.View, error) {
 func (nothing) Newest(string) (wire.BucketStability, bool) { return wire.BucketStability{}, false }
 func (nothing) Heard(wire.StabilityRef) (time.Time, bool)  { return time.Time{}, false }
 
-func (nothing) Changed() <-chan struct{} { return nil }
+func (nothing) Changed(string) <-chan struct{} { return nil }
 
 // TestConnectionsKeepNoLargeRooms: a long request leaves nothing behind on its connection.
 func TestConnectionsKeepNoLargeRooms(t *testing.T) {

@@ -61,7 +61,7 @@ func (t *Truth) stabilize(ctx context.Context, bucket string, p poll) (*wire.Buc
 	defer t.stable.leave(r)
 	var judged timestamp.Ref
 	for {
-		changed := t.Stabilities.Changed()
+		changed := t.Stabilities.Changed(bucket)
 		if s, ok := t.Stabilities.Newest(bucket); ok && s.Ref != judged {
 			if judged = s.Ref; s.Vector.Meets(p.need) {
 				return &s, nil

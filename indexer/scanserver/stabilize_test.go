@@ -37,7 +37,7 @@ func (h *heard) Newest(bucket string) (wire.BucketStability, bool) {
 	return s, ok
 }
 
-func (h *heard) Changed() <-chan struct{} {
+func (h *heard) Changed(string) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.changed

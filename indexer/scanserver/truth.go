@@ -34,8 +34,8 @@ type Leader interface {
 type Stabilities interface {
 	// Newest returns the newest one of a bucket.
 	Newest(bucket string) (wire.BucketStability, bool)
-	// Changed is closed when Newest may have another answer.
-	Changed() <-chan struct{}
+	// Changed is closed when Newest may have another answer for a bucket.
+	Changed(bucket string) <-chan struct{}
 	// Published is told of one.
 	Published(s *wire.BucketStability)
 }

@@ -6,7 +6,6 @@ package snapshots
 import (
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -47,9 +46,8 @@ type Set struct {
 	log  hclog.Logger
 	now  func() time.Time
 
-	moved atomic.Uint64 // see Moves
-
 	mu      sync.Mutex
+	moves   Moves                              // of what is held
 	copies  map[index.CopyID][]Held            // oldest first
 	doubted map[index.CopyID]bool              // what is on its way of them is wrong, see doubt
 	skipped map[index.CopyID]wire.StabilityRef // the newest one that a copy could not be made exact at
@@ -71,8 +69,19 @@ func New(keep int, log hclog.Logger, now func() time.Time) *Set {
 		long:  pages{of: "that take long"}}
 }
 
-// Moves is how often what is held has changed.
-func (s *Set) Moves() uint64 { return s.moved.Load() }
+// Moved is a number that changes whenever what is held of a bucket does, see Moves.
+func (s *Set) Moved(bucket string) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.moves.At(bucket)
+}
+
+// noteLocked says that these have come or gone.
+func (s *Set) noteLocked(all ...Held) {
+	for i := range all {
+		s.moves.Note(all[i].Ref.Bucket)
+	}
+}
 
 // Add takes over a snapshot; the oldest beyond the limit goes.
 func (s *Set) Add(id index.CopyID, h Held) {
@@ -91,7 +100,8 @@ func (s *Set) Add(id index.CopyID, h Held) {
 			}
 		}
 		s.copies[id] = append(list, h)
-		s.moved.Add(1)
+		s.noteLocked(h)
+		s.noteLocked(gone...)
 		s.wakeLocked(id)
 	}
 	s.mu.Unlock()
@@ -283,7 +293,7 @@ func (s *Set) let(id index.CopyID, doubt func(was bool) bool) {
 	delete(s.copies, id)
 	delete(s.skipped, id)
 	s.wakeLocked(id)
-	s.moved.Add(1)
+	s.noteLocked(gone...)
 	s.mu.Unlock()
 	s.close(gone)
 }
@@ -297,7 +307,7 @@ func (s *Set) Part(id index.CopyID, what []ingest.Restore, logs []timestamp.Fail
 		h := &s.copies[id][i]
 		if !h.parted && slices.ContainsFunc(what, func(r ingest.Restore) bool { return h.leaves(r, logs[r.VBucket]) }) {
 			h.parted = true
-			s.moved.Add(1)
+			s.noteLocked(*h)
 		}
 	}
 }
@@ -320,7 +330,7 @@ func (s *Set) DropParted(id index.CopyID) {
 		}
 	}
 	s.copies[id] = kept
-	s.moved.Add(1)
+	s.noteLocked(gone...)
 	s.mu.Unlock()
 	s.close(gone)
 }
@@ -330,7 +340,7 @@ func (s *Set) CloseAll() {
 	s.mu.Lock()
 	all := s.copies
 	s.copies, s.closed = map[index.CopyID][]Held{}, true
-	s.moved.Add(1)
+	s.moves.NoteAll()
 	s.mu.Unlock()
 	for _, list := range all {
 		s.close(list)
