@@ -107,10 +107,21 @@ func (c *Catalog) Expect(d *wire.Definitions, want map[index.CopyID]core.Wanted,
 	}
 }
 
-// Take puts a list in force.
+// Take puts a list in force. Timestamps of the buckets that have gone with the list before are forgotten; those of
+// buckets that no list has had stay, as they may come first.
 func (c *Catalog) Take(d *wire.Definitions) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	stay := map[string]bool{}
+	for i := range d.Buckets {
+		stay[d.Buckets[i].Name] = true
+	}
+	for i := range c.lists.InForce.Buckets {
+		if name := c.lists.InForce.Buckets[i].Name; !stay[name] {
+			delete(c.newest, name)
+			delete(c.heard, name)
+		}
+	}
 	c.lists.Take(d)
 	c.making = nil
 	c.signalAllLocked()

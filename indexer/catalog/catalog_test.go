@@ -294,6 +294,46 @@ func TestViewsOfABucketAlone(t *testing.T) {
 	}
 }
 
+// TestBucketsThatAreGone: of a bucket that a list does not have any more no timestamp is known; of one that no list has
+// had yet it is, as a timestamp may come first.
+func TestBucketsThatAreGone(t *testing.T) {
+	w := newTwoBuckets(t)
+	known := func() (names []string) {
+		for _, name := range []string{"a", "b", "early"} {
+			_, newest := w.Newest(name)
+			_, heard := w.Heard(at(name, 0, 2))
+			if newest != heard {
+				t.Errorf("bucket %s: its newest timestamp is known %v, when it came %v", name, newest, heard)
+			}
+			if newest {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	for _, name := range []string{"a", "b", "early"} {
+		w.publish(at(name, 0, 1))
+		w.publish(at(name, 0, 2))
+	}
+	for _, step := range []struct{ lists, known []string }{
+		{[]string{"a", "b"}, []string{"a", "b", "early"}},
+		{[]string{"a"}, []string{"a", "early"}},
+		{[]string{"a", "early"}, []string{"a", "early"}},
+		{[]string{"a", "b"}, []string{"a"}},
+		{nil, nil},
+	} {
+		w.take(func(d *wire.Definitions) {
+			d.Buckets = nil
+			for _, name := range step.lists {
+				d.Buckets = append(d.Buckets, wire.Bucket{Name: name, Generation: 1})
+			}
+		})
+		if got := known(); !slices.Equal(got, step.known) {
+			t.Errorf("with buckets %v timestamps of %v are known, want %v", step.lists, got, step.known)
+		}
+	}
+}
+
 // TestAViewBesideAChange: a view that was made when something changes is not kept in the place of what is seen then.
 func TestAViewBesideAChange(t *testing.T) {
 	w := newTwoBuckets(t)
