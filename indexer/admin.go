@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
 
 	"tidemark/errcode"
+	"tidemark/indexer/copies"
 	"tidemark/indexer/core"
 	"tidemark/indexerclient"
 	"tidemark/internal/logging"
@@ -118,6 +120,16 @@ func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*w
 		return nil, err
 	}
 	all, missing := x.catalog.Told(req)
+	if err := x.publish(ctx, all); err != nil {
+		return nil, err
+	}
+	return &wire.StabilityReply{Missing: missing}, nil
+}
+
+// publish tells scans and buckets of stability timestamps, side by side: where a bucket's loop is busy the others are
+// told. A bucket that goes meanwhile has no use for one.
+func (x *Indexer) publish(ctx context.Context, all []wire.BucketStability) error {
+	var g errgroup.Group
 	for i := range all {
 		s := &all[i]
 		x.catalog.Published(s)
@@ -125,11 +137,15 @@ func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*w
 		if k == nil {
 			continue
 		}
-		if err := k.Do(ctx, func(st *core.Bucket) { st.Publish(s.Stability) }); err != nil {
-			return nil, err
-		}
+		g.Go(func() error {
+			err := k.Do(ctx, func(st *core.Bucket) { st.Publish(s.Stability) })
+			if errors.Is(err, copies.ErrBucketGone) {
+				return nil
+			}
+			return err
+		})
 	}
-	return &wire.StabilityReply{Missing: missing}, nil
+	return g.Wait()
 }
 
 // rollback does one step of the rollback machine (IM-23). "rollback" answers when everything is back.

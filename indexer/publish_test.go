@@ -1,0 +1,88 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tidemark/indexer/copies"
+	"tidemark/indexer/core"
+	"tidemark/indexer/health"
+	"tidemark/indexer/snapshots"
+	"tidemark/indexer/storage/storagetest"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// TestTimestampsBesideABusyBucket: a bucket whose loop is busy, and one that has gone, keep no other one from the
+// timestamp that was told with theirs; the busy one has its own afterwards. Who is given up is told.
+func TestTimestampsBesideABusyBucket(t *testing.T) {
+	log, registry := hclog.NewNullLogger(), prometheus.NewRegistry()
+	store, _ := storagetest.Open(t)
+	marks, err := copies.LoadMarks(t.TempDir(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		node := &copies.Node{Store: store, Snapshots: snapshots.New(2, log, time.Now), Marks: marks,
+			Health: &health.Health{}, Metrics: copies.NewMetrics(registry), Log: log, Now: time.Now,
+			Queue: func() int64 { return 1 << 20 }, Piece: 1 << 20, Report: func() {}, Sides: func() {}, Touch: func(string) {}}
+		x := &Indexer{buckets: buckets{named: map[string]*copies.Bucket{}}, catalog: noCatalog()}
+		var running sync.WaitGroup
+		of := func(rollback uint64) (all []wire.BucketStability) {
+			for _, name := range []string{"gone", "busy", "free"} {
+				all = append(all, wire.BucketStability{Bucket: name, Stability: timestamp.Stability{
+					Ref: timestamp.Ref{Generation: 1, RollbackID: rollback, Number: 1}, Vector: timestamp.New(2)}})
+			}
+			return all
+		}
+		for _, s := range of(0) {
+			k, err := copies.NewBucket(node, wire.Bucket{Name: s.Bucket, UUID: "u", VBuckets: 2, Generation: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			running.Go(func() { _ = k.Run(t.Context()) })
+			x.buckets.named[s.Bucket] = k
+		}
+		defer running.Wait()
+		at := func(name string) (rollback uint64) {
+			if err := x.bucketNamed(name).Do(t.Context(), func(st *core.Bucket) { rollback = st.RollbackID() }); err != nil {
+				t.Errorf("bucket %s: %v", name, err)
+			}
+			return rollback
+		}
+		x.bucketNamed("gone").Stop()
+		<-x.bucketNamed("gone").Gone()
+		busy := make(chan struct{})
+		running.Go(func() { _ = x.bucketNamed("busy").Do(t.Context(), func(*core.Bucket) { <-busy }) })
+		synctest.Wait()
+		told := make(chan error, 1)
+		running.Go(func() { told <- x.publish(t.Context(), of(7)) })
+		synctest.Wait()
+		if got := at("free"); got != 7 {
+			t.Errorf("beside a busy bucket one is at rollback %d", got)
+		}
+		for _, s := range of(7) {
+			if n, ok := x.catalog.Newest(s.Bucket); !ok || n.RollbackID != 7 {
+				t.Errorf("scans of bucket %s have not heard of it", s.Bucket)
+			}
+		}
+		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := x.publish(impatient, of(8)); !errors.Is(err, context.DeadlineExceeded) || at("free") != 8 {
+			t.Errorf("given up: %v, the other one at rollback %d", err, at("free"))
+		}
+		close(busy)
+		if err := <-told; err != nil || at("busy") != 7 {
+			t.Errorf("afterwards: %v, the bucket is at rollback %d", err, at("busy"))
+		}
+		x.bucketNamed("busy").Stop()
+		x.bucketNamed("free").Stop()
+	})
+}
