@@ -126,28 +126,47 @@ func (p *Program) Deleted(s *Scratch) Result {
 
 // reset forgets the last document.
 func (s *Scratch) reset(p *Program) {
-	s.keys, s.ends, s.first, s.fails, s.temp, s.heads = s.keys[:0], s.ends[:0], s.first[:0], s.fails[:0], s.temp[:0],
-		s.heads[:0]
+	if len(s.text) > keptBytes {
+		s.text = nil
+		s.letGo()
+	}
+	clear(s.heads) // they point into keys
+	s.keys, s.ends, s.heads, s.name = kept(s.keys), kept(s.ends), kept(s.heads), kept(s.name)
+	s.first, s.fails = s.first[:0], s.fails[:0]
 	s.slots = resized(s.slots, p.slots)
 	s.where = resized(s.where, len(p.wheres))
 	clear(s.where)
-	s.stack, s.vars = s.stack[:0], s.vars[:0]
 	s.refill()
 }
 
-// keptBytes is how much memory of each kind a Scratch keeps from one document to the next.
+// keptBytes is how much memory of each kind a Scratch keeps from one document to the next, and from one index to the
+// next.
 const keptBytes = 4 << 20
+
+// kept empties a list, or lets go of it if it has grown beyond what is kept.
+func kept[T any](list []T) []T {
+	var one T
+	if cap(list) > keptBytes/int(unsafe.Sizeof(one)) {
+		return nil
+	}
+	return list[:0]
+}
 
 // refill returns the next index its budget: what it costs does not depend on which others there are. Values made for
 // the last one are forgotten.
 func (s *Scratch) refill() {
-	s.steps, s.heap, s.temp = maxSteps, 0, s.temp[:0]
-	if cap(s.temp) > keptBytes {
-		s.temp = nil
+	if cap(s.temp) > keptBytes || s.heap > keptBytes {
+		s.letGo()
 	}
-	if cap(s.stack) > keptBytes/int(unsafe.Sizeof(value{})) {
-		s.stack = nil
-	}
+	s.steps, s.heap = maxSteps, 0
+	s.temp, s.stack, s.vars = s.temp[:0], kept(s.stack), s.vars[:0]
+	s.members, s.elems = kept(s.members), kept(s.elems)
+}
+
+// letGo drops the values that were made, and all that may point to one or into the document, also beyond the end of a
+// list.
+func (s *Scratch) letGo() {
+	s.temp, s.stack, s.vars, s.members, s.elems = nil, nil, nil, nil, nil
 }
 
 func resized[T any](list []T, n int) []T {
