@@ -136,3 +136,43 @@ func TestPrintedConstructs(t *testing.T) {
 		t.Errorf("a path of 66 steps: %v", err)
 	}
 }
+
+// TestTotalBytes: a document is left out of an array index where its keys together are longer than they may be, however
+// short each is, and costs the other indexes nothing.
+func TestTotalBytes(t *testing.T) {
+	const entries, text = 50, 100
+	sources := []expression.Source{keys("ALL a", "b"), keys("b", "DISTINCT a"), keys("ALL a"), keys("b")}
+	var a []string
+	for i := range entries {
+		a = append(a, fmt.Sprintf(`"%02d"`, i))
+	}
+	doc := []byte(fmt.Sprintf(`{"a":[%s],"b":%q}`, strings.Join(a, ","), strings.Repeat("x", text)))
+	var all int // the keys of the first index
+	for limit, fits := range []bool{true, true, false} {
+		limits := expression.Limits{}
+		if limit > 0 {
+			limits.TotalBytes = all + 1 - limit
+		}
+		p, err := expression.CompileLimits(sources, limits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := p.Evaluate(new(expression.Scratch), nil, doc)
+		all = 0
+		for _, k := range r.Keys(0) {
+			all += len(k)
+		}
+		for i := range sources {
+			want := entries
+			switch {
+			case i < 2 && !fits:
+				want = 0
+			case i == 3:
+				want = 1
+			}
+			if err := r.Err(i); len(r.Keys(i)) != want || errors.Is(err, expression.ErrWork) != (want == 0) {
+				t.Errorf("at most %d bytes, index %d: %d keys, %v; want %d", limits.TotalBytes, i, len(r.Keys(i)), err, want)
+			}
+		}
+	}
+}

@@ -22,12 +22,18 @@ func (p *Program) entries(s *Scratch, src *source) {
 	if !ok || src.array > 0 && !s.arrayElements(&src.components[src.array], p.limits, false) {
 		return
 	}
+	total := 0
 	for _, e := range s.elems {
-		s.keys = append(append(append(s.keys, prefix...), e...), suffix...)
-		if len(prefix)+len(e)+len(suffix) > p.limits.KeyBytes {
+		size := len(prefix) + len(e) + len(suffix)
+		if total += size; size > p.limits.KeyBytes {
 			s.fail(errTooLong())
 			return
 		}
+		if total > p.limits.TotalBytes {
+			s.fail(fmt.Errorf("%w: more than %d bytes of keys", ErrWork, p.limits.TotalBytes))
+			return
+		}
+		s.keys = append(append(append(s.keys, prefix...), e...), suffix...)
 		s.ends = append(s.ends, len(s.keys))
 	}
 }

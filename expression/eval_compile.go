@@ -28,6 +28,9 @@ type Limits struct {
 	// Keys is the most keys of one document in one array index. With more the document is left out, which counts as an
 	// error.
 	Keys int
+	// TotalBytes is the most bytes of all keys of one document in one array index, each of which repeats the components
+	// beside the element. With more the document is left out, which counts as an error.
+	TotalBytes int
 }
 
 // DefaultKeyBytes is the limit of a key where none is given.
@@ -35,6 +38,9 @@ const DefaultKeyBytes = 4096
 
 // DefaultKeys is the limit of a document's keys in an array index where none is given.
 const DefaultKeys = 10000
+
+// DefaultTotalBytes is the limit of all keys of a document in one array index where none is given.
+const DefaultTotalBytes = 16 << 20
 
 // MaxSources limits how many indexes one Program evaluates.
 const MaxSources = 10000
@@ -120,6 +126,9 @@ func together(all []*Parsed, limits Limits) *Program {
 	}
 	if limits.Keys <= 0 {
 		limits.Keys = DefaultKeys
+	}
+	if limits.TotalBytes <= 0 {
+		limits.TotalBytes = DefaultTotalBytes
 	}
 	c := &compiler{root: &node{slot: -1}, wanted: map[*node]bool{}, wheres: map[string]int{}}
 	wheres := make([]int, len(all))

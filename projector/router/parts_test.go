@@ -91,8 +91,8 @@ func TestDocumentInParts(t *testing.T) {
 // What the limits of expressions allow a document in one index fits into one frame, whatever slices it lies in.
 func TestOneIndexFitsAFrame(t *testing.T) {
 	const slices = 1024
-	most := expression.DefaultKeys*(expression.DefaultKeyBytes+binary.MaxVarintLen16) + slices*16 + keyversion.MaxDocID +
-		1<<10
+	most := expression.DefaultTotalBytes + expression.DefaultKeys*binary.MaxVarintLen16 + slices*16 +
+		keyversion.MaxDocID + 1<<10
 	if most > keyversion.MaxFrame {
 		t.Fatalf("%d bytes of keys, a frame has %d", most, keyversion.MaxFrame)
 	}
