@@ -215,11 +215,10 @@ func (p *Program) entry(s *Scratch, src *source) bool {
 			return false
 		}
 	}
-	s.checkLimit(limit)
 	return true
 }
 
-// component appends one part of a key, and returns its kind.
+// component appends one part of a key, and returns its kind. Limit is that of len(s.keys).
 func (s *Scratch) component(c *component, limit int) collate.Kind {
 	start := len(s.keys)
 	var kind collate.Kind
@@ -233,6 +232,7 @@ func (s *Scratch) component(c *component, limit int) collate.Kind {
 	if c.desc {
 		collate.Complement(s.keys[start:])
 	}
+	s.checkLimit(limit)
 	return kind
 }
 
@@ -295,7 +295,7 @@ const escapeFactor = len(`\u0041`)
 // appendSlot appends the value of a place to the key without a detour, and returns its kind.
 func (s *Scratch) appendSlot(f *slot, limit int) collate.Kind {
 	if f.kind == collate.String && !f.plain {
-		if f.end-f.start > escapeFactor*(limit+1) {
+		if f.end-f.start > escapeFactor*(limit-len(s.keys)+1) {
 			s.fail(errTooLong())
 			return f.kind
 		}
@@ -325,7 +325,7 @@ func (s *Scratch) appendValue(v value, limit int) {
 	case collate.False, collate.True:
 		s.keys = collate.AppendBool(s.keys, v.kind == collate.True)
 	case collate.String:
-		if len(v.data) > limit {
+		if len(v.data) > limit-len(s.keys) {
 			s.fail(errTooLong())
 			return
 		}

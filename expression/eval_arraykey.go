@@ -54,7 +54,6 @@ func (p *Program) around(s *Scratch, src *source) (prefix, suffix []byte, ok boo
 			return nil, nil, false
 		}
 	}
-	s.checkLimit(limit)
 	both := bytes.Clone(s.keys[begin:])
 	return both[:middle-begin], both[middle-begin:], s.err == nil
 }

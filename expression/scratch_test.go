@@ -1,14 +1,17 @@
 package expression
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"unsafe"
 	"weak"
 
+	"tidemark/collate"
 	"tidemark/index"
 )
 
@@ -101,5 +104,38 @@ func checkKept(t *testing.T, s *Scratch) {
 		if size := v.FieldByIndex(f.Index).Cap() * int(f.Type.Elem().Size()); size > keptBytes {
 			t.Errorf("%s: %d bytes are kept, want at most %d", f.Name, size, keptBytes)
 		}
+	}
+}
+
+// TestLongTextIsNotWritten: a text that is longer than a key may be is found out before it is written, whatever the
+// other indexes of the document have, once and not for each component.
+func TestLongTextIsNotWritten(t *testing.T) {
+	const size = 1 << 20 // less than the keys of the first index
+	sources := []Source{{Keys: []index.KeyExpr{{Expr: "ALL a"}, {Expr: "b"}}}}
+	for _, long := range []string{"t", "e", "n"} {
+		sources = append(sources, Source{Keys: slices.Repeat([]index.KeyExpr{{Expr: long}}, 20)})
+	}
+	p, err := Compile(sources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var a strings.Builder
+	for i := range 2 * size / 1000 {
+		fmt.Fprintf(&a, "%d,", i)
+	}
+	doc := fmt.Sprintf(`{"a":[%s0],"b":"%s","t":"%s","e":"\u0041%[3]s","n":%s}`, a.String(), strings.Repeat("x", 1000),
+		strings.Repeat("y", size), strings.Repeat("9", size))
+	var s Scratch
+	r := p.Evaluate(&s, nil, []byte(doc))
+	if len(r.Keys(0)) == 0 {
+		t.Fatal(r.Err(0))
+	}
+	for i := range sources[1:] {
+		if err := r.Err(1 + i); !errors.Is(err, collate.ErrTooLong) {
+			t.Errorf("%s: %v", sources[1+i].Keys[0].Expr, err)
+		}
+	}
+	if cap(s.keys) > 8*size {
+		t.Errorf("%d bytes are written", cap(s.keys))
 	}
 }
