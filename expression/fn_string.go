@@ -165,7 +165,10 @@ var patternFunctions = []*Function{
 		Example: Example{`REGEXP_MATCHES("banana", "[an]{2}")`, `["an","an"]`}, constant: []int{1},
 		prepare: pattern(func(r *regexp.Regexp) evaluation {
 			return text1(func(s *Scratch, t []byte) value {
-				fits := r.FindAllIndex(t, -1)
+				fits, ok := s.fits("REGEXP_MATCHES", r, t, -1)
+				if !ok {
+					return missing
+				}
 				return s.cut(t, fits)
 			})
 		})},
@@ -202,9 +205,13 @@ var patternFunctions = []*Function{
 		Example: Example{`REGEXP_SPLIT("a1b22c", "[0-9]+")`, `["a","b","c"]`}, constant: []int{1},
 		prepare: pattern(func(r *regexp.Regexp) evaluation {
 			return text1(func(s *Scratch, t []byte) value {
+				fits, ok := s.fits("REGEXP_SPLIT", r, t, -1)
+				if !ok {
+					return missing
+				}
 				between := [][]int(nil)
 				at := 0
-				for _, fit := range r.FindAllIndex(t, -1) {
+				for _, fit := range fits {
 					between, at = append(between, []int{at, fit[0]}), fit[1]
 				}
 				if len(between) > 0 && at < len(t) {
@@ -252,10 +259,32 @@ func tokenPattern(constants []string) (evaluation, error) {
 	}, 0), nil
 }
 
+// fitBytes is what one fit of a pattern takes, or more.
+const fitBytes = 64
+
+// fits returns where a pattern fits, the first so many times; all if the number is negative. False: these are more than
+// there may be.
+func (s *Scratch) fits(name string, r *regexp.Regexp, text []byte, times int64) ([][]int, bool) {
+	most := int64(max(0, min(s.steps, maxTemp/fitBytes)))
+	if times < 0 || times > most {
+		times = most + 1
+	}
+	all := r.FindAllIndex(text, int(times))
+	if int64(len(all)) > most {
+		s.fail(tooLarge(name))
+		return nil, false
+	}
+	return all, s.spend(len(all))
+}
+
 // replaceFits replaces the first so many fits of a pattern; all if the number is negative.
 func (s *Scratch) replaceFits(r *regexp.Regexp, text, with []byte, times int64) value {
+	fits, ok := s.fits("REGEXP_REPLACE", r, text, times)
+	if !ok {
+		return missing
+	}
 	start, at := len(s.temp), 0
-	for _, fit := range r.FindAllIndex(text, int(min(times, int64(len(text)+1)))) {
+	for _, fit := range fits {
 		s.temp = append(append(s.temp, text[at:fit[0]]...), with...)
 		at = fit[1]
 	}
