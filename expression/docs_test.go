@@ -76,7 +76,8 @@ A document is in an index if it is JSON, WHERE is TRUE, or counts as such, and t
 makes an entry for each different element of an array; an index has at most one. An empty array counts as
 MISSING, and what is no array as its own one element. Equal elements of one document are one entry, with ALL too. An element
 may make several components of the key: ` + "`DISTINCT ARRAY FLATTEN_KEYS(v.a, v.b DESC) FOR v IN x END`" + `; without elements all of
-them are MISSING, and where x is no array they are NULL.
+them are MISSING, and where x is no array they are NULL. Each part is a key expression of its own that repeats the array;
+together they have at most 256 KiB.
 
 An expression that fails on a document (computing with a number beyond float64, a limit) leaves the document out of that
 index; the projector counts it and goes on. AND, OR, CASE, ANY and EVERY stop as soon as the answer is clear; what stands

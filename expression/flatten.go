@@ -87,16 +87,21 @@ func withParts(x Expr, parts []FlattenPart) Expr {
 // frame is the text of a flattened key without its parts: those of one array have the same.
 func frame(x Expr) string { return withParts(x, nil).String() }
 
-// flattenedKeys returns the key expressions of a flattened key, one for each part.
-func flattenedKeys(x Expr) (keys []index.KeyExpr) {
+// flattenedKeys returns the key expressions of a flattened key, one for each part. False: each repeats the array, and
+// together they are longer than a statement may be.
+func flattenedKeys(x Expr) (keys []index.KeyExpr, ok bool) {
+	size := 0
 	for _, part := range flattened(x).Parts {
 		text := withParts(x, []FlattenPart{{X: part.X}}).String()
 		if part.Missing {
 			text += includeMissing
 		}
+		if size += len(text); size > MaxStatementBytes {
+			return nil, false
+		}
 		keys = append(keys, index.KeyExpr{Expr: text, Desc: part.Desc})
 	}
-	return keys
+	return keys, true
 }
 
 // joined is a key as it is written: a component, or the components that one array is flattened into.

@@ -132,6 +132,8 @@ func TestTextLimits(t *testing.T) {
 		"statement":  "CREATE INDEX i ON b(" + long + ")",
 		"statements": strings.Repeat("DROP INDEX i ON b;", expression.MaxStatements+1),
 		"keys":       "CREATE INDEX i ON b(" + strings.Repeat("a,", expression.MaxKeys) + "a)",
+		"flattened":  flattened(expression.MaxStatementBytes/400, 400),
+		"many parts": strings.Replace(flattened(expression.MaxKeys, 0), "b(", "b(a, ", 1),
 		"name":       "DROP INDEX " + strings.Repeat("x", expression.MaxNameBytes+1) + " ON b",
 		"builds":     "BUILD INDEX ON b(" + strings.Repeat("i,", 300) + "i)",
 		"parens":     "CREATE INDEX i ON b(" + strings.Repeat("(", 100000) + "a",
@@ -142,6 +144,11 @@ func TestTextLimits(t *testing.T) {
 	} {
 		if _, err := expression.Parse(text); !errors.Is(err, expression.ErrSyntax) || len(err.Error()) > 1000 {
 			t.Errorf("%s: %.300v", name, err)
+		}
+	}
+	for _, text := range []string{flattened(expression.MaxKeys, 0), flattened(expression.MaxStatementBytes/500, 400)} {
+		if _, err := expression.Parse(text); err != nil {
+			t.Errorf("as much as fits: %.300v", err)
 		}
 	}
 	if _, err := expression.ParseExpression(long + "a"); !errors.Is(err, expression.ErrSyntax) {
@@ -155,6 +162,12 @@ func TestTextLimits(t *testing.T) {
 	if _, err := expression.Compile([]expression.Source{where(keys("a"), wide)}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// flattened is a CREATE INDEX on an array that is flattened into so many parts, each of which repeats so many bytes.
+func flattened(parts, repeated int) string {
+	return "CREATE INDEX i ON b(DISTINCT ARRAY FLATTEN_KEYS(" + strings.Repeat("v.a, ", parts-1) + "v.a) FOR v IN a" +
+		strings.Repeat("b", repeated) + " END)"
 }
 
 // FuzzParse: no text panics; an error points into the text; what parses prints canonically.

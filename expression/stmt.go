@@ -474,6 +474,9 @@ func (p *parser) keyComponent(s *CreateIndex, arrays *int) error {
 
 // addKey takes a key expression, or the parts of a flattened one.
 func (p *parser) addKey(s *CreateIndex, at token, x Expr, desc bool) error {
+	if len(s.Keys)+width(x) > MaxKeys {
+		return p.fail(at, "a key has at most %d components", MaxKeys)
+	}
 	added := []index.KeyExpr{{Expr: x.String(), Desc: desc}}
 	if flat := flattened(x); flat != nil {
 		if desc && len(flat.Parts) > 1 {
@@ -486,10 +489,11 @@ func (p *parser) addKey(s *CreateIndex, at token, x Expr, desc bool) error {
 		if flat.Parts[0].Missing && len(s.Keys) > 0 {
 			return p.fail(at, "INCLUDE MISSING goes with the leading key: MISSING in any other is indexed anyway")
 		}
-		added = flattenedKeys(x)
-	}
-	if len(s.Keys)+len(added) > MaxKeys {
-		return p.fail(at, "a key has at most %d components", MaxKeys)
+		var ok bool
+		if added, ok = flattenedKeys(x); !ok {
+			return p.fail(at, "the %d components, each of which repeats the array, are longer than %d bytes together",
+				len(flat.Parts), MaxStatementBytes)
+		}
 	}
 	s.Keys = append(s.Keys, added...)
 	return nil
