@@ -22,6 +22,7 @@ type bucket struct {
 	takers
 	drops
 	ownership
+	notFound
 	waiters []*Stabilize
 	want    []uint64 // the highest seqnos that waiters need, by vbucket; nil: to be found out
 	rolling *rolling // while it is being rolled back
@@ -30,7 +31,6 @@ type bucket struct {
 	suspect bool     // a scan needs a branch that is not known here: an audit is due
 	due     bool     // something came in
 	stuck   bool     // some vbucket has had no stream for long, and the log says so
-	doubted bool     // a projector has said that it is gone, or another one, and was not believed
 }
 
 // promoted are a bucket's stability timestamps.
@@ -58,8 +58,14 @@ type drops struct {
 
 // ownership is how many streams each projector has.
 type ownership struct {
-	owned   map[index.ProjectorID]int // as of ownedAt
+	owned   map[index.ProjectorID]int // as of ownedAt; 0: it has none of those that it had
 	ownedAt uint64                    // Ledger.Changes
+}
+
+// notFound is what projectors say against a bucket.
+type notFound struct {
+	missing int                        // answers in a row that did not find it
+	doubted map[index.ProjectorID]bool // who said so last while it was streamed, and was not believed
 }
 
 // rolling is one step of a bucket's rollback (IM-23): what came in since it was entered. A new leader, or a new step,
@@ -137,13 +143,16 @@ func raise(want []uint64, w *Stabilize) {
 	}
 }
 
-// streamsOf counts the streams of each projector.
+// streamsOf counts the streams of each projector that has any, or had the last one of a vbucket.
 func (b *bucket) streamsOf() map[index.ProjectorID]int {
 	if b.owned == nil || b.ownedAt != b.ledger.Changes() {
 		b.owned, b.ownedAt = map[index.ProjectorID]int{}, b.ledger.Changes()
 		for v := range b.ledger.Len() {
-			if e := b.ledger.At(v); e.State == streams.Begun {
+			switch e := b.ledger.At(v); {
+			case e.State == streams.Begun:
 				b.owned[e.Owner]++
+			case e.Owner != "":
+				b.owned[e.Owner] += 0
 			}
 		}
 	}

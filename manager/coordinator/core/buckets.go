@@ -68,6 +68,7 @@ func (l *ledgers) reconcile() {
 
 func (l *ledgers) newBucket(s *statecontext.Bucket) (*bucket, error) {
 	b := &bucket{name: s.Name, uuid: s.UUID, generation: s.Generation}
+	b.doubted = map[index.ProjectorID]bool{}
 	b.stable, b.dropping = published(s), map[index.ProjectorID][]index.NodeID{}
 	b.first = b.stable
 	var err error
@@ -315,14 +316,15 @@ func (l *ledgers) started(a *StreamsStarted) {
 	}
 }
 
-// goneAfter is how many checks in a row must not find a bucket before its indexes go to error.
+// goneAfter is how many answers in a row must not find a bucket before its indexes go to error.
 const goneAfter = 3
 
 // lostChecks is how many times as often is asked while a collection was not found: scans of its index show the rows
 // that it had.
 const lostChecks = 10
 
-// checkBuckets asks a projector, each time the next one, whether the known buckets are still what they were.
+// checkBuckets asks a projector, each time the next one, whether the known buckets are still what they were; of a
+// bucket that is not streamed, one whose answer counts.
 func (l *ledgers) checkBuckets() {
 	every := l.settings.BucketCheck.Milliseconds()
 	if len(l.lost) > 0 {
@@ -333,52 +335,82 @@ func (l *ledgers) checkBuckets() {
 	}
 	l.checkMS = l.nowMS
 	l.checks++
-	p := l.components.projectors[l.components.alive[l.checks%len(l.components.alive)]]
-	if p == nil {
-		return
-	}
 	for _, b := range l.buckets.ordered {
-		l.tell(&p.component, Checks, "bucket/"+b.name, CheckBucket{Projector: p.id, Bucket: b.name, UUID: b.uuid,
-			Collections: l.onCollections(b.name)})
+		from := l.components.alive
+		if l.streamed(b) == 0 {
+			from = l.liveOwners(b)
+		}
+		if p := l.components.projectors[from[l.checks%len(from)]]; p != nil {
+			l.tell(&p.component, Checks, "bucket/"+b.name, CheckBucket{Projector: p.id, Bucket: b.name, UUID: b.uuid,
+				Collections: l.onCollections(b.name)})
+		}
 	}
+}
+
+// streamed is how many vbuckets of a bucket are streamed, or may be.
+func (l *ledgers) streamed(b *bucket) int {
+	sum := b.ledger.Summary(l.nowMS)
+	return sum.Begun + sum.Unknown
+}
+
+// liveOwners are the live projectors that stream a vbucket of a bucket, or did last; all that live where there is none.
+func (l *ledgers) liveOwners(b *bucket) []index.ProjectorID {
+	owned := b.streamsOf()
+	own := slices.DeleteFunc(slices.Clone(l.components.alive), func(id index.ProjectorID) bool {
+		_, is := owned[id]
+		return !is
+	})
+	if len(own) == 0 {
+		return l.components.alive
+	}
+	return own
 }
 
 // bucketChecked takes a projector's answer. What one says against a bucket is not believed while others stream it: its
 // KV node may have left the KV cluster, its user may have lost the right, it may have been pointed at another cluster.
 // A bucket that is deleted loses all its streams, and the projectors do not begin them again on another one of its
-// name.
+// name. While all KV nodes are away there are no streams either: so whoever never streamed it says nothing of it then,
+// and one that cannot ask its KV node ends the row of those that do not find it.
 func (l *ledgers) bucketChecked(a *BucketChecked) {
-	name, uuid := a.Bucket, a.UUID
-	b := l.buckets.byName[name]
-	if b == nil || b.uuid != uuid {
+	b := l.buckets.byName[a.Bucket]
+	if b == nil || b.uuid != a.UUID {
 		return
 	}
-	another := a.Err == nil && a.Found.UUID != uuid
-	sum := b.ledger.Summary(l.nowMS)
-	if begun := sum.Begun + sum.Unknown; begun > 0 && (a.Unknown || another) {
-		delete(l.buckets.missing, name)
-		if !b.doubted {
-			b.doubted = true
+	another := a.Err == nil && a.Found.UUID != b.uuid
+	against := another || a.Unknown
+	streams := l.streamed(b)
+	switch {
+	case a.Err == nil && !another:
+		b.missing = 0
+		delete(b.doubted, a.Projector)
+		l.checkCollections(b.name, a.Found.Collections)
+		return
+	case streams > 0:
+		b.missing = 0
+		if against && !b.doubted[a.Projector] {
+			b.doubted[a.Projector] = true
 			l.log.Warn("a projector says that the bucket is gone or another one, while it is being streamed: not believed; "+
 				"check its KV node, user and address",
-				"bucket", name, "projector", a.Projector, "streams", begun, "error", a.Err)
+				"bucket", b.name, "projector", a.Projector, "streams", streams, "error", a.Err)
 		}
 		return
+	case !slices.Contains(l.liveOwners(b), a.Projector):
+		return
+	case !against:
+		b.missing = 0
+		return
 	}
-	switch {
-	case another:
-		l.log.Warn("bucket was re-created", "bucket", name, "uuid", a.Found.UUID, "was", uuid)
-		l.propose("bucket/"+name, &statecontext.SetBucket{Name: name, UUID: a.Found.UUID, VBuckets: a.Found.VBuckets,
+	if b.missing++; b.missing < goneAfter {
+		return
+	}
+	if another {
+		l.log.Warn("bucket was re-created", "bucket", b.name, "uuid", a.Found.UUID, "was", b.uuid)
+		l.propose("bucket/"+b.name, &statecontext.SetBucket{Name: b.name, UUID: a.Found.UUID, VBuckets: a.Found.VBuckets,
 			Seen: &statecontext.SeenBucket{Generation: b.generation}}, nil)
-	case a.Err == nil:
-		delete(l.buckets.missing, name)
-		l.checkCollections(name, a.Found.Collections)
-	case a.Unknown:
-		if l.buckets.missing[name]++; l.buckets.missing[name] >= goneAfter {
-			l.log.Warn("bucket is gone", "bucket", name, "uuid", uuid)
-			l.propose("bucket/"+name, &statecontext.BucketGone{Name: name, UUID: uuid}, nil)
-		}
+		return
 	}
+	l.log.Warn("bucket is gone", "bucket", b.name, "uuid", b.uuid)
+	l.propose("bucket/"+b.name, &statecontext.BucketGone{Name: b.name, UUID: b.uuid}, nil)
 }
 
 // onCollections reports whether an index of the bucket is on a collection that is looked after.

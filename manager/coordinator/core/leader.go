@@ -42,7 +42,7 @@ func New(settings Settings, self wire.Leader, log hclog.Logger, now Now) (*Leade
 	s := &scene{settings: settings, log: log,
 		identity:   identity{self: self, epoch: now.State.Epoch(), first: firstCounter(now.State)},
 		components: components{projectors: map[index.ProjectorID]*projector{}, indexers: map[index.NodeID]*indexer{}},
-		buckets:    buckets{byName: map[string]*bucket{}, missing: map[string]int{}},
+		buckets:    buckets{byName: map[string]*bucket{}},
 		proposals:  proposals{flying: map[string]outcomeDuty{}, retryMS: map[string]int64{}}}
 	l := &Leader{scene: s}
 	l.evictions = evictions{scene: s, stuck: map[index.NodeID]stuckEviction{}}

@@ -66,8 +66,7 @@ type components struct {
 // buckets are those that the state knows.
 type buckets struct {
 	byName  map[string]*bucket
-	ordered []*bucket      // the same, by name: what happens does not hang on the order of a map
-	missing map[string]int // checks in a row that did not find a bucket
+	ordered []*bucket // the same, by name: what happens does not hang on the order of a map
 }
 
 // proposals are the coordinator's own, by keys that their duties choose.

@@ -1,0 +1,164 @@
+package core
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// asked is a crowd of which p9 is a projector, too, that lives and never streamed anything.
+type asked struct{ *crowd }
+
+func newAsked(t *testing.T) asked {
+	s := asked{newCrowd(t, 0)}
+	s.do(&statecontext.RegisterProjector{Projector: statecontext.Projector{ID: "p9", Admin: "http://p9", BootID: "boot"}})
+	if alive := s.lead.components.alive; len(alive) != 2 {
+		t.Fatal(alive)
+	}
+	return s
+}
+
+// do commits a command, and has it and a tick seen.
+func (s asked) do(b statecontext.Body) {
+	s.a.do(b)
+	s.now.State = s.a.state
+	for _, in := range []Input{Committed{}, Tick{}} {
+		s.now.MS += 20
+		s.lead.Step(s.now, in)
+	}
+}
+
+// end ends all streams of the bucket.
+func (s asked) end() {
+	b := s.lead.buckets.byName["b"]
+	for v := range b.ledger.Len() {
+		e := b.ledger.At(v)
+		b.ledger.End(s.now.MS, v, e.Owner, e.Incarnation)
+	}
+}
+
+// answers takes "PROJECTOR WORD": that the bucket is here, another one, gone, or that it cannot be asked for. It
+// returns what is proposed of the bucket: how many answers that took, and what.
+func (s asked) answers(uuid string, answers ...string) (after int, what statecontext.Body) {
+	for i, answer := range answers {
+		who, word, _ := strings.Cut(answer, " ")
+		in := &BucketChecked{CheckBucket: CheckBucket{Projector: index.ProjectorID(who), Bucket: "b", UUID: uuid}}
+		switch word {
+		case "here":
+			in.Found = &wire.BucketReply{Name: "b", UUID: uuid, VBuckets: 4}
+		case "another":
+			in.Found = &wire.BucketReply{Name: "b", UUID: "other", VBuckets: 4}
+		case "gone":
+			in.Unknown, in.Err = true, ErrUnknownBucket
+		case "silent":
+			in.Err = context.DeadlineExceeded
+		}
+		for _, e := range s.lead.Step(s.now, in) {
+			if p, is := e.(Propose); is && p.Key == "bucket/b" {
+				return i + 1, p.Body
+			}
+		}
+	}
+	return 0, nil
+}
+
+// TestBucketGone: a bucket is gone, or another one, when so many answers in a row say so of projectors that streamed it
+// last, and nobody streams it. While all KV nodes are away, one projector that never did, or one that did beside others
+// that cannot ask theirs, takes no index away.
+func TestBucketGone(t *testing.T) {
+	for _, x := range []struct {
+		what    string
+		answers []string
+		after   int // 0: it stays
+	}{
+		{"deleted", []string{"p1 gone", "p1 gone", "p1 gone"}, 3},
+		{"made anew", []string{"p1 another", "p1 another", "p1 another"}, 3},
+		{"deleted, then made anew", []string{"p1 gone", "p1 gone", "p1 another"}, 3},
+		{"never streamed by who does not find it", []string{"p9 gone", "p9 gone", "p9 gone", "p9 gone"}, 0},
+		{"never streamed by who finds another", []string{"p9 another", "p9 another", "p9 another", "p9 another"}, 0},
+		{"both", []string{"p1 gone", "p9 gone", "p9 gone", "p1 gone"}, 0},
+		{"not in a row: KV is away", []string{"p1 gone", "p1 gone", "p1 silent", "p1 gone", "p1 gone"}, 0},
+		{"not in a row: another, and away", []string{"p1 another", "p1 another", "p1 silent", "p1 another"}, 0},
+		{"not in a row: it is here", []string{"p1 gone", "p1 gone", "p9 here", "p1 gone", "p1 gone"}, 0},
+		{"in a row of those that count", []string{"p1 gone", "p9 silent", "p1 gone", "p9 silent", "p1 gone"}, 5},
+	} {
+		s := newAsked(t)
+		if after, what := s.answers("u", x.answers...); after != 0 {
+			t.Errorf("%s: while it is streamed %T after %d answers", x.what, what, after)
+		}
+		s.end()
+		after, what := s.answers("u", x.answers...)
+		if after != x.after {
+			t.Errorf("%s: %T after %d answers, want %d", x.what, what, after, x.after)
+		}
+		another := strings.HasSuffix(x.answers[len(x.answers)-1], "another")
+		if _, is := what.(*statecontext.SetBucket); what != nil && is != another {
+			t.Errorf("%s: %T", x.what, what)
+		}
+	}
+}
+
+// TestBucketGoneWithItsProjectors: where none lives any more that streamed a bucket, those count that live.
+func TestBucketGoneWithItsProjectors(t *testing.T) {
+	s := newAsked(t)
+	s.lead.components.projectors["p1"].refused = true
+	s.lead.membership.watchProjectors()
+	if after, what := s.answers("u", "p9 gone", "p9 gone", "p9 gone"); after != 3 {
+		t.Errorf("%T after %d answers, want 3", what, after)
+	}
+}
+
+// TestBucketGoneIsForgotten: what was said of a bucket does not count against one that is made anew under its name.
+func TestBucketGoneIsForgotten(t *testing.T) {
+	s := newAsked(t)
+	s.end()
+	if after, what := s.answers("u", "p1 gone", "p1 gone", "p1 gone"); after != 3 {
+		t.Fatalf("%T after %d answers, want 3", what, after)
+	}
+	s.lead.Step(s.now, &Proposed{Key: "bucket/b"})
+	s.do(&statecontext.BucketGone{Name: "b", UUID: "u"})
+	s.do(&statecontext.SetBucket{Name: "b", UUID: "u2", VBuckets: 4})
+	if after, what := s.answers("u2", "p1 gone", "p9 gone", "p1 gone"); after != 3 {
+		t.Errorf("%T after %d answers, want 3", what, after)
+	}
+}
+
+// TestWhoIsAskedForABucket: all projectors in turn while it is streamed, so that one that errs is named, which happens
+// once until it finds the bucket; then those whose answers count.
+func TestWhoIsAskedForABucket(t *testing.T) {
+	s := newAsked(t)
+	turns := func() (who []index.ProjectorID) {
+		for range 4 {
+			s.now.MS += s.lead.settings.BucketCheck.Milliseconds()
+			s.lead.nowMS, s.lead.effects = s.now.MS, nil
+			s.lead.ledgers.checkBuckets()
+			for _, e := range s.lead.effects {
+				if c, is := e.(Tell).Say.(CheckBucket); is {
+					who = append(who, c.Projector)
+				}
+			}
+		}
+		slices.Sort(who)
+		return who
+	}
+	if got := turns(); !slices.Equal(got, []index.ProjectorID{"p1", "p1", "p9", "p9"}) {
+		t.Errorf("while it is streamed are asked %v", got)
+	}
+	doubted := s.lead.buckets.byName["b"].doubted
+	s.answers("u", "p9 gone", "p1 here")
+	if !doubted["p9"] {
+		t.Error("what p9 says of a bucket that is streamed is not noted")
+	}
+	if s.answers("u", "p9 here"); len(doubted) != 0 {
+		t.Errorf("that %v did not find it is noted for good", doubted)
+	}
+	s.end()
+	if got := turns(); !slices.Equal(got, []index.ProjectorID{"p1", "p1", "p1", "p1"}) {
+		t.Errorf("when it is not streamed are asked %v", got)
+	}
+}
