@@ -1,6 +1,7 @@
 package core
 
 import (
+	"maps"
 	"slices"
 
 	"tidemark/index"
@@ -53,7 +54,10 @@ type takers struct {
 // drops say who is not sent some of a bucket's data.
 type drops struct {
 	dropping map[index.ProjectorID][]index.NodeID // by projector, as it told last; only those that drop anything
-	leftOut  []index.NodeID                       // whom the decider knows to be left out somewhere
+	leftOut  map[index.NodeID][]bool              // of which vbuckets the decider knows indexers to be left out
+	// leftOut is as of droppedAt (Ledger.Changes), unless dropsDue: something else has changed that it is made of.
+	droppedAt uint64
+	dropsDue  bool
 }
 
 // ownership is how many streams each projector has.
@@ -157,6 +161,61 @@ func (b *bucket) streamsOf() map[index.ProjectorID]int {
 		}
 	}
 	return b.owned
+}
+
+// drop notes whom a projector drops what is meant for.
+func (b *bucket) drop(id index.ProjectorID, nodes []index.NodeID) {
+	if slices.Equal(b.dropping[id], nodes) {
+		return
+	}
+	b.dropsDue = true
+	if len(nodes) == 0 {
+		delete(b.dropping, id)
+	} else {
+		b.dropping[id] = nodes
+	}
+}
+
+// dropped marks the vbuckets whose streams are of projectors that drop what is meant for an indexer, of each indexer
+// with any.
+func (b *bucket) dropped(alive []index.ProjectorID) map[index.NodeID][]bool {
+	all, of := map[index.NodeID][]bool{}, map[index.ProjectorID][][]bool{}
+	for _, id := range alive {
+		for _, node := range b.dropping[id] {
+			if all[node] == nil {
+				all[node] = make([]bool, b.ledger.Len())
+			}
+			of[id] = append(of[id], all[node])
+		}
+	}
+	for v := range b.ledger.Len() {
+		if e := b.ledger.At(v); e.State == streams.Begun {
+			for _, marks := range of[e.Owner] {
+				marks[v] = true
+			}
+		}
+	}
+	maps.DeleteFunc(all, func(_ index.NodeID, marks []bool) bool { return !slices.Contains(marks, true) })
+	return all
+}
+
+// setProjectors tells the ledger who lives.
+func (b *bucket) setProjectors(nowMS int64, alive []index.ProjectorID) {
+	b.ledger.SetProjectors(nowMS, alive)
+	b.due, b.dropsDue = true, true
+}
+
+// forgetProjector drops what was known of a projector that is no part of the cluster any more.
+func (b *bucket) forgetProjector(id index.ProjectorID) {
+	b.ledger.Forget(id)
+	b.drop(id, nil)
+	delete(b.doubted, id)
+}
+
+// forgetIndexer drops what was known of an indexer that is no part of the cluster any more.
+func (b *bucket) forgetIndexer(node index.NodeID) {
+	b.stab.Forget(node)
+	b.dropsDue = true
 }
 
 // ref names the bucket.

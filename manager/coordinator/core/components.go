@@ -29,7 +29,7 @@ func (l *membership) reconcile() {
 			l.do(Close{To: p.receiver})
 			delete(l.components.projectors, id)
 			for _, b := range l.buckets.ordered {
-				b.ledger.Forget(id)
+				b.forgetProjector(id)
 			}
 		}
 	}
@@ -43,7 +43,7 @@ func (l *membership) reconcile() {
 			l.do(Close{To: n.receiver})
 			delete(l.components.indexers, id)
 			for _, b := range l.buckets.ordered {
-				b.stab.Forget(id)
+				b.forgetIndexer(id)
 			}
 		}
 	}
@@ -164,8 +164,7 @@ func (l *membership) watchProjectors() {
 	}
 	l.components.alive = alive
 	for _, b := range l.buckets.ordered {
-		b.ledger.SetProjectors(l.nowMS, alive)
-		b.due = true
+		b.setProjectors(l.nowMS, alive)
 	}
 }
 
@@ -173,8 +172,7 @@ func (l *membership) watchProjectors() {
 func (l *membership) projectorGone(id index.ProjectorID) {
 	rest := slices.DeleteFunc(slices.Clone(l.components.alive), func(o index.ProjectorID) bool { return o == id })
 	for _, b := range l.buckets.ordered {
-		b.ledger.SetProjectors(l.nowMS, rest)
-		b.due = true
+		b.setProjectors(l.nowMS, rest)
 	}
 	l.components.alive = rest
 }

@@ -64,11 +64,7 @@ func (l *intake) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates)
 	if h := s.Hosted; h != nil {
 		b.ledger.Hosted(l.nowMS, p.id, streams.Hosted{Node: h.Node, Revision: h.Revision, VBuckets: h.VBuckets})
 	}
-	if len(s.Dropping) > 0 {
-		b.dropping[p.id] = s.Dropping
-	} else {
-		delete(b.dropping, p.id)
-	}
+	b.drop(p.id, s.Dropping)
 }
 
 // streamReport is a report as the ledger takes it.

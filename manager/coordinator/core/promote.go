@@ -45,37 +45,24 @@ func (l *promotion) reportStability(b *bucket, n *indexer, nb *nodeBucket, told 
 
 // leaveOut tells the decider which indexers are not sent some of the streams that run: those of the projectors that
 // drop what is meant for them. Only projectors that are alive count: with another one its streams, and what it dropped,
-// are over.
+// are over. It is called with whatever comes in, so nothing is done while neither streams nor that have changed.
 func (l *promotion) leaveOut(b *bucket) {
+	if b.droppedAt == b.ledger.Changes() && !b.dropsDue {
+		return
+	}
+	b.droppedAt, b.dropsDue = b.ledger.Changes(), false
 	if len(b.dropping) == 0 && len(b.leftOut) == 0 {
 		return
 	}
-	marks := map[index.NodeID][]bool{}
-	for id, nodes := range b.dropping {
-		if !slices.Contains(l.components.alive, id) {
-			continue
-		}
-		for v := range b.ledger.Len() {
-			if e := b.ledger.At(v); e.State != streams.Begun || e.Owner != id {
-				continue
-			}
-			for _, node := range nodes {
-				if marks[node] == nil {
-					marks[node] = make([]bool, b.ledger.Len())
-				}
-				marks[node][v] = true
-			}
-		}
-	}
-	for _, node := range b.leftOut {
-		if marks[node] == nil {
+	was := b.leftOut
+	b.leftOut = b.dropped(l.components.alive)
+	for node := range was {
+		if b.leftOut[node] == nil {
 			b.stab.LeftOut(node, l.nowMS, nil)
 		}
 	}
-	b.leftOut = b.leftOut[:0]
-	for node, m := range marks {
-		b.leftOut = append(b.leftOut, node)
-		b.stab.LeftOut(node, l.nowMS, m)
+	for node, marks := range b.leftOut {
+		b.stab.LeftOut(node, l.nowMS, marks)
 	}
 }
 

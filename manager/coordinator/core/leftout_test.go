@@ -1,0 +1,104 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/internal/testing/raced"
+	"tidemark/stability"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// dropper is a crowd of two indexers, whose projectors drop what is meant for them.
+type dropper struct {
+	asked
+	b    *bucket
+	sent map[index.ProjectorID]uint64 // reports
+}
+
+func newDropper(t *testing.T) dropper {
+	s := dropper{asked: newAsked(t), sent: map[index.ProjectorID]uint64{}}
+	s.do(member("i2"))
+	s.b = s.lead.buckets.byName["b"]
+	for node := range index.NodeID(2) {
+		s.b.stab.Report(node, s.now.MS, stability.Report{BootID: "boot", Active: true})
+	}
+	return s
+}
+
+// drops has a projector report that it drops what is meant for these indexers.
+func (s dropper) drops(id index.ProjectorID, nodes ...index.NodeID) {
+	s.sent[id]++
+	s.lead.Step(s.now, &ProjectorReported{Report: &wire.ProjectorReport{ID: id, BootID: "boot", Sequence: s.sent[id],
+		Base: s.sent[id] - 1, Buckets: []wire.StreamStates{{Bucket: "b", BucketUUID: "u", Dropping: nodes}}},
+		Reply: make(chan *wire.ReportReply, 1)})
+}
+
+// out lists whom promotion goes on without, as projectors drop what is meant for them.
+func (s dropper) out() string {
+	s.lead.promotion.leaveOut(s.b)
+	var out []index.NodeID
+	for _, p := range s.b.stab.Participants(s.now.MS) {
+		if p.Ignored == "dropped" {
+			out = append(out, p.Node)
+		}
+	}
+	return fmt.Sprint(out)
+}
+
+// TestLeftOut: who is left out follows what projectors drop, which streams they have, and which of them live.
+func TestLeftOut(t *testing.T) {
+	s := newDropper(t)
+	is := func(what, want string) {
+		t.Helper()
+		if got := s.out(); got != want {
+			t.Errorf("%s: left out are %s, want %s", what, got, want)
+		}
+	}
+	is("nothing is dropped", "[]")
+	s.drops("p1", 1)
+	is("one is", "[1]")
+	s.drops("p9", 0)
+	is("what a projector without streams drops", "[1]")
+	s.drops("p1", 0, 1)
+	is("both are", "[0 1]")
+	s.drops("p1", 0)
+	is("one is no more", "[0]")
+	s.end()
+	s.b.owners()
+	is("the streams have ended", "[]")
+
+	s = newDropper(t)
+	s.drops("p1", 1)
+	is("one is", "[1]")
+	s.lead.components.projectors["p1"].refused = true
+	s.lead.membership.watchProjectors()
+	is("its projector has gone", "[]")
+	s.do(&statecontext.RemoveProjector{ID: "p1"})
+	is("and was removed", "[]")
+}
+
+// TestLeftOutIsKept: while nothing changes of who is left out, no promotion that is tried looks through the vbuckets,
+// whatever else comes in.
+func TestLeftOutIsKept(t *testing.T) {
+	s := newDropper(t)
+	s.drops("p1", 0, 1)
+	s.drops("p9", 1)
+	if got := s.out(); got != "[0 1]" {
+		t.Fatal(got)
+	}
+	again := func() { s.lead.promotion.leaveOut(s.b) }
+	if n := testing.AllocsPerRun(10, again); n > 0 && !raced.On {
+		t.Errorf("%v allocations each time, want none", n)
+	}
+	was := s.b.leftOut[1]
+	s.drops("p9", 1)
+	s.drops("p1", 0, 1)
+	s.out()
+	if now := s.b.leftOut[1]; &now[0] != &was[0] || !slices.Contains(now, true) {
+		t.Error("it was made anew for reports that say the same")
+	}
+}
