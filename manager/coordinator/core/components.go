@@ -127,6 +127,22 @@ func (l *membership) watch() {
 	}
 }
 
+// pause follows a time without any step: ticks come in all the time, so that the leader itself stood still (its process
+// was stopped, its machine frozen). What it did not take meanwhile is nobody's silence.
+func (l *membership) pause(ms int64) {
+	if ms < l.settings.SuspectAfter.Milliseconds() {
+		return
+	}
+	l.log.Warn("the leader stood still; what it did not hear meanwhile counts as nobody's silence", "ms", ms)
+	l.startedMS += ms
+	for _, p := range l.components.projectors {
+		p.seenMS += ms
+	}
+	for _, n := range l.components.indexers {
+		n.seenMS += ms
+	}
+}
+
 // tellLedgers tells the ledgers who lives, and, once that was waited for long enough, that nothing is unknown.
 func (l *membership) tellLedgers() {
 	l.watchProjectors()

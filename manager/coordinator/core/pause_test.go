@@ -1,0 +1,70 @@
+package core
+
+import (
+	"slices"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/liveness"
+	"tidemark/wire"
+)
+
+// TestLeadersOwnPause: a leader that stood still itself (its process was stopped, its machine frozen) takes nobody for
+// silent because of that, whatever comes in first; what was silence before goes on to count.
+func TestLeadersOwnPause(t *testing.T) {
+	for _, what := range []string{"a tick", "a report"} {
+		s := newAsked(t)
+		l, b := s.lead, s.lead.buckets.byName["b"]
+		pass := func(ms int64) {
+			for end := s.now.MS + ms; s.now.MS < end; {
+				s.now.MS += 20
+				l.components.indexers[0].seenMS, l.components.projectors["p1"].seenMS = s.now.MS, s.now.MS
+				l.Step(s.now, Tick{})
+			}
+		}
+		age := func() int64 { return s.now.MS - l.components.projectors["p9"].seenMS }
+		l.components.projectors["p9"].heard = true
+		pass(2000)
+		silent := age()
+		s.now.MS += 60_000
+		var first Input = Tick{}
+		if what == "a report" {
+			first = &ProjectorReported{Report: &wire.ProjectorReport{ID: "p1", BootID: "boot", Sequence: 1},
+				Reply: make(chan *wire.ReportReply, 1)}
+		}
+		l.Step(s.now, first)
+		if got := age(); got != silent {
+			t.Errorf("%s: it was silent for %d ms before the pause, and is for %d", what, silent, got)
+		}
+		l.Step(s.now, Tick{})
+		if sum := b.ledger.Summary(s.now.MS); sum.Begun != 4 || !slices.Equal(b.members, []index.NodeID{0}) {
+			t.Errorf("%s: %d streams run, indexers %v take part; want 4 and [0]", what, sum.Begun, b.members)
+		}
+		if alive := l.components.alive; len(alive) != 2 {
+			t.Errorf("%s: %v are alive, want both", what, alive)
+		}
+		pass(l.settings.OfflineAfter.Milliseconds() - silent)
+		if got := l.life(&l.components.projectors["p9"].component); got != liveness.Offline {
+			t.Errorf("%s: who is silent on is %v", what, got)
+		}
+	}
+}
+
+// TestLeadersOwnPauseAtItsStart: nor does it then go on without those whom it has just asked what runs.
+func TestLeadersOwnPauseAtItsStart(t *testing.T) {
+	s := newAsked(t)
+	s.lead.active = false
+	for _, p := range s.lead.components.projectors {
+		p.hello = false
+	}
+	s.now.MS += 60_000
+	if s.lead.Step(s.now, Tick{}); s.lead.Active() {
+		t.Error("it does not wait for answers")
+	}
+	for end := s.now.MS + s.lead.settings.HelloWait.Milliseconds(); s.now.MS < end; s.lead.Step(s.now, Tick{}) {
+		s.now.MS += 20
+	}
+	if !s.lead.Active() {
+		t.Error("it waits for ever")
+	}
+}
