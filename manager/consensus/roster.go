@@ -29,7 +29,7 @@ type Sighting struct {
 type view struct {
 	nowMS   int64  // by a clock that does not step
 	self    Server // as it is, whatever the configuration says
-	last    uint64 // index of the leader's log
+	last    uint64 // index of the leader's log before the others were asked
 	servers []Server
 	answers map[string]answerOf // of the others, by server id
 	known   []string            // ids of the managers in the state

@@ -105,12 +105,13 @@ func (s *Steward) look(ctx context.Context) (step, error) {
 		return step{}, err
 	}
 	n := s.node
+	last := n.raft.LastIndex() // before they are asked: what comes while one is waited for, none of the others lacks
 	answers, err := n.survey(ctx, servers)
 	if err != nil {
 		return step{}, err
 	}
-	v := view{nowMS: n.clock.steadyMS(), self: Server{ID: n.ID(), Raft: n.Addr()}, servers: servers, answers: answers}
-	v.last = n.raft.LastIndex()
+	v := view{nowMS: n.clock.steadyMS(), self: Server{ID: n.ID(), Raft: n.Addr()}, servers: servers, answers: answers,
+		last: last}
 	for m := range n.State().Managers() {
 		v.known = append(v.known, m.ID)
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -121,6 +122,33 @@ func TestPromotionUnderSteps(t *testing.T) {
 				t.Errorf("the clock is set by %s, and a server that has caught up gets its vote after %s", step, took)
 			}
 		}
+	})
+}
+
+// TestPromotionBesideASilentMember: a new server that keeps up gets its vote, also where another member is silent, for
+// whose answer a round waits, and the leader writes more meanwhile than a server that has caught up may lack.
+func TestPromotionBesideASilentMember(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(name string) *server) {
+		l, _ := c.leader()
+		h.oneWay(l.name, "gone", true)
+		if err := l.node.AddNonvoter(deadline(t, hang), consensus.Server{ID: "m9-00000000", Raft: "gone"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		var writing sync.WaitGroup
+		end := func() { cancel(); writing.Wait() }
+		defer end()
+		writing.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				if _, err := l.node.Propose(ctx, projector("p", fmt.Sprint(i))); err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+				time.Sleep(4 * time.Millisecond)
+			}
+		})
+		s := fresh("m2")
+		c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
+		eventually(t, "its vote", func() bool { v, _ := c.voters(t); return v == 2 })
 	})
 }
 
