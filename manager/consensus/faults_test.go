@@ -491,3 +491,49 @@ func TestSlowTeardownNeverBlocksRaft(t *testing.T) {
 		}
 	})
 }
+
+// TestStopsAsItsTermBegins: the disks of all others hang, and the leader, which begins its duties anew, waits for the
+// first command of the term. It stops all the same.
+func TestStopsAsItsTermBegins(t *testing.T) {
+	virtual(t, 3, nil, func(t *testing.T, _ *hub, all servers) {
+		fail := make(chan struct{})
+		for _, s := range all {
+			s.stop()
+			s.lead = func(ctx context.Context, _ uint64) error {
+				select {
+				case <-fail:
+					return errors.New("its duties fail")
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			s.start()
+		}
+		l := all.leader()
+		hung := make(chan struct{})
+		for _, s := range all {
+			if s != l {
+				s.disk(func() error { <-hung; return nil })
+			}
+		}
+		before := l.node.Stats().LastIndex
+		close(fail) // nobody else can take leadership over
+		eventually(t, "its term begins anew", func() bool {
+			_, serves := l.node.Serving()
+			return !serves && l.node.Stats().LastIndex > before
+		})
+		closed := make(chan error, 1)
+		go func() { closed <- l.node.Close() }()
+		select {
+		case err := <-closed:
+			if err != nil {
+				t.Error(err)
+			}
+			closed <- nil
+		case <-time.After(hang):
+			t.Errorf("it has not stopped after %v: %+v", hang, l.node.Stats())
+		}
+		close(hung)
+		<-closed
+	})
+}

@@ -212,7 +212,7 @@ func (q *proposals) refuseQueued() {
 // complete answers proposals in the order of the log.
 func (q *proposals) complete() error {
 	for e := range q.entries {
-		results, err := q.settle(e.future, len(e.proposals))
+		results, err := q.settle(context.Background(), e.future, len(e.proposals)) // no longer than Raft
 		<-q.slots
 		for i, p := range e.proposals {
 			if err != nil {
@@ -226,8 +226,8 @@ func (q *proposals) complete() error {
 }
 
 // settle waits for an entry and gives the results of its commands.
-func (q *proposals) settle(f raft.ApplyFuture, commands int) ([]statecontext.Result, error) {
-	if err := q.await(context.Background(), func() raft.Future { return f }); err != nil {
+func (q *proposals) settle(ctx context.Context, f raft.ApplyFuture, commands int) ([]statecontext.Result, error) {
+	if err := q.await(ctx, func() raft.Future { return f }); err != nil {
 		return nil, q.outcome(err)
 	}
 	switch response := f.Response().(type) {

@@ -169,7 +169,7 @@ func (t *terms) begin(ctx context.Context, gains uint64, onLeader func(context.C
 	ctx, cancel := context.WithCancel(ctx)
 	d := &duty{gains: gains, cancel: cancel, done: make(chan error, 1)}
 	go func() {
-		r, err := t.beginTerm()
+		r, err := t.beginTerm(ctx)
 		if err == nil && !t.reigns.serve(r, gains) {
 			err = errTermLost
 		}
@@ -188,9 +188,9 @@ func (t *terms) begin(ctx context.Context, gains uint64, onLeader func(context.C
 var errTermLost = errors.New("leadership was lost while the term began")
 
 // beginTerm writes LeaderStarted, the first command of the term, and returns the cluster its id if it has none.
-func (t *terms) beginTerm() (reign, error) {
+func (t *terms) beginTerm(ctx context.Context) (reign, error) {
 	term := t.raft.CurrentTerm()
-	index, err := t.proposals.command(&statecontext.LeaderStarted{Term: term, Manager: t.self()})
+	index, err := t.proposals.command(ctx, &statecontext.LeaderStarted{Term: term, Manager: t.self()})
 	if err != nil {
 		return reign{}, fmt.Errorf("begin of term %d: %w", term, err)
 	}
@@ -200,8 +200,8 @@ func (t *terms) beginTerm() (reign, error) {
 			return reign{}, err
 		}
 		epoch := max(1, uint64(max(0, t.cfg.Now().Unix())))
-		if index, err = t.proposals.command(&statecontext.BootstrapCluster{ClusterID: hex.EncodeToString(id[:]), Epoch: epoch,
-			FormatLevel: t.cfg.FormatLevel}); err != nil {
+		if index, err = t.proposals.command(ctx, &statecontext.BootstrapCluster{ClusterID: hex.EncodeToString(id[:]),
+			Epoch: epoch, FormatLevel: t.cfg.FormatLevel}); err != nil {
 			return reign{}, fmt.Errorf("bootstrap of the cluster: %w", err)
 		}
 	}
@@ -213,14 +213,14 @@ func (t *terms) beginTerm() (reign, error) {
 
 // command proposes one command outside the queue, which is closed until the term has begun. The state's time stays
 // where it is: this node may not have applied all of the log yet.
-func (q *proposals) command(b statecontext.Body) (index uint64, err error) {
+func (q *proposals) command(ctx context.Context, b statecontext.Body) (index uint64, err error) {
 	data, err := q.encode(statecontext.Command{WallMS: q.cfg.Now().UnixMilli(), Body: b})
 	if err != nil {
 		return 0, err
 	}
 	q.stirs.stir()
 	f := q.raft.Apply(data, proposeTimeout)
-	results, err := q.settle(f, 1)
+	results, err := q.settle(ctx, f, 1)
 	if err != nil {
 		return 0, err
 	}

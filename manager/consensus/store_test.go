@@ -94,7 +94,7 @@ func oneNode(t *testing.T, dir string, snapshots int) {
 	}
 	for range snapshots + 1 {
 		for range 30 {
-			if _, err := n.beginTerm(); err != nil { // entries with commands
+			if _, err := n.beginTerm(t.Context()); err != nil { // entries with commands
 				t.Fatal(err)
 			}
 		}
