@@ -206,14 +206,17 @@ func (ms *members) noteSeen(own string, others []PeerAnswer) {
 	ms.sees.Store(&ids)
 }
 
-// joinTimeout bounds one request to be added: a change of members takes a commit or two.
-const joinTimeout = 5 * time.Second
+// joinTimeout bounds one request to be added. The leader may ask silent members twice, each time for as long as a call
+// takes (Steward.add), and a change of members takes a commit or two.
+func (ms *members) joinTimeout() time.Duration {
+	return 2*transportTimeout(ms.cfg.Heartbeat) + memberTimeout
+}
 
 // askToJoin asks the peers in turn, each beside those that hang, to have this node added; the first that does is
 // enough. Two that ask the leader for it at once do no harm: a member is added once, by its server id.
 func (ms *members) askToJoin(ctx context.Context, probe PeerProbe, peers []string, own PeerAnswer) (err error) {
 	for addr, e := range rpc.Hedged(ctx, peers, func(ctx context.Context, addr string) error {
-		ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+		ctx, cancel := context.WithTimeout(ctx, ms.joinTimeout())
 		defer cancel()
 		return probe.Join(ctx, addr, own)
 	}) {

@@ -258,27 +258,11 @@ func (s *Steward) add(ctx context.Context, servers []Server, fresh Server, name 
 	if len(servers) >= MaxMembers {
 		return fmt.Errorf("%w: the cluster has %d managers, at most %d", ErrMemberConflict, len(servers), MaxMembers)
 	}
-	for _, old := range servers {
-		sameName := isNamed(old.ID, name)
-		if !sameName && old.Raft != fresh.Raft {
-			continue
-		}
-		answers, err := s.node.survey(ctx, []Server{old})
-		if err != nil {
-			return err
-		}
-		if old.ID == s.node.ID() || answers[old.ID].problem == "" {
-			return fmt.Errorf("%w: %s has its name or its address %s, and lives; give the new one others (--id, --raft)",
-				ErrMemberConflict, old.ID, old.Raft)
-		}
-		if old.Raft != fresh.Raft {
-			continue // it may come back; it is removed when somebody says so
-		}
-		if !sameName {
-			return fmt.Errorf("%w: %s, which does not answer, has its address %s; remove that one first: tidemark cluster "+
-				"remove %s",
-				ErrMemberConflict, old.ID, old.Raft, old.ID)
-		}
+	here, err := s.formerSelves(ctx, servers, fresh, name)
+	if err != nil {
+		return err
+	}
+	for _, old := range here {
 		s.node.cfg.Logger.Warn("a manager has lost its folder and joins anew; its former self is removed", "was", old.ID,
 			"is", fresh.ID)
 		if _, err := s.remove(ctx, old.ID, false, nil); err != nil {
@@ -288,6 +272,37 @@ func (s *Steward) add(ctx context.Context, servers []Server, fresh Server, name 
 	s.node.cfg.Logger.Info("a new manager joins, without a vote until it has caught up", "server", fresh.ID, "raft",
 		fresh.Raft)
 	return s.node.AddNonvoter(ctx, fresh, nil)
+}
+
+// formerSelves returns the members that a new server, of this name, was before at its address. Members that have its
+// name or its address and live are in its way; those of its name that are silent at other addresses may come back, and
+// are removed when somebody says so. All are asked at once: who joins waits for one call's time, however many they are.
+func (s *Steward) formerSelves(ctx context.Context, servers []Server, fresh Server, name string) (here []Server,
+	err error) {
+	var alike []Server
+	for _, m := range servers {
+		if isNamed(m.ID, name) || m.Raft == fresh.Raft {
+			alike = append(alike, m)
+		}
+	}
+	answers, err := s.node.survey(ctx, alike)
+	if err != nil {
+		return nil, err
+	}
+	for _, old := range alike {
+		switch {
+		case old.ID == s.node.ID() || answers[old.ID].problem == "":
+			return nil, fmt.Errorf("%w: %s has its name or its address %s, and lives; give the new one others (--id, --raft)",
+				ErrMemberConflict, old.ID, old.Raft)
+		case old.Raft != fresh.Raft:
+		case !isNamed(old.ID, name):
+			return nil, fmt.Errorf("%w: %s, which does not answer, has its address %s; remove that one first: tidemark cluster "+
+				"remove %s", ErrMemberConflict, old.ID, old.Raft, old.ID)
+		default:
+			here = append(here, old)
+		}
+	}
+	return here, nil
 }
 
 // isNamed reports whether a server has this name by its id, which ends in a random suffix.

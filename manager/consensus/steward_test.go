@@ -384,6 +384,45 @@ func TestWipedVoterTakesItsPlace(t *testing.T) {
 	})
 }
 
+// TestJoinBesideFormerSelves: a manager that has lost its folder several times joins in time for who asks, though what
+// was it before is silent at other addresses, and a former self at its own address has to be removed first.
+func TestJoinBesideFormerSelves(t *testing.T) {
+	for _, elsewhere := range []int{1, 3} {
+		for _, here := range []int{0, 1} {
+			t.Run(fmt.Sprintf("%d elsewhere, %d here", elsewhere, here), func(t *testing.T) {
+				virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(name string) *server) {
+					l, st := c.leader()
+					add := func(k int, addr string) string {
+						id := fmt.Sprintf("m2-%08d", k)
+						if err := l.node.AddNonvoter(deadline(t, hang), consensus.Server{ID: id, Raft: addr}, nil); err != nil {
+							t.Fatal(err)
+						}
+						return id
+					}
+					for k := range elsewhere {
+						addr := fmt.Sprint("gone", k)
+						h.oneWay(l.name, addr, true)
+						add(k, addr)
+					}
+					s, former := fresh("m2"), ""
+					if here > 0 {
+						former = add(elsewhere, s.addr)
+					}
+					if err := st.Join(deadline(t, s.node.JoinTimeout()), joins(s)); err != nil {
+						t.Fatal(err)
+					}
+					members, err := l.node.Servers()
+					text := fmt.Sprint(members)
+					if err != nil || len(members) != 2+elsewhere || !strings.Contains(text, s.node.ID()) ||
+						former != "" && strings.Contains(text, former) {
+						t.Errorf("members %v, %v; want %s, without %q", members, err, s.node.ID(), former)
+					}
+				})
+			})
+		}
+	}
+}
+
 // TestNewAddresses: servers come back at other ports, all at once: told where the others are, they elect a leader,
 // which writes the new addresses down.
 func TestNewAddresses(t *testing.T) {
