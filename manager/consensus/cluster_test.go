@@ -40,8 +40,10 @@ type server struct {
 	chance *rand.Rand
 	// failpoint, when set, is called before each write to the store.
 	failpoint atomic.Pointer[func() error]
-	node      *consensus.Node
-	fsm       *fsm.FSM
+	// applying, when set, is called before each entry is applied, in a cluster with a log.
+	applying atomic.Pointer[func()]
+	node     *consensus.Node
+	fsm      *fsm.FSM
 
 	live     atomic.Pointer[consensus.Node] // node, for other goroutines of a test
 	restores atomic.Int64                   // state snapshots taken over, at the start and from a leader

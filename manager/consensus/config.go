@@ -2,10 +2,10 @@
 // and membership, on hashicorp/raft and raft-boltdb.
 //
 // It promises that a proposal has one of three answers (applied with its result, certainly not applied, outcome
-// unknown), that a read at an index from ReadIndex sees every write acknowledged before it, that one leader loop runs
-// at a time and is torn down wholly before the next, and that a node whose log was wiped never votes under its old
-// name: a connection names the server id that it is meant for, and any other server refuses it. It never interprets
-// commands: their meaning stands in package statecontext.
+// unknown), that a read at an index from ReadIndex sees every write acknowledged before it and all that earlier reads
+// have seen, that one leader loop runs at a time and is torn down wholly before the next, and that a node whose log was
+// wiped never votes under its old name: a connection names the server id that it is meant for, and any other server
+// refuses it. It never interprets commands: their meaning stands in package statecontext.
 package consensus
 
 import (

@@ -87,6 +87,42 @@ func TestOldAnswersProveNothing(t *testing.T) {
 	})
 }
 
+// TestReadsDoNotGoBack: what a read has shown at a follower, where an entry is applied sooner than at the leader, each
+// later one shows too; entries without commands, of which no state ever has the index, are waited for by none.
+func TestReadsDoNotGoBack(t *testing.T) {
+	virtual(t, 3, nil, func(t *testing.T, _ *hub, all servers) {
+		all.propose(projector("p", "x"))
+		l, f := all.leader(), all.follower()
+		before := l.fsm.State().AppliedIndex()
+		held := make(chan struct{})
+		wait := func() { <-held }
+		l.applying.Store(&wait)
+		proposed := make(chan error, 1)
+		go func() {
+			_, err := l.node.Propose(deadline(t, hang), projector("p", "y"))
+			proposed <- err
+		}()
+		eventually(t, "the follower shows it", func() bool { return f.fsm.State().AppliedIndex() > before })
+		index, err := l.node.ReadIndex(deadline(t, hang))
+		if seen := f.fsm.State().AppliedIndex(); err != nil || index < seen {
+			t.Errorf("a read at the follower has seen entry %d; a later one is of entry %d, %v", seen, index, err)
+		}
+		l.applying.Store(nil)
+		close(held)
+		if err := <-proposed; err != nil {
+			t.Error(err)
+		}
+		for range 3 {
+			if err := l.node.Barrier(deadline(t, hang)); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.node.ReadBarrier(deadline(t, hang)); err != nil {
+				t.Errorf("after an entry without a command: %v", err)
+			}
+		}
+	})
+}
+
 // TestCloseWaitsForCalls: a node that has been closed has no call to another one on its way, also when packets to it
 // vanish. What goes on after the end of a virtual cluster makes it panic.
 func TestCloseWaitsForCalls(t *testing.T) {

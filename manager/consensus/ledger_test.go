@@ -40,6 +40,9 @@ func (l *ledger) tap(s *server) *tapped { return &tapped{StateMachine: s.fsm, se
 var ecma = crc64.MakeTable(crc64.ECMA)
 
 func (a *tapped) Apply(entry *raft.Log) any {
+	if f := a.server.applying.Load(); f != nil {
+		(*f)()
+	}
 	before := a.State().CAS()
 	answer := a.StateMachine.Apply(entry)
 	updates := uint64(0)

@@ -78,7 +78,7 @@ func assemble(cfg Config, machine StateMachine) *Node {
 	q := &proposals{base: b, reigns: rs, queue: make(chan *proposal, queueLength),
 		entries: make(chan *entry, inflightEntries), slots: make(chan struct{}, inflightEntries)}
 	return &Node{base: b, storage: st, links: l, reigns: rs, proposals: q,
-		reads:   &reads{base: b, links: l, reigns: rs, proposals: q, waiting: make(chan *read, readQueue)},
+		reads:   &reads{base: b, links: l, reigns: rs, waiting: make(chan *read, readQueue)},
 		terms:   &terms{base: b, storage: st, reigns: rs, proposals: q},
 		members: &members{base: b, storage: st, links: l, reigns: rs, changing: make(chan struct{}, 1)}}
 }

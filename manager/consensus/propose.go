@@ -19,7 +19,6 @@ type proposals struct {
 	queue   chan *proposal
 	entries chan *entry
 	slots   chan struct{} // one for each entry in flight
-	acked   atomic.Uint64 // highest index whose future returned
 }
 
 // proposal is one command on its way.
@@ -233,7 +232,6 @@ func (q *proposals) settle(ctx context.Context, f raft.ApplyFuture, commands int
 	switch response := f.Response().(type) {
 	case []statecontext.Result:
 		if len(response) == commands {
-			q.raiseAcked(f.Index())
 			return response, nil
 		}
 		return nil, fmt.Errorf("%w: %d results for %d commands", ErrUnknownOutcome, len(response), commands)
@@ -241,14 +239,4 @@ func (q *proposals) settle(ctx context.Context, f raft.ApplyFuture, commands int
 		return nil, fmt.Errorf("%w: %w", ErrUnknownOutcome, response)
 	}
 	return nil, fmt.Errorf("%w: the state machine gave no result", ErrUnknownOutcome)
-}
-
-// raiseAcked remembers the highest index that anybody may have been told of.
-func (q *proposals) raiseAcked(index uint64) {
-	for {
-		old := q.acked.Load()
-		if index <= old || q.acked.CompareAndSwap(old, index) {
-			return
-		}
-	}
 }

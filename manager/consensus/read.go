@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -23,16 +24,17 @@ type readAnswer struct {
 // reads are linearizable reads that wait for a check of leadership.
 type reads struct {
 	*base
-	links     *links
-	reigns    *reigns
-	proposals *proposals
-	waiting   chan *read
+	links   *links
+	reigns  *reigns
+	waiting chan *read
+	// command is the newest command of the log up to looked; both belong to the goroutine of verify.
+	command, looked uint64
 	// answered counts reads that were answered, checks the checks of leadership for them.
 	answered, checks atomic.Uint64
 }
 
 // ReadIndex returns an index such that a state which contains it contains every write acknowledged before the call, by
-// this leader or an earlier one. Only the leader can give it (NotLeaderError); any node may then WaitApplied for it and
+// this leader or an earlier one, and all that a read on any node has shown before. Only the leader can give it (NotLeaderError); any node may then WaitApplied for it and
 // read its own state. Waiting reads share one check of leadership.
 func (rd *reads) ReadIndex(ctx context.Context) (uint64, error) {
 	if _, err := rd.reigns.awaitServing(ctx); err != nil {
@@ -102,11 +104,37 @@ func (rd *reads) check(ctx context.Context, c *confirmer) readAnswer {
 	if before.term == 0 {
 		return readAnswer{err: rd.notLeader()}
 	}
-	index := max(before.began, rd.proposals.acked.Load())
-	if err := c.confirm(ctx, before); err != nil {
-		return readAnswer{err: err}
+	index, err := rd.committed(before.began)
+	if lost := c.confirm(ctx, before); lost != nil {
+		err = lost
 	}
-	return readAnswer{index: index}
+	return readAnswer{index: index, err: err}
+}
+
+// committed returns the index of the newest command that is committed, in a term that began with the one at began: a
+// follower may have applied it, and shown it, before this node has. No state has the index of an entry without a
+// command. What is looked at was written in this term, and is most often one entry, which the log's cache has; none is
+// looked at twice.
+func (rd *reads) committed(began uint64) (uint64, error) {
+	commit := rd.raft.CommitIndex()
+	newest, end := max(began, rd.command), max(began, rd.looked)
+	for i := commit; i > end; i-- {
+		var entry raft.Log
+		err := rd.links.storage.logs.GetLog(i, &entry)
+		if errors.Is(err, raft.ErrLogNotFound) { // as a state snapshot of this node has it, and so all before it
+			newest = max(newest, rd.fsm.State().AppliedIndex())
+			break
+		}
+		if err != nil {
+			return 0, fmt.Errorf("what is committed: %w", err)
+		}
+		if entry.Type == raft.LogCommand {
+			newest = i
+			break
+		}
+	}
+	rd.command, rd.looked = newest, max(commit, rd.looked)
+	return newest, nil
 }
 
 // Barrier returns when all that this leader's log had before, as something of its own after it, is committed and
