@@ -49,6 +49,7 @@ func (l *links) openTransport() error {
 		rest: l.cfg.REST, dial: dial,
 		clusterID: l.storage.ClusterID, epoch: func() uint64 { return l.fsm.State().Epoch() }, member: l.isMember,
 		log: l.cfg.Logger.Named("transport"), accepted: newPlaces(), moved: make(map[string]string),
+		refused: make(map[string]string),
 	}
 	l.trans = addressed{disk: l.storage.disk, in: &incoming{calls: make(chan raft.RPC), ended: make(chan struct{})},
 		patience: transportTimeout(l.cfg.Heartbeat), stirs: l.stirs,

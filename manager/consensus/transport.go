@@ -34,6 +34,8 @@ const (
 	greetingTimeout = 5 * time.Second
 	// maxHeard bounds the REST addresses that are kept of servers that answered.
 	maxHeard = 32
+	// maxRefused bounds the refusals of which it is known that they are logged.
+	maxRefused = 32
 )
 
 // ErrRefused is wrapped when another node does not talk to this one.
@@ -187,7 +189,7 @@ type stream struct {
 	accepted *places           // nil once closed
 	moved    map[string]string // newest address of servers whose configured one is older; see Node.Moved
 	heard    []string          // REST addresses of those that answered, the newest last; at most maxHeard
-	refusal  string            // logged last
+	refused  map[string]string // how refusals were logged, by what and whose they are; at most maxRefused
 }
 
 // Close stops listening and closes what was accepted: the library leaves those connections to their callers.
@@ -221,6 +223,7 @@ func (s *stream) greeted(g *guarded, id string) {
 	member := s.member(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.refused, wasRefused+id)
 	if s.accepted != nil {
 		drop(s.accepted.greeted(g, id, member))
 	}
@@ -260,22 +263,34 @@ func (s *stream) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, e
 	if err := s.greet(conn, id, timeout); err != nil {
 		err = fmt.Errorf("%s at %s: %w", id, addr, err)
 		if errors.Is(err, ErrRefused) {
-			s.complain("another node does not talk to this one", "error", err)
+			s.complain(refusesThis, id, "error", err)
 		}
 		return nil, errors.Join(err, conn.Close())
 	}
+	s.mu.Lock()
+	delete(s.refused, refusesThis+id)
+	s.mu.Unlock()
 	return conn, nil
 }
 
-// complain logs a refusal, once for as long as it stays the same.
-func (s *stream) complain(what string, args ...any) {
+// What is logged of refusals.
+const (
+	refusesThis = "another node does not talk to this one"
+	wasRefused  = "a node was refused"
+)
+
+// complain logs a refusal by or of a server, once for as long as it stays the same.
+func (s *stream) complain(what, id string, args ...any) {
 	text := fmt.Sprint(args...)
 	s.mu.Lock()
-	known := s.refusal == text
-	s.refusal = text
+	known := s.refused[what+id] == text
+	if !known && len(s.refused) >= maxRefused {
+		clear(s.refused)
+	}
+	s.refused[what+id] = text
 	s.mu.Unlock()
 	if !known {
-		s.log.Warn(what, args...)
+		s.log.Warn(what, append([]any{"server", id}, args...)...)
 	}
 }
 
@@ -374,8 +389,8 @@ func (g *guarded) receive() error {
 		return fmt.Errorf("greeting: %w", err)
 	}
 	if answer.refusal != "" {
-		g.stream.complain("a node was refused", "from", g.RemoteAddr(), "server", who.id, "reason", answer.refusal)
-		return errors.New(answer.refusal)
+		g.stream.complain(wasRefused, who.id, "from", hostOf(g.RemoteAddr()), "reason", answer.refusal)
+		return io.EOF // the library would log another error each time
 	}
 	g.stream.greeted(g, who.id)
 	return g.SetDeadline(time.Time{})
