@@ -3,8 +3,8 @@
 //
 // It promises that TLS is 1.2 or newer, that a certificate counts only when one of the CAs signed it, it is valid now,
 // and its role (a URI tidemark://role/id among its alternative names) is one that the port is for; that files that
-// changed are taken over, all three or none, at a signal and before a handshake; and that new files that cannot be used
-// change nothing but the log. It never looks at what travels inside.
+// changed are taken over, all three or none, at a signal and before a handshake; and that new files that cannot be
+// used, or with which a node would not start, change nothing but the log. It never looks at what travels inside.
 //
 // A nil *Source is a process without TLS: every method then gives the plain thing, so that callers need no second path.
 package tlsconf
@@ -32,10 +32,12 @@ const (
 	// RenewAfter is when a connection is closed in an orderly way; the rest of MaxAge is for what is under way.
 	RenewAfter = 45 * time.Minute
 
-	checkInterval  = time.Second // between two looks at the files
-	warnBeforeEnd  = 14 * 24 * time.Hour
-	maxFile        = 1 << 20 // bytes of one file
-	handshakeLimit = 5 * time.Second
+	checkInterval   = time.Second // between two looks at the files
+	recheckInterval = time.Minute // between two tries of files that were refused: one may have become valid, or readable
+	sayInterval     = 24 * time.Hour
+	warnBeforeEnd   = 14 * 24 * time.Hour
+	maxFile         = 1 << 20 // bytes of one file
+	handshakeLimit  = 5 * time.Second
 )
 
 // Protocols of a port, for Server.
@@ -61,13 +63,21 @@ func (f Files) Empty() bool { return f == Files{} }
 // Source holds what the files said when they were last good.
 type Source struct {
 	files   Files
+	own     *Peer // who this process is, of a node: its certificate has to say so
 	log     hclog.Logger
 	now     func() time.Time
 	current atomic.Pointer[material]
 
 	mu      sync.Mutex // of looking at the files
 	looked  time.Time
-	refused stamps // of files that could not be used, so that the log says it once
+	refused refusal
+}
+
+// refusal is of files that could not be used.
+type refusal struct {
+	stamps stamps
+	tried  time.Time
+	said   time.Time // in the log
 }
 
 // material is one generation of the files. Nothing of it changes.
@@ -84,7 +94,17 @@ type stamps [3]struct {
 }
 
 // Open reads the files; without any it gives nil: no TLS. A client that presents no certificate names only the CA.
-func Open(files Files, log hclog.Logger) (*Source, error) {
+func Open(files Files, log hclog.Logger) (*Source, error) { return newSource(files, nil, log) }
+
+// OpenNode is Open for a process that listens: it needs a certificate of its role, for its id, that the CAs vouch for.
+func OpenNode(files Files, role Role, id string, log hclog.Logger) (*Source, error) {
+	if files.CA != "" && files.Cert == "" && files.Key == "" {
+		return nil, fmt.Errorf("%w: --tls-cert and --tls-key are needed with --tls-ca", ErrFiles)
+	}
+	return newSource(files, &Peer{role, id}, log)
+}
+
+func newSource(files Files, own *Peer, log hclog.Logger) (*Source, error) {
 	if files.Empty() {
 		return nil, nil //nolint:nilnil // nil is the source of a process without TLS
 	}
@@ -95,35 +115,12 @@ func Open(files Files, log hclog.Logger) (*Source, error) {
 	if log == nil {
 		log = hclog.NewNullLogger()
 	}
-	s := &Source{files: files, log: log, now: time.Now}
+	s := &Source{files: files, own: own, log: log, now: time.Now}
 	m, err := s.read()
 	if err != nil {
 		return nil, err
 	}
 	s.take(m)
-	return s, nil
-}
-
-// OpenNode is Open for a process that listens: it needs a certificate of its role, for its id.
-func OpenNode(files Files, role Role, id string, log hclog.Logger) (*Source, error) {
-	s, err := Open(files, log)
-	if err != nil || s == nil {
-		return nil, err
-	}
-	m := s.current.Load()
-	if m.cert == nil {
-		return nil, fmt.Errorf("%w: --tls-cert and --tls-key are needed with --tls-ca", ErrFiles)
-	}
-	p, err := PeerOf(m.cert.Leaf)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w; make one with: tidemark cert node --role %s --id %s", ErrFiles, files.Cert, err,
-			role, id)
-	}
-	if !p.Is(role, id) {
-		return nil, fmt.Errorf("%w: %s: the certificate is for %s, this process is %s; make one with: tidemark cert node "+
-			"--role %s --id %s",
-			ErrFiles, files.Cert, p, Peer{role, id}, role, id)
-	}
 	return s, nil
 }
 
@@ -179,11 +176,39 @@ func (s *Source) read() (*material, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s with %s: %w", ErrFiles, s.files.Cert, s.files.Key, err)
 	}
-	if now := s.now(); now.After(pair.Leaf.NotAfter) {
+	now := s.now()
+	if now.After(pair.Leaf.NotAfter) {
 		return nil, fmt.Errorf("%w: %s ended at %s", ErrFiles, s.files.Cert, pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
-	m.cert = &pair
+	if m.cert = &pair; s.own != nil {
+		if err := s.fits(m, now); err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", ErrFiles, s.files.Cert, err)
+		}
+	}
 	return m, nil
+}
+
+// fits returns why the other nodes would not take a certificate for this process's, by the CAs that come with it.
+func (s *Source) fits(m *material, now time.Time) error {
+	p, err := PeerOf(m.cert.Leaf)
+	if err == nil && !p.Is(s.own.Role, s.own.ID) {
+		err = fmt.Errorf("the certificate is for %s, this process is %s", p, s.own)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; make one with: tidemark cert node --role %s --id %s", err, s.own.Role, s.own.ID)
+	}
+	chain := make([]*x509.Certificate, len(m.cert.Certificate))
+	for i, der := range m.cert.Certificate {
+		if chain[i], err = x509.ParseCertificate(der); err != nil {
+			return err
+		}
+	}
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		if err := verify(chain, m, now, usage); err != nil {
+			return fmt.Errorf("with the CAs of %s other nodes would not take it: %w", s.files.CA, err)
+		}
+	}
+	return nil
 }
 
 func readFile(path string) ([]byte, error) {
@@ -208,35 +233,53 @@ func (s *Source) Reload() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.reload()
-}
-
-func (s *Source) reload() error {
 	m, err := s.read()
 	if err != nil {
-		s.log.Error("the new TLS files cannot be used; the old ones stay in force", "error", err)
+		s.refuse(err)
 		return err
 	}
 	s.take(m)
 	return nil
 }
 
+func (s *Source) refuse(err error) {
+	s.log.Error("the new TLS files cannot be used; the old ones stay in force", "error", err)
+}
+
 // fresh returns the newest material: before a handshake the files are looked at, not more than once a second.
 func (s *Source) fresh() *material {
 	if s.mu.TryLock() { // somebody else is looking: what is there will do
 		defer s.mu.Unlock()
-		if now := s.now(); now.Sub(s.looked) >= checkInterval || now.Before(s.looked) {
+		if now := s.now(); due(s.looked, now, checkInterval) {
 			s.looked = now
-			if st := s.look(); st != s.current.Load().stamps && st != s.refused {
-				if s.reload() != nil {
-					s.refused = st
-				} else {
-					s.refused = stamps{}
-				}
-			}
+			s.lookAgain(now)
 		}
 	}
 	return s.current.Load()
+}
+
+// lookAgain takes over files that have changed, or that may be good by now. s.mu is held.
+func (s *Source) lookAgain(now time.Time) {
+	st, known := s.look(), s.refused
+	if st == s.current.Load().stamps || st == known.stamps && !due(known.tried, now, recheckInterval) {
+		return
+	}
+	m, err := s.read()
+	if err == nil {
+		s.refused = refusal{}
+		s.take(m)
+		return
+	}
+	s.refused.stamps, s.refused.tried = st, now
+	if st != known.stamps || due(known.said, now, sayInterval) {
+		s.refused.said = now
+		s.refuse(err)
+	}
+}
+
+// due reports whether something that was done is to be done again; a clock that was set back does not put it off.
+func due(last, now time.Time, every time.Duration) bool {
+	return now.Before(last) || now.Sub(last) >= every
 }
 
 // Has says what is wrong with the own certificate unless it is of one of the roles; nil without TLS.
@@ -308,7 +351,7 @@ func (s *Source) Client(protocol string, roles ...Role) *tls.Config {
 		MinVersion: tls.VersionTLS12, NextProtos: []string{protocol}, GetClientCertificate: s.present,
 		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection does it, with the CAs of now and not of the start
 		VerifyConnection: func(state tls.ConnectionState) error {
-			if err := verify(&state, s.fresh(), s.now(), x509.ExtKeyUsageServerAuth); err != nil {
+			if err := verify(state.PeerCertificates, s.fresh(), s.now(), x509.ExtKeyUsageServerAuth); err != nil {
 				return err
 			}
 			return allow(state.PeerCertificates, roles)
@@ -339,7 +382,8 @@ func ByRole(conf *tls.Config, roles ...Role) *tls.Config {
 		if conf.Time != nil {
 			now = conf.Time
 		}
-		if err := verify(&state, &material{roots: conf.RootCAs}, now(), x509.ExtKeyUsageServerAuth); err != nil {
+		m := &material{roots: conf.RootCAs}
+		if err := verify(state.PeerCertificates, m, now(), x509.ExtKeyUsageServerAuth); err != nil {
 			return err
 		}
 		if conf.VerifyConnection != nil {
@@ -366,20 +410,20 @@ func (s *Source) Recheck(state *tls.ConnectionState) error {
 	if s == nil || len(state.PeerCertificates) == 0 {
 		return nil
 	}
-	return verify(state, s.fresh(), s.now(), x509.ExtKeyUsageClientAuth)
+	return verify(state.PeerCertificates, s.fresh(), s.now(), x509.ExtKeyUsageClientAuth)
 }
 
 // verify checks the chain of a server, or of a client.
-func verify(state *tls.ConnectionState, m *material, now time.Time, usage x509.ExtKeyUsage) error {
-	if len(state.PeerCertificates) == 0 {
+func verify(chain []*x509.Certificate, m *material, now time.Time, usage x509.ExtKeyUsage) error {
+	if len(chain) == 0 {
 		return errors.New("the server presented no certificate")
 	}
 	opts := x509.VerifyOptions{Roots: m.roots, CurrentTime: now, Intermediates: x509.NewCertPool(),
 		KeyUsages: []x509.ExtKeyUsage{usage}}
-	for _, c := range state.PeerCertificates[1:] {
+	for _, c := range chain[1:] {
 		opts.Intermediates.AddCert(c)
 	}
-	_, err := state.PeerCertificates[0].Verify(opts)
+	_, err := chain[0].Verify(opts)
 	return err
 }
 

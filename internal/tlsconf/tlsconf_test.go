@@ -343,6 +343,8 @@ func TestWhatANodeNeeds(t *testing.T) {
 	ca, _ := authority(t)
 	_, files := open(t, ca, Request{Peer: Peer{Indexer, "i1"}})
 	_, any := open(t, ca, Request{Peer: Peer{Indexer, AnyID}})
+	other, _ := authority(t)
+	_, foreign := open(t, other, Request{Peer: Peer{Indexer, "i1"}})
 	for _, tc := range []struct {
 		name  string
 		files Files
@@ -352,6 +354,7 @@ func TestWhatANodeNeeds(t *testing.T) {
 		{"its own", files, "i1", ""},
 		{"of another id", files, "i2", "tidemark://indexer/i1"},
 		{"of any id", any, "i2", ""},
+		{"of a CA that is not trusted", Files{CA: foreign.CA, Cert: files.Cert, Key: files.Key}, "i1", "unknown authority"},
 		{"no certificate", Files{CA: files.CA}, "i1", "--tls-cert"},
 		{"no key", Files{CA: files.CA, Cert: files.Cert}, "i1", "together"},
 		{"no CA", Files{Cert: files.Cert, Key: files.Key}, "i1", "--tls-ca"},

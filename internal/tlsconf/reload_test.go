@@ -1,0 +1,173 @@
+package tlsconf
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// node makes a certificate and the source of a process that was started with it, whose clock is at.
+func node(t *testing.T, ca *CA, role Role, id string) (s *Source, files Files, at *time.Time, log *bytes.Buffer) {
+	t.Helper()
+	files, err := ca.Issue(t.TempDir(), "x", Request{Peer: Peer{role, id}, Hosts: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log = &bytes.Buffer{}
+	if s, err = OpenNode(files, role, id, hclog.New(&hclog.LoggerOptions{Output: log})); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	s.now = func() time.Time { return now }
+	return s, files, &now, log
+}
+
+// serial tells one certificate from another.
+func serial(m *material) string { return m.cert.Leaf.SerialNumber.Text(16) }
+
+// TestARunningNodeTakesOverWhatItWouldStartWith: new files with which a process would not start leave the old ones in
+// force, at a signal and by themselves; good ones are taken over.
+func TestARunningNodeTakesOverWhatItWouldStartWith(t *testing.T) {
+	ca, _ := authority(t)
+	stranger, _ := authority(t)
+	issue := func(ca *CA, p Peer) Files {
+		files, err := ca.Issue(t.TempDir(), "y", Request{Peer: p, Hosts: []string{"127.0.0.1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	good, foreign := issue(ca, Peer{Manager, "m1"}), issue(stranger, Peer{Manager, "m1"})
+	for _, tc := range []struct {
+		name  string
+		files Files // "": as they are
+		back  time.Duration
+		want  string // "": taken over
+	}{
+		{name: "its own", files: good},
+		{name: "of any id", files: issue(ca, Peer{Manager, AnyID})},
+		{name: "of another role", files: issue(ca, Peer{Indexer, "m1"}), want: "tidemark://indexer/m1"},
+		{name: "of another id", files: issue(ca, Peer{Manager, "m2"}), want: "tidemark://manager/m2"},
+		{name: "of another CA", files: Files{Cert: foreign.Cert, Key: foreign.Key}, want: "unknown authority"},
+		{name: "its CA is not trusted any more", files: Files{CA: foreign.CA}, want: "unknown authority"},
+		{name: "not valid yet", files: good, back: time.Hour, want: "not yet valid"},
+		{name: "of no role that listens", files: issue(ca, Peer{User, "m1"}), want: "tidemark://user/m1"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s, files, now, log := node(t, ca, Manager, "m1")
+			was := serial(s.fresh())
+			put := func(to, from string) {
+				if from != "" {
+					write(t, to, read(t, from))
+				}
+			}
+			put(files.CA, tc.files.CA)
+			put(files.Cert, tc.files.Cert)
+			put(files.Key, tc.files.Key)
+			*now = now.Add(2*checkInterval - tc.back)
+			byItself := serial(s.fresh())
+			err := s.Reload()
+			if tc.want == "" {
+				if want := serial(s.current.Load()); err != nil || byItself == was || byItself != want {
+					t.Errorf("it was not taken over by itself: %v\n%s", err, log)
+				}
+				return
+			}
+			if byItself != was || serial(s.current.Load()) != was || !errors.Is(err, ErrFiles) ||
+				!strings.Contains(err.Error(), tc.want) {
+				t.Errorf("it was taken over, or not refused as %q: %v", tc.want, err)
+			}
+			if n := strings.Count(log.String(), "stay in force"); n != 2 { // once by itself, once at the signal
+				t.Errorf("%d lines in the log:\n%s", n, log)
+			}
+			put(files.CA, good.CA)
+			put(files.Cert, good.Cert)
+			put(files.Key, good.Key)
+			*now = now.Add(2*checkInterval + tc.back)
+			if got := serial(s.fresh()); got == was {
+				t.Errorf("good files were not taken over afterwards:\n%s", log)
+			}
+		})
+	}
+}
+
+// TestFilesThatBecomeGood: files that were refused are looked at again though they do not change: a certificate becomes
+// valid, a file can be read again. The log says once a day that they are refused.
+func TestFilesThatBecomeGood(t *testing.T) {
+	ca, _ := authority(t)
+	s, files, now, log := node(t, ca, Indexer, "i1")
+	was := serial(s.fresh())
+	if _, err := ca.Issue(filepath.Dir(files.Cert), "x", Request{Peer: Peer{Indexer, "i1"}, Replace: true}); err != nil {
+		t.Fatal(err)
+	}
+	start := *now
+	*now = start.Add(-25 * time.Hour)
+	for until := start.Add(-time.Hour); now.Before(until); *now = now.Add(20 * time.Minute) {
+		if serial(s.fresh()) != was {
+			t.Fatal("a certificate that is not valid yet was taken over")
+		}
+	}
+	if n := strings.Count(log.String(), "stay in force"); n != 1 {
+		t.Errorf("the log says %d times in a day that the files are refused:\n%s", n, log)
+	}
+	*now = start.Add(recheckInterval)
+	if serial(s.fresh()) == was {
+		t.Errorf("it was not taken over when it became valid:\n%s", log)
+	}
+}
+
+// TestACAIsReplacedUnderNodes: by the steps of docs/security.md each node takes the other at any time.
+func TestACAIsReplacedUnderNodes(t *testing.T) {
+	before, oldDir := authority(t)
+	after, newDir := authority(t)
+	one, oneFiles, _, _ := node(t, before, Manager, "m1")
+	two, twoFiles, _, _ := node(t, before, Manager, "m2")
+	eager(one)
+	eager(two)
+	addr := echo(t, one.Server(Raft, Manager))
+	say := func(when string) {
+		t.Helper()
+		if err := ask(addr, two.Client(Raft, Manager)); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	renew := func(files Files, id string) {
+		t.Helper()
+		if _, err := after.Issue(filepath.Dir(files.Cert), "x", Request{Peer: Peer{Manager, id}, Replace: true,
+			Hosts: []string{"127.0.0.1"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	oldCA, newCA := read(t, filepath.Join(oldDir, CAFile)), read(t, filepath.Join(newDir, CAFile))
+	both := slices.Concat(oldCA, newCA)
+	was := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{one.current.Load().cert.Leaf}}
+	say("at first")
+	write(t, oneFiles.CA, both)
+	say("one trusts both CAs")
+	write(t, twoFiles.CA, both)
+	say("both do")
+	renew(oneFiles, "m1")
+	say("the server's certificate is new")
+	renew(twoFiles, "m2")
+	say("the client's, too")
+	write(t, oneFiles.CA, newCA)
+	say("the server trusts the new CA alone")
+	write(t, twoFiles.CA, newCA)
+	say("both do")
+	for who, s := range map[string]*Source{"m1": one, "m2": two} {
+		if err := s.current.Load().cert.Leaf.CheckSignatureFrom(after.cert); err != nil {
+			t.Errorf("%s shows no certificate of the new CA: %v", who, err)
+		}
+		if s.Recheck(was) == nil {
+			t.Errorf("%s trusts the old CA still", who)
+		}
+	}
+}
