@@ -195,6 +195,8 @@ func (a *Authenticator) Identify(r *http.Request) (*Identity, error) {
 		return nil, nil //nolint:nilnil // nobody in particular
 	case peer.Role == tlsconf.Admin:
 		return administrator(peer), nil
+	case peer.Role != tlsconf.User:
+		return nil, fmt.Errorf("%w: the certificate is for %s, and no user's", ErrUnauthenticated, peer)
 	}
 	if u := a.state().User(peer.ID); u != nil {
 		return known(u), nil
@@ -213,7 +215,7 @@ func (a *Authenticator) Differs(r *http.Request, before *statecontext.State) boo
 		return err == nil && (before.TokenByHash(hash) == nil) != (now.TokenByHash(hash) == nil)
 	}
 	name, _, ok := r.BasicAuth()
-	if peer, shown := tlsconf.PeerOfRequest(r); !ok && shown {
+	if peer, shown := tlsconf.PeerOfRequest(r); !ok && shown && peer.Role == tlsconf.User {
 		name = peer.ID
 	}
 	was, is := before.User(name), now.User(name)

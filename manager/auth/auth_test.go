@@ -2,15 +2,19 @@ package auth
 
 import (
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
+	"tidemark/internal/tlsconf"
 	"tidemark/statecontext"
 )
 
@@ -76,6 +80,46 @@ func (w *world) request(header string) *http.Request {
 		r.Header.Set("Authorization", header)
 	}
 	return r
+}
+
+// shows adds a certificate to a request.
+func shows(r *http.Request, p tlsconf.Peer) *http.Request {
+	cert := &x509.Certificate{URIs: []*url.URL{{Scheme: "tidemark", Host: string(p.Role), Path: "/" + p.ID}}}
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert},
+		VerifiedChains: [][]*x509.Certificate{{cert}}}
+	return r
+}
+
+// TestWhomACertificateStandsFor: that of a user alone stands for the user of its id.
+func TestWhomACertificateStandsFor(t *testing.T) {
+	w := newWorld(t)
+	w.user("root", statecontext.UserAdmin, "correct horse")
+	before := w.state
+	w.user("ann", statecontext.UserDDL, "battery staple")
+	for role, want := range map[tlsconf.Role]string{tlsconf.Manager: "manager:ann", tlsconf.Projector: "projector:ann",
+		tlsconf.Indexer: "indexer:ann", tlsconf.Admin: "admin:ann", tlsconf.User: "ann", tlsconf.KV: ""} {
+		r := shows(w.request(""), tlsconf.Peer{Role: role, ID: "ann"})
+		id, err := w.a.Identify(r)
+		switch {
+		case want == "":
+			if !errors.Is(err, ErrUnauthenticated) || !strings.Contains(err.Error(), string(role)+"/ann") {
+				t.Errorf("%s: %+v %v", role, id, err)
+			}
+		case err != nil || id.Name != want || id.OfUser() != (role == tlsconf.User):
+			t.Errorf("%s: %+v %v", role, id, err)
+		}
+		if w.a.Differs(r, before) != (role == tlsconf.User) {
+			t.Errorf("%s: whether it was made a user meanwhile", role)
+		}
+	}
+	id, err := w.a.Identify(shows(w.request("ann/battery staple"), tlsconf.Peer{Role: tlsconf.KV, ID: "root"}))
+	if err != nil || id.Name != "ann" {
+		t.Errorf("a password beside a KV node's certificate: %+v %v", id, err)
+	}
+	if _, err := w.a.Identify(shows(w.request(""), tlsconf.Peer{Role: tlsconf.User, ID: "bob"})); !errors.Is(err,
+		ErrUnauthenticated) || !strings.Contains(err.Error(), `"bob"`) {
+		t.Errorf("the certificate of a user that there is none of: %v", err)
+	}
 }
 
 func newToken() string {
