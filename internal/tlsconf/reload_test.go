@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"path/filepath"
 	"slices"
@@ -170,4 +171,53 @@ func TestACAIsReplacedUnderNodes(t *testing.T) {
 			t.Errorf("%s trusts the old CA still", who)
 		}
 	}
+}
+
+// TestTheEndIsSaid: a process that runs on says once a day, for the last two weeks, that its certificate ends, and once
+// more when it has; a new one ends that. The end is that of the chain.
+func TestTheEndIsSaid(t *testing.T) {
+	ca, err := CreateCA(t.TempDir(), "test", 100*24*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, files, now, log := node(t, ca, KV, "kv1")
+	end, ok := s.Ends()
+	if !ok || !end.Equal(ca.cert.NotAfter) {
+		t.Fatalf("it ends at %s, %v; its CA at %s", end, ok, ca.cert.NotAfter)
+	}
+	pass := func(to time.Time, soon, ended int) {
+		t.Helper()
+		log.Reset()
+		for ; now.Before(to); *now = now.Add(20 * time.Minute) {
+			s.fresh()
+		}
+		if a, b := strings.Count(log.String(), "ends soon"), strings.Count(log.String(), "has ended"); a != soon ||
+			b != ended {
+			t.Errorf("until %s: %d times that it ends, %d that it has, want %d and %d\n%s", to, a, b, soon, ended, log)
+		}
+	}
+	pass(end.Add(-warnBeforeEnd-time.Hour), 0, 0)
+	pass(end.Add(-time.Hour), 14, 0)
+	pass(end.Add(23*time.Hour), 0, 1)
+	pass(end.Add(47*time.Hour), 0, 1)
+	later, err := CreateCA(t.TempDir(), "later", 300*24*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files, err = later.Issue(filepath.Dir(files.Cert), "x", Request{Peer: Peer{KV, "kv1"}, Replace: true}); err != nil {
+		t.Fatal(err)
+	}
+	write(t, files.CA, pemOf(t, later))
+	pass(now.Add(100*24*time.Hour), 0, 0)
+	if new, _ := s.Ends(); !new.Equal(later.cert.NotAfter) {
+		t.Errorf("with a new certificate it ends at %s", new)
+	}
+	if _, ok := (*Source)(nil).Ends(); ok {
+		t.Error("without TLS something ends")
+	}
+}
+
+func pemOf(t *testing.T, ca *CA) []byte {
+	t.Helper()
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw})
 }

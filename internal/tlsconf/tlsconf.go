@@ -71,6 +71,7 @@ type Source struct {
 	mu      sync.Mutex // of looking at the files
 	looked  time.Time
 	refused refusal
+	warned  time.Time // when the log last said that the own certificate ends
 }
 
 // refusal is of files that could not be used.
@@ -83,6 +84,7 @@ type refusal struct {
 // material is one generation of the files. Nothing of it changes.
 type material struct {
 	cert   *tls.Certificate
+	ends   time.Time // until when others take it
 	roots  *x509.CertPool
 	stamps stamps
 }
@@ -129,13 +131,36 @@ func (s *Source) take(m *material) {
 	if m.cert == nil {
 		return
 	}
-	leaf := m.cert.Leaf
-	s.log.Info("TLS certificate in use", "file", s.files.Cert, "serial", leaf.SerialNumber.Text(16), "valid_until",
-		leaf.NotAfter.UTC().Format(time.RFC3339))
-	if left := leaf.NotAfter.Sub(s.now()); left < warnBeforeEnd {
-		s.log.Warn("the TLS certificate ends soon: replace the file, it is taken over without a restart", "file",
-			s.files.Cert, "left", left.Round(time.Minute))
+	s.log.Info("TLS certificate in use", "file", s.files.Cert, "serial", m.cert.Leaf.SerialNumber.Text(16), "valid_until",
+		m.ends.UTC().Format(time.RFC3339))
+	s.warned = time.Time{}
+	s.warn(s.now())
+}
+
+// warn says that the own certificate ends soon: once a day, and again when it has ended. s.mu is held.
+func (s *Source) warn(now time.Time) {
+	m := s.current.Load()
+	left := m.ends.Sub(now)
+	ended := left <= 0 && s.warned.Before(m.ends)
+	if m.cert == nil || left >= warnBeforeEnd || !ended && !due(s.warned, now, sayInterval) {
+		return
 	}
+	if s.warned = now; left <= 0 {
+		s.log.Error("the TLS certificate has ended, nobody takes it: replace the file, it is taken over without a restart",
+			"file", s.files.Cert, "ended_at", m.ends.UTC().Format(time.RFC3339))
+		return
+	}
+	s.log.Warn("the TLS certificate ends soon: replace the file, it is taken over without a restart", "file",
+		s.files.Cert, "left", left.Round(time.Minute))
+}
+
+// Ends returns until when others take the own certificate; false without one.
+func (s *Source) Ends() (time.Time, bool) {
+	if s == nil {
+		return time.Time{}, false
+	}
+	m := s.current.Load()
+	return m.ends, m.cert != nil
 }
 
 // look returns the stamps of the files.
@@ -180,7 +205,7 @@ func (s *Source) read() (*material, error) {
 	if now.After(pair.Leaf.NotAfter) {
 		return nil, fmt.Errorf("%w: %s ended at %s", ErrFiles, s.files.Cert, pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
-	if m.cert = &pair; s.own != nil {
+	if m.cert, m.ends = &pair, pair.Leaf.NotAfter; s.own != nil {
 		if err := s.fits(m, now); err != nil {
 			return nil, fmt.Errorf("%w: %s: %w", ErrFiles, s.files.Cert, err)
 		}
@@ -188,7 +213,8 @@ func (s *Source) read() (*material, error) {
 	return m, nil
 }
 
-// fits returns why the other nodes would not take a certificate for this process's, by the CAs that come with it.
+// fits returns why the other nodes would not take a certificate for this process's, by the CAs that come with it; else
+// it finds out until when they do.
 func (s *Source) fits(m *material, now time.Time) error {
 	p, err := PeerOf(m.cert.Leaf)
 	if err == nil && !p.Is(s.own.Role, s.own.ID) {
@@ -204,9 +230,11 @@ func (s *Source) fits(m *material, now time.Time) error {
 		}
 	}
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
-		if err := verify(chain, m, now, usage); err != nil {
+		found, err := verified(chain, m, now, usage)
+		if err != nil {
 			return fmt.Errorf("with the CAs of %s other nodes would not take it: %w", s.files.CA, err)
 		}
+		m.ends = lasts(found)
 	}
 	return nil
 }
@@ -253,6 +281,7 @@ func (s *Source) fresh() *material {
 		if now := s.now(); due(s.looked, now, checkInterval) {
 			s.looked = now
 			s.lookAgain(now)
+			s.warn(now)
 		}
 	}
 	return s.current.Load()
@@ -415,16 +444,38 @@ func (s *Source) Recheck(state *tls.ConnectionState) error {
 
 // verify checks the chain of a server, or of a client.
 func verify(chain []*x509.Certificate, m *material, now time.Time, usage x509.ExtKeyUsage) error {
+	_, err := verified(chain, m, now, usage)
+	return err
+}
+
+// verified returns the ways from a leaf to a CA.
+func verified(chain []*x509.Certificate, m *material, now time.Time, usage x509.ExtKeyUsage) ([][]*x509.Certificate,
+	error) {
 	if len(chain) == 0 {
-		return errors.New("the server presented no certificate")
+		return nil, errors.New("the server presented no certificate")
 	}
 	opts := x509.VerifyOptions{Roots: m.roots, CurrentTime: now, Intermediates: x509.NewCertPool(),
 		KeyUsages: []x509.ExtKeyUsage{usage}}
 	for _, c := range chain[1:] {
 		opts.Intermediates.AddCert(c)
 	}
-	_, err := chain[0].Verify(opts)
-	return err
+	return chain[0].Verify(opts)
+}
+
+// lasts returns until when one of the ways is valid.
+func lasts(ways [][]*x509.Certificate) (end time.Time) {
+	for _, way := range ways {
+		first := way[0].NotAfter
+		for _, c := range way[1:] {
+			if c.NotAfter.Before(first) {
+				first = c.NotAfter
+			}
+		}
+		if first.After(end) {
+			end = first
+		}
+	}
+	return end
 }
 
 // Dial opens a TCP connection to a component of one of the roles, with TLS when there is some.
