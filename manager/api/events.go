@@ -16,8 +16,9 @@ import (
 // Limits of an event stream.
 const (
 	WatchTimeout = time.Hour // after which the client has to connect anew
-	// watchPatience is how long a watcher may take nothing.
+	// watchPatience is how long a watcher may take for a piece of watchPiece bytes.
 	watchPatience = 30 * time.Second
+	watchPiece    = 64 << 10
 	// markerPatience is how long the last word to a watcher may take.
 	markerPatience = time.Second
 	watchRetryMS   = 2000
@@ -59,44 +60,64 @@ func (g events) events(w http.ResponseWriter, r *http.Request) error {
 		return watchProblem(err)
 	}
 	defer stream.Close()
-	control := http.NewResponseController(w)
 	w.Header().Set("Content-Type", mediaEvents)
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no") // proxies that would hold events back
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	send := func(patience time.Duration, chunks ...[]byte) bool {
-		if control.SetWriteDeadline(time.Now().Add(patience)) != nil {
-			return false
-		}
-		for _, b := range chunks {
-			if _, err := w.Write(b); err != nil {
-				return false
-			}
-		}
-		return control.Flush() == nil
-	}
-	if !send(watchPatience, []byte("retry: 1000\n\n")) {
+	out := eventWriter{w: w, control: http.NewResponseController(w), now: g.now,
+		may: func() bool { return ctx.Err() == nil && g.stillMay(r.Context()) }}
+	if !out.send(watchPatience, []byte("retry: 1000\n\n")) {
 		return nil
 	}
 	for {
 		chunks, err := stream.Next(ctx)
 		if err != nil {
 			if reason, detail, ok := whyEnded(err); ok {
-				_ = send(markerPatience, stream.Marker(reason, detail)) // who does not take it has gone
+				_ = out.send(markerPatience, stream.Marker(reason, detail)) // who does not take it has gone
 			}
 			return nil
 		}
 		if !g.stillMay(r.Context()) {
-			_ = send(markerPatience, stream.Marker("refused", "the user, his password or role, or the token has changed, or "+
-				"users were added, or this manager cannot tell at present; connect again"))
+			_ = out.send(markerPatience, stream.Marker("refused", "the user, his password or role, or the token has changed, "+
+				"or users were added, or this manager cannot tell at present; connect again"))
 			return nil
 		}
-		if !send(watchPatience, chunks...) {
+		if !out.send(watchPatience, chunks...) {
 			return nil
 		}
 	}
+}
+
+// eventWriter is the connection to a watcher.
+type eventWriter struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	now     func() time.Time
+	may     func() bool // whether more may be sent
+}
+
+// send writes chunks one after the other, and reports whether the watcher has taken them: each watchPiece bytes within
+// patience. Between two such pieces, of which a snapshot may have hundreds, it ends when no more may be sent.
+func (o *eventWriter) send(patience time.Duration, chunks ...[]byte) bool {
+	room, begun := 0, false
+	for _, b := range chunks {
+		for len(b) > 0 {
+			if room == 0 {
+				if begun && !o.may() || o.control.SetWriteDeadline(o.now().Add(patience)) != nil {
+					return false
+				}
+				room, begun = watchPiece, true
+			}
+			n := min(len(b), room)
+			if _, err := o.w.Write(b[:n]); err != nil {
+				return false
+			}
+			b, room = b[n:], room-n
+		}
+	}
+	return o.control.Flush() == nil
 }
 
 // whyEnded says how a stream ends whose client is still there.
