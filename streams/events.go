@@ -336,14 +336,14 @@ const auditDoubts = 2
 // stream is over. logs gives the answers of the projectors that gave one, complete the newest complete seqno of a
 // vbucket. A stream whose vbucket another projector hosts under a newer map, that is on an older branch than KV, or
 // that stands still below KV's high seqno, is asked for again: the first at once, for the map says it, the others with
-// a patience that doubles.
+// a patience that doubles until the stream is well and every indexer receives it.
 func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete func(v int) uint64) {
 	l.noteShared(logs)
 	best := l.newestHosts(logs)
 	for v := range l.vbs {
 		e := &l.vbs[v]
 		at := complete(v)
-		still := at == e.atAudit
+		still, first := at == e.atAudit, e.atAudit == timestamp.Infinity
 		e.atAudit = at
 		h, hosted := best[uint16(v)]
 		if e.State != Begun || !hosted {
@@ -353,6 +353,10 @@ func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete f
 		switch reason := e.doubt(h, still, at); reason {
 		case "":
 			e.doubts = 0
+			well := h.projector == e.Owner && (!first || at >= h.log.High)
+			if e.misTries > 0 && well && !l.takers.shut(v) {
+				e.misTries = 0
+			}
 		case takenReason:
 			e.doubts = 0
 			l.set(v, nowMS, Lost, reason)

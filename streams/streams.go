@@ -116,8 +116,8 @@ type Entry struct {
 	downMS   int64 // since when it is wanted and not Begun
 	tries    int   // requests since the last BEGIN
 	restMS   int64 // not before this time
-	misTries int   // repairs because indexers accepted something else
-	// fence is the highest incarnation that an indexer is known to insist on.
+	misTries int   // repairs because an indexer or an audit found it wanting, since it was well last
+	// fence is the highest incarnation that an indexer is known to insist on, or under which all streams were stopped.
 	fence index.Incarnation
 	// doubts counts audits in a row that found the stream wanting; atAudit is what was complete at the newest one.
 	doubts  int

@@ -54,6 +54,16 @@ func (t takers) full(sinceMS int64) bool {
 	return false
 }
 
+// shut reports whether any is marked for a vbucket.
+func (t takers) shut(v int) bool {
+	for _, n := range t {
+		if n.shut != nil && n.shut[v] {
+			return true
+		}
+	}
+	return false
+}
+
 // anyShut reports whether any has been marked.
 func (t takers) anyShut() bool {
 	for _, n := range t {
