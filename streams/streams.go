@@ -322,6 +322,9 @@ func (l *Ledger) SetWanted(nowMS int64, wanted bool) {
 // stopAll queues the end of every stream, under an incarnation that nothing older can pass.
 func (l *Ledger) stopAll() index.Incarnation {
 	inc := l.next()
+	for v := range l.vbs {
+		l.raiseFence(v, inc)
+	}
 	l.queue(Action{Kind: StopStreams, Incarnation: inc, VBuckets: l.all(), Projectors: l.projectors})
 	return inc
 }
