@@ -10,7 +10,7 @@ import (
 
 // EvictIndexer begins to remove an indexer for good, and is not taken back: from then on no copy is placed on it.
 // EvictCopies then takes its copies off it, and RemoveIndexer is the end. A repetition changes nothing. Rejections:
-// UnknownNode, StaleRevision.
+// UnknownNode, IndexChanged.
 type EvictIndexer struct {
 	Node     index.NodeID
 	UUID     string // guards against a number that was given away meanwhile
@@ -77,8 +77,8 @@ func (c *EvictIndexer) apply(t *tx) *Rejection {
 	case old.Evicting:
 		return nil
 	case c.Revision != t.s.revision:
-		return reject(errcode.StaleRevision, "indexer %d (%s) was to be removed at definitions revision %d, it is %d; "+
-			"decide again", c.Node, old.Name, c.Revision, t.s.revision)
+		return reject(errcode.IndexChanged, "indexer %d (%s) was to be removed at definitions revision %d, it is %d; try "+
+			"again", c.Node, old.Name, c.Revision, t.s.revision)
 	}
 	i := *old
 	i.Evicting, i.ModifiedCAS = true, t.cas

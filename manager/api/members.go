@@ -68,7 +68,7 @@ func (g members) memberRoutes() []route {
 					{status: 202, means: "its removal is decided and goes on by itself; the same call waits for it",
 						body: v1.IndexerRemoval{}}},
 				codes: []errcode.Code{errcode.UnknownNode, errcode.NodeAlive, errcode.LastCopies, errcode.Unavailable,
-					errcode.PlacementImpossible, errcode.MemberConflict, errcode.StaleRevision, errcode.FormatTooOld}}},
+					errcode.PlacementImpossible, errcode.MemberConflict, errcode.IndexChanged, errcode.FormatTooOld}}},
 		{method: "DELETE", path: "/v1/cluster/projectors/{id}", handle: g.removeProjector, role: RoleAdmin, leader: true,
 			limit: v1.MemberTimeout, doc: operation{
 				id: "removeProjector", tag: tagCluster, summary: "Forget a projector, by its id",

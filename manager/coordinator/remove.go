@@ -50,8 +50,6 @@ type Removal struct {
 }
 
 const (
-	// removeTries is how often a removal is planned anew when definitions change meanwhile.
-	removeTries = 5
 	// removeWait is how long a removal is waited for; it goes on by itself. The answer has answerTime of what the caller
 	// waits at all.
 	removeWait = 10 * time.Second
@@ -111,11 +109,10 @@ func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerReques
 			_, err = c.proposeUnder(ctx, req.Request, &statecontext.EvictIndexer{Node: i.Node, UUID: i.UUID,
 				Revision: s.DefinitionsRevision()})
 		}
-		var rejected *statecontext.Rejection
-		switch {
-		case errors.As(err, &rejected) && rejected.Code == errcode.StaleRevision && try < removeTries:
+		if errors.Is(err, errcode.IndexChanged) && try < mostPlans {
 			continue
-		case err != nil:
+		}
+		if err != nil {
 			return r, err
 		}
 		if r.Done = c.awaitRemoval(ctx, l, i.UUID); !r.Done {

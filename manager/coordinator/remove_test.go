@@ -162,6 +162,29 @@ func TestARemovalComesAgain(t *testing.T) {
 	})
 }
 
+// TestARemovalIsPlannedAnew: definitions change between the plan of a removal and its proposal. It is planned for what
+// they are by then, also under an Idempotency-Key, which has one outcome all the same.
+func TestARemovalIsPlannedAnew(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(3)
+		o := w.create("x", "", 6, 1)
+		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.die("i2")
+		c, in := w.interrupt()
+		in.before = []func(){func() { w.create("y", "", 2, 0) }, func() { w.create("z", "", 2, 0) }}
+		for try := range 2 {
+			r, err := c.RemoveIndexer(w.ctx, RemoveIndexerRequest{ID: "i2", Force: true,
+				Request: &statecontext.Request{Principal: "p", Key: "k"}})
+			if err != nil || !r.Done {
+				t.Fatalf("try %d: %+v, %v", try, r, err)
+			}
+		}
+		if len(in.before) > 0 || !w.log.State().Removed("uuid-i2") {
+			t.Errorf("%d changes have not come between, removed: %v", len(in.before), w.log.State().Removed("uuid-i2"))
+		}
+	})
+}
+
 // TestRemoveProjector: one that lives is not forgotten without force; one that is dead is.
 func TestRemoveProjector(t *testing.T) {
 	inWorld(t, func(w *world) {
