@@ -225,7 +225,7 @@ func failures() []CodeInfo {
 			"remembered", WayOut: "Nothing was done: wait, send fewer writes with an Idempotency-Key, or have an " +
 			"administrator raise ledger_entries."},
 		{Code: NoProjector, Status: 503, Exit: ExitUnavailable, Title: "No projector could say whether the bucket exists",
-			WayOut: "Start a projector."},
+			WayOut: "Start a projector, or those that the detail names."},
 		{Code: NoIndexer, Status: 503, Exit: ExitUnavailable, Retry: true,
 			Title: "None of the registered indexers answers", WayOut: "Nothing was done: try again. If it lasts, start an " +
 				"indexer."},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,7 +25,7 @@ var (
 	// ErrVBuckets is wrapped when a bucket has more vbuckets than timestamp.MaxVBuckets.
 	ErrVBuckets = errors.New("too many vbuckets")
 	// ErrNoProjector is wrapped when no projector could say whether a bucket exists.
-	ErrNoProjector = errors.New("no projector could be asked about the bucket")
+	ErrNoProjector = errors.New("no projector can say whether KV has the bucket")
 	// ErrUnknownCollection is wrapped when KV has no such collection.
 	ErrUnknownCollection = errors.New("no such collection")
 )
@@ -263,6 +264,7 @@ func (c *Coordinator) findAgain(ctx context.Context, l *term, req *BuildRequest)
 		}
 		asked[x.Definition.Bucket] = true
 		b, err := c.findBucket(ctx, l, x.Definition.Bucket)
+		err = definite(err)
 		if errors.Is(err, core.ErrUnknownBucket) {
 			continue
 		}
@@ -351,12 +353,44 @@ func (c *Coordinator) findCollection(ctx context.Context, bucket *statecontext.B
 		d.Member.Collection, d.Member.Scope)
 }
 
+// unknownBucket is the answer to askBucket where no KV node has the bucket of those that could be asked.
+type unknownBucket struct {
+	bucket  string
+	asked   int
+	unasked []string // why each other projector could not be asked, or its KV node
+}
+
+// Error says who could not be asked.
+func (e *unknownBucket) Error() string {
+	text := fmt.Sprintf("%v: no KV node has a bucket %q", core.ErrUnknownBucket, e.bucket)
+	if len(e.unasked) > 0 {
+		text += fmt.Sprintf("; %d of %d could not be asked: %s", len(e.unasked), e.asked, shorten(e.unasked))
+	}
+	return text
+}
+
+// Unwrap returns core.ErrUnknownBucket.
+func (e *unknownBucket) Unwrap() error { return core.ErrUnknownBucket }
+
+// definite makes core.ErrUnknownBucket of askBucket mean that KV has no such bucket: where not every projector could be
+// asked it is ErrNoProjector instead. Other errors, and nil, stay.
+func definite(err error) error {
+	var unknown *unknownBucket
+	if !errors.As(err, &unknown) || len(unknown.unasked) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w %q: %d of %d could not be asked, and the others' KV nodes have none: %s; start them, or remove "+
+		"those that are gone for good", ErrNoProjector, unknown.bucket, len(unknown.unasked), unknown.asked,
+		shorten(unknown.unasked))
+}
+
 // askBucket asks all projectors; the first that knows the bucket counts.
 func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
 	name := req.Bucket
 	var mu sync.Mutex
 	var found *wire.BucketReply
 	var last error
+	var unasked []string
 	var vbuckets *rpc.Problem
 	asked, unknown := 0, 0
 	g, ctx := errgroup.WithContext(ctx)
@@ -378,6 +412,7 @@ func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*
 				vbuckets = problem
 			default:
 				last = err
+				unasked = append(unasked, fmt.Sprintf("%s: %v", p.ID, err))
 			}
 			return nil
 		})
@@ -391,7 +426,8 @@ func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*
 	case vbuckets != nil:
 		return nil, fmt.Errorf("%w: %s", ErrVBuckets, vbuckets.Detail)
 	case unknown > 0:
-		return nil, fmt.Errorf("%w: no KV node has a bucket %q", core.ErrUnknownBucket, name)
+		slices.Sort(unasked)
+		return nil, &unknownBucket{bucket: name, asked: asked, unasked: unasked}
 	}
 	return nil, fmt.Errorf("%w %q: %d asked, none answered: %w", ErrNoProjector, name, asked, last)
 }

@@ -122,7 +122,8 @@ func (c *Coordinator) carryRestore(ctx context.Context, req RestoreRequest,
 	return res, fmt.Errorf("restore: %w", err)
 }
 
-// findBuckets asks projectors about the buckets that only the backup knows.
+// findBuckets asks projectors about the buckets that only the backup knows. It returns an error that wraps
+// ErrNoProjector where KV of one that could not be asked may have a bucket.
 func (c *Coordinator) findBuckets(ctx context.Context, s, backup *statecontext.State) ([]statecontext.FoundBucket,
 	error) {
 	var names []string
@@ -137,6 +138,7 @@ func (c *Coordinator) findBuckets(ctx context.Context, s, backup *statecontext.S
 	for i, name := range names {
 		g.Go(func() error {
 			found, err := c.askBucket(ctx, &wire.BucketRequest{Bucket: name})
+			err = definite(err)
 			if errors.Is(err, core.ErrUnknownBucket) {
 				return nil // it is gone
 			}
