@@ -113,7 +113,7 @@ func (b *Bucket) noteLate(p *participant, nowMS int64) {
 // behind is how many promotions an indexer has not acknowledged.
 func (b *Bucket) behind(p *participant) uint64 { return b.last.Number - min(p.acked, b.last.Number) }
 
-// Forget drops an indexer that left.
+// Forget drops an indexer that left, or hosts no copy of the bucket any more.
 func (b *Bucket) Forget(node index.NodeID) {
 	delete(b.nodes, node)
 	delete(b.leftOut, node)

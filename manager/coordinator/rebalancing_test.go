@@ -61,6 +61,25 @@ func (w *world) repairsSoon() {
 	w.lead()
 }
 
+// lag waits until the indexers of the bucket for which it does not wait are these, as status says, and its page.
+func (w *world) lag(nodes ...index.NodeID) {
+	w.t.Helper()
+	w.until(fmt.Sprintf("indexers %v lag", nodes), 10*time.Second, func() bool {
+		s, _ := w.leader().Status()
+		v, err := w.leader().View(w.ctx, "world")
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		var silent []index.NodeID
+		for _, p := range v.Participants {
+			if p.Ignored == "silent" {
+				silent = append(silent, p.Node)
+			}
+		}
+		return len(s.Buckets) == 1 && slices.Equal(s.Buckets[0].Lagging, nodes) && slices.Equal(silent, nodes)
+	})
+}
+
 func (w *world) nodeOf(name string) index.NodeID {
 	for i := range w.log.State().Indexers() {
 		if i.Name == name {
@@ -272,12 +291,14 @@ func TestLostCopiesAreRepaired(t *testing.T) {
 		if w.log.State().RebalanceUnderWay() != nil || len(w.on(pair.ID, i1)) == 0 {
 			t.Fatal("repaired before the limit")
 		}
+		w.lag(i1)
 		time.Sleep(repairAfter * 2 / 15)
 		held := w.rebalanced(time.Minute)
 		if held[i1] != 0 || held[w.nodeOf("i2")] != 9 || held[w.nodeOf("i3")] != 9 {
 			t.Errorf("copies %v", held)
 		}
 		w.whole()
+		w.lag() // the bucket has no copy there any more
 		cause := ""
 		for r := range w.log.State().Rebalances() {
 			cause += fmt.Sprint(r.Cause, " ", r.Phase, ";")

@@ -128,6 +128,11 @@ func (l *ledgers) reconcileHosts() {
 	}
 	for name, b := range l.buckets.byName {
 		s := sets[name]
+		for _, node := range b.fed {
+			if !s.fed[node] { // one that is away will not say that it takes no part any more
+				b.stab.Forget(node)
+			}
+		}
 		b.hosts, b.fed = nodesOf(&s.hosts), nodesOf(&s.fed)
 		if b.wanted != s.wanted {
 			b.wanted, b.due = s.wanted, true
