@@ -2,6 +2,7 @@ package core
 
 import (
 	"slices"
+	"strings"
 
 	"tidemark/index"
 	"tidemark/partition"
@@ -14,7 +15,8 @@ const backfillEvery = 1_000 // ms
 
 // stepBackfill replicates how far the builds of each bucket have come (IM-1): per vbucket the smallest side position of
 // the copies of its indexes that are being built, and nothing once there are none. It is for those who look: a build
-// itself resumes from what its copies hold.
+// itself resumes from what its copies hold. Where there are more than may be on their way, the next ones are those of
+// the buckets behind the last one.
 func (l *lives) stepBackfill() {
 	if l.nowMS-l.backfillMS < backfillEvery && l.nowMS >= l.backfillMS {
 		return
@@ -26,15 +28,23 @@ func (l *lives) stepBackfill() {
 			builds[x.Definition.Bucket] = append(builds[x.Definition.Bucket], x)
 		}
 	}
-	for _, b := range l.buckets.ordered {
-		s := l.now.state.Bucket(b.name)
-		if s == nil || s.Gone || s.Generation != b.generation || s.Rollback != nil {
+	all := l.buckets.ordered
+	first, found := slices.BinarySearchFunc(all, l.backfilled, func(b *bucket, name string) int {
+		return strings.Compare(b.name, name)
+	})
+	if found {
+		first++
+	}
+	for i := range all {
+		b := all[(first+i)%len(all)]
+		s, key := l.now.state.Bucket(b.name), "backfill/"+b.name
+		if s == nil || s.Gone || s.Generation != b.generation || s.Rollback != nil || !l.mayPropose(key) {
 			continue
 		}
 		v, known := l.backfillOf(b, s, builds[b.name])
-		if known && !v.Equal(s.BackfillTimestamp) {
-			l.propose("backfill/"+b.name, &statecontext.SetBackfillTimestamp{Bucket: b.name, Generation: b.generation,
-				Vector: v}, nil)
+		if known && !v.Equal(s.BackfillTimestamp) && l.propose(key, &statecontext.SetBackfillTimestamp{Bucket: b.name,
+			Generation: b.generation, Vector: v}, nil) {
+			l.backfilled = b.name
 		}
 	}
 }

@@ -18,6 +18,7 @@ type lives struct {
 	picture    *picture
 	lackMS     map[index.ID]int64 // since when a build lacks a host
 	backfillMS int64              // when backfill timestamps were looked at last
+	backfilled string             // bucket of which one was proposed last
 	steppedMS  int64              // when indexes were moved on last
 }
 
