@@ -354,3 +354,26 @@ func TestProgressIsWritten(t *testing.T) {
 	b.Done(second)
 	told(9)
 }
+
+// A recovery passes over rollbacks that it may have missed (statecontext.RaiseEpoch): timestamps of a higher rollback
+// than the last one that was carried out here are taken, and the next rollback goes back.
+func TestRollbacksArePassedOver(t *testing.T) {
+	b, err := New(Options{VBuckets: 1, Pack: pack})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := b.Rollback(1, make([]timestamp.FailoverLog, 1), incOf(1)); got != RollbackStarted {
+		t.Fatalf("the first rollback: outcome %d", got)
+	}
+	const passed = 1 << 20
+	if !b.Publish(timestamp.Stability{Ref: timestamp.Ref{RollbackID: passed, Number: 1}, Vector: timestamp.New(1)}) {
+		t.Error("a timestamp after the recovery is refused")
+	}
+	if b.Publish(timestamp.Stability{Ref: timestamp.Ref{RollbackID: 1, Number: 2}, Vector: timestamp.New(1)}) {
+		t.Error("a timestamp of the lost history is taken after it")
+	}
+	log := []timestamp.FailoverLog{{{VBUUID: 9}}}
+	if got := b.Rollback(passed+1, log, incOf(2)); got != RollbackStarted {
+		t.Errorf("the next rollback: outcome %d", got)
+	}
+}

@@ -1,6 +1,7 @@
 package statecontext
 
 import (
+	"slices"
 	"strings"
 
 	"tidemark/errcode"
@@ -276,15 +277,17 @@ func (t *tx) skipNumbers() {
 	t.s.nextIndexID += SkippedIDs
 	t.s.nextCopyID += SkippedIDs
 	t.s.passed.generation += SkippedIDs // of buckets that only the lost history knew
-	var names []string
-	for b := range t.s.Buckets() {
-		if b.Stability.Number > 0 {
-			names = append(names, b.Name)
+	t.s.passed.rollback += SkippedIDs
+	for _, old := range slices.Collect(t.s.Buckets()) {
+		b := *old
+		b.Stability.Number += SkippedStability // also where there was none: the lost history may have promoted it
+		b.Stability.RollbackID += SkippedIDs
+		if b.Rollback != nil {
+			r := *b.Rollback
+			r.ID += SkippedIDs
+			b.Rollback = &r
 		}
-	}
-	for _, name := range names {
-		b := *t.s.Bucket(name)
-		b.Stability.Number += SkippedStability
+		b.ModifiedCAS = t.cas
 		t.setBucket(&b)
 	}
 }

@@ -350,9 +350,10 @@ type SetLimits struct{ Limits Limits }
 
 // RaiseEpoch begins a new epoch after a recovery or a restore in place: terms may restart, and everything that carries
 // an older epoch is refused. ClearLedger forgets the outcomes of requests made before. SkipNumbers passes over so many
-// updates, and numbers of indexes, copies and stability timestamps, as a history that is lost may have made or given
-// away: revisions go on above those that projectors and indexers go by, and what indexers hold under a number never
-// counts as what gets one from now on. ResetLimits sets the default limits.
+// updates, and numbers of indexes, copies, rollbacks and stability timestamps, as a history that is lost may have made
+// or given away: revisions go on above those that projectors and indexers go by, what indexers hold under a number never
+// counts as what gets one from now on, and nothing is to them of before a rollback that they have carried out.
+// ResetLimits sets the default limits.
 type RaiseEpoch struct {
 	Epoch       uint64 // above the present one
 	ClearLedger bool
@@ -360,8 +361,8 @@ type RaiseEpoch struct {
 	ResetLimits bool
 }
 
-// Numbers that RaiseEpoch passes over: of indexes and of copies, far more than a cluster makes, and of stability
-// timestamps and of updates, a year of 100 per second.
+// Numbers that RaiseEpoch passes over: of indexes, of copies and of rollbacks, far more than a cluster makes, and of
+// stability timestamps and of updates, a year of 100 per second.
 const (
 	SkippedIDs       = 1 << 20
 	SkippedStability = 1 << 32

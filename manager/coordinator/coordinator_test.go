@@ -1103,8 +1103,9 @@ func TestRollbackBesideAHungIndexer(t *testing.T) {
 	})
 }
 
-// TestIdleBucketAfterARecovery: a recovery passes over numbers of stability timestamps. Indexers hold the vector of an
-// idle bucket under its old number, and are told the new one, although nothing moves: scans ask for that.
+// TestIdleBucketAfterARecovery: a recovery passes over numbers of stability timestamps and of rollbacks. Indexers hold
+// the vector of an idle bucket under its old numbers, and are told the new ones, although nothing moves: scans ask for
+// that. What is written then is promoted.
 func TestIdleBucketAfterARecovery(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -1124,14 +1125,19 @@ func TestIdleBucketAfterARecovery(t *testing.T) {
 		w.until("the new number is told", 20*time.Second, func() bool {
 			for _, n := range w.indexers {
 				n.mu.Lock()
-				told := n.stable["world"].Number
+				told := n.stable["world"]
 				n.mu.Unlock()
-				if told <= s.Bucket("world").Stability.Number || told != w.log.State().Bucket("world").Stability.Number {
+				was, now := s.Bucket("world").Stability, w.log.State().Bucket("world").Stability
+				if told.Number <= was.Number || told.RollbackID <= was.RollbackID || told.Number != now.Number ||
+					told.RollbackID != now.RollbackID {
 					return false
 				}
 			}
 			return true
 		})
+		w.write("world", 1)
+		w.until("16 is stable", 20*time.Second,
+			func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[3] == 16 })
 	})
 }
 

@@ -105,7 +105,7 @@ func (s *Sim) checkPromotion(was, b *statecontext.Bucket) {
 	s.oneVector(key, b.Stability.Vector)
 	s.stable[key] = b.Stability.Vector
 	s.Report.Promotions++
-	if was.Stability.RollbackID != b.Stability.RollbackID {
+	if was.Rollback != nil && b.Rollback == nil {
 		s.Report.Rollbacks++
 		return
 	}
