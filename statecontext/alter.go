@@ -23,6 +23,7 @@ type AlterIndex struct {
 	Drop      []partition.Replica // those that go, ascending
 	Add       []Placement         // of those that come
 	Nodes     []string            // uuids or names of indexers that may hold it; none: all
+	Statement string              // that says so
 	// Start moves what then lies elsewhere; nil: nothing does. It begins with the change or not at all, so that no leader
 	// can end between the two (Result.Number).
 	Start *StartRebalance
@@ -40,6 +41,7 @@ func (c *AlterIndex) append(dst []byte) []byte {
 	for _, n := range c.Nodes {
 		dst = appendString(dst, n)
 	}
+	dst = appendString(dst, c.Statement)
 	if c.Start != nil {
 		dst = c.Start.append(dst)
 	}
@@ -55,6 +57,7 @@ func decodeAlterIndex(d *decoder) *AlterIndex {
 	for n := d.count(); n > 0 && d.err == nil; n-- {
 		c.Nodes = append(c.Nodes, d.string())
 	}
+	c.Statement = d.string()
 	if d.err == nil && len(d.b) > 0 {
 		c.Start = decodeStartRebalance(d)
 	}
@@ -82,7 +85,7 @@ func (c *AlterIndex) apply(t *tx) *Rejection {
 		return rejection
 	}
 	x.Topology.Copies = t.placeCopies(x.Topology.Copies, c.Add)
-	f.Replicas, f.Nodes = c.Replicas, c.Nodes
+	f.Replicas, f.Nodes, f.Statement = c.Replicas, c.Nodes, c.Statement
 	if rejection := t.checkDefinition(f); rejection != nil {
 		return rejection
 	}

@@ -270,10 +270,11 @@ func TestAlterIndex(t *testing.T) {
 	full := n.state.Limits()
 	full.Indexes, full.IndexesPerBucket = 1, 1
 	n.must(&SetLimits{Limits: full}) // no further index, that is
-	n.must(&AlterIndex{ID: id, Replicas: 2, Add: []Placement{{Replica: 2, Node: to}}, Nodes: []string{"u0"}})
+	n.must(&AlterIndex{ID: id, Replicas: 2, Add: []Placement{{Replica: 2, Node: to}}, Nodes: []string{"u0"},
+		Statement: "CREATE INDEX anew"})
 	x := n.state.Index(id)
 	if len(x.Topology.Copies) != 3 || x.Definition.Replicas != 2 || x.PlacedCAS != n.state.CAS() ||
-		len(x.Definition.Nodes) != 1 {
+		len(x.Definition.Nodes) != 1 || x.Definition.Statement != "CREATE INDEX anew" {
 		t.Fatalf("%+v", x)
 	}
 	n.must(&AlterIndex{ID: id, Replicas: 1, Drop: []partition.Replica{1}}) // the first stays

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"tidemark/errcode"
+	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
@@ -27,7 +28,8 @@ type AlterRequest struct {
 
 // AlterIndex changes replicas in one update: new copies are filled from KV beside those there are. Other nodes are
 // noted, and a rebalance that begins with the same update moves what lies elsewhere. Errors wrap statecontext codes,
-// ErrLastCopies, rebalance.ErrTooFewNodes or ErrUnknownNode, ErrNotLeading, ErrBusy, or come from the proposal.
+// expression.ErrDefinition, ErrLastCopies, rebalance.ErrTooFewNodes or ErrUnknownNode, ErrNotLeading, ErrBusy, or come
+// from the proposal.
 func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome, error) {
 	l, err := c.leading()
 	if err != nil {
@@ -64,12 +66,22 @@ func (c *Coordinator) alterOnce(ctx context.Context, l *term, req *AlterRequest)
 			return Outcome{}, err
 		}
 	}
+	if body.Statement, err = restated(x.Definition, body); err != nil {
+		return Outcome{}, err
+	}
 	res, err := c.proposeRequest(ctx, req.Request, byName(body, req.Name))
 	if err != nil {
 		return Outcome{}, err
 	}
 	c.sayMoves(body.Start, &res)
 	return altered(c.cfg.Consensus.State(), x.Definition, res)
+}
+
+// restated is the canonical text of an index as an alteration makes it.
+func restated(d index.Definition, body *statecontext.AlterIndex) (string, error) {
+	d.Replicas, d.Nodes = body.Replicas, body.Nodes
+	err := expression.Normalize(&d)
+	return d.Statement, err
 }
 
 // sayMoves logs the rebalance that an ALTER INDEX has begun, nil: none.

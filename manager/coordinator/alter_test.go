@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tidemark/errcode"
+	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
@@ -66,6 +67,42 @@ func TestAlterKeepsAWholeCopy(t *testing.T) {
 		}
 		if err := alter(nil, &zero); err != nil {
 			t.Fatalf("the other one is whole: %v", err)
+		}
+	})
+}
+
+// The text of an index reads as the index that there is, whatever was altered.
+func TestTheTextSaysWhatWasAltered(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(3)
+		o := w.create("x", `kind = "a"`, 2, 0)
+		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		zero, one, two := 0, 1, 2
+		for _, req := range []AlterRequest{
+			{Replicas: &two},
+			{Drop: &zero},
+			{Replicas: &one, Nodes: []string{"i2", "i3"}},
+			{Replicas: &zero},
+		} {
+			req.ID = o.ID
+			w.until("what is before is done", 5*time.Minute, func() bool { return w.log.State().RebalanceUnderWay() == nil })
+			w.until("it is altered", time.Minute, func() bool {
+				_, err := w.leader().AlterIndex(w.ctx, req)
+				if err != nil && !errors.Is(err, ErrLastCopies) && !errors.Is(err, errcode.StateMismatch) {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
+			d := w.log.State().Definition(o.ID)
+			all, err := expression.Parse(d.Statement)
+			if err != nil || len(all) != 1 {
+				t.Fatalf("%q: %v", d.Statement, err)
+			}
+			says := all[0].(*expression.CreateIndex).Definition()
+			if says.Replicas != d.Replicas || !slices.Equal(says.Nodes, d.Nodes) || says.Partitions != d.Partitions ||
+				says.Where != d.Where || says.Name != d.Name {
+				t.Errorf("num_replica is %d, nodes %v; the text says %s", d.Replicas, d.Nodes, d.Statement)
+			}
 		}
 	})
 }
