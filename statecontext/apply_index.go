@@ -255,6 +255,10 @@ func (c *DropIndex) apply(t *tx) *Rejection {
 		t.removeIndex(&x)
 		return nil
 	}
+	if f.Replaces != 0 {
+		t.endSplit(x, SplitCancelled)
+		return nil
+	}
 	t.letGo(x)
 	return nil
 }

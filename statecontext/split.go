@@ -1,6 +1,7 @@
 package statecontext
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 
@@ -175,8 +176,11 @@ func (c *SetAutoSplit) apply(t *tx) *Rejection {
 	return nil
 }
 
-// SplitCancelled is SplitFailed of an index of which the newest split was cancelled.
-const SplitCancelled = "it was cancelled"
+// What SplitFailed says where no index has failed.
+const (
+	SplitCancelled = "it was cancelled" // or the successor was dropped by its id
+	SplitBuiltAnew = "the index is being built anew"
+)
 
 // CancelSplit drops the successor of an index, of which SplitFailed says so then: no later leader begins by itself at
 // once what somebody has just cancelled. The index that has taken the name already is no successor.
@@ -197,11 +201,18 @@ func (c *CancelSplit) apply(t *tx) *Rejection {
 		return reject(errcode.StateMismatch, "index %d (%s) is not being split", x.Definition.ID, x.Definition.Name)
 	}
 	t.result.Index = next.Definition.ID
-	t.letGo(*next)
-	first := *x
-	first.Definition.SplitFailed = SplitCancelled
-	t.setIndex(first, true, false)
+	t.endSplit(*next, SplitCancelled)
 	return nil
+}
+
+// endSplit begins to drop a successor; the first says why, unless it is being dropped too.
+func (t *tx) endSplit(next Index, why string) {
+	t.letGo(next)
+	if p := t.s.Index(next.Definition.Replaces); p != nil && p.Definition.State != index.Dropping {
+		first := *p
+		first.Definition.SplitFailed = why
+		t.setIndex(first, true, false)
+	}
 }
 
 // checkValues reports whether the values at which a definition is cut are ones that it may have: each is JSON, and
@@ -288,16 +299,10 @@ func (t *tx) endSplits() {
 		f := &x.Definition
 		switch {
 		case f.Replaces != 0 && f.State == index.Error:
-			reason := f.Reason
-			t.letGo(*x)
-			if first := t.s.Index(f.Replaces); first != nil && first.Definition.State == index.Maintenance {
-				failed := *first
-				failed.Definition.SplitFailed = reason
-				t.setIndex(failed, true, false)
-			}
+			t.endSplit(*x, f.Reason)
 		case f.Replaces == 0 && f.State != index.Maintenance:
 			if next := t.s.Successor(f); next != nil {
-				t.letGo(*next)
+				t.endSplit(*next, cmp.Or(f.Reason, SplitBuiltAnew))
 			}
 		}
 	}

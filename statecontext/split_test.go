@@ -159,20 +159,22 @@ func TestSplitsThatCannotBe(t *testing.T) {
 	n.refuse(split(t, x, "5"), errcode.RebalanceRunning)
 }
 
-// Whatever happens to one of the two before the switch ends the split, in the same update, and never touches the first.
+// Whatever happens to one of the two before the switch ends the split, in the same update, and changes nothing of the
+// first, which says why, unless it is being dropped.
 func TestSplitsAreTakenBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		what   Body
 		first  index.State // 0: it is gone
 		failed string
 	}{
-		"cancelled":         {&DropIndex{ID: 2}, index.Maintenance, ""},
+		"successor dropped": {&DropIndex{ID: 2}, index.Maintenance, SplitCancelled},
 		"first dropped":     {&DropIndex{ID: 1}, index.Dropping, ""},
-		"bucket gone":       {&BucketGone{Name: "b", UUID: "bu1"}, index.Error, ""},
-		"bucket re-created": {&SetBucket{Name: "b", UUID: "bu2", VBuckets: 4}, index.Error, ""},
+		"bucket gone":       {&BucketGone{Name: "b", UUID: "bu1"}, index.Error, reasonDeleted},
+		"bucket re-created": {&SetBucket{Name: "b", UUID: "bu2", VBuckets: 4}, index.Error, reasonRecreated},
 		"first failed": {&SetIndexState{ID: 1, From: index.Maintenance, To: index.Error, Reason: "no"}, index.Error,
-			""},
-		"first built anew": {&SetIndexState{ID: 1, From: index.Maintenance, To: index.Backfill}, index.Backfill, ""},
+			"no"},
+		"first built anew": {&SetIndexState{ID: 1, From: index.Maintenance, To: index.Backfill}, index.Backfill,
+			SplitBuiltAnew},
 		"successor failed": {&SetIndexState{ID: 2, From: index.Pending, To: index.Error, Reason: "HOST_AWAY: i1"},
 			index.Maintenance, "HOST_AWAY: i1"},
 	} {
