@@ -216,9 +216,9 @@ func failures() []CodeInfo {
 		{Code: Busy, Status: 503, Exit: ExitUnavailable, Retry: true, Title: "Too much at once",
 			WayOut: "Nothing was done: try again after Retry-After."},
 		{Code: IndexChanged, Status: 503, Exit: ExitUnavailable, Retry: true,
-			Title: "An index was changed while the request was planned",
-			WayOut: "Try again; nothing was done. What is planned is for one version of the index; the removal of an indexer, " +
-				"for one of all definitions."},
+			Title: "The index, or who was to hold it, was changed while the request was planned",
+			WayOut: "Try again; nothing was done. What is planned is for one version of the index and the indexers there are; " +
+				"the removal of an indexer, for one of all definitions."},
 		{Code: Restoring, Status: 503, Exit: ExitUnavailable, Retry: true, Title: "A backup is being restored",
 			WayOut: "Nothing was done: try again when that is over."},
 		{Code: LedgerFull, Status: 503, Exit: ExitUnavailable, Title: "Too many recent requests of this user are " +

@@ -78,7 +78,7 @@ func (c *AlterIndex) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if rejection := t.s.checkNew(c.Add); rejection != nil {
-		return rejection
+		return newPlan(rejection)
 	}
 	x.Topology.Copies = c.without(&x)
 	if rejection := c.keeps(&x); rejection != nil {
@@ -90,7 +90,7 @@ func (c *AlterIndex) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if rejection := t.s.checkPlacement(x.Topology.Layout, f.Replicas, x.Topology.Copies); rejection != nil {
-		return rejection
+		return newPlan(rejection)
 	}
 	if len(c.Add) > 0 {
 		x.PlacedCAS = t.cas

@@ -136,6 +136,15 @@ func (t *tx) evict(node index.NodeID, e Eviction) *Rejection {
 	return nil
 }
 
+// newPlan makes a refusal of an indexer that is gone, or being removed, one of the moment: the proposer has chosen it
+// for what somebody asked for, and would choose another one now.
+func newPlan(r *Rejection) *Rejection {
+	if r != nil && r.Code == errcode.UnknownNode {
+		return reject(errcode.IndexChanged, "%s", r.Message)
+	}
+	return r
+}
+
 // checkNew refuses new copies on an indexer that is being removed.
 func (s *State) checkNew(add []Placement) *Rejection {
 	for _, p := range add {

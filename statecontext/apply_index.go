@@ -57,12 +57,12 @@ func (t *tx) addIndex(f index.Definition, layout partition.Layout, placement []P
 			len(f.Keys), f.PartitionBy.Scheme, layout.Scheme, layout.Components)
 	}
 	if rejection := t.s.checkNew(placement); rejection != nil {
-		return rejection
+		return newPlan(rejection)
 	}
 	id := t.s.nextIndexID
 	topology := partition.Topology{Index: id, Layout: layout, Copies: t.placeCopies(nil, placement)}
 	if rejection := t.s.checkPlacement(layout, f.Replicas, topology.Copies); rejection != nil {
-		return rejection
+		return newPlan(rejection)
 	}
 	if want := int(f.Partitions) * (int(f.Replicas) + 1); len(placement) != want {
 		return reject(errcode.PlacementInconsistent, "%d copies are placed; %d slices with %d replicas need %d",

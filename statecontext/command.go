@@ -183,8 +183,8 @@ type Placement struct {
 
 // CreateIndex adds an index in state pending. ID, State and ModifiedCAS of the definition are assigned by
 // Apply (Result.Index); BucketUUID must be the bucket's. Placement names every (slice, replica) exactly once.
-// Rejections: UnknownBucket, BucketIsGone, NameExists, InvalidArgument, LimitExceeded, UnknownNode,
-// PlacementInconsistent.
+// Rejections: UnknownBucket, BucketIsGone, NameExists, InvalidArgument, LimitExceeded, IndexChanged where it is placed
+// on an indexer that is gone or being removed, PlacementInconsistent.
 type CreateIndex struct {
 	Definition  index.Definition
 	Layout      partition.Layout
@@ -351,8 +351,8 @@ type SetLimits struct{ Limits Limits }
 // RaiseEpoch begins a new epoch after a recovery or a restore in place: terms may restart, and everything that carries
 // an older epoch is refused. ClearLedger forgets the outcomes of requests made before. SkipNumbers passes over so many
 // updates, and numbers of indexes, copies, rollbacks and stability timestamps, as a history that is lost may have made
-// or given away: revisions go on above those that projectors and indexers go by, what indexers hold under a number never
-// counts as what gets one from now on, and nothing is to them of before a rollback that they have carried out.
+// or given away: revisions go on above those that projectors and indexers go by, what indexers hold under a number
+// never counts as what gets one from now on, and nothing is to them of before a rollback that they have carried out.
 // ResetLimits sets the default limits.
 type RaiseEpoch struct {
 	Epoch       uint64 // above the present one

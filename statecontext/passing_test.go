@@ -61,3 +61,18 @@ func TestPassingRejectionsAreForgotten(t *testing.T) {
 		})
 	}
 }
+
+// A CREATE INDEX is placed on an indexer whose removal comes first: the same request is done with another placement.
+func TestPlacedBeforeARemoval(t *testing.T) {
+	n := cluster(t)
+	ask := func(b Body) Result {
+		return n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k"}, Body: b})[0]
+	}
+	n.must(&EvictIndexer{Node: 1, UUID: n.state.Indexer(1).UUID, Revision: n.state.DefinitionsRevision()})
+	if r := ask(create("x", 0, 0, 1)); !errors.Is(r.Err(), errcode.IndexChanged) || n.state.LedgerLen() != 0 {
+		t.Fatalf("%+v, %d remembered", r, n.state.LedgerLen())
+	}
+	if r := ask(create("x", 0, 0, 0)); r.Rejection != nil || r.Replayed {
+		t.Fatalf("placed elsewhere: %+v, %v", r, r.Rejection)
+	}
+}

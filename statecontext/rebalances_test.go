@@ -242,7 +242,7 @@ func TestNothingMovesToAnEvictedNode(t *testing.T) {
 	n.must(&EvictIndexer{Node: to, UUID: n.state.Indexer(to).UUID, Revision: n.state.DefinitionsRevision()})
 	n.refuse(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending},
 		errcode.UnknownNode)
-	n.refuse(&AlterIndex{ID: other, Replicas: 1, Add: []Placement{{Replica: 1, Node: to}}}, errcode.UnknownNode)
+	n.refuse(&AlterIndex{ID: other, Replicas: 1, Add: []Placement{{Replica: 1, Node: to}}}, errcode.IndexChanged)
 	n.must(&AlterIndex{ID: other, Replicas: 1, Add: []Placement{{Replica: 1, Node: 1}}})
 	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalanceGivenUp,
 		Reason: "its target is being removed"})

@@ -141,7 +141,7 @@ func TestSplitsThatCannotBe(t *testing.T) {
 		errcode.CASMismatch:           func(c *SplitIndex) { c.IfMatch = 1 },
 		errcode.InvalidArgument:       func(c *SplitIndex) { c.Partitions = 4 },
 		errcode.PlacementInconsistent: func(c *SplitIndex) { c.Placement = c.Placement[:1] },
-		errcode.UnknownNode:           func(c *SplitIndex) { c.Placement[0].Node = 77 },
+		errcode.IndexChanged:          func(c *SplitIndex) { c.Placement[0].Node = 77 },
 	} {
 		c := split(t, x, "5", "15")
 		change(c)

@@ -265,7 +265,7 @@ func TestLifeOfAnIndex(t *testing.T) {
 func TestPlacementIsChecked(t *testing.T) {
 	n := cluster(t)
 	n.refuse(create("x", 1, 0, 0), errcode.PlacementInconsistent) // two replicas on one node
-	n.refuse(create("x", 0, 9), errcode.UnknownNode)              // no such node
+	n.refuse(create("x", 0, 9), errcode.IndexChanged)             // no such node, any more
 	c := create("x", 0, 0, 1)
 	c.Placement[1].Slice = 0 // one slice twice, the other never
 	n.refuse(c, errcode.PlacementInconsistent)

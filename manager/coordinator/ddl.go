@@ -55,6 +55,11 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 	if err != nil {
 		return Outcome{}, err
 	}
+	return replanned(ctx, func() (Outcome, error) { return c.createOnce(ctx, l, &req) })
+}
+
+// createOnce places the copies of an index and proposes it.
+func (c *Coordinator) createOnce(ctx context.Context, l *term, req *CreateRequest) (Outcome, error) {
 	d := req.Definition
 	if err := expression.Normalize(&d); err != nil {
 		return Outcome{}, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"tidemark/errcode"
@@ -180,6 +181,35 @@ func TestPlansAreMadeAnew(t *testing.T) {
 			t.Fatalf("a split: %+v, %v", first, err)
 		}
 		if again, err := c.SplitIndex(w.ctx, split); err != nil || !again.Replayed || again.ID != first.ID {
+			t.Errorf("the same again: %+v, %v", again, err)
+		}
+	})
+}
+
+// TestCreateIsPlacedAnew: an indexer that was to have copies of a new index is removed before the index is there. The
+// same request places them on others.
+func TestCreateIsPlacedAnew(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		c, in := w.interrupt()
+		going := w.log.State().Indexer(w.nodeOf("i1"))
+		in.before = []func(){func() {
+			body := &statecontext.EvictIndexer{Node: going.Node, UUID: going.UUID, Revision: w.log.State().DefinitionsRevision()}
+			if res, err := w.log.Propose(w.ctx, statecontext.Command{Body: body}); err != nil || res.Err() != nil {
+				t.Fatal(err, res.Err())
+			}
+			synctest.Wait() // the leader knows of it
+		}}
+		req := CreateRequest{Definition: index.Definition{Name: "x", Bucket: "world", Partitions: 4,
+			Keys: []index.KeyExpr{{Expr: "name"}}}, Request: &statecontext.Request{Principal: "p", Key: "create"}}
+		first, err := c.CreateIndex(w.ctx, req)
+		if err != nil || first.Replayed || len(in.before) > 0 {
+			t.Fatalf("%+v, %v", first, err)
+		}
+		if n := len(w.on(first.ID, going.Node)); n > 0 {
+			t.Errorf("%d copies are on the indexer that goes", n)
+		}
+		if again, err := c.CreateIndex(w.ctx, req); err != nil || !again.Replayed || again.ID != first.ID {
 			t.Errorf("the same again: %+v, %v", again, err)
 		}
 	})
