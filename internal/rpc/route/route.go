@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gorilla/mux"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
@@ -134,6 +135,18 @@ func Metrics(who Role, h http.Handler) Route {
 			h.ServeHTTP(w, r)
 			return nil
 		}}
+}
+
+// ShowCertificate registers until when the certificate of a process is taken, where it has one.
+func ShowCertificate(r prometheus.Registerer, source *tlsconf.Source) {
+	if _, ok := source.Ends(); !ok {
+		return
+	}
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tidemark_certificate_end_timestamp_seconds",
+		Help: "When the TLS certificate of this process, or its CA, ends, in Unix time."}, func() float64 {
+		end, _ := source.Ends()
+		return float64(end.Unix())
+	}))
 }
 
 // Role says who may make a call.

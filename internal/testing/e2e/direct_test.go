@@ -2,9 +2,13 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -70,6 +74,33 @@ func (a *asked) direct(ctx context.Context, t *testing.T, who string, c *client.
 	})
 }
 
+// certified: a process shows when the certificate ends that it shows.
+func certified(ctx context.Context, t *testing.T, at string, conf *tls.Config) {
+	t.Helper()
+	transport := &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s %v", at, resp.Status, err)
+	}
+	end := resp.TLS.PeerCertificates[0].NotAfter
+	shown := regexp.MustCompile(`(?m)^tidemark_certificate_end_timestamp_seconds\S* (\S+)$`).FindAllSubmatch(text, -1)
+	if len(shown) != 1 {
+		t.Fatalf("%s shows %q", at, shown)
+	}
+	if v, err := strconv.ParseFloat(string(shown[0][1]), 64); err != nil || int64(v) != end.Unix() {
+		t.Errorf("%s: its certificate ends at %d, it shows %s", at, end.Unix(), shown[0][1])
+	}
+}
+
 // TestScansGoStraightWithTLS: with TLS and users a scan goes straight to an indexer, for an administrator's
 // certificate, a user's password and a token alike; nobody is refused, and a token and a user that are taken away scan
 // no more, over connections that are open as well.
@@ -82,6 +113,9 @@ func TestScansGoStraightWithTLS(t *testing.T) {
 	conf, err := m.UserTLS()
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, at := range []string{m.Managers[0].REST, m.Projectors[0].Admin, m.Indexers[0].Admin, m.KV[0].Admin} {
+		certified(ctx, t, at, conf)
 	}
 	only, err := tlsconf.Open(tlsconf.Files{CA: m.TLS.CA}, nil)
 	if err != nil {
