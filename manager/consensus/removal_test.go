@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -128,5 +129,26 @@ func TestRemovalBesideAFullDisk(t *testing.T) {
 		if _, err := st.Remove(deadline(t, hang), well.node.ID(), false, nil); err != nil {
 			t.Errorf("the removal of the other: %v", err)
 		}
+	})
+}
+
+// TestRemovalBesideASlowDisk: one member is silent, and another one takes a second to store what all others have. It
+// counts with those that store, though the silent one is waited for longer than any may take for that.
+func TestRemovalBesideASlowDisk(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
+		for i := range 4 {
+			s := fresh(fmt.Sprintf("m%d", i+2))
+			c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
+			eventually(t, "its vote", func() bool { v, _ := c.voters(t); return v == i+2 })
+		}
+		l, st := c.leader()
+		others := slices.DeleteFunc(slices.Clone(c.all), func(s *server) bool { return s == l })
+		silent, slow, goes := others[0], others[1], others[2]
+		h.isolate(silent.name, true, c.all.names(silent)...)
+		slow.disk(func() error { time.Sleep(time.Second); return nil })
+		if _, err := st.Remove(deadline(t, hang), goes.node.ID(), false, nil); err != nil {
+			t.Error(err)
+		}
+		slow.disk(nil)
 	})
 }

@@ -417,6 +417,7 @@ func (s *Steward) storing(ctx context.Context, note func(context.Context) error)
 		return nil, err
 	}
 	for end := time.Now().Add(storePatience); ; {
+		last := !time.Now().Before(end) // before they are asked, as one that is silent may be waited for until then
 		if _, err := s.look(ctx); ctx.Err() != nil {
 			return nil, errNotBegun(ctx)
 		} else if err != nil {
@@ -428,7 +429,7 @@ func (s *Steward) storing(ctx context.Context, note func(context.Context) error)
 			waits = waits || m.Alive && m.LastIndex < written
 			m.Alive = m.Alive && m.LastIndex >= written
 		}
-		if !waits || time.Now().After(end) {
+		if !waits || last {
 			return all, nil
 		}
 		select {
