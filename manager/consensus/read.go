@@ -34,8 +34,9 @@ type reads struct {
 }
 
 // ReadIndex returns an index such that a state which contains it contains every write acknowledged before the call, by
-// this leader or an earlier one, and all that a read on any node has shown before. Only the leader can give it (NotLeaderError); any node may then WaitApplied for it and
-// read its own state. Waiting reads share one check of leadership.
+// this leader or an earlier one, and all that a read on any node has shown before. Only the leader can give it
+// (NotLeaderError); any node may then WaitApplied for it and read its own state. Waiting reads share one check of
+// leadership.
 func (rd *reads) ReadIndex(ctx context.Context) (uint64, error) {
 	if _, err := rd.reigns.awaitServing(ctx); err != nil {
 		return 0, err
