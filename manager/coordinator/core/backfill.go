@@ -22,13 +22,7 @@ func (l *lives) stepBackfill() {
 		return
 	}
 	l.backfillMS = l.nowMS
-	builds := map[string][]*statecontext.Index{}
-	for _, id := range l.indexes.ids {
-		if x := l.now.state.Index(id); x != nil && x.Definition.State == index.Backfill {
-			builds[x.Definition.Bucket] = append(builds[x.Definition.Bucket], x)
-		}
-	}
-	all := l.buckets.ordered
+	builds, all := l.building(), l.buckets.ordered
 	first, found := slices.BinarySearchFunc(all, l.backfilled, func(b *bucket, name string) int {
 		return strings.Compare(b.name, name)
 	})
@@ -47,6 +41,17 @@ func (l *lives) stepBackfill() {
 			l.backfilled = b.name
 		}
 	}
+}
+
+// building lists the indexes that are being built, by bucket.
+func (l *lives) building() map[string][]*statecontext.Index {
+	builds := map[string][]*statecontext.Index{}
+	for _, id := range l.indexes.ids {
+		if x := l.now.state.Index(id); x != nil && x.Definition.State == index.Backfill {
+			builds[x.Definition.Bucket] = append(builds[x.Definition.Bucket], x)
+		}
+	}
+	return builds
 }
 
 // backfillOf returns the least of what the hosts of a bucket's builds report; it is not known until all of them have

@@ -46,7 +46,7 @@ func (s dropper) out() string {
 			out = append(out, p.Node)
 		}
 	}
-	return fmt.Sprint(out)
+	return fmt.Sprintf("%v", out)
 }
 
 // TestLeftOut: who is left out follows what projectors drop, which streams they have, and which of them live.
