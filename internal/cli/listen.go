@@ -160,7 +160,7 @@ func (v *hostValue) Set(s string) error {
 		host = strings.TrimSuffix(in, "]")
 	}
 	if strings.Contains(host, ":") && !addressOf6(host) {
-		return fmt.Errorf("%q: want a host alone; its port is the one that is listened on", s)
+		return errors.New("want a host alone; its port is the one that is listened on")
 	}
 	*v = hostValue(host)
 	return nil
