@@ -119,6 +119,16 @@ func (b *Bucket) Forget(node index.NodeID) {
 	delete(b.leftOut, node)
 }
 
+// Pause follows ms milliseconds in which nothing was heard because the coordinator itself stood still: they are nobody's
+// silence.
+func (b *Bucket) Pause(ms int64) {
+	for _, p := range b.nodes {
+		p.seenMS += ms
+		p.movedMS += ms
+		p.lateMS += ms
+	}
+}
+
 // counts reports whether an indexer takes part at all.
 func (b *Bucket) counts(p *participant, nowMS int64) bool {
 	return p.report.Active && nowMS-p.seenMS <= b.cfg.SilentAfter.Milliseconds() &&

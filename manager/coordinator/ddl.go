@@ -248,7 +248,8 @@ func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Out
 // findAgain asks projectors about the buckets of indexes to be built that were deleted, once each: who makes one again
 // tells nobody of it, and nobody looks after a bucket that is gone. One that is not there is left to Apply to refuse,
 // and so is an index that the request wants in another version. Making a bucket known changes the reasons of its
-// indexes: an IfMatch of the version before goes on to that one.
+// indexes: an IfMatch of the version before goes on to that one. Where the build is not proposed after that, a retry
+// with the version before is refused as changed (CASMismatch).
 func (c *Coordinator) findAgain(ctx context.Context, l *term, req *BuildRequest) error {
 	s := c.cfg.Consensus.State()
 	if _, known := recalled(s, req.Request); known {

@@ -31,7 +31,7 @@ const mostPlans = 5
 
 // replanned plans and proposes anew what Apply has refused as planned for another state: such a refusal is not
 // remembered, so that a request has one outcome all the same.
-func replanned(ctx context.Context, do func() (Outcome, error)) (o Outcome, err error) {
+func replanned[T any](ctx context.Context, do func() (T, error)) (o T, err error) {
 	for range mostPlans {
 		if o, err = do(); !errors.Is(err, errcode.IndexChanged) || ctx.Err() != nil {
 			break

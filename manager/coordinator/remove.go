@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/liveness"
 	"tidemark/manager/coordinator/core"
@@ -93,33 +92,32 @@ func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerReques
 	if again, done := c.decidedBefore(&req); done {
 		return again, nil
 	}
-	for try := 1; ; try++ {
-		var s *statecontext.State
-		var r Removal
-		err := c.untilKnown(ctx, func(late bool) (err error) {
-			s = c.cfg.Consensus.State()
-			r, err = c.planRemoval(ctx, l, s, req, late)
-			return err
-		})
-		if err != nil || req.DryRun || r.Done {
-			return r, err
-		}
-		i := &r.Indexer
-		if !i.Evicting {
-			_, err = c.proposeUnder(ctx, req.Request, &statecontext.EvictIndexer{Node: i.Node, UUID: i.UUID,
-				Revision: s.DefinitionsRevision()})
-		}
-		if errors.Is(err, errcode.IndexChanged) && try < mostPlans {
-			continue
-		}
+	return replanned(ctx, func() (Removal, error) { return c.removeOnce(ctx, l, &req) })
+}
+
+// removeOnce decides on one state whether an indexer may be removed, and proposes it.
+func (c *Coordinator) removeOnce(ctx context.Context, l *term, req *RemoveIndexerRequest) (r Removal, err error) {
+	var s *statecontext.State
+	err = c.untilKnown(ctx, func(late bool) (err error) {
+		s = c.cfg.Consensus.State()
+		r, err = c.planRemoval(ctx, l, s, *req, late)
+		return err
+	})
+	if err != nil || req.DryRun || r.Done {
+		return r, err
+	}
+	i := &r.Indexer
+	if !i.Evicting {
+		_, err = c.proposeUnder(ctx, req.Request, &statecontext.EvictIndexer{Node: i.Node, UUID: i.UUID,
+			Revision: s.DefinitionsRevision()})
 		if err != nil {
 			return r, err
 		}
-		if r.Done = c.awaitRemoval(ctx, l, i.UUID); !r.Done {
-			r.Waits = l.gate.shown.Load().EvictionWaits(i.Node)
-		}
-		return r, nil
 	}
+	if r.Done = c.awaitRemoval(ctx, l, i.UUID); !r.Done {
+		r.Waits = l.gate.shown.Load().EvictionWaits(i.Node)
+	}
+	return r, nil
 }
 
 // decidedBefore looks whether a request comes again that was decided. done: what it removed is gone; another indexer

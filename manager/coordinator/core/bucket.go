@@ -68,7 +68,7 @@ type ownership struct {
 
 // notFound is what projectors say against a bucket.
 type notFound struct {
-	missing int                        // answers in a row that did not find it
+	missing int                        // answers in a row, of those that count (liveOwners), that it is gone or another one
 	doubted map[index.ProjectorID]bool // who said so last while it was streamed, and was not believed
 }
 
@@ -78,10 +78,12 @@ type rolling struct {
 	id      uint64
 	step    statecontext.RollbackStep
 	sinceMS int64
-	answers rollback.Answers
-	askedMS map[string]int64
-	reason  string
-	waits   []string // names of the projectors and indexers whose answers are awaited
+	// pausedMS is how long the leader has stood still itself since then: for that time nobody could answer it.
+	pausedMS int64
+	answers  rollback.Answers
+	askedMS  map[string]int64
+	reason   string
+	waits    []string // names of the projectors and indexers whose answers are awaited
 }
 
 // audit is one comparison of a bucket's streams with what KV says.
@@ -212,7 +214,8 @@ func (b *bucket) forgetProjector(id index.ProjectorID) {
 	delete(b.doubted, id)
 }
 
-// forgetIndexer drops what was known of an indexer that is no part of the cluster any more.
+// forgetIndexer drops what was known of an indexer that is no part of the cluster any more, or hosts nothing of the
+// bucket.
 func (b *bucket) forgetIndexer(node index.NodeID) {
 	b.stab.Forget(node)
 	b.dropsDue = true

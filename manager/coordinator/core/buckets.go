@@ -130,7 +130,7 @@ func (l *ledgers) reconcileHosts() {
 		s := sets[name]
 		for _, node := range b.fed {
 			if !s.fed[node] { // one that is away will not say that it takes no part any more
-				b.stab.Forget(node)
+				b.forgetIndexer(node)
 			}
 		}
 		b.hosts, b.fed = nodesOf(&s.hosts), nodesOf(&s.fed)
@@ -321,7 +321,7 @@ func (l *ledgers) started(a *StreamsStarted) {
 	}
 }
 
-// goneAfter is how many answers in a row must not find a bucket before its indexes go to error.
+// goneAfter is how many answers in a row must say that a bucket is gone, or another one, before its indexes go to error.
 const goneAfter = 3
 
 // lostChecks is how many times as often is asked while a collection was not found: scans of its index show the rows

@@ -141,6 +141,12 @@ func (l *membership) pause(ms int64) {
 	for _, n := range l.components.indexers {
 		n.seenMS += ms
 	}
+	for _, b := range l.buckets.ordered {
+		b.stab.Pause(ms)
+		if b.rolling != nil {
+			b.rolling.pausedMS += ms
+		}
+	}
 }
 
 // tellLedgers tells the ledgers who lives, and, once that was waited for long enough, that nothing is unknown.

@@ -67,6 +67,11 @@ func TestLeftOut(t *testing.T) {
 	is("both are", "[0 1]")
 	s.drops("p1", 0)
 	is("one is no more", "[0]")
+	s.drops("p1", 1)
+	s.b.fed = []index.NodeID{0, 1} // it had a copy
+	s.lead.ledgers.reconcileHosts()
+	s.b.stab.Report(1, s.now.MS, stability.Report{BootID: "boot", Active: true}) // and has one again
+	is("it comes back", "[1]")
 	s.end()
 	s.b.owners()
 	is("the streams have ended", "[]")

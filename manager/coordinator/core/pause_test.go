@@ -6,6 +6,8 @@ import (
 
 	"tidemark/index"
 	"tidemark/liveness"
+	"tidemark/rollback"
+	"tidemark/stability"
 	"tidemark/wire"
 )
 
@@ -47,6 +49,32 @@ func TestLeadersOwnPause(t *testing.T) {
 		if got := l.life(&l.components.projectors["p9"].component); got != liveness.Offline {
 			t.Errorf("%s: who is silent on is %v", what, got)
 		}
+	}
+}
+
+// TestLeadersOwnPauseInARollback: nor does a rollback that has begun go on without those whom it asks, and no indexer
+// that takes part counts as silent.
+func TestLeadersOwnPauseInARollback(t *testing.T) {
+	s := newAsked(t)
+	l, b := s.lead, s.lead.buckets.byName["b"]
+	b.stab.Report(0, s.now.MS, stability.Report{BootID: "boot", Active: true})
+	l.Step(s.now, Tick{})
+	b.rolling = &rolling{sinceMS: s.now.MS, answers: rollback.Answers{Away: map[index.ProjectorID]bool{}}}
+	s.now.MS += 60_000
+	l.membership.pause(60_000)
+	l.at(s.now)
+	l.ledgers.rollbacks.waitedFor(b)
+	if a := &b.rolling.answers; a.Late || len(a.Away) > 0 {
+		t.Errorf("it goes on without answers: late %v, away %v", a.Late, a.Away)
+	}
+	if lagging := b.stab.Lagging(s.now.MS); len(lagging) > 0 {
+		t.Errorf("indexers %v count as silent", lagging)
+	}
+	s.now.MS += rollbackPatience
+	l.at(s.now)
+	l.ledgers.rollbacks.waitedFor(b)
+	if !b.rolling.answers.Late {
+		t.Error("it waits for ever")
 	}
 }
 

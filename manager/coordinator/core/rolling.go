@@ -106,8 +106,9 @@ func (l *rollbacks) waitedFor(b *bucket) {
 	if len(r.answers.Nodes) == 0 {
 		r.answers.Nodes = suspect
 	}
-	r.answers.Late = l.nowMS-r.sinceMS >= rollbackPatience
-	if l.nowMS-r.sinceMS >= logsPatience {
+	waited := l.nowMS - r.sinceMS - r.pausedMS
+	r.answers.Late = waited >= rollbackPatience
+	if waited >= logsPatience {
 		for _, id := range l.components.alive {
 			r.answers.Away[id] = true
 		}

@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -224,32 +225,28 @@ func (l *picture) copyFault(c partition.Copy) string {
 
 // faults sums up what all components have counted, by index.
 func (l *picture) faults() *faultSums {
-	sums := &faultSums{of: map[index.ID]wire.IndexFaults{}, listing: map[index.ID]int{}}
+	sums := &faultSums{of: map[index.ID]wire.IndexFaults{}, listing: map[index.ID]int{},
+		indexers: map[index.NodeID]map[index.ID]bool{}}
 	for q := range l.now.state.Projectors() { // in their order, so that the sample stays the same
-		c := l.components.projectors[q.ID]
-		if c == nil {
-			continue
-		}
-		for _, f := range c.faults {
-			sums.add(f)
+		if c := l.components.projectors[q.ID]; c != nil {
+			sums.add(maps.Values(c.faults))
 			if c.faultsOmitted > 0 {
-				sums.listing[f.Index]++
+				sums.projectors++
+				for id := range c.faults {
+					sums.listing[id]++
+				}
 			}
-		}
-		if c.faultsOmitted > 0 {
-			sums.projectors++
 		}
 	}
 	for q := range l.now.state.Indexers() {
-		n := l.components.indexers[q.Node]
-		if n == nil {
-			continue
-		}
-		for _, f := range n.faults {
-			sums.add(f)
-		}
-		if n.faultsOmitted > 0 {
-			sums.indexers = append(sums.indexers, n)
+		if n := l.components.indexers[q.Node]; n != nil {
+			sums.add(slices.Values(n.faults))
+			if n.faultsOmitted > 0 {
+				sums.indexers[n.node] = make(map[index.ID]bool, len(n.faults))
+				for _, f := range n.faults {
+					sums.indexers[n.node][f.Index] = true
+				}
+			}
 		}
 	}
 	return sums
@@ -261,22 +258,26 @@ type faultSums struct {
 	// projectors counts those that leave indexes out, listing those of them that list an index.
 	projectors int
 	listing    map[index.ID]int
-	indexers   []*indexer // that leave indexes out, of which they have copies
+	// indexers are those that leave indexes out of which they have copies, with the indexes that they list.
+	indexers map[index.NodeID]map[index.ID]bool
 }
 
-func (s *faultSums) add(f wire.IndexFaults) {
-	sum := s.of[f.Index]
-	f.Expression, f.TooLong = sum.Expression+f.Expression, sum.TooLong+f.TooLong
-	s.of[f.Index] = f
+func (s *faultSums) add(listed iter.Seq[wire.IndexFaults]) {
+	for f := range listed {
+		sum := s.of[f.Index]
+		f.Expression, f.TooLong = sum.Expression+f.Expression, sum.TooLong+f.TooLong
+		s.of[f.Index] = f
+	}
 }
 
 // incomplete reports whether a component may have counted faults of an index and told nothing of them.
 func (s *faultSums) incomplete(x *statecontext.Index) bool {
 	id := x.Definition.ID
-	return s.listing[id] < s.projectors || slices.ContainsFunc(s.indexers, func(n *indexer) bool {
-		return slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool { return c.Node == n.node }) &&
-			!slices.ContainsFunc(n.faults, func(f wire.IndexFaults) bool { return f.Index == id })
-	})
+	return s.listing[id] < s.projectors || len(s.indexers) > 0 &&
+		slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool {
+			listed, omits := s.indexers[c.Node]
+			return omits && !listed[id]
+		})
 }
 
 // copiesOf sums up what is told of an index's copies.
