@@ -752,9 +752,7 @@ func TestBucketGone(t *testing.T) {
 		w.components(2)
 		o := w.create("a", "", 2, 0)
 		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
-		w.mu.Lock()
-		delete(w.kv, "world")
-		w.mu.Unlock()
+		w.deleted("world")
 		w.until("error", 30*time.Second, func() bool { return w.state(o.ID) == index.Error })
 		if r := w.log.State().Definition(o.ID).Reason; !strings.HasPrefix(r, "BUCKET_GONE") {
 			t.Errorf("reason %q", r)
@@ -781,9 +779,7 @@ func TestBuildFindsTheBucketAgain(t *testing.T) {
 		a, b := w.create("a", "", 2, 0), w.create("b", "", 1, 0)
 		ready := func() bool { return w.state(a.ID) == index.Maintenance && w.state(b.ID) == index.Maintenance }
 		w.until("READY", 10*time.Second, ready)
-		w.mu.Lock()
-		delete(w.kv, "world")
-		w.mu.Unlock()
+		w.deleted("world")
 		w.until("gone", 30*time.Second, func() bool { return w.log.State().Bucket("world").Gone })
 		request := &statecontext.Request{Principal: "p", Key: "k"}
 		build := func() error {
@@ -819,9 +815,7 @@ func TestBuildOfAVersionFindsTheBucketAgain(t *testing.T) {
 		a := w.create("a", "", 2, 0)
 		ready := func() bool { return w.state(a.ID) == index.Maintenance }
 		w.until("READY", 10*time.Second, ready)
-		w.mu.Lock()
-		delete(w.kv, "world")
-		w.mu.Unlock()
+		w.deleted("world")
 		w.until("gone", 30*time.Second, func() bool { return w.state(a.ID) == index.Error })
 		w.bucket("world", "uuid-2")
 		was := w.log.State().Definition(a.ID).ModifiedCAS

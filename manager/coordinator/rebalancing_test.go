@@ -499,9 +499,7 @@ func TestNothingMovesOfADeletedBucket(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.step(partition.RebalanceCatchup)
-		w.mu.Lock()
-		delete(w.kv, "world")
-		w.mu.Unlock()
+		w.deleted("world")
 		w.until("it is over", 5*time.Minute, func() bool { return w.log.State().RebalanceUnderWay() == nil })
 		if r := w.log.State().Rebalance(id); r.GivenUp != 3 {
 			t.Errorf("%+v", r)

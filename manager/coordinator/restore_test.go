@@ -3,13 +3,11 @@ package coordinator
 import (
 	"bytes"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
 	"tidemark/errcode"
 	"tidemark/index"
-	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
@@ -61,55 +59,6 @@ func TestRestorePlanKnowsOrphans(t *testing.T) {
 		i.mu.Unlock()
 		w.until("taken over", 10*time.Second, func() bool { p := plan(); return p.Adopted == 1 && p.Rebuilt == 0 })
 	})
-}
-
-// TestNotEveryProjectorIsAsked: a projector whose KV node has no such bucket speaks for those that cannot be asked
-// only where that undoes nothing: CREATE INDEX is refused as without the bucket, and says who was not asked. A restore
-// and BUILD INDEX do not go on as if KV had no such bucket.
-func TestNotEveryProjectorIsAsked(t *testing.T) {
-	for _, silent := range []bool{true, false} { // or its KV node is
-		inWorld(t, func(w *world) {
-			w.components(1)
-			a := w.create("a", "", 2, 0)
-			w.until("READY", 10*time.Second, func() bool { return w.state(a.ID) == index.Maintenance })
-			w.mu.Lock()
-			delete(w.kv, "world")
-			w.mu.Unlock()
-			w.until("gone", 30*time.Second, func() bool { return w.state(a.ID) == index.Error })
-			restore := func() ([]statecontext.FoundBucket, error) {
-				return w.leader().findBuckets(w.ctx, statecontext.New(), w.log.State())
-			}
-			build := func() error {
-				_, err := w.leader().BuildIndexes(w.ctx, BuildRequest{IDs: []index.ID{a.ID}})
-				return err
-			}
-			if found, err := restore(); err != nil || len(found) > 0 {
-				t.Errorf("a restore without the bucket: %v, %v", found, err)
-			}
-			if err := build(); !errors.Is(err, errcode.BucketGone) {
-				t.Errorf("BUILD INDEX without the bucket: %v", err)
-			}
-			w.bucket("world", "uuid-2")
-			p1, p2 := w.projectors["http://p1"], w.projectors["http://p2"]
-			p1.mu.Lock()
-			p1.foreign = "none" // its KV node is not in the KV cluster
-			p1.mu.Unlock()
-			p2.mu.Lock()
-			p2.down, p2.away = silent, !silent
-			p2.mu.Unlock()
-			saysSo := func(err, is error) bool { return errors.Is(err, is) && strings.Contains(err.Error(), "p2") }
-			if _, err := restore(); !saysSo(err, ErrNoProjector) || errors.Is(err, core.ErrUnknownBucket) {
-				t.Errorf("a restore: %v", err)
-			}
-			if err := build(); !saysSo(err, ErrNoProjector) || errors.Is(err, core.ErrUnknownBucket) {
-				t.Errorf("BUILD INDEX: %v", err)
-			}
-			if _, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "b", Bucket: "world",
-				IsPrimary: true}}); !saysSo(err, core.ErrUnknownBucket) {
-				t.Errorf("CREATE INDEX: %v", err)
-			}
-		})
-	}
 }
 
 // TestARestoreIsOfItsBackup: a restore that is sent again has its outcome; another one under its key is refused, and

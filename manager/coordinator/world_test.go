@@ -196,6 +196,13 @@ func (w *world) bucket(name, uuid string) *kvBucket {
 	return b
 }
 
+// deleted deletes a bucket in KV.
+func (w *world) deleted(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.kv, name)
+}
+
 // lead starts the next term.
 func (w *world) lead() {
 	w.term++
