@@ -104,7 +104,7 @@ func (f *facts) unreachable(encrypted bool) string {
 
 func timedOut(err error) bool {
 	var ne net.Error
-	return errors.As(err, &ne) && ne.Timeout() || err != nil && strings.Contains(err.Error(), "sent nothing for")
+	return errors.As(err, &ne) && ne.Timeout() || errors.Is(err, kvclient.ErrSilent)
 }
 
 // login judges who may come in.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,8 @@ const (
 	// readBufferBytes is the size of the read buffer; answers up to it are not copied
 	// before their handler sees them.
 	readBufferBytes = 64 << 10
+	// writeStepBytes is how much is written at once: a node has moved when it has taken so much.
+	writeStepBytes = 64 << 10
 	// keptWriteBytes is how large the write buffers may stay between uses.
 	keptWriteBytes = 1 << 20
 	// watchSteps is how many times per OpTimeout the watchdog looks.
@@ -37,8 +40,9 @@ const (
 
 // Conn is one connection to one node, shared by any number of callers: requests
 // are pipelined, answers found by their opaque. A node that owes an answer and
-// sends nothing at all for Options.OpTimeout is taken for dead: the connection
-// ends.
+// neither sends anything nor takes anything of what is sent to it for
+// Options.OpTimeout is taken for dead: the connection ends. A large request over
+// a slow link has its time.
 type Conn struct {
 	session   *Session
 	addr      string
@@ -46,7 +50,7 @@ type Conn struct {
 	slots     *semaphore.Weighted
 	loops     errgroup.Group
 	wake      chan struct{} // 1: there is something to write, or the end
-	arrived   atomic.Uint64 // bytes read, for the watchdog
+	moved     atomic.Uint64 // bytes read and written, for the watchdog
 	done      chan struct{} // closed with err set
 
 	mu      sync.Mutex // leaf: the fields below
@@ -264,9 +268,13 @@ func (c *Conn) writeLoop() error {
 		if len(buf) == 0 {
 			continue
 		}
-		if _, err := c.session.Write(buf); err != nil {
-			c.fail(c.lost(err))
-			return err
+		for step := range slices.Chunk(buf, writeStepBytes) {
+			n, err := c.session.Write(step)
+			c.moved.Add(uint64(n))
+			if err != nil {
+				c.fail(c.lost(err))
+				return err
+			}
 		}
 		if cap(buf) > keptWriteBytes {
 			buf = nil
@@ -276,7 +284,7 @@ func (c *Conn) writeLoop() error {
 
 // readLoop hands the answers to their calls.
 func (c *Conn) readLoop() error {
-	r := bufio.NewReaderSize(countingReader{c.session, &c.arrived}, readBufferBytes)
+	r := bufio.NewReaderSize(countingReader{c.session, &c.moved}, readBufferBytes)
 	for {
 		f, discard, err := nextFrame(r)
 		if err == nil && f.Magic.IsResponse() {
@@ -341,7 +349,7 @@ func (c *Conn) answer(f mcbp.Frame) error {
 	return err
 }
 
-// watchLoop ends the connection when answers are owed and nothing arrives.
+// watchLoop ends the connection when answers are owed and nothing moves on it.
 func (c *Conn) watchLoop() error {
 	tick := time.NewTicker(c.opTimeout / watchSteps)
 	defer tick.Stop()
@@ -356,13 +364,14 @@ func (c *Conn) watchLoop() error {
 		c.mu.Lock()
 		owed := len(c.pending)
 		c.mu.Unlock()
-		now := c.arrived.Load()
+		now := c.moved.Load()
 		if owed == 0 || now != seen {
 			seen, silent = now, 0
 			continue
 		}
 		if silent++; silent >= watchSteps {
-			c.fail(fmt.Errorf("%w: %s owes %d answers and sent nothing for %v", ErrClosed, c.addr, owed, c.opTimeout))
+			c.fail(fmt.Errorf("%w: %s owes %d answers and takes and sends nothing for %v", ErrSilent, c.addr, owed,
+				c.opTimeout))
 		}
 	}
 }

@@ -28,6 +28,8 @@ var (
 	ErrTooBig = errors.New("kvclient: key or value too long")
 	// ErrClosed: the connection or the client was closed, by us or by the node.
 	ErrClosed = errors.New("kvclient: connection closed")
+	// ErrSilent: the node owed an answer and nothing moved on the connection for Options.OpTimeout. It wraps ErrClosed.
+	ErrSilent = fmt.Errorf("%w", ErrClosed)
 	// ErrAmbiguous: the answer to a write was lost and its repetition was refused,
 	// so that the refusal may be the consequence of our own first attempt.
 	ErrAmbiguous = errors.New("kvclient: unknown whether the write took effect")

@@ -2,7 +2,6 @@ package server
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -262,20 +261,24 @@ func (c *conn) readLarge(ctx context.Context, h mcbp.Header) (f mcbp.Frame, used
 			return f, 0, err
 		}
 	}
-	var body bytes.Buffer
+	body := make([]byte, 0, min(h.BodyLen, readBufferBytes))
 	pace := newPace(frame, h.BodyLen, c.r.Buffered(), c.srv.opts.Now())
-	for body.Len() < h.BodyLen {
+	for len(body) < h.BodyLen {
+		if len(body) == cap(body) { // fourfold: few bytes are copied twice, and few are kept for who announces much
+			body = append(make([]byte, 0, min(h.BodyLen, 4*len(body))), body...)
+		}
 		c.setReadDeadline(max(pace.end.Sub(c.srv.opts.Now()), 1))
-		_, err := io.CopyN(&body, c.r, int64(min(readBufferBytes, h.BodyLen-body.Len())))
+		n, err := c.r.Read(body[len(body):min(cap(body), len(body)+readBufferBytes)])
+		body = body[:len(body)+n]
 		if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-			err = pace.look(c.srv.opts.Now(), body.Len(), c.srv.queued.Load() > 0)
+			err = pace.look(c.srv.opts.Now(), len(body), c.srv.queued.Load() > 0)
 		}
 		if err != nil {
 			c.srv.large.Release(size)
 			return f, 0, err
 		}
 	}
-	return h.Frame(body.Bytes()), 0, nil
+	return h.Frame(body), 0, nil
 }
 
 // tooLarge answers a request whose body is beyond the protocol's limit. One that is not far beyond is passed over,

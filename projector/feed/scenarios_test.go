@@ -164,7 +164,8 @@ func (s *stage) open() {
 	<-n.Ready()
 	s.warmUp(n)
 	w, err := kvclient.Connect(within(s, time.Minute), []string{n.MemcachedAddr()},
-		kvclient.Options{User: kvUser, Password: kvPassword, Bucket: kvBucket, Name: "writer", DialTimeout: time.Minute})
+		kvclient.Options{User: kvUser, Password: kvPassword, Bucket: kvBucket, Name: "writer", DialTimeout: time.Minute,
+			OpTimeout: time.Minute})
 	if err != nil {
 		s.Fatal(err)
 	}
