@@ -208,7 +208,8 @@ func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
 	if !changed && stability.Equal(old.Stability.Vector) {
 		return nil, reject(errcode.StabilityNotMonotone, "bucket %q: promotion %d changes nothing", a.Bucket, a.Number)
 	}
-	b.Stability.Number, b.Stability.Vector, b.MutationTimestamp = a.Number, stability, mutation
+	b.Stability.Number, b.Stability.StateMS = a.Number, t.s.timeMS
+	b.Stability.Vector, b.MutationTimestamp = stability, mutation
 	return &b, nil
 }
 
@@ -288,7 +289,7 @@ func (c *SetRollbackStep) apply(t *tx) *Rejection {
 			old.lastRollback(), c.ID)
 	}
 	b := *old
-	if rejection := b.moveRollback(c); rejection != nil {
+	if rejection := b.moveRollback(c, t.s.timeMS); rejection != nil {
 		return rejection
 	}
 	b.ModifiedCAS = t.cas
@@ -325,8 +326,8 @@ func (c *RollbackLogs) apply(t *tx) *Rejection {
 	return nil
 }
 
-// moveRollback takes the step; b is a copy that may be changed.
-func (b *Bucket) moveRollback(c *SetRollbackStep) *Rejection {
+// moveRollback takes the step at a state time; b is a copy that may be changed.
+func (b *Bucket) moveRollback(c *SetRollbackStep, stateMS int64) *Rejection {
 	var r RollbackContext
 	if b.Rollback != nil {
 		r = *b.Rollback
@@ -341,7 +342,7 @@ func (b *Bucket) moveRollback(c *SetRollbackStep) *Rejection {
 		r.Restart, rejection = c.Restart, b.wholeTimestamp("restart", c.Restart)
 	case c.From == Restart && c.To == RollingBack:
 	case c.From == RollingBack && c.To == NoRollback:
-		return b.finishRollback(c)
+		return b.finishRollback(c, stateMS)
 	default:
 		return reject(errcode.IllegalTransition, "bucket %q: rollback from step %s to %s", b.Name, c.From, c.To)
 	}
@@ -379,7 +380,7 @@ func (b *Bucket) wholeTimestamp(name string, v timestamp.Vector) *Rejection {
 }
 
 // finishRollback ends the context: the bucket goes on from c.Stability under the new rollback id.
-func (b *Bucket) finishRollback(c *SetRollbackStep) *Rejection {
+func (b *Bucket) finishRollback(c *SetRollbackStep, stateMS int64) *Rejection {
 	if c.Stability.Len() != b.VBuckets {
 		return reject(errcode.InvalidArgument, "bucket %q: stability timestamp of %d vbuckets, the bucket has %d", b.Name,
 			c.Stability.Len(), b.VBuckets)
@@ -390,6 +391,7 @@ func (b *Bucket) finishRollback(c *SetRollbackStep) *Rejection {
 	}
 	s := b.Stability
 	s.Number++
+	s.StateMS = stateMS
 	s.RollbackID, s.Vector, s.Logs, s.Revisions = b.Rollback.ID, c.Stability, b.Rollback.Logs, b.Rollback.Revisions
 	b.Stability, b.MutationTimestamp, b.Rollback = s, c.Stability, nil
 	return nil

@@ -137,6 +137,9 @@ func checkBuckets(s *State) error {
 		if b.Name == "" || b.UUID == "" || n < 1 || b.Generation < 1 || b.ModifiedCAS > s.revision {
 			return broken("bucket %q: %d vbuckets, generation %d, modified at %d", b.Name, n, b.Generation, b.ModifiedCAS)
 		}
+		if b.Stability.StateMS < 0 || b.Stability.StateMS > s.timeMS {
+			return broken("bucket %q: promoted at %d, state time %d", b.Name, b.Stability.StateMS, s.timeMS)
+		}
 		if b.Stability.Vector.Check(n) != nil || b.MutationTimestamp.Check(n) != nil || len(b.Stability.Logs) != n ||
 			len(b.Stability.Revisions) != n {
 			return broken("bucket %q: vectors are not of %d vbuckets", b.Name, n)

@@ -89,8 +89,8 @@ func describeBucket(w *strings.Builder, b *Bucket) {
 		w.WriteString(" GONE")
 	}
 	fmt.Fprintf(w, " @%d\n", b.ModifiedCAS)
-	fmt.Fprintf(w, "  stability #%d rollback %d %s\n", b.Stability.Number, b.Stability.RollbackID,
-		describeVector(b.Stability.Vector))
+	fmt.Fprintf(w, "  stability #%d time %d rollback %d %s\n", b.Stability.Number, b.Stability.StateMS,
+		b.Stability.RollbackID, describeVector(b.Stability.Vector))
 	fmt.Fprintf(w, "  mutation %s\n", describeVector(b.MutationTimestamp))
 	if b.BackfillTimestamp.Len() > 0 {
 		fmt.Fprintf(w, "  backfill %s\n", describeVector(b.BackfillTimestamp))

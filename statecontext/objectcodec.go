@@ -303,7 +303,8 @@ func appendBucket(dst []byte, b *Bucket) []byte {
 	dst = appendString(appendString(dst, b.Name), b.UUID)
 	dst = appendUint(appendUint(dst, uint64(b.VBuckets)), b.Generation)
 	dst = appendBool(dst, b.Gone)
-	dst = appendUint(appendUint(dst, b.Stability.Number), b.Stability.RollbackID)
+	dst = appendInt(appendUint(dst, b.Stability.Number), b.Stability.StateMS)
+	dst = appendUint(dst, b.Stability.RollbackID)
 	dst = appendVector(dst, b.Stability.Vector)
 	dst = appendLogs(dst, b.Stability.Logs)
 	dst = appendRevisions(dst, b.Stability.Revisions)
@@ -320,8 +321,8 @@ func appendBucket(dst []byte, b *Bucket) []byte {
 func (d *decoder) bucket() *Bucket {
 	b := &Bucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.max(timestamp.MaxVBuckets, "vbuckets")),
 		Generation: d.uint(), Gone: d.bool()}
-	b.Stability = Promoted{Number: d.uint(), RollbackID: d.uint(), Vector: d.vector(), Logs: d.logs(),
-		Revisions: d.revisions()}
+	b.Stability = Promoted{Number: d.uint(), StateMS: d.int(), RollbackID: d.uint(), Vector: d.vector(),
+		Logs: d.logs(), Revisions: d.revisions()}
 	b.MutationTimestamp, b.BackfillTimestamp = d.vector(), d.vector()
 	if d.bool() {
 		b.Rollback = &RollbackContext{

@@ -131,7 +131,9 @@ type Indexer struct {
 // promotion.
 type Promoted struct {
 	// rises by one with every promotion and every end of a rollback
-	Number     uint64                  `json:"number"`
+	Number uint64 `json:"number"`
+	// StateMS is the state time of the newest of them; 0: there was none since the bucket was first seen, or came back.
+	StateMS    int64                   `json:"state_ms"`
 	RollbackID uint64                  `json:"rollback_id"` // of the newest finished rollback, 0 before the first
 	Vector     timestamp.Vector        `json:"vector"`
 	Logs       []timestamp.FailoverLog `json:"logs"`      // per vbucket, as known at the newest promotion that changed it

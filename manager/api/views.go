@@ -418,9 +418,7 @@ func (g views) timestamps(w http.ResponseWriter, r *http.Request) error {
 func (g views) addView(s *statecontext.State, b *statecontext.Bucket, v *core.BucketView, t *v1.Timestamps,
 	from, to int) {
 	t.Current, t.Waiting, t.Diverged, t.Source = vectorInfo(v.Current, from, to), v.Waiting, v.Diverged, v.Source.String()
-	if v.StableMS > 0 {
-		t.AgeMS = new(max(g.now().UnixMilli()-v.StableMS, 0))
-	}
+	t.AgeMS = v.AgeMS
 	for at, current := range v.Current.Seqnos {
 		t.Lag += max(current, b.Stability.Vector.Seqnos[at]) - b.Stability.Vector.Seqnos[at]
 	}

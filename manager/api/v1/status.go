@@ -177,8 +177,8 @@ type BucketStatus struct {
 	StreamsMissing  int    `json:"streams_missing"` // vbuckets that nobody streams now
 	// Stuck are those of them that have had no stream for longer than 10 s although one is wanted, at most 16.
 	Stuck []StuckVBucket `json:"stuck,omitempty"`
-	// StabilityAgeMS is how long ago the leader saw the newest stability timestamp promoted; absent when there was none in
-	// its term.
+	// StabilityAgeMS is how long ago the newest stability timestamp was promoted, as long as some manager led; absent
+	// before the first one, and where the leader does not answer.
 	StabilityAgeMS *int64 `json:"stability_age_ms,omitempty"`
 	Lag            uint64 `json:"lag"`           // complete seqnos above it, over all vbuckets
 	ScansWaiting   int    `json:"scans_waiting"` // for a newer one

@@ -38,7 +38,7 @@ type bucket struct {
 type promoted struct {
 	stable   wire.BucketStability // newest committed
 	first    wire.BucketStability // newest committed when this leader began
-	stableMS int64                // when it was seen to be; 0: before this term
+	stableMS int64                // state time of stable; 0: no promotion was seen since the bucket was
 	sentMS   int64                // when the newest one was proposed
 	nearly   bool                 // some build lacks nothing but a stability timestamp
 }

@@ -70,7 +70,7 @@ func (l *ledgers) newBucket(s *statecontext.Bucket) (*bucket, error) {
 	b := &bucket{name: s.Name, uuid: s.UUID, generation: s.Generation}
 	b.doubted = map[index.ProjectorID]bool{}
 	b.stable, b.dropping = published(s), map[index.ProjectorID][]index.NodeID{}
-	b.first = b.stable
+	b.first, b.stableMS = b.stable, s.Stability.StateMS
 	var err error
 	if b.stab, err = stability.New(l.settings.Stability, b.stable.Stability); err != nil {
 		return nil, err
@@ -235,7 +235,7 @@ func (l *ledgers) refresh(b *bucket, s *statecontext.Bucket) {
 	if s.Stability.Number == b.stable.Number && s.Stability.RollbackID == b.stable.RollbackID {
 		return
 	}
-	b.stable, b.stableMS = published(s), l.nowMS
+	b.stable, b.stableMS = published(s), s.Stability.StateMS
 	if err := b.stab.Committed(b.stable.Stability); err != nil {
 		l.log.Error("a committed stability timestamp does not fit", "bucket", b.name, "error", err)
 	}

@@ -20,7 +20,7 @@ func (l *scene) View(bucket string) *BucketView {
 	}
 	v := &BucketView{Name: b.name, Generation: b.generation, Wanted: b.wanted,
 		Entries: make([]streams.Entry, b.ledger.Len()),
-		Summary: b.ledger.Summary(l.nowMS), Current: b.stab.Current(), StableMS: b.stableMS,
+		Summary: b.ledger.Summary(l.nowMS), Current: b.stab.Current(), AgeMS: l.stableAge(b),
 		Participants: b.stab.Participants(l.nowMS),
 		Source:       b.stab.Source(), Waiting: len(b.waiters)}
 	for i := range v.Entries {

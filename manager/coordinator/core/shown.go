@@ -103,7 +103,7 @@ type BucketStatus struct {
 	Streams    streams.Summary
 	Lagging    []index.NodeID // indexers that promotion does not wait for
 	Waiting    int            // scans that wait for a stability timestamp
-	AgeMS      *int64         // of the newest stability timestamp; nil: none was promoted in this term
+	AgeMS      *int64         // of the newest stability timestamp; nil: there is none
 	Lag        uint64         // complete seqnos above it, over all vbuckets
 	Rollback   string         // step, or why the bucket has to be rolled back; empty: all is well
 	// RollbackSinceMS is when this leader saw the rollback's step begin, unix milliseconds, 0 without one; RollbackWaits
@@ -185,9 +185,8 @@ type BucketView struct {
 	Entries    []streams.Entry // by vbucket
 	Summary    streams.Summary
 	// Current are the newest complete seqnos of the streams, 0 where none is known.
-	Current timestamp.Vector
-	// StableMS is when the newest stability timestamp was seen here, unix milliseconds; 0: before this leader's term.
-	StableMS     int64
+	Current      timestamp.Vector
+	AgeMS        *int64 // see BucketStatus
 	Participants []stability.Participant
 	Source       stability.Source
 	Waiting      int    // scans that wait for a stability timestamp

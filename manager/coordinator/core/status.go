@@ -86,15 +86,21 @@ func (l *picture) draw() {
 	l.do(Show{Status: s})
 }
 
+// stableAge returns how old the newest stability timestamp is, in milliseconds of the state's time; nil: there is none.
+func (l *scene) stableAge(b *bucket) *int64 {
+	if b.stableMS == 0 {
+		return nil
+	}
+	return new(max(l.stateMS-b.stableMS, 0))
+}
+
 func (l *picture) bucketStatus(b *bucket) BucketStatus {
 	sum := b.ledger.Summary(l.nowMS)
 	l.logStuck(b, &sum)
 	w := BucketStatus{Name: b.name, UUID: b.uuid, VBuckets: b.ledger.Len(), Generation: b.generation, Wanted: b.wanted,
 		Number: b.stable.Number,
 		Hash:   b.stable.Hash, Streams: sum, Lagging: b.stab.Lagging(l.nowMS), Waiting: len(b.waiters)}
-	if b.stableMS > 0 {
-		w.AgeMS = new(max(l.nowMS-b.stableMS, 0))
-	}
+	w.AgeMS = l.stableAge(b)
 	for v := range b.ledger.Len() {
 		w.Lag += max(b.stab.CompleteAt(v), b.stable.Vector.Seqnos[v]) - b.stable.Vector.Seqnos[v]
 	}
