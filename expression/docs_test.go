@@ -86,7 +86,8 @@ the function NULL. Limits: 4096 bytes per key, 10,000 keys and 16 MiB of keys pe
 an array stand in each of its keys, and count in each), 64 levels of nesting; for the predicate
 and for the keys of one index each, 4 million steps (an element, a call, 64 bytes that are looked at, 64 / n bytes for a
 regular expression of n instructions) and 64 MiB of values on the way; 1 MiB for what REPEAT, LPAD, RPAD and SUFFIXES make,
-10,000 elements for ARRAY_RANGE, a million fits of a regular expression for REGEXP_MATCHES, REGEXP_SPLIT and REGEXP_REPLACE.
+10,000 elements for ARRAY_RANGE, a million fits of a regular expression (fewer of one with groups) for
+REGEXP_MATCHES, REGEXP_SPLIT and REGEXP_REPLACE.
 
 A date as text is 2006-01-02, 15:04:05, or both with a T or a space between; behind the seconds may stand a fraction (after a point or
 a comma), and behind that a zone (Z or ±hh:mm), which is UTC if it is not given. As a number it is milliseconds since 1970. What a function gives has the form of

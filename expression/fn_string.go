@@ -259,13 +259,17 @@ func tokenPattern(constants []string) (evaluation, error) {
 	}, 0), nil
 }
 
-// fitBytes is what one fit of a pattern takes, or more.
-const fitBytes = 64
+// What one fit of a pattern takes, or more, and what each group of the pattern adds: FindAllIndex keeps the places of
+// the groups of all fits, too.
+const (
+	fitBytes   = 64
+	groupBytes = 16
+)
 
 // fits returns where a pattern fits, the first so many times; all if the number is negative. False: these are more than
 // there may be.
 func (s *Scratch) fits(name string, r *regexp.Regexp, text []byte, times int64) ([][]int, bool) {
-	most := int64(max(0, min(s.steps, maxTemp/fitBytes)))
+	most := int64(max(0, min(s.steps, maxTemp/(fitBytes+groupBytes*r.NumSubexp()))))
 	if times < 0 || times > most {
 		times = most + 1
 	}
