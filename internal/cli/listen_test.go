@@ -1,13 +1,17 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
 	"tidemark/indexer"
@@ -90,6 +94,44 @@ func TestFreePortsInARow(t *testing.T) {
 		if _, err := freePorts(host, from); err == nil || !strings.HasPrefix(err.Error(), "--listen "+host+": listen tcp") {
 			t.Errorf("a host that is not this one: %v", err)
 		}
+	}
+}
+
+// TestPortsAreKept: a start notes the ports that were found once it has taken them, and where somebody else had them
+// first it says what to do.
+func TestPortsAreKept(t *testing.T) {
+	first := ports.Range(t)
+	start := func(dir string) (*indexer.Config, error) {
+		cfg, f, err := listening(t, dir, "--listen", "127.0.0.1", "--port", strconv.Itoa(first))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.found = true // freePorts begins where other tests may listen
+		cfg.Managers, cfg.Logger = []string{"http://127.0.0.1:1"}, hclog.NewNullLogger()
+		cfg.MemoryQuota = indexer.DefaultMemoryQuota
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		return cfg, runIndexer(ctx, *cfg, f)
+	}
+	dir := t.TempDir()
+	cfg, err := start(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept, err := keptPorts(dir); kept != first || err != nil {
+		t.Errorf("it keeps %d, %v, want %d", kept, err, first)
+	}
+	l, err := net.Listen("tcp", cfg.Scan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	other := t.TempDir()
+	if _, err := start(other); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "say --port") {
+		t.Errorf("its port for scans is taken: %v", err)
+	}
+	if kept, err := keptPorts(other); kept != 0 || err != nil {
+		t.Errorf("without its ports it keeps %d, %v", kept, err)
 	}
 }
 
