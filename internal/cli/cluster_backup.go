@@ -24,7 +24,7 @@ import (
 
 func newBackup(s Streams, f *serverFlags) *cobra.Command {
 	cmd := &cobra.Command{Use: "backup FILE", Short: "Write definitions, placements and limits to a file",
-		Args: exactArgs("a file"),
+		Args: exactArgs("a file, or - for standard output"),
 		Long: `Takes a backup of the StateContext as of now: index definitions, placements and limits. The rows of indexes are
 not in it; they come from KV. The file is written beside its place and moved there when it is whole and checked; - is
 standard output, and then nothing else is printed there.`,
@@ -67,42 +67,23 @@ standard output, and then nothing else is printed there.`,
 	return cmd
 }
 
-// standard is what stands for standard input or output where a file is named.
-const standard = "-"
-
 // readBackup reads and checks a file, or standard input.
 func readBackup(s Streams, path string) ([]byte, *statecontext.Backup, error) {
-	if path != standard {
-		return readBackupFile(path)
-	}
-	data, err := io.ReadAll(io.LimitReader(s.In, statecontext.MaxBackupBytes+1))
-	if err != nil {
-		return nil, nil, fmt.Errorf("standard input: %w", err)
-	}
-	if len(data) > statecontext.MaxBackupBytes {
-		return nil, nil, fmt.Errorf("standard input has more than %d bytes; a backup has at most so many",
-			statecontext.MaxBackupBytes)
-	}
-	b, err := statecontext.ReadBackup(data)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: standard input: %w", string(errcode.BackupUnusable), err)
-	}
-	return data, b, nil
-}
-
-// readBackupFile reads and checks a file.
-func readBackupFile(path string) ([]byte, *statecontext.Backup, error) {
-	info, err := os.Stat(path)
+	in, err := s.open(path)
 	if err != nil {
 		return nil, nil, usage("%v", err)
 	}
-	if info.Size() > statecontext.MaxBackupBytes {
-		return nil, nil, fmt.Errorf("%s has %d bytes; a backup has at most %d", path, info.Size(),
-			statecontext.MaxBackupBytes)
+	defer in.Close()
+	if path == standard {
+		path = "standard input"
 	}
-	data, err := os.ReadFile(path)
+	data, err := io.ReadAll(io.LimitReader(in, statecontext.MaxBackupBytes+1))
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("backup: %w", err)
+	}
+	if len(data) > statecontext.MaxBackupBytes {
+		return nil, nil, fmt.Errorf("%s has more than %d bytes; a backup has at most so many", path,
+			statecontext.MaxBackupBytes)
 	}
 	b, err := statecontext.ReadBackup(data)
 	if err != nil {
@@ -124,7 +105,7 @@ func writeWhole(path string, data []byte) error {
 	if err = errors.Join(err, tmp.Close()); err != nil {
 		return fmt.Errorf("write %s: %w", tmp.Name(), err)
 	}
-	if _, _, err := readBackupFile(tmp.Name()); err != nil {
+	if _, _, err := readBackup(Streams{}, tmp.Name()); err != nil {
 		return fmt.Errorf("the disk did not keep what was written: %w", err)
 	}
 	if err := os.Rename(tmp.Name(), path); err != nil {

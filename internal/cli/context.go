@@ -276,7 +276,7 @@ func absolute(path *string) (err error) {
 	switch *path {
 	case "":
 		return nil
-	case "-":
+	case standard:
 		return usage("a context keeps names of files: standard input is none")
 	}
 	*path, err = filepath.Abs(*path)

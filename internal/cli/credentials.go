@@ -89,7 +89,7 @@ func (c *credentialFlags) secrets(ctx context.Context, s Streams, o *client.Opti
 
 // read reads a secret from a file, each time anew, or from standard input.
 func (c *credentialFlags) read(s Streams, path string) (string, error) {
-	if path != "-" {
+	if path != standard {
 		return readSecret(s, path)
 	}
 	return c.once(func() (string, error) { return readSecret(s, path) })
@@ -117,15 +117,12 @@ func (c *credentialFlags) folder() error {
 
 // readSecret reads a secret from a file, or from standard input (-).
 func readSecret(s Streams, path string) (string, error) {
-	if path == "-" {
-		return secretLine(s.In)
-	}
-	f, err := os.Open(path)
+	in, err := s.open(path)
 	if err != nil {
 		return "", usage("secret: %v", err)
 	}
-	defer f.Close()
-	return secretLine(f)
+	defer in.Close()
+	return secretLine(in)
 }
 
 func secretLine(in io.Reader) (string, error) {

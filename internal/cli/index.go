@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -266,15 +265,11 @@ const maxFile = 1 << 20
 
 // readText reads a file, - for standard input, of at most maxFile bytes.
 func readText(s Streams, path string) ([]byte, error) {
-	in := s.In
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, usage("--file: %v", err)
-		}
-		defer f.Close()
-		in = f
+	in, err := s.open(path)
+	if err != nil {
+		return nil, usage("--file: %v", err)
 	}
+	defer in.Close()
 	b, err := io.ReadAll(io.LimitReader(in, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", path, err)

@@ -404,7 +404,7 @@ func openDocuments(name string, stdin io.Reader, o documents.Options, unchecked 
 	}()
 	var file *os.File
 	switch {
-	case name != "-":
+	case name != standard:
 		if file, err = os.Open(name); err != nil {
 			return nil, 0, closeInput, usage("%v", err)
 		}

@@ -41,6 +41,17 @@ type Streams struct {
 	Err io.Writer // talk
 }
 
+// standard is what stands for standard input or output where a file is named.
+const standard = "-"
+
+// open opens a file, or standard input, which stays open when it is closed.
+func (s Streams) open(path string) (io.ReadCloser, error) {
+	if path == standard {
+		return io.NopCloser(s.In), nil
+	}
+	return os.Open(path)
+}
+
 // usageError is a mistake on the command line.
 type usageError struct{ error }
 

@@ -136,7 +136,7 @@ type shell struct {
 func (sh *shell) askOnce(ctx context.Context, f *serverFlags) error {
 	who := &f.who
 	asked := who.user != "" && who.passwordFile == "" && os.Getenv(passwordEnv) == ""
-	if !asked && who.passwordFile != "-" && who.tokenFile != "-" {
+	if !asked && who.passwordFile != standard && who.tokenFile != standard {
 		return nil
 	}
 	if !asked && !isTerminal(sh.streams.In) {

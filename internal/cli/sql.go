@@ -73,7 +73,7 @@ checked as after those before it.`,
 
 // inFile says which file a mistake is in.
 func inFile(file string, err error) error {
-	if err == nil || file == "" || file == "-" {
+	if err == nil || file == "" || file == standard {
 		return err
 	}
 	return fmt.Errorf("%s: %w", file, err)
@@ -84,7 +84,7 @@ func statementText(s Streams, args []string, file string) (string, error) {
 		return args[0], nil
 	}
 	if file == "" {
-		file = "-"
+		file = standard
 		if isTerminal(s.In) {
 			fmt.Fprintln(s.Err, "statements, then Ctrl-D:")
 		}
