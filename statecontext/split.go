@@ -13,9 +13,10 @@ import (
 // SplitIndex begins to build a successor of an index that is READY: an index of the same definition but for how its
 // entries are spread over slices, which no name leads to. It is built as any index is, and with the command that makes
 // it READY (SetIndexState) the name is its, and the first is being dropped. Whatever happens to either before that ends
-// the split: the successor is dropped, and the first stays as it is (docs/decisions.md, "A split is a successor").
-// Result.Index is the successor. Rejections: UnknownIndex, CASMismatch, IndexChanged, StateMismatch, SplitRunning,
-// RebalanceRunning, IndexInRollback, and those of CreateIndex.
+// the split: the successor is dropped, and the first goes on, with the reason in SplitFailed, which changes its
+// ModifiedCAS, unless it is being dropped (docs/decisions.md, "A split is a successor"). Result.Index is the successor.
+// Rejections: UnknownIndex, CASMismatch, IndexChanged, StateMismatch, SplitRunning, RebalanceRunning, IndexInRollback,
+// and those of CreateIndex.
 type SplitIndex struct {
 	ID index.ID
 	// IfMatch, unless 0, must be the definition's ModifiedCAS, as the user wants.

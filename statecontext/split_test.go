@@ -160,7 +160,7 @@ func TestSplitsThatCannotBe(t *testing.T) {
 }
 
 // Whatever happens to one of the two before the switch ends the split, in the same update, and changes nothing of the
-// first, which says why, unless it is being dropped.
+// first but SplitFailed, which says why, unless it is being dropped.
 func TestSplitsAreTakenBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		what   Body
