@@ -206,6 +206,34 @@ func TestSomeCopiesAskedFor(t *testing.T) {
 	}
 }
 
+// Copies are asked for by name, by one bucket or several, as long as they fit into a request.
+func TestManyCopiesAskedFor(t *testing.T) {
+	n, _ := runNode(t, testConfig(t.TempDir()))
+	remote := NewRemote(testUser, testPassword, clusterWait, nil)
+	for _, c := range []struct {
+		buckets, more int
+		named         bool
+	}{{1, 0, true}, {8, 0, true}, {8, 1, false}, {7, 1025, false}, {clustermap.MaxBuckets, 0, false}} {
+		of := copies{}
+		for i := range c.buckets {
+			for vb := range uint16(clustermap.MaxVBuckets) {
+				name := strings.Repeat("x", 90) + strconv.Itoa(i)
+				of[name] = append(of[name], vb)
+			}
+		}
+		for vb := range c.more {
+			of["world"] = append(of["world"], uint16(vb))
+		}
+		path := of.path()
+		if named := path != pathCluster; named != c.named {
+			t.Errorf("%+v: named %v", c, named)
+		}
+		if err := remote.Call(within(t), n.AdminAddr(), http.MethodGet, path, nil, nil); err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
 func TestFailoverWithLoss(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3, 1)

@@ -92,9 +92,16 @@ func copiesOf(m clustermap.Map, moves []clustermap.Move) copies {
 	return out
 }
 
-// path is where they are asked for.
+// askedCopies is of how many vbuckets copies are asked for by name: more do not fit into a request's header.
+const askedCopies = 8 * clustermap.MaxVBuckets
+
+// path is where they are asked for, with all others where they are too many to be named.
 func (c copies) path() string {
-	if c == nil {
+	n := 0
+	for _, vbuckets := range c {
+		n += len(vbuckets)
+	}
+	if c == nil || n > askedCopies {
 		return pathCluster
 	}
 	q := url.Values{}

@@ -587,8 +587,9 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 		return id, out, err
 	}
 	rest := slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool { return x.ID == id })
+	of := out.copies()
 	for deadline := time.Now().Add(catchUp); ; {
-		have, err := c.survey(ctx, rest, out.copies())
+		have, err := c.survey(ctx, rest, of)
 		if err != nil || have.replicated(m, out) || time.Now().After(deadline) {
 			return id, out, err // what is still missing, Failover says
 		}
@@ -600,18 +601,11 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 	}
 }
 
-// askedCopies is of how many vbuckets copies are asked for by name: more do not fit into a path.
-const askedCopies = 8192
-
-// copies are those of the vbuckets; nil, which is all that there are, where these are too many to be named.
+// copies are those of the vbuckets.
 func (s sealed) copies() copies {
-	out, n := copies{}, 0
+	out := copies{}
 	for bucket, vbuckets := range s {
 		out[bucket] = slices.Sorted(maps.Keys(vbuckets))
-		n += len(vbuckets)
-	}
-	if n > askedCopies {
-		return nil
 	}
 	return out
 }
