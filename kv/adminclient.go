@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -102,8 +103,8 @@ func (a *Admin) answers(ctx context.Context) (*answers, error) {
 	s.ask(ctx, a.remote, members)
 	if len(s.views) == 0 {
 		var all []error
-		for _, err := range s.failed {
-			all = append(all, err)
+		for _, address := range slices.Sorted(maps.Keys(s.failed)) {
+			all = append(all, s.failed[address])
 		}
 		err, at := errors.Join(all...), strings.Join(a.addresses, ", ")
 		if errors.Is(err, ErrRefused) || errors.Is(err, ErrNeedsTLS) || errors.Is(err, ErrNoTLS) { // one does answer

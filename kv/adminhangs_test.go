@@ -3,8 +3,11 @@ package kv
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,6 +52,47 @@ func TestStatusAsksNodesSideBySide(t *testing.T) {
 	}
 	if len(status.Nodes) != n {
 		t.Errorf("%d nodes, want %d", len(status.Nodes), n)
+	}
+}
+
+// TestSilentNodesAreToldInOrder: whoever asks twice reads the same.
+func TestSilentNodesAreToldInOrder(t *testing.T) {
+	t.Parallel()
+	var addresses []string
+	for port := range 8 {
+		addresses = append(addresses, fmt.Sprintf("127.0.0.1:%d", port+1))
+	}
+	_, err := NewAdmin(addresses, "u", "p", nil).Status(t.Context())
+	if !errors.Is(err, ErrSilent) {
+		t.Fatal(err)
+	}
+	told := strings.Split(err.Error(), "\n")
+	for i, line := range told {
+		if len(told) != len(addresses) || !strings.Contains(line, addresses[i]+"/") {
+			t.Errorf("line %d is not of %s: %s", i, addresses[i], line)
+		}
+	}
+}
+
+// TestPeersAnswerInOrder: what is told of those that are asked side by side is the same each time, whoever is first.
+func TestPeersAnswerInOrder(t *testing.T) {
+	t.Parallel()
+	nodes := []clustermap.Node{{ID: "c"}, {ID: "a"}, {ID: "d"}, {ID: "b"}}
+	next := make([]chan struct{}, len(nodes)+1)
+	for i := range next {
+		next[i] = make(chan struct{})
+	}
+	close(next[len(nodes)])
+	answers := (&peers{}).each(t.Context(), nodes, func(_ context.Context, x clustermap.Node) (clustermap.Map, error) {
+		i := slices.Index(nodes, x)
+		<-next[i+1] // the last one answers first
+		defer close(next[i])
+		return clustermap.Map{Rev: int64(i)}, nil
+	})
+	for i, a := range answers {
+		if a.id != nodes[i].ID || a.value.Rev != int64(i) || a.err != nil {
+			t.Errorf("answer %d: %+v", i, a)
+		}
 	}
 }
 

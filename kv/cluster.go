@@ -490,10 +490,10 @@ func (c *cluster) pollLeaving(ctx context.Context, leaving []string) (missing []
 		return c.peers.newerMap(ctx, p, have)
 	})
 	newest := have
-	for id, a := range answers {
+	for _, a := range answers {
 		switch {
 		case a.err != nil:
-			missing = append(missing, id)
+			missing = append(missing, a.id)
 		case a.value.Newer(newest):
 			newest = a.value
 		}
@@ -608,7 +608,7 @@ func (c *cluster) commitTo(ctx context.Context, m clustermap.Map, first string, 
 			told = append(told, x)
 		}
 	}
-	for id, a := range c.peers.each(ctx, told, func(ctx context.Context, p clustermap.Node) (clustermap.Map, error) {
+	for _, a := range c.peers.each(ctx, told, func(ctx context.Context, p clustermap.Node) (clustermap.Map, error) {
 		if _, stays := m.Node(p.ID); !stays {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, leavingTimeout)
@@ -617,10 +617,10 @@ func (c *cluster) commitTo(ctx context.Context, m clustermap.Map, first string, 
 		return m, c.peers.push(ctx, p, m, nil)
 	}) {
 		if a.err != nil {
-			c.n.config.Logger.Info("a node was not told the new map; it asks for it", "node", id, "rev_epoch", m.RevEpoch, "rev",
-				m.Rev, "error", a.err)
-			if _, stays := m.Node(id); stays {
-				late = append(late, c.contact(id))
+			c.n.config.Logger.Info("a node was not told the new map; it asks for it", "node", a.id, "rev_epoch", m.RevEpoch,
+				"rev", m.Rev, "error", a.err)
+			if _, stays := m.Node(a.id); stays {
+				late = append(late, c.contact(a.id))
 			}
 		}
 	}

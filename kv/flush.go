@@ -121,14 +121,14 @@ func (c *cluster) flushAt(ctx context.Context, m clustermap.Map, r FlushRequest)
 		}
 		return none, remote.Call(ctx, x.Admin, http.MethodPost, pathFlush, r, nil)
 	})
-	for _, x := range m.Nodes {
-		switch err := answers[x.ID].err; {
-		case err == nil:
-			done = append(done, x.ID)
+	for _, a := range answers {
+		switch {
+		case a.err == nil:
+			done = append(done, a.id)
 		case r.Check:
-			failed = append(failed, fmt.Errorf("%s cannot: %w", x.ID, err))
+			failed = append(failed, fmt.Errorf("%s cannot: %w", a.id, a.err))
 		default:
-			failed = append(failed, fmt.Errorf("%s, of which a part may be emptied: %w", x.ID, err))
+			failed = append(failed, fmt.Errorf("%s, of which a part may be emptied: %w", a.id, a.err))
 		}
 	}
 	return done, failed

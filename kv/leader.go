@@ -495,11 +495,11 @@ func (c *cluster) begin(ctx context.Context, m clustermap.Map, views []ClusterVi
 		return 0, err
 	}
 	changed := have.Newer(m)
-	for id, a := range c.peers.each(ctx, others, func(ctx context.Context, x clustermap.Node) (clustermap.Map, error) {
+	for _, a := range c.peers.each(ctx, others, func(ctx context.Context, x clustermap.Node) (clustermap.Map, error) {
 		return c.peers.promise(ctx, x, promiseRequest{Epoch: epoch, Maker: p.Maker, Milliseconds: maxSeal.Milliseconds()})
 	}) {
 		if a.err != nil {
-			return 0, fmt.Errorf("%w: a new epoch waits for %s: %w", ErrRefused, id, a.err)
+			return 0, fmt.Errorf("%w: a new epoch waits for %s: %w", ErrRefused, a.id, a.err)
 		}
 		changed = changed || a.value.Newer(m)
 	}
@@ -529,12 +529,12 @@ func (c *cluster) settle(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), peerTimeout)
 		defer cancel()
 		var missing []string
-		for id, a := range c.peers.each(ctx, c.others(c.current()),
+		for _, a := range c.peers.each(ctx, c.others(c.current()),
 			func(ctx context.Context, x clustermap.Node) (clustermap.Map, error) {
 				return c.peers.promise(ctx, x, promiseRequest{Epoch: p.RevEpoch, Maker: p.Maker})
 			}) {
 			if a.err != nil {
-				missing = append(missing, id)
+				missing = append(missing, a.id)
 			}
 		}
 		if len(missing) > 0 {

@@ -136,22 +136,20 @@ func newPeers(config Config) *peers {
 }
 
 type peerAnswer struct {
+	id    string // of the node
 	value clustermap.Map
 	err   error
 }
 
-// each calls all nodes at the same time.
+// each calls all nodes at the same time; the answers are in their order.
 func (p *peers) each(ctx context.Context, nodes []clustermap.Node,
-	call func(context.Context, clustermap.Node) (clustermap.Map, error)) map[string]peerAnswer {
-	out := map[string]peerAnswer{}
-	var mu sync.Mutex
+	call func(context.Context, clustermap.Node) (clustermap.Map, error)) []peerAnswer {
+	out := make([]peerAnswer, len(nodes))
 	var all sync.WaitGroup
-	for _, node := range nodes {
+	for i, node := range nodes {
 		all.Go(func() {
 			value, err := call(ctx, node)
-			mu.Lock()
-			defer mu.Unlock()
-			out[node.ID] = peerAnswer{value, err}
+			out[i] = peerAnswer{node.ID, value, err}
 		})
 	}
 	all.Wait()

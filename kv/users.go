@@ -87,10 +87,13 @@ func (c *cluster) heard(ctx context.Context, m clustermap.Map, late []clustermap
 		has := c.peers.each(ctx, late, func(ctx context.Context, x clustermap.Node) (clustermap.Map, error) {
 			return c.peers.newerMap(ctx, x, before)
 		})
-		late = slices.DeleteFunc(late, func(x clustermap.Node) bool {
-			_, stays := now.Node(x.ID)
-			return !stays || has[x.ID].err == nil && has[x.ID].value.RevEpoch == m.RevEpoch
-		})
+		asked := late
+		late = nil
+		for i, a := range has {
+			if _, stays := now.Node(a.id); stays && (a.err != nil || a.value.RevEpoch != m.RevEpoch) {
+				late = append(late, asked[i])
+			}
+		}
 	}
 	return nil
 }
