@@ -10,8 +10,9 @@ import (
 )
 
 // Tests lets n tests that call t.Parallel run beside each other, unless the command line says how many (go test
-// -parallel). With the race detector, under which tests compute most of their time, as many run as there are cores.
-// Call it from TestMain, before the tests run. It panics if n is not positive.
+// -parallel). With the race detector, under which tests compute most of their time, as many run as there are cores,
+// unless the command line says how many, as .ci/run does. Call it from TestMain, before the tests run. It panics if n
+// is not positive.
 func Tests(n int) {
 	if n <= 0 {
 		panic("atonce: no tests at once")
