@@ -23,7 +23,8 @@ type AlterIndex struct {
 	Drop      []partition.Replica // those that go, ascending
 	Add       []Placement         // of those that come
 	Nodes     []string            // uuids or names of indexers that may hold it; none: all
-	Statement string              // that says so
+	// Statement is the index's canonical CREATE INDEX text with the change, as Definition.Statement.
+	Statement string
 	// Start moves what then lies elsewhere; nil: nothing does. It begins with the change or not at all, so that no leader
 	// can end between the two (Result.Number).
 	Start *StartRebalance

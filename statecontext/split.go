@@ -26,7 +26,7 @@ type SplitIndex struct {
 	// How the entries are spread then. The scheme and what it goes by stay.
 	Values     []string // of a range: PartitionBy.Values
 	Partitions uint16
-	Statement  string
+	Statement  string // as in AlterIndex
 	Layout     partition.Layout
 	Placement  []Placement
 	Rules      uint32 // as in BuildIndexes
@@ -131,7 +131,7 @@ type SetAutoSplit struct {
 	// IfMatch and IfPlanned are those of SplitIndex.
 	IfMatch, IfPlanned uint64
 	Off                bool
-	Statement          string // that says so
+	Statement          string // as in AlterIndex
 }
 
 func (*SetAutoSplit) kind() kind { return kindSetAutoSplit }
