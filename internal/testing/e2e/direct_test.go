@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -77,26 +76,18 @@ func (a *asked) direct(ctx context.Context, t *testing.T, who string, c *client.
 // certified: a process shows when the certificate ends that it shows.
 func certified(ctx context.Context, t *testing.T, at string, conf *tls.Config) {
 	t.Helper()
-	transport := &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s %v", at, resp.Status, err)
+	by := &http.Client{Transport: &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true}}
+	resp, text := harness.GetBy(ctx, t, by, at+"/metrics")
+	if resp == nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %.1000s", at, text)
 	}
 	end := resp.TLS.PeerCertificates[0].NotAfter
-	shown := regexp.MustCompile(`(?m)^tidemark_certificate_end_timestamp_seconds\S* (\S+)$`).FindAllSubmatch(text, -1)
+	shown := regexp.MustCompile(`(?m)^tidemark_certificate_end_timestamp_seconds\S* (\S+)$`).
+		FindAllStringSubmatch(text, -1)
 	if len(shown) != 1 {
 		t.Fatalf("%s shows %q", at, shown)
 	}
-	if v, err := strconv.ParseFloat(string(shown[0][1]), 64); err != nil || int64(v) != end.Unix() {
+	if v, err := strconv.ParseFloat(shown[0][1], 64); err != nil || int64(v) != end.Unix() {
 		t.Errorf("%s: its certificate ends at %d, it shows %s", at, end.Unix(), shown[0][1])
 	}
 }

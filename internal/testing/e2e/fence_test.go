@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -45,20 +44,11 @@ func (f fenced) fence(ctx context.Context, t *testing.T) wire.Fence {
 // refusals returns how many commands it has refused for their fences, by its metrics.
 func (f fenced) refusals(ctx context.Context, t *testing.T) int {
 	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.admin+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
+	status, text := harness.Get(ctx, t, f.admin+"/metrics")
+	if status != http.StatusOK {
+		t.Fatalf("%s: %d %.1000s", f.id, status, text)
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, f.metric+" "); ok {
 			n, err := strconv.Atoi(strings.TrimSpace(value))
 			if err != nil {

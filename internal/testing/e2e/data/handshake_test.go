@@ -3,8 +3,6 @@ package data
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -188,7 +186,8 @@ func (h *handshake) copied(ctx context.Context) {
 		!strings.Contains(out, "copy "+foreign.ID.String()) {
 		h.t.Errorf("cluster status:\n%s", out)
 	}
-	if m := h.metric(ctx, 0); !strings.Contains(m, "\ntidemark_indexer_orphans 1\n") {
+	_, m := harness.Get(ctx, h.t, h.up.Manifest().Indexers[0].Admin+"/metrics")
+	if !strings.Contains(m, "\ntidemark_indexer_orphans 1\n") {
 		h.t.Errorf("no metric of it in\n%s", m)
 	}
 	harness.Eventually(h.t, harness.Hang, "the orphan is dropped", func() (bool, string) {
@@ -204,18 +203,6 @@ func (h *handshake) copied(ctx context.Context) {
 		h.t.Errorf("the slice itself: %v", err)
 	}
 	harness.CheckFinal(ctx, h.t, h.c, h.w, h.bucket)
-}
-
-func (h *handshake) metric(ctx context.Context, indexer int) string {
-	h.t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.up.Manifest().Indexers[indexer].Admin+"/metrics", nil)
-	h.must(err)
-	resp, err := http.DefaultClient.Do(req)
-	h.must(err)
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	h.must(err)
-	return string(b)
 }
 
 // restored restores a backup that lacks an index, and then one that has it.

@@ -126,20 +126,31 @@ func Eventually(t testing.TB, limit time.Duration, what string, f func() (bool, 
 // MiB of the body is read.
 func Get(ctx context.Context, t testing.TB, url string) (status int, body string) {
 	t.Helper()
+	resp, body := GetBy(ctx, t, http.DefaultClient, url)
+	if resp == nil {
+		return 0, body
+	}
+	return resp.StatusCode, body
+}
+
+// GetBy is Get by a client of one's own, as one that trusts the cluster's CA; the answer, nil if the request fails, has
+// no body to read any more.
+func GetBy(ctx context.Context, t testing.TB, c *http.Client, url string) (resp *http.Response, body string) {
+	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err = c.Do(req)
 	if err != nil {
-		return 0, err.Error()
+		return nil, err.Error()
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return 0, err.Error()
+		return nil, err.Error()
 	}
-	return resp.StatusCode, string(b)
+	return resp, string(b)
 }
 
 // Quote gives s as a JSON string.
