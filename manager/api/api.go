@@ -72,6 +72,7 @@ type Config struct {
 	Expect      int    // --bootstrap-expect
 	Raft        *consensus.Node
 	Steward     *consensus.Steward
+	JoinTimeout time.Duration // how long a manager waits to be taken in (that of Raft)
 	Coordinator *coordinator.Coordinator
 	Watch       *watch.Hub // run by the caller
 	Registry    *prometheus.Registry

@@ -17,7 +17,7 @@ import (
 func (g components) componentRoutes() []route {
 	return []route{
 		{method: "POST", path: "/v1/cluster/managers", handle: g.registerManager, role: RoleComponent, leader: true,
-			limit: v1.MemberTimeout},
+			limit: max(v1.MemberTimeout, g.cfg.JoinTimeout)},
 		{method: "POST", path: "/v1/cluster/indexers", handle: g.registerIndexer, role: RoleComponent, leader: true,
 			limit: v1.WriteTimeout},
 		{method: "POST", path: "/v1/cluster/projectors", handle: g.registerProjector, role: RoleComponent, leader: true,

@@ -306,6 +306,17 @@ func TestEveryCallIsBounded(t *testing.T) {
 	}
 }
 
+// TestAManagerIsNotCutOffAsItJoins: with slow heartbeats it waits longer than other changes of members may take.
+func TestAManagerIsNotCutOffAsItJoins(t *testing.T) {
+	for _, waits := range []time.Duration{0, time.Minute} {
+		for _, rt := range over(&ground{cfg: Config{JoinTimeout: waits}}).routes() {
+			if want := max(waits, v1.MemberTimeout); rt.path == "/v1/cluster/managers" && rt.limit != want {
+				t.Errorf("who waits for %s has %s, want %s", waits, rt.limit, want)
+			}
+		}
+	}
+}
+
 // TestClientsKnowHowLong: clients are told the limit of each call that is theirs, however its path is filled in.
 func TestClientsKnowHowLong(t *testing.T) {
 	filled := regexp.MustCompile(`\{[^}]*\}`)

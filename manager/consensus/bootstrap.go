@@ -206,17 +206,18 @@ func (ms *members) noteSeen(own string, others []PeerAnswer) {
 	ms.sees.Store(&ids)
 }
 
-// joinTimeout bounds one request to be added. The leader may ask silent members twice, each time for as long as a call
-// takes (Steward.add), and a change of members takes a commit or two.
-func (ms *members) joinTimeout() time.Duration {
-	return 2*transportTimeout(ms.cfg.Heartbeat) + memberTimeout
+// JoinTimeout bounds one request to be added. The leader may ask silent members up to
+// three times (Steward.add, storing), each time for as long as a call takes, and a change of members takes a commit or
+// two.
+func (ms *members) JoinTimeout() time.Duration {
+	return 3*transportTimeout(ms.cfg.Heartbeat) + memberTimeout
 }
 
 // askToJoin asks the peers in turn, each beside those that hang, to have this node added; the first that does is
 // enough. Two that ask the leader for it at once do no harm: a member is added once, by its server id.
 func (ms *members) askToJoin(ctx context.Context, probe PeerProbe, peers []string, own PeerAnswer) (err error) {
 	for addr, e := range rpc.Hedged(ctx, peers, func(ctx context.Context, addr string) error {
-		ctx, cancel := context.WithTimeout(ctx, ms.joinTimeout())
+		ctx, cancel := context.WithTimeout(ctx, ms.JoinTimeout())
 		defer cancel()
 		return probe.Join(ctx, addr, own)
 	}) {
