@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -118,8 +119,8 @@ type Manager struct {
 	commands [2]interface{ Close() }
 	audit    io.WriteCloser // nil: none
 	fatal    chan error
-	// complained is the complaint that was logged last; it belongs to the goroutine of register.
-	complained string
+	// complained is the complaint that was logged last.
+	complained atomic.Pointer[string]
 	log        hclog.Logger
 }
 

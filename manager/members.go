@@ -29,7 +29,6 @@ const (
 	peersInterval    = 5 * time.Second // between two looks at who the others are, while there is a leader
 	lonelyAfter      = 3 * time.Second // without a leader: ask whether this one is still a member
 	peerTimeout      = time.Second
-	announceTimeout  = 3 * time.Second
 	maxPeers         = 32
 )
 
@@ -85,8 +84,14 @@ func (m *Manager) registration() *wire.RegisterManager {
 }
 
 // register keeps this manager's addresses known: those in the state by asking the leader to note them, those that the
-// other managers have now by asking them. It ends with consensus.ErrRemoved when this manager was removed.
+// other managers have now by asking them. It ends with consensus.ErrRemoved when this manager was removed. The others
+// are asked also while one that is told hangs: maybe no leader can be elected before their addresses are known.
 func (m *Manager) register(ctx context.Context) error {
+	var telling sync.WaitGroup
+	defer telling.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var told chan error // of an announcement that is under way
 	tick := time.NewTicker(registerInterval)
 	defer tick.Stop()
 	led, asked := time.Now(), time.Time{}
@@ -94,6 +99,11 @@ func (m *Manager) register(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case err := <-told:
+			if told = nil; err != nil {
+				return err
+			}
+			continue
 		case <-tick.C:
 		}
 		if err := m.raft.NoteFormatLevel(); err != nil {
@@ -113,18 +123,23 @@ func (m *Manager) register(ctx context.Context) error {
 			asked = time.Now()
 			ahead = m.meet(ctx, self.ClusterID)
 		}
-		member, _ := m.raft.Member()
-		err := error(nil)
-		switch {
-		case len(ahead) > 0: // a recovery has left this one behind, or it is late; they know
-			err = m.announce(ctx, self, ahead)
-		case !m.known(self) || !member || time.Since(led) > lonelyAfter:
-			err = m.announce(ctx, self, m.managers(leader.ID))
-		}
-		if err != nil {
-			return err
+		if to := m.toTell(self, ahead, leader.ID, led); told == nil && len(to) > 0 {
+			answer := make(chan error, 1)
+			told = answer
+			telling.Go(func() { answer <- m.announce(ctx, self, to) })
 		}
 	}
+}
+
+// toTell returns the managers who are to be told who this one is; none where there is nothing to tell.
+func (m *Manager) toTell(self *wire.RegisterManager, ahead []string, leader string, led time.Time) []string {
+	if len(ahead) > 0 { // a recovery has left this one behind, or it is late; they know
+		return ahead
+	}
+	if member, _ := m.raft.Member(); member && m.known(self) && time.Since(led) <= lonelyAfter {
+		return nil
+	}
+	return m.managers(leader)
 }
 
 // known reports whether the state says of this manager what is true.
@@ -189,10 +204,10 @@ func (m *Manager) meet(ctx context.Context, cluster string) (ahead []string) {
 	return ahead
 }
 
-// complain logs what it did not log last. It is called by one goroutine at a time.
+// complain logs what it did not log last.
 func (m *Manager) complain(what string, args ...any) {
-	if text := fmt.Sprint(what, args); text != m.complained {
-		m.complained = text
+	text := fmt.Sprint(what, args)
+	if last := m.complained.Swap(&text); last == nil || *last != text {
 		m.log.Warn(what, args...)
 	}
 }
@@ -201,7 +216,7 @@ func (m *Manager) complain(what string, args ...any) {
 // hangs keeps it from none of the others. The error wraps consensus.ErrRemoved; anything else is tried again with the
 // next tick.
 func (m *Manager) announce(ctx context.Context, self *wire.RegisterManager, urls []string) error {
-	ctx, cancel := context.WithTimeout(ctx, announceTimeout)
+	ctx, cancel := context.WithTimeout(ctx, m.raft.JoinTimeout())
 	defer cancel()
 	for url, err := range rpc.Hedged(ctx, urls, func(ctx context.Context, url string) error {
 		return m.peers.Do(ctx, http.MethodPost, url+"/v1/cluster/managers", self, &wire.OK{})

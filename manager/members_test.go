@@ -8,16 +8,22 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
 
+	"tidemark/fsm"
 	"tidemark/internal/rpc"
 	"tidemark/internal/testing/need"
+	"tidemark/internal/testing/pipenet"
 	"tidemark/internal/testing/ports"
 	"tidemark/manager/api/v1"
 	"tidemark/manager/consensus"
+	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -74,6 +80,89 @@ func TestJoinAndRemove(t *testing.T) {
 	}
 }
 
+// teller returns as much of a manager as tells others about itself.
+func teller(t *testing.T) *Manager {
+	t.Helper()
+	m := &Manager{cfg: Config{RESTAdvertise: "m1"}, log: hclog.NewNullLogger(), peers: rpc.NewClient(4, nil)}
+	machine := fsm.New(m.log, func(err error) { t.Error(err) })
+	entry, err := statecontext.Encode(statecontext.Command{Body: &statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1,
+		FormatLevel: statecontext.FormatLevel}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine.Apply(&raft.Log{Index: 1, Data: entry})
+	if m.raft, err = consensus.Open(consensus.Config{Name: "m1", Dir: t.TempDir(), REST: "http://m1",
+		Listener: pipenet.Listen()}, machine); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		m.peers.Close()
+		if err := m.raft.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+type roundTrip func(r *http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestALeaderThatAsksSilentMembersIsWaitedFor: the leader notes an address when it has asked the one before, at which
+// packets vanish. Who tells it waits for that.
+func TestALeaderThatAsksSilentMembersIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	m := teller(t)
+	synctest.Test(t, func(t *testing.T) {
+		answered := false
+		m.peers.Wrap(func(http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				select {
+				case <-time.After(m.raft.JoinTimeout() - time.Millisecond):
+				case <-r.Context().Done():
+					return nil, r.Context().Err()
+				}
+				answered = true
+				w := httptest.NewRecorder()
+				rpc.Write(w, r, http.StatusOK, wire.OK{})
+				return w.Result(), nil
+			})
+		})
+		if err := m.announce(t.Context(), &wire.RegisterManager{}, []string{"http://leader"}); err != nil || !answered {
+			t.Errorf("it was not waited for: %v", err)
+		}
+	})
+}
+
+// TestTheOthersAreAskedWhileOneIsTold: a manager that finds nobody who takes its registration, as the one that it tells
+// hangs, asks meanwhile for the addresses of the others: without them it may be that nobody is elected.
+func TestTheOthersAreAskedWhileOneIsTold(t *testing.T) {
+	t.Parallel()
+	m := teller(t)
+	m.cfg.Join = []string{"m2"}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		var hangs atomic.Bool
+		var asked atomic.Int64
+		m.peers.Wrap(func(http.RoundTripper) http.RoundTripper {
+			return roundTrip(func(r *http.Request) (*http.Response, error) {
+				if r.Method == http.MethodPost {
+					hangs.Store(true)
+					<-r.Context().Done()
+					hangs.Store(false)
+				} else if hangs.Load() && asked.Add(1) == 3 {
+					stop()
+				}
+				return nil, errors.New("no answer")
+			})
+		})
+		time.AfterFunc(m.raft.JoinTimeout(), stop)
+		if err := m.register(ctx); err != nil || asked.Load() < 3 {
+			t.Errorf("asked %d times, %v", asked.Load(), err)
+		}
+	})
+}
+
 // TestOneThatHangsKeepsNoManagerFromTheOthers: the manager that is asked first takes the connection and says nothing,
 // as one that is stopped does. The next one is told all the same.
 func TestOneThatHangsKeepsNoManagerFromTheOthers(t *testing.T) {
@@ -92,8 +181,7 @@ func TestOneThatHangsKeepsNoManagerFromTheOthers(t *testing.T) {
 		}
 	}))
 	defer lives.Close()
-	m := &Manager{log: hclog.NewNullLogger(), peers: rpc.NewClient(4, nil)}
-	defer m.peers.Close()
+	m := teller(t)
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		if err := m.announce(t.Context(), &wire.RegisterManager{}, []string{hangs.URL, lives.URL}); err != nil {
 			t.Fatal(err)

@@ -206,7 +206,7 @@ func (ms *members) noteSeen(own string, others []PeerAnswer) {
 	ms.sees.Store(&ids)
 }
 
-// JoinTimeout bounds one request to be added. The leader may ask silent members up to
+// JoinTimeout bounds one request to be added, or to have a new address noted. The leader may ask silent members up to
 // three times (Steward.add, storing), each time for as long as a call takes, and a change of members takes a commit or
 // two.
 func (ms *members) JoinTimeout() time.Duration {

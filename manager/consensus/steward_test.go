@@ -423,6 +423,27 @@ func TestJoinBesideFormerSelves(t *testing.T) {
 	}
 }
 
+// TestNewAddressBesideASilentOne: a voter comes to another address, and what is sent to the one before vanishes. It is
+// taken in there in time for who asks.
+func TestNewAddressBesideASilentOne(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
+		c.three(t, fresh)
+		l, st := c.leader()
+		s := c.all.follower()
+		moved := joins(s)
+		s.stop()
+		h.oneWay(l.name, s.addr, true)
+		moved.Empty, moved.Manager.Raft = false, "elsewhere"
+		if err := st.Join(deadline(t, l.node.JoinTimeout()), moved); err != nil {
+			t.Fatal(err)
+		}
+		members, err := l.node.Servers()
+		if err != nil || !slices.Contains(members, consensus.Server{ID: moved.Manager.ID, Raft: "elsewhere", Voter: true}) {
+			t.Errorf("members %v, %v; want %s elsewhere", members, err, moved.Manager.ID)
+		}
+	})
+}
+
 // TestNewAddresses: servers come back at other ports, all at once: told where the others are, they elect a leader,
 // which writes the new addresses down.
 func TestNewAddresses(t *testing.T) {
