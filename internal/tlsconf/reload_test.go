@@ -2,10 +2,12 @@ package tlsconf
 
 import (
 	"bytes"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -122,6 +124,71 @@ func TestFilesThatBecomeGood(t *testing.T) {
 	*now = start.Add(recheckInterval)
 	if serial(s.fresh()) == was {
 		t.Errorf("it was not taken over when it became valid:\n%s", log)
+	}
+}
+
+// TestGoodFilesEndARefusal: files that were refused, and come back after good ones were taken over at a signal, are
+// looked at and refused anew.
+func TestGoodFilesEndARefusal(t *testing.T) {
+	ca, dir := authority(t)
+	s, files, now, log := node(t, ca, Indexer, "i1")
+	s.fresh()
+	good, bad := read(t, files.Cert), filepath.Join(dir, "bad")
+	write(t, files.Cert, []byte("none"))
+	for n := 1; n <= 2; n++ {
+		*now = now.Add(2 * checkInterval)
+		s.fresh()
+		if said := strings.Count(log.String(), "stay in force"); said != n {
+			t.Errorf("the log says %d times that files are refused, want %d:\n%s", said, n, log)
+		}
+		if err := os.Rename(files.Cert, bad); err != nil {
+			t.Fatal(err)
+		}
+		write(t, files.Cert, good)
+		if err := s.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(bad, files.Cert); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestACertificateEndsWhenOneUseOfItDoes: others take it as a server's and as a client's, by CAs that may end at
+// different times. The earlier end is that of the certificate.
+func TestACertificateEndsWhenOneUseOfItDoes(t *testing.T) {
+	const day = 24 * time.Hour
+	for _, tc := range []struct{ leaf, server, client int }{{9, 5, 7}, {9, 7, 5}, {5, 7, 9}} {
+		dir := t.TempDir()
+		ca, err := CreateCA(dir, "test", 30*day)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := ca.Issue(t.TempDir(), "x", Request{Peer: Peer{Indexer, "i1"}, Validity: time.Duration(tc.leaf) * day})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var both []byte
+		now := time.Now()
+		for usage, days := range map[x509.ExtKeyUsage]int{x509.ExtKeyUsageServerAuth: tc.server,
+			x509.ExtKeyUsageClientAuth: tc.client} {
+			one := *ca.cert
+			one.ExtKeyUsage, one.NotAfter = []x509.ExtKeyUsage{usage}, now.Add(time.Duration(days)*day)
+			der, err := x509.CreateCertificate(rand.Reader, &one, &one, ca.key.Public(), ca.key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			both = append(both, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+		}
+		files.CA = filepath.Join(dir, "both.pem")
+		write(t, files.CA, both)
+		s, err := OpenNode(files, Indexer, "i1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end, _ := s.Ends(); end.Sub(now).Round(day) != 5*day {
+			t.Errorf("%+v days: it ends in %s", tc, end.Sub(now))
+		}
 	}
 }
 

@@ -126,7 +126,9 @@ func newSource(files Files, own *Peer, log hclog.Logger) (*Source, error) {
 	return s, nil
 }
 
+// take takes over files that are good, which ends a refusal. s.mu is held, but where s is new.
 func (s *Source) take(m *material) {
+	s.refused = refusal{}
 	s.current.Store(m)
 	if m.cert == nil {
 		return
@@ -206,37 +208,40 @@ func (s *Source) read() (*material, error) {
 		return nil, fmt.Errorf("%w: %s ended at %s", ErrFiles, s.files.Cert, pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
 	}
 	if m.cert, m.ends = &pair, pair.Leaf.NotAfter; s.own != nil {
-		if err := s.fits(m, now); err != nil {
+		if m.ends, err = s.fits(m, now); err != nil {
 			return nil, fmt.Errorf("%w: %s: %w", ErrFiles, s.files.Cert, err)
 		}
 	}
 	return m, nil
 }
 
-// fits returns why the other nodes would not take a certificate for this process's, by the CAs that come with it; else
-// it finds out until when they do.
-func (s *Source) fits(m *material, now time.Time) error {
+// fits returns until when the other nodes take a certificate for this process's, both as a server's and as a client's,
+// by the CAs that come with it; an error says why they would not.
+func (s *Source) fits(m *material, now time.Time) (ends time.Time, err error) {
 	p, err := PeerOf(m.cert.Leaf)
 	if err == nil && !p.Is(s.own.Role, s.own.ID) {
 		err = fmt.Errorf("the certificate is for %s, this process is %s", p, s.own)
 	}
 	if err != nil {
-		return fmt.Errorf("%w; make one with: tidemark cert node --role %s --id %s", err, s.own.Role, s.own.ID)
+		return ends, fmt.Errorf("%w; make one with: tidemark cert node --role %s --id %s", err, s.own.Role, s.own.ID)
 	}
 	chain := make([]*x509.Certificate, len(m.cert.Certificate))
 	for i, der := range m.cert.Certificate {
 		if chain[i], err = x509.ParseCertificate(der); err != nil {
-			return err
+			return ends, err
 		}
 	}
+	ends = m.cert.Leaf.NotAfter
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
 		found, err := verified(chain, m, now, usage)
 		if err != nil {
-			return fmt.Errorf("with the CAs of %s other nodes would not take it: %w", s.files.CA, err)
+			return ends, fmt.Errorf("with the CAs of %s other nodes would not take it: %w", s.files.CA, err)
 		}
-		m.ends = lasts(found)
+		if way := lasts(found); way.Before(ends) {
+			ends = way
+		}
 	}
-	return nil
+	return ends, nil
 }
 
 func readFile(path string) ([]byte, error) {
@@ -295,7 +300,6 @@ func (s *Source) lookAgain(now time.Time) {
 	}
 	m, err := s.read()
 	if err == nil {
-		s.refused = refusal{}
 		s.take(m)
 		return
 	}
