@@ -208,7 +208,7 @@ func (m *Manager) open() error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		&collector{raft: m.raft, coord: m.coord, now: now},
 		m.raft.Collector())
-	route.ShowCertificate(registry, m.cfg.TLS)
+	route.RegisterCertificate(registry, m.cfg.TLS)
 	if m.cfg.RaftMetrics {
 		if err := showLibrary(registry); err != nil {
 			return errors.Join(err, m.raft.Close())

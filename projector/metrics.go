@@ -80,7 +80,7 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 			Help: help}, f))
 	}
 	r.MustRegister(newFaultCollector(&p.faults))
-	route.ShowCertificate(r, p.cfg.TLS)
+	route.RegisterCertificate(r, p.cfg.TLS)
 	g("kv_troubles", "Buckets about which the KV node cannot be asked now.", func() float64 {
 		return float64(len(p.troubles.list(p.cfg.KV, time.Now())))
 	})

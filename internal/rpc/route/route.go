@@ -3,7 +3,8 @@
 //
 // It promises that what a table refuses is refused in the same words on every port, as problem JSON: a path that is in
 // no row (404), another method (405, with Allow), somebody else (403), a body that is too large (413) or does not come
-// (408), one call too many (503), and whatever error a handler returns. It knows nothing of what is asked.
+// (408), one call too many (503), and whatever error a handler returns. It knows nothing of what is asked. What every
+// port shows alike is here, too: its health, its metrics and the end of its certificate.
 package route
 
 import (
@@ -16,7 +17,6 @@ import (
 	"time"
 
 	"github.com/gorilla/mux"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
@@ -135,18 +135,6 @@ func Metrics(who Role, h http.Handler) Route {
 			h.ServeHTTP(w, r)
 			return nil
 		}}
-}
-
-// ShowCertificate registers until when the certificate of a process is taken, where it has one.
-func ShowCertificate(r prometheus.Registerer, source *tlsconf.Source) {
-	if _, ok := source.Ends(); !ok {
-		return
-	}
-	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tidemark_certificate_end_timestamp_seconds",
-		Help: "When the TLS certificate of this process, or its CA, ends, in Unix time."}, func() float64 {
-		end, _ := source.Ends()
-		return float64(end.Unix())
-	}))
 }
 
 // Role says who may make a call.

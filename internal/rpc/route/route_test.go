@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -16,12 +15,10 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/internal/testing/pipenet"
-	"tidemark/internal/tlsconf"
 )
 
 // text answers with what f makes of a request.
@@ -335,26 +332,6 @@ func cut(t *testing.T) {
 		}
 		if err := <-served; err != nil {
 			t.Error(err)
-		}
-	}
-}
-
-// TestAProcessWithoutTLSShowsNoEnd: what has no certificate shows no end of one, which an alert would take for a moment
-// long past.
-func TestAProcessWithoutTLSShowsNoEnd(t *testing.T) {
-	dir := t.TempDir()
-	if _, err := tlsconf.CreateCA(dir, "test", time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	trusting, err := tlsconf.Open(tlsconf.Files{CA: filepath.Join(dir, tlsconf.CAFile)}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for what, source := range map[string]*tlsconf.Source{"no TLS": nil, "CAs alone": trusting} {
-		r := prometheus.NewRegistry()
-		ShowCertificate(r, source)
-		if families, err := r.Gather(); err != nil || len(families) != 0 {
-			t.Errorf("%s: %v %v", what, families, err)
 		}
 	}
 }
