@@ -112,10 +112,11 @@ type Plan struct {
 
 // Options of a plan; zero fields are the defaults.
 type Options struct {
-	Sends          int   `json:"sends"`            // copies that one node sends at a time: 1
-	Receives       int   `json:"receives"`         // copies that one node receives at a time: 1
-	BytesPerSecond int64 `json:"bytes_per_second"` // of one node: DefaultRate; the leader puts in that of the cluster
-	StepMS         int64 `json:"step_ms"`          // what a step takes beside its bytes: 2000
+	Sends    int `json:"sends"`    // copies that one node sends at a time: 1
+	Receives int `json:"receives"` // copies that one node receives at a time: 1
+	// BytesPerSecond is of one node: 4/5 of the cluster's transfer rate, of 64 MiB where it has none.
+	BytesPerSecond int64 `json:"bytes_per_second"`
+	StepMS         int64 `json:"step_ms"` // what a step takes beside its bytes: 2000
 }
 
 // DefaultRate is how many bytes a second are presumed to be done for one node where nobody says: files come with 64 MiB
