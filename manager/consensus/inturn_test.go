@@ -17,7 +17,7 @@ import (
 // the disks are well again, what was said to be unknown is known, and what was not done is not done.
 func TestChangesEndInTime(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
-		c.three(t, fresh)
+		c.grow(t, fresh, 3)
 		l, st := c.leader()
 		term, _ := l.node.Serving()
 		others := slices.DeleteFunc(slices.Clone(c.all), func(s *server) bool { return s == l })
@@ -95,7 +95,7 @@ func TestARefusedJoinIsNone(t *testing.T) {
 // where that is refused they do not. Where nobody but the leader stores anything, it is in the log all the same.
 func TestNothingChangesBeforeItIsNoted(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
-		c.three(t, fresh)
+		c.grow(t, fresh, 3)
 		l, st := c.leader()
 		others := slices.DeleteFunc(slices.Clone(c.all), func(s *server) bool { return s == l })
 		member := func(id string) bool {

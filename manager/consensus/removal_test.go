@@ -53,21 +53,21 @@ func TestLargeEntriesOverALink(t *testing.T) {
 	})
 }
 
-// three makes voters of two further servers.
-func (c *stewarded) three(t *testing.T, fresh func(string) *server) {
+// grow makes the cluster one of n voters, with new servers m2, m3 and so on.
+func (c *stewarded) grow(t *testing.T, fresh func(string) *server, n int) {
 	t.Helper()
-	for _, name := range []string{"m2", "m3"} {
-		s := fresh(name)
+	for i := 2; i <= n; i++ {
+		s := fresh(fmt.Sprint("m", i))
 		c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
 	}
-	eventually(t, "three voters", func() bool { v, _ := c.voters(t); return v == 3 })
+	eventually(t, fmt.Sprint(n, " voters"), func() bool { v, _ := c.voters(t); return v == n })
 }
 
 // TestRemovedAsItGetsItsVote: a server that is removed while the steward, which waits for a member that hangs, is about
 // to give it its vote is a member no more.
 func TestRemovedAsItGetsItsVote(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
-		c.three(t, fresh)
+		c.grow(t, fresh, 3)
 		l, _ := c.leader()
 		var hung *server // its packets vanish
 		for _, s := range c.all {
@@ -106,7 +106,7 @@ func TestRemovedAsItGetsItsVote(t *testing.T) {
 // is refused, though nothing else is written; the one with the full disk goes, and then the other.
 func TestRemovalBesideAFullDisk(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
-		c.three(t, fresh)
+		c.grow(t, fresh, 3)
 		l, st := c.leader()
 		var others []*server
 		for _, s := range c.all {
@@ -136,11 +136,7 @@ func TestRemovalBesideAFullDisk(t *testing.T) {
 // counts with those that store, though the silent one is waited for longer than any may take for that.
 func TestRemovalBesideASlowDisk(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
-		for i := range 4 {
-			s := fresh(fmt.Sprintf("m%d", i+2))
-			c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
-			eventually(t, "its vote", func() bool { v, _ := c.voters(t); return v == i+2 })
-		}
+		c.grow(t, fresh, 5)
 		l, st := c.leader()
 		others := slices.DeleteFunc(slices.Clone(c.all), func(s *server) bool { return s == l })
 		silent, slow, goes := others[0], others[1], others[2]

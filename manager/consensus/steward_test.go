@@ -276,11 +276,7 @@ func TestGrowAndShrink(t *testing.T) {
 // dead one gone. The leader hands on, and the next one does the same.
 func TestForcedRemoval(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
-		for i := range 4 {
-			s := fresh(fmt.Sprintf("m%d", i+2))
-			c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
-			eventually(t, "its vote", func() bool { v, _ := c.voters(t); return v == i+2 })
-		}
+		c.grow(t, fresh, 5)
 		all := slices.Clone(c.all)
 		all.propose(projector("before", "1"))
 		alive := slices.Clone(all)
@@ -330,11 +326,7 @@ func TestForcedRemoval(t *testing.T) {
 // present term would be taken for one of its leader's heartbeats, and the true leader would step down.
 func TestOnlyTheLeaderAsks(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
-		for i := range 2 {
-			s := fresh(fmt.Sprintf("m%d", i+2))
-			c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
-			eventually(t, "its vote", func() bool { v, _ := c.voters(t); return v == i+2 })
-		}
+		c.grow(t, fresh, 3)
 		l, _ := c.leader()
 		term, _ := l.node.Serving()
 		f := c.all.follower()
@@ -355,11 +347,7 @@ func TestOnlyTheLeaderAsks(t *testing.T) {
 // is removed first, then it joins and gets its vote.
 func TestWipedVoterTakesItsPlace(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
-		for _, name := range []string{"m2", "m3"} {
-			s := fresh(name)
-			c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
-		}
-		eventually(t, "three voters", func() bool { v, _ := c.voters(t); return v == 3 })
+		c.grow(t, fresh, 3)
 		c.all.propose(projector("kept", "x"))
 		b := c.all.follower()
 		old := b.node.ID()
@@ -427,7 +415,7 @@ func TestJoinBesideFormerSelves(t *testing.T) {
 // taken in there in time for who asks.
 func TestNewAddressBesideASilentOne(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
-		c.three(t, fresh)
+		c.grow(t, fresh, 3)
 		l, st := c.leader()
 		s := c.all.follower()
 		moved := joins(s)
