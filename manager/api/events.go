@@ -125,6 +125,8 @@ func whyEnded(err error) (reason, detail string, ok bool) {
 	switch {
 	case errors.Is(err, watch.ErrSlow):
 		return "slow", err.Error() + "; connect again for a new snapshot", true
+	case errors.Is(err, watch.ErrFull):
+		return "busy", err.Error() + "; connect again later", true
 	case errors.Is(err, watch.ErrClosed):
 		return "stopping", "this manager stops; connect to another one", true
 	case errors.Is(err, context.DeadlineExceeded):

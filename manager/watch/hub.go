@@ -24,8 +24,12 @@ import (
 
 // Bounds.
 const (
-	// MaxWatchers bounds all watchers of a manager: each is a connection and a goroutine, about 30 kB.
+	// MaxWatchers bounds all watchers of a manager: each is a connection and a goroutine, about 30 kB, beside what it was
+	// given and has not taken yet: batchBytes of changes, or a snapshot.
 	MaxWatchers = 4096
+	// MaxLent bounds the bytes of snapshots that watchers have not taken yet, which may last for as long as a stream does.
+	// One that several are given at the same time counts once, and one alone may be larger.
+	MaxLent = 256 << 20
 	// MaxPerAddress bounds the watchers from one address, so that one host cannot take all places.
 	MaxPerAddress = 2048
 	// quiet and loud updates that are kept for who resumes or is slow.
@@ -50,7 +54,7 @@ var (
 	ErrSlow = errors.New("the watcher is too slow")
 	// ErrBehind is wrapped when this manager has not seen yet what the watcher has.
 	ErrBehind = errors.New("this manager is behind")
-	// ErrFull is wrapped when MaxWatchers watch already.
+	// ErrFull is wrapped when MaxWatchers watch already, or are given MaxLent bytes.
 	ErrFull = errors.New("too many watchers")
 	// ErrAddressFull is wrapped when MaxPerAddress watch from one address already.
 	ErrAddressFull = errors.New("too many watchers from one address")
@@ -81,9 +85,10 @@ type Hub struct {
 	closed     bool
 	watchers   int
 	from       map[string]int
+	lent       int // bytes of snapshots that watchers have not taken yet
 
 	snapMu    sync.Mutex // one snapshot is encoded at a time
-	snapshots []encoded
+	snapshots []*encoded
 }
 
 // reason is why a watcher is given a snapshot.
@@ -222,7 +227,13 @@ func (h *Hub) Join(ctx context.Context, r Request) (*Watcher, error) {
 		return nil, err
 	}
 	w := &Watcher{hub: h, kinds: r.Kinds, from: r.From}
-	if err := h.place(ctx, w, r.Since); err != nil {
+	err := h.place(ctx, w, r.Since)
+	if err == nil && w.needs != nil {
+		h.mu.Lock()
+		err = h.room(1)
+		h.mu.Unlock()
+	}
+	if err != nil {
 		w.Close()
 		return nil, err
 	}

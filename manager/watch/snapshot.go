@@ -20,17 +20,54 @@ type encoded struct {
 	cas        uint64
 	made       time.Time
 	data       []byte
+	lentTo     int // watchers that have not taken it yet; guarded by the hub's mu
+}
+
+// lend gives a watcher a snapshot to take, where there is room for it. h.mu is held.
+func (h *Hub) lend(w *Watcher, e *encoded) error {
+	if w.from == gone {
+		return nil // nobody would give it back
+	}
+	if e.lentTo == 0 {
+		if err := h.room(len(e.data)); err != nil {
+			return err
+		}
+		h.lent += len(e.data)
+	}
+	e.lentTo++
+	w.takes = e
+	return nil
+}
+
+// room refuses so many more bytes of a snapshot beyond MaxLent. h.mu is held.
+func (h *Hub) room(bytes int) error {
+	if h.lent > 0 && h.lent+bytes > MaxLent {
+		return fmt.Errorf("%w: those that are slow have %d MiB of snapshots yet to take, and %d MiB is the most", ErrFull,
+			h.lent>>20, MaxLent>>20)
+	}
+	return nil
+}
+
+// takeBack notes that a watcher has taken what it was given, or never will. h.mu is held.
+func (h *Hub) takeBack(w *Watcher) {
+	e := w.takes
+	if e == nil {
+		return
+	}
+	if w.takes, e.lentTo = nil, e.lentTo-1; e.lentTo == 0 {
+		h.lent -= len(e.data)
+	}
 }
 
 // encode returns a snapshot of s, or a slightly older one that leads to the same.
-func (h *Hub) encode(s *statecontext.State, generation uint64, kinds Kinds) (encoded, error) {
+func (h *Hub) encode(s *statecontext.State, generation uint64, kinds Kinds) (*encoded, error) {
 	h.snapMu.Lock()
 	defer h.snapMu.Unlock()
 	h.mu.Lock()
 	floor := h.floor(kinds)
 	h.mu.Unlock()
 	now := h.now()
-	h.snapshots = slices.DeleteFunc(h.snapshots, func(e encoded) bool {
+	h.snapshots = slices.DeleteFunc(h.snapshots, func(e *encoded) bool {
 		return e.generation != generation || now.Sub(e.made) > snapshotFor
 	})
 	for _, e := range h.snapshots {
@@ -40,9 +77,9 @@ func (h *Hub) encode(s *statecontext.State, generation uint64, kinds Kinds) (enc
 	}
 	b, err := json.Marshal(newSnapshot(s, kinds))
 	if err != nil {
-		return encoded{}, fmt.Errorf("snapshot of cas %d: %w", s.CAS(), err)
+		return nil, fmt.Errorf("snapshot of cas %d: %w", s.CAS(), err)
 	}
-	e := encoded{kinds: kinds, generation: generation, cas: s.CAS(), made: now, data: append(b[1:], "\n\n"...)}
+	e := &encoded{kinds: kinds, generation: generation, cas: s.CAS(), made: now, data: append(b[1:], "\n\n"...)}
 	if len(h.snapshots) >= snapshotsKept {
 		h.snapshots = h.snapshots[1:]
 	}

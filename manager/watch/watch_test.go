@@ -344,6 +344,9 @@ func TestWatchersSeeTheHistory(t *testing.T) {
 		if w.hub.Watchers() != 0 || len(w.hub.from) != 0 {
 			t.Fatalf("%d watchers are left, addresses %v", w.hub.Watchers(), w.hub.from)
 		}
+		if w.hub.lent != 0 {
+			t.Fatalf("%d bytes are lent to nobody", w.hub.lent)
+		}
 	})
 }
 
@@ -479,6 +482,77 @@ func TestLimits(t *testing.T) {
 	for _, s := range all {
 		s.Close()
 	}
+}
+
+// TestSnapshotsOfSlowWatchers: snapshots count until they are taken, one that several take at the same time once.
+// Beyond the bound nobody is given another one; who resumes needs none, and who has to begin anew stays where he was.
+func TestSnapshotsOfSlowWatchers(t *testing.T) {
+	w := newWorld(t)
+	clock := time.Now()
+	w.hub.now = func() time.Time { return clock }
+	at := Position{CAS: w.machine.State().CAS(), Lineage: Lineage{"c.1", 1}}
+	join := func(since *Position) (*Watcher, error) {
+		return w.hub.Join(t.Context(), Request{Kinds: AllKinds(), Since: since})
+	}
+	joined := func(since *Position) *Watcher {
+		t.Helper()
+		s, err := join(since)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		return s
+	}
+	given := func(s *Watcher) int {
+		t.Helper()
+		chunks, err := s.Next(t.Context())
+		if err != nil || !bytes.Contains(chunks[0], []byte("event: snapshot")) {
+			t.Fatalf("%q, %v", chunks, err)
+		}
+		return len(chunks[1])
+	}
+	first, second, later := joined(nil), joined(nil), joined(nil)
+	one := given(first)
+	given(second)
+	if w.hub.lent != one {
+		t.Fatalf("of one snapshot, of %d bytes, for two %d are lent", one, w.hub.lent)
+	}
+	clock = clock.Add(2 * snapshotFor)
+	if another := given(later); w.hub.lent != one+another {
+		t.Fatalf("of two snapshots, of %d and %d bytes, %d are lent", one, another, w.hub.lent)
+	}
+
+	waiting, resumes := joined(nil), joined(&at)
+	others := MaxLent - w.hub.lent
+	w.hub.lent += others
+	if _, err := join(nil); !errors.Is(err, ErrFull) {
+		t.Errorf("one more: %v", err)
+	}
+	joined(&at) // it needs no snapshot
+	given(waiting)
+	clock = clock.Add(2 * snapshotFor)
+	w.apply(&statecontext.RaiseEpoch{Epoch: 2})
+	w.hub.pull()
+	if chunks, err := resumes.Next(t.Context()); !errors.Is(err, ErrFull) || resumes.Position() != at {
+		t.Errorf("%q, %v; it is at %s, want %s", chunks, err, resumes.Position(), at)
+	}
+	for _, s := range []*Watcher{first, second, later, waiting} {
+		s.Close()
+	}
+	if w.hub.lent -= others; w.hub.lent != 0 {
+		t.Errorf("%d bytes are lent to nobody", w.hub.lent)
+	}
+	given(resumes)
+	if _, err := resumes.Next(canceled(t)); !errors.Is(err, context.Canceled) || w.hub.lent != 0 {
+		t.Errorf("%v; %d bytes are lent to who has taken them", err, w.hub.lent)
+	}
+}
+
+// canceled returns a context that is over.
+func canceled(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
 }
 
 // TestRun: updates arrive while Run runs, quiet watchers are not woken by loud updates, and the end is told.

@@ -16,23 +16,28 @@ type Watcher struct {
 	cas        uint64 // everything up to it was given
 	lineage    Lineage
 	generation uint64
-	needs      *reason // for a snapshot
+	needs      *reason  // for a snapshot
+	takes      *encoded // the snapshot that it was given last, until it asks for more; guarded by the hub's mu
 	idle       *time.Timer
 }
+
+// gone is the address of a watcher that was closed.
+const gone = "\x00"
 
 // Close returns the watcher's place to another one.
 func (w *Watcher) Close() {
 	h := w.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if w.from == "\x00" {
+	if w.from == gone {
 		return
 	}
+	h.takeBack(w)
 	h.watchers--
 	if h.from[w.from]--; h.from[w.from] == 0 {
 		delete(h.from, w.from)
 	}
-	w.from = "\x00" // no address
+	w.from = gone
 	if w.idle != nil {
 		w.idle.Stop()
 	}
@@ -42,11 +47,13 @@ func (w *Watcher) Close() {
 func (w *Watcher) Position() Position { return Position{CAS: w.cas, Lineage: w.lineage} }
 
 // Next waits for what comes next and gives its bytes, to be written one after the other; they are shared and must not
-// be changed. Without any change it is a heartbeat. Errors wrap ErrSlow, ErrClosed or ctx's error.
+// be changed. Without any change it is a heartbeat. Who asks has taken what came before. Errors wrap ErrSlow, ErrFull,
+// ErrClosed or ctx's error.
 func (w *Watcher) Next(ctx context.Context) ([][]byte, error) {
 	h := w.hub
 	for {
 		h.mu.Lock()
+		h.takeBack(w)
 		if h.closed {
 			h.mu.Unlock()
 			return nil, ErrClosed
@@ -56,10 +63,9 @@ func (w *Watcher) Next(ctx context.Context) ([][]byte, error) {
 			w.needs = &why
 		}
 		if w.needs != nil {
-			s := h.state
-			w.generation, w.lineage = h.generation, h.lineage
+			s, generation, lineage := h.state, h.generation, h.lineage
 			h.mu.Unlock()
-			return w.snapshot(s)
+			return w.snapshot(s, generation, lineage)
 		}
 		if floor := h.floor(w.kinds); w.cas < floor {
 			h.mu.Unlock()
@@ -122,8 +128,8 @@ func (w *Watcher) heartbeat() []byte {
 	return fmt.Appendf(nil, ": alive\nid: %s\n\n", w.Position())
 }
 
-// Marker is the last event of a stream that ends though nothing is wrong with the connection: reason is slow, age or
-// stopping.
+// Marker is the last event of a stream that ends though nothing is wrong with the connection: reason is one of
+// v1.WatchEnd.
 func (w *Watcher) Marker(reason, detail string) []byte {
 	p := w.Position()
 	return fmt.Appendf(nil, "id: %s\nevent: end\ndata: {\"reason\":%q,\"last_cas\":%d,\"detail\":%s}\n\n", p, reason,
@@ -131,12 +137,20 @@ func (w *Watcher) Marker(reason, detail string) []byte {
 }
 
 // snapshot returns the complete state of the kinds that are wanted. Snapshots of a moment ago serve as well, as long as
-// everything since then is held.
-func (w *Watcher) snapshot(s *statecontext.State) ([][]byte, error) {
-	e, err := w.hub.encode(s, w.generation, w.kinds)
+// everything since then is held. An error leaves the watcher where it is.
+func (w *Watcher) snapshot(s *statecontext.State, generation uint64, lineage Lineage) ([][]byte, error) {
+	h := w.hub
+	e, err := h.encode(s, generation, w.kinds)
 	if err != nil {
 		return nil, err
 	}
+	h.mu.Lock()
+	err = h.lend(w, e)
+	h.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	w.generation, w.lineage = generation, lineage
 	head := fmt.Appendf(nil, "id: %s\nevent: snapshot\ndata: {\"reason\":%q,\"detail\":%s,",
 		Position{CAS: e.cas, Lineage: w.lineage}, w.needs.code, quote(w.needs.detail))
 	w.cas, w.needs = e.cas, nil

@@ -25,7 +25,7 @@ type WatchChange struct {
 
 // WatchEnd is the data of an event end of GET /v1/events, the last one of a stream that ends on purpose.
 type WatchEnd struct {
-	Reason  string `json:"reason"`   // slow, age, stopping or refused
+	Reason  string `json:"reason"`   // slow, busy, age, stopping or refused
 	LastCAS uint64 `json:"last_cas"` // everything up to it was sent
 	Detail  string `json:"detail"`
 }
