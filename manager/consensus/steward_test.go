@@ -411,6 +411,40 @@ func TestJoinBesideFormerSelves(t *testing.T) {
 	}
 }
 
+// TestJoinBesideASlowDisk: with slow heartbeats the leader asks a silent former self three times before it removes
+// another one, as a third member has not stored yet what is written. The new one joins in time for who asks.
+func TestJoinBesideASlowDisk(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(name string) *server) {
+		slowly := func(s *server) *server {
+			s.stop()
+			s.tune = func(cfg *consensus.Config) { cfg.Heartbeat = 2 * time.Second }
+			c.start(s)
+			return s
+		}
+		slowly(c.all[0])
+		l, _ := c.leader()
+		s, slow := slowly(fresh("m2")), slowly(fresh("m3"))
+		c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(slow)) })
+		h.oneWay(l.name, "gone", true)
+		for k, addr := range []string{"gone", s.addr} {
+			former := consensus.Server{ID: fmt.Sprintf("m2-%08d", k), Raft: addr}
+			if err := l.node.AddNonvoter(deadline(t, hang), former, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		slow.disk(func() error { time.Sleep(time.Second); return nil })
+		_, st := c.leader()
+		began := time.Now()
+		if err := st.Join(deadline(t, s.node.JoinTimeout()), joins(s)); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took < time.Minute {
+			t.Errorf("it took %s: the silent one was not asked three times", took)
+		}
+		slow.disk(nil)
+	})
+}
+
 // TestNewAddressBesideASilentOne: a voter comes to another address, and what is sent to the one before vanishes. It is
 // taken in there in time for who asks.
 func TestNewAddressBesideASilentOne(t *testing.T) {
