@@ -34,6 +34,9 @@ type engine interface {
 	verify(ctx context.Context, budget int64, pace Pace) (read int64, err error)
 	// failing gives why the engine cannot write now, nil when it can.
 	failing() error
+	// broken gives why the slice is to be recovered, nil when it need not be, or cannot be now for want of room. Both
+	// may be asked of a closed engine.
+	broken() error
 	stats() engineStats
 	close() error
 }

@@ -154,6 +154,35 @@ func TestIdleIsRefused(t *testing.T) {
 	}
 }
 
+// TestReadableWhileFull: a copy whose manifest found no room is not to be opened again while there is none, whatever is
+// asked of it: it stays readable, and takes what changes nothing; once there is, it is to be.
+func TestReadableWhileFull(t *testing.T) {
+	fs := newFaultFS("none")
+	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	s, err := store.Create(testMeta(1))
+	must(t, err)
+	must(t, s.Flush(t.Context(), historyBatch(1)))
+	fs.free.Store(1000)
+	engineLog{s.gen.eng.(*pebbleEngine)}.Fatalf("MANIFEST set current failed: %v", syscall.ENOSPC)
+	must(t, s.Broken())
+	must(t, s.Flush(t.Context(), Batch{Common: commonOf(s)}))
+	must(t, s.PurgeTombstones(t.Context(), testVBuckets-1))
+	for what, err := range map[string]error{"a batch with rows": s.Flush(t.Context(), historyBatch(2)),
+		"what is to be durable": s.Persist(t.Context()), "its figures": s.Stats().Failing} {
+		if !errors.Is(err, ErrDiskFull) || NeedsRecover(err) {
+			t.Errorf("%s: %v, want %v alone", what, err, ErrDiskFull)
+		}
+	}
+	checkHistory(t, s)
+	fs.free.Store(1 << 40)
+	if err := s.Flush(t.Context(), Batch{Common: commonOf(s)}); !NeedsRecover(err) || !NeedsRecover(s.Broken()) {
+		t.Errorf("with room again: %v, %v", err, s.Broken())
+	}
+	_, err = s.Recover(t.Context(), time.Minute)
+	must(t, err)
+	must(t, store.Close())
+}
+
 // commonOf says that a slice stands where it does.
 func commonOf(s *Slice) *ingest.Common {
 	return &ingest.Common{Positions: s.Positions(), Logs: s.Logs()}

@@ -267,12 +267,24 @@ func (e *pebbleEngine) failing() error {
 	if c := e.corrupt.Load(); c != nil {
 		return c
 	}
-	err, _ := e.health.get()
+	err, _ := e.unwell()
 	return err
 }
 
-// broken returns why the slice must be recovered, nil when it need not be. It is asked where nothing is to be written:
-// what admit refuses beside that, as for want of room, is no reason there.
+// unwell is health.get, but that an engine which only room can help is not to be opened again before there is some: it
+// stays readable.
+func (e *pebbleEngine) unwell() (err error, changed <-chan struct{}) {
+	err, changed = e.health.get()
+	if errors.Is(err, ErrReopen) && errors.Is(err, ErrDiskFull) {
+		if full := e.res.space.room(minMemTable); full != nil {
+			return full, changed
+		}
+	}
+	return err, changed
+}
+
+// broken implements engine. It is asked also where nothing is to be written: what admit refuses beside it, as for want
+// of room, is no reason there.
 func (e *pebbleEngine) broken() error {
 	if err := e.failing(); NeedsRecover(err) {
 		return classify(e.id, e.dir, err)
@@ -424,7 +436,7 @@ func (e *pebbleEngine) durable() (state, error) {
 }
 
 func (e *pebbleEngine) persist(ctx context.Context) error {
-	if err, _ := e.health.get(); err != nil {
+	if err, _ := e.unwell(); err != nil {
 		return classify(e.id, e.dir, err)
 	}
 	done, err := e.newest()
@@ -454,7 +466,7 @@ func (e *pebbleEngine) newest() (<-chan struct{}, error) {
 // await waits until a memtable is written, the engine fails, or ctx ends.
 func (e *pebbleEngine) await(ctx context.Context, done <-chan struct{}) error {
 	for {
-		err, changed := e.health.get()
+		err, changed := e.unwell()
 		select {
 		case <-done:
 			return nil

@@ -144,11 +144,13 @@ func (s *Slice) setRecovery(r Recovery) {
 // Broken returns why the slice is to be recovered, also where nothing is to be written: nil when it need not be, or
 // there is no room for that now, as it stays readable.
 func (s *Slice) Broken() error {
-	err := s.Stats().Failing
-	if !NeedsRecover(err) || errors.Is(err, ErrDiskFull) && s.store.res.space.room(minMemTable) != nil {
+	s.mu.Lock()
+	g := s.gen
+	s.mu.Unlock()
+	if g == nil {
 		return nil
 	}
-	return err
+	return g.eng.broken()
 }
 
 // Recover closes the slice and opens it again: at its last durable batch, or as Open does when it is damaged. It is the
