@@ -401,8 +401,9 @@ func (o *fill) sources(d *wire.Definitions) {
 	m := o.s.Meta()
 	for _, n := range core.Others(d, m.Index, m.Copy) {
 		err := o.failed[n]
-		said := errors.As(err, new(*rpc.Problem)) && !errors.Is(err, errAway)
-		if !slices.Contains(o.from, n) && (err == nil || said) {
+		var said *rpc.Problem
+		none := errors.As(err, &said) && said.Code == errcode.NotFound && !errors.Is(err, errAway)
+		if !slices.Contains(o.from, n) && (err == nil || none) {
 			o.from = append(o.from, n)
 		}
 	}

@@ -355,7 +355,7 @@ func TestASourceThatIsAway(t *testing.T) {
 
 // TestSourcesOfAPresentList: a copy that waits for a busy source asks also who has its slice by the definitions of now:
 // when the source has let the slice go, another one that has come to have it is asked, also one that could not send it
-// before; one whose files were no good is not asked again.
+// before; one whose files were no good, or which sends others than are read here, is not asked again.
 func TestSourcesOfAPresentList(t *testing.T) {
 	f, k, s := running(t)
 	busy := rpc.Refuse(errcode.Unavailable, "it is put back now")
@@ -363,7 +363,7 @@ func TestSourcesOfAPresentList(t *testing.T) {
 	var mu sync.Mutex
 	said, asked := map[index.NodeID]error{}, map[index.NodeID]int{}
 	d := wire.Definitions{Indexes: []index.Definition{{ID: 1, Bucket: "b", State: index.Maintenance}}}
-	for node := index.NodeID(4); node <= 6; node++ {
+	for node := index.NodeID(4); node <= 7; node++ {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -381,7 +381,7 @@ func TestSourcesOfAPresentList(t *testing.T) {
 	}
 	below, o, _ := f.next(t.Context())
 	defer func() { o.cancel() }()
-	o.failed[6] = errSlow
+	o.failed[6], o.failed[7] = errSlow, rpc.Refuse(errcode.UnsupportedFormat, "copies of format 1, this version sends 2")
 	copyOf := func(node index.NodeID, state partition.CopyState) partition.Copy {
 		return partition.Copy{ID: index.CopyID(node), Node: node, State: state}
 	}
@@ -396,7 +396,7 @@ func TestSourcesOfAPresentList(t *testing.T) {
 		{"as when it was queued", []partition.Copy{copyOf(4, partition.Allocated)}, [2]error{busy, none}, true,
 			[]index.NodeID{4}},
 		{"others that have none yet", []partition.Copy{copyOf(4, partition.Allocated), copyOf(5, partition.Allocated),
-			copyOf(6, partition.Allocated)}, [2]error{busy, none}, true, []index.NodeID{4, 5}},
+			copyOf(6, partition.Allocated), copyOf(7, partition.Allocated)}, [2]error{busy, none}, true, []index.NodeID{4, 5}},
 		{"the first has let it go", []partition.Copy{copyOf(5, partition.Allocated), copyOf(6, partition.Allocated)},
 			[2]error{none, busy}, true, []index.NodeID{4, 5}},
 		{"from then on", []partition.Copy{copyOf(5, partition.Allocated), copyOf(6, partition.Allocated)},
