@@ -190,23 +190,12 @@ func bucketsOf(d *wire.Definitions, copies []index.CopyID) map[string]bool {
 			_, is := slices.BinarySearch(copies, c.ID)
 			return is
 		}) {
-			if def := definition(d, t.Index); def != nil {
+			if def := core.Definition(d, t.Index); def != nil {
 				all[def.Bucket] = true
 			}
 		}
 	}
 	return all
-}
-
-// definition is that of an index; nil: there is none.
-func definition(d *wire.Definitions, id index.ID) *index.Definition {
-	i, ok := slices.BinarySearchFunc(d.Indexes, id, func(d index.Definition, id index.ID) int {
-		return cmp.Compare(d.ID, id)
-	})
-	if !ok {
-		return nil
-	}
-	return &d.Indexes[i]
 }
 
 // Held is what the leader knows of who holds what.
@@ -298,17 +287,14 @@ func (c *Catalog) View(id index.ID) (scan.View, error) {
 func (c *Catalog) view(node index.NodeID, id index.ID) (v scan.View, of viewed, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	def := definition(&c.lists.InForce, id)
+	def := core.Definition(&c.lists.InForce, id)
 	if def == nil {
 		return v, of, scan.Errorf(errcode.IndexNotHosted, "no index has id %s", id)
 	}
 	v.Definition = *def
 	of = c.viewedLocked(def.Bucket, node) // before what is held here is looked at
-	if i, ok := slices.BinarySearchFunc(c.lists.InForce.Topologies, id, func(t partition.Topology,
-		id index.ID) int {
-		return cmp.Compare(t.Index, id)
-	}); ok {
-		v.Topology = c.lists.InForce.Topologies[i]
+	if t := core.Topology(&c.lists.InForce, id); t != nil {
+		v.Topology = *t
 	}
 	for _, b := range c.lists.InForce.Buckets {
 		if b.Name == v.Definition.Bucket {

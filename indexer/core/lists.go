@@ -49,22 +49,16 @@ func Placed(d *wire.Definitions, node index.NodeID) map[index.CopyID]Wanted {
 
 // Others lists the nodes that have the slice of an index's copy, as Wanted has them; d is sorted.
 func Others(d *wire.Definitions, id index.ID, of index.CopyID) []index.NodeID {
-	def, known := slices.BinarySearchFunc(d.Indexes, id, func(d index.Definition, id index.ID) int {
-		return cmp.Compare(d.ID, id)
-	})
-	top, placed := slices.BinarySearchFunc(d.Topologies, id, func(t partition.Topology, id index.ID) int {
-		return cmp.Compare(t.Index, id)
-	})
-	if !known || !placed {
+	def, t := Definition(d, id), Topology(d, id)
+	if def == nil || t == nil {
 		return nil
 	}
-	t := &d.Topologies[top]
 	i := slices.IndexFunc(t.Copies, func(c partition.Copy) bool { return c.ID == of })
 	if i < 0 {
 		return nil
 	}
 	c := t.Copies[i]
-	return others(&d.Indexes[def], holdersHere(t, c.Node)[c.Slice], c.Node)
+	return others(def, holdersHere(t, c.Node)[c.Slice], c.Node)
 }
 
 // others are the holders of a slice beside a node, once its index is ready.

@@ -1,14 +1,13 @@
 package sides
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"sync"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/indexer/storage"
 	"tidemark/wire"
 )
@@ -79,9 +78,7 @@ func (o *Origins) comesBack(slice func(index.CopyID) *storage.Slice, copies []in
 		if s == nil || !o.old(id) {
 			return false
 		}
-		i, ok := slices.BinarySearchFunc(d.Indexes, s.Meta().Index,
-			func(a index.Definition, id index.ID) int { return cmp.Compare(a.ID, id) })
-		if !ok || d.Indexes[i].State == index.Backfill {
+		if def := core.Definition(d, s.Meta().Index); def == nil || def.State == index.Backfill {
 			return false
 		}
 	}

@@ -200,9 +200,7 @@ func (s *Slice) passOver(seq uint64, why error) {
 		return
 	}
 	s.log.Error("a checkpoint is damaged and is removed", "checkpoint", seq, "error", why)
-	if err := s.removeCheckpoint(seq); err != nil {
-		s.log.Warn("a damaged checkpoint stays for now", "checkpoint", seq, "error", err)
-	}
+	s.dropCheckpoint(seq)
 }
 
 func (s *Slice) findCheckpoint(seq uint64) (CheckpointInfo, error) {
