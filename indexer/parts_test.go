@@ -5,11 +5,16 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"tidemark/index"
 	"tidemark/indexer/catalog"
+	"tidemark/indexer/copies"
+	"tidemark/indexer/health"
 	"tidemark/indexer/snapshots"
+	"tidemark/indexer/storage"
+	"tidemark/indexer/storage/storagetest"
 	"tidemark/internal/testing/atonce"
 	_ "tidemark/internal/testing/draws"
 )
@@ -24,4 +29,21 @@ func TestMain(m *testing.M) {
 // noCatalog is what a node knows that nobody has told anything.
 func noCatalog() *catalog.Catalog {
 	return catalog.New(func() index.NodeID { return 0 }, snapshots.New(1, hclog.NewNullLogger(), time.Now))
+}
+
+// aloneNode is a store with one copy, and what makes the node of buckets over it, which nobody else is told of. A test
+// under synctest makes it in its bubble.
+func aloneNode(t *testing.T) (node func() *copies.Node, s *storage.Slice) {
+	t.Helper()
+	log, registry := hclog.NewNullLogger(), prometheus.NewRegistry()
+	store, s := storagetest.Open(t)
+	marks, err := copies.LoadMarks(t.TempDir(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() *copies.Node {
+		return &copies.Node{Store: store, Snapshots: snapshots.New(2, log, time.Now), Marks: marks,
+			Health: &health.Health{}, Metrics: copies.NewMetrics(registry), Log: log, Now: time.Now,
+			Queue: func() int64 { return 1 << 20 }, Piece: 1 << 20, Report: func() {}, Sides: func() {}, Touch: func(string) {}}
+	}, s
 }

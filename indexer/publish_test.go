@@ -8,14 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-	"github.com/prometheus/client_golang/prometheus"
-
 	"tidemark/indexer/copies"
 	"tidemark/indexer/core"
-	"tidemark/indexer/health"
-	"tidemark/indexer/snapshots"
-	"tidemark/indexer/storage/storagetest"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -23,16 +17,9 @@ import (
 // TestTimestampsBesideABusyBucket: a bucket whose loop is busy, and one that has gone, keep no other one from the
 // timestamp that was told with theirs; the busy one has its own afterwards. Who is given up is told.
 func TestTimestampsBesideABusyBucket(t *testing.T) {
-	log, registry := hclog.NewNullLogger(), prometheus.NewRegistry()
-	store, _ := storagetest.Open(t)
-	marks, err := copies.LoadMarks(t.TempDir(), log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	newNode, _ := aloneNode(t)
 	synctest.Test(t, func(t *testing.T) {
-		node := &copies.Node{Store: store, Snapshots: snapshots.New(2, log, time.Now), Marks: marks,
-			Health: &health.Health{}, Metrics: copies.NewMetrics(registry), Log: log, Now: time.Now,
-			Queue: func() int64 { return 1 << 20 }, Piece: 1 << 20, Report: func() {}, Sides: func() {}, Touch: func(string) {}}
+		node := newNode()
 		x := &Indexer{buckets: buckets{named: map[string]*copies.Bucket{}}, catalog: noCatalog()}
 		var running sync.WaitGroup
 		of := func(rollback uint64) (all []wire.BucketStability) {

@@ -11,15 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-	"github.com/prometheus/client_golang/prometheus"
-
 	"tidemark/index"
 	"tidemark/indexer/copies"
-	"tidemark/indexer/health"
 	"tidemark/indexer/scanserver"
-	"tidemark/indexer/snapshots"
-	"tidemark/indexer/storage/storagetest"
 	"tidemark/wire"
 )
 
@@ -181,16 +175,9 @@ func (hangs) Seqnos(ctx context.Context, _ string, _ *wire.SeqnosRequest) (*wire
 
 // TestStatsBesideAProjectorThatHangs: the figures of all buckets take as long as those of one, and all come.
 func TestStatsBesideAProjectorThatHangs(t *testing.T) {
-	log, registry := hclog.NewNullLogger(), prometheus.NewRegistry()
-	store, s := storagetest.Open(t)
-	marks, err := copies.LoadMarks(t.TempDir(), log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	newNode, s := aloneNode(t)
 	synctest.Test(t, func(t *testing.T) {
-		node := &copies.Node{Store: store, Snapshots: snapshots.New(2, log, time.Now), Marks: marks,
-			Health: &health.Health{}, Metrics: copies.NewMetrics(registry), Log: log, Now: time.Now,
-			Queue: func() int64 { return 1 << 20 }, Piece: 1 << 20, Report: func() {}, Sides: func() {}, Touch: func(string) {}}
+		node := newNode()
 		x := &Indexer{buckets: buckets{named: map[string]*copies.Bucket{}}, truth: scanserver.NewTruth(scanserver.Sources{
 			Definitions: func() (d wire.Definitions) {
 				d.Projectors = []wire.ProjectorEndpoint{{ID: "p1", Admin: "p1"}}
