@@ -338,24 +338,27 @@ func TestBucketsThatAreGone(t *testing.T) {
 func TestAViewBesideAChange(t *testing.T) {
 	w := newTwoBuckets(t)
 	w.SetHeld(held(1, 1))
-	for what, change := range map[string]func(){
-		"what others hold": func() { w.SetHeld(held(2, 1)) },
-		"definitions":      func() { w.take(func(d *wire.Definitions) { d.Fence.Epoch++ }) },
-		"a snapshot":       func() { w.show(1, at("a", 0, 3)) },
-		"a timestamp":      func() { w.publish(at("a", 1, 4)) },
+	for _, step := range []struct {
+		what   string
+		change func()
+	}{
+		{"what others hold", func() { w.SetHeld(held(2, 1)) }},
+		{"definitions", func() { w.take(func(d *wire.Definitions) { d.Fence.Epoch++ }) }},
+		{"a snapshot", func() { w.show(1, at("a", 0, 3)) }},
+		{"a timestamp", func() { w.publish(at("a", 1, 4)) }},
 	} {
 		v, of, err := w.view(1, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		change()
+		step.change()
 		for range 2 { // before somebody has looked again, and behind him
 			w.keep(1, kept{of, v})
 			got, err := w.View(1)
 			want, _, _ := w.view(1, 1)
 			want.Prepare()
 			if err != nil || !reflect.DeepEqual(got, want) {
-				t.Errorf("%s: %+v, %v; want %+v", what, got, err, want)
+				t.Errorf("%s: %+v, %v; want %+v", step.what, got, err, want)
 			}
 		}
 	}

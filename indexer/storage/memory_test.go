@@ -198,12 +198,13 @@ func TestGoesWhileItIsRotated(t *testing.T) {
 		e.mem.Lock()
 		e.mem.active = bytes
 		e.mem.Unlock()
-		rotated := make(chan error)
+		rotated := make(chan error, 1)
 		go func() {
 			_, err := e.rotate()
 			rotated <- err
 		}()
-		for active := int64(bytes); active != 0; active, _ = e.weights() { // until it has begun, and perhaps not ended
+		// Until it has begun, and perhaps not ended; what it fails with is looked at below.
+		for active := int64(bytes); active != 0 && len(rotated) == 0; active, _ = e.weights() {
 			runtime.Gosched()
 		}
 		held := e.disown()
