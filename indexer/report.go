@@ -231,5 +231,5 @@ func (x *Indexer) measure() {
 	all := slices.DeleteFunc(x.store.Slices(), x.orphans.size)
 	buckets := x.allBuckets()
 	copies.Measure(all, buckets, x.now())
-	copies.Probe(all, buckets)
+	copies.MendBroken(all, buckets)
 }

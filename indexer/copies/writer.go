@@ -158,27 +158,27 @@ func (k *Bucket) revive(ctx context.Context, n *lane) {
 	}()
 }
 
-// Probe lets buckets write to those of their copies that must be recovered: what a scan, a merge or a look at the files
-// finds is mended where nothing changes, too. It waits for nobody: who asks does so again.
-func Probe(all []*storage.Slice, of []*Bucket) {
+// MendBroken lets buckets write to those of their copies that must be recovered: what a scan, a merge or a look at the
+// files finds is mended where nothing changes, too. It waits for nobody: who asks does so again.
+func MendBroken(all []*storage.Slice, of []*Bucket) {
 	for _, s := range all {
 		if s.Broken() == nil {
 			continue
 		}
 		for _, k := range of {
 			if k.name == s.Meta().Bucket {
-				k.probe(s)
+				k.mend(s)
 			}
 		}
 	}
 }
 
-func (k *Bucket) probe(s *storage.Slice) {
+func (k *Bucket) mend(s *storage.Slice) {
 	id := s.Meta().Copy
 	select {
 	case k.calls.queue <- func() {
 		if k.slices[id] == s {
-			k.work.Probe(id)
+			k.work.Stir(id)
 		}
 	}:
 	default:

@@ -185,9 +185,9 @@ func (w *Work) PurgeAll(id index.CopyID) {
 	}
 }
 
-// Probe has something written to a copy that lacks nothing, when nothing else is to be written: its writer meets what
-// is wrong with it.
-func (w *Work) Probe(id index.CopyID) {
+// Stir has something written, when nothing else is to be, to a copy of which vbucket 0 is whole, so that its writer
+// meets what is wrong with it; one that lacks that gets a batch of its side stream.
+func (w *Work) Stir(id index.CopyID) {
 	if w.purgesOf[id] == 0 {
 		w.addPurge(Purge{Copy: id})
 	}

@@ -175,15 +175,15 @@ func TestPurges(t *testing.T) {
 	w.nothing("at the end")
 }
 
-// TestProbe: a copy that is to be looked at is written to once, when nothing else is, however often that is asked for;
+// TestStir: a copy that is to be looked at is written to once, when nothing else is, however often that is asked for;
 // one that is not here is not.
-func TestProbe(t *testing.T) {
+func TestStir(t *testing.T) {
 	w := newWorked(t)
 	w.promote()
 	h := w.takes()
 	for range 3 {
-		w.w.Probe(99)
-		w.w.Probe(10)
+		w.w.Stir(99)
+		w.w.Stir(10)
 	}
 	w.nothing("while a stability timestamp is under way")
 	w.w.Ended(h)

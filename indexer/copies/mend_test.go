@@ -42,7 +42,7 @@ func TestDamageWhereNothingChanges(t *testing.T) {
 		return main
 	}
 	for end := time.Now().Add(patience); held(1) != 10; time.Sleep(time.Millisecond) {
-		if Probe(all, []*Bucket{f.k}); time.Now().After(end) {
+		if MendBroken(all, []*Bucket{f.k}); time.Now().After(end) {
 			t.Fatalf("it holds %d, and is broken: %v", held(1), all[0].Broken())
 		}
 	}
