@@ -24,16 +24,16 @@ type Catalog struct {
 	here      func() index.NodeID
 	snapshots *snapshots.Set
 
-	mu      sync.Mutex
-	moves   snapshots.Moves   // when scans may have begun to see something else
-	views   map[index.ID]kept // of the indexes that are scanned
-	lists   core.Lists
-	making  map[index.CopyID]bool           // copies of a list that is not in force yet, see Expect; replaced, not changed
-	newest  map[string]wire.BucketStability // highest published, by bucket
-	heard   map[string]*heard               // when those of a bucket came
-	told    wire.Told                       // by the leader, last, whether or not it is the highest
-	held    []wire.Held                     // ascending by copy
-	changed map[string]chan struct{}        // by bucket; closed and forgotten with each change of it
+	mu       sync.Mutex
+	versions snapshots.Versions // when scans may have begun to see something else
+	views    map[index.ID]kept  // of the indexes that are scanned
+	lists    core.Lists
+	making   map[index.CopyID]bool           // copies of a list not in force yet, see Expect; replaced, not changed
+	newest   map[string]wire.BucketStability // highest published, by bucket
+	heard    map[string]*heard               // when those of a bucket came
+	told     wire.Told                       // by the leader, last, whether or not it is the highest
+	held     []wire.Held                     // ascending by copy
+	changed  map[string]chan struct{}        // by bucket; closed and forgotten with each change of it
 }
 
 // New returns what a node knows that nobody has told anything. here is its number.
@@ -213,7 +213,7 @@ func (c *Catalog) Touch(bucket string) {
 }
 
 func (c *Catalog) signalLocked(bucket string) {
-	c.moves.Note(bucket)
+	c.versions.Raise(bucket)
 	if changed := c.changed[bucket]; changed != nil {
 		close(changed)
 		delete(c.changed, bucket)
@@ -222,7 +222,7 @@ func (c *Catalog) signalLocked(bucket string) {
 
 // signalAllLocked is signalLocked for all buckets: there are other definitions.
 func (c *Catalog) signalAllLocked() {
-	c.moves.NoteAll()
+	c.versions.RaiseAll()
 	for _, changed := range c.changed {
 		close(changed)
 	}
@@ -239,13 +239,13 @@ type kept struct {
 // viewed is what a view is made of: what is known of its bucket, definitions included, what is held here of it, and
 // which node that is.
 type viewed struct {
-	moves, snapshots uint64
+	known, snapshots uint64
 	node             index.NodeID
 }
 
 // viewedLocked is what a view of an index of a bucket is made of now. What is asked for afterwards is as new.
 func (c *Catalog) viewedLocked(bucket string, node index.NodeID) viewed {
-	return viewed{moves: c.moves.At(bucket), snapshots: c.snapshots.Moved(bucket), node: node}
+	return viewed{known: c.versions.At(bucket), snapshots: c.snapshots.Version(bucket), node: node}
 }
 
 // keptView is the view that is kept of an index, where it is as new as what it was made of.

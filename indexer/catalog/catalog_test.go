@@ -456,12 +456,12 @@ func BenchmarkViews(b *testing.B) {
 	}
 }
 
-// BenchmarkViewBesideAnotherBucket is what a scan of an index of 64 slices pays to see it, where nothing moves, where
+// BenchmarkViewBesideAnotherBucket is what a scan of an index of 64 slices pays to see it, where nothing changes, where
 // another bucket does, and where its own does.
 func BenchmarkViewBesideAnotherBucket(b *testing.B) {
 	const count = 64
-	for _, moves := range []string{"none", "other", "own"} {
-		b.Run(moves, func(b *testing.B) {
+	for _, changed := range []string{"none", "other", "own"} {
+		b.Run(changed, func(b *testing.B) {
 			snaps := snapshots.New(2, hclog.NewNullLogger(), time.Now)
 			defer snaps.CloseAll()
 			c := New(func() index.NodeID { return 1 }, snaps)
@@ -477,8 +477,8 @@ func BenchmarkViewBesideAnotherBucket(b *testing.B) {
 			c.SetHeld(all)
 			b.ReportAllocs()
 			for number := uint64(1); b.Loop(); number++ {
-				if moves != "none" {
-					c.Published(&wire.BucketStability{Bucket: moves, Stability: timestamp.Stability{
+				if changed != "none" {
+					c.Published(&wire.BucketStability{Bucket: changed, Stability: timestamp.Stability{
 						Ref: timestamp.Ref{Generation: 1, Number: number}}})
 				}
 				if _, err := c.View(1); err != nil {

@@ -46,18 +46,18 @@ type Set struct {
 	log  hclog.Logger
 	now  func() time.Time
 
-	mu      sync.Mutex
-	moves   Moves                              // of what is held
-	copies  map[index.CopyID][]Held            // oldest first
-	doubted map[index.CopyID]bool              // what is on its way of them is wrong, see doubt
-	skipped map[index.CopyID]wire.StabilityRef // the newest one that a copy could not be made exact at
-	waiting map[index.CopyID]chan struct{}     // closed when one of a copy is added, or will never be
-	kept    []keptRef                          // for queries, least lately used first
-	pages   pages                              // that come page by page
-	long    pages                              // of scans that take long
-	refused []wire.StabilityRef                // that there was no room for in long, newest last
-	changed chan struct{}                      // closed and replaced when all copies have one more, or will never have
-	closed  bool
+	mu       sync.Mutex
+	versions Versions                           // of what is held
+	copies   map[index.CopyID][]Held            // oldest first
+	doubted  map[index.CopyID]bool              // what is on its way of them is wrong, see doubt
+	skipped  map[index.CopyID]wire.StabilityRef // the newest one that a copy could not be made exact at
+	waiting  map[index.CopyID]chan struct{}     // closed when one of a copy is added, or will never be
+	kept     []keptRef                          // for queries, least lately used first
+	pages    pages                              // that come page by page
+	long     pages                              // of scans that take long
+	refused  []wire.StabilityRef                // that there was no room for in long, newest last
+	changed  chan struct{}                      // closed and replaced when all copies have one more, or will never have
+	closed   bool
 }
 
 // New keeps so many of each copy, and those beside that queries have named.
@@ -69,17 +69,17 @@ func New(keep int, log hclog.Logger, now func() time.Time) *Set {
 		long:  pages{of: "that take long"}}
 }
 
-// Moved is a number that changes whenever what is held of a bucket does, see Moves.
-func (s *Set) Moved(bucket string) uint64 {
+// Version is a number that changes whenever what is held of a bucket does, see Versions.
+func (s *Set) Version(bucket string) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.moves.At(bucket)
+	return s.versions.At(bucket)
 }
 
 // noteLocked says that these have come or gone.
 func (s *Set) noteLocked(all ...Held) {
 	for i := range all {
-		s.moves.Note(all[i].Ref.Bucket)
+		s.versions.Raise(all[i].Ref.Bucket)
 	}
 }
 
@@ -340,7 +340,7 @@ func (s *Set) CloseAll() {
 	s.mu.Lock()
 	all := s.copies
 	s.copies, s.closed = map[index.CopyID][]Held{}, true
-	s.moves.NoteAll()
+	s.versions.RaiseAll()
 	s.mu.Unlock()
 	for _, list := range all {
 		s.close(list)
