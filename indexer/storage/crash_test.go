@@ -20,7 +20,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
-	"github.com/hashicorp/go-hclog"
 	"pgregory.net/rapid"
 
 	"tidemark/ingest"
@@ -400,11 +399,7 @@ func TestFlippedBits(t *testing.T) {
 		path := rapid.SampledFrom(walk(t, fs, "data")).Draw(t, "file")
 		spoil(t, fs, path)
 		verify := rapid.SampledFrom([]int64{-1, 1 << 30}).Draw(t, "verify")
-		store, err := Open(Options{Dir: "data", CacheBytes: 8 << 20, MemTableBytes: 8 << 20, ReserveBytes: 1,
-			VerifyBytes: verify, fs: fs, Logger: hclog.NewNullLogger()})
-		if err != nil {
-			t.Fatalf("open: %v", err)
-		}
+		store := openTest(t, "data", func(o *Options) { o.ReserveBytes, o.VerifyBytes, o.fs = 1, verify, fs })
 		defer func() { must(t, store.Close()) }()
 		slice, ok := store.Slice(1)
 		if !ok {
@@ -424,7 +419,7 @@ func TestFlippedBits(t *testing.T) {
 					t.Fatalf("dropped %v, %v", other, gone)
 				}
 			}
-			slice, err = store.Create(testMeta(1))
+			slice, err := store.Create(testMeta(1))
 			must(t, err)
 			checkHistory(t, slice)
 			return

@@ -11,7 +11,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
-	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
 )
@@ -19,10 +18,7 @@ import (
 // TestCreateAtOnce: copies are made side by side, one id once; a store that is closed meanwhile leaves none open.
 func TestCreateAtOnce(t *testing.T) {
 	dir := t.TempDir()
-	s, err := Open(Options{Dir: dir, Logger: hclog.NewNullLogger()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := openTest(t, dir)
 	const copies = 6
 	var mu sync.Mutex
 	made, refused := map[index.CopyID]int{}, 0
@@ -58,9 +54,7 @@ func TestCreateAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 	all.Wait()
-	if s, err = Open(Options{Dir: dir, Logger: hclog.NewNullLogger()}); err != nil { // nobody holds its lock
-		t.Fatal(err)
-	}
+	s = openTest(t, dir) // nobody holds its lock
 	if n := len(s.Slices()); n < copies || n > 2*copies {
 		t.Errorf("%d copies after it was closed, want %d to %d", n, copies, 2*copies)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sort"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/go-hclog"
@@ -40,7 +41,7 @@ func must(t fataler, err error) {
 func openTest(t fataler, dir string, change ...func(*Options)) *Store {
 	t.Helper()
 	o := Options{Dir: dir, CacheBytes: 8 << 20, MemTableBytes: 8 << 20, ReserveBytes: 1 << 20,
-		Logger: hclog.NewNullLogger()}
+		Logger: hclog.NewNullLogger(), closePersist: 10 * time.Minute}
 	for _, c := range change {
 		c(&o)
 	}

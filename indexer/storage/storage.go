@@ -69,9 +69,10 @@ type Options struct {
 	Yield  func() func(worked time.Duration)
 	Logger hclog.Logger
 
-	kept int64                   // benchmarks try others than CacheBytes/keptParts
-	fs   vfs.FS                  // tests put faults in between
-	tune func(o *pebble.Options) // benchmarks try other settings
+	kept         int64                   // benchmarks try others than CacheBytes/keptParts
+	fs           vfs.FS                  // tests put faults in between
+	tune         func(o *pebble.Options) // benchmarks try other settings
+	closePersist time.Duration           // tests wait longer
 }
 
 func (o Options) withDefaults() Options {
@@ -99,6 +100,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.fs == nil {
 		o.fs = vfs.Default
+	}
+	if o.closePersist == 0 {
+		o.closePersist = closePersist
 	}
 	return o
 }
@@ -446,7 +450,7 @@ func (s *Store) Close() error {
 	s.closed = true
 	s.mu.Unlock()
 	s.making.Wait()
-	ctx, cancel := context.WithTimeout(context.Background(), closePersist)
+	ctx, cancel := context.WithTimeout(context.Background(), s.opts.closePersist)
 	defer cancel()
 	all := s.Slices()
 	if each(all, func(c *Slice) error { return c.Persist(ctx) }) == nil { // else each tells of it when it is closed
