@@ -519,8 +519,8 @@ func (w *world) definitionsLocked() *wire.Definitions {
 	return d
 }
 
-// promote publishes KV's present as a stability timestamp. That it does not arrive is an error, unless ctx has ended: who
-// asked for it has gone and asks anew.
+// promote publishes KV's present as a stability timestamp. That it does not arrive is an error, unless ctx has ended:
+// who asked for it has gone and asks anew.
 func (w *world) promote(ctx context.Context) wire.BucketStability {
 	w.mu.Lock()
 	w.number++

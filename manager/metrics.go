@@ -143,7 +143,8 @@ func (g *gauges) indexes(s *statecontext.State, status *core.Status, now time.Ti
 func (g *gauges) bucket(b *core.BucketStatus) {
 	of := func(name, help string, v float64) { g.of("bucket_"+name, help, "bucket", b.Name, v) }
 	if b.AgeMS != nil {
-		of("stability_age_seconds", "Age of the newest stability timestamp, as long as some manager led; absent before the first one.",
+		of("stability_age_seconds",
+			"Age of the newest stability timestamp, as long as some manager led; absent before the first one.",
 			(time.Duration(*b.AgeMS) * time.Millisecond).Seconds())
 	}
 	of("lag_seqnos", "Complete seqnos above the newest stability timestamp, over all vbuckets.", float64(b.Lag))

@@ -119,8 +119,8 @@ func (b *Bucket) Forget(node index.NodeID) {
 	delete(b.leftOut, node)
 }
 
-// Pause follows ms milliseconds in which nothing was heard because the coordinator itself stood still: they are nobody's
-// silence.
+// Pause follows ms milliseconds in which nothing was heard because the coordinator itself stood still: they are
+// nobody's silence.
 func (b *Bucket) Pause(ms int64) {
 	for _, p := range b.nodes {
 		p.seenMS += ms

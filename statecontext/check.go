@@ -137,15 +137,8 @@ func checkBuckets(s *State) error {
 		if b.Name == "" || b.UUID == "" || n < 1 || b.Generation < 1 || b.ModifiedCAS > s.revision {
 			return broken("bucket %q: %d vbuckets, generation %d, modified at %d", b.Name, n, b.Generation, b.ModifiedCAS)
 		}
-		if b.Stability.StateMS < 0 || b.Stability.StateMS > s.timeMS {
-			return broken("bucket %q: promoted at %d, state time %d", b.Name, b.Stability.StateMS, s.timeMS)
-		}
-		if b.Stability.Vector.Check(n) != nil || b.MutationTimestamp.Check(n) != nil || len(b.Stability.Logs) != n ||
-			len(b.Stability.Revisions) != n {
-			return broken("bucket %q: vectors are not of %d vbuckets", b.Name, n)
-		}
-		if m := b.BackfillTimestamp.Len(); m != 0 && m != n {
-			return broken("bucket %q: backfill timestamp of %d vbuckets, want %d or none", b.Name, m, n)
+		if err := checkTimestamps(s, b); err != nil {
+			return err
 		}
 		if b.Rollback == nil {
 			continue
@@ -153,6 +146,22 @@ func checkBuckets(s *State) error {
 		if err := checkRollback(b); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// checkTimestamps looks at the sizes of a bucket's timestamps, and when the newest was promoted.
+func checkTimestamps(s *State, b *Bucket) error {
+	n := b.VBuckets
+	if b.Stability.StateMS < 0 || b.Stability.StateMS > s.timeMS {
+		return broken("bucket %q: promoted at %d, state time %d", b.Name, b.Stability.StateMS, s.timeMS)
+	}
+	if b.Stability.Vector.Check(n) != nil || b.MutationTimestamp.Check(n) != nil || len(b.Stability.Logs) != n ||
+		len(b.Stability.Revisions) != n {
+		return broken("bucket %q: vectors are not of %d vbuckets", b.Name, n)
+	}
+	if m := b.BackfillTimestamp.Len(); m != 0 && m != n {
+		return broken("bucket %q: backfill timestamp of %d vbuckets, want %d or none", b.Name, m, n)
 	}
 	return nil
 }

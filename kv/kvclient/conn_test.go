@@ -54,7 +54,8 @@ func TestALargeRequestOverASlowLink(t *testing.T) {
 				switch {
 				case c.want == "" && err != nil:
 					t.Errorf("after %v: %v", time.Since(began), err)
-				case c.want != "" && (!errors.Is(err, ErrClosed) || !errors.Is(err, ErrSilent) || !strings.Contains(err.Error(), c.want)):
+				case c.want != "" && (!errors.Is(err, ErrClosed) || !errors.Is(err, ErrSilent) ||
+					!strings.Contains(err.Error(), c.want)):
 					t.Errorf("after %v: %v, want %s", time.Since(began), err, c.want)
 				}
 				_ = conn.Close()

@@ -77,11 +77,11 @@ func (a *asked) direct(ctx context.Context, t *testing.T, who string, c *client.
 func certified(ctx context.Context, t *testing.T, at string, conf *tls.Config) {
 	t.Helper()
 	by := &http.Client{Transport: &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true}}
-	resp, text := harness.GetBy(ctx, t, by, at+"/metrics")
-	if resp == nil || resp.StatusCode != http.StatusOK {
+	status, text, state := harness.GetBy(ctx, t, by, at+"/metrics")
+	if status != http.StatusOK {
 		t.Fatalf("%s: %.1000s", at, text)
 	}
-	end := resp.TLS.PeerCertificates[0].NotAfter
+	end := state.PeerCertificates[0].NotAfter
 	shown := regexp.MustCompile(`(?m)^tidemark_certificate_end_timestamp_seconds\S* (\S+)$`).
 		FindAllStringSubmatch(text, -1)
 	if len(shown) != 1 {

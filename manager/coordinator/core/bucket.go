@@ -68,7 +68,8 @@ type ownership struct {
 
 // notFound is what projectors say against a bucket.
 type notFound struct {
-	missing int                        // answers in a row, of those that count (liveOwners), that it is gone or another one
+	// missing counts the answers in a row, of those that count (liveOwners), that it is gone or another one
+	missing int
 	doubted map[index.ProjectorID]bool // who said so last while it was streamed, and was not believed
 }
 

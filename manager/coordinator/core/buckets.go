@@ -321,7 +321,8 @@ func (l *ledgers) started(a *StreamsStarted) {
 	}
 }
 
-// goneAfter is how many answers in a row must say that a bucket is gone, or another one, before its indexes go to error.
+// goneAfter is how many answers in a row must say that a bucket is gone, or another one, before its indexes go to
+// error.
 const goneAfter = 3
 
 // lostChecks is how many times as often is asked while a collection was not found: scans of its index show the rows

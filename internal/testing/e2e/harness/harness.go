@@ -6,6 +6,7 @@ package harness
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
@@ -126,31 +127,29 @@ func Eventually(t testing.TB, limit time.Duration, what string, f func() (bool, 
 // MiB of the body is read.
 func Get(ctx context.Context, t testing.TB, url string) (status int, body string) {
 	t.Helper()
-	resp, body := GetBy(ctx, t, http.DefaultClient, url)
-	if resp == nil {
-		return 0, body
-	}
-	return resp.StatusCode, body
+	status, body, _ = GetBy(ctx, t, http.DefaultClient, url)
+	return status, body
 }
 
-// GetBy is Get by a client of one's own, as one that trusts the cluster's CA; the answer, nil if the request fails, has
-// no body to read any more.
-func GetBy(ctx context.Context, t testing.TB, c *http.Client, url string) (resp *http.Response, body string) {
+// GetBy is Get by a client of one's own, as one that trusts the cluster's CA; state is that of the TLS of the answer's
+// connection, nil without any.
+func GetBy(ctx context.Context, t testing.TB, c *http.Client, url string) (status int, body string,
+	state *tls.ConnectionState) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err = c.Do(req)
+	resp, err := c.Do(req)
 	if err != nil {
-		return nil, err.Error()
+		return 0, err.Error(), nil
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return nil, err.Error()
+		return 0, err.Error(), nil
 	}
-	return resp, string(b)
+	return resp.StatusCode, string(b), resp.TLS
 }
 
 // Quote gives s as a JSON string.
