@@ -71,6 +71,7 @@ func (s *Sim) checkCommit(old, next *statecontext.State, r statecontext.Result, 
 	if begins || next.DefinitionsRevision() != old.DefinitionsRevision() {
 		s.checkDDL(next)
 		s.checkApart(next)
+		s.checkDoubles(next)
 	}
 	if c, ok := body.(*statecontext.SetIndexState); ok && r.Changed && c.To == index.Maintenance {
 		s.checkReady(next.Index(c.ID))
@@ -258,15 +259,16 @@ func (s *Sim) checkPublished(t *wire.BucketStability) {
 // checkReady: an index is ready everywhere or nowhere.
 func (s *Sim) checkReady(x *statecontext.Index) {
 	for _, c := range x.Topology.Copies {
-		n := s.nodes[s.nodeAt(c.Node)]
-		st := n.stores[c.ID]
-		if c.State == partition.Leaving || s.lost[c.ID] { // what was lost since it was exact is made anew
-			continue
-		}
-		if st == nil || !st.ready {
-			s.fail("index %v is made ready, and its copy %d on n%d has never been exact", x.Definition.ID, c.ID, n.num)
+		if c.State != partition.Leaving && !s.wasExact(c.Node, c.ID) {
+			s.fail("index %v is made ready, and its copy %d on node %d has never been exact", x.Definition.ID, c.ID, c.Node)
 		}
 	}
+}
+
+// wasExact tells whether a copy has been exact. What was lost since then is made anew.
+func (s *Sim) wasExact(node index.NodeID, id index.CopyID) bool {
+	st := s.nodes[s.nodeAt(node)].stores[id]
+	return s.lost[id] || st != nil && st.ready
 }
 
 // checkOwner: of one incarnation of a vbucket a node takes data of one projector only.

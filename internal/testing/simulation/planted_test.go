@@ -101,6 +101,16 @@ var bugs = []plant{
 	{bug: "a snapshot below one that was cut short is complete", rules: "cutEnd"},
 	{bug: "what KV does not say it has forgotten is nothing", rules: "blind",
 		faults: "noStats,purges,tornFiles,nodeCrashes,ddl"},
+	{bug: "a plan on a stale placement", rules: "planFits,stepFits,stepLacks", faults: "stalePlans,moves",
+		says: "no step moves it", backs: "stepFits,stepLacks"},
+	{bug: "a step that begins on another placement than it was planned on", rules: "stepFits,stepLacks",
+		faults: "stalePlans,moves", says: "no step moves it", backs: "stepLacks"},
+	{bug: "a step that cannot begin is never given up", rules: "stepLacks", faults: "stalePlans,moves",
+		says: "stuck: rebalance"},
+	{bug: "a step applied twice", rules: "caughtUp,stepOnce", faults: "stalePlans,moves,moves,moves,leaderChanges",
+		says: "that are given up, and counts", backs: "caughtUp"},
+	{bug: "an old copy that leaves before the new one is whole", rules: "stepWhole", faults: "stalePlans,moves",
+		says: "is done, and its copy"},
 	{bug: "promotion that waits for nobody", rules: "paced", faults: "pauses", says: "does not wait"},
 }
 

@@ -30,9 +30,10 @@ type leader struct {
 	term    uint64
 	id      string
 	step    *term
-	frozen  *statecontext.State // what a deposed leader still sees
+	frozen  *statecontext.State // what a deposed leader still sees, or one for which caughtUp is off
 	deposed bool
 	endMS   int64 // when a deposed leader finds out
+	lagsMS  int64 // until when one that has just begun lacks what was committed before, for which caughtUp is off
 	stale   bool  // the state has changed since it last looked
 }
 
@@ -43,7 +44,7 @@ func (l *leader) ID() string { return l.id }
 
 // State implements coordinator.Consensus.
 func (l *leader) State() *statecontext.State {
-	if l.deposed {
+	if l.deposed || l.sim.nowMS < l.lagsMS {
 		return l.frozen
 	}
 	return l.sim.state
@@ -76,8 +77,12 @@ func (l *leader) Propose(_ context.Context, c statecontext.Command) (statecontex
 // Subscribe implements coordinator.Machine; a term is told by its caller.
 func (l *leader) Subscribe() *fsm.Subscription { return nil }
 
-// lostEntries is how many commands a leader may lack for which newestLog is switched off.
-const lostEntries = 3
+const (
+	// lostEntries is how many commands a leader may lack for which newestLog or caughtUp is switched off.
+	lostEntries = 3
+	// lagMS is for how long it lacks them that has them in its log.
+	lagMS = 500
+)
 
 // commit appends a command to the log and applies it.
 func (s *Sim) commit(body statecontext.Body) statecontext.Result {
@@ -88,7 +93,7 @@ func (s *Sim) commit(body statecontext.Body) statecontext.Result {
 	}
 	s.raftIndex++
 	old := s.state
-	if !s.on(newestLog) {
+	if !s.on(newestLog) || !s.on(caughtUp) {
 		s.before = append(s.before, old)[max(0, len(s.before)+1-lostEntries):]
 	}
 	next, results, _, err := statecontext.Apply(s.state, s.raftIndex, data)
@@ -102,6 +107,7 @@ func (s *Sim) commit(body statecontext.Body) statecontext.Result {
 	s.checkTime()
 	s.checkCommit(old, next, r, body)
 	s.countMove(body, r)
+	s.checkSteps(body, r)
 	s.checkSlices(old, body, r)
 	if s.lead != nil {
 		s.lead.stale = true
@@ -129,6 +135,10 @@ func (s *Sim) evCommit(body statecontext.Body, r statecontext.Result) {
 		s.ev("commit cas %d: copies %v (%v)", r.CAS, c.Copies, r.Err())
 	case *statecontext.CreateIndex:
 		s.ev("commit cas %d: CREATE %v in %s at %v (%v)", r.CAS, r.Index, c.Definition.Bucket, c.Placement, r.Err())
+	case *statecontext.StartRebalance:
+		s.ev("commit cas %d: REBALANCE %d %+v (%v)", r.CAS, r.Number, c.Steps, r.Err())
+	case *statecontext.StepRebalance:
+		s.ev("commit cas %d: step %d of rebalance %d: %v -> %v %s (%v)", r.CAS, c.Step, c.ID, c.From, c.To, c.Reason, r.Err())
 	default:
 		s.ev("commit cas %d: %T (%v)", r.CAS, body, r.Err())
 	}
@@ -180,8 +190,12 @@ func (s *Sim) depose() {
 // elect begins a new term.
 func (s *Sim) elect() {
 	s.depose()
+	behind := s.state
 	if len(s.before) > 0 {
-		s.state = s.before[0]
+		behind = s.before[0]
+	}
+	if !s.on(newestLog) {
+		s.state = behind
 	}
 	s.term++
 	s.time.terms++
@@ -191,6 +205,9 @@ func (s *Sim) elect() {
 		REST: "http://" + l.id, Raft: l.id, FormatLevel: 1}})
 	if s.state.ClusterID() == "" {
 		s.commit(&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1})
+	}
+	if !s.on(caughtUp) {
+		l.frozen, l.lagsMS = behind, s.nowMS+lagMS
 	}
 	s.lead = l
 	n := network{l}

@@ -23,6 +23,7 @@ const (
 	freshLead                       // what cannot be undone is told after a check of leadership
 	committed                       // DDL is acknowledged when it is committed, not before
 	newestLog                       // who is elected has all that is committed
+	caughtUp                        // and has applied it when it begins to lead
 	bounded                         // a node takes nothing while its queue is full
 	pacedTime                       // the state's time does not follow wall clocks
 	pinned                          // files that are sent stay as they were at one moment
@@ -35,7 +36,7 @@ const (
 var ruleNames = map[string]rule{
 	"inOrder": inOrder, "upsertDeletion": upsertDeletion, "dropBegin": dropBegin,
 	"memtables": memtables, "seqCheck": seqCheck, "freshLead": freshLead,
-	"committed": committed, "newestLog": newestLog, "bounded": bounded,
+	"committed": committed, "newestLog": newestLog, "caughtUp": caughtUp, "bounded": bounded,
 	"pacedTime": pacedTime, "pinned": pinned, "wholeFirst": wholeFirst, "dropAfter": dropAfter,
 	"keptRows": keptRows, "mergedSlices": mergedSlices,
 }

@@ -45,6 +45,7 @@ type Report struct {
 	Together, Kept int
 	Asked          int // requests for side streams, with askedSides
 	Partly         int // side streams that a projector left a copy out of
+	Stale          int // plans that were refused, as they were made of a placement which is no more
 	// windows of streams that KV cut short, requests for streams that it put off, and times in which it sent nothing of
 	// one
 	Cut, Busy, Late int
@@ -61,6 +62,7 @@ func (r *Report) Add(o Report) {
 	r.Asked, r.Merges, r.Alone = r.Asked+o.Asked, r.Merges+o.Merges, r.Alone+o.Alone
 	r.Together, r.Kept, r.Partly = r.Together+o.Together, r.Kept+o.Kept, r.Partly+o.Partly
 	r.Cut, r.Busy, r.Late = r.Cut+o.Cut, r.Busy+o.Busy, r.Late+o.Late
+	r.Stale += o.Stale
 }
 
 // Sim is one run.
@@ -173,6 +175,7 @@ const (
 	askedSides  // nodes ask for side streams as package indexer does, see asking.go
 	partSides   // projectors leave copies out of side streams that they were asked for, see partly
 	stalls      // one that happens by itself: a connection brings nothing for a while; see swarm
+	stalePlans  // moves begin some time after they were planned, and copies are placed elsewhere meanwhile, see planLate
 	// moods of KV, see moods.go; seeds do not draw them either
 	cutWindows
 	noStats
@@ -190,7 +193,7 @@ var faultNames = [kinds]string{
 	epochs: "epochs", lostProposals: "lostProposals", lostRequests: "lostRequests", lateRequests: "lateRequests",
 	lostSlices: "lostSlices", tornCheckpoints: "tornCheckpoints", flushes: "flushes",
 	splits: "splits", sizes: "sizes", slowCopies: "slowCopies", commonFiles: "commonFiles", retakes: "retakes",
-	askedSides: "askedSides", partSides: "partSides", stalls: "stalls",
+	askedSides: "askedSides", partSides: "partSides", stalls: "stalls", stalePlans: "stalePlans",
 	cutWindows: "cutWindows", noStats: "noStats", oldPurges: "oldPurges", deepLosses: "deepLosses",
 	busyStreams: "busyStreams", lateVBuckets: "lateVBuckets",
 }
@@ -290,6 +293,10 @@ func (s *Sim) swarm() {
 	s.mix[commonFiles] = keepsCommon(s.opt.Seed)
 	s.mix[askedSides] = s.opt.Seed%asking < 2
 	s.mix[partSides] = s.opt.Seed%parting < 3
+	if s.mix[stalePlans] = s.opt.Seed%replacing == 7; s.mix[stalePlans] {
+		s.mix[moves] = true
+		s.events = append(s.events, moves, moves, moves)
+	}
 	s.mix[retakes] = s.opt.Seed%storing == 0 || s.opt.Seed%storing == 4
 	if s.mix[stalls] = s.opt.Seed%stalling == 3; s.mix[stalls] {
 		s.events = append(s.events, stalls)
@@ -308,6 +315,10 @@ const parting = 11
 
 // storing is among how many seeds the ways of the store are spread.
 const storing = 5
+
+// replacing is one seed in so many: those whose plans of moves find another placement than they were made of. They have
+// moves in any case, none of them by hand.
+const replacing = 8
 
 func keepsCommon(seed int64) bool { return seed%storing == 1 || seed%storing == 4 }
 
@@ -469,7 +480,7 @@ func (s *Sim) regular(b *kvBucket, v int, n *node) {
 	if s.step%40 == 0 {
 		s.scan()
 	}
-	if s.mix[splits] {
+	if s.mix[splits] || s.mix[stalePlans] {
 		s.lively()
 	}
 	if s.mix[splits] && !s.healing && s.step%10 == 7 {
