@@ -217,6 +217,8 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			h.VBuckets = append(h.VBuckets, uint16(l.num("v")))
 		}
 		s.l.Hosted(s.now, index.ProjectorID(args["p"]), h)
+	case "pause":
+		s.l.Pause(s.now, int64(args.num("ms")))
 	case "rollback":
 		s.l.SetRollback(s.now, args["is"] == "on")
 	case "step":

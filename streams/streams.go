@@ -110,7 +110,7 @@ type Entry struct {
 	Log         timestamp.FailoverLog // newest that the owner told
 	Purge       uint64                // KV has forgotten deletions at or below; the highest that the owner told
 	Revision    timestamp.MapRevision // newest vbucket map under which a log of this vbucket was seen
-	SinceMS     int64                 // when the state was entered, in the milliseconds that callers give
+	SinceMS     int64                 // when the state was entered, in the time that callers give; see Pause
 	Reason      string                // why it is not Begun, for people
 
 	downMS   int64 // since when it is wanted and not Begun
@@ -412,6 +412,22 @@ func (l *Ledger) valid(v int, log timestamp.FailoverLog) bool {
 		reach = max(reach, l.committed.Logs[v].Common(log))
 	}
 	return at.Seqno <= reach
+}
+
+// Pause follows, at nowMS, ms milliseconds in which nothing was heard because the coordinator itself stood still: they
+// are nobody's silence, and are added to the SinceMS of what was waited for. Rests are its own, and go on.
+func (l *Ledger) Pause(nowMS, ms int64) {
+	if l.repair != nil {
+		l.repair.sinceMS += ms
+	}
+	for v := range l.vbs {
+		e := &l.vbs[v]
+		young := e.State == Begun && nowMS-ms-e.SinceMS <= l.cfg.ReportGrace.Milliseconds()
+		if young || e.State == Requested {
+			e.SinceMS += ms
+		}
+	}
+	l.takers.pause(ms)
 }
 
 // patience doubles d tries times, at most MaxDoublings.

@@ -32,6 +32,20 @@ func (t takers) set(ids []index.NodeID) {
 	}
 }
 
+// pause takes a time in which nobody was heard out of what they have been silent for.
+func (t takers) pause(ms int64) {
+	for _, n := range t {
+		for v, since := range n.sinceMS {
+			if since > 0 {
+				n.sinceMS[v] = since + ms
+			}
+		}
+		if n.fullMS > 0 {
+			n.fullMS += ms
+		}
+	}
+}
+
 // nodes lists them, ascending.
 func (t takers) nodes() []index.NodeID { return slices.Sorted(maps.Keys(t)) }
 

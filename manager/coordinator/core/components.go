@@ -129,7 +129,8 @@ func (l *membership) watch() {
 
 // pause follows a time without any step: ticks come in all the time, so that the leader itself stood still (its process
 // was stopped, its machine frozen). What it did not take meanwhile is nobody's silence.
-func (l *membership) pause(ms int64) {
+func (l *membership) pause(nowMS int64) {
+	ms := nowMS - l.nowMS
 	if ms < l.settings.SuspectAfter.Milliseconds() {
 		return
 	}
@@ -142,6 +143,7 @@ func (l *membership) pause(ms int64) {
 		n.seenMS += ms
 	}
 	for _, b := range l.buckets.ordered {
+		b.ledger.Pause(nowMS, ms)
 		b.stab.Pause(ms)
 		if b.rolling != nil {
 			b.rolling.pausedMS += ms

@@ -61,7 +61,7 @@ func TestLeadersOwnPauseInARollback(t *testing.T) {
 	l.Step(s.now, Tick{})
 	b.rolling = &rolling{sinceMS: s.now.MS, answers: rollback.Answers{Away: map[index.ProjectorID]bool{}}}
 	s.now.MS += 60_000
-	l.membership.pause(60_000)
+	l.membership.pause(s.now.MS)
 	l.at(s.now)
 	l.ledgers.rollbacks.waitedFor(b)
 	if a := &b.rolling.answers; a.Late || len(a.Away) > 0 {
@@ -74,6 +74,33 @@ func TestLeadersOwnPauseInARollback(t *testing.T) {
 	l.at(s.now)
 	l.ledgers.rollbacks.waitedFor(b)
 	if !b.rolling.answers.Late {
+		t.Error("it waits for ever")
+	}
+}
+
+// TestLeadersOwnPauseInARepair: nor are streams asked for again without the positions of indexers that live.
+func TestLeadersOwnPauseInARepair(t *testing.T) {
+	s := newAsked(t)
+	asked := func() (positions, logs bool) {
+		for _, e := range s.lead.Step(s.now, Tick{}) {
+			told, _ := e.(Tell)
+			_, poll := told.Say.(Poll)
+			ask, is := told.Say.(AskLogs)
+			positions, logs = positions || poll, logs || is && ask.For.Kind == ForStreams
+		}
+		return positions, logs
+	}
+	asked()
+	s.end()
+	if positions, _ := asked(); !positions {
+		t.Fatal("no positions are asked for")
+	}
+	s.now.MS += 60_000
+	if _, logs := asked(); logs {
+		t.Error("it goes on without positions")
+	}
+	s.now.MS += s.lead.settings.Streams.AnswerWait.Milliseconds()
+	if _, logs := asked(); !logs {
 		t.Error("it waits for ever")
 	}
 }
