@@ -266,7 +266,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	err := errors.Join(g.Wait(), m.raft.NoteFormatLevel())
+	err := errors.Join(g.Wait(), m.note())
 	err = errors.Join(err, m.raft.Close())
 	m.api.Close()
 	err = errors.Join(err, m.closeAudit())

@@ -71,17 +71,19 @@ func (p prober) Probe(ctx context.Context, addr string) (consensus.PeerAnswer, e
 }
 
 // Join implements consensus.PeerProbe.
-func (p prober) Join(ctx context.Context, addr string, own consensus.PeerAnswer) error {
-	req := p.m.registration()
-	req.ClusterID, req.Empty = own.ClusterID, !own.HasState
-	return p.m.peers.Do(ctx, http.MethodPost, p.m.cfg.TLS.BaseURL(addr)+"/v1/cluster/managers", req, &wire.OK{})
+func (p prober) Join(ctx context.Context, addr string) error {
+	return p.m.peers.Do(ctx, http.MethodPost, p.m.cfg.TLS.BaseURL(addr)+"/v1/cluster/managers", p.m.registration(),
+		&wire.OK{})
 }
 
 // registration is what this manager says of itself.
 func (m *Manager) registration() *wire.RegisterManager {
 	return &wire.RegisterManager{ClusterID: m.raft.ClusterID(), ID: m.raft.ID(), Name: m.cfg.Name, REST: m.url(),
-		Raft: m.raft.Addr(), FormatLevel: m.raft.FormatLevel()}
+		Raft: m.raft.Addr(), FormatLevel: m.raft.FormatLevel(), New: !m.raft.WasMember(), Epoch: m.raft.State().Epoch()}
 }
+
+// note stores beside the log what the state says of this manager.
+func (m *Manager) note() error { return errors.Join(m.raft.NoteFormatLevel(), m.raft.NoteMember()) }
 
 // register keeps this manager's addresses known: those in the state by asking the leader to note them, those that the
 // other managers have now by asking them. It ends with consensus.ErrRemoved when this manager was removed. The others
@@ -106,8 +108,8 @@ func (m *Manager) register(ctx context.Context) error {
 			continue
 		case <-tick.C:
 		}
-		if err := m.raft.NoteFormatLevel(); err != nil {
-			m.log.Warn("the format level is not noted", "error", err)
+		if err := m.note(); err != nil {
+			m.log.Warn("what the state says of this manager is not noted", "error", err)
 		}
 		self := m.registration()
 		if self.ClusterID == "" {

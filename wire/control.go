@@ -254,8 +254,8 @@ type DropOrphansReply struct {
 // OK is the empty answer.
 type OK struct{}
 
-// RegisterManager is what a manager says of itself to the leader: to be added to the cluster (Empty), or to have its
-// addresses noted. The leader's answer is OK; a manager that has state and is no member is told NODE_REMOVED.
+// RegisterManager is what a manager says of itself to the leader: to be added to the cluster (New), or to have its
+// addresses noted. The leader's answer is OK; a manager that was a member and is none is told NODE_REMOVED.
 type RegisterManager struct {
 	ClusterID   string `json:"cluster_id,omitempty"` // "" when it has none
 	ID          string `json:"id"`                   // Raft server id
@@ -263,5 +263,6 @@ type RegisterManager struct {
 	REST        string `json:"rest"` // base URL
 	Raft        string `json:"raft"` // host:port
 	FormatLevel uint64 `json:"format_level"`
-	Empty       bool   `json:"empty,omitempty"` // it has no Raft state and asks to be added
+	New         bool   `json:"new,omitempty"`   // it was no member yet, as far as it knows, and asks to be added
+	Epoch       uint64 `json:"epoch,omitempty"` // as far as its state goes; of another one it is not added
 }

@@ -94,7 +94,7 @@ func (g members) joinManager(w http.ResponseWriter, r *http.Request) error {
 		return rpc.Refuse(errcode.Unavailable, "the manager at %s does not say who it is: %v", req.Address, err)
 	}
 	m := wire.RegisterManager{ClusterID: peer.ClusterID, ID: peer.ID, Name: peer.Name, REST: peer.REST, Raft: peer.Raft,
-		FormatLevel: peer.NewestFormat, Empty: !peer.HasState}
+		FormatLevel: peer.NewestFormat, New: peer.New, Epoch: peer.Epoch}
 	if err := g.admitManager(r.Context(), &m); err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func (g members) admitManager(ctx context.Context, m *wire.RegisterManager) erro
 	if _, _, err := net.SplitHostPort(m.Raft); err != nil {
 		return rpc.Refuse(errcode.BadRequest, "Raft address %q: %v; want host:port", m.Raft, err)
 	}
-	return g.cfg.Steward.Join(ctx, consensus.JoinRequest{Empty: m.Empty,
+	return g.cfg.Steward.Join(ctx, consensus.JoinRequest{New: m.New, Epoch: m.Epoch,
 		Manager: statecontext.Manager{ID: m.ID, Name: m.Name, REST: m.REST,
 			Raft: m.Raft, FormatLevel: m.FormatLevel}})
 }

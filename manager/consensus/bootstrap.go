@@ -21,6 +21,7 @@ type PeerAnswer struct {
 	ClusterID string `json:"cluster_id"` // empty while it has none
 	HasState  bool   `json:"has_state"`  // it has a term, a log or a snapshot
 	Expect    int    `json:"expect"`     // its --bootstrap-expect; 0: it only joins
+	New       bool   `json:"new"`        // it was no member of a cluster yet, as far as it knows
 	Epoch     uint64 `json:"epoch"`      // as far as its state goes
 	// Sees are the ids of the managers that answered it, its own included, ascending, while it waits for a cluster.
 	Sees []string `json:"sees,omitempty"`
@@ -33,8 +34,8 @@ type PeerAnswer struct {
 // PeerProbe asks another manager, at an address of --join.
 type PeerProbe interface {
 	Probe(ctx context.Context, addr string) (PeerAnswer, error)
-	// Join asks a manager of an existing cluster to have this node, which is empty, added.
-	Join(ctx context.Context, addr string, own PeerAnswer) error
+	// Join asks a manager of an existing cluster to have this node added.
+	Join(ctx context.Context, addr string) error
 }
 
 // Verdict is what an empty node should do.
@@ -134,8 +135,7 @@ func (ms *members) Describe(expect int) (PeerAnswer, error) {
 		return PeerAnswer{}, err
 	}
 	a := PeerAnswer{ID: ms.ID(), Name: ms.cfg.Name, REST: ms.cfg.REST, Raft: ms.Addr(), ClusterID: ms.storage.ClusterID(),
-		HasState: has, Expect: expect,
-		NewestFormat: ms.cfg.FormatLevel}
+		HasState: has, New: !ms.storage.WasMember(), Expect: expect, NewestFormat: ms.cfg.FormatLevel}
 	if sees := ms.sees.Load(); sees != nil && !has {
 		a.Sees = *sees
 	}
@@ -146,8 +146,9 @@ func (ms *members) Describe(expect int) (PeerAnswer, error) {
 }
 
 // Form brings an empty node into a cluster: it asks the peers, every interval, until this node or another one has
-// bootstrapped, or until it was added to a cluster that exists, and returns when this node has Raft state. A node that
-// has state returns at once. expect 1 bootstraps alone, expect 0 never bootstraps.
+// bootstrapped, or until it was added to a cluster that exists, and returns when this node has Raft state of a cluster:
+// a leader that is lost as it adds this node may leave it a term, and nothing that says of which. A node of a cluster
+// returns at once. expect 1 bootstraps alone, expect 0 never bootstraps.
 func (ms *members) Form(ctx context.Context, probe PeerProbe, peers []string, expect int,
 	interval time.Duration) error {
 	tick := time.NewTicker(interval)
@@ -158,7 +159,7 @@ func (ms *members) Form(ctx context.Context, probe PeerProbe, peers []string, ex
 		if err != nil {
 			return err
 		}
-		if own.HasState {
+		if own.HasState && own.ClusterID != "" {
 			return nil
 		}
 		others, silent := ms.ask(ctx, probe, peers)
@@ -179,7 +180,7 @@ func (ms *members) Form(ctx context.Context, probe PeerProbe, peers []string, ex
 			return err
 		}
 		if verdict == VerdictJoin {
-			err = ms.askToJoin(ctx, probe, peers, own)
+			err = ms.askToJoin(ctx, probe, peers)
 		}
 		now := fmt.Sprint(verdict, err, silent)
 		if now != complaint {
@@ -215,11 +216,11 @@ func (ms *members) JoinTimeout() time.Duration {
 
 // askToJoin asks the peers in turn, each beside those that hang, to have this node added; the first that does is
 // enough. Two that ask the leader for it at once do no harm: a member is added once, by its server id.
-func (ms *members) askToJoin(ctx context.Context, probe PeerProbe, peers []string, own PeerAnswer) (err error) {
+func (ms *members) askToJoin(ctx context.Context, probe PeerProbe, peers []string) (err error) {
 	for addr, e := range rpc.Hedged(ctx, peers, func(ctx context.Context, addr string) error {
 		ctx, cancel := context.WithTimeout(ctx, ms.JoinTimeout())
 		defer cancel()
-		return probe.Join(ctx, addr, own)
+		return probe.Join(ctx, addr)
 	}) {
 		if e == nil {
 			return nil

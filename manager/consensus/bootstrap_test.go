@@ -139,7 +139,7 @@ func (p localProbe) Probe(_ context.Context, addr string) (consensus.PeerAnswer,
 }
 
 // Join is never needed: the leader's configuration has all of them.
-func (p localProbe) Join(context.Context, string, consensus.PeerAnswer) error {
+func (p localProbe) Join(context.Context, string) error {
 	return errors.New("nobody is added here")
 }
 
@@ -212,7 +212,7 @@ func (p hangingProbe) Probe(ctx context.Context, addr string) (consensus.PeerAns
 	return consensus.PeerAnswer{ID: "x-1", Name: "x", ClusterID: "one", HasState: true}, nil
 }
 
-func (p hangingProbe) Join(ctx context.Context, addr string, _ consensus.PeerAnswer) error {
+func (p hangingProbe) Join(ctx context.Context, addr string) error {
 	if addr != p.lives {
 		<-ctx.Done()
 		return ctx.Err()
@@ -247,6 +247,37 @@ func TestPeersThatHangKeepNobodyFromACluster(t *testing.T) {
 		}
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+// TestANodeWithoutAClusterAsks: a leader that is lost as it adds a node may have left it a term alone, which is Raft
+// state of no cluster that it knows. It asks to be added all the same.
+func TestANodeWithoutAClusterAsks(t *testing.T) {
+	dir := need.Memory(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{t: t, name: "left", dir: dir, addr: "left", hub: newHub()}
+		s.start()
+		defer s.stop()
+		if err := s.node.Bootstrap([]consensus.Server{{ID: s.node.ID(), Raft: s.node.Addr(), Voter: true},
+			{ID: "gone", Raft: "gone", Voter: true}}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		p := hangingProbe{lives: "f", joins: make(chan struct{})}
+		ended := make(chan error, 1)
+		go func() { ended <- s.node.Form(ctx, p, []string{"f"}, 0, 20*time.Millisecond) }()
+		select {
+		case <-p.joins:
+		case err := <-ended:
+			ended <- err
+			t.Error("it does not ask to be added")
+		case <-time.After(hang / 2):
+			t.Error("it never asked to be added")
+		}
+		cancel()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})

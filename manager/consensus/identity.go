@@ -15,6 +15,7 @@ var (
 	clusterIDKey = []byte("tidemark-cluster-id")
 	removedKey   = []byte("tidemark-removed") // holds the reason
 	usersKey     = []byte("tidemark-users")   // the cluster has had users
+	memberKey    = []byte("tidemark-member")  // this server was a member
 )
 
 // clusterName is the cluster that this server belongs to. The state tells it too, but after a restart only when the
@@ -39,7 +40,12 @@ func (st *storage) openIdentity() error {
 	}
 	st.cluster.stored.Store(&cluster)
 	users, err := st.stored(usersKey)
+	if err != nil {
+		return err
+	}
 	st.users.Store(users != "")
+	member, err := st.stored(memberKey)
+	st.member.Store(member != "")
 	return err
 }
 
@@ -56,6 +62,22 @@ func (st *storage) NoteUsers() error {
 		return fmt.Errorf("%w: %w", ErrStore, err)
 	}
 	st.users.Store(true)
+	return nil
+}
+
+// WasMember reports whether this server was a member, as far as it knows. One that never was, as its addition was lost
+// with the leader that began it, may ask again; one that was, and is none, was removed.
+func (st *storage) WasMember() bool { return st.member.Load() }
+
+// NoteMember stores once that this server was a member, when the state says so.
+func (st *storage) NoteMember() error {
+	if st.member.Load() || st.fsm.State().Manager(st.ID()) == nil {
+		return nil
+	}
+	if err := st.store.Set(memberKey, []byte("yes")); err != nil {
+		return fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	st.member.Store(true)
 	return nil
 }
 

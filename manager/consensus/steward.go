@@ -158,9 +158,9 @@ func (s *Steward) report(what string, err error) {
 
 // JoinRequest is what a server says of itself that wants to be, or is, a member.
 type JoinRequest struct {
-	ClusterID string // "" when it has none
-	Manager   statecontext.Manager
-	Empty     bool // it has no Raft state: it asks to be added
+	Manager statecontext.Manager
+	New     bool   // it was no member yet, as far as it knows: it asks to be added
+	Epoch   uint64 // as far as its state goes
 }
 
 // Join takes a server in, without a vote at first, or takes over its new addresses. Nothing changed is a success.
@@ -207,10 +207,10 @@ func (s *Steward) enter(ctx context.Context, req *JoinRequest) (changed bool, er
 	if err != nil {
 		return false, err
 	}
-	m, level := &req.Manager, s.node.State().FormatLevel()
+	m, level, epoch := &req.Manager, s.node.State().FormatLevel(), s.node.State().Epoch()
 	at := slices.IndexFunc(servers, func(s Server) bool { return s.ID == m.ID })
 	switch {
-	case at < 0 && !req.Empty:
+	case at < 0 && (!req.New || req.Epoch != 0 && req.Epoch != epoch): // what it has applied may not be in this log
 		return false, fmt.Errorf("%w: %s has Raft state, and was removed from cluster %s: delete its data folder, it then "+
 			"joins as a new one", ErrNotMember, m.ID, s.node.ClusterID())
 	case at < 0 && m.FormatLevel < level:

@@ -52,7 +52,7 @@ func (c *stewarded) leader() (*server, *consensus.Steward) {
 
 func joins(s *server) consensus.JoinRequest {
 	return consensus.JoinRequest{Manager: statecontext.Manager{ID: s.node.ID(), Name: s.name, REST: "http://" + s.name,
-		Raft: s.node.Addr(), FormatLevel: statecontext.FormatLevel}, Empty: true}
+		Raft: s.node.Addr(), FormatLevel: statecontext.FormatLevel}, New: true}
 }
 
 // settle calls try, on whoever leads, until it succeeds.
@@ -182,12 +182,12 @@ func TestGrowAndShrink(t *testing.T) {
 		if err := st.Join(deadline(t, hang), twin); !errors.Is(err, consensus.ErrMemberConflict) {
 			t.Errorf("a second manager of a living one's name: %v", err)
 		}
-		twin.Empty = false
+		twin.New = false
 		if err := st.Join(deadline(t, hang), twin); !errors.Is(err, consensus.ErrNotMember) {
 			t.Errorf("a server with state that is no member: %v", err)
 		}
 		older := twin
-		older.Manager.Name, older.Manager.FormatLevel, older.Empty = "m9", 0, true
+		older.Manager.Name, older.Manager.FormatLevel, older.New = "m9", 0, true
 		if err := st.Join(deadline(t, hang), older); !errors.Is(err, consensus.ErrMemberConflict) ||
 			!strings.Contains(err.Error(), "format level") {
 			t.Errorf("a manager of an older version: %v", err)
@@ -236,7 +236,7 @@ func TestGrowAndShrink(t *testing.T) {
 			t.Fatal("a removed server leads")
 		}
 		back := joins(dead)
-		back.Empty = false
+		back.New = false
 		_, st = c.leader()
 		if err := st.Join(deadline(t, hang), back); !errors.Is(err, consensus.ErrNotMember) {
 			t.Errorf("a removed server comes back: %v", err)
@@ -455,7 +455,7 @@ func TestNewAddressBesideASilentOne(t *testing.T) {
 		moved := joins(s)
 		s.stop()
 		h.oneWay(l.name, s.addr, true)
-		moved.Empty, moved.Manager.Raft = false, "elsewhere"
+		moved.New, moved.Manager.Raft = false, "elsewhere"
 		if err := st.Join(deadline(t, l.node.JoinTimeout()), moved); err != nil {
 			t.Fatal(err)
 		}
@@ -463,6 +463,72 @@ func TestNewAddressBesideASilentOne(t *testing.T) {
 		if err != nil || !slices.Contains(members, consensus.Server{ID: moved.Manager.ID, Raft: "elsewhere", Voter: true}) {
 			t.Errorf("members %v, %v; want %s elsewhere", members, err, moved.Manager.ID)
 		}
+	})
+}
+
+// asks is what a server says of itself that wants to be, or is, a member.
+func asks(s *server) consensus.JoinRequest {
+	own, err := s.node.Describe(0)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req := joins(s)
+	req.New, req.Epoch = own.New, own.Epoch
+	return req
+}
+
+// TestAdditionLostWithItsLeader: a leader that adds a new server goes before others store that; the server has the log
+// of a cluster of which it is no member. It asks again and is added, unless the cluster was recovered meanwhile, to a
+// state that may lack what it has. Once it was a member, and was removed, it is refused, also after a restart.
+func TestAdditionLostWithItsLeader(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
+		c.grow(t, fresh, 3)
+		l, _ := c.leader()
+		s := fresh("m4")
+		if own := asks(s); !own.New || own.Epoch != 0 {
+			t.Fatalf("an empty server says %+v", own)
+		}
+		var others []string
+		for _, o := range c.all {
+			if o != l && o != s {
+				others = append(others, o.name)
+			}
+		}
+		h.isolate(l.name, true, others...)
+		ctx, cancel := context.WithTimeout(t.Context(), heartbeat)
+		defer cancel()
+		added := l.node.AddNonvoter(ctx, consensus.Server{ID: s.node.ID(), Raft: s.node.Addr()}, nil)
+		if !errors.Is(added, consensus.ErrUnknownOutcome) {
+			t.Fatalf("it is added without the others: %v", added)
+		}
+		eventually(t, "it has the cluster's log", func() bool { return s.node.ClusterID() != "" })
+		l.stop()
+		h.isolate(l.name, false, others...)
+
+		other := asks(s)
+		other.Epoch++
+		eventually(t, "it is refused after a recovery", func() bool {
+			_, st := c.leader()
+			return errors.Is(st.Join(deadline(t, hang), other), consensus.ErrNotMember)
+		})
+		c.settle(t, "it joins", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), asks(s)) })
+		eventually(t, "it knows that it is a member", func() bool { return s.fsm.State().Manager(s.node.ID()) != nil })
+		if err := s.node.NoteMember(); err != nil {
+			t.Fatal(err)
+		}
+		id := s.node.ID()
+		s.stop()
+		c.settle(t, "removal", func(st *consensus.Steward) error {
+			_, err := st.Remove(deadline(t, hang), id, false, nil)
+			return err
+		})
+		c.start(s)
+		c.settle(t, "it is refused", func(st *consensus.Steward) error {
+			if err := st.Join(deadline(t, hang), asks(s)); !errors.Is(err, consensus.ErrNotMember) {
+				return fmt.Errorf("a removed server comes back: %v", err)
+			}
+			return nil
+		})
 	})
 }
 
@@ -500,7 +566,7 @@ func TestNewAddresses(t *testing.T) {
 	}
 	for _, s := range c.all {
 		req := joins(s)
-		req.Empty = false
+		req.New = false
 		c.settle(t, "registration", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), req) })
 	}
 	eventually(t, "the configuration has the new addresses", func() bool {

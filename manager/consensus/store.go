@@ -40,6 +40,7 @@ type storage struct {
 	disk    *disk
 	cluster clusterName
 	users   atomic.Bool   // the store says that the cluster has had users
+	member  atomic.Bool   // the store says that this server was a member
 	noted   atomic.Uint64 // format level that the store knows of
 }
 
