@@ -9,12 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"tidemark/errcode"
 	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/liveness"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"
@@ -390,55 +389,125 @@ func definite(err error) error {
 		shorten(unknown.unasked))
 }
 
-// askBucket asks all projectors; the first that knows the bucket counts.
+// bucketAnswer is what a projector says of a bucket.
+type bucketAnswer struct {
+	from  index.ProjectorID
+	found *wire.BucketReply
+	err   error
+}
+
+// agreeWait is how long others may take to say that a bucket is another one once one has said what it is.
+const agreeWait = time.Second
+
+// askBucket asks the projectors whose word counts. Where one has said what the bucket is, the others have agreeWait to
+// say otherwise.
 func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
-	name := req.Bucket
-	var mu sync.Mutex
-	var found *wire.BucketReply
+	all := c.speakers()
+	ctx, cancel := context.WithCancel(ctx)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer cancel()
+	came := make(chan bucketAnswer, len(all))
+	for _, p := range all {
+		asking.Go(func() {
+			found, err := c.cfg.Projectors.Bucket(ctx, p.Admin, req)
+			came <- bucketAnswer{p.ID, found, err}
+		})
+	}
+	var answers []bucketAnswer
+	var late <-chan time.Time
+	for len(answers) < len(all) {
+		select {
+		case a := <-came:
+			answers = append(answers, a)
+			if a.err == nil && late == nil {
+				late = time.After(agreeWait)
+			}
+			continue
+		case <-late:
+		}
+		break
+	}
+	return judgeBucket(req.Bucket, answers)
+}
+
+// speakers are the projectors that say which buckets KV has: those that stream some, as they stand at the KV cluster
+// that is indexed; where none does, those that live and did so last; where there is none, all.
+func (c *Coordinator) speakers() []*statecontext.Projector {
+	status, _ := c.Status()
+	of := make(map[index.ProjectorID]*core.ProjectorStatus, len(status.Projectors))
+	for i := range status.Projectors {
+		of[status.Projectors[i].ID] = &status.Projectors[i]
+	}
+	var stream, did, all []*statecontext.Projector
+	for p := range c.cfg.Consensus.State().Projectors() {
+		all = append(all, p)
+		switch s := of[p.ID]; {
+		case s == nil:
+		case s.Streams > 0:
+			stream = append(stream, p)
+		case s.Streamed && s.Life != liveness.Offline:
+			did = append(did, p)
+		}
+	}
+	switch {
+	case len(stream) > 0:
+		return stream
+	case len(did) > 0:
+		return did
+	}
+	return all
+}
+
+// judgeBucket makes one answer of those of several projectors.
+func judgeBucket(name string, answers []bucketAnswer) (*wire.BucketReply, error) {
+	if found, err := agreed(name, answers); found != nil || err != nil {
+		return found, err
+	}
 	var last error
 	var unasked []string
 	var vbuckets *rpc.Problem
-	asked, unknown := 0, 0
-	g, ctx := errgroup.WithContext(ctx)
-	for p := range c.cfg.Consensus.State().Projectors() {
-		asked++
-		g.Go(func() error {
-			r, err := c.cfg.Projectors.Bucket(ctx, p.Admin, req)
-			mu.Lock()
-			defer mu.Unlock()
-			var problem *rpc.Problem
-			switch {
-			case err == nil && found == nil:
-				found = r
-				return errFound // the others need not answer
-			case err == nil:
-			case errors.As(err, &problem) && problem.Status == http.StatusNotFound && problem.Code == errcode.BucketNotInKV:
-				unknown++
-			case problem != nil && problem.Code == errcode.TooManyVBuckets:
-				vbuckets = problem
-			default:
-				last = err
-				unasked = append(unasked, fmt.Sprintf("%s: %v", p.ID, err))
-			}
-			return nil
-		})
+	unknown := 0
+	for _, a := range answers {
+		var problem *rpc.Problem
+		switch {
+		case errors.As(a.err, &problem) && problem.Status == http.StatusNotFound && problem.Code == errcode.BucketNotInKV:
+			unknown++
+		case problem != nil && problem.Code == errcode.TooManyVBuckets:
+			vbuckets = problem
+		default:
+			last = a.err
+			unasked = append(unasked, fmt.Sprintf("%s: %v", a.from, a.err))
+		}
 	}
-	_ = g.Wait() // errFound only
 	switch {
-	case found != nil:
-		return found, nil
-	case asked == 0:
+	case len(answers) == 0:
 		return nil, fmt.Errorf("%w %q: none is registered; start a projector", ErrNoProjector, name)
 	case vbuckets != nil:
 		return nil, fmt.Errorf("%w: %s", ErrVBuckets, vbuckets.Detail)
 	case unknown > 0:
 		slices.Sort(unasked)
-		return nil, &unknownBucket{bucket: name, asked: asked, unasked: unasked}
+		return nil, &unknownBucket{bucket: name, asked: len(answers), unasked: unasked}
 	}
-	return nil, fmt.Errorf("%w %q: %d asked, none answered: %w", ErrNoProjector, name, asked, last)
+	return nil, fmt.Errorf("%w %q: %d asked, none answered: %w", ErrNoProjector, name, len(answers), last)
 }
 
-var errFound = errors.New("found")
+// agreed is the bucket that projectors have found, if any; an error where two have found different ones.
+func agreed(name string, answers []bucketAnswer) (found *wire.BucketReply, err error) {
+	var by index.ProjectorID
+	for _, a := range answers {
+		switch {
+		case a.err != nil:
+		case found == nil:
+			found, by = a.found, a.from
+		case a.found.UUID != found.UUID:
+			return nil, fmt.Errorf("%w %q: %s says that its uuid is %s, %s that it is %s: it was just made anew, or one of "+
+				"them stands at another KV cluster; stop that one, and remove it", ErrNoProjector, name, by, found.UUID, a.from,
+				a.found.UUID)
+		}
+	}
+	return found, nil
+}
 
 // newRules are those that an index carries which is built now: the lowest of those that projectors evaluate by.
 func (c *Coordinator) newRules() uint32 {

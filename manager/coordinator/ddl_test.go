@@ -8,8 +8,10 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/liveness"
 	"tidemark/manager/coordinator/core"
 	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 // TestRetriesKeepTheirOutcome: a request that is sent again has the outcome that it had, whatever has become of its
@@ -179,4 +181,95 @@ func TestNotEveryProjectorIsAsked(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestABucketOfAnotherCluster: a projector that stands at another KV cluster says nothing about buckets while others
+// stream; while nobody does, a bucket of which two say different things is refused by their names. One that says
+// nothing holds up none of that.
+func TestABucketOfAnotherCluster(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		p3 := w.projector("p3")
+		p3.mu.Lock()
+		p3.foreign = "of-another"
+		p3.mu.Unlock()
+		w.until("p3 is there", 5*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Projectors) == 3 })
+		create := func(bucket string) error {
+			_, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "x", Bucket: bucket,
+				IsPrimary: true}})
+			return err
+		}
+		p2 := w.projectors["http://p2"]
+		w.bucket("first", "uuid-f")
+		for range 5 { // whoever answers first
+			err := create("first")
+			if !errors.Is(err, ErrNoProjector) || !strings.Contains(err.Error(), "p3") ||
+				!strings.Contains(err.Error(), "of-another") || !strings.Contains(err.Error(), "uuid-f") {
+				t.Fatalf("two say different things: %v", err)
+			}
+		}
+		p3.mu.Lock()
+		p3.hangs = true
+		p3.mu.Unlock()
+		began := time.Now()
+		if err := create("first"); err != nil || time.Since(began) > 2*time.Second {
+			t.Errorf("one says nothing: %v, after %v", err, time.Since(began))
+		}
+		p3.mu.Lock()
+		p3.hangs = false
+		p3.mu.Unlock()
+		streaming := func() bool {
+			s, _ := w.leader().Status()
+			return s.Projectors[0].Streams > 0 && s.Projectors[1].Streams > 0
+		}
+		w.until("p1 and p2 stream", time.Minute, streaming)
+		w.bucket("second", "uuid-s")
+		for range 5 {
+			if err := create("nowhere"); !errors.Is(err, core.ErrUnknownBucket) {
+				t.Fatalf("a bucket that only the other cluster has: %v", err)
+			}
+		}
+		if err := create("second"); err != nil {
+			t.Fatal(err)
+		}
+		if b := w.log.State().Bucket("second"); b == nil || b.UUID != "uuid-s" {
+			t.Errorf("of two buckets of one name it took %+v", b)
+		}
+		p2.mu.Lock()
+		p2.away = true
+		p2.mu.Unlock()
+		if err := create("nowhere"); !errors.Is(err, core.ErrUnknownBucket) || !strings.Contains(err.Error(), "p2") ||
+			strings.Contains(err.Error(), "p3") {
+			t.Errorf("where p2 cannot be asked: %v", err)
+		}
+	})
+}
+
+// TestALostProjectorIsNotAsked: a projector that is lost, and was never removed, leaves nobody in doubt whether KV has
+// a bucket while others stream; one that only does not answer does.
+func TestALostProjectorIsNotAsked(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		a := w.create("a", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(a.ID) == index.Maintenance })
+		ask := func() error {
+			_, err := w.leader().askBucket(w.ctx, &wire.BucketRequest{Bucket: "other"})
+			return definite(err)
+		}
+		p2 := w.projectors["http://p2"]
+		p2.mu.Lock()
+		p2.down = true
+		p2.mu.Unlock()
+		if err := ask(); !errors.Is(err, ErrNoProjector) || !strings.Contains(err.Error(), "p2") {
+			t.Errorf("it does not answer: %v", err)
+		}
+		w.crash("p2")
+		w.until("it is lost", time.Minute, func() bool {
+			s, _ := w.leader().Status()
+			return s.Projectors[1].Life == liveness.Offline && s.Projectors[1].Streams == 0
+		})
+		if err := ask(); !errors.Is(err, core.ErrUnknownBucket) {
+			t.Errorf("it is lost: %v", err)
+		}
+	})
 }

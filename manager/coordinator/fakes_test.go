@@ -304,10 +304,10 @@ func (c projectorsOf) Bucket(ctx context.Context, addr string, req *wire.BucketR
 	switch {
 	case req.Bucket == "wide":
 		return nil, rpc.Refuse(errcode.TooManyVBuckets, "bucket %q has 8192 vbuckets", req.Bucket)
+	case p.foreign != "" && p.foreign != "none":
+		return &wire.BucketReply{Name: req.Bucket, UUID: p.foreign, VBuckets: vbuckets}, nil
 	case kv == nil || p.foreign == "none":
 		return nil, rpc.Refuse(errcode.BucketNotInKV, "no bucket %q", req.Bucket)
-	case p.foreign != "":
-		return &wire.BucketReply{Name: req.Bucket, UUID: p.foreign, VBuckets: vbuckets}, nil
 	}
 	return &wire.BucketReply{Name: req.Bucket, UUID: kv.uuid, VBuckets: vbuckets}, nil
 }

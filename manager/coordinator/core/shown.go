@@ -46,6 +46,7 @@ type ProjectorStatus struct {
 	Life     liveness.Life
 	AgeMS    int64 // since its last sign of life
 	Streams  int   // vbuckets that it owns, over all buckets
+	Streamed bool  // it owns one, or was the last that did
 	Revision uint64
 	Hello    bool
 	Counters wire.ProjectorCounters // since its process began

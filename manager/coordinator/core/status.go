@@ -62,7 +62,7 @@ func (l *picture) draw() {
 	if l.active {
 		s.Step = "active"
 	}
-	owned := map[index.ProjectorID]int{}
+	owned := map[index.ProjectorID]int{} // 0: it was the last that owned one
 	for _, b := range l.buckets.ordered {
 		for id, n := range b.streamsOf() {
 			owned[id] += n
@@ -71,9 +71,10 @@ func (l *picture) draw() {
 	}
 	for p := range l.now.state.Projectors() {
 		if c := l.components.projectors[p.ID]; c != nil {
+			n, streamed := owned[p.ID]
 			s.Projectors = append(s.Projectors, ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID,
 				Life:  l.life(&c.component),
-				AgeMS: l.nowMS - c.seenMS, Streams: owned[p.ID], Revision: c.acked, Hello: c.hello, Counters: c.counters,
+				AgeMS: l.nowMS - c.seenMS, Streams: n, Streamed: streamed, Revision: c.acked, Hello: c.hello, Counters: c.counters,
 				KV: c.kv})
 		}
 	}
