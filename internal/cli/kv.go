@@ -155,6 +155,7 @@ type kvFlags struct {
 	tls                                                                 kvTLSFlags
 	output                                                              format
 	talk                                                                func() io.Writer
+	reach                                                               kvReach
 }
 
 func (f *kvFlags) add(cmd *cobra.Command) {
@@ -211,10 +212,10 @@ func (f *kvFlags) target(ctx context.Context) (seeds []string, opt kvclient.Opti
 		return nil, opt, usageError{err}
 	}
 	opt = kvclient.Options{User: f.user, Password: f.password, Bucket: f.bucket, Collection: f.collection,
-		Name: "tidemark-cli", TLS: conf, Network: f.network}
+		Name: "tidemark-cli", TLS: conf, Network: f.network, Dialed: f.reach.dialed}
 	if len(f.managers) > 0 {
 		source := restmap.New(restmap.Options{Managers: f.managers, Bucket: f.bucket, User: f.user, TLS: conf,
-			Password: func() (string, error) { return f.password, nil }, Network: f.network})
+			Password: func() (string, error) { return f.password, nil }, Network: f.network, Dialed: f.reach.dialed})
 		opt.Maps = func(ctx context.Context) (*mcbp.ClusterConfig, string, error) {
 			a, err := source.Ask(ctx)
 			return a.Config, a.Manager, err
@@ -277,15 +278,13 @@ func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Contex
 		return nil, nil, nil, err
 	}
 	unreached := reachFor
-	if len(f.managers) > 0 || ctx.Value(patientKey{}) != nil { // who is asked for the map first is not followed
+	if ctx.Value(patientKey{}) != nil {
 		unreached = 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	reach := &kvReach{}
-	opt.Dialed = reach.dialed
 	connecting, end := context.WithCancelCause(ctx)
 	var following sync.WaitGroup
-	following.Go(func() { reach.follow(connecting, f.talk(), unreached, f.timeout, end) })
+	following.Go(func() { f.reach.follow(connecting, f.talk(), unreached, f.timeout, end) })
 	c, err := kvclient.Connect(connecting, seeds, opt)
 	cause := context.Cause(connecting)
 	end(nil)

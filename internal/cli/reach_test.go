@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -39,8 +40,8 @@ func TestNobodyIsThere(t *testing.T) {
 	}
 }
 
-// TestNoKVIsThere: KV nodes that all refuse connections are tried as long as managers are, and named; whoever says how
-// long is waited for, and so is a node that has taken a connection.
+// TestNoKVIsThere: KV nodes that all refuse connections are tried as long as managers are, and named, and KV's cluster
+// managers too; whoever says how long is waited for, and so is a node that has taken a connection.
 func TestNoKVIsThere(t *testing.T) {
 	t.Parallel()
 	a, b := ports.Addr(t), ports.Addr(t)
@@ -53,6 +54,11 @@ func TestNoKVIsThere(t *testing.T) {
 		if !strings.Contains(talk, want) {
 			t.Errorf("%q is not in %q", want, talk)
 		}
+	}
+	f := &kvFlags{kv: "http://" + a, bucket: "w", user: "u", timeout: time.Minute,
+		talk: func() io.Writer { return io.Discard }}
+	if _, _, _, err := f.connect(t.Context()); !errors.Is(err, errKVUnreached) || !strings.Contains(err.Error(), a) {
+		t.Errorf("no cluster manager: %v", err)
 	}
 	for _, tc := range []struct {
 		unreached time.Duration

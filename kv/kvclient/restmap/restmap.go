@@ -76,7 +76,9 @@ type Options struct {
 	Network string
 	// Timeout and Silence are DefaultTimeout and DefaultSilence when 0.
 	Timeout, Silence time.Duration
-	Logger           hclog.Logger
+	// Dialed is told how each attempt to connect has ended, of several at the same time; nil: nobody is.
+	Dialed func(addr string, err error)
+	Logger hclog.Logger
 }
 
 // Answer is a map, and the manager that showed it, whose host stands for what does not know its own name.
@@ -125,13 +127,20 @@ func New(opt Options) *Source {
 		opt.Logger = hclog.NewNullLogger()
 	}
 	dialer := &net.Dialer{Timeout: opt.Timeout}
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, network, addr)
+		if opt.Dialed != nil {
+			opt.Dialed(addr, err)
+		}
+		return conn, err
+	}
 	return &Source{opt: opt, changed: make(chan struct{}), client: &http.Client{
 		Transport: &http.Transport{
-			DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeaders, DialContext: dialer.DialContext,
+			DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeaders, DialContext: dial,
 			DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 				ctx, cancel := context.WithTimeout(ctx, opt.Timeout) // the request's own end does not reach it
 				defer cancel()
-				conn, err := dialer.DialContext(ctx, network, addr)
+				conn, err := dial(ctx, network, addr)
 				if err != nil {
 					return nil, err
 				}
