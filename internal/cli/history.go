@@ -38,30 +38,35 @@ off. The last point may not be over.`,
 				if err != nil {
 					return err
 				}
-				err = show(s.Out, f.output, h, []v1.History{h}, func(t *tabwriter.Writer) { tableHistory(t, &h) })
-				notRemembered(s.Err, &h)
+				err = show(s.Out, f.output, h, []v1.History{h}, func(t *tabwriter.Writer) { tableHistory(t, &h, req.Bucket) })
+				notRemembered(s.Err, &h, req.Bucket)
 				return err
 			})
 		}}
 	cmd.Flags().DurationVar(&req.For, "for", time.Hour, "how far back, whole minutes")
 	cmd.Flags().DurationVar(&req.Step, "step", 5*time.Minute, "length of a point, a multiple of 10s")
 	cmd.Flags().StringVar(&req.Bucket, "bucket", "", "of buckets and indexes only this one and those on "+
-		"it; scans and DDL are those of all")
+		"it; times of scans and DDL are those of all buckets")
 	cmd.Flags().IntVar(&req.Limit, "limit", 12, "most indexes, 1 to 64")
 	complete(cmd, "bucket", f.buckets())
 	return cmd
 }
 
-func tableHistory(t io.Writer, h *v1.History) {
+// tableHistory says what of it is of all buckets where one was asked for.
+func tableHistory(t io.Writer, h *v1.History, bucket string) {
+	of, all := "", ""
+	if bucket != "" {
+		of, all = " of all buckets", " (ALL)"
+	}
 	fmt.Fprintln(t, "WHAT\tCOUNT\tMEAN\tP50\tP95\tP99")
 	line := func(what string, l v1.Latency) {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", what, l.Count, lasted(l.MeanMS), lasted(l.P50MS), lasted(l.P95MS),
 			lasted(l.P99MS))
 	}
 	for i := range h.Scans {
-		line("scans, "+h.Scans[i].Consistency, h.Scans[i].Latency)
+		line("scans"+of+", "+h.Scans[i].Consistency, h.Scans[i].Latency)
 	}
-	line("DDL", h.DDL.Latency)
+	line("DDL"+of, h.DDL.Latency)
 	if len(h.Indexes) > 0 {
 		fmt.Fprintln(t, "\nINDEX\tSCANS\tROWS\tERRORS\tMEAN")
 	}
@@ -73,11 +78,12 @@ func tableHistory(t io.Writer, h *v1.History) {
 		}
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%s\n", name, x.Scans, x.Rows, x.Errors, lasted(x.MeanMS))
 	}
-	tablePoints(t, h)
+	tablePoints(t, h, all)
 }
 
-// tablePoints has a line for each point of which anything is known, for all buckets and indexes together.
-func tablePoints(t io.Writer, h *v1.History) {
+// tablePoints has a line for each point of which anything is known, for all buckets and indexes together; all is what
+// the headings of what is of all buckets have besides.
+func tablePoints(t io.Writer, h *v1.History, all string) {
 	type sum struct {
 		scans, ddl, lag uint64
 		p99             float64
@@ -107,7 +113,7 @@ func tablePoints(t io.Writer, h *v1.History) {
 	if len(points) == 0 {
 		return
 	}
-	fmt.Fprintln(t, "\nFROM\tSCANS\tWORST P99\tDDL\tMOST NOT VISIBLE")
+	fmt.Fprintf(t, "\nFROM\tSCANS%s\tWORST P99%s\tDDL%s\tMOST NOT VISIBLE\n", all, all, all)
 	for ms := h.FromMS; ms < h.ToMS; ms += max(h.StepMS, 1) {
 		p := points[ms]
 		if p == nil {
@@ -125,7 +131,7 @@ func tablePoints(t io.Writer, h *v1.History) {
 }
 
 // notRemembered says what a history has not.
-func notRemembered(w io.Writer, h *v1.History) {
+func notRemembered(w io.Writer, h *v1.History, bucket string) {
 	for _, o := range h.Of {
 		if o.SinceMS > h.FromMS {
 			fmt.Fprintf(w, "%s %s remembers nothing before %s\n", o.Role, o.Name, clockOf(o.SinceMS))
@@ -135,7 +141,11 @@ func notRemembered(w io.Writer, h *v1.History) {
 		fmt.Fprintf(w, "%s %s gives no answer, what it remembers is missing: %s\n", u.Role, u.Name, u.Error)
 	}
 	if h.IndexesOmitted > 0 {
-		fmt.Fprintf(w, "%s more: see --limit\n", counted(h.IndexesOmitted, "index", "indexes"))
+		others := ""
+		if bucket != "" {
+			others = ", which may be of other buckets"
+		}
+		fmt.Fprintf(w, "%s more%s: see --limit\n", counted(h.IndexesOmitted, "index", "indexes"), others)
 	}
 	if h.ScansUnnamed > 0 {
 		fmt.Fprintf(w, "%d scans were of more indexes than are noted by name\n", h.ScansUnnamed)
