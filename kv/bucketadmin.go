@@ -13,13 +13,14 @@ import (
 	"time"
 
 	"tidemark/internal/rpc/route"
+	"tidemark/kv/access"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
 )
 
 const (
-	// pathBucketChange is where nodes and commands make and drop buckets; pathBuckets and pathBucket are those that
-	// Couchbase's documentation has for it.
+	// pathBucketChange is where nodes and commands make, change and drop buckets; pathBuckets and pathBucket are those
+	// that Couchbase's documentation has for it.
 	pathBucketChange = "/v1/cluster/buckets"
 
 	// minQuotaMiB and maxQuotaMiB bound the memory that a form may ask for. Memory is the node's, of all buckets together.
@@ -28,9 +29,10 @@ const (
 	defaultReplicas = 1
 )
 
-// changeBuckets makes a revision of the map with a bucket more or less. When it returns this node has opened the new
-// one, or removed the files of the one that is dropped (what its disk refuses to remove is tried again, and logged),
-// and all members that could be reached have been told.
+// changeBuckets makes a revision of the map with a bucket more or less, or with other settings of one. When it returns
+// this node has opened the new one, or removed the files of the one that is dropped (what its disk refuses to remove is
+// tried again, and logged), and all members that could be reached have been told. Replicas are made later, as in a
+// rebalance.
 func (c *cluster) changeBuckets(ctx context.Context, change clustermap.BucketChange) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
@@ -44,6 +46,10 @@ func (c *cluster) changeBuckets(ctx context.Context, change clustermap.BucketCha
 	if err != nil {
 		return nil, err
 	}
+	if change.Edit != nil {
+		c.kick() // there may be replicas to be made
+		return bucketAnswer{done: doneWith(m), Name: change.Name, UUID: change.UUID}, nil
+	}
 	if err := c.obeyed(ctx, bucketID{change.Name, change.UUID}, change.Drop); err != nil {
 		return nil, err
 	}
@@ -53,9 +59,14 @@ func (c *cluster) changeBuckets(ctx context.Context, change clustermap.BucketCha
 // named gives a change the uuid of the bucket that it is about, and a new bucket as many vbuckets as those of the
 // configuration have unless it says how many.
 func (c *cluster) named(m clustermap.Map, change clustermap.BucketChange) (clustermap.BucketChange, error) {
-	if change.Drop {
+	if change.Drop || change.Edit != nil {
 		if b := m.Bucket(change.Name); b != nil {
 			change.UUID = cmp.Or(change.UUID, b.UUID)
+		}
+		if change.Edit != nil {
+			edit := *change.Edit
+			edit.Operation = operationID()
+			change.Edit = &edit
 		}
 		return change, nil
 	}
@@ -111,6 +122,8 @@ func (n *Node) postBucketChange(ctx context.Context, body []byte) (any, error) {
 func (n *Node) bucketRoutes() []route.Route {
 	user := n.user()
 	return []route.Route{
+		{Method: "POST", Path: pathBucket, Role: n.may(access.ManageBucket), Body: maxForm, Limit: relayTimeout,
+			Handle: n.editBucket},
 		{Method: "POST", Path: pathBucketChange, Role: user, Body: maxForm, Limit: commandTimeout,
 			Handle: command(n.postBucketChange)},
 		{Method: "POST", Path: pathBuckets, Role: user, Body: maxForm, Limit: relayTimeout, Handle: n.makeBucket},
@@ -140,6 +153,31 @@ func (n *Node) makeBucket(w http.ResponseWriter, r *http.Request) error {
 	case errors.Is(err, clustermap.ErrTooManyBuckets):
 		return formError(w, http.StatusBadRequest, "_", fmt.Sprintf("Cannot create more than %d buckets",
 			clustermap.MaxBuckets))
+	case errors.Is(err, clustermap.ErrBuckets):
+		return formError(w, http.StatusBadRequest, "_", err.Error())
+	default:
+		return formError(w, http.StatusServiceUnavailable, "_", err.Error())
+	}
+}
+
+// editBucket changes what a form says of the bucket of the path.
+func (n *Node) editBucket(w http.ResponseWriter, r *http.Request) error {
+	if err := readForm(r); err != nil {
+		return err
+	}
+	change, wrong := readBucketEdit(r.PathValue("bucket"), r.Form)
+	if len(wrong) > 0 {
+		return formErrors(w, http.StatusBadRequest, wrong)
+	}
+	switch _, err := n.cluster.changeBuckets(r.Context(), change); {
+	case err == nil, n.passOn(w, r, err):
+		return nil
+	case errors.Is(err, clustermap.ErrNoBucket):
+		return notFound(w)
+	case errors.Is(err, clustermap.ErrFixed):
+		return formError(w, http.StatusBadRequest, "numVBuckets", fixedFields["numVBuckets"])
+	case errors.Is(err, clustermap.ErrRebalancing):
+		return formError(w, http.StatusServiceUnavailable, "replicaNumber", "Cannot change replicas during rebalance.")
 	case errors.Is(err, clustermap.ErrBuckets):
 		return formError(w, http.StatusBadRequest, "_", err.Error())
 	default:
@@ -197,9 +235,52 @@ var bucketFields = map[string]func(value string, c *clustermap.BucketChange) (wr
 	"replicaIndex": only("0", "1"), "threadsNumber": only("3", "8"),
 }
 
+// fixedFields are those of bucketFields that a bucket keeps as it was made, and what a form with another value is told.
+var fixedFields = map[string]string{
+	"name": "The name of a bucket cannot be changed", "bucketType": "The type of a bucket cannot be changed",
+	"numVBuckets":            "The number of vbuckets cannot be changed",
+	"storageBackend":         "The storage backend of a bucket cannot be changed",
+	"conflictResolutionType": "The conflict resolution of a bucket cannot be changed",
+}
+
+// readBucketEdit reads what is to become of a bucket, and says of each field what is wrong with it. What the form does
+// not have stays as it is; what cannot be changed may be there as it is.
+func readBucketEdit(bucket string, form url.Values) (c clustermap.BucketChange, wrong map[string]string) {
+	c.Name, c.Edit = bucket, &clustermap.BucketEdit{}
+	wrong = readBucketFields(form, &c)
+	if c.Name != bucket {
+		wrong["name"] = fixedFields["name"]
+	}
+	for field, why := range fixedFields {
+		if wrong[field] != "" && len(form[field]) == 1 {
+			wrong[field] = why
+		}
+	}
+	if form.Has("replicaNumber") {
+		c.Edit.Replicas = new(c.Replicas)
+	}
+	if form.Has("flushEnabled") {
+		c.Edit.NoFlush = new(c.NoFlush)
+	}
+	return c, wrong
+}
+
 // readBucketForm reads what is asked for, and says of each field what is wrong with it.
 func readBucketForm(form url.Values) (c clustermap.BucketChange, wrong map[string]string) {
-	c.NoFlush, c.Replicas, wrong = true, defaultReplicas, map[string]string{}
+	c.NoFlush, c.Replicas = true, defaultReplicas
+	wrong = readBucketFields(form, &c)
+	if !form.Has("name") {
+		wrong["name"] = "Bucket name needs to be specified"
+	}
+	if !form.Has("ramQuota") && !form.Has("ramQuotaMB") {
+		wrong["ramQuota"] = "The RAM Quota must be specified and must be a positive integer."
+	}
+	return c, wrong
+}
+
+// readBucketFields reads the fields that a form has.
+func readBucketFields(form url.Values, c *clustermap.BucketChange) (wrong map[string]string) {
+	wrong = map[string]string{}
 	for field, values := range form {
 		check, known := bucketFields[field]
 		switch {
@@ -208,18 +289,12 @@ func readBucketForm(form url.Values) (c clustermap.BucketChange, wrong map[strin
 		case len(values) > 1:
 			wrong[field] = "The value must be given once"
 		default:
-			if why := check(values[0], &c); why != "" {
+			if why := check(values[0], c); why != "" {
 				wrong[field] = why
 			}
 		}
 	}
-	if !form.Has("name") {
-		wrong["name"] = "Bucket name needs to be specified"
-	}
-	if !form.Has("ramQuota") && !form.Has("ramQuotaMB") {
-		wrong["ramQuota"] = "The RAM Quota must be specified and must be a positive integer."
-	}
-	return c, wrong
+	return wrong
 }
 
 func wrongName(v string) string {
@@ -273,7 +348,7 @@ func (n *Node) troubleOf(id bucketID) string {
 	return ""
 }
 
-// ChangeBuckets makes a bucket or drops one, and returns its uuid.
+// ChangeBuckets makes a bucket, changes one or drops one, and returns its uuid.
 func (a *Admin) ChangeBuckets(ctx context.Context, c clustermap.BucketChange) (uuid string, err error) {
 	var answer bucketAnswer
 	err = a.lead(ctx, pathBucketChange, c, &answer)

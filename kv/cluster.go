@@ -627,8 +627,8 @@ func (c *cluster) commitTo(ctx context.Context, m clustermap.Map, first string, 
 	return m, late, nil
 }
 
-// revise makes a revision of the newest map, on the node that leads; late are the members that were not told. Errors:
-// ErrRefused, NotLeaderError, and those of change.
+// revise makes a revision of the newest map, on the node that leads, unless change gives that map back; late are the
+// members that were not told. Errors: ErrRefused, NotLeaderError, and those of change.
 func (c *cluster) revise(ctx context.Context, change func(clustermap.Map) (clustermap.Map, error)) (
 	m clustermap.Map, late []clustermap.Node, err error) {
 	end, err := c.alone(ctx)
@@ -639,10 +639,11 @@ func (c *cluster) revise(ctx context.Context, change func(clustermap.Map) (clust
 	if m, err = c.ask(ctx, nil); err != nil {
 		return m, nil, err
 	}
-	if m, err = change(m); err != nil {
-		return m, nil, err
+	next, err := change(m)
+	if err != nil || !next.Newer(m) {
+		return next, nil, err
 	}
-	return c.commitTo(ctx, m, "", nil)
+	return c.commitTo(ctx, next, "", nil)
 }
 
 // reserve returns the map a number that no other map has had.

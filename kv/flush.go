@@ -15,6 +15,9 @@ import (
 	"tidemark/kv/store"
 )
 
+// errNoFlush means that a bucket is one that cannot be flushed.
+var errNoFlush = fmt.Errorf("%w: flush is disabled", ErrRefused)
+
 // flushAtOnce is how many vbuckets are made anew at a time, so that they share the log's writes.
 const flushAtOnce = 64
 
@@ -91,7 +94,7 @@ func (c *cluster) flushAll(ctx context.Context, bucket string) (clustermap.Map, 
 	case m.Bucket(bucket) == nil:
 		return m, fmt.Errorf("%w: %q", clustermap.ErrNoBucket, bucket)
 	case m.Bucket(bucket).NoFlush:
-		return m, fmt.Errorf("%w: flush is disabled for bucket %q: it was made so", ErrRefused, bucket)
+		return m, fmt.Errorf("%w for bucket %q: tidemark kv bucket edit %s --flush on enables it", errNoFlush, bucket, bucket)
 	case m.Operation != nil:
 		return m, fmt.Errorf("%w: nothing was emptied: vbuckets change hands in a rebalance: wait for it, or stop it",
 			ErrRefused)
@@ -174,18 +177,15 @@ func (n *Node) postFlushAll(ctx context.Context, body []byte) (any, error) {
 
 // doFlush is postFlushAll as SDKs ask for it, of any member.
 func (n *Node) doFlush(w http.ResponseWriter, r *http.Request) error {
-	bucket := r.PathValue("bucket")
-	m := n.cluster.current()
-	switch part := m.Bucket(bucket); {
-	case part == nil:
+	switch _, err := n.cluster.flushAll(r.Context(), r.PathValue("bucket")); {
+	case err == nil, n.passOn(w, r, err):
+		return nil
+	case errors.Is(err, clustermap.ErrNoBucket):
 		return notFound(w)
-	case part.NoFlush: // as there, without a frame around it
+	case errors.Is(err, errNoFlush): // as there, without a frame around it
 		write(w, http.StatusBadRequest, rpc.MediaJSON, []byte(`{"_":"Flush is disabled for the bucket"}`))
 		return nil
-	}
-	_, err := n.cluster.flushAll(r.Context(), bucket)
-	if err != nil && !n.passOn(w, r, err) {
+	default:
 		return formError(w, http.StatusServiceUnavailable, "_", err.Error())
 	}
-	return nil
 }

@@ -350,9 +350,7 @@ func (c *cluster) rebalance(ctx context.Context, r RebalanceRequest) (any, error
 		if err := c.known(ctx, r.Add); err != nil {
 			return nil, err
 		}
-		var id [8]byte
-		randomBytes(id[:])
-		if next, err = m.StartRebalance(hex.EncodeToString(id[:]), r.Add, r.Remove); err != nil {
+		if next, err = m.StartRebalance(operationID(), r.Add, r.Remove); err != nil {
 			return nil, err
 		}
 	}
@@ -363,6 +361,13 @@ func (c *cluster) rebalance(ctx context.Context, r RebalanceRequest) (any, error
 		c.kick()
 	}
 	return doneWith(next), nil
+}
+
+// operationID makes the id of an operation.
+func operationID() string {
+	var id [8]byte
+	randomBytes(id[:])
+	return hex.EncodeToString(id[:])
 }
 
 // known checks that the nodes that are to join are who they are said to be, and serve the same buckets.

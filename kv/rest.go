@@ -209,7 +209,7 @@ func (n *Node) restBucket(m clustermap.Map, part *clustermap.Bucket, host string
 		"name": part.Name, "uuid": part.UUID, "bucketType": "membase", "nodeLocator": "vbucket", "uri": uri,
 		"streamingUri":  strings.Replace(pathTerseStream, "{bucket}", url.PathEscape(part.Name), 1),
 		"replicaNumber": part.Replicas, "numVBuckets": len(part.Chains), "evictionPolicy": "valueOnly",
-		"storageBackend": "undefined", "compressionMode": "off", "conflictResolutionType": "seqno", "maxTTL": 0,
+		"storageBackend": "couchstore", "compressionMode": "off", "conflictResolutionType": "seqno", "maxTTL": 0,
 		"durabilityMinLevel": "none", "replicaIndex": false, "autoCompactionSettings": false,
 		"quota": map[string]int64{"ram": quota, "rawRAM": quota}, "nodes": n.restNodes(m, host),
 		"basicStats":         map[string]any{"itemCount": items, "diskUsed": disk, "memUsed": n.quota.Used()},

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -11,8 +12,8 @@ import (
 )
 
 func kvBucket(s Streams) *cobra.Command {
-	cmd := &cobra.Command{Use: "bucket", Short: "List, make and drop buckets of the embedded KV"}
-	cmd.AddCommand(kvBucketList(s), kvBucketCreate(s), kvBucketDrop(s))
+	cmd := &cobra.Command{Use: "bucket", Short: "List, make, change and drop buckets of the embedded KV"}
+	cmd.AddCommand(kvBucketList(s), kvBucketCreate(s), kvBucketEdit(s), kvBucketDrop(s))
 	return cmd
 }
 
@@ -84,6 +85,61 @@ not be started with it: the cluster's map has it. A Couchbase cluster is told th
 	fl.IntVar(&c.Replicas, "replicas", c.Replicas, "replicas of each vbucket, 0 to 3; nodes that are too few for it keep "+
 		"as many as they can")
 	fl.BoolVar(&c.NoFlush, "no-flush", false, "it cannot be flushed")
+	return cmd
+}
+
+func kvBucketEdit(s Streams) *cobra.Command {
+	f := &kvAdminFlags{}
+	var replicas int
+	var flush string
+	var noWait bool
+	cmd := &cobra.Command{Use: "edit BUCKET", Short: "Change the settings of a bucket, while the cluster runs",
+		Long: `Changes what is named of a bucket, and shows it. All nodes have to answer. Replicas are made and removed as in a
+rebalance, of this bucket alone, while traffic runs; none may be under way. The command waits for it; it goes on by
+itself when the command is interrupted, or a node is killed and comes back. Other settings count at once. The number of
+vbuckets and the name stay as they were made.`,
+		Example: "  tidemark kv bucket edit travel --replicas 2 --data ./cluster\n  tidemark kv bucket edit travel --flush off " +
+			"--data ./cluster", Args: exactArgs("BUCKET"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e := &clustermap.BucketEdit{}
+			if cmd.Flags().Changed("replicas") {
+				e.Replicas = &replicas
+			}
+			switch flush {
+			case "":
+			case "on", "off":
+				e.NoFlush = new(flush == "off")
+			default:
+				return usage("--flush %s: want on or off", flush)
+			}
+			if e.Replicas == nil && e.NoFlush == nil {
+				return usage("nothing to change: say --replicas or --flush")
+			}
+			a, err := f.open()
+			if err != nil {
+				return err
+			}
+			uuid, err := a.ChangeBuckets(cmd.Context(), clustermap.BucketChange{Name: args[0], Edit: e})
+			if err == nil && e.Replicas != nil && !noWait {
+				err = waitRebalance(cmd.Context(), s, a)
+			}
+			if err != nil {
+				return err
+			}
+			all, err := a.Buckets(cmd.Context())
+			if err != nil {
+				return err
+			}
+			all = slices.DeleteFunc(all, func(b kv.BucketInfo) bool { return b.UUID != uuid })
+			return show(s.Out, f.output, all, all, func(t *tabwriter.Writer) { kvBucketTable(t, all) })
+		}}
+	f.add(cmd)
+	fl := cmd.Flags()
+	fl.IntVar(&replicas, "replicas", 0, "replicas of each vbucket, 0 to 3; nodes that are too few for it keep as many as "+
+		"they can (default: as it is)")
+	fl.StringVar(&flush, "flush", "", "whether it can be flushed: on or off (default: as it is)")
+	complete(cmd, "flush", fixed("on", "off"))
+	fl.BoolVar(&noWait, "no-wait", false, "do not wait until the replicas are made or removed")
 	return cmd
 }
 

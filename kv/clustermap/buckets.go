@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// ErrBuckets means that a bucket is not made or dropped; the message says why.
+// ErrBuckets means that a bucket is not made, changed or dropped; the message says why.
 var ErrBuckets = errors.New("buckets cannot be changed so")
 
 // What a change of buckets is refused for; all are ErrBuckets.
@@ -18,6 +18,8 @@ var (
 	ErrBucketThere = fmt.Errorf("%w: a bucket of that name exists already", ErrBuckets)
 	// ErrTooManyBuckets says that there are MaxBuckets.
 	ErrTooManyBuckets = fmt.Errorf("%w: there are as many buckets as there may be", ErrBuckets)
+	// ErrFixed says that a bucket keeps what was asked to be changed.
+	ErrFixed = fmt.Errorf("%w: that stays as it was made", ErrBuckets)
 	// ErrRebalancing says that vbuckets change hands.
 	ErrRebalancing = fmt.Errorf("%w: a rebalance is under way: wait for it, or stop it with kv rebalance --stop",
 		ErrBuckets)
@@ -51,16 +53,28 @@ func (m Map) HasDropped(name, uuid string) bool {
 	return slices.ContainsFunc(m.Dropped, func(d Dropped) bool { return d.Name == name && d.UUID == uuid })
 }
 
-// BucketChange makes a bucket, or drops one.
+// BucketChange makes a bucket, changes one, or drops one.
 type BucketChange struct {
 	Name string `json:"name"`
-	// UUID of the bucket that is made is the leader's to give; with Drop it is, unless empty, that of the bucket meant.
-	UUID     string `json:"uuid,omitempty"`
-	VBuckets int    `json:"vbuckets,omitempty"`
-	Replicas int    `json:"replicas,omitempty"`
+	// UUID of the bucket that is made is the leader's to give; with Drop or Edit it is, unless empty, that of the bucket
+	// meant.
+	UUID string `json:"uuid,omitempty"`
+	// VBuckets, with Edit and unless 0, has to be the number that the bucket has.
+	VBuckets int `json:"vbuckets,omitempty"`
+	Replicas int `json:"replicas,omitempty"`
 	// NoFlush makes a bucket that cannot be flushed.
 	NoFlush bool `json:"no_flush,omitempty"`
 	Drop    bool `json:"drop,omitempty"`
+	// Edit changes the bucket that there is.
+	Edit *BucketEdit `json:"edit,omitempty"`
+}
+
+// BucketEdit are settings of a bucket that may change; what is nil stays as it is.
+type BucketEdit struct {
+	Replicas *int  `json:"replicas,omitempty"`
+	NoFlush  *bool `json:"no_flush,omitempty"`
+	// Operation is the id of the rebalance that follows from other Replicas, the leader's to give.
+	Operation string `json:"operation,omitempty"`
 }
 
 // BucketOf finds the part of the bucket with this name and uuid; nil when there is none, or another one of that name.
@@ -71,14 +85,16 @@ func (m Map) BucketOf(name, uuid string) *Bucket {
 	return nil
 }
 
-// ChangeBuckets makes a change. A new bucket's vbuckets are spread over the members as in the first map. Error:
-// ErrBuckets.
+// ChangeBuckets makes a change. A new bucket's vbuckets are spread over the members as in the first map. A change that
+// changes nothing gives the map unchanged. Error: ErrBuckets.
 func (m Map) ChangeBuckets(c BucketChange) (Map, error) {
-	have := m.Bucket(c.Name)
+	have, old := m.Bucket(c.Name), c.Drop || c.Edit != nil
 	switch {
-	case c.Drop && (have == nil || c.UUID != "" && have.UUID != c.UUID):
+	case old && (have == nil || c.UUID != "" && have.UUID != c.UUID):
 		return m, fmt.Errorf("%w: %q", ErrNoBucket, c.Name)
-	case !c.Drop && have != nil:
+	case c.Edit != nil && !c.Drop:
+		return m.editBucket(c)
+	case !old && have != nil:
 		return m, fmt.Errorf("%w: %q", ErrBucketThere, c.Name)
 	case m.Operation != nil:
 		return m, ErrRebalancing
@@ -108,8 +124,8 @@ func (m Map) mayMake(c BucketChange) error {
 	case c.VBuckets < len(m.Nodes):
 		return fmt.Errorf("%w: bucket %q: %d vbuckets for %d nodes: want at least one each", ErrBuckets, c.Name, c.VBuckets,
 			len(m.Nodes))
-	case c.Replicas < 0 || c.Replicas > MaxReplicas:
-		return fmt.Errorf("%w: bucket %q: %d replicas: want 0 to %d", ErrBuckets, c.Name, c.Replicas, MaxReplicas)
+	case !validReplicas(c.Replicas):
+		return wrongReplicas(c.Name, c.Replicas)
 	case len(m.Buckets) >= MaxBuckets:
 		return fmt.Errorf("%w (%d): drop one first", ErrTooManyBuckets, MaxBuckets)
 	}
@@ -117,6 +133,40 @@ func (m Map) mayMake(c BucketChange) error {
 }
 
 func validVBuckets(n int) bool { return n > 0 && n <= MaxVBuckets && n&(n-1) == 0 }
+
+func validReplicas(n int) bool { return n >= 0 && n <= MaxReplicas }
+
+func wrongReplicas(bucket string, n int) error {
+	return fmt.Errorf("%w: bucket %q: %d replicas: want 0 to %d", ErrBuckets, bucket, n, MaxReplicas)
+}
+
+// editBucket is the map with other settings of a bucket that there is. Another number of replicas begins an operation
+// that makes or removes them, where there are the nodes for it.
+func (m Map) editBucket(c BucketChange) (Map, error) {
+	n, e := m.next(), c.Edit
+	b := n.Bucket(c.Name)
+	if c.VBuckets != 0 && c.VBuckets != len(b.Chains) {
+		return m, fmt.Errorf("%w: bucket %q has %d vbuckets, not %d", ErrFixed, c.Name, len(b.Chains), c.VBuckets)
+	}
+	changed := false
+	if e.NoFlush != nil && *e.NoFlush != b.NoFlush {
+		b.NoFlush, changed = *e.NoFlush, true
+	}
+	if e.Replicas != nil && *e.Replicas != b.Replicas {
+		switch {
+		case !validReplicas(*e.Replicas):
+			return m, wrongReplicas(c.Name, *e.Replicas)
+		case m.Operation != nil:
+			return m, ErrRebalancing
+		}
+		b.Replicas, changed = *e.Replicas, true
+		n.Operation = n.replicate(e.Operation, b)
+	}
+	if !changed {
+		return m, nil
+	}
+	return n, nil
+}
 
 // dropBucket is the map without a bucket, and without the roles for it: one that is made under its name is another one.
 func (m Map) dropBucket(b *Bucket) Map {

@@ -44,6 +44,14 @@ func TestBucketChangesRefused(t *testing.T) {
 		"drop nothing": {m, func(c *BucketChange) { c.Drop = true }, ErrNoBucket},
 		"drop another": {m, func(c *BucketChange) { *c = BucketChange{Name: name, UUID: "x", Drop: true} }, ErrNoBucket},
 		"drop moving":  {moving, func(c *BucketChange) { *c = BucketChange{Name: name, Drop: true} }, ErrRebalancing},
+		"edit nothing": {m, func(c *BucketChange) { c.Edit = &BucketEdit{} }, ErrNoBucket},
+		"edit another": {m, func(c *BucketChange) { *c = BucketChange{Name: name, UUID: "x", Edit: &BucketEdit{}} }, ErrNoBucket},
+		"edit fixed": {m, func(c *BucketChange) { *c = BucketChange{Name: name, VBuckets: 16, Edit: &BucketEdit{}} },
+			ErrFixed},
+		"edit replicas": {m, func(c *BucketChange) { *c = BucketChange{Name: name, Edit: &BucketEdit{Replicas: new(4)}} },
+			ErrBuckets},
+		"edit moving": {moving, func(c *BucketChange) { *c = BucketChange{Name: name, Edit: &BucketEdit{Replicas: new(2)}} },
+			ErrRebalancing},
 	} {
 		c := fits
 		x.edit(&c)
@@ -53,6 +61,31 @@ func TestBucketChangesRefused(t *testing.T) {
 	}
 	if _, err := m.ChangeBuckets(fits); err != nil {
 		t.Error(err)
+	}
+}
+
+// What has nothing to do with copies is changed at any time, and what is so already is no change.
+func TestBucketIsEdited(t *testing.T) {
+	t.Parallel()
+	m := Derive(nodes(3), specs(8, 1))
+	name := m.Buckets[0].Name
+	moving, err := m.StartRebalance("op", []Node{{ID: "kv4", Memcached: "h:1", Admin: "h:2"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit := BucketChange{Name: name, UUID: m.Buckets[0].UUID, VBuckets: 8,
+		Edit: &BucketEdit{NoFlush: new(true), Replicas: new(1)}}
+	off, err := moving.ChangeBuckets(edit)
+	if err != nil || !off.Newer(moving) || !off.Buckets[0].NoFlush || moving.Buckets[0].NoFlush ||
+		off.Operation != moving.Operation {
+		t.Errorf("%+v %v", off, err)
+	}
+	if again, err := off.ChangeBuckets(edit); err != nil || again.Newer(off) {
+		t.Errorf("once more: %d.%d %v", again.RevEpoch, again.Rev, err)
+	}
+	edit.Edit = &BucketEdit{NoFlush: new(false)}
+	if on, err := off.ChangeBuckets(edit); err != nil || on.Buckets[0].NoFlush || on.Check(specs(8, 1)) != nil {
+		t.Errorf("%+v %v", on, err)
 	}
 }
 

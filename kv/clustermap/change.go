@@ -35,11 +35,10 @@ func (m Map) StartRebalance(id string, add []Node, remove []string) (Map, error)
 		}
 	}
 	if m.Operation != nil {
-		if slices.Equal(m.Operation.Nodes, stay) {
+		if m.Operation.Bucket == "" && slices.Equal(m.Operation.Nodes, stay) {
 			return m, nil
 		}
-		return m, fmt.Errorf("%w: a rebalance to %s is under way: wait for it, or stop it with kv rebalance --stop", ErrMap,
-			strings.Join(m.Operation.Nodes, ", "))
+		return m, fmt.Errorf("%w: %s is under way: wait for it, or stop it with kv rebalance --stop", ErrMap, m.Operation)
 	}
 	if len(stay) == 0 || len(n.Nodes) > MaxNodes {
 		return m, fmt.Errorf("%w: %d nodes would remain, want 1 to %d", ErrMap, len(stay), MaxNodes)
@@ -62,13 +61,46 @@ func (m Map) operation(id string, stay []string) (*Operation, error) {
 		}
 		target := place(b.Chains, stay, b.Replicas)
 		op.Targets = append(op.Targets, target)
-		for v := range target {
-			if !slices.Equal(target[v], b.Chains[v]) {
-				op.VBuckets++
-			}
-		}
+		op.VBuckets += differ(b.Chains, target)
 	}
 	return op, nil
+}
+
+// replicate is what gives one bucket as many replicas as it is to have, if there are the nodes; nil where it has them.
+// Its active copies stay where they are, and so do other buckets.
+func (m Map) replicate(id string, b *Bucket) *Operation {
+	op := &Operation{ID: id, Nodes: m.ids(), Bucket: b.Name, Targets: make([][][]string, len(m.Buckets))}
+	active := make([]string, len(b.Chains))
+	for v, chain := range b.Chains {
+		active[v] = chain[0]
+	}
+	target := placeReplicas(b.Chains, active, op.Nodes, b.Replicas)
+	if op.VBuckets = differ(b.Chains, target); op.VBuckets == 0 {
+		return nil
+	}
+	for i := range m.Buckets {
+		if m.Buckets[i].Name == b.Name {
+			op.Targets[i] = target
+		}
+	}
+	return op
+}
+
+// differ counts the vbuckets that do not have their targets.
+func differ(chains, targets [][]string) (n int) {
+	for v, to := range targets {
+		if !slices.Equal(chains[v], to) {
+			n++
+		}
+	}
+	return n
+}
+
+func (o *Operation) String() string {
+	if o.Bucket != "" {
+		return fmt.Sprintf("a change of the replicas of bucket %q", o.Bucket)
+	}
+	return "a rebalance to " + strings.Join(o.Nodes, ", ")
 }
 
 func (m Map) ids() (out []string) {
@@ -128,11 +160,7 @@ func (m Map) Left() (n int) {
 		return 0
 	}
 	for i, b := range m.Buckets {
-		for v, to := range m.Operation.Targets[i] {
-			if !slices.Equal(b.Chains[v], to) {
-				n++
-			}
-		}
+		n += differ(b.Chains, m.Operation.Targets[i])
 	}
 	return n
 }

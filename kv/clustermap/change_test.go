@@ -41,13 +41,6 @@ func TestRebalanceReachesAnEvenSpread(t *testing.T) {
 
 // rebalance carries a rebalance out as the leader does.
 func rebalance(t *rapid.T, m Map, add []Node, remove []string, replicas int) Map {
-	holders := make([]map[string]bool, len(m.Buckets[0].Chains)) // who has documents
-	for v, chain := range m.Buckets[0].Chains {
-		holders[v] = map[string]bool{}
-		for _, id := range chain {
-			holders[v][id] = true
-		}
-	}
 	before := m
 	next, err := m.StartRebalance("op", add, remove)
 	if err != nil {
@@ -56,12 +49,40 @@ func rebalance(t *rapid.T, m Map, add []Node, remove []string, replicas int) Map
 	if again, err := next.StartRebalance("other", add, remove); err != nil || again.Rev != next.Rev {
 		t.Fatalf("asking again: %v", err)
 	}
-	m = next
+	m = carryOut(t, next)
+	for _, id := range remove {
+		if _, ok := m.Node(id); ok {
+			t.Fatalf("%s is still a member", id)
+		}
+	}
+	if slices.Contains(remove, before.Leader) != (m.RevEpoch > before.RevEpoch) {
+		t.Fatalf("led by %s in epoch %d, before by %s in %d", m.Leader, m.RevEpoch, before.Leader, before.RevEpoch)
+	}
+	actives, copies := spread(t, m.Buckets[0].Chains, ids(m.Nodes), replicas)
+	if actives > 1 || copies > 2 {
+		t.Fatalf("actives are %d apart, replicas %d", actives, copies)
+	}
+	return m
+}
+
+// carryOut brings an operation to its end as the leader does, and looks at the first bucket.
+func carryOut(t *rapid.T, m Map) Map {
+	var all []Spec
+	for _, b := range m.Buckets {
+		all = append(all, Spec{Name: b.Name, UUID: b.UUID, VBuckets: len(b.Chains)})
+	}
+	holders := make([]map[string]bool, len(m.Buckets[0].Chains)) // who has documents
+	for v, chain := range m.Buckets[0].Chains {
+		holders[v] = map[string]bool{}
+		for _, id := range chain {
+			holders[v][id] = true
+		}
+	}
 	for steps := 0; ; steps++ {
 		if steps > 4*len(holders)+4 {
 			t.Fatalf("no end; %d left", m.Left())
 		}
-		if err := m.Check(specs(len(holders), replicas)); err != nil {
+		if err := m.Check(all); err != nil {
 			t.Fatalf("%v", err)
 		}
 		moves := m.Moves(rapid.IntRange(1, 20).Draw(t, "limit"))
@@ -98,19 +119,59 @@ func rebalance(t *rapid.T, m Map, add []Node, remove []string, replicas int) Map
 	if !m.Newer(was) || m.Operation != nil || m.Left() != 0 || len(m.Buckets[0].Incoming) > 0 {
 		t.Fatalf("%+v", m)
 	}
-	for _, id := range remove {
-		if _, ok := m.Node(id); ok {
-			t.Fatalf("%s is still a member", id)
-		}
-	}
-	if slices.Contains(remove, before.Leader) != (m.RevEpoch > before.RevEpoch) {
-		t.Fatalf("led by %s in epoch %d, before by %s in %d", m.Leader, m.RevEpoch, before.Leader, before.RevEpoch)
-	}
-	actives, copies := spread(t, m.Buckets[0].Chains, ids(m.Nodes), replicas)
-	if actives > 1 || copies > 2 {
-		t.Fatalf("actives are %d apart, replicas %d", actives, copies)
-	}
 	return m
+}
+
+// Another number of replicas of one bucket begins what a rebalance is, by the same steps: it gets them, evenly, its
+// active copies stay where they are, and the other bucket as it was.
+func TestReplicasAreChanged(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		vbuckets := 1 << rapid.IntRange(3, 7).Draw(t, "vbuckets")
+		m := Derive(nodes(rapid.IntRange(1, 5).Draw(t, "nodes")), append(specs(vbuckets, rapid.IntRange(0, 3).Draw(t, "had")),
+			Spec{Name: "other", UUID: "u2", VBuckets: 8, Replicas: 1}))
+		for range rapid.IntRange(1, 3).Draw(t, "changes") {
+			before, want := m, rapid.IntRange(0, 3).Draw(t, "replicas")
+			var err error
+			if m, err = m.ChangeBuckets(BucketChange{Name: "b", Edit: &BucketEdit{Replicas: &want, Operation: "op"}}); err != nil {
+				t.Fatal(err)
+			}
+			same := want == before.Buckets[0].Replicas
+			if same == m.Newer(before) {
+				t.Fatalf("%d replicas after %d: map %d after %d", want, before.Buckets[0].Replicas, m.Rev, before.Rev)
+			}
+			if had := len(before.Buckets[0].Chains[0]); (m.Operation != nil) != (had != min(want+1, len(m.Nodes))) {
+				t.Fatalf("%d copies, %d replicas wanted: %+v", had, want, m.Operation)
+			}
+			moved := m.Operation != nil
+			if moved {
+				m = underWay(t, m, want)
+			}
+			_, copies := spread(t, m.Buckets[0].Chains, ids(m.Nodes), want)
+			if moved && copies > 2 || m.Buckets[0].Replicas != want {
+				t.Fatalf("%d replicas, which are %d apart", m.Buckets[0].Replicas, copies)
+			}
+			for v, chain := range m.Buckets[0].Chains {
+				if chain[0] != before.Buckets[0].Chains[v][0] {
+					t.Fatalf("vbucket %d: %v after %v", v, chain, before.Buckets[0].Chains[v])
+				}
+			}
+			if !slices.EqualFunc(m.Buckets[1].Chains, before.Buckets[1].Chains, slices.Equal) {
+				t.Fatalf("the other bucket has %v", m.Buckets[1].Chains)
+			}
+		}
+	})
+}
+
+// underWay carries out a change of the replicas of bucket b, during which nothing else begins.
+func underWay(t *rapid.T, m Map, replicas int) Map {
+	_, all := m.StartRebalance("other", nil, nil)
+	other := (replicas + 1) % 4
+	_, again := m.ChangeBuckets(BucketChange{Name: "b", Edit: &BucketEdit{Replicas: &other}})
+	if !errors.Is(all, ErrMap) || !strings.Contains(all.Error(), `replicas of bucket "b"`) ||
+		!errors.Is(again, ErrRebalancing) {
+		t.Fatalf("while they are changed: %v; %v", all, again)
+	}
+	return carryOut(t, m)
 }
 
 // What is even already stays where it is; one node more takes over its share and nothing else.

@@ -89,10 +89,12 @@ type Bucket struct {
 }
 
 // Operation is a rebalance that is under way: Nodes are the ids that remain, Targets the chains to reach, by bucket in
-// the map's order.
+// the map's order; those of a bucket that stays as it is are left out.
 type Operation struct {
-	ID      string       `json:"id"`
-	Nodes   []string     `json:"nodes"`
+	ID    string   `json:"id"`
+	Nodes []string `json:"nodes"`
+	// Bucket is the one whose replicas alone are made or removed; empty where all buckets are spread.
+	Bucket  string       `json:"bucket,omitempty"`
 	Targets [][][]string `json:"targets"`
 	// Vbuckets is how many had to change when it began.
 	VBuckets int `json:"vbuckets"`
@@ -247,7 +249,8 @@ func (m Map) checkBucket(i int) error {
 			MaxVBuckets)
 	case b.Collections != nil && b.Collections.Manifest == nil:
 		return fmt.Errorf("%w: bucket %q: collections without a manifest", ErrMap, b.Name)
-	case m.Operation != nil && len(m.Operation.Targets[i]) != len(b.Chains):
+	case m.Operation != nil && len(m.Operation.Targets[i]) != len(b.Chains) &&
+		(m.Operation.Bucket == "" || m.Operation.Bucket == b.Name || len(m.Operation.Targets[i]) > 0):
 		return fmt.Errorf("%w: bucket %q: an operation for %d of %d vbuckets", ErrMap, b.Name, len(m.Operation.Targets[i]),
 			len(b.Chains))
 	}

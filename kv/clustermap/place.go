@@ -5,8 +5,12 @@ import "slices"
 // place spreads the vbuckets of one bucket over nodes: actives evenly (their numbers differ by one at most), replicas
 // as evenly as keeping copies apart allows. A copy stays where it is as long as its node has not more than its share.
 func place(chains [][]string, nodes []string, replicas int) [][]string {
+	return placeReplicas(chains, placeActive(chains, nodes), nodes, replicas)
+}
+
+// placeReplicas is place where the owner of each vbucket is decided.
+func placeReplicas(chains [][]string, active, nodes []string, replicas int) [][]string {
 	copies := min(replicas+1, len(nodes))
-	active := placeActive(chains, nodes)
 	out := make([][]string, len(chains))
 	for v := range chains {
 		out[v] = append(make([]string, 0, copies), active[v])

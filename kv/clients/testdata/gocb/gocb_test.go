@@ -226,8 +226,39 @@ func manageBucket(t *testing.T, c *gocb.Cluster, name string) {
 	if _, err := b.DefaultCollection().Upsert("k", 1, nil); err != nil {
 		t.Fatal(err)
 	}
+	// What it reads of a bucket it may write again, with what it wants changed.
+	have, err := c.Buckets().GetBucket(name, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have.FlushEnabled, have.NumReplicas = true, 2
+	if err := c.Buckets().UpdateBucket(*have, nil); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := c.Buckets().GetBucket(name, nil); err != nil || !now.FlushEnabled || now.NumReplicas != 2 {
+		t.Fatalf("%+v %v", now, err)
+	}
+	if err := c.Buckets().FlushBucket(name, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.DefaultCollection().Get("k", nil); !errors.Is(err, gocb.ErrDocumentNotFound) {
+		t.Fatalf("a flushed document: %v", err)
+	}
+	for what, change := range map[string]func(*gocb.BucketSettings){
+		"type":     func(b *gocb.BucketSettings) { b.BucketType, b.EvictionPolicy = gocb.EphemeralBucketType, "" },
+		"vbuckets": func(b *gocb.BucketSettings) { b.NumVBuckets = 128 },
+	} {
+		other := *have
+		change(&other)
+		if err := c.Buckets().UpdateBucket(other, nil); err == nil || !strings.Contains(err.Error(), "cannot be changed") {
+			t.Fatalf("another %s: %v", what, err)
+		}
+	}
 	if err := c.Buckets().DropBucket(name, nil); err != nil {
 		t.Fatal(err)
+	}
+	if err := c.Buckets().UpdateBucket(*have, nil); !errors.Is(err, gocb.ErrBucketNotFound) {
+		t.Fatalf("a bucket that was dropped: %v", err)
 	}
 	if err := c.Buckets().DropBucket(name, nil); !errors.Is(err, gocb.ErrBucketNotFound) {
 		t.Fatalf("a bucket dropped twice: %v", err)
