@@ -156,6 +156,14 @@ func (n *Node) seenBy(r *http.Request, m clustermap.Map) (out []*clustermap.Buck
 	return out
 }
 
+// rights are what a user may do in a bucket, and in parts of it.
+func (n *Node) rights(user, bucket string) access.Rights {
+	if user == n.config.User {
+		return access.Everything()
+	}
+	return n.cluster.directory.Load().Rights(user, bucket)
+}
+
 // permitted is what a user may do, in a bucket or with an empty name in the cluster.
 func (n *Node) permitted(user, bucket string) access.Set {
 	if user == n.config.User {

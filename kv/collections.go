@@ -114,7 +114,12 @@ func (n *Node) getScopes(w http.ResponseWriter, r *http.Request) error {
 	if m := n.cluster.current(); m.Bucket(bucket) == nil {
 		return notFound(w)
 	}
-	return writeJSON(w, n.cluster.manifest(bucket))
+	m := n.cluster.manifest(bucket)
+	if user := callerOf(r); user != "" { // a node, or whoever has a certificate, is shown all
+		rights := n.rights(user, bucket)
+		m = rights.Shown(m)
+	}
+	return writeJSON(w, m)
 }
 
 // makeCollection makes what a form names, in the path's bucket or scope.

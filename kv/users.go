@@ -1,12 +1,11 @@
 package kv
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -33,14 +32,18 @@ const (
 	maxUserBody = 64 << 10
 )
 
-// showUsers has everybody judged by a map's users from now on, and reports whether they are others than before. The
-// caller holds changing, or nobody else has the node.
+// showUsers has everybody judged by a map's users and collections from now on, and reports whether they are others than
+// before. The caller holds changing, or nobody else has the node.
 func (c *cluster) showUsers(m clustermap.Map) bool {
-	have := c.directory.Load()
-	if have != nil && reflect.DeepEqual(have.Users(), m.Users) && bytes.Equal(have.Secret(), m.Secret) {
+	buckets := make(map[string]access.Bucket, len(m.Buckets))
+	for i := range m.Buckets {
+		b := &m.Buckets[i]
+		buckets[b.Name] = access.Bucket{UUID: b.UUID, Manifest: b.Manifest()}
+	}
+	if c.directory.Load().Same(m.Users, m.Secret, buckets) {
 		return false
 	}
-	c.directory.Store(access.NewDirectory(m.Users, m.Secret))
+	c.directory.Store(access.NewDirectory(m.Users, m.Secret, buckets))
 	return true
 }
 
@@ -142,6 +145,8 @@ type restUser struct {
 type restRole struct {
 	Role    string       `json:"role"`
 	Bucket  string       `json:"bucket_name,omitempty"`
+	Scope   string       `json:"scope_name,omitempty"`
+	Member  string       `json:"collection_name,omitempty"`
 	Origins []restOrigin `json:"origins,omitempty"`
 	Name    string       `json:"name,omitempty"`
 	Desc    string       `json:"desc,omitempty"`
@@ -154,9 +159,33 @@ type restOrigin struct {
 func restUserOf(id, name string, roles []access.Role) restUser {
 	u := restUser{ID: id, Domain: "local", Name: name, Roles: []restRole{}, Groups: []string{}, ExternalGroups: []string{}}
 	for _, r := range roles {
-		u.Roles = append(u.Roles, restRole{Role: r.Name, Bucket: r.Bucket, Origins: []restOrigin{{Type: "user"}}})
+		x := restRoleOf(r)
+		x.Origins = []restOrigin{{Type: "user"}}
+		u.Roles = append(u.Roles, x)
 	}
 	return u
+}
+
+// restRoleOf is a role in its parts: "*" is all scopes, and all collections, of what has some.
+func restRoleOf(r access.Role) restRole {
+	x := restRole{Role: r.Name, Bucket: r.Bucket}
+	for _, k := range access.Kinds() {
+		if k.Name == r.Name && k.OfScope {
+			x.Scope, x.Member = cmp.Or(r.Scope, access.Any), cmp.Or(r.Collection, access.Any)
+		}
+	}
+	return x
+}
+
+// role is the opposite of restRoleOf.
+func (r restRole) role() access.Role {
+	named := func(s string) string {
+		if s == access.Any {
+			return ""
+		}
+		return s
+	}
+	return access.Role{Name: r.Role, Bucket: r.Bucket, Scope: named(r.Scope), Collection: named(r.Member)}
 }
 
 // findUser finds a user, that of the configuration included.
@@ -210,9 +239,10 @@ func unknownUser(w http.ResponseWriter) error {
 func (n *Node) getRoles(w http.ResponseWriter, _ *http.Request) error {
 	var out []restRole
 	for _, k := range access.Kinds() {
-		r := restRole{Role: k.Name, Name: k.Title, Desc: k.What}
+		r := restRoleOf(access.Role{Name: k.Name})
+		r.Name, r.Desc = k.Title, k.What
 		if k.OfBucket {
-			r.Bucket = access.AnyBucket
+			r.Bucket = access.Any
 		}
 		out = append(out, r)
 	}
@@ -300,7 +330,7 @@ func (a *Admin) Users(ctx context.Context) (out []User, err error) {
 		for _, u := range all {
 			x := User{ID: u.ID, Name: u.Name, Roles: []string{}}
 			for _, r := range u.Roles {
-				x.Roles = append(x.Roles, access.Role{Name: r.Role, Bucket: r.Bucket}.String())
+				x.Roles = append(x.Roles, r.role().String())
 			}
 			out = append(out, x)
 		}

@@ -305,8 +305,8 @@ func TestRESTUsers(t *testing.T) {
 	u.set("ca", "cluster_admin")
 	u.set("none", "")
 	if got := u.ok(http.MethodGet, u.path("app")); got != `{"id":"app","domain":"local","name":"A app","roles":[`+
-		`{"role":"data_dcp_reader","bucket_name":"*","origins":[{"type":"user"}]},`+
-		`{"role":"data_reader","bucket_name":"world","origins":[{"type":"user"}]}],"groups":[],"external_groups":[]}` {
+		`{"role":"data_dcp_reader","bucket_name":"*","scope_name":"*","collection_name":"*","origins":[{"type":"user"}]},`+
+		`{"role":"data_reader","bucket_name":"world","scope_name":"*","collection_name":"*","origins":[{"type":"user"}]}],"groups":[],"external_groups":[]}` {
 		t.Error(got)
 	}
 	var all []restUser
@@ -363,7 +363,7 @@ func TestRESTUsers(t *testing.T) {
 		{"PUT", "new", []string{"roles", "data_reader[world]", "password", "short"}, 400, `"password":`},
 		{"PUT", "new", []string{"password", userPassword}, 400, `"roles":`},
 		{"PUT", "new", []string{"roles", "root", "password", userPassword}, 400, "there is no role"},
-		{"PUT", "new", []string{"roles", "data_reader[world:s:c]", "password", userPassword}, 400, "not kept here"},
+		{"PUT", "new", []string{"roles", "data_reader[world:s:c]", "password", userPassword}, 400, "there is no scope"},
 		{"PUT", "new", []string{"roles", "", "groups", "g", "password", userPassword}, 400, "no groups"},
 		{"PUT", "a b", []string{"roles", "", "password", userPassword}, 400, `"username":`},
 		{"PUT", testUser, []string{"roles", ""}, 400, "stands in the nodes' configuration"},
@@ -572,7 +572,7 @@ func TestRESTStreamOfUser(t *testing.T) {
 func TestAdminUsers(t *testing.T) {
 	g := newGroup(t, 2, 0)
 	a := NewAdmin([]string{g.nodes["kv2"].AdminAddr()}, testUser, testPassword, nil)
-	roles := []access.Role{{Name: "data_reader", Bucket: access.AnyBucket}}
+	roles := []access.Role{{Name: "data_reader", Bucket: access.Any}}
 	c := clustermap.UserChange{User: "app", Roles: &roles}
 	if err := a.ChangeUser(t.Context(), c, ""); !errors.Is(err, access.ErrAccess) || !errors.Is(err, ErrRefused) {
 		t.Errorf("a user without a password: %v", err)

@@ -58,10 +58,12 @@ name. A new user needs --roles and --new-password-file. All nodes have to answer
 connections may do is looked at with each request, and streams whose user has lost the right to them end. Another
 password ends no connection. Nodes keep no password, but what it can be checked by.
 
-Roles, by the names of Couchbase, with the bucket or * for all:
+Roles, by the names of Couchbase, with the bucket or * for all; those to read, to write and to stream documents also
+with a scope, [BUCKET:SCOPE], or a collection, [BUCKET:SCOPE:COLLECTION]:
 ` + rolesHelp(),
 		Example: "  tidemark kv user set index --roles 'data_dcp_reader[world],data_monitoring[world]' --new-password-file " +
-			"./index --data ./cluster\n  tidemark kv user set index --roles 'data_dcp_reader[*]' --data ./cluster",
+			"./index --data ./cluster\n  tidemark kv user set index --roles 'data_dcp_reader[*]' --data ./cluster\n" +
+			"  tidemark kv user set app --roles 'data_reader[world:shop],data_writer[world:shop:carts]' --data ./cluster",
 		Args: exactArgs("USER"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			change := clustermap.UserChange{User: args[0]}

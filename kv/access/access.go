@@ -3,7 +3,7 @@
 //
 // It promises that a role permits the same wherever it is asked, that what is not in its table is permitted to nobody,
 // and that a password cannot be had from what is kept of it (Keys). The set of roles is small on purpose: those that
-// have a meaning for documents and for the cluster; they are for whole buckets, never for a scope or a collection.
+// have a meaning for documents and for the cluster; those for documents are for a bucket, a scope or a collection.
 //
 // It decides from what it is given: it knows no connection, keeps nothing, and has no chance of its own.
 package access
@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"tidemark/kv/mcbp"
 )
 
 // ErrAccess means that a user, a role or a password cannot be as it was given; the message says why.
@@ -108,6 +110,8 @@ type Kind struct {
 	Name, Title, What string
 	// OfBucket says that the role is for one bucket, or for all: "*".
 	OfBucket bool
+	// OfScope says that it is for a bucket, or for a scope or a collection of one.
+	OfScope bool
 
 	cluster, bucket Set
 }
@@ -129,11 +133,11 @@ var kinds = []Kind{
 		What: "make and drop the bucket's collections, change its settings, empty it, and read its statistics; no documents"},
 	{Name: "bucket_full_access", Title: "Application Access", OfBucket: true, cluster: enters,
 		bucket: SetOf(See, Read, Write, ReadMeta, WriteMeta, Stream), What: "read and write documents, and stream by DCP"},
-	{Name: "data_reader", Title: "Data Reader", OfBucket: true, cluster: enters, bucket: SetOf(See, Read, ReadMeta),
-		What: "read documents"},
-	{Name: "data_writer", Title: "Data Writer", OfBucket: true, cluster: enters, bucket: SetOf(See, Write),
+	{Name: "data_reader", Title: "Data Reader", OfBucket: true, OfScope: true, cluster: enters,
+		bucket: SetOf(See, Read, ReadMeta), What: "read documents"},
+	{Name: "data_writer", Title: "Data Writer", OfBucket: true, OfScope: true, cluster: enters, bucket: SetOf(See, Write),
 		What: "write and delete documents, and not read them"},
-	{Name: "data_dcp_reader", Title: "Data DCP Reader", OfBucket: true, cluster: enters,
+	{Name: "data_dcp_reader", Title: "Data DCP Reader", OfBucket: true, OfScope: true, cluster: enters,
 		bucket: SetOf(See, ReadMeta, Stream), What: "stream by DCP, and see seqnos"},
 	{Name: "data_monitoring", Title: "Data Monitor", OfBucket: true, cluster: enters, bucket: looks,
 		What: "read statistics"},
@@ -163,7 +167,7 @@ func Granting(need Set, bucket string) string {
 			continue
 		}
 		if k.OfBucket && bucket != "" {
-			out = append(out, Role{k.Name, bucket}.String())
+			out = append(out, Role{Name: k.Name, Bucket: bucket}.String())
 		} else {
 			out = append(out, k.Name)
 		}
@@ -171,18 +175,30 @@ func Granting(need Set, bucket string) string {
 	return strings.Join(out, ", ")
 }
 
-// AnyBucket stands for all buckets in a role.
-const AnyBucket = "*"
+// Any stands for all buckets in a role; in texts, too, for all scopes, or all collections of one.
+const Any = "*"
 
-// Role is a role that somebody has. Bucket is empty where the role is for the cluster.
-type Role struct{ Name, Bucket string }
+// Role is a role that somebody has. Bucket is empty where the role is for the cluster, Scope where it is for the whole
+// bucket, Collection where it is for the whole scope.
+type Role struct{ Name, Bucket, Scope, Collection string }
 
-// String writes it as Couchbase does: admin, data_reader[world].
+// String writes it as Couchbase does: admin, data_reader[world], data_reader[world:shop:carts].
 func (r Role) String() string {
-	if r.Bucket == "" {
+	switch {
+	case r.Bucket == "":
 		return r.Name
+	case r.Scope == "":
+		return r.Name + "[" + r.Bucket + "]"
+	case r.Collection == "":
+		return r.Name + "[" + r.Bucket + ":" + r.Scope + "]"
 	}
-	return r.Name + "[" + r.Bucket + "]"
+	return r.Name + "[" + r.Bucket + ":" + r.Scope + ":" + r.Collection + "]"
+}
+
+// Within reports whether a role is for that, or for a part of it: a bucket, with a scope one of its scopes, with a
+// collection that one.
+func (r Role) Within(bucket, scope, collection string) bool {
+	return r.Bucket == bucket && (scope == "" || r.Scope == scope) && (collection == "" || r.Collection == collection)
 }
 
 // MarshalText is part of encoding.TextMarshaler.
@@ -200,7 +216,8 @@ const maxBucketName = 100
 // ParseRole reads a role as String writes it. Error: ErrAccess.
 func ParseRole(text string) (Role, error) {
 	name, rest, bracket := strings.Cut(text, "[")
-	bucket, closed := strings.CutSuffix(rest, "]")
+	place, closed := strings.CutSuffix(rest, "]")
+	bucket, inside, parted := strings.Cut(place, ":")
 	k := kindOf(name)
 	switch {
 	case k == nil:
@@ -211,13 +228,43 @@ func ParseRole(text string) (Role, error) {
 		return Role{}, fmt.Errorf("%w: role %q: %s is for the cluster, and names no bucket", ErrAccess, cut(text), name)
 	case k.OfBucket && bucket == "":
 		return Role{}, fmt.Errorf("%w: role %q: want %s[BUCKET], or %s[*] for all buckets", ErrAccess, cut(text), name, name)
-	case strings.Contains(bucket, ":"):
-		return Role{}, fmt.Errorf("%w: role %q: roles for a scope or a collection are not kept here: want %s[BUCKET]",
-			ErrAccess, cut(text), name)
-	case len(bucket) > maxBucketName || strings.ContainsAny(bucket, "[], \t"):
+	case len(bucket) > maxBucketName || strings.ContainsAny(bucket, barred):
 		return Role{}, fmt.Errorf("%w: role %q: no bucket has that name", ErrAccess, cut(text))
 	}
-	return Role{Name: name, Bucket: bucket}, nil
+	r := Role{Name: name, Bucket: bucket}
+	if !parted {
+		return r, nil
+	}
+	return r, r.parse(inside, k.OfScope, text)
+}
+
+// barred are in no name of a bucket, a scope or a collection.
+const barred = "[], \t"
+
+// parse reads what is behind the bucket of a role: a scope, and perhaps a collection. Error: ErrAccess.
+func (r *Role) parse(inside string, may bool, text string) error {
+	scope, collection, named := strings.Cut(inside, ":")
+	if !named {
+		collection = Any
+	}
+	if scope == Any && collection == Any { // all of it
+		return nil
+	}
+	switch {
+	case !may:
+		return fmt.Errorf("%w: role %q: %s is for whole buckets here: want %s[BUCKET]", ErrAccess, cut(text), r.Name, r.Name)
+	case r.Bucket == Any || scope == Any || scope == "" || collection == "" || strings.Contains(collection, ":"):
+		return fmt.Errorf("%w: role %q: want %s[BUCKET:SCOPE] or %s[BUCKET:SCOPE:COLLECTION]", ErrAccess, cut(text), r.Name,
+			r.Name)
+	case len(scope) > mcbp.MaxCollectionName || len(collection) > mcbp.MaxCollectionName ||
+		strings.ContainsAny(inside, barred):
+		return fmt.Errorf("%w: role %q: no scope and no collection has that name", ErrAccess, cut(text))
+	}
+	r.Scope = scope
+	if collection != Any {
+		r.Collection = collection
+	}
+	return nil
 }
 
 // Form is how a role is given: admin, data_reader[BUCKET].
@@ -273,7 +320,8 @@ func Ordered(roles []Role) []Role {
 	return slices.Compact(out)
 }
 
-// Permitted is what roles permit in a bucket; with an empty name, in the cluster.
+// Permitted is what roles permit in a whole bucket; with an empty name, in the cluster. One for a part of the bucket
+// permits to see it.
 func Permitted(roles []Role, bucket string) (s Set) {
 	for _, r := range roles {
 		k := kindOf(r.Name)
@@ -281,8 +329,12 @@ func Permitted(roles []Role, bucket string) (s Set) {
 			continue
 		}
 		s |= k.cluster
-		if bucket != "" && (!k.OfBucket || r.Bucket == AnyBucket || r.Bucket == bucket) {
-			s |= k.bucket
+		if bucket != "" && (!k.OfBucket || r.Bucket == Any || r.Bucket == bucket) {
+			set := k.bucket
+			if r.Scope != "" {
+				set &= SetOf(See)
+			}
+			s |= set
 		}
 	}
 	if bucket == "" {

@@ -3,8 +3,11 @@ package access
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+
+	"tidemark/kv/mcbp"
 )
 
 func parse(t *testing.T, text string) []Role {
@@ -58,6 +61,50 @@ func TestPermitted(t *testing.T) {
 	}
 }
 
+// What roles for parts of a bucket permit there, beside one for all of it; and who is shown what.
+func TestRights(t *testing.T) {
+	m := &mcbp.Manifest{UID: 7, Scopes: []mcbp.Scope{{Name: mcbp.DefaultName, Collections: []mcbp.Collection{
+		{Name: mcbp.DefaultName}}},
+		{Name: "s", ID: 8, Collections: []mcbp.Collection{{Name: "c", ID: 9}, {Name: "d", ID: 10}}}, {Name: "e", ID: 11}}}
+	reads, writes, streams := SetOf(See, Read, ReadMeta), SetOf(See, Write), SetOf(See, ReadMeta, Stream)
+	sees := SetOf(See)
+	for _, tc := range []struct {
+		roles             string
+		whole, some       Set
+		base, c, d, s, e  Set // the default collection, two of scope s, that scope, an empty one
+		scopes, collected int // that are shown
+	}{
+		{"", 0, 0, 0, 0, 0, 0, 0, 0, 0},
+		{"data_reader[w]", reads, reads, reads, reads, reads, reads, reads, 3, 3},
+		{"data_reader[w:s:c]", sees, reads, sees, reads, sees, sees, sees, 1, 1},
+		{"data_reader[w:s]", sees, reads, sees, reads, reads, reads, sees, 1, 2},
+		{"data_reader[w:e]", sees, reads, sees, sees, sees, sees, reads, 1, 0},
+		{"data_reader[w:_default]", sees, reads, reads, sees, sees, sees, sees, 1, 1},
+		{"data_reader[w:s:x]", sees, sees, sees, sees, sees, sees, sees, 0, 0},
+		{"data_reader[v:s:c]", 0, 0, 0, 0, 0, 0, 0, 0, 0},
+		{"data_dcp_reader[w:s:c],data_writer[w:s]", sees, streams | writes, sees, streams | writes, writes, writes, sees, 1, 2},
+		{"data_writer[w],data_reader[w:s:d]", writes, reads | writes, writes, writes, reads | writes, writes, writes, 3, 3},
+	} {
+		r := rightsIn(parse(t, tc.roles), "w", m)
+		r.Whole &^= SetOf(Enter)
+		want := []Set{tc.whole, tc.some, tc.base, tc.c, tc.d, tc.s, tc.e}
+		if got := []Set{r.Whole, r.Somewhere(), r.In(0), r.In(9), r.In(10), r.InScope(8), r.InScope(11)}; !slices.Equal(got,
+			want) {
+			t.Errorf("%s: %b, want %b", tc.roles, got, want)
+		}
+		shown, n := r.Shown(m), 0
+		for _, s := range shown.Scopes {
+			n += len(s.Collections)
+		}
+		if len(shown.Scopes) != tc.scopes || n != tc.collected || shown.UID != 7 {
+			t.Errorf("%s: shown is %+v", tc.roles, shown)
+		}
+		if r.HasCollection(12) || !r.HasCollection(10) || !r.HasScope(11) || r.HasScope(9) {
+			t.Errorf("%s: other collections are there", tc.roles)
+		}
+	}
+}
+
 func TestGranting(t *testing.T) {
 	if got := Granting(SetOf(Read), "world"); got != "admin, bucket_full_access[world], data_reader[world]" {
 		t.Error(got)
@@ -77,14 +124,26 @@ func TestParseRoles(t *testing.T) {
 	if fmt.Sprint(roles) != "[admin data_reader[*] data_writer[b]]" {
 		t.Errorf("%v", roles)
 	}
+	parts := parse(t, "data_reader[b:s:c],data_writer[b:s],data_reader[b:*:*],data_dcp_reader[b:s:*],data_reader[b:*],"+
+		"data_monitoring[b:*],data_reader[b:_default:_default]")
+	if fmt.Sprint(parts) != "[data_dcp_reader[b:s] data_monitoring[b] data_reader[b:_default:_default] data_reader[b:s:c] "+
+		"data_reader[b] data_writer[b:s]]" {
+		t.Errorf("%v", parts)
+	}
 	if got := parse(t, " "); got == nil || len(got) > 0 {
 		t.Errorf("no role: %#v", got)
 	}
 	for text, says := range map[string]string{
 		"root": "there is no role", "data_reader": "want data_reader[BUCKET]", "data_reader[]": "want data_reader[BUCKET]",
 		"admin[world]": "names no bucket", "data_reader[world": "want data_reader[BUCKET]",
-		"data_reader[w:s:c]": "a scope or a collection", "data_reader[w]]": "no bucket has that name",
-		"data_reader[" + strings.Repeat("w", 101) + "]": "no bucket has that name", ",": "there is no role",
+		"data_reader[w]]":           "no bucket has that name",
+		"data_monitoring[w:s]":      "is for whole buckets here",
+		"bucket_full_access[w:s:c]": "is for whole buckets here",
+		"data_reader[w:]":           "want data_reader[BUCKET:SCOPE]", "data_reader[w:s:]": "want data_reader[BUCKET:SCOPE]",
+		"data_reader[w:*:c]": "want data_reader[BUCKET:SCOPE]", "data_reader[*:s]": "want data_reader[BUCKET:SCOPE]",
+		"data_reader[w:s:c:d]": "or data_reader[BUCKET:SCOPE:COLLECTION]", "data_reader[w:s c]": "no scope and no collection",
+		"data_reader[w:" + strings.Repeat("s", 252) + "]": "no scope and no collection",
+		"data_reader[" + strings.Repeat("w", 101) + "]":   "no bucket has that name", ",": "there is no role",
 		strings.Repeat("data_reader[w],", MaxRoles) + "admin": "at most",
 	} {
 		if _, err := ParseRoles(text); !errors.Is(err, ErrAccess) || !strings.Contains(err.Error(), says) {
@@ -135,7 +194,7 @@ func TestCheckAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	user := func(id string, edit func(*User)) User {
-		u := User{ID: id, Name: "A Name", Roles: []Role{{"data_reader", "world"}}, Keys: keys}
+		u := User{ID: id, Name: "A Name", Roles: []Role{{Name: "data_reader", Bucket: "world"}}, Keys: keys}
 		if edit != nil {
 			edit(&u)
 		}
@@ -145,14 +204,14 @@ func TestCheckAll(t *testing.T) {
 	if err := CheckAll(users); err != nil {
 		t.Fatal(err)
 	}
-	d := NewDirectory(users, nil)
+	d := NewDirectory(users, nil, nil)
 	if d.Find("b") == nil || d.Find("c") != nil || d.Permitted("b", "world") != SetOf(Enter, See, Read, ReadMeta) ||
 		d.Permitted("c", "world") != 0 || (*Directory)(nil).Find("b") != nil {
 		t.Error("the directory does not find its users")
 	}
 	many, crowd := make([]Role, MaxRoles+1), make([]User, MaxUsers+1)
 	for i := range many {
-		many[i] = Role{"data_reader", fmt.Sprintf("b%03d", i)}
+		many[i] = Role{Name: "data_reader", Bucket: fmt.Sprintf("b%03d", i)}
 	}
 	for i := range crowd {
 		crowd[i] = user(fmt.Sprintf("u%03d", i), nil)
@@ -167,7 +226,7 @@ func TestCheckAll(t *testing.T) {
 		"a space":      {bad: []User{user("a b", nil)}},
 		"a colon":      {bad: []User{user("a:b", nil)}},
 		"long":         {[]User{user(strings.Repeat("a", MaxID+1), nil)}, []User{user(strings.Repeat("a", MaxID), nil)}},
-		"bad role":     {bad: []User{user("a", func(u *User) { u.Roles = []Role{{"root", ""}} })}},
+		"bad role":     {bad: []User{user("a", func(u *User) { u.Roles = []Role{{Name: "root"}} })}},
 		"many roles": {[]User{user("a", func(u *User) { u.Roles = many })},
 			[]User{user("a", func(u *User) { u.Roles = many[1:] })}},
 		"full name": {bad: []User{user("a", func(u *User) { u.Name = "a\nb" })}},

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/hmac"
 	"crypto/pbkdf2"
@@ -9,10 +10,14 @@ import (
 	"crypto/sha512"
 	"fmt"
 	"hash"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"tidemark/kv/mcbp"
 )
 
 // Limits of users.
@@ -197,13 +202,29 @@ func CheckAll(users []User) error {
 
 // Directory are the users of a cluster at one moment; it does not change.
 type Directory struct {
-	users  []User
-	secret []byte
+	users   []User
+	secret  []byte
+	buckets map[string]Bucket
 }
 
-// NewDirectory makes one of users in order (CheckAll), with the secret that all nodes have; nil: they have none yet.
-func NewDirectory(users []User, secret []byte) *Directory {
-	return &Directory{users: users, secret: secret}
+// Bucket is a bucket that users have rights in, as it was at that moment.
+type Bucket struct {
+	UUID     string
+	Manifest *mcbp.Manifest
+}
+
+// NewDirectory makes one of users in order (CheckAll), with the secret that all nodes have (nil: they have none yet),
+// and of the buckets by their names.
+func NewDirectory(users []User, secret []byte, buckets map[string]Bucket) *Directory {
+	return &Directory{users: users, secret: secret, buckets: buckets}
+}
+
+// Same reports whether all is judged by it as by another one of those users, secret and buckets.
+func (d *Directory) Same(users []User, secret []byte, buckets map[string]Bucket) bool {
+	return d != nil && reflect.DeepEqual(d.users, users) && bytes.Equal(d.secret, secret) &&
+		maps.EqualFunc(d.buckets, buckets, func(a, b Bucket) bool {
+			return a.UUID == b.UUID && a.Manifest.UID == b.Manifest.UID
+		})
 }
 
 // Secret is what salts of names are made from that nobody has; nil when there is none.
@@ -236,6 +257,17 @@ func (d *Directory) Permitted(id, bucket string) Set {
 		return Permitted(u.Roles, bucket)
 	}
 	return 0
+}
+
+// Rights are what a user may do in a bucket, all of it and in parts.
+func (d *Directory) Rights(id, bucket string) Rights {
+	if u := d.Find(id); u != nil {
+		return rightsIn(u.Roles, bucket, d.buckets[bucket].Manifest)
+	}
+	if d == nil {
+		return Rights{}
+	}
+	return Rights{manifest: d.buckets[bucket].Manifest}
 }
 
 // Place finds where a user is, or would have to be, among users in order.

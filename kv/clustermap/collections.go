@@ -57,7 +57,7 @@ type CollectionChange struct {
 	Drop       bool   `json:"drop,omitempty"`
 }
 
-// ChangeCollections makes a change; the manifest's uid rises by one, more when epochs have begun. Error:
+// ChangeCollections makes a change; roles go with what they are for. The manifest's uid rises by one, more when epochs have begun. Error:
 // ErrCollections.
 func (m Map) ChangeCollections(c CollectionChange) (Map, error) {
 	n := m.next()
@@ -99,6 +99,9 @@ func (m Map) ChangeCollections(c CollectionChange) (Map, error) {
 	}
 	if err != nil {
 		return m, err
+	}
+	if c.Drop {
+		n.Users = withoutRolesOf(m.Users, c.Bucket, c.Scope, c.Collection)
 	}
 	now.Manifest = &next
 	b.Collections = &now

@@ -63,8 +63,8 @@ func (m Map) setUser(u *access.User, c UserChange) error {
 	}
 	if c.Roles != nil {
 		for _, r := range *c.Roles {
-			if r.Bucket != "" && r.Bucket != access.AnyBucket && m.Bucket(r.Bucket) == nil {
-				return fmt.Errorf("%w: role %s: there is no bucket %q", access.ErrAccess, r, r.Bucket)
+			if err := m.checkRole(r); err != nil {
+				return err
 			}
 		}
 		u.Roles = access.Ordered(*c.Roles)
@@ -72,11 +72,34 @@ func (m Map) setUser(u *access.User, c UserChange) error {
 	return nil
 }
 
-// withoutRolesOf are users without the roles for a bucket.
-func withoutRolesOf(users []access.User, bucket string) []access.User {
+// checkRole refuses a role for what there is not.
+func (m Map) checkRole(r access.Role) error {
+	if r.Bucket == "" || r.Bucket == access.Any {
+		return nil
+	}
+	b := m.Bucket(r.Bucket)
+	if b == nil {
+		return fmt.Errorf("%w: role %s: there is no bucket %q", access.ErrAccess, r, r.Bucket)
+	}
+	if r.Scope == "" {
+		return nil
+	}
+	switch s := b.Manifest().Scope(r.Scope); {
+	case s == nil:
+		return fmt.Errorf("%w: role %s: there is no scope %q in bucket %q", access.ErrAccess, r, r.Scope, r.Bucket)
+	case r.Collection != "" && s.Collection(r.Collection) == nil:
+		return fmt.Errorf("%w: role %s: there is no collection %q in scope %q", access.ErrAccess, r, r.Collection, r.Scope)
+	}
+	return nil
+}
+
+// withoutRolesOf are users without the roles for a bucket, or a scope or a collection of it.
+func withoutRolesOf(users []access.User, bucket, scope, collection string) []access.User {
 	out := slices.Clone(users)
 	for i := range out {
-		out[i].Roles = slices.DeleteFunc(slices.Clone(out[i].Roles), func(r access.Role) bool { return r.Bucket == bucket })
+		out[i].Roles = slices.DeleteFunc(slices.Clone(out[i].Roles), func(r access.Role) bool {
+			return r.Within(bucket, scope, collection)
+		})
 	}
 	return out
 }

@@ -72,13 +72,14 @@ func TestChangeUser(t *testing.T) {
 			t.Errorf("%s: %v", says, err)
 		}
 	}
-	all := []access.Role{{Name: "data_reader", Bucket: access.AnyBucket}, {Name: "data_writer", Bucket: bucket}}
+	all := []access.Role{{Name: "data_reader", Bucket: access.Any}, {Name: "data_writer", Bucket: bucket}}
 	change(UserChange{User: "c", Roles: &all})
 	dropped, err := m.ChangeBuckets(BucketChange{Name: bucket, Drop: true})
 	if err != nil || fmt.Sprint(dropped.Users[0].Roles, dropped.Users[1].Roles) != "[] [data_reader[*]]" ||
 		len(m.Users[1].Roles) != 2 {
 		t.Errorf("roles of a bucket that was dropped: %v %v, %v", dropped.Users[0].Roles, dropped.Users[1].Roles, err)
 	}
+	partRoles(t, m, bucket)
 	for i := len(m.Users); i < access.MaxUsers; i++ {
 		var err error
 		if m, err = m.ChangeUser(UserChange{User: fmt.Sprintf("u%03d", i), Roles: &none, Keys: first}); err != nil {
@@ -87,5 +88,56 @@ func TestChangeUser(t *testing.T) {
 	}
 	if _, err := m.ChangeUser(UserChange{User: "z", Roles: &none, Keys: first}); !errors.Is(err, access.ErrAccess) {
 		t.Errorf("one user more than may be: %v", err)
+	}
+}
+
+// partRoles: a role for a scope or a collection is for one that there is, and goes with it, and with what it is in.
+func partRoles(t *testing.T, m Map, bucket string) {
+	t.Helper()
+	collect := func(m Map, c CollectionChange) Map {
+		t.Helper()
+		c.Bucket = bucket
+		n, err := m.ChangeCollections(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	m = collect(m, CollectionChange{Scope: "s"})
+	for _, name := range []string{"c", "d"} {
+		m = collect(m, CollectionChange{Scope: "s", Collection: name})
+	}
+	give := func(roles string) (Map, error) {
+		t.Helper()
+		all, err := access.ParseRoles(strings.ReplaceAll(roles, "B", bucket))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.ChangeUser(UserChange{User: "b", Roles: &all})
+	}
+	for roles, says := range map[string]string{"data_reader[B:x]": `no scope "x"`, "data_reader[B:x:c]": `no scope "x"`,
+		"data_reader[B:s:x]": `no collection "x"`} {
+		if _, err := give(roles); !errors.Is(err, access.ErrAccess) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", roles, err)
+		}
+	}
+	m, err := give("data_reader[B],data_reader[B:_default:_default],data_writer[B:s],data_writer[B:s:c],data_writer[B:s:d]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles := func(m Map) string {
+		return strings.ReplaceAll(strings.ReplaceAll(fmt.Sprint(m.Users[0].Roles), bucket, "B"), "data_", "")
+	}
+	if got := roles(collect(m, CollectionChange{Scope: "s", Collection: "c", Drop: true})); got !=
+		"[reader[B:_default:_default] reader[B] writer[B:s:d] writer[B:s]]" {
+		t.Error("without the collection:", got)
+	}
+	if got := roles(collect(m, CollectionChange{Scope: "s", Drop: true})); got !=
+		"[reader[B:_default:_default] reader[B]]" || len(m.Users[0].Roles) != 5 {
+		t.Error("without the scope:", got)
+	}
+	dropped, err := m.ChangeBuckets(BucketChange{Name: bucket, Drop: true})
+	if got := roles(dropped); err != nil || got != "[]" {
+		t.Error("without the bucket:", got, err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 type rights struct {
 	by           *access.Directory
 	user, bucket string
-	set          access.Set
+	of           access.Rights
 }
 
 // users are the cluster's users now, beside the configured one.
@@ -20,12 +20,12 @@ func (s *Server) users() *access.Directory {
 	return s.opts.Users()
 }
 
-// permitted is what a user may do in a bucket.
-func (s *Server) permitted(by *access.Directory, user, bucket string) access.Set {
+// permitted are what a user may do in a bucket.
+func (s *Server) permitted(by *access.Directory, user, bucket string) access.Rights {
 	if s.auth.configured(user) {
-		return access.All
+		return access.Everything()
 	}
-	return by.Permitted(user, bucket)
+	return by.Rights(user, bucket)
 }
 
 // Rejudge has the streams of all DCP connections looked at again, whose users may have lost their rights; requests are
@@ -50,28 +50,113 @@ func (s *Server) Rejudge() {
 	}
 }
 
-// may reports whether the user may do all of that in the bucket, by the users that there are now.
-func (c *conn) may(need access.Set) bool {
+// may are the user's rights in the bucket, by the users that there are now.
+func (c *conn) may() *access.Rights {
 	by := c.srv.users()
 	if r := &c.rights; r.by != by || r.user != c.user || r.bucket != c.bucketName {
-		*r = rights{by: by, user: c.user, bucket: c.bucketName, set: c.srv.permitted(by, c.user, c.bucketName)}
+		*r = rights{by: by, user: c.user, bucket: c.bucketName, of: c.srv.permitted(by, c.user, c.bucketName)}
 	}
-	return c.rights.set.HasAll(need)
+	return &c.rights.of
 }
 
-// mayIn is may of a bucket that is not selected.
+// mayIn reports whether the user may do something in a bucket that is not selected.
 func (c *conn) mayIn(bucket string, need access.Permission) bool {
-	return c.srv.permitted(c.srv.users(), c.user, bucket).Has(need)
+	r := c.srv.permitted(c.srv.users(), c.user, bucket)
+	return r.Whole.Has(need)
 }
 
-// denied refuses what the user may not do, and reports whether it did.
+// denied refuses what the user may not do, and reports whether it did. Where there are rights in parts of the bucket
+// alone, what is about a collection is judged there, and what is about vbuckets needs the right somewhere; a stream is
+// judged by what it shows (request.permitted).
 func (c *conn) denied(f mcbp.Frame) bool {
-	need := needs(f.Op)
-	if c.may(need) {
+	need, may := needs(f.Op), c.may()
+	if may.Whole.HasAll(need) {
+		return false
+	}
+	if id, ok := c.collectionOf(f, need); ok {
+		return c.deniedIn(f.Header, need, may.In(id))
+	}
+	if ofVBuckets(f.Op) && may.Somewhere().HasAll(need) {
 		return false
 	}
 	c.deny(f.Header, need)
 	return true
+}
+
+// deniedIn is denied in a collection, where the user may do that. Who has no right in it does not learn that it is
+// there, as engines have it.
+func (c *conn) deniedIn(h mcbp.Header, need, may access.Set) bool {
+	switch {
+	case may.HasAll(need):
+		return false
+	case may.Unseen() && may != 0 && c.features.collections:
+		c.unknown(h, mcbp.StatusUnknownCollection)
+	default:
+		c.deny(h, need)
+	}
+	return true
+}
+
+// collectionOf is the collection that a request is about alone.
+func (c *conn) collectionOf(f mcbp.Frame, need access.Set) (id uint32, ok bool) {
+	switch {
+	case f.Op == mcbp.OpGetAllVBSeqnos:
+		_, id, err := mcbp.DecodeVBSeqnosRequest(f.Extras)
+		return id, err == nil && c.oneCollection(f)
+	case need&needsBoth == 0: // of no document
+		return 0, false
+	case !c.features.collections:
+		return mcbp.DefaultCollection, true
+	}
+	id, _, err := mcbp.SplitCollectionKey(f.Key)
+	return id, err == nil
+}
+
+// oneCollection says whether GET_ALL_VB_SEQNOS asks for one collection: without collections that is the default one.
+func (c *conn) oneCollection(f mcbp.Frame) bool {
+	return len(f.Extras) == mcbp.VBSeqnosOfCollection || !c.features.collections
+}
+
+// ofVBuckets says whether a request is about vbuckets, whatever is in them.
+func ofVBuckets(op mcbp.Opcode) bool {
+	switch op {
+	case mcbp.OpGetAllVBSeqnos, mcbp.OpObserveSeqno, mcbp.OpDCPOpen, mcbp.OpDCPFailoverLog, mcbp.OpDCPStreamReq,
+		mcbp.OpDCPAddStream:
+		return true
+	}
+	return false
+}
+
+// permitted says whether a stream may show what is asked for; otherwise with which status it is refused. Of one that
+// has begun what was dropped since is passed over: that ends by itself.
+func (r *request) permitted(may *access.Rights, begun bool) mcbp.Status {
+	judge := func(set access.Set, unknown mcbp.Status) mcbp.Status {
+		switch {
+		case set.HasAll(needsStream):
+			return mcbp.StatusOK
+		case set.Unseen() && set != 0:
+			return unknown
+		}
+		return mcbp.StatusNoAccess
+	}
+	switch {
+	case r.scope != nil:
+		if begun && !may.HasScope(*r.scope) {
+			return mcbp.StatusOK
+		}
+		return judge(may.InScope(*r.scope), mcbp.StatusUnknownScope)
+	case len(r.ids) == 0:
+		return judge(may.Whole, mcbp.StatusNoAccess)
+	}
+	for _, id := range r.ids {
+		if begun && !may.HasCollection(id) {
+			continue
+		}
+		if status := judge(may.In(id), mcbp.StatusUnknownCollection); status != mcbp.StatusOK {
+			return status
+		}
+	}
+	return mcbp.StatusOK
 }
 
 // deny says which roles permit what was refused, to clients that have asked for such explanations.
@@ -133,5 +218,6 @@ func (st *stream) lost() bool {
 		return false
 	}
 	st.by = by
-	return !c.srv.permitted(by, c.user, c.bucketName).HasAll(needsStream)
+	may := c.srv.permitted(by, c.user, c.bucketName)
+	return !may.Whole.HasAll(needsStream) && st.asked.permitted(&may, true) != mcbp.StatusOK
 }

@@ -11,13 +11,16 @@ import (
 
 // manifest answers with the bucket's manifest of collections.
 func (c *conn) manifest(f mcbp.Frame) {
-	body, err := json.Marshal(c.bucket.Manifest())
+	body, err := json.Marshal(c.shownManifest())
 	if err != nil {
 		c.status(f.Header, mcbp.StatusInternal, nil)
 		return
 	}
 	c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{Datatype: c.jsonType()}, Value: body}, nil)
 }
+
+// shownManifest is the bucket's manifest as far as the user is shown it.
+func (c *conn) shownManifest() *mcbp.Manifest { return c.may().Shown(c.bucket.Manifest()) }
 
 // collectionID answers GET_COLLECTION_ID: the id of "scope.collection".
 func (c *conn) collectionID(f mcbp.Frame) {
@@ -26,7 +29,7 @@ func (c *conn) collectionID(f mcbp.Frame) {
 		c.refuse(f.Header, mcbp.StatusInvalid, "want: scope.collection")
 		return
 	}
-	m := c.bucket.Manifest()
+	m := c.shownManifest()
 	s := m.Scope(scope)
 	if s == nil {
 		c.unknown(f.Header, mcbp.StatusUnknownScope)
@@ -46,7 +49,7 @@ func (c *conn) scopeID(f mcbp.Frame) {
 	if scope, _, ok := mcbp.SplitPath(path); ok {
 		path = scope
 	}
-	m := c.bucket.Manifest()
+	m := c.shownManifest()
 	s := m.Scope(path)
 	if s == nil {
 		c.unknown(f.Header, mcbp.StatusUnknownScope)

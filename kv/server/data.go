@@ -298,7 +298,7 @@ func (c *conn) changed(f mcbp.Frame, r store.Result, value []byte) {
 // default one.
 func (c *conn) allSeqnos(f mcbp.Frame) {
 	want, collection, err := mcbp.DecodeVBSeqnosRequest(f.Extras)
-	one := err == nil && len(f.Extras) == mcbp.VBSeqnosOfCollection || !c.features.collections
+	one := err == nil && c.oneCollection(f)
 	if err != nil || want > mcbp.VBucketDead || !c.features.collections && collection != mcbp.DefaultCollection {
 		c.status(f.Header, mcbp.StatusInvalid, nil)
 		return

@@ -189,6 +189,14 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 		return nil
 	}
 	shown, status := c.filterOf(want, v)
+	if !c.features.collections {
+		want.ids = []uint32{mcbp.DefaultCollection}
+	}
+	if may := c.may(); status == mcbp.StatusOK && !may.Whole.HasAll(needsStream) {
+		if status = want.permitted(may, false); status != mcbp.StatusOK && !c.features.collections {
+			status = mcbp.StatusNoAccess
+		}
+	}
 	if status != mcbp.StatusOK {
 		c.refused(f.Header, status)
 		return nil
@@ -215,7 +223,7 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 		return c.beginStream(f.Header, &stream{
 			p: c.dcp, by: c.rights.by, vb: v, id: f.VBucket(), opaque: f.Opaque, cursor: cursor{last: r.Start},
 			grant: grant{start: r.Start, end: r.End, purged: history.Purge, life: history.Life, filter: shown,
-				backfill: r.Start < history.High, noValue: r.Flags&mcbp.StreamNoValue != 0, activeOnly: state == store.Active},
+				backfill: r.Start < history.High, noValue: r.Flags&mcbp.StreamNoValue != 0, activeOnly: state == store.Active, asked: want},
 		}, history)
 	}
 	return nil
@@ -251,6 +259,8 @@ func (c *conn) refused(h mcbp.Header, status mcbp.Status) {
 	switch status {
 	case mcbp.StatusUnknownCollection, mcbp.StatusUnknownScope, mcbp.StatusManifestAhead:
 		c.unknown(h, status)
+	case mcbp.StatusNoAccess:
+		c.deny(h, needsStream)
 	default:
 		c.status(h, status, nil)
 	}

@@ -87,8 +87,7 @@ func (c *conn) statBucket(group string, emit func(key, value string)) bool {
 
 // statKey answers "key KEY VBUCKET": what is known of one document beside its value.
 func (c *conn) statKey(f mcbp.Frame, argument string, emit func(key, value string)) {
-	if !c.may(needsRead) {
-		c.deny(f.Header, needsRead)
+	if c.deniedIn(f.Header, needsRead, c.may().In(mcbp.DefaultCollection)) {
 		return
 	}
 	at := strings.LastIndexByte(argument, ' ')

@@ -38,6 +38,7 @@ type grant struct {
 	noValue    bool
 	activeOnly bool
 	filter     *filter // nil: everything is shown
+	asked      request // what it is made of
 }
 
 // cursor is where a stream stands in its vbucket. It belongs to the sending goroutine, or to one that holds the

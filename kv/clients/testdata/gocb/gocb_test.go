@@ -315,6 +315,32 @@ func TestUsers(t *testing.T) {
 	if _, err := docs.Upsert("k", 2, nil); err != nil {
 		t.Fatalf("who may write by now: %v", err)
 	}
+	if err := b.CollectionsV2().CreateScope("s", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.CollectionsV2().CreateCollection("s", "c", nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Scope("s").Collection("c").Upsert("k", 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	part := gocb.Role{Name: "data_reader", Bucket: "world", Scope: "s", Collection: "c"}
+	if err := c.Users().UpsertUser(gocb.User{Username: app, Roles: []gocb.Role{part}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := c.Users().GetUser(app, nil); err != nil || len(u.Roles) != 1 || u.Roles[0] != part {
+		t.Fatalf("%+v %v", u, err)
+	}
+	if _, err := mine.Bucket("world").Scope("s").Collection("c").Get("k", nil); err != nil {
+		t.Fatalf("a reader of a collection: %v", err)
+	}
+	if _, err := mine.Bucket("world").Scope("s").Collection("c").Upsert("k", 2, nil); !errors.Is(err,
+		gocb.ErrAuthenticationFailure) {
+		t.Fatalf("a reader of a collection writes: %v", err)
+	}
+	if _, err := docs.Get("k", nil); err == nil {
+		t.Fatal("a reader of a collection reads another one")
+	}
 	if _, err := mine.Users().GetAllUsers(nil); err == nil {
 		t.Fatal("an application sees users")
 	}
