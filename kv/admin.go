@@ -189,7 +189,7 @@ func (n *Node) adminTable() *route.Table {
 		{Method: "GET", Path: "/v1/status", Role: known, Limit: adminTimeout, Handle: n.getStatus},
 		{Method: "GET", Path: "/v1/buckets", Role: known, Limit: adminTimeout, Handle: n.getDetails},
 		route.Metrics(known, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})),
-	}, n.clusterRoutes(), n.collectionRoutes(), n.bucketRoutes(), n.restRoutes(), n.userRoutes())
+	}, n.clusterRoutes(), n.collectionRoutes(), n.bucketRoutes(), n.restRoutes(), n.userRoutes(), n.groupRoutes())
 	for i, x := range routes {
 		if x.Method != http.MethodGet {
 			routes[i] = judged(x)

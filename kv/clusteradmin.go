@@ -23,8 +23,9 @@ import (
 
 const (
 	clusterBodyMax = 4 << 20
-	// mapBodyMax bounds a map: that of clustermap.MaxBuckets in a rebalance, with long names of nodes, and all users.
-	mapBodyMax     = 32 << 20
+	// mapBodyMax bounds a map: that of clustermap.MaxBuckets in a rebalance, with long names of nodes and collections, and
+	// all users and groups, which is some 40 MiB.
+	mapBodyMax     = peerMaxBytes
 	maxSeal        = 30 * time.Second
 	commandTimeout = operationTimeout + adminTimeout
 	// relayTimeout is for what another node is asked to do when it is not this one's.

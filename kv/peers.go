@@ -274,7 +274,7 @@ var refusalCodes = []struct {
 }{
 	{"NO_SCOPE", clustermap.ErrNoScope}, {"NO_COLLECTION", clustermap.ErrNoCollection},
 	{"COLLECTION_EXISTS", clustermap.ErrThere}, {"COLLECTIONS", clustermap.ErrCollections},
-	{"NO_USER", clustermap.ErrNoUser}, {"USER", access.ErrAccess},
+	{"NO_USER", clustermap.ErrNoUser}, {"NO_GROUP", clustermap.ErrNoGroup}, {"USER", access.ErrAccess},
 	{"NO_BUCKET", clustermap.ErrNoBucket}, {"BUCKET_EXISTS", clustermap.ErrBucketThere},
 	{"TOO_MANY_BUCKETS", clustermap.ErrTooManyBuckets}, {"REBALANCING", clustermap.ErrRebalancing},
 	{"BUCKETS", clustermap.ErrBuckets}, {"NO_MEMBER", clustermap.ErrNoMember},

@@ -35,15 +35,16 @@ const (
 // showUsers has everybody judged by a map's users and collections from now on, and reports whether they are others than
 // before. The caller holds changing, or nobody else has the node.
 func (c *cluster) showUsers(m clustermap.Map) bool {
-	buckets := make(map[string]access.Bucket, len(m.Buckets))
+	k := access.Kept{Users: m.Users, Groups: m.Groups, Secret: m.Secret,
+		Buckets: make(map[string]access.Bucket, len(m.Buckets))}
 	for i := range m.Buckets {
 		b := &m.Buckets[i]
-		buckets[b.Name] = access.Bucket{UUID: b.UUID, Manifest: b.Manifest()}
+		k.Buckets[b.Name] = access.Bucket{UUID: b.UUID, Manifest: b.Manifest()}
 	}
-	if c.directory.Load().Same(m.Users, m.Secret, buckets) {
+	if c.directory.Load().Same(k) {
 		return false
 	}
-	c.directory.Store(access.NewDirectory(m.Users, m.Secret, buckets))
+	c.directory.Store(access.NewDirectory(k))
 	return true
 }
 
@@ -66,7 +67,7 @@ func (c *cluster) changeUser(ctx context.Context, change clustermap.UserChange) 
 		return m, err
 	}
 	c.n.config.Logger.Info("user changed", "user", change.User, "removed", change.Remove, "roles_given",
-		change.Roles != nil, "password_given", change.Keys != nil)
+		change.Roles != nil, "groups_given", change.Groups != nil, "password_given", change.Keys != nil)
 	return m, c.heard(ctx, m, late)
 }
 
@@ -133,13 +134,12 @@ func (n *Node) userRoutes() []route.Route {
 
 // restUser is a user in the form of /settings/rbac/users.
 type restUser struct {
-	ID     string     `json:"id"`
-	Domain string     `json:"domain"`
-	Name   string     `json:"name"`
-	Roles  []restRole `json:"roles"`
-	// Groups are none: users have their roles themselves.
-	Groups         []string `json:"groups"`
-	ExternalGroups []string `json:"external_groups"`
+	ID             string     `json:"id"`
+	Domain         string     `json:"domain"`
+	Name           string     `json:"name"`
+	Roles          []restRole `json:"roles"`
+	Groups         []string   `json:"groups"`
+	ExternalGroups []string   `json:"external_groups"`
 }
 
 type restRole struct {
@@ -152,18 +152,39 @@ type restRole struct {
 	Desc    string       `json:"desc,omitempty"`
 }
 
+// restOrigin says from where a user has a role: its own, or that of a group, whose name that is.
 type restOrigin struct {
 	Type string `json:"type"`
+	Name string `json:"name,omitempty"`
 }
 
-func restUserOf(id, name string, roles []access.Role) restUser {
-	u := restUser{ID: id, Domain: "local", Name: name, Roles: []restRole{}, Groups: []string{}, ExternalGroups: []string{}}
-	for _, r := range roles {
-		x := restRoleOf(r)
-		x.Origins = []restOrigin{{Type: "user"}}
-		u.Roles = append(u.Roles, x)
+const originUser, originGroup = "user", "group"
+
+// restUserOf is a user with its own roles, and those of the groups that it is in.
+func (n *Node) restUserOf(u access.User) restUser {
+	out := restUser{ID: u.ID, Domain: "local", Name: u.Name, Roles: []restRole{}, Groups: []string{},
+		ExternalGroups: []string{}}
+	origins, all := map[access.Role][]restOrigin{}, slices.Clone(u.Roles)
+	for _, r := range u.Roles {
+		origins[r] = append(origins[r], restOrigin{Type: originUser})
 	}
-	return u
+	d := n.cluster.directory.Load()
+	for _, id := range u.Groups {
+		g := d.Group(id)
+		if g == nil {
+			continue
+		}
+		out.Groups, all = append(out.Groups, id), append(all, g.Roles...)
+		for _, r := range g.Roles {
+			origins[r] = append(origins[r], restOrigin{Type: originGroup, Name: id})
+		}
+	}
+	for _, r := range access.Ordered(all) {
+		x := restRoleOf(r)
+		x.Origins = origins[r]
+		out.Roles = append(out.Roles, x)
+	}
+	return out
 }
 
 // restRoleOf is a role in its parts: "*" is all scopes, and all collections, of what has some.
@@ -191,13 +212,13 @@ func (r restRole) role() access.Role {
 // findUser finds a user, that of the configuration included.
 func (n *Node) findUser(id string) (restUser, bool) {
 	if id == n.config.User {
-		return restUserOf(id, "", []access.Role{{Name: "admin"}}), true
+		return n.restUserOf(access.User{ID: id, Roles: []access.Role{{Name: "admin"}}}), true
 	}
 	u := n.cluster.directory.Load().Find(id)
 	if u == nil {
 		return restUser{}, false
 	}
-	return restUserOf(u.ID, u.Name, u.Roles), true
+	return n.restUserOf(*u), true
 }
 
 func (n *Node) getWhoAmI(w http.ResponseWriter, r *http.Request) error {
@@ -214,7 +235,7 @@ func (n *Node) getUsers(w http.ResponseWriter, _ *http.Request) error {
 	out := []restUser{own}
 	for _, u := range n.cluster.directory.Load().Users() {
 		if u.ID != own.ID {
-			out = append(out, restUserOf(u.ID, u.Name, u.Roles))
+			out = append(out, n.restUserOf(u))
 		}
 	}
 	slices.SortFunc(out, func(a, b restUser) int { return strings.Compare(a.ID, b.ID) })
@@ -249,7 +270,7 @@ func (n *Node) getRoles(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, out)
 }
 
-// putUser makes a user, or gives one that there is other roles and, if the form has one, another password.
+// putUser makes a user, or gives one that there is other roles and groups and, if the form has one, another password.
 func (n *Node) putUser(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(r); err != nil {
 		return err
@@ -258,9 +279,7 @@ func (n *Node) putUser(w http.ResponseWriter, r *http.Request) error {
 	if err := access.CheckID(change.User); err != nil {
 		return formError(w, http.StatusBadRequest, "username", err.Error())
 	}
-	if r.PostForm.Get("groups") != "" {
-		return formError(w, http.StatusBadRequest, "groups", "there are no groups here: give the user roles")
-	}
+	change.Groups = new(access.ParseGroups(r.PostForm.Get("groups")))
 	if !r.PostForm.Has("roles") {
 		return formError(w, http.StatusBadRequest, "roles", "The value must be supplied")
 	}
@@ -306,6 +325,8 @@ func (n *Node) changeUser(w http.ResponseWriter, r *http.Request, change cluster
 		return nil
 	case errors.Is(err, clustermap.ErrNoUser):
 		return unknownUser(w)
+	case errors.Is(err, clustermap.ErrNoGroup):
+		return formError(w, http.StatusBadRequest, "groups", err.Error())
 	case errors.Is(err, access.ErrAccess):
 		return formError(w, http.StatusBadRequest, "_", err.Error())
 	default:
@@ -315,9 +336,11 @@ func (n *Node) changeUser(w http.ResponseWriter, r *http.Request, change cluster
 
 // User is a user as commands show it.
 type User struct {
-	ID    string   `json:"id"`
-	Name  string   `json:"name,omitempty"`
-	Roles []string `json:"roles"`
+	ID   string `json:"id"`
+	Name string `json:"name,omitempty"`
+	// Roles are its own; those of its Groups it has besides.
+	Roles  []string `json:"roles"`
+	Groups []string `json:"groups"`
 }
 
 // Users are the cluster's users, as the first node that answers knows them.
@@ -328,8 +351,11 @@ func (a *Admin) Users(ctx context.Context) (out []User, err error) {
 			continue
 		}
 		for _, u := range all {
-			x := User{ID: u.ID, Name: u.Name, Roles: []string{}}
+			x := User{ID: u.ID, Name: u.Name, Roles: []string{}, Groups: u.Groups}
 			for _, r := range u.Roles {
+				if len(r.Origins) == 0 || r.Origins[0].Type != originUser {
+					continue
+				}
 				x.Roles = append(x.Roles, r.role().String())
 			}
 			out = append(out, x)

@@ -364,7 +364,7 @@ func TestRESTUsers(t *testing.T) {
 		{"PUT", "new", []string{"password", userPassword}, 400, `"roles":`},
 		{"PUT", "new", []string{"roles", "root", "password", userPassword}, 400, "there is no role"},
 		{"PUT", "new", []string{"roles", "data_reader[world:s:c]", "password", userPassword}, 400, "there is no scope"},
-		{"PUT", "new", []string{"roles", "", "groups", "g", "password", userPassword}, 400, "no groups"},
+		{"PUT", "new", []string{"roles", "", "groups", "g", "password", userPassword}, 400, "no such group"},
 		{"PUT", "a b", []string{"roles", "", "password", userPassword}, 400, `"username":`},
 		{"PUT", testUser, []string{"roles", ""}, 400, "stands in the nodes' configuration"},
 		{"DELETE", testUser, nil, 400, "stands in the nodes' configuration"},

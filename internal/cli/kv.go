@@ -100,7 +100,8 @@ func newKV(s Streams) *cobra.Command {
 	secure.add(cmd)
 	addCommon(cmd, &logs)
 	cmd.AddCommand(kvLoad(s), kvGet(s), kvSet(s), kvDelete(s), kvStatus(s), kvFailover(s), kvRebalance(s), kvFlush(s),
-		kvLogging(s), kvCollection(s), kvBucket(s), kvUserCommand(s))
+		kvLogging(s), kvCollection(s), kvBucket(s), kvUserCommand(s),
+		kvGroupCommand(s))
 	return cmd
 }
 

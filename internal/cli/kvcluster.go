@@ -129,7 +129,7 @@ var kvAdminCodes = []struct {
 }{
 	{clustermap.ErrNoBucket, errcode.ExitNotFound}, {clustermap.ErrNoScope, errcode.ExitNotFound},
 	{clustermap.ErrNoCollection, errcode.ExitNotFound}, {clustermap.ErrNoUser, errcode.ExitNotFound},
-	{clustermap.ErrNoMember, errcode.ExitNotFound},
+	{clustermap.ErrNoMember, errcode.ExitNotFound}, {clustermap.ErrNoGroup, errcode.ExitNotFound},
 	{clustermap.ErrBucketThere, errcode.ExitConflict}, {clustermap.ErrThere, errcode.ExitConflict},
 	{clustermap.ErrRebalancing, errcode.ExitConflict}, {clustermap.ErrTooManyBuckets, errcode.ExitFailed},
 	{clustermap.ErrBuckets, errcode.ExitUsage}, // a name or a number that cannot be

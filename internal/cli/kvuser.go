@@ -38,25 +38,22 @@ func kvUserList(s Streams) *cobra.Command {
 }
 
 func kvUserTable(t *tabwriter.Writer, users []kv.User) {
-	fmt.Fprintln(t, "USER\tROLES\tNAME")
+	fmt.Fprintln(t, "USER\tROLES\tGROUPS\tNAME")
 	for _, u := range users {
-		roles := strings.Join(u.Roles, ",")
-		if roles == "" {
-			roles = "-"
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\n", u.ID, roles, u.Name)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", u.ID, orElse(strings.Join(u.Roles, ","), "-"),
+			orElse(strings.Join(u.Groups, ","), "-"), u.Name)
 	}
 }
 
 // kvUserSet makes a user, or changes what its flags name of one.
 func kvUserSet() *cobra.Command {
 	f := &kvAdminFlags{}
-	var roles, name, passwordFile string
+	var roles, groups, name, passwordFile string
 	cmd := &cobra.Command{Use: "set USER", Short: "Make a user of the embedded KV, or change its roles or password",
-		Long: `Makes a user, or changes what is named of one that there is: its roles, all of them, its password, its full
-name. A new user needs --roles and --new-password-file. All nodes have to answer; they judge by it at once: what
-connections may do is looked at with each request, and streams whose user has lost the right to them end. Another
-password ends no connection. Nodes keep no password, but what it can be checked by.
+		Long: `Makes a user, or changes what is named of one that there is: its roles, all of them, the groups that it is in,
+all of them, its password, its full name. A new user needs --roles and --new-password-file. All nodes have to answer;
+they judge by it at once: what connections may do is looked at with each request, and streams whose user has lost the
+right to them end. Another password ends no connection. Nodes keep no password, but what it can be checked by.
 
 Roles, by the names of Couchbase, with the bucket or * for all; those to read, to write and to stream documents also
 with a scope, [BUCKET:SCOPE], or a collection, [BUCKET:SCOPE:COLLECTION]:
@@ -80,12 +77,15 @@ with a scope, [BUCKET:SCOPE], or a collection, [BUCKET:SCOPE:COLLECTION]:
 			if cmd.Flags().Changed("name") {
 				change.Name = &name
 			}
+			if cmd.Flags().Changed("groups") {
+				change.Groups = new(access.ParseGroups(groups))
+			}
 			password, err := newKVPassword(passwordFile)
 			switch {
 			case err != nil:
 				return err
-			case change.Roles == nil && change.Name == nil && password == "":
-				return usage("say what to set of the user: --roles, --new-password-file or --name")
+			case change.Roles == nil && change.Groups == nil && change.Name == nil && password == "":
+				return usage("say what to set of the user: --roles, --groups, --new-password-file or --name")
 			}
 			a, err := f.open()
 			if err != nil {
@@ -96,6 +96,8 @@ with a scope, [BUCKET:SCOPE], or a collection, [BUCKET:SCOPE:COLLECTION]:
 	f.add(cmd)
 	cmd.Flags().StringVar(&roles, "roles", "", "roles, with commas between them, instead of all that the user has; '': "+
 		"none")
+	cmd.Flags().StringVar(&groups, "groups", "", "groups that there are, with commas between them, instead of all that "+
+		"the user is in; '': none")
 	cmd.Flags().StringVar(&passwordFile, "new-password-file", "", "`FILE` with the user's new password")
 	cmd.Flags().StringVar(&name, "name", "", "full name, for people")
 	return cmd

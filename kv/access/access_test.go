@@ -204,10 +204,16 @@ func TestCheckAll(t *testing.T) {
 	if err := CheckAll(users); err != nil {
 		t.Fatal(err)
 	}
-	d := NewDirectory(users, nil, nil)
+	d := NewDirectory(Kept{Users: users})
 	if d.Find("b") == nil || d.Find("c") != nil || d.Permitted("b", "world") != SetOf(Enter, See, Read, ReadMeta) ||
 		d.Permitted("c", "world") != 0 || (*Directory)(nil).Find("b") != nil {
 		t.Error("the directory does not find its users")
+	}
+	grouped := NewDirectory(Kept{Users: []User{{ID: "u", Roles: parse(t, "data_writer[world]"), Groups: []string{"g", "x"}}},
+		Groups: []Group{{ID: "g", Roles: parse(t, "data_reader[world],ro_admin")}}})
+	if r := grouped.Rights("u", "world"); grouped.Permitted("u", "world") != SetOf(Enter, See, Read, ReadMeta, Write, Stats,
+		ReadCluster, ReadUsers) || r.Whole != grouped.Permitted("u", "world") {
+		t.Errorf("with the roles of its groups: %b", r.Whole)
 	}
 	many, crowd := make([]Role, MaxRoles+1), make([]User, MaxUsers+1)
 	for i := range many {

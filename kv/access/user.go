@@ -48,7 +48,9 @@ type User struct {
 	// Name is for people.
 	Name  string `json:"name,omitempty"`
 	Roles []Role `json:"roles"`
-	Keys  Keys   `json:"keys"`
+	// Groups are the names of those that it is in, in order; one that there is not gives nothing.
+	Groups []string `json:"groups,omitempty"`
+	Keys   Keys     `json:"keys"`
 }
 
 // Keys are what is kept of a password (RFC 5802): they check a proof that somebody knows it, and prove to him that they
@@ -134,13 +136,16 @@ func CheckPassword(password string) error {
 }
 
 // CheckID refuses what cannot be a user's name. Error: ErrAccess.
-func CheckID(id string) error {
+func CheckID(id string) error { return checkName("user", id) }
+
+// checkName refuses what cannot be a name of a user, or of a group. Error: ErrAccess.
+func checkName(what, id string) error {
 	const barred = `()<>@,;:\"/[]?={} `
 	n := utf8.RuneCountInString(id)
 	if n == 0 || n > MaxID || !utf8.ValidString(id) || strings.ContainsAny(id, barred) ||
 		strings.ContainsFunc(id, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
-		return fmt.Errorf("%w: user name %q: want 1 to %d characters, none of them a space, a control character or one of %s",
-			ErrAccess, cut(id), MaxID, strings.TrimSpace(barred))
+		return fmt.Errorf("%w: %s name %q: want 1 to %d characters, none of them a space, a control character or one of %s",
+			ErrAccess, what, cut(id), MaxID, strings.TrimSpace(barred))
 	}
 	return nil
 }
@@ -155,19 +160,35 @@ func (u *User) Check() error {
 		strings.ContainsFunc(u.Name, unicode.IsControl):
 		return fmt.Errorf("%w: user %q: the full name must have at most %d characters, and no control characters", ErrAccess,
 			u.ID, MaxName)
-	case len(u.Roles) > MaxRoles:
-		return tooManyRoles()
+	case len(u.Groups) > MaxGroupsOfUser:
+		return fmt.Errorf("%w: user %q: a user is in at most %d groups", ErrAccess, u.ID, MaxGroupsOfUser)
 	}
-	for _, r := range u.Roles {
-		if _, err := ParseRole(r.String()); err != nil {
+	for _, id := range u.Groups {
+		if err := checkName("group", id); err != nil {
 			return fmt.Errorf("user %q: %w", u.ID, err)
 		}
+	}
+	if err := checkRoles("user", u.ID, u.Roles); err != nil {
+		return err
 	}
 	return u.Keys.check(u.ID)
 }
 
+// checkRoles refuses roles that cannot be those of a user, or of a group.
+func checkRoles(what, id string, roles []Role) error {
+	if len(roles) > MaxRoles {
+		return tooManyRoles()
+	}
+	for _, r := range roles {
+		if _, err := ParseRole(r.String()); err != nil {
+			return fmt.Errorf("%s %q: %w", what, id, err)
+		}
+	}
+	return nil
+}
+
 func tooManyRoles() error {
-	return fmt.Errorf("%w: a user has at most %d roles: name all buckets by [*]", ErrAccess, MaxRoles)
+	return fmt.Errorf("%w: a user, or a group, has at most %d roles: name all buckets by [*]", ErrAccess, MaxRoles)
 }
 
 func (k *Keys) check(id string) error {
@@ -201,10 +222,15 @@ func CheckAll(users []User) error {
 }
 
 // Directory are the users of a cluster at one moment; it does not change.
-type Directory struct {
-	users   []User
-	secret  []byte
-	buckets map[string]Bucket
+type Directory struct{ kept Kept }
+
+// Kept is what a directory is made of: users and groups in order (CheckAll, CheckGroups), the secret that all nodes have
+// (nil: they have none yet), and the buckets by their names.
+type Kept struct {
+	Users   []User
+	Groups  []Group
+	Secret  []byte
+	Buckets map[string]Bucket
 }
 
 // Bucket is a bucket that users have rights in, as it was at that moment.
@@ -213,18 +239,15 @@ type Bucket struct {
 	Manifest *mcbp.Manifest
 }
 
-// NewDirectory makes one of users in order (CheckAll), with the secret that all nodes have (nil: they have none yet),
-// and of the buckets by their names.
-func NewDirectory(users []User, secret []byte, buckets map[string]Bucket) *Directory {
-	return &Directory{users: users, secret: secret, buckets: buckets}
-}
+// NewDirectory makes one.
+func NewDirectory(k Kept) *Directory { return &Directory{kept: k} }
 
-// Same reports whether all is judged by it as by another one of those users, secret and buckets.
-func (d *Directory) Same(users []User, secret []byte, buckets map[string]Bucket) bool {
-	return d != nil && reflect.DeepEqual(d.users, users) && bytes.Equal(d.secret, secret) &&
-		maps.EqualFunc(d.buckets, buckets, func(a, b Bucket) bool {
-			return a.UUID == b.UUID && a.Manifest.UID == b.Manifest.UID
-		})
+// Same reports whether all is judged by it as by another one of that.
+func (d *Directory) Same(k Kept) bool {
+	return d != nil && reflect.DeepEqual(d.kept.Users, k.Users) && reflect.DeepEqual(d.kept.Groups, k.Groups) &&
+		bytes.Equal(d.kept.Secret, k.Secret) && maps.EqualFunc(d.kept.Buckets, k.Buckets, func(a, b Bucket) bool {
+		return a.UUID == b.UUID && a.Manifest.UID == b.Manifest.UID
+	})
 }
 
 // Secret is what salts of names are made from that nobody has; nil when there is none.
@@ -232,29 +255,29 @@ func (d *Directory) Secret() []byte {
 	if d == nil {
 		return nil
 	}
-	return d.secret
+	return d.kept.Secret
 }
 
 // Users are those, which nobody may change.
-func (d *Directory) Users() []User { return d.users }
+func (d *Directory) Users() []User { return d.kept.Users }
 
 // Find finds a user; nil when there is none of that name.
 func (d *Directory) Find(id string) *User {
 	if d == nil {
 		return nil
 	}
-	at, ok := Place(d.users, id)
+	at, ok := Place(d.kept.Users, id)
 	if !ok {
 		return nil
 	}
-	return &d.users[at]
+	return &d.kept.Users[at]
 }
 
 // Permitted is what a user may do in a bucket, or with an empty name in the cluster; nothing when there is none of that
 // name.
 func (d *Directory) Permitted(id, bucket string) Set {
 	if u := d.Find(id); u != nil {
-		return Permitted(u.Roles, bucket)
+		return Permitted(d.rolesOf(u), bucket)
 	}
 	return 0
 }
@@ -262,12 +285,12 @@ func (d *Directory) Permitted(id, bucket string) Set {
 // Rights are what a user may do in a bucket, all of it and in parts.
 func (d *Directory) Rights(id, bucket string) Rights {
 	if u := d.Find(id); u != nil {
-		return rightsIn(u.Roles, bucket, d.buckets[bucket].Manifest)
+		return rightsIn(d.rolesOf(u), bucket, d.kept.Buckets[bucket].Manifest)
 	}
 	if d == nil {
 		return Rights{}
 	}
-	return Rights{manifest: d.buckets[bucket].Manifest}
+	return Rights{manifest: d.kept.Buckets[bucket].Manifest}
 }
 
 // Place finds where a user is, or would have to be, among users in order.

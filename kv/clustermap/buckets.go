@@ -184,7 +184,7 @@ func (m Map) dropBucket(b *Bucket) Map {
 		n.Dropped = slices.Delete(n.Dropped, oldest, oldest+1)
 	}
 	n.Buckets = slices.DeleteFunc(n.Buckets, func(x Bucket) bool { return x.Name == b.Name })
-	n.Users = withoutRolesOf(m.Users, b.Name, "", "")
+	n.takeRoles(b.Name, "", "")
 	return n
 }
 

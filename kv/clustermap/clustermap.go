@@ -69,6 +69,8 @@ type Map struct {
 	Operation *Operation `json:"operation,omitempty"`
 	// Users are those that were made at run time, in order of their names; the slice is replaced, never changed.
 	Users []access.User `json:"users,omitempty"`
+	// Groups are those of users; as they, they are replaced, never changed.
+	Groups []access.Group `json:"groups,omitempty"`
 	// Secret is one that all nodes have since the first user was made (access.Directory).
 	Secret []byte `json:"secret,omitempty"`
 }
@@ -224,7 +226,7 @@ func (m Map) Check(specs []Spec) error {
 	if _, ok := m.Node(m.Leader); !ok {
 		return fmt.Errorf("%w: its leader %q is no member", ErrMap, m.Leader)
 	}
-	if err := access.CheckAll(m.Users); err != nil {
+	if err := errors.Join(access.CheckAll(m.Users), access.CheckGroups(m.Groups)); err != nil {
 		return fmt.Errorf("%w: %w", ErrMap, err)
 	}
 	if err := m.checkSpecs(specs); err != nil {

@@ -101,7 +101,7 @@ func (m Map) ChangeCollections(c CollectionChange) (Map, error) {
 		return m, err
 	}
 	if c.Drop {
-		n.Users = withoutRolesOf(m.Users, c.Bucket, c.Scope, c.Collection)
+		n.takeRoles(c.Bucket, c.Scope, c.Collection)
 	}
 	now.Manifest = &next
 	b.Collections = &now

@@ -10,17 +10,65 @@ import (
 // ErrNoUser says that there is no user of that name; it is an access.ErrAccess.
 var ErrNoUser = fmt.Errorf("%w: there is no such user", access.ErrAccess)
 
+// ErrNoGroup says that there is no group of that name; it is an access.ErrAccess.
+var ErrNoGroup = fmt.Errorf("%w: there is no such group", access.ErrAccess)
+
 // UserChange makes, changes or removes a user. What is nil stays as it is; a user that is made has Roles and Keys.
 type UserChange struct {
 	User   string         `json:"user"`
 	Remove bool           `json:"remove,omitempty"`
 	Name   *string        `json:"name,omitempty"`
 	Roles  *[]access.Role `json:"roles,omitempty"`
-	Keys   *access.Keys   `json:"keys,omitempty"`
+	// Groups are the names of all that the user is to be in.
+	Groups *[]string    `json:"groups,omitempty"`
+	Keys   *access.Keys `json:"keys,omitempty"`
 }
 
-// ChangeUser makes a change. A role is for a bucket that there is, and goes with it.
-// Errors: access.ErrAccess, and with it ErrNoUser.
+// GroupChange makes, changes or removes a group. What is nil stays as it is; a group that is made has Roles.
+type GroupChange struct {
+	Group       string         `json:"group"`
+	Remove      bool           `json:"remove,omitempty"`
+	Description *string        `json:"description,omitempty"`
+	Roles       *[]access.Role `json:"roles,omitempty"`
+}
+
+// ChangeGroup makes a change. Nobody is in a group any more that is removed. Errors: access.ErrAccess, and with it
+// ErrNoGroup.
+func (m Map) ChangeGroup(c GroupChange) (Map, error) {
+	n := m.next()
+	n.Groups = slices.Clone(m.Groups)
+	at, there := access.PlaceGroup(n.Groups, c.Group)
+	switch {
+	case !there && (c.Remove || c.Roles == nil):
+		return m, fmt.Errorf("%w: %q", ErrNoGroup, c.Group)
+	case c.Remove:
+		n.Groups = slices.Delete(n.Groups, at, at+1)
+		n.Users = slices.Clone(m.Users)
+		for i := range n.Users {
+			n.Users[i].Groups = slices.DeleteFunc(slices.Clone(n.Users[i].Groups), func(id string) bool { return id == c.Group })
+		}
+		return n, nil
+	case !there:
+		n.Groups = slices.Insert(n.Groups, at, access.Group{ID: c.Group})
+	}
+	g := &n.Groups[at]
+	if c.Description != nil {
+		g.Description = *c.Description
+	}
+	if c.Roles != nil {
+		if err := m.checkAllRoles(*c.Roles); err != nil {
+			return m, err
+		}
+		g.Roles = access.Ordered(*c.Roles)
+	}
+	if err := access.CheckGroups(n.Groups); err != nil {
+		return m, err
+	}
+	return n, nil
+}
+
+// ChangeUser makes a change. A role is for a bucket, scope or collection that there is, and goes with it; so is a group.
+// Errors: access.ErrAccess, and with it ErrNoUser and ErrNoGroup.
 func (m Map) ChangeUser(c UserChange) (Map, error) {
 	n := m.next()
 	n.Users = slices.Clone(m.Users)
@@ -62,12 +110,27 @@ func (m Map) setUser(u *access.User, c UserChange) error {
 		u.Keys = *c.Keys
 	}
 	if c.Roles != nil {
-		for _, r := range *c.Roles {
-			if err := m.checkRole(r); err != nil {
-				return err
-			}
+		if err := m.checkAllRoles(*c.Roles); err != nil {
+			return err
 		}
 		u.Roles = access.Ordered(*c.Roles)
+	}
+	if c.Groups != nil {
+		for _, id := range *c.Groups {
+			if _, ok := access.PlaceGroup(m.Groups, id); !ok {
+				return fmt.Errorf("%w: %q", ErrNoGroup, id)
+			}
+		}
+		u.Groups = slices.Compact(slices.Sorted(slices.Values(*c.Groups)))
+	}
+	return nil
+}
+
+func (m Map) checkAllRoles(roles []access.Role) error {
+	for _, r := range roles {
+		if err := m.checkRole(r); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -93,19 +156,22 @@ func (m Map) checkRole(r access.Role) error {
 	return nil
 }
 
-// withoutRolesOf are users without the roles for a bucket, or a scope or a collection of it.
-func withoutRolesOf(users []access.User, bucket, scope, collection string) []access.User {
-	out := slices.Clone(users)
-	for i := range out {
-		out[i].Roles = slices.DeleteFunc(slices.Clone(out[i].Roles), func(r access.Role) bool {
-			return r.Within(bucket, scope, collection)
-		})
+// takeRoles takes from users and groups their roles for a bucket, or a scope or a collection of it.
+func (m *Map) takeRoles(bucket, scope, collection string) {
+	without := func(roles []access.Role) []access.Role {
+		return slices.DeleteFunc(slices.Clone(roles), func(r access.Role) bool { return r.Within(bucket, scope, collection) })
 	}
-	return out
+	m.Users, m.Groups = slices.Clone(m.Users), slices.Clone(m.Groups)
+	for i := range m.Users {
+		m.Users[i].Roles = without(m.Users[i].Roles)
+	}
+	for i := range m.Groups {
+		m.Groups[i].Roles = without(m.Groups[i].Roles)
+	}
 }
 
 // WithoutUsers is the map for those who may not have what is kept of passwords.
 func (m Map) WithoutUsers() Map {
-	m.Users, m.Secret = nil, nil
+	m.Users, m.Groups, m.Secret = nil, nil, nil
 	return m
 }

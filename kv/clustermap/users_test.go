@@ -141,3 +141,68 @@ func partRoles(t *testing.T, m Map, bucket string) {
 		t.Error("without the bucket:", got, err)
 	}
 }
+
+// Groups are made, changed and removed; who is in one is so by its name, until it is removed.
+func TestChangeGroup(t *testing.T) {
+	m := Derive(nodes(2), specs(8, 1))
+	bucket := m.Buckets[0].Name
+	some, none := []access.Role{{Name: "data_reader", Bucket: bucket}, {Name: "admin"}}, []access.Role{}
+	group := func(c GroupChange) {
+		t.Helper()
+		n, err := m.ChangeGroup(c)
+		if err != nil || !n.Newer(m) || n.Check(specs(8, 1)) != nil {
+			t.Fatal(err, n.Check(specs(8, 1)))
+		}
+		m = n
+	}
+	group(GroupChange{Group: "b", Roles: &some})
+	group(GroupChange{Group: "a", Roles: &none, Description: new("first")})
+	group(GroupChange{Group: "b", Description: new("second")})
+	in, err := m.ChangeUser(UserChange{User: "u", Roles: &none, Groups: new([]string{"b", "a", "b"}),
+		Keys: keysFor(t, "secret-1")})
+	if err != nil || fmt.Sprint(in.Users[0].Groups) != "[a b]" {
+		t.Fatal(in.Users, err)
+	}
+	m = in
+	if got := fmt.Sprint(m.Groups); got != fmt.Sprintf("[{a first []} {b second [admin data_reader[%s]]}]", bucket) {
+		t.Error(got)
+	}
+	for says, c := range map[string]GroupChange{"no such group": {Group: "c"}, `no such group: "c"`: {Group: "c", Remove: true},
+		"group name": {Group: "c d", Roles: &none}, "the description": {Group: "a", Description: new("a\nb")},
+		"there is no bucket": {Group: "a", Roles: &[]access.Role{{Name: "data_reader", Bucket: "nowhere"}}}} {
+		if n, err := m.ChangeGroup(c); !errors.Is(err, access.ErrAccess) || !strings.Contains(err.Error(), says) ||
+			n.Newer(m) {
+			t.Errorf("%s: %v", says, err)
+		}
+	}
+	if _, err := m.ChangeUser(UserChange{User: "u", Groups: new([]string{"c"})}); !errors.Is(err, ErrNoGroup) {
+		t.Error(err)
+	}
+	if n, err := m.ChangeBuckets(BucketChange{Name: bucket, Drop: true}); err != nil ||
+		fmt.Sprint(n.Groups[1].Roles) != "[admin]" || len(m.Groups[1].Roles) != 2 {
+		t.Error("roles of a bucket that was dropped:", n.Groups, err)
+	}
+	before := m
+	group(GroupChange{Group: "a", Remove: true})
+	if fmt.Sprint(m.Users[0].Groups) != "[b]" || len(before.Users[0].Groups) != 2 || len(m.Groups) != 1 ||
+		len(m.WithoutUsers().Groups) != 0 {
+		t.Error(m.Users[0].Groups, m.Groups)
+	}
+	for i := len(m.Groups); i < access.MaxGroups; i++ {
+		group(GroupChange{Group: fmt.Sprintf("g%03d", i), Roles: &none})
+	}
+	if _, err := m.ChangeGroup(GroupChange{Group: "z", Roles: &none}); !errors.Is(err, access.ErrAccess) {
+		t.Errorf("one group more than may be: %v", err)
+	}
+	many := make([]string, 0, access.MaxGroupsOfUser+1)
+	for i := range access.MaxGroupsOfUser + 1 {
+		many = append(many, m.Groups[i].ID)
+	}
+	if _, err := m.ChangeUser(UserChange{User: "u", Groups: &many}); !errors.Is(err, access.ErrAccess) {
+		t.Errorf("in one group more than may be: %v", err)
+	}
+	m.Groups[0], m.Groups[1] = m.Groups[1], m.Groups[0]
+	if m.Check(specs(8, 1)) == nil {
+		t.Error("groups out of order")
+	}
+}

@@ -200,7 +200,7 @@ func TestSaltsTellNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := access.NewDirectory([]access.User{{ID: "app", Keys: keys}}, []byte("secret"), nil)
+	d := access.NewDirectory(access.Kept{Users: []access.User{{ID: "app", Keys: keys}}, Secret: []byte("secret")})
 	nodes := make([]*authenticator, 2)
 	for i := range nodes {
 		nodes[i] = newAuthenticator("own", "password", func() *access.Directory { return d }, randomBytes)

@@ -344,6 +344,38 @@ func TestUsers(t *testing.T) {
 	if _, err := mine.Users().GetAllUsers(nil); err == nil {
 		t.Fatal("an application sees users")
 	}
+	if err := c.Users().UpsertGroup(gocb.Group{Name: "team", Description: "A team", Roles: []gocb.Role{
+		{Name: "data_reader", Bucket: "world"}, {Name: "data_writer", Bucket: "world"}}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if g, err := c.Users().GetGroup("team", nil); err != nil || g.Description != "A team" || len(g.Roles) != 2 {
+		t.Fatalf("%+v %v", g, err)
+	}
+	if all, err := c.Users().GetAllGroups(nil); err != nil || len(all) != 1 || all[0].Name != "team" {
+		t.Fatalf("%+v %v", all, err)
+	}
+	if err := c.Users().UpsertUser(gocb.User{Username: app, Groups: []string{"team"}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := c.Users().GetUser(app, nil); err != nil || len(u.Roles) != 0 || len(u.EffectiveRoles) != 2 ||
+		len(u.Groups) != 1 || u.EffectiveRoles[0].Origins[0].Name != "team" {
+		t.Fatalf("%+v %v", u, err)
+	}
+	if _, err := docs.Upsert("k", 3, nil); err != nil {
+		t.Fatalf("whose group may write: %v", err)
+	}
+	if err := c.Users().DropGroup("team", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Users().DropGroup("team", nil); !errors.Is(err, gocb.ErrGroupNotFound) {
+		t.Fatalf("a group dropped twice: %v", err)
+	}
+	if _, err := c.Users().GetGroup("team", nil); !errors.Is(err, gocb.ErrGroupNotFound) {
+		t.Fatalf("a group that was dropped: %v", err)
+	}
+	if _, err := docs.Upsert("k", 3, nil); !errors.Is(err, gocb.ErrAuthenticationFailure) {
+		t.Fatalf("whose group was dropped: %v", err)
+	}
 	if err := c.Users().DropUser(app, nil); err != nil {
 		t.Fatal(err)
 	}

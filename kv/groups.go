@@ -1,0 +1,165 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"tidemark/internal/rpc/route"
+	"tidemark/kv/access"
+	"tidemark/kv/clustermap"
+)
+
+// pathGroupChange is where nodes and commands change groups; the other paths are those that Couchbase's documentation
+// has for it.
+const (
+	pathGroupChange = "/v1/cluster/groups"
+	pathGroups      = "/settings/rbac/groups"
+	pathGroup       = pathGroups + "/{group}"
+)
+
+// changeGroup makes a revision of the map with other groups. When it returns without an error, all members judge by it.
+func (c *cluster) changeGroup(ctx context.Context, change clustermap.GroupChange) (clustermap.Map, error) {
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	m, late, err := c.revise(ctx, func(m clustermap.Map) (clustermap.Map, error) { return m.ChangeGroup(change) })
+	if err != nil {
+		return m, err
+	}
+	c.n.config.Logger.Info("group changed", "group", change.Group, "removed", change.Remove, "roles_given",
+		change.Roles != nil)
+	return m, c.heard(ctx, m, late)
+}
+
+func (n *Node) postGroup(ctx context.Context, body []byte) (any, error) {
+	r, err := decode[clustermap.GroupChange](body)
+	if err != nil {
+		return nil, err
+	}
+	m, err := n.cluster.changeGroup(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return doneWith(m), nil
+}
+
+// groupRoutes are those of groups. Any member takes the documented ones and asks the one that leads.
+func (n *Node) groupRoutes() []route.Route {
+	reads, manages := n.may(access.ReadUsers), n.may(access.ManageUsers)
+	return []route.Route{
+		{Method: "POST", Path: pathGroupChange, Role: manages, Body: maxUserBody, Limit: commandTimeout,
+			Handle: command(n.postGroup)},
+		{Method: "GET", Path: pathGroups, Role: reads, Limit: adminTimeout, Handle: n.getGroups},
+		{Method: "GET", Path: pathGroup, Role: reads, Limit: adminTimeout, Handle: n.getGroup},
+		{Method: "PUT", Path: pathGroup, Role: manages, Body: maxUserBody, Limit: relayTimeout, Handle: n.putGroup},
+		{Method: "DELETE", Path: pathGroup, Role: manages, Limit: relayTimeout, Handle: n.deleteGroup},
+	}
+}
+
+// restGroup is a group in the form of /settings/rbac/groups.
+type restGroup struct {
+	ID          string     `json:"id"`
+	Description string     `json:"description"`
+	Roles       []restRole `json:"roles"`
+}
+
+func restGroupOf(g access.Group) restGroup {
+	out := restGroup{ID: g.ID, Description: g.Description, Roles: []restRole{}}
+	for _, r := range g.Roles {
+		out.Roles = append(out.Roles, restRoleOf(r))
+	}
+	return out
+}
+
+// getGroups shows all groups: there are access.MaxGroups at most.
+func (n *Node) getGroups(w http.ResponseWriter, _ *http.Request) error {
+	out := []restGroup{}
+	for _, g := range n.cluster.directory.Load().Groups() {
+		out = append(out, restGroupOf(g))
+	}
+	return writeJSON(w, out)
+}
+
+func (n *Node) getGroup(w http.ResponseWriter, r *http.Request) error {
+	g := n.cluster.directory.Load().Group(r.PathValue("group"))
+	if g == nil {
+		return unknownGroup(w)
+	}
+	return writeJSON(w, restGroupOf(*g))
+}
+
+// unknownGroup says so in the words that SDKs know.
+func unknownGroup(w http.ResponseWriter) error {
+	http.Error(w, `"Unknown group."`, http.StatusNotFound)
+	return nil
+}
+
+// putGroup makes a group, or gives one that there is other roles and another description.
+func (n *Node) putGroup(w http.ResponseWriter, r *http.Request) error {
+	if err := readForm(r); err != nil {
+		return err
+	}
+	description := r.PostForm.Get("description")
+	change := clustermap.GroupChange{Group: r.PathValue("group"), Description: &description}
+	switch {
+	case r.PostForm.Get("ldap_group_ref") != "":
+		return formError(w, http.StatusBadRequest, "ldap_group_ref", "there is no LDAP here")
+	case !r.PostForm.Has("roles"):
+		return formError(w, http.StatusBadRequest, "roles", "The value must be supplied")
+	}
+	roles, err := access.ParseRoles(r.PostForm.Get("roles"))
+	if err != nil {
+		return formError(w, http.StatusBadRequest, "roles", err.Error())
+	}
+	change.Roles = &roles
+	return n.changeGroup(w, r, change)
+}
+
+func (n *Node) deleteGroup(w http.ResponseWriter, r *http.Request) error {
+	return n.changeGroup(w, r, clustermap.GroupChange{Group: r.PathValue("group"), Remove: true})
+}
+
+// changeGroup makes a change here, or has it made by the node that leads.
+func (n *Node) changeGroup(w http.ResponseWriter, r *http.Request, change clustermap.GroupChange) error {
+	switch _, err := n.cluster.changeGroup(r.Context(), change); {
+	case err == nil, n.passOn(w, r, err):
+		return nil
+	case errors.Is(err, clustermap.ErrNoGroup):
+		return unknownGroup(w)
+	case errors.Is(err, access.ErrAccess):
+		return formError(w, http.StatusBadRequest, "_", err.Error())
+	default:
+		return formError(w, http.StatusServiceUnavailable, "_", err.Error())
+	}
+}
+
+// Group is a group as commands show it.
+type Group struct {
+	ID          string   `json:"id"`
+	Description string   `json:"description,omitempty"`
+	Roles       []string `json:"roles"`
+}
+
+// Groups are the cluster's groups, as the first node that answers knows them.
+func (a *Admin) Groups(ctx context.Context) (out []Group, err error) {
+	for _, address := range a.order(ctx) {
+		var all []restGroup
+		if err = a.remote.Call(ctx, address, http.MethodGet, pathGroups, nil, &all); err != nil {
+			continue
+		}
+		for _, g := range all {
+			x := Group{ID: g.ID, Description: g.Description, Roles: []string{}}
+			for _, r := range g.Roles {
+				x.Roles = append(x.Roles, r.role().String())
+			}
+			out = append(out, x)
+		}
+		return out, nil
+	}
+	return nil, err
+}
+
+// ChangeGroup makes, changes or removes a group.
+func (a *Admin) ChangeGroup(ctx context.Context, c clustermap.GroupChange) error {
+	return a.lead(ctx, pathGroupChange, c, nil)
+}
