@@ -294,8 +294,8 @@ func features(f *facts) (finding, bool) {
 // dcp judges whether documents can be streamed.
 func dcp(f *facts) (finding, bool) {
 	d := f.dcp
-	right := "give the user a role that reads DCP (Data DCP Reader; Application Access in the Community Edition): " +
-		rightsPage
+	right := "give the user a role that reads DCP, for the whole bucket (Data DCP Reader; Application Access in the " +
+		"Community Edition): " + rightsPage
 	for _, step := range []struct {
 		err      error
 		what, do string

@@ -26,6 +26,7 @@ func TestRights(t *testing.T) {
 			"statistics warning: NO_ACCESS"}},
 		{"data_reader[b],data_monitoring[b]", true, []string{"dcp will not work: DCP cannot be opened: ",
 			"reads ok: permitted"}},
+		{"data_dcp_reader[b:_default],data_monitoring[b]", true, []string{"dcp will not work: ", "statistics ok: "}},
 		{"", true, []string{"login will not work: "}},
 	} {
 		t.Run(tt.roles, func(t *testing.T) {
