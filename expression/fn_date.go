@@ -95,7 +95,7 @@ var dateFunctions = []*Function{
 			return s.dates(t, u, a[2:], func(t time.Time) value { return s.date(t, true)(made(form)) })
 		})},
 	{Name: "DATE_TRUNC_MILLIS", Family: FamilyDate, Params: `millis, "part"`, Min: 2, Max: 2,
-		newly: checkPart(1, lengths), About: "The begin of the part that the date lies in; a week begins on Monday.",
+		newly: checkPart(1, lengths), About: "The beginning of the part that the date lies in; a week begins on Monday.",
 		Example: Example{`DATE_TRUNC_MILLIS(90000000, "day")`, `86400000`},
 		eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
 			return s.millis(truncate(t, a[1]))
