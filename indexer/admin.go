@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -93,12 +95,11 @@ func (x *Indexer) hello(ctx context.Context, req *wire.HelloRequest) (*wire.Inde
 	x.managers.SetLeader(req.Leader)
 	h := &wire.IndexerHello{Report: *x.numberedReport(ctx, func(string) bool { return false })}
 	h.Report.Shorten()
-	for _, k := range x.allBuckets() {
-		m := wire.MinimumIncarnations{Bucket: k.Name()}
-		if err := k.Do(ctx, func(st *core.Bucket) { m.Incarnations = st.Minimum() }); err == nil {
-			h.Minimum = append(h.Minimum, m)
-		}
-	}
+	h.Minimum = askEach(x.allBuckets(), func(k *copies.Bucket) (m wire.MinimumIncarnations, err error) {
+		m.Bucket = k.Name()
+		err = k.Do(ctx, func(st *core.Bucket) { m.Incarnations = st.Minimum() })
+		return m, err
+	})
 	return h, nil
 }
 
@@ -191,23 +192,25 @@ func (x *Indexer) status(ctx context.Context) (*Status, error) {
 	id := x.identity.get()
 	s := &Status{Endpoint: x.Endpoint(), ClusterID: id.ClusterID, Version: version.Full(), Fence: id.Fence,
 		Health: x.health.First(), Report: x.fullReport(ctx, func(string) bool { return true })}
-	for _, k := range x.allBuckets() {
-		_ = k.Do(ctx, func(st *core.Bucket) { // a bucket that goes has nothing to show
+	s.Sides = slices.Concat(askEach(x.allBuckets(), func(k *copies.Bucket) (all []SideStatus, err error) {
+		err = k.Do(ctx, func(st *core.Bucket) {
 			for _, p := range st.SideStreams() {
-				s.Sides = append(s.Sides, SideStatus{Bucket: k.Name(), VBucket: p.VBucket, Begun: p.Begun, At: p.At, To: p.To})
+				all = append(all, SideStatus{Bucket: k.Name(), VBucket: p.VBucket, Begun: p.Begun, At: p.At, To: p.To})
 			}
 		})
-	}
+		return all, err
+	})...)
 	return s, nil
 }
 
 // positions draws, per bucket and vbucket, the stream that feeds it and where each copy stands: why something waits.
 func (x *Indexer) positions(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	for _, k := range x.allBuckets() {
-		text := "" // a bucket that goes has nothing to show
-		_ = k.Do(r.Context(), func(st *core.Bucket) { text = st.String() })
-		if _, err := fmt.Fprintf(w, "bucket %s: %s", k.Name(), text); err != nil {
+	for _, text := range askEach(x.allBuckets(), func(k *copies.Bucket) (text string, err error) {
+		err = k.Do(r.Context(), func(st *core.Bucket) { text = fmt.Sprintf("bucket %s: %s", k.Name(), st) })
+		return text, err
+	}) {
+		if _, err := io.WriteString(w, text); err != nil {
 			return nil //nolint:nilerr // the client has gone: nobody is left to tell
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
+
 	"tidemark/indexer/copies"
 	"tidemark/wire"
 )
@@ -80,6 +82,32 @@ func (x *Indexer) allBuckets() []*copies.Bucket {
 	}
 	slices.SortFunc(all, func(a, b *copies.Bucket) int { return cmp.Compare(a.Name(), b.Name()) })
 	return all
+}
+
+// askEach asks buckets side by side, so that one whose loop is busy delays none of the others, and gives what they answer
+// in their order. One that goes meanwhile, or for which ask gives another error, is left out.
+func askEach[T any](all []*copies.Bucket, ask func(*copies.Bucket) (T, error)) []T {
+	type answer struct {
+		is T
+		ok bool
+	}
+	answers := make([]answer, len(all))
+	var g errgroup.Group
+	for i, k := range all {
+		g.Go(func() error {
+			is, err := ask(k)
+			answers[i] = answer{is, err == nil}
+			return nil
+		})
+	}
+	_ = g.Wait() // none gives an error
+	told := make([]T, 0, len(all))
+	for _, a := range answers {
+		if a.ok {
+			told = append(told, a.is)
+		}
+	}
+	return told
 }
 
 // queueShare is how much one bucket may hold in memory.

@@ -35,7 +35,7 @@ func noCatalog() *catalog.Catalog {
 // under synctest makes it in its bubble.
 func aloneNode(t *testing.T) (node func() *copies.Node, s *storage.Slice) {
 	t.Helper()
-	log, registry := hclog.NewNullLogger(), prometheus.NewRegistry()
+	log := hclog.NewNullLogger()
 	store, s := storagetest.Open(t)
 	marks, err := copies.LoadMarks(t.TempDir(), log)
 	if err != nil {
@@ -43,7 +43,7 @@ func aloneNode(t *testing.T) (node func() *copies.Node, s *storage.Slice) {
 	}
 	return func() *copies.Node {
 		return &copies.Node{Store: store, Snapshots: snapshots.New(2, log, time.Now), Marks: marks,
-			Health: &health.Health{}, Metrics: copies.NewMetrics(registry), Log: log, Now: time.Now,
+			Health: &health.Health{}, Metrics: copies.NewMetrics(prometheus.NewRegistry()), Log: log, Now: time.Now,
 			Queue: func() int64 { return 1 << 20 }, Piece: 1 << 20, Report: func() {}, Sides: func() {}, Touch: func(string) {}}
 	}, s
 }

@@ -155,14 +155,23 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	if !reply.Known {
 		return false, nil
 	}
-	for _, k := range x.allBuckets() {
-		if last, is := acks[k.Name()]; is && reply.Took() {
-			_ = k.Do(ctx, func(st *core.Bucket) { st.Told(last) })
-		}
+	if reply.Took() {
+		x.tookAcks(ctx, acks)
 	}
 	r.calm = !news && !reply.Full && len(reply.HeldPacked) == 0 && len(reply.HW) == 0
 	x.fills.SetRate(reply.TransferRate)
 	return true, r.takeHeld(reply)
+}
+
+// tookAcks lets buckets forget what the leader has taken of their acknowledgements: the last one that it was told.
+func (x *Indexer) tookAcks(ctx context.Context, last map[string]wire.StabilityRef) {
+	all := slices.DeleteFunc(x.allBuckets(), func(k *copies.Bucket) bool {
+		_, is := last[k.Name()]
+		return !is
+	})
+	askEach(all, func(k *copies.Bucket) (struct{}, error) {
+		return struct{}{}, k.Do(ctx, func(st *core.Bucket) { st.Told(last[k.Name()]) })
+	})
 }
 
 // takeHeld takes over what the leader says of who holds what, unless it is the list that we have.
@@ -207,13 +216,16 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 			unready[d.ID] = d.State
 		}
 	}
-	for _, k := range x.allBuckets() {
-		b, copies, err := k.Report(ctx, unready, wantsHW(k.Name()))
-		if err != nil {
-			continue // a bucket that goes is not told of
-		}
-		rep.Buckets = append(rep.Buckets, b)
-		rep.Copies = append(rep.Copies, copies...)
+	type told struct {
+		bucket wire.BucketReport
+		copies []wire.CopyReport
+	}
+	for _, t := range askEach(x.allBuckets(), func(k *copies.Bucket) (t told, err error) {
+		t.bucket, t.copies, err = k.Report(ctx, unready, wantsHW(k.Name()))
+		return t, err
+	}) {
+		rep.Buckets = append(rep.Buckets, t.bucket)
+		rep.Copies = append(rep.Copies, t.copies...)
 	}
 	filling, received, expected := x.fills.UnderWay()
 	for i := range rep.Copies {
