@@ -71,7 +71,7 @@ func (x *Indexer) resume() error {
 
 // definitions makes what is here equal to a list: copies that are missing are made, then the list is stored, then what
 // the list before named and this one does not is dropped; other copies are orphans. The answer says that all of it is
-// done.
+// done, but for copies that could not be made: they are not reported, see lacking.
 func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.DefinitionsReply, error) {
 	if err := x.admit(d.Fence); err != nil {
 		return nil, err
@@ -105,10 +105,8 @@ func (x *Indexer) obey(ctx context.Context, d *wire.Definitions, c *wire.Definit
 		return nil, err
 	}
 	want, named := core.Placed(d, node), x.named(d)
-	if err := x.dropForeign(ctx, want); err != nil {
-		return nil, err
-	}
-	x.catalog.Expect(d, want, x.has)
+	x.catalog.Expect(d, want, x.has(want))
+	x.lacking.list++
 	err := x.arrange(ctx, d, c, want, named)
 	if x.health.Set(copiesSource, "") {
 		wake(x.report)
@@ -117,6 +115,7 @@ func (x *Indexer) obey(ctx context.Context, d *wire.Definitions, c *wire.Definit
 		return nil, err
 	}
 	x.catalog.Take(d)
+	x.laterMake(want)
 	wake(x.report)
 	x.sides.Wake()
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
@@ -147,23 +146,6 @@ func (x *Indexer) watched(source, what string, f func() error) error {
 		x.log.Error("a write does not end: the disk hangs, or is far too slow", "what", what, "for", health.Hangs)
 		wake(x.report)
 	}, f)
-}
-
-// ensureCopies makes what is missing, side by side.
-func (x *Indexer) ensureCopies(ctx context.Context, want map[index.CopyID]core.Wanted) error {
-	_, span := rpc.StartSpan(ctx, "make copies")
-	g := newMakers()
-	for id, w := range want {
-		g.do(func() error {
-			if err := x.ensureCopy(ctx, id, w); err != nil {
-				return rpc.Refuse(errcode.Unavailable, "copy %s of index %s: %v", id, w.Index.ID, err)
-			}
-			return nil
-		})
-	}
-	err := g.wait()
-	rpc.EndSpan(ctx, span, err)
-	return err
 }
 
 // change is definitions told by what has changed since the list that is in force. When another one is, it answers
@@ -199,26 +181,18 @@ func stored(m storage.Meta) core.Stored {
 		VBuckets: m.VBuckets}
 }
 
-// dropForeign drops copies whose place another one has now, by the list: of another incarnation of the bucket, or of
-// another index.
-func (x *Indexer) dropForeign(ctx context.Context, want map[index.CopyID]core.Wanted) error {
-	for _, s := range x.store.Slices() {
-		m := s.Meta()
-		if w, ok := want[m.Copy]; ok && !w.Is(stored(m)) {
-			x.log.Warn("a copy is of another index, or its bucket was made anew; it starts empty", "copy", m.Copy, "bucket",
-				m.Bucket,
-				"index", m.Index, "want", w.Index.ID)
-			if err := x.dropCopy(ctx, s); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// ensureCopy makes the copy if it is not there and gives it to its bucket.
+// ensureCopy makes the copy if it is not there and gives it to its bucket. One whose place it has is dropped.
 func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w core.Wanted) error {
 	s, ok := x.store.Slice(id)
+	if ok && !w.Is(stored(s.Meta())) {
+		m := s.Meta()
+		x.log.Warn("a copy is of another index, or its bucket was made anew; it starts empty", "copy", id, "bucket", m.Bucket,
+			"index", m.Index, "want", w.Index.ID)
+		if err := x.dropCopy(ctx, s); err != nil {
+			return err
+		}
+		ok = false
+	}
 	if !ok {
 		if err := x.watched(copiesSource, fmt.Sprintf("making copy %s", id), func() (err error) {
 			s, err = x.store.Create(storage.Meta{
@@ -312,10 +286,13 @@ func (x *Indexer) retireCopy(ctx context.Context, s *storage.Slice) (remove func
 // present returns the definitions that are in force.
 func (x *Indexer) present() wire.Definitions { return x.catalog.Present() }
 
-// has reports whether a copy is here.
-func (x *Indexer) has(id index.CopyID) bool {
-	_, here := x.store.Slice(id)
-	return here
+// has returns what reports whether a copy is here, and no other one has its place in a list.
+func (x *Indexer) has(want map[index.CopyID]core.Wanted) func(index.CopyID) bool {
+	return func(id index.CopyID) bool {
+		s, here := x.store.Slice(id)
+		w, is := want[id]
+		return here && (!is || w.Is(stored(s.Meta())))
+	}
 }
 
 // settled returns the definitions that are in force when no list is being taken over: copies are made before it is.

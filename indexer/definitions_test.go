@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -21,20 +22,15 @@ func TestDefinitionsAsChanges(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	for _, ids := range [][]index.CopyID{{10}, {10, 20}, {20, 30}, {30}, {10, 30}} {
-		// What is being removed from the disk cannot be made yet: the leader asks again, and so does this.
-		for late := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
-			err := w.define(ids...)
-			if err == nil {
-				break
-			}
-			if code(err) != errcode.Unavailable || time.Now().After(late) {
-				t.Fatal(err)
-			}
+		if err := w.define(ids...); err != nil {
+			t.Fatal(err)
 		}
 		for _, id := range []index.CopyID{10, 20, 30} {
-			if _, has := w.x.store.Slice(id); has != slices.Contains(ids, id) {
-				t.Errorf("after %v copy %d is there: %v", ids, id, has)
-			}
+			// What is being removed from the disk cannot be made yet.
+			w.until(fmt.Sprintf("of %v copy %d is there: %v", ids, id, slices.Contains(ids, id)), func() bool {
+				_, has := w.x.store.Slice(id)
+				return has == slices.Contains(ids, id)
+			})
 		}
 	}
 	if w.changes < 2 {

@@ -26,6 +26,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/go-hclog"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
@@ -121,6 +122,7 @@ type Config struct {
 	AuditEvery time.Duration
 	// SlowScan is from when on a scan is kept among the slow ones. 0: scanserver.DefaultSlow. Below 0: none is.
 	SlowScan    time.Duration
+	disk        vfs.FS        // that copies lie on, see storage.Options
 	verifyRoom  int64         // bytes that a verification holds of KV's side. 0: verify.MaxBytes
 	processors  int           // that the process may use
 	OrphanGrace time.Duration // how long a copy that no definitions name is kept; below 0 for ever
@@ -249,6 +251,7 @@ type Indexer struct {
 	nearQuota  atomic.Bool // the memory quota is nearly used up
 
 	applying sync.Mutex // one list of definitions at a time
+	lacking  lacking
 	kept     *keptList
 	spawn    func(func(context.Context) error)
 	buckets  buckets
@@ -314,7 +317,7 @@ func Open(cfg Config) (*Indexer, error) {
 	x.store, err = storage.Open(storage.Options{
 		Dir: filepath.Join(cfg.Dir, copiesDir), CacheBytes: cfg.CacheBytes, MemTableBytes: cfg.MemTableBytes,
 		KeepCheckpoints: cfg.KeepCheckpoints, Compactions: max(1, cfg.processors/2), Yield: background.Merger,
-		Logger: cfg.Logger.Named("storage"),
+		Logger: cfg.Logger.Named("storage"), FS: cfg.disk,
 	})
 	if err != nil {
 		return nil, err

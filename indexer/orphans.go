@@ -67,7 +67,16 @@ func (x *Indexer) letGo(ctx context.Context, f wire.Fence, want, named map[index
 		case core.Stays:
 			continue
 		case core.Goes:
-			g.do(func() error { return x.dropCopySoon(ctx, s) })
+			g.do(func() error {
+				err := x.dropCopySoon(ctx, s)
+				if err == nil || ctx.Err() != nil {
+					return err
+				}
+				// it holds back nobody else, and is dropped when its grace is over
+				x.log.Warn("a copy cannot be dropped: it is closed, and kept as an orphan", "copy", m.Copy, "error", err)
+				x.orphans.set(m, f.Epoch, diskBytes(s))
+				return nil
+			})
 			continue
 		case core.Orphaned:
 		}

@@ -43,7 +43,7 @@ func TestOneSideStreamForWhatIsMadeTogether(t *testing.T) {
 		return all
 	})
 	want := core.Placed(list, 3)
-	w.x.catalog.Expect(list, want, w.x.has)
+	w.x.catalog.Expect(list, want, w.x.has(want))
 	for _, id := range []index.CopyID{20, 30} {
 		if err := w.x.ensureCopy(t.Context(), id, want[id]); err != nil {
 			t.Fatal(err)

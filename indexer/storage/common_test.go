@@ -37,7 +37,7 @@ func newCommonRun(t fataler) *commonRun {
 }
 
 func (r *commonRun) open(t fataler) {
-	r.store = openTest(t, "data", func(o *Options) { o.fs = r.fs })
+	r.store = openTest(t, "data", func(o *Options) { o.FS = r.fs })
 }
 
 // copies gives both, made if they are not there.

@@ -206,7 +206,7 @@ func TestKilled(t *testing.T) {
 func TestPowerLoss(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fs := vfs.NewCrashableMem()
-		open := func(o *Options) { o.fs = fs }
+		open := func(o *Options) { o.FS = fs }
 		store := openTest(t, "data", open)
 		slice, err := store.Create(testMeta(1))
 		must(t, err)
@@ -279,7 +279,7 @@ func TestPowerLossInCreate(t *testing.T) {
 	var mu sync.Mutex // the engine writes from several goroutines
 	open := func(fs vfs.FS, write func(op errorfs.Op)) *Store {
 		return openTest(t, "data", func(o *Options) {
-			o.fs = errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			o.FS = errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
 				if strings.Contains(op.Path, ballastName) {
 					return syscall.ENOSPC // most of what there would be to copy
 				}
@@ -336,7 +336,7 @@ func (s *Slice) eng() *pebbleEngine { return s.gen.eng.(*pebbleEngine) }
 // of its formats, makes and syncs a file for each, and sixty copies are made when ten indexes are built.
 func TestNewCopyIsMadeAtOnce(t *testing.T) {
 	fs := vfs.NewMem()
-	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	store := openTest(t, "data", func(o *Options) { o.FS = fs })
 	slice, err := store.Create(testMeta(1))
 	must(t, err)
 	names, err := fs.List(slice.gen.dir)
@@ -355,7 +355,7 @@ func TestNewCopyIsMadeAtOnce(t *testing.T) {
 
 // build makes a store with a checkpoint at batch 30 and batches up to 60, all written, and closes it.
 func build(t fataler, fs vfs.FS) {
-	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	store := openTest(t, "data", func(o *Options) { o.FS = fs })
 	slice, err := store.Create(testMeta(1))
 	must(t, err)
 	for n := uint64(1); n <= 60; n++ {
@@ -399,7 +399,7 @@ func TestFlippedBits(t *testing.T) {
 		path := rapid.SampledFrom(walk(t, fs, "data")).Draw(t, "file")
 		spoil(t, fs, path)
 		verify := rapid.SampledFrom([]int64{-1, 1 << 30}).Draw(t, "verify")
-		store := openTest(t, "data", func(o *Options) { o.ReserveBytes, o.VerifyBytes, o.fs = 1, verify, fs })
+		store := openTest(t, "data", func(o *Options) { o.ReserveBytes, o.VerifyBytes, o.FS = 1, verify, fs })
 		defer func() { must(t, store.Close()) }()
 		slice, ok := store.Slice(1)
 		if !ok {
@@ -498,7 +498,7 @@ func TestFoundWhenRead(t *testing.T) {
 }
 
 func damagedRead(t *testing.T, fs vfs.FS) (found int) {
-	store := openTest(t, "data", func(o *Options) { o.fs, o.VerifyBytes = fs, -1 })
+	store := openTest(t, "data", func(o *Options) { o.FS, o.VerifyBytes = fs, -1 })
 	defer func() { must(t, store.Close()) }()
 	slice, ok := store.Slice(1)
 	if !ok {

@@ -96,7 +96,7 @@ func TestCreateAfterFailures(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var bad atomic.Bool
 			fs := brokenOps(c.fails, &bad)
-			store := openTest(t, "data", func(o *Options) { o.fs = fs })
+			store := openTest(t, "data", func(o *Options) { o.FS = fs })
 			if c.there {
 				s, err := store.Create(testMeta(1))
 				must(t, err)
@@ -119,7 +119,7 @@ func TestCreateAfterFailures(t *testing.T) {
 				t.Errorf("the new copy has %d rows", n)
 			}
 			must(t, store.Close())
-			store = openTest(t, "data", func(o *Options) { o.fs = fs })
+			store = openTest(t, "data", func(o *Options) { o.FS = fs })
 			if n := len(store.Slices()); n != 1 {
 				t.Errorf("%d copies after the next start, want 1", n)
 			}
@@ -140,7 +140,7 @@ func TestRetireFails(t *testing.T) {
 	fs := brokenOps(func(op errorfs.Op) bool {
 		return op.Kind == errorfs.OpOpenDir && strings.HasSuffix(op.Path, own)
 	}, &bad)
-	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	store := openTest(t, "data", func(o *Options) { o.FS = fs })
 	s, err := store.Create(testMeta(1))
 	must(t, err)
 	bad.Store(true)
@@ -150,7 +150,7 @@ func TestRetireFails(t *testing.T) {
 	bad.Store(false)
 	must(t, s.Flush(t.Context(), historyBatch(1)))
 	must(t, store.Close())
-	store = openTest(t, "data", func(o *Options) { o.fs = fs })
+	store = openTest(t, "data", func(o *Options) { o.FS = fs })
 	if _, there := store.Slice(1); !there {
 		t.Error("it is gone after the next start")
 	}

@@ -85,7 +85,7 @@ func until(t *testing.T, fn func() error) {
 
 func TestDiskFull(t *testing.T) {
 	fs := newFaultFS("none")
-	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	store := openTest(t, "data", func(o *Options) { o.FS = fs })
 	slice, err := store.Create(testMeta(1))
 	must(t, err)
 	n := uint64(1)
@@ -129,7 +129,7 @@ func TestIdleIsRefused(t *testing.T) {
 		{"no room", func(e *pebbleEngine) { e.health.fail(ErrDiskFull) }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			store := openTest(t, "data", func(o *Options) { o.fs = vfs.NewMem() })
+			store := openTest(t, "data", func(o *Options) { o.FS = vfs.NewMem() })
 			s, err := store.Create(testMeta(1))
 			must(t, err)
 			must(t, s.Flush(t.Context(), historyBatch(1)))
@@ -158,7 +158,7 @@ func TestIdleIsRefused(t *testing.T) {
 // asked of it: it stays readable, and takes what changes nothing; once there is, it is to be.
 func TestReadableWhileFull(t *testing.T) {
 	fs := newFaultFS("none")
-	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	store := openTest(t, "data", func(o *Options) { o.FS = fs })
 	s, err := store.Create(testMeta(1))
 	must(t, err)
 	must(t, s.Flush(t.Context(), historyBatch(1)))
@@ -192,7 +192,7 @@ func commonOf(s *Slice) *ingest.Common {
 // slice and of others, and nothing of it is there; when the disk goes on, so do batches, and nothing is lost.
 func TestDiskHangs(t *testing.T) {
 	fs := newFaultFS(".sst")
-	store := openTest(t, "data", func(o *Options) { o.fs, o.MemTableBytes = fs, 4<<20 })
+	store := openTest(t, "data", func(o *Options) { o.FS, o.MemTableBytes = fs, 4<<20 })
 	slice, err := store.Create(testMeta(1))
 	must(t, err)
 	other, err := store.Create(testMeta(2))
@@ -245,7 +245,7 @@ func TestWritesFail(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s %v", c.word, c.err), func(t *testing.T) {
 			fs := newFaultFS(c.word)
-			store := openTest(t, "data", func(o *Options) { o.fs = fs })
+			store := openTest(t, "data", func(o *Options) { o.FS = fs })
 			slice, err := store.Create(testMeta(1))
 			must(t, err)
 			for n := uint64(1); n <= 10; n++ {
@@ -305,7 +305,7 @@ func TestBallast(t *testing.T) {
 		}
 		return nil
 	}))
-	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	store := openTest(t, "data", func(o *Options) { o.FS = fs })
 	slice, err := store.Create(testMeta(1))
 	must(t, err)
 	must(t, slice.Flush(context.Background(), historyBatch(1)))
@@ -327,7 +327,7 @@ func TestBallast(t *testing.T) {
 func TestCloseWhileFailing(t *testing.T) {
 	for word, want := range map[string]error{".sst": ErrDiskFull, "MANIFEST": ErrReopen} {
 		fs := newFaultFS(word)
-		store := openTest(t, "data", func(o *Options) { o.fs = fs })
+		store := openTest(t, "data", func(o *Options) { o.FS = fs })
 		slice, err := store.Create(testMeta(1))
 		must(t, err)
 		must(t, slice.Flush(context.Background(), historyBatch(1)))
@@ -415,7 +415,7 @@ func (f *slowTables) Open(name string, opts ...vfs.OpenOption) (vfs.File, error)
 // the end of the process, or of the copy, does not wait for that.
 func TestRecoverEndsWithItsContext(t *testing.T) {
 	fs := &slowTables{FS: vfs.NewMem()}
-	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	store := openTest(t, "data", func(o *Options) { o.FS = fs })
 	slice, err := store.Create(testMeta(1))
 	must(t, err)
 	for n := uint64(1); n <= 60; n++ {
@@ -471,7 +471,7 @@ func TestUnreadableBlock(t *testing.T) {
 	}))
 	open := func() *Store {
 		return openTest(t, "data", func(o *Options) {
-			o.fs, o.kept, o.CacheBytes, o.MemTableBytes, o.VerifyBytes = fs, 1, 1, 1<<20, 1
+			o.FS, o.kept, o.CacheBytes, o.MemTableBytes, o.VerifyBytes = fs, 1, 1, 1<<20, 1
 		})
 	}
 	up := func(n int, seqno uint64) Update {

@@ -80,7 +80,7 @@ func readFlipped(t *testing.T, template *vfs.MemFS, path string, content []byte)
 		t.Fatal(err)
 	}
 	must(t, writeSynced(fs, path, content))
-	store := openTest(t, "data", func(o *Options) { o.fs, o.VerifyBytes = fs, -1 })
+	store := openTest(t, "data", func(o *Options) { o.FS, o.VerifyBytes = fs, -1 })
 	defer func() { must(t, store.Close()) }()
 	slice, ok := store.Slice(1)
 	if !ok {

@@ -39,7 +39,7 @@ func TestDamagedFolderIsRemovedBeside(t *testing.T) {
 				}
 				return nil
 			}))
-			open := func() *Store { return openTest(t, "data", func(o *Options) { o.fs = fs }) }
+			open := func() *Store { return openTest(t, "data", func(o *Options) { o.FS = fs }) }
 			store := open()
 			_, err := store.Create(testMeta(1))
 			must(t, err)
@@ -86,7 +86,7 @@ func TestBallastIsMadeBeside(t *testing.T) {
 		}
 		return nil
 	}))
-	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	store := openTest(t, "data", func(o *Options) { o.FS = fs })
 	one, err := store.Create(testMeta(1))
 	must(t, err)
 	two, err := store.Create(testMeta(2))

@@ -27,7 +27,7 @@ func TestVerifyEnds(t *testing.T) {
 		}
 		return nil
 	}))
-	store := openTest(t, "d", func(o *Options) { o.fs = fs })
+	store := openTest(t, "d", func(o *Options) { o.FS = fs })
 	s, err := store.Create(testMeta(9))
 	must(t, err)
 	in, err := s.Receive(e.Source, e.Files)
@@ -74,7 +74,7 @@ func TestStandIsApplied(t *testing.T) {
 		}
 		return nil
 	}))
-	store := openTest(t, "d", func(o *Options) { o.fs = fs })
+	store := openTest(t, "d", func(o *Options) { o.FS = fs })
 	s, err := store.Create(testMeta(1))
 	must(t, err)
 	must(t, s.Flush(t.Context(), historyBatch(1)))
@@ -108,7 +108,7 @@ func TestCheckpointsInTheWay(t *testing.T) {
 		}
 		return nil
 	}))
-	store := openTest(t, "d", func(o *Options) { o.fs = fs })
+	store := openTest(t, "d", func(o *Options) { o.FS = fs })
 	s, err := store.Create(testMeta(1))
 	must(t, err)
 	for n := uint64(1); n <= 3; n++ {
@@ -124,7 +124,7 @@ func TestCheckpointsInTheWay(t *testing.T) {
 	c, err := s.Checkpoint(t.Context(), CheckpointMeta{})
 	must(t, err)
 	must(t, store.Close())
-	store = openTest(t, "d", func(o *Options) { o.fs = fs })
+	store = openTest(t, "d", func(o *Options) { o.FS = fs })
 	s, _ = store.Slice(1)
 	d, err := s.Checkpoint(t.Context(), CheckpointMeta{})
 	if must(t, err); c.Seq != 4 || d.Seq != 5 {

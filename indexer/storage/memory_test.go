@@ -186,7 +186,7 @@ func TestMemoryYields(t *testing.T) {
 // TestGoesWhileItIsRotated: what a copy has in memory is counted once, and by nobody afterwards, when it goes while
 // another one's writer lets it write.
 func TestGoesWhileItIsRotated(t *testing.T) {
-	store := openTest(t, "data", func(o *Options) { o.fs = vfs.NewMem() })
+	store := openTest(t, "data", func(o *Options) { o.FS = vfs.NewMem() })
 	s, err := store.Create(testMeta(1))
 	must(t, err)
 	must(t, s.Flush(t.Context(), historyBatch(1)))

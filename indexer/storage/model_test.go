@@ -265,7 +265,7 @@ type modelRun struct {
 }
 
 func (d *modelRun) open(t fataler) *Store {
-	return openTest(t, "data", func(o *Options) { o.fs = d.fs })
+	return openTest(t, "data", func(o *Options) { o.FS = d.fs })
 }
 
 func (d *modelRun) release(t *rapid.T) {

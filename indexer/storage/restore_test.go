@@ -64,7 +64,7 @@ func TestRestoreOpensOnce(t *testing.T) {
 		}
 		return nil
 	}))
-	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	store := openTest(t, "data", func(o *Options) { o.FS = fs })
 	m := testMeta(1)
 	m.VBuckets = 1024
 	slice, err := store.Create(m)
@@ -89,7 +89,7 @@ func TestRestoreOpensOnce(t *testing.T) {
 // position that goes with its rows; done again, it ends as if there had been none.
 func TestRestoreGoesOn(t *testing.T) {
 	fs := vfs.NewCrashableMem()
-	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	store := openTest(t, "data", func(o *Options) { o.FS = fs })
 	slice, err := store.Create(testMeta(1))
 	must(t, err)
 	fillVBuckets(t, slice, 10, 700<<10) // two of them are more than one write takes
@@ -111,7 +111,7 @@ func TestRestoreGoesOn(t *testing.T) {
 	lost := fs.CrashClone(vfs.CrashCloneCfg{RNG: rand.New(rand.NewPCG(1, 1))})
 	must(t, store.Close())
 
-	store = openTest(t, "data", func(o *Options) { o.fs = lost })
+	store = openTest(t, "data", func(o *Options) { o.FS = lost })
 	slice, _ = store.Slice(1)
 	for vb, p := range slice.Positions() {
 		if want := map[bool]uint64{true: 10, false: 20}[vb < done]; p.Main != want {
@@ -125,7 +125,7 @@ func TestRestoreGoesOn(t *testing.T) {
 
 // TestCheckpointStaysWhileRead: what somebody restores from is not removed for a newer one, but with the next.
 func TestCheckpointStaysWhileRead(t *testing.T) {
-	store := openTest(t, "data", func(o *Options) { o.fs, o.KeepCheckpoints = vfs.NewMem(), 1 })
+	store := openTest(t, "data", func(o *Options) { o.FS, o.KeepCheckpoints = vfs.NewMem(), 1 })
 	slice, err := store.Create(testMeta(1))
 	must(t, err)
 	next := func() (seqs []uint64) {
@@ -170,7 +170,7 @@ func TestUnreadableCheckpoints(t *testing.T) {
 			fs := brokenOps(func(op errorfs.Op) bool {
 				return op.Kind == errorfs.OpOpen && strings.HasSuffix(op.Path, "/1/"+checkpointName)
 			}, &bad)
-			store := openTest(t, "data", func(o *Options) { o.fs = fs })
+			store := openTest(t, "data", func(o *Options) { o.FS = fs })
 			s, err := store.Create(testMeta(1))
 			must(t, err)
 			for seqno := range uint64(2) {
@@ -189,7 +189,7 @@ func TestUnreadableCheckpoints(t *testing.T) {
 				must(t, writeSynced(fs, path, content))
 			}
 			bad.Store(c.fails)
-			store = openTest(t, "data", func(o *Options) { o.fs = fs })
+			store = openTest(t, "data", func(o *Options) { o.FS = fs })
 			s, _ = store.Slice(1)
 			if all := s.Checkpoints(); len(all) != 1 || all[0].Seq != 2 || exists(fs, dir) != c.stays {
 				t.Errorf("used are %d checkpoints, and its folder is there: %v, want 1, %v", len(all), exists(fs, dir), c.stays)

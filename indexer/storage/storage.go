@@ -68,9 +68,9 @@ type Options struct {
 	// wait for, or whose copy is being closed pauses for nobody. nil: none does.
 	Yield  func() func(worked time.Duration)
 	Logger hclog.Logger
+	FS     vfs.FS // nil: the operating system's. Tests put faults in between
 
 	kept         int64                   // benchmarks try others than CacheBytes/keptParts
-	fs           vfs.FS                  // tests put faults in between
 	tune         func(o *pebble.Options) // benchmarks try other settings
 	closePersist time.Duration           // tests wait longer
 }
@@ -98,8 +98,8 @@ func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = hclog.NewNullLogger()
 	}
-	if o.fs == nil {
-		o.fs = vfs.Default
+	if o.FS == nil {
+		o.FS = vfs.Default
 	}
 	if o.closePersist == 0 {
 		o.closePersist = closePersist
@@ -153,27 +153,27 @@ func Open(o Options) (*Store, error) {
 	if o.Dir == "" {
 		return nil, fmt.Errorf("%w: no folder for index data", ErrInvalid)
 	}
-	err := o.fs.MkdirAll(o.Dir, 0o755)
+	err := o.FS.MkdirAll(o.Dir, 0o755)
 	if err == nil {
-		err = syncDir(o.fs, o.fs.PathDir(o.Dir))
+		err = syncDir(o.FS, o.FS.PathDir(o.Dir))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: create %s: %w", ErrIO, o.Dir, err)
 	}
-	lock, err := o.fs.Lock(o.fs.PathJoin(o.Dir, lockName))
+	lock, err := o.FS.Lock(o.FS.PathJoin(o.Dir, lockName))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s (stop the other indexer, or give this one its own folder): %w", ErrLocked, o.Dir, err)
 	}
 	// Memtables are charged to the cache, so that it gets their room on top.
 	cache := pebble.NewCache(o.CacheBytes + o.MemTableBytes)
 	s := &Store{
-		opts: o, fs: o.fs, log: o.Logger, lock: lock, copies: map[index.CopyID]*Slice{},
+		opts: o, fs: o.FS, log: o.Logger, lock: lock, copies: map[index.CopyID]*Slice{},
 		removing: map[index.CopyID]*Slice{},
 		res: &resources{
-			fs: o.fs, tune: o.tune, yield: o.Yield, cache: cache, files: pebble.NewFileCache(max(1, o.Compactions), o.OpenFiles),
+			fs: o.FS, tune: o.tune, yield: o.Yield, cache: cache, files: pebble.NewFileCache(max(1, o.Compactions), o.OpenFiles),
 			compactions: newCompactions(o.Compactions), memory: newMemory(o.MemTableBytes, o.kept), logger: o.Logger,
 			mostIdle: min(maxAllIdle, o.CacheBytes/idleCache),
-			space:    &space{fs: o.fs, dir: o.Dir, reserve: o.ReserveBytes},
+			space:    &space{fs: o.FS, dir: o.Dir, reserve: o.ReserveBytes},
 		},
 	}
 	s.res.space.fill()

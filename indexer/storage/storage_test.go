@@ -330,7 +330,7 @@ func (f *slowRemoval) RemoveAll(path string) error {
 // TestCreateBesideRemoval: a copy that is created while one of its id is being removed from the disk keeps its folder.
 func TestCreateBesideRemoval(t *testing.T) {
 	fs := &slowRemoval{FS: vfs.NewMem(), began: make(chan struct{}), goOn: make(chan struct{})}
-	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	store := openTest(t, "data", func(o *Options) { o.FS = fs })
 	_, err := store.Create(testMeta(1))
 	must(t, err)
 	dropped := make(chan error, 1)
@@ -349,7 +349,7 @@ func TestCreateBesideRemoval(t *testing.T) {
 	close(fs.goOn)
 	must(t, errors.Join(err, <-dropped))
 	must(t, store.Close())
-	store = openTest(t, "data", func(o *Options) { o.fs = fs })
+	store = openTest(t, "data", func(o *Options) { o.FS = fs })
 	if _, there := store.Slice(1); !there {
 		t.Error("the new copy went with the old one")
 	}
