@@ -195,7 +195,7 @@ func (s *Slice) loadCheckpoints() error {
 // read this time, or a newer version of the program may use it.
 func (s *Slice) passOver(seq uint64, why error) {
 	var corrupt *CorruptError
-	if !errors.As(why, &corrupt) || errors.Is(why, errNewerFile) {
+	if !errors.As(why, &corrupt) {
 		s.log.Error("a checkpoint cannot be read and is not used; it keeps its room", "checkpoint", seq, "error", why)
 		return
 	}

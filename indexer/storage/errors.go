@@ -26,6 +26,9 @@ var (
 	// ErrReopen is wrapped when the engine cannot go on writing: Recover brings the slice back to its last durable
 	// batch. Until then it stays readable.
 	ErrReopen = errors.New("the slice must be reopened")
+	// ErrNewer is wrapped when a newer version of the program has written what is to be opened. Nothing is wrong with it,
+	// and nothing is changed.
+	ErrNewer = errors.New("index data of a newer version of the program (install it again: the data is whole)")
 	// ErrClosed is wrapped when a slice, a snapshot or the store is closed or dropped.
 	ErrClosed = errors.New("closed")
 	// ErrExists is wrapped when a copy that is to be created is there already.
@@ -62,7 +65,7 @@ func classify(id index.CopyID, folder string, err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &corrupt), errors.Is(err, ErrDiskFull), errors.Is(err, ErrIO), errors.Is(err, ErrReopen),
-		errors.Is(err, ErrClosed), errors.Is(err, ErrInvalid), errors.Is(err, ErrNotFound):
+		errors.Is(err, ErrClosed), errors.Is(err, ErrNewer), errors.Is(err, ErrInvalid), errors.Is(err, ErrNotFound):
 		return err
 	case errors.Is(err, pebble.ErrClosed):
 		return fmt.Errorf("copy %s: %w: %w", id, ErrClosed, err)
@@ -79,13 +82,13 @@ func classify(id index.CopyID, folder string, err error) error {
 }
 
 // damage turns an error met while opening stored files into a CorruptError, unless it is the file system's: a missing
-// file and bytes that do not parse are damage, "too many open files" is not.
+// file and bytes that do not parse are damage, "too many open files" and a newer version's are not.
 func damage(id index.CopyID, folder string, err error) error {
 	var corrupt *CorruptError
 	if errors.As(err, &corrupt) {
 		return err
 	}
-	for _, kind := range []error{ErrReopen, ErrDiskFull, ErrIO, ErrClosed} {
+	for _, kind := range []error{ErrReopen, ErrDiskFull, ErrIO, ErrClosed, ErrNewer} {
 		if errors.Is(err, kind) {
 			return err
 		}

@@ -50,7 +50,9 @@ type metaFile struct {
 	Birth      uint64 `json:"birth,omitempty"` // at random, when the folder is made: tells it from others of the same copy
 }
 
-// Small files of this package are one line with the magic, the format version and the checksum of the rest, then JSON.
+// Small files of this package are one line with the magic, their name, the format version and a checksum, then JSON. The
+// checksum is of all but itself, so that a damaged version is not taken for a newer one: newer formats begin with such a
+// line too.
 const (
 	fileMagic      = "tidemark"
 	fileVersion    = 1
@@ -64,10 +66,12 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-var (
-	errSmallFile = errors.New("bad header or checksum")
-	errNewerFile = errors.New("a newer format version")
-)
+var errSmallFile = errors.New("bad header or checksum")
+
+func smallSum(kind string, version int, body []byte) uint32 {
+	sum := crc32.Checksum(fmt.Appendf(nil, "%s %s %d\n", fileMagic, kind, version), castagnoli)
+	return crc32.Update(sum, castagnoli, body)
+}
 
 // writeSmall replaces a file atomically and durably: beside, synced, renamed, folder synced.
 func writeSmall(fs vfs.FS, dir, name string, content any) error {
@@ -75,7 +79,7 @@ func writeSmall(fs vfs.FS, dir, name string, content any) error {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", name, err)
 	}
-	head := fmt.Appendf(nil, "%s %s %d %08x\n", fileMagic, name, fileVersion, crc32.Checksum(body, castagnoli))
+	head := fmt.Appendf(nil, "%s %s %d %08x\n", fileMagic, name, fileVersion, smallSum(name, fileVersion, body))
 	path := fs.PathJoin(dir, name)
 	if err := writeSynced(fs, path+tmpSuffix, append(head, body...)); err != nil {
 		return err
@@ -120,14 +124,14 @@ func readSmall(fs vfs.FS, dir, name string, content any) error {
 		magic != fileMagic || kind != name {
 		return fmt.Errorf("read %s: %w: it does not begin with %q", path, errSmallFile, fileMagic+" "+name)
 	}
+	if got := smallSum(name, version, body); got != sum {
+		return fmt.Errorf("read %s: %w: checksum %08x, want %08x", path, errSmallFile, got, sum)
+	}
 	if version > fileVersion {
-		return fmt.Errorf("read %s: %w: %d, this program knows %d", path, errNewerFile, version, fileVersion)
+		return fmt.Errorf("read %s: %w: format version %d, this one knows %d", path, ErrNewer, version, fileVersion)
 	}
 	if version != fileVersion {
 		return fmt.Errorf("read %s: format version %d, this program knows %d", path, version, fileVersion)
-	}
-	if got := crc32.Checksum(body, castagnoli); got != sum {
-		return fmt.Errorf("read %s: %w: checksum %08x, want %08x", path, errSmallFile, got, sum)
 	}
 	if err := json.Unmarshal(body, content); err != nil {
 		return fmt.Errorf("read %s: %w", path, err)

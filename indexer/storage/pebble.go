@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -171,7 +172,8 @@ func openPebble(res *resources, dir string, meta Meta, memTable int64, readOnly 
 			e, err = nil, &CorruptError{Copy: meta.Copy, File: dir, Err: fmt.Errorf("open: %v", p)}
 		}
 	}()
-	if !readOnly {
+	err = checkFormat(res.fs, dir)
+	if err == nil && !readOnly {
 		err = removeLogs(res.fs, dir)
 	}
 	if err == nil && !readOnly {
@@ -197,6 +199,22 @@ func openPebble(res *resources, dir string, meta Meta, memTable int64, readOnly 
 	return e, nil
 }
 
+// formatMarker is the name under which the store keeps a folder's format.
+const formatMarker = "format-version"
+
+// checkFormat returns an error that wraps ErrNewer when a folder has a newer format than this program writes. What is no
+// format at all is for the store to judge.
+func checkFormat(fs vfs.FS, dir string) error {
+	is, err := atomicfs.ReadMarker(fs, dir, formatMarker)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if n, e := strconv.ParseUint(is, 10, 64); err == nil && e == nil && n > uint64(formatVersion) {
+		return fmt.Errorf("%s: %w: format %d, this one knows %d", dir, ErrNewer, n, formatVersion)
+	}
+	return err
+}
+
 // markFormat says of a folder that is to be made what format it has. The store begins with its oldest one otherwise,
 // and goes through all of them, each a file made, synced and removed: half of what a new copy costs.
 func markFormat(fs vfs.FS, dir string) (err error) {
@@ -206,7 +224,7 @@ func markFormat(fs vfs.FS, dir string) (err error) {
 	if err := fs.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	m, _, err := atomicfs.LocateMarker(fs, dir, "format-version")
+	m, _, err := atomicfs.LocateMarker(fs, dir, formatMarker)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ type Recovery struct {
 }
 
 // openSlice opens the copy in dir and gives how much it has read to check it. A CorruptError means that the folder does
-// not even say which copy it is; any other error that the file system fails.
+// not even say which copy it is; ErrNewer that it is of a newer version; any other error that the file system fails.
 func openSlice(store *Store, dir string, memTable, budget int64) (*Slice, int64, error) {
 	var m metaFile
 	if err := readSmall(store.fs, dir, metaName, &m); err != nil {

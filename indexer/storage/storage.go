@@ -147,7 +147,7 @@ const (
 
 // Open opens the folder and every copy in it. Each copy is at the last batch that was durable; a damaged one is at its
 // newest good checkpoint, or empty: see (*Slice).Recovery. An error means that the folder cannot be used at all: it
-// wraps ErrLocked, ErrIO, or names the copy that cannot be read for a reason other than damage.
+// wraps ErrLocked, ErrIO, ErrNewer, or names the copy that cannot be read for a reason other than damage.
 func Open(o Options) (*Store, error) {
 	o = o.withDefaults()
 	if o.Dir == "" {
