@@ -344,7 +344,7 @@ func Open(cfg Config) (*Indexer, error) {
 	}, func() []wire.Endpoint { return x.present().Indexers })
 	x.sides = sides.New(x.sideOptions())
 	x.node = &copies.Node{Store: x.store, Snapshots: x.snapshots, Marks: marks, Health: &x.health,
-		Background: background, Processors: cfg.processors,
+		Background: background, Restores: copies.NewRestores(cfg.processors), Processors: cfg.processors,
 		Metrics: copies.NewMetrics(x.metrics.registry), Log: x.log, Now: x.now, Queue: x.queueShare, Piece: cfg.pieceBytes(),
 		Catchup: x.ports.rate, Refused: x.refuse, Report: func() { wake(x.report) }, Sides: x.sides.Wake,
 		Touch: x.catalog.Touch}

@@ -25,6 +25,7 @@ type Node struct {
 	Queue      func() int64 // how many bytes of events a bucket may hold in memory
 	Piece      int          // bytes of one write of one copy
 	Background *Background  // nil: buckets build each for itself
+	Restores   *Restores    // nil: buckets put copies back each for itself
 	// Processors are those that the process may use. 0: runtime.GOMAXPROCS.
 	Processors int
 	Catchup    *pace.Pace // of what catchup streams bring; nil: no bound

@@ -20,6 +20,11 @@ import (
 // restoreEach is by how much longer a restore may take for each vbucket until the node's health says so.
 const restoreEach = 100 * time.Millisecond
 
+// restorePatience is what so many vbuckets of a copy may take to be put back.
+func restorePatience(vbuckets int) time.Duration {
+	return health.Hangs + time.Duration(vbuckets)*restoreEach
+}
+
 // restored is what became of a vbucket of a copy that was to be put back.
 type restored struct {
 	what     ingest.Restore
@@ -122,7 +127,13 @@ func (k *Bucket) restore(ctx context.Context, p *putBack) {
 			continue // nobody waits for it any more
 		}
 		g.Go(func() error {
-			backs[i], outcomes[i] = k.restoreCopy(ctx, s, copies[id])
+			patience := restorePatience(len(copies[id]))
+			leave, err := k.node.Restores.enter(ctx, patience)
+			if err != nil {
+				return nil //nolint:nilerr // the bucket goes: nobody hears of it
+			}
+			defer leave()
+			backs[i], outcomes[i] = k.restoreCopy(ctx, s, copies[id], patience)
 			return nil
 		})
 	}
@@ -143,11 +154,11 @@ func (k *Bucket) restore(ctx context.Context, p *putBack) {
 }
 
 // restoreCopy puts vbuckets of one copy back, those that go back to the same state together.
-func (k *Bucket) restoreCopy(ctx context.Context, s *storage.Slice, what []ingest.Restore) (done []restored,
-	o outcome) {
+func (k *Bucket) restoreCopy(ctx context.Context, s *storage.Slice, what []ingest.Restore,
+	patience time.Duration) (done []restored, o outcome) {
 	id := s.Meta().Copy
 	var count map[string]int
-	o = k.persistentlyWithin(ctx, s, health.Hangs+time.Duration(len(what))*restoreEach, func() (err error) {
+	o = k.persistentlyWithin(ctx, s, patience, func() (err error) {
 		k.node.Snapshots.Part(id, what, s.Logs())
 		done, count, err = k.restoreOnce(ctx, s, what)
 		for errors.Is(err, storage.ErrNotFound) && ctx.Err() == nil { // a checkpoint that was chosen is no more

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
@@ -33,6 +34,12 @@ type fallen struct {
 
 func newFallen(t testing.TB, vbuckets, copies int) *fallen {
 	t.Helper()
+	return newFallenOn(t, vbuckets, copies, nil)
+}
+
+// newFallenOn is newFallen on a disk; nil: the operating system's.
+func newFallenOn(t testing.TB, vbuckets, copies int, disk vfs.FS) *fallen {
+	t.Helper()
 	f := &fallen{vbuckets: vbuckets, copies: copies}
 	n := testNode(hclog.New(&hclog.LoggerOptions{Output: &f.log, Level: hclog.Warn}))
 	k, err := NewBucket(n, wire.Bucket{Name: "b", UUID: "u", VBuckets: vbuckets})
@@ -41,7 +48,7 @@ func newFallen(t testing.TB, vbuckets, copies int) *fallen {
 	}
 	f.k = k
 	f.dir = t.TempDir()
-	st, err := storage.Open(storage.Options{Dir: f.dir})
+	st, err := storage.Open(storage.Options{Dir: f.dir, FS: disk})
 	if err != nil {
 		t.Fatal(err)
 	}
