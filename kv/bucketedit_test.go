@@ -28,8 +28,8 @@ func TestBucketIsEditedByREST(t *testing.T) {
 	config := testConfig(t.TempDir())
 	n, stop := runNode(t, config)
 	made := makeBucket(t, n, "new", "replicaNumber", "2")
-	same := []string{"name", "new", "ramQuotaMB", "256", "bucketType", "couchbase", "numVBuckets", "16", "replicaIndex", "0",
-		"storageBackend", "couchstore", "conflictResolutionType", "seqno", "evictionPolicy", "valueOnly"}
+	same := []string{"name", "new", "ramQuotaMB", "256", "bucketType", "couchbase", "numVBuckets", "16", "replicaIndex",
+		"0", "storageBackend", "couchstore", "conflictResolutionType", "seqno", "evictionPolicy", "valueOnly"}
 	edit(t, n, "new", append(slices.Clone(same), "flushEnabled", "1")...)
 	if b := detailsOf(t, n, "new"); b.ReplicaNumber != 2 || b.Controllers["flush"] == "" || b.UUID != made.UUID {
 		t.Errorf("%+v", b)
@@ -118,8 +118,8 @@ func (g *group) replicas(bucket string) map[string]int {
 	return out
 }
 
-// A bucket that gets replicas while it is written to has them on all nodes, and a node that dies loses nothing; one that
-// is to have fewer again loses its copies. The other bucket stays as it is.
+// A bucket that gets replicas while it is written to has them on all nodes, and a node that dies loses nothing; one
+// that is to have fewer again loses its copies. The other bucket stays as it is.
 func TestReplicasAreChanged(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3, 0)
@@ -164,8 +164,8 @@ func TestReplicasAreChanged(t *testing.T) {
 	}
 }
 
-// While replicas are made nobody begins a rebalance, or changes their number again; other settings may be changed. It is
-// stopped as a rebalance is, and the next rebalance makes what is missing.
+// While replicas are made nobody begins a rebalance, or changes their number again; other settings may be changed. It
+// is stopped as a rebalance is, and the next rebalance makes what is missing.
 func TestReplicasWhileTheyAreMade(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 0)

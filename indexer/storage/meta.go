@@ -50,9 +50,9 @@ type metaFile struct {
 	Birth      uint64 `json:"birth,omitempty"` // at random, when the folder is made: tells it from others of the same copy
 }
 
-// Small files of this package are one line with the magic, their name, the format version and a checksum, then JSON. The
-// checksum is of all but itself, so that a damaged version is not taken for a newer one: newer formats begin with such a
-// line too.
+// Small files of this package are one line with the magic, their name, the format version and a checksum, then JSON.
+// The checksum is of all but itself, so that a damaged version is not taken for a newer one: newer formats begin with
+// such a line too.
 const (
 	fileMagic      = "tidemark"
 	fileVersion    = 1

@@ -24,7 +24,8 @@ func newer(name string) func(content []byte) []byte {
 }
 
 // TestNewerIsRefused: a folder in which one copy is of a newer version of the program is not opened, the error names
-// what it is and where, and nothing of it is changed: it is not taken for damaged. The newer version opens it as it was.
+// what it is and where, and nothing of it is changed: it is not taken for damaged. The newer version opens it as it
+// was.
 func TestNewerIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name  string

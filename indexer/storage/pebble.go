@@ -202,8 +202,8 @@ func openPebble(res *resources, dir string, meta Meta, memTable int64, readOnly 
 // formatMarker is the name under which the store keeps a folder's format.
 const formatMarker = "format-version"
 
-// checkFormat returns an error that wraps ErrNewer when a folder has a newer format than this program writes. What is no
-// format at all is for the store to judge.
+// checkFormat returns an error that wraps ErrNewer when a folder has a newer format than this program writes. What is
+// no format at all is for the store to judge.
 func checkFormat(fs vfs.FS, dir string) error {
 	is, err := atomicfs.ReadMarker(fs, dir, formatMarker)
 	if errors.Is(err, os.ErrNotExist) {

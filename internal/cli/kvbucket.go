@@ -94,12 +94,12 @@ func kvBucketEdit(s Streams) *cobra.Command {
 	var flush string
 	var noWait bool
 	cmd := &cobra.Command{Use: "edit BUCKET", Short: "Change the settings of a bucket, while the cluster runs",
-		Long: `Changes what is named of a bucket, and shows it. All nodes have to answer. Replicas are made and removed as in a
-rebalance, of this bucket alone, while traffic runs; none may be under way. The command waits for it; it goes on by
+		Long: `Changes what is named of a bucket, and shows it. All nodes have to answer. Replicas are made and removed as in
+a rebalance, of this bucket alone, while traffic runs; none may be under way. The command waits for it; it goes on by
 itself when the command is interrupted, or a node is killed and comes back. Other settings count at once. The number of
 vbuckets and the name stay as they were made.`,
-		Example: "  tidemark kv bucket edit travel --replicas 2 --data ./cluster\n  tidemark kv bucket edit travel --flush off " +
-			"--data ./cluster", Args: exactArgs("BUCKET"),
+		Example: "  tidemark kv bucket edit travel --replicas 2 --data ./cluster\n" +
+			"  tidemark kv bucket edit travel --flush off --data ./cluster", Args: exactArgs("BUCKET"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e := &clustermap.BucketEdit{}
 			if cmd.Flags().Changed("replicas") {

@@ -20,7 +20,8 @@ func kvGroupCommand(s Streams) *cobra.Command {
 
 func kvGroupList(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
-	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the groups of the embedded KV and their roles",
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"},
+		Short:   "List the groups of the embedded KV and their roles",
 		Example: "  tidemark kv group list --data ./cluster", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := f.open()
@@ -50,10 +51,11 @@ func kvGroupSet() *cobra.Command {
 	var roles, description string
 	cmd := &cobra.Command{Use: "set GROUP", Short: "Make a group of users of the embedded KV, or change its roles",
 		Long: `Makes a group, or changes what is named of one that there is: its roles, all of them, or its description. Users
-that are in it (tidemark kv user set --groups) have its roles beside their own. A new group needs --roles. All nodes have
-to answer; they judge by it at once. The roles are those of tidemark kv user set.`,
-		Example: "  tidemark kv group set readers --roles 'data_reader[world],data_reader[travel:inventory]' --data ./cluster",
-		Args:    exactArgs("GROUP"),
+that are in it (tidemark kv user set --groups) have its roles beside their own. A new group needs --roles. All nodes
+have to answer; they judge by it at once. The roles are those of tidemark kv user set.`,
+		Example: "  tidemark kv group set readers --roles 'data_reader[world],data_reader[travel:inventory]' " +
+			"--data ./cluster",
+		Args: exactArgs("GROUP"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			change := clustermap.GroupChange{Group: args[0]}
 			if cmd.Flags().Changed("roles") {
@@ -85,7 +87,8 @@ to answer; they judge by it at once. The roles are those of tidemark kv user set
 func kvGroupRemove(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
 	var yes bool
-	cmd := &cobra.Command{Use: "remove GROUP", Aliases: []string{"rm"}, Short: "Remove a group of users of the embedded KV",
+	cmd := &cobra.Command{Use: "remove GROUP", Aliases: []string{"rm"},
+		Short: "Remove a group of users of the embedded KV",
 		Long: `Removes a group. Its users stay, and have only their own roles and those of other groups. All nodes have to
 answer.`,
 		Example: "  tidemark kv group remove readers --yes --data ./cluster", Args: exactArgs("GROUP"),

@@ -126,8 +126,8 @@ func TestParseRoles(t *testing.T) {
 	}
 	parts := parse(t, "data_reader[b:s:c],data_writer[b:s],data_reader[b:*:*],data_dcp_reader[b:s:*],data_reader[b:*],"+
 		"data_monitoring[b:*],data_reader[b:_default:_default]")
-	if fmt.Sprint(parts) != "[data_dcp_reader[b:s] data_monitoring[b] data_reader[b:_default:_default] data_reader[b:s:c] "+
-		"data_reader[b] data_writer[b:s]]" {
+	if fmt.Sprint(parts) != "[data_dcp_reader[b:s] data_monitoring[b] data_reader[b:_default:_default] "+
+		"data_reader[b:s:c] data_reader[b] data_writer[b:s]]" {
 		t.Errorf("%v", parts)
 	}
 	if got := parse(t, " "); got == nil || len(got) > 0 {
@@ -209,10 +209,11 @@ func TestCheckAll(t *testing.T) {
 		d.Permitted("c", "world") != 0 || (*Directory)(nil).Find("b") != nil {
 		t.Error("the directory does not find its users")
 	}
-	grouped := NewDirectory(Kept{Users: []User{{ID: "u", Roles: parse(t, "data_writer[world]"), Groups: []string{"g", "x"}}},
+	grouped := NewDirectory(Kept{
+		Users:  []User{{ID: "u", Roles: parse(t, "data_writer[world]"), Groups: []string{"g", "x"}}},
 		Groups: []Group{{ID: "g", Roles: parse(t, "data_reader[world],ro_admin")}}})
-	if r := grouped.Rights("u", "world"); grouped.Permitted("u", "world") != SetOf(Enter, See, Read, ReadMeta, Write, Stats,
-		ReadCluster, ReadUsers) || r.Whole != grouped.Permitted("u", "world") {
+	if r := grouped.Rights("u", "world"); grouped.Permitted("u", "world") != SetOf(Enter, See, Read, ReadMeta, Write,
+		Stats, ReadCluster, ReadUsers) || r.Whole != grouped.Permitted("u", "world") {
 		t.Errorf("with the roles of its groups: %b", r.Whole)
 	}
 	many, crowd := make([]Role, MaxRoles+1), make([]User, MaxUsers+1)

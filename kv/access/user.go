@@ -224,8 +224,8 @@ func CheckAll(users []User) error {
 // Directory are the users of a cluster at one moment; it does not change.
 type Directory struct{ kept Kept }
 
-// Kept is what a directory is made of: users and groups in order (CheckAll, CheckGroups), the secret that all nodes have
-// (nil: they have none yet), and the buckets by their names.
+// Kept is what a directory is made of: users and groups in order (CheckAll, CheckGroups), the secret that all nodes
+// have (nil: they have none yet), and the buckets by their names.
 type Kept struct {
 	Users   []User
 	Groups  []Group

@@ -28,17 +28,17 @@ func (m Map) StartRebalance(id string, add []Node, remove []string) (Map, error)
 			stay = append(stay, x.ID)
 		}
 	}
-	for _, r := range remove {
-		if _, ok := n.Node(r); !ok && m.Operation == nil {
-			return m, fmt.Errorf("%w: node %q, which is to be removed (members: %s)", ErrNoMember, r,
-				strings.Join(n.ids(), ", "))
-		}
-	}
 	if m.Operation != nil {
 		if m.Operation.Bucket == "" && slices.Equal(m.Operation.Nodes, stay) {
 			return m, nil
 		}
 		return m, fmt.Errorf("%w: %s is under way: wait for it, or stop it with kv rebalance --stop", ErrMap, m.Operation)
+	}
+	for _, r := range remove {
+		if _, ok := n.Node(r); !ok {
+			return m, fmt.Errorf("%w: node %q, which is to be removed (members: %s)", ErrNoMember, r,
+				strings.Join(n.ids(), ", "))
+		}
 	}
 	if len(stay) == 0 || len(n.Nodes) > MaxNodes {
 		return m, fmt.Errorf("%w: %d nodes would remain, want 1 to %d", ErrMap, len(stay), MaxNodes)

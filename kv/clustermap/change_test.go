@@ -132,7 +132,8 @@ func TestReplicasAreChanged(t *testing.T) {
 		for range rapid.IntRange(1, 3).Draw(t, "changes") {
 			before, want := m, rapid.IntRange(0, 3).Draw(t, "replicas")
 			var err error
-			if m, err = m.ChangeBuckets(BucketChange{Name: "b", Edit: &BucketEdit{Replicas: &want, Operation: "op"}}); err != nil {
+			if m, err = m.ChangeBuckets(BucketChange{Name: "b",
+				Edit: &BucketEdit{Replicas: &want, Operation: "op"}}); err != nil {
 				t.Fatal(err)
 			}
 			same := want == before.Buckets[0].Replicas

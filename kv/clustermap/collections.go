@@ -57,8 +57,8 @@ type CollectionChange struct {
 	Drop       bool   `json:"drop,omitempty"`
 }
 
-// ChangeCollections makes a change; roles go with what they are for. The manifest's uid rises by one, more when epochs have begun. Error:
-// ErrCollections.
+// ChangeCollections makes a change; roles go with what they are for. The manifest's uid rises by one, more when
+// epochs have begun. Error: ErrCollections.
 func (m Map) ChangeCollections(c CollectionChange) (Map, error) {
 	n := m.next()
 	b := n.Bucket(c.Bucket)

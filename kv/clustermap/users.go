@@ -67,8 +67,8 @@ func (m Map) ChangeGroup(c GroupChange) (Map, error) {
 	return n, nil
 }
 
-// ChangeUser makes a change. A role is for a bucket, scope or collection that there is, and goes with it; so is a group.
-// Errors: access.ErrAccess, and with it ErrNoUser and ErrNoGroup.
+// ChangeUser makes a change. A role is for a bucket, scope or collection that there is, and goes with it; so is a
+// group. Errors: access.ErrAccess, and with it ErrNoUser and ErrNoGroup.
 func (m Map) ChangeUser(c UserChange) (Map, error) {
 	n := m.next()
 	n.Users = slices.Clone(m.Users)

@@ -121,7 +121,8 @@ func partRoles(t *testing.T, m Map, bucket string) {
 			t.Errorf("%s: %v", roles, err)
 		}
 	}
-	m, err := give("data_reader[B],data_reader[B:_default:_default],data_writer[B:s],data_writer[B:s:c],data_writer[B:s:d]")
+	m, err := give("data_reader[B],data_reader[B:_default:_default],data_writer[B:s],data_writer[B:s:c]," +
+		"data_writer[B:s:d]")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -192,10 +192,8 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 	if !c.features.collections {
 		want.ids = []uint32{mcbp.DefaultCollection}
 	}
-	if may := c.may(); status == mcbp.StatusOK && !may.Whole.HasAll(needsStream) {
-		if status = want.permitted(may, false); status != mcbp.StatusOK && !c.features.collections {
-			status = mcbp.StatusNoAccess
-		}
+	if status == mcbp.StatusOK {
+		status = c.mayStream(want)
 	}
 	if status != mcbp.StatusOK {
 		c.refused(f.Header, status)
@@ -223,10 +221,24 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 		return c.beginStream(f.Header, &stream{
 			p: c.dcp, by: c.rights.by, vb: v, id: f.VBucket(), opaque: f.Opaque, cursor: cursor{last: r.Start},
 			grant: grant{start: r.Start, end: r.End, purged: history.Purge, life: history.Life, filter: shown,
-				backfill: r.Start < history.High, noValue: r.Flags&mcbp.StreamNoValue != 0, activeOnly: state == store.Active, asked: want},
+				backfill: r.Start < history.High, noValue: r.Flags&mcbp.StreamNoValue != 0, activeOnly: state == store.Active,
+				asked: want},
 		}, history)
 	}
 	return nil
+}
+
+// mayStream says whether the user may have a stream of what it wants.
+func (c *conn) mayStream(want request) mcbp.Status {
+	may := c.may()
+	if may.Whole.HasAll(needsStream) {
+		return mcbp.StatusOK
+	}
+	status := want.permitted(may, false)
+	if status != mcbp.StatusOK && !c.features.collections {
+		return mcbp.StatusNoAccess
+	}
+	return status
 }
 
 // readStreamRequest returns what a request asks for; a status other than OK refuses it whatever the vbucket's state is.
