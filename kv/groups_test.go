@@ -51,7 +51,7 @@ func TestRESTGroups(t *testing.T) {
 		{400, "no LDAP", "PUT", group("new"), []string{"roles", "", "ldap_group_ref", "cn=x"}},
 		{400, "group name", "PUT", group("a%20b"), []string{"roles", ""}},
 		{400, "the description must have", "PUT", group("new"), []string{"roles", "", "description", "a\nb"}},
-		{400, `"groups":"unusable user: there is no such group: \"none\""`, "PUT", u.path("app"), append(put, "groups", "none")},
+		{400, `"groups":"unusable user or group: there is no such group: \"none\""`, "PUT", u.path("app"), append(put, "groups", "none")},
 	} {
 		if status, body := u.call(testUser, testPassword, x.method, x.path, x.form...); status != x.status ||
 			!strings.Contains(body, x.words) {

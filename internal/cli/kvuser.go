@@ -51,9 +51,10 @@ func kvUserSet() *cobra.Command {
 	var roles, groups, name, passwordFile string
 	cmd := &cobra.Command{Use: "set USER", Short: "Make a user of the embedded KV, or change its roles or password",
 		Long: `Makes a user, or changes what is named of one that there is: its roles, all of them, the groups that it is in,
-all of them, its password, its full name. A new user needs --roles and --new-password-file. All nodes have to answer;
-they judge by it at once: what connections may do is looked at with each request, and streams whose user has lost the
-right to them end. Another password ends no connection. Nodes keep no password, but what it can be checked by.
+all of them, its password, its full name. A new user needs --roles or --groups, and --new-password-file. All nodes
+have to answer; they judge by it at once: what connections may do is looked at with each request, and streams whose
+user has lost the right to them end. Another password ends no connection. Nodes keep no password, but what it can be
+checked by.
 
 Roles, by the names of Couchbase, with the bucket or * for all; those to read, to write and to stream documents also
 with a scope, [BUCKET:SCOPE], or a collection, [BUCKET:SCOPE:COLLECTION]:

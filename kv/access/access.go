@@ -17,8 +17,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// ErrAccess means that a user, a role or a password cannot be as it was given; the message says why.
-var ErrAccess = errors.New("unusable user")
+// ErrAccess means that a user, a group, a role or a password cannot be as it was given; the message says why.
+var ErrAccess = errors.New("unusable user or group")
 
 // Permission is one thing that somebody may do, in the cluster or in a bucket.
 type Permission uint8

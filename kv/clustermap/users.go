@@ -13,7 +13,8 @@ var ErrNoUser = fmt.Errorf("%w: there is no such user", access.ErrAccess)
 // ErrNoGroup says that there is no group of that name; it is an access.ErrAccess.
 var ErrNoGroup = fmt.Errorf("%w: there is no such group", access.ErrAccess)
 
-// UserChange makes, changes or removes a user. What is nil stays as it is; a user that is made has Roles and Keys.
+// UserChange makes, changes or removes a user. What is nil stays as it is; a user that is made has Roles
+// or Groups, and Keys.
 type UserChange struct {
 	User   string         `json:"user"`
 	Remove bool           `json:"remove,omitempty"`
@@ -78,7 +79,7 @@ func (m Map) ChangeUser(c UserChange) (Map, error) {
 		u = n.Users[at]
 	}
 	switch {
-	case !there && (c.Remove || c.Roles == nil):
+	case !there && (c.Remove || c.Roles == nil && c.Groups == nil):
 		return m, fmt.Errorf("%w: %q", ErrNoUser, c.User)
 	case c.Remove:
 		n.Users = slices.Delete(n.Users, at, at+1)

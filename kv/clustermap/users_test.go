@@ -176,6 +176,10 @@ func TestChangeGroup(t *testing.T) {
 			t.Errorf("%s: %v", says, err)
 		}
 	}
+	if v, err := m.ChangeUser(UserChange{User: "v", Groups: new([]string{"a"}),
+		Keys: keysFor(t, "secret-2")}); err != nil || len(v.Users) != len(m.Users)+1 {
+		t.Errorf("a new user that has the roles of a group alone: %v", err)
+	}
 	if _, err := m.ChangeUser(UserChange{User: "u", Groups: new([]string{"c"})}); !errors.Is(err, ErrNoGroup) {
 		t.Error(err)
 	}
