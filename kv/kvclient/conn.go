@@ -30,7 +30,7 @@ const (
 	// readBufferBytes is the size of the read buffer; answers up to it are not copied
 	// before their handler sees them.
 	readBufferBytes = 64 << 10
-	// writeStepBytes is how much is written at once: a node has moved when it has taken so much.
+	// writeStepBytes is how much is written at once: the watchdog sees how far a large request is.
 	writeStepBytes = 64 << 10
 	// keptWriteBytes is how large the write buffers may stay between uses.
 	keptWriteBytes = 1 << 20
@@ -39,10 +39,10 @@ const (
 )
 
 // Conn is one connection to one node, shared by any number of callers: requests
-// are pipelined, answers found by their opaque. A node that owes an answer and
-// neither sends anything nor takes anything of what is sent to it for
-// Options.OpTimeout is taken for dead: the connection ends. A large request over
-// a slow link has its time.
+// are pipelined, answers found by their opaque. A node that has the oldest
+// unanswered request in whole and sends nothing for Options.OpTimeout is taken
+// for dead, and so is one that takes nothing of it for as long: the connection
+// ends. A large request over a slow line has its time.
 type Conn struct {
 	session   *Session
 	addr      string
@@ -50,11 +50,14 @@ type Conn struct {
 	slots     *semaphore.Weighted
 	loops     errgroup.Group
 	wake      chan struct{} // 1: there is something to write, or the end
-	moved     atomic.Uint64 // bytes read and written, for the watchdog
+	arrived   atomic.Uint64 // bytes read, for the watchdog
+	written   atomic.Uint64 // bytes that the system has taken to send
+	unsent    func() int    // of these, those that the node's has not acknowledged
 	done      chan struct{} // closed with err set
 
 	mu      sync.Mutex // leaf: the fields below
 	out     []byte
+	queued  uint64 // bytes that were ever put into out
 	pending map[uint32]*call
 	opaque  uint32
 	err     error
@@ -64,6 +67,7 @@ type Conn struct {
 type call struct {
 	op     mcbp.Opcode
 	cost   int64
+	end    uint64 // what Conn.written is when it is sent
 	handle func(mcbp.Frame, error)
 }
 
@@ -84,6 +88,7 @@ func newConn(s *Session, addr string, opTimeout time.Duration) *Conn {
 		slots:   semaphore.NewWeighted(maxInFlightBytes),
 		wake:    make(chan struct{}, 1),
 		done:    make(chan struct{}),
+		unsent:  func() int { return unsent(s.Conn) },
 		pending: map[uint32]*call{},
 	}
 	c.loops.Go(c.readLoop)
@@ -211,8 +216,11 @@ func (c *Conn) Start(ctx context.Context, req mcbp.Frame, handle func(mcbp.Frame
 	if err == nil {
 		c.opaque++
 		req.Opaque = c.opaque
+		had := len(c.out)
 		c.out, err = mcbp.Append(c.out, req)
 		if err == nil {
+			c.queued += uint64(len(c.out) - had)
+			k.end = c.queued
 			c.pending[req.Opaque] = k
 		}
 	}
@@ -270,7 +278,7 @@ func (c *Conn) writeLoop() error {
 		}
 		for step := range slices.Chunk(buf, writeStepBytes) {
 			n, err := c.session.Write(step)
-			c.moved.Add(uint64(n))
+			c.written.Add(uint64(n))
 			if err != nil {
 				c.fail(c.lost(err))
 				return err
@@ -284,7 +292,7 @@ func (c *Conn) writeLoop() error {
 
 // readLoop hands the answers to their calls.
 func (c *Conn) readLoop() error {
-	r := bufio.NewReaderSize(countingReader{c.session, &c.moved}, readBufferBytes)
+	r := bufio.NewReaderSize(countingReader{c.session, &c.arrived}, readBufferBytes)
 	for {
 		f, discard, err := nextFrame(r)
 		if err == nil && f.Magic.IsResponse() {
@@ -349,11 +357,12 @@ func (c *Conn) answer(f mcbp.Frame) error {
 	return err
 }
 
-// watchLoop ends the connection when answers are owed and nothing moves on it.
+// watchLoop ends the connection when an answer is owed, and nothing arrives and nothing more is taken of the oldest
+// request. What is taken of later ones says nothing: that is the node's system, also where its process hangs.
 func (c *Conn) watchLoop() error {
 	tick := time.NewTicker(c.opTimeout / watchSteps)
 	defer tick.Stop()
-	var seen uint64
+	var seen, had uint64
 	silent := 0
 	for {
 		select {
@@ -361,12 +370,12 @@ func (c *Conn) watchLoop() error {
 			return nil
 		case <-tick.C:
 		}
-		c.mu.Lock()
-		owed := len(c.pending)
-		c.mu.Unlock()
-		now := c.moved.Load()
-		if owed == 0 || now != seen {
-			seen, silent = now, 0
+		owed, oldest := c.owed()
+		arrived, taken := c.arrived.Load(), c.taken()
+		moved := arrived != seen || had < oldest && had < taken
+		seen, had = arrived, max(had, taken)
+		if owed == 0 || moved {
+			silent = 0
 			continue
 		}
 		if silent++; silent >= watchSteps {
@@ -374,6 +383,23 @@ func (c *Conn) watchLoop() error {
 				c.opTimeout))
 		}
 	}
+}
+
+// owed returns how many answers are, and where the oldest request to which one is ends in what is sent.
+func (c *Conn) owed() (n int, oldest uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	oldest = c.queued
+	for _, k := range c.pending {
+		oldest = min(oldest, k.end)
+	}
+	return len(c.pending), oldest
+}
+
+// taken returns how many bytes the node's system has taken.
+func (c *Conn) taken() uint64 {
+	written := c.written.Load()
+	return written - min(written, uint64(c.unsent()))
 }
 
 // countingReader counts what arrives.

@@ -1,10 +1,12 @@
 package kvclient
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,4 +65,55 @@ func TestALargeRequestOverASlowLink(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestANodeThatHangsWhileItIsAsked: small requests that the system of a node takes are no sign of its process; one a
+// second does not keep its connection. All time is virtual.
+func TestANodeThatHangsWhileItIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		conn := newConn(&Session{Conn: near}, "node", DefaultOpTimeout)
+		go func() { _, _ = io.Copy(io.Discard, far) }() // its system
+		began := time.Now()
+		for conn.Err() == nil && time.Since(began) < time.Minute {
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				_, _ = conn.Do(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGet, 0, 0), Key: []byte("k")})
+			}()
+			time.Sleep(time.Second)
+		}
+		if took := time.Since(began); !errors.Is(conn.Err(), ErrSilent) || took > 2*DefaultOpTimeout {
+			t.Errorf("after %v: %v, want %v after about %v", took, conn.Err(), ErrSilent, DefaultOpTimeout)
+		}
+		_ = conn.Close()
+		_ = far.Close()
+	})
+}
+
+// TestARequestThatIsStillOnItsWay: what the system has taken of a request, and the node's has not, counts as not sent.
+func TestARequestThatIsStillOnItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		conn := newConn(&Session{Conn: near}, "node", DefaultOpTimeout)
+		var left atomic.Int64 // in the system's buffer, which holds all of it
+		left.Store(1 << 20)
+		conn.unsent = func() int { return int(left.Load()) }
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		ended := make(chan time.Duration, 1)
+		go func() {
+			began := time.Now()
+			_, _ = conn.Do(t.Context(), mcbp.Frame{Header: mcbp.Request(mcbp.OpSet, 0, 0), Value: make([]byte, 1<<20)})
+			ended <- time.Since(began)
+		}()
+		for left.Load() > 0 {
+			time.Sleep(time.Second)
+			left.Add(-64 << 10)
+		}
+		if took := <-ended; took < 16*time.Second || took > 16*time.Second+2*DefaultOpTimeout {
+			t.Errorf("it ended after %v: it was on its way for 16 s", took)
+		}
+		_ = conn.Close()
+		_ = far.Close()
+	})
 }
