@@ -79,7 +79,7 @@ func (p prober) Join(ctx context.Context, addr string) error {
 // registration is what this manager says of itself.
 func (m *Manager) registration() *wire.RegisterManager {
 	return &wire.RegisterManager{ClusterID: m.raft.ClusterID(), ID: m.raft.ID(), Name: m.cfg.Name, REST: m.url(),
-		Raft: m.raft.Addr(), FormatLevel: m.raft.FormatLevel(), New: !m.raft.WasMember(), Epoch: m.raft.State().Epoch()}
+		Raft: m.raft.Addr(), FormatLevel: m.raft.FormatLevel(), New: m.raft.New(), Epoch: m.raft.State().Epoch()}
 }
 
 // note stores beside the log what the state says of this manager.

@@ -65,9 +65,20 @@ func (st *storage) NoteUsers() error {
 	return nil
 }
 
-// WasMember reports whether this server was a member, as far as it knows. One that never was, as its addition was lost
-// with the leader that began it, may ask again; one that was, and is none, was removed.
-func (st *storage) WasMember() bool { return st.member.Load() }
+// New reports whether this server was no member yet, as far as it knows, and may ask to be added: its log is empty, or
+// it knows of which epoch its log is, as an addition was lost with the leader that began it. After a restart it does not
+// know that until some leader says what is committed: a log of a history that a recovery has given up has entries of the
+// same terms, which Raft would not replace.
+func (st *storage) New() bool {
+	if st.member.Load() {
+		return false
+	}
+	if st.fsm.State().Epoch() != 0 {
+		return true
+	}
+	last, err := st.logs.LastIndex()
+	return err == nil && last == 0
+}
 
 // NoteMember stores once that this server was a member, when the state says so.
 func (st *storage) NoteMember() error {

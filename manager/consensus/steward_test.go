@@ -534,6 +534,57 @@ func TestAdditionLostWithItsLeader(t *testing.T) {
 	})
 }
 
+// TestAdditionOfALostHistory: a server whose addition was lost has the log of a term in which the survivor of a recovery
+// then leads with another one. It has restarted since, and knows nothing of what was committed: it is not let in.
+func TestAdditionOfALostHistory(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
+		c.grow(t, fresh, 3)
+		c.all.agree()
+		l, _ := c.leader()
+		others := slices.DeleteFunc(slices.Clone(c.all), func(s *server) bool { return s == l })
+		survivor, lost := others[0], others[1]
+		h.isolate(survivor.name, true, l.name, lost.name)
+		l.stop()
+		c.start(l)
+		pair := servers{l, lost}
+		if lost = pair.leader(); lost == l {
+			l = others[1]
+		}
+		for i := range 6 {
+			if _, err := lost.node.Propose(deadline(t, hang), projector(fmt.Sprint("old", i), "old")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := fresh("m4")
+		h.isolate(survivor.name, true, s.name)
+		l.stop()
+		ctx, cancel := context.WithTimeout(t.Context(), heartbeat)
+		defer cancel()
+		if err := lost.node.AddNonvoter(ctx, consensus.Server{ID: s.node.ID(), Raft: s.node.Addr()}, nil); !errors.Is(err,
+			consensus.ErrUnknownOutcome) {
+			t.Fatalf("it is added without the others: %v", err)
+		}
+		eventually(t, "it has the log", func() bool { return s.node.ClusterID() != "" })
+		for _, x := range []*server{lost, s, survivor} {
+			x.stop()
+		}
+		if _, err := consensus.Recover(consensus.Config{Name: "recover", Dir: survivor.dir},
+			fsm.New(hclog.NewNullLogger(), func(err error) { t.Error(err) }), consensus.RecoverOptions{Act: true}); err != nil {
+			t.Fatal(err)
+		}
+		h.isolate(survivor.name, false, l.name, lost.name, s.name)
+		all := c.all
+		defer func() { c.all = all }()
+		c.all = servers{survivor}
+		c.start(survivor)
+		c.start(s)
+		eventually(t, "the survivor refuses it", func() bool {
+			_, st := c.leader()
+			return errors.Is(st.Join(deadline(t, hang), asks(s)), consensus.ErrNotMember)
+		})
+	})
+}
+
 // TestNewAddresses: servers come back at other ports, all at once: told where the others are, they elect a leader,
 // which writes the new addresses down.
 func TestNewAddresses(t *testing.T) {
