@@ -7,7 +7,6 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
-	"tidemark/indexer/copies"
 	"tidemark/indexer/core"
 	"tidemark/indexer/pace"
 	"tidemark/internal/rpc"
@@ -52,19 +51,23 @@ func (x *Indexer) ensureCopies(ctx context.Context, want map[index.CopyID]core.W
 	return nil
 }
 
+// makingSource begins the name under which the node's health has a copy that cannot be made: all others are written and
+// served meanwhile.
+const makingSource = "making copy "
+
 // noteLacking tells of the copies that could not be made, and of the others that they are there or not wanted any more.
 func (x *Indexer) noteLacking(failed map[index.CopyID]error) {
 	was := x.lacking.copies
 	x.lacking.copies = map[index.CopyID]bool{}
 	for id, err := range failed {
 		x.lacking.copies[id] = true
-		if x.health.Set(copies.CopySource+id.String(), "cannot be made: "+err.Error()) {
+		if x.health.Set(makingSource+id.String(), "cannot be made: "+err.Error()) {
 			x.log.Error("a copy cannot be made; trying again", "copy", id, "error", err)
 		}
 	}
 	for id := range was {
 		if failed[id] == nil {
-			x.health.Set(copies.CopySource+id.String(), "")
+			x.health.Set(makingSource+id.String(), "")
 		}
 	}
 }

@@ -54,7 +54,10 @@ func TestACopyThatCannotBeMade(t *testing.T) {
 	w.check(1)
 	w.check(3)
 	w.until("what the list dropped has gone", func() bool { return !w.there(40) })
-	if detail := w.untilReadyz("copy not_held"); !strings.Contains(detail, "copy 20: cannot be made: ") ||
+	if state := w.x.stats(t.Context()).State; state != "active" {
+		t.Errorf("the indexer is %s: the other copies are written and served", state)
+	}
+	if detail := w.untilReadyz("copy not_held"); !strings.Contains(detail, "making copy 20: cannot be made: ") ||
 		!strings.Contains(detail, syscall.EIO.Error()) {
 		t.Errorf("not ready because of %q", detail)
 	}

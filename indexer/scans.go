@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -33,7 +34,9 @@ func (x *Indexer) pins() *snapshots.Pins {
 	return &snapshots.Pins{Snapshots: x.snapshots, Store: x.store, Bucket: func(name string) (snapshots.Bucket, bool) {
 		k := x.bucketNamed(name)
 		return k, k != nil
-	}, Wrong: func(c index.CopyID) string { return x.health.Why(copies.CopySource + c.String()) }}
+	}, Wrong: func(c index.CopyID) string {
+		return cmp.Or(x.health.Why(copies.CopySource+c.String()), x.health.Why(makingSource+c.String()))
+	}}
 }
 
 // newTruth asks for where KV is, and for stability timestamps.

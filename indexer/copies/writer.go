@@ -30,7 +30,7 @@ const (
 	recoverTimeout = 30 * time.Second
 )
 
-// CopySource begins the name under which the node's health has a copy that cannot be written, or made.
+// CopySource begins the name under which the node's health has a copy that cannot be written.
 const CopySource = "copy "
 
 // result is what a writer tells the loop; one field is set.

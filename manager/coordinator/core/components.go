@@ -128,11 +128,12 @@ func (l *membership) watch() {
 }
 
 // pause follows a time without any step: ticks come in all the time, so that the leader itself stood still (its process
-// was stopped, its machine frozen). What it did not take meanwhile is nobody's silence.
-func (l *membership) pause(nowMS int64) {
-	ms := nowMS - l.nowMS
+// was stopped, its machine frozen). What it did not take meanwhile is nobody's silence. It returns how long that was, 0
+// for a usual step.
+func (l *membership) pause(nowMS int64) (ms int64) {
+	ms = nowMS - l.nowMS
 	if ms < l.settings.SuspectAfter.Milliseconds() {
-		return
+		return 0
 	}
 	l.log.Warn("the leader stood still; what it did not hear meanwhile counts as nobody's silence", "ms", ms)
 	l.startedMS += ms
@@ -149,6 +150,7 @@ func (l *membership) pause(nowMS int64) {
 			b.rolling.pausedMS += ms
 		}
 	}
+	return ms
 }
 
 // tellLedgers tells the ledgers who lives, and, once that was waited for long enough, that nothing is unknown.

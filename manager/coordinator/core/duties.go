@@ -206,6 +206,16 @@ func (l *lives) evaluators(d *index.Definition) (all []lifecycle.Projector) {
 	return all
 }
 
+// pause follows ms milliseconds in which the leader itself stood still: no host was away for them.
+func (l *lives) pause(ms int64) {
+	if ms == 0 {
+		return
+	}
+	for id := range l.lackMS {
+		l.lackMS[id] += ms
+	}
+}
+
 // lacking returns for how long a build has lacked a host.
 func (l *lives) lacking(id index.ID, away bool) time.Duration {
 	if !away {

@@ -75,7 +75,7 @@ func (l *Leader) Active() bool { return l.active }
 func (l *Leader) Step(now Now, in Input) []Effect {
 	clear(l.effects)
 	l.effects = l.effects[:0]
-	l.membership.pause(now.MS)
+	l.lives.pause(l.membership.pause(now.MS))
 	l.at(now)
 	l.take(in)
 	_, ticked := in.(Tick)

@@ -3,6 +3,7 @@ package core
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"tidemark/index"
 	"tidemark/liveness"
@@ -121,5 +122,20 @@ func TestLeadersOwnPauseAtItsStart(t *testing.T) {
 	}
 	if !s.lead.Active() {
 		t.Error("it waits for ever")
+	}
+}
+
+// TestLeadersOwnPauseInABuild: nor does a build lack its host for that time, which it may no longer than BuildPatience.
+func TestLeadersOwnPauseInABuild(t *testing.T) {
+	s := newAsked(t)
+	l := s.lead
+	l.lives.lacking(1, true)
+	s.now.MS += 1000
+	l.at(s.now)
+	s.now.MS += l.settings.BuildPatience.Milliseconds()
+	l.lives.pause(l.membership.pause(s.now.MS))
+	l.at(s.now)
+	if got := l.lives.lacking(1, true); got != time.Second {
+		t.Errorf("it lacks its host for %v, want the second before the pause", got)
 	}
 }
