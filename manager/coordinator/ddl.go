@@ -400,7 +400,7 @@ type bucketAnswer struct {
 const agreeWait = time.Second
 
 // askBucket asks the projectors whose word counts. Where one has said what the bucket is, the others have agreeWait to
-// say otherwise.
+// say otherwise, unless it is the one that the state has: that needs no second word.
 func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
 	all := c.speakers()
 	ctx, cancel := context.WithCancel(ctx)
@@ -420,6 +420,9 @@ func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*
 		select {
 		case a := <-came:
 			answers = append(answers, a)
+			if a.err == nil && c.knows(req.Bucket, a.found.UUID) {
+				return a.found, nil
+			}
 			if a.err == nil && late == nil {
 				late = time.After(agreeWait)
 			}
@@ -429,6 +432,12 @@ func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*
 		break
 	}
 	return judgeBucket(req.Bucket, answers)
+}
+
+// knows reports whether the state has that bucket, which is not gone.
+func (c *Coordinator) knows(name, uuid string) bool {
+	b := c.cfg.Consensus.State().Bucket(name)
+	return b != nil && !b.Gone && b.UUID == uuid
 }
 
 // speakers are the projectors that say which buckets KV has: those that stream some, as they stand at the KV cluster

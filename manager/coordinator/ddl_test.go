@@ -273,3 +273,24 @@ func TestALostProjectorIsNotAsked(t *testing.T) {
 		}
 	})
 }
+
+// TestAKnownBucketNeedsNoSecondWord: who asks about a bucket that the state has waits for no projector that hangs once
+// another one has found it.
+func TestAKnownBucketNeedsNoSecondWord(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		a := w.create("a", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(a.ID) == index.Maintenance })
+		p2 := w.projectors["http://p2"]
+		p2.mu.Lock()
+		p2.hangs = true
+		p2.mu.Unlock()
+		began := time.Now()
+		if _, err := w.leader().askBucket(w.ctx, &wire.BucketRequest{Bucket: "world", Collections: true}); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took >= agreeWait { // virtual
+			t.Errorf("it took %v", took)
+		}
+	})
+}
