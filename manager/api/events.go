@@ -125,7 +125,7 @@ func whyEnded(err error) (reason, detail string, ok bool) {
 	switch {
 	case errors.Is(err, watch.ErrSlow):
 		return "slow", err.Error() + "; connect again for a new snapshot", true
-	case errors.Is(err, watch.ErrFull):
+	case errors.Is(err, watch.ErrFull), errors.Is(err, watch.ErrAddressFull):
 		return "busy", err.Error() + "; connect again later", true
 	case errors.Is(err, watch.ErrClosed):
 		return "stopping", "this manager stops; connect to another one", true

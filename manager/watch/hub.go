@@ -28,8 +28,10 @@ const (
 	// given and has not taken yet: batchBytes of changes, or a snapshot.
 	MaxWatchers = 4096
 	// MaxLent bounds the bytes of snapshots that watchers have not taken yet, which may last for as long as a stream does.
-	// One that several are given at the same time counts once, and one alone may be larger.
-	MaxLent = 256 << 20
+	// One that several are given at the same time counts once, and one alone may be larger. MaxLentPerAddress bounds those
+	// of one address likewise.
+	MaxLent           = 256 << 20
+	MaxLentPerAddress = MaxLent / 4
 	// MaxPerAddress bounds the watchers from one address, so that one host cannot take all places.
 	MaxPerAddress = 2048
 	// quiet and loud updates that are kept for who resumes or is slow.
@@ -85,7 +87,8 @@ type Hub struct {
 	closed     bool
 	watchers   int
 	from       map[string]int
-	lent       int // bytes of snapshots that watchers have not taken yet
+	lent       int            // bytes of snapshots that watchers have not taken yet
+	lentAt     map[string]int // the same by address
 
 	snapMu    sync.Mutex // one snapshot is encoded at a time
 	snapshots []*encoded
@@ -98,7 +101,7 @@ type reason struct{ code, detail string }
 func New(machine Machine, logger hclog.Logger) *Hub {
 	h := &Hub{machine: machine, log: logger, now: time.Now, state: statecontext.New(), calm: make(chan struct{}),
 		every: make(chan struct{}),
-		from:  map[string]int{},
+		from:  map[string]int{}, lentAt: map[string]int{},
 		quiet: ring{maxUnits: quietUnits, maxBytes: quietBytes}, loud: ring{maxUnits: loudUnits, maxBytes: loudBytes}}
 	return h
 }
@@ -230,7 +233,7 @@ func (h *Hub) Join(ctx context.Context, r Request) (*Watcher, error) {
 	err := h.place(ctx, w, r.Since)
 	if err == nil && w.needs != nil {
 		h.mu.Lock()
-		err = h.room(1)
+		err = h.room(r.From, 1)
 		h.mu.Unlock()
 	}
 	if err != nil {

@@ -20,7 +20,7 @@ type encoded struct {
 	cas        uint64
 	made       time.Time
 	data       []byte
-	lentTo     int // watchers that have not taken it yet; guarded by the hub's mu
+	lentTo     map[string]int // watchers that have not taken it yet, by address; guarded by the hub's mu
 }
 
 // lend gives a watcher a snapshot to take, where there is room for it. h.mu is held.
@@ -28,22 +28,29 @@ func (h *Hub) lend(w *Watcher, e *encoded) error {
 	if w.from == gone {
 		return nil // nobody would give it back
 	}
-	if e.lentTo == 0 {
-		if err := h.room(len(e.data)); err != nil {
+	if e.lentTo[w.from] == 0 {
+		if err := h.room(w.from, len(e.data)); err != nil {
 			return err
 		}
-		h.lent += len(e.data)
+		if len(e.lentTo) == 0 {
+			h.lent += len(e.data)
+		}
+		h.lentAt[w.from] += len(e.data)
 	}
-	e.lentTo++
+	e.lentTo[w.from]++
 	w.takes = e
 	return nil
 }
 
-// room refuses so many more bytes of a snapshot beyond MaxLent. h.mu is held.
-func (h *Hub) room(bytes int) error {
+// room refuses so many more bytes of a snapshot beyond MaxLent and MaxLentPerAddress. h.mu is held.
+func (h *Hub) room(from string, bytes int) error {
 	if h.lent > 0 && h.lent+bytes > MaxLent {
 		return fmt.Errorf("%w: those that are slow have %d MiB of snapshots yet to take, and %d MiB is the most", ErrFull,
 			h.lent>>20, MaxLent>>20)
+	}
+	if had := h.lentAt[from]; had > 0 && had+bytes > MaxLentPerAddress {
+		return fmt.Errorf("%w: those at %s that are slow have %d MiB of snapshots yet to take, and %d MiB is the most",
+			ErrAddressFull, from, had>>20, MaxLentPerAddress>>20)
 	}
 	return nil
 }
@@ -54,7 +61,15 @@ func (h *Hub) takeBack(w *Watcher) {
 	if e == nil {
 		return
 	}
-	if w.takes, e.lentTo = nil, e.lentTo-1; e.lentTo == 0 {
+	w.takes = nil
+	if e.lentTo[w.from]--; e.lentTo[w.from] > 0 {
+		return
+	}
+	delete(e.lentTo, w.from)
+	if h.lentAt[w.from] -= len(e.data); h.lentAt[w.from] == 0 {
+		delete(h.lentAt, w.from)
+	}
+	if len(e.lentTo) == 0 {
 		h.lent -= len(e.data)
 	}
 }
@@ -79,7 +94,8 @@ func (h *Hub) encode(s *statecontext.State, generation uint64, kinds Kinds) (*en
 	if err != nil {
 		return nil, fmt.Errorf("snapshot of cas %d: %w", s.CAS(), err)
 	}
-	e := &encoded{kinds: kinds, generation: generation, cas: s.CAS(), made: now, data: append(b[1:], "\n\n"...)}
+	e := &encoded{kinds: kinds, generation: generation, cas: s.CAS(), made: now, data: append(b[1:], "\n\n"...),
+		lentTo: map[string]int{}}
 	if len(h.snapshots) >= snapshotsKept {
 		h.snapshots = h.snapshots[1:]
 	}

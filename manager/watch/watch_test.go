@@ -548,6 +548,43 @@ func TestSnapshotsOfSlowWatchers(t *testing.T) {
 	}
 }
 
+// TestSnapshotsOfOneAddress: what the slow watchers of one address hold takes no room from others, and ends with them.
+func TestSnapshotsOfOneAddress(t *testing.T) {
+	w := newWorld(t)
+	join := func(from string) (*Watcher, error) {
+		return w.hub.Join(t.Context(), Request{Kinds: AllKinds(), From: from})
+	}
+	hold := func(from string) *Watcher {
+		t.Helper()
+		s, err := join(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		if _, err := s.Next(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	held := []*Watcher{hold("a"), hold("a"), hold("b")}
+	one := w.hub.lent
+	if w.hub.lentAt["a"] != one || w.hub.lentAt["b"] != one {
+		t.Fatalf("of one snapshot of %d bytes for all three %v are lent", one, w.hub.lentAt)
+	}
+	w.hub.lentAt["a"] += MaxLentPerAddress - one
+	if _, err := join("a"); !errors.Is(err, ErrAddressFull) {
+		t.Errorf("one more at a: %v", err)
+	}
+	held = append(held, hold("b"), hold("c"))
+	w.hub.lentAt["a"] -= MaxLentPerAddress - one
+	for _, s := range held {
+		s.Close()
+	}
+	if w.hub.lent != 0 || len(w.hub.lentAt) != 0 {
+		t.Errorf("%d bytes are lent to nobody, %v", w.hub.lent, w.hub.lentAt)
+	}
+}
+
 // canceled returns a context that is over.
 func canceled(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
