@@ -18,7 +18,7 @@ const (
 )
 
 // dcpOpen makes the connection a producer. A second one on the same connection ends it; another connection of the same
-// name is closed.
+// user and name is closed.
 func (c *conn) dcpOpen(ctx context.Context, f mcbp.Frame) error {
 	c.srv.counters.DCPOpens.Add(1)
 	if c.dcp != nil {
@@ -37,7 +37,7 @@ func (c *conn) dcpOpen(ctx context.Context, f mcbp.Frame) error {
 	}
 	p := newProducer(c, string(f.Key), open.Flags)
 	c.dcp = p
-	c.srv.claim(p.name, c)
+	c.srv.claim(p)
 	c.status(f.Header, mcbp.StatusOK, nil)
 	if err := c.flush(); err != nil {
 		return err

@@ -199,10 +199,15 @@ func (m Moods) String() string {
 // replication is how the names of DCP connections between the nodes of a cluster begin.
 const replication = "replication:"
 
+// betweenNodes reports whether the connection is one between the nodes of a cluster: it has their name and their user.
+func (p *producer) betweenNodes() bool {
+	return strings.HasPrefix(p.id.name, replication) && p.c.srv.auth.configured(p.id.user)
+}
+
 // moods are those that the connection has to live with. The nodes of a cluster are of one kind: between them documents
 // keep their datatype and the reason of their end, and nobody waits for effect.
 func (c *conn) moods() Moods {
-	if c.dcp != nil && strings.HasPrefix(c.dcp.name, replication) {
+	if c.dcp != nil && c.dcp.betweenNodes() {
 		return c.srv.opts.Moods &^ Spared
 	}
 	return c.srv.opts.Moods

@@ -31,7 +31,7 @@ const (
 // sends. Lock order: a vbucket's lock, then mu; the connection's wmu before both.
 type producer struct {
 	c     *conn
-	name  string
+	id    dcpName
 	flags mcbp.OpenFlags
 	wake  chan struct{} // capacity 1: something changed
 
@@ -60,7 +60,7 @@ type producer struct {
 
 func newProducer(c *conn, name string, flags mcbp.OpenFlags) *producer {
 	return &producer{
-		c: c, name: name, flags: flags, wake: make(chan struct{}, 1), streams: map[uint16]*stream{},
+		c: c, id: dcpName{c.bucket.Store.Name(), c.user, name}, flags: flags, wake: make(chan struct{}, 1), streams: map[uint16]*stream{},
 		over:         map[uint16]bool{},
 		noopInterval: defaultNoopInterval,
 	}
@@ -187,7 +187,7 @@ func (p *producer) run(ctx context.Context) {
 		turn, wait := p.next(&lastNoop)
 		if turn.stopped || turn.err != nil {
 			if turn.err != nil {
-				p.c.srv.opts.Logger.Warn("dcp connection closed", "name", p.name, "remote", p.c.nc.RemoteAddr(), "error", turn.err)
+				p.c.srv.opts.Logger.Warn("dcp connection closed", "name", p.id.name, "remote", p.c.nc.RemoteAddr(), "error", turn.err)
 			}
 			return
 		}

@@ -146,13 +146,15 @@ type Server struct {
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
 	buckets map[string]*Bucket
-	dcp     map[dcpName]*conn // by bucket and connection name
+	dcp     map[dcpName]*conn
 	nextID  uint64
 
 	lagging map[*Bucket]*laggard // in the mood MapLag
 }
 
-type dcpName struct{ bucket, name string }
+// dcpName is what one DCP connection has at a time. Names are each user's own: nobody ends or keeps out the connections
+// of others by their names.
+type dcpName struct{ bucket, user, name string }
 
 // New makes a server; Serve runs it.
 func New(opts Options) *Server {
@@ -246,24 +248,23 @@ func (s *Server) forget(c *conn) {
 	c.leave()
 	s.counters.Connections.Store(int64(len(s.conns)))
 	if c.dcp != nil {
-		key := dcpName{c.bucket.Store.Name(), c.dcp.name}
-		if s.dcp[key] == c {
-			delete(s.dcp, key)
+		if s.dcp[c.dcp.id] == c {
+			delete(s.dcp, c.dcp.id)
 		}
 		s.counters.DCPConnections.Store(int64(len(s.dcp)))
 	}
 }
 
-// claim returns a DCP connection name to c; an older connection of that name is closed.
-func (s *Server) claim(name string, c *conn) {
-	key := dcpName{c.bucket.Store.Name(), name}
+// claim gives a producer's connection its name; an older connection that has it is closed.
+func (s *Server) claim(p *producer) {
+	c := p.c
 	s.mu.Lock()
-	old := s.dcp[key]
-	s.dcp[key] = c
+	old := s.dcp[p.id]
+	s.dcp[p.id] = c
 	s.counters.DCPConnections.Store(int64(len(s.dcp)))
 	s.mu.Unlock()
 	if old != nil && old != c {
-		s.opts.Logger.Info("dcp connection replaced by one with the same name", "name", name, "old", old.nc.RemoteAddr(),
+		s.opts.Logger.Info("dcp connection replaced by one with the same name", "name", p.id.name, "old", old.nc.RemoteAddr(),
 			"new", c.nc.RemoteAddr())
 		old.close()
 	}

@@ -200,7 +200,7 @@ func (c *conn) statAll(emit func(key, value string)) {
 func (c *conn) statDCP(emit func(key, value string)) {
 	for _, p := range c.srv.producers(c.bucket.Store.Name()) {
 		s := p.status()
-		prefix := "eq_dcpq:" + p.name + ":"
+		prefix := "eq_dcpq:" + p.id.name + ":"
 		emit(prefix+"type", "producer")
 		emit(prefix+"num_streams", strconv.Itoa(s.streams))
 		emit(prefix+"unacked_bytes", strconv.FormatInt(s.unacked, 10))

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
-	"strings"
 	"sync/atomic"
 
 	"github.com/golang/snappy"
@@ -267,7 +266,7 @@ func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 // purgeLate forgets the vbucket's tombstones before the first snapshot of a stream from 0, in the mood Purges and each
 // fourth time: engines compact when they like.
 func (st *stream) purgeLate(moods Moods) {
-	if !moods.Has(Purges) || st.marked || st.start > 0 || strings.HasPrefix(st.p.name, replication) ||
+	if !moods.Has(Purges) || st.marked || st.start > 0 || st.p.betweenNodes() ||
 		st.p.c.srv.fromZero.Add(1)%4 != 1 {
 		return
 	}
@@ -353,7 +352,7 @@ func (p *producer) buried(d *store.Doc) ([]byte, mcbp.Datatype) {
 	if len(d.Value) == 0 {
 		return nil, 0
 	}
-	all := strings.HasPrefix(p.name, replication)
+	all := p.betweenNodes()
 	value, datatype := p.c.shown(d, all || p.flags&mcbp.OpenXattrs != 0)
 	if all || p.flags&mcbp.OpenDeletedUserXattrs != 0 || !datatype.Has(mcbp.DatatypeXattr) {
 		return value, datatype
