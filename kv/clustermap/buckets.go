@@ -73,7 +73,7 @@ type BucketChange struct {
 type BucketEdit struct {
 	Replicas *int  `json:"replicas,omitempty"`
 	NoFlush  *bool `json:"no_flush,omitempty"`
-	// Operation is the id of the rebalance that follows from other Replicas, the leader's to give.
+	// Operation is the id of the rebalance that follows from Replicas, the leader's to give.
 	Operation string `json:"operation,omitempty"`
 }
 
@@ -140,8 +140,7 @@ func wrongReplicas(bucket string, n int) error {
 	return fmt.Errorf("%w: bucket %q: %d replicas: want 0 to %d", ErrBuckets, bucket, n, MaxReplicas)
 }
 
-// editBucket is the map with other settings of a bucket that there is. Another number of replicas begins an operation
-// that makes or removes them, where there are the nodes for it.
+// editBucket is the map with other settings of a bucket that there is.
 func (m Map) editBucket(c BucketChange) (Map, error) {
 	n, e := m.next(), c.Edit
 	b := n.Bucket(c.Name)
@@ -152,20 +151,36 @@ func (m Map) editBucket(c BucketChange) (Map, error) {
 	if e.NoFlush != nil && *e.NoFlush != b.NoFlush {
 		b.NoFlush, changed = *e.NoFlush, true
 	}
-	if e.Replicas != nil && *e.Replicas != b.Replicas {
-		switch {
-		case !validReplicas(*e.Replicas):
-			return m, wrongReplicas(c.Name, *e.Replicas)
-		case m.Operation != nil:
-			return m, ErrRebalancing
+	if e.Replicas != nil {
+		other, err := n.setReplicas(b, e)
+		if err != nil {
+			return m, err
 		}
-		b.Replicas, changed = *e.Replicas, true
-		n.Operation = n.replicate(e.Operation, b)
+		changed = changed || other
 	}
 	if !changed {
 		return m, nil
 	}
 	return n, nil
+}
+
+// setReplicas gives a bucket its number of replicas, and reports whether that changes something. It begins an operation
+// that makes or removes them, where there are the nodes for it: also for the number that the bucket has where vbuckets
+// have another one, as an operation was stopped, or given up by a failover.
+func (m *Map) setReplicas(b *Bucket, e *BucketEdit) (changed bool, err error) {
+	same, copies := *e.Replicas == b.Replicas, min(*e.Replicas+1, len(m.Nodes))
+	has := !slices.ContainsFunc(b.Chains, func(chain []string) bool { return len(chain) != copies })
+	switch {
+	case !validReplicas(*e.Replicas):
+		return false, wrongReplicas(b.Name, *e.Replicas)
+	case same && (has || m.Operation != nil):
+		return false, nil
+	case m.Operation != nil:
+		return false, ErrRebalancing
+	}
+	b.Replicas = *e.Replicas
+	m.Operation = m.replicate(e.Operation, b)
+	return true, nil
 }
 
 // dropBucket is the map without a bucket, and without the roles for it: one that is made under its name is another one.

@@ -89,6 +89,38 @@ func TestBucketIsEdited(t *testing.T) {
 	}
 }
 
+// The number that the bucket has makes what is missing of it after an operation that was stopped, and nothing where
+// nothing is missing, or where something is under way.
+func TestBucketIsEditedAgain(t *testing.T) {
+	t.Parallel()
+	m := Derive(nodes(3), specs(8, 0))
+	change := func(m Map, operation string) Map {
+		t.Helper()
+		n, err := m.ChangeBuckets(BucketChange{Name: m.Buckets[0].Name,
+			Edit: &BucketEdit{Replicas: new(2), Operation: operation}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	m = change(m, "a")
+	if n := change(m, "b"); n.Newer(m) {
+		t.Errorf("while they are made: %+v", n.Operation)
+	}
+	m = m.Finish() // as a stop, and a failover
+	n := change(m, "b")
+	if !n.Newer(m) || n.Operation == nil || n.Operation.ID != "b" || n.Operation.VBuckets != 8 {
+		t.Fatalf("after a stop: %+v", n.Operation)
+	}
+	for v := range n.Buckets[0].Chains {
+		n.Buckets[0].Chains[v] = n.Operation.Targets[0][v]
+	}
+	n = n.Finish()
+	if again := change(n, "c"); again.Newer(n) {
+		t.Errorf("where none is missing: %+v", again.Operation)
+	}
+}
+
 // Buckets that were dropped are remembered: all that are configured, and the newest of the others; a map fits the
 // configuration through all of it, and one with a bucket that nobody made does not.
 func TestBucketsThatComeAndGo(t *testing.T) {
