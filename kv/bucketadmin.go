@@ -48,7 +48,11 @@ func (c *cluster) changeBuckets(ctx context.Context, change clustermap.BucketCha
 	}
 	if change.Edit != nil {
 		c.kick() // there may be replicas to be made
-		return bucketAnswer{done: doneWith(m), Name: change.Name, UUID: change.UUID}, nil
+		answer := bucketAnswer{done: doneWith(m), Name: change.Name, UUID: change.UUID}
+		if op := m.Operation; op != nil && op.Bucket == change.Name {
+			answer.Operation = op.ID
+		}
+		return answer, nil
 	}
 	if err := c.obeyed(ctx, bucketID{change.Name, change.UUID}, change.Drop); err != nil {
 		return nil, err
@@ -108,6 +112,8 @@ type bucketAnswer struct {
 	done
 	Name string `json:"name"`
 	UUID string `json:"uuid"`
+	// Operation, of an edit, is the id of the one that makes or removes the bucket's replicas; empty: none does.
+	Operation string `json:"operation,omitempty"`
 }
 
 func (n *Node) postBucketChange(ctx context.Context, body []byte) (any, error) {
@@ -348,11 +354,12 @@ func (n *Node) troubleOf(id bucketID) string {
 	return ""
 }
 
-// ChangeBuckets makes a bucket, changes one or drops one, and returns its uuid.
-func (a *Admin) ChangeBuckets(ctx context.Context, c clustermap.BucketChange) (uuid string, err error) {
+// ChangeBuckets makes a bucket, changes one or drops one, and returns its uuid, and the id of the operation that makes or
+// removes replicas of one that was changed; empty: none does.
+func (a *Admin) ChangeBuckets(ctx context.Context, c clustermap.BucketChange) (uuid, operation string, err error) {
 	var answer bucketAnswer
 	err = a.lead(ctx, pathBucketChange, c, &answer)
-	return answer.UUID, err
+	return answer.UUID, answer.Operation, err
 }
 
 // BucketInfo is a bucket of the cluster. Items are those of active vbuckets, on the nodes that answer.

@@ -170,6 +170,7 @@ func TestReplicasWhileTheyAreMade(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 0)
 	n := g.nodes["kv1"]
+	makeBucket(t, n, "other", "replicaNumber", "0")
 	for _, x := range g.nodes {
 		x.replicator.pause("world", true) // it cannot end meanwhile
 	}
@@ -189,6 +190,15 @@ func TestReplicasWhileTheyAreMade(t *testing.T) {
 		t.Error(err)
 	}
 	edit(t, n, "world", "replicaNumber", "1", "flushEnabled", "0") // the first is so already
+	a := NewAdmin([]string{n.AdminAddr()}, testUser, testPassword, nil)
+	other := clustermap.BucketChange{Name: "other", Edit: &clustermap.BucketEdit{Replicas: new(0)}}
+	same := clustermap.BucketChange{Name: "world", Edit: &clustermap.BucketEdit{Replicas: new(1)}}
+	if _, op, err := a.ChangeBuckets(within(t), other); err != nil || op != "" {
+		t.Errorf("of a bucket that has its replicas: operation %q, %v", op, err)
+	}
+	if _, op, err := a.ChangeBuckets(within(t), same); err != nil || op != n.cluster.current().Operation.ID {
+		t.Errorf("operation %q is not %+v: %v", op, n.cluster.current().Operation, err)
+	}
 	if err := g.post("kv1", pathRebalance, RebalanceRequest{Stop: true}, nil); err != nil {
 		t.Fatal(err)
 	}

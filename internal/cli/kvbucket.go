@@ -66,7 +66,7 @@ not be started with it: the cluster's map has it. A Couchbase cluster is told th
 				return err
 			}
 			c.Name = args[0]
-			uuid, err := a.ChangeBuckets(cmd.Context(), c)
+			uuid, _, err := a.ChangeBuckets(cmd.Context(), c)
 			if err != nil {
 				return err
 			}
@@ -119,9 +119,9 @@ vbuckets and the name stay as they were made.`,
 			if err != nil {
 				return err
 			}
-			uuid, err := a.ChangeBuckets(cmd.Context(), clustermap.BucketChange{Name: args[0], Edit: e})
-			if err == nil && e.Replicas != nil && !noWait {
-				err = waitRebalance(cmd.Context(), s, a)
+			uuid, operation, err := a.ChangeBuckets(cmd.Context(), clustermap.BucketChange{Name: args[0], Edit: e})
+			if err == nil && operation != "" && e.Replicas != nil && !noWait {
+				err = waitRebalance(cmd.Context(), s, a, operation)
 			}
 			if err != nil {
 				return err
@@ -159,7 +159,7 @@ which BUILD INDEX makes the indexes anew. A bucket that nodes are started with s
 			if err := confirm(cmd.Context(), s, yes, "drop bucket "+args[0]+" with all of its documents"); err != nil {
 				return err
 			}
-			_, err = a.ChangeBuckets(cmd.Context(), clustermap.BucketChange{Name: args[0], Drop: true})
+			_, _, err = a.ChangeBuckets(cmd.Context(), clustermap.BucketChange{Name: args[0], Drop: true})
 			return err
 		}}
 	f.add(cmd)

@@ -305,7 +305,7 @@ command again shows how far it is.`,
 				return err
 			}
 			if !noWait {
-				if err := waitRebalance(cmd.Context(), s, a); err != nil {
+				if err := waitRebalance(cmd.Context(), s, a, ""); err != nil {
 					return err
 				}
 			}
@@ -323,8 +323,16 @@ command again shows how far it is.`,
 	return cmd
 }
 
-// waitRebalance shows the progress until nothing is under way any more.
-func waitRebalance(ctx context.Context, s Streams, a *kv.Admin) error {
+// isOver reports whether an operation is not under way any more, any one where it is "": the leader has to say so.
+func isOver(status kv.ClusterStatus, operation string) bool {
+	if p := status.Progress; p != nil {
+		return operation != "" && p.Operation != operation
+	}
+	return status.Answered(status.Leader)
+}
+
+// waitRebalance shows the progress of an operation until it is over; with "" until none is under way.
+func waitRebalance(ctx context.Context, s Streams, a *kv.Admin, operation string) error {
 	bar := newBar(s.Err, "rebalancing")
 	told := ""
 	for {
@@ -334,7 +342,7 @@ func waitRebalance(ctx context.Context, s Streams, a *kv.Admin) error {
 			bar.done(false)
 			return ctx.Err()
 		case err != nil: // its nodes may be restarting
-		case status.Progress == nil && status.Answered(status.Leader):
+		case isOver(status, operation):
 			bar.done(true)
 			return nil
 		case status.Progress != nil && status.Progress.Total > 0:

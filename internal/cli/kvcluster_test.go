@@ -1,0 +1,32 @@
+package cli
+
+import (
+	"testing"
+
+	"tidemark/kv"
+)
+
+// A command waits for what it has begun, and for nothing that somebody else begins; what is under way the leader says.
+func TestRebalanceIsOver(t *testing.T) {
+	t.Parallel()
+	lead := kv.ClusterStatus{Leader: "kv1", Nodes: []kv.NodeStatus{{ID: "kv1", State: "ready"}}}
+	moving := lead
+	moving.Progress = &kv.Progress{Operation: "b", Left: 1, Total: 2}
+	for _, x := range []struct {
+		what      string
+		status    kv.ClusterStatus
+		operation string
+		over      bool
+	}{
+		{"nothing is under way", lead, "", true},
+		{"ours has ended", lead, "a", true},
+		{"the leader does not answer", kv.ClusterStatus{Leader: "kv1"}, "a", false},
+		{"any", moving, "", false},
+		{"ours", moving, "b", false},
+		{"another one follows", moving, "a", true},
+	} {
+		if over := isOver(x.status, x.operation); over != x.over {
+			t.Errorf("%s: %v", x.what, over)
+		}
+	}
+}
