@@ -232,8 +232,9 @@ func TestFlushOfABucketThatAMemberHasNotHeardOf(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if status, body := rest(t, late, "POST", pathBuckets+"/world/controller/doFlush"); strings.Contains(body, "disabled") {
-		t.Error(status, body)
+	var leads *NotLeaderError
+	if _, err := late.cluster.flushAll(within(t), "world"); !errors.As(err, &leads) {
+		t.Error(err)
 	}
 	goesOn()
 	eventually(t, func() error {
