@@ -252,3 +252,54 @@ func TestCheckAll(t *testing.T) {
 		}
 	}
 }
+
+// A directory judges as another one does where the user's roles, its own and those of its groups, and the bucket with
+// its collections are the same.
+func TestJudgesAs(t *testing.T) {
+	roles := func(text string) []Role {
+		out, err := ParseRoles(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	kept := func(change func(*Kept)) *Directory {
+		k := Kept{Users: []User{{ID: "a", Roles: roles("data_reader[w:s]"), Groups: []string{"g"}}, {ID: "b"}},
+			Groups: []Group{{ID: "g", Roles: roles("data_writer[w]")}, {ID: "h"}}, Buckets: map[string]Bucket{
+				"w": {UUID: "1", Manifest: &mcbp.Manifest{UID: 1}}, "x": {UUID: "2", Manifest: &mcbp.Manifest{UID: 1}}}}
+		change(&k)
+		return NewDirectory(k)
+	}
+	bucket := func(name, uuid string, uid uint64) func(*Kept) {
+		return func(k *Kept) { k.Buckets[name] = Bucket{UUID: uuid, Manifest: &mcbp.Manifest{UID: uid}} }
+	}
+	before := kept(func(*Kept) {})
+	for _, tc := range []struct {
+		name   string
+		change func(*Kept)
+		want   bool
+	}{
+		{"nothing", func(*Kept) {}, true},
+		{"its password", func(k *Kept) { k.Users[0].Keys.Iterations++ }, true},
+		{"its roles", func(k *Kept) { k.Users[0].Roles = roles("data_reader[w:t]") }, false},
+		{"its groups", func(k *Kept) { k.Users[0].Groups = nil }, false},
+		{"its group's roles", func(k *Kept) { k.Groups[0].Roles = nil }, false},
+		{"its group is gone", func(k *Kept) { k.Groups = k.Groups[1:] }, false},
+		{"it is gone", func(k *Kept) { k.Users = k.Users[1:] }, false},
+		{"another user", func(k *Kept) { k.Users[1].Roles = roles("data_reader[w]") }, true},
+		{"another group", func(k *Kept) { k.Groups[1].Roles = roles("data_reader[w]") }, true},
+		{"its bucket's collections", bucket("w", "1", 2), false},
+		{"another bucket of its name", bucket("w", "3", 1), false},
+		{"the bucket is gone", func(k *Kept) { delete(k.Buckets, "w") }, false},
+		{"another bucket's collections", bucket("x", "2", 2), true},
+		{"a bucket is made", bucket("y", "4", 1), true},
+	} {
+		if got := kept(tc.change).JudgesAs(before, "a", "w"); got != tc.want {
+			t.Errorf("%s: judges the same: %v, want %v", tc.name, got, tc.want)
+		}
+	}
+	var none *Directory
+	if before.JudgesAs(none, "a", "w") || none.JudgesAs(before, "a", "w") || !none.JudgesAs(none, "a", "w") {
+		t.Error("none judges as one does, or not as none")
+	}
+}

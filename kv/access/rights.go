@@ -2,7 +2,8 @@ package access
 
 import "tidemark/kv/mcbp"
 
-// Rights are what a user may do in a bucket, by the roles and the collections of one moment.
+// Rights are what a user may do in a bucket, by the roles and the collections of one moment. They are for one goroutine
+// at a time.
 type Rights struct {
 	// Whole is what is permitted in all of it, and of the bucket itself.
 	Whole Set
@@ -10,6 +11,7 @@ type Rights struct {
 	scopes, collections map[uint32]Set
 	somewhere           Set
 	manifest            *mcbp.Manifest
+	there               map[uint32]bool // the collections of the manifest, once somebody asks; nil: nobody has
 }
 
 // Everything are the rights of who may do everything.
@@ -64,11 +66,15 @@ func (r *Rights) HasScope(id uint32) bool { return r.manifest != nil && r.manife
 
 // HasCollection is HasScope of a collection.
 func (r *Rights) HasCollection(id uint32) bool {
-	if r.manifest == nil {
-		return false
+	if r.there == nil && r.manifest != nil {
+		r.there = map[uint32]bool{}
+		for _, s := range r.manifest.Scopes {
+			for _, c := range s.Collections {
+				r.there[c.ID] = true
+			}
+		}
 	}
-	_, ok := r.manifest.ScopeOf(id)
-	return ok
+	return r.there[id]
 }
 
 // Unseen reports whether a set is of who does not learn that a scope or collection is there: to see the cluster and the

@@ -245,9 +245,13 @@ func NewDirectory(k Kept) *Directory { return &Directory{kept: k} }
 // Same reports whether all is judged by it as by another one of that.
 func (d *Directory) Same(k Kept) bool {
 	return d != nil && reflect.DeepEqual(d.kept.Users, k.Users) && reflect.DeepEqual(d.kept.Groups, k.Groups) &&
-		bytes.Equal(d.kept.Secret, k.Secret) && maps.EqualFunc(d.kept.Buckets, k.Buckets, func(a, b Bucket) bool {
-		return a.UUID == b.UUID && a.Manifest.UID == b.Manifest.UID
-	})
+		bytes.Equal(d.kept.Secret, k.Secret) && maps.EqualFunc(d.kept.Buckets, k.Buckets, sameBucket)
+}
+
+// sameBucket reports whether two are one bucket, with the same collections.
+func sameBucket(a, b Bucket) bool {
+	return a.UUID == b.UUID && (a.Manifest == b.Manifest || a.Manifest != nil && b.Manifest != nil &&
+		a.Manifest.UID == b.Manifest.UID)
 }
 
 // Secret is what salts of names are made from that nobody has; nil when there is none.
@@ -276,21 +280,32 @@ func (d *Directory) Find(id string) *User {
 // Permitted is what a user may do in a bucket, or with an empty name in the cluster; nothing when there is none of that
 // name.
 func (d *Directory) Permitted(id, bucket string) Set {
-	if u := d.Find(id); u != nil {
-		return Permitted(d.rolesOf(u), bucket)
-	}
-	return 0
+	return Permitted(d.roles(id), bucket)
 }
 
 // Rights are what a user may do in a bucket, all of it and in parts.
 func (d *Directory) Rights(id, bucket string) Rights {
-	if u := d.Find(id); u != nil {
-		return rightsIn(d.rolesOf(u), bucket, d.kept.Buckets[bucket].Manifest)
-	}
 	if d == nil {
 		return Rights{}
 	}
-	return Rights{manifest: d.kept.Buckets[bucket].Manifest}
+	return rightsIn(d.roles(id), bucket, d.kept.Buckets[bucket].Manifest)
+}
+
+// JudgesAs reports whether a user may do the same in a bucket by it as by another directory: the roles are the same,
+// and the bucket and its collections are.
+func (d *Directory) JudgesAs(o *Directory, id, bucket string) bool {
+	if d == nil || o == nil {
+		return d == o
+	}
+	return sameBucket(d.kept.Buckets[bucket], o.kept.Buckets[bucket]) && slices.Equal(d.roles(id), o.roles(id))
+}
+
+// roles are those of a user of that name; none when there is no such user.
+func (d *Directory) roles(id string) []Role {
+	if u := d.Find(id); u != nil {
+		return d.rolesOf(u)
+	}
+	return nil
 }
 
 // Place finds where a user is, or would have to be, among users in order.

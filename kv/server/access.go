@@ -5,11 +5,23 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// rights are what the user of a connection may do in its bucket, as they were judged last.
+// rights are what the user of a connection may do in its bucket, as they were judged last. One goroutine has them.
 type rights struct {
 	by           *access.Directory
 	user, bucket string
-	of           access.Rights
+	of           *access.Rights // another one only when they may be others
+}
+
+// now are the rights by the users that there are now.
+func (r *rights) now(s *Server, user, bucket string) *access.Rights {
+	by := s.users()
+	same := r.of != nil && r.user == user && r.bucket == bucket
+	if !same || r.by != by && !by.JudgesAs(r.by, user, bucket) {
+		of := s.permitted(by, user, bucket)
+		r.user, r.bucket, r.of = user, bucket, &of
+	}
+	r.by = by
+	return r.of
 }
 
 // users are the cluster's users now, beside the configured one.
@@ -51,18 +63,11 @@ func (s *Server) Rejudge() {
 }
 
 // may are the user's rights in the bucket, by the users that there are now.
-func (c *conn) may() *access.Rights {
-	by := c.srv.users()
-	if r := &c.rights; r.by != by || r.user != c.user || r.bucket != c.bucketName {
-		*r = rights{by: by, user: c.user, bucket: c.bucketName, of: c.srv.permitted(by, c.user, c.bucketName)}
-	}
-	return &c.rights.of
-}
+func (c *conn) may() *access.Rights { return c.rights.now(c.srv, c.user, c.bucketName) }
 
 // mayIn reports whether the user may do something in a bucket that is not selected.
 func (c *conn) mayIn(bucket string, need access.Permission) bool {
-	r := c.srv.permitted(c.srv.users(), c.user, bucket)
-	return r.Whole.Has(need)
+	return c.srv.auth.configured(c.user) || c.srv.users().Permitted(c.user, bucket).Has(need)
 }
 
 // denied refuses what the user may not do, and reports whether it did. Where there are rights in parts of the bucket
@@ -149,10 +154,8 @@ func (r *request) permitted(may *access.Rights, begun bool) mcbp.Status {
 		return judge(may.Whole, mcbp.StatusNoAccess)
 	}
 	for _, id := range r.ids {
-		if begun && !may.HasCollection(id) {
-			continue
-		}
-		if status := judge(may.In(id), mcbp.StatusUnknownCollection); status != mcbp.StatusOK {
+		status := judge(may.In(id), mcbp.StatusUnknownCollection)
+		if status != mcbp.StatusOK && (!begun || may.HasCollection(id)) {
 			return status
 		}
 	}
@@ -210,14 +213,14 @@ func needs(op mcbp.Opcode) access.Set {
 	return needsSee
 }
 
-// lost reports whether the user has lost the right to the stream since it was granted.
+// lost reports whether the user has lost the right to the stream since it was granted. What he may do is judged once
+// for all streams of the connection, and the stream by it when it has changed.
 func (st *stream) lost() bool {
 	c := st.p.c
-	by := c.srv.users()
-	if by == st.by {
+	may := st.p.rights.now(c.srv, c.user, c.bucketName)
+	if may == st.judged {
 		return false
 	}
-	st.by = by
-	may := c.srv.permitted(by, c.user, c.bucketName)
-	return !may.Whole.HasAll(needsStream) && st.asked.permitted(&may, true) != mcbp.StatusOK
+	st.judged = may
+	return !may.Whole.HasAll(needsStream) && st.asked.permitted(may, true) != mcbp.StatusOK
 }

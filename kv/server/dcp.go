@@ -219,7 +219,7 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 		}, nil)
 	default:
 		return c.beginStream(f.Header, &stream{
-			p: c.dcp, by: c.rights.by, vb: v, id: f.VBucket(), opaque: f.Opaque, cursor: cursor{last: r.Start},
+			p: c.dcp, vb: v, id: f.VBucket(), opaque: f.Opaque, cursor: cursor{last: r.Start},
 			grant: grant{start: r.Start, end: r.End, purged: history.Purge, life: history.Life, filter: shown,
 				backfill: r.Start < history.High, noValue: r.Flags&mcbp.StreamNoValue != 0, activeOnly: state == store.Active,
 				asked: want},

@@ -56,6 +56,7 @@ type producer struct {
 
 	// Of the goroutine that holds wmu.
 	extras, key, packed []byte
+	rights              rights // by which its streams go on
 }
 
 func newProducer(c *conn, name string, flags mcbp.OpenFlags) *producer {

@@ -21,8 +21,8 @@ type stream struct {
 	vb     *store.VBucket
 	id     uint16
 	opaque uint32
-	queued atomic.Bool       // it is in the producer's ready list
-	by     *access.Directory // by whom its right was judged last; of whom its cursor is
+	queued atomic.Bool    // it is in the producer's ready list
+	judged *access.Rights // by which it was judged last; of whom its cursor is
 	grant
 	cursor
 	habits
