@@ -40,18 +40,22 @@ func stillMay(ctx context.Context) error {
 	return nil
 }
 
-// known is, over TLS, who shows a certificate or is a KV user who may do that; without TLS everybody.
+// known is who shows a certificate, or is a KV user who may do that; without TLS also who shows nothing. A password has
+// to be right wherever it is given, as what is shown may depend on the name.
 func (n *Node) known(need access.Permission) route.Role {
 	user, certified := n.may(need), route.Certified()
 	return route.Role{Name: certified.Name + ", or " + user.Name, Check: func(r *http.Request) error {
 		none := certified.Check(r)
-		if none == nil {
+		if _, _, shown := r.BasicAuth(); !shown {
+			if none != nil {
+				return rpc.Refuse(errcode.Unauthenticated, "a certificate or the KV user and password are needed: %v", none)
+			}
 			return nil
 		}
 		err := user.Check(r)
 		var p *rpc.Problem
-		if errors.As(err, &p) && p.Code == errcode.Unauthenticated {
-			return rpc.Refuse(errcode.Unauthenticated, "a certificate or the KV user and password are needed: %v", none)
+		if none == nil && r.TLS != nil && errors.As(err, &p) && p.Code == errcode.Forbidden {
+			return nil // by the certificate
 		}
 		return err
 	}}
@@ -140,7 +144,8 @@ func (n *Node) caller(r *http.Request) (string, error) {
 	return user, nil
 }
 
-// callerOf is the user of a request that its route has let in by a role of KV users.
+// callerOf is the user of a request, whose password its route's role has checked; empty where none was shown, which
+// known alone lets in.
 func callerOf(r *http.Request) string {
 	user, _, _ := r.BasicAuth()
 	return user

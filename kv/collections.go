@@ -115,7 +115,7 @@ func (n *Node) getScopes(w http.ResponseWriter, r *http.Request) error {
 		return notFound(w)
 	}
 	m := n.cluster.manifest(bucket)
-	if user := callerOf(r); user != "" { // a node, or whoever has a certificate, is shown all
+	if user := callerOf(r); user != "" { // who shows a certificate alone, or without TLS nothing, is shown all
 		rights := n.rights(user, bucket)
 		m = rights.Shown(m)
 	}

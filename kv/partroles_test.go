@@ -222,3 +222,45 @@ func TestRolesOfCollectionsChangeWhileConnected(t *testing.T) {
 		t.Errorf("%v %s", a.Status(), a.Value)
 	}
 }
+
+// Who gives REST a name and a password is judged by them, without TLS too: a wrong password is refused, and nobody is
+// shown what another user is, or more than its own. Who gives none reads, without TLS, all but documents and users.
+func TestReadingByRESTIsJudgedByCredentials(t *testing.T) {
+	n, _ := runNode(t, testConfig(t.TempDir()))
+	partsOf(t, n)
+	u := users{t, n}
+	u.set("somebody", "data_reader[world:s:c]")
+	u.set("ro", "ro_admin")
+	const all = "_default._default s.c s.d t.e"
+	for _, tc := range []struct {
+		as, password string
+		scopes       int
+		shown        string
+		rest         int // of what is about the cluster
+	}{
+		{"", "", http.StatusOK, all, http.StatusOK},
+		{"somebody", userPassword, http.StatusOK, "s.c", http.StatusForbidden},
+		{"somebody", "wrong-password", http.StatusUnauthorized, "", http.StatusUnauthorized},
+		{"somebody", "", http.StatusUnauthorized, "", http.StatusUnauthorized},
+		{"nobody", userPassword, http.StatusUnauthorized, "", http.StatusUnauthorized},
+		{testUser, "wrong-password", http.StatusUnauthorized, "", http.StatusUnauthorized},
+		{testUser, testPassword, http.StatusOK, all, http.StatusOK},
+		{"ro", userPassword, http.StatusOK, all, http.StatusOK},
+	} {
+		status, body := u.call(tc.as, tc.password, http.MethodGet, scopesOf)
+		var m mcbp.Manifest
+		if status == http.StatusOK {
+			if err := m.UnmarshalJSON([]byte(body)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if status != tc.scopes || namesOf(&m) != tc.shown {
+			t.Errorf("%q with %q: scopes: %d %q, want %d %q", tc.as, tc.password, status, namesOf(&m), tc.scopes, tc.shown)
+		}
+		for _, path := range []string{pathCluster, "/v1/status", "/v1/buckets", "/metrics"} {
+			if status, _ := u.call(tc.as, tc.password, http.MethodGet, path); status != tc.rest {
+				t.Errorf("%q with %q: %s: %d, want %d", tc.as, tc.password, path, status, tc.rest)
+			}
+		}
+	}
+}

@@ -196,7 +196,9 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 	if err != nil {
 		return err
 	}
-	req.SetBasicAuth(r.User, r.Password)
+	if r.Password != "" { // otherwise it is asked as nobody, or by a certificate
+		req.SetBasicAuth(r.User, r.Password)
+	}
 	resp, err := r.HTTP.Do(req)
 	if errors.Is(err, http.ErrSchemeMismatch) {
 		return fmt.Errorf("%w, and it was asked with TLS: %s: either all nodes have --tls-ca, --tls-cert and --tls-key, or "+
